@@ -123,6 +123,7 @@ struct CheckpointSpec {
 struct RunSpec {
   std::string launcher = "local";
   int nodes = 1, processes_per_node = 1, max_restarts = 3;
+  std::string machine;                   ///< a name of docs/machines or a file; empty: this machine
   std::optional<Duration> hang_timeout;  ///< nothing: auto, from the steps seen; whole milliseconds
   bool operator==(const RunSpec&) const = default;
 };

@@ -361,6 +361,7 @@ void VisitRun(Visitor& v, RunSpec& run) {
   v.Word("launcher", run.launcher, {{"local"}, {"slurm", "kubernetes"}});
   v.Integer("nodes", run.nodes, 1, 1 << 16);
   v.Integer("processes_per_node", run.processes_per_node, 1, 256);
+  v.Text("machine", run.machine, TextKind::kPlain, false);
   v.Integer("max_restarts", run.max_restarts, 0, 1 << 20);
   v.TimeLimit("hang_timeout", run.hang_timeout, "auto");
 }

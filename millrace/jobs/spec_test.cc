@@ -396,6 +396,7 @@ Spec RandomSpec(Random& random) {
   s.checkpoint.local_beside = random.Below(2) == 0;
   s.checkpoint.local_copies = 1 + static_cast<int>(random.Below(3));
   if (random.Below(2) == 0) s.run.hang_timeout = std::chrono::milliseconds(1000 + random.Below(100'000));
+  s.run.machine = Pick<std::string>(random, {"", "p5.48xlarge"});
   s.log.metrics_listen = Pick<std::string>(random, {"", "127.0.0.1:9465"});
   s.log.metrics_key_file = Pick<std::string>(random, {"", "/etc/millrace/keys"});
   s.log.metrics_insecure = random.Below(2) == 0;

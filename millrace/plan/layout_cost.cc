@@ -36,6 +36,7 @@ std::vector<RankShare> SharesOf(const TrainingSetup& setup, const Layout& layout
       return (layer + options.recompute_every - 1) / options.recompute_every;
     };
     share.recomputed += before(stages[i].last) - before(stages[i].first);
+    if (stages[i].count() > 0 && stages[i].first % options.recompute_every == 0) ++share.recomputed_first;
   }
   for (std::size_t i = 0; i < shares.size(); ++i) {
     RankShare& share = shares[i];
@@ -49,6 +50,15 @@ std::vector<RankShare> SharesOf(const TrainingSetup& setup, const Layout& layout
                                    share.embeds ? cost.embedding.elements : 0, share.predicts ? head.elements : 0});
   }
   return shares;
+}
+
+std::int64_t KeptByBlocks(const TrainingSetup& setup, const Layout& layout, const LayoutCost& cost,
+                          const RankShare& share) {
+  const bool divides_tokens = layout.options.sequence && layout.options.tensor > 1;
+  const std::int64_t rows = setup.micro_tokens() / (divides_tokens ? layout.options.tensor : 1);
+  const std::int64_t stream = rows * setup.model.hidden_size * setup.element_bytes();
+  const std::int64_t inputs = setup.model.stream * share.recomputed - (setup.model.stream - 1) * share.recomputed_first;
+  return inputs * stream + (share.blocks - share.recomputed) * cost.block.kept_bytes;
 }
 
 double MicrobatchesInFlight(const Layout& layout, int rank) {

@@ -22,15 +22,20 @@ LayoutCost CostOfLayout(const TrainingSetup& setup, const engine::ParallelOption
 struct RankShare {
   int rank = 0;
   std::int64_t blocks = 0;
-  std::int64_t recomputed = 0;    ///< of these, blocks of which only the input is kept
-  std::int64_t elements = 0;      ///< of its parameter buffer
-  std::int64_t largest_part = 0;  ///< elements of its largest part
+  std::int64_t recomputed = 0;        ///< of these, blocks of which only the input is kept
+  std::int64_t recomputed_first = 0;  ///< of those, first blocks of stages, whose input is one tensor
+  std::int64_t elements = 0;          ///< of its parameter buffer
+  std::int64_t largest_part = 0;      ///< elements of its largest part
   bool embeds = false, predicts = false;
   const PartCost* head = nullptr;  ///< borrowed from the LayoutCost; null unless it predicts
 };
 
 /// Returns the shares of a pipeline's ranks, in order.
 std::vector<RankShare> SharesOf(const TrainingSetup& setup, const Layout& layout, const LayoutCost& cost);
+
+/// Returns the bytes that one micro-batch keeps of all blocks of a rank.
+std::int64_t KeptByBlocks(const TrainingSetup& setup, const Layout& layout, const LayoutCost& cost,
+                          const RankShare& share);
 
 /// Returns how many micro-batches' activations, of all stages of the rank together, a rank of a pipeline keeps at most.
 /// A fraction where a rank has several stages. simple: Huang et al. 2018; 1f1b and interleaved: Narayanan et al. 2021.

@@ -10,15 +10,6 @@ constexpr std::int64_t kGradientBytes = 4, kStateBytes = 4;
 
 std::int64_t Part(std::int64_t all, std::int64_t ranks) { return (all + ranks - 1) / ranks; }
 
-/// Returns the bytes that one micro-batch keeps of all blocks of a rank.
-std::int64_t BlockBytes(const TrainingSetup& setup, const Layout& layout, const LayoutCost& cost,
-                        const RankShare& share) {
-  const bool divides_tokens = layout.options.sequence && layout.options.tensor > 1;
-  const std::int64_t rows = setup.micro_tokens() / (divides_tokens ? layout.options.tensor : 1);
-  const std::int64_t input = setup.model.stream * rows * setup.model.hidden_size * setup.element_bytes();
-  return share.recomputed * input + (share.blocks - share.recomputed) * cost.block.kept_bytes;
-}
-
 }  // namespace
 
 std::string_view MemoryKindName(MemoryKind kind) {
@@ -50,7 +41,7 @@ MemoryUse MemoryOf(const TrainingSetup& setup, const Layout& layout, const Layou
 
   const double in_flight = MicrobatchesInFlight(layout, share.rank);
   const double of_weights = MicrobatchesOfWeights(layout, share.rank);
-  const std::int64_t blocks = BlockBytes(setup, layout, cost, share);
+  const std::int64_t blocks = KeptByBlocks(setup, layout, cost, share);
   const std::int64_t ends = share.embeds ? cost.embedding.kept_bytes : 0;
   use[MemoryKind::kActivations] =
       static_cast<std::int64_t>(in_flight * static_cast<double>(blocks + ends) +

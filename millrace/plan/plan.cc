@@ -83,6 +83,26 @@ Result<Plan> MakePlan(const TrainingSetup& setup, const engine::ParallelOptions&
   return plan;
 }
 
+std::string LayoutYaml(const Layout& layout) {
+  const engine::ParallelOptions &options = layout.options, defaults;
+  std::string text;
+  const auto key = [&](std::string_view name, const auto& value, const auto& absent) {
+    if (value != absent) text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", name, value);
+  };
+  key("tensor", options.tensor, defaults.tensor);
+  key("sequence", options.sequence, defaults.sequence);
+  key("pipeline", options.pipeline, defaults.pipeline);
+  key("schedule", PipelineScheduleName(options.schedule), PipelineScheduleName(defaults.schedule));
+  key("virtual_stages", options.virtual_stages, defaults.virtual_stages);
+  key("zero", options.zero, defaults.zero);
+  key("shard", options.shard, defaults.shard);
+  key("reshard", options.reshard, options.zero == 3 ? defaults.reshard : options.reshard);
+  key("recompute", RecomputeName(options.recompute), RecomputeName(defaults.recompute));
+  key("recompute_every", options.recompute_every, defaults.recompute_every);
+  key("placement", options.placement, defaults.placement);
+  return fmt::format("{{{}}}", text);
+}
+
 std::string PlanText(const Plan& plan, const TrainingSetup& setup, const Machine& machine) {
   const StepTime& time = plan.time;
   std::string text = fmt::format(

@@ -29,6 +29,8 @@ Result<Plan> MakePlan(const TrainingSetup& setup, const engine::ParallelOptions&
 /// Returns the bytes of a rank's memory that a plan may use.
 double MemoryLimit(const TrainingSetup& setup, const Machine& machine);
 
+/// Returns the layout as the job file's train.parallel, without what has its default: "{tensor: 2, zero: 1}".
+std::string LayoutYaml(const Layout& layout);
 /// For people: tables of memory and communication, and the expected step.
 std::string PlanText(const Plan& plan, const TrainingSetup& setup, const Machine& machine);
 /// The same for programs. README.md lists the keys.

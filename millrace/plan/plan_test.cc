@@ -1,1 +1,191 @@
+#include "millrace/plan/plan.h"
+
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "millrace/base/hash/random.h"
+#include "millrace/plan/testing_setups.h"
+
+namespace millrace::plan {
+namespace {
+
+using engine::ParallelOptions, engine::PipelineSchedule, engine::Recompute;
+using ::testing::HasSubstr;
+
+TrainingSetup SetupOf8B(int ranks) {
+  return {.model = Llama8B(),
+          .ranks = ranks,
+          .ranks_per_machine = 8,
+          .global_batch = 64,
+          .sequence_length = 4096,
+          .bf16 = true};
+}
+Plan PlanOf(const TrainingSetup& setup, const ParallelOptions& options) {
+  return MakePlan(setup, options, Machine::Find("p5en.48xlarge").value()).value();
+}
+std::int64_t Of(const Plan& plan, MemoryKind kind) { return plan.memory[plan.fullest][kind]; }
+
+/// Rajbhandari et al. 2019, figure 1: 16 bytes a parameter in all. Gradients are float32 here, so 18.
+TEST(Memory, ShardingDividesWhatItSays) {
+  const TrainingSetup setup = SetupOf8B(8);
+  const auto elements = static_cast<double>(setup.model.ParameterCount());
+  for (int zero = 0; zero <= 3; ++zero) {
+    const Plan plan = PlanOf(setup, {.zero = zero});
+    const auto near = [&](MemoryKind kind, double bytes, int from) {
+      const double all = elements * bytes;
+      EXPECT_NEAR(static_cast<double>(Of(plan, kind)), zero >= from ? all / 8 : all, 1e-3 * all)
+          << MemoryKindName(kind) << " with zero " << zero;
+    };
+    near(MemoryKind::kOptimizer, 8, 1);
+    near(MemoryKind::kMaster, 4, 1);
+    near(MemoryKind::kGradients, 4, 2);
+    near(MemoryKind::kWeights, 2, 3);
+  }
+  const Plan hybrid = PlanOf(SetupOf8B(16), {.shard = 8, .zero = 3});
+  EXPECT_EQ(Of(hybrid, MemoryKind::kWeights), Of(PlanOf(setup, {.zero = 3}), MemoryKind::kWeights));
+}
+
+/// The stages of a layout have all elements of the model between them, but for the gaps between parameters and for a
+/// second copy of a tied table.
+TEST(Memory, StagesHaveTheWholeModel) {
+  TrainingSetup setup = SetupOf8B(8);
+  for (const int pipeline : {1, 2, 4, 8}) {
+    for (const int stages : {1, 2}) {
+      if (pipeline * stages == 2 && stages == 2) continue;
+      const ParallelOptions options{.pipeline = pipeline,
+                                    .schedule = stages > 1 ? PipelineSchedule::kInterleaved : PipelineSchedule::k1F1B,
+                                    .virtual_stages = stages};
+      const Layout layout = MakeLayout(setup, options).value();
+      const LayoutCost cost = CostOfLayout(setup, options, nullptr);
+      std::int64_t elements = 0, blocks = 0;
+      for (const RankShare& share : SharesOf(setup, layout, cost)) {
+        elements += share.elements;
+        blocks += share.blocks;
+      }
+      EXPECT_EQ(elements, setup.model.ParameterCount());
+      EXPECT_EQ(blocks, 32);
+    }
+  }
+}
+
+TEST(Memory, SchedulesKeepWhatTheyPromise) {
+  const TrainingSetup setup = SetupOf8B(4);
+  const auto in_flight = [&](PipelineSchedule schedule, int stages, int rank) {
+    const Layout layout = MakeLayout(setup, {.pipeline = 4, .schedule = schedule, .virtual_stages = stages}).value();
+    return MicrobatchesInFlight(layout, rank);
+  };
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(in_flight(PipelineSchedule::kSimple, 1, rank), 64);
+    EXPECT_EQ(in_flight(PipelineSchedule::k1F1B, 1, rank), 4 - rank);
+    EXPECT_EQ(in_flight(PipelineSchedule::kZeroBubble, 1, rank), 4 - rank);
+  }
+  // Narayanan et al. 2021: 1 + (p - 1)/(p·v) times the memory of 1F1B on the first rank, p = 4, v = 2.
+  EXPECT_DOUBLE_EQ(in_flight(PipelineSchedule::kInterleaved, 2, 0), 4 * (1 + 3.0 / 8));
+}
+
+/// Korthikanti et al. 2022: with tensor and sequence parallelism all activations of a block are divided by the ranks,
+/// but for the gathered inputs of divided layers, which this engine keeps.
+TEST(Memory, RecomputationAndSequencesSaveActivations) {
+  const TrainingSetup setup = SetupOf8B(8);
+  const auto kept = [&](ParallelOptions options) { return Of(PlanOf(setup, options), MemoryKind::kActivations); };
+  EXPECT_LT(kept({.tensor = 8}), kept({.tensor = 1}));
+  EXPECT_LT(kept({.tensor = 8, .sequence = true}), kept({.tensor = 8}));
+  EXPECT_LT(kept({.recompute = Recompute::kSelective}), kept({}));
+  EXPECT_LT(kept({.recompute = Recompute::kFull}), kept({.recompute = Recompute::kSelective}) / 4);
+  EXPECT_LT(kept({.recompute = Recompute::kFull}), kept({.recompute = Recompute::kFull, .recompute_every = 2}));
+}
+
+/// Every byte that is sent between stages is received.
+TEST(Traffic, SendsMeetReceives) {
+  Random random(5);
+  for (int i = 0; i < 50; ++i) {
+    TrainingSetup setup = SetupOf8B(16);
+    setup.model = LlamaShape(512, 1024, 8, 24);
+    ParallelOptions options{.tensor = 1 << random.Below(2),
+                            .sequence = random.Below(2) == 0,
+                            .pipeline = 1 << random.Below(4),
+                            .zero = static_cast<int>(random.Below(4))};
+    if (options.pipeline > 1 && random.Below(2) == 0) {
+      options.schedule = PipelineSchedule::kInterleaved;
+      options.virtual_stages = 2 + static_cast<int>(random.Below(2));
+      if (options.pipeline * options.virtual_stages > 24) continue;
+    }
+    const Layout layout = MakeLayout(setup, options).value();
+    const LayoutCost cost = CostOfLayout(setup, options, nullptr);
+    std::int64_t sent = 0, received = 0;
+    for (const RankShare& share : SharesOf(setup, layout, cost)) {
+      for (const TrafficLine& line : TrafficOf(setup, layout, cost, share)) {
+        if (line.kind == ExchangeKind::kSend) sent += line.bytes;
+        if (line.kind == ExchangeKind::kReceive) received += line.bytes;
+      }
+    }
+    EXPECT_EQ(sent, received);
+    const std::int64_t boundaries = std::int64_t{options.pipeline} * options.virtual_stages - 1;
+    const std::int64_t bytes = 4096 * 512 * 2 / (options.sequence ? options.tensor : 1);
+    EXPECT_EQ(sent, 2 * boundaries * layout.microbatches * bytes);
+  }
+}
+
+/// Rajbhandari et al. 2019, section 7: zero 1 and 2 send as much as plain data parallelism; zero 3 half as much again.
+TEST(Traffic, ShardingCostsWhatThePaperSays) {
+  TrainingSetup setup = SetupOf8B(8);
+  setup.global_batch = 8;  // one micro-batch
+  setup.bf16 = false;      // so that weights and gradients have the same size
+  const auto sent = [&](int zero) {
+    double sum = 0;
+    for (const TrafficLine& line : PlanOf(setup, {.zero = zero}).traffic) {
+      if (line.purpose == "gradients" || line.purpose == "weights") sum += line.sent();
+    }
+    return sum;
+  };
+  EXPECT_DOUBLE_EQ(sent(1), sent(0));
+  EXPECT_DOUBLE_EQ(sent(2), sent(0));
+  EXPECT_DOUBLE_EQ(sent(3), 1.5 * sent(0));
+}
+
+TEST(Time, BubblesAreTheSchedules) {
+  TrainingSetup setup = SetupOf8B(4);
+  setup.global_batch = 16;
+  const auto bubble = [&](PipelineSchedule schedule, int stages) {
+    return PlanOf(setup, {.pipeline = 4, .schedule = schedule, .virtual_stages = stages}).time.bubble_share();
+  };
+  EXPECT_NEAR(bubble(PipelineSchedule::k1F1B, 1), 3.0 / (16 + 3), 1e-9);
+  EXPECT_NEAR(bubble(PipelineSchedule::kSimple, 1), 3.0 / (16 + 3), 1e-9);
+  EXPECT_NEAR(bubble(PipelineSchedule::kInterleaved, 2), 1.5 / (16 + 1.5), 1e-9);
+  EXPECT_LT(bubble(PipelineSchedule::kZeroBubble, 1), 0.5 * bubble(PipelineSchedule::k1F1B, 1));
+}
+
+TEST(Plan, RefusesWithTheArithmetic) {
+  const Machine machine = Machine::Find("p5.48xlarge").value();
+  TrainingSetup setup = SetupOf8B(48);
+  const auto says = [&](const ParallelOptions& options, std::string_view what) {
+    const auto plan = MakePlan(setup, options, machine);
+    ASSERT_FALSE(plan);
+    EXPECT_THAT(plan.error().ToString(), HasSubstr(what));
+  };
+  says({.tensor = 16}, "8 key-value heads do not divide among 16");
+  says({.tensor = 1}, "train.global_batch 64 is not a multiple of 48 data-parallel ranks");
+  says({.pipeline = 48}, "48 stages (pipeline 48 × virtual_stages 1) are more than 32 blocks");
+}
+
+TEST(Plan, TextAndJsonSayTheSame) {
+  const Machine machine = Machine::Find("p5.48xlarge").value();
+  const TrainingSetup setup = SetupOf8B(64);
+  const ParallelOptions options{.tensor = 2, .sequence = true, .pipeline = 4, .zero = 1, .recompute = Recompute::kFull};
+  const Plan plan = MakePlan(setup, options, machine).value();
+  const Json json = PlanJson(plan, setup, machine);
+  EXPECT_EQ(json["parallel"]["data"], 8);
+  EXPECT_EQ(json["microbatches"], 8);
+  EXPECT_EQ(json["memory"].size(), 4u);
+  EXPECT_EQ(json["communication"].size(), plan.traffic.size());
+  EXPECT_EQ(json["fits"], plan.fits());
+  const std::string text = PlanText(plan, setup, machine);
+  EXPECT_THAT(text, HasSubstr("pipeline 4 × replica 1 × shard 8 × tensor 2, sequence, zero 1, 1f1b, recompute full"));
+  EXPECT_THAT(text, HasSubstr("8,030,261,248 parameters"));
+  EXPECT_EQ(LayoutYaml(plan.layout), "{tensor: 2, sequence: true, pipeline: 4, zero: 1, recompute: full}");
+}
+
+}  // namespace
+}  // namespace millrace::plan

@@ -12,6 +12,7 @@
 #include "apps/common/output.h"
 #include "apps/millrace/cli/cli.h"
 #include "apps/millrace/jobs/job_checks.h"
+#include "apps/millrace/jobs/plan_command.h"
 #include "millrace/base/files/files.h"
 #include "millrace/base/process/cpu.h"
 #include "millrace/base/process/subprocess.h"
@@ -32,6 +33,7 @@ struct JobArguments {
   std::vector<std::string> assignments;
   std::string program;  ///< of a rank; empty: millrace-train beside this one
   bool no_check = false;
+  std::string machine;  ///< of a plan; empty: the job file's
 };
 
 /// Arguments of the commands that take a job's name.
@@ -41,9 +43,9 @@ struct NameArguments {
   bool errors = false, follow = false, no_wait = false;
 };
 
-Result<jobs::Spec> ReadSpec(const JobArguments& arguments) {
+Result<jobs::Spec> ReadSpec(const JobArguments& arguments, jobs::SpecPurpose purpose = jobs::SpecPurpose::kRun) {
   std::string text = MR_TRY(ReadFile(arguments.file, kMaxJobFile));
-  return jobs::Spec::Parse(text, arguments.file, arguments.assignments);
+  return jobs::Spec::Parse(text, arguments.file, arguments.assignments, purpose);
 }
 
 Result<std::vector<std::string>> RankCommand(const JobArguments& arguments, const std::filesystem::path& job_file) {
@@ -299,6 +301,27 @@ void AddRender(CLI::App& job, Context& context) {
                       arguments);
 }
 
+void AddPlan(CLI::App& job, Context& context) {
+  auto arguments = std::make_shared<JobArguments>();
+  auto plan = [](const Context& with, const JobArguments& given) -> Result<int> {
+    jobs::Spec spec = MR_TRY(ReadSpec(given, jobs::SpecPurpose::kPlan));
+    if (!given.machine.empty()) spec.run.machine = given.machine;
+    return PlanJob(with, spec);
+  };
+  CLI::App* command = AddCommand(
+      job, context, "plan",
+      "Print what a job needs of memory and communication and how long a step takes, before anything is spent",
+      "  millrace job plan job.yaml\n"
+      "  millrace job plan job.yaml --set train.parallel=auto --machine p5.48xlarge\n"
+      "  millrace job plan job.yaml --machine p4d.24xlarge --set run.nodes=4 --set run.processes_per_node=8\n"
+      "  millrace --json job plan job.yaml --set 'train.parallel={tensor: 2, zero: 1}'",
+      Act(context, plan, arguments));
+  AddJobFileArguments(*command, arguments);
+  command->add_option("--machine", arguments->machine,
+                      fmt::format("A machine description: a file, or one of {} (default: run.machine, or this machine)",
+                                  fmt::join(PlanMachines(), ", ")));
+}
+
 void AddNameCommands(CLI::App& job, Context& context) {
   auto arguments = std::make_shared<NameArguments>();
   auto add = [&](std::string name, std::string description, std::string examples, auto function) {
@@ -335,6 +358,7 @@ void AddJobCommands(CLI::App& app, Context& context) {
   AddRunCommand(*job, context, "run", "Start the ranks of a job; restart them when one fails",
                 "  millrace job run job.yaml\n"
                 "  millrace job run job.yaml --set train.optimizer.lr=1e-4 --json");
+  AddPlan(*job, context);
   AddRender(*job, context);
   AddNameCommands(*job, context);
   AddCommand(*job, context, "list", "List the jobs of this machine", "  millrace job list\n  millrace --json job list",

@@ -1,0 +1,100 @@
+#include "apps/millrace/jobs/plan_command.h"
+
+#include <chrono>
+#include <memory>
+#include <optional>
+
+#include "apps/common/output.h"
+#include "millrace/checkpoint/read/model_source.h"
+#include "millrace/checkpoint/read/reader.h"
+#include "millrace/jobs/model_config.h"
+#include "millrace/plan/plan.h"
+#include "millrace/plan/search.h"
+#include "millrace/tokenizer/open/open.h"
+
+namespace millrace::cli {
+namespace {
+
+constexpr auto kPlanPatience = std::chrono::seconds(30);
+constexpr double kMemoryWeight = 0.8;  // with optimize: memory, as in SageMaker's model-parallel library
+
+/// Returns the configuration of the model that a job starts from.
+Result<Json> StoredConfig(const Context& context, const std::string& url) {
+  const auto connection = MR_TRY(context.Connect());
+  const auto source = MR_TRY(checkpoint::ModelSource::Open(*connection, url, std::nullopt, context.log()));
+  const Json* stored = JsonFind(source.reader().manifest().meta, checkpoint::kMetaModelConfig);
+  if (stored == nullptr) return Fail(Code::kNotFound, "{} has no config.json", url);
+  return *stored;
+}
+
+Result<plan::ModelShape> ModelOf(const Context& context, const jobs::Spec& spec) {
+  if (!spec.model.from.empty()) {
+    return plan::ParseModelShape(MR_TRY(StoredConfig(context, spec.model.from)), spec.model.from + "/config.json");
+  }
+  Json config = jobs::ModelConfigOf(spec);
+  if (config["vocab_size"] == 0) {
+    const auto connection = MR_TRY(context.Connect());
+    const auto tokenizer =
+        tokenizer::OpenTokenizer(*connection, spec.data.tokenizer, context.log(),
+                                 {.stop = context.stop, .deadline = Deadline::After(SystemClock(), kPlanPatience)});
+    if (!tokenizer) {
+      return Fail(tokenizer.error().Context(
+          "the size of the vocabulary is the tokenizer's; to plan without it, set model.config.vocab_size"));
+    }
+    config["vocab_size"] = (*tokenizer)->vocab_size();
+  }
+  return plan::ParseModelShape(config, "model.config");
+}
+
+plan::TrainingSetup SetupOf(const jobs::Spec& spec, plan::ModelShape model) {
+  const jobs::TrainSpec& train = spec.train;
+  const bool has_momentum = train.optimizer.sgd.momentum > 0;
+  const bool has_local = !spec.checkpoint.local_path.empty();
+  return {.model = std::move(model),
+          .ranks = spec.ranks(),
+          .ranks_per_machine = spec.run.processes_per_node,
+          .global_batch = train.global_batch,
+          .micro_batch = train.micro_batch,
+          .sequence_length = spec.data.dataset.sequence_length,
+          .bf16 = train.precision == "bf16",
+          .moments = train.optimizer.name != "sgd" ? 2
+                     : has_momentum                ? 1
+                                                   : 0,
+          .snapshots = spec.checkpoint.url.empty()                 ? 0
+                       : has_local && spec.checkpoint.local_beside ? 2
+                                                                   : 1};
+}
+
+plan::SearchGoal GoalOf(const jobs::Spec& spec) {
+  const jobs::ParallelSpec& parallel = spec.train.parallel;
+  return {.memory_weight = parallel.memory_weight.value_or(parallel.optimize == "memory" ? kMemoryWeight : 0),
+          .placement = parallel.options.placement,
+          .divides_matrices = spec.train.optimizer.name != "lamb"};
+}
+
+}  // namespace
+
+Result<int> PlanJob(const Context& context, const jobs::Spec& spec) {
+  const plan::Machine machine = MR_TRY(plan::Machine::Find(spec.run.machine));
+  const plan::TrainingSetup setup = SetupOf(spec, MR_TRY(ModelOf(context, spec)));
+  std::optional<plan::SearchResult> found;
+  if (spec.train.parallel.automatic) found = MR_TRY(plan::ChooseLayout(setup, machine, GoalOf(spec)));
+  const plan::Plan plan = MR_TRY(plan::MakePlan(setup, found ? found->options : spec.train.parallel.options, machine));
+  if (context.globals.json) {
+    Json json = plan::PlanJson(plan, setup, machine);
+    json["name"] = spec.name;
+    if (found) json.update({{"layouts_tried", found->tried}, {"layouts_fitting", found->fitting}});
+    PrintJsonLine(json);
+  } else {
+    Print("{}: {}", spec.name, plan::PlanText(plan, setup, machine));
+    if (found) {
+      Print("\nthe best of {} layouts, {} of which fit:\n  parallel: {}\n", found->tried, found->fitting,
+            plan::LayoutYaml(plan.layout));
+    }
+  }
+  return plan.fits() ? kExitOk : kExitFailed;
+}
+
+std::vector<std::string_view> PlanMachines() { return plan::MachineNames(); }
+
+}  // namespace millrace::cli

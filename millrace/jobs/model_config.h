@@ -1,0 +1,13 @@
+// From a job file to a model's configuration.
+#pragma once
+
+#include "millrace/base/json.h"
+#include "millrace/jobs/spec.h"
+
+namespace millrace::jobs {
+
+/// Returns the config.json of the model that model.config describes, with the keys of Hugging Face. vocab_size is 0 if
+/// the job file leaves it to the tokenizer.
+Json ModelConfigOf(const Spec& spec);
+
+}  // namespace millrace::jobs
