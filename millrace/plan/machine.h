@@ -27,7 +27,7 @@ struct Machine {
   double memory_bandwidth = 0;  ///< bytes a second, of an accelerator or of all cores
   double process_memory = 0;    ///< bytes of a rank before it has a model: libraries, contexts, communication
   double operation = 0;         ///< seconds to start one operation
-  double overlap = 0;           ///< share of a computation's time in which communication costs it nothing
+  double overlap = 0;           ///< share of computation that communication may run beside, and of it that is then free
   Link link;                    ///< between ranks of a machine, for each rank
   Link network;                 ///< between machines; the bandwidth is all ranks' together
 

@@ -57,10 +57,11 @@ MemoryUse MemoryOf(const TrainingSetup& setup, const Layout& layout, const Layou
   }
   const std::int64_t head = share.head != nullptr ? share.head->kept_bytes + share.head->working_bytes : 0;
   use[MemoryKind::kWorking] = std::max({backward, head, share.embeds ? cost.embedding.working_bytes : 0});
+  use[MemoryKind::kProcess] = static_cast<std::int64_t>(machine.process_memory);
+  if (machine.accelerators > 0) return use;  // the rest is in the host's memory
   const std::int64_t state = element + kStateBytes * setup.moments + (setup.bf16 ? kStateBytes : 0);
   use[MemoryKind::kSnapshot] = setup.snapshots * Part(all * state, layout.data_ranks());
   use[MemoryKind::kData] = setup.data_bytes;
-  use[MemoryKind::kProcess] = static_cast<std::int64_t>(machine.process_memory);
   return use;
 }
 

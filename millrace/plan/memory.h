@@ -24,7 +24,8 @@ enum class MemoryKind {
 inline constexpr int kMemoryKinds = 10;
 std::string_view MemoryKindName(MemoryKind kind);
 
-/// Bytes by kind, at the moment of a step that needs most.
+/// Bytes by kind, at the moment of a step that needs most. Of an accelerator where there is one: snapshots and samples
+/// are then in the host's memory, and do not count.
 struct MemoryUse {
   std::array<std::int64_t, kMemoryKinds> bytes{};
   std::int64_t& operator[](MemoryKind kind) { return bytes[static_cast<std::size_t>(kind)]; }

@@ -55,7 +55,7 @@ class PartCounter {
         Pass(4 * tokens_ * layer.out() / tensor_);
         break;
       case Kind::kColumns:
-        Enter(layer.in);
+        Enter(layer.in, layer.cheap_input);
         KeepInput(layer, layer.in);
         Multiply(layer.in, layer.out() / tensor_);
         break;
@@ -156,13 +156,13 @@ class PartCounter {
   }
 
   /// What a layer that is divided by columns exchanges: ops::EnterDividedLayer.
-  void Enter(std::int64_t columns) {
+  void Enter(std::int64_t columns, bool cheap_input) {
     if (tensor_ == 1) return;
     const std::int64_t bytes = tokens_ * columns * bytes_;
     if (!division_.sequence) return cost_.backward.all_reduce.Add(1, bytes);
     cost_.forward.all_gather.Add(1, bytes);
     cost_.backward.reduce_scatter.Add(1, bytes);
-    if (selective_) cost_.backward.all_gather.Add(1, bytes);  // its input is made again
+    if (selective_ && cheap_input) cost_.backward.all_gather.Add(1, bytes);  // it is made again
   }
   /// What a layer that is divided by rows exchanges: ops::LeaveDividedLayer.
   void Leave(std::int64_t columns) {
@@ -220,7 +220,7 @@ class PartCounter {
     if (layer.predicted_only && tensor_ > 1) {
       cost_.backward.all_reduce.Add(1, tokens_ * hidden * bytes_);
     } else {
-      Enter(hidden);
+      Enter(hidden, /*cheap_input=*/false);
     }
     if (tensor_ > 1) {
       cost_.forward.all_gather.operations += chunks;

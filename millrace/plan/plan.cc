@@ -174,7 +174,7 @@ Json PlanJson(const Plan& plan, const TrainingSetup& setup, const Machine& machi
           {"micro_batch", setup.micro_batch},
           {"microbatches", plan.layout.microbatches},
           {"memory", memory},
-          {"memory_limit", plan.memory_limit},
+          {"memory_limit", static_cast<std::int64_t>(plan.memory_limit)},
           {"fullest_stage", plan.fullest},
           {"fits", plan.fits()},
           {"communication", traffic},

@@ -94,8 +94,8 @@ class LayoutSearch {
                                            .per_machine);
     for (options.zero = 1; options.zero <= 3; ++options.zero) {
       for (const int shard : {data, near, 8 * near}) {
-        if (shard == 1 || shard > data || data % shard != 0 || (shard == data && options.shard == data)) continue;
-        options.shard = shard;
+        if (shard == 1 || shard > data || data % shard != 0) continue;
+        options.shard = shard == data ? 0 : shard;
         options.reshard = true;
         TryOne(options, cost);
         options.reshard = false;

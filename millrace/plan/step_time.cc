@@ -36,10 +36,21 @@ double OptimizerSeconds(const TrainingSetup& setup, const Layout& layout, const 
   return (own * per_element + (layout.options.zero >= 2 ? own : all) * 4) / bandwidth;
 }
 
+/// The time of sums of gradients and gathers of weights that computation does not hide. Both use the same links.
+double ExposedSeconds(const Layout& layout, double reduce, double gather, bool gathers_always, const PassTimes& passes,
+                      double overlap) {
+  const auto m = static_cast<double>(layout.microbatches);
+  // With zero 2, each backward pass hides its own sums; before, the last one hides all.
+  const double reducing = overlap * passes.backward * (layout.options.zero >= 2 ? m : 1);
+  const double reduced = std::max(0.0, reduce - reducing);
+  if (gathers_always) return std::max(reduced, reduce + gather - overlap * m * passes.compute());
+  return reduced + std::max(0.0, gather - overlap * passes.forward);
+}
+
 /// Adds the exchanges of one rank.
 void AddExchanges(const TrainingSetup& setup, const Layout& layout, const std::vector<TrafficLine>& lines,
                   const PassTimes& passes, const Machine& machine, StepTime& time) {
-  const auto m = static_cast<double>(layout.microbatches);
+  double reduce = 0, gather = 0, last_bucket = 0;
   for (const TrafficLine& line : lines) {
     const double seconds = line.Seconds(machine, setup.ranks_per_machine);
     if (line.axis == "tensor") {
@@ -49,17 +60,17 @@ void AddExchanges(const TrainingSetup& setup, const Layout& layout, const std::v
       const double each = seconds / static_cast<double>(line.operations);
       time.messages += 2 * (layout.options.pipeline - 1) * each + (1 - machine.overlap) * seconds;
     } else if (line.purpose == "gradients" || line.purpose == "weights") {
-      // Each micro-batch hides what happens in it; otherwise the last backward or the next forward pass does. The last
-      // bucket has nothing behind it.
-      const bool gathers = line.kind == ExchangeKind::kAllGather;
-      const double window = line.microbatches > 1 ? m * (gathers ? passes.compute() : passes.backward)
-                            : gathers             ? passes.forward
-                                                  : passes.backward;
-      time.gradients += std::max(seconds / static_cast<double>(line.operations), seconds - machine.overlap * window);
+      (line.kind == ExchangeKind::kAllGather ? gather : reduce) += seconds;
+      last_bucket = std::max(last_bucket, seconds / static_cast<double>(line.operations));
     } else {
       time.gradients += seconds;
     }
   }
+  const bool gathers_always = layout.options.zero == 3;
+  const double exposed =
+      std::max(last_bucket, ExposedSeconds(layout, reduce, gather, gathers_always, passes, machine.overlap));
+  // What is hidden still takes memory bandwidth and cores from the computation.
+  time.gradients += exposed + (1 - machine.overlap) * std::max(0.0, reduce + gather - exposed);
 }
 
 double BubbleOf(const Layout& layout, double pass, double weights) {
