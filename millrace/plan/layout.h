@@ -8,7 +8,7 @@
 #include "millrace/engine/layout/mesh.h"
 #include "millrace/engine/layout/parallel_options.h"
 #include "millrace/engine/layout/stage_division.h"
-#include "millrace/plan/model_shape.h"
+#include "millrace/plan/model/model_shape.h"
 
 namespace millrace::plan {
 

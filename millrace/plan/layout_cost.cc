@@ -57,7 +57,9 @@ std::int64_t KeptByBlocks(const TrainingSetup& setup, const Layout& layout, cons
   const bool divides_tokens = layout.options.sequence && layout.options.tensor > 1;
   const std::int64_t rows = setup.micro_tokens() / (divides_tokens ? layout.options.tensor : 1);
   const std::int64_t stream = rows * setup.model.hidden_size * setup.element_bytes();
-  const std::int64_t inputs = setup.model.stream * share.recomputed - (setup.model.stream - 1) * share.recomputed_first;
+  std::int64_t inputs = setup.model.stream * share.recomputed - (setup.model.stream - 1) * share.recomputed_first;
+  // Then the second block of a stage has the same residual stream as the first one.
+  if (setup.model.adds_once && layout.options.recompute_every == 1) inputs -= share.recomputed_first;
   return inputs * stream + (share.blocks - share.recomputed) * cost.block.kept_bytes;
 }
 

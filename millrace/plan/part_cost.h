@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "millrace/plan/layout.h"
-#include "millrace/plan/machine.h"
+#include "millrace/plan/machine/machine.h"
 
 namespace millrace::plan {
 

@@ -161,9 +161,8 @@ void Compare(const Case& c) {
   equal(Traffic::kAllReduce, exchanges.all_reduce);
   equal(Traffic::kAllGather, exchanges.all_gather);
   equal(Traffic::kReduceScatter, exchanges.reduce_scatter);
-  // Of small things, such as positions and bounds of documents, the plan knows nothing; nor that GPT-J's first block
-  // passes its input on.
-  EXPECT_NEAR(static_cast<double>(kept), static_cast<double>(seen.kept), 0.03 * static_cast<double>(seen.kept));
+  // Of small things, such as positions and bounds of documents, the plan knows nothing.
+  EXPECT_NEAR(static_cast<double>(kept), static_cast<double>(seen.kept), 0.02 * static_cast<double>(seen.kept));
 }
 
 TEST_P(PlanAgreement, ParametersExchangesAndMemoryAreThoseOfTheEngine) {

@@ -1,4 +1,4 @@
-#include "millrace/plan/machine.h"
+#include "millrace/plan/machine/machine.h"
 
 #include <unistd.h>
 
@@ -8,7 +8,7 @@
 #include "millrace/base/bytes.h"
 #include "millrace/base/config.h"
 #include "millrace/base/files/files.h"
-#include "millrace/plan/built_in_machines.h"
+#include "millrace/plan/machine/built_in_machines.h"
 
 namespace millrace::plan {
 namespace {

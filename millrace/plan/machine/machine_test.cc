@@ -1,4 +1,4 @@
-#include "millrace/plan/machine.h"
+#include "millrace/plan/machine/machine.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -47,6 +47,7 @@ struct ModelShape {
   bool causal = true;
   double predicted = 1;       ///< share of the tokens that are predicted
   std::int64_t stream = 2;    ///< tensors [N, hidden] between blocks: the residual stream, and what is to be added
+  bool adds_once = false;     ///< a block adds to the residual stream once, so its input is its first sum, too
   std::int64_t dropouts = 0;  ///< of a block, with a probability above 0
 
   std::int64_t queries() const { return num_heads * head_dim; }

@@ -1,4 +1,4 @@
-#include "millrace/plan/model_shape.h"
+#include "millrace/plan/model/model_shape.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "millrace/plan/model_shape.h"
+#include "millrace/plan/model/model_shape.h"
 
 #include <numeric>
 
@@ -100,6 +100,7 @@ void DescribeGptj(const Json& json, ModelShape& model) {
   model.embedding = {{.kind = Kind::kTokenTable, .in = hidden, .outputs = {model.vocab_size}}};
   model.block = Join({{norm}, PlainAttention(model, false, true), PlainMlp(model, true, true)});
   model.head = {norm, TokenHead(model, true, FlagOr(json, "tie_word_embeddings", false))};
+  model.adds_once = true;
   model.dropouts = 2 * Drops(json, "resid_pdrop", 0) + Drops(json, "attn_pdrop", 0);
 }
 
