@@ -49,11 +49,8 @@ MemoryUse MemoryOf(const TrainingSetup& setup, const Layout& layout, const Layou
   // The head's part is gone before the blocks go back, one of which may be computed again.
   std::int64_t backward = 0;
   if (share.blocks > 0) {
-    backward = cost.block.working_bytes;
-    if (layout.options.recompute == engine::Recompute::kSelective || share.recomputed > 0) {
-      const std::int64_t kept = share.recomputed > 0 ? 0 : cost.block.kept_bytes;
-      backward += cost.whole_block.kept_bytes - kept;
-    }
+    backward = cost.block.working_bytes + cost.block.again_bytes;
+    if (share.recomputed > 0) backward += cost.whole_block.kept_bytes;
   }
   const std::int64_t head = share.head != nullptr ? share.head->kept_bytes + share.head->working_bytes : 0;
   use[MemoryKind::kWorking] = std::max({backward, head, share.embeds ? cost.embedding.working_bytes : 0});

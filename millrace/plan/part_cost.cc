@@ -24,6 +24,7 @@ class PartCounter {
         tokens_(setup.micro_tokens()),
         rows_(division.sequence ? tokens_ / tensor_ : tokens_),
         bytes_(setup.element_bytes()),
+        copies_(setup.bf16 ? 2 : 1),
         selective_(division.recompute == engine::Recompute::kSelective) {
     if (machine == nullptr) return;
     rate_ = machine->RankRate(setup.bf16, setup.ranks_per_machine);
@@ -76,7 +77,8 @@ class PartCounter {
         const std::int64_t inputs = (layer.kind == Kind::kGated ? 2 : 1) * layer.in / tensor_;
         Keep(tokens_ * inputs * bytes_);
         Pass(tokens_ * (inputs + layer.in / tensor_));
-        Work(tokens_ * (inputs + layer.in / tensor_ + 2 * setup_.model.hidden_size) * bytes_);
+        // Its gradients, two of the residual stream; the next product's input is gone.
+        Work(tokens_ * (inputs + 2 * setup_.model.hidden_size) * bytes_);
         break;
       }
       case Kind::kJoinRows:
@@ -151,7 +153,10 @@ class PartCounter {
     cost_.weight_pass_bytes += tokens_ * columns * bytes_;
     // Where ranks divide the tokens, each divided layer gathers its own input.
     if (layer.shares_input && !division_.sequence) return;
-    if (selective_ && layer.cheap_input) return;
+    if (selective_ && layer.cheap_input) {
+      cost_.again_bytes = std::max(cost_.again_bytes, tokens_ * columns * bytes_);
+      return;
+    }
     Keep(tokens_ * columns * bytes_);
   }
 
@@ -228,7 +233,7 @@ class PartCounter {
     }
     // The forward pass makes the gradients of its input and of its weights.
     Keep(tokens_ * hidden * bytes_ + share * (hidden + (layer.bias ? 1 : 0)) * kFloat + kIndex * tokens_);
-    Work((2 * chunk * share + tokens_ * hidden) * bytes_);
+    Work((copies_ * chunk * share + tokens_ * hidden) * bytes_);
     const double product =
         ProductSeconds(static_cast<double>(tokens_), static_cast<double>(hidden), static_cast<double>(share));
     cost_.forward_s += 3 * product;
@@ -239,8 +244,9 @@ class PartCounter {
   const PartDivision& division_;
   const std::int64_t tensor_;
   std::int64_t tokens_;
-  std::int64_t rows_;         ///< of the residual stream on this rank
-  const std::int64_t bytes_;  ///< of an element
+  std::int64_t rows_;          ///< of the residual stream on this rank
+  const std::int64_t bytes_;   ///< of an element
+  const std::int64_t copies_;  ///< of a gradient while it is multiplied: products in bfloat16 transpose it
   const bool selective_;
   double rate_ = 0, bandwidth_ = 0, operation_ = 0;
   PartCost cost_;

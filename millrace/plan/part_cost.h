@@ -37,6 +37,7 @@ struct PartCost {
   std::int64_t kept_bytes = 0;         ///< from the forward to the backward pass
   std::int64_t weight_pass_bytes = 0;  ///< what a pass for weight gradients alone needs of them, and gradients
   std::int64_t working_bytes = 0;      ///< at most, while a pass runs, beside what is kept
+  std::int64_t again_bytes = 0;        ///< of the largest input that is computed again
   Exchanges forward, backward;         ///< along the tensor axis
   // Seconds on one rank, without exchanges. `weights`: of the backward pass, for the gradients of weights.
   double forward_s = 0, backward_s = 0, weights_s = 0;

@@ -14,6 +14,7 @@
 #include "millrace/engine/parallel/connect.h"
 #include "millrace/engine/parallel/testing/counting.h"
 #include "millrace/plan/layout_cost.h"
+#include "millrace/plan/plan.h"
 
 namespace millrace::engine {
 namespace {
@@ -24,12 +25,15 @@ class CountingAllocator final : public c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) const override {
     auto* const base = static_cast<std::byte*>(std::aligned_alloc(kHeader, kHeader * (2 + bytes / kHeader)));
     std::memcpy(base, &bytes, sizeof bytes);
-    live += static_cast<std::int64_t>(bytes);
+    const std::int64_t now = live += static_cast<std::int64_t>(bytes);
+    for (std::int64_t most = peak; most < now && !peak.compare_exchange_weak(most, now);) {
+    }
     std::byte* const block = base + kHeader;
     return {block, block, Free, c10::Device(c10::kCPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return Free; }
   static inline std::atomic<std::int64_t> live = 0;
+  static inline std::atomic<std::int64_t> peak = 0;  ///< the most that was live since somebody set it to 0
 
  private:
   static constexpr std::size_t kHeader = 64;  // keeps blocks aligned
@@ -119,7 +123,7 @@ void Observe(const Case& c, const Json& json, Observed& seen) {
   }
 }
 
-class PlanAgreement : public testing::TestWithParam<const char*> {};
+class PlanAgreementTest : public testing::TestWithParam<const char*> {};
 
 void Compare(const Case& c) {
   SCOPED_TRACE(fmt::format("{} tensor {} sequence {} recompute {} bf16 {}", c.family, c.tensor, c.sequence,
@@ -165,7 +169,7 @@ void Compare(const Case& c) {
   EXPECT_NEAR(static_cast<double>(kept), static_cast<double>(seen.kept), 0.02 * static_cast<double>(seen.kept));
 }
 
-TEST_P(PlanAgreement, ParametersExchangesAndMemoryAreThoseOfTheEngine) {
+TEST_P(PlanAgreementTest, ParametersExchangesAndMemoryAreThoseOfTheEngine) {
   static CountingAllocator allocator;
   c10::SetCPUAllocator(&allocator, 1);
   for (const int tensor : {1, 2, 4}) {
@@ -179,7 +183,40 @@ TEST_P(PlanAgreement, ParametersExchangesAndMemoryAreThoseOfTheEngine) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, PlanAgreement,
+/// The most that is live in a forward and a backward pass, for a model whose blocks need more than its head.
+TEST(PlanAgreement, PeaksAreThoseOfTheEngine) {
+  static CountingAllocator allocator;
+  c10::SetCPUAllocator(&allocator, 1);
+  constexpr std::int64_t kTokens = 512;
+  for (const std::string_view family : {"llama", "gpt2"}) {
+    Json json = ConfigOf(family);
+    json.update({{"vocab_size", 1024}, {"hidden_size", 256}, {"n_embd", 256}, {"intermediate_size", 704}});
+    json.update({{"head_dim", 64}, {"max_position_embeddings", kTokens}, {"n_positions", kTokens}});
+    const auto config = ParseModelConfig(json, "config.json").value();
+    for (const auto recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+      for (const bool bf16 : {false, true}) {
+        const auto model = MakeModel(config, bf16 ? at::kBFloat16 : at::kFloat, at::kCPU, 7).value();
+        model->SetRecompute(recompute);
+        model->buffer().EnableGradients();
+        const at::Tensor ids = at::randint(1024, {1, kTokens}, at::detail::createCPUGenerator(3), at::kLong);
+        const std::int64_t before = CountingAllocator::live;
+        CountingAllocator::peak = 0;
+        model->LossSum(ids, ids).backward();
+        const auto seen = static_cast<double>(CountingAllocator::peak - before);
+        const plan::TrainingSetup setup{.model = plan::ParseModelShape(json, "config.json").value(),
+                                        .global_batch = 1,
+                                        .sequence_length = kTokens,
+                                        .bf16 = bf16};
+        const auto planned = plan::MakePlan(setup, {.recompute = recompute}, plan::Machine::ThisMachine()).value();
+        const auto bytes = static_cast<double>(planned.memory[0][plan::MemoryKind::kActivations] +
+                                               planned.memory[0][plan::MemoryKind::kWorking]);
+        EXPECT_NEAR(bytes, seen, 0.07 * seen) << family << " recompute " << RecomputeName(recompute) << " bf16 " << bf16;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, PlanAgreementTest,
                          testing::Values("llama", "mistral", "qwen2", "qwen3", "gpt2", "gptj", "bert"),
                          [](const auto& info) { return std::string(info.param); });
 

@@ -145,18 +145,19 @@ constexpr FamilyShape kFamilies[] = {{"llama", DescribeLlama}, {"mistral", Descr
 
 /// Reads the sizes, which families name in two ways.
 void ReadSizes(const Json& json, ModelShape& model) {
-  const auto size = [&](std::string_view name, std::string_view other, std::int64_t absent) {
-    return IntOr(json, name, IntOr(json, other, absent));
+  const bool is_gpt = model.family.starts_with("gpt");
+  const auto size = [&](std::string_view name, std::string_view of_gpt, std::int64_t absent) {
+    return IntOr(json, is_gpt ? of_gpt : name, absent);
   };
   model.vocab_size = IntOr(json, "vocab_size", 0);
   model.hidden_size = size("hidden_size", "n_embd", 0);
   model.num_layers = size("num_hidden_layers", "n_layer", 0);
   model.num_heads = size("num_attention_heads", "n_head", 0);
-  model.num_kv_heads = IntOr(json, "num_key_value_heads", model.num_heads);
-  model.intermediate_size = size("intermediate_size", "n_inner", 4 * model.hidden_size);
+  model.num_kv_heads = size("num_key_value_heads", "", model.num_heads);
+  model.intermediate_size = size("intermediate_size", "n_inner", is_gpt ? 4 * model.hidden_size : 0);
   model.max_positions = size("max_position_embeddings", "n_positions", model.family == "gpt2" ? 1024 : 2048);
   const std::int64_t even = model.num_heads > 0 ? model.hidden_size / model.num_heads : 0;
-  model.head_dim = IntOr(json, "head_dim", model.family == "qwen3" ? 128 : even);
+  model.head_dim = size("head_dim", "", model.family == "qwen3" ? 128 : even);
 }
 
 std::int64_t Elements(const Layer& layer) {

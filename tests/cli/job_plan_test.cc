@@ -1,0 +1,75 @@
+// `millrace job plan` as its users see it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tests/cli/object_fixture.h"
+
+namespace millrace {
+namespace {
+
+using testing::HasSubstr;
+using testing_support::Ran;
+
+constexpr std::string_view kPlanned = R"(name: planned
+model: {config: {hidden_size: 4096, num_layers: 32, num_heads: 32, num_kv_heads: 8, vocab_size: 128256}}
+data:
+  sources: [{url: "s3://corpus/*.jsonl"}]
+  tokenizer: s3://corpus/tokenizer.model
+  sequence_length: 4096
+train: {steps: 3, global_batch: 64, precision: bf16, parallel: auto}
+run: {processes_per_node: 8, machine: p5.48xlarge}
+)";
+
+class JobPlanTest : public ObjectFixture {
+ protected:
+  void SetUp() override {
+    ObjectFixture::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    program_.Write("job.yaml", kPlanned);
+  }
+  /// There is no store: what a plan needs is in the job file.
+  Ran Plan(std::vector<std::string> more, std::vector<std::string> flags = {}) {
+    std::vector<std::string> arguments = std::move(flags);
+    arguments.insert(arguments.end(), {"--endpoint-url", "http://127.0.0.1:1", "job", "plan", "job.yaml"});
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return program_.Run(std::move(arguments));
+  }
+};
+
+TEST_F(JobPlanTest, FindsALayoutThatCanBeGivenByHand) {
+  const Ran found = Plan({}, {"--json"});
+  ASSERT_EQ(found.exit, 0) << found.err;
+  const Json plan = found.objects().at(0);
+  EXPECT_EQ(plan["ranks"], 8);
+  EXPECT_TRUE(plan["fits"].get<bool>());
+  EXPECT_GT(plan["layouts_tried"], 100);
+  const Ran given = Plan({"--set", "train.parallel=" + plan["parallel"].dump()}, {"--json"});
+  ASSERT_EQ(given.exit, 0) << given.err;
+  EXPECT_EQ(given.objects().at(0)["step"], plan["step"]);
+}
+
+TEST_F(JobPlanTest, SaysWhatDoesNotFit) {
+  const Ran ran = Plan({"--machine", "p4d.24xlarge", "--set", "train.parallel={data: auto}"});
+  EXPECT_EQ(ran.exit, 1);
+  EXPECT_THAT(ran.out, HasSubstr("DOES NOT FIT"));
+  EXPECT_THAT(Plan({"--machine", "p4d.24xlarge", "--set", "run.processes_per_node=1"}).err,
+              HasSubstr("layouts fits: a rank needs at least"));
+}
+
+TEST_F(JobPlanTest, PlansForManyMachines) {
+  const Ran ran = Plan({"--set", "run.nodes=2048", "--set", "train.global_batch=16384"}, {"--json"});
+  ASSERT_EQ(ran.exit, 0) << ran.err;
+  EXPECT_EQ(ran.objects().at(0)["ranks"], 16384);
+  EXPECT_NE(program_.Run({"job", "render", "job.yaml", "--set", "run.nodes=2048"}).exit, 0);
+}
+
+TEST_F(JobPlanTest, NamesTheKeyThatSparesTheTokenizer) {
+  const Ran ran = Plan({"--set", "model.config.vocab_size=0"});
+  EXPECT_NE(ran.exit, 0);
+  EXPECT_THAT(ran.err, HasSubstr("set model.config.vocab_size"));
+}
+
+}  // namespace
+}  // namespace millrace
