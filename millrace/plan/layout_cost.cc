@@ -67,6 +67,7 @@ double MicrobatchesInFlight(const Layout& layout, int rank) {
   const engine::ParallelOptions& options = layout.options;
   const auto all = static_cast<double>(layout.microbatches);
   const double behind = options.pipeline - rank;  // this rank among them
+  if (options.pipeline == 1) return 1;            // each micro-batch goes forward and back in turn
   switch (options.schedule) {
     case PipelineSchedule::kSimple:
       return all;
@@ -83,7 +84,8 @@ double MicrobatchesInFlight(const Layout& layout, int rank) {
 
 double MicrobatchesOfWeights(const Layout& layout, int rank) {
   if (layout.options.schedule != PipelineSchedule::kZeroBubble) return 0;
-  return std::min<double>(static_cast<double>(layout.microbatches), rank);
+  const auto all = static_cast<double>(layout.microbatches);
+  return std::min<double>(all, layout.options.pipeline) - MicrobatchesInFlight(layout, rank);
 }
 
 }  // namespace millrace::plan

@@ -13,6 +13,7 @@
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/parallel/connect.h"
 #include "millrace/engine/parallel/testing/counting.h"
+#include "millrace/engine/pipeline/schedule.h"
 #include "millrace/plan/layout_cost.h"
 #include "millrace/plan/plan.h"
 
@@ -210,7 +211,32 @@ TEST(PlanAgreement, PeaksAreThoseOfTheEngine) {
         const auto planned = plan::MakePlan(setup, {.recompute = recompute}, plan::Machine::ThisMachine()).value();
         const auto bytes = static_cast<double>(planned.memory[0][plan::MemoryKind::kActivations] +
                                                planned.memory[0][plan::MemoryKind::kWorking]);
-        EXPECT_NEAR(bytes, seen, 0.07 * seen) << family << " recompute " << RecomputeName(recompute) << " bf16 " << bf16;
+        EXPECT_NEAR(bytes, seen, 0.07 * seen)
+            << family << " recompute " << RecomputeName(recompute) << " bf16 " << bf16;
+      }
+    }
+  }
+}
+
+/// The micro-batches that a rank has in flight, by the order of passes that the engine runs.
+TEST(PlanAgreement, MicrobatchesInFlightAreThoseOfTheSchedules) {
+  for (const auto schedule : {PipelineSchedule::kSimple, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
+                              PipelineSchedule::kZeroBubble}) {
+    for (const int ranks : {1, 2, 3, 4}) {
+      for (const int micro_batches : {1, 2, 3, 4, 8, 13}) {
+        const int stages = schedule == PipelineSchedule::kInterleaved && ranks > 1 ? 2 : 1;
+        if (stages > 1 && micro_batches % ranks != 0) continue;  // the published schedule needs a multiple
+        const plan::Layout layout{.options = {.pipeline = ranks, .schedule = schedule, .virtual_stages = stages},
+                                  .microbatches = micro_batches};
+        for (int rank = 0; rank < ranks; ++rank) {
+          int live = 0, most = 0;
+          for (const PipelinePass& pass : TrainingPasses({schedule, ranks, stages, micro_batches}, rank)) {
+            if (pass.kind == PassKind::kForward) most = std::max(most, ++live);
+            if (pass.kind == PassKind::kBackward || pass.kind == PassKind::kBackwardInput) --live;
+          }
+          EXPECT_EQ(plan::MicrobatchesInFlight(layout, rank) * stages, most)
+              << PipelineShape{schedule, ranks, stages, micro_batches}.ToText() << ", rank " << rank;
+        }
       }
     }
   }
