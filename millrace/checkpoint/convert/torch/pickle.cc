@@ -52,7 +52,7 @@ std::string DecimalOf(std::string_view bytes) {
     }
     digits += static_cast<char>('0' + rest);
   }
-  if (digits.empty()) digits = "0";
+  if (digits.empty()) digits += '0';
   if (negative) digits += '-';
   std::ranges::reverse(digits);
   return digits;
@@ -64,7 +64,9 @@ std::string DecimalOf(std::string_view bytes) {
 /// object push a kCall value instead.
 class PickleMachine {
  public:
-  PickleMachine(std::string_view bytes, std::span<const std::string_view> allowed, std::uint64_t most_values)
+  /// Without `allowed`, every global is taken.
+  PickleMachine(std::string_view bytes, std::optional<std::span<const std::string_view>> allowed,
+                std::uint64_t most_values)
       : rest_(bytes), size_(bytes.size()), allowed_(allowed), most_values_(most_values) {}
 
   Result<Pickle> Run() {
@@ -162,7 +164,7 @@ class PickleMachine {
 
   std::string_view rest_;
   const std::size_t size_;
-  const std::span<const std::string_view> allowed_;
+  const std::optional<std::span<const std::string_view>> allowed_;
   const std::uint64_t most_values_;
   Pickle pickle_;
   std::vector<Id> stack_;
@@ -184,7 +186,7 @@ Status PickleMachine::PushLong(std::string_view bytes) {
 
 Status PickleMachine::PushGlobal(std::string_view module, std::string_view name) {
   std::string global = fmt::format("{}.{}", module, name);
-  if (!std::binary_search(allowed_.begin(), allowed_.end(), std::string_view(global))) {
+  if (allowed_ && !std::binary_search(allowed_->begin(), allowed_->end(), std::string_view(global))) {
     return Fail(Code::kUnsupported,
                 "the pickle names {}, which could run code. Checkpoints of tensors and plain values do not need it: "
                 "save the state_dict() instead of the object",
@@ -202,7 +204,9 @@ Status PickleMachine::PushAgain(std::uint64_t key) {
 
 Status PickleMachine::PushCall() {
   const Id arguments = MR_TRY(Pop()), callee = MR_TRY(Pop());
-  if (pickle_.values_[callee].kind != ValueKind::kGlobal || pickle_.values_[arguments].kind != ValueKind::kTuple)
+  const ValueKind kind = pickle_.values_[callee].kind;
+  const bool is_callable = kind == ValueKind::kGlobal || (kind == ValueKind::kCall && !allowed_);
+  if (!is_callable || pickle_.values_[arguments].kind != ValueKind::kTuple)
     return Fail(Code::kCorrupt, "a call does not consist of a global and a tuple");
   return Push({.kind = ValueKind::kCall, .items = {callee, arguments}});
 }
@@ -392,13 +396,26 @@ Status PickleMachine::StepMemo(char code) {
   }
 }
 
-Result<Pickle> Pickle::Read(std::string_view bytes, std::span<const std::string_view> allowed, std::string_view name,
-                            Limits limits) {
+namespace {
+
+Result<Pickle> RunPickle(std::string_view bytes, std::optional<std::span<const std::string_view>> allowed,
+                         std::string_view name, const Pickle::Limits& limits) {
   if (bytes.size() > limits.bytes)
     return Fail(Code::kResourceExhausted, "{}: a pickle of {} bytes is too large", name, bytes.size());
   auto pickle = PickleMachine(bytes, allowed, limits.values).Run();
   if (!pickle) return Fail(pickle.error().Context(std::string(name)));
   return pickle;
+}
+
+}  // namespace
+
+Result<Pickle> Pickle::Read(std::string_view bytes, std::span<const std::string_view> allowed, std::string_view name,
+                            Limits limits) {
+  return RunPickle(bytes, allowed, name, limits);
+}
+
+Result<Pickle> Pickle::ReadWithObjects(std::string_view bytes, std::string_view name, Limits limits) {
+  return RunPickle(bytes, std::nullopt, name, limits);
 }
 
 const Pickle::Value* Pickle::Member(const Value& dict, std::string_view key) const {

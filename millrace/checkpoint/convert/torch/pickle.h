@@ -55,6 +55,12 @@ class Pickle {
   static Result<Pickle> Read(std::string_view bytes, std::span<const std::string_view> allowed, std::string_view name) {
     return Read(bytes, allowed, name, Limits());
   }
+  /// Like Read, but takes every global. For pickles that hold objects of a program's classes beside what is wanted of
+  /// them. Runs nothing either: such an object is a kCall, whose items[0] may then also be a kCall.
+  static Result<Pickle> ReadWithObjects(std::string_view bytes, std::string_view name, Limits limits);
+  static Result<Pickle> ReadWithObjects(std::string_view bytes, std::string_view name) {
+    return ReadWithObjects(bytes, name, Limits());
+  }
 
   Id top() const { return top_; }
   const Value& operator[](Id id) const { return values_[id]; }

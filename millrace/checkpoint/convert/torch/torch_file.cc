@@ -26,7 +26,7 @@ Result<std::string> FolderOf(const Zip& zip) {
 
 }  // namespace
 
-Result<TorchArchive> TorchArchive::Open(RandomBytes& bytes) {
+Result<TorchArchive> TorchArchive::Open(RandomBytes& bytes, PickledObjects objects) {
   Zip zip = MR_TRY(Zip::Open(bytes));
   auto folder = FolderOf(zip);
   if (!folder) return Fail(folder.error().Context(bytes.name()));
@@ -35,7 +35,8 @@ Result<TorchArchive> TorchArchive::Open(RandomBytes& bytes) {
       return Fail(Code::kUnsupported, "{}: a big-endian machine wrote it", bytes.name());
   }
   const std::string content = MR_TRY(zip.ReadAll(*zip.Find(*folder + std::string(kPickleName)), kMostPickle));
-  Pickle pickle = MR_TRY(Pickle::Read(content, TorchGlobals(), bytes.name()));
+  Pickle pickle = MR_TRY(objects == PickledObjects::kNamed ? Pickle::ReadWithObjects(content, bytes.name())
+                                                           : Pickle::Read(content, TorchGlobals(), bytes.name()));
   return TorchArchive(bytes, std::move(zip), *std::move(folder), std::move(pickle));
 }
 

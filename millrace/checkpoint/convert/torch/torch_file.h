@@ -15,12 +15,19 @@
 
 namespace millrace::checkpoint {
 
+/// What happens to objects in a pickle that are neither tensors nor plain values.
+enum class PickledObjects {
+  kRefused,  ///< the archive is not opened
+  kNamed,    ///< they are values that name their class (Pickle::ReadWithObjects)
+};
+
 /// An open archive of torch.save: its pickle and its directory. Thread-compatible; borrows the bytes.
 class TorchArchive {
  public:
   /// Reads the directory and the pickle. `bytes` must outlive the archive. Blocks.
-  /// Errors: kCorrupt if the archive is damaged; kUnsupported if torch.save did not write it, or wrote it big-endian.
-  static Result<TorchArchive> Open(RandomBytes& bytes);
+  /// Errors: kCorrupt if the archive is damaged; kUnsupported if torch.save did not write it, or wrote it big-endian,
+  /// or if it holds objects that are refused.
+  static Result<TorchArchive> Open(RandomBytes& bytes, PickledObjects objects = PickledObjects::kRefused);
   const Pickle& pickle() const { return pickle_; }
   /// The byte range of a storage in the archive.
   struct Storage {
