@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <tuple>
 
 #include "millrace/checkpoint/commit/commit.h"
@@ -94,11 +95,19 @@ class ExtentReader {
 
 /// Bytes that are written once. Several tensors may share them.
 struct TensorBlock {
-  const SourceBox* source_box = nullptr;     ///< one of the boxes with these bytes
-  SafetensorsEntry entry;                    ///< in the written file
-  std::size_t file = 0;                      ///< number of the written file
-  const SourceChecksum* checksum = nullptr;  ///< the checksum of exactly these bytes; may be null
-  std::uint64_t span = 0;                    ///< bytes from the first element to the last, with gaps
+  const SourceBox* source_box = nullptr;  ///< one of the boxes with these bytes
+  SafetensorsEntry entry;                 ///< in the written file
+  std::size_t file = 0;                   ///< number of the written file
+  std::uint64_t span = 0;                 ///< bytes from the first element to the last, with gaps
+  /// The checksum of a range that this block and its neighbours in the source lie in; null if the range is verified
+  /// afterwards. Blocks that are written one after the other share it. The first and the last one read the rest of the
+  /// range, for the checksum alone.
+  const SourceChecksum* checksum = nullptr;
+  std::uint64_t gap_before = 0, gap_after = 0;  ///< bytes of the range that no block has, around this block
+  bool begins_range = false, ends_range = false;
+
+  std::uint64_t begin() const { return source_box->offset; }
+  std::uint64_t end() const { return source_box->offset + span; }
 };
 
 std::uint64_t SpanOf(const SourceBox& source_box, const TensorMeta& box) {
@@ -143,10 +152,12 @@ class Importer {
     for (const auto& [tensor, meta] : source_.tensors) MR_TRY(meta.Check(fmt::format("{}: {}", source_.name, tensor)));
     MR_TRY(PlanBlocks());
     PlanFiles();
+    PlanChecksums();
     for (const auto& [source_box, block] : block_of_) {
       const TensorBlock& from = blocks_[block];
       const std::uint64_t elements = from.entry.meta.elements();
-      manifest_.slices.push_back({source_box->tensor, 0, elements, FileName(from.file), from.entry.offset,
+      manifest_.slices.push_back({source_box->tensor, source_box->begin, elements, FileName(from.file),
+                                  from.entry.offset,
                                   Simplified(source_box->box, source_.tensors.at(source_box->tensor).shape)});
     }
     MR_TRY(manifest_.Check(source_.name));
@@ -156,8 +167,12 @@ class Importer {
   /// Writes the planned files and returns their checksums.
   Result<std::map<std::string, FileMeta>> Write(object::Store& store, const std::string& folder) {
     std::vector<SourceExtent> order;
-    for (const TensorBlock& block : blocks_)
-      order.push_back({block.source_box->file, block.source_box->offset, block.span});
+    for (const TensorBlock& block : blocks_) {
+      const std::string_view file = block.source_box->file;
+      if (block.gap_before > 0) order.push_back({file, block.begin() - block.gap_before, block.gap_before});
+      order.push_back({file, block.begin(), block.span});
+      if (block.gap_after > 0) order.push_back({file, block.end(), block.gap_after});
+    }
     ExtentReader reader(source_, budget_, std::move(order), call_);
     std::map<std::string, FileMeta> files;
     std::size_t next = 0;
@@ -190,9 +205,14 @@ class Importer {
   static SafetensorsEntry EntryOf(const SourceBox& source_box, const TensorMeta& meta) {
     SafetensorsEntry entry{source_box.tensor, meta};
     const Box box = Simplified(source_box.box, meta.shape);
-    if (box.whole()) return entry;
-    entry.name += fmt::format("[{}]", ToString(box));
-    entry.meta.shape.assign(box.lengths.begin(), box.lengths.end());
+    if (!box.whole()) {
+      entry.name += fmt::format("[{}]", ToString(box));
+      entry.meta.shape.assign(box.lengths.begin(), box.lengths.end());
+    }
+    if (source_box.elements > 0) {
+      entry.name += fmt::format("[{}:{}]", source_box.begin, source_box.begin + source_box.elements);
+      entry.meta.shape = {static_cast<std::int64_t>(source_box.elements)};
+    }
     return entry;
   }
 
@@ -200,13 +220,13 @@ class Importer {
     using BlockIdentity =
         std::tuple<std::string, std::uint64_t, std::vector<std::int64_t>, DType, std::vector<std::int64_t>>;
     std::map<BlockIdentity, std::size_t> known;
-    std::map<std::pair<std::string_view, std::uint64_t>, const SourceChecksum*> checksums;
-    for (const SourceChecksum& checksum : source_.checksums)
-      checksums.emplace(std::pair(std::string_view(checksum.file), checksum.offset), &checksum);
     for (const SourceBox& source_box : source_.boxes) {
       const TensorMeta& meta = source_.tensors.at(source_box.tensor);
       if (Status inside = CheckBox(source_box.box, meta.shape); !inside)
         return Fail(inside.error().Context(fmt::format("{}: tensor {}", source_.name, source_box.tensor)));
+      if (const std::uint64_t most = ElementsOf(source_box.box, meta.shape);
+          source_box.elements > most || source_box.begin > most - source_box.elements)
+        return Fail(Code::kCorrupt, "{}: a run of tensor {} ends outside its box", source_.name, source_box.tensor);
       TensorBlock block{.source_box = &source_box, .entry = EntryOf(source_box, meta)};
       block.span = SpanOf(source_box, block.entry.meta);
       const auto file = source_.files.find(source_box.file);
@@ -218,15 +238,44 @@ class Importer {
           BlockIdentity{source_box.file, source_box.offset, block.entry.meta.shape, meta.dtype, source_box.strides},
           blocks_.size());
       block_index_.emplace_back(&source_box, same->second);
-      if (!added) continue;
-      auto checksum = checksums.find({source_box.file, source_box.offset});
-      if (checksum != checksums.end() && checksum->second->size == block.span) {
-        block.checksum = checksum->second;
-        covered_.push_back(block.checksum);
-      }
-      blocks_.push_back(std::move(block));
+      if (added) blocks_.push_back(std::move(block));
     }
     return {};
+  }
+
+  /// Finds the checksums that can be compared while the blocks are written: those of ranges whose blocks are written
+  /// one after the other, in the order of their offsets.
+  void PlanChecksums() {
+    std::map<std::pair<std::string_view, std::uint64_t>, const SourceChecksum*> by_offset;
+    for (const SourceChecksum& checksum : source_.checksums)
+      by_offset.emplace(std::pair(std::string_view(checksum.file), checksum.offset), &checksum);
+    const auto range_of = [&](const TensorBlock& block) -> const SourceChecksum* {
+      auto after = by_offset.upper_bound({block.source_box->file, block.begin()});
+      if (after == by_offset.begin()) return nullptr;
+      const SourceChecksum& range = *(--after)->second;
+      const bool inside = range.file == block.source_box->file && block.end() <= range.offset + range.size;
+      return inside ? &range : nullptr;
+    };
+    for (std::size_t first = 0, last = 0; first < blocks_.size(); first = std::max(last, first + 1)) {
+      const SourceChecksum* range = range_of(blocks_[first]);
+      last = first;
+      if (range == nullptr || !covered_.insert(range).second) continue;
+      std::uint64_t position = range->offset;
+      for (; last < blocks_.size() && range_of(blocks_[last]) == range && blocks_[last].begin() >= position; ++last) {
+        // The gaps of a strided block are read with it, but nothing around it.
+        if (!blocks_[last].source_box->strides.empty() && blocks_[last].span != range->size) break;
+        blocks_[last].checksum = range;
+        blocks_[last].gap_before = blocks_[last].begin() - position;
+        position = blocks_[last].end();
+      }
+      if (last == first) {
+        covered_.erase(range);
+        continue;
+      }
+      blocks_[first].begins_range = true;
+      blocks_[last - 1].ends_range = true;
+      blocks_[last - 1].gap_after = range->offset + range->size - position;
+    }
   }
 
   /// Sorts the blocks in file order and splits them into files.
@@ -266,18 +315,24 @@ class Importer {
   }
 
   Status WriteBlock(const TensorBlock& block, ExtentReader& reader, const Sink& sink) {
-    std::uint32_t crc = 0;
+    if (block.begins_range) crc_ = 0;
+    const Sink only_checked = [&](ByteSpan bytes) {
+      crc_ = ZipCrc32(bytes, crc_);
+      return Status();
+    };
     const Sink checked = [&](ByteSpan bytes) {
-      if (block.checksum != nullptr) crc = ZipCrc32(bytes, crc);
+      if (block.checksum != nullptr) crc_ = ZipCrc32(bytes, crc_);
       if (block.source_box->strides.empty() && progress_) progress_(bytes.size());
       return block.source_box->strides.empty() ? sink(bytes) : Status();
     };
+    if (block.gap_before > 0) MR_TRY(reader.Stream(only_checked));
     if (block.source_box->strides.empty()) {
       MR_TRY(reader.Stream(checked));
     } else {
       MR_TRY(WriteStrided(block, reader, checked, sink));
     }
-    if (block.checksum != nullptr && crc != block.checksum->crc32) return Fail(Damaged(*block.checksum));
+    if (block.gap_after > 0) MR_TRY(reader.Stream(only_checked));
+    if (block.ends_range && crc_ != block.checksum->crc32) return Fail(Damaged(*block.checksum));
     return {};
   }
 
@@ -302,13 +357,13 @@ class Importer {
     return sink(into);
   }
 
-  /// Checks the checksums that no block has covered: storages that several views share, or that no tensor uses whole.
+  /// Compares the checksums that were not compared while blocks were written, such as those of storages whose views
+  /// overlap.
   Status VerifyRest() {
-    std::sort(covered_.begin(), covered_.end());
     std::vector<SourceExtent> order;
     std::vector<const SourceChecksum*> rest;
     for (const SourceChecksum& checksum : source_.checksums) {
-      if (std::binary_search(covered_.begin(), covered_.end(), &checksum)) continue;
+      if (covered_.contains(&checksum)) continue;
       rest.push_back(&checksum);
       order.push_back({checksum.file, checksum.offset, checksum.size});
     }
@@ -337,8 +392,9 @@ class Importer {
   Manifest manifest_;
   std::vector<TensorBlock> blocks_;
   std::vector<std::pair<const SourceBox*, std::size_t>> block_index_, block_of_;  ///< before and after sorting
-  std::vector<const SourceChecksum*> covered_;
-  std::vector<std::string> headers_;  ///< of the files
+  std::set<const SourceChecksum*> covered_;  ///< the checksums that are compared while blocks are written
+  std::uint32_t crc_ = 0;                    ///< of the bytes read so far of the current range
+  std::vector<std::string> headers_;         ///< of the files
 };
 
 /// Adds the group's prefix to all paths.

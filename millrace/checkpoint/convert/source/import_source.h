@@ -26,12 +26,19 @@ struct SourceBox {
   std::string file;
   std::uint64_t offset = 0;           ///< of the box's first element, in bytes
   std::vector<std::int64_t> strides;  ///< in elements; empty: C order without gaps
+  /// The run of consecutive elements of the box, in C order, that the bytes are. The offset is that of its first
+  /// element. Without elements, the bytes are the whole box. A run has no strides.
+  std::uint64_t begin = 0, elements = 0;
 };
 /// A byte range of a file and its CRC-32, which the program that wrote the file stored.
 struct SourceChecksum {
   std::string file;
   std::uint64_t offset = 0, size = 0;
   std::uint32_t crc32 = 0;
+};
+/// What the user knows of a foreign checkpoint and its files may not say.
+struct SourceOptions {
+  std::optional<Json> config;  ///< the model's Hugging Face config.json
 };
 /// A foreign checkpoint, opened but not read. Plain data; it holds the store alive.
 struct ImportSource {
@@ -45,6 +52,8 @@ struct ImportSource {
   Json meta = Json::object();                       ///< for the manifest
   std::uint64_t left_out =
       0;  ///< how many tensors are not the model's parameters, such as masks; they are not imported
+  std::optional<std::uint64_t> step;  ///< the training step, if the files tell it
+  std::vector<std::string> notes;     ///< sentences for the user: what was not imported, and why
 
   /// Returns the bytes of all tensors. Bytes that tensors share count for each of them.
   std::uint64_t TensorBytes() const;
