@@ -87,13 +87,14 @@ struct DcpMetadata {
 
 class MetadataReader {
  public:
-  explicit MetadataReader(const Pickle& pickle) : pickle_(pickle) {}
+  /// `any_class`: the root may be of another class than torch's Metadata.
+  MetadataReader(const Pickle& pickle, bool any_class) : pickle_(pickle), any_class_(any_class) {}
 
   Status Read(DcpMetadata& described, std::vector<StoredArchive>& items) {
     const Value& root = pickle_.root();
     const Value* tensors = pickle_.Member(root, "state_dict_metadata");
     const Value* storage = pickle_.Member(root, "storage_data");
-    if (!pickle_.IsCall(root, kDcpMetadata) || tensors == nullptr || storage == nullptr ||
+    if ((!any_class_ && !pickle_.IsCall(root, kDcpMetadata)) || tensors == nullptr || storage == nullptr ||
         tensors->kind != ValueKind::kDict || storage->kind != ValueKind::kDict) {
       return Fail(Code::kCorrupt, "the pickle is not a Metadata of torch.distributed.checkpoint");
     }
@@ -203,6 +204,7 @@ class MetadataReader {
   }
 
   const Pickle& pickle_;
+  const bool any_class_;
 };
 
 /// The content of one archive.
@@ -212,6 +214,13 @@ struct ArchiveContent {
   std::map<std::string, TensorMeta> tensors;  ///< by path: tensors in a tuple
   std::map<std::string, Json> values, dicts;  ///< by path
 };
+
+Result<const object::ObjectInfo*> FileOf(const ImportSource& source, const StoredArchive& item) {
+  const auto file = source.files.find(item.file);
+  if (file == source.files.end() || item.offset > file->second.size || item.length > file->second.size - item.offset)
+    return Fail(Code::kCorrupt, "{}: {} is missing, or shorter than it was", source.name, item.file);
+  return &file->second;
+}
 
 class DcpReader {
  public:
@@ -236,16 +245,9 @@ class DcpReader {
   }
 
  private:
-  Result<const object::ObjectInfo*> FileOf(const StoredArchive& item) const {
-    const auto file = source_.files.find(item.file);
-    if (file == source_.files.end() || item.offset > file->second.size || item.length > file->second.size - item.offset)
-      return Fail(Code::kCorrupt, "{}: {} is missing, or shorter than it was", source_.name, item.file);
-    return &file->second;
-  }
-
   /// Adds the ranges at both ends of an archive.
   Status AddRanges(const StoredArchive& item, std::vector<Prefetched::ObjectRange>& ranges) const {
-    const object::ObjectInfo* file = MR_TRY(FileOf(item));
+    const object::ObjectInfo* file = MR_TRY(FileOf(source_, item));
     const std::uint64_t head = std::min(item.length, item.is_tensor ? kArchiveEnd : kValueArchive);
     const std::uint64_t tail = std::min(item.length - head, kArchiveEnd);
     if (head > 0) ranges.push_back({file, item.offset, head});
@@ -254,7 +256,7 @@ class DcpReader {
   }
 
   Result<ArchiveContent> Open(const StoredArchive& item, const std::shared_ptr<const Prefetched>& prefetched) const {
-    const object::ObjectInfo* file = MR_TRY(FileOf(item));
+    const object::ObjectInfo* file = MR_TRY(FileOf(source_, item));
     ObjectBytes bytes(*source_.folder.store, *file, item.offset, item.length, call_, prefetched);
     if (!item.is_tensor) return OpenValue(item, bytes);
     const TorchArchive archive = MR_TRY(TorchArchive::Open(bytes));
@@ -316,6 +318,19 @@ class DcpReader {
   const object::Call call_;
 };
 
+/// Passes the archives that are not tensors to the visitor, and removes them from `items`.
+Status VisitValues(const ImportSource& source, const DcpVisitor& visitor, std::vector<StoredArchive>& items,
+                   const object::Call& call) {
+  for (const StoredArchive& item : items) {
+    if (item.is_tensor) continue;
+    const object::ObjectInfo* file = MR_TRY(FileOf(source, item));
+    ObjectBytes bytes(*source.folder.store, *file, item.offset, item.length, call);
+    MR_TRY(visitor.on_value(item.fqn, bytes));
+  }
+  std::erase_if(items, [](const StoredArchive& item) { return !item.is_tensor; });
+  return {};
+}
+
 /// Returns kMetaDicts. torch writes entries in the order in which it meets them, so their order is that of the dicts.
 std::map<std::string, Json> DictsOf(const DcpMetadata& described) {
   std::map<std::string, std::vector<std::string>> parts;  // of each dict, by its path
@@ -363,7 +378,7 @@ Status TakePaths(ImportSource& source, DcpMetadata& described, std::vector<Store
 
 }  // namespace
 
-Result<ImportSource> OpenDcpFolder(const object::Location& folder, object::Call call) {
+Result<ImportSource> OpenDcpFolder(const object::Location& folder, object::Call call, const DcpVisitor* visitor) {
   ImportSource source{.format = ForeignFormat::kDcp, .folder = folder, .name = NameOf(folder)};
   source.files = MR_TRY(FilesOf(folder, call));
   const std::string what = fmt::format("{}/{}", source.name, kDcpMetadataFile);
@@ -374,10 +389,16 @@ Result<ImportSource> OpenDcpFolder(const object::Location& folder, object::Call 
                 "interrupted",
                 what);
   }
-  const Pickle pickle = MR_TRY(Pickle::Read(content->bytes, kGlobals, what));
+  const Pickle pickle = MR_TRY(visitor != nullptr ? Pickle::ReadWithObjects(content->bytes, what)
+                                                  : Pickle::Read(content->bytes, kGlobals, what));
   DcpMetadata described;
   std::vector<StoredArchive> items;
-  if (Status read = MetadataReader(pickle).Read(described, items); !read) return Fail(read.error().Context(what));
+  if (Status read = MetadataReader(pickle, visitor != nullptr).Read(described, items); !read)
+    return Fail(read.error().Context(what));
+  if (visitor != nullptr) {
+    if (Status seen = visitor->on_metadata(pickle); !seen) return Fail(seen.error().Context(what));
+    MR_TRY(VisitValues(source, *visitor, items, call));
+  }
   MR_TRY(TakePaths(source, described, items, call));
   for (auto& [fqn, meta] : described.tensors) {
     if (!source.tensors.emplace(described.paths.at(fqn), std::move(meta)).second)
