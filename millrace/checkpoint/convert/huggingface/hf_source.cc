@@ -4,6 +4,7 @@
 #include <set>
 
 #include "millrace/checkpoint/convert/huggingface/hf_folder.h"
+#include "millrace/checkpoint/convert/huggingface/hf_model.h"
 #include "millrace/checkpoint/convert/source/meta_names.h"
 #include "millrace/checkpoint/convert/torch/torch_file.h"
 #include "millrace/checkpoint/format/manifest.h"
@@ -17,8 +18,6 @@ namespace {
 constexpr std::uint64_t kMostIndex = 100 * kMiB;
 /// The first read of a shard. A guess: it covers the header of most shards, so that one request is enough.
 constexpr std::uint64_t kFirstRead = 256 * kKiB;
-/// The largest file beside the weights that is imported. A guess: larger files are not a tokenizer's.
-constexpr std::uint64_t kMostExtra = 256 * kMiB;
 
 class FolderSource {
  public:
@@ -37,7 +36,7 @@ class FolderSource {
     for (const std::string& file : MR_TRY(FindWeights()))
       MR_TRY(file.ends_with(".safetensors") ? AddSafetensors(file) : AddPickle(file));
     MR_TRY(CheckWanted());
-    if (source_.format == ForeignFormat::kHuggingFace) Normalize();
+    if (source_.format == ForeignFormat::kHuggingFace) NormalizeModel(source_);
     AddExtraFiles();
     return std::move(source_);
   }
@@ -51,7 +50,7 @@ class FolderSource {
     if (!source_.files.contains(file)) return Fail(Code::kNotFound, "{}/{} does not exist", source_.name, file);
     MR_TRY(ReadConfig());
     MR_TRY(AddSafetensors(file));
-    if (source_.format == ForeignFormat::kHuggingFace) Normalize();
+    if (source_.format == ForeignFormat::kHuggingFace) NormalizeModel(source_);
     AddExtraFiles();
     return std::move(source_);
   }
@@ -152,41 +151,8 @@ class FolderSource {
     return {};
   }
 
-  /// Renames tensors by ModelNames. Leaves out computed tensors and second names of tied ones.
-  void Normalize() {
-    const Json* config = JsonFind(source_.meta, kMetaModelConfig);
-    if (config == nullptr) return;
-    std::vector<std::string> names;
-    for (const auto& [tensor, meta] : source_.tensors) names.push_back(tensor.substr(group_.size()));
-    const ModelNames model_names(*config, names);
-    const std::size_t before = source_.tensors.size();
-    const auto aliases = AliasesOf();
-    source_.Rename([&](const std::string& tensor) {
-      const std::string name = tensor.substr(group_.size());
-      if (aliases.contains(tensor) && IsTiedName(*config, name)) return std::optional<std::string>();
-      auto renamed = model_names(name);
-      return renamed ? std::optional(group_ + *renamed) : std::nullopt;
-    });
-    source_.left_out = before - source_.tensors.size();
-  }
-
-  /// Returns the tensors that share their bytes with another one.
-  std::set<std::string> AliasesOf() const {
-    std::map<std::pair<std::string, std::uint64_t>, int> uses;
-    for (const SourceBox& box : source_.boxes) ++uses[{box.file, box.offset}];
-    std::set<std::string> aliases;
-    for (const SourceBox& box : source_.boxes)
-      if (uses.at({box.file, box.offset}) > 1) aliases.insert(box.tensor);
-    return aliases;
-  }
-
   void AddExtraFiles() {
-    for (const auto& [file, info] : source_.files) {
-      if (!IsModelFile(file) || info.size > kMostExtra) continue;
-      const std::string name = std::string(kFilesGroup) + file;
-      source_.tensors[name] = {DType::kU8, {static_cast<std::int64_t>(info.size)}};
-      if (info.size > 0) source_.boxes.push_back({name, {}, file, 0, {}});
-    }
+    for (const auto& [file, info] : source_.files) AddModelFile(source_, file, file);
   }
 
   const WeightsNames names_;

@@ -1,0 +1,31 @@
+// A model of Hugging Face's libraries within a source: names of its tensors, and the small files beside its weights.
+// Sources of other formats use it too if they hold such a model.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "millrace/base/json.h"
+#include "millrace/base/result.h"
+#include "millrace/checkpoint/convert/source/import_source.h"
+#include "millrace/object/store.h"
+
+namespace millrace::checkpoint {
+
+/// The group of an optimizer's state. A tensor's name behind it is the state's, a slash, and the parameter's.
+inline constexpr std::string_view kOptimizerGroup = "optimizer/";
+
+/// Gives the tensors of kModelGroup, and their states in kOptimizerGroup, the names of ModelNames. Leaves out computed
+/// tensors and the second names of tied ones, and counts the former and the latter in source.left_out. Does nothing
+/// without a model's configuration in source.meta.
+void NormalizeModel(ImportSource& source);
+
+/// Adds the file source.files[`file`] as the tensor kFilesGroup + `name`, if an import keeps files of that name and
+/// size.
+void AddModelFile(ImportSource& source, const std::string& file, const std::string& name);
+
+/// Reads a config.json. Blocks.
+/// Errors: kInvalidArgument if it is not JSON; kStale if the file is gone.
+Result<Json> ReadConfigFile(object::ReadStore& store, const object::ObjectInfo& file, const object::Call& call);
+
+}  // namespace millrace::checkpoint
