@@ -366,9 +366,18 @@ Result<std::optional<TorchTensor>> TensorOf(const Pickle& pickle, const Pickle::
     if (pickle.Arguments(*call).empty()) return Fail(Code::kCorrupt, "a parameter has no tensor");
     call = &pickle[pickle.Arguments(*call)[0]];
   }
-  const bool typed = pickle.IsCall(*call, "torch._utils._rebuild_tensor_v2");
-  if (!typed && !pickle.IsCall(*call, "torch._utils._rebuild_tensor_v3")) return std::optional<TorchTensor>();
-  const auto arguments = pickle.Arguments(*call);
+  if (call->kind != ValueKind::kCall) return std::optional<TorchTensor>();
+  std::string_view function = pickle[call->items[0]].text;
+  auto arguments = pickle.Arguments(*call);
+  // A tensor with attributes: the function that makes the tensor, the tensor's class, the function's arguments, …. Only
+  // pickles that are read with objects have it.
+  if (function == "torch._tensor._rebuild_from_type_v2") {
+    if (arguments.size() < 3) return Fail(Code::kCorrupt, "a tensor does not have the form that torch writes");
+    function = pickle[arguments[0]].text;
+    arguments = pickle[arguments[2]].items;
+  }
+  const bool typed = function == "torch._utils._rebuild_tensor_v2";
+  if (!typed && function != "torch._utils._rebuild_tensor_v3") return std::optional<TorchTensor>();
   if (arguments.size() < (typed ? 4u : 7u) || pickle[arguments[1]].kind != ValueKind::kInt ||
       pickle[arguments[1]].number < 0) {
     return Fail(Code::kCorrupt, "a tensor does not have the form that torch writes");
