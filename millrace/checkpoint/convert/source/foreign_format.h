@@ -7,8 +7,8 @@
 
 namespace millrace::checkpoint {
 
-enum class ForeignFormat { kHuggingFace, kPeft, kTorch, kDcp };
-std::string_view ForeignFormatName(ForeignFormat format);  ///< "hf", "peft", "torch", "dcp"
+enum class ForeignFormat { kHuggingFace, kPeft, kTorch, kDcp, kMegatron, kDeepSpeed };
+std::string_view ForeignFormatName(ForeignFormat format);  ///< "hf", "peft", "torch", "dcp", …
 /// Errors: kInvalidArgument if `name` is unknown.
 Result<ForeignFormat> ParseForeignFormat(std::string_view name);
 
