@@ -38,6 +38,7 @@ struct Arguments {
   bool all = false, values = false;
   std::string mode = "min";
   std::string format, group;     ///< of import and export; empty: detected, and the whole checkpoint
+  std::string config;            ///< of import: the URL of a config.json; may be empty
   std::uint64_t file_bytes = 0;  ///< 0: the default of ImportOptions or ExportOptions
   checkpoint::Retention retention{.keep_last = std::numeric_limits<int>::max()};
 };
@@ -303,10 +304,18 @@ Status Import(const Context& context, const Arguments& arguments) {
   const auto format =
       MR_TRY(arguments.format.empty() ? checkpoint::DetectForeignFormat(*connection, arguments.source, CallOf(context))
                                       : checkpoint::ParseForeignFormat(arguments.format));
-  auto source = MR_TRY(checkpoint::OpenSource(*connection, arguments.source, format, CallOf(context)));
-  checkpoint::ImportOptions options{.step = arguments.step.value_or(0), .group = arguments.group};
+  checkpoint::SourceOptions known;
+  if (!arguments.config.empty()) {
+    if (format != checkpoint::ForeignFormat::kMegatron && format != checkpoint::ForeignFormat::kDeepSpeed)
+      return Fail(Code::kInvalidArgument, "--config is for megatron and deepspeed, not for {}",
+                  ForeignFormatName(format));
+    known.config = MR_TRY(checkpoint::ReadModelConfig(*connection, arguments.config, CallOf(context)));
+  }
+  auto source = MR_TRY(checkpoint::OpenSource(*connection, arguments.source, format, CallOf(context), known));
+  checkpoint::ImportOptions options{.step = arguments.step.value_or(source.step.value_or(0)), .group = arguments.group};
   if (!options.group.empty() && !options.group.ends_with('/')) options.group += '/';
   const std::uint64_t left_out = source.left_out, bytes = source.TensorBytes();
+  const std::vector<std::string> notes = source.notes;
   if (context.globals.dry_run) {
     Print("would import {} ({}: {} tensors, {}) as step {} of {}\n", arguments.source, ForeignFormatName(format),
           source.tensors.size(), FormatBytes(bytes), options.step, arguments.url);
@@ -324,6 +333,7 @@ Status Import(const Context& context, const Arguments& arguments) {
                    {"source", arguments.source},
                    {"tensors", manifest.tensors.size()},
                    {"left_out", left_out},
+                   {"notes", notes},
                    {"bytes", manifest.FileBytes()}});
     return {};
   }
@@ -333,6 +343,7 @@ Status Import(const Context& context, const Arguments& arguments) {
     Print("left out {} tensor{} that the model's code computes by itself or ties to others\n", left_out,
           left_out == 1 ? "" : "s");
   }
+  for (const std::string& note : notes) Print("note: {}\n", note);
   return {};
 }
 
@@ -443,7 +454,8 @@ CLI::App* AddAction(CLI::App& parent, Context& context, std::shared_ptr<Argument
 /// Adds import and export, and the options that they share.
 void AddConversions(CLI::App& ckpt, Context& context, const std::shared_ptr<Arguments>& arguments,
                     const std::function<CLI::Option*(CLI::App*, const char*)>& add_step) {
-  const auto known = CLI::IsMember({"hf", "peft", "torch", "dcp"});
+  const auto written = CLI::IsMember({"hf", "peft", "torch", "dcp"});
+  const auto read = CLI::IsMember({"hf", "peft", "torch", "dcp", "megatron", "deepspeed"});
   CLI::App* to = AddAction(
       ckpt, context, arguments, "export", "Write a checkpoint for other programs: Hugging Face, PEFT, torch.load, DCP",
       "  millrace ckpt export s3://runs/llama-demo ./llama-demo\n"
@@ -456,7 +468,7 @@ void AddConversions(CLI::App& ckpt, Context& context, const std::shared_ptr<Argu
   to->add_option("--to", arguments->format,
                  "hf (folder), peft (folder), torch (file), dcp (folder); default: torch for *.pt *.pth *.bin *.ckpt, "
                  "else hf")
-      ->check(known);
+      ->check(written);
   to->add_option("--group", arguments->group, "torch and dcp: only what lies below this path, such as model");
   to->add_option_function<std::string>(
       "--file-size",
@@ -467,16 +479,22 @@ void AddConversions(CLI::App& ckpt, Context& context, const std::shared_ptr<Argu
       },
       "Begin another file of weights after so many bytes (default: 5GB)");
   CLI::App* from = AddAction(ckpt, context, arguments, "import",
-                             "Make a checkpoint of what other programs saved: Hugging Face, PEFT, torch.save, DCP",
+                             "Make a checkpoint of what others saved: Hugging Face, PEFT, torch.save, DCP, Megatron, "
+                             "DeepSpeed",
                              "  millrace ckpt import ./Llama-2-7b-hf s3://runs/llama-2-7b\n"
                              "  millrace ckpt import ./lora-adapter s3://runs/lora\n"
                              "  millrace ckpt import ./checkpoint.pt s3://runs/old --step 1000\n"
                              "  millrace ckpt import s3://runs/dcp/step-1000 s3://runs/new --step 1000\n"
+                             "  millrace ckpt import ./megatron-run s3://runs/new\n"
+                             "  millrace ckpt import ./deepspeed-run s3://runs/new --config ./config.json\n"
                              "No pickle is run: only tensors and plain values are read from one.\n",
                              &Import, {&Arguments::source, &Arguments::url});
-  add_step(from, "The checkpoint's step (default: 0)");
-  from->add_option("--from", arguments->format, "hf, peft, torch or dcp (default: by the names of the files)")
-      ->check(known);
+  add_step(from, "The checkpoint's step (default: that of Megatron's or DeepSpeed's files, else 0)");
+  from->add_option("--from", arguments->format,
+                   "hf, peft, torch, dcp, megatron or deepspeed (default: by the names of the files)")
+      ->check(read);
+  from->add_option("--config", arguments->config,
+                   "megatron and deepspeed: the model's Hugging Face config.json (default: from the files)");
   from->add_option("--group", arguments->group, "Put this path in front of every name, such as model");
 }
 

@@ -4,7 +4,10 @@
 #include <iterator>
 
 #include "millrace/checkpoint/convert/dcp/dcp_source.h"
+#include "millrace/checkpoint/convert/deepspeed/deepspeed_source.h"
+#include "millrace/checkpoint/convert/huggingface/hf_folder.h"
 #include "millrace/checkpoint/convert/huggingface/hf_source.h"
+#include "millrace/checkpoint/convert/megatron/megatron_source.h"
 #include "millrace/checkpoint/convert/torch/torch_file.h"
 #include "millrace/object/blocking.h"
 
@@ -24,10 +27,12 @@ Result<ForeignFormat> DetectForeignFormat(object::Connection& connection, std::s
   if (url.ends_with(".safetensors")) return ForeignFormat::kHuggingFace;
   const object::Location folder = MR_TRY(LocateFolder(connection, url));
   const auto files = MR_TRY(FilesOf(folder, call));
+  if (IsMegatronFolder(files)) return ForeignFormat::kMegatron;
   if (files.contains(".metadata")) return ForeignFormat::kDcp;
   if (files.contains("adapter_config.json")) return ForeignFormat::kPeft;
   for (const auto& [name, info] : files)
     if (name.ends_with(".safetensors") || name.starts_with("pytorch_model")) return ForeignFormat::kHuggingFace;
+  if (IsDeepSpeedFolder(files)) return ForeignFormat::kDeepSpeed;
   if (files.empty()) {
     if (IsTorchFile(url)) return ForeignFormat::kTorch;
     if (MR_TRY(object::Head(*folder.store, folder.key.substr(0, folder.key.size() - !folder.key.empty()), call)))
@@ -35,19 +40,31 @@ Result<ForeignFormat> DetectForeignFormat(object::Connection& connection, std::s
   }
   return Fail(Code::kNotFound,
               "{} cannot be imported: it is neither a folder with *.safetensors or pytorch_model.bin (Hugging Face), "
-              "adapter_config.json (PEFT) or .metadata (torch.distributed.checkpoint), nor a file of torch.save",
+              "adapter_config.json (PEFT), .metadata (torch.distributed.checkpoint), latest_checkpointed_iteration.txt "
+              "(Megatron) or latest (DeepSpeed), nor a file of torch.save",
               NameOf(folder));
 }
 
 Result<ImportSource> OpenSource(object::Connection& connection, std::string_view url, ForeignFormat format,
-                                object::Call call) {
+                                object::Call call, const SourceOptions& options) {
   if (format == ForeignFormat::kTorch) return OpenTorchFile(MR_TRY(object::Locate(connection, url)), std::move(call));
   // A single file of weights: its key does not end with a slash.
   if (url.ends_with(".safetensors"))
     return OpenHuggingFaceFolder(MR_TRY(object::Locate(connection, url)), format, std::move(call));
   const object::Location folder = MR_TRY(LocateFolder(connection, url));
   if (format == ForeignFormat::kDcp) return OpenDcpFolder(folder, std::move(call));
+  if (format == ForeignFormat::kMegatron) return OpenMegatronFolder(folder, options, std::move(call));
+  if (format == ForeignFormat::kDeepSpeed) return OpenDeepSpeedFolder(folder, options, std::move(call));
   return OpenHuggingFaceFolder(folder, format, std::move(call));
+}
+
+Result<Json> ReadModelConfig(object::Connection& connection, std::string_view url, object::Call call) {
+  const object::Location file = MR_TRY(object::Locate(connection, url));
+  auto content = MR_TRY(object::GetAll(*file.store, file.key, kMaxConfigBytes, std::move(call)));
+  if (!content) return Fail(Code::kNotFound, "{} does not exist", url);
+  Json config = MR_TRY(ParseJson(content->bytes, url));
+  if (!config.is_object()) return Fail(Code::kInvalidArgument, "{} is not a JSON object", url);
+  return config;
 }
 
 }  // namespace millrace::checkpoint

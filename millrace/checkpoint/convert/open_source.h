@@ -3,6 +3,7 @@
 
 #include <string_view>
 
+#include "millrace/base/json.h"
 #include "millrace/base/result.h"
 #include "millrace/checkpoint/convert/source/foreign_format.h"
 #include "millrace/checkpoint/convert/source/import_source.h"
@@ -15,11 +16,15 @@ namespace millrace::checkpoint {
 Result<ForeignFormat> DetectForeignFormat(object::Connection& connection, std::string_view url, object::Call call = {});
 
 /// Opens the folder or file at `url`. Reads headers, indexes and small entries, but no bytes of tensors. Runs nothing
-/// of a pickle. A model's tensors get names in kModelGroup and an adapter's in kAdapterGroup. All other tensors are
-/// named by their paths in the state. Blocks.
-/// Errors: kNotFound if the files of `format` are missing; kCorrupt if they are damaged; kUnsupported if they hold
-/// something that checkpoints cannot store.
+/// of a pickle. Only kMegatron and kDeepSpeed use `options`. A model's tensors get names in kModelGroup and an
+/// adapter's in kAdapterGroup. All other tensors are named by their paths in the state. Blocks. Errors: kNotFound if
+/// the files of `format` are missing; kCorrupt if they are damaged; kUnsupported if they hold something that
+/// checkpoints cannot store.
 Result<ImportSource> OpenSource(object::Connection& connection, std::string_view url, ForeignFormat format,
-                                object::Call call = {});
+                                object::Call call = {}, const SourceOptions& options = {});
+
+/// Reads the config.json at `url` for SourceOptions. Blocks.
+/// Errors: kNotFound if there is none; kInvalidArgument if it is not JSON.
+Result<Json> ReadModelConfig(object::Connection& connection, std::string_view url, object::Call call = {});
 
 }  // namespace millrace::checkpoint
