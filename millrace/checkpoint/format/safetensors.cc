@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <optional>
 
+#include "millrace/base/json.h"
+
 namespace millrace::checkpoint {
 namespace {
 

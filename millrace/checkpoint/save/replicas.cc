@@ -5,6 +5,7 @@
 #include <span>
 #include <tuple>
 
+#include "millrace/base/json.h"
 #include "millrace/checkpoint/exchange/result_message.h"
 
 namespace millrace::checkpoint {

@@ -7,6 +7,7 @@
 
 #include "millrace/base/threads/memory_budget.h"
 #include "millrace/base/threads/task_scope.h"
+#include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/save/page_buffer.h"
 #include "millrace/checkpoint/save/save_slice.h"
 
