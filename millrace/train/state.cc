@@ -16,11 +16,12 @@ Result<checkpoint::TensorMeta> MetaOf(const StateTensor& state) {
   return meta;
 }
 
-/// Returns this rank's part of the whole tensor.
+/// Returns the rank's slice of the whole tensor, of which it owns some consecutive elements.
 checkpoint::Box BoxOf(const StateTensor& state) {
   if (state.slice.whole()) return {};
-  checkpoint::Box box{.offsets = std::vector<std::uint64_t>(state.whole_shape.size()),
-                      .lengths = {state.tensor.sizes().begin(), state.tensor.sizes().end()}};
+  const std::vector<std::int64_t> lengths = state.slice.ShapeOf(state.whole_shape);
+  checkpoint::Box box{.offsets = std::vector<std::uint64_t>(lengths.size()),
+                      .lengths = {lengths.begin(), lengths.end()}};
   box.offsets[state.slice.dim] = static_cast<std::uint64_t>(state.slice.begin);
   return box;
 }
@@ -42,22 +43,29 @@ Result<const checkpoint::TensorMeta*> FindTensor(const checkpoint::Reader& reade
 }  // namespace
 
 std::vector<StateTensor> StateTensors(engine::Model& model, engine::Optimizer& optimizer) {
+  const engine::ParameterBuffer& buffer = model.buffer();
   std::vector<StateTensor> tensors;
-  for (const auto& parameter : model.Parameters()) {
-    tensors.push_back({std::string(checkpoint::kModelGroup) + parameter.name, parameter.tensor, parameter.whole_shape,
-                       parameter.slice});
+  const auto add = [&](std::string name, const at::Tensor& tensor, const engine::OwnedPiece& piece) {
+    const engine::NamedParameter& parameter = buffer.parameters()[piece.parameter];
+    // Tensor ranks that hold a parameter alike may own different parts of it, because other parameters of its group
+    // have different sizes on them.
+    const bool saves = !buffer.sharding().divides_state() || !parameter.slice.whole() || model.ranks().rank() == 0;
+    tensors.push_back({std::move(name), tensor, parameter.whole_shape, parameter.slice, piece.first, saves});
+  };
+  for (const engine::OwnedPiece& piece : buffer.owned_pieces()) {
+    add(std::string(checkpoint::kModelGroup) + buffer.parameters()[piece.parameter].name, piece.values, piece);
   }
-  for (auto& state : optimizer.State()) {
-    tensors.push_back({"optimizer/" + state.name, state.tensor, state.parameter->whole_shape, state.parameter->slice});
-  }
+  for (const engine::NamedState& state : optimizer.State()) add("optimizer/" + state.name, state.tensor, *state.piece);
   return tensors;
 }
 
 std::vector<checkpoint::SaveSlice> SlicesOf(const std::vector<StateTensor>& tensors) {
   std::vector<checkpoint::SaveSlice> slices;
   for (const StateTensor& state : tensors) {
+    if (!state.saves) continue;
     slices.push_back({.name = state.name,
                       .meta = MetaOf(state).value(),
+                      .begin = static_cast<std::uint64_t>(state.first),
                       .bytes = engine::BytesOf(state.tensor),
                       .box = BoxOf(state)});
   }
@@ -112,7 +120,10 @@ Status ReadState(checkpoint::Reader& reader, const std::vector<StateTensor>& ten
                   reader.name(), state.name, checkpoint::DTypeName(meta->dtype),
                   engine::ScalarTypeName(state.tensor.scalar_type()));
     }
-    wanted.push_back({.tensor = state.name, .into = engine::BytesOf(state.tensor), .box = BoxOf(state)});
+    wanted.push_back({.tensor = state.name,
+                      .begin = static_cast<std::uint64_t>(state.first),
+                      .into = engine::BytesOf(state.tensor),
+                      .box = BoxOf(state)});
   }
   return reader.ReadMany(wanted);
 }

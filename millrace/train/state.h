@@ -16,16 +16,20 @@
 
 namespace millrace::train {
 
-/// A tensor of the run by its name in checkpoints: "model/…", "optimizer/exp_avg/…".
+/// What this rank owns of a tensor of the run: consecutive elements of its slice. The tensor's name in checkpoints is
+/// "model/…" or "optimizer/exp_avg/…".
 struct StateTensor {
   std::string name;
-  at::Tensor tensor;                      ///< this rank's slice
+  at::Tensor tensor;                      ///< [n]; a view into the model or the optimizer
   std::vector<std::int64_t> whole_shape;  ///< of the tensor that all ranks have together
   engine::TensorSlice slice = {};
+  std::int64_t first = 0;  ///< the first of the elements in the flattened slice
+  bool saves = true;       ///< this rank saves them; otherwise other ranks that hold the same do
 };
 std::vector<StateTensor> StateTensors(engine::Model& model, engine::Optimizer& optimizer);
 
-/// Returns the slices that a rank saves: all of each tensor. They borrow the tensors' memory.
+/// Returns the slices that a rank saves. If several ranks return the same elements, checkpoint::ShareReplicas divides
+/// them. They borrow the tensors' memory.
 std::vector<checkpoint::SaveSlice> SlicesOf(const std::vector<StateTensor>& tensors);
 
 /// Returns the names of the model's weights that Hugging Face's files hold transposed.
@@ -46,7 +50,8 @@ struct RunState {
   static Result<RunState> FromJson(const Json& meta, std::string_view name);
 };
 
-/// Reads the tensors from a checkpoint of the same model. Errors: kPreconditionFailed if shapes or types differ.
+/// Reads the tensors from a checkpoint of the same model, however its ranks divided them. Ranks that hold more than
+/// they own then call engine::DataExchange::ShareValues(). Errors: kPreconditionFailed if shapes or types differ.
 Status ReadState(checkpoint::Reader& reader, const std::vector<StateTensor>& tensors);
 
 }  // namespace millrace::train

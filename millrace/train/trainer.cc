@@ -8,8 +8,8 @@
 #include "millrace/engine/errors.h"
 #include "millrace/engine/families/families.h"
 #include "millrace/engine/gradients/divided_gradients.h"
-#include "millrace/engine/gradients/gradient_reducer.h"
 #include "millrace/engine/models/make_model.h"
+#include "millrace/engine/sharding/data_exchange.h"
 #include "millrace/engine/weights/read_weights.h"
 #include "millrace/metrics/endpoint.h"
 #include "millrace/tokenizer/open/open.h"
@@ -88,7 +88,8 @@ class Trainer {
   std::shared_ptr<data::Dataset> dataset_;
   std::unique_ptr<engine::Model> model_;
   std::unique_ptr<engine::Optimizer> optimizer_;
-  std::unique_ptr<engine::GradientReducer> reducer_;
+  engine::StateRanks state_ranks_;
+  std::unique_ptr<engine::DataExchange> exchange_;
   std::vector<StateTensor> tensors_;
   engine::Schedule schedule_;
   Plan plan_;
@@ -108,13 +109,6 @@ Status Trainer::Prepare() {
   heartbeat_ = MR_TRY(Heartbeat::Open(options_.heartbeat_file));
   layout_ = MR_TRY(RankLayout::Make(group_, options_.parallel));
   MR_TRY(CheckBatch());
-  if (layout_->tensor().size() > 1 && std::holds_alternative<engine::LambOptions>(options_.optimizer.method)) {
-    return Fail(
-        Code::kUnsupported,
-        "train.optimizer.name lamb does not work with train.parallel.tensor {} yet: its trust ratios need whole "
-        "matrices. Use adamw or sgd",
-        layout_->tensor().size());
-  }
   MR_TRY(OpenData());
   MR_TRY(OpenModel());
   MR_TRY(Resume());
@@ -209,6 +203,8 @@ Status Trainer::OpenModel() {
     return Fail(Code::kInvalidArgument, "sequences of {} tokens are longer than the model's {} positions",
                 options_.data.sequence_length, sizes.max_positions);
   }
+  const engine::TensorRanks tensor = layout_->tensor();
+  state_ranks_ = {.replica = &layout_->data(), .tensor = tensor, .stage = tensor.group, .model = tensor.group};
   model_ = MR_TRY(engine::MakeModel(config, options_.precision, at::kCPU, options_.seed, {.ranks = layout_->tensor()}));
   if (source) {
     MR_TRY(engine::ReadWeights(source->reader(), *model_));
@@ -216,10 +212,10 @@ Status Trainer::OpenModel() {
   }
   auto optimizer = MR_TRY(engine::CatchTorch("allocating gradients and optimizer state", [&] {
     model_->buffer().EnableGradients();
-    return engine::MakeOptimizer(model_->buffer(), options_.optimizer);
+    return engine::MakeOptimizer(model_->buffer(), options_.optimizer, state_ranks_);
   }));
   optimizer_ = MR_TRY(std::move(optimizer));
-  reducer_ = std::make_unique<engine::GradientReducer>(model_->buffer(), layout_->data());
+  exchange_ = std::make_unique<engine::DataExchange>(model_->buffer(), state_ranks_);
   tensors_ = StateTensors(*model_, *optimizer_);
   return {};
 }
@@ -295,7 +291,7 @@ void Trainer::MakePlan() {
   }
 
   // Weights, gradients and moments are exact; activations are what a backward pass keeps of each layer.
-  std::uint64_t state_bytes = model_->buffer().gradients().nbytes();
+  std::uint64_t state_bytes = static_cast<std::uint64_t>(model_->buffer().GradientBytes());
   for (const StateTensor& tensor : tensors_) state_bytes += tensor.tensor.nbytes();
   const std::int64_t stream = 5 * sizes.hidden_size / (plan_.sequence ? plan_.tensor : 1);
   const std::int64_t inside =
@@ -386,8 +382,8 @@ Result<StepReport> Trainer::Step(bool stop_here, Sums& all) {
   // Gradients are of the sum of all losses; one factor makes them the mean's and clips them.
   const double scale = 1 / static_cast<double>(all.tokens);
   report.loss = all.loss * scale;
-  report.grad_norm = MR_TRY(engine::CatchTorch(
-      "gradient norm", [&] { return engine::GradientNorm(model_->buffer(), scale, layout_->tensor()); }));
+  report.grad_norm = MR_TRY(
+      engine::CatchTorch("gradient norm", [&] { return engine::GradientNorm(model_->buffer(), scale, state_ranks_); }));
   if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm)) {
     return Fail(Code::kInternal,
                 "step {}: the loss is {} and the gradient norm {}; nothing of this step was kept. Try a lower learning "
@@ -398,6 +394,7 @@ Result<StepReport> Trainer::Step(bool stop_here, Sums& all) {
   if (checkpoints_) report.checkpoint_wait_s += SecondsOf(checkpoints_->WaitCopied());
   MR_TRY(engine::CatchTorch("optimizer step", [&] {
     optimizer_->Step(report.lr, scale * engine::ClipScale(report.grad_norm, options_.clip_norm));
+    exchange_->ShareValues();
   }));
   ++step_;
   return report;
@@ -405,6 +402,7 @@ Result<StepReport> Trainer::Step(bool stop_here, Sums& all) {
 
 Result<Trainer::Sums> Trainer::ForwardBackward(StepReport& report) {
   Sums sums;
+  exchange_->BeginStep(static_cast<int>(plan_.accumulation));
   for (std::uint64_t i = 0; i < plan_.accumulation; ++i) {
     const Stopwatch waiting(clock_);
     const data::Loader::Stats before = loader_->stats();
@@ -414,7 +412,6 @@ Result<Trainer::Sums> Trainer::ForwardBackward(StepReport& report) {
     for (int s = 0; s < data::kLoadStages; ++s) {
       report.data_wait_on_s[s] += SecondsOf(after.waited_on[s] - before.waited_on[s]);
     }
-    if (i + 1 == plan_.accumulation) reducer_->Arm();
     sums.tokens += batch.loss_tokens;
     sums.context += ContextOf(batch);
     sums.loss += MR_TRY(engine::CatchTorch("forward and backward pass", [&] {
@@ -430,14 +427,11 @@ Result<Trainer::Sums> Trainer::ForwardBackward(StepReport& report) {
                                                .documents = batch.cu_seqlens,
                                                .dropout = dropout,
                                                .loss = options_.loss});
-      loss.backward();
+      model_->Backward(0, loss);
       return loss.item<double>();
     }));
   }
-  report.comm_wait_s += SecondsOf(MR_TRY(reducer_->Finish()));
-  const Stopwatch waiting(clock_);
-  MR_TRY(engine::SumPartialGradients(model_->buffer(), layout_->tensor()));
-  report.comm_wait_s += waiting.Seconds();
+  report.comm_wait_s += SecondsOf(MR_TRY(exchange_->Finish()));
   return sums;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "millrace/engine/errors.h"
@@ -16,17 +17,14 @@ namespace {
 /// Elements that are summed as one. A change changes results.
 constexpr std::int64_t kNormBlock = 65'536;
 
-/// Returns the sum of squares of elements [begin, end) of the gradients.
-double SquaresOf(const at::Tensor& gradients, std::int64_t begin, std::int64_t end) {
-  if (!gradients.device().is_cpu()) {
-    return gradients.narrow(0, begin, end - begin).to(at::kDouble).square().sum().item<double>();
-  }
-  const std::int64_t blocks = (end - begin + kNormBlock - 1) / kNormBlock;
+double SquaresOf(const at::Tensor& gradients) {
+  if (!gradients.device().is_cpu()) return gradients.to(at::kDouble).square().sum().item<double>();
+  const std::int64_t end = gradients.numel(), blocks = (end + kNormBlock - 1) / kNormBlock;
   std::vector<double> partial(static_cast<std::size_t>(blocks));
   const float* data = gradients.data_ptr<float>();
   at::parallel_for(0, blocks, 1, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t block = first; block < last; ++block) {
-      const std::int64_t from = begin + block * kNormBlock;
+      const std::int64_t from = block * kNormBlock;
       partial[static_cast<std::size_t>(block)] =
           cpu::SumOfSquares(data + from, std::min(end, from + kNormBlock) - from);
     }
@@ -34,36 +32,60 @@ double SquaresOf(const at::Tensor& gradients, std::int64_t begin, std::int64_t e
   return std::accumulate(partial.begin(), partial.end(), 0.0);
 }
 
-}  // namespace
-
-Status SumPartialGradients(ParameterBuffer& buffer, const TensorRanks& ranks) {
-  if (ranks.size() == 1) return {};
-  std::vector<at::Tensor> partial;
-  for (const NamedParameter& parameter : buffer.parameters()) {
-    if (parameter.partial_gradient) partial.push_back(parameter.gradient.view({-1}));
+/// Sums what tensor ranks hold alike, but computed from a part of the tokens or heads. Two tensor ranks may own
+/// different parts of such a parameter, because other parameters of its group have different sizes on them. So each
+/// rank puts its parts in their places among all elements, and the places of others stay zero.
+Status SumOverTensorRanks(ParameterBuffer& buffer, const StateRanks& ranks) {
+  const std::vector<NamedParameter>& all = buffer.parameters();
+  std::vector<std::int64_t> places(all.size(), -1);
+  std::int64_t elements = 0;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i].partial_gradient) places[i] = std::exchange(elements, elements + all[i].elements());
   }
-  if (partial.empty()) return {};
-  const at::NoGradGuard no_grad;
-  at::Tensor flat = at::cat(partial);
-  MR_TRY(ranks.group->AllReduce(flat));
-  std::int64_t begin = 0;
-  for (at::Tensor& gradient : partial) {
-    gradient.copy_(flat.narrow(0, begin, gradient.numel()));
-    begin += gradient.numel();
+  if (elements == 0 || ranks.tensor.size() == 1) return {};
+  const at::Tensor flat = at::zeros({elements}, at::TensorOptions().dtype(at::kFloat).device(buffer.device()));
+  const auto place = [&](const OwnedPiece& piece) {
+    return flat.narrow(0, places[piece.parameter] + piece.first, piece.elements());
+  };
+  for (const OwnedPiece& piece : buffer.owned_pieces()) {
+    if (places[piece.parameter] >= 0) place(piece).copy_(piece.gradients);
+  }
+  MR_TRY(ranks.stage->AllReduce(flat));
+  for (const OwnedPiece& piece : buffer.owned_pieces()) {
+    if (places[piece.parameter] >= 0) piece.gradients.copy_(place(piece));
   }
   return {};
 }
 
-double GradientNorm(const ParameterBuffer& buffer, double scale, const TensorRanks& ranks) {
-  const at::Tensor gradients = buffer.gradients();
-  if (ranks.size() == 1) return std::sqrt(SquaresOf(gradients, 0, gradients.numel())) * scale;
-  double squares = 0;
-  for (const NamedParameter& parameter : buffer.parameters()) {
-    if (parameter.slice.whole() && ranks.rank() != 0) continue;
-    squares += SquaresOf(gradients, parameter.begin, parameter.begin + parameter.elements());
+/// Both stages divide a parameter that they share alike, because it has a group of its own.
+Status SumOverTiedStages(ParameterBuffer& buffer, const StateRanks& ranks) {
+  if (ranks.tied == nullptr) return {};
+  for (const OwnedPiece& piece : buffer.owned_pieces()) {
+    if (buffer.parameters()[piece.parameter].shared_by_stages) MR_TRY(ranks.tied->AllReduce(piece.gradients));
   }
-  at::Tensor sum = at::scalar_tensor(squares, at::kDouble).view({1});
-  ThrowIfFailed(ranks.group->AllReduce(sum));
+  return {};
+}
+
+}  // namespace
+
+Status SumPartialGradients(ParameterBuffer& buffer, const StateRanks& ranks) {
+  const at::NoGradGuard no_grad;
+  MR_TRY(SumOverTensorRanks(buffer, ranks));
+  return SumOverTiedStages(buffer, ranks);
+}
+
+double GradientNorm(const ParameterBuffer& buffer, double scale, const StateRanks& ranks) {
+  double squares = 0;
+  if (std::ranges::all_of(buffer.parameters(), [&](const auto& parameter) { return ranks.Counts(parameter); })) {
+    for (const OwnedSpan& span : buffer.owned_spans()) squares += SquaresOf(span.gradients);
+  } else {
+    for (const OwnedPiece& piece : buffer.owned_pieces()) {
+      if (ranks.Counts(buffer.parameters()[piece.parameter])) squares += SquaresOf(piece.gradients);
+    }
+  }
+  if (ranks.model == nullptr) return std::sqrt(squares) * scale;
+  const at::Tensor sum = at::scalar_tensor(squares, at::kDouble).view({1});
+  ThrowIfFailed(ranks.model->AllReduce(sum));
   return std::sqrt(sum.item<double>()) * scale;
 }
 

@@ -183,8 +183,8 @@ KvCache Model::MakeCache(std::int64_t rows, std::int64_t capacity) const {
            .kv_heads = sizes.num_kv_heads,
            .head_dim = sizes.head_dim,
            .capacity = capacity},
-          buffer_->values().scalar_type(),
-          buffer_->values().device()};
+          buffer_->dtype(),
+          buffer_->device()};
 }
 
 }  // namespace millrace::engine

@@ -50,6 +50,7 @@ struct ModelBatch {
 struct ModelShare {
   TensorRanks ranks = {};               ///< that divide each layer
   std::vector<ModelStage> stages = {};  ///< this rank's, in order; empty: the whole model
+  Sharding sharding = {};               ///< what it keeps of their parameters
 };
 
 /// The hidden states [N, hidden] between two parts of a model: residual + delta. The next norm adds them up. With

@@ -32,7 +32,6 @@ at::Tensor Embedding(const Weight& table, const at::Tensor& ids) {
   if (Recording({table.value})) {
     Connect("Embedding", {table.value}, {out}, [table, ids](TensorList&& gradients) {
       AddRowsAt(table.gradient, ids.contiguous(), gradients[0].contiguous());
-      table.GradientAdded();
       return TensorList(1);
     });
   }

@@ -11,11 +11,9 @@ namespace {
 
 void AddLinearGradients(const at::Tensor& x, const Weight& weight, const Weight& bias, const at::Tensor& dout) {
   AddOuter(weight.gradient, dout, x);
-  weight.GradientAdded();
   if (bias.defined()) {
     at::Tensor into = bias.gradient;
     into.add_(dout.sum(0, /*keepdim=*/false, at::kFloat));
-    bias.GradientAdded();
   }
 }
 

@@ -15,7 +15,6 @@ at::Tensor Tapped(const Weight& weight) {
   at::Tensor alias = weight.value.detach();
   Connect("WeightGradient", {weight.value}, {alias}, [weight](TensorList&& gradients) {
     if (gradients[0].defined()) weight.gradient.add_(gradients[0]);
-    weight.GradientAdded();
     return TensorList(1);
   });
   return alias;

@@ -22,7 +22,6 @@ inline at::Tensor AddOrReturn(const Weight& weight, const at::Tensor& gradient, 
   if (!weight.gradient.defined()) return (gradient * scale).to(weight.value.scalar_type());
   at::Tensor into = weight.gradient;
   into.add_(gradient, scale);
-  weight.GradientAdded();
   return {};
 }
 

@@ -34,30 +34,29 @@ void Adamw::UpdateFused(const DecayRun& run, double lr, double scale) {
                             .correction1 = static_cast<float>(1 - std::pow(options_.beta1, t)),
                             .correction2 = static_cast<float>(1 - std::pow(options_.beta2, t)),
                             .gradient_scale = static_cast<float>(scale)};
-  const at::Tensor values = parameters().values();
-  float *gradients = parameters().gradients().data_ptr<float>(), *weights32 = master().data_ptr<float>();
-  float *moment1 = moment1_.data_ptr<float>(), *moment2 = moment2_.data_ptr<float>();
-  ops::DispatchType(values, [&]<class T>(T) {
-    T* weights = ops::Data<T>(values);
-    ForBlocks(run.begin, run.end, [&](std::int64_t, std::int64_t from, std::int64_t count) {
-      cpu::Adamw(step, weights + from, weights32 + from, gradients + from, moment1 + from, moment2 + from, count);
+  float *gradients = run.gradients.data_ptr<float>(), *master = static_cast<float*>(run.master.data_ptr());
+  float *moment1 = moment1_.data_ptr<float>() + run.begin, *moment2 = moment2_.data_ptr<float>() + run.begin;
+  ops::DispatchType(run.values, [&]<class T>(T) {
+    T* weights = ops::Data<T>(run.values);
+    ForBlocks(run.size(), [&](std::int64_t from, std::int64_t count) {
+      cpu::Adamw(step, weights + from, master + from, gradients + from, moment1 + from, moment2 + from, count);
     });
   });
 }
 
 void Adamw::UpdateReference(const DecayRun& run, double lr, double scale) {
-  const auto part = [&](const at::Tensor& all) { return all.narrow(0, run.begin, run.end - run.begin); };
   const auto t = static_cast<double>(steps());
-  at::Tensor gradient = part(parameters().gradients()), weight = part(master());
-  at::Tensor moment1 = part(moment1_), moment2 = part(moment2_);
-  const at::Tensor scaled = gradient * scale;
+  const at::Tensor& weight = run.master;
+  const at::Tensor moment1 = moment1_.narrow(0, run.begin, run.size());
+  const at::Tensor moment2 = moment2_.narrow(0, run.begin, run.size());
+  const at::Tensor scaled = run.gradients * scale;
   moment1.mul_(options_.beta1).add_(scaled, 1 - options_.beta1);
   moment2.mul_(options_.beta2).addcmul_(scaled, scaled, 1 - options_.beta2);
   const at::Tensor denominator = (moment2 / (1 - std::pow(options_.beta2, t))).sqrt_().add_(options_.eps);
   if (run.decay > 0) weight.mul_(1 - lr * run.decay);
   weight.addcdiv_(moment1, denominator, -lr / (1 - std::pow(options_.beta1, t)));
-  RoundMaster(run.begin, run.end);
-  gradient.zero_();
+  RoundMaster(run);
+  run.gradients.zero_();
 }
 
 }  // namespace millrace::engine

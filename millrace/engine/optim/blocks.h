@@ -11,14 +11,14 @@ namespace millrace::engine {
 /// Elements that a thread takes at a time. Sums are added block by block, so a change changes results.
 inline constexpr std::int64_t kOptimizerBlock = 65'536;
 
-/// Calls work(block, first element, elements) for each block of [begin, end). Threads share the blocks.
+/// Calls work(first element, elements) for each block of `size` elements. Threads share the blocks.
 template <class Work>
-void ForBlocks(std::int64_t begin, std::int64_t end, Work&& work) {
-  const std::int64_t blocks = (end - begin + kOptimizerBlock - 1) / kOptimizerBlock;
+void ForBlocks(std::int64_t size, Work&& work) {
+  const std::int64_t blocks = (size + kOptimizerBlock - 1) / kOptimizerBlock;
   at::parallel_for(0, blocks, 1, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t block = first; block < last; ++block) {
-      const std::int64_t from = begin + block * kOptimizerBlock;
-      work(block, from, std::min(end, from + kOptimizerBlock) - from);
+      const std::int64_t from = block * kOptimizerBlock;
+      work(from, std::min(kOptimizerBlock, size - from));
     }
   });
 }

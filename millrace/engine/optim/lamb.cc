@@ -1,37 +1,67 @@
 #include "millrace/engine/optim/lamb.h"
 
 #include <cmath>
+#include <map>
 
+#include "millrace/engine/errors.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/optim/blocks.h"
 
 namespace millrace::engine {
-namespace {
-
-double TrustRatio(double decay, double weight_norm, double update_norm) {
-  return decay > 0 && weight_norm > 0 && update_norm > 0 ? weight_norm / update_norm : 1;
-}
-
-}  // namespace
-
-Lamb::Lamb(ParameterBuffer& parameters, LambOptions options, std::vector<std::string> no_decay)
-    : Optimizer(parameters), options_(options), moment1_(AddState("exp_avg")), moment2_(AddState("exp_avg_sq")) {
+Lamb::Lamb(ParameterBuffer& parameters, LambOptions options, std::vector<std::string> no_decay, const StateRanks& ranks)
+    : Optimizer(parameters),
+      options_(options),
+      ranks_(ranks),
+      moment1_(AddState("exp_avg")),
+      moment2_(AddState("exp_avg_sq")) {
   const WeightDecay decay{.rate = options.weight_decay, .no_decay = std::move(no_decay)};
+  // Numbers of whole tensors, by the order of their first slices: the same on all ranks of a stage. Of one tensor, a
+  // rank may hold several slices: of queries, of keys and of values.
+  std::map<std::string_view, std::size_t> tensors;
   for (const NamedParameter& parameter : parameters.parameters()) {
-    for (std::int64_t from = 0; from < parameter.elements(); from += kOptimizerBlock) {
-      blocks_.push_back(
-          {decay_.size(), parameter.begin + from, std::min(kOptimizerBlock, parameter.elements() - from)});
+    const auto [tensor, is_new] = tensors.try_emplace(parameter.name, tensors.size());
+    if (is_new && parameter.shared_by_stages) tied_.push_back(tensor->second);
+  }
+  squares_ = at::zeros({static_cast<std::int64_t>(tensors.size()), 2}, at::kDouble);
+  for (const OwnedPiece& piece : parameters.owned_pieces()) {
+    const NamedParameter& parameter = parameters.parameters()[piece.parameter];
+    for (std::int64_t from = 0; from < piece.elements(); from += kOptimizerBlock) {
+      blocks_.push_back({pieces_.size(), from, std::min(kOptimizerBlock, piece.elements() - from)});
     }
-    decay_.push_back(decay.RateOf(parameter));
+    // Of a tensor that tensor ranks repeat, one rank counts. Both stages of a tied one count by themselves.
+    const bool counts = !parameter.slice.whole() || ranks.tensor.rank() == 0;
+    pieces_.push_back({RunOf(piece, decay), tensors.at(parameter.name), counts});
   }
 }
 
 void Lamb::Update(double lr, double scale) {
-  if (HasFused()) return UpdateFused(lr, scale);
-  for (std::size_t i = 0; i < decay_.size(); ++i) UpdateReference(i, lr, scale);
+  squares_.zero_();
+  if (HasFused()) {
+    ComputeDirections(scale);
+  } else {
+    for (const PieceRun& piece : pieces_) ComputeDirectionReference(piece, scale);
+  }
+  SumOverRanks();
+  if (HasFused()) {
+    Apply(lr);
+    return;
+  }
+  for (const PieceRun& piece : pieces_) {
+    piece.run.master.sub_(piece.run.gradients, lr * TrustRatio(piece));
+    RoundMaster(piece.run);
+    piece.run.gradients.zero_();
+  }
 }
 
-void Lamb::UpdateFused(double lr, double scale) {
+template <class Work>
+void Lamb::ForPieceBlocks(const Work& work) {
+  at::parallel_for(0, static_cast<std::int64_t>(blocks_.size()), 1, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i) work(static_cast<std::size_t>(i));
+  });
+}
+
+/// First pass: the moments, and the updates in place of the gradients.
+void Lamb::ComputeDirections(double scale) {
   const auto t = static_cast<double>(steps());
   const cpu::LambStep step{.beta1 = static_cast<float>(options_.beta1),
                            .beta2 = static_cast<float>(options_.beta2),
@@ -39,55 +69,65 @@ void Lamb::UpdateFused(double lr, double scale) {
                            .correction1 = static_cast<float>(1 - std::pow(options_.beta1, t)),
                            .correction2 = static_cast<float>(1 - std::pow(options_.beta2, t)),
                            .gradient_scale = static_cast<float>(scale)};
-  const at::Tensor values = parameters().values();
-  float *gradients = parameters().gradients().data_ptr<float>(), *weights32 = master().data_ptr<float>();
-  float *moment1 = moment1_.data_ptr<float>(), *moment2 = moment2_.data_ptr<float>();
-  const auto for_blocks = [&](const auto& work) {
-    at::parallel_for(0, static_cast<std::int64_t>(blocks_.size()), 1, [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t i = first; i < last; ++i) work(i, blocks_[static_cast<std::size_t>(i)]);
-    });
-  };
-  // First pass: the moments, and the updates in place of the gradients.
   std::vector<cpu::LambSquares> squares(blocks_.size());
-  for_blocks([&](std::int64_t i, const Block& block) {
-    const std::int64_t from = block.begin;
-    squares[static_cast<std::size_t>(i)] =
-        cpu::LambDirection(step, static_cast<float>(decay_[block.parameter]), weights32 + from, gradients + from,
-                           moment1 + from, moment2 + from, block.count);
+  ForPieceBlocks([&](std::size_t i) {
+    const auto& [piece, from, count] = blocks_[i];
+    const DecayRun& run = pieces_[piece].run;
+    squares[i] =
+        cpu::LambDirection(step, static_cast<float>(run.decay), run.master.data_ptr<float>() + from,
+                           run.gradients.data_ptr<float>() + from, moment1_.data_ptr<float>() + run.begin + from,
+                           moment2_.data_ptr<float>() + run.begin + from, count);
   });
-  std::vector<cpu::LambSquares> sums(decay_.size());  // added in the order of blocks, whichever thread made them
-  for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    sums[blocks_[i].parameter].weight += squares[i].weight;
-    sums[blocks_[i].parameter].update += squares[i].update;
-  }
-  // Second pass: the weights.
-  ops::DispatchType(values, [&]<class T>(T) {
-    T* weights = ops::Data<T>(values);
-    for_blocks([&](std::int64_t, const Block& block) {
-      const cpu::LambSquares& sum = sums[block.parameter];
-      const double ratio = TrustRatio(decay_[block.parameter], std::sqrt(sum.weight), std::sqrt(sum.update));
-      const std::int64_t from = block.begin;
-      cpu::LambApply(static_cast<float>(lr * ratio), weights + from, weights32 + from, gradients + from, block.count);
-    });
-  });
+  // Added in the order of blocks, whichever thread made them.
+  for (std::size_t i = 0; i < blocks_.size(); ++i) AddSquares(pieces_[blocks_[i].piece], squares[i]);
 }
 
-void Lamb::UpdateReference(std::size_t parameter, double lr, double scale) {
-  const NamedParameter& named = parameters().parameters()[parameter];
-  const auto part = [&](const at::Tensor& all) { return all.narrow(0, named.begin, named.elements()); };
+void Lamb::ComputeDirectionReference(const PieceRun& piece, double scale) {
+  const DecayRun& run = piece.run;
   const auto t = static_cast<double>(steps());
-  at::Tensor gradient = part(parameters().gradients()), weight = part(master());
-  at::Tensor moment1 = part(moment1_), moment2 = part(moment2_);
-  const at::Tensor scaled = gradient * scale;
+  const at::Tensor moment1 = moment1_.narrow(0, run.begin, run.size());
+  const at::Tensor moment2 = moment2_.narrow(0, run.begin, run.size());
+  const at::Tensor scaled = run.gradients * scale;
   moment1.mul_(options_.beta1).add_(scaled, 1 - options_.beta1);
   moment2.mul_(options_.beta2).addcmul_(scaled, scaled, 1 - options_.beta2);
   const at::Tensor denominator = (moment2 / (1 - std::pow(options_.beta2, t))).sqrt_().add_(options_.eps);
-  const double decay = decay_[parameter];
-  const at::Tensor update = moment1 / (1 - std::pow(options_.beta1, t)) / denominator + weight * decay;
-  const auto norm = [](const at::Tensor& x) { return x.to(at::kDouble).norm().item<double>(); };
-  weight.sub_(update, lr * TrustRatio(decay, norm(weight), norm(update)));
-  RoundMaster(named.begin, named.begin + named.elements());
-  gradient.zero_();
+  run.gradients.copy_(moment1 / (1 - std::pow(options_.beta1, t)) / denominator + run.master * run.decay);
+  const auto squares = [](const at::Tensor& x) { return x.to(at::kDouble).square().sum().item<double>(); };
+  AddSquares(piece, {squares(run.master), squares(run.gradients)});
+}
+
+void Lamb::AddSquares(const PieceRun& piece, const cpu::LambSquares& squares) {
+  if (!piece.counts) return;
+  double* sums = squares_.data_ptr<double>() + 2 * piece.tensor;
+  sums[0] += squares.weight;
+  sums[1] += squares.update;
+}
+
+void Lamb::SumOverRanks() {
+  if (ranks_.stage != nullptr) ThrowIfFailed(ranks_.stage->AllReduce(squares_));
+  if (ranks_.tied == nullptr || tied_.empty()) return;
+  // The two stages may add the same squares in different orders. Their weights must not drift apart.
+  for (const std::size_t tensor : tied_) {
+    ThrowIfFailed(ranks_.tied->Broadcast(squares_[static_cast<std::int64_t>(tensor)], 0));
+  }
+}
+
+double Lamb::TrustRatio(const PieceRun& piece) const {
+  const double* sums = squares_.data_ptr<double>() + 2 * piece.tensor;
+  const double weight_norm = std::sqrt(sums[0]), update_norm = std::sqrt(sums[1]);
+  return piece.run.decay > 0 && weight_norm > 0 && update_norm > 0 ? weight_norm / update_norm : 1;
+}
+
+/// Second pass: the weights.
+void Lamb::Apply(double lr) {
+  ops::DispatchType(parameters().owned_spans().front().values, [&]<class T>(T) {
+    ForPieceBlocks([&](std::size_t i) {
+      const auto& [number, from, count] = blocks_[i];
+      const PieceRun& piece = pieces_[number];
+      cpu::LambApply(static_cast<float>(lr * TrustRatio(piece)), ops::Data<T>(piece.run.values) + from,
+                     piece.run.master.data_ptr<float>() + from, piece.run.gradients.data_ptr<float>() + from, count);
+    });
+  });
 }
 
 }  // namespace millrace::engine

@@ -3,7 +3,9 @@
 // global norm (max_grad_norm) is the caller's: it is part of Step()'s `scale`.
 #pragma once
 
+#include "millrace/engine/ops/cpu/kernels.h"
 #include "millrace/engine/optim/optimizer.h"
+#include "millrace/engine/parameters/state_ranks.h"
 
 namespace millrace::engine {
 
@@ -17,25 +19,41 @@ struct LambOptions {
 ///   weight -= lr · trust ratio · update.
 /// The trust ratio is |weight| / |update|, or 1 if one of the norms is 0. As in FusedLAMB without use_nvlamb, it is
 /// also 1 for parameters that do not decay: these follow Adam. A step is two passes over memory, because a tensor's
-/// ratio needs the whole tensor.
+/// ratio needs the whole tensor. If ranks divide tensors between them, one small all-reduce adds up all norms.
 class Lamb final : public Optimizer {
  public:
-  explicit Lamb(ParameterBuffer& parameters, LambOptions options = {}, std::vector<std::string> no_decay = {});
+  explicit Lamb(ParameterBuffer& parameters, LambOptions options = {}, std::vector<std::string> no_decay = {},
+                const StateRanks& ranks = {});
   std::string_view name() const override { return "lamb"; }
 
  private:
-  /// Part of one parameter. Threads share the blocks of all parameters, because many parameters are smaller than one.
+  /// Part of one piece. Threads share the blocks of all pieces, because many parameters are smaller than one.
   struct Block {
-    std::size_t parameter;
-    std::int64_t begin, count;
+    std::size_t piece;
+    std::int64_t begin, count;  ///< elements of the piece
+  };
+  /// The owned part of a parameter.
+  struct PieceRun {
+    DecayRun run;
+    std::size_t tensor;  ///< number of the whole tensor that it is a part of
+    bool counts;         ///< this rank counts it in the norms
   };
   void Update(double lr, double scale) override;
-  void UpdateFused(double lr, double scale);
-  void UpdateReference(std::size_t parameter, double lr, double scale);
+  void ComputeDirections(double scale);
+  void ComputeDirectionReference(const PieceRun& piece, double scale);
+  void AddSquares(const PieceRun& piece, const cpu::LambSquares& squares);
+  void SumOverRanks();
+  double TrustRatio(const PieceRun& piece) const;
+  void Apply(double lr);
+  template <class Work>
+  void ForPieceBlocks(const Work& work);
 
   const LambOptions options_;
-  std::vector<double> decay_;  ///< of each parameter
-  std::vector<Block> blocks_;  ///< in the order of parameters
+  const StateRanks ranks_;
+  std::vector<PieceRun> pieces_;
+  std::vector<Block> blocks_;      ///< in the order of pieces
+  std::vector<std::size_t> tied_;  ///< numbers of whole tensors that two stages of a pipeline hold
+  at::Tensor squares_;  ///< [whole tensors, 2] float64: of this step, the sums of squares of weights and updates
   at::Tensor moment1_, moment2_;
 };
 

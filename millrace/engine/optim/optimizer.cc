@@ -17,27 +17,52 @@ double WeightDecay::RateOf(const NamedParameter& parameter) const {
 }
 
 Optimizer::Optimizer(ParameterBuffer& parameters) : parameters_(parameters) {
-  TORCH_CHECK(parameters.gradients().defined(), "an optimizer needs a model with gradients");
-  master_ = parameters.values().to(at::kFloat);  // float32 values stay the same tensor
+  TORCH_CHECK(parameters.owned_spans().front().gradients.defined(), "an optimizer needs a model with gradients");
+  if (parameters.dtype() == at::kFloat) return;
+  master_ = at::zeros({parameters.owned_size()}, at::TensorOptions().dtype(at::kFloat).device(parameters.device()));
+  TakeWeights();
 }
 
 at::Tensor Optimizer::AddState(std::string kind) {
-  state_.push_back({std::move(kind), at::zeros_like(parameters_.gradients())});
+  const auto options = at::TensorOptions().dtype(at::kFloat).device(parameters_.device());
+  state_.push_back({std::move(kind), at::zeros({parameters_.owned_size()}, options)});
   return state_.back().values;
 }
 
+Optimizer::DecayRun Optimizer::MakeRun(std::size_t span, std::int64_t begin, std::int64_t end, double decay) const {
+  const OwnedSpan& owned = parameters_.owned_spans()[span];
+  const at::Tensor values = owned.values.narrow(0, begin - owned.begin, end - begin);
+  return {.begin = begin,
+          .values = values,
+          .master = master_.defined() ? master_.narrow(0, begin, end - begin) : values,
+          .gradients = owned.gradients.narrow(0, begin - owned.begin, end - begin),
+          .decay = decay};
+}
+
 std::vector<Optimizer::DecayRun> Optimizer::RunsOf(const WeightDecay& decay) const {
-  std::vector<DecayRun> runs;
-  for (const NamedParameter& parameter : parameters_.parameters()) {
-    const double rate = decay.RateOf(parameter);
-    const std::int64_t end = parameter.begin + parameter.elements();
-    if (!runs.empty() && runs.back().decay == rate) {
-      runs.back().end = end;
+  struct Range {
+    std::size_t span;
+    std::int64_t begin, end;
+    double decay;
+  };
+  std::vector<Range> ranges;
+  for (const OwnedPiece& piece : parameters_.owned_pieces()) {
+    const double rate = decay.RateOf(parameters_.parameters()[piece.parameter]);
+    const std::int64_t end = piece.begin + piece.elements();
+    if (!ranges.empty() && ranges.back().span == piece.span && ranges.back().decay == rate) {
+      ranges.back().end = end;
     } else {
-      runs.push_back({parameter.begin, end, rate});
+      ranges.push_back({piece.span, piece.begin, end, rate});
     }
   }
+  std::vector<DecayRun> runs;
+  for (const Range& range : ranges) runs.push_back(MakeRun(range.span, range.begin, range.end, range.decay));
   return runs;
+}
+
+Optimizer::DecayRun Optimizer::RunOf(const OwnedPiece& piece, const WeightDecay& decay) const {
+  return MakeRun(piece.span, piece.begin, piece.begin + piece.elements(),
+                 decay.RateOf(parameters_.parameters()[piece.parameter]));
 }
 
 void Optimizer::Step(double lr, double scale) {
@@ -49,27 +74,28 @@ void Optimizer::Step(double lr, double scale) {
 std::vector<NamedState> Optimizer::State() {
   std::vector<NamedState> state;
   const auto add = [&](std::string_view kind, const at::Tensor& all) {
-    for (const NamedParameter& parameter : parameters_.parameters()) {
-      state.push_back({fmt::format("{}/{}", kind, parameter.name),
-                       all.narrow(0, parameter.begin, parameter.elements()).view(parameter.tensor.sizes()),
-                       &parameter});
+    for (const OwnedPiece& piece : parameters_.owned_pieces()) {
+      state.push_back({fmt::format("{}/{}", kind, parameters_.parameters()[piece.parameter].name),
+                       all.narrow(0, piece.begin, piece.elements()), &piece});
     }
   };
   for (const StateKind& kind : state_) add(kind.name, kind.values);
-  if (parameters_.values().scalar_type() != at::kFloat) add("master", master_);
+  if (master_.defined()) add("master", master_);
   return state;
 }
 
 void Optimizer::TakeWeights() {
+  if (!master_.defined()) return;
   const at::NoGradGuard no_grad;
-  if (parameters_.values().scalar_type() != at::kFloat) master_.copy_(parameters_.values());
+  for (const OwnedSpan& span : parameters_.owned_spans()) {
+    master_.narrow(0, span.begin, span.values.numel()).copy_(span.values);
+  }
 }
 
-bool Optimizer::HasFused() const { return ops::HasFused(parameters_.values()); }
+bool Optimizer::HasFused() const { return ops::HasFused(parameters_.owned_spans().front().values); }
 
-void Optimizer::RoundMaster(std::int64_t begin, std::int64_t end) {
-  if (master_.is_same(parameters_.values())) return;
-  parameters_.values().narrow(0, begin, end - begin).copy_(master_.narrow(0, begin, end - begin));
+void Optimizer::RoundMaster(const DecayRun& run) {
+  if (!run.master.is_same(run.values)) run.values.copy_(run.master);
 }
 
 double ClipScale(double norm, double limit) { return limit > 0 && norm > limit ? limit / norm : 1; }

@@ -13,11 +13,11 @@
 
 namespace millrace::engine {
 
-/// A tensor of the optimizer's state that belongs to one parameter. The tensor is a view.
+/// A tensor of the optimizer's state that belongs to the part of a parameter that this rank owns. The tensor is a view.
 struct NamedState {
-  std::string name;  ///< "exp_avg/model.norm.weight"
-  at::Tensor tensor;
-  const NamedParameter* parameter = nullptr;  ///< whose slice it belongs to; valid as long as the buffer
+  std::string name;                   ///< "exp_avg/model.norm.weight"
+  at::Tensor tensor;                  ///< [piece->elements()] float32
+  const OwnedPiece* piece = nullptr;  ///< valid as long as the buffer
 };
 
 /// How strongly weights decay, and which of them.
@@ -29,8 +29,9 @@ struct WeightDecay {
   double RateOf(const NamedParameter& parameter) const;
 };
 
-/// Updates a model's weights from its gradients. Its state is float32. For models of another type it includes a float32
-/// master copy of the weights. Results do not depend on the number of threads. One thread at a time.
+/// Updates the weights that this rank owns from their gradients. Its state is float32, and there is state for owned
+/// elements only. For models of another type it includes a float32 master copy of the weights. Results do not depend on
+/// the number of threads. One thread at a time.
 /// REQUIRES: the ParameterBuffer has gradients and outlives this object.
 class Optimizer {
  public:
@@ -40,39 +41,42 @@ class Optimizer {
 
   /// Returns the name in job files and checkpoints: "adamw".
   virtual std::string_view name() const = 0;
-  /// Updates the weights with gradients · scale and zeroes the gradients. The caller includes clipping and the division
-  /// by the number of loss tokens in `scale`.
+  /// Updates the owned weights with gradients · scale and zeroes the owned gradients. The caller includes clipping and
+  /// the division by the number of loss tokens in `scale`. Throws ErrorException if a rank is lost.
   void Step(double lr, double scale);
 
   /// Returns the number of updates so far. It is part of the state: bias correction depends on it.
   std::int64_t steps() const { return steps_; }
-  /// Returns KIND/NAME of every parameter for each kind of state, and master/NAME if there is a master copy.
+  /// Returns KIND/NAME of every owned piece for each kind of state, and master/NAME if there is a master copy.
   std::vector<NamedState> State();
   /// Sets steps(). Call it after the tensors of State() have been filled from a checkpoint.
   void Restore(std::int64_t steps) { steps_ = steps; }
-  /// Copies the model's weights into the master copy. Call it after the weights were replaced, but State() was not.
+  /// Copies the owned weights into the master copy. Call it after the weights were replaced, but State() was not.
   void TakeWeights();
 
  protected:
-  /// Consecutive elements of the buffers under the same decay.
+  /// Consecutive owned elements under the same decay.
   struct DecayRun {
-    std::int64_t begin, end;
-    double decay;
+    std::int64_t begin = 0;                ///< first element of the state
+    at::Tensor values, master, gradients;  ///< [n]; `master` is `values` for float32 models
+    double decay = 0;
+    std::int64_t size() const { return values.numel(); }
   };
 
   explicit Optimizer(ParameterBuffer& parameters);
-  /// Returns a new float32 tensor [parameters.size()] of zeros. State() has it as `kind`.
+  /// Returns a new float32 tensor [parameters.owned_size()] of zeros. State() has it as `kind`.
   at::Tensor AddState(std::string kind);
-  /// Returns the parameters in runs that are as long as possible. A run may include the gaps between parameters, whose
-  /// gradients and weights are 0.
+  /// Returns the owned elements in runs that are as long as possible. A run may include the gaps between parameters,
+  /// whose gradients and weights are 0.
   std::vector<DecayRun> RunsOf(const WeightDecay& decay) const;
+  /// Returns a piece of a parameter as a run of its own.
+  DecayRun RunOf(const OwnedPiece& piece, const WeightDecay& decay) const;
 
-  ParameterBuffer& parameters() const { return parameters_; }
-  at::Tensor& master() { return master_; }
+  const ParameterBuffer& parameters() const { return parameters_; }
   /// Returns whether the fused kernels can run.
   bool HasFused() const;
-  /// Rounds elements [begin, end) of the master copy into the model's weights.
-  void RoundMaster(std::int64_t begin, std::int64_t end);
+  /// Rounds the master copy of a run into the model's weights.
+  static void RoundMaster(const DecayRun& run);
 
  private:
   /// Makes update number steps(). Without a graph.
@@ -82,10 +86,12 @@ class Optimizer {
     std::string name;
     at::Tensor values;
   };
+  DecayRun MakeRun(std::size_t span, std::int64_t begin, std::int64_t end, double decay) const;
+
   ParameterBuffer& parameters_;
   std::int64_t steps_ = 0;
   std::vector<StateKind> state_;
-  at::Tensor master_;  ///< [parameters.size()] float32; values() itself for float32 models
+  at::Tensor master_;  ///< [parameters.owned_size()] float32; undefined for float32 models
 };
 
 /// Returns the factor that scales a gradient of norm `norm` down to `limit`; 1 if it is not longer, or `limit` is 0.

@@ -28,30 +28,27 @@ void Sgd::UpdateFused(const DecayRun& run, double lr, double scale) {
                           .weight_decay = static_cast<float>(run.decay),
                           .gradient_scale = static_cast<float>(scale),
                           .nesterov = options_.nesterov};
-  const at::Tensor values = parameters().values();
-  float *gradients = parameters().gradients().data_ptr<float>(), *weights32 = master().data_ptr<float>();
-  float* momentum = ops::Data<float>(momentum_);
-  ops::DispatchType(values, [&]<class T>(T) {
-    T* weights = ops::Data<T>(values);
-    ForBlocks(run.begin, run.end, [&](std::int64_t, std::int64_t from, std::int64_t count) {
-      cpu::Sgd(step, weights + from, weights32 + from, gradients + from,
-               momentum == nullptr ? nullptr : momentum + from, count);
+  float *gradients = run.gradients.data_ptr<float>(), *master = static_cast<float*>(run.master.data_ptr());
+  float* momentum = momentum_.defined() ? momentum_.data_ptr<float>() + run.begin : nullptr;
+  ops::DispatchType(run.values, [&]<class T>(T) {
+    T* weights = ops::Data<T>(run.values);
+    ForBlocks(run.size(), [&](std::int64_t from, std::int64_t count) {
+      cpu::Sgd(step, weights + from, master + from, gradients + from, momentum == nullptr ? nullptr : momentum + from,
+               count);
     });
   });
 }
 
 void Sgd::UpdateReference(const DecayRun& run, double lr, double scale) {
-  const auto part = [&](const at::Tensor& all) { return all.narrow(0, run.begin, run.end - run.begin); };
-  at::Tensor gradient = part(parameters().gradients()), weight = part(master());
-  at::Tensor direction = gradient * scale + weight * run.decay;
+  at::Tensor direction = run.gradients * scale + run.master * run.decay;
   if (momentum_.defined()) {
-    at::Tensor momentum = part(momentum_);
+    const at::Tensor momentum = momentum_.narrow(0, run.begin, run.size());
     momentum.mul_(options_.momentum).add_(direction);
     direction = options_.nesterov ? direction + momentum * options_.momentum : momentum;
   }
-  weight.sub_(direction, lr);
-  RoundMaster(run.begin, run.end);
-  gradient.zero_();
+  run.master.sub_(direction, lr);
+  RoundMaster(run);
+  run.gradients.zero_();
 }
 
 }  // namespace millrace::engine

@@ -60,28 +60,33 @@ void ForEachRun(const ParameterSpec& spec, Each&& each) {
 
 }  // namespace
 
-void Weight::GradientAdded() const {
-  if (owner != nullptr && owner->on_gradient) owner->on_gradient(begin, end);
-}
-
 const Weight& WeightHandle::operator*() const {
   static const Weight kNone;
   return weight_ != nullptr ? *weight_ : kNone;
 }
 
 void ParameterBuffer::BeginGroup() {
-  TORCH_CHECK(!values_.defined(), "groups are declared before they are allocated");
-  const std::int64_t begin = (size_ + kAlign - 1) / kAlign * kAlign;
-  size_ = begin;
-  groups_.push_back({.begin = begin, .end = begin, .uses = {groups_.size()}});
+  TORCH_CHECK(!allocated_, "groups are declared before they are allocated");
+  StartGroup();
+  part_ = groups_.size() - 1;
+  groups_.back().uses = {part_};
+}
+
+void ParameterBuffer::StartGroup() {
+  const std::int64_t unit = kAlign * sharding_.parts();
+  if (!groups_.empty()) size_ = groups_.back().end = (size_ + unit - 1) / unit * unit;
+  groups_.push_back({.begin = size_, .end = size_});
 }
 
 std::size_t ParameterBuffer::Declare(ParameterSpec spec) {
-  TORCH_CHECK(!values_.defined(), "parameters are declared before they are allocated");
+  TORCH_CHECK(!allocated_, "parameters are declared before they are allocated");
   if (groups_.empty()) BeginGroup();
+  const bool is_first = size_ == groups_.back().begin;
+  if (!is_first && (spec.shared_by_stages || parameters_.back().shared_by_stages)) StartGroup();
   if (!spec.joins_previous) size_ = (size_ + kAlign - 1) / kAlign * kAlign;
   parameters_.push_back({.name = spec.name,
                          .begin = size_,
+                         .group = groups_.size() - 1,
                          .transposed = spec.transposed,
                          .partial_gradient = spec.partial_gradient,
                          .shared_by_stages = spec.shared_by_stages,
@@ -100,29 +105,54 @@ std::size_t ParameterBuffer::Find(std::string_view name) const {
 }
 
 WeightHandle ParameterBuffer::Use(std::size_t first, std::size_t count) {
-  TORCH_CHECK(!values_.defined(), "uses of parameters are declared before they are allocated");
-  for (std::size_t i = first; i < first + count; ++i) ++parameters_[i].uses;
-  const auto owner = std::ranges::upper_bound(groups_, parameters_[first].begin, {}, &ParameterGroup::begin) - 1;
-  const auto group = static_cast<std::size_t>(owner - groups_.begin());
-  std::vector<std::size_t>& used = groups_.back().uses;
+  TORCH_CHECK(!allocated_, "uses of parameters are declared before they are allocated");
+  std::vector<std::size_t>& used = groups_[part_].uses;
+  const std::size_t group = parameters_[first].group;
   if (std::ranges::find(used, group) == used.end()) used.push_back(group);
   uses_.push_back({first, count, {}});
   return WeightHandle(&uses_.back().weight);
 }
 
 void ParameterBuffer::Allocate(at::ScalarType dtype, at::Device device) {
-  values_ = at::zeros({size_}, at::TensorOptions().dtype(dtype).device(device));
+  TORCH_CHECK(!sharding_.divides_state() || device.is_cpu(), "only parameters on a CPU are divided among ranks");
+  StartGroup();  // ends the last one
+  groups_.pop_back();
+  allocated_ = true;
+  options_ = at::TensorOptions().dtype(dtype).device(device);
+  values_ = at::zeros({sharding_.divides_values() ? owned_size() : size_}, options_);
+  for (const ParameterGroup& group : groups_) {
+    memory_.push_back({.values = sharding_.divides_values() ? TensorWithoutMemory(group.size(), dtype)
+                                                            : values_.narrow(0, group.begin, group.size())});
+  }
   for (std::size_t i = 0; i < specs_.size(); ++i) {
     NamedParameter& parameter = parameters_[i];
     const std::vector<std::int64_t> shape = specs_[i].slice.ShapeOf(specs_[i].shape);
-    parameter.tensor = values_.narrow(0, parameter.begin, Product(shape)).view(shape);
+    const std::int64_t begin = parameter.begin - groups_[parameter.group].begin;
+    parameter.tensor = GroupValues(parameter.group).narrow(0, begin, Product(shape)).view(shape);
   }
   for (WeightUse& use : uses_) MakeViews(use);
+  MakeOwned();
 }
 
 void ParameterBuffer::Initialize(std::uint64_t seed) {
   const at::NoGradGuard no_grad;
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    if (!sharding_.divides_values()) {
+      InitializeGroup(group, seed);
+      continue;
+    }
+    AllocateValues(group);
+    GroupValues(group).zero_();
+    InitializeGroup(group, seed);
+    const std::int64_t count = groups_[group].size() / sharding_.parts();
+    OwnedValues(group).copy_(GroupValues(group).narrow(0, sharding_.part() * count, count));
+    FreeValues(group);
+  }
+}
+
+void ParameterBuffer::InitializeGroup(std::size_t group, std::uint64_t seed) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].group != group) continue;
     const ParameterSpec& spec = specs_[i];
     if (spec.init != ParameterSpec::Init::kNormal) {
       parameters_[i].tensor.fill_(spec.init == ParameterSpec::Init::kOnes ? 1 : 0);
@@ -140,24 +170,106 @@ void ParameterBuffer::Initialize(std::uint64_t seed) {
 
 void ParameterBuffer::EnableGradients() {
   if (gradients_.defined()) return;
-  gradients_ = at::zeros({size()}, values_.options().dtype(at::kFloat));
+  const bool divides = sharding_.divides_gradients();
+  gradients_ = at::zeros({divides ? owned_size() : size_}, options_.dtype(at::kFloat));
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    const ParameterGroup& group = groups_[i];
+    memory_[i].gradients =
+        divides ? TensorWithoutMemory(group.size(), at::kFloat) : gradients_.narrow(0, group.begin, group.size());
+  }
   for (NamedParameter& parameter : parameters_) {
-    parameter.gradient = gradients_.narrow(0, parameter.begin, parameter.elements()).view(parameter.tensor.sizes());
+    const std::int64_t begin = parameter.begin - groups_[parameter.group].begin;
+    parameter.gradient =
+        GroupGradients(parameter.group).narrow(0, begin, parameter.elements()).view_as(parameter.tensor);
   }
   for (WeightUse& use : uses_) MakeViews(use);
+  MakeOwned();
 }
 
 void ParameterBuffer::MakeViews(WeightUse& use) {
   const NamedParameter& front = parameters_[use.first];
   const NamedParameter& back = parameters_[use.first + use.count - 1];
-  Weight& weight = use.weight;
-  weight = {.owner = this, .begin = front.begin, .end = back.begin + back.elements()};
+  const std::int64_t begin = front.begin - groups_[front.group].begin;
+  const std::int64_t count = back.begin + back.elements() - front.begin;
   std::vector<std::int64_t> shape = front.tensor.sizes().vec();
-  if (use.count > 1) shape[0] = (weight.end - weight.begin) / (front.elements() / shape[0]);
-  weight.value = values_.narrow(0, weight.begin, weight.end - weight.begin).view(shape);
+  if (use.count > 1) shape[0] = count / (front.elements() / shape[0]);
+  use.weight.value = GroupValues(front.group).narrow(0, begin, count).view(shape);
   if (!gradients_.defined()) return;
-  weight.value.set_requires_grad(true);
-  weight.gradient = gradients_.narrow(0, weight.begin, weight.end - weight.begin).view(shape);
+  use.weight.value.set_requires_grad(true);
+  use.weight.gradient = GroupGradients(front.group).narrow(0, begin, count).view(shape);
+}
+
+void ParameterBuffer::MakeOwned() {
+  spans_.clear();
+  pieces_.clear();
+  if (sharding_.divides_state()) {
+    for (std::size_t i = 0; i < groups_.size(); ++i) {
+      spans_.push_back({groups_[i].begin / sharding_.parts(), OwnedValues(i), OwnedGradients(i)});
+    }
+  } else {
+    spans_.push_back({0, values_, gradients_});
+  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const NamedParameter& parameter = parameters_[i];
+    const std::size_t span = sharding_.divides_state() ? parameter.group : 0;
+    const OwnedSpan& owned = spans_[span];
+    // Of the buffer: the first element of the span, and the parameter's elements in the span.
+    const std::int64_t start = owned.begin * sharding_.parts() + sharding_.part() * owned.values.numel();
+    const std::int64_t begin = std::max(parameter.begin, start);
+    const std::int64_t end = std::min(parameter.begin + parameter.elements(), start + owned.values.numel());
+    if (begin >= end) continue;
+    const auto part = [&](const at::Tensor& all) {
+      return all.defined() ? all.narrow(0, begin - start, end - begin) : at::Tensor();
+    };
+    pieces_.push_back({.parameter = i,
+                       .span = span,
+                       .first = begin - parameter.begin,
+                       .begin = owned.begin + begin - start,
+                       .values = part(owned.values),
+                       .gradients = part(owned.gradients)});
+  }
+}
+
+at::Tensor ParameterBuffer::values() const {
+  TORCH_CHECK(!sharding_.divides_values(), "no rank has all values of divided parameters");
+  return values_;
+}
+
+at::Tensor ParameterBuffer::gradients() const {
+  TORCH_CHECK(!sharding_.divides_gradients(), "no rank has all gradients of divided parameters");
+  return gradients_;
+}
+
+at::Tensor ParameterBuffer::OwnedValues(std::size_t group) const {
+  const std::int64_t count = groups_[group].size() / sharding_.parts();
+  if (sharding_.divides_values()) return values_.narrow(0, groups_[group].begin / sharding_.parts(), count);
+  return GroupValues(group).narrow(0, sharding_.part() * count, count);
+}
+
+at::Tensor ParameterBuffer::OwnedGradients(std::size_t group) const {
+  if (!gradients_.defined()) return {};
+  const std::int64_t count = groups_[group].size() / sharding_.parts();
+  if (sharding_.divides_gradients()) return gradients_.narrow(0, groups_[group].begin / sharding_.parts(), count);
+  return GroupGradients(group).narrow(0, sharding_.part() * count, count);
+}
+
+void ParameterBuffer::AllocateGradients(std::size_t group) {
+  AllocateMemory(memory_[group].gradients);
+  GroupGradients(group).zero_();
+}
+
+std::int64_t ParameterBuffer::ValueBytes() const {
+  std::int64_t bytes = MemoryBytes(values_);
+  if (!sharding_.divides_values()) return bytes;
+  for (const GroupMemory& group : memory_) bytes += MemoryBytes(group.values);
+  return bytes;
+}
+
+std::int64_t ParameterBuffer::GradientBytes() const {
+  std::int64_t bytes = MemoryBytes(gradients_);
+  if (!sharding_.divides_gradients()) return bytes;
+  for (const GroupMemory& group : memory_) bytes += MemoryBytes(group.gradients);
+  return bytes;
 }
 
 }  // namespace millrace::engine

@@ -1,4 +1,4 @@
-// The weights of a model in one block of memory, and their gradients in another.
+// The weights of a model and their gradients, in groups whose memory ranks may divide between them.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "millrace/engine/parameters/memory.h"
+#include "millrace/engine/parameters/sharding.h"
 #include "millrace/engine/parameters/tensor_slice.h"
 #include "millrace/engine/parameters/weight.h"
 
@@ -31,13 +33,13 @@ struct ParameterSpec {
   bool shared_by_stages = false;
 };
 
-/// A parameter of a ParameterBuffer. The tensors are views into it.
+/// A parameter of a ParameterBuffer. The tensors are views into its group, and have memory when the group has.
 struct NamedParameter {
   std::string name;
   at::Tensor tensor;       ///< the slice; shares storage with the model
   at::Tensor gradient;     ///< float32; undefined until ParameterBuffer::EnableGradients
-  std::int64_t begin = 0;  ///< first element in ParameterBuffer::values() and gradients()
-  int uses = 0;            ///< the number of ops that add to its gradient in a backward pass (2: a tied embedding)
+  std::int64_t begin = 0;  ///< first element in the buffer
+  std::size_t group = 0;
   bool transposed = false;
   bool partial_gradient = false;
   bool shared_by_stages = false;
@@ -46,11 +48,34 @@ struct NamedParameter {
   std::int64_t elements() const { return tensor.numel(); }
 };
 
-/// The parameters that one part of a model declares: its embedding, a block, or its head. They are consecutive.
+/// Consecutive parameters whose memory comes and goes together: those that one part of a model declares (its embedding,
+/// a block, its head). A parameter that two stages of a pipeline share has a group of its own, so that both stages
+/// divide it alike.
 struct ParameterGroup {
-  std::int64_t begin = 0, end = 0;  ///< elements of the buffers
-  /// The groups whose parameters the part uses: its own one and, for a tied head, that of the embedding.
+  /// Elements of the buffer. A group has a multiple of 16 · Sharding::parts() elements; zeros fill it up.
+  std::int64_t begin = 0, end = 0;
+  /// For the first group of a part: the groups whose parameters the part uses. These are its own ones and, for a tied
+  /// head, that of the embedding. Empty for other groups.
   std::vector<std::size_t> uses = {};
+  std::int64_t size() const { return end - begin; }
+};
+
+/// Elements that this rank updates, and that are consecutive in memory: its part of a group, or the whole buffer.
+/// All spans, one after the other, are the layout of the optimizer's state.
+struct OwnedSpan {
+  std::int64_t begin = 0;  ///< of the first element among all owned ones
+  at::Tensor values;       ///< [n]; always has memory
+  at::Tensor gradients;    ///< [n] float32; undefined until EnableGradients
+};
+
+/// The part of one parameter that this rank updates and saves.
+struct OwnedPiece {
+  std::size_t parameter = 0;     ///< its number
+  std::size_t span = 0;          ///< which the piece is in
+  std::int64_t first = 0;        ///< first element in the flattened slice of the parameter
+  std::int64_t begin = 0;        ///< first element among all owned ones
+  at::Tensor values, gradients;  ///< [elements]; views of the span's
+  std::int64_t elements() const { return values.numel(); }
 };
 
 /// Is told when a part of the model begins and ends to use a group. So parameters need to be there only while they are
@@ -61,7 +86,8 @@ class GroupHooks {
   /// A forward pass is about to read the group's parameters.
   virtual void BeforeForward(std::size_t group) = 0;
   virtual void AfterForward(std::size_t group) = 0;
-  /// A backward pass is about to read the group's parameters and to add to its gradients.
+  /// A backward pass is about to read the group's parameters and to add to its gradients. It calls AfterBackward() when
+  /// all of its additions are made, perhaps after the next micro-batch's pass has begun.
   virtual void BeforeBackward(std::size_t group) = 0;
   virtual void AfterBackward(std::size_t group) = 0;
 };
@@ -80,17 +106,25 @@ class WeightHandle {
   const Weight* weight_ = nullptr;
 };
 
-/// Holds all parameters of a model in one tensor, in the order of their declaration. After EnableGradients() it also
-/// holds their gradients in another tensor of the same layout. So all-reduce, clipping, the optimizer and a snapshot
-/// are each one pass over memory. Parameters start on 64-byte boundaries unless joined; gaps are zero. Gradients are
-/// always float32. Cannot be copied or moved: ops keep pointers to it. One thread at a time.
+/// Holds the parameters of a model, in the order of their declaration, and their gradients after EnableGradients().
+/// Both are divided into groups alike. A group's values are one contiguous tensor, and so are its gradients. Parameters
+/// start on 64-byte boundaries unless joined; gaps are zero. Gradients are always float32.
+///
+/// A Sharding says what this rank keeps. It owns one of `parts()` equal parts of each group, the part()-th. Without
+/// sharding it owns everything, and all groups are one tensor. With divides_values(), a group's values have memory only
+/// from AllocateValues() to FreeValues(); with divides_gradients(), its gradients only from AllocateGradients() to
+/// FreeGradients(). Tensors and Weights that refer to them stay valid meanwhile, but must not be used. The owned
+/// elements always have memory. So clipping, the optimizer and a snapshot are each one pass over the owned elements.
+///
+/// Cannot be copied or moved: ops keep pointers to it. One thread at a time.
 class ParameterBuffer {
  public:
-  ParameterBuffer() = default;
+  explicit ParameterBuffer(Sharding sharding = {}) : sharding_(sharding) {}
   ParameterBuffer(const ParameterBuffer&) = delete;
   ParameterBuffer& operator=(const ParameterBuffer&) = delete;
 
-  /// Begins the group of the parameters that are declared from now on. Without a call there is one group.
+  /// Begins a part of the model: the group of the parameters that are declared from now on. Its number is
+  /// groups().size() - 1. Without a call there is one part.
   /// REQUIRES: Allocate() was not called.
   void BeginGroup();
   /// Adds a parameter and returns its number.
@@ -98,29 +132,58 @@ class ParameterBuffer {
   std::size_t Declare(ParameterSpec spec);
   /// Returns the number of the parameter with this name. Throws c10::Error if there is none.
   std::size_t Find(std::string_view name) const;
-  /// Declares that one more op uses `count` joined parameters from `first` on, as one weight. The handle can be
+  /// Declares that the part uses `count` joined parameters from `first` on, as one weight. The handle can be
   /// dereferenced after Allocate().
   /// REQUIRES: Allocate() was not called.
   WeightHandle Use(std::size_t first, std::size_t count = 1);
   /// Declares that each token is multiplied with a parameter (ParameterSpec::multiplies).
   void DeclareMatrix(std::size_t parameter) { specs_[parameter].multiplies = true; }
-  /// Allocates the parameters and sets them to zero.
+  /// Allocates the parameters that this rank keeps, and sets them to zero. Throws c10::Error if the parameters are
+  /// divided and `device` is not the CPU.
   void Allocate(at::ScalarType dtype, at::Device device);
-  /// Fills the parameters as their specs say. Each element depends only on seed, name and index in the whole tensor, so
-  /// it is the same under any division among ranks.
+  /// Fills the parameters as their specs say, group by group. Each element depends only on seed, name and index in the
+  /// whole tensor, so it is the same under any division among ranks.
   void Initialize(std::uint64_t seed);
-  /// Allocates gradients, sets them to zero, and makes the values require grad.
+  /// Allocates the gradients that this rank keeps, sets them to zero, and makes the values require grad.
   void EnableGradients();
 
-  at::Tensor values() const { return values_; }        ///< [size]
-  at::Tensor gradients() const { return gradients_; }  ///< [size] float32, or undefined
-  std::int64_t size() const { return size_; }
+  const Sharding& sharding() const { return sharding_; }
+  at::ScalarType dtype() const { return options_.dtype().toScalarType(); }
+  at::Device device() const { return options_.device(); }
+  const at::TensorOptions& options() const { return options_; }  ///< of values
+  /// Returns all values [size], or gradients [size] float32 (undefined until EnableGradients).
+  /// Throws c10::Error if the sharding divides them.
+  at::Tensor values() const;
+  at::Tensor gradients() const;
+  std::int64_t size() const { return size_; }  ///< of all groups
   const std::vector<ParameterSpec>& specs() const { return specs_; }
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
   const std::vector<ParameterGroup>& groups() const { return groups_; }
 
-  /// Called on the thread of the backward pass when an op has added to gradients [begin, end). May be empty.
-  std::function<void(std::int64_t begin, std::int64_t end)> on_gradient;
+  /// What this rank updates and saves. Pieces are in the order of parameters. A parameter of which this rank owns
+  /// nothing has no piece, others have one.
+  std::int64_t owned_size() const { return size_ / sharding_.parts(); }
+  const std::vector<OwnedSpan>& owned_spans() const { return spans_; }
+  const std::vector<OwnedPiece>& owned_pieces() const { return pieces_; }
+
+  /// Returns all values of a group [groups()[group].size()], or its gradients. They may have no memory.
+  const at::Tensor& GroupValues(std::size_t group) const { return memory_[group].values; }
+  const at::Tensor& GroupGradients(std::size_t group) const { return memory_[group].gradients; }
+  /// Returns the part of a group that this rank owns. Unless the sharding divides them, it lies in the group's tensor.
+  at::Tensor OwnedValues(std::size_t group) const;
+  at::Tensor OwnedGradients(std::size_t group) const;
+  bool HasValues(std::size_t group) const { return MemoryBytes(memory_[group].values) > 0; }
+  bool HasGradients(std::size_t group) const { return MemoryBytes(memory_[group].gradients) > 0; }
+  /// Give a group memory, or take it. New values are undefined, new gradients are zero.
+  /// REQUIRES: sharding().divides_values(), or divides_gradients().
+  void AllocateValues(std::size_t group) { AllocateMemory(memory_[group].values); }
+  void FreeValues(std::size_t group) { FreeMemory(memory_[group].values); }
+  void AllocateGradients(std::size_t group);
+  void FreeGradients(std::size_t group) { FreeMemory(memory_[group].gradients); }
+  /// Returns the bytes that values and gradients have now.
+  std::int64_t ValueBytes() const;
+  std::int64_t GradientBytes() const;
+
   GroupHooks* hooks = nullptr;  ///< borrowed; may be null
 
  private:
@@ -129,13 +192,27 @@ class ParameterBuffer {
     std::size_t first, count;
     Weight weight;
   };
+  struct GroupMemory {
+    at::Tensor values, gradients;
+  };
+  void StartGroup();
   void MakeViews(WeightUse& use);
+  void MakeOwned();
+  void InitializeGroup(std::size_t group, std::uint64_t seed);
 
+  const Sharding sharding_;
   std::vector<ParameterSpec> specs_;
   std::int64_t size_ = 0;
+  std::size_t part_ = 0;  ///< the first group of the part that is being declared
+  bool allocated_ = false;
+  at::TensorOptions options_;  ///< of values
+  /// All groups, or with divides_values() the owned parts of all groups; gradients likewise.
   at::Tensor values_, gradients_;
+  std::vector<GroupMemory> memory_;  ///< by group
   std::vector<NamedParameter> parameters_;
   std::vector<ParameterGroup> groups_;
+  std::vector<OwnedSpan> spans_;
+  std::vector<OwnedPiece> pieces_;
   std::deque<WeightUse> uses_;  ///< handles point into it
 };
 

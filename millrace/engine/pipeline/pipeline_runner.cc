@@ -132,7 +132,7 @@ class PassRunner {
   at::Tensor EmptyMessage(const PipelineMessage& message) const {
     const TensorRanks& ranks = model_.ranks();
     const std::int64_t tokens = batches_.Tokens(message.micro_batch) / (ranks.divides_tokens() ? ranks.size() : 1);
-    return at::empty({tokens, model_.config().sizes().hidden_size}, model_.buffer().values().options());
+    return at::empty({tokens, model_.config().sizes().hidden_size}, model_.buffer().options());
   }
 
   void Forward(const PipelinePass& pass, bool learns) {

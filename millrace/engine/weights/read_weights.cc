@@ -21,16 +21,26 @@ constexpr std::uint64_t kBatchBytes = 256 * kMiB;
 /// Requests in flight.
 constexpr int kParallelReads = 8;
 
-/// A parameter whose bytes are to be read: in place, or through `stored` if they must be converted or transposed.
+/// Owned elements that are to be read: in place, or through `stored` if they must be converted or transposed.
 struct PendingRead {
   const NamedParameter* parameter = nullptr;
+  const OwnedPiece* piece = nullptr;
   std::string name;  ///< in the checkpoint
   at::ScalarType type = at::kFloat;
   bool transpose = false;
   Buffer stored;
-
-  at::Tensor target() const { return transpose ? parameter->tensor.t() : parameter->tensor; }
 };
+
+/// The rows of a matrix that a piece has elements of.
+struct RowRange {
+  std::int64_t first = 0, count = 0, columns = 0;
+};
+RowRange RowsOf(const PendingRead& pending) {
+  const std::int64_t columns = pending.parameter->tensor.size(1);
+  const std::int64_t first = pending.piece->first / columns;
+  const std::int64_t last = (pending.piece->first + pending.piece->elements() - 1) / columns;
+  return {first, last - first + 1, columns};
+}
 
 /// Returns the name under which the checkpoint has a weight. Files of the base model alone, such as GPT-2's on the hub,
 /// lack the first part ("transformer.wte.weight" is "wte.weight").
@@ -49,28 +59,43 @@ bool IsForeign(const checkpoint::Manifest& manifest, const std::string& name) {
   return ours == nullptr || !ours->is_array() || std::ranges::find(*ours, Json(name)) == ours->end();
 }
 
-/// Returns what the parameter is of the checkpoint's tensor.
-checkpoint::Box BoxOf(const NamedParameter& parameter, bool transposed) {
-  if (parameter.slice.whole()) return {};
-  std::vector<std::uint64_t> offsets(parameter.whole_shape.size());
-  std::vector<std::uint64_t> lengths(parameter.tensor.sizes().begin(), parameter.tensor.sizes().end());
-  offsets[parameter.slice.dim] = static_cast<std::uint64_t>(parameter.slice.begin);
-  if (transposed) {
-    std::swap(offsets[0], offsets[1]);
-    std::swap(lengths[0], lengths[1]);
+/// Returns the elements of the checkpoint's tensor that are to be read. Of a transposed matrix, these are columns.
+checkpoint::Reader::TensorRange RangeOf(PendingRead& pending) {
+  const NamedParameter& parameter = *pending.parameter;
+  const std::vector<std::int64_t> shape = parameter.slice.ShapeOf(parameter.whole_shape);
+  std::vector<std::uint64_t> offsets(shape.size()), lengths(shape.begin(), shape.end());
+  if (!parameter.slice.whole()) offsets[parameter.slice.dim] = static_cast<std::uint64_t>(parameter.slice.begin);
+  const MutableByteSpan into = pending.stored.empty() ? BytesOf(pending.piece->values) : pending.stored.span();
+  if (!pending.transpose) {
+    return {.tensor = pending.name,
+            .begin = static_cast<std::uint64_t>(pending.piece->first),
+            .into = into,
+            .box = {std::move(offsets), std::move(lengths)}};
   }
-  return {.offsets = std::move(offsets), .lengths = std::move(lengths)};
+  const RowRange rows = RowsOf(pending);
+  return {.tensor = pending.name,
+          .into = into,
+          .box = {{offsets[1], offsets[0] + static_cast<std::uint64_t>(rows.first)},
+                  {lengths[1], static_cast<std::uint64_t>(rows.count)}}};
+}
+
+/// Converts what was read.
+Status Take(const PendingRead& pending) {
+  const at::Tensor& values = pending.piece->values;
+  if (!pending.transpose) return CopyInto(values, pending.type, pending.stored);
+  const RowRange rows = RowsOf(pending);
+  const at::Tensor matrix = at::empty({rows.count, rows.columns}, values.options());
+  MR_TRY(CopyInto(matrix.t(), pending.type, pending.stored));
+  values.copy_(matrix.view({-1}).narrow(0, pending.piece->first - rows.first * rows.columns, values.numel()));
+  return {};
 }
 
 Status ReadBatch(checkpoint::Reader& reader, std::vector<PendingRead>& batch, const object::Call& call) {
   std::vector<checkpoint::Reader::TensorRange> wanted;
-  for (PendingRead& pending : batch) {
-    auto into = pending.stored.empty() ? BytesOf(pending.parameter->tensor) : pending.stored.span();
-    wanted.push_back({.tensor = pending.name, .into = into, .box = BoxOf(*pending.parameter, pending.transpose)});
-  }
+  for (PendingRead& pending : batch) wanted.push_back(RangeOf(pending));
   MR_TRY(reader.ReadMany(wanted, kParallelReads, call));
-  for (PendingRead& pending : batch) {
-    if (!pending.stored.empty()) MR_TRY(CopyInto(pending.target(), pending.type, pending.stored));
+  for (const PendingRead& pending : batch) {
+    if (!pending.stored.empty()) MR_TRY(Take(pending));
   }
   batch.clear();
   return {};
@@ -82,11 +107,13 @@ Status ReadWeights(checkpoint::Reader& reader, Model& model, const object::Call&
   const checkpoint::Manifest& manifest = reader.manifest();
   std::vector<PendingRead> batch;
   std::uint64_t buffered = 0;
-  for (const NamedParameter& parameter : model.Parameters()) {
+  for (const OwnedPiece& piece : model.buffer().owned_pieces()) {
+    const NamedParameter& parameter = model.Parameters()[piece.parameter];
     auto name = FindWeight(manifest, parameter.name);
     if (!name) return Fail(Code::kNotFound, "{} has no weight {}", reader.name(), parameter.name);
     const checkpoint::TensorMeta& meta = manifest.tensors.at(*name);
     PendingRead pending{.parameter = &parameter,
+                        .piece = &piece,
                         .name = *std::move(name),
                         .type = MR_TRY(ParseScalarType(checkpoint::DTypeName(meta.dtype))),
                         .transpose = parameter.transposed && IsForeign(manifest, parameter.name)};
@@ -97,7 +124,9 @@ Status ReadWeights(checkpoint::Reader& reader, Model& model, const object::Call&
                   parameter.name);
     }
     if (pending.transpose || pending.type != parameter.tensor.scalar_type()) {
-      pending.stored = Buffer(static_cast<std::size_t>(parameter.elements()) * checkpoint::DTypeBytes(meta.dtype));
+      const RowRange rows = pending.transpose ? RowsOf(pending) : RowRange{};
+      const std::int64_t elements = pending.transpose ? rows.count * rows.columns : piece.elements();
+      pending.stored = Buffer(static_cast<std::size_t>(elements) * checkpoint::DTypeBytes(meta.dtype));
       buffered += pending.stored.size();
     }
     batch.push_back(std::move(pending));

@@ -8,9 +8,10 @@
 
 namespace millrace::engine {
 
-/// Fills the model's parameters with the weights of a checkpoint or a Hugging Face folder. Converts their types, and
-/// transposes the matrices that Hugging Face stores so. Weights that need neither are read in place. Others pass
-/// through a buffer of about 256 MiB. Blocks.
+/// Fills the parameters that this rank owns with the weights of a checkpoint or a Hugging Face folder. Converts their
+/// types, and transposes the matrices that Hugging Face stores so. Weights that need neither are read in place. Others
+/// pass through a buffer of about 256 MiB. Ranks that hold more than they own then call DataExchange::ShareValues().
+/// Blocks.
 /// Errors: kNotFound if a weight is missing; kCorrupt if a weight has another shape; those of Reader::ReadMany.
 Status ReadWeights(checkpoint::Reader& reader, Model& model, const object::Call& call = {});
 
