@@ -15,10 +15,10 @@
 #include "millrace/engine/errors.h"
 #include "millrace/engine/families/families.h"
 #include "millrace/engine/gradients/divided_gradients.h"
+#include "millrace/engine/layout/mesh.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/optim/make_optimizer.h"
 #include "millrace/engine/parallel/connect.h"
-#include "millrace/engine/layout/mesh.h"
 #include "millrace/engine/pipeline/pipeline_runner.h"
 #include "millrace/engine/sharding/data_exchange.h"
 
