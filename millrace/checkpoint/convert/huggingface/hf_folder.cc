@@ -20,6 +20,9 @@ struct Family {
 };
 constexpr Family kFamilies[] = {
     {"llama", "model.", "embed_tokens.weight", false, {"lm_head.weight"}, {".rotary_emb.inv_freq"}},
+    {"mistral", "model.", "embed_tokens.weight", false, {"lm_head.weight"}, {".rotary_emb.inv_freq"}},
+    {"qwen2", "model.", "embed_tokens.weight", false, {"lm_head.weight"}, {".rotary_emb.inv_freq"}},
+    {"qwen3", "model.", "embed_tokens.weight", false, {"lm_head.weight"}, {".rotary_emb.inv_freq"}},
     {"gpt2",
      "transformer.",
      "wte.weight",
