@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -11,6 +12,19 @@
 #include "millrace/engine/errors.h"
 
 namespace millrace::engine {
+
+GroupMembers GroupMembers::Part(std::span<const int> members) const {
+  GroupMembers part{.rank = static_cast<int>(std::ranges::find(members, rank) - members.begin())};
+  for (const int member : members) part.in_job.push_back(in_job[static_cast<std::size_t>(member)]);
+  return part;
+}
+
+GroupMembers GroupMembers::Job(int rank, int ranks) {
+  GroupMembers job{.rank = rank, .in_job = std::vector<int>(static_cast<std::size_t>(ranks))};
+  std::iota(job.in_job.begin(), job.in_job.end(), 0);
+  return job;
+}
+
 namespace {
 
 /// Operations that a lane holds before Start…() blocks: far more than the buckets of a step, and a bound on memory if a

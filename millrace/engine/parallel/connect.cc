@@ -88,7 +88,7 @@ struct GroupPlan {
   std::shared_ptr<const MeetingPoint> meeting;
   TransportChoice choice;
   std::string path;  ///< unique among the job's groups
-  int rank, ranks;
+  GroupMembers members;
 };
 
 /// Returns text that two processes have in common only if they can share memory through /dev/shm: the same machine
@@ -138,21 +138,20 @@ Result<std::unique_ptr<Collective>> MakeGroup(const GroupPlan& plan) {
   auto split = [plan](const std::string& name, std::span<const int> members) -> Result<std::unique_ptr<Collective>> {
     GroupPlan part = plan;
     part.path = fmt::format("{}/{}[{}]", plan.path, name, fmt::join(members, ","));
-    part.rank = static_cast<int>(std::ranges::find(members, plan.rank) - members.begin());
-    part.ranks = static_cast<int>(members.size());
+    part.members = plan.members.Part(members);
     return MakeGroup(part);
   };
+  const int rank = plan.members.rank, ranks = plan.members.size();
   const MeetingPoint& meeting = *plan.meeting;
   auto transport = CatchTorch(
-      fmt::format("rank {} of {} in group {}", plan.rank, plan.ranks, plan.path),
-      [&]() -> Result<std::unique_ptr<Transport>> {
+      fmt::format("rank {} of {} in group {}", rank, ranks, plan.path), [&]() -> Result<std::unique_ptr<Transport>> {
         RankStore store = meeting.Connect(plan.path);
         if (plan.choice == TransportChoice::kSharedMemoryOrGloo) {
-          if (auto segment = MeetInSharedMemory(store, plan.rank, plan.ranks)) {
-            return MakeSharedMemoryTransport(std::move(segment), plan.rank, plan.ranks, meeting.timeout(), split);
+          if (auto segment = MeetInSharedMemory(store, rank, ranks)) {
+            return MakeSharedMemoryTransport(std::move(segment), plan.members, meeting.timeout(), split);
           }
         }
-        return ConnectGlooTransport(store.store(), plan.rank, plan.ranks, meeting.loopback(), meeting.timeout(), split);
+        return ConnectGlooTransport(store.store(), plan.members, meeting.loopback(), meeting.timeout(), split);
       });
   if (!transport) return Fail(transport.error().WithCode(Code::kUnavailable));
   if (!*transport) return Fail(transport->error().WithCode(Code::kUnavailable));
@@ -165,7 +164,7 @@ Result<std::unique_ptr<Collective>> ConnectJob(const RankInfo& info, Duration ti
                                        info.master_address, info.master_port);
   auto meeting = CatchTorch(what, [&] { return std::make_shared<const MeetingPoint>(info, timeout); });
   if (!meeting) return Fail(meeting.error().WithCode(Code::kUnavailable));
-  auto group = MakeGroup({*std::move(meeting), choice, "job", info.rank, info.size});
+  auto group = MakeGroup({*std::move(meeting), choice, "job", GroupMembers::Job(info.rank, info.size)});
   if (!group) return Fail(group.error().Context(what));
   return group;
 }

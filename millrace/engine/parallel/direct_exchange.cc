@@ -62,7 +62,7 @@ Status Agree(PeerLink& link, OperationLabel label) {
   }
   MR_TRY(batch.Wait());
   for (int peer = 0; peer < link.size(); ++peer) {
-    if (peer != link.rank()) MR_TRY(CompareLabels(label, peer, labels[peer]));
+    if (peer != link.rank()) MR_TRY(CompareLabels(label, link.NameOf(peer), labels[peer]));
   }
   return {};
 }
@@ -179,7 +179,7 @@ Status DirectReceive(PeerLink& link, const at::Tensor& tensor, int from) {
   Batch batch(link);
   MR_TRY(batch.Receive(ObjectBytes(label), from));
   MR_TRY(batch.Wait());
-  MR_TRY(CompareLabels(LabelOf(OperationKind::kMessage, tensor), from, label));
+  MR_TRY(CompareLabels(LabelOf(OperationKind::kMessage, tensor), link.NameOf(from), label));
   MR_TRY(batch.Receive(AllBytes(tensor), from));
   return batch.Wait();
 }

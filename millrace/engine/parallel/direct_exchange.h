@@ -25,6 +25,7 @@ class PeerLink {
   virtual ~PeerLink() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  virtual int NameOf(int peer) const { return peer; }  ///< for errors: its rank in the job
   virtual Result<std::unique_ptr<Transfer>> StartSend(ByteSpan bytes, int to) = 0;
   virtual Result<std::unique_ptr<Transfer>> StartReceive(MutableByteSpan into, int from) = 0;
 };

@@ -20,9 +20,11 @@ enum GlooTag : int { kCollectiveTag = 1, kMessageTag = 2, kAbortTag = 3 };
 /// PeerLink on one tag of a process group.
 class GlooLink final : public PeerLink {
  public:
-  GlooLink(c10d::ProcessGroupGloo& group, GlooTag tag) : group_(group), tag_(tag) {}
+  GlooLink(c10d::ProcessGroupGloo& group, const std::vector<int>& in_job, GlooTag tag)
+      : group_(group), in_job_(in_job), tag_(tag) {}
   int rank() const override { return group_.getRank(); }
   int size() const override { return group_.getSize(); }
+  int NameOf(int peer) const override { return in_job_[static_cast<std::size_t>(peer)]; }
 
   Result<std::unique_ptr<Transfer>> StartSend(ByteSpan bytes, int to) override {
     return Start(to, [&] {
@@ -60,20 +62,21 @@ class GlooLink final : public PeerLink {
     return at::from_blob(data, {static_cast<std::int64_t>(bytes)}, at::kByte);
   }
   template <class Post>
-  static Result<std::unique_ptr<Transfer>> Start(int peer, Post post) {
+  Result<std::unique_ptr<Transfer>> Start(int peer, Post post) {
     auto work = CatchTorch("gloo", std::move(post));
-    if (!work) return Fail(Lost(peer, work.error()));
-    return std::make_unique<GlooTransfer>(*std::move(work), peer);
+    if (!work) return Fail(Lost(NameOf(peer), work.error()));
+    return std::make_unique<GlooTransfer>(*std::move(work), NameOf(peer));
   }
 
   c10d::ProcessGroupGloo& group_;
+  const std::vector<int>& in_job_;  ///< of each peer, its rank in the job
   const GlooTag tag_;
 };
 
 class GlooTransport final : public Transport {
  public:
-  GlooTransport(c10::intrusive_ptr<c10d::ProcessGroupGloo> group, GroupSplitter splitter)
-      : group_(std::move(group)), splitter_(std::move(splitter)) {}
+  GlooTransport(c10::intrusive_ptr<c10d::ProcessGroupGloo> group, std::vector<int> in_job, GroupSplitter splitter)
+      : group_(std::move(group)), in_job_(std::move(in_job)), splitter_(std::move(splitter)) {}
 
   int rank() const override { return group_->getRank(); }
   int size() const override { return group_->getSize(); }
@@ -91,11 +94,11 @@ class GlooTransport final : public Transport {
     return DirectBroadcast(collective_link_, tensor, root);
   }
   Status Send(const at::Tensor& tensor, int to) override {
-    GlooLink link(*group_, kMessageTag);
+    GlooLink link(*group_, in_job_, kMessageTag);
     return DirectSend(link, tensor, to);
   }
   Status Receive(const at::Tensor& tensor, int from) override {
-    GlooLink link(*group_, kMessageTag);
+    GlooLink link(*group_, in_job_, kMessageTag);
     return DirectReceive(link, tensor, from);
   }
 
@@ -114,13 +117,14 @@ class GlooTransport final : public Transport {
 
  private:
   const c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+  const std::vector<int> in_job_;
   const GroupSplitter splitter_;
-  GlooLink collective_link_{*group_, kCollectiveTag};
+  GlooLink collective_link_{*group_, in_job_, kCollectiveTag};
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Transport>> ConnectGlooTransport(c10::intrusive_ptr<c10d::Store> store, int rank, int ranks,
+Result<std::unique_ptr<Transport>> ConnectGlooTransport(c10::intrusive_ptr<c10d::Store> store, GroupMembers members,
                                                         bool loopback, Duration timeout, GroupSplitter splitter) {
   return CatchTorch("connecting over Gloo", [&]() -> std::unique_ptr<Transport> {
     auto options =
@@ -128,8 +132,8 @@ Result<std::unique_ptr<Transport>> ConnectGlooTransport(c10::intrusive_ptr<c10d:
     options->devices.push_back(loopback ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
                                         : c10d::ProcessGroupGloo::createDefaultDevice());
     options->threads = 1;  // for Gloo's own collectives, which are not used; it needs one
-    auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(std::move(store), rank, ranks, options);
-    return std::make_unique<GlooTransport>(std::move(group), std::move(splitter));
+    auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(std::move(store), members.rank, members.size(), options);
+    return std::make_unique<GlooTransport>(std::move(group), std::move(members.in_job), std::move(splitter));
   });
 }
 

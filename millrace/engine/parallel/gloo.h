@@ -12,12 +12,12 @@
 
 namespace millrace::engine {
 
-/// Connects `rank` with the other ranks, which meet at `store`. Blocks until all are there or `timeout` has passed.
-/// `loopback`: all ranks are on this machine.
+/// Connects this rank with the other members, which meet at `store`. Blocks until all are there or `timeout` has
+/// passed. `loopback`: all ranks are on this machine.
 ///
 /// Gloo carries messages between pairs of ranks; the operations are ours (direct_exchange.h). Its own would sum
 /// bfloat16 in bfloat16, and it has no reduce-scatter.
-Result<std::unique_ptr<Transport>> ConnectGlooTransport(c10::intrusive_ptr<c10d::Store> store, int rank, int ranks,
+Result<std::unique_ptr<Transport>> ConnectGlooTransport(c10::intrusive_ptr<c10d::Store> store, GroupMembers members,
                                                         bool loopback, Duration timeout, GroupSplitter splitter);
 
 }  // namespace millrace::engine

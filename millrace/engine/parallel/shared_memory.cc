@@ -134,17 +134,19 @@ std::byte* BytesOf(const at::Tensor& tensor) { return static_cast<std::byte*>(te
 
 class SharedMemoryTransport final : public Transport {
  public:
-  SharedMemoryTransport(std::shared_ptr<Segment> segment, int rank, int ranks, Duration timeout, GroupSplitter splitter)
+  SharedMemoryTransport(std::shared_ptr<Segment> segment, GroupMembers members, Duration timeout,
+                        GroupSplitter splitter)
       : segment_(std::move(segment)),
-        layout_(ranks),
-        rank_(rank),
-        size_(ranks),
+        layout_(members.size()),
+        rank_(members.rank),
+        size_(members.size()),
+        in_job_(std::move(members.in_job)),
         timeout_(timeout),
-        spins_(UsableCores() > ranks ? kSpins : 0),
+        spins_(UsableCores() > size_ ? kSpins : 0),
         splitter_(std::move(splitter)),
-        taken_(static_cast<std::size_t>(ranks)),
-        channels_(static_cast<std::size_t>(ranks)),
-        presence_(std::in_place, layout_.Rank(base(), rank).presence) {}
+        taken_(in_job_.size()),
+        channels_(in_job_.size()),
+        presence_(std::in_place, layout_.Rank(base(), rank_).presence) {}
   ~SharedMemoryTransport() override {
     presence_.reset();
     WakeAll();  // peers that wait for this rank look again
@@ -389,10 +391,10 @@ class SharedMemoryTransport final : public Transport {
   }
   void Release(int peer) { layout_.Taken(base(), rank_, peer).Raise(++taken_[peer]); }
 
-  static Status Compare(const OperationLabel& label, int peer, const std::byte* slot) {
+  Status Compare(const OperationLabel& label, int peer, const std::byte* slot) {
     OperationLabel theirs;
     std::memcpy(&theirs, slot, sizeof theirs);
-    return CompareLabels(label, peer, theirs);
+    return CompareLabels(label, NameOf(peer), theirs);
   }
 
   /// Calls `pass` with each piece of a message; with one empty piece if the tensor is empty.
@@ -420,14 +422,16 @@ class SharedMemoryTransport final : public Transport {
       if (state == SharedPresence::State::kLeft) return Lost("rank {} has left the group", peer);
       if (SystemClock().Now() - start > timeout_) {
         return Fail(RecordFailure(Error(
-            Code::kUnavailable, fmt::format("rank {} did not answer for {} ms", peer,
+            Code::kUnavailable, fmt::format("rank {} did not answer for {} ms", NameOf(peer),
                                             std::chrono::duration_cast<std::chrono::milliseconds>(timeout_).count()))));
       }
     }
     return {};
   }
-  Status Lost(fmt::format_string<int&> format, int peer) {
-    return Fail(RecordFailure(Error(Code::kUnavailable, fmt::format(format, peer))));
+  /// Returns a member's rank in the job.
+  int NameOf(int member) const { return in_job_[static_cast<std::size_t>(member)]; }
+  Status Lost(fmt::format_string<int> format, int peer) {
+    return Fail(RecordFailure(Error(Code::kUnavailable, fmt::format(format, NameOf(peer)))));
   }
 
   /// Tells all ranks of the group's first failure, and returns that failure as this rank sees it.
@@ -451,7 +455,7 @@ class SharedMemoryTransport final : public Transport {
     if (record.state.load() != FailureRecord::kWritten) return {};
     const auto code = static_cast<Code>(record.code);
     if (record.rank == rank_) return Fail(Error(code, record.text));
-    return Fail(Error(code, fmt::format("rank {} reports: {}", record.rank, record.text)));
+    return Fail(Error(code, fmt::format("rank {} reports: {}", NameOf(record.rank), record.text)));
   }
   void WakeAll() {
     for (int rank = 0; rank < size_; ++rank) {
@@ -467,6 +471,7 @@ class SharedMemoryTransport final : public Transport {
   const std::shared_ptr<Segment> segment_;
   const SegmentLayout layout_;
   const int rank_, size_;
+  const std::vector<int> in_job_;
   const Duration timeout_;
   const int spins_;
   const GroupSplitter splitter_;
@@ -487,9 +492,9 @@ void InitializeSharedMemory(Segment& segment, int ranks) {
   for (int rank = 0; rank < ranks; ++rank) layout.Rank(segment.data(), rank).presence.Initialize();
 }
 
-std::unique_ptr<Transport> MakeSharedMemoryTransport(std::shared_ptr<Segment> segment, int rank, int ranks,
+std::unique_ptr<Transport> MakeSharedMemoryTransport(std::shared_ptr<Segment> segment, GroupMembers members,
                                                      Duration timeout, GroupSplitter splitter) {
-  return std::make_unique<SharedMemoryTransport>(std::move(segment), rank, ranks, timeout, std::move(splitter));
+  return std::make_unique<SharedMemoryTransport>(std::move(segment), std::move(members), timeout, std::move(splitter));
 }
 
 }  // namespace millrace::engine

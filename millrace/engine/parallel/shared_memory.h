@@ -24,7 +24,7 @@ void InitializeSharedMemory(Segment& segment, int ranks);
 using GroupSplitter =
     std::function<Result<std::unique_ptr<Collective>>(const std::string& name, std::span<const int> members)>;
 
-/// Returns rank `rank` of a group that exchanges through `segment`. Each rank makes one.
+/// Returns rank `members.rank` of a group that exchanges through `segment`. Each rank makes one.
 ///
 /// Tensors of any size pass in chunks. Each rank copies its chunks into slots of the segment; the others read them
 /// there, so that chunks stay in the processor's cache. A rank that waits sleeps in the kernel (futex). It notices at
@@ -32,7 +32,7 @@ using GroupSplitter =
 ///
 /// All-reduce is a reduce-scatter, then an all-gather. Both are pipelined: while a rank adds one chunk, its peers copy
 /// the next one.
-std::unique_ptr<Transport> MakeSharedMemoryTransport(std::shared_ptr<Segment> segment, int rank, int ranks,
+std::unique_ptr<Transport> MakeSharedMemoryTransport(std::shared_ptr<Segment> segment, GroupMembers members,
                                                      Duration timeout, GroupSplitter splitter);
 
 }  // namespace millrace::engine

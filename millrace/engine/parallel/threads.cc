@@ -44,15 +44,15 @@ class ThreadGroups {
 };
 
 std::unique_ptr<Collective> MakeThreadRank(std::shared_ptr<ThreadGroups> groups, std::shared_ptr<Segment> segment,
-                                           std::string path, int rank, int ranks, Duration timeout) {
-  auto split = [groups, path, rank, timeout](const std::string& name,
-                                             std::span<const int> members) -> Result<std::unique_ptr<Collective>> {
-    const std::string group = fmt::format("{}/{}[{}]", path, name, fmt::join(members, ","));
-    const int size = static_cast<int>(members.size());
-    const int index = static_cast<int>(std::ranges::find(members, rank) - members.begin());
-    return MakeThreadRank(groups, MR_TRY(groups->Join(group, size)), group, index, size, timeout);
+                                           std::string path, GroupMembers members, Duration timeout) {
+  auto split = [groups, path, members, timeout](const std::string& name,
+                                                std::span<const int> some) -> Result<std::unique_ptr<Collective>> {
+    const std::string group = fmt::format("{}/{}[{}]", path, name, fmt::join(some, ","));
+    GroupMembers part = members.Part(some);
+    auto joined = MR_TRY(groups->Join(group, part.size()));
+    return MakeThreadRank(groups, std::move(joined), group, std::move(part), timeout);
   };
-  return MakeCollective(MakeSharedMemoryTransport(std::move(segment), rank, ranks, timeout, std::move(split)));
+  return MakeCollective(MakeSharedMemoryTransport(std::move(segment), members, timeout, std::move(split)));
 }
 
 }  // namespace
@@ -66,7 +66,7 @@ std::vector<std::unique_ptr<Collective>> ConnectThreads(int size, Duration timeo
   const auto groups = std::make_shared<ThreadGroups>();
   for (int rank = 0; rank < size; ++rank) {
     // Fails only without memory, as an allocation would.
-    ranks.push_back(MakeThreadRank(groups, groups->Join("", size).value(), "", rank, size, timeout));
+    ranks.push_back(MakeThreadRank(groups, groups->Join("", size).value(), "", GroupMembers::Job(rank, size), timeout));
   }
   return ranks;
 }

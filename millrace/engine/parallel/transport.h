@@ -6,11 +6,24 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "millrace/base/result.h"
 #include "millrace/engine/parallel/collective.h"
 
 namespace millrace::engine {
+
+/// The ranks of a group.
+struct GroupMembers {
+  int rank = 0;             ///< this one, in the group
+  std::vector<int> in_job;  ///< of each, its rank in the job: errors name that
+
+  int size() const { return static_cast<int>(in_job.size()); }
+  /// Returns a group of some of these, of which this rank is one.
+  GroupMembers Part(std::span<const int> members) const;
+  /// Returns the members of a whole job.
+  static GroupMembers Job(int rank, int ranks);
+};
 
 /// The operations of Collective, without a background: each call blocks until the operation is done on this rank.
 /// MakeCollective() makes a Collective of it, which also checks the arguments: tensors are contiguous, on the CPU, and
