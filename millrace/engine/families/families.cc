@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 
@@ -19,6 +20,15 @@ std::span<const ModelFamily> ModelFamilies() {
   };
 #undef MILLRACE_FAMILY
   return kFamilies;
+}
+
+void SetHeads(Json& json, ModelHeads heads, std::int64_t classes) {
+  const Json* type = JsonFind(json, "model_type");
+  for (const ModelFamily& family : ModelFamilies()) {
+    if (family.set_heads == nullptr || type == nullptr || !type->is_string()) continue;
+    const std::string name = type->get<std::string>();
+    if (std::ranges::find(family.model_types, name) != family.model_types.end()) family.set_heads(json, heads, classes);
+  }
 }
 
 Result<std::shared_ptr<const ModelConfig>> ParseModelConfig(const Json& json, std::string_view what) {

@@ -75,6 +75,10 @@ void Model::MakeLayers(std::vector<ModelStage> stages, LayerFactory& make) {
   }
 }
 
+bool Model::IsOfHead(const NamedParameter& parameter) const {
+  return stages_.back().predicts && parameter.begin >= buffer_->groups()[head_group_].begin;
+}
+
 void Model::SetRecompute(Recompute what, int every) {
   recompute_ = what;
   recompute_every_ = every;

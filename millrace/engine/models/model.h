@@ -75,6 +75,8 @@ class Model {
   ParameterBuffer& buffer() { return *buffer_; }
   /// Returns the parameters in a fixed order. A tied LM head appears once, as the embedding.
   const std::vector<NamedParameter>& Parameters() { return buffer().parameters(); }
+  /// Returns whether the head declares this parameter. A tied LM head is the embedding's.
+  bool IsOfHead(const NamedParameter& parameter) const;
   /// Returns the stages that this rank has, in order. One that is the whole model, unless MakeModel was told otherwise.
   const std::vector<ModelStage>& stages() const { return stages_; }
   const TensorRanks& ranks() const { return ranks_; }

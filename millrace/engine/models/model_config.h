@@ -35,6 +35,9 @@ class ModelConfig {
   virtual double initializer_range() const = 0;
   /// Returns whether models of this family predict the next token, so that text can be generated.
   virtual bool generates() const { return true; }
+  // What the model's heads predict: tokens, and classes of rows.
+  virtual bool predicts_tokens() const { return true; }
+  virtual bool predicts_rows() const { return false; }
   /// Returns a model of this configuration, without layers. MakeModel (make_model.h) completes it.
   /// REQUIRES: Validate() succeeds.
   virtual std::unique_ptr<Model> Build(std::shared_ptr<const ModelConfig> self) const = 0;

@@ -95,7 +95,8 @@ LossAndGradients LossByChunks(const at::Tensor& x, const at::Tensor& head, const
   const std::int64_t rows = x.size(0);
   const std::int64_t* label = Data<std::int64_t>(labels);
   for (std::int64_t row = 0; row < rows; ++row) {
-    TORCH_CHECK(label[row] >= 0 && label[row] < vocab, "label ", label[row], " is outside the vocabulary of ", vocab);
+    TORCH_CHECK(label[row] >= 0 && label[row] < vocab, "label ", label[row], " is not one of ", vocab, ", 0 to ",
+                vocab - 1);
   }
   LossAndGradients result;
   if (gradients) {

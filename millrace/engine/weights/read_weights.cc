@@ -46,7 +46,11 @@ RowRange RowsOf(const PendingRead& pending) {
 /// lack the first part ("transformer.wte.weight" is "wte.weight").
 std::optional<std::string> FindWeight(const checkpoint::Manifest& manifest, const std::string& name) {
   const std::size_t dot = name.find('.');
-  for (const std::string& candidate : {name, name.substr(dot == name.npos ? 0 : dot + 1)}) {
+  std::string old_name = name;  // of norms, in files of the first BERTs
+  if (const std::size_t at = name.rfind(".LayerNorm."); at != name.npos) {
+    old_name = name.substr(0, at) + (name.ends_with("weight") ? ".LayerNorm.gamma" : ".LayerNorm.beta");
+  }
+  for (const std::string& candidate : {name, name.substr(dot == name.npos ? 0 : dot + 1), old_name}) {
     std::string full = std::string(checkpoint::kModelGroup) + candidate;
     if (manifest.tensors.contains(full)) return full;
   }
@@ -103,13 +107,18 @@ Status ReadBatch(checkpoint::Reader& reader, std::vector<PendingRead>& batch, co
 
 }  // namespace
 
-Status ReadWeights(checkpoint::Reader& reader, Model& model, const object::Call& call) {
+Status ReadWeights(checkpoint::Reader& reader, Model& model, std::vector<std::string>* absent,
+                   const object::Call& call) {
   const checkpoint::Manifest& manifest = reader.manifest();
   std::vector<PendingRead> batch;
   std::uint64_t buffered = 0;
   for (const OwnedPiece& piece : model.buffer().owned_pieces()) {
     const NamedParameter& parameter = model.Parameters()[piece.parameter];
     auto name = FindWeight(manifest, parameter.name);
+    if (!name && absent != nullptr && model.IsOfHead(parameter)) {
+      absent->push_back(parameter.name);
+      continue;
+    }
     if (!name) return Fail(Code::kNotFound, "{} has no weight {}", reader.name(), parameter.name);
     const checkpoint::TensorMeta& meta = manifest.tensors.at(*name);
     PendingRead pending{.parameter = &parameter,

@@ -1,6 +1,9 @@
 // Loading the weights of a model.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "millrace/base/result.h"
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/engine/models/model.h"
@@ -12,7 +15,10 @@ namespace millrace::engine {
 /// types, and transposes the matrices that Hugging Face stores so. Weights that need neither are read in place. Others
 /// pass through a buffer of about 256 MiB. Ranks that hold more than they own then call DataExchange::ShareValues().
 /// Blocks.
+/// If `absent` is not null, weights of the model's head may be missing: they keep their values, and their names are
+/// added to it. So a pre-trained model gets a new head.
 /// Errors: kNotFound if a weight is missing; kCorrupt if a weight has another shape; those of Reader::ReadMany.
-Status ReadWeights(checkpoint::Reader& reader, Model& model, const object::Call& call = {});
+Status ReadWeights(checkpoint::Reader& reader, Model& model, std::vector<std::string>* absent = nullptr,
+                   const object::Call& call = {});
 
 }  // namespace millrace::engine

@@ -73,7 +73,7 @@ Result<LoadedModel> LoadModel(object::Connection& connection, const LoadOptions&
   bool add_bos = MR_TRY(AddsBos(source, *tokenizer, call));
   auto type = options.precision == "bf16" ? at::kBFloat16 : at::kFloat;
   auto model = MR_TRY(engine::MakeModel(config, type, at::kCPU, /*seed=*/0));
-  MR_TRY(engine::ReadWeights(source.reader(), *model, call));
+  MR_TRY(engine::ReadWeights(source.reader(), *model, nullptr, call));
   log.Info("model loaded",
            {{"from", name}, {"parameters", config->ParameterCount()}, {"precision", options.precision}});
   return LoadedModel{.model = MakeEngineModel(std::move(model), tokenizer->vocab_size()),

@@ -35,9 +35,6 @@ class Bert final : public Model {
         blocks_(static_cast<std::size_t>(config.num_layers)) {}
 
  private:
-  bool PredictsTokens() const { return config_.heads != BertHeads::kClassification; }
-  bool PredictsRows() const { return config_.heads != BertHeads::kMaskedLm; }
-
   void MakeEmbedding(LayerFactory& make) override {
     const std::int64_t hidden = config_.hidden_size;
     tokens_ = make.MakeTokenEmbedding(table_);
@@ -49,8 +46,8 @@ class Bert final : public Model {
   void MakeHead(LayerFactory& make) override {
     const std::int64_t hidden = config_.hidden_size;
     make.SeeWholeTokens();  // the heads are small: every rank computes all of them, but for the products with the table
-    if (PredictsRows()) pooler_ = make.MakeLinear({hidden, {{"bert.pooler.dense", hidden}}, true});
-    if (PredictsTokens()) {
+    if (config_.predicts_rows()) pooler_ = make.MakeLinear({hidden, {{"bert.pooler.dense", hidden}}, true});
+    if (config_.predicts_tokens()) {
       transform_ = make.MakeLinear({hidden, {{"cls.predictions.transform.dense", hidden}}, true});
       transform_norm_ = make.MakeLayerNorm("cls.predictions.transform.LayerNorm", hidden, config_.layer_norm_eps);
       decoder_ = make.MakeTiedHead(table_, "cls.predictions.bias");
@@ -117,10 +114,10 @@ class Bert final : public Model {
   at::Tensor Loss(const Stream& x, const ModelBatch& batch, const ForwardContext& context) const override {
     const at::Tensor hidden = ranks().divides_tokens() ? ops::JoinRows(x.residual, ranks()) : x.residual;
     at::Tensor loss;
-    if (PredictsTokens() && batch.labels.defined()) {
+    if (config_.predicts_tokens() && batch.labels.defined()) {
       loss = TokenLoss(hidden, batch);
     }
-    if (PredictsRows() && batch.row_labels.defined()) {
+    if (config_.predicts_rows() && batch.row_labels.defined()) {
       const ops::DropoutSite drop = config_.heads == BertHeads::kClassification
                                         ? context.DropoutAt(kBertPooled, config_.classifier_dropout)
                                         : ops::DropoutSite{};
@@ -136,7 +133,7 @@ class Bert final : public Model {
   }
 
   at::Tensor Scores(const Stream& x, const ForwardContext& context, const at::Tensor&) const override {
-    if (!PredictsTokens()) return row_head_.Forward(Pool(x.residual, context.sequences.count()));
+    if (!config_.predicts_tokens()) return row_head_.Forward(Pool(x.residual, context.sequences.count()));
     return decoder_.Forward(Transform(x.residual));
   }
 

@@ -40,6 +40,8 @@ class BertConfig final : public ModelConfig {
   Status Validate(std::string_view what) const override;
   double initializer_range() const override { return initializer_stddev; }
   bool generates() const override { return false; }
+  bool predicts_tokens() const override { return heads != BertHeads::kClassification; }
+  bool predicts_rows() const override { return heads != BertHeads::kMaskedLm; }
   std::unique_ptr<Model> Build(std::shared_ptr<const ModelConfig> self) const override;
 };
 

@@ -1,4 +1,7 @@
 #include "millrace/engine/families/bert/bert.h"
+
+#include <algorithm>
+
 #include "millrace/engine/models/config_fields.h"
 
 namespace millrace::engine {
@@ -47,13 +50,27 @@ Status RejectUnsupported(const Json& json, std::string_view what) {
   return {};
 }
 
+std::string_view BertArchitecture(BertHeads heads) {
+  return std::ranges::find(kHeads, heads, &NamedHeads::heads)->architecture;
+}
+
+void SetBertHeads(Json& json, ModelHeads heads, std::int64_t classes) {
+  const BertHeads own = heads == ModelHeads::kRows     ? BertHeads::kClassification
+                        : heads == ModelHeads::kTokens ? BertHeads::kMaskedLm
+                                                       : BertHeads::kPreTraining;
+  json["architectures"] = Json::array({BertArchitecture(own)});
+  if (heads == ModelHeads::kRows) json["num_labels"] = classes;
+}
+
 }  // namespace
 
 ModelFamily BertFamily() {
   static constexpr std::string_view kTypes[] = {"bert"};
-  return {kTypes, [](const Json& json, std::string_view what) -> Result<std::shared_ptr<const ModelConfig>> {
+  return {.model_types = kTypes,
+          .parse = [](const Json& json, std::string_view what) -> Result<std::shared_ptr<const ModelConfig>> {
             return std::shared_ptr<const ModelConfig>(MR_TRY(BertConfig::FromJson(json, what)));
-          }};
+          },
+          .set_heads = SetBertHeads};
 }
 
 ModelSizes BertConfig::sizes() const {
@@ -68,11 +85,7 @@ ModelSizes BertConfig::sizes() const {
 }
 
 Json BertConfig::ToJson() const {
-  std::string_view architecture;
-  for (const NamedHeads& named : kHeads) {
-    if (named.heads == heads) architecture = named.architecture;
-  }
-  Json json = {{"architectures", {architecture}},
+  Json json = {{"architectures", {BertArchitecture(heads)}},
                {"model_type", "bert"},
                {"vocab_size", vocab_size},
                {"hidden_size", hidden_size},
