@@ -29,18 +29,13 @@ engine::OptimizerOptions OptimizerOf(const jobs::OptimizerSpec& from) {
   return options;
 }
 
-engine::ParallelOptions ParallelOf(const jobs::Spec& spec) { return spec.train.parallel.options; }
-
-/// Errors: kUnsupported if the training loop cannot run the layout.
-Status CheckLayout(const jobs::Spec& spec) {
-  const engine::ParallelOptions options = ParallelOf(spec);
-  if (!spec.train.parallel.automatic && options.pipeline == 1 && options.zero == 0 &&
-      options.recompute == engine::Recompute::kNone) {
-    return {};
-  }
-  return Fail(Code::kUnsupported,
-              "train.parallel: this version trains with data, tensor and sequence parallelism only; leave layout, "
-              "pipeline, zero and recompute out (millrace job plan knows them all)");
+train::SpikeOptions SpikesOf(const jobs::SpikeSpec& from) {
+  using Action = train::SpikeOptions::Action;
+  return {.action = from.action == "skip_step"   ? Action::kSkipStep
+                    : from.action == "roll_back" ? Action::kRollBack
+                                                 : Action::kNone,
+          .sigma = from.sigma,
+          .window = static_cast<std::uint32_t>(from.window)};
 }
 
 engine::Schedule ScheduleOf(const jobs::ScheduleSpec& from, double lr) {
@@ -62,18 +57,13 @@ engine::Schedule ScheduleOf(const jobs::ScheduleSpec& from, double lr) {
 }  // namespace
 
 Result<train::Options> OptionsOf(const jobs::Spec& spec) {
-  MR_TRY(CheckLayout(spec));
   const jobs::TrainSpec& from = spec.train;
-  if (spec.data.dataset.objective != data::Objective::kCausalLm) {
-    return Fail(Code::kUnsupported,
-                "train.objective {} is not supported by this version: its data can be looked at (millrace data plan, "
-                "millrace data cat), and models cannot learn it yet",
-                data::ObjectiveName(spec.data.dataset.objective));
-  }
   train::Options options;
   options.name = spec.name;
   options.model_config = jobs::ModelConfigOf(spec);
   options.model_url = spec.model.from;
+  const std::size_t named = spec.data.dataset.classification.classes.size();
+  options.classes = spec.model.num_labels.value_or(named > 0 ? static_cast<int>(named) : 2);
   options.precision = from.precision == "bf16" ? at::kBFloat16 : at::kFloat;
   options.data = spec.data.dataset;
   options.tokenizer_url = spec.data.tokenizer;
@@ -87,8 +77,13 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
   options.warmup_proportion = from.schedule.warmup_proportion;
   options.loss = {.label_smoothing = from.loss.label_smoothing, .z_loss = from.loss.z_loss};
   options.clip_norm = from.optimizer.clip_norm;
-  const engine::ParallelOptions parallel = ParallelOf(spec);
-  options.parallel = {.tensor = parallel.tensor, .sequence = parallel.sequence, .placement = parallel.placement};
+  options.spikes = SpikesOf(from.spikes);
+  options.parallel = from.parallel.options;
+  if (from.parallel.automatic) {
+    options.auto_layout = train::AutoLayout{.machine = spec.run.machine,
+                                            .memory_weight = from.parallel.WeightOfMemory(),
+                                            .ranks_per_machine = spec.run.processes_per_node};
+  }
   options.seed = from.seed;
   options.checkpoint_url = spec.checkpoint.url;
   options.checkpoint_every = spec.checkpoint.every_steps;
@@ -113,6 +108,7 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
   options.eval_every = spec.eval.every_steps;
   options.eval_samples = spec.eval.samples;
   options.eval_perplexity = std::ranges::find(spec.eval.metrics, "perplexity") != spec.eval.metrics.end();
+  options.eval_accuracy = std::ranges::find(spec.eval.metrics, "accuracy") != spec.eval.metrics.end();
   options.log_every = spec.log.every_steps;
   options.tensorboard_url = spec.log.tensorboard;
   options.metrics_listen = spec.log.metrics_listen;

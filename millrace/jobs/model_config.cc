@@ -10,6 +10,24 @@ namespace {
 /// two of a plain MLP (Shazeer 2020), rounded up to a multiple of 8 for the vector units.
 int LlamaInner(int hidden_size) { return (hidden_size * 8 / 3 + 7) / 8 * 8; }
 
+/// The heads follow from train.objective, when the model is made.
+Json BertConfigOf(const ModelSpec& from, int positions) {
+  Json json = {{"model_type", "bert"},
+               {"vocab_size", from.vocab_size},
+               {"hidden_size", from.hidden_size},
+               {"intermediate_size", from.intermediate_size.value_or(4 * from.hidden_size)},
+               {"num_hidden_layers", from.num_layers},
+               {"num_attention_heads", from.num_heads},
+               {"max_position_embeddings", positions}};
+  const auto set = [&](std::string_view key, const std::optional<double>& value) {
+    if (value) json[std::string(key)] = *value;
+  };
+  set("hidden_dropout_prob", from.hidden_dropout_prob);
+  set("attention_probs_dropout_prob", from.attention_probs_dropout_prob);
+  set("classifier_dropout", from.classifier_dropout);
+  return json;
+}
+
 }  // namespace
 
 Json ModelConfigOf(const Spec& spec) {
@@ -29,6 +47,7 @@ Json ModelConfigOf(const Spec& spec) {
             {"rope_theta", from.rope_theta},
             {"tie_word_embeddings", from.tie_word_embeddings.value_or(false)}};
   }
+  if (from.family == "bert") return BertConfigOf(from, positions);
   // GPT-2 and GPT-J have the same keys.
   Json json = {
       {"model_type", from.family},  {"vocab_size", from.vocab_size},

@@ -27,6 +27,9 @@ struct ModelSpec {
   // Only for gpt2 and gptj. An absent value has the default of transformers' configuration.
   std::optional<int> rotary_dim;
   std::optional<double> embd_pdrop, attn_pdrop, resid_pdrop;
+  // Only for bert, likewise.
+  std::optional<double> hidden_dropout_prob, attention_probs_dropout_prob, classifier_dropout;
+  std::optional<int> num_labels;  ///< classes of train.objective classification; nothing: 2
   bool operator==(const ModelSpec&) const = default;
 };
 /// The key `tokenizer` beside the options of the data set, which have a key each (spec_fields.h).
@@ -79,8 +82,15 @@ struct ParallelSpec {
   engine::ParallelOptions options;  ///< as given
   std::optional<int> microbatches;  ///< in a step, of each data-parallel rank; nothing: they follow from micro_batch
   std::string optimize = "speed";   ///< what the planner looks for: speed | memory
-  std::optional<double> memory_weight;  ///< nothing: 0 for speed, 0.8 for memory
+  std::optional<double> memory_weight;  ///< nothing: 0 for speed; for memory 0.8, as in SageMaker's library
+  double WeightOfMemory() const { return memory_weight.value_or(optimize == "memory" ? 0.8 : 0); }
   bool operator==(const ParallelSpec&) const = default;
+};
+struct SpikeSpec {
+  std::string action = "none";
+  double sigma = 6;
+  int window = 128;
+  bool operator==(const SpikeSpec&) const = default;
 };
 struct TrainSpec {
   std::optional<double> epochs;
@@ -91,6 +101,7 @@ struct TrainSpec {
   OptimizerSpec optimizer;
   ScheduleSpec schedule;
   LossSpec loss;
+  SpikeSpec spikes;
   ParallelSpec parallel;
   std::uint64_t seed = 42;
   int threads = 0;  ///< per rank; 0: the machine's cores divided by the ranks on it

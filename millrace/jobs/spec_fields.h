@@ -63,8 +63,9 @@ inline constexpr std::string_view kChosenKeys[] = {
 
 template <class Visitor>
 void VisitModel(Visitor& v, ModelSpec& model) {
-  v.Word("family", model.family, {{"llama", "gpt2", "gptj"}, {"bert"}});
+  v.Word("family", model.family, {{"llama", "gpt2", "gptj", "bert"}, {}});
   v.Text("from", model.from, TextKind::kUrl, false);
+  v.OptionalInteger("num_labels", model.num_labels, 1, 1 << 20);
   if (!model.from.empty()) {
     return v.Refused("config", Code::kInvalidArgument, "leave it out: the folder of model.from has a config.json");
   }
@@ -75,11 +76,17 @@ void VisitModel(Visitor& v, ModelSpec& model) {
     c.OptionalInteger("intermediate_size", model.intermediate_size, 1, 1 << 20);
     c.Integer("vocab_size", model.vocab_size, 0, 1 << 22);
     c.Integer("max_position_embeddings", model.max_position_embeddings, 0, 1 << 24);
-    c.OptionalFlag("tie_word_embeddings", model.tie_word_embeddings);
+    if (model.family != "bert") c.OptionalFlag("tie_word_embeddings", model.tie_word_embeddings);
     if (model.family == "llama") {
       c.Integer("num_kv_heads", model.num_kv_heads, 1, 1024);
       c.Number("rms_norm_eps", model.rms_norm_eps, 1e-12, 1);
       c.Number("rope_theta", model.rope_theta, 1, 1e12);
+      return;
+    }
+    if (model.family == "bert") {
+      c.OptionalNumber("hidden_dropout_prob", model.hidden_dropout_prob, 0, 0.999);
+      c.OptionalNumber("attention_probs_dropout_prob", model.attention_probs_dropout_prob, 0, 0.999);
+      c.OptionalNumber("classifier_dropout", model.classifier_dropout, 0, 0.999);
       return;
     }
     if (model.family == "gptj") c.OptionalInteger("rotary_dim", model.rotary_dim, 2, 4096);
@@ -319,6 +326,11 @@ void VisitTrain(Visitor& v, TrainSpec& train, data::Objective& objective) {
     s.Number("label_smoothing", train.loss.label_smoothing, 0, 0.999);
     s.Number("z_loss", train.loss.z_loss, 0, 1);
   });
+  v.Section("spikes", [&](auto& s) {
+    s.Word("action", train.spikes.action, {{"none", "skip_step", "roll_back"}, {}});
+    s.Number("sigma", train.spikes.sigma, 1, 1000);
+    s.Integer("window", train.spikes.window, 4, 1 << 20);
+  });
   v.SectionOr("parallel", "auto", train.parallel.automatic, [&](auto& p) { VisitParallel(p, train.parallel); });
   v.Refused("lora", Code::kUnsupported, kNotYet);
   v.Integer("seed", train.seed, 0, kAnyCount);
@@ -330,7 +342,7 @@ void VisitEval(Visitor& v, EvalSpec& eval) {
   v.Integer("every_steps", eval.every_steps, 0, std::int64_t{1} << 40);
   v.Integer("samples", eval.samples, 1, 1 << 24);
   v.Neutral("held_out", "true");
-  v.Words("metrics", eval.metrics, {{"loss", "perplexity"}, {"accuracy"}});
+  v.Words("metrics", eval.metrics, {{"loss", "perplexity", "accuracy"}, {}});
 }
 
 template <class Visitor>

@@ -153,7 +153,6 @@ TEST(Spec, RefusesWithASentence) {
 
       Refusal{"name=../up", kInvalid, "letters, digits"},
       Refusal{"name=", kInvalid, "name"},
-      Refusal{"model.family=bert", kUnsupported, "use llama"},
       Refusal{"model.family=lama", kInvalid, "one of llama"},
       Refusal{"model.config.hidden_size=100", kInvalid, "multiple of twice num_heads"},
       Refusal{"model.config.num_kv_heads=3", kInvalid, "divide num_heads"},

@@ -38,7 +38,7 @@ class LayoutSearch {
   Result<SearchResult> Run() {
     for (const int tensor : Divisors(setup_.ranks)) {
       // Beyond a machine, the exchanges of each layer take longer than the layer.
-      if (tensor > 1 && (!goal_.divides_matrices || tensor > setup_.ranks_per_machine)) break;
+      if (tensor > 1 && tensor > setup_.ranks_per_machine) break;
       for (const bool sequence : {false, true}) {
         for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
           if (sequence && (tensor == 1 || setup_.micro_tokens() % tensor != 0)) continue;

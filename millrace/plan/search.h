@@ -14,7 +14,6 @@ namespace millrace::plan {
 struct SearchGoal {
   double memory_weight = 0;  ///< 0: the fastest, and of equally fast ones that with least memory
   std::string placement = "cluster";
-  bool divides_matrices = true;  ///< false: no tensor parallelism, as the optimizer needs whole matrices
 };
 
 struct SearchResult {

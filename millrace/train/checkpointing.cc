@@ -5,7 +5,7 @@
 #include "millrace/checkpoint/local/local_tier.h"
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/checkpoint/save/replicas.h"
-#include "millrace/train/rank_group.h"
+#include "millrace/train/state/rank_group.h"
 #include "millrace/train/stopwatch.h"
 
 namespace millrace::train {
@@ -44,6 +44,14 @@ Result<std::optional<Checkpointing::Resumed>> Checkpointing::Resume(const std::v
   parent_ = reader.manifest().id();
   options_.log.Info("going on from a checkpoint", {{"checkpoint", reader.name()}, {"step", state.step}});
   return Resumed{.state = std::move(state), .metrics = reader.manifest().metrics};
+}
+
+Result<std::optional<Checkpointing::Resumed>> Checkpointing::GoBack(const std::vector<StateTensor>& tensors,
+                                                                    const RunIdentity& identity) {
+  if (const auto before = writer_->Wait(); !before) {
+    options_.log.Warning("an earlier checkpoint was not committed", {{"error", before.error()}});
+  }
+  return Resume(tensors, identity);
 }
 
 Status Checkpointing::Prepare(const std::vector<StateTensor>& tensors) {

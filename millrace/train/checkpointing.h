@@ -18,7 +18,7 @@
 #include "millrace/object/connection.h"
 #include "millrace/train/heartbeat.h"
 #include "millrace/train/options.h"
-#include "millrace/train/state.h"
+#include "millrace/train/state/run_state.h"
 
 namespace millrace::train {
 
@@ -58,6 +58,8 @@ class Checkpointing {
   /// Reads the newest checkpoint into the tensors. Nothing: there is none.
   /// Errors: kPreconditionFailed if it belongs to another run.
   Result<std::optional<Resumed>> Resume(const std::vector<StateTensor>& tensors, const RunIdentity& identity);
+  /// Waits for the saves under way, then reads the newest checkpoint as Resume() does.
+  Result<std::optional<Resumed>> GoBack(const std::vector<StateTensor>& tensors, const RunIdentity& identity);
 
   /// Prepares to save the tensors, whose memory it borrows. Call it after Resume().
   Status Prepare(const std::vector<StateTensor>& tensors);

@@ -7,7 +7,7 @@
 
 #include "millrace/data/loader.h"
 #include "millrace/engine/errors.h"
-#include "millrace/train/report.h"
+#include "millrace/train/reporting/report.h"
 
 namespace millrace::train {
 namespace {
@@ -21,13 +21,18 @@ Json EvalReport::ToJson() const {
   Json json = {{"event", "eval"},    {"step", step},     {"loss", NineDigits(loss)},
                {"samples", samples}, {"labels", labels}, {"seconds", seconds}};
   if (tells_perplexity) json["perplexity"] = NineDigits(std::exp(loss));
+  if (tells_accuracy) json["accuracy"] = NineDigits(accuracy);
+  if (tells_accuracy && has_row_accuracy) json["next_sentence_accuracy"] = NineDigits(row_accuracy);
   return json;
 }
 
 std::string EvalReport::ToText() const {
-  const std::string perplexity = tells_perplexity ? fmt::format("  perplexity {:.2f}", std::exp(loss)) : "";
-  return fmt::format("eval after step {}  loss {:.4f}{}  ({} held-out samples, {:.1f} s)", step, loss, perplexity,
-                     samples, seconds);
+  std::string metrics;
+  if (tells_perplexity) metrics += fmt::format("  perplexity {:.2f}", std::exp(loss));
+  if (tells_accuracy) metrics += fmt::format("  accuracy {:.4f}", accuracy);
+  if (tells_accuracy && has_row_accuracy) metrics += fmt::format("  next-sentence accuracy {:.4f}", row_accuracy);
+  return fmt::format("eval after step {}  loss {:.4f}{}  ({} held-out samples, {:.1f} s)", step, loss, metrics, samples,
+                     seconds);
 }
 
 Result<std::unique_ptr<Evaluator>> Evaluator::Open(object::Connection& connection,
@@ -58,32 +63,54 @@ Result<std::unique_ptr<Evaluator>> Evaluator::Open(object::Connection& connectio
                                       .global_batch = layout.data_ranks(),
                                       .threads = options.threads};
   const auto loader = MR_TRY(data::Loader::Start(dataset, budget, loading, {}, log));
-  std::vector<data::Batch> rows;
-  while (rows.size() < share) rows.push_back(MR_TRY(loader->Next()));
-  return std::unique_ptr<Evaluator>(new Evaluator(std::move(rows), layout));
+  std::vector<std::unique_ptr<MicroBatch>> rows;
+  while (rows.size() < share) rows.push_back(std::make_unique<MicroBatch>(MR_TRY(loader->Next())));
+  std::unique_ptr<Evaluator> made(new Evaluator(std::move(rows), layout));
+  MR_TRY(made->WeighRows());
+  return made;
 }
 
-Result<EvalReport> Evaluator::Evaluate(engine::Model& model) const {
-  double loss = 0;
-  std::uint64_t labels = 0;
-  MR_TRY(engine::CatchTorch("evaluation", [&] {
-    const at::NoGradGuard no_gradients;
-    for (data::Batch& row : rows_) {
-      const auto tensor = [&](std::vector<data::TokenId>& ids) {
-        return at::from_blob(ids.data(), {row.rows, row.sequence_length}, at::kInt).to(at::kLong);
-      };
-      loss += model.LossSum(tensor(row.inputs), tensor(row.labels), row.cu_seqlens).item<double>();
-      labels += row.loss_tokens;
-    }
-  }));
-  const double counts = layout_.counts_samples() ? 1 : 0;
+Status Evaluator::WeighRows() {
+  LabelCounts mine;
+  for (const auto& row : rows_) {
+    mine.tokens += row->data.loss_tokens;
+    mine.rows += row->data.loss_rows;
+  }
+  const std::int64_t counts = layout_.counts_samples() ? 1 : 0;
   const at::Tensor sums = at::tensor(
-      {counts * loss, counts * static_cast<double>(labels), counts * static_cast<double>(rows_.size())}, at::kDouble);
+      {counts * static_cast<std::int64_t>(mine.tokens), counts * static_cast<std::int64_t>(mine.rows)}, at::kLong);
+  MR_TRY(layout_.world().AllReduce(sums));
+  const auto* all = sums.data_ptr<std::int64_t>();
+  labels_ = {static_cast<std::uint64_t>(all[0]), static_cast<std::uint64_t>(all[1])};
+  for (const auto& row : rows_) row->batch.row_loss_weight = labels_.row_weight();
+  return {};
+}
+
+Result<EvalReport> Evaluator::Evaluate(engine::PipelineRunner& passes) const {
+  engine::Predictions predictions;
+  std::vector<engine::ModelBatch> batches;
+  for (const auto& row : rows_) {
+    batches.push_back(row->batch);
+    batches.back().predictions = &predictions;
+  }
+  const engine::PipelineSums passed = MR_TRY(passes.Evaluate(batches));
+  const double counts = layout_.counts_samples() ? 1 : 0;
+  const at::Tensor sums =
+      at::tensor({counts * passed.loss, counts * static_cast<double>(rows_.size()),
+                  counts * static_cast<double>(predictions.tokens), counts * static_cast<double>(predictions.rows)},
+                 at::kDouble);
   MR_TRY(layout_.world().AllReduce(sums));
   const double* all = sums.data_ptr<double>();
-  return EvalReport{.loss = all[0] / std::max(1.0, all[1]),
-                    .samples = static_cast<std::uint64_t>(all[2]),
-                    .labels = static_cast<std::uint64_t>(all[1])};
+  const auto share = [](double some, std::uint64_t of) {
+    return some / static_cast<double>(std::max<std::uint64_t>(1, of));
+  };
+  const double of_rows = share(all[3], labels_.rows);
+  return EvalReport{.loss = share(all[0], labels_.denominator()),
+                    .samples = static_cast<std::uint64_t>(all[1]),
+                    .labels = labels_.denominator(),
+                    .accuracy = labels_.tokens > 0 ? share(all[2], labels_.tokens) : of_rows,
+                    .row_accuracy = of_rows,
+                    .has_row_accuracy = labels_.tokens > 0 && labels_.rows > 0};
 }
 
 }  // namespace millrace::train

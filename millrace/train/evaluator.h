@@ -12,26 +12,31 @@
 #include "millrace/base/result.h"
 #include "millrace/data/batch/batch.h"
 #include "millrace/data/options/dataset_options.h"
-#include "millrace/engine/models/model.h"
+#include "millrace/engine/pipeline/pipeline_runner.h"
 #include "millrace/object/connection.h"
 #include "millrace/tokenizer/tokenizer.h"
 #include "millrace/train/layout.h"
+#include "millrace/train/micro_batch.h"
 
 namespace millrace::train {
 
 /// One evaluation, over all ranks.
 struct EvalReport {
   std::uint64_t step = 0;  ///< steps done
-  double loss = 0;         ///< mean over the labels
+  double loss = 0;         ///< mean over the labels; of tokens plus of rows, if there are both
   std::uint64_t samples = 0, labels = 0;
+  double accuracy = 0;      ///< the share of the labels that the model predicts: of tokens or, without any, of rows
+  double row_accuracy = 0;  ///< of row labels beside those of tokens: of next sentences
+  bool has_row_accuracy = false;
   double seconds = 0;
   bool tells_perplexity = true;  ///< e to the loss
+  bool tells_accuracy = false;
 
   Json ToJson() const;
   std::string ToText() const;
 };
 
-/// Holds a rank's share of the held-out sequences as tokens, in samples / ranks × 8 × sequence length bytes. Does not
+/// Holds a rank's share of the held-out sequences as tokens, in samples / ranks × 16 × sequence length bytes. Does not
 /// change gradients, random numbers or the position in the training data: a run has the same losses with and without
 /// it. One owner thread.
 class Evaluator {
@@ -44,14 +49,18 @@ class Evaluator {
                                                  data::DatasetOptions options, std::uint64_t samples,
                                                  const RankLayout& layout, const Logger& log);
 
-  /// Computes the loss. A collective operation. The caller sets step, seconds and tells_perplexity.
-  Result<EvalReport> Evaluate(engine::Model& model) const;
+  /// Computes the loss. A collective operation. The caller sets step, seconds and what is told.
+  Result<EvalReport> Evaluate(engine::PipelineRunner& passes) const;
 
  private:
-  Evaluator(std::vector<data::Batch> rows, const RankLayout& layout) : rows_(std::move(rows)), layout_(layout) {}
+  /// Counts the labels of all ranks.
+  Status WeighRows();
+  Evaluator(std::vector<std::unique_ptr<MicroBatch>> rows, const RankLayout& layout)
+      : rows_(std::move(rows)), layout_(layout) {}
 
-  mutable std::vector<data::Batch> rows_;  ///< one sequence each; the model reads them in place
+  std::vector<std::unique_ptr<MicroBatch>> rows_;  ///< one sequence each
   const RankLayout& layout_;
+  LabelCounts labels_;  ///< of all ranks
 };
 
 }  // namespace millrace::train

@@ -13,18 +13,20 @@
 #include "millrace/checkpoint/retention/retention.h"
 #include "millrace/checkpoint/tier/local_tier_options.h"
 #include "millrace/data/options/dataset_options.h"
+#include "millrace/engine/layout/parallel_options.h"
 #include "millrace/engine/ops/cross_entropy.h"
 #include "millrace/engine/optim/make_optimizer.h"
 #include "millrace/engine/optim/schedule.h"
 #include "millrace/http/server/access.h"
+#include "millrace/train/spikes.h"
 
 namespace millrace::train {
 
-/// How the ranks divide the work.
-struct ParallelOptions {
-  int tensor = 1;                     ///< ranks that divide each layer
-  bool sequence = false;              ///< they also divide the tokens between the layers
-  std::string placement = "cluster";  ///< engine::Mesh
+/// What the planner looks for, where it chooses the layout.
+struct AutoLayout {
+  std::string machine;       ///< plan::Machine::Find; empty: this machine
+  double memory_weight = 0;  ///< plan::SearchGoal
+  int ranks_per_machine = 1;
 };
 
 struct Options {
@@ -35,6 +37,7 @@ struct Options {
   std::string model_url;  ///< checkpoint or Hugging Face folder to start from; empty: random weights
   at::ScalarType precision = at::kFloat;
 
+  std::int64_t classes = 2;  ///< of rows, with Objective::kClassification
   data::DatasetOptions data;
   std::string tokenizer_url;  ///< of its file, or of a model that came with one
 
@@ -47,7 +50,9 @@ struct Options {
   double warmup_proportion = 0;  ///< of all steps; if it is not 0, schedule.warmup_steps is computed
   engine::ops::LossOptions loss;
   double clip_norm = 1;  ///< 0: none
-  ParallelOptions parallel;
+  SpikeOptions spikes;
+  engine::ParallelOptions parallel;
+  std::optional<AutoLayout> auto_layout;  ///< the planner chooses `parallel`, all but placement
   std::uint64_t seed = 42;
 
   std::string checkpoint_url;  ///< empty: none are made
@@ -68,6 +73,7 @@ struct Options {
   std::uint64_t eval_every = 0;      ///< steps between two evaluations of the held-out part; 0: none are made
   std::uint64_t eval_samples = 256;  ///< at most so many of its sequences
   bool eval_perplexity = true;       ///< report it beside the loss
+  bool eval_accuracy = false;        ///< likewise
 
   std::uint64_t log_every = 1;
   std::string tensorboard_url;  ///< empty: none

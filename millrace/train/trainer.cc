@@ -9,32 +9,23 @@
 #include "millrace/engine/families/families.h"
 #include "millrace/engine/gradients/divided_gradients.h"
 #include "millrace/engine/models/make_model.h"
+#include "millrace/engine/pipeline/pipeline_runner.h"
 #include "millrace/engine/sharding/data_exchange.h"
 #include "millrace/engine/weights/read_weights.h"
 #include "millrace/metrics/endpoint.h"
 #include "millrace/tokenizer/open/open.h"
+#include "millrace/train/auto_layout.h"
 #include "millrace/train/checkpointing.h"
 #include "millrace/train/heartbeat.h"
 #include "millrace/train/layout.h"
-#include "millrace/train/state.h"
-#include "millrace/train/step_metrics.h"
+#include "millrace/train/reporting/step_metrics.h"
+#include "millrace/train/reporting/telemetry.h"
+#include "millrace/train/state/run_state.h"
+#include "millrace/train/step_runner.h"
 #include "millrace/train/stopwatch.h"
-#include "millrace/train/telemetry.h"
 
 namespace millrace::train {
 namespace {
-
-/// Summed over a batch's tokens: the length of the row, or of the document in it, that a token attends within.
-double ContextOf(const data::Batch& batch) {
-  double sum = 0;
-  const double row = batch.sequence_length;
-  if (batch.cu_seqlens.empty()) sum = batch.rows * row * row;
-  for (std::size_t i = 1; i < batch.cu_seqlens.size(); ++i) {
-    const double document = batch.cu_seqlens[i] - batch.cu_seqlens[i - 1];
-    sum += document * document;
-  }
-  return sum;
-}
 
 /// One rank's run. Built up in Prepare, then driven by Run; members are destroyed in the reverse order.
 class Trainer {
@@ -45,33 +36,41 @@ class Trainer {
         options_(options),
         observer_(observer),
         clock_(*options.clock),
-        data_budget_(options.memory_budget) {}
+        data_budget_(options.memory_budget),
+        spikes_(options.spikes) {}
 
   Status Prepare();
   Result<Outcome> Run(std::stop_token stop);
 
  private:
+  /// Of a step, over all ranks.
   struct Sums {
-    double loss = 0;
-    std::uint64_t tokens = 0;  ///< labels that count
-    double context = 0;        ///< summed over all tokens: the length of the document that each attends within
+    PassSums passes;
     bool stop = false;
-    SaversBusy busy;  ///< a checkpoint there would have to wait
+    SaversBusy busy;
   };
 
   bool leads() const { return group_.rank() == 0; }
   Status CheckBatch() const;
+  void SetHeadsOf(Json& json) const;
+  Status CheckModel(const engine::ModelConfig& config, const std::string& what) const;
+  /// Returns how many a rank has in a step.
+  int MicroBatches() const { return options_.global_batch / (layout_->data_ranks() * options_.micro_batch); }
   Status OpenData();
   Result<checkpoint::ModelSource> OpenSource();
   Status OpenModel();
+  Status MakeModel(const std::shared_ptr<const engine::ModelConfig>& config,
+                   std::optional<checkpoint::ModelSource>& source);
   Status Resume();
+  RunIdentity Identity() const;
+  Status TakeState(const Checkpointing::Resumed& resumed);
   Status OpenTelemetry();
   Status OpenMetrics();
   void MakePlan();
 
   Result<StepReport> Step(bool stop_here, Sums& all);
-  Result<Sums> ForwardBackward(StepReport& report);
-  Result<Sums> SumOverRanks(Sums mine, StepReport& report);
+  Status EndSpike(StepReport& report);
+  Result<Sums> SumOverRanks(const Sums& mine, StepReport& report);
   Result<std::optional<EvalReport>> EvaluateIfDue(bool last);
   Json Meta() const;
 
@@ -88,9 +87,11 @@ class Trainer {
   std::shared_ptr<data::Dataset> dataset_;
   std::unique_ptr<engine::Model> model_;
   std::unique_ptr<engine::Optimizer> optimizer_;
-  engine::StateRanks state_ranks_;
-  std::unique_ptr<engine::DataExchange> exchange_;
+  std::unique_ptr<engine::DataExchange> exchange_;  ///< goes before the model and its groups
+  std::unique_ptr<engine::PipelineRunner> passes_;
   std::vector<StateTensor> tensors_;
+  SpikeDetector spikes_;
+  std::map<std::uint64_t, int> went_back_;  ///< how often the run went back to a step
   engine::Schedule schedule_;
   Plan plan_;
   double flops_of_products_ = 0, flops_per_position_ = 0;  ///< of a trained token
@@ -98,6 +99,7 @@ class Trainer {
   data::LoaderState data_state_;
   std::map<std::string, double> quality_;  ///< of the step that is done
   std::unique_ptr<data::Loader> loader_;
+  std::unique_ptr<StepRunner> steps_;
   std::unique_ptr<Checkpointing> checkpoints_;  ///< null: none are made
   std::unique_ptr<Evaluator> evaluator_;
   std::unique_ptr<Telemetry> telemetry_;
@@ -107,11 +109,10 @@ class Trainer {
 
 Status Trainer::Prepare() {
   heartbeat_ = MR_TRY(Heartbeat::Open(options_.heartbeat_file));
-  layout_ = MR_TRY(RankLayout::Make(group_, options_.parallel));
-  MR_TRY(CheckBatch());
   MR_TRY(OpenData());
   MR_TRY(OpenModel());
   MR_TRY(Resume());
+  exchange_->ShareValues();  // ranks read what they own
   MR_TRY(OpenTelemetry());
   const data::Loader::Options loader{.rank = layout_->data_rank(),
                                      .ranks = layout_->data_ranks(),
@@ -119,6 +120,7 @@ Status Trainer::Prepare() {
                                      .micro_batch = options_.micro_batch,
                                      .threads = options_.data.threads};
   loader_ = MR_TRY(data::Loader::Start(dataset_, data_budget_, loader, data_state_, options_.log));
+  steps_ = std::make_unique<StepRunner>(*layout_, options_, *loader_, *passes_, *exchange_, MicroBatches());
   MakePlan();
   if (options_.eval_every > 0) {
     evaluator_ =
@@ -188,12 +190,65 @@ Status Trainer::OpenModel() {
   } else if (const Json* size = JsonFind(json, "vocab_size"); size == nullptr || *size == 0) {
     json["vocab_size"] = tokenizer_->vocab_size();
   }
+  SetHeadsOf(json);
   const auto config = MR_TRY(engine::ParseModelConfig(json, what));
-  if (!config->generates()) {
-    return Fail(Code::kUnsupported, "{}: training of {} models is not supported by this version", what,
-                config->family());
+  layout_ = MR_TRY(RankLayout::Make(group_, MR_TRY(ChooseParallel(group_, options_, *config))));
+  MR_TRY(CheckBatch());
+  MR_TRY(CheckModel(*config, what));
+  MR_TRY(MakeModel(config, source));
+  const engine::ParallelOptions& parallel = layout_->options();
+  exchange_ = std::make_unique<engine::DataExchange>(model_->buffer(), layout_->state(),
+                                                     engine::DataExchangeOptions{.reshard = parallel.reshard});
+  const engine::PipelineOptions pipeline{
+      .schedule = parallel.schedule, .virtual_stages = parallel.virtual_stages, .micro_batches = MicroBatches()};
+  passes_ = std::make_unique<engine::PipelineRunner>(*model_, layout_->pipeline(), pipeline, clock_);
+  tensors_ = StateTensors(*model_, *optimizer_);
+  return {};
+}
+
+/// Makes this rank's share of the model, with weights of `source` if there is one, and its optimizer.
+Status Trainer::MakeModel(const std::shared_ptr<const engine::ModelConfig>& config,
+                          std::optional<checkpoint::ModelSource>& source) {
+  model_ = MR_TRY(engine::MakeModel(config, options_.precision, at::kCPU, options_.seed, layout_->ShareOf(*config)));
+  model_->SetRecompute(layout_->options().recompute, layout_->options().recompute_every);
+  if (source) {
+    std::vector<std::string> absent;
+    MR_TRY(engine::ReadWeights(source->reader(), *model_, config->generates() ? nullptr : &absent));
+    for (const std::string& name : absent) {
+      options_.log.Warning("the model.from has no such weight; it begins at random", {{"weight", name}});
+    }
+    MR_TRY(group_.Barrier());  // rank 0 may hold the checkpoint for all
   }
-  const engine::ModelSizes sizes = config->sizes();
+  auto optimizer = MR_TRY(engine::CatchTorch("allocating gradients and optimizer state", [&] {
+    model_->buffer().EnableGradients();
+    return engine::MakeOptimizer(model_->buffer(), options_.optimizer, layout_->state());
+  }));
+  optimizer_ = MR_TRY(std::move(optimizer));
+  return {};
+}
+
+/// The heads follow from what is learnt.
+void Trainer::SetHeadsOf(Json& json) const {
+  const data::DatasetOptions& data = options_.data;
+  if (data.objective == data::Objective::kClassification) {
+    engine::SetHeads(json, engine::ModelHeads::kRows, options_.classes);
+  } else if (data.objective == data::Objective::kMlm) {
+    engine::SetHeads(json, data.mlm.next_sentence ? engine::ModelHeads::kTokensAndRows : engine::ModelHeads::kTokens,
+                     options_.classes);
+  }
+}
+
+Status Trainer::CheckModel(const engine::ModelConfig& config, const std::string& what) const {
+  const data::Objective objective = options_.data.objective;
+  const bool fits = objective == data::Objective::kCausalLm ? config.generates()
+                    : objective == data::Objective::kMlm    ? config.predicts_tokens() && !config.generates()
+                                                            : config.predicts_rows() && !config.predicts_tokens();
+  if (!fits) {
+    return Fail(Code::kInvalidArgument, "{}: a {} model does not learn train.objective {}{}", what, config.family(),
+                data::ObjectiveName(objective),
+                config.generates() ? "; causal_lm is its" : ": its architectures name other heads");
+  }
+  const engine::ModelSizes sizes = config.sizes();
   if (sizes.vocab_size < tokenizer_->vocab_size()) {
     return Fail(Code::kInvalidArgument,
                 "the model has {} tokens, the tokenizer {} makes {}; set model.config.vocab_size", sizes.vocab_size,
@@ -203,35 +258,37 @@ Status Trainer::OpenModel() {
     return Fail(Code::kInvalidArgument, "sequences of {} tokens are longer than the model's {} positions",
                 options_.data.sequence_length, sizes.max_positions);
   }
-  const engine::TensorRanks tensor = layout_->tensor();
-  state_ranks_ = {.replica = &layout_->data(), .tensor = tensor, .stage = tensor.group, .model = tensor.group};
-  model_ = MR_TRY(engine::MakeModel(config, options_.precision, at::kCPU, options_.seed, {.ranks = layout_->tensor()}));
-  if (source) {
-    MR_TRY(engine::ReadWeights(source->reader(), *model_));
-    MR_TRY(group_.Barrier());  // rank 0 may hold the checkpoint for all
+  const std::int64_t stages = std::int64_t{layout_->pipeline_ranks()} * layout_->options().virtual_stages;
+  if (sizes.num_layers < stages) {
+    return Fail(Code::kInvalidArgument,
+                "the model has {} blocks, fewer than the {} stages of train.parallel: pipeline {} × virtual_stages {}",
+                sizes.num_layers, stages, layout_->pipeline_ranks(), layout_->options().virtual_stages);
   }
-  auto optimizer = MR_TRY(engine::CatchTorch("allocating gradients and optimizer state", [&] {
-    model_->buffer().EnableGradients();
-    return engine::MakeOptimizer(model_->buffer(), options_.optimizer, state_ranks_);
-  }));
-  optimizer_ = MR_TRY(std::move(optimizer));
-  exchange_ = std::make_unique<engine::DataExchange>(model_->buffer(), state_ranks_);
-  tensors_ = StateTensors(*model_, *optimizer_);
   return {};
 }
 
 Status Trainer::Resume() {
   if (options_.checkpoint_url.empty()) return {};
   checkpoints_ = MR_TRY(Checkpointing::Open(connection_, group_, options_, heartbeat_, observer_.on_checkpoint));
-  const RunIdentity identity{.tokenizer_fingerprint = tokenizer_->fingerprint(),
-                             .optimizer = std::string(optimizer_->name())};
-  if (const auto resumed = MR_TRY(checkpoints_->Resume(tensors_, identity))) {
-    optimizer_->Restore(resumed->state.optimizer_steps);
-    step_ = resumed->state.step;
+  if (const auto resumed = MR_TRY(checkpoints_->Resume(tensors_, Identity()))) {
+    MR_TRY(TakeState(*resumed));
     data_state_ = resumed->state.data;
-    quality_ = resumed->metrics;
   }
   return checkpoints_->Prepare(tensors_);
+}
+
+RunIdentity Trainer::Identity() const {
+  return {.tokenizer_fingerprint = tokenizer_->fingerprint(), .optimizer = std::string(optimizer_->name())};
+}
+
+Status Trainer::TakeState(const Checkpointing::Resumed& resumed) {
+  optimizer_->Restore(resumed.state.optimizer_steps);
+  step_ = resumed.state.step;
+  quality_ = resumed.metrics;
+  if (options_.spikes.action != SpikeOptions::Action::kNone && !resumed.state.spikes.is_null()) {
+    MR_TRY(spikes_.Restore(resumed.state.spikes));
+  }
+  return {};
 }
 
 Status Trainer::OpenTelemetry() {
@@ -260,13 +317,12 @@ void Trainer::MakePlan() {
   plan_.name = options_.name;
   plan_.precision = options_.precision == at::kFloat ? "f32" : "bf16";
   plan_.ranks = group_.size();
-  plan_.tensor = layout_->tensor().size();
-  plan_.sequence = layout_->tensor().divides_tokens();
+  plan_.parallel = layout_->options();
+  plan_.shape = layout_->mesh().shape();
   plan_.global_batch = options_.global_batch;
   plan_.micro_batch = options_.micro_batch;
   plan_.sequence_length = options_.data.sequence_length;
-  plan_.accumulation =
-      static_cast<std::uint64_t>(options_.global_batch / (layout_->data_ranks() * options_.micro_batch));
+  plan_.accumulation = static_cast<std::uint64_t>(MicroBatches());
   plan_.records = dataset_->records();
   plan_.data_bytes = dataset_->bytes();
   plan_.samples_per_epoch = dataset_->samples_per_epoch();
@@ -291,12 +347,17 @@ void Trainer::MakePlan() {
   }
 
   // Weights, gradients and moments are exact; activations are what a backward pass keeps of each layer.
-  std::uint64_t state_bytes = static_cast<std::uint64_t>(model_->buffer().GradientBytes());
-  for (const StateTensor& tensor : tensors_) state_bytes += tensor.tensor.nbytes();
-  const std::int64_t stream = 5 * sizes.hidden_size / (plan_.sequence ? plan_.tensor : 1);
+  const engine::ParameterBuffer& buffer = model_->buffer();
+  auto state_bytes = static_cast<std::uint64_t>(buffer.ValueBytes() + buffer.GradientBytes());
+  for (const StateTensor& tensor : tensors_) {
+    if (!tensor.name.starts_with(checkpoint::kModelGroup)) state_bytes += tensor.tensor.nbytes();
+  }
+  const int tensor = plan_.shape.tensor;
+  const std::int64_t stream = 5 * sizes.hidden_size / (layout_->tensor().divides_tokens() ? tensor : 1);
   const std::int64_t inside =
       3 * sizes.intermediate_size + 3 * (sizes.num_heads + 2 * sizes.num_kv_heads) * sizes.head_dim;
-  const std::int64_t kept = sizes.num_layers * (stream + inside / plan_.tensor);
+  // A pipeline's first rank keeps as many micro-batches as there are ranks, of as much less of the model.
+  const std::int64_t kept = sizes.num_layers * (stream + inside / tensor);
   const std::int64_t tokens = static_cast<std::int64_t>(options_.micro_batch) * options_.data.sequence_length;
   const auto activations = static_cast<std::uint64_t>(tokens * kept) * at::elementSize(options_.precision);
   const std::uint64_t snapshot = checkpoints_ ? checkpoints_->snapshot_bytes() : 0;
@@ -313,6 +374,7 @@ Json Trainer::Meta() const {
                  .transposed = TransposedWeights(*model_),
                  .tokenizer_url = options_.tokenizer_url,
                  .tokenizer_fingerprint = tokenizer_->fingerprint()};
+  if (options_.spikes.action != SpikeOptions::Action::kNone) state.spikes = spikes_.ToJson();
   state.model_config["torch_dtype"] = options_.precision == at::kFloat ? "float32" : "bfloat16";
   if (tokenizer_->bos() != tokenizer::kNoToken) state.model_config["bos_token_id"] = tokenizer_->bos();
   if (tokenizer_->eos() != tokenizer::kNoToken) state.model_config["eos_token_id"] = tokenizer_->eos();
@@ -360,95 +422,94 @@ Result<std::optional<EvalReport>> Trainer::EvaluateIfDue(bool last) {
   if (!evaluator_ || (!last && step_ % options_.eval_every != 0)) return std::nullopt;
   const KeepBeating beating(heartbeat_, step_, clock_);
   const Stopwatch evaluating(clock_);
-  EvalReport report = MR_TRY(evaluator_->Evaluate(*model_));
+  EvalReport report = MR_TRY(evaluator_->Evaluate(*passes_));
   report.step = step_;
   report.seconds = evaluating.Seconds();
   report.tells_perplexity = options_.eval_perplexity;
+  report.tells_accuracy = options_.eval_accuracy;
   return report;
 }
 
 Result<StepReport> Trainer::Step(bool stop_here, Sums& all) {
   StepReport report{.step = step_ + 1, .lr = schedule_.At(step_)};
   report.tokens = static_cast<std::uint64_t>(options_.global_batch) * static_cast<std::uint64_t>(plan_.sequence_length);
-  Sums mine = MR_TRY(ForwardBackward(report));
-  mine.stop = stop_here;
+  Sums mine{.passes = MR_TRY(steps_->Run(step_, report)), .stop = stop_here};
   if (checkpoints_) mine.busy = checkpoints_->busy();
   all = MR_TRY(SumOverRanks(mine, report));
-  if (all.tokens == 0) return Fail(Code::kInvalidArgument, "step {}: no label of the batch counts", report.step);
+  const std::uint64_t labels = all.passes.labels.denominator();
+  if (labels == 0) return Fail(Code::kInvalidArgument, "step {}: no label of the batch counts", report.step);
 
-  const double context = all.context / static_cast<double>(report.tokens);
+  const double context = all.passes.context / static_cast<double>(report.tokens);
   report.flops_per_token = flops_of_products_ + flops_per_position_ * context;
 
   // Gradients are of the sum of all losses; one factor makes them the mean's and clips them.
-  const double scale = 1 / static_cast<double>(all.tokens);
-  report.loss = all.loss * scale;
-  report.grad_norm = MR_TRY(
-      engine::CatchTorch("gradient norm", [&] { return engine::GradientNorm(model_->buffer(), scale, state_ranks_); }));
-  if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm)) {
+  const double scale = 1 / static_cast<double>(labels);
+  report.loss = all.passes.loss * scale;
+  report.grad_norm = MR_TRY(engine::CatchTorch(
+      "gradient norm", [&] { return engine::GradientNorm(model_->buffer(), scale, layout_->state()); }));
+  const bool finite = std::isfinite(report.loss) && std::isfinite(report.grad_norm);
+  report.spike = options_.spikes.action != SpikeOptions::Action::kNone &&
+                 (!finite || spikes_.IsSpike(report.loss, report.grad_norm));
+  if (!finite && !report.spike) {
     return Fail(Code::kInternal,
                 "step {}: the loss is {} and the gradient norm {}; nothing of this step was kept. Try a lower learning "
                 "rate, more warm-up steps or a smaller clip_norm",
                 report.step, report.loss, report.grad_norm);
   }
+  if (report.spike) {
+    MR_TRY(EndSpike(report));
+    return report;
+  }
   // What is being saved of the step before is copied beside the passes above; now it will change.
   if (checkpoints_) report.checkpoint_wait_s += SecondsOf(checkpoints_->WaitCopied());
   MR_TRY(engine::CatchTorch("optimizer step", [&] {
     optimizer_->Step(report.lr, scale * engine::ClipScale(report.grad_norm, options_.clip_norm));
-    exchange_->ShareValues();
   }));
+  exchange_->ShareValues();
   ++step_;
   return report;
 }
 
-Result<Trainer::Sums> Trainer::ForwardBackward(StepReport& report) {
-  Sums sums;
-  exchange_->BeginStep(static_cast<int>(plan_.accumulation));
-  for (std::uint64_t i = 0; i < plan_.accumulation; ++i) {
-    const Stopwatch waiting(clock_);
-    const data::Loader::Stats before = loader_->stats();
-    data::Batch batch = MR_TRY(loader_->Next());
-    report.data_wait_s += waiting.Seconds();
-    const data::Loader::Stats after = loader_->stats();
-    for (int s = 0; s < data::kLoadStages; ++s) {
-      report.data_wait_on_s[s] += SecondsOf(after.waited_on[s] - before.waited_on[s]);
-    }
-    sums.tokens += batch.loss_tokens;
-    sums.context += ContextOf(batch);
-    sums.loss += MR_TRY(engine::CatchTorch("forward and backward pass", [&] {
-      const auto tensor = [&](std::vector<data::TokenId>& ids) {
-        return at::from_blob(ids.data(), {batch.rows, batch.sequence_length}, at::kInt).to(at::kLong);
-      };
-      const engine::ops::DropoutRows dropout{.seed = options_.seed,
-                                             .step = step_,
-                                             .first_sample = batch.first_sample,
-                                             .row_length = batch.sequence_length};
-      const at::Tensor loss = model_->LossSum({.inputs = tensor(batch.inputs),
-                                               .labels = tensor(batch.labels),
-                                               .documents = batch.cu_seqlens,
-                                               .dropout = dropout,
-                                               .loss = options_.loss});
-      model_->Backward(0, loss);
-      return loss.item<double>();
-    }));
+/// Ends a step that is not learnt from. All ranks have the same loss and norm, so they all come here.
+Status Trainer::EndSpike(StepReport& report) {
+  if (leads()) {
+    options_.log.Warning("the loss or the gradient jumped; this step is not learnt from",
+                         {{"step", report.step}, {"loss", report.loss}, {"grad_norm", report.grad_norm}});
   }
-  report.comm_wait_s += SecondsOf(MR_TRY(exchange_->Finish()));
-  return sums;
+  MR_TRY(engine::CatchTorch("skipping a step", [&] { optimizer_->Skip(); }));
+  ++step_;
+  if (options_.spikes.action != SpikeOptions::Action::kRollBack || !checkpoints_) return {};
+  const auto resumed = MR_TRY(checkpoints_->GoBack(tensors_, Identity()));
+  if (!resumed) return {};  // there is none yet: the step is left out
+  // The loader stands behind the samples since that checkpoint, so that others follow.
+  MR_TRY(TakeState(*resumed));
+  exchange_->ShareValues();
+  report.went_back = step_;
+  constexpr int kMost = 8;
+  if (++went_back_[step_] > kMost) {
+    return Fail(Code::kInternal,
+                "the loss jumped after each of {} attempts to go on from the checkpoint of step {}. Try a lower "
+                "learning rate, or train.spikes.sigma above {}",
+                kMost, step_, options_.spikes.sigma);
+  }
+  return {};
 }
 
-Result<Trainer::Sums> Trainer::SumOverRanks(Sums mine, StepReport& report) {
+Result<Trainer::Sums> Trainer::SumOverRanks(const Sums& mine, StepReport& report) {
   const Stopwatch waiting(clock_);
-  if (!layout_->counts_samples()) mine.loss = mine.context = static_cast<double>(mine.tokens = 0);
-  const at::Tensor sums = at::tensor({mine.loss, static_cast<double>(mine.tokens), mine.context, mine.stop ? 1.0 : 0.0,
-                                      mine.busy.store ? 1.0 : 0.0, mine.busy.local ? 1.0 : 0.0},
-                                     at::kDouble);
+  const PassSums& passes = mine.passes;
+  const at::Tensor sums =
+      at::tensor({passes.loss, static_cast<double>(passes.labels.tokens), static_cast<double>(passes.labels.rows),
+                  passes.context, mine.stop ? 1.0 : 0.0, mine.busy.store ? 1.0 : 0.0, mine.busy.local ? 1.0 : 0.0},
+                 at::kDouble);
   MR_TRY(group_.AllReduce(sums));
   report.comm_wait_s += waiting.Seconds();
   const double* all = sums.data_ptr<double>();
-  return Sums{.loss = all[0],
-              .tokens = static_cast<std::uint64_t>(all[1]),
-              .context = all[2],
-              .stop = all[3] > 0,
-              .busy = {.store = all[4] > 0, .local = all[5] > 0}};
+  return Sums{.passes = {.loss = all[0],
+                         .labels = {static_cast<std::uint64_t>(all[1]), static_cast<std::uint64_t>(all[2])},
+                         .context = all[3]},
+              .stop = all[4] > 0,
+              .busy = {.store = all[5] > 0, .local = all[6] > 0}};
 }
 
 }  // namespace

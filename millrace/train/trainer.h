@@ -10,7 +10,7 @@
 #include "millrace/object/connection.h"
 #include "millrace/train/evaluator.h"
 #include "millrace/train/options.h"
-#include "millrace/train/report.h"
+#include "millrace/train/reporting/report.h"
 
 namespace millrace::train {
 

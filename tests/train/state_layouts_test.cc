@@ -1,5 +1,5 @@
 // Checkpoints of runs whose ranks divide the state in one way, resumed by ranks that divide it in another.
-#include "millrace/train/state.h"
+#include "millrace/train/state/run_state.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include "millrace/checkpoint/save/writer.h"
 #include "millrace/engine/sharding/testing/train_ranks.h"
 #include "millrace/object/open/open.h"
-#include "millrace/train/rank_group.h"
+#include "millrace/train/state/rank_group.h"
 
 namespace millrace::train {
 namespace {

@@ -7,15 +7,16 @@
 #include <map>
 #include <thread>
 
+#include "millrace/base/hash/random.h"
 #include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
-#include "millrace/train/test_corpus.h"
+#include "millrace/train/testing/test_corpus.h"
 
 namespace millrace::train {
 namespace {
 
 constexpr std::string_view kJob = R"(name: ranks
-model: {config: {hidden_size: 32, num_layers: 2, num_heads: 4, num_kv_heads: 2, intermediate_size: 48}}
+model: {config: {hidden_size: 32, num_layers: 4, num_heads: 4, num_kv_heads: 2, intermediate_size: 48}}
 data:
   sources: [{url: "FOLDER/corpus.jsonl"}]
   tokenizer: FOLDER/tokenizer.model
@@ -27,8 +28,10 @@ train:
   micro_batch: 2
   optimizer: {lr: 5.0e-3}
   schedule: {warmup_steps: 3}
+  parallel: {PARALLEL}
   threads: 1
 checkpoint: {url: "FOLDER/runs/RUN", every_steps: 4}
+run: {processes_per_node: RANKS}
 )";
 
 int FreePort() {
@@ -61,21 +64,27 @@ class TrainRanks : public testing::Test {
     std::filesystem::path out;
     std::vector<Subprocess> ranks;
   };
-  Job Start(const std::string& run, const std::string& attempt) {
+  Job Start(const std::string& run, const std::string& attempt, int ranks = 2, std::string_view parallel = "") {
     const auto file = folder_.path() / (run + ".yaml");
-    const std::string text = Replace(Replace(std::string(kJob), "FOLDER", folder_.path().native()), "RUN", run);
+    const std::string divided = Replace(Replace(kJob.data(), "PARALLEL", parallel), "RANKS", std::to_string(ranks));
+    const std::string text = Replace(Replace(divided, "FOLDER", folder_.path().native()), "RUN", run);
     EXPECT_TRUE(WriteFileAtomic(file, AsBytes(text)));
     Job job{.out = folder_.path() / (run + attempt + ".out")};
     const int port = FreePort();
-    for (int rank = 0; rank < 2; ++rank) {
+    for (int rank = 0; rank < ranks; ++rank) {
       Subprocess::Options options{.argv = {program_.native(), file.native(), "--json"}};
-      options.env = {
-          {"RANK", std::to_string(rank)}, {"LOCAL_RANK", std::to_string(rank)},  {"WORLD_SIZE", "2"},
-          {"LOCAL_WORLD_SIZE", "2"},      {"MASTER_PORT", std::to_string(port)}, {"MASTER_ADDR", "127.0.0.1"}};
-      options.stdout_file = rank == 0 ? job.out : folder_.path() / "rank1.out";
+      options.env = {{"RANK", std::to_string(rank)},        {"LOCAL_RANK", std::to_string(rank)},
+                     {"WORLD_SIZE", std::to_string(ranks)}, {"LOCAL_WORLD_SIZE", std::to_string(ranks)},
+                     {"MASTER_PORT", std::to_string(port)}, {"MASTER_ADDR", "127.0.0.1"}};
+      options.stdout_file = rank == 0 ? job.out : folder_.path() / fmt::format("rank{}.out", rank);
+      options.stderr_file = ErrorsOf(job, rank);
       job.ranks.push_back(Subprocess::Start(std::move(options)).value());
     }
     return job;
+  }
+
+  static std::filesystem::path ErrorsOf(const Job& job, int rank) {
+    return job.out.native() + fmt::format(".{}.err", rank);
   }
 
   /// What rank 0 has said so far, whole lines only.
@@ -142,6 +151,42 @@ TEST_F(TrainRanks, KilledAndStoppedRunsEqualTheUndisturbedOne) {
     for (const auto& [step, loss] : Losses(*job)) EXPECT_EQ(loss, expected.at(step)) << step;
   }
   EXPECT_EQ(Losses(last).rbegin()->first, 60);
+}
+
+/// Wherever in the mesh a rank is lost, the others leave within two seconds and name it; then the job goes on.
+TEST_F(TrainRanks, ALostRankEndsTheWholeMesh) {
+  constexpr int kRanks = 8;
+  const std::string_view parallel = "data: 2, tensor: 2, sequence: true, pipeline: 2, zero: 2, recompute: selective";
+  Job whole = Start("mesh", "", kRanks, parallel);
+  for (Subprocess& rank : whole.ranks) ASSERT_TRUE(rank.Wait(std::chrono::seconds(120)).value().ok());
+  const auto expected = Losses(whole);
+  ASSERT_EQ(expected.size(), 60u);
+
+  Random random(static_cast<std::uint64_t>(::getpid()));
+  std::map<int, std::string> seen;
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    Job job = Start("broken", std::to_string(attempt), kRanks, parallel);
+    AwaitCheckpoint(job, 8 * (attempt + 1));
+    const int victim = static_cast<int>(random.Below(kRanks));
+    SCOPED_TRACE(fmt::format("rank {} is killed", victim));
+    job.ranks[static_cast<std::size_t>(victim)].Signal(SIGKILL);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (rank == victim) continue;
+      const auto left = job.ranks[static_cast<std::size_t>(rank)].Wait(std::chrono::seconds(2));
+      ASSERT_TRUE(left.has_value()) << "rank " << rank << " hangs";
+      EXPECT_EQ(left->exit_code, 1);
+    }
+    bool named = false;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      named = named || ReadFile(ErrorsOf(job, rank)).value().find(fmt::format("rank {} ", victim)) != std::string::npos;
+    }
+    EXPECT_TRUE(named);
+    for (const auto& [step, loss] : Losses(job)) seen[step] = loss;
+  }
+  Job last = Start("broken", "last", kRanks, parallel);
+  for (Subprocess& rank : last.ranks) ASSERT_TRUE(rank.Wait(std::chrono::seconds(120)).value().ok());
+  for (const auto& [step, loss] : Losses(last)) seen[step] = loss;
+  EXPECT_EQ(seen, expected);
 }
 
 }  // namespace

@@ -16,7 +16,6 @@ namespace millrace::cli {
 namespace {
 
 constexpr auto kPlanPatience = std::chrono::seconds(30);
-constexpr double kMemoryWeight = 0.8;  // with optimize: memory, as in SageMaker's model-parallel library
 
 /// Returns the configuration of the model that a job starts from.
 Result<Json> StoredConfig(const Context& context, const std::string& url) {
@@ -67,9 +66,7 @@ plan::TrainingSetup SetupOf(const jobs::Spec& spec, plan::ModelShape model) {
 
 plan::SearchGoal GoalOf(const jobs::Spec& spec) {
   const jobs::ParallelSpec& parallel = spec.train.parallel;
-  return {.memory_weight = parallel.memory_weight.value_or(parallel.optimize == "memory" ? kMemoryWeight : 0),
-          .placement = parallel.options.placement,
-          .divides_matrices = spec.train.optimizer.name != "lamb"};
+  return {.memory_weight = parallel.WeightOfMemory(), .placement = parallel.options.placement};
 }
 
 }  // namespace

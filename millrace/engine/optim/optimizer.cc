@@ -71,6 +71,11 @@ void Optimizer::Step(double lr, double scale) {
   Update(lr, scale);
 }
 
+void Optimizer::Skip() {
+  const at::NoGradGuard no_grad;
+  for (const OwnedPiece& piece : parameters_.owned_pieces()) piece.gradients.zero_();
+}
+
 std::vector<NamedState> Optimizer::State() {
   std::vector<NamedState> state;
   const auto add = [&](std::string_view kind, const at::Tensor& all) {

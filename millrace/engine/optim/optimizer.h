@@ -44,6 +44,8 @@ class Optimizer {
   /// Updates the owned weights with gradients · scale and zeroes the owned gradients. The caller includes clipping and
   /// the division by the number of loss tokens in `scale`. Throws ErrorException if a rank is lost.
   void Step(double lr, double scale);
+  /// Zeroes the owned gradients and makes no update.
+  void Skip();
 
   /// Returns the number of updates so far. It is part of the state: bias correction depends on it.
   std::int64_t steps() const { return steps_; }

@@ -81,7 +81,7 @@ class FaultyRun {
       case PipelineFault::kLost:
         return "rank";  // has left, or destroyed its group
       case PipelineFault::kBadLabel:
-        return "outside the vocabulary";
+        return "is not one of";
       case PipelineFault::kOtherSize:
         return "has 48 tokens, those before it 32";
       default:

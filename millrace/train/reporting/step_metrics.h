@@ -5,7 +5,7 @@
 #include <string>
 
 #include "millrace/metrics/metrics.h"
-#include "millrace/train/report.h"
+#include "millrace/train/reporting/report.h"
 
 namespace millrace::train {
 

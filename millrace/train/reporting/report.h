@@ -8,6 +8,7 @@
 
 #include "millrace/base/json.h"
 #include "millrace/data/batch/stage_trace.h"
+#include "millrace/engine/layout/parallel_options.h"
 
 namespace millrace::train {
 
@@ -19,8 +20,8 @@ Json NineDigits(double value);
 struct Plan {
   std::string name;
   std::string precision;
-  int tensor = 1;         ///< ranks that divide each layer
-  bool sequence = false;  ///< they also divide the tokens between layers
+  engine::ParallelOptions parallel;
+  engine::MeshShape shape;
   int ranks = 1, global_batch = 0, micro_batch = 0;
   int sequence_length = 0;
   std::uint64_t accumulation = 0;  ///< micro-batches a rank and step
@@ -42,6 +43,8 @@ struct StepReport {
   std::uint64_t step = 0;  ///< from 1
   double loss = 0;         ///< mean over the batch's labels
   double lr = 0, grad_norm = 0;
+  bool spike = false;                      ///< the step was not kept: its loss or gradient jumped
+  std::optional<std::uint64_t> went_back;  ///< the run went on from the checkpoint of this step
   std::uint64_t tokens = 0;
   double step_s = 0, data_wait_s = 0, comm_wait_s = 0, checkpoint_wait_s = 0;
   std::array<double, data::kLoadStages> data_wait_on_s{};  ///< data_wait_s by the stage that the loader waited for

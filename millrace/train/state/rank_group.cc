@@ -1,4 +1,4 @@
-#include "millrace/train/rank_group.h"
+#include "millrace/train/state/rank_group.h"
 
 #include <algorithm>
 #include <cstring>

@@ -5,7 +5,7 @@
 
 #include "millrace/base/log.h"
 #include "millrace/metrics/tensorboard.h"
-#include "millrace/train/report.h"
+#include "millrace/train/reporting/report.h"
 
 namespace millrace::train {
 

@@ -1,4 +1,4 @@
-#include "millrace/train/step_metrics.h"
+#include "millrace/train/reporting/step_metrics.h"
 
 #include <vector>
 

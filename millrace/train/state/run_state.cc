@@ -1,4 +1,4 @@
-#include "millrace/train/state.h"
+#include "millrace/train/state/run_state.h"
 
 #include <fmt/ranges.h>
 
@@ -87,6 +87,7 @@ Json RunState::ToJson() const {
       {"tokenizer", {{"url", tokenizer_url}, {"fingerprint", tokenizer_fingerprint}}},
       {"train", {{"step", step}, {"optimizer", optimizer}, {"optimizer_steps", optimizer_steps}, {"seed", seed}}},
       {"data", data.ToJson()}};
+  if (!spikes.is_null()) json["train"]["spikes"] = spikes;
   if (!transposed.empty()) json[std::string(checkpoint::kMetaTransposed)] = transposed;
   return json;
 }
@@ -104,6 +105,7 @@ Result<RunState> RunState::FromJson(const Json& meta, std::string_view name) {
   if (JsonFind(train, "optimizer") != nullptr) state.optimizer = MR_TRY(JsonString(train, "optimizer"));
   state.optimizer_steps = MR_TRY(JsonInt(train, "optimizer_steps"));
   state.seed = MR_TRY(JsonUint(train, "seed"));
+  if (const Json* spikes = JsonFind(train, "spikes"); spikes != nullptr) state.spikes = *spikes;
   state.data = MR_TRY(data::LoaderState::FromJson(*MR_TRY(member("data"))));
   const Json& tokenizer = *MR_TRY(member("tokenizer"));
   state.tokenizer_url = MR_TRY(JsonString(tokenizer, "url"));

@@ -1,9 +1,12 @@
-#include "millrace/train/report.h"
+#include "millrace/train/reporting/report.h"
+
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <string_view>
+#include <vector>
 
 #include "millrace/base/text.h"
 
@@ -26,8 +29,15 @@ Json Plan::ToJson() const {
   return {{"event", "plan"},
           {"name", name},
           {"ranks", ranks},
-          {"tensor", tensor},
-          {"sequence", sequence},
+          {"data", shape.replica * shape.shard},
+          {"shard", shape.shard},
+          {"tensor", shape.tensor},
+          {"sequence", parallel.sequence && shape.tensor > 1},
+          {"pipeline", shape.pipeline},
+          {"schedule", engine::PipelineScheduleName(parallel.schedule)},
+          {"virtual_stages", parallel.virtual_stages},
+          {"zero", parallel.zero},
+          {"recompute", engine::RecomputeName(parallel.recompute)},
           {"precision", precision},
           {"records", records},
           {"data_bytes", data_bytes},
@@ -49,13 +59,34 @@ Json Plan::ToJson() const {
 
 namespace {
 
-/// "2 data-parallel ranks", or "2 data-parallel groups of 4 tensor-parallel ranks (sequence)".
+/// "data 2 (zero 1) × pipeline 2 (1f1b) × tensor 2 (sequence)". One rank along an axis is not told.
 std::string Layout(const Plan& plan) {
-  const int data = plan.ranks / plan.tensor;
-  const std::string_view plural = data == 1 ? "" : "s";
-  if (plan.tensor == 1) return fmt::format("{} data-parallel rank{}", data, plural);
-  return fmt::format("{} data-parallel group{} of {} tensor-parallel ranks{}", data, plural, plan.tensor,
-                     plan.sequence ? " (sequence)" : "");
+  const engine::MeshShape& shape = plan.shape;
+  const engine::ParallelOptions& parallel = plan.parallel;
+  std::vector<std::string> axes;
+  const int data = shape.replica * shape.shard;
+  if (data > 1) {
+    std::string text = fmt::format("data {}", data);
+    if (parallel.zero > 0 && shape.replica > 1) {
+      text += fmt::format(" (zero {} in groups of {})", parallel.zero, shape.shard);
+    } else if (parallel.zero > 0) {
+      text += fmt::format(" (zero {})", parallel.zero);
+    }
+    axes.push_back(std::move(text));
+  }
+  if (shape.pipeline > 1) {
+    const std::string stages =
+        parallel.virtual_stages > 1 ? fmt::format(", {} stages each", parallel.virtual_stages) : "";
+    axes.push_back(
+        fmt::format("pipeline {} ({}{})", shape.pipeline, engine::PipelineScheduleName(parallel.schedule), stages));
+  }
+  if (shape.tensor > 1)
+    axes.push_back(fmt::format("tensor {}{}", shape.tensor, parallel.sequence ? " (sequence)" : ""));
+  std::string text = axes.empty() ? "one rank" : fmt::format("{}", fmt::join(axes, " × "));
+  if (parallel.recompute != engine::Recompute::kNone) {
+    text += fmt::format(", recompute {}", engine::RecomputeName(parallel.recompute));
+  }
+  return text;
 }
 
 }  // namespace
@@ -93,28 +124,34 @@ Json StepReport::ToJson() const {
   for (int s = 0; s < data::kLoadStages; ++s) {
     waited_on[std::string(data::LoadStageName(static_cast<data::LoadStage>(s)))] = Seconds(data_wait_on_s[s]);
   }
-  return {{"step", step},
-          {"loss", NineDigits(loss)},
-          {"lr", NineDigits(lr)},
-          {"grad_norm", NineDigits(grad_norm)},
-          {"tokens", tokens},
-          {"tokens_per_s", std::round(tokens_per_s() * 10) / 10},
-          {"step_s", Seconds(step_s)},
-          {"data_wait_s", Seconds(data_wait_s)},
-          {"data_wait_on_s", std::move(waited_on)},
-          {"comm_wait_s", Seconds(comm_wait_s)},
-          {"checkpoint_wait_s", Seconds(checkpoint_wait_s)}};
+  Json json = {{"step", step},
+               {"loss", NineDigits(loss)},
+               {"lr", NineDigits(lr)},
+               {"grad_norm", NineDigits(grad_norm)},
+               {"tokens", tokens},
+               {"tokens_per_s", std::round(tokens_per_s() * 10) / 10},
+               {"step_s", Seconds(step_s)},
+               {"data_wait_s", Seconds(data_wait_s)},
+               {"data_wait_on_s", std::move(waited_on)},
+               {"comm_wait_s", Seconds(comm_wait_s)},
+               {"checkpoint_wait_s", Seconds(checkpoint_wait_s)}};
+  if (spike) json["spike"] = true;
+  if (went_back) json["went_back_to"] = *went_back;
+  return json;
 }
 
 std::string StepReport::ToText(std::uint64_t steps) const {
   const auto share = [&](double wait) { return step_s > 0 ? 100 * wait / step_s : 0; };
+  const std::string kept = went_back ? fmt::format("  a spike: goes on after step {}", *went_back)
+                           : spike   ? "  a spike: not learnt from"
+                                     : "";
   return fmt::format(
       "step {:>{}}/{}  loss {:.4f}  lr {:.2e}  grad {:.3f}  {:>7.0f} tok/s  {:.1f} GFLOP/s  "
-      "wait: data {:.1f} %{} comm {:.1f} % ckpt {:.1f} %",
+      "wait: data {:.1f} %{} comm {:.1f} % ckpt {:.1f} %{}",
       step, fmt::formatted_size("{}", steps), steps, loss, lr, grad_norm, tokens_per_s(),
       tokens_per_s() * flops_per_token / 1e9, share(data_wait_s),
       share(data_wait_s) >= 0.1 ? fmt::format(" ({})", LargestStage(*this)) : "", share(comm_wait_s),
-      share(checkpoint_wait_s));
+      share(checkpoint_wait_s), kept);
 }
 
 Json Outcome::ToJson() const {

@@ -45,6 +45,7 @@ struct RunState {
   Json model_config;                    ///< Hugging Face's config.json
   std::vector<std::string> transposed;  ///< weights that are stored as the transposes of Hugging Face's
   std::string tokenizer_url, tokenizer_fingerprint;
+  Json spikes;  ///< SpikeDetector::ToJson(); null: the run looked for none
 
   Json ToJson() const;
   static Result<RunState> FromJson(const Json& meta, std::string_view name);

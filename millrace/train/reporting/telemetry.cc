@@ -1,4 +1,4 @@
-#include "millrace/train/telemetry.h"
+#include "millrace/train/reporting/telemetry.h"
 
 #include <chrono>
 #include <cmath>

@@ -1,0 +1,67 @@
+#include "millrace/train/auto_layout.h"
+
+#include <ATen/ATen.h>
+
+#include <variant>
+
+#include "millrace/plan/search.h"
+
+namespace millrace::train {
+namespace {
+
+plan::TrainingSetup SetupOf(const engine::Collective& world, const Options& options, plan::ModelShape model) {
+  const auto* sgd = std::get_if<engine::SgdOptions>(&options.optimizer.method);
+  const bool has_two_copies = options.local && options.local_beside;
+  return {.model = std::move(model),
+          .ranks = world.size(),
+          .ranks_per_machine = options.auto_layout->ranks_per_machine,
+          .global_batch = options.global_batch,
+          .micro_batch = options.micro_batch,
+          .sequence_length = options.data.sequence_length,
+          .bf16 = options.precision == at::kBFloat16,
+          .moments = sgd == nullptr      ? 2
+                     : sgd->momentum > 0 ? 1
+                                         : 0,
+          .snapshots = options.checkpoint_url.empty() ? 0
+                       : has_two_copies               ? 2
+                                                      : 1};
+}
+
+Result<engine::ParallelOptions> Choose(const engine::Collective& world, const Options& options,
+                                       const engine::ModelConfig& config) {
+  const plan::Machine machine = MR_TRY(plan::Machine::Find(options.auto_layout->machine));
+  plan::ModelShape model = MR_TRY(plan::ParseModelShape(config.ToJson(), "the model"));
+  const plan::SearchResult found = MR_TRY(plan::ChooseLayout(
+      SetupOf(world, options, std::move(model)), machine,
+      {.memory_weight = options.auto_layout->memory_weight, .placement = options.parallel.placement}));
+  return found.options;
+}
+
+}  // namespace
+
+Result<engine::ParallelOptions> ChooseParallel(engine::Collective& world, const Options& options,
+                                               const engine::ModelConfig& config) {
+  if (!options.auto_layout) return options.parallel;
+  engine::ParallelOptions o = options.parallel;
+  if (world.rank() == 0) o = MR_TRY(Choose(world, options, config));
+  const at::Tensor numbers =
+      at::tensor({o.data, o.shard, o.tensor, o.sequence ? 1 : 0, o.pipeline, static_cast<int>(o.schedule),
+                  o.virtual_stages, o.zero, o.reshard ? 1 : 0, static_cast<int>(o.recompute), o.recompute_every},
+                 at::kInt);
+  MR_TRY(world.Broadcast(numbers, 0));
+  const int* n = numbers.data_ptr<int>();
+  return engine::ParallelOptions{.data = n[0],
+                                 .shard = n[1],
+                                 .tensor = n[2],
+                                 .sequence = n[3] == 1,
+                                 .pipeline = n[4],
+                                 .schedule = static_cast<engine::PipelineSchedule>(n[5]),
+                                 .virtual_stages = n[6],
+                                 .zero = n[7],
+                                 .reshard = n[8] == 1,
+                                 .recompute = static_cast<engine::Recompute>(n[9]),
+                                 .recompute_every = n[10],
+                                 .placement = o.placement};
+}
+
+}  // namespace millrace::train

@@ -1,0 +1,258 @@
+// Every way to divide a run among ranks learns what one rank learns, and any goes on from the checkpoint of any other.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "millrace/base/hash/random.h"
+#include "millrace/engine/parameters/scalar_types.h"
+#include "millrace/train/testing/train_runs.h"
+
+namespace millrace::train {
+namespace {
+
+using engine::PipelineSchedule;
+using engine::Recompute;
+
+/// A layout by its choices. Two layouts that differ in one choice differ in one number.
+struct Choices {
+  enum Axis { kFamily, kTensor, kSequence, kPipeline, kSchedule, kData, kShard, kZero, kRecompute, kMicroBatch, kAxes };
+  std::array<int, kAxes> at{};
+  int operator[](Axis axis) const { return at[axis]; }
+
+  int ranks() const { return at[kTensor] * at[kPipeline] * at[kData]; }
+  engine::ParallelOptions Parallel() const {
+    return {.data = at[kData],
+            .shard = at[kShard],
+            .tensor = at[kTensor],
+            .sequence = at[kSequence] == 1,
+            .pipeline = at[kPipeline],
+            .schedule = static_cast<PipelineSchedule>(at[kSchedule]),
+            .virtual_stages = at[kSchedule] == static_cast<int>(PipelineSchedule::kInterleaved) ? 2 : 1,
+            .zero = at[kZero],
+            .reshard = (at[kData] + at[kPipeline]) % 2 == 0,
+            .recompute = static_cast<Recompute>(std::min(at[kRecompute], 2)),
+            .recompute_every = at[kRecompute] == 3 ? 2 : 1};
+  }
+  bool IsValid() const {
+    const bool interleaved = at[kSchedule] == static_cast<int>(PipelineSchedule::kInterleaved);
+    return ranks() <= 8 && at[kData] % at[kShard] == 0 && (at[kShard] > 1) == (at[kZero] > 0) &&
+           (at[kTensor] > 1 || at[kSequence] == 0) &&
+           (at[kPipeline] > 1 || at[kSchedule] == static_cast<int>(PipelineSchedule::k1F1B)) &&
+           (!interleaved || at[kPipeline] == 2);  // the models have four blocks
+  }
+  std::string ToText() const {
+    static constexpr const char* kNames[] = {"family", "tensor", "sequence", "pipeline",  "schedule",
+                                             "data",   "shard",  "zero",     "recompute", "micro_batch"};
+    std::string text;
+    for (std::size_t axis = 0; axis < kAxes; ++axis) text += fmt::format("{} {} ", kNames[axis], at[axis]);
+    return text;
+  }
+};
+
+const std::vector<std::vector<int>>& Values() {
+  static const std::vector<std::vector<int>> kValues = {
+      {0, 1, 2, 3}, {1, 2}, {0, 1}, {1, 2, 4}, {0, 1, 2, 3}, {1, 2, 4}, {1, 2, 4}, {0, 1, 2, 3}, {0, 1, 2, 3}, {1, 2}};
+  return kValues;
+}
+
+std::vector<Choices> AllLayouts() {
+  std::vector<Choices> all{{}};
+  for (std::size_t axis = 0; axis < Choices::kAxes; ++axis) {
+    std::vector<Choices> longer;
+    for (Choices choices : all) {
+      for (const int value : Values()[axis]) {
+        choices.at[axis] = value;
+        longer.push_back(choices);
+      }
+    }
+    all = std::move(longer);
+  }
+  std::erase_if(all, [](const Choices& choices) { return !choices.IsValid(); });
+  return all;
+}
+
+/// Returns few layouts that have every pair of choices that some layout has.
+std::vector<Choices> PairwiseLayouts() {
+  using Pair = std::array<int, 4>;
+  const auto pairs_of = [](const Choices& choices) {
+    std::vector<Pair> pairs;
+    for (int a = 0; a < Choices::kAxes; ++a) {
+      for (int b = a + 1; b < Choices::kAxes; ++b) pairs.push_back({a, choices.at[a], b, choices.at[b]});
+    }
+    return pairs;
+  };
+  std::vector<Choices> all = AllLayouts(), chosen;
+  std::ranges::stable_sort(all, {}, &Choices::ranks);  // of equals, the cheapest is taken
+  std::set<Pair> missing;
+  for (const Choices& choices : all) {
+    for (const Pair& pair : pairs_of(choices)) missing.insert(pair);
+  }
+  while (!missing.empty()) {
+    const auto gain = [&](const Choices& choices) {
+      return std::ranges::count_if(pairs_of(choices), [&](const Pair& pair) { return missing.contains(pair); });
+    };
+    const Choices best = *std::ranges::max_element(all, {}, gain);
+    for (const Pair& pair : pairs_of(best)) missing.erase(pair);
+    chosen.push_back(best);
+  }
+  return chosen;
+}
+
+class LayoutsTest : public TrainTest {
+ protected:
+  static constexpr std::uint64_t kSteps = 20;
+
+  Options OptionsOf(int family, int micro_batch = 2) const {
+    Options options = Tiny("layouts");
+    options.steps = kSteps;
+    options.micro_batch = micro_batch;
+    options.checkpoint_every = 100;  // at the end, and where a run stops
+    options.schedule = {.lr = 1e-3, .min_lr = 1e-4, .warmup_steps = 3};
+    // Large enough that gradients which are zero by mathematics, as of key biases, do not become steps of ±lr.
+    options.optimizer.method = engine::AdamwOptions{.eps = 1e-5};
+    switch (family) {
+      case 0:
+        options.model_config.update({{"num_hidden_layers", 4}});
+        break;
+      case 1:
+        options.model_config = {{"model_type", "qwen3"},
+                                {"hidden_size", 32},
+                                {"intermediate_size", 48},
+                                {"num_hidden_layers", 4},
+                                {"num_attention_heads", 4},
+                                {"num_key_value_heads", 2},
+                                {"head_dim", 8},
+                                {"max_position_embeddings", 32},
+                                {"tie_word_embeddings", true}};
+        break;
+      default:
+        options.model_config = {{"model_type", family == 2 ? "gpt2" : "gptj"},
+                                {"n_embd", 32},
+                                {"n_layer", 4},
+                                {"n_head", 4},
+                                {"n_positions", 32},
+                                {"rotary_dim", 4},
+                                {"embd_pdrop", 0.1},
+                                {"attn_pdrop", 0.1},
+                                {"resid_pdrop", 0.1}};
+    }
+    return options;
+  }
+  Options OptionsOf(const Choices& choices) const {
+    Options options = OptionsOf(choices[Choices::kFamily], choices[Choices::kMicroBatch]);
+    options.parallel = choices.Parallel();
+    return options;
+  }
+
+  /// Expects the weights in the last checkpoints of two runs to be the same but for rounding.
+  void ExpectSameWeights(const std::string& url, const std::string& other, const std::string& what) {
+    const auto left = Tensors(url, kSteps), right = Tensors(other, kSteps);
+    ASSERT_EQ(left.size(), right.size());
+    for (const auto& [name, bytes] : left) {
+      if (!name.starts_with("model/")) continue;
+      const auto tensor = [](const std::string& raw) {
+        return at::from_blob(const_cast<char*>(raw.data()), {static_cast<std::int64_t>(raw.size() / 4)}, at::kFloat);
+      };
+      const double norm = tensor(right.at(name)).norm().item<double>();
+      EXPECT_LE((tensor(bytes) - tensor(right.at(name))).norm().item<double>(), 1e-5 * std::max(norm, 1e-2))
+          << what << name;
+    }
+  }
+};
+
+TEST_F(LayoutsTest, LearnWhatOneRankLearns) {
+  std::map<int, Ran> one;
+  const auto url_of = [&](int family) { return CheckpointUrl(fmt::format("one {}", family)); };
+  for (int family = 0; family < 4; ++family) {
+    Options options = OptionsOf(family);
+    options.checkpoint_url = url_of(family);
+    one[family] = Run(options);
+    ASSERT_TRUE(one[family].outcome) << one[family].outcome.error().ToString();
+    EXPECT_LT(one[family].losses.at(kSteps), one[family].losses.at(1));
+  }
+  const std::vector<Choices> layouts = PairwiseLayouts();
+  Random random(17);
+  for (std::size_t i = 0; i < layouts.size(); ++i) {
+    const Choices& choices = layouts[i];
+    const std::string what = choices.ToText();
+    SCOPED_TRACE(what);
+    const std::map<std::uint64_t, double>& want = one[choices[Choices::kFamily]].losses;
+    Options options = OptionsOf(choices);
+    options.checkpoint_url = CheckpointUrl(what);
+    const Ran whole = RunRanks(options, choices.ranks());
+    ASSERT_TRUE(whole.outcome) << whole.outcome.error().ToString();
+    ASSERT_EQ(whole.losses.size(), kSteps);
+    for (const auto& [step, loss] : whole.losses) EXPECT_NEAR(loss, want.at(step), 2e-6 * loss) << "step " << step;
+    ExpectSameWeights(options.checkpoint_url, url_of(choices[Choices::kFamily]), what);
+
+    // Stopped at some step, it goes on to the same bits in the same layout.
+    options.checkpoint_url = CheckpointUrl(what + "stopped");
+    ASSERT_TRUE(RunRanks(options, choices.ranks(), 1 + random.Below(kSteps - 2)).outcome);
+    const Ran rest = RunRanks(options, choices.ranks());
+    ASSERT_TRUE(rest.outcome) << rest.outcome.error().ToString();
+    EXPECT_LT(rest.losses.size(), kSteps);
+    for (const auto& [step, loss] : rest.losses) EXPECT_EQ(loss, whole.losses.at(step)) << "step " << step;
+    EXPECT_EQ(Tensors(options.checkpoint_url, kSteps), Tensors(CheckpointUrl(what), kSteps));
+  }
+}
+
+TEST_F(LayoutsTest, GoOnFromEachOthersCheckpoints) {
+  std::vector<Choices> layouts = PairwiseLayouts();
+  Random random(23);
+  for (int family = 0; family < 4; ++family) {
+    std::vector<Choices> mine;
+    for (Choices choices : layouts) {
+      choices.at[Choices::kFamily] = family;
+      mine.push_back(choices);
+    }
+    const Ran one = Run(OptionsOf(family));
+    ASSERT_TRUE(one.outcome) << one.outcome.error().ToString();
+    // One run that changes its layout every few steps.
+    const std::string url = CheckpointUrl(fmt::format("changing {}", family));
+    std::string what;
+    std::uint64_t done = 0;
+    while (done < kSteps) {
+      const Choices& choices = mine[random.Below(mine.size())];
+      what += fmt::format("from step {}: {}\n", done, choices.ToText());
+      SCOPED_TRACE(what);
+      Options options = OptionsOf(choices);
+      options.checkpoint_url = url;
+      options.steps_this_run = 3;
+      const Ran part = RunRanks(options, choices.ranks());
+      ASSERT_TRUE(part.outcome) << part.outcome.error().ToString();
+      for (const auto& [step, loss] : part.losses) EXPECT_NEAR(loss, one.losses.at(step), 4e-6 * loss) << step;
+      ASSERT_GT(part.outcome->step, done);
+      done = part.outcome->step;
+    }
+  }
+}
+
+TEST_F(LayoutsTest, AreRefusedWithTheArithmetic) {
+  struct Refusal {
+    int ranks;
+    engine::ParallelOptions parallel;
+    std::string text;
+  };
+  for (const Refusal& refusal :
+       {Refusal{4, {.tensor = 3}, "4 ranks are not a multiple of train.parallel.tensor 3"},
+        Refusal{3, {.tensor = 3}, "4 attention heads do not divide among 3"},
+        Refusal{4, {.pipeline = 3}, "not a multiple of train.parallel.pipeline 3"},
+        Refusal{8, {.pipeline = 8}, "4 blocks, fewer than the 8 stages"},
+        Refusal{4, {.data = 4, .tensor = 2}, "train.parallel.data is 4, but 4 ranks / (tensor 2 × pipeline 1) are 2"},
+        Refusal{4, {.shard = 3, .zero = 1}, "4 data-parallel ranks are not a multiple of train.parallel.shard 3"},
+        Refusal{2, {.shard = 2}, "zero 0 divides nothing"},
+        Refusal{2, {.pipeline = 2, .virtual_stages = 2}, "schedule interleaved takes 2 or more"},
+        Refusal{2, {.placement = "DDT"}, "DDT"}}) {
+    Options options = OptionsOf(0);
+    options.parallel = refusal.parallel;
+    const Ran ran = RunRanks(options, refusal.ranks);
+    ASSERT_FALSE(ran.outcome) << refusal.text;
+    EXPECT_THAT(ran.outcome.error().ToString(), testing::HasSubstr(refusal.text));
+  }
+}
+
+}  // namespace
+}  // namespace millrace::train

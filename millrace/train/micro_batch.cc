@@ -1,0 +1,32 @@
+#include "millrace/train/micro_batch.h"
+
+#include <ATen/ATen.h>
+
+#include <vector>
+
+namespace millrace::train {
+namespace {
+
+at::Tensor TensorOf(const std::vector<std::int32_t>& values, at::IntArrayRef shape) {
+  if (values.empty()) return {};
+  return at::tensor(at::ArrayRef(values), at::kInt).view(shape).to(at::kLong);
+}
+
+}  // namespace
+
+MicroBatch::MicroBatch(data::Batch from)
+    : data(std::move(from)),
+      batch{.inputs = TensorOf(data.inputs, {data.rows, data.sequence_length}),
+            .labels = data.loss_tokens > 0 || data.row_labels.empty()
+                          ? TensorOf(data.labels, {data.rows, data.sequence_length})
+                          : at::Tensor(),
+            .documents = data.cu_seqlens,
+            .segments = TensorOf(data.segments, {data.rows, data.sequence_length}),
+            .row_labels = TensorOf(data.row_labels, {data.rows})} {}
+
+double LabelCounts::row_weight() const {
+  if (rows == 0) return 0;
+  return tokens > 0 ? static_cast<double>(tokens) / static_cast<double>(rows) : 1;
+}
+
+}  // namespace millrace::train

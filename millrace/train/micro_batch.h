@@ -1,0 +1,31 @@
+// A batch of the data, as a model takes it.
+#pragma once
+
+#include <cstdint>
+
+#include "millrace/data/batch/batch.h"
+#include "millrace/engine/models/model.h"
+
+namespace millrace::train {
+
+/// The model's batch borrows from the data's. Neither copied nor moved.
+struct MicroBatch {
+  explicit MicroBatch(data::Batch from);
+  MicroBatch(const MicroBatch&) = delete;
+  MicroBatch& operator=(const MicroBatch&) = delete;
+
+  const data::Batch data;
+  engine::ModelBatch batch;
+};
+
+/// Labels that count, of tokens and of rows.
+struct LabelCounts {
+  std::uint64_t tokens = 0, rows = 0;
+
+  /// The loss of one row counts as much as that of so many tokens: so the sum of both, divided by denominator(), is the
+  /// mean over the tokens plus the mean over the rows, as in BERT's pre-training.
+  double row_weight() const;
+  std::uint64_t denominator() const { return tokens > 0 ? tokens : rows; }
+};
+
+}  // namespace millrace::train

@@ -1,0 +1,127 @@
+// Whole runs of a tiny BERT: its pre-training, and classes of texts.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "millrace/train/testing/train_runs.h"
+
+namespace millrace::train {
+namespace {
+
+/// Words whose order says something, so that hidden ones and next sentences can be predicted.
+constexpr std::string_view kVocabulary =
+    "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n.\nthe\nmill\nrace\nturns\nwater\nwheel\nstone\ngrain\nflour\nbread\n";
+
+class ObjectivesTest : public TrainTest {
+ protected:
+  ObjectivesTest() {
+    EXPECT_TRUE(WriteFileAtomic(folder_->path() / "vocab.txt", AsBytes(kVocabulary)));
+    // A text with "bread" in it is of class 1.
+    std::string rows = "sentence\tlabel\n";
+    Random random(9);
+    for (int i = 0; i < 200; ++i) {
+      const bool bread = random.Below(2) == 1;
+      constexpr std::string_view kOther[] = {"mill", "race", "turns", "water", "wheel", "grain", "flour"};
+      const auto other = [&] { return kOther[random.Below(7)]; };
+      rows += fmt::format("the {} {} {} {} {} .\t{}\n", other(), other(), bread ? "bread" : "stone", other(), other(),
+                          bread ? 1 : 0);
+    }
+    EXPECT_TRUE(WriteFileAtomic(folder_->path() / "classes.tsv", AsBytes(rows)));
+  }
+
+  Options Bert(std::string_view run, data::Objective objective) const {
+    Options options = Tiny(run);
+    options.model_config = {{"model_type", "bert"},   {"hidden_size", 32},        {"intermediate_size", 48},
+                            {"num_hidden_layers", 2}, {"num_attention_heads", 4}, {"max_position_embeddings", 32}};
+    options.tokenizer_url = (folder_->path() / "vocab.txt").native();
+    options.data.objective = objective;
+    if (objective == data::Objective::kClassification) {
+      options.data.sources = {{.url = (folder_->path() / "classes.tsv").native()}};
+    }
+    options.steps = 10;
+    return options;
+  }
+};
+
+TEST_F(ObjectivesTest, PreTrainingIsTheSameOnAnyRanks) {
+  for (const bool next_sentence : {true, false}) {
+    const std::string run = next_sentence ? "pairs" : "single";
+    Options options = Bert(run, data::Objective::kMlm);
+    options.data.mlm.next_sentence = next_sentence;
+    const Ran one = Run(options);
+    ASSERT_TRUE(one.outcome) << one.outcome.error().ToString();
+    EXPECT_LT(one.losses.at(10), one.losses.at(1));
+    // The loss is the mean over the tokens plus the mean over the rows: log 16 and, with pairs, log 2 at first.
+    EXPECT_NEAR(one.losses.at(1), std::log(16.0) + (next_sentence ? std::log(2.0) : 0), 0.4);
+
+    // However the batch is cut, and whichever way the ranks divide the work.
+    struct Cut {
+      int ranks, micro_batch;
+      engine::ParallelOptions parallel;
+    };
+    for (const Cut& cut : {Cut{1, 1, {}}, Cut{1, 8, {}}, Cut{2, 2, {}}, Cut{2, 2, {.tensor = 2, .sequence = true}},
+                           Cut{4, 1, {.pipeline = 2, .zero = 2}},
+                           Cut{2, 2, {.pipeline = 2, .schedule = engine::PipelineSchedule::kSimple}}}) {
+      Options other = options;
+      other.micro_batch = cut.micro_batch;
+      other.parallel = cut.parallel;
+      const Ran ran = RunRanks(other, cut.ranks);
+      ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
+      for (const auto& [step, loss] : ran.losses) {
+        EXPECT_NEAR(loss, one.losses.at(step), 2e-6 * loss) << cut.ranks << " " << cut.micro_batch << " " << step;
+      }
+    }
+
+    options.checkpoint_url = CheckpointUrl(run);
+    ASSERT_TRUE(Run(options, 5).outcome);
+    const Ran rest = Run(options);
+    ASSERT_TRUE(rest.outcome) << rest.outcome.error().ToString();
+    for (const auto& [step, loss] : rest.losses) EXPECT_EQ(loss, one.losses.at(step)) << step;
+  }
+}
+
+TEST_F(ObjectivesTest, ClassesAreLearntFromAPreTrainedModel) {
+  Options base = Bert("base", data::Objective::kMlm);
+  base.checkpoint_url = CheckpointUrl("base");
+  ASSERT_TRUE(Run(base).outcome);
+
+  Options options = Bert("classes", data::Objective::kClassification);
+  options.model_url = base.checkpoint_url;
+  options.model_config = nullptr;
+  options.steps = 60;
+  options.data.split.held_out = 0.2;
+  options.eval_every = 30;
+  options.eval_accuracy = true;
+  const Ran one = Run(options);
+  ASSERT_TRUE(one.outcome) << one.outcome.error().ToString();
+  EXPECT_NEAR(one.losses.at(1), std::log(2.0), 0.3);
+  EXPECT_GT(one.evals.at(60).accuracy, 0.95) << one.evals.at(60).ToText();
+  EXPECT_THAT(one.evals.at(60).ToText(), testing::HasSubstr("accuracy"));
+
+  options.parallel = {.tensor = 2};
+  const Ran four = RunRanks(options, 4);
+  ASSERT_TRUE(four.outcome) << four.outcome.error().ToString();
+  EXPECT_EQ(four.evals.at(60).accuracy, one.evals.at(60).accuracy);
+  EXPECT_NEAR(four.evals.at(60).loss, one.evals.at(60).loss, 1e-4 * one.evals.at(60).loss);
+}
+
+TEST_F(ObjectivesTest, AModelMustFitWhatIsLearnt) {
+  Options options = Bert("next token", data::Objective::kCausalLm);
+  const Ran bert = Run(options);
+  ASSERT_FALSE(bert.outcome);
+  EXPECT_THAT(bert.outcome.error().ToString(),
+              testing::HasSubstr("a bert model does not learn train.objective causal_lm"));
+  options = Bert("masked llama", data::Objective::kMlm);
+  options.model_config = Tiny("").model_config;
+  const Ran llama = Run(options);
+  ASSERT_FALSE(llama.outcome);
+  EXPECT_THAT(llama.outcome.error().ToString(), testing::HasSubstr("a llama model does not learn train.objective mlm"));
+  // A class that the model lacks.
+  options = Bert("three", data::Objective::kClassification);
+  options.classes = 1;
+  const Ran classes = Run(options);
+  ASSERT_FALSE(classes.outcome);
+  EXPECT_THAT(classes.outcome.error().ToString(), testing::HasSubstr("label 1 is not one of 1"));
+}
+
+}  // namespace
+}  // namespace millrace::train

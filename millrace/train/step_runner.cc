@@ -1,0 +1,83 @@
+#include "millrace/train/step_runner.h"
+
+#include "millrace/train/stopwatch.h"
+
+namespace millrace::train {
+namespace {
+
+/// Summed over a batch's tokens: the length of the row, or of the document in it, that a token attends within.
+double ContextOf(const data::Batch& batch) {
+  double sum = 0;
+  const double row = batch.sequence_length;
+  if (batch.cu_seqlens.empty()) sum = batch.rows * row * row;
+  for (std::size_t i = 1; i < batch.cu_seqlens.size(); ++i) {
+    const double document = batch.cu_seqlens[i] - batch.cu_seqlens[i - 1];
+    sum += document * document;
+  }
+  return sum;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<MicroBatch>> StepRunner::Load(std::uint64_t step, StepReport& report) {
+  const Stopwatch waiting(*options_.clock);
+  const data::Loader::Stats before = loader_.stats();
+  auto loaded = std::make_shared<MicroBatch>(MR_TRY(loader_.Next()));
+  report.data_wait_s += waiting.Seconds();
+  const data::Loader::Stats after = loader_.stats();
+  for (int s = 0; s < data::kLoadStages; ++s) {
+    report.data_wait_on_s[s] += SecondsOf(after.waited_on[s] - before.waited_on[s]);
+  }
+  loaded->batch.dropout = engine::ops::DropoutRows{.seed = options_.seed,
+                                                   .step = step,
+                                                   .first_sample = loaded->data.first_sample,
+                                                   .row_length = loaded->data.sequence_length};
+  loaded->batch.loss = options_.loss;
+  return loaded;
+}
+
+/// The weight depends on the labels of the whole step, so all ranks' batches are there before the first pass.
+Result<double> StepRunner::RowWeight(const std::vector<std::shared_ptr<MicroBatch>>& loaded, StepReport& report) const {
+  LabelCounts mine;
+  for (const auto& each : loaded) {
+    mine.tokens += each->data.loss_tokens;
+    mine.rows += each->data.loss_rows;
+  }
+  const bool counts = layout_.counts_samples();
+  const at::Tensor sums = at::tensor(
+      {counts ? static_cast<std::int64_t>(mine.tokens) : 0, counts ? static_cast<std::int64_t>(mine.rows) : 0},
+      at::kLong);
+  const Stopwatch waiting(*options_.clock);
+  MR_TRY(layout_.world().AllReduce(sums));
+  report.comm_wait_s += waiting.Seconds();
+  const auto* all = sums.data_ptr<std::int64_t>();
+  return LabelCounts{static_cast<std::uint64_t>(all[0]), static_cast<std::uint64_t>(all[1])}.row_weight();
+}
+
+Result<PassSums> StepRunner::Run(std::uint64_t step, StepReport& report) {
+  PassSums sums;
+  std::vector<std::shared_ptr<MicroBatch>> loaded;
+  double row_weight = 1;
+  if (options_.data.objective == data::Objective::kMlm) {
+    for (int i = 0; i < micro_batches_; ++i) loaded.push_back(MR_TRY(Load(step, report)));
+    row_weight = MR_TRY(RowWeight(loaded, report));
+  }
+  exchange_.BeginStep(micro_batches_);
+  const auto next = [&](int i) -> Result<std::shared_ptr<const engine::ModelBatch>> {
+    const auto at = static_cast<std::size_t>(i);
+    const std::shared_ptr<MicroBatch> micro = at < loaded.size() ? std::move(loaded[at]) : MR_TRY(Load(step, report));
+    micro->batch.row_loss_weight = row_weight;
+    sums.labels.tokens += micro->data.loss_tokens;
+    sums.labels.rows += micro->data.loss_rows;
+    sums.context += ContextOf(micro->data);
+    return std::shared_ptr<const engine::ModelBatch>(micro, &micro->batch);
+  };
+  const engine::PipelineSums passed = MR_TRY(passes_.Train(next));
+  report.comm_wait_s += SecondsOf(passed.waited);
+  report.comm_wait_s += SecondsOf(MR_TRY(exchange_.Finish()));
+  if (!layout_.counts_samples()) return PassSums{};
+  sums.loss = passed.loss;
+  return sums;
+}
+
+}  // namespace millrace::train

@@ -1,0 +1,55 @@
+// The forward and backward passes of a training step on one rank.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "millrace/base/result.h"
+#include "millrace/data/loader.h"
+#include "millrace/engine/pipeline/pipeline_runner.h"
+#include "millrace/engine/sharding/data_exchange.h"
+#include "millrace/train/layout.h"
+#include "millrace/train/micro_batch.h"
+#include "millrace/train/options.h"
+#include "millrace/train/reporting/report.h"
+
+namespace millrace::train {
+
+/// What the passes of a step add up to, on this rank's samples. All 0 on ranks that do not count their samples.
+struct PassSums {
+  double loss = 0;
+  LabelCounts labels;
+  double context = 0;  ///< summed over all tokens: the length of the document that each attends within
+};
+
+/// Draws a step's micro-batches from the loader and runs them through the model. Borrows all that it is given.
+class StepRunner {
+ public:
+  StepRunner(const RankLayout& layout, const Options& options, data::Loader& loader, engine::PipelineRunner& passes,
+             engine::DataExchange& exchange, int micro_batches)
+      : layout_(layout),
+        options_(options),
+        loader_(loader),
+        passes_(passes),
+        exchange_(exchange),
+        micro_batches_(micro_batches) {}
+
+  /// Runs the passes after `step` steps. Afterwards the owned gradients are those of the sum of all ranks' losses. Adds
+  /// this rank's waits to the report. A collective operation. Errors: those of the data; kUnavailable if a rank is
+  /// lost.
+  Result<PassSums> Run(std::uint64_t step, StepReport& report);
+
+ private:
+  Result<std::shared_ptr<MicroBatch>> Load(std::uint64_t step, StepReport& report);
+  Result<double> RowWeight(const std::vector<std::shared_ptr<MicroBatch>>& loaded, StepReport& report) const;
+
+  const RankLayout& layout_;
+  const Options& options_;
+  data::Loader& loader_;
+  engine::PipelineRunner& passes_;
+  engine::DataExchange& exchange_;
+  const int micro_batches_;
+};
+
+}  // namespace millrace::train
