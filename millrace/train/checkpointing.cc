@@ -5,8 +5,8 @@
 #include "millrace/checkpoint/local/local_tier.h"
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/checkpoint/save/replicas.h"
+#include "millrace/train/reporting/stopwatch.h"
 #include "millrace/train/state/rank_group.h"
-#include "millrace/train/stopwatch.h"
 
 namespace millrace::train {
 

@@ -16,8 +16,8 @@
 #include "millrace/checkpoint/save/writer.h"
 #include "millrace/engine/parallel/collective.h"
 #include "millrace/object/connection.h"
-#include "millrace/train/heartbeat.h"
 #include "millrace/train/options.h"
+#include "millrace/train/reporting/heartbeat.h"
 #include "millrace/train/state/run_state.h"
 
 namespace millrace::train {

@@ -1,6 +1,6 @@
 #include "millrace/train/step_runner.h"
 
-#include "millrace/train/stopwatch.h"
+#include "millrace/train/reporting/stopwatch.h"
 
 namespace millrace::train {
 namespace {

@@ -15,8 +15,8 @@
 #include "millrace/http/server/server.h"
 #include "millrace/object/open/open.h"
 #include "millrace/tokenizer/load/load.h"
-#include "millrace/train/state/run_state.h"
 #include "millrace/train/reporting/step_metrics.h"
+#include "millrace/train/state/run_state.h"
 #include "millrace/train/testing/train_runs.h"
 #include "millrace/train/trainer.h"
 

@@ -16,13 +16,13 @@
 #include "millrace/tokenizer/open/open.h"
 #include "millrace/train/auto_layout.h"
 #include "millrace/train/checkpointing.h"
-#include "millrace/train/heartbeat.h"
 #include "millrace/train/layout.h"
+#include "millrace/train/reporting/heartbeat.h"
 #include "millrace/train/reporting/step_metrics.h"
+#include "millrace/train/reporting/stopwatch.h"
 #include "millrace/train/reporting/telemetry.h"
 #include "millrace/train/state/run_state.h"
 #include "millrace/train/step_runner.h"
-#include "millrace/train/stopwatch.h"
 
 namespace millrace::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "millrace/train/heartbeat.h"
+#include "millrace/train/reporting/heartbeat.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
