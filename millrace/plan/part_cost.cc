@@ -212,8 +212,8 @@ class PartCounter {
     Pass(2 * tokens_ * columns);  // rotary positions
     if (rate_ == 0) return;
     const double seen = static_cast<double>(setup_.sequence_length) / (model.causal ? 2 : 1);
-    const double forward =
-        4 * static_cast<double>(tokens_ * model.queries() / tensor_) * seen / (kAttentionRate * rate_);
+    const std::int64_t queries = tokens_ * model.queries() / tensor_;
+    const double forward = 4 * static_cast<double>(queries) * seen / (kAttentionRate * rate_);
     cost_.forward_s += forward;
     cost_.backward_s += 2.5 * forward;  // it computes the scores again
   }

@@ -11,7 +11,7 @@ using engine::MeshAxis;
 
 constexpr std::int64_t kFloatBytes = 4;
 constexpr std::int64_t kBucketBytes = 8 << 20;  // engine::GradientReducer
-constexpr std::int64_t kSumBytes = 48;          // of a step's losses, labels and flags, over all ranks
+constexpr std::int64_t kSumBytes = 56;          // of a step's losses, labels and flags, over all ranks
 constexpr std::int64_t kNormBytes = 8;          // of the gradient's norm
 
 /// Collects the lines of a rank.
