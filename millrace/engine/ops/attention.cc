@@ -8,13 +8,10 @@
 
 #include "millrace/engine/ops/attention.h"
 
+#include "millrace/engine/ops/cpu/gemm.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/node.h"
 #include "millrace/engine/ops/reference.h"
-
-extern "C" void sgemm_(const char* transa, const char* transb, const int* m, const int* n, const int* k,
-                       const float* alpha, const float* a, const int* lda, const float* b, const int* ldb,
-                       const float* beta, float* c, const int* ldc);
 
 namespace millrace::engine::ops {
 namespace {
@@ -22,21 +19,6 @@ namespace {
 /// Queries in a block. [64, length] scores are one BLAS product of good size, and fit a core's cache for thousands of
 /// keys.
 constexpr std::int64_t kQueryBlock = 64;
-
-/// A dense row-major matrix, read as its transpose where `transposed`.
-struct Matrix {
-  const float* data;
-  std::int64_t columns;
-  bool transposed = false;
-};
-/// c [m, n] = a [m, k] · b [k, n] + beta · c. BLAS is column-major, so it is handed the transposed product.
-void Multiply(Matrix a, Matrix b, float beta, float* c, std::int64_t m, std::int64_t n, std::int64_t k) {
-  const float one = 1;
-  const int rows = static_cast<int>(m), columns = static_cast<int>(n), inner = static_cast<int>(k);
-  const int lda = static_cast<int>(a.columns), ldb = static_cast<int>(b.columns);
-  sgemm_(b.transposed ? "T" : "N", a.transposed ? "T" : "N", &columns, &rows, &inner, &one, b.data, &ldb, a.data, &lda,
-         &beta, c, &columns);
-}
 
 /// What all threads share.
 struct AttentionPlan {
@@ -77,9 +59,13 @@ struct QueryBlock {
   }
 };
 
-/// One thread's workspace, in float32.
+/// One thread's workspace. Products of T are added in float32. With float, the probabilities and the gradient of the
+/// scores take the place of what they are computed from.
+template <class T>
 struct Scratch {
-  std::vector<float> keys, values, queries, dout, scores, dscores, block, dkeys, dvalues, sums;
+  static constexpr bool kInPlace = std::is_same_v<T, float>;
+  std::vector<T> keys, values, queries, dout, rounded, drounded;
+  std::vector<float> scores, dscores, block, dkeys, dvalues, sums;
   Scratch(std::int64_t longest, const HeadLayout& layout, bool backward)
       : keys(longest * layout.head_dim),
         values(keys.size()),
@@ -87,44 +73,58 @@ struct Scratch {
         scores(kQueryBlock * longest),
         block(queries.size()),
         sums(kQueryBlock) {
+    if constexpr (!kInPlace) rounded.resize(scores.size());
     if (!backward) return;
+    if constexpr (!kInPlace) drounded.resize(scores.size());
     dout.resize(queries.size());
     dscores.resize(scores.size());
     dkeys.resize(keys.size());
     dvalues.resize(values.size());
   }
+  T* probabilities() {
+    if constexpr (kInPlace) return scores.data();
+    return rounded.data();
+  }
+  T* score_gradients() {
+    if constexpr (kInPlace) return dscores.data();
+    return drounded.data();
+  }
 };
 
 /// Multiplies `rows` [block.count, block.keys] with the dropout's 0 or 1/(1-p).
-void DropProbabilities(const HeadTask& task, const QueryBlock& block, std::int64_t head, float* rows) {
+template <class T>
+void DropProbabilities(const HeadTask& task, const QueryBlock& block, std::int64_t head, T* rows) {
   const DropoutSite& site = task.plan.dropout;
   const cpu::DropoutRow kernel = KernelOf(site);
   const std::int64_t row_begin = task.begin() / site.rows.row_length * site.rows.row_length;
   const std::int64_t sample = static_cast<std::int64_t>(site.rows.first_sample) + task.begin() / site.rows.row_length;
   for (std::int64_t row = 0; row < block.count; ++row) {
     const auto position = static_cast<std::uint32_t>(task.begin() - row_begin + block.first + row);
-    float* probabilities = rows + row * block.keys;
+    T* probabilities = rows + row * block.keys;
     kernel.Run(probabilities, probabilities, block.first_key, block.keys, position, static_cast<std::uint32_t>(sample),
                static_cast<std::uint32_t>(site.first_head + head));
   }
 }
 
 template <class T>
-void ForwardHead(const T* qkv, T* out, float* lse, const HeadTask& task, Scratch& s) {
+void ForwardHead(const T* qkv, T* out, float* lse, const HeadTask& task, Scratch<T>& s) {
   const HeadLayout& layout = task.layout();
   const std::int64_t dim = layout.head_dim, stride = layout.columns(), out_stride = layout.heads * dim;
   const float scale = 1 / std::sqrt(static_cast<float>(dim));
-  cpu::PackRows(qkv + task.Key(), stride, s.keys.data(), task.length(), dim, 1);
-  cpu::PackRows(qkv + task.Value(), stride, s.values.data(), task.length(), dim, 1);
+  cpu::PackRows(qkv + task.Key(), stride, s.keys.data(), task.length(), dim);
+  cpu::PackRows(qkv + task.Value(), stride, s.values.data(), task.length(), dim);
   for (std::int64_t head = task.kv_head * task.group(); head < (task.kv_head + 1) * task.group(); ++head) {
     for (std::int64_t first = 0; first < task.length(); first += kQueryBlock) {
       const QueryBlock block(task, first);
-      const float *keys = s.keys.data() + block.first_key * dim, *values = s.values.data() + block.first_key * dim;
-      cpu::PackRows(qkv + task.Query(head) + first * stride, stride, s.queries.data(), block.count, dim, scale);
-      Multiply({s.queries.data(), dim}, {keys, dim, true}, 0, s.scores.data(), block.count, block.keys, dim);
-      cpu::Softmax(s.scores.data(), block.count, block.visible, s.sums.data(), lse + task.Lse(head) + first);
-      if (task.plan.dropout.active()) DropProbabilities(task, block, head, s.scores.data());
-      Multiply({s.scores.data(), block.keys}, {values, dim}, 0, s.block.data(), block.count, dim, block.keys);
+      const std::int64_t count = block.count, keys = block.keys, skipped = block.first_key * dim;
+      T* const probabilities = s.probabilities();
+      cpu::PackRows(qkv + task.Query(head) + first * stride, stride, s.queries.data(), count, dim);
+      cpu::Multiply<T>(scale, {s.queries.data(), dim}, {s.keys.data() + skipped, dim, true}, 0, s.scores.data(),
+                       {count, keys, dim});
+      cpu::Softmax(s.scores.data(), probabilities, count, block.visible, s.sums.data(), lse + task.Lse(head) + first);
+      if (task.plan.dropout.active()) DropProbabilities(task, block, head, probabilities);
+      cpu::Multiply<T>(1, {probabilities, keys}, {s.values.data() + skipped, dim}, 0, s.block.data(),
+                       {count, dim, keys});
       cpu::UnpackRows(s.block.data(), out + task.Out(head) + first * out_stride, out_stride, block.count, dim,
                       s.sums.data(), 1);
     }
@@ -132,29 +132,35 @@ void ForwardHead(const T* qkv, T* out, float* lse, const HeadTask& task, Scratch
 }
 
 template <class T>
-void BackwardHead(const T* dout, const T* qkv, const float* lse, T* dqkv, const HeadTask& task, Scratch& s) {
+void BackwardHead(const T* dout, const T* qkv, const float* lse, T* dqkv, const HeadTask& task, Scratch<T>& s) {
   const HeadLayout& layout = task.layout();
   const std::int64_t dim = layout.head_dim, stride = layout.columns(), out_stride = layout.heads * dim;
   const float scale = 1 / std::sqrt(static_cast<float>(dim));
-  cpu::PackRows(qkv + task.Key(), stride, s.keys.data(), task.length(), dim, 1);
-  cpu::PackRows(qkv + task.Value(), stride, s.values.data(), task.length(), dim, 1);
+  cpu::PackRows(qkv + task.Key(), stride, s.keys.data(), task.length(), dim);
+  cpu::PackRows(qkv + task.Value(), stride, s.values.data(), task.length(), dim);
   std::fill_n(s.dkeys.begin(), task.length() * dim, 0.0F);
   std::fill_n(s.dvalues.begin(), task.length() * dim, 0.0F);
   for (std::int64_t head = task.kv_head * task.group(); head < (task.kv_head + 1) * task.group(); ++head) {
     for (std::int64_t first = 0; first < task.length(); first += kQueryBlock) {
       const QueryBlock block(task, first);
       const std::int64_t count = block.count, keys = block.keys, skipped = block.first_key * dim;
-      cpu::PackRows(qkv + task.Query(head) + first * stride, stride, s.queries.data(), count, dim, scale);
-      cpu::PackRows(dout + task.Out(head) + first * out_stride, out_stride, s.dout.data(), count, dim, 1);
-      Multiply({s.queries.data(), dim}, {s.keys.data() + skipped, dim, true}, 0, s.scores.data(), count, keys, dim);
-      Multiply({s.dout.data(), dim}, {s.values.data() + skipped, dim, true}, 0, s.dscores.data(), count, keys, dim);
+      T *const probabilities = s.probabilities(), *const dscores = s.score_gradients();
+      cpu::PackRows(qkv + task.Query(head) + first * stride, stride, s.queries.data(), count, dim);
+      cpu::PackRows(dout + task.Out(head) + first * out_stride, out_stride, s.dout.data(), count, dim);
+      cpu::Multiply<T>(scale, {s.queries.data(), dim}, {s.keys.data() + skipped, dim, true}, 0, s.scores.data(),
+                       {count, keys, dim});
+      cpu::Multiply<T>(1, {s.dout.data(), dim}, {s.values.data() + skipped, dim, true}, 0, s.dscores.data(),
+                       {count, keys, dim});
       if (task.plan.dropout.active()) DropProbabilities(task, block, head, s.dscores.data());
-      cpu::SoftmaxBackward(s.scores.data(), s.dscores.data(), count, block.visible, lse + task.Lse(head) + first);
-      Multiply({s.dscores.data(), keys, true}, {s.queries.data(), dim}, 1, s.dkeys.data() + skipped, keys, dim, count);
-      Multiply({s.dscores.data(), keys}, {s.keys.data() + skipped, dim}, 0, s.block.data(), count, dim, keys);
+      cpu::SoftmaxBackward(s.scores.data(), s.dscores.data(), probabilities, dscores, count, block.visible,
+                           lse + task.Lse(head) + first);
+      cpu::Multiply<T>(scale, {dscores, keys, true}, {s.queries.data(), dim}, 1, s.dkeys.data() + skipped,
+                       {keys, dim, count});
+      cpu::Multiply<T>(1, {dscores, keys}, {s.keys.data() + skipped, dim}, 0, s.block.data(), {count, dim, keys});
       cpu::UnpackRows(s.block.data(), dqkv + task.Query(head) + first * stride, stride, count, dim, nullptr, scale);
-      if (task.plan.dropout.active()) DropProbabilities(task, block, head, s.scores.data());
-      Multiply({s.scores.data(), keys, true}, {s.dout.data(), dim}, 1, s.dvalues.data() + skipped, keys, dim, count);
+      if (task.plan.dropout.active()) DropProbabilities(task, block, head, probabilities);
+      cpu::Multiply<T>(1, {probabilities, keys, true}, {s.dout.data(), dim}, 1, s.dvalues.data() + skipped,
+                       {keys, dim, count});
     }
   }
   cpu::UnpackRows(s.dkeys.data(), dqkv + task.Key(), stride, task.length(), dim, nullptr, 1);
@@ -163,12 +169,12 @@ void BackwardHead(const T* dout, const T* qkv, const float* lse, T* dqkv, const 
 
 /// Calls `work` once for each HeadTask. Each thread takes the next task when it is free, so that sequences of different
 /// lengths keep all threads busy. No two tasks write the same memory, so the order does not change the results.
-template <class Work>
+template <class T, class Work>
 void ForEachHead(const AttentionPlan& plan, bool backward, Work&& work) {
   const std::int64_t tasks = plan.sequences.count() * plan.layout.kv_heads;
   std::atomic<std::int64_t> next = 0;
   at::parallel_for(0, std::min<std::int64_t>(tasks, at::get_num_threads()), 1, [&](std::int64_t, std::int64_t) {
-    Scratch scratch(plan.sequences.longest(), plan.layout, backward);
+    Scratch<T> scratch(plan.sequences.longest(), plan.layout, backward);
     for (std::int64_t i = next++; i < tasks; i = next++) {
       const auto nth = static_cast<std::size_t>(i / plan.layout.kv_heads);
       work(HeadTask{plan, plan.sequences.longest_first()[nth], i % plan.layout.kv_heads}, scratch);
@@ -180,7 +186,7 @@ at::Tensor AttentionBackward(const at::Tensor& dout, const at::Tensor& qkv, cons
                              const AttentionPlan& plan) {
   at::Tensor dqkv = at::empty_like(qkv);
   DispatchType(qkv, [&]<class T>(T) {
-    ForEachHead(plan, true, [&](const HeadTask& task, Scratch& scratch) {
+    ForEachHead<T>(plan, true, [&](const HeadTask& task, Scratch<T>& scratch) {
       BackwardHead(Data<T>(dout), Data<T>(qkv), Data<float>(lse), Data<T>(dqkv), task, scratch);
     });
   });
@@ -197,7 +203,7 @@ at::Tensor Attention(const at::Tensor& qkv, const HeadLayout& layout, const Sequ
   at::Tensor out = at::empty({qkv.size(0), layout.heads * layout.head_dim}, qkv.options());
   const at::Tensor lse = at::empty({layout.heads, sequences.tokens()}, at::kFloat);
   DispatchType(qkv, [&]<class T>(T) {
-    ForEachHead(plan, false, [&](const HeadTask& task, Scratch& scratch) {
+    ForEachHead<T>(plan, false, [&](const HeadTask& task, Scratch<T>& scratch) {
       ForwardHead(Data<T>(qkv), Data<T>(out), Data<float>(lse), task, scratch);
     });
   });

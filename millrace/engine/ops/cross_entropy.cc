@@ -6,14 +6,14 @@
 #include "millrace/engine/errors.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/node.h"
+#include "millrace/engine/ops/product.h"
 #include "millrace/engine/ops/reference.h"
-#include "millrace/engine/ops/weight_gradient.h"
 
 namespace millrace::engine::ops {
 namespace {
 
-/// The approximate number of logits in a chunk: large enough for GEMM to run at full speed, small enough for the cache.
-constexpr std::int64_t kChunkElements = 4 << 20;
+/// The approximate number of logits in a chunk: enough rows for GEMM to run at full speed, at a cost of 50 MB.
+constexpr std::int64_t kChunkElements = 12 << 20;
 constexpr std::int64_t kLeastChunkRows = 64;
 
 struct LossAndGradients {
@@ -110,12 +110,11 @@ LossAndGradients LossByChunks(const at::Tensor& x, const at::Tensor& head, const
   for (std::int64_t begin = 0; begin < rows; begin += chunk) {
     const std::int64_t count = std::min(chunk, rows - begin);
     const at::Tensor part = x.narrow(0, begin, count);
-    const at::Tensor logits = bias.defined() ? at::addmm(bias, part, head.t()) : at::mm(part, head.t());
+    const at::Tensor logits = Product(part, head.t(), bias);
     chunk_loss(logits, label + begin, Data<double>(losses) + begin, gradients);
     if (!gradients) continue;
-    at::Tensor dpart = result.dx.narrow(0, begin, count);
-    at::mm_out(dpart, logits, head);
-    AddOuter(result.dhead, logits, part);
+    ProductInto(result.dx.narrow(0, begin, count), logits, head);
+    AddProduct(result.dhead, logits.t(), part);
     if (bias.defined()) result.dbias.add_(logits.sum(0, /*keepdim=*/false, at::kFloat));
   }
   const double* each = Data<double>(losses);

@@ -3,14 +3,14 @@
 #include "millrace/engine/ops/deferred/deferred_work.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/node.h"
+#include "millrace/engine/ops/product.h"
 #include "millrace/engine/ops/reference.h"
-#include "millrace/engine/ops/weight_gradient.h"
 
 namespace millrace::engine::ops {
 namespace {
 
 void AddLinearGradients(const at::Tensor& x, const Weight& weight, const Weight& bias, const at::Tensor& dout) {
-  AddOuter(weight.gradient, dout, x);
+  AddProduct(weight.gradient, dout.t(), x);
   if (bias.defined()) {
     at::Tensor into = bias.gradient;
     into.add_(dout.sum(0, /*keepdim=*/false, at::kFloat));
@@ -22,16 +22,14 @@ void AddLinearGradients(const at::Tensor& x, const Weight& weight, const Weight&
 at::Tensor Linear(const LayerInput& input, const Weight& weight, const Weight& bias) {
   const at::Tensor& x = input.value;
   if (!HasFused(x) || !weight.gradient.defined()) return reference::Linear(x, weight, bias);
-  const at::Tensor transposed = weight.value.detach().t();
-  at::Tensor out =
-      bias.defined() ? at::addmm(bias.value.detach(), x.detach(), transposed) : at::mm(x.detach(), transposed);
+  at::Tensor out = Product(x.detach(), weight.value.detach().t(), bias.defined() ? bias.value.detach() : at::Tensor());
   if (Recording({x, weight.value})) {
     const at::Tensor kept = input.again ? at::Tensor() : x.detach();
     Connect("Linear", {x, weight.value, bias.value}, {out},
             [kept, again = input.again, weight, bias](TensorList&& gradients) {
               const at::Tensor& dout = gradients[0];
               RunOrDefer([=] { AddLinearGradients(kept.defined() ? kept : again(), weight, bias, dout); });
-              return TensorList{at::mm(dout, weight.value.detach()), at::Tensor(), at::Tensor()};
+              return TensorList{Product(dout, weight.value.detach()), at::Tensor(), at::Tensor()};
             });
   }
   return out;

@@ -2,8 +2,8 @@
 
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/node.h"
+#include "millrace/engine/ops/product.h"
 #include "millrace/engine/ops/reference.h"
-#include "millrace/engine/ops/weight_gradient.h"
 
 namespace millrace::engine::ops {
 namespace {

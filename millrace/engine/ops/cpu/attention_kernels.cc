@@ -13,16 +13,6 @@ MR_INLINE float MaxOf(const float* __restrict x, std::int64_t n) {
 }
 
 template <class T>
-MR_INLINE void PackBody(const T* x, std::int64_t stride, float* out, std::int64_t rows, std::int64_t n, float factor) {
-  for (std::int64_t row = 0; row < rows; ++row) {
-    const T* __restrict from = x + row * stride;
-    float* __restrict to = out + row * n;
-#pragma omp simd
-    for (std::int64_t j = 0; j < n; ++j) to[j] = ToFloat(from[j]) * factor;
-  }
-}
-
-template <class T>
 MR_INLINE void UnpackBody(const float* x, T* out, std::int64_t stride, std::int64_t rows, std::int64_t n,
                           const float* divisors, float factor) {
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -34,63 +24,78 @@ MR_INLINE void UnpackBody(const float* x, T* out, std::int64_t stride, std::int6
   }
 }
 
-}  // namespace
-
-MR_SIMD void Softmax(float* scores, std::int64_t rows, const VisibleKeys& visible, float* sums, float* lse) {
+template <class T>
+MR_INLINE void SoftmaxBody(const float* scores, T* out, std::int64_t rows, const VisibleKeys& visible, float* sums,
+                           float* lse) {
   for (std::int64_t row = 0; row < rows; ++row) {
-    float* __restrict s = scores + row * visible.keys;
+    const float* s = scores + row * visible.keys;
+    T* p = out + row * visible.keys;
     const std::int64_t begin = visible.begin(row), end = visible.end(row);
     const float most = MaxOf(s + begin, end - begin);
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (std::int64_t j = begin; j < end; ++j) {
-      s[j] = Exp(s[j] - most);
-      sum += s[j];
+      const float weight = Exp(s[j] - most);
+      sum += weight;
+      p[j] = FromFloat<T>(weight);
     }
-    for (std::int64_t j = 0; j < begin; ++j) s[j] = 0;
-    for (std::int64_t j = end; j < visible.keys; ++j) s[j] = 0;
+    std::fill(p, p + begin, T{});
+    std::fill(p + end, p + visible.keys, T{});
     sums[row] = sum;
     lse[row] = most + std::log(sum);
   }
 }
 
-MR_SIMD void SoftmaxBackward(float* scores, float* dprobabilities, std::int64_t rows, const VisibleKeys& visible,
-                             const float* lse) {
+template <class T>
+MR_INLINE void SoftmaxBackwardBody(const float* scores, const float* dprobabilities, T* probabilities, T* dscores,
+                                   std::int64_t rows, const VisibleKeys& visible, const float* lse) {
   for (std::int64_t row = 0; row < rows; ++row) {
-    float* __restrict p = scores + row * visible.keys;
-    float* __restrict d = dprobabilities + row * visible.keys;
-    const std::int64_t begin = visible.begin(row), end = visible.end(row);
+    const std::int64_t offset = row * visible.keys, begin = visible.begin(row), end = visible.end(row);
+    const float* s = scores + offset;
+    const float* d = dprobabilities + offset;
+    T* p = probabilities + offset;
+    T* ds = dscores + offset;
     const float shift = lse[row];
     float dot = 0;
 #pragma omp simd reduction(+ : dot)
     for (std::int64_t j = begin; j < end; ++j) {
-      p[j] = Exp(p[j] - shift);
-      dot += p[j] * d[j];
+      const float probability = Exp(s[j] - shift);
+      dot += probability * d[j];
+      p[j] = FromFloat<T>(probability);
     }
 #pragma omp simd
-    for (std::int64_t j = begin; j < end; ++j) d[j] = p[j] * (d[j] - dot);
-    for (std::int64_t j = 0; j < begin; ++j) p[j] = d[j] = 0;
-    for (std::int64_t j = end; j < visible.keys; ++j) p[j] = d[j] = 0;
+    for (std::int64_t j = begin; j < end; ++j) ds[j] = FromFloat<T>(ToFloat(p[j]) * (d[j] - dot));
+    for (T* const x : {p, ds}) {
+      std::fill(x, x + begin, T{});
+      std::fill(x + end, x + visible.keys, T{});
+    }
   }
 }
 
-MR_SIMD static void PackF32(const float* x, std::int64_t stride, float* out, std::int64_t rows, std::int64_t columns,
-                            float factor) {
-  PackBody(x, stride, out, rows, columns, factor);
-}
-MR_SIMD static void PackBf16(const Bf16* x, std::int64_t stride, float* out, std::int64_t rows, std::int64_t columns,
-                             float factor) {
-  PackBody(x, stride, out, rows, columns, factor);
-}
-template <>
-void PackRows(const float* x, std::int64_t x_stride, float* out, std::int64_t rows, std::int64_t columns,
-              float factor) {
-  PackF32(x, x_stride, out, rows, columns, factor);
-}
-template <>
-void PackRows(const Bf16* x, std::int64_t x_stride, float* out, std::int64_t rows, std::int64_t columns, float factor) {
-  PackBf16(x, x_stride, out, rows, columns, factor);
-}
+}  // namespace
+
+#define MR_SOFTMAX(T)                                                                                                 \
+  MR_SIMD static void Softmax##T(const float* scores, T* out, std::int64_t rows, const VisibleKeys& visible,          \
+                                 float* sums, float* lse) {                                                           \
+    SoftmaxBody(scores, out, rows, visible, sums, lse);                                                               \
+  }                                                                                                                   \
+  MR_SIMD static void SoftmaxBackward##T(const float* scores, const float* dprobabilities, T* probabilities,          \
+                                         T* dscores, std::int64_t rows, const VisibleKeys& visible,                   \
+                                         const float* lse) {                                                          \
+    SoftmaxBackwardBody(scores, dprobabilities, probabilities, dscores, rows, visible, lse);                          \
+  }                                                                                                                   \
+  template <>                                                                                                         \
+  void Softmax(const float* scores, T* out, std::int64_t rows, const VisibleKeys& visible, float* sums, float* lse) { \
+    Softmax##T(scores, out, rows, visible, sums, lse);                                                                \
+  }                                                                                                                   \
+  template <>                                                                                                         \
+  void SoftmaxBackward(const float* scores, const float* dprobabilities, T* probabilities, T* dscores,                \
+                       std::int64_t rows, const VisibleKeys& visible, const float* lse) {                             \
+    SoftmaxBackward##T(scores, dprobabilities, probabilities, dscores, rows, visible, lse);                           \
+  }
+MR_SOFTMAX(float)
+MR_SOFTMAX(Bf16)
+#undef MR_SOFTMAX
 
 MR_SIMD static void UnpackF32(const float* x, float* out, std::int64_t stride, std::int64_t rows, std::int64_t columns,
                               const float* divisors, float factor) {

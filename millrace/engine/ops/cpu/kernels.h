@@ -3,6 +3,7 @@
 // given. T is float or Bf16; arithmetic is in float. Pointers never overlap.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "millrace/engine/ops/cpu/simd.h"
@@ -172,16 +173,21 @@ struct VisibleKeys {
   std::int64_t end(std::int64_t row) const { return causal && first_row + row + 1 < keys ? first_row + row + 1 : keys; }
 };
 
-/// Replaces each score by exp(score - max of its row), and by zero where the row does not see the key. Writes sums and
-/// log-sum-exp per row.
-void Softmax(float* scores, std::int64_t rows, const VisibleKeys& visible, float* sums, float* lse);
-/// Replaces each score by its probability exp(score - lse), and by zero where the row does not see the key. Replaces
-/// dprobabilities by the gradient of the scores.
-void SoftmaxBackward(float* scores, float* dprobabilities, std::int64_t rows, const VisibleKeys& visible,
-                     const float* lse);
-/// out[r][c] = scale[r] · x[r][c] (scale null: `factor`), with row strides.
+/// out = exp(score - max of its row), and zero where the row does not see the key. Writes sums and log-sum-exp per row.
+/// `out` may be `scores`, of which only the visible ones are read.
 template <class T>
-void PackRows(const T* x, std::int64_t x_stride, float* out, std::int64_t rows, std::int64_t columns, float factor);
+void Softmax(const float* scores, T* out, std::int64_t rows, const VisibleKeys& visible, float* sums, float* lse);
+/// probabilities = exp(score - lse), and zero where the row does not see the key. dscores = the gradient of the scores.
+/// `probabilities` may be `scores`, and `dscores` may be `dprobabilities`.
+template <class T>
+void SoftmaxBackward(const float* scores, const float* dprobabilities, T* probabilities, T* dscores, std::int64_t rows,
+                     const VisibleKeys& visible, const float* lse);
+/// Copies rows, `x_stride` elements apart, to rows side by side.
+template <class T>
+void PackRows(const T* x, std::int64_t x_stride, T* out, std::int64_t rows, std::int64_t columns) {
+  for (std::int64_t row = 0; row < rows; ++row) std::copy_n(x + row * x_stride, columns, out + row * columns);
+}
+/// out[r][c] = x[r][c] · factor, divided by divisors[r] unless they are null. Rows of out are `out_stride` apart.
 template <class T>
 void UnpackRows(const float* x, T* out, std::int64_t out_stride, std::int64_t rows, std::int64_t columns,
                 const float* divisors, float factor);

@@ -1,0 +1,92 @@
+#include "millrace/engine/ops/cpu/gemm.h"
+
+#include <oneapi/dnnl/dnnl.hpp>
+
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <unordered_map>
+#include <vector>
+
+// oneDNN exports it, and declares it only where its own tests are. A library without it has a null pointer here.
+extern "C" [[gnu::weak]] dnnl_status_t dnnl_gemm_bf16bf16f32(char transa, char transb, dnnl_dim_t m, dnnl_dim_t n,
+                                                             dnnl_dim_t k, float alpha, const std::uint16_t* a,
+                                                             dnnl_dim_t lda, const std::uint16_t* b, dnnl_dim_t ldb,
+                                                             float beta, float* c, dnnl_dim_t ldc);
+
+namespace millrace::engine::cpu {
+namespace {
+
+template <class T>
+char Reading(const Matrix<T>& x) {
+  return x.transposed ? 'T' : 'N';
+}
+
+/// Returns a dense float32 copy of the elements that a product reads. `rows` and `columns` are those of the operand.
+std::vector<float> Widened(const Matrix<Bf16>& x, std::int64_t rows, std::int64_t columns) {
+  if (x.transposed) std::swap(rows, columns);
+  std::vector<float> wide(static_cast<std::size_t>(rows * columns));
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t j = 0; j < columns; ++j) wide[row * columns + j] = ToFloat(x.data[row * x.stride + j]);
+  }
+  return wide;
+}
+
+void Check(dnnl_status_t status, const ProductSize& size) {
+  if (status == dnnl_success) return;
+  throw std::runtime_error("oneDNN failed to multiply [" + std::to_string(size.rows) + ", " +
+                           std::to_string(size.inner) + "] by [" + std::to_string(size.inner) + ", " +
+                           std::to_string(size.columns) + "]: status " + std::to_string(status));
+}
+
+}  // namespace
+
+template <>
+void Multiply(float alpha, Matrix<float> a, Matrix<float> b, float beta, float* c, const ProductSize& size) {
+  Check(dnnl_sgemm(Reading(a), Reading(b), size.rows, size.columns, size.inner, alpha, a.data, a.stride, b.data,
+                   b.stride, beta, c, size.columns),
+        size);
+}
+
+template <>
+void Multiply(float alpha, Matrix<Bf16> a, Matrix<Bf16> b, float beta, float* c, const ProductSize& size) {
+  static_assert(std::is_same_v<std::underlying_type_t<Bf16>, std::uint16_t>);
+  if (dnnl_gemm_bf16bf16f32 != nullptr) {
+    const dnnl_status_t status =
+        dnnl_gemm_bf16bf16f32(Reading(a), Reading(b), size.rows, size.columns, size.inner, alpha,
+                              reinterpret_cast<const std::uint16_t*>(a.data), a.stride,
+                              reinterpret_cast<const std::uint16_t*>(b.data), b.stride, beta, c, size.columns);
+    if (status != dnnl_unimplemented) return Check(status, size);
+  }
+  const std::vector<float> wide_a = Widened(a, size.rows, size.inner), wide_b = Widened(b, size.inner, size.columns);
+  Multiply(alpha, Matrix<float>{wide_a.data(), a.transposed ? size.rows : size.inner, a.transposed},
+           Matrix<float>{wide_b.data(), b.transposed ? size.inner : size.columns, b.transposed}, beta, c, size);
+}
+
+void MultiplyByWeight(Matrix<float> a, Matrix<float> b, const float* bias, float* c, const ProductSize& size) {
+  using dnnl::memory;
+  static const dnnl::engine processor(dnnl::engine::kind::cpu, 0);
+  thread_local dnnl::stream stream(processor);
+  const auto describe = [](const Matrix<float>& x, std::int64_t rows, std::int64_t columns) {
+    const memory::dims strides = x.transposed ? memory::dims{1, x.stride} : memory::dims{x.stride, 1};
+    return memory::desc({rows, columns}, memory::data_type::f32, strides);
+  };
+  const auto in = [](const memory::desc& layout, const float* data) {
+    return memory(layout, processor, const_cast<float*>(data));  // NOLINT(cppcoreguidelines-pro-type-const-cast): read
+  };
+  const memory::desc left = describe(a, size.rows, size.inner), right = describe(b, size.inner, size.columns);
+  const memory::desc out = describe({c, size.columns}, size.rows, size.columns);
+  const memory::desc row({1, size.columns}, memory::data_type::f32, memory::dims{size.columns, 1});
+  const auto product =
+      bias != nullptr ? dnnl::matmul::desc(left, right, row, out) : dnnl::matmul::desc(left, right, out);
+  // oneDNN keeps compiled products, and finds this one again by its description.
+  const dnnl::matmul primitive(dnnl::matmul::primitive_desc(product, processor));
+  std::unordered_map<int, memory> arguments{
+      {DNNL_ARG_SRC, in(left, a.data)}, {DNNL_ARG_WEIGHTS, in(right, b.data)}, {DNNL_ARG_DST, in(out, c)}};
+  if (bias != nullptr) arguments.emplace(DNNL_ARG_BIAS, in(row, bias));
+  primitive.execute(stream, arguments);
+  stream.wait();
+}
+
+}  // namespace millrace::engine::cpu

@@ -1,0 +1,76 @@
+#include "millrace/engine/ops/product.h"
+
+#include "millrace/engine/ops/cpu/gemm.h"
+#include "millrace/engine/ops/dispatch.h"
+
+namespace millrace::engine::ops {
+namespace {
+
+/// Returns `x`, or a copy if neither its rows nor its columns are dense.
+at::Tensor WithDenseLines(const at::Tensor& x) {
+  const bool rows = x.stride(1) == 1 && x.stride(0) >= x.size(1),
+             columns = x.stride(0) == 1 && x.stride(1) >= x.size(0);
+  return rows || columns ? x : x.contiguous();
+}
+
+template <class T>
+cpu::Matrix<T> Read(const at::Tensor& x) {
+  const auto* data = static_cast<const T*>(x.data_ptr());
+  if (x.stride(1) == 1 && x.stride(0) >= x.size(1)) return {data, x.stride(0)};
+  return {data, x.stride(1), /*transposed=*/true};
+}
+
+cpu::ProductSize SizeOf(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b) {
+  TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0) && c.size(0) == a.size(0) &&
+                  c.size(1) == b.size(1) && a.scalar_type() == b.scalar_type(),
+              a.sizes(), " times ", b.sizes(), " into ", c.sizes());
+  return {a.size(0), b.size(1), a.size(1)};
+}
+
+/// c = a · b + bias, in float32.
+void MultiplyInto(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias = {}) {
+  const cpu::ProductSize size = SizeOf(c, a, b);
+  if (size.rows == 0 || size.columns == 0) return;
+  const at::Tensor left = WithDenseLines(a), right = WithDenseLines(b);
+  const cpu::Matrix<float> x = Read<float>(left), w = Read<float>(right);
+  if (w.transposed || bias.defined()) {
+    cpu::MultiplyByWeight(x, w, Data<float>(bias), Data<float>(c), size);
+  } else {
+    cpu::Multiply(1, x, w, 0, Data<float>(c), size);
+  }
+}
+
+}  // namespace
+
+at::Tensor Product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
+  // ATen multiplies bfloat16 with oneDNN too, and rounds the sums where they are made.
+  if (a.scalar_type() == at::kBFloat16) return bias.defined() ? at::addmm(bias, a, b) : at::mm(a, b);
+  at::Tensor c = at::empty({a.size(0), b.size(1)}, a.options());
+  MultiplyInto(c, a, b, bias);
+  return c;
+}
+
+void ProductInto(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b) {
+  if (a.scalar_type() == at::kBFloat16) {
+    at::Tensor into = c;
+    at::mm_out(into, a, b);
+  } else {
+    MultiplyInto(c, a, b);
+  }
+}
+
+void AddProduct(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b) {
+  const cpu::ProductSize size = SizeOf(c, a, b);
+  if (size.rows == 0 || size.columns == 0) return;
+  const at::Tensor left = WithDenseLines(a), right = WithDenseLines(b);
+  DispatchType(a, [&]<class T>(T) { cpu::Multiply(1, Read<T>(left), Read<T>(right), 1, Data<float>(c), size); });
+}
+
+at::Tensor AddOrReturn(const Weight& weight, const at::Tensor& gradient, float scale) {
+  if (!weight.gradient.defined()) return (gradient * scale).to(weight.value.scalar_type());
+  at::Tensor into = weight.gradient;
+  into.add_(gradient, scale);
+  return {};
+}
+
+}  // namespace millrace::engine::ops

@@ -1,0 +1,23 @@
+// Products of matrices, and how a backward pass adds to the gradients of weights.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include "millrace/engine/parameters/weight.h"
+
+namespace millrace::engine::ops {
+
+/// Returns a [m, k] · b [k, n], plus `bias` [n] in each row if that is defined. All are float32, or all bfloat16, on a
+/// CPU. A transpose (`w.t()`) is read in place.
+at::Tensor Product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias = {});
+
+/// c = a · b, for a dense c [m, n] of their type.
+void ProductInto(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b);
+
+/// c += a · b, for a dense c [m, n] in float32. Products of bfloat16 are added without rounding to bfloat16.
+void AddProduct(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b);
+
+/// Adds gradient · scale to the weight's gradient, or returns it to autograd.
+at::Tensor AddOrReturn(const Weight& weight, const at::Tensor& gradient, float scale = 1);
+
+}  // namespace millrace::engine::ops
