@@ -1,7 +1,8 @@
-// Times training steps of a Llama on this CPU: forward, backward, clipping, AdamW. Prints one JSON object. Its peer,
-// torch_peer.py, does the same in PyTorch; compare.sh runs both and prints the ratio.
+// Times training steps of a Llama or GPT-2 on this CPU: forward, backward, clipping, AdamW. Prints one JSON object. Its
+// peer, torch_peer.py, does the same in PyTorch; compare.py runs both and prints the ratio.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -10,6 +11,7 @@
 
 #include "millrace/base/json.h"
 #include "millrace/base/process/cpu.h"
+#include "millrace/engine/families/gpt2/gpt2.h"
 #include "millrace/engine/families/llama/llama.h"
 #include "millrace/engine/gradients/divided_gradients.h"
 #include "millrace/engine/models/make_model.h"
@@ -20,7 +22,8 @@ namespace millrace {
 namespace {
 
 struct Options {
-  std::shared_ptr<engine::LlamaConfig> model = std::make_shared<engine::LlamaConfig>();
+  std::string family = "llama";
+  std::int64_t hidden = 512, intermediate = 1376, layers = 8, heads = 8, kv_heads = 8, vocab = 32000;
   std::int64_t batch = 4, length = 512;
   std::int64_t document = 0;  ///< tokens per document of a row; the last may be shorter. 0: one document per row
   int threads = 2, steps = 5, warmup = 2;
@@ -39,10 +42,39 @@ std::vector<std::int32_t> Documents(const Options& options) {
   return bounds;
 }
 
+/// The most memory that this process had.
+std::int64_t PeakMib() {
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  return used.ru_maxrss >> 10;
+}
+
+std::shared_ptr<const engine::ModelConfig> MakeConfig(const Options& options) {
+  if (options.family == "gpt2") {
+    auto config = std::make_shared<engine::Gpt2Config>();
+    config->hidden_size = options.hidden;
+    config->intermediate_size = options.intermediate;
+    config->num_layers = options.layers;
+    config->num_heads = options.heads;
+    config->vocab_size = options.vocab;
+    config->embedding_dropout = config->attention_dropout = config->residual_dropout = 0;
+    return config;
+  }
+  auto config = std::make_shared<engine::LlamaConfig>();
+  config->hidden_size = options.hidden;
+  config->intermediate_size = options.intermediate;
+  config->num_layers = options.layers;
+  config->num_heads = options.heads;
+  config->num_kv_heads = options.kv_heads;
+  config->vocab_size = options.vocab;
+  return config;
+}
+
 int Run(const Options& options) {
   engine::ConfigureRuntime(options.threads);
   const at::ScalarType dtype = options.bf16 ? at::kBFloat16 : at::kFloat;
-  auto made = engine::MakeModel(options.model, dtype, at::kCPU, 1);
+  const std::shared_ptr<const engine::ModelConfig> config = MakeConfig(options);
+  auto made = engine::MakeModel(config, dtype, at::kCPU, 1);
   if (!made) {
     fmt::print(stderr, "{}\n", made.error().ToString());
     return 1;
@@ -51,8 +83,7 @@ int Run(const Options& options) {
   model.buffer().EnableGradients();
   engine::Adamw optimizer(model.buffer(), {});
   const auto generator = at::detail::createCPUGenerator(1);
-  const at::Tensor ids =
-      at::randint(options.model->vocab_size, {options.batch, options.length + 1}, generator, at::kLong);
+  const at::Tensor ids = at::randint(options.vocab, {options.batch, options.length + 1}, generator, at::kLong);
   const at::Tensor inputs = ids.narrow(1, 0, options.length).contiguous();
   const at::Tensor labels = ids.narrow(1, 1, options.length).contiguous();
   const std::vector<std::int32_t> documents = options.document > 0 ? Documents(options) : std::vector<std::int32_t>();
@@ -76,14 +107,15 @@ int Run(const Options& options) {
   std::ranges::sort(seconds);
   const double median = seconds[seconds.size() / 2];
   const double flops =
-      options.model->FlopsPerToken(static_cast<double>(options.document > 0 ? options.document : options.length));
+      config->FlopsPerToken(static_cast<double>(options.document > 0 ? options.document : options.length));
   fmt::print("{}\n", DumpJson({{"program", "millrace"},
-                               {"parameters", options.model->ParameterCount()},
+                               {"parameters", config->ParameterCount()},
                                {"step_s_min", seconds.front()},
                                {"step_s", median},
                                {"step_s_max", seconds.back()},
                                {"cpu_s", processor_s},
                                {"tokens_per_s", tokens / median},
+                               {"peak_mib", PeakMib()},
                                {"gflops", flops * tokens / median / 1e9},
                                {"loss", loss}}));
   return 0;
@@ -98,18 +130,14 @@ int main(int argc, char** argv) {
     return 1;
   }
   millrace::Options options;
-  millrace::engine::LlamaConfig& model = *options.model;
-  model.hidden_size = 512;
-  model.intermediate_size = 1376;
-  model.num_layers = 8;
-  model.num_heads = model.num_kv_heads = 8;
-  CLI::App app("Times training steps of a Llama on this CPU");
-  app.add_option("--hidden", options.model->hidden_size);
-  app.add_option("--intermediate", options.model->intermediate_size);
-  app.add_option("--layers", options.model->num_layers);
-  app.add_option("--heads", options.model->num_heads);
-  app.add_option("--kv-heads", options.model->num_kv_heads);
-  app.add_option("--vocab", options.model->vocab_size);
+  CLI::App app("Times training steps of a model on this CPU");
+  app.add_option("--family", options.family)->check(CLI::IsMember({"llama", "gpt2"}));
+  app.add_option("--hidden", options.hidden);
+  app.add_option("--intermediate", options.intermediate);
+  app.add_option("--layers", options.layers);
+  app.add_option("--heads", options.heads);
+  app.add_option("--kv-heads", options.kv_heads, "of a Llama");
+  app.add_option("--vocab", options.vocab);
   app.add_option("--batch", options.batch);
   app.add_option("--length", options.length);
   app.add_option("--document", options.document);
