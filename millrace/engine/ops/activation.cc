@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "millrace/engine/ops/dispatch.h"
+#include "millrace/engine/ops/kernel_table.h"
 #include "millrace/engine/ops/node.h"
 #include "millrace/engine/ops/reference.h"
 
@@ -25,6 +26,48 @@ void DispatchActivation(Activation activation, Work&& work) {
   TORCH_INTERNAL_ASSERT(false, "no kernel for this activation");
 }
 
+template <class T>
+at::Tensor FusedActivate(const at::Tensor& x, Activation activation) {
+  if (activation == Activation::kRelu) return reference::Activate(x, activation);  // ATen's is one pass already
+  at::Tensor out = at::empty_like(x);
+  DispatchActivation(activation, [&]<class Function>(Function) {
+    ParallelRows(x.numel(), 1, [&](cpu::Rows part) {
+      cpu::ActivateForward<Function>(Data<T>(x), Data<T>(out), part.begin, part.end);
+    });
+  });
+  if (Recording({x})) {
+    Connect("Activate", {x}, {out}, [x = x.detach(), activation](TensorList&& gradients) {
+      const at::Tensor dout = gradients[0].contiguous();
+      at::Tensor dx = at::empty_like(x);
+      DispatchActivation(activation, [&]<class Function>(Function) {
+        ParallelRows(x.numel(), 1, [&](cpu::Rows part) {
+          cpu::ActivateBackward<Function>(Data<T>(dout), Data<T>(x), Data<T>(dx), part.begin, part.end);
+        });
+      });
+      return TensorList{dx};
+    });
+  }
+  return out;
+}
+
+template <class T>
+at::Tensor FusedSwiglu(const at::Tensor& gate_up) {
+  const std::int64_t rows = gate_up.size(0), columns = gate_up.size(1) / 2;
+  at::Tensor out = at::empty({rows, columns}, gate_up.options());
+  const cpu::SwigluForward<T> kernel{Data<T>(gate_up), Data<T>(out), columns};
+  ParallelRows(rows, columns, [&](cpu::Rows part) { kernel.Run(part); });
+  if (Recording({gate_up})) {
+    Connect("Swiglu", {gate_up}, {out}, [saved = gate_up.detach(), rows, columns](TensorList&& gradients) {
+      const at::Tensor dout = gradients[0].contiguous();
+      at::Tensor dgate_up = at::empty_like(saved);
+      const cpu::SwigluBackward<T> backward{Data<T>(dout), Data<T>(saved), Data<T>(dgate_up), columns};
+      ParallelRows(rows, columns, [&](cpu::Rows part) { backward.Run(part); });
+      return TensorList{dgate_up};
+    });
+  }
+  return out;
+}
+
 }  // namespace
 
 Result<Activation> ParseActivation(std::string_view name, std::string_view what) {
@@ -45,53 +88,13 @@ Result<Activation> ParseActivation(std::string_view name, std::string_view what)
 }
 
 at::Tensor Activate(const at::Tensor& x, Activation activation) {
-  // ATen's ReLU is one pass already.
-  if (!HasFused(x) || activation == Activation::kRelu) return reference::Activate(x, activation);
-  at::Tensor out = at::empty_like(x);
-  DispatchActivation(activation, [&]<class Function>(Function) {
-    DispatchType(x, [&]<class T>(T) {
-      ParallelRows(x.numel(), 1, [&](cpu::Rows part) {
-        cpu::ActivateForward<Function>(Data<T>(x), Data<T>(out), part.begin, part.end);
-      });
-    });
-  });
-  if (Recording({x})) {
-    Connect("Activate", {x}, {out}, [x = x.detach(), activation](TensorList&& gradients) {
-      const at::Tensor dout = gradients[0].contiguous();
-      at::Tensor dx = at::empty_like(x);
-      DispatchActivation(activation, [&]<class Function>(Function) {
-        DispatchType(x, [&]<class T>(T) {
-          ParallelRows(x.numel(), 1, [&](cpu::Rows part) {
-            cpu::ActivateBackward<Function>(Data<T>(dout), Data<T>(x), Data<T>(dx), part.begin, part.end);
-          });
-        });
-      });
-      return TensorList{dx};
-    });
-  }
-  return out;
+  static const auto kernels = OnCpu("Activate", reference::Activate, FusedActivate<float>, FusedActivate<cpu::Bf16>);
+  return kernels.For(x)(x, activation);
 }
 
 at::Tensor Swiglu(const at::Tensor& gate_up) {
-  if (!HasFused(gate_up)) return reference::Swiglu(gate_up);
-  const std::int64_t rows = gate_up.size(0), columns = gate_up.size(1) / 2;
-  at::Tensor out = at::empty({rows, columns}, gate_up.options());
-  DispatchType(gate_up, [&]<class T>(T) {
-    const cpu::SwigluForward<T> kernel{Data<T>(gate_up), Data<T>(out), columns};
-    ParallelRows(rows, columns, [&](cpu::Rows part) { kernel.Run(part); });
-  });
-  if (Recording({gate_up})) {
-    Connect("Swiglu", {gate_up}, {out}, [saved = gate_up.detach(), rows, columns](TensorList&& gradients) {
-      const at::Tensor dout = gradients[0].contiguous();
-      at::Tensor dgate_up = at::empty_like(saved);
-      DispatchType(saved, [&]<class T>(T) {
-        const cpu::SwigluBackward<T> kernel{Data<T>(dout), Data<T>(saved), Data<T>(dgate_up), columns};
-        ParallelRows(rows, columns, [&](cpu::Rows part) { kernel.Run(part); });
-      });
-      return TensorList{dgate_up};
-    });
-  }
-  return out;
+  static const auto kernels = OnCpu("Swiglu", reference::Swiglu, FusedSwiglu<float>, FusedSwiglu<cpu::Bf16>);
+  return kernels.For(gate_up)(gate_up);
 }
 
 }  // namespace millrace::engine::ops

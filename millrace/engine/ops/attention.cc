@@ -10,6 +10,7 @@
 
 #include "millrace/engine/ops/cpu/gemm.h"
 #include "millrace/engine/ops/dispatch.h"
+#include "millrace/engine/ops/kernel_table.h"
 #include "millrace/engine/ops/node.h"
 #include "millrace/engine/ops/reference.h"
 
@@ -182,37 +183,41 @@ void ForEachHead(const AttentionPlan& plan, bool backward, Work&& work) {
   });
 }
 
+template <class T>
 at::Tensor AttentionBackward(const at::Tensor& dout, const at::Tensor& qkv, const at::Tensor& lse,
                              const AttentionPlan& plan) {
   at::Tensor dqkv = at::empty_like(qkv);
-  DispatchType(qkv, [&]<class T>(T) {
-    ForEachHead<T>(plan, true, [&](const HeadTask& task, Scratch<T>& scratch) {
-      BackwardHead(Data<T>(dout), Data<T>(qkv), Data<float>(lse), Data<T>(dqkv), task, scratch);
-    });
+  ForEachHead<T>(plan, true, [&](const HeadTask& task, Scratch<T>& scratch) {
+    BackwardHead(Data<T>(dout), Data<T>(qkv), Data<float>(lse), Data<T>(dqkv), task, scratch);
   });
   return dqkv;
+}
+
+template <class T>
+at::Tensor FusedAttention(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
+                          const AttentionMask& mask, const DropoutSite& dropout) {
+  const AttentionPlan plan{layout, sequences, mask, dropout};
+  at::Tensor out = at::empty({qkv.size(0), layout.heads * layout.head_dim}, qkv.options());
+  const at::Tensor lse = at::empty({layout.heads, sequences.tokens()}, at::kFloat);
+  ForEachHead<T>(plan, false, [&](const HeadTask& task, Scratch<T>& scratch) {
+    ForwardHead(Data<T>(qkv), Data<T>(out), Data<float>(lse), task, scratch);
+  });
+  if (Recording({qkv})) {
+    Connect("Attention", {qkv}, {out}, [qkv = qkv.detach(), lse, plan](TensorList&& gradients) {
+      return TensorList{AttentionBackward<T>(gradients[0].contiguous(), qkv, lse, plan)};
+    });
+  }
+  return out;
 }
 
 }  // namespace
 
 at::Tensor Attention(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
                      const AttentionMask& mask, const DropoutSite& dropout) {
+  static const auto kernels =
+      OnCpu("Attention", reference::Attention, FusedAttention<float>, FusedAttention<cpu::Bf16>);
   TORCH_CHECK(qkv.size(0) == sequences.tokens(), qkv.size(0), " rows are not ", sequences.tokens(), " tokens");
-  if (!HasFused(qkv)) return reference::Attention(qkv, layout, sequences, mask, dropout);
-  const AttentionPlan plan{layout, sequences, mask, dropout};
-  at::Tensor out = at::empty({qkv.size(0), layout.heads * layout.head_dim}, qkv.options());
-  const at::Tensor lse = at::empty({layout.heads, sequences.tokens()}, at::kFloat);
-  DispatchType(qkv, [&]<class T>(T) {
-    ForEachHead<T>(plan, false, [&](const HeadTask& task, Scratch<T>& scratch) {
-      ForwardHead(Data<T>(qkv), Data<T>(out), Data<float>(lse), task, scratch);
-    });
-  });
-  if (Recording({qkv})) {
-    Connect("Attention", {qkv}, {out}, [qkv = qkv.detach(), lse, plan](TensorList&& gradients) {
-      return TensorList{AttentionBackward(gradients[0].contiguous(), qkv, lse, plan)};
-    });
-  }
-  return out;
+  return kernels.For(qkv)(qkv, layout, sequences, mask, dropout);
 }
 
 }  // namespace millrace::engine::ops

@@ -5,6 +5,7 @@
 
 #include "millrace/engine/errors.h"
 #include "millrace/engine/ops/dispatch.h"
+#include "millrace/engine/ops/kernel_table.h"
 #include "millrace/engine/ops/node.h"
 #include "millrace/engine/ops/product.h"
 #include "millrace/engine/ops/reference.h"
@@ -26,6 +27,7 @@ struct LossAndGradients {
 using ChunkLoss =
     std::function<void(const at::Tensor& logits, const std::int64_t* labels, double* losses, bool gradient)>;
 
+template <class T>
 void WholeRows(const at::Tensor& logits, const std::int64_t* labels, double* losses, bool gradient,
                const LossOptions& options, std::int64_t* correct) {
   const std::int64_t rows = logits.size(0), columns = logits.size(1);
@@ -33,19 +35,18 @@ void WholeRows(const at::Tensor& logits, const std::int64_t* labels, double* los
     const at::Tensor own = logits.gather(1, at::tensor(at::ArrayRef(labels, rows), at::kLong).unsqueeze(1));
     *correct += own.squeeze(1).ge(std::get<0>(logits.max(1))).sum().item<std::int64_t>();
   }
-  DispatchType(logits, [&]<class T>(T) {
-    const cpu::CrossEntropy<T> kernel{Data<T>(logits),
-                                      labels,
-                                      losses,
-                                      columns,
-                                      gradient,
-                                      static_cast<float>(options.label_smoothing),
-                                      static_cast<float>(options.z_loss)};
-    ParallelRows(rows, columns, [&](cpu::Rows part) { kernel.Run(part); });
-  });
+  const cpu::CrossEntropy<T> kernel{Data<T>(logits),
+                                    labels,
+                                    losses,
+                                    columns,
+                                    gradient,
+                                    static_cast<float>(options.label_smoothing),
+                                    static_cast<float>(options.z_loss)};
+  ParallelRows(rows, columns, [&](cpu::Rows part) { kernel.Run(part); });
 }
 
 /// The logits have this rank's share of `vocab` columns.
+template <class T>
 void DividedRows(const at::Tensor& logits, const std::int64_t* labels, double* losses, bool gradient,
                  const LossOptions& options, std::int64_t vocab, const TensorRanks& ranks, std::int64_t* correct) {
   const std::int64_t first = ranks.ShareOf(vocab).first;
@@ -55,11 +56,9 @@ void DividedRows(const at::Tensor& logits, const std::int64_t* labels, double* l
   static_assert(sizeof(cpu::PartialSoftmax) == 3 * sizeof(float));
   const at::Tensor all = at::empty({ranks.size(), rows, 3}, at::kFloat), mine = all[ranks.rank()];
   const auto* partial = static_cast<const cpu::PartialSoftmax*>(all.data_ptr());
-  DispatchType(logits, [&]<class T>(T) {
-    const cpu::CrossEntropyScan<T> kernel{Data<T>(logits), local.data(),
-                                          static_cast<cpu::PartialSoftmax*>(mine.data_ptr()), columns};
-    ParallelRows(rows, columns, [&](cpu::Rows part) { kernel.Run(part); });
-  });
+  const cpu::CrossEntropyScan<T> scan{Data<T>(logits), local.data(), static_cast<cpu::PartialSoftmax*>(mine.data_ptr()),
+                                      columns};
+  ParallelRows(rows, columns, [&](cpu::Rows part) { scan.Run(part); });
   ThrowIfFailed(ranks.group->AllGather(all, mine));
   std::vector<float> lse(static_cast<std::size_t>(rows));
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -76,16 +75,14 @@ void DividedRows(const at::Tensor& logits, const std::int64_t* labels, double* l
     lse[static_cast<std::size_t>(row)] = static_cast<float>(std::log(sum) + most);
   }
   if (!gradient) return;
-  DispatchType(logits, [&]<class T>(T) {
-    const cpu::CrossEntropyGradient<T> kernel{Data<T>(logits),
-                                              local.data(),
-                                              lse.data(),
-                                              columns,
-                                              vocab,
-                                              static_cast<float>(options.label_smoothing),
-                                              static_cast<float>(options.z_loss)};
-    ParallelRows(rows, columns, [&](cpu::Rows part) { kernel.Run(part); });
-  });
+  const cpu::CrossEntropyGradient<T> kernel{Data<T>(logits),
+                                            local.data(),
+                                            lse.data(),
+                                            columns,
+                                            vocab,
+                                            static_cast<float>(options.label_smoothing),
+                                            static_cast<float>(options.z_loss)};
+  ParallelRows(rows, columns, [&](cpu::Rows part) { kernel.Run(part); });
 }
 
 /// `vocab` is the number of all ranks' rows of the head.
@@ -150,26 +147,42 @@ at::Tensor CrossEntropyOf(const at::Tensor& x, const Weight& head, const Weight&
   return loss;
 }
 
+template <class T>
+at::Tensor FusedCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
+                             const LossOptions& options, std::int64_t* correct) {
+  return CrossEntropyOf(x, head, bias, labels, head.value.size(0),
+                        [&](const at::Tensor& logits, const std::int64_t* some, double* losses, bool gradient) {
+                          WholeRows<T>(logits, some, losses, gradient, options, correct);
+                        });
+}
+
+template <class T>
+at::Tensor FusedDividedCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias,
+                                    const at::Tensor& labels, std::int64_t vocab, const TensorRanks& ranks,
+                                    const LossOptions& options, std::int64_t* correct) {
+  return CrossEntropyOf(x, head, bias, labels, vocab,
+                        [&](const at::Tensor& logits, const std::int64_t* some, double* losses, bool gradient) {
+                          DividedRows<T>(logits, some, losses, gradient, options, vocab, ranks, correct);
+                        });
+}
+
 }  // namespace
 
 at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
                               const LossOptions& options, std::int64_t* correct) {
-  if (!HasFused(x)) return reference::LinearCrossEntropy(x, head, bias, labels, options, correct);
-  return CrossEntropyOf(x, head, bias, labels, head.value.size(0),
-                        [&](const at::Tensor& logits, const std::int64_t* some, double* losses, bool gradient) {
-                          WholeRows(logits, some, losses, gradient, options, correct);
-                        });
+  static const auto kernels = OnCpu("LinearCrossEntropy", reference::LinearCrossEntropy, FusedCrossEntropy<float>,
+                                    FusedCrossEntropy<cpu::Bf16>);
+  return kernels.For(x)(x, head, bias, labels, options, correct);
 }
 
 at::Tensor DividedCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
                                std::int64_t vocab, const TensorRanks& ranks, const LossOptions& options,
                                std::int64_t* correct) {
   if (ranks.size() == 1) return LinearCrossEntropy(x, head, bias, labels, options, correct);
-  TORCH_CHECK(HasFused(x), "a divided LM head needs float32 or bfloat16 on a CPU");
-  return CrossEntropyOf(x, head, bias, labels, vocab,
-                        [&](const at::Tensor& logits, const std::int64_t* some, double* losses, bool gradient) {
-                          DividedRows(logits, some, losses, gradient, options, vocab, ranks, correct);
-                        });
+  using Function = decltype(FusedDividedCrossEntropy<float>);
+  static const auto kernels = OnCpu<Function>("a divided LM head", nullptr, FusedDividedCrossEntropy<float>,
+                                              FusedDividedCrossEntropy<cpu::Bf16>);
+  return kernels.For(x)(x, head, bias, labels, vocab, ranks, options, correct);
 }
 
 }  // namespace millrace::engine::ops

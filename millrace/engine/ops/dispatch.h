@@ -1,4 +1,4 @@
-// Chooses between fused and reference ops, and goes from tensors to rows of memory.
+// From tensors to rows of memory, and to the element type of kernels.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -12,7 +12,7 @@
 
 namespace millrace::engine::ops {
 
-/// Returns whether fused ops exist for this input.
+/// Returns whether the kernels of ops/cpu take this tensor.
 inline bool HasFused(const at::Tensor& x) {
   return x.device().is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
 }

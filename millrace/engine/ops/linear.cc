@@ -2,6 +2,7 @@
 
 #include "millrace/engine/ops/deferred/deferred_work.h"
 #include "millrace/engine/ops/dispatch.h"
+#include "millrace/engine/ops/kernel_table.h"
 #include "millrace/engine/ops/node.h"
 #include "millrace/engine/ops/product.h"
 #include "millrace/engine/ops/reference.h"
@@ -17,11 +18,8 @@ void AddLinearGradients(const at::Tensor& x, const Weight& weight, const Weight&
   }
 }
 
-}  // namespace
-
-at::Tensor Linear(const LayerInput& input, const Weight& weight, const Weight& bias) {
+at::Tensor FusedLinear(const LayerInput& input, const Weight& weight, const Weight& bias) {
   const at::Tensor& x = input.value;
-  if (!HasFused(x) || !weight.gradient.defined()) return reference::Linear(x, weight, bias);
   at::Tensor out = Product(x.detach(), weight.value.detach().t(), bias.defined() ? bias.value.detach() : at::Tensor());
   if (Recording({x, weight.value})) {
     const at::Tensor kept = input.again ? at::Tensor() : x.detach();
@@ -35,8 +33,7 @@ at::Tensor Linear(const LayerInput& input, const Weight& weight, const Weight& b
   return out;
 }
 
-at::Tensor AddBias(const at::Tensor& x, const Weight& bias) {
-  if (!HasFused(x) || !bias.gradient.defined()) return reference::AddBias(x, bias);
+at::Tensor FusedAddBias(const at::Tensor& x, const Weight& bias) {
   at::Tensor out = x.detach() + bias.value.detach();
   if (Recording({x, bias.value})) {
     Connect("AddBias", {x, bias.value}, {out}, [bias](TensorList&& gradients) {
@@ -44,6 +41,18 @@ at::Tensor AddBias(const at::Tensor& x, const Weight& bias) {
     });
   }
   return out;
+}
+
+}  // namespace
+
+at::Tensor Linear(const LayerInput& x, const Weight& weight, const Weight& bias) {
+  static const auto kernels = OnCpu("Linear", reference::Linear, FusedLinear, FusedLinear);
+  return weight.gradient.defined() ? kernels.For(x.value)(x, weight, bias) : reference::Linear(x, weight, bias);
+}
+
+at::Tensor AddBias(const at::Tensor& x, const Weight& bias) {
+  static const auto kernels = OnCpu("AddBias", reference::AddBias, FusedAddBias, FusedAddBias);
+  return bias.gradient.defined() ? kernels.For(x)(x, bias) : reference::AddBias(x, bias);
 }
 
 }  // namespace millrace::engine::ops

@@ -1,6 +1,7 @@
 #include "millrace/engine/ops/norm.h"
 
 #include "millrace/engine/ops/dispatch.h"
+#include "millrace/engine/ops/kernel_table.h"
 #include "millrace/engine/ops/node.h"
 #include "millrace/engine/ops/product.h"
 #include "millrace/engine/ops/reference.h"
@@ -19,35 +20,34 @@ struct NormRows {
 };
 
 /// Returns dx. Fills `gradients`, float32 [columns] or, with a mean, [2, columns]: of the weight, then of the bias.
+template <class T>
 at::Tensor NormBackward(const at::Tensor& dout, const at::Tensor& dsum, const NormRows& norm, const Weight& weight,
                         at::Tensor& gradients) {
   const std::int64_t rows = norm.sum.size(0), columns = norm.sum.size(1), width = norm.mean.defined() ? 2 : 1;
   at::Tensor dx = at::empty_like(norm.sum);
   const std::int64_t block = (rows + kNormBlocks - 1) / kNormBlocks;
   const at::Tensor partial = at::zeros({kNormBlocks, width * columns}, at::kFloat);
-  DispatchType(norm.sum, [&]<class T>(T) {
-    const auto run = [&](const auto& kernel) {
-      at::parallel_for(0, kNormBlocks, 1, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t b = begin; b < end; ++b) {
-          const cpu::Rows part{std::min(rows, b * block), std::min(rows, (b + 1) * block)};
-          kernel.Run(part, Data<float>(partial) + b * width * columns);
-        }
-      });
-    };
-    const T *gradient = Data<T>(dout), *sum_gradient = Data<T>(dsum), *x = Data<T>(norm.sum),
-            *w = Data<T>(weight.value);
-    const float* rstd = Data<float>(norm.rstd);
-    if (norm.mean.defined()) {
-      run(cpu::LayerNormBackward<T>{gradient, sum_gradient, x, w, Data<float>(norm.mean), rstd, Data<T>(dx), columns});
-    } else {
-      run(cpu::RmsNormBackward<T>{gradient, sum_gradient, x, w, rstd, Data<T>(dx), columns});
-    }
-  });
+  const auto run = [&](const auto& kernel) {
+    at::parallel_for(0, kNormBlocks, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t b = begin; b < end; ++b) {
+        const cpu::Rows part{std::min(rows, b * block), std::min(rows, (b + 1) * block)};
+        kernel.Run(part, Data<float>(partial) + b * width * columns);
+      }
+    });
+  };
+  const T *gradient = Data<T>(dout), *sum_gradient = Data<T>(dsum), *x = Data<T>(norm.sum), *w = Data<T>(weight.value);
+  const float* rstd = Data<float>(norm.rstd);
+  if (norm.mean.defined()) {
+    run(cpu::LayerNormBackward<T>{gradient, sum_gradient, x, w, Data<float>(norm.mean), rstd, Data<T>(dx), columns});
+  } else {
+    run(cpu::RmsNormBackward<T>{gradient, sum_gradient, x, w, rstd, Data<T>(dx), columns});
+  }
   gradients = partial.sum(0).view({width, columns});
   return dx;
 }
 
 /// Makes `normed` the result of a norm of x + delta with a weight and perhaps a bias.
+template <class T>
 void ConnectNorm(std::string name, const at::Tensor& x, const at::Tensor& delta, const Weight& weight,
                  const Weight& bias, const Normed& normed, NormRows rows) {
   rows.sum = normed.sum.detach();
@@ -56,7 +56,7 @@ void ConnectNorm(std::string name, const at::Tensor& x, const at::Tensor& delta,
     if (!dout.defined()) return TensorList{dsum, both ? dsum : at::Tensor(), at::Tensor(), at::Tensor()};
     at::Tensor each;
     const at::Tensor dx =
-        NormBackward(dout.contiguous(), dsum.defined() ? dsum.contiguous() : dsum, rows, weight, each);
+        NormBackward<T>(dout.contiguous(), dsum.defined() ? dsum.contiguous() : dsum, rows, weight, each);
     const at::Tensor dweight = AddOrReturn(weight, each[0]);
     const at::Tensor dbias = bias.defined() ? AddOrReturn(bias, each[1]) : at::Tensor();
     return TensorList{dx, both ? dx : at::Tensor(), dweight, dbias};
@@ -64,53 +64,62 @@ void ConnectNorm(std::string name, const at::Tensor& x, const at::Tensor& delta,
   Connect(std::move(name), {x, delta, weight.value, bias.value}, {normed.sum, normed.out}, std::move(backward));
 }
 
-}  // namespace
-
-Normed AddRmsNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, double eps) {
-  if (!HasFused(x)) return reference::AddRmsNorm(x, delta, weight, eps);
+template <class T>
+Normed FusedAddRmsNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, double eps) {
   const std::int64_t rows = x.size(0), columns = x.size(1);
   Normed normed{delta.defined() ? at::empty_like(x) : x.detach(), at::empty_like(x)};
   const at::Tensor rstd = at::empty({rows}, at::kFloat);
-  DispatchType(x, [&]<class T>(T) {
-    const cpu::RmsNormForward<T> kernel{Data<T>(x),
-                                        Data<T>(delta),
-                                        Data<T>(weight.value),
-                                        delta.defined() ? Data<T>(normed.sum) : nullptr,
-                                        Data<T>(normed.out),
-                                        Data<float>(rstd),
-                                        columns,
-                                        static_cast<float>(eps)};
-    ParallelRows(rows, columns, [&](cpu::Rows part) { kernel.Run(part); });
-  });
+  const cpu::RmsNormForward<T> kernel{Data<T>(x),
+                                      Data<T>(delta),
+                                      Data<T>(weight.value),
+                                      delta.defined() ? Data<T>(normed.sum) : nullptr,
+                                      Data<T>(normed.out),
+                                      Data<float>(rstd),
+                                      columns,
+                                      static_cast<float>(eps)};
+  ParallelRows(rows, columns, [&](cpu::Rows part) { kernel.Run(part); });
   if (Recording({x, delta, weight.value})) {
-    ConnectNorm("AddRmsNorm", x, delta, weight, {}, normed, {.rstd = rstd});
+    ConnectNorm<T>("AddRmsNorm", x, delta, weight, {}, normed, {.rstd = rstd});
   }
   return normed;
 }
 
-Normed AddLayerNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, const Weight& bias,
-                    double eps) {
-  if (!HasFused(x)) return reference::AddLayerNorm(x, delta, weight, bias, eps);
+template <class T>
+Normed FusedAddLayerNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, const Weight& bias,
+                         double eps) {
   const std::int64_t rows = x.size(0), columns = x.size(1);
   Normed normed{delta.defined() ? at::empty_like(x) : x.detach(), at::empty_like(x)};
   const at::Tensor mean = at::empty({rows}, at::kFloat), rstd = at::empty({rows}, at::kFloat);
-  DispatchType(x, [&]<class T>(T) {
-    const cpu::LayerNormForward<T> kernel{Data<T>(x),
-                                          Data<T>(delta),
-                                          Data<T>(weight.value),
-                                          Data<T>(bias.value),
-                                          delta.defined() ? Data<T>(normed.sum) : nullptr,
-                                          Data<T>(normed.out),
-                                          Data<float>(mean),
-                                          Data<float>(rstd),
-                                          columns,
-                                          static_cast<float>(eps)};
-    ParallelRows(rows, columns, [&](cpu::Rows part) { kernel.Run(part); });
-  });
+  const cpu::LayerNormForward<T> kernel{Data<T>(x),
+                                        Data<T>(delta),
+                                        Data<T>(weight.value),
+                                        Data<T>(bias.value),
+                                        delta.defined() ? Data<T>(normed.sum) : nullptr,
+                                        Data<T>(normed.out),
+                                        Data<float>(mean),
+                                        Data<float>(rstd),
+                                        columns,
+                                        static_cast<float>(eps)};
+  ParallelRows(rows, columns, [&](cpu::Rows part) { kernel.Run(part); });
   if (Recording({x, delta, weight.value, bias.value})) {
-    ConnectNorm("AddLayerNorm", x, delta, weight, bias, normed, {.mean = mean, .rstd = rstd});
+    ConnectNorm<T>("AddLayerNorm", x, delta, weight, bias, normed, {.mean = mean, .rstd = rstd});
   }
   return normed;
+}
+
+}  // namespace
+
+Normed AddRmsNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, double eps) {
+  static const auto kernels =
+      OnCpu("AddRmsNorm", reference::AddRmsNorm, FusedAddRmsNorm<float>, FusedAddRmsNorm<cpu::Bf16>);
+  return kernels.For(x)(x, delta, weight, eps);
+}
+
+Normed AddLayerNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, const Weight& bias,
+                    double eps) {
+  static const auto kernels =
+      OnCpu("AddLayerNorm", reference::AddLayerNorm, FusedAddLayerNorm<float>, FusedAddLayerNorm<cpu::Bf16>);
+  return kernels.For(x)(x, delta, weight, bias, eps);
 }
 
 }  // namespace millrace::engine::ops

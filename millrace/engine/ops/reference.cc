@@ -67,9 +67,9 @@ at::Tensor AttendEven(const at::Tensor& qkv, const HeadLayout& layout, std::int6
 
 at::Tensor Embedding(const Weight& table, const at::Tensor& ids) { return at::embedding(Tapped(table), ids); }
 
-at::Tensor Linear(const at::Tensor& x, const Weight& weight, const Weight& bias) {
-  if (bias.defined()) return at::addmm(Tapped(bias), x, Tapped(weight).t());
-  return at::mm(x, Tapped(weight).t());
+at::Tensor Linear(const LayerInput& x, const Weight& weight, const Weight& bias) {
+  if (bias.defined()) return at::addmm(Tapped(bias), x.value, Tapped(weight).t());
+  return at::mm(x.value, Tapped(weight).t());
 }
 
 at::Tensor AddBias(const at::Tensor& x, const Weight& bias) { return x + Tapped(bias); }

@@ -1,29 +1,41 @@
 #include "millrace/engine/ops/rotary.h"
 
 #include "millrace/engine/ops/dispatch.h"
+#include "millrace/engine/ops/kernel_table.h"
 #include "millrace/engine/ops/node.h"
 #include "millrace/engine/ops/reference.h"
 
 namespace millrace::engine::ops {
 namespace {
 
+template <class T>
 at::Tensor Turn(const at::Tensor& qkv, const RotaryTable& table, const HeadLayout& layout, const Sequences& sequences,
                 float sign) {
   at::Tensor out = at::empty_like(qkv);
-  DispatchType(qkv, [&]<class T>(T) {
-    const cpu::Rotate<T> kernel{Data<T>(qkv),
-                                Data<T>(out),
-                                Data<float>(table.cosine),
-                                Data<float>(table.sine),
-                                Data<std::int32_t>(sequences.positions()),
-                                layout.heads + layout.kv_heads,
-                                layout.head_dim,
-                                table.dim(),
-                                layout.columns(),
-                                table.pairs == RotaryPairs::kNeighbours,
-                                sign};
-    ParallelRows(qkv.size(0), qkv.size(1), [&](cpu::Rows part) { kernel.Run(part); });
-  });
+  const cpu::Rotate<T> kernel{Data<T>(qkv),
+                              Data<T>(out),
+                              Data<float>(table.cosine),
+                              Data<float>(table.sine),
+                              Data<std::int32_t>(sequences.positions()),
+                              layout.heads + layout.kv_heads,
+                              layout.head_dim,
+                              table.dim(),
+                              layout.columns(),
+                              table.pairs == RotaryPairs::kNeighbours,
+                              sign};
+  ParallelRows(qkv.size(0), qkv.size(1), [&](cpu::Rows part) { kernel.Run(part); });
+  return out;
+}
+
+template <class T>
+at::Tensor FusedRotate(const at::Tensor& qkv, const RotaryTable& table, const HeadLayout& layout,
+                       const Sequences& sequences) {
+  at::Tensor out = Turn<T>(qkv, table, layout, sequences, 1);
+  if (Recording({qkv})) {
+    Connect("Rotate", {qkv}, {out}, [table, layout, sequences](TensorList&& gradients) {
+      return TensorList{Turn<T>(gradients[0].contiguous(), table, layout, sequences, -1)};
+    });
+  }
   return out;
 }
 
@@ -46,17 +58,11 @@ std::vector<float> RotaryFrequencies(std::int64_t dim, double theta) {
 
 at::Tensor Rotate(const at::Tensor& qkv, const RotaryTable& table, const HeadLayout& layout,
                   const Sequences& sequences) {
+  static const auto kernels = OnCpu("Rotate", reference::Rotate, FusedRotate<float>, FusedRotate<cpu::Bf16>);
   TORCH_CHECK(qkv.size(0) == sequences.tokens(), qkv.size(0), " rows are not ", sequences.tokens(), " tokens");
   TORCH_CHECK(sequences.limit() <= table.positions(), "positions up to ", sequences.limit(), " exceed the model's ",
               table.positions());
-  if (!HasFused(qkv)) return reference::Rotate(qkv, table, layout, sequences);
-  at::Tensor out = Turn(qkv, table, layout, sequences, 1);
-  if (Recording({qkv})) {
-    Connect("Rotate", {qkv}, {out}, [table, layout, sequences](TensorList&& gradients) {
-      return TensorList{Turn(gradients[0].contiguous(), table, layout, sequences, -1)};
-    });
-  }
-  return out;
+  return kernels.For(qkv)(qkv, table, layout, sequences);
 }
 
 }  // namespace millrace::engine::ops
