@@ -41,6 +41,7 @@ MR_INLINE void RmsNormForwardBody(const RmsNormForward<T>& op, Rows rows) {
 template <class T>
 MR_INLINE void RmsNormBackwardBody(const RmsNormBackward<T>& op, Rows rows, float* __restrict weight_gradient) {
   const std::int64_t n = op.columns;
+  const T* __restrict weight = op.weight;
   for (std::int64_t row = rows.begin; row < rows.end; ++row) {
     const T* __restrict dout = op.dout + row * n;
     const T* __restrict x = op.x + row * n;
@@ -48,13 +49,19 @@ MR_INLINE void RmsNormBackwardBody(const RmsNormBackward<T>& op, Rows rows, floa
     const float rstd = op.rstd[row];
     float dot = 0;
 #pragma omp simd reduction(+ : dot)
-    for (std::int64_t j = 0; j < n; ++j) dot += ToFloat(dout[j]) * ToFloat(op.weight[j]) * ToFloat(x[j]);
+    for (std::int64_t j = 0; j < n; ++j) dot += ToFloat(dout[j]) * ToFloat(weight[j]) * ToFloat(x[j]);
     const float mean = dot * rstd * rstd / static_cast<float>(n);
-#pragma omp simd
-    for (std::int64_t j = 0; j < n; ++j) {
+    const auto through = [&](std::int64_t j) {
       weight_gradient[j] += ToFloat(dout[j]) * ToFloat(x[j]) * rstd;
-      const float through = rstd * (ToFloat(dout[j]) * ToFloat(op.weight[j]) - ToFloat(x[j]) * mean);
-      dx[j] = FromFloat<T>(through + (op.dsum != nullptr ? ToFloat(op.dsum[row * n + j]) : 0.0F));
+      return rstd * (ToFloat(dout[j]) * ToFloat(weight[j]) - ToFloat(x[j]) * mean);
+    };
+    if (op.dsum == nullptr) {
+#pragma omp simd
+      for (std::int64_t j = 0; j < n; ++j) dx[j] = FromFloat<T>(through(j));
+    } else {
+      const T* __restrict dsum = op.dsum + row * n;
+#pragma omp simd
+      for (std::int64_t j = 0; j < n; ++j) dx[j] = FromFloat<T>(through(j) + ToFloat(dsum[j]));
     }
   }
 }
@@ -85,6 +92,7 @@ MR_INLINE void LayerNormForwardBody(const LayerNormForward<T>& op, Rows rows) {
 template <class T>
 MR_INLINE void LayerNormBackwardBody(const LayerNormBackward<T>& op, Rows rows, float* __restrict gradients) {
   const std::int64_t n = op.columns;
+  const T* __restrict weight = op.weight;
   float* __restrict weight_gradient = gradients;
   float* __restrict bias_gradient = gradients + n;
   for (std::int64_t row = rows.begin; row < rows.end; ++row) {
@@ -95,18 +103,24 @@ MR_INLINE void LayerNormBackwardBody(const LayerNormBackward<T>& op, Rows rows, 
     float sum = 0, dot = 0;
 #pragma omp simd reduction(+ : sum, dot)
     for (std::int64_t j = 0; j < n; ++j) {
-      const float through = ToFloat(dout[j]) * ToFloat(op.weight[j]);
+      const float through = ToFloat(dout[j]) * ToFloat(weight[j]);
       sum += through;
       dot += through * (ToFloat(x[j]) - mean) * rstd;
     }
     const float mean_through = sum / static_cast<float>(n), mean_dot = dot / static_cast<float>(n);
-#pragma omp simd
-    for (std::int64_t j = 0; j < n; ++j) {
+    const auto through = [&](std::int64_t j) {
       const float normed = (ToFloat(x[j]) - mean) * rstd;
       weight_gradient[j] += ToFloat(dout[j]) * normed;
       bias_gradient[j] += ToFloat(dout[j]);
-      const float through = rstd * (ToFloat(dout[j]) * ToFloat(op.weight[j]) - mean_through - normed * mean_dot);
-      dx[j] = FromFloat<T>(through + (op.dsum != nullptr ? ToFloat(op.dsum[row * n + j]) : 0.0F));
+      return rstd * (ToFloat(dout[j]) * ToFloat(weight[j]) - mean_through - normed * mean_dot);
+    };
+    if (op.dsum == nullptr) {
+#pragma omp simd
+      for (std::int64_t j = 0; j < n; ++j) dx[j] = FromFloat<T>(through(j));
+    } else {
+      const T* __restrict dsum = op.dsum + row * n;
+#pragma omp simd
+      for (std::int64_t j = 0; j < n; ++j) dx[j] = FromFloat<T>(through(j) + ToFloat(dsum[j]));
     }
   }
 }

@@ -48,7 +48,8 @@ MR_INLINE void SwigluForwardBody(const SwigluForward<T>& op, Rows rows) {
 #pragma omp simd
     for (std::int64_t j = 0; j < n; ++j) {
       const float g = ToFloat(gate[j]);
-      out[j] = FromFloat<T>(ToFloat(FromFloat<T>(g / (1 + Exp(-g)))) * ToFloat(up[j]));
+      const float sigmoid = 1 / (1 + Exp(-g));  // g / (1 + …) takes one and a half times as long with g++ 12
+      out[j] = FromFloat<T>(ToFloat(FromFloat<T>(g * sigmoid)) * ToFloat(up[j]));
     }
   }
 }
