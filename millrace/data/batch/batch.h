@@ -19,11 +19,12 @@ struct Batch {
   std::uint64_t first_sample = 0;     ///< index of row 0 in the epoch's global order; row i is sample first_sample + i
   std::uint64_t loss_tokens = 0;      ///< labels that are not kIgnoreLabel
   std::vector<std::int32_t> lengths;  ///< [rows]: inputs in front of the padding
-  // Of Objective::kMlm and kClassification, else empty.
+  // The next three are filled for Objective::kMlm and kClassification. For kCausalLm they are empty or 0.
   std::vector<std::int32_t> segments;    ///< [rows, sequence_length]: 1 in the second text of a row, else 0
   std::vector<std::int32_t> row_labels;  ///< [rows]: the row's class, or kIgnoreLabel. kMlm: 1 if the pair is random
   std::uint64_t loss_rows = 0;           ///< row labels that are not kIgnoreLabel
-  // With DatasetOptions::boundaries or another objective than kCausalLm, else empty. Padding counts as a document.
+  // The next two are filled if DatasetOptions::boundaries is set or the objective is not kCausalLm. Otherwise they are
+  // empty. Padding counts as a document.
   std::vector<std::int32_t> positions;   ///< [rows, sequence_length]: position in the document's part of this row
   std::vector<std::int32_t> cu_seqlens;  ///< offset of each document in the flattened rows, and the end of the last one
 };

@@ -16,7 +16,8 @@ constexpr std::uint64_t kDrawPurpose = 5;
 constexpr std::string_view kContinuation = "##";
 constexpr std::array<std::string_view, 7> kSentenceEnds = {".", "!", "?", "…", "。", "！", "？"};
 
-// Of the hidden tokens (Devlin et al. 2018, section 3.1): most become [MASK], of the rest one half stays as it is.
+// Shares that decide what replaces a hidden token (Devlin et al. 2018, section 3.1). kBecomeMask of all hidden tokens
+// become [MASK]. kStay of the others stay as they are, and the rest become random tokens.
 constexpr double kBecomeMask = 0.8, kStay = 0.5;
 
 Status CheckMasks(const MlmOptions& options, const BertTokens& tokens, std::string_view kind) {

@@ -29,7 +29,7 @@ class DatasetReader {
       if (message.type == Hdf5MessageType::kDatatype) MR_TRY(ReadType(cursor));
       if (message.type == Hdf5MessageType::kFilters) MR_TRY(ReadFilters(cursor));
     }
-    if (dimensions_ == 0 || made_.element_bytes == 0) return Unsupported("is no table of integers");
+    if (dimensions_ == 0 || made_.element_bytes == 0) return Unsupported("is not a table of integers");
     if (made_.rows > kMaxRows || made_.columns == 0 || made_.columns > kMaxColumns) {
       return Corrupt("has an impossible size");
     }

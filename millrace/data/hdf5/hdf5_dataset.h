@@ -45,8 +45,9 @@ struct Hdf5Dataset {
 inline constexpr std::uint64_t kMaxHdf5Chunk = 64 * kMiB;
 
 /// Returns the data set whose object header is at `address`. Reads all its places. Blocks.
-/// Errors: kCorrupt if the file contradicts itself or lacks a chunk; kUnsupported if the data set is no table of
-/// integers with one or two dimensions, or is stored in a way that this reader lacks. Both name the file and `name`.
+/// Errors: kCorrupt if the file contradicts itself or lacks a chunk. kUnsupported if the data set does not hold
+/// integers, does not have one or two dimensions, or is stored in a way that this reader lacks. Both name the file and
+/// `name`.
 Result<Hdf5Dataset> ReadHdf5Dataset(MetadataReader& file, std::uint64_t address, const std::string& name);
 
 /// Returns the elements of chunk `i`, row by row, from its stored bytes.

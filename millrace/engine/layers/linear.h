@@ -34,7 +34,8 @@ class Linear {
   const Weight& bias() const { return *bias_; }  ///< undefined if there is none
 
  private:
-  /// What is computed again is also exchanged again.
+  /// Returns x as this rank's part of the layer takes it. If the backward pass computes x again, it also repeats the
+  /// exchange between the ranks.
   ops::LayerInput Entered(const ops::LayerInput& x) const {
     at::Tensor entered = ops::EnterDividedLayer(x.value, ranks_);
     if (!x.again) return entered;

@@ -15,8 +15,8 @@ Lamb::Lamb(ParameterBuffer& parameters, LambOptions options, std::vector<std::st
       moment1_(AddState("exp_avg")),
       moment2_(AddState("exp_avg_sq")) {
   const WeightDecay decay{.rate = options.weight_decay, .no_decay = std::move(no_decay)};
-  // Numbers of whole tensors, by the order of their first slices: the same on all ranks of a stage. Of one tensor, a
-  // rank may hold several slices: of queries, of keys and of values.
+  // Whole tensors are numbered in the order of their first slices. All ranks of a stage count in the same order. A rank
+  // may hold several slices of a tensor: of queries, of keys and of values.
   std::map<std::string_view, std::size_t> tensors;
   for (const NamedParameter& parameter : parameters.parameters()) {
     const auto [tensor, is_new] = tensors.try_emplace(parameter.name, tensors.size());
@@ -28,7 +28,7 @@ Lamb::Lamb(ParameterBuffer& parameters, LambOptions options, std::vector<std::st
     for (std::int64_t from = 0; from < piece.elements(); from += kOptimizerBlock) {
       blocks_.push_back({pieces_.size(), from, std::min(kOptimizerBlock, piece.elements() - from)});
     }
-    // Of a tensor that tensor ranks repeat, one rank counts. Both stages of a tied one count by themselves.
+    // If all tensor ranks hold the same tensor, only rank 0 counts it. Both stages of a tied tensor count their copies.
     const bool counts = !parameter.slice.whole() || ranks.tensor.rank() == 0;
     pieces_.push_back({RunOf(piece, decay), tensors.at(parameter.name), counts});
   }

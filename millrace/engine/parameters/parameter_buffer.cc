@@ -213,7 +213,7 @@ void ParameterBuffer::MakeOwned() {
     const NamedParameter& parameter = parameters_[i];
     const std::size_t span = sharding_.divides_state() ? parameter.group : 0;
     const OwnedSpan& owned = spans_[span];
-    // Of the buffer: the first element of the span, and the parameter's elements in the span.
+    // Positions in the whole buffer: the span begins at `start`, and [begin, end) is the parameter's part in the span.
     const std::int64_t start = owned.begin * sharding_.parts() + sharding_.part() * owned.values.numel();
     const std::int64_t begin = std::max(parameter.begin, start);
     const std::int64_t end = std::min(parameter.begin + parameter.elements(), start + owned.values.numel());

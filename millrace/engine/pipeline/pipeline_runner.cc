@@ -32,7 +32,7 @@ class MicroBatches {
   virtual void Release(int micro_batch) = 0;
 };
 
-/// Those of a training step, as they come.
+/// Fetches the micro-batches of a training step when they are first used.
 class BatchesOnDemand final : public MicroBatches {
  public:
   explicit BatchesOnDemand(const PipelineRunner::BatchSource& next) : next_(next) {}
@@ -62,7 +62,7 @@ class BatchesOnDemand final : public MicroBatches {
   std::int64_t tokens_ = 0;
 };
 
-/// Those of an evaluation, which are all there.
+/// Micro-batches of an evaluation. The caller holds all of them.
 class GivenBatches final : public MicroBatches {
  public:
   explicit GivenBatches(std::span<const ModelBatch> batches) : batches_(batches) {}

@@ -79,8 +79,8 @@ class DeepSpeedFolder {
     const std::string latest(kLatest);
     auto content = MR_TRY(object::GetAll(*source_.folder.store, source_.folder.key + latest, kLongestTag + 2, call_));
     if (!content) {
-      return Fail(Code::kNotFound, "{} has neither a file {}, nor *{}: it is no folder of DeepSpeed", source_.name,
-                  kLatest, kModelStates);
+      return Fail(Code::kNotFound, "{} is not a checkpoint folder of DeepSpeed: it has no file {} and no *{}",
+                  source_.name, kLatest, kModelStates);
     }
     const std::string tag(Trim(content->bytes));
     if (tag.empty() || tag[0] == '.' || tag.find('/') != tag.npos)

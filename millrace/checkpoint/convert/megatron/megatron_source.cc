@@ -31,7 +31,7 @@ constexpr std::uint64_t kMostTracker = 64, kMostFormat = 64 * kKiB;
 /// The most boxes of all tensors. A guess: a model of 100 layers and 100 heads has about 300,000.
 constexpr std::size_t kMostParts = 100'000'000;
 
-/// What is taken of the common state, the values that all ranks share.
+/// Values that the import reads from the common state. Megatron writes there what all ranks share.
 struct CommonState {
   std::optional<MegatronModel> model;
   std::optional<std::uint64_t> iteration;
