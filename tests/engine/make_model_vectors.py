@@ -20,6 +20,7 @@ VOCAB = 101
 DECODER = dict(bos_token_id=1, eos_token_id=2)
 LLAMA = dict(vocab_size=VOCAB, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=6,
              num_key_value_heads=2, head_dim=4, max_position_embeddings=64, **DECODER)
+WIDE = {**LLAMA, "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 8}  # enough pairs for a ramp
 GPT = dict(vocab_size=VOCAB, n_embd=24, n_layer=2, n_head=3, n_positions=64, embd_pdrop=0.0, attn_pdrop=0.0, resid_pdrop=0.0,
            **DECODER)
 BERT = dict(vocab_size=VOCAB, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=3,
@@ -27,6 +28,14 @@ BERT = dict(vocab_size=VOCAB, hidden_size=24, intermediate_size=40, num_hidden_l
 LLAMA3_ROPE = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                "original_max_position_embeddings": 16}
 LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+YARN_ROPE = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "beta_fast": 4.0, "beta_slow": 0.5,
+             "original_max_position_embeddings": 16}
+YARN_MSCALE_ROPE = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 8.0, "mscale": 0.7, "mscale_all_dim": 1.3,
+                    "truncate": False, "original_max_position_embeddings": 64}
+DYNAMIC_ROPE = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 3.0}
+# A prompt has 17 tokens: it is short for the first of these, and generation makes it long. It is long for the second.
+LONG_ROPE = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0, 1.1, 1.3, 1.7],
+             "long_factor": [1.5, 2.5, 4.0, 6.0]}
 DECODERS = {
     "llama3": hf.LlamaForCausalLM(hf.LlamaConfig(
         rope_parameters=LLAMA3_ROPE, attention_bias=True, mlp_bias=True, **LLAMA)),
@@ -35,6 +44,14 @@ DECODERS = {
     "qwen3": hf.Qwen3ForCausalLM(hf.Qwen3Config(tie_word_embeddings=True, **LLAMA)),
     "gpt2": hf.GPT2LMHeadModel(hf.GPT2Config(**GPT)),
     "gptj": hf.GPTJForCausalLM(hf.GPTJConfig(rotary_dim=4, **GPT)),
+    "yarn": hf.LlamaForCausalLM(hf.LlamaConfig(rope_parameters=YARN_ROPE, **WIDE)),
+    "yarn_mscale": hf.Qwen3ForCausalLM(hf.Qwen3Config(rope_parameters=YARN_MSCALE_ROPE, **WIDE)),
+    "dynamic": hf.LlamaForCausalLM(hf.LlamaConfig(
+        rope_parameters=DYNAMIC_ROPE, **{**WIDE, "max_position_embeddings": 14})),
+    "longrope_short": hf.LlamaForCausalLM(hf.LlamaConfig(
+        rope_parameters={**LONG_ROPE, "factor": 4.0, "original_max_position_embeddings": 20}, **WIDE)),
+    "longrope": hf.MistralForCausalLM(hf.MistralConfig(
+        rope_parameters={**LONG_ROPE, "original_max_position_embeddings": 12}, sliding_window=None, **WIDE)),
 }
 BERTS = {
     "bert": hf.BertForPreTraining(hf.BertConfig(**BERT)),
@@ -76,8 +93,8 @@ def make_decoder(folder: pathlib.Path, model: torch.nn.Module, seed: int) -> Non
     model = randomize(model, folder, seed)
     input_ids, labels = torch.randint(3, VOCAB, (2, 17)), torch.randint(3, VOCAB, (2, 17))
     labels[1, :5] = -100
+    logits = model(input_ids).logits  # before generation: transformers' dynamic angles stay those of the longest sequence
     generated = model.generate(input_ids[:1], max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0)
-    logits = model(input_ids).logits
     write(folder, model, cross_entropy(logits, labels), {
         "input_ids": input_ids, "labels": labels, "logits": logits, "generated": generated[0, 17:]})
 

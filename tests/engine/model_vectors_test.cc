@@ -29,8 +29,8 @@ class ModelVectors : public testing::TestWithParam<std::tuple<Family, at::Scalar
   }
 
   bool encodes() const { return std::get<0>(GetParam()).encodes; }
-  /// transformers' own bfloat16 differs from its float32 by up to 4.1 % of the norm on models of this size.
-  double tolerance() const { return std::get<1>(GetParam()) == at::kFloat ? 5e-6 : 6e-2; }
+  /// transformers' own bfloat16 differs from its float32 by up to 6.7 % of a gradient's norm on these models.
+  double tolerance() const { return std::get<1>(GetParam()) == at::kFloat ? 5e-6 : 8e-2; }
   const at::Tensor& Expected(const std::string& name) const { return expected_.at(name); }
   ModelBatch Batch() const {
     ModelBatch batch{.inputs = Expected("input_ids"), .labels = Expected("labels")};
@@ -90,16 +90,17 @@ TEST_P(ModelVectors, ItsConfigurationSurvivesItsJson) {
   EXPECT_EQ((*again)->ParameterCount(), elements);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, ModelVectors,
-                         testing::Combine(testing::Values(Family{"llama3"}, Family{"mistral"}, Family{"qwen2"},
-                                                          Family{"qwen3"}, Family{"gpt2"}, Family{"gptj"},
-                                                          Family{"bert", true}, Family{"bert_masked", true},
-                                                          Family{"bert_classes", true}),
-                                          testing::Values(at::kFloat, at::kBFloat16)),
-                         [](const auto& info) {
-                           const bool wide = std::get<1>(info.param) == at::kFloat;
-                           return std::get<0>(info.param).folder + (wide ? "_f32" : "_bf16");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Families, ModelVectors,
+    testing::Combine(testing::Values(Family{"llama3"}, Family{"mistral"}, Family{"qwen2"}, Family{"qwen3"},
+                                     Family{"gpt2"}, Family{"gptj"}, Family{"yarn"}, Family{"yarn_mscale"},
+                                     Family{"dynamic"}, Family{"longrope_short"}, Family{"longrope"},
+                                     Family{"bert", true}, Family{"bert_masked", true}, Family{"bert_classes", true}),
+                     testing::Values(at::kFloat, at::kBFloat16)),
+    [](const auto& info) {
+      const bool wide = std::get<1>(info.param) == at::kFloat;
+      return std::get<0>(info.param).folder + (wide ? "_f32" : "_bf16");
+    });
 
 }  // namespace
 }  // namespace millrace::engine

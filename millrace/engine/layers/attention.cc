@@ -7,7 +7,7 @@ namespace millrace::engine {
 at::Tensor SelfAttention::Forward(const ops::LayerInput& x, const ForwardContext& context) const {
   at::Tensor qkv = query_key_value.Forward(x);
   if (query_norm) qkv = NormHeads(qkv);
-  if (rotary) qkv = ops::Rotate(qkv, *rotary, layout, context.sequences);
+  if (rotary) qkv = rotary->Forward(qkv, layout, context.sequences);
   return output.Forward(Attend(qkv, context));
 }
 

@@ -9,8 +9,8 @@
 #include "millrace/engine/layers/forward_context.h"
 #include "millrace/engine/layers/linear.h"
 #include "millrace/engine/layers/norm.h"
+#include "millrace/engine/layers/rotary_positions.h"
 #include "millrace/engine/ops/attention.h"
-#include "millrace/engine/ops/rotary.h"
 
 namespace millrace::engine {
 
@@ -20,7 +20,7 @@ struct SelfAttention {
   std::int64_t layer = 0;  ///< index in the KvCache
   ops::HeadLayout layout;
   ops::AttentionMask mask;
-  const ops::RotaryTable* rotary = nullptr;  ///< borrowed from the model; null: no rotary positions
+  const RotaryPositions* rotary = nullptr;  ///< borrowed from the model; null: no rotary positions
   Linear query_key_value, output;
   std::optional<Norm> query_norm, key_norm;  ///< of each head [head_dim], before the rotation (Qwen3)
   double dropout = 0;                        ///< probability of dropping an attention probability

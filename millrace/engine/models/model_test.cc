@@ -46,7 +46,14 @@ TEST(ModelConfig, RefusesWhatItWouldGetWrong) {
     return config ? "ok" : std::string(CodeName(config.error().code()));
   };
   EXPECT_EQ(code("model_type", "mamba"), "unsupported");
-  EXPECT_EQ(code("rope_scaling", Json{{"rope_type", "yarn"}}), "unsupported");
+  EXPECT_EQ(code("rope_scaling", Json{{"rope_type", "proportional"}}), "unsupported");
+  EXPECT_EQ(code("rope_scaling", Json{{"rope_type", "dynamic"}}), "invalid_argument");
+  EXPECT_EQ(code("rope_scaling", Json{{"rope_type", "dynamic"}, {"factor", 0.5}}), "invalid_argument");
+  EXPECT_EQ(code("rope_scaling", Json{{"type", "yarn"}, {"factor", 2}, {"beta_slow", 40}}), "invalid_argument");
+  EXPECT_EQ(code("rope_scaling", Json{{"type", "longrope"}, {"short_factor", {1, 1}}, {"long_factor", {1, "x"}}}),
+            "invalid_argument");
+  EXPECT_EQ(code("rope_scaling", Json{{"type", "longrope"}, {"short_factor", {1, 1}}, {"long_factor", {2, 2}}}),
+            "invalid_argument");
   EXPECT_EQ(code("rope_scaling", nullptr), "ok");
   EXPECT_EQ(code("attention_bias", true), "ok");
   EXPECT_EQ(code("attention_dropout", 1), "invalid_argument");
@@ -55,6 +62,45 @@ TEST(ModelConfig, RefusesWhatItWouldGetWrong) {
   EXPECT_EQ(code("num_key_value_heads", 3), "invalid_argument");
   EXPECT_EQ(code("vocab_size", 1LL << 40), "invalid_argument");
   EXPECT_EQ(code("head_dim", 7), "invalid_argument");
+}
+
+/// `rope_scaling` is the old name of `rope_parameters`, and `type` that of `rope_type`.
+TEST(ModelConfig, ReadsBothNamesOfRopeScalings) {
+  Json scaling = {{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 16}};
+  const auto read = [](std::string_view key, const Json& value) {
+    Json json = Tiny()->ToJson();
+    json[std::string(key)] = value;
+    return DumpJson((*ParseModelConfig(json, "config.json"))->ToJson());
+  };
+  const std::string old_names = read("rope_scaling", scaling);
+  EXPECT_NE(old_names.find("\"attention_factor\""), std::string::npos) << old_names;
+  scaling["rope_type"] = "yarn";
+  scaling.erase("type");
+  EXPECT_EQ(read("rope_parameters", scaling), old_names);
+}
+
+/// Angles that depend on the length of a sequence do not depend on what stands beside the sequence.
+TEST(ModelConfig, RotatesEachDocumentByItsOwnLength) {
+  const Json scalings[] = {{{"rope_type", "dynamic"}, {"factor", 3}},
+                           {{"rope_type", "longrope"},
+                            {"short_factor", {1, 1.2, 1.5, 2}},
+                            {"long_factor", {2, 3, 4, 6}},
+                            {"original_max_position_embeddings", 7}}};
+  for (const Json& scaling : scalings) {
+    Json json = Tiny()->ToJson();
+    json["max_position_embeddings"] = scaling["rope_type"] == "dynamic" ? 8 : 64;
+    json["rope_scaling"] = scaling;
+    auto model = MakeModel(ParseModelConfig(json, "config.json").value(), at::kFloat, at::kCPU, 1).value();
+    const at::Tensor ids = Ids({1, 25}, 3), inputs = ids.narrow(1, 0, 24), labels = ids.narrow(1, 1, 24);
+    const std::int32_t bounds[] = {0, 5, 6, 15, 24};  // two short ones, then two long ones of equal length
+    double alone = 0;
+    for (std::size_t i = 0; i + 1 < std::size(bounds); ++i) {
+      const std::int64_t begin = bounds[i], length = bounds[i + 1] - begin;
+      alone += model->LossSum(inputs.narrow(1, begin, length), labels.narrow(1, begin, length)).item<double>();
+    }
+    EXPECT_NEAR(model->LossSum(inputs, labels, bounds).item<double>(), alone, 1e-5 * alone) << scaling["rope_type"];
+    EXPECT_THROW(model->LossSum(Ids({1, 65}, 4), Ids({1, 65}, 5)), c10::Error);
+  }
 }
 
 TEST(ModelConfig, CountsParameters) {

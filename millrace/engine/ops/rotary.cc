@@ -42,11 +42,11 @@ at::Tensor FusedRotate(const at::Tensor& qkv, const RotaryTable& table, const He
 }  // namespace
 
 RotaryTable RotaryTable::Make(std::int64_t positions, std::span<const float> frequencies, RotaryPairs pairs,
-                              at::Device device) {
+                              at::Device device, double scale) {
   at::Tensor each = at::empty({static_cast<std::int64_t>(frequencies.size())}, at::kFloat);
   std::ranges::copy(frequencies, each.data_ptr<float>());
   const at::Tensor angles = at::outer(at::arange(positions, at::kFloat), each);
-  return {at::cos(angles).to(device), at::sin(angles).to(device), pairs};
+  return {at::cos(angles).mul_(scale).to(device), at::sin(angles).mul_(scale).to(device), pairs};
 }
 
 std::vector<float> RotaryFrequencies(std::int64_t dim, double theta) {

@@ -18,9 +18,9 @@ enum class RotaryPairs { kHalves, kNeighbours };
 struct RotaryTable {
   at::Tensor cosine, sine;  ///< float32 [positions, dim/2]
   RotaryPairs pairs = RotaryPairs::kHalves;
-  /// `frequencies` has the angle per position of each pair.
+  /// `frequencies` has the angle per position of each pair. `scale` is a factor of what is rotated.
   static RotaryTable Make(std::int64_t positions, std::span<const float> frequencies, RotaryPairs pairs,
-                          at::Device device);
+                          at::Device device, double scale = 1);
   std::int64_t positions() const { return cosine.size(0); }
   std::int64_t dim() const { return 2 * cosine.size(1); }  ///< the first so many dimensions of a head are rotated
 };

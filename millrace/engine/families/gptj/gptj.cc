@@ -76,7 +76,8 @@ class Gptj final : public Decoder {
 
   void Prepare(at::Device device) override {
     const std::vector<float> frequencies = ops::RotaryFrequencies(config_.rotary_dim, 10000);  // of the original code
-    rotary_ = ops::RotaryTable::Make(config_.max_positions, frequencies, ops::RotaryPairs::kNeighbours, device);
+    rotary_ = RotaryPositions(
+        ops::RotaryTable::Make(config_.max_positions, frequencies, ops::RotaryPairs::kNeighbours, device));
   }
 
   Stream Embed(const at::Tensor& inputs, const at::Tensor&, const ForwardContext& context) const override {
@@ -97,7 +98,7 @@ class Gptj final : public Decoder {
 
   const GptjConfig& config_;
   const TokenTable table_;
-  ops::RotaryTable rotary_;
+  RotaryPositions rotary_;
   Embedding tokens_;
   std::vector<GptjBlock> blocks_;  ///< by layer; those of other ranks are empty
 };

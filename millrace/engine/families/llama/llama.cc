@@ -80,8 +80,7 @@ class Llama final : public Decoder {
   }
 
   void Prepare(at::Device device) override {
-    rotary_ =
-        ops::RotaryTable::Make(config_.max_positions, LlamaFrequencies(config_), ops::RotaryPairs::kHalves, device);
+    rotary_ = MakeRotaryPositions(config_.rope_scaling, config_.rope_sizes(), device);
   }
 
   Stream Embed(const at::Tensor& inputs, const at::Tensor&, const ForwardContext&) const override {
@@ -98,7 +97,7 @@ class Llama final : public Decoder {
 
   const LlamaConfig& config_;
   const TokenTable table_;
-  ops::RotaryTable rotary_;
+  RotaryPositions rotary_;
   Embedding embedding_;
   std::vector<LlamaBlock> blocks_;  ///< by layer; those of other ranks are empty
 };

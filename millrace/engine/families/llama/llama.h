@@ -10,22 +10,11 @@
 
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
+#include "millrace/engine/families/llama/rope.h"
 #include "millrace/engine/models/model_config.h"
 #include "millrace/engine/models/model_family.h"
 
 namespace millrace::engine {
-
-/// How angles are changed for positions beyond those of the pre-training (transformers' rope_scaling).
-struct RopeScaling {
-  enum class Method {
-    kNone,
-    kLinear,  ///< all angles divided by `factor` (Chen et al. 2023)
-    kLlama3,  ///< slow rotations divided by `factor`, fast ones kept, a ramp between them (Llama 3.1)
-  };
-  Method method = Method::kNone;
-  double factor = 1, low_freq_factor = 1, high_freq_factor = 4;
-  std::int64_t original_max_positions = 8192;
-};
 
 /// The configuration of a model of this family.
 class LlamaConfig final : public ModelConfig {
@@ -42,6 +31,7 @@ class LlamaConfig final : public ModelConfig {
   bool tie_word_embeddings = false;
 
   std::int64_t HeadDim() const { return head_dim ? head_dim : hidden_size / num_heads; }
+  RopeSizes rope_sizes() const { return {.head_dim = HeadDim(), .max_positions = max_positions, .theta = rope_theta}; }
 
   /// Errors: kUnsupported on other activations, RoPE scalings and mixtures of window and full layers.
   static Result<std::shared_ptr<LlamaConfig>> FromJson(const Json& json, std::string_view what);
@@ -53,9 +43,6 @@ class LlamaConfig final : public ModelConfig {
   double initializer_range() const override { return initializer_stddev; }
   std::unique_ptr<Model> Build(std::shared_ptr<const ModelConfig> self) const override;
 };
-
-/// Returns the angle per position of each pair of a head's dimensions, after scaling.
-std::vector<float> LlamaFrequencies(const LlamaConfig& config);
 
 ModelFamily LlamaFamily();
 

@@ -1,43 +1,8 @@
-#include <cmath>
-#include <numbers>
-
 #include "millrace/engine/families/llama/llama.h"
 #include "millrace/engine/models/config_fields.h"
-#include "millrace/engine/ops/rotary.h"
 
 namespace millrace::engine {
 namespace {
-
-/// Returns the object with RoPE's settings: `rope_scaling` or, since transformers 5, `rope_parameters`; or null.
-const Json* RopeObject(const Json& json) {
-  for (const char* key : {"rope_parameters", "rope_scaling"}) {
-    const Json* rope = JsonFind(json, key);
-    if (rope != nullptr && rope->is_object()) return rope;
-  }
-  return nullptr;
-}
-
-Status ReadRope(const Json& json, std::string_view what, LlamaConfig& config) {
-  config.rope_theta = MR_TRY(OptionalNumber(json, "rope_theta", 10000));
-  const Json* rope = RopeObject(json);
-  if (rope == nullptr) return {};
-  config.rope_theta = MR_TRY(OptionalNumber(*rope, "rope_theta", config.rope_theta));
-  const std::string old_name = MR_TRY(OptionalText(*rope, "type", "default"));
-  const std::string type = MR_TRY(OptionalText(*rope, "rope_type", old_name));
-  RopeScaling& scaling = config.rope_scaling;
-  if (type == "default") return {};
-  if (type != "linear" && type != "llama3") {
-    return Fail(Code::kUnsupported, "{}: RoPE scaling of type \"{}\" is not implemented; linear and llama3 are", what,
-                type);
-  }
-  scaling.method = type == "linear" ? RopeScaling::Method::kLinear : RopeScaling::Method::kLlama3;
-  scaling.factor = MR_TRY(JsonNumber(*rope, "factor"));
-  if (type == "linear") return {};
-  scaling.low_freq_factor = MR_TRY(JsonNumber(*rope, "low_freq_factor"));
-  scaling.high_freq_factor = MR_TRY(JsonNumber(*rope, "high_freq_factor"));
-  scaling.original_max_positions = MR_TRY(JsonInt(*rope, "original_max_position_embeddings"));
-  return {};
-}
 
 /// Returns how many of its last keys a query sees; 0: all. Qwen's files name a window that is often switched off.
 Result<std::int64_t> ReadWindow(const Json& json, std::string_view what, const LlamaConfig& config) {
@@ -51,23 +16,6 @@ Result<std::int64_t> ReadWindow(const Json& json, std::string_view what, const L
                 full_layers);
   }
   return window;
-}
-
-Json RopeJson(const LlamaConfig& config) {
-  const RopeScaling& scaling = config.rope_scaling;
-  switch (scaling.method) {
-    case RopeScaling::Method::kNone:
-      return nullptr;
-    case RopeScaling::Method::kLinear:
-      return {{"rope_type", "linear"}, {"factor", scaling.factor}};
-    case RopeScaling::Method::kLlama3:
-      break;
-  }
-  return {{"rope_type", "llama3"},
-          {"factor", scaling.factor},
-          {"low_freq_factor", scaling.low_freq_factor},
-          {"high_freq_factor", scaling.high_freq_factor},
-          {"original_max_position_embeddings", scaling.original_max_positions}};
 }
 
 std::string_view ArchitectureOf(std::string_view model_type) {
@@ -96,7 +44,7 @@ ModelSizes LlamaConfig::sizes() const {
           .num_heads = num_heads,
           .num_kv_heads = num_kv_heads,
           .head_dim = num_heads > 0 ? HeadDim() : 0,
-          .max_positions = max_positions};
+          .max_positions = RopePositions(rope_scaling, max_positions)};
 }
 
 Json LlamaConfig::ToJson() const {
@@ -116,7 +64,7 @@ Json LlamaConfig::ToJson() const {
                {"initializer_range", initializer_stddev},
                {"attention_dropout", attention_dropout},
                {"tie_word_embeddings", tie_word_embeddings}};
-  if (rope_scaling.method != RopeScaling::Method::kNone) json["rope_scaling"] = RopeJson(*this);
+  if (rope_scaling.method != RopeScaling::Method::kNone) json["rope_scaling"] = RopeScalingJson(rope_scaling);
   if (model_type == "llama" || model_type == "qwen3") json["attention_bias"] = qkv_bias;
   if (model_type == "llama") json["mlp_bias"] = mlp_bias;
   if (model_type == "mistral") json["sliding_window"] = sliding_window > 0 ? Json(sliding_window) : Json(nullptr);
@@ -144,7 +92,7 @@ Result<std::shared_ptr<LlamaConfig>> LlamaConfig::FromJson(const Json& json, std
   c.rms_norm_eps = MR_TRY(OptionalNumber(json, "rms_norm_eps", 1e-6));
   c.initializer_stddev = MR_TRY(OptionalNumber(json, "initializer_range", 0.02));
   c.attention_dropout = MR_TRY(OptionalProbability(json, "attention_dropout", 0, what));
-  MR_TRY(ReadRope(json, what, c));
+  c.rope_scaling = MR_TRY(ReadRopeScaling(json, what, c.max_positions, c.rope_theta));
   const std::string activation = MR_TRY(OptionalText(json, "hidden_act", "silu"));
   if (activation != "silu") {
     return Fail(Code::kUnsupported, "{}: hidden_act \"{}\" is not implemented; silu is", what, activation);
@@ -169,42 +117,8 @@ Status LlamaConfig::Validate(std::string_view what) const {
   MR_TRY(CheckSizes(sizes(), what));
   if (HeadDim() % 2 != 0)
     return Fail(Code::kInvalidArgument, "{}: head_dim {} is odd; RoPE rotates pairs", what, HeadDim());
-  if (!(rms_norm_eps > 0) || !(rope_theta > 0) || !(rope_scaling.factor > 0)) {
-    return Fail(Code::kInvalidArgument, "{}: rms_norm_eps, rope_theta and RoPE's factor must be positive", what);
-  }
-  if (rope_scaling.method == RopeScaling::Method::kLlama3 &&
-      (!(rope_scaling.low_freq_factor > 0) || !(rope_scaling.high_freq_factor > rope_scaling.low_freq_factor) ||
-       rope_scaling.original_max_positions < 1)) {
-    return Fail(Code::kInvalidArgument,
-                "{}: RoPE's high_freq_factor must be greater than low_freq_factor, and both positive", what);
-  }
-  return {};
-}
-
-/// The formula of transformers' _compute_llama3_parameters: a wave shorter than original/high keeps its frequency, one
-/// longer than original/low is slowed by the factor, and those between are interpolated.
-std::vector<float> LlamaFrequencies(const LlamaConfig& config) {
-  std::vector<float> frequencies = ops::RotaryFrequencies(config.HeadDim(), config.rope_theta);
-  const RopeScaling& scaling = config.rope_scaling;
-  if (scaling.method == RopeScaling::Method::kNone) return frequencies;
-  const auto factor = static_cast<float>(scaling.factor);
-  const auto original = static_cast<double>(scaling.original_max_positions);
-  for (float& frequency : frequencies) {
-    if (scaling.method == RopeScaling::Method::kLinear) {
-      frequency /= factor;
-      continue;
-    }
-    const double wavelength = 2 * std::numbers::pi / frequency;
-    if (wavelength < original / scaling.high_freq_factor) continue;
-    if (wavelength > original / scaling.low_freq_factor) {
-      frequency /= factor;
-      continue;
-    }
-    const double smooth =
-        (original / wavelength - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
-    frequency = static_cast<float>((1 - smooth) * frequency / factor + smooth * frequency);
-  }
-  return frequencies;
+  if (!(rms_norm_eps > 0)) return Fail(Code::kInvalidArgument, "{}: rms_norm_eps must be positive", what);
+  return CheckRopeScaling(rope_scaling, rope_sizes(), what);
 }
 
 }  // namespace millrace::engine
