@@ -15,12 +15,16 @@ Status CheckTensor(const ModelShape& model, std::int64_t ranks) {
     std::int64_t count;
   };
   for (const Divided& each :
-       {Divided{"attention heads", model.num_heads}, Divided{"key-value heads", model.num_kv_heads},
-        Divided{"channels of the MLP", model.intermediate_size}}) {
+       {Divided{"attention heads", model.num_heads}, Divided{"channels of the MLP", model.intermediate_size}}) {
     if (each.count % ranks != 0) {
       return Fail(Code::kInvalidArgument, "{} {} do not divide among {} tensor-parallel ranks", each.count, each.what,
                   ranks);
     }
+  }
+  if (model.num_kv_heads % ranks != 0 && ranks % model.num_kv_heads != 0) {
+    return Fail(Code::kInvalidArgument,
+                "{} key-value heads do not divide among {} tensor-parallel ranks, nor the ranks among the heads",
+                model.num_kv_heads, ranks);
   }
   return {};
 }

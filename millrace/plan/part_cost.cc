@@ -52,13 +52,13 @@ class PartCounter {
         Pass(4 * rows_ * layer.in);
         break;
       case Kind::kHeadNorm:
-        Keep(tokens_ * layer.out() / tensor_ * bytes_ + tokens_ * layer.out() / layer.in / tensor_ * kFloat);
-        Pass(4 * tokens_ * layer.out() / tensor_);
+        Keep(tokens_ * ColumnsOf(layer) * bytes_ + tokens_ * ColumnsOf(layer) / layer.in * kFloat);
+        Pass(4 * tokens_ * ColumnsOf(layer));
         break;
       case Kind::kColumns:
         Enter(layer.in, layer.cheap_input);
         KeepInput(layer, layer.in);
-        Multiply(layer.in, layer.out() / tensor_);
+        Multiply(layer.in, ColumnsOf(layer));
         break;
       case Kind::kRows:
         KeepInput(layer, layer.in / tensor_);
@@ -105,9 +105,30 @@ class PartCounter {
     return std::min(all, first + each) - first;
   }
 
-  void Declare(std::int64_t elements, bool partial) {
+  /// Ranks among which an output of a divided layer is divided.
+  std::int64_t RanksOf(const Layer& layer, std::size_t output) const {
+    return layer.heads.empty() ? tensor_ : std::min(tensor_, layer.heads[output]);
+  }
+  /// What this rank has of the outputs of a divided layer.
+  std::int64_t ColumnsOf(const Layer& layer) const {
+    std::int64_t columns = 0;
+    for (std::size_t i = 0; i < layer.outputs.size(); ++i) columns += layer.outputs[i] / RanksOf(layer, i);
+    return columns;
+  }
+  /// The outputs of a divided layer of which several ranks have the same part, on all ranks together.
+  std::int64_t RepeatedColumnsOf(const Layer& layer) const {
+    std::int64_t columns = 0;
+    for (std::size_t i = 0; i < layer.outputs.size(); ++i) {
+      if (RanksOf(layer, i) < tensor_) columns += layer.outputs[i];
+    }
+    return columns;
+  }
+
+  void Declare(std::int64_t elements, bool partial) { DeclareParts(elements, partial ? elements : 0); }
+  /// `partial`: elements whose gradients are summed over the tensor ranks.
+  void DeclareParts(std::int64_t elements, std::int64_t partial) {
     cost_.elements = Aligned(cost_.elements) + elements;
-    if (partial) cost_.partial_elements += elements;
+    cost_.partial_elements += partial;
   }
   /// Mirrors engine::LayerFactory.
   void AddParameters(const Layer& layer) {
@@ -133,17 +154,20 @@ class PartCounter {
         cost_.largest_matrix = std::max(cost_.largest_matrix, Share(layer.out()) * layer.in);
         return;
       }
-      case Kind::kColumns:
+      case Kind::kColumns: {
+        const std::int64_t weights = layer.in * ColumnsOf(layer), repeated = RepeatedColumnsOf(layer);
+        DeclareParts(weights, layer.in * repeated);
+        if (layer.bias) DeclareParts(ColumnsOf(layer), repeated);
+        cost_.largest_matrix = std::max(cost_.largest_matrix, weights);
+        return;
+      }
       case Kind::kRows:
       case Kind::kWhole:
         break;
     }
     const std::int64_t weights = layer.kind == Kind::kWhole ? layer.in * layer.out() : layer.in * layer.out() / tensor_;
     Declare(weights, layer.kind == Kind::kWhole && some_tokens);
-    if (layer.bias) {
-      Declare(layer.kind == Kind::kColumns ? layer.out() / tensor_ : layer.out(),
-              layer.kind != Kind::kColumns && some_tokens);
-    }
+    if (layer.bias) Declare(layer.out(), some_tokens);
     cost_.largest_matrix = std::max(cost_.largest_matrix, weights);
   }
 
@@ -205,7 +229,7 @@ class PartCounter {
 
   void AddAttention() {
     const ModelShape& model = setup_.model;
-    const std::int64_t columns = (model.queries() + 2 * model.keys()) / tensor_;
+    const std::int64_t columns = model.queries() / tensor_ + 2 * model.keys() / std::min(tensor_, model.num_kv_heads);
     Keep(tokens_ * (columns * bytes_ + model.num_heads / tensor_ * kFloat));
     Work(tokens_ * (columns + 2 * model.queries() / tensor_ + model.hidden_size) * bytes_);
     Pass(tokens_ * (columns + model.queries() / tensor_));

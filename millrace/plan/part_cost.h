@@ -30,11 +30,11 @@ struct PartDivision {
 };
 
 struct PartCost {
-  std::int64_t elements = 0;           ///< of the parameter buffer, with the gaps between parameters
-  std::int64_t last_gap = 0;           ///< of these, behind the last parameter: not there if the part is the last one
-  std::int64_t partial_elements = 0;   ///< of parameters whose gradients the tensor ranks add up
-  std::int64_t largest_matrix = 0;     ///< elements
-  std::int64_t kept_bytes = 0;         ///< from the forward to the backward pass
+  std::int64_t elements = 0;          ///< of the parameter buffer, with the gaps between parameters
+  std::int64_t last_gap = 0;          ///< of these, behind the last parameter: not there if the part is the last one
+  std::int64_t partial_elements = 0;  ///< that the tensor ranks add up after the passes: gradients of what several hold
+  std::int64_t largest_matrix = 0;    ///< elements
+  std::int64_t kept_bytes = 0;        ///< from the forward to the backward pass
   std::int64_t weight_pass_bytes = 0;  ///< what a pass for weight gradients alone needs of them, and gradients
   std::int64_t working_bytes = 0;      ///< at most, while a pass runs, beside what is kept
   std::int64_t again_bytes = 0;        ///< of the largest input that is computed again

@@ -165,9 +165,11 @@ TEST(Plan, RefusesWithTheArithmetic) {
     ASSERT_FALSE(plan);
     EXPECT_THAT(plan.error().ToString(), HasSubstr(what));
   };
-  says({.tensor = 16}, "8 key-value heads do not divide among 16");
   says({.tensor = 1}, "train.global_batch 64 is not a multiple of 48 data-parallel ranks");
   says({.pipeline = 48}, "48 stages (pipeline 48 × virtual_stages 1) are more than 32 blocks");
+  setup.model.num_heads = 48;
+  setup.model.num_kv_heads = 6;
+  says({.tensor = 16}, "6 key-value heads do not divide among 16 tensor-parallel ranks, nor the ranks among the heads");
 }
 
 TEST(Plan, TextAndJsonSayTheSame) {

@@ -268,6 +268,50 @@ TEST_F(LayoutsTest, GoOnFromEachOthersCheckpoints) {
   }
 }
 
+/// Four tensor ranks share two key-value heads. A run goes from them to other layouts and back.
+TEST_F(LayoutsTest, ShareKeyValueHeads) {
+  constexpr int kQwen3 = 1;
+  for (const bool lamb : {false, true}) {
+    const auto options_of = [&](const engine::ParallelOptions& parallel) {
+      Options options = OptionsOf(kQwen3);
+      if (lamb) options.optimizer.method = engine::LambOptions{.eps = 1e-5};
+      options.parallel = parallel;
+      return options;
+    };
+    const std::string one_url = CheckpointUrl(fmt::format("one {}", lamb));
+    Options alone = options_of({});
+    alone.checkpoint_url = one_url;
+    const Ran one = Run(alone);
+    ASSERT_TRUE(one.outcome) << one.outcome.error().ToString();
+    struct Part {
+      int ranks;
+      engine::ParallelOptions parallel;
+    };
+    const std::vector<Part> parts = {{4, {.tensor = 4}},
+                                     {8, {.data = 2, .shard = 2, .tensor = 4, .sequence = true, .zero = 3}},
+                                     {2, {.tensor = 2}},
+                                     {8, {.data = 2, .shard = 2, .tensor = 4, .zero = 1}},
+                                     {8, {.tensor = 4, .pipeline = 2}},
+                                     {1, {}},
+                                     {4, {.tensor = 4, .sequence = true}}};
+    const std::string url = CheckpointUrl(fmt::format("shared {}", lamb));
+    std::uint64_t done = 0;
+    for (const Part& part : parts) {
+      SCOPED_TRACE(fmt::format("lamb {}, from step {} on {} ranks", lamb, done, part.ranks));
+      Options options = options_of(part.parallel);
+      options.checkpoint_url = url;
+      options.steps_this_run = 3;
+      const Ran ran = RunRanks(options, part.ranks);
+      ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
+      for (const auto& [step, loss] : ran.losses) EXPECT_NEAR(loss, one.losses.at(step), 2e-6 * loss) << step;
+      ASSERT_GT(ran.outcome->step, done);
+      done = ran.outcome->step;
+    }
+    ASSERT_EQ(done, kSteps);
+    ExpectSameWeights(url, one_url, /*bf16=*/false, "shared heads: ");
+  }
+}
+
 TEST_F(LayoutsTest, AreRefusedWithTheArithmetic) {
   struct Refusal {
     int ranks;

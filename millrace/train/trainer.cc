@@ -1,5 +1,6 @@
 #include "millrace/train/trainer.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "millrace/checkpoint/read/model_source.h"
@@ -354,10 +355,11 @@ void Trainer::MakePlan() {
   }
   const int tensor = plan_.shape.tensor;
   const std::int64_t stream = 5 * sizes.hidden_size / (layout_->tensor().divides_tokens() ? tensor : 1);
+  const std::int64_t key_heads = std::max<std::int64_t>(1, sizes.num_kv_heads / tensor);
   const std::int64_t inside =
-      3 * sizes.intermediate_size + 3 * (sizes.num_heads + 2 * sizes.num_kv_heads) * sizes.head_dim;
+      3 * sizes.intermediate_size / tensor + 3 * (sizes.num_heads / tensor + 2 * key_heads) * sizes.head_dim;
   // A pipeline's first rank keeps as many micro-batches as there are ranks, of as much less of the model.
-  const std::int64_t kept = sizes.num_layers * (stream + inside / tensor);
+  const std::int64_t kept = sizes.num_layers * (stream + inside);
   const std::int64_t tokens = static_cast<std::int64_t>(options_.micro_batch) * options_.data.sequence_length;
   const auto activations = static_cast<std::uint64_t>(tokens * kept) * at::elementSize(options_.precision);
   const std::uint64_t snapshot = checkpoints_ ? checkpoints_->snapshot_bytes() : 0;

@@ -34,13 +34,17 @@ double SquaresOf(const at::Tensor& gradients) {
 
 /// Sums what tensor ranks hold alike, but computed from a part of the tokens or heads. Two tensor ranks may own
 /// different parts of such a parameter, because other parameters of its group have different sizes on them. So each
-/// rank puts its parts in their places among all elements, and the places of others stay zero.
+/// rank puts its parts in their places among all elements, and the places of others stay zero. A parameter that ranks
+/// divide into slices, each of which several ranks hold, has a place for each slice.
 Status SumOverTensorRanks(ParameterBuffer& buffer, const StateRanks& ranks) {
   const std::vector<NamedParameter>& all = buffer.parameters();
   std::vector<std::int64_t> places(all.size(), -1);
   std::int64_t elements = 0;
   for (std::size_t i = 0; i < all.size(); ++i) {
-    if (all[i].partial_gradient) places[i] = std::exchange(elements, elements + all[i].elements());
+    if (!all[i].partial_gradient) continue;
+    const int holders = all[i].Holders(ranks.tensor.size());
+    places[i] = elements + ranks.tensor.rank() / holders * all[i].elements();
+    elements += ranks.tensor.size() / holders * all[i].elements();
   }
   if (elements == 0 || ranks.tensor.size() == 1) return {};
   const at::Tensor flat = at::zeros({elements}, at::TensorOptions().dtype(at::kFloat).device(buffer.device()));

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "millrace/engine/families/families.h"
+#include "millrace/engine/gradients/divided_gradients.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/optim/adamw.h"
 #include "millrace/engine/parallel/connect.h"
@@ -22,7 +23,9 @@ std::shared_ptr<const ModelConfig> ConfigOf(std::string_view family) {
     json.update({{"embd_pdrop", 0.1}, {"attn_pdrop", 0.1}, {"resid_pdrop", 0.1}});
   } else {
     json.update({{"hidden_size", 32}, {"intermediate_size", 48}, {"num_hidden_layers", 2}, {"num_attention_heads", 4}});
-    json.update({{"num_key_value_heads", family == "llama" ? 2 : 4}, {"head_dim", 8}, {"max_position_embeddings", 64}});
+    // Of four ranks, two share a head of llama and of qwen2, and all share that of qwen3.
+    const int key_heads = family == "llama" || family == "qwen2" ? 2 : family == "qwen3" ? 1 : 4;
+    json.update({{"num_key_value_heads", key_heads}, {"head_dim", 8}, {"max_position_embeddings", 64}});
     json.update({{"tie_word_embeddings", family == "qwen3" || family == "bert"}, {"attention_dropout", 0.1}});
     if (family == "llama") json["attention_bias"] = true;
     if (family == "bert") json["architectures"] = {"BertForPreTraining"};
@@ -77,9 +80,7 @@ Learnt Learn(const std::shared_ptr<const ModelConfig>& config, int size, bool se
       batch.predictions = &predictions;
       const at::Tensor loss = model.LossSum(batch);
       loss.backward();
-      for (const NamedParameter& parameter : model.Parameters()) {
-        if (parameter.partial_gradient) ASSERT_TRUE(group->AllReduce(parameter.gradient));
-      }
+      ASSERT_TRUE(SumPartialGradients(model.buffer(), {.tensor = {group.get()}, .stage = group.get()}));
       const std::lock_guard lock(mutex);
       learnt.loss = loss.item<double>();
       learnt.predictions = predictions;
@@ -98,7 +99,7 @@ class Division : public testing::TestWithParam<std::tuple<const char*, int, bool
 TEST_P(Division, RanksLearnWhatOneLearns) {
   const auto& [family, size, sequence_parallel] = GetParam();
   const auto config = ConfigOf(family);
-  if (!CheckDivision(*config, size)) return;
+  ASSERT_TRUE(CheckDivision(*config, size));
   const Learnt one = Learn(config, 1, false), many = Learn(config, size, sequence_parallel);
   EXPECT_NEAR(many.loss, one.loss, 2e-6 * one.loss);
   EXPECT_EQ(many.predictions.tokens, one.predictions.tokens);
@@ -120,11 +121,13 @@ INSTANTIATE_TEST_SUITE_P(Families, Division,
                          });
 
 TEST(CheckDivision, RefusesWithTheArithmetic) {
-  const auto config = ConfigOf("llama");
-  EXPECT_TRUE(CheckDivision(*config, 2));
-  const Status status = CheckDivision(*config, 4);
-  ASSERT_FALSE(status);
-  EXPECT_EQ(status.error().ToString(), "2 key-value heads do not divide among 4 tensor-parallel ranks");
+  Json json = ConfigOf("llama")->ToJson();
+  json.update({{"hidden_size", 96}, {"num_attention_heads", 12}, {"num_key_value_heads", 6}});
+  const auto config = ParseModelConfig(json, "config.json").value();
+  for (const int ranks : {1, 2, 3, 6, 12}) EXPECT_TRUE(CheckDivision(*config, ranks)) << ranks;
+  const auto says = [&](int ranks) { return CheckDivision(*config, ranks).error().ToString(); };
+  EXPECT_EQ(says(4), "6 key-value heads do not divide among 4 tensor-parallel ranks, nor the ranks among the heads");
+  EXPECT_EQ(says(5), "12 attention heads do not divide among 5 tensor-parallel ranks");
 }
 
 }  // namespace

@@ -4,8 +4,8 @@ namespace millrace::engine {
 
 using Init = ParameterSpec::Init;
 
-TensorSlice LayerFactory::SliceOf(std::size_t dim, std::int64_t begin, std::int64_t extent) const {
-  const auto [first, count] = ranks_.ShareOf(extent);
+TensorSlice LayerFactory::SliceOf(std::size_t dim, std::int64_t begin, std::int64_t extent, int repeats) const {
+  const auto [first, count] = ranks_.ShareOf(extent, repeats);
   return {.dim = dim, .begin = begin + first, .extent = count};
 }
 
@@ -23,7 +23,9 @@ std::vector<LayerFactory::OutputSlice> LayerFactory::SlicesOf(const std::vector<
     // Each output is divided by itself: a rank has some of the queries, of the keys and of the values.
     std::int64_t begin = 0;
     for (std::size_t i = first; i < last; begin += outputs[i++].features) {
-      slices.push_back({name, rows, SliceOf(0, begin, outputs[i].features)});
+      const std::int64_t heads = outputs[i].heads;
+      const int repeats = heads > 0 && heads < ranks_.size() ? ranks_.size() / static_cast<int>(heads) : 1;
+      slices.push_back({name, rows, SliceOf(0, begin, outputs[i].features, repeats), repeats});
     }
   }
   return slices;
@@ -34,25 +36,29 @@ Linear LayerFactory::MakeLinear(const LinearSpec& spec) {
   const std::vector<OutputSlice> slices = SlicesOf(spec.outputs, division == LinearDivision::kColumns);
   const std::size_t first_weight = buffer_.specs().size();
   for (const OutputSlice& slice : slices) {
-    buffer_.Declare({.name = slice.name + ".weight",
-                     .shape = {slice.rows, spec.in_features},
-                     .slice = division == LinearDivision::kRows ? SliceOf(1, 0, spec.in_features) : slice.slice,
-                     .stddev = spec.stddev > 0 ? spec.stddev : stddev_,
-                     .joins_previous = &slice != slices.data(),
-                     .transposed = spec.transposed,
-                     .multiplies = true,
-                     .partial_gradient = division == LinearDivision::kNone && sees_some_tokens()});
+    buffer_.Declare(
+        {.name = slice.name + ".weight",
+         .shape = {slice.rows, spec.in_features},
+         .slice = division == LinearDivision::kRows ? SliceOf(1, 0, spec.in_features) : slice.slice,
+         .repeats = slice.repeats,
+         .stddev = spec.stddev > 0 ? spec.stddev : stddev_,
+         .joins_previous = &slice != slices.data(),
+         .transposed = spec.transposed,
+         .multiplies = true,
+         .partial_gradient = slice.repeats > 1 || (division == LinearDivision::kNone && sees_some_tokens())});
   }
   const WeightHandle weights = buffer_.Use(first_weight, slices.size());
   if (!spec.bias) return {weights, {}, division, ranks_};
   const std::size_t first_bias = buffer_.specs().size();
   for (const OutputSlice& slice : slices) {
-    buffer_.Declare({.name = slice.name + ".bias",
-                     .shape = {slice.rows},
-                     .slice = slice.slice,
-                     .init = Init::kZeros,
-                     .joins_previous = &slice != slices.data(),
-                     .partial_gradient = division != LinearDivision::kColumns && sees_some_tokens()});
+    buffer_.Declare(
+        {.name = slice.name + ".bias",
+         .shape = {slice.rows},
+         .slice = slice.slice,
+         .repeats = slice.repeats,
+         .init = Init::kZeros,
+         .joins_previous = &slice != slices.data(),
+         .partial_gradient = slice.repeats > 1 || (division != LinearDivision::kColumns && sees_some_tokens())});
   }
   return {weights, buffer_.Use(first_bias, slices.size()), division, ranks_};
 }

@@ -1,6 +1,7 @@
 // Declares a model's parameters and makes its layers.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -20,6 +21,9 @@ struct LinearSpec {
   struct Output {
     std::string name;
     std::int64_t features = 0;
+    /// Heads that are not cut. If they are fewer than the tensor ranks, consecutive ranks hold the same head. 0: the
+    /// features divide among the ranks.
+    std::int64_t heads = 0;
   };
   std::int64_t in_features = 0;
   std::vector<Output> outputs;
@@ -52,9 +56,9 @@ class LayerFactory {
   /// The layers that are made from now on, up to the end of the part, see all tokens on every rank, even with sequence
   /// parallelism (ops::JoinRows).
   void SeeWholeTokens() { whole_tokens_ = true; }
-  /// Returns how many heads this rank has.
-  /// REQUIRES: CheckDivision() (make_model.h) found that they divide.
-  std::int64_t Share(std::int64_t heads) const { return heads / ranks_.size(); }
+  /// Returns how many heads this rank has: at least one, which it then shares with its neighbours.
+  /// REQUIRES: CheckDivision() (make_model.h) succeeds.
+  std::int64_t Share(std::int64_t heads) const { return std::max<std::int64_t>(1, heads / ranks_.size()); }
 
   Linear MakeLinear(const LinearSpec& spec);
   /// A table of tokens, divided by rows.
@@ -76,12 +80,14 @@ class LayerFactory {
     std::string name;
     std::int64_t rows;  ///< of all outputs of that name
     TensorSlice slice;
+    int repeats = 1;
   };
   std::vector<OutputSlice> SlicesOf(const std::vector<LinearSpec::Output>& outputs, bool divided) const;
   std::size_t DeclareTokens(const TokenTable& table);
   bool sees_some_tokens() const { return ranks_.divides_tokens() && !whole_tokens_; }
   WeightHandle Declare(ParameterSpec spec) { return buffer_.Use(buffer_.Declare(std::move(spec))); }
-  TensorSlice SliceOf(std::size_t dim, std::int64_t begin, std::int64_t extent) const;
+  /// Returns this rank's part of a range along a dimension, of which `repeats` consecutive ranks hold the same.
+  TensorSlice SliceOf(std::size_t dim, std::int64_t begin, std::int64_t extent, int repeats = 1) const;
 
   ParameterBuffer& buffer_;
   const double stddev_;

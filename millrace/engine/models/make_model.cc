@@ -36,12 +36,16 @@ Status CheckDivision(const ModelConfig& config, int ranks) {
     std::int64_t count;
   };
   for (const Divided& each :
-       {Divided{"attention heads", sizes.num_heads}, Divided{"key-value heads", sizes.num_kv_heads},
-        Divided{"channels of the MLP", sizes.intermediate_size}}) {
+       {Divided{"attention heads", sizes.num_heads}, Divided{"channels of the MLP", sizes.intermediate_size}}) {
     if (each.count % ranks != 0) {
       return Fail(Code::kInvalidArgument, "{} {} do not divide among {} tensor-parallel ranks", each.count, each.what,
                   ranks);
     }
+  }
+  if (sizes.num_kv_heads % ranks != 0 && ranks % sizes.num_kv_heads != 0) {
+    return Fail(Code::kInvalidArgument,
+                "{} key-value heads do not divide among {} tensor-parallel ranks, nor the ranks among the heads",
+                sizes.num_kv_heads, ranks);
   }
   const std::int64_t share = (sizes.vocab_size + ranks - 1) / ranks;
   if (share * (ranks - 1) >= sizes.vocab_size) {

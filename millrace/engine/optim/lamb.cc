@@ -28,9 +28,8 @@ Lamb::Lamb(ParameterBuffer& parameters, LambOptions options, std::vector<std::st
     for (std::int64_t from = 0; from < piece.elements(); from += kOptimizerBlock) {
       blocks_.push_back({pieces_.size(), from, std::min(kOptimizerBlock, piece.elements() - from)});
     }
-    // If all tensor ranks hold the same tensor, only rank 0 counts it. Both stages of a tied tensor count their copies.
-    const bool counts = !parameter.slice.whole() || ranks.tensor.rank() == 0;
-    pieces_.push_back({RunOf(piece, decay), tensors.at(parameter.name), counts});
+    // One of the tensor ranks that hold the same slice counts it. Both stages of a tied tensor count their copies.
+    pieces_.push_back({RunOf(piece, decay), tensors.at(parameter.name), ranks.IsFirstHolder(parameter)});
   }
 }
 

@@ -23,9 +23,12 @@ struct TensorRanks {
   struct Share {
     std::int64_t first = 0, count = 0;
   };
-  /// Returns this rank's share of `all`. If it does not divide evenly, the last rank has less.
-  Share ShareOf(std::int64_t all) const {
-    const std::int64_t each = (all + size() - 1) / size(), first = std::min(all, rank() * each);
+  /// Returns this rank's share of `all`, where `repeats` consecutive ranks have the same share. If it does not divide
+  /// evenly, the last ranks have less.
+  /// REQUIRES: `repeats` divides size().
+  Share ShareOf(std::int64_t all, int repeats = 1) const {
+    const std::int64_t shares = size() / repeats, each = (all + shares - 1) / shares;
+    const std::int64_t first = std::min(all, rank() / repeats * each);
     return {first, std::min(all, first + each) - first};
   }
 };

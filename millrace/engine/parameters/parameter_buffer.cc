@@ -91,7 +91,8 @@ std::size_t ParameterBuffer::Declare(ParameterSpec spec) {
                          .partial_gradient = spec.partial_gradient,
                          .shared_by_stages = spec.shared_by_stages,
                          .whole_shape = spec.shape,
-                         .slice = spec.slice});
+                         .slice = spec.slice,
+                         .repeats = spec.repeats});
   size_ += Product(spec.slice.ShapeOf(spec.shape));
   groups_.back().end = size_;
   specs_.push_back(std::move(spec));

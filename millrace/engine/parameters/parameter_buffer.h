@@ -23,12 +23,13 @@ struct ParameterSpec {
   std::string name;                 ///< Hugging Face's: "model.layers.0.self_attn.q_proj.weight"
   std::vector<std::int64_t> shape;  ///< of the whole tensor
   TensorSlice slice = {};           ///< the part that this rank holds
+  int repeats = 1;  ///< consecutive tensor ranks that hold the same slice, if it is not the whole tensor
   Init init = Init::kNormal;
   double stddev = 0.02;           ///< of kNormal
   bool joins_previous = false;    ///< lies directly after the parameter before it, so that one GEMM can use both
   bool transposed = false;        ///< Hugging Face's files hold the transpose of this matrix (GPT-2's Conv1D)
   bool multiplies = false;        ///< each token is multiplied with this matrix; counts as FLOPs
-  bool partial_gradient = false;  ///< tensor ranks hold the same values, but each sees some of the tokens
+  bool partial_gradient = false;  ///< ranks that hold the same slice each see some of the tokens or heads
   /// The first and the last stage of a pipeline both hold it: a tied embedding. Each sees a part of its gradient.
   bool shared_by_stages = false;
 };
@@ -45,7 +46,11 @@ struct NamedParameter {
   bool shared_by_stages = false;
   std::vector<std::int64_t> whole_shape = {};
   TensorSlice slice = {};
+  int repeats = 1;
   std::int64_t elements() const { return tensor.numel(); }
+  /// Returns how many of `tensor_ranks` ranks hold the same slice. They are consecutive, and their number divides
+  /// `tensor_ranks`.
+  int Holders(int tensor_ranks) const { return slice.whole() ? tensor_ranks : repeats; }
 };
 
 /// Consecutive parameters whose memory comes and goes together: those that one part of a model declares (its embedding,

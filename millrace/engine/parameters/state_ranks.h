@@ -22,10 +22,14 @@ struct StateRanks {
   Collective* tied = nullptr;
 
   static int SizeOf(const Collective* group) { return group != nullptr ? group->size() : 1; }
+  /// Returns whether this is the first of the tensor ranks that hold this rank's slice of the parameter.
+  bool IsFirstHolder(const NamedParameter& parameter) const {
+    return tensor.rank() % parameter.Holders(tensor.size()) == 0;
+  }
   /// Returns whether this rank counts its part of the parameter in a sum over the model. Of the ranks that hold the
   /// same elements, one does.
   bool Counts(const NamedParameter& parameter) const {
-    if (parameter.slice.whole() && tensor.rank() != 0) return false;
+    if (!IsFirstHolder(parameter)) return false;
     return !parameter.shared_by_stages || tied == nullptr || tied->rank() == 0;
   }
 };

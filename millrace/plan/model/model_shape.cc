@@ -41,11 +41,13 @@ void DescribeLlama(const Json& json, ModelShape& model) {
                  {.kind = Kind::kColumns,
                   .in = hidden,
                   .outputs = {model.queries(), model.keys(), model.keys()},
+                  .heads = {model.num_heads, model.num_kv_heads, model.num_kv_heads},
                   .bias = attention_bias || type == "qwen2",
                   .cheap_input = true}};
   if (type == "qwen3") {
     model.block.push_back({.kind = Kind::kHeadNorm, .in = model.head_dim, .outputs = {model.queries()}});
-    model.block.push_back({.kind = Kind::kHeadNorm, .in = model.head_dim, .outputs = {model.keys()}});
+    model.block.push_back(
+        {.kind = Kind::kHeadNorm, .in = model.head_dim, .outputs = {model.keys()}, .heads = {model.num_kv_heads}});
   }
   const Layers rest = {
       {.kind = Kind::kAttention},

@@ -31,12 +31,15 @@ struct Layer {
   LayerKind kind;
   std::int64_t in = 0;                ///< elements a token
   std::vector<std::int64_t> outputs;  ///< elements a token; several lie side by side and are one product
-  bool bias = false;                  ///< of norms: a layer norm
-  bool cheap_input = false;           ///< its input is the output of a norm or an activation
-  bool shares_input = false;          ///< an earlier layer of the part keeps the same input
-  bool tied = false;                  ///< of the head: the weights are the token table's
-  bool predicted_only = false;        ///< it sees all predicted tokens, and no others, on every rank
-  std::int64_t out() const;           ///< all outputs together
+  /// Of each output, the heads that are not cut. If they are fewer than the tensor ranks, several ranks have the same
+  /// head. Empty: all outputs divide among the ranks.
+  std::vector<std::int64_t> heads;
+  bool bias = false;            ///< of norms: a layer norm
+  bool cheap_input = false;     ///< its input is the output of a norm or an activation
+  bool shares_input = false;    ///< an earlier layer of the part keeps the same input
+  bool tied = false;            ///< of the head: the weights are the token table's
+  bool predicted_only = false;  ///< it sees all predicted tokens, and no others, on every rank
+  std::int64_t out() const;     ///< all outputs together
 };
 
 struct ModelShape {

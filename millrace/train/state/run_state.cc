@@ -49,7 +49,8 @@ std::vector<StateTensor> StateTensors(engine::Model& model, engine::Optimizer& o
     const engine::NamedParameter& parameter = buffer.parameters()[piece.parameter];
     // Tensor ranks that hold a parameter alike may own different parts of it, because other parameters of its group
     // have different sizes on them.
-    const bool saves = !buffer.sharding().divides_state() || !parameter.slice.whole() || model.ranks().rank() == 0;
+    const bool is_first = model.ranks().rank() % parameter.Holders(model.ranks().size()) == 0;
+    const bool saves = !buffer.sharding().divides_state() || is_first;
     tensors.push_back({std::move(name), tensor, parameter.whole_shape, parameter.slice, piece.first, saves});
   };
   for (const engine::OwnedPiece& piece : buffer.owned_pieces()) {

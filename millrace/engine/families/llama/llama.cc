@@ -40,7 +40,7 @@ class Llama final : public Decoder {
 
   void MakeBlock(std::int64_t layer, LayerFactory& make) override {
     const std::int64_t hidden = config_.hidden_size, inner = config_.intermediate_size, dim = config_.HeadDim();
-    const std::int64_t queries = config_.num_heads * dim, keys = config_.num_kv_heads * dim;
+    const std::int64_t key_heads = config_.num_kv_heads, queries = config_.num_heads * dim, keys = key_heads * dim;
     const auto name = [&](std::string_view part) { return fmt::format("model.layers.{}.{}", layer, part); };
     const auto norm = [&](std::string_view part, std::int64_t columns) {
       return make.MakeRmsNorm(name(part), columns, config_.rms_norm_eps);
@@ -48,7 +48,7 @@ class Llama final : public Decoder {
     LlamaBlock& block = blocks_[static_cast<std::size_t>(layer)];
     block.input_norm = norm("input_layernorm", hidden);
     block.attention = {.layer = layer,
-                       .layout = {make.Share(config_.num_heads), make.Share(config_.num_kv_heads), dim},
+                       .layout = {make.Share(config_.num_heads), make.Share(key_heads), dim},
                        .mask = {.causal = true, .window = config_.sliding_window},
                        .rotary = &rotary_,
                        .dropout = config_.attention_dropout,
@@ -56,8 +56,8 @@ class Llama final : public Decoder {
                        .first_head = make.ranks().rank() * make.Share(config_.num_heads)};
     block.attention.query_key_value = make.MakeLinear({.in_features = hidden,
                                                        .outputs = {{name("self_attn.q_proj"), queries},
-                                                                   {name("self_attn.k_proj"), keys},
-                                                                   {name("self_attn.v_proj"), keys}},
+                                                                   {name("self_attn.k_proj"), keys, key_heads},
+                                                                   {name("self_attn.v_proj"), keys, key_heads}},
                                                        .bias = config_.qkv_bias,
                                                        .division = LinearDivision::kColumns});
     if (config_.qk_norm) {
