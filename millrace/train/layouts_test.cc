@@ -195,6 +195,12 @@ class LayoutsTest : public TrainTest {
 
 TEST_F(LayoutsTest, LearnWhatOneRankLearns) {
   std::map<Model, Ran> one;
+  const auto transposed_of = [&](const std::string& url) -> Json {
+    auto connection = object::OpenConnection({}).value();
+    const Json meta = checkpoint::Reader::Open(*connection, url, kSteps).value()->manifest().meta;
+    const Json* names = JsonFind(meta, checkpoint::kMetaTransposed);
+    return names == nullptr ? Json() : *names;
+  };
   const auto url_of = [&](const Model& model) {
     return CheckpointUrl(fmt::format("one {}{}", model.first, model.second ? " bf16" : ""));
   };
@@ -222,6 +228,7 @@ TEST_F(LayoutsTest, LearnWhatOneRankLearns) {
     ASSERT_EQ(whole.losses.size(), kSteps);
     for (const auto& [step, loss] : whole.losses) EXPECT_NEAR(loss, want.at(step), tolerance * loss) << "step " << step;
     ExpectSameWeights(options.checkpoint_url, url_of(model), choices.bf16(), what);
+    EXPECT_EQ(transposed_of(options.checkpoint_url), transposed_of(url_of(model)));
 
     // Stopped at some step, it goes on to the same bits in the same layout.
     options.checkpoint_url = CheckpointUrl(what + "stopped");

@@ -373,7 +373,7 @@ Json Trainer::Meta() const {
                  .seed = options_.seed,
                  .data = loader_->state(),
                  .model_config = model_->config().ToJson(),
-                 .transposed = TransposedWeights(*model_),
+                 .transposed = model_->config().TransposedWeights(),
                  .tokenizer_url = options_.tokenizer_url,
                  .tokenizer_fingerprint = tokenizer_->fingerprint()};
   if (options_.spikes.action != SpikeOptions::Action::kNone) state.spikes = spikes_.ToJson();

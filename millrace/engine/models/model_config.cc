@@ -43,6 +43,16 @@ std::vector<std::int64_t> ModelConfig::MultipliedParameters() const {
   return counts;
 }
 
+std::vector<std::string> ModelConfig::TransposedWeights() const {
+  ParameterBuffer buffer;
+  std::vector<std::string> names;
+  for (const ParameterSpec& spec : Declared(buffer).specs()) {
+    const bool is_new = names.empty() || names.back() != spec.name;  // queries, keys and values are slices of one
+    if (spec.transposed && is_new) names.push_back(spec.name);
+  }
+  return names;
+}
+
 double ModelConfig::FlopsPerToken(double length) const {
   const std::vector<std::int64_t> parts = MultipliedParameters();
   const std::int64_t matmul = std::reduce(parts.begin(), parts.end());

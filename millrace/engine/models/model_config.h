@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -47,6 +48,8 @@ class ModelConfig {
   /// Returns the parameters of the embedding, of each block and of the head that tokens are multiplied with. A tied
   /// matrix counts where it multiplies, at the head.
   std::vector<std::int64_t> MultipliedParameters() const;
+  /// Returns the names of all weights that Hugging Face's files hold transposed, of every stage.
+  std::vector<std::string> TransposedWeights() const;
   /// Returns the floating-point operations per trained token: 6·(matmul parameters, LM head included) +
   /// 12·layers·heads·head_dim·length. `length` is the length of the sequence or document that the average token is in.
   double FlopsPerToken(double length) const;

@@ -73,15 +73,6 @@ std::vector<checkpoint::SaveSlice> SlicesOf(const std::vector<StateTensor>& tens
   return slices;
 }
 
-std::vector<std::string> TransposedWeights(engine::Model& model) {
-  std::vector<std::string> names;
-  for (const auto& parameter : model.Parameters()) {
-    const bool is_new = names.empty() || names.back() != parameter.name;  // queries, keys and values are slices of one
-    if (parameter.transposed && is_new) names.push_back(parameter.name);
-  }
-  return names;
-}
-
 Json RunState::ToJson() const {
   Json json = {
       {std::string(checkpoint::kMetaModelConfig), model_config},

@@ -32,9 +32,6 @@ std::vector<StateTensor> StateTensors(engine::Model& model, engine::Optimizer& o
 /// them. They borrow the tensors' memory.
 std::vector<checkpoint::SaveSlice> SlicesOf(const std::vector<StateTensor>& tensors);
 
-/// Returns the names of the model's weights that Hugging Face's files hold transposed.
-std::vector<std::string> TransposedWeights(engine::Model& model);
-
 /// The metadata of a checkpoint, beside its tensors (docs/formats/training-state.md).
 struct RunState {
   std::uint64_t step = 0;
