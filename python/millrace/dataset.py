@@ -26,6 +26,24 @@ except ImportError:  # a Dataset then returns numpy arrays
         return None
 
 
+# The defaults of the job file's sections `mlm` and `classification`.
+_MLM = {
+    "probability": 0.15,
+    "max_predictions": None,
+    "whole_word": False,
+    "next_sentence": True,
+    "short_sequences": 0.1,
+}
+_CLASSIFICATION = {"text": "sentence", "pair": "", "label": "label", "classes": []}
+
+
+def _section(name: str, given: Optional[Mapping[str, Any]], defaults: Mapping[str, Any]) -> Dict[str, Any]:
+    unknown = sorted(set(given or {}) - set(defaults))
+    if unknown:
+        raise ValueError(f"{name} has no {', '.join(unknown)}; it has {', '.join(defaults)}")
+    return {**defaults, **(given or {})}
+
+
 class SourceShare(NamedTuple):
     samples_per_pass: int
     samples_per_epoch: int
@@ -36,6 +54,7 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
 
     Iterating yields this rank's share of an epoch. The next iteration is the next epoch. Each sample is a dict of
     ``input_ids``, ``labels`` and, except with ``mode="pack"``, ``attention_mask``. ``data[5]`` is ``data.sample(5)``.
+    With an ``objective`` other than ``"causal_lm"``, it has the arguments of transformers' BERT models; see there.
 
     Reading, parsing and tokenizing run on C++ threads, so a DataLoader needs no workers. With workers, the first one
     has the threads of all workers and yields all samples. So batches and ``len(DataLoader)`` do not depend on the
@@ -49,6 +68,14 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         tokenizer: A ``millrace.Tokenizer``, or the URL of its model.
         template: The text of a record: fields of its JSON in braces.
         sequence_length: Tokens of a sample.
+        objective: ``"causal_lm"``, or one of BERT's. Both of these add ``token_type_ids`` and ``attention_mask``, and
+            ignore ``mode``, ``layout``, ``response``, ``best_fit``, ``split_long`` and ``boundaries``.
+            ``"mlm"`` hides tokens of texts: ``labels`` has the hidden tokens at their own places, -100 elsewhere.
+            ``next_sentence_label`` is 1 if the second text of the row is a random one (``BertForPreTraining``).
+            ``"classification"``: ``labels`` is one class a row (``BertForSequenceClassification``).
+        mlm: How ``"mlm"`` hides tokens, with the keys of the job file: ``probability``, ``max_predictions``,
+            ``whole_word``, ``next_sentence``, ``short_sequences``.
+        classification: The fields of a record: ``text``, ``pair``, ``label``, and the names of the ``classes``.
         mode: ``"pack"`` joins documents and cuts them into full sequences. ``"pad"`` makes one sample of each document.
             ``"sft"`` makes one sample of each prompt and answer, with labels only for the answer.
         layout, response: How sft reads a record: ``"alpaca"``, ``"guanaco"``, ``"llama2"``, ``"llama3"``,
@@ -89,6 +116,9 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         format: str = "",
         split: str = "",
         sequence_length: int = 2048,
+        objective: str = "causal_lm",
+        mlm: Optional[Mapping[str, Any]] = None,
+        classification: Optional[Mapping[str, Any]] = None,
         mode: str = "pack",
         layout: str = "",
         response: str = "{response}",
@@ -118,6 +148,8 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         super().__init__()
         if labels not in ("aligned", "shifted"):
             raise ValueError(f'labels must be "aligned" or "shifted", not "{labels}"')
+        if labels == "shifted" and objective != "causal_lm":
+            raise ValueError(f"labels of the objective {objective} are never shifted")
         if dtype not in ("int64", "int32"):
             raise ValueError(f'dtype must be "int64" or "int32", not "{dtype}"')
         if framework not in (None, "torch", "numpy"):
@@ -140,6 +172,9 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         self._options: Dict[str, Any] = {
             "template": template,
             "sequence_length": sequence_length,
+            "objective": objective,
+            "mlm": _section("mlm", mlm, _MLM),
+            "classification": _section("classification", classification, _CLASSIFICATION),
             "mode": mode,
             "layout": layout,
             "response": response,
@@ -333,6 +368,14 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
     @property
     def _empty(self) -> Dict[str, Any]:
         shape, dtype = (self._rows, self._options["sequence_length"]), "int64" if self._options["wide"] else "int32"
+        objective = self._options["objective"]
+        if objective != "causal_lm":
+            batch = {name: np.zeros(shape, dtype) for name in ("input_ids", "labels", "attention_mask", "token_type_ids")}
+            if objective == "classification":
+                batch["labels"] = np.zeros(shape[:1], dtype)
+            elif self._options["mlm"]["next_sentence"]:
+                batch["next_sentence_label"] = np.zeros(shape[:1], dtype)
+            return batch
         names = ["input_ids", "labels"] + (["attention_mask"] if self._options["mode"] != "pack" else [])
         names += ["position_ids"] if self._options["boundaries"] else []
         batch = {name: np.zeros(shape, dtype) for name in names}
@@ -347,7 +390,8 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         return torch.from_numpy(rows) if self._torch else rows
 
     def _one(self, batch: Dict[str, Any]) -> Dict[str, Any]:
-        return {name: self._tensor(rows[0]) for name, rows in batch.items() if name != "cu_seqlens"}
+        # [0, ...] keeps the label of a row an array, of no dimensions.
+        return {name: self._tensor(rows[0, ...]) for name, rows in batch.items() if name != "cu_seqlens"}
 
     def __getstate__(self) -> Dict[str, Any]:
         kept = dict(self.__dict__)

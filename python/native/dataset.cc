@@ -16,6 +16,8 @@ struct Layout {
   bool aligned = true;  ///< labels[t] is inputs[t], since transformers' models shift labels; else inputs[t + 1]
   bool wide = true;     ///< int64, which torch's losses need; else int32
   bool mask = false;    ///< rows have an attention mask
+  data::Objective objective = data::Objective::kCausalLm;
+  bool pairs = false;  ///< kMlm: rows say whether their second text follows the first
 };
 
 /// Shifts labels from the position before a token to the token's own. No label exists for the first token of a row. It
@@ -43,6 +45,20 @@ py::array ToArray(std::vector<TokenId> values, const Layout& layout, py::ssize_t
   return AdoptArray(std::vector<std::int64_t>(values.begin(), values.end()), {rows, columns});
 }
 
+/// Returns one number a row.
+py::array ToRowArray(std::vector<std::int32_t> values, const Layout& layout) {
+  if (!layout.wide) return AdoptArray(std::move(values));
+  return AdoptArray(std::vector<std::int64_t>(values.begin(), values.end()));
+}
+
+/// The names are those of the arguments of transformers' models: BertForPreTraining, BertForSequenceClassification.
+void AddRowLabels(py::dict& dict, data::Batch& batch, const Layout& layout) {
+  const bool classifies = layout.objective == data::Objective::kClassification;
+  dict["token_type_ids"] = ToArray(std::move(batch.segments), layout, batch.rows, batch.sequence_length);
+  if (classifies) dict["labels"] = ToRowArray(std::move(batch.row_labels), layout);
+  if (!classifies && layout.pairs) dict["next_sentence_label"] = ToRowArray(std::move(batch.row_labels), layout);
+}
+
 py::dict ToDict(data::Batch batch, const Layout& layout) {
   py::dict dict;
   const py::ssize_t rows = batch.rows, columns = batch.sequence_length;
@@ -51,6 +67,10 @@ py::dict ToDict(data::Batch batch, const Layout& layout) {
   dict["labels"] = ToArray(std::move(batch.labels), layout, rows, columns);
   if (layout.mask) {
     dict["attention_mask"] = ToArray(MaskOf(batch.lengths, static_cast<std::size_t>(columns)), layout, rows, columns);
+  }
+  if (layout.objective != data::Objective::kCausalLm) {
+    AddRowLabels(dict, batch, layout);
+    return dict;
   }
   if (!batch.positions.empty()) {
     dict["position_ids"] = ToArray(std::move(batch.positions), layout, rows, columns);
@@ -94,11 +114,35 @@ data::SequenceMode ModeOf(std::string_view name) {
   throw py::value_error(fmt::format("mode must be \"pack\", \"pad\" or \"sft\", not \"{}\"", name));
 }
 
+data::Objective ObjectiveOf(std::string_view name) {
+  if (auto objective = data::ParseObjective(name)) return *objective;
+  throw py::value_error(
+      fmt::format("objective must be \"causal_lm\", \"mlm\" or \"classification\", not \"{}\"", name));
+}
+
+data::MlmOptions MlmOf(const py::dict& options) {
+  return {.probability = options["probability"].cast<double>(),
+          .max_predictions = options["max_predictions"].cast<std::optional<std::uint32_t>>(),
+          .whole_word = options["whole_word"].cast<bool>(),
+          .next_sentence = options["next_sentence"].cast<bool>(),
+          .short_sequences = options["short_sequences"].cast<double>()};
+}
+
+data::ClassificationOptions ClassificationOf(const py::dict& options) {
+  return {.text = options["text"].cast<std::string>(),
+          .pair = options["pair"].cast<std::string>(),
+          .label = options["label"].cast<std::string>(),
+          .classes = options["classes"].cast<std::vector<std::string>>()};
+}
+
 data::DatasetOptions OptionsOf(const std::vector<SourceTuple>& sources, const py::dict& options) {
   data::DatasetOptions made;
   for (const auto& [url, weight, format, split] : sources) made.sources.push_back({url, weight, format, split});
   made.template_text = options["template"].cast<std::string>();
   made.sequence_length = options["sequence_length"].cast<int>();
+  made.objective = ObjectiveOf(options["objective"].cast<std::string>());
+  made.mlm = MlmOf(options["mlm"].cast<py::dict>());
+  made.classification = ClassificationOf(options["classification"].cast<py::dict>());
   made.mode = ModeOf(options["mode"].cast<std::string>());
   made.layout = options["layout"].cast<std::string>();
   made.response_text = options["response"].cast<std::string>();
@@ -123,9 +167,12 @@ data::DatasetOptions OptionsOf(const std::vector<SourceTuple>& sources, const py
 DatasetHandle Open(const SessionHandle& session, const std::vector<SourceTuple>& sources,
                    const TokenizerHandle& tokenizer, const py::dict& options) {
   data::DatasetOptions made = OptionsOf(sources, options);
-  Layout layout{.aligned = options["aligned"].cast<bool>(),
+  const bool causal = made.objective == data::Objective::kCausalLm;
+  Layout layout{.aligned = causal && options["aligned"].cast<bool>(),
                 .wide = options["wide"].cast<bool>(),
-                .mask = made.mode != data::SequenceMode::kPack};
+                .mask = !causal || made.mode != data::SequenceMode::kPack,
+                .objective = made.objective,
+                .pairs = made.objective == data::Objective::kMlm && made.mlm.next_sentence};
   Logger log = Logger::Stderr(LogLevel::kWarning);
   std::shared_ptr<Session> shared = session.shared();
   auto dataset = Interruptible<std::shared_ptr<data::Dataset>>([&](std::stop_token stop) {
@@ -141,12 +188,15 @@ py::dict Sample(const DatasetHandle& self, std::uint64_t epoch, std::uint64_t in
                   .sequence_length = options.sequence_length,
                   .inputs = std::vector<TokenId>(length),
                   .labels = std::vector<TokenId>(length),
+                  .segments = std::vector<std::int32_t>(options.objective != data::Objective::kCausalLm ? length : 0),
                   .positions = std::vector<std::int32_t>(options.boundaries ? length : 0)};
-  data::SequenceRow row{.inputs = one.inputs, .labels = one.labels, .positions = one.positions};
+  data::SequenceRow row{
+      .inputs = one.inputs, .labels = one.labels, .positions = one.positions, .segments = one.segments};
   OpenDataset& open = *self;
   Interruptible<void>(
       [&](std::stop_token stop) { return open.dataset->ReadSample(epoch, index, row, {.stop = std::move(stop)}); });
   one.lengths = {row.length};
+  one.row_labels = {row.row_label};
   return ToDict(std::move(one), open.layout);
 }
 
