@@ -125,7 +125,8 @@ class BackgroundCollective final : public Collective {
     MutexLock lock(mutex_);
     const bool busy = unfinished_ > 0;
     lock.Unlock();
-    if (busy) Abandon(Error(Code::kUnavailable, fmt::format("rank {} destroyed its group", rank())));
+    // Peers read the name of this rank in front of it.
+    if (busy) Abandon(Error(Code::kUnavailable, "the group was destroyed while operations were under way"));
   }
 
   int rank() const override { return transport_->rank(); }

@@ -29,7 +29,8 @@ Result<std::unique_ptr<Collective>> ConnectRanks(const RankInfo& info, Duration 
 Result<std::unique_ptr<Collective>> ConnectGloo(const RankInfo& info, Duration timeout);
 
 /// Returns a group of threads of this process, for tests and for jobs of one rank. Element r belongs to rank r. A call
-/// fails if it waits for the others longer than `timeout`, or if one of them was destroyed.
+/// fails if it waits for the others longer than `timeout`, or if one of them was destroyed. Split() blocks until all
+/// members have called it, as it does between processes.
 std::vector<std::unique_ptr<Collective>> ConnectThreads(int size, Duration timeout = std::chrono::seconds(60));
 
 }  // namespace millrace::engine

@@ -331,7 +331,10 @@ class SharedMemoryTransport final : public Transport {
   void Abort(const Error& cause) override { (void)RecordFailure(cause); }
 
   Result<std::unique_ptr<Collective>> Split(const std::string& name, std::span<const int> members) override {
-    return splitter_(name, members);
+    auto group = splitter_(name, members);
+    // Why a member does not come is what this group was told, if anything.
+    if (!group) MR_TRY(RecordedFailure());
+    return group;
   }
 
  private:
