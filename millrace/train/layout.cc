@@ -65,6 +65,13 @@ Result<std::unique_ptr<RankLayout>> RankLayout::Make(engine::Collective& world,
   return layout;
 }
 
+void RankLayout::Abort(const Error& cause) {
+  for (const Group* group : {&tensor_, &pipeline_, &shard_, &replica_, &stage_, &model_, &tied_}) {
+    if (*group) (*group)->Abort(cause);
+  }
+  world_.Abort(cause);
+}
+
 engine::StateRanks RankLayout::state() const {
   return {.shard = shard_.get(),
           .replica = replica_.get(),

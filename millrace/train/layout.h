@@ -33,6 +33,9 @@ class RankLayout {
   /// What this rank has of a model of this configuration.
   engine::ModelShare ShareOf(const engine::ModelConfig& config) const;
 
+  /// Gives up all groups, the one of all ranks too: tells their ranks that this rank failed with `cause`.
+  void Abort(const Error& cause);
+
   int data_rank() const { return mesh_.DataRank(world_.rank()); }
   int data_ranks() const { return mesh_.data_ranks(); }
   int pipeline_rank() const { return mesh_.Coordinate(world_.rank(), engine::MeshAxis::kPipeline); }

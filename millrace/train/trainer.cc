@@ -42,6 +42,11 @@ class Trainer {
 
   Status Prepare();
   Result<Outcome> Run(std::stop_token stop);
+  /// Tells the ranks that wait for this one why it fails. Without it, they would learn only that it has left.
+  void Abort(const Error& cause) {
+    if (layout_) layout_->Abort(cause);
+    if (!layout_) group_.Abort(cause);
+  }
 
  private:
   /// Of a step, over all ranks.
@@ -522,8 +527,10 @@ Result<Outcome> Train(object::Connection& connection, engine::Collective& group,
     return Fail(Code::kInvalidArgument, "a run takes either train.steps or train.epochs");
   }
   Trainer trainer(connection, group, options, observer);
-  MR_TRY(trainer.Prepare());
-  return trainer.Run(stop);
+  const Status prepared = trainer.Prepare();
+  Result<Outcome> outcome = prepared ? trainer.Run(stop) : Fail(prepared.error());
+  if (!outcome) trainer.Abort(outcome.error());
+  return outcome;
 }
 
 }  // namespace millrace::train
