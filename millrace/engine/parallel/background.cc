@@ -126,7 +126,7 @@ class BackgroundCollective final : public Collective {
     const bool busy = unfinished_ > 0;
     lock.Unlock();
     // Peers read the name of this rank in front of it.
-    if (busy) Abandon(Error(Code::kUnavailable, "the group was destroyed while operations were under way"));
+    if (busy) Abandon(Error(Code::kUnavailable, "this rank destroyed its group"));
   }
 
   int rank() const override { return transport_->rank(); }
