@@ -92,8 +92,9 @@ class Gptj final : public Decoder {
     };
     const ops::Normed normed = block.norm.Forward(x.residual, x.delta);
     const ops::LayerInput input = block.norm.Output(normed, context);
-    return {normed.sum, drop(block.attention.Forward(input, context), kGptjAttentionOutput) +
-                            drop(block.mlp.Forward(input, context), kGptjMlpOutput)};
+    // The MLP goes first, so that it goes back last: what attention keeps is gone when the MLP's gradients need most.
+    const at::Tensor mlp = drop(block.mlp.Forward(input, context), kGptjMlpOutput);
+    return {normed.sum, drop(block.attention.Forward(input, context), kGptjAttentionOutput) + mlp};
   }
 
   const GptjConfig& config_;
