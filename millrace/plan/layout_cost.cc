@@ -12,13 +12,16 @@ LayoutCost CostOfLayout(const TrainingSetup& setup, const engine::ParallelOption
   PartDivision division{.tensor = options.tensor,
                         .tensor_rank = tensor_rank,
                         .sequence = options.sequence && options.tensor > 1,
-                        .recompute = options.recompute};
+                        .recompute = options.recompute,
+                        .is_block = true};
   const auto cost = [&](const std::vector<Layer>& part) { return CostOf(part, setup, division, machine); };
   LayoutCost costs{.block = cost(setup.model.block)};
   division.recompute = Recompute::kNone;
+  division.again = true;
+  costs.block_again = cost(setup.model.block);
+  division.is_block = division.again = false;
   costs.embedding = cost(setup.model.embedding);
   costs.head = cost(setup.model.head);
-  costs.whole_block = cost(setup.model.block);
   division.owns_tied_table = true;
   costs.head_with_table = cost(setup.model.head);
   return costs;
@@ -37,6 +40,7 @@ std::vector<RankShare> SharesOf(const TrainingSetup& setup, const Layout& layout
     };
     share.recomputed += before(stages[i].last) - before(stages[i].first);
     if (stages[i].count() > 0 && stages[i].first % options.recompute_every == 0) ++share.recomputed_first;
+    if (stages[i].count() > 1 && options.recompute_every == 1) ++share.recomputed_pairs;
   }
   for (std::size_t i = 0; i < shares.size(); ++i) {
     RankShare& share = shares[i];
@@ -58,8 +62,7 @@ std::int64_t KeptByBlocks(const TrainingSetup& setup, const Layout& layout, cons
   const std::int64_t rows = setup.micro_tokens() / (divides_tokens ? layout.options.tensor : 1);
   const std::int64_t stream = rows * setup.model.hidden_size * setup.element_bytes();
   std::int64_t inputs = setup.model.stream * share.recomputed - (setup.model.stream - 1) * share.recomputed_first;
-  // Then the second block of a stage has the same residual stream as the first one.
-  if (setup.model.adds_once && layout.options.recompute_every == 1) inputs -= share.recomputed_first;
+  if (setup.model.adds_once) inputs -= share.recomputed_pairs;  // both have the same residual stream
   return inputs * stream + (share.blocks - share.recomputed) * cost.block.kept_bytes;
 }
 

@@ -11,7 +11,7 @@ namespace millrace::plan {
 /// The costs of a model's parts under one division of its layers.
 struct LayoutCost {
   PartCost embedding, block, head, head_with_table;
-  PartCost whole_block;  ///< a block that keeps all that its backward pass needs; as `block` without recomputation
+  PartCost block_again;  ///< a block that is run again in the backward pass, and then keeps all that this pass needs
 };
 
 /// Returns the costs on the tensor-parallel rank `tensor_rank`. `machine` may be null: then no times are given.
@@ -24,6 +24,7 @@ struct RankShare {
   std::int64_t blocks = 0;
   std::int64_t recomputed = 0;        ///< of these, blocks of which only the input is kept
   std::int64_t recomputed_first = 0;  ///< of those, first blocks of stages, whose input is one tensor
+  std::int64_t recomputed_pairs = 0;  ///< stages that begin with two such blocks
   std::int64_t elements = 0;          ///< of its parameter buffer
   std::int64_t largest_part = 0;      ///< elements of its largest part
   bool embeds = false, predicts = false;

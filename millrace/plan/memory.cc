@@ -41,19 +41,30 @@ MemoryUse MemoryOf(const TrainingSetup& setup, const Layout& layout, const Layou
 
   const double in_flight = MicrobatchesInFlight(layout, share.rank);
   const double of_weights = MicrobatchesOfWeights(layout, share.rank);
+  const bool divides_tokens = layout.options.sequence && layout.options.tensor > 1;
+  const std::int64_t stream =
+      setup.micro_tokens() / (divides_tokens ? layout.options.tensor : 1) * setup.model.hidden_size * element;
   const std::int64_t blocks = KeptByBlocks(setup, layout, cost, share);
   const std::int64_t ends = share.embeds ? cost.embedding.kept_bytes : 0;
   use[MemoryKind::kActivations] =
       static_cast<std::int64_t>(in_flight * static_cast<double>(blocks + ends) +
                                 of_weights * static_cast<double>(share.blocks * cost.block.weight_pass_bytes));
-  // The head's part is gone before the blocks go back, one of which may be computed again.
-  std::int64_t backward = 0;
-  if (share.blocks > 0) {
-    backward = cost.block.working_bytes + cost.block.again_bytes;
-    if (share.recomputed > 0) backward += cost.whole_block.kept_bytes;
+  // The head's part is gone before the blocks go back.
+  std::int64_t working = 0;
+  if (share.recomputed > 0) {
+    // What its first norm or product keeps is, in some blocks, the input that is kept anyway.
+    const bool keeps_input = setup.model.stream == 1 || share.blocks == share.recomputed_first;
+    working = cost.block_again.backward_bytes - (keeps_input ? stream : 0);
   }
-  const std::int64_t head = share.head != nullptr ? share.head->kept_bytes + share.head->working_bytes : 0;
-  use[MemoryKind::kWorking] = std::max({backward, head, share.embeds ? cost.embedding.working_bytes : 0});
+  if (share.blocks > share.recomputed) {
+    working = std::max(working, cost.block.backward_bytes - cost.block.kept_bytes);
+  }
+  if (share.head != nullptr) {
+    // The last block's result is there, too; the part of it that a norm of this block keeps is counted already.
+    const std::int64_t result = share.recomputed > 0 ? setup.model.stream * stream : stream;
+    working = std::max({working, share.head->forward_bytes + result, share.head->backward_bytes});
+  }
+  use[MemoryKind::kWorking] = working;
   use[MemoryKind::kProcess] = static_cast<std::int64_t>(machine.process_memory);
   if (machine.accelerators > 0) return use;  // the rest is in the host's memory
   const std::int64_t state = element + kStateBytes * setup.moments + (setup.bf16 ? kStateBytes : 0);

@@ -9,9 +9,10 @@ namespace {
 using Kind = LayerKind;
 
 constexpr std::int64_t kAlign = 16;  // elements: engine::ParameterBuffer starts parameters on 64-byte boundaries
-constexpr std::int64_t kChunkLogits = 4 << 20;  // engine/ops/cross_entropy.cc makes about so many logits at a time
+constexpr std::int64_t kChunkLogits = 12 << 20;  // engine/ops/cross_entropy.cc makes about so many logits at a time
 constexpr std::int64_t kLeastChunkRows = 64;
 constexpr std::int64_t kFloat = 4, kIndex = 8;  // bytes
+constexpr std::int64_t kNormBlocks = 32;        // engine/ops/norm.cc sums gradients of weights in so many parts
 constexpr double kAttentionRate = 0.5;          // of the rate of large products
 
 /// Adds up one part's costs, layer by layer.
@@ -24,7 +25,6 @@ class PartCounter {
         tokens_(setup.micro_tokens()),
         rows_(division.sequence ? tokens_ / tensor_ : tokens_),
         bytes_(setup.element_bytes()),
-        copies_(setup.bf16 ? 2 : 1),
         selective_(division.recompute == engine::Recompute::kSelective) {
     if (machine == nullptr) return;
     rate_ = machine->RankRate(setup.bf16, setup.ranks_per_machine);
@@ -32,8 +32,28 @@ class PartCounter {
     operation_ = machine->operation;
   }
 
+  /// The layers of a part, in order.
+  void Add(const std::vector<Layer>& part) {
+    std::size_t norms = 0;
+    for (const Layer& layer : part) {
+      if (layer.kind == Kind::kNorm) ++norms;
+      if (layer.shares_input) waiting_ += Stream();  // its gradient, until the other layer's comes
+    }
+    if (division_.is_block) waiting_ += Stream();  // the gradient of the residual stream
+    for (const Layer& layer : part) {
+      if (layer.kind == Kind::kNorm) --norms;
+      if (layer.shares_input) waiting_ -= Stream();
+      if (division_.again) held_ = HeldByCaller(layer, norms);
+      Add(layer);
+    }
+  }
+
+  PartCost Finish() { return cost_; }
+
+ private:
   void Add(const Layer& layer) {
     AddParameters(layer);
+    has_last_ = has_last_ || layer.declared_last;
     if (layer.predicted_only) {
       tokens_ = rows_ = std::llround(setup_.model.predicted * static_cast<double>(setup_.micro_tokens()));
     }
@@ -49,24 +69,33 @@ class PartCounter {
         break;
       case Kind::kNorm:
         Keep(rows_ * layer.in * bytes_ + rows_ * kFloat * (layer.bias ? 2 : 1));
+        GoBack((IsPreNorm() ? 3 : 2) * rows_ * layer.in * bytes_ +
+               kNormBlocks * layer.in * (layer.bias ? 2 : 1) * kFloat);
         Pass(4 * rows_ * layer.in);
         break;
-      case Kind::kHeadNorm:
-        Keep(tokens_ * ColumnsOf(layer) * bytes_ + tokens_ * ColumnsOf(layer) / layer.in * kFloat);
-        Pass(4 * tokens_ * ColumnsOf(layer));
+      case Kind::kHeadNorm: {
+        const std::int64_t all = OwnColumns(), own = ColumnsOf(layer);
+        Keep(tokens_ * own * bytes_ + tokens_ * own / layer.in * kFloat);
+        // Gradients of queries, keys and values together, and of what was taken apart before; a copy of its own.
+        GoBack(waiting_ + tokens_ * (2 * all + 2 * own) * bytes_);
+        Pass(4 * tokens_ * own);
         break;
+      }
       case Kind::kColumns:
         Enter(layer.in, layer.cheap_input);
         KeepInput(layer, layer.in);
+        GoBackThroughProduct(layer, layer.in, ColumnsOf(layer));
         Multiply(layer.in, ColumnsOf(layer));
         break;
       case Kind::kRows:
         KeepInput(layer, layer.in / tensor_);
+        GoBackThroughProduct(layer, layer.in / tensor_, layer.out());
         Multiply(layer.in / tensor_, layer.out());
         Leave(layer.out());
         break;
       case Kind::kWhole:
         KeepInput(layer, layer.in);
+        GoBackThroughProduct(layer, layer.in, layer.out());
         Multiply(layer.in, layer.out());
         break;
       case Kind::kAttention:
@@ -76,9 +105,8 @@ class PartCounter {
       case Kind::kGated: {
         const std::int64_t inputs = (layer.kind == Kind::kGated ? 2 : 1) * layer.in / tensor_;
         Keep(tokens_ * inputs * bytes_);
+        GoBack(waiting_ + tokens_ * (layer.in / tensor_ + inputs) * bytes_);
         Pass(tokens_ * (inputs + layer.in / tensor_));
-        // Its gradients, two of the residual stream; the next product's input is gone.
-        Work(tokens_ * (inputs + 2 * setup_.model.hidden_size) * bytes_);
         break;
       }
       case Kind::kJoinRows:
@@ -90,14 +118,6 @@ class PartCounter {
     }
   }
 
-  PartCost Finish() {
-    cost_.last_gap = Aligned(cost_.elements) - cost_.elements;
-    cost_.elements += cost_.last_gap;
-    if (setup_.bf16) cost_.working_bytes += cost_.largest_matrix * bytes_;  // the product before it is added
-    return cost_;
-  }
-
- private:
   static std::int64_t Aligned(std::int64_t elements) { return (elements + kAlign - 1) / kAlign * kAlign; }
   /// As engine::TensorRanks::ShareOf.
   std::int64_t Share(std::int64_t all) const {
@@ -115,6 +135,11 @@ class PartCounter {
     for (std::size_t i = 0; i < layer.outputs.size(); ++i) columns += layer.outputs[i] / RanksOf(layer, i);
     return columns;
   }
+  /// This rank's queries, keys and values.
+  std::int64_t OwnColumns() const {
+    const ModelShape& model = setup_.model;
+    return model.queries() / tensor_ + 2 * model.keys() / std::min(tensor_, model.num_kv_heads);
+  }
   /// The outputs of a divided layer of which several ranks have the same part, on all ranks together.
   std::int64_t RepeatedColumnsOf(const Layer& layer) const {
     std::int64_t columns = 0;
@@ -127,7 +152,8 @@ class PartCounter {
   void Declare(std::int64_t elements, bool partial) { DeclareParts(elements, partial ? elements : 0); }
   /// `partial`: elements whose gradients are summed over the tensor ranks.
   void DeclareParts(std::int64_t elements, std::int64_t partial) {
-    cost_.elements = Aligned(cost_.elements) + elements;
+    cost_.elements += Aligned(elements);
+    if (!has_last_) cost_.last_gap = Aligned(elements) - elements;
     cost_.partial_elements += partial;
   }
   /// Mirrors engine::LayerFactory.
@@ -151,14 +177,12 @@ class PartCounter {
       case Kind::kTokenHead: {
         if (!layer.tied || division_.owns_tied_table) Declare(Share(layer.out()) * layer.in, false);
         if (layer.bias) Declare(Share(layer.out()), false);
-        cost_.largest_matrix = std::max(cost_.largest_matrix, Share(layer.out()) * layer.in);
         return;
       }
       case Kind::kColumns: {
         const std::int64_t weights = layer.in * ColumnsOf(layer), repeated = RepeatedColumnsOf(layer);
         DeclareParts(weights, layer.in * repeated);
         if (layer.bias) DeclareParts(ColumnsOf(layer), repeated);
-        cost_.largest_matrix = std::max(cost_.largest_matrix, weights);
         return;
       }
       case Kind::kRows:
@@ -168,19 +192,48 @@ class PartCounter {
     const std::int64_t weights = layer.kind == Kind::kWhole ? layer.in * layer.out() : layer.in * layer.out() / tensor_;
     Declare(weights, layer.kind == Kind::kWhole && some_tokens);
     if (layer.bias) Declare(layer.out(), some_tokens);
-    cost_.largest_matrix = std::max(cost_.largest_matrix, weights);
   }
 
   void Keep(std::int64_t bytes) { cost_.kept_bytes += bytes; }
-  void Work(std::int64_t bytes) { cost_.working_bytes = std::max(cost_.working_bytes, bytes); }
+  /// A moment of the backward pass, when later layers' results are gone. `bytes`: beside what is kept.
+  void GoBack(std::int64_t bytes) {
+    cost_.backward_bytes = std::max(cost_.backward_bytes, cost_.kept_bytes + held_ + bytes);
+  }
+  /// Bytes of [N, hidden] on this rank.
+  std::int64_t Stream() const { return rows_ * setup_.model.hidden_size * bytes_; }
+  bool IsPreNorm() const { return division_.is_block && setup_.model.stream > 1; }
+
+  /// What the pass that computes a block again has in hand while it goes back through `layer`, behind which `norms`
+  /// norms follow: the block's results, and their gradient. The last norm keeps one of the results, and passes the
+  /// gradient on.
+  std::int64_t HeldByCaller(const Layer& layer, std::size_t norms) const {
+    if (IsPreNorm()) return (norms == 0 ? 1 : 3) * Stream();
+    return (layer.kind == Kind::kNorm && norms == 0 ? 1 : 2) * Stream();
+  }
+
+  /// A product [N, in] · [in, out]: the gradient of its output comes in, that of its input is made.
+  void GoBackThroughProduct(const Layer& layer, std::int64_t in, std::int64_t out) {
+    const std::int64_t input = tokens_ * in * bytes_, output = tokens_ * out * bytes_;
+    std::int64_t incoming = output;
+    if (layer.kind == Kind::kRows && division_.is_block) {  // what waits is this gradient, too
+      incoming = (setup_.model.dropouts > 0 ? Stream() : 0) + (division_.sequence ? output : 0);
+    }
+    // The gradient of a bias is summed in float32, in bfloat16 from a copy. An input that was not kept is made before.
+    std::int64_t adding = setup_.bf16 && layer.bias ? tokens_ * out * kFloat : 0;
+    if (selective_ && layer.cheap_input) {
+      adding += input + (layer.kind == Kind::kColumns && division_.sequence ? Stream() : 0);
+    }
+    std::int64_t leaving = input;
+    if (layer.kind == Kind::kColumns && tensor_ > 1) {  // a copy is summed over the ranks
+      leaving = std::max(leaving, 2 * input + (division_.sequence ? Stream() : 0) - output);
+    }
+    GoBack(waiting_ + incoming + std::max(adding, leaving));
+  }
   void KeepInput(const Layer& layer, std::int64_t columns) {
     cost_.weight_pass_bytes += tokens_ * columns * bytes_;
     // Where ranks divide the tokens, each divided layer gathers its own input.
     if (layer.shares_input && !division_.sequence) return;
-    if (selective_ && layer.cheap_input) {
-      cost_.again_bytes = std::max(cost_.again_bytes, tokens_ * columns * bytes_);
-      return;
-    }
+    if (selective_ && layer.cheap_input) return;
     Keep(tokens_ * columns * bytes_);
   }
 
@@ -229,9 +282,9 @@ class PartCounter {
 
   void AddAttention() {
     const ModelShape& model = setup_.model;
-    const std::int64_t columns = model.queries() / tensor_ + 2 * model.keys() / std::min(tensor_, model.num_kv_heads);
+    const std::int64_t columns = OwnColumns();
     Keep(tokens_ * (columns * bytes_ + model.num_heads / tensor_ * kFloat));
-    Work(tokens_ * (columns + 2 * model.queries() / tensor_ + model.hidden_size) * bytes_);
+    GoBack(waiting_ + tokens_ * (columns + model.queries() / tensor_) * bytes_);
     Pass(tokens_ * (columns + model.queries() / tensor_));
     Pass(2 * tokens_ * columns);  // rotary positions
     if (rate_ == 0) return;
@@ -257,7 +310,11 @@ class PartCounter {
     }
     // The forward pass makes the gradients of its input and of its weights.
     Keep(tokens_ * hidden * bytes_ + share * (hidden + (layer.bias ? 1 : 0)) * kFloat + kIndex * tokens_);
-    Work((copies_ * chunk * share + tokens_ * hidden) * bytes_);
+    GoBack(0);
+    // Beside these: its input, which with `sequence` was gathered; a chunk's logits; and as in GoBackThroughProduct().
+    const std::int64_t adding = setup_.bf16 && layer.bias ? chunk * share * kFloat : 0;
+    const std::int64_t input = tokens_ * hidden * bytes_ + (division_.sequence && !layer.predicted_only ? Stream() : 0);
+    cost_.forward_bytes = cost_.kept_bytes + input + chunk * share * bytes_ + adding;
     const double product =
         ProductSeconds(static_cast<double>(tokens_), static_cast<double>(hidden), static_cast<double>(share));
     cost_.forward_s += 3 * product;
@@ -268,10 +325,12 @@ class PartCounter {
   const PartDivision& division_;
   const std::int64_t tensor_;
   std::int64_t tokens_;
-  std::int64_t rows_;          ///< of the residual stream on this rank
-  const std::int64_t bytes_;   ///< of an element
-  const std::int64_t copies_;  ///< of a gradient while it is multiplied: products in bfloat16 transpose it
+  std::int64_t rows_;         ///< of the residual stream on this rank
+  const std::int64_t bytes_;  ///< of an element
   const bool selective_;
+  bool has_last_ = false;     ///< the layer whose parameters lie behind all others was added
+  std::int64_t waiting_ = 0;  ///< bytes of gradients that wait while the pass goes back through a layer
+  std::int64_t held_ = 0;     ///< bytes, by the pass that computes a block again
   double rate_ = 0, bandwidth_ = 0, operation_ = 0;
   PartCost cost_;
 };
@@ -291,7 +350,7 @@ void Exchanges::Add(const Exchanges& other, std::int64_t times) {
 PartCost CostOf(const std::vector<Layer>& part, const TrainingSetup& setup, const PartDivision& division,
                 const Machine* machine) {
   PartCounter counter(setup, division, machine);
-  for (const Layer& layer : part) counter.Add(layer);
+  counter.Add(part);
   return counter.Finish();
 }
 

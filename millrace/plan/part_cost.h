@@ -26,18 +26,19 @@ struct PartDivision {
   int tensor = 1, tensor_rank = 0;
   bool sequence = false;
   engine::Recompute recompute = engine::Recompute::kNone;
+  bool is_block = false;         ///< a gradient of the residual stream waits while the branches go back
+  bool again = false;            ///< it is run again in the backward pass
   bool owns_tied_table = false;  ///< of the head: it has a copy of the token table, because the table is elsewhere
 };
 
 struct PartCost {
-  std::int64_t elements = 0;          ///< of the parameter buffer, with the gaps between parameters
-  std::int64_t last_gap = 0;          ///< of these, behind the last parameter: not there if the part is the last one
-  std::int64_t partial_elements = 0;  ///< that the tensor ranks add up after the passes: gradients of what several hold
-  std::int64_t largest_matrix = 0;    ///< elements
-  std::int64_t kept_bytes = 0;        ///< from the forward to the backward pass
+  std::int64_t elements = 0;           ///< of the parameter buffer, with the gaps between parameters
+  std::int64_t last_gap = 0;           ///< of these, behind the last parameter: not there if the part is the last one
+  std::int64_t partial_elements = 0;   ///< that the tensor ranks add up after the passes: gradients of what several hold
+  std::int64_t kept_bytes = 0;         ///< from the forward to the backward pass
   std::int64_t weight_pass_bytes = 0;  ///< what a pass for weight gradients alone needs of them, and gradients
-  std::int64_t working_bytes = 0;      ///< at most, while a pass runs, beside what is kept
-  std::int64_t again_bytes = 0;        ///< of the largest input that is computed again
+  std::int64_t forward_bytes = 0;      ///< at most, while a forward pass runs; of a head
+  std::int64_t backward_bytes = 0;     ///< at most, while a backward pass runs, with what is still kept
   Exchanges forward, backward;         ///< along the tensor axis
   // Seconds on one rank, without exchanges. `weights`: of the backward pass, for the gradients of weights.
   double forward_s = 0, backward_s = 0, weights_s = 0;

@@ -69,14 +69,9 @@ Layers PlainAttention(const ModelShape& model, bool bias, bool cheap_input) {
           {.kind = Kind::kAttention},
           {.kind = Kind::kRows, .in = h, .outputs = {h}, .bias = bias}};
 }
-Layers PlainMlp(const ModelShape& model, bool cheap_input, bool shares_input) {
+Layers PlainMlp(const ModelShape& model, bool cheap_input) {
   const std::int64_t h = model.hidden_size, inner = model.intermediate_size;
-  return {{.kind = Kind::kColumns,
-           .in = h,
-           .outputs = {inner},
-           .bias = true,
-           .cheap_input = cheap_input,
-           .shares_input = shares_input},
+  return {{.kind = Kind::kColumns, .in = h, .outputs = {inner}, .bias = true, .cheap_input = cheap_input},
           {.kind = Kind::kActivation, .in = inner},
           {.kind = Kind::kRows, .in = inner, .outputs = {h}, .bias = true, .cheap_input = true}};
 }
@@ -91,7 +86,7 @@ void DescribeGpt2(const Json& json, ModelShape& model) {
   const Layer norm{.kind = Kind::kNorm, .in = hidden, .bias = true};
   model.embedding = {{.kind = Kind::kTokenTable, .in = hidden, .outputs = {model.vocab_size}},
                      {.kind = Kind::kTable, .in = hidden, .outputs = {model.max_positions}}};
-  model.block = Join({{norm}, PlainAttention(model, true, true), {norm}, PlainMlp(model, true, false)});
+  model.block = Join({{norm}, PlainAttention(model, true, true), {norm}, PlainMlp(model, true)});
   model.head = {norm, TokenHead(model, false, FlagOr(json, "tie_word_embeddings", true))};
   model.dropouts = 2 * Drops(json, "resid_pdrop", 0.1) + Drops(json, "attn_pdrop", 0.1);
 }
@@ -100,7 +95,10 @@ void DescribeGptj(const Json& json, ModelShape& model) {
   const std::int64_t hidden = model.hidden_size;
   const Layer norm{.kind = Kind::kNorm, .in = hidden, .bias = true};
   model.embedding = {{.kind = Kind::kTokenTable, .in = hidden, .outputs = {model.vocab_size}}};
-  model.block = Join({{norm}, PlainAttention(model, false, true), PlainMlp(model, true, true)});
+  Layers mlp = PlainMlp(model, true), attention = PlainAttention(model, false, true);
+  mlp.back().declared_last = true;
+  attention.front().shares_input = true;
+  model.block = Join({{norm}, mlp, attention});
   model.head = {norm, TokenHead(model, true, FlagOr(json, "tie_word_embeddings", false))};
   model.adds_once = true;
   model.dropouts = 2 * Drops(json, "resid_pdrop", 0) + Drops(json, "attn_pdrop", 0);
@@ -120,7 +118,7 @@ void DescribeBert(const Json& json, ModelShape& model) {
                      {.kind = Kind::kTable, .in = hidden, .outputs = {IntOr(json, "type_vocab_size", 2)}},
                      norm};
   // Of the norms behind attention and MLP, the second one's output is the next block's input.
-  model.block = Join({PlainAttention(model, true, false), {norm}, PlainMlp(model, false, false), {norm}});
+  model.block = Join({PlainAttention(model, true, false), {norm}, PlainMlp(model, false), {norm}});
   model.head = {{.kind = Kind::kJoinRows, .in = hidden}};
   if (!masked_only) model.head.push_back(whole(hidden));
   if (!classifies) {
