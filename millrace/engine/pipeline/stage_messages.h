@@ -10,7 +10,7 @@
 
 #include "millrace/base/clock.h"
 #include "millrace/engine/parallel/collective.h"
-#include "millrace/engine/pipeline/schedule.h"
+#include "millrace/engine/layout/pipeline_passes.h"
 
 namespace millrace::engine {
 

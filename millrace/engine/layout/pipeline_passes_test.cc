@@ -1,5 +1,5 @@
 // The schedules, by a simulation of ranks that exchange messages.
-#include "millrace/engine/pipeline/schedule.h"
+#include "millrace/engine/layout/pipeline_passes.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "millrace/engine/pipeline/schedule.h"
+#include "millrace/engine/layout/pipeline_passes.h"
 
 #include <fmt/format.h>
 
