@@ -7,6 +7,25 @@ namespace millrace::plan {
 using engine::PipelineSchedule;
 using engine::Recompute;
 
+namespace {
+
+/// A table that two stages share has a group of its own.
+PartGroups GroupsOf(const PartCost& part, bool shares_table, int parts) {
+  PartGroups groups;
+  const auto add = [&](std::int64_t elements) { groups.Add(GroupElements(elements, parts)); };
+  if (!shares_table) {
+    add(part.elements);
+    return groups;
+  }
+  const std::int64_t table_end = GroupElements(part.before_table + part.table, 1);
+  if (part.before_table > 0) add(part.before_table);
+  add(part.table);
+  if (part.elements > table_end) add(part.elements - table_end);
+  return groups;
+}
+
+}  // namespace
+
 LayoutCost CostOfLayout(const TrainingSetup& setup, const engine::ParallelOptions& options, const Machine* machine,
                         int tensor_rank) {
   PartDivision division{.tensor = options.tensor,
@@ -31,9 +50,15 @@ std::vector<RankShare> SharesOf(const TrainingSetup& setup, const Layout& layout
   const engine::ParallelOptions& options = layout.options;
   std::vector<RankShare> shares(static_cast<std::size_t>(options.pipeline));
   const std::vector<engine::BlockRange> stages = layout.Stages(setup.model);
+  const int parts = options.zero > 0 ? layout.shape.shard : 1;
+  const bool is_divided = options.pipeline > 1, shares_table = is_divided && setup.model.tied();
+  const PartGroups embedding = GroupsOf(cost.embedding, shares_table, parts);
+  const PartGroups block = GroupsOf(cost.block, false, parts);
+  const PartGroups head = GroupsOf(is_divided ? cost.head_with_table : cost.head, shares_table, parts);
   for (std::size_t i = 0; i < stages.size(); ++i) {
     RankShare& share = shares[i % shares.size()];
     share.blocks += stages[i].count();
+    share.stage_blocks.push_back(stages[i].count());
     if (options.recompute != Recompute::kFull) continue;
     const auto before = [&](std::int64_t layer) {  // recomputed blocks among the first `layer`
       return (layer + options.recompute_every - 1) / options.recompute_every;
@@ -47,11 +72,17 @@ std::vector<RankShare> SharesOf(const TrainingSetup& setup, const Layout& layout
     share.rank = static_cast<int>(i);
     share.embeds = i == 0;
     share.predicts = i + 1 == shares.size();
-    if (share.predicts) share.head = share.embeds ? &cost.head : &cost.head_with_table;
-    const PartCost& head = share.embeds ? cost.head : cost.head_with_table;
-    share.elements = BufferElements(cost.embedding, cost.block, head, share.blocks, share.embeds, share.predicts);
-    share.largest_part = std::max({share.blocks > 0 ? cost.block.elements : 0,
-                                   share.embeds ? cost.embedding.elements : 0, share.predicts ? head.elements : 0});
+    share.head_uses_embedding = !is_divided && setup.model.tied();
+    share.block_groups = block;
+    if (share.embeds) share.embedding_groups = embedding;
+    if (share.predicts) {
+      share.head = is_divided ? &cost.head_with_table : &cost.head;
+      share.head_groups = head;
+    }
+    if (shares_table && (share.embeds || share.predicts)) share.shared_table = cost.embedding.table;
+    const std::int64_t blocks = share.blocks > 0 ? block.total() : 0;
+    share.elements = share.embedding_groups.total() + share.blocks * block.total() + share.head_groups.total();
+    share.largest_part = std::max({blocks, share.embedding_groups.total(), share.head_groups.total()});
   }
   return shares;
 }

@@ -1,6 +1,7 @@
 // The parts of a model under one layout, and what each rank of a pipeline has of them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -18,17 +19,30 @@ struct LayoutCost {
 LayoutCost CostOfLayout(const TrainingSetup& setup, const engine::ParallelOptions& options, const Machine* machine,
                         int tensor_rank = 0);
 
+/// The parameter groups that a part of a model has of its own: one, or more where it has a token table that the first
+/// and the last stage share.
+struct PartGroups {
+  std::array<std::int64_t, 3> elements{};
+  int count = 0;
+  std::int64_t total() const { return elements[0] + elements[1] + elements[2]; }
+  void Add(std::int64_t group) { elements[static_cast<std::size_t>(count++)] = group; }
+};
+
 /// What rank `rank` of a pipeline has.
 struct RankShare {
   int rank = 0;
   std::int64_t blocks = 0;
-  std::int64_t recomputed = 0;        ///< of these, blocks of which only the input is kept
-  std::int64_t recomputed_first = 0;  ///< of those, first blocks of stages, whose input is one tensor
-  std::int64_t recomputed_pairs = 0;  ///< stages that begin with two such blocks
-  std::int64_t elements = 0;          ///< of its parameter buffer
-  std::int64_t largest_part = 0;      ///< elements of its largest part
+  std::int64_t recomputed = 0;             ///< of these, blocks of which only the input is kept
+  std::int64_t recomputed_first = 0;       ///< of those, first blocks of stages, whose input is one tensor
+  std::int64_t recomputed_pairs = 0;       ///< stages that begin with two such blocks
+  std::vector<std::int64_t> stage_blocks;  ///< of each of its stages
+  PartGroups embedding_groups, block_groups, head_groups;
+  std::int64_t elements = 0;      ///< of its parameter buffer
+  std::int64_t largest_part = 0;  ///< elements of its largest part
+  std::int64_t shared_table = 0;  ///< elements of a tied token table that the stage at the other end has, too
   bool embeds = false, predicts = false;
-  const PartCost* head = nullptr;  ///< borrowed from the LayoutCost; null unless it predicts
+  bool head_uses_embedding = false;  ///< it has both ends of a model with a tied token table
+  const PartCost* head = nullptr;    ///< borrowed from the LayoutCost; null unless it predicts
 };
 
 /// Returns the shares of a pipeline's ranks, in order.

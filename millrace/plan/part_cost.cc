@@ -53,7 +53,6 @@ class PartCounter {
  private:
   void Add(const Layer& layer) {
     AddParameters(layer);
-    has_last_ = has_last_ || layer.declared_last;
     if (layer.predicted_only) {
       tokens_ = rows_ = std::llround(setup_.model.predicted * static_cast<double>(setup_.micro_tokens()));
     }
@@ -118,7 +117,7 @@ class PartCounter {
     }
   }
 
-  static std::int64_t Aligned(std::int64_t elements) { return (elements + kAlign - 1) / kAlign * kAlign; }
+  static std::int64_t Aligned(std::int64_t elements) { return GroupElements(elements, 1); }
   /// As engine::TensorRanks::ShareOf.
   std::int64_t Share(std::int64_t all) const {
     const std::int64_t each = (all + tensor_ - 1) / tensor_, first = std::min(all, division_.tensor_rank * each);
@@ -153,7 +152,6 @@ class PartCounter {
   /// `partial`: elements whose gradients are summed over the tensor ranks.
   void DeclareParts(std::int64_t elements, std::int64_t partial) {
     cost_.elements += Aligned(elements);
-    if (!has_last_) cost_.last_gap = Aligned(elements) - elements;
     cost_.partial_elements += partial;
   }
   /// Mirrors engine::LayerFactory.
@@ -175,7 +173,11 @@ class PartCounter {
         return Declare(layer.out() * layer.in, some_tokens);
       case Kind::kTokenTable:
       case Kind::kTokenHead: {
-        if (!layer.tied || division_.owns_tied_table) Declare(Share(layer.out()) * layer.in, false);
+        if (!layer.tied || division_.owns_tied_table) {
+          cost_.before_table = cost_.elements;
+          cost_.table = Share(layer.out()) * layer.in;
+          Declare(cost_.table, false);
+        }
         if (layer.bias) Declare(Share(layer.out()), false);
         return;
       }
@@ -328,7 +330,6 @@ class PartCounter {
   std::int64_t rows_;         ///< of the residual stream on this rank
   const std::int64_t bytes_;  ///< of an element
   const bool selective_;
-  bool has_last_ = false;     ///< the layer whose parameters lie behind all others was added
   std::int64_t waiting_ = 0;  ///< bytes of gradients that wait while the pass goes back through a layer
   std::int64_t held_ = 0;     ///< bytes, by the pass that computes a block again
   double rate_ = 0, bandwidth_ = 0, operation_ = 0;
@@ -354,18 +355,9 @@ PartCost CostOf(const std::vector<Layer>& part, const TrainingSetup& setup, cons
   return counter.Finish();
 }
 
-std::int64_t BufferElements(const PartCost& embedding, const PartCost& block, const PartCost& head, std::int64_t blocks,
-                            bool has_embedding, bool has_head) {
-  std::int64_t elements = blocks * block.elements, last_gap = blocks > 0 ? block.last_gap : 0;
-  if (has_embedding) {
-    elements += embedding.elements;
-    if (blocks == 0) last_gap = embedding.last_gap;
-  }
-  if (has_head && head.elements > 0) {
-    elements += head.elements;
-    last_gap = head.last_gap;
-  }
-  return elements - last_gap;
+std::int64_t GroupElements(std::int64_t elements, int parts) {
+  const std::int64_t unit = kAlign * parts;
+  return (elements + unit - 1) / unit * unit;
 }
 
 }  // namespace millrace::plan

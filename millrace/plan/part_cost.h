@@ -32,9 +32,10 @@ struct PartDivision {
 };
 
 struct PartCost {
-  std::int64_t elements = 0;           ///< of the parameter buffer, with the gaps between parameters
-  std::int64_t last_gap = 0;           ///< of these, behind the last parameter: not there if the part is the last one
-  std::int64_t partial_elements = 0;   ///< that the tensor ranks add up after the passes: gradients of what several hold
+  std::int64_t elements = 0;           ///< of the parameter buffer, with the gaps behind parameters
+  std::int64_t before_table = 0;       ///< of these, before the token table, if the part has one
+  std::int64_t table = 0;              ///< of the token table, without the gap
+  std::int64_t partial_elements = 0;   ///< gradients of what several ranks hold: added up after the passes
   std::int64_t kept_bytes = 0;         ///< from the forward to the backward pass
   std::int64_t weight_pass_bytes = 0;  ///< what a pass for weight gradients alone needs of them, and gradients
   std::int64_t forward_bytes = 0;      ///< at most, while a forward pass runs; of a head
@@ -48,8 +49,8 @@ struct PartCost {
 PartCost CostOf(const std::vector<Layer>& part, const TrainingSetup& setup, const PartDivision& division,
                 const Machine* machine);
 
-/// Returns the elements of a parameter buffer with these parts in order.
-std::int64_t BufferElements(const PartCost& embedding, const PartCost& block, const PartCost& head, std::int64_t blocks,
-                            bool has_embedding, bool has_head);
+/// Returns the elements of a parameter group that is divided into `parts`: engine::ParameterBuffer makes them equal and
+/// starts each on a boundary of 64 bytes.
+std::int64_t GroupElements(std::int64_t elements, int parts);
 
 }  // namespace millrace::plan

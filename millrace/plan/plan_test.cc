@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "millrace/base/hash/random.h"
+#include "millrace/plan/sharded_passes.h"
 #include "millrace/plan/testing_setups.h"
 
 namespace millrace::plan {
@@ -128,7 +129,8 @@ TEST(Traffic, SendsMeetReceives) {
   }
 }
 
-/// Rajbhandari et al. 2019, section 7: zero 1 and 2 send as much as plain data parallelism; zero 3 half as much again.
+/// Rajbhandari et al. 2019, section 7: zero 1 and 2 send as much as plain data parallelism; zero 3 half as much again,
+/// but for what the next pass uses at once: the head goes forward and then back.
 TEST(Traffic, ShardingCostsWhatThePaperSays) {
   TrainingSetup setup = SetupOf8B(8);
   setup.global_batch = 8;  // one micro-batch
@@ -142,7 +144,34 @@ TEST(Traffic, ShardingCostsWhatThePaperSays) {
   };
   EXPECT_DOUBLE_EQ(sent(1), sent(0));
   EXPECT_DOUBLE_EQ(sent(2), sent(0));
-  EXPECT_DOUBLE_EQ(sent(3), 1.5 * sent(0));
+  const double head = 7.0 / 8 * static_cast<double>(setup.model.vocab_size * 4096 + 4096) * 4;
+  EXPECT_DOUBLE_EQ(sent(3), 1.5 * sent(0) - head);
+}
+
+/// With one stage, the head goes back at once, and the embedding is used next when a micro-batch ends.
+TEST(Traffic, PassesShareWhatIsGathered) {
+  TrainingSetup setup = SetupOf8B(8);
+  const auto passes_of = [&](const ParallelOptions& options) {
+    const Layout layout = MakeLayout(setup, options).value();
+    const LayoutCost cost = CostOfLayout(setup, options, nullptr);
+    return RunShardedPasses(layout, SharesOf(setup, layout, cost).back());
+  };
+  const Layout layout = MakeLayout(setup, {.zero = 3}).value();
+  const LayoutCost cost = CostOfLayout(setup, layout.options, nullptr);
+  const RankShare share = SharesOf(setup, layout, cost).front();
+  const std::int64_t m = layout.microbatches, head = share.head_groups.total(),
+                     embedding = share.embedding_groups.total();
+  ASSERT_EQ(m, 8);
+  EXPECT_EQ(passes_of({.zero = 3}).gathers.elements, 2 * m * share.elements - m * head - (m - 1) * embedding);
+  EXPECT_EQ(passes_of({.zero = 3, .reshard = false}).gathers.elements, m * share.elements - (m - 1) * embedding);
+  EXPECT_EQ(passes_of({.zero = 2}).scatters.elements, m * share.elements);
+  EXPECT_EQ(passes_of({.zero = 2}).scatters.operations, m * 34);
+
+  // Two micro-batches are under way on the last of two stages; with one in turn, it is one.
+  const auto scatters = [&](PipelineSchedule schedule) {
+    return passes_of({.pipeline = 2, .schedule = schedule, .zero = 2}).scatters.operations;
+  };
+  EXPECT_LT(scatters(PipelineSchedule::kZeroBubble), scatters(PipelineSchedule::k1F1B));
 }
 
 TEST(Time, BubblesAreTheSchedules) {

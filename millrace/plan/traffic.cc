@@ -4,13 +4,15 @@
 #include <array>
 #include <cmath>
 
+#include "millrace/plan/sharded_passes.h"
+
 namespace millrace::plan {
 namespace {
 
 using engine::MeshAxis;
 
 constexpr std::int64_t kFloatBytes = 4;
-constexpr std::int64_t kBucketBytes = 8 << 20;  // engine::GradientReducer
+constexpr std::int64_t kBucketBytes = 8 << 20;  // engine::DataExchangeOptions
 constexpr std::int64_t kSumBytes = 56;          // of a step's losses, labels and flags, over all ranks
 constexpr std::int64_t kNormBytes = 8;          // of the gradient's norm
 
@@ -24,12 +26,15 @@ class TrafficCounter {
         share_(share),
         tensor_(Span(MeshAxis::kTensor)),
         shard_(Span(MeshAxis::kShard)),
-        data_(Span(MeshAxis::kReplica)) {}
+        data_(Span(MeshAxis::kReplica)),
+        parts_(layout.options.zero > 0 ? layout.shape.shard : 1) {}
 
   std::vector<TrafficLine> Count() {
     AddTensor();
     AddPipeline();
     AddGradients();
+    const RankSpan model = Together(Together(tensor_, shard_), Span(MeshAxis::kPipeline));
+    Add("model", "norm", ExchangeKind::kAllReduce, model, 1, kNormBytes);
     const RankSpan all{.ranks = setup_.ranks, .per_machine = std::min(setup_.ranks, setup_.ranks_per_machine)};
     Add("all", "losses", ExchangeKind::kAllReduce, all, 1, kSumBytes);
     return std::move(lines_);
@@ -65,8 +70,9 @@ class TrafficCounter {
     std::int64_t partial = share_.blocks * cost_.block.partial_elements;
     if (share_.embeds) partial += cost_.embedding.partial_elements;
     if (share_.head != nullptr) partial += share_.head->partial_elements;
-    if (partial > 0) Add("tensor", "gradients", ExchangeKind::kAllReduce, tensor_, 1, partial * kFloatBytes);
-    Add("tensor", "norm", ExchangeKind::kAllReduce, tensor_, 1, kNormBytes);
+    // Of divided state, each shard rank has other elements: so these take part, too.
+    const RankSpan stage = Together(tensor_, shard_);
+    if (partial > 0) Add("stage", "partial gradients", ExchangeKind::kAllReduce, stage, 1, partial * kFloatBytes);
   }
 
   void AddPipeline() {
@@ -80,9 +86,10 @@ class TrafficCounter {
     const std::int64_t messages = m * (2 * stages - (share_.embeds ? 1 : 0) - (share_.predicts ? 1 : 0));
     Add("pipeline", "activations", ExchangeKind::kSend, pipeline, messages, messages * bytes, m);
     Add("pipeline", "activations", ExchangeKind::kReceive, pipeline, messages, messages * bytes, m);
-    Add("pipeline", "norm", ExchangeKind::kAllReduce, pipeline, 1, kNormBytes);
-    if (setup_.model.tied() && (share_.embeds || share_.predicts)) {
-      const std::int64_t table = cost_.head_with_table.elements - cost_.head.elements;
+    if (share_.shared_table > 0) {
+      // A rank adds what it owns; the first shard rank has no gap.
+      const std::int64_t own = GroupElements(share_.shared_table, static_cast<int>(parts_)) / parts_;
+      const std::int64_t table = std::min(share_.shared_table, own);
       const std::int64_t machines = pipeline.machines() > 1 ? 2 : 1;
       Add("ends", "tied embedding", ExchangeKind::kAllReduce, {.ranks = 2, .per_machine = 3 - machines}, 1,
           table * kFloatBytes);
@@ -90,24 +97,53 @@ class TrafficCounter {
   }
 
   void AddGradients() {
-    const int zero = layout_.options.zero;
-    const std::int64_t gradients = share_.elements * kFloatBytes, m = layout_.microbatches;
-    const auto buckets = [](std::int64_t bytes) { return (bytes + kBucketBytes - 1) / kBucketBytes; };
-    if (zero == 0) {
-      return Add("data", "gradients", ExchangeKind::kAllReduce, data_, buckets(gradients), gradients);
+    const std::vector<std::int64_t> groups = Groups();
+    const auto count = static_cast<std::int64_t>(groups.size());
+    const std::int64_t m = layout_.microbatches, weight = setup_.element_bytes();
+    if (layout_.options.zero == 0) {
+      return Add("data", "gradients", ExchangeKind::kAllReduce, data_, BucketsOf(groups),
+                 share_.elements * kFloatBytes);
     }
-    const std::int64_t reductions = zero >= 2 ? m : 1;
-    Add("shard", "gradients", ExchangeKind::kReduceScatter, shard_, reductions * buckets(gradients),
-        reductions * gradients, reductions);
     const RankSpan replica{.ranks = layout_.shape.replica,
                            .per_machine = std::max<std::int64_t>(1, data_.per_machine / shard_.ranks)};
-    const std::int64_t own = gradients / shard_.ranks;
-    Add("replica", "gradients", ExchangeKind::kAllReduce, replica, buckets(own), own);
-    const std::int64_t weights = share_.elements * setup_.element_bytes();
-    const std::int64_t gathers = zero < 3 ? 1 : m * (layout_.options.reshard ? 2 : 1);
-    Add("shard", "weights", ExchangeKind::kAllGather, shard_, gathers * buckets(weights), gathers * weights,
-        zero < 3 ? 1 : m);
-    Add("shard", "norm", ExchangeKind::kAllReduce, shard_, 1, kNormBytes);
+    ShardedPasses passes{.scatters = {count, share_.elements}, .gathers = {count, share_.elements}};
+    if (layout_.options.zero >= 2) {
+      const ShardedPasses followed = RunShardedPasses(layout_, share_);
+      passes.scatters = followed.scatters;
+      if (layout_.options.zero == 3) passes.gathers = followed.gathers;
+    }
+    Add("shard", "gradients", ExchangeKind::kReduceScatter, shard_, passes.scatters.operations,
+        passes.scatters.elements * kFloatBytes, layout_.options.zero >= 2 ? m : 1);
+    Add("replica", "gradients", ExchangeKind::kAllReduce, replica, count, share_.elements / parts_ * kFloatBytes);
+    Add("shard", "weights", ExchangeKind::kAllGather, shard_, passes.gathers.operations,
+        passes.gathers.elements * weight, layout_.options.zero == 3 ? m : 1);
+  }
+
+  /// Returns the elements of the rank's parameter groups, in the order of its buffer.
+  std::vector<std::int64_t> Groups() const {
+    std::vector<std::int64_t> groups;
+    const auto add = [&](const PartGroups& part) {
+      for (int i = 0; i < part.count; ++i) groups.push_back(part.elements[static_cast<std::size_t>(i)]);
+    };
+    add(share_.embedding_groups);
+    for (std::int64_t i = 0; i < share_.blocks; ++i) add(share_.block_groups);
+    add(share_.head_groups);
+    return groups;
+  }
+
+  /// Returns how many all-reduces sum the gradients of groups together, as engine::DataExchange fills its buckets.
+  static std::int64_t BucketsOf(const std::vector<std::int64_t>& groups) {
+    std::int64_t buckets = 0, bytes = kBucketBytes;
+    for (std::size_t i = groups.size(); i-- > 0; bytes += groups[i] * kFloatBytes) {
+      if (bytes < kBucketBytes) continue;
+      ++buckets;
+      bytes = 0;
+    }
+    return buckets;
+  }
+
+  static RankSpan Together(const RankSpan& a, const RankSpan& b) {
+    return {.ranks = a.ranks * b.ranks, .per_machine = a.per_machine * b.per_machine};
   }
 
   const TrainingSetup& setup_;
@@ -115,6 +151,7 @@ class TrafficCounter {
   const LayoutCost& cost_;
   const RankShare& share_;
   const RankSpan tensor_, shard_, data_;
+  const std::int64_t parts_;  ///< of each parameter group
   std::vector<TrafficLine> lines_;
 };
 

@@ -14,11 +14,11 @@ std::string_view ExchangeKindName(ExchangeKind kind);  ///< "all-reduce", …
 
 /// The operations of one kind along one axis in a step.
 struct TrafficLine {
-  std::string_view axis;     ///< tensor, data, shard, replica, pipeline, ends or all
+  std::string_view axis;     ///< tensor, data, shard, replica, pipeline, ends, stage, model or all
   std::string_view purpose;  ///< "activations", "gradients", …
   ExchangeKind kind = ExchangeKind::kAllReduce;
   RankSpan span;
-  std::int64_t operations = 0;    ///< gradients and weights go in buckets: then at least so many
+  std::int64_t operations = 0;
   std::int64_t bytes = 0;         ///< of the tensors; of a gather or a scatter, of the whole tensor (engine::Traffic)
   std::int64_t microbatches = 1;  ///< in which they happen; 1: once a step
 

@@ -7,7 +7,9 @@
 #include <set>
 
 #include "millrace/base/hash/random.h"
+#include "millrace/engine/parallel/testing/counting.h"
 #include "millrace/engine/parameters/scalar_types.h"
+#include "millrace/plan/traffic.h"
 #include "millrace/train/testing/train_runs.h"
 
 namespace millrace::train {
@@ -238,6 +240,91 @@ TEST_F(LayoutsTest, LearnWhatOneRankLearns) {
     EXPECT_LT(rest.losses.size(), kSteps);
     for (const auto& [step, loss] : rest.losses) EXPECT_EQ(loss, whole.losses.at(step)) << "step " << step;
     EXPECT_EQ(Tensors(options.checkpoint_url, kSteps), Tensors(CheckpointUrl(what), kSteps));
+  }
+}
+
+/// Operations and bytes, by group and kind.
+using Exchanged = std::map<std::pair<std::string, engine::Traffic::Kind>, std::array<std::int64_t, 2>>;
+
+Exchanged ExchangedIn(const engine::GroupTraffic& groups) {
+  Exchanged exchanged;
+  for (const auto& [name, traffic] : groups) {
+    for (int i = 0; i < engine::Traffic::kKinds; ++i) {
+      const auto kind = static_cast<engine::Traffic::Kind>(i);
+      const std::array counts{static_cast<std::int64_t>(traffic.operations(kind)),
+                              static_cast<std::int64_t>(traffic.bytes(kind))};
+      if (counts[0] > 0) exchanged[{name, kind}] = counts;
+    }
+  }
+  return exchanged;
+}
+
+/// What the planner says of a rank of the pipeline, of those the first shard and the first tensor rank.
+Exchanged PlannedFor(const Options& options, int ranks, std::size_t pipeline_rank) {
+  static const std::map<std::string_view, std::string> kGroups = {
+      {"all", ""},          {"data", "replica"},      {"ends", "tied"},   {"shard", "shard"}, {"replica", "replica"},
+      {"tensor", "tensor"}, {"pipeline", "pipeline"}, {"stage", "stage"}, {"model", "model"}};
+  static const std::map<plan::ExchangeKind, engine::Traffic::Kind> kKinds = {
+      {plan::ExchangeKind::kAllReduce, engine::Traffic::kAllReduce},
+      {plan::ExchangeKind::kAllGather, engine::Traffic::kAllGather},
+      {plan::ExchangeKind::kReduceScatter, engine::Traffic::kReduceScatter},
+      {plan::ExchangeKind::kSend, engine::Traffic::kSend},
+      {plan::ExchangeKind::kReceive, engine::Traffic::kReceive}};
+  const plan::TrainingSetup setup{.model = plan::ParseModelShape(options.model_config, "config.json").value(),
+                                  .ranks = ranks,
+                                  .ranks_per_machine = ranks,
+                                  .global_batch = options.global_batch,
+                                  .micro_batch = options.micro_batch,
+                                  .sequence_length = options.data.sequence_length,
+                                  .bf16 = options.precision == at::kBFloat16};
+  const plan::Layout layout = plan::MakeLayout(setup, options.parallel).value();
+  const plan::LayoutCost cost = plan::CostOfLayout(setup, options.parallel, nullptr);
+  const std::vector<plan::RankShare> shares = plan::SharesOf(setup, layout, cost);
+  Exchanged planned;
+  for (const plan::TrafficLine& line : plan::TrafficOf(setup, layout, cost, shares[pipeline_rank])) {
+    auto& counts = planned[{kGroups.at(line.axis), kKinds.at(line.kind)}];
+    counts[0] += line.operations;
+    counts[1] += line.bytes;
+  }
+  return planned;
+}
+
+TEST_F(LayoutsTest, ExchangeWhatThePlannerSays) {
+  for (const Choices& choices : PairwiseLayouts()) {
+    if (choices.ranks() == 1) continue;
+    SCOPED_TRACE(choices.ToText());
+    Options options = OptionsOf(choices);
+    options.model_config["vocab_size"] = 331;  // divides among no ranks
+    if (choices[Choices::kRecompute] % 2 == 1) options.precision = at::kBFloat16;
+    const auto exchanged_in = [&](std::uint64_t steps) {
+      std::vector<engine::GroupTraffic> traffic(static_cast<std::size_t>(choices.ranks()));
+      wrap_ = [&](int rank, std::unique_ptr<engine::Collective> world) {
+        return engine::MakeCountingByGroup(std::move(world), traffic[static_cast<std::size_t>(rank)]);
+      };
+      options.steps = steps;
+      const Ran ran = RunRanks(options, choices.ranks());
+      EXPECT_TRUE(ran.outcome) << ran.outcome.error().ToString();
+      std::vector<Exchanged> exchanged;
+      for (const engine::GroupTraffic& each : traffic) exchanged.push_back(ExchangedIn(each));
+      return exchanged;
+    };
+    // Without what a run exchanges before its first step and after its last one.
+    const std::vector<Exchanged> short_run = exchanged_in(2), long_run = exchanged_in(3);
+    const engine::MeshShape shape = engine::ShapeOf(options.parallel, choices.ranks()).value();
+    const engine::Mesh mesh = engine::Mesh::Make(shape, choices.ranks(), options.parallel.placement).value();
+    for (int rank = 0; rank < choices.ranks(); ++rank) {
+      if (mesh.Coordinate(rank, engine::MeshAxis::kShard) > 0 || mesh.Coordinate(rank, engine::MeshAxis::kTensor) > 0) {
+        continue;
+      }
+      Exchanged step = long_run[static_cast<std::size_t>(rank)];
+      for (const auto& [key, counts] : short_run[static_cast<std::size_t>(rank)]) {
+        for (std::size_t i = 0; i < counts.size(); ++i) step[key][i] -= counts[i];
+      }
+      std::erase_if(step, [](const auto& each) { return each.second[0] == 0; });
+      EXPECT_EQ(step, PlannedFor(options, choices.ranks(),
+                                 static_cast<std::size_t>(mesh.Coordinate(rank, engine::MeshAxis::kPipeline))))
+          << "rank " << rank;
+    }
   }
 }
 

@@ -11,10 +11,9 @@ void DescribeGptj(const Json& json, ModelShape& model) {
   const std::int64_t hidden = model.hidden_size;
   const Layer norm{.kind = Kind::kNorm, .in = hidden, .bias = true};
   model.embedding = {{.kind = Kind::kTokenTable, .in = hidden, .outputs = {model.vocab_size}}};
-  Layers mlp = PlainMlp(model, true), attention = PlainAttention(model, false, true);
-  mlp.back().declared_last = true;
+  Layers attention = PlainAttention(model, false, true);
   attention.front().shares_input = true;
-  model.block = Join({{norm}, mlp, attention});
+  model.block = Join({{norm}, PlainMlp(model, true), attention});
   model.head = {norm, TokenHead(model, true, FlagOr(json, "tie_word_embeddings", false))};
   model.adds_once = true;
   model.dropouts = 2 * Drops(json, "resid_pdrop", 0) + Drops(json, "attn_pdrop", 0);

@@ -37,7 +37,6 @@ struct Layer {
   bool bias = false;            ///< of norms: a layer norm
   bool cheap_input = false;     ///< its input is the output of a norm or an activation
   bool shares_input = false;    ///< an earlier layer of the part keeps the same input
-  bool declared_last = false;   ///< its parameters lie last in the part, although other layers run behind it
   bool tied = false;            ///< of the head: the weights are the token table's
   bool predicted_only = false;  ///< it sees all predicted tokens, and no others, on every rank
   std::int64_t out() const;     ///< all outputs together

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <latch>
 #include <map>
 #include <memory>
@@ -81,7 +82,7 @@ class TrainTest : public testing::Test {
     auto groups = engine::ConnectThreads(ranks);
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < ranks; ++rank) {
-      threads.emplace_back([&, rank, group = std::move(groups[rank])] {
+      threads.emplace_back([&, rank, group = wrap_ ? wrap_(rank, std::move(groups[rank])) : std::move(groups[rank])] {
         auto connection = object::OpenConnection({}).value();
         Options mine = options;
         if (own_disks_) mine.local->path += fmt::format("/machine-{}", rank);
@@ -114,6 +115,8 @@ class TrainTest : public testing::Test {
 
   static inline TempDir* folder_ = nullptr;
   bool own_disks_ = false;  ///< each rank is on a machine of its own
+  /// Wraps a rank's group of all ranks; empty: it stays as it is.
+  std::function<std::unique_ptr<engine::Collective>(int rank, std::unique_ptr<engine::Collective>)> wrap_;
 };
 
 }  // namespace millrace::train

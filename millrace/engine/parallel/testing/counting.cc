@@ -5,7 +5,7 @@
 namespace millrace::engine {
 namespace {
 
-class CountingCollective final : public Collective {
+class CountingCollective : public Collective {
  public:
   CountingCollective(std::unique_ptr<Collective> inner, std::shared_ptr<Traffic> traffic)
       : inner_(std::move(inner)), traffic_(std::move(traffic)) {}
@@ -44,15 +44,38 @@ class CountingCollective final : public Collective {
     return MakeCounting(MR_TRY(inner_->Split(std::move(name), members)), traffic_);
   }
 
- private:
+ protected:
   const std::unique_ptr<Collective> inner_;
+
+ private:
   const std::shared_ptr<Traffic> traffic_;
+};
+
+/// Returns a pointer that does not own.
+std::shared_ptr<Traffic> Borrow(Traffic& traffic) { return {std::shared_ptr<void>(), &traffic}; }
+
+class GroupCountingCollective final : public CountingCollective {
+ public:
+  GroupCountingCollective(std::unique_ptr<Collective> inner, GroupTraffic& groups)
+      : CountingCollective(std::move(inner), Borrow(groups[""])), groups_(groups) {}
+
+  Result<std::unique_ptr<Collective>> Split(std::string name, std::span<const int> members) override {
+    auto traffic = Borrow(groups_[name]);
+    return MakeCounting(MR_TRY(inner_->Split(std::move(name), members)), std::move(traffic));
+  }
+
+ private:
+  GroupTraffic& groups_;
 };
 
 }  // namespace
 
 std::unique_ptr<Collective> MakeCounting(std::unique_ptr<Collective> inner, std::shared_ptr<Traffic> traffic) {
   return std::make_unique<CountingCollective>(std::move(inner), std::move(traffic));
+}
+
+std::unique_ptr<Collective> MakeCountingByGroup(std::unique_ptr<Collective> inner, GroupTraffic& traffic) {
+  return std::make_unique<GroupCountingCollective>(std::move(inner), traffic);
 }
 
 }  // namespace millrace::engine

@@ -4,7 +4,9 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
 
 #include "millrace/engine/parallel/collective.h"
 
@@ -31,5 +33,11 @@ class Traffic {
 
 /// Wraps a rank of a group. It and the groups that are split from it add each operation that starts to `traffic`.
 std::unique_ptr<Collective> MakeCounting(std::unique_ptr<Collective> inner, std::shared_ptr<Traffic> traffic);
+
+/// What a rank exchanges in each of its groups, by the name that Split() was given; "" is the group of all.
+using GroupTraffic = std::map<std::string, Traffic>;
+/// Wraps a rank of a group. Each group that is split from it counts by itself. Borrows `traffic`; one thread at a time
+/// splits groups.
+std::unique_ptr<Collective> MakeCountingByGroup(std::unique_ptr<Collective> inner, GroupTraffic& traffic);
 
 }  // namespace millrace::engine

@@ -1,0 +1,162 @@
+#include "millrace/plan/sharded_passes.h"
+
+#include <algorithm>
+#include <deque>
+#include <vector>
+
+#include "millrace/engine/layout/pipeline_passes.h"
+
+namespace millrace::plan {
+namespace {
+
+using engine::PassKind;
+
+constexpr std::size_t kUsesAhead = 2;  // engine::DataExchange keeps groups that are used so soon again
+/// Blocks at either end of a stage that are followed one by one: those of which a use may be so soon. All between them
+/// are alike, and one of them is followed.
+constexpr std::int64_t kEndBlocks = 3;
+
+class PassFollower {
+ public:
+  PassFollower(const Layout& layout, const RankShare& share)
+      : layout_(layout), gathers_(layout.options.zero == 3), reshard_(layout.options.reshard) {
+    MakeStages(share);
+    MakeUses(share.rank);
+  }
+
+  ShardedPasses Run() {
+    for (const PartPass& pass : passes_) {
+      for (const std::size_t group : parts_[pass.part].groups) Do(pass.moment, groups_[group]);
+    }
+    return result_;
+  }
+
+ private:
+  enum class Moment { kBeforeForward, kAfterForward, kBeforeBackward, kAfterBackward };
+  struct Group {
+    std::int64_t elements = 0;
+    std::int64_t times = 1;  ///< groups that it stands for
+    int parts = 0, users = 0, forwards_ahead = 0, open_backwards = 0, backwards = 0;
+    bool has_values = false;
+  };
+  struct Part {
+    std::vector<std::size_t> groups;  ///< that it uses
+  };
+  struct PartPass {
+    Moment moment;
+    std::size_t part;
+  };
+
+  std::size_t AddPart(const PartGroups& own, std::int64_t times = 1) {
+    Part part;
+    for (int i = 0; i < own.count; ++i) {
+      part.groups.push_back(groups_.size());
+      groups_.push_back({.elements = own.elements[static_cast<std::size_t>(i)], .times = times, .parts = 1});
+    }
+    parts_.push_back(std::move(part));
+    return parts_.size() - 1;
+  }
+
+  void MakeStages(const RankShare& share) {
+    for (std::size_t i = 0; i < share.stage_blocks.size(); ++i) {
+      std::vector<std::size_t>& stage = stages_.emplace_back();
+      if (share.embeds && i == 0) stage.push_back(AddPart(share.embedding_groups));
+      const std::int64_t blocks = share.stage_blocks[i], alike = std::max<std::int64_t>(1, blocks - 2 * kEndBlocks);
+      for (std::int64_t block = 0; block < blocks;) {
+        const std::int64_t times = block == kEndBlocks && blocks > 2 * kEndBlocks ? alike : 1;
+        stage.push_back(AddPart(share.block_groups, times));
+        block += times;
+      }
+      if (!share.predicts || i + 1 < share.stage_blocks.size()) continue;
+      stage.push_back(AddPart(share.head_groups));
+      if (!share.head_uses_embedding) continue;
+      const std::size_t table = parts_.front().groups.front();
+      parts_.back().groups.push_back(table);
+      ++groups_[table].parts;
+    }
+  }
+
+  void MakeUses(int rank) {
+    const engine::PipelineShape shape{.schedule = layout_.options.schedule,
+                                      .ranks = layout_.shape.pipeline,
+                                      .virtual_stages = layout_.options.virtual_stages,
+                                      .micro_batches = static_cast<int>(layout_.microbatches)};
+    for (const engine::PipelinePass& pass : engine::TrainingPasses(shape, rank)) {
+      const std::vector<std::size_t>& stage = stages_[static_cast<std::size_t>(pass.stage)];
+      if (pass.kind == PassKind::kForward) {
+        for (const std::size_t part : stage)
+          AddPass(Moment::kBeforeForward, part), AddPass(Moment::kAfterForward, part);
+        continue;
+      }
+      for (std::size_t i = stage.size(); i-- > 0;) {
+        if (pass.kind != PassKind::kBackwardWeight) AddPass(Moment::kBeforeBackward, stage[i]);
+        if (pass.kind != PassKind::kBackwardInput) AddPass(Moment::kAfterBackward, stage[i]);
+      }
+    }
+  }
+  void AddPass(Moment moment, std::size_t part) {
+    passes_.push_back({moment, part});
+    if (moment != Moment::kBeforeForward && moment != Moment::kBeforeBackward) return;
+    uses_.insert(uses_.end(), parts_[part].groups.begin(), parts_[part].groups.end());
+  }
+
+  void Do(Moment moment, Group& group) {
+    switch (moment) {
+      case Moment::kBeforeForward:
+        ++group.forwards_ahead;
+        return BringValues(group);
+      case Moment::kAfterForward:
+        return LetValuesGo(group, reshard_);
+      case Moment::kBeforeBackward:
+        ++group.open_backwards;
+        return BringValues(group);
+      case Moment::kAfterBackward:
+        --group.forwards_ahead;
+        LetValuesGo(group, reshard_ || group.forwards_ahead == 0);
+        ++group.backwards;
+        if (--group.open_backwards == 0 && group.backwards % group.parts == 0) Count(result_.scatters, group);
+    }
+  }
+
+  static void Count(ShardedPasses::Count& count, const Group& group) {
+    if (group.elements == 0) return;
+    count.operations += group.times;
+    count.elements += group.times * group.elements;
+  }
+  void Gather(Group& group) {
+    if (group.has_values) return;
+    group.has_values = true;
+    if (gathers_) Count(result_.gathers, group);
+  }
+  void BringValues(Group& group) {
+    ++used_;
+    ++group.users;
+    Gather(group);
+    if (used_ < uses_.size()) Gather(groups_[uses_[used_]]);
+  }
+  void LetValuesGo(Group& group, bool may_free) {
+    if (--group.users > 0 || !may_free) return;
+    for (std::size_t i = used_; i < std::min(used_ + kUsesAhead, uses_.size()); ++i) {
+      if (&groups_[uses_[i]] == &group) return;
+    }
+    group.has_values = false;
+  }
+
+  const Layout& layout_;
+  const bool gathers_, reshard_;
+  std::deque<Group> groups_;
+  std::vector<Part> parts_;
+  std::vector<std::vector<std::size_t>> stages_;  ///< parts of each stage of the rank, in the order of a forward pass
+  std::vector<PartPass> passes_;
+  std::vector<std::size_t> uses_;  ///< groups, in the order in which passes begin to use them
+  std::size_t used_ = 0;
+  ShardedPasses result_;
+};
+
+}  // namespace
+
+ShardedPasses RunShardedPasses(const Layout& layout, const RankShare& share) {
+  return PassFollower(layout, share).Run();
+}
+
+}  // namespace millrace::plan

@@ -1,0 +1,23 @@
+// What ranks that divide gradients or parameters exchange in the passes of a step (ZeRO 2 and 3).
+#pragma once
+
+#include <cstdint>
+
+#include "millrace/plan/layout_cost.h"
+
+namespace millrace::plan {
+
+/// Operations on whole parameter groups in a step, with their elements.
+struct ShardedPasses {
+  struct Count {
+    std::int64_t operations = 0, elements = 0;
+  };
+  Count scatters;  ///< of gradients
+  Count gathers;   ///< of values; with zero 3 only
+};
+
+/// Returns the operations of one rank. Follows its passes and keeps the books of engine::DataExchange: groups that the
+/// next passes use are not freed, and weight gradients that are put off are scattered later.
+ShardedPasses RunShardedPasses(const Layout& layout, const RankShare& share);
+
+}  // namespace millrace::plan
