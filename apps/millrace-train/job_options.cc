@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "millrace/jobs/model_config.h"
+#include "millrace/jobs/training_setup.h"
 
 namespace millrace {
 namespace {
@@ -82,7 +83,7 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
   if (from.parallel.automatic) {
     options.auto_layout = train::AutoLayout{.machine = spec.run.machine,
                                             .memory_weight = from.parallel.WeightOfMemory(),
-                                            .ranks_per_machine = spec.run.processes_per_node};
+                                            .setup = jobs::TrainingSetupOf(spec)};
   }
   options.seed = from.seed;
   options.checkpoint_url = spec.checkpoint.url;

@@ -2,38 +2,19 @@
 
 #include <ATen/ATen.h>
 
-#include <variant>
-
 #include "millrace/plan/search.h"
 
 namespace millrace::train {
 namespace {
 
-plan::TrainingSetup SetupOf(const engine::Collective& world, const Options& options, plan::ModelShape model) {
-  const auto* sgd = std::get_if<engine::SgdOptions>(&options.optimizer.method);
-  const bool has_two_copies = options.local && options.local_beside;
-  return {.model = std::move(model),
-          .ranks = world.size(),
-          .ranks_per_machine = options.auto_layout->ranks_per_machine,
-          .global_batch = options.global_batch,
-          .micro_batch = options.micro_batch,
-          .sequence_length = options.data.sequence_length,
-          .bf16 = options.precision == at::kBFloat16,
-          .moments = sgd == nullptr      ? 2
-                     : sgd->momentum > 0 ? 1
-                                         : 0,
-          .snapshots = options.checkpoint_url.empty() ? 0
-                       : has_two_copies               ? 2
-                                                      : 1};
-}
-
 Result<engine::ParallelOptions> Choose(const engine::Collective& world, const Options& options,
                                        const engine::ModelConfig& config) {
   const plan::Machine machine = MR_TRY(plan::Machine::Find(options.auto_layout->machine));
-  plan::ModelShape model = MR_TRY(plan::ParseModelShape(config.ToJson(), "the model"));
+  plan::TrainingSetup setup = options.auto_layout->setup;
+  setup.model = MR_TRY(plan::ParseModelShape(config.ToJson(), "the model"));
+  setup.ranks = world.size();
   const plan::SearchResult found = MR_TRY(plan::ChooseLayout(
-      SetupOf(world, options, std::move(model)), machine,
-      {.memory_weight = options.auto_layout->memory_weight, .placement = options.parallel.placement}));
+      setup, machine, {.memory_weight = options.auto_layout->memory_weight, .placement = options.parallel.placement}));
   return found.options;
 }
 

@@ -18,15 +18,16 @@
 #include "millrace/engine/optim/make_optimizer.h"
 #include "millrace/engine/optim/schedule.h"
 #include "millrace/http/server/access.h"
+#include "millrace/plan/layout.h"
 #include "millrace/train/spikes.h"
 
 namespace millrace::train {
 
 /// What the planner looks for, where it chooses the layout.
 struct AutoLayout {
-  std::string machine;       ///< plan::Machine::Find; empty: this machine
-  double memory_weight = 0;  ///< plan::SearchGoal
-  int ranks_per_machine = 1;
+  std::string machine;        ///< plan::Machine::Find; empty: this machine
+  double memory_weight = 0;   ///< plan::SearchGoal
+  plan::TrainingSetup setup;  ///< without the model; the ranks are those that the run has
 };
 
 struct Options {

@@ -8,6 +8,7 @@
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/jobs/model_config.h"
+#include "millrace/jobs/training_setup.h"
 #include "millrace/plan/plan.h"
 #include "millrace/plan/search.h"
 #include "millrace/tokenizer/open/open.h"
@@ -45,25 +46,6 @@ Result<plan::ModelShape> ModelOf(const Context& context, const jobs::Spec& spec)
   return plan::ParseModelShape(config, "model.config");
 }
 
-plan::TrainingSetup SetupOf(const jobs::Spec& spec, plan::ModelShape model) {
-  const jobs::TrainSpec& train = spec.train;
-  const bool has_momentum = train.optimizer.sgd.momentum > 0;
-  const bool has_local = !spec.checkpoint.local_path.empty();
-  return {.model = std::move(model),
-          .ranks = spec.ranks(),
-          .ranks_per_machine = spec.run.processes_per_node,
-          .global_batch = train.global_batch,
-          .micro_batch = train.micro_batch,
-          .sequence_length = spec.data.dataset.sequence_length,
-          .bf16 = train.precision == "bf16",
-          .moments = train.optimizer.name != "sgd" ? 2
-                     : has_momentum                ? 1
-                                                   : 0,
-          .snapshots = spec.checkpoint.url.empty()                 ? 0
-                       : has_local && spec.checkpoint.local_beside ? 2
-                                                                   : 1};
-}
-
 plan::SearchGoal GoalOf(const jobs::Spec& spec) {
   const jobs::ParallelSpec& parallel = spec.train.parallel;
   return {.memory_weight = parallel.WeightOfMemory(), .placement = parallel.options.placement};
@@ -73,7 +55,8 @@ plan::SearchGoal GoalOf(const jobs::Spec& spec) {
 
 Result<int> PlanJob(const Context& context, const jobs::Spec& spec) {
   const plan::Machine machine = MR_TRY(plan::Machine::Find(spec.run.machine));
-  const plan::TrainingSetup setup = SetupOf(spec, MR_TRY(ModelOf(context, spec)));
+  plan::TrainingSetup setup = jobs::TrainingSetupOf(spec);
+  setup.model = MR_TRY(ModelOf(context, spec));
   std::optional<plan::SearchResult> found;
   if (spec.train.parallel.automatic) found = MR_TRY(plan::ChooseLayout(setup, machine, GoalOf(spec)));
   const plan::Plan plan = MR_TRY(plan::MakePlan(setup, found ? found->options : spec.train.parallel.options, machine));

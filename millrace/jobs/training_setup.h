@@ -1,0 +1,13 @@
+// From a job file to what the planner must know of it.
+#pragma once
+
+#include "millrace/jobs/spec.h"
+#include "millrace/plan/layout.h"
+
+namespace millrace::jobs {
+
+/// Returns what a job trains, and on how many ranks. The model is left out: it may lie in the store, or depend on the
+/// tokenizer.
+plan::TrainingSetup TrainingSetupOf(const Spec& spec);
+
+}  // namespace millrace::jobs
