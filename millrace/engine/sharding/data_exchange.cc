@@ -140,10 +140,19 @@ Status DataExchange::StartReduction(const Bucket& bucket) {
     StartReplicaSum(reduction);
   }
   // While this one runs, the memory of those before it is freed, and their sums over replicas start.
-  Status ended;
-  if (sharding_.divides_gradients() || StateRanks::SizeOf(ranks_.replica) > 1) ended = EndScatters();
+  Status ended = EndEarlierSums();
   reductions_.push_back(std::move(reduction));
   return ended;
+}
+
+Status DataExchange::EndEarlierSums() {
+  if (options_.reduce_in_bf16) {
+    for (Reduction& reduction : reductions_) MR_TRY(EndReplicaSum(reduction));
+  }
+  if (options_.reduce_in_bf16 || sharding_.divides_gradients() || StateRanks::SizeOf(ranks_.replica) > 1) {
+    MR_TRY(EndScatters());
+  }
+  return {};
 }
 
 Status DataExchange::EndScatters() {
@@ -189,7 +198,7 @@ Status DataExchange::EndReplicaSum(Reduction& reduction) {
   if (!options_.reduce_in_bf16) return {};
   const at::Tensor gradients =
       sharding_.divides_state() ? buffer_.OwnedGradients(reduction.bucket.first) : GradientsOf(reduction.bucket);
-  gradients.copy_(reduction.sent);
+  gradients.copy_(std::exchange(reduction.sent, {}));
   return {};
 }
 

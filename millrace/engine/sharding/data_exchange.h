@@ -109,6 +109,9 @@ class DataExchange final : public GroupHooks {
   Status EndReplicaSum(Reduction& reduction);
   /// Waits for the sums over the shard ranks, and starts those over the replicas.
   Status EndScatters();
+  /// Frees what the sums that have started need no longer. In bfloat16, only one bucket's copies then remain of each
+  /// axis: without a bound they would add half of the gradients to the memory of a step.
+  Status EndEarlierSums();
   Status Flush();
 
   // Values.

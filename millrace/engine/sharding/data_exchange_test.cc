@@ -204,11 +204,15 @@ TEST(DataExchange, KeepsWhatTheStagePromises) {
   }
 }
 
-TEST(DataExchange, SendsWhatTheStageNeeds) {
+class SendsWhatTheStageNeeds : public testing::TestWithParam<bool> {};
+
+TEST_P(SendsWhatTheStageNeeds, ByBytes) {
+  const bool bf16 = GetParam();
   for (const int micro_batches : {1, 3}) {
     for (const int zero : {0, 1, 2, 3}) {
       OnThreads(2, [&](Collective& world) {
         TrainingLayout layout{.zero = zero, .micro_batches = micro_batches};
+        layout.exchange.reduce_in_bf16 = bf16;
         (zero > 0 ? layout.mesh.shard : layout.mesh.replica) = 2;
         const auto traffic = std::make_shared<Traffic>();
         RankTrainer trainer(world, {.optimizer = kAdamw}, layout,
@@ -220,9 +224,11 @@ TEST(DataExchange, SendsWhatTheStageNeeds) {
         const std::int64_t gathered = bytes(Traffic::kAllGather);
         trainer.Step(2);
         const ParameterBuffer& buffer = trainer.model->buffer();
-        const std::int64_t all = 4 * buffer.size();
-        EXPECT_EQ(bytes(Traffic::kAllReduce) - reduced, zero == 0 ? all : 0);
-        EXPECT_EQ(bytes(Traffic::kReduceScatter) - scattered, zero == 0 ? 0 : zero == 1 ? all : micro_batches * all);
+        const std::int64_t all = 4 * buffer.size(), gradients = bf16 ? all / 2 : all;
+        EXPECT_EQ(bytes(Traffic::kAllReduce) - reduced, zero == 0 ? gradients : 0);
+        EXPECT_EQ(bytes(Traffic::kReduceScatter) - scattered, zero == 0   ? 0
+                                                              : zero == 1 ? gradients
+                                                                          : micro_batches * gradients);
         // Values that one pass has used last and the next one uses first stay: of the head, and between micro-batches
         // of the embedding.
         const std::int64_t head = 4 * buffer.groups().back().size(), embedding = 4 * buffer.groups().front().size();
@@ -232,6 +238,9 @@ TEST(DataExchange, SendsWhatTheStageNeeds) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Reduce, SendsWhatTheStageNeeds, testing::Bool(),
+                         [](const auto& info) { return info.param ? "bf16" : "f32"; });
 
 TEST(DataExchange, EvaluationBetweenStepsChangesNothing) {
   for (const int zero : {0, 1, 2, 3}) {
