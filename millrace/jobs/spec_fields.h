@@ -283,6 +283,9 @@ void VisitParallel(Visitor& v, ParallelSpec& parallel) {
   VisitPlacement(v, "placement", options.placement);
   v.Word("optimize", parallel.optimize, {{"speed", "memory"}, {}});
   v.OptionalNumber("memory_weight", parallel.memory_weight, 0, 1);
+  VisitWordOf(
+      v, "reduce", options.reduce_in_bf16, {{"f32", "bf16"}, {}}, [](bool bf16) { return bf16 ? "bf16" : "f32"; },
+      [](const std::string& word) { return word == "bf16"; });
   if (parallel.automatic) {
     for (const std::string_view key : kChosenKeys)
       v.Refused(key, Code::kInvalidArgument, "leave it out: layout auto chooses it");

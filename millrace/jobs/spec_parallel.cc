@@ -7,7 +7,7 @@ namespace millrace::jobs {
 namespace {
 
 constexpr std::string_view kSageMaker = "SageMaker's model-parallel library", kTitan = "torchtitan",
-                           kMegatron = "Megatron-LM", kDeepSpeed = "DeepSpeed";
+                           kMegatron = "Megatron-LM", kDeepSpeed = "DeepSpeed", kNvidiaBert = "NVIDIA's BERT";
 constexpr std::string_view kNoContext = "leave it out; sequences are not divided among ranks by this version",
                            kNoExperts = "leave it out; there are no experts in the models of this version",
                            kAlwaysOverlaps = "leave it out; gradients are always summed during the backward pass";
@@ -25,6 +25,7 @@ constexpr ForeignWord kWords[] = {
     {"data_parallel_replicate_degree", kTitan, "write shard: data-parallel ranks divided by it"},
     {"data_parallel_shard_degree", kTitan, "write zero: 3 and shard"},
     {"fsdp_reshard_after_forward", kTitan, "write reshard: true or false"},
+    {"mixed_precision_reduce", kTitan, "write reduce: f32 or bf16"},
     {"enable_async_tensor_parallel", kTitan, "leave it out"},
     {"disable_loss_parallel", kTitan, "leave it out; the loss is always divided as the head is"},
     {"pipeline_parallel_schedule", kTitan, "write schedule"},
@@ -52,13 +53,18 @@ constexpr ForeignWord kWords[] = {
     {"recompute_num_layers", kMegatron, "write recompute: full and recompute_every"},
     {"overlap_grad_reduce", kMegatron, kAlwaysOverlaps},
     {"overlap_param_gather", kMegatron, "leave it out; weights are always gathered ahead"},
-    {"accumulate_allreduce_grads_in_fp32", kMegatron, "leave it out; gradients are always float32"},
+    {"accumulate_allreduce_grads_in_fp32", kMegatron, "leave it out; gradients are always added up in float32"},
+    {"grad_reduce_in_bf16", kMegatron, "write reduce: bf16"},
     {"micro_batch_size", kMegatron, "write train.micro_batch"},
     {"global_batch_size", kMegatron, "write train.global_batch"},
     {"context_parallel_size", kMegatron, kNoContext},
     {"expert_model_parallel_size", kMegatron, kNoExperts},
     {"zero_optimization", kDeepSpeed, "write zero: 0, 1, 2 or 3"},
     {"zero_stage", kDeepSpeed, "write zero: 0, 1, 2 or 3"},
+    {"communication_data_type", kDeepSpeed, "write reduce: f32 or bf16"},
+    {"allreduce_post_accumulation", kNvidiaBert,
+     "leave it out; with zero 0 and 1 gradients are always summed once a step"},
+    {"allreduce_post_accumulation_fp16", kNvidiaBert, "write reduce: bf16"},
 };
 
 }  // namespace

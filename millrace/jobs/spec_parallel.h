@@ -13,8 +13,8 @@ struct ForeignWord {
   std::string_view advice;   ///< what to write instead
 };
 
-/// Returns the words of torchtitan, Megatron-LM and DeepSpeed, and those of SageMaker's model-parallel library that are
-/// not read as keys of ours. docs/guide/job-file.md has the same table. Valid as long as the process.
+/// Returns the words of torchtitan, Megatron-LM, DeepSpeed and NVIDIA's BERT, and those of SageMaker's model-parallel
+/// library that are not read as keys of ours. docs/guide/job-file.md has the same table. Valid as long as the process.
 std::span<const ForeignWord> ForeignParallelWords();
 
 /// Returns the word that a key is, or null. Dashes count as underscores, and leading ones do not count: so a flag of a

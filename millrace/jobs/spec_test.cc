@@ -286,6 +286,7 @@ void SetRandomLayout(Random& random, Spec& s) {
   engine::ParallelOptions& options = parallel.options;
   const int microbatches = static_cast<int>(1 + random.Below(8));
   options.placement = Pick<std::string>(random, {"cluster", "spread", "PDT"});
+  options.reduce_in_bf16 = random.Below(2) == 0;
   parallel.optimize = Pick<std::string>(random, {"speed", "memory"});
   if (random.Below(3) == 0) parallel.memory_weight = random.Uniform();
   parallel.automatic = random.Below(4) == 0;

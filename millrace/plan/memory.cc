@@ -6,7 +6,8 @@
 namespace millrace::plan {
 namespace {
 
-constexpr std::int64_t kGradientBytes = 4, kStateBytes = 4;
+constexpr std::int64_t kGradientBytes = 4, kStateBytes = 4, kSentBytes = 2;
+constexpr std::int64_t kBucketElements = (8 << 20) / kGradientBytes;  // engine::DataExchangeOptions
 
 std::int64_t Part(std::int64_t all, std::int64_t ranks) { return (all + ranks - 1) / ranks; }
 
@@ -37,7 +38,12 @@ MemoryUse MemoryOf(const TrainingSetup& setup, const Layout& layout, const Layou
     const std::int64_t parts = layout.options.reshard ? std::min(all, 2 * share.largest_part) : all;
     use[MemoryKind::kGathered] += parts * element;
   }
-  if (zero >= 2) use[MemoryKind::kGathered] += std::min(all, 2 * share.largest_part) * kGradientBytes;
+  if (zero >= 2) {
+    use[MemoryKind::kGathered] += std::min(all, 2 * share.largest_part) * kGradientBytes;
+  } else if (layout.options.reduce_in_bf16 && layout.data_ranks() > 1) {
+    // Copies of two buckets that travel; from stage 2 on, they take the place of the gradients themselves.
+    use[MemoryKind::kGathered] += std::min(all, 2 * std::max(share.largest_part, kBucketElements)) * kSentBytes;
+  }
 
   const double in_flight = MicrobatchesInFlight(layout, share.rank);
   const double of_weights = MicrobatchesOfWeights(layout, share.rank);

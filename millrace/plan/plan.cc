@@ -32,12 +32,15 @@ std::string LayoutText(const Layout& layout) {
   if (options.zero > 0) text += fmt::format(", zero {}", options.zero);
   if (options.pipeline > 1) text += fmt::format(", {}", PipelineScheduleName(options.schedule));
   if (options.virtual_stages > 1) text += fmt::format(" with {} stages a rank", options.virtual_stages);
+  if (options.reduce_in_bf16) text += ", reduce bf16";
   if (options.recompute != engine::Recompute::kNone) {
     text += fmt::format(", recompute {}", RecomputeName(options.recompute));
     if (options.recompute_every > 1) text += fmt::format(" every {}", options.recompute_every);
   }
   return text;
 }
+
+std::string_view ReduceName(const engine::ParallelOptions& options) { return options.reduce_in_bf16 ? "bf16" : "f32"; }
 
 Json OptionsJson(const engine::ParallelOptions& options, const engine::MeshShape& shape) {
   return {{"data", shape.replica * shape.shard},
@@ -49,6 +52,7 @@ Json OptionsJson(const engine::ParallelOptions& options, const engine::MeshShape
           {"virtual_stages", options.virtual_stages},
           {"zero", options.zero},
           {"reshard", options.reshard},
+          {"reduce", ReduceName(options)},
           {"recompute", RecomputeName(options.recompute)},
           {"recompute_every", options.recompute_every},
           {"placement", options.placement}};
@@ -97,6 +101,7 @@ std::string LayoutYaml(const Layout& layout) {
   key("zero", options.zero, defaults.zero);
   key("shard", options.shard, defaults.shard);
   key("reshard", options.reshard, options.zero == 3 ? defaults.reshard : options.reshard);
+  key("reduce", ReduceName(options), ReduceName(defaults));
   key("recompute", RecomputeName(options.recompute), RecomputeName(defaults.recompute));
   key("recompute_every", options.recompute_every, defaults.recompute_every);
   key("placement", options.placement, defaults.placement);

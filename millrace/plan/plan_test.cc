@@ -174,6 +174,19 @@ TEST(Traffic, PassesShareWhatIsGathered) {
   EXPECT_LT(scatters(PipelineSchedule::kZeroBubble), scatters(PipelineSchedule::k1F1B));
 }
 
+TEST(Traffic, GradientsInSixteenBitsAreHalf) {
+  const TrainingSetup setup = SetupOf8B(16);
+  for (const ParallelOptions& options : {ParallelOptions{}, {.zero = 1}, {.zero = 3}, {.shard = 8, .zero = 2}}) {
+    ParallelOptions halved = options;
+    halved.reduce_in_bf16 = true;
+    const auto whole = PlanOf(setup, options).traffic, half = PlanOf(setup, halved).traffic;
+    ASSERT_EQ(whole.size(), half.size());
+    for (std::size_t i = 0; i < whole.size(); ++i) {
+      EXPECT_EQ(half[i].bytes, whole[i].purpose == "gradients" ? whole[i].bytes / 2 : whole[i].bytes) << whole[i].axis;
+    }
+  }
+}
+
 TEST(Time, BubblesAreTheSchedules) {
   TrainingSetup setup = SetupOf8B(4);
   setup.global_batch = 16;

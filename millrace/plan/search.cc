@@ -42,7 +42,11 @@ class LayoutSearch {
       for (const bool sequence : {false, true}) {
         for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
           if (sequence && (tensor == 1 || setup_.micro_tokens() % tensor != 0)) continue;
-          TryDivision({.tensor = tensor, .sequence = sequence, .recompute = recompute, .placement = goal_.placement});
+          TryDivision({.tensor = tensor,
+                       .sequence = sequence,
+                       .reduce_in_bf16 = goal_.reduce_in_bf16,
+                       .recompute = recompute,
+                       .placement = goal_.placement});
         }
       }
     }

@@ -12,8 +12,9 @@ namespace millrace::plan {
 ///   (1 - memory_weight) · time / (least time) + memory_weight · memory / (least memory)
 /// among the layouts that fit the memory. Memory is that of the fullest rank.
 struct SearchGoal {
-  double memory_weight = 0;  ///< 0: the fastest, and of equally fast ones that with least memory
-  std::string placement = "cluster";
+  double memory_weight = 0;           ///< 0: the fastest, and of equally fast ones that with least memory
+  std::string placement = "cluster";  ///< of the chosen layout
+  bool reduce_in_bf16 = false;        ///< of the chosen layout
 };
 
 struct SearchResult {

@@ -11,7 +11,7 @@ namespace {
 
 using engine::MeshAxis;
 
-constexpr std::int64_t kFloatBytes = 4;
+constexpr std::int64_t kFloatBytes = 4, kBf16Bytes = 2;
 constexpr std::int64_t kBucketBytes = 8 << 20;  // engine::DataExchangeOptions
 constexpr std::int64_t kSumBytes = 56;          // of a step's losses, labels and flags, over all ranks
 constexpr std::int64_t kNormBytes = 8;          // of the gradient's norm
@@ -100,9 +100,9 @@ class TrafficCounter {
     const std::vector<std::int64_t> groups = Groups();
     const auto count = static_cast<std::int64_t>(groups.size());
     const std::int64_t m = layout_.microbatches, weight = setup_.element_bytes();
+    const std::int64_t gradient = layout_.options.reduce_in_bf16 ? kBf16Bytes : kFloatBytes;
     if (layout_.options.zero == 0) {
-      return Add("data", "gradients", ExchangeKind::kAllReduce, data_, BucketsOf(groups),
-                 share_.elements * kFloatBytes);
+      return Add("data", "gradients", ExchangeKind::kAllReduce, data_, BucketsOf(groups), share_.elements * gradient);
     }
     const RankSpan replica{.ranks = layout_.shape.replica,
                            .per_machine = std::max<std::int64_t>(1, data_.per_machine / shard_.ranks)};
@@ -113,8 +113,8 @@ class TrafficCounter {
       if (layout_.options.zero == 3) passes.gathers = followed.gathers;
     }
     Add("shard", "gradients", ExchangeKind::kReduceScatter, shard_, passes.scatters.operations,
-        passes.scatters.elements * kFloatBytes, layout_.options.zero >= 2 ? m : 1);
-    Add("replica", "gradients", ExchangeKind::kAllReduce, replica, count, share_.elements / parts_ * kFloatBytes);
+        passes.scatters.elements * gradient, layout_.options.zero >= 2 ? m : 1);
+    Add("replica", "gradients", ExchangeKind::kAllReduce, replica, count, share_.elements / parts_ * gradient);
     Add("shard", "weights", ExchangeKind::kAllGather, shard_, passes.gathers.operations,
         passes.gathers.elements * weight, layout_.options.zero == 3 ? m : 1);
   }

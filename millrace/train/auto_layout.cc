@@ -13,8 +13,10 @@ Result<engine::ParallelOptions> Choose(const engine::Collective& world, const Op
   plan::TrainingSetup setup = options.auto_layout->setup;
   setup.model = MR_TRY(plan::ParseModelShape(config.ToJson(), "the model"));
   setup.ranks = world.size();
-  const plan::SearchResult found = MR_TRY(plan::ChooseLayout(
-      setup, machine, {.memory_weight = options.auto_layout->memory_weight, .placement = options.parallel.placement}));
+  const plan::SearchResult found = MR_TRY(plan::ChooseLayout(setup, machine,
+                                                             {.memory_weight = options.auto_layout->memory_weight,
+                                                              .placement = options.parallel.placement,
+                                                              .reduce_in_bf16 = options.parallel.reduce_in_bf16}));
   return found.options;
 }
 
@@ -40,6 +42,7 @@ Result<engine::ParallelOptions> ChooseParallel(engine::Collective& world, const 
                                  .virtual_stages = n[6],
                                  .zero = n[7],
                                  .reshard = n[8] == 1,
+                                 .reduce_in_bf16 = o.reduce_in_bf16,
                                  .recompute = static_cast<engine::Recompute>(n[9]),
                                  .recompute_every = n[10],
                                  .placement = o.placement};

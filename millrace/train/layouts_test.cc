@@ -406,6 +406,33 @@ TEST_F(LayoutsTest, ShareKeyValueHeads) {
   }
 }
 
+TEST_F(LayoutsTest, Bf16ReductionIsClose) {
+  for (const engine::ParallelOptions& parallel :
+       {engine::ParallelOptions{}, {.zero = 1}, {.zero = 2}, {.zero = 3}, {.shard = 2, .zero = 2}, {.tensor = 2}}) {
+    Options options = OptionsOf(0);
+    options.parallel = parallel;
+    const std::string what =
+        fmt::format("reduce zero {} shard {} tensor {}", parallel.zero, parallel.shard, parallel.tensor);
+    SCOPED_TRACE(what);
+    const Ran exact = RunRanks(options, 4);
+    ASSERT_TRUE(exact.outcome) << exact.outcome.error().ToString();
+    options.parallel.reduce_in_bf16 = true;
+    options.checkpoint_url = CheckpointUrl(what);
+    const Ran close = RunRanks(options, 4);
+    ASSERT_TRUE(close.outcome) << close.outcome.error().ToString();
+    for (const auto& [step, loss] : close.losses) EXPECT_NEAR(loss, exact.losses.at(step), 2e-3 * loss) << step;
+    EXPECT_NE(close.losses, exact.losses);
+
+    options.checkpoint_url = CheckpointUrl(what + "stopped");
+    ASSERT_TRUE(RunRanks(options, 4, 7).outcome);
+    const Ran rest = RunRanks(options, 4);
+    ASSERT_TRUE(rest.outcome) << rest.outcome.error().ToString();
+    EXPECT_LT(rest.losses.size(), kSteps);
+    for (const auto& [step, loss] : rest.losses) EXPECT_EQ(loss, close.losses.at(step)) << step;
+    EXPECT_EQ(Tensors(options.checkpoint_url, kSteps), Tensors(CheckpointUrl(what), kSteps));
+  }
+}
+
 TEST_F(LayoutsTest, AreRefusedWithTheArithmetic) {
   struct Refusal {
     int ranks;

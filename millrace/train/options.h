@@ -53,7 +53,7 @@ struct Options {
   double clip_norm = 1;  ///< 0: none
   SpikeOptions spikes;
   engine::ParallelOptions parallel;
-  std::optional<AutoLayout> auto_layout;  ///< the planner chooses `parallel`, all but placement
+  std::optional<AutoLayout> auto_layout;  ///< the planner chooses `parallel`, all but placement, reduce_in_bf16
   std::uint64_t seed = 42;
 
   std::string checkpoint_url;  ///< empty: none are made

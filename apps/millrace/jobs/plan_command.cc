@@ -48,7 +48,9 @@ Result<plan::ModelShape> ModelOf(const Context& context, const jobs::Spec& spec)
 
 plan::SearchGoal GoalOf(const jobs::Spec& spec) {
   const jobs::ParallelSpec& parallel = spec.train.parallel;
-  return {.memory_weight = parallel.WeightOfMemory(), .placement = parallel.options.placement};
+  return {.memory_weight = parallel.WeightOfMemory(),
+          .placement = parallel.options.placement,
+          .reduce_in_bf16 = parallel.options.reduce_in_bf16};
 }
 
 }  // namespace

@@ -40,7 +40,8 @@ struct ParallelOptions {
   /// What the ranks along `shard` divide (Rajbhandari et al. 2019). 1: the optimizer's state; 2: gradients, too;
   /// 3: parameters, too.
   int zero = 0;
-  bool reshard = true;  ///< with zero 3: a block's parameters are freed between its passes
+  bool reshard = true;          ///< with zero 3: a block's parameters are freed between its passes
+  bool reduce_in_bf16 = false;  ///< gradients travel along `data` and `shard` in 16 bits (DataExchangeOptions)
   Recompute recompute = Recompute::kNone;
   int recompute_every = 1;            ///< with kFull: every so many blocks, one is computed again
   std::string placement = "cluster";  ///< Mesh
