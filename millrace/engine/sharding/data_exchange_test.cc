@@ -242,6 +242,80 @@ TEST_P(SendsWhatTheStageNeeds, ByBytes) {
 INSTANTIATE_TEST_SUITE_P(Reduce, SendsWhatTheStageNeeds, testing::Bool(),
                          [](const auto& info) { return info.param ? "bf16" : "f32"; });
 
+/// Counts the sums in bfloat16 that have started and have not been waited for.
+class InFlightCollective final : public Collective {
+ public:
+  InFlightCollective(std::unique_ptr<Collective> inner, int& most) : inner_(std::move(inner)), most_(most) {}
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  Operation StartAllReduce(at::Tensor tensor, Reduction reduction) override {
+    const bool counts = tensor.scalar_type() == at::kBFloat16;
+    return Counted(counts, inner_->StartAllReduce(std::move(tensor), reduction));
+  }
+  Operation StartReduceScatter(at::Tensor mine, at::Tensor all, Reduction reduction) override {
+    const bool counts = all.scalar_type() == at::kBFloat16;
+    return Counted(counts, inner_->StartReduceScatter(std::move(mine), std::move(all), reduction));
+  }
+  Operation StartAllGather(at::Tensor all, at::Tensor mine) override {
+    return inner_->StartAllGather(std::move(all), std::move(mine));
+  }
+  Operation StartBroadcast(at::Tensor tensor, int root) override {
+    return inner_->StartBroadcast(std::move(tensor), root);
+  }
+  Operation StartSend(at::Tensor tensor, int to) override { return inner_->StartSend(std::move(tensor), to); }
+  Operation StartReceive(at::Tensor tensor, int from) override { return inner_->StartReceive(std::move(tensor), from); }
+  void Abort(const Error& cause) override { inner_->Abort(cause); }
+  Result<std::unique_ptr<Collective>> Split(std::string name, std::span<const int> members) override {
+    return inner_->Split(std::move(name), members);
+  }
+
+ private:
+  class CountedOperation final : public Pending {
+   public:
+    CountedOperation(int& in_flight, Operation inner) : in_flight_(in_flight), inner_(std::move(inner)) {}
+    Status Wait() override {
+      --in_flight_;
+      return inner_->Wait();
+    }
+
+   private:
+    int& in_flight_;
+    const Operation inner_;
+  };
+
+  Operation Counted(bool counts, Operation operation) {
+    if (!counts) return operation;
+    most_ = std::max(most_, ++in_flight_);
+    return std::make_unique<CountedOperation>(in_flight_, std::move(operation));
+  }
+
+  const std::unique_ptr<Collective> inner_;
+  int& most_;
+  int in_flight_ = 0;
+};
+
+TEST(DataExchange, FewBf16CopiesExistAtOnce) {
+  for (const MeshShape mesh : {MeshShape{.replica = 2}, {.shard = 2}, {.replica = 2, .shard = 2}}) {
+    for (const int zero : {0, 1, 2, 3}) {
+      if ((zero > 0) != (mesh.shard > 1)) continue;
+      OnThreads(static_cast<int>(mesh.ranks()), [&](Collective& world) {
+        TrainingLayout layout{.zero = zero, .mesh = mesh, .micro_batches = 2};
+        layout.exchange = {.reduce_in_bf16 = true, .bucket_bytes = 1};  // a bucket for each of the groups
+        int most[] = {0, 0}, wrapped = 0;
+        RankTrainer trainer(world, {.optimizer = kSgd}, layout, [&](RankTrainer::Group group) {
+          int& count = most[wrapped++];
+          return group ? std::make_unique<InFlightCollective>(std::move(group), count) : nullptr;
+        });
+        ASSERT_GT(trainer.model->buffer().groups().size(), 2);
+        for (int step = 0; step < 2; ++step) trainer.Step(step);
+        EXPECT_EQ(most[0], mesh.shard > 1 ? 2 : 0) << "along shard, zero " << zero;
+        EXPECT_EQ(most[1], mesh.replica > 1 ? 2 : 0) << "along replica, zero " << zero;
+      });
+    }
+  }
+}
+
 TEST(DataExchange, EvaluationBetweenStepsChangesNothing) {
   for (const int zero : {0, 1, 2, 3}) {
     OnThreads(2, [&](Collective& world) {
