@@ -3,7 +3,7 @@
 
 #include <ATen/ATen.h>
 
-#include "millrace/engine/ops/exchange/exchange.h"
+#include "millrace/engine/ops/exchange/divided_linear.h"
 #include "millrace/engine/ops/linear.h"
 #include "millrace/engine/parameters/parameter_buffer.h"
 
@@ -26,22 +26,14 @@ class Linear {
 
   at::Tensor Forward(const ops::LayerInput& x) const {
     if (division_ == LinearDivision::kNone) return ops::Linear(x, *weight_, *bias_);
-    if (division_ == LinearDivision::kColumns) return ops::Linear(Entered(x), *weight_, *bias_);
-    const at::Tensor sum = ops::LeaveDividedLayer(ops::Linear(x, *weight_), ranks_);
+    if (division_ == LinearDivision::kColumns) return ops::ColumnLinear(x, *weight_, *bias_, ranks_);
+    const at::Tensor sum = ops::RowLinear(x, *weight_, ranks_);
     return bias_->defined() ? ops::AddBias(sum, *bias_) : sum;  // once, not by every rank
   }
   const Weight& weight() const { return *weight_; }
   const Weight& bias() const { return *bias_; }  ///< undefined if there is none
 
  private:
-  /// Returns x as this rank's part of the layer takes it. If the backward pass computes x again, it also repeats the
-  /// exchange between the ranks.
-  ops::LayerInput Entered(const ops::LayerInput& x) const {
-    at::Tensor entered = ops::EnterDividedLayer(x.value, ranks_);
-    if (!x.again) return entered;
-    return {std::move(entered), [again = x.again, ranks = ranks_] { return ops::EnterDividedLayer(again(), ranks); }};
-  }
-
   WeightHandle weight_, bias_;
   LinearDivision division_ = LinearDivision::kNone;
   TensorRanks ranks_;

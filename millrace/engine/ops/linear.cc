@@ -8,7 +8,14 @@
 #include "millrace/engine/ops/reference.h"
 
 namespace millrace::engine::ops {
-namespace {
+
+at::Tensor LinearForward(const at::Tensor& x, const Weight& weight, const Weight& bias) {
+  return Product(x.detach(), weight.value.detach().t(), bias.defined() ? bias.value.detach() : at::Tensor());
+}
+
+at::Tensor LinearInputGradient(const at::Tensor& dout, const Weight& weight) {
+  return Product(dout, weight.value.detach());
+}
 
 void AddLinearGradients(const at::Tensor& x, const Weight& weight, const Weight& bias, const at::Tensor& dout) {
   AddProduct(weight.gradient, dout.t(), x);
@@ -18,16 +25,18 @@ void AddLinearGradients(const at::Tensor& x, const Weight& weight, const Weight&
   }
 }
 
+namespace {
+
 at::Tensor FusedLinear(const LayerInput& input, const Weight& weight, const Weight& bias) {
   const at::Tensor& x = input.value;
-  at::Tensor out = Product(x.detach(), weight.value.detach().t(), bias.defined() ? bias.value.detach() : at::Tensor());
+  at::Tensor out = LinearForward(x, weight, bias);
   if (Recording({x, weight.value})) {
     const at::Tensor kept = input.again ? at::Tensor() : x.detach();
     Connect("Linear", {x, weight.value, bias.value}, {out},
             [kept, again = input.again, weight, bias](TensorList&& gradients) {
               const at::Tensor& dout = gradients[0];
               RunOrDefer([=] { AddLinearGradients(kept.defined() ? kept : again(), weight, bias, dout); });
-              return TensorList{Product(dout, weight.value.detach()), at::Tensor(), at::Tensor()};
+              return TensorList{LinearInputGradient(dout, weight), at::Tensor(), at::Tensor()};
             });
   }
   return out;

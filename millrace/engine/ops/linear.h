@@ -23,6 +23,14 @@ struct LayerInput {
 /// [N, out].
 at::Tensor Linear(const LayerInput& x, const Weight& weight, const Weight& bias = {});
 
+/// The passes of Linear() without autograd, for ops that exchange between them.
+/// x·weight^T + bias: [N, out].
+at::Tensor LinearForward(const at::Tensor& x, const Weight& weight, const Weight& bias);
+/// The gradient of x, from that of the output [N, out]: [N, in], in memory of its own.
+at::Tensor LinearInputGradient(const at::Tensor& dout, const Weight& weight);
+/// Adds to the gradients of the weight and of the bias, if that is defined.
+void AddLinearGradients(const at::Tensor& x, const Weight& weight, const Weight& bias, const at::Tensor& dout);
+
 /// Returns x [N, columns] plus a bias [columns].
 at::Tensor AddBias(const at::Tensor& x, const Weight& bias);
 

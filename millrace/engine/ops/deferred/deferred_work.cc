@@ -16,8 +16,10 @@ void DeferredWork::Run() {
 DeferScope::DeferScope(DeferredWork& into) : outer_(std::exchange(deferring_into, &into)) {}
 DeferScope::~DeferScope() { deferring_into = outer_; }
 
+bool IsDeferring() { return deferring_into != nullptr; }
+
 void RunOrDefer(std::function<void()> work) {
-  if (deferring_into == nullptr) {
+  if (!IsDeferring()) {
     work();
   } else {
     deferring_into->work_.push_back(std::move(work));

@@ -34,5 +34,7 @@ class DeferScope {
 /// Does `work` now or, in a DeferScope, later. For what no other gradient depends on: an op's backward adds to the
 /// gradient of a weight with it, and reports that.
 void RunOrDefer(std::function<void()> work);
+/// Returns whether RunOrDefer() on this thread puts work off.
+bool IsDeferring();
 
 }  // namespace millrace::engine::ops
