@@ -9,9 +9,10 @@
 namespace millrace::engine::ops {
 namespace {
 
-/// The number of blocks in which rows are summed. It does not depend on the number of threads, and blocks are added in
-/// order, so that the sum has the same bits on every machine.
-constexpr std::int64_t kNormBlocks = 32;
+/// Rows are summed in at most kNormBlocks blocks of at least kNormBlockRows. Blocks do not depend on the number of
+/// threads and are added in order, so that the sum has the same bits on every machine. With fewer rows in a block, the
+/// sum over blocks would cost as much as the rows.
+constexpr std::int64_t kNormBlocks = 32, kNormBlockRows = 32;
 
 /// What the forward pass keeps of each row.
 struct NormRows {
@@ -25,10 +26,11 @@ at::Tensor NormBackward(const at::Tensor& dout, const at::Tensor& dsum, const No
                         at::Tensor& gradients) {
   const std::int64_t rows = norm.sum.size(0), columns = norm.sum.size(1), width = norm.mean.defined() ? 2 : 1;
   at::Tensor dx = at::empty_like(norm.sum);
-  const std::int64_t block = (rows + kNormBlocks - 1) / kNormBlocks;
-  const at::Tensor partial = at::zeros({kNormBlocks, width * columns}, at::kFloat);
+  const std::int64_t block = std::max(kNormBlockRows, (rows + kNormBlocks - 1) / kNormBlocks);
+  const std::int64_t blocks = (rows + block - 1) / block;
+  const at::Tensor partial = at::zeros({blocks, width * columns}, at::kFloat);
   const auto run = [&](const auto& kernel) {
-    at::parallel_for(0, kNormBlocks, 1, [&](std::int64_t begin, std::int64_t end) {
+    at::parallel_for(0, blocks, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t b = begin; b < end; ++b) {
         const cpu::Rows part{std::min(rows, b * block), std::min(rows, (b + 1) * block)};
         kernel.Run(part, Data<float>(partial) + b * width * columns);
