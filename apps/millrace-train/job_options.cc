@@ -73,6 +73,7 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
   options.steps = from.steps;
   options.epochs = from.epochs;
   options.steps_this_run = from.steps_this_run;
+  options.freeze = from.freeze;
   options.optimizer = OptimizerOf(from.optimizer);
   options.schedule = ScheduleOf(from.schedule, from.optimizer.lr);
   options.warmup_proportion = from.schedule.warmup_proportion;

@@ -98,6 +98,7 @@ struct TrainSpec {
   std::optional<std::uint64_t> steps_this_run;  ///< nothing: all that are left
   int global_batch = 8, micro_batch = 1;
   std::string precision = "f32";
+  std::vector<std::string> freeze;  ///< globs over names of parameters that are not trained
   OptimizerSpec optimizer;
   ScheduleSpec schedule;
   LossSpec loss;

@@ -323,6 +323,7 @@ void VisitTrain(Visitor& v, TrainSpec& train, data::Objective& objective) {
   v.Integer("global_batch", train.global_batch, 1, 1 << 24);
   v.Integer("micro_batch", train.micro_batch, 1, 1 << 16);
   v.Word("precision", train.precision, {{"f32", "bf16"}, {"f16", "fp8"}});
+  v.Texts("freeze", train.freeze);
   v.Section("optimizer", [&](auto& s) { VisitOptimizer(s, train.optimizer); });
   v.Section("schedule", [&](auto& s) { VisitSchedule(s, train.schedule); });
   v.Section("loss", [&](auto& s) {

@@ -197,6 +197,7 @@ TEST(Spec, RefusesWithASentence) {
       Refusal{"train.optimizer={name: lamb, nesterov: true}", kInvalid, "lamb has no nesterov"},
       Refusal{"train.optimizer={name: sgd, betas: [0.9, 0.99]}", kInvalid, "sgd has no betas"},
       Refusal{"train.optimizer={name: sgd, momentum: 0, nesterov: true}", kInvalid, "momentum above 0"},
+      Refusal{"train.freeze=bias", kInvalid, "list"},
       Refusal{"train.optimizer.no_decay=bias", kInvalid, "list"},
       Refusal{"train.optimizer.no_decay=[\"\"]", kInvalid, "empty"},
       Refusal{"train.schedule.name=wsdd", kInvalid, "inverse_sqrt"},
@@ -373,6 +374,7 @@ Spec RandomSpec(Random& random) {
   SetRandomLayout(random, s);
   s.train.precision = Pick<std::string>(random, {"f32", "bf16"});
   if (random.Below(2) == 0) s.train.steps_this_run = 1 + random.Below(1000);
+  for (std::uint64_t i = random.Below(3); i > 0; --i) s.train.freeze.push_back("*" + RandomText(random));
   SetRandomOptimizer(random, s.train.optimizer);
   SetRandomSchedule(random, s.train.optimizer.lr, s.train.schedule);
   s.train.loss.label_smoothing = RandomNumber(random, 0, 0.5);

@@ -12,7 +12,8 @@ constexpr std::int64_t kAlign = 16;  // elements: engine::ParameterBuffer starts
 constexpr std::int64_t kChunkLogits = 12 << 20;  // engine/ops/cross_entropy.cc makes about so many logits at a time
 constexpr std::int64_t kLeastChunkRows = 64;
 constexpr std::int64_t kFloat = 4, kIndex = 8;  // bytes
-constexpr std::int64_t kNormBlocks = 32;        // engine/ops/norm.cc sums gradients of weights in so many parts
+constexpr std::int64_t kNormBlocks = 32;        // engine/ops/norm.cc sums gradients of weights in so many parts at most
+constexpr std::int64_t kNormBlockRows = 32;     // and each part has so many rows at least
 constexpr double kAttentionRate = 0.5;          // of the rate of large products
 
 /// Adds up one part's costs, layer by layer.
@@ -69,7 +70,8 @@ class PartCounter {
       case Kind::kNorm:
         Keep(rows_ * layer.in * bytes_ + rows_ * kFloat * (layer.bias ? 2 : 1));
         GoBack((IsPreNorm() ? 3 : 2) * rows_ * layer.in * bytes_ +
-               kNormBlocks * layer.in * (layer.bias ? 2 : 1) * kFloat);
+               std::min(kNormBlocks, (rows_ + kNormBlockRows - 1) / kNormBlockRows) * layer.in * (layer.bias ? 2 : 1) *
+                   kFloat);
         Pass(4 * rows_ * layer.in);
         break;
       case Kind::kHeadNorm: {

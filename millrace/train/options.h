@@ -47,8 +47,9 @@ struct Options {
   std::optional<double> epochs;
   std::optional<std::uint64_t> steps_this_run;  ///< stop after so many steps; the schedule keeps its length
   engine::OptimizerOptions optimizer;
-  engine::Schedule schedule;     ///< its total_steps is computed
-  double warmup_proportion = 0;  ///< of all steps; if it is not 0, schedule.warmup_steps is computed
+  std::vector<std::string> freeze;  ///< globs over names of parameters that are not trained
+  engine::Schedule schedule;        ///< its total_steps is computed
+  double warmup_proportion = 0;     ///< of all steps; if it is not 0, schedule.warmup_steps is computed
   engine::ops::LossOptions loss;
   double clip_norm = 1;  ///< 0: none
   SpikeOptions spikes;

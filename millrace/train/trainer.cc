@@ -118,7 +118,7 @@ Status Trainer::Prepare() {
   MR_TRY(OpenData());
   MR_TRY(OpenModel());
   MR_TRY(Resume());
-  exchange_->ShareValues();  // ranks read what they own
+  exchange_->ShareValues(engine::ChangedValues::kAll);  // ranks read what they own
   MR_TRY(OpenTelemetry());
   const data::Loader::Options loader{.rank = layout_->data_rank(),
                                      .ranks = layout_->data_ranks(),
@@ -216,7 +216,10 @@ Status Trainer::OpenModel() {
 /// Makes this rank's share of the model, with weights of `source` if there is one, and its optimizer.
 Status Trainer::MakeModel(const std::shared_ptr<const engine::ModelConfig>& config,
                           std::optional<checkpoint::ModelSource>& source) {
-  model_ = MR_TRY(engine::MakeModel(config, options_.precision, at::kCPU, options_.seed, layout_->ShareOf(*config)));
+  engine::ModelShare share = layout_->ShareOf(*config);
+  share.freeze = options_.freeze;
+  model_ = MR_TRY(engine::MakeModel(config, options_.precision, at::kCPU, options_.seed, std::move(share)));
+  MR_TRY(engine::CheckGlobs("train.freeze", model_->buffer(), options_.freeze, layout_->state()));
   model_->SetRecompute(layout_->options().recompute, layout_->options().recompute_every);
   if (source) {
     std::vector<std::string> absent;
@@ -473,7 +476,7 @@ Result<StepReport> Trainer::Step(bool stop_here, Sums& all) {
   MR_TRY(engine::CatchTorch("optimizer step", [&] {
     optimizer_->Step(report.lr, scale * engine::ClipScale(report.grad_norm, options_.clip_norm));
   }));
-  exchange_->ShareValues();
+  exchange_->ShareValues(engine::ChangedValues::kTrained);
   ++step_;
   return report;
 }
@@ -491,7 +494,7 @@ Status Trainer::EndSpike(StepReport& report) {
   if (!resumed) return {};  // there is none yet: the step is left out
   // The loader stands behind the samples since that checkpoint, so that others follow.
   MR_TRY(TakeState(*resumed));
-  exchange_->ShareValues();
+  exchange_->ShareValues(engine::ChangedValues::kAll);
   report.went_back = step_;
   constexpr int kMost = 8;
   if (++went_back_[step_] > kMost) {

@@ -41,7 +41,7 @@ Status SumOverTensorRanks(ParameterBuffer& buffer, const StateRanks& ranks) {
   std::vector<std::int64_t> places(all.size(), -1);
   std::int64_t elements = 0;
   for (std::size_t i = 0; i < all.size(); ++i) {
-    if (!all[i].partial_gradient) continue;
+    if (!all[i].partial_gradient || !all[i].trainable) continue;
     const int holders = all[i].Holders(ranks.tensor.size());
     places[i] = elements + ranks.tensor.rank() / holders * all[i].elements();
     elements += ranks.tensor.size() / holders * all[i].elements();
@@ -51,11 +51,11 @@ Status SumOverTensorRanks(ParameterBuffer& buffer, const StateRanks& ranks) {
   const auto place = [&](const OwnedPiece& piece) {
     return flat.narrow(0, places[piece.parameter] + piece.first, piece.elements());
   };
-  for (const OwnedPiece& piece : buffer.owned_pieces()) {
+  for (const OwnedPiece& piece : buffer.trained_pieces()) {
     if (places[piece.parameter] >= 0) place(piece).copy_(piece.gradients);
   }
   MR_TRY(ranks.stage->AllReduce(flat));
-  for (const OwnedPiece& piece : buffer.owned_pieces()) {
+  for (const OwnedPiece& piece : buffer.trained_pieces()) {
     if (places[piece.parameter] >= 0) piece.gradients.copy_(place(piece));
   }
   return {};
@@ -64,7 +64,7 @@ Status SumOverTensorRanks(ParameterBuffer& buffer, const StateRanks& ranks) {
 /// Both stages divide a parameter that they share alike, because it has a group of its own.
 Status SumOverTiedStages(ParameterBuffer& buffer, const StateRanks& ranks) {
   if (ranks.tied == nullptr) return {};
-  for (const OwnedPiece& piece : buffer.owned_pieces()) {
+  for (const OwnedPiece& piece : buffer.trained_pieces()) {
     if (buffer.parameters()[piece.parameter].shared_by_stages) MR_TRY(ranks.tied->AllReduce(piece.gradients));
   }
   return {};
@@ -83,7 +83,7 @@ double GradientNorm(const ParameterBuffer& buffer, double scale, const StateRank
   if (std::ranges::all_of(buffer.parameters(), [&](const auto& parameter) { return ranks.Counts(parameter); })) {
     for (const OwnedSpan& span : buffer.owned_spans()) squares += SquaresOf(span.gradients);
   } else {
-    for (const OwnedPiece& piece : buffer.owned_pieces()) {
+    for (const OwnedPiece& piece : buffer.trained_pieces()) {
       if (ranks.Counts(buffer.parameters()[piece.parameter])) squares += SquaresOf(piece.gradients);
     }
   }

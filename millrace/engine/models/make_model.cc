@@ -14,7 +14,7 @@ Result<std::unique_ptr<Model>> MakeModel(std::shared_ptr<const ModelConfig> conf
     return Fail(Code::kUnsupported, "a model computes in F32 or BF16, not {}", ScalarTypeName(dtype));
   }
   return CatchTorch("creating the model", [&]() -> std::unique_ptr<Model> {
-    auto buffer = std::make_unique<ParameterBuffer>(share.sharding);
+    auto buffer = std::make_unique<ParameterBuffer>(share.sharding, std::move(share.freeze));
     if (share.stages.empty()) share.stages = DivideModel(*config, 1);
     const bool both_ends = share.stages.front().embeds && share.stages.back().predicts;
     LayerFactory make(*buffer, config->initializer_range(), share.ranks, both_ends);

@@ -139,6 +139,8 @@ at::Tensor Model::Forward(std::size_t stage, const ModelBatch& batch, const at::
     const PartHooks hooks(*buffer_, embedding_group_);
     hooks.BeforeForward();
     x = Embed(batch.inputs, batch.segments, *context);
+    // Autograd passes all parts also behind a frozen embedding, so that hooks see the same passes.
+    if (at::GradMode::is_enabled() && buffer_->has_gradients() && !Learns(x)) x.residual.set_requires_grad(true);
     hooks.AfterForward();
     if (hooks && Learns(x)) x = OnBackward("BeginningOfEmbedding", x, [hooks] { hooks.BeforeBackward(); });
   }

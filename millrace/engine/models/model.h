@@ -48,9 +48,10 @@ struct ModelBatch {
 
 /// What a rank has of a model.
 struct ModelShare {
-  TensorRanks ranks = {};               ///< that divide each layer
-  std::vector<ModelStage> stages = {};  ///< this rank's, in order; empty: the whole model
-  Sharding sharding = {};               ///< what it keeps of their parameters
+  TensorRanks ranks = {};                ///< that divide each layer
+  std::vector<ModelStage> stages = {};   ///< this rank's, in order; empty: the whole model
+  Sharding sharding = {};                ///< what it keeps of their parameters
+  std::vector<std::string> freeze = {};  ///< globs over names: these parameters are not trained
 };
 
 /// The hidden states [N, hidden] between two parts of a model: residual + delta. The next norm adds them up. With

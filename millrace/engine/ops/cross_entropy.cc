@@ -19,7 +19,7 @@ constexpr std::int64_t kLeastChunkRows = 64;
 
 struct LossAndGradients {
   double loss = 0;
-  at::Tensor dx, dhead, dbias;  ///< undefined unless asked for; dhead and dbias are float32
+  at::Tensor dx, dhead, dbias;  ///< undefined unless asked for or frozen; dhead and dbias are float32
 };
 
 /// Computes the loss of a chunk's rows from its logits. Adds the rows' losses in double.
@@ -98,8 +98,8 @@ LossAndGradients LossByChunks(const at::Tensor& x, const at::Tensor& head, const
   LossAndGradients result;
   if (gradients) {
     result.dx = at::empty_like(x);
-    result.dhead = at::zeros(head.sizes(), at::kFloat);
-    if (bias.defined()) result.dbias = at::zeros(bias.sizes(), at::kFloat);
+    if (head.requires_grad()) result.dhead = at::zeros(head.sizes(), at::kFloat);
+    if (bias.defined() && bias.requires_grad()) result.dbias = at::zeros(bias.sizes(), at::kFloat);
   }
   const at::Tensor losses = at::empty({rows}, at::kDouble);
   // From the whole vocabulary, so that ranks that divide it have the same chunks.
@@ -111,8 +111,8 @@ LossAndGradients LossByChunks(const at::Tensor& x, const at::Tensor& head, const
     chunk_loss(logits, label + begin, Data<double>(losses) + begin, gradients);
     if (!gradients) continue;
     ProductInto(result.dx.narrow(0, begin, count), logits, head);
-    AddProduct(result.dhead, logits.t(), part);
-    if (bias.defined()) result.dbias.add_(logits.sum(0, /*keepdim=*/false, at::kFloat));
+    if (result.dhead.defined()) AddProduct(result.dhead, logits.t(), part);
+    if (result.dbias.defined()) result.dbias.add_(logits.sum(0, /*keepdim=*/false, at::kFloat));
   }
   const double* each = Data<double>(losses);
   for (std::int64_t row = 0; row < rows; ++row) result.loss += each[row];

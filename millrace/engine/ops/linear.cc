@@ -18,8 +18,8 @@ at::Tensor LinearInputGradient(const at::Tensor& dout, const Weight& weight) {
 }
 
 void AddLinearGradients(const at::Tensor& x, const Weight& weight, const Weight& bias, const at::Tensor& dout) {
-  AddProduct(weight.gradient, dout.t(), x);
-  if (bias.defined()) {
+  if (weight.gradient.defined()) AddProduct(weight.gradient, dout.t(), x);
+  if (bias.gradient.defined()) {
     at::Tensor into = bias.gradient;
     into.add_(dout.sum(0, /*keepdim=*/false, at::kFloat));
   }
@@ -30,12 +30,13 @@ namespace {
 at::Tensor FusedLinear(const LayerInput& input, const Weight& weight, const Weight& bias) {
   const at::Tensor& x = input.value;
   at::Tensor out = LinearForward(x, weight, bias);
-  if (Recording({x, weight.value})) {
-    const at::Tensor kept = input.again ? at::Tensor() : x.detach();
+  if (Recording({x, weight.value, bias.value})) {
+    const bool needs_x = weight.gradient.defined();
+    const at::Tensor kept = needs_x && !input.again ? x.detach() : at::Tensor();
     Connect("Linear", {x, weight.value, bias.value}, {out},
-            [kept, again = input.again, weight, bias](TensorList&& gradients) {
+            [kept, again = needs_x ? input.again : nullptr, weight, bias](TensorList&& gradients) {
               const at::Tensor& dout = gradients[0];
-              RunOrDefer([=] { AddLinearGradients(kept.defined() ? kept : again(), weight, bias, dout); });
+              RunOrDefer([=] { AddLinearGradients(again ? again() : kept, weight, bias, dout); });
               return TensorList{LinearInputGradient(dout, weight), at::Tensor(), at::Tensor()};
             });
   }
@@ -56,7 +57,8 @@ at::Tensor FusedAddBias(const at::Tensor& x, const Weight& bias) {
 
 at::Tensor Linear(const LayerInput& x, const Weight& weight, const Weight& bias) {
   static const auto kernels = OnCpu("Linear", reference::Linear, FusedLinear, FusedLinear);
-  return weight.gradient.defined() ? kernels.For(x.value)(x, weight, bias) : reference::Linear(x, weight, bias);
+  const bool fused = !weight.autograd_adds() && !bias.autograd_adds();
+  return fused ? kernels.For(x.value)(x, weight, bias) : reference::Linear(x, weight, bias);
 }
 
 at::Tensor AddBias(const at::Tensor& x, const Weight& bias) {

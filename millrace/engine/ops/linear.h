@@ -28,7 +28,7 @@ at::Tensor Linear(const LayerInput& x, const Weight& weight, const Weight& bias 
 at::Tensor LinearForward(const at::Tensor& x, const Weight& weight, const Weight& bias);
 /// The gradient of x, from that of the output [N, out]: [N, in], in memory of its own.
 at::Tensor LinearInputGradient(const at::Tensor& dout, const Weight& weight);
-/// Adds to the gradients of the weight and of the bias, if that is defined.
+/// Adds to the gradients of the weight and of the bias, where they are defined. A frozen weight needs no x.
 void AddLinearGradients(const at::Tensor& x, const Weight& weight, const Weight& bias, const at::Tensor& dout);
 
 /// Returns x [N, columns] plus a bias [columns].

@@ -67,6 +67,7 @@ void AddProduct(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b) {
 }
 
 at::Tensor AddOrReturn(const Weight& weight, const at::Tensor& gradient, float scale) {
+  if (!gradient.defined() || (!weight.gradient.defined() && !weight.autograd_adds())) return {};
   if (!weight.gradient.defined()) return (gradient * scale).to(weight.value.scalar_type());
   at::Tensor into = weight.gradient;
   into.add_(gradient, scale);

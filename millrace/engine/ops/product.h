@@ -17,7 +17,8 @@ void ProductInto(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b);
 /// c += a · b, for a dense c [m, n] in float32. Products of bfloat16 are added without rounding to bfloat16.
 void AddProduct(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b);
 
-/// Adds gradient · scale to the weight's gradient, or returns it to autograd.
+/// Adds gradient · scale to the weight's gradient, or returns it to autograd. Does nothing if the gradient is undefined
+/// or the weight is frozen.
 at::Tensor AddOrReturn(const Weight& weight, const at::Tensor& gradient, float scale = 1);
 
 }  // namespace millrace::engine::ops

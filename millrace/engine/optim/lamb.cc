@@ -23,7 +23,7 @@ Lamb::Lamb(ParameterBuffer& parameters, LambOptions options, std::vector<std::st
     if (is_new && parameter.shared_by_stages) tied_.push_back(tensor->second);
   }
   squares_ = at::zeros({static_cast<std::int64_t>(tensors.size()), 2}, at::kDouble);
-  for (const OwnedPiece& piece : parameters.owned_pieces()) {
+  for (const OwnedPiece& piece : parameters.trained_pieces()) {
     const NamedParameter& parameter = parameters.parameters()[piece.parameter];
     for (std::int64_t from = 0; from < piece.elements(); from += kOptimizerBlock) {
       blocks_.push_back({pieces_.size(), from, std::min(kOptimizerBlock, piece.elements() - from)});

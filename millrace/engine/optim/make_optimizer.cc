@@ -20,9 +20,18 @@ std::unique_ptr<Optimizer> Make(ParameterBuffer& parameters, const SgdOptions& m
   return std::make_unique<Sgd>(parameters, method, no_decay);
 }
 
-/// Returns for each glob whether it matches a parameter of any rank.
-Result<at::Tensor> Matches(const ParameterBuffer& parameters, const std::vector<std::string>& globs,
-                           const StateRanks& ranks) {
+/// Fails if no rank has anything to train.
+Status CheckTrained(const ParameterBuffer& parameters, const StateRanks& ranks) {
+  const at::Tensor trained = at::full({1}, parameters.trained_size() > 0 ? 1 : 0, at::kByte);
+  if (ranks.model != nullptr) MR_TRY(ranks.model->AllReduce(trained, Reduction::kMax));
+  if (trained.item<bool>()) return {};
+  return Fail(Code::kInvalidArgument, "all parameters of the model are frozen: nothing is left to train");
+}
+
+}  // namespace
+
+Status CheckGlobs(std::string_view key, const ParameterBuffer& parameters, const std::vector<std::string>& globs,
+                  const StateRanks& ranks) {
   at::Tensor matches = at::zeros({static_cast<std::int64_t>(globs.size())}, at::kByte);
   for (std::size_t i = 0; i < globs.size(); ++i) {
     matches[static_cast<std::int64_t>(i)] =
@@ -30,19 +39,18 @@ Result<at::Tensor> Matches(const ParameterBuffer& parameters, const std::vector<
                             [&](const NamedParameter& parameter) { return GlobMatches(globs[i], parameter.name); });
   }
   if (ranks.model != nullptr && !globs.empty()) MR_TRY(ranks.model->AllReduce(matches, Reduction::kMax));
-  return matches;
+  for (std::size_t i = 0; i < globs.size(); ++i) {
+    if (matches[static_cast<std::int64_t>(i)].item<bool>()) continue;
+    return Fail(Code::kInvalidArgument, "{}: no parameter of the model matches \"{}\"; the first is \"{}\"", key,
+                globs[i], parameters.parameters().front().name);
+  }
+  return {};
 }
-
-}  // namespace
 
 Result<std::unique_ptr<Optimizer>> MakeOptimizer(ParameterBuffer& parameters, const OptimizerOptions& options,
                                                  const StateRanks& ranks) {
-  const at::Tensor matches = MR_TRY(Matches(parameters, options.no_decay, ranks));
-  for (std::size_t i = 0; i < options.no_decay.size(); ++i) {
-    if (matches[static_cast<std::int64_t>(i)].item<bool>()) continue;
-    return Fail(Code::kInvalidArgument, "no_decay: no parameter of the model matches \"{}\"; the first is \"{}\"",
-                options.no_decay[i], parameters.parameters().front().name);
-  }
+  MR_TRY(CheckGlobs("no_decay", parameters, options.no_decay, ranks));
+  MR_TRY(CheckTrained(parameters, ranks));
   return std::visit([&](const auto& method) { return Make(parameters, method, options.no_decay, ranks); },
                     options.method);
 }

@@ -19,10 +19,15 @@ struct OptimizerOptions {
   std::vector<std::string> no_decay = {};  ///< see WeightDecay
 };
 
+/// Checks that each glob matches a parameter of the model, on some rank. All ranks of ranks.model call it.
+/// Errors: kInvalidArgument, with `key` and the glob; kUnavailable if a rank is lost.
+Status CheckGlobs(std::string_view key, const ParameterBuffer& parameters, const std::vector<std::string>& globs,
+                  const StateRanks& ranks);
+
 /// `ranks`: over which LAMB sums the norms of divided parameters. Borrows the groups. All ranks of ranks.model call it.
 /// REQUIRES: as Optimizer.
-/// Errors: kInvalidArgument if a glob of no_decay matches no parameter of the model, on any rank; kUnavailable if a
-/// rank is lost. Throws what libtorch throws.
+/// Errors: those of CheckGlobs() for no_decay; kInvalidArgument if all parameters of the model are frozen. Throws what
+/// libtorch throws.
 Result<std::unique_ptr<Optimizer>> MakeOptimizer(ParameterBuffer& parameters, const OptimizerOptions& options,
                                                  const StateRanks& ranks = {});
 

@@ -17,15 +17,16 @@ double WeightDecay::RateOf(const NamedParameter& parameter) const {
 }
 
 Optimizer::Optimizer(ParameterBuffer& parameters) : parameters_(parameters) {
-  TORCH_CHECK(parameters.owned_spans().front().gradients.defined(), "an optimizer needs a model with gradients");
+  TORCH_CHECK(parameters.has_gradients(), "an optimizer needs a model with gradients");
   if (parameters.dtype() == at::kFloat) return;
-  master_ = at::zeros({parameters.owned_size()}, at::TensorOptions().dtype(at::kFloat).device(parameters.device()));
+  master_ =
+      at::zeros({parameters.owned_trained_size()}, at::TensorOptions().dtype(at::kFloat).device(parameters.device()));
   TakeWeights();
 }
 
 at::Tensor Optimizer::AddState(std::string kind) {
   const auto options = at::TensorOptions().dtype(at::kFloat).device(parameters_.device());
-  state_.push_back({std::move(kind), at::zeros({parameters_.owned_size()}, options)});
+  state_.push_back({std::move(kind), at::zeros({parameters_.owned_trained_size()}, options)});
   return state_.back().values;
 }
 
@@ -46,7 +47,7 @@ std::vector<Optimizer::DecayRun> Optimizer::RunsOf(const WeightDecay& decay) con
     double decay;
   };
   std::vector<Range> ranges;
-  for (const OwnedPiece& piece : parameters_.owned_pieces()) {
+  for (const OwnedPiece& piece : parameters_.trained_pieces()) {
     const double rate = decay.RateOf(parameters_.parameters()[piece.parameter]);
     const std::int64_t end = piece.begin + piece.elements();
     if (!ranges.empty() && ranges.back().span == piece.span && ranges.back().decay == rate) {
@@ -73,13 +74,13 @@ void Optimizer::Step(double lr, double scale) {
 
 void Optimizer::Skip() {
   const at::NoGradGuard no_grad;
-  for (const OwnedPiece& piece : parameters_.owned_pieces()) piece.gradients.zero_();
+  for (const OwnedPiece& piece : parameters_.trained_pieces()) piece.gradients.zero_();
 }
 
 std::vector<NamedState> Optimizer::State() {
   std::vector<NamedState> state;
   const auto add = [&](std::string_view kind, const at::Tensor& all) {
-    for (const OwnedPiece& piece : parameters_.owned_pieces()) {
+    for (const OwnedPiece& piece : parameters_.trained_pieces()) {
       state.push_back({fmt::format("{}/{}", kind, parameters_.parameters()[piece.parameter].name),
                        all.narrow(0, piece.begin, piece.elements()), &piece});
     }
@@ -97,7 +98,9 @@ void Optimizer::TakeWeights() {
   }
 }
 
-bool Optimizer::HasFused() const { return ops::HasFused(parameters_.owned_spans().front().values); }
+bool Optimizer::HasFused() const {
+  return !parameters_.owned_spans().empty() && ops::HasFused(parameters_.owned_spans().front().values);
+}
 
 void Optimizer::RoundMaster(const DecayRun& run) {
   if (!run.master.is_same(run.values)) run.values.copy_(run.master);

@@ -30,9 +30,9 @@ struct WeightDecay {
 };
 
 /// Updates the weights that this rank owns from their gradients. Its state is float32, and there is state for owned
-/// elements only. For models of another type it includes a float32 master copy of the weights. Results do not depend on
-/// the number of threads. One thread at a time.
-/// REQUIRES: the ParameterBuffer has gradients and outlives this object.
+/// elements of trainable parameters only. For models of another type it includes a float32 master copy of the weights.
+/// Results do not depend on the number of threads. One thread at a time. REQUIRES: the ParameterBuffer has gradients
+/// and outlives this object.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -66,7 +66,7 @@ class Optimizer {
   };
 
   explicit Optimizer(ParameterBuffer& parameters);
-  /// Returns a new float32 tensor [parameters.owned_size()] of zeros. State() has it as `kind`.
+  /// Returns a new float32 tensor [parameters.owned_trained_size()] of zeros. State() has it as `kind`.
   at::Tensor AddState(std::string kind);
   /// Returns the owned elements in runs that are as long as possible. A run may include the gaps between parameters,
   /// whose gradients and weights are 0.
@@ -93,7 +93,7 @@ class Optimizer {
   ParameterBuffer& parameters_;
   std::int64_t steps_ = 0;
   std::vector<StateKind> state_;
-  at::Tensor master_;  ///< [parameters.owned_size()] float32; undefined for float32 models
+  at::Tensor master_;  ///< [parameters.owned_trained_size()] float32; undefined for float32 models
 };
 
 /// Returns the factor that scales a gradient of norm `norm` down to `limit`; 1 if it is not longer, or `limit` is 0.

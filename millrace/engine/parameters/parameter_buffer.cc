@@ -7,7 +7,9 @@
 #include <numbers>
 #include <span>
 
+#include "millrace/base/glob.h"
 #include "millrace/base/hash/random.h"
+#include "millrace/engine/errors.h"
 
 namespace millrace::engine {
 namespace {
@@ -70,33 +72,63 @@ void ParameterBuffer::BeginGroup() {
   StartGroup();
   part_ = groups_.size() - 1;
   groups_.back().uses = {part_};
+  open_[0] = open_[1] = std::nullopt;
 }
 
-void ParameterBuffer::StartGroup() {
-  const std::int64_t unit = kAlign * sharding_.parts();
-  if (!groups_.empty()) size_ = groups_.back().end = (size_ + unit - 1) / unit * unit;
-  groups_.push_back({.begin = size_, .end = size_});
+void ParameterBuffer::StartGroup() { groups_.emplace_back(); }
+
+/// Until PlaceGroups(), a group begins at 0.
+std::size_t ParameterBuffer::GroupFor(const ParameterSpec& spec, bool trainable) {
+  std::optional<std::size_t>& open = open_[trainable ? 1 : 0];
+  if (open && !spec.shared_by_stages) return *open;
+  if (groups_.back().end > 0) StartGroup();
+  groups_.back().trainable = trainable;
+  const std::size_t group = groups_.size() - 1;
+  if (spec.shared_by_stages) {
+    open_[0] = open_[1] = std::nullopt;
+  } else {
+    open = group;
+  }
+  return group;
 }
 
 std::size_t ParameterBuffer::Declare(ParameterSpec spec) {
   TORCH_CHECK(!allocated_, "parameters are declared before they are allocated");
   if (groups_.empty()) BeginGroup();
-  const bool is_first = size_ == groups_.back().begin;
-  if (!is_first && (spec.shared_by_stages || parameters_.back().shared_by_stages)) StartGroup();
-  if (!spec.joins_previous) size_ = (size_ + kAlign - 1) / kAlign * kAlign;
+  const bool trainable =
+      std::ranges::none_of(freeze_, [&](const std::string& glob) { return GlobMatches(glob, spec.name); });
+  if (spec.joins_previous && parameters_.back().trainable != trainable) {
+    throw ErrorException(Error(Code::kInvalidArgument, fmt::format("{} and {} are one matrix in memory; freeze both or "
+                                                                   "neither",
+                                                                   parameters_.back().name, spec.name)));
+  }
+  const std::size_t number = GroupFor(spec, trainable);
+  ParameterGroup& group = groups_[number];
+  if (!spec.joins_previous) group.end = (group.end + kAlign - 1) / kAlign * kAlign;
   parameters_.push_back({.name = spec.name,
-                         .begin = size_,
-                         .group = groups_.size() - 1,
+                         .begin = group.end,
+                         .group = number,
                          .transposed = spec.transposed,
                          .partial_gradient = spec.partial_gradient,
                          .shared_by_stages = spec.shared_by_stages,
                          .whole_shape = spec.shape,
                          .slice = spec.slice,
-                         .repeats = spec.repeats});
-  size_ += Product(spec.slice.ShapeOf(spec.shape));
-  groups_.back().end = size_;
+                         .repeats = spec.repeats,
+                         .trainable = trainable});
+  group.end += Product(spec.slice.ShapeOf(spec.shape));
   specs_.push_back(std::move(spec));
   return specs_.size() - 1;
+}
+
+void ParameterBuffer::PlaceGroups() {
+  const std::int64_t unit = kAlign * sharding_.parts();
+  for (ParameterGroup& group : groups_) {
+    const std::int64_t elements = (group.end + unit - 1) / unit * unit;
+    group.begin = std::exchange(size_, size_ + elements);
+    group.end = size_;
+    if (group.trainable) group.trained_begin = std::exchange(trained_size_, trained_size_ + elements);
+  }
+  for (NamedParameter& parameter : parameters_) parameter.begin += groups_[parameter.group].begin;
 }
 
 std::size_t ParameterBuffer::Find(std::string_view name) const {
@@ -116,8 +148,7 @@ WeightHandle ParameterBuffer::Use(std::size_t first, std::size_t count) {
 
 void ParameterBuffer::Allocate(at::ScalarType dtype, at::Device device) {
   TORCH_CHECK(!sharding_.divides_state() || device.is_cpu(), "only parameters on a CPU are divided among ranks");
-  StartGroup();  // ends the last one
-  groups_.pop_back();
+  PlaceGroups();
   allocated_ = true;
   options_ = at::TensorOptions().dtype(dtype).device(device);
   values_ = at::zeros({sharding_.divides_values() ? owned_size() : size_}, options_);
@@ -172,13 +203,15 @@ void ParameterBuffer::InitializeGroup(std::size_t group, std::uint64_t seed) {
 void ParameterBuffer::EnableGradients() {
   if (gradients_.defined()) return;
   const bool divides = sharding_.divides_gradients();
-  gradients_ = at::zeros({divides ? owned_size() : size_}, options_.dtype(at::kFloat));
+  gradients_ = at::zeros({divides ? owned_trained_size() : trained_size_}, options_.dtype(at::kFloat));
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     const ParameterGroup& group = groups_[i];
-    memory_[i].gradients =
-        divides ? TensorWithoutMemory(group.size(), at::kFloat) : gradients_.narrow(0, group.begin, group.size());
+    if (!group.trainable) continue;
+    memory_[i].gradients = divides ? TensorWithoutMemory(group.size(), at::kFloat)
+                                   : gradients_.narrow(0, group.trained_begin, group.size());
   }
   for (NamedParameter& parameter : parameters_) {
+    if (!parameter.trainable) continue;
     const std::int64_t begin = parameter.begin - groups_[parameter.group].begin;
     parameter.gradient =
         GroupGradients(parameter.group).narrow(0, begin, parameter.elements()).view_as(parameter.tensor);
@@ -195,7 +228,7 @@ void ParameterBuffer::MakeViews(WeightUse& use) {
   std::vector<std::int64_t> shape = front.tensor.sizes().vec();
   if (use.count > 1) shape[0] = count / (front.elements() / shape[0]);
   use.weight.value = GroupValues(front.group).narrow(0, begin, count).view(shape);
-  if (!gradients_.defined()) return;
+  if (!gradients_.defined() || !front.trainable) return;
   use.weight.value.set_requires_grad(true);
   use.weight.gradient = GroupGradients(front.group).narrow(0, begin, count).view(shape);
 }
@@ -203,31 +236,33 @@ void ParameterBuffer::MakeViews(WeightUse& use) {
 void ParameterBuffer::MakeOwned() {
   spans_.clear();
   pieces_.clear();
-  if (sharding_.divides_state()) {
-    for (std::size_t i = 0; i < groups_.size(); ++i) {
-      spans_.push_back({groups_[i].begin / sharding_.parts(), OwnedValues(i), OwnedGradients(i)});
-    }
-  } else {
-    spans_.push_back({0, values_, gradients_});
+  const bool by_group = sharding_.divides_state() || trained_size_ < size_;
+  std::vector<std::size_t> span_of(groups_.size(), 0);
+  if (!by_group) spans_.push_back({0, values_, gradients_});
+  for (std::size_t i = 0; by_group && i < groups_.size(); ++i) {
+    if (!groups_[i].trainable) continue;
+    span_of[i] = spans_.size();
+    spans_.push_back({groups_[i].trained_begin / sharding_.parts(), OwnedValues(i), OwnedGradients(i)});
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const NamedParameter& parameter = parameters_[i];
-    const std::size_t span = sharding_.divides_state() ? parameter.group : 0;
-    const OwnedSpan& owned = spans_[span];
-    // Positions in the whole buffer: the span begins at `start`, and [begin, end) is the parameter's part in the span.
-    const std::int64_t start = owned.begin * sharding_.parts() + sharding_.part() * owned.values.numel();
+    const ParameterGroup& group = groups_[parameter.group];
+    const at::Tensor values = OwnedValues(parameter.group), gradients = OwnedGradients(parameter.group);
+    // The first element of the buffer that this rank owns in the group, and the parameter's elements that it owns.
+    const std::int64_t start = group.begin + sharding_.part() * values.numel();
     const std::int64_t begin = std::max(parameter.begin, start);
-    const std::int64_t end = std::min(parameter.begin + parameter.elements(), start + owned.values.numel());
+    const std::int64_t end = std::min(parameter.begin + parameter.elements(), start + values.numel());
     if (begin >= end) continue;
     const auto part = [&](const at::Tensor& all) {
       return all.defined() ? all.narrow(0, begin - start, end - begin) : at::Tensor();
     };
     pieces_.push_back({.parameter = i,
-                       .span = span,
+                       .span = span_of[parameter.group],
                        .first = begin - parameter.begin,
-                       .begin = owned.begin + begin - start,
-                       .values = part(owned.values),
-                       .gradients = part(owned.gradients)});
+                       .begin = group.trainable ? group.trained_begin / sharding_.parts() + begin - start : 0,
+                       .values = part(values),
+                       .gradients = part(gradients),
+                       .trainable = group.trainable});
   }
 }
 
@@ -248,9 +283,10 @@ at::Tensor ParameterBuffer::OwnedValues(std::size_t group) const {
 }
 
 at::Tensor ParameterBuffer::OwnedGradients(std::size_t group) const {
-  if (!gradients_.defined()) return {};
+  if (!gradients_.defined() || !groups_[group].trainable) return {};
   const std::int64_t count = groups_[group].size() / sharding_.parts();
-  if (sharding_.divides_gradients()) return gradients_.narrow(0, groups_[group].begin / sharding_.parts(), count);
+  if (sharding_.divides_gradients())
+    return gradients_.narrow(0, groups_[group].trained_begin / sharding_.parts(), count);
   return GroupGradients(group).narrow(0, sharding_.part() * count, count);
 }
 
@@ -269,7 +305,9 @@ std::int64_t ParameterBuffer::ValueBytes() const {
 std::int64_t ParameterBuffer::GradientBytes() const {
   std::int64_t bytes = MemoryBytes(gradients_);
   if (!sharding_.divides_gradients()) return bytes;
-  for (const GroupMemory& group : memory_) bytes += MemoryBytes(group.gradients);
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    if (groups_[i].trainable) bytes += MemoryBytes(memory_[i].gradients);
+  }
   return bytes;
 }
 

@@ -6,8 +6,11 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <optional>
+#include <ranges>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "millrace/engine/parameters/memory.h"
@@ -38,7 +41,7 @@ struct ParameterSpec {
 struct NamedParameter {
   std::string name;
   at::Tensor tensor;       ///< the slice; shares storage with the model
-  at::Tensor gradient;     ///< float32; undefined until ParameterBuffer::EnableGradients
+  at::Tensor gradient;     ///< float32; undefined until ParameterBuffer::EnableGradients, or if frozen
   std::int64_t begin = 0;  ///< first element in the buffer
   std::size_t group = 0;
   bool transposed = false;
@@ -47,6 +50,7 @@ struct NamedParameter {
   std::vector<std::int64_t> whole_shape = {};
   TensorSlice slice = {};
   int repeats = 1;
+  bool trainable = true;
   std::int64_t elements() const { return tensor.numel(); }
   /// Returns how many of `tensor_ranks` ranks hold the same slice. They are consecutive, and their number divides
   /// `tensor_ranks`.
@@ -54,32 +58,36 @@ struct NamedParameter {
 };
 
 /// Consecutive parameters whose memory comes and goes together: those that one part of a model declares (its embedding,
-/// a block, its head). A parameter that two stages of a pipeline share has a group of its own, so that both stages
-/// divide it alike.
+/// a block, its head). If some of a part's parameters are frozen, they are one group, and the others are another. A
+/// parameter that two stages of a pipeline share has a group of its own, so that both stages divide it alike.
 struct ParameterGroup {
   /// Elements of the buffer. A group has a multiple of 16 · Sharding::parts() elements; zeros fill it up.
   std::int64_t begin = 0, end = 0;
+  bool trainable = true;           ///< false: frozen, with neither gradients nor optimizer state
+  std::int64_t trained_begin = 0;  ///< the first element among those of all trainable groups
   /// For the first group of a part: the groups whose parameters the part uses. These are its own ones and, for a tied
   /// head, that of the embedding. Empty for other groups.
   std::vector<std::size_t> uses = {};
   std::int64_t size() const { return end - begin; }
 };
 
-/// Elements that this rank updates, and that are consecutive in memory: its part of a group, or the whole buffer.
+/// Elements that this rank updates, and that are consecutive in memory: its part of a trainable group, or the whole
+/// buffer.
 /// All spans, one after the other, are the layout of the optimizer's state.
 struct OwnedSpan {
-  std::int64_t begin = 0;  ///< of the first element among all owned ones
+  std::int64_t begin = 0;  ///< of the first element among all that this rank updates
   at::Tensor values;       ///< [n]; always has memory
   at::Tensor gradients;    ///< [n] float32; undefined until EnableGradients
 };
 
-/// The part of one parameter that this rank updates and saves.
+/// The part of one parameter that this rank saves and, unless it is frozen, updates.
 struct OwnedPiece {
   std::size_t parameter = 0;     ///< its number
-  std::size_t span = 0;          ///< which the piece is in
+  std::size_t span = 0;          ///< which the piece is in; 0 if frozen
   std::int64_t first = 0;        ///< first element in the flattened slice of the parameter
-  std::int64_t begin = 0;        ///< first element among all owned ones
-  at::Tensor values, gradients;  ///< [elements]; views of the span's
+  std::int64_t begin = 0;        ///< first element among all that this rank updates; 0 if frozen
+  at::Tensor values, gradients;  ///< [elements]; views of the group's; no gradients if frozen
+  bool trainable = true;
   std::int64_t elements() const { return values.numel(); }
 };
 
@@ -113,7 +121,8 @@ class WeightHandle {
 
 /// Holds the parameters of a model, in the order of their declaration, and their gradients after EnableGradients().
 /// Both are divided into groups alike. A group's values are one contiguous tensor, and so are its gradients. Parameters
-/// start on 64-byte boundaries unless joined; gaps are zero. Gradients are always float32.
+/// start on 64-byte boundaries unless joined; gaps are zero. Gradients are always float32. Parameters whose names match
+/// a glob of `freeze` are frozen: they have no gradients, and nothing updates them.
 ///
 /// A Sharding says what this rank keeps. It owns one of `parts()` equal parts of each group, the part()-th. Without
 /// sharding it owns everything, and all groups are one tensor. With divides_values(), a group's values have memory only
@@ -124,7 +133,8 @@ class WeightHandle {
 /// Cannot be copied or moved: ops keep pointers to it. One thread at a time.
 class ParameterBuffer {
  public:
-  explicit ParameterBuffer(Sharding sharding = {}) : sharding_(sharding) {}
+  explicit ParameterBuffer(Sharding sharding = {}, std::vector<std::string> freeze = {})
+      : sharding_(sharding), freeze_(std::move(freeze)) {}
   ParameterBuffer(const ParameterBuffer&) = delete;
   ParameterBuffer& operator=(const ParameterBuffer&) = delete;
 
@@ -132,7 +142,8 @@ class ParameterBuffer {
   /// groups().size() - 1. Without a call there is one part.
   /// REQUIRES: Allocate() was not called.
   void BeginGroup();
-  /// Adds a parameter and returns its number.
+  /// Adds a parameter and returns its number. Throws ErrorException with kInvalidArgument if it joins another, and only
+  /// one of the two is frozen.
   /// REQUIRES: Allocate() was not called.
   std::size_t Declare(ParameterSpec spec);
   /// Returns the number of the parameter with this name. Throws c10::Error if there is none.
@@ -149,18 +160,21 @@ class ParameterBuffer {
   /// Fills the parameters as their specs say, group by group. Each element depends only on seed, name and index in the
   /// whole tensor, so it is the same under any division among ranks.
   void Initialize(std::uint64_t seed);
-  /// Allocates the gradients that this rank keeps, sets them to zero, and makes the values require grad.
+  /// Allocates the gradients that this rank keeps, sets them to zero, and makes the trainable values require grad.
   void EnableGradients();
 
   const Sharding& sharding() const { return sharding_; }
   at::ScalarType dtype() const { return options_.dtype().toScalarType(); }
   at::Device device() const { return options_.device(); }
   const at::TensorOptions& options() const { return options_; }  ///< of values
-  /// Returns all values [size], or gradients [size] float32 (undefined until EnableGradients).
+  /// Returns all values [size], or the gradients of all trainable groups [trained_size] float32 (undefined until
+  /// EnableGradients).
   /// Throws c10::Error if the sharding divides them.
   at::Tensor values() const;
   at::Tensor gradients() const;
-  std::int64_t size() const { return size_; }  ///< of all groups
+  std::int64_t size() const { return size_; }                  ///< of all groups
+  std::int64_t trained_size() const { return trained_size_; }  ///< of the trainable groups
+  bool has_gradients() const { return gradients_.defined(); }
   const std::vector<ParameterSpec>& specs() const { return specs_; }
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
   const std::vector<ParameterGroup>& groups() const { return groups_; }
@@ -168,19 +182,24 @@ class ParameterBuffer {
   /// What this rank updates and saves. Pieces are in the order of parameters. A parameter of which this rank owns
   /// nothing has no piece, others have one.
   std::int64_t owned_size() const { return size_ / sharding_.parts(); }
+  std::int64_t owned_trained_size() const { return trained_size_ / sharding_.parts(); }
   const std::vector<OwnedSpan>& owned_spans() const { return spans_; }
   const std::vector<OwnedPiece>& owned_pieces() const { return pieces_; }
+  /// The pieces that are not frozen.
+  auto trained_pieces() const { return std::views::filter(pieces_, &OwnedPiece::trainable); }
 
   /// Returns all values of a group [groups()[group].size()], or its gradients. They may have no memory.
   const at::Tensor& GroupValues(std::size_t group) const { return memory_[group].values; }
   const at::Tensor& GroupGradients(std::size_t group) const { return memory_[group].gradients; }
   /// Returns the part of a group that this rank owns. Unless the sharding divides them, it lies in the group's tensor.
   at::Tensor OwnedValues(std::size_t group) const;
-  at::Tensor OwnedGradients(std::size_t group) const;
+  at::Tensor OwnedGradients(std::size_t group) const;  ///< undefined if the group is frozen
   bool HasValues(std::size_t group) const { return MemoryBytes(memory_[group].values) > 0; }
-  bool HasGradients(std::size_t group) const { return MemoryBytes(memory_[group].gradients) > 0; }
+  bool HasGradients(std::size_t group) const {
+    return groups_[group].trainable && MemoryBytes(memory_[group].gradients) > 0;
+  }
   /// Give a group memory, or take it. New values are undefined, new gradients are zero.
-  /// REQUIRES: sharding().divides_values(), or divides_gradients().
+  /// REQUIRES: sharding().divides_values(), or divides_gradients() and the group is trainable.
   void AllocateValues(std::size_t group) { AllocateMemory(memory_[group].values); }
   void FreeValues(std::size_t group) { FreeMemory(memory_[group].values); }
   void AllocateGradients(std::size_t group);
@@ -201,14 +220,18 @@ class ParameterBuffer {
     at::Tensor values, gradients;
   };
   void StartGroup();
+  std::size_t GroupFor(const ParameterSpec& spec, bool trainable);
+  void PlaceGroups();
   void MakeViews(WeightUse& use);
   void MakeOwned();
   void InitializeGroup(std::size_t group, std::uint64_t seed);
 
   const Sharding sharding_;
+  const std::vector<std::string> freeze_;  ///< globs over names
   std::vector<ParameterSpec> specs_;
-  std::int64_t size_ = 0;
-  std::size_t part_ = 0;  ///< the first group of the part that is being declared
+  std::int64_t size_ = 0, trained_size_ = 0;
+  std::size_t part_ = 0;                ///< the first group of the part that is being declared
+  std::optional<std::size_t> open_[2];  ///< the part's groups that take further parameters: frozen, trainable
   bool allocated_ = false;
   at::TensorOptions options_;  ///< of values
   /// All groups, or with divides_values() the owned parts of all groups; gradients likewise.

@@ -42,6 +42,7 @@ bool DataExchange::IsAlone() const { return StateRanks::SizeOf(ranks_.replica) =
 void DataExchange::MakeBuckets() {
   std::int64_t bytes = options_.bucket_bytes;
   for (std::size_t group = groups_.size(); group-- > 0;) {
+    if (!IsTrainable(group)) continue;
     if (sharding_.divides_state() || bytes >= options_.bucket_bytes) {
       buckets_.push_back({.first = group, .last = group});
       bytes = 0;
@@ -98,7 +99,7 @@ Status DataExchange::Flush() {
   }
   MR_TRY(EndScatters());
   for (std::size_t group = groups_.size(); group-- > 0;) {
-    if (sharding_.divides_gradients() && !groups_[group].replicas_summed) {
+    if (sharding_.divides_gradients() && IsTrainable(group) && !groups_[group].replicas_summed) {
       StartReplicaSum(reductions_.emplace_back(Reduction{.bucket = {group, group}}));
     }
   }
@@ -113,15 +114,15 @@ Status DataExchange::Flush() {
 
 at::Tensor DataExchange::GradientsOf(const Bucket& bucket) const {
   if (sharding_.divides_state()) return buffer_.GroupGradients(bucket.first);
-  const std::int64_t begin = buffer_.groups()[bucket.first].begin;
-  return buffer_.gradients().narrow(0, begin, buffer_.groups()[bucket.last].end - begin);
+  const ParameterGroup &first = buffer_.groups()[bucket.first], &last = buffer_.groups()[bucket.last];
+  return buffer_.gradients().narrow(0, first.trained_begin, last.trained_begin + last.size() - first.trained_begin);
 }
 
 Status DataExchange::StartCompleteBuckets() {
   for (; started_ < buckets_.size(); ++started_) {
     const Bucket& bucket = buckets_[started_];
     for (std::size_t group = bucket.first; group <= bucket.last; ++group) {
-      if (!IsComplete(groups_[group])) return {};
+      if (IsTrainable(group) && !IsComplete(groups_[group])) return {};
     }
     MR_TRY(StartReduction(bucket));
   }
@@ -204,9 +205,10 @@ Status DataExchange::EndReplicaSum(Reduction& reduction) {
 
 // Values.
 
-void DataExchange::ShareValues() {
+void DataExchange::ShareValues(ChangedValues changed) {
   if (!sharding_.divides_state()) return;
   for (std::size_t group = 0; group < groups_.size(); ++group) {
+    if (changed == ChangedValues::kTrained && !IsTrainable(group)) continue;
     groups_[group].gather.reset();  // waits
     if (sharding_.divides_values()) {
       buffer_.FreeValues(group);
@@ -278,7 +280,7 @@ void DataExchange::BeforeBackward(std::size_t group) {
   TORCH_CHECK(in_step_, "a backward pass runs outside of a step");
   ++groups_[group].open_backwards;
   ThrowIfFailed(BringValues(group));
-  if (!sharding_.divides_gradients()) return;
+  if (!sharding_.divides_gradients() || !IsTrainable(group)) return;
   // Those of the micro-batch before may still be on their way.
   for (Reduction& reduction : reductions_) {
     if (reduction.bucket.first == group) ThrowIfFailed(EndScatter(reduction));
@@ -292,6 +294,7 @@ void DataExchange::AfterBackward(std::size_t group) {
   LetValuesGo(group, options_.reshard || state.forwards_ahead == 0);
   ++state.backwards;
   --state.open_backwards;
+  if (!IsTrainable(group)) return;
   if (!sharding_.divides_gradients()) {
     ThrowIfFailed(StartCompleteBuckets());
   } else if (state.open_backwards == 0 && state.backwards % state.parts == 0) {

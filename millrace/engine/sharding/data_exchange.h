@@ -22,6 +22,9 @@ struct DataExchangeOptions {
   std::int64_t bucket_bytes = 8 << 20;
 };
 
+/// Which owned values are new: all, or those of trainable groups.
+enum class ChangedValues { kAll, kTrained };
+
 /// Sums gradients over the ranks along the shard and the replica axis, and brings the parameters of a group where a
 /// pass needs them. It overlaps both with the passes. It sets ParameterBuffer::hooks. What happens depends on the
 /// buffer's Sharding:
@@ -58,9 +61,9 @@ class DataExchange final : public GroupHooks {
   /// gradient of zero. Blocks. Returns how long the calling thread waited for other ranks since BeginStep(). Errors:
   /// kUnavailable if a rank is lost.
   Result<Duration> Finish();
-  /// Starts to bring the ranks' owned values to all of them. Call it on all ranks after owned values were changed: by
-  /// Optimizer::Step(), or from a checkpoint. A forward pass waits for what it needs.
-  void ShareValues();
+  /// Starts to bring the ranks' owned values to all of them. Call it on all ranks after owned values were changed: with
+  /// kTrained by Optimizer::Step(), with kAll from a checkpoint. A forward pass waits for what it needs.
+  void ShareValues(ChangedValues changed);
   /// Blocks until ShareValues() is done. Passes need not call it.
   Status WaitForValues();
 
@@ -94,6 +97,7 @@ class DataExchange final : public GroupHooks {
   };
 
   bool IsAlone() const;
+  bool IsTrainable(std::size_t group) const { return buffer_.groups()[group].trainable; }
   /// Returns whether the group's gradients have everything that this step adds to them.
   bool IsComplete(const GroupState& group) const { return group.backwards == group.parts * micro_batches_; }
   void MakeBuckets();

@@ -1,11 +1,13 @@
 // Models whose ranks divide state, gradients or parameters, against the same model on one rank.
 #include "millrace/engine/sharding/data_exchange.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
 
+#include "millrace/base/glob.h"
 #include "millrace/engine/parallel/testing/counting.h"
 #include "millrace/engine/parallel/testing/faulty.h"
 #include "millrace/engine/parallel/testing/run_ranks.h"
@@ -97,6 +99,90 @@ TEST_P(DataExchangeTest, ShardsOfStagesLearnTheSame) {
       }
     }
   }
+}
+
+/// Globs that freeze whole blocks, parts of blocks and the embedding. A tied head is frozen with its embedding.
+std::vector<std::string> FrozenNames(std::string_view model) {
+  if (model == "gpt2") return {"*wte.weight", "*.h.0.*", "*.h.1.attn.*"};
+  return {"model.embed_tokens.weight", "*.layers.0.*", "*.layers.1.self_attn.*"};
+}
+bool IsFrozen(const std::vector<std::string>& globs, const std::string& name) {
+  return std::ranges::any_of(globs, [&](const std::string& glob) { return GlobMatches(glob, name); });
+}
+
+TEST_P(DataExchangeTest, FrozenParametersStayAndOthersLearn) {
+  for (const OptimizerOptions& optimizer : {kAdamw, kLamb}) {
+    const TrainingTask task{.model = GetParam(), .optimizer = optimizer, .freeze = FrozenNames(GetParam())};
+    TrainingTask untrained = task;
+    untrained.steps = 0;
+    const Trained one = Train(task, {}), initial = Train(untrained, {});
+    for (const auto& [name, weight] : one.weights) {
+      EXPECT_EQ(weight.equal(initial.weights.at(name)), IsFrozen(task.freeze, name)) << name;
+    }
+    std::vector<TrainingLayout> layouts = DataLayouts();
+    for (const int zero : {0, 3}) {
+      TrainingLayout layout{.zero = zero, .micro_batches = 2};
+      (zero > 0 ? layout.mesh.shard : layout.mesh.replica) = 2;
+      layout.mesh.tensor = 2;
+      layouts.push_back(layout);
+      layout.sequence = true;
+      layouts.push_back(layout);
+      layout.mesh.pipeline = 2;
+      layout.micro_batches = 3;
+      layouts.push_back(layout);
+      layout.schedule = PipelineSchedule::kZeroBubble;
+      layouts.push_back(layout);
+    }
+    for (const TrainingLayout& layout : layouts) ExpectSame(Train(task, layout), one, at::kFloat, layout.ToText());
+  }
+}
+
+TEST_P(DataExchangeTest, FrozenParametersCostNeitherGradientsNorMoments) {
+  const TrainingTask all{.model = GetParam()};
+  TrainingTask some = all;
+  some.freeze = FrozenNames(GetParam());
+  OnThreads(1, [&](Collective& world) {
+    const RankTrainer whole(world, all, {}), frozen(world, some, {});
+    std::int64_t trained = 0;
+    for (const NamedParameter& parameter : frozen.model->Parameters()) {
+      EXPECT_EQ(parameter.gradient.defined(), !IsFrozen(some.freeze, parameter.name)) << parameter.name;
+      if (parameter.trainable) trained += parameter.elements();
+    }
+    std::int64_t moments = 0;
+    for (const NamedState& state : frozen.optimizer->State()) {
+      EXPECT_FALSE(IsFrozen(some.freeze, state.name.substr(state.name.find('/') + 1))) << state.name;
+      moments += state.tensor.numel();
+    }
+    EXPECT_EQ(moments, 2 * trained);
+    EXPECT_LT(frozen.model->buffer().GradientBytes(), whole.model->buffer().GradientBytes());
+    // The gradients that are left have the same bits as without frozen parameters.
+    const at::Tensor ids = at::arange(24, at::kLong).remainder(67).view({3, 8});
+    const ModelBatch batch{.inputs = ids, .labels = ids.flip({1})};
+    whole.model->LossSum(batch).backward();
+    frozen.model->LossSum(batch).backward();
+    for (const NamedParameter& parameter : frozen.model->Parameters()) {
+      const NamedParameter& same =
+          whole.model->Parameters()[static_cast<std::size_t>(&parameter - frozen.model->Parameters().data())];
+      if (parameter.trainable) EXPECT_TRUE(parameter.gradient.equal(same.gradient)) << parameter.name;
+    }
+  });
+}
+
+TEST(FrozenParameters, RefuseHalfAMatrixAndGlobsWithoutEffect) {
+  const auto half = MakeModel(TinyConfig("llama"), at::kFloat, at::kCPU, 1, {.freeze = {"*.q_proj.weight"}});
+  ASSERT_FALSE(half);
+  EXPECT_THAT(half.error().ToString(), testing::HasSubstr("self_attn.k_proj.weight are one matrix in memory"));
+  EXPECT_EQ(half.error().code(), Code::kInvalidArgument);
+
+  const auto model = MakeModel(TinyConfig("llama"), at::kFloat, at::kCPU, 1, {.freeze = {"*"}}).value();
+  model->buffer().EnableGradients();
+  const auto optimizer = MakeOptimizer(model->buffer(), kAdamw);
+  ASSERT_FALSE(optimizer);
+  EXPECT_THAT(optimizer.error().ToString(), testing::HasSubstr("nothing is left to train"));
+  EXPECT_TRUE(CheckGlobs("freeze", model->buffer(), {"*.mlp.*"}, {}));
+  const Status none = CheckGlobs("freeze", model->buffer(), {"*.mlp.*", "*.mpl.*"}, {});
+  ASSERT_FALSE(none);
+  EXPECT_THAT(none.error().ToString(), testing::HasSubstr("freeze: no parameter of the model matches \"*.mpl.*\""));
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, DataExchangeTest, testing::Values("llama", "tied", "gpt2"),

@@ -70,7 +70,9 @@ class WholeInput {
 at::Tensor ColumnLinear(const LayerInput& input, const Weight& weight, const Weight& bias, const TensorRanks& ranks) {
   const at::Tensor& x = input.value;
   if (ranks.size() == 1) return Linear(input, weight, bias);
-  if (!HasFused(x) || !weight.gradient.defined()) return Linear(EnterDividedLayer(x, ranks), weight, bias);
+  if (!HasFused(x) || !weight.gradient.defined() || bias.autograd_adds()) {
+    return Linear(EnterDividedLayer(x, ranks), weight, bias);
+  }
   const at::Tensor whole = ranks.sequence_parallel ? StartGathering(x.detach(), ranks).Wait() : x.detach();
   at::Tensor out = LinearForward(whole, weight, bias);
   if (Recording({x, weight.value})) {

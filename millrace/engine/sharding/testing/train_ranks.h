@@ -57,6 +57,7 @@ struct TrainingTask {
   at::ScalarType dtype = at::kFloat;
   OptimizerOptions optimizer = {};
   int steps = 3;
+  std::vector<std::string> freeze = {};
 };
 
 /// One rank of a mesh with its model. Members are public: tests look at them.
@@ -90,7 +91,8 @@ struct RankTrainer {
     model = MakeModel(config, task.dtype, at::kCPU, 5,
                       {.ranks = ranks.tensor,
                        .stages = StagesOfRank(*config, pipeline->rank(), pipeline->size(), layout.virtual_stages),
-                       .sharding = {.ranks = shard->size(), .rank = shard->rank(), .zero = layout.zero}})
+                       .sharding = {.ranks = shard->size(), .rank = shard->rank(), .zero = layout.zero},
+                       .freeze = task.freeze})
                 .value();
     model->buffer().EnableGradients();
     optimizer = MakeOptimizer(model->buffer(), task.optimizer, ranks).value();
@@ -121,7 +123,7 @@ struct RankTrainer {
     const double scale = 1.0 / (kRows * kLength);
     norm = GradientNorm(model->buffer(), scale, ranks);
     optimizer->Step(1e-2, scale * ClipScale(norm, 0.5));
-    exchange->ShareValues();
+    exchange->ShareValues(ChangedValues::kTrained);
     const at::Tensor sum = at::scalar_tensor(tensor->rank() == 0 ? sums->loss : 0, at::kDouble).view({1});
     ThrowIfFailed(world.AllReduce(sum));
     return sum.item<double>() * scale;
