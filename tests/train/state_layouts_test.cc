@@ -117,7 +117,7 @@ TEST_F(StateTest, AnyLayoutResumesAnyOther) {
       const Status done = ReadState(*reader, tensors);
       ASSERT_TRUE(done) << what << ": " << done.error().ToString();
       trainer.optimizer->Restore(2);
-      trainer.exchange->ShareValues(ChangedValues::kAll);
+      trainer.exchange->ShareValues(engine::ChangedValues::kAll);
       {
         const std::lock_guard lock(mutex);
         Collect(tensors, read);
