@@ -10,10 +10,10 @@
 #include <thread>
 
 #include "millrace/engine/families/families.h"
+#include "millrace/engine/layout/pipeline_passes.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/parallel/connect.h"
 #include "millrace/engine/parallel/testing/counting.h"
-#include "millrace/engine/layout/pipeline_passes.h"
 #include "millrace/plan/layout_cost.h"
 #include "millrace/plan/plan.h"
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "millrace/engine/ops/dispatch.h"
-#include "millrace/engine/ops/kernel_table.h"
 #include "millrace/engine/ops/node.h"
 #include "millrace/engine/ops/reference.h"
 

@@ -10,7 +10,6 @@
 
 #include "millrace/engine/ops/cpu/gemm.h"
 #include "millrace/engine/ops/dispatch.h"
-#include "millrace/engine/ops/kernel_table.h"
 #include "millrace/engine/ops/node.h"
 #include "millrace/engine/ops/reference.h"
 

@@ -2,7 +2,6 @@
 
 #include "millrace/base/hash/random.h"
 #include "millrace/engine/ops/dispatch.h"
-#include "millrace/engine/ops/kernel_table.h"
 #include "millrace/engine/ops/node.h"
 #include "millrace/engine/ops/reference.h"
 

@@ -2,7 +2,6 @@
 
 #include "millrace/engine/ops/deferred/deferred_work.h"
 #include "millrace/engine/ops/dispatch.h"
-#include "millrace/engine/ops/kernel_table.h"
 #include "millrace/engine/ops/node.h"
 #include "millrace/engine/ops/product.h"
 #include "millrace/engine/ops/reference.h"

@@ -1,7 +1,6 @@
 #include "millrace/engine/ops/norm.h"
 
 #include "millrace/engine/ops/dispatch.h"
-#include "millrace/engine/ops/kernel_table.h"
 #include "millrace/engine/ops/node.h"
 #include "millrace/engine/ops/product.h"
 #include "millrace/engine/ops/reference.h"

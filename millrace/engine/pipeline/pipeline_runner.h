@@ -8,9 +8,9 @@
 
 #include "millrace/base/clock.h"
 #include "millrace/base/result.h"
+#include "millrace/engine/layout/pipeline_passes.h"
 #include "millrace/engine/models/model.h"
 #include "millrace/engine/parallel/collective.h"
-#include "millrace/engine/layout/pipeline_passes.h"
 
 namespace millrace::engine {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "millrace/base/clock.h"
-#include "millrace/engine/parallel/collective.h"
 #include "millrace/engine/layout/pipeline_passes.h"
+#include "millrace/engine/parallel/collective.h"
 
 namespace millrace::engine {
 
