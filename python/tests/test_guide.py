@@ -46,6 +46,12 @@ def buckets(endpoint, tmp_path):
     put(folder, "s3://corpus/wiki/1.jsonl", records(200, 2))
     put(folder, "s3://corpus/code/0.jsonl", records(600, 3))
     run("tokenizer", "train", "--input", "s3://corpus/wiki/*.jsonl", "--vocab-size", "400", "--output", "s3://models/tokenizer.model")
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789.,"
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *("##" + letter for letter in letters)]
+    (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in pieces))
+    run("cp", str(folder / "vocab.txt"), "s3://models/bert-base-uncased/vocab.txt")
+    (folder / "train.tsv").write_text("sentence\tlabel\n" + "the mill turns\t1\nno water , no flour\t0\n" * 20)
+    run("cp", str(folder / "train.tsv"), "s3://corpus/SST-2/train.tsv")
     chat = [{"role": "user", "content": "what turns?"}, {"role": "assistant", "content": "the mill"}]
     alpaca = {"instruction": "say what turns", "input": "", "output": "the mill"}
     put(folder, "s3://sft/chats.jsonl", [{"messages": chat}] * 20)
