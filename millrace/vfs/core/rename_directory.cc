@@ -295,6 +295,7 @@ class DirectoryRename {
     info.modified = core_.clock.Wall();
     info.metadata = std::move(metadata);
     Metadata state = core_.attributes.FromHead(info, core_.clock.Now());
+    state.modified = info.modified;
     MutexLock lock(mutex_);
     ours_.insert(source.name);
     copied_[source.name] = {source, std::move(state)};

@@ -139,16 +139,15 @@ StoredAttributes Decode(Decoder from) {
 }  // namespace
 
 Metadata FileMetadata(const object::ObjectInfo& info, TimePoint as_of) {
-  Metadata state{.state = Metadata::State::kFile, .size = info.size, .modified = info.modified, .etag = info.etag};
+  Metadata state{
+      .state = Metadata::State::kFile, .size = info.size, .modified = WholeSeconds(info.modified), .etag = info.etag};
   state.as_of = as_of;
   return state;
 }
 
 bool Metadata::SameVersion(const Metadata& other) const {
-  auto second = [](WallTime time) {
-    return std::chrono::floor<std::chrono::seconds>(time);
-  };  // a Head has no smaller unit
-  return state == other.state && etag == other.etag && size == other.size && second(modified) == second(other.modified);
+  return state == other.state && etag == other.etag && size == other.size &&
+         WholeSeconds(modified) == WholeSeconds(other.modified);
 }
 
 SmallBytes::SmallBytes(std::string_view bytes) {

@@ -35,7 +35,11 @@ struct Metadata {
   bool SameVersion(const Metadata& other) const;
 };
 
-/// Returns what a listing says about a file.
+/// Returns the time without fractions of a second. A Head has no smaller unit.
+inline WallTime WholeSeconds(WallTime time) { return std::chrono::floor<std::chrono::seconds>(time); }
+
+/// Returns what a listing says about a file. `modified` is in whole seconds: some stores list milliseconds, but a Head
+/// does not tell them, and a version must not have two times.
 Metadata FileMetadata(const object::ObjectInfo& info, TimePoint as_of);
 
 /// Immutable bytes behind one pointer. No bytes take no allocation.
