@@ -34,20 +34,20 @@ Writer::Environment WriteBack::WriterEnvironment() {
           .await_room = [this](const object::Call& call) { return publisher_.AwaitProgress(call); }};
 }
 
-std::function<void(const Metadata&)> WriteBack::OnPublishedOf(const InodePtr& inode) {
-  return [this, id = inode->id](const Metadata& now) {
-    if (auto published = core_.table.Find(id)) OnPublished(**published, now);
+Writer::OnPublished WriteBack::OnPublishedOf(const InodePtr& inode) {
+  return [this, id = inode->id](const Metadata& now, WallTime written) {
+    if (auto published = core_.table.Find(id)) OnPublished(**published, now, written);
   };
 }
 
-void WriteBack::OnPublished(Inode& inode, Metadata now) {
+void WriteBack::OnPublished(Inode& inode, Metadata now, WallTime written) {
   auto path = core_.table.PathOf(inode);
   core_.walk.Forget();
   core_.table.SetLocal(inode, false);
   MutexLock lock(inode.mutex);
   now.complete = inode.reported.complete;
   now.attributes = inode.reported.attributes;
-  if (now.attributes && inode.times_set != now.modified) {
+  if (now.attributes && inode.times_set != written) {
     StoredAttributes kept = *now.attributes;
     kept.modified = kept.accessed = kept.changed = std::nullopt;
     now.attributes = kept.empty() ? nullptr : std::make_shared<const StoredAttributes>(std::move(kept));

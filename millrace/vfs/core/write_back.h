@@ -73,8 +73,8 @@ class WriteBack {
  private:
   Status MakeWriter(const InodePtr& inode, Writer::Start start) MR_REQUIRES(inode->mutex);
   Writer::Environment WriterEnvironment();
-  std::function<void(const Metadata&)> OnPublishedOf(const InodePtr& inode);
-  void OnPublished(Inode& inode, Metadata now) MR_EXCLUDES(inode.mutex);
+  Writer::OnPublished OnPublishedOf(const InodePtr& inode);
+  void OnPublished(Inode& inode, Metadata now, WallTime written) MR_EXCLUDES(inode.mutex);
   void OnFailed(const InodePtr& inode, Writer& writer, const Error& reason, const object::Call& call)
       MR_EXCLUDES(inode->mutex);
   Status PublishLater(const InodePtr& inode, Duration delay);

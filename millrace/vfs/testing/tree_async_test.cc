@@ -41,6 +41,17 @@ TEST_F(AsyncTreeTest, AClosedFileIsSeenHereAtOnceAndPublishedLater) {
   EXPECT_TRUE(std::filesystem::is_empty(d.staging.path()) || d.tree->pending().files == 0);
 }
 
+TEST_F(AsyncTreeTest, ThePublicationDoesNotMoveTheTimeOfAClosedFile) {
+  d.clock.Advance(std::chrono::milliseconds(900));
+  ASSERT_TRUE(d.Write("f", "x"));
+  const WallTime closed = d.Stat("f")->modified;
+  d.clock.AwaitSleepers(1);
+  d.clock.Advance(std::chrono::seconds(1));
+  while (d.tree->pending().waiting > 0) std::this_thread::yield();
+  EXPECT_EQ(d.Object("f"), "x");
+  EXPECT_EQ(d.Stat("f")->modified, closed);
+}
+
 TEST_F(AsyncTreeTest, FsyncIsHonest) {
   auto file = *d.Create("f");
   ASSERT_TRUE(file->Write(0, AsBytes("one")));

@@ -9,6 +9,9 @@
 namespace millrace::vfs {
 namespace {
 
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+using std::chrono::seconds;
 using testing::ElementsAre;
 using testing::UnorderedElementsAre;
 
@@ -152,6 +155,61 @@ TEST_F(TreeAttributesTest, RewritingKeepsTheModeAndMovesTheTime) {
   EXPECT_EQ(d.Stat("f")->permissions, 0600u);
   EXPECT_EQ(d.Stat("f")->modified, d.clock.Wall());
   EXPECT_EQ(d.Read("f"), "two");
+}
+
+// Build tools record the time of a file on one mount, and build again if the time is later on another one.
+TEST_F(TreeAttributesTest, NoFileIsNewerOnAnotherMount) {
+  d.clock.Advance(milliseconds(900));
+  const WallTime written = d.clock.Wall();
+  for (std::string name : {"closed", "synced", "large"}) {
+    SCOPED_TRACE(name);
+    auto file = *d.Create(name);
+    ASSERT_TRUE(file->Write(0, AsBytes(Noise(name == "large" ? 10'000 : 1))));
+    const WallTime last = d.clock.Wall();
+    EXPECT_EQ(d.Stat(name)->modified, last);
+    d.clock.Advance(milliseconds(200));  // the next second begins before the store gets the content
+    ASSERT_TRUE(name == "synced" ? file->Sync() : file->Flush());
+    const WallTime here = d.Stat(name)->modified;
+    EXPECT_GE(here, last);
+    EXPECT_LE(here, d.clock.Wall());
+    ASSERT_TRUE(file->Close());
+    EXPECT_EQ(d.Stat(name)->modified, here);
+    Driver other({}, Driver::Time::kStands, d.inner);
+    EXPECT_LE(other.Stat(name)->modified, here);
+    d.PassTtl();
+    EXPECT_EQ(d.Stat(name)->modified, here) << "as it was reported first";
+    d.clock.Advance(milliseconds(800));
+  }
+  EXPECT_GT(d.Stat("closed")->modified, written);
+  const WallTime now = d.clock.Wall();
+  ASSERT_TRUE(d.Write("quick", "published within the second"));
+  EXPECT_EQ(d.Stat("quick")->modified, now) << "to the nanosecond";
+}
+
+TEST_F(TreeAttributesTest, ATimeThatIsSetBeforeTheCloseStays) {
+  auto file = *d.Create("f");
+  ASSERT_TRUE(file->Write(0, AsBytes("x")));
+  const WallTime when = Later(-1000) + nanoseconds(7);
+  ASSERT_TRUE(Change("f", {.modified = when}, file.get()));
+  d.clock.Advance(seconds(1));
+  ASSERT_TRUE(file->Close());
+  EXPECT_EQ(d.Stat("f")->modified, when);
+  d.Remount();
+  EXPECT_EQ(d.Stat("f")->modified, when);
+}
+
+TEST_F(TreeAttributesTest, AVersionHasOneTimeInListingsAndHeads) {
+  d.clock.Advance(milliseconds(900));
+  d.Put("dir/f", "x");
+  const WallTime by_head = d.Stat("dir/f")->modified;
+  EXPECT_EQ(by_head, std::chrono::floor<seconds>(d.clock.Wall()));
+  d.Remount();
+  auto directory = *d.tree->OpenDirectory(*d.Walk("dir"));
+  std::vector<WallTime> by_listing;
+  ASSERT_TRUE(d.ReadToEnd(*directory, [&](const DirectoryEntry& entry) {
+    if (entry.name == "f") by_listing.push_back(entry.entry.attributes.modified);
+  }));
+  EXPECT_THAT(by_listing, ElementsAre(by_head));
 }
 
 TEST_F(TreeAttributesTest, AnOpenFileTakesChangesAlong) {

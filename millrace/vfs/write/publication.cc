@@ -79,11 +79,20 @@ Error Publication::Explain(const Error& failure) const {
 /// Makes the published version the base.
 void Publication::Commit(std::string etag) {
   Metadata now{.state = Metadata::State::kFile, .size = size_, .etag = etag};
-  std::function<void(const Metadata&)> on_published;
+  WallTime written;
+  Writer::OnPublished on_published;
   {
     MutexLock lock(writer_.mutex_);
     FileContent& content = writer_.content_;
     NextVersion& next = writer_.next_;
+    now.modified = written = writer_.modified();
+    // The store gives the version a time between the request and now, in whole seconds. Other mounts report that time.
+    // ninja records the time of an output when its command ends, and runs the command again if the time is later on
+    // another mount. So the time moves to the present second if that began after the last change. A kept content was
+    // closed before; its time stays.
+    if (!content.kept()) {
+      now.modified = std::max(now.modified, WholeSeconds(writer_.environment_.clock.Wall()));
+    }
     writer_.upload_.Finish();
     next.expected_etag.clear();
     next.exclusive = false;
@@ -94,11 +103,10 @@ void Publication::Commit(std::string etag) {
     // lost.
     if (!writer_.unpublished_ || !content.kept() || !writer_.SaveContent(/*durable=*/false)) content.Unkeep();
     if (!content.kept() && writer_.environment_.staging.crowded()) writer_.DropUnchanged();
-    now.modified = writer_.modified();
     now.as_of = writer_.environment_.clock.Now();
     on_published = writer_.on_published_;
   }
-  if (on_published) on_published(now);
+  if (on_published) on_published(now, written);
 }
 
 Result<std::string> Publication::PutWhole() {

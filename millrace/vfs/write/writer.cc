@@ -44,8 +44,7 @@ Writer::Writer(Environment environment, Start start)
   if (!content_.base() && !next_.metadata) next_.metadata.emplace();
 }
 
-Writer::Writer(Environment environment, StagingArea::AdoptedFile left,
-               std::function<void(const Metadata&)> on_published)
+Writer::Writer(Environment environment, StagingArea::AdoptedFile left, OnPublished on_published)
     : environment_(std::move(environment)),
       layout_(LayoutFor(environment_)),
       size_(left.record.size),

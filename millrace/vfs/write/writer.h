@@ -53,6 +53,9 @@ class Writer {
     /// Waits until other files need less of the staging area. Returns false if none will. May be empty.
     std::function<bool(const object::Call&)> await_room = {};
   };
+  /// Called after each publication. No lock is held. `published.modified` is the time to report. `written` is the time
+  /// of the content's last change, which may be earlier.
+  using OnPublished = std::function<void(const Metadata& published, WallTime written)>;
   struct Start {
     std::string key;
     std::optional<cache::ObjectVersion> base;  ///< nothing: the content is empty
@@ -60,13 +63,11 @@ class Writer {
     bool exclusive = false;                    ///< the key must not exist when it is first published
     /// The user metadata to publish; nothing: the base's.
     std::optional<UserMetadata> metadata;
-    /// Called after each publication. No lock is held.
-    std::function<void(const Metadata&)> on_published = {};
+    OnPublished on_published = {};
   };
   Writer(Environment environment, Start start);
   /// Continues with the content that another writer or process has kept (Keep).
-  Writer(Environment environment, StagingArea::AdoptedFile left,
-         std::function<void(const Metadata&)> on_published = {});
+  Writer(Environment environment, StagingArea::AdoptedFile left, OnPublished on_published = {});
   /// Drops content that is neither published nor kept. Waits for the parts in flight. Aborts the upload of
   /// content that is not kept.
   ~Writer();
@@ -219,7 +220,7 @@ class Writer {
   std::uint64_t publications_ MR_GUARDED_BY(mutex_) = 0;
   bool abandoned_ MR_GUARDED_BY(mutex_) = false;
   std::optional<std::string> removing_ MR_GUARDED_BY(mutex_);  ///< the argument of Abandon
-  std::function<void(const Metadata&)> on_published_ MR_GUARDED_BY(mutex_);
+  OnPublished on_published_ MR_GUARDED_BY(mutex_);
 };
 
 }  // namespace millrace::vfs

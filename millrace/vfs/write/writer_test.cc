@@ -263,7 +263,7 @@ TEST_P(WriterModelTest, IsAFile) {
       base = *first->stored();
     }
     std::set<std::string> may_be_stored = {model};
-    auto writer = Make({.key = "f", .base = base, .on_published = [&](const Metadata& now) {
+    auto writer = Make({.key = "f", .base = base, .on_published = [&](const Metadata& now, WallTime) {
                           EXPECT_EQ(now.size, model.size());
                           may_be_stored = {model};
                         }});
