@@ -28,6 +28,7 @@ class PartCounter {
         bytes_(setup.element_bytes()),
         selective_(division.recompute == engine::Recompute::kSelective) {
     if (machine == nullptr) return;
+    copies_ = setup.bf16 && machine->copies_bf16;
     rate_ = machine->RankRate(setup.bf16, setup.ranks_per_machine);
     bandwidth_ = machine->RankBandwidth(setup.ranks_per_machine);
     operation_ = machine->operation;
@@ -224,10 +225,12 @@ class PartCounter {
     }
     // The gradient of a bias is summed in float32, in bfloat16 from a copy. An input that was not kept is made before.
     std::int64_t adding = setup_.bf16 && layer.bias ? tokens_ * out * kFloat : 0;
+    if (copies_) adding = tokens_ * (in + out) * kFloat;
     if (selective_ && layer.cheap_input) {
       adding += input + (layer.kind == Kind::kColumns && division_.sequence ? Stream() : 0);
     }
     std::int64_t leaving = input;
+    if (copies_) leaving += (tokens_ * (in + out) + in * out) * kFloat;
     if (layer.kind == Kind::kColumns && tensor_ > 1) {  // a copy is summed over the ranks
       leaving = std::max(leaving, 2 * input + (division_.sequence ? Stream() : 0) - output);
     }
@@ -288,7 +291,8 @@ class PartCounter {
     const ModelShape& model = setup_.model;
     const std::int64_t columns = OwnColumns();
     Keep(tokens_ * (columns * bytes_ + model.num_heads / tensor_ * kFloat));
-    GoBack(waiting_ + tokens_ * (columns + model.queries() / tensor_) * bytes_);
+    const std::int64_t copied = copies_ ? 2 * columns + model.queries() / tensor_ : 0;
+    GoBack(waiting_ + tokens_ * ((columns + model.queries() / tensor_) * bytes_ + copied * kFloat));
     Pass(tokens_ * (columns + model.queries() / tensor_));
     Pass(2 * tokens_ * columns);  // rotary positions
     if (rate_ == 0) return;
@@ -319,6 +323,10 @@ class PartCounter {
     const std::int64_t adding = setup_.bf16 && layer.bias ? chunk * share * kFloat : 0;
     const std::int64_t input = tokens_ * hidden * bytes_ + (division_.sequence && !layer.predicted_only ? Stream() : 0);
     cost_.forward_bytes = cost_.kept_bytes + input + chunk * share * bytes_ + adding;
+    if (copies_) {  // of its input and of its weights; its input's gradient and the logits are float32
+      cost_.forward_bytes = cost_.kept_bytes + input + (chunk * share + (tokens_ + share) * hidden) * kFloat +
+                            tokens_ * hidden * (kFloat - bytes_);
+    }
     const double product =
         ProductSeconds(static_cast<double>(tokens_), static_cast<double>(hidden), static_cast<double>(share));
     cost_.forward_s += 3 * product;
@@ -332,6 +340,7 @@ class PartCounter {
   std::int64_t rows_;         ///< of the residual stream on this rank
   const std::int64_t bytes_;  ///< of an element
   const bool selective_;
+  bool copies_ = false;       ///< products are made of float32 copies
   std::int64_t waiting_ = 0;  ///< bytes of gradients that wait while the pass goes back through a layer
   std::int64_t held_ = 0;     ///< bytes, by the pass that computes a block again
   double rate_ = 0, bandwidth_ = 0, operation_ = 0;

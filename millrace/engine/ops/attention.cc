@@ -8,9 +8,9 @@
 
 #include "millrace/engine/ops/attention.h"
 
-#include "millrace/engine/ops/cpu/gemm.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/node.h"
+#include "millrace/engine/ops/product.h"
 #include "millrace/engine/ops/reference.h"
 
 namespace millrace::engine::ops {
@@ -59,8 +59,9 @@ struct QueryBlock {
   }
 };
 
-/// One thread's workspace. Products of T are added in float32. With float, the probabilities and the gradient of the
-/// scores take the place of what they are computed from.
+/// One thread's workspace. T is the type that the kernel multiplies; the tensors are copied to it. Products of T are
+/// added in float32. With float, the probabilities and the gradient of the scores take the place of what they are
+/// computed from.
 template <class T>
 struct Scratch {
   static constexpr bool kInPlace = std::is_same_v<T, float>;
@@ -185,25 +186,28 @@ void ForEachHead(const AttentionPlan& plan, bool backward, Work&& work) {
 template <class T>
 at::Tensor AttentionBackward(const at::Tensor& dout, const at::Tensor& qkv, const at::Tensor& lse,
                              const AttentionPlan& plan) {
-  at::Tensor dqkv = at::empty_like(qkv);
+  const at::Tensor in = qkv.to(kScalarType<T>), gradient = dout.to(kScalarType<T>).contiguous();
+  const at::Tensor dqkv = at::empty_like(in);
   ForEachHead<T>(plan, true, [&](const HeadTask& task, Scratch<T>& scratch) {
-    BackwardHead(Data<T>(dout), Data<T>(qkv), Data<float>(lse), Data<T>(dqkv), task, scratch);
+    BackwardHead(Data<T>(gradient), Data<T>(in), Data<float>(lse), Data<T>(dqkv), task, scratch);
   });
-  return dqkv;
+  return dqkv.to(qkv.scalar_type());
 }
 
 template <class T>
 at::Tensor FusedAttention(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
                           const AttentionMask& mask, const DropoutSite& dropout) {
   const AttentionPlan plan{layout, sequences, mask, dropout};
-  at::Tensor out = at::empty({qkv.size(0), layout.heads * layout.head_dim}, qkv.options());
+  const at::Tensor in = qkv.detach().to(kScalarType<T>);
+  at::Tensor out = at::empty({in.size(0), layout.heads * layout.head_dim}, in.options());
   const at::Tensor lse = at::empty({layout.heads, sequences.tokens()}, at::kFloat);
   ForEachHead<T>(plan, false, [&](const HeadTask& task, Scratch<T>& scratch) {
-    ForwardHead(Data<T>(qkv), Data<T>(out), Data<float>(lse), task, scratch);
+    ForwardHead(Data<T>(in), Data<T>(out), Data<float>(lse), task, scratch);
   });
+  out = out.to(qkv.scalar_type());
   if (Recording({qkv})) {
     Connect("Attention", {qkv}, {out}, [qkv = qkv.detach(), lse, plan](TensorList&& gradients) {
-      return TensorList{AttentionBackward<T>(gradients[0].contiguous(), qkv, lse, plan)};
+      return TensorList{AttentionBackward<T>(gradients[0], qkv, lse, plan)};
     });
   }
   return out;
@@ -214,7 +218,7 @@ at::Tensor FusedAttention(const at::Tensor& qkv, const HeadLayout& layout, const
 at::Tensor Attention(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
                      const AttentionMask& mask, const DropoutSite& dropout) {
   static const auto kernels =
-      OnCpu("Attention", reference::Attention, FusedAttention<float>, FusedAttention<cpu::Bf16>);
+      OnCpuByProducts("Attention", reference::Attention, FusedAttention<float>, FusedAttention<cpu::Bf16>);
   TORCH_CHECK(qkv.size(0) == sequences.tokens(), qkv.size(0), " rows are not ", sequences.tokens(), " tokens");
   return kernels.For(qkv)(qkv, layout, sequences, mask, dropout);
 }

@@ -18,7 +18,7 @@ constexpr std::int64_t kLeastChunkRows = 64;
 
 struct LossAndGradients {
   double loss = 0;
-  at::Tensor dx, dhead, dbias;  ///< undefined unless asked for or frozen; dhead and dbias are float32
+  at::Tensor dx, dhead, dbias;  ///< undefined unless asked for; dhead and dbias are float32
 };
 
 /// Computes the loss of a chunk's rows from its logits. Adds the rows' losses in double.
@@ -84,9 +84,14 @@ void DividedRows(const at::Tensor& logits, const std::int64_t* labels, double* l
   ParallelRows(rows, columns, [&](cpu::Rows part) { kernel.Run(part); });
 }
 
+/// The gradients to compute.
+struct WantedGradients {
+  bool x = false, head = false, bias = false;
+};
+
 /// `vocab` is the number of all ranks' rows of the head.
 LossAndGradients LossByChunks(const at::Tensor& x, const at::Tensor& head, const at::Tensor& bias,
-                              const at::Tensor& labels, std::int64_t vocab, bool gradients,
+                              const at::Tensor& labels, std::int64_t vocab, WantedGradients wanted,
                               const ChunkLoss& chunk_loss) {
   const std::int64_t rows = x.size(0);
   const std::int64_t* label = Data<std::int64_t>(labels);
@@ -95,11 +100,9 @@ LossAndGradients LossByChunks(const at::Tensor& x, const at::Tensor& head, const
                 vocab - 1);
   }
   LossAndGradients result;
-  if (gradients) {
-    result.dx = at::empty_like(x);
-    if (head.requires_grad()) result.dhead = at::zeros(head.sizes(), at::kFloat);
-    if (bias.defined() && bias.requires_grad()) result.dbias = at::zeros(bias.sizes(), at::kFloat);
-  }
+  if (wanted.x) result.dx = at::empty_like(x);
+  if (wanted.head) result.dhead = at::zeros(head.sizes(), at::kFloat);
+  if (wanted.bias) result.dbias = at::zeros(bias.sizes(), at::kFloat);
   const at::Tensor losses = at::empty({rows}, at::kDouble);
   // From the whole vocabulary, so that ranks that divide it have the same chunks.
   const std::int64_t chunk = std::max(kLeastChunkRows, kChunkElements / vocab);
@@ -107,8 +110,8 @@ LossAndGradients LossByChunks(const at::Tensor& x, const at::Tensor& head, const
     const std::int64_t count = std::min(chunk, rows - begin);
     const at::Tensor part = x.narrow(0, begin, count);
     const at::Tensor logits = Product(part, head.t(), bias);
-    chunk_loss(logits, label + begin, Data<double>(losses) + begin, gradients);
-    if (!gradients) continue;
+    chunk_loss(logits, label + begin, Data<double>(losses) + begin, wanted.x);
+    if (!wanted.x) continue;
     ProductInto(result.dx.narrow(0, begin, count), logits, head);
     if (result.dhead.defined()) AddProduct(result.dhead, logits.t(), part);
     if (result.dbias.defined()) result.dbias.add_(logits.sum(0, /*keepdim=*/false, at::kFloat));
@@ -118,7 +121,8 @@ LossAndGradients LossByChunks(const at::Tensor& x, const at::Tensor& head, const
   return result;
 }
 
-/// The op, by whichever way the loss of a chunk is computed.
+/// The op, by whichever way the loss of a chunk is computed. T is the type of the logits and of what is multiplied.
+template <class T>
 at::Tensor CrossEntropyOf(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
                           std::int64_t vocab, const ChunkLoss& chunk_loss) {
   const bool recording = Recording({x, head.value, bias.value});
@@ -129,8 +133,14 @@ at::Tensor CrossEntropyOf(const at::Tensor& x, const Weight& head, const Weight&
   LossAndGradients result;
   {
     const at::NoGradGuard no_grad;
-    result = LossByChunks(all ? x : x.index_select(0, kept), head.value, bias.value,
-                          all ? labels.contiguous() : labels.index_select(0, kept), vocab, recording, chunk_loss);
+    const auto is_wanted = [&](const Weight& weight) {
+      return recording && weight.defined() && weight.value.requires_grad();
+    };
+    const auto multiplied = [](const at::Tensor& value) { return value.defined() ? value.to(kScalarType<T>) : value; };
+    result = LossByChunks(multiplied(all ? x : x.index_select(0, kept)), multiplied(head.value), multiplied(bias.value),
+                          all ? labels.contiguous() : labels.index_select(0, kept), vocab,
+                          {.x = recording, .head = is_wanted(head), .bias = is_wanted(bias)}, chunk_loss);
+    if (recording) result.dx = result.dx.to(x.scalar_type());
     loss = at::scalar_tensor(result.loss, at::kFloat);
   }
   if (!recording) return loss;
@@ -149,28 +159,28 @@ at::Tensor CrossEntropyOf(const at::Tensor& x, const Weight& head, const Weight&
 template <class T>
 at::Tensor FusedCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
                              const LossOptions& options, std::int64_t* correct) {
-  return CrossEntropyOf(x, head, bias, labels, head.value.size(0),
-                        [&](const at::Tensor& logits, const std::int64_t* some, double* losses, bool gradient) {
-                          WholeRows<T>(logits, some, losses, gradient, options, correct);
-                        });
+  return CrossEntropyOf<T>(x, head, bias, labels, head.value.size(0),
+                           [&](const at::Tensor& logits, const std::int64_t* some, double* losses, bool gradient) {
+                             WholeRows<T>(logits, some, losses, gradient, options, correct);
+                           });
 }
 
 template <class T>
 at::Tensor FusedDividedCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias,
                                     const at::Tensor& labels, std::int64_t vocab, const TensorRanks& ranks,
                                     const LossOptions& options, std::int64_t* correct) {
-  return CrossEntropyOf(x, head, bias, labels, vocab,
-                        [&](const at::Tensor& logits, const std::int64_t* some, double* losses, bool gradient) {
-                          DividedRows<T>(logits, some, losses, gradient, options, vocab, ranks, correct);
-                        });
+  return CrossEntropyOf<T>(x, head, bias, labels, vocab,
+                           [&](const at::Tensor& logits, const std::int64_t* some, double* losses, bool gradient) {
+                             DividedRows<T>(logits, some, losses, gradient, options, vocab, ranks, correct);
+                           });
 }
 
 }  // namespace
 
 at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
                               const LossOptions& options, std::int64_t* correct) {
-  static const auto kernels = OnCpu("LinearCrossEntropy", reference::LinearCrossEntropy, FusedCrossEntropy<float>,
-                                    FusedCrossEntropy<cpu::Bf16>);
+  static const auto kernels = OnCpuByProducts("LinearCrossEntropy", reference::LinearCrossEntropy,
+                                              FusedCrossEntropy<float>, FusedCrossEntropy<cpu::Bf16>);
   return kernels.For(x)(x, head, bias, labels, options, correct);
 }
 
@@ -179,8 +189,8 @@ at::Tensor DividedCrossEntropy(const at::Tensor& x, const Weight& head, const We
                                std::int64_t* correct) {
   if (ranks.size() == 1) return LinearCrossEntropy(x, head, bias, labels, options, correct);
   using Function = decltype(FusedDividedCrossEntropy<float>);
-  static const auto kernels = OnCpu<Function>("a divided LM head", nullptr, FusedDividedCrossEntropy<float>,
-                                              FusedDividedCrossEntropy<cpu::Bf16>);
+  static const auto kernels = OnCpuByProducts<Function>("a divided LM head", nullptr, FusedDividedCrossEntropy<float>,
+                                                        FusedDividedCrossEntropy<cpu::Bf16>);
   return kernels.For(x)(x, head, bias, labels, vocab, ranks, options, correct);
 }
 

@@ -56,6 +56,10 @@ inline bool HasFused(const at::Tensor& x) {
   return x.device().is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
 }
 
+/// The tensors' type of the kernels' element type: float or cpu::Bf16.
+template <class T>
+constexpr at::ScalarType kScalarType = std::is_same_v<T, float> ? at::kFloat : at::kBFloat16;
+
 /// Calls `work` with a value of the kernels' element type for the tensor's type: float or cpu::Bf16.
 template <class Work>
 void DispatchType(const at::Tensor& x, Work&& work) {

@@ -1,8 +1,5 @@
 #include "millrace/engine/ops/product.h"
 
-#include "millrace/engine/ops/cpu/gemm.h"
-#include "millrace/engine/ops/dispatch.h"
-
 namespace millrace::engine::ops {
 namespace {
 
@@ -11,6 +8,14 @@ at::Tensor WithDenseLines(const at::Tensor& x) {
   const bool rows = x.stride(1) == 1 && x.stride(0) >= x.size(1),
              columns = x.stride(0) == 1 && x.stride(1) >= x.size(0);
   return rows || columns ? x : x.contiguous();
+}
+
+/// Returns a float32 copy. That of a transpose is a transpose.
+at::Tensor Widened(const at::Tensor& x) { return x.to(at::kFloat); }
+
+/// Returns `x`, or a copy, as cpu::Multiply() takes it on this processor.
+at::Tensor Multiplied(const at::Tensor& x) {
+  return WithDenseLines(x.scalar_type() == at::kBFloat16 && !cpu::MultipliesBf16() ? Widened(x) : x);
 }
 
 template <class T>
@@ -43,8 +48,13 @@ void MultiplyInto(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
 }  // namespace
 
 at::Tensor Product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
-  // ATen multiplies bfloat16 with oneDNN too, and rounds the sums where they are made.
-  if (a.scalar_type() == at::kBFloat16) return bias.defined() ? at::addmm(bias, a, b) : at::mm(a, b);
+  if (a.scalar_type() == at::kBFloat16) {
+    if (!cpu::MultipliesBf16()) {
+      return Product(Widened(a), Widened(b), bias.defined() ? Widened(bias) : bias).to(at::kBFloat16);
+    }
+    // ATen multiplies bfloat16 with oneDNN too, and rounds the sums where they are made.
+    return bias.defined() ? at::addmm(bias, a, b) : at::mm(a, b);
+  }
   at::Tensor c = at::empty({a.size(0), b.size(1)}, a.options());
   MultiplyInto(c, a, b, bias);
   return c;
@@ -53,7 +63,11 @@ at::Tensor Product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& b
 void ProductInto(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b) {
   if (a.scalar_type() == at::kBFloat16) {
     at::Tensor into = c;
-    at::mm_out(into, a, b);
+    if (cpu::MultipliesBf16()) {
+      at::mm_out(into, a, b);
+    } else {
+      into.copy_(Product(Widened(a), Widened(b)));
+    }
   } else {
     MultiplyInto(c, a, b);
   }
@@ -62,8 +76,8 @@ void ProductInto(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b) 
 void AddProduct(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b) {
   const cpu::ProductSize size = SizeOf(c, a, b);
   if (size.rows == 0 || size.columns == 0) return;
-  const at::Tensor left = WithDenseLines(a), right = WithDenseLines(b);
-  DispatchType(a, [&]<class T>(T) { cpu::Multiply(1, Read<T>(left), Read<T>(right), 1, Data<float>(c), size); });
+  const at::Tensor left = Multiplied(a), right = Multiplied(b);
+  DispatchType(left, [&]<class T>(T) { cpu::Multiply(1, Read<T>(left), Read<T>(right), 1, Data<float>(c), size); });
 }
 
 at::Tensor AddOrReturn(const Weight& weight, const at::Tensor& gradient, float scale) {

@@ -3,9 +3,18 @@
 
 #include <ATen/ATen.h>
 
+#include "millrace/engine/ops/cpu/gemm.h"
+#include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/parameters/weight.h"
 
 namespace millrace::engine::ops {
+
+/// Returns the table of an op whose kernels multiply matrices. On a processor that does not multiply bfloat16, the
+/// kernel of float32 takes tensors of bfloat16, too: it computes with copies of them, and rounds its results.
+template <class Function>
+KernelTable<Function> OnCpuByProducts(const char* op, Function* reference, Function* float32, Function* bfloat16) {
+  return OnCpu(op, reference, float32, cpu::MultipliesBf16() ? bfloat16 : float32);
+}
 
 /// Returns a [m, k] · b [k, n], plus `bias` [n] in each row if that is defined. All are float32, or all bfloat16, on a
 /// CPU. A transpose (`w.t()`) is read in place.

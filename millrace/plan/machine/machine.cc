@@ -8,6 +8,7 @@
 #include "millrace/base/bytes.h"
 #include "millrace/base/config.h"
 #include "millrace/base/files/files.h"
+#include "millrace/base/process/cpu.h"
 #include "millrace/plan/machine/built_in_machines.h"
 
 namespace millrace::plan {
@@ -44,8 +45,8 @@ double Machine::RankRate(bool bf16, int ranks) const {
 Result<Machine> Machine::Parse(std::string_view yaml, std::string what) {
   const config::Document document = MR_TRY(config::Document::Parse(yaml, std::move(what)));
   const Node root = document.Root();
-  MR_TRY(root.RejectUnknown({"name", "sources", "accelerators", "cores", "memory", "f32", "bf16", "memory_bandwidth",
-                             "process_memory", "operation", "overlap", "link", "network"}));
+  MR_TRY(root.RejectUnknown({"name", "sources", "accelerators", "cores", "memory", "f32", "bf16", "copies_bf16",
+                             "memory_bandwidth", "process_memory", "operation", "overlap", "link", "network"}));
   Machine machine;
   machine.name = MR_TRY(root["name"].String());
   if (const Node node = root["accelerators"]) machine.accelerators = static_cast<int>(MR_TRY(node.Int(0, 1024)));
@@ -53,6 +54,7 @@ Result<Machine> Machine::Parse(std::string_view yaml, std::string what) {
   machine.memory = 1e9 * MR_TRY(Required(root["memory"], 1e-3));
   machine.f32_rate = 1e9 * MR_TRY(Required(root["f32"], 1e-3));
   machine.bf16_rate = 1e9 * MR_TRY(Required(root["bf16"], 1e-3));
+  if (const Node node = root["copies_bf16"]) machine.copies_bf16 = MR_TRY(node.Bool());
   machine.memory_bandwidth = 1e9 * MR_TRY(Required(root["memory_bandwidth"], 1e-3));
   machine.process_memory = 1e9 * MR_TRY(Required(root["process_memory"], 0));
   machine.operation = 1e-6 * MR_TRY(Required(root["operation"], 0));
@@ -76,7 +78,7 @@ Result<Machine> Machine::Find(const std::string& name_or_file) {
 }
 
 Machine Machine::ThisMachine() {
-  Machine machine = Find("cpu").value();
+  Machine machine = Find(DetectCpu().avx512 ? "cpu" : "cpu-avx2").value();
   machine.name = "this machine";
   machine.cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   machine.memory = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));

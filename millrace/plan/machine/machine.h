@@ -24,6 +24,7 @@ struct Machine {
   double memory = 0;            ///< bytes of an accelerator, or of the machine without accelerators
   double f32_rate = 0;          ///< floating-point operations a second in large products, of an accelerator or a core
   double bf16_rate = 0;         ///< the same with bfloat16 inputs
+  bool copies_bf16 = false;     ///< products of bfloat16 are made of float32 copies
   double memory_bandwidth = 0;  ///< bytes a second, of an accelerator or of all cores
   double process_memory = 0;    ///< bytes of a rank before it has a model: libraries, contexts, communication
   double operation = 0;         ///< seconds to start one operation
@@ -41,7 +42,8 @@ struct Machine {
   /// Returns the machine of a file, or of a name in MachineNames(). Empty: ThisMachine().
   /// Errors: those of Parse; kNotFound if there is neither.
   static Result<Machine> Find(const std::string& name_or_file);
-  /// Returns the description `cpu` with the cores and the memory of this machine.
+  /// Returns the description `cpu`, or `cpu-avx2` for a processor without AVX-512, with the cores and the memory of
+  /// this machine.
   static Machine ThisMachine();
 };
 

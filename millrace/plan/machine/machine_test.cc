@@ -33,6 +33,8 @@ TEST(Machine, ReadsUnits) {
   EXPECT_EQ(machine.RankRate(true, 2), 2 * 100e9);
   EXPECT_EQ(machine.RankMemory(2), 4e9);
   EXPECT_EQ(machine.RankBandwidth(4), 5e9);
+  EXPECT_FALSE(machine.copies_bf16);
+  EXPECT_TRUE(Machine::Find("cpu-avx2")->copies_bf16);
   const Machine gpus = Machine::Find("p5.48xlarge").value();
   EXPECT_EQ(gpus.RankMemory(8), gpus.memory);
 }
@@ -52,7 +54,8 @@ TEST(Machine, RefusesWithThePlace) {
 
 TEST(Machine, AllDescriptionsAreBuiltIn) {
   const auto names = MachineNames();
-  for (const char* name : {"cpu", "p4d.24xlarge", "p5.48xlarge", "p5en.48xlarge"}) EXPECT_THAT(names, Contains(name));
+  for (const char* name : {"cpu", "cpu-avx2", "p4d.24xlarge", "p5.48xlarge", "p5en.48xlarge"})
+    EXPECT_THAT(names, Contains(name));
   for (const std::string_view name : names) {
     const auto machine = Machine::Find(std::string(name));
     ASSERT_TRUE(machine) << machine.error().ToString();

@@ -7,7 +7,6 @@
 #include <string>
 #include <type_traits>
 #include <unordered_map>
-#include <vector>
 
 // oneDNN exports it, and declares it only where its own tests are. A library without it has a null pointer here.
 extern "C" [[gnu::weak]] dnnl_status_t dnnl_gemm_bf16bf16f32(char transa, char transb, dnnl_dim_t m, dnnl_dim_t n,
@@ -23,16 +22,6 @@ char Reading(const Matrix<T>& x) {
   return x.transposed ? 'T' : 'N';
 }
 
-/// Returns a dense float32 copy of the elements that a product reads. `rows` and `columns` are those of the operand.
-std::vector<float> Widened(const Matrix<Bf16>& x, std::int64_t rows, std::int64_t columns) {
-  if (x.transposed) std::swap(rows, columns);
-  std::vector<float> wide(static_cast<std::size_t>(rows * columns));
-  for (std::int64_t row = 0; row < rows; ++row) {
-    for (std::int64_t j = 0; j < columns; ++j) wide[row * columns + j] = ToFloat(x.data[row * x.stride + j]);
-  }
-  return wide;
-}
-
 void Check(dnnl_status_t status, const ProductSize& size) {
   if (status == dnnl_success) return;
   throw std::runtime_error("oneDNN failed to multiply [" + std::to_string(size.rows) + ", " +
@@ -41,6 +30,14 @@ void Check(dnnl_status_t status, const ProductSize& size) {
 }
 
 }  // namespace
+
+bool MultipliesBf16() {
+  // Intel's sets are ordered by inclusion; each set has the bits of those that it includes.
+  static const bool multiplies =
+      dnnl_gemm_bf16bf16f32 != nullptr &&
+      (static_cast<int>(dnnl::get_effective_cpu_isa()) & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
+  return multiplies;
+}
 
 template <>
 void Multiply(float alpha, Matrix<float> a, Matrix<float> b, float beta, float* c, const ProductSize& size) {
@@ -52,16 +49,10 @@ void Multiply(float alpha, Matrix<float> a, Matrix<float> b, float beta, float* 
 template <>
 void Multiply(float alpha, Matrix<Bf16> a, Matrix<Bf16> b, float beta, float* c, const ProductSize& size) {
   static_assert(std::is_same_v<std::underlying_type_t<Bf16>, std::uint16_t>);
-  if (dnnl_gemm_bf16bf16f32 != nullptr) {
-    const dnnl_status_t status =
-        dnnl_gemm_bf16bf16f32(Reading(a), Reading(b), size.rows, size.columns, size.inner, alpha,
+  Check(dnnl_gemm_bf16bf16f32(Reading(a), Reading(b), size.rows, size.columns, size.inner, alpha,
                               reinterpret_cast<const std::uint16_t*>(a.data), a.stride,
-                              reinterpret_cast<const std::uint16_t*>(b.data), b.stride, beta, c, size.columns);
-    if (status != dnnl_unimplemented) return Check(status, size);
-  }
-  const std::vector<float> wide_a = Widened(a, size.rows, size.inner), wide_b = Widened(b, size.inner, size.columns);
-  Multiply(alpha, Matrix<float>{wide_a.data(), a.transposed ? size.rows : size.inner, a.transposed},
-           Matrix<float>{wide_b.data(), b.transposed ? size.inner : size.columns, b.transposed}, beta, c, size);
+                              reinterpret_cast<const std::uint16_t*>(b.data), b.stride, beta, c, size.columns),
+        size);
 }
 
 void MultiplyByWeight(Matrix<float> a, Matrix<float> b, const float* bias, float* c, const ProductSize& size) {

@@ -20,9 +20,15 @@ struct ProductSize {
   std::int64_t rows, columns, inner;
 };
 
+/// Returns whether Multiply() takes bfloat16: on processors with AVX-512. Others would multiply it one element at a
+/// time. Ops that multiply then compute with float32 copies, and round their results: the copies of a matrix cost less
+/// than a hundredth of its product.
+bool MultipliesBf16();
+
 /// c = alpha · a · b + beta · c. Rows of c [rows, columns] are dense. T is float or Bf16; products are added in
 /// float32. Takes all of OpenMP's threads, or one thread if the caller is in a parallel region. The same number of
-/// threads gives the same bits. Processors without AVX-512 multiply bfloat16 as float32 copies.
+/// threads gives the same bits.
+/// REQUIRES: T is float, or MultipliesBf16().
 template <class T>
 void Multiply(float alpha, Matrix<T> a, Matrix<T> b, float beta, float* c, const ProductSize& size);
 template <>

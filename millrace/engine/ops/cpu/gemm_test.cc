@@ -7,13 +7,18 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <type_traits>
 #include <vector>
 
 namespace millrace::engine::cpu {
 namespace {
 
 template <class T>
-class GemmTest : public testing::Test {};
+class GemmTest : public testing::Test {
+  void SetUp() override {
+    if (std::is_same_v<T, Bf16> && !MultipliesBf16()) GTEST_SKIP() << "this processor does not multiply bfloat16";
+  }
+};
 using ElementTypes = testing::Types<float, Bf16>;
 TYPED_TEST_SUITE(GemmTest, ElementTypes);
 
