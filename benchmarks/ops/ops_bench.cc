@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <functional>
 #include <string_view>
 
@@ -220,6 +221,7 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "ops_bench: {}\n", ready.error().ToString());
     return 1;
   }
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // lines are seen as they come, also by a pipe
   millrace::Sizes sizes;
   int threads = 2;
   CLI::App app("Times the ops of a model beside the speed of products and of memory");
