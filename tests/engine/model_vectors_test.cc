@@ -9,7 +9,7 @@
 namespace millrace::engine {
 namespace {
 
-/// A folder in testdata, and what its numbers may differ by: of a tensor's norm.
+/// A folder in testdata.
 struct Family {
   std::string folder;
   bool encodes = false;  ///< BERT
@@ -26,11 +26,12 @@ class ModelVectors : public testing::TestWithParam<std::tuple<Family, at::Scalar
     auto expected = LoadSafetensors(Folder(family.folder) / "expected.safetensors");
     ASSERT_TRUE(expected) << expected.error().ToString();
     expected_ = *std::move(expected);
+    auto tolerances = Tolerances::Load(Folder(family.folder), dtype, 5e-6);
+    ASSERT_TRUE(tolerances) << tolerances.error().ToString();
+    tolerances_ = *std::move(tolerances);
   }
 
   bool encodes() const { return std::get<0>(GetParam()).encodes; }
-  /// transformers' own bfloat16 differs from its float32 by up to 6.7 % of a gradient's norm on these models.
-  double tolerance() const { return std::get<1>(GetParam()) == at::kFloat ? 5e-6 : 8e-2; }
   const at::Tensor& Expected(const std::string& name) const { return expected_.at(name); }
   ModelBatch Batch() const {
     ModelBatch batch{.inputs = Expected("input_ids"), .labels = Expected("labels")};
@@ -45,25 +46,21 @@ class ModelVectors : public testing::TestWithParam<std::tuple<Family, at::Scalar
 
   std::unique_ptr<Model> model_;
   Tensors expected_;
+  Tolerances tolerances_;
 };
 
 TEST_P(ModelVectors, PredictsAsTransformersDoes) {
   at::Tensor want = Expected("logits");
   if (want.dim() == 2) want = want.unsqueeze(1);  // of a classifier: one place a row
-  ExpectClose(model_->Logits(Expected("input_ids")), want, tolerance(), "logits");
+  ExpectClose(model_->Logits(Expected("input_ids")), want, tolerances_.Of("logits"), "logits");
 }
 
 TEST_P(ModelVectors, LearnsAsTransformersDoes) {
   model_->buffer().EnableGradients();
   const at::Tensor loss = model_->LossSum(Batch());
-  ExpectClose(loss.detach().view({1}), Expected("loss"), tolerance(), "loss");
+  ExpectClose(loss.detach().view({1}), Expected("loss"), tolerances_.OfLoss("loss"), "loss");
   loss.backward();
-  for (const NamedParameter& parameter : model_->Parameters()) {
-    const auto found = expected_.find("grad/" + parameter.name);
-    const at::Tensor want = found != expected_.end() ? found->second : at::Tensor();
-    const at::Tensor got = parameter.transposed ? parameter.gradient.t() : parameter.gradient;
-    ExpectClose(got, want.defined() ? want : at::zeros_like(got), tolerance(), parameter.name);
-  }
+  ExpectGradients(*model_, expected_, tolerances_);
 }
 
 TEST_P(ModelVectors, GeneratesTheSameTokens) {
