@@ -23,6 +23,7 @@
 #include "millrace/train/reporting/stopwatch.h"
 #include "millrace/train/reporting/telemetry.h"
 #include "millrace/train/state/run_state.h"
+#include "millrace/train/same_job.h"
 #include "millrace/train/step_runner.h"
 
 namespace millrace::train {
@@ -115,6 +116,7 @@ class Trainer {
 
 Status Trainer::Prepare() {
   heartbeat_ = MR_TRY(Heartbeat::Open(options_.heartbeat_file));
+  MR_TRY(CheckSameJob(group_, options_.job));  // else ranks would wait for each other in vain, or learn apart
   MR_TRY(OpenData());
   MR_TRY(OpenModel());
   MR_TRY(Resume());
