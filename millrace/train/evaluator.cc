@@ -17,12 +17,17 @@ constexpr std::uint64_t kCollectingBytes = 256 * kMiB;
 
 }  // namespace
 
+std::map<std::string, double> EvalReport::Metrics() const {
+  std::map<std::string, double> metrics = {{"loss", loss}};
+  if (tells_perplexity) metrics["perplexity"] = std::exp(loss);
+  if (tells_accuracy) metrics["accuracy"] = accuracy;
+  if (tells_accuracy && has_row_accuracy) metrics["next_sentence_accuracy"] = row_accuracy;
+  return metrics;
+}
+
 Json EvalReport::ToJson() const {
-  Json json = {{"event", "eval"},    {"step", step},     {"loss", NineDigits(loss)},
-               {"samples", samples}, {"labels", labels}, {"seconds", seconds}};
-  if (tells_perplexity) json["perplexity"] = NineDigits(std::exp(loss));
-  if (tells_accuracy) json["accuracy"] = NineDigits(accuracy);
-  if (tells_accuracy && has_row_accuracy) json["next_sentence_accuracy"] = NineDigits(row_accuracy);
+  Json json = {{"event", "eval"}, {"step", step}, {"samples", samples}, {"labels", labels}, {"seconds", seconds}};
+  for (const auto& [name, value] : Metrics()) json[name] = NineDigits(value);
   return json;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,6 +33,8 @@ struct EvalReport {
   bool tells_perplexity = true;  ///< e to the loss
   bool tells_accuracy = false;
 
+  /// Returns what it tells, by name: "loss", "perplexity", "accuracy", "next_sentence_accuracy".
+  std::map<std::string, double> Metrics() const;
   Json ToJson() const;
   std::string ToText() const;
 };

@@ -52,6 +52,7 @@ TEST_F(TrainTest, EvaluatesTheHeldOutPartWithoutChangingTheRun) {
   options.eval_every = 5;
   options.eval_samples = 12;
   options.tensorboard_url = (folder_->path() / "eval-tb").native();
+  options.eval_accuracy = true;
   const Ran ran = Run(options);
   ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
   EXPECT_EQ(ran.losses, plain.losses) << "bit for bit";
@@ -64,6 +65,8 @@ TEST_F(TrainTest, EvaluatesTheHeldOutPartWithoutChangingTheRun) {
   auto connection = object::OpenConnection({}).value();
   auto reader = checkpoint::Reader::Open(*connection, options.checkpoint_url, 12).value();
   EXPECT_EQ(reader->manifest().metrics.at("eval_loss"), ran.evals.at(12).loss);
+  EXPECT_EQ(reader->manifest().metrics.at("eval_perplexity"), std::exp(ran.evals.at(12).loss));
+  EXPECT_EQ(reader->manifest().metrics.at("eval_accuracy"), ran.evals.at(12).accuracy);
 
   // The same sequences on two ranks.
   options.checkpoint_url.clear();

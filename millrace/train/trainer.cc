@@ -22,8 +22,8 @@
 #include "millrace/train/reporting/step_metrics.h"
 #include "millrace/train/reporting/stopwatch.h"
 #include "millrace/train/reporting/telemetry.h"
-#include "millrace/train/state/run_state.h"
 #include "millrace/train/same_job.h"
+#include "millrace/train/state/run_state.h"
 #include "millrace/train/step_runner.h"
 
 namespace millrace::train {
@@ -408,8 +408,8 @@ Result<Outcome> Trainer::Run(std::stop_token stop) {
     const bool last = step_ >= plan_.last_step || outcome.stopped;
     std::optional<EvalReport> evaluated;
     if (!outcome.stopped) evaluated = MR_TRY(EvaluateIfDue(last));
-    if (evaluated) quality_["eval_loss"] = evaluated->loss;
-    if (evaluated) report.eval_loss = evaluated->loss;
+    if (evaluated) report.evaluated = evaluated->Metrics();
+    for (const auto& [name, value] : report.evaluated) quality_["eval_" + name] = value;
     if (checkpoints_) {
       const SavePoint point{.step = step_, .last = last, .metrics = quality_, .busy = all.busy};
       report.checkpoint_wait_s += checkpoints_->SaveIfDue(point, [this] { return Meta(); });

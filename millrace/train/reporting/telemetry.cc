@@ -1,7 +1,7 @@
 #include "millrace/train/reporting/telemetry.h"
 
 #include <chrono>
-#include <cmath>
+#include <string>
 
 #include "millrace/base/threads/channel.h"
 #include "millrace/base/threads/task_scope.h"
@@ -44,9 +44,10 @@ struct Telemetry::Rep {
                  {"speed/data_wait_on_tokenize_share", f(on(data::LoadStage::kTokenize) * share)},
                  {"speed/comm_wait_share", f(r.comm_wait_s * share)},
                  {"speed/checkpoint_wait_share", f(r.checkpoint_wait_s * share)}});
-    if (!r.eval_loss) return;
-    writer->Add(static_cast<std::int64_t>(r.step),
-                {{"eval/loss", f(*r.eval_loss)}, {"eval/perplexity", f(std::exp(*r.eval_loss))}});
+    for (const auto& [name, value] : r.evaluated) {
+      const std::string tag = "eval/" + name;
+      writer->Add(static_cast<std::int64_t>(r.step), {{tag, f(value)}});
+    }
   }
 
   void Flush() {
