@@ -14,7 +14,10 @@ import sys
 from check_layers import closure, declared
 
 # The build itself: whatever changes here may change every test.
-EVERYTHING = ("cmake/", "tools/", "CMakeLists.txt", "CMakePresets.json", "Makefile", "tests/support/", ".ci/")
+EVERYTHING = ("cmake/", "CMakeLists.txt", "CMakePresets.json", "tests/support/",
+              "tools/build", "tools/run-tests", "tools/sanitize", "tools/with-cleanup")
+# The presets of the sanitizers leave out what needs libtorch.
+LIBTORCH_ONLY = ("cmake/MillraceTorch.cmake", "cmake/MillraceOneDnn.cmake")
 NOTHING = (".md", ".svg", ".png", "LICENSE")
 
 
@@ -36,7 +39,7 @@ def programs(root, modules):
 
 def reached(root, modules, changed):
     """The test programs that changes of these files reach; None: all of them."""
-    if any(file.startswith(EVERYTHING) for file in changed):
+    if any(file.startswith(EVERYTHING) and file not in LIBTORCH_ONLY for file in changed):
         return None
     folders = {(root / file).parent for file in changed if not file.endswith(NOTHING)}
     below = lambda folder, top: folder == top or top in folder.parents
