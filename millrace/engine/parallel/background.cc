@@ -79,8 +79,11 @@ Status CheckTensor(const char* operation, const at::Tensor& tensor) {
   return {};
 }
 
-Status CheckReducible(const char* operation, const at::Tensor& tensor) {
+Status CheckReducible(const char* operation, const at::Tensor& tensor, Reduction reduction) {
   MR_TRY(CheckTensor(operation, tensor));
+  if (reduction == Reduction::kMean && !at::isFloatingType(tensor.scalar_type())) {
+    return Fail(Code::kInvalidArgument, "{}: no mean of {}", operation, c10::toString(tensor.scalar_type()));
+  }
   switch (tensor.scalar_type()) {
     case at::kFloat:
     case at::kBFloat16:
@@ -133,7 +136,7 @@ class BackgroundCollective final : public Collective {
   int size() const override { return transport_->size(); }
 
   Operation StartAllReduce(at::Tensor tensor, Reduction reduction) override {
-    Status valid = CheckReducible("all-reduce", tensor);
+    Status valid = CheckReducible("all-reduce", tensor, reduction);
     return Start(collectives_, std::move(valid),
                  [this, tensor = std::move(tensor), reduction] { return transport_->AllReduce(tensor, reduction); });
   }
@@ -144,7 +147,7 @@ class BackgroundCollective final : public Collective {
   }
   Operation StartReduceScatter(at::Tensor mine, at::Tensor all, Reduction reduction) override {
     Status valid = CheckParts("reduce-scatter", all, mine, size());
-    if (valid) valid = CheckReducible("reduce-scatter", mine);
+    if (valid) valid = CheckReducible("reduce-scatter", mine, reduction);
     return Start(collectives_, std::move(valid), [this, mine = std::move(mine), all = std::move(all), reduction] {
       return transport_->ReduceScatter(mine, all, reduction);
     });
@@ -246,14 +249,14 @@ class SoloCollective final : public Collective {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
-  Operation StartAllReduce(at::Tensor tensor, Reduction) override {
-    return std::make_unique<FinishedOperation>(CheckReducible("all-reduce", tensor));
+  Operation StartAllReduce(at::Tensor tensor, Reduction reduction) override {
+    return std::make_unique<FinishedOperation>(CheckReducible("all-reduce", tensor, reduction));
   }
   Operation StartAllGather(at::Tensor all, at::Tensor mine) override {
     return std::make_unique<FinishedOperation>(Copy("all-gather", all, mine, all, mine));
   }
-  Operation StartReduceScatter(at::Tensor mine, at::Tensor all, Reduction) override {
-    Status done = CheckReducible("reduce-scatter", mine);
+  Operation StartReduceScatter(at::Tensor mine, at::Tensor all, Reduction reduction) override {
+    Status done = CheckReducible("reduce-scatter", mine, reduction);
     if (done) done = Copy("reduce-scatter", all, mine, mine, all);
     return std::make_unique<FinishedOperation>(std::move(done));
   }

@@ -14,8 +14,12 @@
 
 namespace millrace::engine {
 
-/// How an all-reduce or a reduce-scatter combines elements. A mean is a sum that the caller scales.
-enum class Reduction { kSum, kMax };
+/// How an all-reduce or a reduce-scatter combines elements.
+enum class Reduction {
+  kSum,
+  kMax,
+  kMean,  ///< the sum divided by the number of ranks; not of integers
+};
 
 /// A fixed group of ranks.
 ///
@@ -25,7 +29,7 @@ enum class Reduction { kSum, kMax };
 /// started. One thread at a time.
 ///
 /// Sums are deterministic: the same inputs on the same number of ranks give the same bits, and the same bits on all
-/// ranks. Sums of bfloat16 add in float32 and round once.
+/// ranks. Sums and means of bfloat16 add in float32 and round once.
 ///
 /// Errors, from Wait(): kUnavailable if a peer is lost, or late by more than the group's time-out; the message names
 /// the peer where it is known. All later calls then fail, too; make a new group. kInvalidArgument if the tensors do not

@@ -53,6 +53,10 @@ MR_INLINE void CombineBody(T* out, std::span<const void* const> sources, std::in
       const T* __restrict next = source(s);
       for (std::int64_t i = 0; i < n; ++i) partial[i] = CombineTwo<kReduction>(partial[i], Widen(next[i]));
     }
+    if constexpr (kReduction == Reduction::kMean) {
+      const auto ranks = static_cast<Wide>(sources.size());
+      for (std::int64_t i = 0; i < n; ++i) partial[i] /= ranks;
+    }
     T* __restrict result = out + begin;
     for (std::int64_t i = 0; i < n; ++i) result[i] = Narrow<T>(partial[i]);
   }
@@ -66,8 +70,14 @@ MR_INLINE void CombineBody(T* out, std::span<const void* const> sources, std::in
   MR_SIMD void Max##Name(void* out, std::span<const void* const> sources, std::int64_t count) {                  \
     CombineBody<T, Reduction::kMax>(static_cast<T*>(out), sources, count);                                       \
   }                                                                                                              \
+  MR_SIMD void Mean##Name(void* out, std::span<const void* const> sources, std::int64_t count) {                 \
+    CombineBody<T, Reduction::kMean>(static_cast<T*>(out), sources, count);                                      \
+  }                                                                                                              \
   void Combine##Name(Reduction reduction, void* out, std::span<const void* const> sources, std::int64_t count) { \
-    (reduction == Reduction::kSum ? Sum##Name : Max##Name)(out, sources, count);                                 \
+    const auto combine = reduction == Reduction::kSum   ? Sum##Name                                              \
+                         : reduction == Reduction::kMax ? Max##Name                                              \
+                                                        : Mean##Name;                                            \
+    combine(out, sources, count);                                                                                \
   }
 MR_COMBINE(Float, float)
 MR_COMBINE(Bf16, Bf16)

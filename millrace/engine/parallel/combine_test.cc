@@ -22,6 +22,12 @@ TEST(Combine, RoundsSumsOfBfloat16Once) {
   EXPECT_EQ(CombineTensors(Reduction::kSum, {large, one, one})[1].item<float>(), 258);
 }
 
+TEST(Combine, RoundsMeansOfBfloat16Once) {
+  // The sum 259 is no bfloat16: rounded before the division, it would give 65.
+  const at::Tensor large = at::full({3}, 256, at::kBFloat16), one = at::ones({3}, at::kBFloat16);
+  EXPECT_EQ(CombineTensors(Reduction::kMean, {large, one, one, one})[1].item<float>(), 64.75F);
+}
+
 TEST(Combine, DoesNotDependOnHowElementsAreCut) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kDouble}) {
     std::vector<at::Tensor> inputs;

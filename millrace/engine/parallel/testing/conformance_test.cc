@@ -31,12 +31,13 @@ at::Tensor Reduced(std::int64_t elements, at::ScalarType type, int ranks, Reduct
   at::Tensor result = Input(elements, type, 0, seed).to(wide, false, true);
   for (int rank = 1; rank < ranks; ++rank) {
     const at::Tensor next = Input(elements, type, rank, seed).to(wide);
-    if (reduction == Reduction::kSum) {
-      result.add_(next);
-    } else {
+    if (reduction == Reduction::kMax) {
       result = at::maximum(result, next);
+    } else {
+      result.add_(next);
     }
   }
+  if (reduction == Reduction::kMean) result.div_(at::full_like(result, ranks));
   return result.to(type);
 }
 
@@ -54,23 +55,32 @@ TEST_P(CollectiveConformance, ReducesEveryTypeAndSize) {
     for (const at::ScalarType type : kTypes) {
       for (const std::int64_t elements : kSizes) {
         SCOPED_TRACE(fmt::format("{} × {}", elements, c10::toString(type)));
-        for (const Reduction reduction : {Reduction::kSum, Reduction::kMax}) {
+        for (const Reduction reduction : {Reduction::kSum, Reduction::kMax, Reduction::kMean}) {
+          if (reduction == Reduction::kMean && !at::isFloatingType(type)) continue;
           at::Tensor tensor = Input(elements, type, group->rank());
           ExpectDone(group->AllReduce(tensor, reduction));
           EXPECT_TRUE(tensor.equal(Reduced(elements, type, kRanks, reduction)));
+          const at::Tensor expected = Reduced(elements * kRanks, type, kRanks, reduction);
+          const at::Tensor my_part = expected.narrow(0, group->rank() * elements, elements);
+          at::Tensor all = Input(elements * kRanks, type, group->rank());
+          at::Tensor mine = at::empty({elements}, type);
+          ExpectDone(group->ReduceScatter(mine, all, reduction));
+          EXPECT_TRUE(mine.equal(my_part));
+          all = Input(elements * kRanks, type, group->rank());
+          mine = all.narrow(0, group->rank() * elements, elements);
+          ExpectDone(group->ReduceScatter(mine, all, reduction));
+          EXPECT_TRUE(mine.equal(my_part)) << "in place";
         }
-        const at::Tensor expected = Reduced(elements * kRanks, type, kRanks, Reduction::kSum);
-        const at::Tensor my_part = expected.narrow(0, group->rank() * elements, elements);
-        at::Tensor all = Input(elements * kRanks, type, group->rank());
-        at::Tensor mine = at::empty({elements}, type);
-        ExpectDone(group->ReduceScatter(mine, all));
-        EXPECT_TRUE(mine.equal(my_part));
-        all = Input(elements * kRanks, type, group->rank());
-        mine = all.narrow(0, group->rank() * elements, elements);
-        ExpectDone(group->ReduceScatter(mine, all));
-        EXPECT_TRUE(mine.equal(my_part)) << "in place";
       }
     }
+  });
+}
+
+TEST_P(CollectiveConformance, HasNoMeanOfIntegers) {
+  Run(kRanks, [](Group group) {
+    const Status mean = group->AllReduce(at::ones({4}, at::kLong), Reduction::kMean);
+    ASSERT_FALSE(mean);
+    EXPECT_EQ(mean.error().code(), Code::kInvalidArgument);
   });
 }
 
