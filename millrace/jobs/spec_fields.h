@@ -23,6 +23,7 @@ struct Choice {
 };
 
 inline constexpr std::string_view kNotYet = "is not supported by this version; leave it out";
+inline constexpr std::string_view kComing = "is a key of a later version; leave it out";
 
 /// The form of a key's text.
 enum class TextKind {
@@ -336,7 +337,7 @@ void VisitTrain(Visitor& v, TrainSpec& train, data::Objective& objective) {
     s.Integer("window", train.spikes.window, 4, 1 << 20);
   });
   v.SectionOr("parallel", "auto", train.parallel.automatic, [&](auto& p) { VisitParallel(p, train.parallel); });
-  v.Refused("lora", Code::kUnsupported, kNotYet);
+  v.Refused("lora", Code::kUnsupported, kComing);
   v.Integer("seed", train.seed, 0, kAnyCount);
   v.Integer("threads", train.threads, 0, 1024);
 }
@@ -398,6 +399,7 @@ void VisitSpec(Visitor& v, Spec& spec) {
   v.Section("model", [&](auto& s) { VisitModel(s, spec.model); });
   v.Section("data", [&](auto& s) { VisitData(s, spec.data); });
   v.Section("train", [&](auto& s) { VisitTrain(s, spec.train, spec.data.dataset.objective); });
+  v.Refused("lora", Code::kUnsupported, kComing);
   v.Section("eval", [&](auto& s) { VisitEval(s, spec.eval); });
   v.Section("checkpoint", [&](auto& s) { VisitCheckpoint(s, spec.checkpoint); });
   v.Section("run", [&](auto& s) { VisitRun(s, spec.run); });
