@@ -109,6 +109,7 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
   options.job = spec.Render();
   options.eval_every = spec.eval.every_steps;
   options.eval_samples = spec.eval.samples;
+  options.eval_sources = spec.eval.sources;
   options.eval_perplexity = std::ranges::find(spec.eval.metrics, "perplexity") != spec.eval.metrics.end();
   options.eval_accuracy = std::ranges::find(spec.eval.metrics, "accuracy") != spec.eval.metrics.end();
   options.log_every = spec.log.every_steps;

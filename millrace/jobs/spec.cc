@@ -203,16 +203,12 @@ class SpecReader {
     Node node = Member(key);
     if (!status_) return;
     if (!node) return Refuse(node.Invalid("is required: where the training records are"));
-    if (!node.IsSequence() || node.Elements().empty()) {
-      return Refuse(node.Invalid("should be a list with at least one {url, weight}"));
-    }
-    for (const Node& element : node.Elements()) {
-      if (!element.IsMap()) return Refuse(element.Invalid("should be a map with url and weight"));
-      SpecReader inner(element, status_);
-      VisitSource(inner, sources.emplace_back());
-      inner.Finish();
-      if (!status_) return;
-    }
+    ReadSources(node, sources);
+  }
+
+  void OptionalSources(std::string_view key, std::vector<data::DataSource>& sources) {
+    Node node = Member(key);
+    if (status_ && node) ReadSources(node, sources);
   }
 
   void Neutral(std::string_view key, std::string_view only) {
@@ -235,6 +231,19 @@ class SpecReader {
   }
 
  private:
+  void ReadSources(const Node& node, std::vector<data::DataSource>& sources) {
+    if (!node.IsSequence() || node.Elements().empty()) {
+      return Refuse(node.Invalid("should be a list with at least one {url, weight}"));
+    }
+    for (const Node& element : node.Elements()) {
+      if (!element.IsMap()) return Refuse(element.Invalid("should be a map with url and weight"));
+      SpecReader inner(element, status_);
+      VisitSource(inner, sources.emplace_back());
+      inner.Finish();
+      if (!status_) return;
+    }
+  }
+
   void OneWord(const Node& node, std::string& value, Choice choice) {
     auto word = node.String();
     if (!word) return Refuse(word.error());
@@ -331,6 +340,9 @@ class SpecPrinter {
       VisitSource(inner, source);
       out_[start + indent_.size() + 2] = '-';
     }
+  }
+  void OptionalSources(std::string_view key, std::vector<data::DataSource>& sources) {
+    if (!sources.empty()) Sources(key, sources);
   }
   void Neutral(std::string_view key, std::string_view only) { Line(key, only); }
   void Refused(std::string_view, Code, std::string_view) {}
@@ -468,12 +480,12 @@ Status CheckRun(const Node& node, const Spec& spec, SpecPurpose purpose) {
 }
 
 Status CheckEval(const Node& node, const Spec& spec) {
-  if (spec.eval.every_steps == 0) return {};
+  if (spec.eval.every_steps == 0 || !spec.eval.sources.empty()) return {};
   const data::HeldOutSplit& split = spec.data.dataset.split;
   if (split.held_out > 0 && split.part == data::SplitPart::kTrain) return {};
   return Fail(
       node["every_steps"].Invalid("there is no held-out part to evaluate: set data.split.held_out, such as 0.01"
-                                  " (and leave data.split.part at train)"));
+                                  " (and leave data.split.part at train), or name eval.sources"));
 }
 
 }  // namespace

@@ -111,7 +111,8 @@ struct TrainSpec {
 /// Losses of records that are not trained on.
 struct EvalSpec {
   std::uint64_t every_steps = 0;                              ///< 0: never
-  std::uint64_t samples = 256;                                ///< at most so many sequences of the held-out part
+  std::vector<data::DataSource> sources;                      ///< their records; empty: the held-out part of the data
+  std::uint64_t samples = 256;                                ///< at most so many of their sequences
   std::vector<std::string> metrics = {"loss", "perplexity"};  ///< the reported ones
   bool operator==(const EvalSpec&) const = default;
 };

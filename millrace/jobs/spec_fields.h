@@ -58,7 +58,8 @@ inline constexpr std::string_view kChosenKeys[] = {
 //   - Extent(key, integer&, most): a number of ranks, or "auto" for 0
 //   - StagesOrSchedule(key, integer&, PipelineSchedule&, most): a number of stages, or a schedule in SageMaker's words
 //   - OnlyRead(f): keys that are read as other keys, and never printed
-//   - Sources(key, vector<DataSource>&)
+//   - Sources(key, vector<DataSource>&): at least one
+//   - OptionalSources(key, vector<DataSource>&): at least one, or the key is absent
 //   - Neutral(key, value): a known key. This version supports only the value that changes nothing.
 //   - Refused(key, code, why): a known key that must be absent here, or an empty list.
 
@@ -346,7 +347,12 @@ template <class Visitor>
 void VisitEval(Visitor& v, EvalSpec& eval) {
   v.Integer("every_steps", eval.every_steps, 0, std::int64_t{1} << 40);
   v.Integer("samples", eval.samples, 1, 1 << 24);
-  v.Neutral("held_out", "true");
+  v.OptionalSources("sources", eval.sources);
+  if (eval.sources.empty()) {
+    v.Neutral("held_out", "true");
+  } else {
+    v.Refused("held_out", Code::kInvalidArgument, "leave it out: eval.sources are evaluated");
+  }
   v.Words("metrics", eval.metrics, {{"loss", "perplexity", "accuracy"}, {}});
 }
 

@@ -118,6 +118,13 @@ TEST(Spec, APlanMayBeForManyMachines) {
   EXPECT_EQ(spec->ranks(), 16384);
 }
 
+TEST(Spec, EvaluationMayReadSourcesOfItsOwn) {
+  const auto spec = ParseSmall({"eval={every_steps: 5, sources: [{url: \"s3://corpus/test/\", split: test}]}"});
+  ASSERT_TRUE(spec) << spec.error().ToString();
+  EXPECT_THAT(spec->eval.sources, testing::ElementsAre(data::DataSource{.url = "s3://corpus/test/", .split = "test"}));
+  EXPECT_THAT(spec->Render(), HasSubstr("  sources:\n    - url: \"s3://corpus/test/\""));
+}
+
 TEST(Spec, EachOptimizerHasItsOwnDefaults) {
   const auto adamw = ParseSmall({}), lamb = ParseSmall({"train.optimizer={name: lamb, lr: 6.0e-3}"});
   const auto sgd = ParseSmall({"train.optimizer={name: sgd, nesterov: true, no_decay: [\"*bias\", \"*LayerNorm*\"]}"});
@@ -216,6 +223,9 @@ TEST(Spec, RefusesWithASentence) {
       Refusal{"lora={r: 16}", kUnsupported, "lora: is a key of a later version"},
       Refusal{"log.metric_definitions=[a]", kUnsupported, "log"},
       Refusal{"eval.every_steps=5", kInvalid, "set data.split.held_out"},
+      Refusal{"eval={sources: [{url: \"s3://c/x\"}], held_out: true}", kInvalid, "eval.held_out: leave it out"},
+      Refusal{"eval.sources=[]", kInvalid, "at least one"},
+      Refusal{"eval.sources=[{url: \"ftp://x/y\"}]", kInvalid, "eval.sources[0].url"},
       Refusal{"eval.metrics=[loss, bleu]", kInvalid, "one of loss, perplexity"},
       Refusal{"eval.metrics=[]", kInvalid, "a list of some of"},
       Refusal{"checkpoint.keep_last=0", kInvalid, "from 1 to"},
@@ -385,6 +395,10 @@ Spec RandomSpec(Random& random) {
       s.data.dataset.split.held_out > 0 && random.Below(2) == 0 ? data::SplitPart::kTrain : s.data.dataset.split.part;
   if (s.data.dataset.split.held_out > 0 && s.data.dataset.split.part == data::SplitPart::kTrain)
     s.eval.every_steps = random.Below(100);
+  if (random.Below(3) == 0) {
+    s.eval.sources = {{.url = "s3://corpus/test.jsonl", .format = "jsonl"}, {.url = "s3://corpus/#test", .weight = 2}};
+    s.eval.every_steps = random.Below(100);
+  }
   s.eval.samples = 1 + random.Below(1000);
   if (random.Below(2) == 0) s.eval.metrics = {"loss"};
   s.checkpoint.url = Pick<std::string>(random, {"", "s3://runs/x"});

@@ -36,15 +36,14 @@ std::string EvalReport::ToText() const {
   if (tells_perplexity) metrics += fmt::format("  perplexity {:.2f}", std::exp(loss));
   if (tells_accuracy) metrics += fmt::format("  accuracy {:.4f}", accuracy);
   if (tells_accuracy && has_row_accuracy) metrics += fmt::format("  next-sentence accuracy {:.4f}", row_accuracy);
-  return fmt::format("eval after step {}  loss {:.4f}{}  ({} held-out samples, {:.1f} s)", step, loss, metrics, samples,
+  return fmt::format("eval after step {}  loss {:.4f}{}  ({} samples, {:.1f} s)", step, loss, metrics, samples,
                      seconds);
 }
 
 Result<std::unique_ptr<Evaluator>> Evaluator::Open(object::Connection& connection,
                                                    std::shared_ptr<const tokenizer::Tokenizer> tokenizer,
-                                                   data::DatasetOptions options, std::uint64_t samples,
+                                                   const data::DatasetOptions& options, std::uint64_t samples,
                                                    const RankLayout& layout, const Logger& log) {
-  options.split.part = data::SplitPart::kHeldOut;
   std::shared_ptr<data::Dataset> dataset;
   const auto open = [&]() -> Status {
     dataset = MR_TRY(data::Dataset::Open(connection, std::move(tokenizer), options, log));
@@ -58,8 +57,8 @@ Result<std::unique_ptr<Evaluator>> Evaluator::Open(object::Connection& connectio
   const std::uint64_t share = std::min(samples, dataset->samples_per_epoch()) / ranks;
   if (share == 0) {
     return Fail(Code::kInvalidArgument,
-                "the held-out part has {} sequences, eval takes at least one for each of {} ranks: raise "
-                "data.split.held_out or eval.samples",
+                "evaluation has {} sequences and takes at least one for each of {} ranks: raise eval.samples, and "
+                "data.split.held_out or the records of eval.sources",
                 dataset->samples_per_epoch(), ranks);
   }
   MemoryBudget budget(kCollectingBytes);

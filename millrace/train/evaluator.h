@@ -1,4 +1,4 @@
-// The loss on records that are held out from training: a fixed set of sequences, the same at every evaluation.
+// The loss on records that are not trained on: a fixed set of sequences, the same at every evaluation.
 #pragma once
 
 #include <cstdint>
@@ -39,17 +39,17 @@ struct EvalReport {
   std::string ToText() const;
 };
 
-/// Holds a rank's share of the held-out sequences as tokens, in samples / ranks × 16 × sequence length bytes. Does not
+/// Holds a rank's share of the evaluated sequences as tokens, in samples / ranks × 16 × sequence length bytes. Does not
 /// change gradients, random numbers or the position in the training data: a run has the same losses with and without
 /// it. One owner thread.
 class Evaluator {
  public:
-  /// Reads the first `samples` sequences of the held-out part of `options`' data, or all if there are fewer, rounded
-  /// down to a multiple of the ranks. Collective: rank 0 indexes the data before the others. Errors: kInvalidArgument
-  /// if the part has fewer sequences than there are ranks. Blocks on the store.
+  /// Reads the first `samples` sequences of a data set, or all if there are fewer, rounded down to a multiple of the
+  /// ranks. Collective: rank 0 indexes the data before the others. Errors: kInvalidArgument if there are fewer
+  /// sequences than ranks; those of Dataset::Open. Blocks on the store.
   static Result<std::unique_ptr<Evaluator>> Open(object::Connection& connection,
                                                  std::shared_ptr<const tokenizer::Tokenizer> tokenizer,
-                                                 data::DatasetOptions options, std::uint64_t samples,
+                                                 const data::DatasetOptions& options, std::uint64_t samples,
                                                  const RankLayout& layout, const Logger& log);
 
   /// Computes the loss. A collective operation. The caller sets step, seconds and what is told.

@@ -72,10 +72,12 @@ struct Options {
   checkpoint::Provenance written_by;       ///< into checkpoints
   std::string job;                         ///< likewise: the job file, rendered
 
-  std::uint64_t eval_every = 0;      ///< steps between two evaluations of the held-out part; 0: none are made
-  std::uint64_t eval_samples = 256;  ///< at most so many of its sequences
-  bool eval_perplexity = true;       ///< report it beside the loss
-  bool eval_accuracy = false;        ///< likewise
+  std::uint64_t eval_every = 0;      ///< steps between two evaluations; 0: none are made
+  std::uint64_t eval_samples = 256;  ///< at most so many sequences
+  /// What is evaluated, read as `data` says otherwise. Empty: the held-out part of `data`.
+  std::vector<data::DataSource> eval_sources;
+  bool eval_perplexity = true;  ///< report it beside the loss
+  bool eval_accuracy = false;   ///< likewise
 
   std::uint64_t log_every = 1;
   std::string tensorboard_url;  ///< empty: none

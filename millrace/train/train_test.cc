@@ -77,6 +77,35 @@ TEST_F(TrainTest, EvaluatesTheHeldOutPartWithoutChangingTheRun) {
   EXPECT_EQ(two.evals.at(5).samples, 12u);
 }
 
+TEST_F(TrainTest, EvaluatesSourcesOfTheirOwnWithoutChangingTheRun) {
+  Options options = Tiny("not-evaluated");
+  const Ran plain = Run(options);
+  ASSERT_TRUE(plain.outcome) << plain.outcome.error().ToString();
+  // The split of the training data does not hold for them.
+  options.data.split.held_out = 0.2;
+  const Ran split = Run(options);
+  const std::filesystem::path test = folder_->path() / "test";
+  std::filesystem::create_directory(test);
+  ASSERT_TRUE(WriteFileAtomic(test / "records.json", AsBytes(Corpus(30))));
+  options.eval_sources = {{.url = (test / "records.json").native(), .format = "jsonl"}};
+  options.eval_every = 6;
+  std::optional<std::uint64_t> samples;
+  for (const bool is_split : {false, true}) {
+    options.data.split.held_out = is_split ? 0.2 : 0;
+    const Ran ran = Run(options);
+    ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
+    EXPECT_EQ(ran.losses, is_split ? split.losses : plain.losses) << "bit for bit";
+    ASSERT_THAT(Keys(ran.evals), testing::ElementsAre(6, 12));
+    if (!samples) samples = ran.evals.at(6).samples;
+    EXPECT_EQ(ran.evals.at(6).samples, *samples) << "all of their records";
+    EXPECT_LT(ran.evals.at(12).loss, ran.evals.at(6).loss);
+  }
+  options.eval_samples = 8;
+  const Ran two = RunRanks(options, 2);
+  ASSERT_TRUE(two.outcome) << two.outcome.error().ToString();
+  EXPECT_EQ(two.evals.at(6).samples, 8u);
+}
+
 TEST_F(TrainTest, TellsPrometheusWhatStepsWaitedFor) {
   StepMetrics metrics({.steps = 40, .resumed_from = 10});
   EXPECT_THAT(metrics.PrometheusText(), HasSubstr("\nmillrace_train_step 10\n"));

@@ -64,6 +64,7 @@ class Trainer {
   /// Returns how many a rank has in a step.
   int MicroBatches() const { return options_.global_batch / (layout_->data_ranks() * options_.micro_batch); }
   Status OpenData();
+  data::DatasetOptions EvaluatedData() const;
   Result<checkpoint::ModelSource> OpenSource();
   Status OpenModel();
   Status MakeModel(const std::shared_ptr<const engine::ModelConfig>& config,
@@ -131,8 +132,8 @@ Status Trainer::Prepare() {
   steps_ = std::make_unique<StepRunner>(*layout_, options_, *loader_, *passes_, *exchange_, MicroBatches());
   MakePlan();
   if (options_.eval_every > 0) {
-    evaluator_ =
-        MR_TRY(Evaluator::Open(connection_, tokenizer_, options_.data, options_.eval_samples, *layout_, options_.log));
+    evaluator_ = MR_TRY(
+        Evaluator::Open(connection_, tokenizer_, EvaluatedData(), options_.eval_samples, *layout_, options_.log));
   }
   return OpenMetrics();
 }
@@ -165,6 +166,17 @@ Status Trainer::OpenData() {
   MR_TRY(group_.Barrier());
   if (!leads()) MR_TRY(open());
   return {};
+}
+
+data::DatasetOptions Trainer::EvaluatedData() const {
+  data::DatasetOptions evaluated = options_.data;
+  if (options_.eval_sources.empty()) {
+    evaluated.split.part = data::SplitPart::kHeldOut;
+  } else {
+    evaluated.sources = options_.eval_sources;
+    evaluated.split = {};
+  }
+  return evaluated;
 }
 
 /// All ranks open the same: another checkpoint may be committed there meanwhile.

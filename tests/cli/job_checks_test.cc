@@ -78,6 +78,16 @@ TEST_F(JobChecksTest, WhatIsMissingIsSaidBeforeARankStarts) {
   EXPECT_TRUE(started());
 }
 
+TEST_F(JobChecksTest, SourcesOfEvaluationAreCheckedToo) {
+  const auto with = [&](std::string_view url) {
+    return Train({"--dry-run", "--set", fmt::format("eval={{every_steps: 5, sources: [{{url: \"{}\"}}]}}", url)});
+  };
+  EXPECT_THAT(with("s3://corpus/*.jsonl").out, HasSubstr("ok    eval data"));
+  const Ran none = with("s3://corpus/none.jsonl");
+  EXPECT_EQ(none.exit, 1);
+  EXPECT_THAT(none.out, AllOf(HasSubstr("fail  eval data"), HasSubstr("check eval.sources"), HasSubstr("ok    data")));
+}
+
 TEST_F(JobChecksTest, TheCureIsThatOfWhatIsMissing) {
   const Ran none = Train({"--dry-run", "--set", "data.tokenizer=s3://corpus/none.model"});
   EXPECT_EQ(none.exit, 1);

@@ -42,7 +42,12 @@ class JobChecker {
       return std::move(checks_);
     }
     connection_ = *std::move(connection);
-    Check("data", "check data.sources: `millrace ls` shows what there is", [&] { return LookAtData(); });
+    Check("data", "check data.sources: `millrace ls` shows what there is",
+          [&] { return LookAtData(spec_.data.dataset.sources); });
+    if (!spec_.eval.sources.empty()) {
+      Check("eval data", "check eval.sources: `millrace ls` shows what there is",
+            [&] { return LookAtData(spec_.eval.sources); });
+    }
     Check("tokenizer", "check data.tokenizer", [&] { return LookAtTokenizer(); });
     if (!spec_.model.from.empty()) Check("model", "check model.from", [&] { return LookAtModel(); });
     if (!spec_.checkpoint.url.empty()) {
@@ -104,8 +109,8 @@ class JobChecker {
     }
   }
 
-  Result<std::string> LookAtData() {
-    const auto resolved = MR_TRY(data::ResolveSources(*connection_, spec_.data.dataset.sources, NewCall()));
+  Result<std::string> LookAtData(const std::vector<data::DataSource>& sources) {
+    const auto resolved = MR_TRY(data::ResolveSources(*connection_, sources, NewCall()));
     std::uint64_t bytes = 0;
     for (const data::DataObject& object : resolved.objects) bytes += object.info.size;
     // The rights to list and to read are separate.
