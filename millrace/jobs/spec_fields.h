@@ -35,9 +35,22 @@ enum class TextKind {
 
 inline constexpr int kMostRanks = 1 << 24, kMostStages = 1024, kMostMicrobatches = 1 << 20;
 /// Keys that `layout: auto` chooses the values of.
-inline constexpr std::string_view kChosenKeys[] = {
-    "data", "shard",   "tensor",    "sequence",        "schedule",     "pipeline",   "virtual_stages",
-    "zero", "reshard", "recompute", "recompute_every", "microbatches", "partitions", "active_microbatches"};
+inline constexpr std::string_view kChosenKeys[] = {"data",
+                                                   "shard",
+                                                   "tensor",
+                                                   "sequence",
+                                                   "schedule",
+                                                   "pipeline",
+                                                   "virtual_stages",
+                                                   "zero",
+                                                   "reshard",
+                                                   "overlap",
+                                                   "recompute",
+                                                   "recompute_every",
+                                                   "microbatches",
+                                                   "partitions",
+                                                   "active_microbatches",
+                                                   "overlapping_allreduce"};
 
 // A Visitor has these members. Each gets the key's name and a reference to its value:
 //   - Text(key, string&, TextKind, required)
@@ -252,7 +265,7 @@ template <class Reader>
 void ReadSageMakerWords(Reader& r, ParallelSpec& parallel) {
   engine::ParallelOptions& options = parallel.options;
   std::optional<int> partitions, active;
-  std::optional<bool> ddp;
+  std::optional<bool> ddp, overlapping;
   r.OptionalInteger("partitions", partitions, 1, kMostStages);
   if (partitions && options.pipeline != 1 && options.pipeline != *partitions) {
     return r.Refused("partitions", Code::kInvalidArgument, fmt::format("pipeline says {} stages", options.pipeline));
@@ -273,7 +286,8 @@ void ReadSageMakerWords(Reader& r, ParallelSpec& parallel) {
                         : fmt::format("a pipeline of {} stages keeps up to {} micro-batches in flight",
                                       options.pipeline, options.pipeline));
   }
-  r.Neutral("overlapping_allreduce", "true");
+  r.OptionalFlag("overlapping_allreduce", overlapping);
+  options.overlap = overlapping.value_or(options.overlap);
 }
 
 template <class Visitor>
@@ -304,6 +318,7 @@ void VisitParallel(Visitor& v, ParallelSpec& parallel) {
   v.Integer("virtual_stages", options.virtual_stages, 1, 1024);
   v.Integer("zero", options.zero, 0, 3);
   v.Flag("reshard", options.reshard);
+  v.Flag("overlap", options.overlap);
   VisitWordOf(v, "recompute", options.recompute, {{"none", "selective", "full"}, {}}, engine::RecomputeName,
               [&](const std::string& word) { return engine::ParseRecompute(word).value_or(options.recompute); });
   v.Integer("recompute_every", options.recompute_every, 1, 1024);

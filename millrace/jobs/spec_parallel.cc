@@ -9,8 +9,7 @@ namespace {
 constexpr std::string_view kSageMaker = "SageMaker's model-parallel library", kTitan = "torchtitan",
                            kMegatron = "Megatron-LM", kDeepSpeed = "DeepSpeed", kNvidiaBert = "NVIDIA's BERT";
 constexpr std::string_view kNoContext = "leave it out; sequences are not divided among ranks by this version",
-                           kNoExperts = "leave it out; there are no experts in the models of this version",
-                           kAlwaysOverlaps = "leave it out; gradients are always summed during the backward pass";
+                           kNoExperts = "leave it out; there are no experts in the models of this version";
 
 constexpr ForeignWord kWords[] = {
     {"tensor_parallel_degree", "SageMaker's model-parallel library and torchtitan", "write tensor"},
@@ -51,7 +50,7 @@ constexpr ForeignWord kWords[] = {
     {"recompute_granularity", kMegatron, "write recompute"},
     {"recompute_method", kMegatron, "write recompute: full and recompute_every"},
     {"recompute_num_layers", kMegatron, "write recompute: full and recompute_every"},
-    {"overlap_grad_reduce", kMegatron, kAlwaysOverlaps},
+    {"overlap_grad_reduce", kMegatron, "write overlap: true or false"},
     {"overlap_param_gather", kMegatron, "leave it out; weights are always gathered ahead"},
     {"accumulate_allreduce_grads_in_fp32", kMegatron, "leave it out; gradients are always added up in float32"},
     {"grad_reduce_in_bf16", kMegatron, "write reduce: bf16"},

@@ -98,6 +98,10 @@ TEST(Spec, ReadsTheWordsOfTheModelParallelLibrary) {
   const auto simple = ParseSmall({"run.processes_per_node=2", "train.parallel={partitions: 2, pipeline: simple}"});
   ASSERT_TRUE(simple);
   EXPECT_EQ(simple->train.parallel.options.schedule, engine::PipelineSchedule::kSimple);
+  const auto behind = ParseSmall({"train.parallel={overlapping_allreduce: false}"});
+  ASSERT_TRUE(behind);
+  EXPECT_FALSE(behind->train.parallel.options.overlap);
+  EXPECT_THAT(behind->Render(), HasSubstr("overlap: false\n"));
   EXPECT_FALSE(ParseSmall({"run.processes_per_node=4", "train.parallel={partitions: 2, ddp: false}"}));
 }
 
@@ -177,7 +181,9 @@ TEST(Spec, RefusesWithASentence) {
       Refusal{"train={steps: 1, micro_batch: 2, parallel: {microbatches: 2}}", kInvalid,
               "2 × micro_batch (2) × 1 ranks are 4, but global_batch is 8"},
       Refusal{"train.parallel={partitions: 2, pipeline: 4}", kInvalid, "pipeline says 4 stages"},
-      Refusal{"train.parallel.overlapping_allreduce=false", kUnsupported, "only true"},
+      Refusal{"train.parallel={zero: 2, overlapping_allreduce: false}", kInvalid, "overlap is false, but zero 2"},
+      Refusal{"train.parallel={layout: auto, overlap: false}", kInvalid, "layout auto chooses it"},
+      Refusal{"train.parallel.overlap-grad-reduce=true", kInvalid, "write overlap: true or false"},
       Refusal{"train.parallel={partitions: 4, active_microbatches: 3}", kInvalid, "up to 4 micro-batches in flight"},
       Refusal{"train.parallel.tensor_parallel_degree=2", kInvalid, "write tensor"},
       Refusal{"train.parallel.num-layers-per-virtual-pipeline-stage=2", kInvalid, "virtual_stages"},
@@ -321,6 +327,7 @@ void SetRandomLayout(Random& random, Spec& s) {
   if (options.zero > 0 && random.Below(2) == 0) options.shard = 1 + static_cast<int>(random.Below(data)) / 2;
   if (options.shard == 0 || data % options.shard != 0) options.shard = 0;
   options.reshard = random.Below(2) == 0;
+  options.overlap = options.zero > 1 || random.Below(2) == 0;
   options.recompute = Pick(random, {Recompute::kNone, Recompute::kSelective, Recompute::kFull});
   options.recompute_every = static_cast<int>(1 + random.Below(4));
   s.run.processes_per_node = data * options.tensor * options.pipeline;

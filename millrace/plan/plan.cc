@@ -33,6 +33,7 @@ std::string LayoutText(const Layout& layout) {
   if (options.pipeline > 1) text += fmt::format(", {}", PipelineScheduleName(options.schedule));
   if (options.virtual_stages > 1) text += fmt::format(" with {} stages a rank", options.virtual_stages);
   if (options.reduce_in_bf16) text += ", reduce bf16";
+  if (!options.overlap) text += ", no overlap";
   if (options.recompute != engine::Recompute::kNone) {
     text += fmt::format(", recompute {}", RecomputeName(options.recompute));
     if (options.recompute_every > 1) text += fmt::format(" every {}", options.recompute_every);
@@ -53,6 +54,7 @@ Json OptionsJson(const engine::ParallelOptions& options, const engine::MeshShape
           {"zero", options.zero},
           {"reshard", options.reshard},
           {"reduce", ReduceName(options)},
+          {"overlap", options.overlap},
           {"recompute", RecomputeName(options.recompute)},
           {"recompute_every", options.recompute_every},
           {"placement", options.placement}};
@@ -102,6 +104,7 @@ std::string LayoutYaml(const Layout& layout) {
   key("shard", options.shard, defaults.shard);
   key("reshard", options.reshard, options.zero == 3 ? defaults.reshard : options.reshard);
   key("reduce", ReduceName(options), ReduceName(defaults));
+  key("overlap", options.overlap, defaults.overlap);
   key("recompute", RecomputeName(options.recompute), RecomputeName(defaults.recompute));
   key("recompute_every", options.recompute_every, defaults.recompute_every);
   key("placement", options.placement, defaults.placement);

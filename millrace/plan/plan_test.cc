@@ -199,6 +199,23 @@ TEST(Time, BubblesAreTheSchedules) {
   EXPECT_LT(bubble(PipelineSchedule::kZeroBubble, 1), 0.5 * bubble(PipelineSchedule::k1F1B, 1));
 }
 
+TEST(Time, WithoutOverlapNothingHidesTheSums) {
+  TrainingSetup setup = SetupOf8B(64);
+  setup.ranks_per_machine = 8;
+  for (const int zero : {0, 1}) {
+    const Plan beside = PlanOf(setup, {.zero = zero}), behind = PlanOf(setup, {.zero = zero, .overlap = false});
+    const Machine machine = Machine::Find("p5en.48xlarge").value();
+    double sums = 0;
+    for (const TrafficLine& line : behind.traffic) {
+      if (line.purpose == "gradients") sums += line.Seconds(machine, setup.ranks_per_machine);
+    }
+    EXPECT_GE(behind.time.gradients, sums) << zero;
+    EXPECT_LT(beside.time.gradients, sums) << zero;
+    EXPECT_EQ(behind.time.compute, beside.time.compute);
+    EXPECT_EQ(behind.memory[0].total(), beside.memory[0].total());
+  }
+}
+
 TEST(Plan, RefusesWithTheArithmetic) {
   const Machine machine = Machine::Find("p5.48xlarge").value();
   TrainingSetup setup = SetupOf8B(48);
@@ -208,6 +225,7 @@ TEST(Plan, RefusesWithTheArithmetic) {
     EXPECT_THAT(plan.error().ToString(), HasSubstr(what));
   };
   says({.tensor = 1}, "train.global_batch 64 is not a multiple of 48 data-parallel ranks");
+  says({.zero = 2, .overlap = false}, "train.parallel.overlap is false, but zero 2");
   says({.pipeline = 48}, "48 stages (pipeline 48 × virtual_stages 1) are more than 32 blocks");
   setup.model.num_heads = 48;
   setup.model.num_kv_heads = 6;

@@ -40,8 +40,9 @@ double OptimizerSeconds(const TrainingSetup& setup, const Layout& layout, const 
 double ExposedSeconds(const Layout& layout, double reduce, double gather, bool gathers_always, const PassTimes& passes,
                       double overlap) {
   const auto m = static_cast<double>(layout.microbatches);
-  // With zero 2, each backward pass hides its own sums; before, the last one hides all.
-  const double reducing = overlap * passes.backward * (layout.options.zero >= 2 ? m : 1);
+  // With zero 2, each backward pass hides its own sums; before, the last one hides all, unless they begin behind it.
+  const double hides = layout.options.zero >= 2 ? m : layout.options.overlap ? 1 : 0;
+  const double reducing = overlap * passes.backward * hides;
   const double reduced = std::max(0.0, reduce - reducing);
   if (gathers_always) return std::max(reduced, reduce + gather - overlap * m * passes.compute());
   return reduced + std::max(0.0, gather - overlap * passes.forward);

@@ -433,6 +433,21 @@ TEST_F(LayoutsTest, Bf16ReductionIsClose) {
   }
 }
 
+TEST_F(LayoutsTest, OverlapChangesNoBits) {
+  for (const engine::ParallelOptions& parallel :
+       {engine::ParallelOptions{}, {.zero = 1}, {.shard = 2, .zero = 1}, {.pipeline = 2}}) {
+    Options options = OptionsOf(0);
+    options.steps = 4;
+    options.parallel = parallel;
+    const Ran beside = RunRanks(options, 4);
+    ASSERT_TRUE(beside.outcome) << beside.outcome.error().ToString();
+    options.parallel.overlap = false;
+    const Ran behind = RunRanks(options, 4);
+    ASSERT_TRUE(behind.outcome) << behind.outcome.error().ToString();
+    EXPECT_EQ(behind.losses, beside.losses);
+  }
+}
+
 TEST_F(LayoutsTest, AreRefusedWithTheArithmetic) {
   struct Refusal {
     int ranks;
@@ -447,6 +462,7 @@ TEST_F(LayoutsTest, AreRefusedWithTheArithmetic) {
         Refusal{4, {.data = 4, .tensor = 2}, "train.parallel.data is 4, but 4 ranks / (tensor 2 × pipeline 1) are 2"},
         Refusal{4, {.shard = 3, .zero = 1}, "4 data-parallel ranks are not a multiple of train.parallel.shard 3"},
         Refusal{2, {.shard = 2}, "zero 0 divides nothing"},
+        Refusal{2, {.zero = 3, .overlap = false}, "train.parallel.overlap is false, but zero 3"},
         Refusal{2, {.pipeline = 2, .virtual_stages = 2}, "schedule interleaved takes 2 or more"},
         Refusal{2, {.placement = "DDT"}, "DDT"}}) {
     Options options = OptionsOf(0);

@@ -219,7 +219,8 @@ Status Trainer::OpenModel() {
   const engine::ParallelOptions& parallel = layout_->options();
   exchange_ = std::make_unique<engine::DataExchange>(
       model_->buffer(), layout_->state(),
-      engine::DataExchangeOptions{.reshard = parallel.reshard, .reduce_in_bf16 = parallel.reduce_in_bf16});
+      engine::DataExchangeOptions{
+          .reshard = parallel.reshard, .reduce_in_bf16 = parallel.reduce_in_bf16, .overlap = parallel.overlap});
   const engine::PipelineOptions pipeline{
       .schedule = parallel.schedule, .virtual_stages = parallel.virtual_stages, .micro_batches = MicroBatches()};
   passes_ = std::make_unique<engine::PipelineRunner>(*model_, layout_->pipeline(), pipeline, clock_);

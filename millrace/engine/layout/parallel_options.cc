@@ -57,6 +57,13 @@ Result<MeshShape> ShapeOf(const ParallelOptions& options, int ranks) {
     return Fail(Code::kInvalidArgument, "train.parallel.shard is {}, but zero 0 divides nothing: set zero to 1, 2 or 3",
                 shard);
   }
+  if (!options.overlap && options.zero > 1) {
+    return Fail(
+        Code::kInvalidArgument,
+        "train.parallel.overlap is false, but zero {} sums the gradients of each part during the passes, to free "
+        "them: set zero to 0 or 1",
+        options.zero);
+  }
   if (options.virtual_stages < 1 ||
       (options.virtual_stages > 1) != (options.schedule == PipelineSchedule::kInterleaved)) {
     return Fail(Code::kInvalidArgument,

@@ -42,6 +42,7 @@ struct ParallelOptions {
   int zero = 0;
   bool reshard = true;          ///< with zero 3: a block's parameters are freed between its passes
   bool reduce_in_bf16 = false;  ///< gradients travel along `data` and `shard` in 16 bits (DataExchangeOptions)
+  bool overlap = true;          ///< sums of gradients begin during the backward pass; false only with zero 0 and 1
   Recompute recompute = Recompute::kNone;
   int recompute_every = 1;            ///< with kFull: every so many blocks, one is computed again
   std::string placement = "cluster";  ///< Mesh

@@ -25,6 +25,7 @@ DataExchange::DataExchange(ParameterBuffer& buffer, const StateRanks& ranks, Dat
     : buffer_(buffer), ranks_(ranks), options_(options), sharding_(buffer.sharding()), groups_(buffer.groups().size()) {
   TORCH_CHECK(StateRanks::SizeOf(ranks.shard) == sharding_.ranks && (sharding_.zero > 0 || sharding_.ranks == 1),
               "the parameters are divided among other ranks than the shard group's");
+  TORCH_CHECK(options.overlap || !sharding_.divides_gradients(), "divided gradients are summed during the passes");
   TORCH_CHECK(ranks.tensor.size() == 1 || ranks.stage != nullptr, "tensor ranks need the group of their stage");
   for (const ParameterGroup& part : buffer.groups()) {
     for (const std::size_t used : part.uses) ++groups_[used].parts;
@@ -296,7 +297,7 @@ void DataExchange::AfterBackward(std::size_t group) {
   --state.open_backwards;
   if (!IsTrainable(group)) return;
   if (!sharding_.divides_gradients()) {
-    ThrowIfFailed(StartCompleteBuckets());
+    if (options_.overlap) ThrowIfFailed(StartCompleteBuckets());
   } else if (state.open_backwards == 0 && state.backwards % state.parts == 0) {
     ThrowIfFailed(StartReduction({group, group}));
   }

@@ -17,6 +17,8 @@ namespace millrace::engine {
 struct DataExchangeOptions {
   bool reshard = true;          ///< with stage 3: a group's values are freed between its forward and its backward pass
   bool reduce_in_bf16 = false;  ///< gradients travel as bfloat16; they are added in float32 and rounded once
+  /// Sums of gradients begin as soon as a backward pass has completed them. False: in Finish(); only of stages 0 and 1.
+  bool overlap = true;
   /// Without sharding, an all-reduce has at least so many bytes: 8 MiB amortise its latency and still overlap with the
   /// backward pass.
   std::int64_t bucket_bytes = 8 << 20;

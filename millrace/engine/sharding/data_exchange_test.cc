@@ -204,6 +204,49 @@ TEST(DataExchange, Bf16GradientsAreClose) {
   }
 }
 
+/// Counts the reductions that ranks start, and looks at the counts between passes and Finish().
+TEST(DataExchange, WithoutOverlapSumsBeginBehindThePasses) {
+  for (const bool bf16 : {false, true}) {
+    for (const MeshShape mesh : {MeshShape{.replica = 2}, {.shard = 2}, {.replica = 2, .shard = 2}}) {
+      for (const bool overlap : {true, false}) {
+        OnThreads(static_cast<int>(mesh.ranks()), [&](Collective& world) {
+          TrainingLayout layout{.zero = mesh.shard > 1 ? 1 : 0, .mesh = mesh, .micro_batches = 2};
+          layout.exchange.reduce_in_bf16 = bf16;
+          layout.exchange.overlap = overlap;
+          const auto traffic = std::make_shared<Traffic>();
+          RankTrainer trainer(world, {.optimizer = kSgd}, layout,
+                              [&](RankTrainer::Group group) { return MakeCounting(std::move(group), traffic); });
+          const auto sums = [&] {
+            return traffic->operations(Traffic::kAllReduce) + traffic->operations(Traffic::kReduceScatter);
+          };
+          std::uint64_t before_finish = 0;
+          trainer.before_finish = [&] { before_finish = sums(); };
+          trainer.Step(0);
+          EXPECT_EQ(before_finish > 0, overlap) << layout.ToText();
+          if (!overlap) EXPECT_GT(sums(), 0u) << layout.ToText();
+        });
+      }
+    }
+  }
+}
+
+TEST(DataExchange, OverlapChangesNoBits) {
+  for (const bool bf16 : {false, true}) {
+    const TrainingTask task{.model = "tied", .optimizer = kAdamw};
+    for (TrainingLayout layout : DataLayouts()) {
+      if (layout.zero > 1) continue;
+      layout.micro_batches = 2;
+      layout.exchange.reduce_in_bf16 = bf16;
+      const Trained beside = Train(task, layout);
+      layout.exchange.overlap = false;
+      const Trained behind = Train(task, layout);
+      EXPECT_EQ(behind.losses, beside.losses) << layout.ToText();
+      EXPECT_EQ(behind.norms, beside.norms) << layout.ToText();
+      for (const auto& [name, weight] : beside.weights) EXPECT_TRUE(behind.weights.at(name).equal(weight)) << name;
+    }
+  }
+}
+
 class DataExchangeOver : public testing::TestWithParam<GroupKind> {};
 
 TEST_P(DataExchangeOver, TwoRanksTrainAsOne) {

@@ -119,6 +119,7 @@ struct RankTrainer {
     };
     const auto sums = runner->Train(batch_of);
     if (!sums) throw ErrorException(sums.error());
+    if (before_finish) before_finish();
     ThrowIfFailed(Finish());
     const double scale = 1.0 / (kRows * kLength);
     norm = GradientNorm(model->buffer(), scale, ranks);
@@ -163,6 +164,7 @@ struct RankTrainer {
   std::unique_ptr<PipelineRunner> runner;
   GroupHooks* hooks = nullptr;  ///< the exchange, or null
   double norm = 0;
+  std::function<void()> before_finish;  ///< called between the passes of a step and its Finish()
 
  private:
   Group Open(std::string name, const std::vector<int>& members) {
