@@ -63,8 +63,7 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
   options.name = spec.name;
   options.model_config = jobs::ModelConfigOf(spec);
   options.model_url = spec.model.from;
-  const std::size_t named = spec.data.dataset.classification.classes.size();
-  options.classes = spec.model.num_labels.value_or(named > 0 ? static_cast<int>(named) : 2);
+  options.classes = spec.Classes();
   options.precision = from.precision == "bf16" ? at::kBFloat16 : at::kFloat;
   options.data = spec.data.dataset;
   options.tokenizer_url = spec.data.tokenizer;
@@ -82,10 +81,10 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
   options.spikes = SpikesOf(from.spikes);
   options.parallel = from.parallel.options;
   if (from.parallel.automatic) {
-    options.auto_layout = train::AutoLayout{.machine = spec.run.machine,
-                                            .memory_weight = from.parallel.WeightOfMemory(),
-                                            .setup = jobs::TrainingSetupOf(spec)};
+    options.auto_layout = train::AutoLayout{.memory_weight = from.parallel.WeightOfMemory()};
   }
+  options.machine = spec.run.machine;
+  options.setup = jobs::TrainingSetupOf(spec);
   options.seed = from.seed;
   options.checkpoint_url = spec.checkpoint.url;
   options.checkpoint_every = spec.checkpoint.every_steps;

@@ -64,4 +64,16 @@ Json ModelConfigOf(const Spec& spec) {
   return json;
 }
 
+void SetHeads(Json& config, const Spec& spec) {
+  const data::DatasetOptions& data = spec.data.dataset;
+  const Json* type = JsonFind(config, "model_type");
+  if (type == nullptr || *type != "bert") return;
+  if (data.objective == data::Objective::kClassification) {
+    config["architectures"] = Json::array({"BertForSequenceClassification"});
+    config["num_labels"] = spec.Classes();
+  } else if (data.objective == data::Objective::kMlm) {
+    config["architectures"] = Json::array({data.mlm.next_sentence ? "BertForPreTraining" : "BertForMaskedLM"});
+  }
+}
+
 }  // namespace millrace::jobs

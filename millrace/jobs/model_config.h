@@ -10,4 +10,8 @@ namespace millrace::jobs {
 /// the job file leaves it to the tokenizer.
 Json ModelConfigOf(const Spec& spec);
 
+/// Sets the heads that train.objective gives a BERT, whatever the configuration says. The trainer does the same
+/// (engine::SetHeads); this one is for programs without libtorch.
+void SetHeads(Json& config, const Spec& spec);
+
 }  // namespace millrace::jobs

@@ -520,6 +520,12 @@ Result<Spec> Spec::Parse(std::string_view yaml, std::string file_name, const std
   return spec;
 }
 
+int Spec::Classes() const {
+  constexpr int kBinary = 2;
+  const std::size_t named = data.dataset.classification.classes.size();
+  return model.num_labels.value_or(named > 0 ? static_cast<int>(named) : kBinary);
+}
+
 std::string Spec::Render() const {
   std::string text;
   SpecPrinter printer(text, "");

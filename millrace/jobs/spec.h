@@ -169,6 +169,8 @@ struct Spec {
                             const std::vector<std::string>& overrides = {}, SpecPurpose purpose = SpecPurpose::kRun);
   /// Returns the job as YAML with all defaults. Parse() turns it back into the same Spec.
   std::string Render() const;
+  /// Returns the classes of train.objective classification: model.num_labels, or as many as have names, or 2.
+  int Classes() const;
   /// Returns the number of ranks of the whole job.
   int ranks() const { return run.nodes * run.processes_per_node; }
   bool operator==(const Spec&) const = default;

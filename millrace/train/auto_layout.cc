@@ -7,12 +7,21 @@
 namespace millrace::train {
 namespace {
 
+Result<plan::TrainingSetup> SetupOf(const Options& options, const engine::ModelConfig& config, int ranks) {
+  plan::TrainingSetup setup = options.setup;
+  setup.model = MR_TRY(plan::ParseModelShape(config.ToJson(), "the model"));
+  setup.ranks = ranks;
+  setup.global_batch = options.global_batch;
+  setup.micro_batch = options.micro_batch;
+  setup.sequence_length = options.data.sequence_length;
+  setup.bf16 = options.precision == at::kBFloat16;
+  return setup;
+}
+
 Result<engine::ParallelOptions> Choose(const engine::Collective& world, const Options& options,
                                        const engine::ModelConfig& config) {
-  const plan::Machine machine = MR_TRY(plan::Machine::Find(options.auto_layout->machine));
-  plan::TrainingSetup setup = options.auto_layout->setup;
-  setup.model = MR_TRY(plan::ParseModelShape(config.ToJson(), "the model"));
-  setup.ranks = world.size();
+  const plan::Machine machine = MR_TRY(plan::Machine::Find(options.machine));
+  const plan::TrainingSetup setup = MR_TRY(SetupOf(options, config, world.size()));
   const plan::SearchResult found = MR_TRY(plan::ChooseLayout(setup, machine,
                                                              {.memory_weight = options.auto_layout->memory_weight,
                                                               .placement = options.parallel.placement,
@@ -46,6 +55,14 @@ Result<engine::ParallelOptions> ChooseParallel(engine::Collective& world, const 
                                  .recompute = static_cast<engine::Recompute>(n[9]),
                                  .recompute_every = n[10],
                                  .placement = o.placement};
+}
+
+Result<std::uint64_t> PlannedMemory(const Options& options, const engine::ModelConfig& config,
+                                    const engine::ParallelOptions& parallel, int ranks) {
+  const plan::Machine machine = MR_TRY(plan::Machine::Find(options.machine));
+  const plan::TrainingSetup setup = MR_TRY(SetupOf(options, config, ranks));
+  const plan::Plan plan = MR_TRY(plan::MakePlan(setup, parallel, machine));
+  return static_cast<std::uint64_t>(plan.memory[plan.fullest].total());
 }
 
 }  // namespace millrace::train

@@ -1,5 +1,7 @@
-// The layout of a run whose job file leaves it to the planner.
+// What the planner says of a run: its layout, where the job file leaves that to the planner, and its memory.
 #pragma once
+
+#include <cstdint>
 
 #include "millrace/base/result.h"
 #include "millrace/engine/layout/parallel_options.h"
@@ -14,5 +16,10 @@ namespace millrace::train {
 /// Errors: kResourceExhausted if no layout fits; those of the machine's file; kUnavailable if a rank is lost.
 Result<engine::ParallelOptions> ChooseParallel(engine::Collective& world, const Options& options,
                                                const engine::ModelConfig& config);
+
+/// Returns the bytes that the fullest rank needs in this layout: the total that `millrace job plan` prints.
+/// Errors: those of the machine's file; kUnsupported if the planner does not know the model.
+Result<std::uint64_t> PlannedMemory(const Options& options, const engine::ModelConfig& config,
+                                    const engine::ParallelOptions& parallel, int ranks);
 
 }  // namespace millrace::train

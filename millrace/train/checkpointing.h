@@ -75,8 +75,6 @@ class Checkpointing {
   /// Waits for the saves under way. Errors: that of the last save.
   Status Finish(std::uint64_t step);
 
-  std::uint64_t snapshot_bytes() const { return snapshot_budget_->total(); }
-
  private:
   Checkpointing(object::Connection& connection, engine::Collective& world, const Options& options, Heartbeat& heartbeat,
                 std::function<void(const Result<checkpoint::SaveStats>&)> on_done)

@@ -25,9 +25,7 @@ namespace millrace::train {
 
 /// What the planner looks for, where it chooses the layout.
 struct AutoLayout {
-  std::string machine;        ///< plan::Machine::Find; empty: this machine
-  double memory_weight = 0;   ///< plan::SearchGoal
-  plan::TrainingSetup setup;  ///< without the model; the ranks are those that the run has
+  double memory_weight = 0;  ///< plan::SearchGoal
 };
 
 struct Options {
@@ -55,6 +53,10 @@ struct Options {
   SpikeOptions spikes;
   engine::ParallelOptions parallel;
   std::optional<AutoLayout> auto_layout;  ///< the planner chooses `parallel`, all but placement, reduce_in_bf16
+  std::string machine;                    ///< for the planner: plan::Machine::Find; empty: this machine
+  /// What the planner cannot see in the other options: `ranks_per_machine`, `moments`, `snapshots`, `data_bytes`. The
+  /// rest is ignored.
+  plan::TrainingSetup setup;
   std::uint64_t seed = 42;
 
   std::string checkpoint_url;  ///< empty: none are made

@@ -74,7 +74,7 @@ class Trainer {
   Status TakeState(const Checkpointing::Resumed& resumed);
   Status OpenTelemetry();
   Status OpenMetrics();
-  void MakePlan();
+  Status MakePlan();
 
   Result<StepReport> Step(bool stop_here, Sums& all);
   Status EndSpike(StepReport& report);
@@ -130,7 +130,7 @@ Status Trainer::Prepare() {
                                      .threads = options_.data.threads};
   loader_ = MR_TRY(data::Loader::Start(dataset_, data_budget_, loader, data_state_, options_.log));
   steps_ = std::make_unique<StepRunner>(*layout_, options_, *loader_, *passes_, *exchange_, MicroBatches());
-  MakePlan();
+  MR_TRY(MakePlan());
   if (options_.eval_every > 0) {
     evaluator_ = MR_TRY(
         Evaluator::Open(connection_, tokenizer_, EvaluatedData(), options_.eval_samples, *layout_, options_.log));
@@ -335,9 +335,8 @@ Status Trainer::OpenMetrics() {
   return {};
 }
 
-void Trainer::MakePlan() {
+Status Trainer::MakePlan() {
   const engine::ModelConfig& config = model_->config();
-  const engine::ModelSizes sizes = config.sizes();
   const std::uint64_t per_epoch = loader_->batches_per_epoch();
   plan_.name = options_.name;
   plan_.precision = options_.precision == at::kFloat ? "f32" : "bf16";
@@ -364,30 +363,15 @@ void Trainer::MakePlan() {
   flops_of_products_ = config.FlopsPerToken(0);
   flops_per_position_ = config.FlopsPerToken(1) - flops_of_products_;
   plan_.flops_per_token = flops_of_products_ + flops_per_position_ * options_.data.sequence_length;
+  // Rank 0 tells the plan, and its machine has the file that describes the machines.
+  if (leads()) plan_.memory_bytes = MR_TRY(PlannedMemory(options_, config, layout_->options(), group_.size()));
   plan_.checkpoint_url = options_.checkpoint_url;
   schedule_ = options_.schedule;
   schedule_.total_steps = plan_.steps;
   if (options_.warmup_proportion > 0) {
     schedule_.warmup_steps = engine::WarmupSteps(options_.warmup_proportion, plan_.steps);
   }
-
-  // Weights, gradients and moments are exact; activations are what a backward pass keeps of each layer.
-  const engine::ParameterBuffer& buffer = model_->buffer();
-  auto state_bytes = static_cast<std::uint64_t>(buffer.ValueBytes() + buffer.GradientBytes());
-  for (const StateTensor& tensor : tensors_) {
-    if (!tensor.name.starts_with(checkpoint::kModelGroup)) state_bytes += tensor.tensor.nbytes();
-  }
-  const int tensor = plan_.shape.tensor;
-  const std::int64_t stream = 5 * sizes.hidden_size / (layout_->tensor().divides_tokens() ? tensor : 1);
-  const std::int64_t key_heads = std::max<std::int64_t>(1, sizes.num_kv_heads / tensor);
-  const std::int64_t inside =
-      3 * sizes.intermediate_size / tensor + 3 * (sizes.num_heads / tensor + 2 * key_heads) * sizes.head_dim;
-  // A pipeline's first rank keeps as many micro-batches as there are ranks, of as much less of the model.
-  const std::int64_t kept = sizes.num_layers * (stream + inside);
-  const std::int64_t tokens = static_cast<std::int64_t>(options_.micro_batch) * options_.data.sequence_length;
-  const auto activations = static_cast<std::uint64_t>(tokens * kept) * at::elementSize(options_.precision);
-  const std::uint64_t snapshot = checkpoints_ ? checkpoints_->snapshot_bytes() : 0;
-  plan_.memory_bytes = state_bytes + activations + snapshot + options_.memory_budget;
+  return {};
 }
 
 Json Trainer::Meta() const {

@@ -83,6 +83,18 @@ class TrainRanks : public testing::Test {
     return job;
   }
 
+  /// Returns the memory of the fullest rank that `millrace job plan` prints.
+  Json PlannedMemory(const std::string& run) {
+    const std::filesystem::path out = folder_.path() / (run + ".plan");
+    const std::filesystem::path millrace = program_.parent_path() / "millrace";
+    Subprocess::Options options{
+        .argv = {millrace.native(), "--json", "job", "plan", (folder_.path() / (run + ".yaml")).native()}};
+    options.stdout_file = out;
+    EXPECT_TRUE(Subprocess::Start(std::move(options)).value().Wait(std::chrono::seconds(60)).value().ok());
+    const Json plan = ParseJson(ReadFile(out).value(), "the plan").value();
+    return plan["memory"][plan["fullest_stage"].get<std::size_t>()]["total"];
+  }
+
   static std::filesystem::path ErrorsOf(const Job& job, int rank) {
     return job.out.native() + fmt::format(".{}.err", rank);
   }
@@ -125,7 +137,9 @@ TEST_F(TrainRanks, KilledAndStoppedRunsEqualTheUndisturbedOne) {
   for (Subprocess& rank : whole.ranks) ASSERT_TRUE(rank.Wait(std::chrono::seconds(60)).value().ok());
   const auto expected = Losses(whole);
   ASSERT_EQ(expected.size(), 60u);
-  EXPECT_EQ(Lines(whole).front()["event"], "plan");
+  const Json plan = Lines(whole).front();
+  EXPECT_EQ(plan["event"], "plan");
+  EXPECT_EQ(plan["memory_bytes"], PlannedMemory("whole"));
   EXPECT_EQ(Lines(whole).back()["event"], "done");
 
   // One rank dies; the other must notice and leave with an error.

@@ -29,7 +29,9 @@ Result<Json> StoredConfig(const Context& context, const std::string& url) {
 
 Result<plan::ModelShape> ModelOf(const Context& context, const jobs::Spec& spec) {
   if (!spec.model.from.empty()) {
-    return plan::ParseModelShape(MR_TRY(StoredConfig(context, spec.model.from)), spec.model.from + "/config.json");
+    Json config = MR_TRY(StoredConfig(context, spec.model.from));
+    jobs::SetHeads(config, spec);
+    return plan::ParseModelShape(config, spec.model.from + "/config.json");
   }
   Json config = jobs::ModelConfigOf(spec);
   if (config["vocab_size"] == 0) {
@@ -43,6 +45,7 @@ Result<plan::ModelShape> ModelOf(const Context& context, const jobs::Spec& spec)
     }
     config["vocab_size"] = (*tokenizer)->vocab_size();
   }
+  jobs::SetHeads(config, spec);
   return plan::ParseModelShape(config, "model.config");
 }
 

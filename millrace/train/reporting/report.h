@@ -32,7 +32,7 @@ struct Plan {
   std::uint64_t last_step = 0;     ///< after which this run ends: `steps`, or fewer with train.steps_this_run
   std::int64_t parameters = 0;
   double flops_per_token = 0;      ///< for full sequences; separated documents need fewer
-  std::uint64_t memory_bytes = 0;  ///< estimate for one rank, data in flight included
+  std::uint64_t memory_bytes = 0;  ///< estimate for the fullest rank: what `job plan` prints
   std::string checkpoint_url;
 
   Json ToJson() const;
