@@ -69,6 +69,8 @@ Status CheckSameJob(engine::Collective& group, std::string job) {
   for (int rank = 1; rank < group.size(); ++rank) {
     if (all[rank].item<std::int64_t>() == 0) continue;
     const std::string theirs = MR_TRY(Broadcast(group, std::move(job), rank));
+    // A rank that fails gives up the group. Behind the barrier, all ranks have what they need for the same error.
+    (void)group.Barrier();
     return Fail(
         Code::kInvalidArgument,
         "rank {} was started with another job file than rank 0; these keys differ: {}. Start all ranks with the "
