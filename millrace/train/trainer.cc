@@ -15,6 +15,7 @@
 #include "millrace/engine/weights/read_weights.h"
 #include "millrace/metrics/endpoint.h"
 #include "millrace/tokenizer/open/open.h"
+#include "millrace/train/agreement/same_job.h"
 #include "millrace/train/auto_layout.h"
 #include "millrace/train/checkpointing.h"
 #include "millrace/train/layout.h"
@@ -22,7 +23,6 @@
 #include "millrace/train/reporting/step_metrics.h"
 #include "millrace/train/reporting/stopwatch.h"
 #include "millrace/train/reporting/telemetry.h"
-#include "millrace/train/same_job.h"
 #include "millrace/train/state/run_state.h"
 #include "millrace/train/step_runner.h"
 

@@ -1,4 +1,4 @@
-#include "millrace/train/same_job.h"
+#include "millrace/train/agreement/same_job.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
