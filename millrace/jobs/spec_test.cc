@@ -229,7 +229,7 @@ TEST(Spec, RefusesWithASentence) {
       Refusal{"lora={r: 16}", kUnsupported, "lora: is a key of a later version"},
       Refusal{"log.metric_definitions=[a]", kUnsupported, "log"},
       Refusal{"eval.every_steps=5", kInvalid, "set data.split.held_out"},
-      Refusal{"eval={sources: [{url: \"s3://c/x\"}], held_out: true}", kInvalid, "eval.held_out: leave it out"},
+      Refusal{"eval={sources: [{url: \"s3://corpus/x\"}], held_out: true}", kInvalid, "eval.held_out: leave it out"},
       Refusal{"eval.sources=[]", kInvalid, "at least one"},
       Refusal{"eval.sources=[{url: \"ftp://x/y\"}]", kInvalid, "eval.sources[0].url"},
       Refusal{"eval.metrics=[loss, bleu]", kInvalid, "one of loss, perplexity"},
