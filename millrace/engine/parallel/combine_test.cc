@@ -23,9 +23,9 @@ TEST(Combine, RoundsSumsOfBfloat16Once) {
 }
 
 TEST(Combine, RoundsMeansOfBfloat16Once) {
-  // The sum 259 is no bfloat16: rounded before the division, it would give 65.
+  // The sum 261 is no bfloat16: rounded to 260 before the division, it would give 43.25.
   const at::Tensor large = at::full({3}, 256, at::kBFloat16), one = at::ones({3}, at::kBFloat16);
-  EXPECT_EQ(CombineTensors(Reduction::kMean, {large, one, one, one})[1].item<float>(), 64.75F);
+  EXPECT_EQ(CombineTensors(Reduction::kMean, {large, one, one, one, one, one})[1].item<float>(), 43.5F);
 }
 
 TEST(Combine, DoesNotDependOnHowElementsAreCut) {
