@@ -76,7 +76,7 @@ struct Options {
 
   std::uint64_t eval_every = 0;      ///< steps between two evaluations; 0: none are made
   std::uint64_t eval_samples = 256;  ///< at most so many sequences
-  /// What is evaluated, read as `data` says otherwise. Empty: the held-out part of `data`.
+  /// The sources that evaluations read, with the other options of `data`. Empty: they read the held-out part of `data`.
   std::vector<data::DataSource> eval_sources;
   bool eval_perplexity = true;  ///< report it beside the loss
   bool eval_accuracy = false;   ///< likewise
