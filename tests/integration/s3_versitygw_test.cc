@@ -21,13 +21,14 @@ Result<std::shared_ptr<Store>> GatewayStore() {
   return std::shared_ptr<Store>(bucket, bucket->store.get());
 }
 
-// It keeps keys as paths, and gives an object with copied ranges the checksums of their whole sources.
+// It keeps keys as paths, gives an object with copied ranges the checksums of their whole sources, and looks an
+// object's size, ETag and bytes up by its path one after the other.
 INSTANTIATE_TEST_SUITE_P(VersityGateway, StoreConformance,
                          testing::Values(ConformanceSubject{
                              .name = "versitygw",
                              .make = GatewayStore,
                              .lacks = {Capability::kObjectBesideFolder, Capability::kFreeSegments,
-                                       Capability::kCopiedRangesChecked}}));
+                                       Capability::kCopiedRangesChecked, Capability::kReadsOneVersion}}));
 
 }  // namespace
 }  // namespace millrace::object
