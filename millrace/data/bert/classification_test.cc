@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "millrace/data/bert/bert_row.h"
-#include "millrace/data/formats/testing.h"
 #include "millrace/data/loader.h"
 #include "millrace/data/testing/bert_fixture.h"
+#include "millrace/data/testing/stored_object.h"
 
 namespace millrace::data {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "millrace/data/formats/testing.h"
+#include "millrace/data/testing/stored_object.h"
 
 namespace millrace::data {
 namespace {

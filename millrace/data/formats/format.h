@@ -39,10 +39,10 @@ struct DataFormat {
 };
 
 /// Returns the format of the object called `key` in a source whose format is `declared`. `declared` is empty or one of
-/// jsonl, json, objects, lines, text, tsv, tar, arrow, parquet,
-/// hdf5 and megatron. "+gzip", "+zstd" or "+none" may follow,
-/// and after json a colon and the field that holds the array. What is not declared depends on the name: .jsonl .ndjson
-/// .json .jsonlist .txt .tsv .tar .arrow .parquet .hdf5 or .bin, followed by .gz or .zst. Other names are JSON lines.
+/// jsonl, json, objects, lines, text, tsv, tar, arrow, parquet, hdf5 and megatron. "+gzip", "+zstd" or "+none" may
+/// follow, and after json a colon and the field that holds the array. What is not declared depends on the name: .jsonl
+/// .ndjson .json .jsonlist .txt .tsv .tar .arrow .parquet .hdf5 or .bin, followed by .gz or .zst. Other names are JSON
+/// lines.
 /// Errors: kInvalidArgument if a word is unknown; kUnsupported if the name ends like another compressor's.
 Result<DataFormat> FormatOf(std::string_view declared, std::string_view key);
 

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "millrace/data/formats/testing.h"
 #include "millrace/data/records/record_template.h"
+#include "millrace/data/testing/stored_object.h"
 
 namespace millrace::data {
 namespace {

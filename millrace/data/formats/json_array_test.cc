@@ -4,9 +4,9 @@
 
 #include "millrace/base/json.h"
 #include "millrace/base/text.h"
-#include "millrace/data/formats/testing.h"
 #include "millrace/data/records/record_template.h"
 #include "millrace/data/sources/sources.h"
+#include "millrace/data/testing/stored_object.h"
 
 namespace millrace::data {
 namespace {

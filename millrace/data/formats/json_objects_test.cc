@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "millrace/data/formats/json_array.h"
-#include "millrace/data/formats/testing.h"
+#include "millrace/data/testing/stored_object.h"
 
 namespace millrace::data {
 namespace {

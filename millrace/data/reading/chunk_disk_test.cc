@@ -5,8 +5,8 @@
 #include <fstream>
 
 #include "millrace/base/files/files.h"
-#include "millrace/data/formats/testing.h"
 #include "millrace/data/testing/dataset_fixture.h"
+#include "millrace/data/testing/stored_object.h"
 #include "millrace/object/fault/fault_store.h"
 
 namespace millrace::data {

@@ -6,7 +6,7 @@
 #include "millrace/base/files/files.h"
 #include "millrace/base/process/subprocess.h"
 #include "millrace/data/formats/record_lines.h"
-#include "millrace/data/formats/testing.h"
+#include "millrace/data/testing/stored_object.h"
 
 namespace millrace::data {
 namespace {
