@@ -80,9 +80,7 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
   options.clip_norm = from.optimizer.clip_norm;
   options.spikes = SpikesOf(from.spikes);
   options.parallel = from.parallel.options;
-  if (from.parallel.automatic) {
-    options.auto_layout = train::AutoLayout{.memory_weight = from.parallel.WeightOfMemory()};
-  }
+  if (from.parallel.automatic) options.auto_memory_weight = from.parallel.WeightOfMemory();
   options.machine = spec.run.machine;
   options.setup = jobs::TrainingSetupOf(spec);
   options.seed = from.seed;

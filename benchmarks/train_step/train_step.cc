@@ -11,8 +11,8 @@
 
 #include "millrace/base/json.h"
 #include "millrace/base/process/cpu.h"
-#include "millrace/engine/families/gpt2/gpt2.h"
-#include "millrace/engine/families/llama/llama.h"
+#include "millrace/engine/families/gpt2/gpt2_config.h"
+#include "millrace/engine/families/llama/llama_config.h"
 #include "millrace/engine/gradients/divided_gradients.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/optim/adamw.h"

@@ -8,10 +8,7 @@ namespace millrace::jobs {
 
 /// Returns the config.json of the model that model.config describes, with the keys of Hugging Face. vocab_size is 0 if
 /// the job file leaves it to the tokenizer.
+/// REQUIRES: the family is known (engine::FindFamily).
 Json ModelConfigOf(const Spec& spec);
-
-/// Sets the heads that train.objective gives a BERT, whatever the configuration says. The trainer does the same
-/// (engine::SetHeads); this one is for programs without libtorch.
-void SetHeads(Json& config, const Spec& spec);
 
 }  // namespace millrace::jobs

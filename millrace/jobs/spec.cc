@@ -5,6 +5,8 @@
 #include "millrace/base/config.h"
 #include "millrace/base/json.h"
 #include "millrace/base/text.h"
+#include "millrace/engine/config/families.h"
+#include "millrace/jobs/model_config.h"
 #include "millrace/jobs/spec_fields.h"
 #include "millrace/object/url.h"
 
@@ -21,6 +23,29 @@ std::string Join(std::initializer_list<std::string_view> words) {
 
 bool Contains(std::initializer_list<std::string_view> words, std::string_view word) {
   return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+/// Returns a YAML value as JSON. A scalar without quotes is what it looks like: null, true, a number or text.
+Result<Json> JsonOf(const Node& node) {
+  if (node.IsMap()) {
+    Json object = Json::object();
+    for (const std::string& key : node.Keys()) object[key] = MR_TRY(JsonOf(node[key]));
+    return object;
+  }
+  if (node.IsSequence()) {
+    Json list = Json::array();
+    for (const Node& element : node.Elements()) list.push_back(MR_TRY(JsonOf(element)));
+    return list;
+  }
+  if (!node.IsScalar()) return Json(nullptr);
+  constexpr std::int64_t kAnyInteger = std::numeric_limits<std::int64_t>::max();
+  constexpr double kAnyNumber = std::numeric_limits<double>::max();
+  if (const auto integer = node.Int(-kAnyInteger, kAnyInteger)) return Json(*integer);
+  if (const auto number = node.Number(-kAnyNumber, kAnyNumber)) return Json(*number);
+  if (const auto flag = node.Bool()) return Json(*flag);
+  std::string text = MR_TRY(node.String());
+  if (!IsValidUtf8(text)) return Fail(node.Invalid("is not valid UTF-8"));
+  return Json(std::move(text));
 }
 
 /// Fills a Spec from a map of the document. Stops at the first error, which `status` then holds.
@@ -54,6 +79,22 @@ class SpecReader {
   void Word(std::string_view key, std::string& value, Choice choice) {
     Node node = Member(key);
     if (status_ && node) OneWord(node, value, choice);
+  }
+
+  void Family(std::string_view key, std::string& value) {
+    Node node = Member(key);
+    if (!status_ || !node) return;
+    Take(node.String(), value);
+    if (status_ && engine::FindFamily(value) == nullptr) {
+      Refuse(node.Invalid(fmt::format("should be one of {}, not {}", engine::KnownModelTypes(), value)));
+    }
+  }
+
+  void Options(std::span<const std::string_view> keys, Json& values) {
+    for (const std::string_view key : keys) {
+      const Node node = Member(key);
+      if (status_ && node) Take(JsonOf(node), values[std::string(key)]);
+    }
   }
 
   void Words(std::string_view key, std::vector<std::string>& values, Choice choice) {
@@ -291,6 +332,10 @@ class SpecPrinter {
     for (const std::string& value : values) quoted.push_back(DumpJson(value));
     Line(key, fmt::format("[{}]", fmt::join(quoted, ", ")));
   }
+  void Family(std::string_view key, std::string& value) { Line(key, value); }
+  void Options(std::span<const std::string_view>, Json& values) {
+    for (const auto& [key, value] : values.items()) Line(key, DumpJson(value));
+  }
   template <class T>
   void Integer(std::string_view key, T& value, std::int64_t, std::int64_t) {
     Line(key, fmt::format("{}", value));
@@ -373,20 +418,23 @@ Status CheckModel(const Node& node, const Spec& spec) {
         fmt::format("{} should be a multiple of twice num_heads ({}): heads have an even number of channels",
                     model.hidden_size, model.num_heads)));
   }
-  constexpr int kUsualRotaryDim = 64;  // of GPT-J 6B; what the key has if it is left out
-  const int head_dim = model.hidden_size / model.num_heads, rotary_dim = model.rotary_dim.value_or(kUsualRotaryDim);
-  if (model.family == "gptj" && (rotary_dim > head_dim || rotary_dim % 2 != 0)) {
-    return Fail(config["rotary_dim"].Invalid(
-        fmt::format("{} should be even and at most hidden_size / num_heads ({})", rotary_dim, head_dim)));
-  }
-  if (model.family == "llama" && model.num_heads % model.num_kv_heads != 0) {
+  if (model.num_kv_heads && model.num_heads % *model.num_kv_heads != 0) {
     return Fail(config["num_kv_heads"].Invalid(
-        fmt::format("{} should divide num_heads ({})", model.num_kv_heads, model.num_heads)));
+        fmt::format("{} should divide num_heads ({})", *model.num_kv_heads, model.num_heads)));
   }
   if (model.max_position_embeddings != 0 && model.max_position_embeddings < spec.data.dataset.sequence_length) {
     return Fail(config["max_position_embeddings"].Invalid(
         fmt::format("{} should be at least data.sequence_length ({}), or 0 for just that",
                     model.max_position_embeddings, spec.data.dataset.sequence_length)));
+  }
+  // The tokenizer's vocabulary may not be known yet. It is checked when the model is made.
+  Json json = ModelConfigOf(spec);
+  if (model.vocab_size == 0) json["vocab_size"] = 1;
+  const auto made = engine::ParseModelConfig(json, model.family);
+  if (!made) return Fail(config.Invalid(made.error().message()).WithCode(made.error().code()));
+  if (model.num_kv_heads && (*made)->sizes().num_kv_heads != *model.num_kv_heads) {
+    return Fail(config["num_kv_heads"].Invalid(
+        fmt::format("leave it out: {} has as many key-value heads as num_heads", model.family)));
   }
   return {};
 }
@@ -394,11 +442,12 @@ Status CheckModel(const Node& node, const Spec& spec) {
 /// Checks what can be known without the model's folder.
 Status CheckObjective(const Node& root, const Spec& spec) {
   const data::DatasetOptions& data = spec.data.dataset;
-  const bool causal = data.objective == data::Objective::kCausalLm, bert = spec.model.family == "bert";
-  if (spec.model.from.empty() && causal == bert) {
+  const bool causal = data.objective == data::Objective::kCausalLm;
+  const bool has_heads = engine::FindFamily(spec.model.family)->set_heads != nullptr;
+  if (spec.model.from.empty() && causal == has_heads) {
     return Fail(root["train"]["objective"].Invalid(
         fmt::format("a model of family {} cannot learn {}; {}", spec.model.family, data::ObjectiveName(data.objective),
-                    bert ? "it learns mlm and classification" : "name the folder of a BERT in model.from")));
+                    has_heads ? "it learns mlm and classification" : "name the folder of a BERT in model.from")));
   }
   if (data.objective == data::Objective::kMlm &&
       data.mlm.max_predictions.value_or(0) > static_cast<std::uint32_t>(data.sequence_length)) {
@@ -506,9 +555,6 @@ Result<Spec> Spec::Parse(std::string_view yaml, std::string file_name, const std
   VisitSpec(reader, spec);
   reader.Finish();
   MR_TRY(std::move(status));
-  // The default is plain multi-head attention.
-  if (spec.model.from.empty() && !root["model"]["config"]["num_kv_heads"])
-    spec.model.num_kv_heads = spec.model.num_heads;
 
   MR_TRY(CheckName(root, spec.name));
   MR_TRY(CheckModel(root["model"], spec));

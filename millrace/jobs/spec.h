@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "millrace/base/clock.h"
+#include "millrace/base/json.h"
 #include "millrace/base/result.h"
 #include "millrace/data/options/dataset_options.h"
 #include "millrace/engine/layout/parallel_options.h"
@@ -16,19 +17,14 @@
 namespace millrace::jobs {
 
 struct ModelSpec {
-  std::string family = "llama";
-  std::string from;  ///< Hugging Face folder; empty: random weights from the sizes below
-  int hidden_size = 256, num_layers = 4, num_heads = 4, num_kv_heads = 4;
-  std::optional<int> intermediate_size;  ///< nothing: 8/3 of hidden_size (llama) or 4 times it
-  int vocab_size = 0;                    ///< 0: the tokenizer's
-  int max_position_embeddings = 0;       ///< 0: data.sequence_length
-  double rms_norm_eps = 1e-5, rope_theta = 10000;
-  std::optional<bool> tie_word_embeddings;  ///< nothing: true for gpt2, else false
-  // Only for gpt2 and gptj. An absent value has the default of transformers' configuration.
-  std::optional<int> rotary_dim;
-  std::optional<double> embd_pdrop, attn_pdrop, resid_pdrop;
-  // Only for bert, likewise.
-  std::optional<double> hidden_dropout_prob, attention_probs_dropout_prob, classifier_dropout;
+  std::string family = "llama";  ///< config.json's model_type
+  std::string from;              ///< Hugging Face folder; empty: random weights from the sizes below
+  int hidden_size = 256, num_layers = 4, num_heads = 4;
+  std::optional<int> num_kv_heads, intermediate_size;  ///< nothing: the family's usual ones
+  int vocab_size = 0;                                  ///< 0: the tokenizer's
+  int max_position_embeddings = 0;                     ///< 0: data.sequence_length
+  /// The other keys of model.config: those of the family's config.json (engine::ModelFamily::options), as given.
+  Json options = Json::object();
   std::optional<int> num_labels;  ///< classes of train.objective classification; nothing: 2
   bool operator==(const ModelSpec&) const = default;
 };

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "millrace/base/bytes.h"
+#include "millrace/engine/config/families.h"
 #include "millrace/jobs/spec.h"
 #include "millrace/jobs/spec_parallel.h"
 
@@ -71,6 +72,8 @@ inline constexpr std::string_view kChosenKeys[] = {"data",
 //   - Extent(key, integer&, most): a number of ranks, or "auto" for 0
 //   - StagesOrSchedule(key, integer&, PipelineSchedule&, most): a number of stages, or a schedule in SageMaker's words
 //   - OnlyRead(f): keys that are read as other keys, and never printed
+//   - Family(key, string&): a model_type of a family
+//   - Options(keys, Json&): any of these keys, whose values are JSON
 //   - Sources(key, vector<DataSource>&): at least one
 //   - OptionalSources(key, vector<DataSource>&): at least one, or the key is absent
 //   - Neutral(key, value): a known key. This version supports only the value that changes nothing.
@@ -78,7 +81,7 @@ inline constexpr std::string_view kChosenKeys[] = {"data",
 
 template <class Visitor>
 void VisitModel(Visitor& v, ModelSpec& model) {
-  v.Word("family", model.family, {{"llama", "gpt2", "gptj", "bert"}, {}});
+  v.Family("family", model.family);
   v.Text("from", model.from, TextKind::kUrl, false);
   v.OptionalInteger("num_labels", model.num_labels, 1, 1 << 20);
   if (!model.from.empty()) {
@@ -88,26 +91,12 @@ void VisitModel(Visitor& v, ModelSpec& model) {
     c.Integer("hidden_size", model.hidden_size, 8, 65536);
     c.Integer("num_layers", model.num_layers, 1, 1024);
     c.Integer("num_heads", model.num_heads, 1, 1024);
+    c.OptionalInteger("num_kv_heads", model.num_kv_heads, 1, 1024);
     c.OptionalInteger("intermediate_size", model.intermediate_size, 1, 1 << 20);
     c.Integer("vocab_size", model.vocab_size, 0, 1 << 22);
     c.Integer("max_position_embeddings", model.max_position_embeddings, 0, 1 << 24);
-    if (model.family != "bert") c.OptionalFlag("tie_word_embeddings", model.tie_word_embeddings);
-    if (model.family == "llama") {
-      c.Integer("num_kv_heads", model.num_kv_heads, 1, 1024);
-      c.Number("rms_norm_eps", model.rms_norm_eps, 1e-12, 1);
-      c.Number("rope_theta", model.rope_theta, 1, 1e12);
-      return;
-    }
-    if (model.family == "bert") {
-      c.OptionalNumber("hidden_dropout_prob", model.hidden_dropout_prob, 0, 0.999);
-      c.OptionalNumber("attention_probs_dropout_prob", model.attention_probs_dropout_prob, 0, 0.999);
-      c.OptionalNumber("classifier_dropout", model.classifier_dropout, 0, 0.999);
-      return;
-    }
-    if (model.family == "gptj") c.OptionalInteger("rotary_dim", model.rotary_dim, 2, 4096);
-    c.OptionalNumber("embd_pdrop", model.embd_pdrop, 0, 0.999);
-    c.OptionalNumber("attn_pdrop", model.attn_pdrop, 0, 0.999);
-    c.OptionalNumber("resid_pdrop", model.resid_pdrop, 0, 0.999);
+    const engine::ModelFamily* family = engine::FindFamily(model.family);
+    if (family != nullptr) c.Options(family->options, model.options);
   });
 }
 

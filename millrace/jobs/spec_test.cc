@@ -3,10 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "millrace/base/files/files.h"
 #include "millrace/base/hash/random.h"
+#include "millrace/jobs/model_config.h"
 #include "millrace/jobs/spec_fields.h"
 
 namespace millrace::jobs {
@@ -64,7 +66,7 @@ log: {every_steps: 10, tensorboard: "s3://runs/llama-demo/tb", metric_definition
 )",
                           "job.yaml");
   ASSERT_TRUE(spec) << spec.error().ToString();
-  EXPECT_EQ(spec->model.num_kv_heads, 8) << "as many as num_heads when not given";
+  EXPECT_EQ(ModelConfigOf(*spec)["num_key_value_heads"], 8) << "as many as num_heads when not given";
   EXPECT_EQ(spec->data.dataset.template_text, "{title}\n\t\t{text}\n\n");
   EXPECT_EQ(spec->data.dataset.sources[0].weight, 2.5);
   EXPECT_EQ(spec->data.dataset.shuffle_window, 1024u);
@@ -74,6 +76,21 @@ log: {every_steps: 10, tensorboard: "s3://runs/llama-demo/tb", metric_definition
   EXPECT_EQ(spec->run.hang_timeout, std::chrono::seconds(90));
   EXPECT_EQ(spec->ranks(), 2);
   EXPECT_EQ(spec->log.tensorboard, "s3://runs/llama-demo/tb");
+}
+
+TEST(Spec, AModelHasTheKeysOfItsFamily) {
+  const auto spec = ParseSmall(
+      {"model={family: qwen3, config: {hidden_size: 64, head_dim: 32, num_kv_heads: 2, tie_word_embeddings: true,"
+       " rope_scaling: {rope_type: yarn, factor: 4.0}}}"});
+  ASSERT_TRUE(spec) << spec.error().ToString();
+  const Json config = ModelConfigOf(*spec);
+  EXPECT_EQ(config["model_type"], "qwen3");
+  EXPECT_EQ(config["hidden_size"], 64);
+  EXPECT_EQ(config["num_key_value_heads"], 2);
+  EXPECT_EQ(config["head_dim"], 32);
+  EXPECT_EQ(config["max_position_embeddings"], 256) << "data.sequence_length";
+  EXPECT_EQ(config["tie_word_embeddings"], true);
+  EXPECT_EQ(config["rope_scaling"], (Json{{"rope_type", "yarn"}, {"factor", 4.0}}));
 }
 
 TEST(Spec, SetOverridesTheFile) {
@@ -164,9 +181,15 @@ TEST(Spec, RefusesWithASentence) {
 
       Refusal{"name=../up", kInvalid, "letters, digits"},
       Refusal{"name=", kInvalid, "name"},
-      Refusal{"model.family=lama", kInvalid, "one of llama"},
+      Refusal{"model.family=lama", kInvalid, "one of bert, gpt2, gptj, llama"},
       Refusal{"model.config.hidden_size=100", kInvalid, "multiple of twice num_heads"},
       Refusal{"model.config.num_kv_heads=3", kInvalid, "divide num_heads"},
+      Refusal{"model={family: gpt2, config: {num_kv_heads: 2}}", kInvalid, "gpt2 has as many key-value heads"},
+      Refusal{"model.config.rope_thetta=1", kInvalid, "did you mean \"rope_theta\""},
+      Refusal{"model.config.rms_norm_eps=-1", kInvalid, "llama: rms_norm_eps must be positive"},
+      Refusal{"model.config.rope_scaling={type: ntk, factor: 2}", kUnsupported, "\"ntk\" is not implemented"},
+      Refusal{"model={family: gptj, config: {hidden_size: 64}}", kInvalid, "rotary_dim 64 must be even and at most"},
+      Refusal{"model={family: gpt2, config: {attn_pdrop: big}}", kInvalid, "attn_pdrop"},
       Refusal{"train.parallel.tensor=3", kInvalid, "1 ranks are not a multiple of train.parallel.tensor 3"},
       Refusal{"train.parallel.placement=DDT", kInvalid, "one of cluster"},
       Refusal{"train.parallel.pipeline=gpipe", kInvalid, "whole number"},
@@ -346,16 +369,17 @@ Spec RandomSpec(Random& random) {
     s.model.num_heads = static_cast<int>(4 * (1 + random.Below(4)));
     s.model.hidden_size = 8 * s.model.num_heads;
     if (s.model.family == "llama") {
-      s.model.num_kv_heads = static_cast<int>(1 << random.Below(3));
-      s.model.rms_norm_eps = RandomNumber(random, 1e-9, 1e-3);
+      if (random.Below(2) == 0) s.model.num_kv_heads = static_cast<int>(1 << random.Below(3));
+      s.model.options["rms_norm_eps"] = RandomNumber(random, 1e-9, 1e-3);
+      if (random.Below(2) == 0) s.model.options["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 4}};
     } else {
-      s.model.num_kv_heads = s.model.num_heads;
-      if (random.Below(2) == 0) s.model.attn_pdrop = RandomNumber(random, 0, 0.9);
-      if (random.Below(2) == 0) s.model.resid_pdrop = RandomNumber(random, 0, 0.9);
+      if (s.model.family == "gptj") s.model.options["rotary_dim"] = 2 * (1 + random.Below(4));
+      if (random.Below(2) == 0) s.model.options["activation_function"] = "relu";
+      if (random.Below(2) == 0) s.model.options["attn_pdrop"] = RandomNumber(random, 0, 0.9);
+      if (random.Below(2) == 0) s.model.options["resid_pdrop"] = RandomNumber(random, 0, 0.9);
     }
-    if (s.model.family == "gptj") s.model.rotary_dim = static_cast<int>(2 * (1 + random.Below(4)));
+    if (random.Below(2) == 0) s.model.options["tie_word_embeddings"] = random.Below(2) == 0;
     if (random.Below(2) == 0) s.model.intermediate_size = static_cast<int>(1 + random.Below(1000));
-    if (random.Below(2) == 0) s.model.tie_word_embeddings = random.Below(2) == 0;
   }
   for (std::uint64_t i = 1 + random.Below(3); i > 0; --i) {
     s.data.dataset.sources.push_back({"s3://bucket/" + RandomText(random), RandomNumber(random, 0.1, 9)});
@@ -508,11 +532,15 @@ TEST(Spec, TheGuideIsRight) {
       ParseSmall({"train.objective=mlm", "model.from=s3://models/bert", "data.mlm.max_predictions=9"})->Render();
   rendered += ParseSmall({"train.objective=classification", "model.from=s3://models/bert"})->Render();
   rendered += ParseSmall({"train.schedule.name=inverse_sqrt"})->Render();
+  rendered += ParseSmall({"model.config.num_kv_heads=4", "model.config.intermediate_size=64"})->Render();
   for (std::size_t at = 0, end; (end = rendered.find('\n', at)) != std::string::npos; at = end + 1) {
     std::string line = rendered.substr(at, end - at);
     std::size_t start = line.find_first_not_of(" -"), colon = line.find(':');
     EXPECT_THAT(*guide, HasSubstr("`" + line.substr(start, colon - start) + "`"));
   }
+  std::string underscored = *guide;
+  std::ranges::replace(underscored, '-', '_');
+  for (const ForeignWord& word : ForeignParallelWords()) EXPECT_THAT(underscored, HasSubstr(std::string(word.word)));
 }
 
 }  // namespace

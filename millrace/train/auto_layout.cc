@@ -7,9 +7,9 @@
 namespace millrace::train {
 namespace {
 
-Result<plan::TrainingSetup> SetupOf(const Options& options, const engine::ModelConfig& config, int ranks) {
+plan::TrainingSetup SetupOf(const Options& options, const engine::ModelConfig& config, int ranks) {
   plan::TrainingSetup setup = options.setup;
-  setup.model = MR_TRY(plan::ParseModelShape(config.ToJson(), "the model"));
+  setup.model = config.Shape();
   setup.ranks = ranks;
   setup.global_batch = options.global_batch;
   setup.micro_batch = options.micro_batch;
@@ -21,9 +21,9 @@ Result<plan::TrainingSetup> SetupOf(const Options& options, const engine::ModelC
 Result<engine::ParallelOptions> Choose(const engine::Collective& world, const Options& options,
                                        const engine::ModelConfig& config) {
   const plan::Machine machine = MR_TRY(plan::Machine::Find(options.machine));
-  const plan::TrainingSetup setup = MR_TRY(SetupOf(options, config, world.size()));
+  const plan::TrainingSetup setup = SetupOf(options, config, world.size());
   const plan::SearchResult found = MR_TRY(plan::ChooseLayout(setup, machine,
-                                                             {.memory_weight = options.auto_layout->memory_weight,
+                                                             {.memory_weight = *options.auto_memory_weight,
                                                               .placement = options.parallel.placement,
                                                               .reduce_in_bf16 = options.parallel.reduce_in_bf16}));
   return found.options;
@@ -33,7 +33,7 @@ Result<engine::ParallelOptions> Choose(const engine::Collective& world, const Op
 
 Result<engine::ParallelOptions> ChooseParallel(engine::Collective& world, const Options& options,
                                                const engine::ModelConfig& config) {
-  if (!options.auto_layout) return options.parallel;
+  if (!options.auto_memory_weight) return options.parallel;
   engine::ParallelOptions o = options.parallel;
   if (world.rank() == 0) o = MR_TRY(Choose(world, options, config));
   const at::Tensor numbers =
@@ -42,25 +42,24 @@ Result<engine::ParallelOptions> ChooseParallel(engine::Collective& world, const 
                  at::kInt);
   MR_TRY(world.Broadcast(numbers, 0));
   const int* n = numbers.data_ptr<int>();
-  return engine::ParallelOptions{.data = n[0],
-                                 .shard = n[1],
-                                 .tensor = n[2],
-                                 .sequence = n[3] == 1,
-                                 .pipeline = n[4],
-                                 .schedule = static_cast<engine::PipelineSchedule>(n[5]),
-                                 .virtual_stages = n[6],
-                                 .zero = n[7],
-                                 .reshard = n[8] == 1,
-                                 .reduce_in_bf16 = o.reduce_in_bf16,
-                                 .recompute = static_cast<engine::Recompute>(n[9]),
-                                 .recompute_every = n[10],
-                                 .placement = o.placement};
+  o.data = n[0];
+  o.shard = n[1];
+  o.tensor = n[2];
+  o.sequence = n[3] == 1;
+  o.pipeline = n[4];
+  o.schedule = static_cast<engine::PipelineSchedule>(n[5]);
+  o.virtual_stages = n[6];
+  o.zero = n[7];
+  o.reshard = n[8] == 1;
+  o.recompute = static_cast<engine::Recompute>(n[9]);
+  o.recompute_every = n[10];
+  return o;
 }
 
 Result<std::uint64_t> PlannedMemory(const Options& options, const engine::ModelConfig& config,
                                     const engine::ParallelOptions& parallel, int ranks) {
   const plan::Machine machine = MR_TRY(plan::Machine::Find(options.machine));
-  const plan::TrainingSetup setup = MR_TRY(SetupOf(options, config, ranks));
+  const plan::TrainingSetup setup = SetupOf(options, config, ranks);
   const plan::Plan plan = MR_TRY(plan::MakePlan(setup, parallel, machine));
   return static_cast<std::uint64_t>(plan.memory[plan.fullest].total());
 }

@@ -4,21 +4,21 @@
 #include <cstdint>
 
 #include "millrace/base/result.h"
+#include "millrace/engine/config/model_config.h"
 #include "millrace/engine/layout/parallel_options.h"
-#include "millrace/engine/models/model_config.h"
 #include "millrace/engine/parallel/collective.h"
 #include "millrace/train/options.h"
 
 namespace millrace::train {
 
-/// Returns options.parallel or, with options.auto_layout, what plan::ChooseLayout finds for the model. Rank 0 chooses
-/// for all ranks: their machines may differ in memory. Collective over `world`.
-/// Errors: kResourceExhausted if no layout fits; those of the machine's file; kUnavailable if a rank is lost.
+/// Returns options.parallel or, with options.auto_memory_weight, what plan::ChooseLayout finds for the model. Rank 0
+/// chooses for all ranks: their machines may differ in memory. Collective over `world`. Errors: kResourceExhausted if
+/// no layout fits; those of the machine's file; kUnavailable if a rank is lost.
 Result<engine::ParallelOptions> ChooseParallel(engine::Collective& world, const Options& options,
                                                const engine::ModelConfig& config);
 
 /// Returns the bytes that the fullest rank needs in this layout: the total that `millrace job plan` prints.
-/// Errors: those of the machine's file; kUnsupported if the planner does not know the model.
+/// Errors: those of the machine's file.
 Result<std::uint64_t> PlannedMemory(const Options& options, const engine::ModelConfig& config,
                                     const engine::ParallelOptions& parallel, int ranks);
 

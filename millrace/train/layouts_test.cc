@@ -7,6 +7,7 @@
 #include <set>
 
 #include "millrace/base/hash/random.h"
+#include "millrace/engine/config/families.h"
 #include "millrace/engine/parallel/testing/counting.h"
 #include "millrace/engine/parameters/scalar_types.h"
 #include "millrace/plan/traffic.h"
@@ -270,13 +271,14 @@ Exchanged PlannedFor(const Options& options, int ranks, std::size_t pipeline_ran
       {plan::ExchangeKind::kReduceScatter, engine::Traffic::kReduceScatter},
       {plan::ExchangeKind::kSend, engine::Traffic::kSend},
       {plan::ExchangeKind::kReceive, engine::Traffic::kReceive}};
-  const plan::TrainingSetup setup{.model = plan::ParseModelShape(options.model_config, "config.json").value(),
-                                  .ranks = ranks,
-                                  .ranks_per_machine = ranks,
-                                  .global_batch = options.global_batch,
-                                  .micro_batch = options.micro_batch,
-                                  .sequence_length = options.data.sequence_length,
-                                  .bf16 = options.precision == at::kBFloat16};
+  const plan::TrainingSetup setup{
+      .model = engine::ParseModelConfig(options.model_config, "config.json").value()->Shape(),
+      .ranks = ranks,
+      .ranks_per_machine = ranks,
+      .global_batch = options.global_batch,
+      .micro_batch = options.micro_batch,
+      .sequence_length = options.data.sequence_length,
+      .bf16 = options.precision == at::kBFloat16};
   const plan::Layout layout = plan::MakeLayout(setup, options.parallel).value();
   const plan::LayoutCost cost = plan::CostOfLayout(setup, options.parallel, nullptr);
   const std::vector<plan::RankShare> shares = plan::SharesOf(setup, layout, cost);

@@ -23,11 +23,6 @@
 
 namespace millrace::train {
 
-/// What the planner looks for, where it chooses the layout.
-struct AutoLayout {
-  double memory_weight = 0;  ///< plan::SearchGoal
-};
-
 struct Options {
   std::string name;
   /// The config.json of a model with random weights. vocab_size 0: the tokenizer's. Ignored where there is a
@@ -52,8 +47,9 @@ struct Options {
   double clip_norm = 1;  ///< 0: none
   SpikeOptions spikes;
   engine::ParallelOptions parallel;
-  std::optional<AutoLayout> auto_layout;  ///< the planner chooses `parallel`, all but placement, reduce_in_bf16
-  std::string machine;                    ///< for the planner: plan::Machine::Find; empty: this machine
+  /// If it is there, the planner chooses `parallel`, all but placement and reduce_in_bf16: plan::SearchGoal.
+  std::optional<double> auto_memory_weight;
+  std::string machine;  ///< for the planner: plan::Machine::Find; empty: this machine
   /// What the planner cannot see in the other options: `ranks_per_machine`, `moments`, `snapshots`, `data_bytes`. The
   /// rest is ignored.
   plan::TrainingSetup setup;

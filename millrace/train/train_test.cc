@@ -9,7 +9,7 @@
 #include "millrace/base/files/files.h"
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/data/dataset.h"
-#include "millrace/engine/families/families.h"
+#include "millrace/engine/config/families.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/parallel/connect.h"
 #include "millrace/http/server/server.h"

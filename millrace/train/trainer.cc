@@ -6,8 +6,8 @@
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/data/loader.h"
+#include "millrace/engine/config/families.h"
 #include "millrace/engine/errors.h"
-#include "millrace/engine/families/families.h"
 #include "millrace/engine/gradients/divided_gradients.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/pipeline/pipeline_runner.h"
@@ -59,7 +59,6 @@ class Trainer {
 
   bool leads() const { return group_.rank() == 0; }
   Status CheckBatch() const;
-  void SetHeadsOf(Json& json) const;
   Status CheckModel(const engine::ModelConfig& config, const std::string& what) const;
   /// Returns how many a rank has in a step.
   int MicroBatches() const { return options_.global_batch / (layout_->data_ranks() * options_.micro_batch); }
@@ -210,7 +209,8 @@ Status Trainer::OpenModel() {
   } else if (const Json* size = JsonFind(json, "vocab_size"); size == nullptr || *size == 0) {
     json["vocab_size"] = tokenizer_->vocab_size();
   }
-  SetHeadsOf(json);
+  const data::DatasetOptions& data = options_.data;
+  engine::SetHeads(json, {.tokens = data.LearnsTokens(), .rows = data.LearnsRows()}, options_.classes);
   const auto config = MR_TRY(engine::ParseModelConfig(json, what));
   layout_ = MR_TRY(RankLayout::Make(group_, MR_TRY(ChooseParallel(group_, options_, *config))));
   MR_TRY(CheckBatch());
@@ -250,17 +250,6 @@ Status Trainer::MakeModel(const std::shared_ptr<const engine::ModelConfig>& conf
   }));
   optimizer_ = MR_TRY(std::move(optimizer));
   return {};
-}
-
-/// The heads follow from what is learnt.
-void Trainer::SetHeadsOf(Json& json) const {
-  const data::DatasetOptions& data = options_.data;
-  if (data.objective == data::Objective::kClassification) {
-    engine::SetHeads(json, engine::ModelHeads::kRows, options_.classes);
-  } else if (data.objective == data::Objective::kMlm) {
-    engine::SetHeads(json, data.mlm.next_sentence ? engine::ModelHeads::kTokensAndRows : engine::ModelHeads::kTokens,
-                     options_.classes);
-  }
 }
 
 Status Trainer::CheckModel(const engine::ModelConfig& config, const std::string& what) const {
@@ -381,7 +370,7 @@ Json Trainer::Meta() const {
                  .seed = options_.seed,
                  .data = loader_->state(),
                  .model_config = model_->config().ToJson(),
-                 .transposed = model_->config().TransposedWeights(),
+                 .transposed = engine::TransposedWeights(model_->config()),
                  .tokenizer_url = options_.tokenizer_url,
                  .tokenizer_fingerprint = tokenizer_->fingerprint()};
   if (options_.spikes.action != SpikeOptions::Action::kNone) state.spikes = spikes_.ToJson();

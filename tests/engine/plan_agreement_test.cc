@@ -9,7 +9,7 @@
 #include <cstring>
 #include <thread>
 
-#include "millrace/engine/families/families.h"
+#include "millrace/engine/config/families.h"
 #include "millrace/engine/layout/pipeline_passes.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/parallel/connect.h"
@@ -133,7 +133,7 @@ void Compare(const Case& c) {
   Observed seen;
   Observe(c, json, seen);
 
-  const plan::TrainingSetup setup{.model = plan::ParseModelShape(json, "config.json").value(),
+  const plan::TrainingSetup setup{.model = ParseModelConfig(json, "config.json").value()->Shape(),
                                   .ranks = c.tensor,
                                   .ranks_per_machine = c.tensor,
                                   .global_batch = kRows,
@@ -211,7 +211,7 @@ TEST(PlanAgreement, PeaksAreThoseOfTheEngine) {
           const at::Tensor ids =
               at::randint(scale.vocabulary, {scale.rows, scale.tokens}, at::detail::createCPUGenerator(3), at::kLong);
           at::Tensor labels = ids.clone();
-          const plan::TrainingSetup setup{.model = plan::ParseModelShape(json, "config.json").value(),
+          const plan::TrainingSetup setup{.model = ParseModelConfig(json, "config.json").value()->Shape(),
                                           .global_batch = scale.rows,
                                           .micro_batch = scale.rows,
                                           .sequence_length = scale.tokens,

@@ -7,6 +7,7 @@
 #include "apps/common/output.h"
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/checkpoint/read/reader.h"
+#include "millrace/engine/config/families.h"
 #include "millrace/jobs/model_config.h"
 #include "millrace/jobs/training_setup.h"
 #include "millrace/plan/plan.h"
@@ -27,11 +28,16 @@ Result<Json> StoredConfig(const Context& context, const std::string& url) {
   return *stored;
 }
 
+Result<plan::ModelShape> ShapeOf(const jobs::Spec& spec, Json config, std::string_view what) {
+  const data::DatasetOptions& data = spec.data.dataset;
+  engine::SetHeads(config, {.tokens = data.LearnsTokens(), .rows = data.LearnsRows()}, spec.Classes());
+  return MR_TRY(engine::ParseModelConfig(config, what))->Shape();
+}
+
 Result<plan::ModelShape> ModelOf(const Context& context, const jobs::Spec& spec) {
   if (!spec.model.from.empty()) {
     Json config = MR_TRY(StoredConfig(context, spec.model.from));
-    jobs::SetHeads(config, spec);
-    return plan::ParseModelShape(config, spec.model.from + "/config.json");
+    return ShapeOf(spec, std::move(config), spec.model.from + "/config.json");
   }
   Json config = jobs::ModelConfigOf(spec);
   if (config["vocab_size"] == 0) {
@@ -45,8 +51,7 @@ Result<plan::ModelShape> ModelOf(const Context& context, const jobs::Spec& spec)
     }
     config["vocab_size"] = (*tokenizer)->vocab_size();
   }
-  jobs::SetHeads(config, spec);
-  return plan::ParseModelShape(config, "model.config");
+  return ShapeOf(spec, std::move(config), "model.config");
 }
 
 plan::SearchGoal GoalOf(const jobs::Spec& spec) {

@@ -59,6 +59,12 @@ struct DatasetOptions {
   /// How many records may be unusable before opening fails. Nothing: 100, or a thousandth of all if that is more.
   std::optional<std::uint64_t> max_broken;
   int threads = 2;
+  /// Returns whether single tokens of the rows are learnt.
+  bool LearnsTokens() const { return objective != Objective::kClassification; }
+  /// Returns whether a class of each row is learnt: its label, or whether its second sentence follows the first one.
+  bool LearnsRows() const {
+    return objective == Objective::kClassification || (objective == Objective::kMlm && mlm.next_sentence);
+  }
   bool operator==(const DatasetOptions&) const = default;
 };
 

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <thread>
 
-#include "millrace/engine/families/families.h"
+#include "millrace/engine/config/families.h"
 #include "millrace/engine/gradients/divided_gradients.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/optim/adamw.h"

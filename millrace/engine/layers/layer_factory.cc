@@ -44,7 +44,6 @@ Linear LayerFactory::MakeLinear(const LinearSpec& spec) {
          .stddev = spec.stddev > 0 ? spec.stddev : stddev_,
          .joins_previous = &slice != slices.data(),
          .transposed = spec.transposed,
-         .multiplies = true,
          .partial_gradient = slice.repeats > 1 || (division == LinearDivision::kNone && sees_some_tokens())});
   }
   const WeightHandle weights = buffer_.Use(first_weight, slices.size());
@@ -89,7 +88,6 @@ Embedding LayerFactory::MakeEmbedding(std::string name, std::int64_t rows, std::
 
 Linear LayerFactory::MakeTiedHead(const TokenTable& table, const std::string& bias) {
   const std::size_t parameter = both_ends_ ? buffer_.Find(table.name) : DeclareTokens(table);
-  buffer_.DeclareMatrix(parameter);
   const WeightHandle weight = buffer_.Use(parameter);
   WeightHandle biases;
   if (!bias.empty()) {

@@ -1,10 +1,36 @@
 #include "millrace/engine/models/make_model.h"
 
+#include <algorithm>
+
+#include "millrace/engine/config/model_family.h"
 #include "millrace/engine/errors.h"
 #include "millrace/engine/layers/layer_factory.h"
 #include "millrace/engine/parameters/scalar_types.h"
 
 namespace millrace::engine {
+
+// Each family's folder defines both. CMakeLists.txt of engine/config writes the list from the names of the folders.
+#define MILLRACE_FAMILY(Name) \
+  ModelFamily Name##Family(); \
+  std::unique_ptr<Model> Build##Name(std::shared_ptr<const ModelConfig> config);
+#include "family_list.inc"
+#undef MILLRACE_FAMILY
+
+namespace {
+
+/// Returns a model without layers.
+std::unique_ptr<Model> Build(const std::shared_ptr<const ModelConfig>& config) {
+  const auto is_of = [&](const ModelFamily& family) {
+    return std::ranges::find(family.model_types, config->family()) != family.model_types.end();
+  };
+#define MILLRACE_FAMILY(Name) \
+  if (is_of(Name##Family())) return Build##Name(config);
+#include "family_list.inc"
+#undef MILLRACE_FAMILY
+  TORCH_INTERNAL_ASSERT(false, "no family has the model type ", config->family());
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Model>> MakeModel(std::shared_ptr<const ModelConfig> config, at::ScalarType dtype,
                                          at::Device device, std::uint64_t seed, ModelShare share) {
@@ -18,7 +44,7 @@ Result<std::unique_ptr<Model>> MakeModel(std::shared_ptr<const ModelConfig> conf
     if (share.stages.empty()) share.stages = DivideModel(*config, 1);
     const bool both_ends = share.stages.front().embeds && share.stages.back().predicts;
     LayerFactory make(*buffer, config->initializer_range(), share.ranks, both_ends);
-    std::unique_ptr<Model> model = config->Build(config);
+    std::unique_ptr<Model> model = Build(config);
     model->MakeLayers(std::move(share.stages), make);
     model->buffer_ = std::move(buffer);
     model->buffer_->Allocate(dtype, device);
@@ -26,6 +52,19 @@ Result<std::unique_ptr<Model>> MakeModel(std::shared_ptr<const ModelConfig> conf
     model->Prepare(device);
     return model;
   });
+}
+
+std::vector<std::string> TransposedWeights(const ModelConfig& config) {
+  ParameterBuffer buffer;
+  LayerFactory make(buffer, config.initializer_range());
+  const std::shared_ptr<const ModelConfig> borrowed(std::shared_ptr<void>(), &config);
+  Build(borrowed)->MakeLayers(DivideModel(config, 1), make);
+  std::vector<std::string> names;
+  for (const ParameterSpec& spec : buffer.specs()) {
+    const bool is_new = names.empty() || names.back() != spec.name;  // queries, keys and values are slices of one
+    if (spec.transposed && is_new) names.push_back(spec.name);
+  }
+  return names;
 }
 
 Status CheckDivision(const ModelConfig& config, int ranks) {

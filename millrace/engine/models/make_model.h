@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "millrace/base/result.h"
 #include "millrace/engine/models/model.h"
@@ -18,6 +20,10 @@ namespace millrace::engine {
 /// neither kFloat nor kBFloat16.
 Result<std::unique_ptr<Model>> MakeModel(std::shared_ptr<const ModelConfig> config, at::ScalarType dtype,
                                          at::Device device, std::uint64_t seed, ModelShare share = {});
+
+/// Returns the names of all weights that Hugging Face's files hold transposed, of every stage.
+/// REQUIRES: the configuration is valid.
+std::vector<std::string> TransposedWeights(const ModelConfig& config);
 
 /// Checks that `ranks` tensor-parallel ranks can divide the heads and the MLP between them.
 /// Errors: kInvalidArgument, with the arithmetic.

@@ -7,13 +7,14 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "millrace/engine/config/model_config.h"
 #include "millrace/engine/layers/forward_context.h"
 #include "millrace/engine/layers/kv_cache.h"
 #include "millrace/engine/layers/layer_factory.h"
 #include "millrace/engine/layout/parallel_options.h"
-#include "millrace/engine/models/model_config.h"
 #include "millrace/engine/models/stages.h"
 #include "millrace/engine/ops/cross_entropy.h"
 #include "millrace/engine/ops/dropout.h"
@@ -127,7 +128,7 @@ class Model {
  private:
   friend Result<std::unique_ptr<Model>> MakeModel(std::shared_ptr<const ModelConfig> config, at::ScalarType dtype,
                                                   at::Device device, std::uint64_t seed, ModelShare share);
-  friend class ModelConfig;
+  friend std::vector<std::string> TransposedWeights(const ModelConfig& config);
   /// Makes the layers of the stages, each part with a group of its own.
   void MakeLayers(std::vector<ModelStage> stages, LayerFactory& make);
   ForwardContext ContextOf(const ModelBatch& batch) const;

@@ -1,11 +1,11 @@
-#include "millrace/engine/families/families.h"
+#include "millrace/engine/config/families.h"
 #include "millrace/engine/models/make_model.h"
 
 #include <gtest/gtest.h>
 
 #include <span>
 
-#include "millrace/engine/families/llama/llama.h"
+#include "millrace/engine/families/llama/llama_config.h"
 #include "millrace/engine/gradients/divided_gradients.h"
 #include "millrace/engine/optim/adamw.h"
 #include "millrace/engine/parameters/scalar_types.h"

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "millrace/engine/models/model_config.h"
+#include "millrace/engine/config/model_config.h"
 
 namespace millrace::engine {
 

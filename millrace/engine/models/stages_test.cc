@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "millrace/engine/families/families.h"
+#include "millrace/engine/config/families.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/testing/memory_meter.h"
 

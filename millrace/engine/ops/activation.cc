@@ -69,23 +69,6 @@ at::Tensor FusedSwiglu(const at::Tensor& gate_up) {
 
 }  // namespace
 
-Result<Activation> ParseActivation(std::string_view name, std::string_view what) {
-  struct Named {
-    std::string_view name;
-    Activation activation;
-  };
-  // transformers' ACT2FN. "gelu_fast" is the same function as "gelu_new" with its constant written out.
-  static constexpr Named kNames[] = {{"gelu", Activation::kGelu},          {"gelu_python", Activation::kGelu},
-                                     {"gelu_new", Activation::kGeluTanh},  {"gelu_pytorch_tanh", Activation::kGeluTanh},
-                                     {"gelu_fast", Activation::kGeluTanh}, {"relu", Activation::kRelu},
-                                     {"silu", Activation::kSilu},          {"swish", Activation::kSilu}};
-  for (const Named& known : kNames) {
-    if (known.name == name) return known.activation;
-  }
-  return Fail(Code::kUnsupported, "{}: activation \"{}\" is not implemented; gelu, gelu_new, relu and silu are", what,
-              name);
-}
-
 at::Tensor Activate(const at::Tensor& x, Activation activation) {
   static const auto kernels = OnCpu("Activate", reference::Activate, FusedActivate<float>, FusedActivate<cpu::Bf16>);
   return kernels.For(x)(x, activation);

@@ -31,7 +31,6 @@ struct ParameterSpec {
   double stddev = 0.02;           ///< of kNormal
   bool joins_previous = false;    ///< lies directly after the parameter before it, so that one GEMM can use both
   bool transposed = false;        ///< Hugging Face's files hold the transpose of this matrix (GPT-2's Conv1D)
-  bool multiplies = false;        ///< each token is multiplied with this matrix; counts as FLOPs
   bool partial_gradient = false;  ///< ranks that hold the same slice each see some of the tokens or heads
   /// The first and the last stage of a pipeline both hold it: a tied embedding. Each sees a part of its gradient.
   bool shared_by_stages = false;
@@ -152,8 +151,6 @@ class ParameterBuffer {
   /// dereferenced after Allocate().
   /// REQUIRES: Allocate() was not called.
   WeightHandle Use(std::size_t first, std::size_t count = 1);
-  /// Declares that each token is multiplied with a parameter (ParameterSpec::multiplies).
-  void DeclareMatrix(std::size_t parameter) { specs_[parameter].multiplies = true; }
   /// Allocates the parameters that this rank keeps, and sets them to zero. Throws c10::Error if the parameters are
   /// divided and `device` is not the CPU.
   void Allocate(at::ScalarType dtype, at::Device device);

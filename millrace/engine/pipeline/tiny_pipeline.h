@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "millrace/engine/families/families.h"
+#include "millrace/engine/config/families.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/pipeline/pipeline_runner.h"
 

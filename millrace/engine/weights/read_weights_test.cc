@@ -6,7 +6,7 @@
 #include "millrace/base/files/files.h"
 #include "millrace/base/hash/random.h"
 #include "millrace/checkpoint/save/writer.h"
-#include "millrace/engine/families/families.h"
+#include "millrace/engine/config/families.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/parallel/connect.h"
 #include "millrace/engine/parameters/scalar_types.h"

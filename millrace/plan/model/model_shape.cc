@@ -1,10 +1,6 @@
 #include "millrace/plan/model/model_shape.h"
 
-#include <fmt/format.h>
-
 #include <numeric>
-
-#include "millrace/plan/model/family_layers.h"
 
 namespace millrace::plan {
 namespace {
@@ -58,28 +54,6 @@ std::int64_t ModelShape::Multiplied(const std::vector<Layer>& part) const {
 double ModelShape::FlopsPerToken(double length) const {
   return 6 * static_cast<double>(num_layers * Multiplied(block) + Multiplied(head)) +
          12 * static_cast<double>(num_layers * queries()) * length;
-}
-
-Result<ModelShape> ParseModelShape(const Json& config, std::string_view what) {
-  ModelShape model;
-  model.family = MR_TRY(JsonString(config, "model_type"));
-  const FamilyLayers* family = nullptr;
-  std::string known;
-  for (const FamilyLayers& each : PlannedFamilies()) {
-    for (const std::string_view name : each.model_types) {
-      if (name == model.family) family = &each;
-      known += known.empty() ? std::string(name) : fmt::format(", {}", name);
-    }
-  }
-  if (family == nullptr) {
-    return Fail(Code::kUnsupported, "{}: model_type \"{}\" cannot be planned; {} can", what, model.family, known);
-  }
-  family->describe(config, model);
-  if (model.vocab_size < 1 || model.hidden_size < 1 || model.num_layers < 1 || model.num_heads < 1 ||
-      model.num_kv_heads < 1 || model.head_dim < 1 || model.intermediate_size < 1) {
-    return Fail(Code::kInvalidArgument, "{}: a size is missing or not positive", what);
-  }
-  return model;
 }
 
 }  // namespace millrace::plan

@@ -4,11 +4,7 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
-
-#include "millrace/base/json.h"
-#include "millrace/base/result.h"
 
 namespace millrace::plan {
 
@@ -43,7 +39,7 @@ struct Layer {
 };
 
 struct ModelShape {
-  std::string family;
+  std::string family;  ///< config.json's model_type
   std::int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0, num_layers = 0;
   std::int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0, max_positions = 0;
   std::vector<Layer> embedding, block, head;  ///< all blocks are the same
@@ -59,12 +55,9 @@ struct ModelShape {
   std::int64_t ParameterCount() const;  ///< of the whole model
   /// Returns the matrix elements that each token is multiplied with in a part.
   std::int64_t Multiplied(const std::vector<Layer>& part) const;
-  /// Returns 6 · (multiplied elements) + 12 · layers · heads · head_dim · length, as engine::ModelConfig.
+  /// Returns the floating-point operations per trained token: 6 · (multiplied elements) + 12 · layers · heads ·
+  /// head_dim · length. `length` is the length of the sequence or document that the average token is in.
   double FlopsPerToken(double length) const;
 };
-
-/// Reads a config.json of Hugging Face. `what` names it in errors.
-/// Errors: kUnsupported on other families; kInvalidArgument on missing or impossible sizes.
-Result<ModelShape> ParseModelShape(const Json& config, std::string_view what);
 
 }  // namespace millrace::plan

@@ -14,7 +14,7 @@
 #include "millrace/checkpoint/retention/collect.h"
 #include "millrace/checkpoint/save/writer.h"
 #include "millrace/checkpoint/testing/thread_group.h"
-#include "millrace/engine/families/llama/llama.h"
+#include "millrace/engine/families/llama/llama_config.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/parameters/scalar_types.h"
 #include "millrace/http/client/client.h"

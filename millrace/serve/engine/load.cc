@@ -4,7 +4,7 @@
 #include "millrace/base/bytes.h"
 #include "millrace/base/json.h"
 #include "millrace/checkpoint/read/model_source.h"
-#include "millrace/engine/families/families.h"
+#include "millrace/engine/config/families.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/weights/read_weights.h"
 #include "millrace/serve/engine/engine_model.h"

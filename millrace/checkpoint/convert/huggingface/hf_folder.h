@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,8 +42,8 @@ class ModelNames {
   std::optional<std::string> operator()(const std::string& name) const;
 
  private:
-  std::string prefix_;                      ///< for the names of the base model; may be empty
-  std::vector<std::string_view> computed_;  ///< suffixes of computed tensors
+  std::string prefix_;                          ///< for the names of the base model; may be empty
+  std::span<const std::string_view> computed_;  ///< suffixes of computed tensors
 };
 
 /// Whether `config` ties the tensor to another one. Hugging Face's libraries save a tied matrix under the other name.

@@ -1,4 +1,4 @@
-#include "millrace/engine/families/bert/bert.h"
+#include "millrace/engine/families/bert/bert_config.h"
 
 #include <fmt/format.h>
 
@@ -172,8 +172,9 @@ class Bert final : public Model {
 
 }  // namespace
 
-std::unique_ptr<Model> BertConfig::Build(std::shared_ptr<const ModelConfig> self) const {
-  return std::make_unique<Bert>(std::move(self), *this);
+std::unique_ptr<Model> BuildBert(std::shared_ptr<const ModelConfig> config) {
+  const auto& own = static_cast<const BertConfig&>(*config);
+  return std::make_unique<Bert>(std::move(config), own);
 }
 
 }  // namespace millrace::engine

@@ -1,8 +1,8 @@
-#include "millrace/engine/families/bert/bert.h"
+#include "millrace/engine/families/bert/bert_config.h"
 
 #include <algorithm>
 
-#include "millrace/engine/models/config_fields.h"
+#include "millrace/engine/config/config_fields.h"
 
 namespace millrace::engine {
 namespace {
@@ -55,21 +55,47 @@ std::string_view BertArchitecture(BertHeads heads) {
 }
 
 void SetBertHeads(Json& json, ModelHeads heads, std::int64_t classes) {
-  const BertHeads own = heads == ModelHeads::kRows     ? BertHeads::kClassification
-                        : heads == ModelHeads::kTokens ? BertHeads::kMaskedLm
-                                                       : BertHeads::kPreTraining;
+  const BertHeads own = !heads.tokens ? BertHeads::kClassification
+                        : heads.rows  ? BertHeads::kPreTraining
+                                      : BertHeads::kMaskedLm;
   json["architectures"] = Json::array({BertArchitecture(own)});
-  if (heads == ModelHeads::kRows) json["num_labels"] = classes;
+  if (own == BertHeads::kClassification) json["num_labels"] = classes;
+}
+
+Json NewBert(std::string_view model_type, const ModelSizes& sizes) {
+  return {{"model_type", model_type},
+          {"vocab_size", sizes.vocab_size},
+          {"hidden_size", sizes.hidden_size},
+          {"intermediate_size", sizes.intermediate_size > 0 ? sizes.intermediate_size : 4 * sizes.hidden_size},
+          {"num_hidden_layers", sizes.num_layers},
+          {"num_attention_heads", sizes.num_heads},
+          {"max_position_embeddings", sizes.max_positions}};
 }
 
 }  // namespace
 
 ModelFamily BertFamily() {
   static constexpr std::string_view kTypes[] = {"bert"};
+  static constexpr std::string_view kOptions[] = {"type_vocab_size",
+                                                  "hidden_act",
+                                                  "layer_norm_eps",
+                                                  "initializer_range",
+                                                  "classifier_dropout",
+                                                  "hidden_dropout_prob",
+                                                  "attention_probs_dropout_prob"};
+  static constexpr std::string_view kTied[] = {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"};
+  static constexpr std::string_view kComputed[] = {"embeddings.position_ids", "embeddings.token_type_ids"};
   return {.model_types = kTypes,
           .parse = [](const Json& json, std::string_view what) -> Result<std::shared_ptr<const ModelConfig>> {
             return std::shared_ptr<const ModelConfig>(MR_TRY(BertConfig::FromJson(json, what)));
           },
+          .new_model = NewBert,
+          .options = kOptions,
+          .names = {.prefix = "bert.",
+                    .embedding = "embeddings.word_embeddings.weight",
+                    .tied = true,
+                    .tied_names = kTied,
+                    .computed = kComputed},
           .set_heads = SetBertHeads};
 }
 
@@ -126,9 +152,9 @@ Result<std::shared_ptr<BertConfig>> BertConfig::FromJson(const Json& json, std::
   c.max_positions = MR_TRY(OptionalInt(json, "max_position_embeddings", c.max_positions));
   c.segments = MR_TRY(OptionalInt(json, "type_vocab_size", c.segments));
   c.activation_name = MR_TRY(OptionalText(json, "hidden_act", c.activation_name));
-  c.activation = MR_TRY(ops::ParseActivation(c.activation_name, what));
+  c.activation = MR_TRY(ParseActivation(c.activation_name, what));
   c.layer_norm_eps = MR_TRY(OptionalNumber(json, "layer_norm_eps", c.layer_norm_eps));
-  c.initializer_stddev = MR_TRY(OptionalNumber(json, "initializer_range", c.initializer_stddev));
+  c.initializer_stddev = MR_TRY(OptionalDeviation(json, "initializer_range", c.initializer_stddev, what));
   c.hidden_dropout = MR_TRY(OptionalProbability(json, "hidden_dropout_prob", c.hidden_dropout, what));
   c.attention_dropout = MR_TRY(OptionalProbability(json, "attention_probs_dropout_prob", c.attention_dropout, what));
   c.classifier_dropout = MR_TRY(OptionalProbability(json, "classifier_dropout", c.hidden_dropout, what));

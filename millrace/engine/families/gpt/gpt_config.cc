@@ -1,8 +1,18 @@
 #include "millrace/engine/families/gpt/gpt_config.h"
 
-#include "millrace/engine/models/config_fields.h"
+#include "millrace/engine/config/config_fields.h"
 
 namespace millrace::engine {
+
+Json NewGptModel(std::string_view model_type, const ModelSizes& sizes) {
+  return {{"model_type", model_type},
+          {"vocab_size", sizes.vocab_size},
+          {"n_embd", sizes.hidden_size},
+          {"n_inner", sizes.intermediate_size > 0 ? sizes.intermediate_size : 4 * sizes.hidden_size},
+          {"n_layer", sizes.num_layers},
+          {"n_head", sizes.num_heads},
+          {"n_positions", sizes.max_positions}};
+}
 
 ModelSizes GptConfig::sizes() const {
   return {.vocab_size = vocab_size,
@@ -40,9 +50,9 @@ Status GptConfig::ReadShared(const Json& json, std::string_view what) {
   max_positions = MR_TRY(OptionalInt(json, "n_positions", max_positions));
   intermediate_size = MR_TRY(OptionalInt(json, "n_inner", 0));
   activation_name = MR_TRY(OptionalText(json, "activation_function", activation_name));
-  activation = MR_TRY(ops::ParseActivation(activation_name, what));
+  activation = MR_TRY(ParseActivation(activation_name, what));
   layer_norm_eps = MR_TRY(OptionalNumber(json, "layer_norm_epsilon", layer_norm_eps));
-  initializer_stddev = MR_TRY(OptionalNumber(json, "initializer_range", initializer_stddev));
+  initializer_stddev = MR_TRY(OptionalDeviation(json, "initializer_range", initializer_stddev, what));
   embedding_dropout = MR_TRY(OptionalProbability(json, "embd_pdrop", embedding_dropout, what));
   attention_dropout = MR_TRY(OptionalProbability(json, "attn_pdrop", attention_dropout, what));
   residual_dropout = MR_TRY(OptionalProbability(json, "resid_pdrop", residual_dropout, what));

@@ -7,10 +7,14 @@
 
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
-#include "millrace/engine/models/model_config.h"
-#include "millrace/engine/ops/activation.h"
+#include "millrace/engine/config/activation.h"
+#include "millrace/engine/config/model_config.h"
+#include "millrace/engine/config/model_family.h"
 
 namespace millrace::engine {
+
+/// Returns the config.json of a new model. intermediate_size 0 is four times the hidden size.
+Json NewGptModel(std::string_view model_type, const ModelSizes& sizes);
 
 /// A family derives it, and sets its defaults in the constructor.
 class GptConfig : public ModelConfig {
@@ -18,7 +22,7 @@ class GptConfig : public ModelConfig {
   std::int64_t vocab_size = 0, hidden_size = 0, num_layers = 0, num_heads = 0, max_positions = 0;
   std::int64_t intermediate_size = 0;  ///< 0: 4 · hidden_size
   std::string activation_name = "gelu_new";
-  ops::Activation activation = ops::Activation::kGeluTanh;
+  Activation activation = Activation::kGeluTanh;
   double layer_norm_eps = 1e-5, initializer_stddev = 0.02;
   double embedding_dropout = 0, attention_dropout = 0, residual_dropout = 0;
   bool tie_word_embeddings = true;

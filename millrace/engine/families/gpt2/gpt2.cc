@@ -1,4 +1,4 @@
-#include "millrace/engine/families/gpt2/gpt2.h"
+#include "millrace/engine/families/gpt2/gpt2_config.h"
 
 #include <fmt/format.h>
 
@@ -112,8 +112,9 @@ class Gpt2 final : public Decoder {
 
 }  // namespace
 
-std::unique_ptr<Model> Gpt2Config::Build(std::shared_ptr<const ModelConfig> self) const {
-  return std::make_unique<Gpt2>(std::move(self), *this);
+std::unique_ptr<Model> BuildGpt2(std::shared_ptr<const ModelConfig> config) {
+  const auto& own = static_cast<const Gpt2Config&>(*config);
+  return std::make_unique<Gpt2>(std::move(config), own);
 }
 
 }  // namespace millrace::engine

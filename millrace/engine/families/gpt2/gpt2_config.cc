@@ -1,13 +1,26 @@
-#include "millrace/engine/families/gpt2/gpt2.h"
-#include "millrace/engine/models/config_fields.h"
+#include "millrace/engine/families/gpt2/gpt2_config.h"
+#include "millrace/engine/config/config_fields.h"
 
 namespace millrace::engine {
 
 ModelFamily Gpt2Family() {
   static constexpr std::string_view kTypes[] = {"gpt2"};
-  return {kTypes, [](const Json& json, std::string_view what) -> Result<std::shared_ptr<const ModelConfig>> {
+  static constexpr std::string_view kOptions[] = {"activation_function", "layer_norm_epsilon", "initializer_range",
+                                                  "embd_pdrop",          "attn_pdrop",         "resid_pdrop",
+                                                  "tie_word_embeddings"};
+  static constexpr std::string_view kTied[] = {"lm_head.weight"};
+  static constexpr std::string_view kComputed[] = {".attn.bias", ".attn.masked_bias", ".crossattention.bias"};
+  return {.model_types = kTypes,
+          .parse = [](const Json& json, std::string_view what) -> Result<std::shared_ptr<const ModelConfig>> {
             return std::shared_ptr<const ModelConfig>(MR_TRY(Gpt2Config::FromJson(json, what)));
-          }};
+          },
+          .new_model = NewGptModel,
+          .options = kOptions,
+          .names = {.prefix = "transformer.",
+                    .embedding = "wte.weight",
+                    .tied = true,
+                    .tied_names = kTied,
+                    .computed = kComputed}};
 }
 
 Gpt2Config::Gpt2Config() {

@@ -1,4 +1,4 @@
-#include "millrace/engine/families/gptj/gptj.h"
+#include "millrace/engine/families/gptj/gptj_config.h"
 
 #include <fmt/format.h>
 
@@ -106,8 +106,9 @@ class Gptj final : public Decoder {
 
 }  // namespace
 
-std::unique_ptr<Model> GptjConfig::Build(std::shared_ptr<const ModelConfig> self) const {
-  return std::make_unique<Gptj>(std::move(self), *this);
+std::unique_ptr<Model> BuildGptj(std::shared_ptr<const ModelConfig> config) {
+  const auto& own = static_cast<const GptjConfig&>(*config);
+  return std::make_unique<Gptj>(std::move(config), own);
 }
 
 }  // namespace millrace::engine

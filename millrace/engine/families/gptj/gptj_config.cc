@@ -1,13 +1,26 @@
-#include "millrace/engine/families/gptj/gptj.h"
-#include "millrace/engine/models/config_fields.h"
+#include "millrace/engine/families/gptj/gptj_config.h"
+#include "millrace/engine/config/config_fields.h"
 
 namespace millrace::engine {
 
 ModelFamily GptjFamily() {
   static constexpr std::string_view kTypes[] = {"gptj"};
-  return {kTypes, [](const Json& json, std::string_view what) -> Result<std::shared_ptr<const ModelConfig>> {
+  static constexpr std::string_view kOptions[] = {"rotary_dim",        "activation_function", "layer_norm_epsilon",
+                                                  "initializer_range", "embd_pdrop",          "attn_pdrop",
+                                                  "resid_pdrop",       "tie_word_embeddings"};
+  static constexpr std::string_view kTied[] = {"lm_head.weight"};
+  static constexpr std::string_view kComputed[] = {".attn.bias", ".attn.masked_bias", ".attn.embed_positions"};
+  return {.model_types = kTypes,
+          .parse = [](const Json& json, std::string_view what) -> Result<std::shared_ptr<const ModelConfig>> {
             return std::shared_ptr<const ModelConfig>(MR_TRY(GptjConfig::FromJson(json, what)));
-          }};
+          },
+          .new_model = NewGptModel,
+          .options = kOptions,
+          .names = {.prefix = "transformer.",
+                    .embedding = "wte.weight",
+                    .tied = false,
+                    .tied_names = kTied,
+                    .computed = kComputed}};
 }
 
 GptjConfig::GptjConfig() {

@@ -1,7 +1,8 @@
-#include "millrace/engine/families/llama/llama.h"
+#include "millrace/engine/families/llama/llama_config.h"
 
 #include <fmt/format.h>
 
+#include "millrace/engine/families/llama/rope.h"
 #include "millrace/engine/layers/attention.h"
 #include "millrace/engine/layers/layer_factory.h"
 #include "millrace/engine/layers/mlp.h"
@@ -104,8 +105,9 @@ class Llama final : public Decoder {
 
 }  // namespace
 
-std::unique_ptr<Model> LlamaConfig::Build(std::shared_ptr<const ModelConfig> self) const {
-  return std::make_unique<Llama>(std::move(self), *this);
+std::unique_ptr<Model> BuildLlama(std::shared_ptr<const ModelConfig> config) {
+  const auto& own = static_cast<const LlamaConfig&>(*config);
+  return std::make_unique<Llama>(std::move(config), own);
 }
 
 }  // namespace millrace::engine

@@ -1,5 +1,5 @@
-#include "millrace/engine/families/llama/llama.h"
-#include "millrace/engine/models/config_fields.h"
+#include "millrace/engine/families/llama/llama_config.h"
+#include "millrace/engine/config/config_fields.h"
 
 namespace millrace::engine {
 namespace {
@@ -25,15 +25,41 @@ std::string_view ArchitectureOf(std::string_view model_type) {
   return "LlamaForCausalLM";
 }
 
-Result<std::shared_ptr<const ModelConfig>> Parse(const Json& json, std::string_view what) {
-  return std::shared_ptr<const ModelConfig>(MR_TRY(LlamaConfig::FromJson(json, what)));
+/// Returns the size of SwiGLU's inner layer: 8/3 of the hidden size, so that three matrices have as many weights as the
+/// two of a plain MLP (Shazeer 2020), rounded up to a multiple of 8 for the vector units.
+std::int64_t UsualInnerSize(std::int64_t hidden_size) { return (hidden_size * 8 / 3 + 7) / 8 * 8; }
+
+Json NewLlama(std::string_view model_type, const ModelSizes& sizes) {
+  return {
+      {"model_type", model_type},
+      {"vocab_size", sizes.vocab_size},
+      {"hidden_size", sizes.hidden_size},
+      {"intermediate_size", sizes.intermediate_size > 0 ? sizes.intermediate_size : UsualInnerSize(sizes.hidden_size)},
+      {"num_hidden_layers", sizes.num_layers},
+      {"num_attention_heads", sizes.num_heads},
+      {"num_key_value_heads", sizes.num_kv_heads > 0 ? sizes.num_kv_heads : sizes.num_heads},
+      {"max_position_embeddings", sizes.max_positions},
+      {"rms_norm_eps", 1e-5}};  // of Llama 2 and 3
 }
 
 }  // namespace
 
 ModelFamily LlamaFamily() {
   static constexpr std::string_view kTypes[] = {"llama", "mistral", "qwen2", "qwen3"};
-  return {kTypes, Parse};
+  static constexpr std::string_view kOptions[] = {"head_dim",           "rms_norm_eps",      "rope_theta",
+                                                  "rope_scaling",       "initializer_range", "attention_dropout",
+                                                  "attention_bias",     "mlp_bias",          "sliding_window",
+                                                  "use_sliding_window", "max_window_layers", "tie_word_embeddings"};
+  static constexpr std::string_view kTied[] = {"lm_head.weight"};
+  static constexpr std::string_view kComputed[] = {".rotary_emb.inv_freq"};
+  return {
+      .model_types = kTypes,
+      .parse = [](const Json& json, std::string_view what) -> Result<std::shared_ptr<const ModelConfig>> {
+        return std::shared_ptr<const ModelConfig>(MR_TRY(LlamaConfig::FromJson(json, what)));
+      },
+      .new_model = NewLlama,
+      .options = kOptions,
+      .names = {.prefix = "model.", .embedding = "embed_tokens.weight", .tied_names = kTied, .computed = kComputed}};
 }
 
 ModelSizes LlamaConfig::sizes() const {
@@ -90,7 +116,7 @@ Result<std::shared_ptr<LlamaConfig>> LlamaConfig::FromJson(const Json& json, std
   c.head_dim = MR_TRY(OptionalInt(json, "head_dim", c.model_type == "qwen3" ? 128 : 0));
   c.max_positions = MR_TRY(OptionalInt(json, "max_position_embeddings", 2048));
   c.rms_norm_eps = MR_TRY(OptionalNumber(json, "rms_norm_eps", 1e-6));
-  c.initializer_stddev = MR_TRY(OptionalNumber(json, "initializer_range", 0.02));
+  c.initializer_stddev = MR_TRY(OptionalDeviation(json, "initializer_range", 0.02, what));
   c.attention_dropout = MR_TRY(OptionalProbability(json, "attention_dropout", 0, what));
   c.rope_scaling = MR_TRY(ReadRopeScaling(json, what, c.max_positions, c.rope_theta));
   const std::string activation = MR_TRY(OptionalText(json, "hidden_act", "silu"));

@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "millrace/engine/config/families.h"
 #include "millrace/engine/errors.h"
-#include "millrace/engine/families/families.h"
 #include "millrace/engine/gradients/divided_gradients.h"
 #include "millrace/engine/layout/mesh.h"
 #include "millrace/engine/models/make_model.h"

@@ -10,9 +10,9 @@
 
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
-#include "millrace/engine/models/model_config.h"
-#include "millrace/engine/models/model_family.h"
-#include "millrace/engine/ops/activation.h"
+#include "millrace/engine/config/activation.h"
+#include "millrace/engine/config/model_config.h"
+#include "millrace/engine/config/model_family.h"
 
 namespace millrace::engine {
 
@@ -26,7 +26,7 @@ class BertConfig final : public ModelConfig {
   std::int64_t max_positions = 512, segments = 2;
   std::int64_t num_labels = 2;  ///< of kClassification
   std::string activation_name = "gelu";
-  ops::Activation activation = ops::Activation::kGelu;
+  Activation activation = Activation::kGelu;
   double layer_norm_eps = 1e-12, initializer_stddev = 0.02;
   double hidden_dropout = 0.1, attention_dropout = 0.1, classifier_dropout = 0.1;
   BertHeads heads = BertHeads::kPreTraining;
@@ -42,7 +42,7 @@ class BertConfig final : public ModelConfig {
   bool generates() const override { return false; }
   bool predicts_tokens() const override { return heads != BertHeads::kClassification; }
   bool predicts_rows() const override { return heads != BertHeads::kMaskedLm; }
-  std::unique_ptr<Model> Build(std::shared_ptr<const ModelConfig> self) const override;
+  plan::ModelShape Shape() const override;
 };
 
 ModelFamily BertFamily();

@@ -10,9 +10,9 @@
 
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
-#include "millrace/engine/families/llama/rope.h"
-#include "millrace/engine/models/model_config.h"
-#include "millrace/engine/models/model_family.h"
+#include "millrace/engine/config/model_config.h"
+#include "millrace/engine/config/model_family.h"
+#include "millrace/engine/families/llama/rope_config.h"
 
 namespace millrace::engine {
 
@@ -41,7 +41,7 @@ class LlamaConfig final : public ModelConfig {
   Json ToJson() const override;
   Status Validate(std::string_view what) const override;
   double initializer_range() const override { return initializer_stddev; }
-  std::unique_ptr<Model> Build(std::shared_ptr<const ModelConfig> self) const override;
+  plan::ModelShape Shape() const override;
 };
 
 ModelFamily LlamaFamily();

@@ -2,18 +2,15 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
+#include "millrace/plan/model/model_shape.h"
 
 namespace millrace::engine {
-
-class Model;
-class ParameterBuffer;
 
 /// The sizes that every family has.
 struct ModelSizes {
@@ -39,24 +36,20 @@ class ModelConfig {
   // What the model's heads predict: tokens, and classes of rows.
   virtual bool predicts_tokens() const { return true; }
   virtual bool predicts_rows() const { return false; }
-  /// Returns a model of this configuration, without layers. MakeModel (make_model.h) completes it.
-  /// REQUIRES: Validate() succeeds.
-  virtual std::unique_ptr<Model> Build(std::shared_ptr<const ModelConfig> self) const = 0;
+  /// Returns the layers of the model, in the order of a forward pass. REQUIRES: Validate() succeeds.
+  virtual plan::ModelShape Shape() const = 0;
 
-  // REQUIRES of all: Validate() succeeds.
-  std::int64_t ParameterCount() const;
+  // What follows from Shape().
+  std::int64_t ParameterCount() const { return Shape().ParameterCount(); }
   /// Returns the parameters of the embedding, of each block and of the head that tokens are multiplied with. A tied
   /// matrix counts where it multiplies, at the head.
   std::vector<std::int64_t> MultipliedParameters() const;
-  /// Returns the names of all weights that Hugging Face's files hold transposed, of every stage.
-  std::vector<std::string> TransposedWeights() const;
-  /// Returns the floating-point operations per trained token: 6·(matmul parameters, LM head included) +
-  /// 12·layers·heads·head_dim·length. `length` is the length of the sequence or document that the average token is in.
-  double FlopsPerToken(double length) const;
+  /// Returns the floating-point operations per trained token (plan::ModelShape::FlopsPerToken).
+  double FlopsPerToken(double length) const { return Shape().FlopsPerToken(length); }
 
- private:
-  /// Declares all parameters in `buffer`, without memory, and returns it.
-  ParameterBuffer& Declared(ParameterBuffer& buffer) const;
+ protected:
+  /// Returns a shape with the family's name and sizes, and without layers.
+  plan::ModelShape ShapeWithoutLayers() const;
 };
 
 }  // namespace millrace::engine

@@ -7,8 +7,8 @@
 
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
+#include "millrace/engine/config/model_family.h"
 #include "millrace/engine/families/gpt/gpt_config.h"
-#include "millrace/engine/models/model_family.h"
 
 namespace millrace::engine {
 
@@ -21,7 +21,7 @@ class Gpt2Config final : public GptConfig {
 
   std::string_view family() const override { return "gpt2"; }
   Json ToJson() const override;
-  std::unique_ptr<Model> Build(std::shared_ptr<const ModelConfig> self) const override;
+  plan::ModelShape Shape() const override;
 };
 
 ModelFamily Gpt2Family();

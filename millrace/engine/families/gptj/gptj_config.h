@@ -8,8 +8,8 @@
 
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
+#include "millrace/engine/config/model_family.h"
 #include "millrace/engine/families/gpt/gpt_config.h"
-#include "millrace/engine/models/model_family.h"
 
 namespace millrace::engine {
 
@@ -24,7 +24,7 @@ class GptjConfig final : public GptConfig {
   std::string_view family() const override { return "gptj"; }
   Json ToJson() const override;
   Status Validate(std::string_view what) const override;
-  std::unique_ptr<Model> Build(std::shared_ptr<const ModelConfig> self) const override;
+  plan::ModelShape Shape() const override;
 };
 
 ModelFamily GptjFamily();

@@ -8,7 +8,7 @@
 
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
-#include "millrace/engine/models/model_config.h"
+#include "millrace/engine/config/model_config.h"
 
 namespace millrace::engine {
 
@@ -20,6 +20,9 @@ Result<std::string> OptionalText(const Json& json, std::string_view key, std::st
 
 /// Returns a probability of dropout: 0 … below 1. Errors: kInvalidArgument outside.
 Result<double> OptionalProbability(const Json& json, std::string_view key, double absent, std::string_view what);
+
+/// Returns a standard deviation: 0 … 1. Errors: kInvalidArgument outside.
+Result<double> OptionalDeviation(const Json& json, std::string_view key, double absent, std::string_view what);
 
 /// Checks that the sizes are positive and bounded, and that heads divide as they must.
 /// Errors: kInvalidArgument; the message names the size.

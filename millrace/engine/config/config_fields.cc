@@ -1,4 +1,4 @@
-#include "millrace/engine/models/config_fields.h"
+#include "millrace/engine/config/config_fields.h"
 
 namespace millrace::engine {
 namespace {
@@ -35,6 +35,14 @@ Result<double> OptionalProbability(const Json& json, std::string_view key, doubl
     return Fail(Code::kInvalidArgument, "{}: {} is {}; it must lie in 0 … below 1", what, key, probability);
   }
   return probability;
+}
+
+Result<double> OptionalDeviation(const Json& json, std::string_view key, double absent, std::string_view what) {
+  const double deviation = MR_TRY(OptionalNumber(json, key, absent));
+  if (!(deviation >= 0 && deviation <= 1)) {
+    return Fail(Code::kInvalidArgument, "{}: {} is {}; it must lie in 0 … 1", what, key, deviation);
+  }
+  return deviation;
 }
 
 Status CheckSizes(const ModelSizes& sizes, std::string_view what) {

@@ -1,0 +1,101 @@
+#include "millrace/engine/config/families.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace millrace::engine {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::int64_t Parameters(const Json& config) {
+  return ParseModelConfig(config, "config.json").value()->ParameterCount();
+}
+
+/// The sizes that the models' authors publish.
+TEST(ModelFamilies, CountThePublishedParameters) {
+  const auto llama = [](int hidden, int inner, int heads, int layers) {
+    return Parameters({{"model_type", "llama"},
+                       {"vocab_size", 128256},
+                       {"hidden_size", hidden},
+                       {"intermediate_size", inner},
+                       {"num_hidden_layers", layers},
+                       {"num_attention_heads", heads},
+                       {"num_key_value_heads", 8}});
+  };
+  EXPECT_EQ(llama(4096, 14336, 32, 32), 8'030'261'248);
+  EXPECT_EQ(llama(8192, 28672, 64, 80), 70'553'706'496);
+  EXPECT_EQ(llama(16384, 53248, 128, 126), 405'853'388'800);
+  EXPECT_EQ(Parameters({{"model_type", "gpt2"}}), 124'439'808);
+  EXPECT_EQ(Parameters({{"model_type", "gptj"}}), 6'050'882'784);
+  const Json qwen3 = {{"model_type", "qwen3"},     {"vocab_size", 151936},       {"hidden_size", 1024},
+                      {"intermediate_size", 3072}, {"num_hidden_layers", 28},    {"num_attention_heads", 16},
+                      {"num_key_value_heads", 8},  {"tie_word_embeddings", true}};
+  EXPECT_EQ(Parameters(qwen3), 596'049'920);
+  EXPECT_EQ(Parameters({{"model_type", "bert"}}), 110'106'428);  // BertForPreTraining
+}
+
+TEST(ModelFamilies, RefuseWhatTheyCannotDescribe) {
+  const auto other = ParseModelConfig({{"model_type", "mamba"}}, "config.json");
+  ASSERT_FALSE(other);
+  EXPECT_EQ(other.error().code(), Code::kUnsupported);
+  EXPECT_THAT(other.error().ToString(), HasSubstr("config.json: model_type \"mamba\""));
+  EXPECT_EQ(ParseModelConfig({{"model_type", "llama"}}, "config.json").error().code(), Code::kInvalidArgument);
+}
+
+class FamilyTest : public testing::TestWithParam<std::string_view> {
+ protected:
+  const ModelFamily& family_ = *FindFamily(GetParam());
+  const Json new_model_ = family_.new_model(
+      GetParam(), {.vocab_size = 1000, .hidden_size = 512, .num_layers = 3, .num_heads = 4, .max_positions = 64});
+};
+
+TEST_P(FamilyTest, NewModelsHaveTheGivenSizes) {
+  const auto config = ParseModelConfig(new_model_, "config.json");
+  ASSERT_TRUE(config) << config.error().ToString();
+  const ModelSizes sizes = (*config)->sizes();
+  EXPECT_EQ((*config)->family(), GetParam());
+  EXPECT_EQ(sizes.vocab_size, 1000);
+  EXPECT_EQ(sizes.hidden_size, 512);
+  EXPECT_EQ(sizes.num_layers, 3);
+  EXPECT_EQ(sizes.num_heads, 4);
+  EXPECT_EQ(sizes.num_kv_heads, 4);
+  EXPECT_EQ(sizes.max_positions, 64);
+  EXPECT_GT(sizes.intermediate_size, 512);
+  const plan::ModelShape shape = (*config)->Shape();
+  EXPECT_EQ(shape.family, GetParam());
+  EXPECT_FALSE(shape.embedding.empty() || shape.block.empty() || shape.head.empty());
+}
+
+TEST_P(FamilyTest, WrittenConfigurationsAreReadBack) {
+  const auto config = ParseModelConfig(new_model_, "config.json").value();
+  EXPECT_EQ(ParseModelConfig(config->ToJson(), "config.json").value()->ToJson(), config->ToJson());
+}
+
+/// A job file may set an option, so the family must read it. A list of objects is no value of any.
+TEST_P(FamilyTest, OptionsAreRead) {
+  for (const std::string_view option : family_.options) {
+    bool is_read = false;
+    for (const std::string_view type : family_.model_types) {
+      Json json = new_model_;
+      json["model_type"] = type;
+      json[std::string(option)] = Json::array({Json::object()});
+      is_read = is_read || !ParseModelConfig(json, "config.json");
+    }
+    EXPECT_TRUE(is_read) << option;
+  }
+}
+
+std::vector<std::string_view> Types() {
+  std::vector<std::string_view> types;
+  for (const ModelFamily& family : ModelFamilies()) {
+    types.insert(types.end(), family.model_types.begin(), family.model_types.end());
+  }
+  return types;
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, FamilyTest, testing::ValuesIn(Types()),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace millrace::engine
