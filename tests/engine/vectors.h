@@ -14,7 +14,7 @@
 #include <string>
 
 #include "millrace/base/files/files.h"
-#include "millrace/engine/families/families.h"
+#include "millrace/engine/config/families.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/parameters/scalar_types.h"
 
