@@ -15,6 +15,39 @@ namespace {
 /// Of what is read while the sequences are collected; it is free again afterwards.
 constexpr std::uint64_t kCollectingBytes = 256 * kMiB;
 
+/// Samples [first, last) of an epoch. Neighbours share documents, so few documents are tokenized on two ranks.
+struct SampleRange {
+  std::uint64_t first = 0, last = 0;
+};
+
+Result<std::vector<std::unique_ptr<MicroBatch>>> ReadRows(std::shared_ptr<data::Dataset> dataset, SampleRange range,
+                                                          const Logger& log) {
+  std::vector<std::unique_ptr<MicroBatch>> rows;
+  if (range.first == range.last) return rows;
+  MemoryBudget budget(kCollectingBytes);
+  const data::LoaderState start{.samples = range.first, .fingerprint = dataset->fingerprint()};
+  const data::Loader::Options options{.global_batch = 1, .threads = dataset->options().threads};
+  const auto loader = MR_TRY(data::Loader::Start(std::move(dataset), budget, options, start, log));
+  while (rows.size() < range.last - range.first) {
+    rows.push_back(std::make_unique<MicroBatch>(MR_TRY(loader->Next())));
+  }
+  return rows;
+}
+
+/// Returns a row that passes through the model as all others do and adds nothing to any sum.
+data::Batch RowWithoutLabels(const data::DatasetOptions& options) {
+  const auto length = static_cast<std::size_t>(options.sequence_length);
+  data::Batch row{.rows = 1,
+                  .sequence_length = options.sequence_length,
+                  .inputs = std::vector<data::TokenId>(length),
+                  .labels = std::vector<data::TokenId>(length, data::kIgnoreLabel),
+                  .lengths = {options.sequence_length}};
+  if (options.objective == data::Objective::kCausalLm) return row;
+  row.segments.resize(length);
+  row.row_labels = {data::kIgnoreLabel};
+  return row;
+}
+
 }  // namespace
 
 std::map<std::string, double> EvalReport::Metrics() const {
@@ -53,23 +86,18 @@ Result<std::unique_ptr<Evaluator>> Evaluator::Open(object::Connection& connectio
   if (world.rank() == 0) MR_TRY(open());
   MR_TRY(world.Barrier());
   if (world.rank() != 0) MR_TRY(open());
-  const auto ranks = static_cast<std::uint64_t>(layout.data_ranks());
-  const std::uint64_t share = std::min(samples, dataset->samples_per_epoch()) / ranks;
-  if (share == 0) {
+  samples = std::min(samples, dataset->samples_per_epoch());
+  if (samples == 0) {
     return Fail(Code::kInvalidArgument,
-                "evaluation has {} sequences and takes at least one for each of {} ranks: raise eval.samples, and "
-                "data.split.held_out or the records of eval.sources",
-                dataset->samples_per_epoch(), ranks);
+                "evaluation has no sequences: raise data.split.held_out, or name other records in eval.sources");
   }
-  MemoryBudget budget(kCollectingBytes);
-  const data::Loader::Options loading{.rank = layout.data_rank(),
-                                      .ranks = layout.data_ranks(),
-                                      .global_batch = layout.data_ranks(),
-                                      .threads = options.threads};
-  const auto loader = MR_TRY(data::Loader::Start(dataset, budget, loading, {}, log));
-  std::vector<std::unique_ptr<MicroBatch>> rows;
-  while (rows.size() < share) rows.push_back(std::make_unique<MicroBatch>(MR_TRY(loader->Next())));
-  std::unique_ptr<Evaluator> made(new Evaluator(std::move(rows), layout));
+  const auto ranks = static_cast<std::uint64_t>(layout.data_ranks());
+  const auto rank = static_cast<std::uint64_t>(layout.data_rank());
+  std::vector<std::unique_ptr<MicroBatch>> rows = MR_TRY(
+      ReadRows(std::move(dataset), {.first = samples * rank / ranks, .last = samples * (rank + 1) / ranks}, log));
+  const std::uint64_t most = (samples + ranks - 1) / ranks;
+  while (rows.size() < most) rows.push_back(std::make_unique<MicroBatch>(RowWithoutLabels(options)));
+  std::unique_ptr<Evaluator> made(new Evaluator(std::move(rows), samples, layout));
   MR_TRY(made->WeighRows());
   return made;
 }
@@ -99,20 +127,19 @@ Result<EvalReport> Evaluator::Evaluate(engine::PipelineRunner& passes) const {
   }
   const engine::PipelineSums passed = MR_TRY(passes.Evaluate(batches));
   const double counts = layout_.counts_samples() ? 1 : 0;
-  const at::Tensor sums =
-      at::tensor({counts * passed.loss, counts * static_cast<double>(rows_.size()),
-                  counts * static_cast<double>(predictions.tokens), counts * static_cast<double>(predictions.rows)},
-                 at::kDouble);
+  const at::Tensor sums = at::tensor({counts * passed.loss, counts * static_cast<double>(predictions.tokens),
+                                      counts * static_cast<double>(predictions.rows)},
+                                     at::kDouble);
   MR_TRY(layout_.world().AllReduce(sums));
   const double* all = sums.data_ptr<double>();
   const auto share = [](double some, std::uint64_t of) {
     return some / static_cast<double>(std::max<std::uint64_t>(1, of));
   };
-  const double of_rows = share(all[3], labels_.rows);
+  const double of_rows = share(all[2], labels_.rows);
   return EvalReport{.loss = share(all[0], labels_.denominator()),
-                    .samples = static_cast<std::uint64_t>(all[1]),
+                    .samples = samples_,
                     .labels = labels_.denominator(),
-                    .accuracy = labels_.tokens > 0 ? share(all[2], labels_.tokens) : of_rows,
+                    .accuracy = labels_.tokens > 0 ? share(all[1], labels_.tokens) : of_rows,
                     .row_accuracy = of_rows,
                     .has_row_accuracy = labels_.tokens > 0 && labels_.rows > 0};
 }

@@ -39,14 +39,17 @@ struct EvalReport {
   std::string ToText() const;
 };
 
-/// Holds a rank's share of the evaluated sequences as tokens, in samples / ranks × 16 × sequence length bytes. Does not
-/// change gradients, random numbers or the position in the training data: a run has the same losses with and without
-/// it. One owner thread.
+/// Holds a rank's share of the evaluated sequences as tokens, in samples / ranks × 16 × sequence length bytes. Each
+/// sequence is on one data rank, so reports do not depend on the number of ranks, but for rounding. A rank with fewer
+/// sequences than others has a row without labels in place of one, because all ranks make the same collective calls.
+///
+/// Does not change gradients, random numbers or the position in the training data: a run has the same losses with and
+/// without it. One owner thread.
 class Evaluator {
  public:
-  /// Reads the first `samples` sequences of a data set, or all if there are fewer, rounded down to a multiple of the
-  /// ranks. Collective: rank 0 indexes the data before the others. Errors: kInvalidArgument if there are fewer
-  /// sequences than ranks; those of Dataset::Open. Blocks on the store.
+  /// Reads the first `samples` sequences of a data set, or all if there are fewer. Collective: rank 0 indexes the data
+  /// before the others. Errors: kInvalidArgument if there are no sequences; those of Dataset::Open. Blocks on the
+  /// store.
   static Result<std::unique_ptr<Evaluator>> Open(object::Connection& connection,
                                                  std::shared_ptr<const tokenizer::Tokenizer> tokenizer,
                                                  const data::DatasetOptions& options, std::uint64_t samples,
@@ -58,10 +61,11 @@ class Evaluator {
  private:
   /// Counts the labels of all ranks.
   Status WeighRows();
-  Evaluator(std::vector<std::unique_ptr<MicroBatch>> rows, const RankLayout& layout)
-      : rows_(std::move(rows)), layout_(layout) {}
+  Evaluator(std::vector<std::unique_ptr<MicroBatch>> rows, std::uint64_t samples, const RankLayout& layout)
+      : rows_(std::move(rows)), samples_(samples), layout_(layout) {}
 
-  std::vector<std::unique_ptr<MicroBatch>> rows_;  ///< one sequence each
+  std::vector<std::unique_ptr<MicroBatch>> rows_;  ///< one sequence each; as many on all ranks
+  const std::uint64_t samples_;                    ///< of all ranks
   const RankLayout& layout_;
   LabelCounts labels_;  ///< of all ranks
 };

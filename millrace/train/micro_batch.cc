@@ -17,9 +17,7 @@ at::Tensor TensorOf(const std::vector<std::int32_t>& values, at::IntArrayRef sha
 MicroBatch::MicroBatch(data::Batch from)
     : data(std::move(from)),
       batch{.inputs = TensorOf(data.inputs, {data.rows, data.sequence_length}),
-            .labels = data.loss_tokens > 0 || data.row_labels.empty()
-                          ? TensorOf(data.labels, {data.rows, data.sequence_length})
-                          : at::Tensor(),
+            .labels = TensorOf(data.labels, {data.rows, data.sequence_length}),
             .documents = data.cu_seqlens,
             .segments = TensorOf(data.segments, {data.rows, data.sequence_length}),
             .row_labels = TensorOf(data.row_labels, {data.rows})} {}
