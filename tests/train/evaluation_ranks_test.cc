@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "millrace/train/testing/bert_runs.h"
+#include "tests/train/nvidia_shards.h"
 
 namespace millrace::train {
 namespace {
@@ -11,7 +12,7 @@ using data::Objective;
 using engine::ParallelOptions;
 using engine::PipelineSchedule;
 
-struct Layout {
+struct EvaluatedLayout {
   int ranks;
   ParallelOptions parallel;
   double tolerance = 1e-12;  ///< of the loss: ranks add up doubles, in another order
@@ -19,14 +20,15 @@ struct Layout {
 
 /// One to four data ranks, and both kinds of ranks that make collective calls within a pass: stages and ZeRO-3.
 /// Tensor ranks also add up products in another order.
-const Layout kLayouts[] = {{2, {}},
-                           {3, {}},
-                           {4, {}},
-                           {6, {.pipeline = 2}},
-                           {4, {.pipeline = 2, .schedule = PipelineSchedule::kInterleaved, .virtual_stages = 2}},
-                           {3, {.zero = 3}},
-                                                  {6, {.shard = 3, .pipeline = 2, .zero = 3}},
-                           {6, {.tensor = 2, .sequence = true, .zero = 1}, 2e-6}};
+const EvaluatedLayout kEvaluatedLayouts[] = {
+    {2, {}},
+    {3, {}},
+    {4, {}},
+    {6, {.pipeline = 2}},
+    {4, {.pipeline = 2, .schedule = PipelineSchedule::kInterleaved, .virtual_stages = 2}},
+    {3, {.zero = 3}},
+    {6, {.shard = 3, .pipeline = 2, .zero = 3}},
+    {6, {.tensor = 2, .sequence = true, .zero = 1}, 2e-6}};
 
 class EvaluationRanks : public BertTest {
  protected:
@@ -65,8 +67,10 @@ class EvaluationRanks : public BertTest {
       ASSERT_TRUE(one.outcome) << one.outcome.error().ToString();
       const EvalReport& want = one.evals.at(1);
       EXPECT_EQ(want.samples, samples);
-      if (samples == 7) EXPECT_GT(want.accuracy, 0) << "else equal accuracies say nothing";
-      for (const Layout& layout : kLayouts) {
+      if (samples == 7) {
+        EXPECT_GT(want.accuracy, 0) << "else equal accuracies say nothing";
+      }
+      for (const EvaluatedLayout& layout : kEvaluatedLayouts) {
         options.parallel = layout.parallel;
         SCOPED_TRACE(fmt::format("{} samples on {} ranks, {}", samples, layout.ranks, ToText(layout.parallel)));
         const Ran ran = RunRanks(options, layout.ranks);
@@ -109,6 +113,28 @@ TEST_F(EvaluationRanks, TakeWholeSourcesWhateverTheirNumber) {
     ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
     EXPECT_EQ(ran.evals.at(1).samples, samples) << ranks;
     EXPECT_NEAR(ran.evals.at(1).loss, one.evals.at(1).loss, 1e-12 * one.evals.at(1).loss) << ranks;
+  }
+}
+
+/// Of single samples, some passes have no token to predict.
+TEST_F(EvaluationRanks, SamplesWithoutHiddenTokensChangeNothingElse) {
+  const std::filesystem::path shard = folder_->path() / "samples.hdf5";
+  ASSERT_TRUE(WriteFileAtomic(shard, AsBytes(NvidiaShardBytes({.samples = 96, .some_empty = true}))));
+  for (const bool pairs : {true, false}) {
+    Options options = Bert("samples", Objective::kMlm);
+    options.data.sources = {{.url = shard.native()}};
+    options.data.mlm.next_sentence = pairs;
+    options.micro_batch = 8;
+    const Ran whole = Run(options);
+    ASSERT_TRUE(whole.outcome) << whole.outcome.error().ToString();
+    options.micro_batch = 1;
+    for (const EvaluatedLayout& layout :
+         {EvaluatedLayout{1, {}}, EvaluatedLayout{4, {.pipeline = 2, .zero = 3}}, EvaluatedLayout{2, {.tensor = 2}}}) {
+      options.parallel = layout.parallel;
+      const Ran ran = RunRanks(options, layout.ranks);
+      ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
+      for (const auto& [step, loss] : ran.losses) EXPECT_NEAR(loss, whole.losses.at(step), 4e-6 * loss) << step;
+    }
   }
 }
 

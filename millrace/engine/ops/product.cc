@@ -75,7 +75,8 @@ void ProductInto(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b) 
 
 void AddProduct(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b) {
   const cpu::ProductSize size = SizeOf(c, a, b);
-  if (size.rows == 0 || size.columns == 0) return;
+  // oneDNN refuses a sum of no products: the weights' gradient of a head that no token reaches.
+  if (size.rows == 0 || size.columns == 0 || size.inner == 0) return;
   const at::Tensor left = Multiplied(a), right = Multiplied(b);
   DispatchType(left, [&]<class T>(T) { cpu::Multiply(1, Read<T>(left), Read<T>(right), 1, Data<float>(c), size); });
 }
