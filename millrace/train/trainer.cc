@@ -98,7 +98,10 @@ class Trainer {
   std::unique_ptr<engine::PipelineRunner> passes_;
   std::vector<StateTensor> tensors_;
   SpikeDetector spikes_;
-  std::map<std::uint64_t, int> went_back_;  ///< how often the run went back to a step
+  /// How often the run went back to a step. Not in checkpoints: until another checkpoint is committed, a run that is
+  /// started again begins at this step and its samples, and goes back as often.
+  std::map<std::uint64_t, int> went_back_;
+  int not_finite_ = 0;  ///< steps in a row whose loss or gradient was not finite
   engine::Schedule schedule_;
   Plan plan_;
   double flops_of_products_ = 0, flops_per_position_ = 0;  ///< of a trained token
@@ -390,10 +393,11 @@ Result<Outcome> Trainer::Run(std::stop_token stop) {
     Sums all;
     StepReport report = MR_TRY(Step(stop.stop_requested(), all));
     outcome.stopped = all.stop;
-    quality_ = {{"loss", report.loss}};
+    // A step that is not learnt from leaves the weights, and how good they are, as they were.
+    if (!report.spike) quality_ = {{"loss", report.loss}};
     const bool last = step_ >= plan_.last_step || outcome.stopped;
     std::optional<EvalReport> evaluated;
-    if (!outcome.stopped) evaluated = MR_TRY(EvaluateIfDue(last));
+    if (!outcome.stopped && !report.went_back) evaluated = MR_TRY(EvaluateIfDue(last));
     if (evaluated) report.evaluated = evaluated->Metrics();
     for (const auto& [name, value] : report.evaluated) quality_["eval_" + name] = value;
     if (checkpoints_) {
@@ -447,6 +451,7 @@ Result<StepReport> Trainer::Step(bool stop_here, Sums& all) {
   report.grad_norm = MR_TRY(engine::CatchTorch(
       "gradient norm", [&] { return engine::GradientNorm(model_->buffer(), scale, layout_->state()); }));
   const bool finite = std::isfinite(report.loss) && std::isfinite(report.grad_norm);
+  not_finite_ = finite ? 0 : not_finite_ + 1;
   report.spike = options_.spikes.action != SpikeOptions::Action::kNone &&
                  (!finite || spikes_.IsSpike(report.loss, report.grad_norm));
   if (!finite && !report.spike) {
@@ -475,16 +480,25 @@ Status Trainer::EndSpike(StepReport& report) {
     options_.log.Warning("the loss or the gradient jumped; this step is not learnt from",
                          {{"step", report.step}, {"loss", report.loss}, {"grad_norm", report.grad_norm}});
   }
+  constexpr int kMost = 8;
   MR_TRY(engine::CatchTorch("skipping a step", [&] { optimizer_->Skip(); }));
   ++step_;
-  if (options_.spikes.action != SpikeOptions::Action::kRollBack || !checkpoints_) return {};
-  const auto resumed = MR_TRY(checkpoints_->GoBack(tensors_, Identity()));
-  if (!resumed) return {};  // there is none yet: the step is left out
+  std::optional<Checkpointing::Resumed> resumed;
+  if (options_.spikes.action == SpikeOptions::Action::kRollBack && checkpoints_) {
+    resumed = MR_TRY(checkpoints_->GoBack(tensors_, Identity()));
+  }
+  if (!resumed) {  // the step is left out; there may be no checkpoint yet
+    if (not_finite_ <= kMost) return {};
+    return Fail(
+        Code::kInternal,
+        "the loss or the gradient norm was not a finite number in {} steps in a row, up to step {}: the weights "
+        "are beyond use. Go on from an earlier checkpoint, with a lower learning rate",
+        not_finite_, step_);
+  }
   // The loader stands behind the samples since that checkpoint, so that others follow.
   MR_TRY(TakeState(*resumed));
   exchange_->ShareValues(engine::ChangedValues::kAll);
   report.went_back = step_;
-  constexpr int kMost = 8;
   if (++went_back_[step_] > kMost) {
     return Fail(Code::kInternal,
                 "the loss jumped after each of {} attempts to go on from the checkpoint of step {}. Try a lower "

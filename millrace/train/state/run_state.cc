@@ -30,7 +30,8 @@ checkpoint::Box BoxOf(const StateTensor& state) {
 Result<const checkpoint::TensorMeta*> FindTensor(const checkpoint::Reader& reader, const StateTensor& state) {
   const auto found = reader.manifest().tensors.find(state.name);
   if (found == reader.manifest().tensors.end()) {
-    return Fail(Code::kPreconditionFailed, "{} has no tensor {}: another model or other options of train.optimizer",
+    return Fail(Code::kPreconditionFailed, "{} has no tensor {}: another model, other options of train.optimizer, or a parameter that train.freeze "
+                "named before",
                 reader.name(), state.name);
   }
   if (found->second.shape != state.whole_shape) {

@@ -71,10 +71,12 @@ class TrainTest : public testing::Test {
                                   if (report.spike) ran.spikes[report.step] = report.went_back;
                                   if (report.step == stop_after) stop.request_stop();
                                   if (report.step == hold_until) held.count_down();
+                                  if (on_step_) on_step_(report);
                                 },
                             .on_eval = [&](const EvalReport& report) { ran.evals[report.step] = report; },
                             .on_checkpoint =
                                 [&](const Result<checkpoint::SaveStats>& stats) {
+                                  if (!stats && loses_ranks_) return;
                                   ASSERT_TRUE(stats) << stats.error().ToString();
                                   if (ran.saved.empty()) held.wait();
                                   ran.saved.push_back(stats->step);
@@ -114,7 +116,9 @@ class TrainTest : public testing::Test {
   }
 
   static inline TempDir* folder_ = nullptr;
-  bool own_disks_ = false;  ///< each rank is on a machine of its own
+  bool own_disks_ = false;                          ///< each rank is on a machine of its own
+  bool loses_ranks_ = false;                        ///< so checkpoints may fail
+  std::function<void(const StepReport&)> on_step_;  ///< also called after each step
   /// Wraps a rank's group of all ranks; empty: it stays as it is.
   std::function<std::unique_ptr<engine::Collective>(int rank, std::unique_ptr<engine::Collective>)> wrap_;
 };

@@ -1,6 +1,7 @@
 #include "millrace/engine/parallel/testing/faulty.h"
 
 #include <atomic>
+#include <limits>
 #include <semaphore>
 #include <utility>
 
@@ -38,12 +39,13 @@ class RankFaults {
 
   /// Counts an operation, and delays it. Returns what happens to it, and its number.
   std::pair<Fault, std::uint64_t> Begin() {
-    std::uint64_t number = 0;
+    constexpr auto kNotCounted = std::numeric_limits<std::uint64_t>::max();
+    std::uint64_t number = kNotCounted;
     Duration delay{};
     Fault fault = Fault::kNone;
     {
       MutexLock lock(mutex_);
-      number = operations_++;
+      if (!plan_.counted_from || plan_.counted_from->stop_requested()) number = operations_++;
       if (plan_.most_delay > Duration::zero()) {
         delay =
             Duration(static_cast<std::int64_t>(random_.Below(static_cast<std::uint64_t>(plan_.most_delay.count()))));

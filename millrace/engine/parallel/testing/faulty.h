@@ -15,6 +15,8 @@ namespace millrace::engine {
 /// were split from the wrapped one.
 struct FaultPlan {
   std::uint64_t seed = 1;
+  /// Operations that start before this token fires are not counted. Nothing: all are.
+  std::optional<std::stop_token> counted_from = {};
   /// Each operation starts late by a random time below this one.
   Duration most_delay{};
   /// This operation is not started, and the rank leaves its groups, as if its process had ended: this group at once,
