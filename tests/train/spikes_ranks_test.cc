@@ -199,6 +199,14 @@ TEST_F(SpikesRanks, WeightsThatAreBeyondUseEndTheRun) {
     EXPECT_THAT(ran.outcome.error().ToString(), HasSubstr("in 9 steps in a row"));
     EXPECT_LT(ran.losses.size(), 14u);
   }
+  // Its only checkpoint has such weights.
+  options.spikes.action = Action::kRollBack;
+  options.checkpoint_every = 1;
+  options.checkpoint_url = CheckpointUrl("hopeless");
+  const Ran ran = RunRanks(options, 2);
+  ASSERT_FALSE(ran.outcome);
+  EXPECT_THAT(ran.outcome.error().ToString(),
+              HasSubstr("after each of 8 attempts to go on from the checkpoint of step 1"));
 }
 
 }  // namespace

@@ -10,6 +10,9 @@
 #include "millrace/base/hash/random.h"
 #include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
+#include "millrace/checkpoint/read/reader.h"
+#include "millrace/object/open/open.h"
+#include "millrace/s3d/server.h"
 #include "millrace/train/testing/test_corpus.h"
 
 namespace millrace::train {
@@ -18,19 +21,20 @@ namespace {
 constexpr std::string_view kJob = R"(name: ranks
 model: {config: {hidden_size: 32, num_layers: 4, num_heads: 4, num_kv_heads: 2, intermediate_size: 48}}
 data:
-  sources: [{url: "FOLDER/corpus.jsonl"}]
-  tokenizer: FOLDER/tokenizer.model
+  sources: [{url: "PLACE/corpus.jsonl"}]
+  tokenizer: PLACE/tokenizer.model
   sequence_length: 32
   threads: 1
 train:
-  steps: 60
+  steps: STEPS
+  MORE
   global_batch: 8
   micro_batch: 2
-  optimizer: {lr: 5.0e-3}
+  optimizer: {lr: LR}
   schedule: {warmup_steps: 3}
   parallel: {PARALLEL}
   threads: 1
-checkpoint: {url: "FOLDER/runs/RUN", every_steps: 4}
+checkpoint: {url: "PLACE/runs/RUN", every_steps: 4}
 run: {processes_per_node: RANKS}
 )";
 
@@ -59,15 +63,55 @@ class TrainRanks : public testing::Test {
     WriteCorpus(folder_.path());
   }
 
-  /// A job of two ranks under way.
+  /// Moves the data to a bucket, where the checkpoints of later jobs go too.
+  void UseBucket() {
+    server_ =
+        s3d::Server::Start(
+            {.root = folder_.path() / "s3d", .access_key = "key", .secret_key = "secret-of-the-test", .sync = false})
+            .value();
+    ASSERT_TRUE(server_->CreateBucket("corpus"));
+    env_ = {{"AWS_ENDPOINT_URL", server_->endpoint()},
+            {"AWS_ACCESS_KEY_ID", "key"},
+            {"AWS_SECRET_ACCESS_KEY", "secret-of-the-test"},
+            {"AWS_REGION", "us-east-1"},
+            {"AWS_CONFIG_FILE", "/dev/null"},
+            {"AWS_SHARED_CREDENTIALS_FILE", "/dev/null"}};
+    for (const char* name : {"corpus.jsonl", "tokenizer.model"}) {
+      Subprocess::Options copy{.argv = {(program_.parent_path() / "millrace").native(), "cp",
+                                        (folder_.path() / name).native(), fmt::format("s3://corpus/{}", name)},
+                               .env = env_};
+      copy.stdout_file = folder_.path() / "cp.out";
+      ASSERT_TRUE(Subprocess::Start(std::move(copy)).value().Wait(std::chrono::seconds(60)).value().ok());
+    }
+    place_ = "s3://corpus";
+  }
+
+  struct JobChoices {
+    int ranks = 2;
+    std::string_view parallel = {};
+    int steps = 60;
+    std::string_view lr = "5.0e-3";
+    std::string_view more = "precision: f32";  ///< a line of `train`
+  };
+  /// A job under way.
   struct Job {
     std::filesystem::path out;
     std::vector<Subprocess> ranks;
   };
-  Job Start(const std::string& run, const std::string& attempt, int ranks = 2, std::string_view parallel = "") {
+  Job Start(const std::string& run, const std::string& attempt) { return Start(run, attempt, {}); }
+  Job Start(const std::string& run, const std::string& attempt, const JobChoices& choices) {
     const auto file = folder_.path() / (run + ".yaml");
-    const std::string divided = Replace(Replace(kJob.data(), "PARALLEL", parallel), "RANKS", std::to_string(ranks));
-    const std::string text = Replace(Replace(divided, "FOLDER", folder_.path().native()), "RUN", run);
+    const int ranks = choices.ranks;
+    std::string text(kJob);
+    for (const auto& [word, value] : std::map<std::string, std::string>{{"PARALLEL", std::string(choices.parallel)},
+                                                                        {"RANKS", std::to_string(ranks)},
+                                                                        {"STEPS", std::to_string(choices.steps)},
+                                                                        {"LR", std::string(choices.lr)},
+                                                                        {"MORE", std::string(choices.more)},
+                                                                        {"PLACE", place_},
+                                                                        {"RUN", run}}) {
+      text = Replace(std::move(text), word, value);
+    }
     EXPECT_TRUE(WriteFileAtomic(file, AsBytes(text)));
     Job job{.out = folder_.path() / (run + attempt + ".out")};
     const int port = FreePort();
@@ -76,6 +120,7 @@ class TrainRanks : public testing::Test {
       options.env = {{"RANK", std::to_string(rank)},        {"LOCAL_RANK", std::to_string(rank)},
                      {"WORLD_SIZE", std::to_string(ranks)}, {"LOCAL_WORLD_SIZE", std::to_string(ranks)},
                      {"MASTER_PORT", std::to_string(port)}, {"MASTER_ADDR", "127.0.0.1"}};
+      options.env.insert(env_.begin(), env_.end());
       options.stdout_file = rank == 0 ? job.out : folder_.path() / fmt::format("rank{}.out", rank);
       options.stderr_file = ErrorsOf(job, rank);
       job.ranks.push_back(Subprocess::Start(std::move(options)).value());
@@ -128,7 +173,31 @@ class TrainRanks : public testing::Test {
     FAIL() << "no checkpoint of step " << step;
   }
 
+  /// Runs a job to its end. Returns whether all ranks succeeded.
+  bool Finish(const std::string& run, const std::string& attempt, const JobChoices& choices) {
+    Job job = Start(run, attempt, choices);
+    bool ok = true;
+    for (Subprocess& rank : job.ranks) ok = rank.Wait(std::chrono::seconds(60)).value().ok() && ok;
+    return ok;
+  }
+
+  /// Every byte of a checkpoint's tensors.
+  std::map<std::string, std::string> Tensors(const std::string& run, std::uint64_t step) {
+    const auto connection = object::OpenConnection({}).value();
+    const auto reader = checkpoint::Reader::Open(*connection, fmt::format("{}/runs/{}", place_, run), step).value();
+    std::map<std::string, std::string> tensors;
+    for (const auto& [name, meta] : reader->manifest().tensors) {
+      Buffer bytes(meta.bytes());
+      EXPECT_TRUE(reader->Read(name, 0, bytes.span()));
+      tensors[name] = AsText(bytes);
+    }
+    return tensors;
+  }
+
   TempDir folder_ = TempDir::Create().value();
+  std::string place_ = folder_.path().native();  ///< of the data and the checkpoints
+  std::map<std::string, std::string> env_;       ///< of the ranks
+  std::unique_ptr<s3d::Server> server_;
   std::filesystem::path program_;
 };
 
@@ -167,19 +236,22 @@ TEST_F(TrainRanks, KilledAndStoppedRunsEqualTheUndisturbedOne) {
   EXPECT_EQ(Losses(last).rbegin()->first, 60);
 }
 
-/// Wherever in the mesh a rank is lost, the others leave within two seconds and name it; then the job goes on.
+/// Wherever in the mesh a rank is lost, the others leave within two seconds and name it; then the job goes on. Data
+/// and checkpoints are in a bucket.
 TEST_F(TrainRanks, ALostRankEndsTheWholeMesh) {
   constexpr int kRanks = 8;
-  const std::string_view parallel = "data: 2, tensor: 2, sequence: true, pipeline: 2, zero: 2, recompute: selective";
-  Job whole = Start("mesh", "", kRanks, parallel);
+  UseBucket();
+  const JobChoices mesh{.ranks = kRanks,
+                        .parallel = "data: 2, tensor: 2, sequence: true, pipeline: 2, zero: 1, recompute: selective"};
+  Job whole = Start("mesh", "", mesh);
   for (Subprocess& rank : whole.ranks) ASSERT_TRUE(rank.Wait(std::chrono::seconds(120)).value().ok());
   const auto expected = Losses(whole);
   ASSERT_EQ(expected.size(), 60u);
 
-  Random random(static_cast<std::uint64_t>(::getpid()));
+  Random random(6);
   std::map<int, std::string> seen;
   for (int attempt = 0; attempt < 3; ++attempt) {
-    Job job = Start("broken", std::to_string(attempt), kRanks, parallel);
+    Job job = Start("broken", std::to_string(attempt), mesh);
     AwaitCheckpoint(job, 8 * (attempt + 1));
     const int victim = static_cast<int>(random.Below(kRanks));
     SCOPED_TRACE(fmt::format("rank {} is killed", victim));
@@ -197,10 +269,50 @@ TEST_F(TrainRanks, ALostRankEndsTheWholeMesh) {
     EXPECT_TRUE(named);
     for (const auto& [step, loss] : Losses(job)) seen[step] = loss;
   }
-  Job last = Start("broken", "last", kRanks, parallel);
+  Job last = Start("broken", "last", mesh);
   for (Subprocess& rank : last.ranks) ASSERT_TRUE(rank.Wait(std::chrono::seconds(120)).value().ok());
   for (const auto& [step, loss] : Losses(last)) seen[step] = loss;
   EXPECT_EQ(seen, expected);
+}
+
+TEST_F(TrainRanks, FrozenParametersStayAsTheyAre) {
+  const auto is_frozen = [](std::string_view name) {
+    return name == "model.embed_tokens.weight" || name.find(".layers.1.") != name.npos;
+  };
+  constexpr std::string_view kFreeze = "freeze: [model.embed_tokens.weight, \"*.layers.1.*\"]";
+  JobChoices choices{.parallel = "data: 2, zero: 1", .steps = 12, .more = kFreeze};
+  ASSERT_TRUE(Finish("whole", "", choices));
+  const std::string in_parts = std::string(kFreeze) + "\n  steps_this_run: 6";
+  choices.more = in_parts;
+  ASSERT_TRUE(Finish("parts", "1", choices) && Finish("parts", "2", choices));
+  // Gradients times this rate do not reach the last bit of a weight.
+  ASSERT_TRUE(Finish("start", "", {.steps = 12, .lr = "1.0e-12, name: sgd", .more = "steps_this_run: 1"}));
+
+  const auto whole = Tensors("whole", 12), parts = Tensors("parts", 12), start = Tensors("start", 1);
+  EXPECT_EQ(parts, whole) << "bit for bit";
+  std::size_t frozen = 0, moments = 0;
+  for (const auto& [name, bytes] : whole) {
+    const bool freezes = is_frozen(name.substr(name.rfind('/') + 1));
+    if (name.starts_with("model/")) {
+      EXPECT_EQ(bytes == start.at(name), freezes) << name;
+      frozen += freezes ? 1 : 0;
+    } else {
+      EXPECT_FALSE(freezes) << name;
+      ++moments;
+    }
+  }
+  EXPECT_EQ(frozen, 10u);
+  EXPECT_GT(moments, 0u);
+
+  const std::string more = "freeze: [model.embed_tokens.weight, \"*.layers.1.*\", \"*.layers.2.*\"]";
+  ASSERT_TRUE(Finish("parts", "more", {.parallel = "data: 2, zero: 1", .steps = 16, .more = more}));
+  for (const auto& [name, bytes] : Tensors("parts", 16)) {
+    if (!name.starts_with("model/")) continue;
+    EXPECT_EQ(bytes == whole.at(name), is_frozen(name.substr(6)) || name.find(".layers.2.") != name.npos) << name;
+  }
+  EXPECT_FALSE(
+      Finish("parts", "fewer", {.parallel = "data: 2, zero: 1", .steps = 20, .more = "freeze: [\"*.layers.1.*\"]"}));
+  EXPECT_NE(ReadFile(folder_.path() / "partsfewer.out.0.err")->find("train.freeze"), std::string::npos);
 }
 
 }  // namespace
