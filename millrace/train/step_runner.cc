@@ -37,6 +37,7 @@ Result<std::shared_ptr<MicroBatch>> StepRunner::Load(std::uint64_t step, StepRep
 }
 
 /// The weight depends on the labels of the whole step, so all ranks' batches are there before the first pass.
+/// plan/traffic.cc counts this exchange.
 Result<double> StepRunner::RowWeight(const std::vector<std::shared_ptr<MicroBatch>>& loaded, StepReport& report) const {
   LabelCounts mine;
   for (const auto& each : loaded) {
@@ -58,7 +59,7 @@ Result<PassSums> StepRunner::Run(std::uint64_t step, StepReport& report) {
   PassSums sums;
   std::vector<std::shared_ptr<MicroBatch>> loaded;
   double row_weight = 1;
-  if (options_.data.objective == data::Objective::kMlm) {
+  if (options_.data.objective == data::Objective::kMlm && options_.data.mlm.next_sentence) {
     for (int i = 0; i < micro_batches_; ++i) loaded.push_back(MR_TRY(Load(step, report)));
     row_weight = MR_TRY(RowWeight(loaded, report));
   }

@@ -48,6 +48,7 @@ struct ModelShape {
   std::int64_t stream = 2;    ///< tensors [N, hidden] between blocks: the residual stream, and what is to be added
   bool adds_once = false;     ///< a block adds to the residual stream once, so its input is its first sum, too
   std::int64_t dropouts = 0;  ///< of a block, with a probability above 0
+  bool adds_row_loss = false;  ///< its loss adds means over tokens and over rows, so a step first counts both labels
 
   std::int64_t queries() const { return num_heads * head_dim; }
   std::int64_t keys() const { return num_kv_heads * head_dim; }

@@ -32,6 +32,7 @@ plan::ModelShape BertConfig::Shape() const {
   model.causal = false;
   model.predicted = kMaskedShare;
   model.stream = 1;
+  model.adds_row_loss = heads == BertHeads::kPreTraining;
   model.dropouts = 2 * (hidden_dropout > 0) + (attention_dropout > 0);
   return model;
 }
