@@ -10,6 +10,7 @@
 #include "millrace/base/glob.h"
 #include "millrace/engine/parallel/testing/counting.h"
 #include "millrace/engine/parallel/testing/faulty.h"
+#include "millrace/engine/parallel/testing/forwarding.h"
 #include "millrace/engine/parallel/testing/run_ranks.h"
 #include "millrace/engine/sharding/testing/train_ranks.h"
 
@@ -98,6 +99,37 @@ TEST_P(DataExchangeTest, ShardsOfStagesLearnTheSame) {
         }
       }
     }
+  }
+}
+
+/// Replicas of shards (hybrid sharding) of stages, and of divided layers.
+TEST_P(DataExchangeTest, ReplicasOfShardsLearnTheSameAlongAllAxes) {
+  const TrainingTask task{.model = GetParam(), .optimizer = kLamb};
+  const Trained one = Train(task, {});
+  const auto expect_same = [&](TrainingLayout layout) {
+    layout.exchange.reshard = layout.zero == 3 && layout.micro_batches % 2 == 1;
+    ExpectSame(Train(task, layout), one, at::kFloat, layout.ToText());
+  };
+  for (const int zero : {1, 2, 3}) {
+    TrainingLayout stages{.zero = zero, .mesh = {.pipeline = 2, .replica = 2, .shard = 2}, .micro_batches = 3};
+    for (const PipelineSchedule schedule : {PipelineSchedule::kSimple, PipelineSchedule::k1F1B,
+                                            PipelineSchedule::kInterleaved, PipelineSchedule::kZeroBubble}) {
+      stages.schedule = schedule;
+      stages.virtual_stages = schedule == PipelineSchedule::kInterleaved ? 2 : 1;
+      stages.micro_batches = schedule == PipelineSchedule::kInterleaved ? 2 : 3;
+      expect_same(stages);
+    }
+    for (const bool sequence : {false, true}) {
+      expect_same({.zero = zero,
+                   .mesh = {.replica = 2, .shard = 2, .tensor = 2},
+                   .micro_batches = 2 + zero % 2,
+                   .sequence = sequence});
+    }
+    expect_same({.zero = zero,
+                 .mesh = {.pipeline = 2, .replica = 2, .shard = 2, .tensor = 2},
+                 .micro_batches = 3,
+                 .sequence = true,
+                 .schedule = PipelineSchedule::kZeroBubble});
   }
 }
 
@@ -372,12 +404,11 @@ INSTANTIATE_TEST_SUITE_P(Reduce, SendsWhatTheStageNeeds, testing::Bool(),
                          [](const auto& info) { return info.param ? "bf16" : "f32"; });
 
 /// Counts the sums in bfloat16 that have started and have not been waited for.
-class InFlightCollective final : public Collective {
+class InFlightCollective final : public ForwardingCollective {
  public:
-  InFlightCollective(std::unique_ptr<Collective> inner, int& most) : inner_(std::move(inner)), most_(most) {}
+  InFlightCollective(std::unique_ptr<Collective> inner, int& most)
+      : ForwardingCollective(std::move(inner)), most_(most) {}
 
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
   Operation StartAllReduce(at::Tensor tensor, Reduction reduction) override {
     const bool counts = tensor.scalar_type() == at::kBFloat16;
     return Counted(counts, inner_->StartAllReduce(std::move(tensor), reduction));
@@ -385,18 +416,6 @@ class InFlightCollective final : public Collective {
   Operation StartReduceScatter(at::Tensor mine, at::Tensor all, Reduction reduction) override {
     const bool counts = all.scalar_type() == at::kBFloat16;
     return Counted(counts, inner_->StartReduceScatter(std::move(mine), std::move(all), reduction));
-  }
-  Operation StartAllGather(at::Tensor all, at::Tensor mine) override {
-    return inner_->StartAllGather(std::move(all), std::move(mine));
-  }
-  Operation StartBroadcast(at::Tensor tensor, int root) override {
-    return inner_->StartBroadcast(std::move(tensor), root);
-  }
-  Operation StartSend(at::Tensor tensor, int to) override { return inner_->StartSend(std::move(tensor), to); }
-  Operation StartReceive(at::Tensor tensor, int from) override { return inner_->StartReceive(std::move(tensor), from); }
-  void Abort(const Error& cause) override { inner_->Abort(cause); }
-  Result<std::unique_ptr<Collective>> Split(std::string name, std::span<const int> members) override {
-    return inner_->Split(std::move(name), members);
   }
 
  private:
@@ -419,7 +438,6 @@ class InFlightCollective final : public Collective {
     return std::make_unique<CountedOperation>(in_flight_, std::move(operation));
   }
 
-  const std::unique_ptr<Collective> inner_;
   int& most_;
   int in_flight_ = 0;
 };
