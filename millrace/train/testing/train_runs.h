@@ -50,7 +50,7 @@ class TrainTest : public testing::Test {
 
   struct Ran {
     Result<Outcome> outcome = Fail(Code::kInternal, "not run");
-    std::map<std::uint64_t, double> losses;
+    std::map<std::uint64_t, double> losses, norms;  ///< by step; of the gradient, before it is clipped
     std::map<std::uint64_t, EvalReport> evals;
     std::map<std::uint64_t, std::optional<std::uint64_t>> spikes;  ///< steps, and those that the run went back to
     Plan plan;
@@ -68,6 +68,7 @@ class TrainTest : public testing::Test {
                             .on_step =
                                 [&](const StepReport& report) {
                                   ran.losses[report.step] = report.loss;
+                                  ran.norms[report.step] = report.grad_norm;
                                   if (report.spike) ran.spikes[report.step] = report.went_back;
                                   if (report.step == stop_after) stop.request_stop();
                                   if (report.step == hold_until) held.count_down();

@@ -144,6 +144,7 @@ class Bert final : public Model {
   at::Tensor TokenLoss(const at::Tensor& hidden, const ModelBatch& batch) const {
     const at::Tensor labels = batch.labels.reshape({-1});
     const at::Tensor masked = at::nonzero(labels != ops::kIgnoreLabel).view({-1});
+    if (masked.numel() == 0) return hidden.narrow(0, 0, 0).sum(at::kFloat);  // 0, and so is its gradient
     const at::Tensor transformed = ops::CopyToRanks(Transform(hidden.index_select(0, masked)), ranks());
     return ops::DividedCrossEntropy(transformed, decoder_.weight(), decoder_.bias(), labels.index_select(0, masked),
                                     config_.vocab_size, ranks(), batch.loss,
