@@ -131,6 +131,45 @@ TEST(Spec, ALayoutMayBeLeftToThePlanner) {
   EXPECT_EQ(map->train.parallel.optimize, "memory");
 }
 
+TEST(Spec, LayoutAutoTakesNoneOfTheKeysThatItChooses) {
+  for (const char* given :
+       {"data: 1", "shard: 1", "tensor: 1", "sequence: false", "schedule: 1f1b", "pipeline: 1", "virtual_stages: 1",
+        "zero: 0", "reshard: true", "overlap: true", "recompute: none", "recompute_every: 1", "microbatches: 8",
+        "partitions: 1", "active_microbatches: 8", "overlapping_allreduce: true"}) {
+    const auto spec = ParseSmall({fmt::format("train.parallel={{layout: auto, {}}}", given)});
+    ASSERT_FALSE(spec) << given;
+    EXPECT_THAT(spec.error().ToString(), HasSubstr("layout auto chooses it"));
+  }
+  const auto spec = ParseSmall({"train.parallel={layout: auto, placement: spread, reduce: bf16, memory_weight: 0.3}"});
+  ASSERT_TRUE(spec) << spec.error().ToString();
+  EXPECT_EQ(spec->train.parallel.options, (engine::ParallelOptions{.reduce_in_bf16 = true, .placement = "spread"}));
+  EXPECT_EQ(spec->train.parallel.WeightOfMemory(), 0.3);
+  EXPECT_EQ(ParseSmall({"train.parallel={layout: auto, optimize: memory}"})->train.parallel.WeightOfMemory(), 0.8);
+  EXPECT_EQ(ParseSmall({"train.parallel=auto"})->train.parallel.WeightOfMemory(), 0);
+}
+
+TEST(Spec, ReadsEveryKeyOfALayout) {
+  const auto spec =
+      ParseSmall({"run.processes_per_node=16", "train.global_batch=32",
+                  "train.parallel={data: 4, shard: 2, tensor: 2, sequence: true, schedule: interleaved, pipeline: 2, "
+                  "virtual_stages: 2, zero: 3, reshard: false, reduce: bf16, recompute: full, recompute_every: 2, "
+                  "placement: PDT}"});
+  ASSERT_TRUE(spec) << spec.error().ToString();
+  EXPECT_EQ(spec->train.parallel.options, (engine::ParallelOptions{.data = 4,
+                                                                   .shard = 2,
+                                                                   .tensor = 2,
+                                                                   .sequence = true,
+                                                                   .pipeline = 2,
+                                                                   .schedule = engine::PipelineSchedule::kInterleaved,
+                                                                   .virtual_stages = 2,
+                                                                   .zero = 3,
+                                                                   .reshard = false,
+                                                                   .reduce_in_bf16 = true,
+                                                                   .recompute = engine::Recompute::kFull,
+                                                                   .recompute_every = 2,
+                                                                   .placement = "PDT"}));
+}
+
 TEST(Spec, APlanMayBeForManyMachines) {
   const std::vector<std::string> many = {"run.nodes=2048", "run.processes_per_node=8", "train.global_batch=16384"};
   EXPECT_FALSE(Spec::Parse(kSmall, "job.yaml", many));
@@ -144,6 +183,19 @@ TEST(Spec, EvaluationMayReadSourcesOfItsOwn) {
   ASSERT_TRUE(spec) << spec.error().ToString();
   EXPECT_THAT(spec->eval.sources, testing::ElementsAre(data::DataSource{.url = "s3://corpus/test/", .split = "test"}));
   EXPECT_THAT(spec->Render(), HasSubstr("  sources:\n    - url: \"s3://corpus/test/\""));
+}
+
+TEST(Spec, EvaluationNeedsRecordsThatAreNotTrainedOn) {
+  EXPECT_TRUE(ParseSmall({"eval.every_steps=5", "data.split.held_out=0.1"}));
+  EXPECT_TRUE(ParseSmall({"eval={every_steps: 5, held_out: true}", "data.split.held_out=0.1"}));
+  EXPECT_TRUE(ParseSmall({"eval={every_steps: 5, sources: [{url: \"s3://corpus/test/\"}]}"}));
+  EXPECT_TRUE(ParseSmall({"eval.samples=5"})) << "nothing is evaluated";
+  EXPECT_FALSE(ParseSmall({"eval.every_steps=5"}));
+  EXPECT_FALSE(ParseSmall({"eval.every_steps=5", "data.split={held_out: 0.1, part: held_out}"}));
+  const auto spec =
+      ParseSmall({"eval={every_steps: 5, samples: 12, metrics: [loss, accuracy]}", "data.split.held_out=0.1"});
+  ASSERT_TRUE(spec) << spec.error().ToString();
+  EXPECT_EQ(spec->eval, (EvalSpec{.every_steps = 5, .samples = 12, .metrics = {"loss", "accuracy"}}));
 }
 
 TEST(Spec, EachOptimizerHasItsOwnDefaults) {
@@ -198,6 +250,14 @@ TEST(Spec, RefusesWithASentence) {
       Refusal{"train.parallel.zero=4", kInvalid, "from 0 to 3"},
       Refusal{"train.parallel.recompute=all", kInvalid, "selective"},
       Refusal{"train.parallel.data=2", kInvalid, "1 ranks / (tensor 1 × pipeline 1) are 1"},
+      Refusal{"train.parallel.virtual_stages=0", kInvalid, "from 1 to"},
+      Refusal{"train.parallel.recompute_every=0", kInvalid, "from 1 to"},
+      Refusal{"train.parallel.reduce=f16", kInvalid, "f32, bf16"},
+      Refusal{"train.parallel.reshard=5", kInvalid, "true or false"},
+      Refusal{"train.parallel.optimize=time", kInvalid, "speed, memory"},
+      Refusal{"train.parallel.memory_weight=1.5", kInvalid, "from 0 to 1"},
+      Refusal{"train.parallel={ddp: false, data: 2}", kInvalid, "data says 2"},
+      Refusal{"train.parallel={schedule: simple, active_microbatches: 3}", kInvalid, "all micro-batches"},
       Refusal{"train.parallel=best", kInvalid, "auto or a map of keys"},
       Refusal{"train.parallel={layout: auto, tensor: 2}", kInvalid, "layout auto chooses it"},
       Refusal{"train.parallel.microbatches=3", kInvalid, "8 should be a multiple of 3: parallel.microbatches (3)"},
@@ -244,6 +304,13 @@ TEST(Spec, RefusesWithASentence) {
       Refusal{"train.schedule={name: wsd, timescale: 5}", kInvalid, "wsd has no timescale"},
       Refusal{"train.schedule={warmup_steps: 5, warmup_proportion: 0.1}", kInvalid, "not both"},
       Refusal{"train.loss.label_smoothing=1", kInvalid, "from 0 to"},
+      Refusal{"train.loss.z_loss=2", kInvalid, "from 0 to 1"},
+      Refusal{"train.spikes.action=stop", kInvalid, "none, skip_step, roll_back"},
+      Refusal{"train.spikes.sigma=0.5", kInvalid, "from 1 to"},
+      Refusal{"train.spikes.window=3", kInvalid, "from 4 to"},
+      Refusal{"train.optimizer.clip_norm=-1", kInvalid, "from 0 to"},
+      Refusal{"train.global_batch=0", kInvalid, "from 1 to"},
+      Refusal{"train.threads=-1", kInvalid, "from 0 to"},
       Refusal{"train.optimizer.betas=0.9", kInvalid, "two numbers"},
       Refusal{"train.optimizer.lr=.nan", kInvalid, "number"},
       Refusal{"train.schedule.min_lr=1", kInvalid, "should not be above"},
@@ -257,6 +324,9 @@ TEST(Spec, RefusesWithASentence) {
       Refusal{"eval.sources=[{url: \"ftp://x/y\"}]", kInvalid, "eval.sources[0].url"},
       Refusal{"eval.metrics=[loss, bleu]", kInvalid, "one of loss, perplexity"},
       Refusal{"eval.metrics=[]", kInvalid, "a list of some of"},
+      Refusal{"eval.samples=0", kInvalid, "from 1 to"},
+      Refusal{"eval.every_steps=-1", kInvalid, "from 0 to"},
+      Refusal{"eval.held_out=false", kUnsupported, "held_out"},
       Refusal{"checkpoint.keep_last=0", kInvalid, "from 1 to"},
       Refusal{"run.launcher=slurm", kUnsupported, "local"},
       Refusal{"run.nodes=2", kInvalid, "on this machine only"},
@@ -298,9 +368,11 @@ void SetRandomOptimizer(Random& random, OptimizerSpec& optimizer) {
   } else {
     AdamSpec& adam = optimizer.name == "lamb" ? optimizer.lamb : optimizer.adamw;
     adam.beta1 = RandomNumber(random, 0, 0.99);
+    adam.beta2 = RandomNumber(random, 0, 0.999);
     adam.eps = RandomNumber(random, 1e-12, 1e-6);
     adam.weight_decay = RandomNumber(random, 0, 0.1);
   }
+  optimizer.clip_norm = RandomNumber(random, 0, 10);
   for (std::uint64_t i = random.Below(3); i > 0; --i) optimizer.no_decay.push_back("*" + RandomText(random));
 }
 
@@ -421,6 +493,10 @@ Spec RandomSpec(Random& random) {
   SetRandomSchedule(random, s.train.optimizer.lr, s.train.schedule);
   s.train.loss.label_smoothing = RandomNumber(random, 0, 0.5);
   s.train.loss.z_loss = RandomNumber(random, 0, 1e-3);
+  s.train.spikes = {.action = Pick<std::string>(random, {"none", "skip_step", "roll_back"}),
+                    .sigma = RandomNumber(random, 1, 20),
+                    .window = static_cast<int>(4 + random.Below(100))};
+  s.train.threads = static_cast<int>(random.Below(8));
   s.train.seed = random.Next() >> 1;
   s.data.dataset.split.part =
       s.data.dataset.split.held_out > 0 && random.Below(2) == 0 ? data::SplitPart::kTrain : s.data.dataset.split.part;
@@ -431,7 +507,7 @@ Spec RandomSpec(Random& random) {
     s.eval.every_steps = random.Below(100);
   }
   s.eval.samples = 1 + random.Below(1000);
-  if (random.Below(2) == 0) s.eval.metrics = {"loss"};
+  if (random.Below(2) == 0) s.eval.metrics = Pick<std::vector<std::string>>(random, {{"loss"}, {"loss", "accuracy"}});
   s.checkpoint.url = Pick<std::string>(random, {"", "s3://runs/x"});
   s.checkpoint.keep_every = random.Below(5000);
   s.checkpoint.keep_best = static_cast<int>(random.Below(5));
