@@ -46,8 +46,10 @@ Result<std::optional<Checkpointing::Resumed>> Checkpointing::Resume(const std::v
   return Resumed{.state = std::move(state), .metrics = reader.manifest().metrics};
 }
 
-Result<std::optional<Checkpointing::Resumed>> Checkpointing::GoBack(const std::vector<StateTensor>& tensors,
+Result<std::optional<Checkpointing::Resumed>> Checkpointing::GoBack(std::uint64_t step,
+                                                                    const std::vector<StateTensor>& tensors,
                                                                     const RunIdentity& identity) {
+  const KeepBeating beating(heartbeat_, step, *options_.clock);
   if (const auto before = writer_->Wait(); !before) {
     options_.log.Warning("an earlier checkpoint was not committed", {{"error", before.error()}});
   }

@@ -58,8 +58,10 @@ class Checkpointing {
   /// Reads the newest checkpoint into the tensors. Nothing: there is none.
   /// Errors: kPreconditionFailed if it belongs to another run.
   Result<std::optional<Resumed>> Resume(const std::vector<StateTensor>& tensors, const RunIdentity& identity);
-  /// Waits for the saves under way, then reads the newest checkpoint as Resume() does.
-  Result<std::optional<Resumed>> GoBack(const std::vector<StateTensor>& tensors, const RunIdentity& identity);
+  /// Waits for the saves under way, then reads the newest checkpoint as Resume() does. The heartbeat tells `step`
+  /// meanwhile.
+  Result<std::optional<Resumed>> GoBack(std::uint64_t step, const std::vector<StateTensor>& tensors,
+                                        const RunIdentity& identity);
 
   /// Prepares to save the tensors, whose memory it borrows. Call it after Resume().
   Status Prepare(const std::vector<StateTensor>& tensors);

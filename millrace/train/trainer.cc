@@ -485,7 +485,7 @@ Status Trainer::EndSpike(StepReport& report) {
   ++step_;
   std::optional<Checkpointing::Resumed> resumed;
   if (options_.spikes.action == SpikeOptions::Action::kRollBack && checkpoints_) {
-    resumed = MR_TRY(checkpoints_->GoBack(tensors_, Identity()));
+    resumed = MR_TRY(checkpoints_->GoBack(step_, tensors_, Identity()));
   }
   if (!resumed) {  // the step is left out; there may be no checkpoint yet
     if (not_finite_ <= kMost) return {};
