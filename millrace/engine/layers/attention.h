@@ -18,14 +18,14 @@ namespace millrace::engine {
 /// output projection. A value type.
 struct SelfAttention {
   std::int64_t layer = 0;  ///< index in the KvCache
-  ops::HeadLayout layout;
+  ops::HeadLayout layout;  ///< this rank's heads
   ops::AttentionMask mask;
   const RotaryPositions* rotary = nullptr;  ///< borrowed from the model; null: no rotary positions
   Linear query_key_value, output;
   std::optional<Norm> query_norm, key_norm;  ///< of each head [head_dim], before the rotation (Qwen3)
   double dropout = 0;                        ///< probability of dropping an attention probability
-  std::uint64_t dropout_site = 0;
-  std::int64_t first_head = 0;  ///< of this rank's heads
+  std::uint64_t dropout_site = 0;            ///< the model's number for this place; no other place has it
+  std::int64_t first_head = 0;               ///< of this rank's heads
 
   at::Tensor Forward(const ops::LayerInput& x, const ForwardContext& context) const;
 
