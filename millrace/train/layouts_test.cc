@@ -10,6 +10,7 @@
 #include "millrace/engine/config/families.h"
 #include "millrace/engine/parallel/testing/counting.h"
 #include "millrace/engine/parameters/scalar_types.h"
+#include "millrace/plan/search.h"
 #include "millrace/plan/traffic.h"
 #include "millrace/train/testing/train_runs.h"
 
@@ -320,6 +321,17 @@ Exchanged ExchangedIn(const engine::GroupTraffic& groups) {
   return exchanged;
 }
 
+/// The run as the planner sees it, on one machine.
+plan::TrainingSetup SetupOf(const Options& options, int ranks) {
+  return {.model = engine::ParseModelConfig(options.model_config, "config.json").value()->Shape(),
+          .ranks = ranks,
+          .ranks_per_machine = ranks,
+          .global_batch = options.global_batch,
+          .micro_batch = options.micro_batch,
+          .sequence_length = options.data.sequence_length,
+          .bf16 = options.precision == at::kBFloat16};
+}
+
 /// What the planner says of a rank of the pipeline, of those the first shard and the first tensor rank.
 Exchanged PlannedFor(const Options& options, int ranks, std::size_t pipeline_rank) {
   static const std::map<std::string_view, std::string> kGroups = {
@@ -331,14 +343,7 @@ Exchanged PlannedFor(const Options& options, int ranks, std::size_t pipeline_ran
       {plan::ExchangeKind::kReduceScatter, engine::Traffic::kReduceScatter},
       {plan::ExchangeKind::kSend, engine::Traffic::kSend},
       {plan::ExchangeKind::kReceive, engine::Traffic::kReceive}};
-  const plan::TrainingSetup setup{
-      .model = engine::ParseModelConfig(options.model_config, "config.json").value()->Shape(),
-      .ranks = ranks,
-      .ranks_per_machine = ranks,
-      .global_batch = options.global_batch,
-      .micro_batch = options.micro_batch,
-      .sequence_length = options.data.sequence_length,
-      .bf16 = options.precision == at::kBFloat16};
+  const plan::TrainingSetup setup = SetupOf(options, ranks);
   const plan::Layout layout = plan::MakeLayout(setup, options.parallel).value();
   const plan::LayoutCost cost = plan::CostOfLayout(setup, options.parallel, nullptr);
   const std::vector<plan::RankShare> shares = plan::SharesOf(setup, layout, cost);
@@ -397,6 +402,25 @@ TEST_F(LayoutTrafficTest, IsWhatThePlannerSays) {
     options.model_config["vocab_size"] = 331;  // divides among no ranks
     if (choices[Choices::kRecompute] % 2 == 1) options.precision = at::kBFloat16;
     ExpectPlannedTraffic(options, choices.ranks());
+  }
+}
+
+/// Replicas of shards (hybrid sharding) of stages, and of divided layers.
+TEST_F(LayoutTrafficTest, OfReplicasOfShardsIsWhatThePlannerSays) {
+  Options options = OptionsOf(kQwen3, 1);
+  options.model_config["vocab_size"] = 331;
+  for (const int zero : {1, 2, 3}) {
+    options.parallel = {.data = 4, .shard = 2, .tensor = 2, .sequence = zero == 2, .zero = zero};
+    SCOPED_TRACE(fmt::format("zero {}", zero));
+    ExpectPlannedTraffic(options, 8);
+    options.parallel = {.data = 4, .shard = 2, .pipeline = 2, .zero = zero, .reshard = zero != 3};
+    for (const PipelineSchedule schedule : {PipelineSchedule::kSimple, PipelineSchedule::k1F1B,
+                                            PipelineSchedule::kInterleaved, PipelineSchedule::kZeroBubble}) {
+      SCOPED_TRACE(engine::PipelineScheduleName(schedule));
+      options.parallel.schedule = schedule;
+      options.parallel.virtual_stages = schedule == PipelineSchedule::kInterleaved ? 2 : 1;
+      ExpectPlannedTraffic(options, 8);
+    }
   }
 }
 
@@ -527,6 +551,43 @@ TEST_F(LayoutsTest, OverlapChangesNoBits) {
     const Ran behind = RunRanks(options, 4);
     ASSERT_TRUE(behind.outcome) << behind.outcome.error().ToString();
     EXPECT_EQ(behind.losses, beside.losses);
+  }
+}
+
+TEST_F(LayoutsTest, LayoutsThatThePlannerChoosesLearnTheSame) {
+  constexpr int kRanks = 4;
+  Options options = OptionsOf(kLlama);
+  options.model_config["vocab_size"] = 300;
+  const Ran one = Run(options);
+  ASSERT_TRUE(one.outcome) << one.outcome.error().ToString();
+  options.machine = "p4d.24xlarge";  // its links are fast, so that many layouts are worth their exchanges
+  options.setup.ranks_per_machine = kRanks;
+  const plan::TrainingSetup setup = SetupOf(options, kRanks);
+  const plan::Machine machine = plan::Machine::Find(options.machine).value();
+  std::vector<engine::ParallelOptions> chosen;
+  for (const double memory_weight : {0.0, 1.0}) {
+    options.auto_layout = AutoLayout{.memory_weight = memory_weight};
+    const Ran ran = RunRanks(options, kRanks);
+    ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
+    ASSERT_EQ(ran.losses.size(), kSteps);
+    for (const auto& [step, loss] : ran.losses) EXPECT_NEAR(loss, one.losses.at(step), 2e-6 * loss) << "step " << step;
+    chosen.push_back(plan::ChooseLayout(setup, machine, {.memory_weight = memory_weight})->options);
+    EXPECT_EQ(ran.plan.parallel, chosen.back());
+  }
+  EXPECT_NE(chosen[0], chosen[1]) << "the fastest layout needs more than the least memory";
+}
+
+TEST_F(LayoutsTest, PlacementsLearnTheSame) {
+  const Ran one = Run(OptionsOf(kLlama, 1));
+  ASSERT_TRUE(one.outcome) << one.outcome.error().ToString();
+  for (const char* placement : {"cluster", "spread", "DTP", "PDT"}) {
+    SCOPED_TRACE(placement);
+    Options options = OptionsOf(kLlama, 1);
+    options.parallel = {.data = 2, .shard = 2, .tensor = 2, .pipeline = 2, .zero = 2, .placement = placement};
+    const Ran ran = RunRanks(options, 8);
+    ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
+    ASSERT_EQ(ran.losses.size(), kSteps);
+    for (const auto& [step, loss] : ran.losses) EXPECT_NEAR(loss, one.losses.at(step), 2e-6 * loss) << "step " << step;
   }
 }
 
