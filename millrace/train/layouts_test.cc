@@ -566,7 +566,7 @@ TEST_F(LayoutsTest, LayoutsThatThePlannerChoosesLearnTheSame) {
   const plan::Machine machine = plan::Machine::Find(options.machine).value();
   std::vector<engine::ParallelOptions> chosen;
   for (const double memory_weight : {0.0, 1.0}) {
-    options.auto_layout = AutoLayout{.memory_weight = memory_weight};
+    options.auto_memory_weight = memory_weight;
     const Ran ran = RunRanks(options, kRanks);
     ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
     ASSERT_EQ(ran.losses.size(), kSteps);

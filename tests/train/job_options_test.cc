@@ -42,7 +42,7 @@ TEST(JobOptions, HaveTheKeysOfTrain) {
   EXPECT_EQ(options.spikes.action, train::SpikeOptions::Action::kRollBack);
   EXPECT_EQ(options.spikes.sigma, 3);
   EXPECT_EQ(options.spikes.window, 9u);
-  EXPECT_FALSE(options.auto_layout);
+  EXPECT_FALSE(options.auto_memory_weight);
 
   const train::Options other = OptionsOfJob({"train.spikes.action=skip_step", "train.optimizer.clip_norm=0.5"});
   EXPECT_EQ(other.steps, 100u);
@@ -100,7 +100,7 @@ TEST(JobOptions, HaveTheLayout) {
   const train::Options given = OptionsOfJob(
       {"run={processes_per_node: 4, machine: p5.48xlarge}", "train.parallel={tensor: 2, zero: 2, placement: spread}"});
   EXPECT_EQ(given.parallel, (engine::ParallelOptions{.tensor = 2, .zero = 2, .placement = "spread"}));
-  EXPECT_FALSE(given.auto_layout);
+  EXPECT_FALSE(given.auto_memory_weight);
   EXPECT_EQ(given.machine, "p5.48xlarge");
   EXPECT_EQ(given.setup.ranks_per_machine, 4);
   EXPECT_EQ(given.setup.moments, 2);
@@ -108,8 +108,7 @@ TEST(JobOptions, HaveTheLayout) {
   const train::Options chosen =
       OptionsOfJob({"train.parallel={layout: auto, memory_weight: 0.25, reduce: bf16, placement: PDT}",
                     "train.optimizer.name=sgd", "checkpoint.url=s3://runs/x"});
-  ASSERT_TRUE(chosen.auto_layout);
-  EXPECT_EQ(chosen.auto_layout->memory_weight, 0.25);
+  EXPECT_EQ(chosen.auto_memory_weight, 0.25);
   EXPECT_EQ(chosen.parallel, (engine::ParallelOptions{.reduce_in_bf16 = true, .placement = "PDT"}));
   EXPECT_EQ(chosen.setup.moments, 1);
   EXPECT_EQ(chosen.setup.snapshots, 1);
