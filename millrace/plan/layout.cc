@@ -31,10 +31,9 @@ Status CheckTensor(const ModelShape& model, std::int64_t ranks) {
 
 }  // namespace
 
-std::vector<engine::BlockRange> Layout::Stages(const ModelShape& model) const {
-  const auto block = static_cast<double>(std::max<std::int64_t>(1, model.Multiplied(model.block)));
-  return engine::DivideBlocks(model.num_layers, static_cast<double>(model.Multiplied(model.head)) / block,
-                              std::int64_t{options.pipeline} * options.virtual_stages);
+std::vector<engine::BlockRange> Layout::Stages(const TrainingSetup& setup) const {
+  const engine::PartWork work = engine::WorkOfParts(setup.model.Parts(setup.sequence_length), options);
+  return engine::DivideBlocks(setup.model.num_layers, work.head / work.block, options.pipeline, options.virtual_stages);
 }
 
 Result<Layout> MakeLayout(const TrainingSetup& setup, const engine::ParallelOptions& options) {

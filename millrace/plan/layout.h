@@ -34,7 +34,7 @@ struct Layout {
 
   int data_ranks() const { return shape.replica * shape.shard; }
   /// Returns the stages of all ranks, in order; rank s of the pipeline has the stages s, s + pipeline, …
-  std::vector<engine::BlockRange> Stages(const ModelShape& model) const;
+  std::vector<engine::BlockRange> Stages(const TrainingSetup& setup) const;
 };
 
 /// Errors: kInvalidArgument, with the arithmetic, if ranks, batch, heads, tokens or blocks do not divide.

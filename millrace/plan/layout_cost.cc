@@ -49,7 +49,7 @@ LayoutCost CostOfLayout(const TrainingSetup& setup, const engine::ParallelOption
 std::vector<RankShare> SharesOf(const TrainingSetup& setup, const Layout& layout, const LayoutCost& cost) {
   const engine::ParallelOptions& options = layout.options;
   std::vector<RankShare> shares(static_cast<std::size_t>(options.pipeline));
-  const std::vector<engine::BlockRange> stages = layout.Stages(setup.model);
+  const std::vector<engine::BlockRange> stages = layout.Stages(setup);
   const int parts = options.zero > 0 ? layout.shape.shard : 1;
   const bool is_divided = options.pipeline > 1, shares_table = is_divided && setup.model.tied();
   const PartGroups embedding = GroupsOf(cost.embedding, shares_table, parts);

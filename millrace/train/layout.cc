@@ -87,10 +87,10 @@ engine::Sharding RankLayout::sharding() const {
       .ranks = mesh_.shape().shard, .rank = mesh_.Coordinate(world_.rank(), MeshAxis::kShard), .zero = options_.zero};
 }
 
-engine::ModelShare RankLayout::ShareOf(const engine::ModelConfig& config) const {
+engine::ModelShare RankLayout::ShareOf(const engine::ModelConfig& config, std::int64_t length) const {
   engine::ModelShare share{.ranks = tensor(), .sharding = sharding()};
   if (pipeline_ranks() > 1) {
-    share.stages = engine::StagesOfRank(config, pipeline_rank(), pipeline_ranks(), options_.virtual_stages);
+    share.stages = engine::StagesOfRank(config, options_, length, pipeline_rank());
   }
   return share;
 }

@@ -1,6 +1,7 @@
 // The groups of ranks that a run's layout makes of the job's ranks.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "millrace/base/result.h"
@@ -30,8 +31,8 @@ class RankLayout {
   /// The groups over which parameters are divided or repeated.
   engine::StateRanks state() const;
   engine::Sharding sharding() const;
-  /// What this rank has of a model of this configuration.
-  engine::ModelShare ShareOf(const engine::ModelConfig& config) const;
+  /// What this rank has of a model of this configuration. Stages are balanced for sequences of `length` tokens.
+  engine::ModelShare ShareOf(const engine::ModelConfig& config, std::int64_t length) const;
 
   /// Gives up all groups, the one of all ranks too: tells their ranks that this rank failed with `cause`.
   void Abort(const Error& cause);

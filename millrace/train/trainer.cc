@@ -234,7 +234,7 @@ Status Trainer::OpenModel() {
 /// Makes this rank's share of the model, with weights of `source` if there is one, and its optimizer.
 Status Trainer::MakeModel(const std::shared_ptr<const engine::ModelConfig>& config,
                           std::optional<checkpoint::ModelSource>& source) {
-  engine::ModelShare share = layout_->ShareOf(*config);
+  engine::ModelShare share = layout_->ShareOf(*config, options_.data.sequence_length);
   share.freeze = options_.freeze;
   model_ = MR_TRY(engine::MakeModel(config, options_.precision, at::kCPU, options_.seed, std::move(share)));
   MR_TRY(engine::CheckGlobs("train.freeze", model_->buffer(), options_.freeze, layout_->state()));

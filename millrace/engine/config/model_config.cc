@@ -2,14 +2,6 @@
 
 namespace millrace::engine {
 
-std::vector<std::int64_t> ModelConfig::MultipliedParameters() const {
-  const plan::ModelShape shape = Shape();
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(shape.num_layers) + 2, shape.Multiplied(shape.block));
-  counts.front() = 0;  // tables are looked up
-  counts.back() = shape.Multiplied(shape.head);
-  return counts;
-}
-
 plan::ModelShape ModelConfig::ShapeWithoutLayers() const {
   const ModelSizes size = sizes();
   plan::ModelShape shape;

@@ -41,9 +41,6 @@ class ModelConfig {
 
   // What follows from Shape().
   std::int64_t ParameterCount() const { return Shape().ParameterCount(); }
-  /// Returns the parameters of the embedding, of each block and of the head that tokens are multiplied with. A tied
-  /// matrix counts where it multiplies, at the head.
-  std::vector<std::int64_t> MultipliedParameters() const;
   /// Returns the floating-point operations per trained token (plan::ModelShape::FlopsPerToken).
   double FlopsPerToken(double length) const { return Shape().FlopsPerToken(length); }
 

@@ -41,7 +41,7 @@ Result<std::unique_ptr<Model>> MakeModel(std::shared_ptr<const ModelConfig> conf
   }
   return CatchTorch("creating the model", [&]() -> std::unique_ptr<Model> {
     auto buffer = std::make_unique<ParameterBuffer>(share.sharding, std::move(share.freeze));
-    if (share.stages.empty()) share.stages = DivideModel(*config, 1);
+    if (share.stages.empty()) share.stages = {{.first = 0, .last = config->sizes().num_layers}};
     const bool both_ends = share.stages.front().embeds && share.stages.back().predicts;
     LayerFactory make(*buffer, config->initializer_range(), share.ranks, both_ends);
     std::unique_ptr<Model> model = Build(config);

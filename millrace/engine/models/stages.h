@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "millrace/engine/config/model_config.h"
+#include "millrace/engine/layout/parallel_options.h"
 
 namespace millrace::engine {
 
@@ -17,13 +18,13 @@ struct ModelStage {
   bool operator==(const ModelStage&) const = default;
 };
 
-/// Returns the stages of a model, in order: `count` of them, with about the same work. The work of a head counts as
-/// that of as many blocks as it has floating-point operations. A stage may have no block only if there are fewer blocks
-/// than stages. REQUIRES: count >= 1.
-std::vector<ModelStage> DivideModel(const ModelConfig& config, std::int64_t count);
+/// Returns the stages of a model in order, `pipeline` · `virtual_stages` of them. The slowest rank has as little work
+/// as possible (layout/stage_division.h), counted in floating-point operations on sequences of `length` tokens
+/// (layout/part_work.h). A stage has no block only if there are fewer blocks than stages.
+std::vector<ModelStage> DivideModel(const ModelConfig& config, const ParallelOptions& options, std::int64_t length);
 
-/// Returns the stages that rank `rank` of a pipeline of `ranks` ranks computes: of `ranks` · `virtual_stages` stages
-/// those with the numbers rank, rank + ranks, …
-std::vector<ModelStage> StagesOfRank(const ModelConfig& config, int rank, int ranks, int virtual_stages);
+/// Returns the stages that rank `rank` of the pipeline computes: those with the numbers rank, rank + pipeline, …
+std::vector<ModelStage> StagesOfRank(const ModelConfig& config, const ParallelOptions& options, std::int64_t length,
+                                     int rank);
 
 }  // namespace millrace::engine

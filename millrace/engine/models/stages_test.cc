@@ -13,7 +13,7 @@
 namespace millrace::engine {
 namespace {
 
-constexpr std::int64_t kLayers = 5, kTokens = 61;
+constexpr std::int64_t kLayers = 5, kTokens = 61, kLength = 16;
 
 std::shared_ptr<const ModelConfig> TinyOf(std::string_view family) {
   Json json = {{"model_type", family}, {"vocab_size", kTokens}};
@@ -55,9 +55,9 @@ struct Learnt {
 using Models = std::vector<std::unique_ptr<Model>>;
 
 /// One model a stage.
-Models MakeStages(const std::shared_ptr<const ModelConfig>& config, std::int64_t count, at::ScalarType dtype) {
+Models MakeStages(const std::shared_ptr<const ModelConfig>& config, int count, at::ScalarType dtype) {
   Models models;
-  for (const ModelStage& stage : DivideModel(*config, count)) {
+  for (const ModelStage& stage : DivideModel(*config, {.pipeline = count}, kLength)) {
     models.push_back(MakeModel(config, dtype, at::kCPU, 7, {.stages = {stage}}).value());
     models.back()->buffer().EnableGradients();
   }
@@ -105,17 +105,17 @@ void ExpectSame(const Learnt& got, const Learnt& want) {
 class StagesTest : public testing::TestWithParam<std::tuple<std::string, at::ScalarType>> {
  protected:
   std::shared_ptr<const ModelConfig> config() const { return TinyOf(std::get<0>(GetParam())); }
-  Models Make(std::int64_t count) const { return MakeStages(config(), count, std::get<1>(GetParam())); }
+  Models Make(int count) const { return MakeStages(config(), count, std::get<1>(GetParam())); }
 };
 
 TEST_P(StagesTest, LearnAsTheWholeModelDoes) {
   const Learnt whole = LearnIn(Make(1));
-  for (const std::int64_t count : {2, 3, 5, 7}) ExpectSame(LearnIn(Make(count)), whole);
+  for (const int count : {2, 3, 5, 7}) ExpectSame(LearnIn(Make(count)), whole);
 }
 
 TEST_P(StagesTest, RecomputedBlocksLearnTheSame) {
   const Learnt whole = LearnIn(Make(1));
-  for (const std::int64_t count : {1, 2}) {
+  for (const int count : {1, 2}) {
     for (const auto& [what, every] :
          {std::pair{Recompute::kFull, 1}, {Recompute::kFull, 2}, {Recompute::kSelective, 1}}) {
       const Models models = Make(count);
@@ -181,30 +181,52 @@ TEST(GroupHooks, HearOfEachPartInOrder) {
   }
 }
 
-TEST(DivideModel, GivesEachStageAboutTheSameWork) {
+std::shared_ptr<const ModelConfig> NarrowLlama(std::int64_t layers) {
+  Json json = {{"model_type", "llama"}, {"vocab_size", 512}, {"hidden_size", 16}, {"num_attention_heads", 2}};
+  json.update({{"intermediate_size", 32}, {"num_hidden_layers", layers}});
+  return ParseModelConfig(json, "config.json").value();
+}
+
+std::vector<std::int64_t> BlocksOf(const std::vector<ModelStage>& stages) {
+  std::vector<std::int64_t> blocks;
+  for (const ModelStage& stage : stages) blocks.push_back(stage.last - stage.first);
+  return blocks;
+}
+
+TEST(DivideModel, GivesTheEndsToTheFirstAndTheLastStage) {
   for (const std::int64_t layers : {1, 4, 7, 32}) {
-    Json json = {{"model_type", "llama"}, {"vocab_size", 512}, {"hidden_size", 16}, {"num_attention_heads", 2}};
-    json.update({{"intermediate_size", 32}, {"num_hidden_layers", layers}});
-    const auto config = ParseModelConfig(json, "config.json").value();
-    const std::vector<std::int64_t> work = config->MultipliedParameters();
-    for (std::int64_t count = 1; count <= 9; ++count) {
-      const std::vector<ModelStage> stages = DivideModel(*config, count);
-      ASSERT_EQ(stages.size(), static_cast<std::size_t>(count));
-      std::int64_t next = 0;
-      for (const ModelStage& stage : stages) {
-        EXPECT_EQ(stage.first, next);
-        EXPECT_EQ(stage.embeds, &stage == &stages.front());
-        EXPECT_EQ(stage.predicts, &stage == &stages.back());
-        if (layers >= count) EXPECT_GT(stage.last, stage.first);
-        const double share = static_cast<double>(layers * work[1] + work.back()) / static_cast<double>(count);
-        const bool only_block = stage.last - stage.first <= 1;
-        const double mine = static_cast<double>((stage.last - stage.first) * work[1]);
-        if (!only_block && !stage.predicts) EXPECT_LE(mine, share + static_cast<double>(work[1]));
-        next = stage.last;
+    for (int ranks = 1; ranks <= 5; ++ranks) {
+      for (int virtual_stages = 1; virtual_stages <= 2; ++virtual_stages) {
+        const ParallelOptions options{.pipeline = ranks, .virtual_stages = virtual_stages};
+        const std::vector<ModelStage> stages = DivideModel(*NarrowLlama(layers), options, 64);
+        ASSERT_EQ(stages.size(), static_cast<std::size_t>(ranks * virtual_stages));
+        std::int64_t next = 0;
+        for (const ModelStage& stage : stages) {
+          EXPECT_EQ(stage.first, next);
+          EXPECT_EQ(stage.embeds, &stage == &stages.front());
+          EXPECT_EQ(stage.predicts, &stage == &stages.back());
+          next = stage.last;
+        }
+        EXPECT_EQ(next, layers);
+        std::size_t mine = 0;
+        for (int rank = 0; rank < ranks; ++rank) {
+          for (const ModelStage& stage : StagesOfRank(*NarrowLlama(layers), options, 64, rank)) {
+            EXPECT_EQ(stage, stages[static_cast<std::size_t>(rank) + ranks * (mine++ % virtual_stages)]);
+          }
+        }
+        EXPECT_EQ(mine, stages.size());
       }
-      EXPECT_EQ(next, layers);
     }
   }
+}
+
+/// The head is 8,192 matrix elements, a block 2,560, and the attention of 16 channels grows with the sequence.
+TEST(DivideModel, CountsAttentionAndRecomputation) {
+  const auto config = NarrowLlama(12);
+  EXPECT_EQ(BlocksOf(DivideModel(*config, {.pipeline = 2}, 16)), (std::vector<std::int64_t>{7, 5}));
+  EXPECT_EQ(BlocksOf(DivideModel(*config, {.pipeline = 2}, 4096)), (std::vector<std::int64_t>{6, 6}));
+  const ParallelOptions again{.pipeline = 2, .recompute = Recompute::kFull};
+  EXPECT_EQ(BlocksOf(DivideModel(*config, again, 16)), (std::vector<std::int64_t>{7, 5}));
 }
 
 }  // namespace

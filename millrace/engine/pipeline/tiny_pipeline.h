@@ -68,9 +68,12 @@ inline Result<std::shared_ptr<const ModelBatch>> NextTiny(int micro_batch) {
 /// Makes this rank's part of a model, with gradients.
 inline std::unique_ptr<Model> TinyModel(const std::shared_ptr<const ModelConfig>& config, at::ScalarType dtype,
                                         const PipelineShape& shape, int rank, TensorRanks tensor = {}) {
-  auto model = MakeModel(config, dtype, at::kCPU, 7,
-                         {.ranks = tensor, .stages = StagesOfRank(*config, rank, shape.ranks, shape.virtual_stages)})
-                   .value();
+  auto model =
+      MakeModel(config, dtype, at::kCPU, 7,
+                {.ranks = tensor,
+                 .stages = StagesOfRank(*config, {.pipeline = shape.ranks, .virtual_stages = shape.virtual_stages},
+                                        kTinyLength, rank)})
+          .value();
   model->buffer().EnableGradients();
   return model;
 }

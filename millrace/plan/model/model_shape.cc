@@ -51,6 +51,15 @@ std::int64_t ModelShape::Multiplied(const std::vector<Layer>& part) const {
   return sum;
 }
 
+engine::PartSizes ModelShape::Parts(std::int64_t length) const {
+  return {.block_elements = Multiplied(block),
+          .head_elements = Multiplied(head),
+          .query_channels = queries(),
+          .sequence_length = length,
+          .predicted = predicted,
+          .causal = causal};
+}
+
 double ModelShape::FlopsPerToken(double length) const {
   return 6 * static_cast<double>(num_layers * Multiplied(block) + Multiplied(head)) +
          12 * static_cast<double>(num_layers * queries()) * length;

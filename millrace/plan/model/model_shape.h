@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "millrace/engine/layout/part_work.h"
+
 namespace millrace::plan {
 
 enum class LayerKind {
@@ -44,10 +46,10 @@ struct ModelShape {
   std::int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0, max_positions = 0;
   std::vector<Layer> embedding, block, head;  ///< all blocks are the same
   bool causal = true;
-  double predicted = 1;       ///< share of the tokens that are predicted
-  std::int64_t stream = 2;    ///< tensors [N, hidden] between blocks: the residual stream, and what is to be added
-  bool adds_once = false;     ///< a block adds to the residual stream once, so its input is its first sum, too
-  std::int64_t dropouts = 0;  ///< of a block, with a probability above 0
+  double predicted = 1;        ///< share of the tokens that are predicted
+  std::int64_t stream = 2;     ///< tensors [N, hidden] between blocks: the residual stream, and what is to be added
+  bool adds_once = false;      ///< a block adds to the residual stream once, so its input is its first sum, too
+  std::int64_t dropouts = 0;   ///< of a block, with a probability above 0
   bool adds_row_loss = false;  ///< its loss adds means over tokens and over rows, so a step first counts both labels
 
   std::int64_t queries() const { return num_heads * head_dim; }
@@ -56,6 +58,8 @@ struct ModelShape {
   std::int64_t ParameterCount() const;  ///< of the whole model
   /// Returns the matrix elements that each token is multiplied with in a part.
   std::int64_t Multiplied(const std::vector<Layer>& part) const;
+  /// Returns what decides the work of a block and of the head, on sequences of `length` tokens.
+  engine::PartSizes Parts(std::int64_t length) const;
   /// Returns the floating-point operations per trained token: 6 · (multiplied elements) + 12 · layers · heads ·
   /// head_dim · length. `length` is the length of the sequence or document that the average token is in.
   double FlopsPerToken(double length) const;

@@ -90,7 +90,9 @@ struct RankTrainer {
     if (tied) ranks.tied = pipeline.get();  // of two stages
     model = MakeModel(config, task.dtype, at::kCPU, 5,
                       {.ranks = ranks.tensor,
-                       .stages = StagesOfRank(*config, pipeline->rank(), pipeline->size(), layout.virtual_stages),
+                       .stages = StagesOfRank(*config,
+                                              {.pipeline = pipeline->size(), .virtual_stages = layout.virtual_stages},
+                                              kLength, pipeline->rank()),
                        .sharding = {.ranks = shard->size(), .rank = shard->rank(), .zero = layout.zero},
                        .freeze = task.freeze})
                 .value();
