@@ -3,43 +3,64 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "millrace/plan/part_cost.h"
 
 namespace millrace::plan {
 
+struct BlockCost {
+  PartCost once;
+  PartCost again;  ///< of a block that is run again in the backward pass, and then keeps all that this pass needs
+};
+
 /// The costs of a model's parts under one division of its layers.
 struct LayoutCost {
-  PartCost embedding, block, head, head_with_table;
-  PartCost block_again;  ///< a block that is run again in the backward pass, and then keeps all that this pass needs
+  PartCost embedding, head, head_with_table;
+  std::vector<BlockCost> blocks;  ///< by kind: ModelShape::KindOf
 };
 
 /// Returns the costs on the tensor-parallel rank `tensor_rank`. `machine` may be null: then no times are given.
 LayoutCost CostOfLayout(const TrainingSetup& setup, const engine::ParallelOptions& options, const Machine* machine,
                         int tensor_rank = 0);
 
-/// The parameter groups that a part of a model has of its own: one, or more where it has a token table that the first
-/// and the last stage share.
+/// One of engine::ParameterBuffer's groups.
+struct GroupSize {
+  std::int64_t elements = 0;
+  bool trains = true;
+};
+
+/// The parameter groups that a part of a model has of its own: one for what is trained and one for what is frozen. If
+/// it has a token table that the first and the last stage share, the table is one, and what lies before and behind it
+/// are others.
 struct PartGroups {
-  std::array<std::int64_t, 3> elements{};
+  std::array<GroupSize, 5> groups{};
   int count = 0;
-  std::int64_t total() const { return elements[0] + elements[1] + elements[2]; }
-  void Add(std::int64_t group) { elements[static_cast<std::size_t>(count++)] = group; }
+  std::span<const GroupSize> all() const { return {groups.data(), static_cast<std::size_t>(count)}; }
+  std::int64_t total() const;
+  std::int64_t trained() const;  ///< of the groups that are trained
+};
+
+/// Blocks of a kind.
+struct BlockCount {
+  std::int64_t all = 0, recomputed = 0;
 };
 
 /// What rank `rank` of a pipeline has.
 struct RankShare {
   int rank = 0;
   std::int64_t blocks = 0;
-  std::int64_t recomputed = 0;             ///< of these, blocks of which only the input is kept
-  std::int64_t recomputed_first = 0;       ///< of those, first blocks of stages, whose input is one tensor
-  std::int64_t recomputed_pairs = 0;       ///< stages that begin with two such blocks
-  std::vector<std::int64_t> stage_blocks;  ///< of each of its stages
-  PartGroups embedding_groups, block_groups, head_groups;
-  std::int64_t elements = 0;      ///< of its parameter buffer
-  std::int64_t largest_part = 0;  ///< elements of its largest part
-  std::int64_t shared_table = 0;  ///< elements of a tied token table that the stage at the other end has, too
+  std::vector<BlockCount> kinds;                      ///< of these, by kind
+  std::int64_t recomputed = 0;                        ///< of these, blocks of which only the input is kept
+  std::int64_t recomputed_first = 0;                  ///< of those, first blocks of stages, whose input is one tensor
+  std::int64_t recomputed_pairs = 0;                  ///< stages that begin with two such blocks
+  std::vector<std::vector<std::size_t>> stage_kinds;  ///< kinds of the blocks of each of its stages
+  PartGroups embedding_groups, head_groups;
+  std::vector<PartGroups> block_groups;  ///< by kind
+  std::int64_t elements = 0, trained = 0;  ///< of its parameter buffer; of these, what is trained
+  std::int64_t largest_part = 0, largest_trained = 0;  ///< elements of its largest part, likewise
+  std::int64_t shared_table = 0;  ///< elements of a trained tied token table that the stage at the other end has, too
   bool embeds = false, predicts = false;
   bool head_uses_embedding = false;  ///< it has both ends of a model with a tied token table
   const PartCost* head = nullptr;    ///< borrowed from the LayoutCost; null unless it predicts

@@ -25,13 +25,15 @@ std::int64_t MemoryUse::total() const { return std::accumulate(bytes.begin(), by
 MemoryUse MemoryOf(const TrainingSetup& setup, const Layout& layout, const LayoutCost& cost, const RankShare& share,
                    const Machine& machine) {
   const int zero = layout.options.zero;
-  const std::int64_t all = share.elements, element = setup.element_bytes();
-  const auto held = [&](int from) { return zero >= from ? Part(all, layout.shape.shard) : all; };
+  const std::int64_t all = share.elements, trained = share.trained, element = setup.element_bytes();
+  const auto held = [&](std::int64_t elements, int from) {
+    return zero >= from ? Part(elements, layout.shape.shard) : elements;
+  };
   MemoryUse use;
-  use[MemoryKind::kWeights] = held(3) * element;
-  use[MemoryKind::kGradients] = held(2) * kGradientBytes;
-  use[MemoryKind::kOptimizer] = held(1) * kStateBytes * setup.moments;
-  use[MemoryKind::kMaster] = setup.bf16 ? held(1) * kStateBytes : 0;
+  use[MemoryKind::kWeights] = held(all, 3) * element;
+  use[MemoryKind::kGradients] = held(trained, 2) * kGradientBytes;
+  use[MemoryKind::kOptimizer] = held(trained, 1) * kStateBytes * setup.moments;
+  use[MemoryKind::kMaster] = setup.bf16 ? held(trained, 1) * kStateBytes : 0;
   // A part that computes, and the one that is fetched ahead; without reshard, all parts. Gradients of a part wait for
   // their reduce-scatter.
   if (zero == 3) {
@@ -39,10 +41,10 @@ MemoryUse MemoryOf(const TrainingSetup& setup, const Layout& layout, const Layou
     use[MemoryKind::kGathered] += parts * element;
   }
   if (zero >= 2) {
-    use[MemoryKind::kGathered] += std::min(all, 2 * share.largest_part) * kGradientBytes;
+    use[MemoryKind::kGathered] += std::min(trained, 2 * share.largest_trained) * kGradientBytes;
   } else if (layout.options.reduce_in_bf16 && layout.data_ranks() > 1) {
     // Copies of two buckets that travel; from stage 2 on, they take the place of the gradients themselves.
-    use[MemoryKind::kGathered] += std::min(all, 2 * std::max(share.largest_part, kBucketElements)) * kSentBytes;
+    use[MemoryKind::kGathered] += std::min(trained, 2 * std::max(share.largest_trained, kBucketElements)) * kSentBytes;
   }
 
   const double in_flight = MicrobatchesInFlight(layout, share.rank);
@@ -52,18 +54,24 @@ MemoryUse MemoryOf(const TrainingSetup& setup, const Layout& layout, const Layou
       setup.micro_tokens() / (divides_tokens ? layout.options.tensor : 1) * setup.model.hidden_size * element;
   const std::int64_t blocks = KeptByBlocks(setup, layout, cost, share);
   const std::int64_t ends = share.embeds ? cost.embedding.kept_bytes : 0;
-  use[MemoryKind::kActivations] =
-      static_cast<std::int64_t>(in_flight * static_cast<double>(blocks + ends) +
-                                of_weights * static_cast<double>(share.blocks * cost.block.weight_pass_bytes));
+  std::int64_t weight_passes = 0;
+  for (std::size_t kind = 0; kind < share.kinds.size(); ++kind) {
+    weight_passes += share.kinds[kind].all * cost.blocks[kind].once.weight_pass_bytes;
+  }
+  use[MemoryKind::kActivations] = static_cast<std::int64_t>(in_flight * static_cast<double>(blocks + ends) +
+                                                            of_weights * static_cast<double>(weight_passes));
   // The head's part is gone before the blocks go back.
   std::int64_t working = 0;
-  if (share.recomputed > 0) {
-    // What its first norm or product keeps is, in some blocks, the input that is kept anyway.
-    const bool keeps_input = setup.model.stream == 1 || share.blocks == share.recomputed_first;
-    working = cost.block_again.backward_bytes - (keeps_input ? stream : 0);
-  }
-  if (share.blocks > share.recomputed) {
-    working = std::max(working, cost.block.backward_bytes - cost.block.kept_bytes);
+  for (std::size_t kind = 0; kind < share.kinds.size(); ++kind) {
+    const PartCost &once = cost.blocks[kind].once, &again = cost.blocks[kind].again;
+    if (share.kinds[kind].recomputed > 0) {
+      // What its first norm or product keeps is, in some blocks, the input that is kept anyway.
+      const bool keeps_input = setup.model.stream == 1 || share.blocks == share.recomputed_first;
+      working = std::max(working, again.backward_bytes - (keeps_input ? stream : 0));
+    }
+    if (share.kinds[kind].all > share.kinds[kind].recomputed) {
+      working = std::max(working, once.backward_bytes - once.kept_bytes);
+    }
   }
   if (share.head != nullptr) {
     // The last block's result is there, too; the part of it that a norm of this block keeps is counted already.
@@ -73,8 +81,8 @@ MemoryUse MemoryOf(const TrainingSetup& setup, const Layout& layout, const Layou
   use[MemoryKind::kWorking] = working;
   use[MemoryKind::kProcess] = static_cast<std::int64_t>(machine.process_memory);
   if (machine.accelerators > 0) return use;  // the rest is in the host's memory
-  const std::int64_t state = element + kStateBytes * setup.moments + (setup.bf16 ? kStateBytes : 0);
-  use[MemoryKind::kSnapshot] = setup.snapshots * Part(all * state, layout.data_ranks());
+  const std::int64_t state = kStateBytes * setup.moments + (setup.bf16 ? kStateBytes : 0);
+  use[MemoryKind::kSnapshot] = setup.snapshots * Part(all * element + trained * state, layout.data_ranks());
   use[MemoryKind::kData] = setup.data_bytes;
   return use;
 }

@@ -60,13 +60,11 @@ class PartCounter {
     }
     switch (layer.kind) {
       case Kind::kTokenTable:
-        cost_.kept_bytes += kIndex * tokens_;
+        LookUp(layer);
         Leave(layer.in);
-        Pass(2 * rows_ * layer.in);
         break;
       case Kind::kTable:
-        cost_.kept_bytes += kIndex * tokens_;
-        Pass(2 * rows_ * layer.in);
+        LookUp(layer);
         break;
       case Kind::kNorm:
         Keep(rows_ * layer.in * bytes_ + rows_ * kFloat * (layer.bias ? 2 : 1));
@@ -84,21 +82,21 @@ class PartCounter {
         break;
       }
       case Kind::kColumns:
-        Enter(layer.in, layer.cheap_input);
+        Enter(layer.in, layer.cheap_input && layer.trains_weight);
         KeepInput(layer, layer.in);
         GoBackThroughProduct(layer, layer.in, ColumnsOf(layer));
-        Multiply(layer.in, ColumnsOf(layer));
+        Multiply(layer.in, ColumnsOf(layer), layer.trains_weight);
         break;
       case Kind::kRows:
         KeepInput(layer, layer.in / tensor_);
         GoBackThroughProduct(layer, layer.in / tensor_, layer.out());
-        Multiply(layer.in / tensor_, layer.out());
+        Multiply(layer.in / tensor_, layer.out(), layer.trains_weight);
         Leave(layer.out());
         break;
       case Kind::kWhole:
         KeepInput(layer, layer.in);
         GoBackThroughProduct(layer, layer.in, layer.out());
-        Multiply(layer.in, layer.out());
+        Multiply(layer.in, layer.out(), layer.trains_weight);
         break;
       case Kind::kAttention:
         AddAttention();
@@ -120,7 +118,6 @@ class PartCounter {
     }
   }
 
-  static std::int64_t Aligned(std::int64_t elements) { return GroupElements(elements, 1); }
   /// As engine::TensorRanks::ShareOf.
   std::int64_t Share(std::int64_t all) const {
     const std::int64_t each = (all + tensor_ - 1) / tensor_, first = std::min(all, division_.tensor_rank * each);
@@ -151,11 +148,13 @@ class PartCounter {
     return columns;
   }
 
-  void Declare(std::int64_t elements, bool partial) { DeclareParts(elements, partial ? elements : 0); }
+  void Declare(std::int64_t elements, bool partial, bool trains) {
+    DeclareParts(elements, partial ? elements : 0, trains);
+  }
   /// `partial`: elements whose gradients are summed over the tensor ranks.
-  void DeclareParts(std::int64_t elements, std::int64_t partial) {
-    cost_.elements += Aligned(elements);
-    cost_.partial_elements += partial;
+  void DeclareParts(std::int64_t elements, std::int64_t partial, bool trains) {
+    cost_.parameters.push_back({.elements = elements, .trains = trains});
+    if (trains) cost_.partial_elements += partial;
   }
   /// Mirrors engine::LayerFactory.
   void AddParameters(const Layer& layer) {
@@ -167,27 +166,26 @@ class PartCounter {
       case Kind::kJoinRows:
         return;
       case Kind::kNorm:
-        Declare(layer.in, some_tokens);
-        if (layer.bias) Declare(layer.in, some_tokens);
+        Declare(layer.in, some_tokens, layer.trains_weight);
+        if (layer.bias) Declare(layer.in, some_tokens, layer.trains_bias);
         return;
       case Kind::kHeadNorm:
-        return Declare(layer.in, tensor_ > 1);
+        return Declare(layer.in, tensor_ > 1, layer.trains_weight);
       case Kind::kTable:
-        return Declare(layer.out() * layer.in, some_tokens);
+        return Declare(layer.out() * layer.in, some_tokens, layer.trains_weight);
       case Kind::kTokenTable:
       case Kind::kTokenHead: {
         if (!layer.tied || division_.owns_tied_table) {
-          cost_.before_table = cost_.elements;
-          cost_.table = Share(layer.out()) * layer.in;
-          Declare(cost_.table, false);
+          Declare(Share(layer.out()) * layer.in, false, layer.trains_weight);
+          cost_.parameters.back().is_table = true;
         }
-        if (layer.bias) Declare(Share(layer.out()), false);
+        if (layer.bias) Declare(Share(layer.out()), false, layer.trains_bias);
         return;
       }
       case Kind::kColumns: {
         const std::int64_t weights = layer.in * ColumnsOf(layer), repeated = RepeatedColumnsOf(layer);
-        DeclareParts(weights, layer.in * repeated);
-        if (layer.bias) DeclareParts(ColumnsOf(layer), repeated);
+        DeclareParts(weights, layer.in * repeated, layer.trains_weight);
+        if (layer.bias) DeclareParts(ColumnsOf(layer), repeated, layer.trains_bias);
         return;
       }
       case Kind::kRows:
@@ -195,8 +193,8 @@ class PartCounter {
         break;
     }
     const std::int64_t weights = layer.kind == Kind::kWhole ? layer.in * layer.out() : layer.in * layer.out() / tensor_;
-    Declare(weights, layer.kind == Kind::kWhole && some_tokens);
-    if (layer.bias) Declare(layer.out(), some_tokens);
+    Declare(weights, layer.kind == Kind::kWhole && some_tokens, layer.trains_weight);
+    if (layer.bias) Declare(layer.out(), some_tokens, layer.trains_bias);
   }
 
   void Keep(std::int64_t bytes) { cost_.kept_bytes += bytes; }
@@ -224,9 +222,9 @@ class PartCounter {
       incoming = (setup_.model.dropouts > 0 ? Stream() : 0) + (division_.sequence ? output : 0);
     }
     // The gradient of a bias is summed in float32, in bfloat16 from a copy. An input that was not kept is made before.
-    std::int64_t adding = setup_.bf16 && layer.bias ? tokens_ * out * kFloat : 0;
-    if (copies_) adding = tokens_ * (in + out) * kFloat;
-    if (selective_ && layer.cheap_input) {
+    std::int64_t adding = setup_.bf16 && layer.bias && layer.trains_bias ? tokens_ * out * kFloat : 0;
+    if (copies_ && layer.trains_weight) adding = tokens_ * (in + out) * kFloat;
+    if (selective_ && layer.cheap_input && layer.trains_weight) {
       adding += input + (layer.kind == Kind::kColumns && division_.sequence ? Stream() : 0);
     }
     std::int64_t leaving = input;
@@ -236,11 +234,14 @@ class PartCounter {
     }
     GoBack(waiting_ + incoming + std::max(adding, leaving));
   }
+  /// Only the gradient of the weight needs the input.
   void KeepInput(const Layer& layer, std::int64_t columns) {
-    cost_.weight_pass_bytes += tokens_ * columns * bytes_;
     // Where ranks divide the tokens, each divided layer gathers its own input.
-    if (layer.shares_input && !division_.sequence) return;
-    if (selective_ && layer.cheap_input) return;
+    const bool is_kept = layer.shares_input && !division_.sequence && keeps_shared_input_;
+    if (layer.kind == Kind::kColumns) keeps_shared_input_ = layer.trains_weight;
+    if (!layer.trains_weight) return;
+    cost_.weight_pass_bytes += tokens_ * columns * bytes_;
+    if (is_kept || (selective_ && layer.cheap_input)) return;
     Keep(tokens_ * columns * bytes_);
   }
 
@@ -268,23 +269,31 @@ class PartCounter {
     const double moved = (rows * in + rows * out + in * out) * static_cast<double>(bytes_);
     return std::max(2 * rows * in * out / rate_, moved / bandwidth_) + operation_;
   }
-  void Multiply(std::int64_t in, std::int64_t out) {
+  void Multiply(std::int64_t in, std::int64_t out, bool trains) {
     const double seconds =
         ProductSeconds(static_cast<double>(tokens_), static_cast<double>(in), static_cast<double>(out));
     cost_.forward_s += seconds;
+    cost_.backward_s += seconds;
+    if (!trains) return;
     // The gradient is read and written, in float32.
     const double add = rate_ > 0 ? 2 * static_cast<double>(in * out * kFloat) / bandwidth_ : 0;
-    cost_.backward_s += 2 * seconds + add;
+    cost_.backward_s += seconds + add;
     cost_.weights_s += seconds + add;
     cost_.weight_pass_bytes += tokens_ * out * bytes_;
   }
   /// An operation that is bound by memory: `elements` read and written. Its backward pass reads and writes twice that.
-  void Pass(std::int64_t elements) {
+  void Pass(std::int64_t elements, bool goes_back = true) {
     if (rate_ == 0) return;
     const double seconds = static_cast<double>(elements * bytes_) / bandwidth_ + operation_;
     cost_.forward_s += seconds;
+    if (!goes_back) return;
     cost_.backward_s += 2 * seconds;
     if (selective_) cost_.backward_s += seconds;
+  }
+
+  void LookUp(const Layer& layer) {
+    if (layer.trains_weight) Keep(kIndex * tokens_);
+    Pass(2 * rows_ * layer.in, layer.trains_weight);
   }
 
   void AddAttention() {
@@ -317,10 +326,11 @@ class PartCounter {
       cost_.forward.all_gather.bytes += tensor_ * tokens_ * 3 * kFloat;  // most, sum and label of each row
     }
     // The forward pass makes the gradients of its input and of its weights.
-    Keep(tokens_ * hidden * bytes_ + share * (hidden + (layer.bias ? 1 : 0)) * kFloat + kIndex * tokens_);
+    const std::int64_t columns = (layer.trains_weight ? hidden : 0) + (layer.bias && layer.trains_bias ? 1 : 0);
+    Keep(tokens_ * hidden * bytes_ + share * columns * kFloat + kIndex * tokens_);
     GoBack(0);
     // Beside these: its input, which with `sequence` was gathered; a chunk's logits; and as in GoBackThroughProduct().
-    const std::int64_t adding = setup_.bf16 && layer.bias ? chunk * share * kFloat : 0;
+    const std::int64_t adding = setup_.bf16 && layer.bias && layer.trains_bias ? chunk * share * kFloat : 0;
     const std::int64_t input = tokens_ * hidden * bytes_ + (division_.sequence && !layer.predicted_only ? Stream() : 0);
     cost_.forward_bytes = cost_.kept_bytes + input + chunk * share * bytes_ + adding;
     if (copies_) {  // of its input and of its weights; its input's gradient and the logits are float32
@@ -329,7 +339,7 @@ class PartCounter {
     }
     const double product =
         ProductSeconds(static_cast<double>(tokens_), static_cast<double>(hidden), static_cast<double>(share));
-    cost_.forward_s += 3 * product;
+    cost_.forward_s += (layer.trains_weight ? 3 : 2) * product;
     if (rate_ > 0) cost_.forward_s += 4 * static_cast<double>(tokens_ * share * bytes_) / bandwidth_;
   }
 
@@ -340,9 +350,10 @@ class PartCounter {
   std::int64_t rows_;         ///< of the residual stream on this rank
   const std::int64_t bytes_;  ///< of an element
   const bool selective_;
-  bool copies_ = false;       ///< products are made of float32 copies
-  std::int64_t waiting_ = 0;  ///< bytes of gradients that wait while the pass goes back through a layer
-  std::int64_t held_ = 0;     ///< bytes, by the pass that computes a block again
+  bool keeps_shared_input_ = false;  ///< the last layer that is divided by columns keeps its input
+  bool copies_ = false;              ///< products are made of float32 copies
+  std::int64_t waiting_ = 0;         ///< bytes of gradients that wait while the pass goes back through a layer
+  std::int64_t held_ = 0;            ///< bytes, by the pass that computes a block again
   double rate_ = 0, bandwidth_ = 0, operation_ = 0;
   PartCost cost_;
 };

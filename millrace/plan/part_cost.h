@@ -31,16 +31,21 @@ struct PartDivision {
   bool owns_tied_table = false;  ///< of the head: it has a copy of the token table, because the table is elsewhere
 };
 
+/// Parameters that lie side by side.
+struct ParameterRun {
+  std::int64_t elements = 0;
+  bool trains = true;     ///< false: frozen
+  bool is_table = false;  ///< the token table, which a stage at the other end of the model may have, too
+};
+
 struct PartCost {
-  std::int64_t elements = 0;           ///< of the parameter buffer, with the gaps behind parameters
-  std::int64_t before_table = 0;       ///< of these, before the token table, if the part has one
-  std::int64_t table = 0;              ///< of the token table, without the gap
-  std::int64_t partial_elements = 0;   ///< gradients of what several ranks hold: added up after the passes
-  std::int64_t kept_bytes = 0;         ///< from the forward to the backward pass
-  std::int64_t weight_pass_bytes = 0;  ///< what a pass for weight gradients alone needs of them, and gradients
-  std::int64_t forward_bytes = 0;      ///< at most, while a forward pass runs; of a head
-  std::int64_t backward_bytes = 0;     ///< at most, while a backward pass runs, with what is still kept
-  Exchanges forward, backward;         ///< along the tensor axis
+  std::vector<ParameterRun> parameters;  ///< in the order in which the engine declares them
+  std::int64_t partial_elements = 0;     ///< gradients of what several ranks hold: added up after the passes
+  std::int64_t kept_bytes = 0;           ///< from the forward to the backward pass
+  std::int64_t weight_pass_bytes = 0;    ///< what a pass for weight gradients alone needs of them, and gradients
+  std::int64_t forward_bytes = 0;        ///< at most, while a forward pass runs; of a head
+  std::int64_t backward_bytes = 0;       ///< at most, while a backward pass runs, with what is still kept
+  Exchanges forward, backward;           ///< along the tensor axis
   // Seconds on one rank, without exchanges. `weights`: of the backward pass, for the gradients of weights.
   double forward_s = 0, backward_s = 0, weights_s = 0;
 };

@@ -41,6 +41,13 @@ std::string LayoutText(const Layout& layout) {
   return text;
 }
 
+std::string ParametersText(const ModelShape& model) {
+  const std::int64_t all = model.ParameterCount(), trained = model.TrainedCount();
+  std::string text = fmt::format("{} parameters", FormatCount(static_cast<std::uint64_t>(all)));
+  if (trained < all) text += fmt::format(" ({} trained)", FormatCount(static_cast<std::uint64_t>(trained)));
+  return text;
+}
+
 std::string_view ReduceName(const engine::ParallelOptions& options) { return options.reduce_in_bf16 ? "bf16" : "f32"; }
 
 Json OptionsJson(const engine::ParallelOptions& options, const engine::MeshShape& shape) {
@@ -114,8 +121,9 @@ std::string LayoutYaml(const Layout& layout) {
 std::string PlanText(const Plan& plan, const TrainingSetup& setup, const Machine& machine) {
   const StepTime& time = plan.time;
   std::string text = fmt::format(
-      "{} parameters, {} on {} of {}: {}\n{} micro-batch{} of {} × {} tokens on each data-parallel rank\n",
-      FormatCount(static_cast<std::uint64_t>(setup.model.ParameterCount())), setup.model.family,
+      "{}, {} on {} of {}: {}\n{} micro-batch{} of {} × {} tokens on each "
+      "data-parallel rank\n",
+      ParametersText(setup.model), setup.model.family,
       setup.ranks == 1 ? "1 rank" : fmt::format("{} ranks", setup.ranks), machine.name, LayoutText(plan.layout),
       plan.layout.microbatches, plan.layout.microbatches == 1 ? "" : "es", setup.micro_batch, setup.sequence_length);
 
@@ -177,6 +185,7 @@ Json PlanJson(const Plan& plan, const TrainingSetup& setup, const Machine& machi
           {"machine", machine.name},
           {"family", setup.model.family},
           {"parameters", setup.model.ParameterCount()},
+          {"trained_parameters", setup.model.TrainedCount()},
           {"ranks", setup.ranks},
           {"parallel", OptionsJson(plan.layout.options, plan.layout.shape)},
           {"micro_batch", setup.micro_batch},

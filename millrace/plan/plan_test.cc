@@ -98,6 +98,56 @@ TEST(Memory, RecomputationAndSequencesSaveActivations) {
   EXPECT_LT(kept({.recompute = Recompute::kFull}), kept({.recompute = Recompute::kFull, .recompute_every = 2}));
 }
 
+/// Of a model of which only some attention is trained, the rest costs its weights.
+TEST(Memory, FrozenParametersHaveNoState) {
+  TrainingSetup setup = SetupOf8B(8);
+  const Plan whole = PlanOf(setup, {});
+  setup.model.Freeze({"model.embed_tokens.*", "*norm*", "*.mlp.*", "*.o_proj.*", "lm_head.*"});
+  const Plan some = PlanOf(setup, {});
+  const double trained = 32.0 * 4096 * (4096 + 2 * 1024);  // queries, keys and values
+  EXPECT_EQ(static_cast<double>(setup.model.TrainedCount()), trained);
+  EXPECT_EQ(static_cast<double>(Of(some, MemoryKind::kGradients)), 4 * trained);
+  EXPECT_EQ(static_cast<double>(Of(some, MemoryKind::kOptimizer)), 8 * trained);
+  EXPECT_EQ(static_cast<double>(Of(some, MemoryKind::kMaster)), 4 * trained);
+  EXPECT_EQ(Of(some, MemoryKind::kWeights), Of(whole, MemoryKind::kWeights));
+  EXPECT_LT(Of(some, MemoryKind::kActivations), Of(whole, MemoryKind::kActivations));
+  // Of three products, one is left out, but not in attention.
+  EXPECT_LT(some.time.compute, 0.8 * whole.time.compute);
+  EXPECT_GT(some.time.compute, 0.65 * whole.time.compute);
+  EXPECT_LT(some.time.optimizer, 0.11 * whole.time.optimizer);
+  for (const TrafficLine& line : some.traffic) {
+    if (line.purpose == "gradients") {
+      EXPECT_EQ(static_cast<double>(line.bytes), 4 * trained);
+    }
+  }
+}
+
+/// Blocks may differ in what is frozen. A stage that trains nothing sums nothing.
+TEST(Memory, StagesKeepStateOfTheBlocksThatTheyTrain) {
+  TrainingSetup setup = SetupOf8B(4);
+  setup.model.Freeze({"model.embed_tokens.*", "model.layers.?.*", "model.layers.1?.*", "model.layers.20.*"});
+  EXPECT_EQ(setup.model.frozen_blocks.size(), 2u);
+  for (const int zero : {0, 1, 2, 3}) {
+    const ParallelOptions options{.pipeline = 2, .zero = zero};
+    const Layout layout = MakeLayout(setup, options).value();
+    const LayoutCost cost = CostOfLayout(setup, options, nullptr);
+    const std::vector<RankShare> shares = SharesOf(setup, layout, cost);
+    EXPECT_EQ(shares[0].trained, 0);
+    EXPECT_EQ(shares[1].trained, setup.model.TrainedCount());
+    EXPECT_EQ(shares[0].elements + shares[1].elements, setup.model.ParameterCount());
+    const auto lines_of = [&](const RankShare& share, ExchangeKind kind) {
+      std::int64_t bytes = 0;
+      for (const TrafficLine& line : TrafficOf(setup, layout, cost, share)) {
+        if ((line.purpose == "gradients" || line.purpose == "weights") && line.kind == kind) bytes += line.bytes;
+      }
+      return bytes;
+    };
+    EXPECT_EQ(lines_of(shares[0], zero == 0 ? ExchangeKind::kAllReduce : ExchangeKind::kReduceScatter), 0);
+    EXPECT_GT(lines_of(shares[1], zero == 0 ? ExchangeKind::kAllReduce : ExchangeKind::kReduceScatter), 0);
+    EXPECT_EQ(lines_of(shares[0], ExchangeKind::kAllGather) > 0, zero == 3);
+  }
+}
+
 /// Every byte that is sent between stages is received.
 TEST(Traffic, SendsMeetReceives) {
   Random random(5);
@@ -229,7 +279,9 @@ TEST(Plan, RefusesWithTheArithmetic) {
   says({.pipeline = 48}, "48 stages (pipeline 48 × virtual_stages 1) are more than 32 blocks");
   setup.model.num_heads = 48;
   setup.model.num_kv_heads = 6;
-  says({.tensor = 16}, "6 key-value heads do not divide among 16 tensor-parallel ranks, nor the ranks among the heads");
+  says({.tensor = 16},
+       "6 key-value heads do not divide among 16 "
+       "tensor-parallel ranks, nor the ranks among the heads");
 }
 
 TEST(Plan, TextAndJsonSayTheSame) {
@@ -244,7 +296,8 @@ TEST(Plan, TextAndJsonSayTheSame) {
   EXPECT_EQ(json["communication"].size(), plan.traffic.size());
   EXPECT_EQ(json["fits"], plan.fits());
   const std::string text = PlanText(plan, setup, machine);
-  EXPECT_THAT(text, HasSubstr("pipeline 4 × replica 1 × shard 8 × tensor 2, sequence, zero 1, 1f1b, recompute full"));
+  EXPECT_THAT(text, HasSubstr("pipeline 4 × replica 1 × shard 8 × tensor 2, "
+                              "sequence, zero 1, 1f1b, recompute full"));
   EXPECT_THAT(text, HasSubstr("8,030,261,248 parameters"));
   EXPECT_EQ(LayoutYaml(plan.layout), "{tensor: 2, sequence: true, pipeline: 4, zero: 1, recompute: full}");
 }

@@ -12,9 +12,9 @@ namespace {
 using engine::PassKind;
 
 constexpr std::size_t kUsesAhead = 2;  // engine::DataExchange keeps groups that are used so soon again
-/// Blocks at either end of a stage that are followed one by one: those of which a use may be so soon. All between them
-/// are alike, and one of them is followed.
-constexpr std::int64_t kEndBlocks = 3;
+/// Blocks at either end of a stage that are followed one by one: those of which a use may be so soon. If all of a stage
+/// are alike, one of those between them is followed for all.
+constexpr std::size_t kEndBlocks = 3;
 
 class PassFollower {
  public:
@@ -35,6 +35,7 @@ class PassFollower {
   enum class Moment { kBeforeForward, kAfterForward, kBeforeBackward, kAfterBackward };
   struct Group {
     std::int64_t elements = 0;
+    bool trains = true;
     std::int64_t times = 1;  ///< groups that it stands for
     int parts = 0, users = 0, forwards_ahead = 0, open_backwards = 0, backwards = 0;
     bool has_values = false;
@@ -49,25 +50,28 @@ class PassFollower {
 
   std::size_t AddPart(const PartGroups& own, std::int64_t times = 1) {
     Part part;
-    for (int i = 0; i < own.count; ++i) {
+    for (const GroupSize& group : own.all()) {
       part.groups.push_back(groups_.size());
-      groups_.push_back({.elements = own.elements[static_cast<std::size_t>(i)], .times = times, .parts = 1});
+      groups_.push_back({.elements = group.elements, .trains = group.trains, .times = times, .parts = 1});
     }
     parts_.push_back(std::move(part));
     return parts_.size() - 1;
   }
 
   void MakeStages(const RankShare& share) {
-    for (std::size_t i = 0; i < share.stage_blocks.size(); ++i) {
+    for (std::size_t i = 0; i < share.stage_kinds.size(); ++i) {
       std::vector<std::size_t>& stage = stages_.emplace_back();
       if (share.embeds && i == 0) stage.push_back(AddPart(share.embedding_groups));
-      const std::int64_t blocks = share.stage_blocks[i], alike = std::max<std::int64_t>(1, blocks - 2 * kEndBlocks);
-      for (std::int64_t block = 0; block < blocks;) {
-        const std::int64_t times = block == kEndBlocks && blocks > 2 * kEndBlocks ? alike : 1;
-        stage.push_back(AddPart(share.block_groups, times));
+      const std::vector<std::size_t>& kinds = share.stage_kinds[i];
+      const std::size_t blocks = kinds.size();
+      const bool are_alike = std::ranges::count(kinds, kinds.empty() ? 0 : kinds.front()) == std::ssize(kinds);
+      for (std::size_t block = 0; block < blocks;) {
+        const bool stands_for_many = are_alike && block == kEndBlocks && blocks > 2 * kEndBlocks;
+        const std::size_t times = stands_for_many ? blocks - 2 * kEndBlocks : 1;
+        stage.push_back(AddPart(share.block_groups[kinds[block]], static_cast<std::int64_t>(times)));
         block += times;
       }
-      if (!share.predicts || i + 1 < share.stage_blocks.size()) continue;
+      if (!share.predicts || i + 1 < share.stage_kinds.size()) continue;
       stage.push_back(AddPart(share.head_groups));
       if (!share.head_uses_embedding) continue;
       const std::size_t table = parts_.front().groups.front();
@@ -114,7 +118,9 @@ class PassFollower {
         --group.forwards_ahead;
         LetValuesGo(group, reshard_ || group.forwards_ahead == 0);
         ++group.backwards;
-        if (--group.open_backwards == 0 && group.backwards % group.parts == 0) Count(result_.scatters, group);
+        if (--group.open_backwards == 0 && group.backwards % group.parts == 0) {
+          if (group.trains) Count(result_.scatters, group);
+        }
     }
   }
 

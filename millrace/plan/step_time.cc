@@ -20,8 +20,10 @@ PassTimes PassesOf(const LayoutCost& cost, const RankShare& share) {
     times.backward += static_cast<double>(count) * part.backward_s;
     times.weights += static_cast<double>(count) * part.weights_s;
   };
-  add(cost.block, share.blocks);
-  times.backward += static_cast<double>(share.recomputed) * cost.block.forward_s;
+  for (std::size_t kind = 0; kind < share.kinds.size(); ++kind) {
+    add(cost.blocks[kind].once, share.kinds[kind].all);
+    times.backward += static_cast<double>(share.kinds[kind].recomputed) * cost.blocks[kind].once.forward_s;
+  }
   if (share.embeds) add(cost.embedding, 1);
   if (share.head != nullptr) add(*share.head, 1);
   return times;
@@ -31,7 +33,7 @@ double OptimizerSeconds(const TrainingSetup& setup, const Layout& layout, const 
   // Gradients are read and zeroed, moments and weights read and written; bfloat16 weights are written besides. Before,
   // the gradients' norm reads them.
   const double per_element = 8 + 8 * setup.moments + 8 + (setup.bf16 ? 2 : 0);
-  const auto all = static_cast<double>(share.elements);
+  const auto all = static_cast<double>(share.trained);
   const double own = layout.options.zero >= 1 ? all / layout.shape.shard : all;
   return (own * per_element + (layout.options.zero >= 2 ? own : all) * 4) / bandwidth;
 }

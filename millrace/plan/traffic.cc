@@ -58,8 +58,13 @@ class TrafficCounter {
       each.Add(part.forward, times);
       each.Add(part.backward, times);
     };
-    add(cost_.block, share_.blocks);
-    each.Add(cost_.block.forward, share_.recomputed);
+    std::int64_t partial = 0;
+    for (std::size_t kind = 0; kind < share_.kinds.size(); ++kind) {
+      const PartCost& block = cost_.blocks[kind].once;
+      add(block, share_.kinds[kind].all);
+      each.Add(block.forward, share_.kinds[kind].recomputed);
+      partial += share_.kinds[kind].all * block.partial_elements;
+    }
     if (share_.embeds) add(cost_.embedding, 1);
     if (share_.head != nullptr) add(*share_.head, 1);
     const std::int64_t m = layout_.microbatches;
@@ -69,7 +74,6 @@ class TrafficCounter {
     line(ExchangeKind::kAllReduce, each.all_reduce);
     line(ExchangeKind::kAllGather, each.all_gather);
     line(ExchangeKind::kReduceScatter, each.reduce_scatter);
-    std::int64_t partial = share_.blocks * cost_.block.partial_elements;
     if (share_.embeds) partial += cost_.embedding.partial_elements;
     if (share_.head != nullptr) partial += share_.head->partial_elements;
     // Of divided state, each shard rank has other elements: so these take part, too.
@@ -99,16 +103,16 @@ class TrafficCounter {
   }
 
   void AddGradients() {
-    const std::vector<std::int64_t> groups = Groups();
+    const std::vector<std::int64_t> groups = TrainedGroups();
     const auto count = static_cast<std::int64_t>(groups.size());
     const std::int64_t m = layout_.microbatches, weight = setup_.element_bytes();
     const std::int64_t gradient = layout_.options.reduce_in_bf16 ? kBf16Bytes : kFloatBytes;
     if (layout_.options.zero == 0) {
-      return Add("data", "gradients", ExchangeKind::kAllReduce, data_, BucketsOf(groups), share_.elements * gradient);
+      return Add("data", "gradients", ExchangeKind::kAllReduce, data_, BucketsOf(groups), share_.trained * gradient);
     }
     const RankSpan replica{.ranks = layout_.shape.replica,
                            .per_machine = std::max<std::int64_t>(1, data_.per_machine / shard_.ranks)};
-    ShardedPasses passes{.scatters = {count, share_.elements}, .gathers = {count, share_.elements}};
+    ShardedPasses passes{.scatters = {count, share_.trained}, .gathers = {count, share_.trained}};
     if (layout_.options.zero >= 2) {
       const ShardedPasses followed = RunShardedPasses(layout_, share_);
       passes.scatters = followed.scatters;
@@ -116,19 +120,23 @@ class TrafficCounter {
     }
     Add("shard", "gradients", ExchangeKind::kReduceScatter, shard_, passes.scatters.operations,
         passes.scatters.elements * gradient, layout_.options.zero >= 2 ? m : 1);
-    Add("replica", "gradients", ExchangeKind::kAllReduce, replica, count, share_.elements / parts_ * gradient);
+    Add("replica", "gradients", ExchangeKind::kAllReduce, replica, count, share_.trained / parts_ * gradient);
     Add("shard", "weights", ExchangeKind::kAllGather, shard_, passes.gathers.operations,
         passes.gathers.elements * weight, layout_.options.zero == 3 ? m : 1);
   }
 
-  /// Returns the elements of the rank's parameter groups, in the order of its buffer.
-  std::vector<std::int64_t> Groups() const {
+  /// Returns the elements of the rank's parameter groups that are trained, in the order of its buffer.
+  std::vector<std::int64_t> TrainedGroups() const {
     std::vector<std::int64_t> groups;
     const auto add = [&](const PartGroups& part) {
-      for (int i = 0; i < part.count; ++i) groups.push_back(part.elements[static_cast<std::size_t>(i)]);
+      for (const GroupSize& group : part.all()) {
+        if (group.trains) groups.push_back(group.elements);
+      }
     };
     add(share_.embedding_groups);
-    for (std::int64_t i = 0; i < share_.blocks; ++i) add(share_.block_groups);
+    for (const std::vector<std::size_t>& stage : share_.stage_kinds) {
+      for (const std::size_t kind : stage) add(share_.block_groups[kind]);
+    }
     add(share_.head_groups);
     return groups;
   }

@@ -323,13 +323,15 @@ Exchanged ExchangedIn(const engine::GroupTraffic& groups) {
 
 /// The run as the planner sees it, on one machine.
 plan::TrainingSetup SetupOf(const Options& options, int ranks) {
-  return {.model = engine::ParseModelConfig(options.model_config, "config.json").value()->Shape(),
-          .ranks = ranks,
-          .ranks_per_machine = ranks,
-          .global_batch = options.global_batch,
-          .micro_batch = options.micro_batch,
-          .sequence_length = options.data.sequence_length,
-          .bf16 = options.precision == at::kBFloat16};
+  plan::TrainingSetup setup{.model = engine::ParseModelConfig(options.model_config, "config.json").value()->Shape(),
+                            .ranks = ranks,
+                            .ranks_per_machine = ranks,
+                            .global_batch = options.global_batch,
+                            .micro_batch = options.micro_batch,
+                            .sequence_length = options.data.sequence_length,
+                            .bf16 = options.precision == at::kBFloat16};
+  setup.model.Freeze(options.freeze);
+  return setup;
 }
 
 /// What the planner says of a rank of the pipeline, of those the first shard and the first tensor rank.
@@ -432,6 +434,30 @@ TEST_F(LayoutTrafficTest, OfMaskedTokensAloneHasNoCountOfLabels) {
     options.model_config["vocab_size"] = 331;
     options.parallel = parallel;
     ExpectPlannedTraffic(options, 2);
+  }
+}
+
+/// Whole blocks, so that a stage trains nothing; a tied embedding and some of each block; almost everything.
+TEST_F(LayoutTrafficTest, OfFrozenParametersHasNoGradients) {
+  const std::vector<std::pair<int, std::vector<std::string>>> frozen = {
+      {kLlama, {"*embed*", "*.0.*", "*.1.*", "*.2.mlp.*"}},
+      {kGpt2, {"*wte*", "*attn*"}},
+      {kGpt2, {"*wpe*", "*.1.ln_*"}},
+      {kBert, {"*attention.self*", "*.dense.*", "*word_embeddings*"}}};
+  for (const auto& [family, freeze] : frozen) {
+    for (const engine::ParallelOptions& parallel : {engine::ParallelOptions{},
+                                                    {.pipeline = 2, .schedule = PipelineSchedule::kZeroBubble},
+                                                    {.pipeline = 2, .zero = 1},
+                                                    {.pipeline = 2, .zero = 3},
+                                                    {.shard = 2, .tensor = 2, .sequence = true, .zero = 2},
+                                                    {.shard = 2, .zero = 3, .reshard = false}}) {
+      Options options = OptionsOf(family);
+      options.freeze = freeze;
+      options.parallel = parallel;
+      SCOPED_TRACE(fmt::format("family {} freeze {} pipeline {} tensor {} zero {}", family, freeze.front(),
+                               parallel.pipeline, parallel.tensor, parallel.zero));
+      ExpectPlannedTraffic(options, 4);
+    }
   }
 }
 

@@ -73,6 +73,7 @@ Json ConfigOf(std::string_view family) {
 /// What ranks did, all of them together but for what is said of rank 0.
 struct Observed {
   std::vector<std::int64_t> elements;  ///< of each rank's buffer
+  std::vector<std::int64_t> trained;   ///< likewise, of what has gradients
   std::int64_t partial = 0;            ///< of rank 0
   std::int64_t kept = 0;               ///< bytes of tensors after a forward pass
   Traffic traffic;                     ///< of rank 0
@@ -84,6 +85,7 @@ struct Case {
   bool sequence;
   Recompute recompute;
   bool bf16;
+  std::vector<std::string> freeze = {};
 };
 
 void Observe(const Case& c, const Json& json, Observed& seen) {
@@ -94,6 +96,7 @@ void Observe(const Case& c, const Json& json, Observed& seen) {
     labels.view({-1}).narrow(0, 19, kRows * kLength - 19).fill_(-100);
   }
   seen.elements.resize(static_cast<std::size_t>(c.tensor));
+  seen.trained.resize(static_cast<std::size_t>(c.tensor));
   auto groups = ConnectThreads(c.tensor);
   const auto traffic = std::shared_ptr<Traffic>(std::shared_ptr<void>(), &seen.traffic);
   std::barrier together(c.tensor);
@@ -102,14 +105,17 @@ void Observe(const Case& c, const Json& json, Observed& seen) {
     threads.emplace_back([&, rank, inner = std::move(groups[static_cast<std::size_t>(rank)])]() mutable {
       const auto group = rank == 0 ? MakeCounting(std::move(inner), traffic) : std::move(inner);
       const TensorRanks ranks{c.tensor > 1 ? group.get() : nullptr, c.sequence};
-      auto model =
-          MakeModel(config, c.bf16 ? at::kBFloat16 : at::kFloat, at::kCPU, 7, ModelShare{.ranks = ranks}).value();
+      auto model = MakeModel(config, c.bf16 ? at::kBFloat16 : at::kFloat, at::kCPU, 7,
+                             ModelShare{.ranks = ranks, .freeze = c.freeze})
+                       .value();
       model->SetRecompute(c.recompute);
       model->buffer().EnableGradients();
       seen.elements[static_cast<std::size_t>(rank)] = model->buffer().size();
+      seen.trained[static_cast<std::size_t>(rank)] = model->buffer().trained_size();
       if (rank == 0) {
         for (const NamedParameter& parameter : model->Parameters()) {
-          if (parameter.partial_gradient) seen.partial += parameter.elements() * c.tensor / parameter.Holders(c.tensor);
+          if (parameter.partial_gradient && parameter.trainable)
+            seen.partial += parameter.elements() * c.tensor / parameter.Holders(c.tensor);
         }
       }
       together.arrive_and_wait();
@@ -127,19 +133,20 @@ void Observe(const Case& c, const Json& json, Observed& seen) {
 class PlanAgreementTest : public testing::TestWithParam<const char*> {};
 
 void Compare(const Case& c) {
-  SCOPED_TRACE(fmt::format("{} tensor {} sequence {} recompute {} bf16 {}", c.family, c.tensor, c.sequence,
-                           RecomputeName(c.recompute), c.bf16));
+  SCOPED_TRACE(fmt::format("{} tensor {} sequence {} recompute {} bf16 {} globs of frozen names {}", c.family, c.tensor,
+                           c.sequence, RecomputeName(c.recompute), c.bf16, c.freeze.size()));
   const Json json = ConfigOf(c.family);
   Observed seen;
   Observe(c, json, seen);
 
-  const plan::TrainingSetup setup{.model = ParseModelConfig(json, "config.json").value()->Shape(),
-                                  .ranks = c.tensor,
-                                  .ranks_per_machine = c.tensor,
-                                  .global_batch = kRows,
-                                  .micro_batch = kRows,
-                                  .sequence_length = kLength,
-                                  .bf16 = c.bf16};
+  plan::TrainingSetup setup{.model = ParseModelConfig(json, "config.json").value()->Shape(),
+                            .ranks = c.tensor,
+                            .ranks_per_machine = c.tensor,
+                            .global_batch = kRows,
+                            .micro_batch = kRows,
+                            .sequence_length = kLength,
+                            .bf16 = c.bf16};
+  setup.model.Freeze(c.freeze);
   const auto layout =
       plan::MakeLayout(setup, {.tensor = c.tensor, .sequence = c.sequence, .recompute = c.recompute}).value();
   std::int64_t kept = 0;
@@ -148,16 +155,18 @@ void Compare(const Case& c) {
     const plan::LayoutCost cost = plan::CostOfLayout(setup, layout.options, nullptr, rank);
     const plan::RankShare share = plan::SharesOf(setup, layout, cost).front();
     EXPECT_EQ(share.elements, seen.elements[static_cast<std::size_t>(rank)]);
+    EXPECT_EQ(share.trained, seen.trained[static_cast<std::size_t>(rank)]);
     kept += cost.embedding.kept_bytes + cost.head.kept_bytes + plan::KeptByBlocks(setup, layout, cost, share);
     if (rank > 0) continue;
     exchanges.Add(cost.embedding.forward);
     exchanges.Add(cost.embedding.backward);
-    exchanges.Add(cost.block.forward, kBlocks + share.recomputed);
-    exchanges.Add(cost.block.backward, kBlocks);
+    exchanges.Add(cost.blocks[0].once.forward, kBlocks + share.recomputed);
+    exchanges.Add(cost.blocks[0].once.backward, kBlocks);
     exchanges.Add(cost.head.forward);
     exchanges.Add(cost.head.backward);
-    EXPECT_EQ(cost.embedding.partial_elements + kBlocks * cost.block.partial_elements + cost.head.partial_elements,
-              seen.partial);
+    EXPECT_EQ(
+        cost.embedding.partial_elements + kBlocks * cost.blocks[0].once.partial_elements + cost.head.partial_elements,
+        seen.partial);
   }
   const auto equal = [&](Traffic::Kind kind, const plan::Exchanges::Count& count) {
     EXPECT_EQ(count.operations, seen.traffic.operations(kind)) << "operations of kind " << kind;
@@ -180,6 +189,50 @@ TEST_P(PlanAgreementTest, ParametersExchangesAndMemoryAreThoseOfTheEngine) {
         Compare({GetParam(), tensor, sequence, recompute, (tensor + static_cast<int>(recompute)) % 2 == 0});
       }
     }
+  }
+}
+
+/// Globs over the names of all families: attention, which is most; all but attention; norms and biases.
+const std::vector<std::vector<std::string>>& FrozenParts() {
+  static const std::vector<std::vector<std::string>> kParts = {
+      {"*attn*", "*attention.*"},
+      {"*embed*", "*wte*", "*wpe*", "*mlp*", "*intermediate*", "*layer.?.output*", "*norm*", "*ln_*", "lm_head*",
+       "cls*"},
+      {"*norm*", "*ln_*", "*LayerNorm*", "*.bias"}};
+  return kParts;
+}
+
+TEST_P(PlanAgreementTest, FrozenParametersAreThoseOfTheEngine) {
+  static CountingAllocator allocator;
+  c10::SetCPUAllocator(&allocator, 1);
+  for (const std::vector<std::string>& freeze : FrozenParts()) {
+    for (const auto recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+      Compare({GetParam(), 1, false, recompute, false, freeze});
+      Compare({GetParam(), 2, recompute != Recompute::kNone, recompute, true, freeze});
+    }
+  }
+}
+
+/// Each part's names, and those of single blocks.
+TEST_P(PlanAgreementTest, NamesAreThoseOfTheEngine) {
+  const Json json = ConfigOf(GetParam());
+  const auto config = ParseModelConfig(json, "config.json").value();
+  std::vector<std::vector<std::string>> all = FrozenParts();
+  all.push_back({"*.1.*"});
+  for (const auto& parameter : MakeModel(config, at::kFloat, at::kCPU, 7).value()->Parameters()) {
+    const std::string_view name = parameter.name;
+    const bool is_joined = name.contains("q_proj") || name.contains("k_proj") || name.contains("v_proj") ||
+                           name.contains("gate_proj") || name.contains("up_proj") || name.contains(".self.");
+    if (!is_joined) all.push_back({parameter.name});
+  }
+  for (const std::vector<std::string>& freeze : all) {
+    const auto model = MakeModel(config, at::kFloat, at::kCPU, 7, {.freeze = freeze}).value();
+    std::int64_t trained = 0;
+    for (const NamedParameter& parameter : model->Parameters())
+      trained += parameter.trainable ? parameter.elements() : 0;
+    plan::ModelShape shape = config->Shape();
+    shape.Freeze(freeze);
+    EXPECT_EQ(shape.TrainedCount(), trained) << freeze.front();
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <string>
 #include <vector>
 
 #include "millrace/plan/model/model_shape.h"
@@ -11,10 +12,14 @@ namespace millrace::plan {
 using Layers = std::vector<Layer>;
 
 /// Returns a linear layer from the hidden states to the vocabulary, with its cross-entropy.
-Layer TokenHead(const ModelShape& model, bool bias, bool tied);
+Layer TokenHead(const ModelShape& model, std::string name, bool bias, bool tied);
+/// Names of the first and the last linear layer.
+struct LinearNames {
+  std::string in, out;
+};
 // An attention, and an MLP with an activation, as GPT-2, GPT-J and BERT have them.
-Layers PlainAttention(const ModelShape& model, bool bias, bool cheap_input);
-Layers PlainMlp(const ModelShape& model, bool cheap_input);
+Layers PlainAttention(const ModelShape& model, const LinearNames& names, bool bias, bool cheap_input);
+Layers PlainMlp(const ModelShape& model, const LinearNames& names, bool cheap_input);
 Layers Join(std::initializer_list<Layers> parts);
 
 }  // namespace millrace::plan

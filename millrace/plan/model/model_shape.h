@@ -37,14 +37,23 @@ struct Layer {
   bool shares_input = false;    ///< an earlier layer of the part keeps the same input
   bool tied = false;            ///< of the head: the weights are the token table's
   bool predicted_only = false;  ///< it sees all predicted tokens, and no others, on every rank
-  std::int64_t out() const;     ///< all outputs together
+  /// What Hugging Face's parameters are called, without ".weight" and ".bias"; {} stands for the number of the block.
+  /// Of outputs that are one product, the first one's: they are frozen together or not at all.
+  std::string name = {};
+  bool trains_weight = true, trains_bias = true;  ///< false: frozen
+  std::int64_t out() const;                       ///< all outputs together
+  bool operator==(const Layer&) const = default;
 };
 
 struct ModelShape {
   std::string family;  ///< config.json's model_type
   std::int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0, num_layers = 0;
   std::int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0, max_positions = 0;
-  std::vector<Layer> embedding, block, head;  ///< all blocks are the same
+  std::vector<Layer> embedding, block, head;  ///< all blocks are the same, but for what is frozen
+  /// The blocks that differ in what is frozen, and of each block the index into them. Both are empty if nothing was
+  /// frozen.
+  std::vector<std::vector<Layer>> frozen_blocks = {};
+  std::vector<std::size_t> kind_of_block = {};
   bool causal = true;
   double predicted = 1;        ///< share of the tokens that are predicted
   std::int64_t stream = 2;     ///< tensors [N, hidden] between blocks: the residual stream, and what is to be added
@@ -54,8 +63,14 @@ struct ModelShape {
 
   std::int64_t queries() const { return num_heads * head_dim; }
   std::int64_t keys() const { return num_kv_heads * head_dim; }
+  std::size_t KindOf(std::int64_t block) const {
+    return kind_of_block.empty() ? 0 : kind_of_block[static_cast<std::size_t>(block)];
+  }
+  /// Marks the parameters whose names match a glob as not trained: train.freeze.
+  void Freeze(const std::vector<std::string>& globs);
   bool tied() const;                    ///< the head has the token table's weights
   std::int64_t ParameterCount() const;  ///< of the whole model
+  std::int64_t TrainedCount() const;    ///< of these, the parameters that are not frozen
   /// Returns the matrix elements that each token is multiplied with in a part.
   std::int64_t Multiplied(const std::vector<Layer>& part) const;
   /// Returns what decides the work of a block and of the head, on sequences of `length` tokens.

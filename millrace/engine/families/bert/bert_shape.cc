@@ -9,26 +9,44 @@ plan::ModelShape BertConfig::Shape() const {
   constexpr double kMaskedShare = 0.15;  // Devlin et al. 2018
   plan::ModelShape model = ShapeWithoutLayers();
   const std::int64_t hidden = hidden_size;
-  const Layer norm{.kind = Kind::kNorm, .in = hidden, .bias = true};
-  const auto whole = [&](std::int64_t out) {
-    return Layer{.kind = Kind::kWhole, .in = hidden, .outputs = {out}, .bias = true, .predicted_only = true};
+  const auto norm = [&](std::string name) {
+    return Layer{.kind = Kind::kNorm, .in = hidden, .bias = true, .name = std::move(name)};
   };
-  model.embedding = {{.kind = Kind::kTokenTable, .in = hidden, .outputs = {vocab_size}},
-                     {.kind = Kind::kTable, .in = hidden, .outputs = {max_positions}},
-                     {.kind = Kind::kTable, .in = hidden, .outputs = {segments}},
-                     norm};
+  const auto table = [&](Kind kind, std::int64_t rows, const std::string& name) {
+    return Layer{.kind = kind, .in = hidden, .outputs = {rows}, .name = "bert.embeddings." + name};
+  };
+  const auto whole = [&](std::int64_t out, std::string name) {
+    return Layer{.kind = Kind::kWhole,
+                 .in = hidden,
+                 .outputs = {out},
+                 .bias = true,
+                 .predicted_only = true,
+                 .name = std::move(name)};
+  };
+  model.embedding = {table(Kind::kTokenTable, vocab_size, "word_embeddings"),
+                     table(Kind::kTable, max_positions, "position_embeddings"),
+                     table(Kind::kTable, segments, "token_type_embeddings"), norm("bert.embeddings.LayerNorm")};
   // Of the norms behind attention and MLP, the second one's output is the next block's input.
-  model.block = plan::Join({plan::PlainAttention(model, true, false), {norm}, plan::PlainMlp(model, false), {norm}});
+  const std::string block = "bert.encoder.layer.{}.";
+  model.block = plan::Join(
+      {plan::PlainAttention(model, {block + "attention.self.query", block + "attention.output.dense"}, true, false),
+       {norm(block + "attention.output.LayerNorm")},
+       plan::PlainMlp(model, {block + "intermediate.dense", block + "output.dense"}, false),
+       {norm(block + "output.LayerNorm")}});
   model.head = {{.kind = Kind::kJoinRows, .in = hidden}};
-  if (predicts_rows()) model.head.push_back(whole(hidden));
+  if (predicts_rows()) model.head.push_back(whole(hidden, "bert.pooler.dense"));
   if (predicts_tokens()) {
-    model.head.push_back(whole(hidden));
-    model.head.push_back({.kind = Kind::kNorm, .in = hidden, .bias = true, .predicted_only = true});
-    Layer tokens = plan::TokenHead(model, true, true);
+    model.head.push_back(whole(hidden, "cls.predictions.transform.dense"));
+    model.head.push_back(norm("cls.predictions.transform.LayerNorm"));
+    model.head.back().predicted_only = true;
+    Layer tokens = plan::TokenHead(model, "cls.predictions", true, true);
     tokens.predicted_only = true;
     model.head.push_back(std::move(tokens));
   }
-  if (predicts_rows()) model.head.push_back(whole(heads == BertHeads::kClassification ? num_labels : 2));
+  const bool classifies = heads == BertHeads::kClassification;
+  if (predicts_rows()) {
+    model.head.push_back(classifies ? whole(num_labels, "classifier") : whole(2, "cls.seq_relationship"));
+  }
   model.causal = false;
   model.predicted = kMaskedShare;
   model.stream = 1;

@@ -7,11 +7,17 @@ plan::ModelShape Gpt2Config::Shape() const {
   using Kind = plan::LayerKind;
   using plan::Layer;
   plan::ModelShape model = ShapeWithoutLayers();
-  const Layer norm{.kind = Kind::kNorm, .in = hidden_size, .bias = true};
-  model.embedding = {{.kind = Kind::kTokenTable, .in = hidden_size, .outputs = {vocab_size}},
-                     {.kind = Kind::kTable, .in = hidden_size, .outputs = {max_positions}}};
-  model.block = plan::Join({{norm}, plan::PlainAttention(model, true, true), {norm}, plan::PlainMlp(model, true)});
-  model.head = {norm, plan::TokenHead(model, false, tie_word_embeddings)};
+  const auto norm = [&](std::string name) {
+    return Layer{.kind = Kind::kNorm, .in = hidden_size, .bias = true, .name = std::move(name)};
+  };
+  model.embedding = {{.kind = Kind::kTokenTable, .in = hidden_size, .outputs = {vocab_size}, .name = "transformer.wte"},
+                     {.kind = Kind::kTable, .in = hidden_size, .outputs = {max_positions}, .name = "transformer.wpe"}};
+  model.block = plan::Join(
+      {{norm("transformer.h.{}.ln_1")},
+       plan::PlainAttention(model, {"transformer.h.{}.attn.c_attn", "transformer.h.{}.attn.c_proj"}, true, true),
+       {norm("transformer.h.{}.ln_2")},
+       plan::PlainMlp(model, {"transformer.h.{}.mlp.c_fc", "transformer.h.{}.mlp.c_proj"}, true)});
+  model.head = {norm("transformer.ln_f"), plan::TokenHead(model, "lm_head", false, tie_word_embeddings)};
   model.dropouts = 2 * (residual_dropout > 0) + (attention_dropout > 0);
   return model;
 }

@@ -7,12 +7,18 @@ plan::ModelShape GptjConfig::Shape() const {
   using Kind = plan::LayerKind;
   using plan::Layer;
   plan::ModelShape model = ShapeWithoutLayers();
-  const Layer norm{.kind = Kind::kNorm, .in = hidden_size, .bias = true};
-  model.embedding = {{.kind = Kind::kTokenTable, .in = hidden_size, .outputs = {vocab_size}}};
-  plan::Layers attention = plan::PlainAttention(model, false, true);
+  const auto norm = [&](std::string name) {
+    return Layer{.kind = Kind::kNorm, .in = hidden_size, .bias = true, .name = std::move(name)};
+  };
+  model.embedding = {
+      {.kind = Kind::kTokenTable, .in = hidden_size, .outputs = {vocab_size}, .name = "transformer.wte"}};
+  plan::Layers attention =
+      plan::PlainAttention(model, {"transformer.h.{}.attn.q_proj", "transformer.h.{}.attn.out_proj"}, false, true);
   attention.front().shares_input = true;
-  model.block = plan::Join({{norm}, plan::PlainMlp(model, true), attention});
-  model.head = {norm, plan::TokenHead(model, true, tie_word_embeddings)};
+  model.block = plan::Join({{norm("transformer.h.{}.ln_1")},
+                            plan::PlainMlp(model, {"transformer.h.{}.mlp.fc_in", "transformer.h.{}.mlp.fc_out"}, true),
+                            attention});
+  model.head = {norm("transformer.ln_f"), plan::TokenHead(model, "lm_head", true, tie_word_embeddings)};
   model.adds_once = true;
   model.dropouts = 2 * (residual_dropout > 0) + (attention_dropout > 0);
   return model;
