@@ -34,6 +34,7 @@ namespace cpu = engine::cpu;
 struct Sizes {
   std::int64_t tokens = 4096, length = 512, hidden = 2048, intermediate = 5632, heads = 32, vocab = 32000;
   int rounds = 5;
+  std::string only;  ///< ops whose names contain it
 };
 
 class Bench {
@@ -43,9 +44,9 @@ class Bench {
 
   void RunAll() {
     MeasureLimits();
-    Linear();
-    Head();
-    Attention();
+    if (Wanted("linear")) Linear();
+    if (Wanted("LM head and cross-entropy")) Head();
+    if (Wanted("attention, causal")) Attention();
     Elementwise("RMSNorm, residual", 4, 4,
                 [&] {
                   const ops::Normed normed = ops::AddRmsNorm(x_, delta_, Parameter({sizes_.hidden}), 1e-5);
@@ -65,7 +66,7 @@ class Bench {
     const double inner = static_cast<double>(sizes_.intermediate) / static_cast<double>(sizes_.hidden);
     Elementwise("SwiGLU", 3 * inner, 5 * inner, [&] { return Outputs{ops::Swiglu(gate_up)}; }, {gate_up});
     Rope();
-    Adamw();
+    if (Wanted("AdamW")) Adamw();
   }
 
  private:
@@ -79,6 +80,8 @@ class Bench {
   Weight Parameter(at::IntArrayRef shape) {
     return {.value = Random(shape, true), .gradient = at::zeros(shape, at::kFloat)};
   }
+
+  bool Wanted(std::string_view op) const { return op.contains(sizes_.only); }
 
   /// Returns the least time of some rounds in seconds.
   double Time(const std::function<void()>& work) const {
@@ -112,6 +115,7 @@ class Bench {
   /// many arrays of [tokens, hidden] each pass reads and writes at least.
   void Elementwise(std::string_view op, double forward, double backward, const Run& run,
                    const std::vector<at::Tensor>& inputs) const {
+    if (!Wanted(op)) return;
     const double array = static_cast<double>(sizes_.tokens * sizes_.hidden) * at::elementSize(dtype_);
     {
       const at::NoGradGuard no_grad;
@@ -233,6 +237,7 @@ int main(int argc, char** argv) {
   app.add_option("--heads", sizes.heads);
   app.add_option("--vocab", sizes.vocab);
   app.add_option("--rounds", sizes.rounds);
+  app.add_option("--only", sizes.only, "ops whose names contain this");
   CLI11_PARSE(app, argc, argv);
   millrace::engine::ConfigureRuntime(threads);
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) millrace::Bench(sizes, dtype).RunAll();

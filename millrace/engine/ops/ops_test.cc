@@ -105,6 +105,27 @@ TEST_P(OpsTest, Activate) {
   }
 }
 
+/// Far from zero, activations and slopes are those of float64. Whatever is not finite stays so.
+TEST_P(OpsTest, ActivationsSaturate) {
+  const at::Tensor some = at::tensor({0.0F, 1e-30F, 8.0F, 30.0F, 88.0F, 1e4F, 1e15F, 1e30F, INFINITY, NAN});
+  // 40 elements: whole vectors, and the rest of a loop.
+  const at::Tensor values = at::cat({some, -some, some, -some}).reshape({4, 10}).to(GetParam());
+  for (const Activation activation : {Activation::kGelu, Activation::kGeluTanh, Activation::kSilu}) {
+    const at::Tensor x = Case::Copy(values), exact = Case::Copy(values.to(at::kDouble));
+    const at::Tensor got = Activate(x, activation), want = reference::Activate(exact, activation);
+    got.sum().backward();
+    want.sum().backward();
+    const auto compare = [&](const at::Tensor& a, const at::Tensor& b, const char* what) {
+      const at::Tensor wide = a.detach().to(at::kDouble), error = (wide - b.detach()).abs() / (1 + b.detach().abs());
+      EXPECT_TRUE(at::isfinite(wide).equal(at::isfinite(b))) << what << static_cast<int>(activation) << wide << b;
+      const double most = at::nan_to_num(error, 0, 0, 0).max().item<double>();
+      EXPECT_LE(most, GetParam() == at::kFloat ? 1e-5 : 1e-2) << what << static_cast<int>(activation) << wide << b;
+    };
+    compare(got, want, "activation ");
+    compare(x.grad(), exact.grad(), "slope of activation ");
+  }
+}
+
 TEST_P(OpsTest, Dropout) {
   Case c(GetParam(), 11);
   const DropoutSite site{
