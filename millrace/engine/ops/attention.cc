@@ -71,7 +71,7 @@ struct Scratch {
       : keys(longest * layout.head_dim),
         values(keys.size()),
         queries(kQueryBlock * layout.head_dim),
-        scores(kQueryBlock * longest),
+        scores(kQueryBlock * cpu::VisibleKeys::Stride(longest)),
         block(queries.size()),
         sums(kQueryBlock) {
     if constexpr (!kInPlace) rounded.resize(scores.size());
@@ -92,7 +92,7 @@ struct Scratch {
   }
 };
 
-/// Multiplies `rows` [block.count, block.keys] with the dropout's 0 or 1/(1-p).
+/// Multiplies `rows` [block.count, block.keys], as far apart as scores, with the dropout's 0 or 1/(1-p).
 template <class T>
 void DropProbabilities(const HeadTask& task, const QueryBlock& block, std::int64_t head, T* rows) {
   const DropoutSite& site = task.plan.dropout;
@@ -101,7 +101,7 @@ void DropProbabilities(const HeadTask& task, const QueryBlock& block, std::int64
   const std::int64_t sample = static_cast<std::int64_t>(site.rows.first_sample) + task.begin() / site.rows.row_length;
   for (std::int64_t row = 0; row < block.count; ++row) {
     const auto position = static_cast<std::uint32_t>(task.begin() - row_begin + block.first + row);
-    T* probabilities = rows + row * block.keys;
+    T* probabilities = rows + row * block.visible.stride();
     kernel.Run(probabilities, probabilities, block.first_key, block.keys, position, static_cast<std::uint32_t>(sample),
                static_cast<std::uint32_t>(site.first_head + head));
   }
@@ -118,13 +118,14 @@ void ForwardHead(const T* qkv, T* out, float* lse, const HeadTask& task, Scratch
     for (std::int64_t first = 0; first < task.length(); first += kQueryBlock) {
       const QueryBlock block(task, first);
       const std::int64_t count = block.count, keys = block.keys, skipped = block.first_key * dim;
+      const std::int64_t between = block.visible.stride();
       T* const probabilities = s.probabilities();
       cpu::PackRows(qkv + task.Query(head) + first * stride, stride, s.queries.data(), count, dim);
       cpu::Multiply<T>(scale, {s.queries.data(), dim}, {s.keys.data() + skipped, dim, true}, 0, s.scores.data(),
-                       {count, keys, dim});
+                       {count, keys, dim, between});
       cpu::Softmax(s.scores.data(), probabilities, count, block.visible, s.sums.data(), lse + task.Lse(head) + first);
       if (task.plan.dropout.active()) DropProbabilities(task, block, head, probabilities);
-      cpu::Multiply<T>(1, {probabilities, keys}, {s.values.data() + skipped, dim}, 0, s.block.data(),
+      cpu::Multiply<T>(1, {probabilities, between}, {s.values.data() + skipped, dim}, 0, s.block.data(),
                        {count, dim, keys});
       cpu::UnpackRows(s.block.data(), out + task.Out(head) + first * out_stride, out_stride, block.count, dim,
                       s.sums.data(), 1);
@@ -145,22 +146,23 @@ void BackwardHead(const T* dout, const T* qkv, const float* lse, T* dqkv, const 
     for (std::int64_t first = 0; first < task.length(); first += kQueryBlock) {
       const QueryBlock block(task, first);
       const std::int64_t count = block.count, keys = block.keys, skipped = block.first_key * dim;
+      const std::int64_t between = block.visible.stride();
       T *const probabilities = s.probabilities(), *const dscores = s.score_gradients();
       cpu::PackRows(qkv + task.Query(head) + first * stride, stride, s.queries.data(), count, dim);
       cpu::PackRows(dout + task.Out(head) + first * out_stride, out_stride, s.dout.data(), count, dim);
       cpu::Multiply<T>(scale, {s.queries.data(), dim}, {s.keys.data() + skipped, dim, true}, 0, s.scores.data(),
-                       {count, keys, dim});
+                       {count, keys, dim, between});
       cpu::Multiply<T>(1, {s.dout.data(), dim}, {s.values.data() + skipped, dim, true}, 0, s.dscores.data(),
-                       {count, keys, dim});
+                       {count, keys, dim, between});
       if (task.plan.dropout.active()) DropProbabilities(task, block, head, s.dscores.data());
       cpu::SoftmaxBackward(s.scores.data(), s.dscores.data(), probabilities, dscores, count, block.visible,
                            lse + task.Lse(head) + first);
-      cpu::Multiply<T>(scale, {dscores, keys, true}, {s.queries.data(), dim}, 1, s.dkeys.data() + skipped,
+      cpu::Multiply<T>(scale, {dscores, between, true}, {s.queries.data(), dim}, 1, s.dkeys.data() + skipped,
                        {keys, dim, count});
-      cpu::Multiply<T>(1, {dscores, keys}, {s.keys.data() + skipped, dim}, 0, s.block.data(), {count, dim, keys});
+      cpu::Multiply<T>(1, {dscores, between}, {s.keys.data() + skipped, dim}, 0, s.block.data(), {count, dim, keys});
       cpu::UnpackRows(s.block.data(), dqkv + task.Query(head) + first * stride, stride, count, dim, nullptr, scale);
       if (task.plan.dropout.active()) DropProbabilities(task, block, head, probabilities);
-      cpu::Multiply<T>(1, {probabilities, keys, true}, {s.dout.data(), dim}, 1, s.dvalues.data() + skipped,
+      cpu::Multiply<T>(1, {probabilities, between, true}, {s.dout.data(), dim}, 1, s.dvalues.data() + skipped,
                        {keys, dim, count});
     }
   }

@@ -28,8 +28,8 @@ template <class T>
 MR_INLINE void SoftmaxBody(const float* scores, T* out, std::int64_t rows, const VisibleKeys& visible, float* sums,
                            float* lse) {
   for (std::int64_t row = 0; row < rows; ++row) {
-    const float* s = scores + row * visible.keys;
-    T* p = out + row * visible.keys;
+    const float* s = scores + row * visible.stride();
+    T* p = out + row * visible.stride();
     const std::int64_t begin = visible.begin(row), end = visible.end(row);
     const float most = MaxOf(s + begin, end - begin);
     float sum = 0;
@@ -50,7 +50,7 @@ template <class T>
 MR_INLINE void SoftmaxBackwardBody(const float* scores, const float* dprobabilities, T* probabilities, T* dscores,
                                    std::int64_t rows, const VisibleKeys& visible, const float* lse) {
   for (std::int64_t row = 0; row < rows; ++row) {
-    const std::int64_t offset = row * visible.keys, begin = visible.begin(row), end = visible.end(row);
+    const std::int64_t offset = row * visible.stride(), begin = visible.begin(row), end = visible.end(row);
     const float* s = scores + offset;
     const float* d = dprobabilities + offset;
     T* p = probabilities + offset;

@@ -22,6 +22,8 @@ char Reading(const Matrix<T>& x) {
   return x.transposed ? 'T' : 'N';
 }
 
+std::int64_t OutStride(const ProductSize& size) { return size.out_stride != 0 ? size.out_stride : size.columns; }
+
 void Check(dnnl_status_t status, const ProductSize& size) {
   if (status == dnnl_success) return;
   throw std::runtime_error("oneDNN failed to multiply [" + std::to_string(size.rows) + ", " +
@@ -42,7 +44,7 @@ bool MultipliesBf16() {
 template <>
 void Multiply(float alpha, Matrix<float> a, Matrix<float> b, float beta, float* c, const ProductSize& size) {
   Check(dnnl_sgemm(Reading(a), Reading(b), size.rows, size.columns, size.inner, alpha, a.data, a.stride, b.data,
-                   b.stride, beta, c, size.columns),
+                   b.stride, beta, c, OutStride(size)),
         size);
 }
 
@@ -51,7 +53,7 @@ void Multiply(float alpha, Matrix<Bf16> a, Matrix<Bf16> b, float beta, float* c,
   static_assert(std::is_same_v<std::underlying_type_t<Bf16>, std::uint16_t>);
   Check(dnnl_gemm_bf16bf16f32(Reading(a), Reading(b), size.rows, size.columns, size.inner, alpha,
                               reinterpret_cast<const std::uint16_t*>(a.data), a.stride,
-                              reinterpret_cast<const std::uint16_t*>(b.data), b.stride, beta, c, size.columns),
+                              reinterpret_cast<const std::uint16_t*>(b.data), b.stride, beta, c, OutStride(size)),
         size);
 }
 

@@ -18,6 +18,7 @@ struct Matrix {
 /// The size of a product: [rows, inner] times [inner, columns].
 struct ProductSize {
   std::int64_t rows, columns, inner;
+  std::int64_t out_stride = 0;  ///< elements from one row of the result to the next; 0: columns
 };
 
 /// Returns whether Multiply() takes bfloat16: on processors with AVX-512. Others would multiply it one element at a
@@ -25,7 +26,7 @@ struct ProductSize {
 /// than a hundredth of its product.
 bool MultipliesBf16();
 
-/// c = alpha · a · b + beta · c. Rows of c [rows, columns] are dense. T is float or Bf16; products are added in
+/// c = alpha · a · b + beta · c, for c [rows, columns]. T is float or Bf16; products are added in
 /// float32. Takes all of OpenMP's threads, or one thread if the caller is in a parallel region. The same number of
 /// threads gives the same bits.
 /// REQUIRES: T is float, or MultipliesBf16().
@@ -36,8 +37,8 @@ void Multiply(float alpha, Matrix<float> a, Matrix<float> b, float beta, float* 
 template <>
 void Multiply(float alpha, Matrix<Bf16> a, Matrix<Bf16> b, float beta, float* c, const ProductSize& size);
 
-/// c = a · b, plus `bias` [columns] in each row unless it is null. The same promises. Faster than Multiply() where b is
-/// a weight's transpose.
+/// c = a · b, plus `bias` [columns] in each row unless it is null. Rows of c are dense. The same promises. Faster than
+/// Multiply() where b is a weight's transpose.
 void MultiplyByWeight(Matrix<float> a, Matrix<float> b, const float* bias, float* c, const ProductSize& size);
 
 }  // namespace millrace::engine::cpu

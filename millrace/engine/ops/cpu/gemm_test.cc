@@ -70,17 +70,24 @@ Expected Sum(const Operand<T>& a, const Operand<T>& b, std::int64_t row, std::in
 
 TYPED_TEST(GemmTest, SumsAreThoseOfDoubles) {
   for (int round = 0; round < 60; ++round) {
-    const ProductSize size{Draw(1, 90), Draw(1, 90), Draw(1, 150)};
+    ProductSize size{Draw(1, 90), Draw(1, 90), Draw(1, 150)};
+    const std::int64_t stride = size.columns + Draw(0, 1) * 16;
+    if (stride != size.columns) size.out_stride = stride;
     const Operand<TypeParam> a(size.rows, size.inner, Draw(0, 1) == 1), b(size.inner, size.columns, Draw(0, 1) == 1);
     const float alpha = Draw(0, 1) == 1 ? 1.0F : 0.37F, beta = static_cast<float>(Draw(0, 2)) / 2;
     // Without beta, what stood there before is not read.
-    std::vector<float> before(static_cast<std::size_t>(size.rows * size.columns), beta == 0 ? NAN : 0.0F);
+    std::vector<float> before(static_cast<std::size_t>(size.rows * stride), beta == 0 ? NAN : 0.0F);
     if (beta != 0) std::ranges::generate(before, [] { return static_cast<float>(Draw(-9, 9)); });
     std::vector<float> c = before;
     Multiply<TypeParam>(alpha, a.matrix(), b.matrix(), beta, c.data(), size);
+    const auto same = [](float x, float y) { return x == y || (std::isnan(x) && std::isnan(y)); };
     for (std::int64_t row = 0; row < size.rows; ++row) {
+      for (std::int64_t column = size.columns; column < stride; ++column) {
+        const auto at = static_cast<std::size_t>(row * stride + column);
+        ASSERT_PRED2(same, c[at], before[at]) << "between rows";
+      }
       for (std::int64_t column = 0; column < size.columns; ++column) {
-        const auto at = static_cast<std::size_t>(row * size.columns + column);
+        const auto at = static_cast<std::size_t>(row * stride + column);
         const Expected sum = Sum(a, b, row, column);
         const double want = alpha * sum.value + (beta == 0 ? 0.0 : static_cast<double>(beta) * before[at]);
         ASSERT_NEAR(c[at], want, sum.tolerance(size.inner))

