@@ -59,8 +59,8 @@ struct QueryBlock {
   }
 };
 
-/// One thread's workspace. T is the type that the kernel multiplies; the tensors are copied to it. Products of T are
-/// added in float32. With float, the probabilities and the gradient of the scores take the place of what they are
+/// One thread's workspace. T is the type that the kernel multiplies; rows of the tensors are copied to it. Products of
+/// T are added in float32. With float, the probabilities and the gradient of the scores take the place of what they are
 /// computed from.
 template <class T>
 struct Scratch {
@@ -107,8 +107,9 @@ void DropProbabilities(const HeadTask& task, const QueryBlock& block, std::int64
   }
 }
 
-template <class T>
-void ForwardHead(const T* qkv, T* out, float* lse, const HeadTask& task, Scratch<T>& s) {
+// Element is the type of the tensors.
+template <class Element, class T>
+void ForwardHead(const Element* qkv, Element* out, float* lse, const HeadTask& task, Scratch<T>& s) {
   const HeadLayout& layout = task.layout();
   const std::int64_t dim = layout.head_dim, stride = layout.columns(), out_stride = layout.heads * dim;
   const float scale = 1 / std::sqrt(static_cast<float>(dim));
@@ -133,8 +134,9 @@ void ForwardHead(const T* qkv, T* out, float* lse, const HeadTask& task, Scratch
   }
 }
 
-template <class T>
-void BackwardHead(const T* dout, const T* qkv, const float* lse, T* dqkv, const HeadTask& task, Scratch<T>& s) {
+template <class Element, class T>
+void BackwardHead(const Element* dout, const Element* qkv, const float* lse, Element* dqkv, const HeadTask& task,
+                  Scratch<T>& s) {
   const HeadLayout& layout = task.layout();
   const std::int64_t dim = layout.head_dim, stride = layout.columns(), out_stride = layout.heads * dim;
   const float scale = 1 / std::sqrt(static_cast<float>(dim));
@@ -185,31 +187,29 @@ void ForEachHead(const AttentionPlan& plan, bool backward, Work&& work) {
   });
 }
 
-template <class T>
+template <class Element, class T>
 at::Tensor AttentionBackward(const at::Tensor& dout, const at::Tensor& qkv, const at::Tensor& lse,
                              const AttentionPlan& plan) {
-  const at::Tensor in = qkv.to(kScalarType<T>), gradient = dout.to(kScalarType<T>).contiguous();
-  const at::Tensor dqkv = at::empty_like(in);
+  const at::Tensor dqkv = at::empty_like(qkv);
   ForEachHead<T>(plan, true, [&](const HeadTask& task, Scratch<T>& scratch) {
-    BackwardHead(Data<T>(gradient), Data<T>(in), Data<float>(lse), Data<T>(dqkv), task, scratch);
+    BackwardHead(Data<Element>(dout), Data<Element>(qkv), Data<float>(lse), Data<Element>(dqkv), task, scratch);
   });
-  return dqkv.to(qkv.scalar_type());
+  return dqkv;
 }
 
-template <class T>
+/// For tensors of type Element. Multiplies in type T.
+template <class Element, class T>
 at::Tensor FusedAttention(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
                           const AttentionMask& mask, const DropoutSite& dropout) {
   const AttentionPlan plan{layout, sequences, mask, dropout};
-  const at::Tensor in = qkv.detach().to(kScalarType<T>);
-  at::Tensor out = at::empty({in.size(0), layout.heads * layout.head_dim}, in.options());
+  at::Tensor out = at::empty({qkv.size(0), layout.heads * layout.head_dim}, qkv.options());
   const at::Tensor lse = at::empty({layout.heads, sequences.tokens()}, at::kFloat);
   ForEachHead<T>(plan, false, [&](const HeadTask& task, Scratch<T>& scratch) {
-    ForwardHead(Data<T>(in), Data<T>(out), Data<float>(lse), task, scratch);
+    ForwardHead(Data<Element>(qkv), Data<Element>(out), Data<float>(lse), task, scratch);
   });
-  out = out.to(qkv.scalar_type());
   if (Recording({qkv})) {
     Connect("Attention", {qkv}, {out}, [qkv = qkv.detach(), lse, plan](TensorList&& gradients) {
-      return TensorList{AttentionBackward<T>(gradients[0], qkv, lse, plan)};
+      return TensorList{AttentionBackward<Element, T>(gradients[0].contiguous(), qkv, lse, plan)};
     });
   }
   return out;
@@ -220,7 +220,8 @@ at::Tensor FusedAttention(const at::Tensor& qkv, const HeadLayout& layout, const
 at::Tensor Attention(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
                      const AttentionMask& mask, const DropoutSite& dropout) {
   static const auto kernels =
-      OnCpuByProducts("Attention", reference::Attention, FusedAttention<float>, FusedAttention<cpu::Bf16>);
+      OnCpu("Attention", reference::Attention, FusedAttention<float, float>,
+            cpu::MultipliesBf16() ? FusedAttention<cpu::Bf16, cpu::Bf16> : FusedAttention<cpu::Bf16, float>);
   TORCH_CHECK(qkv.size(0) == sequences.tokens(), qkv.size(0), " rows are not ", sequences.tokens(), " tokens");
   return kernels.For(qkv)(qkv, layout, sequences, mask, dropout);
 }

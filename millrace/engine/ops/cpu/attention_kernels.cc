@@ -97,6 +97,15 @@ MR_SOFTMAX(float)
 MR_SOFTMAX(Bf16)
 #undef MR_SOFTMAX
 
+MR_SIMD void PackRows(const Bf16* x, std::int64_t x_stride, float* out, std::int64_t rows, std::int64_t columns) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const Bf16* __restrict from = x + row * x_stride;
+    float* __restrict to = out + row * columns;
+#pragma omp simd
+    for (std::int64_t j = 0; j < columns; ++j) to[j] = ToFloat(from[j]);
+  }
+}
+
 MR_SIMD static void UnpackF32(const float* x, float* out, std::int64_t stride, std::int64_t rows, std::int64_t columns,
                               const float* divisors, float factor) {
   UnpackBody(x, out, stride, rows, columns, divisors, factor);

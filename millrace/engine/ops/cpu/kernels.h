@@ -192,6 +192,7 @@ template <class T>
 void PackRows(const T* x, std::int64_t x_stride, T* out, std::int64_t rows, std::int64_t columns) {
   for (std::int64_t row = 0; row < rows; ++row) std::copy_n(x + row * x_stride, columns, out + row * columns);
 }
+void PackRows(const Bf16* x, std::int64_t x_stride, float* out, std::int64_t rows, std::int64_t columns);
 /// out[r][c] = x[r][c] · factor, divided by divisors[r] unless they are null. Rows of out are `out_stride` apart.
 template <class T>
 void UnpackRows(const float* x, T* out, std::int64_t out_stride, std::int64_t rows, std::int64_t columns,
