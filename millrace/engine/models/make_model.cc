@@ -58,7 +58,7 @@ std::vector<std::string> TransposedWeights(const ModelConfig& config) {
   ParameterBuffer buffer;
   LayerFactory make(buffer, config.initializer_range());
   const std::shared_ptr<const ModelConfig> borrowed(std::shared_ptr<void>(), &config);
-  Build(borrowed)->MakeLayers(DivideModel(config, 1), make);
+  Build(borrowed)->MakeLayers(DivideModel(config, {}, /*length=*/1), make);
   std::vector<std::string> names;
   for (const ParameterSpec& spec : buffer.specs()) {
     const bool is_new = names.empty() || names.back() != spec.name;  // queries, keys and values are slices of one
