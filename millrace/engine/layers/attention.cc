@@ -5,10 +5,10 @@
 namespace millrace::engine {
 
 at::Tensor SelfAttention::Forward(const ops::LayerInput& x, const ForwardContext& context) const {
-  at::Tensor qkv = query_key_value.Forward(x);
+  at::Tensor qkv = query_key_value.Forward(x, context);
   if (query_norm) qkv = NormHeads(qkv);
   if (rotary) qkv = rotary->Forward(qkv, layout, context.sequences);
-  return output.Forward(Attend(qkv, context));
+  return output.Forward(Attend(qkv, context), context);
 }
 
 at::Tensor SelfAttention::NormHeads(const at::Tensor& qkv) const {

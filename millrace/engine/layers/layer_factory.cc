@@ -1,8 +1,27 @@
 #include "millrace/engine/layers/layer_factory.h"
 
+#include <fmt/format.h>
+
+#include <cmath>
+#include <string_view>
+
+#include "millrace/base/hash/random.h"
+#include "millrace/engine/errors.h"
+
 namespace millrace::engine {
 
 using Init = ParameterSpec::Init;
+
+namespace {
+
+/// Returns a number for a module's dropout that tells it from others, and from the families' small numbers.
+std::uint64_t SiteOf(std::string_view module) {
+  std::uint64_t site = 0;
+  for (const char c : module) site = Mix64(site ^ static_cast<unsigned char>(c));
+  return site;
+}
+
+}  // namespace
 
 TensorSlice LayerFactory::SliceOf(std::size_t dim, std::int64_t begin, std::int64_t extent, int repeats) const {
   const auto [first, count] = ranks_.ShareOf(extent, repeats);
@@ -47,7 +66,7 @@ Linear LayerFactory::MakeLinear(const LinearSpec& spec) {
          .partial_gradient = slice.repeats > 1 || (division == LinearDivision::kNone && sees_some_tokens())});
   }
   const WeightHandle weights = buffer_.Use(first_weight, slices.size());
-  if (!spec.bias) return {weights, {}, division, ranks_};
+  if (!spec.bias) return {weights, {}, division, ranks_, MakeAdapters(spec, division, slices)};
   const std::size_t first_bias = buffer_.specs().size();
   for (const OutputSlice& slice : slices) {
     buffer_.Declare(
@@ -59,7 +78,77 @@ Linear LayerFactory::MakeLinear(const LinearSpec& spec) {
          .joins_previous = &slice != slices.data(),
          .partial_gradient = slice.repeats > 1 || (division != LinearDivision::kColumns && sees_some_tokens())});
   }
-  return {weights, buffer_.Use(first_bias, slices.size()), division, ranks_};
+  const WeightHandle biases = buffer_.Use(first_bias, slices.size());
+  return {weights, biases, division, ranks_, MakeAdapters(spec, division, slices)};
+}
+
+bool LayerFactory::HasAdapter(const std::string& module, const LinearSpec& spec) const {
+  const std::vector<std::string>& targets = lora_->targets;
+  if (targets == std::vector<std::string>{"all-linear"}) return !spec.predicts;
+  const bool named = std::ranges::any_of(targets, [&](const std::string& t) { return TargetMatches(t, module); });
+  if (named && spec.predicts) {
+    throw ErrorException(Error(Code::kUnsupported, fmt::format("lora.targets: {} makes the model's predictions; "
+                                                               "adapters of such layers are not implemented",
+                                                               module)));
+  }
+  return named;
+}
+
+LowRankAdapters LayerFactory::MakeAdapters(const LinearSpec& spec, LinearDivision division,
+                                           const std::vector<OutputSlice>& slices) {
+  if (!lora_) return {};
+  LowRankAdapters adapters{.scale = lora_->scale(),
+                           .dropout = lora_->dropout,
+                           .sees_some_tokens = division == LinearDivision::kNone && sees_some_tokens()};
+  std::vector<std::string> names;  // of the modules with an adapter
+  for (const OutputSlice& slice : slices) {
+    const bool seen = !names.empty() && names.back() == slice.name;
+    if (!seen && HasAdapter(slice.name, spec)) names.push_back(slice.name);
+  }
+  if (names.empty()) return {};
+  const std::int64_t rank = lora_->rank;
+  const TensorSlice inputs = division == LinearDivision::kRows ? SliceOf(1, 0, spec.in_features) : TensorSlice{};
+  adapters.first_input = inputs.begin;
+  const std::size_t first_down = buffer_.specs().size();
+  for (const std::string& name : names) {
+    buffer_.Declare({.name = name + std::string(kLoraDown),
+                     .shape = {rank, spec.in_features},
+                     .slice = inputs,
+                     .init = Init::kUniform,
+                     // kaiming_uniform_ with a = sqrt(5), as PEFT: between ±1/sqrt(in)
+                     .stddev = 1 / std::sqrt(3 * static_cast<double>(spec.in_features)),
+                     .joins_previous = &name != names.data(),
+                     // Each rank sees the gradient of its own outputs, or tokens.
+                     .partial_gradient = division == LinearDivision::kColumns || adapters.sees_some_tokens});
+  }
+  adapters.down = buffer_.Use(first_down, names.size());
+  std::int64_t output = 0;
+  std::size_t module = 0;
+  for (std::size_t i = 0; i < slices.size();) {
+    const std::string& name = slices[i].name;
+    const bool adapted = module < names.size() && names[module] == name;
+    const std::int64_t first_output = output;
+    const std::size_t first_up = buffer_.specs().size();
+    std::size_t count = 0;
+    for (; i < slices.size() && slices[i].name == name; output += RowsOf(slices[i++])) {
+      if (!adapted) continue;
+      const OutputSlice& slice = slices[i];
+      buffer_.Declare(
+          {.name = name + std::string(kLoraUp),
+           .shape = {slice.rows, rank},
+           .slice = slice.slice,
+           .repeats = slice.repeats,
+           .init = Init::kZeros,
+           .joins_previous = count > 0,
+           // Each rank sees what its own inputs, tokens, or the queries of a repeated head make of it.
+           .partial_gradient = slice.repeats > 1 || division == LinearDivision::kRows || adapters.sees_some_tokens});
+      ++count;
+    }
+    if (!adapted) continue;
+    ++module;
+    adapters.modules.push_back({first_output, buffer_.Use(first_up, count), SiteOf(name)});
+  }
+  return adapters;
 }
 
 std::size_t LayerFactory::BeginPart() {

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "millrace/engine/adapters/lora_options.h"
 #include "millrace/engine/layers/embedding.h"
 #include "millrace/engine/layers/linear.h"
 #include "millrace/engine/layers/norm.h"
@@ -31,6 +33,7 @@ struct LinearSpec {
   bool transposed = false;  ///< Hugging Face's files hold weights as [in, out] (GPT-2's Conv1D)
   double stddev = 0;        ///< of the initial weights; 0: the factory's
   LinearDivision division = LinearDivision::kNone;
+  bool predicts = false;  ///< its outputs are logits or scores; it gets no LoRA adapters
 };
 
 /// The embeddings of tokens [rows, columns].
@@ -47,8 +50,10 @@ class LayerFactory {
  public:
   /// `stddev`: of initial weights (transformers' initializer_range).
   /// `both_ends`: this rank has the first and the last stage of the model.
-  LayerFactory(ParameterBuffer& buffer, double stddev, TensorRanks ranks = {}, bool both_ends = true)
-      : buffer_(buffer), stddev_(stddev), ranks_(ranks), both_ends_(both_ends) {}
+  /// `lora`: the layers that its targets name get adapters.
+  LayerFactory(ParameterBuffer& buffer, double stddev, TensorRanks ranks = {}, bool both_ends = true,
+               std::optional<LoraOptions> lora = std::nullopt)
+      : buffer_(buffer), stddev_(stddev), ranks_(ranks), both_ends_(both_ends), lora_(std::move(lora)) {}
 
   const TensorRanks& ranks() const { return ranks_; }
   /// Begins a part of the model: the layers that are made from now on. Returns the number of their ParameterGroup.
@@ -60,6 +65,7 @@ class LayerFactory {
   /// REQUIRES: CheckDivision() (make_model.h) succeeds.
   std::int64_t Share(std::int64_t heads) const { return std::max<std::int64_t>(1, heads / ranks_.size()); }
 
+  /// Throws ErrorException with kUnsupported if LoRA's targets name a layer that predicts.
   Linear MakeLinear(const LinearSpec& spec);
   /// A table of tokens, divided by rows.
   Embedding MakeTokenEmbedding(const TokenTable& table);
@@ -82,6 +88,9 @@ class LayerFactory {
     TensorSlice slice;
     int repeats = 1;
   };
+  std::int64_t RowsOf(const OutputSlice& slice) const { return slice.slice.whole() ? slice.rows : slice.slice.extent; }
+  bool HasAdapter(const std::string& module, const LinearSpec& spec) const;
+  LowRankAdapters MakeAdapters(const LinearSpec& spec, LinearDivision division, const std::vector<OutputSlice>& slices);
   std::vector<OutputSlice> SlicesOf(const std::vector<LinearSpec::Output>& outputs, bool divided) const;
   std::size_t DeclareTokens(const TokenTable& table);
   bool sees_some_tokens() const { return ranks_.divides_tokens() && !whole_tokens_; }
@@ -93,6 +102,7 @@ class LayerFactory {
   const double stddev_;
   const TensorRanks ranks_;
   const bool both_ends_;
+  const std::optional<LoraOptions> lora_;
   bool whole_tokens_ = false;
 };
 

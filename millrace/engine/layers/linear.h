@@ -3,6 +3,10 @@
 
 #include <ATen/ATen.h>
 
+#include <utility>
+
+#include "millrace/engine/layers/forward_context.h"
+#include "millrace/engine/layers/low_rank.h"
 #include "millrace/engine/ops/exchange/divided_linear.h"
 #include "millrace/engine/ops/linear.h"
 #include "millrace/engine/parameters/parameter_buffer.h"
@@ -21,13 +25,14 @@ class Linear {
  public:
   Linear() = default;
   Linear(WeightHandle weight, WeightHandle bias, LinearDivision division = LinearDivision::kNone,
-         TensorRanks ranks = {})
-      : weight_(weight), bias_(bias), division_(division), ranks_(ranks) {}
+         TensorRanks ranks = {}, LowRankAdapters adapters = {})
+      : weight_(weight), bias_(bias), division_(division), ranks_(ranks), adapters_(std::move(adapters)) {}
 
-  at::Tensor Forward(const ops::LayerInput& x) const {
-    if (division_ == LinearDivision::kNone) return ops::Linear(x, *weight_, *bias_);
-    if (division_ == LinearDivision::kColumns) return ops::ColumnLinear(x, *weight_, *bias_, ranks_);
-    const at::Tensor sum = ops::RowLinear(x, *weight_, ranks_);
+  at::Tensor Forward(const ops::LayerInput& x, const ForwardContext& context) const {
+    const ops::LowRankUpdate update = adapters_.For(context);
+    if (division_ == LinearDivision::kNone) return ops::Linear(x, {*weight_, *bias_, update});
+    if (division_ == LinearDivision::kColumns) return ops::ColumnLinear(x, {*weight_, *bias_, update}, ranks_);
+    const at::Tensor sum = ops::RowLinear(x, {*weight_, {}, update}, ranks_);
     return bias_->defined() ? ops::AddBias(sum, *bias_) : sum;  // once, not by every rank
   }
   const Weight& weight() const { return *weight_; }
@@ -37,6 +42,7 @@ class Linear {
   WeightHandle weight_, bias_;
   LinearDivision division_ = LinearDivision::kNone;
   TensorRanks ranks_;
+  LowRankAdapters adapters_;
 };
 
 }  // namespace millrace::engine

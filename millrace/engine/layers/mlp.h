@@ -25,8 +25,9 @@ struct Mlp {
   Linear up, down;
   ops::Activation activation = ops::Activation::kGeluTanh;
   at::Tensor Forward(const ops::LayerInput& x, const ForwardContext& context) const {
-    return down.Forward(ActivatedInput(up.Forward(x), context,
-                                       [kind = activation](const at::Tensor& up) { return ops::Activate(up, kind); }));
+    return down.Forward(ActivatedInput(up.Forward(x, context), context,
+                                       [kind = activation](const at::Tensor& up) { return ops::Activate(up, kind); }),
+                        context);
   }
 };
 
@@ -34,7 +35,7 @@ struct Mlp {
 struct GatedMlp {
   Linear gate_up, down;
   at::Tensor Forward(const ops::LayerInput& x, const ForwardContext& context) const {
-    return down.Forward(ActivatedInput(gate_up.Forward(x), context, ops::Swiglu));
+    return down.Forward(ActivatedInput(gate_up.Forward(x, context), context, ops::Swiglu), context);
   }
 };
 

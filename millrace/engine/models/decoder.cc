@@ -12,10 +12,10 @@ at::Tensor Decoder::Loss(const Stream& x, const ModelBatch& batch, const Forward
                                   batch.predictions != nullptr ? &batch.predictions->tokens : nullptr);
 }
 
-at::Tensor Decoder::Scores(const Stream& x, const ForwardContext&, const at::Tensor& rows) const {
+at::Tensor Decoder::Scores(const Stream& x, const ForwardContext& context, const at::Tensor& rows) const {
   at::Tensor hidden = norm_.Forward(x.residual, x.delta).out;
   if (rows.defined()) hidden = hidden.index_select(0, rows);
-  return head_.Forward(hidden);
+  return head_.Forward(hidden, context);
 }
 
 }  // namespace millrace::engine

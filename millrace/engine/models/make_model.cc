@@ -5,6 +5,7 @@
 #include "millrace/engine/config/model_family.h"
 #include "millrace/engine/errors.h"
 #include "millrace/engine/layers/layer_factory.h"
+#include "millrace/engine/models/lora.h"
 #include "millrace/engine/parameters/scalar_types.h"
 
 namespace millrace::engine {
@@ -36,14 +37,16 @@ Result<std::unique_ptr<Model>> MakeModel(std::shared_ptr<const ModelConfig> conf
                                          at::Device device, std::uint64_t seed, ModelShare share) {
   MR_TRY(config->Validate("model"));
   MR_TRY(CheckDivision(*config, share.ranks.size()));
+  if (share.lora) MR_TRY(CheckLora(*share.lora, "lora"));
   if (dtype != at::kFloat && dtype != at::kBFloat16) {
     return Fail(Code::kUnsupported, "a model computes in F32 or BF16, not {}", ScalarTypeName(dtype));
   }
   return CatchTorch("creating the model", [&]() -> std::unique_ptr<Model> {
-    auto buffer = std::make_unique<ParameterBuffer>(share.sharding, std::move(share.freeze));
+    auto buffer = std::make_unique<ParameterBuffer>(
+        share.sharding, share.lora ? TrainedWithLora(*config) : TrainedNames{.freeze = std::move(share.freeze)});
     if (share.stages.empty()) share.stages = {{.first = 0, .last = config->sizes().num_layers}};
     const bool both_ends = share.stages.front().embeds && share.stages.back().predicts;
-    LayerFactory make(*buffer, config->initializer_range(), share.ranks, both_ends);
+    LayerFactory make(*buffer, config->initializer_range(), share.ranks, both_ends, std::move(share.lora));
     std::unique_ptr<Model> model = Build(config);
     model->MakeLayers(std::move(share.stages), make);
     model->buffer_ = std::move(buffer);

@@ -2,8 +2,8 @@
 
 #include <torch/csrc/autograd/autograd.h>
 
-#include "millrace/engine/ops/deferred/deferred_work.h"
-#include "millrace/engine/ops/node.h"
+#include "millrace/engine/ops/backward/deferred_work.h"
+#include "millrace/engine/ops/backward/node.h"
 
 namespace millrace::engine {
 namespace {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "millrace/engine/adapters/lora_options.h"
 #include "millrace/engine/config/model_config.h"
 #include "millrace/engine/layers/forward_context.h"
 #include "millrace/engine/layers/kv_cache.h"
@@ -53,6 +54,7 @@ struct ModelShare {
   std::vector<ModelStage> stages = {};   ///< this rank's, in order; empty: the whole model
   Sharding sharding = {};                ///< what it keeps of their parameters
   std::vector<std::string> freeze = {};  ///< globs over names: these parameters are not trained
+  std::optional<LoraOptions> lora = {};  ///< adapters are trained, and not the model
 };
 
 /// The hidden states [N, hidden] between two parts of a model: residual + delta. The next norm adds them up. With

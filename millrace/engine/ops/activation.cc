@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "millrace/engine/ops/backward/node.h"
 #include "millrace/engine/ops/dispatch.h"
-#include "millrace/engine/ops/node.h"
 #include "millrace/engine/ops/reference.h"
 
 namespace millrace::engine::ops {

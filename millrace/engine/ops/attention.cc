@@ -8,8 +8,8 @@
 
 #include "millrace/engine/ops/attention.h"
 
+#include "millrace/engine/ops/backward/node.h"
 #include "millrace/engine/ops/dispatch.h"
-#include "millrace/engine/ops/node.h"
 #include "millrace/engine/ops/product.h"
 #include "millrace/engine/ops/reference.h"
 

@@ -4,8 +4,8 @@
 #include <functional>
 
 #include "millrace/engine/errors.h"
+#include "millrace/engine/ops/backward/node.h"
 #include "millrace/engine/ops/dispatch.h"
-#include "millrace/engine/ops/node.h"
 #include "millrace/engine/ops/product.h"
 #include "millrace/engine/ops/reference.h"
 

@@ -1,8 +1,8 @@
 #include "millrace/engine/ops/dropout.h"
 
 #include "millrace/base/hash/random.h"
+#include "millrace/engine/ops/backward/node.h"
 #include "millrace/engine/ops/dispatch.h"
-#include "millrace/engine/ops/node.h"
 #include "millrace/engine/ops/reference.h"
 
 namespace millrace::engine::ops {
@@ -17,7 +17,7 @@ at::Tensor DropRows(const at::Tensor& x, const DropoutSite& site) {
     for (std::int64_t row = part.begin; row < part.end; ++row) {
       const std::int64_t token = site.first_token + row;
       const std::uint64_t sample = site.rows.first_sample + static_cast<std::uint64_t>(token / length);
-      kernel.Run(Data<T>(x) + row * columns, Data<T>(out) + row * columns, 0, columns,
+      kernel.Run(Data<T>(x) + row * columns, Data<T>(out) + row * columns, site.first_column, columns,
                  static_cast<std::uint32_t>(token % length), static_cast<std::uint32_t>(sample),
                  static_cast<std::uint32_t>(sample >> 32));
     }

@@ -20,8 +20,9 @@ struct DropoutSite {
   double probability = 0;
   std::uint64_t site = 0;  ///< tells the places of a model apart
   DropoutRows rows;
-  std::int64_t first_token = 0;  ///< the first row of x, counted in the micro-batch: ranks may divide the tokens
-  std::int64_t first_head = 0;   ///< of attention: ranks may divide the heads
+  std::int64_t first_token = 0;   ///< the first row of x, counted in the micro-batch: ranks may divide the tokens
+  std::int64_t first_column = 0;  ///< the first column of x: ranks may divide them
+  std::int64_t first_head = 0;    ///< of attention: ranks may divide the heads
   bool active() const { return probability > 0; }
   /// Returns Philox's key for this site and step.
   std::uint64_t key() const;

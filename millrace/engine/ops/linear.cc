@@ -1,42 +1,60 @@
 #include "millrace/engine/ops/linear.h"
 
-#include "millrace/engine/ops/deferred/deferred_work.h"
+#include "millrace/engine/ops/backward/deferred_work.h"
+#include "millrace/engine/ops/backward/node.h"
 #include "millrace/engine/ops/dispatch.h"
-#include "millrace/engine/ops/node.h"
 #include "millrace/engine/ops/product.h"
 #include "millrace/engine/ops/reference.h"
 
 namespace millrace::engine::ops {
 
-at::Tensor LinearForward(const at::Tensor& x, const Weight& weight, const Weight& bias) {
-  return Product(x.detach(), weight.value.detach().t(), bias.defined() ? bias.value.detach() : at::Tensor());
+std::vector<at::Tensor> LinearWeights::InputsWith(const at::Tensor& x) const {
+  std::vector<at::Tensor> inputs{x, matrix.value, bias.value};
+  if (update.defined()) inputs.push_back(update.down.value);
+  for (const LowRankUpdate::Module& module : update.modules) inputs.push_back(module.up.value);
+  return inputs;
 }
 
-at::Tensor LinearInputGradient(const at::Tensor& dout, const Weight& weight) {
-  return Product(dout, weight.value.detach());
+at::Tensor LinearPass::Forward(const at::Tensor& x) {
+  at::Tensor out = Product(x.detach(), weights_.matrix.value.detach().t(),
+                           weights_.bias.defined() ? weights_.bias.value.detach() : at::Tensor());
+  if (weights_.update.defined()) update_.AddOutput(x.detach(), out);
+  return out;
 }
 
-void AddLinearGradients(const at::Tensor& x, const Weight& weight, const Weight& bias, const at::Tensor& dout) {
-  if (weight.gradient.defined()) AddProduct(weight.gradient, dout.t(), x);
-  if (bias.gradient.defined()) {
-    at::Tensor into = bias.gradient;
+at::Tensor LinearPass::InputGradient(const at::Tensor& dout) {
+  at::Tensor dx = Product(dout, weights_.matrix.value.detach());
+  if (weights_.update.defined()) update_.AddInputGradient(dout, dx);
+  return dx;
+}
+
+void LinearPass::AddGradients(const at::Tensor& x, const at::Tensor& dout) {
+  if (weights_.matrix.gradient.defined()) AddProduct(weights_.matrix.gradient, dout.t(), x);
+  if (weights_.bias.gradient.defined()) {
+    at::Tensor into = weights_.bias.gradient;
     into.add_(dout.sum(0, /*keepdim=*/false, at::kFloat));
   }
+  if (weights_.update.defined()) update_.AddGradients(x, dout);
 }
 
 namespace {
 
-at::Tensor FusedLinear(const LayerInput& input, const Weight& weight, const Weight& bias) {
+at::Tensor FusedLinear(const LayerInput& input, const LinearWeights& weights) {
   const at::Tensor& x = input.value;
-  at::Tensor out = LinearForward(x, weight, bias);
-  if (Recording({x, weight.value, bias.value})) {
-    const bool needs_x = weight.gradient.defined();
+  auto pass = std::make_shared<LinearPass>(weights);
+  at::Tensor out = pass->Forward(x);
+  const TensorList inputs = weights.InputsWith(x);
+  if (Recording(inputs)) {
+    const bool needs_x = weights.needs_input();
     const at::Tensor kept = needs_x && !input.again ? x.detach() : at::Tensor();
-    Connect("Linear", {x, weight.value, bias.value}, {out},
-            [kept, again = needs_x ? input.again : nullptr, weight, bias](TensorList&& gradients) {
+    Connect("Linear", inputs, {out},
+            [kept, again = needs_x ? input.again : nullptr, pass, wanted = x.requires_grad(),
+             count = inputs.size()](TensorList&& gradients) {
               const at::Tensor& dout = gradients[0];
-              RunOrDefer([=] { AddLinearGradients(again ? again() : kept, weight, bias, dout); });
-              return TensorList{LinearInputGradient(dout, weight), at::Tensor(), at::Tensor()};
+              RunOrDefer([=] { pass->AddGradients(again ? again() : kept, dout); });
+              TensorList result(count);
+              if (wanted) result[0] = pass->InputGradient(dout);
+              return result;
             });
   }
   return out;
@@ -54,10 +72,9 @@ at::Tensor FusedAddBias(const at::Tensor& x, const Weight& bias) {
 
 }  // namespace
 
-at::Tensor Linear(const LayerInput& x, const Weight& weight, const Weight& bias) {
+at::Tensor Linear(const LayerInput& x, const LinearWeights& weights) {
   static const auto kernels = OnCpu("Linear", reference::Linear, FusedLinear, FusedLinear);
-  const bool fused = !weight.autograd_adds() && !bias.autograd_adds();
-  return fused ? kernels.For(x.value)(x, weight, bias) : reference::Linear(x, weight, bias);
+  return weights.takes_gradients() ? kernels.For(x.value)(x, weights) : reference::Linear(x, weights);
 }
 
 at::Tensor AddBias(const at::Tensor& x, const Weight& bias) {

@@ -4,8 +4,10 @@
 #include <ATen/ATen.h>
 
 #include <functional>
+#include <memory>
 #include <utility>
 
+#include "millrace/engine/ops/low_rank.h"
 #include "millrace/engine/parameters/weight.h"
 
 namespace millrace::engine::ops {
@@ -19,17 +21,40 @@ struct LayerInput {
   std::function<at::Tensor()> again;
 };
 
-/// Returns the product of x [N, in] and the transpose of a weight [out, in], plus a bias [out] if that is defined:
-/// [N, out].
-at::Tensor Linear(const LayerInput& x, const Weight& weight, const Weight& bias = {});
+/// What x is multiplied with.
+struct LinearWeights {
+  Weight matrix;              ///< [out, in]
+  Weight bias = {};           ///< [out]; may be undefined
+  LowRankUpdate update = {};  ///< added to the matrix
+  /// Returns whether a fused op leaves none of the gradients to autograd.
+  bool takes_gradients() const { return !matrix.autograd_adds() && !bias.autograd_adds(); }
+  /// Returns whether a backward pass needs x again.
+  bool needs_input() const { return matrix.gradient.defined() || update.down.gradient.defined(); }
+  /// Returns all tensors that may require grad, with x as the first.
+  std::vector<at::Tensor> InputsWith(const at::Tensor& x) const;
+};
 
-/// The passes of Linear() without autograd, for ops that exchange between them.
-/// x·weight^T + bias: [N, out].
-at::Tensor LinearForward(const at::Tensor& x, const Weight& weight, const Weight& bias);
-/// The gradient of x, from that of the output [N, out]: [N, in], in memory of its own.
-at::Tensor LinearInputGradient(const at::Tensor& dout, const Weight& weight);
-/// Adds to the gradients of the weight and of the bias, where they are defined. A frozen weight needs no x.
-void AddLinearGradients(const at::Tensor& x, const Weight& weight, const Weight& bias, const at::Tensor& dout);
+/// Returns the product of x [N, in] and the transpose of the matrix, plus the update's outputs, plus the bias: [N,
+/// out].
+at::Tensor Linear(const LayerInput& x, const LinearWeights& weights);
+
+/// The passes of Linear() without autograd, for ops that exchange between them. An object is for one forward and one
+/// backward pass.
+class LinearPass {
+ public:
+  explicit LinearPass(LinearWeights weights) : weights_(std::move(weights)), update_(weights_.update) {}
+  const LinearWeights& weights() const { return weights_; }
+  /// Returns the output [N, out].
+  at::Tensor Forward(const at::Tensor& x);
+  /// Returns the gradient of x, from that of the output [N, out]: [N, in], in memory of its own.
+  at::Tensor InputGradient(const at::Tensor& dout);
+  /// Adds to the gradients of the weights that have one. x may be undefined unless weights().needs_input().
+  void AddGradients(const at::Tensor& x, const at::Tensor& dout);
+
+ private:
+  const LinearWeights weights_;
+  LowRankPass update_;
+};
 
 /// Returns x [N, columns] plus a bias [columns].
 at::Tensor AddBias(const at::Tensor& x, const Weight& bias);

@@ -1,7 +1,7 @@
 #include "millrace/engine/ops/norm.h"
 
+#include "millrace/engine/ops/backward/node.h"
 #include "millrace/engine/ops/dispatch.h"
-#include "millrace/engine/ops/node.h"
 #include "millrace/engine/ops/product.h"
 #include "millrace/engine/ops/reference.h"
 

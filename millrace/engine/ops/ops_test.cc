@@ -254,7 +254,7 @@ TEST_P(OpsTest, LinearAddsToItsGradient) {
     const Weight fused_bias = with_bias ? Case::Buffered(b) : Weight{};
     const Weight plain_bias = with_bias ? Weight{.value = Case::Copy(b)} : Weight{};
     fused.gradient.fill_(1);
-    const at::Tensor got = Linear(x, fused, fused_bias), want = reference::Linear(x2, plain, plain_bias);
+    const at::Tensor got = Linear(x, {fused, fused_bias}), want = reference::Linear(x2, {plain, plain_bias});
     ExpectClose(got, want, c.tolerance(), "out");
     Weigh(got, 5).backward();
     Weigh(want, 5).backward();

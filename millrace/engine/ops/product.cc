@@ -73,12 +73,16 @@ void ProductInto(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b) 
   }
 }
 
-void AddProduct(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b) {
-  const cpu::ProductSize size = SizeOf(c, a, b);
+void AddProduct(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, float scale) {
+  cpu::ProductSize size = SizeOf(c, a, b);
   // oneDNN refuses a sum of no products: the weights' gradient of a head that no token reaches.
   if (size.rows == 0 || size.columns == 0 || size.inner == 0) return;
+  TORCH_CHECK(c.scalar_type() == at::kFloat && c.stride(1) == 1 && c.stride(0) >= c.size(1), "c has dense rows");
+  size.out_stride = c.stride(0);
   const at::Tensor left = Multiplied(a), right = Multiplied(b);
-  DispatchType(left, [&]<class T>(T) { cpu::Multiply(1, Read<T>(left), Read<T>(right), 1, Data<float>(c), size); });
+  DispatchType(left, [&]<class T>(T) {
+    cpu::Multiply(scale, Read<T>(left), Read<T>(right), 1, c.data_ptr<float>(), size);
+  });
 }
 
 at::Tensor AddOrReturn(const Weight& weight, const at::Tensor& gradient, float scale) {

@@ -23,8 +23,9 @@ at::Tensor Product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& b
 /// c = a · b, for a dense c [m, n] of their type.
 void ProductInto(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b);
 
-/// c += a · b, for a dense c [m, n] in float32. Products of bfloat16 are added without rounding to bfloat16.
-void AddProduct(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b);
+/// c += scale · a · b, for a c [m, n] in float32 with dense rows, such as some columns of a matrix. Products of
+/// bfloat16 are added without rounding to bfloat16.
+void AddProduct(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, float scale = 1);
 
 /// Adds gradient · scale to the weight's gradient, or returns it to autograd. Does nothing if the gradient is undefined
 /// or the weight is frozen.

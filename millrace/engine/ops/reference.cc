@@ -2,9 +2,9 @@
 
 #include <cmath>
 
+#include "millrace/engine/ops/backward/node.h"
 #include "millrace/engine/ops/cpu/philox.h"
 #include "millrace/engine/ops/dispatch.h"
-#include "millrace/engine/ops/node.h"
 
 namespace millrace::engine::ops::reference {
 namespace {
@@ -30,11 +30,11 @@ at::Tensor Hidden(std::int64_t count, std::int64_t total, const AttentionMask& m
 }
 
 /// Returns 0 or 1/(1-p) for `columns` elements of one row, from the same random numbers as the fused ops.
-void FillKept(float* into, const cpu::DropoutRow& kernel, std::int64_t columns, std::uint32_t c1, std::uint32_t c2,
-              std::uint32_t c3) {
-  for (std::int64_t j = 0; j < columns; ++j) {
+void FillKept(float* into, const cpu::DropoutRow& kernel, std::int64_t first, std::int64_t columns, std::uint32_t c1,
+              std::uint32_t c2, std::uint32_t c3) {
+  for (std::int64_t j = first; j < first + columns; ++j) {
     const cpu::PhiloxWords random = cpu::Philox(kernel.key, static_cast<std::uint32_t>(j / 4), c1, c2, c3);
-    into[j] = random.words[j % 4] < kernel.threshold ? 0 : kernel.scale;
+    into[j - first] = random.words[j % 4] < kernel.threshold ? 0 : kernel.scale;
   }
 }
 
@@ -46,7 +46,7 @@ at::Tensor KeptProbabilities(const DropoutSite& site, const HeadLayout& layout, 
   const std::uint64_t sample = site.rows.first_sample + static_cast<std::uint64_t>(row);
   for (std::int64_t head = 0; head < layout.heads; ++head) {
     for (std::int64_t query = 0; query < length; ++query) {
-      FillKept(kept.data_ptr<float>() + (head * length + query) * length, KernelOf(site), length,
+      FillKept(kept.data_ptr<float>() + (head * length + query) * length, KernelOf(site), 0, length,
                static_cast<std::uint32_t>(position + query), static_cast<std::uint32_t>(sample),
                static_cast<std::uint32_t>(site.first_head + head));
     }
@@ -67,9 +67,24 @@ at::Tensor AttendEven(const at::Tensor& qkv, const HeadLayout& layout, std::int6
 
 at::Tensor Embedding(const Weight& table, const at::Tensor& ids) { return at::embedding(Tapped(table), ids); }
 
-at::Tensor Linear(const LayerInput& x, const Weight& weight, const Weight& bias) {
-  if (bias.defined()) return at::addmm(Tapped(bias), x.value, Tapped(weight).t());
-  return at::mm(x.value, Tapped(weight).t());
+at::Tensor Linear(const LayerInput& input, const LinearWeights& weights) {
+  const at::Tensor& x = input.value;
+  const at::Tensor matrix = Tapped(weights.matrix).t();
+  const at::Tensor out = weights.bias.defined() ? at::addmm(Tapped(weights.bias), x, matrix) : at::mm(x, matrix);
+  const LowRankUpdate& update = weights.update;
+  if (!update.defined()) return out;
+  const at::Tensor down = Tapped(update.down);
+  const std::int64_t rank = down.size(0) / static_cast<std::int64_t>(update.modules.size());
+  at::Tensor sum = out;
+  for (std::size_t i = 0; i < update.modules.size(); ++i) {
+    const LowRankUpdate::Module& module = update.modules[i];
+    const at::Tensor rows = down.narrow(0, static_cast<std::int64_t>(i) * rank, rank);
+    const at::Tensor seen = module.dropout.active() ? reference::Dropout(x, module.dropout) : x;
+    const at::Tensor added = at::mm(at::mm(seen, rows.t()), Tapped(module.up).t()) * update.scale;
+    const std::int64_t behind = out.size(1) - module.first_output - added.size(1);
+    sum = sum + at::constant_pad_nd(added, {module.first_output, behind});
+  }
+  return sum;
 }
 
 at::Tensor AddBias(const at::Tensor& x, const Weight& bias) { return x + Tapped(bias); }
@@ -166,7 +181,7 @@ at::Tensor Dropout(const at::Tensor& x, const DropoutSite& site) {
   for (std::int64_t row = 0; row < x.size(0); ++row) {
     const std::int64_t token = site.first_token + row;
     const std::uint64_t sample = site.rows.first_sample + static_cast<std::uint64_t>(token / site.rows.row_length);
-    FillKept(kept.data_ptr<float>() + row * x.size(1), KernelOf(site), x.size(1),
+    FillKept(kept.data_ptr<float>() + row * x.size(1), KernelOf(site), site.first_column, x.size(1),
              static_cast<std::uint32_t>(token % site.rows.row_length), static_cast<std::uint32_t>(sample),
              static_cast<std::uint32_t>(sample >> 32));
   }
@@ -175,7 +190,7 @@ at::Tensor Dropout(const at::Tensor& x, const DropoutSite& site) {
 
 at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
                               const LossOptions& options, std::int64_t* correct) {
-  const at::Tensor logits = Linear(x, head, bias).to(at::kFloat);
+  const at::Tensor logits = Linear(x, {head, bias}).to(at::kFloat);
   if (correct != nullptr) {
     const at::Tensor own = logits.gather(1, labels.clamp_min(0).unsqueeze(1)).squeeze(1);
     const at::Tensor most = std::get<0>(logits.max(1));

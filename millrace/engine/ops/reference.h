@@ -14,7 +14,7 @@
 namespace millrace::engine::ops::reference {
 
 at::Tensor Embedding(const Weight& table, const at::Tensor& ids);
-at::Tensor Linear(const LayerInput& x, const Weight& weight, const Weight& bias = {});
+at::Tensor Linear(const LayerInput& x, const LinearWeights& weights);
 at::Tensor AddBias(const at::Tensor& x, const Weight& bias);
 Normed AddRmsNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, double eps);
 Normed AddLayerNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, const Weight& bias, double eps);

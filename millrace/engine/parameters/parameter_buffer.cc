@@ -47,6 +47,18 @@ void FillNormal(std::uint64_t key, double stddev, std::int64_t first, std::span<
   });
 }
 
+/// Uniform around 0, likewise.
+void FillUniform(std::uint64_t key, double stddev, std::int64_t first, std::span<float> into) {
+  const double bound = stddev * std::numbers::sqrt3;
+  const auto count = static_cast<std::int64_t>(into.size());
+  at::parallel_for(0, count, 4096, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const double unit = UnitInterval(Mix64(key + static_cast<std::uint64_t>(first + i)));
+      into[i] = static_cast<float>(bound * (2 * unit - 1));
+    }
+  });
+}
+
 /// Calls `each(first, count)` with the runs of consecutive elements of the whole tensor that make up a slice.
 template <class Each>
 void ForEachRun(const ParameterSpec& spec, Each&& each) {
@@ -61,6 +73,13 @@ void ForEachRun(const ParameterSpec& spec, Each&& each) {
 }
 
 }  // namespace
+
+bool TrainedNames::Trains(std::string_view name) const {
+  const auto any = [&](const std::vector<std::string>& globs) {
+    return std::ranges::any_of(globs, [&](const std::string& glob) { return GlobMatches(glob, name); });
+  };
+  return any(except) || !any(freeze);
+}
 
 const Weight& WeightHandle::operator*() const {
   static const Weight kNone;
@@ -95,8 +114,7 @@ std::size_t ParameterBuffer::GroupFor(const ParameterSpec& spec, bool trainable)
 std::size_t ParameterBuffer::Declare(ParameterSpec spec) {
   TORCH_CHECK(!allocated_, "parameters are declared before they are allocated");
   if (groups_.empty()) BeginGroup();
-  const bool trainable =
-      std::ranges::none_of(freeze_, [&](const std::string& glob) { return GlobMatches(glob, spec.name); });
+  const bool trainable = trained_.Trains(spec.name);
   if (spec.joins_previous && parameters_.back().trainable != trainable) {
     throw ErrorException(Error(Code::kInvalidArgument, fmt::format("{} and {} are one matrix in memory; freeze both or "
                                                                    "neither",
@@ -186,14 +204,16 @@ void ParameterBuffer::InitializeGroup(std::size_t group, std::uint64_t seed) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (parameters_[i].group != group) continue;
     const ParameterSpec& spec = specs_[i];
-    if (spec.init != ParameterSpec::Init::kNormal) {
-      parameters_[i].tensor.fill_(spec.init == ParameterSpec::Init::kOnes ? 1 : 0);
+    const ParameterSpec::Init init = spec.init;
+    if (init == ParameterSpec::Init::kOnes || init == ParameterSpec::Init::kZeros) {
+      parameters_[i].tensor.fill_(init == ParameterSpec::Init::kOnes ? 1 : 0);
       continue;
     }
+    const auto fill = init == ParameterSpec::Init::kNormal ? FillNormal : FillUniform;
     at::Tensor host = at::empty(parameters_[i].tensor.sizes(), at::kFloat);
     float* into = host.data_ptr<float>();
     ForEachRun(spec, [&](std::int64_t first, std::int64_t count) {
-      FillNormal(HashName(seed, spec.name), spec.stddev, first, {into, static_cast<std::size_t>(count)});
+      fill(HashName(seed, spec.name), spec.stddev, first, {into, static_cast<std::size_t>(count)});
       into += count;
     });
     parameters_[i].tensor.copy_(host);

@@ -22,18 +22,25 @@ namespace millrace::engine {
 
 /// What a rank holds of a parameter, and its initial values.
 struct ParameterSpec {
-  enum class Init { kNormal, kOnes, kZeros };
+  enum class Init { kNormal, kUniform, kOnes, kZeros };
   std::string name;                 ///< Hugging Face's: "model.layers.0.self_attn.q_proj.weight"
   std::vector<std::int64_t> shape;  ///< of the whole tensor
   TensorSlice slice = {};           ///< the part that this rank holds
   int repeats = 1;  ///< consecutive tensor ranks that hold the same slice, if it is not the whole tensor
   Init init = Init::kNormal;
-  double stddev = 0.02;           ///< of kNormal
+  double stddev = 0.02;           ///< of kNormal and kUniform
   bool joins_previous = false;    ///< lies directly after the parameter before it, so that one GEMM can use both
   bool transposed = false;        ///< Hugging Face's files hold the transpose of this matrix (GPT-2's Conv1D)
   bool partial_gradient = false;  ///< ranks that hold the same slice each see some of the tokens or heads
   /// The first and the last stage of a pipeline both hold it: a tied embedding. Each sees a part of its gradient.
   bool shared_by_stages = false;
+};
+
+/// Which parameters are trained: globs over names. The others are frozen.
+struct TrainedNames {
+  std::vector<std::string> freeze = {};
+  std::vector<std::string> except = {};  ///< trained, although `freeze` matches
+  bool Trains(std::string_view name) const;
 };
 
 /// A parameter of a ParameterBuffer. The tensors are views into its group, and have memory when the group has.
@@ -120,8 +127,8 @@ class WeightHandle {
 
 /// Holds the parameters of a model, in the order of their declaration, and their gradients after EnableGradients().
 /// Both are divided into groups alike. A group's values are one contiguous tensor, and so are its gradients. Parameters
-/// start on 64-byte boundaries unless joined; gaps are zero. Gradients are always float32. Parameters whose names match
-/// a glob of `freeze` are frozen: they have no gradients, and nothing updates them.
+/// start on 64-byte boundaries unless joined; gaps are zero. Gradients are always float32. Frozen
+/// parameters have no gradients, and nothing updates them.
 ///
 /// A Sharding says what this rank keeps. It owns one of `parts()` equal parts of each group, the part()-th. Without
 /// sharding it owns everything, and all groups are one tensor. With divides_values(), a group's values have memory only
@@ -132,8 +139,8 @@ class WeightHandle {
 /// Cannot be copied or moved: ops keep pointers to it. One thread at a time.
 class ParameterBuffer {
  public:
-  explicit ParameterBuffer(Sharding sharding = {}, std::vector<std::string> freeze = {})
-      : sharding_(sharding), freeze_(std::move(freeze)) {}
+  explicit ParameterBuffer(Sharding sharding = {}, TrainedNames trained = {})
+      : sharding_(sharding), trained_(std::move(trained)) {}
   ParameterBuffer(const ParameterBuffer&) = delete;
   ParameterBuffer& operator=(const ParameterBuffer&) = delete;
 
@@ -224,7 +231,7 @@ class ParameterBuffer {
   void InitializeGroup(std::size_t group, std::uint64_t seed);
 
   const Sharding sharding_;
-  const std::vector<std::string> freeze_;  ///< globs over names
+  const TrainedNames trained_;
   std::vector<ParameterSpec> specs_;
   std::int64_t size_ = 0, trained_size_ = 0;
   std::size_t part_ = 0;                ///< the first group of the part that is being declared

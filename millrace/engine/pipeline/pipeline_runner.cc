@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "millrace/engine/errors.h"
-#include "millrace/engine/ops/deferred/deferred_work.h"
+#include "millrace/engine/ops/backward/deferred_work.h"
 #include "millrace/engine/pipeline/stage_messages.h"
 
 namespace millrace::engine {

@@ -52,10 +52,13 @@ class Bert final : public Model {
       transform_norm_ = make.MakeLayerNorm("cls.predictions.transform.LayerNorm", hidden, config_.layer_norm_eps);
       decoder_ = make.MakeTiedHead(table_, "cls.predictions.bias");
     }
+    const auto row_head = [&](const char* name, std::int64_t classes) {
+      return LinearSpec{.in_features = hidden, .outputs = {{name, classes}}, .bias = true, .predicts = true};
+    };
     if (config_.heads == BertHeads::kPreTraining) {
-      row_head_ = make.MakeLinear({hidden, {{"cls.seq_relationship", 2}}, true});
+      row_head_ = make.MakeLinear(row_head("cls.seq_relationship", 2));
     } else if (config_.heads == BertHeads::kClassification) {
-      row_head_ = make.MakeLinear({hidden, {{"classifier", config_.num_labels}}, true});
+      row_head_ = make.MakeLinear(row_head("classifier", config_.num_labels));
     }
   }
 
@@ -115,13 +118,13 @@ class Bert final : public Model {
     const at::Tensor hidden = ranks().divides_tokens() ? ops::JoinRows(x.residual, ranks()) : x.residual;
     at::Tensor loss;
     if (config_.predicts_tokens() && batch.labels.defined()) {
-      loss = TokenLoss(hidden, batch);
+      loss = TokenLoss(hidden, batch, context);
     }
     if (config_.predicts_rows() && batch.row_labels.defined()) {
       const ops::DropoutSite drop = config_.heads == BertHeads::kClassification
                                         ? context.DropoutAt(kBertPooled, config_.classifier_dropout)
                                         : ops::DropoutSite{};
-      const at::Tensor pooled = Drop(Pool(hidden, batch.inputs.size(0)), drop);
+      const at::Tensor pooled = Drop(Pool(hidden, batch.inputs.size(0), context), drop);
       const at::Tensor row_loss =
           ops::LinearCrossEntropy(pooled, row_head_.weight(), row_head_.bias(), batch.row_labels, batch.loss,
                                   batch.predictions != nullptr ? &batch.predictions->rows : nullptr) *
@@ -133,27 +136,32 @@ class Bert final : public Model {
   }
 
   at::Tensor Scores(const Stream& x, const ForwardContext& context, const at::Tensor&) const override {
-    if (!config_.predicts_tokens()) return row_head_.Forward(Pool(x.residual, context.sequences.count()));
-    return decoder_.Forward(Transform(x.residual));
+    if (!config_.predicts_tokens()) {
+      return row_head_.Forward(Pool(x.residual, context.sequences.count(), context), context);
+    }
+    return decoder_.Forward(Transform(x.residual, context), context);
   }
 
-  at::Tensor Transform(const at::Tensor& x) const {
-    return transform_norm_.Forward(ops::Activate(transform_.Forward(x), config_.activation)).out;
+  /// Adapters drop nothing here: x has only some of the tokens.
+  at::Tensor Transform(const at::Tensor& x, ForwardContext context) const {
+    context.dropout = std::nullopt;
+    return transform_norm_.Forward(ops::Activate(transform_.Forward(x, context), config_.activation)).out;
   }
   /// Only masked tokens reach the head: about one in seven.
-  at::Tensor TokenLoss(const at::Tensor& hidden, const ModelBatch& batch) const {
+  at::Tensor TokenLoss(const at::Tensor& hidden, const ModelBatch& batch, const ForwardContext& context) const {
     const at::Tensor labels = batch.labels.reshape({-1});
     const at::Tensor masked = at::nonzero(labels != ops::kIgnoreLabel).view({-1});
     if (masked.numel() == 0) return hidden.narrow(0, 0, 0).sum(at::kFloat);  // 0, and so is its gradient
-    const at::Tensor transformed = ops::CopyToRanks(Transform(hidden.index_select(0, masked)), ranks());
+    const at::Tensor transformed = ops::CopyToRanks(Transform(hidden.index_select(0, masked), context), ranks());
     return ops::DividedCrossEntropy(transformed, decoder_.weight(), decoder_.bias(), labels.index_select(0, masked),
                                     config_.vocab_size, ranks(), batch.loss,
                                     batch.predictions != nullptr ? &batch.predictions->tokens : nullptr);
   }
   /// Returns [rows, hidden]: what the first token of each row says of the row.
-  at::Tensor Pool(const at::Tensor& hidden, std::int64_t rows) const {
+  at::Tensor Pool(const at::Tensor& hidden, std::int64_t rows, ForwardContext context) const {
     const at::Tensor first = hidden.view({rows, -1, config_.hidden_size}).select(1, 0).contiguous();
-    return at::tanh(pooler_.Forward(first));
+    if (context.dropout) context.dropout->row_length = 1;
+    return at::tanh(pooler_.Forward(first, context));
   }
   /// Dropout of one element a row: to Philox each row is a sample of one token.
   static at::Tensor Drop(const at::Tensor& pooled, ops::DropoutSite site) {

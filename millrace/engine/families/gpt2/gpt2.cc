@@ -44,7 +44,8 @@ class Gpt2 final : public Decoder {
     head_ = config_.tie_word_embeddings ? make.MakeTiedHead(table_, "")
                                         : make.MakeLinear({.in_features = config_.hidden_size,
                                                            .outputs = {{"lm_head", config_.vocab_size}},
-                                                           .division = LinearDivision::kColumns});
+                                                           .division = LinearDivision::kColumns,
+                                                           .predicts = true});
   }
 
   void MakeBlock(std::int64_t layer, LayerFactory& make) override {

@@ -40,7 +40,8 @@ class Gptj final : public Decoder {
                                         : make.MakeLinear({.in_features = config_.hidden_size,
                                                            .outputs = {{"lm_head", config_.vocab_size}},
                                                            .bias = true,
-                                                           .division = LinearDivision::kColumns});
+                                                           .division = LinearDivision::kColumns,
+                                                           .predicts = true});
   }
 
   void MakeBlock(std::int64_t layer, LayerFactory& make) override {

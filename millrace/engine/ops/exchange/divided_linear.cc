@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "millrace/engine/errors.h"
-#include "millrace/engine/ops/deferred/deferred_work.h"
+#include "millrace/engine/ops/backward/deferred_work.h"
+#include "millrace/engine/ops/backward/node.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/exchange/exchange.h"
-#include "millrace/engine/ops/node.h"
 
 namespace millrace::engine::ops {
 namespace {
@@ -67,42 +67,56 @@ class WholeInput {
 
 }  // namespace
 
-at::Tensor ColumnLinear(const LayerInput& input, const Weight& weight, const Weight& bias, const TensorRanks& ranks) {
+at::Tensor ColumnLinear(const LayerInput& input, const LinearWeights& weights, const TensorRanks& ranks) {
   const at::Tensor& x = input.value;
-  if (ranks.size() == 1) return Linear(input, weight, bias);
-  if (!HasFused(x) || !weight.gradient.defined() || bias.autograd_adds()) {
-    return Linear(EnterDividedLayer(x, ranks), weight, bias);
-  }
+  if (ranks.size() == 1) return Linear(input, weights);
+  if (!HasFused(x) || !weights.takes_gradients()) return Linear(EnterDividedLayer(x, ranks), weights);
   const at::Tensor whole = ranks.sequence_parallel ? StartGathering(x.detach(), ranks).Wait() : x.detach();
-  at::Tensor out = LinearForward(whole, weight, bias);
-  if (Recording({x, weight.value})) {
-    Connect(
-        "ColumnLinear", {x, weight.value, bias.value}, {out},
-        [kept = input.again ? at::Tensor() : whole, again = input.again, weight, bias, ranks](TensorList&& gradients) {
-          const at::Tensor& dout = gradients[0];
-          auto made = std::make_shared<WholeInput>(kept, again, ranks);
-          // The product for the gradient of x hides this exchange.
-          if (!IsDeferring()) made->Start();
-          InExchange dx = StartSumming(LinearInputGradient(dout, weight), ranks);
-          RunOrDefer([=] { AddLinearGradients(made->Get(), weight, bias, dout); });
-          return TensorList{dx.Wait(), at::Tensor(), at::Tensor()};
-        });
+  auto pass = std::make_shared<LinearPass>(weights);
+  at::Tensor out = pass->Forward(whole);
+  const TensorList inputs = weights.InputsWith(x);
+  if (Recording(inputs)) {
+    const bool needs_x = weights.needs_input();
+    const at::Tensor kept = needs_x && !input.again ? whole : at::Tensor();
+    Connect("ColumnLinear", inputs, {out},
+            [kept, again = needs_x ? input.again : nullptr, needs_x, pass, ranks, wanted = x.requires_grad(),
+             count = inputs.size()](TensorList&& gradients) {
+              const at::Tensor& dout = gradients[0];
+              std::shared_ptr<WholeInput> made;
+              if (needs_x) made = std::make_shared<WholeInput>(kept, again, ranks);
+              // The product for the gradient of x hides this exchange.
+              if (needs_x && !IsDeferring()) made->Start();
+              InExchange dx;
+              if (wanted) dx = StartSumming(pass->InputGradient(dout), ranks);
+              RunOrDefer([=] { pass->AddGradients(made ? made->Get() : at::Tensor(), dout); });
+              TensorList result(count);
+              result[0] = dx.Wait();
+              return result;
+            });
   }
   return out;
 }
 
-at::Tensor RowLinear(const LayerInput& input, const Weight& weight, const TensorRanks& ranks) {
+at::Tensor RowLinear(const LayerInput& input, const LinearWeights& weights, const TensorRanks& ranks) {
   const at::Tensor& x = input.value;
-  if (ranks.size() == 1) return Linear(input, weight);
-  if (!HasFused(x) || !weight.gradient.defined()) return LeaveDividedLayer(Linear(input, weight), ranks);
-  at::Tensor out = StartSumming(LinearForward(x, weight, {}), ranks).Wait();
-  if (Recording({x, weight.value})) {
-    const at::Tensor kept = input.again ? at::Tensor() : x.detach();
-    Connect("RowLinear", {x, weight.value}, {out}, [=, again = input.again](TensorList&& gradients) {
-      const at::Tensor dout = ranks.sequence_parallel ? StartGathering(gradients[0], ranks).Wait() : gradients[0];
-      RunOrDefer([=] { AddLinearGradients(kept.defined() ? kept : again(), weight, {}, dout); });
-      return TensorList{LinearInputGradient(dout, weight), at::Tensor()};
-    });
+  if (ranks.size() == 1) return Linear(input, weights);
+  if (!HasFused(x) || !weights.takes_gradients()) return LeaveDividedLayer(Linear(input, weights), ranks);
+  auto pass = std::make_shared<LinearPass>(weights);
+  at::Tensor out = StartSumming(pass->Forward(x), ranks).Wait();
+  const TensorList inputs = weights.InputsWith(x);
+  if (Recording(inputs)) {
+    const bool needs_x = weights.needs_input();
+    const at::Tensor kept = needs_x && !input.again ? x.detach() : at::Tensor();
+    Connect("RowLinear", inputs, {out},
+            [kept, again = needs_x ? input.again : nullptr, pass, ranks, wanted = x.requires_grad(),
+             count = inputs.size()](TensorList&& gradients) {
+              const at::Tensor dout =
+                  ranks.sequence_parallel ? StartGathering(gradients[0], ranks).Wait() : gradients[0];
+              RunOrDefer([=] { pass->AddGradients(again ? again() : kept, dout); });
+              TensorList result(count);
+              if (wanted) result[0] = pass->InputGradient(dout);
+              return result;
+            });
   }
   return out;
 }

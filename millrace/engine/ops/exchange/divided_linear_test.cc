@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "millrace/engine/ops/deferred/deferred_work.h"
+#include "millrace/engine/ops/backward/deferred_work.h"
 #include "millrace/engine/ops/exchange/exchange.h"
 #include "millrace/engine/parallel/testing/run_ranks.h"
 
@@ -103,7 +103,7 @@ std::vector<std::string> BackwardEvents(bool sequence, bool again, bool defers) 
     RecordingCollective recorded(std::move(group));
     const ColumnCase layer = MakeColumnCase(recorded.rank(), sequence);
     const TensorRanks ranks{&recorded, sequence};
-    const at::Tensor out = ColumnLinear(again ? layer.Again() : LayerInput(layer.x), layer.weight, layer.bias, ranks);
+    const at::Tensor out = ColumnLinear(again ? layer.Again() : LayerInput(layer.x), {layer.weight, layer.bias}, ranks);
     recorded.events.clear();
     recorded.look = [&] { return layer.weight.gradient.any().item<bool>() ? ", weight done" : ""; };
     DeferredWork later;
@@ -168,10 +168,11 @@ TEST_P(DividedLinear, HasTheBitsOfTheProductAfterTheExchange) {
       return LayerResults{out.detach(), layer.x.grad(), layer.weight.gradient, layer.bias.gradient};
     };
     ExpectSameBits(column([&](const ColumnCase& layer) {
-                     return ColumnLinear(again ? layer.Again() : LayerInput(layer.x), layer.weight, layer.bias, ranks);
+                     return ColumnLinear(again ? layer.Again() : LayerInput(layer.x), {layer.weight, layer.bias},
+                                         ranks);
                    }),
                    column([&](const ColumnCase& layer) {
-                     return Linear(EnterDividedLayer(layer.x, ranks), layer.weight, layer.bias);
+                     return Linear(EnterDividedLayer(layer.x, ranks), {layer.weight, layer.bias});
                    }));
     const auto row = [&](const auto& forward) {
       const Weight weight = TrainedWeight(RandomOf({kOut, kIn}, 5).chunk(kRanks, 1)[group->rank()].contiguous());
@@ -183,9 +184,9 @@ TEST_P(DividedLinear, HasTheBitsOfTheProductAfterTheExchange) {
     };
     ExpectSameBits(
         row([&](const at::Tensor& x, const Weight& weight) {
-          return RowLinear(again ? LayerInput{x, [x = x.detach()] { return x; }} : LayerInput(x), weight, ranks);
+          return RowLinear(again ? LayerInput{x, [x = x.detach()] { return x; }} : LayerInput(x), {weight}, ranks);
         }),
-        row([&](const at::Tensor& x, const Weight& weight) { return LeaveDividedLayer(Linear(x, weight), ranks); }));
+        row([&](const at::Tensor& x, const Weight& weight) { return LeaveDividedLayer(Linear(x, {weight}), ranks); }));
   });
 }
 
@@ -202,7 +203,7 @@ TEST(ColumnLinear, FailsIfARankIsLostInTheBackwardPass) {
     if (rank == 1) plan.lost_at = 0;
     const std::unique_ptr<Collective> faulty = MakeFaulty(std::move(group), plan);
     const ColumnCase layer = MakeColumnCase(rank, false);
-    const at::Tensor out = ColumnLinear(layer.x, layer.weight, layer.bias, {faulty.get(), false});
+    const at::Tensor out = ColumnLinear(layer.x, {layer.weight, layer.bias}, {faulty.get(), false});
     EXPECT_ANY_THROW(out.backward(layer.dout));
     EXPECT_TRUE(layer.weight.gradient.any().item<bool>());
   });

@@ -1,7 +1,7 @@
 #include "millrace/engine/ops/exchange/exchange.h"
 
 #include "millrace/engine/errors.h"
-#include "millrace/engine/ops/node.h"
+#include "millrace/engine/ops/backward/node.h"
 
 namespace millrace::engine::ops {
 namespace {

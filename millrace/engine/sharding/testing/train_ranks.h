@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -58,6 +59,7 @@ struct TrainingTask {
   OptimizerOptions optimizer = {};
   int steps = 3;
   std::vector<std::string> freeze = {};
+  std::optional<LoraOptions> lora = {};  ///< it drops elements only if one rank has all rows
 };
 
 /// One rank of a mesh with its model. Members are public: tests look at them.
@@ -68,7 +70,10 @@ struct RankTrainer {
   /// `wrap` may wrap the groups of the shard and the replica axis.
   RankTrainer(Collective& world, const TrainingTask& task, const TrainingLayout& layout,
               const std::function<Group(Group)>& wrap = {})
-      : world(world), layout(layout), mesh(Mesh::Make(layout.mesh, world.size()).value()) {
+      : world(world),
+        layout(layout),
+        drops(task.lora && task.lora->dropout > 0),
+        mesh(Mesh::Make(layout.mesh, world.size()).value()) {
     const auto split = [&](std::string name, std::initializer_list<MeshAxis> axes) {
       return Open(std::move(name), mesh.Group(world.rank(), axes));
     };
@@ -94,7 +99,8 @@ struct RankTrainer {
                                               {.pipeline = pipeline->size(), .virtual_stages = layout.virtual_stages},
                                               kLength, pipeline->rank()),
                        .sharding = {.ranks = shard->size(), .rank = shard->rank(), .zero = layout.zero},
-                       .freeze = task.freeze})
+                       .freeze = task.freeze,
+                       .lora = task.lora})
                 .value();
     model->buffer().EnableGradients();
     optimizer = MakeOptimizer(model->buffer(), task.optimizer, ranks).value();
@@ -116,8 +122,15 @@ struct RankTrainer {
     const std::int64_t rows = ids.size(0) / layout.micro_batches;
     const auto batch_of = [&](int i) -> Result<std::shared_ptr<const ModelBatch>> {
       const at::Tensor mine = ids.narrow(0, i * rows, rows);
-      return std::make_shared<const ModelBatch>(ModelBatch{.inputs = mine.narrow(1, 0, kLength).contiguous(),
-                                                           .labels = mine.narrow(1, 1, kLength).contiguous()});
+      ModelBatch batch{.inputs = mine.narrow(1, 0, kLength).contiguous(),
+                       .labels = mine.narrow(1, 1, kLength).contiguous()};
+      if (drops && mesh.data_ranks() == 1) {
+        batch.dropout = {.seed = 7,
+                         .step = static_cast<std::uint64_t>(number),
+                         .first_sample = static_cast<std::uint64_t>(i * rows),
+                         .row_length = kLength};
+      }
+      return std::make_shared<const ModelBatch>(std::move(batch));
     };
     const auto sums = runner->Train(batch_of);
     if (!sums) throw ErrorException(sums.error());
@@ -157,6 +170,7 @@ struct RankTrainer {
 
   Collective& world;
   const TrainingLayout layout;
+  const bool drops;
   const Mesh mesh;
   Group pipeline, shard, replica, tensor, stage, whole;
   StateRanks ranks;

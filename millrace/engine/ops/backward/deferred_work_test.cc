@@ -1,4 +1,4 @@
-#include "millrace/engine/ops/deferred/deferred_work.h"
+#include "millrace/engine/ops/backward/deferred_work.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "millrace/engine/ops/node.h"
+#include "millrace/engine/ops/backward/node.h"
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/function.h>

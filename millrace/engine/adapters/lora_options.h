@@ -1,0 +1,38 @@
+// The options of LoRA (Hu et al. 2021). Words and defaults are those of PEFT's LoraConfig, unless said otherwise.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "millrace/base/result.h"
+
+namespace millrace::engine {
+
+/// Which linear layers get an adapter, and of what kind. An adapter of a layer [out, in] is the matrices A [rank, in]
+/// and B [out, rank]; the layer adds scale() · B·A·drop(x) to its output. A begins at random, B at zero.
+struct LoraOptions {
+  int rank = 8;
+  double alpha = 8;
+  double dropout = 0;   ///< probability of dropping an element of x
+  bool rslora = false;  ///< scale by the root of the rank (Kalajdzievski 2023)
+  /// Names of modules ("model.layers.0.self_attn.q_proj") or their ends ("q_proj"). "all-linear": all but the layers
+  /// that make logits or scores. PEFT has other defaults for each model.
+  std::vector<std::string> targets = {"all-linear"};
+
+  /// Returns alpha/rank or, with rslora, alpha/sqrt(rank).
+  double scale() const;
+  bool operator==(const LoraOptions&) const = default;
+};
+
+/// The parameters of a module's adapter have the module's name and one of these, as in PEFT's files.
+inline constexpr std::string_view kLoraDown = ".lora_A.weight", kLoraUp = ".lora_B.weight";
+
+/// Returns whether `target` names the module: it is the module's name, or an end of it after a dot.
+bool TargetMatches(std::string_view target, std::string_view module);
+
+/// Errors: kInvalidArgument on values out of range, with `key`.
+Status CheckLora(const LoraOptions& options, std::string_view key);
+
+}  // namespace millrace::engine

@@ -1,0 +1,28 @@
+// LoRA on a whole model.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "millrace/base/result.h"
+#include "millrace/engine/config/model_config.h"
+#include "millrace/engine/parameters/parameter_buffer.h"
+#include "millrace/engine/parameters/state_ranks.h"
+
+namespace millrace::engine {
+
+/// Returns which parameters a run with LoRA trains: the adapters and, of a classifier, the layer that makes the scores.
+/// That one is new in most runs, and PEFT trains it likewise (modules_to_save of TaskType.SEQ_CLS).
+TrainedNames TrainedWithLora(const ModelConfig& config);
+
+/// Returns a fingerprint of the frozen weights: a hash of some elements of each of them. It is the same in every layout
+/// and differs between models whose weights differ throughout, such as fine-tuned ones. All ranks of ranks.model call
+/// it. Errors: kUnavailable if a rank is lost.
+Result<std::uint64_t> FrozenFingerprint(const ParameterBuffer& parameters, const StateRanks& ranks);
+
+/// Checks that each target names a layer of the model, on some rank. All ranks of ranks.model call it.
+/// Errors: kInvalidArgument, with `key` and the target; kUnavailable if a rank is lost.
+Status CheckTargets(std::string_view key, const ParameterBuffer& parameters, const std::vector<std::string>& targets,
+                    const StateRanks& ranks);
+
+}  // namespace millrace::engine

@@ -1,0 +1,126 @@
+// LoRA on whole models: what is trained, and the same training in every layout.
+#include "millrace/engine/models/lora.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "millrace/engine/sharding/testing/train_ranks.h"
+
+namespace millrace::engine {
+namespace {
+
+constexpr LoraOptions Lora(double dropout = 0) { return {.rank = 4, .alpha = 8, .dropout = dropout}; }
+
+std::unique_ptr<Model> MakeLora(const std::string& model, LoraOptions lora) {
+  return MakeModel(TinyConfig(model), at::kFloat, at::kCPU, 5, {.lora = std::move(lora)}).value();
+}
+std::set<std::string> Adapted(Model& model) {
+  std::set<std::string> modules;
+  for (const NamedParameter& parameter : model.Parameters()) {
+    EXPECT_EQ(parameter.trainable, parameter.name.find(".lora_") != std::string::npos) << parameter.name;
+    if (parameter.name.ends_with(kLoraDown)) {
+      modules.insert(parameter.name.substr(0, parameter.name.size() - kLoraDown.size()));
+    }
+  }
+  return modules;
+}
+
+TEST(Lora, AllLinearLeavesOutWhatPredicts) {
+  const auto model = MakeLora("llama", Lora());
+  std::set<std::string> all;
+  for (const char* layer : {"0", "1"}) {
+    for (const char* part : {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+                             "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}) {
+      all.insert(fmt::format("model.layers.{}.{}", layer, part));
+    }
+  }
+  EXPECT_EQ(Adapted(*model), all);
+}
+
+TEST(Lora, TargetsAreModulesOfAnyFamily) {
+  LoraOptions lora = Lora();
+  lora.targets = {"v_proj", "model.layers.1.mlp.down_proj"};
+  const auto llama = MakeLora("llama", lora);
+  EXPECT_EQ(Adapted(*llama),
+            (std::set<std::string>{"model.layers.0.self_attn.v_proj", "model.layers.1.self_attn.v_proj",
+                                   "model.layers.1.mlp.down_proj"}));
+  lora.targets = {"c_attn"};
+  const auto gpt2 = MakeLora("gpt2", lora);
+  EXPECT_EQ(Adapted(*gpt2), (std::set<std::string>{"transformer.h.0.attn.c_attn", "transformer.h.1.attn.c_attn"}));
+}
+
+TEST(Lora, ANewAdapterChangesNothing) {
+  const auto plain = MakeModel(TinyConfig("llama"), at::kFloat, at::kCPU, 5).value();
+  const auto adapted = MakeLora("llama", Lora());
+  const at::Tensor ids = at::arange(16).view({2, 8});
+  EXPECT_TRUE(plain->Logits(ids).equal(adapted->Logits(ids)));
+}
+
+TEST(Lora, BeginsUniformlyWithinTheRootOfTheInputs) {
+  const auto model = MakeLora("llama", {.rank = 64, .alpha = 8});
+  for (const NamedParameter& parameter : model->Parameters()) {
+    if (parameter.name.ends_with(kLoraUp)) EXPECT_FALSE(parameter.tensor.any().item<bool>());
+    if (!parameter.name.ends_with(kLoraDown)) continue;
+    const double bound = 1 / std::sqrt(static_cast<double>(parameter.tensor.size(1)));
+    EXPECT_LE(parameter.tensor.abs().max().item<double>(), bound);
+    EXPECT_GE(parameter.tensor.abs().max().item<double>(), 0.97 * bound);
+    EXPECT_NEAR(parameter.tensor.std().item<double>(), bound / std::sqrt(3), 0.05 * bound);
+  }
+}
+
+TEST(Lora, LayersThatPredictAreRefused) {
+  LoraOptions lora = Lora();
+  lora.targets = {"lm_head"};
+  const auto model = MakeModel(TinyConfig("llama"), at::kFloat, at::kCPU, 5, {.lora = lora});
+  ASSERT_FALSE(model);
+  EXPECT_EQ(model.error().code(), Code::kUnsupported);
+}
+
+TEST(Lora, ATargetThatMatchesNothingIsNamed) {
+  const auto model = MakeLora("llama", Lora());
+  EXPECT_TRUE(CheckTargets("lora.targets", model->buffer(), {"all-linear", "q_proj"}, {}));
+  const Status status = CheckTargets("lora.targets", model->buffer(), {"q_proj", "c_attn"}, {});
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().message(), "lora.targets: no linear layer of the model is called \"c_attn\"");
+}
+
+struct LayoutCase {
+  std::string model;
+  TrainingLayout layout;
+  double dropout;
+};
+
+class LoraLayouts : public testing::TestWithParam<LayoutCase> {};
+
+TEST_P(LoraLayouts, TrainsTheSameAdapters) {
+  const auto& [model, layout, dropout] = GetParam();
+  const TrainingTask task{.model = model, .steps = 4, .lora = Lora(dropout)};
+  const Trained one = Train(task, {}), all = Train(task, layout);
+  for (std::size_t i = 0; i < one.losses.size(); ++i) EXPECT_NEAR(all.losses[i], one.losses[i], 2e-6 * one.losses[i]);
+  for (std::size_t i = 0; i < one.norms.size(); ++i) EXPECT_NEAR(all.norms[i], one.norms[i], 2e-5 * one.norms[i]);
+  ASSERT_EQ(all.weights.size(), one.weights.size());
+  EXPECT_GT(std::abs(one.losses[3] - one.losses[0]), 1e-3) << "it learns";
+  for (const auto& [name, weight] : one.weights) {
+    const at::Tensor& other = all.weights.at(name);
+    EXPECT_LE((other - weight).norm().item<double>(), 2e-4 * weight.norm().item<double>() + 1e-12) << name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, LoraLayouts,
+    testing::Values(LayoutCase{"llama", {.mesh = {.tensor = 2}}, 0.2}, LayoutCase{"llama", {.mesh = {.tensor = 4}}, 0},
+                    LayoutCase{"llama", {.mesh = {.tensor = 2}, .micro_batches = 3, .sequence = true}, 0.2},
+                    LayoutCase{"gpt2", {.mesh = {.tensor = 2}, .sequence = true}, 0},
+                    LayoutCase{"tied",
+                               {.mesh = {.pipeline = 2}, .micro_batches = 4, .schedule = PipelineSchedule::kZeroBubble},
+                               0.2},
+                    LayoutCase{"gpt2", {.mesh = {.pipeline = 2, .tensor = 2}, .micro_batches = 2}, 0},
+                    LayoutCase{"llama", {.zero = 1, .mesh = {.shard = 3}}, 0},
+                    LayoutCase{"llama", {.zero = 2, .mesh = {.shard = 2}, .micro_batches = 2}, 0},
+                    LayoutCase{"tied", {.zero = 3, .mesh = {.shard = 2, .tensor = 2}, .sequence = true}, 0},
+                    LayoutCase{"llama", {.zero = 3, .mesh = {.replica = 2, .shard = 2}, .micro_batches = 2}, 0}),
+    [](const auto& info) { return fmt::format("{}_{}", info.index, info.param.model); });
+
+}  // namespace
+}  // namespace millrace::engine

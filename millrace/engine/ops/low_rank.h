@@ -1,0 +1,58 @@
+// Low-rank updates of the weights of linear layers (LoRA: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language
+// Models").
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "millrace/engine/ops/dropout.h"
+#include "millrace/engine/parameters/weight.h"
+
+namespace millrace::engine::ops {
+
+/// What a layer's frozen weight [out, in] lacks. Module i, a range of the outputs, adds scale · drop(x)·down_i^T·up_i^T
+/// to its own. `down_i` is rows i·rank … of `down`. A default update adds nothing.
+struct LowRankUpdate {
+  struct Module {
+    std::int64_t first_output = 0;  ///< among those of the layer
+    Weight up = {};                 ///< B [outputs, rank]
+    DropoutSite dropout = {};       ///< of x
+  };
+  Weight down = {};                  ///< A [modules · rank, in]
+  std::vector<Module> modules = {};  ///< in the order of their outputs
+  double scale = 1;
+  bool defined() const { return !modules.empty(); }
+};
+
+/// The passes of one update without autograd. A pass keeps what a later one needs: [N, modules · rank] numbers. So an
+/// object is for one forward and one backward pass. x is [N, in], dout [N, out].
+class LowRankPass {
+ public:
+  explicit LowRankPass(LowRankUpdate update) : update_(std::move(update)) {}
+
+  /// Adds the update's outputs to `out` [N, out].
+  void AddOutput(const at::Tensor& x, const at::Tensor& out);
+  /// Adds the update's part to the gradient of x. REQUIRES: AddOutput() was called.
+  void AddInputGradient(const at::Tensor& dout, const at::Tensor& dx);
+  /// Adds to the gradients of `down` and `up`, where they are defined. REQUIRES: AddOutput() was called.
+  void AddGradients(const at::Tensor& x, const at::Tensor& dout);
+
+ private:
+  std::int64_t rank() const { return update_.down.value.size(0) / static_cast<std::int64_t>(update_.modules.size()); }
+  /// All modules drop nothing, so they share their products with x.
+  bool shares_input() const { return !update_.modules.front().dropout.active(); }
+  /// Returns the rows of `down` that are module i's.
+  at::Tensor DownOf(const at::Tensor& down, std::size_t i) const {
+    return down.narrow(0, static_cast<std::int64_t>(i) * rank(), rank());
+  }
+  at::Tensor OutputsOf(const at::Tensor& out, std::size_t i) const;
+  const at::Tensor& InnerGradient(const at::Tensor& dout);
+
+  const LowRankUpdate update_;
+  at::Tensor inner_;           ///< drop(x) · down^T
+  at::Tensor inner_gradient_;  ///< its gradient; undefined until it is needed
+};
+
+}  // namespace millrace::engine::ops
