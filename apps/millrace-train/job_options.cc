@@ -73,6 +73,10 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
   options.epochs = from.epochs;
   options.steps_this_run = from.steps_this_run;
   options.freeze = from.freeze;
+  if (spec.lora) {
+    options.lora = spec.lora->options;
+    options.adapter_url = spec.lora->adapter;
+  }
   options.optimizer = OptimizerOf(from.optimizer);
   options.schedule = ScheduleOf(from.schedule, from.optimizer.lr);
   options.warmup_proportion = from.schedule.warmup_proportion;

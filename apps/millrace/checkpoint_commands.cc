@@ -1,4 +1,4 @@
-// millrace ckpt: lists, shows, verifies, compares, pins, removes, imports and exports checkpoints.
+// millrace ckpt: lists, shows, verifies, compares, pins, removes, imports, exports and merges checkpoints.
 #include <algorithm>
 #include <chrono>
 #include <limits>
@@ -9,6 +9,7 @@
 #include "millrace/base/text.h"
 #include "millrace/base/threads/memory_budget.h"
 #include "millrace/checkpoint/convert/export.h"
+#include "millrace/checkpoint/convert/huggingface/adapter_merge.h"
 #include "millrace/checkpoint/convert/huggingface/hf_tokenizer.h"
 #include "millrace/checkpoint/convert/import.h"
 #include "millrace/checkpoint/convert/open_source.h"
@@ -299,6 +300,56 @@ Status Export(const Context& context, const Arguments& arguments) {
   return {};
 }
 
+Status Merge(const Context& context, const Arguments& arguments) {
+  auto connection = MR_TRY(context.Connect());
+  const auto adapter =
+      MR_TRY(checkpoint::ModelSource::Open(*connection, arguments.url, arguments.step, context.log(), CallOf(context)));
+  const auto config = MR_TRY(adapter.AdapterConfig(CallOf(context)));
+  if (!config) return Fail(Code::kNotFound, "{} is no adapter: it has no adapter_config.json", adapter.name());
+  std::string from = arguments.other;
+  if (const Json* base = JsonFind(*config, "base_model_name_or_path"); from.empty() && base != nullptr) {
+    if (base->is_string()) from = base->get<std::string>();
+  }
+  if (from.empty()) {
+    return Fail(Code::kInvalidArgument, "{} does not say which model it adapts; name it with --base", adapter.name());
+  }
+  const auto base =
+      MR_TRY(checkpoint::ModelSource::Open(*connection, from, std::nullopt, context.log(), CallOf(context)));
+  const auto merge =
+      MR_TRY(checkpoint::AdapterMerge::Open(adapter.reader(), *config, base.reader().manifest(), CallOf(context)));
+  if (context.globals.dry_run) {
+    Print("would merge {} into {} as {}: {} weights change\n", adapter.name(), base.name(), arguments.destination,
+          merge.tensors());
+    return {};
+  }
+  checkpoint::ExportOptions options{.change = [&](const std::string& tensor, std::uint64_t first,
+                                                  MutableByteSpan elements) { merge.Apply(tensor, first, elements); }};
+  if (arguments.file_bytes > 0) options.file_bytes = arguments.file_bytes;
+  options.files = base.step() ? TokenizerFiles(context, *connection, base.reader().manifest())
+                              : MR_TRY(checkpoint::TokenizerFilesAt(*connection, from, context.log(), CallOf(context)));
+  const object::Location to = MR_TRY(object::Locate(*connection, arguments.destination));
+  MemoryBudget budget(context.DataBudget());
+  std::optional<Bar> bar(std::in_place, context, checkpoint::ExportBytes(base.reader().manifest(), options));
+  const auto exported =
+      MR_TRY(checkpoint::Export(base.reader(), to, budget, options, CallOf(context), bar->progress()));
+  bar.reset();
+  if (context.globals.json) {
+    PrintJsonLine({{"event", "merged"},
+                   {"adapter", adapter.name()},
+                   {"base", base.name()},
+                   {"destination", arguments.destination},
+                   {"changed", merge.tensors()},
+                   {"tensors", exported.tensors},
+                   {"files", exported.files},
+                   {"bytes", exported.bytes}});
+  } else {
+    Print("{} + {} -> {}: {} of {} tensors changed, {} in {} file{}\n", base.name(), adapter.name(),
+          arguments.destination, merge.tensors(), exported.tensors, FormatBytes(exported.bytes), exported.files,
+          exported.files == 1 ? "" : "s");
+  }
+  return {};
+}
+
 Status Import(const Context& context, const Arguments& arguments) {
   auto connection = MR_TRY(context.Connect());
   const auto format =
@@ -470,14 +521,25 @@ void AddConversions(CLI::App& ckpt, Context& context, const std::shared_ptr<Argu
                  "else hf")
       ->check(written);
   to->add_option("--group", arguments->group, "torch and dcp: only what lies below this path, such as model");
-  to->add_option_function<std::string>(
-      "--file-size",
-      [arguments](const std::string& text) {
-        auto bytes = ParseBytes(text);
-        if (!bytes || *bytes == 0) throw CLI::ValidationError("--file-size", "\"" + text + "\" is no size; try 5GB");
-        arguments->file_bytes = *bytes;
-      },
-      "Begin another file of weights after so many bytes (default: 5GB)");
+  const auto add_file_size = [&](CLI::App* command) {
+    command->add_option_function<std::string>(
+        "--file-size",
+        [arguments](const std::string& text) {
+          auto bytes = ParseBytes(text);
+          if (!bytes || *bytes == 0) throw CLI::ValidationError("--file-size", "\"" + text + "\" is no size; try 5GB");
+          arguments->file_bytes = *bytes;
+        },
+        "Begin another file of weights after so many bytes (default: 5GB)");
+  };
+  add_file_size(to);
+  CLI::App* merge = AddAction(ckpt, context, arguments, "merge",
+                              "Add an adapter (LoRA) to its model, and write the result as a Hugging Face folder",
+                              "  millrace ckpt merge s3://runs/tuned ./tuned-model\n"
+                              "  millrace ckpt merge ./peft-adapter s3://models/tuned --base s3://models/llama-2-7b\n",
+                              &Merge, {&Arguments::url, &Arguments::destination});
+  add_step(merge, "Which checkpoint of the adapter (default: the newest)");
+  merge->add_option("--base", arguments->other, "The model (default: what the adapter says that it adapts)");
+  add_file_size(merge);
   CLI::App* from = AddAction(ckpt, context, arguments, "import",
                              "Make a checkpoint of what others saved: Hugging Face, PEFT, torch.save, DCP, Megatron, "
                              "DeepSpeed",

@@ -192,6 +192,28 @@ class SpecReader {
     inner.Finish();
   }
 
+  template <class T, class Fields>
+  void OptionalSection(std::string_view key, std::optional<T>& value, Fields fields) {
+    if (node_[key]) value.emplace();
+    Section(key, [&](SpecReader& inner) {
+      if (value) fields(inner, *value);
+    });
+  }
+
+  void TextOrTexts(std::string_view key, std::vector<std::string>& values) {
+    const Node node = node_[key];
+    if (!node) return Texts(key, values);
+    values.clear();
+    if (!node.IsScalar()) {
+      Texts(key, values);
+      if (status_ && values.empty()) Refuse(node.Invalid("should be a name, or a list of names"));
+      return;
+    }
+    known_.push_back(key);
+    if (status_) Take(node.String(), values.emplace_back());
+    if (status_ && values.back().empty()) Refuse(node.Invalid("should be a name, or a list of names"));
+  }
+
   template <class Fields>
   void SectionOr(std::string_view key, std::string_view word, bool& is_word, Fields fields) {
     const Node node = node_[key];
@@ -365,6 +387,11 @@ class SpecPrinter {
     SpecPrinter inner(out_, indent_ + "  ");
     fields(inner);
   }
+  template <class T, class Fields>
+  void OptionalSection(std::string_view key, std::optional<T>& value, Fields fields) {
+    if (value) Section(key, [&](SpecPrinter& inner) { fields(inner, *value); });
+  }
+  void TextOrTexts(std::string_view key, std::vector<std::string>& values) { Texts(key, values); }
   template <class Fields>
   void SectionOr(std::string_view key, std::string_view, bool&, Fields fields) {
     Section(key, fields);
@@ -477,6 +504,22 @@ Status CheckTrain(const Node& node, const Spec& spec) {
   return {};
 }
 
+Status CheckLoraSpec(const Node& root, const Spec& spec) {
+  if (!spec.lora) return {};
+  const Node node = root["lora"];
+  if (spec.model.from.empty()) {
+    return Fail(node.Invalid("adapts a trained model; name its folder or checkpoint in model.from"));
+  }
+  if (!spec.train.freeze.empty()) {
+    return Fail(root["train"]["freeze"].Invalid("leave it out: with lora, all weights of the model are frozen"));
+  }
+  if (spec.lora->base != spec.train.precision) {
+    return Fail(
+        node["base"].Invalid(fmt::format("{} should be train.precision ({})", spec.lora->base, spec.train.precision)));
+  }
+  return {};
+}
+
 /// Completes micro_batch, and checks that the ranks, the batch and the sequence divide as the layout says.
 Status CompleteParallel(const Node& node, Spec& spec) {
   TrainSpec& train = spec.train;
@@ -563,6 +606,7 @@ Result<Spec> Spec::Parse(std::string_view yaml, std::string file_name, const std
   MR_TRY(CompleteParallel(root["train"], spec));
   MR_TRY(CheckRun(root["run"], spec, purpose));
   MR_TRY(CheckEval(root["eval"], spec));
+  MR_TRY(CheckLoraSpec(root, spec));
   return spec;
 }
 

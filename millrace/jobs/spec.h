@@ -12,6 +12,7 @@
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
 #include "millrace/data/options/dataset_options.h"
+#include "millrace/engine/adapters/lora_options.h"
 #include "millrace/engine/layout/parallel_options.h"
 
 namespace millrace::jobs {
@@ -104,6 +105,13 @@ struct TrainSpec {
   int threads = 0;  ///< per rank; 0: the machine's cores divided by the ranks on it
   bool operator==(const TrainSpec&) const = default;
 };
+/// Adapters that are trained in place of the model (LoRA). Keys are described in lora_options.h.
+struct LoraSpec {
+  engine::LoraOptions options;
+  std::string base;     ///< precision of the frozen weights; as train.precision
+  std::string adapter;  ///< the adapter to start from, which says all options but dropout; empty: a new one
+  bool operator==(const LoraSpec&) const = default;
+};
 /// Losses of records that are not trained on.
 struct EvalSpec {
   std::uint64_t every_steps = 0;                              ///< 0: never
@@ -154,6 +162,7 @@ struct Spec {
   ModelSpec model;
   DataSpec data;
   TrainSpec train;
+  std::optional<LoraSpec> lora;
   EvalSpec eval;
   CheckpointSpec checkpoint;
   RunSpec run;

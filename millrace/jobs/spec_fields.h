@@ -24,7 +24,6 @@ struct Choice {
 };
 
 inline constexpr std::string_view kNotYet = "is not supported by this version; leave it out";
-inline constexpr std::string_view kComing = "is a key of a later version; leave it out";
 
 /// The form of a key's text.
 enum class TextKind {
@@ -68,6 +67,8 @@ inline constexpr std::string_view kChosenKeys[] = {"data",
 //   - OptionalFlag(key, optional&)
 //   - TimeLimit(key, optional<Duration>&, the word for nothing)
 //   - Section(key, f)
+//   - OptionalSection(key, optional&, f): f gets the value, too
+//   - TextOrTexts(key, vector<string>&): a text, or at least one in a list
 //   - SectionOr(key, word, flag&, f): a section, or the word, which sets the flag
 //   - Extent(key, integer&, most): a number of ranks, or "auto" for 0
 //   - StagesOrSchedule(key, integer&, PipelineSchedule&, most): a number of stages, or a schedule in SageMaker's words
@@ -342,9 +343,28 @@ void VisitTrain(Visitor& v, TrainSpec& train, data::Objective& objective) {
     s.Integer("window", train.spikes.window, 4, 1 << 20);
   });
   v.SectionOr("parallel", "auto", train.parallel.automatic, [&](auto& p) { VisitParallel(p, train.parallel); });
-  v.Refused("lora", Code::kUnsupported, kComing);
+  v.Refused("lora", Code::kInvalidArgument, "leave it out here: lora is a key beside train");
   v.Integer("seed", train.seed, 0, kAnyCount);
   v.Integer("threads", train.threads, 0, 1024);
+}
+
+template <class Visitor>
+void VisitLora(Visitor& v, LoraSpec& lora, const std::string& precision) {
+  engine::LoraOptions& options = lora.options;
+  v.Text("adapter", lora.adapter, TextKind::kUrl, false);
+  if (lora.adapter.empty()) {
+    v.Integer("r", options.rank, 1, 1 << 16);
+    v.Number("alpha", options.alpha, 1e-6, 1e6);
+    v.Flag("rslora", options.rslora);
+    v.TextOrTexts("targets", options.targets);
+  } else {
+    for (const char* key : {"r", "alpha", "rslora", "targets"}) {
+      v.Refused(key, Code::kInvalidArgument, "leave it out: the adapter's configuration says it");
+    }
+  }
+  v.Number("dropout", options.dropout, 0, 0.999);
+  if (lora.base.empty()) lora.base = precision;
+  v.Word("base", lora.base, {{"f32", "bf16"}, {"int8", "nf4"}});
 }
 
 template <class Visitor>
@@ -409,7 +429,7 @@ void VisitSpec(Visitor& v, Spec& spec) {
   v.Section("model", [&](auto& s) { VisitModel(s, spec.model); });
   v.Section("data", [&](auto& s) { VisitData(s, spec.data); });
   v.Section("train", [&](auto& s) { VisitTrain(s, spec.train, spec.data.dataset.objective); });
-  v.Refused("lora", Code::kUnsupported, kComing);
+  v.OptionalSection("lora", spec.lora, [&](auto& s, LoraSpec& lora) { VisitLora(s, lora, spec.train.precision); });
   v.Section("eval", [&](auto& s) { VisitEval(s, spec.eval); });
   v.Section("checkpoint", [&](auto& s) { VisitCheckpoint(s, spec.checkpoint); });
   v.Section("run", [&](auto& s) { VisitRun(s, spec.run); });

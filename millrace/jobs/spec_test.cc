@@ -315,8 +315,8 @@ TEST(Spec, RefusesWithASentence) {
       Refusal{"train.optimizer.lr=.nan", kInvalid, "number"},
       Refusal{"train.schedule.min_lr=1", kInvalid, "should not be above"},
       Refusal{"train.precision=f16", kUnsupported, "f32, bf16"},
-      Refusal{"train.lora={r: 16}", kUnsupported, "lora: is a key of a later version"},
-      Refusal{"lora={r: 16}", kUnsupported, "lora: is a key of a later version"},
+      Refusal{"train.lora={r: 16}", kInvalid, "lora is a key beside train"},
+      Refusal{"lora={r: 16}", kInvalid, "lora: adapts a trained model; name its folder or checkpoint in model.from"},
       Refusal{"log.metric_definitions=[a]", kUnsupported, "log"},
       Refusal{"eval.every_steps=5", kInvalid, "set data.split.held_out"},
       Refusal{"eval={sources: [{url: \"s3://corpus/x\"}], held_out: true}", kInvalid, "eval.held_out: leave it out"},
@@ -436,6 +436,17 @@ Spec RandomSpec(Random& random) {
   s.name = Pick<std::string>(random, {"a", "llama-demo", "7b.2_x", "null", "1.5"});
   if (random.Below(3) == 0) {
     s.model.from = "s3://models/llama";
+    if (random.Below(2) == 0) {
+      LoraSpec& lora = s.lora.emplace();  // base: with the precision, below
+      lora.options.dropout = RandomNumber(random, 0, 0.9);
+      if (random.Below(2) == 0) lora.adapter = "s3://adapters/" + RandomText(random);
+      if (lora.adapter.empty()) {
+        lora.options.rank = static_cast<int>(1 + random.Below(64));
+        lora.options.alpha = RandomNumber(random, 1, 64);
+        lora.options.rslora = random.Below(2) == 0;
+        if (random.Below(2) == 0) lora.options.targets = {"q_proj", "mlp.down_proj"};
+      }
+    }
   } else {
     s.model.family = Pick<std::string>(random, {"llama", "gpt2", "gptj"});
     s.model.num_heads = static_cast<int>(4 * (1 + random.Below(4)));
@@ -487,8 +498,9 @@ Spec RandomSpec(Random& random) {
   s.train.micro_batch = static_cast<int>(1 + random.Below(8));
   SetRandomLayout(random, s);
   s.train.precision = Pick<std::string>(random, {"f32", "bf16"});
+  if (s.lora) s.lora->base = s.train.precision;
   if (random.Below(2) == 0) s.train.steps_this_run = 1 + random.Below(1000);
-  for (std::uint64_t i = random.Below(3); i > 0; --i) s.train.freeze.push_back("*" + RandomText(random));
+  for (std::uint64_t i = s.lora ? 0 : random.Below(3); i > 0; --i) s.train.freeze.push_back("*" + RandomText(random));
   SetRandomOptimizer(random, s.train.optimizer);
   SetRandomSchedule(random, s.train.optimizer.lr, s.train.schedule);
   s.train.loss.label_smoothing = RandomNumber(random, 0, 0.5);

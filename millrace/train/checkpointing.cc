@@ -9,6 +9,34 @@
 #include "millrace/train/state/rank_group.h"
 
 namespace millrace::train {
+namespace {
+
+/// Checks that a checkpoint has the adapters that the run trains, of the same model.
+Status CheckAdapter(const RunState& state, const RunIdentity& run, const std::string& name) {
+  if (state.adapter_config.is_null() != run.adapter_config.is_null()) {
+    return Fail(Code::kPreconditionFailed,
+                "{} was made {} lora; keep the job's key lora as it was, or use another "
+                "checkpoint.url",
+                name, state.adapter_config.is_null() ? "without" : "with");
+  }
+  if (run.adapter_config.is_null()) return {};
+  for (const char* key : {"r", "lora_alpha", "use_rslora", "target_modules"}) {
+    const Json* stored = JsonFind(state.adapter_config, key);
+    const Json& wanted = run.adapter_config.at(key);
+    if (stored != nullptr && *stored == wanted) continue;
+    return Fail(Code::kPreconditionFailed,
+                "{} has adapters with {} {}, this run wants {}; keep the job's key lora as it was, or use another "
+                "checkpoint.url",
+                name, key, stored != nullptr ? DumpJson(*stored) : "unknown", DumpJson(wanted));
+  }
+  if (state.base_fingerprint == run.base_fingerprint) return {};
+  return Fail(Code::kPreconditionFailed,
+              "{} adapts a model with other weights than those of {}; keep model.from as it "
+              "was, or use another checkpoint.url",
+              name, DumpJson(run.adapter_config.at("base_model_name_or_path")));
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Checkpointing>> Checkpointing::Open(
     object::Connection& connection, engine::Collective& world, const Options& options, Heartbeat& heartbeat,
@@ -39,6 +67,7 @@ Result<std::optional<Checkpointing::Resumed>> Checkpointing::Resume(const std::v
                 "another checkpoint.url",
                 reader.name(), state.optimizer, identity.optimizer);
   }
+  MR_TRY(CheckAdapter(state, identity, reader.name()));
   MR_TRY(ReadState(reader, tensors));
   if (newest.in_store) saved_step_ = state.step;
   parent_ = reader.manifest().id();

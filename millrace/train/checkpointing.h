@@ -26,6 +26,8 @@ namespace millrace::train {
 struct RunIdentity {
   std::string tokenizer_fingerprint;
   std::string optimizer;
+  Json adapter_config;           ///< as RunState has it
+  std::string base_fingerprint;  ///< likewise
 };
 
 /// Whether a save to a tier would have to wait for the one before.

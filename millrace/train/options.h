@@ -13,6 +13,7 @@
 #include "millrace/checkpoint/retention/retention.h"
 #include "millrace/checkpoint/tier/local_tier_options.h"
 #include "millrace/data/options/dataset_options.h"
+#include "millrace/engine/adapters/lora_options.h"
 #include "millrace/engine/layout/parallel_options.h"
 #include "millrace/engine/ops/cross_entropy.h"
 #include "millrace/engine/optim/make_optimizer.h"
@@ -40,9 +41,13 @@ struct Options {
   std::optional<double> epochs;
   std::optional<std::uint64_t> steps_this_run;  ///< stop after so many steps; the schedule keeps its length
   engine::OptimizerOptions optimizer;
-  std::vector<std::string> freeze;  ///< globs over names of parameters that are not trained
-  engine::Schedule schedule;        ///< its total_steps is computed
-  double warmup_proportion = 0;     ///< of all steps; if it is not 0, schedule.warmup_steps is computed
+  std::vector<std::string> freeze;          ///< globs over names of parameters that are not trained
+  std::optional<engine::LoraOptions> lora;  ///< adapters are trained, and not the model
+  /// The adapter to start from: a checkpoint or PEFT folder. Its configuration replaces `lora`, all but the dropout.
+  /// Empty: a new one.
+  std::string adapter_url;
+  engine::Schedule schedule;     ///< its total_steps is computed
+  double warmup_proportion = 0;  ///< of all steps; if it is not 0, schedule.warmup_steps is computed
   engine::ops::LossOptions loss;
   double clip_norm = 1;  ///< 0: none
   SpikeOptions spikes;

@@ -1,14 +1,18 @@
 #include "millrace/train/trainer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/data/loader.h"
+#include "millrace/engine/adapters/peft_config.h"
 #include "millrace/engine/config/families.h"
 #include "millrace/engine/errors.h"
 #include "millrace/engine/gradients/divided_gradients.h"
+#include "millrace/engine/models/lora.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/pipeline/pipeline_runner.h"
 #include "millrace/engine/sharding/data_exchange.h"
@@ -64,12 +68,14 @@ class Trainer {
   int MicroBatches() const { return options_.global_batch / (layout_->data_ranks() * options_.micro_batch); }
   Status OpenData();
   data::DatasetOptions EvaluatedData() const;
-  Result<checkpoint::ModelSource> OpenSource();
+  Result<checkpoint::ModelSource> OpenSource(const std::string& url);
+  Status OpenAdapter();
   Status OpenModel();
   Status MakeModel(const std::shared_ptr<const engine::ModelConfig>& config,
                    std::optional<checkpoint::ModelSource>& source);
   Status Resume();
   RunIdentity Identity() const;
+  Json AdapterConfig() const;
   Status TakeState(const Checkpointing::Resumed& resumed);
   Status OpenTelemetry();
   Status OpenMetrics();
@@ -92,6 +98,9 @@ class Trainer {
 
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer_;
   std::shared_ptr<data::Dataset> dataset_;
+  std::optional<engine::LoraOptions> lora_;
+  std::optional<checkpoint::ModelSource> adapter_;  ///< the adapter to start from; nothing: a new one, or none
+  std::string base_fingerprint_;                    ///< with lora_
   std::unique_ptr<engine::Model> model_;
   std::unique_ptr<engine::Optimizer> optimizer_;
   std::unique_ptr<engine::DataExchange> exchange_;  ///< goes before the model and its groups
@@ -182,9 +191,9 @@ data::DatasetOptions Trainer::EvaluatedData() const {
 }
 
 /// All ranks open the same: another checkpoint may be committed there meanwhile.
-Result<checkpoint::ModelSource> Trainer::OpenSource() {
+Result<checkpoint::ModelSource> Trainer::OpenSource(const std::string& url) {
   const auto open = [&](std::optional<std::uint64_t> step) {
-    return checkpoint::ModelSource::Open(connection_, options_.model_url, step, options_.log);
+    return checkpoint::ModelSource::Open(connection_, url, step, options_.log);
   };
   constexpr std::int64_t kFolder = -1;
   const at::Tensor step = at::scalar_tensor(kFolder, at::kLong);
@@ -204,7 +213,7 @@ Status Trainer::OpenModel() {
   std::string what = "model.config";
   std::optional<checkpoint::ModelSource> source;
   if (!options_.model_url.empty()) {
-    source = MR_TRY(OpenSource());
+    source = MR_TRY(OpenSource(options_.model_url));
     const Json* stored = JsonFind(source->reader().manifest().meta, checkpoint::kMetaModelConfig);
     if (stored == nullptr) return Fail(Code::kNotFound, "{} has no config.json", options_.model_url);
     json = *stored;
@@ -214,6 +223,7 @@ Status Trainer::OpenModel() {
   }
   const data::DatasetOptions& data = options_.data;
   engine::SetHeads(json, {.tokens = data.LearnsTokens(), .rows = data.LearnsRows()}, options_.classes);
+  MR_TRY(OpenAdapter());
   const auto config = MR_TRY(engine::ParseModelConfig(json, what));
   layout_ = MR_TRY(RankLayout::Make(group_, MR_TRY(ChooseParallel(group_, options_, *config))));
   MR_TRY(CheckBatch());
@@ -227,7 +237,19 @@ Status Trainer::OpenModel() {
   const engine::PipelineOptions pipeline{
       .schedule = parallel.schedule, .virtual_stages = parallel.virtual_stages, .micro_batches = MicroBatches()};
   passes_ = std::make_unique<engine::PipelineRunner>(*model_, layout_->pipeline(), pipeline, clock_);
-  tensors_ = StateTensors(*model_, *optimizer_);
+  tensors_ = StateTensors(*model_, *optimizer_, lora_ ? Kept::kAdapter : Kept::kModel);
+  return {};
+}
+
+/// Opens the adapter to start from. Its configuration says which layers have adapters, and of which kind.
+Status Trainer::OpenAdapter() {
+  lora_ = options_.lora;
+  if (!lora_ || options_.adapter_url.empty()) return {};
+  adapter_ = MR_TRY(OpenSource(options_.adapter_url));
+  const auto config = MR_TRY(adapter_->AdapterConfig());
+  if (!config) return Fail(Code::kNotFound, "lora.adapter: {} has no adapter_config.json", options_.adapter_url);
+  lora_ = MR_TRY(engine::ReadPeftConfig(*config, options_.adapter_url + "/adapter_config.json"));
+  lora_->dropout = options_.lora->dropout;
   return {};
 }
 
@@ -236,6 +258,7 @@ Status Trainer::MakeModel(const std::shared_ptr<const engine::ModelConfig>& conf
                           std::optional<checkpoint::ModelSource>& source) {
   engine::ModelShare share = layout_->ShareOf(*config, options_.data.sequence_length);
   share.freeze = options_.freeze;
+  share.lora = lora_;
   model_ = MR_TRY(engine::MakeModel(config, options_.precision, at::kCPU, options_.seed, std::move(share)));
   MR_TRY(engine::CheckGlobs("train.freeze", model_->buffer(), options_.freeze, layout_->state()));
   model_->SetRecompute(layout_->options().recompute, layout_->options().recompute_every);
@@ -246,6 +269,15 @@ Status Trainer::MakeModel(const std::shared_ptr<const engine::ModelConfig>& conf
       options_.log.Warning("the model.from has no such weight; it begins at random", {{"weight", name}});
     }
     MR_TRY(group_.Barrier());  // rank 0 may hold the checkpoint for all
+  }
+  if (lora_) {
+    MR_TRY(engine::CheckTargets("lora.targets", model_->buffer(), lora_->targets, layout_->state()));
+    base_fingerprint_ = fmt::format("{:016x}", MR_TRY(engine::FrozenFingerprint(model_->buffer(), layout_->state())));
+  }
+  if (adapter_) {
+    MR_TRY(engine::ReadAdapter(adapter_->reader(), *model_));
+    MR_TRY(group_.Barrier());
+    adapter_.reset();
   }
   auto optimizer = MR_TRY(engine::CatchTorch("allocating gradients and optimizer state", [&] {
     model_->buffer().EnableGradients();
@@ -295,7 +327,24 @@ Status Trainer::Resume() {
 }
 
 RunIdentity Trainer::Identity() const {
-  return {.tokenizer_fingerprint = tokenizer_->fingerprint(), .optimizer = std::string(optimizer_->name())};
+  return {.tokenizer_fingerprint = tokenizer_->fingerprint(),
+          .optimizer = std::string(optimizer_->name()),
+          .adapter_config = AdapterConfig(),
+          .base_fingerprint = base_fingerprint_};
+}
+
+/// Returns PEFT's adapter_config.json; null if the run trains no adapter.
+Json Trainer::AdapterConfig() const {
+  if (!lora_) return nullptr;
+  const engine::ModelConfig& config = model_->config();
+  const bool classifies = options_.data.objective == data::Objective::kClassification;
+  engine::PeftFacts facts{.base = options_.model_url,
+                          .task = classifies           ? "SEQ_CLS"
+                                  : config.generates() ? "CAUSAL_LM"
+                                                       : "",
+                          .transposed = !engine::TransposedWeights(config).empty()};
+  if (classifies) facts.whole = {"classifier"};
+  return engine::PeftConfig(*lora_, facts);
 }
 
 Status Trainer::TakeState(const Checkpointing::Resumed& resumed) {
@@ -373,9 +422,11 @@ Json Trainer::Meta() const {
                  .seed = options_.seed,
                  .data = loader_->state(),
                  .model_config = model_->config().ToJson(),
-                 .transposed = engine::TransposedWeights(model_->config()),
+                 .transposed = lora_ ? std::vector<std::string>{} : engine::TransposedWeights(model_->config()),
                  .tokenizer_url = options_.tokenizer_url,
-                 .tokenizer_fingerprint = tokenizer_->fingerprint()};
+                 .tokenizer_fingerprint = tokenizer_->fingerprint(),
+                 .adapter_config = AdapterConfig(),
+                 .base_fingerprint = base_fingerprint_};
   if (options_.spikes.action != SpikeOptions::Action::kNone) state.spikes = spikes_.ToJson();
   state.model_config["torch_dtype"] = options_.precision == at::kFloat ? "float32" : "bfloat16";
   if (tokenizer_->bos() != tokenizer::kNoToken) state.model_config["bos_token_id"] = tokenizer_->bos();

@@ -5,10 +5,10 @@
 
 #include "millrace/checkpoint/convert/dcp/dcp_export.h"
 #include "millrace/checkpoint/convert/huggingface/hf_export.h"
-#include "millrace/checkpoint/convert/source/meta_names.h"
 #include "millrace/checkpoint/convert/stream/group_view.h"
 #include "millrace/checkpoint/convert/stream/tensor_stream.h"
 #include "millrace/checkpoint/convert/torch/torch_export.h"
+#include "millrace/checkpoint/format/manifest.h"
 
 namespace millrace::checkpoint {
 namespace {
@@ -34,7 +34,7 @@ std::uint64_t ExportBytes(const Manifest& manifest, const ExportOptions& options
 
 Result<ExportResult> Export(Reader& reader, const object::Location& to, MemoryBudget& budget,
                             const ExportOptions& options, object::Call call, const ByteProgress& progress) {
-  const auto opened = MR_TRY(TensorStream::Open(reader, budget, std::move(call), progress));
+  const auto opened = MR_TRY(TensorStream::Open(reader, budget, std::move(call), progress, options.change));
   TensorStream& stream = *opened;
   ExportTarget target{to, budget, options.file_bytes};
   if (options.format != ForeignFormat::kTorch) {

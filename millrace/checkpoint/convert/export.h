@@ -9,6 +9,7 @@
 #include "millrace/checkpoint/convert/source/foreign_format.h"
 #include "millrace/checkpoint/convert/source/import_source.h"
 #include "millrace/checkpoint/convert/stream/export_target.h"
+#include "millrace/checkpoint/convert/stream/tensor_stream.h"
 #include "millrace/checkpoint/read/reader.h"
 
 namespace millrace::checkpoint {
@@ -23,6 +24,7 @@ struct ExportOptions {
   /// For kHuggingFace: small files to put beside the model, such as its tokenizer's, by name. A file of the same name
   /// in the checkpoint takes precedence.
   std::map<std::string, std::string> files;
+  TensorChange change;  ///< of the tensors that are written, such as AdapterMerge::Apply; may be empty
 };
 /// Writes the checkpoint, or a group of it, to `to`. `to` is a file for kTorch and a folder for the other formats:
 ///   kHuggingFace  kModelGroup as model.safetensors, or shards and an index, config.json, and the model's other files

@@ -41,8 +41,12 @@ struct FileMeta {
 inline constexpr std::string_view kMetaModelConfig = "model_config";
 /// The member of Manifest::meta that lists the weights which are stored as the transposes of Hugging Face's matrices.
 inline constexpr std::string_view kMetaTransposed = "transposed";
+/// The member of Manifest::meta that holds an adapter's adapter_config.json.
+inline constexpr std::string_view kMetaAdapterConfig = "adapter_config";
 /// The group of the model's weights; the names behind it are Hugging Face's.
 inline constexpr std::string_view kModelGroup = "model/";
+/// The group of an adapter's (LoRA) weights; the names behind it are PEFT's.
+inline constexpr std::string_view kAdapterGroup = "adapter/";
 /// Small files that came with a model, such as its tokenizer's, are tensors of bytes in this group.
 inline constexpr std::string_view kFilesGroup = "files/";
 

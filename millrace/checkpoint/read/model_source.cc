@@ -30,6 +30,17 @@ std::optional<std::uint64_t> ModelSource::step() const {
   return reader().manifest().step;
 }
 
+Result<std::optional<Json>> ModelSource::AdapterConfig(object::Call call) const {
+  constexpr std::string_view kFile = "adapter_config.json";
+  constexpr std::uint64_t kMostBytes = 1 * kMiB;  // PEFT's files have about a kilobyte
+  const Json* stored = JsonFind(reader().manifest().meta, kMetaAdapterConfig);
+  if (stored != nullptr) return *stored;
+  if (!folder_.store) return std::optional<Json>();
+  const auto text = MR_TRY(File(kFile, kMostBytes, std::move(call)));
+  if (!text) return std::optional<Json>();
+  return MR_TRY(ParseJson(*text, fmt::format("{}/{}", name(), kFile)));
+}
+
 Result<std::optional<std::string>> ModelSource::File(std::string_view name, std::uint64_t most,
                                                      object::Call call) const {
   if (folder_.store) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "millrace/base/json.h"
 #include "millrace/base/log.h"
 #include "millrace/checkpoint/read/held_reader.h"
 #include "millrace/checkpoint/read/reader.h"
@@ -32,6 +33,8 @@ class ModelSource {
   /// Blocks.
   /// Errors: kResourceExhausted if the file has more than `most` bytes.
   Result<std::optional<std::string>> File(std::string_view name, std::uint64_t most, object::Call call = {}) const;
+  /// Returns the adapter_config.json of an adapter (LoRA); nothing for a model. Blocks.
+  Result<std::optional<Json>> AdapterConfig(object::Call call = {}) const;
 
  private:
   explicit ModelSource(HeldReader held) : held_(std::move(held)) {}

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include "millrace/base/bytes.h"
 #include "millrace/checkpoint/format/manifest.h"
+#include "millrace/engine/adapters/peft_config.h"
 #include "millrace/engine/parameters/parameter_buffer.h"
 #include "millrace/engine/parameters/scalar_types.h"
 
@@ -52,6 +54,15 @@ std::optional<std::string> FindWeight(const checkpoint::Manifest& manifest, cons
   }
   for (const std::string& candidate : {name, name.substr(dot == name.npos ? 0 : dot + 1), old_name}) {
     std::string full = std::string(checkpoint::kModelGroup) + candidate;
+    if (manifest.tensors.contains(full)) return full;
+  }
+  return std::nullopt;
+}
+
+/// Returns the name under which an adapter's checkpoint or folder has a weight.
+std::optional<std::string> FindAdapterWeight(const checkpoint::Manifest& manifest, const std::string& name) {
+  for (const std::string_view group : {checkpoint::kAdapterGroup, checkpoint::kModelGroup}) {
+    std::string full = std::string(group) + std::string(kPeftPrefix) + name;
     if (manifest.tensors.contains(full)) return full;
   }
   return std::nullopt;
@@ -105,16 +116,21 @@ Status ReadBatch(checkpoint::Reader& reader, std::vector<PendingRead>& batch, co
   return {};
 }
 
-}  // namespace
+bool IsAdapter(const NamedParameter& parameter) {
+  return parameter.name.ends_with(kLoraDown) || parameter.name.ends_with(kLoraUp);
+}
 
-Status ReadWeights(checkpoint::Reader& reader, Model& model, std::vector<std::string>* absent,
-                   const object::Call& call) {
+/// Reads the owned pieces of the parameters that `wanted` says, under the names that `find` returns.
+template <class Wanted, class Find>
+Status ReadPieces(checkpoint::Reader& reader, Model& model, Wanted wanted, Find find, std::vector<std::string>* absent,
+                  const object::Call& call) {
   const checkpoint::Manifest& manifest = reader.manifest();
   std::vector<PendingRead> batch;
   std::uint64_t buffered = 0;
   for (const OwnedPiece& piece : model.buffer().owned_pieces()) {
     const NamedParameter& parameter = model.Parameters()[piece.parameter];
-    auto name = FindWeight(manifest, parameter.name);
+    if (!std::invoke(wanted, parameter)) continue;
+    std::optional<std::string> name = find(manifest, parameter.name);
     if (!name && absent != nullptr && model.IsOfHead(parameter)) {
       absent->push_back(parameter.name);
       continue;
@@ -144,6 +160,18 @@ Status ReadWeights(checkpoint::Reader& reader, Model& model, std::vector<std::st
     buffered = 0;
   }
   return ReadBatch(reader, batch, call);
+}
+
+}  // namespace
+
+Status ReadWeights(checkpoint::Reader& reader, Model& model, std::vector<std::string>* absent,
+                   const object::Call& call) {
+  const auto of_model = [](const NamedParameter& parameter) { return !IsAdapter(parameter); };
+  return ReadPieces(reader, model, of_model, FindWeight, absent, call);
+}
+
+Status ReadAdapter(checkpoint::Reader& reader, Model& model, const object::Call& call) {
+  return ReadPieces(reader, model, &NamedParameter::trainable, FindAdapterWeight, nullptr, call);
 }
 
 }  // namespace millrace::engine

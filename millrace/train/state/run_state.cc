@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "millrace/engine/adapters/peft_config.h"
 #include "millrace/engine/parameters/scalar_types.h"
 
 namespace millrace::train {
@@ -30,9 +31,11 @@ checkpoint::Box BoxOf(const StateTensor& state) {
 Result<const checkpoint::TensorMeta*> FindTensor(const checkpoint::Reader& reader, const StateTensor& state) {
   const auto found = reader.manifest().tensors.find(state.name);
   if (found == reader.manifest().tensors.end()) {
-    return Fail(Code::kPreconditionFailed, "{} has no tensor {}: another model, other options of train.optimizer, or a parameter that train.freeze "
-                "named before",
-                reader.name(), state.name);
+    return Fail(
+        Code::kPreconditionFailed,
+        "{} has no tensor {}: another model, other options of train.optimizer, or a parameter that train.freeze "
+        "named before",
+        reader.name(), state.name);
   }
   if (found->second.shape != state.whole_shape) {
     return Fail(Code::kPreconditionFailed, "{}: {} has the shape [{}], the model wants [{}]", reader.name(), state.name,
@@ -43,7 +46,7 @@ Result<const checkpoint::TensorMeta*> FindTensor(const checkpoint::Reader& reade
 
 }  // namespace
 
-std::vector<StateTensor> StateTensors(engine::Model& model, engine::Optimizer& optimizer) {
+std::vector<StateTensor> StateTensors(engine::Model& model, engine::Optimizer& optimizer, Kept kept) {
   const engine::ParameterBuffer& buffer = model.buffer();
   std::vector<StateTensor> tensors;
   const auto add = [&](std::string name, const at::Tensor& tensor, const engine::OwnedPiece& piece) {
@@ -55,7 +58,12 @@ std::vector<StateTensor> StateTensors(engine::Model& model, engine::Optimizer& o
     tensors.push_back({std::move(name), tensor, parameter.whole_shape, parameter.slice, piece.first, saves});
   };
   for (const engine::OwnedPiece& piece : buffer.owned_pieces()) {
-    add(std::string(checkpoint::kModelGroup) + buffer.parameters()[piece.parameter].name, piece.values, piece);
+    const std::string& name = buffer.parameters()[piece.parameter].name;
+    if (kept == Kept::kModel) {
+      add(std::string(checkpoint::kModelGroup) + name, piece.values, piece);
+    } else if (piece.trainable) {
+      add(fmt::format("{}{}{}", checkpoint::kAdapterGroup, engine::kPeftPrefix, name), piece.values, piece);
+    }
   }
   for (const engine::NamedState& state : optimizer.State()) add("optimizer/" + state.name, state.tensor, *state.piece);
   return tensors;
@@ -81,6 +89,10 @@ Json RunState::ToJson() const {
       {"train", {{"step", step}, {"optimizer", optimizer}, {"optimizer_steps", optimizer_steps}, {"seed", seed}}},
       {"data", data.ToJson()}};
   if (!spikes.is_null()) json["train"]["spikes"] = spikes;
+  if (!adapter_config.is_null()) {
+    json[std::string(checkpoint::kMetaAdapterConfig)] = adapter_config;
+    json["train"]["base_fingerprint"] = base_fingerprint;
+  }
   if (!transposed.empty()) json[std::string(checkpoint::kMetaTransposed)] = transposed;
   return json;
 }
@@ -99,6 +111,10 @@ Result<RunState> RunState::FromJson(const Json& meta, std::string_view name) {
   state.optimizer_steps = MR_TRY(JsonInt(train, "optimizer_steps"));
   state.seed = MR_TRY(JsonUint(train, "seed"));
   if (const Json* spikes = JsonFind(train, "spikes"); spikes != nullptr) state.spikes = *spikes;
+  if (const Json* adapter = JsonFind(meta, checkpoint::kMetaAdapterConfig); adapter != nullptr) {
+    state.adapter_config = *adapter;
+    state.base_fingerprint = MR_TRY(JsonString(train, "base_fingerprint"));
+  }
   state.data = MR_TRY(data::LoaderState::FromJson(*MR_TRY(member("data"))));
   const Json& tokenizer = *MR_TRY(member("tokenizer"));
   state.tokenizer_url = MR_TRY(JsonString(tokenizer, "url"));

@@ -17,7 +17,7 @@
 namespace millrace::train {
 
 /// What this rank owns of a tensor of the run: consecutive elements of its slice. The tensor's name in checkpoints is
-/// "model/…" or "optimizer/exp_avg/…".
+/// "model/…", "adapter/…" or "optimizer/exp_avg/…".
 struct StateTensor {
   std::string name;
   at::Tensor tensor;                      ///< [n]; a view into the model or the optimizer
@@ -26,7 +26,9 @@ struct StateTensor {
   std::int64_t first = 0;  ///< the first of the elements in the flattened slice
   bool saves = true;       ///< this rank saves them; otherwise other ranks that hold the same do
 };
-std::vector<StateTensor> StateTensors(engine::Model& model, engine::Optimizer& optimizer);
+/// What a run keeps of a model: all of it, or the trained parameters as an adapter of a model that stays as it is.
+enum class Kept { kModel, kAdapter };
+std::vector<StateTensor> StateTensors(engine::Model& model, engine::Optimizer& optimizer, Kept kept = Kept::kModel);
 
 /// Returns the slices that a rank saves. If several ranks return the same elements, checkpoint::ShareReplicas divides
 /// them. They borrow the tensors' memory.
@@ -42,7 +44,9 @@ struct RunState {
   Json model_config;                    ///< Hugging Face's config.json
   std::vector<std::string> transposed;  ///< weights that are stored as the transposes of Hugging Face's
   std::string tokenizer_url, tokenizer_fingerprint;
-  Json spikes;  ///< SpikeDetector::ToJson(); null: the run looked for none
+  Json adapter_config;           ///< PEFT's adapter_config.json; null: the run trains no adapter
+  std::string base_fingerprint;  ///< of the adapted model's weights: engine::FrozenFingerprint, in hexadecimal digits
+  Json spikes;                   ///< SpikeDetector::ToJson(); null: the run looked for none
 
   Json ToJson() const;
   static Result<RunState> FromJson(const Json& meta, std::string_view name);

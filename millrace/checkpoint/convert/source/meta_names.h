@@ -5,10 +5,6 @@
 
 namespace millrace::checkpoint {
 
-/// The group of an adapter's (LoRA) weights; the names behind it are PEFT's.
-inline constexpr std::string_view kAdapterGroup = "adapter/";
-/// The member of a checkpoint's meta that holds the adapter's adapter_config.json.
-inline constexpr std::string_view kMetaAdapterConfig = "adapter_config";
 /// The member of a checkpoint's meta that holds the plain values of a Python state, each by its path.
 inline constexpr std::string_view kMetaValues = "values";
 /// The member of a checkpoint's meta that holds the key order of the state's dicts, and which are OrderedDicts.

@@ -14,18 +14,20 @@ constexpr int kReads = 8;
 }  // namespace
 
 Result<std::unique_ptr<TensorStream>> TensorStream::Open(Reader& reader, MemoryBudget& budget, object::Call call,
-                                                         ByteProgress progress) {
+                                                         ByteProgress progress, TensorChange change) {
   Reservation reserved = MR_TRY(budget.Acquire(std::clamp(budget.total() / 4, kLeastWindow, kWindow), call.stop));
   return std::unique_ptr<TensorStream>(
-      new TensorStream(reader, std::move(reserved), std::move(call), std::move(progress)));
+      new TensorStream(reader, std::move(reserved), std::move(call), std::move(progress), std::move(change)));
 }
 
-TensorStream::TensorStream(Reader& reader, Reservation reserved, object::Call call, ByteProgress progress)
+TensorStream::TensorStream(Reader& reader, Reservation reserved, object::Call call, ByteProgress progress,
+                           TensorChange change)
     : reader_(reader),
       reserved_(std::move(reserved)),
       window_(reserved_.bytes()),
       call_(std::move(call)),
-      progress_(std::move(progress)) {}
+      progress_(std::move(progress)),
+      change_(std::move(change)) {}
 
 void TensorStream::Announce(const std::vector<std::string>& tensors) {
   const std::uint64_t half = window_.size() / 2;
@@ -77,7 +79,7 @@ Status TensorStream::Stream(const std::string& tensor, const ByteSink& sink) {
     const std::uint64_t take = std::min(window_.size() / element, total - begin);
     const MutableByteSpan part = window_.span().first(take * element);
     MR_TRY(reader_.Read(tensor, begin, part, call_));
-    MR_TRY(Deliver(part, sink));
+    MR_TRY(Deliver(tensor, begin, part, sink));
     begin += take;
   }
   return {};
@@ -94,7 +96,7 @@ Status TensorStream::StreamAnnounced(const ByteSink& sink) {
     const Batch& batch = batches_[batch_];
     const BatchSlice& slice = batch[slice_++];
     last = slice.is_last;
-    MR_TRY(Deliver(current_->subspan(offset_, slice.bytes), sink));
+    MR_TRY(Deliver(slice.tensor, slice.begin, current_->subspan(offset_, slice.bytes), sink));
     offset_ += slice.bytes;
     if (slice_ < batch.size()) continue;
     free_.Push(*std::exchange(current_, std::nullopt));
@@ -104,7 +106,9 @@ Status TensorStream::StreamAnnounced(const ByteSink& sink) {
   return {};
 }
 
-Status TensorStream::Deliver(ByteSpan bytes, const ByteSink& sink) const {
+Status TensorStream::Deliver(const std::string& tensor, std::uint64_t first, MutableByteSpan bytes,
+                             const ByteSink& sink) const {
+  if (change_) change_(tensor, first, bytes);
   MR_TRY(sink(bytes));
   if (progress_) progress_(bytes.size());
   return {};

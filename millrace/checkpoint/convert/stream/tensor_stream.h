@@ -16,14 +16,17 @@
 namespace millrace::checkpoint {
 
 using ByteSink = std::function<Status(ByteSpan)>;
+/// Changes elements `first` … of a tensor in place.
+using TensorChange = std::function<void(const std::string& tensor, std::uint64_t first, MutableByteSpan elements)>;
 
 /// Streams tensors one after the other. A background thread prefetches announced tensors in batches of half the window.
 /// One caller thread. The reader and the budget must outlive the stream.
 class TensorStream {
  public:
   /// Reserves a quarter of the budget, from 1 MiB to 64 MiB, as the read window. The export's writes use the rest.
+  /// `change`, if it is not empty, is called with all elements before a sink gets them.
   static Result<std::unique_ptr<TensorStream>> Open(Reader& reader, MemoryBudget& budget, object::Call call,
-                                                    ByteProgress progress);
+                                                    ByteProgress progress, TensorChange change = {});
   /// Starts to prefetch these tensors. May be called once. From then on, Stream must be called for exactly these
   /// tensors, in this order.
   void Announce(const std::vector<std::string>& tensors);
@@ -48,17 +51,18 @@ class TensorStream {
     Status status;
   };
 
-  TensorStream(Reader& reader, Reservation reserved, object::Call call, ByteProgress progress);
+  TensorStream(Reader& reader, Reservation reserved, object::Call call, ByteProgress progress, TensorChange change);
   void AddToBatches(const std::string& tensor, std::uint64_t& room);
   Status Fetch(const Batch& batch, MutableByteSpan half) const;
   Status StreamAnnounced(const ByteSink& sink);
-  Status Deliver(ByteSpan bytes, const ByteSink& sink) const;
+  Status Deliver(const std::string& tensor, std::uint64_t first, MutableByteSpan bytes, const ByteSink& sink) const;
 
   Reader& reader_;
   const Reservation reserved_;
   Buffer window_;
   const object::Call call_;
   const ByteProgress progress_;
+  const TensorChange change_;  ///< may be empty
   std::vector<Batch> batches_;
   // The window has two halves. The background thread fills one while the caller empties the other.
   Channel<MutableByteSpan> free_{2};

@@ -1,0 +1,191 @@
+#include "millrace/checkpoint/convert/huggingface/adapter_merge.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "millrace/engine/adapters/peft_config.h"
+
+namespace millrace::checkpoint {
+namespace {
+
+using engine::kLoraDown;
+using engine::kLoraUp;
+using engine::kPeftPrefix;
+
+float FromBf16(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+/// Rounds to nearest, ties to even.
+std::uint16_t ToBf16(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  if (std::isnan(value)) return static_cast<std::uint16_t>(bits >> 16 | 0x40);
+  return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+float FromF16(std::uint16_t bits) {
+  const int exponent = bits >> 10 & 0x1f, mantissa = bits & 0x3ff;
+  const float sign = bits & 0x8000 ? -1 : 1;
+  if (exponent == 0x1f) return mantissa != 0 ? std::nanf("") : sign * INFINITY;
+  return sign * (exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -24)
+                               : std::ldexp(static_cast<float>(mantissa + 0x400), exponent - 25));
+}
+/// Rounds to nearest, ties to even; too large values become infinite.
+std::uint16_t ToF16(float value) {
+  const std::uint16_t sign = std::signbit(value) ? 0x8000 : 0;
+  const float most = std::fabs(value);
+  if (std::isnan(value)) return sign | 0x7e00;
+  if (most >= 65520) return sign | 0x7c00;
+  // Multiples of 2^-24, or of the last place of the value's power of two.
+  const int exponent = most < std::ldexp(1.0F, -14) ? -14 : std::ilogb(most);
+  const auto units = static_cast<int>(std::nearbyint(std::ldexp(most, 10 - exponent)));
+  return static_cast<std::uint16_t>(sign + ((exponent + 14) << 10) + units);
+}
+
+float Load(DType dtype, const std::byte* at) {
+  if (dtype == DType::kF32) {
+    float value = 0;
+    std::memcpy(&value, at, sizeof value);
+    return value;
+  }
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, at, sizeof bits);
+  return dtype == DType::kBF16 ? FromBf16(bits) : FromF16(bits);
+}
+void Store(DType dtype, float value, std::byte* at) {
+  if (dtype == DType::kF32) {
+    std::memcpy(at, &value, sizeof value);
+    return;
+  }
+  const std::uint16_t bits = dtype == DType::kBF16 ? ToBf16(value) : ToF16(value);
+  std::memcpy(at, &bits, sizeof bits);
+}
+bool IsFloat(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
+
+Result<std::vector<float>> ReadFloats(Reader& reader, const std::string& tensor, const object::Call& call) {
+  const TensorMeta& meta = reader.manifest().tensors.at(tensor);
+  if (!IsFloat(meta.dtype)) {
+    return Fail(Code::kUnsupported, "{}: {} is {}; an adapter in F32, BF16 or F16 can be merged", reader.name(), tensor,
+                DTypeName(meta.dtype));
+  }
+  Buffer bytes(meta.bytes());
+  MR_TRY(reader.Read(tensor, 0, bytes.span(), call));
+  const std::uint64_t width = DTypeBytes(meta.dtype);
+  std::vector<float> values(meta.elements());
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = Load(meta.dtype, bytes.span().data() + i * width);
+  return values;
+}
+
+/// Returns the base's name of a weight. Files of a base model alone lack the first part ("transformer.").
+std::optional<std::string> FindWeight(const Manifest& base, const std::string& name) {
+  const std::size_t dot = name.find('.');
+  for (const std::string& candidate : {name, name.substr(dot == name.npos ? 0 : dot + 1)}) {
+    std::string full = std::string(kModelGroup) + candidate;
+    if (base.tensors.contains(full)) return full;
+  }
+  return std::nullopt;
+}
+
+bool StoresTransposed(const Manifest& base, const std::string& weight) {
+  const Json* list = JsonFind(base.meta, kMetaTransposed);
+  return list != nullptr && list->is_array() && std::ranges::find(*list, Json(weight)) != list->end();
+}
+
+std::vector<float> Transposed(const std::vector<float>& matrix, std::uint64_t rows, std::uint64_t columns) {
+  std::vector<float> turned(matrix.size());
+  for (std::uint64_t i = 0; i < rows; ++i) {
+    for (std::uint64_t j = 0; j < columns; ++j) turned[j * rows + i] = matrix[i * columns + j];
+  }
+  return turned;
+}
+
+}  // namespace
+
+Result<AdapterMerge> AdapterMerge::Open(Reader& adapter, const Json& config, const Manifest& base,
+                                        const object::Call& call) {
+  const engine::LoraOptions options = MR_TRY(engine::ReadPeftConfig(config, adapter.name() + "/adapter_config.json"));
+  const Json* turned = JsonFind(config, "fan_in_fan_out");
+  const bool fan_in_fan_out = turned != nullptr && turned->is_boolean() && turned->get<bool>();
+  AdapterMerge merge;
+  for (const auto& [tensor, meta] : adapter.manifest().tensors) {
+    std::string_view name = tensor;
+    for (const std::string_view group : {kAdapterGroup, kModelGroup}) {
+      if (name.starts_with(group)) name.remove_prefix(group.size());
+    }
+    if (!name.starts_with(kPeftPrefix) || name.ends_with(kLoraUp)) continue;  // also the optimizer's state
+    name.remove_prefix(kPeftPrefix.size());
+    const bool low_rank = name.ends_with(kLoraDown);
+    if (low_rank) name.remove_suffix(kLoraDown.size());
+    const std::string weight = low_rank ? std::string(name) + ".weight" : std::string(name);
+    const auto found = FindWeight(base, weight);
+    if (!found) {
+      return Fail(Code::kPreconditionFailed, "the model has no weight {}, which {} adapts", weight, adapter.name());
+    }
+    const TensorMeta& to = base.tensors.at(*found);
+    if (!IsFloat(to.dtype)) {
+      return Fail(Code::kUnsupported, "{} is {}; an adapter can be merged into F32, BF16 and F16", *found,
+                  DTypeName(to.dtype));
+    }
+    Change change{.dtype = to.dtype, .columns = to.shape.empty() ? 1 : static_cast<std::uint64_t>(to.shape.back())};
+    std::vector<std::int64_t> wanted = meta.shape;
+    if (low_rank) {
+      const std::string up = tensor.substr(0, tensor.size() - kLoraDown.size()) + std::string(kLoraUp);
+      const auto pair = adapter.manifest().tensors.find(up);
+      if (pair == adapter.manifest().tensors.end()) return Fail(Code::kCorrupt, "{} has no {}", adapter.name(), up);
+      const std::vector<std::int64_t>&a = meta.shape, &b = pair->second.shape;
+      if (a.size() != 2 || b.size() != 2 || a[0] != b[1] || a[0] != options.rank) {
+        return Fail(Code::kCorrupt, "{}: {} [{}] and {} [{}] are no pair of rank {}", adapter.name(), tensor,
+                    fmt::join(a, ", "), up, fmt::join(b, ", "), options.rank);
+      }
+      wanted = {b[0], a[1]};
+      change.transposed = fan_in_fan_out && !StoresTransposed(base, weight);
+      if (change.transposed) std::swap(wanted[0], wanted[1]);
+      change.rank = static_cast<std::uint64_t>(options.rank);
+      std::vector<float> down = MR_TRY(ReadFloats(adapter, tensor, call));
+      std::vector<float> upward = MR_TRY(ReadFloats(adapter, up, call));
+      for (float& value : upward) value *= static_cast<float>(options.scale());
+      const auto out = static_cast<std::uint64_t>(b[0]), in = static_cast<std::uint64_t>(a[1]);
+      change.rows = change.transposed ? Transposed(down, change.rank, in) : std::move(upward);
+      change.columns_t = change.transposed ? Transposed(upward, out, change.rank) : std::move(down);
+    } else {
+      change.whole = MR_TRY(ReadFloats(adapter, tensor, call));
+    }
+    if (to.shape != wanted) {
+      return Fail(Code::kPreconditionFailed, "{} is [{}], but {} adapts a [{}]", *found, fmt::join(to.shape, ", "),
+                  adapter.name(), fmt::join(wanted, ", "));
+    }
+    merge.changes_.emplace(*found, std::move(change));
+  }
+  if (merge.changes_.empty()) return Fail(Code::kNotFound, "{} has no adapter", adapter.name());
+  return merge;
+}
+
+void AdapterMerge::Apply(const std::string& tensor, std::uint64_t first, MutableByteSpan bytes) const {
+  const auto found = changes_.find(tensor);
+  if (found == changes_.end()) return;
+  const Change& change = found->second;
+  const std::uint64_t width = DTypeBytes(change.dtype), count = bytes.size() / width;
+  if (!change.whole.empty()) {
+    for (std::uint64_t i = 0; i < count; ++i) Store(change.dtype, change.whole[first + i], bytes.data() + i * width);
+    return;
+  }
+  std::vector<float> sums;
+  for (std::uint64_t done = 0; done < count;) {
+    const std::uint64_t row = (first + done) / change.columns, column = (first + done) % change.columns;
+    const std::uint64_t run = std::min(change.columns - column, count - done);
+    std::byte* const at = bytes.data() + done * width;
+    sums.resize(run);
+    for (std::uint64_t j = 0; j < run; ++j) sums[j] = Load(change.dtype, at + j * width);
+    for (std::uint64_t k = 0; k < change.rank; ++k) {
+      const float factor = change.rows[row * change.rank + k];
+      const float* const other = change.columns_t.data() + k * change.columns + column;
+      for (std::uint64_t j = 0; j < run; ++j) sums[j] += factor * other[j];
+    }
+    for (std::uint64_t j = 0; j < run; ++j) Store(change.dtype, sums[j], at + j * width);
+    done += run;
+  }
+}
+
+}  // namespace millrace::checkpoint

@@ -1,0 +1,45 @@
+// Adds an adapter (LoRA) to the weights of the model that it adapts.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "millrace/base/bytes.h"
+#include "millrace/base/json.h"
+#include "millrace/base/result.h"
+#include "millrace/checkpoint/format/dtype.h"
+#include "millrace/checkpoint/read/reader.h"
+
+namespace millrace::checkpoint {
+
+/// Changes tensors while they stream: W becomes W + scale·B·A, computed in float32 and rounded once to W's type.
+/// Weights that the adapter has whole (PEFT's modules_to_save) replace the model's. Const methods are thread-safe.
+class AdapterMerge {
+ public:
+  /// Reads the adapter's tensors, which it holds in memory as float32. `config`: its adapter_config.json.
+  /// Errors: kUnsupported if the configuration asks for more than plain LoRA, or for weights that are not
+  /// floating-point numbers of at least 16 bits; kPreconditionFailed if the model lacks an adapted weight, or has it in
+  /// another shape; kCorrupt if half of a pair is missing; those of Reader::Read.
+  static Result<AdapterMerge> Open(Reader& adapter, const Json& config, const Manifest& base,
+                                   const object::Call& call = {});
+
+  /// Changes elements `first` … of one of the base's tensors. `bytes` has whole elements.
+  void Apply(const std::string& tensor, std::uint64_t first, MutableByteSpan bytes) const;
+  std::size_t tensors() const { return changes_.size(); }
+
+ private:
+  struct Change {
+    DType dtype = DType::kF32;
+    std::uint64_t columns = 0;  ///< of the tensor in the base
+    bool transposed = false;    ///< the base stores W^T
+    std::uint64_t rank = 0;
+    /// Factors of the update of the stored tensor: row · column, each [.., rank], scaled.
+    std::vector<float> rows, columns_t;  ///< columns_t: [rank, columns]
+    std::vector<float> whole;            ///< of a weight that is replaced
+  };
+  std::map<std::string, Change> changes_;  ///< by the base's tensor
+};
+
+}  // namespace millrace::checkpoint

@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Compares LoRA runs of `millrace train` with PEFT's, step by step: losses and final adapters.
+
+    lora_peft.py train|files --millrace build/release/bin/millrace
+
+| test  | what                                                                                          |
+|-------|-----------------------------------------------------------------------------------------------|
+| train | 50 steps from an adapter that PEFT saved, on one rank and on several, against a loop with PEFT |
+| files | an adapter that begins with us: PEFT loads it, names, shapes, scale and logits agree           |
+
+Both sides begin with the same model and adapter, and read the same tokens in the same order, without dropout.
+
+Runs in $MILLRACE_PEERS/venv where that is. Exit status: 0 all the same, 77 a library is missing (named), 1 otherwise.
+"""
+import argparse
+import json
+import pathlib
+import random
+import subprocess
+import tempfile
+
+from checkpoint_formats import Program, need, torch
+from data_formats import megatron
+from parallel_torch import LENGTH, ROWS, TOKENIZER, VOCABULARY, make_model, mean_loss
+
+STEPS = 50
+LR, BETAS, EPS = 5e-3, (0.9, 0.95), 1e-6
+# Relative. Both compute in float32 and add in different orders.
+LOSS_TOLERANCE, ADAPTER_TOLERANCE, LOGIT_TOLERANCE = 1e-4, 1e-3, 1e-5
+CASES = {  # family: LoraConfig's arguments, layouts of millrace
+    "llama": ({"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}, ["", "tensor: 2, sequence: true", "pipeline: 2"]),
+    "gpt2": ({"r": 8, "lora_alpha": 4, "use_rslora": True, "target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True},
+             ["", "tensor: 2"]),
+    "gptj": ({"r": 2, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj", "fc_in"]}, ["", "data: 2, shard: 2, zero: 3"]),
+}
+
+
+def make_base(family):
+    import transformers
+
+    if family != "gptj":
+        return make_model(family)
+    torch.manual_seed(3)
+    return transformers.GPTJForCausalLM(transformers.GPTJConfig(
+        vocab_size=VOCABULARY, n_embd=32, n_layer=4, n_head=4, n_positions=64, rotary_dim=4, resid_pdrop=0.0,
+        embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=1, eos_token_id=2, initializer_range=0.05))
+
+
+def make_adapted(family, arguments):
+    """Returns the base with a new adapter, A and B both random, so that each has a gradient from the first step on."""
+    import peft
+
+    torch.manual_seed(7)
+    return peft.get_peft_model(make_base(family), peft.LoraConfig(
+        task_type="CAUSAL_LM", lora_dropout=0.0, init_lora_weights=False, **arguments))
+
+
+def train_with_peft(model, tokens):
+    trained = [one for one in model.parameters() if one.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=LR, betas=BETAS, eps=EPS, weight_decay=0.0)
+    losses = []
+    for step in range(STEPS):
+        rows = torch.tensor([tokens[i * LENGTH:i * LENGTH + LENGTH + 1] for i in range(step * ROWS, (step + 1) * ROWS)])
+        loss = mean_loss(model(rows[:, :-1]).logits, rows[:, 1:])
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def adapter_of(folder):
+    from safetensors.torch import load_file
+
+    return load_file(folder / "adapter_model.safetensors")
+
+
+class Runs:
+    def __init__(self, program, folder, family, tokens):
+        self.program, self.folder = program, folder
+        (folder / "tokens.bin").write_bytes(megatron([tokens], 2)[0])
+        (folder / "tokens.idx").write_bytes(megatron([tokens], 2)[1])
+        make_base(family).save_pretrained(folder / "base")
+
+    def train(self, name, lora, parallel="", steps=STEPS, base="base"):
+        """Trains, exports the adapter to the folder NAME-peft, and returns the losses."""
+        ranks = 2 if parallel else 1
+        job = self.folder / f"{name}.yaml"
+        job.write_text(f"""name: {name}
+model: {{from: "{self.folder}/{base}"}}
+lora: {lora}
+data:
+  sources: [{{url: "{self.folder}/tokens"}}]
+  tokenizer: {TOKENIZER}
+  sequence_length: {LENGTH}
+  shuffle: {{window: 0}}
+  threads: 1
+train:
+  steps: {steps}
+  global_batch: {ROWS}
+  micro_batch: 2
+  optimizer: {{lr: {LR:f}, betas: {list(BETAS)}, eps: {EPS:.9f}, weight_decay: 0, clip_norm: 0}}
+  schedule: {{name: constant}}
+  parallel: {{{parallel}}}
+  threads: 1
+checkpoint: {{url: "{self.folder}/{name}", every_steps: {steps}}}
+run: {{processes_per_node: {ranks}}}
+""")
+        done = subprocess.run([self.program.path, "train", job, "--json"], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        losses = [line["loss"] for line in lines if "grad_norm" in line and "event" not in line]
+        assert len(losses) == steps, done.stdout
+        self.program("export", self.folder / name, self.folder / f"{name}-peft", "--to", "peft")
+        return losses
+
+
+def test_train(runs, family, tokens):
+    arguments, layouts = CASES[family]
+    model = make_adapted(family, arguments)
+    model.save_pretrained(runs.folder / "start")
+    theirs = train_with_peft(model, tokens)
+    model.save_pretrained(runs.folder / "end")
+    wanted = adapter_of(runs.folder / "end")
+    for number, layout in enumerate(layouts):
+        ours = runs.train(f"run{number}", f'{{adapter: "{runs.folder}/start"}}', layout)
+        got = adapter_of(runs.folder / f"run{number}-peft")
+        assert got.keys() == wanted.keys(), set(got) ^ set(wanted)
+        loss = max(abs(a - b) / b for a, b in zip(ours, theirs))
+        weights = max(((got[name] - value).norm() / value.norm()).item() for name, value in wanted.items())
+        print(f"{family}, {layout or 'one rank'}: loss {ours[0]:.6f} -> {ours[-1]:.6f}; largest relative differences: "
+              f"losses {loss:.1e}, adapters {weights:.1e}", flush=True)
+        assert ours[-1] < ours[0] - 0.2, "it learns nothing"
+        assert loss <= LOSS_TOLERANCE and weights <= ADAPTER_TOLERANCE
+
+
+def test_files(runs, family, tokens):
+    import peft
+
+    arguments = CASES[family][0]
+    names = {"r": arguments["r"], "alpha": arguments["lora_alpha"], "dropout": 0.1,
+             "rslora": arguments.get("use_rslora", False), "targets": arguments["target_modules"]}
+    runs.train("own", json.dumps(names), steps=4)
+    loaded = peft.PeftModel.from_pretrained(make_base(family), runs.folder / "own-peft")
+    mine, theirs = adapter_of(runs.folder / "own-peft"), peft.get_peft_model_state_dict(loaded)
+    assert mine.keys() == theirs.keys(), set(mine) ^ set(theirs)
+    for name, value in mine.items():
+        assert torch.equal(value, theirs[name]), name
+    config = loaded.peft_config["default"]
+    assert (config.r, config.lora_alpha, config.lora_dropout) == (names["r"], names["alpha"], 0.1), config
+    assert config.use_rslora == names["rslora"], config
+    print(f"{family}: PEFT loads {len(mine)} tensors", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("test", choices=["train", "files"])
+    parser.add_argument("--millrace", required=True)
+    arguments = parser.parse_args()
+    need("transformers").utils.logging.disable_progress_bar()
+    need("peft")
+    torch.set_num_threads(1)
+    draw = random.Random(1)
+    tokens = [5]  # a language with an order that a model can learn
+    while len(tokens) < STEPS * ROWS * LENGTH + 1:
+        tokens.append((tokens[-1] * 7 + draw.randrange(2)) % 20)
+    for family in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            runs = Runs(Program(pathlib.Path(arguments.millrace).resolve()), pathlib.Path(folder), family, tokens)
+            globals()[f"test_{arguments.test}"](runs, family, tokens)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+// Whole runs that train adapters of a model: what they keep, how they resume, what they refuse.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "millrace/train/testing/train_runs.h"
+
+namespace millrace::train {
+namespace {
+
+class LoraTest : public TrainTest {
+ protected:
+  /// A model with random weights, in a checkpoint.
+  std::string Base(std::string_view name, std::uint64_t seed) {
+    Options options = Tiny(name);
+    options.seed = seed;
+    options.steps = 1;
+    options.checkpoint_url = CheckpointUrl(name);
+    EXPECT_TRUE(Run(options).outcome);
+    return options.checkpoint_url;
+  }
+  Options Adapting(const std::string& base, std::string_view run) const {
+    Options options = Tiny(run);
+    options.model_config = {};
+    options.model_url = base;
+    options.lora = engine::LoraOptions{.rank = 4, .alpha = 16, .dropout = 0.1};
+    options.checkpoint_url = CheckpointUrl(run);
+    return options;
+  }
+};
+
+TEST_F(LoraTest, KeepsTheAdapterAlone) {
+  const std::string base = Base("base", 1);
+  const Options options = Adapting(base, "alone");
+  const Ran ran = Run(options);
+  ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
+  EXPECT_LT(ran.losses.at(12), ran.losses.at(1));
+  for (const auto& [name, bytes] : Tensors(options.checkpoint_url, 12)) {
+    EXPECT_TRUE(name.starts_with("adapter/base_model.model.model.layers.") || name.starts_with("optimizer/")) << name;
+    EXPECT_NE(name.find(".lora_"), std::string::npos) << name;
+  }
+  auto connection = object::OpenConnection({}).value();
+  const auto reader = checkpoint::Reader::Open(*connection, options.checkpoint_url, 12).value();
+  const Json& config = reader->manifest().meta.at("adapter_config");
+  EXPECT_EQ(config.at("r"), 4);
+  EXPECT_EQ(config.at("base_model_name_or_path"), base);
+}
+
+TEST_F(LoraTest, AStoppedRunGoesOnBitForBitInItsLayout) {
+  const std::string base = Base("resumed-base", 1);
+  for (const bool divided : {false, true}) {
+    const int ranks = divided ? 4 : 1;
+    const auto layout = [&](Options options) {
+      if (divided) options.parallel = {.data = 2, .shard = 2, .tensor = 2, .zero = 2};
+      return options;
+    };
+    const Options whole = layout(Adapting(base, fmt::format("whole-{}", ranks)));
+    const Options parts = layout(Adapting(base, fmt::format("parts-{}", ranks)));
+    const Ran all = RunRanks(whole, ranks);
+    ASSERT_TRUE(all.outcome) << all.outcome.error().ToString();
+    ASSERT_TRUE(RunRanks(parts, ranks, 5).outcome);
+    const Ran rest = RunRanks(parts, ranks);
+    ASSERT_TRUE(rest.outcome) << rest.outcome.error().ToString();
+    EXPECT_EQ(rest.losses.begin()->first, 7);
+    for (const auto& [step, loss] : rest.losses) EXPECT_EQ(loss, all.losses.at(step)) << step;
+    EXPECT_EQ(Tensors(whole.checkpoint_url, 12), Tensors(parts.checkpoint_url, 12));
+  }
+}
+
+TEST_F(LoraTest, GoesOnInAnotherLayout) {
+  const std::string base = Base("moved-base", 1);
+  const Options options = Adapting(base, "moved");
+  const Ran all = Run(Adapting(base, "unmoved"));
+  ASSERT_TRUE(Run(options, 5).outcome);
+  Options divided = options;
+  divided.parallel = {.tensor = 2, .sequence = true, .pipeline = 2};
+  const Ran rest = RunRanks(divided, 4);
+  ASSERT_TRUE(rest.outcome) << rest.outcome.error().ToString();
+  for (const auto& [step, loss] : rest.losses) EXPECT_NEAR(loss, all.losses.at(step), 2e-6 * loss) << step;
+}
+
+TEST_F(LoraTest, StartsFromAnAdapter) {
+  const std::string base = Base("first-base", 1);
+  const Options first = Adapting(base, "first");
+  const Ran before = Run(first);
+  ASSERT_TRUE(before.outcome);
+  Options second = Adapting(base, "second");
+  second.lora = engine::LoraOptions{.rank = 1};  // the adapter's own rank counts
+  second.adapter_url = first.checkpoint_url;
+  const Ran after = Run(second);
+  ASSERT_TRUE(after.outcome) << after.outcome.error().ToString();
+  const double halfway = (before.losses.at(1) + before.losses.at(12)) / 2;
+  EXPECT_LT(after.losses.at(1), halfway) << "it begins where the first run ended";
+}
+
+TEST_F(LoraTest, RefusesCheckpointsOfAnotherAdapterOrModel) {
+  const std::string base = Base("one", 1), other = Base("other", 2);
+  const Options options = Adapting(base, "strict");
+  ASSERT_TRUE(Run(options, 4).outcome);
+  const auto refusal = [&](const std::function<void(Options&)>& change) {
+    Options changed = options;
+    change(changed);
+    const Ran ran = Run(changed);
+    if (ran.outcome) return std::string("accepted");
+    EXPECT_EQ(ran.outcome.error().code(), Code::kPreconditionFailed) << ran.outcome.error().ToString();
+    return std::string(ran.outcome.error().message());
+  };
+  using testing::HasSubstr;
+  EXPECT_THAT(refusal([](Options& o) { o.lora->rank = 8; }), HasSubstr("has adapters with r 4, this run wants 8"));
+  EXPECT_THAT(refusal([](Options& o) { o.lora->alpha = 1; }), HasSubstr("lora_alpha 16.0, this run wants 1.0"));
+  EXPECT_THAT(refusal([](Options& o) { o.lora.reset(); }), HasSubstr("was made with lora"));
+  EXPECT_THAT(refusal([&](Options& o) { o.model_url = other; }), HasSubstr("adapts a model with other weights"));
+  Options plain = options;
+  plain.lora.reset();
+  plain.checkpoint_url = CheckpointUrl("plain");
+  ASSERT_TRUE(Run(plain, 4).outcome);
+  EXPECT_THAT(refusal([&](Options& o) { o.checkpoint_url = plain.checkpoint_url; }),
+              HasSubstr("was made without lora"));
+  EXPECT_TRUE(Run(options).outcome) << "refusals change nothing";
+}
+
+TEST_F(LoraTest, ATargetWithoutALayerIsNamed) {
+  Options options = Adapting(Base("aimed", 1), "missed");
+  options.lora->targets = {"q_proj", "query"};
+  const Ran ran = Run(options);
+  ASSERT_FALSE(ran.outcome);
+  EXPECT_EQ(ran.outcome.error().message(), "lora.targets: no linear layer of the model is called \"query\"");
+}
+
+}  // namespace
+}  // namespace millrace::train
