@@ -300,6 +300,20 @@ Status Export(const Context& context, const Arguments& arguments) {
   return {};
 }
 
+/// Returns the tokenizer of the run that made the adapter, else the one that came with the base.
+std::map<std::string, std::string> MergedFiles(const Context& context, object::Connection& connection,
+                                               const checkpoint::ModelSource& adapter,
+                                               const checkpoint::ModelSource& base, const std::string& base_url) {
+  auto files = TokenizerFiles(context, connection, adapter.reader().manifest());
+  if (!files.empty() || base.step()) {
+    return files.empty() ? TokenizerFiles(context, connection, base.reader().manifest()) : files;
+  }
+  auto found = checkpoint::TokenizerFilesAt(connection, base_url, context.log(), CallOf(context));
+  if (found) return *std::move(found);
+  context.log().Warning("the model is merged without a tokenizer", {{"error", found.error()}});
+  return {};
+}
+
 Status Merge(const Context& context, const Arguments& arguments) {
   auto connection = MR_TRY(context.Connect());
   const auto adapter =
@@ -325,8 +339,7 @@ Status Merge(const Context& context, const Arguments& arguments) {
   checkpoint::ExportOptions options{.change = [&](const std::string& tensor, std::uint64_t first,
                                                   MutableByteSpan elements) { merge.Apply(tensor, first, elements); }};
   if (arguments.file_bytes > 0) options.file_bytes = arguments.file_bytes;
-  options.files = base.step() ? TokenizerFiles(context, *connection, base.reader().manifest())
-                              : MR_TRY(checkpoint::TokenizerFilesAt(*connection, from, context.log(), CallOf(context)));
+  options.files = MergedFiles(context, *connection, adapter, base, from);
   const object::Location to = MR_TRY(object::Locate(*connection, arguments.destination));
   MemoryBudget budget(context.DataBudget());
   std::optional<Bar> bar(std::in_place, context, checkpoint::ExportBytes(base.reader().manifest(), options));

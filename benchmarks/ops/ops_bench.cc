@@ -141,7 +141,7 @@ class Bench {
   void Linear() {
     const Weight weight = Parameter({sizes_.intermediate, sizes_.hidden}), bias = Parameter({sizes_.intermediate});
     const double flops = 2.0 * static_cast<double>(sizes_.tokens * sizes_.hidden * sizes_.intermediate);
-    const auto run = [&] { return Outputs{ops::Linear(x_, weight, bias)}; };
+    const auto run = [&] { return Outputs{ops::Linear(x_, {weight, bias})}; };
     {
       const at::NoGradGuard no_grad;
       Print("linear", "forward", Time(run), flops / flops_);

@@ -12,7 +12,8 @@ import subprocess
 
 LLAMA = []
 GPT2 = "--family gpt2 --hidden 768 --intermediate 3072 --layers 12 --heads 12 --vocab 50257".split()
-CASES = {"llama-58M": LLAMA, "llama-58M-bf16": LLAMA + ["--bf16"], "gpt2-124M": GPT2, "gpt2-124M-bf16": GPT2 + ["--bf16"]}
+CASES = {"llama-58M": LLAMA, "llama-58M-bf16": LLAMA + ["--bf16"], "gpt2-124M": GPT2, "gpt2-124M-bf16": GPT2 + ["--bf16"],
+         "llama-58M-lora": LLAMA + ["--lora", "16"]}
 PEER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_peer.py")
 
 

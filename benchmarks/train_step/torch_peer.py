@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The peer of train_step: the same Llama or GPT-2 in PyTorch, as a careful user writes it. Fused
 scaled_dot_product_attention, fused AdamW, torch's own norms. With --document, a Llama's rows are made of documents of so many
-tokens, kept apart by a mask and by positions that begin anew, as transformers does on a CPU. Prints one JSON object."""
+tokens, kept apart by a mask and by positions that begin anew, as transformers does on a CPU. With --lora, PEFT's adapters of that rank
+on all linear layers are trained, and the model is frozen. Prints one JSON object."""
 import argparse
 import json
 import resource
@@ -100,7 +101,7 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("--family", choices=("llama", "gpt2"), default="llama")
     for name, default in dict(hidden=512, intermediate=1376, layers=8, heads=8, kv_heads=8, vocab=32000, batch=4,
-                              length=512, document=0, threads=2, steps=5).items():
+                              length=512, document=0, lora=0, threads=2, steps=5).items():
         p.add_argument("--" + name.replace("_", "-"), type=int, default=default)
     p.add_argument("--bf16", action="store_true")
     p.add_argument("--compile", action="store_true")
@@ -113,7 +114,13 @@ def main():
             nn.init.normal_(parameter, std=0.02)
     if o.bf16:
         model = model.bfloat16()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, fused=True)
+    if o.lora:
+        import peft
+
+        linear = ["q", "k", "v", "o", "gate", "up", "down", "qkv"]
+        model = peft.get_peft_model(model, peft.LoraConfig(r=o.lora, lora_alpha=2 * o.lora, target_modules=linear))
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=3e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, fused=True)
     forward = torch.compile(model) if o.compile else model
     ids = torch.randint(0, o.vocab, (o.batch, o.length + 1))
     times = []
@@ -123,7 +130,7 @@ def main():
         start = time.perf_counter()
         loss = forward(ids[:, :-1], ids[:, 1:])
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         value = loss.item()
@@ -132,7 +139,7 @@ def main():
     processor = (time.process_time() - processor) / o.steps
     times.sort()
     median, tokens = times[len(times) // 2], o.batch * o.length
-    print(json.dumps({"program": "torch " + torch.__version__ + (" compiled" if o.compile else " eager"),
+    print(json.dumps({"program": "torch " + torch.__version__ + (" peft" if o.lora else "") + (" compiled" if o.compile else " eager"),
                       "parameters": sum(p.numel() for p in model.parameters()), "step_s_min": times[0], "step_s": median,
                       "step_s_max": times[-1], "cpu_s": processor, "tokens_per_s": tokens / median,
                       "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10, "loss": value}))

@@ -25,6 +25,7 @@ struct Options {
   std::string family = "llama";
   std::int64_t hidden = 512, intermediate = 1376, layers = 8, heads = 8, kv_heads = 8, vocab = 32000;
   std::int64_t batch = 4, length = 512;
+  std::int64_t lora = 0;      ///< rank of adapters of all linear layers, which are trained in place of the model
   std::int64_t document = 0;  ///< tokens per document of a row; the last may be shorter. 0: one document per row
   int threads = 2, steps = 5, warmup = 2;
   bool bf16 = false;
@@ -74,7 +75,11 @@ int Run(const Options& options) {
   engine::ConfigureRuntime(options.threads);
   const at::ScalarType dtype = options.bf16 ? at::kBFloat16 : at::kFloat;
   const std::shared_ptr<const engine::ModelConfig> config = MakeConfig(options);
-  auto made = engine::MakeModel(config, dtype, at::kCPU, 1);
+  engine::ModelShare share;
+  if (options.lora > 0) {
+    share.lora = {.rank = static_cast<int>(options.lora), .alpha = 2 * static_cast<double>(options.lora)};
+  }
+  auto made = engine::MakeModel(config, dtype, at::kCPU, 1, std::move(share));
   if (!made) {
     fmt::print(stderr, "{}\n", made.error().ToString());
     return 1;
@@ -141,6 +146,7 @@ int main(int argc, char** argv) {
   app.add_option("--batch", options.batch);
   app.add_option("--length", options.length);
   app.add_option("--document", options.document);
+  app.add_option("--lora", options.lora);
   app.add_option("--threads", options.threads);
   app.add_option("--steps", options.steps);
   app.add_flag("--bf16", options.bf16);

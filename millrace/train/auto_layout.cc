@@ -10,7 +10,7 @@ namespace {
 plan::TrainingSetup SetupOf(const Options& options, const engine::ModelConfig& config, int ranks) {
   plan::TrainingSetup setup = options.setup;
   setup.model = config.Shape();
-  setup.model.Freeze(options.freeze);
+  setup.model.Freeze(options.lora ? std::vector<std::string>{"*"} : options.freeze);
   setup.ranks = ranks;
   setup.global_batch = options.global_batch;
   setup.micro_batch = options.micro_batch;

@@ -67,7 +67,7 @@ Result<int> PlanJob(const Context& context, const jobs::Spec& spec) {
   const plan::Machine machine = MR_TRY(plan::Machine::Find(spec.run.machine));
   plan::TrainingSetup setup = jobs::TrainingSetupOf(spec);
   setup.model = MR_TRY(ModelOf(context, spec));
-  setup.model.Freeze(spec.train.freeze);
+  setup.model.Freeze(spec.lora ? std::vector<std::string>{"*"} : spec.train.freeze);
   std::optional<plan::SearchResult> found;
   if (spec.train.parallel.automatic) found = MR_TRY(plan::ChooseLayout(setup, machine, GoalOf(spec)));
   const plan::Plan plan = MR_TRY(plan::MakePlan(setup, found ? found->options : spec.train.parallel.options, machine));
