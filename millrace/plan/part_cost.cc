@@ -61,12 +61,19 @@ class PartCounter {
     switch (layer.kind) {
       case Kind::kTokenTable:
         LookUp(layer);
-        Leave(layer.in);
+        Leave(layer.in, layer.trains_weight);
+        learns_ = layer.trains_weight;
         break;
       case Kind::kTable:
         LookUp(layer);
+        learns_ = learns_ || layer.trains_weight;
         break;
       case Kind::kNorm:
+        learns_ = learns_ || layer.trains_weight || layer.trains_bias;
+        if (!learns_ && !selective_) {  // with selective recomputation, its output is made again for the next layer
+          Pass(4 * rows_ * layer.in, false);
+          break;
+        }
         Keep(rows_ * layer.in * bytes_ + rows_ * kFloat * (layer.bias ? 2 : 1));
         GoBack((IsPreNorm() ? 3 : 2) * rows_ * layer.in * bytes_ +
                std::min(kNormBlocks, (rows_ + kNormBlockRows - 1) / kNormBlockRows) * layer.in * (layer.bias ? 2 : 1) *
@@ -254,13 +261,13 @@ class PartCounter {
     cost_.backward.reduce_scatter.Add(1, bytes);
     if (selective_ && cheap_input) cost_.backward.all_gather.Add(1, bytes);  // it is made again
   }
-  /// What a layer that is divided by rows exchanges: ops::LeaveDividedLayer.
-  void Leave(std::int64_t columns) {
+  /// What a layer that is divided by rows exchanges: ops::LeaveDividedLayer. `goes_back`: a gradient passes through it.
+  void Leave(std::int64_t columns, bool goes_back = true) {
     if (tensor_ == 1) return;
     const std::int64_t bytes = tokens_ * columns * bytes_;
     if (!division_.sequence) return cost_.forward.all_reduce.Add(1, bytes);
     cost_.forward.reduce_scatter.Add(1, bytes);
-    cost_.backward.all_gather.Add(1, bytes);
+    if (goes_back) cost_.backward.all_gather.Add(1, bytes);
   }
 
   // Times. A product takes the time of its arithmetic or, if that is longer, of reading and writing its matrices.
@@ -300,8 +307,7 @@ class PartCounter {
     const ModelShape& model = setup_.model;
     const std::int64_t columns = OwnColumns();
     Keep(tokens_ * (columns * bytes_ + model.num_heads / tensor_ * kFloat));
-    const std::int64_t copied = copies_ ? 2 * columns + model.queries() / tensor_ : 0;
-    GoBack(waiting_ + tokens_ * ((columns + model.queries() / tensor_) * bytes_ + copied * kFloat));
+    GoBack(waiting_ + tokens_ * (columns + model.queries() / tensor_) * bytes_);
     Pass(tokens_ * (columns + model.queries() / tensor_));
     Pass(2 * tokens_ * columns);  // rotary positions
     if (rate_ == 0) return;
@@ -351,6 +357,7 @@ class PartCounter {
   const std::int64_t bytes_;  ///< of an element
   const bool selective_;
   bool keeps_shared_input_ = false;  ///< the last layer that is divided by columns keeps its input
+  bool learns_ = true;               ///< a gradient reaches what is added next: not behind frozen embeddings
   bool copies_ = false;              ///< products are made of float32 copies
   std::int64_t waiting_ = 0;         ///< bytes of gradients that wait while the pass goes back through a layer
   std::int64_t held_ = 0;            ///< bytes, by the pass that computes a block again

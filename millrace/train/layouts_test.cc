@@ -452,6 +452,7 @@ TEST_F(LayoutTrafficTest, OfFrozenParametersHasNoGradients) {
                                                     {.shard = 2, .tensor = 2, .sequence = true, .zero = 2},
                                                     {.shard = 2, .zero = 3, .reshard = false}}) {
       Options options = OptionsOf(family);
+      options.model_config["vocab_size"] = 331;
       options.freeze = freeze;
       options.parallel = parallel;
       SCOPED_TRACE(fmt::format("family {} freeze {} pipeline {} tensor {} zero {}", family, freeze.front(),

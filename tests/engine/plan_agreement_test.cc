@@ -175,8 +175,11 @@ void Compare(const Case& c) {
   equal(Traffic::kAllReduce, exchanges.all_reduce);
   equal(Traffic::kAllGather, exchanges.all_gather);
   equal(Traffic::kReduceScatter, exchanges.reduce_scatter);
-  // Of small things, such as positions and bounds of documents, the plan knows nothing.
-  EXPECT_NEAR(static_cast<double>(kept), static_cast<double>(seen.kept), 0.02 * static_cast<double>(seen.kept));
+  // Of small things, such as positions and bounds of documents, the plan knows nothing. Where most is frozen, they are
+  // a larger part of what is left.
+  const double share = c.freeze.empty() ? 0.02 : 0.03, small = c.freeze.empty() ? 0 : 8 << 10;
+  EXPECT_NEAR(static_cast<double>(kept), static_cast<double>(seen.kept),
+              small + share * static_cast<double>(seen.kept));
 }
 
 TEST_P(PlanAgreementTest, ParametersExchangesAndMemoryAreThoseOfTheEngine) {
