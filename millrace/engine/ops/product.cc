@@ -80,9 +80,8 @@ void AddProduct(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, f
   TORCH_CHECK(c.scalar_type() == at::kFloat && c.stride(1) == 1 && c.stride(0) >= c.size(1), "c has dense rows");
   size.out_stride = c.stride(0);
   const at::Tensor left = Multiplied(a), right = Multiplied(b);
-  DispatchType(left, [&]<class T>(T) {
-    cpu::Multiply(scale, Read<T>(left), Read<T>(right), 1, c.data_ptr<float>(), size);
-  });
+  DispatchType(left,
+               [&]<class T>(T) { cpu::Multiply(scale, Read<T>(left), Read<T>(right), 1, c.data_ptr<float>(), size); });
 }
 
 at::Tensor AddOrReturn(const Weight& weight, const at::Tensor& gradient, float scale) {
