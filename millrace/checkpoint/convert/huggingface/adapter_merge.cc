@@ -147,8 +147,13 @@ Result<AdapterMerge> AdapterMerge::Open(Reader& adapter, const Json& config, con
       std::vector<float> upward = MR_TRY(ReadFloats(adapter, up, call));
       for (float& value : upward) value *= static_cast<float>(options.scale());
       const auto out = static_cast<std::uint64_t>(b[0]), in = static_cast<std::uint64_t>(a[1]);
-      change.rows = change.transposed ? Transposed(down, change.rank, in) : std::move(upward);
-      change.columns_t = change.transposed ? Transposed(upward, out, change.rank) : std::move(down);
+      if (change.transposed) {
+        change.rows = Transposed(down, change.rank, in);
+        change.columns_t = Transposed(upward, out, change.rank);
+      } else {
+        change.rows = std::move(upward);
+        change.columns_t = std::move(down);
+      }
     } else {
       change.whole = MR_TRY(ReadFloats(adapter, tensor, call));
     }
