@@ -107,6 +107,12 @@ TEST(Search, TheChoiceFitsWhateverTheMemory) {
   EXPECT_THAT(error->ToString(), HasSubstr("layouts fits: a rank needs at least"));
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr double kMostSeconds = 30;  // instrumented code says nothing of the program's speed
+#else
+constexpr double kMostSeconds = 1;
+#endif
+
 TEST(Search, SixteenThousandRanksTakeLessThanASecond) {
   const Machine machine = Machine::Find("p5.48xlarge").value();
   const TrainingSetup setup{.model = Llama405B(),
@@ -119,7 +125,7 @@ TEST(Search, SixteenThousandRanksTakeLessThanASecond) {
   const auto chosen = ChooseLayout(setup, machine);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   ASSERT_TRUE(chosen) << chosen.error().ToString();
-  EXPECT_LT(seconds, 1);
+  EXPECT_LT(seconds, kMostSeconds);
   EXPECT_GT(chosen->tried, 1000u);
   const Plan plan = MakePlan(setup, chosen->options, machine).value();
   EXPECT_TRUE(plan.fits());
