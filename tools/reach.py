@@ -52,10 +52,24 @@ def reached(root, modules, changed):
     return names
 
 
+def only_names_folders(diff):
+    """Whether the changed lines of the top CMakeLists.txt only say which folders there are, whose files changed, too, or
+    include what only libtorch's targets use."""
+    lines = [line[1:].strip() for line in diff.splitlines()
+             if line[:1] in ("+", "-") and not line.startswith(("+++", "---"))]
+    apart = [f"include({pathlib.Path(file).stem})" for file in LIBTORCH_ONLY]
+    return all(line.startswith("add_subdirectory(millrace/") or line in apart for line in lines)
+
+
 def main():
     root = pathlib.Path(sys.argv[1]).resolve()
-    changed = subprocess.run(["git", "-C", str(root), "diff", "--name-only", sys.argv[2]], capture_output=True, text=True,
-                             check=True).stdout.split()
+
+    def diff(*arguments):
+        return subprocess.run(["git", "-C", str(root), "diff", *arguments], capture_output=True, text=True, check=True).stdout
+
+    changed = diff("--name-only", sys.argv[2]).split()
+    if only_names_folders(diff("-U0", sys.argv[2], "--", "CMakeLists.txt")):
+        changed = [file for file in changed if file != "CMakeLists.txt"]
     names = reached(root, declared(root), changed)
     print("all" if names is None else "\n".join(names))
 
