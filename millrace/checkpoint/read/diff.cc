@@ -6,15 +6,10 @@
 #include <cstring>
 #include <set>
 
+#include "millrace/checkpoint/format/half.h"
+
 namespace millrace::checkpoint {
 namespace {
-
-double HalfToDouble(std::uint16_t half) {
-  const int exponent = half >> 10 & 0x1f, mantissa = half & 0x3ff;
-  const double sign = half & 0x8000 ? -1 : 1;
-  if (exponent == 0x1f) return mantissa ? std::nan("") : sign * INFINITY;
-  return exponent == 0 ? sign * std::ldexp(mantissa, -24) : sign * std::ldexp(1024 + mantissa, exponent - 25);
-}
 
 /// Converts E5M2 and E4M3 of the OCP 8-bit Floating Point Specification 1.0. E5M2 follows IEEE 754. E4M3 has no
 /// infinities, and one NaN for each sign.
@@ -35,9 +30,9 @@ double ValueAt(DType dtype, const std::byte* at) {
     case DType::kF32:
       return std::bit_cast<float>(LoadLittle<std::uint32_t>(at));
     case DType::kF16:
-      return HalfToDouble(LoadLittle<std::uint16_t>(at));
+      return HalfToFloat(LoadLittle<std::uint16_t>(at));
     case DType::kBF16:
-      return std::bit_cast<float>(static_cast<std::uint32_t>(LoadLittle<std::uint16_t>(at)) << 16);
+      return Bf16ToFloat(LoadLittle<std::uint16_t>(at));
     case DType::kI64:
       return static_cast<double>(static_cast<std::int64_t>(LoadLittle<std::uint64_t>(at)));
     case DType::kI32:

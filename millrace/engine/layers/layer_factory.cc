@@ -3,25 +3,13 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <string_view>
 
-#include "millrace/base/hash/random.h"
 #include "millrace/engine/errors.h"
+#include "millrace/engine/parameters/name_hash.h"
 
 namespace millrace::engine {
 
 using Init = ParameterSpec::Init;
-
-namespace {
-
-/// Returns a number for a module's dropout that tells it from others, and from the families' small numbers.
-std::uint64_t SiteOf(std::string_view module) {
-  std::uint64_t site = 0;
-  for (const char c : module) site = Mix64(site ^ static_cast<unsigned char>(c));
-  return site;
-}
-
-}  // namespace
 
 TensorSlice LayerFactory::SliceOf(std::size_t dim, std::int64_t begin, std::int64_t extent, int repeats) const {
   const auto [first, count] = ranks_.ShareOf(extent, repeats);
@@ -146,7 +134,7 @@ LowRankAdapters LayerFactory::MakeAdapters(const LinearSpec& spec, LinearDivisio
     }
     if (!adapted) continue;
     ++module;
-    adapters.modules.push_back({first_output, buffer_.Use(first_up, count), SiteOf(name)});
+    adapters.modules.push_back({first_output, buffer_.Use(first_up, count), HashName(0, name)});
   }
   return adapters;
 }

@@ -10,6 +10,7 @@
 #include "millrace/base/glob.h"
 #include "millrace/base/hash/random.h"
 #include "millrace/engine/errors.h"
+#include "millrace/engine/parameters/name_hash.h"
 
 namespace millrace::engine {
 namespace {
@@ -20,12 +21,6 @@ std::int64_t Product(const std::vector<std::int64_t>& shape) {
   std::int64_t elements = 1;
   for (const std::int64_t extent : shape) elements *= extent;
   return elements;
-}
-
-std::uint64_t HashName(std::uint64_t seed, std::string_view name) {
-  std::uint64_t hash = Mix64(seed);
-  for (const char c : name) hash = Mix64(hash ^ static_cast<unsigned char>(c));
-  return hash;
 }
 
 /// Uniform in (0, 1].
@@ -47,7 +42,7 @@ void FillNormal(std::uint64_t key, double stddev, std::int64_t first, std::span<
   });
 }
 
-/// Uniform around 0, likewise.
+/// Draws from a uniform distribution around 0. Otherwise as FillNormal().
 void FillUniform(std::uint64_t key, double stddev, std::int64_t first, std::span<float> into) {
   const double bound = stddev * std::numbers::sqrt3;
   const auto count = static_cast<std::int64_t>(into.size());

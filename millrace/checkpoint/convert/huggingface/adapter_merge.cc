@@ -3,12 +3,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstring>
 #include <optional>
 #include <utility>
 
+#include "millrace/checkpoint/format/half.h"
 #include "millrace/engine/adapters/peft_config.h"
 
 namespace millrace::checkpoint {
@@ -18,32 +17,6 @@ using engine::kLoraDown;
 using engine::kLoraUp;
 using engine::kPeftPrefix;
 
-float FromBf16(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
-/// Rounds to nearest, ties to even.
-std::uint16_t ToBf16(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  if (std::isnan(value)) return static_cast<std::uint16_t>(bits >> 16 | 0x40);
-  return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-float FromF16(std::uint16_t bits) {
-  const int exponent = bits >> 10 & 0x1f, mantissa = bits & 0x3ff;
-  const float sign = bits & 0x8000 ? -1 : 1;
-  if (exponent == 0x1f) return mantissa != 0 ? std::nanf("") : sign * INFINITY;
-  return sign * (exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -24)
-                               : std::ldexp(static_cast<float>(mantissa + 0x400), exponent - 25));
-}
-/// Rounds to nearest, ties to even; too large values become infinite.
-std::uint16_t ToF16(float value) {
-  const std::uint16_t sign = std::signbit(value) ? 0x8000 : 0;
-  const float most = std::fabs(value);
-  if (std::isnan(value)) return sign | 0x7e00;
-  if (most >= 65520) return sign | 0x7c00;
-  // Multiples of 2^-24, or of the last place of the value's power of two.
-  const int exponent = most < std::ldexp(1.0F, -14) ? -14 : std::ilogb(most);
-  const auto units = static_cast<int>(std::nearbyint(std::ldexp(most, 10 - exponent)));
-  return static_cast<std::uint16_t>(sign + ((exponent + 14) << 10) + units);
-}
-
 float Load(DType dtype, const std::byte* at) {
   if (dtype == DType::kF32) {
     float value = 0;
@@ -52,14 +25,14 @@ float Load(DType dtype, const std::byte* at) {
   }
   std::uint16_t bits = 0;
   std::memcpy(&bits, at, sizeof bits);
-  return dtype == DType::kBF16 ? FromBf16(bits) : FromF16(bits);
+  return dtype == DType::kBF16 ? Bf16ToFloat(bits) : HalfToFloat(bits);
 }
 void Store(DType dtype, float value, std::byte* at) {
   if (dtype == DType::kF32) {
     std::memcpy(at, &value, sizeof value);
     return;
   }
-  const std::uint16_t bits = dtype == DType::kBF16 ? ToBf16(value) : ToF16(value);
+  const std::uint16_t bits = dtype == DType::kBF16 ? FloatToBf16(value) : FloatToHalf(value);
   std::memcpy(at, &bits, sizeof bits);
 }
 bool IsFloat(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
@@ -148,11 +121,11 @@ Result<AdapterMerge> AdapterMerge::Open(Reader& adapter, const Json& config, con
       for (float& value : upward) value *= static_cast<float>(options.scale());
       const auto out = static_cast<std::uint64_t>(b[0]), in = static_cast<std::uint64_t>(a[1]);
       if (change.transposed) {
-        change.rows = Transposed(down, change.rank, in);
-        change.columns_t = Transposed(upward, out, change.rank);
+        change.left = Transposed(down, change.rank, in);
+        change.right = Transposed(upward, out, change.rank);
       } else {
-        change.rows = std::move(upward);
-        change.columns_t = std::move(down);
+        change.left = std::move(upward);
+        change.right = std::move(down);
       }
     } else {
       change.whole = MR_TRY(ReadFloats(adapter, tensor, call));
@@ -184,8 +157,8 @@ void AdapterMerge::Apply(const std::string& tensor, std::uint64_t first, Mutable
     sums.resize(run);
     for (std::uint64_t j = 0; j < run; ++j) sums[j] = Load(change.dtype, at + j * width);
     for (std::uint64_t k = 0; k < change.rank; ++k) {
-      const float factor = change.rows[row * change.rank + k];
-      const float* const other = change.columns_t.data() + k * change.columns + column;
+      const float factor = change.left[row * change.rank + k];
+      const float* const other = change.right.data() + k * change.columns + column;
       for (std::uint64_t j = 0; j < run; ++j) sums[j] += factor * other[j];
     }
     for (std::uint64_t j = 0; j < run; ++j) Store(change.dtype, sums[j], at + j * width);

@@ -33,11 +33,11 @@ class AdapterMerge {
   struct Change {
     DType dtype = DType::kF32;
     std::uint64_t columns = 0;  ///< of the tensor in the base
-    bool transposed = false;    ///< the base stores W^T
+    bool transposed = false;    ///< the base stores the transpose of W
     std::uint64_t rank = 0;
-    /// Factors of the update of the stored tensor: row · column, each [.., rank], scaled.
-    std::vector<float> rows, columns_t;  ///< columns_t: [rank, columns]
-    std::vector<float> whole;            ///< of a weight that is replaced
+    /// What is added to the stored tensor is `left` [rows, rank] · `right` [rank, columns].
+    std::vector<float> left, right;
+    std::vector<float> whole;  ///< of a weight that is replaced
   };
   std::map<std::string, Change> changes_;  ///< by the base's tensor
 };
