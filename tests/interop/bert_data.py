@@ -34,8 +34,8 @@ def need(*modules):
         sys.exit(SKIPPED)
 
 
-def run(*arguments, fails=False):
-    done = subprocess.run([*map(str, arguments)], capture_output=True, text=True, timeout=120)
+def run(*arguments, fails=False, env=None):
+    done = subprocess.run([*map(str, arguments)], capture_output=True, text=True, timeout=120, env=env)
     if (done.returncode != 0) != fails:
         sys.exit(f"{' '.join(map(str, arguments))}: status {done.returncode}\n{done.stderr}")
     return done.stderr if fails else [json.loads(line) for line in done.stdout.splitlines()]

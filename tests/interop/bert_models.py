@@ -11,6 +11,7 @@ Exit status: 0 all the same, 77 a library is not installed (printed), 1 otherwis
 """
 import argparse
 import json
+import os
 import pathlib
 import random
 import sys
@@ -77,7 +78,8 @@ def compare(millrace, folder, name, objective, source, data, architecture):
         "train": {"objective": objective, "steps": STEPS, "global_batch": 8, "optimizer": {"lr": 0.01}, "threads": 1},
         "eval": {"every_steps": STEPS, "sources": [{"url": str(source)}], "samples": ROWS},
         "checkpoint": {"url": str(folder / name)}}))
-    said = run(millrace, "train", job, "--json")
+    # Other tests may have jobs of the same name.
+    said = run(millrace, "train", job, "--json", env=dict(os.environ, MILLRACE_STATE_DIR=str(folder / "state")))
     reported = [line for line in said if line.get("event") == "eval"][-1]
     run(millrace, "ckpt", "export", folder / name, folder / f"{name}-hf", "--json")
     rows = run(millrace, "data", "cat", job, "--count", ROWS, "--json")

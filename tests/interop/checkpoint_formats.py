@@ -404,7 +404,8 @@ train:
 checkpoint: {{url: "{BUCKET}/{name}", every_steps: 1}}
 run: {{processes_per_node: {ranks}}}
 """)
-    subprocess.run([millrace.path, "train", folder / "job.yaml"], env=millrace.environment, check=True,
+    environment = dict(millrace.environment or os.environ, MILLRACE_STATE_DIR=str(folder / "state"))
+    subprocess.run([millrace.path, "train", folder / "job.yaml"], env=environment, check=True,
                    stdout=subprocess.DEVNULL)
     millrace("export", folder / name, folder / f"{name}-back")
     back, info = type(model).from_pretrained(folder / f"{name}-back", output_loading_info=True)

@@ -15,13 +15,11 @@ Runs in $MILLRACE_PEERS/venv where that is. Exit status: 0 all the same, 77 a li
 import argparse
 import json
 import pathlib
-import random
-import subprocess
 import tempfile
 
 from checkpoint_formats import Program, need, torch
 from data_formats import megatron
-from parallel_torch import LENGTH, ROWS, TOKENIZER, VOCABULARY, make_model, mean_loss
+from parallel_torch import LENGTH, ROWS, TOKENIZER, VOCABULARY, language, make_model, mean_loss, run_job
 
 STEPS = 50
 LR, BETAS, EPS = 5e-3, (0.9, 0.95), 1e-6
@@ -106,11 +104,7 @@ train:
 checkpoint: {{url: "{self.folder}/{name}", every_steps: {steps}}}
 run: {{processes_per_node: {ranks}}}
 """)
-        done = subprocess.run([self.program.path, "train", job, "--json"], capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        losses = [line["loss"] for line in lines if "grad_norm" in line and "event" not in line]
-        assert len(losses) == steps, done.stdout
+        losses = [line["loss"] for line in run_job(self.program, job, steps)]
         self.program("export", self.folder / name, self.folder / f"{name}-peft", "--to", "peft")
         return losses
 
@@ -168,10 +162,7 @@ def main():
     need("transformers").utils.logging.disable_progress_bar()
     need("peft")
     torch.set_num_threads(1)
-    draw = random.Random(1)
-    tokens = [5]  # a language with an order that a model can learn
-    while len(tokens) < STEPS * ROWS * LENGTH + 1:
-        tokens.append((tokens[-1] * 7 + draw.randrange(2)) % 20)
+    tokens = language(STEPS * ROWS * LENGTH + 1)
     for family in CASES:
         with tempfile.TemporaryDirectory() as folder:
             runs = Runs(Program(pathlib.Path(arguments.millrace).resolve()), pathlib.Path(folder), family, tokens)

@@ -18,6 +18,7 @@ Runs in $MILLRACE_PEERS/venv where that is. Exit status: 0 all the same, 77 a li
 import argparse
 import json
 import math
+import os
 import pathlib
 import random
 import subprocess
@@ -263,6 +264,25 @@ def with_torch(folder, ranks, train, family, tokens, **options):
     return results[0]["losses"], results[0]["norms"], weights
 
 
+def run_job(program, job, count):
+    """Runs a job of so many steps and returns what it says of each. Other tests may have jobs of the same name."""
+    done = subprocess.run([program.path, "train", job, "--json"], capture_output=True, text=True,
+                          env=dict(os.environ, MILLRACE_STATE_DIR=str(job.parent / "state")))
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    steps = [line for line in lines if "grad_norm" in line and "event" not in line]
+    assert [line["step"] for line in steps] == list(range(1, count + 1)), done.stdout
+    return steps
+
+
+def language(count):
+    """Tokens of a language with an order that a model can learn."""
+    draw, tokens = random.Random(1), [5]
+    while len(tokens) < count:
+        tokens.append((tokens[-1] * 7 + draw.randrange(2)) % 20)
+    return tokens
+
+
 class Millrace:
     def __init__(self, program, folder, family, tokens):
         self.program, self.folder, self.family = program, folder, family
@@ -293,11 +313,7 @@ train:
 checkpoint: {{url: "{self.folder}/{name}", every_steps: {STEPS}}}
 run: {{processes_per_node: {ranks}}}
 """)
-        done = subprocess.run([self.program.path, "train", job, "--json"], capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        steps = [line for line in lines if "grad_norm" in line and "event" not in line]
-        assert [line["step"] for line in steps] == list(range(1, STEPS + 1)), done.stdout
+        steps = run_job(self.program, job, STEPS)
         self.program("export", self.folder / name, self.folder / f"{name}-model")
         trained = type(make_model(self.family)).from_pretrained(self.folder / f"{name}-model", dtype=torch.float32)
         return ([line["loss"] for line in steps], [line["grad_norm"] for line in steps],
@@ -352,11 +368,7 @@ def main():
     need("torch.distributed.tensor.parallel")
     need("torch.distributed.pipelining")
     torch.set_num_threads(1)
-    draw = random.Random(1)
-    # A language with an order that a model can learn.
-    tokens = [5]
-    while len(tokens) < STEPS * ROWS * LENGTH + 1:
-        tokens.append((tokens[-1] * 7 + draw.randrange(2)) % 20)
+    tokens = language(STEPS * ROWS * LENGTH + 1)
     for family in ("llama", "gpt2"):
         with tempfile.TemporaryDirectory() as folder:
             folder = pathlib.Path(folder)
