@@ -57,9 +57,10 @@ struct RankShare {
   std::int64_t recomputed_pairs = 0;                  ///< stages that begin with two such blocks
   std::vector<std::vector<std::size_t>> stage_kinds;  ///< kinds of the blocks of each of its stages
   PartGroups embedding_groups, head_groups;
-  std::vector<PartGroups> block_groups;                ///< by kind
-  std::int64_t elements = 0, trained = 0;              ///< of its parameter buffer; of these, what is trained
-  std::int64_t largest_part = 0, largest_trained = 0;  ///< elements of its largest part, likewise
+  std::vector<PartGroups> block_groups;    ///< by kind
+  std::int64_t elements = 0, trained = 0;  ///< of its parameter buffer; of these, what is trained
+  std::int64_t largest_part = 0;           ///< elements of its largest part
+  std::int64_t largest_trained = 0;        ///< the most trained elements of a part
   std::int64_t shared_table = 0;  ///< elements of a trained tied token table that the stage at the other end has, too
   bool embeds = false, predicts = false;
   bool head_uses_embedding = false;  ///< it has both ends of a model with a tied token table

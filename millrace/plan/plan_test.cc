@@ -98,7 +98,7 @@ TEST(Memory, RecomputationAndSequencesSaveActivations) {
   EXPECT_LT(kept({.recompute = Recompute::kFull}), kept({.recompute = Recompute::kFull, .recompute_every = 2}));
 }
 
-/// Of a model of which only some attention is trained, the rest costs its weights.
+/// If only some of the attention is trained, the rest of the model costs no more memory than its weights.
 TEST(Memory, FrozenParametersHaveNoState) {
   TrainingSetup setup = SetupOf8B(8);
   const Plan whole = PlanOf(setup, {});
@@ -111,7 +111,7 @@ TEST(Memory, FrozenParametersHaveNoState) {
   EXPECT_EQ(static_cast<double>(Of(some, MemoryKind::kMaster)), 4 * trained);
   EXPECT_EQ(Of(some, MemoryKind::kWeights), Of(whole, MemoryKind::kWeights));
   EXPECT_LT(Of(some, MemoryKind::kActivations), Of(whole, MemoryKind::kActivations));
-  // Of three products, one is left out, but not in attention.
+  // A frozen layer makes two products, not three. Attention itself costs the same.
   EXPECT_LT(some.time.compute, 0.8 * whole.time.compute);
   EXPECT_GT(some.time.compute, 0.65 * whole.time.compute);
   EXPECT_LT(some.time.optimizer, 0.11 * whole.time.optimizer);

@@ -60,7 +60,7 @@ std::vector<int> RandomSplit(Random& random) {
   return sizes;
 }
 
-/// What is learnt.
+/// An objective with its options, and what its data must have.
 struct Learning {
   std::string_view name;
   data::Objective objective = data::Objective::kCausalLm;

@@ -72,7 +72,7 @@ TEST_P(FamilyTest, WrittenConfigurationsAreReadBack) {
   EXPECT_EQ(ParseModelConfig(config->ToJson(), "config.json").value()->ToJson(), config->ToJson());
 }
 
-/// A job file may set an option, so the family must read it. A list of objects is no value of any.
+/// A job file may set an option, so the family must read it. No option takes a list of objects, so one is refused.
 TEST_P(FamilyTest, OptionsAreRead) {
   for (const std::string_view option : family_.options) {
     bool is_read = false;

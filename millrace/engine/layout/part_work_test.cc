@@ -5,7 +5,7 @@
 namespace millrace::engine {
 namespace {
 
-/// Of a Llama with 8 blocks, 512 wide, an MLP of 1,376 and 32,000 tokens.
+/// The parts of a Llama with 512 channels, 1,376 in its MLP, and 32,000 tokens.
 constexpr PartSizes kSmallLlama{.block_elements = 4 * 512 * 512 + 3 * 512 * 1376,
                                 .head_elements = 512 * 32000,
                                 .query_channels = 512,

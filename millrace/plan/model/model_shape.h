@@ -38,7 +38,7 @@ struct Layer {
   bool tied = false;            ///< of the head: the weights are the token table's
   bool predicted_only = false;  ///< it sees all predicted tokens, and no others, on every rank
   /// What Hugging Face's parameters are called, without ".weight" and ".bias"; {} stands for the number of the block.
-  /// Of outputs that are one product, the first one's: they are frozen together or not at all.
+  /// If several outputs are one product, this is the first one's name: they are frozen together or not at all.
   std::string name = {};
   bool trains_weight = true, trains_bias = true;  ///< false: frozen
   std::int64_t out() const;                       ///< all outputs together

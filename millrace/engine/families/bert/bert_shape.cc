@@ -26,7 +26,7 @@ plan::ModelShape BertConfig::Shape() const {
   model.embedding = {table(Kind::kTokenTable, vocab_size, "word_embeddings"),
                      table(Kind::kTable, max_positions, "position_embeddings"),
                      table(Kind::kTable, segments, "token_type_embeddings"), norm("bert.embeddings.LayerNorm")};
-  // Of the norms behind attention and MLP, the second one's output is the next block's input.
+  // A norm follows attention, and another one the MLP. The output of the second is the next block's input.
   const std::string block = "bert.encoder.layer.{}.";
   model.block = plan::Join(
       {plan::PlainAttention(model, {block + "attention.self.query", block + "attention.output.dense"}, true, false),

@@ -10,6 +10,7 @@
 
 #include "millrace/engine/ops/backward/deferred_work.h"
 #include "millrace/engine/ops/exchange/exchange.h"
+#include "millrace/engine/parallel/testing/forwarding.h"
 #include "millrace/engine/parallel/testing/run_ranks.h"
 
 namespace millrace::engine::ops {
@@ -19,11 +20,9 @@ constexpr int kRanks = 2;
 constexpr std::int64_t kTokens = 12, kIn = 16, kOut = 8;  // of the whole layer
 
 /// Writes when operations start and when they are waited for, and calls `look` before each line.
-class RecordingCollective final : public Collective {
+class RecordingCollective final : public ForwardingCollective {
  public:
-  explicit RecordingCollective(std::unique_ptr<Collective> inner) : inner_(std::move(inner)) {}
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
+  using ForwardingCollective::ForwardingCollective;
   Operation StartAllReduce(at::Tensor tensor, Reduction reduction) override {
     return Record("all-reduce", [&] { return inner_->StartAllReduce(std::move(tensor), reduction); });
   }
@@ -33,15 +32,6 @@ class RecordingCollective final : public Collective {
   Operation StartReduceScatter(at::Tensor mine, at::Tensor all, Reduction reduction) override {
     return Record("reduce-scatter",
                   [&] { return inner_->StartReduceScatter(std::move(mine), std::move(all), reduction); });
-  }
-  Operation StartBroadcast(at::Tensor tensor, int root) override {
-    return inner_->StartBroadcast(std::move(tensor), root);
-  }
-  Operation StartSend(at::Tensor tensor, int to) override { return inner_->StartSend(std::move(tensor), to); }
-  Operation StartReceive(at::Tensor tensor, int from) override { return inner_->StartReceive(std::move(tensor), from); }
-  void Abort(const Error& cause) override { inner_->Abort(cause); }
-  Result<std::unique_ptr<Collective>> Split(std::string name, std::span<const int> members) override {
-    return inner_->Split(std::move(name), members);
   }
 
   /// Adds a line with what `look` sees.
@@ -69,8 +59,6 @@ class RecordingCollective final : public Collective {
     Log("start " + name);
     return std::make_unique<Waited>(*this, std::move(name), start());
   }
-
-  const std::unique_ptr<Collective> inner_;
 };
 
 at::Tensor RandomOf(at::IntArrayRef shape, std::uint64_t seed) {
