@@ -24,6 +24,7 @@ struct FolderNames {
   bool tied = false;           ///< the default of config.json's tie_word_embeddings
   std::span<const std::string_view> tied_names = {};  ///< weights that are another one, if the model is tied
   std::span<const std::string_view> computed = {};    ///< suffixes of tensors that are computed, so no weights
+  bool transposed_blocks = false;                     ///< matrices of blocks stand there as [in, out]
 };
 
 /// A family of models. Each defines a function that returns its own.

@@ -41,8 +41,10 @@ std::vector<LayerFactory::OutputSlice> LayerFactory::SlicesOf(const std::vector<
 Linear LayerFactory::MakeLinear(const LinearSpec& spec) {
   const LinearDivision division = ranks_.size() > 1 ? spec.division : LinearDivision::kNone;
   const std::vector<OutputSlice> slices = SlicesOf(spec.outputs, division == LinearDivision::kColumns);
+  const std::shared_ptr<const QuantizedRows> codes = FindQuantized(spec, division, slices);
   const std::size_t first_weight = buffer_.specs().size();
   for (const OutputSlice& slice : slices) {
+    if (codes) break;
     buffer_.Declare(
         {.name = slice.name + ".weight",
          .shape = {slice.rows, spec.in_features},
@@ -53,8 +55,8 @@ Linear LayerFactory::MakeLinear(const LinearSpec& spec) {
          .transposed = spec.transposed,
          .partial_gradient = slice.repeats > 1 || (division == LinearDivision::kNone && sees_some_tokens())});
   }
-  const WeightHandle weights = buffer_.Use(first_weight, slices.size());
-  if (!spec.bias) return {weights, {}, division, ranks_, MakeAdapters(spec, division, slices)};
+  const WeightHandle weights = codes ? WeightHandle() : buffer_.Use(first_weight, slices.size());
+  if (!spec.bias) return {weights, {}, division, ranks_, MakeAdapters(spec, division, slices), codes};
   const std::size_t first_bias = buffer_.specs().size();
   for (const OutputSlice& slice : slices) {
     buffer_.Declare(
@@ -67,7 +69,46 @@ Linear LayerFactory::MakeLinear(const LinearSpec& spec) {
          .partial_gradient = slice.repeats > 1 || (division != LinearDivision::kColumns && sees_some_tokens())});
   }
   const WeightHandle biases = buffer_.Use(first_bias, slices.size());
-  return {weights, biases, division, ranks_, MakeAdapters(spec, division, slices)};
+  return {weights, biases, division, ranks_, MakeAdapters(spec, division, slices), codes};
+}
+
+std::shared_ptr<const QuantizedRows> LayerFactory::FindQuantized(const LinearSpec& spec, LinearDivision division,
+                                                                 const std::vector<OutputSlice>& slices) const {
+  if (quantized_ == nullptr) return nullptr;
+  auto rows = std::make_shared<QuantizedRows>();
+  std::size_t found = 0;
+  for (const OutputSlice& slice : slices) {
+    const std::string name = slice.name + ".weight";
+    const auto at = quantized_->find(name);
+    if (at == quantized_->end()) continue;
+    ++found;
+    const QuantizedMatrix& matrix = *at->second;
+    if (spec.predicts) {
+      throw ErrorException(Error(Code::kUnsupported, fmt::format("{} is quantized, and makes the model's predictions; "
+                                                                 "such layers compute with at least 16 bits",
+                                                                 name)));
+    }
+    if (matrix.rows() != slice.rows || matrix.columns() != spec.in_features) {
+      throw ErrorException(
+          Error(Code::kCorrupt, fmt::format("{}: the quantized matrix is [{}, {}], the model's sizes say [{}, {}]",
+                                            name, matrix.rows(), matrix.columns(), slice.rows, spec.in_features)));
+    }
+    MatrixBox box{.rows = slice.rows, .columns = spec.in_features};
+    if (!slice.slice.whole()) box.row = slice.slice.begin, box.rows = slice.slice.extent;
+    if (division == LinearDivision::kRows) {
+      const TensorSlice inputs = SliceOf(1, 0, spec.in_features);
+      box.column = inputs.begin;
+      box.columns = inputs.extent;
+    }
+    rows->Append(at->second, box);
+  }
+  if (found == 0) return nullptr;
+  if (found < slices.size()) {
+    throw ErrorException(Error(Code::kUnsupported, fmt::format("{}.weight and its neighbours are one product; quantize "
+                                                               "all of them or none",
+                                                               slices.front().name)));
+  }
+  return rows;
 }
 
 bool LayerFactory::HasAdapter(const std::string& module, const LinearSpec& spec) const {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "millrace/engine/layers/norm.h"
 #include "millrace/engine/parallel/tensor_ranks.h"
 #include "millrace/engine/parameters/parameter_buffer.h"
+#include "millrace/engine/quantized/quantized_matrix.h"
 
 namespace millrace::engine {
 
@@ -51,9 +53,15 @@ class LayerFactory {
   /// `stddev`: of initial weights (transformers' initializer_range).
   /// `both_ends`: this rank has the first and the last stage of the model.
   /// `lora`: the layers that its targets name get adapters.
+  /// `quantized`: linear layers whose weights it has compute with these, and declare none. Borrowed; may be null.
   LayerFactory(ParameterBuffer& buffer, double stddev, TensorRanks ranks = {}, bool both_ends = true,
-               std::optional<LoraOptions> lora = std::nullopt)
-      : buffer_(buffer), stddev_(stddev), ranks_(ranks), both_ends_(both_ends), lora_(std::move(lora)) {}
+               std::optional<LoraOptions> lora = std::nullopt, const QuantizedWeights* quantized = nullptr)
+      : buffer_(buffer),
+        stddev_(stddev),
+        ranks_(ranks),
+        both_ends_(both_ends),
+        lora_(std::move(lora)),
+        quantized_(quantized) {}
 
   const TensorRanks& ranks() const { return ranks_; }
   /// Begins a part of the model: the layers that are made from now on. Returns the number of their ParameterGroup.
@@ -65,7 +73,8 @@ class LayerFactory {
   /// REQUIRES: CheckDivision() (make_model.h) succeeds.
   std::int64_t Share(std::int64_t heads) const { return std::max<std::int64_t>(1, heads / ranks_.size()); }
 
-  /// Throws ErrorException with kUnsupported if LoRA's targets name a layer that predicts.
+  /// Throws ErrorException: kUnsupported if LoRA's targets name a layer that predicts, or if the weights of such a
+  /// layer are quantized; kCorrupt if quantized weights have other sizes.
   Linear MakeLinear(const LinearSpec& spec);
   /// A table of tokens, divided by rows.
   Embedding MakeTokenEmbedding(const TokenTable& table);
@@ -91,6 +100,8 @@ class LayerFactory {
   std::int64_t RowsOf(const OutputSlice& slice) const { return slice.slice.whole() ? slice.rows : slice.slice.extent; }
   bool HasAdapter(const std::string& module, const LinearSpec& spec) const;
   LowRankAdapters MakeAdapters(const LinearSpec& spec, LinearDivision division, const std::vector<OutputSlice>& slices);
+  std::shared_ptr<const QuantizedRows> FindQuantized(const LinearSpec& spec, LinearDivision division,
+                                                     const std::vector<OutputSlice>& slices) const;
   std::vector<OutputSlice> SlicesOf(const std::vector<LinearSpec::Output>& outputs, bool divided) const;
   std::size_t DeclareTokens(const TokenTable& table);
   bool sees_some_tokens() const { return ranks_.divides_tokens() && !whole_tokens_; }
@@ -103,6 +114,7 @@ class LayerFactory {
   const TensorRanks ranks_;
   const bool both_ends_;
   const std::optional<LoraOptions> lora_;
+  const QuantizedWeights* const quantized_;
   bool whole_tokens_ = false;
 };
 

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <memory>
 #include <utility>
 
 #include "millrace/engine/layers/forward_context.h"
@@ -24,25 +25,32 @@ enum class LinearDivision {
 class Linear {
  public:
   Linear() = default;
+  /// `codes`: in place of the weight; may be null.
   Linear(WeightHandle weight, WeightHandle bias, LinearDivision division = LinearDivision::kNone,
-         TensorRanks ranks = {}, LowRankAdapters adapters = {})
-      : weight_(weight), bias_(bias), division_(division), ranks_(ranks), adapters_(std::move(adapters)) {}
+         TensorRanks ranks = {}, LowRankAdapters adapters = {}, std::shared_ptr<const QuantizedRows> codes = {})
+      : weight_(weight),
+        bias_(bias),
+        division_(division),
+        ranks_(ranks),
+        adapters_(std::move(adapters)),
+        codes_(std::move(codes)) {}
 
   at::Tensor Forward(const ops::LayerInput& x, const ForwardContext& context) const {
     const ops::LowRankUpdate update = adapters_.For(context);
-    if (division_ == LinearDivision::kNone) return ops::Linear(x, {*weight_, *bias_, update});
-    if (division_ == LinearDivision::kColumns) return ops::ColumnLinear(x, {*weight_, *bias_, update}, ranks_);
-    const at::Tensor sum = ops::RowLinear(x, {*weight_, {}, update}, ranks_);
+    if (division_ == LinearDivision::kNone) return ops::Linear(x, {*weight_, *bias_, update, codes_});
+    if (division_ == LinearDivision::kColumns) return ops::ColumnLinear(x, {*weight_, *bias_, update, codes_}, ranks_);
+    const at::Tensor sum = ops::RowLinear(x, {*weight_, {}, update, codes_}, ranks_);
     return bias_->defined() ? ops::AddBias(sum, *bias_) : sum;  // once, not by every rank
   }
-  const Weight& weight() const { return *weight_; }
-  const Weight& bias() const { return *bias_; }  ///< undefined if there is none
+  const Weight& weight() const { return *weight_; }  ///< undefined if the layer computes with codes
+  const Weight& bias() const { return *bias_; }      ///< undefined if there is none
 
  private:
   WeightHandle weight_, bias_;
   LinearDivision division_ = LinearDivision::kNone;
   TensorRanks ranks_;
   LowRankAdapters adapters_;
+  std::shared_ptr<const QuantizedRows> codes_;
 };
 
 }  // namespace millrace::engine

@@ -46,7 +46,8 @@ Result<std::unique_ptr<Model>> MakeModel(std::shared_ptr<const ModelConfig> conf
         share.sharding, share.lora ? TrainedWithLora(*config) : TrainedNames{.freeze = std::move(share.freeze)});
     if (share.stages.empty()) share.stages = {{.first = 0, .last = config->sizes().num_layers}};
     const bool both_ends = share.stages.front().embeds && share.stages.back().predicts;
-    LayerFactory make(*buffer, config->initializer_range(), share.ranks, both_ends, std::move(share.lora));
+    LayerFactory make(*buffer, config->initializer_range(), share.ranks, both_ends, std::move(share.lora),
+                      share.quantized.get());
     std::unique_ptr<Model> model = Build(config);
     model->MakeLayers(std::move(share.stages), make);
     model->buffer_ = std::move(buffer);

@@ -55,6 +55,8 @@ struct ModelShare {
   Sharding sharding = {};                ///< what it keeps of their parameters
   std::vector<std::string> freeze = {};  ///< globs over names: these parameters are not trained
   std::optional<LoraOptions> lora = {};  ///< adapters are trained, and not the model
+  /// Weights that are no parameters and are not trained: linear layers compute with them. May be null.
+  std::shared_ptr<const QuantizedWeights> quantized = {};
 };
 
 /// The hidden states [N, hidden] between two parts of a model: residual + delta. The next norm adds them up. With

@@ -4,6 +4,7 @@
 #include "millrace/engine/ops/backward/node.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/product.h"
+#include "millrace/engine/ops/quantized/quantized_product.h"
 #include "millrace/engine/ops/reference.h"
 
 namespace millrace::engine::ops {
@@ -16,14 +17,16 @@ std::vector<at::Tensor> LinearWeights::InputsWith(const at::Tensor& x) const {
 }
 
 at::Tensor LinearPass::Forward(const at::Tensor& x) {
-  at::Tensor out = Product(x.detach(), weights_.matrix.value.detach().t(),
-                           weights_.bias.defined() ? weights_.bias.value.detach() : at::Tensor());
+  const at::Tensor bias = weights_.bias.defined() ? weights_.bias.value.detach() : at::Tensor();
+  at::Tensor out = weights_.codes ? Product(x.detach(), *weights_.codes, bias)
+                                  : Product(x.detach(), weights_.matrix.value.detach().t(), bias);
   if (weights_.update.defined()) update_.AddOutput(x.detach(), out);
   return out;
 }
 
 at::Tensor LinearPass::InputGradient(const at::Tensor& dout) {
-  at::Tensor dx = Product(dout, weights_.matrix.value.detach());
+  at::Tensor dx =
+      weights_.codes ? ProductWithTranspose(dout, *weights_.codes) : Product(dout, weights_.matrix.value.detach());
   if (weights_.update.defined()) update_.AddInputGradient(dout, dx);
   return dx;
 }

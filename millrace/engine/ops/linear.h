@@ -9,6 +9,7 @@
 
 #include "millrace/engine/ops/low_rank.h"
 #include "millrace/engine/parameters/weight.h"
+#include "millrace/engine/quantized/quantized_matrix.h"
 
 namespace millrace::engine::ops {
 
@@ -23,9 +24,11 @@ struct LayerInput {
 
 /// What x is multiplied with.
 struct LinearWeights {
-  Weight matrix;              ///< [out, in]
+  Weight matrix = {};         ///< [out, in]
   Weight bias = {};           ///< [out]; may be undefined
   LowRankUpdate update = {};  ///< added to the matrix
+  /// The matrix [out, in], if it is frozen in fewer bits. Then `matrix` is undefined.
+  std::shared_ptr<const QuantizedRows> codes = {};
   /// Returns whether a fused op leaves none of the gradients to autograd.
   bool takes_gradients() const { return !matrix.autograd_adds() && !bias.autograd_adds(); }
   /// Returns whether a backward pass needs x again.

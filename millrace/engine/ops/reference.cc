@@ -5,6 +5,7 @@
 #include "millrace/engine/ops/backward/node.h"
 #include "millrace/engine/ops/cpu/philox.h"
 #include "millrace/engine/ops/dispatch.h"
+#include "millrace/engine/ops/quantized/quantized_product.h"
 
 namespace millrace::engine::ops::reference {
 namespace {
@@ -69,7 +70,8 @@ at::Tensor Embedding(const Weight& table, const at::Tensor& ids) { return at::em
 
 at::Tensor Linear(const LayerInput& input, const LinearWeights& weights) {
   const at::Tensor& x = input.value;
-  const at::Tensor matrix = Tapped(weights.matrix).t();
+  const at::Tensor matrix =
+      weights.codes ? Dequantized(*weights.codes).to(x.options()).t() : Tapped(weights.matrix).t();
   const at::Tensor out = weights.bias.defined() ? at::addmm(Tapped(weights.bias), x, matrix) : at::mm(x, matrix);
   const LowRankUpdate& update = weights.update;
   if (!update.defined()) return out;

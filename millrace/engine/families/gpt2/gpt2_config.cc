@@ -20,7 +20,8 @@ ModelFamily Gpt2Family() {
                     .embedding = "wte.weight",
                     .tied = true,
                     .tied_names = kTied,
-                    .computed = kComputed}};
+                    .computed = kComputed,
+                    .transposed_blocks = true}};
 }
 
 Gpt2Config::Gpt2Config() {

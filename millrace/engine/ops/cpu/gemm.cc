@@ -69,7 +69,7 @@ void MultiplyByWeight(Matrix<float> a, Matrix<float> b, const float* bias, float
     return memory(layout, processor, const_cast<float*>(data));  // NOLINT(cppcoreguidelines-pro-type-const-cast): read
   };
   const memory::desc left = describe(a, size.rows, size.inner), right = describe(b, size.inner, size.columns);
-  const memory::desc out = describe({c, size.columns}, size.rows, size.columns);
+  const memory::desc out = describe({c, OutStride(size)}, size.rows, size.columns);
   const memory::desc row({1, size.columns}, memory::data_type::f32, memory::dims{size.columns, 1});
   const auto product =
       bias != nullptr ? dnnl::matmul::desc(left, right, row, out) : dnnl::matmul::desc(left, right, out);

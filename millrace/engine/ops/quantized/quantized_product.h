@@ -1,0 +1,21 @@
+// Products with matrices of codes. Each dequantizes some rows at a time into a buffer that stays in the processor's
+// cache, and multiplies with these. So the matrix never exists in float32.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include "millrace/engine/quantized/quantized_matrix.h"
+
+namespace millrace::engine::ops {
+
+/// Returns x [N, in] · matrix^T [in, out], plus `bias` [out] in each row if that is defined: [N, out], of x's type.
+/// Elements are multiplied in float32. On a CPU.
+at::Tensor Product(const at::Tensor& x, const QuantizedRows& matrix, const at::Tensor& bias = {});
+
+/// Returns y [N, out] · matrix [out, in]: the gradient of x from that of Product()'s result. Otherwise as Product().
+at::Tensor ProductWithTranspose(const at::Tensor& y, const QuantizedRows& matrix);
+
+/// Returns the whole matrix in float32.
+at::Tensor Dequantized(const QuantizedRows& matrix);
+
+}  // namespace millrace::engine::ops
