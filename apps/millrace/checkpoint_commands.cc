@@ -13,6 +13,7 @@
 #include "millrace/checkpoint/convert/huggingface/hf_tokenizer.h"
 #include "millrace/checkpoint/convert/import.h"
 #include "millrace/checkpoint/convert/open_source.h"
+#include "millrace/checkpoint/convert/quantized/quantized_model.h"
 #include "millrace/checkpoint/convert/source/foreign_format.h"
 #include "millrace/checkpoint/read/catalog.h"
 #include "millrace/checkpoint/read/diff.h"
@@ -38,6 +39,7 @@ struct Arguments {
   std::uint64_t first = 0, second = 0;
   bool all = false, values = false;
   std::string mode = "min";
+  std::string quantize;          ///< how export quantizes, or how the base of merge was quantized: nf4 or int8
   std::string format, group;     ///< of import and export; empty: detected, and the whole checkpoint
   std::string config;            ///< of import: the URL of a config.json; may be empty
   std::uint64_t file_bytes = 0;  ///< 0: the default of ImportOptions or ExportOptions
@@ -267,51 +269,88 @@ std::map<std::string, std::string> TokenizerFiles(const Context& context, object
   return {};
 }
 
+/// Returns the files of a model's tokenizer: the run's, or those that came with a folder.
+std::map<std::string, std::string> ModelFiles(const Context& context, object::Connection& connection,
+                                              const checkpoint::ModelSource& source, const std::string& url) {
+  if (source.step()) return TokenizerFiles(context, connection, source.reader().manifest());
+  auto found = checkpoint::TokenizerFilesAt(connection, url, context.log(), CallOf(context));
+  if (found) return *std::move(found);
+  context.log().Warning("the model is written without a tokenizer", {{"error", found.error()}});
+  return {};
+}
+
+Result<std::optional<engine::Quantization>> QuantizationArgument(const Arguments& arguments) {
+  if (arguments.quantize.empty()) return std::optional<engine::Quantization>();
+  const auto kind = engine::ParseQuantization(arguments.quantize);
+  if (!kind) return Fail(Code::kInvalidArgument, "--quantize {}: nf4 or int8", arguments.quantize);
+  return kind;
+}
+
 Status Export(const Context& context, const Arguments& arguments) {
   auto connection = MR_TRY(context.Connect());
   checkpoint::ExportOptions options{.format = MR_TRY(ExportFormat(arguments)), .group = arguments.group};
   if (arguments.file_bytes > 0) options.file_bytes = arguments.file_bytes;
+  options.quantization = MR_TRY(QuantizationArgument(arguments));
   if (context.globals.dry_run) {
-    const auto reader = MR_TRY(Reader::Open(*connection, arguments.url, arguments.step, CallOf(context)));
-    Print("would export {} to {} as {}\n", reader->name(), arguments.destination, ForeignFormatName(options.format));
+    const auto source = MR_TRY(
+        checkpoint::ModelSource::Open(*connection, arguments.url, arguments.step, context.log(), CallOf(context)));
+    Print("would export {} to {} as {}\n", source.name(), arguments.destination, ForeignFormatName(options.format));
     return {};
   }
   object::Location to = MR_TRY(object::Locate(*connection, arguments.destination));
   MemoryBudget budget(context.DataBudget());
-  const auto [reader, hold] = MR_TRY(OpenHeld(context, *connection, arguments.url, arguments.step));
+  const auto source =
+      MR_TRY(checkpoint::ModelSource::Open(*connection, arguments.url, arguments.step, context.log(), CallOf(context)));
+  Reader& reader = source.reader();
   if (options.format == checkpoint::ForeignFormat::kHuggingFace)
-    options.files = TokenizerFiles(context, *connection, reader->manifest());
-  std::optional<Bar> bar(std::in_place, context, checkpoint::ExportBytes(reader->manifest(), options));
-  auto exported = MR_TRY(checkpoint::Export(*reader, to, budget, options, CallOf(context), bar->progress()));
+    options.files = ModelFiles(context, *connection, source, arguments.url);
+  std::optional<Bar> bar(std::in_place, context, checkpoint::ExportBytes(reader.manifest(), options));
+  auto exported = MR_TRY(checkpoint::Export(reader, to, budget, options, CallOf(context), bar->progress()));
   bar.reset();
   if (context.globals.json) {
     PrintJsonLine({{"event", "exported"},
-                   {"step", reader->manifest().step},
+                   {"step", reader.manifest().step},
                    {"format", ForeignFormatName(options.format)},
                    {"destination", arguments.destination},
                    {"tensors", exported.tensors},
                    {"files", exported.files},
                    {"bytes", exported.bytes}});
   } else {
-    Print("{} -> {} ({}): {} tensors, {} in {} file{}\n", reader->name(), arguments.destination,
+    Print("{} -> {} ({}): {} tensors, {} in {} file{}\n", reader.name(), arguments.destination,
           ForeignFormatName(options.format), exported.tensors, FormatBytes(exported.bytes), exported.files,
           exported.files == 1 ? "" : "s");
   }
   return {};
 }
 
-/// Returns the tokenizer of the run that made the adapter, else the one that came with the base.
+/// Returns the tokenizer of the run that made the adapter, else the base's.
 std::map<std::string, std::string> MergedFiles(const Context& context, object::Connection& connection,
                                                const checkpoint::ModelSource& adapter,
                                                const checkpoint::ModelSource& base, const std::string& base_url) {
   auto files = TokenizerFiles(context, connection, adapter.reader().manifest());
-  if (!files.empty() || base.step()) {
-    return files.empty() ? TokenizerFiles(context, connection, base.reader().manifest()) : files;
-  }
-  auto found = checkpoint::TokenizerFilesAt(connection, base_url, context.log(), CallOf(context));
-  if (found) return *std::move(found);
-  context.log().Warning("the model is merged without a tokenizer", {{"error", found.error()}});
-  return {};
+  return files.empty() ? ModelFiles(context, connection, base, base_url) : files;
+}
+
+/// Returns how the base of an adapter was quantized while the adapter was trained: what the user says, else what the
+/// run wrote down.
+Result<std::optional<engine::Quantization>> BaseQuantization(const Arguments& arguments,
+                                                             const checkpoint::ModelSource& adapter) {
+  if (const auto kind = MR_TRY(QuantizationArgument(arguments))) return kind;
+  const Json* train = JsonFind(adapter.reader().manifest().meta, "train");
+  if (train == nullptr) return std::optional<engine::Quantization>();
+  return engine::ParseQuantization(JsonString(*train, "base_quantization").value_or(""));
+}
+
+/// Says how far a merge moved the weights. The outputs of a layer move as far, where its inputs are independent.
+void PrintDistance(engine::Quantization kind, const checkpoint::MergeDistance& distance) {
+  const auto share = [](double part, double of) { return of > 0 ? 100 * std::sqrt(part / of) : 0.0; };
+  Print(
+      "merged into what the {} codes stand for, which the adapter was trained over: {:.2g} % (of the weights' norm) "
+      "from "
+      "the weights before\n",
+      QuantizationName(kind), share(distance.quantized, distance.base));
+  Print("the adapter adds {:.2g} %; rounding the sums changes {:.2g} %\n", share(distance.update, distance.base),
+        share(distance.rounded, distance.base));
 }
 
 Status Merge(const Context& context, const Arguments& arguments) {
@@ -329,36 +368,52 @@ Status Merge(const Context& context, const Arguments& arguments) {
   }
   const auto base =
       MR_TRY(checkpoint::ModelSource::Open(*connection, from, std::nullopt, context.log(), CallOf(context)));
-  const auto merge =
-      MR_TRY(checkpoint::AdapterMerge::Open(adapter.reader(), *config, base.reader().manifest(), CallOf(context)));
+  const auto kind = MR_TRY(BaseQuantization(arguments, adapter));
+  MemoryBudget budget(context.DataBudget());
+  std::shared_ptr<const engine::QuantizedWeights> codes;
+  if (kind) {
+    const auto cache = MR_TRY(checkpoint::DefaultQuantizedFolder());
+    codes =
+        MR_TRY(checkpoint::OpenQuantizedModel(*connection, base, *kind, cache, budget, context.log(), CallOf(context)))
+            .weights;
+  }
+  const auto merge = MR_TRY(
+      checkpoint::AdapterMerge::Open(adapter.reader(), *config, base.reader().manifest(), codes, CallOf(context)));
+  checkpoint::MergeDistance distance;
   if (context.globals.dry_run) {
     Print("would merge {} into {} as {}: {} weights change\n", adapter.name(), base.name(), arguments.destination,
           merge.tensors());
     return {};
   }
-  checkpoint::ExportOptions options{.change = [&](const std::string& tensor, std::uint64_t first,
-                                                  MutableByteSpan elements) { merge.Apply(tensor, first, elements); }};
+  checkpoint::ExportOptions options{
+      .change = [&](const std::string& tensor, std::uint64_t first, MutableByteSpan elements) {
+        merge.Apply(tensor, first, elements, &distance);
+      }};
   if (arguments.file_bytes > 0) options.file_bytes = arguments.file_bytes;
   options.files = MergedFiles(context, *connection, adapter, base, from);
   const object::Location to = MR_TRY(object::Locate(*connection, arguments.destination));
-  MemoryBudget budget(context.DataBudget());
   std::optional<Bar> bar(std::in_place, context, checkpoint::ExportBytes(base.reader().manifest(), options));
   const auto exported =
       MR_TRY(checkpoint::Export(base.reader(), to, budget, options, CallOf(context), bar->progress()));
   bar.reset();
   if (context.globals.json) {
-    PrintJsonLine({{"event", "merged"},
-                   {"adapter", adapter.name()},
-                   {"base", base.name()},
-                   {"destination", arguments.destination},
-                   {"changed", merge.tensors()},
-                   {"tensors", exported.tensors},
-                   {"files", exported.files},
-                   {"bytes", exported.bytes}});
+    Json line{{"event", "merged"},          {"adapter", adapter.name()},
+              {"base", base.name()},        {"destination", arguments.destination},
+              {"changed", merge.tensors()}, {"tensors", exported.tensors},
+              {"files", exported.files},    {"bytes", exported.bytes}};
+    if (kind) {
+      line["quantized"] = QuantizationName(*kind);
+      line["squares"] = {{"base", distance.base},
+                         {"update", distance.update},
+                         {"quantized", distance.quantized},
+                         {"rounded", distance.rounded}};
+    }
+    PrintJsonLine(line);
   } else {
     Print("{} + {} -> {}: {} of {} tensors changed, {} in {} file{}\n", base.name(), adapter.name(),
           arguments.destination, merge.tensors(), exported.tensors, FormatBytes(exported.bytes), exported.files,
           exported.files == 1 ? "" : "s");
+    if (kind) PrintDistance(*kind, distance);
   }
   return {};
 }
@@ -526,6 +581,7 @@ void AddConversions(CLI::App& ckpt, Context& context, const std::shared_ptr<Argu
       "  millrace ckpt export s3://runs/llama-demo ./llama-demo --file-size 2GB\n"
       "  millrace ckpt export s3://runs/llama-demo ./model.pt --group model\n"
       "  millrace ckpt export s3://runs/llama-demo s3://runs/llama-dcp --to dcp\n"
+      "  millrace ckpt export s3://models/llama-2-7b s3://models/llama-2-7b-nf4 --quantize nf4\n"
       "  python -c 'from transformers import AutoModelForCausalLM as M; M.from_pretrained(\"./llama-demo\")'\n",
       &Export, {&Arguments::url, &Arguments::destination});
   add_step(to, "Which checkpoint (default: the newest)");
@@ -545,6 +601,10 @@ void AddConversions(CLI::App& ckpt, Context& context, const std::shared_ptr<Argu
         "Begin another file of weights after so many bytes (default: 5GB)");
   };
   add_file_size(to);
+  const auto kinds = CLI::IsMember({"nf4", "int8"});
+  to->add_option("--quantize", arguments->quantize,
+                 "hf only: write the matrices of blocks in 4 or 8 bits, in the form of bitsandbytes: nf4 or int8")
+      ->check(kinds);
   CLI::App* merge = AddAction(ckpt, context, arguments, "merge",
                               "Add an adapter (LoRA) to its model, and write the result as a Hugging Face folder",
                               "  millrace ckpt merge s3://runs/tuned ./tuned-model\n"
@@ -552,6 +612,12 @@ void AddConversions(CLI::App& ckpt, Context& context, const std::shared_ptr<Argu
                               &Merge, {&Arguments::url, &Arguments::destination});
   add_step(merge, "Which checkpoint of the adapter (default: the newest)");
   merge->add_option("--base", arguments->other, "The model (default: what the adapter says that it adapts)");
+  merge
+      ->add_option(
+          "--quantize", arguments->quantize,
+          "How the model was quantized while the adapter was trained: nf4 or int8 (default: what the adapter's "
+          "run wrote down)")
+      ->check(kinds);
   add_file_size(merge);
   CLI::App* from = AddAction(ckpt, context, arguments, "import",
                              "Make a checkpoint of what others saved: Hugging Face, PEFT, torch.save, DCP, Megatron, "

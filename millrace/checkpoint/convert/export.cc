@@ -42,6 +42,8 @@ Result<ExportResult> Export(Reader& reader, const object::Location& to, MemoryBu
     if (!target.to.key.empty()) target.to.key += '/';
   }
   const std::string group = GroupPath(options.group);
+  if (options.quantization && options.format != ForeignFormat::kHuggingFace)
+    return Fail(Code::kInvalidArgument, "weights are quantized in the format hf only");
   switch (options.format) {
     case ForeignFormat::kTorch:
       return ExportTorchFile(stream, target, group);
@@ -50,7 +52,7 @@ Result<ExportResult> Export(Reader& reader, const object::Location& to, MemoryBu
     default:
       if (!group.empty())
         return Fail(Code::kInvalidArgument, "a group can be chosen for the formats torch and dcp only");
-      return ExportFolder(stream, target, options.format == ForeignFormat::kPeft, options.files);
+      return ExportFolder(stream, target, options.format == ForeignFormat::kPeft, options.files, options.quantization);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "millrace/base/threads/memory_budget.h"
@@ -11,6 +12,7 @@
 #include "millrace/checkpoint/convert/stream/export_target.h"
 #include "millrace/checkpoint/convert/stream/tensor_stream.h"
 #include "millrace/checkpoint/read/reader.h"
+#include "millrace/engine/quantized/quantization.h"
 
 namespace millrace::checkpoint {
 
@@ -24,6 +26,8 @@ struct ExportOptions {
   /// For kHuggingFace: small files to put beside the model, such as its tokenizer's, by name. A file of the same name
   /// in the checkpoint takes precedence.
   std::map<std::string, std::string> files;
+  /// For kHuggingFace: the matrices of blocks are written as codes, in the form of bitsandbytes.
+  std::optional<engine::Quantization> quantization;
   TensorChange change;  ///< of the tensors that are written, such as AdapterMerge::Apply; may be empty
 };
 /// Writes the checkpoint, or a group of it, to `to`. `to` is a file for kTorch and a folder for the other formats:

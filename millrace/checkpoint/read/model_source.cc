@@ -30,6 +30,18 @@ std::optional<std::uint64_t> ModelSource::step() const {
   return reader().manifest().step;
 }
 
+Result<std::string> ModelSource::Version(object::Call call) const {
+  const Manifest& manifest = reader().manifest();
+  std::string version = name();
+  if (!folder_.store) return version + " " + manifest.attempt;
+  for (const auto& [file, meta] : manifest.files) {
+    const auto info = MR_TRY(object::Head(*folder_.store, folder_.key + file, call));
+    if (!info) return Fail(Code::kStale, "{}: {} is gone", name(), file);
+    version += fmt::format(" {} {} {}", file, info->size, info->etag);
+  }
+  return version;
+}
+
 Result<std::optional<Json>> ModelSource::AdapterConfig(object::Call call) const {
   constexpr std::string_view kFile = "adapter_config.json";
   constexpr std::uint64_t kMostBytes = 1 * kMiB;  // PEFT's files have about a kilobyte

@@ -29,6 +29,9 @@ class ModelSource {
   const std::string& name() const { return reader().name(); }
   /// The checkpoint's step; nothing for a folder.
   std::optional<std::uint64_t> step() const;
+  /// Returns a text that is the same as long as the weights are: the name, with a checkpoint's attempt or the ETags of
+  /// a folder's files. Blocks.
+  Result<std::string> Version(object::Call call = {}) const;
   /// Returns a file of the model's folder, or what an import kept of it ("tokenizer.json"); nothing if there is none.
   /// Blocks.
   /// Errors: kResourceExhausted if the file has more than `most` bytes.

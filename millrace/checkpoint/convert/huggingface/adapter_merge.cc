@@ -9,6 +9,7 @@
 
 #include "millrace/checkpoint/format/half.h"
 #include "millrace/engine/adapters/peft_config.h"
+#include "millrace/engine/config/families.h"
 
 namespace millrace::checkpoint {
 namespace {
@@ -77,6 +78,7 @@ std::vector<float> Transposed(const std::vector<float>& matrix, std::uint64_t ro
 }  // namespace
 
 Result<AdapterMerge> AdapterMerge::Open(Reader& adapter, const Json& config, const Manifest& base,
+                                        std::shared_ptr<const engine::QuantizedWeights> quantized,
                                         const object::Call& call) {
   const engine::LoraOptions options = MR_TRY(engine::ReadPeftConfig(config, adapter.name() + "/adapter_config.json"));
   const Json* turned = JsonFind(config, "fan_in_fan_out");
@@ -137,10 +139,36 @@ Result<AdapterMerge> AdapterMerge::Open(Reader& adapter, const Json& config, con
     merge.changes_.emplace(*found, std::move(change));
   }
   if (merge.changes_.empty()) return Fail(Code::kNotFound, "{} has no adapter", adapter.name());
+  merge.quantized_ = std::move(quantized);
+  if (merge.quantized_) MR_TRY(merge.AddCodes(base));
   return merge;
 }
 
-void AdapterMerge::Apply(const std::string& tensor, std::uint64_t first, MutableByteSpan bytes) const {
+Status AdapterMerge::AddCodes(const Manifest& base) {
+  for (const auto& [weight, matrix] : *quantized_) {
+    const auto found = FindWeight(base, weight);
+    if (!found) return Fail(Code::kPreconditionFailed, "the model has no weight {}, which is quantized", weight);
+    const TensorMeta& meta = base.tensors.at(*found);
+    const std::vector<std::int64_t> shape{matrix->rows(), matrix->columns()}, turned{shape[1], shape[0]};
+    // Square matrices of GPT-2, too: its folders hold the transposes, its checkpoints do not.
+    const Json* config = JsonFind(base.meta, kMetaModelConfig);
+    const engine::ModelFamily* family = config == nullptr ? nullptr : engine::FamilyOf(*config);
+    const bool transposed = family != nullptr && family->names.transposed_blocks && !StoresTransposed(base, weight);
+    if (!IsFloat(meta.dtype) || meta.shape != (transposed ? turned : shape)) {
+      return Fail(Code::kPreconditionFailed, "{} is no matrix that its codes [{}] can be merged into", *found,
+                  fmt::join(shape, ", "));
+    }
+    Change& change = changes_[*found];
+    change.dtype = meta.dtype;
+    change.columns = static_cast<std::uint64_t>(meta.shape[1]);
+    change.codes = matrix.get();
+    change.codes_transposed = transposed;
+  }
+  return {};
+}
+
+void AdapterMerge::Apply(const std::string& tensor, std::uint64_t first, MutableByteSpan bytes,
+                         MergeDistance* measured) const {
   const auto found = changes_.find(tensor);
   if (found == changes_.end()) return;
   const Change& change = found->second;
@@ -156,12 +184,31 @@ void AdapterMerge::Apply(const std::string& tensor, std::uint64_t first, Mutable
     std::byte* const at = bytes.data() + done * width;
     sums.resize(run);
     for (std::uint64_t j = 0; j < run; ++j) sums[j] = Load(change.dtype, at + j * width);
+    std::vector<float> before;
+    if (change.codes != nullptr) {
+      before = sums;
+      const engine::MatrixBox box{.row = static_cast<std::int64_t>(row),
+                                  .column = static_cast<std::int64_t>(column),
+                                  .rows = 1,
+                                  .columns = static_cast<std::int64_t>(run)};
+      const engine::MatrixBox turned{.row = box.column, .column = box.row, .rows = box.columns, .columns = 1};
+      change.codes->Dequantize(change.codes_transposed ? turned : box, sums.data(),
+                               change.codes_transposed ? 1 : box.columns);
+    }
+    const std::vector<float> base = measured != nullptr && change.codes != nullptr ? sums : std::vector<float>();
     for (std::uint64_t k = 0; k < change.rank; ++k) {
       const float factor = change.left[row * change.rank + k];
       const float* const other = change.right.data() + k * change.columns + column;
       for (std::uint64_t j = 0; j < run; ++j) sums[j] += factor * other[j];
     }
     for (std::uint64_t j = 0; j < run; ++j) Store(change.dtype, sums[j], at + j * width);
+    for (std::uint64_t j = 0; j < base.size(); ++j) {
+      const auto square = [](double x) { return x * x; };
+      measured->base += square(base[j]);
+      measured->update += square(double{sums[j]} - base[j]);
+      measured->quantized += square(double{base[j]} - before[j]);
+      measured->rounded += square(double{Load(change.dtype, at + j * width)} - sums[j]);
+    }
     done += run;
   }
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,22 +12,35 @@
 #include "millrace/base/result.h"
 #include "millrace/checkpoint/format/dtype.h"
 #include "millrace/checkpoint/read/reader.h"
+#include "millrace/engine/quantized/quantized_matrix.h"
 
 namespace millrace::checkpoint {
+
+/// What a merge over quantized weights did to them, as sums of squares over all quantized weights.
+struct MergeDistance {
+  double base = 0;       ///< of the weights that the codes stand for
+  double update = 0;     ///< of what the adapter adds
+  double quantized = 0;  ///< of the differences between those weights and the ones that were quantized
+  double rounded = 0;    ///< of the errors of rounding the sums to the type of the base
+};
 
 /// Changes tensors while they stream: W becomes W + scale·B·A, computed in float32 and rounded once to W's type.
 /// Weights that the adapter has whole (PEFT's modules_to_save) replace the model's. Const methods are thread-safe.
 class AdapterMerge {
  public:
-  /// Reads the adapter's tensors, which it holds in memory as float32. `config`: its adapter_config.json.
+  /// Reads the adapter's tensors, which it holds in memory as float32. `config`: its adapter_config.json. `quantized`,
+  /// if it is not null, are codes of the base's weights: W is what they stand for, of all weights that have them.
   /// Errors: kUnsupported if the configuration asks for more than plain LoRA, or for weights that are not
   /// floating-point numbers of at least 16 bits; kPreconditionFailed if the model lacks an adapted weight, or has it in
   /// another shape; kCorrupt if half of a pair is missing; those of Reader::Read.
   static Result<AdapterMerge> Open(Reader& adapter, const Json& config, const Manifest& base,
+                                   std::shared_ptr<const engine::QuantizedWeights> quantized = {},
                                    const object::Call& call = {});
 
-  /// Changes elements `first` … of one of the base's tensors. `bytes` has whole elements.
-  void Apply(const std::string& tensor, std::uint64_t first, MutableByteSpan bytes) const;
+  /// Changes elements `first` … of one of the base's tensors. `bytes` has whole elements. Adds to `measured`, if it is
+  /// not null, for quantized weights.
+  void Apply(const std::string& tensor, std::uint64_t first, MutableByteSpan bytes,
+             MergeDistance* measured = nullptr) const;
   std::size_t tensors() const { return changes_.size(); }
 
  private:
@@ -37,9 +51,14 @@ class AdapterMerge {
     std::uint64_t rank = 0;
     /// What is added to the stored tensor is `left` [rows, rank] · `right` [rank, columns].
     std::vector<float> left, right;
-    std::vector<float> whole;  ///< of a weight that is replaced
+    std::vector<float> whole;                        ///< of a weight that is replaced
+    const engine::QuantizedMatrix* codes = nullptr;  ///< of W [out, in]
+    bool codes_transposed = false;                   ///< the base stores the transpose of W
   };
+  Status AddCodes(const Manifest& base);
+
   std::map<std::string, Change> changes_;  ///< by the base's tensor
+  std::shared_ptr<const engine::QuantizedWeights> quantized_;
 };
 
 }  // namespace millrace::checkpoint

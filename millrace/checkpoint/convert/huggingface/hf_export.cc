@@ -2,17 +2,22 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
 
 #include "millrace/checkpoint/convert/huggingface/hf_folder.h"
+#include "millrace/checkpoint/convert/quantized/bitsandbytes_names.h"
+#include "millrace/checkpoint/convert/quantized/weight_quantizer.h"
 #include "millrace/checkpoint/convert/source/import_source.h"
 #include "millrace/checkpoint/convert/source/meta_names.h"
 #include "millrace/checkpoint/convert/stream/group_view.h"
 #include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/format/safetensors.h"
+#include "millrace/engine/config/families.h"
 #include "millrace/object/blocking.h"
 #include "millrace/transfer/stream/multipart_writer.h"
 
@@ -83,16 +88,70 @@ void Transpose(ByteSpan from, MutableByteSpan to, std::uint64_t rows, std::uint6
   }
 }
 
+/// A tensor of a shard: one of the checkpoint, or a part of a weight that is quantized.
+struct ShardTensor {
+  SafetensorsEntry entry;
+  std::optional<QuantizedPart> part = {};
+  /// Returns the name of the checkpoint's tensor that is streamed for it; nothing if there is none.
+  const std::string* streamed() const {
+    if (!part) return &entry.name;
+    return part->kind == QuantizedPart::Kind::kCodes ? &part->weight : nullptr;
+  }
+};
 struct Shard {
   std::string file;
-  std::vector<SafetensorsEntry> entries;
+  std::vector<ShardTensor> tensors;
 };
+
+/// Returns the module that a parameter is of.
+std::string ModuleOf(const std::string& parameter) { return parameter.substr(0, parameter.rfind('.')); }
+
+/// Orders the parts of quantized weights in a shard. Scales follow their codes, and then what is known only after them.
+int OrderOf(const ShardTensor& tensor) {
+  using Kind = QuantizedPart::Kind;
+  if (!tensor.part) return 0;
+  switch (tensor.part->kind) {
+    case Kind::kCodes:
+    case Kind::kScales:
+      return 1;
+    case Kind::kState:
+      return 2;
+    case Kind::kFormat:
+      return 4;
+    default:
+      return 3;  // float32
+  }
+}
+
+/// Puts the tensors in order and aligns those of float32 behind the codes: the last state gets further spaces.
+/// Errors: kUnsupported if there is no state.
+Status Arrange(Shard& shard) {
+  std::ranges::stable_sort(shard.tensors, {}, OrderOf);
+  std::uint64_t before = 0;
+  SafetensorsEntry* last_state = nullptr;
+  bool has_floats = false;
+  for (ShardTensor& tensor : shard.tensors) {
+    const int order = OrderOf(tensor);
+    has_floats = has_floats || order == 3;
+    if (order < 3) before += tensor.entry.meta.bytes();
+    if (order == 2) last_state = &tensor.entry;
+  }
+  constexpr std::uint64_t kAlignment = sizeof(float);
+  const std::uint64_t missing = (kAlignment - before % kAlignment) % kAlignment;
+  if (!has_floats || missing == 0) return {};
+  if (last_state == nullptr) {
+    return Fail(Code::kUnsupported, "the scales of int8 would not be aligned behind {} bytes of weights", before);
+  }
+  last_state->meta.shape[0] += static_cast<std::int64_t>(missing);
+  return {};
+}
 
 class FolderExport {
  public:
   FolderExport(TensorStream& stream, const ExportTarget& target, bool adapter,
-               const std::map<std::string, std::string>& further)
+               const std::map<std::string, std::string>& further, std::optional<engine::Quantization> quantization)
       : stream_(stream),
+        quantization_(quantization),
         target_(target),
         names_(adapter ? kAdapterFiles : kModelFiles),
         group_(adapter ? kAdapterGroup : kModelGroup),
@@ -103,7 +162,7 @@ class FolderExport {
     const Manifest& manifest = stream_.reader().manifest();
     config_ = JsonFind(manifest.meta, config_key_);
     transposed_ = TransposedNames(manifest.meta);
-    PlanShards(TensorsBelow(manifest, group_));
+    MR_TRY(PlanShards(TensorsBelow(manifest, group_)));
     if (shards_.empty()) return Fail(Code::kNotFound, "{} has no tensors named {}…", stream_.reader().name(), group_);
     if (config_ == nullptr) {
       return Fail(Code::kNotFound, "{} does not describe its model: its meta has no {} to write {} from",
@@ -113,6 +172,9 @@ class FolderExport {
     for (const auto& [file, meta] : files) MR_TRY(CheckFile(file, meta));
     std::erase_if(further_,
                   [&](const auto& file) { return files.contains(file.first) || file.first == names_.config; });
+    if (quantization_ && JsonFind(*config_, "quantization_config") != nullptr) {
+      return Fail(Code::kInvalidArgument, "{} is quantized already", stream_.reader().name());
+    }
     const std::string config = MR_TRY(ConfigText());
     auto there = MR_TRY(FilesOf(target_.to, stream_.call()));
     std::vector<std::string> stale = StaleFiles(there);
@@ -130,8 +192,11 @@ class FolderExport {
     }
     MR_TRY(PutJson(std::string(names_.config), config));
     std::vector<std::string> order;
-    for (const Shard& shard : shards_)
-      for (const SafetensorsEntry& entry : shard.entries) order.push_back(group_ + entry.name);
+    for (const Shard& shard : shards_) {
+      for (const ShardTensor& tensor : shard.tensors) {
+        if (tensor.streamed() != nullptr) order.push_back(group_ + *tensor.streamed());
+      }
+    }
     stream_.Announce(order);
     const bool sharded = shards_.size() > 1;
     if (sharded) {
@@ -204,29 +269,54 @@ class FolderExport {
     return true;
   }
 
-  /// Sorts tensors by element size, largest first, as the writer of safetensors does. Starts a new shard before one
-  /// grows beyond target_.file_bytes.
-  void PlanShards(const std::map<std::string, TensorMeta>& tensors) {
-    std::vector<SafetensorsEntry> entries;
-    for (const auto& [name, meta] : tensors) {
-      entries.push_back({name, meta});
-      std::vector<std::int64_t>& shape = entries.back().meta.shape;
-      if (IsTransposed(entries.back())) std::swap(shape[0], shape[1]);
+  /// Returns the parts that a weight is quantized to. Nothing if it stays as it is.
+  std::vector<QuantizedPart> QuantizedTo(const SafetensorsEntry& entry) const {
+    if (!quantization_ || !IsQuantizable(entry.name, entry.meta)) return {};
+    TensorMeta meta = entry.meta;
+    if (IsTurned(entry.name)) std::swap(meta.shape[0], meta.shape[1]);
+    return PartsOf(entry.name, meta, *quantization_);
+  }
+  /// Returns whether the codes are those of the transpose of what the checkpoint holds.
+  bool IsTurned(const std::string& weight) const { return has_transposed_blocks_ && !transposed_.contains(weight); }
+
+  /// Sorts tensors by element size, largest first, as the writer of safetensors does. Quantized weights are last, with
+  /// all their parts in one shard. Starts a new shard before one grows beyond target_.file_bytes.
+  Status PlanShards(const std::map<std::string, TensorMeta>& tensors) {
+    const engine::ModelFamily* family = config_ == nullptr ? nullptr : engine::FamilyOf(*config_);
+    has_transposed_blocks_ = family != nullptr && family->names.transposed_blocks;
+    // Heads that are tied to the embedding are in no file.
+    if (family != nullptr) {
+      for (const std::string_view name : family->names.tied_names) skipped_.insert(ModuleOf(std::string(name)));
     }
-    std::ranges::sort(entries, [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
-      const auto wide = DTypeBytes(a.meta.dtype), as_wide = DTypeBytes(b.meta.dtype);
-      return wide != as_wide ? wide > as_wide : a.name < b.name;
+    std::vector<std::vector<ShardTensor>> units;  // what one shard has as a whole
+    for (const auto& [name, meta] : tensors) {
+      SafetensorsEntry entry{name, meta};
+      std::vector<ShardTensor>& unit = units.emplace_back();
+      if (quantization_ && IsQuantizable(name, meta)) quantized_from_ = meta.dtype;
+      for (QuantizedPart& part : QuantizedTo(entry)) unit.push_back({part.entry, std::move(part)});
+      if (!unit.empty()) continue;
+      if (IsTransposed(entry)) std::swap(entry.meta.shape[0], entry.meta.shape[1]);
+      if (quantization_ && meta.shape.size() == 2) skipped_.insert(ModuleOf(name));
+      unit.push_back({std::move(entry)});
+    }
+    std::ranges::stable_sort(units, {}, [](const std::vector<ShardTensor>& unit) {
+      const auto width = static_cast<std::int64_t>(DTypeBytes(unit.front().entry.meta.dtype));
+      return std::pair(unit.front().part.has_value(), -width);
     });
     std::uint64_t bytes = 0;
     const bool one = names_.index.empty();
-    for (SafetensorsEntry& entry : entries) {
-      bytes += entry.meta.bytes();
-      if (shards_.empty() || (!one && bytes > target_.file_bytes && !shards_.back().entries.empty())) {
+    for (std::vector<ShardTensor>& unit : units) {
+      std::uint64_t size = 0;
+      for (const ShardTensor& tensor : unit) size += tensor.entry.meta.bytes();
+      bytes += size;
+      if (shards_.empty() || (!one && bytes > target_.file_bytes)) {
         shards_.emplace_back();
-        bytes = entry.meta.bytes();
+        bytes = size;
       }
-      shards_.back().entries.push_back(std::move(entry));
+      std::ranges::move(unit, std::back_inserter(shards_.back().tensors));
     }
+    for (Shard& shard : shards_) MR_TRY(Arrange(shard));
+    return {};
   }
 
   /// Names the shards as Hugging Face's libraries do. If a file of such a name exists, adds a random mark to all names:
@@ -249,39 +339,64 @@ class FolderExport {
   }
 
   Status WriteShard(const Shard& shard) {
-    std::vector<SafetensorsEntry> entries = shard.entries;
+    std::vector<SafetensorsEntry> entries;
+    for (const ShardTensor& tensor : shard.tensors) entries.push_back(tensor.entry);
     transfer::MultipartWriter out(*target_.to.store, target_.budget, target_.to.key + shard.file, {});
     const object::Call& call = stream_.call();
     MR_TRY(out.Write(AsBytes(MakeSafetensorsHeader(entries, {{"format", "pt"}})), call));
-    for (const SafetensorsEntry& entry : entries) {
-      MR_TRY(WriteTensor(entry, out));
-      parameters_ += entry.meta.elements();
-      parameter_bytes_ += entry.meta.bytes();
+    std::map<std::string, WeightQuantizer> quantizers;  // by weight
+    for (const ShardTensor& tensor : shard.tensors) {
+      MR_TRY(tensor.part ? WritePart(tensor, quantizers, out) : WriteTensor(tensor.entry, out));
+      parameters_ += tensor.entry.meta.elements();
+      parameter_bytes_ += tensor.entry.meta.bytes();
     }
     exported_.tensors += entries.size();
     return Count(MR_TRY(out.Finish(call)).size);
+  }
+
+  Status WritePart(const ShardTensor& tensor, std::map<std::string, WeightQuantizer>& quantizers,
+                   transfer::MultipartWriter& out) {
+    const QuantizedPart& part = *tensor.part;
+    const ByteSink sink = [&](ByteSpan bytes) { return out.Write(bytes, stream_.call()); };
+    if (part.kind != QuantizedPart::Kind::kCodes) {
+      QuantizedPart known = part;
+      known.entry = tensor.entry;  // with its spaces
+      return sink(AsBytes(quantizers.at(part.weight).TakeBytes(known)));
+    }
+    const std::string source = group_ + part.weight;
+    TensorMeta meta = stream_.reader().manifest().tensors.at(source);
+    const bool turned = IsTurned(part.weight);
+    if (turned) std::swap(meta.shape[0], meta.shape[1]);
+    WeightQuantizer& quantizer = quantizers.try_emplace(part.weight, *quantization_, meta).first->second;
+    const ByteSink quantize = [&](ByteSpan bytes) { return quantizer.Add(bytes, sink); };
+    const Status status = turned ? StreamTurned(source, meta, quantize) : stream_.Stream(source, quantize);
+    if (!status) return Fail(status.error().Context(part.weight));
+    return quantizer.Finish(sink);
   }
 
   bool IsTransposed(const SafetensorsEntry& entry) const {
     return entry.meta.shape.size() == 2 && transposed_.contains(entry.name);
   }
 
-  /// A transposed matrix is held in memory twice.
   Status WriteTensor(const SafetensorsEntry& entry, transfer::MultipartWriter& out) {
     const std::string tensor = group_ + entry.name;
-    const object::Call& call = stream_.call();
-    if (!IsTransposed(entry)) return stream_.Stream(tensor, [&](ByteSpan bytes) { return out.Write(bytes, call); });
-    Buffer stored(entry.meta.bytes()), turned(entry.meta.bytes());
+    const ByteSink sink = [&](ByteSpan bytes) { return out.Write(bytes, stream_.call()); };
+    return IsTransposed(entry) ? StreamTurned(tensor, entry.meta, sink) : stream_.Stream(tensor, sink);
+  }
+
+  /// Passes the transpose of a matrix on, which `meta` describes. Holds the matrix in memory twice.
+  Status StreamTurned(const std::string& tensor, const TensorMeta& meta, const ByteSink& sink) {
+    Buffer stored(meta.bytes()), turned(meta.bytes());
     std::uint64_t done = 0;
     MR_TRY(stream_.Stream(tensor, [&](ByteSpan bytes) -> Status {
       std::ranges::copy(bytes, stored.span().begin() + static_cast<std::ptrdiff_t>(done));
       done += bytes.size();
       return {};
     }));
-    const auto rows = static_cast<std::uint64_t>(entry.meta.shape[1]);  // of what is stored
-    const auto columns = static_cast<std::uint64_t>(entry.meta.shape[0]);
-    Transpose(stored.span(), turned.span(), rows, columns, DTypeBytes(entry.meta.dtype));
-    return out.Write(turned.span(), call);
+    const auto rows = static_cast<std::uint64_t>(meta.shape[1]);  // of what is stored
+    const auto columns = static_cast<std::uint64_t>(meta.shape[0]);
+    Transpose(stored.span(), turned.span(), rows, columns, DTypeBytes(meta.dtype));
+    return sink(turned.span());
   }
 
   Status CheckFile(const std::string& file, const TensorMeta& meta) const {
@@ -302,6 +417,12 @@ class FolderExport {
   /// Returns the text of the configuration file. Prefers the imported file, byte for byte, if its JSON still equals the
   /// checkpoint's meta.
   Result<std::string> ConfigText() const {
+    if (quantization_) {
+      Json config = *config_;
+      config["quantization_config"] =
+          QuantizationConfig(*quantization_, {skipped_.begin(), skipped_.end()}, quantized_from_);
+      return DumpJsonPretty(config) + "\n";
+    }
     std::string text = DumpJsonPretty(*config_) + "\n";
     const auto& tensors = stream_.reader().manifest().tensors;
     const auto kept = tensors.find(fmt::format("{}{}", kFilesGroup, names_.config));
@@ -320,7 +441,7 @@ class FolderExport {
     Json::object_t map;
     std::map<std::string, std::string> sorted;
     for (const Shard& shard : shards_)
-      for (const SafetensorsEntry& entry : shard.entries) sorted.emplace(entry.name, shard.file);
+      for (const ShardTensor& tensor : shard.tensors) sorted.emplace(tensor.entry.name, shard.file);
     for (auto& [name, file] : sorted) map.emplace_back(name, std::move(file));
     const Json index{{"metadata", {{"total_parameters", parameters_}, {"total_size", parameter_bytes_}}},
                      {"weight_map", std::move(map)}};
@@ -339,6 +460,7 @@ class FolderExport {
   }
 
   TensorStream& stream_;
+  const std::optional<engine::Quantization> quantization_;
   const ExportTarget& target_;
   const WeightsNames names_;
   const std::string group_;
@@ -346,6 +468,9 @@ class FolderExport {
   std::map<std::string, std::string> further_;  ///< ExportOptions::files that the checkpoint does not have
   const Json* config_ = nullptr;
   std::set<std::string> transposed_;
+  bool has_transposed_blocks_ = false;  ///< Hugging Face's files hold the transposes of their matrices
+  DType quantized_from_ = DType::kF32;  ///< the type of weights that are quantized
+  std::set<std::string> skipped_;       ///< modules whose matrices stay as they are, while others are quantized
   std::vector<Shard> shards_;
   std::uint64_t parameters_ = 0, parameter_bytes_ = 0;
   ExportResult exported_;
@@ -354,8 +479,9 @@ class FolderExport {
 }  // namespace
 
 Result<ExportResult> ExportFolder(TensorStream& stream, const ExportTarget& target, bool adapter,
-                                  const std::map<std::string, std::string>& files) {
-  return FolderExport(stream, target, adapter, files).Run();
+                                  const std::map<std::string, std::string>& files,
+                                  std::optional<engine::Quantization> quantization) {
+  return FolderExport(stream, target, adapter, files, quantization).Run();
 }
 
 }  // namespace millrace::checkpoint

@@ -1,0 +1,85 @@
+#include "millrace/checkpoint/convert/quantized/quantized_model.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <cerrno>
+#include <optional>
+#include <string>
+#include <system_error>
+
+#include "millrace/base/files/managed_folder.h"
+#include "millrace/base/files/trusted_folder.h"
+#include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
+#include "millrace/checkpoint/convert/export.h"
+#include "millrace/checkpoint/convert/quantized/bitsandbytes_names.h"
+#include "millrace/checkpoint/convert/quantized/mapped_weights.h"
+#include "millrace/object/location.h"
+
+namespace millrace::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Part of the folders' names. It changes if the same weights get other codes.
+constexpr std::string_view kFormat = "1";
+constexpr FolderRole kRole = {.what = "the folder of quantized models", .cure = "set XDG_CACHE_HOME to another place"};
+
+/// Returns how the source's weights are quantized; nothing if they are not.
+Result<std::optional<engine::Quantization>> QuantizationOf(const ModelSource& source) {
+  const Json* config = JsonFind(source.reader().manifest().meta, kMetaModelConfig);
+  if (config == nullptr) return Fail(Code::kNotFound, "{} has no config.json", source.name());
+  return StoredQuantization(*config, source.name());
+}
+
+Result<UniqueFd> Lock(const fs::path& path) {
+  UniqueFd lock = MR_TRY(OpenFile(path, O_RDWR | O_CREAT, 0600));
+  while (::flock(lock.get(), LOCK_EX) != 0) {
+    if (errno != EINTR) return Fail(ErrnoError(errno, "locking " + path.string()));
+  }
+  return lock;
+}
+
+Status Remove(const fs::path& folder) {
+  std::error_code failed;
+  fs::remove_all(folder, failed);
+  if (failed) return Fail(ErrnoError(failed.value(), "removing " + folder.string()));
+  return {};
+}
+
+}  // namespace
+
+Result<fs::path> DefaultQuantizedFolder() { return MR_TRY(DefaultCacheFolder("XDG_CACHE_HOME")) / "quantized"; }
+
+Result<QuantizedModel> OpenQuantizedModel(object::Connection& connection, const ModelSource& source,
+                                          engine::Quantization kind, const fs::path& cache, MemoryBudget& budget,
+                                          const Logger& log, const object::Call& call) {
+  const std::optional<engine::Quantization> stored = MR_TRY(QuantizationOf(source));
+  if (stored && *stored != kind) {
+    return Fail(Code::kInvalidArgument, "{} is quantized as {}, not as {}", source.name(), QuantizationName(*stored),
+                QuantizationName(kind));
+  }
+  const std::string version = fmt::format("{} {} {}", kFormat, QuantizationName(kind), MR_TRY(source.Version(call)));
+  const std::string name = HexEncode(Sha256(AsBytes(version))).substr(0, 32);  // 128 bits do not collide
+  (void)MR_TRY(OpenTrustedFolder(cache, kRole, MissingFolder::kMake));
+  const fs::path folder = cache / name;
+  const UniqueFd lock = MR_TRY(Lock(cache / (name + ".lock")));
+  if (!fs::exists(folder)) {
+    const fs::path unfinished = cache / (name + ".unfinished");
+    MR_TRY(Remove(unfinished));
+    log.Info(stored ? "copying the quantized model to this machine" : "quantizing the model",
+             {{"model", source.name()}, {"kind", QuantizationName(kind)}, {"folder", folder.string()}});
+    ExportOptions options;
+    if (!stored) options.quantization = kind;
+    const object::Location to = MR_TRY(object::Locate(connection, unfinished.string()));
+    (void)MR_TRY(Export(source.reader(), to, budget, options, call));
+    std::error_code failed;
+    fs::rename(unfinished, folder, failed);
+    if (failed) return Fail(ErrnoError(failed.value(), "renaming " + unfinished.string()));
+    MR_TRY(SyncDirectory(cache));
+  }
+  return QuantizedModel{folder, MR_TRY(MapQuantizedWeights(folder))};
+}
+
+}  // namespace millrace::checkpoint

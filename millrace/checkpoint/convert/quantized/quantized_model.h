@@ -1,0 +1,35 @@
+// A model with quantized weights on this machine's disk, for training over it or serving it.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "millrace/base/log.h"
+#include "millrace/base/result.h"
+#include "millrace/base/threads/memory_budget.h"
+#include "millrace/checkpoint/read/model_source.h"
+#include "millrace/engine/quantized/quantized_matrix.h"
+
+namespace millrace::checkpoint {
+
+struct QuantizedModel {
+  /// A Hugging Face folder with the model's other weights, and with the quantized ones as bitsandbytes stores them.
+  std::filesystem::path folder;
+  std::shared_ptr<const engine::QuantizedWeights> weights;  ///< mapped from there
+};
+
+/// Returns the model of `source` with its blocks' matrices quantized as `kind`. Makes a folder for it below `cache`
+/// first, unless there is one: quantizes the weights while they stream from the store, or copies them if `source` has
+/// them quantized. The folder's name follows from the source's version, so all runs and ranks of a machine share it.
+/// One process makes it while others wait. An interrupted one leaves nothing that is used. The folder stays until the
+/// user removes it; nothing that maps it minds that. Blocks. Errors: kInvalidArgument if `source` is quantized in
+/// another kind; kUnsupported if in another way; those of Export and MapQuantizedWeights.
+Result<QuantizedModel> OpenQuantizedModel(object::Connection& connection, const ModelSource& source,
+                                          engine::Quantization kind, const std::filesystem::path& cache,
+                                          MemoryBudget& budget, const Logger& log, const object::Call& call = {});
+
+/// Returns where OpenQuantizedModel() keeps its folders by default: "quantized" in the user's cache.
+/// Errors: those of DefaultCacheFolder.
+Result<std::filesystem::path> DefaultQuantizedFolder();
+
+}  // namespace millrace::checkpoint
