@@ -76,6 +76,7 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
   if (spec.lora) {
     options.lora = spec.lora->options;
     options.adapter_url = spec.lora->adapter;
+    options.base_quantization = spec.lora->quantization();
   }
   options.optimizer = OptimizerOf(from.optimizer);
   options.schedule = ScheduleOf(from.schedule, from.optimizer.lr);

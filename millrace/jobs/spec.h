@@ -14,6 +14,7 @@
 #include "millrace/data/options/dataset_options.h"
 #include "millrace/engine/adapters/lora_options.h"
 #include "millrace/engine/layout/parallel_options.h"
+#include "millrace/engine/quantized/quantization.h"
 
 namespace millrace::jobs {
 
@@ -108,8 +109,10 @@ struct TrainSpec {
 /// Adapters that are trained in place of the model (LoRA). Keys are described in lora_options.h.
 struct LoraSpec {
   engine::LoraOptions options;
-  std::string base;     ///< precision of the frozen weights; as train.precision
+  std::string base;     ///< of the frozen weights of blocks: train.precision, or the name of a Quantization
   std::string adapter;  ///< the adapter to start from, which says all options but dropout; empty: a new one
+  /// Returns nothing if the base is not quantized.
+  std::optional<engine::Quantization> quantization() const { return engine::ParseQuantization(base); }
   bool operator==(const LoraSpec&) const = default;
 };
 /// Losses of records that are not trained on.

@@ -364,7 +364,7 @@ void VisitLora(Visitor& v, LoraSpec& lora, const std::string& precision) {
   }
   v.Number("dropout", options.dropout, 0, 0.999);
   if (lora.base.empty()) lora.base = precision;
-  v.Word("base", lora.base, {{"f32", "bf16"}, {"int8", "nf4"}});
+  v.Word("base", lora.base, {{"f32", "bf16", "int8", "nf4"}, {}});
 }
 
 template <class Visitor>

@@ -438,6 +438,7 @@ Spec RandomSpec(Random& random) {
     s.model.from = "s3://models/llama";
     if (random.Below(2) == 0) {
       LoraSpec& lora = s.lora.emplace();  // base: with the precision, below
+      if (random.Below(2) == 0) lora.base = random.Below(2) == 0 ? "nf4" : "int8";
       lora.options.dropout = RandomNumber(random, 0, 0.9);
       if (random.Below(2) == 0) lora.adapter = "s3://adapters/" + RandomText(random);
       if (lora.adapter.empty()) {
@@ -498,7 +499,7 @@ Spec RandomSpec(Random& random) {
   s.train.micro_batch = static_cast<int>(1 + random.Below(8));
   SetRandomLayout(random, s);
   s.train.precision = Pick<std::string>(random, {"f32", "bf16"});
-  if (s.lora) s.lora->base = s.train.precision;
+  if (s.lora && !s.lora->quantization()) s.lora->base = s.train.precision;
   if (random.Below(2) == 0) s.train.steps_this_run = 1 + random.Below(1000);
   for (std::uint64_t i = s.lora ? 0 : random.Below(3); i > 0; --i) s.train.freeze.push_back("*" + RandomText(random));
   SetRandomOptimizer(random, s.train.optimizer);

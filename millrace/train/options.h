@@ -18,6 +18,7 @@
 #include "millrace/engine/ops/cross_entropy.h"
 #include "millrace/engine/optim/make_optimizer.h"
 #include "millrace/engine/optim/schedule.h"
+#include "millrace/engine/quantized/quantization.h"
 #include "millrace/http/server/access.h"
 #include "millrace/plan/layout.h"
 #include "millrace/train/spikes.h"
@@ -43,6 +44,10 @@ struct Options {
   engine::OptimizerOptions optimizer;
   std::vector<std::string> freeze;          ///< globs over names of parameters that are not trained
   std::optional<engine::LoraOptions> lora;  ///< adapters are trained, and not the model
+  /// The frozen weights of the model's blocks are kept in so many bits. With `lora`. Nothing: as `precision` says.
+  std::optional<engine::Quantization> base_quantization;
+  /// Where quantized models are kept on this machine: checkpoint::OpenQuantizedModel. Empty: in the user's cache.
+  std::filesystem::path quantized_folder;
   /// The adapter to start from: a checkpoint or PEFT folder. Its configuration replaces `lora`, all but the dropout.
   /// Empty: a new one.
   std::string adapter_url;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "millrace/checkpoint/convert/quantized/bitsandbytes_names.h"
+#include "millrace/checkpoint/convert/quantized/quantized_model.h"
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/data/loader.h"
@@ -69,6 +71,7 @@ class Trainer {
   Status OpenData();
   data::DatasetOptions EvaluatedData() const;
   Result<checkpoint::ModelSource> OpenSource(const std::string& url);
+  Status QuantizeBase(std::optional<checkpoint::ModelSource>& source);
   Status OpenAdapter();
   Status OpenModel();
   Status MakeModel(const std::shared_ptr<const engine::ModelConfig>& config,
@@ -101,6 +104,7 @@ class Trainer {
   std::optional<engine::LoraOptions> lora_;
   std::optional<checkpoint::ModelSource> adapter_;  ///< the adapter to start from; nothing: a new one, or none
   std::string base_fingerprint_;                    ///< with lora_
+  std::shared_ptr<const engine::QuantizedWeights> quantized_;  ///< of the base; null: none
   std::unique_ptr<engine::Model> model_;
   std::unique_ptr<engine::Optimizer> optimizer_;
   std::unique_ptr<engine::DataExchange> exchange_;  ///< goes before the model and its groups
@@ -218,6 +222,8 @@ Status Trainer::OpenModel() {
     if (stored == nullptr) return Fail(Code::kNotFound, "{} has no config.json", options_.model_url);
     json = *stored;
     what = options_.model_url + "/config.json";
+    MR_TRY(QuantizeBase(source));
+    json.erase("quantization_config");  // says how files hold the weights, and is no part of the model
   } else if (const Json* size = JsonFind(json, "vocab_size"); size == nullptr || *size == 0) {
     json["vocab_size"] = tokenizer_->vocab_size();
   }
@@ -241,6 +247,26 @@ Status Trainer::OpenModel() {
   return {};
 }
 
+/// Makes `source` a folder of this machine whose blocks are quantized, if the options say so.
+Status Trainer::QuantizeBase(std::optional<checkpoint::ModelSource>& source) {
+  const Json& config = *JsonFind(source->reader().manifest().meta, checkpoint::kMetaModelConfig);
+  const auto stored = MR_TRY(checkpoint::StoredQuantization(config, options_.model_url));
+  if (!options_.base_quantization) {
+    if (!stored) return {};
+    return Fail(Code::kInvalidArgument,
+                "model.from: the weights of {} are quantized as {}; train adapters over them: {}", options_.model_url,
+                QuantizationName(*stored), "lora: {base: " + std::string(QuantizationName(*stored)) + "}");
+  }
+  const KeepBeating beating(heartbeat_, step_, clock_);  // it may take minutes
+  const std::filesystem::path cache =
+      options_.quantized_folder.empty() ? MR_TRY(checkpoint::DefaultQuantizedFolder()) : options_.quantized_folder;
+  auto model = MR_TRY(checkpoint::OpenQuantizedModel(connection_, *source, *options_.base_quantization, cache,
+                                                     data_budget_, options_.log));
+  quantized_ = std::move(model.weights);
+  source = MR_TRY(checkpoint::ModelSource::Open(connection_, model.folder.string(), std::nullopt, options_.log));
+  return {};
+}
+
 /// Opens the adapter to start from. Its configuration says which layers have adapters, and of which kind.
 Status Trainer::OpenAdapter() {
   lora_ = options_.lora;
@@ -259,6 +285,7 @@ Status Trainer::MakeModel(const std::shared_ptr<const engine::ModelConfig>& conf
   engine::ModelShare share = layout_->ShareOf(*config, options_.data.sequence_length);
   share.freeze = options_.freeze;
   share.lora = lora_;
+  share.quantized = quantized_;
   model_ = MR_TRY(engine::MakeModel(config, options_.precision, at::kCPU, options_.seed, std::move(share)));
   MR_TRY(engine::CheckGlobs("train.freeze", model_->buffer(), options_.freeze, layout_->state()));
   model_->SetRecompute(layout_->options().recompute, layout_->options().recompute_every);
@@ -272,7 +299,8 @@ Status Trainer::MakeModel(const std::shared_ptr<const engine::ModelConfig>& conf
   }
   if (lora_) {
     MR_TRY(engine::CheckTargets("lora.targets", model_->buffer(), lora_->targets, layout_->state()));
-    base_fingerprint_ = fmt::format("{:016x}", MR_TRY(engine::FrozenFingerprint(model_->buffer(), layout_->state())));
+    const std::uint64_t frozen = MR_TRY(engine::FrozenFingerprint(model_->buffer(), layout_->state()));
+    base_fingerprint_ = fmt::format("{:016x}", frozen + (quantized_ ? engine::Fingerprint(*quantized_) : 0));
   }
   if (adapter_) {
     MR_TRY(engine::ReadAdapter(adapter_->reader(), *model_));
@@ -426,7 +454,8 @@ Json Trainer::Meta() const {
                  .tokenizer_url = options_.tokenizer_url,
                  .tokenizer_fingerprint = tokenizer_->fingerprint(),
                  .adapter_config = AdapterConfig(),
-                 .base_fingerprint = base_fingerprint_};
+                 .base_fingerprint = base_fingerprint_,
+                 .base_quantization = options_.base_quantization};
   if (options_.spikes.action != SpikeOptions::Action::kNone) state.spikes = spikes_.ToJson();
   state.model_config["torch_dtype"] = options_.precision == at::kFloat ? "float32" : "bfloat16";
   if (tokenizer_->bos() != tokenizer::kNoToken) state.model_config["bos_token_id"] = tokenizer_->bos();

@@ -121,6 +121,57 @@ TEST_F(LoraTest, RefusesCheckpointsOfAnotherAdapterOrModel) {
   EXPECT_TRUE(Run(options).outcome) << "refusals change nothing";
 }
 
+/// Over a base of few bits.
+class QuantizedBaseTest : public LoraTest, public testing::WithParamInterface<engine::Quantization> {
+ protected:
+  Options Adapting(const std::string& base, std::string_view run) const {
+    Options options = LoraTest::Adapting(base, fmt::format("{}-{}", run, QuantizationName(GetParam())));
+    options.base_quantization = GetParam();
+    options.quantized_folder = folder_->path() / "quantized";
+    return options;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Kinds, QuantizedBaseTest,
+                         testing::Values(engine::Quantization::kNf4, engine::Quantization::kInt8),
+                         [](const auto& kind) { return std::string(QuantizationName(kind.param)); });
+
+TEST_P(QuantizedBaseTest, LearnsInEveryLayoutAsOnOneRank) {
+  const std::string base = Base("few-base", 1);
+  const Ran plain = Run(LoraTest::Adapting(base, fmt::format("few-plain-{}", QuantizationName(GetParam()))));
+  const Ran one = Run(Adapting(base, "few-one"));
+  ASSERT_TRUE(one.outcome) << one.outcome.error().ToString();
+  EXPECT_LT(one.losses.at(12), one.losses.at(1));
+  EXPECT_NE(one.losses.at(1), plain.losses.at(1)) << "the base has other weights";
+  EXPECT_NEAR(one.losses.at(1), plain.losses.at(1), 0.05 * plain.losses.at(1));
+  const std::pair<int, engine::ParallelOptions> layouts[] = {
+      {2, {.tensor = 2, .sequence = true}},
+      {2, {.data = 2, .shard = 2, .zero = 3}},
+      {4, {.tensor = 2, .pipeline = 2, .recompute = engine::Recompute::kFull}}};
+  for (const auto& [ranks, parallel] : layouts) {
+    Options divided = Adapting(base, fmt::format("few-{}-{}", ranks, parallel.zero));
+    divided.parallel = parallel;
+    const Ran ran = RunRanks(divided, ranks);
+    ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
+    for (const auto& [step, loss] : one.losses) EXPECT_NEAR(ran.losses.at(step), loss, 2e-6 * loss) << step;
+  }
+}
+
+TEST_P(QuantizedBaseTest, AStoppedRunGoesOnBitForBit) {
+  const std::string base = Base("few-base", 1);
+  const Options whole = Adapting(base, "few-whole"), parts = Adapting(base, "few-parts");
+  const Ran all = Run(whole);
+  ASSERT_TRUE(Run(parts, 5).outcome);
+  const Ran rest = Run(parts);
+  ASSERT_TRUE(rest.outcome) << rest.outcome.error().ToString();
+  for (const auto& [step, loss] : rest.losses) EXPECT_EQ(loss, all.losses.at(step)) << step;
+  EXPECT_EQ(Tensors(whole.checkpoint_url, 12), Tensors(parts.checkpoint_url, 12));
+  Options in_full = parts;
+  in_full.base_quantization.reset();
+  const Ran refused = Run(in_full);
+  ASSERT_FALSE(refused.outcome);
+  EXPECT_THAT(refused.outcome.error().message(), testing::HasSubstr("adapts a model with other weights"));
+}
+
 TEST_F(LoraTest, ATargetWithoutALayerIsNamed) {
   Options options = Adapting(Base("aimed", 1), "missed");
   options.lora->targets = {"q_proj", "query"};

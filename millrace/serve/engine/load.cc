@@ -3,6 +3,8 @@
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/json.h"
+#include "millrace/checkpoint/convert/quantized/bitsandbytes_names.h"
+#include "millrace/checkpoint/convert/quantized/quantized_model.h"
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/engine/adapters/peft_config.h"
 #include "millrace/engine/config/families.h"
@@ -14,6 +16,9 @@
 
 namespace millrace::serve {
 namespace {
+
+/// What quantizing a model may take while it streams. A guess: parts of its reads and writes have some MiB.
+constexpr std::uint64_t kQuantizingBytes = 256 * kMiB;
 
 constexpr std::uint64_t kMaxConfigBytes = 1 * kMiB;
 
@@ -57,7 +62,8 @@ Result<bool> AddsBos(const checkpoint::ModelSource& source, const tokenizer::Tok
 
 /// Checks that the weights are those that a run adapted. Nothing is known of other programs' adapters, or of weights in
 /// another precision.
-Status CheckAdapted(const checkpoint::ModelSource& adapter, engine::Model& model, std::string_view base) {
+Status CheckAdapted(const checkpoint::ModelSource& adapter, engine::Model& model,
+                    const engine::QuantizedWeights* quantized, std::string_view base) {
   const Json& meta = adapter.reader().manifest().meta;
   const Json *train = JsonFind(meta, "train"), *config = JsonFind(meta, checkpoint::kMetaModelConfig);
   if (train == nullptr || config == nullptr) return {};
@@ -66,9 +72,24 @@ Status CheckAdapted(const checkpoint::ModelSource& adapter, engine::Model& model
   if (fingerprint.empty() || JsonString(*config, "torch_dtype").value_or("") != (is_float ? "float32" : "bfloat16")) {
     return {};
   }
-  const std::uint64_t found = MR_TRY(engine::FrozenFingerprint(model.buffer(), {}));
+  const std::uint64_t found = MR_TRY(engine::FrozenFingerprint(model.buffer(), {})) +
+                              (quantized != nullptr ? engine::Fingerprint(*quantized) : 0);
   if (fmt::format("{:016x}", found) == fingerprint) return {};
   return Fail(Code::kPreconditionFailed, "{} adapts a model with other weights than those of {}", adapter.name(), base);
+}
+
+/// Returns how the weights are to be quantized: as they are stored, or as they were while an adapter was trained over
+/// them.
+Result<std::optional<engine::Quantization>> QuantizationOf(const checkpoint::ModelSource& source,
+                                                           const checkpoint::ModelSource& weights) {
+  const Json& meta = weights.reader().manifest().meta;
+  const Json* config = JsonFind(meta, checkpoint::kMetaModelConfig);
+  if (config != nullptr) {
+    if (const auto stored = MR_TRY(checkpoint::StoredQuantization(*config, weights.name()))) return stored;
+  }
+  const Json* train = JsonFind(source.reader().manifest().meta, "train");
+  if (train == nullptr) return std::optional<engine::Quantization>();
+  return engine::ParseQuantization(JsonString(*train, "base_quantization").value_or(""));
 }
 
 }  // namespace
@@ -84,7 +105,16 @@ Result<LoadedModel> LoadModel(object::Connection& connection, const LoadOptions&
     const std::string from = MR_TRY(JsonString(*adapter, "base_model_name_or_path"));
     base = MR_TRY(checkpoint::ModelSource::Open(connection, from, std::nullopt, log, call));
   }
-  const checkpoint::ModelSource& weights = base ? *base : source;
+  std::optional<checkpoint::ModelSource> local;  // where the weights are quantized
+  if (const auto kind = MR_TRY(QuantizationOf(source, base ? *base : source))) {
+    MemoryBudget budget(kQuantizingBytes);
+    const auto cache = MR_TRY(checkpoint::DefaultQuantizedFolder());
+    auto quantized =
+        MR_TRY(checkpoint::OpenQuantizedModel(connection, base ? *base : source, *kind, cache, budget, log, call));
+    share.quantized = std::move(quantized.weights);
+    local = MR_TRY(checkpoint::ModelSource::Open(connection, quantized.folder.string(), std::nullopt, log, call));
+  }
+  const checkpoint::ModelSource& weights = local ? *local : base ? *base : source;
   const Json* stored = JsonFind(source.reader().manifest().meta, checkpoint::kMetaModelConfig);
   if (stored == nullptr) stored = JsonFind(weights.reader().manifest().meta, checkpoint::kMetaModelConfig);
   if (stored == nullptr) return Fail(Code::kCorrupt, "{} does not say what model it holds (no config.json)", name);
@@ -92,7 +122,7 @@ Result<LoadedModel> LoadModel(object::Connection& connection, const LoadOptions&
   if (!config->generates()) {
     return Fail(Code::kUnsupported, "{} is a {} model, which does not generate text", name, config->family());
   }
-  const checkpoint::ModelSource& described = Trained(source) != nullptr ? source : weights;
+  const checkpoint::ModelSource& described = Trained(source) != nullptr || !base ? source : *base;
   auto tokenizer = MR_TRY(LoadTokenizer(connection, described, options, log, call));
   if (tokenizer->vocab_size() > config->sizes().vocab_size) {
     return Fail(Code::kPreconditionFailed, "the tokenizer has {} tokens, the model at {} only {}",
@@ -100,10 +130,10 @@ Result<LoadedModel> LoadModel(object::Connection& connection, const LoadOptions&
   }
   bool add_bos = MR_TRY(AddsBos(described, *tokenizer, call));
   auto type = options.precision == "bf16" ? at::kBFloat16 : at::kFloat;
-  auto model = MR_TRY(engine::MakeModel(config, type, at::kCPU, /*seed=*/0, std::move(share)));
+  auto model = MR_TRY(engine::MakeModel(config, type, at::kCPU, /*seed=*/0, share));
   MR_TRY(engine::ReadWeights(weights.reader(), *model, nullptr, call));
   if (base) {
-    MR_TRY(CheckAdapted(source, *model, base->name()));
+    MR_TRY(CheckAdapted(source, *model, share.quantized.get(), base->name()));
     MR_TRY(engine::ReadAdapter(source.reader(), *model, call));
   }
   log.Info("model loaded",

@@ -92,6 +92,7 @@ Json RunState::ToJson() const {
   if (!adapter_config.is_null()) {
     json[std::string(checkpoint::kMetaAdapterConfig)] = adapter_config;
     json["train"]["base_fingerprint"] = base_fingerprint;
+    if (base_quantization) json["train"]["base_quantization"] = QuantizationName(*base_quantization);
   }
   if (!transposed.empty()) json[std::string(checkpoint::kMetaTransposed)] = transposed;
   return json;
@@ -114,6 +115,7 @@ Result<RunState> RunState::FromJson(const Json& meta, std::string_view name) {
   if (const Json* adapter = JsonFind(meta, checkpoint::kMetaAdapterConfig); adapter != nullptr) {
     state.adapter_config = *adapter;
     state.base_fingerprint = MR_TRY(JsonString(train, "base_fingerprint"));
+    state.base_quantization = engine::ParseQuantization(JsonString(train, "base_quantization").value_or(""));
   }
   state.data = MR_TRY(data::LoaderState::FromJson(*MR_TRY(member("data"))));
   const Json& tokenizer = *MR_TRY(member("tokenizer"));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "millrace/engine/models/model.h"
 #include "millrace/engine/optim/optimizer.h"
 #include "millrace/engine/parameters/tensor_slice.h"
+#include "millrace/engine/quantized/quantization.h"
 
 namespace millrace::train {
 
@@ -46,7 +48,8 @@ struct RunState {
   std::string tokenizer_url, tokenizer_fingerprint;
   Json adapter_config;           ///< PEFT's adapter_config.json; null: the run trains no adapter
   std::string base_fingerprint;  ///< of the adapted model's weights: engine::FrozenFingerprint, in hexadecimal digits
-  Json spikes;                   ///< SpikeDetector::ToJson(); null: the run looked for none
+  std::optional<engine::Quantization> base_quantization;  ///< how those weights were kept; nothing: in full
+  Json spikes;                                            ///< SpikeDetector::ToJson(); null: the run looked for none
 
   Json ToJson() const;
   static Result<RunState> FromJson(const Json& meta, std::string_view name);
