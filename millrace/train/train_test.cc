@@ -15,6 +15,7 @@
 #include "millrace/http/server/server.h"
 #include "millrace/object/open/open.h"
 #include "millrace/tokenizer/load/load.h"
+#include "millrace/train/reporting/heartbeat.h"
 #include "millrace/train/reporting/step_metrics.h"
 #include "millrace/train/state/run_state.h"
 #include "millrace/train/testing/train_runs.h"
@@ -41,6 +42,25 @@ TEST_F(TrainTest, LearnsAndReports) {
   EXPECT_EQ(ran.plan.accumulation, 4u);
   EXPECT_EQ(ran.plan.steps_per_epoch, ran.plan.samples_per_epoch / 8);
   EXPECT_FALSE(std::filesystem::is_empty(folder_->path() / "tb"));
+}
+
+TEST_F(TrainTest, AStepUnderWayBeatsOnceASecondAtMost) {
+  const auto file = folder_->path() / "beat-in-step";
+  FakeClock clock;
+  Heartbeat heartbeat = *Heartbeat::Open(file);
+  const auto beats = [&] {  // and forgets it
+    const std::string text = ReadFile(file).value();
+    std::filesystem::resize_file(file, 0);
+    return text;
+  };
+  heartbeat.BeatInStep(7, clock);
+  EXPECT_EQ(beats(), "7\n");
+  clock.Advance(std::chrono::milliseconds(999));
+  heartbeat.BeatInStep(7, clock);
+  EXPECT_EQ(beats(), "");
+  clock.Advance(std::chrono::milliseconds(1));
+  heartbeat.BeatInStep(7, clock);
+  EXPECT_EQ(beats(), "7\n");
 }
 
 TEST_F(TrainTest, EvaluatesTheHeldOutPartWithoutChangingTheRun) {

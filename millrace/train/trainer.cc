@@ -288,6 +288,7 @@ Status Trainer::MakeModel(const std::shared_ptr<const engine::ModelConfig>& conf
   share.quantized = quantized_;
   model_ = MR_TRY(engine::MakeModel(config, options_.precision, at::kCPU, options_.seed, std::move(share)));
   MR_TRY(engine::CheckGlobs("train.freeze", model_->buffer(), options_.freeze, layout_->state()));
+  model_->on_block = [this] { heartbeat_.BeatInStep(step_, clock_); };
   model_->SetRecompute(layout_->options().recompute, layout_->options().recompute_every);
   if (source) {
     std::vector<std::string> absent;

@@ -124,9 +124,14 @@ Stream Model::RunBlock(std::int64_t layer, const Stream& x,
   const PartHooks hooks(*buffer_, block_groups_[static_cast<std::size_t>(layer)]);
   const bool learns = Learns(x);
   hooks.BeforeForward();
-  const Stream in = learns && hooks ? OnBackward("EndOfBlock", x, [hooks] { hooks.AfterBackward(); }) : x;
+  const auto went_back = [this, hooks] {
+    hooks.AfterBackward();
+    if (on_block) on_block();
+  };
+  const Stream in = learns && (hooks || on_block) ? OnBackward("EndOfBlock", x, went_back) : x;
   Stream out = learns && Recomputes(layer) ? RunAgainBackward(layer, in, context) : Block(layer, in, *context);
   hooks.AfterForward();
+  if (on_block) on_block();
   if (learns && hooks) out = OnBackward("BeginningOfBlock", out, [hooks] { hooks.BeforeBackward(); });
   return out;
 }

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -86,6 +87,10 @@ class Model {
   /// Returns the stages that this rank has, in order. One that is the whole model, unless MakeModel was told otherwise.
   const std::vector<ModelStage>& stages() const { return stages_; }
   const TensorRanks& ranks() const { return ranks_; }
+
+  /// Is called on the model's thread, when a pass has gone through a block, forward or back: a sign of progress in
+  /// passes that take minutes. May be empty.
+  std::function<void()> on_block = {};
 
   /// Which blocks keep less for the backward pass. The results have the same bits.
   void SetRecompute(Recompute what, int every = 1);

@@ -207,6 +207,20 @@ TEST_P(ModelTypes, DocumentsThatShareRowsLearnAsIfAlone) {
   EXPECT_FALSE(packed.gradients.equal(Learn(*model, inputs, labels).gradients)) << "across documents it is another";
 }
 
+TEST(Model, BlocksTellThatAPassMakesProgress) {
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+    auto model = *MakeModel(Tiny(), at::kFloat, at::kCPU, 1);
+    model->buffer().EnableGradients();
+    model->SetRecompute(recompute);
+    int told = 0;
+    model->on_block = [&told] { ++told; };
+    const at::Tensor loss = model->LossSum(Ids({2, 8}, 1), Ids({2, 8}, 2));
+    EXPECT_EQ(told, 2) << "each block, forward";
+    loss.backward();
+    EXPECT_EQ(told, 4) << "and back";
+  }
+}
+
 TEST(Model, NothingPassesFromOneDocumentToAnother) {
   auto model = MakeModel(Tiny(), at::kFloat, at::kCPU, 3).value();
   model->buffer().EnableGradients();

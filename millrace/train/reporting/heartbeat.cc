@@ -20,6 +20,13 @@ Status Heartbeat::Beat(std::uint64_t step) {
   return WriteFully(file_.get(), AsBytes(text), 0, "the heartbeat file");
 }
 
+void Heartbeat::BeatInStep(std::uint64_t step, Clock& clock) {
+  const TimePoint now = clock.Now();
+  if (!file_ || now - last_in_step_ < std::chrono::seconds(1)) return;
+  last_in_step_ = now;
+  (void)Beat(step);  // if it fails, the next step tells
+}
+
 KeepBeating::KeepBeating(Heartbeat& heartbeat, std::uint64_t step, Clock& clock) {
   beating_.Spawn("heartbeat", [&heartbeat, step, &clock](std::stop_token stop) {
     while (clock.SleepFor(std::chrono::seconds(5), stop)) {

@@ -16,9 +16,12 @@ class Heartbeat {
  public:
   static Result<Heartbeat> Open(const std::filesystem::path& path);
   Status Beat(std::uint64_t step);
+  /// Beats unless it did so less than a second ago: a step is under way and makes progress. One thread.
+  void BeatInStep(std::uint64_t step, Clock& clock);
 
  private:
   UniqueFd file_;
+  TimePoint last_in_step_ = {};
 };
 
 /// While it lives, beats every few seconds though no step is made: waiting for an upload to end, which has time-outs of
