@@ -47,9 +47,9 @@ fmt:
 	@tools/setup lint
 	@git ls-files '*.cc' '*.h' | xargs clang-format-19 -i
 
-lint:             ## format, order of modules, clang's warnings, thread-safety analysis, clang-tidy, static analyzer
+lint:             ## format, order of modules, clang-tidy, static analyzer; SINCE=commit: of files that changes can reach
 	@tools/setup build test lint
-	@tools/lint
+	@tools/lint $(SINCE)
 
 clean:
 	rm -rf build
