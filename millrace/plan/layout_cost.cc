@@ -121,6 +121,7 @@ std::vector<RankShare> SharesOf(const TrainingSetup& setup, const Layout& layout
     add(share.embedding_groups, 1);
     for (std::size_t kind = 0; kind < blocks.size(); ++kind) {
       add(blocks[kind], share.kinds[kind].all);
+      share.quantized_bytes += share.kinds[kind].all * cost.blocks[kind].once.quantized_bytes;
       share.recomputed += share.kinds[kind].recomputed;
     }
     add(share.head_groups, 1);

@@ -59,6 +59,7 @@ struct RankShare {
   PartGroups embedding_groups, head_groups;
   std::vector<PartGroups> block_groups;    ///< by kind
   std::int64_t elements = 0, trained = 0;  ///< of its parameter buffer; of these, what is trained
+  std::int64_t quantized_bytes = 0;        ///< of weights beside the buffer
   std::int64_t largest_part = 0;           ///< elements of its largest part
   std::int64_t largest_trained = 0;        ///< the most trained elements of a part
   std::int64_t shared_table = 0;  ///< elements of a trained tied token table that the stage at the other end has, too

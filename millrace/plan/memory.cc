@@ -30,7 +30,7 @@ MemoryUse MemoryOf(const TrainingSetup& setup, const Layout& layout, const Layou
     return zero >= from ? Part(elements, layout.shape.shard) : elements;
   };
   MemoryUse use;
-  use[MemoryKind::kWeights] = held(all, 3) * element;
+  use[MemoryKind::kWeights] = held(all, 3) * element + share.quantized_bytes;  // these are never divided by zero
   use[MemoryKind::kGradients] = held(trained, 2) * kGradientBytes;
   use[MemoryKind::kOptimizer] = held(trained, 1) * kStateBytes * setup.moments;
   use[MemoryKind::kMaster] = setup.bf16 ? held(trained, 1) * kStateBytes : 0;

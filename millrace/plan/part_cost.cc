@@ -163,6 +163,11 @@ class PartCounter {
     cost_.parameters.push_back({.elements = elements, .trains = trains});
     if (trains) cost_.partial_elements += partial;
   }
+  /// A matrix of a block, which may be quantized.
+  void DeclareMatrix(std::int64_t elements, std::int64_t partial, bool trains) {
+    if (!division_.is_block || setup_.model.block_bits == 0) return DeclareParts(elements, partial, trains);
+    cost_.quantized_bytes += std::llround(static_cast<double>(elements) * setup_.model.block_bits / 8);
+  }
   /// Mirrors engine::LayerFactory.
   void AddParameters(const Layer& layer) {
     const bool some_tokens = division_.sequence && tensor_ > 1 && !layer.predicted_only;
@@ -191,7 +196,7 @@ class PartCounter {
       }
       case Kind::kColumns: {
         const std::int64_t weights = layer.in * ColumnsOf(layer), repeated = RepeatedColumnsOf(layer);
-        DeclareParts(weights, layer.in * repeated, layer.trains_weight);
+        DeclareMatrix(weights, layer.in * repeated, layer.trains_weight);
         if (layer.bias) DeclareParts(ColumnsOf(layer), repeated, layer.trains_bias);
         return;
       }
@@ -200,7 +205,7 @@ class PartCounter {
         break;
     }
     const std::int64_t weights = layer.kind == Kind::kWhole ? layer.in * layer.out() : layer.in * layer.out() / tensor_;
-    Declare(weights, layer.kind == Kind::kWhole && some_tokens, layer.trains_weight);
+    DeclareMatrix(weights, layer.kind == Kind::kWhole && some_tokens ? weights : 0, layer.trains_weight);
     if (layer.bias) Declare(layer.out(), some_tokens, layer.trains_bias);
   }
 

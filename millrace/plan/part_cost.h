@@ -40,6 +40,7 @@ struct ParameterRun {
 
 struct PartCost {
   std::vector<ParameterRun> parameters;  ///< in the order in which the engine declares them
+  std::int64_t quantized_bytes = 0;      ///< weights that are no parameters
   std::int64_t partial_elements = 0;     ///< gradients of what several ranks hold: added up after the passes
   std::int64_t kept_bytes = 0;           ///< from the forward to the backward pass
   std::int64_t weight_pass_bytes = 0;    ///< what a pass for weight gradients alone needs of them, and gradients

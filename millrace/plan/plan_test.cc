@@ -122,6 +122,23 @@ TEST(Memory, FrozenParametersHaveNoState) {
   }
 }
 
+/// Quantized matrices are no parameters: they have a place in memory, and ranks gather nothing of them.
+TEST(Memory, QuantizedBlocksTakeTheirBits) {
+  TrainingSetup setup = SetupOf8B(8);
+  setup.model.Freeze({"*"});
+  const Plan whole = PlanOf(setup, {});
+  setup.model.block_bits = 4.125;
+  const Plan plan = PlanOf(setup, {});
+  const double matrices = 32.0 * (4096 * (2 * 4096 + 2 * 1024) + 3 * 4096 * 14336);
+  EXPECT_NEAR(static_cast<double>(Of(whole, MemoryKind::kWeights) - Of(plan, MemoryKind::kWeights)),
+              matrices * (2 - 4.125 / 8), 1e6);
+  EXPECT_EQ(Of(plan, MemoryKind::kActivations), Of(whole, MemoryKind::kActivations));
+  EXPECT_EQ(setup.model.ParameterCount(), SetupOf8B(8).model.ParameterCount());
+  const Plan divided = PlanOf(setup, {.shard = 8, .zero = 3});
+  const double outside = static_cast<double>(setup.model.ParameterCount()) - matrices;
+  EXPECT_NEAR(static_cast<double>(Of(divided, MemoryKind::kWeights)), matrices * 4.125 / 8 + 2 * outside / 8, 1e6);
+}
+
 /// Blocks may differ in what is frozen. A stage that trains nothing sums nothing.
 TEST(Memory, StagesKeepStateOfTheBlocksThatTheyTrain) {
   TrainingSetup setup = SetupOf8B(4);

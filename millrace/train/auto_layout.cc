@@ -11,6 +11,7 @@ plan::TrainingSetup SetupOf(const Options& options, const engine::ModelConfig& c
   plan::TrainingSetup setup = options.setup;
   setup.model = config.Shape();
   setup.model.Freeze(options.lora ? std::vector<std::string>{"*"} : options.freeze);
+  if (options.base_quantization) setup.model.block_bits = BitsPerElement(*options.base_quantization);
   setup.ranks = ranks;
   setup.global_batch = options.global_batch;
   setup.micro_batch = options.micro_batch;

@@ -68,6 +68,9 @@ Result<int> PlanJob(const Context& context, const jobs::Spec& spec) {
   plan::TrainingSetup setup = jobs::TrainingSetupOf(spec);
   setup.model = MR_TRY(ModelOf(context, spec));
   setup.model.Freeze(spec.lora ? std::vector<std::string>{"*"} : spec.train.freeze);
+  if (spec.lora && spec.lora->quantization()) {
+    setup.model.block_bits = BitsPerElement(*spec.lora->quantization());
+  }
   std::optional<plan::SearchResult> found;
   if (spec.train.parallel.automatic) found = MR_TRY(plan::ChooseLayout(setup, machine, GoalOf(spec)));
   const plan::Plan plan = MR_TRY(plan::MakePlan(setup, found ? found->options : spec.train.parallel.options, machine));

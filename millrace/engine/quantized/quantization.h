@@ -11,6 +11,8 @@ enum class Quantization {
   kInt8,  ///< 8-bit integers, with one scale a row (Dettmers et al. 2022, "LLM.int8()")
 };
 
+/// Returns the bits an element takes, with its share of scales of large matrices.
+double BitsPerElement(Quantization kind);
 /// Returns "nf4" or "int8", the words of job files and commands.
 std::string_view QuantizationName(Quantization kind);
 std::optional<Quantization> ParseQuantization(std::string_view name);

@@ -5,8 +5,14 @@
 #include <utility>
 
 #include "millrace/base/hash/random.h"
+#include "millrace/engine/quantized/quantize.h"
 
 namespace millrace::engine {
+
+double BitsPerElement(Quantization kind) {
+  constexpr double kNf4Scale = (8.0 + 32.0 / kScaleBlock) / kNf4Block;
+  return kind == Quantization::kNf4 ? 4 + kNf4Scale : 8;
+}
 
 std::string_view QuantizationName(Quantization kind) { return kind == Quantization::kNf4 ? "nf4" : "int8"; }
 

@@ -55,10 +55,12 @@ struct ModelShape {
   std::vector<std::vector<Layer>> frozen_blocks = {};
   std::vector<std::size_t> kind_of_block = {};
   bool causal = true;
-  double predicted = 1;        ///< share of the tokens that are predicted
-  std::int64_t stream = 2;     ///< tensors [N, hidden] between blocks: the residual stream, and what is to be added
-  bool adds_once = false;      ///< a block adds to the residual stream once, so its input is its first sum, too
-  std::int64_t dropouts = 0;   ///< of a block, with a probability above 0
+  double predicted = 1;       ///< share of the tokens that are predicted
+  std::int64_t stream = 2;    ///< tensors [N, hidden] between blocks: the residual stream, and what is to be added
+  bool adds_once = false;     ///< a block adds to the residual stream once, so its input is its first sum, too
+  std::int64_t dropouts = 0;  ///< of a block, with a probability above 0
+  /// Bits an element of the linear layers of blocks, which are quantized and frozen; 0: they are parameters.
+  double block_bits = 0;
   bool adds_row_loss = false;  ///< its loss adds means over tokens and over rows, so a step first counts both labels
 
   std::int64_t queries() const { return num_heads * head_dim; }
