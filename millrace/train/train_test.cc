@@ -53,6 +53,8 @@ TEST_F(TrainTest, AStepUnderWayBeatsOnceASecondAtMost) {
     std::filesystem::resize_file(file, 0);
     return text;
   };
+  ASSERT_TRUE(heartbeat.Beat(std::nullopt));
+  EXPECT_EQ(beats(), "\n") << "no step is known yet";
   heartbeat.BeatInStep(7, clock);
   EXPECT_EQ(beats(), "7\n");
   clock.Advance(std::chrono::milliseconds(999));

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "millrace/checkpoint/convert/mapped/quantized_model.h"
 #include "millrace/checkpoint/convert/quantized/bitsandbytes_names.h"
-#include "millrace/checkpoint/convert/quantized/quantized_model.h"
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/data/loader.h"
@@ -257,7 +257,7 @@ Status Trainer::QuantizeBase(std::optional<checkpoint::ModelSource>& source) {
                 "model.from: the weights of {} are quantized as {}; train adapters over them: {}", options_.model_url,
                 QuantizationName(*stored), "lora: {base: " + std::string(QuantizationName(*stored)) + "}");
   }
-  const KeepBeating beating(heartbeat_, step_, clock_);  // it may take minutes
+  const KeepBeating beating(heartbeat_, std::nullopt, clock_);  // it may take minutes
   const std::filesystem::path cache =
       options_.quantized_folder.empty() ? MR_TRY(checkpoint::DefaultQuantizedFolder()) : options_.quantized_folder;
   auto model = MR_TRY(checkpoint::OpenQuantizedModel(connection_, *source, *options_.base_quantization, cache,

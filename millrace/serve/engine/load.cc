@@ -3,8 +3,8 @@
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/json.h"
+#include "millrace/checkpoint/convert/mapped/quantized_model.h"
 #include "millrace/checkpoint/convert/quantized/bitsandbytes_names.h"
-#include "millrace/checkpoint/convert/quantized/quantized_model.h"
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/engine/adapters/peft_config.h"
 #include "millrace/engine/config/families.h"

@@ -14,9 +14,9 @@ Result<Heartbeat> Heartbeat::Open(const std::filesystem::path& path) {
   return heartbeat;
 }
 
-Status Heartbeat::Beat(std::uint64_t step) {
+Status Heartbeat::Beat(std::optional<std::uint64_t> step) {
   if (!file_) return {};
-  const std::string text = fmt::format("{}\n", step);
+  const std::string text = step ? fmt::format("{}\n", *step) : "\n";
   return WriteFully(file_.get(), AsBytes(text), 0, "the heartbeat file");
 }
 
@@ -27,7 +27,7 @@ void Heartbeat::BeatInStep(std::uint64_t step, Clock& clock) {
   (void)Beat(step);  // if it fails, the next step tells
 }
 
-KeepBeating::KeepBeating(Heartbeat& heartbeat, std::uint64_t step, Clock& clock) {
+KeepBeating::KeepBeating(Heartbeat& heartbeat, std::optional<std::uint64_t> step, Clock& clock) {
   beating_.Spawn("heartbeat", [&heartbeat, step, &clock](std::stop_token stop) {
     while (clock.SleepFor(std::chrono::seconds(5), stop)) {
       if (!heartbeat.Beat(step)) return;  // the next step tells

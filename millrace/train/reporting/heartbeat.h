@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 
 #include "millrace/base/clock.h"
 #include "millrace/base/files/files.h"
@@ -11,11 +12,12 @@
 
 namespace millrace::train {
 
-/// Rewrites a file with "<steps done>\n". Thread-safe. Without a file it does nothing.
+/// Rewrites a file with "<steps done>\n", or with "\n" before the run knows them. Thread-safe. Without a file it does
+/// nothing.
 class Heartbeat {
  public:
   static Result<Heartbeat> Open(const std::filesystem::path& path);
-  Status Beat(std::uint64_t step);
+  Status Beat(std::optional<std::uint64_t> step);
   /// Beats unless it did so less than a second ago: a step is under way and makes progress. One thread.
   void BeatInStep(std::uint64_t step, Clock& clock);
 
@@ -28,7 +30,8 @@ class Heartbeat {
 /// its own, may take longer than any step did and is no hang.
 class KeepBeating {
  public:
-  KeepBeating(Heartbeat& heartbeat, std::uint64_t step, Clock& clock);
+  /// Without a `step`, the run is still being prepared, and may do so as long as the supervisor lets it.
+  KeepBeating(Heartbeat& heartbeat, std::optional<std::uint64_t> step, Clock& clock);
 
  private:
   TaskScope beating_;

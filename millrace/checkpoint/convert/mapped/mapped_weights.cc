@@ -1,4 +1,4 @@
-#include "millrace/checkpoint/convert/quantized/mapped_weights.h"
+#include "millrace/checkpoint/convert/mapped/mapped_weights.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-#include "millrace/checkpoint/convert/quantized/quantized_model.h"
+#include "millrace/checkpoint/convert/mapped/quantized_model.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -13,8 +13,8 @@
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/hash/text_encoding.h"
 #include "millrace/checkpoint/convert/export.h"
+#include "millrace/checkpoint/convert/mapped/mapped_weights.h"
 #include "millrace/checkpoint/convert/quantized/bitsandbytes_names.h"
-#include "millrace/checkpoint/convert/quantized/mapped_weights.h"
 #include "millrace/object/location.h"
 
 namespace millrace::checkpoint {

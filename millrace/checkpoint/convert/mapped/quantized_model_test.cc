@@ -1,4 +1,4 @@
-#include "millrace/checkpoint/convert/quantized/quantized_model.h"
+#include "millrace/checkpoint/convert/mapped/quantized_model.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,8 +14,8 @@
 
 #include "millrace/base/files/files.h"
 #include "millrace/checkpoint/convert/export.h"
+#include "millrace/checkpoint/convert/mapped/mapped_weights.h"
 #include "millrace/checkpoint/convert/quantized/bitsandbytes_names.h"
-#include "millrace/checkpoint/convert/quantized/mapped_weights.h"
 #include "millrace/checkpoint/format/half.h"
 #include "millrace/checkpoint/format/safetensors.h"
 #include "millrace/checkpoint/testing/thread_group.h"
