@@ -51,8 +51,9 @@ Status WeightQuantizer::Add(ByteSpan elements, const ByteSink& sink) {
 
 Status WeightQuantizer::Finish(const ByteSink& sink) {
   MR_TRY(Encode(pending_.size(), sink));
-  pending_ = {};
-  codes_ = {};
+  // Many quantizers of a shard wait for their parts to be taken. `= {}` would keep the memory.
+  pending_ = std::vector<float>();
+  codes_ = std::vector<std::uint8_t>();
   if (kind_ == Quantization::kNf4) nested_ = engine::QuantizeScales(std::exchange(scales_, {}));
   return {};
 }
