@@ -14,6 +14,8 @@ LLAMA = []
 GPT2 = "--family gpt2 --hidden 768 --intermediate 3072 --layers 12 --heads 12 --vocab 50257".split()
 CASES = {"llama-58M": LLAMA, "llama-58M-bf16": LLAMA + ["--bf16"], "gpt2-124M": GPT2, "gpt2-124M-bf16": GPT2 + ["--bf16"],
          "llama-58M-lora": LLAMA + ["--lora", "16"]}
+# Beside Millrace with other options.
+OWN = {"llama-58M-qlora": (LLAMA + ["--lora", "16", "--nf4"], LLAMA + ["--lora", "16"])}
 PEER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_peer.py")
 
 
@@ -30,8 +32,10 @@ def main():
     p.add_argument("--forms", default="compiled,eager")
     o = p.parse_args()
     for case in o.cases.split(","):
-        arguments = CASES[case]
+        arguments, *own = OWN.get(case) or [CASES[case]]
         forms = {form: [o.python, PEER, *arguments] + ["--compile"] * (form == "compiled") for form in o.forms.split(",")}
+        if own:
+            forms = {"own": [o.program, *own[0]]}
         ratios = {form: [] for form in forms}
         for _ in range(o.rounds):
             ours = run([o.program, *arguments])

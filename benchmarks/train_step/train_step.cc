@@ -17,6 +17,7 @@
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/optim/adamw.h"
 #include "millrace/engine/runtime.h"
+#include "millrace/engine/testing/in_memory_codes.h"
 
 namespace millrace {
 namespace {
@@ -26,6 +27,7 @@ struct Options {
   std::int64_t hidden = 512, intermediate = 1376, layers = 8, heads = 8, kv_heads = 8, vocab = 32000;
   std::int64_t batch = 4, length = 512;
   std::int64_t lora = 0;      ///< rank of adapters of all linear layers, which are trained in place of the model
+  bool nf4 = false;           ///< these layers have 4-bit weights
   std::int64_t document = 0;  ///< tokens per document of a row; the last may be shorter. 0: one document per row
   int threads = 2, steps = 5, warmup = 2;
   bool bf16 = false;
@@ -71,15 +73,35 @@ std::shared_ptr<const engine::ModelConfig> MakeConfig(const Options& options) {
   return config;
 }
 
-int Run(const Options& options) {
-  engine::ConfigureRuntime(options.threads);
-  const at::ScalarType dtype = options.bf16 ? at::kBFloat16 : at::kFloat;
-  const std::shared_ptr<const engine::ModelConfig> config = MakeConfig(options);
+/// Returns the codes of the matrices of a new model's blocks.
+Result<std::shared_ptr<const engine::QuantizedWeights>> QuantizedBlocks(
+    const std::shared_ptr<const engine::ModelConfig>& config) {
+  const auto model = MR_TRY(engine::MakeModel(config, at::kFloat, at::kCPU, 1));
+  auto weights = std::make_shared<engine::QuantizedWeights>();
+  for (const engine::NamedParameter& parameter : model->Parameters()) {
+    const bool of_block =
+        parameter.name.find(".layers.") != std::string::npos || parameter.name.find(".h.") != std::string::npos;
+    if (of_block && parameter.tensor.dim() == 2) {
+      weights->emplace(parameter.name, engine::testing::ToNf4(parameter.tensor));
+    }
+  }
+  return std::shared_ptr<const engine::QuantizedWeights>(std::move(weights));
+}
+
+Result<std::unique_ptr<engine::Model>> Make(const Options& options,
+                                            const std::shared_ptr<const engine::ModelConfig>& config) {
   engine::ModelShare share;
   if (options.lora > 0) {
     share.lora = {.rank = static_cast<int>(options.lora), .alpha = 2 * static_cast<double>(options.lora)};
   }
-  auto made = engine::MakeModel(config, dtype, at::kCPU, 1, std::move(share));
+  if (options.nf4) share.quantized = MR_TRY(QuantizedBlocks(config));
+  return engine::MakeModel(config, options.bf16 ? at::kBFloat16 : at::kFloat, at::kCPU, 1, std::move(share));
+}
+
+int Run(const Options& options) {
+  engine::ConfigureRuntime(options.threads);
+  const std::shared_ptr<const engine::ModelConfig> config = MakeConfig(options);
+  auto made = Make(options, config);
   if (!made) {
     fmt::print(stderr, "{}\n", made.error().ToString());
     return 1;
@@ -147,6 +169,7 @@ int main(int argc, char** argv) {
   app.add_option("--length", options.length);
   app.add_option("--document", options.document);
   app.add_option("--lora", options.lora);
+  app.add_flag("--nf4", options.nf4, "4-bit weights; with --lora");
   app.add_option("--threads", options.threads);
   app.add_option("--steps", options.steps);
   app.add_flag("--bf16", options.bf16);

@@ -9,28 +9,13 @@
 
 #include "millrace/engine/ops/linear.h"
 #include "millrace/engine/ops/reference.h"
-#include "millrace/engine/quantized/code_maps.h"
-#include "millrace/engine/quantized/quantize.h"
+#include "millrace/engine/testing/in_memory_codes.h"
 
 namespace millrace::engine::ops {
 namespace {
 
 std::shared_ptr<const QuantizedMatrix> RandomMatrix(std::int64_t rows, std::int64_t columns) {
-  struct Memory {
-    std::vector<std::uint8_t> codes;
-    std::vector<float> scales;
-  };
-  const at::Tensor weight = at::randn({rows * columns});
-  auto memory = std::make_shared<Memory>();
-  const std::span<const float> elements(weight.data_ptr<float>(), static_cast<std::size_t>(rows * columns));
-  memory->codes.resize((elements.size() + 1) / 2);
-  memory->scales.resize((elements.size() + kNf4Block - 1) / kNf4Block);
-  QuantizeNf4(elements, memory->codes, memory->scales);
-  const std::span<const std::uint8_t> scales(reinterpret_cast<const std::uint8_t*>(memory->scales.data()),
-                                             memory->scales.size() * sizeof(float));
-  return std::make_shared<const QuantizedMatrix>(
-      rows, columns, QuantizedMatrix::Nf4{.codes = memory->codes, .map = kNf4Map, .scales = scales, .nested = false},
-      memory);
+  return testing::ToNf4(at::randn({rows, columns}));
 }
 
 void ExpectNear(const at::Tensor& got, const at::Tensor& want, double tolerance) {

@@ -1,0 +1,40 @@
+// Quantized matrices for tests and benchmarks, with their codes in memory of their own.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "millrace/engine/quantized/code_maps.h"
+#include "millrace/engine/quantized/quantize.h"
+#include "millrace/engine/quantized/quantized_matrix.h"
+
+namespace millrace::engine::testing {
+
+/// Returns the codes of a float32 matrix: NF4 with double quantization.
+inline std::shared_ptr<const QuantizedMatrix> ToNf4(const at::Tensor& matrix) {
+  struct Memory {
+    std::vector<std::uint8_t> codes;
+    QuantizedScales scales;
+  };
+  const at::Tensor dense = matrix.contiguous();
+  const std::span<const float> elements(dense.data_ptr<float>(), static_cast<std::size_t>(dense.numel()));
+  auto memory = std::make_shared<Memory>();
+  memory->codes.resize((elements.size() + 1) / 2);
+  std::vector<float> scales((elements.size() + kNf4Block - 1) / kNf4Block);
+  QuantizeNf4(elements, memory->codes, scales);
+  memory->scales = QuantizeScales(scales);
+  return std::make_shared<const QuantizedMatrix>(
+      dense.size(0), dense.size(1),
+      QuantizedMatrix::Nf4{.codes = memory->codes,
+                           .map = kNf4Map,
+                           .scales = memory->scales.codes,
+                           .scale_map = {DynamicMap().begin(), DynamicMap().end()},
+                           .scale_scales = memory->scales.block_scales,
+                           .scale_offset = memory->scales.offset},
+      memory);
+}
+
+}  // namespace millrace::engine::testing
