@@ -65,7 +65,7 @@ TEST(QuantizedProductTest, ALayerWithAnAdapterHasTheReferencesGradients) {
   weights.update = {.down = trained(at::randn({8, columns})), .scale = 0.5};
   weights.update.modules = {{.first_output = 0, .up = trained(at::randn({100, 4}))},
                             {.first_output = 100, .up = trained(at::randn({265, 4}))}};
-  const auto run = [&](bool fused) {
+  const auto run = [&](bool fused, std::int64_t tokens) {
     LinearWeights used = weights;
     const auto alone = [&](Weight& weight) {
       weight.value = weight.value.detach().clone().set_requires_grad(true);
@@ -74,7 +74,7 @@ TEST(QuantizedProductTest, ALayerWithAnAdapterHasTheReferencesGradients) {
     alone(used.update.down);
     for (LowRankUpdate::Module& module : used.update.modules) alone(module.up);
     at::manual_seed(3);
-    const at::Tensor x = at::randn({30, columns}).set_requires_grad(true), factor = at::randn({30, 365});
+    const at::Tensor x = at::randn({tokens, columns}).set_requires_grad(true), factor = at::randn({tokens, 365});
     const at::Tensor out = fused ? Linear(x, used) : reference::Linear(x, used);
     (out * factor).sum().backward();
     std::vector<at::Tensor> results{out.detach(), x.grad()};
@@ -83,8 +83,10 @@ TEST(QuantizedProductTest, ALayerWithAnAdapterHasTheReferencesGradients) {
     for (const LowRankUpdate::Module& module : used.update.modules) results.push_back(gradient(module.up));
     return results;
   };
-  const std::vector<at::Tensor> got = run(true), want = run(false);
-  for (std::size_t i = 0; i < want.size(); ++i) ExpectNear(got[i], want[i], 1e-6);
+  for (const std::int64_t tokens : {30, 60}) {  // fewer than inputs, more
+    const std::vector<at::Tensor> got = run(true, tokens), want = run(false, tokens);
+    for (std::size_t i = 0; i < want.size(); ++i) ExpectNear(got[i], want[i], 1e-6);
+  }
 }
 
 }  // namespace

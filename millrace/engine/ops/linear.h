@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "millrace/engine/ops/low_rank.h"
+#include "millrace/engine/ops/quantized/quantized_product.h"
 #include "millrace/engine/parameters/weight.h"
 #include "millrace/engine/quantized/quantized_matrix.h"
 
@@ -32,7 +33,11 @@ struct LinearWeights {
   /// Returns whether a fused op leaves none of the gradients to autograd.
   bool takes_gradients() const { return !matrix.autograd_adds() && !bias.autograd_adds(); }
   /// Returns whether a backward pass needs x again.
-  bool needs_input() const { return matrix.gradient.defined() || update.down.gradient.defined(); }
+  bool needs_input() const { return matrix.gradient.defined() || update.learns(); }
+  /// Returns whether a pass over so many tokens adds the update to a copy of the matrix first. Then the products with x
+  /// and with the gradient are those of a plain layer. The update's own products read and write all outputs, and all
+  /// gradients of inputs, so that is less work if the tokens are more than the inputs.
+  bool adds_update_first(std::int64_t tokens) const;
   /// Returns all tensors that may require grad, with x as the first.
   std::vector<at::Tensor> InputsWith(const at::Tensor& x) const;
 };
@@ -55,6 +60,10 @@ class LinearPass {
   void AddGradients(const at::Tensor& x, const at::Tensor& dout);
 
  private:
+  AddToRows AddsUpdate() const;
+  /// Returns the matrix with the update: [out, in], in memory of its own.
+  at::Tensor Sum() const;
+
   const LinearWeights weights_;
   LowRankPass update_;
 };

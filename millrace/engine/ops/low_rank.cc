@@ -1,5 +1,7 @@
 #include "millrace/engine/ops/low_rank.h"
 
+#include <algorithm>
+
 #include "millrace/engine/ops/product.h"
 
 namespace millrace::engine::ops {
@@ -16,22 +18,40 @@ void AddScaledProduct(at::Tensor c, const at::Tensor& a, const at::Tensor& b, do
 
 }  // namespace
 
+bool LowRankUpdate::is_matrix() const {
+  return defined() && std::ranges::none_of(modules, [](const Module& module) { return module.dropout.active(); });
+}
+
+void LowRankUpdate::AddTo(std::int64_t first, const at::Tensor& rows) const {
+  const std::int64_t rank = down.value.size(0) / static_cast<std::int64_t>(modules.size());
+  for (std::size_t i = 0; i < modules.size(); ++i) {
+    const Module& module = modules[i];
+    const std::int64_t begin = std::max(first, module.first_output);
+    const std::int64_t end = std::min(first + rows.size(0), module.first_output + module.up.value.size(0));
+    if (begin >= end) continue;
+    AddProduct(rows.narrow(0, begin - first, end - begin),
+               module.up.value.detach().narrow(0, begin - module.first_output, end - begin),
+               down.value.detach().narrow(0, static_cast<std::int64_t>(i) * rank, rank), static_cast<float>(scale));
+  }
+}
+
 at::Tensor LowRankPass::OutputsOf(const at::Tensor& out, std::size_t i) const {
   const LowRankUpdate::Module& module = update_.modules[i];
   return out.narrow(1, module.first_output, module.up.value.size(0));
 }
 
-void LowRankPass::AddOutput(const at::Tensor& x, const at::Tensor& out) {
+at::Tensor LowRankPass::InnerOf(const at::Tensor& x) const {
   const at::Tensor down = update_.down.value.detach();
-  if (shares_input()) {
-    inner_ = Product(x, down.t());
-  } else {
-    std::vector<at::Tensor> inner;
-    for (std::size_t i = 0; i < update_.modules.size(); ++i) {
-      inner.push_back(Product(Dropout(x, update_.modules[i].dropout), DownOf(down, i).t()));
-    }
-    inner_ = at::cat(inner, 1);
+  if (update_.is_matrix()) return Product(x, down.t());
+  std::vector<at::Tensor> inner;
+  for (std::size_t i = 0; i < update_.modules.size(); ++i) {
+    inner.push_back(Product(Dropout(x, update_.modules[i].dropout), DownOf(down, i).t()));
   }
+  return at::cat(inner, 1);
+}
+
+void LowRankPass::AddOutput(const at::Tensor& x, const at::Tensor& out) {
+  inner_ = InnerOf(x);
   for (std::size_t i = 0; i < update_.modules.size(); ++i) {
     AddScaledProduct(OutputsOf(out, i), inner_.narrow(1, static_cast<std::int64_t>(i) * rank(), rank()),
                      update_.modules[i].up.value.detach().t(), update_.scale);
@@ -51,7 +71,7 @@ const at::Tensor& LowRankPass::InnerGradient(const at::Tensor& dout) {
 void LowRankPass::AddInputGradient(const at::Tensor& dout, const at::Tensor& dx) {
   const at::Tensor& inner = InnerGradient(dout);
   const at::Tensor down = update_.down.value.detach();
-  if (shares_input()) return AddScaledProduct(dx, inner, down, 1);
+  if (update_.is_matrix()) return AddScaledProduct(dx, inner, down, 1);
   for (std::size_t i = 0; i < update_.modules.size(); ++i) {
     const at::Tensor mine = inner.narrow(1, static_cast<std::int64_t>(i) * rank(), rank());
     // The gradient of a dropped element is dropped alike.
@@ -63,7 +83,7 @@ void LowRankPass::AddInputGradient(const at::Tensor& dout, const at::Tensor& dx)
 void LowRankPass::AddGradients(const at::Tensor& x, const at::Tensor& dout) {
   const at::Tensor& inner = InnerGradient(dout);
   if (update_.down.gradient.defined()) {
-    if (shares_input()) {
+    if (update_.is_matrix()) {
       AddProduct(update_.down.gradient, inner.t(), x);
     } else {
       for (std::size_t i = 0; i < update_.modules.size(); ++i) {
@@ -75,6 +95,7 @@ void LowRankPass::AddGradients(const at::Tensor& x, const at::Tensor& dout) {
   for (std::size_t i = 0; i < update_.modules.size(); ++i) {
     const Weight& up = update_.modules[i].up;
     if (!up.gradient.defined()) continue;
+    if (!inner_.defined()) inner_ = InnerOf(x);
     AddProduct(up.gradient, OutputsOf(dout, i).t(), inner_.narrow(1, static_cast<std::int64_t>(i) * rank(), rank()),
                static_cast<float>(update_.scale));
   }

@@ -24,10 +24,17 @@ struct LowRankUpdate {
   std::vector<Module> modules = {};  ///< in the order of their outputs
   double scale = 1;
   bool defined() const { return !modules.empty(); }
+  bool learns() const { return down.gradient.defined() || (defined() && modules.front().up.gradient.defined()); }
+  /// All modules drop nothing, so they share their products with x, and are a matrix.
+  bool is_matrix() const;
+  /// Adds the matrix to rows `first` … of the layer's [out, in]: `rows` [count, in] in float32.
+  /// REQUIRES: is_matrix(); float32.
+  void AddTo(std::int64_t first, const at::Tensor& rows) const;
 };
 
 /// The passes of one update without autograd. A pass keeps what a later one needs: [N, modules · rank] numbers. So an
-/// object is for one forward and one backward pass. x is [N, in], dout [N, out].
+/// object is for one forward and one backward pass. x is [N, in], dout [N, out]. A layer that adds the update to its
+/// matrix calls AddGradients() alone.
 class LowRankPass {
  public:
   explicit LowRankPass(LowRankUpdate update) : update_(std::move(update)) {}
@@ -36,13 +43,12 @@ class LowRankPass {
   void AddOutput(const at::Tensor& x, const at::Tensor& out);
   /// Adds the update's part to the gradient of x. REQUIRES: AddOutput() was called.
   void AddInputGradient(const at::Tensor& dout, const at::Tensor& dx);
-  /// Adds to the gradients of `down` and `up`, where they are defined. REQUIRES: AddOutput() was called.
+  /// Adds to the gradients of `down` and `up`, where they are defined.
   void AddGradients(const at::Tensor& x, const at::Tensor& dout);
 
  private:
   std::int64_t rank() const { return update_.down.value.size(0) / static_cast<std::int64_t>(update_.modules.size()); }
-  /// All modules drop nothing, so they share their products with x.
-  bool shares_input() const { return !update_.modules.front().dropout.active(); }
+  at::Tensor InnerOf(const at::Tensor& x) const;
   /// Returns the rows of `down` that are module i's.
   at::Tensor DownOf(const at::Tensor& down, std::size_t i) const {
     return down.narrow(0, static_cast<std::int64_t>(i) * rank(), rank());

@@ -16,7 +16,7 @@ constexpr std::int64_t kLeastPanelRows = 64;
 
 /// Calls `use(first, count, elements)` for the rows of the matrix, some at a time, as a dense float32 matrix.
 template <class Use>
-void ForEachPanel(const QuantizedRows& matrix, Use&& use) {
+void ForEachPanel(const QuantizedRows& matrix, const AddToRows& add, Use&& use) {
   const std::int64_t most =
       std::min(matrix.rows(), std::max(kLeastPanelRows, kPanelElements / std::max<std::int64_t>(1, matrix.columns())));
   const at::Tensor panel = at::empty({most, matrix.columns()}, at::kFloat);
@@ -28,6 +28,7 @@ void ForEachPanel(const QuantizedRows& matrix, Use&& use) {
                      [&](std::int64_t begin, std::int64_t end) {
                        matrix.Dequantize(first + begin, end - begin, elements + begin * matrix.columns());
                      });
+    if (add) add(first, panel.narrow(0, 0, count));
     use(first, count, elements);
   }
 }
@@ -36,11 +37,11 @@ at::Tensor DenseFloats(const at::Tensor& x) { return x.to(at::kFloat).contiguous
 
 }  // namespace
 
-at::Tensor Product(const at::Tensor& x, const QuantizedRows& matrix, const at::Tensor& bias) {
+at::Tensor Product(const at::Tensor& x, const QuantizedRows& matrix, const at::Tensor& bias, const AddToRows& add) {
   TORCH_CHECK(x.dim() == 2 && x.size(1) == matrix.columns(), x.sizes(), " times ", matrix.columns(), " inputs");
   const at::Tensor left = DenseFloats(x), added = bias.defined() ? DenseFloats(bias) : bias;
   const at::Tensor out = at::empty({x.size(0), matrix.rows()}, at::kFloat);
-  ForEachPanel(matrix, [&](std::int64_t first, std::int64_t count, const float* rows) {
+  ForEachPanel(matrix, add, [&](std::int64_t first, std::int64_t count, const float* rows) {
     const cpu::ProductSize size{
         .rows = x.size(0), .columns = count, .inner = matrix.columns(), .out_stride = matrix.rows()};
     if (size.rows == 0) return;
@@ -51,11 +52,11 @@ at::Tensor Product(const at::Tensor& x, const QuantizedRows& matrix, const at::T
   return out.to(x.scalar_type());
 }
 
-at::Tensor ProductWithTranspose(const at::Tensor& y, const QuantizedRows& matrix) {
+at::Tensor ProductWithTranspose(const at::Tensor& y, const QuantizedRows& matrix, const AddToRows& add) {
   TORCH_CHECK(y.dim() == 2 && y.size(1) == matrix.rows(), y.sizes(), " times ", matrix.rows(), " rows");
   const at::Tensor left = DenseFloats(y);
   const at::Tensor out = at::empty({y.size(0), matrix.columns()}, at::kFloat);
-  ForEachPanel(matrix, [&](std::int64_t first, std::int64_t count, const float* rows) {
+  ForEachPanel(matrix, add, [&](std::int64_t first, std::int64_t count, const float* rows) {
     const cpu::ProductSize size{.rows = y.size(0), .columns = matrix.columns(), .inner = count};
     if (size.rows == 0) return;
     cpu::Multiply<float>(1, {left.data_ptr<float>() + first, matrix.rows()}, {rows, matrix.columns()},
