@@ -47,7 +47,9 @@ struct Hasher::Rep {
 };
 
 Hasher::Hasher(Algorithm algorithm)
-    : rep_(std::make_unique<Rep>(algorithm == Algorithm::kSha256 ? EVP_sha256() : EVP_md5())) {}
+    : rep_(std::make_unique<Rep>(algorithm == Algorithm::kSha256 ? EVP_sha256()
+                                 : algorithm == Algorithm::kSha1 ? EVP_sha1()
+                                                                 : EVP_md5())) {}
 Hasher::Hasher(Hasher&&) noexcept = default;
 Hasher& Hasher::operator=(Hasher&&) noexcept = default;
 Hasher::~Hasher() = default;

@@ -1,4 +1,4 @@
-// SHA-256, MD5 and HMAC-SHA-256 by OpenSSL.
+// SHA-256, SHA-1, MD5 and HMAC-SHA-256 by OpenSSL.
 #pragma once
 
 #include <array>
@@ -24,13 +24,13 @@ std::string ShortHash(std::string_view text);
 /// Computes a digest of bytes that arrive in pieces. One owner.
 class Hasher {
  public:
-  enum class Algorithm { kSha256, kMd5 };
+  enum class Algorithm { kSha256, kSha1, kMd5 };
   explicit Hasher(Algorithm algorithm);
   Hasher(Hasher&&) noexcept;
   Hasher& operator=(Hasher&&) noexcept;
   ~Hasher();
   void Update(ByteSpan bytes);
-  /// Returns the digest: 32 bytes of SHA-256 or 16 of MD5. The hasher then begins a new message.
+  /// Returns the digest: 32 bytes of SHA-256, 20 of SHA-1 or 16 of MD5. The hasher then begins a new message.
   std::vector<std::byte> Finish();
 
  private:

@@ -15,6 +15,13 @@ TEST(Digest, KnownValues) {
             "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
 }
 
+TEST(Digest, Sha1OfAGitBlob) {
+  Hasher hasher(Hasher::Algorithm::kSha1);
+  hasher.Update(AsBytes(std::string("blob 14\0", 8)));
+  hasher.Update(AsBytes("Hello, World!\n"));
+  EXPECT_EQ(HexEncode(hasher.Finish()), "8ab686eafeb1f44702738c8b0f24f2567c36da6d");  // git hash-object
+}
+
 TEST(Digest, HasherMatchesOneShotAndCanBeReused) {
   Hasher hasher(Hasher::Algorithm::kSha256);
   for (int round = 0; round < 2; ++round) {
