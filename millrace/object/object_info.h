@@ -12,7 +12,14 @@ namespace millrace::object {
 
 /// A digest of an object's bytes that the store keeps.
 struct Checksum {
-  enum class Algorithm { kNone, kMd5, kCrc32c, kCrc64Nvme };
+  enum class Algorithm {
+    kNone,
+    kMd5,
+    kCrc32c,
+    kCrc64Nvme,
+    kSha256,
+    kGitBlob,  ///< git's name of a file: the SHA-1 of "blob SIZE", a NUL byte and the content
+  };
   Algorithm algorithm = Algorithm::kNone;
   std::string value;  ///< the digest's bytes, most significant first
   int parts = 0;      ///< more than 0: a digest of the digests of this many upload parts, as in the ETag "…-3"

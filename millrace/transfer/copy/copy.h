@@ -1,10 +1,12 @@
-// Copies one object or file: upload, download, copy inside a store, copy between local files. Each copy is atomic.
+// Copies one object or file: upload, download, copy inside a store, copy between stores or local files. Each copy is
+// atomic.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <string>
 
+#include "millrace/base/threads/memory_budget.h"
 #include "millrace/object/store.h"
 #include "millrace/transfer/local/local_file.h"
 
@@ -18,7 +20,7 @@ struct CopySettings {
   /// Downloads use larger parts, up to 64 MiB, if at least parallel_parts / 2 parts remain. (A request costs a server
   /// as much as a megabyte or two.)
   bool larger_download_parts = false;
-  /// Verify downloads by the store's checksums (CRC32C, CRC64NVME, or an ETag that is the MD5).
+  /// Verify downloads by the store's checksums (CRC32C, CRC64NVME, SHA-256, git's hash, or an ETag that is the MD5).
   bool verify = true;
   /// Downloads that share a pool compute their MD5s together, several times as fast as each alone. Null: one pool each.
   Md5Pool* md5 = nullptr;
@@ -52,6 +54,19 @@ Status Download(object::ReadStore& store, const object::ObjectInfo& info, const 
 /// source's bucket, empty if it is that of `to`.
 Status CopyObject(object::ReadStore& from, const object::ObjectInfo& info, object::Store& to, const std::string& key,
                   object::CopyOptions options, const CopySettings& settings, object::Call call);
+
+/// Memory for the objects that pass through this machine. Reads and writes have budgets of their own, so that readers
+/// whose bytes wait for a writer cannot take the memory that the writer waits for.
+struct RelayBudgets {
+  explicit RelayBudgets(std::uint64_t total) : reads(total / 2), writes(total / 2) {}
+  MemoryBudget reads, writes;
+};
+
+/// Copies an object to a store of another kind: the bytes pass through this machine's memory. Compares them with the
+/// source's checksum before the object appears. Errors: kStale if the source is replaced or deleted meanwhile; kCorrupt
+/// if the checksums differ.
+Status RelayObject(object::ReadStore& from, const object::ObjectInfo& info, object::Store& to, const std::string& key,
+                   object::PutOptions put, RelayBudgets& budgets, const CopySettings& settings, object::Call call);
 
 /// Copies a local file to another, by way of a hidden sibling as Download() does.
 Status CopyFile(const LocalFile& file, const std::string& to, const CopySettings& settings, object::Call call);

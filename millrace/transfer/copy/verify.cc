@@ -31,6 +31,10 @@ std::string_view NameOf(object::Checksum::Algorithm algorithm) {
       return "MD5";
     case object::Checksum::Algorithm::kCrc64Nvme:
       return "CRC64NVME";
+    case object::Checksum::Algorithm::kSha256:
+      return "SHA-256";
+    case object::Checksum::Algorithm::kGitBlob:
+      return "hash of git";
     default:
       return "CRC32C";
   }
@@ -52,26 +56,15 @@ Status ForEachPiece(int fd, object::ByteRange range, const std::string& what, co
 /// Returns the digest as bytes.
 Result<std::string> DigestOf(int fd, object::ByteRange range, object::Checksum::Algorithm algorithm,
                              const std::string& what, const object::Call& call) {
-  using Algorithm = object::Checksum::Algorithm;
-  std::uint32_t crc32 = 0;
-  std::uint64_t crc64 = 0;
-  Hasher md5(Hasher::Algorithm::kMd5);
-  MR_TRY(ForEachPiece(fd, range, what, call, [&](ByteSpan bytes) {
-    if (algorithm == Algorithm::kCrc32c) crc32 = Crc32c(bytes, crc32);
-    if (algorithm == Algorithm::kCrc64Nvme) crc64 = Crc64Nvme(bytes, crc64);
-    if (algorithm == Algorithm::kMd5) md5.Update(bytes);
-  }));
-  if (algorithm == Algorithm::kCrc32c) return BigEndian(crc32);
-  return algorithm == Algorithm::kCrc64Nvme ? BigEndian(crc64) : std::string(AsText(md5.Finish()));
+  Digester digester(algorithm, range.length);
+  MR_TRY(ForEachPiece(fd, range, what, call, [&](ByteSpan bytes) { digester.Update(bytes); }));
+  return digester.Finish();
 }
 
 std::string DigestOf(std::string_view bytes, object::Checksum::Algorithm algorithm) {
-  using Algorithm = object::Checksum::Algorithm;
-  if (algorithm == Algorithm::kCrc32c) return BigEndian(Crc32c(AsBytes(bytes)));
-  if (algorithm == Algorithm::kCrc64Nvme) return BigEndian(Crc64Nvme(AsBytes(bytes)));
-  Hasher md5(Hasher::Algorithm::kMd5);
-  md5.Update(AsBytes(bytes));
-  return std::string(AsText(md5.Finish()));
+  Digester digester(algorithm, bytes.size());
+  digester.Update(AsBytes(bytes));
+  return digester.Finish();
 }
 
 /// The sizes of an object's parts.
@@ -120,6 +113,27 @@ Result<std::optional<PartSizes>> AskForParts(object::ReadStore& store, const obj
 }
 
 }  // namespace
+
+Digester::Digester(object::Checksum::Algorithm algorithm, std::uint64_t size) : algorithm_(algorithm) {
+  using Algorithm = object::Checksum::Algorithm;
+  if (algorithm == Algorithm::kMd5) hasher_.emplace(Hasher::Algorithm::kMd5);
+  if (algorithm == Algorithm::kSha256) hasher_.emplace(Hasher::Algorithm::kSha256);
+  if (algorithm != Algorithm::kGitBlob) return;
+  hasher_.emplace(Hasher::Algorithm::kSha1);
+  const std::string head = fmt::format("blob {}", size);
+  hasher_->Update(AsBytes(std::string_view(head.c_str(), head.size() + 1)));  // with its NUL byte
+}
+
+void Digester::Update(ByteSpan bytes) {
+  if (hasher_) return hasher_->Update(bytes);
+  if (algorithm_ == object::Checksum::Algorithm::kCrc32c) crc32_ = Crc32c(bytes, crc32_);
+  if (algorithm_ == object::Checksum::Algorithm::kCrc64Nvme) crc64_ = Crc64Nvme(bytes, crc64_);
+}
+
+std::string Digester::Finish() {
+  if (hasher_) return std::string(AsText(hasher_->Finish()));
+  return algorithm_ == object::Checksum::Algorithm::kCrc64Nvme ? BigEndian(crc64_) : BigEndian(crc32_);
+}
 
 object::Checksum Crc32cChecksum(std::uint32_t crc) { return {object::Checksum::Algorithm::kCrc32c, BigEndian(crc)}; }
 

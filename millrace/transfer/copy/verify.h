@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,22 @@ namespace millrace::transfer {
 
 /// Converts a CRC-32C.
 object::Checksum Crc32cChecksum(std::uint32_t crc);
+
+/// Computes a checksum of a whole object from bytes that arrive in order. One owner.
+class Digester {
+ public:
+  /// `size`: of the object.
+  Digester(object::Checksum::Algorithm algorithm, std::uint64_t size);
+  void Update(ByteSpan bytes);
+  /// Returns the digest, as Checksum::value. Call it once.
+  std::string Finish();
+
+ private:
+  const object::Checksum::Algorithm algorithm_;
+  std::uint32_t crc32_ = 0;
+  std::uint64_t crc64_ = 0;
+  std::optional<Hasher> hasher_;  ///< of MD5, SHA-256 and git's hash
+};
 
 /// Reads the first `size` bytes of the file and compares them with a checksum of the whole object. kNone always
 /// matches. `what` names the object in messages. Blocks. Errors: kCorrupt if the checksums differ.
