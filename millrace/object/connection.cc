@@ -9,7 +9,7 @@ namespace millrace::object {
 Result<Location> Locate(Connection& connection, std::string_view text) {
   Url url = MR_TRY(ParseUrl(text));
   Location location{MR_TRY(connection.OpenStore(url)), url.key};
-  if (url.scheme == Url::Scheme::kS3) return location;
+  if (url.scheme != Url::Scheme::kFile) return location;
   bool folder = url.key.ends_with('/');
   std::error_code error;
   std::filesystem::path absolute = std::filesystem::absolute(url.key, error).lexically_normal();

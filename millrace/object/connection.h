@@ -17,9 +17,16 @@ namespace millrace::object {
 class Connection {
  public:
   virtual ~Connection() = default;
-  /// s3: the bucket of `url`. file: the root folder "/", so that keys are absolute paths without their first slash.
+  /// s3: the bucket of `url`. hf: the repository at its revision; writes fail with kReadOnly. file: the root folder
+  /// "/", so that keys are absolute paths without their first slash.
   virtual Result<std::shared_ptr<Store>> OpenStore(const Url& url) = 0;
   virtual Result<std::shared_ptr<Service>> OpenService() = 0;
+  /// Returns a URL that keeps naming the content that is there now. hf: with the commit that the revision is. Other
+  /// URLs come back as they are. Blocks on requests. Errors: those of reading there.
+  virtual Result<Url> Pin(const Url& url, Call call) {
+    (void)call;
+    return url;
+  }
   /// Looks for credentials again, because the shared AWS files may have changed. Open stores use the new credentials
   /// for their next requests; requests in flight keep the old ones. After an error all keep the old ones. Blocks on
   /// files only.

@@ -8,13 +8,16 @@
 
 namespace millrace::object {
 
-/// "s3://bucket/some/key", "file:///folder/file", "/folder/file", "folder/file" (relative to the working directory).
+/// "s3://bucket/some/key", "file:///folder/file", "/folder/file", "folder/file" (relative to the working directory),
+/// "hf://OWNER/MODEL@REVISION/file", "hf://datasets/OWNER/NAME/file" (read-only, object/hf).
 struct Url {
-  enum class Scheme { kS3, kFile };
+  enum class Scheme { kS3, kFile, kHub };
   Scheme scheme = Scheme::kFile;
-  std::string bucket;  ///< s3 only; empty for "s3://" alone
-  std::string key;     ///< s3: without a leading slash. file: the absolute or relative path as typed
-  /// "s3://bucket/key" or the path. ParseUrl makes the same Url of it.
+  /// s3: empty for "s3://" alone. hf: the repository with its kind and revision, "datasets/OWNER/NAME@REVISION", where
+  /// models have no kind. The revision stays percent-encoded. file: empty.
+  std::string bucket;
+  std::string key;  ///< s3, hf: without a leading slash. file: the absolute or relative path as typed
+  /// "s3://bucket/key", "hf://…" or the path. ParseUrl makes the same Url of it.
   std::string ToString() const;
   bool operator==(const Url&) const = default;
 };

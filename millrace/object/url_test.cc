@@ -20,8 +20,60 @@ TEST(ParseUrl, Files) {
   EXPECT_EQ(ParseUrl("s3:/x"), (Url{Url::Scheme::kFile, "", "s3:/x"}));
 }
 
+TEST(ParseUrl, RepositoriesOfTheHub) {
+  auto hub = [](const char* repository, const char* path) { return Url{Url::Scheme::kHub, repository, path}; };
+  const std::pair<const char*, Url> cases[] = {
+      {"hf://o/m", hub("o/m", "")},
+      {"hf://o/m/", hub("o/m", "")},
+      {"hf://models/o/m.v1/a/b", hub("o/m.v1", "a/b")},
+      {"hf://datasets/o/d/data/*.parquet", hub("datasets/o/d", "data/*.parquet")},
+      {"hf://spaces/o/s/app.py", hub("spaces/o/s", "app.py")},
+      {"hf://o/m@v1.0/a", hub("o/m@v1.0", "a")},
+      {"hf://o/m@feature%2Fx/a", hub("o/m@feature%2Fx", "a")},
+      {"hf://datasets/o/d@refs/convert/parquet/a/b", hub("datasets/o/d@refs/convert/parquet", "a/b")},
+      {"hf://datasets/o/d@refs%2Fconvert%2Fparquet/a", hub("datasets/o/d@refs%2Fconvert%2Fparquet", "a")},
+      {"hf://o/m@refs/pr/3", hub("o/m@refs/pr/3", "")},
+      {"hf://o/m/a@b/c", hub("o/m", "a@b/c")},
+      // Models and data sets without an owner.
+      {"hf://gpt2", hub("gpt2@main", "")},
+      {"hf://gpt2/", hub("gpt2@main", "")},
+      {"hf://gpt2/config.json", hub("gpt2@main", "config.json")},
+      {"hf://gpt2/*.json", hub("gpt2@main", "*.json")},
+      {"hf://gpt2@main/onnx/config.json", hub("gpt2@main", "onnx/config.json")},
+      {"hf://gpt2/a.json@b", hub("gpt2/a.json@b", "")},
+      {"hf://datasets/squad@main/plain_text/", hub("datasets/squad@main", "plain_text/")},
+  };
+  for (const auto& [text, expected] : cases) {
+    auto url = ParseUrl(text);
+    ASSERT_TRUE(url) << text << ": " << url.error().ToString();
+    EXPECT_EQ(*url, expected) << text << " is " << url->bucket << " and " << url->key;
+  }
+}
+
+TEST(ParseUrl, SaysWhatIsWrongWithARepository) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"hf://", "no repository is named"},
+      {"hf://datasets", "no repository is named"},
+      {"hf://dataset/o/d", "hf://datasets/"},
+      {"hf://buckets/o/b", "buckets of the hub"},
+      {"hf://o/m@/a", "branch, a tag or a commit"},
+      {"hf://o/m@a%0Ab/c", "branch, a tag or a commit"},
+      {"hf://-o/m", "\"-o\""},
+      {"hf://a--b/m", "\"a--b\""},
+      {"hf://o m/m/x", "\"o m\""},
+      {"hf:///m", "no repository is named"},
+  };
+  for (const auto& [text, says] : cases) {
+    auto url = ParseUrl(text);
+    ASSERT_FALSE(url) << text;
+    EXPECT_EQ(url.error().code(), Code::kInvalidArgument) << text;
+    EXPECT_TRUE(url.error().message().contains(says)) << url.error().message();
+  }
+}
+
 TEST(ParseUrl, ToStringParsesBack) {
-  for (const char* text : {"s3://bucket/some/key", "s3://bucket/", "s3://", "/a/b c", "rel/ative", "s3://bucket//x"}) {
+  for (const char* text : {"s3://bucket/some/key", "s3://bucket/", "s3://", "/a/b c", "rel/ative", "s3://bucket//x",
+                           "hf://o/m/a", "hf://datasets/o/d@x%2Fy/", "hf://gpt2@main/onnx/model.onnx"}) {
     auto url = ParseUrl(text);
     ASSERT_TRUE(url) << text;
     EXPECT_EQ(url->ToString(), text);

@@ -67,9 +67,9 @@ Result<std::vector<DataObject>> PairTokenFiles(const object::Location& at, std::
   return objects;
 }
 
-std::string UrlOfKey(const object::Url& source, std::string_view key) {
-  return source.scheme == object::Url::Scheme::kS3 ? fmt::format("s3://{}/{}", source.bucket, key)
-                                                   : fmt::format("/{}", key);
+std::string UrlOfKey(object::Url source, std::string_view key) {
+  source.key = source.scheme == object::Url::Scheme::kFile ? fmt::format("/{}", key) : std::string(key);
+  return source.ToString();
 }
 
 /// The result of a listing.

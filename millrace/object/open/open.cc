@@ -1,9 +1,11 @@
 #include "millrace/object/open/open.h"
 
+#include <map>
 #include <utility>
 
 #include "millrace/base/threads/sync.h"
 #include "millrace/object/file/file_store.h"
+#include "millrace/object/hf/hub.h"
 #include "millrace/object/s3/endpoint.h"
 
 namespace millrace::object {
@@ -17,6 +19,7 @@ class LazyConnection final : public Connection {
   Result<std::shared_ptr<Store>> OpenStore(const Url& url) override MR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     if (url.scheme == Url::Scheme::kFile) return Files();
+    if (url.scheme == Url::Scheme::kHub) return OpenRepository(url.bucket);
     if (url.bucket.empty()) return Fail(Code::kInvalidArgument, "{} names no bucket", url.ToString());
     return MR_TRY(Endpoint())->OpenBucket(url.bucket);
   }
@@ -25,9 +28,20 @@ class LazyConnection final : public Connection {
     std::shared_ptr<s3::Endpoint> endpoint = MR_TRY(Endpoint());
     return std::shared_ptr<Service>(endpoint, &endpoint->service());
   }
+  Result<Url> Pin(const Url& url, Call call) override MR_EXCLUDES(mutex_) {
+    if (url.scheme != Url::Scheme::kHub) return url;
+    std::shared_ptr<hf::Hub> hub;
+    {
+      MutexLock lock(mutex_);
+      hub = MR_TRY(Hub());
+    }
+    return Url{url.scheme, MR_TRY(hub->PinRevision(url.bucket, std::move(call))), url.key};
+  }
   Status ReloadCredentials() override MR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    return endpoint_ ? endpoint_->ReloadCredentials() : Status();  // an endpoint reads them when it opens
+    // What opens later reads them then.
+    if (hub_) MR_TRY(hub_->ReloadToken());
+    return endpoint_ ? endpoint_->ReloadCredentials() : Status();
   }
 
  private:
@@ -35,6 +49,19 @@ class LazyConnection final : public Connection {
     // The folders are the user's, so empty ones stay.
     if (!files_) files_ = MR_TRY(OpenFileStore({.root = "/", .prune_folders = false}));
     return files_;
+  }
+
+  /// One store for each repository, so that all that one connection reads of a branch is of one commit.
+  Result<std::shared_ptr<Store>> OpenRepository(const std::string& repository) MR_REQUIRES(mutex_) {
+    std::shared_ptr<hf::Hub> hub = MR_TRY(Hub());
+    std::shared_ptr<Store>& store = repositories_[repository];
+    if (!store) store = hub->OpenRepository(repository);
+    return store;
+  }
+
+  Result<std::shared_ptr<hf::Hub>> Hub() MR_REQUIRES(mutex_) {
+    if (!hub_) hub_ = MR_TRY(hf::Hub::Open(options_));
+    return hub_;
   }
 
   Result<std::shared_ptr<s3::Endpoint>> Endpoint() MR_REQUIRES(mutex_) {
@@ -46,6 +73,8 @@ class LazyConnection final : public Connection {
   Mutex mutex_;
   std::shared_ptr<Store> files_ MR_GUARDED_BY(mutex_);
   std::shared_ptr<s3::Endpoint> endpoint_ MR_GUARDED_BY(mutex_);
+  std::shared_ptr<hf::Hub> hub_ MR_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<Store>> repositories_ MR_GUARDED_BY(mutex_);  ///< by Url::bucket
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Opens the real stores: S3 over HTTP for s3:// URLs, folders for file URLs and paths.
+// Opens the real stores: S3 over HTTP for s3:// URLs, Hugging Face's hub for hf:// URLs (read only), folders for file
+// URLs and paths.
 #pragma once
 
 #include <memory>
