@@ -73,6 +73,9 @@ Result<object::Location> OpenRoot(object::Connection& connection, const object::
 
 Result<OpenedSource> OpenSource(object::Connection& connection, const SourceOptions& options) {
   const object::Url url = MR_TRY(object::ParseUrl(options.url));
+  if (url.scheme == object::Url::Scheme::kHub && !options.read_only) {
+    return Fail(Code::kReadOnly, "{}: the hub is only read from; mount it with --read-only", options.url);
+  }
   object::Location root = MR_TRY(OpenRoot(connection, url));
   vfs::TreeOptions tree = MR_TRY(TreeOptions(options, url, root.key));
   tree.staging_target = root.store->Identity();

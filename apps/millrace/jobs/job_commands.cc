@@ -11,6 +11,7 @@
 
 #include "apps/common/output.h"
 #include "apps/millrace/cli/cli.h"
+#include "apps/millrace/jobs/hub_revisions.h"
 #include "apps/millrace/jobs/job_checks.h"
 #include "apps/millrace/jobs/plan_command.h"
 #include "millrace/base/files/files.h"
@@ -124,6 +125,7 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   jobs::Spec spec = MR_TRY(ReadSpec(arguments));
   if (context.globals.dry_run) return ShowChecks(context, spec, arguments);
   if (!arguments.no_check) MR_TRY(CheckBeforeStart(context, spec, arguments));
+  MR_TRY(PinHubRevisions(context, spec));
   auto folder = MR_TRY(jobs::JobFolder::Claim(MR_TRY(jobs::StateRoot()), spec.name));
   auto job_file = folder.path() / "job.yaml";
   MR_TRY(WriteFileAtomic(job_file, AsBytes(spec.Render())));

@@ -47,7 +47,7 @@ Status StatusOf(const Result<transfer::LocalRemover::Outcome>& removed, const st
 }  // namespace
 
 std::string ObjectPlace::Name(const std::string& of_key) const {
-  return local() ? "/" + of_key : fmt::format("s3://{}/{}", url.bucket, of_key);
+  return local() ? "/" + of_key : object::Url{url.scheme, url.bucket, of_key}.ToString();
 }
 
 Result<ObjectPlace> OpenPlace(object::Connection& connection, const std::string& text) {

@@ -26,7 +26,7 @@ struct ObjectPlace {
   std::string key;
 
   bool local() const { return url.scheme == object::Url::Scheme::kFile; }
-  /// Returns "s3://bucket/key" or "/path", for messages and results.
+  /// Returns "s3://bucket/key", "hf://…" or "/path", for messages and results.
   std::string Name(const std::string& of_key) const;
   std::string Name() const { return Name(key); }
 };

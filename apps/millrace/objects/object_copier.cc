@@ -34,6 +34,12 @@ Result<std::vector<transfer::Region>> RegionsOf(const ObjectPlace& place) {
 
 }  // namespace
 
+Status CheckWritable(const ObjectPlace& place) {
+  if (place.url.scheme != object::Url::Scheme::kHub) return {};
+  return Fail(Code::kReadOnly, "{}: the hub is only read from; write to a bucket (s3://bucket/…) or to a folder",
+              place.Name());
+}
+
 Status CheckApart(const ObjectPlace& from, const ObjectPlace& to, const transfer::NameFilter& filter, bool deletes) {
   const auto source = MR_TRY(RegionsOf(from)), destination = MR_TRY(RegionsOf(to));
   const transfer::Overlap overlap = transfer::Compare(source, destination);
@@ -67,8 +73,13 @@ Result<CopySource> CopySource::Of(Selection selection, bool move) {
   return source;
 }
 
-Copier::Copier(Run& run, const CopyFlags& flags, bool move, ObjectPlace to)
-    : run_(run), flags_(flags), move_(move), to_(std::move(to)), settings_(run.Settings(flags.write.part_bytes)) {
+Copier::Copier(Run& run, const CopyFlags& flags, bool move, ObjectPlace to, std::uint64_t relay_bytes)
+    : run_(run),
+      flags_(flags),
+      move_(move),
+      to_(std::move(to)),
+      settings_(run.Settings(flags.write.part_bytes)),
+      relay_(relay_bytes) {
   settings_.verify = !flags.no_verify;
 }
 
@@ -161,6 +172,11 @@ Status Copier::SendFile(const transfer::LocalFile& file, const std::string& key,
 Status Copier::CopyOne(const ObjectPlace& from, const Item& item, const std::string& key, const object::Call& call) {
   if (from.local()) return SendFile(MR_TRY(transfer::LocalFile::Open("/" + item.info.key)), key, call);
   if (to_.local()) return transfer::Download(*from.store, item.info, "/" + key, settings_, call);
+  if (from.url.scheme != to_.url.scheme) {
+    object::PutOptions put = flags_.write.ForUpload(key);
+    put.if_none_match = flags_.no_clobber;
+    return transfer::RelayObject(*from.store, item.info, *to_.store, key, std::move(put), relay_, settings_, call);
+  }
   object::CopyOptions options = flags_.write.ForCopy();
   options.if_none_match = flags_.no_clobber;
   if (from.url.bucket != to_.url.bucket) options.source_bucket = from.url.bucket;

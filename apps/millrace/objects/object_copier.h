@@ -33,6 +33,10 @@ struct CopyFlags {
 /// Returns "a/b/" for "a/b". The root stays empty.
 std::string AsFolder(const std::string& key);
 
+/// Refuses places that this command would write to and that can only be read: the destination, and the source of a
+/// move.
+Status CheckWritable(const ObjectPlace& place);
+
 /// Refuses a source and a destination that are the same tree or overlap, also under different names. A copy would find
 /// its own results, and a deletion in one tree would delete from the other. Allowed are an inner tree that the filter
 /// excludes, and a source inside the destination if nothing is deleted.
@@ -50,7 +54,8 @@ struct CopySource {
 /// thread calls the Add functions. Sources must outlive the run.
 class Copier {
  public:
-  Copier(Run& run, const CopyFlags& flags, bool move, ObjectPlace to);
+  /// `relay_bytes`: the memory for copies between stores of different kinds.
+  Copier(Run& run, const CopyFlags& flags, bool move, ObjectPlace to, std::uint64_t relay_bytes);
 
   /// Adds an item. `key` is its destination.
   void Add(const CopySource& from, transfer::Item item, const std::string& key);
@@ -84,6 +89,7 @@ class Copier {
   const bool move_;
   const ObjectPlace to_;
   transfer::CopySettings settings_;
+  transfer::RelayBudgets relay_;
   transfer::SameFileCheck same_;
   std::unordered_set<std::size_t> written_;  ///< hashes of the keys that this move has written
   Mutex mutex_;

@@ -39,7 +39,7 @@ ObjectPlace FolderOf(const Selection& selection) {
 /// Returns whether `key`, which a pattern matched, is below the destination already.
 bool IsAtDestination(const Selection& selection, const ObjectPlace& to, const std::string& key) {
   const ObjectPlace& from = selection.place;
-  return selection.glob && from.local() == to.local() && from.url.bucket == to.url.bucket && !to.key.empty() &&
+  return selection.glob && from.url.scheme == to.url.scheme && from.url.bucket == to.url.bucket && !to.key.empty() &&
          key.starts_with(AsFolder(to.key));
 }
 
@@ -55,9 +55,11 @@ Result<int> CopyOrMove(const Context& context, object::Connection& connection, c
   std::deque<CopySource> selected;
   for (const std::string& source : sources) {
     selected.push_back(MR_TRY(CopySource::Of(MR_TRY(Select(*reading, source, flags.select)), move)));
+    if (move) MR_TRY(CheckWritable(selected.back().selection.place));
     many = many || !selected.back().selection.single;
   }
   ObjectPlace to = MR_TRY(OpenPlace(connection, flags.destination()));
+  MR_TRY(CheckWritable(to));
   MR_TRY(flags.write.Check());
   if (many && to.local() && fs::is_regular_file("/" + to.key)) {
     return Fail(Code::kInvalidArgument, "{} is a file; the destination of several sources must be a folder", to.Name());
@@ -68,7 +70,7 @@ Result<int> CopyOrMove(const Context& context, object::Connection& connection, c
   }
   bool folder = many || to.key.empty() || to.key.ends_with('/') || (to.local() && fs::is_directory("/" + to.key));
   Run run(context, move ? "mv" : "cp");
-  Copier copier(run, flags, move, to);
+  Copier copier(run, flags, move, to, context.DataBudget());
   Status planned;
   for (const CopySource& source : selected) {
     if (flags.select.from_stdin && source.selection.single) {  // a long list: looks up sizes in parallel
@@ -118,8 +120,9 @@ void AddCopyCommands(CLI::App& app, Context& context) {
         });
     command
         ->add_option("PLACE", flags->places,
-                     "Sources, then the destination: s3://bucket/key, file:///path or a path. Sources may have the "
-                     "wildcards * ? [a-z]. The destination of several sources is a folder")
+                     "Sources, then the destination: s3://bucket/key, file:///path or a path. Sources may be files of "
+                     "the hub, hf://OWNER/MODEL/path or hf://datasets/OWNER/NAME/path, and may have the wildcards * ? "
+                     "[a-z]. The destination of several sources is a folder")
         ->required()
         ->expected(1, 1 << 20);
     flags->select.AddTo(*command);

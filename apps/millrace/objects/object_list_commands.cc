@@ -208,9 +208,11 @@ void AddDetails(const object::ObjectInfo& info, Json& json) {
   };
   std::string digest = Base64Encode(AsBytes(info.checksum.value));
   if (info.checksum.parts > 0) digest += fmt::format("-{}", info.checksum.parts);
-  add(info.checksum.algorithm == Algorithm::kCrc32c ? "crc32c"
-      : info.checksum.algorithm == Algorithm::kMd5  ? "md5"
-                                                    : "crc64nvme",
+  add(info.checksum.algorithm == Algorithm::kCrc32c    ? "crc32c"
+      : info.checksum.algorithm == Algorithm::kMd5     ? "md5"
+      : info.checksum.algorithm == Algorithm::kSha256  ? "sha256"
+      : info.checksum.algorithm == Algorithm::kGitBlob ? "git_blob"
+                                                       : "crc64nvme",
       digest);
   if (!info.attributes) return;
   add("storage_class", info.attributes->storage_class);
@@ -272,7 +274,7 @@ void AddListCommands(CLI::App& app, Context& context) {
                             "  millrace ls -r --json s3://bucket/ | jq .size\n"
                             "  millrace ls -rh --summarize 's3://bucket/logs/*.gz'\n",
                             List);
-  ls->add_option("URL", ls_flags->urls, "s3://bucket/prefix or a path (default: list the buckets)");
+  ls->add_option("URL", ls_flags->urls, "s3://bucket/prefix, hf://OWNER/MODEL/ or a path (default: list the buckets)");
   ls->add_flag("-r,--recursive", ls_flags->recursive, "List all objects below");
   AddSizeFlags(*ls, *ls_flags);
   ls->add_flag("-l,--long", ls_flags->details, "Print ETags too");
@@ -281,12 +283,12 @@ void AddListCommands(CLI::App& app, Context& context) {
   ls->add_flag("--all-versions", ls_flags->all_versions, "List every version of each object, and delete markers");
   auto [du, du_flags] = add("du", "Add up the sizes of objects",
                             "  millrace du s3://bucket/data/\n  millrace du -h 's3://bucket/*.parquet'\n", DiskUsage);
-  du->add_option("URL", du_flags->urls, "s3://bucket/prefix, or a path")->required();
+  du->add_option("URL", du_flags->urls, "s3://bucket/prefix, hf://OWNER/MODEL/ or a path")->required();
   AddSizeFlags(*du, *du_flags);
   du->add_flag("--raw", du_flags->raw, "Treat *, ? and [ as ordinary characters");
   auto [head, head_flags] =
       add("head", "Show an object's size, ETag, times and metadata", "  millrace head s3://bucket/model.bin\n", Head);
-  head->add_option("URL", head_flags->urls, "s3://bucket/key, or a path")->required();
+  head->add_option("URL", head_flags->urls, "s3://bucket/key, hf://OWNER/MODEL/file or a path")->required();
 }
 
 }  // namespace millrace::cli

@@ -119,7 +119,7 @@ void AddStreamCommands(CLI::App& app, Context& context) {
                                  return CatObjects(context, connection, *urls, *select);
                                });
                              });
-  cat->add_option("URL", *urls, "s3://bucket/key, or a path; wildcards * ? [a-z]")->required();
+  cat->add_option("URL", *urls, "s3://bucket/key, hf://OWNER/MODEL/file or a path; wildcards * ? [a-z]")->required();
   select->AddTo(*cat);
   select->AddBookkeepingTo(*cat);
 

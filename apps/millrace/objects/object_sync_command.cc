@@ -90,6 +90,7 @@ Result<int> Sync(const Context& context, object::Connection& connection, const C
   object::Connection* reading = MR_TRY(ConnectSources(context, connection, flags.destination(), own));
   ObjectPlace from = MR_TRY(OpenPlace(*reading, flags.sources().front()));
   ObjectPlace to = MR_TRY(OpenPlace(connection, flags.destination()));
+  MR_TRY(CheckWritable(to));
   MR_TRY(flags.write.Check());
   MR_TRY(CheckFolders(from, to));
   transfer::NameFilter filter(flags.select.include, flags.select.exclude, flags.select.bookkeeping);
@@ -97,7 +98,7 @@ Result<int> Sync(const Context& context, object::Connection& connection, const C
   const std::string from_folder = AsFolder(from.key), to_folder = AsFolder(to.key);
   Run run(context, "sync");
   const CopySource source = MR_TRY(CopySource::Of({.place = from, .prefix = from_folder}, false));
-  Copier copier(run, flags, false, to);
+  Copier copier(run, flags, false, to, context.DataBudget());
   ExtraNames extra(run, to, to_folder, flags.max_delete);
   // Folders of the source that cannot be read: files below them may exist, so they are not deleted.
   std::vector<std::string> unread;
@@ -145,6 +146,7 @@ void AddSyncCommand(CLI::App& app, Context& context) {
                  "  millrace sync data/ s3://bucket/data/\n"
                  "  millrace sync --delete s3://bucket/data/ /mnt/nvme/data/\n"
                  "  millrace sync --delete --max-delete 100 data/ s3://bucket/data/\n"
+                 "  millrace sync hf://gpt2@main/ s3://models/gpt2/   # from Hugging Face's hub\n"
                  "  millrace sync --size-only --exclude '*.tmp' s3://a/x/ s3://b/x/\n",
                  [&context, flags] {
                    return WithConnection(
