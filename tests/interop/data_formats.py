@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests that `millrace data` reads the files of other tools, and writes token files by their definition.
 
-    data_formats.py (datasets|columns|tokens) --millrace PROGRAM
+    data_formats.py (datasets|columns|tables|tokens) --millrace PROGRAM
 
 Exit status: 0 success, 77 a tool that writes the data is not installed (printed), anything else a failure.
 """
@@ -136,6 +136,60 @@ def test_columns(data):
     assert "no column \"body\"; it has id, text, extra" in missing, missing
 
 
+def expect_of_datasets(path, rows):
+    """The rows are those that Hugging Face's `datasets` reads."""
+    try:
+        import datasets
+    except ImportError as missing:
+        return print(f"not compared with datasets: {missing}")
+    features = datasets.Features({name: datasets.Value("string") for name in "abc"})
+    loaded = datasets.load_dataset("csv", data_files=str(path), split="train", features=features, keep_default_na=False)
+    assert [list(row.values()) for row in loaded] == rows, path
+
+
+def test_tables(data):
+    """Reads CSV and TSV that Python's csv module writes, and random text as that module reads it."""
+    import csv
+    import gzip
+    draw = random.Random(11)
+
+    def field():
+        return "".join(draw.choices(["a", "bc", " ", ",", "\t", "\n", "\r\n", '"', '""', "é", "😀"], k=draw.randrange(9)))
+
+    template = ["--template", "{a}|{b}|{c}"]
+    for name, options in {"csv": dict(), "minimal": dict(lineterminator="\n"), "tsv": dict(delimiter="\t"),
+                          "all": dict(quoting=csv.QUOTE_ALL)}.items():
+        rows = [[f"{i}{field()}", field(), field()] for i in range(1500)]
+        path = data.folder / (f"{name}.csv.gz" if name == "all" else f"{name}.csv")
+        with (gzip.open if name == "all" else open)(path, "wt", newline="", encoding="utf-8-sig") as file:
+            csv.writer(file, **options).writerows([["a", "b", "c"], *rows])
+        declared = ["--format", "tsv+quotes"] if name == "tsv" else []
+        data.expect(path, ["|".join(row) for row in rows], *template, *declared)
+        if name != "tsv":
+            expect_of_datasets(path, rows)
+
+    # Quotation marks anywhere: the module's lenient reading. Rows without text, or with another number of fields, are
+    # left out.
+    def closed(text):
+        """Whether text is whole rows, none of which ends inside of quotation marks."""
+        return list(csv.reader(f"{text}\nend\n".splitlines(keepends=True)))[-1] == ["end"]
+
+    texts = ["".join(draw.choices(["x", "yz", '"', '""', ",", ",", " ", "\n"], k=draw.randrange(1, 14))) for _ in range(4000)]
+    path = data.folder / "random.csv"
+    path.write_text("\n".join(["a,b,c", *filter(closed, texts), ""]), newline="")
+    with open(path, newline="") as file:
+        rows = [row for row in csv.reader(file) if len(row) == 3 and any(row)][1:]
+    assert len(rows) > 200 and any('"' in field for row in rows for field in row), len(rows)
+    data.expect(path, ["|".join(row) for row in rows], *template, "--max-broken", "100000")
+
+    # GLUE's own form: quotation marks are part of the fields. CoLA has no names of columns.
+    rows = [["gj04", str(i % 2), "*" * (i % 2), f'{i} "' + field().replace("\t", "").replace("\n", "").replace("\r", "")]
+            for i in range(300)]
+    path = data.folder / "cola.tsv"
+    path.write_text("".join("\t".join(row) + "\n" for row in rows))
+    data.expect(path, [f"{row[3]}|{row[1]}" for row in rows], "--template", "{3}|{1}", "--format", "tsv+no_header")
+
+
 def megatron(documents, width):
     """Returns the bytes of .bin and .idx by their definition."""
     token = "<H" if width == 2 else "<i"
@@ -197,15 +251,15 @@ def test_tokens(data):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("test", choices=["datasets", "columns", "tokens"])
+    parser.add_argument("test", choices=["datasets", "columns", "tables", "tokens"])
     parser.add_argument("--millrace", required=True)
     arguments = parser.parse_args()
     os.environ.update(HF_DATASETS_OFFLINE="1", HF_HUB_OFFLINE="1", HF_DATASETS_DISABLE_PROGRESS_BARS="1")
-    need({"datasets": "datasets", "columns": "pyarrow", "tokens": "sentencepiece"}[arguments.test])
+    need({"datasets": "datasets", "columns": "pyarrow", "tables": "csv", "tokens": "sentencepiece"}[arguments.test])
     with tempfile.TemporaryDirectory() as folder:
         os.environ["HF_HOME"] = folder
         data = Data(str(pathlib.Path(arguments.millrace).resolve()), pathlib.Path(folder))
-        if arguments.test != "tokens" and not list(pathlib.Path(data.millrace).parent.glob("../lib/millrace/*_arrow.so")):
+        if arguments.test in ("datasets", "columns") and not list(pathlib.Path(data.millrace).parent.glob("../lib/millrace/*_arrow.so")):
             print("skipped: this build reads no Arrow")
             sys.exit(SKIPPED)
         globals()["test_" + arguments.test](data)

@@ -109,15 +109,19 @@ Result<int> Index(const Context& context, const DataFlags& flags) {
   return kExitOk;
 }
 
-void PrintObject(const Context& context, const data::DataObject& object, const data::RecordIndex& index, bool tokens) {
+Status PrintObject(const Context& context, const data::DataObject& object, const data::RecordIndex& index,
+                   bool tokens) {
+  const std::vector<data::BrokenLine>& named = index.broken();
+  const std::vector<std::string> places = MR_TRY(data::NameBroken(object, index, named.size(), {.stop = context.stop}));
   if (context.globals.json) {
     Json skipped = Json::object(), broken = Json::array();
     for (int i = 0; i < data::kBrokenReasons; ++i) {
       std::uint64_t count = index.broken_by_reason()[i];
       if (count > 0) skipped[std::string(data::BrokenReasonName(static_cast<data::BrokenReason>(i)))] = count;
     }
-    for (const data::BrokenLine& line : index.broken()) {
-      broken.push_back({{"offset", line.offset}, {"reason", data::BrokenReasonName(line.reason)}});
+    for (std::size_t i = 0; i < named.size(); ++i) {
+      broken.push_back(
+          {{"offset", named[i].offset}, {"place", places[i]}, {"reason", data::BrokenReasonName(named[i].reason)}});
     }
     Json line{
         {"url", object.url}, {"etag", object.info.etag}, {"bytes", object.info.size}, {"records", index.records()}};
@@ -125,17 +129,18 @@ void PrintObject(const Context& context, const data::DataObject& object, const d
     line["skipped"] = std::move(skipped);
     line["broken"] = std::move(broken);
     PrintJsonListing(line);
-    return;
+    return {};
   }
   PrintListing("{}  {}  {} records", object.url, FormatBytes(object.info.size), FormatCount(index.records()));
   if (tokens) PrintListing("  {} tokens", FormatCount(index.tokens()));
   PrintListing("\n");
-  for (const data::BrokenLine& line : index.broken()) {
-    PrintListing("    byte {}: {}\n", line.offset, data::BrokenReasonName(line.reason));
+  for (std::size_t i = 0; i < named.size(); ++i) {
+    PrintListing("    {}: {}\n", places[i], data::BrokenReasonName(named[i].reason));
   }
-  if (index.broken_count() > index.broken().size()) {
-    PrintListing("    and {} more\n", FormatCount(index.broken_count() - index.broken().size()));
+  if (index.broken_count() > named.size()) {
+    PrintListing("    and {} more\n", FormatCount(index.broken_count() - named.size()));
   }
+  return {};
 }
 
 /// Prints the left-out objects in one line, because a folder may have many.
@@ -160,7 +165,7 @@ Result<int> Inspect(const Context& context, const InspectFlags& flags) {
   DataRequest request = MR_TRY(ResolveDataFlags(flags));
   Indexed indexed = MR_TRY(LoadIndexes(context, request, data::kAnyNumber));
   for (std::size_t i = 0; i < indexed.indexes.size(); ++i) {
-    PrintObject(context, indexed.sources.objects[i], indexed.indexes[i], indexed.counts_tokens);
+    MR_TRY(PrintObject(context, indexed.sources.objects[i], indexed.indexes[i], indexed.counts_tokens));
   }
   PrintLeftOut(context, indexed.sources.left_out);
   PrintTotals(context, Sum(indexed), indexed.counts_tokens, "total");

@@ -71,9 +71,10 @@ void AddDataFlags(CLI::App& command, DataFlags& flags) {
   command.add_option("inputs", flags.inputs, "JOB.yaml, or objects, prefixes, globs and @lists of records")->required();
   command.add_option("--set", flags.set, "Change a key of the job file: data.sequence_length=512");
   command.add_option("--weight", flags.weights, "Passes over each source in an epoch, in the order of the sources");
-  command.add_option(
-      "--format", flags.format,
-      "jsonl, json[:FIELD], objects, lines, text, tsv, tar, arrow, parquet, hdf5 (default: as names say)");
+  command.add_option("--format", flags.format,
+                     "jsonl, json[:FIELD], objects, lines, text, csv, tsv, tar, arrow, parquet, hdf5 (default: as "
+                     "names say); csv and tsv "
+                     "may end in +no_header, and tsv in +quotes");
   command.add_option("--split", flags.split,
                      "Split of a Hugging Face data set: train; or write #config:train behind the URL");
   command.add_option("--max-broken", flags.max_broken, "Most records that may be unusable (default 100, or 0.1 %)");

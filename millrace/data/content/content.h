@@ -7,7 +7,10 @@
 
 #include <functional>
 #include <optional>
+#include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/result.h"
@@ -38,6 +41,13 @@ class Content {
   /// Returns the content of a frame: lines of JSON, each ended by '\n', or samples. Always the same bytes. Blocks.
   /// Errors: as FindFrames.
   virtual Result<Buffer> ReadFrame(const Frame& frame, object::Call call) const = 0;
+  /// Says where in the object records are: "line 17", and what is wrong with their form. `records` are ascending
+  /// numbers from 0. Returns nothing if the format has no better places than bytes. Reads the object from its start.
+  /// Blocks. Errors: as FindFrames.
+  virtual Result<std::vector<std::string>> NameRecords(std::span<const std::uint64_t> /*records*/,
+                                                       object::Call /*call*/) const {
+    return std::vector<std::string>();
+  }
 };
 
 }  // namespace millrace::data

@@ -150,6 +150,7 @@ class DecodedContent final : public Content {
   DecodedContent(const DataObject& object, const DataFormat& format)
       : object_{.store = object.store, .info = object.info, .url = object.url},
         compression_(format.compression),
+        has_lines_(format.layout == RecordLayout::kCsv || format.layout == RecordLayout::kTsv),
         name_(format.Name()),
         syntax_(MakeSyntax(format)) {}
 
@@ -168,6 +169,40 @@ class DecodedContent final : public Content {
     // ToLines wants an exact offset only for 0, the start of the data. Only the first frame has this sum 0.
     auto lines = syntax_->ToLines(*std::move(records), frame.offset + frame.skip);
     return lines ? std::move(lines) : Named(lines.error());
+  }
+
+  Result<std::vector<std::string>> NameRecords(std::span<const std::uint64_t> records,
+                                               object::Call call) const override {
+    std::vector<std::string> names;
+    if (!has_lines_) return names;
+    ObjectInputStream input(object_, 0, std::move(call));
+    auto decoder = MR_TRY(MakeDecoder(compression_, input, {}));
+    const auto splitter = syntax_->NewSplitter();
+    Buffer step(kStepBytes);
+    std::string rest;  // starts with a record
+    std::uint64_t offset = 0, line = 1, number = 0;
+    for (bool at_end = false; !at_end && names.size() < records.size();) {
+      const auto decoded = MR_TRY(decoder->Decode(step.span(), false));
+      rest += AsText(step.span().first(decoded.bytes));
+      at_end = decoded.at_end;
+      std::size_t begin = 0;
+      while (begin < rest.size() && names.size() < records.size()) {
+        const auto end = MR_TRY(splitter->Find(std::string_view(rest).substr(begin), 1, at_end));
+        if (!end) break;
+        const std::string_view record = std::string_view(rest).substr(begin, *end);
+        const bool is_record = !MR_TRY(syntax_->ToLines(ToBuffer(record), offset)).empty();
+        if (is_record && number++ == records[names.size()]) {
+          const std::string form = syntax_->DescribeForm(record);
+          names.push_back(form.empty() ? fmt::format("line {}", line) : fmt::format("line {} ({})", line, form));
+        }
+        line += static_cast<std::uint64_t>(std::ranges::count(record, '\n'));
+        offset += record.size();
+        begin += record.size();
+        splitter->Restart(offset);
+      }
+      rest.erase(0, begin);
+    }
+    return names;
   }
 
  private:
@@ -216,6 +251,7 @@ class DecodedContent final : public Content {
 
   const DataObject object_;
   const Compression compression_;
+  const bool has_lines_;  ///< people count its lines
   const std::string name_;
   const std::unique_ptr<const Syntax> syntax_;
 };

@@ -8,25 +8,28 @@
 #include "millrace/data/content/arrow_plugin.h"
 #include "millrace/data/formats/decoded_content.h"
 #include "millrace/data/formats/json_array.h"
-#include "millrace/data/formats/tsv.h"
+#include "millrace/data/formats/table.h"
 #include "millrace/data/hdf5/sample_shard.h"
 
 namespace millrace::data {
 namespace {
 
-constexpr std::array<std::string_view, 11> kLayouts = {"jsonl",   "json",     "lines",   "text", "tar", "arrow",
-                                                       "parquet", "megatron", "objects", "tsv",  "hdf5"};
+constexpr std::array<std::string_view, 12> kLayouts = {"jsonl",   "json",     "lines",   "text", "tar",  "arrow",
+                                                       "parquet", "megatron", "objects", "tsv",  "hdf5", "csv"};
 constexpr std::array<std::string_view, 3> kCompressions = {"none", "gzip", "zstd"};
+constexpr std::string_view kQuotes = "quotes", kNoHeader = "no_header";
+constexpr std::array<std::string_view, 5> kFormatWords = {"none", "gzip", "zstd", kQuotes, kNoHeader};
 
 /// Objects with these names may be JSON lines, one array, or objects over several lines.
 constexpr std::array<std::string_view, 4> kJsonNames = {".json", ".json.gz", ".json.zst", ".json.zstd"};
 
-constexpr std::array<std::pair<std::string_view, RecordLayout>, 13> kSuffixes = {
+constexpr std::array<std::pair<std::string_view, RecordLayout>, 14> kSuffixes = {
     {{".jsonl", RecordLayout::kJsonLines},
      {".ndjson", RecordLayout::kJsonLines},
      {".jsonlist", RecordLayout::kJsonLines},
      {".json", RecordLayout::kJsonLines},
      {".txt", RecordLayout::kText},
+     {".csv", RecordLayout::kCsv},
      {".tsv", RecordLayout::kTsv},
      {".tar", RecordLayout::kTar},
      {".arrow", RecordLayout::kArrow},
@@ -60,6 +63,10 @@ bool IsNamedAsRecords(std::string name) {
   return compression && std::ranges::any_of(kSuffixes, [&](const auto& one) { return name.ends_with(one.first); });
 }
 
+bool IsTable(const DataFormat& format) {
+  return format.layout == RecordLayout::kCsv || format.layout == RecordLayout::kTsv;
+}
+
 }  // namespace
 
 std::string DataFormat::Name() const {
@@ -68,6 +75,8 @@ std::string DataFormat::Name() const {
     name += '+';
     name += kCompressions[static_cast<std::size_t>(compression)];
   }
+  if (quotes) name += fmt::format("+{}", kQuotes);
+  if (!has_header) name += fmt::format("+{}", kNoHeader);
   if (!field.empty()) name += fmt::format(":{}", field);
   return name;
 }
@@ -75,33 +84,35 @@ std::string DataFormat::Name() const {
 Result<DataFormat> FormatOf(std::string_view declared, std::string_view key) {
   DataFormat format;
   std::string name = ToLower(key.substr(key.rfind('/') + 1));
-  const std::string_view whole = declared;
   const std::size_t colon = declared.find(':');
   const bool named = colon != declared.npos;
-  if (named) {
-    format.field = declared.substr(colon + 1);
-    declared = declared.substr(0, colon);
-  }
-  const std::size_t plus = declared.find('+');
-  if (plus != declared.npos) {
-    auto word = std::ranges::find(kCompressions, declared.substr(plus + 1));
-    if (word == kCompressions.end()) {
-      return Fail(Code::kInvalidArgument, "{}; gzip and zstd are known",
-                  UnknownName("compression", declared.substr(plus + 1), kCompressions));
+  if (named) format.field = declared.substr(colon + 1);
+  const std::vector<std::string_view> words = Split(declared.substr(0, colon), '+');
+  bool compression_declared = false;
+  for (std::string_view word : std::span(words).subspan(1)) {
+    if (word == kQuotes || word == kNoHeader) {
+      (word == kQuotes ? format.quotes : format.has_header) = word == kQuotes;
+      continue;
     }
-    format.compression = static_cast<Compression>(word - kCompressions.begin());
-    declared = declared.substr(0, plus);
-  } else {
+    auto compression = std::ranges::find(kCompressions, word);
+    if (compression == kCompressions.end()) {
+      return Fail(Code::kInvalidArgument, "{}; gzip, zstd, no_header and quotes are known",
+                  UnknownName("word of a format", word, kFormatWords));
+    }
+    format.compression = static_cast<Compression>(compression - kCompressions.begin());
+    compression_declared = true;
+  }
+  if (!compression_declared) {
     auto compression = TakeCompression(name);
     if (!compression) return Fail(compression.error().Context(std::string(key)));
     format.compression = *compression;
   }
-  if (!declared.empty()) {
-    auto word = std::ranges::find(kLayouts, declared);
+  if (!words.front().empty()) {
+    auto word = std::ranges::find(kLayouts, words.front());
     if (word == kLayouts.end()) {
       return Fail(Code::kInvalidArgument,
-                  "{}; one of jsonl, json, objects, lines, text, tsv, tar, arrow, parquet, hdf5, megatron",
-                  UnknownName("format", declared, kLayouts));
+                  "{}; one of jsonl, json, objects, lines, text, csv, tsv, tar, arrow, parquet, hdf5, megatron",
+                  UnknownName("format", words.front(), kLayouts));
     }
     format.layout = static_cast<RecordLayout>(word - kLayouts.begin());
   } else {
@@ -111,7 +122,10 @@ Result<DataFormat> FormatOf(std::string_view declared, std::string_view key) {
   }
   if (named && (format.field.empty() || format.layout != RecordLayout::kJson)) {
     return Fail(Code::kInvalidArgument, "format {}: what follows a colon is the field of json that holds the records",
-                whole);
+                declared);
+  }
+  if ((format.quotes && format.layout != RecordLayout::kTsv) || (!format.has_header && !IsTable(format))) {
+    return Fail(Code::kInvalidArgument, "format {}: quotes is for tsv, and no_header for csv and tsv", declared);
   }
   return format;
 }
@@ -122,7 +136,9 @@ Result<DataFormat> FormatOf(std::string_view declared, const DataObject& object,
   const std::string name = ToLower(object.info.key);
   const bool json = std::ranges::any_of(kJsonNames, [&](std::string_view ending) { return name.ends_with(ending); });
   if (by_name && json) format.layout = MR_TRY(LookAtJson(object, format.compression, call));
-  if (format.layout == RecordLayout::kTsv) format.field = MR_TRY(ReadTsvHeader(object, format.compression, call));
+  if (IsTable(format)) {
+    format.field = MR_TRY(ReadTableHeader(object, format.compression, TableDialect::Of(format), call));
+  }
   return format;
 }
 
@@ -153,6 +169,7 @@ Result<std::shared_ptr<const Content>> ContentFor(const DataObject& object, cons
     case RecordLayout::kObjects:
     case RecordLayout::kLines:
     case RecordLayout::kText:
+    case RecordLayout::kCsv:
     case RecordLayout::kTsv:
     case RecordLayout::kTar:
       return MakeDecodedContent(object, format);

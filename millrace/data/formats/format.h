@@ -24,31 +24,35 @@ enum class RecordLayout : std::uint8_t {
   kParquet,
   kMegatron,  ///< token ids, .bin with .idx
   kObjects,   ///< JSON objects one after another, over any number of lines each
-  kTsv,       ///< fields between tabs, without quotes; the first line has their names
+  kTsv,       ///< fields between tabs (formats/table.h)
   kHdf5,      ///< samples of BERT's pre-training with their masks (hdf5/sample_shard.h)
+  kCsv,       ///< fields between commas (formats/table.h)
 };
 
 struct DataFormat {
   RecordLayout layout = RecordLayout::kJsonLines;
   Compression compression = Compression::kNone;
-  /// kJson: the field of the outermost object that holds the array; empty: no object around it. kTsv: the first line.
+  /// kJson: the field of the outermost object that holds the array; empty: no object around it. kCsv, kTsv: the result
+  /// of ReadTableHeader.
   std::string field = {};
+  bool quotes = false;     ///< kTsv: fields may be quoted, as those of kCsv
+  bool has_header = true;  ///< kCsv, kTsv: the first row has the names of the fields
   bool operator==(const DataFormat&) const = default;
   /// Returns "jsonl", "lines+gzip", "json+gzip:data" or the like, as FormatOf takes it.
   std::string Name() const;
 };
 
 /// Returns the format of the object called `key` in a source whose format is `declared`. `declared` is empty or one of
-/// jsonl, json, objects, lines, text, tsv, tar, arrow, parquet, hdf5 and megatron. "+gzip", "+zstd" or "+none" may
-/// follow, and after json a colon and the field that holds the array. What is not declared depends on the name: .jsonl
-/// .ndjson .json .jsonlist .txt .tsv .tar .arrow .parquet .hdf5 or .bin, followed by .gz or .zst. Other names are JSON
-/// lines.
+/// jsonl, json, objects, lines, text, csv, tsv, tar, arrow, parquet, hdf5 and megatron. Words may follow: "+gzip",
+/// "+zstd" or "+none"; "+no_header" after csv and tsv; "+quotes" after tsv; and after json a colon and the field that
+/// holds the array. What is not declared depends on the name: .jsonl .ndjson .json .jsonlist .txt .csv .tsv .tar .arrow
+/// .parquet .hdf5 or .bin, followed by .gz or .zst. Other names are JSON lines.
 /// Errors: kInvalidArgument if a word is unknown; kUnsupported if the name ends like another compressor's.
 Result<DataFormat> FormatOf(std::string_view declared, std::string_view key);
 
 /// As above. Reads the beginning of an object that is only called .json, to see whether it is an array, and the first
-/// line of tsv. Then blocks.
-/// Errors: also those of LookAtJson (json_array.h) and ReadTsvHeader (tsv.h).
+/// row of csv and tsv. Then blocks.
+/// Errors: also those of LookAtJson (json_array.h) and ReadTableHeader (table.h).
 Result<DataFormat> FormatOf(std::string_view declared, const DataObject& object, object::Call call);
 
 /// Returns false if the name of an object found in a folder says that it holds no records: names that begin with '.';

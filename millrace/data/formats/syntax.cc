@@ -6,8 +6,8 @@
 #include "millrace/data/formats/json_array.h"
 #include "millrace/data/formats/json_objects.h"
 #include "millrace/data/formats/record_lines.h"
+#include "millrace/data/formats/table.h"
 #include "millrace/data/formats/tar.h"
-#include "millrace/data/formats/tsv.h"
 #include "millrace/data/records/record_template.h"
 
 namespace millrace::data {
@@ -82,29 +82,6 @@ class TextLines final : public Syntax {
   }
 };
 
-class TsvLines final : public Syntax {
- public:
-  explicit TsvLines(const std::string& header) : columns_(header) {}
-  std::unique_ptr<RecordSplitter> NewSplitter() const override { return std::make_unique<LineSplitter>(); }
-  Result<Buffer> ToLines(Buffer records, std::uint64_t offset) const override {
-    RecordLines lines;
-    std::string_view rest = AsText(records);
-    for (bool header = offset == 0; !rest.empty(); header = false) {
-      const std::size_t newline = rest.find('\n');
-      std::string_view line = rest.substr(0, newline);
-      rest.remove_prefix(newline == rest.npos ? rest.size() : newline + 1);
-      if (line.ends_with('\r')) line.remove_suffix(1);
-      if (header || line.empty()) continue;
-      columns_.Append(line, lines);
-      MR_TRY(lines.EndRecord());
-    }
-    return lines.Take();
-  }
-
- private:
-  const TsvColumns columns_;
-};
-
 /// Cuts a text that is longer than a record between two lines, so that each part fills a record.
 class TextSplitter final : public RecordSplitter {
  public:
@@ -170,8 +147,9 @@ std::unique_ptr<const Syntax> MakeSyntax(const DataFormat& format) {
       return std::make_unique<TextLines>();
     case RecordLayout::kText:
       return std::make_unique<Text>();
+    case RecordLayout::kCsv:
     case RecordLayout::kTsv:
-      return std::make_unique<TsvLines>(format.field);
+      return MakeTableSyntax(TableDialect::Of(format), format.field);
     case RecordLayout::kTar:
       return MakeTarSyntax();
     default:

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "millrace/base/bytes.h"
@@ -41,9 +42,11 @@ class Syntax {
   /// records that are known to be readable.
   /// Errors: kCorrupt as RecordSplitter::Find.
   virtual Result<Buffer> ToLines(Buffer records, std::uint64_t offset) const = 0;
+  /// Returns what is wrong with the form of one record, for messages. Empty: nothing.
+  virtual std::string DescribeForm(std::string_view /*record*/) const { return ""; }
 };
 
-/// REQUIRES: the layout is kJsonLines, kJson, kObjects, kLines, kText, kTsv or kTar.
+/// REQUIRES: the layout is kJsonLines, kJson, kObjects, kLines, kText, kCsv, kTsv or kTar.
 std::unique_ptr<const Syntax> MakeSyntax(const DataFormat& format);
 
 /// Returns a copy of a string's bytes.

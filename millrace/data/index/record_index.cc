@@ -73,6 +73,17 @@ RecordIndex::Block RecordIndex::block(std::size_t i) const {
   return {entry.first_record, entry.offset, entry.bytes, entry.records};
 }
 
+std::uint64_t RecordIndex::RecordsBefore(std::size_t i) const {
+  const std::uint64_t offset = broken_[i].offset;
+  const auto behind = std::ranges::upper_bound(blocks_, offset, {}, &PackedBlock::offset);
+  if (behind == blocks_.begin()) return i;
+  const auto block = static_cast<std::size_t>(behind - blocks_.begin()) - 1;
+  std::vector<RecordExtent> extents;
+  Decode(block, extents);
+  const auto usable = std::ranges::lower_bound(extents, offset, {}, &RecordExtent::offset) - extents.begin();
+  return i + blocks_[block].first_record + static_cast<std::uint64_t>(usable);
+}
+
 std::uint64_t RecordIndex::PayloadBytes(const PackedBlock& entry) const {
   const std::uint64_t hash_bits = hashes_ ? kHashBits : 0;
   std::uint64_t bits = (entry.records - 1ull) * entry.delta_bits + entry.records * (entry.token_bits + hash_bits);

@@ -64,6 +64,8 @@ class RecordIndex {
   std::uint64_t broken_count() const;
   const std::array<std::uint64_t, kBrokenReasons>& broken_by_reason() const { return broken_by_reason_; }
   const std::vector<BrokenLine>& broken() const { return broken_; }  ///< the first kMaxNamedBroken, by offset
+  /// Returns how many records, usable or not, stand in front of broken()[i].
+  std::uint64_t RecordsBefore(std::size_t i) const;
 
   /// Returns DataObject::token_bytes. An index of token ids is never stored, because the object's table is as good.
   int token_bytes() const { return token_bytes_; }

@@ -346,24 +346,20 @@ class Indexing {
     constexpr std::size_t kNamed = 5;  // a guess: the message stays short
     std::string first;
     std::size_t named = 0;
-    for (std::size_t i = 0; i < found_.size(); ++i) {
-      for (const BrokenLine& line : found_[i]->broken()) {
-        if (named++ == kNamed) break;
-        first += fmt::format("{}{} {}", named == 1 ? "" : "; ", NameOf(objects_[i], line.offset),
-                             BrokenReasonName(line.reason));
+    for (std::size_t i = 0; i < found_.size() && named < kNamed; ++i) {
+      const std::size_t here = std::min(found_[i]->broken().size(), kNamed - named);
+      const std::vector<std::string> places = MR_TRY(NameBroken(objects_[i], *found_[i], here, call_));
+      for (std::size_t k = 0; k < here; ++k) {
+        first += fmt::format("{}{} {} {}", named++ == 0 ? "" : "; ", objects_[i].url, places[k],
+                             BrokenReasonName(found_[i]->broken()[k].reason));
       }
-      if (named > kNamed) break;
     }
     return Fail(Code::kCorrupt,
                 "{} of {} records cannot be used, {}: {}{}. Mend them, or the template, or allow as many (max_broken); "
                 "`millrace data inspect` names them",
                 FormatCount(broken), FormatCount(records + broken),
                 records == 0 ? "which leaves none" : fmt::format("and {} are allowed", FormatCount(limit)), first,
-                named > kNamed ? "…" : "");
-  }
-
-  static std::string NameOf(const DataObject& object, std::uint64_t offset) {
-    return fmt::format("{} at byte {}{}", object.url, offset, object.content ? " of what it decodes to" : "");
+                broken > named ? "…" : "");
   }
 
   /// Stores the index. A failure is only logged, because this run can use the index anyway.
@@ -392,6 +388,21 @@ class Indexing {
 };
 
 }  // namespace
+
+Result<std::vector<std::string>> NameBroken(const DataObject& object, const RecordIndex& index, std::size_t count,
+                                            object::Call call) {
+  std::vector<std::string> names;
+  if (object.content && count > 0) {
+    std::vector<std::uint64_t> records;
+    for (std::size_t i = 0; i < count; ++i) records.push_back(index.RecordsBefore(i));
+    names = MR_TRY(object.content->NameRecords(records, std::move(call)));
+  }
+  for (std::size_t i = names.size(); i < count; ++i) {
+    names.push_back(
+        fmt::format("at byte {}{}", index.broken()[i].offset, object.content ? " of what it decodes to" : ""));
+  }
+  return names;
+}
 
 Result<object::Location> IndexLocation(object::Connection& connection, const DataObject& object,
                                        const IndexOptions& options) {

@@ -39,6 +39,12 @@ Result<std::vector<RecordIndex>> LoadOrBuildIndexes(object::Connection& connecti
                                                     const IndexOptions& options, const Logger& log,
                                                     object::Call call = {});
 
+/// Returns where the first `count` unusable records of an object are: "line 17 (3 fields instead of 2)" or "at byte
+/// 90". REQUIRES: count <= index.broken().size(). May read the object from its start. Blocks. Errors: those of
+/// Content::NameRecords.
+Result<std::vector<std::string>> NameBroken(const DataObject& object, const RecordIndex& index, std::size_t count,
+                                            object::Call call);
+
 /// Returns where the index of `object` is stored (docs/formats/index.md).
 Result<object::Location> IndexLocation(object::Connection& connection, const DataObject& object,
                                        const IndexOptions& options);
