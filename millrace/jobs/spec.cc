@@ -469,12 +469,16 @@ Status CheckModel(const Node& node, const Spec& spec) {
 /// Checks what can be known without the model's folder.
 Status CheckObjective(const Node& root, const Spec& spec) {
   const data::DatasetOptions& data = spec.data.dataset;
-  const bool causal = data.objective == data::Objective::kCausalLm;
-  const bool has_heads = engine::FindFamily(spec.model.family)->set_heads != nullptr;
-  if (spec.model.from.empty() && causal == has_heads) {
+  const engine::ModelFamily& family = *engine::FindFamily(spec.model.family);
+  const bool classifies = family.set_heads != nullptr;
+  const bool fits = data.objective == data::Objective::kCausalLm ? family.causal
+                    : data.objective == data::Objective::kMlm    ? !family.causal
+                                                                 : classifies;
+  if (spec.model.from.empty() && !fits) {
     return Fail(root["train"]["objective"].Invalid(
-        fmt::format("a model of family {} cannot learn {}; {}", spec.model.family, data::ObjectiveName(data.objective),
-                    has_heads ? "it learns mlm and classification" : "name the folder of a BERT in model.from")));
+        fmt::format("a model of family {} cannot learn {}; it learns {}{}", spec.model.family,
+                    data::ObjectiveName(data.objective), family.causal ? "causal_lm" : "mlm",
+                    classifies ? " and classification" : "; BERT and GPT-2 learn classification, BERT learns mlm")));
   }
   if (data.objective == data::Objective::kMlm &&
       data.mlm.max_predictions.value_or(0) > static_cast<std::uint32_t>(data.sequence_length)) {

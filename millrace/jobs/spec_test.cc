@@ -592,7 +592,9 @@ TEST(Spec, AnObjectiveHasKeysOfItsOwn) {
   EXPECT_THAT(refusal({"data.mlm.whole_word=true"}), HasSubstr("train.objective causal_lm has no mlm"));
   EXPECT_THAT(refusal({bert, "train.objective=classification", "data.template={x}"}), HasSubstr("has no template"));
   EXPECT_THAT(refusal({mlm}), HasSubstr("family llama cannot learn mlm"));
-  EXPECT_THAT(refusal({"train.objective=classification", "model.family=gpt2"}), HasSubstr("family gpt2 cannot learn"));
+  EXPECT_THAT(refusal({mlm, "model.family=gpt2"}), HasSubstr("it learns causal_lm and classification"));
+  EXPECT_EQ(refusal({"train.objective=classification", "model.family=gpt2"}), "accepted");
+  EXPECT_THAT(refusal({"train.objective=classification", "model.family=gptj"}), HasSubstr("family gptj cannot learn"));
   EXPECT_THAT(refusal({bert, "train.objective=mlmm"}), HasSubstr("mlm"));
   EXPECT_THAT(refusal({bert, mlm, "data.mlm.probability=1"}), HasSubstr("probability"));
   EXPECT_THAT(refusal({bert, mlm, "data.mlm.max_predictions=257"}), HasSubstr("257 should not be above"));

@@ -71,6 +71,32 @@ TEST_F(ObjectivesTest, ClassesAreLearntFromAPreTrainedModel) {
   EXPECT_NEAR(four.evals.at(60).loss, one.evals.at(60).loss, 1e-4 * one.evals.at(60).loss);
 }
 
+/// GPT-2 judges a row by its last token. However the ranks divide the work, the losses are the same.
+TEST_F(ObjectivesTest, AGpt2LearnsClasses) {
+  Options options = Bert("gpt2", data::Objective::kClassification);
+  options.model_config = {{"model_type", "gpt2"}, {"n_embd", 32}, {"n_inner", 48},
+                          {"n_layer", 2},         {"n_head", 4},  {"n_positions", 32}};
+  options.steps = 60;
+  options.data.split.held_out = 0.2;
+  options.eval_every = 60;
+  options.eval_accuracy = true;
+  const Ran one = Run(options);
+  ASSERT_TRUE(one.outcome) << one.outcome.error().ToString();
+  EXPECT_NEAR(one.losses.at(1), std::log(2.0), 0.3);
+  EXPECT_GT(one.evals.at(60).accuracy, 0.95) << one.evals.at(60).ToText();
+
+  options.steps = 8;
+  options.eval_every = 0;
+  const Ran some = Run(options);
+  for (const engine::ParallelOptions& parallel :
+       {engine::ParallelOptions{.tensor = 2, .sequence = true}, engine::ParallelOptions{.pipeline = 2, .zero = 1}}) {
+    options.parallel = parallel;
+    const Ran divided = RunRanks(options, 2);
+    ASSERT_TRUE(divided.outcome) << divided.outcome.error().ToString();
+    for (const auto& [step, loss] : divided.losses) EXPECT_NEAR(loss, some.losses.at(step), 1e-5 * loss) << step;
+  }
+}
+
 TEST_F(ObjectivesTest, AModelMustFitWhatIsLearnt) {
   Options options = Bert("next token", data::Objective::kCausalLm);
   const Ran bert = Run(options);

@@ -9,6 +9,7 @@
 #include "millrace/checkpoint/convert/quantized/bitsandbytes_names.h"
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/checkpoint/read/reader.h"
+#include "millrace/data/bert/bert_tokens.h"
 #include "millrace/data/loader.h"
 #include "millrace/engine/adapters/peft_config.h"
 #include "millrace/engine/config/families.h"
@@ -326,6 +327,10 @@ Status Trainer::CheckModel(const engine::ModelConfig& config, const std::string&
                 data::ObjectiveName(objective),
                 config.generates() ? "; causal_lm is its" : ": its architectures name other heads");
   }
+  // Rows are made by the tokenizer's tokens, and a BERT judges a row by its [CLS].
+  if (objective == data::Objective::kClassification && !engine::FindFamily(config.family())->causal) {
+    MR_TRY(data::BertTokens::Find(*tokenizer_));
+  }
   const engine::ModelSizes sizes = config.sizes();
   if (sizes.vocab_size < tokenizer_->vocab_size()) {
     return Fail(Code::kInvalidArgument,
@@ -372,7 +377,7 @@ Json Trainer::AdapterConfig() const {
                                   : config.generates() ? "CAUSAL_LM"
                                                        : "",
                           .transposed = !engine::TransposedWeights(config).empty()};
-  if (classifies) facts.whole = {"classifier"};
+  if (classifies) facts.whole = {std::string(config.class_layer())};
   return engine::PeftConfig(*lora_, facts);
 }
 

@@ -6,7 +6,7 @@
 Each folder is a Hugging Face model (config.json, model.safetensors) with expected.safetensors beside it: input_ids, labels
 (-100 ignored; shifted for causal models), logits, loss (the sum over labels) and grad/<parameter> of that sum. Decoders have
 `generated`: the tokens that greedy decoding adds to the first row. BERT has token_type_ids, row_labels, attention_mask and
-documents: the bounds of what the mask lets see each other. Dropout is off.
+documents: the bounds of what the mask lets see each other. So has GPT-2 with classes, without segments. Dropout is off.
 """
 import json
 import pathlib
@@ -58,6 +58,7 @@ BERTS = {
     "bert_masked": hf.BertForMaskedLM(hf.BertConfig(**BERT)),
     "bert_classes": hf.BertForSequenceClassification(hf.BertConfig(num_labels=5, classifier_dropout=0.0, **BERT)),
 }
+CLASSIFIERS = {"gpt2_classes": hf.GPT2ForSequenceClassification(hf.GPT2Config(num_labels=5, pad_token_id=0, **GPT))}
 
 
 def randomize(model: torch.nn.Module, folder: pathlib.Path, seed: int) -> torch.nn.Module:
@@ -128,8 +129,28 @@ def make_bert(folder: pathlib.Path, model: torch.nn.Module, seed: int) -> None:
     write(folder, model, loss, expected | {"row_labels": row_labels})
 
 
+def class_logits(model: torch.nn.Module, input_ids: torch.Tensor) -> torch.Tensor:
+    """Of rows without padding: the class follows from the last token, whatever it is."""
+    pad, model.config.pad_token_id = model.config.pad_token_id, None
+    logits = torch.cat([model(row[None]).logits for row in input_ids])
+    model.config.pad_token_id = pad
+    return logits
+
+
+def make_classifier(folder: pathlib.Path, model: torch.nn.Module, seed: int) -> None:
+    """Two rows of 17 tokens: the second has 11, then padding, which transformers knows by its token."""
+    model = randomize(model, folder, seed)
+    input_ids, row_labels = torch.randint(3, VOCAB, (2, 17)), torch.tensor([4, 2])
+    input_ids[1, 11:] = model.config.pad_token_id
+    write(folder, model, 2.5 * cross_entropy(model(input_ids).logits, row_labels), {
+        "input_ids": input_ids, "labels": torch.full((2, 17), -100), "row_labels": row_labels,
+        "documents": torch.tensor([0, 17, 28, 34], dtype=torch.int32), "logits": class_logits(model, input_ids)})
+
+
 out = pathlib.Path(sys.argv[1])
 for number, (name, model) in enumerate(DECODERS.items()):
     make_decoder(out / name, model, 40 + number)
 for number, (name, model) in enumerate(BERTS.items()):
     make_bert(out / name, model, 60 + number)
+for number, (name, model) in enumerate(CLASSIFIERS.items()):
+    make_classifier(out / name, model, 70 + number)

@@ -48,6 +48,8 @@ def cross_entropies(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 def losses_of(model: torch.nn.Module, batch: dict) -> torch.Tensor:
     """The losses of the tokens and rows of a batch as ModelVectors gives it to our model."""
+    if isinstance(model, hf.GPT2ForSequenceClassification):
+        return ROW_LOSS_WEIGHT * cross_entropies(model(batch["input_ids"]).logits, batch["row_labels"])
     if model.config.model_type != "bert":
         return cross_entropies(model(batch["input_ids"]).logits, batch["labels"]).flatten()
     mask = torch.ones_like(batch["input_ids"])
@@ -65,6 +67,17 @@ def bert_losses(model, out, labels, row_labels) -> torch.Tensor:
         return torch.cat([torch.zeros(labels.shape), ROW_LOSS_WEIGHT * cross_entropies(out.logits, row_labels)[:, None]], 1)
     rows = ROW_LOSS_WEIGHT * cross_entropies(out.seq_relationship_logits, row_labels)[:, None]
     return torch.cat([cross_entropies(out.prediction_logits, labels), rows], 1)
+
+
+def plain_logits(model: torch.nn.Module, input_ids: torch.Tensor) -> torch.Tensor:
+    """Of rows without padding."""
+    if not isinstance(model, hf.GPT2ForSequenceClassification):
+        out = model(input_ids)
+        return out.prediction_logits if isinstance(model, hf.BertForPreTraining) else out.logits
+    pad, model.config.pad_token_id = model.config.pad_token_id, None
+    logits = torch.cat([model(row[None]).logits for row in input_ids])
+    model.config.pad_token_id = pad
+    return logits
 
 
 def error(got: torch.Tensor, want: torch.Tensor) -> float:
@@ -85,9 +98,7 @@ def errors_of(rounded: torch.nn.Module, expected: dict, losses: torch.Tensor, ex
 def write_bf16_errors(folder: pathlib.Path) -> None:
     exact, rounded = load(folder), load(folder, torch.bfloat16)
     expected = load_file(folder / "expected.safetensors")
-    out = rounded(expected["input_ids"])
-    logits = out.prediction_logits if isinstance(rounded, hf.BertForPreTraining) else out.logits
-    errors = {"logits": error(logits, expected["logits"])}
+    errors = {"logits": error(plain_logits(rounded, expected["input_ids"]), expected["logits"])}
     errors |= errors_of(rounded, expected, losses_of(rounded, expected), losses_of(exact, expected))
     if (folder / "packed.safetensors").exists():
         packed = load_file(folder / "packed.safetensors")

@@ -12,7 +12,7 @@ namespace {
 /// A folder in testdata.
 struct Family {
   std::string folder;
-  bool encodes = false;  ///< BERT
+  bool classifies = false;  ///< BERT, and GPT-2 with classes
 };
 void PrintTo(const Family& family, std::ostream* out) { *out << family.folder; }
 
@@ -31,14 +31,14 @@ class ModelVectors : public testing::TestWithParam<std::tuple<Family, at::Scalar
     tolerances_ = *std::move(tolerances);
   }
 
-  bool encodes() const { return std::get<0>(GetParam()).encodes; }
+  bool classifies() const { return std::get<0>(GetParam()).classifies; }
   const at::Tensor& Expected(const std::string& name) const { return expected_.at(name); }
   ModelBatch Batch() const {
     ModelBatch batch{.inputs = Expected("input_ids"), .labels = Expected("labels")};
-    if (!encodes()) return batch;
+    if (!classifies()) return batch;
     const at::Tensor& bounds = Expected("documents");
     batch.documents = {bounds.data_ptr<std::int32_t>(), static_cast<std::size_t>(bounds.numel())};
-    batch.segments = Expected("token_type_ids");
+    if (expected_.contains("token_type_ids")) batch.segments = Expected("token_type_ids");
     batch.row_labels = Expected("row_labels");
     batch.row_loss_weight = 2.5;
     return batch;
@@ -64,7 +64,7 @@ TEST_P(ModelVectors, LearnsAsTransformersDoes) {
 }
 
 TEST_P(ModelVectors, GeneratesTheSameTokens) {
-  if (encodes() || std::get<1>(GetParam()) != at::kFloat) return;
+  if (classifies() || std::get<1>(GetParam()) != at::kFloat) return;
   KvCache cache = model_->MakeCache(1, 64);
   at::Tensor next = Expected("input_ids").narrow(0, 0, 1);
   std::vector<std::int64_t> made;
@@ -87,17 +87,18 @@ TEST_P(ModelVectors, ItsConfigurationSurvivesItsJson) {
   EXPECT_EQ((*again)->ParameterCount(), elements);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Families, ModelVectors,
-    testing::Combine(testing::Values(Family{"llama3"}, Family{"mistral"}, Family{"qwen2"}, Family{"qwen3"},
-                                     Family{"gpt2"}, Family{"gptj"}, Family{"yarn"}, Family{"yarn_mscale"},
-                                     Family{"dynamic"}, Family{"longrope_short"}, Family{"longrope"},
-                                     Family{"bert", true}, Family{"bert_masked", true}, Family{"bert_classes", true}),
-                     testing::Values(at::kFloat, at::kBFloat16)),
-    [](const auto& info) {
-      const bool wide = std::get<1>(info.param) == at::kFloat;
-      return std::get<0>(info.param).folder + (wide ? "_f32" : "_bf16");
-    });
+INSTANTIATE_TEST_SUITE_P(Families, ModelVectors,
+                         testing::Combine(testing::Values(Family{"llama3"}, Family{"mistral"}, Family{"qwen2"},
+                                                          Family{"qwen3"}, Family{"gpt2"}, Family{"gptj"},
+                                                          Family{"yarn"}, Family{"yarn_mscale"}, Family{"dynamic"},
+                                                          Family{"longrope_short"}, Family{"longrope"},
+                                                          Family{"bert", true}, Family{"bert_masked", true},
+                                                          Family{"bert_classes", true}, Family{"gpt2_classes", true}),
+                                          testing::Values(at::kFloat, at::kBFloat16)),
+                         [](const auto& info) {
+                           const bool wide = std::get<1>(info.param) == at::kFloat;
+                           return std::get<0>(info.param).folder + (wide ? "_f32" : "_bf16");
+                         });
 
 }  // namespace
 }  // namespace millrace::engine

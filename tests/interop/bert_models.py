@@ -4,7 +4,7 @@ one that the run's evaluation reports.
 
     bert_models.py --millrace build/release/bin/millrace
 
-The models are those of each objective: masked tokens, masked tokens with pairs, and classes. Each trains some steps with
+The models are those of each objective: masked tokens, masked tokens with pairs, and classes, which a GPT-2 learns, too. Each trains some steps with
 random weights. Its evaluation reads the samples that transformers' model gets as well, so both losses must agree.
 
 Exit status: 0 all the same, 77 a library is not installed (printed), 1 otherwise.
@@ -22,6 +22,7 @@ from bert_data import IGNORED, need, run
 LENGTH, WORDS, CLASSES, ROWS, PREDICTED = 16, 60, 3, 24, 3
 STEPS = 4
 SIZES = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "intermediate_size": 48, "hidden_act": "gelu_new"}
+GPT2_SIZES = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "intermediate_size": 48}
 
 
 def make_shard(path, draw):
@@ -55,11 +56,16 @@ def loss_of(model, rows):
     import torch
     inputs, segments, labels = (torch.tensor([row[key] for row in rows]) for key in ("inputs", "segments", "labels"))
     attention = torch.tensor([[int(i < row["length"]) for i in range(LENGTH)] for row in rows])
-    with torch.no_grad():
-        out = model(input_ids=inputs, token_type_ids=segments, attention_mask=attention)
     name = type(model).__name__
+    with torch.no_grad():
+        if name == "GPT2ForSequenceClassification":
+            model.config.pad_token_id = 0
+            out = model(input_ids=inputs, attention_mask=attention)
+        else:
+            out = model(input_ids=inputs, token_type_ids=segments, attention_mask=attention)
     tokens = {"BertForMaskedLM": "logits", "BertForPreTraining": "prediction_logits"}.get(name)
-    classes = {"BertForSequenceClassification": "logits", "BertForPreTraining": "seq_relationship_logits"}.get(name)
+    classes = {"BertForSequenceClassification": "logits", "GPT2ForSequenceClassification": "logits",
+               "BertForPreTraining": "seq_relationship_logits"}.get(name)
     loss = 0.0
     if tokens:
         loss += torch.nn.functional.cross_entropy(out[tokens].flatten(0, 1), labels.flatten(), ignore_index=IGNORED).item()
@@ -70,9 +76,14 @@ def loss_of(model, rows):
 
 def compare(millrace, folder, name, objective, source, data, architecture):
     import transformers
+    model = {"family": "bert", "config": SIZES}
+    if architecture.startswith("GPT2"):
+        model = {"family": "gpt2", "config": GPT2_SIZES}
+    if objective == "classification":
+        model["num_labels"] = CLASSES
     job = folder / f"{name}.yaml"
     job.write_text(json.dumps({
-        "name": name, "model": {"family": "bert", "config": SIZES, **({"num_labels": CLASSES} if name == "classes" else {})},
+        "name": name, "model": model,
         "data": {"sources": [{"url": str(source)}], "tokenizer": str(folder / "vocab.txt"), "sequence_length": LENGTH,
                  "shuffle": {"window": 0}, **data},
         "train": {"objective": objective, "steps": STEPS, "global_batch": 8, "optimizer": {"lr": 0.01}, "threads": 1},
@@ -107,6 +118,8 @@ def main():
             compare(millrace, folder, f"pairs-{pairs}", "mlm", folder / "samples.hdf5", {"mlm": {"next_sentence": pairs}},
                     architecture)
         compare(millrace, folder, "classes", "classification", folder / "records.tsv", {}, "BertForSequenceClassification")
+        compare(millrace, folder, "gpt2-classes", "classification", folder / "records.tsv", {},
+                "GPT2ForSequenceClassification")
 
 
 if __name__ == "__main__":

@@ -20,15 +20,16 @@ std::pair<std::size_t, std::size_t> ShortenPair(std::size_t a, std::size_t b, st
 }
 
 void WriteBertRow(std::span<const TokenId> a, std::span<const TokenId> b, const BertTokens& tokens, SequenceRow& row) {
-  const std::size_t first = a.size() + 2, used = first + (b.empty() ? 0 : b.size() + 1);
+  const bool adds = tokens.cls != tokenizer::kNoToken;
+  const std::size_t first = a.size() + (adds ? 2 : 0), used = first + (b.empty() ? 0 : b.size() + (adds ? 1 : 0));
   assert(used <= row.inputs.size());
   auto at = row.inputs.begin();
-  *at++ = tokens.cls;
+  if (adds) *at++ = tokens.cls;
   at = std::ranges::copy(a, at).out;
-  *at++ = tokens.sep;
+  if (adds) *at++ = tokens.sep;
   if (!b.empty()) {
     at = std::ranges::copy(b, at).out;
-    *at++ = tokens.sep;
+    if (adds) *at++ = tokens.sep;
   }
   std::fill(at, row.inputs.end(), tokens.pad);
   std::ranges::fill(row.labels, kIgnoreLabel);

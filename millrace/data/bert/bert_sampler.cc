@@ -40,14 +40,14 @@ Status CheckMasks(const MlmOptions& options, const BertTokens& tokens, std::stri
 
 Result<BertSampler> BertSampler::Make(const DatasetOptions& options, const tokenizer::Tokenizer& tokenizer) {
   BertSampler made;
-  made.tokens_ = MR_TRY(BertTokens::Find(tokenizer));
+  const bool masks = options.objective == Objective::kMlm;
+  made.tokens_ = MR_TRY(masks ? BertTokens::Find(tokenizer) : BertTokens::FindForClasses(tokenizer));
   made.mlm_ = options.mlm;
   made.vocab_size_ = tokenizer.vocab_size();
-  const bool masks = options.objective == Objective::kMlm;
   const bool pairs = masks ? options.mlm.next_sentence : !options.classification.pair.empty();
-  // [CLS], [SEP] and the [SEP] of a pair; each text of a pair has at least one token.
-  const int special = pairs ? 3 : 2, least = special + (pairs ? 2 : 1);
-  if (options.sequence_length < least) {
+  // Each text of a pair has at least one token.
+  const int texts = pairs ? 2 : 1, special = made.tokens_.added(texts);
+  if (options.sequence_length < special + texts) {
     return Fail(Code::kInvalidArgument, "a sequence length of {} leaves no room for texts between [CLS] and [SEP]",
                 options.sequence_length);
   }

@@ -21,4 +21,16 @@ Result<BertTokens> BertTokens::Find(const tokenizer::Tokenizer& tokenizer) {
   return tokens;
 }
 
+Result<BertTokens> BertTokens::FindForClasses(const tokenizer::Tokenizer& tokenizer) {
+  if (auto found = Find(tokenizer)) return found;
+  const TokenId pad = tokenizer.pad() == tokenizer::kNoToken ? tokenizer.eos() : tokenizer.pad();
+  if (pad == tokenizer::kNoToken) {
+    return Fail(Code::kInvalidArgument,
+                "this tokenizer ({}) has neither [CLS] and [SEP], between which BERT reads texts, nor an end of text, "
+                "which fills the rows of GPT-2",
+                tokenizer.kind());
+  }
+  return BertTokens{.cls = tokenizer::kNoToken, .sep = tokenizer::kNoToken, .mask = tokenizer::kNoToken, .pad = pad};
+}
+
 }  // namespace millrace::data

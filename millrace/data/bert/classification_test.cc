@@ -119,10 +119,35 @@ TEST_F(Classification, TheHeldOutPartIsApart) {
   EXPECT_NE(train->fingerprint(), held->fingerprint());
 }
 
+/// As transformers' tokenizer of GPT-2 makes them: no special tokens, and two texts without anything between them.
+TEST_F(Classification, RowsOfDecodersAreTextAndPadding) {
+  PutText(*store_, "a.jsonl", R"({"sentence":"abc","other":"xy","label":1}
+{"sentence":"abcdefgh","other":"xy","label":0}
+)");
+  auto options = Labelled("s3://corpus/a.jsonl", 8);
+  tokenizer_ = std::make_shared<testing::ByteTokenizer>();
+  const auto row_of = [&](std::uint64_t sample) { return Read(*Open(options).value(), 0, sample); };
+  const auto text = [&](std::string_view letters, std::size_t padding) {
+    std::vector<TokenId> ids;
+    EXPECT_TRUE(tokenizer_->Encode(letters, ids));
+    ids.insert(ids.end(), padding, tokenizer_->eos());
+    return ids;
+  };
+  EXPECT_EQ(row_of(0).inputs, text("abc", 5));
+  EXPECT_EQ(row_of(0).length, 3);
+  EXPECT_EQ(row_of(0).positions, (std::vector<std::int32_t>{0, 1, 2, 0, 1, 2, 3, 4}));
+  EXPECT_EQ(row_of(1).inputs, text("abcdefgh", 0));
+  options.classification.pair = "other";
+  EXPECT_EQ(row_of(0).inputs, text("abcxy", 3));
+  EXPECT_EQ(row_of(1).inputs, text("abcdefxy", 0));
+}
+
 TEST_F(Classification, NeedsATokenizerOfABert) {
   PutText(*store_, "a.tsv", "sentence\tlabel\nthe cat\t1\n");
-  auto opened =
-      Dataset::Open(connection_, std::make_shared<testing::ByteTokenizer>(), Labelled("s3://corpus/a.tsv"), {});
+  auto options = Labelled("s3://corpus/a.tsv");
+  options.objective = Objective::kMlm;
+  options.template_text = "{sentence}";
+  auto opened = Dataset::Open(connection_, std::make_shared<testing::ByteTokenizer>(), options, {});
   ASSERT_FALSE(opened);
   EXPECT_THAT(opened.error().ToString(), ::testing::HasSubstr("[CLS]"));
   opened = Open(Labelled("s3://corpus/a.tsv", 2));

@@ -1,5 +1,7 @@
 #include "millrace/engine/config/config_fields.h"
 
+#include <fmt/format.h>
+
 namespace millrace::engine {
 namespace {
 
@@ -43,6 +45,28 @@ Result<double> OptionalDeviation(const Json& json, std::string_view key, double 
     return Fail(Code::kInvalidArgument, "{}: {} is {}; it must lie in 0 … 1", what, key, deviation);
   }
   return deviation;
+}
+
+Result<std::int64_t> OptionalClasses(const Json& json, std::string_view what) {
+  constexpr std::int64_t kMostClasses = 1 << 20;
+  const Json* names = JsonFind(json, "id2label");
+  const std::int64_t named = names != nullptr && names->is_object() ? static_cast<std::int64_t>(names->size()) : 2;
+  const std::int64_t classes = MR_TRY(OptionalInt(json, "num_labels", named));
+  if (classes < 1 || classes > kMostClasses) {
+    return Fail(Code::kInvalidArgument, "{}: {} labels; there must be 1 … {}", what, classes, kMostClasses);
+  }
+  return classes;
+}
+
+void WriteClassNames(Json& json, std::int64_t classes) {
+  Json names = Json::object(), ids = Json::object();
+  for (std::int64_t i = 0; i < classes; ++i) {
+    const std::string name = fmt::format("LABEL_{}", i);
+    names[std::to_string(i)] = name;
+    ids[name] = i;
+  }
+  json["id2label"] = names;
+  json["label2id"] = ids;
 }
 
 Status CheckSizes(const ModelSizes& sizes, std::string_view what) {

@@ -24,6 +24,12 @@ Result<double> OptionalProbability(const Json& json, std::string_view key, doubl
 /// Returns a standard deviation: 0 … 1. Errors: kInvalidArgument outside.
 Result<double> OptionalDeviation(const Json& json, std::string_view key, double absent, std::string_view what);
 
+/// Returns the number of classes of rows: num_labels or, as transformers writes it, as many as id2label has names.
+/// Absent: 2. Errors: kInvalidArgument outside of 1 … 1048576.
+Result<std::int64_t> OptionalClasses(const Json& json, std::string_view what);
+/// Writes id2label and label2id with transformers' default names.
+void WriteClassNames(Json& json, std::int64_t classes);
+
 /// Checks that the sizes are positive and bounded, and that heads divide as they must.
 /// Errors: kInvalidArgument; the message names the size.
 Status CheckSizes(const ModelSizes& sizes, std::string_view what);

@@ -36,6 +36,8 @@ class ModelConfig {
   // What the model's heads predict: tokens, and classes of rows.
   virtual bool predicts_tokens() const { return true; }
   virtual bool predicts_rows() const { return false; }
+  /// Returns the name of the layer that scores the classes of rows. REQUIRES: predicts_rows() && !predicts_tokens().
+  virtual std::string_view class_layer() const { return ""; }
   /// Returns the layers of the model, in the order of a forward pass. REQUIRES: Validate() succeeds.
   virtual plan::ModelShape Shape() const = 0;
 

@@ -38,8 +38,10 @@ struct ModelFamily {
   /// Keys of config.json, beside the sizes, that a job file's model.config may have.
   std::span<const std::string_view> options;
   FolderNames names;
-  /// Changes a config.json of the family so that its models have these heads, with so many classes of rows. Null: the
-  /// heads are always the same, and predict the next token.
+  /// Models with a head for tokens predict the next one. False: they predict hidden ones.
+  bool causal = true;
+  /// Changes a config.json of the family so that its models have these heads, with so many classes of rows. Heads that
+  /// the family lacks become others. Null: the heads are always the same, and predict tokens.
   void (*set_heads)(Json& json, ModelHeads heads, std::int64_t classes) = nullptr;
 };
 

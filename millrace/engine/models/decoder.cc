@@ -4,8 +4,31 @@
 #include "millrace/engine/ops/exchange/exchange.h"
 
 namespace millrace::engine {
+namespace {
 
-at::Tensor Decoder::Loss(const Stream& x, const ModelBatch& batch, const ForwardContext&) const {
+/// Returns the place of the last token of the first sequence of each row, int64 [rows].
+at::Tensor LastTokens(const ops::Sequences& sequences, std::int64_t rows) {
+  const std::int64_t length = sequences.tokens() / rows;
+  at::Tensor last = at::empty({rows}, at::kLong);
+  auto* place = last.data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < sequences.count(); ++i) {
+    const std::int64_t begin = sequences.begin(i);
+    if (begin % length == 0) place[begin / length] = begin + sequences.length(i) - 1;
+  }
+  return last;
+}
+
+}  // namespace
+
+at::Tensor Decoder::Loss(const Stream& x, const ModelBatch& batch, const ForwardContext& context) const {
+  if (config().predicts_rows()) {
+    const at::Tensor hidden = ranks().divides_tokens() ? ops::JoinRows(x.Sum(), ranks()) : x.Sum();
+    const at::Tensor last = LastTokens(context.sequences, batch.inputs.size(0)).to(hidden.device());
+    return ops::LinearCrossEntropy(norm_.Forward(hidden.index_select(0, last), {}).out, head_.weight(), head_.bias(),
+                                   batch.row_labels, batch.loss,
+                                   batch.predictions != nullptr ? &batch.predictions->rows : nullptr) *
+           batch.row_loss_weight;
+  }
   const at::Tensor hidden = ops::EnterDividedLayer(norm_.Forward(x.residual, x.delta).out, ranks());
   return ops::DividedCrossEntropy(hidden, head_.weight(), head_.bias(), batch.labels.reshape({-1}),
                                   config().sizes().vocab_size, ranks(), batch.loss,
@@ -14,6 +37,9 @@ at::Tensor Decoder::Loss(const Stream& x, const ModelBatch& batch, const Forward
 
 at::Tensor Decoder::Scores(const Stream& x, const ForwardContext& context, const at::Tensor& rows) const {
   at::Tensor hidden = norm_.Forward(x.residual, x.delta).out;
+  if (config().predicts_rows()) {
+    hidden = hidden.index_select(0, LastTokens(context.sequences, context.sequences.count()).to(hidden.device()));
+  }
   if (rows.defined()) hidden = hidden.index_select(0, rows);
   return head_.Forward(hidden, context);
 }

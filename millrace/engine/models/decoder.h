@@ -1,4 +1,4 @@
-// What decoders share: a norm and a LM head that predict the next token.
+// What decoders share: a norm and a head, which predict the next token, or a class of each row from its last token.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -9,12 +9,14 @@
 
 namespace millrace::engine {
 
-/// A family derives it, and makes `norm_` and `head_` in MakeHead().
+/// A family derives it, and makes `norm_` and `head_` in MakeHead(). If its configuration predicts rows, they see whole
+/// tokens (LayerFactory::SeeWholeTokens) and the head is not divided.
 class Decoder : public Model {
  public:
   using Model::Model;
 
  protected:
+  /// The class of a row follows from its last token that is no padding: the last one of the row's first sequence.
   at::Tensor Loss(const Stream& x, const ModelBatch& batch, const ForwardContext& context) const final;
   at::Tensor Scores(const Stream& x, const ForwardContext& context, const at::Tensor& rows) const final;
 

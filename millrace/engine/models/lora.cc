@@ -1,5 +1,7 @@
 #include "millrace/engine/models/lora.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -62,7 +64,9 @@ Result<std::uint64_t> FrozenFingerprint(const ParameterBuffer& parameters, const
 
 TrainedNames TrainedWithLora(const ModelConfig& config) {
   TrainedNames trained{.freeze = {"*"}, .except = {"*" + std::string(kLoraDown), "*" + std::string(kLoraUp)}};
-  if (config.predicts_rows() && !config.predicts_tokens()) trained.except.emplace_back("classifier.*");
+  if (config.predicts_rows() && !config.predicts_tokens()) {
+    trained.except.push_back(fmt::format("{}.*", config.class_layer()));
+  }
   return trained;
 }
 

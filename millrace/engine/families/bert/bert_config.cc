@@ -28,13 +28,6 @@ Result<BertHeads> ReadHeads(const Json& json, std::string_view what) {
               what, DumpJson(first));
 }
 
-/// Returns the number of classes: transformers writes it as the number of names in id2label, if it is not 2.
-Result<std::int64_t> ReadLabels(const Json& json) {
-  const Json* names = JsonFind(json, "id2label");
-  const std::int64_t named = names != nullptr && names->is_object() ? static_cast<std::int64_t>(names->size()) : 2;
-  return OptionalInt(json, "num_labels", named);
-}
-
 Status RejectUnsupported(const Json& json, std::string_view what) {
   const std::string positions = MR_TRY(OptionalText(json, "position_embedding_type", "absolute"));
   if (positions != "absolute") {
@@ -96,6 +89,7 @@ ModelFamily BertFamily() {
                     .tied = true,
                     .tied_names = kTied,
                     .computed = kComputed},
+          .causal = false,
           .set_heads = SetBertHeads};
 }
 
@@ -128,14 +122,7 @@ Json BertConfig::ToJson() const {
                {"classifier_dropout", classifier_dropout},
                {"position_embedding_type", "absolute"}};
   if (heads == BertHeads::kClassification) {
-    Json names = Json::object(), ids = Json::object();
-    for (std::int64_t i = 0; i < num_labels; ++i) {
-      const std::string name = fmt::format("LABEL_{}", i);
-      names[std::to_string(i)] = name;
-      ids[name] = i;
-    }
-    json["id2label"] = names;
-    json["label2id"] = ids;
+    WriteClassNames(json, num_labels);
   }
   return json;
 }
@@ -159,7 +146,7 @@ Result<std::shared_ptr<BertConfig>> BertConfig::FromJson(const Json& json, std::
   c.attention_dropout = MR_TRY(OptionalProbability(json, "attention_probs_dropout_prob", c.attention_dropout, what));
   c.classifier_dropout = MR_TRY(OptionalProbability(json, "classifier_dropout", c.hidden_dropout, what));
   c.heads = MR_TRY(ReadHeads(json, what));
-  c.num_labels = MR_TRY(ReadLabels(json));
+  c.num_labels = MR_TRY(OptionalClasses(json, what));
   MR_TRY(c.Validate(what));
   return config;
 }
@@ -169,8 +156,8 @@ Status BertConfig::Validate(std::string_view what) const {
     return Fail(Code::kInvalidArgument, "{}: hidden_size {} is not a multiple of {} heads", what, hidden_size,
                 num_heads);
   }
-  if (segments < 1 || segments > 1 << 10 || num_labels < 1 || num_labels > 1 << 20) {
-    return Fail(Code::kInvalidArgument, "{}: {} segments and {} labels", what, segments, num_labels);
+  if (segments < 1 || segments > 1 << 10) {
+    return Fail(Code::kInvalidArgument, "{}: {} segments", what, segments);
   }
   if (!(layer_norm_eps > 0)) return Fail(Code::kInvalidArgument, "{}: layer_norm_eps must be positive", what);
   return CheckSizes(sizes(), what);

@@ -42,6 +42,7 @@ class BertConfig final : public ModelConfig {
   bool generates() const override { return false; }
   bool predicts_tokens() const override { return heads != BertHeads::kClassification; }
   bool predicts_rows() const override { return heads != BertHeads::kMaskedLm; }
+  std::string_view class_layer() const override { return "classifier"; }
   plan::ModelShape Shape() const override;
 };
 

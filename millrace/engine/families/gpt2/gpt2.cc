@@ -30,7 +30,7 @@ class Gpt2 final : public Decoder {
         table_{.name = "transformer.wte.weight",
                .rows = config.vocab_size,
                .columns = config.hidden_size,
-               .tied = config.tie_word_embeddings},
+               .tied = config.tie_word_embeddings && !config.classifies},
         blocks_(static_cast<std::size_t>(config.num_layers)) {}
 
  private:
@@ -40,7 +40,14 @@ class Gpt2 final : public Decoder {
   }
 
   void MakeHead(LayerFactory& make) override {
+    if (config_.classifies) make.SeeWholeTokens();  // one token a row: every rank computes the whole head
     norm_ = make.MakeLayerNorm("transformer.ln_f", config_.hidden_size, config_.layer_norm_eps);
+    if (config_.classifies) {
+      head_ = make.MakeLinear({.in_features = config_.hidden_size,
+                               .outputs = {{std::string(config_.class_layer()), config_.num_labels}},
+                               .predicts = true});
+      return;
+    }
     head_ = config_.tie_word_embeddings ? make.MakeTiedHead(table_, "")
                                         : make.MakeLinear({.in_features = config_.hidden_size,
                                                            .outputs = {{"lm_head", config_.vocab_size}},

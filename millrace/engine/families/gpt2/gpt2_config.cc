@@ -3,6 +3,23 @@
 
 namespace millrace::engine {
 
+namespace {
+
+constexpr std::string_view kLanguageModel = "GPT2LMHeadModel", kClassifier = "GPT2ForSequenceClassification";
+
+void SetGpt2Heads(Json& json, ModelHeads heads, std::int64_t classes) {
+  json["architectures"] = Json::array({heads.tokens ? kLanguageModel : kClassifier});
+  if (!heads.tokens) json["num_labels"] = classes;
+}
+
+bool IsClassifier(const Json& json) {
+  const Json* architectures = JsonFind(json, "architectures");
+  return architectures != nullptr && architectures->is_array() && !architectures->empty() &&
+         architectures->front() == kClassifier;
+}
+
+}  // namespace
+
 ModelFamily Gpt2Family() {
   static constexpr std::string_view kTypes[] = {"gpt2"};
   static constexpr std::string_view kOptions[] = {"activation_function", "layer_norm_epsilon", "initializer_range",
@@ -21,7 +38,8 @@ ModelFamily Gpt2Family() {
                     .tied = true,
                     .tied_names = kTied,
                     .computed = kComputed,
-                    .transposed_blocks = true}};
+                    .transposed_blocks = true},
+          .set_heads = SetGpt2Heads};
 }
 
 Gpt2Config::Gpt2Config() {
@@ -34,13 +52,16 @@ Gpt2Config::Gpt2Config() {
 
 Json Gpt2Config::ToJson() const {
   Json json = GptConfig::ToJson();
-  json["architectures"] = Json::array({"GPT2LMHeadModel"});
+  json["architectures"] = Json::array({classifies ? kClassifier : kLanguageModel});
+  if (classifies) WriteClassNames(json, num_labels);
   return json;
 }
 
 Result<std::shared_ptr<Gpt2Config>> Gpt2Config::FromJson(const Json& json, std::string_view what) {
   auto config = std::make_shared<Gpt2Config>();
   MR_TRY(config->ReadShared(json, what));
+  config->classifies = IsClassifier(json);
+  config->num_labels = MR_TRY(OptionalClasses(json, what));
   if (!MR_TRY(OptionalFlag(json, "scale_attn_weights", true)) ||
       MR_TRY(OptionalFlag(json, "scale_attn_by_inverse_layer_idx", false))) {
     return Fail(Code::kUnsupported,

@@ -17,7 +17,18 @@ plan::ModelShape Gpt2Config::Shape() const {
        plan::PlainAttention(model, {"transformer.h.{}.attn.c_attn", "transformer.h.{}.attn.c_proj"}, true, true),
        {norm("transformer.h.{}.ln_2")},
        plan::PlainMlp(model, {"transformer.h.{}.mlp.c_fc", "transformer.h.{}.mlp.c_proj"}, true)});
-  model.head = {norm("transformer.ln_f"), plan::TokenHead(model, "lm_head", false, tie_word_embeddings)};
+  if (classifies) {
+    // One token of each row is predicted. A guess: a row of sentences has about 64.
+    model.predicted = 1.0 / 64;
+    Layer last_norm = norm("transformer.ln_f");
+    last_norm.predicted_only = true;
+    model.head = {
+        {.kind = Kind::kJoinRows, .in = hidden_size},
+        std::move(last_norm),
+        {.kind = Kind::kWhole, .in = hidden_size, .outputs = {num_labels}, .predicted_only = true, .name = "score"}};
+  } else {
+    model.head = {norm("transformer.ln_f"), plan::TokenHead(model, "lm_head", false, tie_word_embeddings)};
+  }
   model.dropouts = 2 * (residual_dropout > 0) + (attention_dropout > 0);
   return model;
 }
