@@ -41,6 +41,7 @@ struct Arguments {
   std::string mode = "min";
   std::string quantize;          ///< how export quantizes, or how the base of merge was quantized: nf4 or int8
   std::string format, group;     ///< of import and export; empty: detected, and the whole checkpoint
+  std::string type;              ///< of export: the type of matrices in a GGUF file; empty: as in the checkpoint
   std::string config;            ///< of import: the URL of a config.json; may be empty
   std::uint64_t file_bytes = 0;  ///< 0: the default of ImportOptions or ExportOptions
   checkpoint::Retention retention{.keep_last = std::numeric_limits<int>::max()};
@@ -245,6 +246,7 @@ Status Verify(const Context& context, const Arguments& arguments) {
 Result<checkpoint::ForeignFormat> ExportFormat(const Arguments& arguments) {
   if (!arguments.format.empty()) return checkpoint::ParseForeignFormat(arguments.format);
   const std::string& to = arguments.destination;
+  if (to.ends_with(".gguf")) return checkpoint::ForeignFormat::kGguf;
   const bool file = to.ends_with(".pt") || to.ends_with(".pth") || to.ends_with(".bin") || to.ends_with(".ckpt");
   return file ? checkpoint::ForeignFormat::kTorch : checkpoint::ForeignFormat::kHuggingFace;
 }
@@ -291,6 +293,11 @@ Status Export(const Context& context, const Arguments& arguments) {
   checkpoint::ExportOptions options{.format = MR_TRY(ExportFormat(arguments)), .group = arguments.group};
   if (arguments.file_bytes > 0) options.file_bytes = arguments.file_bytes;
   options.quantization = MR_TRY(QuantizationArgument(arguments));
+  if (!arguments.type.empty()) {
+    if (options.format != checkpoint::ForeignFormat::kGguf)
+      return Fail(Code::kInvalidArgument, "--type is for gguf, not for {}", ForeignFormatName(options.format));
+    options.gguf_type = MR_TRY(checkpoint::ParseGgmlType(arguments.type));
+  }
   if (context.globals.dry_run) {
     const auto source = MR_TRY(
         checkpoint::ModelSource::Open(*connection, arguments.url, arguments.step, context.log(), CallOf(context)));
@@ -302,7 +309,7 @@ Status Export(const Context& context, const Arguments& arguments) {
   const auto source =
       MR_TRY(checkpoint::ModelSource::Open(*connection, arguments.url, arguments.step, context.log(), CallOf(context)));
   Reader& reader = source.reader();
-  if (options.format == checkpoint::ForeignFormat::kHuggingFace)
+  if (options.format == checkpoint::ForeignFormat::kHuggingFace || options.format == checkpoint::ForeignFormat::kGguf)
     options.files = ModelFiles(context, *connection, source, arguments.url);
   std::optional<Bar> bar(std::in_place, context, checkpoint::ExportBytes(reader.manifest(), options));
   auto exported = MR_TRY(checkpoint::Export(reader, to, budget, options, CallOf(context), bar->progress()));
@@ -425,8 +432,9 @@ Status Import(const Context& context, const Arguments& arguments) {
                                       : checkpoint::ParseForeignFormat(arguments.format));
   checkpoint::SourceOptions known;
   if (!arguments.config.empty()) {
-    if (format != checkpoint::ForeignFormat::kMegatron && format != checkpoint::ForeignFormat::kDeepSpeed)
-      return Fail(Code::kInvalidArgument, "--config is for megatron and deepspeed, not for {}",
+    if (format != checkpoint::ForeignFormat::kMegatron && format != checkpoint::ForeignFormat::kDeepSpeed &&
+        format != checkpoint::ForeignFormat::kGguf)
+      return Fail(Code::kInvalidArgument, "--config is for megatron, deepspeed and gguf, not for {}",
                   ForeignFormatName(format));
     known.config = MR_TRY(checkpoint::ReadModelConfig(*connection, arguments.config, CallOf(context)));
   }
@@ -573,22 +581,27 @@ CLI::App* AddAction(CLI::App& parent, Context& context, std::shared_ptr<Argument
 /// Adds import and export, and the options that they share.
 void AddConversions(CLI::App& ckpt, Context& context, const std::shared_ptr<Arguments>& arguments,
                     const std::function<CLI::Option*(CLI::App*, const char*)>& add_step) {
-  const auto written = CLI::IsMember({"hf", "peft", "torch", "dcp"});
-  const auto read = CLI::IsMember({"hf", "peft", "torch", "dcp", "megatron", "deepspeed"});
+  const auto written = CLI::IsMember({"hf", "peft", "torch", "dcp", "gguf"});
+  const auto read = CLI::IsMember({"hf", "peft", "torch", "dcp", "megatron", "deepspeed", "gguf"});
   CLI::App* to = AddAction(
-      ckpt, context, arguments, "export", "Write a checkpoint for other programs: Hugging Face, PEFT, torch.load, DCP",
+      ckpt, context, arguments, "export",
+      "Write a checkpoint for other programs: Hugging Face, PEFT, torch.load, DCP, GGUF",
       "  millrace ckpt export s3://runs/llama-demo ./llama-demo\n"
       "  millrace ckpt export s3://runs/llama-demo ./llama-demo --file-size 2GB\n"
       "  millrace ckpt export s3://runs/llama-demo ./model.pt --group model\n"
       "  millrace ckpt export s3://runs/llama-demo s3://runs/llama-dcp --to dcp\n"
       "  millrace ckpt export s3://models/llama-2-7b s3://models/llama-2-7b-nf4 --quantize nf4\n"
+      "  millrace ckpt export s3://runs/llama-demo ./llama-demo.gguf --type q8_0\n"
       "  python -c 'from transformers import AutoModelForCausalLM as M; M.from_pretrained(\"./llama-demo\")'\n",
       &Export, {&Arguments::url, &Arguments::destination});
   add_step(to, "Which checkpoint (default: the newest)");
   to->add_option("--to", arguments->format,
-                 "hf (folder), peft (folder), torch (file), dcp (folder); default: torch for *.pt *.pth *.bin *.ckpt, "
-                 "else hf")
+                 "hf (folder), peft (folder), torch (file), dcp (folder), gguf (file); default: torch for *.pt *.pth "
+                 "*.bin *.ckpt, gguf for *.gguf, else hf")
       ->check(written);
+  to->add_option("--type", arguments->type,
+                 "gguf: matrices are f32, f16, bf16, q8_0 or q4_0 (default: as in the checkpoint)")
+      ->check(CLI::IsMember({"f32", "f16", "bf16", "q8_0", "q4_0"}));
   to->add_option("--group", arguments->group, "torch and dcp: only what lies below this path, such as model");
   const auto add_file_size = [&](CLI::App* command) {
     command->add_option_function<std::string>(
@@ -621,21 +634,22 @@ void AddConversions(CLI::App& ckpt, Context& context, const std::shared_ptr<Argu
   add_file_size(merge);
   CLI::App* from = AddAction(ckpt, context, arguments, "import",
                              "Make a checkpoint of what others saved: Hugging Face, PEFT, torch.save, DCP, Megatron, "
-                             "DeepSpeed",
+                             "DeepSpeed, GGUF",
                              "  millrace ckpt import ./Llama-2-7b-hf s3://runs/llama-2-7b\n"
                              "  millrace ckpt import ./lora-adapter s3://runs/lora\n"
                              "  millrace ckpt import ./checkpoint.pt s3://runs/old --step 1000\n"
                              "  millrace ckpt import s3://runs/dcp/step-1000 s3://runs/new --step 1000\n"
                              "  millrace ckpt import ./megatron-run s3://runs/new\n"
                              "  millrace ckpt import ./deepspeed-run s3://runs/new --config ./config.json\n"
+                             "  millrace ckpt import ./llama-2-7b.Q8_0.gguf s3://runs/llama-2-7b\n"
                              "No pickle is run: only tensors and plain values are read from one.\n",
                              &Import, {&Arguments::source, &Arguments::url});
   add_step(from, "The checkpoint's step (default: that of Megatron's or DeepSpeed's files, else 0)");
   from->add_option("--from", arguments->format,
-                   "hf, peft, torch, dcp, megatron or deepspeed (default: by the names of the files)")
+                   "hf, peft, torch, dcp, megatron, deepspeed or gguf (default: by the names of the files)")
       ->check(read);
   from->add_option("--config", arguments->config,
-                   "megatron and deepspeed: the model's Hugging Face config.json (default: from the files)");
+                   "megatron, deepspeed and gguf: the model's Hugging Face config.json (default: from the files)");
   from->add_option("--group", arguments->group, "Put this path in front of every name, such as model");
 }
 

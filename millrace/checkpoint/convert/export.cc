@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "millrace/checkpoint/convert/dcp/dcp_export.h"
+#include "millrace/checkpoint/convert/gguf/gguf_export.h"
 #include "millrace/checkpoint/convert/huggingface/hf_export.h"
 #include "millrace/checkpoint/convert/stream/group_view.h"
 #include "millrace/checkpoint/convert/stream/tensor_stream.h"
@@ -28,6 +29,7 @@ std::uint64_t ExportBytes(const Manifest& manifest, const ExportOptions& options
     return sum;
   };
   if (options.format == ForeignFormat::kHuggingFace) return bytes(kModelGroup) + bytes(kFilesGroup);
+  if (options.format == ForeignFormat::kGguf) return bytes(kModelGroup);
   if (options.format == ForeignFormat::kPeft) return bytes(kAdapterGroup) + bytes(kFilesGroup);
   return bytes(GroupPath(options.group));
 }
@@ -37,7 +39,7 @@ Result<ExportResult> Export(Reader& reader, const object::Location& to, MemoryBu
   const auto opened = MR_TRY(TensorStream::Open(reader, budget, std::move(call), progress, options.change));
   TensorStream& stream = *opened;
   ExportTarget target{to, budget, options.file_bytes};
-  if (options.format != ForeignFormat::kTorch) {
+  if (options.format != ForeignFormat::kTorch && options.format != ForeignFormat::kGguf) {
     while (target.to.key.ends_with('/')) target.to.key.pop_back();
     if (!target.to.key.empty()) target.to.key += '/';
   }
@@ -52,6 +54,7 @@ Result<ExportResult> Export(Reader& reader, const object::Location& to, MemoryBu
     default:
       if (!group.empty())
         return Fail(Code::kInvalidArgument, "a group can be chosen for the formats torch and dcp only");
+      if (options.format == ForeignFormat::kGguf) return ExportGguf(stream, target, options.gguf_type, options.files);
       return ExportFolder(stream, target, options.format == ForeignFormat::kPeft, options.files, options.quantization);
   }
 }

@@ -1,10 +1,13 @@
 #include "millrace/checkpoint/convert/import.h"
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <set>
 #include <tuple>
+#include <utility>
 
+#include "millrace/base/text.h"
 #include "millrace/checkpoint/commit/commit.h"
 #include "millrace/checkpoint/convert/source/meta_names.h"
 #include "millrace/checkpoint/convert/torch/zip.h"
@@ -111,6 +114,7 @@ struct TensorBlock {
 };
 
 std::uint64_t SpanOf(const SourceBox& source_box, const TensorMeta& box) {
+  if (source_box.coding) return box.bytes() / source_box.coding->unit * source_box.coding->stored_unit;
   if (source_box.strides.empty()) return box.bytes();
   std::uint64_t last = 0;
   for (std::size_t d = 0; d < source_box.strides.size(); ++d)
@@ -326,7 +330,9 @@ class Importer {
       return block.source_box->strides.empty() ? sink(bytes) : Status();
     };
     if (block.gap_before > 0) MR_TRY(reader.Stream(only_checked));
-    if (block.source_box->strides.empty()) {
+    if (block.source_box->coding) {
+      MR_TRY(WriteDecoded(block, reader, sink));
+    } else if (block.source_box->strides.empty()) {
       MR_TRY(reader.Stream(checked));
     } else {
       MR_TRY(WriteStrided(block, reader, checked, sink));
@@ -334,6 +340,38 @@ class Importer {
     if (block.gap_after > 0) MR_TRY(reader.Stream(only_checked));
     if (block.ends_range && crc_ != block.checksum->crc32) return Fail(Damaged(*block.checksum));
     return {};
+  }
+
+  /// Decodes some units at a time.
+  Status WriteDecoded(const TensorBlock& block, ExtentReader& reader, const Sink& sink) {
+    constexpr std::uint64_t kStep = 1 * kMiB;  // a guess: fits in the second-level cache
+    const SourceCoding& coding = *block.source_box->coding;
+    const std::uint64_t units =
+        std::min(std::max<std::uint64_t>(1, kStep / coding.stored_unit), block.span / coding.stored_unit);
+    const std::uint64_t stored_bytes = units * coding.stored_unit, bytes = units * coding.unit;
+    if (stored_bytes + bytes > budget_.total() / 2) {
+      return Fail(Code::kResourceExhausted, "{}: a piece of tensor {} is decoded in {}; raise --memory-budget",
+                  source_.name, block.source_box->tensor, FormatBytes(stored_bytes + bytes));
+    }
+    Buffer stored(stored_bytes), decoded(bytes);
+    std::uint64_t filled = 0;
+    const auto decode = [&]() -> Status {
+      const MutableByteSpan made = decoded.span().first(filled / coding.stored_unit * coding.unit);
+      coding.decode(stored.span().first(std::exchange(filled, 0)), made);
+      if (progress_) progress_(made.size());
+      return sink(made);
+    };
+    MR_TRY(reader.Stream([&](ByteSpan some) -> Status {
+      while (!some.empty()) {
+        const std::uint64_t taken = std::min<std::uint64_t>(some.size(), stored.size() - filled);
+        std::memcpy(stored.data() + filled, some.data(), taken);
+        filled += taken;
+        some = some.subspan(taken);
+        if (filled == stored.size()) MR_TRY(decode());
+      }
+      return {};
+    }));
+    return filled > 0 ? decode() : Status();
   }
 
   Status WriteStrided(const TensorBlock& block, ExtentReader& reader, const Sink& checked, const Sink& sink) {

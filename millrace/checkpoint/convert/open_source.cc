@@ -5,10 +5,12 @@
 
 #include "millrace/checkpoint/convert/dcp/dcp_source.h"
 #include "millrace/checkpoint/convert/deepspeed/deepspeed_source.h"
+#include "millrace/checkpoint/convert/gguf/gguf_source.h"
 #include "millrace/checkpoint/convert/huggingface/hf_folder.h"
 #include "millrace/checkpoint/convert/huggingface/hf_source.h"
 #include "millrace/checkpoint/convert/megatron/megatron_source.h"
 #include "millrace/checkpoint/convert/torch/torch_file.h"
+#include "millrace/checkpoint/read/gguf_reader.h"
 #include "millrace/object/blocking.h"
 
 namespace millrace::checkpoint {
@@ -25,6 +27,7 @@ bool IsTorchFile(std::string_view name) {
 
 Result<ForeignFormat> DetectForeignFormat(object::Connection& connection, std::string_view url, object::Call call) {
   if (url.ends_with(".safetensors")) return ForeignFormat::kHuggingFace;
+  if (IsGgufUrl(url)) return ForeignFormat::kGguf;
   const object::Location folder = MR_TRY(LocateFolder(connection, url));
   const auto files = MR_TRY(FilesOf(folder, call));
   if (IsMegatronFolder(files)) return ForeignFormat::kMegatron;
@@ -41,12 +44,14 @@ Result<ForeignFormat> DetectForeignFormat(object::Connection& connection, std::s
   return Fail(Code::kNotFound,
               "{} cannot be imported: it is neither a folder with *.safetensors or pytorch_model.bin (Hugging Face), "
               "adapter_config.json (PEFT), .metadata (torch.distributed.checkpoint), latest_checkpointed_iteration.txt "
-              "(Megatron) or latest (DeepSpeed), nor a file of torch.save",
+              "(Megatron) or latest (DeepSpeed), nor a file of torch.save or llama.cpp (*.gguf)",
               NameOf(folder));
 }
 
 Result<ImportSource> OpenSource(object::Connection& connection, std::string_view url, ForeignFormat format,
                                 object::Call call, const SourceOptions& options) {
+  if (format == ForeignFormat::kGguf)
+    return OpenGgufSource(MR_TRY(object::Locate(connection, url)), options, std::move(call));
   if (format == ForeignFormat::kTorch) return OpenTorchFile(MR_TRY(object::Locate(connection, url)), std::move(call));
   // A single file of weights: its key does not end with a slash.
   if (url.ends_with(".safetensors"))

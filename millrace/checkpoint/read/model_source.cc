@@ -9,6 +9,7 @@ namespace millrace::checkpoint {
 
 Result<ModelSource> ModelSource::Open(object::Connection& connection, std::string_view url,
                                       std::optional<std::uint64_t> step, const Logger& log, object::Call call) {
+  if (IsGgufUrl(url)) return ModelSource(MR_TRY(GgufReader::Open(connection, url, std::move(call))));
   auto held = OpenHeld(connection, url, step, log, call);
   if (held) return ModelSource(*std::move(held));
   if (held.error().code() != Code::kNotFound || step) return Fail(held.error());
@@ -26,13 +27,14 @@ Result<ModelSource> ModelSource::Open(object::Connection& connection, std::strin
 }
 
 std::optional<std::uint64_t> ModelSource::step() const {
-  if (folder_.store) return std::nullopt;
+  if (folder_.store || gguf_ != nullptr) return std::nullopt;
   return reader().manifest().step;
 }
 
 Result<std::string> ModelSource::Version(object::Call call) const {
   const Manifest& manifest = reader().manifest();
   std::string version = name();
+  if (gguf_ != nullptr) return version + " " + gguf_->etag();
   if (!folder_.store) return version + " " + manifest.attempt;
   for (const auto& [file, meta] : manifest.files) {
     const auto info = MR_TRY(object::Head(*folder_.store, folder_.key + file, call));
@@ -59,6 +61,11 @@ Result<std::optional<std::string>> ModelSource::File(std::string_view name, std:
     auto content = MR_TRY(object::GetAll(*folder_.store, folder_.key + std::string(name), most, call));
     if (!content) return std::optional<std::string>();
     return std::move(content->bytes);
+  }
+  if (gguf_ != nullptr) {
+    const std::string& tokenizer = gguf_->tokenizer();
+    if (name != "tokenizer.model" || tokenizer.empty()) return std::optional<std::string>();
+    return std::optional(tokenizer);
   }
   const auto& tensors = reader().manifest().tensors;
   const auto kept = tensors.find(fmt::format("{}{}", kFilesGroup, name));

@@ -1,4 +1,4 @@
-// A model to load: from a checkpoint of a run, from an imported one, or from a Hugging Face folder.
+// A model to load: from a checkpoint of a run, from an imported one, from a Hugging Face folder, or from a GGUF file.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 
 #include "millrace/base/json.h"
 #include "millrace/base/log.h"
+#include "millrace/checkpoint/read/gguf_reader.h"
 #include "millrace/checkpoint/read/held_reader.h"
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/checkpoint/retention/marks.h"
@@ -19,22 +20,22 @@ namespace millrace::checkpoint {
 /// the caller may write to its bucket. Const methods are thread-safe.
 class ModelSource {
  public:
-  /// Opens the checkpoint of `step`. Without a step, opens the newest checkpoint or, if there is none, the folder.
-  /// Blocks.
-  /// Errors: kNotFound if there is neither.
+  /// Opens the GGUF file, if the URL ends in .gguf; else the checkpoint of `step`. Without a step, opens the newest
+  /// checkpoint or, if there is none, the folder. Blocks. Errors: kNotFound if there is neither.
   static Result<ModelSource> Open(object::Connection& connection, std::string_view url,
                                   std::optional<std::uint64_t> step, const Logger& log, object::Call call = {});
 
   Reader& reader() const { return *held_.reader; }
   const std::string& name() const { return reader().name(); }
-  /// The checkpoint's step; nothing for a folder.
+  /// The checkpoint's step; nothing for a folder or a GGUF file.
   std::optional<std::uint64_t> step() const;
   /// Returns a text that is the same as long as the weights are: the name, with a checkpoint's attempt or the ETags of
-  /// a folder's files. Blocks.
+  /// the files of a folder or GGUF. Blocks.
   Result<std::string> Version(object::Call call = {}) const;
   /// Returns a file of the model's folder, or what an import kept of it ("tokenizer.json"); nothing if there is none.
   /// Blocks.
   /// Errors: kResourceExhausted if the file has more than `most` bytes.
+  /// Of a GGUF file with such a vocabulary, there is "tokenizer.model".
   Result<std::optional<std::string>> File(std::string_view name, std::uint64_t most, object::Call call = {}) const;
   /// Returns the adapter_config.json of an adapter (LoRA); nothing for a model. Blocks.
   Result<std::optional<Json>> AdapterConfig(object::Call call = {}) const;
@@ -43,8 +44,10 @@ class ModelSource {
   explicit ModelSource(HeldReader held) : held_(std::move(held)) {}
   ModelSource(std::unique_ptr<Reader> reader, object::Location folder)
       : held_{std::move(reader), nullptr}, folder_(std::move(folder)) {}
+  explicit ModelSource(std::unique_ptr<GgufReader> reader) : gguf_(reader.get()), held_{std::move(reader), nullptr} {}
+  const GgufReader* gguf_ = nullptr;  ///< held_'s reader, of a GGUF file
   HeldReader held_;
-  object::Location folder_;  ///< without a store for a checkpoint
+  object::Location folder_;  ///< without a store for a checkpoint and a GGUF file
 };
 
 }  // namespace millrace::checkpoint

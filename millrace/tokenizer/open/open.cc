@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "millrace/checkpoint/read/gguf_reader.h"
 #include "millrace/object/blocking.h"
 #include "millrace/tokenizer/load/load.h"
 
@@ -37,7 +38,7 @@ Result<std::shared_ptr<const Tokenizer>> OpenModelTokenizer(const checkpoint::Mo
 Result<std::shared_ptr<const Tokenizer>> OpenTokenizer(object::Connection& connection, std::string_view url,
                                                        const Logger& log, object::Call call) {
   const object::Location location = MR_TRY(object::Locate(connection, url));
-  if (!location.key.empty() && !location.key.ends_with('/')) {
+  if (!location.key.empty() && !location.key.ends_with('/') && !checkpoint::IsGgufUrl(url)) {
     const auto content = MR_TRY(object::GetAll(*location.store, location.key, kMaxFileBytes, call));
     if (content) return Load(AsBytes(content->bytes), url);
   }

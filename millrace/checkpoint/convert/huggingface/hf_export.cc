@@ -14,6 +14,7 @@
 #include "millrace/checkpoint/convert/source/import_source.h"
 #include "millrace/checkpoint/convert/source/meta_names.h"
 #include "millrace/checkpoint/convert/stream/group_view.h"
+#include "millrace/checkpoint/convert/stream/transpose.h"
 #include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/format/safetensors.h"
@@ -71,21 +72,6 @@ std::set<std::string> TransposedNames(const Json& meta) {
     if (name.is_string()) names.insert(name.get<std::string>());
   }
   return names;
-}
-
-/// Writes the transpose of a matrix [rows, columns] of elements of `width` bytes. Goes through tiles, so that lines of
-/// the cache are used whole.
-void Transpose(ByteSpan from, MutableByteSpan to, std::uint64_t rows, std::uint64_t columns, std::uint64_t width) {
-  constexpr std::uint64_t kTile = 32;  // 32 rows of 32 floats: 4 KiB on each side, in the first-level cache
-  for (std::uint64_t row = 0; row < rows; row += kTile) {
-    for (std::uint64_t column = 0; column < columns; column += kTile) {
-      for (std::uint64_t i = row; i < std::min(rows, row + kTile); ++i) {
-        for (std::uint64_t j = column; j < std::min(columns, column + kTile); ++j) {
-          std::memcpy(to.data() + (j * rows + i) * width, from.data() + (i * columns + j) * width, width);
-        }
-      }
-    }
-  }
 }
 
 /// A tensor of a shard: one of the checkpoint, or a part of a weight that is quantized.

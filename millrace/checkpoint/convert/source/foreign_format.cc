@@ -8,7 +8,7 @@
 namespace millrace::checkpoint {
 namespace {
 
-constexpr std::string_view kFormatNames[] = {"hf", "peft", "torch", "dcp", "megatron", "deepspeed"};
+constexpr std::string_view kFormatNames[] = {"hf", "peft", "torch", "dcp", "megatron", "deepspeed", "gguf"};
 
 }  // namespace
 

@@ -19,6 +19,13 @@
 
 namespace millrace::checkpoint {
 
+/// How the bytes of a box are stored, if they are not its elements in C order. They are decoded by units, which follow
+/// each other in the file and in the box.
+struct SourceCoding {
+  std::uint64_t stored_unit = 0, unit = 0;  ///< bytes of a unit in the file, and in the tensor
+  /// Decodes whole units.
+  std::function<void(ByteSpan stored, MutableByteSpan elements)> decode;
+};
 /// A box of a tensor and the place of its bytes in a file.
 struct SourceBox {
   std::string tensor;
@@ -29,6 +36,7 @@ struct SourceBox {
   /// The run of consecutive elements of the box, in C order, that the bytes are. The offset is that of its first
   /// element. Without elements, the bytes are the whole box. A run has no strides.
   std::uint64_t begin = 0, elements = 0;
+  std::shared_ptr<const SourceCoding> coding = nullptr;  ///< null: elements, by `strides`. REQUIRES: no strides, no run
 };
 /// A byte range of a file and its CRC-32, which the program that wrote the file stored.
 struct SourceChecksum {

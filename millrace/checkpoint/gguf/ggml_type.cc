@@ -1,0 +1,140 @@
+#include "millrace/checkpoint/gguf/ggml_type.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <cstring>
+
+#include "millrace/checkpoint/format/half.h"
+
+namespace millrace::checkpoint {
+namespace {
+
+constexpr std::uint64_t kBlock = 32;      ///< elements of a quantized block
+constexpr std::uint64_t kScaleBytes = 2;  ///< in front of the numbers: a half
+
+struct NamedType {
+  std::string_view name;
+  GgmlType type;
+  std::uint64_t block_bytes;
+};
+constexpr NamedType kTypes[] = {{"f32", GgmlType::kF32, 4},
+                                {"f16", GgmlType::kF16, 2},
+                                {"bf16", GgmlType::kBF16, 2},
+                                {"q8_0", GgmlType::kQ8_0, kScaleBytes + kBlock},
+                                {"q4_0", GgmlType::kQ4_0, kScaleBytes + kBlock / 2}};
+
+const NamedType& Of(GgmlType type) { return *std::ranges::find(kTypes, type, &NamedType::type); }
+
+void QuantizeQ8(std::span<const float> values, std::byte* into) {
+  float largest = 0;
+  for (float value : values) largest = std::max(largest, std::fabs(value));
+  const float scale = largest / 127, inverse = scale != 0 ? 1 / scale : 0;
+  StoreLittle(into, FloatToHalf(scale));
+  for (std::size_t i = 0; i < kBlock; ++i) {
+    const float number = std::round(values[i] * inverse);  // halves go away from zero
+    into[kScaleBytes + i] = static_cast<std::byte>(static_cast<std::int8_t>(std::isfinite(number) ? number : 0));
+  }
+}
+
+void QuantizeQ4(std::span<const float> values, std::byte* into) {
+  float largest = 0;  // by its size, with its sign
+  for (float value : values) {
+    if (std::fabs(value) > std::fabs(largest)) largest = value;
+  }
+  const float scale = largest / -8, inverse = scale != 0 ? 1 / scale : 0;
+  StoreLittle(into, FloatToHalf(scale));
+  const auto number = [&](float value) {
+    const float number = std::fma(value, inverse, 8.5F);
+    return std::isfinite(number) ? std::min(15, static_cast<int>(static_cast<std::int8_t>(number))) : 0;
+  };
+  for (std::size_t i = 0; i < kBlock / 2; ++i) {
+    into[kScaleBytes + i] = static_cast<std::byte>(number(values[i]) | number(values[kBlock / 2 + i]) << 4);
+  }
+}
+
+}  // namespace
+
+std::string_view GgmlTypeName(GgmlType type) { return Of(type).name; }
+
+Result<GgmlType> ParseGgmlType(std::string_view name) {
+  for (const NamedType& known : kTypes) {
+    if (known.name == name) return known.type;
+  }
+  return Fail(Code::kInvalidArgument,
+              "\"{}\" is not a type of GGUF files that Millrace writes; f32, f16, bf16, q8_0 and q4_0 are", name);
+}
+
+Result<GgmlType> GgmlTypeOf(std::uint32_t number) {
+  for (const NamedType& known : kTypes) {
+    if (static_cast<std::uint32_t>(known.type) == number) return known.type;
+  }
+  return Fail(Code::kUnsupported, "tensors of ggml's type {} cannot be read; f32, f16, bf16, q8_0 and q4_0 can",
+              number);
+}
+
+std::uint64_t BlockElements(GgmlType type) { return type == GgmlType::kQ4_0 || type == GgmlType::kQ8_0 ? kBlock : 1; }
+std::uint64_t BlockBytes(GgmlType type) { return Of(type).block_bytes; }
+
+DType StoredType(GgmlType type) {
+  return type == GgmlType::kF16 ? DType::kF16 : type == GgmlType::kBF16 ? DType::kBF16 : DType::kF32;
+}
+
+void Dequantize(GgmlType type, ByteSpan blocks, std::span<float> into) {
+  assert(blocks.size() / BlockBytes(type) * BlockElements(type) == into.size());
+  const std::byte* at = blocks.data();
+  switch (type) {
+    case GgmlType::kF32:
+      std::memcpy(into.data(), at, blocks.size());
+      return;
+    case GgmlType::kF16:
+      for (std::size_t i = 0; i < into.size(); ++i) into[i] = HalfToFloat(LoadLittle<std::uint16_t>(at + 2 * i));
+      return;
+    case GgmlType::kBF16:
+      for (std::size_t i = 0; i < into.size(); ++i) into[i] = Bf16ToFloat(LoadLittle<std::uint16_t>(at + 2 * i));
+      return;
+    case GgmlType::kQ8_0:
+      for (std::size_t i = 0; i < into.size(); i += kBlock, at += BlockBytes(type)) {
+        const float scale = HalfToFloat(LoadLittle<std::uint16_t>(at));
+        for (std::size_t k = 0; k < kBlock; ++k) {
+          into[i + k] = scale * static_cast<float>(static_cast<std::int8_t>(at[kScaleBytes + k]));
+        }
+      }
+      return;
+    case GgmlType::kQ4_0:
+      for (std::size_t i = 0; i < into.size(); i += kBlock, at += BlockBytes(type)) {
+        const float scale = HalfToFloat(LoadLittle<std::uint16_t>(at));
+        for (std::size_t k = 0; k < kBlock / 2; ++k) {
+          const int pair = static_cast<int>(at[kScaleBytes + k]);
+          into[i + k] = scale * static_cast<float>((pair & 15) - 8);
+          into[i + kBlock / 2 + k] = scale * static_cast<float>((pair >> 4) - 8);
+        }
+      }
+      return;
+  }
+}
+
+void Quantize(GgmlType type, std::span<const float> values, MutableByteSpan into) {
+  assert(values.size() % BlockElements(type) == 0);
+  std::byte* at = into.data();
+  switch (type) {
+    case GgmlType::kF32:
+      std::memcpy(at, values.data(), values.size_bytes());
+      return;
+    case GgmlType::kF16:
+      for (std::size_t i = 0; i < values.size(); ++i) StoreLittle(at + 2 * i, FloatToHalf(values[i]));
+      return;
+    case GgmlType::kBF16:
+      for (std::size_t i = 0; i < values.size(); ++i) StoreLittle(at + 2 * i, FloatToBf16(values[i]));
+      return;
+    case GgmlType::kQ8_0:
+    case GgmlType::kQ4_0:
+      for (std::size_t i = 0; i < values.size(); i += kBlock, at += BlockBytes(type)) {
+        const auto block = values.subspan(i, kBlock);
+        type == GgmlType::kQ8_0 ? QuantizeQ8(block, at) : QuantizeQ4(block, at);
+      }
+      return;
+  }
+}
+
+}  // namespace millrace::checkpoint

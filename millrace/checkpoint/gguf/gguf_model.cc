@@ -1,0 +1,206 @@
+#include "millrace/checkpoint/gguf/gguf_model.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "millrace/checkpoint/gguf/gguf_names.h"
+#include "millrace/checkpoint/gguf/gguf_vocabulary.h"
+#include "millrace/object/blocking.h"
+
+namespace millrace::checkpoint {
+namespace {
+
+/// The first read of a file. A guess: it covers headers without a vocabulary.
+constexpr std::uint64_t kFirstGgufRead = 256 * kKiB;
+constexpr std::string_view kRopeFactors = "rope_freqs.weight";  ///< Llama 3's scaling, as numbers
+
+/// Reads the metadata of one architecture.
+class Metadata {
+ public:
+  Metadata(const GgufHeader& header, std::string architecture, std::string_view what)
+      : header_(header), architecture_(std::move(architecture)), what_(what) {}
+
+  template <class T>
+  const T* Find(std::string_view key) const {
+    return header_.Find<T>(fmt::format("{}.{}", architecture_, key));
+  }
+  Result<std::int64_t> Size(std::string_view key) const {
+    const auto* value = Find<std::int64_t>(key);
+    if (value == nullptr || *value < 1 || *value > 1 << 30)
+      return Fail(Code::kCorrupt, "{}: the metadata have no {}.{}, or an impossible one", what_, architecture_, key);
+    return *value;
+  }
+  Result<double> Number(std::string_view key) const {
+    const auto* value = Find<double>(key);
+    if (value == nullptr) return Fail(Code::kCorrupt, "{}: the metadata have no {}.{}", what_, architecture_, key);
+    return *value;
+  }
+  const GgufTensor* Tensor(std::string_view name) const {
+    const auto found = std::ranges::find(header_.tensors, name, &GgufTensor::name);
+    return found == header_.tensors.end() ? nullptr : &*found;
+  }
+  Result<std::int64_t> VocabSize() const {
+    const GgufTensor* table = Tensor("token_embd.weight");
+    if (table == nullptr || table->shape.size() != 2) return Fail(Code::kCorrupt, "{} has no token_embd.weight", what_);
+    return table->shape[0];
+  }
+
+ private:
+  const GgufHeader& header_;
+  const std::string architecture_;
+  const std::string_view what_;
+};
+
+/// Returns a float as the double that people write: 1e-05, not 9.999999747378752e-06.
+double Shortest(double number) { return std::stod(fmt::format("{}", static_cast<float>(number))); }
+
+Result<Json> LlamaConfig(const Metadata& metadata, std::string_view what) {
+  const std::int64_t heads = MR_TRY(metadata.Size("attention.head_count"));
+  const std::int64_t hidden = MR_TRY(metadata.Size("embedding_length"));
+  const auto* kv_heads = metadata.Find<std::int64_t>("attention.head_count_kv");
+  const auto* head_dim = metadata.Find<std::int64_t>("attention.key_length");
+  const auto* theta = metadata.Find<double>("rope.freq_base");
+  if (metadata.Find<std::int64_t>("expert_count") != nullptr)
+    return Fail(Code::kUnsupported, "{}: mixtures of experts are not implemented", what);
+  Json config{{"architectures", Json::array({"LlamaForCausalLM"})},
+              {"model_type", "llama"},
+              {"vocab_size", MR_TRY(metadata.VocabSize())},
+              {"hidden_size", hidden},
+              {"intermediate_size", MR_TRY(metadata.Size("feed_forward_length"))},
+              {"num_hidden_layers", MR_TRY(metadata.Size("block_count"))},
+              {"num_attention_heads", heads},
+              {"num_key_value_heads", kv_heads != nullptr ? *kv_heads : heads},
+              {"head_dim", head_dim != nullptr ? *head_dim : hidden / heads},
+              {"max_position_embeddings", MR_TRY(metadata.Size("context_length"))},
+              {"rms_norm_eps", Shortest(MR_TRY(metadata.Number("attention.layer_norm_rms_epsilon")))},
+              {"rope_theta", theta != nullptr ? Shortest(*theta) : 10000.0},
+              {"hidden_act", "silu"},
+              {"attention_bias", metadata.Tensor("blk.0.attn_q.bias") != nullptr},
+              {"mlp_bias", metadata.Tensor("blk.0.ffn_up.bias") != nullptr},
+              {"tie_word_embeddings", metadata.Tensor("output.weight") == nullptr}};
+  const auto* scaling = metadata.Find<std::string>("rope.scaling.type");
+  if (scaling != nullptr && *scaling == "linear") {
+    config["rope_scaling"] = {{"rope_type", "linear"},
+                              {"factor", Shortest(MR_TRY(metadata.Number("rope.scaling.factor")))}};
+  } else if ((scaling != nullptr && *scaling != "none") || metadata.Tensor(kRopeFactors) != nullptr) {
+    return Fail(Code::kUnsupported,
+                "{}: the metadata do not tell how positions are scaled (they have {}); give the model's config.json "
+                "with --config",
+                what, scaling != nullptr ? *scaling : kRopeFactors);
+  }
+  return config;
+}
+
+Result<Json> Gpt2Config(const Metadata& metadata, std::string_view) {
+  return Json{{"architectures", Json::array({"GPT2LMHeadModel"})},
+              {"model_type", "gpt2"},
+              {"vocab_size", MR_TRY(metadata.VocabSize())},
+              {"n_embd", MR_TRY(metadata.Size("embedding_length"))},
+              {"n_inner", MR_TRY(metadata.Size("feed_forward_length"))},
+              {"n_layer", MR_TRY(metadata.Size("block_count"))},
+              {"n_head", MR_TRY(metadata.Size("attention.head_count"))},
+              {"n_positions", MR_TRY(metadata.Size("context_length"))},
+              {"activation_function", "gelu_new"},
+              {"layer_norm_epsilon", Shortest(MR_TRY(metadata.Number("attention.layer_norm_epsilon")))},
+              {"tie_word_embeddings", metadata.Tensor("output.weight") == nullptr}};
+}
+
+/// Copies or dequantizes elements in their order.
+void DecodeRun(GgmlType type, ByteSpan stored, MutableByteSpan elements) {
+  if (BlockElements(type) == 1) {
+    std::memcpy(elements.data(), stored.data(), stored.size());
+    return;
+  }
+  Dequantize(type, stored, {reinterpret_cast<float*>(elements.data()), elements.size() / sizeof(float)});
+}
+
+}  // namespace
+
+std::uint64_t GgufPart::row_elements() const {
+  return meta.shape.empty() ? 1 : static_cast<std::uint64_t>(meta.shape.size() == 1 ? 1 : meta.shape.back());
+}
+
+std::uint64_t GgufPart::unit_elements() const {
+  return head_rows > 0 ? head_rows * row_elements() : BlockElements(type);
+}
+
+std::uint64_t TurnedRow(std::uint64_t row, std::uint64_t rows) {
+  const std::uint64_t half = rows / 2;
+  return 2 * (row % half) + row / half;
+}
+
+void GgufPart::Decode(ByteSpan stored, MutableByteSpan elements) const {
+  if (head_rows == 0) return DecodeRun(type, stored, elements);
+  const std::uint64_t row = row_elements() * DTypeBytes(meta.dtype);
+  const std::uint64_t stored_row = stored_unit_bytes() / head_rows;
+  for (std::uint64_t first = 0; first * row < elements.size(); first += head_rows) {
+    for (std::uint64_t r = 0; r < head_rows; ++r) {
+      DecodeRun(type, stored.subspan((first + TurnedRow(r, head_rows)) * stored_row, stored_row),
+                elements.subspan((first + r) * row, row));
+    }
+  }
+}
+
+Result<GgufModel> DescribeGgufModel(const GgufHeader& header, const std::optional<Json>& config,
+                                    std::string_view what) {
+  const auto* architecture = header.Find<std::string>("general.architecture");
+  if (architecture == nullptr) return Fail(Code::kCorrupt, "{}: the metadata have no general.architecture", what);
+  if (*architecture != kGgufLlama && *architecture != kGgufGpt2) {
+    return Fail(Code::kUnsupported, "{}: models of the architecture {} cannot be read; llama and gpt2 can", what,
+                *architecture);
+  }
+  const Metadata metadata(header, *architecture, what);
+  const bool llama = *architecture == kGgufLlama;
+  GgufModel model{.architecture = *architecture, .header_bytes = header.bytes};
+  model.config = config ? *config : MR_TRY(llama ? LlamaConfig(metadata, what) : Gpt2Config(metadata, what));
+  const std::int64_t blocks = MR_TRY(metadata.Size("block_count"));
+  const std::int64_t heads = MR_TRY(metadata.Size("attention.head_count"));
+  const auto* kv_heads = metadata.Find<std::int64_t>("attention.head_count_kv");
+  for (const GgufTensor& tensor : header.tensors) {
+    if (tensor.name == kRopeFactors) continue;  // follow from config.json
+    auto name = HuggingFaceNameOf(*architecture, tensor.name, blocks);
+    if (!name) {
+      return Fail(Code::kUnsupported, "{}: models of the architecture {} have no tensor {}", what, *architecture,
+                  tensor.name);
+    }
+    GgufPart part{.name = *name,
+                  .meta = {StoredType(tensor.type), tensor.shape},
+                  .type = tensor.type,
+                  .offset = tensor.offset,
+                  .stored_bytes = tensor.bytes()};
+    if (HasTurnedRows(*architecture, *name)) {
+      const std::int64_t of = IsOfKeys(*name) && kv_heads != nullptr ? *kv_heads : heads;
+      const std::int64_t rows = tensor.shape.empty() ? 0 : tensor.shape[0];
+      if (of < 1 || rows % (2 * of) != 0 || (tensor.shape.size() == 1 && BlockElements(tensor.type) > 1))
+        return Fail(Code::kCorrupt, "{}: the {} rows of {} are not those of {} heads", what, rows, tensor.name, of);
+      part.head_rows = static_cast<std::uint64_t>(rows / of);
+    }
+    if (IsStoredTransposed(*architecture, *name)) model.transposed.push_back(*name);
+    MR_TRY(part.meta.Check(part.name));
+    model.parts.push_back(std::move(part));
+  }
+  if (llama) model.tokenizer = SentencePieceOf(header).value_or("");
+  return model;
+}
+
+Result<OpenedGguf> OpenGgufFile(const object::ReadLocation& location, const std::optional<Json>& config,
+                                object::Call call) {
+  const std::string what = fmt::format("{}/{}", location.store->Describe(), location.key);
+  std::string bytes(kFirstGgufRead, '\0');
+  object::GetOptions options{.range = object::ByteRange{0, bytes.size()}};
+  auto got = MR_TRY(object::Get(*location.store, location.key, options, AsWritableBytes(bytes), call));
+  if (!got) return Fail(Code::kNotFound, "{} does not exist", what);
+  bytes.resize(got->bytes);
+  const object::ObjectInfo info = got->info;
+  while (true) {
+    const auto header = MR_TRY(ParseGgufHeader(bytes, info.size, what));
+    if (header) return OpenedGguf{info, MR_TRY(DescribeGgufModel(*header, config, what))};
+    const std::uint64_t there = bytes.size(), size = std::min({2 * there, info.size, kMaxGgufHeader});
+    bytes.resize(size);
+    options = {.range = object::ByteRange{there, size - there}, .if_match = info.etag};
+    got = MR_TRY(object::Get(*location.store, location.key, options, AsWritableBytes(bytes).subspan(there), call));
+    if (!got || got->bytes != size - there) return Fail(Code::kStale, "{} changed while it was read", what);
+  }
+}
+
+}  // namespace millrace::checkpoint

@@ -1,0 +1,23 @@
+// SentencePiece's vocabularies in GGUF files, and as tokenizer.model files.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "millrace/checkpoint/gguf/gguf_header.h"
+
+namespace millrace::checkpoint {
+
+/// Returns the tokenizer.model of a file whose tokenizer.ggml.model is "llama": a BPE model with the file's pieces,
+/// scores and types, that puts a space in front of texts and has bytes for unknown characters, as that of Llama 2.
+/// Returns nothing if the file has another vocabulary, or one whose lists differ in length.
+std::optional<std::string> SentencePieceOf(const GgufHeader& header);
+
+/// Adds the vocabulary of a tokenizer.model to the metadata. Returns false, and adds nothing, if it is no BPE model of
+/// SentencePiece with `tokens` pieces or fewer. Missing pieces become unused tokens, as llama.cpp's converter has it.
+bool AddSentencePiece(std::string_view tokenizer_model, std::uint64_t tokens,
+                      std::map<std::string, GgufValue>& metadata);
+
+}  // namespace millrace::checkpoint
