@@ -12,7 +12,7 @@ namespace {
 
 /// Names were checked when the job file was parsed.
 engine::OptimizerOptions OptimizerOf(const jobs::OptimizerSpec& from) {
-  engine::OptimizerOptions options{.no_decay = from.no_decay};
+  engine::OptimizerOptions options{.rules = {.no_decay = from.no_decay}};
   if (from.name == "sgd") {
     options.method = engine::SgdOptions{
         .momentum = from.sgd.momentum, .nesterov = from.sgd.nesterov, .weight_decay = from.sgd.weight_decay};
@@ -79,6 +79,7 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
     options.base_quantization = spec.lora->quantization();
   }
   options.optimizer = OptimizerOf(from.optimizer);
+  if (spec.lora) options.optimizer.rules.loraplus_lr_ratio = spec.lora->loraplus_lr_ratio;
   options.schedule = ScheduleOf(from.schedule, from.optimizer.lr);
   options.warmup_proportion = from.schedule.warmup_proportion;
   options.loss = {.label_smoothing = from.loss.label_smoothing, .z_loss = from.loss.z_loss};

@@ -109,8 +109,9 @@ struct TrainSpec {
 /// Adapters that are trained in place of the model (LoRA). Keys are described in lora_options.h.
 struct LoraSpec {
   engine::LoraOptions options;
-  std::string base;     ///< of the frozen weights of blocks: train.precision, or the name of a Quantization
-  std::string adapter;  ///< the adapter to start from, which says all options but dropout; empty: a new one
+  std::string base;              ///< of the frozen weights of blocks: train.precision, or the name of a Quantization
+  std::string adapter;           ///< the adapter to start from, which says all options but dropout; empty: a new one
+  double loraplus_lr_ratio = 1;  ///< the learning rate of B, divided by that of A (LoRA+)
   /// Returns nothing if the base is not quantized.
   std::optional<engine::Quantization> quantization() const { return engine::ParseQuantization(base); }
   bool operator==(const LoraSpec&) const = default;

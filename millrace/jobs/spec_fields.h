@@ -363,6 +363,7 @@ void VisitLora(Visitor& v, LoraSpec& lora, const std::string& precision) {
     }
   }
   v.Number("dropout", options.dropout, 0, 0.999);
+  v.Number("loraplus_lr_ratio", lora.loraplus_lr_ratio, 1e-6, 1e6);
   if (lora.base.empty()) lora.base = precision;
   v.Word("base", lora.base, {{"f32", "bf16", "int8", "nf4"}, {}});
 }

@@ -315,6 +315,7 @@ TEST(Spec, RefusesWithASentence) {
       Refusal{"train.optimizer.lr=.nan", kInvalid, "number"},
       Refusal{"train.schedule.min_lr=1", kInvalid, "should not be above"},
       Refusal{"train.precision=f16", kUnsupported, "f32, bf16"},
+      Refusal{"lora={loraplus_lr_ratio: 0}", kInvalid, "loraplus_lr_ratio"},
       Refusal{"train.lora={r: 16}", kInvalid, "lora is a key beside train"},
       Refusal{"lora={r: 16}", kInvalid, "lora: adapts a trained model; name its folder or checkpoint in model.from"},
       Refusal{"log.metric_definitions=[a]", kUnsupported, "log"},
@@ -440,6 +441,7 @@ Spec RandomSpec(Random& random) {
       LoraSpec& lora = s.lora.emplace();  // base: with the precision, below
       if (random.Below(2) == 0) lora.base = random.Below(2) == 0 ? "nf4" : "int8";
       lora.options.dropout = RandomNumber(random, 0, 0.9);
+      lora.loraplus_lr_ratio = RandomNumber(random, 1, 32);
       if (random.Below(2) == 0) lora.adapter = "s3://adapters/" + RandomText(random);
       if (lora.adapter.empty()) {
         lora.options.rank = static_cast<int>(1 + random.Below(64));

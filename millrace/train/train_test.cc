@@ -416,7 +416,7 @@ TEST_F(TrainTest, Bf16RunsResumeToo) {
 /// Resumes bit for bit, and two ranks follow the run of one.
 TEST_F(TrainTest, EveryOptimizerResumesBitForBit) {
   const std::pair<std::string, engine::OptimizerOptions> optimizers[] = {
-      {"lamb", {.method = engine::LambOptions(), .no_decay = {"*embed_tokens*"}}},
+      {"lamb", {.method = engine::LambOptions(), .rules = {.no_decay = {"*embed_tokens*"}}}},
       {"sgd", {.method = engine::SgdOptions{.nesterov = true, .weight_decay = 1e-3}}},
       {"plain-sgd", {.method = engine::SgdOptions{.momentum = 0}}}};
   for (const auto& [name, optimizer] : optimizers) {

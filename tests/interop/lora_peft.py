@@ -25,11 +25,11 @@ STEPS = 50
 LR, BETAS, EPS = 5e-3, (0.9, 0.95), 1e-6
 # Relative. Both compute in float32 and add in different orders.
 LOSS_TOLERANCE, ADAPTER_TOLERANCE, MERGE_TOLERANCE = 1e-4, 1e-3, 1e-6
-CASES = {  # family: LoraConfig's arguments, layouts of millrace
-    "llama": ({"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}, ["", "tensor: 2, sequence: true", "pipeline: 2"]),
+CASES = {  # family: LoraConfig's arguments, layouts of millrace, LoRA+'s ratio
+    "llama": ({"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}, ["", "tensor: 2, sequence: true", "pipeline: 2"], 1),
     "gpt2": ({"r": 8, "lora_alpha": 4, "use_rslora": True, "target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True},
-             ["", "tensor: 2"]),
-    "gptj": ({"r": 2, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj", "fc_in"]}, ["", "data: 2, shard: 2, zero: 3"]),
+             ["", "tensor: 2"], 4),
+    "gptj": ({"r": 2, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj", "fc_in"]}, ["", "data: 2, shard: 2, zero: 3"], 1),
 }
 
 
@@ -53,9 +53,11 @@ def make_adapted(family, arguments):
         task_type="CAUSAL_LM", lora_dropout=0.0, init_lora_weights=False, **arguments))
 
 
-def train_with_peft(model, tokens):
-    trained = [one for one in model.parameters() if one.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=LR, betas=BETAS, eps=EPS, weight_decay=0.0)
+def train_with_peft(model, tokens, lr_ratio):
+    from peft.optimizers import create_loraplus_optimizer
+
+    optimizer = create_loraplus_optimizer(
+        model, torch.optim.AdamW, lr=LR, loraplus_lr_ratio=lr_ratio, betas=BETAS, eps=EPS)
     losses = []
     for step in range(STEPS):
         rows = torch.tensor([tokens[i * LENGTH:i * LENGTH + LENGTH + 1] for i in range(step * ROWS, (step + 1) * ROWS)])
@@ -110,14 +112,14 @@ run: {{processes_per_node: {ranks}}}
 
 
 def test_train(runs, family, tokens):
-    arguments, layouts = CASES[family]
+    arguments, layouts, lr_ratio = CASES[family]
     model = make_adapted(family, arguments)
     model.save_pretrained(runs.folder / "start")
-    theirs = train_with_peft(model, tokens)
+    theirs = train_with_peft(model, tokens, lr_ratio)
     model.save_pretrained(runs.folder / "end")
     wanted = adapter_of(runs.folder / "end")
     for number, layout in enumerate(layouts):
-        ours = runs.train(f"run{number}", f'{{adapter: "{runs.folder}/start"}}', layout)
+        ours = runs.train(f"run{number}", f'{{adapter: "{runs.folder}/start", loraplus_lr_ratio: {lr_ratio}}}', layout)
         got = adapter_of(runs.folder / f"run{number}-peft")
         assert got.keys() == wanted.keys(), set(got) ^ set(wanted)
         loss = max(abs(a - b) / b for a, b in zip(ours, theirs))

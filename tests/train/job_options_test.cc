@@ -59,7 +59,9 @@ TEST(JobOptions, HaveTheOptimizer) {
           .optimizer;
   const auto& a = std::get<engine::AdamwOptions>(adamw.method);
   EXPECT_EQ((std::array{a.beta1, a.beta2, a.eps, a.weight_decay}), (std::array{0.8, 0.7, 1e-5, 0.3}));
-  EXPECT_THAT(adamw.no_decay, testing::ElementsAre("*bias"));
+  EXPECT_THAT(adamw.rules.no_decay, testing::ElementsAre("*bias"));
+  EXPECT_EQ(adamw.rules.loraplus_lr_ratio, 1);
+  EXPECT_EQ(OptionsOfJob({"model={from: /base}", "lora.loraplus_lr_ratio=16"}).optimizer.rules.loraplus_lr_ratio, 16);
   const engine::OptimizerOptions lamb =
       OptionsOfJob({"train.optimizer={name: lamb, betas: [0.8, 0.7], eps: 1.0e-5, weight_decay: 0.3}"}).optimizer;
   const auto& l = std::get<engine::LambOptions>(lamb.method);

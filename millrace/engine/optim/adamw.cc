@@ -3,48 +3,49 @@
 #include <cmath>
 
 #include "millrace/engine/ops/dispatch.h"
-#include "millrace/engine/optim/blocks.h"
 
 namespace millrace::engine {
 
-Adamw::Adamw(ParameterBuffer& parameters, AdamwOptions options, std::vector<std::string> no_decay)
-    : Optimizer(parameters),
+Adamw::Adamw(ParameterBuffer& parameters, AdamwOptions options, ParameterRules rules)
+    : Optimizer(parameters, options.weight_decay, std::move(rules)),
       options_(options),
-      runs_(RunsOf({.rate = options.weight_decay, .no_decay = std::move(no_decay)})),
+      runs_(UniformRuns()),
+      blocks_(BlocksOf(runs_)),
       moment1_(AddState("exp_avg")),
       moment2_(AddState("exp_avg_sq")) {}
 
 void Adamw::Update(double lr, double scale) {
-  for (const DecayRun& run : runs_) {
-    if (HasFused()) {
-      UpdateFused(run, lr, scale);
-    } else {
-      UpdateReference(run, lr, scale);
-    }
-  }
+  if (HasFused()) return UpdateFused(lr, scale);
+  for (const UniformRun& run : runs_) UpdateReference(run, lr * run.lr_ratio, scale);
 }
 
-void Adamw::UpdateFused(const DecayRun& run, double lr, double scale) {
+void Adamw::UpdateFused(double lr, double scale) {
+  if (runs_.empty()) return;
   const auto t = static_cast<double>(steps());
-  const cpu::AdamwStep step{.lr = static_cast<float>(lr),
+  const cpu::AdamwStep step{.lr = 0,  // of each run
                             .beta1 = static_cast<float>(options_.beta1),
                             .beta2 = static_cast<float>(options_.beta2),
                             .eps = static_cast<float>(options_.eps),
-                            .weight_decay = static_cast<float>(run.decay),
+                            .weight_decay = 0,  // likewise
                             .correction1 = static_cast<float>(1 - std::pow(options_.beta1, t)),
                             .correction2 = static_cast<float>(1 - std::pow(options_.beta2, t)),
                             .gradient_scale = static_cast<float>(scale)};
-  float *gradients = run.gradients.data_ptr<float>(), *master = static_cast<float*>(run.master.data_ptr());
-  float *moment1 = moment1_.data_ptr<float>() + run.begin, *moment2 = moment2_.data_ptr<float>() + run.begin;
-  ops::DispatchType(run.values, [&]<class T>(T) {
-    T* weights = ops::Data<T>(run.values);
-    ForBlocks(run.size(), [&](std::int64_t from, std::int64_t count) {
-      cpu::Adamw(step, weights + from, master + from, gradients + from, moment1 + from, moment2 + from, count);
+  ops::DispatchType(runs_.front().values, [&]<class T>(T) {
+    blocks_.ForEach([&](std::size_t block) {
+      const auto& [number, from, count] = blocks_.all()[block];
+      const UniformRun& run = runs_[number];
+      cpu::AdamwStep of_run = step;
+      of_run.lr = static_cast<float>(lr * run.lr_ratio);
+      of_run.weight_decay = static_cast<float>(run.decay);
+      const std::int64_t state = run.begin + from;
+      cpu::Adamw(of_run, ops::Data<T>(run.values) + from, run.master.data_ptr<float>() + from,
+                 run.gradients.data_ptr<float>() + from, moment1_.data_ptr<float>() + state,
+                 moment2_.data_ptr<float>() + state, count);
     });
   });
 }
 
-void Adamw::UpdateReference(const DecayRun& run, double lr, double scale) {
+void Adamw::UpdateReference(const UniformRun& run, double lr, double scale) {
   const auto t = static_cast<double>(steps());
   const at::Tensor& weight = run.master;
   const at::Tensor moment1 = moment1_.narrow(0, run.begin, run.size());

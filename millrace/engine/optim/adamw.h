@@ -1,6 +1,7 @@
 // AdamW (Loshchilov, Hutter 2019): decoupled weight decay, bias correction, epsilon outside the square root.
 #pragma once
 
+#include "millrace/engine/optim/blocks.h"
 #include "millrace/engine/optim/optimizer.h"
 
 namespace millrace::engine {
@@ -12,16 +13,17 @@ struct AdamwOptions {
 /// Keeps two moments per parameter: exp_avg and exp_avg_sq. A step is one pass over memory.
 class Adamw final : public Optimizer {
  public:
-  explicit Adamw(ParameterBuffer& parameters, AdamwOptions options = {}, std::vector<std::string> no_decay = {});
+  explicit Adamw(ParameterBuffer& parameters, AdamwOptions options = {}, ParameterRules rules = {});
   std::string_view name() const override { return "adamw"; }
 
  private:
   void Update(double lr, double scale) override;
-  void UpdateFused(const DecayRun& run, double lr, double scale);
-  void UpdateReference(const DecayRun& run, double lr, double scale);
+  void UpdateFused(double lr, double scale);
+  void UpdateReference(const UniformRun& run, double lr, double scale);
 
   const AdamwOptions options_;
-  const std::vector<DecayRun> runs_;
+  const std::vector<UniformRun> runs_;
+  const RunBlocks blocks_;        ///< of runs_
   at::Tensor moment1_, moment2_;  ///< [parameters.size()]
 };
 

@@ -5,16 +5,14 @@
 
 #include "millrace/engine/errors.h"
 #include "millrace/engine/ops/dispatch.h"
-#include "millrace/engine/optim/blocks.h"
 
 namespace millrace::engine {
-Lamb::Lamb(ParameterBuffer& parameters, LambOptions options, std::vector<std::string> no_decay, const StateRanks& ranks)
-    : Optimizer(parameters),
+Lamb::Lamb(ParameterBuffer& parameters, LambOptions options, ParameterRules rules, const StateRanks& ranks)
+    : Optimizer(parameters, options.weight_decay, std::move(rules)),
       options_(options),
       ranks_(ranks),
       moment1_(AddState("exp_avg")),
       moment2_(AddState("exp_avg_sq")) {
-  const WeightDecay decay{.rate = options.weight_decay, .no_decay = std::move(no_decay)};
   // Whole tensors are numbered in the order of their first slices. All ranks of a stage count in the same order. A rank
   // may hold several slices of a tensor: of queries, of keys and of values.
   std::map<std::string_view, std::size_t> tensors;
@@ -25,11 +23,9 @@ Lamb::Lamb(ParameterBuffer& parameters, LambOptions options, std::vector<std::st
   squares_ = at::zeros({static_cast<std::int64_t>(tensors.size()), 2}, at::kDouble);
   for (const OwnedPiece& piece : parameters.trained_pieces()) {
     const NamedParameter& parameter = parameters.parameters()[piece.parameter];
-    for (std::int64_t from = 0; from < piece.elements(); from += kOptimizerBlock) {
-      blocks_.push_back({pieces_.size(), from, std::min(kOptimizerBlock, piece.elements() - from)});
-    }
+    blocks_.Add(piece.elements());
     // One of the tensor ranks that hold the same slice counts it. Both stages of a tied tensor count their copies.
-    pieces_.push_back({RunOf(piece, decay), tensors.at(parameter.name), ranks.IsFirstHolder(parameter)});
+    pieces_.push_back({RunOf(piece), tensors.at(parameter.name), ranks.IsFirstHolder(parameter)});
   }
 }
 
@@ -46,17 +42,10 @@ void Lamb::Update(double lr, double scale) {
     return;
   }
   for (const PieceRun& piece : pieces_) {
-    piece.run.master.sub_(piece.run.gradients, lr * TrustRatio(piece));
+    piece.run.master.sub_(piece.run.gradients, lr * piece.run.lr_ratio * TrustRatio(piece));
     RoundMaster(piece.run);
     piece.run.gradients.zero_();
   }
-}
-
-template <class Work>
-void Lamb::ForPieceBlocks(const Work& work) {
-  at::parallel_for(0, static_cast<std::int64_t>(blocks_.size()), 1, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t i = first; i < last; ++i) work(static_cast<std::size_t>(i));
-  });
 }
 
 /// First pass: the moments, and the updates in place of the gradients.
@@ -68,21 +57,21 @@ void Lamb::ComputeDirections(double scale) {
                            .correction1 = static_cast<float>(1 - std::pow(options_.beta1, t)),
                            .correction2 = static_cast<float>(1 - std::pow(options_.beta2, t)),
                            .gradient_scale = static_cast<float>(scale)};
-  std::vector<cpu::LambSquares> squares(blocks_.size());
-  ForPieceBlocks([&](std::size_t i) {
-    const auto& [piece, from, count] = blocks_[i];
-    const DecayRun& run = pieces_[piece].run;
+  std::vector<cpu::LambSquares> squares(blocks_.all().size());
+  blocks_.ForEach([&](std::size_t i) {
+    const auto& [piece, from, count] = blocks_.all()[i];
+    const UniformRun& run = pieces_[piece].run;
     squares[i] =
         cpu::LambDirection(step, static_cast<float>(run.decay), run.master.data_ptr<float>() + from,
                            run.gradients.data_ptr<float>() + from, moment1_.data_ptr<float>() + run.begin + from,
                            moment2_.data_ptr<float>() + run.begin + from, count);
   });
   // Added in the order of blocks, whichever thread made them.
-  for (std::size_t i = 0; i < blocks_.size(); ++i) AddSquares(pieces_[blocks_[i].piece], squares[i]);
+  for (std::size_t i = 0; i < squares.size(); ++i) AddSquares(pieces_[blocks_.all()[i].run], squares[i]);
 }
 
 void Lamb::ComputeDirectionReference(const PieceRun& piece, double scale) {
-  const DecayRun& run = piece.run;
+  const UniformRun& run = piece.run;
   const auto t = static_cast<double>(steps());
   const at::Tensor moment1 = moment1_.narrow(0, run.begin, run.size());
   const at::Tensor moment2 = moment2_.narrow(0, run.begin, run.size());
@@ -120,11 +109,12 @@ double Lamb::TrustRatio(const PieceRun& piece) const {
 /// Second pass: the weights.
 void Lamb::Apply(double lr) {
   ops::DispatchType(parameters().owned_spans().front().values, [&]<class T>(T) {
-    ForPieceBlocks([&](std::size_t i) {
-      const auto& [number, from, count] = blocks_[i];
+    blocks_.ForEach([&](std::size_t i) {
+      const auto& [number, from, count] = blocks_.all()[i];
       const PieceRun& piece = pieces_[number];
-      cpu::LambApply(static_cast<float>(lr * TrustRatio(piece)), ops::Data<T>(piece.run.values) + from,
-                     piece.run.master.data_ptr<float>() + from, piece.run.gradients.data_ptr<float>() + from, count);
+      cpu::LambApply(static_cast<float>(lr * piece.run.lr_ratio * TrustRatio(piece)),
+                     ops::Data<T>(piece.run.values) + from, piece.run.master.data_ptr<float>() + from,
+                     piece.run.gradients.data_ptr<float>() + from, count);
     });
   });
 }

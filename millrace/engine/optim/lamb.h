@@ -4,6 +4,7 @@
 #pragma once
 
 #include "millrace/engine/ops/cpu/kernels.h"
+#include "millrace/engine/optim/blocks.h"
 #include "millrace/engine/optim/optimizer.h"
 #include "millrace/engine/parameters/state_ranks.h"
 
@@ -22,19 +23,14 @@ struct LambOptions {
 /// ratio needs the whole tensor. If ranks divide tensors between them, one small all-reduce adds up all norms.
 class Lamb final : public Optimizer {
  public:
-  explicit Lamb(ParameterBuffer& parameters, LambOptions options = {}, std::vector<std::string> no_decay = {},
+  explicit Lamb(ParameterBuffer& parameters, LambOptions options = {}, ParameterRules rules = {},
                 const StateRanks& ranks = {});
   std::string_view name() const override { return "lamb"; }
 
  private:
-  /// Part of one piece. Threads share the blocks of all pieces, because many parameters are smaller than one.
-  struct Block {
-    std::size_t piece;
-    std::int64_t begin, count;  ///< elements of the piece
-  };
   /// The owned part of a parameter.
   struct PieceRun {
-    DecayRun run;
+    UniformRun run;
     std::size_t tensor;  ///< number of the whole tensor that it is a part of
     bool counts;         ///< this rank counts it in the norms
   };
@@ -45,13 +41,11 @@ class Lamb final : public Optimizer {
   void SumOverRanks();
   double TrustRatio(const PieceRun& piece) const;
   void Apply(double lr);
-  template <class Work>
-  void ForPieceBlocks(const Work& work);
 
   const LambOptions options_;
   const StateRanks ranks_;
   std::vector<PieceRun> pieces_;
-  std::vector<Block> blocks_;      ///< in the order of pieces
+  RunBlocks blocks_;               ///< of pieces_
   std::vector<std::size_t> tied_;  ///< numbers of whole tensors that two stages of a pipeline hold
   at::Tensor squares_;  ///< [whole tensors, 2] float64: of this step, the sums of squares of weights and updates
   at::Tensor moment1_, moment2_;

@@ -7,17 +7,17 @@
 namespace millrace::engine {
 namespace {
 
-std::unique_ptr<Optimizer> Make(ParameterBuffer& parameters, const AdamwOptions& method,
-                                const std::vector<std::string>& no_decay, const StateRanks&) {
-  return std::make_unique<Adamw>(parameters, method, no_decay);
+std::unique_ptr<Optimizer> Make(ParameterBuffer& parameters, const AdamwOptions& method, const ParameterRules& rules,
+                                const StateRanks&) {
+  return std::make_unique<Adamw>(parameters, method, rules);
 }
-std::unique_ptr<Optimizer> Make(ParameterBuffer& parameters, const LambOptions& method,
-                                const std::vector<std::string>& no_decay, const StateRanks& ranks) {
-  return std::make_unique<Lamb>(parameters, method, no_decay, ranks);
+std::unique_ptr<Optimizer> Make(ParameterBuffer& parameters, const LambOptions& method, const ParameterRules& rules,
+                                const StateRanks& ranks) {
+  return std::make_unique<Lamb>(parameters, method, rules, ranks);
 }
-std::unique_ptr<Optimizer> Make(ParameterBuffer& parameters, const SgdOptions& method,
-                                const std::vector<std::string>& no_decay, const StateRanks&) {
-  return std::make_unique<Sgd>(parameters, method, no_decay);
+std::unique_ptr<Optimizer> Make(ParameterBuffer& parameters, const SgdOptions& method, const ParameterRules& rules,
+                                const StateRanks&) {
+  return std::make_unique<Sgd>(parameters, method, rules);
 }
 
 /// Fails if no rank has anything to train.
@@ -49,10 +49,9 @@ Status CheckGlobs(std::string_view key, const ParameterBuffer& parameters, const
 
 Result<std::unique_ptr<Optimizer>> MakeOptimizer(ParameterBuffer& parameters, const OptimizerOptions& options,
                                                  const StateRanks& ranks) {
-  MR_TRY(CheckGlobs("no_decay", parameters, options.no_decay, ranks));
+  MR_TRY(CheckGlobs("no_decay", parameters, options.rules.no_decay, ranks));
   MR_TRY(CheckTrained(parameters, ranks));
-  return std::visit([&](const auto& method) { return Make(parameters, method, options.no_decay, ranks); },
-                    options.method);
+  return std::visit([&](const auto& method) { return Make(parameters, method, options.rules, ranks); }, options.method);
 }
 
 }  // namespace millrace::engine

@@ -16,7 +16,7 @@ namespace millrace::engine {
 
 struct OptimizerOptions {
   std::variant<AdamwOptions, LambOptions, SgdOptions> method;
-  std::vector<std::string> no_decay = {};  ///< see WeightDecay
+  ParameterRules rules = {};
 };
 
 /// Checks that each glob matches a parameter of the model, on some rank. All ranks of ranks.model call it.

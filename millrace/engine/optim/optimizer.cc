@@ -5,18 +5,23 @@
 #include <algorithm>
 
 #include "millrace/base/glob.h"
+#include "millrace/engine/adapters/lora_options.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/optim/blocks.h"
 
 namespace millrace::engine {
 
-double WeightDecay::RateOf(const NamedParameter& parameter) const {
-  const bool excluded =
-      std::ranges::any_of(no_decay, [&](const std::string& glob) { return GlobMatches(glob, parameter.name); });
-  return parameter.tensor.dim() < 2 || excluded ? 0 : rate;
+bool ParameterRules::Decays(const NamedParameter& parameter) const {
+  return parameter.tensor.dim() >= 2 &&
+         std::ranges::none_of(no_decay, [&](const std::string& glob) { return GlobMatches(glob, parameter.name); });
 }
 
-Optimizer::Optimizer(ParameterBuffer& parameters) : parameters_(parameters) {
+double ParameterRules::LrRatioOf(const NamedParameter& parameter) const {
+  return parameter.tensor.dim() < 2 || parameter.name.ends_with(kLoraUp) ? loraplus_lr_ratio : 1;
+}
+
+Optimizer::Optimizer(ParameterBuffer& parameters, double weight_decay, ParameterRules rules)
+    : parameters_(parameters), weight_decay_(weight_decay), rules_(std::move(rules)) {
   TORCH_CHECK(parameters.has_gradients(), "an optimizer needs a model with gradients");
   if (parameters.dtype() == at::kFloat) return;
   master_ =
@@ -30,41 +35,44 @@ at::Tensor Optimizer::AddState(std::string kind) {
   return state_.back().values;
 }
 
-Optimizer::DecayRun Optimizer::MakeRun(std::size_t span, std::int64_t begin, std::int64_t end, double decay) const {
-  const OwnedSpan& owned = parameters_.owned_spans()[span];
-  const at::Tensor values = owned.values.narrow(0, begin - owned.begin, end - begin);
-  return {.begin = begin,
-          .values = values,
-          .master = master_.defined() ? master_.narrow(0, begin, end - begin) : values,
-          .gradients = owned.gradients.narrow(0, begin - owned.begin, end - begin),
-          .decay = decay};
+Optimizer::Range Optimizer::RangeOf(const OwnedPiece& piece) const {
+  const NamedParameter& parameter = parameters_.parameters()[piece.parameter];
+  return {.span = piece.span,
+          .begin = piece.begin,
+          .end = piece.begin + piece.elements(),
+          .decay = rules_.Decays(parameter) ? weight_decay_ : 0,
+          .lr_ratio = rules_.LrRatioOf(parameter)};
 }
 
-std::vector<Optimizer::DecayRun> Optimizer::RunsOf(const WeightDecay& decay) const {
-  struct Range {
-    std::size_t span;
-    std::int64_t begin, end;
-    double decay;
-  };
+Optimizer::UniformRun Optimizer::MakeRun(const Range& range) const {
+  const OwnedSpan& owned = parameters_.owned_spans()[range.span];
+  const std::int64_t from = range.begin - owned.begin, count = range.end - range.begin;
+  const at::Tensor values = owned.values.narrow(0, from, count);
+  return {.begin = range.begin,
+          .values = values,
+          .master = master_.defined() ? master_.narrow(0, range.begin, count) : values,
+          .gradients = owned.gradients.narrow(0, from, count),
+          .decay = range.decay,
+          .lr_ratio = range.lr_ratio};
+}
+
+std::vector<Optimizer::UniformRun> Optimizer::UniformRuns() const {
   std::vector<Range> ranges;
   for (const OwnedPiece& piece : parameters_.trained_pieces()) {
-    const double rate = decay.RateOf(parameters_.parameters()[piece.parameter]);
-    const std::int64_t end = piece.begin + piece.elements();
-    if (!ranges.empty() && ranges.back().span == piece.span && ranges.back().decay == rate) {
-      ranges.back().end = end;
+    const Range next = RangeOf(piece);
+    Range* last = ranges.empty() ? nullptr : &ranges.back();
+    if (last != nullptr && last->span == next.span && last->decay == next.decay && last->lr_ratio == next.lr_ratio) {
+      last->end = next.end;
     } else {
-      ranges.push_back({piece.span, piece.begin, end, rate});
+      ranges.push_back(next);
     }
   }
-  std::vector<DecayRun> runs;
-  for (const Range& range : ranges) runs.push_back(MakeRun(range.span, range.begin, range.end, range.decay));
+  std::vector<UniformRun> runs;
+  for (const Range& range : ranges) runs.push_back(MakeRun(range));
   return runs;
 }
 
-Optimizer::DecayRun Optimizer::RunOf(const OwnedPiece& piece, const WeightDecay& decay) const {
-  return MakeRun(piece.span, piece.begin, piece.begin + piece.elements(),
-                 decay.RateOf(parameters_.parameters()[piece.parameter]));
-}
+Optimizer::UniformRun Optimizer::RunOf(const OwnedPiece& piece) const { return MakeRun(RangeOf(piece)); }
 
 void Optimizer::Step(double lr, double scale) {
   const at::NoGradGuard no_grad;
@@ -102,7 +110,7 @@ bool Optimizer::HasFused() const {
   return !parameters_.owned_spans().empty() && ops::HasFused(parameters_.owned_spans().front().values);
 }
 
-void Optimizer::RoundMaster(const DecayRun& run) {
+void Optimizer::RoundMaster(const UniformRun& run) {
   if (!run.master.is_same(run.values)) run.values.copy_(run.master);
 }
 

@@ -1,5 +1,5 @@
 // What all optimizers have in common: state by names, a master copy of the weights, and which
-// parameters decay. MakeOptimizer (make_optimizer.h) makes one.
+// parameters decay or learn faster. MakeOptimizer (make_optimizer.h) makes one.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -20,13 +20,18 @@ struct NamedState {
   const OwnedPiece* piece = nullptr;  ///< valid as long as the buffer
 };
 
-/// How strongly weights decay, and which of them.
-struct WeightDecay {
-  double rate = 0;
+/// What differs between the parameters that an optimizer updates.
+struct ParameterRules {
   std::vector<std::string> no_decay = {};  ///< globs over parameter names
-  /// Returns the rate of a parameter. Parameters with fewer than two dimensions (biases, weights of norms) and those
-  /// that a glob of no_decay matches do not decay.
-  double RateOf(const NamedParameter& parameter) const;
+  /// LoRA+ (Hayou et al. 2024): the learning rate of the matrices B of adapters is so many times that of A.
+  double loraplus_lr_ratio = 1;
+
+  /// Returns whether weight decay applies to a parameter. It does not to parameters with fewer than two dimensions
+  /// (biases, weights of norms), nor to those that a glob of no_decay matches.
+  bool Decays(const NamedParameter& parameter) const;
+  /// Returns the factor of a parameter's learning rate. As in PEFT's create_loraplus_optimizer, loraplus_lr_ratio is
+  /// also for trained parameters with fewer than two dimensions: the bias of a classifier.
+  double LrRatioOf(const NamedParameter& parameter) const;
 };
 
 /// Updates the weights that this rank owns from their gradients. Its state is float32, and there is state for owned
@@ -57,28 +62,30 @@ class Optimizer {
   void TakeWeights();
 
  protected:
-  /// Consecutive owned elements under the same decay.
-  struct DecayRun {
+  /// Consecutive owned elements under the same rules.
+  struct UniformRun {
     std::int64_t begin = 0;                ///< first element of the state
     at::Tensor values, master, gradients;  ///< [n]; `master` is `values` for float32 models
     double decay = 0;
+    double lr_ratio = 1;  ///< factor of the learning rate
     std::int64_t size() const { return values.numel(); }
   };
 
-  explicit Optimizer(ParameterBuffer& parameters);
+  /// `weight_decay`: of the parameters that decay.
+  Optimizer(ParameterBuffer& parameters, double weight_decay, ParameterRules rules);
   /// Returns a new float32 tensor [parameters.owned_trained_size()] of zeros. State() has it as `kind`.
   at::Tensor AddState(std::string kind);
   /// Returns the owned elements in runs that are as long as possible. A run may include the gaps between parameters,
   /// whose gradients and weights are 0.
-  std::vector<DecayRun> RunsOf(const WeightDecay& decay) const;
+  std::vector<UniformRun> UniformRuns() const;
   /// Returns a piece of a parameter as a run of its own.
-  DecayRun RunOf(const OwnedPiece& piece, const WeightDecay& decay) const;
+  UniformRun RunOf(const OwnedPiece& piece) const;
 
   const ParameterBuffer& parameters() const { return parameters_; }
   /// Returns whether the fused kernels can run.
   bool HasFused() const;
   /// Rounds the master copy of a run into the model's weights.
-  static void RoundMaster(const DecayRun& run);
+  static void RoundMaster(const UniformRun& run);
 
  private:
   /// Makes update number steps(). Without a graph.
@@ -88,9 +95,18 @@ class Optimizer {
     std::string name;
     at::Tensor values;
   };
-  DecayRun MakeRun(std::size_t span, std::int64_t begin, std::int64_t end, double decay) const;
+  /// Owned elements of one span, from `begin` up to `end`.
+  struct Range {
+    std::size_t span;
+    std::int64_t begin, end;
+    double decay, lr_ratio;
+  };
+  Range RangeOf(const OwnedPiece& piece) const;
+  UniformRun MakeRun(const Range& range) const;
 
   ParameterBuffer& parameters_;
+  const double weight_decay_;
+  const ParameterRules rules_;
   std::int64_t steps_ = 0;
   std::vector<StateKind> state_;
   at::Tensor master_;  ///< [parameters.owned_trained_size()] float32; undefined for float32 models

@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// Two joined matrices, a scale, and a matrix that is larger than a block, with gradients.
+/// Two joined matrices, a scale, a matrix that is larger than a block and the matrices of an adapter, with gradients.
 std::unique_ptr<ParameterBuffer> MakeBuffer(at::ScalarType dtype) {
   auto buffer = std::make_unique<ParameterBuffer>();
   buffer->Declare({.name = "matrix", .shape = {7, 33}, .stddev = 0.5});
@@ -25,6 +25,8 @@ std::unique_ptr<ParameterBuffer> MakeBuffer(at::ScalarType dtype) {
   buffer->Declare({.name = "scale", .shape = {33}, .init = ParameterSpec::Init::kOnes});
   buffer->Declare({.name = "other", .shape = {300, 401}, .stddev = 0.5});
   buffer->Declare({.name = "table.plain", .shape = {9, 4}, .stddev = 0.5});
+  buffer->Declare({.name = "layer.lora_A.weight", .shape = {3, 20}, .stddev = 0.5});
+  buffer->Declare({.name = "layer.lora_B.weight", .shape = {10, 3}, .stddev = 0.5});
   buffer->Allocate(dtype, at::kCPU);
   buffer->Initialize(1);
   buffer->EnableGradients();
@@ -34,7 +36,7 @@ std::unique_ptr<ParameterBuffer> MakeBuffer(at::ScalarType dtype) {
 /// One parameter tensor in double.
 struct Textbook {
   std::vector<double> weight, first, second;
-  double decay = 0;
+  double decay = 0, lr_ratio = 1;
 };
 using TextbookStep = std::function<void(Textbook&, const std::vector<double>& gradient, double lr, int t)>;
 
@@ -92,17 +94,19 @@ struct Method {
   std::vector<std::string> state;  ///< kinds
 };
 
+constexpr double kLrRatio = 4;
+
 std::vector<Method> Methods() {
   const AdamwOptions adamw{.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
   const LambOptions lamb{.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-6, .weight_decay = 0.05};
   const SgdOptions plain{.momentum = 0, .weight_decay = 0.1}, heavy{.momentum = 0.9, .weight_decay = 0.1};
   const SgdOptions nesterov{.momentum = 0.8, .nesterov = true, .weight_decay = 0.1};
-  const std::vector<std::string> no_decay = {"*.plain"};
-  return {{"adamw", {adamw, no_decay}, AdamwTextbook(adamw), 0.1, {"exp_avg", "exp_avg_sq"}},
-          {"lamb", {lamb, no_decay}, LambTextbook(lamb), 0.05, {"exp_avg", "exp_avg_sq"}},
-          {"sgd", {plain, no_decay}, SgdTextbook(plain), 0.1, {}},
-          {"sgd", {heavy, no_decay}, SgdTextbook(heavy), 0.1, {"momentum"}},
-          {"sgd", {nesterov, no_decay}, SgdTextbook(nesterov), 0.1, {"momentum"}}};
+  const ParameterRules rules{.no_decay = {"*.plain"}, .loraplus_lr_ratio = kLrRatio};
+  return {{"adamw", {adamw, rules}, AdamwTextbook(adamw), 0.1, {"exp_avg", "exp_avg_sq"}},
+          {"lamb", {lamb, rules}, LambTextbook(lamb), 0.05, {"exp_avg", "exp_avg_sq"}},
+          {"sgd", {plain, rules}, SgdTextbook(plain), 0.1, {}},
+          {"sgd", {heavy, rules}, SgdTextbook(heavy), 0.1, {"momentum"}},
+          {"sgd", {nesterov, rules}, SgdTextbook(nesterov), 0.1, {"momentum"}}};
 }
 
 class OptimizerTest : public testing::TestWithParam<at::ScalarType> {};
@@ -120,6 +124,7 @@ TEST_P(OptimizerTest, FollowsTheTextbook) {
       book.weight.assign(values, values + p.elements());
       book.first.resize(p.elements());
       book.second.resize(p.elements());
+      book.lr_ratio = p.name == "scale" || p.name == "layer.lora_B.weight" ? kLrRatio : 1;
       book.decay = p.tensor.dim() >= 2 && p.name != "table.plain" ? method.decay : 0;
     }
     const auto generator = at::detail::createCPUGenerator(7);
@@ -131,7 +136,7 @@ TEST_P(OptimizerTest, FollowsTheTextbook) {
         p.gradient.copy_(gradient.view(p.tensor.sizes()));
         const at::Tensor scaled = gradient.to(at::kDouble) * scale;
         const double* g = scaled.data_ptr<double>();
-        method.textbook(textbooks[i], std::vector<double>(g, g + p.elements()), lr, t);
+        method.textbook(textbooks[i], std::vector<double>(g, g + p.elements()), lr * textbooks[i].lr_ratio, t);
       }
       optimizer->Step(lr, scale);
     }
@@ -251,7 +256,8 @@ TEST(Lamb, ATensorOfZerosMoves) {
 
 TEST(Optimizer, APatternThatMatchesNothingIsRefused) {
   const auto buffer = MakeBuffer(at::kFloat);
-  const auto made = MakeOptimizer(*buffer, {.method = AdamwOptions(), .no_decay = {"*.plain", "*LayerNrm*"}});
+  const auto made =
+      MakeOptimizer(*buffer, {.method = AdamwOptions(), .rules = {.no_decay = {"*.plain", "*LayerNrm*"}}});
   ASSERT_FALSE(made);
   EXPECT_EQ(made.error().code(), Code::kInvalidArgument);
   EXPECT_THAT(made.error().ToString(), HasSubstr("*LayerNrm*"));

@@ -1,6 +1,7 @@
 // Stochastic gradient descent with momentum, as torch.optim.SGD computes it without dampening.
 #pragma once
 
+#include "millrace/engine/optim/blocks.h"
 #include "millrace/engine/optim/optimizer.h"
 
 namespace millrace::engine {
@@ -17,17 +18,18 @@ struct SgdOptions {
 /// A step is one pass over memory.
 class Sgd final : public Optimizer {
  public:
-  explicit Sgd(ParameterBuffer& parameters, SgdOptions options = {}, std::vector<std::string> no_decay = {});
+  explicit Sgd(ParameterBuffer& parameters, SgdOptions options = {}, ParameterRules rules = {});
   std::string_view name() const override { return "sgd"; }
 
  private:
   void Update(double lr, double scale) override;
-  void UpdateFused(const DecayRun& run, double lr, double scale);
-  void UpdateReference(const DecayRun& run, double lr, double scale);
+  void UpdateFused(double lr, double scale);
+  void UpdateReference(const UniformRun& run, double lr, double scale);
 
   const SgdOptions options_;
-  const std::vector<DecayRun> runs_;
-  at::Tensor momentum_;  ///< [parameters.size()], or undefined
+  const std::vector<UniformRun> runs_;
+  const RunBlocks blocks_;  ///< of runs_
+  at::Tensor momentum_;     ///< [parameters.size()], or undefined
 };
 
 }  // namespace millrace::engine

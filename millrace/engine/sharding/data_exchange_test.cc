@@ -19,7 +19,7 @@ namespace {
 
 /// Optimizers for which a gradient's rounding error stays small: eps is far above it.
 const OptimizerOptions kAdamw = {AdamwOptions{.eps = 1e-4}, {}};
-const OptimizerOptions kLamb = {LambOptions{.eps = 1e-4}, {"*.1.*.weight"}};
+const OptimizerOptions kLamb = {LambOptions{.eps = 1e-4}, {.no_decay = {"*.1.*.weight"}}};
 const OptimizerOptions kSgd = {SgdOptions{}, {}};
 
 void ExpectSame(const Trained& many, const Trained& one, at::ScalarType dtype, const std::string& what) {
