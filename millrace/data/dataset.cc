@@ -70,15 +70,19 @@ std::string Fingerprint(const ResolvedSources& resolved, const DatasetOptions& o
 DatasetOptions Settle(DatasetOptions options) {
   if (options.objective == Objective::kCausalLm) return options;
   options.mode = SequenceMode::kPad;
-  options.layout.clear();
+  if (options.objective != Objective::kDpo) options.layout.clear();
   options.best_fit = options.split_long = false;
-  options.boundaries = true;  // padding is a document of its own
+  options.boundaries = true;  // padding and each answer are documents of their own
   return options;
 }
 
 Status CheckDatasetOptions(const DatasetOptions& options, const tokenizer::Tokenizer& tokenizer) {
   if (options.sequence_length < 1 || options.sequence_length > 1 << 24) {
     return Fail(Code::kInvalidArgument, "a sequence length of {} is not possible", options.sequence_length);
+  }
+  if (options.objective == Objective::kDpo && options.sequence_length < 4) {
+    return Fail(Code::kInvalidArgument, "a sequence length of {} leaves no room for two answers to a prompt",
+                options.sequence_length);
   }
   if (options.threads < 1) return Fail(Code::kInvalidArgument, "{} threads cannot load data", options.threads);
   if (options.mode == SequenceMode::kPack && tokenizer.eos() == tokenizer::kNoToken) {
@@ -145,7 +149,7 @@ struct Dataset::Rep {
   const DatasetOptions options;
   const std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
   std::optional<DocumentForm> form;
-  std::optional<BertSampler> bert;  ///< with an objective other than kCausalLm
+  std::optional<BertSampler> bert;  ///< with an objective for BERT
   std::vector<RecordIndex> indexes;
   std::optional<Plan> plan;
   std::shared_ptr<const Corpus> corpus;
@@ -164,7 +168,10 @@ Status Dataset::Rep::Build(object::Connection& connection, const Logger& log, ob
   if (options.mode == SequenceMode::kSft) {
     MR_TRY(RequireText(resolved, "do not tell prompts from answers; mode sft needs records"));
   }
-  if (options.objective != Objective::kCausalLm) {
+  if (options.objective == Objective::kDpo) {
+    MR_TRY(RequireText(resolved, "do not tell prompts from answers; the objective dpo needs records"));
+  }
+  if (options.IsForBert()) {
     MR_TRY(RequireText(resolved, "are no text, which rows for BERT are made of"));
     bert = MR_TRY(BertSampler::Make(options, *tokenizer));
   }

@@ -152,7 +152,7 @@ Result<Batch> Loader::Make(std::uint64_t number, StageTrace& trace, const std::s
               .labels = std::vector<TokenId>(rows * length),
               .first_sample = at.sample};
   if (dataset_->options().boundaries) batch.positions.resize(rows * length);
-  if (dataset_->options().objective != Objective::kCausalLm) batch.segments.resize(rows * length);
+  if (dataset_->options().IsForBert()) batch.segments.resize(rows * length);
   for (std::size_t r = 0; r < rows; ++r) {
     SequenceRow row{.inputs = std::span(batch.inputs).subspan(r * length, length),
                     .labels = std::span(batch.labels).subspan(r * length, length)};
@@ -160,13 +160,15 @@ Result<Batch> Loader::Make(std::uint64_t number, StageTrace& trace, const std::s
     if (!batch.segments.empty()) row.segments = std::span(batch.segments).subspan(r * length, length);
     MR_TRY(reader_->Read(at.epoch, at.sample + r, row, {.stop = stop}, &trace));
     batch.lengths.push_back(row.length);
-    if (!batch.segments.empty()) batch.row_labels.push_back(row.row_label);
+    if (dataset_->options().objective != Objective::kCausalLm) batch.row_labels.push_back(row.row_label);
   }
   for (std::size_t t = 0; t < batch.positions.size(); ++t) {
     if (batch.positions[t] == 0) batch.cu_seqlens.push_back(static_cast<std::int32_t>(t));
   }
   if (!batch.positions.empty()) batch.cu_seqlens.push_back(static_cast<std::int32_t>(batch.positions.size()));
-  batch.loss_tokens = batch.labels.size() - std::ranges::count(batch.labels, kIgnoreLabel);
+  if (dataset_->options().LearnsTokens()) {
+    batch.loss_tokens = batch.labels.size() - std::ranges::count(batch.labels, kIgnoreLabel);
+  }
   batch.loss_rows = batch.row_labels.size() - std::ranges::count(batch.row_labels, kIgnoreLabel);
   return batch;
 }
@@ -176,8 +178,7 @@ Result<std::unique_ptr<Loader>> Loader::Start(std::shared_ptr<Dataset> dataset, 
   MR_TRY(CheckOptions(*dataset, options));
   MR_TRY(CheckState(*dataset, state));
   // Inputs and labels; positions, cu_seqlens and segments where the options ask for them.
-  const std::uint64_t arrays =
-      2 + (dataset->options().boundaries ? 2 : 0) + (dataset->options().objective != Objective::kCausalLm ? 1 : 0);
+  const std::uint64_t arrays = 2 + (dataset->options().boundaries ? 2 : 0) + (dataset->options().IsForBert() ? 1 : 0);
   const std::uint64_t row_bytes =
       arrays * sizeof(TokenId) * static_cast<std::uint64_t>(dataset->options().sequence_length);
   std::uint64_t fixed = row_bytes * options.micro_batch * (options.prefetch_batches + 1) +

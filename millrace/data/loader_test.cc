@@ -540,5 +540,40 @@ TEST_F(LoaderFaults, AWaitIsAccountedToItsStage) {
   EXPECT_EQ(stats.waited_on[static_cast<std::size_t>(LoadStage::kNetwork)], stats.waited);
 }
 
+/// Row 0 has both answers, row 1 long ones that are cut at half of the row, row 2 a prompt that leaves no answer.
+TEST_F(LoaderTest, APairsAnswersAreDocumentsOfOneRow) {
+  const std::string longest(20, 'p');
+  PutText(*store_, "pairs.jsonl",
+          DumpJson({{"prompt", "ab"}, {"chosen", "cd"}, {"rejected", "e"}}) + "\n" +
+              DumpJson({{"prompt", "ab"}, {"chosen", "cdefghijklmn"}, {"rejected", "opqrstuvwxyz"}}) + "\n" +
+              DumpJson({{"prompt", longest}, {"chosen", "a"}, {"rejected", "b"}}) + "\n");
+  const DatasetOptions options{.sources = {{"s3://corpus/pairs.jsonl", 1.0}},
+                               .sequence_length = 16,
+                               .objective = Objective::kDpo,
+                               .shuffle_window = 0};
+  const auto dataset = Dataset::Open(connection_, std::make_shared<ByteTokenizer>(), options, {}).value();
+  const auto loader = Loader::Start(dataset, budget_, {.global_batch = 3, .micro_batch = 3, .threads = 1}, {}).value();
+  const Batch batch = loader->Next().value();
+  EXPECT_EQ(batch.row_labels, (std::vector<std::int32_t>{0, 0, kIgnoreLabel}));
+  EXPECT_EQ(batch.loss_rows, 2u);
+  EXPECT_EQ(batch.loss_tokens, 0u);
+  EXPECT_TRUE(batch.segments.empty());
+  EXPECT_EQ(batch.cu_seqlens, (std::vector<std::int32_t>{0, 6, 11, 16, 24, 32, 40, 48}));
+  // BOS a b c d EOS, BOS a b e EOS; a byte's token is the byte plus 3.
+  const auto id = [](char c) { return static_cast<TokenId>(c) + 3; };
+  const TokenId bos = 1, eos = 2, none = kIgnoreLabel;
+  const auto row = [](const std::vector<TokenId>& all, std::size_t r) {
+    return std::vector<TokenId>(all.begin() + 16 * r, all.begin() + 16 * (r + 1));
+  };
+  EXPECT_EQ(row(batch.inputs, 0), (std::vector<TokenId>{bos, id('a'), id('b'), id('c'), id('d'), eos, bos, id('a'),
+                                                        id('b'), id('e'), eos, eos, eos, eos, eos, eos}));
+  EXPECT_EQ(row(batch.labels, 0), (std::vector<TokenId>{none, none, id('c'), id('d'), eos, none, none, none, id('e'),
+                                                        eos, none, none, none, none, none, none}));
+  EXPECT_EQ(row(batch.labels, 1),
+            (std::vector<TokenId>{none, none, id('c'), id('d'), id('e'), id('f'), id('g'), none, none, none, id('o'),
+                                  id('p'), id('q'), id('r'), id('s'), none}));
+  EXPECT_EQ(std::ranges::count(row(batch.labels, 2), none), 16);
+}
+
 }  // namespace
 }  // namespace millrace::data

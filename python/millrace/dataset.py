@@ -78,9 +78,12 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         classification: The fields of a record: ``text``, ``pair``, ``label``, and the names of the ``classes``.
         mode: ``"pack"`` joins documents and cuts them into full sequences. ``"pad"`` makes one sample of each document.
             ``"sft"`` makes one sample of each prompt and answer, with labels only for the answer.
-        layout, response: How sft reads a record: ``"alpaca"``, ``"guanaco"``, ``"llama2"``, ``"llama3"``,
-            ``"chatml"``, ``"zephyr"`` or ``"gemma"``. Without a layout, ``template`` is the prompt and ``response``
-            the answer.
+        layout, response: How sft reads a record: ``"alpaca"``, ``"guanaco"``, ``"turns"``, ``"llama2"``,
+            ``"llama3"``, ``"chatml"``, ``"zephyr"`` or ``"gemma"``. Without a layout, ``template`` is the prompt and
+            ``response`` the answer.
+        instruction_template, response_template: With ``layout="turns"``: the texts that begin a prompt and an answer
+            in the text of ``template``, as in trl's ``DataCollatorForCompletionOnlyLM``. Without the first, only the
+            text behind the last ``response_template`` is learnt.
         best_fit: Modes pad and sft put several whole documents into a sample.
         split_long: Mode pad makes several samples of a document that is longer than a sample, instead of cutting it.
         boundaries: Samples have ``position_ids`` that start at 0 for each document, and batches have ``cu_seqlens``, so
@@ -122,6 +125,8 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         mode: str = "pack",
         layout: str = "",
         response: str = "{response}",
+        instruction_template: str = "",
+        response_template: str = "",
         best_fit: bool = False,
         split_long: bool = False,
         boundaries: bool = False,
@@ -178,6 +183,8 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
             "mode": mode,
             "layout": layout,
             "response": response,
+            "instruction_template": instruction_template,
+            "response_template": response_template,
             "best_fit": best_fit,
             "split_long": split_long,
             "boundaries": boundaries,

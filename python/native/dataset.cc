@@ -115,7 +115,8 @@ data::SequenceMode ModeOf(std::string_view name) {
 }
 
 data::Objective ObjectiveOf(std::string_view name) {
-  if (auto objective = data::ParseObjective(name)) return *objective;
+  const auto objective = data::ParseObjective(name);
+  if (objective && *objective != data::Objective::kDpo) return *objective;
   throw py::value_error(
       fmt::format("objective must be \"causal_lm\", \"mlm\" or \"classification\", not \"{}\"", name));
 }
@@ -146,6 +147,8 @@ data::DatasetOptions OptionsOf(const std::vector<SourceTuple>& sources, const py
   made.mode = ModeOf(options["mode"].cast<std::string>());
   made.layout = options["layout"].cast<std::string>();
   made.response_text = options["response"].cast<std::string>();
+  made.instruction_template = options["instruction_template"].cast<std::string>();
+  made.response_template = options["response_template"].cast<std::string>();
   made.best_fit = options["best_fit"].cast<bool>();
   made.split_long = options["split_long"].cast<bool>();
   made.boundaries = options["boundaries"].cast<bool>();

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests that `millrace data` reads the files of other tools, and writes token files by their definition.
 
-    data_formats.py (datasets|columns|tables|tokens) --millrace PROGRAM
+    data_formats.py (datasets|columns|tables|tokens|answers) --millrace PROGRAM
 
 Exit status: 0 success, 77 a tool that writes the data is not installed (printed), anything else a failure.
 """
@@ -48,6 +48,9 @@ class Data:
         (folder / "train.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in make_texts(400, 1)))
         self.model = folder / "tokenizer.model"
         self.run("tokenizer", "train", "--input", folder / "train.jsonl", "--vocab-size", "360", "--output", self.model)
+
+    def reads_arrow(self):
+        return bool(list(pathlib.Path(self.millrace).parent.glob("../lib/millrace/*_arrow.so")))
 
     def run(self, *arguments, fails=False):
         done = subprocess.run([self.millrace, *map(str, arguments)], capture_output=True, text=True, timeout=120)
@@ -249,17 +252,96 @@ def test_tokens(data):
     assert json.loads(with_eod)["samples_per_epoch"] == (sum(map(len, documents)) - 1) // 100
 
 
+def completion_only(ids, instruction, response):
+    """Returns the labels of trl's DataCollatorForCompletionOnlyLM, which last was in trl 0.19."""
+    def places(marker):
+        return [at for at in range(len(ids)) if ids[at:at + len(marker)] == marker]
+
+    labels, ends = list(ids), [at + len(response) for at in places(response)]
+    if instruction is None:
+        return [-100] * ends[-1] + labels[ends[-1]:]
+    begins = places(instruction)
+    if begins[0] > ends[0]:
+        begins = [0] + begins
+    for number, (begin, end) in enumerate(zip(begins, ends)):
+        begin = 0 if number == 0 else begin
+        labels[begin:end] = [-100] * (end - begin)
+    if len(ends) < len(begins):
+        labels[begins[-1]:] = [-100] * (len(ids) - begins[-1])
+    return labels
+
+
+def test_answers(data):
+    """Compares tokens and masks of answers with trl's rules on the ids of sentencepiece."""
+    need("sentencepiece", "datasets")
+    import datasets
+    import sentencepiece
+    reference = sentencepiece.SentencePieceProcessor(model_file=str(data.model))
+
+    def marker(text):  # inside a text, where no space is put in front of it
+        ids = reference.encode(text)
+        return ids[1:] if reference.id_to_piece(ids[0]) == "\u2581" else ids
+
+    def document(text):
+        return [reference.bos_id()] + reference.encode(text) + [reference.eos_id()]
+
+    def expect(what, source, wanted, *flags):
+        length = max(len(ids) for ids, _ in wanted)
+        out = data.run("data", "cat", source, "--tokenizer", data.model, "--mode", "sft", "--sequence-length", length,
+                       "--shuffle-window", "0", "--count", "1000000", "--json", *flags)
+        rows = [json.loads(line) for line in out.splitlines()]
+        assert len(rows) == len(wanted), (what, len(rows))
+        for number, (row, (ids, labels)) in enumerate(zip(rows, wanted)):
+            assert row["inputs"] == ids + [reference.eos_id()] * (length - len(ids)), (what, number)
+            assert row["labels"] == labels[1:] + [-100] * (length + 1 - len(labels)), (what, number)
+        print(f"ok: {what}: {len(rows)} records", flush=True)
+
+    # openassistant-guanaco: turns in one text, and some texts that end with a question.
+    draw, words = random.Random(3), ["what", "is", "a", "mill", "water", "42", "naïve", "数据", "stone."]
+    said = lambda: " " + " ".join(draw.choices(words, k=draw.randint(1, 9)))
+    turns = lambda human, bot: "".join(f"{human}{said()}{bot}{said()}" for _ in range(draw.randint(1, 3))) + (
+        f"{human}{said()}" if draw.random() < 0.3 else "")
+    texts = [turns("### Human:", "### Assistant:") for _ in range(120)]
+    wanted = [(document(t), completion_only(document(t), marker("### Human:"), marker("### Assistant:"))) for t in texts]
+    (data.folder / "guanaco.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+    expect("guanaco, jsonl", data.folder / "guanaco.jsonl", wanted, "--layout", "guanaco")
+    if data.reads_arrow():
+        table = datasets.Dataset.from_dict({"text": texts})
+        table.save_to_disk(data.folder / "guanaco")
+        table.to_parquet(data.folder / "guanaco.parquet")
+        expect("guanaco, Arrow", data.folder / "guanaco", wanted, "--layout", "guanaco")
+        expect("guanaco, Parquet", data.folder / "guanaco.parquet", wanted, "--layout", "guanaco")
+
+    others = [turns("Q>", "A>") for _ in range(60)]
+    (data.folder / "turns.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in others))
+    flags = ["--layout", "turns", "--response-template", "A>"]
+    wanted = [(document(t), completion_only(document(t), marker("Q>"), marker("A>"))) for t in others]
+    expect("turns", data.folder / "turns.jsonl", wanted, *flags, "--instruction-template", "Q>")
+    wanted = [(document(t), completion_only(document(t), None, marker("A>"))) for t in others]
+    expect("the last turn", data.folder / "turns.jsonl", wanted, *flags)
+
+    # Prompt and completion, as trl's SFTTrainer masks them: behind the longest common beginning.
+    pairs, wanted = [{"prompt": said()[1:], "completion": said()} for _ in range(60)], []
+    for pair in pairs:
+        prompt, ids = document(pair["prompt"])[:-1], document(pair["prompt"] + pair["completion"])
+        common = next(i for i, (a, b) in enumerate(zip(prompt + [-1], ids)) if a != b)
+        wanted.append((ids, [-100] * common + ids[common:]))
+    (data.folder / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    expect("prompt and completion", data.folder / "pairs.jsonl", wanted, "--template", "{prompt}", "--response",
+           "{completion}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("test", choices=["datasets", "columns", "tables", "tokens"])
+    parser.add_argument("test", choices=["datasets", "columns", "tables", "tokens", "answers"])
     parser.add_argument("--millrace", required=True)
     arguments = parser.parse_args()
     os.environ.update(HF_DATASETS_OFFLINE="1", HF_HUB_OFFLINE="1", HF_DATASETS_DISABLE_PROGRESS_BARS="1")
-    need({"datasets": "datasets", "columns": "pyarrow", "tables": "csv", "tokens": "sentencepiece"}[arguments.test])
+    need({"datasets": "datasets", "columns": "pyarrow", "tables": "csv"}.get(arguments.test, "sentencepiece"))
     with tempfile.TemporaryDirectory() as folder:
         os.environ["HF_HOME"] = folder
         data = Data(str(pathlib.Path(arguments.millrace).resolve()), pathlib.Path(folder))
-        if arguments.test in ("datasets", "columns") and not list(pathlib.Path(data.millrace).parent.glob("../lib/millrace/*_arrow.so")):
+        if arguments.test in ("datasets", "columns") and not data.reads_arrow():
             print("skipped: this build reads no Arrow")
             sys.exit(SKIPPED)
         globals()["test_" + arguments.test](data)

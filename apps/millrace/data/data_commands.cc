@@ -329,10 +329,10 @@ Result<int> Cat(const Context& context, const CatFlags& flags) {
   }
   end = flags.start + std::min(flags.count, end - flags.start);
   for (std::uint64_t i = flags.start; i < end; ++i) {
-    if (request.options.objective == data::Objective::kCausalLm) {
-      MR_TRY(PrintSample(context, flags, open, i));
-    } else {
+    if (request.options.IsForBert()) {
       MR_TRY(PrintBertSample(context, open, flags.epoch, i));
+    } else {
+      MR_TRY(PrintSample(context, flags, open, i));
     }
   }
   return kExitOk;

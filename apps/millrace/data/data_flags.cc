@@ -15,7 +15,7 @@ Result<data::SequenceMode> ParseMode(std::string_view name) {
 
 Result<data::Objective> ParseObjectiveFlag(std::string_view name) {
   if (auto objective = data::ParseObjective(name)) return *objective;
-  return Fail(Code::kInvalidArgument, "objective \"{}\" is not known; use causal_lm, mlm or classification", name);
+  return Fail(Code::kInvalidArgument, "objective \"{}\" is not known; use causal_lm, mlm, classification or dpo", name);
 }
 
 Result<data::SplitPart> ParsePart(std::string_view name) {
@@ -81,12 +81,16 @@ void AddDataFlags(CLI::App& command, DataFlags& flags) {
   command.add_option("--tokenizer", flags.tokenizer, kTokenizerHelp);
   command.add_option("--template", flags.template_text, "Fields in braces (default {text})");
   command.add_option("--objective", flags.objective,
-                     "causal_lm, mlm or classification (default causal_lm); a job file has their settings");
+                     "causal_lm, mlm, classification or dpo (default causal_lm); a job file has their settings");
   command.add_option("--mode", flags.mode, "pack, pad or sft (default pack)");
   command.add_option(
       "--layout", flags.layout,
-      "Chat format of sft: alpaca, guanaco, llama2, llama3, chatml, zephyr or gemma (default: the templates)");
+      "Chat format of sft: alpaca, guanaco, turns, llama2, llama3, chatml, zephyr or gemma (default: the templates)");
   command.add_option("--response", flags.response, "Template of the answer in sft (default {response})");
+  command.add_option("--instruction-template", flags.instruction_template,
+                     "With --layout turns: the text that begins a prompt (default: only the last answer is learnt)");
+  command.add_option("--response-template", flags.response_template,
+                     "With --layout turns: the text that begins an answer");
   command.add_flag("--best-fit", flags.best_fit, "With pad and sft: fill rows with several whole documents");
   command.add_flag("--split-long", flags.split_long, "With pad: divide long documents into several samples");
   command.add_flag("--boundaries", flags.boundaries, "Keep documents that share a row apart");
@@ -112,6 +116,8 @@ Result<DataRequest> ResolveDataFlags(const DataFlags& flags) {
   if (!flags.mode.empty()) options.mode = MR_TRY(ParseMode(flags.mode));
   if (!flags.layout.empty()) options.layout = flags.layout == "template" ? "" : flags.layout;
   if (!flags.response.empty()) options.response_text = Unescape(flags.response);
+  if (!flags.instruction_template.empty()) options.instruction_template = Unescape(flags.instruction_template);
+  if (!flags.response_template.empty()) options.response_template = Unescape(flags.response_template);
   options.best_fit |= flags.best_fit;
   options.split_long |= flags.split_long;
   options.boundaries |= flags.boundaries;

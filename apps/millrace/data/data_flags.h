@@ -26,7 +26,8 @@ struct DataFlags {
   std::vector<std::string> inputs;  ///< one JOB.yaml, or URLs
   std::vector<std::string> set;
   std::vector<double> weights;
-  std::string tokenizer, template_text, objective, mode, layout, response, part, index_cache, format, split;
+  std::string tokenizer, template_text, objective, mode, layout, response, instruction_template, response_template,
+      part, index_cache, format, split;
   bool best_fit = false, split_long = false, boundaries = false;
   std::optional<double> held_out;
   int sequence_length = 0, global_batch = 0, threads = 0;

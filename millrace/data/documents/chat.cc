@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "millrace/data/records/json_record.h"
 
@@ -54,8 +55,34 @@ std::string_view StripSpace(std::string_view text) {
 }
 
 struct ConversationParser::Rep {
+  /// Appends the messages of a list, whose answers are trained if `trained`.
+  static std::optional<BrokenReason> AppendTurns(simdjson::dom::element list, bool trained,
+                                                 std::vector<Message>& messages) {
+    simdjson::dom::array turns;
+    if (list.get(turns)) return BrokenReason::kNotChat;
+    for (simdjson::dom::element turn : turns) {
+      std::string_view role, content;
+      simdjson::dom::object fields;
+      if (turn.get(fields)) return BrokenReason::kNotChat;
+      const bool plain = FindText(fields, "role", role) && FindText(fields, "content", content);
+      const bool shared = !plain && FindText(fields, "from", role) && FindText(fields, "value", content);
+      if (!plain && !shared) return BrokenReason::kNotChat;
+      role = RoleOf(role);
+      messages.push_back({role, content, trained && role == kAssistant});
+    }
+    return std::nullopt;
+  }
+  /// Returns why nothing can be learnt of the messages.
+  static std::optional<BrokenReason> Check(std::span<const Message> messages) {
+    if (messages.empty()) return BrokenReason::kEmpty;
+    if (std::ranges::none_of(messages, [](const Message& m) { return m.trained && !m.content.empty(); })) {
+      return BrokenReason::kNotChat;
+    }
+    return std::nullopt;
+  }
+
   JsonRecordParser json;
-  std::vector<Message> messages;
+  std::vector<Message> messages, others;
 };
 
 ConversationParser::ConversationParser() : rep_(new Rep) {}
@@ -65,28 +92,48 @@ std::expected<std::span<const Message>, BrokenReason> ConversationParser::Parse(
   auto parsed = rep_->json.Parse(record);
   if (!parsed) return std::unexpected(parsed.error());
   const simdjson::dom::object object = *parsed;
+  std::vector<Message>& messages = rep_->messages;
+  messages.clear();
+  simdjson::dom::element list, completion;
+  std::optional<BrokenReason> broken;
+  if (FindLast(object, "messages", list) || FindLast(object, "conversations", list)) {
+    broken = Rep::AppendTurns(list, true, messages);
+  } else if (FindLast(object, "prompt", list) && FindLast(object, "completion", completion)) {
+    broken = Rep::AppendTurns(list, false, messages);
+    if (!broken) broken = Rep::AppendTurns(completion, true, messages);
+  } else {
+    broken = BrokenReason::kMissingField;
+  }
+  if (!broken) broken = Rep::Check(messages);
+  if (broken) return std::unexpected(*broken);
+  return messages;
+}
 
-  simdjson::dom::element list;
-  if (!FindLast(object, "messages", list) && !FindLast(object, "conversations", list)) {
-    return std::unexpected(BrokenReason::kMissingField);
-  }
+std::expected<ConversationPair, BrokenReason> ConversationParser::ParsePair(std::string_view record) {
+  auto parsed = rep_->json.Parse(record);
+  if (!parsed) return std::unexpected(parsed.error());
+  const simdjson::dom::object object = *parsed;
+  simdjson::dom::element prompt;
   simdjson::dom::array turns;
-  if (list.get(turns)) return std::unexpected(BrokenReason::kNotChat);
-  rep_->messages.clear();
-  bool answers = false;
-  for (simdjson::dom::element turn : turns) {
-    std::string_view role, content;
-    simdjson::dom::object fields;
-    if (turn.get(fields)) return std::unexpected(BrokenReason::kNotChat);
-    const bool plain = FindText(fields, "role", role) && FindText(fields, "content", content);
-    const bool shared = !plain && FindText(fields, "from", role) && FindText(fields, "value", content);
-    if (!plain && !shared) return std::unexpected(BrokenReason::kNotChat);
-    rep_->messages.push_back({RoleOf(role), content});
-    answers |= rep_->messages.back().role == kAssistant && !content.empty();
+  const bool has_prompt = FindLast(object, "prompt", prompt) && !prompt.get(turns);
+  for (const auto& [name, messages] : {std::pair{"chosen", &rep_->messages}, {"rejected", &rep_->others}}) {
+    messages->clear();
+    simdjson::dom::element list;
+    if (!FindLast(object, name, list)) return std::unexpected(BrokenReason::kMissingField);
+    std::optional<BrokenReason> broken;
+    if (has_prompt) broken = Rep::AppendTurns(prompt, false, *messages);
+    if (!broken) broken = Rep::AppendTurns(list, true, *messages);
+    if (broken) return std::unexpected(*broken);
   }
-  if (rep_->messages.empty()) return std::unexpected(BrokenReason::kEmpty);
-  if (!answers) return std::unexpected(BrokenReason::kNotChat);
-  return rep_->messages;
+  std::vector<Message>&chosen = rep_->messages, &rejected = rep_->others;
+  for (std::size_t i = 0; i < std::min(chosen.size(), rejected.size()); ++i) {
+    if (chosen[i].role != rejected[i].role || chosen[i].content != rejected[i].content) break;
+    chosen[i].trained = rejected[i].trained = false;
+  }
+  for (const std::vector<Message>* messages : {&chosen, &rejected}) {
+    if (auto broken = Rep::Check(*messages)) return std::unexpected(*broken);
+  }
+  return ConversationPair{chosen, rejected};
 }
 
 std::optional<BrokenReason> WriteLlama2(std::span<const Message> messages, DocumentScript& script) {
@@ -98,10 +145,10 @@ std::optional<BrokenReason> WriteLlama2(std::span<const Message> messages, Docum
   if (!Alternates(messages)) return BrokenReason::kNotChat;
   for (const Message& message : messages) {
     if (message.role == kAssistant) {
-      script.Text(" ", true);
-      script.Text(StripSpace(message.content), true);
-      script.Text(" ", true);
-      script.Eos(true);
+      script.Text(" ", message.trained);
+      script.Text(StripSpace(message.content), message.trained);
+      script.Text(" ", message.trained);
+      script.Eos(message.trained);
       continue;
     }
     script.Bos();
@@ -123,25 +170,23 @@ std::optional<BrokenReason> WriteLlama2(std::span<const Message> messages, Docum
 std::optional<BrokenReason> WriteLlama3(std::span<const Message> messages, DocumentScript& script) {
   script.Bos();
   for (const Message& message : messages) {
-    bool trained = message.role == kAssistant;
     script.Special("<|start_header_id|>");
     script.Text(message.role);
     script.Special("<|end_header_id|>");
     script.Text("\n\n");
-    script.Text(StripSpace(message.content), trained);
-    script.Special("<|eot_id|>", trained);
+    script.Text(StripSpace(message.content), message.trained);
+    script.Special("<|eot_id|>", message.trained);
   }
   return {};
 }
 
 std::optional<BrokenReason> WriteChatml(std::span<const Message> messages, DocumentScript& script) {
   for (const Message& message : messages) {
-    bool trained = message.role == kAssistant;
     script.Special("<|im_start|>");
     script.Text(message.role);
     script.Text("\n");
-    script.Text(message.content, trained);
-    script.Special("<|im_end|>", trained);
+    script.Text(message.content, message.trained);
+    script.Special("<|im_end|>", message.trained);
     script.Text("\n");
   }
   return {};
@@ -149,13 +194,13 @@ std::optional<BrokenReason> WriteChatml(std::span<const Message> messages, Docum
 
 std::optional<BrokenReason> WriteZephyr(std::span<const Message> messages, DocumentScript& script) {
   for (const Message& message : messages) {
-    bool trained = message.role == kAssistant;
-    if (!trained && message.role != kUser && message.role != kSystem) return BrokenReason::kNotChat;
+    const bool known = message.role == kAssistant || message.role == kUser || message.role == kSystem;
+    if (!known) return BrokenReason::kNotChat;
     script.Text("<|");
     script.Text(message.role);
     script.Text("|>\n");
-    script.Text(message.content, trained);
-    script.Eos(trained);
+    script.Text(message.content, message.trained);
+    script.Eos(message.trained);
     script.Text("\n");
   }
   return {};
@@ -165,32 +210,32 @@ std::optional<BrokenReason> WriteGemma(std::span<const Message> messages, Docume
   if (!Alternates(messages)) return BrokenReason::kNotChat;
   script.Bos();
   for (const Message& message : messages) {
-    bool trained = message.role == kAssistant;
     script.Special("<start_of_turn>");
-    script.Text(trained ? "model" : message.role);
+    script.Text(message.role == kAssistant ? "model" : message.role);
     script.Text("\n");
-    script.Text(StripSpace(message.content), trained);
-    script.Special("<end_of_turn>", trained);
+    script.Text(StripSpace(message.content), message.trained);
+    script.Special("<end_of_turn>", message.trained);
     script.Text("\n");
   }
   return {};
 }
 
-std::optional<BrokenReason> WriteGuanaco(std::string_view text, DocumentScript& script) {
-  constexpr std::string_view kHuman = "### Human:", kAnswer = "### Assistant:";
+std::optional<BrokenReason> WriteTurns(std::string_view text, const TurnMarkers& markers, DocumentScript& script) {
   script.Bos();
-  bool answers = false;
+  bool answers = false, in_answer = false;
   while (!text.empty()) {
-    std::size_t answer = text.find(kAnswer);
-    std::size_t prompt = answer == text.npos ? text.size() : answer + kAnswer.size();
+    const std::size_t answer = markers.instruction.empty() ? text.rfind(markers.response) : text.find(markers.response);
+    const std::size_t prompt = answer == text.npos ? text.size() : answer + markers.response.size();
     script.Text(text.substr(0, prompt));
     text.remove_prefix(prompt);
-    std::size_t human = std::min(text.find(kHuman), text.size());
-    script.Text(text.substr(0, human), true);
-    answers |= human > 0;
-    text.remove_prefix(human);
+    const std::size_t next = markers.instruction.empty() ? text.npos : text.find(markers.instruction);
+    in_answer = answer != text.npos && next == text.npos;
+    const std::size_t end = std::min(next, text.size());
+    script.Text(text.substr(0, end), true);
+    answers |= end > 0;
+    text.remove_prefix(end);
   }
-  script.Eos(answers);
+  script.Eos(answers && in_answer);
   if (!answers) return BrokenReason::kNotChat;
   return {};
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "millrace/data/documents/document_script.h"
+#include "millrace/data/documents/turn_markers.h"
 #include "millrace/data/records/record_template.h"
 
 namespace millrace::data {
@@ -16,30 +17,41 @@ namespace millrace::data {
 struct Message {
   std::string_view role;  ///< "user", "assistant", "system", or what the record says
   std::string_view content;
+  bool trained = false;  ///< the loss trains it: an answer of the assistant
 };
 
-/// Reads the conversation of a record: its list "messages" or "conversations", of {role, content} or {from, value}.
-/// Keeps its buffers. One thread.
+/// Two conversations that begin alike. Only the answers in which they differ are trained.
+struct ConversationPair {
+  std::span<const Message> chosen, rejected;
+};
+
+/// Reads the conversations of a record: lists of {role, content} or {from, value}. Other names of roles ("human",
+/// "gpt") become those of Message. Keeps its buffers. One thread.
 class ConversationParser {
  public:
   ConversationParser();
   ~ConversationParser();
-  /// Returns the messages, valid until the next call. Other names of roles ("human", "gpt") become those above.
+  /// Returns the messages of the list "messages" or "conversations", or else of "prompt" and then "completion", of
+  /// which only the answers of "completion" are trained. Valid until the next call.
   std::expected<std::span<const Message>, BrokenReason> Parse(std::string_view record);
+  /// Returns the conversations of the lists "chosen" and "rejected", both behind the list "prompt" if there is one.
+  /// Valid until the next call.
+  std::expected<ConversationPair, BrokenReason> ParsePair(std::string_view record);
 
  private:
   struct Rep;
   std::unique_ptr<Rep> rep_;
 };
 
-/// Writes a conversation as the chat template published with the models does. Marks as trained what the assistant says,
-/// with the token that ends its turn. Text of the record never becomes a special token. Returns kNotChat if the
+/// Writes a conversation as the chat template published with the models does. Marks trained messages, with the token
+/// that ends the turn. Text of the record never becomes a special token. Returns kNotChat if the
 /// template does not render a role.
 using ChatLayout = std::optional<BrokenReason>(std::span<const Message> messages, DocumentScript& script);
 ChatLayout WriteLlama2, WriteLlama3, WriteChatml, WriteZephyr, WriteGemma;
 
-/// Writes one text "### Human: … ### Assistant: …". The text from "### Assistant:" to the next "### Human:" is trained.
-std::optional<BrokenReason> WriteGuanaco(std::string_view text, DocumentScript& script);
+/// Writes one text with turns. Trains the text from each response marker to the next instruction marker, and the end of
+/// the document if the text ends in a response.
+std::optional<BrokenReason> WriteTurns(std::string_view text, const TurnMarkers& markers, DocumentScript& script);
 
 /// Returns `text` without the white space at both ends, as Python's str.strip and Jinja's trim define it.
 std::string_view StripSpace(std::string_view text);

@@ -49,8 +49,55 @@ DocumentForm DocumentForm::OfLabels(const ClassificationOptions& options) {
   return form;
 }
 
+std::optional<DocumentForm::Layout> DocumentForm::ParseLayout(std::string_view name) {
+  constexpr std::array<std::pair<std::string_view, Layout>, 9> kLayouts = {{{"", Layout::kResponse},
+                                                                            {"alpaca", Layout::kAlpaca},
+                                                                            {"guanaco", Layout::kTurns},
+                                                                            {"turns", Layout::kTurns},
+                                                                            {"llama2", Layout::kLlama2},
+                                                                            {"llama3", Layout::kLlama3},
+                                                                            {"chatml", Layout::kChatml},
+                                                                            {"zephyr", Layout::kZephyr},
+                                                                            {"gemma", Layout::kGemma}}};
+  const auto* known = std::ranges::find(kLayouts, name, &std::pair<std::string_view, Layout>::first);
+  if (known == kLayouts.end()) return std::nullopt;
+  return known->second;
+}
+
+Status DocumentForm::AddTemplates(std::initializer_list<std::string_view> texts) {
+  for (const std::string_view text : texts) {
+    templates_.push_back(MR_TRY(RecordTemplate::Parse(text)));
+    identity_ += fmt::format("\n{}:{}", text.size(), text);
+    std::ranges::copy(templates_.back().fields(), std::back_inserter(fields_));
+  }
+  return {};
+}
+
+Result<DocumentForm> DocumentForm::OfPreferences(const DatasetOptions& options) {
+  const std::optional<Layout> layout = ParseLayout(options.layout);
+  DocumentForm form;
+  form.pairs_ = true;
+  form.identity_ = fmt::format("dpo:{}", options.layout);
+  if (layout == Layout::kResponse) {
+    form.layout_ = *layout;
+    const PreferenceTemplates& texts = options.preference;
+    MR_TRY(form.AddTemplates({texts.prompt, texts.chosen, texts.rejected}));
+    return form;
+  }
+  if (!layout || *layout <= Layout::kTurns) {
+    return Fail(Code::kInvalidArgument,
+                "layout \"{}\" does not write pairs of answers; use llama2, llama3, chatml, zephyr or gemma, or leave "
+                "it out and give templates for prompt and answers",
+                options.layout);
+  }
+  form.layout_ = *layout;
+  form.fields_ = {"prompt", "chosen", "rejected"};
+  return form;
+}
+
 Result<DocumentForm> DocumentForm::Make(const DatasetOptions& options) {
   if (options.objective == Objective::kClassification) return OfLabels(options.classification);
+  if (options.objective == Objective::kDpo) return OfPreferences(options);
   if (options.objective == Objective::kMlm) return OfTemplate(MR_TRY(RecordTemplate::Parse(options.template_text)));
   if (options.mode != SequenceMode::kSft) {
     if (!options.layout.empty()) {
@@ -59,39 +106,46 @@ Result<DocumentForm> DocumentForm::Make(const DatasetOptions& options) {
     }
     return OfTemplate(MR_TRY(RecordTemplate::Parse(options.template_text)));
   }
-  constexpr std::array<std::pair<std::string_view, Layout>, 8> kLayouts = {{{"", Layout::kResponse},
-                                                                            {"alpaca", Layout::kAlpaca},
-                                                                            {"guanaco", Layout::kGuanaco},
-                                                                            {"llama2", Layout::kLlama2},
-                                                                            {"llama3", Layout::kLlama3},
-                                                                            {"chatml", Layout::kChatml},
-                                                                            {"zephyr", Layout::kZephyr},
-                                                                            {"gemma", Layout::kGemma}}};
-  auto known = std::ranges::find(kLayouts, std::string_view(options.layout), &decltype(kLayouts)::value_type::first);
-  if (known == kLayouts.end()) {
+  const std::optional<Layout> layout = ParseLayout(options.layout);
+  if (!layout) {
     return Fail(Code::kInvalidArgument,
-                "layout \"{}\" is not known; use alpaca, guanaco, llama2, llama3, chatml, zephyr or gemma, or leave it "
-                "out and give templates for prompt and response",
+                "layout \"{}\" is not known; use alpaca, guanaco, turns, llama2, llama3, chatml, zephyr or gemma, or "
+                "leave it out and give templates for prompt and response",
                 options.layout);
   }
   DocumentForm form;
-  form.layout_ = known->second;
-  std::vector<std::string_view> templates;
-  if (form.layout_ == Layout::kResponse) templates = {options.template_text, options.response_text};
-  if (form.layout_ == Layout::kAlpaca) templates = {"{input}", kAlpacaWithInput, kAlpacaWithout, "{output}"};
-  if (form.layout_ == Layout::kGuanaco) templates = {options.template_text};
+  form.layout_ = *layout;
   form.identity_ = fmt::format("sft:{}", options.layout);
-  for (std::string_view text : templates) {
-    form.templates_.push_back(MR_TRY(RecordTemplate::Parse(text)));
-    form.identity_ += fmt::format("\n{}:{}", text.size(), text);
-    std::ranges::copy(form.templates_.back().fields(), std::back_inserter(form.fields_));
+  if (*layout == Layout::kResponse) {
+    MR_TRY(form.AddTemplates({options.template_text, options.response_text}));
+  } else if (*layout == Layout::kAlpaca) {
+    MR_TRY(form.AddTemplates({"{input}", kAlpacaWithInput, kAlpacaWithout, "{output}"}));
+  } else if (*layout == Layout::kTurns) {
+    MR_TRY(form.AddTemplates({options.template_text}));
+    MR_TRY(form.SetMarkers(options));
+  } else {
+    form.fields_ = {"messages", "conversations", "prompt", "completion"};
   }
-  if (templates.empty()) form.fields_ = {"messages", "conversations"};
   return form;
 }
 
+Status DocumentForm::SetMarkers(const DatasetOptions& options) {
+  if (options.layout == "guanaco") {
+    markers_ = {"### Human:", "### Assistant:"};
+    return {};
+  }
+  markers_ = {options.instruction_template, options.response_template};
+  if (markers_.response.empty()) {
+    return Fail(Code::kInvalidArgument, "layout turns needs a response_template: the text that begins an answer");
+  }
+  for (const std::string& marker : {markers_.instruction, markers_.response}) {
+    identity_ += fmt::format("\n{}:{}", marker.size(), marker);
+  }
+  return {};
+}
+
 std::uint32_t DocumentForm::added_tokens(const tokenizer::Tokenizer& tokenizer) const {
-  if (layout_ > Layout::kGuanaco) return 0;
+  if (layout_ > Layout::kTurns) return 0;
   return static_cast<std::uint32_t>((tokenizer.bos() != tokenizer::kNoToken) +
                                     (tokenizer.eos() != tokenizer::kNoToken));
 }
@@ -163,32 +217,72 @@ struct DocumentEncoder::Rep {
     switch (form.layout_) {
       case Layout::kText:
       case Layout::kLabelled:
-        break;
+        return {};
       case Layout::kResponse:
         return Answer(parsers[0], parsers[1], record);
       case Layout::kAlpaca:
         return Answer(parsers[parsers[0].Parse(record) ? 1 : 2], parsers[3], record);
-      case Layout::kGuanaco: {
+      case Layout::kTurns: {
         auto text = parsers[0].Parse(record);
-        return text ? WriteGuanaco(*text, script) : text.error();
+        return text ? WriteTurns(*text, form.markers_, script) : text.error();
       }
-      case Layout::kLlama2:
-        return Converse(record, WriteLlama2);
-      case Layout::kLlama3:
-        return Converse(record, WriteLlama3);
-      case Layout::kChatml:
-        return Converse(record, WriteChatml);
-      case Layout::kZephyr:
-        return Converse(record, WriteZephyr);
-      case Layout::kGemma:
-        return Converse(record, WriteGemma);
+      default: {
+        auto messages = conversations->Parse(record);
+        return messages ? Converse(*messages) : messages.error();
+      }
     }
-    return {};
   }
 
-  std::optional<BrokenReason> Converse(std::string_view record, ChatLayout& write) {
-    auto messages = conversations->Parse(record);
-    return messages ? write(*messages, script) : messages.error();
+  std::optional<BrokenReason> Converse(std::span<const Message> messages) {
+    switch (form.layout_) {
+      case Layout::kLlama2:
+        return WriteLlama2(messages, script);
+      case Layout::kLlama3:
+        return WriteLlama3(messages, script);
+      case Layout::kChatml:
+        return WriteChatml(messages, script);
+      case Layout::kZephyr:
+        return WriteZephyr(messages, script);
+      default:
+        return WriteGemma(messages, script);
+    }
+  }
+
+  /// Encodes what the script has.
+  Result<std::optional<BrokenReason>> EncodeScript(std::string_view record, std::size_t wanted,
+                                                   EncodedDocument& document) {
+    if (script.is_full()) return BrokenReason::kTooLong;
+    if (script.answers() * record.size() > kMaxAnswerBytes) return BrokenReason::kTooLong;
+    MR_TRY(script.Encode(wanted, document));
+    content = record;
+    return std::nullopt;
+  }
+
+  /// Writes the script of one answer of a pair.
+  std::optional<BrokenReason> WriteSide(std::string_view record, bool chosen) {
+    script.Clear();
+    if (form.layout_ == Layout::kResponse) return Answer(parsers[0], parsers[chosen ? 1 : 2], record);
+    auto pair = conversations->ParsePair(record);
+    return pair ? Converse(chosen ? pair->chosen : pair->rejected) : pair.error();
+  }
+
+  Result<std::optional<BrokenReason>> EncodePair(std::string_view record, std::size_t wanted, EncodedDocument& document,
+                                                 StageTrace* trace) {
+    document.Clear();
+    for (const bool chosen : {true, false}) {
+      {
+        ScopedStage parsing(trace, LoadStage::kParse);
+        if (auto broken = WriteSide(record, chosen)) return broken;
+      }
+      EncodedDocument& side = chosen ? document : other;
+      if (auto broken = MR_TRY(EncodeScript(record, wanted, side))) return broken;
+    }
+    document.first_text = static_cast<std::uint32_t>(document.ids.size());
+    document.ids.insert(document.ids.end(), other.ids.begin(), other.ids.end());
+    for (const TokenRange range : other.trained) {
+      document.trained.push_back({range.begin + document.first_text, range.end + document.first_text});
+    }
+    return std::nullopt;
   }
 
   const DocumentForm& form;
@@ -197,6 +291,7 @@ struct DocumentEncoder::Rep {
   std::optional<ConversationParser> conversations;
   std::optional<LabelledRecordParser> labelled;
   DocumentScript script;
+  EncodedDocument other;  ///< the second document of a pair
   std::string_view content;
 };
 
@@ -211,16 +306,13 @@ Result<std::optional<BrokenReason>> DocumentEncoder::Encode(std::string_view rec
                                                             EncodedDocument& document, StageTrace* trace) {
   if (rep_->form.layout_ == Rep::Layout::kText) return rep_->EncodeText(record, wanted, document, trace);
   if (rep_->form.layout_ == Rep::Layout::kLabelled) return rep_->EncodeLabelled(record, wanted, document, trace);
+  if (rep_->form.pairs_) return rep_->EncodePair(record, wanted, document, trace);
   rep_->script.Clear();
   {
     ScopedStage parsing(trace, LoadStage::kParse);
     if (auto broken = rep_->Write(record)) return broken;
   }
-  if (rep_->script.is_full()) return BrokenReason::kTooLong;
-  if (rep_->script.answers() * record.size() > kMaxAnswerBytes) return BrokenReason::kTooLong;
-  MR_TRY(rep_->script.Encode(wanted, document));
-  rep_->content = record;
-  return std::nullopt;
+  return rep_->EncodeScript(record, wanted, document);
 }
 
 }  // namespace millrace::data

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "millrace/base/result.h"
 #include "millrace/data/batch/token.h"
+#include "millrace/data/documents/turn_markers.h"
 #include "millrace/data/options/dataset_options.h"
 #include "millrace/data/records/record_template.h"
 #include "millrace/tokenizer/tokenizer.h"
@@ -25,9 +27,10 @@ struct TokenRange {
 };
 
 struct EncodedDocument {
-  std::vector<TokenId> ids;         ///< BOS and EOS included; in classification both texts without special tokens
+  /// BOS and EOS included. In classification both texts without special tokens; a pair of answers has two documents.
+  std::vector<TokenId> ids;
   std::vector<TokenRange> trained;  ///< ascending and disjoint: the tokens that the loss trains
-  std::uint32_t first_text = 0;     ///< classification: tokens of the first text
+  std::uint32_t first_text = 0;     ///< classification and pairs of answers: tokens of the first text
   std::int32_t label = 0;           ///< classification: the class
   void Clear() {
     ids.clear();
@@ -37,14 +40,16 @@ struct EncodedDocument {
   }
 };
 
-/// How a record becomes a document: by a template, in mode sft by a layout of prompts and answers, or in classification
-/// by the fields of texts and class. data/README.md has the layouts and their masks. Immutable; any thread may read it.
+/// How a record becomes a document: by a template, in mode sft by a layout of prompts and answers, for the objective
+/// dpo by such a layout twice, or in classification by the fields of texts and class. data/README.md has the layouts
+/// and their masks. Immutable; any thread may read it.
 class DocumentForm {
  public:
   /// Errors: kInvalidArgument if a template does not parse or the layout is unknown; names the known ones.
   static Result<DocumentForm> Make(const DatasetOptions& options);
   static DocumentForm OfTemplate(RecordTemplate record_template);
   static DocumentForm OfLabels(const ClassificationOptions& options);
+  static Result<DocumentForm> OfPreferences(const DatasetOptions& options);
 
   /// Forms with equal identities make the same documents.
   const std::string& identity() const { return identity_; }
@@ -55,10 +60,18 @@ class DocumentForm {
 
  private:
   friend class DocumentEncoder;
-  enum class Layout { kText, kResponse, kAlpaca, kGuanaco, kLlama2, kLlama3, kChatml, kZephyr, kGemma, kLabelled };
+  enum class Layout { kText, kResponse, kAlpaca, kTurns, kLlama2, kLlama3, kChatml, kZephyr, kGemma, kLabelled };
+  static std::optional<Layout> ParseLayout(std::string_view name);
+  /// Parses templates, and adds them to the identity and their fields to those that are read.
+  Status AddTemplates(std::initializer_list<std::string_view> texts);
+  Status SetMarkers(const DatasetOptions& options);
+
   Layout layout_ = Layout::kText;
-  /// kText and kGuanaco: the text; kResponse: prompt, answer; kAlpaca: input, prompt with it, prompt without, answer.
+  bool pairs_ = false;  ///< a document has two answers to one prompt, for the objective dpo
+  /// kText and kTurns: the text; kResponse: prompt, answer and, of a pair, the other answer; kAlpaca: input, prompt
+  /// with it, prompt without, answer.
   std::vector<RecordTemplate> templates_;
+  TurnMarkers markers_;                   ///< kTurns
   ClassificationOptions classification_;  ///< kLabelled
   std::string identity_;
   std::vector<std::string> fields_;
@@ -75,7 +88,7 @@ class DocumentEncoder {
 
   /// Replaces `document` by the document of `record`, which has no newline at its end. Returns the reason if the record
   /// is broken, which depends on its bytes and the form alone. Beyond its first `wanted` tokens the document may be cut
-  /// anywhere. Errors: those of the tokenizer.
+  /// anywhere; of a pair of answers, each of the two documents. Errors: those of the tokenizer.
   Result<std::optional<BrokenReason>> Encode(std::string_view record, std::size_t wanted, EncodedDocument& document,
                                              StageTrace* trace = nullptr);
   Result<std::optional<BrokenReason>> Encode(std::string_view record, EncodedDocument& document) {

@@ -115,6 +115,75 @@ TEST(DocumentEncoder, GuanacoLearnsTheAssistantsTurns) {
   EXPECT_EQ(Document(form, R"({"text":"### Human: Hi"})"), "not_chat");
 }
 
+/// As trl's DataCollatorForCompletionOnlyLM masks.
+TEST(DocumentEncoder, TurnsBeginWithAnyMarkers) {
+  const auto turns = [](std::string instruction, std::string response) {
+    return DocumentForm::Make({.mode = SequenceMode::kSft,
+                               .layout = "turns",
+                               .instruction_template = std::move(instruction),
+                               .response_template = std::move(response)});
+  };
+  const auto form = turns("USER:", "BOT:").value();
+  EXPECT_EQ(Document(form, R"({"text":"Be kind. USER: a BOT: b USER: c BOT: d"})"),
+            "<s>Be kind. USER: a BOT:« b »USER: c BOT:« d</s>»");
+  EXPECT_EQ(Document(form, R"({"text":"USER: a BOT: b USER: c"})"), "<s>USER: a BOT:« b »USER: c</s>")
+      << "the end of an instruction is not learnt";
+  EXPECT_EQ(Document(form, R"({"text":"hi BOT: b USER: c BOT: d"})"), "<s>hi BOT:« b »USER: c BOT:« d</s>»");
+  EXPECT_EQ(Document(form, R"({"text":"USER: a"})"), "not_chat");
+  EXPECT_EQ(Document(turns("", "BOT:").value(), R"({"text":"USER: a BOT: b USER: c BOT: d"})"),
+            "<s>USER: a BOT: b USER: c BOT:« d</s>»")
+      << "without the instruction's marker, the last answer";
+  EXPECT_EQ(Document(turns("", "BOT:").value(), R"({"text":"USER: a"})"), "not_chat");
+  EXPECT_NE(form.identity(), turns("", "BOT:")->identity());
+  EXPECT_EQ(turns("USER:", "").error().code(), Code::kInvalidArgument);
+}
+
+TEST(DocumentEncoder, OfPromptAndCompletionTheCompletionIsLearnt) {
+  EXPECT_EQ(Document(Sft("chatml"), R"({"prompt":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},)"
+                                    R"({"role":"user","content":"c"}],)"
+                                    R"("completion":[{"role":"assistant","content":"d"}]})"),
+            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|>user\nc<|im_end|>\n"
+            "<|im_start|>assistant\n«d<|im_end|>»\n");
+  EXPECT_EQ(Document(Sft("", "{prompt}", "{completion}"), R"({"prompt":"a ","completion":"b"})"), "<s>a «b</s>»");
+  EXPECT_EQ(Document(Sft("chatml"), R"({"prompt":[{"role":"user","content":"a"}],"completion":"b"})"), "not_chat");
+  EXPECT_EQ(Document(Sft("chatml"), R"({"prompt":[{"role":"user","content":"a"}]})"), "missing_field");
+}
+
+TEST(DocumentEncoder, APairHasTwoDocuments) {
+  const auto pairs = [](std::string layout) {
+    return DocumentForm::Make({.objective = Objective::kDpo, .layout = std::move(layout)});
+  };
+  const auto form = pairs("").value();
+  EXPECT_EQ(form.fields(), (std::vector<std::string>{"prompt", "chosen", "rejected"}));
+  EXPECT_EQ(Document(form, R"({"prompt":"Q:","chosen":" yes","rejected":" no"})"), "<s>Q:« yes</s>»<s>Q:« no</s>»");
+  EXPECT_EQ(Document(form, R"({"prompt":"Q:","chosen":" yes"})"), "missing_field");
+  ChatTokenizer tokenizer;
+  DocumentEncoder encoder(form, &tokenizer);
+  EncodedDocument document;
+  ASSERT_FALSE(encoder.Encode(R"({"prompt":"Q:","chosen":" yes","rejected":" no"})", document).value());
+  EXPECT_EQ(document.first_text, 8u);
+  EXPECT_EQ(document.trained, (std::vector<TokenRange>{{3, 8}, {11, 15}}));
+
+  // With a prompt, or conversations that begin alike.
+  const std::string want =
+      "<|im_start|>user\nQ<|im_end|>\n<|im_start|>assistant\n«yes<|im_end|>»\n"
+      "<|im_start|>user\nQ<|im_end|>\n<|im_start|>assistant\n«no<|im_end|>»\n";
+  const auto chats = pairs("chatml").value();
+  EXPECT_EQ(Document(chats, R"({"prompt":[{"role":"user","content":"Q"}],)"
+                            R"("chosen":[{"role":"assistant","content":"yes"}],)"
+                            R"("rejected":[{"role":"assistant","content":"no"}]})"),
+            want);
+  EXPECT_EQ(Document(chats, R"({"prompt":"Q","chosen":[{"role":"user","content":"Q"},)"
+                            R"({"role":"assistant","content":"yes"}],"rejected":[{"role":"user","content":"Q"},)"
+                            R"({"role":"assistant","content":"no"}]})"),
+            want);
+  EXPECT_EQ(Document(chats, R"({"chosen":[{"role":"assistant","content":"a"}],)"
+                            R"("rejected":[{"role":"assistant","content":"a"}]})"),
+            "not_chat")
+      << "the answers do not differ";
+  EXPECT_EQ(pairs("guanaco").error().code(), Code::kInvalidArgument);
+}
+
 TEST(DocumentEncoder, ChatsAsTheirTemplatesWriteThem) {
   EXPECT_EQ(Document(Sft("llama2"), kTalk),
             "<s>[INST] <<SYS>>\nBe brief. \n<</SYS>>\n\n Hi [/INST]« Hello! </s>»<s>[INST] 1+1? [/INST]« 2 </s>»");

@@ -15,6 +15,7 @@
 #include "millrace/data/options/held_out_split.h"
 #include "millrace/data/options/mlm_options.h"
 #include "millrace/data/options/objective.h"
+#include "millrace/data/options/preference_templates.h"
 #include "millrace/data/options/sequence_mode.h"
 
 namespace millrace::data {
@@ -24,16 +25,19 @@ struct DatasetOptions {
   std::vector<DataSource> sources;
   std::string template_text = "{text}";  ///< fields of the JSON record in braces; "{{" and "}}" are braces
   int sequence_length = 256;
-  /// Objectives other than kCausalLm ignore `mode`, `layout`, `response_text`, `best_fit` and `split_long`, and always
-  /// tell the boundaries.
+  /// Objectives other than kCausalLm ignore `mode`, `response_text`, `best_fit` and `split_long`, and always tell the
+  /// boundaries. All but kDpo ignore `layout`, too.
   Objective objective = Objective::kCausalLm;
   MlmOptions mlm;                        ///< for Objective::kMlm
   ClassificationOptions classification;  ///< for Objective::kClassification; ignores template_text
+  PreferenceTemplates preference;        ///< for Objective::kDpo; ignores template_text
   SequenceMode mode = SequenceMode::kPack;
-  /// How mode sft reads a record. "alpaca" and "guanaco" (of template_text) are layouts of data sets; "llama2",
-  /// "llama3", "chatml", "zephyr" and "gemma" are chat templates of models. Empty: template_text is the prompt and
-  /// response_text the answer.
+  /// How mode sft and Objective::kDpo read a record. "alpaca", "guanaco" and "turns" (of template_text; mode sft alone)
+  /// are layouts of data sets; "llama2", "llama3", "chatml", "zephyr" and "gemma" are chat templates of models. Empty:
+  /// template_text is the prompt and response_text the answer; for kDpo `preference` says both.
   std::string layout;
+  /// Layout turns: the texts that begin a prompt and an answer. See TurnMarkers.
+  std::string instruction_template, response_template;
   std::string response_text = "{response}";
   /// Modes pad and sft: rows hold several whole documents. Only documents longer than a row are cut.
   bool best_fit = false;
@@ -59,12 +63,15 @@ struct DatasetOptions {
   /// How many records may be unusable before opening fails. Nothing: 100, or a thousandth of all if that is more.
   std::optional<std::uint64_t> max_broken;
   int threads = 2;
+  /// Returns whether rows are those of BERT.
+  bool IsForBert() const { return objective == Objective::kMlm || objective == Objective::kClassification; }
   /// Returns whether single tokens of the rows are learnt.
-  bool LearnsTokens() const { return objective != Objective::kClassification; }
-  /// Returns whether a class of each row is learnt: its label, or whether its second sentence follows the first one.
-  bool LearnsRows() const {
-    return objective == Objective::kClassification || (objective == Objective::kMlm && mlm.next_sentence);
-  }
+  bool LearnsTokens() const { return objective == Objective::kCausalLm || objective == Objective::kMlm; }
+  /// Returns whether something of a whole row is learnt: its class, whether its second sentence follows the first one,
+  /// or which of its answers is better.
+  bool LearnsRows() const { return !LearnsTokens() || (objective == Objective::kMlm && mlm.next_sentence); }
+  /// Returns the most tokens that attend to each other.
+  int LongestDocument() const { return objective == Objective::kDpo ? sequence_length / 2 : sequence_length; }
   bool operator==(const DatasetOptions&) const = default;
 };
 

@@ -6,7 +6,7 @@
 namespace millrace::data {
 namespace {
 
-constexpr std::array<std::string_view, 3> kObjectives = {"causal_lm", "mlm", "classification"};
+constexpr std::array<std::string_view, 4> kObjectives = {"causal_lm", "mlm", "classification", "dpo"};
 
 }  // namespace
 

@@ -28,7 +28,7 @@ struct Corpus {
   const tokenizer::Tokenizer* tokenizer = nullptr;
   std::shared_ptr<ChunkDisk> disk = nullptr;  ///< null: none
   bool counted = false;                       ///< the indexes hold token counts
-  const BertSampler* bert = nullptr;          ///< makes the rows of objectives for BERT; null: of kCausalLm
+  const BertSampler* bert = nullptr;          ///< makes the rows of objectives for BERT; null: of others
   Objective objective = Objective::kCausalLm;
   bool stored_samples = false;  ///< records are samples with their masks
   bool boundaries = false;      ///< rows tell where documents begin

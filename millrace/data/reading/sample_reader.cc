@@ -5,6 +5,7 @@
 #include "millrace/data/batch/stage_trace.h"
 #include "millrace/data/hdf5/stored_sample.h"
 #include "millrace/data/megatron/megatron.h"
+#include "millrace/data/reading/pair_row.h"
 
 namespace millrace::data {
 
@@ -35,14 +36,20 @@ Status SampleReader::Read(std::uint64_t epoch, std::uint64_t index, SequenceRow&
   if (corpus_->bert) {
     return FillBertRow(reading, at.sample, BertSampler::DrawOf(plan.options().seed, epoch, index), row);
   }
+  const TokenId eos = corpus_->tokenizer->eos(), padding = eos == tokenizer::kNoToken ? 0 : eos;
+  if (corpus_->objective == Objective::kDpo) {
+    const UnitLocation unit = MR_TRY(FindUnit(reading, at.sample));
+    const Document pair = MR_TRY(DocumentAt(reading, plan.DocumentOf(reading.stream, unit.window->At(unit.item))));
+    WritePairRow(*pair, padding, row);
+    return {};
+  }
   RowWriter writer(row, corpus_->boundaries);
   if (plan.options().joins()) {
     MR_TRY(AppendStream(reading, at.sample * length, writer));
   } else {
     MR_TRY(AppendUnit(reading, at.sample, writer));
   }
-  TokenId eos = corpus_->tokenizer->eos();
-  writer.Finish(eos == tokenizer::kNoToken ? 0 : eos);
+  writer.Finish(padding);
   return {};
 }
 
@@ -228,8 +235,9 @@ Status SampleReader::EncodeText(const Reading& reading, const Chunk& chunk, cons
                                 std::string_view line, EncodedDocument& document) {
   const PlanOptions& options = corpus_->plan->options();
   const std::string& url = corpus_->objects[chunk.object].url;
-  // A row needs one token more than it has inputs, for its last label.
+  // A row needs one token more than it has inputs, for its last label. Two answers share a row.
   std::size_t wanted = options.joins() || options.divides() ? SIZE_MAX : options.sequence_length + 1;
+  if (corpus_->objective == Objective::kDpo) wanted = options.sequence_length / 2;
   auto encoder = BorrowEncoder();
   auto broken = MR_TRY(encoder->Encode(line, wanted, document, reading.trace));
   ReturnEncoder(std::move(encoder));

@@ -1,0 +1,16 @@
+// How records are read as a prompt with two answers.
+#pragma once
+
+#include <string>
+
+namespace millrace::data {
+
+/// Plain data. Templates as DatasetOptions::template_text. The defaults are the columns that trl reads.
+struct PreferenceTemplates {
+  std::string prompt = "{prompt}";
+  std::string chosen = "{chosen}";      ///< the better answer
+  std::string rejected = "{rejected}";  ///< the other one
+  bool operator==(const PreferenceTemplates&) const = default;
+};
+
+}  // namespace millrace::data
