@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "millrace/engine/layers/forward_context.h"
 #include "millrace/engine/ops/embedding.h"
 #include "millrace/engine/ops/exchange/exchange.h"
 #include "millrace/engine/parameters/parameter_buffer.h"
@@ -20,6 +21,10 @@ class Embedding {
       : table_(table), rows_(rows), divided_(divided), ranks_(ranks) {}
 
   at::Tensor Forward(const at::Tensor& ids) const;
+  /// The same for the tokens of the model's input, plus the noise that the context asks for.
+  at::Tensor Forward(const at::Tensor& ids, const ForwardContext& context) const {
+    return AddNoise(Forward(ids), context.noise);
+  }
 
  private:
   WeightHandle table_;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "millrace/engine/layers/embedding_noise.h"
 #include "millrace/engine/layers/kv_cache.h"
 #include "millrace/engine/ops/dropout.h"
 #include "millrace/engine/ops/layout/sequences.h"
@@ -15,6 +16,8 @@ struct ForwardContext {
   ops::Sequences sequences;
   KvCache* cache = nullptr;  ///< with a cache, each sequence is a row that follows the row's tokens in it
   std::optional<ops::DropoutRows> dropout = {};  ///< nothing: no element is dropped
+  EmbeddingNoise noise = {};
+  bool without_adapters = false;  ///< the layers are those of the model that LoRA adapts
 
   /// The outputs of norms and of activation functions are not kept for the backward pass, which computes them again.
   bool selective_recompute = false;

@@ -25,7 +25,7 @@ struct LowRankAdapters {
   std::int64_t first_input = 0;   ///< of this rank's columns of x
 
   ops::LowRankUpdate For(const ForwardContext& context) const {
-    if (modules.empty()) return {};
+    if (modules.empty() || context.without_adapters) return {};
     ops::LowRankUpdate update{.down = *down, .scale = scale};
     for (const Module& module : modules) {
       ops::DropoutSite drop = context.DropoutAt(module.dropout_site, dropout);

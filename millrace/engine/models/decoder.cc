@@ -1,5 +1,6 @@
 #include "millrace/engine/models/decoder.h"
 
+#include "millrace/engine/models/preference.h"
 #include "millrace/engine/ops/cross_entropy.h"
 #include "millrace/engine/ops/exchange/exchange.h"
 
@@ -30,6 +31,11 @@ at::Tensor Decoder::Loss(const Stream& x, const ModelBatch& batch, const Forward
            batch.row_loss_weight;
   }
   const at::Tensor hidden = ops::EnterDividedLayer(norm_.Forward(x.residual, x.delta).out, ranks());
+  if (batch.preferences != nullptr) {
+    return PreferenceLossSum(ops::TokenCrossEntropies(hidden, head_.weight(), head_.bias(), batch.labels.reshape({-1}),
+                                                      config().sizes().vocab_size, ranks()),
+                             batch);
+  }
   return ops::DividedCrossEntropy(hidden, head_.weight(), head_.bias(), batch.labels.reshape({-1}),
                                   config().sizes().vocab_size, ranks(), batch.loss,
                                   batch.predictions != nullptr ? &batch.predictions->tokens : nullptr);

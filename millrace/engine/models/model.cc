@@ -93,8 +93,10 @@ ForwardContext Model::ContextOf(const ModelBatch& batch) const {
   ForwardContext context{.sequences = batch.documents.empty() ? ops::Sequences::Even(inputs.size(0), inputs.size(1))
                                                               : ops::Sequences::Cut(batch.documents, inputs.numel()),
                          .dropout = batch.dropout,
+                         .without_adapters = batch.as_reference,
                          .selective_recompute = recompute_ == Recompute::kSelective};
   if (ranks_.divides_tokens()) context.first_token = ranks_.rank() * (inputs.numel() / ranks_.size());
+  if (batch.dropout) context.noise = {batch.neftune_alpha, *batch.dropout, context.first_token};
   return context;
 }
 

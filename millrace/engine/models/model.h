@@ -25,6 +25,8 @@
 
 namespace millrace::engine {
 
+struct Preferences;
+
 /// Counts the labels that a model predicts: those whose logit is the largest.
 struct Predictions {
   std::int64_t tokens = 0, rows = 0;
@@ -47,6 +49,10 @@ struct ModelBatch {
   std::optional<ops::DropoutRows> dropout = {};  ///< nothing: no element is dropped
   Predictions* predictions = nullptr;            ///< what the model predicts is added to it; null: is not counted
   ops::LossOptions loss = {};                    ///< what the gradient is of; the loss itself stays the cross-entropy
+  double neftune_alpha = 0;                      ///< of the noise of embeddings, whose rows are those of `dropout`
+  /// The rows are pairs of answers, and the loss is that of their preference (preference.h). Null: of single tokens.
+  Preferences* preferences = nullptr;
+  bool as_reference = false;  ///< with preferences: the pass is the reference's, by the model without its adapters
 };
 
 /// What a rank has of a model.

@@ -16,9 +16,15 @@ namespace {
 constexpr std::int64_t kChunkElements = 12 << 20;
 constexpr std::int64_t kLeastChunkRows = 64;
 
-struct LossAndGradients {
-  double loss = 0;
+struct LossesAndGradients {
+  at::Tensor losses;            ///< float64, one of each row
   at::Tensor dx, dhead, dbias;  ///< undefined unless asked for; dhead and dbias are float32
+  double Sum() const {
+    const double* each = Data<double>(losses);
+    double sum = 0;
+    for (std::int64_t row = 0; row < losses.numel(); ++row) sum += each[row];
+    return sum;
+  }
 };
 
 /// Computes the loss of a chunk's rows from its logits. Adds the rows' losses in double.
@@ -90,70 +96,101 @@ struct WantedGradients {
 };
 
 /// `vocab` is the number of all ranks' rows of the head.
-LossAndGradients LossByChunks(const at::Tensor& x, const at::Tensor& head, const at::Tensor& bias,
-                              const at::Tensor& labels, std::int64_t vocab, WantedGradients wanted,
-                              const ChunkLoss& chunk_loss) {
+LossesAndGradients LossByChunks(const at::Tensor& x, const at::Tensor& head, const at::Tensor& bias,
+                                const at::Tensor& labels, std::int64_t vocab, WantedGradients wanted,
+                                const ChunkLoss& chunk_loss) {
   const std::int64_t rows = x.size(0);
   const std::int64_t* label = Data<std::int64_t>(labels);
   for (std::int64_t row = 0; row < rows; ++row) {
     TORCH_CHECK(label[row] >= 0 && label[row] < vocab, "label ", label[row], " is not one of ", vocab, ", 0 to ",
                 vocab - 1);
   }
-  LossAndGradients result;
+  LossesAndGradients result;
   if (wanted.x) result.dx = at::empty_like(x);
   if (wanted.head) result.dhead = at::zeros(head.sizes(), at::kFloat);
   if (wanted.bias) result.dbias = at::zeros(bias.sizes(), at::kFloat);
-  const at::Tensor losses = at::empty({rows}, at::kDouble);
+  result.losses = at::empty({rows}, at::kDouble);
   // From the whole vocabulary, so that ranks that divide it have the same chunks.
   const std::int64_t chunk = std::max(kLeastChunkRows, kChunkElements / vocab);
   for (std::int64_t begin = 0; begin < rows; begin += chunk) {
     const std::int64_t count = std::min(chunk, rows - begin);
     const at::Tensor part = x.narrow(0, begin, count);
     const at::Tensor logits = Product(part, head.t(), bias);
-    chunk_loss(logits, label + begin, Data<double>(losses) + begin, wanted.x);
+    chunk_loss(logits, label + begin, Data<double>(result.losses) + begin, wanted.x);
     if (!wanted.x) continue;
     ProductInto(result.dx.narrow(0, begin, count), logits, head);
     if (result.dhead.defined()) AddProduct(result.dhead, logits.t(), part);
     if (result.dbias.defined()) result.dbias.add_(logits.sum(0, /*keepdim=*/false, at::kFloat));
   }
-  const double* each = Data<double>(losses);
-  for (std::int64_t row = 0; row < rows; ++row) result.loss += each[row];
   return result;
 }
 
-/// The op, by whichever way the loss of a chunk is computed. T is the type of the logits and of what is multiplied.
+/// What the ops below have in common: the losses of the rows with a label, and the gradients.
+struct LabelledRows {
+  at::Tensor kept;   ///< numbers of the rows with a label. Only these reach the head
+  bool all = false;  ///< these are all rows
+  std::int64_t rows = 0;
+  LossesAndGradients result;
+
+  /// Returns the gradient of x from that of the kept rows.
+  at::Tensor Spread(const at::Tensor& dx) const {
+    return all ? dx : at::zeros({rows, dx.size(1)}, dx.options()).index_copy_(0, kept, dx);
+  }
+};
+
+/// Computes them by whichever way the loss of a chunk is computed. T is the type of the logits and of what is
+/// multiplied.
+template <class T>
+LabelledRows LossesOf(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
+                      std::int64_t vocab, bool recording, const ChunkLoss& chunk_loss) {
+  const at::NoGradGuard no_grad;
+  LabelledRows of{.kept = at::nonzero(labels != kIgnoreLabel).view({-1}), .rows = x.size(0)};
+  of.all = of.kept.numel() == labels.numel();
+  const auto is_wanted = [&](const Weight& weight) {
+    return recording && weight.defined() && weight.value.requires_grad();
+  };
+  const auto multiplied = [](const at::Tensor& value) { return value.defined() ? value.to(kScalarType<T>) : value; };
+  of.result = LossByChunks(multiplied(of.all ? x : x.index_select(0, of.kept)), multiplied(head.value),
+                           multiplied(bias.value), of.all ? labels.contiguous() : labels.index_select(0, of.kept),
+                           vocab, {.x = recording, .head = is_wanted(head), .bias = is_wanted(bias)}, chunk_loss);
+  if (recording) of.result.dx = of.result.dx.to(x.scalar_type());
+  return of;
+}
+
 template <class T>
 at::Tensor CrossEntropyOf(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
                           std::int64_t vocab, const ChunkLoss& chunk_loss) {
   const bool recording = Recording({x, head.value, bias.value});
-  // Only rows with a label reach the head.
-  const at::Tensor kept = at::nonzero(labels != kIgnoreLabel).view({-1});
-  const bool all = kept.numel() == labels.numel();
-  at::Tensor loss;
-  LossAndGradients result;
-  {
-    const at::NoGradGuard no_grad;
-    const auto is_wanted = [&](const Weight& weight) {
-      return recording && weight.defined() && weight.value.requires_grad();
-    };
-    const auto multiplied = [](const at::Tensor& value) { return value.defined() ? value.to(kScalarType<T>) : value; };
-    result = LossByChunks(multiplied(all ? x : x.index_select(0, kept)), multiplied(head.value), multiplied(bias.value),
-                          all ? labels.contiguous() : labels.index_select(0, kept), vocab,
-                          {.x = recording, .head = is_wanted(head), .bias = is_wanted(bias)}, chunk_loss);
-    if (recording) result.dx = result.dx.to(x.scalar_type());
-    loss = at::scalar_tensor(result.loss, at::kFloat);
-  }
+  LabelledRows of = LossesOf<T>(x, head, bias, labels, vocab, recording, chunk_loss);
+  at::Tensor loss = at::scalar_tensor(of.result.Sum(), at::kFloat);
   if (!recording) return loss;
   Connect("LinearCrossEntropy", {x, head.value, bias.value}, {loss},
-          [head, bias, kept, all, rows = x.size(0), result = std::move(result)](TensorList&& gradients) {
+          [head, bias, of = std::move(of)](TensorList&& gradients) {
             const auto scale = gradients[0].item<float>();
-            at::Tensor dx = result.dx;
+            const at::Tensor dx = of.result.dx;
             if (scale != 1) dx.mul_(scale);
-            if (!all) dx = at::zeros({rows, dx.size(1)}, dx.options()).index_copy_(0, kept, dx);
-            return TensorList{dx, AddOrReturn(head, result.dhead, scale),
-                              bias.defined() ? AddOrReturn(bias, result.dbias, scale) : at::Tensor()};
+            return TensorList{of.Spread(dx), AddOrReturn(head, of.result.dhead, scale),
+                              bias.defined() ? AddOrReturn(bias, of.result.dbias, scale) : at::Tensor()};
           });
   return loss;
+}
+
+/// The gradient of a token's loss over x is there from the forward pass. So the backward pass only scales the rows.
+template <class T>
+at::Tensor TokenLossesOf(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
+                         std::int64_t vocab, const ChunkLoss& chunk_loss) {
+  TORCH_CHECK(!head.value.requires_grad() && !(bias.defined() && bias.value.requires_grad()),
+              "losses of single tokens need a frozen head");
+  const bool recording = Recording({x});
+  LabelledRows of = LossesOf<T>(x, head, bias, labels, vocab, recording, chunk_loss);
+  at::Tensor losses = at::zeros({of.rows}, at::kDouble).index_copy_(0, of.kept, of.result.losses);
+  if (!recording) return losses;
+  Connect("TokenCrossEntropies", {x}, {losses}, [of = std::move(of)](TensorList&& gradients) {
+    const at::Tensor scales = gradients[0].index_select(0, of.kept).to(at::kFloat).unsqueeze(1);
+    const at::Tensor& dx = of.result.dx;
+    return TensorList{of.Spread((dx * scales).to(dx.scalar_type()))};
+  });
+  return losses;
 }
 
 template <class T>
@@ -175,6 +212,16 @@ at::Tensor FusedDividedCrossEntropy(const at::Tensor& x, const Weight& head, con
                            });
 }
 
+template <class T>
+at::Tensor FusedTokenCrossEntropies(const at::Tensor& x, const Weight& head, const Weight& bias,
+                                    const at::Tensor& labels, std::int64_t vocab, const TensorRanks& ranks) {
+  return TokenLossesOf<T>(x, head, bias, labels, vocab,
+                          [&](const at::Tensor& logits, const std::int64_t* some, double* losses, bool gradient) {
+                            if (ranks.size() == 1) return WholeRows<T>(logits, some, losses, gradient, {}, nullptr);
+                            DividedRows<T>(logits, some, losses, gradient, {}, vocab, ranks, nullptr);
+                          });
+}
+
 }  // namespace
 
 at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
@@ -192,6 +239,13 @@ at::Tensor DividedCrossEntropy(const at::Tensor& x, const Weight& head, const We
   static const auto kernels = OnCpuByProducts<Function>("a divided LM head", nullptr, FusedDividedCrossEntropy<float>,
                                                         FusedDividedCrossEntropy<cpu::Bf16>);
   return kernels.For(x)(x, head, bias, labels, vocab, ranks, options, correct);
+}
+
+at::Tensor TokenCrossEntropies(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
+                               std::int64_t vocab, const TensorRanks& ranks) {
+  static const auto kernels = OnCpuByProducts("TokenCrossEntropies", reference::TokenCrossEntropies,
+                                              FusedTokenCrossEntropies<float>, FusedTokenCrossEntropies<cpu::Bf16>);
+  return kernels.For(x)(x, head, bias, labels, vocab, ranks);
 }
 
 }  // namespace millrace::engine::ops

@@ -37,4 +37,10 @@ at::Tensor DividedCrossEntropy(const at::Tensor& x, const Weight& head, const We
                                std::int64_t vocab, const TensorRanks& ranks, const LossOptions& options = {},
                                std::int64_t* correct = nullptr);
 
+/// Returns the cross-entropy of each token: float64 [N], 0 where there is no label. `vocab` and `ranks` are as in
+/// DividedCrossEntropy; one rank has the whole head. REQUIRES: head and bias are frozen, because their gradients would
+/// need the logits again.
+at::Tensor TokenCrossEntropies(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
+                               std::int64_t vocab, const TensorRanks& ranks);
+
 }  // namespace millrace::engine::ops

@@ -334,6 +334,24 @@ TEST_P(OpsTest, LinearCrossEntropySmoothsLabels) {
   }
 }
 
+/// The losses of single tokens, and the gradient of any function of them.
+TEST_P(OpsTest, TokenCrossEntropies) {
+  Case c(GetParam(), 9);
+  const at::Tensor x = c.Random({90, 16}), x2 = Case::Exact(x), w = c.Random({70'000, 16}, 0.5);
+  const at::Tensor labels = c.Ids(90, 70'000), scales = at::randn({90}, at::kDouble);
+  labels.narrow(0, 10, 30).fill_(kIgnoreLabel);
+  const Weight frozen{.value = w.detach()}, plain{.value = Case::Exact(w).detach()};
+  const at::Tensor got = TokenCrossEntropies(x, frozen, {}, labels, 70'000, {});
+  const at::Tensor want = reference::TokenCrossEntropies(x2, plain, {}, labels, 70'000, {});
+  EXPECT_EQ(got.narrow(0, 10, 30).abs().sum().item<double>(), 0);
+  ExpectClose(got, want, c.tolerance(), "losses");
+  (got * scales).sum().backward();
+  (want * scales).sum().backward();
+  ExpectClose(x.grad(), x2.grad(), c.tolerance(), "dx");
+  const at::NoGradGuard no_grad;
+  EXPECT_TRUE(TokenCrossEntropies(x, frozen, {}, labels, 70'000, {}).equal(got)) << "losses without gradients";
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, OpsTest, testing::Values(at::kFloat, at::kBFloat16),
                          [](const auto& info) { return info.param == at::kFloat ? "F32" : "BF16"; });
 

@@ -209,4 +209,11 @@ at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Wei
   return objective + (plain - objective).detach();  // the value of the one, the gradient of the other
 }
 
+at::Tensor TokenCrossEntropies(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
+                               std::int64_t vocab, const TensorRanks& ranks) {
+  TORCH_CHECK(ranks.size() == 1 && head.value.size(0) == vocab, "ranks that divide a head need a fused op");
+  const at::Tensor log_p = at::log_softmax(Linear(x, {head, bias}).to(at::kDouble), 1);
+  return at::nll_loss(log_p, labels, /*weight=*/{}, at::Reduction::None, kIgnoreLabel);
+}
+
 }  // namespace millrace::engine::ops::reference

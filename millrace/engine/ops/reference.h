@@ -28,6 +28,9 @@ at::Tensor Dropout(const at::Tensor& x, const DropoutSite& site);
 at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
                               const LossOptions& options = {}, std::int64_t* correct = nullptr);
 
+at::Tensor TokenCrossEntropies(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
+                               std::int64_t vocab, const TensorRanks& ranks);
+
 /// Returns the attention [rows, n, heads·head_dim] of queries [rows, heads, n, head_dim] at the last n of `total`
 /// positions over keys and values [rows, kv_heads, total, head_dim]. `keep` [rows, heads, n, total], if it is defined,
 /// multiplies the probabilities.

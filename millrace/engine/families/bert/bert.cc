@@ -99,7 +99,7 @@ class Bert final : public Model {
     const at::Tensor ids = inputs.reshape({-1});
     const at::Tensor where = context.sequences.positions().to(inputs.device(), at::kLong);
     const at::Tensor kinds = segments.defined() ? segments.reshape({-1}) : at::zeros_like(ids);
-    const at::Tensor embedded = tokens_.Forward(ids) + segments_.Forward(kinds);
+    const at::Tensor embedded = tokens_.Forward(ids, context) + segments_.Forward(kinds);
     const at::Tensor x = embedding_norm_.Forward(embedded, positions_.Forward(where)).out;
     return {.residual = ops::Dropout(x, context.DropoutAt(kBertEmbedding, config_.hidden_dropout))};
   }

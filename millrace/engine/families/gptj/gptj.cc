@@ -82,7 +82,7 @@ class Gptj final : public Decoder {
   }
 
   Stream Embed(const at::Tensor& inputs, const at::Tensor&, const ForwardContext& context) const override {
-    const at::Tensor embedded = tokens_.Forward(inputs.reshape({-1}));
+    const at::Tensor embedded = tokens_.Forward(inputs.reshape({-1}), context);
     return {.residual = ops::Dropout(embedded, context.DropoutAt(0, config_.embedding_dropout))};
   }
 

@@ -85,8 +85,8 @@ class Llama final : public Decoder {
     rotary_ = MakeRotaryPositions(config_.rope_scaling, config_.rope_sizes(), device);
   }
 
-  Stream Embed(const at::Tensor& inputs, const at::Tensor&, const ForwardContext&) const override {
-    return {.residual = embedding_.Forward(inputs.reshape({-1}))};
+  Stream Embed(const at::Tensor& inputs, const at::Tensor&, const ForwardContext& context) const override {
+    return {.residual = embedding_.Forward(inputs.reshape({-1}), context)};
   }
 
   Stream Block(std::int64_t layer, const Stream& x, const ForwardContext& context) const override {

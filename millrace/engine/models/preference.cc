@@ -1,0 +1,74 @@
+#include "millrace/engine/models/preference.h"
+
+#include <algorithm>
+
+#include "millrace/engine/ops/cross_entropy.h"
+
+namespace millrace::engine {
+namespace {
+
+/// Returns for each token which answer it belongs to, int64 [rows · length]: 2 · row for the chosen one, plus 1 for the
+/// rejected one. Padding has no labels and may belong to either.
+at::Tensor AnswersOf(const ModelBatch& batch) {
+  const std::int64_t length = batch.inputs.size(1);
+  at::Tensor answers = at::zeros({batch.inputs.numel()}, at::kLong);
+  auto* answer = answers.data_ptr<std::int64_t>();
+  for (std::size_t i = 0; i + 1 < batch.documents.size(); ++i) {
+    const std::int64_t begin = batch.documents[i], row = begin / length;
+    std::fill(answer + begin, answer + batch.documents[i + 1], 2 * row + (begin > row * length ? 1 : 0));
+  }
+  return answers;
+}
+
+at::Tensor LossOfPairs(const at::Tensor& ratios, const at::Tensor& tokens, const DpoOptions& options) {
+  if (options.loss == DpoOptions::Loss::kIpo) {
+    const at::Tensor means = ratios / tokens.clamp_min(1);
+    return (means.select(1, 0) - means.select(1, 1) - 1 / (2 * options.beta)).square();
+  }
+  const at::Tensor margins = options.beta * (ratios.select(1, 0) - ratios.select(1, 1));
+  return -at::log_sigmoid(margins) * (1 - options.label_smoothing) -
+         at::log_sigmoid(-margins) * options.label_smoothing;
+}
+
+}  // namespace
+
+void PreferenceSums::Add(std::span<const double> numbers) {
+  for (std::size_t i = 0; i < of.size(); ++i) of[i] += numbers[i];
+}
+
+std::map<std::string, double> PreferenceSums::Means() const {
+  const auto mean = [&](double sum) { return sum / std::max(1.0, of[kPairs]); };
+  return {
+      {"rewards/chosen", mean(of[kChosenReward])}, {"rewards/rejected", mean(of[kRejectedReward])},
+      {"rewards/accuracies", mean(of[kCorrect])},  {"rewards/margins", mean(of[kChosenReward] - of[kRejectedReward])},
+      {"logps/chosen", mean(of[kChosenLogP])},     {"logps/rejected", mean(of[kRejectedLogP])}};
+}
+
+at::Tensor PreferenceLossSum(const at::Tensor& losses, const ModelBatch& batch) {
+  Preferences& preferences = *batch.preferences;
+  const std::int64_t rows = batch.inputs.size(0);
+  const at::Tensor answers = AnswersOf(batch);
+  const at::Tensor log_p = at::zeros({2 * rows}, at::kDouble).index_add(0, answers, -losses).view({rows, 2});
+  if (batch.as_reference) {
+    preferences.reference = log_p.detach();
+    return at::zeros({}, at::kFloat);
+  }
+  TORCH_CHECK(preferences.reference.defined(), "pairs need log-probabilities of the reference");
+  const at::Tensor labelled = (batch.labels.reshape({-1}) != ops::kIgnoreLabel).to(at::kDouble);
+  const at::Tensor tokens = at::zeros({2 * rows}, at::kDouble).index_add(0, answers, labelled).view({rows, 2});
+  const at::Tensor counts = (batch.row_labels != ops::kIgnoreLabel).to(at::kDouble);
+  const at::Tensor ratios = log_p - preferences.reference;
+  const at::Tensor loss = (LossOfPairs(ratios, tokens, preferences.options) * counts).sum().to(at::kFloat);
+
+  const at::NoGradGuard no_grad;
+  const auto sum = [&](const at::Tensor& of_pairs) { return (of_pairs * counts).sum().item<double>(); };
+  const at::Tensor rewards = preferences.options.beta * ratios;
+  const at::Tensor chosen = rewards.select(1, 0), rejected = rewards.select(1, 1);
+  // In the order of PreferenceSums::Number.
+  preferences.sums.Add(std::array{counts.sum().item<double>(), sum(chosen), sum(rejected),
+                                  sum((chosen > rejected).to(at::kDouble)), sum(log_p.select(1, 0)),
+                                  sum(log_p.select(1, 1))});
+  return loss;
+}
+
+}  // namespace millrace::engine
