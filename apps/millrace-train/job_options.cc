@@ -83,6 +83,11 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
   options.schedule = ScheduleOf(from.schedule, from.optimizer.lr);
   options.warmup_proportion = from.schedule.warmup_proportion;
   options.loss = {.label_smoothing = from.loss.label_smoothing, .z_loss = from.loss.z_loss};
+  options.dpo = {
+      .loss = from.dpo.loss_type == "ipo" ? engine::DpoOptions::Loss::kIpo : engine::DpoOptions::Loss::kSigmoid,
+      .beta = from.dpo.beta,
+      .label_smoothing = from.dpo.label_smoothing};
+  options.neftune_alpha = from.neftune_alpha;
   options.clip_norm = from.optimizer.clip_norm;
   options.spikes = SpikesOf(from.spikes);
   options.parallel = from.parallel.options;

@@ -469,11 +469,14 @@ Status CheckModel(const Node& node, const Spec& spec) {
 /// Checks what can be known without the model's folder.
 Status CheckObjective(const Node& root, const Spec& spec) {
   const data::DatasetOptions& data = spec.data.dataset;
+  if (data.objective == data::Objective::kDpo && !spec.lora) {
+    return Fail(root["train"]["objective"].Invalid(
+        "dpo needs the key lora: the reference that it compares with is the model without its adapters"));
+  }
   const engine::ModelFamily& family = *engine::FindFamily(spec.model.family);
   const bool classifies = family.set_heads != nullptr;
-  const bool fits = data.objective == data::Objective::kCausalLm ? family.causal
-                    : data.objective == data::Objective::kMlm    ? !family.causal
-                                                                 : classifies;
+  const bool generates = data.objective == data::Objective::kCausalLm || data.objective == data::Objective::kDpo;
+  const bool fits = generates ? family.causal : data.objective == data::Objective::kMlm ? !family.causal : classifies;
   if (spec.model.from.empty() && !fits) {
     return Fail(root["train"]["objective"].Invalid(
         fmt::format("a model of family {} cannot learn {}; it learns {}{}", spec.model.family,

@@ -74,6 +74,12 @@ struct LossSpec {
   double label_smoothing = 0, z_loss = 0;
   bool operator==(const LossSpec&) const = default;
 };
+/// Of the objective dpo.
+struct DpoSpec {
+  double beta = 0.1, label_smoothing = 0;
+  std::string loss_type = "sigmoid";  ///< sigmoid | ipo
+  bool operator==(const DpoSpec&) const = default;
+};
 /// How the ranks divide the work. Words of other libraries are read as these (spec_parallel.h).
 struct ParallelSpec {
   bool automatic = false;           ///< layout: auto. The planner chooses `options`, all but placement
@@ -100,6 +106,8 @@ struct TrainSpec {
   OptimizerSpec optimizer;
   ScheduleSpec schedule;
   LossSpec loss;
+  DpoSpec dpo;
+  double neftune_alpha = 0;  ///< noise of embeddings; 0: none
   SpikeSpec spikes;
   ParallelSpec parallel;
   std::uint64_t seed = 42;

@@ -125,27 +125,49 @@ void RefuseKeys(Visitor& v, std::string_view name, std::initializer_list<std::st
   }
 }
 
+template <class Visitor>
+void VisitLayout(Visitor& v, data::DatasetOptions& data, std::initializer_list<std::string_view> words) {
+  VisitWordOf(
+      v, "layout", data.layout, {words, {}},
+      [](const std::string& layout) { return layout.empty() ? "template" : layout; },
+      [](const std::string& word) { return word == "template" ? "" : word; });
+}
+
 /// Visits the keys of rows that one objective has and the others lack.
 template <class Visitor>
 void VisitRows(Visitor& v, data::DatasetOptions& data) {
   const std::string objective = fmt::format("train.objective {}", data::ObjectiveName(data.objective));
   if (data.objective != data::Objective::kMlm) RefuseKeys(v, objective, {"mlm"});
   if (data.objective != data::Objective::kClassification) RefuseKeys(v, objective, {"classification"});
+  if (data.objective != data::Objective::kDpo) RefuseKeys(v, objective, {"preference"});
   if (data.objective == data::Objective::kCausalLm) {
     VisitWordOf(v, "mode", data.mode, {{"pack", "pad", "sft"}, {}}, data::SequenceModeName,
                 [&](const std::string& word) { return data::ParseSequenceMode(word).value_or(data.mode); });
-    VisitWordOf(
-        v, "layout", data.layout,
-        {{"template", "alpaca", "guanaco", "llama2", "llama3", "chatml", "zephyr", "gemma"}, {}},
-        [](const std::string& layout) { return layout.empty() ? "template" : layout; },
-        [](const std::string& word) { return word == "template" ? "" : word; });
+    VisitLayout(v, data, {"template", "alpaca", "guanaco", "turns", "llama2", "llama3", "chatml", "zephyr", "gemma"});
     v.Text("response", data.response_text, TextKind::kPlain, true);
+    if (data.layout == "turns") {
+      v.Text("instruction_template", data.instruction_template, TextKind::kPlain, false);
+      v.Text("response_template", data.response_template, TextKind::kPlain, true);
+    } else {
+      RefuseKeys(v, "another layout than turns", {"instruction_template", "response_template"});
+    }
     v.Flag("best_fit", data.best_fit);
     v.Flag("split_long", data.split_long);
     v.Flag("boundaries", data.boundaries);
     return;
   }
-  RefuseKeys(v, objective, {"mode", "layout", "response", "best_fit", "split_long", "boundaries"});
+  RefuseKeys(v, objective,
+             {"mode", "response", "instruction_template", "response_template", "best_fit", "split_long", "boundaries"});
+  if (data.objective == data::Objective::kDpo) {
+    VisitLayout(v, data, {"template", "llama2", "llama3", "chatml", "zephyr", "gemma"});
+    if (!data.layout.empty()) return RefuseKeys(v, "a layout of conversations", {"preference"});
+    return v.Section("preference", [&](auto& p) {
+      p.Text("prompt", data.preference.prompt, TextKind::kPlain, true);
+      p.Text("chosen", data.preference.chosen, TextKind::kPlain, true);
+      p.Text("rejected", data.preference.rejected, TextKind::kPlain, true);
+    });
+  }
+  RefuseKeys(v, objective, {"layout"});
   if (data.objective == data::Objective::kMlm) {
     v.Section("mlm", [&](auto& m) {
       m.Number("probability", data.mlm.probability, 1e-6, 0.999);
@@ -168,8 +190,8 @@ template <class Visitor>
 void VisitData(Visitor& v, DataSpec& spec) {
   data::DatasetOptions& data = spec.dataset;
   v.Sources("sources", data.sources);
-  if (data.objective == data::Objective::kClassification) {
-    RefuseKeys(v, "train.objective classification", {"template"});
+  if (data.objective == data::Objective::kClassification || data.objective == data::Objective::kDpo) {
+    RefuseKeys(v, fmt::format("train.objective {}", data::ObjectiveName(data.objective)), {"template"});
   } else {
     v.Text("template", data.template_text, TextKind::kPlain, true);
   }
@@ -322,7 +344,7 @@ void VisitParallel(Visitor& v, ParallelSpec& parallel) {
 /// `objective` is a member of the data's options, because it decides what rows hold.
 template <class Visitor>
 void VisitTrain(Visitor& v, TrainSpec& train, data::Objective& objective) {
-  VisitWordOf(v, "objective", objective, {{"causal_lm", "mlm", "classification"}, {"dpo"}}, data::ObjectiveName,
+  VisitWordOf(v, "objective", objective, {{"causal_lm", "mlm", "classification", "dpo"}, {}}, data::ObjectiveName,
               [&](const std::string& word) { return data::ParseObjective(word).value_or(objective); });
   v.OptionalNumber("epochs", train.epochs, 1e-6, 1e6);
   v.OptionalInteger("steps", train.steps, 1, std::int64_t{1} << 40);
@@ -333,10 +355,25 @@ void VisitTrain(Visitor& v, TrainSpec& train, data::Objective& objective) {
   v.Texts("freeze", train.freeze);
   v.Section("optimizer", [&](auto& s) { VisitOptimizer(s, train.optimizer); });
   v.Section("schedule", [&](auto& s) { VisitSchedule(s, train.schedule); });
-  v.Section("loss", [&](auto& s) {
-    s.Number("label_smoothing", train.loss.label_smoothing, 0, 0.999);
-    s.Number("z_loss", train.loss.z_loss, 0, 1);
-  });
+  v.Number("neftune_alpha", train.neftune_alpha, 0, 1e6);
+  if (objective == data::Objective::kDpo) {
+    RefuseKeys(v, "train.objective dpo", {"loss"});
+    v.Section("dpo", [&](auto& s) {
+      s.Number("beta", train.dpo.beta, 1e-6, 1e3);
+      s.Word("loss_type", train.dpo.loss_type, {{"sigmoid", "ipo"}, {}});
+      if (train.dpo.loss_type == "sigmoid") {
+        s.Number("label_smoothing", train.dpo.label_smoothing, 0, 0.5);
+      } else {
+        RefuseKeys(s, train.dpo.loss_type, {"label_smoothing"});
+      }
+    });
+  } else {
+    RefuseKeys(v, fmt::format("train.objective {}", data::ObjectiveName(objective)), {"dpo"});
+    v.Section("loss", [&](auto& s) {
+      s.Number("label_smoothing", train.loss.label_smoothing, 0, 0.999);
+      s.Number("z_loss", train.loss.z_loss, 0, 1);
+    });
+  }
   v.Section("spikes", [&](auto& s) {
     s.Word("action", train.spikes.action, {{"none", "skip_step", "roll_back"}, {}});
     s.Number("sigma", train.spikes.sigma, 1, 1000);

@@ -304,6 +304,7 @@ TEST(Spec, RefusesWithASentence) {
       Refusal{"train.schedule={name: wsd, timescale: 5}", kInvalid, "wsd has no timescale"},
       Refusal{"train.schedule={warmup_steps: 5, warmup_proportion: 0.1}", kInvalid, "not both"},
       Refusal{"train.loss.label_smoothing=1", kInvalid, "from 0 to"},
+      Refusal{"train.neftune_alpha=-1", kInvalid, "from 0 to"},
       Refusal{"train.loss.z_loss=2", kInvalid, "from 0 to 1"},
       Refusal{"train.spikes.action=stop", kInvalid, "none, skip_step, roll_back"},
       Refusal{"train.spikes.sigma=0.5", kInvalid, "from 1 to"},
@@ -483,7 +484,11 @@ Spec RandomSpec(Random& random) {
   s.data.tokenizer = "file:///models/tokenizer.model";
   s.data.dataset.mode =
       Pick<data::SequenceMode>(random, {data::SequenceMode::kPack, data::SequenceMode::kPad, data::SequenceMode::kSft});
-  s.data.dataset.layout = Pick<std::string>(random, {"", "alpaca", "chatml"});
+  s.data.dataset.layout = Pick<std::string>(random, {"", "alpaca", "chatml", "turns"});
+  if (s.data.dataset.layout == "turns") {
+    s.data.dataset.instruction_template = Pick<std::string>(random, {"", "### Human:"});
+    s.data.dataset.response_template = RandomText(random);
+  }
   s.data.dataset.response_text = RandomText(random);
   s.data.dataset.best_fit = random.Below(2) == 0;
   s.data.dataset.split_long = random.Below(2) == 0;
@@ -508,6 +513,7 @@ Spec RandomSpec(Random& random) {
   SetRandomSchedule(random, s.train.optimizer.lr, s.train.schedule);
   s.train.loss.label_smoothing = RandomNumber(random, 0, 0.5);
   s.train.loss.z_loss = RandomNumber(random, 0, 1e-3);
+  s.train.neftune_alpha = RandomNumber(random, 0, 15);
   s.train.spikes = {.action = Pick<std::string>(random, {"none", "skip_step", "roll_back"}),
                     .sigma = RandomNumber(random, 1, 20),
                     .window = static_cast<int>(4 + random.Below(100))};
@@ -550,9 +556,18 @@ void SetRandomObjective(Random& random, Spec& s) {
   const data::DatasetOptions defaults;
   data.mode = defaults.mode;
   data.layout = defaults.layout;
+  data.instruction_template = data.response_template = "";
   data.response_text = defaults.response_text;
   data.best_fit = data.split_long = data.boundaries = false;
-  if (random.Below(2) == 0) {
+  if (s.lora && random.Below(2) == 0) {
+    data.objective = data::Objective::kDpo;
+    data.template_text = defaults.template_text;
+    data.layout = Pick<std::string>(random, {"", "chatml"});
+    if (data.layout.empty()) data.preference = {.prompt = "{q}", .chosen = "{good}", .rejected = RandomText(random)};
+    s.train.loss = {};
+    s.train.dpo = {.beta = RandomNumber(random, 0.01, 1), .loss_type = Pick<std::string>(random, {"sigmoid", "ipo"})};
+    if (s.train.dpo.loss_type == "sigmoid") s.train.dpo.label_smoothing = RandomNumber(random, 0, 0.5);
+  } else if (random.Below(2) == 0) {
     data.objective = data::Objective::kMlm;
     data.mlm = {.probability = RandomNumber(random, 0.01, 0.9),
                 .whole_word = random.Below(2) == 0,
@@ -600,7 +615,20 @@ TEST(Spec, AnObjectiveHasKeysOfItsOwn) {
   EXPECT_THAT(refusal({bert, "train.objective=mlmm"}), HasSubstr("mlm"));
   EXPECT_THAT(refusal({bert, mlm, "data.mlm.probability=1"}), HasSubstr("probability"));
   EXPECT_THAT(refusal({bert, mlm, "data.mlm.max_predictions=257"}), HasSubstr("257 should not be above"));
-  EXPECT_THAT(refusal({bert, "train.objective=dpo"}), HasSubstr("not supported"));
+  const std::string dpo = "train.objective=dpo", lora = "lora.r=4";
+  EXPECT_EQ(ParseSmall({bert, dpo, lora})->data.dataset.objective, data::Objective::kDpo);
+  EXPECT_THAT(refusal({bert, dpo}), HasSubstr("dpo needs the key lora"));
+  EXPECT_THAT(refusal({bert, dpo, lora, "data.mode=sft"}), HasSubstr("train.objective dpo has no mode"));
+  EXPECT_THAT(refusal({bert, dpo, lora, "data.template={x}"}), HasSubstr("has no template"));
+  EXPECT_THAT(refusal({bert, dpo, lora, "data.layout=guanaco"}), HasSubstr("template, llama2"));
+  EXPECT_THAT(refusal({bert, dpo, lora, "data.layout=chatml", "data.preference.prompt=x"}),
+              HasSubstr("has no preference"));
+  EXPECT_THAT(refusal({bert, dpo, lora, "train.loss.z_loss=0.1"}), HasSubstr("train.objective dpo has no loss"));
+  EXPECT_THAT(refusal({bert, dpo, lora, "train.dpo={loss_type: ipo, label_smoothing: 0.1}"}),
+              HasSubstr("ipo has no label_smoothing"));
+  EXPECT_THAT(refusal({"train.dpo.beta=0.2"}), HasSubstr("train.objective causal_lm has no dpo"));
+  EXPECT_THAT(refusal({"data.response_template=A>"}), HasSubstr("another layout than turns has no response_template"));
+  EXPECT_THAT(refusal({"data.mode=sft", "data.layout=turns"}), HasSubstr("response_template"));
 }
 
 /// The guide must show every key: it holds the rendered defaults, and its YAML blocks are valid job files.
@@ -625,6 +653,8 @@ TEST(Spec, TheGuideIsRight) {
       ParseSmall({"train.objective=mlm", "model.from=s3://models/bert", "data.mlm.max_predictions=9"})->Render();
   rendered += ParseSmall({"train.objective=classification", "model.from=s3://models/bert"})->Render();
   rendered += ParseSmall({"train.schedule.name=inverse_sqrt"})->Render();
+  rendered += ParseSmall({"train.objective=dpo", "model.from=s3://models/llama", "lora.r=4"})->Render();
+  rendered += ParseSmall({"data.mode=sft", "data.layout=turns", "data.response_template=A>"})->Render();
   rendered += ParseSmall({"model.config.num_kv_heads=4", "model.config.intermediate_size=64"})->Render();
   for (std::size_t at = 0, end; (end = rendered.find('\n', at)) != std::string::npos; at = end + 1) {
     std::string line = rendered.substr(at, end - at);

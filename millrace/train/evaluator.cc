@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <span>
 
 #include "millrace/data/loader.h"
 #include "millrace/engine/errors.h"
@@ -43,7 +45,7 @@ data::Batch RowWithoutLabels(const data::DatasetOptions& options) {
                   .labels = std::vector<data::TokenId>(length, data::kIgnoreLabel),
                   .lengths = {options.sequence_length}};
   if (options.objective == data::Objective::kCausalLm) return row;
-  row.segments.resize(length);
+  if (options.IsForBert()) row.segments.resize(length);
   row.row_labels = {data::kIgnoreLabel};
   return row;
 }
@@ -55,6 +57,7 @@ std::map<std::string, double> EvalReport::Metrics() const {
   if (tells_perplexity) metrics["perplexity"] = std::exp(loss);
   if (tells_accuracy) metrics["accuracy"] = accuracy;
   if (tells_accuracy && has_row_accuracy) metrics["next_sentence_accuracy"] = row_accuracy;
+  metrics.insert(preferences.begin(), preferences.end());
   return metrics;
 }
 
@@ -69,14 +72,18 @@ std::string EvalReport::ToText() const {
   if (tells_perplexity) metrics += fmt::format("  perplexity {:.2f}", std::exp(loss));
   if (tells_accuracy) metrics += fmt::format("  accuracy {:.4f}", accuracy);
   if (tells_accuracy && has_row_accuracy) metrics += fmt::format("  next-sentence accuracy {:.4f}", row_accuracy);
+  if (!preferences.empty()) {
+    metrics += fmt::format("  margin {:.3f}  accuracy {:.3f}", preferences.at("rewards/margins"),
+                           preferences.at("rewards/accuracies"));
+  }
   return fmt::format("eval after step {}  loss {:.4f}{}  ({} samples, {:.1f} s)", step, loss, metrics, samples,
                      seconds);
 }
 
 Result<std::unique_ptr<Evaluator>> Evaluator::Open(object::Connection& connection,
                                                    std::shared_ptr<const tokenizer::Tokenizer> tokenizer,
-                                                   const data::DatasetOptions& options, std::uint64_t samples,
-                                                   const RankLayout& layout, const Logger& log) {
+                                                   const data::DatasetOptions& options, const engine::DpoOptions& dpo,
+                                                   std::uint64_t samples, const RankLayout& layout, const Logger& log) {
   std::shared_ptr<data::Dataset> dataset;
   const auto open = [&]() -> Status {
     dataset = MR_TRY(data::Dataset::Open(connection, std::move(tokenizer), options, log));
@@ -98,6 +105,10 @@ Result<std::unique_ptr<Evaluator>> Evaluator::Open(object::Connection& connectio
   const std::uint64_t most = (samples + ranks - 1) / ranks;
   while (rows.size() < most) rows.push_back(std::make_unique<MicroBatch>(RowWithoutLabels(options)));
   std::unique_ptr<Evaluator> made(new Evaluator(std::move(rows), samples, layout));
+  made->compares_ = options.objective == data::Objective::kDpo;
+  if (made->compares_) {
+    for (const auto& row : made->rows_) row->SetPairs(dpo);
+  }
   MR_TRY(made->WeighRows());
   return made;
 }
@@ -118,20 +129,36 @@ Status Evaluator::WeighRows() {
   return {};
 }
 
-Result<EvalReport> Evaluator::Evaluate(engine::PipelineRunner& passes) const {
+Status Evaluator::RunReference(engine::PipelineRunner& passes) {
+  std::vector<engine::ModelBatch> batches;
+  for (const auto& row : rows_) batches.push_back(row->ReferenceBatch());
+  MR_TRY(passes.Evaluate(batches));
+  has_reference_ = true;
+  return {};
+}
+
+Result<EvalReport> Evaluator::Evaluate(engine::PipelineRunner& passes) {
+  if (compares_ && !has_reference_) MR_TRY(RunReference(passes));
   engine::Predictions predictions;
   std::vector<engine::ModelBatch> batches;
   for (const auto& row : rows_) {
+    row->preferences.sums = {};
     batches.push_back(row->batch);
     batches.back().predictions = &predictions;
   }
   const engine::PipelineSums passed = MR_TRY(passes.Evaluate(batches));
   const double counts = layout_.counts_samples() ? 1 : 0;
-  const at::Tensor sums = at::tensor({counts * passed.loss, counts * static_cast<double>(predictions.tokens),
-                                      counts * static_cast<double>(predictions.rows)},
-                                     at::kDouble);
+  engine::PreferenceSums mine;
+  for (const auto& row : rows_) mine.Add(row->preferences.sums.of);
+  std::vector<double> numbers = {passed.loss, static_cast<double>(predictions.tokens),
+                                 static_cast<double>(predictions.rows)};
+  const std::size_t first = numbers.size();
+  std::ranges::copy(mine.of, std::back_inserter(numbers));
+  const at::Tensor sums = at::tensor(numbers, at::kDouble) * counts;
   MR_TRY(layout_.world().AllReduce(sums));
-  const double* all = sums.data_ptr<double>();
+  const std::span<const double> all(sums.data_ptr<double>(), numbers.size());
+  engine::PreferenceSums preferences;
+  preferences.Add(all.subspan(first));
   const auto share = [](double some, std::uint64_t of) {
     return some / static_cast<double>(std::max<std::uint64_t>(1, of));
   };
@@ -141,7 +168,8 @@ Result<EvalReport> Evaluator::Evaluate(engine::PipelineRunner& passes) const {
                     .labels = labels_.denominator(),
                     .accuracy = labels_.tokens > 0 ? share(all[1], labels_.tokens) : of_rows,
                     .row_accuracy = of_rows,
-                    .has_row_accuracy = labels_.tokens > 0 && labels_.rows > 0};
+                    .has_row_accuracy = labels_.tokens > 0 && labels_.rows > 0,
+                    .preferences = compares_ ? preferences.Means() : std::map<std::string, double>{}};
 }
 
 }  // namespace millrace::train

@@ -32,8 +32,9 @@ struct EvalReport {
   double seconds = 0;
   bool tells_perplexity = true;  ///< e to the loss
   bool tells_accuracy = false;
+  std::map<std::string, double> preferences;  ///< of Objective::kDpo: engine::PreferenceSums::Means()
 
-  /// Returns what it tells, by name: "loss", "perplexity", "accuracy", "next_sentence_accuracy".
+  /// Returns what it tells, by name: "loss", "perplexity", "accuracy", "next_sentence_accuracy", and preferences.
   std::map<std::string, double> Metrics() const;
   Json ToJson() const;
   std::string ToText() const;
@@ -47,27 +48,30 @@ struct EvalReport {
 /// without it. One owner thread.
 class Evaluator {
  public:
-  /// Reads the first `samples` sequences of a data set, or all if there are fewer. Collective: rank 0 indexes the data
-  /// before the others. Errors: kInvalidArgument if there are no sequences; those of Dataset::Open. Blocks on the
-  /// store.
+  /// Reads the first `samples` sequences of a data set, or all if there are fewer. `dpo` is for Objective::kDpo.
+  /// Collective: rank 0 indexes the data before the others. Errors: kInvalidArgument if there are no sequences; those
+  /// of Dataset::Open. Blocks on the store.
   static Result<std::unique_ptr<Evaluator>> Open(object::Connection& connection,
                                                  std::shared_ptr<const tokenizer::Tokenizer> tokenizer,
-                                                 const data::DatasetOptions& options, std::uint64_t samples,
-                                                 const RankLayout& layout, const Logger& log);
+                                                 const data::DatasetOptions& options, const engine::DpoOptions& dpo,
+                                                 std::uint64_t samples, const RankLayout& layout, const Logger& log);
 
   /// Computes the loss. A collective operation. The caller sets step, seconds and what is told.
-  Result<EvalReport> Evaluate(engine::PipelineRunner& passes) const;
+  Result<EvalReport> Evaluate(engine::PipelineRunner& passes);
 
  private:
   /// Counts the labels of all ranks.
   Status WeighRows();
+  Status RunReference(engine::PipelineRunner& passes);
   Evaluator(std::vector<std::unique_ptr<MicroBatch>> rows, std::uint64_t samples, const RankLayout& layout)
       : rows_(std::move(rows)), samples_(samples), layout_(layout) {}
 
   std::vector<std::unique_ptr<MicroBatch>> rows_;  ///< one sequence each; as many on all ranks
   const std::uint64_t samples_;                    ///< of all ranks
   const RankLayout& layout_;
-  LabelCounts labels_;  ///< of all ranks
+  LabelCounts labels_;          ///< of all ranks
+  bool compares_ = false;       ///< the rows are pairs of answers
+  bool has_reference_ = false;  ///< the reference's log-probabilities are there; they never change
 };
 
 }  // namespace millrace::train

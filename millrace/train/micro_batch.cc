@@ -22,6 +22,18 @@ MicroBatch::MicroBatch(data::Batch from)
             .segments = TensorOf(data.segments, {data.rows, data.sequence_length}),
             .row_labels = TensorOf(data.row_labels, {data.rows})} {}
 
+void MicroBatch::SetPairs(const engine::DpoOptions& options) {
+  preferences.options = options;
+  batch.preferences = &preferences;
+}
+
+engine::ModelBatch MicroBatch::ReferenceBatch() const {
+  engine::ModelBatch reference = batch;
+  reference.dropout.reset();
+  reference.as_reference = true;
+  return reference;
+}
+
 double LabelCounts::row_weight() const {
   if (rows == 0) return 0;
   return tokens > 0 ? static_cast<double>(tokens) / static_cast<double>(rows) : 1;

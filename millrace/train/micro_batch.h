@@ -5,6 +5,7 @@
 
 #include "millrace/data/batch/batch.h"
 #include "millrace/engine/models/model.h"
+#include "millrace/engine/models/preference.h"
 
 namespace millrace::train {
 
@@ -14,8 +15,14 @@ struct MicroBatch {
   MicroBatch(const MicroBatch&) = delete;
   MicroBatch& operator=(const MicroBatch&) = delete;
 
+  /// Makes the batch one of pairs of answers. Afterwards batch.preferences is `preferences`.
+  void SetPairs(const engine::DpoOptions& options);
+  /// Returns the batch of the reference's pass, which drops nothing and adds no noise. REQUIRES: SetPairs() was called.
+  engine::ModelBatch ReferenceBatch() const;
+
   const data::Batch data;
   engine::ModelBatch batch;
+  engine::Preferences preferences;  ///< of pairs
 };
 
 /// Labels that count, of tokens and of rows.

@@ -15,6 +15,7 @@
 #include "millrace/data/options/dataset_options.h"
 #include "millrace/engine/adapters/lora_options.h"
 #include "millrace/engine/layout/parallel_options.h"
+#include "millrace/engine/models/preference.h"
 #include "millrace/engine/ops/cross_entropy.h"
 #include "millrace/engine/optim/make_optimizer.h"
 #include "millrace/engine/optim/schedule.h"
@@ -54,7 +55,9 @@ struct Options {
   engine::Schedule schedule;     ///< its total_steps is computed
   double warmup_proportion = 0;  ///< of all steps; if it is not 0, schedule.warmup_steps is computed
   engine::ops::LossOptions loss;
-  double clip_norm = 1;  ///< 0: none
+  engine::DpoOptions dpo;    ///< of Objective::kDpo
+  double neftune_alpha = 0;  ///< of the noise of embeddings in training; 0: none
+  double clip_norm = 1;      ///< 0: none
   SpikeOptions spikes;
   engine::ParallelOptions parallel;
   /// If it is there, the planner chooses `parallel`, all but placement and reduce_in_bf16: plan::SearchGoal.

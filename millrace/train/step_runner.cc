@@ -33,6 +33,8 @@ Result<std::shared_ptr<MicroBatch>> StepRunner::Load(std::uint64_t step, StepRep
                                                    .first_sample = loaded->data.first_sample,
                                                    .row_length = loaded->data.sequence_length};
   loaded->batch.loss = options_.loss;
+  loaded->batch.neftune_alpha = options_.neftune_alpha;
+  if (options_.data.objective == data::Objective::kDpo) loaded->SetPairs(options_.dpo);
   return loaded;
 }
 
@@ -55,18 +57,31 @@ Result<double> StepRunner::RowWeight(const std::vector<std::shared_ptr<MicroBatc
   return LabelCounts{static_cast<std::uint64_t>(all[0]), static_cast<std::uint64_t>(all[1])}.row_weight();
 }
 
+/// Computes the reference's log-probabilities of all pairs of the step. Its passes come before those that learn, so
+/// that every stage of a pipeline makes them in the same order.
+Status StepRunner::RunReference(const std::vector<std::shared_ptr<MicroBatch>>& loaded, StepReport& report) {
+  std::vector<engine::ModelBatch> batches;
+  for (const auto& micro : loaded) batches.push_back(micro->ReferenceBatch());
+  const engine::PipelineSums passed = MR_TRY(passes_.Evaluate(batches));
+  report.comm_wait_s += SecondsOf(passed.waited);
+  return {};
+}
+
 Result<PassSums> StepRunner::Run(std::uint64_t step, StepReport& report) {
   PassSums sums;
   std::vector<std::shared_ptr<MicroBatch>> loaded;
   double row_weight = 1;
-  if (options_.data.objective == data::Objective::kMlm && options_.data.mlm.next_sentence) {
+  const bool weighs_rows = options_.data.LearnsTokens() && options_.data.LearnsRows();
+  const bool compares = options_.data.objective == data::Objective::kDpo;
+  if (weighs_rows || compares) {
     for (int i = 0; i < micro_batches_; ++i) loaded.push_back(MR_TRY(Load(step, report)));
-    row_weight = MR_TRY(RowWeight(loaded, report));
   }
+  if (weighs_rows) row_weight = MR_TRY(RowWeight(loaded, report));
+  if (compares) MR_TRY(RunReference(loaded, report));
   exchange_.BeginStep(micro_batches_);
   const auto next = [&](int i) -> Result<std::shared_ptr<const engine::ModelBatch>> {
     const auto at = static_cast<std::size_t>(i);
-    const std::shared_ptr<MicroBatch> micro = at < loaded.size() ? std::move(loaded[at]) : MR_TRY(Load(step, report));
+    const std::shared_ptr<MicroBatch> micro = at < loaded.size() ? loaded[at] : MR_TRY(Load(step, report));
     micro->batch.row_loss_weight = row_weight;
     sums.labels.tokens += micro->data.loss_tokens;
     sums.labels.rows += micro->data.loss_rows;
@@ -78,6 +93,7 @@ Result<PassSums> StepRunner::Run(std::uint64_t step, StepReport& report) {
   report.comm_wait_s += SecondsOf(MR_TRY(exchange_.Finish()));
   if (!layout_.counts_samples()) return PassSums{};
   sums.loss = passed.loss;
+  for (const auto& micro : loaded) sums.preferences.Add(micro->preferences.sums.of);
   return sums;
 }
 

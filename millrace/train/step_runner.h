@@ -20,7 +20,8 @@ namespace millrace::train {
 struct PassSums {
   double loss = 0;
   LabelCounts labels;
-  double context = 0;  ///< summed over all tokens: the length of the document that each attends within
+  double context = 0;                  ///< summed over all tokens: the length of the document that each attends within
+  engine::PreferenceSums preferences;  ///< of Objective::kDpo
 };
 
 /// Draws a step's micro-batches from the loader and runs them through the model. Borrows all that it is given.
@@ -42,6 +43,7 @@ class StepRunner {
 
  private:
   Result<std::shared_ptr<MicroBatch>> Load(std::uint64_t step, StepReport& report);
+  Status RunReference(const std::vector<std::shared_ptr<MicroBatch>>& loaded, StepReport& report);
   Result<double> RowWeight(const std::vector<std::shared_ptr<MicroBatch>>& loaded, StepReport& report) const;
 
   const RankLayout& layout_;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <span>
 
 #include "millrace/checkpoint/convert/mapped/quantized_model.h"
 #include "millrace/checkpoint/convert/quantized/bitsandbytes_names.h"
@@ -148,8 +150,8 @@ Status Trainer::Prepare() {
   steps_ = std::make_unique<StepRunner>(*layout_, options_, *loader_, *passes_, *exchange_, MicroBatches());
   MR_TRY(MakePlan());
   if (options_.eval_every > 0) {
-    evaluator_ = MR_TRY(
-        Evaluator::Open(connection_, tokenizer_, EvaluatedData(), options_.eval_samples, *layout_, options_.log));
+    evaluator_ = MR_TRY(Evaluator::Open(connection_, tokenizer_, EvaluatedData(), options_.dpo, options_.eval_samples,
+                                        *layout_, options_.log));
   }
   return OpenMetrics();
 }
@@ -319,9 +321,9 @@ Status Trainer::MakeModel(const std::shared_ptr<const engine::ModelConfig>& conf
 
 Status Trainer::CheckModel(const engine::ModelConfig& config, const std::string& what) const {
   const data::Objective objective = options_.data.objective;
-  const bool fits = objective == data::Objective::kCausalLm ? config.generates()
-                    : objective == data::Objective::kMlm    ? config.predicts_tokens() && !config.generates()
-                                                            : config.predicts_rows() && !config.predicts_tokens();
+  const bool fits = !options_.data.IsForBert()           ? config.generates()
+                    : objective == data::Objective::kMlm ? config.predicts_tokens() && !config.generates()
+                                                         : config.predicts_rows() && !config.predicts_tokens();
   if (!fits) {
     return Fail(Code::kInvalidArgument, "{}: a {} model does not learn train.objective {}{}", what, config.family(),
                 data::ObjectiveName(objective),
@@ -337,9 +339,9 @@ Status Trainer::CheckModel(const engine::ModelConfig& config, const std::string&
                 "the model has {} tokens, the tokenizer {} makes {}; set model.config.vocab_size", sizes.vocab_size,
                 options_.tokenizer_url, tokenizer_->vocab_size());
   }
-  if (sizes.max_positions < options_.data.sequence_length) {
+  if (sizes.max_positions < options_.data.LongestDocument()) {
     return Fail(Code::kInvalidArgument, "sequences of {} tokens are longer than the model's {} positions",
-                options_.data.sequence_length, sizes.max_positions);
+                options_.data.LongestDocument(), sizes.max_positions);
   }
   const std::int64_t stages = std::int64_t{layout_->pipeline_ranks()} * layout_->options().virtual_stages;
   if (sizes.num_layers < stages) {
@@ -514,8 +516,10 @@ Result<std::optional<EvalReport>> Trainer::EvaluateIfDue(bool last) {
   EvalReport report = MR_TRY(evaluator_->Evaluate(*passes_));
   report.step = step_;
   report.seconds = evaluating.Seconds();
-  report.tells_perplexity = options_.eval_perplexity;
-  report.tells_accuracy = options_.eval_accuracy;
+  // Rewards tell more of pairs.
+  const bool compares = options_.data.objective == data::Objective::kDpo;
+  report.tells_perplexity = options_.eval_perplexity && !compares;
+  report.tells_accuracy = options_.eval_accuracy && !compares;
   return report;
 }
 
@@ -534,6 +538,7 @@ Result<StepReport> Trainer::Step(bool stop_here, Sums& all) {
   // Gradients are of the sum of all losses; one factor makes them the mean's and clips them.
   const double scale = 1 / static_cast<double>(labels);
   report.loss = all.passes.loss * scale;
+  if (options_.data.objective == data::Objective::kDpo) report.preferences = all.passes.preferences.Means();
   report.grad_norm = MR_TRY(engine::CatchTorch(
       "gradient norm", [&] { return engine::GradientNorm(model_->buffer(), scale, layout_->state()); }));
   const bool finite = std::isfinite(report.loss) && std::isfinite(report.grad_norm);
@@ -597,24 +602,35 @@ Status Trainer::EndSpike(StepReport& report) {
 Result<Trainer::Sums> Trainer::SumOverRanks(const Sums& mine, StepReport& report) {
   const Stopwatch waiting(clock_);
   const PassSums& passes = mine.passes;
-  const at::Tensor sums =
-      at::tensor({passes.loss, static_cast<double>(passes.labels.tokens), static_cast<double>(passes.labels.rows),
-                  passes.context, mine.stop ? 1.0 : 0.0, mine.busy.store ? 1.0 : 0.0, mine.busy.local ? 1.0 : 0.0},
-                 at::kDouble);
+  std::vector<double> numbers = {passes.loss,
+                                 static_cast<double>(passes.labels.tokens),
+                                 static_cast<double>(passes.labels.rows),
+                                 passes.context,
+                                 mine.stop ? 1.0 : 0.0,
+                                 mine.busy.store ? 1.0 : 0.0,
+                                 mine.busy.local ? 1.0 : 0.0};
+  const std::size_t preferences = numbers.size();
+  std::ranges::copy(passes.preferences.of, std::back_inserter(numbers));
+  const at::Tensor sums = at::tensor(numbers, at::kDouble);
   MR_TRY(group_.AllReduce(sums));
   report.comm_wait_s += waiting.Seconds();
-  const double* all = sums.data_ptr<double>();
-  return Sums{.passes = {.loss = all[0],
-                         .labels = {static_cast<std::uint64_t>(all[1]), static_cast<std::uint64_t>(all[2])},
-                         .context = all[3]},
-              .stop = all[4] > 0,
-              .busy = {.store = all[5] > 0, .local = all[6] > 0}};
+  const std::span<const double> all(sums.data_ptr<double>(), numbers.size());
+  Sums total{.passes = {.loss = all[0],
+                        .labels = {static_cast<std::uint64_t>(all[1]), static_cast<std::uint64_t>(all[2])},
+                        .context = all[3]},
+             .stop = all[4] > 0,
+             .busy = {.store = all[5] > 0, .local = all[6] > 0}};
+  total.passes.preferences.Add(all.subspan(preferences));
+  return total;
 }
 
 }  // namespace
 
 Result<Outcome> Train(object::Connection& connection, engine::Collective& group, const Options& options,
                       const Observer& observer, std::stop_token stop) {
+  if (options.data.objective == data::Objective::kDpo && !options.lora) {
+    return Fail(Code::kUnsupported, "train.objective dpo needs lora: the reference is the model without its adapters");
+  }
   if (options.steps.has_value() == options.epochs.has_value()) {
     return Fail(Code::kInvalidArgument, "a run takes either train.steps or train.epochs");
   }

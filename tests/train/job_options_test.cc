@@ -74,6 +74,20 @@ TEST(JobOptions, HaveTheOptimizer) {
   EXPECT_EQ(s.weight_decay, 0.3);
 }
 
+TEST(JobOptions, HavePreferencesAndNoise) {
+  const train::Options options = OptionsOfJob({"model={from: /base}", "lora.r=4", "train.objective=dpo",
+                                               "train.dpo={beta: 0.3, label_smoothing: 0.1}", "train.neftune_alpha=5"});
+  EXPECT_EQ(options.data.objective, data::Objective::kDpo);
+  EXPECT_EQ(options.dpo.loss, engine::DpoOptions::Loss::kSigmoid);
+  EXPECT_EQ(options.dpo.beta, 0.3);
+  EXPECT_EQ(options.dpo.label_smoothing, 0.1);
+  EXPECT_EQ(options.neftune_alpha, 5);
+  const train::Options ipo =
+      OptionsOfJob({"model={from: /base}", "lora.r=4", "train.objective=dpo", "train.dpo.loss_type=ipo"});
+  EXPECT_EQ(ipo.dpo.loss, engine::DpoOptions::Loss::kIpo);
+  EXPECT_EQ(ipo.dpo.beta, 0.1);
+}
+
 TEST(JobOptions, HaveTheSchedule) {
   using engine::Schedule;
   const auto schedule_of = [](const std::string& keys) {

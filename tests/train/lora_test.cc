@@ -5,31 +5,12 @@
 
 #include <string>
 
-#include "millrace/train/testing/train_runs.h"
+#include "millrace/train/testing/adapter_runs.h"
 
 namespace millrace::train {
 namespace {
 
-class LoraTest : public TrainTest {
- protected:
-  /// A model with random weights, in a checkpoint.
-  std::string Base(std::string_view name, std::uint64_t seed) {
-    Options options = Tiny(name);
-    options.seed = seed;
-    options.steps = 1;
-    options.checkpoint_url = CheckpointUrl(name);
-    EXPECT_TRUE(Run(options).outcome);
-    return options.checkpoint_url;
-  }
-  Options Adapting(const std::string& base, std::string_view run) const {
-    Options options = Tiny(run);
-    options.model_config = {};
-    options.model_url = base;
-    options.lora = engine::LoraOptions{.rank = 4, .alpha = 16, .dropout = 0.1};
-    options.checkpoint_url = CheckpointUrl(run);
-    return options;
-  }
-};
+using LoraTest = AdapterTest;
 
 TEST_F(LoraTest, KeepsTheAdapterAlone) {
   const std::string base = Base("base", 1);

@@ -135,6 +135,7 @@ Json StepReport::ToJson() const {
                {"data_wait_on_s", std::move(waited_on)},
                {"comm_wait_s", Seconds(comm_wait_s)},
                {"checkpoint_wait_s", Seconds(checkpoint_wait_s)}};
+  for (const auto& [name, value] : preferences) json[name] = NineDigits(value);
   if (spike) json["spike"] = true;
   if (went_back) json["went_back_to"] = *went_back;
   return json;
@@ -145,10 +146,15 @@ std::string StepReport::ToText(std::uint64_t steps) const {
   const std::string kept = went_back ? fmt::format("  a spike: goes on after step {}", *went_back)
                            : spike   ? "  a spike: not learnt from"
                                      : "";
+  std::string learnt;
+  if (!preferences.empty()) {
+    learnt = fmt::format("margin {:.3f}  accuracy {:.3f}  ", preferences.at("rewards/margins"),
+                         preferences.at("rewards/accuracies"));
+  }
   return fmt::format(
-      "step {:>{}}/{}  loss {:.4f}  lr {:.2e}  grad {:.3f}  {:>7.0f} tok/s  {:.1f} GFLOP/s  "
+      "step {:>{}}/{}  loss {:.4f}  {}lr {:.2e}  grad {:.3f}  {:>7.0f} tok/s  {:.1f} GFLOP/s  "
       "wait: data {:.1f} %{} comm {:.1f} % ckpt {:.1f} %{}",
-      step, fmt::formatted_size("{}", steps), steps, loss, lr, grad_norm, tokens_per_s(),
+      step, fmt::formatted_size("{}", steps), steps, loss, learnt, lr, grad_norm, tokens_per_s(),
       tokens_per_s() * flops_per_token / 1e9, share(data_wait_s),
       share(data_wait_s) >= 0.1 ? fmt::format(" ({})", LargestStage(*this)) : "", share(comm_wait_s),
       share(checkpoint_wait_s), kept);

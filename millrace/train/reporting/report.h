@@ -50,6 +50,7 @@ struct StepReport {
   double step_s = 0, data_wait_s = 0, comm_wait_s = 0, checkpoint_wait_s = 0;
   std::array<double, data::kLoadStages> data_wait_on_s{};  ///< data_wait_s by the stage that the loader waited for
   double flops_per_token = 0;                              ///< of this step's documents
+  std::map<std::string, double> preferences;               ///< of Objective::kDpo: engine::PreferenceSums::Means()
   /// Metrics of an evaluation after this step, by name: "loss", "perplexity", "accuracy". ToJson() leaves them out.
   std::map<std::string, double> evaluated;
 

@@ -44,6 +44,10 @@ struct Telemetry::Rep {
                  {"speed/data_wait_on_tokenize_share", f(on(data::LoadStage::kTokenize) * share)},
                  {"speed/comm_wait_share", f(r.comm_wait_s * share)},
                  {"speed/checkpoint_wait_share", f(r.checkpoint_wait_s * share)}});
+    for (const auto& [name, value] : r.preferences) {
+      const std::string tag = "train/" + name;
+      writer->Add(static_cast<std::int64_t>(r.step), {{tag, f(value)}});
+    }
     for (const auto& [name, value] : r.evaluated) {
       const std::string tag = "eval/" + name;
       writer->Add(static_cast<std::int64_t>(r.step), {{tag, f(value)}});
