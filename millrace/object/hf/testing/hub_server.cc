@@ -57,8 +57,11 @@ std::optional<std::pair<std::size_t, std::size_t>> ParseRange(std::string_view t
   text.remove_prefix(6);
   const std::size_t dash = text.find('-');
   std::size_t first = 0, last = size - 1;
-  std::from_chars(text.data(), text.data() + std::min(dash, text.size()), first);
-  if (dash + 1 < text.size()) std::from_chars(text.data() + dash + 1, text.data() + text.size(), last);
+  auto read = [](std::string_view digits, std::size_t& value) {
+    std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  };
+  read(text.substr(0, dash), first);
+  if (dash + 1 < text.size()) read(text.substr(dash + 1), last);
   last = std::min(last, size - 1);
   if (first > last) return std::nullopt;
   return std::pair(first, last - first + 1);
