@@ -37,7 +37,8 @@ def need(*modules):
 gguf, numpy, torch, transformers = need("gguf", "numpy", "torch", "transformers")
 LLAMA = dict(vocab_size=VOCAB, hidden_size=64, intermediate_size=96, num_hidden_layers=LAYERS, num_attention_heads=4,
              num_key_value_heads=2, max_position_embeddings=48)
-GPT2 = dict(vocab_size=VOCAB, n_embd=64, n_layer=LAYERS, n_head=4, n_positions=48)
+# transformers reads neither the vocabulary nor the positions of GPT-2 from a file: they are those of its default.
+GPT2 = dict(vocab_size=50257, n_embd=64, n_layer=LAYERS, n_head=4, n_positions=1024)
 # Names in files, as convert_hf_to_gguf.py has them, and whether rows are turned ("q", "k") or the matrix is transposed ("t").
 LLAMA_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 GPT2_NAMES = {"token_embd": "transformer.wte", "position_embd": "transformer.wpe", "output_norm": "transformer.ln_f"}
@@ -117,8 +118,8 @@ class Model:
     def write(self, path):
         """The file that the package writes."""
         writer = gguf.GGUFWriter(path, "llama" if self.llama else "gpt2")
-        writer.add_vocab_size(VOCAB)
-        writer.add_context_length(48)
+        writer.add_vocab_size(self.config.vocab_size)
+        writer.add_context_length(self.config.max_position_embeddings)
         writer.add_embedding_length(64)
         writer.add_block_count(LAYERS)
         writer.add_feed_forward_length(96 if self.llama else 256)
