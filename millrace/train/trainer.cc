@@ -231,7 +231,9 @@ Status Trainer::OpenModel() {
     json["vocab_size"] = tokenizer_->vocab_size();
   }
   const data::DatasetOptions& data = options_.data;
-  engine::SetHeads(json, {.tokens = data.LearnsTokens(), .rows = data.LearnsRows()}, options_.classes);
+  const bool compares = data.objective == data::Objective::kDpo;  // by the head that predicts tokens
+  engine::SetHeads(json, {.tokens = data.LearnsTokens() || compares, .rows = data.LearnsRows() && !compares},
+                   options_.classes);
   MR_TRY(OpenAdapter());
   const auto config = MR_TRY(engine::ParseModelConfig(json, what));
   layout_ = MR_TRY(RankLayout::Make(group_, MR_TRY(ChooseParallel(group_, options_, *config))));

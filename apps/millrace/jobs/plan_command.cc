@@ -30,7 +30,9 @@ Result<Json> StoredConfig(const Context& context, const std::string& url) {
 
 Result<plan::ModelShape> ShapeOf(const jobs::Spec& spec, Json config, std::string_view what) {
   const data::DatasetOptions& data = spec.data.dataset;
-  engine::SetHeads(config, {.tokens = data.LearnsTokens(), .rows = data.LearnsRows()}, spec.Classes());
+  const bool compares = data.objective == data::Objective::kDpo;  // by the head that predicts tokens
+  engine::SetHeads(config, {.tokens = data.LearnsTokens() || compares, .rows = data.LearnsRows() && !compares},
+                   spec.Classes());
   return MR_TRY(engine::ParseModelConfig(config, what))->Shape();
 }
 
