@@ -25,7 +25,7 @@ test:             ## all tests, real mounts included; TESTS=regex runs some
 	@tools/with-cleanup test tools/run-tests release $(if $(TESTS),--tests-regex '$(TESTS)')
 
 # Tests under AddressSanitizer and UBSan, or ThreadSanitizer, of all modules but the libtorch ones.
-asan tsan:        ## the tests under a sanitizer; SINCE=commit runs those that changes since then can reach
+asan tsan:        ## the tests under a sanitizer; SINCE=commit runs those of the targets that changed since then
 	@tools/setup build test
 	@tools/with-cleanup $@ tools/sanitize $@ $(SINCE)
 

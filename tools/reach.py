@@ -2,6 +2,7 @@
 """Prints the test programs that a change can reach, one a line, by what files include; "all" if it can reach all.
 
     reach.py SOURCE_FOLDER COMMIT             (the change: from COMMIT to the working tree)
+    reach.py SOURCE_FOLDER COMMIT --near      (only programs of the targets whose own files changed)
     reach.py SOURCE_FOLDER COMMIT --files     (prints the product's files that the change can reach, instead)
 
 A file reaches what includes it, directly or through others. The .cc file of a header counts as a part of the header. A .cc
@@ -20,7 +21,7 @@ from check_layers import INCLUDE, declared, fields_of, without_comments
 
 # The build itself: whatever changes here may change every test.
 EVERYTHING = ("cmake/", "CMakeLists.txt", "CMakePresets.json", "tests/support/",
-              "tools/build", "tools/run-tests", "tools/sanitize", "tools/with-cleanup")
+              "tools/build", "tools/run-tests", "tools/with-cleanup")
 # The presets of the sanitizers leave out what needs libtorch.
 LIBTORCH_ONLY = ("cmake/MillraceTorch.cmake", "cmake/MillraceOneDnn.cmake")
 NOTHING = (".md", ".svg", ".png", "LICENSE")
@@ -82,13 +83,25 @@ class Graph:
         return seen
 
 
-def reached(root, changed):
+def home_of(root, file):
+    """The CMakeLists.txt that a file belongs to."""
+    folder = (root / file).parent
+    while not (folder / "CMakeLists.txt").exists() and folder != root:
+        folder = folder.parent
+    return (folder / "CMakeLists.txt").relative_to(root).as_posix()
+
+
+def reached(root, changed, near=False):
     """The test programs that changes of these files reach; None: all of them."""
     if any(file.startswith(EVERYTHING) and file not in LIBTORCH_ONLY for file in changed):
         return None
     changed = {file for file in changed if not file.endswith(NOTHING)}
     product = {file for file in changed if file.startswith(PRODUCT)}
     graph = Graph(root)
+    if near:
+        homes = {file: home_of(root, file) for file in changed}
+        return [name for name, (lists, sources, _) in programs(root).items()
+                if {file for file in changed if homes[file] == lists} & graph.made_of(sources, changed)]
     names = []
     for name, (lists, sources, runs_programs) in programs(root).items():
         commands = next((COMMANDS[folder] for folder in COMMANDS if lists.startswith(folder)), PRODUCT)
@@ -123,7 +136,7 @@ def main():
         return
     if only_names_folders(diff("-U0", sys.argv[2], "--", "CMakeLists.txt")):
         changed = [file for file in changed if file != "CMakeLists.txt"]
-    names = reached(root, changed)
+    names = reached(root, changed, "--near" in sys.argv)
     print("all" if names is None else "\n".join(names))
 
 
