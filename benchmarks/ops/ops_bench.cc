@@ -197,10 +197,13 @@ class Bench {
                               .correction1 = 0.1F,
                               .correction2 = 0.05F,
                               .gradient_scale = 1};
+    engine::RunBlocks blocks;
+    blocks.Add(n);
     ops::DispatchType(weights, [&]<class T>(T) {
       const auto pass = [&] {
-        engine::ForBlocks(n, [&](std::int64_t from, std::int64_t count) {
-          const auto at = [&](const at::Tensor& x) { return ops::Data<float>(x) + from; };
+        blocks.ForEach([&](std::size_t i) {
+          const auto [run, from, count] = blocks.all()[i];
+          const auto at = [&, begin = from](const at::Tensor& x) { return ops::Data<float>(x) + begin; };
           cpu::Adamw(step, ops::Data<T>(weights) + from, at(master), at(gradients), at(first), at(second), count);
         });
       };
