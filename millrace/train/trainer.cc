@@ -612,7 +612,8 @@ Result<Trainer::Sums> Trainer::SumOverRanks(const Sums& mine, StepReport& report
                                  mine.busy.store ? 1.0 : 0.0,
                                  mine.busy.local ? 1.0 : 0.0};
   const std::size_t preferences = numbers.size();
-  std::ranges::copy(passes.preferences.of, std::back_inserter(numbers));
+  const bool compares = options_.data.objective == data::Objective::kDpo;
+  if (compares) std::ranges::copy(passes.preferences.of, std::back_inserter(numbers));
   const at::Tensor sums = at::tensor(numbers, at::kDouble);
   MR_TRY(group_.AllReduce(sums));
   report.comm_wait_s += waiting.Seconds();
@@ -622,7 +623,7 @@ Result<Trainer::Sums> Trainer::SumOverRanks(const Sums& mine, StepReport& report
                         .context = all[3]},
              .stop = all[4] > 0,
              .busy = {.store = all[5] > 0, .local = all[6] > 0}};
-  total.passes.preferences.Add(all.subspan(preferences));
+  if (compares) total.passes.preferences.Add(all.subspan(preferences));
   return total;
 }
 

@@ -112,7 +112,14 @@ int OrderOf(const ShardTensor& tensor) {
 /// Puts the tensors in order and aligns those of float32 behind the codes: the last state gets further spaces.
 /// Errors: kUnsupported if there is no state.
 Status Arrange(Shard& shard) {
-  std::ranges::stable_sort(shard.tensors, {}, OrderOf);
+  std::vector<ShardTensor> in_order;
+  constexpr int kOrders = 5;
+  for (int order = 0; order < kOrders; ++order) {
+    for (const ShardTensor& tensor : shard.tensors) {
+      if (OrderOf(tensor) == order) in_order.push_back(tensor);
+    }
+  }
+  shard.tensors = std::move(in_order);
   std::uint64_t before = 0;
   SafetensorsEntry* last_state = nullptr;
   bool has_floats = false;
@@ -285,9 +292,10 @@ class FolderExport {
       if (quantization_ && meta.shape.size() == 2) skipped_.insert(ModuleOf(name));
       unit.push_back({std::move(entry)});
     }
-    std::ranges::stable_sort(units, {}, [](const std::vector<ShardTensor>& unit) {
-      const auto width = static_cast<std::int64_t>(DTypeBytes(unit.front().entry.meta.dtype));
-      return std::pair(unit.front().part.has_value(), -width);
+    std::ranges::sort(units, {}, [](const std::vector<ShardTensor>& unit) {
+      const ShardTensor& front = unit.front();
+      const auto width = static_cast<std::int64_t>(DTypeBytes(front.entry.meta.dtype));
+      return std::tuple(front.part.has_value(), -width, std::string_view(front.entry.name));
     });
     std::uint64_t bytes = 0;
     const bool one = names_.index.empty();
