@@ -105,7 +105,7 @@ def test_train(runs, family):
         task_type="CAUSAL_LM", lora_dropout=0.0, init_lora_weights=False, **FAMILIES[family]))
     adapted.save_pretrained(runs.folder / "start")
     nf4(runs.folder / "base").save_pretrained(runs.folder / "bnb")
-    theirs = train_with_peft(adapted, runs.tokens)
+    theirs = train_with_peft(adapted, runs.tokens, 1)
     adapted.save_pretrained(runs.folder / "end")
     wanted = adapter_of(runs.folder / "end")
     for number, base in enumerate(["base", "bnb"]):
