@@ -144,7 +144,9 @@ TEST_F(QuantizedModelTest, EveryTensorIsAligned) {
   ASSERT_TRUE(model) << model.error().ToString();
   const std::string text = *ReadFile(model->folder / "model.safetensors");
   const std::uint64_t length = *ParseSafetensorsLength(AsBytes(text).first(8), text.size(), "");
-  for (const SafetensorsEntry& entry : *ParseSafetensorsHeader(text.substr(8, length), text.size(), "")) {
+  const auto entries = ParseSafetensorsHeader(text.substr(8, length), text.size(), "");
+  ASSERT_TRUE(entries) << entries.error().ToString();
+  for (const SafetensorsEntry& entry : *entries) {
     EXPECT_EQ(entry.offset % DTypeBytes(entry.meta.dtype), 0U) << entry.name;
   }
 }
