@@ -13,7 +13,7 @@
 namespace millrace::engine::ops {
 namespace {
 
-constexpr std::int64_t kTokens = 26, kFewTokens = 11, kIn = 24, kOut = 40, kRank = 3;
+constexpr std::int64_t kTokens = 26, kIn = 24, kOut = 40, kRank = 3;
 
 at::Tensor Noise(at::IntArrayRef shape, std::uint64_t seed) {
   return at::randn(shape, at::detail::createCPUGenerator(seed));
@@ -58,16 +58,14 @@ class LowRank : public testing::TestWithParam<at::ScalarType> {};
 TEST_P(LowRank, AgreesWithTheReference) {
   const double tolerance = GetParam() == at::kFloat ? 2e-6 : 1.5e-2;
   for (const double dropout : {0.0, 0.3}) {
-    // With more tokens than inputs, the update is added to the matrix; with fewer, to the outputs.
-    for (const auto& [trains_matrix, tokens] : {std::pair{false, kTokens}, {true, kTokens}, {false, kFewTokens}}) {
-      const std::string what =
-          fmt::format("dropout {}, matrix trained {}, {} tokens: ", dropout, trains_matrix, tokens);
+    for (const bool trains_matrix : {false, true}) {
+      const std::string what = fmt::format("dropout {}, matrix trained {}: ", dropout, trains_matrix);
       const LinearWeights weights = MakeWeights(GetParam(), dropout, trains_matrix), plain = Plain(weights);
-      const at::Tensor x = Noise({tokens, kIn}, 6).to(GetParam()).set_requires_grad(true);
+      const at::Tensor x = Noise({kTokens, kIn}, 6).to(GetParam()).set_requires_grad(true);
       const at::Tensor x2 = x.detach().to(plain.matrix.value.scalar_type(), false, true).set_requires_grad(true);
       const at::Tensor got = Linear(x, weights), want = reference::Linear(x2, plain);
       ExpectClose(got, want, tolerance, what + "out");
-      const at::Tensor dout = Noise({tokens, kOut}, 7);
+      const at::Tensor dout = Noise({kTokens, kOut}, 7);
       got.backward(dout.to(got.scalar_type()));
       want.backward(dout.to(got.scalar_type()).to(want.scalar_type()));
       ExpectClose(x.grad(), x2.grad(), tolerance, what + "dx");

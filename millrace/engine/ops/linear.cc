@@ -17,41 +17,26 @@ std::vector<at::Tensor> LinearWeights::InputsWith(const at::Tensor& x) const {
 }
 
 bool LinearWeights::adds_update_first(std::int64_t tokens) const {
-  const at::Tensor& weight = codes ? update.down.value : matrix.value;
-  return update.is_matrix() && weight.scalar_type() == at::kFloat && tokens > weight.size(1);
+  return codes && update.is_matrix() && update.down.value.scalar_type() == at::kFloat && tokens > codes->columns();
 }
 
 AddToRows LinearPass::AddsUpdate() const {
   return [this](std::int64_t first, const at::Tensor& rows) { weights_.update.AddTo(first, rows); };
 }
 
-at::Tensor LinearPass::Sum() const {
-  at::Tensor sum = weights_.matrix.value.detach().clone();
-  weights_.update.AddTo(0, sum);
-  return sum;
-}
-
 at::Tensor LinearPass::Forward(const at::Tensor& x) {
   const at::Tensor bias = weights_.bias.defined() ? weights_.bias.value.detach() : at::Tensor();
   const bool first = weights_.adds_update_first(x.size(0));
-  at::Tensor out;
-  if (weights_.codes) {
-    out = Product(x.detach(), *weights_.codes, bias, first ? AddsUpdate() : AddToRows());
-  } else {
-    out = Product(x.detach(), (first ? Sum() : weights_.matrix.value.detach()).t(), bias);
-  }
+  at::Tensor out = weights_.codes ? Product(x.detach(), *weights_.codes, bias, first ? AddsUpdate() : AddToRows())
+                                  : Product(x.detach(), weights_.matrix.value.detach().t(), bias);
   if (weights_.update.defined() && !first) update_.AddOutput(x.detach(), out);
   return out;
 }
 
 at::Tensor LinearPass::InputGradient(const at::Tensor& dout) {
   const bool first = weights_.adds_update_first(dout.size(0));
-  at::Tensor dx;
-  if (weights_.codes) {
-    dx = ProductWithTranspose(dout, *weights_.codes, first ? AddsUpdate() : AddToRows());
-  } else {
-    dx = Product(dout, first ? Sum() : weights_.matrix.value.detach());
-  }
+  at::Tensor dx = weights_.codes ? ProductWithTranspose(dout, *weights_.codes, first ? AddsUpdate() : AddToRows())
+                                 : Product(dout, weights_.matrix.value.detach());
   if (weights_.update.defined() && !first) update_.AddInputGradient(dout, dx);
   return dx;
 }

@@ -34,9 +34,10 @@ struct LinearWeights {
   bool takes_gradients() const { return !matrix.autograd_adds() && !bias.autograd_adds(); }
   /// Returns whether a backward pass needs x again.
   bool needs_input() const { return matrix.gradient.defined() || update.learns(); }
-  /// Returns whether a pass over so many tokens adds the update to a copy of the matrix first. Then the products with x
-  /// and with the gradient are those of a plain layer. The update's own products read and write all outputs, and all
-  /// gradients of inputs, so that is less work if the tokens are more than the inputs.
+  /// Returns whether a pass over so many tokens adds the update to the numbers that codes stand for, while these are in
+  /// the processor's cache. The update's own products read and write all outputs, and all gradients of inputs, so that
+  /// is less work if the tokens are more than the inputs. Without codes, a copy of the matrix would cost as much as it
+  /// saves.
   bool adds_update_first(std::int64_t tokens) const;
   /// Returns all tensors that may require grad, with x as the first.
   std::vector<at::Tensor> InputsWith(const at::Tensor& x) const;
@@ -61,8 +62,6 @@ class LinearPass {
 
  private:
   AddToRows AddsUpdate() const;
-  /// Returns the matrix with the update: [out, in], in memory of its own.
-  at::Tensor Sum() const;
 
   const LinearWeights weights_;
   LowRankPass update_;
