@@ -87,9 +87,7 @@ Result<std::optional<engine::Quantization>> QuantizationOf(const checkpoint::Mod
   if (config != nullptr) {
     if (const auto stored = MR_TRY(checkpoint::StoredQuantization(*config, weights.name()))) return stored;
   }
-  const Json* train = JsonFind(source.reader().manifest().meta, "train");
-  if (train == nullptr) return std::optional<engine::Quantization>();
-  return engine::ParseQuantization(JsonString(*train, "base_quantization").value_or(""));
+  return checkpoint::QuantizedWhileTraining(source.reader().manifest());
 }
 
 }  // namespace

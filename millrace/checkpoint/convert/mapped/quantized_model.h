@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "millrace/base/log.h"
 #include "millrace/base/result.h"
@@ -27,6 +28,10 @@ struct QuantizedModel {
 Result<QuantizedModel> OpenQuantizedModel(object::Connection& connection, const ModelSource& source,
                                           engine::Quantization kind, const std::filesystem::path& cache,
                                           MemoryBudget& budget, const Logger& log, const object::Call& call = {});
+
+/// Returns how the model was quantized while a run trained the adapter in this checkpoint. Returns nothing if it was
+/// not, or if no run made the checkpoint.
+std::optional<engine::Quantization> QuantizedWhileTraining(const Manifest& adapter);
 
 /// Returns where OpenQuantizedModel() keeps its folders by default: "quantized" in the user's cache.
 /// Errors: those of DefaultCacheFolder.

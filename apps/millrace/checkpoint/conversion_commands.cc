@@ -1,0 +1,328 @@
+#include "apps/millrace/checkpoint/conversion_commands.h"
+
+#include <cmath>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "apps/common/output.h"
+#include "millrace/base/text.h"
+#include "millrace/base/threads/memory_budget.h"
+#include "millrace/checkpoint/convert/export.h"
+#include "millrace/checkpoint/convert/huggingface/adapter_merge.h"
+#include "millrace/checkpoint/convert/huggingface/hf_tokenizer.h"
+#include "millrace/checkpoint/convert/import.h"
+#include "millrace/checkpoint/convert/mapped/quantized_model.h"
+#include "millrace/checkpoint/convert/open_source.h"
+#include "millrace/checkpoint/convert/source/foreign_format.h"
+#include "millrace/checkpoint/read/model_source.h"
+#include "millrace/tokenizer/open/open.h"
+
+namespace millrace::cli::ckpt {
+namespace {
+
+using checkpoint::Manifest;
+using checkpoint::Reader;
+
+/// Returns the format that the user named; else the one that the destination's suffix suggests.
+Result<checkpoint::ForeignFormat> ExportFormat(const Arguments& arguments) {
+  if (!arguments.format.empty()) return checkpoint::ParseForeignFormat(arguments.format);
+  const std::string& to = arguments.destination;
+  if (to.ends_with(".gguf")) return checkpoint::ForeignFormat::kGguf;
+  const bool file = to.ends_with(".pt") || to.ends_with(".pth") || to.ends_with(".bin") || to.ends_with(".ckpt");
+  return file ? checkpoint::ForeignFormat::kTorch : checkpoint::ForeignFormat::kHuggingFace;
+}
+
+/// Returns the files of the tokenizer that the run was trained with. A model is useful without them, so errors are only
+/// logged.
+std::map<std::string, std::string> TokenizerFiles(const Context& context, object::Connection& connection,
+                                                  const Manifest& manifest) {
+  const auto origin = checkpoint::FindTokenizerOrigin(manifest);
+  if (!origin) return {};
+  const auto get = [&]() -> Result<std::map<std::string, std::string>> {
+    const auto tokenizer = MR_TRY(tokenizer::OpenTokenizer(connection, origin->url, context.log(), CallOf(context)));
+    if (tokenizer->fingerprint() != origin->fingerprint) {
+      return Fail(Code::kPreconditionFailed, "{} is not the tokenizer any more that the run was trained with",
+                  origin->url);
+    }
+    return checkpoint::TokenizerFilesAt(connection, origin->url, context.log(), CallOf(context));
+  };
+  auto files = get();
+  if (files) return *std::move(files);
+  context.log().Warning("the model is exported without its tokenizer", {{"error", files.error()}});
+  return {};
+}
+
+/// Returns the files of a model's tokenizer: the run's, or those that came with a folder.
+std::map<std::string, std::string> ModelFiles(const Context& context, object::Connection& connection,
+                                              const checkpoint::ModelSource& source, const std::string& url) {
+  if (source.step()) return TokenizerFiles(context, connection, source.reader().manifest());
+  auto found = checkpoint::TokenizerFilesAt(connection, url, context.log(), CallOf(context));
+  if (found) return *std::move(found);
+  context.log().Warning("the model is written without a tokenizer", {{"error", found.error()}});
+  return {};
+}
+
+Result<std::optional<engine::Quantization>> QuantizationArgument(const Arguments& arguments) {
+  if (arguments.quantize.empty()) return std::optional<engine::Quantization>();
+  const auto kind = engine::ParseQuantization(arguments.quantize);
+  if (!kind) return Fail(Code::kInvalidArgument, "--quantize {}: nf4 or int8", arguments.quantize);
+  return kind;
+}
+
+Status Export(const Context& context, const Arguments& arguments) {
+  auto connection = MR_TRY(context.Connect());
+  checkpoint::ExportOptions options{.format = MR_TRY(ExportFormat(arguments)), .group = arguments.group};
+  if (arguments.file_bytes > 0) options.file_bytes = arguments.file_bytes;
+  options.quantization = MR_TRY(QuantizationArgument(arguments));
+  if (!arguments.type.empty()) {
+    if (options.format != checkpoint::ForeignFormat::kGguf)
+      return Fail(Code::kInvalidArgument, "--type is for gguf, not for {}", ForeignFormatName(options.format));
+    options.gguf_type = MR_TRY(checkpoint::ParseGgmlType(arguments.type));
+  }
+  const auto source =
+      MR_TRY(checkpoint::ModelSource::Open(*connection, arguments.url, arguments.step, context.log(), CallOf(context)));
+  if (context.globals.dry_run) {
+    Print("would export {} to {} as {}\n", source.name(), arguments.destination, ForeignFormatName(options.format));
+    return {};
+  }
+  object::Location to = MR_TRY(object::Locate(*connection, arguments.destination));
+  MemoryBudget budget(context.DataBudget());
+  Reader& reader = source.reader();
+  if (options.format == checkpoint::ForeignFormat::kHuggingFace || options.format == checkpoint::ForeignFormat::kGguf)
+    options.files = ModelFiles(context, *connection, source, arguments.url);
+  std::optional<Bar> bar(std::in_place, context, checkpoint::ExportBytes(reader.manifest(), options));
+  auto exported = MR_TRY(checkpoint::Export(reader, to, budget, options, CallOf(context), bar->progress()));
+  bar.reset();
+  if (context.globals.json) {
+    PrintJsonLine({{"event", "exported"},
+                   {"step", reader.manifest().step},
+                   {"format", ForeignFormatName(options.format)},
+                   {"destination", arguments.destination},
+                   {"tensors", exported.tensors},
+                   {"files", exported.files},
+                   {"bytes", exported.bytes}});
+  } else {
+    Print("{} -> {} ({}): {} tensors, {} in {} file{}\n", reader.name(), arguments.destination,
+          ForeignFormatName(options.format), exported.tensors, FormatBytes(exported.bytes), exported.files,
+          exported.files == 1 ? "" : "s");
+  }
+  return {};
+}
+
+/// Returns the tokenizer of the run that made the adapter, else the base's.
+std::map<std::string, std::string> MergedFiles(const Context& context, object::Connection& connection,
+                                               const checkpoint::ModelSource& adapter,
+                                               const checkpoint::ModelSource& base, const std::string& base_url) {
+  auto files = TokenizerFiles(context, connection, adapter.reader().manifest());
+  return files.empty() ? ModelFiles(context, connection, base, base_url) : files;
+}
+
+/// Returns how the base of an adapter was quantized while the adapter was trained: what the user says, else what the
+/// run wrote down.
+Result<std::optional<engine::Quantization>> BaseQuantization(const Arguments& arguments,
+                                                             const checkpoint::ModelSource& adapter) {
+  if (const auto kind = MR_TRY(QuantizationArgument(arguments))) return kind;
+  return checkpoint::QuantizedWhileTraining(adapter.reader().manifest());
+}
+
+/// Prints how far a merge moved the weights. If the elements of a layer's input are independent, its output moves as
+/// far.
+void PrintDistance(engine::Quantization kind, const checkpoint::MergeDistance& distance) {
+  const auto share = [](double part, double of) { return of > 0 ? 100 * std::sqrt(part / of) : 0.0; };
+  Print("the base was quantized to {} as in training, which changes its weights by {:.2g} % of their norm\n",
+        QuantizationName(kind), share(distance.quantized, distance.base));
+  Print("the adapter changes them by {:.2g} %, and rounding the sums by {:.2g} %\n",
+        share(distance.update, distance.base), share(distance.rounded, distance.base));
+}
+
+Status Merge(const Context& context, const Arguments& arguments) {
+  auto connection = MR_TRY(context.Connect());
+  const auto adapter =
+      MR_TRY(checkpoint::ModelSource::Open(*connection, arguments.url, arguments.step, context.log(), CallOf(context)));
+  const auto config = MR_TRY(adapter.AdapterConfig(CallOf(context)));
+  if (!config) return Fail(Code::kNotFound, "{} is no adapter: it has no adapter_config.json", adapter.name());
+  std::string from = arguments.other;
+  if (const Json* base = JsonFind(*config, "base_model_name_or_path"); from.empty() && base != nullptr) {
+    if (base->is_string()) from = base->get<std::string>();
+  }
+  if (from.empty()) {
+    return Fail(Code::kInvalidArgument, "{} does not say which model it adapts; name it with --base", adapter.name());
+  }
+  const auto base =
+      MR_TRY(checkpoint::ModelSource::Open(*connection, from, std::nullopt, context.log(), CallOf(context)));
+  const auto kind = MR_TRY(BaseQuantization(arguments, adapter));
+  MemoryBudget budget(context.DataBudget());
+  std::shared_ptr<const engine::QuantizedWeights> codes;
+  if (kind) {
+    const auto cache = MR_TRY(checkpoint::DefaultQuantizedFolder());
+    codes =
+        MR_TRY(checkpoint::OpenQuantizedModel(*connection, base, *kind, cache, budget, context.log(), CallOf(context)))
+            .weights;
+  }
+  const auto merge = MR_TRY(
+      checkpoint::AdapterMerge::Open(adapter.reader(), *config, base.reader().manifest(), codes, CallOf(context)));
+  checkpoint::MergeDistance distance;
+  if (context.globals.dry_run) {
+    Print("would merge {} into {} as {}: {} weights change\n", adapter.name(), base.name(), arguments.destination,
+          merge.tensors());
+    return {};
+  }
+  checkpoint::ExportOptions options{
+      .change = [&](const std::string& tensor, std::uint64_t first, MutableByteSpan elements) {
+        merge.Apply(tensor, first, elements, &distance);
+      }};
+  if (arguments.file_bytes > 0) options.file_bytes = arguments.file_bytes;
+  options.files = MergedFiles(context, *connection, adapter, base, from);
+  const object::Location to = MR_TRY(object::Locate(*connection, arguments.destination));
+  std::optional<Bar> bar(std::in_place, context, checkpoint::ExportBytes(base.reader().manifest(), options));
+  const auto exported =
+      MR_TRY(checkpoint::Export(base.reader(), to, budget, options, CallOf(context), bar->progress()));
+  bar.reset();
+  if (context.globals.json) {
+    Json line{{"event", "merged"},          {"adapter", adapter.name()},
+              {"base", base.name()},        {"destination", arguments.destination},
+              {"changed", merge.tensors()}, {"tensors", exported.tensors},
+              {"files", exported.files},    {"bytes", exported.bytes}};
+    if (kind) {
+      line["quantized"] = QuantizationName(*kind);
+      line["squares"] = {{"base", distance.base},
+                         {"update", distance.update},
+                         {"quantized", distance.quantized},
+                         {"rounded", distance.rounded}};
+    }
+    PrintJsonLine(line);
+  } else {
+    Print("{} + {} -> {}: {} of {} tensors changed, {} in {} file{}\n", base.name(), adapter.name(),
+          arguments.destination, merge.tensors(), exported.tensors, FormatBytes(exported.bytes), exported.files,
+          exported.files == 1 ? "" : "s");
+    if (kind) PrintDistance(*kind, distance);
+  }
+  return {};
+}
+
+Status Import(const Context& context, const Arguments& arguments) {
+  auto connection = MR_TRY(context.Connect());
+  const auto format =
+      MR_TRY(arguments.format.empty() ? checkpoint::DetectForeignFormat(*connection, arguments.source, CallOf(context))
+                                      : checkpoint::ParseForeignFormat(arguments.format));
+  checkpoint::SourceOptions known;
+  if (!arguments.config.empty()) {
+    if (format != checkpoint::ForeignFormat::kMegatron && format != checkpoint::ForeignFormat::kDeepSpeed &&
+        format != checkpoint::ForeignFormat::kGguf)
+      return Fail(Code::kInvalidArgument, "--config is for megatron, deepspeed and gguf, not for {}",
+                  ForeignFormatName(format));
+    known.config = MR_TRY(checkpoint::ReadModelConfig(*connection, arguments.config, CallOf(context)));
+  }
+  auto source = MR_TRY(checkpoint::OpenSource(*connection, arguments.source, format, CallOf(context), known));
+  checkpoint::ImportOptions options{.step = arguments.step.value_or(source.step.value_or(0)), .group = arguments.group};
+  if (!options.group.empty() && !options.group.ends_with('/')) options.group += '/';
+  const std::uint64_t left_out = source.left_out, bytes = source.TensorBytes();
+  const std::vector<std::string> notes = source.notes;
+  if (context.globals.dry_run) {
+    Print("would import {} ({}: {} tensors, {}) as step {} of {}\n", arguments.source, ForeignFormatName(format),
+          source.tensors.size(), FormatBytes(bytes), options.step, arguments.url);
+    return {};
+  }
+  MemoryBudget budget(context.DataBudget());
+  std::optional<Bar> bar(std::in_place, context, bytes);
+  Manifest manifest = MR_TRY(checkpoint::Import(*connection, std::move(source), arguments.url, budget, options,
+                                                CallOf(context), bar->progress()));
+  bar.reset();
+  if (context.globals.json) {
+    PrintJsonLine({{"event", "imported"},
+                   {"step", options.step},
+                   {"format", ForeignFormatName(format)},
+                   {"source", arguments.source},
+                   {"tensors", manifest.tensors.size()},
+                   {"left_out", left_out},
+                   {"notes", notes},
+                   {"bytes", manifest.FileBytes()}});
+    return {};
+  }
+  Print("{} ({}) -> step {} of {}: {} tensors, {}\n", arguments.source, ForeignFormatName(format), options.step,
+        arguments.url, manifest.tensors.size(), FormatBytes(manifest.FileBytes()));
+  if (left_out > 0) {
+    Print("left out {} tensor{} that the model's code computes by itself or ties to others\n", left_out,
+          left_out == 1 ? "" : "s");
+  }
+  for (const std::string& note : notes) Print("note: {}\n", note);
+  return {};
+}
+
+}  // namespace
+
+void AddConversions(CLI::App& ckpt, Context& context, const std::shared_ptr<Arguments>& arguments) {
+  const auto written = CLI::IsMember({"hf", "peft", "torch", "dcp", "gguf"});
+  const auto read = CLI::IsMember({"hf", "peft", "torch", "dcp", "megatron", "deepspeed", "gguf"});
+  CLI::App* to = AddAction(
+      ckpt, context, arguments, "export",
+      "Write a checkpoint for other programs: Hugging Face, PEFT, torch.load, DCP, GGUF",
+      "  millrace ckpt export s3://runs/llama-demo ./llama-demo\n"
+      "  millrace ckpt export s3://runs/llama-demo ./llama-demo --file-size 2GB\n"
+      "  millrace ckpt export s3://runs/llama-demo ./model.pt --group model\n"
+      "  millrace ckpt export s3://runs/llama-demo s3://runs/llama-dcp --to dcp\n"
+      "  millrace ckpt export s3://models/llama-2-7b s3://models/llama-2-7b-nf4 --quantize nf4\n"
+      "  millrace ckpt export s3://runs/llama-demo ./llama-demo.gguf --type q8_0\n"
+      "  python -c 'from transformers import AutoModelForCausalLM as M; M.from_pretrained(\"./llama-demo\")'\n",
+      &Export, {&Arguments::url, &Arguments::destination});
+  AddStep(to, arguments, "Which checkpoint (default: the newest)");
+  to->add_option("--to", arguments->format,
+                 "hf (folder), peft (folder), torch (file), dcp (folder), gguf (file); default: torch for *.pt *.pth "
+                 "*.bin *.ckpt, gguf for *.gguf, else hf")
+      ->check(written);
+  to->add_option("--type", arguments->type,
+                 "gguf: matrices are f32, f16, bf16, q8_0 or q4_0 (default: as in the checkpoint)")
+      ->check(CLI::IsMember({"f32", "f16", "bf16", "q8_0", "q4_0"}));
+  to->add_option("--group", arguments->group, "torch and dcp: only what lies below this path, such as model");
+  const auto add_file_size = [&](CLI::App* command) {
+    command->add_option_function<std::string>(
+        "--file-size",
+        [arguments](const std::string& text) {
+          auto bytes = ParseBytes(text);
+          if (!bytes || *bytes == 0) throw CLI::ValidationError("--file-size", "\"" + text + "\" is no size; try 5GB");
+          arguments->file_bytes = *bytes;
+        },
+        "Begin another file of weights after so many bytes (default: 5GB)");
+  };
+  add_file_size(to);
+  const auto kinds = CLI::IsMember({"nf4", "int8"});
+  to->add_option("--quantize", arguments->quantize,
+                 "hf only: write the matrices of blocks in 4 or 8 bits, in the form of bitsandbytes: nf4 or int8")
+      ->check(kinds);
+  CLI::App* merge = AddAction(ckpt, context, arguments, "merge",
+                              "Add an adapter (LoRA) to its model, and write the result as a Hugging Face folder",
+                              "  millrace ckpt merge s3://runs/tuned ./tuned-model\n"
+                              "  millrace ckpt merge ./peft-adapter s3://models/tuned --base s3://models/llama-2-7b\n",
+                              &Merge, {&Arguments::url, &Arguments::destination});
+  AddStep(merge, arguments, "Which checkpoint of the adapter (default: the newest)");
+  merge->add_option("--base", arguments->other, "The model (default: what the adapter says that it adapts)");
+  merge
+      ->add_option(
+          "--quantize", arguments->quantize,
+          "How the model was quantized while the adapter was trained: nf4 or int8 (default: what the adapter's "
+          "run wrote down)")
+      ->check(kinds);
+  add_file_size(merge);
+  CLI::App* from = AddAction(ckpt, context, arguments, "import",
+                             "Make a checkpoint of what others saved: Hugging Face, PEFT, torch.save, DCP, Megatron, "
+                             "DeepSpeed, GGUF",
+                             "  millrace ckpt import ./Llama-2-7b-hf s3://runs/llama-2-7b\n"
+                             "  millrace ckpt import ./lora-adapter s3://runs/lora\n"
+                             "  millrace ckpt import ./checkpoint.pt s3://runs/old --step 1000\n"
+                             "  millrace ckpt import s3://runs/dcp/step-1000 s3://runs/new --step 1000\n"
+                             "  millrace ckpt import ./megatron-run s3://runs/new\n"
+                             "  millrace ckpt import ./deepspeed-run s3://runs/new --config ./config.json\n"
+                             "  millrace ckpt import ./llama-2-7b.Q8_0.gguf s3://runs/llama-2-7b\n"
+                             "No pickle is run: only tensors and plain values are read from one.\n",
+                             &Import, {&Arguments::source, &Arguments::url});
+  AddStep(from, arguments, "The checkpoint's step (default: that of Megatron's or DeepSpeed's files, else 0)");
+  from->add_option("--from", arguments->format,
+                   "hf, peft, torch, dcp, megatron, deepspeed or gguf (default: by the names of the files)")
+      ->check(read);
+  from->add_option("--config", arguments->config,
+                   "megatron, deepspeed and gguf: the model's Hugging Face config.json (default: from the files)");
+  from->add_option("--group", arguments->group, "Put this path in front of every name, such as model");
+}
+
+}  // namespace millrace::cli::ckpt
