@@ -74,7 +74,7 @@ struct LossSpec {
   double label_smoothing = 0, z_loss = 0;
   bool operator==(const LossSpec&) const = default;
 };
-/// Of the objective dpo.
+/// The loss of the objective dpo.
 struct DpoSpec {
   double beta = 0.1, label_smoothing = 0;
   std::string loss_type = "sigmoid";  ///< sigmoid | ipo

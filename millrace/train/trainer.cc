@@ -226,7 +226,7 @@ Status Trainer::OpenModel() {
     json = *stored;
     what = options_.model_url + "/config.json";
     MR_TRY(QuantizeBase(source));
-    json.erase("quantization_config");  // says how files hold the weights, and is no part of the model
+    json.erase("quantization_config");  // it describes the files, not the model
   } else if (const Json* size = JsonFind(json, "vocab_size"); size == nullptr || *size == 0) {
     json["vocab_size"] = tokenizer_->vocab_size();
   }

@@ -130,7 +130,7 @@ def make_bert(folder: pathlib.Path, model: torch.nn.Module, seed: int) -> None:
 
 
 def class_logits(model: torch.nn.Module, input_ids: torch.Tensor) -> torch.Tensor:
-    """Of rows without padding: the class follows from the last token, whatever it is."""
+    """Returns the logits of rows that have no padding: a row is judged by its last token."""
     pad, model.config.pad_token_id = model.config.pad_token_id, None
     logits = torch.cat([model(row[None]).logits for row in input_ids])
     model.config.pad_token_id = pad

@@ -35,7 +35,7 @@ class ModelSource {
   /// Returns a file of the model's folder, or what an import kept of it ("tokenizer.json"); nothing if there is none.
   /// Blocks.
   /// Errors: kResourceExhausted if the file has more than `most` bytes.
-  /// Of a GGUF file with such a vocabulary, there is "tokenizer.model".
+  /// A GGUF file with a SentencePiece vocabulary has one file, "tokenizer.model".
   Result<std::optional<std::string>> File(std::string_view name, std::uint64_t most, object::Call call = {}) const;
   /// Returns the adapter_config.json of an adapter (LoRA); nothing for a model. Blocks.
   Result<std::optional<Json>> AdapterConfig(object::Call call = {}) const;

@@ -53,7 +53,8 @@ class LayerFactory {
   /// `stddev`: of initial weights (transformers' initializer_range).
   /// `both_ends`: this rank has the first and the last stage of the model.
   /// `lora`: the layers that its targets name get adapters.
-  /// `quantized`: linear layers whose weights it has compute with these, and declare none. Borrowed; may be null.
+  /// `quantized`: if it has the weight of a linear layer, the layer computes with that, and declares no weight.
+  /// Borrowed; may be null.
   LayerFactory(ParameterBuffer& buffer, double stddev, TensorRanks ranks = {}, bool both_ends = true,
                std::optional<LoraOptions> lora = std::nullopt, const QuantizedWeights* quantized = nullptr)
       : buffer_(buffer),

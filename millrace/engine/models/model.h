@@ -62,7 +62,7 @@ struct ModelShare {
   Sharding sharding = {};                ///< what it keeps of their parameters
   std::vector<std::string> freeze = {};  ///< globs over names: these parameters are not trained
   std::optional<LoraOptions> lora = {};  ///< adapters are trained, and not the model
-  /// Weights that are no parameters and are not trained: linear layers compute with them. May be null.
+  /// Weights that linear layers compute with in place of parameters. They are not trained. May be null.
   std::shared_ptr<const QuantizedWeights> quantized = {};
 };
 
@@ -94,8 +94,8 @@ class Model {
   const std::vector<ModelStage>& stages() const { return stages_; }
   const TensorRanks& ranks() const { return ranks_; }
 
-  /// Is called on the model's thread, when a pass has gone through a block, forward or back: a sign of progress in
-  /// passes that take minutes. May be empty.
+  /// The model calls it, on its own thread, after each block of a forward or a backward pass. So a pass that takes
+  /// minutes shows progress. May be empty.
   std::function<void()> on_block = {};
 
   /// Which blocks keep less for the backward pass. The results have the same bits.

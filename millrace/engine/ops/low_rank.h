@@ -25,7 +25,8 @@ struct LowRankUpdate {
   double scale = 1;
   bool defined() const { return !modules.empty(); }
   bool learns() const { return down.gradient.defined() || (defined() && modules.front().up.gradient.defined()); }
-  /// All modules drop nothing, so they share their products with x, and are a matrix.
+  /// Returns whether no module drops elements of x. Then the modules share their products with x, and the update is a
+  /// matrix.
   bool is_matrix() const;
   /// Adds the matrix to rows `first` … of the layer's [out, in]: `rows` [count, in] in float32.
   /// REQUIRES: is_matrix(); float32.
@@ -34,7 +35,7 @@ struct LowRankUpdate {
 
 /// The passes of one update without autograd. A pass keeps what a later one needs: [N, modules · rank] numbers. So an
 /// object is for one forward and one backward pass. x is [N, in], dout [N, out]. A layer that adds the update to its
-/// matrix calls AddGradients() alone.
+/// matrix calls only AddGradients().
 class LowRankPass {
  public:
   explicit LowRankPass(LowRankUpdate update) : update_(std::move(update)) {}

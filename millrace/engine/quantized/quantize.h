@@ -16,8 +16,9 @@ inline constexpr std::size_t kScaleBlock = 256;
 /// Quantizes consecutive elements to NF4. Writes a scale for each block, the largest magnitude in it, and a code for
 /// each element, two in a byte with the first one in the high half. An element x gets the number of midpoints between
 /// values of kNf4Map that are smaller than x / scale, so a tie takes the lower value. Elements of a block of zeros get
-/// the code of zero, as from bitsandbytes on a CPU. REQUIRES: scales has ⌈elements / kNf4Block⌉ numbers, codes
-/// ⌈elements / 2⌉ bytes. Only the last part of a matrix has a number of elements that is no multiple of kNf4Block.
+/// the code of zero, as from bitsandbytes on a CPU. A matrix may be passed in several calls.
+/// REQUIRES: scales has ⌈elements / kNf4Block⌉ numbers, codes ⌈elements / 2⌉ bytes. The number of elements is a
+/// multiple of kNf4Block, except in the last call for a matrix.
 void QuantizeNf4(std::span<const float> elements, std::span<std::uint8_t> codes, std::span<float> scales);
 
 /// Scales of NF4, quantized once more: codes of DynamicMap(), in blocks of kScaleBlock.

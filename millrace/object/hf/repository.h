@@ -15,7 +15,7 @@ struct Repository {
   std::string revision = "main";  ///< a branch, a tag or a commit; decoded
   std::string text;               ///< as in the URL: "datasets/OWNER/NAME@REVISION"
 
-  /// Of Url::bucket. REQUIRES: ParseUrl() made it.
+  /// Returns the repository that an hf:// URL's Url::bucket names. REQUIRES: ParseUrl() made the URL.
   static Repository Of(std::string_view bucket);
 
   /// "hf://datasets/OWNER/NAME@REVISION"

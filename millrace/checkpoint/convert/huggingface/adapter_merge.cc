@@ -145,17 +145,17 @@ Result<AdapterMerge> AdapterMerge::Open(Reader& adapter, const Json& config, con
 }
 
 Status AdapterMerge::AddCodes(const Manifest& base) {
+  const Json* config = JsonFind(base.meta, kMetaModelConfig);
+  const engine::ModelFamily* family = config == nullptr ? nullptr : engine::FamilyOf(*config);
   for (const auto& [weight, matrix] : *quantized_) {
     const auto found = FindWeight(base, weight);
     if (!found) return Fail(Code::kPreconditionFailed, "the model has no weight {}, which is quantized", weight);
     const TensorMeta& meta = base.tensors.at(*found);
     const std::vector<std::int64_t> shape{matrix->rows(), matrix->columns()}, turned{shape[1], shape[0]};
-    // Square matrices of GPT-2, too: its folders hold the transposes, its checkpoints do not.
-    const Json* config = JsonFind(base.meta, kMetaModelConfig);
-    const engine::ModelFamily* family = config == nullptr ? nullptr : engine::FamilyOf(*config);
+    // The shapes of square matrices do not tell.
     const bool transposed = family != nullptr && family->names.transposed_blocks && !StoresTransposed(base, weight);
     if (!IsFloat(meta.dtype) || meta.shape != (transposed ? turned : shape)) {
-      return Fail(Code::kPreconditionFailed, "{} is no matrix that its codes [{}] can be merged into", *found,
+      return Fail(Code::kPreconditionFailed, "{} is not a matrix of the size of its codes [{}]", *found,
                   fmt::join(shape, ", "));
     }
     Change& change = changes_[*found];

@@ -28,11 +28,12 @@ struct MergeDistance {
 /// Weights that the adapter has whole (PEFT's modules_to_save) replace the model's. Const methods are thread-safe.
 class AdapterMerge {
  public:
-  /// Reads the adapter's tensors, which it holds in memory as float32. `config`: its adapter_config.json. `quantized`,
-  /// if it is not null, are codes of the base's weights: W is what they stand for, of all weights that have them.
-  /// Errors: kUnsupported if the configuration asks for more than plain LoRA, or for weights that are not
-  /// floating-point numbers of at least 16 bits; kPreconditionFailed if the model lacks an adapted weight, or has it in
-  /// another shape; kCorrupt if half of a pair is missing; those of Reader::Read.
+  /// Reads the adapter's tensors, which it holds in memory as float32. `config`: its adapter_config.json.
+  /// `quantized`, if it is not null, has codes of the base's weights. Each weight that has codes becomes the numbers
+  /// that they stand for, also where nothing is added to it. Errors: kUnsupported if the configuration asks for more
+  /// than plain LoRA, or for weights that are not floating-point numbers of at least 16 bits; kPreconditionFailed if
+  /// the model lacks an adapted weight, or has it in another shape; kCorrupt if half of a pair is missing; those of
+  /// Reader::Read.
   static Result<AdapterMerge> Open(Reader& adapter, const Json& config, const Manifest& base,
                                    std::shared_ptr<const engine::QuantizedWeights> quantized = {},
                                    const object::Call& call = {});
@@ -49,7 +50,7 @@ class AdapterMerge {
     std::uint64_t columns = 0;  ///< of the tensor in the base
     bool transposed = false;    ///< the base stores the transpose of W
     std::uint64_t rank = 0;
-    /// What is added to the stored tensor is `left` [rows, rank] · `right` [rank, columns].
+    /// The adapter adds `left` [rows, rank] · `right` [rank, columns] to the stored tensor.
     std::vector<float> left, right;
     std::vector<float> whole;                        ///< of a weight that is replaced
     const engine::QuantizedMatrix* codes = nullptr;  ///< of W [out, in]

@@ -51,7 +51,8 @@ std::string Query(const http::ServerRequest& request, std::string_view name) {
   return "";
 }
 
-/// "bytes=5-9" of a content: its offset and length; no value for a range that is none.
+/// Returns the offset and the length that a header such as "bytes=5-9" asks for. Returns nothing if it is malformed or
+/// lies outside of the content.
 std::optional<std::pair<std::size_t, std::size_t>> ParseRange(std::string_view text, std::size_t size) {
   if (!text.starts_with("bytes=")) return std::nullopt;
   text.remove_prefix(6);
