@@ -31,6 +31,7 @@ constexpr auto kRankTimeout = std::chrono::minutes(30);
 struct Arguments {
   std::string job_file;
   std::vector<std::string> assignments;
+  bool compile_only = false;
   cli::Globals globals;
 };
 
@@ -40,7 +41,11 @@ class Reporter {
   explicit Reporter(bool json) : json_(json) {}
 
   train::Observer Observe() {
-    return {.on_plan =
+    return {.on_compiled =
+                [this](const train::CompileReport& report) {
+                  Print((json_ ? DumpJson(report.ToJson()) : report.ToText()) + "\n");
+                },
+            .on_plan =
                 [this](const train::Plan& plan) {
                   steps_ = plan.steps;
                   Print(json_ ? DumpJson(plan.ToJson()) + "\n" : plan.ToText());
@@ -107,6 +112,7 @@ Result<int> Run(const Arguments& arguments, std::unique_ptr<engine::Collective>&
   train::Options options = MR_TRY(OptionsOf(spec));
   options.memory_budget = arguments.globals.memory_budget;
   if (options.local) options.local->meeting_point = info.master_address;
+  options.compile_only = arguments.compile_only;
   options.written_by = checkpoint::LocalProvenance("millrace-train", MILLRACE_VERSION);
   options.written_by.libraries["torch"] = TORCH_VERSION;
   options.log = Logger::Stderr(arguments.globals.log_level).With({"rank", info.rank});
@@ -119,7 +125,7 @@ Result<int> Run(const Arguments& arguments, std::unique_ptr<engine::Collective>&
   const auto connection = MR_TRY(object::OpenConnection(std::move(connect)));
   Reporter reporter(arguments.globals.json);
   const train::Outcome outcome = MR_TRY(train::Train(*connection, *group, options, reporter.Observe(), stop));
-  if (info.rank == 0) reporter.Done(outcome);
+  if (info.rank == 0 && !options.compile_only) reporter.Done(outcome);
   return outcome.stopped ? ToExitStatus(Code::kCancelled) : 0;
 }
 
@@ -140,6 +146,7 @@ int main(int argc, char** argv) {
   app.add_option("job", arguments.job_file, "Job file (YAML)")->required();
   app.add_option("--set", arguments.assignments, "key.path=value: replaces the value in the job file (repeatable)")
       ->allow_extra_args(false);
+  app.add_flag("--compile-only", arguments.compile_only, "End when the step is compiled (millrace job compile)");
   cli::AddGlobalFlags(app, arguments.globals);
   app.footer("Examples:\n  millrace-train job.yaml\n  millrace-train job.yaml --set train.steps=100 --json");
   try {

@@ -110,6 +110,8 @@ struct TrainSpec {
   double neftune_alpha = 0;  ///< noise of embeddings; 0: none
   SpikeSpec spikes;
   ParallelSpec parallel;
+  std::string compile = "auto";  ///< auto | on | off
+  std::string compile_cache;     ///< folder of compiled steps; empty: in the user's cache
   std::uint64_t seed = 42;
   int threads = 0;  ///< per rank; 0: the machine's cores divided by the ranks on it
   bool operator==(const TrainSpec&) const = default;

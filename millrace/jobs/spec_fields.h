@@ -381,6 +381,8 @@ void VisitTrain(Visitor& v, TrainSpec& train, data::Objective& objective) {
   });
   v.SectionOr("parallel", "auto", train.parallel.automatic, [&](auto& p) { VisitParallel(p, train.parallel); });
   v.Refused("lora", Code::kInvalidArgument, "leave it out here: lora is a key beside train");
+  v.Word("compile", train.compile, {{"auto", "on", "off"}, {}});
+  v.Text("compile_cache", train.compile_cache, TextKind::kUrl, false);
   v.Integer("seed", train.seed, 0, kAnyCount);
   v.Integer("threads", train.threads, 0, 1024);
 }

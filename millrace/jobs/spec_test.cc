@@ -305,6 +305,7 @@ TEST(Spec, RefusesWithASentence) {
       Refusal{"train.schedule={warmup_steps: 5, warmup_proportion: 0.1}", kInvalid, "not both"},
       Refusal{"train.loss.label_smoothing=1", kInvalid, "from 0 to"},
       Refusal{"train.neftune_alpha=-1", kInvalid, "from 0 to"},
+      Refusal{"train.compile=fast", kInvalid, "auto, on"},
       Refusal{"train.loss.z_loss=2", kInvalid, "from 0 to 1"},
       Refusal{"train.spikes.action=stop", kInvalid, "none, skip_step, roll_back"},
       Refusal{"train.spikes.sigma=0.5", kInvalid, "from 1 to"},
@@ -517,6 +518,8 @@ Spec RandomSpec(Random& random) {
   s.train.spikes = {.action = Pick<std::string>(random, {"none", "skip_step", "roll_back"}),
                     .sigma = RandomNumber(random, 1, 20),
                     .window = static_cast<int>(4 + random.Below(100))};
+  s.train.compile = Pick<std::string>(random, {"auto", "on", "off"});
+  s.train.compile_cache = Pick<std::string>(random, {"", "s3://runs/compiled"});
   s.train.threads = static_cast<int>(random.Below(8));
   s.train.seed = random.Next() >> 1;
   s.data.dataset.split.part =

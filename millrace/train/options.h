@@ -68,6 +68,16 @@ struct Options {
   plan::TrainingSetup setup;
   std::uint64_t seed = 42;
 
+  /// How the passes of a step are computed.
+  enum class Compile {
+    kAuto,  ///< by fused ops, with products that are made alike everywhere
+    kOn,    ///< by fused ops; products are made by what is fastest on this machine (compile/step_compiler.h)
+    kOff,   ///< by the ops' references: operations of ATen one by one, as eager PyTorch computes
+  };
+  Compile compile = Compile::kAuto;
+  std::string compile_cache;  ///< of kOn: the folder of compiled steps; empty: CompileCache::DefaultUrl()
+  bool compile_only = false;  ///< with kOn: end when the step is compiled, and leave no checkpoint
+
   std::string checkpoint_url;  ///< empty: none are made
   std::uint64_t checkpoint_every = 100;
   checkpoint::Retention retention;

@@ -19,6 +19,7 @@
 #include "millrace/engine/gradients/divided_gradients.h"
 #include "millrace/engine/models/lora.h"
 #include "millrace/engine/models/make_model.h"
+#include "millrace/engine/ops/choice/step_kernels.h"
 #include "millrace/engine/pipeline/pipeline_runner.h"
 #include "millrace/engine/sharding/data_exchange.h"
 #include "millrace/engine/weights/read_weights.h"
@@ -27,6 +28,7 @@
 #include "millrace/train/agreement/same_job.h"
 #include "millrace/train/auto_layout.h"
 #include "millrace/train/checkpointing.h"
+#include "millrace/train/compile/step_compiler.h"
 #include "millrace/train/layout.h"
 #include "millrace/train/reporting/heartbeat.h"
 #include "millrace/train/reporting/step_metrics.h"
@@ -83,6 +85,9 @@ class Trainer {
   RunIdentity Identity() const;
   Json AdapterConfig() const;
   Status TakeState(const Checkpointing::Resumed& resumed);
+  Status ChooseKernels();
+  Status TryStep(const engine::ops::StepKernels& kernels, std::set<engine::ops::ProductShape>& seen);
+  data::Loader::Options LoaderOptions() const;
   Status OpenTelemetry();
   Status OpenMetrics();
   Status MakePlan();
@@ -113,6 +118,10 @@ class Trainer {
   std::unique_ptr<engine::DataExchange> exchange_;  ///< goes before the model and its groups
   std::unique_ptr<engine::PipelineRunner> passes_;
   std::vector<StateTensor> tensors_;
+  std::string compile_before_ = "auto";           ///< how the checkpoint's run computed: RunState
+  std::optional<CompiledEntry> compiled_before_;  ///< likewise
+  std::optional<CompiledEntry> compiled_;         ///< with Compile::kOn
+  engine::ops::StepKernels kernels_;
   SpikeDetector spikes_;
   /// How often the run went back to a step. Not in checkpoints: until another checkpoint is committed, a run that is
   /// started again begins at this step and its samples, and goes back as often.
@@ -140,13 +149,10 @@ Status Trainer::Prepare() {
   MR_TRY(OpenModel());
   MR_TRY(Resume());
   exchange_->ShareValues(engine::ChangedValues::kAll);  // ranks read what they own
+  MR_TRY(ChooseKernels());
+  if (options_.compile_only) return {};
   MR_TRY(OpenTelemetry());
-  const data::Loader::Options loader{.rank = layout_->data_rank(),
-                                     .ranks = layout_->data_ranks(),
-                                     .global_batch = options_.global_batch,
-                                     .micro_batch = options_.micro_batch,
-                                     .threads = options_.data.threads};
-  loader_ = MR_TRY(data::Loader::Start(dataset_, data_budget_, loader, data_state_, options_.log));
+  loader_ = MR_TRY(data::Loader::Start(dataset_, data_budget_, LoaderOptions(), data_state_, options_.log));
   steps_ = std::make_unique<StepRunner>(*layout_, options_, *loader_, *passes_, *exchange_, MicroBatches());
   MR_TRY(MakePlan());
   if (options_.eval_every > 0) {
@@ -154,6 +160,14 @@ Status Trainer::Prepare() {
                                         *layout_, options_.log));
   }
   return OpenMetrics();
+}
+
+data::Loader::Options Trainer::LoaderOptions() const {
+  return {.rank = layout_->data_rank(),
+          .ranks = layout_->data_ranks(),
+          .global_batch = options_.global_batch,
+          .micro_batch = options_.micro_batch,
+          .threads = options_.data.threads};
 }
 
 Status Trainer::CheckBatch() const {
@@ -355,11 +369,13 @@ Status Trainer::CheckModel(const engine::ModelConfig& config, const std::string&
 }
 
 Status Trainer::Resume() {
-  if (options_.checkpoint_url.empty()) return {};
+  if (options_.checkpoint_url.empty() || options_.compile_only) return {};
   checkpoints_ = MR_TRY(Checkpointing::Open(connection_, group_, options_, heartbeat_, observer_.on_checkpoint));
   if (const auto resumed = MR_TRY(checkpoints_->Resume(tensors_, Identity()))) {
     MR_TRY(TakeState(*resumed));
     data_state_ = resumed->state.data;
+    compile_before_ = resumed->state.compile;
+    compiled_before_ = resumed->state.compiled;
   }
   return checkpoints_->Prepare(tensors_);
 }
@@ -393,6 +409,44 @@ Status Trainer::TakeState(const Checkpointing::Resumed& resumed) {
     MR_TRY(spikes_.Restore(resumed.state.spikes));
   }
   return {};
+}
+
+/// Decides how the passes are computed. Says so if a resumed run may not compute the same bits.
+Status Trainer::ChooseKernels() {
+  kernels_.plain = options_.compile == Options::Compile::kOff;
+  if (kernels_.plain && layout_->tensor().size() > 1) {
+    return Fail(Code::kUnsupported,
+                "train.compile off: plain operations do not divide a head among the ranks of train.parallel.tensor; "
+                "take auto or on");
+  }
+  if (options_.compile == Options::Compile::kOn) {
+    const KeepBeating beating(heartbeat_, std::nullopt, clock_);
+    const Json made_for = CompiledFor(options_, model_->config(), *layout_, AdapterConfig());
+    const CompileReport report =
+        MR_TRY(CompileStep(connection_, group_, options_, made_for, compiled_before_,
+                           [this](const engine::ops::StepKernels& kernels, std::set<engine::ops::ProductShape>& seen) {
+                             return TryStep(kernels, seen);
+                           }));
+    compiled_ = report.entry;
+    kernels_.products = MR_TRY(ChosenProducts(*compiled_));
+    if (leads() && observer_.on_compiled) observer_.on_compiled(report);
+  }
+  const std::string_view mode = CompileName(options_.compile);
+  if (leads() && step_ > 0 && (mode != compile_before_ || compiled_ != compiled_before_)) {
+    const std::string changed = compiled_ && compiled_before_ ? ChangedKeys(*compiled_before_, *compiled_) : "";
+    options_.log.Warning("the checkpoint's run computed its steps in another way: losses may differ in their last bits",
+                         {{"train.compile", mode}, {"before", compile_before_}, {"changed", changed}});
+  }
+  return {};
+}
+
+/// Makes the passes of a step, over the samples that the run begins with, and learns nothing from them.
+Status Trainer::TryStep(const engine::ops::StepKernels& kernels, std::set<engine::ops::ProductShape>& seen) {
+  const auto loader = MR_TRY(data::Loader::Start(dataset_, data_budget_, LoaderOptions(), data_state_, options_.log));
+  const engine::ops::KernelScope scope(kernels, &seen);
+  StepReport report;
+  MR_TRY(StepRunner(*layout_, options_, *loader, *passes_, *exchange_, MicroBatches()).Run(step_, report));
+  return engine::CatchTorch("a trial step", [&] { optimizer_->Skip(); });
 }
 
 Status Trainer::OpenTelemetry() {
@@ -465,7 +519,9 @@ Json Trainer::Meta() const {
                  .tokenizer_fingerprint = tokenizer_->fingerprint(),
                  .adapter_config = AdapterConfig(),
                  .base_fingerprint = base_fingerprint_,
-                 .base_quantization = options_.base_quantization};
+                 .base_quantization = options_.base_quantization,
+                 .compile = std::string(CompileName(options_.compile)),
+                 .compiled = compiled_};
   if (options_.spikes.action != SpikeOptions::Action::kNone) state.spikes = spikes_.ToJson();
   state.model_config["torch_dtype"] = options_.precision == at::kFloat ? "float32" : "bfloat16";
   if (tokenizer_->bos() != tokenizer::kNoToken) state.model_config["bos_token_id"] = tokenizer_->bos();
@@ -476,6 +532,8 @@ Json Trainer::Meta() const {
 }
 
 Result<Outcome> Trainer::Run(std::stop_token stop) {
+  if (options_.compile_only) return Outcome{.step = step_, .steps = step_};
+  const engine::ops::KernelScope scope(kernels_);
   if (leads() && observer_.on_plan) observer_.on_plan(plan_);
   Outcome outcome{.step = step_, .steps = plan_.steps};
   while (step_ < plan_.last_step && !outcome.stopped) {
@@ -633,6 +691,9 @@ Result<Outcome> Train(object::Connection& connection, engine::Collective& group,
                       const Observer& observer, std::stop_token stop) {
   if (options.data.objective == data::Objective::kDpo && !options.lora) {
     return Fail(Code::kUnsupported, "train.objective dpo needs lora: the reference is the model without its adapters");
+  }
+  if (options.compile_only && options.compile != Options::Compile::kOn) {
+    return Fail(Code::kInvalidArgument, "only a step with train.compile on can be compiled");
   }
   if (options.steps.has_value() == options.epochs.has_value()) {
     return Fail(Code::kInvalidArgument, "a run takes either train.steps or train.epochs");

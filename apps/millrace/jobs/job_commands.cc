@@ -11,6 +11,7 @@
 
 #include "apps/common/output.h"
 #include "apps/millrace/cli/cli.h"
+#include "apps/millrace/jobs/compile_command.h"
 #include "apps/millrace/jobs/hub_revisions.h"
 #include "apps/millrace/jobs/job_checks.h"
 #include "apps/millrace/jobs/plan_command.h"
@@ -34,7 +35,16 @@ struct JobArguments {
   std::vector<std::string> assignments;
   std::string program;  ///< of a rank; empty: millrace-train beside this one
   bool no_check = false;
-  std::string machine;  ///< of a plan; empty: the job file's
+  std::string machine;    ///< of a plan; empty: the job file's
+  bool compiles = false;  ///< the ranks end when their step is compiled
+};
+
+/// Arguments of `job compile`.
+struct CompileArguments {
+  std::shared_ptr<JobArguments> job = std::make_shared<JobArguments>();
+  std::string cache;
+  bool list = false, prune = false;
+  std::string older_than = "90d";
 };
 
 /// Arguments of the commands that take a job's name.
@@ -50,9 +60,11 @@ Result<jobs::Spec> ReadSpec(const JobArguments& arguments, jobs::SpecPurpose pur
 }
 
 Result<std::vector<std::string>> RankCommand(const JobArguments& arguments, const std::filesystem::path& job_file) {
-  if (!arguments.program.empty()) return std::vector{arguments.program, job_file.string()};
-  auto directory = MR_TRY(ProgramDirectory());
-  return std::vector{(directory / "millrace-train").string(), job_file.string()};
+  const std::string program =
+      arguments.program.empty() ? (MR_TRY(ProgramDirectory()) / "millrace-train").string() : arguments.program;
+  std::vector<std::string> command{program, job_file.string()};
+  if (arguments.compiles) command.emplace_back("--compile-only");
+  return command;
 }
 
 /// Prints a line of rank 0: standard output unchanged, standard error with the prefix "[rank 0]".
@@ -123,6 +135,11 @@ Status CheckBeforeStart(const Context& context, const jobs::Spec& spec, const Jo
 
 Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   jobs::Spec spec = MR_TRY(ReadSpec(arguments));
+  if (arguments.compiles) {
+    spec.name += "-compile";  // a job of its own, so that the status of the real one stays
+    spec.train.compile = "on";
+    spec.run.max_restarts = 0;
+  }
   if (context.globals.dry_run) return ShowChecks(context, spec, arguments);
   if (!arguments.no_check) MR_TRY(CheckBeforeStart(context, spec, arguments));
   MR_TRY(PinHubRevisions(context, spec));
@@ -324,6 +341,43 @@ void AddPlan(CLI::App& job, Context& context) {
                                   fmt::join(PlanMachines(), ", ")));
 }
 
+Result<int> CompileJob(const Context& context, const CompileArguments& arguments) {
+  if (!arguments.list && !arguments.prune) {
+    if (arguments.job->file.empty()) {
+      return Fail(Code::kInvalidArgument, "job compile takes a job file, or --list or --prune");
+    }
+    if (!arguments.cache.empty()) arguments.job->assignments.push_back("train.compile_cache=" + arguments.cache);
+    arguments.job->compiles = true;
+    return RunJob(context, *arguments.job);
+  }
+  std::string cache = arguments.cache;
+  if (cache.empty() && !arguments.job->file.empty()) {
+    cache = MR_TRY(ReadSpec(*arguments.job, jobs::SpecPurpose::kPlan)).train.compile_cache;
+  }
+  if (arguments.list) return ListCompiled(context, cache);
+  return PruneCompiled(context, cache, MR_TRY(ParseDuration(arguments.older_than)));
+}
+
+void AddCompile(CLI::App& job, Context& context) {
+  auto arguments = std::make_shared<CompileArguments>();
+  CLI::App* command = AddCommand(
+      job, context, "compile",
+      "Find what computes a job's step fastest on this machine, and keep it for all runs with train.compile: on",
+      "  millrace job compile job.yaml --cache s3://runs/compiled\n"
+      "  millrace job compile --list --cache s3://runs/compiled\n"
+      "  millrace --dry-run job compile --prune --older-than 30d --cache s3://runs/compiled",
+      Act(context, CompileJob, arguments));
+  AddJobFileArguments(*command, arguments->job);
+  command->get_option("JOB.yaml")->required(false);
+  command->add_option("--cache", arguments->cache,
+                      "The folder of compiled steps (default: train.compile_cache, or the user's cache)");
+  CLI::Option* list = command->add_flag("--list", arguments->list, "Print the compiled steps of the cache");
+  CLI::Option* prune =
+      command->add_flag("--prune", arguments->prune, "Delete compiled steps that are damaged or old")->excludes(list);
+  command->add_option("--older-than", arguments->older_than, "With --prune: the age that is old (default 90d)")
+      ->needs(prune);
+}
+
 void AddNameCommands(CLI::App& job, Context& context) {
   auto arguments = std::make_shared<NameArguments>();
   auto add = [&](std::string name, std::string description, std::string examples, auto function) {
@@ -361,6 +415,7 @@ void AddJobCommands(CLI::App& app, Context& context) {
                 "  millrace job run job.yaml\n"
                 "  millrace job run job.yaml --set train.optimizer.lr=1e-4 --json");
   AddPlan(*job, context);
+  AddCompile(*job, context);
   AddRender(*job, context);
   AddNameCommands(*job, context);
   AddCommand(*job, context, "list", "List the jobs of this machine", "  millrace job list\n  millrace --json job list",

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "millrace/engine/ops/choice/step_kernels.h"
 #include "millrace/engine/ops/cpu/kernels.h"
 #include "millrace/engine/ops/dropout.h"
 
@@ -28,8 +29,13 @@ class KernelTable {
   KernelTable(const char* op, Function* reference, std::vector<Kernel> kernels)
       : op_(op), reference_(reference), kernels_(std::move(kernels)) {}
 
-  /// Returns the implementation for tensors such as `x`. Throws c10::Error if there is none.
+  /// Returns the implementation for tensors such as `x`; in a KernelScope of plain kernels, the reference. Throws
+  /// c10::Error if there is none.
   Function& For(const at::Tensor& x) const {
+    if (UsesPlainKernels()) {
+      TORCH_CHECK(reference_ != nullptr, op_, " has no plain implementation");
+      return *reference_;
+    }
     const auto fits = [&](const Kernel& kernel) {
       return kernel.device == x.device().type() && kernel.type == x.scalar_type();
     };

@@ -1,5 +1,7 @@
 #include "millrace/engine/ops/product.h"
 
+#include "millrace/engine/ops/choice/step_kernels.h"
+
 namespace millrace::engine::ops {
 namespace {
 
@@ -32,17 +34,40 @@ cpu::ProductSize SizeOf(const at::Tensor& c, const at::Tensor& a, const at::Tens
   return {a.size(0), b.size(1), a.size(1)};
 }
 
-/// c = a · b + bias, in float32.
-void MultiplyInto(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias = {}) {
-  const cpu::ProductSize size = SizeOf(c, a, b);
-  if (size.rows == 0 || size.columns == 0) return;
+/// Makes a product of float32: c = a · b + bias, or c += scale · a · b. c has dense rows.
+void Make(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias, bool adds,
+          float scale = 1) {
+  cpu::ProductSize size = SizeOf(c, a, b);
+  size.out_stride = c.stride(0);
   const at::Tensor left = WithDenseLines(a), right = WithDenseLines(b);
   const cpu::Matrix<float> x = Read<float>(left), w = Read<float>(right);
-  if (w.transposed || bias.defined()) {
-    cpu::MultiplyByWeight(x, w, Data<float>(bias), Data<float>(c), size);
-  } else {
-    cpu::Multiply(1, x, w, 0, Data<float>(c), size);
+  using Result = ProductShape::Result;
+  const Result result = adds ? Result::kAdd : bias.defined() ? Result::kSetWithBias : Result::kSet;
+  auto* const into = c.data_ptr<float>();
+  switch (MethodFor({size.rows, size.columns, size.inner, x.transposed, w.transposed, result})) {
+    case ProductMethod::kMatmul:
+      if (scale != 1) break;  // compiled products have no factor
+      return cpu::MultiplyByWeight(x, w, Data<float>(bias), into, size, adds);
+    case ProductMethod::kBlas: {
+      const at::NoGradGuard no_gradients;
+      at::Tensor out = c;
+      if (result == Result::kSet) {
+        at::mm_out(out, left, right);
+      } else {
+        at::addmm_out(out, adds ? c : bias, left, right, 1, scale);
+      }
+      return;
+    }
+    case ProductMethod::kSgemm:
+      break;
   }
+  if (bias.defined()) c.copy_(bias.expand_as(c));
+  cpu::Multiply(scale, x, w, result == Result::kSet ? 0 : 1, into, size);
+}
+
+/// c = a · b + bias, in float32.
+void MultiplyInto(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias = {}) {
+  if (c.numel() > 0) Make(c, a, b, bias, /*adds=*/false);
 }
 
 }  // namespace
@@ -60,7 +85,7 @@ at::Tensor Product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& b
   return c;
 }
 
-void ProductInto(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b) {
+void ProductInto(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
   if (a.scalar_type() == at::kBFloat16) {
     at::Tensor into = c;
     if (cpu::MultipliesBf16()) {
@@ -69,7 +94,7 @@ void ProductInto(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b) 
       into.copy_(Product(Widened(a), Widened(b)));
     }
   } else {
-    MultiplyInto(c, a, b);
+    MultiplyInto(c, a, b, bias);
   }
 }
 
@@ -78,10 +103,13 @@ void AddProduct(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, f
   // oneDNN refuses a sum of no products: the weights' gradient of a head that no token reaches.
   if (size.rows == 0 || size.columns == 0 || size.inner == 0) return;
   TORCH_CHECK(c.scalar_type() == at::kFloat && c.stride(1) == 1 && c.stride(0) >= c.size(1), "c has dense rows");
-  size.out_stride = c.stride(0);
   const at::Tensor left = Multiplied(a), right = Multiplied(b);
-  DispatchType(left,
-               [&]<class T>(T) { cpu::Multiply(scale, Read<T>(left), Read<T>(right), 1, c.data_ptr<float>(), size); });
+  if (left.scalar_type() == at::kFloat) {
+    Make(c, left, right, {}, /*adds=*/true, scale);
+  } else {
+    size.out_stride = c.stride(0);
+    cpu::Multiply(scale, Read<cpu::Bf16>(left), Read<cpu::Bf16>(right), 1, c.data_ptr<float>(), size);
+  }
 }
 
 at::Tensor AddOrReturn(const Weight& weight, const at::Tensor& gradient, float scale) {

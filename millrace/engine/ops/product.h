@@ -1,4 +1,4 @@
-// Products of matrices, and how a backward pass adds to the gradients of weights.
+// Products of matrices, made as the thread's KernelScope says, and how a backward pass adds to the gradients of weights.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -20,8 +20,8 @@ KernelTable<Function> OnCpuByProducts(const char* op, Function* reference, Funct
 /// CPU. A transpose (`w.t()`) is read in place.
 at::Tensor Product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias = {});
 
-/// c = a · b, for a dense c [m, n] of their type.
-void ProductInto(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b);
+/// c = a · b, for a dense c [m, n] of their type. In float32, plus `bias` in each row if that is defined.
+void ProductInto(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias = {});
 
 /// c += scale · a · b, for a c [m, n] in float32 with dense rows, such as some columns of a matrix. Products of
 /// bfloat16 are added without rounding to bfloat16.

@@ -7,6 +7,8 @@
 #include <array>
 #include <map>
 
+#include "millrace/train/agreement/share_text.h"
+
 namespace millrace::train {
 namespace {
 
@@ -35,15 +37,6 @@ std::map<std::string, std::string> Sections(std::string_view job) {
   return sections;
 }
 
-/// Returns the text of rank `root`.
-Result<std::string> Broadcast(engine::Collective& group, std::string text, int root) {
-  const at::Tensor size = at::scalar_tensor(static_cast<std::int64_t>(text.size()), at::kLong);
-  MR_TRY(group.Broadcast(size, root));
-  text.resize(static_cast<std::size_t>(size.item<std::int64_t>()));
-  if (!text.empty()) MR_TRY(group.Broadcast(at::from_blob(text.data(), size.item<std::int64_t>(), at::kByte), root));
-  return text;
-}
-
 }  // namespace
 
 std::vector<std::string> DifferentKeys(std::string_view one, std::string_view other) {
@@ -62,13 +55,13 @@ std::vector<std::string> DifferentKeys(std::string_view one, std::string_view ot
 
 Status CheckSameJob(engine::Collective& group, std::string job) {
   if (group.size() == 1) return {};
-  const std::string first = MR_TRY(Broadcast(group, job, 0));
+  const std::string first = MR_TRY(ShareText(group, job, 0));
   const at::Tensor mine = at::tensor({DifferentKeys(first, job).empty() ? 0 : 1}, at::kLong);
   const at::Tensor all = at::empty({group.size()}, at::kLong);
   MR_TRY(group.AllGather(all, mine));
   for (int rank = 1; rank < group.size(); ++rank) {
     if (all[rank].item<std::int64_t>() == 0) continue;
-    const std::string theirs = MR_TRY(Broadcast(group, std::move(job), rank));
+    const std::string theirs = MR_TRY(ShareText(group, std::move(job), rank));
     // A rank that fails gives up the group. Behind the barrier, all ranks have what they need for the same error.
     (void)group.Barrier();
     return Fail(

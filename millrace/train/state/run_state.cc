@@ -89,6 +89,8 @@ Json RunState::ToJson() const {
       {"train", {{"step", step}, {"optimizer", optimizer}, {"optimizer_steps", optimizer_steps}, {"seed", seed}}},
       {"data", data.ToJson()}};
   if (!spikes.is_null()) json["train"]["spikes"] = spikes;
+  if (compile != "auto") json["train"]["compile"] = compile;
+  if (compiled) json["train"]["compiled"] = compiled->ToJson();
   if (!adapter_config.is_null()) {
     json[std::string(checkpoint::kMetaAdapterConfig)] = adapter_config;
     json["train"]["base_fingerprint"] = base_fingerprint;
@@ -112,6 +114,10 @@ Result<RunState> RunState::FromJson(const Json& meta, std::string_view name) {
   state.optimizer_steps = MR_TRY(JsonInt(train, "optimizer_steps"));
   state.seed = MR_TRY(JsonUint(train, "seed"));
   if (const Json* spikes = JsonFind(train, "spikes"); spikes != nullptr) state.spikes = *spikes;
+  if (JsonFind(train, "compile") != nullptr) state.compile = MR_TRY(JsonString(train, "compile"));
+  if (const Json* compiled = JsonFind(train, "compiled"); compiled != nullptr) {
+    state.compiled = MR_TRY(CompiledEntry::FromJson(*compiled, fmt::format("the compiled step in {}", name)));
+  }
   if (const Json* adapter = JsonFind(meta, checkpoint::kMetaAdapterConfig); adapter != nullptr) {
     state.adapter_config = *adapter;
     state.base_fingerprint = MR_TRY(JsonString(train, "base_fingerprint"));

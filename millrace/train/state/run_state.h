@@ -15,6 +15,7 @@
 #include "millrace/engine/optim/optimizer.h"
 #include "millrace/engine/parameters/tensor_slice.h"
 #include "millrace/engine/quantized/quantization.h"
+#include "millrace/train/compile_cache/compile_cache.h"
 
 namespace millrace::train {
 
@@ -50,6 +51,10 @@ struct RunState {
   std::string base_fingerprint;  ///< of the adapted model's weights: engine::FrozenFingerprint, in hexadecimal digits
   std::optional<engine::Quantization> base_quantization;  ///< how those weights were kept; nothing: in full
   Json spikes;                                            ///< SpikeDetector::ToJson(); null: the run looked for none
+
+  /// How the steps were computed: "off", "on", or "auto" as in checkpoints that do not say it; options.h.
+  std::string compile = "auto";
+  std::optional<CompiledEntry> compiled;  ///< with "on"
 
   Json ToJson() const;
   static Result<RunState> FromJson(const Json& meta, std::string_view name);

@@ -57,7 +57,8 @@ void Multiply(float alpha, Matrix<Bf16> a, Matrix<Bf16> b, float beta, float* c,
         size);
 }
 
-void MultiplyByWeight(Matrix<float> a, Matrix<float> b, const float* bias, float* c, const ProductSize& size) {
+void MultiplyByWeight(Matrix<float> a, Matrix<float> b, const float* bias, float* c, const ProductSize& size,
+                      bool adds) {
   using dnnl::memory;
   static const dnnl::engine processor(dnnl::engine::kind::cpu, 0);
   thread_local dnnl::stream stream(processor);
@@ -74,7 +75,13 @@ void MultiplyByWeight(Matrix<float> a, Matrix<float> b, const float* bias, float
   const auto product =
       bias != nullptr ? dnnl::matmul::desc(left, right, row, out) : dnnl::matmul::desc(left, right, out);
   // oneDNN keeps compiled products, and finds this one again by its description.
-  const dnnl::matmul primitive(dnnl::matmul::primitive_desc(product, processor));
+  dnnl::primitive_attr attributes;
+  if (adds) {
+    dnnl::post_ops sum;
+    sum.append_sum(1);
+    attributes.set_post_ops(sum);
+  }
+  const dnnl::matmul primitive(dnnl::matmul::primitive_desc(product, attributes, processor));
   std::unordered_map<int, memory> arguments{
       {DNNL_ARG_SRC, in(left, a.data)}, {DNNL_ARG_WEIGHTS, in(right, b.data)}, {DNNL_ARG_DST, in(out, c)}};
   if (bias != nullptr) arguments.emplace(DNNL_ARG_BIAS, in(row, bias));

@@ -37,8 +37,9 @@ void Multiply(float alpha, Matrix<float> a, Matrix<float> b, float beta, float* 
 template <>
 void Multiply(float alpha, Matrix<Bf16> a, Matrix<Bf16> b, float beta, float* c, const ProductSize& size);
 
-/// c = a · b, plus `bias` [columns] in each row unless it is null. The same promises. Faster than Multiply() where b is
-/// a weight's transpose.
-void MultiplyByWeight(Matrix<float> a, Matrix<float> b, const float* bias, float* c, const ProductSize& size);
+/// c = a · b, plus `bias` [columns] in each row unless it is null; with `adds`, c += a · b. The same promises. Faster
+/// than Multiply() where b is a weight's transpose. REQUIRES: no bias if it adds.
+void MultiplyByWeight(Matrix<float> a, Matrix<float> b, const float* bias, float* c, const ProductSize& size,
+                      bool adds = false);
 
 }  // namespace millrace::engine::cpu

@@ -1,0 +1,45 @@
+#include "millrace/engine/ops/choice/step_kernels.h"
+
+#include <array>
+
+namespace millrace::engine::ops {
+namespace {
+
+constexpr std::array<std::string_view, 3> kMethodNames = {"sgemm", "matmul", "blas"};
+
+}  // namespace
+
+thread_local KernelScope::Current KernelScope::current_;
+
+std::string_view ProductMethodName(ProductMethod method) { return kMethodNames.at(static_cast<std::size_t>(method)); }
+
+std::optional<ProductMethod> ParseProductMethod(std::string_view name) {
+  for (std::size_t i = 0; i < kMethodNames.size(); ++i) {
+    if (kMethodNames[i] == name) return static_cast<ProductMethod>(i);
+  }
+  return std::nullopt;
+}
+
+ProductMethod DefaultMethod(const ProductShape& shape) {
+  // A compiled matmul reads a weight's transpose faster, and adds the bias where it makes the sums.
+  const bool of_weight = shape.right_transposed || shape.result == ProductShape::Result::kSetWithBias;
+  return of_weight && shape.result != ProductShape::Result::kAdd ? ProductMethod::kMatmul : ProductMethod::kSgemm;
+}
+
+KernelScope::KernelScope(const StepKernels& kernels, std::set<ProductShape>* seen) : outer_(current_) {
+  current_ = {&kernels, seen};
+}
+
+KernelScope::~KernelScope() { current_ = outer_; }
+
+bool UsesPlainKernels() { return KernelScope::current_.kernels != nullptr && KernelScope::current_.kernels->plain; }
+
+ProductMethod MethodFor(const ProductShape& shape) {
+  const KernelScope::Current& current = KernelScope::current_;
+  if (current.kernels == nullptr) return DefaultMethod(shape);
+  if (current.seen != nullptr) current.seen->insert(shape);
+  const auto found = current.kernels->products.find(shape);
+  return found != current.kernels->products.end() ? found->second : DefaultMethod(shape);
+}
+
+}  // namespace millrace::engine::ops

@@ -1,0 +1,68 @@
+// Which implementations the ops of a training step use: the fused ones or the plain ones, and how products are made.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string_view>
+
+namespace millrace::engine::ops {
+
+/// What makes a product of float32. They differ in the order of sums, so in the last bits of results.
+enum class ProductMethod {
+  kSgemm,   ///< oneDNN's dnnl_sgemm
+  kMatmul,  ///< a compiled matmul of oneDNN
+  kBlas,    ///< what ATen calls: the BLAS that it was built with
+};
+/// "sgemm", "matmul", "blas"
+std::string_view ProductMethodName(ProductMethod method);
+std::optional<ProductMethod> ParseProductMethod(std::string_view name);
+
+/// A product [rows, inner] · [inner, columns] of float32, as far as its speed depends on it.
+struct ProductShape {
+  std::int64_t rows = 0, columns = 0, inner = 0;
+  bool left_transposed = false, right_transposed = false;  ///< of what is in memory
+  /// Whether the result replaces c, replaces it with a bias in each row, or is added to c.
+  enum class Result { kSet, kSetWithBias, kAdd } result = Result::kSet;
+  auto operator<=>(const ProductShape&) const = default;
+};
+/// Returns what makes a product of this shape if nothing was chosen.
+ProductMethod DefaultMethod(const ProductShape& shape);
+
+/// The implementations of a step. Default values: the fused ops, with default products.
+struct StepKernels {
+  /// The ops are their references: compositions of ATen's operations, as an eager PyTorch program calls them. Products
+  /// are ATen's too.
+  bool plain = false;
+  std::map<ProductShape, ProductMethod> products;  ///< of shapes that are not here: DefaultMethod()
+};
+
+/// While it lives, ops that this thread calls use `kernels`, forward and backward. Borrows them. If `seen` is not null,
+/// it gets the shapes of all products. Scopes may be nested; the innermost counts. Worker threads of an op use the
+/// defaults.
+class KernelScope {
+ public:
+  explicit KernelScope(const StepKernels& kernels, std::set<ProductShape>* seen = nullptr);
+  ~KernelScope();
+  KernelScope(const KernelScope&) = delete;
+  KernelScope& operator=(const KernelScope&) = delete;
+
+ private:
+  struct Current {
+    const StepKernels* kernels = nullptr;
+    std::set<ProductShape>* seen = nullptr;
+  };
+  friend bool UsesPlainKernels();
+  friend ProductMethod MethodFor(const ProductShape& shape);
+  static thread_local Current current_;
+  const Current outer_;
+};
+
+/// Returns whether ops on this thread use their references.
+bool UsesPlainKernels();
+/// Returns how this thread makes a product, and notes its shape if the scope asks for that.
+ProductMethod MethodFor(const ProductShape& shape);
+
+}  // namespace millrace::engine::ops

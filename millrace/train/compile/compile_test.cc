@@ -1,0 +1,144 @@
+// Runs whose steps are compiled, plain or neither.
+#include <gtest/gtest.h>
+
+#include "millrace/object/open/open.h"
+#include "millrace/train/compile/step_compiler.h"
+#include "millrace/train/compile_cache/compile_cache.h"
+#include "millrace/train/testing/train_runs.h"
+
+namespace millrace::train {
+namespace {
+
+using Compile = Options::Compile;
+
+class CompileTest : public TrainTest {
+ protected:
+  /// A run with an empty cache of its own.
+  Options Compiled(std::string_view run) const {
+    Options options = Tiny(run);
+    options.compile = Compile::kOn;
+    options.compile_cache = (folder_->path() / "compiled" / run).native();
+    return options;
+  }
+  std::vector<CompileCache::Listed> EntriesOf(const Options& options) {
+    const auto connection = object::OpenConnection({}).value();
+    return CompileCache::Open(*connection, options.compile_cache).value().List().value();
+  }
+  static void ExpectNear(const std::map<std::uint64_t, double>& one, const std::map<std::uint64_t, double>& other) {
+    ASSERT_EQ(one.size(), other.size());
+    for (const auto& [step, loss] : one) EXPECT_NEAR(loss, other.at(step), 2e-5 * loss) << "step " << step;
+  }
+};
+
+TEST_F(CompileTest, EveryWayLearnsTheSame) {
+  Options options = Tiny("auto");
+  const Ran automatic = Run(options);
+  ASSERT_TRUE(automatic.outcome);
+  options.compile = Compile::kOff;
+  const Ran plain = Run(options);
+  ASSERT_TRUE(plain.outcome) << plain.outcome.error().ToString();
+  EXPECT_NE(plain.losses, automatic.losses) << "the plain operations round in other places";
+  ExpectNear(plain.losses, automatic.losses);
+  const Ran compiled = Run(Compiled("on"));
+  ASSERT_TRUE(compiled.outcome) << compiled.outcome.error().ToString();
+  ExpectNear(compiled.losses, automatic.losses);
+}
+
+TEST_F(CompileTest, IsMeasuredOnceForAllRuns) {
+  const Options options = Compiled("once");
+  ASSERT_TRUE(RunRanks(options, 2).outcome);
+  const auto first = EntriesOf(options);
+  ASSERT_EQ(first.size(), 1u);
+  ASSERT_TRUE(first[0].entry);
+  const Json& made_for = first[0].entry->made_for;
+  EXPECT_EQ(*JsonFind(made_for, "micro_batch"), 2);
+  EXPECT_EQ(JsonString(*JsonFind(made_for, "model"), "model_type").value(), "llama");
+  ASSERT_TRUE(RunRanks(options, 2).outcome);
+  const auto second = EntriesOf(options);
+  ASSERT_EQ(second.size(), 1u);
+  EXPECT_EQ(second[0].modified, first[0].modified);
+  // Another micro-batch is another step.
+  Options larger = options;
+  larger.micro_batch = 4;
+  ASSERT_TRUE(RunRanks(larger, 2).outcome);
+  EXPECT_EQ(EntriesOf(options).size(), 2u);
+}
+
+TEST_F(CompileTest, TakesTheChoicesOfTheCache) {
+  // An entry that makes every product by BLAS.
+  Options options = Compiled("chosen");
+  options.steps = 3;
+  const Ran measured = Run(options);
+  ASSERT_TRUE(measured.outcome);
+  CompiledEntry entry = *EntriesOf(options)[0].entry;
+  const auto connection = object::OpenConnection({}).value();
+  entry.products = Json::array({{{"rows", 64},
+                                 {"columns", 32},
+                                 {"inner", 48},
+                                 {"left_transposed", false},
+                                 {"right_transposed", true},
+                                 {"result", "set"},
+                                 {"method", "blas"}}});
+  const auto chosen = ChosenProducts(entry);
+  ASSERT_TRUE(chosen) << chosen.error().ToString();
+  EXPECT_EQ(chosen->at({64, 32, 48, false, true}), engine::ops::ProductMethod::kBlas);
+  entry.products[0]["method"] = "magic";
+  EXPECT_EQ(ChosenProducts(entry).error().code(), Code::kCorrupt);
+  CompileCache cache = CompileCache::Open(*connection, options.compile_cache).value();
+  ASSERT_TRUE(cache.Remove(cache.List().value()[0]));
+  ASSERT_TRUE(cache.Keep(entry));
+  EXPECT_EQ(Run(options).outcome.error().code(), Code::kCorrupt) << "the run reads the cache";
+}
+
+TEST_F(CompileTest, ResumesWithTheStepOfTheCheckpoint) {
+  Options options = Compiled("resumed");
+  options.checkpoint_url = CheckpointUrl("resumed");
+  const Ran whole = Run([&] {
+    Options undisturbed = options;
+    undisturbed.checkpoint_url = CheckpointUrl("undisturbed");
+    return undisturbed;
+  }());
+  ASSERT_TRUE(whole.outcome);
+  const Ran before = Run(options, /*stop_after=*/5);
+  ASSERT_TRUE(before.outcome);
+  // Another cache, which stays empty: the checkpoint has the step.
+  options.compile_cache += "-other";
+  Ran after = Run(options);
+  ASSERT_TRUE(after.outcome) << after.outcome.error().ToString();
+  EXPECT_TRUE(EntriesOf(options).empty());
+  after.losses.insert(before.losses.begin(), before.losses.end());
+  EXPECT_EQ(after.losses, whole.losses);
+}
+
+TEST_F(CompileTest, OnlyCompilesIfToldSo) {
+  Options options = Compiled("ahead");
+  options.checkpoint_url = CheckpointUrl("ahead");
+  options.compile_only = true;
+  const Ran ran = Run(options);
+  ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
+  EXPECT_TRUE(ran.losses.empty());
+  EXPECT_FALSE(std::filesystem::exists(options.checkpoint_url));
+  EXPECT_EQ(EntriesOf(options).size(), 1u);
+  options.compile = Compile::kAuto;
+  EXPECT_EQ(Run(options).outcome.error().code(), Code::kInvalidArgument);
+}
+
+TEST_F(CompileTest, MeasuresAgainIfTheEntryIsDamaged) {
+  const Options options = Compiled("damaged");
+  ASSERT_TRUE(Run(options).outcome);
+  const auto entries = EntriesOf(options);
+  ASSERT_TRUE(WriteFileAtomic("/" + entries[0].key, AsBytes(std::string_view("{\"format\": 1}"))));
+  EXPECT_TRUE(Run(options).outcome);
+}
+
+TEST_F(CompileTest, PlainOperationsDivideNoHead) {
+  Options options = Tiny("tensor");
+  options.parallel.tensor = 2;
+  options.compile = Compile::kOff;
+  const auto error = RunRanks(options, 2).outcome.error();
+  EXPECT_EQ(error.code(), Code::kUnsupported);
+  EXPECT_NE(error.message().find("train.compile"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace millrace::train

@@ -1,0 +1,211 @@
+#include "millrace/train/compile/step_compiler.h"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "millrace/base/process/cpu.h"
+#include "millrace/base/text.h"
+#include "millrace/engine/errors.h"
+#include "millrace/engine/ops/choice/measure.h"
+#include "millrace/train/agreement/share_text.h"
+#include "millrace/train/reporting/stopwatch.h"
+
+namespace millrace::train {
+namespace {
+
+using engine::ops::ProductMethod;
+using engine::ops::ProductShape;
+using Products = std::map<ProductShape, ProductMethod>;
+
+constexpr std::array<std::string_view, 3> kResultNames = {"set", "set_with_bias", "add"};
+
+Json JsonOf(const ProductShape& shape) {
+  return {{"rows", shape.rows},
+          {"columns", shape.columns},
+          {"inner", shape.inner},
+          {"left_transposed", shape.left_transposed},
+          {"right_transposed", shape.right_transposed},
+          {"result", kResultNames.at(static_cast<std::size_t>(shape.result))}};
+}
+
+bool Flag(const Json& json, std::string_view key) {
+  const Json* found = JsonFind(json, key);
+  return found != nullptr && found->is_boolean() && found->get<bool>();
+}
+
+Result<ProductShape> ShapeFrom(const Json& json) {
+  ProductShape shape{.rows = MR_TRY(JsonInt(json, "rows")),
+                     .columns = MR_TRY(JsonInt(json, "columns")),
+                     .inner = MR_TRY(JsonInt(json, "inner")),
+                     .left_transposed = Flag(json, "left_transposed"),
+                     .right_transposed = Flag(json, "right_transposed")};
+  const std::string result = MR_TRY(JsonString(json, "result"));
+  const auto* const found = std::ranges::find(kResultNames, result);
+  if (found == kResultNames.end()) return Fail(Code::kCorrupt, "a product has the result \"{}\"", result);
+  shape.result = static_cast<ProductShape::Result>(found - kResultNames.begin());
+  return shape;
+}
+
+Json JsonOf(const Products& products) {
+  Json json = Json::array();
+  for (const auto& [shape, method] : products) {
+    json.push_back(JsonOf(shape));
+    json.back()["method"] = ProductMethodName(method);
+  }
+  return json;
+}
+
+/// Returns the shapes of all ranks.
+Result<std::set<ProductShape>> Union(engine::Collective& world, const std::set<ProductShape>& mine) {
+  Json json = Json::array();
+  for (const ProductShape& shape : mine) json.push_back(JsonOf(shape));
+  const std::string text = DumpJson(json);
+  std::set<ProductShape> all;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const Json theirs = MR_TRY(ParseJson(MR_TRY(ShareText(world, text, rank)), "the shapes of a rank"));
+    for (const Json& each : theirs) all.insert(MR_TRY(ShapeFrom(each)));
+  }
+  return all;
+}
+
+/// Reports an entry that is damaged as one that is not there.
+Result<std::optional<CompiledEntry>> FindUndamaged(CompileCache& cache, const Json& made_for, const Logger& log) {
+  auto found = cache.Find(made_for);
+  if (found || found.error().code() != Code::kCorrupt) return found;
+  log.Warning("a compiled step is damaged and is measured again; `millrace job compile --prune` deletes it",
+              {{"error", found.error().ToString()}});
+  return std::optional<CompiledEntry>();
+}
+
+}  // namespace
+
+std::string_view CompileName(Options::Compile compile) {
+  constexpr std::array<std::string_view, 3> kNames = {"auto", "on", "off"};
+  return kNames.at(static_cast<std::size_t>(compile));
+}
+
+std::string ChangedKeys(const CompiledEntry& one, const CompiledEntry& other) {
+  std::set<std::string> keys;
+  const auto compare = [&](const Json& a, const Json& b) {
+    for (const auto& [key, value] : a.items()) {
+      const Json* found = JsonFind(b, key);
+      if (found == nullptr || *found != value) keys.insert(key);
+    }
+  };
+  compare(one.made_for, other.made_for);
+  compare(other.made_for, one.made_for);
+  return fmt::format("{}", fmt::join(keys, ", "));
+}
+
+Json CompileReport::ToJson() const {
+  constexpr std::array<std::string_view, 3> kFrom = {"checkpoint", "cache", "measured"};
+  return {{"event", "compiled"},  {"from", kFrom.at(static_cast<std::size_t>(from))},
+          {"hash", entry.Hash()}, {"url", url},
+          {"products", shapes},   {"choices", entry.products.size()},
+          {"seconds", seconds}};
+}
+
+std::string CompileReport::ToText() const {
+  const std::string hash = entry.Hash().substr(0, 12);
+  switch (from) {
+    case From::kCheckpoint:
+      return fmt::format("compiled step {}: that of the checkpoint", hash);
+    case From::kCache:
+      return fmt::format("compiled step {}: found at {}", hash, url);
+    case From::kMeasured:
+      break;
+  }
+  return fmt::format("compiled step {}: {} products measured in {:.1f} s, another method is faster for {}; kept at {}",
+                     hash, shapes, seconds, entry.products.size(), url);
+}
+
+Json CompiledFor(const Options& options, const engine::ModelConfig& config, const RankLayout& layout,
+                 const Json& adapter_config) {
+  const engine::ParallelOptions& parallel = layout.options();
+  const engine::MeshShape& shape = layout.mesh().shape();
+  const CpuInfo cpu = DetectCpu();
+  std::vector<std::string_view> vectors;
+  if (cpu.avx2_fma) vectors.emplace_back("avx2");
+  if (cpu.avx512) vectors.emplace_back("avx512");
+  if (cpu.avx512_bf16) vectors.emplace_back("avx512_bf16");
+  if (cpu.amx_bf16) vectors.emplace_back("amx_bf16");
+  Json made_for = {{"model", config.ToJson()},
+                   {"precision", options.precision == at::kFloat ? "f32" : "bf16"},
+                   {"objective", data::ObjectiveName(options.data.objective)},
+                   {"micro_batch", options.micro_batch},
+                   {"sequence_length", options.data.sequence_length},
+                   {"layout",
+                    {{"tensor", shape.tensor},
+                     {"sequence", parallel.sequence},
+                     {"pipeline", shape.pipeline},
+                     {"schedule", engine::PipelineScheduleName(parallel.schedule)},
+                     {"virtual_stages", parallel.virtual_stages}}},
+                   {"processor", {{"brand", cpu.brand}, {"vectors", vectors}, {"threads", at::get_num_threads()}}},
+                   {"libraries", {{"torch", TORCH_VERSION}, {"onednn", engine::ops::OneDnnVersion()}}}};
+  if (!adapter_config.is_null()) made_for["adapter"] = adapter_config;
+  if (options.base_quantization) made_for["base"] = QuantizationName(*options.base_quantization);
+  return made_for;
+}
+
+Result<Products> ChosenProducts(const CompiledEntry& entry) {
+  Products products;
+  for (const Json& each : entry.products) {
+    const std::string name = MR_TRY(JsonString(each, "method"));
+    const auto method = engine::ops::ParseProductMethod(name);
+    if (!method) return Fail(Code::kCorrupt, "a compiled step has a product by \"{}\"", name);
+    products.emplace(MR_TRY(ShapeFrom(each)), *method);
+  }
+  return products;
+}
+
+Result<CompileReport> CompileStep(object::Connection& connection, engine::Collective& world, const Options& options,
+                                  const Json& made_for, const std::optional<CompiledEntry>& resumed,
+                                  const TrialStep& trial) {
+  const Stopwatch watch(*options.clock);
+  const std::string folder = options.compile_cache.empty() ? MR_TRY(CompileCache::DefaultUrl()) : options.compile_cache;
+  CompileCache cache = MR_TRY(CompileCache::Open(connection, folder));
+  CompileReport report{.url = cache.UrlOf(made_for)};
+  const bool leads = world.rank() == 0;
+  const auto share = [&](const std::optional<CompiledEntry>& entry) -> Result<std::optional<CompiledEntry>> {
+    const std::string text = MR_TRY(ShareText(world, entry ? DumpJson(entry->ToJson()) : "", 0));
+    if (text.empty()) return std::nullopt;
+    return CompiledEntry::FromJson(MR_TRY(ParseJson(text, report.url)), report.url);
+  };
+  const auto end = [&](CompileReport::From from, CompiledEntry entry) {
+    report.from = from;
+    report.entry = std::move(entry);
+    report.seconds = watch.Seconds();
+    return report;
+  };
+
+  // Rank 0 decides, because ranks might run on different processors.
+  using From = CompileReport::From;
+  std::optional<CompiledEntry> found;
+  const bool same = resumed && resumed->made_for == made_for;
+  if (leads) found = same ? resumed : MR_TRY(FindUndamaged(cache, made_for, options.log));
+  if (auto entry = MR_TRY(share(found))) return end(same ? From::kCheckpoint : From::kCache, *std::move(entry));
+
+  std::set<ProductShape> seen;
+  MR_TRY(trial({}, seen));
+  const std::set<ProductShape> shapes = MR_TRY(Union(world, seen));
+  report.shapes = shapes.size();
+  std::optional<CompiledEntry> made;
+  if (leads) {
+    const Products products = MR_TRY(
+        engine::CatchTorch("measuring products", [&] { return engine::ops::MeasureProducts(shapes, *options.clock); }));
+    made = {.made_for = made_for, .products = JsonOf(products)};
+    const auto kept = cache.Keep(*made);
+    if (kept) made = *kept;
+    // A damaged entry stands in its place. This run has its own, also in its checkpoints.
+    if (!kept && kept.error().code() != Code::kCorrupt) return Fail(kept.error());
+  }
+  return end(From::kMeasured, MR_TRY(share(made)).value());
+}
+
+}  // namespace millrace::train
