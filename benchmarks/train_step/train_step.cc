@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
+#include <functional>
+#include <set>
 
 #include "millrace/base/json.h"
 #include "millrace/base/process/cpu.h"
@@ -15,6 +17,7 @@
 #include "millrace/engine/families/llama/llama_config.h"
 #include "millrace/engine/gradients/divided_gradients.h"
 #include "millrace/engine/models/make_model.h"
+#include "millrace/engine/ops/choice/measure.h"
 #include "millrace/engine/optim/adamw.h"
 #include "millrace/engine/runtime.h"
 #include "millrace/engine/testing/in_memory_codes.h"
@@ -31,6 +34,7 @@ struct Options {
   std::int64_t document = 0;  ///< tokens per document of a row; the last may be shorter. 0: one document per row
   int threads = 2, steps = 5, warmup = 2;
   bool bf16 = false;
+  std::string compile = "auto";  ///< as train.compile: auto | on | off
 };
 
 /// Where documents begin in the concatenated rows, and where the last one ends.
@@ -98,6 +102,24 @@ Result<std::unique_ptr<engine::Model>> Make(const Options& options,
   return engine::MakeModel(config, options.bf16 ? at::kBFloat16 : at::kFloat, at::kCPU, 1, std::move(share));
 }
 
+/// Returns how the steps are computed. `trial` makes the passes of one.
+engine::ops::StepKernels KernelsOf(const Options& options, const std::function<void()>& trial) {
+  engine::ops::StepKernels kernels{.plain = options.compile == "off"};
+  if (options.compile != "on") return kernels;
+  std::set<engine::ops::ProductShape> seen;
+  {
+    const engine::ops::KernelScope scope(kernels, &seen);
+    trial();
+  }
+  kernels.products = engine::ops::MeasureProducts(seen, SystemClock());
+  for (const auto& [shape, method] : kernels.products) {
+    fmt::print(stderr, "[{}, {}]{} · [{}, {}]{}, {}: {}\n", shape.rows, shape.inner, shape.left_transposed ? "ᵀ" : "",
+               shape.inner, shape.columns, shape.right_transposed ? "ᵀ" : "", static_cast<int>(shape.result),
+               engine::ops::ProductMethodName(method));
+  }
+  return kernels;
+}
+
 int Run(const Options& options) {
   engine::ConfigureRuntime(options.threads);
   const std::shared_ptr<const engine::ModelConfig> config = MakeConfig(options);
@@ -116,17 +138,26 @@ int Run(const Options& options) {
   const std::vector<std::int32_t> documents = options.document > 0 ? Documents(options) : std::vector<std::int32_t>();
   const double tokens = static_cast<double>(options.batch * options.length);
 
+  const auto passes = [&] {
+    const at::Tensor sum = model.LossSum(inputs, labels, documents);
+    sum.backward();
+    return sum.item<double>();
+  };
+  const engine::ops::StepKernels kernels = KernelsOf(options, [&] {
+    passes();
+    optimizer.Skip();
+  });
+  const engine::ops::KernelScope scope(kernels);
   std::vector<double> seconds;
   std::clock_t processor = 0;  // CPU time of all threads; other work on the machine changes it little
   double loss = 0;
   for (int step = 0; step < options.warmup + options.steps; ++step) {
     if (step == options.warmup) processor = std::clock();
     const auto start = std::chrono::steady_clock::now();
-    const at::Tensor sum = model.LossSum(inputs, labels, documents);
-    sum.backward();
+    const double sum = passes();
     const double norm = engine::GradientNorm(model.buffer(), 1 / tokens);
     optimizer.Step(3e-4, engine::ClipScale(norm, 1) / tokens);
-    loss = sum.item<double>() / tokens;
+    loss = sum / tokens;
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     if (step >= options.warmup) seconds.push_back(took.count());
   }
@@ -173,6 +204,7 @@ int main(int argc, char** argv) {
   app.add_option("--threads", options.threads);
   app.add_option("--steps", options.steps);
   app.add_flag("--bf16", options.bf16);
+  app.add_option("--compile", options.compile)->check(CLI::IsMember({"auto", "on", "off"}));
   CLI11_PARSE(app, argc, argv);
   return millrace::Run(options);
 }

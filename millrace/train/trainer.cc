@@ -1,6 +1,7 @@
 #include "millrace/train/trainer.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cmath>
@@ -87,6 +88,7 @@ class Trainer {
   Status TakeState(const Checkpointing::Resumed& resumed);
   Status ChooseKernels();
   Status TryStep(const engine::ops::StepKernels& kernels, std::set<engine::ops::ProductShape>& seen);
+  Result<std::uint64_t> PeakMemory();
   data::Loader::Options LoaderOptions() const;
   Status OpenTelemetry();
   Status OpenMetrics();
@@ -422,18 +424,24 @@ Status Trainer::ChooseKernels() {
   if (options_.compile == Options::Compile::kOn) {
     const KeepBeating beating(heartbeat_, std::nullopt, clock_);
     const Json made_for = CompiledFor(options_, model_->config(), *layout_, AdapterConfig());
-    const CompileReport report =
+    CompileReport report =
         MR_TRY(CompileStep(connection_, group_, options_, made_for, compiled_before_,
                            [this](const engine::ops::StepKernels& kernels, std::set<engine::ops::ProductShape>& seen) {
                              return TryStep(kernels, seen);
                            }));
     compiled_ = report.entry;
     kernels_.products = MR_TRY(ChosenProducts(*compiled_));
+    if (options_.compile_only) {
+      std::set<engine::ops::ProductShape> seen;
+      MR_TRY(TryStep(kernels_, seen));
+      report.peak_memory = MR_TRY(PeakMemory());
+    }
     if (leads() && observer_.on_compiled) observer_.on_compiled(report);
   }
   const std::string_view mode = CompileName(options_.compile);
   if (leads() && step_ > 0 && (mode != compile_before_ || compiled_ != compiled_before_)) {
-    const std::string changed = compiled_ && compiled_before_ ? ChangedKeys(*compiled_before_, *compiled_) : "";
+    const std::string changed =
+        compiled_ && compiled_before_ ? ChangedKeys(*compiled_before_, *compiled_) : "train.compile";
     options_.log.Warning("the checkpoint's run computed its steps in another way: losses may differ in their last bits",
                          {{"train.compile", mode}, {"before", compile_before_}, {"changed", changed}});
   }
@@ -446,7 +454,22 @@ Status Trainer::TryStep(const engine::ops::StepKernels& kernels, std::set<engine
   const engine::ops::KernelScope scope(kernels, &seen);
   StepReport report;
   MR_TRY(StepRunner(*layout_, options_, *loader, *passes_, *exchange_, MicroBatches()).Run(step_, report));
-  return engine::CatchTorch("a trial step", [&] { optimizer_->Skip(); });
+  return engine::CatchTorch("a trial step", [&] {
+    if (options_.compile_only) {
+      optimizer_->Step(0, 0);  // nobody needs the weights, and moments are memory once they are written
+    } else {
+      optimizer_->Skip();
+    }
+  });
+}
+
+/// Returns the most memory that a rank had so far, in bytes.
+Result<std::uint64_t> Trainer::PeakMemory() {
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  const at::Tensor peak = at::scalar_tensor(std::int64_t{used.ru_maxrss} * 1024, at::kLong);
+  MR_TRY(group_.AllReduce(peak, engine::Reduction::kMax));
+  return static_cast<std::uint64_t>(peak.item<std::int64_t>());
 }
 
 Status Trainer::OpenTelemetry() {

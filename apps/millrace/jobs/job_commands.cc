@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -44,7 +45,8 @@ struct CompileArguments {
   std::shared_ptr<JobArguments> job = std::make_shared<JobArguments>();
   std::string cache;
   bool list = false, prune = false;
-  std::string older_than = "90d";
+  int largest_micro_batch = 0;  ///< the most to look for; 0: do not look
+  std::string older_than = "90d", scale_lr = "none";
 };
 
 /// Arguments of the commands that take a job's name.
@@ -296,15 +298,20 @@ void AddJobFileArguments(CLI::App& command, const std::shared_ptr<JobArguments>&
       ->allow_extra_args(false);
 }
 
+/// Adds what all commands have that start ranks.
+void AddStartArguments(CLI::App& command, const std::shared_ptr<JobArguments>& arguments) {
+  AddJobFileArguments(command, arguments);
+  command.add_flag("--no-check", arguments->no_check,
+                   "Start the ranks without checking data, tokenizer, buckets and rights first");
+  command.add_option("--program", arguments->program, "The program of a rank, instead of millrace-train")->group("");
+}
+
 void AddRunCommand(CLI::App& parent, Context& context, std::string name, std::string description,
                    std::string examples) {
   auto arguments = std::make_shared<JobArguments>();
   CLI::App* command = AddCommand(parent, context, std::move(name), std::move(description), std::move(examples),
                                  Act(context, RunJob, arguments));
-  AddJobFileArguments(*command, arguments);
-  command->add_flag("--no-check", arguments->no_check,
-                    "Start the ranks without checking data, tokenizer, buckets and rights first");
-  command->add_option("--program", arguments->program, "The program of a rank, instead of millrace-train")->group("");
+  AddStartArguments(*command, arguments);
 }
 
 void AddRender(CLI::App& job, Context& context) {
@@ -341,6 +348,42 @@ void AddPlan(CLI::App& job, Context& context) {
                                   fmt::join(PlanMachines(), ", ")));
 }
 
+/// Finds the largest micro-batch that fits: the planner's, tried on this machine; if it fails, halves of it.
+Result<int> TryLargestBatch(const Context& context, const CompileArguments& arguments) {
+  const jobs::Spec spec = MR_TRY(ReadSpec(*arguments.job));
+  int most = arguments.largest_micro_batch;
+  for (;;) {
+    const LargestBatch batch = MR_TRY(FindLargestBatch(context, spec, most));
+    JobArguments trial = *arguments.job;
+    trial.assignments.push_back(fmt::format("train.micro_batch={}", batch.micro_batch));
+    trial.assignments.push_back(fmt::format("train.global_batch={}", batch.global_batch));
+    const int status = MR_TRY(RunJob(context, trial));
+    if (status != kExitOk && (batch.micro_batch == 1 || context.stop.stop_requested())) return status;
+    if (status != kExitOk) {
+      most = batch.micro_batch / 2;
+      PrintError("millrace: a micro-batch of {} failed; trying at most {}\n", batch.micro_batch, most);
+      continue;
+    }
+    const double ratio = static_cast<double>(batch.global_batch) / spec.train.global_batch;
+    const double factor = arguments.scale_lr == "linear" ? ratio : arguments.scale_lr == "sqrt" ? std::sqrt(ratio) : 1;
+    const double lr = spec.train.optimizer.lr * factor;
+    if (context.globals.json) {
+      PrintJsonLine({{"event", "largest_micro_batch"},
+                     {"micro_batch", batch.micro_batch},
+                     {"global_batch", batch.global_batch},
+                     {"lr", lr},
+                     {"planned_bytes", batch.bytes},
+                     {"memory_limit_bytes", batch.limit}});
+    } else {
+      Print("the largest micro-batch that fits: {} (planned {} of {} a rank)\n", batch.micro_batch,
+            FormatBytes(static_cast<std::uint64_t>(batch.bytes)), FormatBytes(static_cast<std::uint64_t>(batch.limit)));
+      Print("  train: {{micro_batch: {}, global_batch: {}, optimizer: {{lr: {:g}}}}}\n", batch.micro_batch,
+            batch.global_batch, lr);
+    }
+    return kExitOk;
+  }
+}
+
 Result<int> CompileJob(const Context& context, const CompileArguments& arguments) {
   if (!arguments.list && !arguments.prune) {
     if (arguments.job->file.empty()) {
@@ -348,7 +391,7 @@ Result<int> CompileJob(const Context& context, const CompileArguments& arguments
     }
     if (!arguments.cache.empty()) arguments.job->assignments.push_back("train.compile_cache=" + arguments.cache);
     arguments.job->compiles = true;
-    return RunJob(context, *arguments.job);
+    return arguments.largest_micro_batch > 0 ? TryLargestBatch(context, arguments) : RunJob(context, *arguments.job);
   }
   std::string cache = arguments.cache;
   if (cache.empty() && !arguments.job->file.empty()) {
@@ -364,16 +407,27 @@ void AddCompile(CLI::App& job, Context& context) {
       job, context, "compile",
       "Find what computes a job's step fastest on this machine, and keep it for all runs with train.compile: on",
       "  millrace job compile job.yaml --cache s3://runs/compiled\n"
+      "  millrace job compile job.yaml --largest-micro-batch 64 --scale-lr linear\n"
       "  millrace job compile --list --cache s3://runs/compiled\n"
       "  millrace --dry-run job compile --prune --older-than 30d --cache s3://runs/compiled",
       Act(context, CompileJob, arguments));
-  AddJobFileArguments(*command, arguments->job);
+  AddStartArguments(*command, arguments->job);
   command->get_option("JOB.yaml")->required(false);
   command->add_option("--cache", arguments->cache,
                       "The folder of compiled steps (default: train.compile_cache, or the user's cache)");
   CLI::Option* list = command->add_flag("--list", arguments->list, "Print the compiled steps of the cache");
   CLI::Option* prune =
       command->add_flag("--prune", arguments->prune, "Delete compiled steps that are damaged or old")->excludes(list);
+  CLI::Option* largest =
+      command
+          ->add_option("--largest-micro-batch", arguments->largest_micro_batch,
+                       "Compile with the largest micro-batch, up to this number, that fits the memory, and print it")
+          ->check(CLI::Range(1, 1 << 16));
+  command
+      ->add_option("--scale-lr", arguments->scale_lr,
+                   "With it: how the printed learning rate follows the global batch (default none)")
+      ->check(CLI::IsMember({"none", "linear", "sqrt"}))
+      ->needs(largest);
   command->add_option("--older-than", arguments->older_than, "With --prune: the age that is old (default 90d)")
       ->needs(prune);
 }

@@ -1,5 +1,6 @@
 #include "apps/millrace/jobs/plan_command.h"
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -63,16 +64,21 @@ plan::SearchGoal GoalOf(const jobs::Spec& spec) {
           .reduce_in_bf16 = parallel.options.reduce_in_bf16};
 }
 
-}  // namespace
-
-Result<int> PlanJob(const Context& context, const jobs::Spec& spec) {
-  const plan::Machine machine = MR_TRY(plan::Machine::Find(spec.run.machine));
+Result<plan::TrainingSetup> SetupOf(const Context& context, const jobs::Spec& spec) {
   plan::TrainingSetup setup = jobs::TrainingSetupOf(spec);
   setup.model = MR_TRY(ModelOf(context, spec));
   setup.model.Freeze(spec.lora ? std::vector<std::string>{"*"} : spec.train.freeze);
   if (spec.lora && spec.lora->quantization()) {
     setup.model.block_bits = BitsPerElement(*spec.lora->quantization());
   }
+  return setup;
+}
+
+}  // namespace
+
+Result<int> PlanJob(const Context& context, const jobs::Spec& spec) {
+  const plan::Machine machine = MR_TRY(plan::Machine::Find(spec.run.machine));
+  const plan::TrainingSetup setup = MR_TRY(SetupOf(context, spec));
   std::optional<plan::SearchResult> found;
   if (spec.train.parallel.automatic) found = MR_TRY(plan::ChooseLayout(setup, machine, GoalOf(spec)));
   const plan::Plan plan = MR_TRY(plan::MakePlan(setup, found ? found->options : spec.train.parallel.options, machine));
@@ -89,6 +95,41 @@ Result<int> PlanJob(const Context& context, const jobs::Spec& spec) {
     }
   }
   return plan.fits() ? kExitOk : kExitFailed;
+}
+
+Result<LargestBatch> FindLargestBatch(const Context& context, const jobs::Spec& spec, int most) {
+  if (spec.train.parallel.automatic) {
+    return Fail(Code::kInvalidArgument,
+                "the largest micro-batch depends on the layout: set train.parallel to what `millrace job plan` prints");
+  }
+  const plan::Machine machine = MR_TRY(plan::Machine::Find(spec.run.machine));
+  plan::TrainingSetup setup = MR_TRY(SetupOf(context, spec));
+  const engine::ParallelOptions& layout = spec.train.parallel.options;
+  const engine::MeshShape shape = MR_TRY(engine::ShapeOf(layout, setup.ranks));
+  const int data_ranks = shape.replica * shape.shard;
+  LargestBatch batch;
+  const auto fits = [&](int micro_batch) -> Result<bool> {
+    setup.micro_batch = micro_batch;
+    const int at_once = micro_batch * data_ranks;
+    setup.global_batch = at_once * std::max(1, spec.train.global_batch / at_once);
+    const plan::Plan plan = MR_TRY(plan::MakePlan(setup, layout, machine));
+    if (!plan.fits()) return false;
+    batch = {.micro_batch = micro_batch,
+             .global_batch = setup.global_batch,
+             .bytes = static_cast<double>(plan.memory[plan.fullest].total()),
+             .limit = plan.memory_limit};
+    return true;
+  };
+  if (!MR_TRY(fits(1))) {
+    return Fail(Code::kResourceExhausted, "not even a micro-batch of one sequence fits the memory of a rank");
+  }
+  int fitting = 1, beyond = most + 1;
+  while (fitting + 1 < beyond) {
+    const int middle = fitting + (beyond - fitting) / 2;
+    (MR_TRY(fits(middle)) ? fitting : beyond) = middle;
+  }
+  MR_TRY(fits(fitting));
+  return batch;
 }
 
 std::vector<std::string_view> PlanMachines() { return plan::MachineNames(); }

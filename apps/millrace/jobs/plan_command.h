@@ -14,6 +14,16 @@ namespace millrace::cli {
 /// is; otherwise nothing outside this machine. Returns the exit status: kExitFailed if the job does not fit the memory.
 Result<int> PlanJob(const Context& context, const jobs::Spec& spec);
 
+/// A batch with which a job fills its memory, and what a plan says of it.
+struct LargestBatch {
+  int micro_batch = 1, global_batch = 1;
+  double bytes = 0, limit = 0;  ///< of a rank: what it needs, what it may use
+};
+/// Returns the largest micro-batch, at most `most`, whose plan fits. The global batch stays where it is a multiple of
+/// what all ranks do at once, and otherwise becomes the nearest smaller multiple, or one. Reads what PlanJob reads.
+/// Errors: kResourceExhausted if not even one sequence fits; kInvalidArgument if the planner chooses the layout.
+Result<LargestBatch> FindLargestBatch(const Context& context, const jobs::Spec& spec, int most);
+
 /// Returns the names of the machines that are known without a file.
 std::vector<std::string_view> PlanMachines();
 

@@ -46,21 +46,22 @@ TEST_F(CompileTest, EveryWayLearnsTheSame) {
 
 TEST_F(CompileTest, IsMeasuredOnceForAllRuns) {
   const Options options = Compiled("once");
-  ASSERT_TRUE(RunRanks(options, 2).outcome);
+  using From = CompileReport::From;
+  EXPECT_EQ(RunRanks(options, 2).compiled.from, From::kMeasured);
   const auto first = EntriesOf(options);
   ASSERT_EQ(first.size(), 1u);
   ASSERT_TRUE(first[0].entry);
   const Json& made_for = first[0].entry->made_for;
   EXPECT_EQ(*JsonFind(made_for, "micro_batch"), 2);
   EXPECT_EQ(JsonString(*JsonFind(made_for, "model"), "model_type").value(), "llama");
-  ASSERT_TRUE(RunRanks(options, 2).outcome);
+  EXPECT_EQ(RunRanks(options, 2).compiled.from, From::kCache);
   const auto second = EntriesOf(options);
   ASSERT_EQ(second.size(), 1u);
   EXPECT_EQ(second[0].modified, first[0].modified);
   // Another micro-batch is another step.
   Options larger = options;
   larger.micro_batch = 4;
-  ASSERT_TRUE(RunRanks(larger, 2).outcome);
+  EXPECT_EQ(RunRanks(larger, 2).compiled.from, From::kMeasured);
   EXPECT_EQ(EntriesOf(options).size(), 2u);
 }
 
@@ -106,6 +107,7 @@ TEST_F(CompileTest, ResumesWithTheStepOfTheCheckpoint) {
   Ran after = Run(options);
   ASSERT_TRUE(after.outcome) << after.outcome.error().ToString();
   EXPECT_TRUE(EntriesOf(options).empty());
+  EXPECT_EQ(after.compiled.from, CompileReport::From::kCheckpoint);
   after.losses.insert(before.losses.begin(), before.losses.end());
   EXPECT_EQ(after.losses, whole.losses);
 }
@@ -117,6 +119,7 @@ TEST_F(CompileTest, OnlyCompilesIfToldSo) {
   const Ran ran = Run(options);
   ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
   EXPECT_TRUE(ran.losses.empty());
+  EXPECT_GT(ran.compiled.peak_memory, 10'000'000u) << "a process of PyTorch";
   EXPECT_FALSE(std::filesystem::exists(options.checkpoint_url));
   EXPECT_EQ(EntriesOf(options).size(), 1u);
   options.compile = Compile::kAuto;
@@ -128,7 +131,9 @@ TEST_F(CompileTest, MeasuresAgainIfTheEntryIsDamaged) {
   ASSERT_TRUE(Run(options).outcome);
   const auto entries = EntriesOf(options);
   ASSERT_TRUE(WriteFileAtomic("/" + entries[0].key, AsBytes(std::string_view("{\"format\": 1}"))));
-  EXPECT_TRUE(Run(options).outcome);
+  const Ran again = Run(options);
+  EXPECT_TRUE(again.outcome);
+  EXPECT_EQ(again.compiled.from, CompileReport::From::kMeasured);
 }
 
 TEST_F(CompileTest, PlainOperationsDivideNoHead) {

@@ -112,17 +112,20 @@ Json CompileReport::ToJson() const {
 }
 
 std::string CompileReport::ToText() const {
-  const std::string hash = entry.Hash().substr(0, 12);
+  std::string text = fmt::format("compiled step {}: ", entry.Hash().substr(0, 12));
   switch (from) {
     case From::kCheckpoint:
-      return fmt::format("compiled step {}: that of the checkpoint", hash);
-    case From::kCache:
-      return fmt::format("compiled step {}: found at {}", hash, url);
-    case From::kMeasured:
+      text += "that of the checkpoint";
       break;
+    case From::kCache:
+      text += fmt::format("found at {}", url);
+      break;
+    case From::kMeasured:
+      text += fmt::format("{} products measured in {:.1f} s, another method is faster for {}; kept at {}", shapes,
+                          seconds, entry.products.size(), url);
   }
-  return fmt::format("compiled step {}: {} products measured in {:.1f} s, another method is faster for {}; kept at {}",
-                     hash, shapes, seconds, entry.products.size(), url);
+  if (peak_memory > 0) text += fmt::format("\na step took {} of memory on the fullest rank", FormatBytes(peak_memory));
+  return text;
 }
 
 Json CompiledFor(const Options& options, const engine::ModelConfig& config, const RankLayout& layout,
@@ -146,7 +149,12 @@ Json CompiledFor(const Options& options, const engine::ModelConfig& config, cons
                      {"pipeline", shape.pipeline},
                      {"schedule", engine::PipelineScheduleName(parallel.schedule)},
                      {"virtual_stages", parallel.virtual_stages}}},
-                   {"processor", {{"brand", cpu.brand}, {"vectors", vectors}, {"threads", at::get_num_threads()}}},
+                   {"processor",
+                    {{"brand", cpu.brand},  // clouds shorten it, so it is not enough
+                     {"family", cpu.family},
+                     {"model", cpu.model},
+                     {"vectors", vectors},
+                     {"threads", at::get_num_threads()}}},
                    {"libraries", {{"torch", TORCH_VERSION}, {"onednn", engine::ops::OneDnnVersion()}}}};
   if (!adapter_config.is_null()) made_for["adapter"] = adapter_config;
   if (options.base_quantization) made_for["base"] = QuantizationName(*options.base_quantization);

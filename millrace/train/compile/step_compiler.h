@@ -31,6 +31,8 @@ struct CompileReport {
   std::string url;         ///< of the entry in the cache
   std::size_t shapes = 0;  ///< of products that were measured; 0 if none were
   double seconds = 0;      ///< until the choices were known
+  /// The most memory that a rank had up to the end of a whole step, in bytes; 0: none was made (Options::compile_only).
+  std::uint64_t peak_memory = 0;
 
   Json ToJson() const;
   std::string ToText() const;  ///< one line

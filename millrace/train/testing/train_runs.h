@@ -53,6 +53,7 @@ class TrainTest : public testing::Test {
     std::map<std::uint64_t, double> losses, norms;  ///< by step; of the gradient, before it is clipped
     std::map<std::uint64_t, EvalReport> evals;
     std::map<std::uint64_t, std::optional<std::uint64_t>> spikes;  ///< steps, and those that the run went back to
+    CompileReport compiled;                                        ///< with Options::Compile::kOn
     Plan plan;
     std::vector<std::uint64_t> saved;
   };
@@ -64,7 +65,8 @@ class TrainTest : public testing::Test {
     Ran ran;
     std::latch held(hold_until > 0 ? 1 : 0);
     std::stop_source stop;
-    const Observer observer{.on_plan = [&](const Plan& plan) { ran.plan = plan; },
+    const Observer observer{.on_compiled = [&](const CompileReport& report) { ran.compiled = report; },
+                            .on_plan = [&](const Plan& plan) { ran.plan = plan; },
                             .on_step =
                                 [&](const StepReport& report) {
                                   ran.losses[report.step] = report.loss;

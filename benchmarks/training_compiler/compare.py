@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Trains GPT-2 (124M) on blocks of sentences in SST-2's form, compiled and plain, beside Hugging Face's loop.
+
+    compare.py --millrace build/release/bin/millrace --python PYTHON --tokenizer r50k_base.tiktoken [--picture OUT.svg]
+
+As run_clm does, texts are joined and cut into blocks. Four ways begin with the same random weights and read the same blocks in
+the same order, without dropout: `train.compile: off`, `on`, and run_clm's loop eager and under torch.compile. Prints a table,
+how far the losses lie apart, and how long the first step of a compiled run takes beside the tenth. PYTHON has torch and
+transformers. Let nothing else run meanwhile.
+
+A block's last token predicts the next block's first, in all four; run_clm leaves this one label out.
+"""
+import argparse
+import json
+import pathlib
+import statistics
+import struct
+import subprocess
+import tempfile
+
+import pictures
+
+HERE = pathlib.Path(__file__).resolve().parent
+SENTENCES = HERE.parents[1] / "examples/sst2/sentences.py"
+VOCABULARY = 50257
+OFF, ON, EAGER, COMPILED = "Millrace, compile: off", "Millrace, compile: on", "run_clm, eager", "run_clm, torch.compile"
+MAKE_MODEL = """import sys, torch, transformers
+torch.manual_seed(1)
+transformers.GPT2LMHeadModel(transformers.GPT2Config(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+    **eval(sys.argv[2]))).save_pretrained(sys.argv[1])"""
+
+
+def run(command, **options):
+    return subprocess.run([str(word) for word in command], check=True, stdout=subprocess.PIPE, text=True, **options).stdout
+
+
+def make_tokens(o, folder):
+    """Writes the ids of all sentences, joined: as JSON for the peer, and as Megatron's files for Millrace."""
+    run(["python3", SENTENCES, folder / "sst2"])
+    lines = (folder / "sst2/train.tsv").read_text().splitlines()[1:]
+    texts = "\n".join(line.split("\t")[0] for line in lines) + "\n"
+    rows = run([o.millrace, "tokenizer", "encode", "--model", o.tokenizer], input=texts).splitlines()
+    tokens = [int(word) for row in rows for word in row.split()]
+    (folder / "tokens.json").write_text(json.dumps(tokens))
+    (folder / "tokens.bin").write_bytes(struct.pack(f"<{len(tokens)}H", *tokens))
+    index = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 1, 2) + struct.pack("<iqqq", len(tokens), 0, 0, 1)
+    (folder / "tokens.idx").write_bytes(index)
+    assert len(tokens) > o.steps * o.batch * o.length, "too few blocks; take fewer steps"
+
+
+def train(o, folder, compile_mode, lr):
+    job = folder / "job.yaml"
+    job.write_text(f"""name: training-compiler
+model: {{from: "{folder}/model"}}
+data:
+  sources: [{{url: "{folder}/tokens"}}]
+  tokenizer: {o.tokenizer}
+  sequence_length: {o.length}
+  shuffle: {{window: 0}}
+train:
+  steps: {o.steps}
+  global_batch: {o.batch}
+  micro_batch: {o.batch}
+  optimizer: {{lr: {lr:.9f}, betas: [0.9, 0.999], eps: 1.0e-8, weight_decay: 0, clip_norm: 1}}
+  schedule: {{name: linear, warmup_steps: 0, min_lr: 0}}
+  compile: {compile_mode}
+  compile_cache: "{folder}/compiled"
+  threads: {o.threads}
+""")
+    if compile_mode == "on":
+        run([o.millrace, "job", "compile", job])
+    lines = [json.loads(line) for line in run([o.millrace, "--json", "train", job]).splitlines()]
+    return [{"step": line["step"], "loss": line["loss"], "seconds": line["step_s"],
+             "data_wait": line["data_wait_s"]} for line in lines if "loss" in line and "event" not in line]
+
+
+def run_peer(o, folder, compiles, lr):
+    command = [o.python, HERE / "peer.py", folder / "model", folder / "tokens.json", "--batch", o.batch, "--length", o.length,
+               "--steps", o.steps, "--threads", o.threads, "--lr", f"{lr:.9f}"] + ["--compile"] * compiles
+    return [json.loads(line) for line in run(command).splitlines()]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("--millrace", "--python", "--tokenizer"):
+        parser.add_argument(name, required=True, type=lambda path: pathlib.Path(path).absolute())
+    for name, value in (("--batch", 1), ("--length", 512), ("--steps", 12), ("--rounds", 1), ("--threads", 2)):
+        parser.add_argument(name, type=int, default=value)
+    parser.add_argument("--layers", type=int, default=12, help="fewer for a quick look")
+    parser.add_argument("--price", type=float, default=1.0, help="of this machine an hour")
+    parser.add_argument("--picture", type=pathlib.Path)
+    o = parser.parse_args()
+    lr = 5e-5 / 32 * o.batch  # the article's rule
+    ways = {OFF: lambda f: train(o, f, "off", lr), ON: lambda f: train(o, f, "on", lr),
+            EAGER: lambda f: run_peer(o, f, False, lr), COMPILED: lambda f: run_peer(o, f, True, lr)}
+    steps = {name: [] for name in ways}
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        make_tokens(o, folder)
+        run([o.python, "-c", MAKE_MODEL, folder / "model", str({"n_layer": o.layers, "vocab_size": VOCABULARY})])
+        for _ in range(o.rounds):
+            for way, work in ways.items():
+                steps[way].append(work(folder))
+    # The first two steps of each run compile or warm up.
+    speed = {way: statistics.median(o.batch * o.length / s["seconds"] for run_ in runs for s in run_[2:])
+             for way, runs in steps.items()}
+    losses = {way: [(s["step"] * o.batch, s["loss"]) for s in runs[0]] for way, runs in steps.items()}
+    for way in ways:
+        apart = max(abs(a - b) / b for (_, a), (_, b) in zip(losses[way], losses[EAGER]))
+        print(f"{way:24} {speed[way]:7.1f} tokens/s, {speed[way] / speed[EAGER]:.2f} x eager, loss {losses[way][0][1]:.6f} -> "
+              f"{losses[way][-1][1]:.6f}, at most {apart:.1e} from eager's", flush=True)
+    print(f"on / off: {speed[ON] / speed[OFF]:.2f}; on / torch.compile: {speed[ON] / speed[COMPILED]:.2f}")
+    of_on = steps[ON][0]
+    print(f"compiled: first step {of_on[0]['seconds']:.2f} s, tenth {of_on[min(9, o.steps - 1)]['seconds']:.2f} s, "
+          f"waited for data {sum(s['data_wait'] for s in of_on[1:]) / sum(s['seconds'] for s in of_on[1:]):.3%} of the time "
+          "after the first step")
+    if o.picture:
+        cost = {way: o.price * 1e8 / value / 3600 for way, value in speed.items()}
+        o.picture.write_text(pictures.draw(
+            f"GPT-2 ({o.layers} layers), batch {o.batch} x {o.length} tokens, {o.threads} threads, {o.price:g} an hour",
+            speed, losses, {way: 1e5 / value / 60 for way, value in speed.items()}, cost), encoding="utf-8")
+
+
+main()
