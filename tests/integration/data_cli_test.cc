@@ -182,8 +182,9 @@ TEST_F(DataCliTest, InspectNamesEveryBrokenRecord) {
   ASSERT_EQ(lines.size(), 6u);
   EXPECT_THAT(lines[2]["url"].get<std::string>(), HasSubstr("/corpus/c.jsonl"));
   EXPECT_EQ(lines[2]["records"], 1);
-  EXPECT_THAT(lines[2]["broken"], ElementsAre(Json{{"offset", 16}, {"place", "at byte 16"}, {"reason", "not_json"}},
-                                              Json{{"offset", 25}, {"place", "at byte 25"}, {"reason", "missing_field"}}));
+  EXPECT_THAT(lines[2]["broken"],
+              ElementsAre(Json{{"offset", 16}, {"place", "at byte 16"}, {"reason", "not_json"}},
+                          Json{{"offset", 25}, {"place", "at byte 25"}, {"reason", "missing_field"}}));
   EXPECT_EQ(lines[3]["broken"], 2);
   EXPECT_EQ(lines[4]["of"], "bytes");
   EXPECT_EQ(lines[4]["count"], 121);

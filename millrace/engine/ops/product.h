@@ -1,4 +1,5 @@
-// Products of matrices, made as the thread's KernelScope says, and how a backward pass adds to the gradients of weights.
+// Products of matrices, made as the thread's KernelScope says, and how a backward pass adds to the gradients of
+// weights.
 #pragma once
 
 #include <ATen/ATen.h>
