@@ -94,7 +94,7 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
   if (from.parallel.automatic) options.auto_memory_weight = from.parallel.WeightOfMemory();
   options.machine = spec.run.machine;
   options.setup = jobs::TrainingSetupOf(spec);
-  using Compile = train::Options::Compile;
+  using train::Compile;
   options.compile = from.compile == "on" ? Compile::kOn : from.compile == "off" ? Compile::kOff : Compile::kAuto;
   options.compile_cache = from.compile_cache;
   options.seed = from.seed;

@@ -22,6 +22,7 @@
 #include "millrace/engine/quantized/quantization.h"
 #include "millrace/http/server/access.h"
 #include "millrace/plan/layout.h"
+#include "millrace/train/compile/step_compiler.h"
 #include "millrace/train/spikes.h"
 
 namespace millrace::train {
@@ -68,12 +69,6 @@ struct Options {
   plan::TrainingSetup setup;
   std::uint64_t seed = 42;
 
-  /// How the passes of a step are computed.
-  enum class Compile {
-    kAuto,  ///< by fused ops, with products that are made alike everywhere
-    kOn,    ///< by fused ops; products are made by what is fastest on this machine (compile/step_compiler.h)
-    kOff,   ///< by the ops' references: operations of ATen one by one, as eager PyTorch computes
-  };
   Compile compile = Compile::kAuto;
   std::string compile_cache;  ///< of kOn: the folder of compiled steps; empty: CompileCache::DefaultUrl()
   bool compile_only = false;  ///< with kOn: end when the step is compiled, and leave no checkpoint

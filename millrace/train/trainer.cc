@@ -415,20 +415,30 @@ Status Trainer::TakeState(const Checkpointing::Resumed& resumed) {
 
 /// Decides how the passes are computed. Says so if a resumed run may not compute the same bits.
 Status Trainer::ChooseKernels() {
-  kernels_.plain = options_.compile == Options::Compile::kOff;
+  kernels_.plain = options_.compile == Compile::kOff;
   if (kernels_.plain && layout_->tensor().size() > 1) {
     return Fail(Code::kUnsupported,
                 "train.compile off: plain operations do not divide a head among the ranks of train.parallel.tensor; "
                 "take auto or on");
   }
-  if (options_.compile == Options::Compile::kOn) {
+  if (options_.compile == Compile::kOn) {
     const KeepBeating beating(heartbeat_, std::nullopt, clock_);
-    const Json made_for = CompiledFor(options_, model_->config(), *layout_, AdapterConfig());
-    CompileReport report =
-        MR_TRY(CompileStep(connection_, group_, options_, made_for, compiled_before_,
-                           [this](const engine::ops::StepKernels& kernels, std::set<engine::ops::ProductShape>& seen) {
-                             return TryStep(kernels, seen);
-                           }));
+    const Json made_for = CompiledFor(
+        {.model = model_->config().ToJson(),
+         .precision = options_.precision == at::kFloat ? "f32" : "bf16",
+         .objective = data::ObjectiveName(options_.data.objective),
+         .micro_batch = options_.micro_batch,
+         .sequence_length = options_.data.sequence_length,
+         .parallel = layout_->options(),
+         .shape = layout_->mesh().shape(),
+         .adapter = AdapterConfig(),
+         .base = options_.base_quantization ? QuantizationName(*options_.base_quantization) : std::string_view()});
+    CompileReport report = MR_TRY(CompileStep(
+        connection_, group_, options_.compile_cache, made_for, compiled_before_,
+        [this](const engine::ops::StepKernels& kernels, std::set<engine::ops::ProductShape>& seen) {
+          return TryStep(kernels, seen);
+        },
+        clock_, options_.log));
     compiled_ = report.entry;
     kernels_.products = MR_TRY(ChosenProducts(*compiled_));
     if (options_.compile_only) {
@@ -715,7 +725,7 @@ Result<Outcome> Train(object::Connection& connection, engine::Collective& group,
   if (options.data.objective == data::Objective::kDpo && !options.lora) {
     return Fail(Code::kUnsupported, "train.objective dpo needs lora: the reference is the model without its adapters");
   }
-  if (options.compile_only && options.compile != Options::Compile::kOn) {
+  if (options.compile_only && options.compile != Compile::kOn) {
     return Fail(Code::kInvalidArgument, "only a step with train.compile on can be compiled");
   }
   if (options.steps.has_value() == options.epochs.has_value()) {

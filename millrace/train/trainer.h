@@ -18,7 +18,7 @@ namespace millrace::train {
 /// Callbacks of a run, called on rank 0 only: on_checkpoint on the writer's background thread, the others on the thread
 /// of Train().
 struct Observer {
-  std::function<void(const CompileReport&)> on_compiled;  ///< before on_plan, with Options::Compile::kOn
+  std::function<void(const CompileReport&)> on_compiled;  ///< before on_plan, with Compile::kOn
   std::function<void(const Plan&)> on_plan;
   std::function<void(const StepReport&)> on_step;  ///< every log_every steps, and after the last one
   std::function<void(const EvalReport&)> on_eval;  ///< after the on_step of its step

@@ -9,8 +9,6 @@
 namespace millrace::train {
 namespace {
 
-using Compile = Options::Compile;
-
 class CompileTest : public TrainTest {
  protected:
   /// A run with an empty cache of its own.

@@ -12,7 +12,7 @@
 #include "millrace/base/process/cpu.h"
 #include "millrace/base/text.h"
 #include "millrace/engine/errors.h"
-#include "millrace/engine/ops/choice/measure.h"
+#include "millrace/engine/tuning/measure_products.h"
 #include "millrace/train/agreement/share_text.h"
 #include "millrace/train/reporting/stopwatch.h"
 
@@ -85,7 +85,7 @@ Result<std::optional<CompiledEntry>> FindUndamaged(CompileCache& cache, const Js
 
 }  // namespace
 
-std::string_view CompileName(Options::Compile compile) {
+std::string_view CompileName(Compile compile) {
   constexpr std::array<std::string_view, 3> kNames = {"auto", "on", "off"};
   return kNames.at(static_cast<std::size_t>(compile));
 }
@@ -128,27 +128,24 @@ std::string CompileReport::ToText() const {
   return text;
 }
 
-Json CompiledFor(const Options& options, const engine::ModelConfig& config, const RankLayout& layout,
-                 const Json& adapter_config) {
-  const engine::ParallelOptions& parallel = layout.options();
-  const engine::MeshShape& shape = layout.mesh().shape();
+Json CompiledFor(const StepFacts& facts) {
   const CpuInfo cpu = DetectCpu();
   std::vector<std::string_view> vectors;
   if (cpu.avx2_fma) vectors.emplace_back("avx2");
   if (cpu.avx512) vectors.emplace_back("avx512");
   if (cpu.avx512_bf16) vectors.emplace_back("avx512_bf16");
   if (cpu.amx_bf16) vectors.emplace_back("amx_bf16");
-  Json made_for = {{"model", config.ToJson()},
-                   {"precision", options.precision == at::kFloat ? "f32" : "bf16"},
-                   {"objective", data::ObjectiveName(options.data.objective)},
-                   {"micro_batch", options.micro_batch},
-                   {"sequence_length", options.data.sequence_length},
+  Json made_for = {{"model", facts.model},
+                   {"precision", facts.precision},
+                   {"objective", facts.objective},
+                   {"micro_batch", facts.micro_batch},
+                   {"sequence_length", facts.sequence_length},
                    {"layout",
-                    {{"tensor", shape.tensor},
-                     {"sequence", parallel.sequence},
-                     {"pipeline", shape.pipeline},
-                     {"schedule", engine::PipelineScheduleName(parallel.schedule)},
-                     {"virtual_stages", parallel.virtual_stages}}},
+                    {{"tensor", facts.shape.tensor},
+                     {"sequence", facts.parallel.sequence},
+                     {"pipeline", facts.shape.pipeline},
+                     {"schedule", engine::PipelineScheduleName(facts.parallel.schedule)},
+                     {"virtual_stages", facts.parallel.virtual_stages}}},
                    {"processor",
                     {{"brand", cpu.brand},  // clouds shorten it, so it is not enough
                      {"family", cpu.family},
@@ -156,8 +153,8 @@ Json CompiledFor(const Options& options, const engine::ModelConfig& config, cons
                      {"vectors", vectors},
                      {"threads", at::get_num_threads()}}},
                    {"libraries", {{"torch", TORCH_VERSION}, {"onednn", engine::ops::OneDnnVersion()}}}};
-  if (!adapter_config.is_null()) made_for["adapter"] = adapter_config;
-  if (options.base_quantization) made_for["base"] = QuantizationName(*options.base_quantization);
+  if (!facts.adapter.is_null()) made_for["adapter"] = facts.adapter;
+  if (!facts.base.empty()) made_for["base"] = facts.base;
   return made_for;
 }
 
@@ -172,12 +169,12 @@ Result<Products> ChosenProducts(const CompiledEntry& entry) {
   return products;
 }
 
-Result<CompileReport> CompileStep(object::Connection& connection, engine::Collective& world, const Options& options,
+Result<CompileReport> CompileStep(object::Connection& connection, engine::Collective& world, std::string cache_url,
                                   const Json& made_for, const std::optional<CompiledEntry>& resumed,
-                                  const TrialStep& trial) {
-  const Stopwatch watch(*options.clock);
-  const std::string folder = options.compile_cache.empty() ? MR_TRY(CompileCache::DefaultUrl()) : options.compile_cache;
-  CompileCache cache = MR_TRY(CompileCache::Open(connection, folder));
+                                  const TrialStep& trial, Clock& clock, const Logger& log) {
+  const Stopwatch watch(clock);
+  if (cache_url.empty()) cache_url = MR_TRY(CompileCache::DefaultUrl());
+  CompileCache cache = MR_TRY(CompileCache::Open(connection, cache_url));
   CompileReport report{.url = cache.UrlOf(made_for)};
   const bool leads = world.rank() == 0;
   const auto share = [&](const std::optional<CompiledEntry>& entry) -> Result<std::optional<CompiledEntry>> {
@@ -196,7 +193,7 @@ Result<CompileReport> CompileStep(object::Connection& connection, engine::Collec
   using From = CompileReport::From;
   std::optional<CompiledEntry> found;
   const bool same = resumed && resumed->made_for == made_for;
-  if (leads) found = same ? resumed : MR_TRY(FindUndamaged(cache, made_for, options.log));
+  if (leads) found = same ? resumed : MR_TRY(FindUndamaged(cache, made_for, log));
   if (auto entry = MR_TRY(share(found))) return end(same ? From::kCheckpoint : From::kCache, *std::move(entry));
 
   std::set<ProductShape> seen;
@@ -205,8 +202,8 @@ Result<CompileReport> CompileStep(object::Connection& connection, engine::Collec
   report.shapes = shapes.size();
   std::optional<CompiledEntry> made;
   if (leads) {
-    const Products products = MR_TRY(
-        engine::CatchTorch("measuring products", [&] { return engine::ops::MeasureProducts(shapes, *options.clock); }));
+    const Products products =
+        MR_TRY(engine::CatchTorch("measuring products", [&] { return engine::ops::MeasureProducts(shapes, clock); }));
     made = {.made_for = made_for, .products = JsonOf(products)};
     const auto kept = cache.Keep(*made);
     if (kept) made = *kept;

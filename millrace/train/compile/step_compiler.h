@@ -11,18 +11,24 @@
 
 #include "millrace/base/clock.h"
 #include "millrace/base/json.h"
+#include "millrace/base/log.h"
 #include "millrace/base/result.h"
-#include "millrace/engine/models/model.h"
+#include "millrace/engine/layout/mesh.h"
+#include "millrace/engine/layout/parallel_options.h"
 #include "millrace/engine/ops/choice/step_kernels.h"
 #include "millrace/engine/parallel/collective.h"
 #include "millrace/object/connection.h"
 #include "millrace/train/compile_cache/compile_cache.h"
-#include "millrace/train/layout.h"
-#include "millrace/train/options.h"
 
 namespace millrace::train {
 
-std::string_view CompileName(Options::Compile compile);  ///< "auto", "on", "off"
+/// How the passes of a step are computed.
+enum class Compile {
+  kAuto,  ///< by fused ops, with products that are made alike everywhere
+  kOn,    ///< by fused ops; products are made by what is fastest on this machine
+  kOff,   ///< by the ops' references: operations of ATen one by one, as eager PyTorch computes
+};
+std::string_view CompileName(Compile compile);  ///< "auto", "on", "off"
 
 /// How a compiled step came about.
 struct CompileReport {
@@ -31,17 +37,25 @@ struct CompileReport {
   std::string url;         ///< of the entry in the cache
   std::size_t shapes = 0;  ///< of products that were measured; 0 if none were
   double seconds = 0;      ///< until the choices were known
-  /// The most memory that a rank had up to the end of a whole step, in bytes; 0: none was made (Options::compile_only).
+  /// The most memory that a rank had up to the end of a whole step, in bytes; 0: none was made (job compile).
   std::uint64_t peak_memory = 0;
 
   Json ToJson() const;
   std::string ToText() const;  ///< one line
 };
 
-/// Returns what a compiled step depends on: the model, what a rank has of it, the batch, the processor, its threads,
-/// and the libraries that multiply.
-Json CompiledFor(const Options& options, const engine::ModelConfig& config, const RankLayout& layout,
-                 const Json& adapter_config);
+/// What a compiled step depends on, beside the machine.
+struct StepFacts {
+  Json model;  ///< config.json
+  std::string_view precision, objective;
+  int micro_batch = 1, sequence_length = 1;
+  engine::ParallelOptions parallel;
+  engine::MeshShape shape;
+  Json adapter;           ///< adapter_config.json; null: no adapter is trained
+  std::string_view base;  ///< the name of a Quantization; empty: in full
+};
+/// Returns the facts with the processor, the threads of this rank and the versions of the libraries that multiply.
+Json CompiledFor(const StepFacts& facts);
 
 /// Returns the choices of an entry. Errors: kCorrupt if they are none.
 Result<std::map<engine::ops::ProductShape, engine::ops::ProductMethod>> ChosenProducts(const CompiledEntry& entry);
@@ -58,8 +72,9 @@ using TrialStep =
 /// Collective over `world`; all ranks get the same entry. Blocks.
 /// Errors: those of the trial step, the group and the store. A damaged entry of the cache is reported to the log, and
 /// replaced by measuring.
-Result<CompileReport> CompileStep(object::Connection& connection, engine::Collective& world, const Options& options,
+/// `cache_url`: as CompileCache::Open(); empty: the user's cache.
+Result<CompileReport> CompileStep(object::Connection& connection, engine::Collective& world, std::string cache_url,
                                   const Json& made_for, const std::optional<CompiledEntry>& resumed,
-                                  const TrialStep& trial);
+                                  const TrialStep& trial, Clock& clock, const Logger& log);
 
 }  // namespace millrace::train

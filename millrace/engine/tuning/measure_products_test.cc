@@ -7,9 +7,9 @@
 #include <optional>
 #include <set>
 
-#include "millrace/engine/ops/choice/measure.h"
 #include "millrace/engine/ops/choice/step_kernels.h"
 #include "millrace/engine/ops/product.h"
+#include "millrace/engine/tuning/measure_products.h"
 
 namespace millrace::engine::ops {
 namespace {

@@ -1,4 +1,4 @@
-#include "millrace/engine/ops/choice/measure.h"
+#include "millrace/engine/tuning/measure_products.h"
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
