@@ -17,10 +17,10 @@
 #include "millrace/engine/families/llama/llama_config.h"
 #include "millrace/engine/gradients/divided_gradients.h"
 #include "millrace/engine/models/make_model.h"
-#include "millrace/engine/tuning/measure_products.h"
 #include "millrace/engine/optim/adamw.h"
 #include "millrace/engine/runtime.h"
 #include "millrace/engine/testing/in_memory_codes.h"
+#include "millrace/engine/tuning/measure_products.h"
 
 namespace millrace {
 namespace {
