@@ -8,6 +8,8 @@ the same order, without dropout: `train.compile: off`, `on`, and run_clm's loop 
 how far the losses lie apart, and how long the first step of a compiled run takes beside the tenth. PYTHON has torch and
 transformers. Let nothing else run meanwhile.
 
+With --dropout 0.1 --rounds 5, each round has a seed of its own, and the mean losses are compared: PyTorch draws other numbers.
+
 A block's last token predicts the next block's first, in all four; run_clm leaves this one label out.
 """
 import argparse
@@ -24,10 +26,9 @@ HERE = pathlib.Path(__file__).resolve().parent
 SENTENCES = HERE.parents[1] / "examples/sst2/sentences.py"
 VOCABULARY = 50257
 OFF, ON, EAGER, COMPILED = "Millrace, compile: off", "Millrace, compile: on", "run_clm, eager", "run_clm, torch.compile"
-MAKE_MODEL = """import sys, torch, transformers
+MAKE_MODEL = """import json, sys, torch, transformers
 torch.manual_seed(1)
-transformers.GPT2LMHeadModel(transformers.GPT2Config(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-    **eval(sys.argv[2]))).save_pretrained(sys.argv[1])"""
+transformers.GPT2LMHeadModel(transformers.GPT2Config(**json.loads(sys.argv[2]))).save_pretrained(sys.argv[1])"""
 
 
 def run(command, **options):
@@ -48,7 +49,7 @@ def make_tokens(o, folder):
     assert len(tokens) > o.steps * o.batch * o.length, "too few blocks; take fewer steps"
 
 
-def train(o, folder, compile_mode, lr):
+def train(o, folder, compile_mode, lr, seed):
     job = folder / "job.yaml"
     job.write_text(f"""name: training-compiler
 model: {{from: "{folder}/model"}}
@@ -59,6 +60,7 @@ data:
   shuffle: {{window: 0}}
 train:
   steps: {o.steps}
+  seed: {seed}
   global_batch: {o.batch}
   micro_batch: {o.batch}
   optimizer: {{lr: {lr:.9f}, betas: [0.9, 0.999], eps: 1.0e-8, weight_decay: 0, clip_norm: 1}}
@@ -74,9 +76,9 @@ train:
              "data_wait": line["data_wait_s"]} for line in lines if "loss" in line and "event" not in line]
 
 
-def run_peer(o, folder, compiles, lr):
+def run_peer(o, folder, compiles, lr, seed):
     command = [o.python, HERE / "peer.py", folder / "model", folder / "tokens.json", "--batch", o.batch, "--length", o.length,
-               "--steps", o.steps, "--threads", o.threads, "--lr", f"{lr:.9f}"] + ["--compile"] * compiles
+               "--steps", o.steps, "--threads", o.threads, "--lr", f"{lr:.9f}", "--seed", seed] + ["--compile"] * compiles
     return [json.loads(line) for line in run(command).splitlines()]
 
 
@@ -87,28 +89,39 @@ def main():
     for name, value in (("--batch", 1), ("--length", 512), ("--steps", 12), ("--rounds", 1), ("--threads", 2)):
         parser.add_argument(name, type=int, default=value)
     parser.add_argument("--layers", type=int, default=12, help="fewer for a quick look")
+    parser.add_argument("--dropout", type=float, default=0.0, help="all of GPT-2's; its own is 0.1")
     parser.add_argument("--price", type=float, default=1.0, help="of this machine an hour")
     parser.add_argument("--picture", type=pathlib.Path)
     o = parser.parse_args()
     lr = 5e-5 / 32 * o.batch  # the article's rule
-    ways = {OFF: lambda f: train(o, f, "off", lr), ON: lambda f: train(o, f, "on", lr),
-            EAGER: lambda f: run_peer(o, f, False, lr), COMPILED: lambda f: run_peer(o, f, True, lr)}
+    ways = {OFF: lambda folder, seed: train(o, folder, "off", lr, seed),
+            ON: lambda folder, seed: train(o, folder, "on", lr, seed),
+            EAGER: lambda folder, seed: run_peer(o, folder, False, lr, seed),
+            COMPILED: lambda folder, seed: run_peer(o, folder, True, lr, seed)}
     steps = {name: [] for name in ways}
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         make_tokens(o, folder)
-        run([o.python, "-c", MAKE_MODEL, folder / "model", str({"n_layer": o.layers, "vocab_size": VOCABULARY})])
-        for _ in range(o.rounds):
+        config = {"n_layer": o.layers, "vocab_size": VOCABULARY}
+        config |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), o.dropout)
+        run([o.python, "-c", MAKE_MODEL, folder / "model", json.dumps(config)])
+        for seed in range(1, o.rounds + 1):
             for way, work in ways.items():
-                steps[way].append(work(folder))
+                steps[way].append(work(folder, seed))
     # The first two steps of each run compile or warm up.
     speed = {way: statistics.median(o.batch * o.length / s["seconds"] for run_ in runs for s in run_[2:])
              for way, runs in steps.items()}
-    losses = {way: [(s["step"] * o.batch, s["loss"]) for s in runs[0]] for way, runs in steps.items()}
+    losses = {way: [(same[0]["step"] * o.batch, statistics.mean(s["loss"] for s in same)) for same in zip(*runs)]
+              for way, runs in steps.items()}
     for way in ways:
         apart = max(abs(a - b) / b for (_, a), (_, b) in zip(losses[way], losses[EAGER]))
         print(f"{way:24} {speed[way]:7.1f} tokens/s, {speed[way] / speed[EAGER]:.2f} x eager, loss {losses[way][0][1]:.6f} -> "
               f"{losses[way][-1][1]:.6f}, at most {apart:.1e} from eager's", flush=True)
+    if o.dropout > 0 and o.rounds > 1:
+        print("mean loss of a run, with the standard error over the seeds:")
+        for way, runs in steps.items():
+            means = [statistics.mean(s["loss"] for s in one) for one in runs]
+            print(f"{way:24} {statistics.mean(means):.5f} ± {statistics.stdev(means) / len(means) ** 0.5:.5f}")
     print(f"on / off: {speed[ON] / speed[OFF]:.2f}; on / torch.compile: {speed[ON] / speed[COMPILED]:.2f}")
     of_on = steps[ON][0]
     print(f"compiled: first step {of_on[0]['seconds']:.2f} s, tenth {of_on[min(9, o.steps - 1)]['seconds']:.2f} s, "

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The peer of compare.py: the loop of Hugging Face's run_clm over the same blocks, eager or with torch.compile.
 
-    peer.py MODEL TOKENS.json --batch N --length N --steps N --lr X [--compile]
+    peer.py MODEL TOKENS.json --batch N --length N --steps N --threads N --lr X --seed N [--compile]
 
 AdamW without weight decay, gradients clipped to a norm of 1, a learning rate that falls to 0: Trainer's defaults. Prints a
 JSON object a step: step, loss, seconds.
@@ -19,12 +19,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("tokens")
-    for name in ("--batch", "--length", "--steps", "--threads"):
+    for name in ("--batch", "--length", "--steps", "--threads", "--seed"):
         parser.add_argument(name, type=int, required=True)
     parser.add_argument("--lr", type=float, required=True)
     parser.add_argument("--compile", action="store_true")
     o = parser.parse_args()
     torch.set_num_threads(o.threads)
+    torch.manual_seed(o.seed)
     tokens = json.loads(pathlib.Path(o.tokens).read_text())
     model = transformers.GPT2LMHeadModel.from_pretrained(o.model, dtype=torch.float32).train()
     step_model = torch.compile(model) if o.compile else model

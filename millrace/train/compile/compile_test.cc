@@ -1,6 +1,10 @@
 // Runs whose steps are compiled, plain or neither.
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <string_view>
+#include <vector>
+
 #include "millrace/object/open/open.h"
 #include "millrace/train/compile/step_compiler.h"
 #include "millrace/train/compile_cache/compile_cache.h"
@@ -22,9 +26,10 @@ class CompileTest : public TrainTest {
     const auto connection = object::OpenConnection({}).value();
     return CompileCache::Open(*connection, options.compile_cache).value().List().value();
   }
-  static void ExpectNear(const std::map<std::uint64_t, double>& one, const std::map<std::uint64_t, double>& other) {
+  static void ExpectNear(const std::map<std::uint64_t, double>& one, const std::map<std::uint64_t, double>& other,
+                         double tolerance = 2e-5) {
     ASSERT_EQ(one.size(), other.size());
-    for (const auto& [step, loss] : one) EXPECT_NEAR(loss, other.at(step), 2e-5 * loss) << "step " << step;
+    for (const auto& [step, loss] : one) EXPECT_NEAR(loss, other.at(step), tolerance * loss) << "step " << step;
   }
 };
 
@@ -40,6 +45,50 @@ TEST_F(CompileTest, EveryWayLearnsTheSame) {
   const Ran compiled = Run(Compiled("on"));
   ASSERT_TRUE(compiled.outcome) << compiled.outcome.error().ToString();
   ExpectNear(compiled.losses, automatic.losses);
+}
+
+/// A run that is computed in each way.
+struct Case {
+  std::string_view name;
+  int ranks = 1;
+  std::function<void(Options&)> set;
+  double tolerance = 2e-5;  ///< of a loss
+};
+
+TEST_F(CompileTest, EveryWayWorksInAnyLayout) {
+  const std::vector<Case> cases = {
+      {"zero bubble", 2,
+       [](Options& o) { o.parallel = {.pipeline = 2, .schedule = engine::PipelineSchedule::kZeroBubble}; }},
+      {"zero 3", 2, [](Options& o) { o.parallel = {.zero = 3}; }},
+      {"recomputed", 1, [](Options& o) { o.parallel = {.recompute = engine::Recompute::kFull}; }},
+      {"documents", 1, [](Options& o) { o.data.boundaries = true; }},
+      {"dropout", 1, [](Options& o) { o.model_config["attention_dropout"] = 0.2; }},
+      {"adapters", 1, [](Options& o) { o.lora = engine::LoraOptions{.rank = 4, .alpha = 16, .dropout = 0.1}; }},
+      // Rounds to 8 bits of mantissa in other places.
+      {"bfloat16", 1, [](Options& o) { o.precision = at::kBFloat16; }, 1e-2},
+      {"smoothed", 1, [](Options& o) { o.loss = {.label_smoothing = 0.1, .z_loss = 1e-3}; }},
+      {"GPT-2", 1,
+       [](Options& o) {
+         o.model_config = {{"model_type", "gpt2"}, {"n_embd", 32}, {"n_layer", 2}, {"n_head", 4}, {"n_positions", 32}};
+       }},
+  };
+  for (const Case& each : cases) {
+    SCOPED_TRACE(each.name);
+    Options options = Compiled("layouts");
+    options.steps = 4;
+    options.eval_every = 4;
+    options.data.split.held_out = 0.1;
+    each.set(options);
+    const Ran on = RunRanks(options, each.ranks);
+    ASSERT_TRUE(on.outcome) << on.outcome.error().ToString();
+    for (const Compile other : {Compile::kAuto, Compile::kOff}) {
+      options.compile = other;
+      const Ran ran = RunRanks(options, each.ranks);
+      ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
+      ExpectNear(ran.losses, on.losses, each.tolerance);
+      EXPECT_NEAR(ran.evals.at(4).loss, on.evals.at(4).loss, each.tolerance * on.evals.at(4).loss);
+    }
+  }
 }
 
 TEST_F(CompileTest, IsMeasuredOnceForAllRuns) {
