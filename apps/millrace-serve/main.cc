@@ -121,7 +121,7 @@ Status Serve(const Arguments& a, std::stop_token stop) {
 }
 
 int Main(int argc, char** argv) {
-  if (auto ready = EnsureMathEnvironment(argv); !ready) PrintError("millrace serve: {}\n", ready.error().ToString());
+  if (auto ready = EnsureComputeEnvironment(argv); !ready) PrintError("millrace serve: {}\n", ready.error().ToString());
   SignalStop signals;
   Arguments arguments;
   CLI::App app("Serve a model over HTTP, directly from object storage.", "millrace serve");

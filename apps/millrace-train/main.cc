@@ -134,7 +134,7 @@ Result<int> Run(const Arguments& arguments, std::unique_ptr<engine::Collective>&
 
 int main(int argc, char** argv) {
   using namespace millrace;
-  if (const Status ready = EnsureMathEnvironment(argv); !ready) {
+  if (const Status ready = EnsureComputeEnvironment(argv); !ready) {
     cli::PrintError("millrace-train: {}\n", ready.error().ToString());
     return 1;
   }

@@ -98,7 +98,7 @@ class PartTimer {
 }  // namespace millrace
 
 int main(int argc, char** argv) {
-  if (const auto ready = millrace::EnsureMathEnvironment(argv); !ready) {
+  if (const auto ready = millrace::EnsureComputeEnvironment(argv); !ready) {
     fmt::print(stderr, "part_times: {}\n", ready.error().ToString());
     return 1;
   }

@@ -224,7 +224,7 @@ class Bench {
 }  // namespace millrace
 
 int main(int argc, char** argv) {
-  if (const auto ready = millrace::EnsureMathEnvironment(argv); !ready) {
+  if (const auto ready = millrace::EnsureComputeEnvironment(argv); !ready) {
     fmt::print(stderr, "ops_bench: {}\n", ready.error().ToString());
     return 1;
   }

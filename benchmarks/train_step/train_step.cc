@@ -183,7 +183,7 @@ int Run(const Options& options) {
 }  // namespace millrace
 
 int main(int argc, char** argv) {
-  if (const auto ready = millrace::EnsureMathEnvironment(argv); !ready) {
+  if (const auto ready = millrace::EnsureComputeEnvironment(argv); !ready) {
     fmt::print(stderr, "train_step: {}\n", ready.error().ToString());
     return 1;
   }

@@ -155,7 +155,7 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   jobs::LocalLauncher::Options local;
   local.command = MR_TRY(RankCommand(arguments, job_file));
   local.env = GlobalsEnvironment(context.globals);
-  local.env.merge(MissingMathEnvironment(DetectCpu()));
+  local.env.merge(MissingComputeEnvironment(DetectCpu()));
   local.ranks = spec.ranks();
   local.threads = spec.train.threads;
   local.folder = folder.path();
@@ -275,7 +275,7 @@ Result<int> StopOneJob(const Context& context, const NameArguments& arguments) {
 /// Runs millrace-serve in place of this process. Flags before the word `serve` become its environment.
 int RunServe(const Context& context) {
   auto environment = GlobalsEnvironment(context.globals);
-  environment.merge(MissingMathEnvironment(DetectCpu()));
+  environment.merge(MissingComputeEnvironment(DetectCpu()));
   for (const auto& [name, value] : environment) ::setenv(name.c_str(), value.c_str(), 1);
   auto word = std::find(context.arguments.begin(), context.arguments.end(), "serve");
   return ReportError(

@@ -1,4 +1,4 @@
-// The processor's identity and vector instructions, and the environment variables that math libraries need for it.
+// The processor's identity and vector instructions, and the environment variables that programs that compute need.
 #pragma once
 
 #include <map>
@@ -24,12 +24,13 @@ CpuInfo DetectCpu();
 /// family 6 model 207: a fifth of the speed). The core type names a core by its instruction set.
 std::string OpenBlasCoreType(const CpuInfo& cpu);
 
-/// Returns the variables that a compute program needs on this processor and that the environment does not set yet. The
-/// launchers add them when they start millrace-train and millrace-serve.
-std::map<std::string, std::string> MissingMathEnvironment(const CpuInfo& cpu);
+/// Returns the variables that a compute program needs on this processor and that the environment does not set yet:
+/// OpenBlasCoreType(), and what makes malloc ask for huge pages (glibc's "Memory Allocation Tunables"). The launchers
+/// add them when they start millrace-train and millrace-serve.
+std::map<std::string, std::string> MissingComputeEnvironment(const CpuInfo& cpu);
 
-/// Replaces this process by the same program with MissingMathEnvironment() set (exec). Returns OK if nothing is
+/// Replaces this process by the same program with MissingComputeEnvironment() set (exec). Returns OK if nothing is
 /// missing. Call it first in main() of a compute program. REQUIRES: `argv` ends with a null pointer.
-Status EnsureMathEnvironment(char** argv);
+Status EnsureComputeEnvironment(char** argv);
 
 }  // namespace millrace

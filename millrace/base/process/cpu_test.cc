@@ -22,13 +22,16 @@ TEST(Cpu, CoreTypeFollowsTheInstructionSet) {
 
 TEST(Cpu, WhatTheUserSetStays) {
   const CpuInfo intel = Cpu("GenuineIntel", 6, true, true);
-  const char* before = std::getenv("OPENBLAS_CORETYPE");
-  const std::string saved = before ? before : "";
-  ::setenv("OPENBLAS_CORETYPE", "Haswell", 1);
-  EXPECT_TRUE(MissingMathEnvironment(intel).empty());
-  ::unsetenv("OPENBLAS_CORETYPE");
-  EXPECT_EQ(MissingMathEnvironment(intel).at("OPENBLAS_CORETYPE"), "SkylakeX");
-  if (before) ::setenv("OPENBLAS_CORETYPE", saved.c_str(), 1);
+  for (const auto& [name, value] :
+       {std::pair("OPENBLAS_CORETYPE", "SkylakeX"), std::pair("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")}) {
+    const char* before = std::getenv(name);
+    const std::string saved = before ? before : "";
+    ::setenv(name, "mine", 1);
+    EXPECT_FALSE(MissingComputeEnvironment(intel).contains(name));
+    ::unsetenv(name);
+    EXPECT_EQ(MissingComputeEnvironment(intel).at(name), value);
+    if (before) ::setenv(name, saved.c_str(), 1);
+  }
 }
 
 TEST(Cpu, ThisMachineHasAName) {
