@@ -49,11 +49,11 @@ std::vector<std::int32_t> Documents(const Options& options) {
   return bounds;
 }
 
-/// The most memory that this process had.
-std::int64_t PeakMib() {
+/// What this process has used up to now.
+rusage Used() {
   rusage used{};
   getrusage(RUSAGE_SELF, &used);
-  return used.ru_maxrss >> 10;
+  return used;
 }
 
 std::shared_ptr<const engine::ModelConfig> MakeConfig(const Options& options) {
@@ -150,9 +150,13 @@ int Run(const Options& options) {
   const engine::ops::KernelScope scope(kernels);
   std::vector<double> seconds;
   std::clock_t processor = 0;  // CPU time of all threads; other work on the machine changes it little
+  std::int64_t faults = 0;     // pages that came from the system
   double loss = 0;
   for (int step = 0; step < options.warmup + options.steps; ++step) {
-    if (step == options.warmup) processor = std::clock();
+    if (step == options.warmup) {
+      processor = std::clock();
+      faults = Used().ru_minflt;
+    }
     const auto start = std::chrono::steady_clock::now();
     const double sum = passes();
     const double norm = engine::GradientNorm(model.buffer(), 1 / tokens);
@@ -173,7 +177,8 @@ int Run(const Options& options) {
                                {"step_s_max", seconds.back()},
                                {"cpu_s", processor_s},
                                {"tokens_per_s", tokens / median},
-                               {"peak_mib", PeakMib()},
+                               {"peak_mib", Used().ru_maxrss >> 10},
+                               {"page_faults", (Used().ru_minflt - faults) / options.steps},
                                {"gflops", flops * tokens / median / 1e9},
                                {"loss", loss}}));
   return 0;
