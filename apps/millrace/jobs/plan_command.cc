@@ -111,11 +111,12 @@ Result<LargestBatch> FindLargestBatch(const Context& context, const jobs::Spec& 
   const auto fits = [&](int micro_batch) -> Result<bool> {
     setup.micro_batch = micro_batch;
     const int at_once = micro_batch * data_ranks;
-    setup.global_batch = at_once * std::max(1, spec.train.global_batch / at_once);
+    const int global_batch = at_once * std::max(1, spec.train.global_batch / at_once);
+    setup.global_batch = global_batch;
     const plan::Plan plan = MR_TRY(plan::MakePlan(setup, layout, machine));
     if (!plan.fits()) return false;
     batch = {.micro_batch = micro_batch,
-             .global_batch = setup.global_batch,
+             .global_batch = global_batch,
              .bytes = static_cast<double>(plan.memory[plan.fullest].total()),
              .limit = plan.memory_limit};
     return true;
