@@ -19,15 +19,18 @@ struct RankState {
   std::optional<ExitState> exit;      ///< nothing: it runs
   std::optional<std::uint64_t> step;  ///< the last step it reported in this attempt; nothing: it is still starting
   std::uint64_t beats = 0;            ///< the number of heartbeats in this attempt
+  std::string node;                   ///< the machine's name; empty: this machine
+  std::string cause;                  ///< of its exit, if that is not the rank's own: "node n3 is lost: …"
 };
 
 /// Starts all ranks of a job and reports their states. One owner thread, which must live as long as ranks run: local
-/// ranks are killed when the thread that started them ends. The destructor kills and reaps running ranks.
+/// ranks, and what connects to others, are killed when the thread that started them ends. The destructor kills and reaps running ranks.
 class Launcher {
  public:
   virtual ~Launcher() = default;
   virtual int ranks() const = 0;
-  /// Starts every rank, or none: if it fails, no rank runs. `attempt` counts from 1.
+  /// Starts every rank, or none: if it fails, no rank runs. `attempt` counts from 1. Errors: kUnavailable if trying
+  /// again may help.
   /// REQUIRES: no rank runs.
   virtual Status Start(int attempt) = 0;
   /// Blocks until a rank has ended or sent a heartbeat, `until` has passed or `stop` fires. May return sooner. Returns

@@ -31,7 +31,14 @@ void Policy::Started(TimePoint now, int ranks) {
   failure_.reset();
 }
 
-void Policy::StartFailed(const Error& error) {
+void Policy::StartFailed(TimePoint now, const Error& error) {
+  if (error.code() == Code::kUnavailable) {
+    ++attempt_;
+    attempt_step_.reset();
+    failure_ = Failure{.what = fmt::format("the ranks could not be started: {}", error.ToString()), .at = now};
+    TryAgain(now);
+    return;
+  }
   End({Outcome::Ending::kFailed, fmt::format("the ranks cannot be started: {}", error.ToString()),
        ToExitStatus(error.code())});
 }
@@ -68,6 +75,11 @@ std::optional<Failure> Policy::FindFailure(TimePoint now, std::span<const RankSt
   }
   if (blamed == nullptr) return std::nullopt;
   int index = static_cast<int>(blamed - ranks.data());
+  if (!blamed->cause.empty()) {
+    return Failure{.rank = index,
+                   .what = fmt::format("{}, with rank {} {}", blamed->cause, index, AtStep(blamed->step)),
+                   .at = now};
+  }
   std::string how = blamed->exit->signal != 0 ? fmt::format("was {}", blamed->exit->ToString())
                                               : fmt::format("ended with {}", blamed->exit->ToString());
   return Failure{.rank = index, .what = fmt::format("rank {} {} {}", index, how, AtStep(blamed->step)), .at = now};
@@ -153,14 +165,19 @@ Policy::Decision Policy::Settle(TimePoint now, std::span<const RankState> ranks)
   if (stopping_) return Interrupted();
   if (!failure_) return End({Outcome::Ending::kDone, "all ranks finished", 0});
 
-  bool fruitless = !attempt_step_ || attempt_step_ == failed_step_;
-  fruitless_ = fruitless ? fruitless_ + 1 : 0;
-  failed_step_ = attempt_step_;
   const std::optional<ExitState> exit =
       failure_->rank >= 0 ? ranks[static_cast<std::size_t>(failure_->rank)].exit : std::nullopt;
   if (!best_step_ && exit && CannotHelp(*exit)) {
     return End({Outcome::Ending::kFailed, failure_->what + "; starting it again would not help", exit->exit_code});
   }
+  return TryAgain(now);
+}
+
+/// After failure_: goes back to kIdle until the next start is due, or ends the job.
+Policy::Decision Policy::TryAgain(TimePoint now) {
+  const bool fruitless = !attempt_step_ || attempt_step_ == failed_step_;
+  fruitless_ = fruitless ? fruitless_ + 1 : 0;
+  failed_step_ = attempt_step_;
   if (restarts() >= options_.max_restarts) {
     return End({Outcome::Ending::kFailed,
                 fmt::format("{}; no restart is left of run.max_restarts = {}", failure_->what, options_.max_restarts),

@@ -68,7 +68,8 @@ class Policy {
   /// Returns the next action. After kStart, call Started() or StartFailed() before the next call.
   Decision Next(TimePoint now, std::span<const RankState> ranks, bool stop_requested);
   void Started(TimePoint now, int ranks);
-  void StartFailed(const Error& error);
+  /// An error with kUnavailable counts as an attempt that failed; others end the job.
+  void StartFailed(TimePoint now, const Error& error);
 
   int attempt() const { return attempt_; }  ///< from 1; 0 before the first start
   int restarts() const { return attempt_ > 0 ? attempt_ - 1 : 0; }
@@ -100,6 +101,7 @@ class Policy {
   Decision WhileRunning(TimePoint now, std::span<const RankState> ranks, bool stop_requested);
   Decision Fail(TimePoint now, std::span<const RankState> ranks, Failure failure);
   Decision Settle(TimePoint now, std::span<const RankState> ranks);
+  Decision TryAgain(TimePoint now);
   Decision End(Outcome outcome);
   Decision Interrupted();
 

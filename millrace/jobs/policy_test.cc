@@ -283,10 +283,35 @@ TEST_F(PolicyTest, StopDuringTheDelayEndsAtOnce) {
 
 TEST_F(PolicyTest, RanksThatCannotBeStartedAreFinal) {
   ASSERT_EQ(Next(), Action::kStart);
-  policy_.StartFailed(Error(Code::kNotFound, "no such program"));
+  policy_.StartFailed(now_, Error(Code::kNotFound, "no such program"));
   EXPECT_EQ(Next(), Action::kEnd);
   EXPECT_EQ(policy_.outcome().exit_status, 4);
   EXPECT_THAT(policy_.outcome().message, HasSubstr("no such program"));
+}
+
+TEST_F(PolicyTest, RanksThatCannotBeStartedNowAreStartedLater) {
+  for (int failed = 1; failed <= 2; ++failed) {
+    ASSERT_EQ(Next(), Action::kStart);
+    policy_.StartFailed(now_, Error(Code::kUnavailable, "node n3 does not answer"));
+    EXPECT_EQ(policy_.attempt(), failed);
+    ASSERT_TRUE(policy_.failure());
+    EXPECT_THAT(policy_.failure()->what, HasSubstr("node n3 does not answer"));
+    const auto waiting = policy_.Next(now_, {}, false);
+    EXPECT_EQ(waiting.action, Action::kWait);
+    now_ = waiting.until;
+  }
+  Start();
+  EXPECT_FALSE(policy_.failure());
+}
+
+TEST_F(PolicyTest, RanksThatCanNeverBeStartedEndTheJob) {
+  for (int failed = 1; failed <= 3; ++failed) {
+    ASSERT_EQ(Next(), Action::kStart);
+    policy_.StartFailed(now_, Error(Code::kUnavailable, "node n3 does not answer"));
+    now_ += std::chrono::minutes(1);
+  }
+  EXPECT_EQ(Next(), Action::kEnd);
+  EXPECT_THAT(policy_.outcome().message, HasSubstr("node n3 does not answer"));
 }
 
 }  // namespace

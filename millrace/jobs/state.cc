@@ -84,6 +84,7 @@ Json JobStatus::ToJson() const {
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     Json entry = {{"rank", i}, {"pid", ranks[i].pid}, {"state", ranks[i].state}};
     if (ranks[i].step) entry["step"] = *ranks[i].step;
+    if (!ranks[i].node.empty()) entry["node"] = ranks[i].node;
     json["ranks"].push_back(std::move(entry));
   }
   return json;
@@ -109,6 +110,7 @@ Result<JobStatus> JobStatus::FromJson(const Json& json, std::string_view what) {
       rank.pid = MR_TRY(JsonInt(entry, "pid"));
       rank.state = MR_TRY(JsonString(entry, "state"));
       if (JsonFind(entry, "step") != nullptr) rank.step = MR_TRY(JsonUint(entry, "step"));
+      if (JsonFind(entry, "node") != nullptr) rank.node = MR_TRY(JsonString(entry, "node"));
     }
     return status;
   };

@@ -31,6 +31,7 @@ struct JobStatus {
     std::int64_t pid = 0;
     std::string state;  ///< "running", "exit status 0", "killed by signal 9 (Killed)"
     std::optional<std::uint64_t> step;
+    std::string node;  ///< its machine; empty: the supervisor's
     bool operator==(const Rank&) const = default;
   };
   std::string name;

@@ -15,6 +15,7 @@ constexpr int kTailLines = 20;  // a guess: a stack trace and its message, on on
 double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 std::string DescribeState(const RankState& rank) {
+  if (!rank.cause.empty()) return rank.cause;
   if (rank.exit) return rank.exit->ToString();
   return rank.step ? "running" : "starting";
 }
@@ -61,7 +62,10 @@ Outcome Supervisor::Run(std::stop_token stop) {
 void Supervisor::Start() {
   int attempt = policy_.attempt() + 1;
   std::string reason = policy_.failure() ? policy_.failure()->what : "";
-  if (auto started = launcher_.Start(attempt); !started) return policy_.StartFailed(started.error());
+  if (auto started = launcher_.Start(attempt); !started) {
+    ranks_ = {};
+    return policy_.StartFailed(clock_.Now(), started.error());
+  }
   policy_.Started(clock_.Now(), launcher_.ranks());
   Json fields = {{"attempt", attempt}, {"ranks", launcher_.ranks()}};
   std::string sentence = fmt::format("started {} ranks", launcher_.ranks());
@@ -140,7 +144,7 @@ void Supervisor::Publish(std::string state, std::string message) {
   status_.updated = FormatIso8601(clock_.Wall());
   status_.ranks.clear();
   for (const RankState& rank : ranks_) {
-    status_.ranks.push_back({rank.pid, DescribeState(rank), rank.step});
+    status_.ranks.push_back({rank.pid, DescribeState(rank), rank.step, rank.node});
     // The policy sees a step later than this loop. The job must not show a lower step than its ranks.
     if (rank.step) status_.step = std::max(status_.step.value_or(0), *rank.step);
   }

@@ -21,6 +21,7 @@
 #include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
 #include "millrace/jobs/local/local_launcher.h"
+#include "millrace/jobs/remote/node_agent.h"
 #include "millrace/jobs/spec.h"
 #include "millrace/jobs/state.h"
 #include "millrace/jobs/supervisor.h"
@@ -159,7 +160,7 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   local.ranks = spec.ranks();
   local.threads = spec.train.threads;
   local.folder = folder.path();
-  local.on_line = [&](jobs::LocalLauncher::Stream stream, std::string_view line) {
+  local.on_line = [&](int, jobs::LocalLauncher::Stream stream, std::string_view line) {
     HandOn(stream, line);
     words.NoteLostOutput(spec.name);
   };
@@ -190,7 +191,8 @@ void PrintStatus(const jobs::JobStatus& status) {
         status.started, status.updated);
   for (std::size_t i = 0; i < status.ranks.size(); ++i) {
     const auto& rank = status.ranks[i];
-    Print("  rank {}: {}, step {}, process {}\n", i, rank.state, StepText(rank.step), rank.pid);
+    const std::string node = rank.node.empty() ? "" : " on " + rank.node;
+    Print("  rank {}: {}, step {}, process {}{}\n", i, rank.state, StepText(rank.step), rank.pid, node);
   }
 }
 
@@ -432,6 +434,13 @@ void AddCompile(CLI::App& job, Context& context) {
       ->needs(prune);
 }
 
+/// `job agent` is for RemoteLauncher. It outlives signals: the supervisor decides when ranks leave.
+void AddAgent(CLI::App& job, Context& context) {
+  AddCommand(job, context, "agent", "Start ranks of this machine as a supervisor elsewhere orders", "", [] {
+    return jobs::RunNodeAgent(STDIN_FILENO, STDOUT_FILENO);
+  })->group("");
+}
+
 void AddNameCommands(CLI::App& job, Context& context) {
   auto arguments = std::make_shared<NameArguments>();
   auto add = [&](std::string name, std::string description, std::string examples, auto function) {
@@ -472,6 +481,7 @@ void AddJobCommands(CLI::App& app, Context& context) {
   AddCompile(*job, context);
   AddRender(*job, context);
   AddNameCommands(*job, context);
+  AddAgent(*job, context);
   AddCommand(*job, context, "list", "List the jobs of this machine", "  millrace job list\n  millrace --json job list",
              Act(context, ListAllJobs));
 

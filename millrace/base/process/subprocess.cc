@@ -66,7 +66,7 @@ Result<Prepared> Prepare(Subprocess::Options& options) {
   p.argv.push_back(nullptr);
   p.envp.push_back(nullptr);
   constexpr int kAppend = O_WRONLY | O_CREAT | O_APPEND;
-  if (options.null_stdin) p.stdin_fd = MR_TRY(OpenFile("/dev/null", O_RDONLY));
+  if (options.null_stdin && !options.pipe_stdin) p.stdin_fd = MR_TRY(OpenFile("/dev/null", O_RDONLY));
   if (!options.stdout_file.empty()) p.stdout_fd = MR_TRY(OpenFile(options.stdout_file, kAppend));
   if (!options.stderr_file.empty()) p.stderr_fd = MR_TRY(OpenFile(options.stderr_file, kAppend));
   return p;
@@ -111,11 +111,16 @@ std::string ExitState::ToString() const {
 
 Result<Subprocess> Subprocess::Start(Options options) {
   Prepared prepared = MR_TRY(Prepare(options));
-  int report[2], out[2] = {-1, -1};
+  int report[2], in[2] = {-1, -1}, out[2] = {-1, -1};
   if (::pipe2(report, O_CLOEXEC) != 0) return Fail(ErrnoError(errno, "cannot make a pipe"));
   UniqueFd report_read(report[0]), report_write(report[1]);
   if (options.capture_stdout && ::pipe2(out, O_CLOEXEC) != 0) return Fail(ErrnoError(errno, "cannot make a pipe"));
   UniqueFd out_read(out[0]), out_write(out[1]);
+  if (options.pipe_stdin) {
+    if (::pipe2(in, O_CLOEXEC) != 0) return Fail(ErrnoError(errno, "cannot make a pipe"));
+    prepared.stdin_fd = UniqueFd(in[0]);
+  }
+  UniqueFd in_write(in[1]);
 
   pid_t parent = getpid(), pid = ::fork();
   if (pid < 0) return Fail(ErrnoError(errno, fmt::format("cannot start {}", prepared.program)));
@@ -126,6 +131,7 @@ Result<Subprocess> Subprocess::Start(Options options) {
   child.group_ = options.own_process_group;
   if (child.group_) setpgid(pid, pid);  // also here, so that Signal reaches the group however soon it comes
   child.pidfd_ = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  child.stdin_ = std::move(in_write);
   child.stdout_ = std::move(out_read);
   report_write.Reset();
   int error = 0;
@@ -150,6 +156,7 @@ Subprocess::Subprocess(Subprocess&& other) noexcept
     : pid_(std::exchange(other.pid_, -1)),
       group_(other.group_),
       pidfd_(std::move(other.pidfd_)),
+      stdin_(std::move(other.stdin_)),
       stdout_(std::move(other.stdout_)),
       state_(other.state_) {}
 
@@ -157,6 +164,7 @@ Subprocess& Subprocess::operator=(Subprocess&& other) noexcept {
   std::swap(pid_, other.pid_);
   std::swap(group_, other.group_);
   std::swap(pidfd_, other.pidfd_);
+  std::swap(stdin_, other.stdin_);
   std::swap(stdout_, other.stdout_);
   std::swap(state_, other.state_);
   return *this;

@@ -35,6 +35,7 @@ class Subprocess {
     std::filesystem::path stdout_file, stderr_file;  ///< appended to; empty: inherited; equal paths share one file
     bool capture_stdout = false;                     ///< for ReadStdout(); excludes stdout_file
     bool null_stdin = true;
+    bool pipe_stdin = false;        ///< for stdin_fd(); excludes null_stdin's /dev/null
     bool own_process_group = true;  ///< signals then reach the child's children too
     /// Kills the child when this process dies (PR_SET_PDEATHSIG). The kernel watches the thread that calls Start: the
     /// child is also killed when that thread ends. Children of the child are not killed; see `inherited_fds`.
@@ -66,13 +67,20 @@ class Subprocess {
   void Signal(int signal_number);
   /// Sends SIGTERM, and SIGKILL if the child still runs after `grace`. Reaps it.
   ExitState Stop(Duration grace);
+  /// Reads the child's standard output until it is closed. REQUIRES: capture_stdout.
   Result<std::string> ReadStdout(std::size_t max_bytes);
+  /// The ends of the pipes that this process has, for callers that talk with a child while it runs; -1 without
+  /// capture_stdout or pipe_stdin. Owned by the Subprocess.
+  int stdout_fd() const { return stdout_.get(); }
+  int stdin_fd() const { return stdin_.get(); }
+  /// The child reads the end of its input.
+  void CloseStdin() { stdin_.Reset(); }
 
  private:
   Subprocess() = default;
   pid_t pid_ = -1;
   bool group_ = false;
-  UniqueFd pidfd_, stdout_;
+  UniqueFd pidfd_, stdin_, stdout_;
   std::optional<ExitState> state_;
 };
 

@@ -18,8 +18,8 @@ namespace {
 
 constexpr Duration kLookInterval = std::chrono::milliseconds(100);  // a guess: log lines then seem immediate
 
-/// Returns a port that no process listens on. If another process takes it before rank 0, the attempt fails, and the
-/// next attempt gets another port.
+}  // namespace
+
 Result<int> FreePort() {
   UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
@@ -33,32 +33,34 @@ Result<int> FreePort() {
   return ntohs(address.sin_port);
 }
 
-}  // namespace
-
 LocalLauncher::LocalLauncher(Options options)
-    : options_(std::move(options)),
-      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      out_(LogPath(0, "out")),
-      error_(LogPath(0, "err")) {}
+    : options_(std::move(options)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  const int followed = !options_.on_line ? 0 : options_.all_lines ? options_.ranks : 1;
+  for (int rank = 0; rank < followed; ++rank) {
+    lines_.push_back({LogFollower(LogPath(rank, "out")), LogFollower(LogPath(rank, "err"))});
+  }
+}
 
 LocalLauncher::~LocalLauncher() = default;
 
 std::filesystem::path LocalLauncher::LogPath(int rank, std::string_view suffix) const {
-  return options_.folder / "logs" / fmt::format("rank-{}.{}", rank, suffix);
+  return options_.folder / "logs" / fmt::format("rank-{}.{}", options_.place.first_rank + rank, suffix);
 }
 
 std::filesystem::path LocalLauncher::HeartbeatPath(int rank) const {
-  return options_.folder / "heartbeats" / fmt::format("rank-{}", rank);
+  return options_.folder / "heartbeats" / fmt::format("rank-{}", options_.place.first_rank + rank);
 }
 
 Subprocess::Options LocalLauncher::Command(int rank, int attempt, int port, int lifeline) const {
   Subprocess::Options command;
   command.argv = options_.command;
   command.env = options_.env;
-  std::string ranks = std::to_string(options_.ranks);
-  command.env["RANK"] = command.env["LOCAL_RANK"] = std::to_string(rank);
-  command.env["WORLD_SIZE"] = command.env["LOCAL_WORLD_SIZE"] = ranks;
-  command.env["MASTER_ADDR"] = "127.0.0.1";
+  const Place& place = options_.place;
+  command.env["RANK"] = std::to_string(place.first_rank + rank);
+  command.env["LOCAL_RANK"] = std::to_string(rank);
+  command.env["WORLD_SIZE"] = std::to_string(place.world_size > 0 ? place.world_size : options_.ranks);
+  command.env["LOCAL_WORLD_SIZE"] = std::to_string(options_.ranks);
+  command.env["MASTER_ADDR"] = place.master_address;
   command.env["MASTER_PORT"] = std::to_string(port);
   command.env["MILLRACE_HEARTBEAT_FILE"] = HeartbeatPath(rank).string();
   command.env["MILLRACE_ATTEMPT"] = std::to_string(attempt);
@@ -76,7 +78,7 @@ Subprocess::Options LocalLauncher::Command(int rank, int attempt, int port, int 
 Status LocalLauncher::Start(int attempt) {
   children_.clear();
   states_.clear();
-  int port = MR_TRY(FreePort());
+  const int port = options_.place.master_port > 0 ? options_.place.master_port : MR_TRY(FreePort());
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return Fail(ErrnoError(errno, "cannot make a pipe"));
   const UniqueFd rank_end(ends[0]);
@@ -117,14 +119,18 @@ void LocalLauncher::Look() {
     state.exit = children_[static_cast<std::size_t>(rank)].process.Poll();
     ReadHeartbeat(rank);
   }
-  if (!options_.on_line) return;
-  bool ended = !states_.empty() && states_[0].exit.has_value();
-  auto follow = [&](LogFollower& log, Stream stream) {
-    auto hand_on = [&](std::string_view line) { options_.on_line(stream, line); };
+  for (int rank = 0; rank < static_cast<int>(lines_.size()); ++rank) Follow(rank);
+}
+
+void LocalLauncher::Follow(int rank) {
+  const auto index = static_cast<std::size_t>(rank);
+  const bool ended = index < states_.size() && states_[index].exit.has_value();
+  const auto follow = [&](LogFollower& log, Stream stream) {
+    auto hand_on = [&](std::string_view line) { options_.on_line(options_.place.first_rank + rank, stream, line); };
     ended ? log.Drain(hand_on) : log.Poll(hand_on);
   };
-  follow(out_, Stream::kOut);
-  follow(error_, Stream::kError);
+  follow(lines_[index].out, Stream::kOut);
+  follow(lines_[index].error, Stream::kError);
 }
 
 void LocalLauncher::ReadHeartbeat(int rank) {

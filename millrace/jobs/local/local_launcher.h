@@ -25,18 +25,27 @@ namespace millrace::jobs {
 ///   - MILLRACE_ATTEMPT, from 1.
 ///   - MILLRACE_LIFELINE: the number of an open descriptor, one end of a pipe. When this process ends, the other end
 ///     is closed. It is for programs that a rank starts, which the parent-death signal does not reach.
-/// A rank writes to logs/rank-R.out and logs/rank-R.err in `folder`. `on_line` also gets the lines of rank 0. An exit
-/// wakes Wait() at once. Lines and heartbeats are read ten times a second.
+/// A rank writes to logs/rank-R.out and logs/rank-R.err in `folder`. `on_line` also gets the lines of the first rank,
+/// or of all. An exit wakes Wait() at once. Lines and heartbeats are read ten times a second.
 class LocalLauncher final : public Launcher {
  public:
   enum class Stream { kOut, kError };
+  /// Where the ranks of this machine stand in a job that has more.
+  struct Place {
+    int first_rank = 0;
+    int world_size = 0;                        ///< 0: the ranks of this machine are all
+    std::string master_address = "127.0.0.1";  ///< of the machine with rank 0
+    int master_port = 0;                       ///< 0: a free one of this machine, another in each attempt
+  };
   struct Options {
     std::vector<std::string> command;
     std::map<std::string, std::string> env;  ///< for every rank
-    int ranks = 1;
+    int ranks = 1;                           ///< on this machine
+    Place place;
     int threads = 0;               ///< per rank; 0: the machine's cores divided by the ranks
     std::filesystem::path folder;  ///< has the folders logs and heartbeats
-    std::function<void(Stream, std::string_view line)> on_line;  ///< gets the lines of rank 0
+    bool all_lines = false;        ///< on_line gets those of all ranks of this machine
+    std::function<void(int rank, Stream, std::string_view line)> on_line;
   };
   explicit LocalLauncher(Options options);
   ~LocalLauncher() override;
@@ -59,11 +68,17 @@ class LocalLauncher final : public Launcher {
     std::uint64_t error_start = 0;  ///< where this attempt begins in the rank's .err file
     Beat beat;
   };
+  /// What a rank wrote, over all attempts.
+  struct Lines {
+    LogFollower out, error;
+  };
 
+  /// Ranks are counted on this machine; files and lines have the job's numbers.
   std::filesystem::path LogPath(int rank, std::string_view suffix) const;
   std::filesystem::path HeartbeatPath(int rank) const;
   Subprocess::Options Command(int rank, int attempt, int port, int lifeline) const;
   void Look();
+  void Follow(int rank);
   void ReadHeartbeat(int rank);
 
   const Options options_;
@@ -71,7 +86,11 @@ class LocalLauncher final : public Launcher {
   UniqueFd lifeline_;  ///< the end of the ranks' pipe that only this process has
   std::vector<Rank> children_;
   std::vector<RankState> states_;
-  LogFollower out_, error_;
+  std::vector<Lines> lines_;  ///< of the ranks that are followed
 };
+
+/// Returns a port of 127.0.0.1 that no process listens on. If another process takes it before rank 0, the attempt
+/// fails, and the next attempt gets another port.
+Result<int> FreePort();
 
 }  // namespace millrace::jobs

@@ -26,7 +26,7 @@ class LocalLauncherTest : public testing::Test {
     options.command = {"/bin/sh", "-c", std::move(script)};
     options.ranks = ranks;
     options.folder = folder_.path();
-    options.on_line = [this](LocalLauncher::Stream stream, std::string_view line) {
+    options.on_line = [this](int, LocalLauncher::Stream stream, std::string_view line) {
       (stream == LocalLauncher::Stream::kOut ? out_ : error_).emplace_back(line);
     };
     auto launcher = std::make_unique<LocalLauncher>(std::move(options));
@@ -62,6 +62,24 @@ TEST_F(LocalLauncherTest, GivesEachRankItsPlace) {
   EXPECT_THAT(first, testing::MatchesRegex("0/2 0/2 127.0.0.1 [0-9]+ 1\n"));
   EXPECT_THAT(second, testing::MatchesRegex("1/2 1/2 127.0.0.1 [0-9]+ 1\n"));
   EXPECT_EQ(first.substr(7), second.substr(7)) << "one rendezvous for all";
+}
+
+TEST_F(LocalLauncherTest, RanksMayBePartOfALargerJob) {
+  std::vector<std::string> lines;
+  LocalLauncher::Options options;
+  options.command = {"/bin/sh", "-c", "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT"};
+  options.ranks = 2;
+  options.place = {.first_rank = 4, .world_size = 8, .master_address = "10.0.0.1", .master_port = 29500};
+  options.folder = folder_.path();
+  options.all_lines = true;
+  options.on_line = [&](int rank, LocalLauncher::Stream, std::string_view line) {
+    lines.push_back(fmt::format("{}: {}", rank, line));
+  };
+  LocalLauncher launcher(std::move(options));
+  ASSERT_TRUE(launcher.Start(1));
+  Until(launcher, AllEnded);
+  EXPECT_THAT(lines, testing::UnorderedElementsAre("4: 4/8 0/2 10.0.0.1:29500", "5: 5/8 1/2 10.0.0.1:29500"));
+  EXPECT_EQ(Read("rank-5.out"), "5/8 1/2 10.0.0.1:29500\n");
 }
 
 TEST_F(LocalLauncherTest, HandsOnTheLinesOfRank0) {

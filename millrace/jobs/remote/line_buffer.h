@@ -1,0 +1,60 @@
+// Lines through pipes that have more of them from time to time.
+#pragma once
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "millrace/base/bytes.h"
+
+namespace millrace::jobs {
+
+/// Cuts what a descriptor has into lines. Never blocks if the descriptor is readable.
+class LineBuffer {
+ public:
+  /// A job file and some environment are the longest line; more is no agent's.
+  static constexpr std::size_t kMaxLine = 16 * kMiB;
+
+  /// Reads what is there, at most 64 KiB. Returns false at the end, after an error, and if a line is too long.
+  bool Fill(int fd) {
+    char chunk[64 * kKiB];
+    const ssize_t n = ::read(fd, chunk, sizeof chunk);
+    if (n < 0) return errno == EINTR || errno == EAGAIN;
+    if (n == 0) return false;
+    text_.append(chunk, static_cast<std::size_t>(n));
+    return text_.size() - begin_ <= kMaxLine;
+  }
+
+  /// Returns the next whole line, without its newline.
+  std::optional<std::string> Next() {
+    const std::size_t end = text_.find('\n', begin_);
+    if (end == std::string::npos) {
+      text_.erase(0, begin_);
+      begin_ = 0;
+      return std::nullopt;
+    }
+    std::string line = text_.substr(begin_, end - begin_);
+    begin_ = end + 1;
+    return line;
+  }
+
+ private:
+  std::string text_;
+  std::size_t begin_ = 0;
+};
+
+/// Writes a line to a pipe. Returns false if nobody reads it any more.
+inline bool WriteLine(int fd, std::string line) {
+  line += '\n';
+  for (std::string_view rest = line; !rest.empty();) {
+    const ssize_t n = ::write(fd, rest.data(), rest.size());
+    if (n < 0 && errno != EINTR) return false;
+    if (n > 0) rest.remove_prefix(static_cast<std::size_t>(n));
+  }
+  return true;
+}
+
+}  // namespace millrace::jobs

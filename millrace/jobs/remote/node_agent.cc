@@ -1,0 +1,152 @@
+#include "millrace/jobs/remote/node_agent.h"
+
+#include <poll.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "millrace/base/clock.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/json.h"
+#include "millrace/base/process/cpu.h"
+#include "millrace/jobs/local/local_launcher.h"
+#include "millrace/jobs/remote/line_buffer.h"
+
+namespace millrace::jobs {
+namespace {
+
+constexpr Duration kAliveInterval = std::chrono::seconds(5);
+constexpr int kIdlePollMs = 1000;
+
+/// One connection of a supervisor.
+class Agent {
+ public:
+  Agent(int in, int out) : in_(in), out_(out) {}
+
+  int Run() {
+    for (;;) {
+      pollfd input{.fd = in_, .events = POLLIN, .revents = 0};
+      ::poll(&input, 1, launcher_ ? 0 : kIdlePollMs);
+      if (input.revents != 0 && !lines_.Fill(in_)) return broken_ ? 1 : 0;
+      while (auto line = lines_.Next()) {
+        if (const Status done = Obey(*line); !done) {
+          Tell({{"refused", done.error().ToString()}});
+        }
+      }
+      Watch();
+      if (broken_) return 1;
+    }
+  }
+
+ private:
+  Status Obey(const std::string& line) {
+    const Json order = MR_TRY(ParseJson(line, "an order of the supervisor"));
+    if (JsonFind(order, "port") != nullptr) {
+      Tell({{"port", MR_TRY(FreePort())}});
+    } else if (const Json* start = JsonFind(order, "start")) {
+      MR_TRY(Start(*start));
+    } else if (JsonFind(order, "signal") != nullptr) {
+      if (launcher_) launcher_->Signal(static_cast<int>(MR_TRY(JsonInt(order, "signal"))));
+    } else {
+      return Fail(Code::kInvalidArgument, "this version of Millrace does not know the order {}", line.substr(0, 100));
+    }
+    return {};
+  }
+
+  Status Start(const Json& start) {
+    launcher_.reset();
+    folder_.reset();
+    LocalLauncher::Options options;
+    options.ranks = static_cast<int>(MR_TRY(JsonInt(start, "ranks")));
+    options.place = {.first_rank = static_cast<int>(MR_TRY(JsonInt(start, "first_rank"))),
+                     .world_size = static_cast<int>(MR_TRY(JsonInt(start, "world_size"))),
+                     .master_address = MR_TRY(JsonString(start, "master_address")),
+                     .master_port = static_cast<int>(MR_TRY(JsonInt(start, "master_port")))};
+    options.threads = static_cast<int>(MR_TRY(JsonInt(start, "threads")));
+    const int attempt = static_cast<int>(MR_TRY(JsonInt(start, "attempt")));
+    if (const Json* env = JsonFind(start, "env")) {
+      for (const auto& [name, value] : env->items()) options.env[name] = value.get<std::string>();
+    }
+    options.env.merge(MissingComputeEnvironment(DetectCpu()));
+
+    folder_ = MR_TRY(TempDir::Create());  // for this user only: job files name buckets
+    const std::filesystem::path job_file = folder_->path() / "job.yaml";
+    MR_TRY(WriteFileAtomic(job_file, AsBytes(MR_TRY(JsonString(start, "job")))));
+    for (const char* name : {"logs", "heartbeats"}) {
+      std::error_code error;
+      if (!std::filesystem::create_directory(folder_->path() / name, error)) {
+        return Fail(Code::kIo, "cannot make a folder in {}: {}", folder_->path().string(), error.message());
+      }
+    }
+    options.folder = folder_->path();
+    std::string program = MR_TRY(JsonString(start, "program"));
+    if (program.empty()) program = (MR_TRY(ProgramDirectory()) / "millrace-train").string();
+    options.command = {program, job_file.string()};
+    options.all_lines = true;
+    options.on_line = [this](int rank, LocalLauncher::Stream stream, std::string_view text) {
+      Tell({{"line", {{"rank", rank}, {"error", stream == LocalLauncher::Stream::kError}, {"text", text}}}});
+    };
+    first_rank_ = options.place.first_rank;
+    auto launcher = std::make_unique<LocalLauncher>(std::move(options));
+    MR_TRY(launcher->Start(attempt));
+    launcher_ = std::move(launcher);
+    told_.clear();
+    Json pids = Json::array();
+    for (const RankState& rank : launcher_->Wait(SystemClock().Now(), {})) {
+      pids.push_back(rank.pid);
+      told_.emplace_back();
+    }
+    Tell({{"started", std::move(pids)}});
+    return {};
+  }
+
+  /// Tells what has changed. While ranks run, waits for that for as long as a launcher looks.
+  void Watch() {
+    const TimePoint now = SystemClock().Now();
+    if (now >= alive_at_) {
+      Tell(Json::object());
+      alive_at_ = now + kAliveInterval;
+    }
+    if (!launcher_) return;
+    const std::span<const RankState> ranks = launcher_->Wait(alive_at_, {});
+    bool running = false;
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      const RankState& rank = ranks[i];
+      const int number = first_rank_ + static_cast<int>(i);
+      if (rank.beats != told_[i].beats || rank.step != told_[i].step) {
+        Json beat = {{"rank", number}, {"beats", rank.beats}};
+        if (rank.step) beat["step"] = *rank.step;
+        Tell({{"beat", std::move(beat)}});
+      }
+      if (rank.exit && !told_[i].exit) {
+        Tell({{"exit", {{"rank", number}, {"code", rank.exit->exit_code}, {"signal", rank.exit->signal}}}});
+      }
+      told_[i] = rank;
+      running = running || !rank.exit;
+    }
+    if (!running) launcher_.reset();
+  }
+
+  void Tell(const Json& event) { broken_ = broken_ || !WriteLine(out_, DumpJson(event)); }
+
+  const int in_, out_;
+  LineBuffer lines_;
+  std::optional<TempDir> folder_;  ///< of the attempt
+  std::unique_ptr<LocalLauncher> launcher_;
+  std::vector<RankState> told_;
+  int first_rank_ = 0;
+  TimePoint alive_at_;
+  bool broken_ = false;  ///< nobody reads the events
+};
+
+}  // namespace
+
+int RunNodeAgent(int in, int out) {
+  ::signal(SIGPIPE, SIG_IGN);
+  return Agent(in, out).Run();
+}
+
+}  // namespace millrace::jobs

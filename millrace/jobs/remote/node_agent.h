@@ -1,0 +1,28 @@
+// What runs on each machine of a job that has several: starts the machine's ranks and tells the supervisor of them.
+#pragma once
+
+namespace millrace::jobs {
+
+/// Carries out the orders that come on descriptor `in` and writes events to `out`, a JSON object a line each. Both are
+/// pipes or sockets to a RemoteLauncher, through srun or ssh. Returns when `in` ends; then no rank runs any more.
+/// Blocks.
+///
+/// Orders:
+///   {"port": true}     asks for a free port of this machine
+///   {"start": {"attempt": 1, "first_rank": 4, "ranks": 2, "world_size": 8, "master_address": "10.0.0.1",
+///              "master_port": 29500, "threads": 0, "program": "/usr/bin/millrace-train", "job": "…", "env": {…}}}
+///                      starts ranks 4 and 5. `job` is the text of the job file. An empty `program` is millrace-train
+///                      beside this program.
+///   {"signal": 15}     for every rank that runs
+/// Events:
+///   {"port": 29500}
+///   {"started": [4711, 4712]}                the processes
+///   {"refused": "…"}                                    the order was not carried out; no rank was started
+///   {"beat": {"rank": 4, "beats": 3, "step": 2}}        without a step, if none is done
+///   {"line": {"rank": 4, "error": false, "text": "…"}}  that the rank wrote; bytes that are no UTF-8 are replaced
+///   {"exit": {"rank": 4, "code": 0, "signal": 9}}
+///   {}                                       every 5 s: this machine is alive
+/// Returns 0, or 1 if an order is not understood or `out` is closed. Ranks are killed then, too.
+int RunNodeAgent(int in, int out);
+
+}  // namespace millrace::jobs

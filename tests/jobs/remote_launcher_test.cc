@@ -1,0 +1,199 @@
+// A job on several machines: here, agents on this one, each behind a shell as behind ssh.
+#include "millrace/jobs/remote/remote_launcher.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+
+namespace millrace::jobs {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Stream = LocalLauncher::Stream;
+
+class RemoteLauncherTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const char* bin = std::getenv("MILLRACE_BIN");
+    if (bin == nullptr) GTEST_SKIP() << "MILLRACE_BIN is not set";
+    millrace_ = std::string(bin) + "/millrace";
+    std::filesystem::create_directories(folder_.path() / "logs");
+  }
+  /// Two nodes with two ranks each. A rank is the script.
+  RemoteLauncher::Options Options(const std::string& script) {
+    const std::filesystem::path program = folder_.path() / "rank.sh";
+    std::ofstream(program) << "#!/bin/sh\n" << script << "\n";
+    std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+    RemoteLauncher::Options options;
+    for (const char* name : {"n1", "n2"}) {
+      const std::string tells =
+          fmt::format("echo $$ > {}/{}; exec '{}' job agent", folder_.path().string(), name, millrace_);
+      options.nodes.push_back({.name = name, .address = "127.0.0.1", .command = {"/bin/sh", "-c", tells}});
+    }
+    options.ranks_per_node = 2;
+    options.program = program.string();
+    options.job = "name: tested\n";
+    options.env = {{"WORD", "it's \"quoted\""}};
+    options.folder = folder_.path();
+    options.on_line = [this](int rank, Stream stream, std::string_view line) {
+      lines_.push_back(fmt::format("{}{} {}", rank, stream == Stream::kError ? "!" : ":", line));
+    };
+    return options;
+  }
+  std::unique_ptr<RemoteLauncher> Launch(const std::string& script) {
+    auto launcher = std::make_unique<RemoteLauncher>(Options(script));
+    const Status started = launcher->Start(1);
+    EXPECT_TRUE(started) << started.error().ToString();
+    return launcher;
+  }
+  template <class Done>
+  std::span<const RankState> Until(RemoteLauncher& launcher, Done done) {
+    const TimePoint deadline = SystemClock().Now() + seconds(20);
+    for (;;) {
+      const auto ranks = launcher.Wait(deadline, {});
+      if (done(ranks)) return ranks;
+      if (SystemClock().Now() < deadline) continue;
+      ADD_FAILURE() << "timed out";
+      return ranks;
+    }
+  }
+  static bool AllEnded(std::span<const RankState> ranks) {
+    return std::ranges::all_of(ranks, [](const RankState& rank) { return rank.exit.has_value(); });
+  }
+  static bool AllStep(std::span<const RankState> ranks) {
+    return std::ranges::all_of(ranks, [](const RankState& rank) { return rank.step.has_value(); });
+  }
+  std::string Read(const std::string& name) { return ReadFile(folder_.path() / name).value_or(""); }
+  pid_t AgentOf(const std::string& node) { return std::stoi(Read(node)); }
+
+  const TempDir folder_ = *TempDir::Create();
+  std::string millrace_;
+  std::vector<std::string> lines_;
+};
+
+TEST_F(RemoteLauncherTest, GivesEachRankItsPlaceItsJobAndItsEnvironment) {
+  auto launcher =
+      Launch(R"(echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR; echo "$WORD" >&2; cat $1)");
+  EXPECT_EQ(launcher->ranks(), 4);
+  const auto ranks = Until(*launcher, AllEnded);
+  EXPECT_THAT(lines_,
+              testing::UnorderedElementsAre("0: 0/4 0/2 127.0.0.1", "1: 1/4 1/2 127.0.0.1", "2: 2/4 0/2 127.0.0.1",
+                                            "3: 3/4 1/2 127.0.0.1", "0! it's \"quoted\"", "1! it's \"quoted\"",
+                                            "2! it's \"quoted\"", "3! it's \"quoted\"", "0: name: tested",
+                                            "1: name: tested", "2: name: tested", "3: name: tested"));
+  EXPECT_EQ(Read("logs/rank-3.out"), "3/4 1/2 127.0.0.1\nname: tested\n");
+  EXPECT_EQ(ranks[3].node, "n2");
+  EXPECT_GT(ranks[3].pid, 0);
+}
+
+TEST_F(RemoteLauncherTest, AllRanksMeetAtOnePortOfTheFirstNode) {
+  auto launcher = Launch("echo $MASTER_PORT");
+  Until(*launcher, AllEnded);
+  for (const char* rank : {"1", "2", "3"}) {
+    EXPECT_EQ(Read(fmt::format("logs/rank-{}.out", rank)), Read("logs/rank-0.out"));
+  }
+  EXPECT_GT(std::stoi(Read("logs/rank-0.out")), 0);
+}
+
+TEST_F(RemoteLauncherTest, SeesExitsAndTheLastStepBeforeThem) {
+  auto launcher = Launch("for s in 1 2 3; do echo $s > $MILLRACE_HEARTBEAT_FILE; done; exit $((RANK * 3))");
+  const auto ranks = Until(*launcher, AllEnded);
+  for (std::size_t rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(ranks[rank].exit->exit_code, 3 * static_cast<int>(rank));
+    EXPECT_EQ(ranks[rank].step, 3u);
+    EXPECT_GT(ranks[rank].beats, 0u);
+  }
+}
+
+TEST_F(RemoteLauncherTest, SignalsReachEveryRank) {
+  auto launcher = Launch("trap 'exit 130' TERM; echo 1 > $MILLRACE_HEARTBEAT_FILE; while :; do sleep 0.02; done");
+  Until(*launcher, AllStep);
+  launcher->Signal(SIGTERM);
+  for (const RankState& rank : Until(*launcher, AllEnded)) EXPECT_EQ(rank.exit->exit_code, 130);
+}
+
+TEST_F(RemoteLauncherTest, ALostNodeIsNamedAndItsSuccessorStarts) {
+  auto launcher = Launch("echo $MILLRACE_ATTEMPT > $MILLRACE_HEARTBEAT_FILE; exec sleep 60");
+  Until(*launcher, AllStep);
+  const pid_t first = AgentOf("n2");
+  ::kill(first, SIGKILL);
+  auto ranks = Until(*launcher, [](auto states) { return states[2].exit && states[3].exit; });
+  EXPECT_EQ(ranks[2].exit->signal, SIGKILL);
+  EXPECT_THAT(ranks[2].cause, HasSubstr("node n2 is lost"));
+  EXPECT_FALSE(ranks[0].exit);
+  launcher->Signal(SIGKILL);
+  Until(*launcher, AllEnded);
+  ASSERT_TRUE(launcher->Start(2));
+  ranks = Until(*launcher, AllStep);
+  EXPECT_EQ(ranks[3].step, 2u);
+  EXPECT_NE(AgentOf("n2"), first);
+}
+
+TEST_F(RemoteLauncherTest, AnAgentThatSaysNothingIsLost) {
+  RemoteLauncher::Options options = Options("exec sleep 60");
+  options.silence = seconds(6);  // agents speak every 5 s
+  RemoteLauncher launcher(std::move(options));
+  ASSERT_TRUE(launcher.Start(1));
+  ::kill(AgentOf("n1"), SIGSTOP);
+  const auto ranks = Until(launcher, [](auto states) { return states[0].exit.has_value(); });
+  EXPECT_THAT(ranks[0].cause, HasSubstr("node n1 is lost: it said nothing"));
+  EXPECT_FALSE(ranks[2].exit);
+}
+
+TEST_F(RemoteLauncherTest, ANodeThatCannotBeReachedMayBeTriedAgain) {
+  RemoteLauncher::Options options = Options("exit 0");
+  options.nodes[1].command = {"/bin/sh", "-c", "echo 'Connection refused' >&2; exit 255"};
+  RemoteLauncher launcher(std::move(options));
+  const Status started = launcher.Start(1);
+  ASSERT_FALSE(started);
+  EXPECT_EQ(started.error().code(), Code::kUnavailable);
+  EXPECT_THAT(started.error().ToString(), HasSubstr("node n2 is lost: /bin/sh ended with exit status 255"));
+  EXPECT_TRUE(launcher.Wait(SystemClock().Now(), {}).empty());
+}
+
+TEST_F(RemoteLauncherTest, AProgramThatIsNotThereIsAnErrorOfTheNode) {
+  RemoteLauncher::Options options = Options("exit 0");
+  options.program = "/nonexistent/millrace-train";
+  RemoteLauncher launcher(std::move(options));
+  const Status started = launcher.Start(1);
+  ASSERT_FALSE(started);
+  EXPECT_NE(started.error().code(), Code::kUnavailable);
+  EXPECT_THAT(started.error().ToString(),
+              testing::AllOf(HasSubstr("node n1"), HasSubstr("/nonexistent/millrace-train")));
+}
+
+TEST_F(RemoteLauncherTest, WordsOfALoginShellAreNoEvents) {
+  RemoteLauncher::Options options = Options("echo 1 > $MILLRACE_HEARTBEAT_FILE");
+  options.nodes[0].command = {"/bin/sh", "-c", fmt::format("echo Welcome; echo '[1]'; exec '{}' job agent", millrace_)};
+  RemoteLauncher launcher(std::move(options));
+  ASSERT_TRUE(launcher.Start(1));
+  for (const RankState& rank : Until(launcher, AllEnded)) EXPECT_TRUE(rank.exit->ok());
+}
+
+TEST_F(RemoteLauncherTest, NothingIsLeftBehind) {
+  auto launcher = Launch("echo $$ >&2; echo 1 > $MILLRACE_HEARTBEAT_FILE; exec sleep 60");
+  Until(*launcher, AllStep);
+  std::vector<pid_t> pids = {AgentOf("n1"), AgentOf("n2")};
+  for (int rank = 0; rank < 4; ++rank) pids.push_back(std::stoi(Read(fmt::format("logs/rank-{}.err", rank))));
+  launcher.reset();
+  for (const pid_t pid : pids) EXPECT_EQ(::kill(pid, 0), -1) << pid;
+}
+
+TEST_F(RemoteLauncherTest, TellsTheLastWordsOfARankInThisAttempt) {
+  auto launcher = Launch("for i in 1 2 3; do echo line $i of $RANK in $MILLRACE_ATTEMPT >&2; done; exit 1");
+  Until(*launcher, AllEnded);
+  EXPECT_EQ(launcher->ErrorTail(3, 2), "line 2 of 3 in 1\nline 3 of 3 in 1");
+  ASSERT_TRUE(launcher->Start(2));
+  Until(*launcher, AllEnded);
+  EXPECT_EQ(launcher->ErrorTail(0, 100), "line 1 of 0 in 2\nline 2 of 0 in 2\nline 3 of 0 in 2");
+}
+
+}  // namespace
+}  // namespace millrace::jobs
