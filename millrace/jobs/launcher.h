@@ -24,7 +24,8 @@ struct RankState {
 };
 
 /// Starts all ranks of a job and reports their states. One owner thread, which must live as long as ranks run: local
-/// ranks, and what connects to others, are killed when the thread that started them ends. The destructor kills and reaps running ranks.
+/// ranks, and what connects to others, are killed when the thread that started them ends. The destructor kills and
+/// reaps running ranks.
 class Launcher {
  public:
   virtual ~Launcher() = default;

@@ -573,8 +573,24 @@ Status CompleteParallel(const Node& node, Spec& spec) {
   return {};
 }
 
+/// Values become lines of a batch script.
+bool HasControlCharacter(std::string_view text) {
+  return std::ranges::any_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x20; });
+}
+
 Status CheckRun(const Node& node, const Spec& spec, SpecPurpose purpose) {
-  if (purpose == SpecPurpose::kPlan || spec.run.nodes == 1) return {};
+  const RunSpec& run = spec.run;
+  for (const auto& [key, value] : {std::pair("partition", &run.partition), std::pair("account", &run.account),
+                                   std::pair("qos", &run.qos), std::pair("constraint", &run.constraint)}) {
+    if (HasControlCharacter(*value)) return Fail(node[key].Invalid("should be one line"));
+  }
+  for (const auto& [key, values] :
+       {std::pair("exclude", &run.exclude), std::pair("slurm_options", &run.slurm_options)}) {
+    if (std::ranges::any_of(*values, HasControlCharacter)) return Fail(node[key].Invalid("should have one line each"));
+  }
+  const bool are_options = std::ranges::all_of(run.slurm_options, [](const auto& o) { return o.starts_with("-"); });
+  if (!are_options) return Fail(node["slurm_options"].Invalid("should be options of sbatch, such as --reservation=x"));
+  if (purpose == SpecPurpose::kPlan || run.nodes == 1 || run.launcher != "local") return {};
   return Fail(node["nodes"].Invalid("should be 1: the launcher local starts ranks on this machine only"));
 }
 

@@ -156,6 +156,12 @@ struct RunSpec {
   int nodes = 1, processes_per_node = 1, max_restarts = 3;
   std::string machine;                   ///< a name of docs/machines or a file; empty: this machine
   std::optional<Duration> hang_timeout;  ///< nothing: auto, from the steps seen; whole milliseconds
+  // Of the launcher slurm; empty ones are left to Slurm's configuration.
+  std::string partition, account, qos, constraint;
+  std::optional<Duration> time;            ///< limit; whole minutes are asked for
+  std::vector<std::string> exclude;        ///< nodes that must not be used
+  int cpus_per_node = 0;                   ///< 0: whole nodes
+  std::vector<std::string> slurm_options;  ///< further options of sbatch, such as "--reservation=x"
   bool operator==(const RunSpec&) const = default;
 };
 struct LogSpec {

@@ -445,12 +445,27 @@ void VisitCheckpoint(Visitor& v, CheckpointSpec& checkpoint) {
 
 template <class Visitor>
 void VisitRun(Visitor& v, RunSpec& run) {
-  v.Word("launcher", run.launcher, {{"local"}, {"slurm", "kubernetes"}});
+  v.Word("launcher", run.launcher, {{"local", "slurm"}, {"kubernetes"}});
   v.Integer("nodes", run.nodes, 1, 1 << 16);
   v.Integer("processes_per_node", run.processes_per_node, 1, 256);
   v.Text("machine", run.machine, TextKind::kPlain, false);
   v.Integer("max_restarts", run.max_restarts, 0, 1 << 20);
   v.TimeLimit("hang_timeout", run.hang_timeout, "auto");
+  if (run.launcher != "slurm") {
+    for (const char* key :
+         {"partition", "account", "qos", "constraint", "time", "exclude", "cpus_per_node", "slurm_options"}) {
+      v.Refused(key, Code::kInvalidArgument, "leave it out: it is for launcher: slurm");
+    }
+    return;
+  }
+  v.Text("partition", run.partition, TextKind::kPlain, false);
+  v.Text("account", run.account, TextKind::kPlain, false);
+  v.Text("qos", run.qos, TextKind::kPlain, false);
+  v.Text("constraint", run.constraint, TextKind::kPlain, false);
+  v.TimeLimit("time", run.time, "none");
+  v.Texts("exclude", run.exclude);
+  v.Integer("cpus_per_node", run.cpus_per_node, 0, 1 << 16);
+  v.Texts("slurm_options", run.slurm_options);
 }
 
 template <class Visitor>

@@ -331,7 +331,7 @@ TEST(Spec, RefusesWithASentence) {
       Refusal{"eval.every_steps=-1", kInvalid, "from 0 to"},
       Refusal{"eval.held_out=false", kUnsupported, "held_out"},
       Refusal{"checkpoint.keep_last=0", kInvalid, "from 1 to"},
-      Refusal{"run.launcher=slurm", kUnsupported, "local"},
+      Refusal{"run.launcher=kubernetes", kUnsupported, "local"},
       Refusal{"run.nodes=2", kInvalid, "on this machine only"},
       Refusal{"run.hang_timeout=soon", kInvalid, "auto or a time"},
       Refusal{"checkpoint.upload_limit=auto", kInvalid, "none or a time"},

@@ -47,6 +47,17 @@ Result<JobStatus> ReadStatusFile(const fs::path& folder) {
   return JobStatus::FromJson(MR_TRY(ParseJson(text, path.string())), path.string());
 }
 
+Status WriteStatusFile(const fs::path& folder, const JobStatus& status) {
+  std::string text = DumpJsonPretty(status.ToJson()) + "\n";
+  fs::path path = folder / "status.json", temporary = folder / "status.json.new";
+  UniqueFd file = MR_TRY(OpenFile(temporary, O_WRONLY | O_CREAT | O_TRUNC));
+  MR_TRY(WriteFully(file.get(), AsBytes(text), 0, temporary.string()));
+  if (::rename(temporary.c_str(), path.c_str()) != 0) {
+    return Fail(ErrnoError(errno, fmt::format("cannot replace {}", path.string())));
+  }
+  return {};
+}
+
 /// Returns whether a supervisor has locked the folder.
 bool IsHeld(const fs::path& folder) {
   auto lock = OpenFile(folder / "lock", O_RDONLY);
@@ -71,7 +82,7 @@ std::uint64_t ProcessStart(std::int64_t pid) {
 }
 
 bool JobStatus::active() const {
-  constexpr std::array<std::string_view, 4> kActive = {"starting", "running", "restarting", "stopping"};
+  constexpr std::array<std::string_view, 5> kActive = {"queued", "starting", "running", "restarting", "stopping"};
   return std::find(kActive.begin(), kActive.end(), state) != kActive.end();
 }
 
@@ -154,15 +165,11 @@ Result<JobFolder> JobFolder::Claim(const fs::path& root, std::string_view name) 
   return folder;
 }
 
-Status JobFolder::Write(const JobStatus& status) const {
-  std::string text = DumpJsonPretty(status.ToJson()) + "\n";
-  fs::path path = path_ / "status.json", temporary = path_ / "status.json.new";
-  UniqueFd file = MR_TRY(OpenFile(temporary, O_WRONLY | O_CREAT | O_TRUNC));
-  MR_TRY(WriteFully(file.get(), AsBytes(text), 0, temporary.string()));
-  if (::rename(temporary.c_str(), path.c_str()) != 0) {
-    return Fail(ErrnoError(errno, fmt::format("cannot replace {}", path.string())));
-  }
-  return {};
+Status JobFolder::Write(const JobStatus& status) const { return WriteStatusFile(path_, status); }
+
+bool JobFolder::stop_requested() const {
+  std::error_code error;
+  return fs::exists(path_ / "stop", error);
 }
 
 Result<JobStatus> ReadJob(const fs::path& root, std::string_view name) {
@@ -173,6 +180,8 @@ Result<JobStatus> ReadJob(const fs::path& root, std::string_view name) {
     return Fail(Code::kNotFound, "no job named \"{}\" in {}; `millrace job list` shows those there are", name,
                 (root / "jobs").string());
   }
+  std::error_code error;
+  if (fs::exists(folder / "slurm", error)) return status;  // the lock may be another machine's
   if (status && !held && status->active()) {
     status = ReadStatusFile(folder);
     if (status && status->active()) {
@@ -212,6 +221,40 @@ Status StopJob(const fs::path& root, std::string_view name) {
     return Fail(ErrnoError(errno, fmt::format("cannot signal process {}", status.pid)));
   }
   return {};
+}
+
+Result<fs::path> PrepareSubmission(const fs::path& root, std::string_view name, std::string_view job_text,
+                                   const JobStatus& status) {
+  const JobFolder folder = MR_TRY(JobFolder::Claim(root, name));
+  std::error_code error;
+  fs::remove(folder.path() / "stop", error);
+  fs::remove(folder.path() / "slurm", error);
+  MR_TRY(WriteFileAtomic(folder.path() / "job.yaml", AsBytes(job_text)));
+  MR_TRY(folder.Write(status));
+  return folder.path() / "job.yaml";
+}
+
+Status NoteSubmission(const fs::path& root, std::string_view name, const Result<std::string>& slurm_id) {
+  const fs::path folder = MR_TRY(FolderOf(root, name));
+  if (slurm_id) return WriteFileAtomic(folder / "slurm", AsBytes(*slurm_id + "\n"));
+  JobStatus status = MR_TRY(ReadStatusFile(folder));
+  status.state = "failed";
+  status.message = slurm_id.error().ToString();
+  return WriteStatusFile(folder, status);
+}
+
+Result<std::string> SlurmIdOf(const fs::path& root, std::string_view name) {
+  constexpr std::uint64_t kMaxIdBytes = 64;
+  const auto text = ReadFile(MR_TRY(FolderOf(root, name)) / "slurm", kMaxIdBytes);
+  if (!text && text.error().code() == Code::kNotFound) return std::string();
+  if (!text) return Fail(text.error());
+  return text->substr(0, text->find('\n'));
+}
+
+Status RequestStop(const fs::path& root, std::string_view name) {
+  const fs::path folder = MR_TRY(FolderOf(root, name));
+  MR_TRY(OpenTrustedFolder(folder, kJobRole, MissingFolder::kFail));
+  return WriteFileAtomic(folder / "stop", AsBytes(""));
 }
 
 }  // namespace millrace::jobs

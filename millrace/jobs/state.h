@@ -2,6 +2,8 @@
 //
 //   ROOT/jobs/NAME/lock             held (flock) by the supervisor as long as it lives
 //                  status.json      replaced as a whole; see Status
+//                  slurm            the id of the job in Slurm, if it was submitted there
+//                  stop             made by `job stop`: Slurm is not to start the job again
 //                  job.yaml         the job as it runs: rendered, overrides included
 //                  logs/rank-R.out  and .err: what rank R wrote, over all attempts of the latest run
 //                  logs.previous/   those of the run before
@@ -35,7 +37,7 @@ struct JobStatus {
     bool operator==(const Rank&) const = default;
   };
   std::string name;
-  std::string state;     ///< starting | running | restarting | stopping | done | failed | interrupted | lost
+  std::string state;     ///< queued | starting | running | restarting | stopping | done | failed | interrupted | lost
   std::string message;   ///< the last thing that happened, a sentence
   std::int64_t pid = 0;  ///< the supervisor's
   /// The start time of process `pid`, in clock ticks since the machine's start. It distinguishes the process from a
@@ -69,6 +71,8 @@ class JobFolder {
   /// Replaces the status. Readers see either the old or the new one. There is no fsync: after a power failure the
   /// processes are gone, too.
   Status Write(const JobStatus& status) const;
+  /// Returns whether RequestStop() was called since the job was submitted.
+  bool stop_requested() const;
 
  private:
   JobFolder(std::filesystem::path path, UniqueFd lock) : path_(std::move(path)), lock_(std::move(lock)) {}
@@ -76,7 +80,8 @@ class JobFolder {
   UniqueFd lock_;
 };
 
-/// Returns the status of a job. The state is "lost" if it was active and its supervisor is gone. Errors: kNotFound.
+/// Returns the status of a job. The state is "lost" if it was active and its supervisor is gone. Of a job in Slurm, it
+/// is the last that the supervisor wrote; Slurm knows more. Errors: kNotFound.
 Result<JobStatus> ReadJob(const std::filesystem::path& root, std::string_view name);
 /// Returns the status of all jobs, sorted by name. Leaves out folders without a readable status.
 Result<std::vector<JobStatus>> ListJobs(const std::filesystem::path& root);
@@ -84,5 +89,16 @@ Result<std::vector<JobStatus>> ListJobs(const std::filesystem::path& root);
 /// Errors: kPreconditionFailed if none runs; kUnavailable while one is starting and its process is not known yet (try
 /// again).
 Status StopJob(const std::filesystem::path& root, std::string_view name);
+
+/// Writes the job file of a job that Slurm is about to get, and its status: queued. Returns the file's path.
+/// Errors: kBusy if a supervisor has the folder.
+Result<std::filesystem::path> PrepareSubmission(const std::filesystem::path& root, std::string_view name,
+                                                std::string_view job_text, const JobStatus& status);
+/// Notes what the submission became: its id in Slurm, or why it failed.
+Status NoteSubmission(const std::filesystem::path& root, std::string_view name, const Result<std::string>& slurm_id);
+/// Returns the job's id in Slurm; "" if it was not submitted there.
+Result<std::string> SlurmIdOf(const std::filesystem::path& root, std::string_view name);
+/// Keeps the supervisor of a job in Slurm from putting it back into the queue when it is interrupted.
+Status RequestStop(const std::filesystem::path& root, std::string_view name);
 
 }  // namespace millrace::jobs

@@ -16,12 +16,15 @@
 #include "apps/millrace/jobs/hub_revisions.h"
 #include "apps/millrace/jobs/job_checks.h"
 #include "apps/millrace/jobs/plan_command.h"
+#include "apps/millrace/jobs/scheduled_jobs.h"
 #include "millrace/base/files/files.h"
 #include "millrace/base/process/cpu.h"
 #include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
 #include "millrace/jobs/local/local_launcher.h"
 #include "millrace/jobs/remote/node_agent.h"
+#include "millrace/jobs/remote/remote_launcher.h"
+#include "millrace/jobs/slurm/slurm.h"
 #include "millrace/jobs/spec.h"
 #include "millrace/jobs/state.h"
 #include "millrace/jobs/supervisor.h"
@@ -136,6 +139,44 @@ Status CheckBeforeStart(const Context& context, const jobs::Spec& spec, const Jo
   return Fail(*checks.failure, "job {} cannot run, no rank was started:{}", spec.name, failures);
 }
 
+using OnLine = std::function<void(int rank, jobs::LocalLauncher::Stream, std::string_view)>;
+
+Result<std::unique_ptr<jobs::Launcher>> LaunchHere(const Context& context, const jobs::Spec& spec,
+                                                   Result<std::vector<std::string>> command,
+                                                   const jobs::JobFolder& folder, OnLine on_line) {
+  jobs::LocalLauncher::Options local;
+  local.command = MR_TRY(std::move(command));
+  local.env = GlobalsEnvironment(context.globals);
+  local.env.merge(MissingComputeEnvironment(DetectCpu()));
+  local.ranks = spec.ranks();
+  local.threads = spec.train.threads;
+  local.folder = folder.path();
+  local.on_line = std::move(on_line);
+  return std::make_unique<jobs::LocalLauncher>(std::move(local));
+}
+
+/// The ranks run on the nodes of the allocation that this process is in.
+Result<std::unique_ptr<jobs::Launcher>> LaunchInSlurm(const Context& context, const jobs::Spec& spec,
+                                                      const JobArguments& arguments, const jobs::JobFolder& folder,
+                                                      OnLine on_line) {
+  jobs::RemoteLauncher::Options remote;
+  remote.nodes = MR_TRY(jobs::AllocatedNodes((MR_TRY(ProgramDirectory()) / "millrace").string()));
+  const auto needed = static_cast<std::size_t>(spec.run.nodes);
+  if (remote.nodes.size() < needed) {
+    return Fail(Code::kPreconditionFailed, "run.nodes is {}, but the allocation has {} nodes", needed,
+                remote.nodes.size());
+  }
+  remote.nodes.resize(needed);
+  remote.ranks_per_node = spec.run.processes_per_node;
+  remote.threads = spec.train.threads;
+  remote.program = arguments.program;
+  remote.job = spec.Render();
+  remote.env = GlobalsEnvironment(context.globals);
+  remote.folder = folder.path();
+  remote.on_line = std::move(on_line);
+  return std::make_unique<jobs::RemoteLauncher>(std::move(remote));
+}
+
 Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   jobs::Spec spec = MR_TRY(ReadSpec(arguments));
   if (arguments.compiles) {
@@ -153,18 +194,15 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   SupervisorLog words(MR_TRY(OpenFile(folder.logs() / "supervisor.log", O_WRONLY | O_CREAT | O_APPEND)));
   ::signal(SIGHUP, SIG_IGN);  // the job outlives the terminal that it was started from
 
-  jobs::LocalLauncher::Options local;
-  local.command = MR_TRY(RankCommand(arguments, job_file));
-  local.env = GlobalsEnvironment(context.globals);
-  local.env.merge(MissingComputeEnvironment(DetectCpu()));
-  local.ranks = spec.ranks();
-  local.threads = spec.train.threads;
-  local.folder = folder.path();
-  local.on_line = [&](int, jobs::LocalLauncher::Stream stream, std::string_view line) {
+  const auto on_line = [&](int rank, jobs::LocalLauncher::Stream stream, std::string_view line) {
+    if (rank != 0) return;
     HandOn(stream, line);
     words.NoteLostOutput(spec.name);
   };
-  jobs::LocalLauncher launcher(std::move(local));
+  const bool in_slurm = spec.run.launcher == "slurm";
+  const std::unique_ptr<jobs::Launcher> launcher =
+      in_slurm ? MR_TRY(LaunchInSlurm(context, spec, arguments, folder, on_line))
+               : MR_TRY(LaunchHere(context, spec, RankCommand(arguments, job_file), folder, on_line));
 
   jobs::Supervisor::Options options{.name = spec.name};
   options.policy.max_restarts = spec.run.max_restarts;
@@ -179,8 +217,14 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
     if (auto written = folder.Write(status); !written)
       log.Warning("cannot write the status", {{"error", written.error()}});
   };
-  jobs::Supervisor supervisor(launcher, SystemClock(), Random(SystemEntropy()), std::move(options));
-  return supervisor.Run(context.stop).exit_status;
+  jobs::Supervisor supervisor(*launcher, SystemClock(), Random(SystemEntropy()), std::move(options));
+  const jobs::Outcome outcome = supervisor.Run(context.stop);
+  if (in_slurm && outcome.ending == jobs::Outcome::Ending::kInterrupted) {
+    const auto requeued = RequeueIfInterrupted(folder, spec.name);
+    if (!requeued) return Fail(requeued.error());
+    if (*requeued) words.Write("back in Slurm's queue; the job goes on from its last checkpoint");
+  }
+  return outcome.exit_status;
 }
 
 std::string StepText(const std::optional<std::uint64_t>& step) { return step ? FormatCount(*step) : "-"; }
@@ -211,19 +255,17 @@ int PrintJobs(const Context& context, const std::vector<jobs::JobStatus>& all) {
   return kExitOk;
 }
 
-Result<int> ListAllJobs(const Context& context) {
-  return PrintJobs(context, MR_TRY(jobs::ListJobs(MR_TRY(jobs::StateRoot()))));
-}
+Result<int> ListAllJobs(const Context& context) { return PrintJobs(context, MR_TRY(ListJobsAnywhere())); }
 
 /// Shows the named job; without a name, all jobs. One job is shown in full, several as one line each.
 Result<int> ShowStatus(const Context& context, const NameArguments& arguments) {
   const auto root = MR_TRY(jobs::StateRoot());
   std::vector<jobs::JobStatus> shown;
   if (arguments.name.empty()) {
-    shown = MR_TRY(jobs::ListJobs(root));
+    shown = MR_TRY(ListJobsAnywhere());
     if (shown.empty()) PrintError("millrace: no job has been run on this machine by this user ({})\n", root.string());
   } else {
-    shown.push_back(MR_TRY(jobs::ReadJob(root, arguments.name)));
+    shown.push_back(MR_TRY(ReadJobAnywhere(arguments.name)));
   }
   if (context.globals.json || shown.size() != 1) return PrintJobs(context, shown);
   PrintStatus(shown.front());
@@ -232,7 +274,7 @@ Result<int> ShowStatus(const Context& context, const NameArguments& arguments) {
 
 Result<int> ShowLogs(const Context& context, const NameArguments& arguments) {
   auto root = MR_TRY(jobs::StateRoot());
-  auto status = MR_TRY(jobs::ReadJob(root, arguments.name));
+  auto status = MR_TRY(ReadJobAnywhere(arguments.name));
   auto path = root / "jobs" / status.name / "logs" /
               fmt::format("rank-{}.{}", arguments.rank, arguments.errors ? "err" : "out");
   if (!std::filesystem::exists(path)) {
@@ -244,14 +286,50 @@ Result<int> ShowLogs(const Context& context, const NameArguments& arguments) {
     if (!log.Poll(print)) break;
     FlushOutput();
     SystemClock().SleepFor(std::chrono::milliseconds(200), context.stop);
-    status = MR_TRY(jobs::ReadJob(root, arguments.name));
+    status = MR_TRY(ReadJobAnywhere(arguments.name));
   }
   if (!log.Drain(print)) return Fail(Code::kIo, "cannot read {}", path.string());
   return kExitOk;
 }
 
+/// Follows a job as if it ran here. Its exit status is the job's: of a supervisor, 0, 1 or 130.
+Result<int> AttachToJob(const Context& context, NameArguments arguments) {
+  arguments.follow = true;
+  for (;;) {
+    const jobs::JobStatus status = MR_TRY(ReadJobAnywhere(arguments.name));
+    if (status.state != "queued" && status.state != "starting") break;
+    if (!SystemClock().SleepFor(std::chrono::milliseconds(500), context.stop)) {
+      return Fail(Code::kCancelled, "job \"{}\" is still {}", status.name, status.state);
+    }
+  }
+  MR_TRY(ShowLogs(context, arguments));
+  const jobs::JobStatus status = MR_TRY(ReadJobAnywhere(arguments.name));
+  PrintError("millrace: job {}: {}\n", status.name, status.message);
+  if (status.state == "done") return kExitOk;
+  return status.active() || status.state == "interrupted" ? ToExitStatus(Code::kCancelled) : kExitFailed;
+}
+
+/// Waits until a job has ended and tells how.
+Result<int> AwaitEnd(const Context& context, const std::string& name) {
+  for (;;) {
+    const jobs::JobStatus status = MR_TRY(ReadJobAnywhere(name));
+    if (!status.active()) {
+      PrintError("millrace: job {}: {}\n", status.name, status.message);
+      return kExitOk;
+    }
+    if (!SystemClock().SleepFor(std::chrono::milliseconds(100), context.stop)) {
+      return Fail(Code::kCancelled, "job \"{}\" is still {}", status.name, status.state);
+    }
+  }
+}
+
 Result<int> StopOneJob(const Context& context, const NameArguments& arguments) {
   auto root = MR_TRY(jobs::StateRoot());
+  const std::string in_slurm = MR_TRY(jobs::SlurmIdOf(root, arguments.name));
+  if (!in_slurm.empty()) {
+    MR_TRY(StopInSlurm(arguments.name, in_slurm));
+    return arguments.no_wait ? kExitOk : MR_TRY(AwaitEnd(context, arguments.name));
+  }
   // A supervisor that has just taken the job's lock writes its process id soon afterwards.
   constexpr int kTries = 100;
   for (int tried = 1;; ++tried) {
@@ -261,17 +339,7 @@ Result<int> StopOneJob(const Context& context, const NameArguments& arguments) {
     if (!SystemClock().SleepFor(std::chrono::milliseconds(50), context.stop))
       return Fail(Code::kCancelled, "job \"{}\" was not asked to stop", arguments.name);
   }
-  if (arguments.no_wait) return kExitOk;
-  for (;;) {
-    auto status = MR_TRY(jobs::ReadJob(root, arguments.name));
-    if (!status.active()) {
-      PrintError("millrace: job {}: {}\n", status.name, status.message);
-      return kExitOk;
-    }
-    if (!SystemClock().SleepFor(std::chrono::milliseconds(100), context.stop)) {
-      return Fail(Code::kCancelled, "job \"{}\" is still {}", status.name, status.state);
-    }
-  }
+  return arguments.no_wait ? kExitOk : MR_TRY(AwaitEnd(context, arguments.name));
 }
 
 /// Runs millrace-serve in place of this process. Flags before the word `serve` become its environment.
@@ -318,15 +386,44 @@ void AddRunCommand(CLI::App& parent, Context& context, std::string name, std::st
 
 void AddRender(CLI::App& job, Context& context) {
   auto arguments = std::make_shared<JobArguments>();
-  auto render = [](Context&, const JobArguments& given) -> Result<int> {
-    Print("{}", MR_TRY(ReadSpec(given)).Render());
+  auto launcher = std::make_shared<std::string>();
+  auto render = [launcher](Context&, JobArguments given) -> Result<int> {
+    if (!launcher->empty()) given.assignments.push_back("run.launcher=" + *launcher);
+    const jobs::Spec spec = MR_TRY(ReadSpec(given));
+    Print("{}", launcher->empty() ? spec.Render() : MR_TRY(SlurmScript(spec)));
     return kExitOk;
   };
-  AddJobFileArguments(*AddCommand(job, context, "render", "Print a job file with every default filled in",
-                                  "  millrace job render job.yaml\n"
-                                  "  millrace job render job.yaml --set train.steps=10",
-                                  Act(context, render, arguments)),
-                      arguments);
+  CLI::App* command = AddCommand(job, context, "render", "Print a job file with every default filled in",
+                                 "  millrace job render job.yaml\n"
+                                 "  millrace job render job.yaml --set train.steps=10\n"
+                                 "  millrace job render job.yaml --launcher slurm",
+                                 Act(context, render, arguments));
+  AddJobFileArguments(*command, arguments);
+  command->add_option("--launcher", *launcher, "Print the script that `job submit` gives to this launcher")
+      ->check(CLI::IsMember({"slurm"}));
+}
+
+/// Checks a job and gives it to the scheduler that its file names.
+Result<int> SubmitJob(const Context& context, const JobArguments& arguments) {
+  jobs::Spec spec = MR_TRY(ReadSpec(arguments));
+  if (spec.run.launcher != "slurm") {
+    return Fail(Code::kInvalidArgument,
+                "{}: run.launcher is {}; `job submit` is for slurm, and `millrace job run {}` runs the job here",
+                arguments.file, spec.run.launcher, arguments.file);
+  }
+  if (context.globals.dry_run) return ShowChecks(context, spec, arguments);
+  if (!arguments.no_check) MR_TRY(CheckBeforeStart(context, spec, arguments));
+  MR_TRY(PinHubRevisions(context, spec));
+  return SubmitToSlurm(context, spec);
+}
+
+void AddSubmit(CLI::App& job, Context& context) {
+  auto arguments = std::make_shared<JobArguments>();
+  CLI::App* command = AddCommand(job, context, "submit", "Give a job to the scheduler that its file names",
+                                 "  millrace job submit job.yaml\n"
+                                 "  millrace job submit job.yaml --set run.launcher=slurm --set run.nodes=4",
+                                 Act(context, SubmitJob, arguments));
+  AddStartArguments(*command, arguments);
 }
 
 void AddPlan(CLI::App& job, Context& context) {
@@ -459,6 +556,8 @@ void AddNameCommands(CLI::App& job, Context& context) {
   logs->add_option("--rank", arguments->rank, "Which rank")->check(CLI::NonNegativeNumber)->capture_default_str();
   logs->add_flag("--errors", arguments->errors, "Print standard error instead of standard output");
   logs->add_flag("-f,--follow", arguments->follow, "Print new output until the job ends");
+  add("attach", "Print rank 0's output until the job ends; end as it ends", "  millrace job attach llama-demo",
+      AttachToJob);
   CLI::App* stop = add("stop", "Ask a job to save a checkpoint and stop; wait until it has stopped",
                        "  millrace job stop llama-demo", StopOneJob);
   stop->add_flag("--no-wait", arguments->no_wait, "Do not wait until the job has stopped");
@@ -480,6 +579,7 @@ void AddJobCommands(CLI::App& app, Context& context) {
   AddPlan(*job, context);
   AddCompile(*job, context);
   AddRender(*job, context);
+  AddSubmit(*job, context);
   AddNameCommands(*job, context);
   AddAgent(*job, context);
   AddCommand(*job, context, "list", "List the jobs of this machine", "  millrace job list\n  millrace --json job list",

@@ -1,0 +1,66 @@
+#include "millrace/jobs/slurm/slurm.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace millrace::jobs {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr std::string_view kJob = R"(name: tested
+data: {sources: [{url: "s3://corpus/x.jsonl"}], tokenizer: "s3://models/t.model"}
+train: {steps: 10, global_batch: 8}
+run: {launcher: slurm, nodes: 2, processes_per_node: 4}
+)";
+
+std::string Script(const std::vector<std::string>& assignments = {}) {
+  const auto spec = Spec::Parse(kJob, "job.yaml", assignments);
+  EXPECT_TRUE(spec) << spec.error().ToString();
+  return RenderBatchScript(
+      *spec, {.millrace = "/opt/it's here/millrace", .job_file = "/home/u/job.yaml", .output = "/home/u/%j.out"});
+}
+
+TEST(BatchScript, AsksForWholeNodesAndRunsTheSupervisorInPlaceOfTheShell) {
+  EXPECT_EQ(Script(), R"(#!/bin/sh
+#SBATCH --job-name="tested"
+#SBATCH --nodes="2"
+#SBATCH --ntasks-per-node="1"
+#SBATCH --signal="B:TERM@180"
+#SBATCH --output="/home/u/%j.out"
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --exclusive
+exec '/opt/it'\''s here/millrace' job run --no-check '/home/u/job.yaml'
+)");
+}
+
+TEST(BatchScript, HasWhatTheJobFileSays) {
+  const std::string script =
+      Script({"run.partition=main", "run.account=a", "run.qos=high", "run.constraint=a|b", "run.time=90s",
+              "run.exclude=[n1, n2]", "run.cpus_per_node=16", "run.slurm_options=[\"--reservation=\\\"x y\\\"\"]"});
+  for (const char* line : {"--partition=\"main\"\n", "--account=\"a\"\n", "--qos=\"high\"\n", "--constraint=\"a|b\"\n",
+                           "--time=\"2\"\n", "--signal=\"B:TERM@60\"\n", "--exclude=\"n1,n2\"\n",
+                           "--cpus-per-task=\"16\"\n", "#SBATCH --reservation=\"x y\"\n"}) {
+    EXPECT_THAT(script, HasSubstr(line));
+  }
+  EXPECT_THAT(script, Not(HasSubstr("--exclusive")));
+}
+
+TEST(BatchScript, ValuesCannotBecomeOtherLines) {
+  const auto refused = Spec::Parse(kJob, "job.yaml", {"run.partition=\"a\\nrm -rf /\""});
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().ToString(), HasSubstr("partition"));
+  EXPECT_THAT(Script({R"(run.partition='a" --wrap="b')"}), HasSubstr(R"(--partition="a\" --wrap=\"b")"));
+  EXPECT_FALSE(Spec::Parse(kJob, "job.yaml", {"run.slurm_options=[\"rm\"]"}));
+}
+
+TEST(BatchScript, ItsKeysAreForSlurm) {
+  const auto refused = Spec::Parse(kJob, "job.yaml", {"run.launcher=local", "run.nodes=1", "run.partition=main"});
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().ToString(), testing::AllOf(HasSubstr("partition"), HasSubstr("launcher: slurm")));
+}
+
+}  // namespace
+}  // namespace millrace::jobs
