@@ -33,6 +33,13 @@ class Hasher {
   /// Returns the digest: 32 bytes of SHA-256, 20 of SHA-1 or 16 of MD5. The hasher then begins a new message.
   std::vector<std::byte> Finish();
 
+  /// Returns the state after the bytes so far, at most 104 bytes: the words of the digest, the number of bytes, and the
+  /// bytes behind the last whole block. All numbers are big-endian.
+  std::string SaveState() const;
+  /// Continues the message of another hasher of the same algorithm behind the bytes that it had at SaveState(). Returns
+  /// false, and changes nothing, if `state` has another length than the states of this algorithm.
+  bool RestoreState(std::string_view state);
+
  private:
   struct Rep;
   std::unique_ptr<Rep> rep_;
