@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "millrace/base/hash/random.h"
+#include "millrace/object/hf/testing/hub_server.h"
 #include "millrace/s3d/server.h"
 #include "tests/support/program.h"
 
@@ -107,6 +108,45 @@ TEST_F(TransferCrash, AKilledUploadMovesNoFinishedPartAgain) {
   ASSERT_EQ(ran.exit, 0) << ran.err;
   EXPECT_EQ(ran.objects().back()["resumed_bytes"], 3 * kPart);
   EXPECT_TRUE(program_.Run({"cat", "s3://bucket/u/file"}).out == content_);
+}
+
+TEST_F(TransferCrash, AKilledCopyFromTheHubAsksForNoStoredPartAgain) {
+  const auto hub = *object::hf::testing::HubServer::Start({});
+  hub->Commit("models/o/m", {{"file", content_}});
+  program_.env().insert({{"HF_ENDPOINT", hub->url()}, {"HF_HOME", (program_.folder() / "no-token-here").string()}});
+  // Returns the parts that the hub's storage was asked for since the last call, in order.
+  std::size_t seen = 0;
+  auto asked = [&] {
+    std::vector<std::uint64_t> parts;
+    const auto requests = hub->seen();
+    for (; seen < requests.size(); ++seen) {
+      if (requests[seen].storage) parts.push_back(std::stoull(requests[seen].range.substr(6)) / kPart);  // "bytes="
+    }
+    return parts;
+  };
+  auto parts_from = [](int first, int end) {
+    std::vector<std::uint64_t> parts;
+    for (int part = first; part < end; ++part) parts.push_back(static_cast<std::uint64_t>(part));
+    return parts;
+  };
+  const std::vector<std::string> copy = {"cp", "hf://o/m/file", "s3://bucket/m/file"};
+  Random random(2);
+  int done = 0;
+  while (done < kParts - 1) {
+    const int more = std::min(1 + static_cast<int>(random.Below(2)), kParts - 1 - done);
+    RunAndKill(copy, "UploadPart", more, done);
+    // It may have asked for the part that the endpoint held, too.
+    const std::vector<std::uint64_t> parts = asked();
+    EXPECT_TRUE(parts == parts_from(done, done + more) || parts == parts_from(done, done + more + 1))
+        << ::testing::PrintToString(parts) << " from part " << done << " on";
+    done += more;
+    EXPECT_EQ(program_.Run({"ls", "-r", "--json", "s3://bucket/"}).lines().size(), 0u);
+  }
+  Ran ran = program_.Run(Command(copy));
+  ASSERT_EQ(ran.exit, 0) << ran.err;
+  EXPECT_EQ(asked(), parts_from(done, kParts));
+  EXPECT_EQ(ran.objects().back()["resumed_bytes"], static_cast<std::uint64_t>(done) * kPart);
+  EXPECT_TRUE(program_.Run({"cat", "s3://bucket/m/file"}).out == content_);
 }
 
 TEST_F(TransferCrash, AChangedSourceStartsOver) {

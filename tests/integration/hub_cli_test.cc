@@ -98,6 +98,76 @@ TEST_F(HubCliTest, ADownloadThatFailedIsContinued) {
   EXPECT_GE(resumed.objects().back().value("resumed_bytes", 0), 1 << 20) << resumed.out;
 }
 
+/// Returns the offsets that the storage was asked for by the requests from the `first` on.
+std::vector<std::uint64_t> OffsetsAsked(const HubServer& hub, std::size_t first) {
+  std::vector<std::uint64_t> offsets;
+  const auto seen = hub.seen();
+  for (std::size_t i = first; i < seen.size(); ++i) {
+    if (seen[i].storage) offsets.push_back(std::stoull(seen[i].range.substr(std::string("bytes=").size())));
+  }
+  return offsets;
+}
+
+TEST_F(HubCliTest, ACopyToTheBucketThatFailedIsContinued) {
+  const FileContents files = {{"model.safetensors", Noise(22'000'000)}};  // four parts of 5 MiB and a rest
+  hub_->Commit("models/o/m", files);
+  // In the middle a part cannot be had; one after the other, so that the parts before it are in the bucket.
+  const std::vector<std::string> copy = {
+      "cp", "--json", "--concurrency", "1", "--part-size", "5MiB", "hf://o/m/model.safetensors", "s3://bucket/model"};
+  for (const std::uint64_t fails : {5 * kMiB, 15 * kMiB}) {
+    const std::string range = fmt::format("bytes={}-", fails);
+    hub_->SetFaults([&](const HubServer::Seen& seen) {
+      return seen.range.starts_with(range) ? HubServer::Fault::kUnavailable : HubServer::Fault::kNone;
+    });
+    EXPECT_NE(Millrace(copy, {{"AWS_MAX_ATTEMPTS", "2"}}).exit, 0);
+    EXPECT_THAT(Keys("s3://bucket/"), ElementsAre());
+  }
+  hub_->SetFaults({});
+  // Meanwhile the branch has another commit, with the same file.
+  hub_->Commit("models/o/m", {{"README.md", "# A model"}, {"model.safetensors", files.at("model.safetensors")}});
+  const std::size_t before = hub_->seen().size();
+  Ran resumed = Millrace(copy);
+  ASSERT_EQ(resumed.exit, 0) << resumed.err;
+  EXPECT_THAT(OffsetsAsked(*hub_, before), ElementsAre(15 * kMiB, 20 * kMiB)) << "only what the bucket does not have";
+  EXPECT_EQ(resumed.objects().back().value("resumed_bytes", 0u), 15 * kMiB) << resumed.out;
+  EXPECT_TRUE(Millrace({"cat", "s3://bucket/model"}).out == files.at("model.safetensors"));
+}
+
+TEST_F(HubCliTest, ACopyOfAFileThatChangedAtTheHubStartsOver) {
+  std::string content = Noise(12'000'000);
+  hub_->Commit("models/o/m", {{"model.safetensors", content}});
+  const std::vector<std::string> copy = {"sync",        "--json", "--concurrency", "1",
+                                         "--part-size", "5MiB",   "hf://o/m/",     "s3://bucket/m/"};
+  auto last_part_fails = [](const HubServer::Seen& seen) {
+    return seen.range.starts_with("bytes=10485760-") ? HubServer::Fault::kUnavailable : HubServer::Fault::kNone;
+  };
+  hub_->SetFaults(last_part_fails);
+  EXPECT_NE(Millrace(copy, {{"AWS_MAX_ATTEMPTS", "2"}}).exit, 0);
+  hub_->SetFaults({});
+  content[7] = static_cast<char>(content[7] ^ 1);
+  hub_->Commit("models/o/m", {{"model.safetensors", content}});
+  const std::size_t before = hub_->seen().size();
+  Ran again = Millrace(copy);
+  ASSERT_EQ(again.exit, 0) << again.err;
+  EXPECT_THAT(OffsetsAsked(*hub_, before), ElementsAre(0, 5 * kMiB, 10 * kMiB));
+  EXPECT_EQ(again.objects().back().value("resumed_bytes", 1u), 0u) << again.out;
+  EXPECT_TRUE(Millrace({"cat", "s3://bucket/m/model.safetensors"}).out == content);
+
+  // A wrong byte in what a resumed run still reads: the hash of the whole file finds it.
+  content[8] = static_cast<char>(content[8] ^ 1);
+  hub_->Commit("models/o/m", {{"model.safetensors", content}});
+  hub_->SetFaults(last_part_fails);
+  const std::vector<std::string> other = {
+      "cp", "--concurrency", "1", "--part-size", "5MiB", "hf://o/m/model.safetensors", "s3://bucket/other"};
+  EXPECT_NE(Millrace(other, {{"AWS_MAX_ATTEMPTS", "2"}}).exit, 0);
+  hub_->SetFaults(
+      [](const HubServer::Seen& seen) { return seen.storage ? HubServer::Fault::kDamage : HubServer::Fault::kNone; });
+  Ran damaged = Millrace(other);
+  EXPECT_NE(damaged.exit, 0);
+  EXPECT_THAT(damaged.err, HasSubstr("do not have the SHA-256"));
+  EXPECT_THAT(Keys("s3://bucket/"), ElementsAre("m/model.safetensors"));
+}
+
 TEST_F(HubCliTest, TheHubIsNotWrittenTo) {
   WriteLocal("file", "x");
   std::filesystem::create_directory(work() / "mnt");

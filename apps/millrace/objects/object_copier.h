@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "apps/millrace/objects/object_commands.h"
+#include "millrace/base/threads/memory_budget.h"
 #include "millrace/base/threads/sync.h"
 #include "millrace/transfer/copy/compare.h"
 #include "millrace/transfer/local/local_removal.h"
@@ -89,7 +90,7 @@ class Copier {
   const bool move_;
   const ObjectPlace to_;
   transfer::CopySettings settings_;
-  transfer::RelayBudgets relay_;
+  MemoryBudget relay_;  ///< for copies between stores of different kinds
   transfer::SameFileCheck same_;
   std::unordered_set<std::size_t> written_;  ///< hashes of the keys that this move has written
   Mutex mutex_;

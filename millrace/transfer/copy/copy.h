@@ -55,18 +55,12 @@ Status Download(object::ReadStore& store, const object::ObjectInfo& info, const 
 Status CopyObject(object::ReadStore& from, const object::ObjectInfo& info, object::Store& to, const std::string& key,
                   object::CopyOptions options, const CopySettings& settings, object::Call call);
 
-/// Memory for the objects that pass through this machine. Reads and writes have budgets of their own, so that readers
-/// whose bytes wait for a writer cannot take the memory that the writer waits for.
-struct RelayBudgets {
-  explicit RelayBudgets(std::uint64_t total) : reads(total / 2), writes(total / 2) {}
-  MemoryBudget reads, writes;
-};
-
-/// Copies an object to a store of another kind: the bytes pass through this machine's memory. Compares them with the
-/// source's checksum before the object appears. Errors: kStale if the source is replaced or deleted meanwhile; kCorrupt
-/// if the checksums differ.
+/// Copies an object to a store of another kind: the bytes pass through this machine's memory, in parts of `budget`.
+/// Compares them with the source's checksum before the object appears, also after it was resumed. Errors: kStale if the
+/// source is replaced or deleted meanwhile; kCorrupt if the checksums differ; kResourceExhausted if the budget has no
+/// room for two parts.
 Status RelayObject(object::ReadStore& from, const object::ObjectInfo& info, object::Store& to, const std::string& key,
-                   object::PutOptions put, RelayBudgets& budgets, const CopySettings& settings, object::Call call);
+                   object::PutOptions put, MemoryBudget& budget, const CopySettings& settings, object::Call call);
 
 /// Copies a local file to another, by way of a hidden sibling as Download() does.
 Status CopyFile(const LocalFile& file, const std::string& to, const CopySettings& settings, object::Call call);

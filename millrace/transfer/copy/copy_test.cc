@@ -90,11 +90,11 @@ TEST_F(CopyTest, UploadsAreRememberedInAFolderOfOnesOwnAlone) {
   const UploadJournal::PendingUpload entry{.source = "file", .part_bytes = 4000, .upload_id = "id"};
   const std::string folder = Path("transfers"), destination = "s3://bucket/key";
   ASSERT_TRUE(UploadJournal::Open(folder, destination)->Write(entry));
-  EXPECT_EQ(UploadJournal::Open(folder, destination)->found()->upload_id, "id");
+  EXPECT_EQ(UploadJournal::Open(folder, destination)->entry()->upload_id, "id");
   ASSERT_EQ(::chmod(folder.c_str(), 0777), 0);
   auto journal = UploadJournal::Open(folder, destination);
   ASSERT_TRUE(journal);
-  EXPECT_FALSE(journal->found());
+  EXPECT_FALSE(journal->entry());
   EXPECT_FALSE(journal->remembers());
   ASSERT_EQ(::chmod(folder.c_str(), 0700), 0);
   fs::create_directory_symlink(folder, Path("link"));

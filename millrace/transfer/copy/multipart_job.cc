@@ -1,12 +1,10 @@
 #include "millrace/transfer/copy/multipart_job.h"
 
 #include <algorithm>
-#include <optional>
 #include <vector>
 
 #include "millrace/object/blocking.h"
 #include "millrace/transfer/resume/resume.h"
-#include "millrace/transfer/resume/upload_journal.h"
 #include "millrace/transfer/stream/window.h"
 
 namespace millrace::transfer {
@@ -15,22 +13,22 @@ namespace {
 /// One run of a job.
 class Runner {
  public:
-  Runner(const MultipartJob& job, const CopySettings& settings, const object::Call& call)
-      : job_(job), settings_(settings), call_(call), part_bytes_(job.part_bytes) {}
+  Runner(const MultipartJob& job, UploadJournal& journal, const CopySettings& settings, const object::Call& call)
+      : job_(job), settings_(settings), call_(call), journal_(journal), part_bytes_(job.part_bytes) {}
 
   Status Run() {
-    journal_.emplace(MR_TRY(UploadJournal::Open(settings_.journal_folder, job_.to.Describe() + "/" + job_.key)));
-    if (journal_->found()) MR_TRY(Continue());
+    if (journal_.entry()) MR_TRY(Continue());
     if (upload_id_.empty()) MR_TRY(Begin());
-    Status moved = Move();
+    Status moved = job_.begin ? job_.begin(part_bytes_, Missing()) : Status();
+    if (moved) moved = Move();
     if (moved && job_.check) moved = job_.check();
     if (moved) {
       auto completed = object::CompleteMultipart(job_.to, job_.key, upload_id_, std::move(parts_), job_.put, call_);
       if (!completed) moved = std::unexpected(completed.error());
     }
-    if (!moved && journal_->remembers() && WorthKeeping(moved.error().code())) return moved;
+    if (!moved && journal_.remembers() && WorthKeeping(moved.error().code())) return moved;
     if (!moved) (void)object::AbortMultipart(job_.to, job_.key, upload_id_);
-    journal_->Forget();
+    journal_.Forget();
     return moved;
   }
 
@@ -42,7 +40,7 @@ class Runner {
 
   /// Resumes the upload in the journal if it has the same source and the store still knows it.
   Status Continue() {
-    const UploadJournal::PendingUpload entry = *journal_->found();
+    const UploadJournal::PendingUpload& entry = *journal_.entry();
     if (entry.source != job_.source || entry.part_bytes == 0) {
       (void)object::AbortMultipart(job_.to, job_.key, entry.upload_id, call_);
       return {};
@@ -63,10 +61,18 @@ class Runner {
     return {};
   }
 
+  std::vector<object::ByteRange> Missing() const {
+    std::vector<object::ByteRange> ranges;
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      if (parts_[i].number == 0) ranges.push_back(RangeOf(i));
+    }
+    return ranges;
+  }
+
   Status Begin() {
     upload_id_ = MR_TRY(object::CreateMultipart(job_.to, job_.key, job_.put, call_));
     parts_.resize(count());
-    Status written = journal_->Write({job_.source, part_bytes_, upload_id_});
+    Status written = journal_.Write({job_.source, part_bytes_, upload_id_});
     if (!written) (void)object::AbortMultipart(job_.to, job_.key, upload_id_);
     return written;
   }
@@ -90,8 +96,8 @@ class Runner {
   const MultipartJob& job_;
   const CopySettings& settings_;
   const object::Call& call_;
+  UploadJournal& journal_;
   std::uint64_t part_bytes_;
-  std::optional<UploadJournal> journal_;
   std::string upload_id_;
   std::vector<object::PartInfo> parts_;  ///< a part with number 0 is missing
 };
@@ -99,7 +105,17 @@ class Runner {
 }  // namespace
 
 Status RunMultipart(const MultipartJob& job, const CopySettings& settings, const object::Call& call) {
-  return Runner(job, settings, call).Run();
+  UploadJournal journal = MR_TRY(OpenJournal(job.to, job.key, settings));
+  return RunMultipart(job, journal, settings, call);
+}
+
+Status RunMultipart(const MultipartJob& job, UploadJournal& journal, const CopySettings& settings,
+                    const object::Call& call) {
+  return Runner(job, journal, settings, call).Run();
+}
+
+Result<UploadJournal> OpenJournal(const object::Store& to, const std::string& key, const CopySettings& settings) {
+  return UploadJournal::Open(settings.journal_folder, to.Describe() + "/" + key);
 }
 
 std::uint64_t PartBytesFor(std::uint64_t size, std::uint64_t wanted, const object::Limits& limits) {

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "millrace/object/store.h"
 #include "millrace/transfer/copy/copy.h"
+#include "millrace/transfer/resume/upload_journal.h"
 
 namespace millrace::transfer {
 
@@ -23,13 +25,24 @@ struct MultipartJob {
       send;
   /// Returns whether a part that the store has from an earlier run has the bytes of `range`.
   std::function<Result<bool>(object::ByteRange range, const object::PartInfo&)> trust;
-  /// Fails if the source has changed. Called before the upload is completed. May be empty.
+  /// Called once before the first `send`, with the size of the parts and the ranges that will be sent, in order. May be
+  /// empty.
+  std::function<Status(std::uint64_t part_bytes, std::vector<object::ByteRange> missing)> begin;
+  /// Fails if the source has changed, or had other bytes than it should. Called before the upload is completed. May be
+  /// empty.
   std::function<Status()> check;
 };
 
 /// Runs a job. Blocks. With settings.journal_folder it resumes an interrupted upload, and keeps an upload that fails
 /// with an error for which WorthKeeping() holds. Otherwise it aborts an upload that fails.
 Status RunMultipart(const MultipartJob& job, const CopySettings& settings, const object::Call& call);
+
+/// Runs a job with a journal that the caller opened with OpenJournal(). So `trust` and `send` can read it and add to
+/// it.
+Status RunMultipart(const MultipartJob& job, UploadJournal& journal, const CopySettings& settings,
+                    const object::Call& call);
+/// Opens the journal of uploads to a key. Without settings.journal_folder it records nothing.
+Result<UploadJournal> OpenJournal(const object::Store& to, const std::string& key, const CopySettings& settings);
 
 /// Returns the part size closest to `wanted` that the store allows for an object of this size.
 std::uint64_t PartBytesFor(std::uint64_t size, std::uint64_t wanted, const object::Limits& limits);

@@ -37,6 +37,7 @@ Status CopyInParts(object::ReadStore& from, const object::ObjectInfo& info, obje
           },
       // The server copied the part from the version that the journal names.
       .trust = [](object::ByteRange, const object::PartInfo&) { return true; },
+      .begin = nullptr,
       .check = nullptr};
   return RunMultipart(job, settings, call);
 }

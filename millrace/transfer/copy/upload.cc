@@ -85,6 +85,7 @@ Status Upload(const LocalFile& file, object::Store& store, const std::string& ke
                                  [source, done = std::move(done)](auto part) mutable { done(std::move(part)); });
           },
       .trust = [&](object::ByteRange range, const object::PartInfo& part) { return SameBytes(file, range, part); },
+      .begin = nullptr,
       .check = [&] { return file.CheckUnchanged(); }};
   return RunMultipart(job, settings, call);
 }

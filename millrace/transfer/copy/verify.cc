@@ -25,6 +25,14 @@ std::string BigEndian(Word value) {
   return bytes;
 }
 
+template <class Word>
+bool ReadBigEndian(std::string_view bytes, Word& value) {
+  if (bytes.size() != sizeof value) return false;
+  value = 0;
+  for (const char c : bytes) value = static_cast<Word>(value << 8 | static_cast<unsigned char>(c));
+  return true;
+}
+
 std::string_view NameOf(object::Checksum::Algorithm algorithm) {
   switch (algorithm) {
     case object::Checksum::Algorithm::kMd5:
@@ -133,6 +141,18 @@ void Digester::Update(ByteSpan bytes) {
 std::string Digester::Finish() {
   if (hasher_) return std::string(AsText(hasher_->Finish()));
   return algorithm_ == object::Checksum::Algorithm::kCrc64Nvme ? BigEndian(crc64_) : BigEndian(crc32_);
+}
+
+std::string Digester::SaveState() const {
+  if (hasher_) return hasher_->SaveState();
+  if (algorithm_ == object::Checksum::Algorithm::kCrc32c) return BigEndian(crc32_);
+  return algorithm_ == object::Checksum::Algorithm::kCrc64Nvme ? BigEndian(crc64_) : std::string();
+}
+
+bool Digester::RestoreState(std::string_view state) {
+  if (hasher_) return hasher_->RestoreState(state);
+  if (algorithm_ == object::Checksum::Algorithm::kCrc32c) return ReadBigEndian(state, crc32_);
+  return algorithm_ == object::Checksum::Algorithm::kCrc64Nvme ? ReadBigEndian(state, crc64_) : state.empty();
 }
 
 object::Checksum Crc32cChecksum(std::uint32_t crc) { return {object::Checksum::Algorithm::kCrc32c, BigEndian(crc)}; }

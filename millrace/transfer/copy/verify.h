@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "millrace/base/hash/digest.h"
@@ -23,6 +24,12 @@ class Digester {
   void Update(ByteSpan bytes);
   /// Returns the digest, as Checksum::value. Call it once.
   std::string Finish();
+
+  /// Returns the state after the bytes so far, for a Digester of another process. Empty for kNone.
+  std::string SaveState() const;
+  /// Continues behind the bytes that another Digester of the same algorithm had at SaveState(). Returns false if
+  /// `state` is none of this algorithm.
+  bool RestoreState(std::string_view state);
 
  private:
   const object::Checksum::Algorithm algorithm_;

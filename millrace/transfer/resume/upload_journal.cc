@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/hash/text_encoding.h"
@@ -16,7 +17,8 @@
 namespace millrace::transfer {
 namespace {
 
-constexpr std::uint64_t kMaxJournalBytes = 64 * kKiB;  // a path, a key and an upload id have a few KiB at most
+// A path, a key and an upload id have a few KiB at most. Each of 10,000 parts has a line of at most 240 bytes.
+constexpr std::uint64_t kMaxJournalBytes = 4 * kMiB;
 constexpr char kHeading[] = "millrace-upload 1";
 constexpr std::string_view kSuffix = ".upload";
 constexpr std::size_t kDigestBytes = 16;  // of SHA-256: enough that two destinations never share a name
@@ -41,10 +43,9 @@ bool Leads(const ManagedFolder& folder, const std::string& name, int fd) {
          ours.st_ino == named.st_ino && ours.st_dev == named.st_dev;
 }
 
-std::optional<UploadJournal::PendingUpload> Parse(const std::string& text) {
-  auto lines = Split(text, '\n');
-  if (lines.size() < 2 || TextOfLine(lines[0]) != kHeading) return std::nullopt;
-  auto body = TextOfLine(lines[1]);
+std::optional<UploadJournal::PendingUpload> ParseHead(std::string_view heading, std::string_view line) {
+  if (TextOfLine(heading) != kHeading) return std::nullopt;
+  auto body = TextOfLine(line);
   auto json = body ? ParseJson(*body, "upload journal") : Fail(Code::kCorrupt, "damaged");
   if (!json || !json->is_object()) return std::nullopt;
   UploadJournal::PendingUpload entry;
@@ -57,6 +58,45 @@ std::optional<UploadJournal::PendingUpload> Parse(const std::string& text) {
   if (bytes == json->end() || !bytes->is_number_unsigned()) return std::nullopt;
   entry.part_bytes = bytes->get<std::uint64_t>();
   return entry;
+}
+
+std::string LineOf(std::size_t index, const UploadJournal::HashedPart& part) {
+  return JournalLine(fmt::format("{} {:08x} {}", index, part.crc32c, HexEncode(AsBytes(part.hash_state))));
+}
+
+/// Returns nothing if this is not the line of part `index`.
+std::optional<UploadJournal::HashedPart> ParsePart(std::string_view line, std::size_t index) {
+  const auto text = TextOfLine(line);
+  const auto fields = text ? Split(*text, ' ') : std::vector<std::string_view>();
+  if (fields.size() != 3 || fields[0] != std::to_string(index)) return std::nullopt;
+  UploadJournal::HashedPart part;
+  const char* end = fields[1].data() + fields[1].size();
+  if (std::from_chars(fields[1].data(), end, part.crc32c, 16).ptr != end) return std::nullopt;
+  const auto state = HexDecode(fields[2]);
+  if (!state) return std::nullopt;
+  part.hash_state = AsText(*state);
+  return part;
+}
+
+/// What a journal says, and the length of the lines that say it.
+struct ParsedJournal {
+  std::optional<UploadJournal::PendingUpload> entry;
+  std::uint64_t bytes = 0;
+};
+
+ParsedJournal Parse(const std::string& text) {
+  const auto lines = Split(text, '\n');
+  ParsedJournal parsed;
+  if (lines.size() > 2) parsed.entry = ParseHead(lines[0], lines[1]);
+  if (!parsed.entry) return {};
+  parsed.bytes = lines[0].size() + lines[1].size() + 2;
+  for (std::size_t i = 2; i + 1 < lines.size(); ++i) {  // the last one has no line feed
+    auto part = ParsePart(lines[i], i - 2);
+    if (!part) break;
+    parsed.entry->hashed.push_back(*std::move(part));
+    parsed.bytes += lines[i].size() + 1;
+  }
+  return parsed;
 }
 
 }  // namespace
@@ -72,25 +112,42 @@ Result<UploadJournal> UploadJournal::Open(const std::string& folder, const std::
   const std::string name = fmt::format("{}{}", HexEncode(ByteSpan(digest).first(kDigestBytes)), kSuffix);
   UniqueFd fd = MR_TRY(opened->OpenFile(name, O_RDWR | O_CREAT));
   if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0 || !Leads(*opened, name, fd.get())) return journal;
-  journal.found_ = Parse(MR_TRY(opened->ReadFile(name, kMaxJournalBytes)));
+  ParsedJournal parsed = Parse(MR_TRY(opened->ReadFile(name, kMaxJournalBytes)));
+  journal.entry_ = std::move(parsed.entry);
+  journal.bytes_ = parsed.bytes;
   journal.folder_ = *std::move(opened);
   journal.name_ = name;
   journal.fd_ = std::move(fd);
+  if (ftruncate(journal.fd_.get(), static_cast<off_t>(journal.bytes_)) != 0) {
+    return Fail(ErrnoError(errno, "shortening " + name));
+  }
   return journal;
 }
 
-Status UploadJournal::Write(const PendingUpload& entry) {
+Status UploadJournal::Write(PendingUpload entry) {
+  entry_ = std::move(entry);
   if (!fd_) return {};
-  Json json = {{"source", entry.source}, {"part_bytes", entry.part_bytes}, {"upload_id", entry.upload_id}};
+  const Json json = {{"source", entry_->source}, {"part_bytes", entry_->part_bytes}, {"upload_id", entry_->upload_id}};
   std::string text = JournalLine(kHeading) + JournalLine(DumpJson(json));
+  for (std::size_t i = 0; i < entry_->hashed.size(); ++i) text += LineOf(i, entry_->hashed[i]);
   if (ftruncate(fd_.get(), 0) != 0) return Fail(ErrnoError(errno, "emptying " + name_));
+  bytes_ = text.size();
   return WriteFully(fd_.get(), AsBytes(text), 0, name_);
+}
+
+Status UploadJournal::Append(HashedPart part) {
+  const std::string line = LineOf(entry_->hashed.size(), part);
+  entry_->hashed.push_back(std::move(part));
+  if (!fd_) return {};
+  MR_TRY(WriteFully(fd_.get(), AsBytes(line), bytes_, name_));
+  bytes_ += line.size();
+  return {};
 }
 
 void UploadJournal::Forget() {
   if (fd_) (void)folder_->Remove(name_);
   fd_.Reset();
-  found_.reset();
+  entry_.reset();
 }
 
 }  // namespace millrace::transfer

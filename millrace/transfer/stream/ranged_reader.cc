@@ -30,10 +30,11 @@ Status CheckRangeResult(const Result<std::optional<object::GetResult>>& got, con
 
 struct RangedReader::Rep {
   Rep(object::ReadStore& s, MemoryBudget& b, object::ObjectInfo i, Options o)
-      : store(s), budget(b), info(std::move(i)), options(o) {
-    object::ByteRange range = object::ClipRange(options.range, info.size);
-    next = range.offset;
-    end = range.offset + range.length;
+      : store(s), budget(b), info(std::move(i)), options(std::move(o)) {
+    if (options.ranges.empty()) options.ranges = {object::ClipRange(options.range, info.size)};
+    rest.assign(options.ranges.begin(), options.ranges.end());
+    end = rest.back().offset + rest.back().length;
+    std::erase_if(rest, [](const object::ByteRange& range) { return range.length == 0; });
     options.parallel_parts = std::max(1, options.parallel_parts);
     part_bytes = std::max<std::uint64_t>(1, std::min(options.part_bytes, budget.total() / 2));
   }
@@ -57,7 +58,9 @@ struct RangedReader::Rep {
     Status status;
   };
 
-  Result<ByteSpan> Next(const object::Call& call) MR_EXCLUDES(mutex);
+  Result<ByteSpan> Next(const object::Call& call);
+  Result<std::optional<OwnedPart>> NextOwned(const object::Call& call);
+  Status Advance(const object::Call& call) MR_EXCLUDES(mutex);
   Status FetchAhead(const object::Call& call) MR_EXCLUDES(mutex);
   void Start(Block block) MR_EXCLUDES(mutex);
   std::deque<std::unique_ptr<FetchedPart>>::iterator FirstArrived() MR_REQUIRES(mutex);
@@ -69,7 +72,8 @@ struct RangedReader::Rep {
   std::uint64_t part_bytes;
 
   // The reader's thread only.
-  std::uint64_t next = 0, end = 0;                 ///< the range that has not been requested yet
+  std::deque<object::ByteRange> rest;              ///< what has not been requested yet
+  std::uint64_t end = 0;                           ///< of the last range
   std::deque<std::unique_ptr<FetchedPart>> ahead;  ///< in order of their offsets
   std::unique_ptr<FetchedPart> current;            ///< the part that Next() returned last
   std::optional<Block> spare;                      ///< memory of the part before it
@@ -81,23 +85,34 @@ struct RangedReader::Rep {
 };
 
 Result<ByteSpan> RangedReader::Rep::Next(const object::Call& call) {
-  if (current && next < end) spare = std::move(current->block);
+  if (current && !rest.empty()) spare = std::move(current->block);
+  MR_TRY(Advance(call));
+  return current ? ByteSpan(current->block.buffer.span().first(current->length)) : ByteSpan();
+}
+
+Result<std::optional<RangedReader::OwnedPart>> RangedReader::Rep::NextOwned(const object::Call& call) {
+  MR_TRY(Advance(call));
+  if (!current) return std::nullopt;
+  const std::unique_ptr<FetchedPart> part = std::move(current);
+  return OwnedPart{std::move(part->block.reservation), std::move(part->block.buffer), part->offset, part->length};
+}
+
+/// Makes the next part the current one; at the end, there is none.
+Status RangedReader::Rep::Advance(const object::Call& call) {
   current.reset();
   MR_TRY(FetchAhead(call));
-  if (ahead.empty()) return ByteSpan();
-  {
-    MutexLock lock(mutex);
-    auto arrived = [this]() MR_NO_THREAD_SAFETY_ANALYSIS { return FirstArrived() != ahead.end(); };
-    bool in_time = call.deadline.infinite() ? changed.Wait(mutex, call.stop, arrived)
-                                            : changed.WaitUntil(mutex, call.deadline.at(), call.stop, arrived);
-    if (!in_time && call.stop.stop_requested()) return Fail(Code::kCancelled, "reading {} was cancelled", info.key);
-    if (!in_time) return Fail(Code::kDeadlineExceeded, "reading {} took too long", info.key);
-    auto found = FirstArrived();
-    MR_TRY(Status((*found)->status));
-    current = std::move(*found);
-    ahead.erase(found);
-  }
-  return current->block.buffer.span().first(current->length);
+  if (ahead.empty()) return {};
+  MutexLock lock(mutex);
+  auto arrived = [this]() MR_NO_THREAD_SAFETY_ANALYSIS { return FirstArrived() != ahead.end(); };
+  bool in_time = call.deadline.infinite() ? changed.Wait(mutex, call.stop, arrived)
+                                          : changed.WaitUntil(mutex, call.deadline.at(), call.stop, arrived);
+  if (!in_time && call.stop.stop_requested()) return Fail(Code::kCancelled, "reading {} was cancelled", info.key);
+  if (!in_time) return Fail(Code::kDeadlineExceeded, "reading {} took too long", info.key);
+  auto found = FirstArrived();
+  MR_TRY(Status((*found)->status));
+  current = std::move(*found);
+  ahead.erase(found);
+  return {};
 }
 
 /// Returns the part that Next() can return, or the end.
@@ -108,12 +123,12 @@ std::deque<std::unique_ptr<RangedReader::Rep::FetchedPart>>::iterator RangedRead
 
 /// Requests parts until enough are ahead or memory is short. Waits for memory only if no part is ahead.
 Status RangedReader::Rep::FetchAhead(const object::Call& call) {
-  while (next < end && ahead.size() < static_cast<std::size_t>(options.parallel_parts)) {
+  while (!rest.empty() && ahead.size() < static_cast<std::size_t>(options.parallel_parts)) {
     if (spare) {
       Start(*std::exchange(spare, std::nullopt));
       continue;
     }
-    std::uint64_t bytes = std::min(part_bytes, end - next);
+    std::uint64_t bytes = std::min(part_bytes, rest.front().length);
     std::optional<Reservation> reservation;
     if (ahead.empty()) {
       reservation = MR_TRY(budget.Acquire(bytes, call.stop));
@@ -127,15 +142,17 @@ Status RangedReader::Rep::FetchAhead(const object::Call& call) {
 }
 
 void RangedReader::Rep::Start(Block block) {
-  std::uint64_t length = std::min<std::uint64_t>(block.buffer.size(), end - next);
-  ahead.push_back(std::make_unique<FetchedPart>(FetchedPart{std::move(block), next, length, false, {}}));
+  const object::ByteRange range{rest.front().offset, std::min<std::uint64_t>(block.buffer.size(), rest.front().length)};
+  const std::uint64_t length = range.length;
+  rest.front() = {range.offset + length, rest.front().length - length};
+  if (rest.front().length == 0) rest.pop_front();
+  ahead.push_back(std::make_unique<FetchedPart>(FetchedPart{std::move(block), range.offset, length, false, {}}));
   FetchedPart* part = ahead.back().get();
   {
     MutexLock lock(mutex);
     ++in_flight;
   }
-  object::GetOptions get{.range = object::ByteRange{next, length}, .if_match = info.etag};
-  next += length;
+  object::GetOptions get{.range = range, .if_match = info.etag};
   MutableByteSpan into = part->block.buffer.span().first(length);
   store.Get(info.key, std::move(get), into, {.stop = stop.get_token()},
             [this, part, length](Result<std::optional<object::GetResult>> got) {
@@ -149,11 +166,15 @@ void RangedReader::Rep::Start(Block block) {
 }
 
 RangedReader::RangedReader(object::ReadStore& store, MemoryBudget& budget, object::ObjectInfo info, Options options)
-    : rep_(std::make_unique<Rep>(store, budget, std::move(info), options)) {}
+    : rep_(std::make_unique<Rep>(store, budget, std::move(info), std::move(options))) {}
 
 RangedReader::~RangedReader() = default;
 
 Result<ByteSpan> RangedReader::Next(object::Call call) { return rep_->Next(call); }
+
+Result<std::optional<RangedReader::OwnedPart>> RangedReader::NextOwned(object::Call call) {
+  return rep_->NextOwned(call);
+}
 
 std::uint64_t RangedReader::offset() const { return rep_->current ? rep_->current->offset : rep_->end; }
 

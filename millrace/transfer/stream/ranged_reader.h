@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/result.h"
@@ -21,6 +22,8 @@ class RangedReader {
     std::uint64_t part_bytes = 8 * kMiB;
     int parallel_parts = 8;
     std::optional<object::ByteRange> range;
+    /// Reads these ranges, one after the other, instead of `range`. No part reaches from one into the next.
+    std::vector<object::ByteRange> ranges = {};
     /// If false, Next() returns parts in the order of their arrival; offset() tells their position.
     bool in_order = true;
   };
@@ -31,6 +34,15 @@ class RangedReader {
 
   /// Returns the next part, or an empty span at the end. Valid until the next call. Blocks until a part is there.
   Result<ByteSpan> Next(object::Call call = {});
+  /// A part with its memory. It may outlive the reader, but not the budget.
+  struct OwnedPart {
+    Reservation reservation;
+    Buffer buffer;
+    std::uint64_t offset = 0, length = 0;
+    ByteSpan bytes() const { return buffer.span().first(length); }
+  };
+  /// Like Next(), but passes on the part's memory. Returns nothing at the end.
+  Result<std::optional<OwnedPart>> NextOwned(object::Call call = {});
   /// Returns the offset in the object of the part that Next() returned last.
   std::uint64_t offset() const;
 
