@@ -101,11 +101,13 @@ Status Export(const Context& context, const Arguments& arguments) {
                    {"destination", arguments.destination},
                    {"tensors", exported.tensors},
                    {"files", exported.files},
-                   {"bytes", exported.bytes}});
+                   {"bytes", exported.bytes},
+                   {"notes", exported.notes}});
   } else {
     Print("{} -> {} ({}): {} tensors, {} in {} file{}\n", reader.name(), arguments.destination,
           ForeignFormatName(options.format), exported.tensors, FormatBytes(exported.bytes), exported.files,
           exported.files == 1 ? "" : "s");
+    for (const std::string& note : exported.notes) Print("note: {}\n", note);
   }
   return {};
 }

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "millrace/checkpoint/gguf/gguf_names.h"
-#include "millrace/checkpoint/gguf/gguf_vocabulary.h"
 #include "millrace/object/blocking.h"
 
 namespace millrace::checkpoint {
@@ -179,12 +178,11 @@ Result<GgufModel> DescribeGgufModel(const GgufHeader& header, const std::optiona
     MR_TRY(part.meta.Check(part.name));
     model.parts.push_back(std::move(part));
   }
-  if (llama) model.tokenizer = SentencePieceOf(header).value_or("");
+  model.tokenizer = TokenizerOf(header);
   return model;
 }
 
-Result<OpenedGguf> OpenGgufFile(const object::ReadLocation& location, const std::optional<Json>& config,
-                                object::Call call) {
+Result<ReadGguf> ReadGgufHeader(const object::ReadLocation& location, object::Call call) {
   const std::string what = fmt::format("{}/{}", location.store->Describe(), location.key);
   std::string bytes(kFirstGgufRead, '\0');
   object::GetOptions options{.range = object::ByteRange{0, bytes.size()}};
@@ -193,14 +191,21 @@ Result<OpenedGguf> OpenGgufFile(const object::ReadLocation& location, const std:
   bytes.resize(got->bytes);
   const object::ObjectInfo info = got->info;
   while (true) {
-    const auto header = MR_TRY(ParseGgufHeader(bytes, info.size, what));
-    if (header) return OpenedGguf{info, MR_TRY(DescribeGgufModel(*header, config, what))};
+    auto header = MR_TRY(ParseGgufHeader(bytes, info.size, what));
+    if (header) return ReadGguf{info, *std::move(header)};
     const std::uint64_t there = bytes.size(), size = std::min({2 * there, info.size, kMaxGgufHeader});
     bytes.resize(size);
     options = {.range = object::ByteRange{there, size - there}, .if_match = info.etag};
     got = MR_TRY(object::Get(*location.store, location.key, options, AsWritableBytes(bytes).subspan(there), call));
     if (!got || got->bytes != size - there) return Fail(Code::kStale, "{} changed while it was read", what);
   }
+}
+
+Result<OpenedGguf> OpenGgufFile(const object::ReadLocation& location, const std::optional<Json>& config,
+                                object::Call call) {
+  ReadGguf read = MR_TRY(ReadGgufHeader(location, std::move(call)));
+  const std::string what = fmt::format("{}/{}", location.store->Describe(), location.key);
+  return OpenedGguf{std::move(read.info), MR_TRY(DescribeGgufModel(read.header, config, what))};
 }
 
 }  // namespace millrace::checkpoint

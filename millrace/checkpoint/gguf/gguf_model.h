@@ -12,6 +12,7 @@
 #include "millrace/base/result.h"
 #include "millrace/checkpoint/format/tensor_meta.h"
 #include "millrace/checkpoint/gguf/gguf_header.h"
+#include "millrace/checkpoint/gguf/gguf_vocabulary.h"
 #include "millrace/object/location.h"
 
 namespace millrace::checkpoint {
@@ -43,7 +44,7 @@ struct GgufModel {
   Json config;                          ///< config.json
   std::vector<GgufPart> parts;          ///< in the order of the file
   std::vector<std::string> transposed;  ///< names of parts that are the transposes of Hugging Face's matrices
-  std::string tokenizer;                ///< content of a tokenizer.model; empty: the file has no such vocabulary
+  GgufTokenizer tokenizer;
   std::uint64_t header_bytes = 0;
 };
 
@@ -51,8 +52,16 @@ struct GgufModel {
 /// Errors: kUnsupported if the architecture or a feature of it is unknown; kCorrupt if metadata or tensors are missing.
 Result<GgufModel> DescribeGgufModel(const GgufHeader& header, const std::optional<Json>& config, std::string_view what);
 
+/// Reads the header of the file at `location`. Blocks.
+/// Errors: kNotFound if there is no such file; those of ParseGgufHeader.
+struct ReadGguf {
+  object::ObjectInfo info;
+  GgufHeader header;
+};
+Result<ReadGguf> ReadGgufHeader(const object::ReadLocation& location, object::Call call);
+
 /// Reads the header of the file at `location` and describes its model. Blocks.
-/// Errors: kNotFound if there is no such file; those of ParseGgufHeader and DescribeGgufModel.
+/// Errors: those of ReadGgufHeader and DescribeGgufModel.
 struct OpenedGguf {
   object::ObjectInfo info;
   GgufModel model;

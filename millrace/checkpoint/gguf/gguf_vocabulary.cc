@@ -4,6 +4,8 @@
 #include <cstring>
 #include <functional>
 
+#include "millrace/checkpoint/gguf/gguf_byte_level.h"
+
 namespace millrace::checkpoint {
 namespace {
 
@@ -19,7 +21,7 @@ constexpr std::uint32_t kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5;
 constexpr double kUnusedScore = -1000;  ///< as convert_hf_to_gguf.py
 constexpr std::string_view kPrefix = "tokenizer.ggml.";
 
-std::string Key(std::string_view name) { return fmt::format("{}{}", kPrefix, name); }
+std::string VocabularyKey(std::string_view name) { return fmt::format("{}{}", kPrefix, name); }
 
 void AppendVarint(std::string& out, std::uint64_t number) {
   for (; number >= 0x80; number >>= 7) out += static_cast<char>(number | 0x80);
@@ -93,11 +95,30 @@ bool ForEachField(std::string_view message, const std::function<bool(const Field
 
 }  // namespace
 
+GgufTokenizer TokenizerOf(const GgufHeader& header) {
+  const auto* kind = header.Find<std::string>(VocabularyKey("model"));
+  if (kind == nullptr) return {.refusal = "the file has no tokenizer"};
+  if (*kind == "llama") {
+    auto model = SentencePieceOf(header);
+    if (!model) return {.refusal = "its vocabulary lacks scores or types of tokens"};
+    return {.files = {{"tokenizer.model", *std::move(model)}}};
+  }
+  if (*kind == "gpt2") {
+    auto files = ByteLevelFilesOf(header);
+    if (!files) return {.refusal = files.error().message()};
+    return {.files = *std::move(files)};
+  }
+  return {.refusal =
+              fmt::format("its tokenizer is of the kind {}; llama (SentencePiece's BPE) and gpt2 (byte-level BPE) "
+                          "can be read",
+                          *kind)};
+}
+
 std::optional<std::string> SentencePieceOf(const GgufHeader& header) {
-  const auto* kind = header.Find<std::string>(Key("model"));
-  const auto* tokens = header.Find<std::vector<std::string>>(Key("tokens"));
-  const auto* scores = header.Find<std::vector<double>>(Key("scores"));
-  const auto* types = header.Find<std::vector<std::int64_t>>(Key("token_type"));
+  const auto* kind = header.Find<std::string>(VocabularyKey("model"));
+  const auto* tokens = header.Find<std::vector<std::string>>(VocabularyKey("tokens"));
+  const auto* scores = header.Find<std::vector<double>>(VocabularyKey("scores"));
+  const auto* types = header.Find<std::vector<std::int64_t>>(VocabularyKey("token_type"));
   if (kind == nullptr || *kind != "llama" || tokens == nullptr || scores == nullptr || types == nullptr ||
       scores->size() != tokens->size() || types->size() != tokens->size())
     return std::nullopt;
@@ -113,14 +134,14 @@ std::optional<std::string> SentencePieceOf(const GgufHeader& header) {
   AppendNumber(trainer, kModelType, kBpe);
   AppendNumber(trainer, kByteFallback, 1);
   const auto id = [&](std::string_view name, std::uint32_t field, std::int64_t absent) {
-    const auto* says = header.Find<std::int64_t>(Key(name));
+    const auto* says = header.Find<std::int64_t>(VocabularyKey(name));
     AppendNumber(trainer, field, static_cast<std::uint64_t>(says != nullptr ? *says : absent));
   };
   id("unknown_token_id", kUnknownId, 0);
   id("bos_token_id", kBosId, 1);
   id("eos_token_id", kEosId, 2);
   id("padding_token_id", kPadId, -1);
-  const auto* space = header.Find<bool>(Key("add_space_prefix"));
+  const auto* space = header.Find<bool>(VocabularyKey("add_space_prefix"));
   AppendBytes(normalizer, kNormalizerName, "identity");
   AppendNumber(normalizer, kAddDummyPrefix, space == nullptr || *space ? 1 : 0);
   AppendNumber(normalizer, kRemoveExtraSpaces, 0);
@@ -176,17 +197,17 @@ bool AddSentencePiece(std::string_view tokenizer_model, std::uint64_t tokens,
     scores.push_back(kUnusedScore);
     types.push_back(kUnusedPiece);
   }
-  metadata[Key("model")] = std::string("llama");
-  metadata[Key("pre")] = std::string("default");
-  metadata[Key("tokens")] = std::move(pieces);
-  metadata[Key("scores")] = std::move(scores);
-  metadata[Key("token_type")] = std::move(types);
-  metadata[Key("add_space_prefix")] = adds_space;
+  metadata[VocabularyKey("model")] = std::string("llama");
+  metadata[VocabularyKey("pre")] = std::string("default");
+  metadata[VocabularyKey("tokens")] = std::move(pieces);
+  metadata[VocabularyKey("scores")] = std::move(scores);
+  metadata[VocabularyKey("token_type")] = std::move(types);
+  metadata[VocabularyKey("add_space_prefix")] = adds_space;
   for (const auto& [name, id] : {std::pair("unknown_token_id", unknown),
                                  {"bos_token_id", bos},
                                  {"eos_token_id", eos},
                                  {"padding_token_id", pad}}) {
-    if (id >= 0) metadata[Key(name)] = id;
+    if (id >= 0) metadata[VocabularyKey(name)] = id;
   }
   return true;
 }

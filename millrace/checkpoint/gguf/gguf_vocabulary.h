@@ -1,4 +1,4 @@
-// SentencePiece's vocabularies in GGUF files, and as tokenizer.model files.
+// Vocabularies of GGUF files as the tokenizer files of other programs.
 #pragma once
 
 #include <map>
@@ -9,6 +9,16 @@
 #include "millrace/checkpoint/gguf/gguf_header.h"
 
 namespace millrace::checkpoint {
+
+/// The tokenizer of a file.
+struct GgufTokenizer {
+  /// tokenizer.model, or tokenizer.json with tokenizer_config.json.
+  std::map<std::string, std::string> files;
+  std::string refusal;  ///< why there are no files
+};
+
+/// Returns the tokenizer of a file: SentencePieceOf() or ByteLevelFilesOf().
+GgufTokenizer TokenizerOf(const GgufHeader& header);
 
 /// Returns the tokenizer.model of a file whose tokenizer.ggml.model is "llama": a BPE model with the file's pieces,
 /// scores and types, that puts a space in front of texts and has bytes for unknown characters, as that of Llama 2.

@@ -28,8 +28,7 @@ class GgufReader final : public Reader {
   Result<VerifyStats> Verify(int parallel, object::Call call, const ByteProgress& progress) override;
 
   const std::string& etag() const { return info_.etag; }  ///< of the file that is read
-  /// Returns the content of a tokenizer.model; empty if the file has no such vocabulary.
-  const std::string& tokenizer() const { return model_.tokenizer; }
+  const GgufTokenizer& tokenizer() const { return model_.tokenizer; }
 
  private:
   GgufReader(object::ReadLocation file, OpenedGguf opened, std::string name);

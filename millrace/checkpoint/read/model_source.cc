@@ -63,9 +63,12 @@ Result<std::optional<std::string>> ModelSource::File(std::string_view name, std:
     return std::move(content->bytes);
   }
   if (gguf_ != nullptr) {
-    const std::string& tokenizer = gguf_->tokenizer();
-    if (name != "tokenizer.model" || tokenizer.empty()) return std::optional<std::string>();
-    return std::optional(tokenizer);
+    const GgufTokenizer& tokenizer = gguf_->tokenizer();
+    if (tokenizer.files.empty() && name == "tokenizer.json") {
+      return Fail(Code::kUnsupported, "{}: {}", this->name(), tokenizer.refusal);
+    }
+    const auto file = tokenizer.files.find(std::string(name));
+    return file != tokenizer.files.end() ? std::optional(file->second) : std::nullopt;
   }
   const auto& tensors = reader().manifest().tensors;
   const auto kept = tensors.find(fmt::format("{}{}", kFilesGroup, name));

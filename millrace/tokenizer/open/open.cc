@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "millrace/checkpoint/gguf/gguf_model.h"
 #include "millrace/checkpoint/read/gguf_reader.h"
 #include "millrace/object/blocking.h"
 #include "millrace/tokenizer/load/load.h"
@@ -13,6 +14,18 @@ namespace {
 
 constexpr std::uint64_t kMaxFileBytes = 256 * kMiB;  // JsonLimits::bytes: no larger tokenizer.json could be parsed
 constexpr std::string_view kFileNames[] = {"tokenizer.json", "tokenizer.model", "vocab.txt"};
+
+/// Opens the tokenizer of a GGUF file, whose model may be one that cannot be loaded.
+Result<std::shared_ptr<const Tokenizer>> OpenGgufTokenizer(const object::Location& file, object::Call call) {
+  const std::string name = fmt::format("{}/{}", file.store->Describe(), file.key);
+  const auto read = MR_TRY(checkpoint::ReadGgufHeader(file, std::move(call)));
+  const checkpoint::GgufTokenizer tokenizer = checkpoint::TokenizerOf(read.header);
+  for (const std::string_view form : kFileNames) {
+    const auto found = tokenizer.files.find(std::string(form));
+    if (found != tokenizer.files.end()) return Load(AsBytes(found->second), name);
+  }
+  return Fail(Code::kUnsupported, "{}: {}", name, tokenizer.refusal);
+}
 
 }  // namespace
 
@@ -38,7 +51,8 @@ Result<std::shared_ptr<const Tokenizer>> OpenModelTokenizer(const checkpoint::Mo
 Result<std::shared_ptr<const Tokenizer>> OpenTokenizer(object::Connection& connection, std::string_view url,
                                                        const Logger& log, object::Call call) {
   const object::Location location = MR_TRY(object::Locate(connection, url));
-  if (!location.key.empty() && !location.key.ends_with('/') && !checkpoint::IsGgufUrl(url)) {
+  if (checkpoint::IsGgufUrl(url)) return OpenGgufTokenizer(location, std::move(call));
+  if (!location.key.empty() && !location.key.ends_with('/')) {
     const auto content = MR_TRY(object::GetAll(*location.store, location.key, kMaxFileBytes, call));
     if (content) return Load(AsBytes(content->bytes), url);
   }

@@ -12,7 +12,8 @@
 
 namespace millrace::tokenizer {
 
-/// Opens the tokenizer at `url`, which names a tokenizer's file (see load.h), a Hugging Face folder, or a checkpoint.
+/// Opens the tokenizer at `url`, which names a tokenizer's file (see load.h), a Hugging Face folder, a checkpoint, or a
+/// GGUF file of any model.
 /// Paths and s3:// URLs alike. Blocks. The tokenizer needs neither the connection nor the file afterwards. Any thread.
 /// Errors: kNotFound if there is neither a file nor a model with a tokenizer; those of OpenModelTokenizer() and Load().
 Result<std::shared_ptr<const Tokenizer>> OpenTokenizer(object::Connection& connection, std::string_view url,

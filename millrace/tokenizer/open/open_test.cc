@@ -6,7 +6,9 @@
 #include <string>
 
 #include "millrace/checkpoint/format/safetensors.h"
+#include "millrace/checkpoint/gguf/gguf_header.h"
 #include "millrace/checkpoint/testing/checkpoint_test_base.h"
+#include "millrace/tokenizer/byte_level/byte_alphabet.h"
 
 namespace millrace::tokenizer {
 namespace {
@@ -65,6 +67,31 @@ TEST_F(OpenTokenizerTest, OpensFoldersAndFiles) {
   Put("broken", "{}");
   EXPECT_THAT(KindAt("s3://bucket/broken"), HasSubstr("loading the tokenizer s3://bucket/broken: "));
   EXPECT_THAT(KindAt("s3://bucket/none"), HasSubstr("there is no tokenizer at s3://bucket/none"));
+}
+
+/// The file's model may be one that cannot be loaded.
+TEST_F(OpenTokenizerTest, OpensGgufFiles) {
+  std::vector<std::string> tokens(256);
+  for (int byte = 0; byte < 256; ++byte)
+    TheByteAlphabet().Append(std::string(1, static_cast<char>(byte)), tokens[byte]);
+  tokens.insert(tokens.end(), {"ab", "<|end|>"});
+  std::vector<std::int64_t> types(258, 1);
+  types.back() = 3;
+  std::map<std::string, checkpoint::GgufValue> metadata = {
+      {"general.architecture", std::string("mamba")}, {"tokenizer.ggml.model", std::string("gpt2")},
+      {"tokenizer.ggml.pre", std::string("qwen2")},   {"tokenizer.ggml.tokens", tokens},
+      {"tokenizer.ggml.token_type", types},           {"tokenizer.ggml.merges", std::vector<std::string>{"a b"}}};
+  std::vector<checkpoint::GgufTensor> none;
+  Put("m.gguf", checkpoint::MakeGgufHeader(metadata, none));
+  const auto opened = OpenTokenizer(connection_, "s3://bucket/m.gguf", {});
+  ASSERT_TRUE(opened) << opened.error().ToString();
+  std::vector<TokenId> ids;
+  ASSERT_TRUE((*opened)->EncodeWithSpecials("cab<|end|>", ids));
+  EXPECT_EQ(ids, (std::vector<TokenId>{'c', 256, 257}));
+  metadata["tokenizer.ggml.pre"] = std::string("poro-chat");
+  Put("other.gguf", checkpoint::MakeGgufHeader(metadata, none));
+  EXPECT_THAT(KindAt("s3://bucket/other.gguf"), HasSubstr("splits texts as \"poro-chat\""));
+  EXPECT_THAT(KindAt("s3://bucket/none.gguf"), HasSubstr("does not exist"));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "millrace/checkpoint/convert/stream/transpose.h"
 #include "millrace/checkpoint/format/half.h"
 #include "millrace/checkpoint/format/manifest.h"
+#include "millrace/checkpoint/gguf/gguf_byte_level.h"
 #include "millrace/checkpoint/gguf/gguf_header.h"
 #include "millrace/checkpoint/gguf/gguf_model.h"
 #include "millrace/checkpoint/gguf/gguf_names.h"
@@ -23,8 +24,7 @@ namespace {
 
 /// Elements that are converted at a time, at least. A guess: 256 KiB of floats stay in the second-level cache.
 constexpr std::uint64_t kStepElements = 64 * kKiB;
-constexpr std::uint64_t kMostVocabulary = 64 * kMiB;  ///< of a tokenizer.model; a guess
-constexpr std::string_view kTokenizerFile = "tokenizer.model";
+constexpr std::uint64_t kMostVocabulary = 64 * kMiB;  ///< of a tokenizer's file; a guess
 constexpr std::string_view kRopeFactors = "rope_freqs.weight";
 
 /// general.file_type: llama.cpp's enumeration llama_ftype.
@@ -220,18 +220,31 @@ class GgufExport {
     return whole ? wanted : GgmlType::kF16;
   }
 
-  Status AddVocabulary(const Manifest& manifest) {
+  /// Returns a file of the tokenizer: a given one, else the checkpoint's; empty if there is none.
+  Result<std::string> TokenizerFile(const Manifest& manifest, const std::string& name) {
+    if (const auto given = files_.find(name); given != files_.end()) return given->second;
+    const std::string kept = std::string(kFilesGroup) + name;
+    const auto file = manifest.tensors.find(kept);
     std::string content;
-    const std::string kept = std::string(kFilesGroup) + std::string(kTokenizerFile);
-    if (const auto given = files_.find(std::string(kTokenizerFile)); given != files_.end()) {
-      content = given->second;
-    } else if (const auto file = manifest.tensors.find(kept); file != manifest.tensors.end()) {
-      if (file->second.bytes() > kMostVocabulary) return {};
-      content.resize(file->second.bytes());
-      MR_TRY(stream_.reader().Read(kept, 0, AsWritableBytes(content), stream_.call()));
+    if (file == manifest.tensors.end() || file->second.bytes() > kMostVocabulary) return content;
+    content.resize(file->second.bytes());
+    MR_TRY(stream_.reader().Read(kept, 0, AsWritableBytes(content), stream_.call()));
+    return content;
+  }
+
+  Status AddVocabulary(const Manifest& manifest) {
+    const auto tokens = static_cast<std::uint64_t>(config_->sizes().vocab_size);
+    const std::string pieces = MR_TRY(TokenizerFile(manifest, "tokenizer.model"));
+    if (!pieces.empty() && AddSentencePiece(pieces, tokens, metadata_)) return {};
+    const std::string tokenizer = MR_TRY(TokenizerFile(manifest, "tokenizer.json"));
+    const std::string config = MR_TRY(TokenizerFile(manifest, "tokenizer_config.json"));
+    std::string why = pieces.empty() ? "there is none" : "it is no BPE model of SentencePiece that fits the model";
+    if (!tokenizer.empty()) {
+      const Status added = AddByteLevel(tokenizer, config, tokens, metadata_);
+      if (added) return {};
+      why = added.error().message();
     }
-    if (content.empty()) return {};
-    AddSentencePiece(content, static_cast<std::uint64_t>(config_->sizes().vocab_size), metadata_);
+    notes_.push_back("the file has no tokenizer: " + why);
     return {};
   }
 
@@ -248,7 +261,8 @@ class GgufExport {
       const std::string padding(GgufPadding(to_[i].bytes()), '\0');
       MR_TRY(out.Write(AsBytes(padding), stream_.call()));
     }
-    return ExportResult{.tensors = to_.size(), .files = 1, .bytes = MR_TRY(out.Finish(stream_.call())).size};
+    const std::uint64_t bytes = MR_TRY(out.Finish(stream_.call())).size;
+    return ExportResult{.tensors = to_.size(), .files = 1, .bytes = bytes, .notes = std::move(notes_)};
   }
 
   /// Converts a tensor in steps of whole heads or rows. A transposed matrix is held in memory twice.
@@ -312,6 +326,7 @@ class GgufExport {
   std::string architecture_;
   std::map<std::string, GgufValue> metadata_;
   std::vector<float> rope_factors_;
+  std::vector<std::string> notes_;
   std::vector<WrittenTensor> from_;  ///< and to_, one for one
   std::vector<GgufTensor> to_;
 };

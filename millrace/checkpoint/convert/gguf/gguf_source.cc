@@ -32,22 +32,23 @@ Result<ImportSource> OpenGgufSource(const object::Location& file, const SourceOp
     }
     source.boxes.push_back(std::move(box));
   }
-  if (model.tokenizer.empty()) {
-    source.notes.emplace_back("the file's tokenizer is not imported: only SentencePiece's BPE vocabularies are");
-    return source;
+  if (model.tokenizer.files.empty()) {
+    source.notes.push_back("the file's tokenizer is not imported: " + model.tokenizer.refusal);
   }
-  const std::string tensor = std::string(kFilesGroup) + "tokenizer.model";
-  const std::uint64_t size = model.tokenizer.size();
-  source.tensors.emplace(tensor, TensorMeta{DType::kU8, {static_cast<std::int64_t>(size)}});
-  // The header's bytes, which the vocabulary was made of.
-  auto decode = [content = std::move(model.tokenizer)](ByteSpan, MutableByteSpan elements) {
-    std::memcpy(elements.data(), content.data(), elements.size());
-  };
-  source.boxes.push_back(
-      {.tensor = tensor,
-       .file = name,
-       .offset = 0,
-       .coding = std::make_shared<const SourceCoding>(SourceCoding{model.header_bytes, size, std::move(decode)})});
+  for (auto& [file, text] : model.tokenizer.files) {
+    const std::string tensor = std::string(kFilesGroup) + file;
+    const std::uint64_t size = text.size();
+    source.tensors.emplace(tensor, TensorMeta{DType::kU8, {static_cast<std::int64_t>(size)}});
+    // The header's bytes, which the vocabulary was made of.
+    auto decode = [content = std::move(text)](ByteSpan, MutableByteSpan elements) {
+      std::memcpy(elements.data(), content.data(), elements.size());
+    };
+    source.boxes.push_back(
+        {.tensor = tensor,
+         .file = name,
+         .offset = 0,
+         .coding = std::make_shared<const SourceCoding>(SourceCoding{model.header_bytes, size, std::move(decode)})});
+  }
   return source;
 }
 

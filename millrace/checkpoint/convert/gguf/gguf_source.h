@@ -6,8 +6,8 @@
 
 namespace millrace::checkpoint {
 
-/// `file` is the key of the file. Quantized tensors become F32, others keep their types. A vocabulary of SentencePiece
-/// becomes tokenizer.model. options.config replaces what the metadata say of the model. Blocks.
+/// `file` is the key of the file. Quantized tensors become F32, others keep their types. The vocabulary
+/// becomes tokenizer.model or tokenizer.json. options.config replaces what the metadata say of the model. Blocks.
 /// Errors: those of OpenGgufFile.
 Result<ImportSource> OpenGgufSource(const object::Location& file, const SourceOptions& options, object::Call call);
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "millrace/base/threads/memory_budget.h"
 #include "millrace/object/location.h"
@@ -16,6 +18,7 @@ struct ExportTarget {
 
 struct ExportResult {
   std::uint64_t tensors = 0, files = 0, bytes = 0;  ///< bytes: of all files
+  std::vector<std::string> notes = {};              ///< sentences for the user: what was not exported, and why
 };
 
 }  // namespace millrace::checkpoint
