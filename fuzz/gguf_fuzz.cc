@@ -9,7 +9,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   const auto header = ParseGgufHeader(bytes, size, "fuzz.gguf");
   if (!header || !*header) return 0;
-  const auto model = DescribeGgufModel(**header, std::nullopt, "fuzz.gguf");
+  const auto model = DescribeGgufModel(**header, std::nullopt, {}, "fuzz.gguf");
   if (!model) return 0;
   for (const GgufPart& part : model->parts) {
     if (part.offset > size || part.stored_bytes > size - part.offset) std::abort();

@@ -115,7 +115,7 @@ class Model:
             assert getattr(ours.config, key) == getattr(self.config, key), key
         return error
 
-    def write(self, path):
+    def write(self, path, theta=10000.0, rope_freqs=None):
         """The file that the package writes."""
         writer = gguf.GGUFWriter(path, "llama" if self.llama else "gpt2")
         writer.add_vocab_size(self.config.vocab_size)
@@ -123,14 +123,17 @@ class Model:
         writer.add_embedding_length(64)
         writer.add_block_count(LAYERS)
         writer.add_feed_forward_length(96 if self.llama else 256)
-        writer.add_head_count(4)
+        writer.add_head_count(self.config.num_attention_heads)
         if self.llama:
-            writer.add_head_count_kv(2)
+            writer.add_head_count_kv(self.config.num_key_value_heads)
+            writer.add_key_length(self.config.head_dim)
             writer.add_layer_norm_rms_eps(self.config.rms_norm_eps)
-            writer.add_rope_freq_base(10000.0)
+            writer.add_rope_freq_base(theta)
         else:
             writer.add_layer_norm_eps(self.config.layer_norm_epsilon)
         writer.add_tags(["a", "b"])
+        if rope_freqs is not None:
+            writer.add_tensor("rope_freqs.weight", rope_freqs)
         for number, (name, values) in enumerate(self.tensors().items()):
             kind = [gguf.GGMLQuantizationType.Q8_0, gguf.GGMLQuantizationType.Q4_0, gguf.GGMLQuantizationType.F16][number % 3]
             kind = gguf.GGMLQuantizationType.F32 if values.ndim == 1 or "position" in name else kind
@@ -139,6 +142,37 @@ class Model:
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
+
+
+def check_rope(millrace, folder):
+    """Llama 3's scaling of positions is read back from the factors in a file of the package."""
+    for factor, original, head_dim in ((8.0, 8192, 128), (32.0, 8192, 64), (4.0, 4096, 128)):
+        scaling = dict(rope_type="llama3", rope_theta=500000.0, factor=factor, low_freq_factor=1.0, high_freq_factor=4.0,
+                       original_max_position_embeddings=original)
+        config = transformers.LlamaConfig(**LLAMA | dict(head_dim=head_dim, num_attention_heads=2, num_key_value_heads=1,
+                                                         max_position_embeddings=131072, rope_parameters=scaling))
+        name = f"llama-rope-{factor:g}-{original}"
+        model = Model(millrace, folder, name, transformers.LlamaForCausalLM(config))
+        # As convert_hf_to_gguf.py: what each frequency is divided by.
+        plain = 1 / 500000.0 ** (torch.arange(0, head_dim, 2).float() / head_dim)
+        scaled, _ = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))
+        factors = (plain / scaled).numpy()
+        exported = folder / f"{name}.gguf"
+        model.ckpt("export", folder / f"{name}-run", exported)
+        (stored,) = [tensor for tensor in gguf.GGUFReader(exported).tensors if tensor.name == "rope_freqs.weight"]
+        numpy.testing.assert_allclose(stored.data, factors, rtol=2e-5)
+        written = folder / f"{name}-written.gguf"
+        model.write(written, theta=500000.0, rope_freqs=factors)
+        for path in (exported, written):
+            run, back = path.with_suffix(".run"), path.with_suffix(".hf")
+            model.ckpt("import", path, run)
+            model.ckpt("export", run, back)
+            got = transformers.AutoConfig.from_pretrained(back).rope_parameters
+            assert {key: got[key] for key in scaling} == scaling, got
+            theirs, _ = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS["llama3"](
+                transformers.AutoConfig.from_pretrained(back), torch.device("cpu"))
+            assert torch.equal(theirs, scaled)
+        print(f"ok: positions of Llama 3 scaled by {factor:g} from {original}")
 
 
 def check_tokenizer(model):
@@ -188,6 +222,7 @@ def main():
             path = folder / f"{model.name}-written.gguf"
             model.write(path)
             print(f"ok: {model.name} of the package: logits differ by {model.check_logits(path):.1e}")
+        check_rope(millrace, folder)
         check_tokenizer(models[0])
 
 

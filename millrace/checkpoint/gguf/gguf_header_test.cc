@@ -97,7 +97,7 @@ TEST(GgufHeader, DamageIsRefusedOrHarmless) {
     std::string other = bytes;
     for (int k = 0; k < 3; ++k) other[random.Below(other.size())] = static_cast<char>(random.Below(256));
     const auto header = ParseGgufHeader(other, bytes.size() + 244, "m.gguf");
-    if (header && *header) std::ignore = DescribeGgufModel(**header, std::nullopt, "m.gguf");
+    if (header && *header) std::ignore = DescribeGgufModel(**header, std::nullopt, {}, "m.gguf");
   }
 }
 

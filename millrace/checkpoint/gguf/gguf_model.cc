@@ -1,9 +1,11 @@
 #include "millrace/checkpoint/gguf/gguf_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "millrace/checkpoint/gguf/gguf_names.h"
+#include "millrace/checkpoint/gguf/rope_factors.h"
 #include "millrace/object/blocking.h"
 
 namespace millrace::checkpoint {
@@ -53,7 +55,43 @@ class Metadata {
 /// Returns a float as the double that people write: 1e-05, not 9.999999747378752e-06.
 double Shortest(double number) { return std::stod(fmt::format("{}", static_cast<float>(number))); }
 
-Result<Json> LlamaConfig(const Metadata& metadata, std::string_view what) {
+/// Adds what the file says of the scaling of positions to `config`, which has rope_theta and head_dim.
+Status AddRopeScaling(const Metadata& metadata, std::span<const float> factors, std::string_view what, Json& config) {
+  const auto* type = metadata.Find<std::string>("rope.scaling.type");
+  const bool is_scaled = type != nullptr && *type != "none";
+  if (is_scaled && *type == "linear" && factors.empty()) {
+    config["rope_scaling"] = {{"rope_type", "linear"},
+                              {"factor", Shortest(MR_TRY(metadata.Number("rope.scaling.factor")))}};
+    return {};
+  }
+  if (is_scaled) {
+    return Fail(Code::kUnsupported,
+                "{}: the metadata do not tell how positions are scaled (they have {}); give the model's config.json "
+                "with --config",
+                what, *type);
+  }
+  if (std::ranges::all_of(factors, [](float factor) { return factor == 1; })) return {};
+  if (factors.size() != static_cast<std::size_t>(config.at("head_dim").get<std::int64_t>() / 2)) {
+    return Fail(Code::kCorrupt, "{}: {} has {} factors for heads of {} rows", what, kRopeFactors, factors.size(),
+                config.at("head_dim").get<std::int64_t>());
+  }
+  const auto scaling = FindLlama3Scaling(factors, config.at("rope_theta").get<double>());
+  if (!scaling) {
+    return Fail(Code::kUnsupported,
+                "{}: the factors of positions ({}) are not those of Llama 3's scaling, or too few to tell it; give the "
+                "model's config.json with --config",
+                what, kRopeFactors);
+  }
+  const double original = scaling->original_max_position_embeddings;
+  config["rope_scaling"] = {{"rope_type", "llama3"},
+                            {"factor", Shortest(scaling->factor)},
+                            {"low_freq_factor", scaling->low_freq_factor},
+                            {"high_freq_factor", scaling->high_freq_factor},
+                            {"original_max_position_embeddings", static_cast<std::int64_t>(std::lround(original))}};
+  return {};
+}
+
+Result<Json> LlamaConfig(const Metadata& metadata, std::span<const float> rope_factors, std::string_view what) {
   const std::int64_t heads = MR_TRY(metadata.Size("attention.head_count"));
   const std::int64_t hidden = MR_TRY(metadata.Size("embedding_length"));
   const auto* kv_heads = metadata.Find<std::int64_t>("attention.head_count_kv");
@@ -77,20 +115,11 @@ Result<Json> LlamaConfig(const Metadata& metadata, std::string_view what) {
               {"attention_bias", metadata.Tensor("blk.0.attn_q.bias") != nullptr},
               {"mlp_bias", metadata.Tensor("blk.0.ffn_up.bias") != nullptr},
               {"tie_word_embeddings", metadata.Tensor("output.weight") == nullptr}};
-  const auto* scaling = metadata.Find<std::string>("rope.scaling.type");
-  if (scaling != nullptr && *scaling == "linear") {
-    config["rope_scaling"] = {{"rope_type", "linear"},
-                              {"factor", Shortest(MR_TRY(metadata.Number("rope.scaling.factor")))}};
-  } else if ((scaling != nullptr && *scaling != "none") || metadata.Tensor(kRopeFactors) != nullptr) {
-    return Fail(Code::kUnsupported,
-                "{}: the metadata do not tell how positions are scaled (they have {}); give the model's config.json "
-                "with --config",
-                what, scaling != nullptr ? *scaling : kRopeFactors);
-  }
+  MR_TRY(AddRopeScaling(metadata, rope_factors, what, config));
   return config;
 }
 
-Result<Json> Gpt2Config(const Metadata& metadata, std::string_view) {
+Result<Json> Gpt2Config(const Metadata& metadata) {
   return Json{{"architectures", Json::array({"GPT2LMHeadModel"})},
               {"model_type", "gpt2"},
               {"vocab_size", MR_TRY(metadata.VocabSize())},
@@ -111,6 +140,23 @@ void DecodeRun(GgmlType type, ByteSpan stored, MutableByteSpan elements) {
     return;
   }
   Dequantize(type, stored, {reinterpret_cast<float*>(elements.data()), elements.size() / sizeof(float)});
+}
+
+/// Returns the values of rope_freqs.weight; none if the file does not have it.
+Result<std::vector<float>> ReadRopeFactors(const object::ReadLocation& location, const ReadGguf& read,
+                                           std::string_view what, const object::Call& call) {
+  constexpr std::uint64_t kMostFactors = 4096;  // of heads of 8,192 rows; those of today have 256
+  const auto tensor = std::ranges::find(read.header.tensors, kRopeFactors, &GgufTensor::name);
+  if (tensor == read.header.tensors.end()) return std::vector<float>();
+  if (tensor->shape.size() != 1 || static_cast<std::uint64_t>(tensor->shape[0]) > kMostFactors)
+    return Fail(Code::kCorrupt, "{}: {} is no list of factors", what, kRopeFactors);
+  std::string bytes(tensor->bytes(), '\0');
+  const object::GetOptions range{.range = object::ByteRange{tensor->offset, bytes.size()}, .if_match = read.info.etag};
+  const auto got = MR_TRY(object::Get(*location.store, location.key, range, AsWritableBytes(bytes), call));
+  if (!got || got->bytes != bytes.size()) return Fail(Code::kStale, "{} changed while it was read", what);
+  std::vector<float> factors(static_cast<std::size_t>(tensor->shape[0]));
+  Dequantize(tensor->type, AsBytes(bytes), factors);
+  return factors;
 }
 
 }  // namespace
@@ -141,7 +187,7 @@ void GgufPart::Decode(ByteSpan stored, MutableByteSpan elements) const {
 }
 
 Result<GgufModel> DescribeGgufModel(const GgufHeader& header, const std::optional<Json>& config,
-                                    std::string_view what) {
+                                    std::span<const float> rope_factors, std::string_view what) {
   const auto* architecture = header.Find<std::string>("general.architecture");
   if (architecture == nullptr) return Fail(Code::kCorrupt, "{}: the metadata have no general.architecture", what);
   if (*architecture != kGgufLlama && *architecture != kGgufGpt2) {
@@ -151,12 +197,12 @@ Result<GgufModel> DescribeGgufModel(const GgufHeader& header, const std::optiona
   const Metadata metadata(header, *architecture, what);
   const bool llama = *architecture == kGgufLlama;
   GgufModel model{.architecture = *architecture, .header_bytes = header.bytes};
-  model.config = config ? *config : MR_TRY(llama ? LlamaConfig(metadata, what) : Gpt2Config(metadata, what));
+  model.config = config ? *config : MR_TRY(llama ? LlamaConfig(metadata, rope_factors, what) : Gpt2Config(metadata));
   const std::int64_t blocks = MR_TRY(metadata.Size("block_count"));
   const std::int64_t heads = MR_TRY(metadata.Size("attention.head_count"));
   const auto* kv_heads = metadata.Find<std::int64_t>("attention.head_count_kv");
   for (const GgufTensor& tensor : header.tensors) {
-    if (tensor.name == kRopeFactors) continue;  // follow from config.json
+    if (tensor.name == kRopeFactors) continue;  // they are part of config.json
     auto name = HuggingFaceNameOf(*architecture, tensor.name, blocks);
     if (!name) {
       return Fail(Code::kUnsupported, "{}: models of the architecture {} have no tensor {}", what, *architecture,
@@ -203,9 +249,11 @@ Result<ReadGguf> ReadGgufHeader(const object::ReadLocation& location, object::Ca
 
 Result<OpenedGguf> OpenGgufFile(const object::ReadLocation& location, const std::optional<Json>& config,
                                 object::Call call) {
-  ReadGguf read = MR_TRY(ReadGgufHeader(location, std::move(call)));
+  ReadGguf read = MR_TRY(ReadGgufHeader(location, call));
   const std::string what = fmt::format("{}/{}", location.store->Describe(), location.key);
-  return OpenedGguf{std::move(read.info), MR_TRY(DescribeGgufModel(read.header, config, what))};
+  std::vector<float> factors;
+  if (!config) factors = MR_TRY(ReadRopeFactors(location, read, what, call));
+  return OpenedGguf{std::move(read.info), MR_TRY(DescribeGgufModel(read.header, config, factors, what))};
 }
 
 }  // namespace millrace::checkpoint

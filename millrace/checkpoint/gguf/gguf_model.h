@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,9 +49,11 @@ struct GgufModel {
   std::uint64_t header_bytes = 0;
 };
 
-/// Describes the model of a file. `config`: replaces what the metadata say.
+/// Describes the model of a file. `config`: replaces what the metadata say. `rope_factors`: the values of
+/// rope_freqs.weight, if the file has that tensor; not used with a config.
 /// Errors: kUnsupported if the architecture or a feature of it is unknown; kCorrupt if metadata or tensors are missing.
-Result<GgufModel> DescribeGgufModel(const GgufHeader& header, const std::optional<Json>& config, std::string_view what);
+Result<GgufModel> DescribeGgufModel(const GgufHeader& header, const std::optional<Json>& config,
+                                    std::span<const float> rope_factors, std::string_view what);
 
 /// Reads the header of the file at `location`. Blocks.
 /// Errors: kNotFound if there is no such file; those of ParseGgufHeader.
@@ -60,8 +63,8 @@ struct ReadGguf {
 };
 Result<ReadGguf> ReadGgufHeader(const object::ReadLocation& location, object::Call call);
 
-/// Reads the header of the file at `location` and describes its model. Blocks.
-/// Errors: those of ReadGgufHeader and DescribeGgufModel.
+/// Reads the header and rope_freqs.weight of the file at `location` and describes its model. Blocks.
+/// Errors: those of ReadGgufHeader and DescribeGgufModel; kStale if the file changes meanwhile.
 struct OpenedGguf {
   object::ObjectInfo info;
   GgufModel model;

@@ -1,9 +1,7 @@
 #include "millrace/checkpoint/convert/gguf/gguf_export.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <numbers>
 #include <set>
 #include <utility>
 
@@ -16,6 +14,7 @@
 #include "millrace/checkpoint/gguf/gguf_model.h"
 #include "millrace/checkpoint/gguf/gguf_names.h"
 #include "millrace/checkpoint/gguf/gguf_vocabulary.h"
+#include "millrace/checkpoint/gguf/rope_factors.h"
 #include "millrace/engine/config/families.h"
 #include "millrace/transfer/stream/multipart_writer.h"
 
@@ -143,31 +142,15 @@ class GgufExport {
     if (type == "llama3") {
       const Json* original = JsonFind(*scaling, "original_max_position_embeddings");
       if (original == nullptr) original = JsonFind(config, "original_max_position_embeddings");
-      rope_factors_ =
-          RopeFactors(base, scaling->at("factor").get<double>(), scaling->at("low_freq_factor").get<double>(),
-                      scaling->at("high_freq_factor").get<double>(), original->get<double>());
+      const Llama3Scaling llama3{.factor = scaling->at("factor").get<double>(),
+                                 .low_freq_factor = scaling->at("low_freq_factor").get<double>(),
+                                 .high_freq_factor = scaling->at("high_freq_factor").get<double>(),
+                                 .original_max_position_embeddings = original->get<double>()};
+      rope_factors_ = RopeFactorsOf(llama3, base, config_->sizes().head_dim);
       return {};
     }
     return Fail(Code::kUnsupported,
                 "{}: positions scaled as {} cannot be exported to a GGUF file; linear and llama3 can", name, type);
-  }
-
-  /// The factors of the angles that Llama 3.1 scales, as convert_hf_to_gguf.py writes them.
-  std::vector<float> RopeFactors(double base, double factor, double low, double high, double original) const {
-    const auto dim = static_cast<double>(config_->sizes().head_dim);
-    std::vector<float> factors;
-    for (std::int64_t i = 0; i < config_->sizes().head_dim; i += 2) {
-      const double wavelength = 2 * std::numbers::pi * std::pow(base, static_cast<double>(i) / dim);
-      double scaled = factor;
-      if (wavelength < original / high) {
-        scaled = 1;
-      } else if (wavelength <= original / low) {
-        const double smooth = (original / wavelength - low) / (high - low);
-        scaled = 1 / ((1 - smooth) / factor + smooth);
-      }
-      factors.push_back(static_cast<float>(scaled));
-    }
-    return factors;
   }
 
   Status PlanTensors(const std::map<std::string, TensorMeta>& tensors) {

@@ -2,10 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
+
 #include "millrace/base/hash/random.h"
 #include "millrace/checkpoint/convert/export.h"
 #include "millrace/checkpoint/convert/import.h"
 #include "millrace/checkpoint/convert/open_source.h"
+#include "millrace/checkpoint/gguf/gguf_header.h"
 #include "millrace/checkpoint/read/gguf_reader.h"
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/checkpoint/save/save_slice.h"
@@ -202,6 +206,36 @@ TEST_F(GgufTest, AGpt2ComesBackWhicheverWayItIsStored) {
     }
     EXPECT_EQ(imported->manifest().meta.at(std::string(kMetaModelConfig)).at("tie_word_embeddings"), true);
   }
+}
+
+TEST_F(GgufTest, Llama31sScalingOfPositionsComesBack) {
+  Json config = kLlama;
+  config["head_dim"] = 128;  // as Llama 3.1's
+  config["rope_scaling"] = {{"rope_type", "llama3"},
+                            {"factor", 8.0},
+                            {"low_freq_factor", 1.0},
+                            {"high_freq_factor", 4.0},
+                            {"original_max_position_embeddings", 8192}};
+  Save(config, {{"model.embed_tokens.weight", {37, 64}}, {"model.norm.weight", {64}}, {"lm_head.weight", {37, 64}}});
+  ASSERT_TRUE(ExportTo("m.gguf", std::nullopt));
+  auto model = ModelSource::Open(connection_, "s3://bucket/m.gguf", std::nullopt, {});
+  ASSERT_TRUE(model) << model.error().ToString();
+  const Json& read = model->reader().manifest().meta.at(std::string(kMetaModelConfig));
+  EXPECT_EQ(DumpJson(read.at("rope_scaling")), DumpJson(config["rope_scaling"]));
+  EXPECT_TRUE(engine::ParseModelConfig(read, "m.gguf"));
+  EXPECT_EQ(model->reader().manifest().tensors.count("model/rope_freqs.weight"), 0u);
+
+  // Other factors are refused, unless the user gives the configuration.
+  std::string file = (*object::GetAll(*store_, "m.gguf", kMiB))->bytes;
+  const auto header = **ParseGgufHeader(file, file.size(), "m.gguf");
+  const auto factors = std::ranges::find(header.tensors, "rope_freqs.weight", &GgufTensor::name);
+  ASSERT_NE(factors, header.tensors.end());
+  const float other = 5;
+  std::memcpy(file.data() + factors->offset, &other, sizeof other);
+  ASSERT_TRUE(object::Put(*store_, "other.gguf", AsBytes(file)));
+  EXPECT_THAT(ImportFrom("other.gguf", "s3://bucket/other").error().ToString(), HasSubstr("--config"));
+  const std::string url = "s3://bucket/other.gguf";
+  EXPECT_TRUE(OpenSource(connection_, url, ForeignFormat::kGguf, {}, {.config = config}));
 }
 
 TEST_F(GgufTest, OtherModelsAreRefusedByName) {
