@@ -7,8 +7,10 @@
 
 #include "millrace/base/hash/random.h"
 #include "millrace/checkpoint/convert/export.h"
+#include "millrace/checkpoint/convert/huggingface/hf_tokenizer.h"
 #include "millrace/checkpoint/convert/import.h"
 #include "millrace/checkpoint/convert/open_source.h"
+#include "millrace/checkpoint/gguf/gguf_byte_level.h"
 #include "millrace/checkpoint/gguf/gguf_header.h"
 #include "millrace/checkpoint/read/gguf_reader.h"
 #include "millrace/checkpoint/read/model_source.h"
@@ -206,6 +208,53 @@ TEST_F(GgufTest, AGpt2ComesBackWhicheverWayItIsStored) {
     }
     EXPECT_EQ(imported->manifest().meta.at(std::string(kMetaModelConfig)).at("tie_word_embeddings"), true);
   }
+}
+
+/// A tokenizer whose tokens are the letters from a to z, two more, and special ones behind them.
+std::map<std::string, std::string> LetterTokenizer() {
+  std::vector<std::string> tokens;
+  for (char letter = 'a'; letter <= 'z'; ++letter) tokens.emplace_back(1, letter);
+  tokens.insert(tokens.end(), {"ab", "abc", "<s>", "</s>"});
+  std::vector<std::int64_t> types(tokens.size(), 1);
+  types[28] = types[29] = 3;
+  return *ByteLevelFilesOf({.metadata = {{"tokenizer.ggml.pre", std::string("llama-bpe")},
+                                         {"tokenizer.ggml.tokens", tokens},
+                                         {"tokenizer.ggml.token_type", types},
+                                         {"tokenizer.ggml.merges", std::vector<std::string>{"a b", "ab c"}},
+                                         {"tokenizer.ggml.bos_token_id", std::int64_t{28}},
+                                         {"tokenizer.ggml.eos_token_id", std::int64_t{29}},
+                                         {"tokenizer.ggml.add_bos_token", true}}});
+}
+
+TEST_F(GgufTest, AByteLevelTokenizerComesBack) {
+  SaveLlama();
+  const auto files = LetterTokenizer();
+  auto reader = Reader::Open(connection_, "s3://bucket/run").value();
+  const auto with = Export(*reader, {store_, "m.gguf"}, budget_, {.format = ForeignFormat::kGguf, .files = files});
+  ASSERT_TRUE(with) << with.error().ToString();
+  EXPECT_THAT(with->notes, ::testing::IsEmpty());
+  // Where a model is loaded, where it is imported, and where it is written to a folder.
+  const auto model = ModelSource::Open(connection_, "s3://bucket/m.gguf", std::nullopt, {}).value();
+  EXPECT_EQ(*model.File("tokenizer.json", kMiB), files.at("tokenizer.json"));
+  EXPECT_EQ(*model.File("tokenizer.model", kMiB), std::nullopt);
+  const auto imported = ImportFrom("m.gguf", "s3://bucket/imported").value();
+  for (const auto& [name, text] : files) {
+    std::string kept(text.size(), '\0');
+    ASSERT_EQ(imported->manifest().tensors.at(std::string(kFilesGroup) + name).bytes(), text.size());
+    ASSERT_TRUE(imported->Read(std::string(kFilesGroup) + name, 0, AsWritableBytes(kept)));
+    EXPECT_EQ(kept, text);
+  }
+  EXPECT_EQ(*TokenizerFilesAt(connection_, "s3://bucket/m.gguf", {}), files);
+
+  // What llama.cpp would read as another tokenizer is left out, with a reason.
+  auto other = files;
+  const std::size_t at = other["tokenizer.json"].find("\"ignore_merges\":true");
+  other["tokenizer.json"].replace(at, 20, "\"ignore_merges\":false");
+  const auto without = Export(*reader, {store_, "n.gguf"}, budget_, {.format = ForeignFormat::kGguf, .files = other});
+  ASSERT_TRUE(without);
+  EXPECT_THAT(without->notes, ::testing::ElementsAre(HasSubstr("ignore_merges")));
+  const auto bare = ModelSource::Open(connection_, "s3://bucket/n.gguf", std::nullopt, {}).value();
+  EXPECT_THAT(bare.File("tokenizer.json", kMiB).error().ToString(), HasSubstr("no tokenizer"));
 }
 
 TEST_F(GgufTest, Llama31sScalingOfPositionsComesBack) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "millrace/checkpoint/read/gguf_reader.h"
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/object/blocking.h"
 
@@ -104,7 +105,7 @@ Result<std::map<std::string, std::string>> TokenizerFilesOf(std::string content,
 Result<std::map<std::string, std::string>> TokenizerFilesAt(object::Connection& connection, std::string_view url,
                                                             const Logger& log, object::Call call) {
   const object::Location location = MR_TRY(object::Locate(connection, url));
-  if (!location.key.empty() && !location.key.ends_with('/')) {
+  if (!location.key.empty() && !location.key.ends_with('/') && !IsGgufUrl(url)) {
     auto content = MR_TRY(object::GetAll(*location.store, location.key, kMostFile, call));
     if (content) return TokenizerFilesOf(std::move(content->bytes), url);
   }
