@@ -4,7 +4,8 @@ succeed. What is left out says why (documents.py).
     python3 run_document.py BIN_FOLDER DOCUMENT.md
 
 The shell has a home, a folder for /tmp and /mnt, and a loopback address of its own; credentials and settings of the
-machine are hidden from it. `prepare/NAME.sh` makes what the document takes for granted. Exit status 77: it cannot run here.
+machine are hidden from it. `prepare/NAME.sh` makes what the document takes for granted; NAME is the document's, or the
+folder's of an example's README. Exit status 77: it cannot run here.
 """
 import os
 import pathlib
@@ -35,14 +36,25 @@ def isolated(text: str, scratch: pathlib.Path) -> str:
     return text.replace("127.0.0.1:", own).replace("/tmp/", f"{scratch}/tmp/").replace("/mnt/", f"{scratch}/mnt/")
 
 
+def preparation_of(document: pathlib.Path) -> pathlib.Path:
+    in_example = document.stem == "README" and document.parent != ROOT
+    return HERE / "prepare" / f"{document.parent.name if in_example else document.stem}.sh"
+
+
+def find_program(name: str) -> str | None:
+    """Looks for a program in PATH and among those that tests/install-peers installs."""
+    peers = os.environ.get("MILLRACE_PEERS")
+    return shutil.which(name) or (shutil.which(name, path=f"{peers}/trainers/bin") if peers else None)
+
+
 def script_of(document: pathlib.Path, blocks: list[Block], scratch: pathlib.Path) -> str:
     name = document.relative_to(ROOT)
     script = PROLOGUE
-    preparation = HERE / "prepare" / f"{document.stem}.sh"
+    preparation = preparation_of(document)
     if preparation.exists():
         script += isolated(preparation.read_text(encoding="utf-8"), scratch)
     for block in blocks:
-        missing = [program for program in block.programs if shutil.which(program) is None]
+        missing = [program for program in block.programs if find_program(program) is None]
         if block.not_run or missing:
             print(f"left out {name}:{block.line}: {block.not_run or 'not here: ' + ', '.join(missing)}", flush=True)
             continue
