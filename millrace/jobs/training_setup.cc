@@ -18,7 +18,8 @@ plan::TrainingSetup TrainingSetupOf(const Spec& spec) {
           // With lora, they have the adapters, which a plan leaves out.
           .snapshots = spec.checkpoint.url.empty() || spec.lora    ? 0
                        : has_local && spec.checkpoint.local_beside ? 2
-                                                                   : 1};
+                                                                   : 1,
+          .compares_pairs = spec.data.dataset.objective == data::Objective::kDpo};
 }
 
 }  // namespace millrace::jobs

@@ -21,9 +21,14 @@ struct TrainingSetup {
   int moments = 2;    ///< float32 tensors that the optimizer keeps for each parameter
   int snapshots = 0;  ///< copies of the state in memory that checkpoints are made from
   std::int64_t data_bytes = 64 << 20;  ///< of samples that are read ahead
+  /// The sequences are pairs of answers (engine::Preferences): two documents, each of half a sequence. A step begins
+  /// with a forward pass of the reference over all of them, which is the model without its adapters.
+  bool compares_pairs = false;
 
   std::int64_t element_bytes() const { return bf16 ? 2 : 4; }
   std::int64_t micro_tokens() const { return micro_batch * sequence_length; }
+  /// Returns the tokens of a document: what attention reaches over.
+  std::int64_t document_length() const { return compares_pairs ? sequence_length / 2 : sequence_length; }
 };
 
 /// A valid layout of a setup.

@@ -7,6 +7,8 @@ namespace millrace::plan {
 namespace {
 
 constexpr std::int64_t kGradientBytes = 4, kStateBytes = 4, kSentBytes = 2;
+// A token of a row of pairs: as input, label and position in 32 bits, and as input and label in 64 (train::MicroBatch).
+constexpr std::int64_t kPairTokenBytes = 3 * 4 + 2 * 8;
 constexpr std::int64_t kBucketElements = (8 << 20) / kGradientBytes;  // engine::DataExchangeOptions
 
 std::int64_t Part(std::int64_t all, std::int64_t ranks) { return (all + ranks - 1) / ranks; }
@@ -84,6 +86,9 @@ MemoryUse MemoryOf(const TrainingSetup& setup, const Layout& layout, const Layou
   const std::int64_t state = kStateBytes * setup.moments + (setup.bf16 ? kStateBytes : 0);
   use[MemoryKind::kSnapshot] = setup.snapshots * Part(all * element + trained * state, layout.data_ranks());
   use[MemoryKind::kData] = setup.data_bytes;
+  // The reference passes over all pairs of a step before the first of them is learnt from. Its passes keep nothing, so
+  // they need less of the other kinds than those that learn.
+  if (setup.compares_pairs) use[MemoryKind::kData] += layout.microbatches * setup.micro_tokens() * kPairTokenBytes;
   return use;
 }
 

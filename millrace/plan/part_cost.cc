@@ -275,6 +275,12 @@ class PartCounter {
     if (goes_back) cost_.backward.all_gather.Add(1, bytes);
   }
 
+  /// Both kinds of forward passes take so long.
+  void GoForward(double seconds) {
+    cost_.evaluation_s += seconds;
+    cost_.forward_s += seconds;
+  }
+
   // Times. A product takes the time of its arithmetic or, if that is longer, of reading and writing its matrices.
   double ProductSeconds(double rows, double in, double out) const {
     if (rate_ == 0) return 0;
@@ -284,7 +290,7 @@ class PartCounter {
   void Multiply(std::int64_t in, std::int64_t out, bool trains) {
     const double seconds =
         ProductSeconds(static_cast<double>(tokens_), static_cast<double>(in), static_cast<double>(out));
-    cost_.forward_s += seconds;
+    GoForward(seconds);
     cost_.backward_s += seconds;
     if (!trains) return;
     // The gradient is read and written, in float32.
@@ -297,7 +303,7 @@ class PartCounter {
   void Pass(std::int64_t elements, bool goes_back = true) {
     if (rate_ == 0) return;
     const double seconds = static_cast<double>(elements * bytes_) / bandwidth_ + operation_;
-    cost_.forward_s += seconds;
+    GoForward(seconds);
     if (!goes_back) return;
     cost_.backward_s += 2 * seconds;
     if (selective_) cost_.backward_s += seconds;
@@ -316,10 +322,10 @@ class PartCounter {
     Pass(tokens_ * (columns + model.queries() / tensor_));
     Pass(2 * tokens_ * columns);  // rotary positions
     if (rate_ == 0) return;
-    const double seen = static_cast<double>(setup_.sequence_length) / (model.causal ? 2 : 1);
+    const double seen = static_cast<double>(setup_.document_length()) / (model.causal ? 2 : 1);
     const std::int64_t queries = tokens_ * model.queries() / tensor_;
     const double forward = 4 * static_cast<double>(queries) * seen / (kAttentionRate * rate_);
-    cost_.forward_s += forward;
+    GoForward(forward);
     cost_.backward_s += 2.5 * forward;  // it computes the scores again
   }
 
@@ -339,7 +345,8 @@ class PartCounter {
     // The forward pass makes the gradients of its input and of its weights.
     const std::int64_t columns = (layer.trains_weight ? hidden : 0) + (layer.bias && layer.trains_bias ? 1 : 0);
     Keep(tokens_ * hidden * bytes_ + share * columns * kFloat + kIndex * tokens_);
-    GoBack(0);
+    // Gradients of pairs are scaled token by token, in float32, and then spread over the tokens that are not learnt.
+    GoBack(setup_.compares_pairs ? tokens_ * hidden * (kFloat + bytes_ + (setup_.bf16 ? bytes_ : 0)) : 0);
     // Beside these: its input, which with `sequence` was gathered; a chunk's logits; and as in GoBackThroughProduct().
     const std::int64_t adding = setup_.bf16 && layer.bias && layer.trains_bias ? chunk * share * kFloat : 0;
     const std::int64_t input = tokens_ * hidden * bytes_ + (division_.sequence && !layer.predicted_only ? Stream() : 0);
@@ -350,8 +357,10 @@ class PartCounter {
     }
     const double product =
         ProductSeconds(static_cast<double>(tokens_), static_cast<double>(hidden), static_cast<double>(share));
-    cost_.forward_s += (layer.trains_weight ? 3 : 2) * product;
-    if (rate_ > 0) cost_.forward_s += 4 * static_cast<double>(tokens_ * share * bytes_) / bandwidth_;
+    // Logits are written and read; to learn, their gradients, too.
+    const double logits = rate_ > 0 ? 2 * static_cast<double>(tokens_ * share * bytes_) / bandwidth_ : 0;
+    GoForward(product + logits);
+    cost_.forward_s += (layer.trains_weight ? 2 : 1) * product + logits;
   }
 
   const TrainingSetup& setup_;

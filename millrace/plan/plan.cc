@@ -20,7 +20,7 @@ double TokensOfStep(const TrainingSetup& setup) {
 }
 /// Returns the model's floating-point operations of a rank in a second.
 double AchievedRate(const Plan& plan, const TrainingSetup& setup) {
-  return setup.model.FlopsPerToken(static_cast<double>(setup.sequence_length)) * TokensOfStep(setup) /
+  return setup.model.FlopsPerToken(static_cast<double>(setup.document_length())) * TokensOfStep(setup) /
          plan.time.total() / setup.ranks;
 }
 
@@ -155,6 +155,7 @@ std::string PlanText(const Plan& plan, const TrainingSetup& setup, const Machine
     if (seconds > 0)
       text += fmt::format("  {:<14}{:>12} {:>5.1f} %\n", name, Seconds(seconds), 100 * seconds / time.total());
   };
+  part("reference", time.reference);
   part("compute", time.compute);
   part("tensor", time.tensor);
   part("bubble", time.bubble);
@@ -197,6 +198,7 @@ Json PlanJson(const Plan& plan, const TrainingSetup& setup, const Machine& machi
           {"communication", traffic},
           {"step",
            {{"seconds", time.total()},
+            {"reference_s", time.reference},
             {"compute_s", time.compute},
             {"tensor_s", time.tensor},
             {"bubble_s", time.bubble},

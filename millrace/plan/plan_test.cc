@@ -165,6 +165,23 @@ TEST(Memory, StagesKeepStateOfTheBlocksThatTheyTrain) {
   }
 }
 
+/// The reference's passes keep nothing. But all pairs of a step wait for them, and the head scales what it sends back.
+TEST(Memory, PairsOfAStepAreThereBeforeItsPasses) {
+  TrainingSetup setup = SetupOf8B(1);
+  setup.model.Freeze({"*"});
+  const auto of = [&](const TrainingSetup& each) {
+    return MakePlan(each, {.recompute = Recompute::kFull}, Machine::ThisMachine()).value();
+  };
+  const Plan plain = of(setup);
+  setup.compares_pairs = true;
+  const Plan pairs = of(setup);
+  EXPECT_EQ(Of(pairs, MemoryKind::kData) - Of(plain, MemoryKind::kData), 64 * 4096 * 28);
+  EXPECT_GE(Of(pairs, MemoryKind::kWorking), Of(plain, MemoryKind::kWorking));
+  for (const MemoryKind kind : {MemoryKind::kWeights, MemoryKind::kActivations, MemoryKind::kSnapshot}) {
+    EXPECT_EQ(Of(pairs, kind), Of(plain, kind)) << MemoryKindName(kind);
+  }
+}
+
 /// Every byte that is sent between stages is received.
 TEST(Traffic, SendsMeetReceives) {
   Random random(5);
@@ -180,6 +197,7 @@ TEST(Traffic, SendsMeetReceives) {
       options.virtual_stages = 2 + static_cast<int>(random.Below(2));
       if (options.pipeline * options.virtual_stages > 24) continue;
     }
+    setup.compares_pairs = random.Below(2) == 0;  // whose reference goes forward only
     const Layout layout = MakeLayout(setup, options).value();
     const LayoutCost cost = CostOfLayout(setup, options, nullptr);
     std::int64_t sent = 0, received = 0;
@@ -192,7 +210,7 @@ TEST(Traffic, SendsMeetReceives) {
     EXPECT_EQ(sent, received);
     const std::int64_t boundaries = std::int64_t{options.pipeline} * options.virtual_stages - 1;
     const std::int64_t bytes = 4096 * 512 * 2 / (options.sequence ? options.tensor : 1);
-    EXPECT_EQ(sent, 2 * boundaries * layout.microbatches * bytes);
+    EXPECT_EQ(sent, (setup.compares_pairs ? 3 : 2) * boundaries * layout.microbatches * bytes);
   }
 }
 
@@ -241,6 +259,33 @@ TEST(Traffic, PassesShareWhatIsGathered) {
   EXPECT_LT(scatters(PipelineSchedule::kZeroBubble), scatters(PipelineSchedule::k1F1B));
 }
 
+/// An evaluation uses each part once for a micro-batch. A tied table is gathered for the first embedding, and then for
+/// each head, behind which the next embedding uses it.
+TEST(Traffic, TheReferenceGathersEachPartOnceForAMicroBatch) {
+  TrainingSetup setup = SetupOf8B(8);
+  setup.compares_pairs = true;
+  const auto gathered = [&](const ParallelOptions& options) {
+    const Layout layout = MakeLayout(setup, options).value();
+    const LayoutCost cost = CostOfLayout(setup, options, nullptr);
+    const RankShare share = SharesOf(setup, layout, cost).front();
+    for (const TrafficLine& line : TrafficOf(setup, layout, cost, share)) {
+      if (line.purpose == kReferencePurpose && line.axis == "shard") return std::pair(line.bytes, share);
+    }
+    return std::pair(std::int64_t{0}, share);
+  };
+  constexpr std::int64_t kMicroBatches = 8, kBytes = 2;
+  for (const bool reshard : {true, false}) {
+    const auto& [bytes, share] = gathered({.zero = 3, .reshard = reshard});
+    EXPECT_EQ(bytes, kMicroBatches * share.elements * kBytes) << "it frees behind forward passes in any case";
+  }
+  EXPECT_EQ(gathered({.zero = 2}).first, 0);
+  setup.model = GptShape(1024, 16, 8);
+  setup.sequence_length = 1024;
+  const auto& [bytes, share] = gathered({.zero = 3});
+  ASSERT_TRUE(share.head_uses_embedding);
+  EXPECT_EQ(bytes, (kMicroBatches * share.elements + share.embedding_groups.total()) * kBytes);
+}
+
 TEST(Traffic, GradientsInSixteenBitsAreHalf) {
   const TrainingSetup setup = SetupOf8B(16);
   for (const ParallelOptions& options : {ParallelOptions{}, {.zero = 1}, {.zero = 3}, {.shard = 8, .zero = 2}}) {
@@ -264,6 +309,30 @@ TEST(Time, BubblesAreTheSchedules) {
   EXPECT_NEAR(bubble(PipelineSchedule::kSimple, 1), 3.0 / (16 + 3), 1e-9);
   EXPECT_NEAR(bubble(PipelineSchedule::kInterleaved, 2), 1.5 / (16 + 1.5), 1e-9);
   EXPECT_LT(bubble(PipelineSchedule::kZeroBubble, 1), 0.5 * bubble(PipelineSchedule::k1F1B, 1));
+}
+
+/// Over a frozen model, a block's backward pass makes as many products as its forward pass. So the reference adds half
+/// of the time of the passes that learn; with a pipeline, no second bubble.
+TEST(Time, TheReferenceAddsAForwardPass) {
+  TrainingSetup setup = SetupOf8B(4);
+  setup.model.Freeze({"*"});
+  const std::vector<ParallelOptions> layouts = {
+      {}, {.tensor = 4}, {.tensor = 2, .sequence = true, .pipeline = 2}, {.pipeline = 4}, {.zero = 3}};
+  for (const ParallelOptions& options : layouts) {
+    setup.compares_pairs = false;
+    const Plan plain = PlanOf(setup, options);
+    setup.compares_pairs = true;
+    const Plan pairs = PlanOf(setup, options);
+    EXPECT_EQ(plain.time.reference, 0);
+    const double learning = pairs.time.total() - pairs.time.reference;
+    EXPECT_LE(learning, plain.time.total()) << "attention reaches over half of a row";
+    EXPECT_GT(learning, 0.8 * plain.time.total());
+    EXPECT_NEAR(pairs.time.reference / (pairs.time.compute + pairs.time.tensor), 0.5, 0.1) << LayoutYaml(pairs.layout);
+    EXPECT_NEAR(pairs.time.bubble_share(), plain.time.bubble_share(), 0.01);
+  }
+  const Plan plan = PlanOf(setup, {});
+  EXPECT_THAT(PlanText(plan, setup, Machine::Find("p5en.48xlarge").value()), HasSubstr("  reference "));
+  EXPECT_EQ(PlanJson(plan, setup, Machine::Find("p5en.48xlarge").value())["step"]["reference_s"], plan.time.reference);
 }
 
 TEST(Time, WithoutOverlapNothingHidesTheSums) {

@@ -18,10 +18,12 @@ constexpr std::size_t kEndBlocks = 3;
 
 class PassFollower {
  public:
-  PassFollower(const Layout& layout, const RankShare& share)
-      : layout_(layout), gathers_(layout.options.zero == 3), reshard_(layout.options.reshard) {
+  /// `reshard`: groups are freed behind forward passes, too.
+  PassFollower(const Layout& layout, const RankShare& share, const std::vector<engine::PipelinePass>& passes,
+               bool reshard)
+      : gathers_(layout.options.zero == 3), reshard_(reshard) {
     MakeStages(share);
-    MakeUses(share.rank);
+    MakeUses(passes);
   }
 
   ShardedPasses Run() {
@@ -80,12 +82,8 @@ class PassFollower {
     }
   }
 
-  void MakeUses(int rank) {
-    const engine::PipelineShape shape{.schedule = layout_.options.schedule,
-                                      .ranks = layout_.shape.pipeline,
-                                      .virtual_stages = layout_.options.virtual_stages,
-                                      .micro_batches = static_cast<int>(layout_.microbatches)};
-    for (const engine::PipelinePass& pass : engine::TrainingPasses(shape, rank)) {
+  void MakeUses(const std::vector<engine::PipelinePass>& passes) {
+    for (const engine::PipelinePass& pass : passes) {
       const std::vector<std::size_t>& stage = stages_[static_cast<std::size_t>(pass.stage)];
       if (pass.kind == PassKind::kForward) {
         for (const std::size_t part : stage)
@@ -148,7 +146,6 @@ class PassFollower {
     group.has_values = false;
   }
 
-  const Layout& layout_;
   const bool gathers_, reshard_;
   std::deque<Group> groups_;
   std::vector<Part> parts_;
@@ -159,10 +156,21 @@ class PassFollower {
   ShardedPasses result_;
 };
 
+engine::PipelineShape ShapeOf(const Layout& layout) {
+  return {.schedule = layout.options.schedule,
+          .ranks = layout.shape.pipeline,
+          .virtual_stages = layout.options.virtual_stages,
+          .micro_batches = static_cast<int>(layout.microbatches)};
+}
+
 }  // namespace
 
 ShardedPasses RunShardedPasses(const Layout& layout, const RankShare& share) {
-  return PassFollower(layout, share).Run();
+  return PassFollower(layout, share, engine::TrainingPasses(ShapeOf(layout), share.rank), layout.options.reshard).Run();
+}
+
+ShardedPasses::Count GathersOfEvaluation(const Layout& layout, const RankShare& share) {
+  return PassFollower(layout, share, engine::EvaluationPasses(ShapeOf(layout)), /*reshard=*/true).Run().gathers;
 }
 
 }  // namespace millrace::plan

@@ -20,4 +20,7 @@ struct ShardedPasses {
 /// next passes use are not freed, and weight gradients that are put off are scattered later.
 ShardedPasses RunShardedPasses(const Layout& layout, const RankShare& share);
 
+/// Returns the gathers of forward passes of all micro-batches of a step, outside of a step, with zero 3.
+ShardedPasses::Count GathersOfEvaluation(const Layout& layout, const RankShare& share);
+
 }  // namespace millrace::plan

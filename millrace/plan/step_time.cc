@@ -9,13 +9,14 @@ using engine::PipelineSchedule;
 
 /// Of one micro-batch on one rank, in seconds.
 struct PassTimes {
-  double forward = 0, backward = 0, weights = 0;
+  double evaluation = 0, forward = 0, backward = 0, weights = 0;
   double compute() const { return forward + backward; }
 };
 
 PassTimes PassesOf(const LayoutCost& cost, const RankShare& share) {
   PassTimes times;
   const auto add = [&](const PartCost& part, std::int64_t count) {
+    times.evaluation += static_cast<double>(count) * part.evaluation_s;
     times.forward += static_cast<double>(count) * part.forward_s;
     times.backward += static_cast<double>(count) * part.backward_s;
     times.weights += static_cast<double>(count) * part.weights_s;
@@ -55,6 +56,7 @@ void AddExchanges(const TrainingSetup& setup, const Layout& layout, const std::v
                   const PassTimes& passes, const Machine& machine, StepTime& time) {
   double reduce = 0, gather = 0, last_bucket = 0;
   for (const TrafficLine& line : lines) {
+    if (line.purpose == kReferencePurpose) continue;
     const double seconds = line.Seconds(machine, setup.ranks_per_machine);
     if (line.axis == "tensor") {
       time.tensor += seconds;
@@ -74,6 +76,21 @@ void AddExchanges(const TrainingSetup& setup, const Layout& layout, const std::v
       std::max(last_bucket, ExposedSeconds(layout, reduce, gather, gathers_always, passes, machine.overlap));
   // What is hidden still takes memory bandwidth and cores from the computation.
   time.gradients += exposed + (1 - machine.overlap) * std::max(0.0, reduce + gather - exposed);
+}
+
+/// Forward passes alone. The first stage learns as soon as it has made them, while later stages still receive: so the
+/// pipeline fills and drains once in a step, not twice.
+double ReferenceSeconds(const TrainingSetup& setup, const Layout& layout, const std::vector<TrafficLine>& lines,
+                        const PassTimes& passes, const Machine& machine) {
+  if (!setup.compares_pairs) return 0;
+  const double computed = static_cast<double>(layout.microbatches) * passes.evaluation;
+  double waited = 0, beside = 0;
+  for (const TrafficLine& line : lines) {
+    if (line.purpose != kReferencePurpose) continue;
+    (line.axis == "tensor" ? waited : beside) += line.Seconds(machine, setup.ranks_per_machine);
+  }
+  const double exposed = std::max(0.0, beside - machine.overlap * computed);
+  return computed + waited + exposed + (1 - machine.overlap) * (beside - exposed);
 }
 
 double BubbleOf(const Layout& layout, double pass, double weights) {
@@ -109,8 +126,10 @@ StepTime TimeOf(const TrainingSetup& setup, const Layout& layout, const LayoutCo
   StepTime worst;
   for (const RankShare* share : {&shares.front(), fullest, &shares.back()}) {
     const PassTimes passes = PassesOf(cost, *share);
-    StepTime time{.compute = m * passes.compute()};
-    AddExchanges(setup, layout, TrafficOf(setup, layout, cost, *share), passes, machine, time);
+    const std::vector<TrafficLine> lines = TrafficOf(setup, layout, cost, *share);
+    StepTime time{.reference = ReferenceSeconds(setup, layout, lines, passes, machine),
+                  .compute = m * passes.compute()};
+    AddExchanges(setup, layout, lines, passes, machine, time);
     time.bubble = BubbleOf(layout, passes.compute() + time.tensor / m, passes.weights);
     time.optimizer = OptimizerSeconds(setup, layout, *share, bandwidth);
     if (time.total() > worst.total()) worst = time;

@@ -34,6 +34,7 @@ class TrafficCounter {
     AddTensor();
     AddPipeline();
     AddGradients();
+    if (setup_.compares_pairs) AddReference();
     const RankSpan model = Together(Together(tensor_, shard_), Span(MeshAxis::kPipeline));
     Add("model", "norm", ExchangeKind::kAllReduce, model, 1, kNormBytes);
     const RankSpan all{.ranks = setup_.ranks, .per_machine = std::min(setup_.ranks, setup_.ranks_per_machine)};
@@ -67,13 +68,7 @@ class TrafficCounter {
     }
     if (share_.embeds) add(cost_.embedding, 1);
     if (share_.head != nullptr) add(*share_.head, 1);
-    const std::int64_t m = layout_.microbatches;
-    const auto line = [&](ExchangeKind kind, const Exchanges::Count& count) {
-      Add("tensor", "activations", kind, tensor_, m * count.operations, m * count.bytes, m);
-    };
-    line(ExchangeKind::kAllReduce, each.all_reduce);
-    line(ExchangeKind::kAllGather, each.all_gather);
-    line(ExchangeKind::kReduceScatter, each.reduce_scatter);
+    AddTensorLines("activations", each);
     if (share_.embeds) partial += cost_.embedding.partial_elements;
     if (share_.head != nullptr) partial += share_.head->partial_elements;
     // Of divided state, each shard rank has other elements: so these take part, too.
@@ -81,12 +76,51 @@ class TrafficCounter {
     if (partial > 0) Add("stage", "partial gradients", ExchangeKind::kAllReduce, stage, 1, partial * kFloatBytes);
   }
 
+  /// `each`: of one micro-batch.
+  void AddTensorLines(std::string_view purpose, const Exchanges& each) {
+    const std::int64_t m = layout_.microbatches;
+    const auto line = [&](ExchangeKind kind, const Exchanges::Count& count) {
+      Add("tensor", purpose, kind, tensor_, m * count.operations, m * count.bytes, m);
+    };
+    line(ExchangeKind::kAllReduce, each.all_reduce);
+    line(ExchangeKind::kAllGather, each.all_gather);
+    line(ExchangeKind::kReduceScatter, each.reduce_scatter);
+  }
+
+  /// Returns the bytes of the hidden states that a stage sends of a micro-batch.
+  std::int64_t MessageBytes() const {
+    const bool divides_tokens = layout_.options.sequence && tensor_.ranks > 1;
+    const std::int64_t rows = setup_.micro_tokens() / (divides_tokens ? tensor_.ranks : 1);
+    return rows * setup_.model.hidden_size * setup_.element_bytes();
+  }
+
+  /// The forward passes of an evaluation of all micro-batches.
+  void AddReference() {
+    Exchanges each;
+    for (std::size_t kind = 0; kind < share_.kinds.size(); ++kind) {
+      each.Add(cost_.blocks[kind].once.forward, share_.kinds[kind].all);
+    }
+    if (share_.embeds) each.Add(cost_.embedding.forward);
+    if (share_.head != nullptr) each.Add(share_.head->forward);
+    AddTensorLines(kReferencePurpose, each);
+
+    const RankSpan pipeline = Span(MeshAxis::kPipeline);
+    const std::int64_t stages = layout_.options.virtual_stages, m = layout_.microbatches, bytes = MessageBytes();
+    const std::int64_t sends = m * (stages - (share_.predicts ? 1 : 0)),
+                       receives = m * (stages - (share_.embeds ? 1 : 0));
+    Add("pipeline", kReferencePurpose, ExchangeKind::kSend, pipeline, sends, sends * bytes, m);
+    Add("pipeline", kReferencePurpose, ExchangeKind::kReceive, pipeline, receives, receives * bytes, m);
+
+    if (layout_.options.zero != 3) return;
+    const ShardedPasses::Count gathers = GathersOfEvaluation(layout_, share_);
+    Add("shard", kReferencePurpose, ExchangeKind::kAllGather, shard_, gathers.operations,
+        gathers.elements * setup_.element_bytes(), m);
+  }
+
   void AddPipeline() {
     const RankSpan pipeline = Span(MeshAxis::kPipeline);
     if (pipeline.ranks == 1) return;
-    const bool divides_tokens = layout_.options.sequence && tensor_.ranks > 1;
-    const std::int64_t rows = setup_.micro_tokens() / (divides_tokens ? tensor_.ranks : 1);
-    const std::int64_t bytes = rows * setup_.model.hidden_size * setup_.element_bytes();
+    const std::int64_t bytes = MessageBytes();
     const std::int64_t stages = layout_.options.virtual_stages, m = layout_.microbatches;
     // A stage sends to the next one and, going back, to the one before; the first and the last stage of all lack one.
     const std::int64_t messages = m * (2 * stages - (share_.embeds ? 1 : 0) - (share_.predicts ? 1 : 0));

@@ -12,10 +12,13 @@ namespace millrace::plan {
 enum class ExchangeKind { kAllReduce, kAllGather, kReduceScatter, kSend, kReceive };
 std::string_view ExchangeKindName(ExchangeKind kind);  ///< "all-reduce", …
 
+/// The purpose of what the passes of the reference exchange (TrainingSetup::compares_pairs).
+inline constexpr std::string_view kReferencePurpose = "reference";
+
 /// The operations of one kind along one axis in a step.
 struct TrafficLine {
   std::string_view axis;     ///< tensor, data, shard, replica, pipeline, ends, stage, model or all
-  std::string_view purpose;  ///< "activations", "gradients", …
+  std::string_view purpose;  ///< "activations", "gradients", "weights", kReferencePurpose, …
   ExchangeKind kind = ExchangeKind::kAllReduce;
   RankSpan span;
   std::int64_t operations = 0;

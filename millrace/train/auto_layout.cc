@@ -17,6 +17,7 @@ plan::TrainingSetup SetupOf(const Options& options, const engine::ModelConfig& c
   setup.micro_batch = options.micro_batch;
   setup.sequence_length = options.data.sequence_length;
   setup.bf16 = options.precision == at::kBFloat16;
+  setup.compares_pairs = options.data.objective == data::Objective::kDpo;
   return setup;
 }
 

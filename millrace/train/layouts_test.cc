@@ -334,8 +334,9 @@ plan::TrainingSetup SetupOf(const Options& options, int ranks) {
   return setup;
 }
 
-/// What the planner says of a rank of the pipeline, of those the first shard and the first tensor rank.
-Exchanged PlannedFor(const Options& options, int ranks, std::size_t pipeline_rank) {
+/// What the planner says of a rank of the pipeline, of those the first shard and the first tensor rank. `purpose`: of
+/// these exchanges alone; of pairs of answers, if it is that of their reference.
+Exchanged PlannedFor(const Options& options, int ranks, std::size_t pipeline_rank, std::string_view purpose = {}) {
   static const std::map<std::string_view, std::string> kGroups = {
       {"all", ""},          {"data", "replica"},      {"ends", "tied"},   {"shard", "shard"}, {"replica", "replica"},
       {"tensor", "tensor"}, {"pipeline", "pipeline"}, {"stage", "stage"}, {"model", "model"}};
@@ -345,12 +346,14 @@ Exchanged PlannedFor(const Options& options, int ranks, std::size_t pipeline_ran
       {plan::ExchangeKind::kReduceScatter, engine::Traffic::kReduceScatter},
       {plan::ExchangeKind::kSend, engine::Traffic::kSend},
       {plan::ExchangeKind::kReceive, engine::Traffic::kReceive}};
-  const plan::TrainingSetup setup = SetupOf(options, ranks);
+  plan::TrainingSetup setup = SetupOf(options, ranks);
+  setup.compares_pairs = purpose == plan::kReferencePurpose;
   const plan::Layout layout = plan::MakeLayout(setup, options.parallel).value();
   const plan::LayoutCost cost = plan::CostOfLayout(setup, options.parallel, nullptr);
   const std::vector<plan::RankShare> shares = plan::SharesOf(setup, layout, cost);
   Exchanged planned;
   for (const plan::TrafficLine& line : plan::TrafficOf(setup, layout, cost, shares[pipeline_rank])) {
+    if (!purpose.empty() && line.purpose != purpose) continue;
     auto& counts = planned[{kGroups.at(line.axis), kKinds.at(line.kind)}];
     counts[0] += line.operations;
     counts[1] += line.bytes;
@@ -374,24 +377,36 @@ class LayoutTrafficTest : public LayoutsTest {
     return exchanged;
   }
 
+  /// Returns what each rank exchanges in `some` and not in `others`.
+  static std::vector<Exchanged> Difference(std::vector<Exchanged> some, const std::vector<Exchanged>& others) {
+    for (std::size_t rank = 0; rank < some.size(); ++rank) {
+      for (const auto& [key, counts] : others[rank]) {
+        for (std::size_t i = 0; i < counts.size(); ++i) some[rank][key][i] -= counts[i];
+      }
+      std::erase_if(some[rank], [](const auto& each) { return each.second[0] == 0; });
+    }
+    return some;
+  }
+  static engine::Mesh MeshOf(const Options& options, int ranks) {
+    const engine::MeshShape shape = engine::ShapeOf(options.parallel, ranks).value();
+    return engine::Mesh::Make(shape, ranks, options.parallel.placement).value();
+  }
+  /// The planner says what the first shard and the first tensor rank exchange.
+  static bool IsPlanned(const engine::Mesh& mesh, int rank) {
+    return mesh.Coordinate(rank, engine::MeshAxis::kShard) == 0 &&
+           mesh.Coordinate(rank, engine::MeshAxis::kTensor) == 0;
+  }
+
   /// Expects the ranks to exchange in a step what the planner says.
   void ExpectPlannedTraffic(const Options& options, int ranks) {
     // Without what a run exchanges before its first step and after its last one.
     const std::vector<Exchanged> short_run = ExchangedInRun(options, ranks, 2);
-    const std::vector<Exchanged> long_run = ExchangedInRun(options, ranks, 3);
-    const engine::MeshShape shape = engine::ShapeOf(options.parallel, ranks).value();
-    const engine::Mesh mesh = engine::Mesh::Make(shape, ranks, options.parallel.placement).value();
+    const std::vector<Exchanged> step = Difference(ExchangedInRun(options, ranks, 3), short_run);
+    const engine::Mesh mesh = MeshOf(options, ranks);
     for (int rank = 0; rank < ranks; ++rank) {
-      if (mesh.Coordinate(rank, engine::MeshAxis::kShard) > 0 || mesh.Coordinate(rank, engine::MeshAxis::kTensor) > 0) {
-        continue;
-      }
-      Exchanged step = long_run[static_cast<std::size_t>(rank)];
-      for (const auto& [key, counts] : short_run[static_cast<std::size_t>(rank)]) {
-        for (std::size_t i = 0; i < counts.size(); ++i) step[key][i] -= counts[i];
-      }
-      std::erase_if(step, [](const auto& each) { return each.second[0] == 0; });
+      if (!IsPlanned(mesh, rank)) continue;
       const auto stage = static_cast<std::size_t>(mesh.Coordinate(rank, engine::MeshAxis::kPipeline));
-      EXPECT_EQ(step, PlannedFor(options, ranks, stage)) << "rank " << rank;
+      EXPECT_EQ(step[static_cast<std::size_t>(rank)], PlannedFor(options, ranks, stage)) << "rank " << rank;
     }
   }
 };
@@ -422,6 +437,43 @@ TEST_F(LayoutTrafficTest, OfReplicasOfShardsIsWhatThePlannerSays) {
       options.parallel.schedule = schedule;
       options.parallel.virtual_stages = schedule == PipelineSchedule::kInterleaved ? 2 : 1;
       ExpectPlannedTraffic(options, 8);
+    }
+  }
+}
+
+/// The reference of pairs makes the passes of an evaluation, which any model can make.
+TEST_F(LayoutTrafficTest, OfAnEvaluationIsThatOfTheReference) {
+  constexpr int kSamples = 8;
+  for (const auto& [family, parallel] : std::vector<std::pair<int, engine::ParallelOptions>>{
+           {kLlama, {.tensor = 2, .pipeline = 2}},
+           {kQwen3, {.tensor = 4, .sequence = true}},
+           {kLlama, {.pipeline = 2, .schedule = PipelineSchedule::kInterleaved, .virtual_stages = 2}},
+           {kLlama, {.zero = 3}},
+           {kGpt2, {.zero = 3, .reshard = false}},
+           {kGpt2, {.shard = 2, .pipeline = 2, .zero = 3}},
+           {kGptJ, {.shard = 2, .tensor = 2, .sequence = true, .zero = 3}}}) {
+    constexpr int kRanks = 4;
+    Options options = OptionsOf(family, 1);
+    options.model_config["vocab_size"] = 331;
+    options.parallel = parallel;
+    options.eval_sources = options.data.sources;
+    options.eval_samples = kSamples;
+    const auto step_of = [&](std::uint64_t eval_every) {
+      options.eval_every = eval_every;
+      const std::vector<Exchanged> short_run = ExchangedInRun(options, kRanks, 2);
+      return Difference(ExchangedInRun(options, kRanks, 3), short_run);
+    };
+    const std::vector<Exchanged> evaluated = Difference(step_of(1), step_of(100));
+    options.global_batch = kSamples;
+    const engine::Mesh mesh = MeshOf(options, kRanks);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (!IsPlanned(mesh, rank)) continue;
+      const auto stage = static_cast<std::size_t>(mesh.Coordinate(rank, engine::MeshAxis::kPipeline));
+      Exchanged planned = PlannedFor(options, kRanks, stage, plan::kReferencePurpose);
+      planned[{"", engine::Traffic::kAllReduce}] = {1, 72};  // the evaluation's sums
+      EXPECT_EQ(evaluated[static_cast<std::size_t>(rank)], planned)
+          << "family " << family << " rank " << rank << " tensor " << parallel.tensor << " pipeline "
+          << parallel.pipeline << " zero " << parallel.zero;
     }
   }
 }

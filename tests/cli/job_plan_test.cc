@@ -65,6 +65,26 @@ TEST_F(JobPlanTest, PlansForManyMachines) {
   EXPECT_NE(program_.Run({"job", "render", "job.yaml", "--set", "run.nodes=2048"}).exit, 0);
 }
 
+/// The reference of `objective: dpo` passes over all pairs of a step before the first one is learnt from.
+TEST_F(JobPlanTest, CountsTheReferenceOfPairs) {
+  program_.Write("base/config.json", R"({"model_type": "llama", "vocab_size": 32000, "hidden_size": 4096,
+      "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32, "max_position_embeddings": 4096})");
+  const std::string header = R"({"weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
+  program_.Write("base/model.safetensors", std::string(1, static_cast<char>(header.size())) + std::string(7, '\0') +
+                                               header + std::string(4, '\0'));
+  const auto plan = [&](std::string_view objective) {
+    const Ran ran = Plan({"--set", "model={from: ./base}", "--set", "lora={r: 16}", "--set",
+                          "train.parallel={data: auto}", "--set", "train.objective=" + std::string(objective)},
+                         {"--json"});
+    EXPECT_EQ(ran.exit, 0) << ran.err;
+    return ran.objects().at(0)["step"];
+  };
+  const Json pairs = plan("dpo"), tokens = plan("causal_lm");
+  EXPECT_EQ(tokens["reference_s"], 0);
+  EXPECT_NEAR(pairs["reference_s"].get<double>() / pairs["compute_s"].get<double>(), 0.5, 0.1);
+  EXPECT_GT(pairs["seconds"].get<double>(), 1.2 * tokens["seconds"].get<double>());
+}
+
 TEST_F(JobPlanTest, NamesTheKeyThatSparesTheTokenizer) {
   const Ran ran = Plan({"--set", "model.config.vocab_size=0"});
   EXPECT_NE(ran.exit, 0);

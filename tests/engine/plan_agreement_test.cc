@@ -12,6 +12,7 @@
 #include "millrace/engine/config/families.h"
 #include "millrace/engine/layout/pipeline_passes.h"
 #include "millrace/engine/models/make_model.h"
+#include "millrace/engine/models/preference.h"
 #include "millrace/engine/parallel/connect.h"
 #include "millrace/engine/parallel/testing/counting.h"
 #include "millrace/plan/layout_cost.h"
@@ -285,6 +286,75 @@ TEST(PlanAgreement, PeaksAreThoseOfTheEngine) {
           const double share = bf16 && plan::Machine::ThisMachine().copies_bf16 ? 0.1 : 0.02;
           EXPECT_NEAR(bytes, seen, share * seen)
               << family << " hidden " << scale.hidden << " recompute " << RecomputeName(recompute) << " bf16 " << bf16;
+        }
+      }
+    }
+  }
+}
+
+/// Likewise of pairs of answers, whose reference passes first. Their head is frozen.
+TEST(PlanAgreement, PeaksOfPairsAreThoseOfTheEngine) {
+  static CountingAllocator allocator;
+  c10::SetCPUAllocator(&allocator, 1);
+  for (const ModelScale& scale : {ModelScale{8192, 64, 176, 128, 4, 2}, ModelScale{1024, 128, 352, 512, 1, 4}}) {
+    for (const std::string_view family : {"llama", "qwen3", "gpt2", "gptj"}) {
+      Json json = ConfigOf(family);
+      json.update(
+          {{"vocab_size", scale.vocabulary}, {"intermediate_size", scale.inner}, {"head_dim", scale.hidden / 4}});
+      json.update({{"hidden_size", scale.hidden}, {"n_embd", scale.hidden}});
+      json.update({{"num_hidden_layers", scale.blocks}, {"n_layer", scale.blocks}});
+      json.update({{"max_position_embeddings", scale.tokens}, {"n_positions", scale.tokens}});
+      const auto config = ParseModelConfig(json, "config.json").value();
+      const std::vector<std::string> freeze = {"*embed*", "*wte*", "*wpe*", "lm_head*"};
+      std::vector<std::int32_t> documents;
+      for (std::int64_t begin = 0; begin <= scale.rows * scale.tokens; begin += scale.tokens / 2) {
+        documents.push_back(static_cast<std::int32_t>(begin));
+      }
+      for (const auto recompute : {Recompute::kNone, Recompute::kFull}) {
+        for (const bool bf16 : {false, true}) {
+          const auto model =
+              MakeModel(config, bf16 ? at::kBFloat16 : at::kFloat, at::kCPU, 7, {.freeze = freeze}).value();
+          model->SetRecompute(recompute);
+          model->buffer().EnableGradients();
+          const at::Tensor ids =
+              at::randint(scale.vocabulary, {scale.rows, scale.tokens}, at::detail::createCPUGenerator(3), at::kLong);
+          at::Tensor labels = ids.clone();
+          labels.select(1, 0).fill_(-100);
+          const at::Tensor row_labels = at::zeros({scale.rows}, at::kLong);
+          plan::TrainingSetup setup{.model = config->Shape(),
+                                    .global_batch = scale.rows,
+                                    .micro_batch = scale.rows,
+                                    .sequence_length = scale.tokens,
+                                    .bf16 = bf16,
+                                    .compares_pairs = true};
+          setup.model.Freeze(freeze);
+          Preferences preferences;
+          ModelBatch batch{.inputs = ids,
+                           .labels = labels,
+                           .documents = documents,
+                           .row_labels = row_labels,
+                           .preferences = &preferences};
+          const std::int64_t before = CountingAllocator::live;
+          const auto pass = [&](bool as_reference) {
+            batch.as_reference = as_reference;
+            CountingAllocator::peak = 0;
+            if (as_reference) {
+              const at::NoGradGuard no_gradients;
+              model->LossSum(batch);
+            } else {
+              model->LossSum(batch).backward();
+            }
+            return static_cast<double>(CountingAllocator::peak - before);
+          };
+          const double reference = pass(true), seen = pass(false);
+          const auto planned = plan::MakePlan(setup, {.recompute = recompute}, plan::Machine::ThisMachine()).value();
+          const auto bytes = static_cast<double>(planned.memory[0][plan::MemoryKind::kActivations] +
+                                                 planned.memory[0][plan::MemoryKind::kWorking]);
+          const double share = bf16 && plan::Machine::ThisMachine().copies_bf16 ? 0.1 : 0.03;
+          EXPECT_NEAR(bytes, seen, share * seen)
+              << family << " hidden " << scale.hidden << " recompute " << RecomputeName(recompute) << " bf16 " << bf16;
+          EXPECT_LE(reference, seen) << family << " hidden " << scale.hidden << " recompute "
+                                     << RecomputeName(recompute) << " bf16 " << bf16;
         }
       }
     }
