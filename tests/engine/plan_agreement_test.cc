@@ -223,7 +223,8 @@ TEST_P(PlanAgreementTest, NamesAreThoseOfTheEngine) {
   const auto config = ParseModelConfig(json, "config.json").value();
   std::vector<std::vector<std::string>> all = FrozenParts();
   all.push_back({"*.1.*"});
-  for (const auto& parameter : MakeModel(config, at::kFloat, at::kCPU, 7).value()->Parameters()) {
+  const auto whole = MakeModel(config, at::kFloat, at::kCPU, 7).value();
+  for (const auto& parameter : whole->Parameters()) {
     const std::string_view name = parameter.name;
     const bool is_joined = name.contains("q_proj") || name.contains("k_proj") || name.contains("v_proj") ||
                            name.contains("gate_proj") || name.contains("up_proj") || name.contains(".self.");
