@@ -26,7 +26,7 @@ except ImportError:  # a Dataset then returns numpy arrays
         return None
 
 
-# The defaults of the job file's sections `mlm` and `classification`.
+# The defaults of the job file's sections `mlm`, `classification` and `preference`.
 _MLM = {
     "probability": 0.15,
     "max_predictions": None,
@@ -35,6 +35,7 @@ _MLM = {
     "short_sequences": 0.1,
 }
 _CLASSIFICATION = {"text": "sentence", "pair": "", "label": "label", "classes": []}
+_PREFERENCE = {"prompt": "{prompt}", "chosen": "{chosen}", "rejected": "{rejected}"}
 
 
 def _section(name: str, given: Optional[Mapping[str, Any]], defaults: Mapping[str, Any]) -> Dict[str, Any]:
@@ -54,7 +55,7 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
 
     Iterating yields this rank's share of an epoch. The next iteration is the next epoch. Each sample is a dict of
     ``input_ids``, ``labels`` and, except with ``mode="pack"``, ``attention_mask``. ``data[5]`` is ``data.sample(5)``.
-    With an ``objective`` other than ``"causal_lm"``, it has the arguments of transformers' BERT models; see there.
+    With an ``objective`` other than ``"causal_lm"``, it has other keys; see there.
 
     Reading, parsing and tokenizing run on C++ threads, so a DataLoader needs no workers. With workers, the first one
     has the threads of all workers and yields all samples. So batches and ``len(DataLoader)`` do not depend on the
@@ -68,17 +69,24 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         tokenizer: A ``millrace.Tokenizer``, or the URL of its model.
         template: The text of a record: fields of its JSON in braces.
         sequence_length: Tokens of a sample.
-        objective: ``"causal_lm"``, or one of BERT's. Both of these add ``token_type_ids`` and ``attention_mask``, and
-            ignore ``mode``, ``layout``, ``response``, ``best_fit``, ``split_long`` and ``boundaries``.
+        objective: ``"causal_lm"``, ``"dpo"``, or one of BERT's. All but the first ignore ``mode``, ``response``,
+            ``best_fit``, ``split_long`` and ``boundaries``. Samples of ``"dpo"`` are pairs of answers, each behind its
+            prompt: ``chosen_input_ids``, ``chosen_labels``, ``chosen_attention_mask``, and the same for ``rejected_``.
+            Each has half of ``sequence_length``, and labels only for the answer. If the prompt alone fills that, the
+            pair has no labels.
+            Those of BERT have the arguments of transformers' BERT models, and ignore ``layout``, too. They add
+            ``token_type_ids`` and ``attention_mask``.
             ``"mlm"`` hides tokens of texts: ``labels`` has the hidden tokens at their own places, -100 elsewhere.
             ``next_sentence_label`` is 1 if the second text of the row is a random one (``BertForPreTraining``).
             ``"classification"``: ``labels`` is one class a row (``BertForSequenceClassification``).
         mlm: How ``"mlm"`` hides tokens, with the keys of the job file: ``probability``, ``max_predictions``,
             ``whole_word``, ``next_sentence``, ``short_sequences``.
         classification: The fields of a record: ``text``, ``pair``, ``label``, and the names of the ``classes``.
+        preference: For ``"dpo"``: the templates of ``prompt``, ``chosen`` and ``rejected``. With a ``layout`` of chats,
+            a record has these three as lists of messages.
         mode: ``"pack"`` joins documents and cuts them into full sequences. ``"pad"`` makes one sample of each document.
             ``"sft"`` makes one sample of each prompt and answer, with labels only for the answer.
-        layout, response: How sft reads a record: ``"alpaca"``, ``"guanaco"``, ``"turns"``, ``"llama2"``,
+        layout, response: How sft, and dpo with one of the last five, reads a record: ``"alpaca"``, ``"guanaco"``, ``"turns"``, ``"llama2"``,
             ``"llama3"``, ``"chatml"``, ``"zephyr"`` or ``"gemma"``. Without a layout, ``template`` is the prompt and
             ``response`` the answer.
         instruction_template, response_template: With ``layout="turns"``: the texts that begin a prompt and an answer
@@ -122,6 +130,7 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         objective: str = "causal_lm",
         mlm: Optional[Mapping[str, Any]] = None,
         classification: Optional[Mapping[str, Any]] = None,
+        preference: Optional[Mapping[str, Any]] = None,
         mode: str = "pack",
         layout: str = "",
         response: str = "{response}",
@@ -153,7 +162,7 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         super().__init__()
         if labels not in ("aligned", "shifted"):
             raise ValueError(f'labels must be "aligned" or "shifted", not "{labels}"')
-        if labels == "shifted" and objective != "causal_lm":
+        if labels == "shifted" and objective not in ("causal_lm", "dpo"):
             raise ValueError(f"labels of the objective {objective} are never shifted")
         if dtype not in ("int64", "int32"):
             raise ValueError(f'dtype must be "int64" or "int32", not "{dtype}"')
@@ -180,6 +189,7 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
             "objective": objective,
             "mlm": _section("mlm", mlm, _MLM),
             "classification": _section("classification", classification, _CLASSIFICATION),
+            "preference": _section("preference", preference, _PREFERENCE),
             "mode": mode,
             "layout": layout,
             "response": response,
@@ -376,6 +386,13 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
     def _empty(self) -> Dict[str, Any]:
         shape, dtype = (self._rows, self._options["sequence_length"]), "int64" if self._options["wide"] else "int32"
         objective = self._options["objective"]
+        if objective == "dpo":
+            shape = (shape[0], shape[1] // 2)
+            return {
+                f"{answer}_{name}": np.zeros(shape, dtype)
+                for answer in ("chosen", "rejected")
+                for name in ("attention_mask", "input_ids", "labels")
+            }
         if objective != "causal_lm":
             batch = {name: np.zeros(shape, dtype) for name in ("input_ids", "labels", "attention_mask", "token_type_ids")}
             if objective == "classification":

@@ -17,7 +17,8 @@ struct Layout {
   bool wide = true;     ///< int64, which torch's losses need; else int32
   bool mask = false;    ///< rows have an attention mask
   data::Objective objective = data::Objective::kCausalLm;
-  bool pairs = false;  ///< kMlm: rows say whether their second text follows the first
+  bool pairs = false;   ///< kMlm: rows say whether their second text follows the first
+  TokenId padding = 0;  ///< kDpo: fills answers up
 };
 
 /// Shifts labels from the position before a token to the token's own. No label exists for the first token of a row. It
@@ -59,7 +60,54 @@ void AddRowLabels(py::dict& dict, data::Batch& batch, const Layout& layout) {
   if (!classifies && layout.pairs) dict["next_sentence_label"] = ToRowArray(std::move(batch.row_labels), layout);
 }
 
+/// One answer of each row's pair, behind its prompt: an array [rows, columns] each.
+struct Answers {
+  std::vector<TokenId> inputs, labels;
+  std::vector<std::int32_t> lengths;
+
+  /// Appends `count` tokens of a batch, from `begin` on, as a row of `columns`.
+  void Append(const data::Batch& batch, std::size_t begin, std::size_t count, std::size_t columns, TokenId padding) {
+    const auto copy = [&](const std::vector<TokenId>& from, std::vector<TokenId>& to, TokenId rest) {
+      to.insert(to.end(), from.begin() + static_cast<std::ptrdiff_t>(begin),
+                from.begin() + static_cast<std::ptrdiff_t>(begin + count));
+      to.insert(to.end(), columns - count, rest);
+    };
+    copy(batch.inputs, inputs, padding);
+    copy(batch.labels, labels, kIgnoreLabel);
+    lengths.push_back(static_cast<std::int32_t>(count));
+  }
+  void AddTo(py::dict& dict, std::string_view prefix, const Layout& layout, std::size_t columns) && {
+    const auto rows = static_cast<py::ssize_t>(lengths.size());
+    const auto add = [&](std::string_view name, std::vector<TokenId> values) {
+      dict[py::str(fmt::format("{}_{}", prefix, name))] =
+          ToArray(std::move(values), layout, rows, static_cast<py::ssize_t>(columns));
+    };
+    if (layout.aligned) Align(inputs, labels, columns);
+    add("attention_mask", MaskOf(lengths, columns));
+    add("input_ids", std::move(inputs));
+    add("labels", std::move(labels));
+  }
+};
+
+/// Takes the two documents of each row apart.
+py::dict ToPairs(const data::Batch& batch, const Layout& layout) {
+  const auto length = static_cast<std::size_t>(batch.sequence_length), columns = length / 2;
+  Answers chosen, rejected;
+  for (std::size_t row = 0; row < batch.lengths.size(); ++row) {
+    const std::size_t first = row * length, end = first + static_cast<std::size_t>(batch.lengths[row]);
+    std::size_t second = first + 1;
+    while (second < end && batch.positions[second] != 0) ++second;
+    chosen.Append(batch, first, second - first, columns, layout.padding);
+    rejected.Append(batch, second, end - second, columns, layout.padding);
+  }
+  py::dict dict;
+  std::move(chosen).AddTo(dict, "chosen", layout, columns);
+  std::move(rejected).AddTo(dict, "rejected", layout, columns);
+  return dict;
+}
+
 py::dict ToDict(data::Batch batch, const Layout& layout) {
+  if (layout.objective == data::Objective::kDpo) return ToPairs(batch, layout);
   py::dict dict;
   const py::ssize_t rows = batch.rows, columns = batch.sequence_length;
   if (layout.aligned) Align(batch.inputs, batch.labels, static_cast<std::size_t>(columns));
@@ -116,9 +164,9 @@ data::SequenceMode ModeOf(std::string_view name) {
 
 data::Objective ObjectiveOf(std::string_view name) {
   const auto objective = data::ParseObjective(name);
-  if (objective && *objective != data::Objective::kDpo) return *objective;
+  if (objective) return *objective;
   throw py::value_error(
-      fmt::format("objective must be \"causal_lm\", \"mlm\" or \"classification\", not \"{}\"", name));
+      fmt::format("objective must be \"causal_lm\", \"dpo\", \"mlm\" or \"classification\", not \"{}\"", name));
 }
 
 data::MlmOptions MlmOf(const py::dict& options) {
@@ -136,6 +184,12 @@ data::ClassificationOptions ClassificationOf(const py::dict& options) {
           .classes = options["classes"].cast<std::vector<std::string>>()};
 }
 
+data::PreferenceTemplates PreferenceOf(const py::dict& options) {
+  return {.prompt = options["prompt"].cast<std::string>(),
+          .chosen = options["chosen"].cast<std::string>(),
+          .rejected = options["rejected"].cast<std::string>()};
+}
+
 data::DatasetOptions OptionsOf(const std::vector<SourceTuple>& sources, const py::dict& options) {
   data::DatasetOptions made;
   for (const auto& [url, weight, format, split] : sources) made.sources.push_back({url, weight, format, split});
@@ -144,6 +198,7 @@ data::DatasetOptions OptionsOf(const std::vector<SourceTuple>& sources, const py
   made.objective = ObjectiveOf(options["objective"].cast<std::string>());
   made.mlm = MlmOf(options["mlm"].cast<py::dict>());
   made.classification = ClassificationOf(options["classification"].cast<py::dict>());
+  made.preference = PreferenceOf(options["preference"].cast<py::dict>());
   made.mode = ModeOf(options["mode"].cast<std::string>());
   made.layout = options["layout"].cast<std::string>();
   made.response_text = options["response"].cast<std::string>();
@@ -170,12 +225,14 @@ data::DatasetOptions OptionsOf(const std::vector<SourceTuple>& sources, const py
 DatasetHandle Open(const SessionHandle& session, const std::vector<SourceTuple>& sources,
                    const TokenizerHandle& tokenizer, const py::dict& options) {
   data::DatasetOptions made = OptionsOf(sources, options);
-  const bool causal = made.objective == data::Objective::kCausalLm;
-  Layout layout{.aligned = causal && options["aligned"].cast<bool>(),
+  const bool causal = made.objective == data::Objective::kCausalLm, compares = made.objective == data::Objective::kDpo;
+  const TokenId eos = tokenizer.tokenizer->eos();
+  Layout layout{.aligned = (causal || compares) && options["aligned"].cast<bool>(),
                 .wide = options["wide"].cast<bool>(),
                 .mask = !causal || made.mode != data::SequenceMode::kPack,
                 .objective = made.objective,
-                .pairs = made.objective == data::Objective::kMlm && made.mlm.next_sentence};
+                .pairs = made.objective == data::Objective::kMlm && made.mlm.next_sentence,
+                .padding = eos == tokenizer::kNoToken ? 0 : eos};
   Logger log = Logger::Stderr(LogLevel::kWarning);
   std::shared_ptr<Session> shared = session.shared();
   auto dataset = Interruptible<std::shared_ptr<data::Dataset>>([&](std::stop_token stop) {
@@ -187,12 +244,13 @@ DatasetHandle Open(const SessionHandle& session, const std::vector<SourceTuple>&
 py::dict Sample(const DatasetHandle& self, std::uint64_t epoch, std::uint64_t index) {
   const data::DatasetOptions& options = self->dataset->options();
   auto length = static_cast<std::size_t>(options.sequence_length);
+  const bool compares = options.objective == data::Objective::kDpo;
   data::Batch one{.rows = 1,
                   .sequence_length = options.sequence_length,
                   .inputs = std::vector<TokenId>(length),
                   .labels = std::vector<TokenId>(length),
-                  .segments = std::vector<std::int32_t>(options.objective != data::Objective::kCausalLm ? length : 0),
-                  .positions = std::vector<std::int32_t>(options.boundaries ? length : 0)};
+                  .segments = std::vector<std::int32_t>(options.IsForBert() ? length : 0),
+                  .positions = std::vector<std::int32_t>(options.boundaries || compares ? length : 0)};
   data::SequenceRow row{
       .inputs = one.inputs, .labels = one.labels, .positions = one.positions, .segments = one.segments};
   OpenDataset& open = *self;

@@ -58,6 +58,7 @@ def buckets(endpoint, tmp_path):
     put(folder, "s3://sft/questions.json", [{"question": "what turns?", "answer": "the mill"}] * 20, as_list=True)
     put(folder, "s3://sft/alpaca_data.json", [alpaca] * 20, as_list=True)
     put(folder, "s3://sft/notes.dat", [alpaca] * 20)
+    put(folder, "s3://sft/preferences.jsonl", [{"prompt": "what turns?", "chosen": "the mill", "rejected": "no"}] * 20)
     (folder / "file").write_bytes(b"x" * 1000)
     run("cp", str(folder / "file"), "s3://bucket/folder/file.bin")
     (folder / "table.csv").write_text("a,b\n1,2\n")

@@ -1,4 +1,4 @@
-"""Batches for BERT: masked tokens, pairs of texts, classes of rows."""
+"""Batches of other objectives than the next token: those for BERT, and pairs of answers."""
 
 import json
 
@@ -110,11 +110,128 @@ def test_skipped_batches_have_the_shape_of_others(bert):
                 assert np.array_equal(got[i][name], want[i][name]) == (i == 2 or not want[i][name].any())
 
 
+@pytest.fixture(scope="module")
+def pairs(endpoint, model):
+    """Returns a function that opens prompts with two answers."""
+    draw, words = np.random.default_rng(9), ["mill", "wheel", "river", "grain", "水车"]
+    text = lambda most: " ".join(draw.choice(words, draw.integers(1, most)))
+    records = [{"prompt": "the " + text(9), "chosen": " " + text(12), "rejected": " " + text(40), "worse": " no"}
+               for _ in range(90)]
+    # A prompt that leaves no room for an answer.
+    records[7]["prompt"] = "the " + " ".join(["turning"] * 60)
+    with millrace.open("s3://corpus/preferences/pairs.jsonl", "w") as file:
+        file.write("".join(json.dumps(record) + "\n" for record in records))
+
+    def open_with(**options):
+        wanted = {"framework": "numpy", "sequence_length": 64, "objective": "dpo", **options}
+        return millrace.Dataset("s3://corpus/preferences/pairs.jsonl", model, **wanted)
+
+    open_with.records = records
+    return open_with
+
+
+def answer_of(tokenizer, prompt, answer, length):
+    """Returns ids and labels by their definition: BOS, prompt and answer as one text, EOS; labels behind the prompt."""
+    ids = [*tokenizer.encode(prompt + answer, bos=True, eos=True)][:length]
+    asked = len(tokenizer.encode(prompt, bos=True))
+    return ids, [-100] * min(asked, len(ids)) + ids[asked:]
+
+
+def test_pairs_of_answers(pairs):
+    keys = {f"{answer}_{name}" for answer in ("chosen", "rejected") for name in ("input_ids", "labels", "attention_mask")}
+    data = pairs(shuffle_window=0)
+    cut, unlearnt = 0, 0
+    samples = list(data)
+    assert len(samples) == len(data) == len(pairs.records)
+    for sample, record in zip(samples, pairs.records):
+        assert set(sample) == keys
+        expected = {answer: answer_of(data.tokenizer, record["prompt"], record[answer], 32)
+                    for answer in ("chosen", "rejected")}
+        has_labels = all(any(label != -100 for label in labels) for _, labels in expected.values())
+        for answer, (ids, labels) in expected.items():
+            length = len(ids)
+            got = {name: sample[f"{answer}_{name}"] for name in ("input_ids", "labels", "attention_mask")}
+            assert all(value.shape == (32,) and value.dtype == np.int64 for value in got.values())
+            assert got["input_ids"][:length].tolist() == ids
+            assert got["attention_mask"].tolist() == [1] * length + [0] * (32 - length)
+            wanted = labels if has_labels else [-100] * length
+            assert got["labels"].tolist() == wanted + [-100] * (32 - length)
+            cut += length == 32
+        unlearnt += not has_labels
+    assert cut > 10 and unlearnt == 1
+
+
+def test_pairs_in_batches_shifted_and_by_other_templates(pairs):
+    batches = list(pairs(batch_size=4, shuffle_window=0, dtype="int32"))
+    samples = list(pairs(shuffle_window=0))
+    for number, batch in enumerate(batches):
+        for name, value in batch.items():
+            assert value.dtype == np.int32 and value.shape == (4, 32)
+            assert all(np.array_equal(value[i], samples[4 * number + i][name]) for i in range(4)), name
+    shifted = pairs(shuffle_window=0, labels="shifted").sample(0)
+    aligned = samples[0]
+    for answer in ("chosen", "rejected"):
+        assert np.array_equal(shifted[f"{answer}_labels"][:-1], aligned[f"{answer}_labels"][1:])
+    record = pairs.records[3]
+    data = pairs(shuffle_window=0, preference={"prompt": "Q: {prompt}\nA:", "rejected": "{worse}"})
+    ids, labels = answer_of(data.tokenizer, f"Q: {record['prompt']}\nA:", " no", 32)
+    assert data.sample(3)["rejected_input_ids"][:len(ids)].tolist() == ids
+    assert data.sample(3)["rejected_labels"][:len(ids)].tolist() == labels
+
+
+def test_pairs_of_conversations(endpoint, model):
+    asked = [{"role": "user", "content": "what turns?"}]
+    say = lambda text: [*asked, {"role": "assistant", "content": text}]
+    with millrace.open("s3://corpus/preferences/chats.jsonl", "w") as file:
+        file.write(json.dumps({"chosen": say("the mill"), "rejected": say("no idea, sorry")}) + "\n")
+    with millrace.open("s3://corpus/preferences/answers.jsonl", "w") as file:
+        for text in ("the mill", "no idea, sorry"):
+            file.write(json.dumps({"messages": say(text)}) + "\n")
+    # zephyr has no special tokens of its own, so any tokenizer can write it.
+    options = {"framework": "numpy", "layout": "zephyr", "shuffle_window": 0}
+    pair = millrace.Dataset("s3://corpus/preferences/chats.jsonl", model, objective="dpo", sequence_length=512, **options)[0]
+    alone = millrace.Dataset("s3://corpus/preferences/answers.jsonl", model, mode="sft", sequence_length=256, **options)
+    for number, answer in enumerate(("chosen", "rejected")):
+        for name in ("input_ids", "labels", "attention_mask"):
+            assert np.array_equal(pair[f"{answer}_{name}"], alone[number][name]), (answer, name)
+
+
+def test_skipped_pairs_have_the_shape_of_others(pairs):
+    data = pairs(batch_size=4)
+    position = iter(data)
+    want = [next(position) for _ in range(3)]
+    again = pairs(batch_size=4)
+    again.skip_to({**data.state_dict(), "samples": 8})
+    for i, batch in enumerate(got for got, _ in zip(again, range(3))):
+        assert batch.keys() == want[i].keys()
+        for name in batch:
+            assert batch[name].shape == want[i][name].shape and batch[name].dtype == want[i][name].dtype
+            assert np.array_equal(batch[name], want[i][name]) == (i == 2)
+
+
+def test_the_loss_of_pairs_with_torch(pairs):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    data = pairs(batch_size=4, framework="torch", shuffle_window=0)
+    torch.manual_seed(1)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        vocab_size=data.tokenizer.vocab_size, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
+        num_attention_heads=2))
+    batch = next(iter(torch.utils.data.DataLoader(data, batch_size=None)))
+    together = {name: torch.cat([batch[f"chosen_{name}"], batch[f"rejected_{name}"]])
+                for name in ("input_ids", "attention_mask", "labels")}
+    loss = model(**together).loss
+    loss.backward()
+    assert torch.isfinite(loss) and model.lm_head.weight.grad.abs().sum() > 0
+
+
 def test_wrong_options_are_named(bert):
     with pytest.raises(ValueError, match="causal_lm"):
         bert(objective="bert")
     with pytest.raises(ValueError, match="mlm has no probabilty; it has probability"):
         bert(objective="mlm", mlm={"probabilty": 0.1})
+    with pytest.raises(ValueError, match="preference has no choosen; it has prompt, chosen, rejected"):
+        bert(objective="dpo", preference={"choosen": "{text}"})
     with pytest.raises(ValueError, match="never shifted"):
         bert(objective="mlm", labels="shifted")
 
