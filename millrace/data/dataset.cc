@@ -71,7 +71,8 @@ DatasetOptions Settle(DatasetOptions options) {
   if (options.objective == Objective::kCausalLm) return options;
   options.mode = SequenceMode::kPad;
   if (options.objective != Objective::kDpo) options.layout.clear();
-  options.best_fit = options.split_long = false;
+  options.best_fit = options.best_fit && options.objective == Objective::kDpo;
+  options.split_long = false;
   options.boundaries = true;  // padding and each answer are documents of their own
   return options;
 }
@@ -202,6 +203,7 @@ Status Dataset::Rep::Build(object::Connection& connection, const Logger& log, ob
                             .window = options.shuffle_window,
                             .added_tokens = form->added_tokens(*tokenizer),
                             .best_fit = options.best_fit,
+                            .pairs = options.objective == Objective::kDpo,
                             .split_long = options.split_long,
                             .piece = counted && options.objective == Objective::kMlm ? bert->text_tokens() : 0,
                             .split = options.split}));

@@ -49,6 +49,18 @@ Status CheckOptions(const Dataset& dataset, const Loader::Options& o) {
   return {};
 }
 
+/// Adds what a row tells of its pairs to the batch.
+void AddPairs(const SequenceRow& row, Batch& batch) {
+  auto next = static_cast<std::int32_t>(2 * batch.row_labels.size());
+  for (const std::int32_t label : row.pair_labels) {
+    batch.row_labels.push_back(label);
+    batch.answers.push_back(next++);
+    batch.answers.push_back(next++);
+  }
+  const auto documents = static_cast<std::size_t>(std::ranges::count(row.positions, 0));
+  batch.answers.resize(batch.answers.size() + documents - 2 * row.pair_labels.size(), -1);
+}
+
 Status CheckState(const Dataset& dataset, const LoaderState& state) {
   bool fresh = state.epoch == 0 && state.samples == 0;
   if (state.fingerprint != dataset.fingerprint() && !(fresh && state.fingerprint.empty())) {
@@ -160,7 +172,11 @@ Result<Batch> Loader::Make(std::uint64_t number, StageTrace& trace, const std::s
     if (!batch.segments.empty()) row.segments = std::span(batch.segments).subspan(r * length, length);
     MR_TRY(reader_->Read(at.epoch, at.sample + r, row, {.stop = stop}, &trace));
     batch.lengths.push_back(row.length);
-    if (dataset_->options().objective != Objective::kCausalLm) batch.row_labels.push_back(row.row_label);
+    if (dataset_->options().objective == Objective::kDpo) {
+      AddPairs(row, batch);
+    } else if (dataset_->options().objective != Objective::kCausalLm) {
+      batch.row_labels.push_back(row.row_label);
+    }
   }
   for (std::size_t t = 0; t < batch.positions.size(); ++t) {
     if (batch.positions[t] == 0) batch.cu_seqlens.push_back(static_cast<std::int32_t>(t));
@@ -177,8 +193,9 @@ Result<std::unique_ptr<Loader>> Loader::Start(std::shared_ptr<Dataset> dataset, 
                                               LoaderState state, Logger log) {
   MR_TRY(CheckOptions(*dataset, options));
   MR_TRY(CheckState(*dataset, state));
-  // Inputs and labels; positions, cu_seqlens and segments where the options ask for them.
-  const std::uint64_t arrays = 2 + (dataset->options().boundaries ? 2 : 0) + (dataset->options().IsForBert() ? 1 : 0);
+  // Inputs and labels; positions, cu_seqlens, and segments or answers where the options ask for them.
+  const bool has_rows = dataset->options().objective != Objective::kCausalLm;
+  const std::uint64_t arrays = 2 + (dataset->options().boundaries ? 2 : 0) + (has_rows ? 1 : 0);
   const std::uint64_t row_bytes =
       arrays * sizeof(TokenId) * static_cast<std::uint64_t>(dataset->options().sequence_length);
   std::uint64_t fixed = row_bytes * options.micro_batch * (options.prefetch_batches + 1) +

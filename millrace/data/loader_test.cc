@@ -573,6 +573,58 @@ TEST_F(LoaderTest, APairsAnswersAreDocumentsOfOneRow) {
             (std::vector<TokenId>{none, none, id('c'), id('d'), id('e'), id('f'), id('g'), none, none, none, id('o'),
                                   id('p'), id('q'), id('r'), id('s'), none}));
   EXPECT_EQ(std::ranges::count(row(batch.labels, 2), none), 16);
+  EXPECT_EQ(batch.answers, (std::vector<std::int32_t>{0, 1, -1, 2, 3, 4, 5}));
+}
+
+/// The documents of a batch of pairs, with their labels, by answer.
+std::vector<std::pair<std::vector<TokenId>, std::vector<TokenId>>> AnswersOf(const Batch& batch) {
+  std::vector<std::pair<std::vector<TokenId>, std::vector<TokenId>>> answers(2 * batch.row_labels.size());
+  for (std::size_t i = 0; i < batch.answers.size(); ++i) {
+    if (batch.answers[i] < 0) continue;
+    const auto part = [&](const std::vector<TokenId>& all) {
+      return std::vector<TokenId>(all.begin() + batch.cu_seqlens[i], all.begin() + batch.cu_seqlens[i + 1]);
+    };
+    answers[static_cast<std::size_t>(batch.answers[i])] = {part(batch.inputs), part(batch.labels)};
+  }
+  return answers;
+}
+
+/// Of four pairs, which have 11, 8, 8 and 20 tokens, two share a row. Their documents are those of rows of their own.
+TEST_F(LoaderTest, PairsShareRows) {
+  std::string lines;
+  for (const auto& [prompt, chosen, rejected] : std::vector<std::array<const char*, 3>>{
+           {"ab", "cd", "e"}, {"a", "b", "c"}, {"x", "y", "z"}, {"ab", "cdefghijklmn", "opqrstuvwxyz"}}) {
+    lines += DumpJson({{"prompt", prompt}, {"chosen", chosen}, {"rejected", rejected}}) + "\n";
+  }
+  PutText(*store_, "pairs.jsonl", lines);
+  DatasetOptions options{.sources = {{"s3://corpus/pairs.jsonl", 1.0}},
+                         .sequence_length = 20,
+                         .objective = Objective::kDpo,
+                         .shuffle_window = 0};
+  const auto batch_of = [&](int rows) {
+    const auto dataset = Dataset::Open(connection_, std::make_shared<ByteTokenizer>(), options, {}).value();
+    EXPECT_EQ(dataset->samples_per_epoch(), static_cast<std::uint64_t>(rows));
+    EXPECT_EQ(dataset->truncated_documents(), 0u);
+    return Loader::Start(dataset, budget_, {.global_batch = rows, .micro_batch = rows, .threads = 1}, {})
+        .value()
+        ->Next()
+        .value();
+  };
+  const Batch alone = batch_of(4);
+  options.best_fit = true;
+  const Batch together = batch_of(3);
+  EXPECT_EQ(together.cu_seqlens, (std::vector<std::int32_t>{0, 10, 20, 26, 31, 35, 39, 40, 44, 48, 58, 60}))
+      << "padding is no document that is longer than an answer may be";
+  EXPECT_EQ(together.answers, (std::vector<std::int32_t>{0, 1, 2, 3, 4, 5, -1, 6, 7, -1, -1}));
+  EXPECT_EQ(together.row_labels, (std::vector<std::int32_t>{0, 0, 0, 0}));
+  EXPECT_EQ(together.loss_rows, 4u);
+  auto want = AnswersOf(alone), got = AnswersOf(together);
+  std::ranges::sort(want);
+  std::ranges::sort(got);
+  EXPECT_EQ(got, want);
+  for (std::size_t i = 0; i + 1 < together.cu_seqlens.size(); ++i) {
+    EXPECT_EQ(together.positions[static_cast<std::size_t>(together.cu_seqlens[i])], 0);
+  }
 }
 
 }  // namespace

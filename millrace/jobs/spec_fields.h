@@ -157,8 +157,9 @@ void VisitRows(Visitor& v, data::DatasetOptions& data) {
     return;
   }
   RefuseKeys(v, objective,
-             {"mode", "response", "instruction_template", "response_template", "best_fit", "split_long", "boundaries"});
+             {"mode", "response", "instruction_template", "response_template", "split_long", "boundaries"});
   if (data.objective == data::Objective::kDpo) {
+    v.Flag("best_fit", data.best_fit);
     VisitLayout(v, data, {"template", "llama2", "llama3", "chatml", "zephyr", "gemma"});
     if (!data.layout.empty()) return RefuseKeys(v, "a layout of conversations", {"preference"});
     return v.Section("preference", [&](auto& p) {
@@ -167,7 +168,7 @@ void VisitRows(Visitor& v, data::DatasetOptions& data) {
       p.Text("rejected", data.preference.rejected, TextKind::kPlain, true);
     });
   }
-  RefuseKeys(v, objective, {"layout"});
+  RefuseKeys(v, objective, {"layout", "best_fit"});
   if (data.objective == data::Objective::kMlm) {
     v.Section("mlm", [&](auto& m) {
       m.Number("probability", data.mlm.probability, 1e-6, 0.999);

@@ -566,6 +566,7 @@ void SetRandomObjective(Random& random, Spec& s) {
     data.objective = data::Objective::kDpo;
     data.template_text = defaults.template_text;
     data.layout = Pick<std::string>(random, {"", "chatml"});
+    data.best_fit = random.Below(2) == 0;
     if (data.layout.empty()) data.preference = {.prompt = "{q}", .chosen = "{good}", .rejected = RandomText(random)};
     s.train.loss = {};
     s.train.dpo = {.beta = RandomNumber(random, 0.01, 1), .loss_type = Pick<std::string>(random, {"sigmoid", "ipo"})};
@@ -622,6 +623,8 @@ TEST(Spec, AnObjectiveHasKeysOfItsOwn) {
   EXPECT_EQ(ParseSmall({bert, dpo, lora})->data.dataset.objective, data::Objective::kDpo);
   EXPECT_THAT(refusal({bert, dpo}), HasSubstr("dpo needs the key lora"));
   EXPECT_THAT(refusal({bert, dpo, lora, "data.mode=sft"}), HasSubstr("train.objective dpo has no mode"));
+  EXPECT_TRUE(ParseSmall({bert, dpo, lora, "data.best_fit=true"})->data.dataset.best_fit);
+  EXPECT_THAT(refusal({bert, "train.objective=mlm", "data.best_fit=true"}), HasSubstr("has no best_fit"));
   EXPECT_THAT(refusal({bert, dpo, lora, "data.template={x}"}), HasSubstr("has no template"));
   EXPECT_THAT(refusal({bert, dpo, lora, "data.layout=guanaco"}), HasSubstr("template, llama2"));
   EXPECT_THAT(refusal({bert, dpo, lora, "data.layout=chatml", "data.preference.prompt=x"}),

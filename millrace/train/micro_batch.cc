@@ -20,7 +20,8 @@ MicroBatch::MicroBatch(data::Batch from)
             .labels = TensorOf(data.labels, {data.rows, data.sequence_length}),
             .documents = data.cu_seqlens,
             .segments = TensorOf(data.segments, {data.rows, data.sequence_length}),
-            .row_labels = TensorOf(data.row_labels, {data.rows})} {}
+            .row_labels = TensorOf(data.row_labels, {static_cast<std::int64_t>(data.row_labels.size())}),
+            .answers = data.answers} {}
 
 void MicroBatch::SetPairs(const engine::DpoOptions& options) {
   preferences.options = options;

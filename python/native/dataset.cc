@@ -204,7 +204,8 @@ data::DatasetOptions OptionsOf(const std::vector<SourceTuple>& sources, const py
   made.response_text = options["response"].cast<std::string>();
   made.instruction_template = options["instruction_template"].cast<std::string>();
   made.response_template = options["response_template"].cast<std::string>();
-  made.best_fit = options["best_fit"].cast<bool>();
+  // Pairs are handed out one by one.
+  made.best_fit = options["best_fit"].cast<bool>() && made.objective != data::Objective::kDpo;
   made.split_long = options["split_long"].cast<bool>();
   made.boundaries = options["boundaries"].cast<bool>();
   made.split = {.held_out = options["held_out"].cast<double>(),

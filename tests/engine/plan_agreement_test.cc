@@ -7,6 +7,7 @@
 #include <barrier>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <thread>
 
 #include "millrace/engine/config/families.h"
@@ -307,10 +308,11 @@ TEST(PlanAgreement, PeaksOfPairsAreThoseOfTheEngine) {
       json.update({{"max_position_embeddings", scale.tokens}, {"n_positions", scale.tokens}});
       const auto config = ParseModelConfig(json, "config.json").value();
       const std::vector<std::string> freeze = {"*embed*", "*wte*", "*wpe*", "lm_head*"};
-      std::vector<std::int32_t> documents;
+      std::vector<std::int32_t> documents, answers(static_cast<std::size_t>(2 * scale.rows));
       for (std::int64_t begin = 0; begin <= scale.rows * scale.tokens; begin += scale.tokens / 2) {
         documents.push_back(static_cast<std::int32_t>(begin));
       }
+      std::iota(answers.begin(), answers.end(), 0);
       for (const auto recompute : {Recompute::kNone, Recompute::kFull}) {
         for (const bool bf16 : {false, true}) {
           const auto model =
@@ -334,7 +336,8 @@ TEST(PlanAgreement, PeaksOfPairsAreThoseOfTheEngine) {
                            .labels = labels,
                            .documents = documents,
                            .row_labels = row_labels,
-                           .preferences = &preferences};
+                           .preferences = &preferences,
+                           .answers = answers};
           const std::int64_t before = CountingAllocator::live;
           const auto pass = [&](bool as_reference) {
             batch.as_reference = as_reference;

@@ -113,6 +113,62 @@ TEST_F(DpoTest, IsTheSameOnAnyRanks) {
   }
 }
 
+/// Each step has all pairs, however many share a row.
+TEST_F(DpoTest, PairsThatShareRowsLearnTheSame) {
+  constexpr int kPairs = 24;
+  std::string lines;
+  Random random(11);
+  for (int i = 0; i < kPairs; ++i) {
+    const auto words = [&](std::uint64_t count) {
+      std::string text;
+      for (std::uint64_t w = 0; w < count; ++w) text += random.Below(2) == 0 ? " mill" : " a";
+      return text;
+    };
+    lines +=
+        DumpJson(
+            {{"prompt", "the"}, {"chosen", words(1 + random.Below(5))}, {"rejected", words(1 + random.Below(3))}}) +
+        "\n";
+  }
+  ASSERT_TRUE(WriteFileAtomic(folder_->path() / "few.json", AsBytes(lines)));
+  Options options = Comparing(Base("packed-base", 1), "packed");
+  options.checkpoint_url.clear();
+  options.data.sources = {{.url = (folder_->path() / "few.json").native(), .format = "jsonl"}};
+  options.data.sequence_length = 64;  // twice the model's positions, which an answer with its prompt has
+  options.eval_sources = options.data.sources;
+  options.eval_every = 6;
+  options.steps = 6;
+  options.global_batch = kPairs;
+  std::map<std::uint64_t, StepReport> reports;
+  on_step_ = [&](const StepReport& report) { reports[report.step] = report; };
+  const Ran alone = Run(options);
+  ASSERT_TRUE(alone.outcome) << alone.outcome.error().ToString();
+  const auto want = reports;
+
+  options.data.best_fit = true;
+  options.micro_batch = options.global_batch = 1;
+  options.steps = 1;
+  const Ran first = Run(options);
+  ASSERT_TRUE(first.outcome) << first.outcome.error().ToString();
+  const auto rows = static_cast<int>(first.plan.samples_per_epoch);
+  EXPECT_LT(rows, kPairs / 2);
+  options.steps = 6;
+  options.global_batch = rows;
+  for (const auto& [ranks, parallel] : std::vector<std::pair<int, engine::ParallelOptions>>{
+           {1, {}}, {2, {.tensor = 2, .sequence = true}}, {2, {.pipeline = 2}}}) {
+    options.parallel = parallel;
+    reports.clear();
+    const Ran packed = RunRanks(options, ranks);
+    ExpectSame(packed, alone, fmt::format("{} rows on {} ranks", rows, ranks));
+    for (const auto& [name, value] : alone.evals.at(6).preferences) {
+      EXPECT_NEAR(packed.evals.at(6).preferences.at(name), value, 1e-5 * (1 + std::abs(value))) << name;
+    }
+    EXPECT_NEAR(packed.evals.at(6).loss, alone.evals.at(6).loss, 1e-5);
+    for (const auto& [name, value] : want.at(5).preferences) {
+      EXPECT_NEAR(reports.at(5).preferences.at(name), value, 1e-5 * (1 + std::abs(value))) << name;
+    }
+  }
+}
+
 TEST_F(DpoTest, AStoppedRunGoesOnBitForBit) {
   const std::string base = Base("resumed-base", 1);
   Options whole = Comparing(base, "whole"), parts = Comparing(base, "parts");

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "millrace/data/batch/token.h"
 
@@ -14,7 +15,8 @@ struct SequenceRow {
   std::span<std::int32_t> positions = {};  ///< sequence_length elements with DatasetOptions::boundaries, else none
   std::span<std::int32_t> segments = {};   ///< sequence_length elements as in Batch, or none
   std::int32_t length = 0;                 ///< output: inputs in front of the padding
-  std::int32_t row_label = kIgnoreLabel;   ///< output: as in Batch
+  std::int32_t row_label = kIgnoreLabel;   ///< output: as in Batch; not of Objective::kDpo
+  std::vector<std::int32_t> pair_labels;   ///< output of Objective::kDpo: the labels of the row's pairs, as in Batch
 };
 
 }  // namespace millrace::data

@@ -78,6 +78,10 @@ Result<DocumentForm> DocumentForm::OfPreferences(const DatasetOptions& options) 
   DocumentForm form;
   form.pairs_ = true;
   form.identity_ = fmt::format("dpo:{}", options.layout);
+  if (options.best_fit) {
+    form.most_tokens_ = static_cast<std::size_t>(options.LongestDocument());
+    form.identity_ += fmt::format(":{}", form.most_tokens_);
+  }
   if (layout == Layout::kResponse) {
     form.layout_ = *layout;
     const PreferenceTemplates& texts = options.preference;
@@ -266,6 +270,15 @@ struct DocumentEncoder::Rep {
     return pair ? Converse(chosen ? pair->chosen : pair->rejected) : pair.error();
   }
 
+  static void Cut(EncodedDocument& document, std::size_t most) {
+    if (document.ids.size() <= most) return;
+    document.ids.resize(most);
+    std::erase_if(document.trained, [&](const TokenRange& range) { return range.begin >= most; });
+    if (document.trained.empty()) return;
+    TokenRange& last = document.trained.back();
+    last.end = std::min(last.end, static_cast<std::uint32_t>(most));
+  }
+
   Result<std::optional<BrokenReason>> EncodePair(std::string_view record, std::size_t wanted, EncodedDocument& document,
                                                  StageTrace* trace) {
     document.Clear();
@@ -275,7 +288,8 @@ struct DocumentEncoder::Rep {
         if (auto broken = WriteSide(record, chosen)) return broken;
       }
       EncodedDocument& side = chosen ? document : other;
-      if (auto broken = MR_TRY(EncodeScript(record, wanted, side))) return broken;
+      if (auto broken = MR_TRY(EncodeScript(record, std::min(wanted, form.most_tokens_), side))) return broken;
+      Cut(side, form.most_tokens_);
     }
     document.first_text = static_cast<std::uint32_t>(document.ids.size());
     document.ids.insert(document.ids.end(), other.ids.begin(), other.ids.end());

@@ -68,6 +68,8 @@ class DocumentForm {
 
   Layout layout_ = Layout::kText;
   bool pairs_ = false;  ///< a document has two answers to one prompt, for the objective dpo
+  /// The most tokens of each answer with its prompt, if pairs share rows: an index then counts them as they are cut.
+  std::size_t most_tokens_ = static_cast<std::size_t>(-1);
   /// kText and kTurns: the text; kResponse: prompt, answer and, of a pair, the other answer; kAlpaca: input, prompt
   /// with it, prompt without, answer.
   std::vector<RecordTemplate> templates_;

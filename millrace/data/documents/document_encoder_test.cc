@@ -184,6 +184,20 @@ TEST(DocumentEncoder, APairHasTwoDocuments) {
   EXPECT_EQ(pairs("guanaco").error().code(), Code::kInvalidArgument);
 }
 
+/// Pairs that share rows are counted as they are cut, so their form depends on the length of a row.
+TEST(DocumentEncoder, APairThatSharesARowIsCutToItsHalves) {
+  const auto form = [](int length, bool best_fit) {
+    return DocumentForm::Make({.sequence_length = length, .objective = Objective::kDpo, .best_fit = best_fit}).value();
+  };
+  constexpr std::string_view kPair = R"({"prompt":"Q:","chosen":" yes","rejected":" no"})";
+  EXPECT_EQ(Document(form(16, true), kPair), "<s>Q:« yes</s>»<s>Q:« no</s>»");
+  EXPECT_EQ(Document(form(12, true), kPair), "<s>Q:« ye»<s>Q:« no»");
+  EXPECT_EQ(Document(form(6, true), kPair), "<s>Q:<s>Q:");
+  EXPECT_EQ(Document(form(6, false), kPair), "<s>Q:« yes</s>»<s>Q:« no</s>»") << "the reader cuts it";
+  EXPECT_NE(form(12, true).identity(), form(16, true).identity());
+  EXPECT_EQ(form(12, false).identity(), form(16, false).identity());
+}
+
 TEST(DocumentEncoder, ChatsAsTheirTemplatesWriteThem) {
   EXPECT_EQ(Document(Sft("llama2"), kTalk),
             "<s>[INST] <<SYS>>\nBe brief. \n<</SYS>>\n\n Hi [/INST]« Hello! </s>»<s>[INST] 1+1? [/INST]« 2 </s>»");

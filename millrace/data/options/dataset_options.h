@@ -25,8 +25,8 @@ struct DatasetOptions {
   std::vector<DataSource> sources;
   std::string template_text = "{text}";  ///< fields of the JSON record in braces; "{{" and "}}" are braces
   int sequence_length = 256;
-  /// Objectives other than kCausalLm ignore `mode`, `response_text`, `best_fit` and `split_long`, and always tell the
-  /// boundaries. All but kDpo ignore `layout`, too.
+  /// Objectives other than kCausalLm ignore `mode`, `response_text` and `split_long`, and always tell the boundaries.
+  /// All but kDpo ignore `layout` and `best_fit`, too.
   Objective objective = Objective::kCausalLm;
   MlmOptions mlm;                        ///< for Objective::kMlm
   ClassificationOptions classification;  ///< for Objective::kClassification; ignores template_text
@@ -39,7 +39,8 @@ struct DatasetOptions {
   /// Layout turns: the texts that begin a prompt and an answer. See TurnMarkers.
   std::string instruction_template, response_template;
   std::string response_text = "{response}";
-  /// Modes pad and sft: rows hold several whole documents. Only documents longer than a row are cut.
+  /// Modes pad and sft: rows hold several whole documents. Only documents longer than a row are cut. Objective::kDpo:
+  /// rows hold several pairs.
   bool best_fit = false;
   /// Mode pad: a document longer than a row becomes several rows.
   bool split_long = false;

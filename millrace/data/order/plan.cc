@@ -188,7 +188,7 @@ void Plan::MakeGroups(Stream& stream) {
       bytes += chunk.bytes;
       ++group.chunks;
       for (const RecordExtent& record : Extents(stream.chunks[i - 1])) {
-        truncated_ += TokensOf(chunk, record) > options_.sequence_length + 1;
+        truncated_ += TokensOf(chunk, record) > options_.row_tokens();
       }
     }
     group.items = static_cast<std::uint32_t>(FitRows(stream, group).size());
@@ -202,8 +202,7 @@ std::vector<FittedRow> Plan::FitRows(std::uint32_t stream, std::uint32_t group) 
 }
 
 std::vector<FittedRow> Plan::FitRows(const Stream& stream, const ChunkGroup& group) const {
-  // The last token of a row need only be a label.
-  const auto capacity = static_cast<std::uint32_t>(options_.sequence_length + 1);
+  const auto capacity = static_cast<std::uint32_t>(options_.row_tokens());
   std::vector<DocumentLocation> places;
   std::vector<std::uint32_t> lengths;
   for (std::uint32_t i = group.first; i < group.first + group.chunks; ++i) {

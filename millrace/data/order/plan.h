@@ -56,12 +56,15 @@ struct PlanOptions {
   std::uint64_t sequence_length = 0;
   std::uint64_t seed = 0, window = 0;
   std::uint32_t added_tokens = 0;  ///< BOS and EOS of a document of text, as far as the tokenizer has them
-  bool best_fit = false;           ///< pad, sft: documents share rows
+  bool best_fit = false;           ///< pad, sft, pairs of answers: documents share rows
+  bool pairs = false;              ///< a document is a pair of answers, whose labels are all of its own tokens
   bool split_long = false;         ///< pad: a long document is several samples
   /// Not 0: a document of n tokens of text is ⌈n / piece⌉ samples (data/bert). BOS and EOS do not count.
   std::uint64_t piece = 0;
   HeldOutSplit split;
   bool shuffled() const { return window > 1; }
+  /// Returns the tokens that fitted documents of a row have together. The last token of a row need only be a label.
+  std::uint64_t row_tokens() const { return pairs ? sequence_length : sequence_length + 1; }
   /// Returns true if a sample is a run of tokens of the stream. Else a sample is one unit.
   bool joins() const { return mode == SequenceMode::kPack; }
   /// Returns true if a document may be several samples.

@@ -39,8 +39,11 @@ Status SampleReader::Read(std::uint64_t epoch, std::uint64_t index, SequenceRow&
   const TokenId eos = corpus_->tokenizer->eos(), padding = eos == tokenizer::kNoToken ? 0 : eos;
   if (corpus_->objective == Objective::kDpo) {
     const UnitLocation unit = MR_TRY(FindUnit(reading, at.sample));
-    const Document pair = MR_TRY(DocumentAt(reading, plan.DocumentOf(reading.stream, unit.window->At(unit.item))));
-    WritePairRow(*pair, padding, row);
+    std::vector<Document> pairs;
+    for (const DocumentLocation place : MR_TRY(DocumentsOf(reading, unit))) {
+      pairs.push_back(MR_TRY(DocumentAt(reading, place)));
+    }
+    WritePairs(pairs, padding, row);
     return {};
   }
   RowWriter writer(row, corpus_->boundaries);
@@ -73,20 +76,19 @@ Status SampleReader::AppendStream(const Reading& reading, std::uint64_t first, R
 }
 
 Status SampleReader::AppendUnit(const Reading& reading, std::uint64_t unit, RowWriter& row) {
-  const Plan& plan = *corpus_->plan;
   const UnitLocation at = MR_TRY(FindUnit(reading, unit));
-  WindowOrder::Item item = at.window->At(at.item);
-  if (plan.options().best_fit) {
-    auto rows = MR_TRY(RowsOf(reading.stream, item.group, reading.call.stop));
-    for (DocumentLocation place : (*rows)[item.number]) {
-      Document document = MR_TRY(DocumentAt(reading, place));
-      row.Append(*document, 0, document->ids.size());
-    }
-    return {};
+  for (const DocumentLocation place : MR_TRY(DocumentsOf(reading, at))) {
+    Document document = MR_TRY(DocumentAt(reading, place));
+    row.Append(*document, at.part * corpus_->plan->options().sequence_length, document->ids.size());
   }
-  Document document = MR_TRY(DocumentAt(reading, plan.DocumentOf(reading.stream, item)));
-  row.Append(*document, at.part * plan.options().sequence_length, document->ids.size());
   return {};
+}
+
+Result<FittedRow> SampleReader::DocumentsOf(const Reading& reading, const UnitLocation& at) {
+  const Plan& plan = *corpus_->plan;
+  const WindowOrder::Item item = at.window->At(at.item);
+  if (!plan.options().best_fit) return FittedRow{plan.DocumentOf(reading.stream, item)};
+  return (*MR_TRY(RowsOf(reading.stream, item.group, reading.call.stop)))[item.number];
 }
 
 Result<SampleReader::UnitLocation> SampleReader::FindUnit(const Reading& reading, std::uint64_t unit) {
@@ -248,7 +250,9 @@ Status SampleReader::EncodeText(const Reading& reading, const Chunk& chunk, cons
                 url, extent.offset, BrokenReasonName(*broken));
   }
   std::uint64_t expected = std::uint64_t{extent.tokens} + options.added_tokens;
-  if (corpus_->counted && expected <= wanted && document.ids.size() != expected) {
+  // Of pairs that are counted, each document has been cut before.
+  const bool is_whole = corpus_->objective == Objective::kDpo || expected <= wanted;
+  if (corpus_->counted && is_whole && document.ids.size() != expected) {
     return Fail(Code::kCorrupt,
                 "{}: the record at byte {} has {} tokens, but its index says {}; delete the index beside "
                 "it to have it rebuilt",

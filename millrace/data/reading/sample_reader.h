@@ -60,6 +60,8 @@ class SampleReader final {
     std::uint32_t part = 0;  ///< number of the unit among those of the item
   };
   Result<UnitLocation> FindUnit(const Reading& reading, std::uint64_t unit);
+  /// Returns the documents of a unit's row: one, or those that were fitted into it.
+  Result<FittedRow> DocumentsOf(const Reading& reading, const UnitLocation& at);
 
   /// Fills a row for BERT. `draw` are the random numbers of the sample.
   Status FillBertRow(const Reading& reading, std::uint64_t unit, Random draw, SequenceRow& row);

@@ -44,14 +44,17 @@ struct ModelBatch {
   /// document.
   std::span<const std::int32_t> documents = {};
   at::Tensor segments = {};    ///< [rows, length]: BERT's token types; undefined: all 0
-  at::Tensor row_labels = {};  ///< [rows]: the class of each row, or -100; undefined: none
+  at::Tensor row_labels = {};  ///< [rows]: the class of each row, or -100; undefined: none. With preferences: [pairs]
   double row_loss_weight = 1;  ///< the loss of a row's class counts this much beside that of one token
   std::optional<ops::DropoutRows> dropout = {};  ///< nothing: no element is dropped
   Predictions* predictions = nullptr;            ///< what the model predicts is added to it; null: is not counted
   ops::LossOptions loss = {};                    ///< what the gradient is of; the loss itself stays the cross-entropy
   double neftune_alpha = 0;                      ///< of the noise of embeddings, whose rows are those of `dropout`
-  /// The rows are pairs of answers, and the loss is that of their preference (preference.h). Null: of single tokens.
+  /// The rows have pairs of answers, and the loss is that of their preference (preference.h). Null: of single tokens.
   Preferences* preferences = nullptr;
+  /// With preferences, for each document: 2·p for the chosen answer of pair p, 2·p + 1 for its rejected one, -1 for a
+  /// document that is neither.
+  std::span<const std::int32_t> answers = {};
   bool as_reference = false;  ///< with preferences: the pass is the reference's, by the model without its adapters
 };
 

@@ -7,15 +7,14 @@
 namespace millrace::engine {
 namespace {
 
-/// Returns for each token which answer it belongs to, int64 [rows · length]: 2 · row for the chosen one, plus 1 for the
-/// rejected one. Padding has no labels and may belong to either.
-at::Tensor AnswersOf(const ModelBatch& batch) {
-  const std::int64_t length = batch.inputs.size(1);
-  at::Tensor answers = at::zeros({batch.inputs.numel()}, at::kLong);
+/// Returns for each token the number of its answer (ModelBatch::answers), int64 [rows · length]; `none` if it is of no
+/// answer.
+at::Tensor AnswersOf(const ModelBatch& batch, std::int64_t none) {
+  at::Tensor answers = at::full({batch.inputs.numel()}, none, at::kLong);
   auto* answer = answers.data_ptr<std::int64_t>();
-  for (std::size_t i = 0; i + 1 < batch.documents.size(); ++i) {
-    const std::int64_t begin = batch.documents[i], row = begin / length;
-    std::fill(answer + begin, answer + batch.documents[i + 1], 2 * row + (begin > row * length ? 1 : 0));
+  for (std::size_t i = 0; i < batch.answers.size(); ++i) {
+    if (batch.answers[i] >= 0)
+      std::fill(answer + batch.documents[i], answer + batch.documents[i + 1], batch.answers[i]);
   }
   return answers;
 }
@@ -46,16 +45,22 @@ std::map<std::string, double> PreferenceSums::Means() const {
 
 at::Tensor PreferenceLossSum(const at::Tensor& losses, const ModelBatch& batch) {
   Preferences& preferences = *batch.preferences;
-  const std::int64_t rows = batch.inputs.size(0);
-  const at::Tensor answers = AnswersOf(batch);
-  const at::Tensor log_p = at::zeros({2 * rows}, at::kDouble).index_add(0, answers, -losses).view({rows, 2});
+  TORCH_CHECK(batch.answers.empty() || batch.documents.size() == batch.answers.size() + 1, batch.answers.size(),
+              " documents have answers, ", batch.documents.size(), " bounds");
+  const std::int64_t pairs = batch.row_labels.numel();
+  const at::Tensor answers = AnswersOf(batch, 2 * pairs);
+  const auto sum_by_answer = [&](const at::Tensor& of_tokens) {
+    const at::Tensor sums = at::zeros({2 * pairs + 1}, at::kDouble).index_add(0, answers, of_tokens);
+    return sums.narrow(0, 0, 2 * pairs).view({pairs, 2});
+  };
+  const at::Tensor log_p = sum_by_answer(-losses);
   if (batch.as_reference) {
     preferences.reference = log_p.detach();
     return at::zeros({}, at::kFloat);
   }
   TORCH_CHECK(preferences.reference.defined(), "pairs need log-probabilities of the reference");
   const at::Tensor labelled = (batch.labels.reshape({-1}) != ops::kIgnoreLabel).to(at::kDouble);
-  const at::Tensor tokens = at::zeros({2 * rows}, at::kDouble).index_add(0, answers, labelled).view({rows, 2});
+  const at::Tensor tokens = sum_by_answer(labelled);
   const at::Tensor counts = (batch.row_labels != ops::kIgnoreLabel).to(at::kDouble);
   const at::Tensor ratios = log_p - preferences.reference;
   const at::Tensor loss = (LossOfPairs(ratios, tokens, preferences.options) * counts).sum().to(at::kFloat);

@@ -45,18 +45,18 @@ struct PreferenceSums {
   std::map<std::string, double> Means() const;
 };
 
-/// What the passes of one batch of pairs share. Row r of the batch has two documents, the chosen answer and then the
-/// rejected one, each behind its prompt. It counts if its row label is not -100.
+/// What the passes of one batch of pairs share. An answer of a pair is a document, behind its prompt;
+/// ModelBatch::answers says which. Pair p counts if row_labels[p] is not -100.
 struct Preferences {
   DpoOptions options;
-  /// float64 [rows, 2]: the log-probabilities of the answers by the reference. A pass with ModelBatch::as_reference
+  /// float64 [pairs, 2]: the log-probabilities of the answers by the reference. A pass with ModelBatch::as_reference
   /// sets it, on ranks that have the head, and has the loss 0. Other passes need it.
   at::Tensor reference = {};
   PreferenceSums sums = {};  ///< passes that are not the reference's add to it
 };
 
 /// Returns the sum of the pairs' losses: a float32 scalar. `losses` are float64 [rows · length], the cross-entropies of
-/// the batch's tokens. REQUIRES: batch.preferences.
+/// the batch's tokens. REQUIRES: batch.preferences, and batch.row_labels with an element for each pair.
 at::Tensor PreferenceLossSum(const at::Tensor& losses, const ModelBatch& batch);
 
 }  // namespace millrace::engine

@@ -19,6 +19,7 @@ struct Pairs {
   at::Tensor labels = at::full({3, kLength}, ops::kIgnoreLabel, at::kLong);
   at::Tensor row_labels = at::tensor({0L, 0L, -100L});
   std::vector<std::int32_t> documents = {0, 5, 9, 12, 18, 24, 36};  // with padding, without it, no pair
+  std::vector<std::int32_t> answers = {0, 1, -1, 2, 3, -1};
 
   Pairs() {
     for (std::size_t i : {0, 1, 3, 4}) {
@@ -32,7 +33,8 @@ struct Pairs {
             .labels = labels,
             .documents = documents,
             .row_labels = row_labels,
-            .preferences = &preferences};
+            .preferences = &preferences,
+            .answers = answers};
   }
   /// Returns the log-probability of the answer that document i has.
   double LogP(Model& model, std::size_t i) const {
@@ -141,6 +143,45 @@ INSTANTIATE_TEST_SUITE_P(Losses, PreferenceTest,
                                   : info.param.label_smoothing > 0          ? "Smoothed"
                                                                             : "Sigmoid";
                          });
+
+/// Both pairs in one row of 24 tokens, the second one first.
+TEST_P(PreferenceTest, PairsOfOneRowAreThoseOfTheirOwnRows) {
+  Pairs packed;
+  const auto move = [&](const at::Tensor& from, std::int64_t padding) {
+    const auto part = [&](std::size_t first, std::size_t last) {
+      return from.view(-1).narrow(0, pairs_.documents[first], pairs_.documents[last] - pairs_.documents[first]);
+    };
+    return at::cat({part(3, 5), part(0, 2), at::full({3}, padding, at::kLong)}).view({1, 24});
+  };
+  packed.inputs = move(pairs_.inputs, 7);
+  packed.labels = move(pairs_.labels, ops::kIgnoreLabel);
+  packed.row_labels = at::tensor({0L, 0L});
+  packed.documents = {0, 6, 12, 17, 21, 24};
+  packed.answers = {2, 3, 0, 1, -1};
+  const auto model = Adapted();
+  const auto pass = [&](const Pairs& pairs, Preferences& preferences) {
+    ModelBatch batch = pairs.Batch(preferences);
+    batch.as_reference = true;
+    {
+      const at::NoGradGuard no_grad;
+      model->LossSum(batch);
+    }
+    batch.as_reference = false;
+    model->buffer().gradients().zero_();
+    const at::Tensor loss = model->LossSum(batch);
+    model->Backward(0, loss, {});
+    return std::pair(loss.item<double>(), model->buffer().gradients().clone());
+  };
+  Preferences alone{.options = GetParam()}, together{.options = GetParam()};
+  const auto [want, gradient] = pass(pairs_, alone);
+  const auto [got, other] = pass(packed, together);
+  EXPECT_NEAR(got, want, 1e-6 * want);
+  EXPECT_LE((other - gradient).norm().item<double>(), 1e-5 * gradient.norm().item<double>());
+  EXPECT_LE((together.reference - alone.reference.narrow(0, 0, 2)).abs().max().item<double>(), 1e-5);
+  for (std::size_t i = 0; i < together.sums.of.size(); ++i) {
+    EXPECT_NEAR(together.sums.of[i], alone.sums.of[i], 1e-5 * (1 + std::abs(alone.sums.of[i])));
+  }
+}
 
 TEST(Preference, ARowWithoutAPairAddsNothing) {
   const auto model = Adapted();
