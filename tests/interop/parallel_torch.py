@@ -39,16 +39,16 @@ TOKENIZER = pathlib.Path(__file__).parents[2] / "millrace/train/testdata/tokeniz
 LOSS_TOLERANCE, NORM_TOLERANCE, WEIGHT_TOLERANCE = 1e-6, 5e-5, 3e-5
 
 
-def make_model(family):
+def make_model(family, hidden=32, inner=48):
     import transformers
 
     torch.manual_seed(3)
     common = dict(vocab_size=VOCABULARY, bos_token_id=1, eos_token_id=2, initializer_range=0.05)
     if family == "gpt2":
         return transformers.GPT2LMHeadModel(transformers.GPT2Config(
-            n_embd=32, n_layer=4, n_head=4, n_positions=64, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **common))
+            n_embd=hidden, n_layer=4, n_head=4, n_positions=64, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **common))
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(
-        hidden_size=32, intermediate_size=48, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+        hidden_size=hidden, intermediate_size=inner, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
         max_position_embeddings=64, rms_norm_eps=1e-5, **common))
 
 
