@@ -15,8 +15,7 @@ plan::TrainingSetup TrainingSetupOf(const Spec& spec) {
           .moments = train.optimizer.name != "sgd" ? 2
                      : has_momentum                ? 1
                                                    : 0,
-          // With lora, they have the adapters, which a plan leaves out.
-          .snapshots = spec.checkpoint.url.empty() || spec.lora    ? 0
+          .snapshots = spec.checkpoint.url.empty()                 ? 0
                        : has_local && spec.checkpoint.local_beside ? 2
                                                                    : 1,
           .compares_pairs = spec.data.dataset.objective == data::Objective::kDpo};

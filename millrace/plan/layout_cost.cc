@@ -59,7 +59,7 @@ LayoutCost CostOfLayout(const TrainingSetup& setup, const engine::ParallelOption
   const auto cost = [&](const std::vector<Layer>& part) { return CostOf(part, setup, division, machine); };
   LayoutCost costs;
   std::vector<const std::vector<Layer>*> kinds;
-  for (const std::vector<Layer>& kind : setup.model.frozen_blocks) kinds.push_back(&kind);
+  for (const std::vector<Layer>& kind : setup.model.marked_blocks) kinds.push_back(&kind);
   if (kinds.empty()) kinds.push_back(&setup.model.block);
   for (const std::vector<Layer>* kind : kinds) costs.blocks.push_back({.once = cost(*kind)});
   division.recompute = Recompute::kNone;

@@ -84,7 +84,8 @@ MemoryUse MemoryOf(const TrainingSetup& setup, const Layout& layout, const Layou
   use[MemoryKind::kProcess] = static_cast<std::int64_t>(machine.process_memory);
   if (machine.accelerators > 0) return use;  // the rest is in the host's memory
   const std::int64_t state = kStateBytes * setup.moments + (setup.bf16 ? kStateBytes : 0);
-  use[MemoryKind::kSnapshot] = setup.snapshots * Part(all * element + trained * state, layout.data_ranks());
+  const std::int64_t saved = setup.model.is_adapted() ? trained : all;  // adapters are saved without their model
+  use[MemoryKind::kSnapshot] = setup.snapshots * Part(saved * element + trained * state, layout.data_ranks());
   use[MemoryKind::kData] = setup.data_bytes;
   // The reference passes over all pairs of a step before the first of them is learnt from. Its passes keep nothing, so
   // they need less of the other kinds than those that learn.

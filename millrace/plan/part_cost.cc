@@ -14,7 +14,8 @@ constexpr std::int64_t kLeastChunkRows = 64;
 constexpr std::int64_t kFloat = 4, kIndex = 8;  // bytes
 constexpr std::int64_t kNormBlocks = 32;        // engine/ops/norm.cc sums gradients of weights in so many parts at most
 constexpr std::int64_t kNormBlockRows = 32;     // and each part has so many rows at least
-constexpr double kAttentionRate = 0.5;          // of the rate of large products
+constexpr std::int64_t kPanelElements = 1 << 20, kLeastPanelRows = 64;  // engine/ops/quantized/quantized_product.cc
+constexpr double kAttentionRate = 0.5;                                  // of the rate of large products
 
 /// Adds up one part's costs, layer by layer.
 class PartCounter {
@@ -55,6 +56,7 @@ class PartCounter {
  private:
   void Add(const Layer& layer) {
     AddParameters(layer);
+    AddAdapterParameters(layer);
     if (layer.predicted_only) {
       tokens_ = rows_ = std::llround(setup_.model.predicted * static_cast<double>(setup_.micro_tokens()));
     }
@@ -89,21 +91,24 @@ class PartCounter {
         break;
       }
       case Kind::kColumns:
-        Enter(layer.in, layer.cheap_input && layer.trains_weight);
+        Enter(layer.in, layer.cheap_input && NeedsInput(layer));
         KeepInput(layer, layer.in);
         GoBackThroughProduct(layer, layer.in, ColumnsOf(layer));
         Multiply(layer.in, ColumnsOf(layer), layer.trains_weight);
+        MultiplyAdapters(layer);
         break;
       case Kind::kRows:
         KeepInput(layer, layer.in / tensor_);
         GoBackThroughProduct(layer, layer.in / tensor_, layer.out());
         Multiply(layer.in / tensor_, layer.out(), layer.trains_weight);
+        MultiplyAdapters(layer);
         Leave(layer.out());
         break;
       case Kind::kWhole:
         KeepInput(layer, layer.in);
         GoBackThroughProduct(layer, layer.in, layer.out());
         Multiply(layer.in, layer.out(), layer.trains_weight);
+        MultiplyAdapters(layer);
         break;
       case Kind::kAttention:
         AddAttention();
@@ -209,6 +214,38 @@ class PartCounter {
     if (layer.bias) Declare(layer.out(), some_tokens, layer.trains_bias);
   }
 
+  /// The inputs and outputs of a module's adapter on this rank, and the outputs of which several ranks have the same
+  /// part, on all ranks together.
+  struct AdapterSize {
+    std::int64_t in = 0, out = 0, repeated = 0;
+  };
+  AdapterSize SizeOf(const Layer& layer, const AdaptedModule& module) const {
+    AdapterSize size{.in = layer.kind == Kind::kRows ? layer.in / tensor_ : layer.in};
+    for (std::size_t i = module.first_output; i < module.first_output + module.outputs; ++i) {
+      const std::int64_t ranks = layer.kind == Kind::kColumns ? RanksOf(layer, i) : 1;
+      size.out += layer.outputs[i] / ranks;
+      if (layer.kind == Kind::kColumns && ranks < tensor_) size.repeated += layer.outputs[i];
+    }
+    return size;
+  }
+  /// Elements a token that come out of a layer's matrices A.
+  static std::int64_t InnerOf(const Layer& layer) {
+    return layer.adapters.rank * static_cast<std::int64_t>(layer.adapters.modules.size());
+  }
+  /// Mirrors engine::LayerFactory::MakeAdapters.
+  void AddAdapterParameters(const Layer& layer) {
+    if (layer.adapters.modules.empty()) return;
+    const bool some_tokens = division_.sequence && tensor_ > 1 && !layer.predicted_only && layer.kind == Kind::kWhole;
+    const bool divides_outputs = layer.kind == Kind::kColumns && tensor_ > 1;
+    const bool divides_inputs = layer.kind == Kind::kRows && tensor_ > 1;
+    Declare(InnerOf(layer) * SizeOf(layer, layer.adapters.modules.front()).in, divides_outputs || some_tokens, true);
+    for (const AdaptedModule& module : layer.adapters.modules) {
+      const AdapterSize size = SizeOf(layer, module);
+      const std::int64_t partial = divides_inputs || some_tokens ? size.out : size.repeated;
+      DeclareParts(layer.adapters.rank * size.out, layer.adapters.rank * partial, true);
+    }
+  }
+
   void Keep(std::int64_t bytes) { cost_.kept_bytes += bytes; }
   /// A moment of the backward pass, when later layers' results are gone. `bytes`: beside what is kept.
   void GoBack(std::int64_t bytes) {
@@ -236,23 +273,46 @@ class PartCounter {
     // The gradient of a bias is summed in float32, in bfloat16 from a copy. An input that was not kept is made before.
     std::int64_t adding = setup_.bf16 && layer.bias && layer.trains_bias ? tokens_ * out * kFloat : 0;
     if (copies_ && layer.trains_weight) adding = tokens_ * (in + out) * kFloat;
-    if (selective_ && layer.cheap_input && layer.trains_weight) {
+    if (layer.adapters.drops && !layer.adapters.modules.empty()) adding += input;  // without the dropped elements
+    if (selective_ && layer.cheap_input && NeedsInput(layer)) {
       adding += input + (layer.kind == Kind::kColumns && division_.sequence ? Stream() : 0);
     }
     std::int64_t leaving = input;
+    if (!layer.adapters.modules.empty()) leaving += AddedByAdapters(layer, input);
+    if (IsQuantized(layer)) leaving += PanelBytes(in, out) + (setup_.bf16 ? tokens_ * (in + out) * kFloat : 0);
     if (copies_) leaving += (tokens_ * (in + out) + in * out) * kFloat;
     if (layer.kind == Kind::kColumns && tensor_ > 1) {  // a copy is summed over the ranks
       leaving = std::max(leaving, 2 * input + (division_.sequence ? Stream() : 0) - output);
     }
     GoBack(waiting_ + incoming + std::max(adding, leaving));
   }
-  /// Only the gradient of the weight needs the input.
+  /// What adapters need beside the gradient of the input: their part of it, unless the product adds that itself.
+  std::int64_t AddedByAdapters(const Layer& layer, std::int64_t input) const {
+    if (AddsUpdateFirst(layer)) return 0;
+    if (layer.adapters.drops) return 2 * input;
+    return setup_.bf16 ? input : 0;
+  }
+  bool IsQuantized(const Layer& layer) const {
+    return division_.is_block && setup_.model.block_bits > 0 && !layer.trains_weight;
+  }
+  /// As engine::ops::LinearWeights::adds_update_first.
+  bool AddsUpdateFirst(const Layer& layer) const {
+    const std::int64_t in = layer.kind == Kind::kRows ? layer.in / tensor_ : layer.in;
+    return IsQuantized(layer) && !layer.adapters.drops && !setup_.bf16 && tokens_ > in;
+  }
+  /// Rows of a quantized matrix that are float32 at once (engine/ops/quantized/quantized_product.cc).
+  static std::int64_t PanelBytes(std::int64_t in, std::int64_t out) {
+    return std::min(out, std::max(kLeastPanelRows, kPanelElements / in)) * in * kFloat;
+  }
+  bool NeedsInput(const Layer& layer) const { return layer.trains_weight || !layer.adapters.modules.empty(); }
+  /// Only the gradients of the weight and of the adapters need the input.
   void KeepInput(const Layer& layer, std::int64_t columns) {
     // Where ranks divide the tokens, each divided layer gathers its own input.
     const bool is_kept = layer.shares_input && !division_.sequence && keeps_shared_input_;
-    if (layer.kind == Kind::kColumns) keeps_shared_input_ = layer.trains_weight;
-    if (!layer.trains_weight) return;
+    if (layer.kind == Kind::kColumns) keeps_shared_input_ = NeedsInput(layer);
+    if (!NeedsInput(layer)) return;
     cost_.weight_pass_bytes += tokens_ * columns * bytes_;
+    if (!AddsUpdateFirst(layer)) Keep(tokens_ * InnerOf(layer) * bytes_);
     if (is_kept || (selective_ && layer.cheap_input)) return;
     Keep(tokens_ * columns * bytes_);
   }
@@ -298,6 +358,13 @@ class PartCounter {
     cost_.backward_s += seconds + add;
     cost_.weights_s += seconds + add;
     cost_.weight_pass_bytes += tokens_ * out * bytes_;
+  }
+  void MultiplyAdapters(const Layer& layer) {
+    if (layer.adapters.modules.empty()) return;
+    Multiply(SizeOf(layer, layer.adapters.modules.front()).in, InnerOf(layer), true);
+    for (const AdaptedModule& module : layer.adapters.modules) {
+      Multiply(layer.adapters.rank, SizeOf(layer, module).out, true);
+    }
   }
   /// An operation that is bound by memory: `elements` read and written. Its backward pass reads and writes twice that.
   void Pass(std::int64_t elements, bool goes_back = true) {

@@ -139,11 +139,37 @@ TEST(Memory, QuantizedBlocksTakeTheirBits) {
   EXPECT_NEAR(static_cast<double>(Of(divided, MemoryKind::kWeights)), matrices * 4.125 / 8 + 2 * outside / 8, 1e6);
 }
 
+/// Adapters have gradients and moments, and the model under them has neither.
+TEST(Memory, AdaptersAloneHaveState) {
+  TrainingSetup setup = SetupOf8B(8);
+  const Plan whole = PlanOf(setup, {});
+  const double parameters = static_cast<double>(setup.model.ParameterCount());
+  const double flops = setup.model.FlopsPerToken(0);
+  setup.model.Adapt({.rank = 16});
+  const double trained = 41'943'040;  // PEFT's print_trainable_parameters() for Llama 3 8B
+  EXPECT_EQ(static_cast<double>(setup.model.TrainedCount()), trained);
+  EXPECT_EQ(static_cast<double>(setup.model.ParameterCount()), parameters + trained);
+  const Plan plan = PlanOf(setup, {});
+  EXPECT_EQ(static_cast<double>(Of(plan, MemoryKind::kWeights)), 2 * (parameters + trained));
+  EXPECT_EQ(static_cast<double>(Of(plan, MemoryKind::kGradients)), 4 * trained);
+  EXPECT_EQ(static_cast<double>(Of(plan, MemoryKind::kOptimizer)), 8 * trained);
+  EXPECT_EQ(static_cast<double>(Of(plan, MemoryKind::kMaster)), 4 * trained);
+  // The base makes two of three products.
+  EXPECT_NEAR(setup.model.FlopsPerToken(0), flops * 2 / 3 + 6 * trained, 1);
+  EXPECT_LT(plan.time.compute, 0.85 * whole.time.compute);
+  for (const TrafficLine& line : plan.traffic) {
+    if (line.purpose == "gradients") EXPECT_EQ(static_cast<double>(line.bytes), 4 * trained);
+  }
+  setup.model.Adapt({.rank = 16, .targets = {"q_proj", "model.layers.3.self_attn.v_proj"}});
+  EXPECT_EQ(setup.model.TrainedCount(), 16 * (32 * (4096 + 4096) + 4096 + 1024));
+  EXPECT_EQ(setup.model.marked_blocks.size(), 2u);
+}
+
 /// Blocks may differ in what is frozen. A stage that trains nothing sums nothing.
 TEST(Memory, StagesKeepStateOfTheBlocksThatTheyTrain) {
   TrainingSetup setup = SetupOf8B(4);
   setup.model.Freeze({"model.embed_tokens.*", "model.layers.?.*", "model.layers.1?.*", "model.layers.20.*"});
-  EXPECT_EQ(setup.model.frozen_blocks.size(), 2u);
+  EXPECT_EQ(setup.model.marked_blocks.size(), 2u);
   for (const int zero : {0, 1, 2, 3}) {
     const ParallelOptions options{.pipeline = 2, .zero = zero};
     const Layout layout = MakeLayout(setup, options).value();

@@ -7,11 +7,9 @@
 namespace millrace::train {
 namespace {
 
-plan::TrainingSetup SetupOf(const Options& options, const engine::ModelConfig& config, int ranks) {
+plan::TrainingSetup SetupOf(const Options& options, const plan::ModelShape& model, int ranks) {
   plan::TrainingSetup setup = options.setup;
-  setup.model = config.Shape();
-  setup.model.Freeze(options.lora ? std::vector<std::string>{"*"} : options.freeze);
-  if (options.base_quantization) setup.model.block_bits = BitsPerElement(*options.base_quantization);
+  setup.model = model;
   setup.ranks = ranks;
   setup.global_batch = options.global_batch;
   setup.micro_batch = options.micro_batch;
@@ -22,9 +20,9 @@ plan::TrainingSetup SetupOf(const Options& options, const engine::ModelConfig& c
 }
 
 Result<engine::ParallelOptions> Choose(const engine::Collective& world, const Options& options,
-                                       const engine::ModelConfig& config) {
+                                       const plan::ModelShape& model) {
   const plan::Machine machine = MR_TRY(plan::Machine::Find(options.machine));
-  const plan::TrainingSetup setup = SetupOf(options, config, world.size());
+  const plan::TrainingSetup setup = SetupOf(options, model, world.size());
   const plan::SearchResult found = MR_TRY(plan::ChooseLayout(setup, machine,
                                                              {.memory_weight = *options.auto_memory_weight,
                                                               .placement = options.parallel.placement,
@@ -34,11 +32,22 @@ Result<engine::ParallelOptions> Choose(const engine::Collective& world, const Op
 
 }  // namespace
 
+plan::ModelShape TrainedShape(const Options& options, const engine::ModelConfig& config,
+                              const std::optional<engine::LoraOptions>& lora) {
+  plan::ModelShape model = config.Shape();
+  if (lora) {
+    model.Adapt(*lora, options.base_quantization ? BitsPerElement(*options.base_quantization) : 0);
+  } else {
+    model.Freeze(options.freeze);
+  }
+  return model;
+}
+
 Result<engine::ParallelOptions> ChooseParallel(engine::Collective& world, const Options& options,
-                                               const engine::ModelConfig& config) {
+                                               const plan::ModelShape& model) {
   if (!options.auto_memory_weight) return options.parallel;
   engine::ParallelOptions o = options.parallel;
-  if (world.rank() == 0) o = MR_TRY(Choose(world, options, config));
+  if (world.rank() == 0) o = MR_TRY(Choose(world, options, model));
   const at::Tensor numbers =
       at::tensor({o.data, o.shard, o.tensor, o.sequence ? 1 : 0, o.pipeline, static_cast<int>(o.schedule),
                   o.virtual_stages, o.zero, o.reshard ? 1 : 0, static_cast<int>(o.recompute), o.recompute_every},
@@ -59,10 +68,10 @@ Result<engine::ParallelOptions> ChooseParallel(engine::Collective& world, const 
   return o;
 }
 
-Result<std::uint64_t> PlannedMemory(const Options& options, const engine::ModelConfig& config,
+Result<std::uint64_t> PlannedMemory(const Options& options, const plan::ModelShape& model,
                                     const engine::ParallelOptions& parallel, int ranks) {
   const plan::Machine machine = MR_TRY(plan::Machine::Find(options.machine));
-  const plan::TrainingSetup setup = SetupOf(options, config, ranks);
+  const plan::TrainingSetup setup = SetupOf(options, model, ranks);
   const plan::Plan plan = MR_TRY(plan::MakePlan(setup, parallel, machine));
   return static_cast<std::uint64_t>(plan.memory[plan.fullest].total());
 }

@@ -331,6 +331,7 @@ plan::TrainingSetup SetupOf(const Options& options, int ranks) {
                             .sequence_length = options.data.sequence_length,
                             .bf16 = options.precision == at::kBFloat16};
   setup.model.Freeze(options.freeze);
+  if (options.lora) setup.model.Adapt(*options.lora);
   return setup;
 }
 
@@ -509,6 +510,30 @@ TEST_F(LayoutTrafficTest, OfFrozenParametersHasNoGradients) {
       options.parallel = parallel;
       SCOPED_TRACE(fmt::format("family {} freeze {} pipeline {} tensor {} zero {}", family, freeze.front(),
                                parallel.pipeline, parallel.tensor, parallel.zero));
+      ExpectPlannedTraffic(options, 4);
+    }
+  }
+}
+
+TEST_F(LayoutTrafficTest, OfAdaptersIsWhatThePlannerSays) {
+  const engine::LoraOptions all{.rank = 4}, of_qwen3{.rank = 4, .targets = {"v_proj", "o_proj", "down_proj"}};
+  const engine::LoraOptions of_gptj{.rank = 4, .dropout = 0.1, .targets = {"v_proj", "fc_in"}};
+  for (const auto& [family, lora] :
+       {std::pair(kLlama, all), std::pair(kQwen3, of_qwen3), std::pair(kGpt2, all), std::pair(kGptJ, of_gptj)}) {
+    for (const engine::ParallelOptions& parallel :
+         {engine::ParallelOptions{},
+          {.pipeline = 2, .schedule = PipelineSchedule::kZeroBubble},
+          {.pipeline = 2, .zero = 1},
+          {.tensor = 2, .pipeline = 2},
+          {.tensor = 4, .sequence = true, .recompute = Recompute::kSelective},
+          {.shard = 2, .tensor = 2, .sequence = true, .zero = 2, .recompute = Recompute::kFull},
+          {.shard = 2, .zero = 3, .reshard = false}}) {
+      Options options = OptionsOf(family);
+      options.model_config["vocab_size"] = 331;
+      options.lora = lora;
+      options.parallel = parallel;
+      SCOPED_TRACE(fmt::format("family {} pipeline {} tensor {} zero {}", static_cast<int>(family), parallel.pipeline,
+                               parallel.tensor, parallel.zero));
       ExpectPlannedTraffic(options, 4);
     }
   }

@@ -115,6 +115,7 @@ class Trainer {
   std::optional<checkpoint::ModelSource> adapter_;  ///< the adapter to start from; nothing: a new one, or none
   std::string base_fingerprint_;                    ///< with lora_
   std::shared_ptr<const engine::QuantizedWeights> quantized_;  ///< of the base; null: none
+  plan::ModelShape shape_;                                     ///< of the whole model, with marks of what is trained
   std::unique_ptr<engine::Model> model_;
   std::unique_ptr<engine::Optimizer> optimizer_;
   std::unique_ptr<engine::DataExchange> exchange_;  ///< goes before the model and its groups
@@ -252,7 +253,8 @@ Status Trainer::OpenModel() {
                    options_.classes);
   MR_TRY(OpenAdapter());
   const auto config = MR_TRY(engine::ParseModelConfig(json, what));
-  layout_ = MR_TRY(RankLayout::Make(group_, MR_TRY(ChooseParallel(group_, options_, *config))));
+  shape_ = TrainedShape(options_, *config, lora_);
+  layout_ = MR_TRY(RankLayout::Make(group_, MR_TRY(ChooseParallel(group_, options_, shape_))));
   MR_TRY(CheckBatch());
   MR_TRY(CheckModel(*config, what));
   MR_TRY(MakeModel(config, source));
@@ -526,11 +528,11 @@ Status Trainer::MakePlan() {
   if (options_.steps_this_run) plan_.last_step = std::min(plan_.steps, step_ + *options_.steps_this_run);
   plan_.parameters = config.ParameterCount();
   // FLOPs are linear in the length that a token attends within; a configuration counts its layers for each answer.
-  flops_of_products_ = config.FlopsPerToken(0);
-  flops_per_position_ = config.FlopsPerToken(1) - flops_of_products_;
+  flops_of_products_ = shape_.FlopsPerToken(0);
+  flops_per_position_ = shape_.FlopsPerToken(1) - flops_of_products_;
   plan_.flops_per_token = flops_of_products_ + flops_per_position_ * options_.data.sequence_length;
   // Rank 0 tells the plan, and its machine has the file that describes the machines.
-  if (leads()) plan_.memory_bytes = MR_TRY(PlannedMemory(options_, config, layout_->options(), group_.size()));
+  if (leads()) plan_.memory_bytes = MR_TRY(PlannedMemory(options_, shape_, layout_->options(), group_.size()));
   plan_.checkpoint_url = options_.checkpoint_url;
   schedule_ = options_.schedule;
   schedule_.total_steps = plan_.steps;

@@ -7,7 +7,9 @@
 #include <barrier>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <numeric>
+#include <optional>
 #include <thread>
 
 #include "millrace/engine/config/families.h"
@@ -16,6 +18,7 @@
 #include "millrace/engine/models/preference.h"
 #include "millrace/engine/parallel/connect.h"
 #include "millrace/engine/parallel/testing/counting.h"
+#include "millrace/engine/testing/in_memory_codes.h"
 #include "millrace/plan/layout_cost.h"
 #include "millrace/plan/plan.h"
 
@@ -88,10 +91,23 @@ struct Case {
   Recompute recompute;
   bool bf16;
   std::vector<std::string> freeze = {};
+  std::optional<LoraOptions> lora = {};
+  bool quantized = false;  ///< the matrices of blocks are NF4
 };
+
+/// Returns codes of the matrices of a model's blocks.
+std::shared_ptr<const QuantizedWeights> QuantizedBlocks(const std::shared_ptr<const ModelConfig>& config) {
+  auto codes = std::make_shared<QuantizedWeights>();
+  for (const NamedParameter& parameter : MakeModel(config, at::kFloat, at::kCPU, 7).value()->Parameters()) {
+    if (parameter.tensor.dim() == 2 && parameter.name.contains(".layers."))
+      codes->emplace(parameter.name, testing::ToNf4(parameter.tensor));
+  }
+  return codes;
+}
 
 void Observe(const Case& c, const Json& json, Observed& seen) {
   const auto config = ParseModelConfig(json, "config.json").value();
+  const auto codes = c.quantized ? QuantizedBlocks(config) : nullptr;
   const at::Tensor ids = at::randint(kVocabulary, {kRows, kLength}, at::detail::createCPUGenerator(3), at::kLong);
   at::Tensor labels = ids.roll(1, 1).contiguous();
   if (std::string_view(c.family) == "bert") {  // so many tokens are predicted as the plan says: 0.15 of 128
@@ -108,7 +124,7 @@ void Observe(const Case& c, const Json& json, Observed& seen) {
       const auto group = rank == 0 ? MakeCounting(std::move(inner), traffic) : std::move(inner);
       const TensorRanks ranks{c.tensor > 1 ? group.get() : nullptr, c.sequence};
       auto model = MakeModel(config, c.bf16 ? at::kBFloat16 : at::kFloat, at::kCPU, 7,
-                             ModelShare{.ranks = ranks, .freeze = c.freeze})
+                             ModelShare{.ranks = ranks, .freeze = c.freeze, .lora = c.lora, .quantized = codes})
                        .value();
       model->SetRecompute(c.recompute);
       model->buffer().EnableGradients();
@@ -123,7 +139,9 @@ void Observe(const Case& c, const Json& json, Observed& seen) {
       together.arrive_and_wait();
       if (rank == 0) seen.kept = -CountingAllocator::live;
       together.arrive_and_wait();
-      const at::Tensor loss = model->LossSum(ModelBatch{.inputs = ids, .labels = labels});
+      ModelBatch batch{.inputs = ids, .labels = labels};
+      if (c.lora && c.lora->dropout > 0) batch.dropout = {.seed = 7, .row_length = kLength};
+      const at::Tensor loss = model->LossSum(batch);
       together.arrive_and_wait();
       if (rank == 0) seen.kept += CountingAllocator::live;
       together.arrive_and_wait();
@@ -135,8 +153,10 @@ void Observe(const Case& c, const Json& json, Observed& seen) {
 class PlanAgreementTest : public testing::TestWithParam<const char*> {};
 
 void Compare(const Case& c) {
-  SCOPED_TRACE(fmt::format("{} tensor {} sequence {} recompute {} bf16 {} globs of frozen names {}", c.family, c.tensor,
-                           c.sequence, RecomputeName(c.recompute), c.bf16, c.freeze.size()));
+  SCOPED_TRACE(
+      fmt::format("{} tensor {} sequence {} recompute {} bf16 {} globs of frozen names {} {}", c.family, c.tensor,
+                  c.sequence, RecomputeName(c.recompute), c.bf16, c.freeze.size(),
+                  c.lora ? fmt::format("targets {} dropout {}", c.lora->targets.front(), c.lora->dropout) : ""));
   const Json json = ConfigOf(c.family);
   Observed seen;
   Observe(c, json, seen);
@@ -149,6 +169,7 @@ void Compare(const Case& c) {
                             .sequence_length = kLength,
                             .bf16 = c.bf16};
   setup.model.Freeze(c.freeze);
+  if (c.lora) setup.model.Adapt(*c.lora, c.quantized ? BitsPerElement(Quantization::kNf4) : 0);
   const auto layout =
       plan::MakeLayout(setup, {.tensor = c.tensor, .sequence = c.sequence, .recompute = c.recompute}).value();
   std::int64_t kept = 0;
@@ -179,7 +200,8 @@ void Compare(const Case& c) {
   equal(Traffic::kReduceScatter, exchanges.reduce_scatter);
   // Of small things, such as positions and bounds of documents, the plan knows nothing. Where most is frozen, they are
   // a larger part of what is left.
-  const double share = c.freeze.empty() ? 0.02 : 0.03, small = c.freeze.empty() ? 0 : 8 << 10;
+  const bool is_whole = c.freeze.empty() && !c.lora;
+  const double share = is_whole ? 0.02 : 0.03, small = is_whole ? 0 : 8 << 10;
   EXPECT_NEAR(static_cast<double>(kept), static_cast<double>(seen.kept),
               small + share * static_cast<double>(seen.kept));
 }
@@ -214,6 +236,33 @@ TEST_P(PlanAgreementTest, FrozenParametersAreThoseOfTheEngine) {
     for (const auto recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
       Compare({GetParam(), 1, false, recompute, false, freeze});
       Compare({GetParam(), 2, recompute != Recompute::kNone, recompute, true, freeze});
+    }
+  }
+}
+
+TEST_P(PlanAgreementTest, AdaptersAreThoseOfTheEngine) {
+  static CountingAllocator allocator;
+  c10::SetCPUAllocator(&allocator, 1);
+  // Outputs of the same product may be adapted or not: values alone, and of GPT-2 the three together.
+  const std::vector<std::string> some = {"v_proj", "value", "c_attn", "down_proj", "out_proj"};
+  for (const LoraOptions& lora : {LoraOptions{.rank = 8}, LoraOptions{.rank = 16, .dropout = 0.1, .targets = some}}) {
+    for (const auto recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+      Compare({GetParam(), 1, false, recompute, recompute == Recompute::kSelective, {}, lora});
+      Compare({GetParam(), 2, false, recompute, true, {}, lora});
+      Compare({GetParam(), 4, true, recompute, false, {}, lora});
+    }
+  }
+}
+
+TEST_P(PlanAgreementTest, AdaptersOverCodesAreThoseOfTheEngine) {
+  static CountingAllocator allocator;
+  c10::SetCPUAllocator(&allocator, 1);
+  if (!std::string_view("llama mistral qwen2 qwen3").contains(GetParam())) GTEST_SKIP() << "is Llama's";
+  for (const LoraOptions& lora : {LoraOptions{.rank = 8}, LoraOptions{.rank = 8, .dropout = 0.1}}) {
+    for (const bool bf16 : {false, true}) {
+      for (const int tensor : {1, 2}) {
+        Compare({GetParam(), tensor, tensor > 1 && bf16, Recompute::kNone, bf16, {}, lora, /*quantized=*/true});
+      }
     }
   }
 }
@@ -359,6 +408,64 @@ TEST(PlanAgreement, PeaksOfPairsAreThoseOfTheEngine) {
               << family << " hidden " << scale.hidden << " recompute " << RecomputeName(recompute) << " bf16 " << bf16;
           EXPECT_LE(reference, seen) << family << " hidden " << scale.hidden << " recompute "
                                      << RecomputeName(recompute) << " bf16 " << bf16;
+        }
+      }
+    }
+  }
+}
+
+/// The same of runs that train adapters, with the memory of weights, gradients and codes.
+TEST(PlanAgreement, PeaksOfAdaptersAreThoseOfTheEngine) {
+  static CountingAllocator allocator;
+  c10::SetCPUAllocator(&allocator, 1);
+  const ModelScale scale{1024, 128, 352, 512, 1, 4};
+  Json json = ConfigOf("llama");
+  json.update({{"vocab_size", scale.vocabulary}, {"intermediate_size", scale.inner}, {"head_dim", scale.hidden / 4}});
+  json.update({{"hidden_size", scale.hidden}, {"num_hidden_layers", scale.blocks}});
+  json.update({{"max_position_embeddings", scale.tokens}, {"attention_bias", false}, {"mlp_bias", false}});
+  const auto config = ParseModelConfig(json, "config.json").value();
+  const auto codes = QuantizedBlocks(config);
+  for (const double dropout : {0.0, 0.1}) {
+    for (const auto recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+      for (const bool bf16 : {false, true}) {
+        for (const bool quantized : {false, true}) {
+          const LoraOptions lora{.rank = 16, .dropout = dropout};
+          plan::TrainingSetup setup{.model = config->Shape(),
+                                    .global_batch = scale.rows,
+                                    .micro_batch = scale.rows,
+                                    .sequence_length = scale.tokens,
+                                    .bf16 = bf16};
+          setup.model.Adapt(lora, quantized ? BitsPerElement(Quantization::kNf4) : 0);
+          const std::int64_t before = CountingAllocator::live;
+          const auto model = MakeModel(config, bf16 ? at::kBFloat16 : at::kFloat, at::kCPU, 7,
+                                       {.lora = lora, .quantized = quantized ? codes : nullptr})
+                                 .value();
+          model->SetRecompute(recompute);
+          model->buffer().EnableGradients();
+          const std::int64_t held = CountingAllocator::live - before;
+          const at::Tensor ids =
+              at::randint(scale.vocabulary, {scale.rows, scale.tokens}, at::detail::createCPUGenerator(3), at::kLong);
+          CountingAllocator::peak = 0;
+          ModelBatch batch{.inputs = ids, .labels = ids};
+          if (dropout > 0) batch.dropout = {.seed = 7, .row_length = scale.tokens};
+          model->LossSum(batch).backward();
+          const auto seen = static_cast<double>(CountingAllocator::peak - before - held);
+          const auto planned = plan::MakePlan(setup, {.recompute = recompute}, plan::Machine::ThisMachine()).value();
+          const plan::MemoryUse& use = planned.memory[0];
+          const std::string what = fmt::format("dropout {} recompute {} bf16 {} quantized {}", dropout,
+                                               RecomputeName(recompute), bf16, quantized);
+          EXPECT_NEAR(static_cast<double>(use[plan::MemoryKind::kActivations] + use[plan::MemoryKind::kWorking]), seen,
+                      (bf16 && plan::Machine::ThisMachine().copies_bf16 ? 0.1 : 0.03) * seen)
+              << what;
+          // Codes are mapped files: not among the tensors.
+          std::int64_t code_bytes = 0;
+          for (const auto& [name, matrix] : *codes) {
+            if (quantized) code_bytes += BitsPerElement(Quantization::kNf4) / 8 * matrix->rows() * matrix->columns();
+          }
+          const std::int64_t planned_held =
+              use[plan::MemoryKind::kWeights] + use[plan::MemoryKind::kGradients] - code_bytes;
+          EXPECT_NEAR(static_cast<double>(planned_held), static_cast<double>(held), 0.02 * static_cast<double>(held))
+              << what;
         }
       }
     }

@@ -8,6 +8,7 @@
 #include "apps/common/output.h"
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/checkpoint/read/reader.h"
+#include "millrace/engine/adapters/peft_config.h"
 #include "millrace/engine/config/families.h"
 #include "millrace/jobs/model_config.h"
 #include "millrace/jobs/training_setup.h"
@@ -64,12 +65,26 @@ plan::SearchGoal GoalOf(const jobs::Spec& spec) {
           .reduce_in_bf16 = parallel.options.reduce_in_bf16};
 }
 
+/// Returns what LoRA's adapters are like: as the job says or, where it names an adapter, as that one is.
+Result<engine::LoraOptions> LoraOf(const Context& context, const jobs::LoraSpec& lora) {
+  if (lora.adapter.empty()) return lora.options;
+  const auto connection = MR_TRY(context.Connect());
+  const auto adapter = MR_TRY(checkpoint::ModelSource::Open(*connection, lora.adapter, std::nullopt, context.log()));
+  const auto config = MR_TRY(adapter.AdapterConfig());
+  if (!config) return Fail(Code::kNotFound, "lora.adapter: {} has no adapter_config.json", lora.adapter);
+  engine::LoraOptions options = MR_TRY(engine::ReadPeftConfig(*config, lora.adapter + "/adapter_config.json"));
+  options.dropout = lora.options.dropout;
+  return options;
+}
+
 Result<plan::TrainingSetup> SetupOf(const Context& context, const jobs::Spec& spec) {
   plan::TrainingSetup setup = jobs::TrainingSetupOf(spec);
   setup.model = MR_TRY(ModelOf(context, spec));
-  setup.model.Freeze(spec.lora ? std::vector<std::string>{"*"} : spec.train.freeze);
-  if (spec.lora && spec.lora->quantization()) {
-    setup.model.block_bits = BitsPerElement(*spec.lora->quantization());
+  if (spec.lora) {
+    const auto quantization = spec.lora->quantization();
+    setup.model.Adapt(MR_TRY(LoraOf(context, *spec.lora)), quantization ? BitsPerElement(*quantization) : 0);
+  } else {
+    setup.model.Freeze(spec.train.freeze);
   }
   return setup;
 }

@@ -43,8 +43,6 @@ class ModelConfig {
 
   // What follows from Shape().
   std::int64_t ParameterCount() const { return Shape().ParameterCount(); }
-  /// Returns the floating-point operations per trained token (plan::ModelShape::FlopsPerToken).
-  double FlopsPerToken(double length) const { return Shape().FlopsPerToken(length); }
 
  protected:
   /// Returns a shape with the family's name and sizes, and without layers.

@@ -11,6 +11,7 @@ Layer TokenHead(const ModelShape& model, std::string name, bool bias, bool tied)
           .bias = bias,
           .cheap_input = true,
           .tied = tied,
+          .predicts = true,
           .name = std::move(name)};
 }
 
@@ -21,7 +22,8 @@ Layers PlainAttention(const ModelShape& model, const LinearNames& names, bool bi
            .outputs = {h, h, h},
            .bias = bias,
            .cheap_input = cheap_input,
-           .name = names.in},
+           .name = names.in,
+           .output_names = names.outputs},
           {.kind = Kind::kAttention},
           {.kind = Kind::kRows, .in = h, .outputs = {h}, .bias = bias, .name = names.out}};
 }

@@ -13,9 +13,10 @@ using Layers = std::vector<Layer>;
 
 /// Returns a linear layer from the hidden states to the vocabulary, with its cross-entropy.
 Layer TokenHead(const ModelShape& model, std::string name, bool bias, bool tied);
-/// Names of the first and the last linear layer.
+/// Names of the first and the last linear layer, and of the first one's outputs if these are modules of their own.
 struct LinearNames {
   std::string in, out;
+  std::vector<std::string> outputs = {};
 };
 // An attention, and an MLP with an activation, as GPT-2, GPT-J and BERT have them.
 Layers PlainAttention(const ModelShape& model, const LinearNames& names, bool bias, bool cheap_input);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <string_view>
 
@@ -33,27 +34,78 @@ ElementCount Elements(const Layer& layer) {
   }
 }
 
+/// Returns the elements of the matrices A [rank, in] and B [outputs, rank] of a layer's adapters.
+std::int64_t AdapterElements(const Layer& layer) {
+  std::int64_t elements = 0;
+  for (const AdaptedModule& module : layer.adapters.modules) {
+    const auto first = layer.outputs.begin() + static_cast<std::ptrdiff_t>(module.first_output);
+    const auto out = std::accumulate(first, first + static_cast<std::ptrdiff_t>(module.outputs), std::int64_t{0});
+    elements += layer.adapters.rank * (layer.in + out);
+  }
+  return elements;
+}
+
 std::int64_t Count(const Layers& part, bool trained_only) {
   std::int64_t count = 0;
   for (const Layer& layer : part) {
     const ElementCount elements = Elements(layer);
     if (layer.trains_weight || !trained_only) count += elements.weights;
     if (layer.trains_bias || !trained_only) count += elements.biases;
+    count += AdapterElements(layer);
   }
   return count;
 }
 
-/// Returns the layers of a part with their marks. `block`: its number, if it is a block.
-Layers Frozen(Layers part, const std::vector<std::string>& globs, std::int64_t block = 0) {
-  const auto trains = [&](const Layer& layer, std::string_view suffix) {
-    const std::string name = fmt::format(fmt::runtime(layer.name), block) + std::string(suffix);
-    return std::ranges::none_of(globs, [&](const std::string& glob) { return GlobMatches(glob, name); });
-  };
-  for (Layer& layer : part) {
-    layer.trains_weight = trains(layer, ".weight");
-    layer.trains_bias = trains(layer, ".bias");
+/// Returns the sum of `of` over all parts of the model.
+template <class Of>
+std::int64_t SumOverParts(const ModelShape& model, Of&& of) {
+  std::int64_t sum = of(model.embedding) + of(model.head);
+  if (model.kind_of_block.empty()) return sum + model.num_layers * of(model.block);
+  for (const std::size_t kind : model.kind_of_block) sum += of(model.marked_blocks[kind]);
+  return sum;
+}
+
+std::string NameIn(std::int64_t block, const std::string& name) { return fmt::format(fmt::runtime(name), block); }
+
+/// Calls `mark` for each layer, with the number of its block; 0 if it is in none.
+void MarkLayers(ModelShape& model, const std::function<void(Layer& layer, std::int64_t block)>& mark) {
+  model.marked_blocks.clear();
+  model.kind_of_block.clear();
+  for (Layer& layer : model.embedding) mark(layer, 0);
+  for (Layer& layer : model.head) {
+    mark(layer, 0);
+    if (layer.tied) layer.trains_weight = model.embedding.front().trains_weight;
   }
-  return part;
+  for (std::int64_t i = 0; i < model.num_layers; ++i) {
+    Layers layers = model.block;
+    for (Layer& layer : layers) mark(layer, i);
+    const auto found = std::ranges::find(model.marked_blocks, layers);
+    model.kind_of_block.push_back(static_cast<std::size_t>(found - model.marked_blocks.begin()));
+    if (found == model.marked_blocks.end()) model.marked_blocks.push_back(std::move(layers));
+  }
+}
+
+bool Multiplies(const Layer& layer) {
+  return layer.kind == Kind::kColumns || layer.kind == Kind::kRows || layer.kind == Kind::kWhole ||
+         layer.kind == Kind::kTokenHead;
+}
+
+/// Returns the adapters that LoRA's targets give to a linear layer of a block. As engine::LayerFactory::MakeAdapters.
+LayerAdapters AdaptersOf(const Layer& layer, const engine::LoraOptions& lora, std::int64_t block) {
+  LayerAdapters adapters{.rank = lora.rank, .drops = lora.dropout > 0};
+  if (!Multiplies(layer) || layer.predicts) return {};
+  const bool all = lora.targets == std::vector<std::string>{"all-linear"};
+  const auto name_of = [&](std::size_t output) -> const std::string& {
+    return layer.output_names.empty() ? layer.name : layer.output_names[output];
+  };
+  for (std::size_t first = 0, last = 0; first < layer.outputs.size(); first = last) {
+    while (last < layer.outputs.size() && name_of(last) == name_of(first)) ++last;
+    const std::string module = NameIn(block, name_of(first));
+    const bool named =
+        std::ranges::any_of(lora.targets, [&](const std::string& t) { return engine::TargetMatches(t, module); });
+    if (all || named) adapters.modules.push_back({first, last - first});
+  }
+  return adapters.modules.empty() ? LayerAdapters{} : adapters;
 }
 
 }  // namespace
@@ -68,40 +120,46 @@ bool ModelShape::tied() const {
 }
 
 std::int64_t ModelShape::ParameterCount() const {
-  return Count(embedding, false) + num_layers * Count(block, false) + Count(head, false);
+  return SumOverParts(*this, [](const Layers& part) { return Count(part, false); });
 }
 
 std::int64_t ModelShape::TrainedCount() const {
-  std::int64_t count = Count(embedding, true) + Count(head, true);
-  if (kind_of_block.empty()) return count + num_layers * Count(block, true);
-  for (const std::size_t kind : kind_of_block) count += Count(frozen_blocks[kind], true);
-  return count;
+  return SumOverParts(*this, [](const Layers& part) { return Count(part, true); });
+}
+
+bool ModelShape::is_adapted() const {
+  return SumOverParts(*this, [](const Layers& part) {
+           std::int64_t elements = 0;
+           for (const Layer& layer : part) elements += AdapterElements(layer);
+           return elements;
+         }) > 0;
 }
 
 void ModelShape::Freeze(const std::vector<std::string>& globs) {
-  frozen_blocks.clear();
-  kind_of_block.clear();
   if (globs.empty()) return;
-  embedding = Frozen(std::move(embedding), globs);
-  head = Frozen(std::move(head), globs);
-  for (Layer& layer : head) {
-    if (layer.tied) layer.trains_weight = embedding.front().trains_weight;
-  }
-  for (std::int64_t i = 0; i < num_layers; ++i) {
-    Layers layers = Frozen(block, globs, i);
-    const auto found = std::ranges::find(frozen_blocks, layers);
-    kind_of_block.push_back(static_cast<std::size_t>(found - frozen_blocks.begin()));
-    if (found == frozen_blocks.end()) frozen_blocks.push_back(std::move(layers));
-  }
+  MarkLayers(*this, [&](Layer& layer, std::int64_t block) {
+    const auto trains = [&](std::string_view suffix) {
+      const std::string name = NameIn(block, layer.name) + std::string(suffix);
+      return std::ranges::none_of(globs, [&](const std::string& glob) { return GlobMatches(glob, name); });
+    };
+    layer.trains_weight = trains(".weight");
+    layer.trains_bias = trains(".bias");
+  });
+}
+
+void ModelShape::Adapt(const engine::LoraOptions& lora, double bits) {
+  block_bits = bits;
+  const bool predicts_tokens =
+      std::ranges::any_of(head, [](const Layer& layer) { return layer.kind == Kind::kTokenHead; });
+  MarkLayers(*this, [&](Layer& layer, std::int64_t block) {
+    layer.trains_weight = layer.trains_bias = layer.predicts && !predicts_tokens;
+    layer.adapters = AdaptersOf(layer, lora, block);
+  });
 }
 
 std::int64_t ModelShape::Multiplied(const std::vector<Layer>& part) const {
   std::int64_t sum = 0;
-  for (const Layer& layer : part) {
-    const bool multiplies = layer.kind == Kind::kColumns || layer.kind == Kind::kRows || layer.kind == Kind::kWhole ||
-                            layer.kind == Kind::kTokenHead;
-    if (multiplies) sum += layer.in * layer.out();
-  }
+  for (const Layer& layer : part) sum += Multiplies(layer) ? layer.in * layer.out() : 0;
   return sum;
 }
 
@@ -115,8 +173,14 @@ engine::PartSizes ModelShape::Parts(std::int64_t length) const {
 }
 
 double ModelShape::FlopsPerToken(double length) const {
-  return 6 * static_cast<double>(num_layers * Multiplied(block) + Multiplied(head)) +
-         12 * static_cast<double>(num_layers * queries()) * length;
+  const std::int64_t products = SumOverParts(*this, [](const Layers& part) {
+    std::int64_t sum = 0;
+    for (const Layer& layer : part) {
+      if (Multiplies(layer)) sum += (layer.trains_weight ? 6 : 4) * layer.in * layer.out() + 6 * AdapterElements(layer);
+    }
+    return sum;
+  });
+  return static_cast<double>(products) + 12 * static_cast<double>(num_layers * queries()) * length;
 }
 
 }  // namespace millrace::plan

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "millrace/engine/adapters/lora_options.h"
 #include "millrace/engine/layout/part_work.h"
 
 namespace millrace::plan {
@@ -25,6 +26,20 @@ enum class LayerKind {
   kTokenHead,   ///< linear [in → outputs] and cross-entropy of tokens, divided by outputs
 };
 
+/// Consecutive outputs of a linear layer that are one module, with a LoRA adapter of its own.
+struct AdaptedModule {
+  std::size_t first_output = 0, outputs = 1;  ///< indices into Layer::outputs; how many
+  bool operator==(const AdaptedModule&) const = default;
+};
+
+/// The LoRA adapters of a linear layer. All of them see the same input.
+struct LayerAdapters {
+  std::int64_t rank = 0;
+  bool drops = false;  ///< dropout: each module has its own copy of the input, with other elements dropped
+  std::vector<AdaptedModule> modules = {};  ///< in the order of their outputs; empty: no adapters
+  bool operator==(const LayerAdapters&) const = default;
+};
+
 struct Layer {
   LayerKind kind;
   std::int64_t in = 0;                ///< elements a token
@@ -37,9 +52,12 @@ struct Layer {
   bool shares_input = false;    ///< an earlier layer of the part keeps the same input
   bool tied = false;            ///< of the head: the weights are the token table's
   bool predicted_only = false;  ///< it sees all predicted tokens, and no others, on every rank
+  bool predicts = false;        ///< its outputs are logits or scores
   /// What Hugging Face's parameters are called, without ".weight" and ".bias"; {} stands for the number of the block.
   /// If several outputs are one product, this is the first one's name: they are frozen together or not at all.
   std::string name = {};
+  std::vector<std::string> output_names = {};  ///< of each output; empty: all of them are outputs of `name`
+  LayerAdapters adapters = {};
   bool trains_weight = true, trains_bias = true;  ///< false: frozen
   std::int64_t out() const;                       ///< all outputs together
   bool operator==(const Layer&) const = default;
@@ -49,10 +67,10 @@ struct ModelShape {
   std::string family;  ///< config.json's model_type
   std::int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0, num_layers = 0;
   std::int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0, max_positions = 0;
-  std::vector<Layer> embedding, block, head;  ///< all blocks are the same, but for what is frozen
-  /// The blocks that differ in what is frozen, and of each block the index into them. Both are empty if nothing was
-  /// frozen.
-  std::vector<std::vector<Layer>> frozen_blocks = {};
+  std::vector<Layer> embedding, block, head;  ///< all blocks are the same, but for what Freeze() and Adapt() mark
+  /// The blocks that differ in their marks, and of each block the index into them. Both are empty if nothing was
+  /// marked.
+  std::vector<std::vector<Layer>> marked_blocks = {};
   std::vector<std::size_t> kind_of_block = {};
   bool causal = true;
   double predicted = 1;       ///< share of the tokens that are predicted
@@ -70,15 +88,20 @@ struct ModelShape {
   }
   /// Marks the parameters whose names match a glob as not trained: train.freeze.
   void Freeze(const std::vector<std::string>& globs);
+  /// Adds adapters to the linear layers that LoRA's targets name, and marks all other parameters as not trained, but
+  /// for those of the layer that makes the scores of a classifier. `bits`: block_bits.
+  void Adapt(const engine::LoraOptions& lora, double bits = 0);
+  bool is_adapted() const;              ///< some layer has an adapter
   bool tied() const;                    ///< the head has the token table's weights
-  std::int64_t ParameterCount() const;  ///< of the whole model
+  std::int64_t ParameterCount() const;  ///< of the whole model, with its adapters
   std::int64_t TrainedCount() const;    ///< of these, the parameters that are not frozen
   /// Returns the matrix elements that each token is multiplied with in a part.
   std::int64_t Multiplied(const std::vector<Layer>& part) const;
   /// Returns what decides the work of a block and of the head, on sequences of `length` tokens.
   engine::PartSizes Parts(std::int64_t length) const;
-  /// Returns the floating-point operations per trained token: 6 · (multiplied elements) + 12 · layers · heads ·
-  /// head_dim · length. `length` is the length of the sequence or document that the average token is in.
+  /// Returns the floating-point operations per trained token: 4 · (multiplied elements) + 2 · (those that are trained)
+  /// + 12 · layers · heads · head_dim · length. So frozen matrices count without the gradients of their weights.
+  /// `length` is the length of the sequence or document that the average token is in.
   double FlopsPerToken(double length) const;
 };
 

@@ -27,12 +27,15 @@ plan::ModelShape BertConfig::Shape() const {
                      table(Kind::kTable, max_positions, "position_embeddings"),
                      table(Kind::kTable, segments, "token_type_embeddings"), norm("bert.embeddings.LayerNorm")};
   // A norm follows attention, and another one the MLP. The output of the second is the next block's input.
-  const std::string block = "bert.encoder.layer.{}.";
-  model.block = plan::Join(
-      {plan::PlainAttention(model, {block + "attention.self.query", block + "attention.output.dense"}, true, false),
-       {norm(block + "attention.output.LayerNorm")},
-       plan::PlainMlp(model, {block + "intermediate.dense", block + "output.dense"}, false),
-       {norm(block + "output.LayerNorm")}});
+  const std::string block = "bert.encoder.layer.{}.", self = block + "attention.self.";
+  model.block = plan::Join({plan::PlainAttention(model,
+                                                 {.in = self + "query",
+                                                  .out = block + "attention.output.dense",
+                                                  .outputs = {self + "query", self + "key", self + "value"}},
+                                                 true, false),
+                            {norm(block + "attention.output.LayerNorm")},
+                            plan::PlainMlp(model, {block + "intermediate.dense", block + "output.dense"}, false),
+                            {norm(block + "output.LayerNorm")}});
   model.head = {{.kind = Kind::kJoinRows, .in = hidden}};
   if (predicts_rows()) model.head.push_back(whole(hidden, "bert.pooler.dense"));
   if (predicts_tokens()) {
@@ -46,6 +49,7 @@ plan::ModelShape BertConfig::Shape() const {
   const bool classifies = heads == BertHeads::kClassification;
   if (predicts_rows()) {
     model.head.push_back(classifies ? whole(num_labels, "classifier") : whole(2, "cls.seq_relationship"));
+    model.head.back().predicts = true;
   }
   model.causal = false;
   model.predicted = kMaskedShare;

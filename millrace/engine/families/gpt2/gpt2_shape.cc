@@ -22,10 +22,14 @@ plan::ModelShape Gpt2Config::Shape() const {
     model.predicted = 1.0 / 64;
     Layer last_norm = norm("transformer.ln_f");
     last_norm.predicted_only = true;
-    model.head = {
-        {.kind = Kind::kJoinRows, .in = hidden_size},
-        std::move(last_norm),
-        {.kind = Kind::kWhole, .in = hidden_size, .outputs = {num_labels}, .predicted_only = true, .name = "score"}};
+    model.head = {{.kind = Kind::kJoinRows, .in = hidden_size},
+                  std::move(last_norm),
+                  {.kind = Kind::kWhole,
+                   .in = hidden_size,
+                   .outputs = {num_labels},
+                   .predicted_only = true,
+                   .predicts = true,
+                   .name = "score"}};
   } else {
     model.head = {norm("transformer.ln_f"), plan::TokenHead(model, "lm_head", false, tie_word_embeddings)};
   }

@@ -12,8 +12,12 @@ plan::ModelShape GptjConfig::Shape() const {
   };
   model.embedding = {
       {.kind = Kind::kTokenTable, .in = hidden_size, .outputs = {vocab_size}, .name = "transformer.wte"}};
-  plan::Layers attention =
-      plan::PlainAttention(model, {"transformer.h.{}.attn.q_proj", "transformer.h.{}.attn.out_proj"}, false, true);
+  const std::string block = "transformer.h.{}.attn.";
+  plan::Layers attention = plan::PlainAttention(model,
+                                                {.in = block + "q_proj",
+                                                 .out = block + "out_proj",
+                                                 .outputs = {block + "q_proj", block + "k_proj", block + "v_proj"}},
+                                                false, true);
   attention.front().shares_input = true;
   model.block = plan::Join({{norm("transformer.h.{}.ln_1")},
                             plan::PlainMlp(model, {"transformer.h.{}.mlp.fc_in", "transformer.h.{}.mlp.fc_out"}, true),

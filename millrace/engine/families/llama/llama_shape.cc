@@ -15,7 +15,9 @@ plan::ModelShape LlamaConfig::Shape() const {
                   .heads = {num_heads, num_kv_heads, num_kv_heads},
                   .bias = qkv_bias,
                   .cheap_input = true,
-                  .name = "model.layers.{}.self_attn.q_proj"}};
+                  .name = "model.layers.{}.self_attn.q_proj",
+                  .output_names = {"model.layers.{}.self_attn.q_proj", "model.layers.{}.self_attn.k_proj",
+                                   "model.layers.{}.self_attn.v_proj"}}};
   if (qk_norm) {
     model.block.push_back({.kind = Kind::kHeadNorm,
                            .in = model.head_dim,
@@ -39,7 +41,8 @@ plan::ModelShape LlamaConfig::Shape() const {
                               .outputs = {inner, inner},
                               .bias = mlp_bias,
                               .cheap_input = true,
-                              .name = "model.layers.{}.mlp.gate_proj"},
+                              .name = "model.layers.{}.mlp.gate_proj",
+                              .output_names = {"model.layers.{}.mlp.gate_proj", "model.layers.{}.mlp.up_proj"}},
                              {.kind = Kind::kGated, .in = inner},
                              {.kind = Kind::kRows,
                               .in = inner,
