@@ -396,9 +396,10 @@ void VisitLora(Visitor& v, LoraSpec& lora, const std::string& precision) {
     v.Integer("r", options.rank, 1, 1 << 16);
     v.Number("alpha", options.alpha, 1e-6, 1e6);
     v.Flag("rslora", options.rslora);
+    v.Flag("dora", options.dora);
     v.TextOrTexts("targets", options.targets);
   } else {
-    for (const char* key : {"r", "alpha", "rslora", "targets"}) {
+    for (const char* key : {"r", "alpha", "rslora", "dora", "targets"}) {
       v.Refused(key, Code::kInvalidArgument, "leave it out: the adapter's configuration says it");
     }
   }

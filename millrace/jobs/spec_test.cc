@@ -449,6 +449,7 @@ Spec RandomSpec(Random& random) {
         lora.options.rank = static_cast<int>(1 + random.Below(64));
         lora.options.alpha = RandomNumber(random, 1, 64);
         lora.options.rslora = random.Below(2) == 0;
+        lora.options.dora = random.Below(2) == 0;
         if (random.Below(2) == 0) lora.options.targets = {"q_proj", "mlp.down_proj"};
       }
     }

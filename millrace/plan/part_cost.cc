@@ -93,12 +93,15 @@ class PartCounter {
       case Kind::kColumns:
         Enter(layer.in, layer.cheap_input && NeedsInput(layer));
         KeepInput(layer, layer.in);
+        KeepScaled(layer, ColumnsOf(layer));
         GoBackThroughProduct(layer, layer.in, ColumnsOf(layer));
         Multiply(layer.in, ColumnsOf(layer), layer.trains_weight);
         MultiplyAdapters(layer);
         break;
       case Kind::kRows:
         KeepInput(layer, layer.in / tensor_);
+        KeepScaled(layer, layer.out());
+        if (layer.adapters.has_magnitudes && tensor_ > 1) cost_.forward.all_reduce.Add(1, layer.out() * kFloat);
         GoBackThroughProduct(layer, layer.in / tensor_, layer.out());
         Multiply(layer.in / tensor_, layer.out(), layer.trains_weight);
         MultiplyAdapters(layer);
@@ -106,6 +109,7 @@ class PartCounter {
         break;
       case Kind::kWhole:
         KeepInput(layer, layer.in);
+        KeepScaled(layer, layer.out());
         GoBackThroughProduct(layer, layer.in, layer.out());
         Multiply(layer.in, layer.out(), layer.trains_weight);
         MultiplyAdapters(layer);
@@ -243,6 +247,7 @@ class PartCounter {
       const AdapterSize size = SizeOf(layer, module);
       const std::int64_t partial = divides_inputs || some_tokens ? size.out : size.repeated;
       DeclareParts(layer.adapters.rank * size.out, layer.adapters.rank * partial, true);
+      if (layer.adapters.has_magnitudes) DeclareParts(size.out, partial, true);
     }
   }
 
@@ -278,11 +283,19 @@ class PartCounter {
       adding += input + (layer.kind == Kind::kColumns && division_.sequence ? Stream() : 0);
     }
     std::int64_t leaving = input;
-    if (!layer.adapters.modules.empty()) leaving += AddedByAdapters(layer, input);
-    if (IsQuantized(layer)) leaving += PanelBytes(in, out) + (setup_.bf16 ? tokens_ * (in + out) * kFloat : 0);
+    // Beside it, first what the product needs, then what the adapters do.
+    std::int64_t beside = layer.adapters.modules.empty() ? 0 : AddedByAdapters(layer, input);
+    if (IsQuantized(layer)) {
+      beside = std::max(beside, PanelBytes(in, out) + (setup_.bf16 ? tokens_ * (in + out) * kFloat : 0));
+    }
+    leaving += beside;
     if (copies_) leaving += (tokens_ * (in + out) + in * out) * kFloat;
     if (layer.kind == Kind::kColumns && tensor_ > 1) {  // a copy is summed over the ranks
       leaving = std::max(leaving, 2 * input + (division_.sequence ? Stream() : 0) - output);
+    }
+    if (layer.adapters.has_magnitudes) {  // the scaled gradient; its product with what was scaled, in float32
+      incoming += output;
+      adding = std::max(adding, tokens_ * out * kFloat);
     }
     GoBack(waiting_ + incoming + std::max(adding, leaving));
   }
@@ -315,6 +328,11 @@ class PartCounter {
     if (!AddsUpdateFirst(layer)) Keep(tokens_ * InnerOf(layer) * bytes_);
     if (is_kept || (selective_ && layer.cheap_input)) return;
     Keep(tokens_ * columns * bytes_);
+  }
+
+  /// The gradients of magnitudes need the products that these scale, and all passes the rows' norms and factors.
+  void KeepScaled(const Layer& layer, std::int64_t out) {
+    if (layer.adapters.has_magnitudes) Keep(tokens_ * out * bytes_ + 2 * out * kFloat);
   }
 
   /// What a layer that is divided by columns exchanges: ops::EnterDividedLayer.
@@ -363,7 +381,14 @@ class PartCounter {
     if (layer.adapters.modules.empty()) return;
     Multiply(SizeOf(layer, layer.adapters.modules.front()).in, InnerOf(layer), true);
     for (const AdaptedModule& module : layer.adapters.modules) {
-      Multiply(layer.adapters.rank, SizeOf(layer, module).out, true);
+      const AdapterSize size = SizeOf(layer, module);
+      Multiply(layer.adapters.rank, size.out, true);
+      if (!layer.adapters.has_magnitudes) continue;
+      // The norms of rows need the sum of the weight and the update; with dropout, the weight multiplies twice.
+      cost_.forward_s += ProductSeconds(static_cast<double>(size.out), static_cast<double>(layer.adapters.rank),
+                                        static_cast<double>(size.in));
+      Pass(2 * tokens_ * size.out);
+      if (layer.adapters.drops) Multiply(size.in, size.out, false);
     }
   }
   /// An operation that is bound by memory: `elements` read and written. Its backward pass reads and writes twice that.

@@ -160,6 +160,8 @@ TEST(Memory, AdaptersAloneHaveState) {
   for (const TrafficLine& line : plan.traffic) {
     if (line.purpose == "gradients") EXPECT_EQ(static_cast<double>(line.bytes), 4 * trained);
   }
+  setup.model.Adapt({.rank = 16, .dora = true});
+  EXPECT_EQ(static_cast<double>(setup.model.TrainedCount()), trained + 32 * (2 * 4096 + 2 * 1024 + 2 * 14336 + 4096));
   setup.model.Adapt({.rank = 16, .targets = {"q_proj", "model.layers.3.self_attn.v_proj"}});
   EXPECT_EQ(setup.model.TrainedCount(), 16 * (32 * (4096 + 4096) + 4096 + 1024));
   EXPECT_EQ(setup.model.marked_blocks.size(), 2u);

@@ -20,14 +20,14 @@ Status CheckAdapter(const RunState& state, const RunIdentity& run, const std::st
                 name, state.adapter_config.is_null() ? "without" : "with");
   }
   if (run.adapter_config.is_null()) return {};
-  for (const char* key : {"r", "lora_alpha", "use_rslora", "target_modules"}) {
-    const Json* stored = JsonFind(state.adapter_config, key);
-    const Json& wanted = run.adapter_config.at(key);
-    if (stored != nullptr && *stored == wanted) continue;
+  for (const char* key : {"r", "lora_alpha", "use_rslora", "use_dora", "target_modules"}) {
+    const Json *stored = JsonFind(state.adapter_config, key), *wanted = JsonFind(run.adapter_config, key);
+    const auto text = [](const Json* value) { return value != nullptr ? DumpJson(*value) : std::string("unset"); };
+    if (text(stored) == text(wanted)) continue;
     return Fail(Code::kPreconditionFailed,
                 "{} has adapters with {} {}, this run wants {}; keep the job's key lora as it was, or use another "
                 "checkpoint.url",
-                name, key, stored != nullptr ? DumpJson(*stored) : "unknown", DumpJson(wanted));
+                name, key, text(stored), text(wanted));
   }
   if (state.base_fingerprint == run.base_fingerprint) return {};
   return Fail(Code::kPreconditionFailed,

@@ -518,8 +518,9 @@ TEST_F(LayoutTrafficTest, OfFrozenParametersHasNoGradients) {
 TEST_F(LayoutTrafficTest, OfAdaptersIsWhatThePlannerSays) {
   const engine::LoraOptions all{.rank = 4}, of_qwen3{.rank = 4, .targets = {"v_proj", "o_proj", "down_proj"}};
   const engine::LoraOptions of_gptj{.rank = 4, .dropout = 0.1, .targets = {"v_proj", "fc_in"}};
-  for (const auto& [family, lora] :
-       {std::pair(kLlama, all), std::pair(kQwen3, of_qwen3), std::pair(kGpt2, all), std::pair(kGptJ, of_gptj)}) {
+  const engine::LoraOptions dora{.rank = 4, .dropout = 0.1, .dora = true};
+  for (const auto& [family, lora] : {std::pair(kLlama, all), std::pair(kQwen3, of_qwen3), std::pair(kGpt2, all),
+                                     std::pair(kGptJ, of_gptj), std::pair(kLlama, dora)}) {
     for (const engine::ParallelOptions& parallel :
          {engine::ParallelOptions{},
           {.pipeline = 2, .schedule = PipelineSchedule::kZeroBubble},

@@ -330,6 +330,8 @@ Status Trainer::MakeModel(const std::shared_ptr<const engine::ModelConfig>& conf
     MR_TRY(engine::ReadAdapter(adapter_->reader(), *model_));
     MR_TRY(group_.Barrier());
     adapter_.reset();
+  } else if (lora_) {
+    MR_TRY(engine::InitializeMagnitudes(model_->buffer(), quantized_.get(), layout_->state()));
   }
   auto optimizer = MR_TRY(engine::CatchTorch("allocating gradients and optimizer state", [&] {
     model_->buffer().EnableGradients();

@@ -98,7 +98,8 @@ struct Case {
 /// Returns codes of the matrices of a model's blocks.
 std::shared_ptr<const QuantizedWeights> QuantizedBlocks(const std::shared_ptr<const ModelConfig>& config) {
   auto codes = std::make_shared<QuantizedWeights>();
-  for (const NamedParameter& parameter : MakeModel(config, at::kFloat, at::kCPU, 7).value()->Parameters()) {
+  const auto model = MakeModel(config, at::kFloat, at::kCPU, 7).value();
+  for (const NamedParameter& parameter : model->Parameters()) {
     if (parameter.tensor.dim() == 2 && parameter.name.contains(".layers."))
       codes->emplace(parameter.name, testing::ToNf4(parameter.tensor));
   }
@@ -150,13 +151,14 @@ void Observe(const Case& c, const Json& json, Observed& seen) {
   }
 }
 
-class PlanAgreementTest : public testing::TestWithParam<const char*> {};
+class PlanAgreementTest : public ::testing::TestWithParam<const char*> {};
 
 void Compare(const Case& c) {
-  SCOPED_TRACE(
-      fmt::format("{} tensor {} sequence {} recompute {} bf16 {} globs of frozen names {} {}", c.family, c.tensor,
-                  c.sequence, RecomputeName(c.recompute), c.bf16, c.freeze.size(),
-                  c.lora ? fmt::format("targets {} dropout {}", c.lora->targets.front(), c.lora->dropout) : ""));
+  SCOPED_TRACE(fmt::format(
+      "{} tensor {} sequence {} recompute {} bf16 {} globs of frozen names {} {}", c.family, c.tensor, c.sequence,
+      RecomputeName(c.recompute), c.bf16, c.freeze.size(),
+      c.lora ? fmt::format("targets {} dropout {} dora {}", c.lora->targets.front(), c.lora->dropout, c.lora->dora)
+             : ""));
   const Json json = ConfigOf(c.family);
   Observed seen;
   Observe(c, json, seen);
@@ -201,7 +203,7 @@ void Compare(const Case& c) {
   // Of small things, such as positions and bounds of documents, the plan knows nothing. Where most is frozen, they are
   // a larger part of what is left.
   const bool is_whole = c.freeze.empty() && !c.lora;
-  const double share = is_whole ? 0.02 : 0.03, small = is_whole ? 0 : 8 << 10;
+  const double share = is_whole ? 0.02 : 0.03, small = is_whole ? 0 : (6 << 10) * (1 + c.tensor);
   EXPECT_NEAR(static_cast<double>(kept), static_cast<double>(seen.kept),
               small + share * static_cast<double>(seen.kept));
 }
@@ -245,7 +247,8 @@ TEST_P(PlanAgreementTest, AdaptersAreThoseOfTheEngine) {
   c10::SetCPUAllocator(&allocator, 1);
   // Outputs of the same product may be adapted or not: values alone, and of GPT-2 the three together.
   const std::vector<std::string> some = {"v_proj", "value", "c_attn", "down_proj", "out_proj"};
-  for (const LoraOptions& lora : {LoraOptions{.rank = 8}, LoraOptions{.rank = 16, .dropout = 0.1, .targets = some}}) {
+  for (const LoraOptions& lora : {LoraOptions{.rank = 8}, LoraOptions{.rank = 16, .dropout = 0.1, .targets = some},
+                                  LoraOptions{.rank = 8, .dropout = 0.1, .dora = true, .targets = some}}) {
     for (const auto recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
       Compare({GetParam(), 1, false, recompute, recompute == Recompute::kSelective, {}, lora});
       Compare({GetParam(), 2, false, recompute, true, {}, lora});
@@ -258,7 +261,8 @@ TEST_P(PlanAgreementTest, AdaptersOverCodesAreThoseOfTheEngine) {
   static CountingAllocator allocator;
   c10::SetCPUAllocator(&allocator, 1);
   if (!std::string_view("llama mistral qwen2 qwen3").contains(GetParam())) GTEST_SKIP() << "is Llama's";
-  for (const LoraOptions& lora : {LoraOptions{.rank = 8}, LoraOptions{.rank = 8, .dropout = 0.1}}) {
+  for (const LoraOptions& lora :
+       {LoraOptions{.rank = 8}, LoraOptions{.rank = 8, .dropout = 0.1}, LoraOptions{.rank = 8, .dora = true}}) {
     for (const bool bf16 : {false, true}) {
       for (const int tensor : {1, 2}) {
         Compare({GetParam(), tensor, tensor > 1 && bf16, Recompute::kNone, bf16, {}, lora, /*quantized=*/true});
@@ -274,7 +278,7 @@ TEST_P(PlanAgreementTest, NamesAreThoseOfTheEngine) {
   std::vector<std::vector<std::string>> all = FrozenParts();
   all.push_back({"*.1.*"});
   const auto whole = MakeModel(config, at::kFloat, at::kCPU, 7).value();
-  for (const auto& parameter : whole->Parameters()) {
+  for (const NamedParameter& parameter : whole->Parameters()) {
     const std::string_view name = parameter.name;
     const bool is_joined = name.contains("q_proj") || name.contains("k_proj") || name.contains("v_proj") ||
                            name.contains("gate_proj") || name.contains("up_proj") || name.contains(".self.");
@@ -464,7 +468,9 @@ TEST(PlanAgreement, PeaksOfAdaptersAreThoseOfTheEngine) {
           }
           const std::int64_t planned_held =
               use[plan::MemoryKind::kWeights] + use[plan::MemoryKind::kGradients] - code_bytes;
-          EXPECT_NEAR(static_cast<double>(planned_held), static_cast<double>(held), 0.02 * static_cast<double>(held))
+          const std::int64_t positions = scale.tokens * scale.hidden / 4 * 4;  // sines and cosines
+          EXPECT_NEAR(static_cast<double>(planned_held), static_cast<double>(held - positions),
+                      0.01 * static_cast<double>(held))
               << what;
         }
       }
@@ -497,7 +503,7 @@ TEST(PlanAgreement, MicrobatchesInFlightAreThoseOfTheSchedules) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, PlanAgreementTest,
-                         testing::Values("llama", "mistral", "qwen2", "qwen3", "gpt2", "gptj", "bert"),
+                         ::testing::Values("llama", "mistral", "qwen2", "qwen3", "gpt2", "gptj", "bert"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

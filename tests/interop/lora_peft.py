@@ -25,12 +25,20 @@ STEPS = 50
 LR, BETAS, EPS = 5e-3, (0.9, 0.95), 1e-6
 # Relative. Both compute in float32 and add in different orders.
 LOSS_TOLERANCE, ADAPTER_TOLERANCE, MERGE_TOLERANCE = 1e-4, 1e-3, 1e-6
-CASES = {  # family: LoraConfig's arguments, layouts of millrace, LoRA+'s ratio
-    "llama": ({"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}, ["", "tensor: 2, sequence: true", "pipeline: 2"], 1),
-    "gpt2": ({"r": 8, "lora_alpha": 4, "use_rslora": True, "target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True},
-             ["", "tensor: 2"], 4),
-    "gptj": ({"r": 2, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj", "fc_in"]}, ["", "data: 2, shard: 2, zero: 3"], 1),
-}
+CASES = (  # family, LoraConfig's arguments, layouts of millrace, LoRA+'s ratio
+    ("llama", {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}, ["", "tensor: 2, sequence: true", "pipeline: 2"], 1),
+    ("llama", {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "use_dora": True},
+     ["", "tensor: 2, sequence: true", "pipeline: 2", "data: 2, shard: 2, zero: 3"], 1),
+    ("gpt2", {"r": 8, "lora_alpha": 4, "use_rslora": True, "target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True},
+     ["", "tensor: 2"], 4),
+    ("gpt2", {"r": 2, "lora_alpha": 4, "target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True, "use_dora": True},
+     ["", "tensor: 2"], 2),
+    ("gptj", {"r": 2, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj", "fc_in"]}, ["", "data: 2, shard: 2, zero: 3"], 1),
+)
+
+
+def name_of(family, arguments):
+    return f"{family}, DoRA" if arguments.get("use_dora") else family
 
 
 def make_base(family):
@@ -111,8 +119,7 @@ run: {{processes_per_node: {ranks}}}
         return losses
 
 
-def test_train(runs, family, tokens):
-    arguments, layouts, lr_ratio = CASES[family]
+def test_train(runs, tokens, family, arguments, layouts, lr_ratio):
     model = make_adapted(family, arguments)
     model.save_pretrained(runs.folder / "start")
     theirs = train_with_peft(model, tokens, lr_ratio)
@@ -124,18 +131,17 @@ def test_train(runs, family, tokens):
         assert got.keys() == wanted.keys(), set(got) ^ set(wanted)
         loss = max(abs(a - b) / b for a, b in zip(ours, theirs))
         weights = max(((got[name] - value).norm() / value.norm()).item() for name, value in wanted.items())
-        print(f"{family}, {layout or 'one rank'}: loss {ours[0]:.6f} -> {ours[-1]:.6f}; largest relative differences: "
+        print(f"{name_of(family, arguments)}, {layout or 'one rank'}: loss {ours[0]:.6f} -> {ours[-1]:.6f}; largest relative differences: "
               f"losses {loss:.1e}, adapters {weights:.1e}", flush=True)
         assert ours[-1] < ours[0] - 0.2, "it learns nothing"
         assert loss <= LOSS_TOLERANCE and weights <= ADAPTER_TOLERANCE
 
 
-def test_files(runs, family, tokens):
+def test_files(runs, tokens, family, arguments, layouts, lr_ratio):
     import peft
 
-    arguments = CASES[family][0]
     names = {"r": arguments["r"], "alpha": arguments["lora_alpha"], "dropout": 0.1,
-             "rslora": arguments.get("use_rslora", False), "targets": arguments["target_modules"]}
+             "rslora": arguments.get("use_rslora", False), "dora": arguments.get("use_dora", False), "targets": arguments["target_modules"]}
     runs.train("own", json.dumps(names), steps=4)
     loaded = peft.PeftModel.from_pretrained(make_base(family), runs.folder / "own-peft")
     mine, theirs = adapter_of(runs.folder / "own-peft"), peft.get_peft_model_state_dict(loaded)
@@ -144,16 +150,16 @@ def test_files(runs, family, tokens):
         assert torch.equal(value, theirs[name]), name
     config = loaded.peft_config["default"]
     assert (config.r, config.lora_alpha, config.lora_dropout) == (names["r"], names["alpha"], 0.1), config
-    assert config.use_rslora == names["rslora"], config
+    assert (config.use_rslora, config.use_dora) == (names["rslora"], names["dora"]), config
     # The run knows its base; a PEFT folder's base is named.
-    for number, arguments in enumerate([["own"], ["own-peft", "--base", runs.folder / "base"]]):
-        runs.program("merge", runs.folder / arguments[0], runs.folder / f"merged{number}", *arguments[1:])
+    for number, merge in enumerate([["own"], ["own-peft", "--base", runs.folder / "base"]]):
+        runs.program("merge", runs.folder / merge[0], runs.folder / f"merged{number}", *merge[1:])
         merged = type(make_base(family)).from_pretrained(runs.folder / f"merged{number}", dtype=torch.float32)
         for name, value in peft.PeftModel.from_pretrained(
                 make_base(family), runs.folder / "own-peft").merge_and_unload().state_dict().items():
             difference = (merged.state_dict()[name] - value).abs().max().item()
             assert difference <= MERGE_TOLERANCE * value.abs().max().item(), (name, difference)
-    print(f"{family}: PEFT loads {len(mine)} tensors, and merges them as we do", flush=True)
+    print(f"{name_of(family, arguments)}: PEFT loads {len(mine)} tensors, and merges them as we do", flush=True)
 
 
 def main():
@@ -165,10 +171,10 @@ def main():
     need("peft")
     torch.set_num_threads(1)
     tokens = language(STEPS * ROWS * LENGTH + 1)
-    for family in CASES:
+    for case in CASES:
         with tempfile.TemporaryDirectory() as folder:
-            runs = Runs(Program(pathlib.Path(arguments.millrace).resolve()), pathlib.Path(folder), family, tokens)
-            globals()[f"test_{arguments.test}"](runs, family, tokens)
+            runs = Runs(Program(pathlib.Path(arguments.millrace).resolve()), pathlib.Path(folder), case[0], tokens)
+            globals()[f"test_{arguments.test}"](runs, tokens, *case)
 
 
 if __name__ == "__main__":

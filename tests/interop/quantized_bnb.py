@@ -19,12 +19,14 @@ import tempfile
 
 import lora_peft
 from checkpoint_formats import Program, need, torch
-from lora_peft import LENGTH, LOSS_TOLERANCE, ADAPTER_TOLERANCE, ROWS, Runs, adapter_of, train_with_peft
+from lora_peft import LENGTH, LOSS_TOLERANCE, ADAPTER_TOLERANCE, ROWS, Runs, adapter_of, name_of, train_with_peft
 from parallel_torch import language, make_model
 
 STEPS = 30
-FAMILIES = {"llama": {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"},
-            "gpt2": {"r": 8, "lora_alpha": 4, "target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True}}
+LLAMA = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}
+GPT2 = {"r": 8, "lora_alpha": 4, "target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True}
+CASES = {"files": [("llama", LLAMA), ("gpt2", GPT2)],  # LoraConfig's arguments
+         "train": [("llama", LLAMA), ("gpt2", GPT2), ("llama", LLAMA | {"use_dora": True})]}
 # Relative to the largest logit: where the scales are equal but for rounding, and where the code of one is a neighbour.
 LOGIT_TOLERANCE, NEIGHBOUR_TOLERANCE = 1e-5, 2e-3
 MERGED_TOLERANCE = 1e-3  # the adapters are as near as ADAPTER_TOLERANCE
@@ -67,7 +69,7 @@ def same_logits(a, b, tolerance):
     return difference
 
 
-def test_files(runs, family):
+def test_files(runs, family, _):
     theirs = nf4(runs.folder / "base")
     theirs.save_pretrained(runs.folder / "bnb")
     runs.program("export", runs.folder / "base", runs.folder / "ours", "--quantize", "nf4")
@@ -102,7 +104,7 @@ def test_files(runs, family):
         print(f"{family}: int8 is bitsandbytes' to a step", flush=True)
 
 
-def test_train(runs, family):
+def test_train(runs, family, arguments):
     import peft
     import transformers
 
@@ -110,7 +112,7 @@ def test_train(runs, family):
     theirs = nf4(runs.folder / "base")
     theirs.save_pretrained(runs.folder / "bnb")
     peft.get_peft_model(theirs, peft.LoraConfig(
-        task_type="CAUSAL_LM", lora_dropout=0.0, init_lora_weights=False, **FAMILIES[family])).save_pretrained(
+        task_type="CAUSAL_LM", lora_dropout=0.0, init_lora_weights=False, **arguments)).save_pretrained(
             runs.folder / "start")
     runs.program("export", runs.folder / "base", runs.folder / "ours", "--quantize", "nf4")
     # PEFT's loop has the codes of the run: a code of a scale may be a neighbour of bitsandbytes' own.
@@ -125,15 +127,15 @@ def test_train(runs, family):
         assert got.keys() == wanted.keys(), set(got) ^ set(wanted)
         loss = max(abs(a - b) / b for a, b in zip(ours, wanted_losses))
         weights = max(((got[name] - value).norm() / value.norm()).item() for name, value in wanted.items())
-        print(f"{family}, from {base}: loss {ours[0]:.6f} -> {ours[-1]:.6f}; largest relative differences: losses "
-              f"{loss:.1e}, adapters {weights:.1e}", flush=True)
+        print(f"{name_of(family, arguments)}, from {base}: loss {ours[0]:.6f} -> {ours[-1]:.6f}; largest relative differences: "
+              f"losses {loss:.1e}, adapters {weights:.1e}", flush=True)
         assert ours[-1] < ours[0] - 0.1, "it learns nothing"
         assert loss <= LOSS_TOLERANCE and weights <= ADAPTER_TOLERANCE
     # The merged model computes what the codes and the adapter did, which PEFT's own merge into 4 bits does not.
     runs.program("merge", runs.folder / "run1", runs.folder / "merged")
     merged = transformers.AutoModelForCausalLM.from_pretrained(runs.folder / "merged", dtype=torch.float32)
     difference = same_logits(merged, adapted, MERGED_TOLERANCE)
-    print(f"{family}: the merged model's logits differ by {difference:.1e} from those over nf4", flush=True)
+    print(f"{name_of(family, arguments)}: the merged model's logits differ by {difference:.1e} from those over nf4", flush=True)
 
 
 def main():
@@ -147,12 +149,12 @@ def main():
     torch.set_num_threads(1)
     lora_peft.STEPS, lora_peft.make_base = STEPS, make_base
     tokens = language(STEPS * ROWS * LENGTH + 1)
-    for family in FAMILIES:
+    for family, adapter in CASES[arguments.test]:
         with tempfile.TemporaryDirectory() as folder:
             os.environ["XDG_CACHE_HOME"] = folder + "/cache"
             runs = Runs(Program(pathlib.Path(arguments.millrace).resolve()), pathlib.Path(folder), family, tokens)
             runs.tokens = tokens
-            globals()[f"test_{arguments.test}"](runs, family)
+            globals()[f"test_{arguments.test}"](runs, family, adapter)
 
 
 if __name__ == "__main__":

@@ -31,14 +31,15 @@ TEST_F(LoraTest, KeepsTheAdapterAlone) {
 
 TEST_F(LoraTest, AStoppedRunGoesOnBitForBitInItsLayout) {
   const std::string base = Base("resumed-base", 1);
-  for (const bool divided : {false, true}) {
+  for (const auto& [divided, dora] : {std::pair(false, false), std::pair(true, false), std::pair(true, true)}) {
     const int ranks = divided ? 4 : 1;
     const auto layout = [&](Options options) {
       if (divided) options.parallel = {.data = 2, .shard = 2, .tensor = 2, .zero = 2};
+      options.lora->dora = dora;
       return options;
     };
-    const Options whole = layout(Adapting(base, fmt::format("whole-{}", ranks)));
-    const Options parts = layout(Adapting(base, fmt::format("parts-{}", ranks)));
+    const Options whole = layout(Adapting(base, fmt::format("whole-{}-{}", ranks, dora)));
+    const Options parts = layout(Adapting(base, fmt::format("parts-{}-{}", ranks, dora)));
     const Ran all = RunRanks(whole, ranks);
     ASSERT_TRUE(all.outcome) << all.outcome.error().ToString();
     ASSERT_TRUE(RunRanks(parts, ranks, 5).outcome);
@@ -64,16 +65,40 @@ TEST_F(LoraTest, GoesOnInAnotherLayout) {
 
 TEST_F(LoraTest, StartsFromAnAdapter) {
   const std::string base = Base("first-base", 1);
-  const Options first = Adapting(base, "first");
-  const Ran before = Run(first);
-  ASSERT_TRUE(before.outcome);
-  Options second = Adapting(base, "second");
-  second.lora = engine::LoraOptions{.rank = 1};  // the adapter's own rank counts
-  second.adapter_url = first.checkpoint_url;
-  const Ran after = Run(second);
-  ASSERT_TRUE(after.outcome) << after.outcome.error().ToString();
-  const double halfway = (before.losses.at(1) + before.losses.at(12)) / 2;
-  EXPECT_LT(after.losses.at(1), halfway) << "it begins where the first run ended";
+  for (const bool dora : {false, true}) {
+    Options first = Adapting(base, fmt::format("first-{}", dora));
+    first.lora->dora = dora;
+    const Ran before = Run(first);
+    ASSERT_TRUE(before.outcome);
+    Options second = Adapting(base, fmt::format("second-{}", dora));
+    second.lora = engine::LoraOptions{.rank = 1};  // the adapter's own rank counts
+    second.adapter_url = first.checkpoint_url;
+    const Ran after = Run(second);
+    ASSERT_TRUE(after.outcome) << after.outcome.error().ToString();
+    const double halfway = (before.losses.at(1) + before.losses.at(12)) / 2;
+    EXPECT_LT(after.losses.at(1), halfway) << "it begins where the first run ended";
+  }
+}
+
+/// Magnitudes begin as the norms of the weights' rows, wherever these are. So nothing has changed before the first
+/// step.
+TEST_F(LoraTest, NewMagnitudesChangeNothing) {
+  const std::string base = Base("norms-base", 1);
+  const auto first_loss = [&](bool dora, const engine::ParallelOptions& parallel, int ranks) {
+    Options options = Adapting(base, "norms");
+    options.checkpoint_url.clear();
+    options.lora->dropout = 0;
+    options.lora->dora = dora;
+    options.parallel = parallel;
+    const Ran ran = RunRanks(options, ranks);
+    EXPECT_TRUE(ran.outcome) << ran.outcome.error().ToString();
+    EXPECT_LT(ran.losses.at(12), ran.losses.at(1));
+    return ran.losses.at(1);
+  };
+  const double plain = first_loss(false, {}, 1);
+  EXPECT_NEAR(first_loss(true, {}, 1), plain, 2e-6 * plain);
+  EXPECT_NEAR(first_loss(true, {.data = 2, .shard = 2, .tensor = 2, .zero = 3}, 4), plain, 2e-6 * plain);
+  EXPECT_NEAR(first_loss(true, {.data = 2, .shard = 2, .pipeline = 2, .zero = 1}, 4), plain, 2e-6 * plain);
 }
 
 TEST_F(LoraTest, RefusesCheckpointsOfAnotherAdapterOrModel) {
@@ -91,6 +116,7 @@ TEST_F(LoraTest, RefusesCheckpointsOfAnotherAdapterOrModel) {
   using testing::HasSubstr;
   EXPECT_THAT(refusal([](Options& o) { o.lora->rank = 8; }), HasSubstr("has adapters with r 4, this run wants 8"));
   EXPECT_THAT(refusal([](Options& o) { o.lora->alpha = 1; }), HasSubstr("lora_alpha 16.0, this run wants 1.0"));
+  EXPECT_THAT(refusal([](Options& o) { o.lora->dora = true; }), HasSubstr("use_dora unset, this run wants true"));
   EXPECT_THAT(refusal([](Options& o) { o.lora.reset(); }), HasSubstr("was made with lora"));
   EXPECT_THAT(refusal([&](Options& o) { o.model_url = other; }), HasSubstr("adapts a model with other weights"));
   Options plain = options;
@@ -124,16 +150,26 @@ TEST_P(QuantizedBaseTest, LearnsInEveryLayoutAsOnOneRank) {
   EXPECT_LT(one.losses.at(12), one.losses.at(1));
   EXPECT_NE(one.losses.at(1), plain.losses.at(1)) << "the base has other weights";
   EXPECT_NEAR(one.losses.at(1), plain.losses.at(1), 0.05 * plain.losses.at(1));
+  Options with_magnitudes = Adapting(base, "few-dora");
+  with_magnitudes.lora->dora = true;
+  const Ran dora = Run(with_magnitudes);
+  ASSERT_TRUE(dora.outcome) << dora.outcome.error().ToString();
+  EXPECT_LT(dora.losses.at(12), dora.losses.at(1));
   const std::pair<int, engine::ParallelOptions> layouts[] = {
       {2, {.tensor = 2, .sequence = true}},
       {2, {.data = 2, .shard = 2, .zero = 3}},
       {4, {.tensor = 2, .pipeline = 2, .recompute = engine::Recompute::kFull}}};
-  for (const auto& [ranks, parallel] : layouts) {
-    Options divided = Adapting(base, fmt::format("few-{}-{}", ranks, parallel.zero));
-    divided.parallel = parallel;
-    const Ran ran = RunRanks(divided, ranks);
-    ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
-    for (const auto& [step, loss] : one.losses) EXPECT_NEAR(ran.losses.at(step), loss, 2e-6 * loss) << step;
+  for (const bool has_magnitudes : {false, true}) {
+    for (const auto& [ranks, parallel] : layouts) {
+      Options divided = Adapting(base, fmt::format("few-{}-{}-{}", ranks, parallel.zero, has_magnitudes));
+      divided.parallel = parallel;
+      divided.lora->dora = has_magnitudes;
+      const Ran ran = RunRanks(divided, ranks);
+      ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
+      for (const auto& [step, loss] : (has_magnitudes ? dora : one).losses) {
+        EXPECT_NEAR(ran.losses.at(step), loss, 2e-6 * loss) << step;
+      }
+    }
   }
 }
 

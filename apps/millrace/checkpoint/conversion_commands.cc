@@ -163,7 +163,7 @@ Status Merge(const Context& context, const Arguments& arguments) {
             .weights;
   }
   const auto merge = MR_TRY(
-      checkpoint::AdapterMerge::Open(adapter.reader(), *config, base.reader().manifest(), codes, CallOf(context)));
+      checkpoint::AdapterMerge::Open(adapter.reader(), *config, base.reader(), codes, CallOf(context)));
   checkpoint::MergeDistance distance;
   if (context.globals.dry_run) {
     Print("would merge {} into {} as {}: {} weights change\n", adapter.name(), base.name(), arguments.destination,

@@ -6,6 +6,10 @@ namespace millrace::engine {
 
 double LoraOptions::scale() const { return alpha / (rslora ? std::sqrt(rank) : rank); }
 
+bool IsOfAdapter(std::string_view parameter) {
+  return parameter.ends_with(kLoraDown) || parameter.ends_with(kLoraUp) || parameter.ends_with(kLoraMagnitude);
+}
+
 bool TargetMatches(std::string_view target, std::string_view module) {
   if (!module.ends_with(target)) return false;
   return module.size() == target.size() || module[module.size() - target.size() - 1] == '.';

@@ -18,27 +18,29 @@ bool IsNeutral(const Json& json, std::string_view key) {
 
 Json PeftConfig(const LoraOptions& options, const PeftFacts& facts) {
   const bool all = options.targets == std::vector<std::string>{"all-linear"};
-  return {{"peft_type", "LORA"},
-          {"task_type", facts.task.empty() ? Json(nullptr) : Json(facts.task)},
-          {"base_model_name_or_path", facts.base},
-          {"inference_mode", true},
-          {"r", options.rank},
-          {"lora_alpha", options.alpha},
-          {"lora_dropout", options.dropout},
-          {"use_rslora", options.rslora},
-          {"target_modules", all ? Json("all-linear") : Json(options.targets)},
-          {"modules_to_save", facts.whole.empty() ? Json(nullptr) : Json(facts.whole)},
-          {"fan_in_fan_out", facts.transposed},
-          {"bias", "none"},
-          {"init_lora_weights", true}};
+  Json json = {{"peft_type", "LORA"},
+               {"task_type", facts.task.empty() ? Json(nullptr) : Json(facts.task)},
+               {"base_model_name_or_path", facts.base},
+               {"inference_mode", true},
+               {"r", options.rank},
+               {"lora_alpha", options.alpha},
+               {"lora_dropout", options.dropout},
+               {"use_rslora", options.rslora},
+               {"target_modules", all ? Json("all-linear") : Json(options.targets)},
+               {"modules_to_save", facts.whole.empty() ? Json(nullptr) : Json(facts.whole)},
+               {"fan_in_fan_out", facts.transposed},
+               {"bias", "none"},
+               {"init_lora_weights", true}};
+  // PEFT's default is false. So the configuration of a run without it stays what it was.
+  if (options.dora) json["use_dora"] = true;
+  return json;
 }
 
 Result<LoraOptions> ReadPeftConfig(const Json& json, std::string_view what) {
   const std::string type = MR_TRY(JsonString(json, "peft_type"));
   if (type != "LORA") return Fail(Code::kUnsupported, "{}: peft_type {} is not implemented; LORA is", what, type);
-  for (const char* key :
-       {"use_dora", "bias", "rank_pattern", "alpha_pattern", "layers_to_transform", "layer_replication",
-        "exclude_modules", "target_parameters", "lora_bias", "megatron_config", "use_qalora"}) {
+  for (const char* key : {"bias", "rank_pattern", "alpha_pattern", "layers_to_transform", "layer_replication",
+                          "exclude_modules", "target_parameters", "lora_bias", "megatron_config", "use_qalora"}) {
     if (!IsNeutral(json, key)) {
       return Fail(Code::kUnsupported, "{}: {} {} is not implemented", what, key, DumpJson(*JsonFind(json, key)));
     }
@@ -53,8 +55,12 @@ Result<LoraOptions> ReadPeftConfig(const Json& json, std::string_view what) {
   };
   options.alpha = MR_TRY(number("lora_alpha", options.alpha));
   options.dropout = MR_TRY(number("lora_dropout", options.dropout));
-  const Json* rslora = JsonFind(json, "use_rslora");
-  options.rslora = rslora != nullptr && rslora->is_boolean() && rslora->get<bool>();
+  const auto flag = [&](std::string_view key) {
+    const Json* value = JsonFind(json, key);
+    return value != nullptr && value->is_boolean() && value->get<bool>();
+  };
+  options.rslora = flag("use_rslora");
+  options.dora = flag("use_dora");
   const Json* targets = JsonFind(json, "target_modules");
   if (targets != nullptr && targets->is_string()) {
     if (*targets != "all-linear") {

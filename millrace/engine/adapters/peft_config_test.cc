@@ -7,7 +7,7 @@ namespace {
 
 TEST(PeftConfig, IsReadBackAsItWasWritten) {
   for (const LoraOptions& options :
-       {LoraOptions{},
+       {LoraOptions{}, LoraOptions{.dora = true},
         LoraOptions{.rank = 64, .alpha = 16, .dropout = 0.1, .rslora = true, .targets = {"q_proj", "v"}}}) {
     const Json json = PeftConfig(options, {.base = "s3://models/llama", .task = "CAUSAL_LM"});
     EXPECT_EQ(ReadPeftConfig(json, "adapter_config.json").value(), options);
@@ -22,13 +22,13 @@ TEST(PeftConfig, WhatIsNotImplementedIsNamed) {
     return read ? std::string("read") : std::string(read.error().message());
   };
   EXPECT_EQ(refused("peft_type", "IA3"), "a.json: peft_type IA3 is not implemented; LORA is");
-  EXPECT_EQ(refused("use_dora", true), "a.json: use_dora true is not implemented");
+  EXPECT_EQ(refused("lora_bias", true), "a.json: lora_bias true is not implemented");
   EXPECT_EQ(refused("bias", "all"), "a.json: bias \"all\" is not implemented");
   EXPECT_EQ(refused("rank_pattern", {{"q_proj", 4}}), "a.json: rank_pattern {\"q_proj\":4} is not implemented");
   EXPECT_EQ(refused("target_modules", ".*attn.*"),
             "a.json: target_modules is the pattern \".*attn.*\"; a list of names is implemented");
   EXPECT_EQ(refused("target_modules", Json::array()), "a.json.targets is empty; name modules, or all-linear");
-  EXPECT_EQ(refused("use_dora", false), "read");
+  EXPECT_EQ(refused("lora_bias", false), "read");
 }
 
 }  // namespace

@@ -175,7 +175,23 @@ LowRankAdapters LayerFactory::MakeAdapters(const LinearSpec& spec, LinearDivisio
     }
     if (!adapted) continue;
     ++module;
-    adapters.modules.push_back({first_output, buffer_.Use(first_up, count), HashName(0, name)});
+    const WeightHandle up = buffer_.Use(first_up, count);
+    WeightHandle magnitude;
+    if (lora_->dora) {
+      const std::size_t first_magnitude = buffer_.specs().size();
+      for (std::size_t j = 0; j < count; ++j) {
+        const ParameterSpec of_up = buffer_.specs()[first_up + j];
+        buffer_.Declare({.name = name + std::string(kLoraMagnitude),
+                         .shape = {of_up.shape[0]},
+                         .slice = of_up.slice,
+                         .repeats = of_up.repeats,
+                         .init = Init::kOnes,  // until InitializeMagnitudes()
+                         .joins_previous = of_up.joins_previous,
+                         .partial_gradient = of_up.partial_gradient});
+      }
+      magnitude = buffer_.Use(first_magnitude, count);
+    }
+    adapters.modules.push_back({first_output, up, HashName(0, name), magnitude});
   }
   return adapters;
 }

@@ -17,6 +17,7 @@ struct LowRankAdapters {
     std::int64_t first_output = 0;
     WeightHandle up;
     std::uint64_t dropout_site = 0;
+    WeightHandle magnitude = {};  ///< with DoRA
   };
   WeightHandle down;
   std::vector<Module> modules;
@@ -31,7 +32,7 @@ struct LowRankAdapters {
       ops::DropoutSite drop = context.DropoutAt(module.dropout_site, dropout);
       if (!sees_some_tokens) drop.first_token = 0;
       drop.first_column = first_input;
-      update.modules.push_back({module.first_output, *module.up, drop});
+      update.modules.push_back({module.first_output, *module.up, drop, *module.magnitude});
     }
     return update;
   }

@@ -8,12 +8,20 @@
 #include "millrace/engine/config/model_config.h"
 #include "millrace/engine/parameters/parameter_buffer.h"
 #include "millrace/engine/parameters/state_ranks.h"
+#include "millrace/engine/quantized/quantized_matrix.h"
 
 namespace millrace::engine {
 
 /// Returns which parameters a run with LoRA trains: the adapters and, of a classifier, the layer that makes the scores.
 /// That one is new in most runs, and PEFT trains it likewise (modules_to_save of TaskType.SEQ_CLS).
 TrainedNames TrainedWithLora(const ModelConfig& config);
+
+/// Sets the magnitudes of DoRA that this rank owns to the norms of the rows of the weights, as PEFT does. A, whose
+/// product with B is zero, does not count. `quantized`: the weights that are no parameters; may be null. All ranks of
+/// ranks.stage call it. Ranks that hold more than they own then call DataExchange::ShareValues(). Does nothing without
+/// magnitudes. Errors: kUnavailable if a rank is lost.
+Status InitializeMagnitudes(const ParameterBuffer& parameters, const QuantizedWeights* quantized,
+                            const StateRanks& ranks);
 
 /// Returns a fingerprint of the frozen weights: a hash of some elements of each of them. It is the same in every layout
 /// and differs between models whose weights differ throughout, such as fine-tuned ones. All ranks of ranks.model call

@@ -85,17 +85,40 @@ TEST(Lora, ATargetThatMatchesNothingIsNamed) {
   EXPECT_EQ(status.error().message(), "lora.targets: no linear layer of the model is called \"c_attn\"");
 }
 
+TEST(Lora, NewMagnitudesAreTheNormsOfTheWeightsRows) {
+  LoraOptions lora = Lora();
+  lora.dora = true;
+  const auto plain = MakeModel(TinyConfig("gpt2"), at::kFloat, at::kCPU, 5).value();
+  const auto adapted = MakeLora("gpt2", lora);
+  ASSERT_TRUE(InitializeMagnitudes(adapted->buffer(), nullptr, {}));
+  std::size_t magnitudes = 0;
+  for (const NamedParameter& parameter : adapted->Parameters()) {
+    if (!parameter.name.ends_with(kLoraMagnitude)) continue;
+    ++magnitudes;
+    const std::string module = parameter.name.substr(0, parameter.name.size() - kLoraMagnitude.size());
+    const at::Tensor weight = plain->Parameters()[plain->buffer().Find(module + ".weight")].tensor;
+    EXPECT_TRUE(at::allclose(parameter.tensor, weight.norm(2, 1), 1e-6, 0)) << parameter.name;
+  }
+  EXPECT_EQ(magnitudes, 8U);
+  const at::Tensor ids = at::arange(16).view({2, 8});
+  EXPECT_TRUE(at::allclose(plain->Logits(ids), adapted->Logits(ids), 1e-5, 1e-6)) << "they change nothing";
+}
+
 struct LayoutCase {
   std::string model;
   TrainingLayout layout;
   double dropout;
+  bool dora = false;
 };
 
 class LoraLayouts : public testing::TestWithParam<LayoutCase> {};
 
 TEST_P(LoraLayouts, TrainsTheSameAdapters) {
-  const auto& [model, layout, dropout] = GetParam();
-  const TrainingTask task{.model = model, .steps = 4, .lora = Lora(dropout)};
+  const auto& [model, layout, dropout, dora] = GetParam();
+  TrainingTask task{.model = model, .steps = 4, .lora = Lora(dropout)};
+  task.lora->dora = dora;
+  // Large enough that a gradient which is near zero, and whose sum has another rounding, does not become a step of ±lr.
+  task.optimizer.method = AdamwOptions{.eps = 1e-5};
   const Trained one = Train(task, {}), all = Train(task, layout);
   for (std::size_t i = 0; i < one.losses.size(); ++i) EXPECT_NEAR(all.losses[i], one.losses[i], 2e-6 * one.losses[i]);
   for (std::size_t i = 0; i < one.norms.size(); ++i) EXPECT_NEAR(all.norms[i], one.norms[i], 2e-5 * one.norms[i]);
@@ -119,8 +142,20 @@ INSTANTIATE_TEST_SUITE_P(
                     LayoutCase{"llama", {.zero = 1, .mesh = {.shard = 3}}, 0},
                     LayoutCase{"llama", {.zero = 2, .mesh = {.shard = 2}, .micro_batches = 2}, 0},
                     LayoutCase{"tied", {.zero = 3, .mesh = {.shard = 2, .tensor = 2}, .sequence = true}, 0},
-                    LayoutCase{"llama", {.zero = 3, .mesh = {.replica = 2, .shard = 2}, .micro_batches = 2}, 0}),
-    [](const auto& info) { return fmt::format("{}_{}", info.index, info.param.model); });
+                    LayoutCase{"llama", {.zero = 3, .mesh = {.replica = 2, .shard = 2}, .micro_batches = 2}, 0},
+                    LayoutCase{"llama", {.mesh = {.tensor = 2}}, 0.2, true},
+                    LayoutCase{"llama", {.mesh = {.tensor = 4}, .micro_batches = 3, .sequence = true}, 0.2, true},
+                    LayoutCase{"gpt2", {.mesh = {.tensor = 2}, .sequence = true}, 0, true},
+                    LayoutCase{"tied",
+                               {.mesh = {.pipeline = 2}, .micro_batches = 4, .schedule = PipelineSchedule::kZeroBubble},
+                               0.2,
+                               true},
+                    LayoutCase{"llama", {.zero = 1, .mesh = {.shard = 3}}, 0, true},
+                    LayoutCase{"llama", {.zero = 2, .mesh = {.shard = 2, .tensor = 2}, .micro_batches = 2}, 0, true},
+                    LayoutCase{"gpt2", {.zero = 3, .mesh = {.replica = 2, .shard = 2}, .micro_batches = 2}, 0, true}),
+    [](const auto& info) {
+      return fmt::format("{}_{}{}", info.index, info.param.model, info.param.dora ? "_dora" : "");
+    });
 
 }  // namespace
 }  // namespace millrace::engine

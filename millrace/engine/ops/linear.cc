@@ -1,18 +1,48 @@
 #include "millrace/engine/ops/linear.h"
 
+#include <algorithm>
+#include <limits>
+
 #include "millrace/engine/ops/backward/deferred_work.h"
 #include "millrace/engine/ops/backward/node.h"
 #include "millrace/engine/ops/dispatch.h"
+#include "millrace/engine/ops/dropout.h"
 #include "millrace/engine/ops/product.h"
 #include "millrace/engine/ops/quantized/quantized_product.h"
 #include "millrace/engine/ops/reference.h"
 
 namespace millrace::engine::ops {
+namespace {
+
+/// Rows of a matrix that are float32 at once: 1 MiB, which a core's cache holds.
+constexpr std::int64_t kNormElements = 1 << 18;
+
+at::Tensor OutputsOf(const LowRankUpdate::Module& module, const at::Tensor& out) {
+  return out.narrow(1, module.first_output, module.outputs());
+}
+
+/// Returns the sum of the squares of each row [out] in float32, after `add` has added to it.
+at::Tensor RowSquaresOf(const at::Tensor& matrix, const AddToRows& add) {
+  at::Tensor squares = at::empty({matrix.size(0)}, at::kFloat);
+  const std::int64_t most = std::max<std::int64_t>(1, kNormElements / matrix.size(1));
+  for (std::int64_t first = 0; first < matrix.size(0); first += most) {
+    const std::int64_t count = std::min(most, matrix.size(0) - first);
+    at::Tensor rows = matrix.narrow(0, first, count).to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+    add(first, rows);
+    squares.narrow(0, first, count).copy_(rows.square_().sum(1));
+  }
+  return squares;
+}
+
+}  // namespace
 
 std::vector<at::Tensor> LinearWeights::InputsWith(const at::Tensor& x) const {
   std::vector<at::Tensor> inputs{x, matrix.value, bias.value};
   if (update.defined()) inputs.push_back(update.down.value);
   for (const LowRankUpdate::Module& module : update.modules) inputs.push_back(module.up.value);
+  if (update.has_magnitudes()) {
+    for (const LowRankUpdate::Module& module : update.modules) inputs.push_back(module.magnitude.value);
+  }
   return inputs;
 }
 
@@ -25,29 +55,109 @@ AddToRows LinearPass::AddsUpdate() const {
 }
 
 at::Tensor LinearPass::Forward(const at::Tensor& x) {
+  const bool scales = weights_.update.has_magnitudes();
   const at::Tensor bias = weights_.bias.defined() ? weights_.bias.value.detach() : at::Tensor();
+  const at::Tensor added = scales ? at::Tensor() : bias;
   const bool first = weights_.adds_update_first(x.size(0));
-  at::Tensor out = weights_.codes ? Product(x.detach(), *weights_.codes, bias, first ? AddsUpdate() : AddToRows())
-                                  : Product(x.detach(), weights_.matrix.value.detach().t(), bias);
-  if (weights_.update.defined() && !first) update_.AddOutput(x.detach(), out);
+  at::Tensor out = weights_.codes ? Product(x.detach(), *weights_.codes, added, first ? AddsUpdate() : AddToRows())
+                                  : Product(x.detach(), weights_.matrix.value.detach().t(), added);
+  if (scales) {
+    out = Scale(x.detach(), std::move(out), /*has_update=*/first);
+    if (bias.defined()) out.add_(bias);
+  } else if (weights_.update.defined() && !first) {
+    update_.AddOutput(x.detach(), out);
+  }
   return out;
 }
 
 at::Tensor LinearPass::InputGradient(const at::Tensor& dout) {
-  const bool first = weights_.adds_update_first(dout.size(0));
-  at::Tensor dx = weights_.codes ? ProductWithTranspose(dout, *weights_.codes, first ? AddsUpdate() : AddToRows())
-                                 : Product(dout, weights_.matrix.value.detach());
-  if (weights_.update.defined() && !first) update_.AddInputGradient(dout, dx);
+  const LowRankUpdate& update = weights_.update;
+  const bool first = weights_.adds_update_first(dout.size(0)), scales = update.has_magnitudes();
+  const at::Tensor& scaled = scales ? ScaledGradient(dout) : dout;
+  const at::Tensor& of_weight = scales && drops() ? dout : scaled;
+  at::Tensor dx = weights_.codes ? ProductWithTranspose(of_weight, *weights_.codes, first ? AddsUpdate() : AddToRows())
+                                 : Product(of_weight, weights_.matrix.value.detach());
+  if (scales && drops()) {
+    for (const Module& module : update.modules) {
+      const at::Tensor difference = OutputsOf(module, scaled) - OutputsOf(module, dout);
+      dx.add_(Dropout(ModuleProductWithTranspose(module, difference), module.dropout));
+    }
+  }
+  if (update.defined() && !first) update_.AddInputGradient(scaled, dx);
   return dx;
 }
 
 void LinearPass::AddGradients(const at::Tensor& x, const at::Tensor& dout) {
-  if (weights_.matrix.gradient.defined()) AddProduct(weights_.matrix.gradient, dout.t(), x);
+  const bool scales = weights_.update.has_magnitudes();
+  if (weights_.matrix.gradient.defined()) {
+    TORCH_CHECK(!scales, "a weight under magnitudes is frozen");
+    AddProduct(weights_.matrix.gradient, dout.t(), x);
+  }
   if (weights_.bias.gradient.defined()) {
     at::Tensor into = weights_.bias.gradient;
     into.add_(dout.sum(0, /*keepdim=*/false, at::kFloat));
   }
-  if (weights_.update.defined()) update_.AddGradients(x, dout);
+  if (scales) AddMagnitudeGradients(dout);
+  if (weights_.update.defined()) update_.AddGradients(x, scales ? ScaledGradient(dout) : dout);
+}
+
+at::Tensor LinearPass::ModuleProduct(const Module& module, const at::Tensor& x) const {
+  if (weights_.codes) return Product(x, weights_.codes->Rows(module.first_output, module.outputs()));
+  return Product(x, weights_.matrix.value.detach().narrow(0, module.first_output, module.outputs()).t());
+}
+
+at::Tensor LinearPass::ModuleProductWithTranspose(const Module& module, const at::Tensor& dout) const {
+  if (weights_.codes) return ProductWithTranspose(dout, weights_.codes->Rows(module.first_output, module.outputs()));
+  return Product(dout, weights_.matrix.value.detach().narrow(0, module.first_output, module.outputs()));
+}
+
+/// Returns |V| of each row [out] in float32.
+at::Tensor LinearPass::RowNorms() const {
+  const LowRankUpdate update = weights_.update.InFloat();
+  const AddToRows add = [&](std::int64_t first, const at::Tensor& rows) { update.AddTo(first, rows); };
+  at::Tensor squares =
+      weights_.codes ? RowSquares(*weights_.codes, add) : RowSquaresOf(weights_.matrix.value.detach(), add);
+  if (sum_) sum_(squares);
+  return squares.sqrt_();
+}
+
+/// Scales the modules' outputs by their magnitudes. `out`: the weight's own products with x. `has_update`: with those
+/// of the update.
+at::Tensor LinearPass::Scale(const at::Tensor& x, at::Tensor out, bool has_update) {
+  // Where a row is zero, so is its product: any norm will do.
+  norms_ = RowNorms().clamp_min_(std::numeric_limits<float>::min());
+  factors_ = at::ones_like(norms_);
+  for (const Module& module : weights_.update.modules) {
+    const auto part = [&](const at::Tensor& all) { return all.narrow(0, module.first_output, module.outputs()); };
+    part(factors_).copy_(module.magnitude.value.detach().to(at::kFloat) / part(norms_));
+  }
+  if (!drops()) {
+    if (!has_update) update_.AddOutput(x, out);
+    products_ = out;
+    return (products_ * factors_).to(out.scalar_type());
+  }
+  products_ = at::zeros_like(out);
+  for (const Module& module : weights_.update.modules) {
+    OutputsOf(module, products_).copy_(ModuleProduct(module, Dropout(x, module.dropout)));
+  }
+  out.sub_(products_);
+  update_.AddOutput(x, products_);
+  return out.add_((products_ * factors_).to(out.scalar_type()));
+}
+
+/// Returns the gradient of the products that were scaled.
+const at::Tensor& LinearPass::ScaledGradient(const at::Tensor& dout) {
+  if (!scaled_gradient_.defined()) scaled_gradient_ = (dout * factors_).to(dout.scalar_type());
+  return scaled_gradient_;
+}
+
+void LinearPass::AddMagnitudeGradients(const at::Tensor& dout) {
+  for (const Module& module : weights_.update.modules) {
+    if (!module.magnitude.gradient.defined()) continue;
+    const at::Tensor sums = (OutputsOf(module, dout).to(at::kFloat) * OutputsOf(module, products_)).sum(0);
+    at::Tensor into = module.magnitude.gradient;
+    into.add_(sums / norms_.narrow(0, module.first_output, module.outputs()));
+  }
 }
 
 namespace {

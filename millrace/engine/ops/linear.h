@@ -47,11 +47,16 @@ struct LinearWeights {
 /// out].
 at::Tensor Linear(const LayerInput& x, const LinearWeights& weights);
 
+/// Sums a tensor over the ranks that divide a layer's inputs, in place.
+using SumInputParts = std::function<void(const at::Tensor&)>;
+
 /// The passes of Linear() without autograd, for ops that exchange between them. An object is for one forward and one
-/// backward pass.
+/// backward pass. With magnitudes, it keeps the products that these scale, [N, out].
 class LinearPass {
  public:
-  explicit LinearPass(LinearWeights weights) : weights_(std::move(weights)), update_(weights_.update) {}
+  /// `sum`: where ranks divide the inputs, for the norms of rows. Empty: this rank has all inputs.
+  explicit LinearPass(LinearWeights weights, SumInputParts sum = {})
+      : weights_(std::move(weights)), sum_(std::move(sum)), update_(weights_.update) {}
   const LinearWeights& weights() const { return weights_; }
   /// Returns the output [N, out].
   at::Tensor Forward(const at::Tensor& x);
@@ -61,10 +66,24 @@ class LinearPass {
   void AddGradients(const at::Tensor& x, const at::Tensor& dout);
 
  private:
+  using Module = LowRankUpdate::Module;
   AddToRows AddsUpdate() const;
+  /// Returns whether the magnitudes scale products of other inputs than the weight's own.
+  bool drops() const { return !weights_.update.is_matrix(); }
+  at::Tensor ModuleProduct(const Module& module, const at::Tensor& x) const;
+  at::Tensor ModuleProductWithTranspose(const Module& module, const at::Tensor& dout) const;
+  at::Tensor RowNorms() const;
+  at::Tensor Scale(const at::Tensor& x, at::Tensor out, bool has_update);
+  const at::Tensor& ScaledGradient(const at::Tensor& dout);
+  void AddMagnitudeGradients(const at::Tensor& dout);
 
   const LinearWeights weights_;
+  const SumInputParts sum_;
   LowRankPass update_;
+  // With magnitudes.
+  at::Tensor norms_, factors_;  ///< [out] float32: |V|, and m / |V|; a factor is 1 where there is no magnitude
+  at::Tensor products_;         ///< [N, out]: V · drop(x); of outputs without a magnitude, what they are or 0
+  at::Tensor scaled_gradient_;  ///< undefined until it is needed
 };
 
 /// Returns x [N, columns] plus a bias [columns].

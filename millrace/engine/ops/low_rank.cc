@@ -22,6 +22,15 @@ bool LowRankUpdate::is_matrix() const {
   return defined() && std::ranges::none_of(modules, [](const Module& module) { return module.dropout.active(); });
 }
 
+LowRankUpdate LowRankUpdate::InFloat() const {
+  LowRankUpdate update{.down = {.value = down.value.detach().to(at::kFloat)}, .scale = scale};
+  for (const Module& module : modules) {
+    update.modules.push_back(
+        {.first_output = module.first_output, .up = {.value = module.up.value.detach().to(at::kFloat)}});
+  }
+  return update;
+}
+
 void LowRankUpdate::AddTo(std::int64_t first, const at::Tensor& rows) const {
   const std::int64_t rank = down.value.size(0) / static_cast<std::int64_t>(modules.size());
   for (std::size_t i = 0; i < modules.size(); ++i) {

@@ -1,5 +1,5 @@
 // Low-rank updates of the weights of linear layers (LoRA: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language
-// Models").
+// Models"), also with magnitudes (DoRA: Liu et al. 2024, "DoRA: Weight-Decomposed Low-Rank Adaptation").
 #pragma once
 
 #include <ATen/ATen.h>
@@ -14,23 +14,32 @@ namespace millrace::engine::ops {
 
 /// What a layer's frozen weight [out, in] lacks. Module i, a range of the outputs, adds scale · drop(x)·down_i^T·up_i^T
 /// to its own. `down_i` is rows i·rank … of `down`. A default update adds nothing.
+///
+/// With magnitudes, row j of a module's matrix becomes m_j · V_j / |V_j|, where V is the weight with the update.
+/// Dropout is then of that matrix's part, too: the outputs are W·(x - drop(x)) + m · V·drop(x) / |V|. ops::LinearPass
+/// computes that.
 struct LowRankUpdate {
   struct Module {
     std::int64_t first_output = 0;  ///< among those of the layer
     Weight up = {};                 ///< B [outputs, rank]
     DropoutSite dropout = {};       ///< of x
+    Weight magnitude = {};          ///< m [outputs], of all modules or of none
+    std::int64_t outputs() const { return up.value.size(0); }
   };
   Weight down = {};                  ///< A [modules · rank, in]
   std::vector<Module> modules = {};  ///< in the order of their outputs
   double scale = 1;
   bool defined() const { return !modules.empty(); }
+  bool has_magnitudes() const { return defined() && modules.front().magnitude.value.defined(); }
   bool learns() const { return down.gradient.defined() || (defined() && modules.front().up.gradient.defined()); }
   /// Returns whether no module drops elements of x. Then the modules share their products with x, and the update is a
   /// matrix.
   bool is_matrix() const;
-  /// Adds the matrix to rows `first` … of the layer's [out, in]: `rows` [count, in] in float32.
-  /// REQUIRES: is_matrix(); float32.
+  /// Adds scale · up · down to rows `first` … of the layer's [out, in]: `rows` [count, in] in float32.
+  /// REQUIRES: float32.
   void AddTo(std::int64_t first, const at::Tensor& rows) const;
+  /// Returns the same update in float32, without gradients.
+  LowRankUpdate InFloat() const;
 };
 
 /// The passes of one update without autograd. A pass keeps what a later one needs: [N, modules · rank] numbers. So an

@@ -82,7 +82,16 @@ at::Tensor Linear(const LayerInput& input, const LinearWeights& weights) {
     const LowRankUpdate::Module& module = update.modules[i];
     const at::Tensor rows = down.narrow(0, static_cast<std::int64_t>(i) * rank, rank);
     const at::Tensor seen = module.dropout.active() ? reference::Dropout(x, module.dropout) : x;
-    const at::Tensor added = at::mm(at::mm(seen, rows.t()), Tapped(module.up).t()) * update.scale;
+    const at::Tensor up = Tapped(module.up);
+    at::Tensor added = at::mm(at::mm(seen, rows.t()), up.t()) * update.scale;
+    if (update.has_magnitudes()) {
+      const at::Tensor weight = matrix.narrow(1, module.first_output, module.outputs());  // [in, outputs]
+      const at::Tensor whole = weight.detach().to(at::kFloat) +
+                               at::mm(rows.detach().t().to(at::kFloat), up.detach().t().to(at::kFloat)) * update.scale;
+      const at::Tensor factors = Tapped(module.magnitude).to(at::kFloat) / whole.square().sum(0).sqrt();
+      const at::Tensor own = at::mm(seen, weight);
+      added = ((own + added) * factors).to(x.scalar_type()) - own;
+    }
     const std::int64_t behind = out.size(1) - module.first_output - added.size(1);
     sum = sum + at::constant_pad_nd(added, {module.first_output, behind});
   }

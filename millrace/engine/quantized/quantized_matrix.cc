@@ -102,6 +102,22 @@ void QuantizedRows::Append(std::shared_ptr<const QuantizedMatrix> matrix, const 
   parts_.push_back({std::move(matrix), box});
 }
 
+QuantizedRows QuantizedRows::Rows(std::int64_t first, std::int64_t count) const {
+  QuantizedRows rows;
+  std::int64_t begin = 0;  // of the part
+  for (const Part& part : parts_) {
+    const std::int64_t from = std::max(first, begin), to = std::min(first + count, begin + part.box.rows);
+    if (from < to) {
+      MatrixBox box = part.box;
+      box.row += from - begin;
+      box.rows = to - from;
+      rows.Append(part.matrix, box);
+    }
+    begin += part.box.rows;
+  }
+  return rows;
+}
+
 void QuantizedRows::Dequantize(std::int64_t first, std::int64_t count, float* out) const {
   std::int64_t before = 0;
   for (const Part& part : parts_) {

@@ -81,6 +81,8 @@ class QuantizedRows {
   bool empty() const { return parts_.empty(); }
   std::int64_t rows() const { return rows_; }
   std::int64_t columns() const { return empty() ? 0 : parts_.front().box.columns; }
+  /// Returns rows `first` …. REQUIRES: first + count <= rows().
+  QuantizedRows Rows(std::int64_t first, std::int64_t count) const;
   /// Writes rows `first` … as a dense matrix [count, columns()]. One thread.
   void Dequantize(std::int64_t first, std::int64_t count, float* out) const;
 

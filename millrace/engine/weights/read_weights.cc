@@ -116,10 +116,6 @@ Status ReadBatch(checkpoint::Reader& reader, std::vector<PendingRead>& batch, co
   return {};
 }
 
-bool IsAdapter(const NamedParameter& parameter) {
-  return parameter.name.ends_with(kLoraDown) || parameter.name.ends_with(kLoraUp);
-}
-
 /// Reads the owned pieces of the parameters that `wanted` says, under the names that `find` returns.
 template <class Wanted, class Find>
 Status ReadPieces(checkpoint::Reader& reader, Model& model, Wanted wanted, Find find, std::vector<std::string>* absent,
@@ -166,7 +162,7 @@ Status ReadPieces(checkpoint::Reader& reader, Model& model, Wanted wanted, Find 
 
 Status ReadWeights(checkpoint::Reader& reader, Model& model, std::vector<std::string>* absent,
                    const object::Call& call) {
-  const auto of_model = [](const NamedParameter& parameter) { return !IsAdapter(parameter); };
+  const auto of_model = [](const NamedParameter& parameter) { return !IsOfAdapter(parameter.name); };
   return ReadPieces(reader, model, of_model, FindWeight, absent, call);
 }
 

@@ -34,13 +34,13 @@ ElementCount Elements(const Layer& layer) {
   }
 }
 
-/// Returns the elements of the matrices A [rank, in] and B [outputs, rank] of a layer's adapters.
+/// Returns the elements of the matrices A [rank, in] and B [outputs, rank] of a layer's adapters, and of magnitudes.
 std::int64_t AdapterElements(const Layer& layer) {
   std::int64_t elements = 0;
   for (const AdaptedModule& module : layer.adapters.modules) {
     const auto first = layer.outputs.begin() + static_cast<std::ptrdiff_t>(module.first_output);
     const auto out = std::accumulate(first, first + static_cast<std::ptrdiff_t>(module.outputs), std::int64_t{0});
-    elements += layer.adapters.rank * (layer.in + out);
+    elements += layer.adapters.rank * (layer.in + out) + (layer.adapters.has_magnitudes ? out : 0);
   }
   return elements;
 }
@@ -92,7 +92,7 @@ bool Multiplies(const Layer& layer) {
 
 /// Returns the adapters that LoRA's targets give to a linear layer of a block. As engine::LayerFactory::MakeAdapters.
 LayerAdapters AdaptersOf(const Layer& layer, const engine::LoraOptions& lora, std::int64_t block) {
-  LayerAdapters adapters{.rank = lora.rank, .drops = lora.dropout > 0};
+  LayerAdapters adapters{.rank = lora.rank, .drops = lora.dropout > 0, .has_magnitudes = lora.dora};
   if (!Multiplies(layer) || layer.predicts) return {};
   const bool all = lora.targets == std::vector<std::string>{"all-linear"};
   const auto name_of = [&](std::size_t output) -> const std::string& {

@@ -35,7 +35,8 @@ struct AdaptedModule {
 /// The LoRA adapters of a linear layer. All of them see the same input.
 struct LayerAdapters {
   std::int64_t rank = 0;
-  bool drops = false;  ///< dropout: each module has its own copy of the input, with other elements dropped
+  bool drops = false;           ///< dropout: each module has its own copy of the input, with other elements dropped
+  bool has_magnitudes = false;  ///< DoRA: a number for each output, too
   std::vector<AdaptedModule> modules = {};  ///< in the order of their outputs; empty: no adapters
   bool operator==(const LayerAdapters&) const = default;
 };

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -15,8 +16,12 @@ namespace millrace::checkpoint {
 namespace {
 
 using engine::kLoraDown;
+using engine::kLoraMagnitude;
 using engine::kLoraUp;
 using engine::kPeftPrefix;
+
+/// What is read at once of a weight whose rows' norms are needed.
+constexpr std::uint64_t kReadAtOnce = 16 * kMiB;
 
 float Load(DType dtype, const std::byte* at) {
   if (dtype == DType::kF32) {
@@ -77,19 +82,22 @@ std::vector<float> Transposed(const std::vector<float>& matrix, std::uint64_t ro
 
 }  // namespace
 
-Result<AdapterMerge> AdapterMerge::Open(Reader& adapter, const Json& config, const Manifest& base,
+Result<AdapterMerge> AdapterMerge::Open(Reader& adapter, const Json& config, Reader& reader,
                                         std::shared_ptr<const engine::QuantizedWeights> quantized,
                                         const object::Call& call) {
   const engine::LoraOptions options = MR_TRY(engine::ReadPeftConfig(config, adapter.name() + "/adapter_config.json"));
   const Json* turned = JsonFind(config, "fan_in_fan_out");
   const bool fan_in_fan_out = turned != nullptr && turned->is_boolean() && turned->get<bool>();
+  const Manifest& base = reader.manifest();
   AdapterMerge merge;
   for (const auto& [tensor, meta] : adapter.manifest().tensors) {
     std::string_view name = tensor;
     for (const std::string_view group : {kAdapterGroup, kModelGroup}) {
       if (name.starts_with(group)) name.remove_prefix(group.size());
     }
-    if (!name.starts_with(kPeftPrefix) || name.ends_with(kLoraUp)) continue;  // also the optimizer's state
+    if (!name.starts_with(kPeftPrefix) || name.ends_with(kLoraUp) || name.ends_with(kLoraMagnitude)) {
+      continue;  // also the optimizer's state
+    }
     name.remove_prefix(kPeftPrefix.size());
     const bool low_rank = name.ends_with(kLoraDown);
     if (low_rank) name.remove_suffix(kLoraDown.size());
@@ -121,6 +129,14 @@ Result<AdapterMerge> AdapterMerge::Open(Reader& adapter, const Json& config, con
       std::vector<float> down = MR_TRY(ReadFloats(adapter, tensor, call));
       std::vector<float> upward = MR_TRY(ReadFloats(adapter, up, call));
       for (float& value : upward) value *= static_cast<float>(options.scale());
+      if (options.dora) {
+        const std::string magnitude = tensor.substr(0, tensor.size() - kLoraDown.size()) + std::string(kLoraMagnitude);
+        const auto there = adapter.manifest().tensors.find(magnitude);
+        if (there == adapter.manifest().tensors.end() || there->second.shape != std::vector{b[0]}) {
+          return Fail(Code::kCorrupt, "{} has no {} [{}], which use_dora asks for", adapter.name(), magnitude, b[0]);
+        }
+        change.magnitudes = MR_TRY(ReadFloats(adapter, magnitude, call));
+      }
       const auto out = static_cast<std::uint64_t>(b[0]), in = static_cast<std::uint64_t>(a[1]);
       if (change.transposed) {
         change.left = Transposed(down, change.rank, in);
@@ -141,6 +157,9 @@ Result<AdapterMerge> AdapterMerge::Open(Reader& adapter, const Json& config, con
   if (merge.changes_.empty()) return Fail(Code::kNotFound, "{} has no adapter", adapter.name());
   merge.quantized_ = std::move(quantized);
   if (merge.quantized_) MR_TRY(merge.AddCodes(base));
+  for (auto& [tensor, change] : merge.changes_) {
+    if (!change.magnitudes.empty()) MR_TRY(FindFactors(reader, tensor, change, call));
+  }
   return merge;
 }
 
@@ -167,6 +186,53 @@ Status AdapterMerge::AddCodes(const Manifest& base) {
   return {};
 }
 
+void AdapterMerge::TakeCodes(const Change& change, std::uint64_t row, std::uint64_t column,
+                             std::vector<float>& elements) {
+  const engine::MatrixBox box{.row = static_cast<std::int64_t>(row),
+                              .column = static_cast<std::int64_t>(column),
+                              .rows = 1,
+                              .columns = static_cast<std::int64_t>(elements.size())};
+  const engine::MatrixBox turned{.row = box.column, .column = box.row, .rows = box.columns, .columns = 1};
+  change.codes->Dequantize(change.codes_transposed ? turned : box, elements.data(),
+                           change.codes_transposed ? 1 : box.columns);
+}
+
+void AdapterMerge::AddUpdate(const Change& change, std::uint64_t row, std::uint64_t column,
+                             std::vector<float>& elements) {
+  for (std::uint64_t k = 0; k < change.rank; ++k) {
+    const float factor = change.left[row * change.rank + k];
+    const float* const other = change.right.data() + k * change.columns + column;
+    for (std::uint64_t j = 0; j < elements.size(); ++j) elements[j] += factor * other[j];
+  }
+}
+
+Status AdapterMerge::FindFactors(Reader& base, const std::string& tensor, Change& change, const object::Call& call) {
+  const std::uint64_t width = DTypeBytes(change.dtype), row_bytes = change.columns * width;
+  const auto rows = static_cast<std::uint64_t>(base.manifest().tensors.at(tensor).shape[0]);
+  const std::uint64_t at_once = std::max<std::uint64_t>(1, kReadAtOnce / row_bytes);
+  std::vector<double> squares(change.magnitudes.size());
+  std::vector<float> elements(change.columns);
+  Buffer bytes(std::min(at_once, rows) * row_bytes);
+  for (std::uint64_t first = 0; first < rows; first += at_once) {
+    const std::uint64_t count = std::min(at_once, rows - first);
+    MR_TRY(base.Read(tensor, first * change.columns, bytes.span().first(count * row_bytes), call));
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const std::byte* const at = bytes.span().data() + i * row_bytes;
+      for (std::uint64_t j = 0; j < change.columns; ++j) elements[j] = Load(change.dtype, at + j * width);
+      if (change.codes != nullptr) TakeCodes(change, first + i, 0, elements);
+      AddUpdate(change, first + i, 0, elements);
+      for (std::uint64_t j = 0; j < change.columns; ++j) {
+        squares[change.transposed ? j : first + i] += double{elements[j]} * elements[j];
+      }
+    }
+  }
+  for (std::size_t i = 0; i < squares.size(); ++i) {
+    // A row of zeros stays one.
+    change.factors.push_back(squares[i] > 0 ? change.magnitudes[i] / static_cast<float>(std::sqrt(squares[i])) : 0);
+  }
+  return {};
+}
+
 void AdapterMerge::Apply(const std::string& tensor, std::uint64_t first, MutableByteSpan bytes,
                          MergeDistance* measured) const {
   const auto found = changes_.find(tensor);
@@ -187,19 +253,12 @@ void AdapterMerge::Apply(const std::string& tensor, std::uint64_t first, Mutable
     std::vector<float> before;
     if (change.codes != nullptr) {
       before = sums;
-      const engine::MatrixBox box{.row = static_cast<std::int64_t>(row),
-                                  .column = static_cast<std::int64_t>(column),
-                                  .rows = 1,
-                                  .columns = static_cast<std::int64_t>(run)};
-      const engine::MatrixBox turned{.row = box.column, .column = box.row, .rows = box.columns, .columns = 1};
-      change.codes->Dequantize(change.codes_transposed ? turned : box, sums.data(),
-                               change.codes_transposed ? 1 : box.columns);
+      TakeCodes(change, row, column, sums);
     }
     const std::vector<float> base = measured != nullptr && change.codes != nullptr ? sums : std::vector<float>();
-    for (std::uint64_t k = 0; k < change.rank; ++k) {
-      const float factor = change.left[row * change.rank + k];
-      const float* const other = change.right.data() + k * change.columns + column;
-      for (std::uint64_t j = 0; j < run; ++j) sums[j] += factor * other[j];
+    AddUpdate(change, row, column, sums);
+    if (!change.factors.empty()) {
+      for (std::uint64_t j = 0; j < run; ++j) sums[j] *= change.factors[change.transposed ? column + j : row];
     }
     for (std::uint64_t j = 0; j < run; ++j) Store(change.dtype, sums[j], at + j * width);
     for (std::uint64_t j = 0; j < base.size(); ++j) {

@@ -24,17 +24,18 @@ struct MergeDistance {
   double rounded = 0;    ///< of the errors of rounding the sums to the type of the base
 };
 
-/// Changes tensors while they stream: W becomes W + scale·B·A, computed in float32 and rounded once to W's type.
-/// Weights that the adapter has whole (PEFT's modules_to_save) replace the model's. Const methods are thread-safe.
+/// Changes tensors while they stream: W becomes W + scale·B·A, computed in float32 and rounded once to W's type. With
+/// DoRA, each row of the sum is scaled to the norm that its magnitude says. Weights that the adapter has whole (PEFT's
+/// modules_to_save) replace the model's. Const methods are thread-safe.
 class AdapterMerge {
  public:
-  /// Reads the adapter's tensors, which it holds in memory as float32. `config`: its adapter_config.json.
-  /// `quantized`, if it is not null, has codes of the base's weights. Each weight that has codes becomes the numbers
-  /// that they stand for, also where nothing is added to it. Errors: kUnsupported if the configuration asks for more
-  /// than plain LoRA, or for weights that are not floating-point numbers of at least 16 bits; kPreconditionFailed if
-  /// the model lacks an adapted weight, or has it in another shape; kCorrupt if half of a pair is missing; those of
-  /// Reader::Read.
-  static Result<AdapterMerge> Open(Reader& adapter, const Json& config, const Manifest& base,
+  /// Reads the adapter's tensors, which it holds in memory as float32, and with DoRA also the adapted weights of
+  /// `base`. `config`: the adapter's adapter_config.json. `quantized`, if it is not null, has codes of the base's
+  /// weights. Each weight that has codes becomes the numbers that they stand for, also where nothing is added to it.
+  /// Errors: kUnsupported if the configuration asks for more than plain LoRA, or for weights that are not
+  /// floating-point numbers of at least 16 bits; kPreconditionFailed if the model lacks an adapted weight, or has it in
+  /// another shape; kCorrupt if half of a pair is missing; those of Reader::Read.
+  static Result<AdapterMerge> Open(Reader& adapter, const Json& config, Reader& base,
                                    std::shared_ptr<const engine::QuantizedWeights> quantized = {},
                                    const object::Call& call = {});
 
@@ -52,11 +53,19 @@ class AdapterMerge {
     std::uint64_t rank = 0;
     /// The adapter adds `left` [rows, rank] · `right` [rank, columns] to the stored tensor.
     std::vector<float> left, right;
+    std::vector<float> magnitudes, factors;          ///< of the rows of W with DoRA: m, and m by the sum's norm
     std::vector<float> whole;                        ///< of a weight that is replaced
     const engine::QuantizedMatrix* codes = nullptr;  ///< of W [out, in]
     bool codes_transposed = false;                   ///< the base stores the transpose of W
   };
   Status AddCodes(const Manifest& base);
+  /// Reads a weight to find the factors of its rows.
+  static Status FindFactors(Reader& base, const std::string& tensor, Change& change, const object::Call& call);
+  // Of the elements of a stored row from `column` on.
+  /// Replaces them by what the codes stand for.
+  static void TakeCodes(const Change& change, std::uint64_t row, std::uint64_t column, std::vector<float>& elements);
+  /// Adds scale·B·A.
+  static void AddUpdate(const Change& change, std::uint64_t row, std::uint64_t column, std::vector<float>& elements);
 
   std::map<std::string, Change> changes_;  ///< by the base's tensor
   std::shared_ptr<const engine::QuantizedWeights> quantized_;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "millrace/checkpoint/format/safetensors.h"
@@ -51,7 +52,7 @@ class AdapterMergeTest : public ::testing::Test {
   std::string Refusal(const std::map<std::string, Matrix>& base, const std::map<std::string, Matrix>& adapter,
                       const Json& config) {
     auto b = Folder(fmt::format("base-{}", ++folders_), base), a = Folder(fmt::format("adapter-{}", folders_), adapter);
-    const auto merge = AdapterMerge::Open(*a, config, b->manifest());
+    const auto merge = AdapterMerge::Open(*a, config, *b);
     return merge ? "accepted" : merge.error().ToString();
   }
 
@@ -68,7 +69,7 @@ TEST_F(AdapterMergeTest, AddsTheProductInAnyPieces) {
     auto adapter = Folder(
         fmt::format("adapter-{}", transposed),
         {{"base_model.model.transformer.h.q.lora_A.weight", a}, {"base_model.model.transformer.h.q.lora_B.weight", b}});
-    const auto merge = AdapterMerge::Open(*adapter, Config({.rank = kRank, .alpha = 3}, transposed), base->manifest());
+    const auto merge = AdapterMerge::Open(*adapter, Config({.rank = kRank, .alpha = 3}, transposed), *base);
     ASSERT_TRUE(merge) << merge.error().ToString();
     EXPECT_EQ(merge->tensors(), 1u);
     std::vector<float> want = w.values;
@@ -93,13 +94,44 @@ TEST_F(AdapterMergeTest, AddsTheProductInAnyPieces) {
   }
 }
 
+TEST_F(AdapterMergeTest, MagnitudesAreTheNormsOfTheSumsRows) {
+  const Matrix a = Noise(kRank, kIn, 0.25F), b = Noise(kOut, kRank, 0.5F), magnitudes{{kOut}, {1, 2, 3, 4, 5, 6}};
+  for (const bool transposed : {false, true}) {
+    const Matrix w = transposed ? Noise(kIn, kOut, 1) : Noise(kOut, kIn, 1);
+    auto base = Folder(fmt::format("base-{}", transposed), {{"q.weight", w}});
+    auto adapter =
+        Folder(fmt::format("adapter-{}", transposed), {{"base_model.model.q.lora_A.weight", a},
+                                                       {"base_model.model.q.lora_B.weight", b},
+                                                       {"base_model.model.q.lora_magnitude_vector", magnitudes}});
+    const engine::LoraOptions plain{.rank = kRank, .alpha = 3}, dora{.rank = kRank, .alpha = 3, .dora = true};
+    const auto merged = [&](const engine::LoraOptions& options) {
+      const auto merge = AdapterMerge::Open(*adapter, Config(options, transposed), *base).value();
+      std::vector<float> got = w.values;
+      for (std::uint64_t first = 0; first < got.size(); first += 7) {
+        const std::uint64_t count = std::min<std::uint64_t>(7, got.size() - first);
+        merge.Apply("model/q.weight", first, std::as_writable_bytes(std::span(got).subspan(first, count)));
+      }
+      return got;
+    };
+    const std::vector<float> sums = merged(plain), scaled = merged(dora);
+    for (std::uint64_t i = 0; i < kOut; ++i) {
+      const auto at = [&](std::uint64_t j) { return transposed ? j * kOut + i : i * kIn + j; };
+      double squares = 0;
+      for (std::uint64_t j = 0; j < kIn; ++j) squares += sums[at(j)] * sums[at(j)];
+      for (std::uint64_t j = 0; j < kIn; ++j) {
+        EXPECT_NEAR(scaled[at(j)], sums[at(j)] * magnitudes.values[i] / std::sqrt(squares), 1e-5) << i << ", " << j;
+      }
+    }
+  }
+}
+
 TEST_F(AdapterMergeTest, WholeWeightsReplaceTheModels) {
   const Matrix a = Noise(kRank, kIn, 0.25F), b = Noise(kOut, kRank, 0.5F), head = Noise(2, kIn, 3);
   auto base = Folder("base", {{"q.weight", Noise(kOut, kIn, 1)}, {"classifier.weight", Noise(2, kIn, 1)}});
   auto adapter = Folder("adapter", {{"base_model.model.q.lora_A.weight", a},
                                     {"base_model.model.q.lora_B.weight", b},
                                     {"base_model.model.classifier.weight", head}});
-  const auto merge = AdapterMerge::Open(*adapter, Config(), base->manifest());
+  const auto merge = AdapterMerge::Open(*adapter, Config(), *base);
   ASSERT_TRUE(merge) << merge.error().ToString();
   std::vector<float> got(2 * kIn);
   merge->Apply("model/classifier.weight", 0, std::as_writable_bytes(std::span(got)));
@@ -112,6 +144,8 @@ TEST_F(AdapterMergeTest, WhatDoesNotFitIsNamed) {
   EXPECT_THAT(Refusal({{"k.weight", w}}, {{down, a}, {up, b}}, Config()),
               HasSubstr("the model has no weight q.weight"));
   EXPECT_THAT(Refusal({{"q.weight", w}}, {{down, a}}, Config()), HasSubstr("has no model/base_model.model.q.lora_B"));
+  EXPECT_THAT(Refusal({{"q.weight", w}}, {{down, a}, {up, b}}, Config({.rank = kRank, .dora = true})),
+              HasSubstr("lora_magnitude_vector [6], which use_dora asks for"));
   EXPECT_THAT(Refusal({{"q.weight", w}}, {{down, a}, {up, b}}, Config({.rank = 3})), HasSubstr("no pair of rank 3"));
   EXPECT_THAT(Refusal({{"q.weight", Noise(kIn, kOut, 1)}}, {{down, a}, {up, b}}, Config()),
               HasSubstr("model/q.weight is [5, 6], but"));

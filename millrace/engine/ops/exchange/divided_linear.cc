@@ -100,8 +100,12 @@ at::Tensor ColumnLinear(const LayerInput& input, const LinearWeights& weights, c
 at::Tensor RowLinear(const LayerInput& input, const LinearWeights& weights, const TensorRanks& ranks) {
   const at::Tensor& x = input.value;
   if (ranks.size() == 1) return Linear(input, weights);
-  if (!HasFused(x) || !weights.takes_gradients()) return LeaveDividedLayer(Linear(input, weights), ranks);
-  auto pass = std::make_shared<LinearPass>(weights);
+  if (!HasFused(x) || !weights.takes_gradients()) {
+    TORCH_CHECK(!weights.update.has_magnitudes(), "the plain op does not sum the norms of rows over ranks");
+    return LeaveDividedLayer(Linear(input, weights), ranks);
+  }
+  auto pass = std::make_shared<LinearPass>(
+      weights, [ranks](const at::Tensor& squares) { ThrowIfFailed(ranks.group->AllReduce(squares)); });
   at::Tensor out = StartSumming(pass->Forward(x), ranks).Wait();
   const TensorList inputs = weights.InputsWith(x);
   if (Recording(inputs)) {

@@ -19,7 +19,8 @@ at::Tensor ColumnLinear(const LayerInput& x, const LinearWeights& weights, const
 
 /// Each rank has some columns of the matrix and of the update's `down`, and of x [N, in / ranks]. Returns the sum of
 /// the ranks' products, [N, out] or, with sequence parallelism, this rank's rows of it. The update is linear in x, so
-/// the sum includes it. With one rank this is Linear(). Throws as ColumnLinear(). REQUIRES: there is no bias.
+/// the sum includes it. With magnitudes, the ranks sum the squares of the rows first. With one rank this is Linear().
+/// Throws as ColumnLinear(). REQUIRES: there is no bias.
 at::Tensor RowLinear(const LayerInput& x, const LinearWeights& weights, const TensorRanks& ranks);
 
 }  // namespace millrace::engine::ops

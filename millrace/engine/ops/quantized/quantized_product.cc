@@ -65,6 +65,15 @@ at::Tensor ProductWithTranspose(const at::Tensor& y, const QuantizedRows& matrix
   return out.to(y.scalar_type());
 }
 
+at::Tensor RowSquares(const QuantizedRows& matrix, const AddToRows& add) {
+  at::Tensor squares = at::empty({matrix.rows()}, at::kFloat);
+  ForEachPanel(matrix, add, [&](std::int64_t first, std::int64_t count, float* rows) {
+    const at::Tensor panel = at::from_blob(rows, {count, matrix.columns()}, at::kFloat);
+    squares.narrow(0, first, count).copy_(panel.square().sum(1));
+  });
+  return squares;
+}
+
 at::Tensor Dequantized(const QuantizedRows& matrix) {
   at::Tensor whole = at::empty({matrix.rows(), matrix.columns()}, at::kFloat);
   matrix.Dequantize(0, matrix.rows(), whole.data_ptr<float>());

@@ -22,6 +22,9 @@ at::Tensor Product(const at::Tensor& x, const QuantizedRows& matrix, const at::T
 /// Returns y [N, out] · matrix [out, in]: the gradient of x from that of Product()'s result. Otherwise as Product().
 at::Tensor ProductWithTranspose(const at::Tensor& y, const QuantizedRows& matrix, const AddToRows& add = {});
 
+/// Returns the sum of the squares of each row [out] in float32. `add` may be empty.
+at::Tensor RowSquares(const QuantizedRows& matrix, const AddToRows& add);
+
 /// Returns the whole matrix in float32.
 at::Tensor Dequantized(const QuantizedRows& matrix);
 

@@ -17,6 +17,7 @@
 #include "millrace/engine/errors.h"
 #include "millrace/engine/gradients/divided_gradients.h"
 #include "millrace/engine/layout/mesh.h"
+#include "millrace/engine/models/lora.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/optim/make_optimizer.h"
 #include "millrace/engine/parallel/connect.h"
@@ -102,10 +103,13 @@ struct RankTrainer {
                        .freeze = task.freeze,
                        .lora = task.lora})
                 .value();
+    const bool has_magnitudes = task.lora && task.lora->dora;
+    if (has_magnitudes) ThrowIfFailed(InitializeMagnitudes(model->buffer(), nullptr, ranks));
     model->buffer().EnableGradients();
     optimizer = MakeOptimizer(model->buffer(), task.optimizer, ranks).value();
     exchange = std::make_unique<DataExchange>(model->buffer(), ranks, layout.exchange);
     hooks = model->buffer().hooks;
+    if (has_magnitudes) exchange->ShareValues(ChangedValues::kTrained);
     runner = std::make_unique<PipelineRunner>(*model, pipeline->size() > 1 ? pipeline.get() : nullptr,
                                               PipelineOptions{.schedule = layout.schedule,
                                                               .virtual_stages = layout.virtual_stages,
