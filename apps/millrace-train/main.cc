@@ -12,6 +12,7 @@
 #include "apps/common/lifeline.h"
 #include "apps/common/output.h"
 #include "apps/millrace-train/job_options.h"
+#include "apps/millrace-train/outputs_command.h"
 #include "millrace/base/files/files.h"
 #include "millrace/base/process/cpu.h"
 #include "millrace/base/text.h"
@@ -143,19 +144,24 @@ int main(int argc, char** argv) {
   Arguments arguments;
   CLI::App app("One rank of a training job; `millrace train` starts as many as the job file says.", "millrace-train");
   app.set_version_flag("--version", MILLRACE_VERSION);
-  app.add_option("job", arguments.job_file, "Job file (YAML)")->required();
+  app.add_option("job", arguments.job_file, "Job file (YAML)");
   app.add_option("--set", arguments.assignments, "key.path=value: replaces the value in the job file (repeatable)")
       ->allow_extra_args(false);
   app.add_flag("--compile-only", arguments.compile_only, "End when the step is compiled (millrace job compile)");
+  OutputsArguments outputs_arguments;
+  const CLI::App* outputs = AddOutputsCommand(app, outputs_arguments);
   cli::AddGlobalFlags(app, arguments.globals);
   app.footer("Examples:\n  millrace-train job.yaml\n  millrace-train job.yaml --set train.steps=100 --json");
   try {
     app.parse(argc, argv);
+    if (!outputs->parsed() && arguments.job_file.empty()) throw CLI::RequiredError("job");
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : ToExitStatus(Code::kInvalidArgument);
   }
   std::unique_ptr<engine::Collective> group;
-  const Result<int> run = Run(arguments, group, signals.token());
+  const Result<int> run = outputs->parsed()
+                              ? Result<int>(PrintOutputs(outputs_arguments, arguments.globals, signals.token()))
+                              : Run(arguments, group, signals.token());
   if (!run) cli::PrintError("millrace-train: {}\n", run.error().ToString());
   const int status = run ? *run : ToExitStatus(run.error().code());
   cli::FlushOutput();

@@ -13,6 +13,7 @@
 Runs in $MILLRACE_PEERS/venv where that is. Exit status: 0 all the same, 77 a library is missing (named), 1 otherwise.
 """
 import argparse
+import json
 import os
 import pathlib
 import tempfile
@@ -132,7 +133,10 @@ def test_train(runs, family, arguments):
         assert ours[-1] < ours[0] - 0.1, "it learns nothing"
         assert loss <= LOSS_TOLERANCE and weights <= ADAPTER_TOLERANCE
     # The merged model computes what the codes and the adapter did, which PEFT's own merge into 4 bits does not.
-    runs.program("merge", runs.folder / "run1", runs.folder / "merged")
+    merging = runs.program("merge", runs.folder / "run1", runs.folder / "merged", "--json")
+    outputs = json.loads(merging)["outputs"]
+    assert (outputs["of"], outputs["tokens"], outputs["equal_share"]) == ("data", 4 * LENGTH, 1), outputs
+    assert outputs["relative_error"] <= LOGIT_TOLERANCE, outputs
     merged = transformers.AutoModelForCausalLM.from_pretrained(runs.folder / "merged", dtype=torch.float32)
     difference = same_logits(merged, adapted, MERGED_TOLERANCE)
     print(f"{name_of(family, arguments)}: the merged model's logits differ by {difference:.1e} from those over nf4", flush=True)

@@ -26,6 +26,7 @@ struct Arguments {
   std::string mode = "min";
   std::string quantize;          ///< how export quantizes, or how the base of merge was quantized: nf4 or int8
   std::string format, group;     ///< of import and export; empty: detected, and the whole checkpoint
+  bool skips_outputs = false;    ///< merge does not measure what it does to the model's outputs
   std::string type;              ///< of export: the type of matrices in a GGUF file; empty: as in the checkpoint
   std::string config;            ///< of import: the URL of a config.json; may be empty
   std::uint64_t file_bytes = 0;  ///< 0: the default of ImportOptions or ExportOptions

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "apps/common/output.h"
+#include "apps/millrace/checkpoint/merged_outputs.h"
 #include "millrace/base/text.h"
 #include "millrace/base/threads/memory_budget.h"
 #include "millrace/checkpoint/convert/export.h"
@@ -162,8 +163,8 @@ Status Merge(const Context& context, const Arguments& arguments) {
         MR_TRY(checkpoint::OpenQuantizedModel(*connection, base, *kind, cache, budget, context.log(), CallOf(context)))
             .weights;
   }
-  const auto merge = MR_TRY(
-      checkpoint::AdapterMerge::Open(adapter.reader(), *config, base.reader(), codes, CallOf(context)));
+  const auto merge =
+      MR_TRY(checkpoint::AdapterMerge::Open(adapter.reader(), *config, base.reader(), codes, CallOf(context)));
   checkpoint::MergeDistance distance;
   if (context.globals.dry_run) {
     Print("would merge {} into {} as {}: {} weights change\n", adapter.name(), base.name(), arguments.destination,
@@ -181,6 +182,17 @@ Status Merge(const Context& context, const Arguments& arguments) {
   const auto exported =
       MR_TRY(checkpoint::Export(base.reader(), to, budget, options, CallOf(context), bar->progress()));
   bar.reset();
+  std::optional<Result<Json>> outputs;
+  if (kind && !arguments.skips_outputs) {
+    outputs = MeasureOutputs(context, {.adapter = adapter,
+                                       .adapter_url = arguments.url,
+                                       .base_url = from,
+                                       .merged_url = arguments.destination,
+                                       .quantization = *kind});
+  }
+  const std::string unmeasured = !outputs   ? "--no-outputs was given"
+                                 : *outputs ? ""
+                                            : std::string(outputs->error().message());
   if (context.globals.json) {
     Json line{{"event", "merged"},          {"adapter", adapter.name()},
               {"base", base.name()},        {"destination", arguments.destination},
@@ -192,13 +204,21 @@ Status Merge(const Context& context, const Arguments& arguments) {
                          {"update", distance.update},
                          {"quantized", distance.quantized},
                          {"rounded", distance.rounded}};
+      line["outputs"] = unmeasured.empty() ? **outputs : Json(nullptr);
+      if (!unmeasured.empty()) line["outputs_not_measured"] = unmeasured;
     }
     PrintJsonLine(line);
   } else {
     Print("{} + {} -> {}: {} of {} tensors changed, {} in {} file{}\n", base.name(), adapter.name(),
           arguments.destination, merge.tensors(), exported.tensors, FormatBytes(exported.bytes), exported.files,
           exported.files == 1 ? "" : "s");
-    if (kind) PrintDistance(*kind, distance);
+    if (!kind) return {};
+    PrintDistance(*kind, distance);
+    if (unmeasured.empty()) {
+      Print("{}", OutputsText(**outputs));
+    } else {
+      Print("what the merge does to the model's outputs was not measured: {}\n", unmeasured);
+    }
   }
   return {};
 }
@@ -305,6 +325,8 @@ void AddConversions(CLI::App& ckpt, Context& context, const std::shared_ptr<Argu
           "How the model was quantized while the adapter was trained: nf4 or int8 (default: what the adapter's "
           "run wrote down)")
       ->check(kinds);
+  merge->add_flag("--no-outputs", arguments->skips_outputs,
+                  "Of a model of 4 or 8 bits: do not measure what the merge does to its outputs");
   add_file_size(merge);
   CLI::App* from = AddAction(ckpt, context, arguments, "import",
                              "Make a checkpoint of what others saved: Hugging Face, PEFT, torch.save, DCP, Megatron, "

@@ -189,6 +189,19 @@ at::Tensor Model::Logits(const at::Tensor& inputs, KvCache* cache) {
   return logits.to(at::kFloat).view({rows, -1, logits.size(1)});
 }
 
+at::Tensor Model::Predict(std::size_t stage, const at::Tensor& inputs, const at::Tensor& hidden) {
+  TORCH_CHECK(ranks_.size() == 1, "a model whose layers are divided among ranks does not predict alone");
+  const at::NoGradGuard no_grad;
+  const ModelStage& parts = stages_.at(stage);
+  const auto context = std::make_shared<const ForwardContext>(
+      ForwardContext{.sequences = ops::Sequences::Even(inputs.size(0), inputs.size(1))});
+  Stream x = parts.embeds ? Embed(inputs, {}, *context) : Stream{.residual = hidden};
+  for (std::int64_t layer = parts.first; layer < parts.last; ++layer) x = RunBlock(layer, x, context);
+  if (!parts.predicts) return x.Sum();
+  const at::Tensor logits = Scores(x, *context, {});
+  return logits.to(at::kFloat).view({inputs.size(0), inputs.size(1), -1});
+}
+
 KvCache Model::MakeCache(std::int64_t rows, std::int64_t capacity) const {
   const ModelSizes sizes = config_->sizes();
   return {{.layers = sizes.num_layers,

@@ -124,6 +124,11 @@ class Model {
   /// REQUIRES: this rank has the whole model, undivided. config().generates(), if there is a cache.
   at::Tensor Logits(const at::Tensor& inputs, KvCache* cache = nullptr);
 
+  /// Computes stage `stage` of stages() without a graph. Returns the hidden states [N, hidden] for the next stage or,
+  /// from the last one, logits [rows, n, vocab] in float32. `hidden`: what the stage before returned. So a model that
+  /// memory does not hold computes a stage at a time. REQUIRES: the layers are not divided among ranks.
+  at::Tensor Predict(std::size_t stage, const at::Tensor& inputs, const at::Tensor& hidden = {});
+
   /// Returns an empty cache for `rows` sequences of up to `capacity` tokens.
   KvCache MakeCache(std::int64_t rows, std::int64_t capacity) const;
 
