@@ -5,7 +5,8 @@
 
 | test  | what                                                                                          |
 |-------|-----------------------------------------------------------------------------------------------|
-| train | 50 steps from an adapter that PEFT saved, on one rank and on several, against a loop with PEFT |
+| train | 50 steps from an adapter that PEFT saved, on one rank and on several, against a loop with PEFT; |
+|       | `job plan` counts what PEFT trains                                                            |
 | files | an adapter that begins with us: PEFT loads it; names, scale and merged weights agree           |
 
 Both sides begin with the same model and adapter, and read the same tokens in the same order, without dropout.
@@ -15,6 +16,7 @@ Runs in $MILLRACE_PEERS/venv where that is. Exit status: 0 all the same, 77 a li
 import argparse
 import json
 import pathlib
+import subprocess
 import tempfile
 
 from checkpoint_formats import Program, need, torch
@@ -119,6 +121,20 @@ run: {{processes_per_node: {ranks}}}
         return losses
 
 
+def check_plan(runs, name, model, layout):
+    """`job plan` counts the parameters that PEFT trains, those of an adapter that the job names as well."""
+    done = subprocess.run([runs.program.path, "--json", "job", "plan", runs.folder / f"{name}.yaml"],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    trained, total = model.get_nb_trainable_parameters()
+    assert (plan["trained_parameters"], plan["parameters"]) == (trained, total), (plan, trained, total)
+    if not layout:  # gradients, and two moments
+        memory = plan["memory"][0]
+        assert abs(memory["gradients"] - 4 * trained) < 0.1 * memory["gradients"], (memory, trained)
+        assert memory["optimizer"] == 2 * memory["gradients"], memory
+
+
 def test_train(runs, tokens, family, arguments, layouts, lr_ratio):
     model = make_adapted(family, arguments)
     model.save_pretrained(runs.folder / "start")
@@ -127,6 +143,7 @@ def test_train(runs, tokens, family, arguments, layouts, lr_ratio):
     wanted = adapter_of(runs.folder / "end")
     for number, layout in enumerate(layouts):
         ours = runs.train(f"run{number}", f'{{adapter: "{runs.folder}/start", loraplus_lr_ratio: {lr_ratio}}}', layout)
+        check_plan(runs, f"run{number}", model, layout)
         got = adapter_of(runs.folder / f"run{number}-peft")
         assert got.keys() == wanted.keys(), set(got) ^ set(wanted)
         loss = max(abs(a - b) / b for a, b in zip(ours, theirs))
