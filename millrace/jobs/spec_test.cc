@@ -663,6 +663,7 @@ TEST(Spec, TheGuideIsRight) {
   rendered += ParseSmall({"train.objective=dpo", "model.from=s3://models/llama", "lora.r=4"})->Render();
   rendered += ParseSmall({"data.mode=sft", "data.layout=turns", "data.response_template=A>"})->Render();
   rendered += ParseSmall({"model.config.num_kv_heads=4", "model.config.intermediate_size=64"})->Render();
+  rendered += ParseSmall({"run.launcher=slurm"})->Render();
   for (std::size_t at = 0, end; (end = rendered.find('\n', at)) != std::string::npos; at = end + 1) {
     std::string line = rendered.substr(at, end - at);
     std::size_t start = line.find_first_not_of(" -"), colon = line.find(':');

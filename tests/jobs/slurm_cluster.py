@@ -1,0 +1,122 @@
+"""A Slurm with several nodes on loopback, for tests: munged, slurmctld and one slurmd a node, with all their files in one folder.
+
+    with SlurmCluster(folder, nodes=3) as cluster:
+        cluster.run("sbatch", …)
+"""
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import time
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue")
+START_S = 30
+
+
+def missing():
+    """Why there can be no cluster; "" if there can."""
+    if os.geteuid() != 0:
+        return "a Slurm of several nodes on one machine needs root"
+    path = os.environ["PATH"] + ":/usr/sbin"
+    absent = [program for program in PROGRAMS if shutil.which(program, path=path) is None]
+    return f"not installed: {', '.join(absent)}" if absent else ""
+
+
+def free_ports(count):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+class SlurmCluster:
+    def __init__(self, folder, nodes):
+        self.folder, self.nodes = pathlib.Path(folder), [f"n{i + 1}" for i in range(nodes)]
+        self.environment = os.environ | {"SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": os.environ["PATH"] + ":/usr/sbin"}
+        self.daemons = []
+
+    def __enter__(self):
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def start(self):
+        munge = self.folder / "munge"
+        munge.mkdir(parents=True)
+        for name in ("state", "spool"):
+            (self.folder / name).mkdir()
+        # munged wants that its socket's folder can be reached.
+        for folder in (self.folder, munge):
+            folder.chmod(0o755)
+        (munge / "key").write_bytes(os.urandom(128))
+        (munge / "key").chmod(0o400)
+        ports = free_ports(1 + len(self.nodes))
+        lines = [f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs={os.cpu_count()} RealMemory=1000"
+                 for name, port in zip(self.nodes, ports[1:])]
+        (self.folder / "slurm.conf").write_text(f"""ClusterName=tested
+SlurmctldHost=localhost(127.0.0.1)
+SlurmctldPort={ports[0]}
+AuthType=auth/munge
+AuthInfo=socket={munge}/socket
+SlurmUser=root
+SlurmdUser=root
+StateSaveLocation={self.folder}/state
+SlurmdSpoolDir={self.folder}/spool/%n
+SlurmctldPidFile={self.folder}/slurmctld.pid
+SlurmdPidFile={self.folder}/%n.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerParameters=sched_interval=1,sched_min_interval=100000,bf_interval=1
+ReturnToService=2
+KillWait=5
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+{os.linesep.join(lines)}
+PartitionName=main Nodes={','.join(self.nodes)} Default=YES State=UP PriorityTier=1
+PartitionName=urgent Nodes={','.join(self.nodes)} State=UP PriorityTier=9
+""")
+        self.daemon("munged", "--foreground", "--force", f"--key-file={munge}/key", f"--socket={munge}/socket",
+                    f"--pid-file={munge}/pid", f"--log-file={munge}/log", f"--seed-file={munge}/seed")
+        self.await_that(lambda: (munge / "socket").exists(), "munged")
+        self.daemon("slurmctld", "-D")
+        for name in self.nodes:
+            self.daemon("slurmd", "-D", "-N", name)
+        self.await_that(lambda: self.run("sinfo", "-h", "-p", "main", "-t", "idle", "-o", "%D", check=False).strip() ==
+                        str(len(self.nodes)), "all nodes to be idle")
+
+    def daemon(self, *command):
+        with open(self.folder / f"{command[0]}-{len(self.daemons)}.log", "wb") as log:
+            self.daemons.append(subprocess.Popen(command, env=self.environment, stdout=log, stderr=log))
+
+    def run(self, *command, check=True):
+        """Returns what a command of Slurm prints."""
+        return subprocess.run([str(word) for word in command], env=self.environment, check=check, stdout=subprocess.PIPE,
+                              stderr=None if check else subprocess.DEVNULL, text=True).stdout
+
+    def await_that(self, holds, what, seconds=START_S):
+        end = time.monotonic() + seconds
+        while not holds():
+            if time.monotonic() > end:
+                raise TimeoutError(f"waited {seconds} s for {what}")
+            time.sleep(0.05)
+
+    def __exit__(self, *_):
+        if len(self.daemons) > 1:
+            self.run("scancel", "--full", "--user=root", "--signal=KILL", check=False)
+        for daemon in reversed(self.daemons):
+            daemon.terminate()
+        for daemon in reversed(self.daemons):
+            try:
+                daemon.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()

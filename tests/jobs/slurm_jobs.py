@@ -1,0 +1,178 @@
+#!/usr/bin/env python3
+"""Jobs on a real Slurm with several nodes: losses are those of a run on this machine, bit for bit, whatever happens.
+
+    slurm_jobs.py --millrace PROGRAM
+
+Exit status 77: Slurm is not here.
+"""
+import argparse
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+
+from slurm_cluster import SlurmCluster, missing
+
+STEPS, WAIT_S = 600, 120
+
+
+def losses(path):
+    """The loss of each step in the lines of rank 0."""
+    lines = (line for line in path.read_text().splitlines() if line.startswith("{"))
+    return {line["step"]: line["loss"] for line in map(json.loads, lines) if "loss" in line and "event" not in line}
+
+
+class Jobs:
+    def __init__(self, millrace, folder, cluster):
+        self.millrace, self.folder, self.cluster = millrace, folder, cluster
+        self.environment = cluster.environment | {"MILLRACE_STATE_DIR": str(folder / "state")}
+        words = random.Random(1)
+        texts = (" ".join(words.choice(("mill", "race", "wheel", "water", "stone")) for _ in range(40)) for _ in range(400))
+        (folder / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        self.run("tokenizer", "train", "--input", folder / "texts.jsonl", "--vocab-size", "300", "--output", folder / "t.model")
+
+    def run(self, *words, check=True):
+        return subprocess.run([self.millrace, *map(str, words)], env=self.environment, check=check, stdout=subprocess.PIPE,
+                              text=True).stdout
+
+    def write(self, name, run):
+        path = self.folder / f"{name}.yaml"
+        path.write_text(f"""name: {name}
+model: {{config: {{hidden_size: 32, num_layers: 2, num_heads: 2, intermediate_size: 64}}}}
+data: {{sources: [{{url: "{self.folder}/texts.jsonl"}}], tokenizer: "{self.folder}/t.model", sequence_length: 32}}
+train: {{steps: {STEPS}, global_batch: 4, threads: 1}}
+checkpoint: {{url: "{self.folder}/runs/{name}", every_steps: 50}}
+run: {run}
+""")
+        return path
+
+    def here(self):
+        """The losses of four ranks on this machine."""
+        self.run("job", "run", self.write("here", "{processes_per_node: 4}"), "--json")
+        return losses(self.folder / "state/jobs/here/logs/rank-0.out")
+
+    def submit(self, name, nodes=2):
+        job = self.write(name, f"{{launcher: slurm, nodes: {nodes}, processes_per_node: {4 // nodes}, time: 1h}}")
+        return json.loads(self.run("--json", "job", "submit", job))["id"]
+
+    def status(self, name):
+        return json.loads(self.run("--json", "job", "status", name))
+
+    def until(self, name, holds, what):
+        self.cluster.await_that(lambda: holds(self.status(name)), f"{name} {what}; it is {self.status(name)}", WAIT_S)
+        return self.status(name)
+
+    def at_step(self, name, step):
+        self.until(name, lambda status: status.get("step", 0) >= step, f"to reach step {step}")
+
+    def resume(self, name, slurm_id):
+        """Waits until Slurm has the job in its queue again, and takes the delay of such jobs away."""
+        self.until(name, lambda status: status["state"] == "queued", "to be back in the queue")
+        self.cluster.run("scontrol", "update", f"JobId={slurm_id}", "StartTime=now")
+
+    def expect_done(self, name, wanted):
+        """The job ends well. Returns the step from which its last run went on."""
+        assert self.run("job", "attach", name) != ""
+        status = self.status(name)
+        assert (status["state"], status["step"]) == ("done", STEPS), status
+        folder = self.folder / "state/jobs" / name
+        last = losses(folder / "logs/rank-0.out")
+        for step, loss in (losses(folder / "logs.previous/rank-0.out") | last).items():
+            assert loss == wanted[step], f"step {step}: {loss}, not {wanted[step]}"
+        assert max(last) == STEPS
+        return min(last) - 1
+
+
+def test_trains(jobs, wanted):
+    jobs.submit("trains")
+    assert jobs.expect_done("trains", wanted) == 0
+    ranks = jobs.status("trains")["ranks"]
+    assert [rank["node"] for rank in ranks] == [ranks[0]["node"]] * 2 + [ranks[2]["node"]] * 2
+    assert ranks[0]["node"] != ranks[2]["node"]
+
+
+def test_a_failed_rank_starts_again(jobs, wanted):
+    jobs.submit("fails")
+    jobs.at_step("fails", 100)
+    os.kill(jobs.status("fails")["ranks"][3]["pid"], 9)
+    assert jobs.expect_done("fails", wanted) >= 0
+    assert jobs.status("fails")["restarts"] == 1
+
+
+def test_a_lost_node_is_replaced(jobs, wanted):
+    slurm_id = jobs.submit("loses")
+    jobs.at_step("loses", 100)
+    node = jobs.status("loses")["ranks"][3]["node"]
+    jobs.cluster.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=lost")
+    jobs.resume("loses", slurm_id)
+    assert jobs.expect_done("loses", wanted) >= 50
+    assert node not in [rank["node"] for rank in jobs.status("loses")["ranks"]]
+    jobs.cluster.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
+
+
+def test_a_preempted_job_goes_on(jobs, wanted):
+    slurm_id = jobs.submit("yields", nodes=1)
+    jobs.at_step("yields", 100)
+    all_nodes = f"--nodes={len(jobs.cluster.nodes)}"
+    jobs.cluster.run("srun", "--partition=urgent", all_nodes, "--exclusive", "--immediate=60", "true")
+    jobs.resume("yields", slurm_id)
+    assert jobs.expect_done("yields", wanted) >= 50
+
+
+def test_a_warned_job_saves_and_goes_on(jobs, wanted):
+    """As before a time limit, Slurm signals the batch script."""
+    slurm_id = jobs.submit("warned")
+    jobs.at_step("warned", 60)
+    jobs.cluster.run("scancel", "--batch", "--signal=TERM", slurm_id)
+    jobs.resume("warned", slurm_id)
+    assert jobs.expect_done("warned", wanted) >= 60
+
+
+def test_a_stopped_job_stays_away(jobs, wanted):
+    slurm_id = jobs.submit("stopped")
+    jobs.at_step("stopped", 60)
+    jobs.run("job", "stop", "stopped")
+    status = jobs.status("stopped")
+    assert status["state"] == "interrupted", status
+    jobs.cluster.await_that(lambda: jobs.cluster.run("squeue", "-h", "-j", slurm_id, check=False) == "", "it to leave", WAIT_S)
+    assert jobs.status("stopped")["state"] == "interrupted"
+    # The same command goes on.
+    jobs.submit("stopped")
+    assert jobs.expect_done("stopped", wanted) == status["step"]
+
+
+def test_a_waiting_job_is_cancelled(jobs, _):
+    # One that runs on all nodes keeps the other waiting.
+    jobs.cluster.run("sbatch", f"--nodes={len(jobs.cluster.nodes)}", "--exclusive", "--job-name=blocker", "--wrap", "sleep 600")
+    jobs.submit("waits")
+    assert jobs.status("waits")["state"] == "queued"
+    again = subprocess.run([jobs.millrace, "job", "submit", jobs.folder / "waits.yaml"], env=jobs.environment, check=False,
+                           stderr=subprocess.PIPE, text=True)
+    assert again.returncode != 0 and "queued already" in again.stderr, again.stderr
+    jobs.run("job", "stop", "waits")
+    assert jobs.status("waits")["state"] == "lost"
+    jobs.cluster.run("scancel", "--name=blocker")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--millrace", required=True)
+    millrace = pathlib.Path(parser.parse_args().millrace).resolve()
+    if why := missing():
+        print(f"skipped: {why}")
+        sys.exit(77)
+    # The path of munged's socket is limited to some 100 characters.
+    with tempfile.TemporaryDirectory(dir="/tmp") as name, SlurmCluster(pathlib.Path(name, "slurm"), nodes=3) as cluster:
+        jobs = Jobs(str(millrace), pathlib.Path(name), cluster)
+        wanted = jobs.here()
+        assert len(wanted) == STEPS
+        for test in (test_trains, test_a_failed_rank_starts_again, test_a_lost_node_is_replaced, test_a_preempted_job_goes_on,
+                     test_a_warned_job_saves_and_goes_on, test_a_stopped_job_stays_away, test_a_waiting_job_is_cancelled):
+            test(jobs, wanted)
+            print(f"ok {test.__name__}", flush=True)
+
+
+main()
