@@ -353,9 +353,9 @@ class PartCounter {
     if (goes_back) cost_.backward.all_gather.Add(1, bytes);
   }
 
-  /// Both kinds of forward passes take so long.
+  /// A forward pass takes so long, and one of the reference, too.
   void GoForward(double seconds) {
-    cost_.evaluation_s += seconds;
+    cost_.reference_s += seconds;
     cost_.forward_s += seconds;
   }
 
@@ -379,6 +379,7 @@ class PartCounter {
   }
   void MultiplyAdapters(const Layer& layer) {
     if (layer.adapters.modules.empty()) return;
+    const double reference = cost_.reference_s;
     Multiply(SizeOf(layer, layer.adapters.modules.front()).in, InnerOf(layer), true);
     for (const AdaptedModule& module : layer.adapters.modules) {
       const AdapterSize size = SizeOf(layer, module);
@@ -390,6 +391,7 @@ class PartCounter {
       Pass(2 * tokens_ * size.out);
       if (layer.adapters.drops) Multiply(size.in, size.out, false);
     }
+    cost_.reference_s = reference;  // it has no adapters
   }
   /// An operation that is bound by memory: `elements` read and written. Its backward pass reads and writes twice that.
   void Pass(std::int64_t elements, bool goes_back = true) {

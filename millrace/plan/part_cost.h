@@ -47,9 +47,9 @@ struct PartCost {
   std::int64_t forward_bytes = 0;        ///< at most, while a forward pass runs; of a head
   std::int64_t backward_bytes = 0;       ///< at most, while a backward pass runs, with what is still kept
   Exchanges forward, backward;           ///< along the tensor axis
-  // Seconds on one rank, without exchanges. `evaluation`: a forward pass that nothing is learnt from. `weights`: of the
-  // backward pass, for the gradients of weights.
-  double evaluation_s = 0, forward_s = 0, backward_s = 0, weights_s = 0;
+  // Seconds on one rank, without exchanges. `reference`: a forward pass of the model without its adapters, which makes
+  // no gradients. `weights`: of the backward pass, for the gradients of weights.
+  double reference_s = 0, forward_s = 0, backward_s = 0, weights_s = 0;
 };
 
 /// Returns the cost of a part's layers. `machine` may be null: then no times are given.

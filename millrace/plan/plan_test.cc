@@ -359,6 +359,11 @@ TEST(Time, TheReferenceAddsAForwardPass) {
     EXPECT_NEAR(pairs.time.bubble_share(), plain.time.bubble_share(), 0.01);
   }
   const Plan plan = PlanOf(setup, {});
+  TrainingSetup adapted = SetupOf8B(4);
+  adapted.compares_pairs = true;
+  adapted.model.Adapt({.rank = 64});
+  EXPECT_EQ(PlanOf(adapted, {}).time.reference, plan.time.reference) << "the reference has no adapters";
+  EXPECT_GT(PlanOf(adapted, {}).time.compute, plan.time.compute);
   EXPECT_THAT(PlanText(plan, setup, Machine::Find("p5en.48xlarge").value()), HasSubstr("  reference "));
   EXPECT_EQ(PlanJson(plan, setup, Machine::Find("p5en.48xlarge").value())["step"]["reference_s"], plan.time.reference);
 }

@@ -9,14 +9,14 @@ using engine::PipelineSchedule;
 
 /// Of one micro-batch on one rank, in seconds.
 struct PassTimes {
-  double evaluation = 0, forward = 0, backward = 0, weights = 0;
+  double reference = 0, forward = 0, backward = 0, weights = 0;
   double compute() const { return forward + backward; }
 };
 
 PassTimes PassesOf(const LayoutCost& cost, const RankShare& share) {
   PassTimes times;
   const auto add = [&](const PartCost& part, std::int64_t count) {
-    times.evaluation += static_cast<double>(count) * part.evaluation_s;
+    times.reference += static_cast<double>(count) * part.reference_s;
     times.forward += static_cast<double>(count) * part.forward_s;
     times.backward += static_cast<double>(count) * part.backward_s;
     times.weights += static_cast<double>(count) * part.weights_s;
@@ -83,7 +83,7 @@ void AddExchanges(const TrainingSetup& setup, const Layout& layout, const std::v
 double ReferenceSeconds(const TrainingSetup& setup, const Layout& layout, const std::vector<TrafficLine>& lines,
                         const PassTimes& passes, const Machine& machine) {
   if (!setup.compares_pairs) return 0;
-  const double computed = static_cast<double>(layout.microbatches) * passes.evaluation;
+  const double computed = static_cast<double>(layout.microbatches) * passes.reference;
   double waited = 0, beside = 0;
   for (const TrafficLine& line : lines) {
     if (line.purpose != kReferencePurpose) continue;

@@ -14,6 +14,7 @@ using engine::MeshAxis;
 constexpr std::int64_t kFloatBytes = 4, kBf16Bytes = 2;
 constexpr std::int64_t kBucketBytes = 8 << 20;  // engine::DataExchangeOptions
 constexpr std::int64_t kSumBytes = 56;          // of a step's losses, labels and flags, over all ranks
+constexpr std::int64_t kRewardBytes = 48;       // engine::PreferenceSums
 constexpr std::int64_t kNormBytes = 8;          // of the gradient's norm
 constexpr std::int64_t kLabelBytes = 16;        // of the labels of tokens and of rows
 
@@ -38,7 +39,7 @@ class TrafficCounter {
     const RankSpan model = Together(Together(tensor_, shard_), Span(MeshAxis::kPipeline));
     Add("model", "norm", ExchangeKind::kAllReduce, model, 1, kNormBytes);
     const RankSpan all{.ranks = setup_.ranks, .per_machine = std::min(setup_.ranks, setup_.ranks_per_machine)};
-    Add("all", "losses", ExchangeKind::kAllReduce, all, 1, kSumBytes);
+    Add("all", "losses", ExchangeKind::kAllReduce, all, 1, kSumBytes + (setup_.compares_pairs ? kRewardBytes : 0));
     if (setup_.model.adds_row_loss) Add("all", "labels", ExchangeKind::kAllReduce, all, 1, kLabelBytes);
     return std::move(lines_);
   }

@@ -348,7 +348,7 @@ Exchanged PlannedFor(const Options& options, int ranks, std::size_t pipeline_ran
       {plan::ExchangeKind::kSend, engine::Traffic::kSend},
       {plan::ExchangeKind::kReceive, engine::Traffic::kReceive}};
   plan::TrainingSetup setup = SetupOf(options, ranks);
-  setup.compares_pairs = purpose == plan::kReferencePurpose;
+  setup.compares_pairs = options.data.objective == data::Objective::kDpo || purpose == plan::kReferencePurpose;
   const plan::Layout layout = plan::MakeLayout(setup, options.parallel).value();
   const plan::LayoutCost cost = plan::CostOfLayout(setup, options.parallel, nullptr);
   const std::vector<plan::RankShare> shares = plan::SharesOf(setup, layout, cost);
@@ -438,6 +438,48 @@ TEST_F(LayoutTrafficTest, OfReplicasOfShardsIsWhatThePlannerSays) {
       options.parallel.schedule = schedule;
       options.parallel.virtual_stages = schedule == PipelineSchedule::kInterleaved ? 2 : 1;
       ExpectPlannedTraffic(options, 8);
+    }
+  }
+}
+
+/// Whole steps over pairs of answers. The head exchanges sums for each token of an answer, while the planner takes all
+/// tokens to be learnt: so of its gathers, only the number is compared.
+TEST_F(LayoutTrafficTest, OfPairsIsWhatThePlannerSays) {
+  std::string lines;
+  for (int i = 0; i < 60; ++i) {
+    lines += DumpJson({{"prompt", "a"}, {"chosen", std::string(1 + i % 5, 'b')}, {"rejected", "c"}}) + "\n";
+  }
+  ASSERT_TRUE(WriteFileAtomic(folder_->path() / "pairs.json", AsBytes(lines)));
+  for (const engine::ParallelOptions& parallel : {engine::ParallelOptions{},
+                                                  {.pipeline = 2, .schedule = PipelineSchedule::kZeroBubble},
+                                                  {.tensor = 2, .pipeline = 2},
+                                                  {.tensor = 4, .sequence = true},
+                                                  {.pipeline = 2, .zero = 1},
+                                                  {.shard = 2, .tensor = 2, .zero = 2},
+                                                  {.zero = 3},
+                                                  {.shard = 2, .pipeline = 2, .zero = 3, .reshard = false}}) {
+    constexpr int kRanks = 4;
+    SCOPED_TRACE(fmt::format("pipeline {} tensor {} zero {}", parallel.pipeline, parallel.tensor, parallel.zero));
+    Options options = OptionsOf(kLlama);
+    options.model_config["vocab_size"] = 331;
+    options.lora = engine::LoraOptions{.rank = 4};
+    options.data.objective = data::Objective::kDpo;
+    options.data.sources = {{.url = (folder_->path() / "pairs.json").native(), .format = "jsonl"}};
+    options.parallel = parallel;
+    const std::vector<Exchanged> short_run = ExchangedInRun(options, kRanks, 2);
+    std::vector<Exchanged> step = Difference(ExchangedInRun(options, kRanks, 3), short_run);
+    const engine::Mesh mesh = MeshOf(options, kRanks);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (!IsPlanned(mesh, rank)) continue;
+      Exchanged planned =
+          PlannedFor(options, kRanks, static_cast<std::size_t>(mesh.Coordinate(rank, engine::MeshAxis::kPipeline)));
+      Exchanged& seen = step[static_cast<std::size_t>(rank)];
+      const auto gathers = std::pair("tensor", engine::Traffic::kAllGather);
+      if (planned.contains(gathers)) {
+        EXPECT_LE(seen[gathers][1], planned[gathers][1]);
+        seen[gathers][1] = planned[gathers][1];
+      }
+      EXPECT_EQ(seen, planned) << "rank " << rank;
     }
   }
 }
