@@ -92,12 +92,14 @@ Result<std::shared_ptr<const engine::QuantizedWeights>> QuantizedBlocks(
   return std::shared_ptr<const engine::QuantizedWeights>(std::move(weights));
 }
 
+engine::LoraOptions LoraOf(const Options& options) {
+  return {.rank = static_cast<int>(options.lora), .alpha = 2 * static_cast<double>(options.lora)};
+}
+
 Result<std::unique_ptr<engine::Model>> Make(const Options& options,
                                             const std::shared_ptr<const engine::ModelConfig>& config) {
   engine::ModelShare share;
-  if (options.lora > 0) {
-    share.lora = {.rank = static_cast<int>(options.lora), .alpha = 2 * static_cast<double>(options.lora)};
-  }
+  if (options.lora > 0) share.lora = LoraOf(options);
   if (options.nf4) share.quantized = MR_TRY(QuantizedBlocks(config));
   return engine::MakeModel(config, options.bf16 ? at::kBFloat16 : at::kFloat, at::kCPU, 1, std::move(share));
 }
@@ -168,8 +170,10 @@ int Run(const Options& options) {
   const double processor_s = static_cast<double>(std::clock() - processor) / CLOCKS_PER_SEC / options.steps;
   std::ranges::sort(seconds);
   const double median = seconds[seconds.size() / 2];
+  plan::ModelShape shape = config->Shape();
+  if (options.lora > 0) shape.Adapt(LoraOf(options), 0);
   const double flops =
-      config->FlopsPerToken(static_cast<double>(options.document > 0 ? options.document : options.length));
+      shape.FlopsPerToken(static_cast<double>(options.document > 0 ? options.document : options.length));
   fmt::print("{}\n", DumpJson({{"program", "millrace"},
                                {"parameters", config->ParameterCount()},
                                {"step_s_min", seconds.front()},
