@@ -76,7 +76,7 @@ MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerParameters=sched_interval=1,sched_min_interval=100000,bf_interval=1
-ReturnToService=2
+ReturnToService=0
 KillWait=5
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE

@@ -20,7 +20,9 @@ STEPS, WAIT_S = 600, 120
 
 
 def losses(path):
-    """The loss of each step in the lines of rank 0."""
+    """The loss of each step in the lines of rank 0; none without a file."""
+    if not path.exists():
+        return {}
     lines = (line for line in path.read_text().splitlines() if line.startswith("{"))
     return {line["step"]: line["loss"] for line in map(json.loads, lines) if "loss" in line and "event" not in line}
 

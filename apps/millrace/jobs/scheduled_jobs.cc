@@ -30,7 +30,9 @@ void Refresh(jobs::JobStatus& status, const std::string& id) {
     status.state = "starting";
     status.message = fmt::format("Slurm job {} has {}", id, found->nodes);
     status.ranks.clear();
-  } else if (!found->runs() && status.active()) {
+  } else if (found->leaves() && (status.active() || status.state == "interrupted")) {
+    status.state = "stopping";  // it may yet go back to the queue
+  } else if (!found->runs() && !found->leaves() && status.active()) {
     status.state = "lost";
     status.message = fmt::format("Slurm job {} is gone{}; its last words: {}", id,
                                  found->state.empty() ? "" : " (" + found->state + ")", status.message);

@@ -50,7 +50,12 @@ at::Tensor Weigh(const at::Tensor& y, std::uint64_t seed) {
   return (y.to(at::kFloat) * at::randn(y.sizes(), at::detail::createCPUGenerator(seed))).sum();
 }
 
-class OpsTest : public testing::TestWithParam<at::ScalarType> {};
+class OpsTest : public testing::TestWithParam<at::ScalarType> {
+  /// The references are ATen's. It asks the processor whether oneDNN takes bfloat16, and not oneDNN, which may have
+  /// been told to use fewer instructions (DNNL_MAX_CPU_ISA).
+  void SetUp() override { at::globalContext().setUserEnabledMkldnn(cpu::MultipliesBf16()); }
+  void TearDown() override { at::globalContext().setUserEnabledMkldnn(true); }
+};
 
 TEST_P(OpsTest, AddRmsNorm) {
   Case c(GetParam(), 1);

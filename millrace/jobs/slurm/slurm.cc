@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <map>
+#include <span>
 
 #include "millrace/base/files/files.h"
 #include "millrace/base/process/subprocess.h"
@@ -82,6 +84,8 @@ bool SlurmJob::runs() const {
                                                         "RESIZING", "SIGNALING",   "STAGE_OUT"};
   return IsOneOf(state, kRunning);
 }
+
+bool SlurmJob::leaves() const { return state == "COMPLETING"; }
 
 std::string RenderBatchScript(const Spec& spec, const BatchOptions& options) {
   const RunSpec& run = spec.run;

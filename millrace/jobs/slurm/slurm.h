@@ -19,8 +19,9 @@ struct SlurmJob {
   std::string nodes;   ///< "n[1-4]"; empty while it waits
   int restarts = 0;
 
-  bool waits() const;  ///< for nodes
-  bool runs() const;   ///< has nodes
+  bool waits() const;   ///< for nodes
+  bool runs() const;    ///< has nodes
+  bool leaves() const;  ///< its nodes: it ends, or is about to wait again
 };
 
 /// What a batch script runs.
