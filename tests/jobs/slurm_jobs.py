@@ -16,7 +16,8 @@ import tempfile
 
 from slurm_cluster import SlurmCluster, missing
 
-STEPS, WAIT_S = 600, 120
+# Steps of some milliseconds: a job takes long enough to be disturbed.
+STEPS, WAIT_S = 1200, 240
 
 
 def losses(path):
@@ -43,9 +44,9 @@ class Jobs:
     def write(self, name, run):
         path = self.folder / f"{name}.yaml"
         path.write_text(f"""name: {name}
-model: {{config: {{hidden_size: 32, num_layers: 2, num_heads: 2, intermediate_size: 64}}}}
-data: {{sources: [{{url: "{self.folder}/texts.jsonl"}}], tokenizer: "{self.folder}/t.model", sequence_length: 32}}
-train: {{steps: {STEPS}, global_batch: 4, threads: 1}}
+model: {{config: {{hidden_size: 64, num_layers: 2, num_heads: 2, intermediate_size: 128}}}}
+data: {{sources: [{{url: "{self.folder}/texts.jsonl"}}], tokenizer: "{self.folder}/t.model", sequence_length: 128}}
+train: {{steps: {STEPS}, global_batch: 8, threads: 1}}
 checkpoint: {{url: "{self.folder}/runs/{name}", every_steps: 50}}
 run: {run}
 """)

@@ -173,7 +173,7 @@ class Vocabulary {
 
   Json Splits() const {
     const bool own = pre_->regexes.size() == 1 && pre_->regexes[0] == kGpt2Regex;
-    const Json bytes{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", own}};
+    Json bytes{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", own}};
     if (own) return bytes;
     Json steps = Json::array();
     for (const std::string_view regex : pre_->regexes) {
@@ -185,7 +185,7 @@ class Vocabulary {
   }
 
   Json Template() const {
-    const Json bytes{{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", false}, {"use_regex", true}};
+    Json bytes{{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", false}, {"use_regex", true}};
     if (!adds_bos_ && !adds_eos_) return bytes;
     Json used = Json::object();
     const auto special = [&](std::size_t id, int type) {

@@ -70,8 +70,9 @@ std::optional<UploadJournal::HashedPart> ParsePart(std::string_view line, std::s
   const auto fields = text ? Split(*text, ' ') : std::vector<std::string_view>();
   if (fields.size() != 3 || fields[0] != std::to_string(index)) return std::nullopt;
   UploadJournal::HashedPart part;
-  const char* end = fields[1].data() + fields[1].size();
-  if (std::from_chars(fields[1].data(), end, part.crc32c, 16).ptr != end) return std::nullopt;
+  const char* const begin = fields[1].data();
+  const char* const end = begin + fields[1].size();
+  if (std::from_chars(begin, end, part.crc32c, 16).ptr != end) return std::nullopt;
   const auto state = HexDecode(fields[2]);
   if (!state) return std::nullopt;
   part.hash_state = AsText(*state);
