@@ -1,5 +1,6 @@
 #include "millrace/jobs/spec.h"
 
+#include <algorithm>
 #include <cctype>
 
 #include "millrace/base/config.h"
@@ -469,6 +470,12 @@ Status CheckModel(const Node& node, const Spec& spec) {
 /// Checks what can be known without the model's folder.
 Status CheckObjective(const Node& root, const Spec& spec) {
   const data::DatasetOptions& data = spec.data.dataset;
+  if (data.objective == data::Objective::kDpo && spec.lora &&
+      std::ranges::any_of(spec.lora->options.targets,
+                          [](const std::string& target) { return engine::TargetMatches(target, "lm_head"); })) {
+    return Fail(root["lora"]["targets"].Invalid(
+        "dpo trains no adapter of lm_head: its loss has no gradient for one; leave lm_head out"));
+  }
   if (data.objective == data::Objective::kDpo && !spec.lora) {
     return Fail(root["train"]["objective"].Invalid(
         "dpo needs the key lora: the reference that it compares with is the model without its adapters"));

@@ -623,6 +623,7 @@ TEST(Spec, AnObjectiveHasKeysOfItsOwn) {
   const std::string dpo = "train.objective=dpo", lora = "lora.r=4";
   EXPECT_EQ(ParseSmall({bert, dpo, lora})->data.dataset.objective, data::Objective::kDpo);
   EXPECT_THAT(refusal({bert, dpo}), HasSubstr("dpo needs the key lora"));
+  EXPECT_THAT(refusal({bert, dpo, "lora={targets: [q_proj, lm_head]}"}), HasSubstr("dpo trains no adapter of lm_head"));
   EXPECT_THAT(refusal({bert, dpo, lora, "data.mode=sft"}), HasSubstr("train.objective dpo has no mode"));
   EXPECT_TRUE(ParseSmall({bert, dpo, lora, "data.best_fit=true"})->data.dataset.best_fit);
   EXPECT_THAT(refusal({bert, "train.objective=mlm", "data.best_fit=true"}), HasSubstr("has no best_fit"));

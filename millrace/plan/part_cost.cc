@@ -225,6 +225,10 @@ class PartCounter {
   };
   AdapterSize SizeOf(const Layer& layer, const AdaptedModule& module) const {
     AdapterSize size{.in = layer.kind == Kind::kRows ? layer.in / tensor_ : layer.in};
+    if (layer.kind == Kind::kTokenHead) {
+      size.out = Share(layer.out());
+      return size;
+    }
     for (std::size_t i = module.first_output; i < module.first_output + module.outputs; ++i) {
       const std::int64_t ranks = layer.kind == Kind::kColumns ? RanksOf(layer, i) : 1;
       size.out += layer.outputs[i] / ranks;
@@ -240,7 +244,7 @@ class PartCounter {
   void AddAdapterParameters(const Layer& layer) {
     if (layer.adapters.modules.empty()) return;
     const bool some_tokens = division_.sequence && tensor_ > 1 && !layer.predicted_only && layer.kind == Kind::kWhole;
-    const bool divides_outputs = layer.kind == Kind::kColumns && tensor_ > 1;
+    const bool divides_outputs = (layer.kind == Kind::kColumns || layer.kind == Kind::kTokenHead) && tensor_ > 1;
     const bool divides_inputs = layer.kind == Kind::kRows && tensor_ > 1;
     Declare(InnerOf(layer) * SizeOf(layer, layer.adapters.modules.front()).in, divides_outputs || some_tokens, true);
     for (const AdaptedModule& module : layer.adapters.modules) {
@@ -439,6 +443,11 @@ class PartCounter {
     // The forward pass makes the gradients of its input and of its weights.
     const std::int64_t columns = (layer.trains_weight ? hidden : 0) + (layer.bias && layer.trains_bias ? 1 : 0);
     Keep(tokens_ * hidden * bytes_ + share * columns * kFloat + kIndex * tokens_);
+    if (const std::int64_t inner = InnerOf(layer); inner > 0) {
+      // For A its input, and for B, whose gradient the forward pass makes, that of what it multiplies.
+      Keep(tokens_ * hidden * bytes_ + tokens_ * inner * bytes_ + share * inner * kFloat);
+      MultiplyAdapters(layer);
+    }
     // Gradients of pairs are scaled token by token, in float32, and then spread over the tokens that are not learnt.
     GoBack(setup_.compares_pairs ? tokens_ * hidden * (kFloat + bytes_ + (setup_.bf16 ? bytes_ : 0)) : 0);
     // Beside these: its input, which with `sequence` was gathered; a chunk's logits; and as in GoBackThroughProduct().

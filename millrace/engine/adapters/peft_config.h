@@ -14,6 +14,9 @@ namespace millrace::engine {
 /// Before the names of parameters in PEFT's files.
 inline constexpr std::string_view kPeftPrefix = "base_model.model.";
 
+/// In the names of an adapted module's own parameters in PEFT's files.
+inline constexpr std::string_view kPeftBase = ".base_layer.";
+
 /// What an adapter_config.json says beside LoRA's options.
 struct PeftFacts {
   std::string base;                     ///< where the adapted model is

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 namespace millrace::engine {
@@ -33,10 +34,15 @@ class KvCache {
   /// Throws c10::Error beyond the capacity.
   LayerView Append(std::int64_t layer, const at::Tensor& keys, const at::Tensor& values);
   void Advance(std::int64_t tokens) { length_ += tokens; }
+  /// Returns where the norms of a layer's rows are kept, which depend on its weights only: undefined until somebody
+  /// puts them there. `layer`: LowRankAdapters::Module::dropout_site. So weights with magnitudes must not change while
+  /// a cache lives.
+  at::Tensor& RowNorms(std::uint64_t layer) { return row_norms_[layer]; }
 
  private:
   std::int64_t length_ = 0, capacity_ = 0;
   std::vector<at::Tensor> keys_, values_;  ///< per layer [rows, kv_heads, capacity, head_dim]
+  std::map<std::uint64_t, at::Tensor> row_norms_;
 };
 
 }  // namespace millrace::engine

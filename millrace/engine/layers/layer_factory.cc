@@ -115,9 +115,16 @@ bool LayerFactory::HasAdapter(const std::string& module, const LinearSpec& spec)
   const std::vector<std::string>& targets = lora_->targets;
   if (targets == std::vector<std::string>{"all-linear"}) return !spec.predicts;
   const bool named = std::ranges::any_of(targets, [&](const std::string& t) { return TargetMatches(t, module); });
-  if (named && spec.predicts) {
-    throw ErrorException(Error(Code::kUnsupported, fmt::format("lora.targets: {} makes the model's predictions; "
-                                                               "adapters of such layers are not implemented",
+  // Ranks divide heads that predict tokens, and no others.
+  if (named && spec.predicts && spec.division != LinearDivision::kColumns) {
+    throw ErrorException(Error(Code::kUnsupported, fmt::format("lora.targets: {} makes the model's scores, and is "
+                                                               "trained whole; leave it out",
+                                                               module)));
+  }
+  if (named && spec.predicts && lora_->dora) {
+    throw ErrorException(Error(Code::kUnsupported, fmt::format("lora.dora: {} predicts tokens; the magnitudes of such "
+                                                               "layers are not implemented, so leave it out of "
+                                                               "lora.targets",
                                                                module)));
   }
   return named;
@@ -220,7 +227,7 @@ Embedding LayerFactory::MakeEmbedding(std::string name, std::int64_t rows, std::
   return {buffer_.Use(parameter), rows, /*divided=*/false, ranks_};
 }
 
-Linear LayerFactory::MakeTiedHead(const TokenTable& table, const std::string& bias) {
+Linear LayerFactory::MakeTiedHead(const TokenTable& table, const std::string& bias, const std::string& module) {
   const std::size_t parameter = both_ends_ ? buffer_.Find(table.name) : DeclareTokens(table);
   const WeightHandle weight = buffer_.Use(parameter);
   WeightHandle biases;
@@ -229,7 +236,13 @@ Linear LayerFactory::MakeTiedHead(const TokenTable& table, const std::string& bi
     if (ranks_.size() > 1) spec.slice = SliceOf(0, 0, table.rows);
     biases = Declare(std::move(spec));
   }
-  return {weight, biases, ranks_.size() > 1 ? LinearDivision::kColumns : LinearDivision::kNone, ranks_};
+  const LinearDivision division = ranks_.size() > 1 ? LinearDivision::kColumns : LinearDivision::kNone;
+  if (module.empty()) return {weight, biases, division, ranks_};
+  const LinearSpec spec{.in_features = table.columns,
+                        .outputs = {{module, table.rows}},
+                        .division = LinearDivision::kColumns,
+                        .predicts = true};
+  return {weight, biases, division, ranks_, MakeAdapters(spec, division, SlicesOf(spec.outputs, ranks_.size() > 1))};
 }
 
 Norm LayerFactory::MakeRmsNorm(const std::string& name, std::int64_t columns, double eps) {

@@ -35,7 +35,7 @@ struct LinearSpec {
   bool transposed = false;  ///< Hugging Face's files hold weights as [in, out] (GPT-2's Conv1D)
   double stddev = 0;        ///< of the initial weights; 0: the factory's
   LinearDivision division = LinearDivision::kNone;
-  bool predicts = false;  ///< its outputs are logits or scores; it gets no LoRA adapters
+  bool predicts = false;  ///< its outputs are logits or scores
 };
 
 /// The embeddings of tokens [rows, columns].
@@ -74,16 +74,18 @@ class LayerFactory {
   /// REQUIRES: CheckDivision() (make_model.h) succeeds.
   std::int64_t Share(std::int64_t heads) const { return std::max<std::int64_t>(1, heads / ranks_.size()); }
 
-  /// Throws ErrorException: kUnsupported if LoRA's targets name a layer that predicts, or if the weights of such a
-  /// layer are quantized; kCorrupt if quantized weights have other sizes.
+  /// Layers that predict get adapters only if LoRA's targets name them, and only if they predict tokens.
+  /// Throws ErrorException: kUnsupported if LoRA's targets name a layer that makes scores, or with magnitudes one that
+  /// predicts tokens, or if the weights of a layer that predicts are quantized; kCorrupt if quantized weights have
+  /// other sizes.
   Linear MakeLinear(const LinearSpec& spec);
   /// A table of tokens, divided by rows.
   Embedding MakeTokenEmbedding(const TokenTable& table);
   /// A small table, of positions or segments, that every rank has.
   Embedding MakeEmbedding(std::string name, std::int64_t rows, std::int64_t columns);
   /// A LM head that predicts tokens with the weights of their embedding. If the embedding is on another rank's stage,
-  /// this rank has a copy. `bias` may be empty.
-  Linear MakeTiedHead(const TokenTable& table, const std::string& bias);
+  /// this rank has a copy. `bias` may be empty. `module`: its name for LoRA's targets; empty: it gets no adapter.
+  Linear MakeTiedHead(const TokenTable& table, const std::string& bias, const std::string& module);
   /// Names are name.weight and, for a layer norm, name.bias.
   Norm MakeRmsNorm(const std::string& name, std::int64_t columns, double eps);
   Norm MakeLayerNorm(const std::string& name, std::int64_t columns, double eps);

@@ -42,6 +42,7 @@ class Linear {
     const at::Tensor sum = ops::RowLinear(x, {*weight_, {}, update, codes_}, ranks_);
     return bias_->defined() ? ops::AddBias(sum, *bias_) : sum;  // once, not by every rank
   }
+  const LowRankAdapters& adapters() const { return adapters_; }
   const Weight& weight() const { return *weight_; }  ///< undefined if the layer computes with codes
   const Weight& bias() const { return *bias_; }      ///< undefined if there is none
 

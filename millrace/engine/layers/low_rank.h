@@ -5,6 +5,9 @@
 #include <vector>
 
 #include "millrace/engine/layers/forward_context.h"
+#include "millrace/engine/ops/cross_entropy.h"
+#include "millrace/engine/ops/dropout.h"
+#include "millrace/engine/ops/linear.h"
 #include "millrace/engine/ops/low_rank.h"
 #include "millrace/engine/parameters/parameter_buffer.h"
 
@@ -34,7 +37,19 @@ struct LowRankAdapters {
       drop.first_column = first_input;
       update.modules.push_back({module.first_output, *module.up, drop, *module.magnitude});
     }
+    if (context.cache != nullptr && update.has_magnitudes()) {
+      update.row_norms = &context.cache->RowNorms(modules.front().dropout_site);
+    }
     return update;
+  }
+
+  /// Returns what the adapter adds to the logits of a head with inputs x [N, in]. REQUIRES: one module at most, without
+  /// magnitudes.
+  ops::HeadUpdate ForHead(const at::Tensor& x, const ForwardContext& context) const {
+    const ops::LowRankUpdate update = For(context);
+    if (!update.defined()) return {};
+    const ops::LowRankUpdate::Module& module = update.modules.front();
+    return {ops::Linear(ops::Dropout(x, module.dropout), {.matrix = update.down}) * update.scale, module.up};
   }
 };
 

@@ -1,5 +1,6 @@
 #include "millrace/engine/models/decoder.h"
 
+#include "millrace/engine/errors.h"
 #include "millrace/engine/models/preference.h"
 #include "millrace/engine/ops/cross_entropy.h"
 #include "millrace/engine/ops/exchange/exchange.h"
@@ -32,13 +33,18 @@ at::Tensor Decoder::Loss(const Stream& x, const ModelBatch& batch, const Forward
   }
   const at::Tensor hidden = ops::EnterDividedLayer(norm_.Forward(x.residual, x.delta).out, ranks());
   if (batch.preferences != nullptr) {
+    if (!head_.adapters().modules.empty()) {
+      throw ErrorException(
+          Error(Code::kUnsupported, "the loss of preferences has no gradient for an adapter of the head"));
+    }
     return PreferenceLossSum(ops::TokenCrossEntropies(hidden, head_.weight(), head_.bias(), batch.labels.reshape({-1}),
                                                       config().sizes().vocab_size, ranks()),
                              batch);
   }
   return ops::DividedCrossEntropy(hidden, head_.weight(), head_.bias(), batch.labels.reshape({-1}),
                                   config().sizes().vocab_size, ranks(), batch.loss,
-                                  batch.predictions != nullptr ? &batch.predictions->tokens : nullptr);
+                                  batch.predictions != nullptr ? &batch.predictions->tokens : nullptr,
+                                  head_.adapters().ForHead(hidden, context));
 }
 
 at::Tensor Decoder::Scores(const Stream& x, const ForwardContext& context, const at::Tensor& rows) const {

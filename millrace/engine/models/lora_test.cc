@@ -69,10 +69,29 @@ TEST(Lora, BeginsUniformlyWithinTheRootOfTheInputs) {
   }
 }
 
-TEST(Lora, LayersThatPredictAreRefused) {
+TEST(Lora, HeadsThatPredictTokensGetAnAdapterIfTheyAreNamed) {
   LoraOptions lora = Lora();
-  lora.targets = {"lm_head"};
-  const auto model = MakeModel(TinyConfig("llama"), at::kFloat, at::kCPU, 5, {.lora = lora});
+  lora.targets = {"lm_head", "v_proj"};
+  for (const char* name : {"llama", "tied"}) {
+    const auto plain = MakeModel(TinyConfig(name), at::kFloat, at::kCPU, 5).value();
+    const auto model = MakeLora(name, lora);
+    EXPECT_TRUE(Adapted(*model).contains("lm_head")) << name;
+    const at::Tensor ids = at::arange(16).view({2, 8});
+    EXPECT_TRUE(plain->Logits(ids).equal(model->Logits(ids))) << name;
+  }
+  lora.dora = true;
+  const auto refused = MakeModel(TinyConfig("llama"), at::kFloat, at::kCPU, 5, {.lora = lora});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), Code::kUnsupported);
+}
+
+TEST(Lora, LayersThatScoreAreRefused) {
+  LoraOptions lora = Lora();
+  lora.targets = {"score"};
+  Json json = TinyConfig("gpt2")->ToJson();
+  SetHeads(json, {.tokens = false, .rows = true}, 3);
+  const auto config = ParseModelConfig(json, "config.json").value();
+  const auto model = MakeModel(config, at::kFloat, at::kCPU, 5, {.lora = lora});
   ASSERT_FALSE(model);
   EXPECT_EQ(model.error().code(), Code::kUnsupported);
 }
@@ -108,15 +127,16 @@ struct LayoutCase {
   std::string model;
   TrainingLayout layout;
   double dropout;
-  bool dora = false;
+  bool dora = false, head = false;
 };
 
 class LoraLayouts : public testing::TestWithParam<LayoutCase> {};
 
 TEST_P(LoraLayouts, TrainsTheSameAdapters) {
-  const auto& [model, layout, dropout, dora] = GetParam();
+  const auto& [model, layout, dropout, dora, head] = GetParam();
   TrainingTask task{.model = model, .steps = 4, .lora = Lora(dropout)};
   task.lora->dora = dora;
+  if (head) task.lora->targets = {"lm_head", "v_proj", "down_proj", "c_attn"};
   // Large enough that a gradient which is near zero, and whose sum has another rounding, does not become a step of ±lr.
   task.optimizer.method = AdamwOptions{.eps = 1e-5};
   const Trained one = Train(task, {}), all = Train(task, layout);
@@ -132,29 +152,35 @@ TEST_P(LoraLayouts, TrainsTheSameAdapters) {
 
 INSTANTIATE_TEST_SUITE_P(
     Layouts, LoraLayouts,
-    testing::Values(LayoutCase{"llama", {.mesh = {.tensor = 2}}, 0.2}, LayoutCase{"llama", {.mesh = {.tensor = 4}}, 0},
-                    LayoutCase{"llama", {.mesh = {.tensor = 2}, .micro_batches = 3, .sequence = true}, 0.2},
-                    LayoutCase{"gpt2", {.mesh = {.tensor = 2}, .sequence = true}, 0},
-                    LayoutCase{"tied",
-                               {.mesh = {.pipeline = 2}, .micro_batches = 4, .schedule = PipelineSchedule::kZeroBubble},
-                               0.2},
-                    LayoutCase{"gpt2", {.mesh = {.pipeline = 2, .tensor = 2}, .micro_batches = 2}, 0},
-                    LayoutCase{"llama", {.zero = 1, .mesh = {.shard = 3}}, 0},
-                    LayoutCase{"llama", {.zero = 2, .mesh = {.shard = 2}, .micro_batches = 2}, 0},
-                    LayoutCase{"tied", {.zero = 3, .mesh = {.shard = 2, .tensor = 2}, .sequence = true}, 0},
-                    LayoutCase{"llama", {.zero = 3, .mesh = {.replica = 2, .shard = 2}, .micro_batches = 2}, 0},
-                    LayoutCase{"llama", {.mesh = {.tensor = 2}}, 0.2, true},
-                    LayoutCase{"llama", {.mesh = {.tensor = 4}, .micro_batches = 3, .sequence = true}, 0.2, true},
-                    LayoutCase{"gpt2", {.mesh = {.tensor = 2}, .sequence = true}, 0, true},
-                    LayoutCase{"tied",
-                               {.mesh = {.pipeline = 2}, .micro_batches = 4, .schedule = PipelineSchedule::kZeroBubble},
-                               0.2,
-                               true},
-                    LayoutCase{"llama", {.zero = 1, .mesh = {.shard = 3}}, 0, true},
-                    LayoutCase{"llama", {.zero = 2, .mesh = {.shard = 2, .tensor = 2}, .micro_batches = 2}, 0, true},
-                    LayoutCase{"gpt2", {.zero = 3, .mesh = {.replica = 2, .shard = 2}, .micro_batches = 2}, 0, true}),
+    testing::Values(
+        LayoutCase{"llama", {.mesh = {.tensor = 2}}, 0.2}, LayoutCase{"llama", {.mesh = {.tensor = 4}}, 0},
+        LayoutCase{"llama", {.mesh = {.tensor = 2}, .micro_batches = 3, .sequence = true}, 0.2},
+        LayoutCase{"gpt2", {.mesh = {.tensor = 2}, .sequence = true}, 0},
+        LayoutCase{
+            "tied", {.mesh = {.pipeline = 2}, .micro_batches = 4, .schedule = PipelineSchedule::kZeroBubble}, 0.2},
+        LayoutCase{"gpt2", {.mesh = {.pipeline = 2, .tensor = 2}, .micro_batches = 2}, 0},
+        LayoutCase{"llama", {.zero = 1, .mesh = {.shard = 3}}, 0},
+        LayoutCase{"llama", {.zero = 2, .mesh = {.shard = 2}, .micro_batches = 2}, 0},
+        LayoutCase{"tied", {.zero = 3, .mesh = {.shard = 2, .tensor = 2}, .sequence = true}, 0},
+        LayoutCase{"llama", {.zero = 3, .mesh = {.replica = 2, .shard = 2}, .micro_batches = 2}, 0},
+        LayoutCase{"llama", {.mesh = {.tensor = 2}}, 0.2, true},
+        LayoutCase{"llama", {.mesh = {.tensor = 4}, .micro_batches = 3, .sequence = true}, 0.2, true},
+        LayoutCase{"gpt2", {.mesh = {.tensor = 2}, .sequence = true}, 0, true},
+        LayoutCase{"tied",
+                   {.mesh = {.pipeline = 2}, .micro_batches = 4, .schedule = PipelineSchedule::kZeroBubble},
+                   0.2,
+                   true},
+        LayoutCase{"llama", {.zero = 1, .mesh = {.shard = 3}}, 0, true},
+        LayoutCase{"llama", {.zero = 2, .mesh = {.shard = 2, .tensor = 2}, .micro_batches = 2}, 0, true},
+        LayoutCase{"gpt2", {.zero = 3, .mesh = {.replica = 2, .shard = 2}, .micro_batches = 2}, 0, true},
+        LayoutCase{"llama", {.mesh = {.tensor = 2}, .micro_batches = 3, .sequence = true}, 0.2, false, true},
+        LayoutCase{"tied", {.mesh = {.pipeline = 2, .tensor = 2}, .micro_batches = 2}, 0.2, false, true},
+        LayoutCase{"llama", {.zero = 3, .mesh = {.shard = 2}}, 0, false, true}),
     [](const auto& info) {
-      return fmt::format("{}_{}{}", info.index, info.param.model, info.param.dora ? "_dora" : "");
+      return fmt::format("{}_{}{}", info.index, info.param.model,
+                         info.param.dora   ? "_dora"
+                         : info.param.head ? "_head"
+                                           : "");
     });
 
 }  // namespace

@@ -19,6 +19,7 @@ constexpr std::int64_t kLeastChunkRows = 64;
 struct LossesAndGradients {
   at::Tensor losses;            ///< float64, one of each row
   at::Tensor dx, dhead, dbias;  ///< undefined unless asked for; dhead and dbias are float32
+  at::Tensor dinner, dup;       ///< of the update; dup is float32
   double Sum() const {
     const double* each = Data<double>(losses);
     double sum = 0;
@@ -90,15 +91,31 @@ void DividedRows(const at::Tensor& logits, const std::int64_t* labels, double* l
   ParallelRows(rows, columns, [&](cpu::Rows part) { kernel.Run(part); });
 }
 
-/// The gradients to compute.
+/// The gradients to compute. x: also of an update's inner products.
 struct WantedGradients {
-  bool x = false, head = false, bias = false;
+  bool x = false, head = false, bias = false, up = false;
+};
+
+/// What is multiplied, of one type. Those that are not there are undefined.
+struct HeadOperands {
+  at::Tensor x, head, bias, inner, up;
+  at::Tensor Logits(std::int64_t begin, std::int64_t count) const {
+    at::Tensor logits = Product(x.narrow(0, begin, count), head.t(), bias);
+    if (!inner.defined()) return logits;
+    const at::Tensor part = inner.narrow(0, begin, count);
+    if (logits.scalar_type() == at::kFloat) {
+      AddProduct(logits, part, up.t());
+    } else {
+      logits.add_(Product(part, up.t()));
+    }
+    return logits;
+  }
 };
 
 /// `vocab` is the number of all ranks' rows of the head.
-LossesAndGradients LossByChunks(const at::Tensor& x, const at::Tensor& head, const at::Tensor& bias,
-                                const at::Tensor& labels, std::int64_t vocab, WantedGradients wanted,
-                                const ChunkLoss& chunk_loss) {
+LossesAndGradients LossByChunks(const HeadOperands& operands, const at::Tensor& labels, std::int64_t vocab,
+                                WantedGradients wanted, const ChunkLoss& chunk_loss) {
+  const auto& [x, head, bias, inner, up] = operands;
   const std::int64_t rows = x.size(0);
   const std::int64_t* label = Data<std::int64_t>(labels);
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -109,18 +126,22 @@ LossesAndGradients LossByChunks(const at::Tensor& x, const at::Tensor& head, con
   if (wanted.x) result.dx = at::empty_like(x);
   if (wanted.head) result.dhead = at::zeros(head.sizes(), at::kFloat);
   if (wanted.bias) result.dbias = at::zeros(bias.sizes(), at::kFloat);
+  if (wanted.x && inner.defined()) result.dinner = at::empty_like(inner);
+  if (wanted.up) result.dup = at::zeros(up.sizes(), at::kFloat);
   result.losses = at::empty({rows}, at::kDouble);
   // From the whole vocabulary, so that ranks that divide it have the same chunks.
   const std::int64_t chunk = std::max(kLeastChunkRows, kChunkElements / vocab);
   for (std::int64_t begin = 0; begin < rows; begin += chunk) {
     const std::int64_t count = std::min(chunk, rows - begin);
     const at::Tensor part = x.narrow(0, begin, count);
-    const at::Tensor logits = Product(part, head.t(), bias);
+    const at::Tensor logits = operands.Logits(begin, count);
     chunk_loss(logits, label + begin, Data<double>(result.losses) + begin, wanted.x);
     if (!wanted.x) continue;
     ProductInto(result.dx.narrow(0, begin, count), logits, head);
     if (result.dhead.defined()) AddProduct(result.dhead, logits.t(), part);
     if (result.dbias.defined()) result.dbias.add_(logits.sum(0, /*keepdim=*/false, at::kFloat));
+    if (result.dinner.defined()) ProductInto(result.dinner.narrow(0, begin, count), logits, up);
+    if (result.dup.defined()) AddProduct(result.dup, logits.t(), inner.narrow(0, begin, count));
   }
   return result;
 }
@@ -141,8 +162,8 @@ struct LabelledRows {
 /// Computes them by whichever way the loss of a chunk is computed. T is the type of the logits and of what is
 /// multiplied.
 template <class T>
-LabelledRows LossesOf(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
-                      std::int64_t vocab, bool recording, const ChunkLoss& chunk_loss) {
+LabelledRows LossesOf(const at::Tensor& x, const Weight& head, const Weight& bias, const HeadUpdate& update,
+                      const at::Tensor& labels, std::int64_t vocab, bool recording, const ChunkLoss& chunk_loss) {
   const at::NoGradGuard no_grad;
   LabelledRows of{.kept = at::nonzero(labels != kIgnoreLabel).view({-1}), .rows = x.size(0)};
   of.all = of.kept.numel() == labels.numel();
@@ -150,27 +171,42 @@ LabelledRows LossesOf(const at::Tensor& x, const Weight& head, const Weight& bia
     return recording && weight.defined() && weight.value.requires_grad();
   };
   const auto multiplied = [](const at::Tensor& value) { return value.defined() ? value.to(kScalarType<T>) : value; };
-  of.result = LossByChunks(multiplied(of.all ? x : x.index_select(0, of.kept)), multiplied(head.value),
-                           multiplied(bias.value), of.all ? labels.contiguous() : labels.index_select(0, of.kept),
-                           vocab, {.x = recording, .head = is_wanted(head), .bias = is_wanted(bias)}, chunk_loss);
+  const auto rows = [&](const at::Tensor& each) {
+    return each.defined() && !of.all ? each.index_select(0, of.kept) : each;
+  };
+  const HeadOperands operands{.x = multiplied(rows(x)),
+                              .head = multiplied(head.value),
+                              .bias = multiplied(bias.value),
+                              .inner = multiplied(rows(update.inner)),
+                              .up = multiplied(update.up.value)};
+  const WantedGradients wanted{
+      .x = recording, .head = is_wanted(head), .bias = is_wanted(bias), .up = is_wanted(update.up)};
+  of.result = LossByChunks(operands, rows(labels).contiguous(), vocab, wanted, chunk_loss);
   if (recording) of.result.dx = of.result.dx.to(x.scalar_type());
+  if (of.result.dinner.defined()) of.result.dinner = of.result.dinner.to(x.scalar_type());
   return of;
 }
 
 template <class T>
-at::Tensor CrossEntropyOf(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
-                          std::int64_t vocab, const ChunkLoss& chunk_loss) {
-  const bool recording = Recording({x, head.value, bias.value});
-  LabelledRows of = LossesOf<T>(x, head, bias, labels, vocab, recording, chunk_loss);
+at::Tensor CrossEntropyOf(const at::Tensor& x, const Weight& head, const Weight& bias, const HeadUpdate& update,
+                          const at::Tensor& labels, std::int64_t vocab, const ChunkLoss& chunk_loss) {
+  const TensorList inputs{x, head.value, bias.value, update.inner, update.up.value};
+  const bool recording = Recording(inputs);
+  LabelledRows of = LossesOf<T>(x, head, bias, update, labels, vocab, recording, chunk_loss);
   at::Tensor loss = at::scalar_tensor(of.result.Sum(), at::kFloat);
   if (!recording) return loss;
-  Connect("LinearCrossEntropy", {x, head.value, bias.value}, {loss},
-          [head, bias, of = std::move(of)](TensorList&& gradients) {
+  Connect("LinearCrossEntropy", inputs, {loss},
+          [head, bias, up = update.up, of = std::move(of)](TensorList&& gradients) {
             const auto scale = gradients[0].item<float>();
-            const at::Tensor dx = of.result.dx;
-            if (scale != 1) dx.mul_(scale);
-            return TensorList{of.Spread(dx), AddOrReturn(head, of.result.dhead, scale),
-                              bias.defined() ? AddOrReturn(bias, of.result.dbias, scale) : at::Tensor()};
+            const auto scaled = [&](const at::Tensor& rows) {
+              if (!rows.defined()) return rows;
+              if (scale != 1) rows.mul_(scale);
+              return of.Spread(rows);
+            };
+            return TensorList{scaled(of.result.dx), AddOrReturn(head, of.result.dhead, scale),
+                              bias.defined() ? AddOrReturn(bias, of.result.dbias, scale) : at::Tensor(),
+                              scaled(of.result.dinner),
+                              up.defined() ? AddOrReturn(up, of.result.dup, scale) : at::Tensor()};
           });
   return loss;
 }
@@ -182,7 +218,7 @@ at::Tensor TokenLossesOf(const at::Tensor& x, const Weight& head, const Weight& 
   TORCH_CHECK(!head.value.requires_grad() && !(bias.defined() && bias.value.requires_grad()),
               "losses of single tokens need a frozen head");
   const bool recording = Recording({x});
-  LabelledRows of = LossesOf<T>(x, head, bias, labels, vocab, recording, chunk_loss);
+  LabelledRows of = LossesOf<T>(x, head, bias, {}, labels, vocab, recording, chunk_loss);
   at::Tensor losses = at::zeros({of.rows}, at::kDouble).index_copy_(0, of.kept, of.result.losses);
   if (!recording) return losses;
   Connect("TokenCrossEntropies", {x}, {losses}, [of = std::move(of)](TensorList&& gradients) {
@@ -195,8 +231,8 @@ at::Tensor TokenLossesOf(const at::Tensor& x, const Weight& head, const Weight& 
 
 template <class T>
 at::Tensor FusedCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
-                             const LossOptions& options, std::int64_t* correct) {
-  return CrossEntropyOf<T>(x, head, bias, labels, head.value.size(0),
+                             const LossOptions& options, std::int64_t* correct, const HeadUpdate& update) {
+  return CrossEntropyOf<T>(x, head, bias, update, labels, head.value.size(0),
                            [&](const at::Tensor& logits, const std::int64_t* some, double* losses, bool gradient) {
                              WholeRows<T>(logits, some, losses, gradient, options, correct);
                            });
@@ -205,8 +241,8 @@ at::Tensor FusedCrossEntropy(const at::Tensor& x, const Weight& head, const Weig
 template <class T>
 at::Tensor FusedDividedCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias,
                                     const at::Tensor& labels, std::int64_t vocab, const TensorRanks& ranks,
-                                    const LossOptions& options, std::int64_t* correct) {
-  return CrossEntropyOf<T>(x, head, bias, labels, vocab,
+                                    const LossOptions& options, std::int64_t* correct, const HeadUpdate& update) {
+  return CrossEntropyOf<T>(x, head, bias, update, labels, vocab,
                            [&](const at::Tensor& logits, const std::int64_t* some, double* losses, bool gradient) {
                              DividedRows<T>(logits, some, losses, gradient, options, vocab, ranks, correct);
                            });
@@ -225,20 +261,20 @@ at::Tensor FusedTokenCrossEntropies(const at::Tensor& x, const Weight& head, con
 }  // namespace
 
 at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
-                              const LossOptions& options, std::int64_t* correct) {
+                              const LossOptions& options, std::int64_t* correct, const HeadUpdate& update) {
   static const auto kernels = OnCpuByProducts("LinearCrossEntropy", reference::LinearCrossEntropy,
                                               FusedCrossEntropy<float>, FusedCrossEntropy<cpu::Bf16>);
-  return kernels.For(x)(x, head, bias, labels, options, correct);
+  return kernels.For(x)(x, head, bias, labels, options, correct, update);
 }
 
 at::Tensor DividedCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
                                std::int64_t vocab, const TensorRanks& ranks, const LossOptions& options,
-                               std::int64_t* correct) {
-  if (ranks.size() == 1) return LinearCrossEntropy(x, head, bias, labels, options, correct);
+                               std::int64_t* correct, const HeadUpdate& update) {
+  if (ranks.size() == 1) return LinearCrossEntropy(x, head, bias, labels, options, correct, update);
   using Function = decltype(FusedDividedCrossEntropy<float>);
   static const auto kernels = OnCpuByProducts<Function>("a divided LM head", nullptr, FusedDividedCrossEntropy<float>,
                                                         FusedDividedCrossEntropy<cpu::Bf16>);
-  return kernels.For(x)(x, head, bias, labels, vocab, ranks, options, correct);
+  return kernels.For(x)(x, head, bias, labels, vocab, ranks, options, correct, update);
 }
 
 at::Tensor TokenCrossEntropies(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,

@@ -20,6 +20,13 @@ struct LossOptions {
   double z_loss = 0;           ///< PaLM: 1e-4
 };
 
+/// What an adapter of the head adds to the logits: inner · up^T. `inner` [N, rank], scale · drop(x) · down^T, is the
+/// output of other ops, to which its gradient goes. A default one adds nothing.
+struct HeadUpdate {
+  at::Tensor inner;
+  Weight up;  ///< [vocab, rank]; of ranks that divide the head, their rows
+};
+
 /// Returns the sum of the cross-entropies of x [N, hidden] by head [vocab, hidden] and, if it is defined, bias [vocab],
 /// over labels (int64 [N]) that are not kIgnoreLabel: a float32 scalar. Its gradient is that of the objective in
 /// `options`. So the value can be compared between runs whatever their options. Logits exist for a chunk of rows at a
@@ -27,7 +34,8 @@ struct LossOptions {
 /// largest of their row is added to it.
 /// Throws c10::Error if a label is outside the vocabulary.
 at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
-                              const LossOptions& options = {}, std::int64_t* correct = nullptr);
+                              const LossOptions& options = {}, std::int64_t* correct = nullptr,
+                              const HeadUpdate& update = {});
 
 /// The same where a rank of the tensor group has its ShareOf(vocab) of the rows of head and bias. All ranks pass the
 /// same x and labels, and get the same loss. The gradient of x is this rank's share of the sum; CopyToRanks or
@@ -35,7 +43,7 @@ at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Wei
 /// ErrorException if the exchange fails.
 at::Tensor DividedCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
                                std::int64_t vocab, const TensorRanks& ranks, const LossOptions& options = {},
-                               std::int64_t* correct = nullptr);
+                               std::int64_t* correct = nullptr, const HeadUpdate& update = {});
 
 /// Returns the cross-entropy of each token: float64 [N], 0 where there is no label. `vocab` and `ranks` are as in
 /// DividedCrossEntropy; one rank has the whole head. REQUIRES: head and bias are frozen, because their gradients would

@@ -124,8 +124,14 @@ at::Tensor LinearPass::RowNorms() const {
 /// Scales the modules' outputs by their magnitudes. `out`: the weight's own products with x. `has_update`: with those
 /// of the update.
 at::Tensor LinearPass::Scale(const at::Tensor& x, at::Tensor out, bool has_update) {
-  // Where a row is zero, so is its product: any norm will do.
-  norms_ = RowNorms().clamp_min_(std::numeric_limits<float>::min());
+  at::Tensor* const kept = weights_.update.row_norms;
+  if (kept != nullptr && kept->defined()) {
+    norms_ = *kept;
+  } else {
+    // Where a row is zero, so is its product: any norm will do.
+    norms_ = RowNorms().clamp_min_(std::numeric_limits<float>::min());
+    if (kept != nullptr) *kept = norms_;
+  }
   factors_ = at::ones_like(norms_);
   for (const Module& module : weights_.update.modules) {
     const auto part = [&](const at::Tensor& all) { return all.narrow(0, module.first_output, module.outputs()); };

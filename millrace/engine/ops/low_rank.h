@@ -29,6 +29,9 @@ struct LowRankUpdate {
   Weight down = {};                  ///< A [modules · rank, in]
   std::vector<Module> modules = {};  ///< in the order of their outputs
   double scale = 1;
+  /// With magnitudes: |V| of the layer's rows, kept by the caller for further passes with the same weights. A pass sets
+  /// an undefined one. Borrowed; may be null.
+  at::Tensor* row_norms = nullptr;
   bool defined() const { return !modules.empty(); }
   bool has_magnitudes() const { return defined() && modules.front().magnitude.value.defined(); }
   bool learns() const { return down.gradient.defined() || (defined() && modules.front().up.gradient.defined()); }

@@ -311,6 +311,27 @@ TEST_P(OpsTest, LinearCrossEntropy) {
   }
 }
 
+/// A frozen head with an adapter: what goes back to the inner products, and the gradient of B.
+TEST_P(OpsTest, LinearCrossEntropyOfAnAdaptedHead) {
+  Case c(GetParam(), 10);
+  for (const bool ignored : {false, true}) {
+    const at::Tensor x = c.Random({90, 16}), x2 = Case::Exact(x), w = c.Random({70'000, 16}, 0.5);
+    const at::Tensor inner = c.Random({90, 3}), inner2 = Case::Exact(inner), up = c.Random({70'000, 3}, 0.5);
+    const at::Tensor labels = c.Ids(90, 70'000);
+    if (ignored) labels.narrow(0, 10, 30).fill_(kIgnoreLabel);
+    const Weight head{.value = w.detach()}, plain_head{.value = Case::Exact(w).detach()};
+    const Weight fused = Case::Buffered(up), plain{.value = Case::Exact(up)};
+    const at::Tensor got = LinearCrossEntropy(x, head, {}, labels, {}, nullptr, {inner, fused});
+    const at::Tensor want = reference::LinearCrossEntropy(x2, plain_head, {}, labels, {}, nullptr, {inner2, plain});
+    ExpectClose(got, want, c.tolerance(), "loss");
+    (got * 0.5).backward();
+    (want * 0.5).backward();
+    ExpectClose(x.grad(), x2.grad(), c.tolerance(), "dx");
+    ExpectClose(inner.grad(), inner2.grad(), c.tolerance(), "dinner");
+    ExpectClose(fused.gradient, plain.value.grad(), c.tolerance(), "dup");
+  }
+}
+
 /// The gradient is torch's for label smoothing plus that of z-loss. The value is the plain cross-entropy.
 TEST_P(OpsTest, LinearCrossEntropySmoothsLabels) {
   Case c(GetParam(), 8);

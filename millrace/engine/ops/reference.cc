@@ -200,8 +200,10 @@ at::Tensor Dropout(const at::Tensor& x, const DropoutSite& site) {
 }
 
 at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
-                              const LossOptions& options, std::int64_t* correct) {
-  const at::Tensor logits = Linear(x, {head, bias}).to(at::kFloat);
+                              const LossOptions& options, std::int64_t* correct, const HeadUpdate& update) {
+  at::Tensor logits = Linear(x, {head, bias});
+  if (update.inner.defined()) logits = logits + at::mm(update.inner, Tapped(update.up).t());
+  logits = logits.to(at::kFloat);
   if (correct != nullptr) {
     const at::Tensor own = logits.gather(1, labels.clamp_min(0).unsqueeze(1)).squeeze(1);
     const at::Tensor most = std::get<0>(logits.max(1));

@@ -26,7 +26,8 @@ at::Tensor Activate(const at::Tensor& x, Activation activation);
 at::Tensor Swiglu(const at::Tensor& gate_up);
 at::Tensor Dropout(const at::Tensor& x, const DropoutSite& site);
 at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
-                              const LossOptions& options = {}, std::int64_t* correct = nullptr);
+                              const LossOptions& options = {}, std::int64_t* correct = nullptr,
+                              const HeadUpdate& update = {});
 
 at::Tensor TokenCrossEntropies(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
                                std::int64_t vocab, const TensorRanks& ranks);

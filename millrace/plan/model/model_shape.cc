@@ -93,8 +93,8 @@ bool Multiplies(const Layer& layer) {
 /// Returns the adapters that LoRA's targets give to a linear layer of a block. As engine::LayerFactory::MakeAdapters.
 LayerAdapters AdaptersOf(const Layer& layer, const engine::LoraOptions& lora, std::int64_t block) {
   LayerAdapters adapters{.rank = lora.rank, .drops = lora.dropout > 0, .has_magnitudes = lora.dora};
-  if (!Multiplies(layer) || layer.predicts) return {};
   const bool all = lora.targets == std::vector<std::string>{"all-linear"};
+  if (!Multiplies(layer) || (layer.predicts && (all || layer.kind != Kind::kTokenHead))) return {};
   const auto name_of = [&](std::size_t output) -> const std::string& {
     return layer.output_names.empty() ? layer.name : layer.output_names[output];
   };

@@ -18,6 +18,7 @@ namespace {
 using engine::kLoraDown;
 using engine::kLoraMagnitude;
 using engine::kLoraUp;
+using engine::kPeftBase;
 using engine::kPeftPrefix;
 
 /// What is read at once of a weight whose rows' norms are needed.
@@ -72,6 +73,14 @@ bool StoresTransposed(const Manifest& base, const std::string& weight) {
   return list != nullptr && list->is_array() && std::ranges::find(*list, Json(weight)) != list->end();
 }
 
+/// Returns whether the model's head has the weights of its embedding. Files may name both.
+bool SharesEmbedding(const Manifest& base) {
+  const Json* json = JsonFind(base.meta, kMetaModelConfig);
+  if (json == nullptr) return false;
+  const auto config = engine::ParseModelConfig(*json, "the model");
+  return config && (*config)->Shape().tied();
+}
+
 std::vector<float> Transposed(const std::vector<float>& matrix, std::uint64_t rows, std::uint64_t columns) {
   std::vector<float> turned(matrix.size());
   for (std::uint64_t i = 0; i < rows; ++i) {
@@ -99,10 +108,18 @@ Result<AdapterMerge> AdapterMerge::Open(Reader& adapter, const Json& config, Rea
       continue;  // also the optimizer's state
     }
     name.remove_prefix(kPeftPrefix.size());
+    if (name.contains(kPeftBase)) continue;  // the model's own weight, which PEFT puts beside the adapter of a head
     const bool low_rank = name.ends_with(kLoraDown);
     if (low_rank) name.remove_suffix(kLoraDown.size());
     const std::string weight = low_rank ? std::string(name) + ".weight" : std::string(name);
     const auto found = FindWeight(base, weight);
+    if (name == "lm_head" && (!found || SharesEmbedding(base))) {
+      return Fail(
+          Code::kUnsupported,
+          "{} adapts the head {}, whose weights are those of the embedding; a merge would change both. Serve the "
+          "adapter as it is, or leave {} out of lora.targets",
+          adapter.name(), name, name);
+    }
     if (!found) {
       return Fail(Code::kPreconditionFailed, "the model has no weight {}, which {} adapts", weight, adapter.name());
     }

@@ -143,6 +143,10 @@ TEST_F(AdapterMergeTest, WhatDoesNotFitIsNamed) {
   const std::string down = "base_model.model.q.lora_A.weight", up = "base_model.model.q.lora_B.weight";
   EXPECT_THAT(Refusal({{"k.weight", w}}, {{down, a}, {up, b}}, Config()),
               HasSubstr("the model has no weight q.weight"));
+  const std::string head = "base_model.model.lm_head.lora_A.weight";
+  EXPECT_THAT(Refusal({{"q.weight", w}}, {{head, a}}, Config()), HasSubstr("a merge would change both"));
+  EXPECT_EQ(Refusal({{"q.weight", w}}, {{down, a}, {up, b}, {"base_model.model.q.base_layer.weight", w}}, Config()),
+            "accepted");
   EXPECT_THAT(Refusal({{"q.weight", w}}, {{down, a}}, Config()), HasSubstr("has no model/base_model.model.q.lora_B"));
   EXPECT_THAT(Refusal({{"q.weight", w}}, {{down, a}, {up, b}}, Config({.rank = kRank, .dora = true})),
               HasSubstr("lora_magnitude_vector [6], which use_dora asks for"));

@@ -50,7 +50,7 @@ class Bert final : public Model {
     if (config_.predicts_tokens()) {
       transform_ = make.MakeLinear({hidden, {{"cls.predictions.transform.dense", hidden}}, true});
       transform_norm_ = make.MakeLayerNorm("cls.predictions.transform.LayerNorm", hidden, config_.layer_norm_eps);
-      decoder_ = make.MakeTiedHead(table_, "cls.predictions.bias");
+      decoder_ = make.MakeTiedHead(table_, "cls.predictions.bias", "");
     }
     const auto row_head = [&](const char* name, std::int64_t classes) {
       return LinearSpec{.in_features = hidden, .outputs = {{name, classes}}, .bias = true, .predicts = true};

@@ -48,7 +48,7 @@ class Gpt2 final : public Decoder {
                                .predicts = true});
       return;
     }
-    head_ = config_.tie_word_embeddings ? make.MakeTiedHead(table_, "")
+    head_ = config_.tie_word_embeddings ? make.MakeTiedHead(table_, "", "lm_head")
                                         : make.MakeLinear({.in_features = config_.hidden_size,
                                                            .outputs = {{"lm_head", config_.vocab_size}},
                                                            .division = LinearDivision::kColumns,

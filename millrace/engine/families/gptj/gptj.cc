@@ -36,7 +36,7 @@ class Gptj final : public Decoder {
 
   void MakeHead(LayerFactory& make) override {
     norm_ = make.MakeLayerNorm("transformer.ln_f", config_.hidden_size, config_.layer_norm_eps);
-    head_ = config_.tie_word_embeddings ? make.MakeTiedHead(table_, "lm_head.bias")
+    head_ = config_.tie_word_embeddings ? make.MakeTiedHead(table_, "lm_head.bias", "lm_head")
                                         : make.MakeLinear({.in_features = config_.hidden_size,
                                                            .outputs = {{"lm_head", config_.vocab_size}},
                                                            .bias = true,

@@ -33,7 +33,7 @@ class Llama final : public Decoder {
 
   void MakeHead(LayerFactory& make) override {
     norm_ = make.MakeRmsNorm("model.norm", config_.hidden_size, config_.rms_norm_eps);
-    head_ = config_.tie_word_embeddings ? make.MakeTiedHead(table_, "")
+    head_ = config_.tie_word_embeddings ? make.MakeTiedHead(table_, "", "lm_head")
                                         : make.MakeLinear({.in_features = config_.hidden_size,
                                                            .outputs = {{"lm_head", config_.vocab_size}},
                                                            .division = LinearDivision::kColumns,
