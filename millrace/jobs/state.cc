@@ -167,11 +167,6 @@ Result<JobFolder> JobFolder::Claim(const fs::path& root, std::string_view name) 
 
 Status JobFolder::Write(const JobStatus& status) const { return WriteStatusFile(path_, status); }
 
-bool JobFolder::stop_requested() const {
-  std::error_code error;
-  return fs::exists(path_ / "stop", error);
-}
-
 Result<JobStatus> ReadJob(const fs::path& root, std::string_view name) {
   fs::path folder = MR_TRY(FolderOf(root, name));
   bool held = IsHeld(folder);  // before the status: a supervisor's last act is to write it
@@ -255,6 +250,11 @@ Status RequestStop(const fs::path& root, std::string_view name) {
   const fs::path folder = MR_TRY(FolderOf(root, name));
   MR_TRY(OpenTrustedFolder(folder, kJobRole, MissingFolder::kFail));
   return WriteFileAtomic(folder / "stop", AsBytes(""));
+}
+
+Result<bool> IsStopRequested(const fs::path& root, std::string_view name) {
+  std::error_code error;
+  return fs::exists(MR_TRY(FolderOf(root, name)) / "stop", error);
 }
 
 }  // namespace millrace::jobs

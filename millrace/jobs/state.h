@@ -71,8 +71,6 @@ class JobFolder {
   /// Replaces the status. Readers see either the old or the new one. There is no fsync: after a power failure the
   /// processes are gone, too.
   Status Write(const JobStatus& status) const;
-  /// Returns whether RequestStop() was called since the job was submitted.
-  bool stop_requested() const;
 
  private:
   JobFolder(std::filesystem::path path, UniqueFd lock) : path_(std::move(path)), lock_(std::move(lock)) {}
@@ -100,5 +98,7 @@ Status NoteSubmission(const std::filesystem::path& root, std::string_view name, 
 Result<std::string> SlurmIdOf(const std::filesystem::path& root, std::string_view name);
 /// Keeps the supervisor of a job in Slurm from putting it back into the queue when it is interrupted.
 Status RequestStop(const std::filesystem::path& root, std::string_view name);
+/// Returns whether that was done since the job was submitted.
+Result<bool> IsStopRequested(const std::filesystem::path& root, std::string_view name);
 
 }  // namespace millrace::jobs

@@ -220,7 +220,7 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   jobs::Supervisor supervisor(*launcher, SystemClock(), Random(SystemEntropy()), std::move(options));
   const jobs::Outcome outcome = supervisor.Run(context.stop);
   if (in_slurm && outcome.ending == jobs::Outcome::Ending::kInterrupted) {
-    const auto requeued = RequeueIfInterrupted(folder, spec.name);
+    const auto requeued = RequeueIfInterrupted(spec.name);
     if (!requeued) return Fail(requeued.error());
     if (*requeued) words.Write("back in Slurm's queue; the job goes on from its last checkpoint");
   }
@@ -295,18 +295,29 @@ Result<int> ShowLogs(const Context& context, const NameArguments& arguments) {
 /// Follows a job as if it ran here. Its exit status is the job's: of a supervisor, 0, 1 or 130.
 Result<int> AttachToJob(const Context& context, NameArguments arguments) {
   arguments.follow = true;
-  for (;;) {
+  // Slurm starts an interrupted job again, but says so only some seconds later.
+  constexpr int kLooks = 20;
+  bool shown = false;
+  for (int looks = 0;;) {
     const jobs::JobStatus status = MR_TRY(ReadJobAnywhere(arguments.name));
-    if (status.state != "queued" && status.state != "starting") break;
-    if (!SystemClock().SleepFor(std::chrono::milliseconds(500), context.stop)) {
-      return Fail(Code::kCancelled, "job \"{}\" is still {}", status.name, status.state);
+    const bool may_return = status.state == "interrupted" && MR_TRY(MayStartAgain(arguments.name));
+    if (status.state == "queued" || status.state == "starting" || (may_return && ++looks < kLooks)) {
+      if (!SystemClock().SleepFor(std::chrono::milliseconds(500), context.stop)) {
+        return Fail(Code::kCancelled, "job \"{}\" is still {}", status.name, status.state);
+      }
+      continue;
     }
+    if (status.active()) {
+      MR_TRY(ShowLogs(context, arguments));
+      shown = true;
+      if (!context.stop.stop_requested()) continue;
+    } else if (!shown) {
+      MR_TRY(ShowLogs(context, arguments));
+    }
+    PrintError("millrace: job {}: {}\n", status.name, status.message);
+    if (status.state == "done") return kExitOk;
+    return status.active() || status.state == "interrupted" ? ToExitStatus(Code::kCancelled) : kExitFailed;
   }
-  MR_TRY(ShowLogs(context, arguments));
-  const jobs::JobStatus status = MR_TRY(ReadJobAnywhere(arguments.name));
-  PrintError("millrace: job {}: {}\n", status.name, status.message);
-  if (status.state == "done") return kExitOk;
-  return status.active() || status.state == "interrupted" ? ToExitStatus(Code::kCancelled) : kExitFailed;
 }
 
 /// Waits until a job has ended and tells how.

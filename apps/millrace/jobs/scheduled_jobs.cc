@@ -85,6 +85,12 @@ Result<std::vector<jobs::JobStatus>> ListJobsAnywhere() {
   return all;
 }
 
+Result<bool> MayStartAgain(const std::string& name) {
+  const std::filesystem::path root = MR_TRY(jobs::StateRoot());
+  const std::string id = MR_TRY(jobs::SlurmIdOf(root, name));
+  return !id.empty() && !MR_TRY(jobs::IsStopRequested(root, name));
+}
+
 Status StopInSlurm(const std::string& name, const std::string& id) {
   const jobs::SlurmJob job = MR_TRY(jobs::FindSlurmJob(id));
   if (!job.waits() && !job.runs()) {
@@ -95,9 +101,10 @@ Status StopInSlurm(const std::string& name, const std::string& id) {
   return job.waits() ? jobs::CancelSlurmJob(id) : jobs::TerminateBatch(id);
 }
 
-Result<bool> RequeueIfInterrupted(const jobs::JobFolder& folder, const std::string& name) {
+Result<bool> RequeueIfInterrupted(const std::string& name) {
   const std::string id = jobs::AllocationId();
-  if (id.empty() || MR_TRY(jobs::SlurmIdOf(MR_TRY(jobs::StateRoot()), name)) != id || folder.stop_requested()) {
+  const std::filesystem::path root = MR_TRY(jobs::StateRoot());
+  if (id.empty() || MR_TRY(jobs::SlurmIdOf(root, name)) != id || MR_TRY(jobs::IsStopRequested(root, name))) {
     return false;
   }
   // A job that was cancelled is not to come back.

@@ -21,9 +21,11 @@ Result<std::string> SlurmScript(const jobs::Spec& spec);
 Result<jobs::JobStatus> ReadJobAnywhere(std::string_view name);
 Result<std::vector<jobs::JobStatus>> ListJobsAnywhere();
 
+/// Returns whether Slurm may start a job again that was interrupted: `job stop` was not asked to end it.
+Result<bool> MayStartAgain(const std::string& name);
 /// Asks a job in Slurm to save and leave; a job that waits is cancelled. REQUIRES: jobs::SlurmIdOf() has an id.
 Status StopInSlurm(const std::string& name, const std::string& id);
 /// Puts this job back into the queue, if it was interrupted by Slurm rather than by `job stop`. Returns whether it did.
-Result<bool> RequeueIfInterrupted(const jobs::JobFolder& folder, const std::string& name);
+Result<bool> RequeueIfInterrupted(const std::string& name);
 
 }  // namespace millrace::cli
