@@ -102,6 +102,17 @@ PartitionName=urgent Nodes={','.join(self.nodes)} State=UP PriorityTier=9
         return subprocess.run([str(word) for word in command], env=self.environment, check=check, stdout=subprocess.PIPE,
                               stderr=None if check else subprocess.DEVNULL, text=True).stdout
 
+    def keepers_of(self, slurm_id):
+        """The processes (slurmstepd) that keep steps of a job."""
+        found = []
+        for process in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                if (process / "cmdline").read_bytes().startswith(f"slurmstepd: [{slurm_id}.".encode()):
+                    found.append(int(process.name))
+            except OSError:  # it has ended
+                pass
+        return found
+
     def await_that(self, holds, what, seconds=START_S):
         end = time.monotonic() + seconds
         while not holds():
