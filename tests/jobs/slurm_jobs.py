@@ -151,7 +151,8 @@ def test_a_stopped_job_stays_away(jobs, wanted):
 
 def test_a_waiting_job_is_cancelled(jobs, _):
     # One that runs on all nodes keeps the other waiting.
-    jobs.cluster.run("sbatch", f"--nodes={len(jobs.cluster.nodes)}", "--exclusive", "--job-name=blocker", "--wrap", "sleep 600")
+    jobs.cluster.run("sbatch", f"--nodes={len(jobs.cluster.nodes)}", "--exclusive", "--job-name=blocker",
+                     "--output=/dev/null", "--wrap", "sleep 600")
     jobs.submit("waits")
     assert jobs.status("waits")["state"] == "queued"
     again = subprocess.run([jobs.millrace, "job", "submit", jobs.folder / "waits.yaml"], env=jobs.environment, check=False,
