@@ -88,6 +88,20 @@ TEST_F(JobChecksTest, SourcesOfEvaluationAreCheckedToo) {
   EXPECT_THAT(none.out, AllOf(HasSubstr("fail  eval data"), HasSubstr("check eval.sources"), HasSubstr("ok    data")));
 }
 
+TEST_F(JobChecksTest, AModelIsAFolderOrAFile) {
+  ASSERT_EQ(program_.Run({"cp", "corpus.jsonl", "s3://corpus/folder/"}).exit, 0);
+  ASSERT_EQ(program_.Run({"cp", "corpus.jsonl", "s3://corpus/m.gguf"}).exit, 0);
+  for (const char* there : {"s3://corpus/folder", "s3://corpus/folder/", "s3://corpus/m.gguf"}) {
+    EXPECT_THAT(Train({"--dry-run", "--set", fmt::format("model.from={}", there)}).out, HasSubstr("ok    model"))
+        << there;
+  }
+  for (const char* absent : {"s3://corpus/none", "s3://corpus/m.gguf/", "s3://corpus/none.gguf"}) {
+    const Ran none = Train({"--dry-run", "--set", fmt::format("model.from={}", absent)});
+    EXPECT_EQ(none.exit, 1) << absent;
+    EXPECT_THAT(none.out, AllOf(HasSubstr("fail  model"), HasSubstr("there is nothing at"))) << absent;
+  }
+}
+
 TEST_F(JobChecksTest, TheCureIsThatOfWhatIsMissing) {
   const Ran none = Train({"--dry-run", "--set", "data.tokenizer=s3://corpus/none.model"});
   EXPECT_EQ(none.exit, 1);

@@ -84,7 +84,7 @@ class InBucket(Program):
         done = super().__call__(command, *places, fails=fails)
         if command == "export" and fails is None:
             to = arguments[1]
-            whole = to.suffix == ".pt"
+            whole = to.suffix in (".pt", ".gguf")
             if not whole:
                 to.mkdir(exist_ok=True)
             self.run(*(["cp"] if whole else ["sync", "--delete"]), self.url(to), to)
@@ -331,6 +331,10 @@ def tiny_model(transformers, family, vocabulary, silent):
     gpt = dict(n_embd=32, n_layer=2, n_head=4, n_positions=128, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **common)
     model = {
         "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**llama)),
+        # Within its positions, so that the scaling matters.
+        "llama3": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(head_dim=128, rope_parameters=dict(
+            rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+            original_max_position_embeddings=32), **llama)),
         "mistral": lambda: transformers.MistralForCausalLM(transformers.MistralConfig(sliding_window=8, **llama)),
         "qwen3": lambda: transformers.Qwen3ForCausalLM(transformers.Qwen3Config(head_dim=8, **llama)),
         "gpt2": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(**gpt)),
@@ -390,7 +394,7 @@ def fast_tokenizer(transformers, tokenizers):
 
 def train_one_step(millrace, folder, model, expected, source, ranks=1):
     """A run that begins with a model and its tokenizer, of one step too small to change much, exported and served."""
-    name = f"tuned-{source}"
+    name = f"tuned-{source.removesuffix('.gguf')}"
     (folder / "job.yaml").write_text(f"""name: {name}
 model: {{from: "{BUCKET}/{source}"}}
 data: {{sources: [{{url: "{folder}/corpus.jsonl"}}], tokenizer: "{BUCKET}/{source}", sequence_length: 32}}
@@ -446,6 +450,19 @@ def test_serve(millrace, folder):
         with Server(millrace, f"{BUCKET}/{family}-run") as server:
             assert server.complete(PROMPT)["choices"][0]["text"] == expected, family
         train_one_step(millrace, folder, model, expected, f"{family}-run", ranks=2)
+
+    # A GGUF file, read in place: its tokenizer is byte-level, and its positions are scaled as those of Llama 3.1.
+    model = tiny_model(transformers, "llama3", len(tokenizer), odd)
+    model.save_pretrained(folder / "llama3")
+    tokenizer.save_pretrained(folder / "llama3")
+    millrace("import", folder / "llama3", folder / "llama3-run")
+    millrace("export", folder / "llama3-run", folder / "llama3.gguf")
+    expected = tokenizer.decode(greedy(model, ids), skip_special_tokens=True)
+    with Server(millrace, f"{BUCKET}/llama3.gguf") as server:
+        answer = server.complete(PROMPT)
+        assert answer["choices"][0]["text"] == expected, (answer, expected)
+        assert answer["usage"]["prompt_tokens"] == len(ids), answer
+    train_one_step(millrace, folder, model, expected, "llama3.gguf")
 
     # With SentencePiece's file alone.
     slow = folder / "slow"

@@ -139,9 +139,12 @@ class JobChecker {
     const object::Location location = MR_TRY(FolderAt(spec_.model.from));
     const auto page =
         MR_TRY(object::List(*location.store, {.prefix = location.key, .delimiter = "/", .max_keys = 1}, NewCall()));
-    if (page.objects.empty() && page.common_prefixes.empty())
-      return Fail(Code::kNotFound, "there is nothing at {}", spec_.model.from);
-    return spec_.model.from;
+    if (!page.objects.empty() || !page.common_prefixes.empty()) return spec_.model.from;
+    // It may be one file: a GGUF file, or a *.safetensors.
+    const object::Location file = MR_TRY(object::Locate(*connection_, spec_.model.from));
+    const bool is_file = !file.key.empty() && !file.key.ends_with('/');
+    if (is_file && MR_TRY(object::Head(*file.store, file.key, NewCall()))) return spec_.model.from;
+    return Fail(Code::kNotFound, "there is nothing at {}", spec_.model.from);
   }
 
   Result<std::string> LookAtCheckpoints() {
