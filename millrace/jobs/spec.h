@@ -156,7 +156,7 @@ struct RunSpec {
   int nodes = 1, processes_per_node = 1, max_restarts = 3;
   std::string machine;                   ///< a name of docs/machines or a file; empty: this machine
   std::optional<Duration> hang_timeout;  ///< nothing: auto, from the steps seen; whole milliseconds
-  // Of the launcher slurm; empty ones are left to Slurm's configuration.
+  // The next keys are for the launcher slurm. Slurm's configuration decides where one is empty.
   std::string partition, account, qos, constraint;
   std::optional<Duration> time;            ///< limit; whole minutes are asked for
   std::vector<std::string> exclude;        ///< nodes that must not be used

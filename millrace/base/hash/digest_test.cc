@@ -53,7 +53,7 @@ TEST(Digest, AHashGoesOnFromASavedState) {
     for (const std::string& wrong : {std::string(), std::string(20, 'x'), other.SaveState() + "x"}) {
       EXPECT_FALSE(other.RestoreState(wrong));
     }
-    EXPECT_EQ(other.Finish(), expected) << "a state that is none changes nothing";
+    EXPECT_EQ(other.Finish(), expected) << "a broken state changes nothing";
   }
 }
 

@@ -264,7 +264,7 @@ Result<std::vector<std::string>> RegexesOf(const Tree& tokenizer) {
   return regexes;
 }
 
-/// Errors: kUnsupported if the tokenizer does something that is none of GGUF's splits.
+/// Errors: kUnsupported if GGUF has no name for the way in which the tokenizer splits texts.
 Result<const PreTokenizer*> PreTokenizerOf(const Tree& tokenizer) {
   const Tree& model = Member(tokenizer, "model");
   const Tree& dropout = Member(model, "dropout");

@@ -22,7 +22,7 @@ namespace millrace::jobs {
 ///   {"line": {"rank": 4, "error": false, "text": "…"}}  that the rank wrote; bytes that are no UTF-8 are replaced
 ///   {"exit": {"rank": 4, "code": 0, "signal": 9}}
 ///   {}                                       every 5 s: this machine is alive
-/// Returns 0, or 1 if an order is not understood or `out` is closed. Ranks are killed then, too.
+/// Returns 0, or 1 if `out` is closed. Ranks are killed then, too.
 int RunNodeAgent(int in, int out);
 
 }  // namespace millrace::jobs

@@ -21,7 +21,7 @@ using engine::kLoraUp;
 using engine::kPeftBase;
 using engine::kPeftPrefix;
 
-/// What is read at once of a weight whose rows' norms are needed.
+/// The part of a weight that is read at once to compute the norms of its rows.
 constexpr std::uint64_t kReadAtOnce = 16 * kMiB;
 
 float Load(DType dtype, const std::byte* at) {
