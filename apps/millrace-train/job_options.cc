@@ -4,7 +4,7 @@
 #include <map>
 #include <string_view>
 
-#include "millrace/jobs/model_config.h"
+#include "millrace/jobs/spec/model_config.h"
 #include "millrace/jobs/training_setup.h"
 
 namespace millrace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "millrace/base/result.h"
-#include "millrace/jobs/spec.h"
+#include "millrace/jobs/spec/spec.h"
 #include "millrace/train/options.h"
 
 namespace millrace {

@@ -1,7 +1,7 @@
 // From a job file to what the planner must know of it.
 #pragma once
 
-#include "millrace/jobs/spec.h"
+#include "millrace/jobs/spec/spec.h"
 #include "millrace/plan/layout.h"
 
 namespace millrace::jobs {

@@ -1,7 +1,7 @@
 #include "apps/millrace/data/data_flags.h"
 
 #include "millrace/base/files/files.h"
-#include "millrace/jobs/spec.h"
+#include "millrace/jobs/spec/spec.h"
 
 namespace millrace::cli {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "apps/millrace/cli/cli.h"
-#include "millrace/jobs/spec.h"
+#include "millrace/jobs/spec/spec.h"
 
 namespace millrace::cli {
 

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "apps/millrace/doctor/doctor.h"
-#include "millrace/jobs/spec.h"
+#include "millrace/jobs/spec/spec.h"
 
 namespace millrace::cli {
 

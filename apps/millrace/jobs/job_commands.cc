@@ -25,7 +25,7 @@
 #include "millrace/jobs/remote/node_agent.h"
 #include "millrace/jobs/remote/remote_launcher.h"
 #include "millrace/jobs/slurm/slurm.h"
-#include "millrace/jobs/spec.h"
+#include "millrace/jobs/spec/spec.h"
 #include "millrace/jobs/state.h"
 #include "millrace/jobs/supervisor.h"
 

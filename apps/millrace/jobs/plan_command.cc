@@ -10,7 +10,7 @@
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/engine/adapters/peft_config.h"
 #include "millrace/engine/config/families.h"
-#include "millrace/jobs/model_config.h"
+#include "millrace/jobs/spec/model_config.h"
 #include "millrace/jobs/training_setup.h"
 #include "millrace/plan/plan.h"
 #include "millrace/plan/search.h"

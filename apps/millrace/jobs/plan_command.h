@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "apps/millrace/cli/cli.h"
-#include "millrace/jobs/spec.h"
+#include "millrace/jobs/spec/spec.h"
 
 namespace millrace::cli {
 

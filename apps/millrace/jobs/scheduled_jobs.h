@@ -6,7 +6,7 @@
 
 #include "apps/millrace/cli/cli.h"
 #include "millrace/base/result.h"
-#include "millrace/jobs/spec.h"
+#include "millrace/jobs/spec/spec.h"
 #include "millrace/jobs/state.h"
 
 namespace millrace::cli {

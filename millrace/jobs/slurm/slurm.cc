@@ -88,7 +88,7 @@ bool SlurmJob::runs() const {
 bool SlurmJob::leaves() const { return state == "COMPLETING"; }
 
 std::string RenderBatchScript(const Spec& spec, const BatchOptions& options) {
-  const RunSpec& run = spec.run;
+  const SlurmSpec& slurm = spec.run.slurm;
   std::string script = "#!/bin/sh\n";
   const auto set = [&](std::string_view option, std::string_view value) {
     script += fmt::format("#SBATCH --{}={}\n", option, SbatchQuoted(value));
@@ -97,28 +97,28 @@ std::string RenderBatchScript(const Spec& spec, const BatchOptions& options) {
     if (!value.empty()) set(option, value);
   };
   set("job-name", spec.name);
-  set("nodes", std::to_string(run.nodes));
+  set("nodes", std::to_string(spec.run.nodes));
   set("ntasks-per-node", "1");
-  set_given("partition", run.partition);
-  set_given("account", run.account);
-  set_given("qos", run.qos);
-  set_given("constraint", run.constraint);
-  set_given("exclude", fmt::format("{}", fmt::join(run.exclude, ",")));
+  set_given("partition", slurm.partition);
+  set_given("account", slurm.account);
+  set_given("qos", slurm.qos);
+  set_given("constraint", slurm.constraint);
+  set_given("exclude", fmt::format("{}", fmt::join(slurm.exclude, ",")));
   std::int64_t leave = kLeaveSeconds;
-  if (run.time) {
-    const auto minutes = std::chrono::ceil<std::chrono::minutes>(*run.time).count();
+  if (slurm.time) {
+    const auto minutes = std::chrono::ceil<std::chrono::minutes>(*slurm.time).count();
     set("time", std::to_string(minutes));
     leave = std::min<std::int64_t>(leave, minutes * 60 / 2);
   }
   set("signal", fmt::format("B:TERM@{}", leave));
   set("output", options.output);
   script += "#SBATCH --open-mode=append\n#SBATCH --requeue\n";
-  if (run.cpus_per_node > 0) {
-    set("cpus-per-task", std::to_string(run.cpus_per_node));
+  if (slurm.cpus_per_node > 0) {
+    set("cpus-per-task", std::to_string(slurm.cpus_per_node));
   } else {
     script += "#SBATCH --exclusive\n";
   }
-  for (const std::string& option : run.slurm_options) script += fmt::format("#SBATCH {}\n", option);
+  for (const std::string& option : slurm.options) script += fmt::format("#SBATCH {}\n", option);
   script +=
       fmt::format("exec {} job run --no-check {}\n", ShellQuoted(options.millrace), ShellQuoted(options.job_file));
   return script;

@@ -7,7 +7,7 @@
 
 #include "millrace/base/result.h"
 #include "millrace/jobs/remote/remote_launcher.h"
-#include "millrace/jobs/spec.h"
+#include "millrace/jobs/spec/spec.h"
 
 namespace millrace::jobs {
 

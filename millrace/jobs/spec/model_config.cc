@@ -1,4 +1,4 @@
-#include "millrace/jobs/model_config.h"
+#include "millrace/jobs/spec/model_config.h"
 
 #include "millrace/engine/config/families.h"
 

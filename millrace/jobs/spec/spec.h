@@ -15,6 +15,7 @@
 #include "millrace/engine/adapters/lora_options.h"
 #include "millrace/engine/layout/parallel_options.h"
 #include "millrace/engine/quantized/quantization.h"
+#include "millrace/jobs/spec/run_spec.h"
 
 namespace millrace::jobs {
 
@@ -150,19 +151,6 @@ struct CheckpointSpec {
   int local_keep = 2;
   int local_copies = 1;  ///< machines that each rank's file is on
   bool operator==(const CheckpointSpec&) const = default;
-};
-struct RunSpec {
-  std::string launcher = "local";
-  int nodes = 1, processes_per_node = 1, max_restarts = 3;
-  std::string machine;                   ///< a name of docs/machines or a file; empty: this machine
-  std::optional<Duration> hang_timeout;  ///< nothing: auto, from the steps seen; whole milliseconds
-  // The next keys are for the launcher slurm. Slurm's configuration decides where one is empty.
-  std::string partition, account, qos, constraint;
-  std::optional<Duration> time;            ///< limit; whole minutes are asked for
-  std::vector<std::string> exclude;        ///< nodes that must not be used
-  int cpus_per_node = 0;                   ///< 0: whole nodes
-  std::vector<std::string> slurm_options;  ///< further options of sbatch, such as "--reservation=x"
-  bool operator==(const RunSpec&) const = default;
 };
 struct LogSpec {
   std::uint64_t every_steps = 1;

@@ -1,4 +1,4 @@
-#include "millrace/jobs/spec.h"
+#include "millrace/jobs/spec/spec.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 
 #include "millrace/base/files/files.h"
 #include "millrace/base/hash/random.h"
-#include "millrace/jobs/model_config.h"
-#include "millrace/jobs/spec_fields.h"
+#include "millrace/jobs/spec/model_config.h"
+#include "millrace/jobs/spec/spec_fields.h"
 
 namespace millrace::jobs {
 namespace {

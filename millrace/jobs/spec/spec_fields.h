@@ -4,34 +4,17 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <initializer_list>
-#include <limits>
 #include <string>
 #include <string_view>
 
 #include "millrace/base/bytes.h"
 #include "millrace/engine/config/families.h"
-#include "millrace/jobs/spec.h"
-#include "millrace/jobs/spec_parallel.h"
+#include "millrace/jobs/spec/run_fields.h"
+#include "millrace/jobs/spec/spec.h"
+#include "millrace/jobs/spec/spec_parallel.h"
+#include "millrace/jobs/spec/spec_visitor.h"
 
 namespace millrace::jobs {
-
-inline constexpr std::int64_t kAnyCount = std::numeric_limits<std::int64_t>::max();
-
-/// The words that a key may have, and words that it may have only in other versions.
-struct Choice {
-  std::initializer_list<std::string_view> supported, unsupported;
-};
-
-inline constexpr std::string_view kNotYet = "is not supported by this version; leave it out";
-
-/// The form of a key's text.
-enum class TextKind {
-  kPlain,
-  kUrl,
-  kData,    ///< a URL, or '@' and the URL of a list of URLs
-  kFolder,  ///< an absolute path of a folder or a file
-};
 
 inline constexpr int kMostRanks = 1 << 24, kMostStages = 1024, kMostMicrobatches = 1 << 20;
 /// Keys that `layout: auto` chooses the values of.
@@ -51,34 +34,6 @@ inline constexpr std::string_view kChosenKeys[] = {"data",
                                                    "partitions",
                                                    "active_microbatches",
                                                    "overlapping_allreduce"};
-
-// A Visitor has these members. Each gets the key's name and a reference to its value:
-//   - Text(key, string&, TextKind, required)
-//   - Word(key, string&, Choice)
-//   - Words(key, vector<string>&, Choice): at least one word
-//   - Texts(key, vector<string>&): any number of texts
-//   - Integer(key, integer&, least, most)
-//   - Number(key, double&, least, most)
-//   - OptionalInteger(key, optional&, least, most)
-//   - OptionalNumber(key, optional&, least, most)
-//   - TwoNumbers(key, double&, double&, least, most)
-//   - Bytes(key, uint64&, least)
-//   - Flag(key, bool&)
-//   - OptionalFlag(key, optional&)
-//   - TimeLimit(key, optional<Duration>&, the word for nothing)
-//   - Section(key, f)
-//   - OptionalSection(key, optional&, f): f gets the value, too
-//   - TextOrTexts(key, vector<string>&): a text, or at least one in a list
-//   - SectionOr(key, word, flag&, f): a section, or the word, which sets the flag
-//   - Extent(key, integer&, most): a number of ranks, or "auto" for 0
-//   - StagesOrSchedule(key, integer&, PipelineSchedule&, most): a number of stages, or a schedule in SageMaker's words
-//   - OnlyRead(f): keys that are read as other keys, and never printed
-//   - Family(key, string&): a model_type of a family
-//   - Options(keys, Json&): any of these keys, whose values are JSON
-//   - Sources(key, vector<DataSource>&): at least one
-//   - OptionalSources(key, vector<DataSource>&): at least one, or the key is absent
-//   - Neutral(key, value): a known key. This version supports only the value that changes nothing.
-//   - Refused(key, code, why): a known key that must be absent here, or an empty list.
 
 template <class Visitor>
 void VisitModel(Visitor& v, ModelSpec& model) {
@@ -443,31 +398,6 @@ void VisitCheckpoint(Visitor& v, CheckpointSpec& checkpoint) {
     l.Integer("copies", checkpoint.local_copies, 1, 16);
     l.Flag("beside", checkpoint.local_beside);
   });
-}
-
-template <class Visitor>
-void VisitRun(Visitor& v, RunSpec& run) {
-  v.Word("launcher", run.launcher, {{"local", "slurm"}, {"kubernetes"}});
-  v.Integer("nodes", run.nodes, 1, 1 << 16);
-  v.Integer("processes_per_node", run.processes_per_node, 1, 256);
-  v.Text("machine", run.machine, TextKind::kPlain, false);
-  v.Integer("max_restarts", run.max_restarts, 0, 1 << 20);
-  v.TimeLimit("hang_timeout", run.hang_timeout, "auto");
-  if (run.launcher != "slurm") {
-    for (const char* key :
-         {"partition", "account", "qos", "constraint", "time", "exclude", "cpus_per_node", "slurm_options"}) {
-      v.Refused(key, Code::kInvalidArgument, "leave it out: it is for launcher: slurm");
-    }
-    return;
-  }
-  v.Text("partition", run.partition, TextKind::kPlain, false);
-  v.Text("account", run.account, TextKind::kPlain, false);
-  v.Text("qos", run.qos, TextKind::kPlain, false);
-  v.Text("constraint", run.constraint, TextKind::kPlain, false);
-  v.TimeLimit("time", run.time, "none");
-  v.Texts("exclude", run.exclude);
-  v.Integer("cpus_per_node", run.cpus_per_node, 0, 1 << 16);
-  v.Texts("slurm_options", run.slurm_options);
 }
 
 template <class Visitor>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "millrace/base/json.h"
-#include "millrace/jobs/spec.h"
+#include "millrace/jobs/spec/spec.h"
 
 namespace millrace::jobs {
 

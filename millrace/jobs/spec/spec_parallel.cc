@@ -1,4 +1,4 @@
-#include "millrace/jobs/spec_parallel.h"
+#include "millrace/jobs/spec/spec_parallel.h"
 
 #include <algorithm>
 #include <string>

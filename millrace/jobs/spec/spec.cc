@@ -1,4 +1,4 @@
-#include "millrace/jobs/spec.h"
+#include "millrace/jobs/spec/spec.h"
 
 #include <algorithm>
 #include <cctype>
@@ -7,8 +7,8 @@
 #include "millrace/base/json.h"
 #include "millrace/base/text.h"
 #include "millrace/engine/config/families.h"
-#include "millrace/jobs/model_config.h"
-#include "millrace/jobs/spec_fields.h"
+#include "millrace/jobs/spec/spec_checks.h"
+#include "millrace/jobs/spec/spec_fields.h"
 #include "millrace/object/url.h"
 
 namespace millrace::jobs {
@@ -429,187 +429,6 @@ class SpecPrinter {
   const std::string indent_;
 };
 
-Status CheckName(const Node& root, const std::string& name) {
-  bool good = name.size() <= 63 && std::isalnum(static_cast<unsigned char>(name.front())) != 0;
-  for (unsigned char c : name) good = good && c < 128 && (std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.');
-  if (good) return {};
-  return Fail(
-      root["name"].Invalid("should be at most 63 letters, digits, '-', '_' and '.', the first a letter or digit"));
-}
-
-Status CheckModel(const Node& node, const Spec& spec) {
-  const ModelSpec& model = spec.model;
-  if (!model.from.empty()) return {};
-  Node config = node["config"];
-  if (model.hidden_size % (2 * model.num_heads) != 0) {
-    return Fail(config["hidden_size"].Invalid(
-        fmt::format("{} should be a multiple of twice num_heads ({}): heads have an even number of channels",
-                    model.hidden_size, model.num_heads)));
-  }
-  if (model.num_kv_heads && model.num_heads % *model.num_kv_heads != 0) {
-    return Fail(config["num_kv_heads"].Invalid(
-        fmt::format("{} should divide num_heads ({})", *model.num_kv_heads, model.num_heads)));
-  }
-  if (model.max_position_embeddings != 0 && model.max_position_embeddings < spec.data.dataset.sequence_length) {
-    return Fail(config["max_position_embeddings"].Invalid(
-        fmt::format("{} should be at least data.sequence_length ({}), or 0 for just that",
-                    model.max_position_embeddings, spec.data.dataset.sequence_length)));
-  }
-  // The tokenizer's vocabulary may not be known yet. It is checked when the model is made.
-  Json json = ModelConfigOf(spec);
-  if (model.vocab_size == 0) json["vocab_size"] = 1;
-  const auto made = engine::ParseModelConfig(json, model.family);
-  if (!made) return Fail(config.Invalid(made.error().message()).WithCode(made.error().code()));
-  if (model.num_kv_heads && (*made)->sizes().num_kv_heads != *model.num_kv_heads) {
-    return Fail(config["num_kv_heads"].Invalid(
-        fmt::format("leave it out: {} has as many key-value heads as num_heads", model.family)));
-  }
-  return {};
-}
-
-/// Checks what can be known without the model's folder.
-Status CheckObjective(const Node& root, const Spec& spec) {
-  const data::DatasetOptions& data = spec.data.dataset;
-  if (data.objective == data::Objective::kDpo && spec.lora &&
-      std::ranges::any_of(spec.lora->options.targets,
-                          [](const std::string& target) { return engine::TargetMatches(target, "lm_head"); })) {
-    return Fail(root["lora"]["targets"].Invalid(
-        "dpo trains no adapter of lm_head: its loss has no gradient for one; leave lm_head out"));
-  }
-  if (data.objective == data::Objective::kDpo && !spec.lora) {
-    return Fail(root["train"]["objective"].Invalid(
-        "dpo needs the key lora: the reference that it compares with is the model without its adapters"));
-  }
-  const engine::ModelFamily& family = *engine::FindFamily(spec.model.family);
-  const bool classifies = family.set_heads != nullptr;
-  const bool generates = data.objective == data::Objective::kCausalLm || data.objective == data::Objective::kDpo;
-  const bool fits = generates ? family.causal : data.objective == data::Objective::kMlm ? !family.causal : classifies;
-  if (spec.model.from.empty() && !fits) {
-    return Fail(root["train"]["objective"].Invalid(
-        fmt::format("a model of family {} cannot learn {}; it learns {}{}", spec.model.family,
-                    data::ObjectiveName(data.objective), family.causal ? "causal_lm" : "mlm",
-                    classifies ? " and classification" : "; BERT and GPT-2 learn classification, BERT learns mlm")));
-  }
-  if (data.objective == data::Objective::kMlm &&
-      data.mlm.max_predictions.value_or(0) > static_cast<std::uint32_t>(data.sequence_length)) {
-    return Fail(root["data"]["mlm"]["max_predictions"].Invalid(
-        fmt::format("{} should not be above sequence_length ({})", *data.mlm.max_predictions, data.sequence_length)));
-  }
-  return {};
-}
-
-Status CheckTrain(const Node& node, const Spec& spec) {
-  const TrainSpec& train = spec.train;
-  if (train.epochs.has_value() == train.steps.has_value()) {
-    return Fail((train.steps ? node["steps"] : node).Invalid("give exactly one of epochs and steps"));
-  }
-  const OptimizerSpec& optimizer = train.optimizer;
-  if (optimizer.name == "sgd" && optimizer.sgd.nesterov && optimizer.sgd.momentum == 0) {
-    return Fail(node["optimizer"]["nesterov"].Invalid("needs a momentum above 0"));
-  }
-  const ScheduleSpec& schedule = train.schedule;
-  if (schedule.min_lr > optimizer.lr) {
-    return Fail(node["schedule"]["min_lr"].Invalid(
-        fmt::format("{} should not be above optimizer.lr ({})", schedule.min_lr, optimizer.lr)));
-  }
-  if (schedule.warmup_steps > 0 && schedule.warmup_proportion > 0) {
-    return Fail(node["schedule"]["warmup_proportion"].Invalid("give warmup_steps or warmup_proportion, not both"));
-  }
-  return {};
-}
-
-Status CheckLoraSpec(const Node& root, const Spec& spec) {
-  if (!spec.lora) return {};
-  const Node node = root["lora"];
-  if (spec.model.from.empty()) {
-    return Fail(node.Invalid("adapts a trained model; name its folder or checkpoint in model.from"));
-  }
-  if (!spec.train.freeze.empty()) {
-    return Fail(root["train"]["freeze"].Invalid("leave it out: with lora, all weights of the model are frozen"));
-  }
-  if (!spec.lora->quantization() && spec.lora->base != spec.train.precision) {
-    return Fail(node["base"].Invalid(
-        fmt::format("{} should be train.precision ({}), or int8 or nf4", spec.lora->base, spec.train.precision)));
-  }
-  return {};
-}
-
-/// Completes micro_batch, and checks that the ranks, the batch and the sequence divide as the layout says.
-Status CompleteParallel(const Node& node, Spec& spec) {
-  TrainSpec& train = spec.train;
-  const engine::ParallelOptions& options = train.parallel.options;
-  const std::optional<int>& microbatches = train.parallel.microbatches;
-  if (train.parallel.automatic) {
-    if (train.global_batch % train.micro_batch == 0) return {};
-    return Fail(node["global_batch"].Invalid(
-        fmt::format("{} should be a multiple of micro_batch ({})", train.global_batch, train.micro_batch)));
-  }
-  const auto shape = engine::ShapeOf(options, spec.ranks());
-  if (!shape) return Fail(node["parallel"].Invalid(shape.error().message()));
-  const std::int64_t data = std::int64_t{shape->replica} * shape->shard;
-  const std::string ranks = options.tensor * options.pipeline == 1
-                                ? fmt::format("{} ranks", data)
-                                : fmt::format("{} data-parallel ranks ({} ranks / (tensor {} × pipeline {}))", data,
-                                              spec.ranks(), options.tensor, options.pipeline);
-  if (microbatches && !node["micro_batch"]) {
-    const std::int64_t parts = data * *microbatches;
-    if (train.global_batch % parts != 0) {
-      return Fail(node["global_batch"].Invalid(
-          fmt::format("{} should be a multiple of {}: parallel.microbatches ({}) on each of {}", train.global_batch,
-                      parts, *microbatches, ranks)));
-    }
-    train.micro_batch = static_cast<int>(train.global_batch / parts);
-  }
-  const std::int64_t together = data * train.micro_batch;
-  if (train.global_batch % together != 0) {
-    return Fail(
-        node["global_batch"].Invalid(fmt::format("{} should be a multiple of {}: micro_batch ({}) on each of {}",
-                                                 train.global_batch, together, train.micro_batch, ranks)));
-  }
-  if (microbatches && train.global_batch != together * *microbatches) {
-    return Fail(node["parallel"]["microbatches"].Invalid(
-        fmt::format("{} × micro_batch ({}) × {} are {}, but global_batch is {}: give micro_batch or microbatches",
-                    *microbatches, train.micro_batch, ranks, together * *microbatches, train.global_batch)));
-  }
-  const std::int64_t tokens = std::int64_t{train.micro_batch} * spec.data.dataset.sequence_length;
-  if (options.sequence && tokens % options.tensor != 0) {
-    return Fail(node["parallel"]["sequence"].Invalid(
-        fmt::format("{} tokens (micro_batch {} × data.sequence_length {}) do not divide among tensor {} ranks", tokens,
-                    train.micro_batch, spec.data.dataset.sequence_length, options.tensor)));
-  }
-  return {};
-}
-
-/// Values become lines of a batch script.
-bool HasControlCharacter(std::string_view text) {
-  return std::ranges::any_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x20; });
-}
-
-Status CheckRun(const Node& node, const Spec& spec, SpecPurpose purpose) {
-  const RunSpec& run = spec.run;
-  for (const auto& [key, value] : {std::pair("partition", &run.partition), std::pair("account", &run.account),
-                                   std::pair("qos", &run.qos), std::pair("constraint", &run.constraint)}) {
-    if (HasControlCharacter(*value)) return Fail(node[key].Invalid("should be one line"));
-  }
-  for (const auto& [key, values] :
-       {std::pair("exclude", &run.exclude), std::pair("slurm_options", &run.slurm_options)}) {
-    if (std::ranges::any_of(*values, HasControlCharacter)) return Fail(node[key].Invalid("should have one line each"));
-  }
-  const bool are_options = std::ranges::all_of(run.slurm_options, [](const auto& o) { return o.starts_with("-"); });
-  if (!are_options) return Fail(node["slurm_options"].Invalid("should be options of sbatch, such as --reservation=x"));
-  if (purpose == SpecPurpose::kPlan || run.nodes == 1 || run.launcher != "local") return {};
-  return Fail(node["nodes"].Invalid("should be 1: the launcher local starts ranks on this machine only"));
-}
-
-Status CheckEval(const Node& node, const Spec& spec) {
-  if (spec.eval.every_steps == 0 || !spec.eval.sources.empty()) return {};
-  const data::HeldOutSplit& split = spec.data.dataset.split;
-  if (split.held_out > 0 && split.part == data::SplitPart::kTrain) return {};
-  return Fail(
-      node["every_steps"].Invalid("there is no held-out part to evaluate: set data.split.held_out, such as 0.01"
-                                  " (and leave data.split.part at train), or name eval.sources"));
-}
-
 }  // namespace
 
 Result<Spec> Spec::Parse(std::string_view yaml, std::string file_name, const std::vector<std::string>& overrides,
@@ -629,14 +448,7 @@ Result<Spec> Spec::Parse(std::string_view yaml, std::string file_name, const std
   reader.Finish();
   MR_TRY(std::move(status));
 
-  MR_TRY(CheckName(root, spec.name));
-  MR_TRY(CheckModel(root["model"], spec));
-  MR_TRY(CheckObjective(root, spec));
-  MR_TRY(CheckTrain(root["train"], spec));
-  MR_TRY(CompleteParallel(root["train"], spec));
-  MR_TRY(CheckRun(root["run"], spec, purpose));
-  MR_TRY(CheckEval(root["eval"], spec));
-  MR_TRY(CheckLoraSpec(root, spec));
+  MR_TRY(CheckSpec(root, spec, purpose));
   return spec;
 }
 
