@@ -115,8 +115,7 @@ TEST_F(HubCliTest, ACopyToTheBucketThatFailedIsContinued) {
   const std::vector<std::string> copy = {
       "cp", "--json", "--concurrency", "1", "--part-size", "5MiB", "hf://o/m/model.safetensors", "s3://bucket/model"};
   for (const std::uint64_t fails : {5 * kMiB, 15 * kMiB}) {
-    const std::string range = fmt::format("bytes={}-", fails);
-    hub_->SetFaults([&](const HubServer::Seen& seen) {
+    hub_->SetFaults([range = fmt::format("bytes={}-", fails)](const HubServer::Seen& seen) {
       return seen.range.starts_with(range) ? HubServer::Fault::kUnavailable : HubServer::Fault::kNone;
     });
     EXPECT_NE(Millrace(copy, {{"AWS_MAX_ATTEMPTS", "2"}}).exit, 0);
