@@ -589,7 +589,7 @@ std::vector<std::pair<std::vector<TokenId>, std::vector<TokenId>>> AnswersOf(con
   return answers;
 }
 
-/// Of four pairs, which have 11, 8, 8 and 20 tokens, two share a row. Their documents are those of rows of their own.
+/// There are four pairs, of 11, 8, 8 and 20 tokens. Two of them share a row. Packing does not change their documents.
 TEST_F(LoaderTest, PairsShareRows) {
   std::string lines;
   for (const auto& [prompt, chosen, rejected] : std::vector<std::array<const char*, 3>>{

@@ -72,7 +72,7 @@ class TrafficCounter {
     AddTensorLines("activations", each);
     if (share_.embeds) partial += cost_.embedding.partial_elements;
     if (share_.head != nullptr) partial += share_.head->partial_elements;
-    // Of divided state, each shard rank has other elements: so these take part, too.
+    // Each shard rank holds other elements of divided state, so the shard ranks take part, too.
     const RankSpan stage = Together(tensor_, shard_);
     if (partial > 0) Add("stage", "partial gradients", ExchangeKind::kAllReduce, stage, 1, partial * kFloatBytes);
   }

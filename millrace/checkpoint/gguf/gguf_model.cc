@@ -149,7 +149,7 @@ Result<std::vector<float>> ReadRopeFactors(const object::ReadLocation& location,
   const auto tensor = std::ranges::find(read.header.tensors, kRopeFactors, &GgufTensor::name);
   if (tensor == read.header.tensors.end()) return std::vector<float>();
   if (tensor->shape.size() != 1 || static_cast<std::uint64_t>(tensor->shape[0]) > kMostFactors)
-    return Fail(Code::kCorrupt, "{}: {} is no list of factors", what, kRopeFactors);
+    return Fail(Code::kCorrupt, "{}: the tensor {} should be a list of factors", what, kRopeFactors);
   std::string bytes(tensor->bytes(), '\0');
   const object::GetOptions range{.range = object::ByteRange{tensor->offset, bytes.size()}, .if_match = read.info.etag};
   const auto got = MR_TRY(object::Get(*location.store, location.key, range, AsWritableBytes(bytes), call));

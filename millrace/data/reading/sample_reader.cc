@@ -250,7 +250,7 @@ Status SampleReader::EncodeText(const Reading& reading, const Chunk& chunk, cons
                 url, extent.offset, BrokenReasonName(*broken));
   }
   std::uint64_t expected = std::uint64_t{extent.tokens} + options.added_tokens;
-  // Of pairs that are counted, each document has been cut before.
+  // The documents of a pair were cut to their lengths when they were counted.
   const bool is_whole = corpus_->objective == Objective::kDpo || expected <= wanted;
   if (corpus_->counted && is_whole && document.ids.size() != expected) {
     return Fail(Code::kCorrupt,

@@ -96,7 +96,7 @@ struct WantedGradients {
   bool x = false, head = false, bias = false, up = false;
 };
 
-/// What is multiplied, of one type. Those that are not there are undefined.
+/// The matrices that make the logits, all of one dtype. A tensor that the head does not have is undefined.
 struct HeadOperands {
   at::Tensor x, head, bias, inner, up;
   at::Tensor Logits(std::int64_t begin, std::int64_t count) const {

@@ -61,10 +61,9 @@ class AdapterMerge {
   Status AddCodes(const Manifest& base);
   /// Reads a weight to find the factors of its rows.
   static Status FindFactors(Reader& base, const std::string& tensor, Change& change, const object::Call& call);
-  // Of the elements of a stored row from `column` on.
-  /// Replaces them by what the codes stand for.
+  /// Replaces elements of a stored row by what the codes stand for. The first of them stands at `column`.
   static void TakeCodes(const Change& change, std::uint64_t row, std::uint64_t column, std::vector<float>& elements);
-  /// Adds scale·B·A.
+  /// Adds scale·B·A to such elements.
   static void AddUpdate(const Change& change, std::uint64_t row, std::uint64_t column, std::vector<float>& elements);
 
   std::map<std::string, Change> changes_;  ///< by the base's tensor
