@@ -72,11 +72,12 @@ run: {run}
         self.until(name, lambda status: status.get("step", 0) >= step, f"to reach step {step}")
 
     def resume(self, name, slurm_id):
-        """Waits until Slurm has the job in its queue again, and takes the delay of such jobs away. Slurm has this delay to
-        let the words of the first run's script arrive: they would end the second run."""
+        """Waits until Slurm has the job in its queue again, and makes the delay of such jobs short. Slurm has this delay to
+        let the words of the first run's script arrive: they would end the second run. Two seconds, because a node refuses
+        a job that starts in the second in which it revoked the first run's credential."""
         self.until(name, lambda status: status["state"] == "queued", "to be back in the queue")
         self.cluster.await_that(lambda: not self.cluster.keepers_of(slurm_id), f"job {slurm_id} to leave its nodes", WAIT_S)
-        self.cluster.run("scontrol", "update", f"JobId={slurm_id}", "StartTime=now")
+        self.cluster.run("scontrol", "update", f"JobId={slurm_id}", "StartTime=now+2")
 
     def expect_done(self, name, wanted):
         """The job ends well. Returns the step from which its last run went on."""
