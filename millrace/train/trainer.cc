@@ -8,14 +8,8 @@
 #include <iterator>
 #include <span>
 
-#include "millrace/checkpoint/convert/mapped/quantized_model.h"
-#include "millrace/checkpoint/convert/quantized/bitsandbytes_names.h"
-#include "millrace/checkpoint/read/model_source.h"
 #include "millrace/checkpoint/read/reader.h"
-#include "millrace/data/bert/bert_tokens.h"
 #include "millrace/data/loader.h"
-#include "millrace/engine/adapters/peft_config.h"
-#include "millrace/engine/config/families.h"
 #include "millrace/engine/errors.h"
 #include "millrace/engine/gradients/divided_gradients.h"
 #include "millrace/engine/models/lora.h"
@@ -31,6 +25,7 @@
 #include "millrace/train/checkpointing.h"
 #include "millrace/train/compile/step_compiler.h"
 #include "millrace/train/layout.h"
+#include "millrace/train/model/open_model.h"
 #include "millrace/train/reporting/heartbeat.h"
 #include "millrace/train/reporting/step_metrics.h"
 #include "millrace/train/reporting/stopwatch.h"
@@ -71,20 +66,14 @@ class Trainer {
 
   bool leads() const { return group_.rank() == 0; }
   Status CheckBatch() const;
-  Status CheckModel(const engine::ModelConfig& config, const std::string& what) const;
   /// Returns how many a rank has in a step.
   int MicroBatches() const { return options_.global_batch / (layout_->data_ranks() * options_.micro_batch); }
   Status OpenData();
   data::DatasetOptions EvaluatedData() const;
-  Result<checkpoint::ModelSource> OpenSource(const std::string& url);
-  Status QuantizeBase(std::optional<checkpoint::ModelSource>& source);
-  Status OpenAdapter();
   Status OpenModel();
-  Status MakeModel(const std::shared_ptr<const engine::ModelConfig>& config,
-                   std::optional<checkpoint::ModelSource>& source);
+  Status MakeModel();
   Status Resume();
   RunIdentity Identity() const;
-  Json AdapterConfig() const;
   Status TakeState(const Checkpointing::Resumed& resumed);
   Status ChooseKernels();
   Status TryStep(const engine::ops::StepKernels& kernels, std::set<engine::ops::ProductShape>& seen);
@@ -111,11 +100,8 @@ class Trainer {
 
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer_;
   std::shared_ptr<data::Dataset> dataset_;
-  std::optional<engine::LoraOptions> lora_;
-  std::optional<checkpoint::ModelSource> adapter_;  ///< the adapter to start from; nothing: a new one, or none
-  std::string base_fingerprint_;                    ///< with lora_
-  std::shared_ptr<const engine::QuantizedWeights> quantized_;  ///< of the base; null: none
-  plan::ModelShape shape_;                                     ///< of the whole model, with marks of what is trained
+  OpenedModel opened_;
+  std::string base_fingerprint_;  ///< with opened_.lora
   std::unique_ptr<engine::Model> model_;
   std::unique_ptr<engine::Optimizer> optimizer_;
   std::unique_ptr<engine::DataExchange> exchange_;  ///< goes before the model and its groups
@@ -214,50 +200,12 @@ data::DatasetOptions Trainer::EvaluatedData() const {
   return evaluated;
 }
 
-/// All ranks open the same: another checkpoint may be committed there meanwhile.
-Result<checkpoint::ModelSource> Trainer::OpenSource(const std::string& url) {
-  const auto open = [&](std::optional<std::uint64_t> step) {
-    return checkpoint::ModelSource::Open(connection_, url, step, options_.log);
-  };
-  constexpr std::int64_t kFolder = -1;
-  const at::Tensor step = at::scalar_tensor(kFolder, at::kLong);
-  std::optional<checkpoint::ModelSource> source;
-  if (leads()) {
-    source = MR_TRY(open(std::nullopt));
-    if (source->step()) step.fill_(static_cast<std::int64_t>(*source->step()));
-  }
-  MR_TRY(group_.Broadcast(step, 0));
-  if (source) return *std::move(source);
-  const auto chosen = step.item<std::int64_t>();
-  return open(chosen == kFolder ? std::nullopt : std::optional(static_cast<std::uint64_t>(chosen)));
-}
-
 Status Trainer::OpenModel() {
-  Json json = options_.model_config;
-  std::string what = "model.config";
-  std::optional<checkpoint::ModelSource> source;
-  if (!options_.model_url.empty()) {
-    source = MR_TRY(OpenSource(options_.model_url));
-    const Json* stored = JsonFind(source->reader().manifest().meta, checkpoint::kMetaModelConfig);
-    if (stored == nullptr) return Fail(Code::kNotFound, "{} has no config.json", options_.model_url);
-    json = *stored;
-    what = options_.model_url + "/config.json";
-    MR_TRY(QuantizeBase(source));
-    json.erase("quantization_config");  // it describes the files, not the model
-  } else if (const Json* size = JsonFind(json, "vocab_size"); size == nullptr || *size == 0) {
-    json["vocab_size"] = tokenizer_->vocab_size();
-  }
-  const data::DatasetOptions& data = options_.data;
-  const bool compares = data.objective == data::Objective::kDpo;  // by the head that predicts tokens
-  engine::SetHeads(json, {.tokens = data.LearnsTokens() || compares, .rows = data.LearnsRows() && !compares},
-                   options_.classes);
-  MR_TRY(OpenAdapter());
-  const auto config = MR_TRY(engine::ParseModelConfig(json, what));
-  shape_ = TrainedShape(options_, *config, lora_);
-  layout_ = MR_TRY(RankLayout::Make(group_, MR_TRY(ChooseParallel(group_, options_, shape_))));
+  opened_ = MR_TRY(train::OpenModel(connection_, group_, options_, *tokenizer_, data_budget_, heartbeat_, clock_));
+  layout_ = MR_TRY(RankLayout::Make(group_, MR_TRY(ChooseParallel(group_, options_, opened_.shape))));
   MR_TRY(CheckBatch());
-  MR_TRY(CheckModel(*config, what));
-  MR_TRY(MakeModel(config, source));
+  MR_TRY(CheckModel(opened_, options_, *tokenizer_, *layout_));
+  MR_TRY(MakeModel());
   const engine::ParallelOptions& parallel = layout_->options();
   exchange_ = std::make_unique<engine::DataExchange>(
       model_->buffer(), layout_->state(),
@@ -266,111 +214,48 @@ Status Trainer::OpenModel() {
   const engine::PipelineOptions pipeline{
       .schedule = parallel.schedule, .virtual_stages = parallel.virtual_stages, .micro_batches = MicroBatches()};
   passes_ = std::make_unique<engine::PipelineRunner>(*model_, layout_->pipeline(), pipeline, clock_);
-  tensors_ = StateTensors(*model_, *optimizer_, lora_ ? Kept::kAdapter : Kept::kModel);
+  tensors_ = StateTensors(*model_, *optimizer_, opened_.lora ? Kept::kAdapter : Kept::kModel);
   return {};
 }
 
-/// Makes `source` a folder of this machine whose blocks are quantized, if the options say so.
-Status Trainer::QuantizeBase(std::optional<checkpoint::ModelSource>& source) {
-  const Json& config = *JsonFind(source->reader().manifest().meta, checkpoint::kMetaModelConfig);
-  const auto stored = MR_TRY(checkpoint::StoredQuantization(config, options_.model_url));
-  if (!options_.base_quantization) {
-    if (!stored) return {};
-    return Fail(Code::kInvalidArgument,
-                "model.from: the weights of {} are quantized as {}; train adapters over them: {}", options_.model_url,
-                QuantizationName(*stored), "lora: {base: " + std::string(QuantizationName(*stored)) + "}");
-  }
-  const KeepBeating beating(heartbeat_, std::nullopt, clock_);  // it may take minutes
-  const std::filesystem::path cache =
-      options_.quantized_folder.empty() ? MR_TRY(checkpoint::DefaultQuantizedFolder()) : options_.quantized_folder;
-  auto model = MR_TRY(checkpoint::OpenQuantizedModel(connection_, *source, *options_.base_quantization, cache,
-                                                     data_budget_, options_.log));
-  quantized_ = std::move(model.weights);
-  source = MR_TRY(checkpoint::ModelSource::Open(connection_, model.folder.string(), std::nullopt, options_.log));
-  return {};
-}
-
-/// Opens the adapter to start from. Its configuration says which layers have adapters, and of which kind.
-Status Trainer::OpenAdapter() {
-  lora_ = options_.lora;
-  if (!lora_ || options_.adapter_url.empty()) return {};
-  adapter_ = MR_TRY(OpenSource(options_.adapter_url));
-  const auto config = MR_TRY(adapter_->AdapterConfig());
-  if (!config) return Fail(Code::kNotFound, "lora.adapter: {} has no adapter_config.json", options_.adapter_url);
-  lora_ = MR_TRY(engine::ReadPeftConfig(*config, options_.adapter_url + "/adapter_config.json"));
-  lora_->dropout = options_.lora->dropout;
-  return {};
-}
-
-/// Makes this rank's share of the model, with weights of `source` if there is one, and its optimizer.
-Status Trainer::MakeModel(const std::shared_ptr<const engine::ModelConfig>& config,
-                          std::optional<checkpoint::ModelSource>& source) {
-  engine::ModelShare share = layout_->ShareOf(*config, options_.data.sequence_length);
+/// Makes this rank's share of the model, with the weights of what was opened, and its optimizer.
+Status Trainer::MakeModel() {
+  const std::optional<engine::LoraOptions>& lora = opened_.lora;
+  engine::ModelShare share = layout_->ShareOf(*opened_.config, options_.data.sequence_length);
   share.freeze = options_.freeze;
-  share.lora = lora_;
-  share.quantized = quantized_;
-  model_ = MR_TRY(engine::MakeModel(config, options_.precision, at::kCPU, options_.seed, std::move(share)));
+  share.lora = lora;
+  share.quantized = opened_.quantized;
+  model_ = MR_TRY(engine::MakeModel(opened_.config, options_.precision, at::kCPU, options_.seed, std::move(share)));
   MR_TRY(engine::CheckGlobs("train.freeze", model_->buffer(), options_.freeze, layout_->state()));
   model_->on_block = [this] { heartbeat_.BeatInStep(step_, clock_); };
   model_->SetRecompute(layout_->options().recompute, layout_->options().recompute_every);
-  if (source) {
+  if (opened_.weights) {
     std::vector<std::string> absent;
-    MR_TRY(engine::ReadWeights(source->reader(), *model_, config->generates() ? nullptr : &absent));
+    MR_TRY(engine::ReadWeights(opened_.weights->reader(), *model_, opened_.config->generates() ? nullptr : &absent));
     for (const std::string& name : absent) {
       options_.log.Warning("the model.from has no such weight; it begins at random", {{"weight", name}});
     }
     MR_TRY(group_.Barrier());  // rank 0 may hold the checkpoint for all
+    opened_.weights.reset();
   }
-  if (lora_) {
-    MR_TRY(engine::CheckTargets("lora.targets", model_->buffer(), lora_->targets, layout_->state()));
+  if (lora) {
+    MR_TRY(engine::CheckTargets("lora.targets", model_->buffer(), lora->targets, layout_->state()));
     const std::uint64_t frozen = MR_TRY(engine::FrozenFingerprint(model_->buffer(), layout_->state()));
-    base_fingerprint_ = fmt::format("{:016x}", frozen + (quantized_ ? engine::Fingerprint(*quantized_) : 0));
+    base_fingerprint_ =
+        fmt::format("{:016x}", frozen + (opened_.quantized ? engine::Fingerprint(*opened_.quantized) : 0));
   }
-  if (adapter_) {
-    MR_TRY(engine::ReadAdapter(adapter_->reader(), *model_));
+  if (opened_.adapter) {
+    MR_TRY(engine::ReadAdapter(opened_.adapter->reader(), *model_));
     MR_TRY(group_.Barrier());
-    adapter_.reset();
-  } else if (lora_) {
-    MR_TRY(engine::InitializeMagnitudes(model_->buffer(), quantized_.get(), layout_->state()));
+    opened_.adapter.reset();
+  } else if (lora) {
+    MR_TRY(engine::InitializeMagnitudes(model_->buffer(), opened_.quantized.get(), layout_->state()));
   }
   auto optimizer = MR_TRY(engine::CatchTorch("allocating gradients and optimizer state", [&] {
     model_->buffer().EnableGradients();
     return engine::MakeOptimizer(model_->buffer(), options_.optimizer, layout_->state());
   }));
   optimizer_ = MR_TRY(std::move(optimizer));
-  return {};
-}
-
-Status Trainer::CheckModel(const engine::ModelConfig& config, const std::string& what) const {
-  const data::Objective objective = options_.data.objective;
-  const bool fits = !options_.data.IsForBert()           ? config.generates()
-                    : objective == data::Objective::kMlm ? config.predicts_tokens() && !config.generates()
-                                                         : config.predicts_rows() && !config.predicts_tokens();
-  if (!fits) {
-    return Fail(Code::kInvalidArgument, "{}: a {} model does not learn train.objective {}{}", what, config.family(),
-                data::ObjectiveName(objective),
-                config.generates() ? "; causal_lm is its" : ": its architectures name other heads");
-  }
-  // Rows are made by the tokenizer's tokens, and a BERT judges a row by its [CLS].
-  if (objective == data::Objective::kClassification && !engine::FindFamily(config.family())->causal) {
-    MR_TRY(data::BertTokens::Find(*tokenizer_));
-  }
-  const engine::ModelSizes sizes = config.sizes();
-  if (sizes.vocab_size < tokenizer_->vocab_size()) {
-    return Fail(Code::kInvalidArgument,
-                "the model has {} tokens, the tokenizer {} makes {}; set model.config.vocab_size", sizes.vocab_size,
-                options_.tokenizer_url, tokenizer_->vocab_size());
-  }
-  if (sizes.max_positions < options_.data.LongestDocument()) {
-    return Fail(Code::kInvalidArgument, "sequences of {} tokens are longer than the model's {} positions",
-                options_.data.LongestDocument(), sizes.max_positions);
-  }
-  const std::int64_t stages = std::int64_t{layout_->pipeline_ranks()} * layout_->options().virtual_stages;
-  if (sizes.num_layers < stages) {
-    return Fail(Code::kInvalidArgument,
-                "the model has {} blocks, fewer than the {} stages of train.parallel: pipeline {} × virtual_stages {}",
-                sizes.num_layers, stages, layout_->pipeline_ranks(), layout_->options().virtual_stages);
-  }
   return {};
 }
 
@@ -389,22 +274,8 @@ Status Trainer::Resume() {
 RunIdentity Trainer::Identity() const {
   return {.tokenizer_fingerprint = tokenizer_->fingerprint(),
           .optimizer = std::string(optimizer_->name()),
-          .adapter_config = AdapterConfig(),
+          .adapter_config = AdapterConfig(opened_, options_),
           .base_fingerprint = base_fingerprint_};
-}
-
-/// Returns PEFT's adapter_config.json; null if the run trains no adapter.
-Json Trainer::AdapterConfig() const {
-  if (!lora_) return nullptr;
-  const engine::ModelConfig& config = model_->config();
-  const bool classifies = options_.data.objective == data::Objective::kClassification;
-  engine::PeftFacts facts{.base = options_.model_url,
-                          .task = classifies           ? "SEQ_CLS"
-                                  : config.generates() ? "CAUSAL_LM"
-                                                       : "",
-                          .transposed = !engine::TransposedWeights(config).empty()};
-  if (classifies) facts.whole = {std::string(config.class_layer())};
-  return engine::PeftConfig(*lora_, facts);
 }
 
 Status Trainer::TakeState(const Checkpointing::Resumed& resumed) {
@@ -435,7 +306,7 @@ Status Trainer::ChooseKernels() {
          .sequence_length = options_.data.sequence_length,
          .parallel = layout_->options(),
          .shape = layout_->mesh().shape(),
-         .adapter = AdapterConfig(),
+         .adapter = AdapterConfig(opened_, options_),
          .base = options_.base_quantization ? QuantizationName(*options_.base_quantization) : std::string_view()});
     CompileReport report = MR_TRY(CompileStep(
         connection_, group_, options_.compile_cache, made_for, compiled_before_,
@@ -530,11 +401,11 @@ Status Trainer::MakePlan() {
   if (options_.steps_this_run) plan_.last_step = std::min(plan_.steps, step_ + *options_.steps_this_run);
   plan_.parameters = config.ParameterCount();
   // FLOPs are linear in the length that a token attends within; a configuration counts its layers for each answer.
-  flops_of_products_ = shape_.FlopsPerToken(0);
-  flops_per_position_ = shape_.FlopsPerToken(1) - flops_of_products_;
+  flops_of_products_ = opened_.shape.FlopsPerToken(0);
+  flops_per_position_ = opened_.shape.FlopsPerToken(1) - flops_of_products_;
   plan_.flops_per_token = flops_of_products_ + flops_per_position_ * options_.data.sequence_length;
   // Rank 0 tells the plan, and its machine has the file that describes the machines.
-  if (leads()) plan_.memory_bytes = MR_TRY(PlannedMemory(options_, shape_, layout_->options(), group_.size()));
+  if (leads()) plan_.memory_bytes = MR_TRY(PlannedMemory(options_, opened_.shape, layout_->options(), group_.size()));
   plan_.checkpoint_url = options_.checkpoint_url;
   schedule_ = options_.schedule;
   schedule_.total_steps = plan_.steps;
@@ -551,10 +422,10 @@ Json Trainer::Meta() const {
                  .seed = options_.seed,
                  .data = loader_->state(),
                  .model_config = model_->config().ToJson(),
-                 .transposed = lora_ ? std::vector<std::string>{} : engine::TransposedWeights(model_->config()),
+                 .transposed = opened_.lora ? std::vector<std::string>{} : engine::TransposedWeights(model_->config()),
                  .tokenizer_url = options_.tokenizer_url,
                  .tokenizer_fingerprint = tokenizer_->fingerprint(),
-                 .adapter_config = AdapterConfig(),
+                 .adapter_config = AdapterConfig(opened_, options_),
                  .base_fingerprint = base_fingerprint_,
                  .base_quantization = options_.base_quantization,
                  .compile = std::string(CompileName(options_.compile)),
