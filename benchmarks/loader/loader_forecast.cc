@@ -33,10 +33,11 @@ Status Compare(const char* url, const DatasetOptions& options,
   auto connection = MR_TRY(object::OpenConnection({.bandwidth = speed.bandwidth}));
   auto dataset = MR_TRY(Dataset::Open(*connection, tokenizer, options, {}));
   batches = std::min(batches, dataset->samples_per_epoch() / kRows);
+  const double seconds_per_byte = MR_TRY(dataset->MeasureEncoding());
   const Forecast forecast = dataset->Simulate({.bandwidth = static_cast<double>(speed.bandwidth),
                                                .latency = latency,
                                                .step = Seconds(speed.step),
-                                               .seconds_per_byte = MR_TRY(dataset->MeasureEncoding()),
+                                               .seconds_per_byte = seconds_per_byte,
                                                .threads = kThreads},
                                               kRows, batches);
   MemoryBudget budget(512 * kMiB);

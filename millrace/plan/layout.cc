@@ -37,7 +37,8 @@ std::vector<engine::BlockRange> Layout::Stages(const TrainingSetup& setup) const
 }
 
 Result<Layout> MakeLayout(const TrainingSetup& setup, const engine::ParallelOptions& options) {
-  Layout layout{.options = options, .shape = MR_TRY(engine::ShapeOf(options, setup.ranks))};
+  const engine::MeshShape shape = MR_TRY(engine::ShapeOf(options, setup.ranks));
+  Layout layout{.options = options, .shape = shape};
   MR_TRY(engine::Mesh::Make(layout.shape, setup.ranks, options.placement));
   MR_TRY(CheckTensor(setup.model, options.tensor));
   const std::int64_t rows = layout.data_ranks() * setup.micro_batch;

@@ -12,8 +12,8 @@ class Documents {
   static Result<std::shared_ptr<Documents>> Open(std::shared_ptr<Session> session,
                                                  const std::vector<data::DataSource>& sources, const std::string& form,
                                                  std::stop_token stop) {
-    auto made =
-        std::shared_ptr<Documents>(new Documents(std::move(session), MR_TRY(data::RecordTemplate::Parse(form))));
+    auto record_template = MR_TRY(data::RecordTemplate::Parse(form));
+    auto made = std::shared_ptr<Documents>(new Documents(std::move(session), std::move(record_template)));
     made->reader_.emplace(MR_TRY(
         data::DocumentReader::Open(*made->session_->connection, sources, made->template_, {.stop = std::move(stop)})));
     return made;

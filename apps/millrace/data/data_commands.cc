@@ -289,9 +289,9 @@ Status PrintBertSample(const Context& context, const OpenData& open, std::uint64
   MR_TRY(open.dataset->ReadSample(epoch, sample, row, {.stop = context.stop}));
   const bool labelled = row.row_label != data::kIgnoreLabel;
   if (context.globals.json) {
-    Json line{{"epoch", epoch},      {"sample", sample}, {"text", MR_TRY(open.tokenizer->Decode(inputs))},
-              {"inputs", inputs},    {"labels", labels}, {"segments", segments},
-              {"length", row.length}};
+    const std::string text = MR_TRY(open.tokenizer->Decode(inputs));
+    Json line{{"epoch", epoch},   {"sample", sample},     {"text", text},        {"inputs", inputs},
+              {"labels", labels}, {"segments", segments}, {"length", row.length}};
     if (labelled) line["row_label"] = row.row_label;
     PrintJsonListing(line);
     return {};

@@ -53,28 +53,29 @@ Result<std::optional<Duration>> ParseTtl(const std::string& text) {
 
 Result<mount::SourceOptions> ToSourceOptions(const MountFlags& flags, const Logger& log) {
   using Policy = vfs::StoredAttributesPolicy;
-  return mount::SourceOptions{.url = flags.url,
-                              .key_prefix = flags.prefix,
-                              .read_only = flags.read_only,
-                              .allow_delete = !flags.no_delete && (!flags.strict || flags.allow_delete),
-                              .allow_overwrite = !flags.no_overwrite && (!flags.strict || flags.allow_overwrite),
-                              .uid = flags.uid,
-                              .gid = flags.gid,
-                              .file_permissions = MR_TRY(ParseMode(flags.file_mode, 0644)),
-                              .directory_permissions = MR_TRY(ParseMode(flags.directory_mode, 0755)),
-                              .stored_attributes = flags.stored_attributes == "always"  ? Policy::kAlways
-                                                   : flags.stored_attributes == "never" ? Policy::kNever
-                                                                                        : Policy::kAuto,
-                              .metadata_ttl = MR_TRY(ParseTtl(flags.metadata_ttl)),
-                              .negative_ttl = MR_TRY(ParseTtl(flags.negative_ttl)),
-                              .read_part_bytes = flags.read_part,
-                              .write_part_bytes = flags.write_part,
-                              .parallel_listing = flags.parallel_listing,
-                              .close_async = flags.close == "async",
-                              .publish_delay = MR_TRY(ParseDuration(flags.publish_delay)),
-                              .staging_directory = flags.staging_directory,
-                              .staging_limit = flags.staging_limit,
-                              .log = log};
+  mount::SourceOptions options{.url = flags.url,
+                               .key_prefix = flags.prefix,
+                               .read_only = flags.read_only,
+                               .allow_delete = !flags.no_delete && (!flags.strict || flags.allow_delete),
+                               .allow_overwrite = !flags.no_overwrite && (!flags.strict || flags.allow_overwrite),
+                               .uid = flags.uid,
+                               .gid = flags.gid,
+                               .stored_attributes = flags.stored_attributes == "always"  ? Policy::kAlways
+                                                    : flags.stored_attributes == "never" ? Policy::kNever
+                                                                                         : Policy::kAuto,
+                               .read_part_bytes = flags.read_part,
+                               .write_part_bytes = flags.write_part,
+                               .parallel_listing = flags.parallel_listing,
+                               .close_async = flags.close == "async",
+                               .staging_directory = flags.staging_directory,
+                               .staging_limit = flags.staging_limit,
+                               .log = log};
+  options.file_permissions = MR_TRY(ParseMode(flags.file_mode, 0644));
+  options.directory_permissions = MR_TRY(ParseMode(flags.directory_mode, 0755));
+  options.metadata_ttl = MR_TRY(ParseTtl(flags.metadata_ttl));
+  options.negative_ttl = MR_TRY(ParseTtl(flags.negative_ttl));
+  options.publish_delay = MR_TRY(ParseDuration(flags.publish_delay));
+  return options;
 }
 
 Result<mount::SessionOptions> ToSessionOptions(const Context& context, const MountFlags& flags, std::string point,
@@ -87,8 +88,8 @@ Result<mount::SessionOptions> ToSessionOptions(const Context& context, const Mou
                                 .memory_bytes = context.globals.memory_budget,
                                 .process_bytes = kProcessBytes,
                                 .cache_directory = flags.cache_directory,
-                                .cache_disk_bytes = flags.max_cache,
-                                .flush_timeout = MR_TRY(ParseDuration(flags.flush_timeout))};
+                                .cache_disk_bytes = flags.max_cache};
+  options.flush_timeout = MR_TRY(ParseDuration(flags.flush_timeout));
   if (!flags.metrics_listen.empty()) {
     options.metrics = {.listen = flags.metrics_listen,
                        .access = {.key_file = flags.metrics_key_file, .insecure = flags.metrics_insecure},
@@ -192,7 +193,8 @@ struct UmountFlags {
 };
 
 Status RunUmount(const Context& context, const UmountFlags& flags) {
-  const mount::UnmountOptions options{.lazy = flags.lazy, .timeout = MR_TRY(ParseDuration(flags.timeout))};
+  const Duration timeout = MR_TRY(ParseDuration(flags.timeout));
+  const mount::UnmountOptions options{.lazy = flags.lazy, .timeout = timeout};
   const mount::UnmountReport report = MR_TRY(mount::Unmount(flags.directory, options, context.stop));
   using Outcome = mount::UnmountOutcome;
   switch (report.outcome) {

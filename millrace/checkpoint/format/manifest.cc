@@ -133,7 +133,9 @@ Result<TensorMeta> ParseTensor(const Json& json, const std::string& name) {
 Status ParseFiles(const Json& files, Manifest& into, std::vector<std::string>& names) {
   for (const Json& json : files) {
     std::string name = MR_TRY(JsonString(json, "name"));
-    FileMeta file{.size = MR_TRY(JsonUint(json, "size")), .chunk_bytes = MR_TRY(JsonUint(json, "chunk_bytes"))};
+    FileMeta file;
+    file.size = MR_TRY(JsonUint(json, "size"));
+    file.chunk_bytes = MR_TRY(JsonUint(json, "chunk_bytes"));
     file.chunk_crc32c = MR_TRY(DecodeCrcs(MR_TRY(JsonString(json, "crc32c"))));
     if (file.chunk_bytes == 0) return Fail(Code::kCorrupt, "file {} has no checksums", name);
     names.push_back(name);
@@ -200,12 +202,17 @@ Result<std::map<std::string, std::string>> Strings(const Json& json) {
 Status ParseHistory(const Json& json, Manifest& into) {
   if (const Json* writer = JsonFind(json, "writer")) {
     Provenance& by = into.written_by;
-    by = {MR_TRY(JsonString(*writer, "host")), MR_TRY(JsonString(*writer, "user")),
-          MR_TRY(JsonString(*writer, "program")), MR_TRY(JsonString(*writer, "version"))};
+    by.host = MR_TRY(JsonString(*writer, "host"));
+    by.user = MR_TRY(JsonString(*writer, "user"));
+    by.program = MR_TRY(JsonString(*writer, "program"));
+    by.version = MR_TRY(JsonString(*writer, "version"));
     by.libraries = MR_TRY(Strings(*MR_TRY(Member(*writer, "libraries", Json::value_t::object))));
   }
-  if (const Json* parent = JsonFind(json, "parent"))
-    into.parent = {MR_TRY(JsonUint(*parent, "step")), MR_TRY(JsonString(*parent, "attempt"))};
+  if (const Json* parent = JsonFind(json, "parent")) {
+    CheckpointId& id = into.parent.emplace();
+    id.step = MR_TRY(JsonUint(*parent, "step"));
+    id.attempt = MR_TRY(JsonString(*parent, "attempt"));
+  }
   if (JsonFind(json, "metrics") == nullptr) return {};
   for (const auto& [name, value] : MR_TRY(Member(json, "metrics", Json::value_t::object))->items()) {
     if (!value.is_number()) return Fail(Code::kCorrupt, "metric \"{}\" is not a number", name);

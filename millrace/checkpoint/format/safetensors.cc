@@ -55,7 +55,8 @@ Result<TensorMeta> ParseMeta(const nlohmann::json& entry, const std::string& nam
 Result<SafetensorsEntry> ParseEntry(const std::string& name, const nlohmann::json& json) {
   if (!json.is_object()) return Fail(Code::kCorrupt, "it is not an object");
   Extent extent = MR_TRY(ParseOffsets(json));
-  SafetensorsEntry entry{name, MR_TRY(ParseMeta(json, name)), extent.begin};
+  TensorMeta meta = MR_TRY(ParseMeta(json, name));
+  SafetensorsEntry entry{name, std::move(meta), extent.begin};
   if (entry.meta.bytes() != extent.end - extent.begin) {
     return Fail(Code::kCorrupt, "its shape needs {} bytes, its data_offsets give it {}", entry.meta.bytes(),
                 extent.end - extent.begin);

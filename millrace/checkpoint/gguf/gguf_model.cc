@@ -60,8 +60,8 @@ Status AddRopeScaling(const Metadata& metadata, std::span<const float> factors, 
   const auto* type = metadata.Find<std::string>("rope.scaling.type");
   const bool is_scaled = type != nullptr && *type != "none";
   if (is_scaled && *type == "linear" && factors.empty()) {
-    config["rope_scaling"] = {{"rope_type", "linear"},
-                              {"factor", Shortest(MR_TRY(metadata.Number("rope.scaling.factor")))}};
+    const double factor = MR_TRY(metadata.Number("rope.scaling.factor"));
+    config["rope_scaling"] = {{"rope_type", "linear"}, {"factor", Shortest(factor)}};
     return {};
   }
   if (is_scaled) {
@@ -99,38 +99,37 @@ Result<Json> LlamaConfig(const Metadata& metadata, std::span<const float> rope_f
   const auto* theta = metadata.Find<double>("rope.freq_base");
   if (metadata.Find<std::int64_t>("expert_count") != nullptr)
     return Fail(Code::kUnsupported, "{}: mixtures of experts are not implemented", what);
-  Json config{{"architectures", Json::array({"LlamaForCausalLM"})},
-              {"model_type", "llama"},
-              {"vocab_size", MR_TRY(metadata.VocabSize())},
-              {"hidden_size", hidden},
-              {"intermediate_size", MR_TRY(metadata.Size("feed_forward_length"))},
-              {"num_hidden_layers", MR_TRY(metadata.Size("block_count"))},
-              {"num_attention_heads", heads},
-              {"num_key_value_heads", kv_heads != nullptr ? *kv_heads : heads},
-              {"head_dim", head_dim != nullptr ? *head_dim : hidden / heads},
-              {"max_position_embeddings", MR_TRY(metadata.Size("context_length"))},
-              {"rms_norm_eps", Shortest(MR_TRY(metadata.Number("attention.layer_norm_rms_epsilon")))},
-              {"rope_theta", theta != nullptr ? Shortest(*theta) : 10000.0},
-              {"hidden_act", "silu"},
-              {"attention_bias", metadata.Tensor("blk.0.attn_q.bias") != nullptr},
-              {"mlp_bias", metadata.Tensor("blk.0.ffn_up.bias") != nullptr},
-              {"tie_word_embeddings", metadata.Tensor("output.weight") == nullptr}};
+  Json config{{"architectures", Json::array({"LlamaForCausalLM"})}, {"model_type", "llama"}};
+  config["vocab_size"] = MR_TRY(metadata.VocabSize());
+  config["hidden_size"] = hidden;
+  config["intermediate_size"] = MR_TRY(metadata.Size("feed_forward_length"));
+  config["num_hidden_layers"] = MR_TRY(metadata.Size("block_count"));
+  config["num_attention_heads"] = heads;
+  config["num_key_value_heads"] = kv_heads != nullptr ? *kv_heads : heads;
+  config["head_dim"] = head_dim != nullptr ? *head_dim : hidden / heads;
+  config["max_position_embeddings"] = MR_TRY(metadata.Size("context_length"));
+  config["rms_norm_eps"] = Shortest(MR_TRY(metadata.Number("attention.layer_norm_rms_epsilon")));
+  config["rope_theta"] = theta != nullptr ? Shortest(*theta) : 10000.0;
+  config["hidden_act"] = "silu";
+  config["attention_bias"] = metadata.Tensor("blk.0.attn_q.bias") != nullptr;
+  config["mlp_bias"] = metadata.Tensor("blk.0.ffn_up.bias") != nullptr;
+  config["tie_word_embeddings"] = metadata.Tensor("output.weight") == nullptr;
   MR_TRY(AddRopeScaling(metadata, rope_factors, what, config));
   return config;
 }
 
 Result<Json> Gpt2Config(const Metadata& metadata) {
-  return Json{{"architectures", Json::array({"GPT2LMHeadModel"})},
-              {"model_type", "gpt2"},
-              {"vocab_size", MR_TRY(metadata.VocabSize())},
-              {"n_embd", MR_TRY(metadata.Size("embedding_length"))},
-              {"n_inner", MR_TRY(metadata.Size("feed_forward_length"))},
-              {"n_layer", MR_TRY(metadata.Size("block_count"))},
-              {"n_head", MR_TRY(metadata.Size("attention.head_count"))},
-              {"n_positions", MR_TRY(metadata.Size("context_length"))},
-              {"activation_function", "gelu_new"},
-              {"layer_norm_epsilon", Shortest(MR_TRY(metadata.Number("attention.layer_norm_epsilon")))},
-              {"tie_word_embeddings", metadata.Tensor("output.weight") == nullptr}};
+  Json config{{"architectures", Json::array({"GPT2LMHeadModel"})}, {"model_type", "gpt2"}};
+  config["vocab_size"] = MR_TRY(metadata.VocabSize());
+  config["n_embd"] = MR_TRY(metadata.Size("embedding_length"));
+  config["n_inner"] = MR_TRY(metadata.Size("feed_forward_length"));
+  config["n_layer"] = MR_TRY(metadata.Size("block_count"));
+  config["n_head"] = MR_TRY(metadata.Size("attention.head_count"));
+  config["n_positions"] = MR_TRY(metadata.Size("context_length"));
+  config["activation_function"] = "gelu_new";
+  config["layer_norm_epsilon"] = Shortest(MR_TRY(metadata.Number("attention.layer_norm_epsilon")));
+  config["tie_word_embeddings"] = metadata.Tensor("output.weight") == nullptr;
+  return config;
 }
 
 /// Copies or dequantizes elements in their order.
@@ -253,7 +252,8 @@ Result<OpenedGguf> OpenGgufFile(const object::ReadLocation& location, const std:
   const std::string what = fmt::format("{}/{}", location.store->Describe(), location.key);
   std::vector<float> factors;
   if (!config) factors = MR_TRY(ReadRopeFactors(location, read, what, call));
-  return OpenedGguf{std::move(read.info), MR_TRY(DescribeGgufModel(read.header, config, factors, what))};
+  GgufModel model = MR_TRY(DescribeGgufModel(read.header, config, factors, what));
+  return OpenedGguf{std::move(read.info), std::move(model)};
 }
 
 }  // namespace millrace::checkpoint

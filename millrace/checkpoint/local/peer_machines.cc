@@ -88,7 +88,10 @@ Result<Route> RouteToward(const std::string& host) {
         ::getsockname(probe.get(), generic, &length) != 0) {
       continue;
     }
-    return Route{MR_TRY(NumericAddress(generic, length)), MR_TRY(NumericAddress(one->ai_addr, one->ai_addrlen))};
+    Route route;
+    route.from = MR_TRY(NumericAddress(generic, length));
+    route.to = MR_TRY(NumericAddress(one->ai_addr, one->ai_addrlen));
+    return route;
   }
   return Fail(Code::kUnavailable, "no route to the address at which ranks meet, {}", host);
 }

@@ -26,7 +26,8 @@ Result<RankReport> DecodeReport(std::string message, std::size_t rank) {
   if (contents != RankReport::Contents::kFull && contents != RankReport::Contents::kFileOnly)
     return Fail(Code::kInternal, "rank {} sent an unknown report", rank);
   const std::string_view manifest = std::string_view(*text).substr(1);
-  return RankReport{contents, MR_TRY(Manifest::ParsePart(manifest, fmt::format("report of rank {}", rank)))};
+  Manifest part = MR_TRY(Manifest::ParsePart(manifest, fmt::format("report of rank {}", rank)));
+  return RankReport{contents, std::move(part)};
 }
 
 std::string EncodeOutcome(const CommitOutcome& outcome) {

@@ -242,7 +242,8 @@ Status ZstdTables::Follow(ByteSpan body, bool offsets) {
     const std::uint32_t mode = modes >> (6 - 2 * kind) & 3;
     if (mode == kPredefined) tables_[kind] = Predefined(static_cast<TableKind>(kind));
     if (mode == kOneSymbol) {
-      tables_[kind] = FseTable{.symbol = std::to_integer<std::uint8_t>(MR_TRY(TakeBytes(body, 1))[0])};
+      const ByteSpan symbol = MR_TRY(TakeBytes(body, 1));
+      tables_[kind] = FseTable{.symbol = std::to_integer<std::uint8_t>(symbol[0])};
       if (tables_[kind].symbol > kLargestCode[kind]) return Damaged("only code is too large");
     }
     if (mode == kDescribed) tables_[kind] = MR_TRY(ReadTable(static_cast<TableKind>(kind), body));

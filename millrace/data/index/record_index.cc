@@ -153,9 +153,13 @@ std::string RecordIndex::Serialize(const IndexIdentity& identity) const {
 
 Status RecordIndex::ParseHeader(std::string_view header, const IndexIdentity& expected, Sections& sections) {
   Json json = MR_TRY(ParseJson(header, "record index header"));
-  IndexIdentity found{MR_TRY(JsonString(json, "etag")),     MR_TRY(JsonUint(json, "size")),
-                      MR_TRY(JsonString(json, "template")), MR_TRY(JsonString(json, "tokenizer")),
-                      MR_TRY(JsonString(json, "format")),   expected.hashes};
+  IndexIdentity found;
+  found.etag = MR_TRY(JsonString(json, "etag"));
+  found.size = MR_TRY(JsonUint(json, "size"));
+  found.template_text = MR_TRY(JsonString(json, "template"));
+  found.tokenizer = MR_TRY(JsonString(json, "tokenizer"));
+  found.format = MR_TRY(JsonString(json, "format"));
+  found.hashes = expected.hashes;
   const Json* hashes = JsonFind(json, "hashes");
   hashes_ = hashes && hashes->is_boolean() && hashes->get<bool>();
   if (expected.hashes && !hashes_) return Fail(Code::kStale, "record index without hashes of documents");
@@ -165,9 +169,9 @@ Status RecordIndex::ParseHeader(std::string_view header, const IndexIdentity& ex
   }
   records_ = MR_TRY(JsonUint(json, "records"));
   tokens_ = MR_TRY(JsonUint(json, "tokens"));
-  sections = {.blocks = MR_TRY(JsonUint(json, "blocks")),
-              .payload = MR_TRY(JsonUint(json, "payload")),
-              .frames = MR_TRY(JsonUint(json, "frames"))};
+  sections.blocks = MR_TRY(JsonUint(json, "blocks"));
+  sections.payload = MR_TRY(JsonUint(json, "payload"));
+  sections.frames = MR_TRY(JsonUint(json, "frames"));
   const Json* skipped = JsonFind(json, "skipped");
   const Json* broken = JsonFind(json, "broken");
   if (!skipped || !skipped->is_object() || !broken || !broken->is_array() || broken->size() > kMaxNamedBroken) {
@@ -181,7 +185,8 @@ Status RecordIndex::ParseHeader(std::string_view header, const IndexIdentity& ex
     if (!line.is_array() || line.size() != 2 || !line[0].is_number_unsigned() || !line[1].is_string()) {
       return Fail(Code::kCorrupt, "record index header names a broken record in an unknown way");
     }
-    broken_.push_back({line[0].get<std::uint64_t>(), MR_TRY(ParseBrokenReason(line[1].get<std::string>()))});
+    const auto reason = MR_TRY(ParseBrokenReason(line[1].get<std::string>()));
+    broken_.push_back({line[0].get<std::uint64_t>(), reason});
   }
   return {};
 }

@@ -32,7 +32,8 @@ Status SampleReader::Read(std::uint64_t epoch, std::uint64_t index, SequenceRow&
   }
   ScopedStage packing(trace, LoadStage::kPack);
   SampleLocation at = plan.Locate(epoch, index);
-  Reading reading{at.stream, MR_TRY(Pass(at.stream, at.pass, call.stop)), std::move(call), trace};
+  auto pass = MR_TRY(Pass(at.stream, at.pass, call.stop));
+  Reading reading{at.stream, std::move(pass), std::move(call), trace};
   if (corpus_->bert) {
     return FillBertRow(reading, at.sample, BertSampler::DrawOf(plan.options().seed, epoch, index), row);
   }

@@ -133,10 +133,11 @@ Status ReadPieces(checkpoint::Reader& reader, Model& model, Wanted wanted, Find 
     }
     if (!name) return Fail(Code::kNotFound, "{} has no weight {}", reader.name(), parameter.name);
     const checkpoint::TensorMeta& meta = manifest.tensors.at(*name);
+    const at::ScalarType type = MR_TRY(ParseScalarType(checkpoint::DTypeName(meta.dtype)));
     PendingRead pending{.parameter = &parameter,
                         .piece = &piece,
                         .name = *std::move(name),
-                        .type = MR_TRY(ParseScalarType(checkpoint::DTypeName(meta.dtype))),
+                        .type = type,
                         .transpose = parameter.transposed && IsForeign(manifest, parameter.name)};
     std::vector<std::int64_t> whole = parameter.whole_shape;
     if (pending.transpose) std::swap(whole[0], whole[1]);

@@ -45,7 +45,8 @@ class Agent {
   Status Obey(const std::string& line) {
     const Json order = MR_TRY(ParseJson(line, "an order of the supervisor"));
     if (JsonFind(order, "port") != nullptr) {
-      Tell({{"port", MR_TRY(FreePort())}});
+      const int port = MR_TRY(FreePort());
+      Tell({{"port", port}});
     } else if (const Json* start = JsonFind(order, "start")) {
       MR_TRY(Start(*start));
     } else if (JsonFind(order, "signal") != nullptr) {
@@ -61,10 +62,10 @@ class Agent {
     folder_.reset();
     LocalLauncher::Options options;
     options.ranks = static_cast<int>(MR_TRY(JsonInt(start, "ranks")));
-    options.place = {.first_rank = static_cast<int>(MR_TRY(JsonInt(start, "first_rank"))),
-                     .world_size = static_cast<int>(MR_TRY(JsonInt(start, "world_size"))),
-                     .master_address = MR_TRY(JsonString(start, "master_address")),
-                     .master_port = static_cast<int>(MR_TRY(JsonInt(start, "master_port")))};
+    options.place.first_rank = static_cast<int>(MR_TRY(JsonInt(start, "first_rank")));
+    options.place.world_size = static_cast<int>(MR_TRY(JsonInt(start, "world_size")));
+    options.place.master_address = MR_TRY(JsonString(start, "master_address"));
+    options.place.master_port = static_cast<int>(MR_TRY(JsonInt(start, "master_port")));
     options.threads = static_cast<int>(MR_TRY(JsonInt(start, "threads")));
     const int attempt = static_cast<int>(MR_TRY(JsonInt(start, "attempt")));
     if (const Json* env = JsonFind(start, "env")) {

@@ -43,7 +43,9 @@ Status RemoteLauncher::OpenLogs() {
   };
   while (static_cast<int>(logs_.size()) < ranks()) {
     const int rank = static_cast<int>(logs_.size());
-    logs_.push_back({.out = MR_TRY(log(rank, "out")), .error = MR_TRY(log(rank, "err"))});
+    UniqueFd out = MR_TRY(log(rank, "out"));
+    UniqueFd error = MR_TRY(log(rank, "err"));
+    logs_.push_back({.out = std::move(out), .error = std::move(error)});
   }
   for (Log& each : logs_) {
     struct stat info{};
@@ -216,8 +218,9 @@ Status RemoteLauncher::Note(std::size_t node, const Json& event) {
                        text);
     }
   } else if (const Json* exit = JsonFind(event, "exit")) {
-    states_[MR_TRY(rank_of(*exit))].exit = ExitState{.exit_code = static_cast<int>(MR_TRY(JsonInt(*exit, "code"))),
-                                                     .signal = static_cast<int>(MR_TRY(JsonInt(*exit, "signal")))};
+    const int code = static_cast<int>(MR_TRY(JsonInt(*exit, "code")));
+    const int signal = static_cast<int>(MR_TRY(JsonInt(*exit, "signal")));
+    states_[MR_TRY(rank_of(*exit))].exit = ExitState{.exit_code = code, .signal = signal};
   }
   return {};
 }

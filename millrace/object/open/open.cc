@@ -35,7 +35,8 @@ class LazyConnection final : public Connection {
       MutexLock lock(mutex_);
       hub = MR_TRY(Hub());
     }
-    return Url{url.scheme, MR_TRY(hub->PinRevision(url.bucket, std::move(call))), url.key};
+    std::string pinned = MR_TRY(hub->PinRevision(url.bucket, std::move(call)));
+    return Url{url.scheme, std::move(pinned), url.key};
   }
   Status ReloadCredentials() override MR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);

@@ -27,8 +27,10 @@ Result<double> Required(const Node& node, double least) {
 Result<Link> ReadLink(const Node& node) {
   if (!node) return Fail(node.Invalid("is required: bandwidth in GB/s and latency in microseconds"));
   MR_TRY(node.RejectUnknown({"bandwidth", "latency"}));
-  return Link{.bandwidth = 1e9 * MR_TRY(Required(node["bandwidth"], 1e-6)),
-              .latency = 1e-6 * MR_TRY(Required(node["latency"], 0))};
+  Link link;
+  link.bandwidth = 1e9 * MR_TRY(Required(node["bandwidth"], 1e-6));
+  link.latency = 1e-6 * MR_TRY(Required(node["latency"], 0));
+  return link;
 }
 
 }  // namespace

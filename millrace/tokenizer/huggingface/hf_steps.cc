@@ -151,8 +151,8 @@ Status AddPreTokenizer(const Json& json, int depth, Dividing& steps) {
   } else if (type == "Split") {
     return AddSplit(json, steps);
   } else if (type == "Punctuation") {
-    steps.emplace_back(
-        HfPreTokenizer::AtCharacters{CharacterKind::kPunctuation, MR_TRY(ReadBehavior(json, "Isolated"))});
+    const Behavior behavior = MR_TRY(ReadBehavior(json, "Isolated"));
+    steps.emplace_back(HfPreTokenizer::AtCharacters{CharacterKind::kPunctuation, behavior});
   } else if (type == "Digits") {
     const Behavior behavior = BoolMember(json, "individual_digits") ? Behavior::kIsolated : Behavior::kContiguous;
     steps.emplace_back(HfPreTokenizer::AtCharacters{CharacterKind::kNumber, behavior});

@@ -151,7 +151,8 @@ class RegexParser {
   Result<RegexNode> ParseItem(std::size_t depth) {
     if (Take("(")) return ParseGroup(depth);
     if (Take("[")) {
-      return RegexNode{.type = Type::kSet, .ranges = MR_TRY(ParseSet(0))};
+      Ranges ranges = MR_TRY(ParseSet(0));
+      return RegexNode{.type = Type::kSet, .ranges = std::move(ranges)};
     }
     if (Take("^")) return RegexNode{.type = Type::kLineBegin};
     if (Take("$")) return RegexNode{.type = Type::kLineEnd};
@@ -159,7 +160,8 @@ class RegexParser {
     if (rest_[0] == '*' || rest_[0] == '+' || rest_[0] == '?') return Refuse("a repetition of nothing");
     if (Take("\\z")) return RegexNode{.type = Type::kTextEnd};
     if (Take("\\")) {
-      return RegexNode{.type = Type::kSet, .ranges = MR_TRY(ParseEscape())};
+      Ranges ranges = MR_TRY(ParseEscape());
+      return RegexNode{.type = Type::kSet, .ranges = std::move(ranges)};
     }
     const char32_t code = TakeCharacter();
     return RegexNode{.type = Type::kSet, .ranges = {{code, code}}};

@@ -40,11 +40,12 @@ bool Flag(const Json& json, std::string_view key) {
 }
 
 Result<ProductShape> ShapeFrom(const Json& json) {
-  ProductShape shape{.rows = MR_TRY(JsonInt(json, "rows")),
-                     .columns = MR_TRY(JsonInt(json, "columns")),
-                     .inner = MR_TRY(JsonInt(json, "inner")),
-                     .left_transposed = Flag(json, "left_transposed"),
-                     .right_transposed = Flag(json, "right_transposed")};
+  ProductShape shape;
+  shape.rows = MR_TRY(JsonInt(json, "rows"));
+  shape.columns = MR_TRY(JsonInt(json, "columns"));
+  shape.inner = MR_TRY(JsonInt(json, "inner"));
+  shape.left_transposed = Flag(json, "left_transposed");
+  shape.right_transposed = Flag(json, "right_transposed");
   const std::string result = MR_TRY(JsonString(json, "result"));
   const auto* const found = std::ranges::find(kResultNames, result);
   if (found == kResultNames.end()) return Fail(Code::kCorrupt, "a product has the result \"{}\"", result);

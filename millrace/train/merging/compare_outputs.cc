@@ -145,8 +145,8 @@ Result<OutputDifference> CompareOutputs(object::Connection& connection, const Me
   const auto lora = MR_TRY(adapter.AdapterConfig(call));
   if (!lora) return Fail(Code::kNotFound, "{} has no adapter_config.json", adapter.name());
   auto base = MR_TRY(ModelSource::Open(connection, merged.base_url, std::nullopt, options.log, call));
-  StagedModel trained{.config = MR_TRY(ConfigOf(base)),
-                      .lora = MR_TRY(engine::ReadPeftConfig(*lora, adapter.name() + "/adapter_config.json"))};
+  StagedModel trained{.config = MR_TRY(ConfigOf(base))};
+  trained.lora = MR_TRY(engine::ReadPeftConfig(*lora, adapter.name() + "/adapter_config.json"));
   if (merged.quantization) {
     MemoryBudget budget(kQuantizingBytes);
     const std::filesystem::path cache =

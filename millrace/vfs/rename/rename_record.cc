@@ -109,15 +109,15 @@ Result<RenameRecord> DecodeRename(std::string_view text, std::string_view what, 
   if (MR_TRY(JsonString(json, "format")) != kJournalFormat) {
     return Fail(Code::kUnsupported, "{} is not of the format {}", what, kJournalFormat);
   }
-  RenameRecord record{.id = MR_TRY(JsonString(json, "id")),
-                      .owner = MR_TRY(JsonString(json, "owner")),
-                      .lease = MR_TRY(JsonString(json, "lease")),
-                      .beat = MR_TRY(JsonUint(json, "beat")),
-                      .from = MR_TRY(DirectoryKey(json, "from", what, root.key)),
-                      .to = MR_TRY(DirectoryKey(json, "to", what, MR_TRY(TargetRoot(json, what, root)))),
-                      .replaced_empty = MR_TRY(JsonBool(json, "replaced_empty")),
-                      .committed = MR_TRY(JsonBool(json, "committed")),
-                      .sources = {}};
+  RenameRecord record;
+  record.id = MR_TRY(JsonString(json, "id"));
+  record.owner = MR_TRY(JsonString(json, "owner"));
+  record.lease = MR_TRY(JsonString(json, "lease"));
+  record.beat = MR_TRY(JsonUint(json, "beat"));
+  record.from = MR_TRY(DirectoryKey(json, "from", what, root.key));
+  record.to = MR_TRY(DirectoryKey(json, "to", what, MR_TRY(TargetRoot(json, what, root))));
+  record.replaced_empty = MR_TRY(JsonBool(json, "replaced_empty"));
+  record.committed = MR_TRY(JsonBool(json, "committed"));
   if (record.id.empty() || record.to.starts_with(record.from) || record.from.starts_with(record.to)) {
     return Fail(Code::kCorrupt, "{} names no two directories", what);
   }

@@ -62,8 +62,10 @@ Result<StagedRecord> DecodeBody(const Json& body) {
   record.exclusive = exclusive != nullptr && exclusive->is_boolean() && exclusive->get<bool>();
   if (JsonFind(body, "removing") != nullptr) record.removing = MR_TRY(JsonString(body, "removing"));
   if (const Json* base = JsonFind(body, "base"); base != nullptr) {
-    record.base = {MR_TRY(JsonString(*base, "key")), MR_TRY(JsonString(*base, "etag")),
-                   MR_TRY(JsonUint(*base, "size"))};
+    cache::ObjectVersion& version = record.base.emplace();
+    version.key = MR_TRY(JsonString(*base, "key"));
+    version.etag = MR_TRY(JsonString(*base, "etag"));
+    version.size = MR_TRY(JsonUint(*base, "size"));
     record.base_bytes = MR_TRY(JsonUint(*base, "bytes"));
     if (record.base_bytes > record.base->size) return Fail(Code::kCorrupt, "it uses more of its base than there is");
   }
@@ -130,7 +132,10 @@ Result<DecodedRecord> DecodeRecord(std::string_view text, std::string_view what)
   }
   auto decoded = [&]() -> Result<DecodedRecord> {
     const Json parsed = MR_TRY(ParseJson(body, what));
-    return DecodedRecord{MR_TRY(JsonString(parsed, "target")), MR_TRY(DecodeBody(parsed))};
+    DecodedRecord record;
+    record.target = MR_TRY(JsonString(parsed, "target"));
+    record.record = MR_TRY(DecodeBody(parsed));
+    return record;
   }();
   if (!decoded) return Fail(decoded.error().Context(std::string(what)).WithCode(Code::kCorrupt));
   return decoded;

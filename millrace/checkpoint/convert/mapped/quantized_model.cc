@@ -85,7 +85,8 @@ Result<QuantizedModel> OpenQuantizedModel(object::Connection& connection, const 
     if (failed) return Fail(ErrnoError(failed.value(), "renaming " + unfinished.string()));
     MR_TRY(SyncDirectory(cache));
   }
-  return QuantizedModel{folder, MR_TRY(MapQuantizedWeights(folder))};
+  auto weights = MR_TRY(MapQuantizedWeights(folder));
+  return QuantizedModel{folder, std::move(weights)};
 }
 
 }  // namespace millrace::checkpoint

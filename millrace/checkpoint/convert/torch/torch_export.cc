@@ -66,7 +66,8 @@ Result<ExportResult> ExportTorchFile(TensorStream& stream, const ExportTarget& t
     MR_TRY(zip.End());
   }
   MR_TRY(EndTorchArchive(zip));
-  return ExportResult{tensors.size(), 1, MR_TRY(out.Finish(call)).size};
+  const std::uint64_t bytes = MR_TRY(out.Finish(call)).size;
+  return ExportResult{tensors.size(), 1, bytes};
 }
 
 }  // namespace millrace::checkpoint

@@ -246,7 +246,8 @@ class ValueReader {
     if (arguments.size() != 2) return Fail(Code::kCorrupt, "a numpy scalar does not have two arguments");
     const auto bytes = MR_TRY(BytesOf(pickle_[arguments[1]]));
     if (!bytes) return Fail(Code::kCorrupt, "a numpy scalar has no bytes");
-    return Json{{"numpy", Json::array({MR_TRY(NumpyType(pickle_[arguments[0]])), Base64Encode(AsBytes(*bytes))})}};
+    const std::string type = MR_TRY(NumpyType(pickle_[arguments[0]]));
+    return Json{{"numpy", Json::array({type, Base64Encode(AsBytes(*bytes))})}};
   }
   /// Reads an array with the state (1, shape, dtype, whether it is in Fortran order, bytes).
   Result<Json> Array(const Value& value) const {
@@ -258,8 +259,8 @@ class ValueReader {
     if (!bytes) return Fail(Code::kUnsupported, "a numpy array holds objects");
     if (pickle_[state[3]].number != 0 && shape.size() > 1)
       return Fail(Code::kUnsupported, "a numpy array is in Fortran order: save numpy.ascontiguousarray() of it");
-    return Json{{"ndarray",
-                 Json::array({MR_TRY(NumpyType(pickle_[state[2]])), std::move(shape), Base64Encode(AsBytes(*bytes))})}};
+    const std::string type = MR_TRY(NumpyType(pickle_[state[2]]));
+    return Json{{"ndarray", Json::array({type, std::move(shape), Base64Encode(AsBytes(*bytes))})}};
   }
 
   const Pickle& pickle_;

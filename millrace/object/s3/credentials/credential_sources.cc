@@ -70,10 +70,11 @@ class RoleSource final : public CredentialSource {
     }
     std::string answer = MR_TRY(AskForText(environment_, request, stop, Describe()));
     RoleCredentials role = MR_TRY(ParseRoleCredentials(answer));
+    const WallTime expires = MR_TRY(ParseIso8601(role.expiration));
     return Credentials{.access_key = role.access_key,
                        .secret_key = role.secret_key,
                        .session_token = role.session_token,
-                       .expires = MR_TRY(ParseIso8601(role.expiration))};
+                       .expires = expires};
   }
   std::string Describe() const override { return "role " + role_.arn; }
 

@@ -36,11 +36,12 @@ class SsoSource final : public CredentialSource {
     Json answer = MR_TRY(ParseJson(response.body, Describe()));
     const Json* found = JsonFind(answer, "roleCredentials");
     if (!found) return Fail(Code::kCorrupt, "{} gave an answer without roleCredentials", Describe());
-    auto milliseconds = std::chrono::milliseconds(MR_TRY(JsonInt(*found, "expiration")));
-    return Credentials{.access_key = MR_TRY(JsonString(*found, "accessKeyId")),
-                       .secret_key = MR_TRY(JsonString(*found, "secretAccessKey")),
-                       .session_token = MR_TRY(JsonString(*found, "sessionToken")),
-                       .expires = WallTime(milliseconds)};
+    Credentials credentials;
+    credentials.expires = WallTime(std::chrono::milliseconds(MR_TRY(JsonInt(*found, "expiration"))));
+    credentials.access_key = MR_TRY(JsonString(*found, "accessKeyId"));
+    credentials.secret_key = MR_TRY(JsonString(*found, "secretAccessKey"));
+    credentials.session_token = MR_TRY(JsonString(*found, "sessionToken"));
+    return credentials;
   }
   std::string Describe() const override { return fmt::format("single sign-on of profile {}", role_.profile); }
 
@@ -75,10 +76,10 @@ class SsoSource final : public CredentialSource {
     WallTime now = environment_.clock->Wall();
     auto registered = ParseIso8601(JsonString(cached, "registrationExpiresAt").value_or(""));
     if (!registered || *registered <= now) return Fail(Code::kPermissionDenied, "it cannot be renewed");
-    Json ask{{"grantType", "refresh_token"},
-             {"clientId", MR_TRY(JsonString(cached, "clientId"))},
-             {"clientSecret", MR_TRY(JsonString(cached, "clientSecret"))},
-             {"refreshToken", MR_TRY(JsonString(cached, "refreshToken"))}};
+    Json ask{{"grantType", "refresh_token"}};
+    for (const char* member : {"clientId", "clientSecret", "refreshToken"}) {
+      ask[member] = MR_TRY(JsonString(cached, member));
+    }
     std::string body = DumpJson(ask);
     http::Request request{.method = "POST", .url = role_.oidc + "/token", .body = AsBytes(body)};
     request.headers.Set("Content-Type", "application/json");

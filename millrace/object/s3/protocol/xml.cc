@@ -180,7 +180,8 @@ Result<std::vector<Service::Bucket>> ParseBuckets(std::string_view body) {
   xml::Document document = MR_TRY(Parse(body, {"ListAllMyBucketsResult"}));
   std::vector<Service::Bucket> buckets;
   for (pugi::xml_node child : document.root().child("Buckets").children("Bucket")) {
-    buckets.push_back({.name = std::string(Text(child, "Name")), .created = MR_TRY(Time(child, "CreationDate"))});
+    const WallTime created = MR_TRY(Time(child, "CreationDate"));
+    buckets.push_back({.name = std::string(Text(child, "Name")), .created = created});
   }
   return buckets;
 }
