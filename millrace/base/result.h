@@ -97,10 +97,8 @@ Code CodeFromHttpStatus(int status);
 
 }  // namespace millrace
 
-/// Evaluates an expression of type Result<T>; returns its error from the enclosing function, else yields the T.
-///   auto info = MR_TRY(store.Head(key));
-/// Must not stand behind another initializer in braces, as in `Entry{name, MR_TRY(Parse(json))}`: g++ 12 leaks what the
-/// braces have initialized before (tools/check_initializers.py). Give the value a name first.
+/// Evaluates a Result<T>; returns its error from the enclosing function, else yields the T: `MR_TRY(store.Head(key))`.
+/// Never behind another initializer in braces: g++ 12 leaks that one (check_initializers.py). Name the value first.
 #define MR_TRY(...)                                               \
   ({                                                              \
     auto mr_try_result = (__VA_ARGS__);                           \

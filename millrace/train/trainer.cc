@@ -25,7 +25,7 @@
 #include "millrace/train/checkpointing.h"
 #include "millrace/train/compile/step_compiler.h"
 #include "millrace/train/layout.h"
-#include "millrace/train/model/open_model.h"
+#include "millrace/train/open_model.h"
 #include "millrace/train/reporting/heartbeat.h"
 #include "millrace/train/reporting/step_metrics.h"
 #include "millrace/train/reporting/stopwatch.h"

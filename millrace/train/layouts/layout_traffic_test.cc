@@ -5,7 +5,7 @@
 #include "millrace/engine/parallel/testing/counting.h"
 #include "millrace/engine/parameters/scalar_types.h"
 #include "millrace/plan/traffic.h"
-#include "millrace/train/testing/layout_runs.h"
+#include "millrace/train/layouts/layout_runs.h"
 
 namespace millrace::train {
 namespace {

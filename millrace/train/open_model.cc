@@ -1,4 +1,4 @@
-#include "millrace/train/model/open_model.h"
+#include "millrace/train/open_model.h"
 
 #include <fmt/format.h>
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "millrace/plan/search.h"
-#include "millrace/train/testing/layout_runs.h"
+#include "millrace/train/layouts/layout_runs.h"
 
 namespace millrace::train {
 namespace {
