@@ -3,7 +3,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -24,6 +27,7 @@ class RemoteLauncherTest : public testing::Test {
     const char* bin = std::getenv("MILLRACE_BIN");
     if (bin == nullptr) GTEST_SKIP() << "MILLRACE_BIN is not set";
     millrace_ = std::string(bin) + "/millrace";
+    ::signal(SIGPIPE, SIG_IGN);  // as millrace does
     std::filesystem::create_directories(folder_.path() / "logs");
   }
   /// Two nodes with two ranks each. A rank is the script.
@@ -154,8 +158,68 @@ TEST_F(RemoteLauncherTest, ANodeThatCannotBeReachedMayBeTriedAgain) {
   const Status started = launcher.Start(1);
   ASSERT_FALSE(started);
   EXPECT_EQ(started.error().code(), Code::kUnavailable);
-  EXPECT_THAT(started.error().ToString(), HasSubstr("node n2 is lost: /bin/sh ended with exit status 255"));
+  EXPECT_THAT(started.error().ToString(),
+              HasSubstr("node n2 is lost: /bin/sh ended with exit status 255: Connection refused"));
   EXPECT_TRUE(launcher.Wait(SystemClock().Now(), {}).empty());
+}
+
+TEST_F(RemoteLauncherTest, ItsOwnerExplainsWhyANodeIsLost) {
+  RemoteLauncher::Options options = Options("exit 0");
+  options.nodes[1].command = {"/bin/sh", "-c", "echo 'No key' >&2; exit 3"};
+  options.explain = [](const RemoteNode& node, const ExitState& state, std::string_view words) {
+    return Error(Code::kPermissionDenied, fmt::format("{}|{}|{}", node.name, state.exit_code, words));
+  };
+  RemoteLauncher launcher(std::move(options));
+  const Status started = launcher.Start(1);
+  ASSERT_FALSE(started);
+  EXPECT_EQ(started.error().code(), Code::kPermissionDenied);
+  EXPECT_EQ(started.error().ToString(), "n2|3|No key");
+}
+
+TEST_F(RemoteLauncherTest, OrdersToAnAgentThatIsGoneDoNoHarm) {
+  auto launcher = Launch("echo 1 > $MILLRACE_HEARTBEAT_FILE; exec sleep 60");
+  Until(*launcher, AllStep);
+  const UniqueFd agent(static_cast<int>(::syscall(SYS_pidfd_open, AgentOf("n2"), 0)));
+  ::kill(AgentOf("n2"), SIGKILL);
+  pollfd ended{.fd = agent.get(), .events = POLLIN, .revents = 0};
+  ASSERT_EQ(::poll(&ended, 1, 20'000), 1);
+  launcher->Signal(SIGKILL);  // before it is known that the agent is gone
+  for (const RankState& rank : Until(*launcher, AllEnded)) EXPECT_EQ(rank.exit->signal, SIGKILL);
+}
+
+TEST_F(RemoteLauncherTest, AnAgentThatSpeaksNonsenseIsLost) {
+  for (const char* event : {R"({"started": [{}, "2"]})", R"({"started": 7})", R"({"port": "x"})", R"({"beat": []})",
+                            R"({"line": {"rank": 2, "text": 5}})", R"({"exit": {"rank": "2"}})"}) {
+    RemoteLauncher::Options options = Options("exit 0");
+    options.nodes[1].command = {"/bin/sh", "-c", fmt::format("echo '{{}}'; read order; echo '{}'; sleep 60", event)};
+    RemoteLauncher launcher(std::move(options));
+    const Status started = launcher.Start(1);
+    ASSERT_FALSE(started) << event;
+    EXPECT_EQ(started.error().code(), Code::kCorrupt) << event;
+    EXPECT_THAT(started.error().ToString(), HasSubstr("node n2 is lost")) << event;
+  }
+}
+
+TEST_F(RemoteLauncherTest, AJobFileMayBeLongerThanAPipe) {
+  RemoteLauncher::Options options = Options("wc -c < $1");
+  options.job = "name: tested\n" + std::string(300'000, '#');
+  RemoteLauncher launcher(std::move(options));
+  ASSERT_TRUE(launcher.Start(1));
+  Until(launcher, AllEnded);
+  EXPECT_EQ(Read("logs/rank-3.out"), "300013\n");
+}
+
+TEST_F(RemoteLauncherTest, AnAgentRefusesOrdersOfTheWrongForm) {
+  const std::string orders =
+      R"({"start": {"attempt": 1, "first_rank": 0, "ranks": 1, "world_size": 1, "master_address": "a", )"
+      R"("master_port": 1, "threads": 0, "program": "/bin/true", "job": "", "env": )";
+  for (const char* env : {R"({"A": 5}}})", R"(["A"]}})", R"("A"}})"}) {
+    const auto ran = Subprocess::Run(
+        {.argv = {"/bin/sh", "-c", fmt::format("echo '{}{}' | '{}' job agent", orders, env, millrace_)}});
+    ASSERT_TRUE(ran);
+    EXPECT_TRUE(ran->state.ok()) << ran->state.ToString();
+    EXPECT_THAT(ran->stdout_text, HasSubstr("refused")) << env;
+  }
 }
 
 TEST_F(RemoteLauncherTest, AProgramThatIsNotThereIsAnErrorOfTheNode) {

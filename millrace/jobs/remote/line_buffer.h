@@ -1,6 +1,7 @@
 // Lines through pipes that have more of them from time to time.
 #pragma once
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -46,13 +47,16 @@ class LineBuffer {
   std::size_t begin_ = 0;
 };
 
-/// Writes a line to a pipe. Returns false if nobody reads it any more.
-inline bool WriteLine(int fd, std::string line) {
+/// Writes a line to a pipe. Returns false if nobody reads it any more; then the last line may be cut. If the descriptor
+/// does not block, its reader has `patience_ms` to make room. REQUIRES: the process ignores SIGPIPE.
+inline bool WriteLine(int fd, std::string line, int patience_ms = -1) {
   line += '\n';
   for (std::string_view rest = line; !rest.empty();) {
     const ssize_t n = ::write(fd, rest.data(), rest.size());
-    if (n < 0 && errno != EINTR) return false;
     if (n > 0) rest.remove_prefix(static_cast<std::size_t>(n));
+    if (n >= 0 || errno == EINTR) continue;
+    pollfd pipe{.fd = fd, .events = POLLOUT, .revents = 0};
+    if (errno != EAGAIN || ::poll(&pipe, 1, patience_ms) == 0) return false;
   }
   return true;
 }

@@ -69,7 +69,8 @@ class Agent {
     options.threads = static_cast<int>(MR_TRY(JsonInt(start, "threads")));
     const int attempt = static_cast<int>(MR_TRY(JsonInt(start, "attempt")));
     if (const Json* env = JsonFind(start, "env")) {
-      for (const auto& [name, value] : env->items()) options.env[name] = value.get<std::string>();
+      if (!env->is_object()) return Fail(Code::kInvalidArgument, "the environment in an order is no object");
+      for (const auto& [name, value] : env->items()) options.env[name] = MR_TRY(JsonString(*env, name));
     }
     options.env.merge(MissingComputeEnvironment(DetectCpu()));
 

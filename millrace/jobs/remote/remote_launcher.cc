@@ -17,24 +17,34 @@ namespace {
 
 /// How long a killed rank may take to be gone before its node counts as lost.
 constexpr Duration kLeaveTime = std::chrono::seconds(5);
+/// How long an agent may leave orders unread that do not fit its pipe.
+constexpr int kOrderPatienceMs = 5000;
+/// The lines of an agent's standard error that a loss is explained with: ssh's words on a changed host key are 14.
+constexpr int kWordLines = 20;
+
+std::uint64_t SizeOf(const UniqueFd& file) {
+  struct stat info{};
+  return ::fstat(file.get(), &info) == 0 ? static_cast<std::uint64_t>(info.st_size) : 0;
+}
 
 }  // namespace
+
+std::string LastWords(std::string_view words) {
+  constexpr std::size_t kMostLines = 2;
+  std::vector<std::string_view> lines = Split(words, '\n');
+  std::erase_if(lines, [](std::string_view line) { return Trim(line).empty(); });
+  if (lines.size() > kMostLines) lines.erase(lines.begin(), lines.end() - kMostLines);
+  return fmt::format("{}", fmt::join(lines, " "));
+}
 
 RemoteLauncher::RemoteLauncher(Options options)
     : options_(std::move(options)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   agents_.resize(options_.nodes.size());
   losses_.resize(options_.nodes.size());
+  words_start_.resize(options_.nodes.size());
 }
 
-RemoteLauncher::~RemoteLauncher() {
-  // Agents kill their ranks when their input ends.
-  for (auto& agent : agents_) {
-    if (agent) agent->process.CloseStdin();
-  }
-  for (auto& agent : agents_) {
-    if (agent) agent->process.Wait(kLeaveTime);
-  }
-}
+RemoteLauncher::~RemoteLauncher() { Abandon(); }
 
 Status RemoteLauncher::OpenLogs() {
   const auto log = [&](int rank, const char* suffix) {
@@ -47,21 +57,33 @@ Status RemoteLauncher::OpenLogs() {
     UniqueFd error = MR_TRY(log(rank, "err"));
     logs_.push_back({.out = std::move(out), .error = std::move(error)});
   }
-  for (Log& each : logs_) {
-    struct stat info{};
-    each.error_start = ::fstat(each.error.get(), &info) == 0 ? static_cast<std::uint64_t>(info.st_size) : 0;
-  }
+  for (RankLog& each : logs_) each.error_start = SizeOf(each.error);
   return {};
+}
+
+std::filesystem::path RemoteLauncher::WordsPath(std::size_t node) const {
+  return options_.folder / "logs" / fmt::format("agent-{}.err", options_.nodes[node].name);
 }
 
 Status RemoteLauncher::Connect(std::size_t node) {
   if (agents_[node] && !agents_[node]->process.Poll()) return {};
-  losses_[node].clear();
-  auto process = Subprocess::Start(
-      {.argv = options_.nodes[node].command, .capture_stdout = true, .null_stdin = false, .pipe_stdin = true});
+  losses_[node].reset();
+  words_start_[node] = SizeOf(MR_TRY(OpenFile(WordsPath(node), O_WRONLY | O_CREAT | O_APPEND)));
+  auto process = Subprocess::Start({.argv = options_.nodes[node].command,
+                                    .stderr_file = WordsPath(node),
+                                    .capture_stdout = true,
+                                    .null_stdin = false,
+                                    .pipe_stdin = true});
   if (!process) return Fail(process.error().Context("node " + options_.nodes[node].name));
+  const int orders = process->stdin_fd();
+  ::fcntl(orders, F_SETFL, ::fcntl(orders, F_GETFL) | O_NONBLOCK);
   agents_[node] = Agent{.process = *std::move(process), .heard = SystemClock().Now()};
   return {};
+}
+
+/// Returns false if the agent is gone, or does not read; the next Listen() finds out why, or the silence does.
+bool RemoteLauncher::Order(std::size_t node, const Json& order) {
+  return agents_[node] && WriteLine(agents_[node]->process.stdin_fd(), DumpJson(order), kOrderPatienceMs);
 }
 
 /// Listens until the first `nodes` agents have answered.
@@ -71,7 +93,7 @@ Status RemoteLauncher::Await(TimePoint until, const std::function<bool(const Age
     bool all = true;
     for (std::size_t node = 0; node < nodes; ++node) {
       const std::string& name = options_.nodes[node].name;
-      if (!agents_[node]) return Fail(Code::kUnavailable, "node {} {}", name, losses_[node]);
+      if (!agents_[node]) return Fail(*losses_[node]);
       if (agents_[node]->refusal) return Fail(*agents_[node]->refusal);
       if (answered(*agents_[node])) continue;
       all = false;
@@ -93,12 +115,13 @@ Status RemoteLauncher::Start(int attempt) {
       agent->refusal.reset();
       agent->started = false;
     }
-    WriteLine(agents_[0]->process.stdin_fd(), R"({"port": true})");
+    // The orders may be longer than a pipe, and who has not yet reached a machine does not read them.
+    MR_TRY(Await(until, [](const Agent& agent) { return agent.spoke; }, agents_.size()));
+    Order(0, {{"port", true}});
     MR_TRY(Await(until, [](const Agent& agent) { return agent.port.has_value(); }, 1));
     const int port = *agents_[0]->port;
     states_.assign(static_cast<std::size_t>(ranks()), RankState{});
     for (std::size_t node = 0; node < agents_.size(); ++node) {
-      if (!agents_[node]) continue;  // Await() tells
       const Json order = {{"attempt", attempt},
                           {"first_rank", static_cast<int>(node) * options_.ranks_per_node},
                           {"ranks", options_.ranks_per_node},
@@ -109,7 +132,7 @@ Status RemoteLauncher::Start(int attempt) {
                           {"program", options_.program},
                           {"job", options_.job},
                           {"env", options_.env}};
-      WriteLine(agents_[node]->process.stdin_fd(), DumpJson({{"start", order}}));
+      Order(node, {{"start", order}});  // Await() tells if it was lost
     }
     return Await(until, [](const Agent& agent) { return agent.started; }, agents_.size());
   };
@@ -118,13 +141,14 @@ Status RemoteLauncher::Start(int attempt) {
   return started;
 }
 
-/// Ends whatever a failed start has left.
+/// Ends all agents. They kill their ranks when their input ends.
 void RemoteLauncher::Abandon() {
   for (auto& agent : agents_) {
     if (agent) agent->process.CloseStdin();
   }
+  const TimePoint until = SystemClock().Now() + kLeaveTime;
   for (auto& agent : agents_) {
-    if (agent) agent->process.Wait(kLeaveTime);
+    if (agent) agent->process.Wait(std::max(until - SystemClock().Now(), Duration(0)));
     agent.reset();
   }
   states_.clear();
@@ -161,20 +185,35 @@ void RemoteLauncher::Listen(TimePoint until) {
     }
     if (!agents_[node]) continue;
     if (!open) {
-      const auto ended = agents_[node]->process.Wait(kLeaveTime);
-      Lose(node, fmt::format("is lost: {}", ended ? options_.nodes[node].command[0] + " ended with " + ended->ToString()
-                                                  : "its connection closed"));
+      Lose(node, ExplainEnd(node, agents_[node]->process.Wait(kLeaveTime)));
     } else if (now - agents_[node]->heard >= options_.silence) {
-      Lose(node, fmt::format("is lost: it said nothing for {}", FormatDuration(options_.silence)));
+      Lose(node, Error(Code::kUnavailable, fmt::format("node {} is lost: it said nothing for {}",
+                                                       options_.nodes[node].name, FormatDuration(options_.silence))));
     }
   }
+}
+
+/// Says why the connection to an agent has closed.
+Error RemoteLauncher::ExplainEnd(std::size_t node, const std::optional<ExitState>& ended) const {
+  const RemoteNode& which = options_.nodes[node];
+  if (!ended) return Error(Code::kUnavailable, fmt::format("node {} is lost: its connection closed", which.name));
+  std::string words = TailOf(WordsPath(node), words_start_[node], kWordLines);
+  std::erase(words, '\r');
+  if (options_.explain) return options_.explain(which, *ended, words);
+  const std::string last = LastWords(words);
+  return Error(Code::kUnavailable, fmt::format("node {} is lost: {} ended with {}{}{}", which.name, which.command[0],
+                                               ended->ToString(), last.empty() ? "" : ": ", last));
 }
 
 void RemoteLauncher::Hear(std::size_t node, const std::string& line) {
   const auto event = ParseJson(line, "an event of an agent");
   // Programs that start the agent (a login shell, srun) may have words of their own.
   if (!event || !event->is_object()) return;
-  if (const Status noted = Note(node, *event); !noted) Lose(node, "is lost: " + noted.error().ToString());
+  agents_[node]->spoke = true;
+  if (const Status noted = Note(node, *event); !noted) {
+    Lose(node,
+         noted.error().WithCode(Code::kCorrupt).Context(fmt::format("node {} is lost", options_.nodes[node].name)));
+  }
 }
 
 Status RemoteLauncher::Note(std::size_t node, const Json& event) {
@@ -197,6 +236,7 @@ Status RemoteLauncher::Note(std::size_t node, const Json& event) {
       return Fail(Code::kCorrupt, "its agent started other ranks than it was told to");
     }
     for (std::size_t i = 0; i < pids->size(); ++i) {
+      if (!pids->at(i).is_number_integer()) return Fail(Code::kCorrupt, "its agent names no processes");
       RankState& state = states_[static_cast<std::size_t>(first) + i];
       state.pid = pids->at(i).get<std::int64_t>();
       state.node = options_.nodes[node].name;
@@ -225,22 +265,21 @@ Status RemoteLauncher::Note(std::size_t node, const Json& event) {
   return {};
 }
 
-void RemoteLauncher::Lose(std::size_t node, const std::string& why) {
-  losses_[node] = why;
+void RemoteLauncher::Lose(std::size_t node, Error why) {
+  const std::string cause = why.ToString();
+  losses_[node] = std::move(why);
   agents_[node].reset();
   if (states_.empty()) return;
   for (int i = 0; i < options_.ranks_per_node; ++i) {
     RankState& state = states_[node * static_cast<std::size_t>(options_.ranks_per_node) + static_cast<std::size_t>(i)];
     if (state.exit) continue;
     state.exit = ExitState{.signal = SIGKILL};
-    state.cause = fmt::format("node {} {}", options_.nodes[node].name, why);
+    state.cause = cause;
   }
 }
 
 void RemoteLauncher::Signal(int signal_number) {
-  for (auto& agent : agents_) {
-    if (agent) WriteLine(agent->process.stdin_fd(), DumpJson({{"signal", signal_number}}));
-  }
+  for (std::size_t node = 0; node < agents_.size(); ++node) Order(node, {{"signal", signal_number}});
 }
 
 std::string RemoteLauncher::ErrorTail(int rank, int lines) {

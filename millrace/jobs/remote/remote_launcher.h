@@ -26,13 +26,19 @@ struct RemoteNode {
   std::vector<std::string> command;  ///< runs `millrace job agent` there (RunNodeAgent)
 };
 
+/// Returns the last two lines of a program's standard error as one.
+std::string LastWords(std::string_view words);
+
 /// Runs an agent on each node, which starts the node's ranks; node n has the ranks from n × ranks_per_node on. Needs no
 /// shared file system: the job file, the environment, lines and signs of life go through the agents' pipes. Lines are
 /// appended to logs/rank-R.out and .err in `folder`.
 ///
+/// What an agent, and the program that joins it, write to standard error goes to logs/agent-NAME.err.
+///
 /// If an agent ends, or says nothing for `silence`, its node is lost: its ranks count as killed by SIGKILL, and
 /// RankState::cause names the node. The next Start() runs a new agent there. When this process ends, all ranks end.
-/// Errors of Start(): kUnavailable if a node cannot be reached; those of the agent if it refuses.
+/// Errors of Start(): kUnavailable if a node cannot be reached; those of `explain` and of the agent if it refuses.
+/// REQUIRES: the process ignores SIGPIPE.
 class RemoteLauncher final : public Launcher {
  public:
   struct Options {
@@ -44,6 +50,9 @@ class RemoteLauncher final : public Launcher {
     std::map<std::string, std::string> env;  ///< for every rank
     std::filesystem::path folder;
     std::function<void(int rank, LocalLauncher::Stream, std::string_view line)> on_line;  ///< gets those of all ranks
+    /// Says why a node is lost whose command has ended, given the last lines of its standard error. The code tells
+    /// whether trying again may help. Nothing: kUnavailable.
+    std::function<Error(const RemoteNode&, const ExitState&, std::string_view words)> explain;
     Duration start_timeout = std::chrono::seconds(60);  ///< until all nodes have started their ranks
     Duration silence = std::chrono::seconds(60);        ///< of an agent; agents speak every 5 s
   };
@@ -62,30 +71,35 @@ class RemoteLauncher final : public Launcher {
     Subprocess process;
     LineBuffer lines;
     TimePoint heard;
+    bool spoke = false;  ///< an event
     std::optional<int> port;
     std::optional<Error> refusal;
     bool started = false;  ///< its ranks of this attempt
   };
-  struct Log {
+  struct RankLog {
     UniqueFd out, error;
     std::uint64_t error_start = 0;  ///< where this attempt begins
   };
 
   Status OpenLogs();
+  std::filesystem::path WordsPath(std::size_t node) const;
   Status Connect(std::size_t node);
+  bool Order(std::size_t node, const Json& order);
   Status Await(TimePoint until, const std::function<bool(const Agent&)>& answered, std::size_t nodes);
   void Listen(TimePoint until);
   void Hear(std::size_t node, const std::string& line);
   Status Note(std::size_t node, const Json& event);
-  void Lose(std::size_t node, const std::string& why);
+  Error ExplainEnd(std::size_t node, const std::optional<ExitState>& ended) const;
+  void Lose(std::size_t node, Error why);
   void Abandon();
 
   const Options options_;
   UniqueFd wake_;                             ///< an eventfd that a stop token writes to
   std::vector<std::optional<Agent>> agents_;  ///< one a node
-  std::vector<std::string> losses_;           ///< why a node's last agent is gone
+  std::vector<std::optional<Error>> losses_;  ///< why a node's last agent is gone
+  std::vector<std::uint64_t> words_start_;    ///< where the words of a node's last agent begin in its file
   std::vector<RankState> states_;
-  std::vector<Log> logs_;
+  std::vector<RankLog> logs_;
 };
 
 }  // namespace millrace::jobs
