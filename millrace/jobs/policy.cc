@@ -7,6 +7,9 @@
 namespace millrace::jobs {
 namespace {
 
+/// Of a start that is waited for. Asking a machine costs little, and it may come at any time.
+constexpr Duration kLongestWait = std::chrono::seconds(5);
+
 bool AllEnded(std::span<const RankState> ranks) {
   return std::all_of(ranks.begin(), ranks.end(), [](const RankState& rank) { return rank.exit.has_value(); });
 }
@@ -28,10 +31,25 @@ void Policy::Started(TimePoint now, int ranks) {
   watched_.assign(static_cast<std::size_t>(ranks), Watched{.life = now, .stepped = now});
   attempt_step_.reset();
   finished_at_.reset();
+  waiting_since_.reset();
   failure_.reset();
 }
 
 void Policy::StartFailed(TimePoint now, const Error& error) {
+  if (error.code() == Code::kUnavailable && options_.start_patience > Duration(0)) {
+    if (!waiting_since_) waits_ = 0;
+    waiting_since_ = waiting_since_.value_or(now);
+    if (now - *waiting_since_ < options_.start_patience) {
+      due_ = now + BackOff(++waits_, std::min(options_.longest_delay, kLongestWait));
+      return;
+    }
+    waiting_since_.reset();
+    End({Outcome::Ending::kFailed,
+         fmt::format("the ranks could not be started for {}: {}", FormatDuration(options_.start_patience),
+                     error.ToString()),
+         ToExitStatus(error.code())});
+    return;
+  }
   if (error.code() == Code::kUnavailable) {
     ++attempt_;
     attempt_step_.reset();
@@ -117,7 +135,7 @@ Policy::Decision Policy::Next(TimePoint now, std::span<const RankState> ranks, b
   switch (state_) {
     case State::kIdle:
       if (stop_requested) return Interrupted();
-      if (attempt_ > 0 && now < due_) return {.until = due_};
+      if ((attempt_ > 0 || waiting_since_) && now < due_) return {.until = due_};
       return {.action = Action::kStart};
     case State::kRunning:
       Watch(now, ranks);
@@ -187,13 +205,18 @@ Policy::Decision Policy::TryAgain(TimePoint now) {
     return End({Outcome::Ending::kFailed,
                 fmt::format("{}; {} attempts in a row made no progress", failure_->what, fruitless_), 1});
   }
-  Duration longest = options_.first_delay;
-  for (int i = 0; i < fruitless_ && longest < options_.longest_delay; ++i) longest *= 2;
-  longest = std::min(longest, options_.longest_delay);
-  delay_ = longest / 2 + Duration(random_.Below(static_cast<std::uint64_t>(longest.count()) / 2 + 1));
+  delay_ = BackOff(fruitless_, options_.longest_delay);
   due_ = now + delay_;
   state_ = State::kIdle;
   return {.until = due_};
+}
+
+/// Returns the delay after so many failures in a row.
+Duration Policy::BackOff(int failures, Duration longest) {
+  Duration delay = options_.first_delay;
+  for (int i = 0; i < failures && delay < longest; ++i) delay *= 2;
+  delay = std::min(delay, longest);
+  return delay / 2 + Duration(random_.Below(static_cast<std::uint64_t>(delay.count()) / 2 + 1));
 }
 
 Policy::Decision Policy::Interrupted() {

@@ -56,6 +56,9 @@ class Policy {
     Duration grace = std::chrono::seconds(120);             ///< from SIGTERM to SIGKILL: time to save a checkpoint
     Duration first_delay = std::chrono::milliseconds(250);  ///< doubled by each fruitless attempt, then jittered
     Duration longest_delay = std::chrono::seconds(30);
+    /// How long machines may be away. Meanwhile starts that fail with kUnavailable are tried again every few seconds.
+    /// They are no attempts. 0: each is an attempt.
+    Duration start_patience{0};
   };
   enum class Action { kWait, kStart, kTerminate, kKill, kEnd };
   struct Decision {
@@ -68,7 +71,8 @@ class Policy {
   /// Returns the next action. After kStart, call Started() or StartFailed() before the next call.
   Decision Next(TimePoint now, std::span<const RankState> ranks, bool stop_requested);
   void Started(TimePoint now, int ranks);
-  /// An error with kUnavailable counts as an attempt that failed; others end the job.
+  /// Other errors than kUnavailable end the job. kUnavailable counts as an attempt that failed; with
+  /// Options::start_patience, starts are tried again for so long, and then the job ends.
   void StartFailed(TimePoint now, const Error& error);
 
   int attempt() const { return attempt_; }  ///< from 1; 0 before the first start
@@ -77,6 +81,8 @@ class Policy {
   std::optional<std::uint64_t> best_step() const { return best_step_; }
   /// Returns the failure that ended, or is ending, the latest attempt. Nothing while it runs well.
   const std::optional<Failure>& failure() const { return failure_; }
+  /// Returns whether the last start failed and is to be tried again as the same attempt.
+  bool waiting() const { return waiting_since_.has_value(); }
   /// Returns the back-off time from a failure to the next start.
   Duration delay() const { return delay_; }
   /// REQUIRES: Next() has returned kEnd.
@@ -102,6 +108,7 @@ class Policy {
   Decision Fail(TimePoint now, std::span<const RankState> ranks, Failure failure);
   Decision Settle(TimePoint now, std::span<const RankState> ranks);
   Decision TryAgain(TimePoint now);
+  Duration BackOff(int failures, Duration longest);
   Decision End(Outcome outcome);
   Decision Interrupted();
 
@@ -109,9 +116,11 @@ class Policy {
   Random random_;
   State state_ = State::kIdle;
   int attempt_ = 0, fruitless_ = 0;
-  TimePoint due_;                         ///< the time of the next start
-  TimePoint kill_at_;                     ///< in kLeaving: the end of the grace time
-  std::optional<TimePoint> finished_at_;  ///< when the first rank of this attempt ended without error
+  TimePoint due_;                           ///< the time of the next start
+  TimePoint kill_at_;                       ///< in kLeaving: the end of the grace time
+  std::optional<TimePoint> waiting_since_;  ///< the first of the failed starts that are being tried again
+  int waits_ = 0;                           ///< the number of these starts
+  std::optional<TimePoint> finished_at_;    ///< when the first rank of this attempt ended without error
   bool stopping_ = false;
   std::vector<Watched> watched_;
   std::optional<std::uint64_t> best_step_, attempt_step_, failed_step_;

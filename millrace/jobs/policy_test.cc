@@ -314,5 +314,39 @@ TEST_F(PolicyTest, RanksThatCanNeverBeStartedEndTheJob) {
   EXPECT_THAT(policy_.outcome().message, HasSubstr("node n3 does not answer"));
 }
 
+TEST_F(PolicyTest, MachinesThatAreAwayAreWaitedFor) {
+  Policy policy({.max_restarts = 0, .start_patience = minutes(5)}, Random(1));
+  const Error away(Code::kUnavailable, "node n3 does not answer");
+  const TimePoint begin = now_;
+  int starts = 0;
+  for (; now_ - begin < minutes(4); ++starts) {
+    ASSERT_EQ(policy.Next(now_, {}, false).action, Action::kStart);
+    policy.StartFailed(now_, away);
+    EXPECT_TRUE(policy.waiting());
+    const auto wait = policy.Next(now_, {}, false);
+    ASSERT_EQ(wait.action, Action::kWait);
+    EXPECT_LE(wait.until - now_, seconds(5));
+    now_ = wait.until;
+  }
+  EXPECT_GT(starts, 48);
+  EXPECT_EQ(policy.attempt(), 0);
+  ASSERT_EQ(policy.Next(now_, {}, false).action, Action::kStart);
+  policy.Started(now_, 1);
+  EXPECT_FALSE(policy.waiting());
+  EXPECT_EQ(policy.attempt(), 1);
+}
+
+TEST_F(PolicyTest, MachinesThatStayAwayEndTheJob) {
+  Policy policy({.max_restarts = 10, .start_patience = minutes(5)}, Random(1));
+  for (const Duration after : {seconds(0), seconds(299), seconds(300)}) {
+    ASSERT_EQ(policy.Next(now_ + after, {}, false).action, Action::kStart);
+    policy.StartFailed(now_ + after, Error(Code::kUnavailable, "node n3 does not answer"));
+  }
+  EXPECT_EQ(policy.Next(now_ + minutes(6), {}, false).action, Action::kEnd);
+  EXPECT_FALSE(policy.waiting());
+  EXPECT_THAT(policy.outcome().message, HasSubstr("for 5m"));
+  EXPECT_THAT(policy.outcome().message, HasSubstr("node n3 does not answer"));
+}
+
 }  // namespace
 }  // namespace millrace::jobs

@@ -64,8 +64,11 @@ void Supervisor::Start() {
   std::string reason = policy_.failure() ? policy_.failure()->what : "";
   if (auto started = launcher_.Start(attempt); !started) {
     ranks_ = {};
-    return policy_.StartFailed(clock_.Now(), started.error());
+    policy_.StartFailed(clock_.Now(), started.error());
+    if (policy_.waiting()) NoteWaiting(started.error().ToString());
+    return;
   }
+  waits_for_.clear();
   policy_.Started(clock_.Now(), launcher_.ranks());
   Json fields = {{"attempt", attempt}, {"ranks", launcher_.ranks()}};
   std::string sentence = fmt::format("started {} ranks", launcher_.ranks());
@@ -76,6 +79,17 @@ void Supervisor::Start() {
   Emit(JobEvent::Level::kInfo, attempt > 1 ? "restart" : "start", sentence, fields);  // before any line of the ranks
   ranks_ = launcher_.Wait(clock_.Now(), {});
   Publish("running", sentence);
+}
+
+/// Tells once what a start waits for.
+void Supervisor::NoteWaiting(const std::string& reason) {
+  const std::string sentence =
+      fmt::format("waiting up to {}: {}", FormatDuration(options_.policy.start_patience), reason);
+  if (waits_for_ != reason) {
+    Emit(JobEvent::Level::kWarning, "waiting", sentence, {{"attempt", policy_.attempt() + 1}, {"reason", reason}});
+  }
+  waits_for_ = reason;
+  Publish(policy_.attempt() == 0 ? "starting" : "restarting", sentence);
 }
 
 void Supervisor::Terminate() {

@@ -17,6 +17,7 @@ namespace millrace::jobs {
 
 /// An event of a job: a sentence for people and an object for scripts. The objects have "event", "time" and
 ///   start    {attempt, ranks}             the first attempt's ranks were started
+///   waiting  {attempt, reason}            machines are away; the start is tried again
 ///   failure  {attempt, rank, reason, hang, step, silent_s, log}   a failure was noticed; the other ranks are killed
 ///   restart  {attempt, ranks, reason, delay_s}   the next attempt's ranks were started, delay_s after the failure
 ///   resumed  {attempt, step, resume_s}    the first step after a restart; resume_s: since the failure was noticed
@@ -48,6 +49,7 @@ class Supervisor {
 
  private:
   void Start();
+  void NoteWaiting(const std::string& reason);
   void Terminate();
   void NoteSteps();
   void NoteFailure();
@@ -62,6 +64,7 @@ class Supervisor {
   std::span<const RankState> ranks_;  ///< result of the launcher's latest Wait()
   JobStatus status_;
   std::optional<TimePoint> failed_at_;  ///< the last failure's time, until the running attempt makes its first step
+  std::string waits_for_;               ///< why the last start failed that is tried again
   int noted_failure_ = 0;               ///< the attempt whose failure was reported
   TimePoint next_status_;
 };

@@ -122,6 +122,23 @@ TEST_F(SupervisorTest, RanksThatCannotBeStartedEndTheJob) {
   EXPECT_EQ(outcome.exit_status, 4);
 }
 
+TEST_F(SupervisorTest, SaysOnceWhatAStartWaitsFor) {
+  FakeLauncher launcher(clock_, 2, [](int) { return EndedBy(Steps(1, 2), {}); });
+  launcher.start_error = Error(Code::kUnavailable, "node n2 is away");
+  const TimePoint begin = clock_.Now();
+  launcher.on_wait = [&] {
+    if (clock_.Now() - begin > seconds(100)) launcher.start_error.reset();
+  };
+  Supervisor::Options options{.name = "job", .policy = {.max_restarts = 0, .start_patience = seconds(600)}};
+  options.on_event = [this](const JobEvent& event) { events_.push_back(event); };
+  options.on_status = [this](const JobStatus& status) { statuses_.push_back(status); };
+  EXPECT_EQ(Supervisor(launcher, clock_, Random(1), std::move(options)).Run({}).ending, Outcome::Ending::kDone);
+  EXPECT_THAT(EventNames(), ElementsAre("waiting", "start", "done"));
+  EXPECT_THAT(events_[0].sentence, HasSubstr("node n2 is away"));
+  EXPECT_EQ(events_[1].object["attempt"], 1);
+  EXPECT_EQ(statuses_[1].state, "starting");
+}
+
 /// Whatever ranks do: attempts never overlap (FakeLauncher checks), restarts stay within their limit, a job ends, and
 /// after a stop it ends within the grace.
 TEST_F(SupervisorTest, KeepsItsPromisesUnderRandomRanks) {
