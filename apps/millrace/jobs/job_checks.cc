@@ -32,7 +32,8 @@ class JobChecker {
       : context_(context), spec_(spec), if_silent_(starts ? Level::kWarn : Level::kFail) {}
 
   JobChecks Run(const std::filesystem::path& program) {
-    CheckProgram(program);
+    const bool elsewhere = spec_.run.launcher == "ssh";  // the hosts have programs and disks of their own
+    if (!elsewhere) CheckProgram(program);
     object::ConnectOptions options = context_.globals.connect;
     options.max_attempts = 2;
     options.log = context_.log();
@@ -61,6 +62,7 @@ class JobChecker {
       Check("index cache", "check data.index_cache and the rights there",
             [&] { return Write(spec_.data.dataset.cache_url); });
     }
+    if (elsewhere) return std::move(checks_);
     CheckFolder("local disk", "checkpoint.local.path", spec_.checkpoint.local_path);
     CheckFolder("data cache", "data.cache.path", spec_.data.dataset.disk_cache.native());
     return std::move(checks_);

@@ -17,6 +17,7 @@
 #include "apps/millrace/jobs/job_checks.h"
 #include "apps/millrace/jobs/plan_command.h"
 #include "apps/millrace/jobs/scheduled_jobs.h"
+#include "apps/millrace/jobs/ssh_jobs.h"
 #include "millrace/base/files/files.h"
 #include "millrace/base/process/cpu.h"
 #include "millrace/base/process/subprocess.h"
@@ -199,14 +200,16 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
     HandOn(stream, line);
     words.NoteLostOutput(spec.name);
   };
-  const bool in_slurm = spec.run.launcher == "slurm";
+  const bool in_slurm = spec.run.launcher == "slurm", by_ssh = spec.run.launcher == "ssh";
   const std::unique_ptr<jobs::Launcher> launcher =
       in_slurm ? MR_TRY(LaunchInSlurm(context, spec, arguments, folder, on_line))
+      : by_ssh ? MR_TRY(LaunchOverSsh(context, spec, arguments.program, folder, on_line))
                : MR_TRY(LaunchHere(context, spec, RankCommand(arguments, job_file), folder, on_line));
 
   jobs::Supervisor::Options options{.name = spec.name};
   options.policy.max_restarts = spec.run.max_restarts;
   options.policy.hang_timeout = spec.run.hang_timeout;
+  if (by_ssh) options.policy.start_patience = spec.run.ssh.connect_timeout.value_or(Duration(0));
   options.on_event = [&](const jobs::JobEvent& event) {
     words.Write(event.sentence);
     Tell(context, spec.name, event);

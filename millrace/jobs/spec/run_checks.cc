@@ -1,8 +1,12 @@
 #include "millrace/jobs/spec/run_checks.h"
 
 #include <algorithm>
+#include <set>
 #include <string_view>
 #include <utility>
+
+#include "millrace/base/files/files.h"
+#include "millrace/jobs/ssh/hostfile.h"
 
 namespace millrace::jobs {
 namespace {
@@ -27,10 +31,83 @@ Status CheckSlurm(const Node& node, const SlurmSpec& slurm) {
   return {};
 }
 
+Status CheckSsh(const Node& node, const SshSpec& ssh) {
+  for (const std::string& option : ssh.options) {
+    if (HasControlCharacter(option) || !option.starts_with("-") || option == "-" || option == "--") {
+      return Fail(node["ssh_options"].Invalid(
+          fmt::format("{} should be an option of ssh in one word, such as -p2222 or -oUser=me", option)));
+    }
+  }
+  if (HasControlCharacter(ssh.millrace_path)) return Fail(node["millrace_path"].Invalid("should be one line"));
+  return {};
+}
+
+/// Returns the hosts of run.hosts, with the slots that run.hostfile gives them; without run.hosts, all of the file.
+Result<std::vector<HostSlots>> NamedHosts(const Node& node, const SshSpec& ssh) {
+  std::vector<HostSlots> hosts;
+  std::set<std::string_view> names;
+  for (const std::string& host : ssh.hosts) {
+    if (const std::string why = WhyNotAHost(host); !why.empty()) return Fail(node["hosts"].Invalid(why));
+    if (!names.insert(host).second) {
+      return Fail(node["hosts"].Invalid(fmt::format("has {} twice: processes_per_node says how many ranks", host)));
+    }
+    hosts.push_back({.host = host});
+  }
+  if (ssh.hostfile.empty()) return hosts;
+  constexpr std::uint64_t kMaxHostfileBytes = 4 * kMiB;
+  const auto text = ReadFile(ssh.hostfile, kMaxHostfileBytes);
+  if (!text) return Fail(node["hostfile"].Invalid(text.error().message()).WithCode(text.error().code()));
+  const auto in_file = ParseHostfile(*text, ssh.hostfile);
+  if (!in_file) return Fail(node["hostfile"].Invalid(in_file.error().message()));
+  if (hosts.empty()) return *in_file;
+  for (HostSlots& host : hosts) {
+    const auto found = std::ranges::find(*in_file, host.host, &HostSlots::host);
+    if (found == in_file->end()) {
+      return Fail(node["hosts"].Invalid(fmt::format("{} is not in {}", host.host, ssh.hostfile)));
+    }
+    host.slots = found->slots;
+  }
+  return hosts;
+}
+
 }  // namespace
+
+Status CompleteHosts(const Node& node, RunSpec& run, SpecPurpose purpose) {
+  if (run.launcher != "ssh") return {};
+  std::vector<HostSlots> hosts = MR_TRY(NamedHosts(node, run.ssh));
+  if (hosts.empty()) {
+    if (purpose == SpecPurpose::kPlan) return {};
+    return Fail(node["hosts"].Invalid("names no machine: give run.hosts, such as [n1, n2], or run.hostfile"));
+  }
+  if (!node["nodes"]) run.nodes = static_cast<int>(hosts.size());
+  if (static_cast<std::size_t>(run.nodes) > hosts.size()) {
+    return Fail(node["nodes"].Invalid(fmt::format("is {}, but {} hosts are named", run.nodes, hosts.size())));
+  }
+  hosts.resize(static_cast<std::size_t>(run.nodes));
+  if (!node["processes_per_node"]) {
+    for (const HostSlots& host : hosts) {
+      if (host.slots == hosts.front().slots) continue;
+      return Fail(node["hostfile"].Invalid(
+          fmt::format("{} has {} slots and {} has {}: every host should have as many, or set processes_per_node",
+                      hosts.front().host, hosts.front().slots, host.host, host.slots)));
+    }
+    constexpr int kMostProcesses = 256;
+    const int slots = hosts.front().slots;
+    if (slots > kMostProcesses) {
+      return Fail(
+          node["hostfile"].Invalid(fmt::format("{} slots on a host; at most {} are possible", slots, kMostProcesses)));
+    }
+    if (slots > 0) run.processes_per_node = slots;
+  }
+  run.ssh.hosts.clear();
+  for (HostSlots& host : hosts) run.ssh.hosts.push_back(std::move(host.host));
+  run.ssh.hostfile.clear();
+  return {};
+}
 
 Status CheckRun(const Node& node, const RunSpec& run, SpecPurpose purpose) {
   MR_TRY(CheckSlurm(node, run.slurm));
+  MR_TRY(CheckSsh(node, run.ssh));
   if (purpose == SpecPurpose::kPlan || run.nodes == 1 || run.launcher != "local") return {};
   return Fail(node["nodes"].Invalid("should be 1: the launcher local starts ranks on this machine only"));
 }

@@ -7,6 +7,10 @@
 
 namespace millrace::jobs {
 
+/// Completes `run.hosts`, `run.nodes` and `run.processes_per_node` of the launcher ssh. Reads run.hostfile.
+/// Errors: those of the file; kInvalidArgument if the keys contradict each other.
+Status CompleteHosts(const config::Node& node, RunSpec& run, SpecPurpose purpose);
+
 /// Checks what was read from the node `run`. Messages name the place in the document.
 Status CheckRun(const config::Node& node, const RunSpec& run, SpecPurpose purpose);
 

@@ -21,6 +21,15 @@ void VisitSlurm(Visitor& v, SlurmSpec& slurm) {
   v.Texts("slurm_options", slurm.options);
 }
 
+template <class Visitor>
+void VisitSsh(Visitor& v, SshSpec& ssh) {
+  v.Texts("hosts", ssh.hosts);
+  v.Text("hostfile", ssh.hostfile, TextKind::kPlain, false);
+  v.Texts("ssh_options", ssh.options);
+  v.Text("millrace_path", ssh.millrace_path, TextKind::kFolder, false);
+  v.TimeLimit("connect_timeout", ssh.connect_timeout, "none");
+}
+
 /// Refuses keys that the launcher does not have.
 template <class Visitor>
 void RefuseKeys(Visitor& v, std::initializer_list<std::string_view> keys, std::string_view why) {
@@ -29,7 +38,7 @@ void RefuseKeys(Visitor& v, std::initializer_list<std::string_view> keys, std::s
 
 template <class Visitor>
 void VisitRun(Visitor& v, RunSpec& run) {
-  v.Word("launcher", run.launcher, {{"local", "slurm"}, {"kubernetes"}});
+  v.Word("launcher", run.launcher, {{"local", "slurm", "ssh"}, {"kubernetes"}});
   v.Integer("nodes", run.nodes, 1, 1 << 16);
   v.Integer("processes_per_node", run.processes_per_node, 1, 256);
   v.Text("machine", run.machine, TextKind::kPlain, false);
@@ -40,6 +49,12 @@ void VisitRun(Visitor& v, RunSpec& run) {
   } else {
     RefuseKeys(v, {"partition", "account", "qos", "constraint", "time", "exclude", "cpus_per_node", "slurm_options"},
                "leave it out: it is for launcher: slurm");
+  }
+  if (run.launcher == "ssh") {
+    VisitSsh(v, run.ssh);
+  } else {
+    RefuseKeys(v, {"hosts", "hostfile", "ssh_options", "millrace_path", "connect_timeout"},
+               "leave it out: it is for launcher: ssh");
   }
 }
 

@@ -176,6 +176,7 @@ Status CheckEval(const Node& node, const Spec& spec) {
 
 Status CheckSpec(const Node& root, Spec& spec, SpecPurpose purpose) {
   MR_TRY(CheckName(root, spec.name));
+  MR_TRY(CompleteHosts(root["run"], spec.run, purpose));  // first: it decides how many ranks there are
   MR_TRY(CheckModel(root["model"], spec));
   MR_TRY(CheckObjective(root, spec));
   MR_TRY(CheckTrain(root["train"], spec));

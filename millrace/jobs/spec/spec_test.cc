@@ -333,6 +333,14 @@ TEST(Spec, RefusesWithASentence) {
       Refusal{"checkpoint.keep_last=0", kInvalid, "from 1 to"},
       Refusal{"run.launcher=kubernetes", kUnsupported, "local"},
       Refusal{"run.nodes=2", kInvalid, "on this machine only"},
+      Refusal{"run.hosts=[n1]", kInvalid, "it is for launcher: ssh"},
+      Refusal{"run={launcher: ssh}", kInvalid, "names no machine"},
+      Refusal{"run={launcher: ssh, hosts: [n1, n1]}", kInvalid, "has n1 twice"},
+      Refusal{"run={launcher: ssh, hosts: [-oProxyCommand=x]}", kInvalid, "is not a host's name"},
+      Refusal{"run={launcher: ssh, hosts: [n1], nodes: 2}", kInvalid, "is 2, but 1 hosts are named"},
+      Refusal{"run={launcher: ssh, hosts: [n1], ssh_options: [\"-p 22\", x]}", kInvalid,
+              "x should be an option of ssh"},
+      Refusal{"run={launcher: ssh, hosts: [n1], millrace_path: bin/millrace}", kInvalid, "an absolute path"},
       Refusal{"run.hang_timeout=soon", kInvalid, "auto or a time"},
       Refusal{"checkpoint.upload_limit=auto", kInvalid, "none or a time"},
       Refusal{"checkpoint.upload_limit=0s", kInvalid, "from 1s to 7d"},
@@ -639,6 +647,44 @@ TEST(Spec, AnObjectiveHasKeysOfItsOwn) {
   EXPECT_THAT(refusal({"data.mode=sft", "data.layout=turns"}), HasSubstr("response_template"));
 }
 
+TEST(Spec, AJobHasAsManyNodesAsHosts) {
+  auto spec = ParseSmall({"run={launcher: ssh, hosts: [n1, me@n2]}"});
+  ASSERT_TRUE(spec) << spec.error().ToString();
+  EXPECT_EQ(spec->run.nodes, 2);
+  EXPECT_EQ(spec->ranks(), 2);
+  EXPECT_EQ(*Spec::Parse(spec->Render(), "job.yaml"), *spec);
+  spec = ParseSmall({"run={launcher: ssh, hosts: [n1, n2, n3], nodes: 2}"});
+  ASSERT_TRUE(spec) << spec.error().ToString();
+  EXPECT_THAT(spec->run.ssh.hosts, testing::ElementsAre("n1", "n2"));
+}
+
+TEST(Spec, AHostfileSaysTheHostsAndTheirRanks) {
+  const TempDir folder = *TempDir::Create();
+  const std::string file = (folder.path() / "hostfile").string();
+  const auto parse = [&](std::string_view text, const std::string& more = "") {
+    EXPECT_TRUE(WriteFileAtomic(file, AsBytes(text)));
+    return ParseSmall({fmt::format("run={{launcher: ssh, hostfile: {}{}}}", file, more)});
+  };
+  auto spec = parse("w-0.llama slots=2\nw-1.llama slots=2\n");
+  ASSERT_TRUE(spec) << spec.error().ToString();
+  EXPECT_EQ(spec->run.processes_per_node, 2);
+  EXPECT_EQ(spec->ranks(), 4);
+  // The rendered job goes to machines that have no such file.
+  EXPECT_THAT(spec->Render(), HasSubstr("hosts: [\"w-0.llama\", \"w-1.llama\"]"));
+  std::filesystem::remove(file);
+  EXPECT_EQ(*Spec::Parse(spec->Render(), "job.yaml"), *spec);
+
+  EXPECT_EQ(parse("n1:2\nn2:4\n", ", processes_per_node: 1")->ranks(), 2);
+  EXPECT_EQ(parse("n1:2\nn2:4\nn3:4\n", ", hosts: [n3, n2]")->ranks(), 8);
+  EXPECT_EQ(parse("n1\nn2\n")->ranks(), 2);
+  EXPECT_THAT(parse("n1:2\nn2:4\n").error().ToString(), HasSubstr("n1 has 2 slots and n2 has 4"));
+  EXPECT_THAT(parse("n1:2\n", ", hosts: [n9]").error().ToString(), HasSubstr("n9 is not in"));
+  EXPECT_THAT(parse("n1 x\n").error().ToString(), HasSubstr("hostfile:1: x is not understood"));
+  std::filesystem::remove(file);
+  EXPECT_THAT(ParseSmall({fmt::format("run={{launcher: ssh, hostfile: {}}}", file)}).error().ToString(),
+              HasSubstr("run.hostfile"));
+}
+
 /// The guide must show every key: it holds the rendered defaults, and its YAML blocks are valid job files.
 TEST(Spec, TheGuideIsRight) {
   const char* source = std::getenv("MILLRACE_SOURCE");
@@ -665,6 +711,7 @@ TEST(Spec, TheGuideIsRight) {
   rendered += ParseSmall({"data.mode=sft", "data.layout=turns", "data.response_template=A>"})->Render();
   rendered += ParseSmall({"model.config.num_kv_heads=4", "model.config.intermediate_size=64"})->Render();
   rendered += ParseSmall({"run.launcher=slurm"})->Render();
+  rendered += ParseSmall({"run={launcher: ssh, hosts: [n1]}"})->Render();
   for (std::size_t at = 0, end; (end = rendered.find('\n', at)) != std::string::npos; at = end + 1) {
     std::string line = rendered.substr(at, end - at);
     std::size_t start = line.find_first_not_of(" -"), colon = line.find(':');

@@ -1,0 +1,33 @@
+#include "apps/millrace/jobs/ssh_jobs.h"
+
+#include <utility>
+
+#include "millrace/base/process/subprocess.h"
+#include "millrace/jobs/ssh/ssh.h"
+
+namespace millrace::cli {
+
+Result<std::unique_ptr<jobs::Launcher>> LaunchOverSsh(const Context& context, const jobs::Spec& spec,
+                                                      const std::string& program, const jobs::JobFolder& folder,
+                                                      decltype(jobs::RemoteLauncher::Options::on_line) on_line) {
+  const jobs::SshSpec& ssh = spec.run.ssh;
+  const std::filesystem::path here = MR_TRY(ProgramDirectory());
+  const jobs::SshAccess access{
+      .options = ssh.options, .millrace = ssh.millrace_path.empty() ? (here / "millrace").string() : ssh.millrace_path};
+  jobs::RemoteLauncher::Options remote;
+  remote.nodes = MR_TRY(jobs::SshNodes(ssh.hosts, access));
+  remote.ranks_per_node = spec.run.processes_per_node;
+  remote.threads = spec.train.threads;
+  remote.program = program;
+  remote.job = spec.Render();
+  remote.env = GlobalsEnvironment(context.globals);
+  remote.env.merge(jobs::EnvironmentOfRanks());
+  remote.folder = folder.path();
+  remote.on_line = std::move(on_line);
+  remote.explain = [access](const jobs::RemoteNode& node, const ExitState& state, std::string_view words) {
+    return jobs::ExplainSshEnd(node, state, words, access);
+  };
+  return std::make_unique<jobs::RemoteLauncher>(std::move(remote));
+}
+
+}  // namespace millrace::cli
