@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "millrace/base/files/files.h"
-#include "millrace/jobs/ssh/hostfile.h"
+#include "millrace/jobs/spec/hostfile.h"
 
 namespace millrace::jobs {
 namespace {

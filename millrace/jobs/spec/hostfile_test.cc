@@ -1,4 +1,4 @@
-#include "millrace/jobs/ssh/hostfile.h"
+#include "millrace/jobs/spec/hostfile.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
