@@ -65,6 +65,8 @@ class Subprocess {
   /// Sends a signal to the child's process group, or to the child if it has none. Does nothing after the child has
   /// ended.
   void Signal(int signal_number);
+  /// Leaves the child alone: the destructor neither kills nor reaps it. REQUIRES: not `die_with_parent`.
+  void Detach() { pid_ = -1; }
   /// Sends SIGTERM, and SIGKILL if the child still runs after `grace`. Reaps it.
   ExitState Stop(Duration grace);
   /// Reads the child's standard output until it is closed. REQUIRES: capture_stdout.
