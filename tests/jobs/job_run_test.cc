@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -252,6 +253,85 @@ TEST_F(JobRunTest, LogsAndLists) {
   const auto both = Subprocess::Run(Command({"job", "status"}));
   EXPECT_THAT(both->stdout_text, HasSubstr("tested "));
   EXPECT_THAT(both->stdout_text, HasSubstr("second "));
+}
+
+TEST_F(JobRunTest, ASubmittedJobRunsInTheBackground) {
+  total_ = "100000";
+  const auto submitted = Subprocess::Run(
+      Command({"job", "submit", Path("job.yaml"), "--program", Path("rank.sh"), "--no-check", "--json"}));
+  ASSERT_TRUE(submitted->state.ok()) << *ReadFile(Path("stderr"));
+  const Json told = *ParseJson(submitted->stdout_text, "output");
+  EXPECT_EQ(told["name"], "tested");
+  // Whoever asks at once hears of this run.
+  EXPECT_EQ(Status()["pid"], told["pid"]);
+  const int pid = told["pid"].get<int>();
+  EXPECT_EQ(::getsid(pid), pid);
+  AwaitStatus(Stepping);
+  const auto again = Subprocess::Run(Command({"job", "submit", Path("job.yaml"), "--no-check"}));
+  EXPECT_EQ(again->state.exit_code, 1);
+  EXPECT_THAT(*ReadFile(Path("stderr")), HasSubstr("`millrace job stop tested` ends it"));
+  EXPECT_TRUE(Subprocess::Run(Command({"job", "stop", "tested"}))->state.ok());
+  EXPECT_EQ(Status()["state"], "interrupted");
+  EXPECT_THAT(*ReadFile(Path("state/jobs/tested/logs/supervisor.log")), HasSubstr("stopping: the ranks have"));
+}
+
+TEST_F(JobRunTest, OneAttachesToASubmittedJob) {
+  total_ = "60";
+  const auto submitted =
+      Subprocess::Run(Command({"job", "submit", Path("job.yaml"), "--program", Path("rank.sh"), "--no-check"}));
+  ASSERT_TRUE(submitted->state.ok()) << *ReadFile(Path("stderr"));
+  EXPECT_THAT(submitted->stdout_text, HasSubstr("millrace job attach tested"));
+  const auto attached = Subprocess::Run(Command({"job", "attach", "tested"}));
+  EXPECT_TRUE(attached->state.ok());
+  EXPECT_THAT(attached->stdout_text, testing::EndsWith("{\"step\": 60}\n"));
+}
+
+TEST_F(JobRunTest, ASubmissionThatCannotStartSaysWhy) {
+  std::filesystem::create_directories(Path("state/jobs"));
+  std::ofstream(Path("state/jobs/tested")) << "in the way";
+  const auto submitted =
+      Subprocess::Run(Command({"job", "submit", Path("job.yaml"), "--program", Path("rank.sh"), "--no-check"}));
+  EXPECT_NE(submitted->state.exit_code, 0);
+  EXPECT_EQ(submitted->stdout_text, "");
+  EXPECT_THAT(*ReadFile(Path("stderr")), HasSubstr("state/jobs/tested"));
+}
+
+/// Another machine: it has the bucket and no state folder.
+TEST_F(JobRunTest, ABucketShowsARunFromAnywhere) {
+  const std::string url = Path("bucket/runs/tested");
+  std::ofstream(Path("rank.sh"), std::ios::app) << "[ $RANK = 1 ] || echo checkpoint of step 20 committed\n"
+                                                << "echo warning $RANK >&2\n";
+  ASSERT_EQ(StartJob({"--set", "log.url=" + url}).Wait()->exit_code, 0);
+  const auto elsewhere = [&](std::vector<std::string> arguments) {
+    auto options = Command(std::move(arguments));
+    options.env["MILLRACE_STATE_DIR"] = Path("nothing");
+    return *Subprocess::Run(std::move(options));
+  };
+  const Json status = *ParseJson(elsewhere({"--json", "job", "status", url}).stdout_text, "status");
+  EXPECT_EQ(status["state"], "done");
+  EXPECT_EQ(status["step"], 20);
+  EXPECT_THAT(elsewhere({"job", "status", url}).stdout_text, HasSubstr("tested: done, step 20"));
+  EXPECT_THAT(elsewhere({"job", "list", Path("bucket/runs")}).stdout_text, HasSubstr("tested"));
+  EXPECT_EQ(elsewhere({"job", "logs", url}).stdout_text, *ReadFile(Path("state/jobs/tested/logs/rank-0.out")));
+  EXPECT_EQ(elsewhere({"job", "logs", url, "--rank", "1", "--errors"}).stdout_text, "warning 1\n");
+  EXPECT_EQ(elsewhere({"job", "logs", url, "--rank", "2"}).state.exit_code, 4);
+  EXPECT_THAT(elsewhere({"job", "attach", url}).stdout_text, HasSubstr("{\"step\": 20}\n"));
+  EXPECT_EQ(elsewhere({"job", "stop", url}).state.exit_code, 2);
+  EXPECT_EQ(elsewhere({"job", "status", Path("bucket/runs/other")}).state.exit_code, 4);
+  std::ifstream events(url + "/events.jsonl");
+  std::vector<std::string> names;
+  for (std::string line; std::getline(events, line);) names.push_back((*ParseJson(line, "event"))["event"]);
+  EXPECT_THAT(names, testing::UnorderedElementsAre("start", "checkpoint", "done"));
+}
+
+TEST_F(JobRunTest, ABucketThatIsAwayHoldsNoJobUp) {
+  std::ofstream(Path("blocker")) << "a file where the folder would be";
+  EXPECT_EQ(StartJob({"--set", "log.url=" + Path("blocker/run")}).Wait()->exit_code, 0);
+  EXPECT_EQ(Status()["state"], "done");
+  const std::string said = *ReadFile(Path("stderr"));
+  const std::size_t told = said.find("cannot be written, the job goes on without");
+  ASSERT_NE(told, std::string::npos) << said;
+  EXPECT_EQ(said.find("cannot be written, the job goes on without", told + 1), std::string::npos);
 }
 
 TEST_F(JobRunTest, ServeHandsItsFlagsOn) {

@@ -55,6 +55,9 @@ class JobChecker {
       Check("checkpoints", "check checkpoint.url and the rights there: list, read, write, delete",
             [&] { return LookAtCheckpoints(); });
     }
+    if (!spec_.log.url.empty()) {
+      Check("log", "check log.url and the rights there", [&] { return Write(spec_.log.url); });
+    }
     if (!spec_.log.tensorboard.empty()) {
       Check("tensorboard", "check log.tensorboard and the rights there", [&] { return Write(spec_.log.tensorboard); });
     }

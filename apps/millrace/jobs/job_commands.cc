@@ -12,6 +12,8 @@
 
 #include "apps/common/output.h"
 #include "apps/millrace/cli/cli.h"
+#include "apps/millrace/jobs/background_jobs.h"
+#include "apps/millrace/jobs/bucket_jobs.h"
 #include "apps/millrace/jobs/compile_command.h"
 #include "apps/millrace/jobs/hub_revisions.h"
 #include "apps/millrace/jobs/job_checks.h"
@@ -41,6 +43,7 @@ struct JobArguments {
   std::vector<std::string> assignments;
   std::string program;  ///< of a rank; empty: millrace-train beside this one
   bool no_check = false;
+  bool detached = false;  ///< started by `job submit`: nobody reads the output
   std::string machine;    ///< of a plan; empty: the job file's
   bool compiles = false;  ///< the ranks end when their step is compiled
 };
@@ -178,6 +181,17 @@ Result<std::unique_ptr<jobs::Launcher>> LaunchInSlurm(const Context& context, co
   return std::make_unique<jobs::RemoteLauncher>(std::move(remote));
 }
 
+jobs::JobStatus StartingStatus(const std::string& name) {
+  const std::string now = FormatIso8601(SystemClock().Wall());
+  return {.name = name,
+          .state = "starting",
+          .message = "starting",
+          .pid = ::getpid(),
+          .pid_start = jobs::ProcessStart(::getpid()),
+          .started = now,
+          .updated = now};
+}
+
 Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   jobs::Spec spec = MR_TRY(ReadSpec(arguments));
   if (arguments.compiles) {
@@ -194,9 +208,24 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
 
   SupervisorLog words(MR_TRY(OpenFile(folder.logs() / "supervisor.log", O_WRONLY | O_CREAT | O_APPEND)));
   ::signal(SIGHUP, SIG_IGN);  // the job outlives the terminal that it was started from
+  MR_TRY(folder.Write(StartingStatus(spec.name)));
+  const std::unique_ptr<RunFolderKeeper> keeper = MR_TRY(KeepRunFolder(context, spec, folder, [&](const Error& error) {
+    const std::string sentence =
+        fmt::format("{} cannot be written, the job goes on without: {}", spec.log.url, error.ToString());
+    words.Write(sentence);
+    PrintError("millrace: job {}: {}\n", spec.name, sentence);
+  }));
+  if (arguments.detached) MR_TRY(LeaveTerminal(folder.logs() / "supervisor.log"));
 
   const auto on_line = [&](int rank, jobs::LocalLauncher::Stream stream, std::string_view line) {
     if (rank != 0) return;
+    if (keeper && stream == jobs::LocalLauncher::Stream::kOut) {
+      if (auto event = jobs::EventOfLine(line)) {
+        (*event)["time"] = FormatIso8601(SystemClock().Wall());
+        keeper->NoteEvent(*event);
+      }
+    }
+    if (arguments.detached) return;
     HandOn(stream, line);
     words.NoteLostOutput(spec.name);
   };
@@ -212,13 +241,15 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   if (by_ssh) options.policy.start_patience = spec.run.ssh.connect_timeout.value_or(Duration(0));
   options.on_event = [&](const jobs::JobEvent& event) {
     words.Write(event.sentence);
-    Tell(context, spec.name, event);
+    if (keeper) keeper->NoteEvent(event.object);
+    if (!arguments.detached) Tell(context, spec.name, event);
   };
   Logger log = context.log();
   options.on_status = [&](const jobs::JobStatus& status) {
     // A full disk must not end the training.
     if (auto written = folder.Write(status); !written)
       log.Warning("cannot write the status", {{"error", written.error()}});
+    if (keeper) keeper->NoteStatus(status, spec.run.launcher);
   };
   jobs::Supervisor supervisor(*launcher, SystemClock(), Random(SystemEntropy()), std::move(options));
   const jobs::Outcome outcome = supervisor.Run(context.stop);
@@ -258,13 +289,19 @@ int PrintJobs(const Context& context, const std::vector<jobs::JobStatus>& all) {
   return kExitOk;
 }
 
-Result<int> ListAllJobs(const Context& context) { return PrintJobs(context, MR_TRY(ListJobsAnywhere())); }
+Result<int> ListAllJobs(const Context& context, const NameArguments& arguments) {
+  if (!arguments.name.empty()) return PrintJobs(context, MR_TRY(ListRunFolders(context, arguments.name)));
+  return PrintJobs(context, MR_TRY(ListJobsAnywhere()));
+}
 
 /// Shows the named job; without a name, all jobs. One job is shown in full, several as one line each.
 Result<int> ShowStatus(const Context& context, const NameArguments& arguments) {
   const auto root = MR_TRY(jobs::StateRoot());
   std::vector<jobs::JobStatus> shown;
-  if (arguments.name.empty()) {
+  if (IsRunFolder(arguments.name)) {
+    RunFolderReader reader = MR_TRY(RunFolderReader::Open(context, arguments.name));
+    shown.push_back(MR_TRY(reader.Status(context)));
+  } else if (arguments.name.empty()) {
     shown = MR_TRY(ListJobsAnywhere());
     if (shown.empty()) PrintError("millrace: no job has been run on this machine by this user ({})\n", root.string());
   } else {
@@ -275,11 +312,18 @@ Result<int> ShowStatus(const Context& context, const NameArguments& arguments) {
   return kExitOk;
 }
 
+std::string LogName(const NameArguments& arguments) {
+  return fmt::format("rank-{}.{}", arguments.rank, arguments.errors ? "err" : "out");
+}
+
 Result<int> ShowLogs(const Context& context, const NameArguments& arguments) {
+  if (IsRunFolder(arguments.name)) {
+    MR_TRY(PrintRunLog(context, arguments.name, LogName(arguments), arguments.follow));
+    return kExitOk;
+  }
   auto root = MR_TRY(jobs::StateRoot());
   auto status = MR_TRY(ReadJobAnywhere(arguments.name));
-  auto path = root / "jobs" / status.name / "logs" /
-              fmt::format("rank-{}.{}", arguments.rank, arguments.errors ? "err" : "out");
+  auto path = root / "jobs" / status.name / "logs" / LogName(arguments);
   if (!std::filesystem::exists(path)) {
     return Fail(Code::kNotFound, "job \"{}\" has no log of rank {}: {}", status.name, arguments.rank, path.string());
   }
@@ -295,9 +339,19 @@ Result<int> ShowLogs(const Context& context, const NameArguments& arguments) {
   return kExitOk;
 }
 
+/// Says how a job has ended. Returns the exit status of its supervisor.
+int TellEnd(const jobs::JobStatus& status) {
+  PrintError("millrace: job {}: {}\n", status.name, status.message);
+  if (status.state == "done") return kExitOk;
+  return status.active() || status.state == "interrupted" ? ToExitStatus(Code::kCancelled) : kExitFailed;
+}
+
 /// Follows a job as if it ran here. Its exit status is the job's: of a supervisor, 0, 1 or 130.
 Result<int> AttachToJob(const Context& context, NameArguments arguments) {
   arguments.follow = true;
+  if (IsRunFolder(arguments.name)) {
+    return TellEnd(MR_TRY(PrintRunLog(context, arguments.name, LogName(arguments), /*follow=*/true)));
+  }
   // Slurm starts an interrupted job again, but says so only some seconds later.
   constexpr int kLooks = 20;
   bool shown = false;
@@ -317,9 +371,7 @@ Result<int> AttachToJob(const Context& context, NameArguments arguments) {
     } else if (!shown) {
       MR_TRY(ShowLogs(context, arguments));
     }
-    PrintError("millrace: job {}: {}\n", status.name, status.message);
-    if (status.state == "done") return kExitOk;
-    return status.active() || status.state == "interrupted" ? ToExitStatus(Code::kCancelled) : kExitFailed;
+    return TellEnd(status);
   }
 }
 
@@ -338,6 +390,10 @@ Result<int> AwaitEnd(const Context& context, const std::string& name) {
 }
 
 Result<int> StopOneJob(const Context& context, const NameArguments& arguments) {
+  if (IsRunFolder(arguments.name)) {
+    return Fail(Code::kInvalidArgument, "{} is a folder: `job stop` takes the job's name, where it was started",
+                arguments.name);
+  }
   auto root = MR_TRY(jobs::StateRoot());
   const std::string in_slurm = MR_TRY(jobs::SlurmIdOf(root, arguments.name));
   if (!in_slurm.empty()) {
@@ -396,6 +452,7 @@ void AddRunCommand(CLI::App& parent, Context& context, std::string name, std::st
   CLI::App* command = AddCommand(parent, context, std::move(name), std::move(description), std::move(examples),
                                  Act(context, RunJob, arguments));
   AddStartArguments(*command, arguments);
+  command->add_flag("--detached", arguments->detached, "For `job submit`: leave the terminal once started")->group("");
 }
 
 void AddRender(CLI::App& job, Context& context) {
@@ -420,20 +477,16 @@ void AddRender(CLI::App& job, Context& context) {
 /// Checks a job and gives it to the scheduler that its file names.
 Result<int> SubmitJob(const Context& context, const JobArguments& arguments) {
   jobs::Spec spec = MR_TRY(ReadSpec(arguments));
-  if (spec.run.launcher != "slurm") {
-    return Fail(Code::kInvalidArgument,
-                "{}: run.launcher is {}; `job submit` is for slurm, and `millrace job run {}` runs the job here",
-                arguments.file, spec.run.launcher, arguments.file);
-  }
   if (context.globals.dry_run) return ShowChecks(context, spec, arguments);
   if (!arguments.no_check) MR_TRY(CheckBeforeStart(context, spec, arguments));
   MR_TRY(PinHubRevisions(context, spec));
-  return SubmitToSlurm(context, spec);
+  return spec.run.launcher == "slurm" ? SubmitToSlurm(context, spec) : SubmitHere(context, spec, arguments.program);
 }
 
 void AddSubmit(CLI::App& job, Context& context) {
   auto arguments = std::make_shared<JobArguments>();
-  CLI::App* command = AddCommand(job, context, "submit", "Give a job to the scheduler that its file names",
+  CLI::App* command = AddCommand(job, context, "submit",
+                                 "Start a job in the background, or give it to the scheduler that its file names",
                                  "  millrace job submit job.yaml\n"
                                  "  millrace job submit job.yaml --set run.launcher=slurm --set run.nodes=4",
                                  Act(context, SubmitJob, arguments));
@@ -557,11 +610,13 @@ void AddNameCommands(CLI::App& job, Context& context) {
   auto add = [&](std::string name, std::string description, std::string examples, auto function) {
     CLI::App* command = AddCommand(job, context, std::move(name), std::move(description), std::move(examples),
                                    Act(context, function, arguments));
-    command->add_option("NAME", arguments->name, "The job's name")->required();
+    command->add_option("NAME", arguments->name, "The job's name, or the URL of its log.url")->required();
     return command;
   };
   add("status", "Show the state of a job; without a name, of all jobs",
-      "  millrace job status\n  millrace job status llama-demo\n  millrace --json job status llama-demo", ShowStatus)
+      "  millrace job status\n  millrace job status llama-demo\n  millrace job status s3://runs/llama-demo\n  millrace "
+      "--json job status llama-demo",
+      ShowStatus)
       ->get_option("NAME")
       ->required(false);
   CLI::App* logs =
@@ -574,6 +629,10 @@ void AddNameCommands(CLI::App& job, Context& context) {
       AttachToJob);
   CLI::App* stop = add("stop", "Ask a job to save a checkpoint and stop; wait until it has stopped",
                        "  millrace job stop llama-demo", StopOneJob);
+  add("list", "List the jobs of this machine, or those whose log.url is in a folder",
+      "  millrace job list\n  millrace job list s3://runs\n  millrace --json job list", ListAllJobs)
+      ->get_option("NAME")
+      ->required(false);
   stop->add_flag("--no-wait", arguments->no_wait, "Do not wait until the job has stopped");
 }
 
@@ -596,8 +655,6 @@ void AddJobCommands(CLI::App& app, Context& context) {
   AddSubmit(*job, context);
   AddNameCommands(*job, context);
   AddAgent(*job, context);
-  AddCommand(*job, context, "list", "List the jobs of this machine", "  millrace job list\n  millrace --json job list",
-             Act(context, ListAllJobs));
 
   CLI::App* serve = AddCommand(app, context, "serve", "Serve a model over HTTP (millrace-serve)", "",
                                [&context] { return RunServe(context); });

@@ -154,6 +154,7 @@ struct CheckpointSpec {
 };
 struct LogSpec {
   std::uint64_t every_steps = 1;
+  std::string url;                ///< of the run's folder in a bucket; empty: none
   std::string tensorboard;        ///< URL; empty: none
   std::string metrics_listen;     ///< address; empty: none
   std::string metrics_key_file;   ///< file with the keys of scrapers, on rank 0's machine; empty: loopback only

@@ -403,6 +403,7 @@ void VisitCheckpoint(Visitor& v, CheckpointSpec& checkpoint) {
 template <class Visitor>
 void VisitLog(Visitor& v, LogSpec& log) {
   v.Integer("every_steps", log.every_steps, 1, std::int64_t{1} << 40);
+  v.Text("url", log.url, TextKind::kUrl, false);
   v.Text("tensorboard", log.tensorboard, TextKind::kUrl, false);
   v.Text("metrics_listen", log.metrics_listen, TextKind::kPlain, false);
   v.Text("metrics_key_file", log.metrics_key_file, TextKind::kFolder, false);

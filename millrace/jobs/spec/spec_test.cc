@@ -557,6 +557,7 @@ Spec RandomSpec(Random& random) {
   s.log.metrics_listen = Pick<std::string>(random, {"", "127.0.0.1:9465"});
   s.log.metrics_key_file = Pick<std::string>(random, {"", "/etc/millrace/keys"});
   s.log.metrics_insecure = random.Below(2) == 0;
+  s.log.url = Pick<std::string>(random, {"", "s3://runs/x/log"});
   s.log.tensorboard = Pick<std::string>(random, {"", "runs/tb"});
   return s;
 }

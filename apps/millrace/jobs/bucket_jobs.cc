@@ -1,0 +1,123 @@
+#include "apps/millrace/jobs/bucket_jobs.h"
+
+#include <utility>
+
+#include "apps/common/output.h"
+#include "millrace/base/hash/random.h"
+#include "millrace/base/text.h"
+#include "millrace/object/blocking.h"
+#include "millrace/object/open/open.h"
+
+namespace millrace::cli {
+namespace {
+
+/// A supervisor writes its status every ten seconds; buckets may be away for a while.
+constexpr auto kLostAfter = std::chrono::minutes(2);
+/// Between two looks at a run's folder. More would show nothing new.
+constexpr auto kLookInterval = std::chrono::seconds(5);
+
+Result<object::ReadLocation> FolderAt(object::Connection& connection, const std::string& url) {
+  object::Location location = MR_TRY(object::Locate(connection, url));
+  if (!location.key.empty() && !location.key.ends_with('/')) location.key += '/';
+  return object::ReadLocation(location);
+}
+
+Result<jobs::JobStatus> StatusOf(const Json& json) {
+  jobs::JobStatus status = MR_TRY(jobs::JobStatus::FromJson(json, "status.json"));
+  const auto updated = ParseIso8601(status.updated);
+  if (!updated || !status.active()) return status;
+  const Duration silent = SystemClock().Wall() - *updated;
+  if (silent < kLostAfter) return status;
+  status.state = "lost";
+  status.message = fmt::format("its supervisor has written nothing for {}; its last words: {}", FormatDuration(silent),
+                               status.message);
+  return status;
+}
+
+}  // namespace
+
+bool IsRunFolder(std::string_view name) { return name.find('/') != std::string_view::npos; }
+
+Result<RunFolderReader> RunFolderReader::Open(const Context& context, const std::string& url) {
+  RunFolderReader reader;
+  reader.connection_ = MR_TRY(context.Connect());
+  reader.folder_ = MR_TRY(FolderAt(*reader.connection_, url));
+  return reader;
+}
+
+Result<jobs::JobStatus> RunFolderReader::Status(const Context& context) {
+  const Json json = MR_TRY(jobs::ReadRunStatus(folder_, {.stop = context.stop}));
+  std::string run = MR_TRY(JsonString(json, "run"));
+  if (run != run_) log_.reset();
+  run_ = std::move(run);
+  return StatusOf(json);
+}
+
+Result<bool> RunFolderReader::PrintLog(const Context& context, const std::string& name) {
+  if (!log_) log_ = std::make_unique<jobs::RunLogReader>(folder_, run_, name);
+  const bool found = MR_TRY(log_->Poll([](std::string_view text) { Print("{}", text); }, {.stop = context.stop}));
+  FlushOutput();
+  return found;
+}
+
+Result<std::vector<jobs::JobStatus>> ListRunFolders(const Context& context, const std::string& url) {
+  const auto connection = MR_TRY(context.Connect());
+  const object::ReadLocation folder = MR_TRY(FolderAt(*connection, url));
+  const object::Call call = {.stop = context.stop};
+  std::vector<std::string> prefixes = {folder.key};  // it may be a run itself
+  MR_TRY(object::ListAll(
+      *folder.store, {.prefix = folder.key, .delimiter = "/"},
+      [&](const object::ListPage& page) {
+        prefixes.insert(prefixes.end(), page.common_prefixes.begin(), page.common_prefixes.end());
+        return true;
+      },
+      call));
+  std::vector<jobs::JobStatus> found;
+  for (const std::string& prefix : prefixes) {
+    const auto json = jobs::ReadRunStatus({folder.store, prefix}, call);
+    const bool is_run = json || (json.error().code() != Code::kNotFound && json.error().code() != Code::kCorrupt);
+    if (!is_run) continue;
+    if (!json) return Fail(json.error());
+    if (auto status = StatusOf(*json)) found.push_back(*std::move(status));
+  }
+  return found;
+}
+
+Result<jobs::JobStatus> PrintRunLog(const Context& context, const std::string& url, const std::string& name,
+                                    bool follow) {
+  RunFolderReader reader = MR_TRY(RunFolderReader::Open(context, url));
+  for (;;) {
+    // The status first: the log of a job that has ended is whole.
+    jobs::JobStatus status = MR_TRY(reader.Status(context));
+    const bool found = MR_TRY(reader.PrintLog(context, name));
+    const bool goes_on = follow && status.active();
+    if (!found && !goes_on) {
+      return Fail(Code::kNotFound, "{} has no log {} of the newest run of job \"{}\"", url, name, status.name);
+    }
+    if (!goes_on || !SystemClock().SleepFor(kLookInterval, context.stop)) return status;
+  }
+}
+
+void RunFolderKeeper::NoteStatus(const jobs::JobStatus& status, std::string_view launcher) {
+  Json json = status.ToJson();
+  json["launcher"] = launcher;
+  publisher_->NoteStatus(std::move(json));
+}
+
+Result<std::unique_ptr<RunFolderKeeper>> KeepRunFolder(const Context& context, const jobs::Spec& spec,
+                                                       const jobs::JobFolder& folder,
+                                                       std::function<void(const Error&)> on_failure) {
+  if (spec.log.url.empty()) return nullptr;
+  auto connection = MR_TRY(context.Connect());
+  object::Location location = MR_TRY(object::Locate(*connection, spec.log.url));
+  if (!location.key.empty() && !location.key.ends_with('/')) location.key += '/';
+  Random random(SystemEntropy());
+  jobs::RunPublisher::Options options;
+  options.folder.logs = folder.logs();
+  options.folder.run = jobs::NewRunName(SystemClock().Wall(), random);
+  options.on_failure = std::move(on_failure);
+  auto publisher = std::make_unique<jobs::RunPublisher>(std::move(location), std::move(options));
+  return std::make_unique<RunFolderKeeper>(std::move(connection), std::move(publisher));
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,79 @@
+#include "millrace/jobs/bucket/run_publisher.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "millrace/base/files/files.h"
+#include "millrace/object/blocking.h"
+#include "millrace/object/fault/fault_store.h"
+#include "millrace/object/memory/memory_store.h"
+
+namespace millrace::jobs {
+namespace {
+
+using ::testing::HasSubstr;
+
+class RunPublisherTest : public testing::Test {
+ protected:
+  std::unique_ptr<RunPublisher> Publish() {
+    RunPublisher::Options options;
+    options.folder = {.logs = logs_.path(), .run = "r1"};
+    options.on_failure = [this](const Error&) { ++failures_; };
+    options.clock = &clock_;
+    return std::make_unique<RunPublisher>(object::Location{store_, "run/"}, std::move(options));
+  }
+  std::string Events() const {
+    const auto found = object::GetAll(*store_, "run/events.jsonl", kMiB);
+    return found && *found ? (*found)->bytes : "";
+  }
+  /// Advances the clock by intervals until `holds`.
+  template <class Holds>
+  void AdvanceUntil(Holds holds) {
+    for (const TimePoint end = SystemClock().Now() + std::chrono::seconds(20); !holds();) {
+      ASSERT_LT(SystemClock().Now(), end);
+      clock_.Advance(std::chrono::seconds(10));
+      std::this_thread::yield();
+    }
+  }
+
+  const TempDir logs_ = *TempDir::Create();
+  const std::shared_ptr<object::FaultStore> store_ = object::FaultStore::Create(object::MakeMemoryStore());
+  FakeClock clock_;
+  std::atomic<int> failures_ = 0;
+};
+
+TEST_F(RunPublisherTest, WritesAtTheEndWhatIsLeft) {
+  auto publisher = Publish();
+  publisher->NoteEvent({{"event", "done"}});
+  publisher->NoteStatus({{"state", "running"}});
+  publisher->NoteStatus({{"state", "done"}});
+  EXPECT_EQ(Events(), "");  // the interval is not over
+  publisher.reset();
+  EXPECT_THAT(Events(), HasSubstr("done"));
+  EXPECT_EQ((*ReadRunStatus({store_, "run/"}, {}))["state"], "done");
+}
+
+TEST_F(RunPublisherTest, WritesOnceAnInterval) {
+  auto publisher = Publish();
+  publisher->NoteEvent({{"event", "start"}});
+  AdvanceUntil([&] { return Events().find("start") != std::string::npos; });
+}
+
+TEST_F(RunPublisherTest, ABucketThatIsAwayIsToldOnceAndCaughtUpWith) {
+  auto publisher = Publish();
+  store_->Add({.times = -1, .fault = {.code = Code::kUnavailable}});
+  publisher->NoteEvent({{"event", "start"}});
+  publisher->NoteStatus({{"state", "running"}});
+  AdvanceUntil([&] { return store_->calls(object::Operation::kGet) + store_->calls(object::Operation::kHead) > 3; });
+  EXPECT_EQ(failures_, 1);
+  store_->Clear();
+  AdvanceUntil([&] { return Events().find("start") != std::string::npos; });
+  publisher.reset();
+  EXPECT_EQ(failures_, 1);
+}
+
+}  // namespace
+}  // namespace millrace::jobs
