@@ -23,6 +23,9 @@ bool CannotHelp(const ExitState& exit) {
   return exit.signal == 0 && (exit.exit_code == 2 || exit.exit_code == 4 || exit.exit_code == 5);
 }
 
+/// Returns whether a rank saved and left because something asked it to. Ranks agree on that: all of them leave.
+bool HasLeft(const ExitState& exit) { return exit.signal == 0 && exit.exit_code == ToExitStatus(Code::kCancelled); }
+
 }  // namespace
 
 void Policy::Started(TimePoint now, int ranks) {
@@ -84,18 +87,29 @@ void Policy::Watch(TimePoint now, std::span<const RankState> ranks) {
 }
 
 /// Finds a rank that failed. After one rank dies, others may exit with an error before the next check. So a rank that a
-/// signal killed is blamed first.
+/// signal killed is blamed first, and one that left last. While others may still save, a rank that left is no failure.
 std::optional<Failure> Policy::FindFailure(TimePoint now, std::span<const RankState> ranks) const {
+  const auto weight = [](const RankState& rank) {
+    return rank.exit->signal != 0 || !rank.cause.empty() ? 2 : HasLeft(*rank.exit) ? 0 : 1;
+  };
+  const bool all_ended = AllEnded(ranks);
   const RankState* blamed = nullptr;
   for (const RankState& rank : ranks) {
-    if (!rank.exit || rank.exit->ok()) continue;
-    if (blamed == nullptr || (blamed->exit->signal == 0 && rank.exit->signal != 0)) blamed = &rank;
+    if (!rank.exit || rank.exit->ok() || (weight(rank) == 0 && !all_ended)) continue;
+    if (blamed == nullptr || weight(rank) > weight(*blamed)) blamed = &rank;
   }
   if (blamed == nullptr) return std::nullopt;
   int index = static_cast<int>(blamed - ranks.data());
   if (!blamed->cause.empty()) {
     return Failure{.rank = index,
                    .what = fmt::format("{}, with rank {} {}", blamed->cause, index, AtStep(blamed->step)),
+                   .at = now};
+  }
+  if (HasLeft(*blamed->exit)) {
+    const std::string where = blamed->node.empty() ? "" : fmt::format(" on {}", blamed->node);
+    return Failure{.rank = index,
+                   .what = fmt::format("the ranks saved and left {}, because something asked rank {}{} to",
+                                       AtStep(blamed->step), index, where),
                    .at = now};
   }
   std::string how = blamed->exit->signal != 0 ? fmt::format("was {}", blamed->exit->ToString())

@@ -10,6 +10,7 @@ using Action = Policy::Action;
 using std::chrono::milliseconds;
 using std::chrono::minutes;
 using std::chrono::seconds;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 /// Two ranks, moved by hand.
@@ -67,6 +68,30 @@ TEST_F(PolicyTest, EndsWellWhenAllRanksDo) {
   EXPECT_EQ(policy_.outcome().ending, Outcome::Ending::kDone);
   EXPECT_EQ(policy_.outcome().exit_status, 0);
   EXPECT_EQ(Next(), Action::kEnd);
+}
+
+TEST_F(PolicyTest, RanksThatSaveAndLeaveAreLetDoIt) {
+  Start();
+  Step(5);
+  // The machine of rank 1 is to be taken away: all ranks agree to leave. Rank 0 still writes the manifest.
+  ranks_[1].exit = ExitState{.exit_code = 130};
+  ranks_[1].node = "n2";
+  EXPECT_EQ(Next(), Action::kWait);
+  EndAll({.exit_code = 130});
+  EXPECT_EQ(Next(), Action::kWait);
+  SitOutDelay();
+  EXPECT_EQ(Next(), Action::kStart);
+  EXPECT_THAT(policy_.failure()->what, AllOf(HasSubstr("saved and left at step 5"), HasSubstr("rank 0")));
+}
+
+TEST_F(PolicyTest, ARankThatDoesNotLeaveWithTheOthersIsKilled) {
+  Start();
+  Step(5);
+  ranks_[1].exit = ExitState{.exit_code = 130};
+  EXPECT_EQ(Next(), Action::kWait);
+  now_ += Policy::Options().grace;
+  ranks_[0].beats += 1;  // it lives
+  EXPECT_EQ(Next(), Action::kKill);
 }
 
 TEST_F(PolicyTest, OneFailureEndsTheAttemptAndStartsAnother) {
