@@ -37,7 +37,8 @@ class Client {
     Timeouts timeouts;
     std::string ca_bundle;  ///< a path; empty: the system's certificates
     bool verify_tls = true;
-    Proxies proxies;  ///< the client does not read the environment
+    std::string client_certificate, client_key;  ///< paths of PEM files that tell servers who asks; empty: none
+    Proxies proxies;                             ///< the client does not read the environment
     /// Replaces the resolver for these "host:port". A new connection takes one of a name's addresses at random, and
     /// another one if nobody answers there.
     std::map<std::string, std::vector<std::string>> addresses;

@@ -114,6 +114,10 @@ void Transfer::Prepare(CURL* easy, const Client::Options& options, CURLSH* share
   curl_easy_setopt(easy, CURLOPT_PROXY, (request_.url.starts_with("https:") ? proxies.https : proxies.http).c_str());
   curl_easy_setopt(easy, CURLOPT_NOPROXY, proxies.except.c_str());
   if (!options.ca_bundle.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, options.ca_bundle.c_str());
+  if (!options.client_certificate.empty()) {
+    curl_easy_setopt(easy, CURLOPT_SSLCERT, options.client_certificate.c_str());
+    curl_easy_setopt(easy, CURLOPT_SSLKEY, options.client_key.c_str());
+  }
   if (!options.verify_tls) {
     curl_easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, 0L);
     curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, 0L);
