@@ -38,6 +38,7 @@ class Agent {
       }
       Watch();
       if (broken_) return 1;
+      if (leaving_ && !launcher_) return 0;
     }
   }
 
@@ -50,11 +51,20 @@ class Agent {
     } else if (const Json* start = JsonFind(order, "start")) {
       MR_TRY(Start(*start));
     } else if (JsonFind(order, "signal") != nullptr) {
-      if (launcher_) launcher_->Signal(static_cast<int>(MR_TRY(JsonInt(order, "signal"))));
+      Signal(static_cast<int>(MR_TRY(JsonInt(order, "signal"))));
+    } else if (JsonFind(order, "leave") != nullptr) {
+      leaving_ = true;
+      Signal(SIGTERM);
     } else {
       return Fail(Code::kInvalidArgument, "this version of Millrace does not know the order {}", line.substr(0, 100));
     }
     return {};
+  }
+
+  /// A second SIGTERM would end a rank at once, although both its machine and its supervisor may want it to save.
+  void Signal(int number) {
+    if (!launcher_ || (number == SIGTERM && std::exchange(terminated_, true))) return;
+    launcher_->Signal(number);
   }
 
   Status Start(const Json& start) {
@@ -95,6 +105,7 @@ class Agent {
     auto launcher = std::make_unique<LocalLauncher>(std::move(options));
     MR_TRY(launcher->Start(attempt));
     launcher_ = std::move(launcher);
+    terminated_ = false;
     told_.clear();
     Json pids = Json::array();
     for (const RankState& rank : launcher_->Wait(SystemClock().Now(), {})) {
@@ -142,6 +153,7 @@ class Agent {
   int first_rank_ = 0;
   TimePoint alive_at_;
   bool broken_ = false;  ///< nobody reads the events
+  bool leaving_ = false, terminated_ = false;
 };
 
 }  // namespace

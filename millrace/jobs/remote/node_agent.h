@@ -13,7 +13,8 @@ namespace millrace::jobs {
 ///              "master_port": 29500, "threads": 0, "program": "/usr/bin/millrace-train", "job": "…", "env": {…}}}
 ///                      starts ranks 4 and 5. `job` is the text of the job file. An empty `program` is millrace-train
 ///                      beside this program.
-///   {"signal": 15}     for every rank that runs
+///   {"signal": 15}     for every rank that runs; SIGTERM only once
+///   {"leave": true}    SIGTERM for every rank that runs; RunNodeAgent returns when they have ended
 /// Events:
 ///   {"port": 29500}
 ///   {"started": [4711, 4712]}                the processes
