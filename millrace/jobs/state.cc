@@ -176,7 +176,7 @@ Result<JobStatus> ReadJob(const fs::path& root, std::string_view name) {
                 (root / "jobs").string());
   }
   std::error_code error;
-  if (fs::exists(folder / "slurm", error)) return status;  // the lock may be another machine's
+  if (fs::exists(folder / "submission", error)) return status;  // the lock may be another machine's
   if (status && !held && status->active()) {
     status = ReadStatusFile(folder);
     if (status && status->active()) {
@@ -223,27 +223,41 @@ Result<fs::path> PrepareSubmission(const fs::path& root, std::string_view name, 
   const JobFolder folder = MR_TRY(JobFolder::Claim(root, name));
   std::error_code error;
   fs::remove(folder.path() / "stop", error);
-  fs::remove(folder.path() / "slurm", error);
+  fs::remove(folder.path() / "submission", error);
+  fs::remove(folder.path() / "collected", error);
   MR_TRY(WriteFileAtomic(folder.path() / "job.yaml", AsBytes(job_text)));
   MR_TRY(folder.Write(status));
   return folder.path() / "job.yaml";
 }
 
-Status NoteSubmission(const fs::path& root, std::string_view name, const Result<std::string>& slurm_id) {
+Status NoteSubmission(const fs::path& root, std::string_view name, const Result<Submission>& submission) {
   const fs::path folder = MR_TRY(FolderOf(root, name));
-  if (slurm_id) return WriteFileAtomic(folder / "slurm", AsBytes(*slurm_id + "\n"));
+  if (submission) {
+    const std::string line = fmt::format("{} {}\n", submission->launcher, submission->id);
+    return WriteFileAtomic(folder / "submission", AsBytes(line));
+  }
   JobStatus status = MR_TRY(ReadStatusFile(folder));
   status.state = "failed";
-  status.message = slurm_id.error().ToString();
+  status.message = submission.error().ToString();
   return WriteStatusFile(folder, status);
 }
 
-Result<std::string> SlurmIdOf(const fs::path& root, std::string_view name) {
-  constexpr std::uint64_t kMaxIdBytes = 64;
-  const auto text = ReadFile(MR_TRY(FolderOf(root, name)) / "slurm", kMaxIdBytes);
-  if (!text && text.error().code() == Code::kNotFound) return std::string();
+Result<std::optional<Submission>> SubmissionOf(const fs::path& root, std::string_view name) {
+  constexpr std::uint64_t kMaxBytes = 4096;
+  const fs::path path = MR_TRY(FolderOf(root, name)) / "submission";
+  const auto text = ReadFile(path, kMaxBytes);
+  if (!text && text.error().code() == Code::kNotFound) return std::optional<Submission>();
   if (!text) return Fail(text.error());
-  return text->substr(0, text->find('\n'));
+  const std::string_view line = std::string_view(*text).substr(0, text->find('\n'));
+  const std::size_t space = line.find(' ');
+  if (space == std::string_view::npos) return Fail(Code::kCorrupt, "{} names no scheduler and job", path.string());
+  return Submission{.launcher = std::string(line.substr(0, space)), .id = std::string(line.substr(space + 1))};
+}
+
+Status NoteStatus(const fs::path& root, std::string_view name, const JobStatus& status) {
+  const fs::path folder = MR_TRY(FolderOf(root, name));
+  MR_TRY(OpenTrustedFolder(folder, kJobRole, MissingFolder::kFail));
+  return WriteStatusFile(folder, status);
 }
 
 Status RequestStop(const fs::path& root, std::string_view name) {

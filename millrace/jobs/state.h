@@ -2,8 +2,8 @@
 //
 //   ROOT/jobs/NAME/lock             held (flock) by the supervisor as long as it lives
 //                  status.json      replaced as a whole; see Status
-//                  slurm            the id of the job in Slurm, if it was submitted there
-//                  stop             made by `job stop`: Slurm is not to start the job again
+//                  submission       the scheduler that the job was submitted to, and its id there; else absent
+//                  stop             made by `job stop`: the scheduler is not to start the job again
 //                  job.yaml         the job as it runs: rendered, overrides included
 //                  logs/rank-R.out  and .err: what rank R wrote, over all attempts of the latest run
 //                  logs.previous/   those of the run before
@@ -78,8 +78,8 @@ class JobFolder {
   UniqueFd lock_;
 };
 
-/// Returns the status of a job. The state is "lost" if it was active and its supervisor is gone. Of a job in Slurm, it
-/// is the last that the supervisor wrote; Slurm knows more. Errors: kNotFound.
+/// Returns the status of a job. The state is "lost" if it was active and its supervisor is gone. Of a job of a
+/// scheduler, it is the last that the supervisor wrote; the scheduler knows more. Errors: kNotFound.
 Result<JobStatus> ReadJob(const std::filesystem::path& root, std::string_view name);
 /// Returns the status of all jobs, sorted by name. Leaves out folders without a readable status.
 Result<std::vector<JobStatus>> ListJobs(const std::filesystem::path& root);
@@ -88,15 +88,23 @@ Result<std::vector<JobStatus>> ListJobs(const std::filesystem::path& root);
 /// again).
 Status StopJob(const std::filesystem::path& root, std::string_view name);
 
-/// Writes the job file of a job that Slurm is about to get, and its status: queued. Returns the file's path.
+/// Where a job was submitted to.
+struct Submission {
+  std::string launcher;  ///< as run.launcher
+  std::string id;        ///< of the job there
+};
+
+/// Writes the job file of a job that a scheduler is about to get, and its status: queued. Returns the file's path.
 /// Errors: kBusy if a supervisor has the folder.
 Result<std::filesystem::path> PrepareSubmission(const std::filesystem::path& root, std::string_view name,
                                                 std::string_view job_text, const JobStatus& status);
-/// Notes what the submission became: its id in Slurm, or why it failed.
-Status NoteSubmission(const std::filesystem::path& root, std::string_view name, const Result<std::string>& slurm_id);
-/// Returns the job's id in Slurm; "" if it was not submitted there.
-Result<std::string> SlurmIdOf(const std::filesystem::path& root, std::string_view name);
-/// Keeps the supervisor of a job in Slurm from putting it back into the queue when it is interrupted.
+/// Notes what the submission became, or why it failed.
+Status NoteSubmission(const std::filesystem::path& root, std::string_view name, const Result<Submission>& submission);
+/// Returns where the job was submitted to; nothing if it was not.
+Result<std::optional<Submission>> SubmissionOf(const std::filesystem::path& root, std::string_view name);
+/// Replaces the status of a job whose supervisor cannot write here, because it runs in a cluster.
+Status NoteStatus(const std::filesystem::path& root, std::string_view name, const JobStatus& status);
+/// Keeps the supervisor of a scheduler's job from putting it back into the queue when it is interrupted.
 Status RequestStop(const std::filesystem::path& root, std::string_view name);
 /// Returns whether that was done since the job was submitted.
 Result<bool> IsStopRequested(const std::filesystem::path& root, std::string_view name);

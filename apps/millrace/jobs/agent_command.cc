@@ -11,7 +11,9 @@
 namespace millrace::cli {
 
 Result<int> RunAgent(const Context& context, const AgentArguments& arguments) {
-  if (arguments.listen.empty() && arguments.connect.empty()) return jobs::RunNodeAgent(STDIN_FILENO, STDOUT_FILENO);
+  if (arguments.listen.empty() && arguments.connect.empty()) {
+    return jobs::RunNodeAgent(STDIN_FILENO, STDOUT_FILENO, context.stop);
+  }
   const std::string key = MR_TRY(jobs::ReadAgentKey(arguments.key_file));
   constexpr Duration kPatience = std::chrono::seconds(10);
   if (!arguments.connect.empty()) {
@@ -23,8 +25,7 @@ Result<int> RunAgent(const Context& context, const AgentArguments& arguments) {
   return kExitOk;
 }
 
-/// `job agent` is for RemoteLauncher. With its standard input it outlives signals: the supervisor decides when ranks
-/// leave.
+/// `job agent` is for RemoteLauncher. When it is asked to end, its ranks save and leave first.
 void AddAgentCommand(CLI::App& job, Context& context) {
   auto arguments = std::make_shared<AgentArguments>();
   CLI::App* agent = AddCommand(job, context, "agent", "Start ranks of this machine as a supervisor elsewhere orders",

@@ -32,7 +32,8 @@ class JobChecker {
       : context_(context), spec_(spec), if_silent_(starts ? Level::kWarn : Level::kFail) {}
 
   JobChecks Run(const std::filesystem::path& program) {
-    const bool elsewhere = spec_.run.launcher == "ssh";  // the hosts have programs and disks of their own
+    // Hosts and pods have programs and disks of their own.
+    const bool elsewhere = spec_.run.launcher == "ssh" || spec_.run.in_pods();
     if (!elsewhere) CheckProgram(program);
     object::ConnectOptions options = context_.globals.connect;
     options.max_attempts = 2;

@@ -12,20 +12,23 @@
 
 #include "apps/common/output.h"
 #include "apps/millrace/cli/cli.h"
+#include "apps/millrace/jobs/agent_command.h"
 #include "apps/millrace/jobs/background_jobs.h"
 #include "apps/millrace/jobs/bucket_jobs.h"
 #include "apps/millrace/jobs/compile_command.h"
 #include "apps/millrace/jobs/hub_revisions.h"
 #include "apps/millrace/jobs/job_checks.h"
+#include "apps/millrace/jobs/launch_on_nodes.h"
 #include "apps/millrace/jobs/plan_command.h"
+#include "apps/millrace/jobs/pod_log.h"
 #include "apps/millrace/jobs/scheduled_jobs.h"
 #include "apps/millrace/jobs/ssh_jobs.h"
 #include "millrace/base/files/files.h"
 #include "millrace/base/process/cpu.h"
 #include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
+#include "millrace/jobs/kubernetes/cluster_job.h"
 #include "millrace/jobs/local/local_launcher.h"
-#include "millrace/jobs/remote/node_agent.h"
 #include "millrace/jobs/remote/remote_launcher.h"
 #include "millrace/jobs/slurm/slurm.h"
 #include "millrace/jobs/spec/spec.h"
@@ -36,6 +39,7 @@ namespace millrace::cli {
 namespace {
 
 constexpr std::uint64_t kMaxJobFile = 4 * kMiB;
+constexpr Duration kPodPatience = std::chrono::days(7);
 
 /// Arguments of the commands that take a job file.
 struct JobArguments {
@@ -46,6 +50,7 @@ struct JobArguments {
   bool detached = false;  ///< started by `job submit`: nobody reads the output
   std::string machine;    ///< of a plan; empty: the job file's
   bool compiles = false;  ///< the ranks end when their step is compiled
+  bool in_pod = false;    ///< standard output becomes a pod's log, for `job submit` elsewhere
 };
 
 /// Arguments of `job compile`.
@@ -159,28 +164,6 @@ Result<std::unique_ptr<jobs::Launcher>> LaunchHere(const Context& context, const
   return std::make_unique<jobs::LocalLauncher>(std::move(local));
 }
 
-/// The ranks run on the nodes of the allocation that this process is in.
-Result<std::unique_ptr<jobs::Launcher>> LaunchInSlurm(const Context& context, const jobs::Spec& spec,
-                                                      const JobArguments& arguments, const jobs::JobFolder& folder,
-                                                      OnLine on_line) {
-  jobs::RemoteLauncher::Options remote;
-  remote.nodes = MR_TRY(jobs::AllocatedNodes((MR_TRY(ProgramDirectory()) / "millrace").string()));
-  const auto needed = static_cast<std::size_t>(spec.run.nodes);
-  if (remote.nodes.size() < needed) {
-    return Fail(Code::kPreconditionFailed, "run.nodes is {}, but the allocation has {} nodes", needed,
-                remote.nodes.size());
-  }
-  remote.nodes.resize(needed);
-  remote.ranks_per_node = spec.run.processes_per_node;
-  remote.threads = spec.train.threads;
-  remote.program = arguments.program;
-  remote.job = spec.Render();
-  remote.env = GlobalsEnvironment(context.globals);
-  remote.folder = folder.path();
-  remote.on_line = std::move(on_line);
-  return std::make_unique<jobs::RemoteLauncher>(std::move(remote));
-}
-
 jobs::JobStatus StartingStatus(const std::string& name) {
   const std::string now = FormatIso8601(SystemClock().Wall());
   return {.name = name,
@@ -217,35 +200,49 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   }));
   if (arguments.detached) MR_TRY(LeaveTerminal(folder.logs() / "supervisor.log"));
 
+  PodLog pod_log;
   const auto on_line = [&](int rank, jobs::LocalLauncher::Stream stream, std::string_view line) {
-    if (rank != 0) return;
-    if (keeper && stream == jobs::LocalLauncher::Stream::kOut) {
+    if (rank == 0 && keeper && stream == jobs::LocalLauncher::Stream::kOut) {
       if (auto event = jobs::EventOfLine(line)) {
         (*event)["time"] = FormatIso8601(SystemClock().Wall());
         keeper->NoteEvent(*event);
       }
     }
-    if (arguments.detached) return;
+    if (arguments.in_pod) {
+      return pod_log.Write(jobs::RankLine(rank, stream == jobs::LocalLauncher::Stream::kError, line));
+    }
+    if (rank != 0 || arguments.detached) return;
     HandOn(stream, line);
     words.NoteLostOutput(spec.name);
   };
-  const bool in_slurm = spec.run.launcher == "slurm", by_ssh = spec.run.launcher == "ssh";
+  const bool in_slurm = spec.run.launcher == "slurm";
+  const bool by_ssh = spec.run.launcher == "ssh" || spec.run.launcher == "mpijob";
+  if (spec.run.in_pods() && !arguments.in_pod) {
+    return Fail(Code::kInvalidArgument, "run.launcher is {}: `millrace job submit {}` starts the job in its cluster",
+                spec.run.launcher, arguments.file);
+  }
+  if (spec.run.launcher == "mpijob") MR_TRY(jobs::NameMpiHosts(spec.run));
   const std::unique_ptr<jobs::Launcher> launcher =
-      in_slurm ? MR_TRY(LaunchInSlurm(context, spec, arguments, folder, on_line))
-      : by_ssh ? MR_TRY(LaunchOverSsh(context, spec, arguments.program, folder, on_line))
-               : MR_TRY(LaunchHere(context, spec, RankCommand(arguments, job_file), folder, on_line));
+      by_ssh ? MR_TRY(LaunchOverSsh(context, spec, arguments.program, folder, on_line))
+      : in_slurm || arguments.in_pod
+          ? MR_TRY(LaunchOnNodes(context, spec, arguments.program, folder, on_line))
+          : MR_TRY(LaunchHere(context, spec, RankCommand(arguments, job_file), folder, on_line));
 
   jobs::Supervisor::Options options{.name = spec.name};
   options.policy.max_restarts = spec.run.max_restarts;
   options.policy.hang_timeout = spec.run.hang_timeout;
   if (by_ssh) options.policy.start_patience = spec.run.ssh.connect_timeout.value_or(Duration(0));
+  // The cluster decides when pods come; `job status` tells why they do not.
+  if (spec.run.in_pods()) options.policy.start_patience = kPodPatience;
   options.on_event = [&](const jobs::JobEvent& event) {
     words.Write(event.sentence);
     if (keeper) keeper->NoteEvent(event.object);
+    if (arguments.in_pod) return pod_log.Tell(event);
     if (!arguments.detached) Tell(context, spec.name, event);
   };
   Logger log = context.log();
   options.on_status = [&](const jobs::JobStatus& status) {
+    if (arguments.in_pod) pod_log.Tell(status);
     // A full disk must not end the training.
     if (auto written = folder.Write(status); !written)
       log.Warning("cannot write the status", {{"error", written.error()}});
@@ -395,9 +392,13 @@ Result<int> StopOneJob(const Context& context, const NameArguments& arguments) {
                 arguments.name);
   }
   auto root = MR_TRY(jobs::StateRoot());
-  const std::string in_slurm = MR_TRY(jobs::SlurmIdOf(root, arguments.name));
-  if (!in_slurm.empty()) {
-    MR_TRY(StopInSlurm(arguments.name, in_slurm));
+  if (const auto submission = MR_TRY(jobs::SubmissionOf(root, arguments.name))) {
+    Scheduler* scheduler = SchedulerOf(submission->launcher);
+    if (scheduler == nullptr) {
+      return Fail(Code::kCorrupt, "job \"{}\" was submitted to {}, which this version does not know", arguments.name,
+                  submission->launcher);
+    }
+    MR_TRY(scheduler->Stop(arguments.name, *submission));
     return arguments.no_wait ? kExitOk : MR_TRY(AwaitEnd(context, arguments.name));
   }
   // A supervisor that has just taken the job's lock writes its process id soon afterwards.
@@ -458,20 +459,22 @@ void AddRunCommand(CLI::App& parent, Context& context, std::string name, std::st
 void AddRender(CLI::App& job, Context& context) {
   auto arguments = std::make_shared<JobArguments>();
   auto launcher = std::make_shared<std::string>();
-  auto render = [launcher](Context&, JobArguments given) -> Result<int> {
+  auto render = [launcher](const Context& with, JobArguments given) -> Result<int> {
     if (!launcher->empty()) given.assignments.push_back("run.launcher=" + *launcher);
     const jobs::Spec spec = MR_TRY(ReadSpec(given));
-    Print("{}", launcher->empty() ? spec.Render() : MR_TRY(SlurmScript(spec)));
+    Print("{}", launcher->empty() ? spec.Render() : MR_TRY(SchedulerOf(*launcher)->Render(with, spec)));
     return kExitOk;
   };
   CLI::App* command = AddCommand(job, context, "render", "Print a job file with every default filled in",
                                  "  millrace job render job.yaml\n"
                                  "  millrace job render job.yaml --set train.steps=10\n"
-                                 "  millrace job render job.yaml --launcher slurm",
+                                 "  millrace job render job.yaml --launcher slurm\n"
+                                 "  millrace job render job.yaml --launcher kubernetes --set run.image=IMAGE",
                                  Act(context, render, arguments));
   AddJobFileArguments(*command, arguments);
-  command->add_option("--launcher", *launcher, "Print the script that `job submit` gives to this launcher")
-      ->check(CLI::IsMember({"slurm"}));
+  command
+      ->add_option("--launcher", *launcher, "Print the script or the objects that `job submit` gives to this launcher")
+      ->check(CLI::IsMember({"slurm", "kubernetes", "jobset", "mpijob"}));
 }
 
 /// Checks a job and gives it to the scheduler that its file names.
@@ -480,7 +483,8 @@ Result<int> SubmitJob(const Context& context, const JobArguments& arguments) {
   if (context.globals.dry_run) return ShowChecks(context, spec, arguments);
   if (!arguments.no_check) MR_TRY(CheckBeforeStart(context, spec, arguments));
   MR_TRY(PinHubRevisions(context, spec));
-  return spec.run.launcher == "slurm" ? SubmitToSlurm(context, spec) : SubmitHere(context, spec, arguments.program);
+  if (Scheduler* scheduler = SchedulerOf(spec.run.launcher)) return SubmitToScheduler(context, spec, *scheduler);
+  return SubmitHere(context, spec, arguments.program);
 }
 
 void AddSubmit(CLI::App& job, Context& context) {
@@ -598,11 +602,23 @@ void AddCompile(CLI::App& job, Context& context) {
       ->needs(prune);
 }
 
-/// `job agent` is for RemoteLauncher. It outlives signals: the supervisor decides when ranks leave.
-void AddAgent(CLI::App& job, Context& context) {
-  AddCommand(job, context, "agent", "Start ranks of this machine as a supervisor elsewhere orders", "", [] {
-    return jobs::RunNodeAgent(STDIN_FILENO, STDOUT_FILENO);
-  })->group("");
+/// Does the part of one pod: the first supervises, the others are agents. The launcher of an MPIJob has no index.
+Result<int> RunPod(const Context& context, JobArguments arguments) {
+  const char* index = std::getenv("JOB_COMPLETION_INDEX");
+  if (index != nullptr && std::string_view(index) != "0") {
+    return RunAgent(context, {.listen = fmt::format("0.0.0.0:{}", jobs::kAgentPort), .key_file = jobs::kAgentKeyFile});
+  }
+  arguments.no_check = true;  // `job submit` has checked
+  arguments.in_pod = true;
+  return RunJob(context, arguments);
+}
+
+void AddPod(CLI::App& job, Context& context) {
+  auto arguments = std::make_shared<JobArguments>();
+  CLI::App* pod = AddCommand(job, context, "pod", "Do the part of a pod in a job that `job submit` gave to Kubernetes",
+                             "", Act(context, RunPod, arguments));
+  pod->group("");
+  AddJobFileArguments(*pod, arguments);
 }
 
 void AddNameCommands(CLI::App& job, Context& context) {
@@ -654,7 +670,8 @@ void AddJobCommands(CLI::App& app, Context& context) {
   AddRender(*job, context);
   AddSubmit(*job, context);
   AddNameCommands(*job, context);
-  AddAgent(*job, context);
+  AddAgentCommand(*job, context);
+  AddPod(*job, context);
 
   CLI::App* serve = AddCommand(app, context, "serve", "Serve a model over HTTP (millrace-serve)", "",
                                [&context] { return RunServe(context); });

@@ -4,109 +4,76 @@
 
 #include "apps/common/output.h"
 #include "millrace/base/clock.h"
-#include "millrace/base/process/subprocess.h"
-#include "millrace/base/text.h"
 #include "millrace/jobs/slurm/slurm.h"
 
 namespace millrace::cli {
 namespace {
 
-Result<jobs::BatchOptions> OptionsOf(const jobs::Spec& spec) {
-  const std::filesystem::path folder = MR_TRY(jobs::StateRoot()) / "jobs" / spec.name;
-  return jobs::BatchOptions{.millrace = (MR_TRY(ProgramDirectory()) / "millrace").string(),
-                            .job_file = (folder / "job.yaml").string(),
-                            .output = (folder / "slurm-%j.out").string()};
-}
-
-/// Changes the state of a job in Slurm to what is true now.
-void Refresh(jobs::JobStatus& status, const std::string& id) {
-  const auto found = jobs::FindSlurmJob(id);
-  if (!found) return;
-  if (found->waits()) {
-    status.state = "queued";
-    status.message = fmt::format("Slurm job {} waits{}", id, found->reason.empty() ? "" : ": " + found->reason);
-    status.ranks.clear();
-  } else if (found->runs() && (status.state == "queued" || !status.active())) {
-    status.state = "starting";
-    status.message = fmt::format("Slurm job {} has {}", id, found->nodes);
-    status.ranks.clear();
-  } else if (found->leaves() && (status.active() || status.state == "interrupted")) {
-    status.state = "stopping";  // it may yet go back to the queue
-  } else if (!found->runs() && !found->leaves() && status.active()) {
-    status.state = "lost";
-    status.message = fmt::format("Slurm job {} is gone{}; its last words: {}", id,
-                                 found->state.empty() ? "" : " (" + found->state + ")", status.message);
-  }
+Status Refresh(jobs::JobStatus& status) {
+  const auto submission = MR_TRY(jobs::SubmissionOf(MR_TRY(jobs::StateRoot()), status.name));
+  Scheduler* scheduler = submission ? SchedulerOf(submission->launcher) : nullptr;
+  if (scheduler != nullptr) scheduler->Refresh(status, *submission);
+  return {};
 }
 
 }  // namespace
 
-Result<std::string> SlurmScript(const jobs::Spec& spec) {
-  return jobs::RenderBatchScript(spec, MR_TRY(OptionsOf(spec)));
+Scheduler* SchedulerOf(std::string_view launcher) {
+  if (launcher == "slurm") return &SlurmScheduler();
+  if (launcher == "kubernetes" || launcher == "jobset" || launcher == "mpijob") return &KubernetesScheduler();
+  return nullptr;
 }
 
-Result<int> SubmitToSlurm(const Context& context, const jobs::Spec& spec) {
+Result<int> SubmitToScheduler(const Context& context, const jobs::Spec& spec, Scheduler& scheduler) {
   const std::filesystem::path root = MR_TRY(jobs::StateRoot());
   if (const auto known = ReadJobAnywhere(spec.name); known && known->active()) {
     return Fail(Code::kBusy, "job \"{}\" is {} already; `millrace job stop {}` ends it", spec.name, known->state,
                 spec.name);
   }
   const std::string now = FormatIso8601(SystemClock().Wall());
-  const jobs::JobStatus status{
-      .name = spec.name, .state = "queued", .message = "being submitted to Slurm", .started = now, .updated = now};
+  const jobs::JobStatus status{.name = spec.name,
+                               .state = "queued",
+                               .message = fmt::format("being submitted to {}", scheduler.title()),
+                               .started = now,
+                               .updated = now};
   MR_TRY(jobs::PrepareSubmission(root, spec.name, spec.Render(), status));
-  const auto id = jobs::SubmitBatch(MR_TRY(SlurmScript(spec)), GlobalsEnvironment(context.globals));
-  MR_TRY(jobs::NoteSubmission(root, spec.name, id));
+  const auto id = scheduler.Submit(context, spec);
+  const Result<jobs::Submission> submission =
+      id ? Result<jobs::Submission>(jobs::Submission{.launcher = spec.run.launcher, .id = *id}) : Fail(id.error());
+  MR_TRY(jobs::NoteSubmission(root, spec.name, submission));
   if (!id) return Fail(id.error());
   if (context.globals.json) {
-    PrintJsonLine({{"event", "submitted"}, {"name", spec.name}, {"launcher", "slurm"}, {"id", *id}});
+    PrintJsonLine({{"event", "submitted"}, {"name", spec.name}, {"launcher", spec.run.launcher}, {"id", *id}});
   } else {
-    Print("job {} is job {} of Slurm: `millrace job status {}`, `millrace job attach {}`\n", spec.name, *id, spec.name,
-          spec.name);
+    Print("job {} is job {} of {}: `millrace job status {}`, `millrace job attach {}`\n", spec.name, *id,
+          scheduler.title(), spec.name, spec.name);
   }
   return kExitOk;
 }
 
 Result<jobs::JobStatus> ReadJobAnywhere(std::string_view name) {
-  const std::filesystem::path root = MR_TRY(jobs::StateRoot());
-  jobs::JobStatus status = MR_TRY(jobs::ReadJob(root, name));
-  const std::string id = MR_TRY(jobs::SlurmIdOf(root, name));
-  if (!id.empty()) Refresh(status, id);
+  jobs::JobStatus status = MR_TRY(jobs::ReadJob(MR_TRY(jobs::StateRoot()), name));
+  MR_TRY(Refresh(status));
   return status;
 }
 
 Result<std::vector<jobs::JobStatus>> ListJobsAnywhere() {
-  const std::filesystem::path root = MR_TRY(jobs::StateRoot());
-  std::vector<jobs::JobStatus> all = MR_TRY(jobs::ListJobs(root));
-  for (jobs::JobStatus& status : all) {
-    const auto id = jobs::SlurmIdOf(root, status.name);
-    if (id && !id->empty()) Refresh(status, *id);
-  }
+  std::vector<jobs::JobStatus> all = MR_TRY(jobs::ListJobs(MR_TRY(jobs::StateRoot())));
+  for (jobs::JobStatus& status : all) (void)Refresh(status);  // one bad folder hides no other job
   return all;
 }
 
 Result<bool> MayStartAgain(const std::string& name) {
   const std::filesystem::path root = MR_TRY(jobs::StateRoot());
-  const std::string id = MR_TRY(jobs::SlurmIdOf(root, name));
-  return !id.empty() && !MR_TRY(jobs::IsStopRequested(root, name));
-}
-
-Status StopInSlurm(const std::string& name, const std::string& id) {
-  const jobs::SlurmJob job = MR_TRY(jobs::FindSlurmJob(id));
-  if (!job.waits() && !job.runs()) {
-    return Fail(Code::kPreconditionFailed, "job \"{}\" does not run: Slurm job {} is {}", name, id,
-                job.state.empty() ? "gone" : job.state);
-  }
-  MR_TRY(jobs::RequestStop(MR_TRY(jobs::StateRoot()), name));
-  return job.waits() ? jobs::CancelSlurmJob(id) : jobs::TerminateBatch(id);
+  const auto submission = MR_TRY(jobs::SubmissionOf(root, name));
+  return submission && !MR_TRY(jobs::IsStopRequested(root, name));
 }
 
 Result<bool> RequeueIfInterrupted(const std::string& name) {
   const std::string id = jobs::AllocationId();
   const std::filesystem::path root = MR_TRY(jobs::StateRoot());
-  if (id.empty() || MR_TRY(jobs::SlurmIdOf(root, name)) != id || MR_TRY(jobs::IsStopRequested(root, name))) {
-    return false;
-  }
+  const auto submission = MR_TRY(jobs::SubmissionOf(root, name));
+  if (id.empty() || !submission || submission->id != id || MR_TRY(jobs::IsStopRequested(root, name))) return false;
   // A job that was cancelled is not to come back.
   if (MR_TRY(jobs::FindSlurmJob(id)).state != "RUNNING") return false;
   MR_TRY(jobs::RequeueSlurmJob(id));

@@ -24,7 +24,7 @@ constexpr int kIdlePollMs = 1000;
 /// One connection of a supervisor.
 class Agent {
  public:
-  Agent(int in, int out) : in_(in), out_(out) {}
+  Agent(int in, int out, std::stop_token stop) : in_(in), out_(out), stop_(std::move(stop)) {}
 
   int Run() {
     for (;;) {
@@ -36,6 +36,7 @@ class Agent {
           Tell({{"refused", done.error().ToString()}});
         }
       }
+      if (stop_.stop_requested()) Leave();
       Watch();
       if (broken_) return 1;
       if (leaving_ && !launcher_) return 0;
@@ -53,12 +54,15 @@ class Agent {
     } else if (JsonFind(order, "signal") != nullptr) {
       Signal(static_cast<int>(MR_TRY(JsonInt(order, "signal"))));
     } else if (JsonFind(order, "leave") != nullptr) {
-      leaving_ = true;
-      Signal(SIGTERM);
+      Leave();
     } else {
       return Fail(Code::kInvalidArgument, "this version of Millrace does not know the order {}", line.substr(0, 100));
     }
     return {};
+  }
+
+  void Leave() {
+    if (!std::exchange(leaving_, true)) Signal(SIGTERM);
   }
 
   /// A second SIGTERM would end a rank at once, although both its machine and its supervisor may want it to save.
@@ -146,6 +150,7 @@ class Agent {
   void Tell(const Json& event) { broken_ = broken_ || !WriteLine(out_, DumpJson(event)); }
 
   const int in_, out_;
+  const std::stop_token stop_;
   LineBuffer lines_;
   std::optional<TempDir> folder_;  ///< of the attempt
   std::unique_ptr<LocalLauncher> launcher_;
@@ -158,9 +163,9 @@ class Agent {
 
 }  // namespace
 
-int RunNodeAgent(int in, int out) {
+int RunNodeAgent(int in, int out, std::stop_token stop) {
   ::signal(SIGPIPE, SIG_IGN);
-  return Agent(in, out).Run();
+  return Agent(in, out, std::move(stop)).Run();
 }
 
 }  // namespace millrace::jobs

@@ -1,6 +1,8 @@
 // What runs on each machine of a job that has several: starts the machine's ranks and tells the supervisor of them.
 #pragma once
 
+#include <stop_token>
+
 namespace millrace::jobs {
 
 /// Carries out the orders that come on descriptor `in` and writes events to `out`, a JSON object a line each. Both are
@@ -24,6 +26,7 @@ namespace millrace::jobs {
 ///   {"exit": {"rank": 4, "code": 0, "signal": 9}}
 ///   {}                                       every 5 s: this machine is alive
 /// Returns 0, or 1 if `out` is closed. Ranks are killed then, too.
-int RunNodeAgent(int in, int out);
+/// When `stop` fires, the agent leaves as it does after that order, within a second.
+int RunNodeAgent(int in, int out, std::stop_token stop = {});
 
 }  // namespace millrace::jobs

@@ -1,11 +1,13 @@
 #include "millrace/jobs/spec/run_checks.h"
 
 #include <algorithm>
+#include <regex>
 #include <set>
 #include <string_view>
 #include <utility>
 
 #include "millrace/base/files/files.h"
+#include "millrace/base/text.h"
 #include "millrace/jobs/spec/hostfile.h"
 
 namespace millrace::jobs {
@@ -70,6 +72,66 @@ Result<std::vector<HostSlots>> NamedHosts(const Node& node, const SshSpec& ssh) 
   return hosts;
 }
 
+/// Returns whether Kubernetes takes a text as a name (RFC 1123): of an object, or a part of one.
+bool IsLabel(std::string_view text, std::size_t most) {
+  const auto is_good = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-'; };
+  return !text.empty() && text.size() <= most && std::ranges::all_of(text, is_good) && text.front() != '-' &&
+         text.back() != '-';
+}
+
+/// Returns whether Kubernetes takes a text as an amount: "8", "0.5", "500m", "64Gi", "1e3".
+bool IsQuantity(std::string_view text) {
+  static const std::regex form(R"([0-9]+(\.[0-9]+)?([numkMGTPE]|[KMGTPE]i|e[0-9]+)?)");
+  return text.size() <= 64 && std::regex_match(text.begin(), text.end(), form);
+}
+
+Status CheckVolumes(const Node& list) {
+  for (const Node& volume : list.Elements()) {
+    MR_TRY(volume.RejectUnknown({"mount_path", "sub_path", "read_only", "source"}));
+    const auto path = volume["mount_path"].String();
+    if (!path || !path->starts_with('/')) {
+      return Fail(volume.Invalid("needs mount_path, the absolute path of a folder in the container"));
+    }
+    if (!volume["source"].IsMap() || volume["source"].Keys().size() != 1) {
+      return Fail(volume.Invalid(
+          "needs source, a volume as Kubernetes writes it, such as {persistentVolumeClaim: {claimName: data}}"));
+    }
+    if (volume["read_only"]) MR_TRY(volume["read_only"].Bool());
+    if (volume["sub_path"]) MR_TRY(volume["sub_path"].String());
+  }
+  return {};
+}
+
+Status CheckPods(const Node& node, const RunSpec& run) {
+  const KubernetesSpec& pods = run.kubernetes;
+  constexpr std::size_t kMostLabel = 63, kMostName = 253;
+  if (pods.image.empty()) {
+    return Fail(node["image"].Invalid("is required: a container image with Millrace (docs/guide/kubernetes.md)"));
+  }
+  constexpr std::string_view kPolicies[] = {"", "Always", "IfNotPresent", "Never"};
+  if (std::ranges::find(kPolicies, pods.image_pull_policy) == std::end(kPolicies)) {
+    return Fail(node["image_pull_policy"].Invalid("should be one of Always, IfNotPresent, Never"));
+  }
+  if (!pods.space.empty() && !IsLabel(pods.space, kMostLabel)) {
+    return Fail(node["namespace"].Invalid("should be lower-case letters, digits and '-'"));
+  }
+  for (const auto& [name, amount] : pods.resources) {
+    if (!IsQuantity(amount)) {
+      return Fail(node["resources"][name].Invalid(
+          fmt::format("should be an amount of Kubernetes, such as 8, 500m or 64Gi, not {}", amount)));
+    }
+  }
+  for (const auto& [key, names] :
+       {std::pair("env_from", &pods.env_from), std::pair("image_pull_secrets", &pods.image_pull_secrets)}) {
+    for (const std::string& name : *names) {
+      if (!std::ranges::all_of(Split(name, '.'), [](std::string_view part) { return IsLabel(part, kMostName); })) {
+        return Fail(node[key].Invalid(fmt::format("{} is no name of a Secret", name)));
+      }
+    }
+  }
+  return CheckVolumes(node["volumes"]);
+}
+
 }  // namespace
 
 Status CompleteHosts(const Node& node, RunSpec& run, SpecPurpose purpose) {
@@ -105,9 +167,20 @@ Status CompleteHosts(const Node& node, RunSpec& run, SpecPurpose purpose) {
   return {};
 }
 
+Status CheckPodName(const Node& root, const Spec& spec) {
+  // Pods are named after the job; their names are host names, of at most 63 characters.
+  constexpr std::size_t kMost = 50;
+  if (!spec.run.in_pods() || IsLabel(spec.name, kMost)) return {};
+  return Fail(root["name"].Invalid(
+      fmt::format("should be at most {} lower-case letters, digits and '-' with launcher: {}, because pods are named "
+                  "after the job",
+                  kMost, spec.run.launcher)));
+}
+
 Status CheckRun(const Node& node, const RunSpec& run, SpecPurpose purpose) {
   MR_TRY(CheckSlurm(node, run.slurm));
   MR_TRY(CheckSsh(node, run.ssh));
+  if (run.in_pods()) MR_TRY(CheckPods(node, run));
   if (purpose == SpecPurpose::kPlan || run.nodes == 1 || run.launcher != "local") return {};
   return Fail(node["nodes"].Invalid("should be 1: the launcher local starts ranks on this machine only"));
 }

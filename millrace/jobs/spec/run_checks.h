@@ -14,4 +14,7 @@ Status CompleteHosts(const config::Node& node, RunSpec& run, SpecPurpose purpose
 /// Checks what was read from the node `run`. Messages name the place in the document.
 Status CheckRun(const config::Node& node, const RunSpec& run, SpecPurpose purpose);
 
+/// Checks that pods can be named after the job, if its ranks run in pods. `root` is the whole document.
+Status CheckPodName(const config::Node& root, const Spec& spec);
+
 }  // namespace millrace::jobs

@@ -30,6 +30,27 @@ void VisitSsh(Visitor& v, SshSpec& ssh) {
   v.TimeLimit("connect_timeout", ssh.connect_timeout, "none");
 }
 
+template <class Visitor>
+void VisitKubernetes(Visitor& v, KubernetesSpec& pods) {
+  v.Text("image", pods.image, TextKind::kPlain, false);
+  v.Text("image_pull_policy", pods.image_pull_policy, TextKind::kPlain, false);
+  v.Texts("image_pull_secrets", pods.image_pull_secrets);
+  v.Text("context", pods.context, TextKind::kPlain, false);
+  v.Text("namespace", pods.space, TextKind::kPlain, false);
+  v.TextMap("resources", pods.resources);
+  v.TextMap("node_selector", pods.node_selector);
+  v.List("tolerations", pods.tolerations);
+  v.List("volumes", pods.volumes);
+  v.Bytes("shared_memory", pods.shared_memory, 0);
+  v.Text("priority", pods.priority, TextKind::kPlain, false);
+  v.Text("queue", pods.queue, TextKind::kPlain, false);
+  v.Text("service_account", pods.service_account, TextKind::kPlain, false);
+  v.Texts("env_from", pods.env_from);
+  v.Integer("user", pods.user, 0, (std::int64_t{1} << 31) - 1);
+  v.TextMap("labels", pods.labels);
+  v.TextMap("annotations", pods.annotations);
+}
+
 /// Refuses keys that the launcher does not have.
 template <class Visitor>
 void RefuseKeys(Visitor& v, std::initializer_list<std::string_view> keys, std::string_view why) {
@@ -38,7 +59,7 @@ void RefuseKeys(Visitor& v, std::initializer_list<std::string_view> keys, std::s
 
 template <class Visitor>
 void VisitRun(Visitor& v, RunSpec& run) {
-  v.Word("launcher", run.launcher, {{"local", "slurm", "ssh"}, {"kubernetes"}});
+  v.Word("launcher", run.launcher, {{"local", "slurm", "ssh", "kubernetes", "jobset", "mpijob"}, {}});
   v.Integer("nodes", run.nodes, 1, 1 << 16);
   v.Integer("processes_per_node", run.processes_per_node, 1, 256);
   v.Text("machine", run.machine, TextKind::kPlain, false);
@@ -55,6 +76,15 @@ void VisitRun(Visitor& v, RunSpec& run) {
   } else {
     RefuseKeys(v, {"hosts", "hostfile", "ssh_options", "millrace_path", "connect_timeout"},
                "leave it out: it is for launcher: ssh");
+  }
+  if (run.in_pods()) {
+    VisitKubernetes(v, run.kubernetes);
+  } else {
+    RefuseKeys(v,
+               {"image", "image_pull_policy", "image_pull_secrets", "context", "namespace", "resources",
+                "node_selector", "tolerations", "volumes", "shared_memory", "priority", "queue", "service_account",
+                "env_from", "user", "labels", "annotations"},
+               "leave it out: it is for launcher: kubernetes, jobset or mpijob");
   }
 }
 

@@ -1,11 +1,14 @@
 // The keys of `run` in a job file: what starts the ranks, and where.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "millrace/base/clock.h"
+#include "millrace/base/json.h"
 
 namespace millrace::jobs {
 
@@ -29,6 +32,25 @@ struct SshSpec {
   bool operator==(const SshSpec&) const = default;
 };
 
+/// Keys of the launchers kubernetes, jobset and mpijob. Names are those of Kubernetes.
+struct KubernetesSpec {
+  std::string context;                           ///< of the kubeconfig; empty: the current one
+  std::string space;                             ///< the key `namespace`; empty: the context's
+  std::string image;                             ///< has millrace; required
+  std::string image_pull_policy;                 ///< empty: as Kubernetes decides
+  std::vector<std::string> image_pull_secrets;   ///< names of Secrets
+  std::map<std::string, std::string> resources;  ///< of each pod, requested and limited: {"nvidia.com/gpu": "8"}
+  std::map<std::string, std::string> node_selector, labels, annotations;
+  Json tolerations = Json::array(), volumes = Json::array();
+  std::string priority;  ///< a PriorityClass
+  std::string service_account;
+  std::vector<std::string> env_from;  ///< Secrets whose entries become variables: credentials
+  std::string queue;                  ///< of Kueue
+  std::uint64_t shared_memory = 0;    ///< bytes of /dev/shm; 0: as the container runtime decides
+  int user = 1000;                    ///< that the containers run as
+  bool operator==(const KubernetesSpec&) const = default;
+};
+
 struct RunSpec {
   std::string launcher = "local";
   int nodes = 1, processes_per_node = 1, max_restarts = 3;
@@ -36,6 +58,9 @@ struct RunSpec {
   std::optional<Duration> hang_timeout;  ///< nothing: auto, from the steps seen; whole milliseconds
   SlurmSpec slurm;
   SshSpec ssh;
+  KubernetesSpec kubernetes;
+  /// Returns whether pods run the ranks.
+  bool in_pods() const { return launcher == "kubernetes" || launcher == "jobset" || launcher == "mpijob"; }
   bool operator==(const RunSpec&) const = default;
 };
 

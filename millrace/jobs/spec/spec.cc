@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
 
 #include "millrace/base/config.h"
 #include "millrace/base/json.h"
@@ -119,6 +120,29 @@ class SpecReader {
       if (!status_) return;
       if (values.back().empty() || !IsValidUtf8(values.back())) return Refuse(element.Invalid("is empty or not UTF-8"));
     }
+  }
+
+  void TextMap(std::string_view key, std::map<std::string, std::string>& values) {
+    const Node node = Member(key);
+    if (!status_ || !node) return;
+    if (!node.IsMap()) return Refuse(node.Invalid("should be a map of names and texts"));
+    for (const std::string& name : node.Keys()) {
+      std::string text;
+      Take(node[name].String(), text);
+      if (!status_) return;
+      if (!IsValidUtf8(name) || !IsValidUtf8(text)) return Refuse(node[name].Invalid("is not valid UTF-8"));
+      values[name] = std::move(text);
+    }
+  }
+
+  void List(std::string_view key, Json& list) {
+    const Node node = Member(key);
+    if (!status_ || !node) return;
+    if (!node.IsSequence()) return Refuse(node.Invalid("should be a list"));
+    for (const Node& element : node.Elements()) {
+      if (!element.IsMap()) return Refuse(element.Invalid("should be a map"));
+    }
+    Take(JsonOf(node), list);
   }
 
   template <class T>
@@ -355,6 +379,12 @@ class SpecPrinter {
     for (const std::string& value : values) quoted.push_back(DumpJson(value));
     Line(key, fmt::format("[{}]", fmt::join(quoted, ", ")));
   }
+  void TextMap(std::string_view key, std::map<std::string, std::string>& values) {
+    Json object = Json::object();
+    for (const auto& [name, text] : values) object[name] = text;
+    Line(key, DumpJson(object));
+  }
+  void List(std::string_view key, Json& list) { Line(key, DumpJson(list)); }
   void Family(std::string_view key, std::string& value) { Line(key, value); }
   void Options(std::span<const std::string_view>, Json& values) {
     for (const auto& [key, value] : values.items()) Line(key, DumpJson(value));

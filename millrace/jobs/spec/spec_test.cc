@@ -331,7 +331,7 @@ TEST(Spec, RefusesWithASentence) {
       Refusal{"eval.every_steps=-1", kInvalid, "from 0 to"},
       Refusal{"eval.held_out=false", kUnsupported, "held_out"},
       Refusal{"checkpoint.keep_last=0", kInvalid, "from 1 to"},
-      Refusal{"run.launcher=kubernetes", kUnsupported, "local"},
+      Refusal{"run.launcher=kubernetes", kInvalid, "run.image"},
       Refusal{"run.nodes=2", kInvalid, "on this machine only"},
       Refusal{"run.hosts=[n1]", kInvalid, "it is for launcher: ssh"},
       Refusal{"run={launcher: ssh}", kInvalid, "names no machine"},
@@ -713,6 +713,7 @@ TEST(Spec, TheGuideIsRight) {
   rendered += ParseSmall({"model.config.num_kv_heads=4", "model.config.intermediate_size=64"})->Render();
   rendered += ParseSmall({"run.launcher=slurm"})->Render();
   rendered += ParseSmall({"run={launcher: ssh, hosts: [n1]}"})->Render();
+  rendered += ParseSmall({"run.launcher=kubernetes", "run.image=millrace:1"})->Render();
   for (std::size_t at = 0, end; (end = rendered.find('\n', at)) != std::string::npos; at = end + 1) {
     std::string line = rendered.substr(at, end - at);
     std::size_t start = line.find_first_not_of(" -"), colon = line.find(':');

@@ -30,6 +30,8 @@ enum class TextKind {
 //   - Word(key, string&, Choice)
 //   - Words(key, vector<string>&, Choice): at least one word
 //   - Texts(key, vector<string>&): any number of texts
+//   - TextMap(key, map<string, string>&): any number of texts with names
+//   - List(key, Json&): a list of maps, whose content is JSON
 //   - Integer(key, integer&, least, most)
 //   - Number(key, double&, least, most)
 //   - OptionalInteger(key, optional&, least, most)

@@ -1,0 +1,116 @@
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "apps/millrace/jobs/scheduler.h"
+#include "millrace/base/clock.h"
+#include "millrace/base/hash/random.h"
+#include "millrace/jobs/kubernetes/cluster_job.h"
+
+namespace millrace::cli {
+namespace {
+
+constexpr int kAgentKeyBytes = 32;
+/// Callers that follow a job ask often; a cluster is not to be asked more often than this about one job.
+constexpr Duration kRefreshInterval = std::chrono::milliseconds(500);
+
+std::optional<std::string> Variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+class Kubernetes final : public Scheduler {
+ public:
+  std::string_view title() const override { return "Kubernetes"; }
+
+  Result<std::string> Render(const Context& context, const jobs::Spec& spec) override {
+    const std::string& space = spec.run.kubernetes.space;
+    std::string text;
+    for (jobs::ClusterObject& object : Objects(context, spec, space.empty() ? "default" : space)) {
+      if (space.empty()) object.body["metadata"].erase("namespace");
+      text += "---\n" + jobs::ToYaml(object.body);
+    }
+    return text;
+  }
+
+  Result<std::string> Submit(const Context& context, const jobs::Spec& spec) override {
+    const jobs::KubernetesSpec& pods = spec.run.kubernetes;
+    jobs::ClusterApi* api = MR_TRY(Cluster(pods.context));
+    const jobs::ClusterJobName job{.launcher = spec.run.launcher,
+                                   .context = pods.context.empty() ? api->access().name : pods.context,
+                                   .space = pods.space.empty() ? api->access().space : pods.space,
+                                   .name = spec.name};
+    MR_TRY(jobs::CreateClusterJob(*api, job, Objects(context, spec, job.space), !pods.queue.empty()));
+    return job.Id();
+  }
+
+  void Refresh(jobs::JobStatus& status, const jobs::Submission& submission) override {
+    // What the cluster does not answer stays as it was.
+    (void)TryRefresh(status, submission);
+  }
+
+  Status Stop(const std::string& name, const jobs::Submission& submission) override {
+    const auto job = MR_TRY(jobs::ClusterJobName::Parse(submission.launcher, submission.id));
+    jobs::ClusterApi* api = MR_TRY(Cluster(job.context));
+    const jobs::ClusterJob found = MR_TRY(jobs::FindClusterJob(*api, job));
+    using Phase = jobs::ClusterJob::Phase;
+    if (found.phase == Phase::kGone || found.phase == Phase::kDone || found.phase == Phase::kFailed) {
+      return Fail(Code::kPreconditionFailed, "job \"{}\" does not run: {} of namespace {} {}", name, job.name,
+                  job.space, found.phase == Phase::kGone ? "is gone" : "has ended");
+    }
+    MR_TRY(jobs::RequestStop(MR_TRY(jobs::StateRoot()), name));
+    return jobs::SuspendClusterJob(*api, job);
+  }
+
+ private:
+  static std::vector<jobs::ClusterObject> Objects(const Context& context, const jobs::Spec& spec,
+                                                  const std::string& space) {
+    return jobs::RenderObjects(spec, space,
+                               {.agent_key = SecureHex(kAgentKeyBytes), .env = GlobalsEnvironment(context.globals)});
+  }
+
+  Result<jobs::ClusterApi*> Cluster(const std::string& context) {
+    std::unique_ptr<jobs::ClusterApi>& api = clusters_[context];
+    if (!api) {
+      // A pod's own cluster has no context.
+      auto access = MR_TRY(jobs::FindCluster(context == jobs::kThisCluster ? "" : context, Variable));
+      api = std::make_unique<jobs::ClusterApi>(std::move(access));
+    }
+    return api.get();
+  }
+
+  Status TryRefresh(jobs::JobStatus& status, const jobs::Submission& submission) {
+    TimePoint& next = next_refresh_[submission.id];
+    SystemClock().SleepUntil(next);
+    const auto job = MR_TRY(jobs::ClusterJobName::Parse(submission.launcher, submission.id));
+    jobs::ClusterApi* api = MR_TRY(Cluster(job.context));
+    const jobs::ClusterJob found = MR_TRY(jobs::FindClusterJob(*api, job));
+    const std::filesystem::path root = MR_TRY(jobs::StateRoot());
+    const jobs::LogNews news = MR_TRY(jobs::CollectLog(*api, job, found, root / "jobs" / status.name));
+    if (news.status) {
+      status = *news.status;
+    } else if (news.of_new_pod) {
+      status.state = "starting";
+      status.message = fmt::format("pod {} runs", found.supervisor_pod);
+      status.ranks.clear();
+    }
+    if (news.status || news.of_new_pod) MR_TRY(jobs::NoteStatus(root, status.name, status));
+    jobs::Judge(status, job, found, MR_TRY(jobs::IsStopRequested(root, status.name)));
+    next = SystemClock().Now() + kRefreshInterval;
+    return {};
+  }
+
+  std::map<std::string, std::unique_ptr<jobs::ClusterApi>> clusters_;  ///< by context
+  std::map<std::string, TimePoint> next_refresh_;                      ///< by job
+};
+
+}  // namespace
+
+Scheduler& KubernetesScheduler() {
+  static Kubernetes kubernetes;
+  return kubernetes;
+}
+
+}  // namespace millrace::cli

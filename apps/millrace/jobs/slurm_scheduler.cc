@@ -1,0 +1,67 @@
+#include <string>
+
+#include "apps/millrace/jobs/scheduler.h"
+#include "millrace/base/process/subprocess.h"
+#include "millrace/jobs/slurm/slurm.h"
+
+namespace millrace::cli {
+namespace {
+
+class Slurm final : public Scheduler {
+ public:
+  std::string_view title() const override { return "Slurm"; }
+
+  Result<std::string> Render(const Context&, const jobs::Spec& spec) override {
+    const std::filesystem::path folder = MR_TRY(jobs::StateRoot()) / "jobs" / spec.name;
+    const std::filesystem::path programs = MR_TRY(ProgramDirectory());
+    return jobs::RenderBatchScript(spec, {.millrace = (programs / "millrace").string(),
+                                          .job_file = (folder / "job.yaml").string(),
+                                          .output = (folder / "slurm-%j.out").string()});
+  }
+
+  Result<std::string> Submit(const Context& context, const jobs::Spec& spec) override {
+    const std::string script = MR_TRY(Render(context, spec));
+    return jobs::SubmitBatch(script, GlobalsEnvironment(context.globals));
+  }
+
+  void Refresh(jobs::JobStatus& status, const jobs::Submission& submission) override {
+    const std::string& id = submission.id;
+    const auto found = jobs::FindSlurmJob(id);
+    if (!found) return;
+    if (found->waits()) {
+      status.state = "queued";
+      status.message = fmt::format("Slurm job {} waits{}", id, found->reason.empty() ? "" : ": " + found->reason);
+      status.ranks.clear();
+    } else if (found->runs() && (status.state == "queued" || !status.active())) {
+      status.state = "starting";
+      status.message = fmt::format("Slurm job {} has {}", id, found->nodes);
+      status.ranks.clear();
+    } else if (found->leaves() && (status.active() || status.state == "interrupted")) {
+      status.state = "stopping";  // it may yet go back to the queue
+    } else if (!found->runs() && !found->leaves() && status.active()) {
+      status.state = "lost";
+      status.message = fmt::format("Slurm job {} is gone{}; its last words: {}", id,
+                                   found->state.empty() ? "" : " (" + found->state + ")", status.message);
+    }
+  }
+
+  Status Stop(const std::string& name, const jobs::Submission& submission) override {
+    const std::string& id = submission.id;
+    const jobs::SlurmJob job = MR_TRY(jobs::FindSlurmJob(id));
+    if (!job.waits() && !job.runs()) {
+      return Fail(Code::kPreconditionFailed, "job \"{}\" does not run: Slurm job {} is {}", name, id,
+                  job.state.empty() ? "gone" : job.state);
+    }
+    MR_TRY(jobs::RequestStop(MR_TRY(jobs::StateRoot()), name));
+    return job.waits() ? jobs::CancelSlurmJob(id) : jobs::TerminateBatch(id);
+  }
+};
+
+}  // namespace
+
+Scheduler& SlurmScheduler() {
+  static Slurm slurm;
+  return slurm;
+}
+
+}  // namespace millrace::cli

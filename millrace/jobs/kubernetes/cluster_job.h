@@ -1,0 +1,72 @@
+// What a cluster says of a job: its phase with the reason in words, and what its supervisor has written.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "millrace/base/result.h"
+#include "millrace/jobs/kubernetes/cluster_api.h"
+#include "millrace/jobs/kubernetes/manifests.h"
+#include "millrace/jobs/state.h"
+
+namespace millrace::jobs {
+
+/// Which job, and where.
+struct ClusterJobName {
+  std::string launcher;  ///< kubernetes, jobset or mpijob
+  std::string context, space, name;
+  std::string Id() const { return context + "/" + space + "/" + name; }
+  /// Reverses Id(). A context may have slashes. Errors: kCorrupt.
+  static Result<ClusterJobName> Parse(const std::string& launcher, const std::string& id);
+};
+
+struct ClusterJob {
+  enum class Phase {
+    kGone,    ///< deleted
+    kHeld,    ///< suspended, without pods
+    kWaits,   ///< for the pod that runs the supervisor
+    kRuns,    ///< the supervisor's pod runs
+    kLeaves,  ///< that pod is to leave
+    kDone,
+    kFailed,
+  };
+  Phase phase = Phase::kGone;
+  std::string reason;          ///< why it waits or has failed, or for which other pod it waits; may be empty
+  std::string supervisor_pod;  ///< the newest; empty: none
+  std::string supervisor_uid;
+};
+
+/// Errors: those of the API.
+Result<ClusterJob> FindClusterJob(ClusterApi& api, const ClusterJobName& job);
+
+/// Makes the objects, and lets the job start unless a queue does that. If a step fails, nothing stays.
+/// Errors: those of the API; kBusy if there is such a job that has not ended.
+Status CreateClusterJob(ClusterApi& api, const ClusterJobName& job, const std::vector<ClusterObject>& objects,
+                        bool is_queued);
+/// Makes the pods leave: ranks save. The job stays, suspended.
+Status SuspendClusterJob(ClusterApi& api, const ClusterJobName& job);
+
+/// The form of the supervisor's output in a pod, which a reader of the pod's log takes apart:
+///   [rank 3] text      what rank 3 wrote; "[rank 3!]" to standard error
+///   [status] {…}       a JobStatus
+///   [supervisor] text  a sentence
+std::string RankLine(int rank, bool is_error, std::string_view text);
+std::string StatusLine(const JobStatus& status);
+
+/// What CollectLog() found.
+struct LogNews {
+  std::optional<JobStatus> status;  ///< the last
+  bool of_new_pod = false;          ///< the supervisor runs in another pod than at the last call
+};
+
+/// Appends what the supervisor has written since the last call to the job's folder: logs/rank-R.out and .err,
+/// logs/supervisor.log. Does nothing while another process does it.
+Result<LogNews> CollectLog(ClusterApi& api, const ClusterJobName& job, const ClusterJob& found,
+                           const std::filesystem::path& folder);
+
+/// Changes what the supervisor last said to what is true now. `stop_requested`: by `millrace job stop`.
+void Judge(JobStatus& status, const ClusterJobName& job, const ClusterJob& found, bool stop_requested);
+
+}  // namespace millrace::jobs
