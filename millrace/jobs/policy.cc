@@ -106,11 +106,10 @@ std::optional<Failure> Policy::FindFailure(TimePoint now, std::span<const RankSt
                    .at = now};
   }
   if (HasLeft(*blamed->exit)) {
-    const std::string where = blamed->node.empty() ? "" : fmt::format(" on {}", blamed->node);
-    return Failure{.rank = index,
-                   .what = fmt::format("the ranks saved and left {}, because something asked rank {}{} to",
-                                       AtStep(blamed->step), index, where),
-                   .at = now};
+    return Failure{
+        .rank = index,
+        .what = fmt::format("the ranks saved and left {}, because one of them was asked to", AtStep(blamed->step)),
+        .at = now};
   }
   std::string how = blamed->exit->signal != 0 ? fmt::format("was {}", blamed->exit->ToString())
                                               : fmt::format("ended with {}", blamed->exit->ToString());

@@ -347,7 +347,9 @@ void Judge(JobStatus& status, const ClusterJobName& job, const ClusterJob& found
       return;
     case Phase::kRuns:
       if (status.state == "queued") set("starting", fmt::format("pod {} runs", found.supervisor_pod));
-      if (status.state == "starting" && !found.reason.empty()) status.message = found.reason;
+      if ((status.state == "starting" || status.state == "restarting") && !found.reason.empty()) {
+        status.message = found.reason;
+      }
       return;
     case Phase::kLeaves:
       if (status.active() || !stop_requested) status.state = "stopping";

@@ -213,6 +213,7 @@ TEST_F(JudgeTest, TheClusterKnowsWhatTheSupervisorCannotSay) {
   using Phase = ClusterJob::Phase;
   EXPECT_EQ(After("running", Phase::kRuns), "running: last words");
   EXPECT_EQ(After("queued", Phase::kRuns), "starting: no nodes");
+  EXPECT_EQ(After("restarting", Phase::kRuns), "restarting: no nodes");
   EXPECT_THAT(After("interrupted", Phase::kWaits), AllOf(HasSubstr("queued"), HasSubstr("no nodes")));
   EXPECT_THAT(After("running", Phase::kGone), AllOf(HasSubstr("lost"), HasSubstr("last words")));
   EXPECT_EQ(After("done", Phase::kGone), "done: last words");
