@@ -88,7 +88,9 @@ class Kubernetes final : public Scheduler {
     jobs::ClusterApi* api = MR_TRY(Cluster(job.context));
     const jobs::ClusterJob found = MR_TRY(jobs::FindClusterJob(*api, job));
     const std::filesystem::path root = MR_TRY(jobs::StateRoot());
-    const jobs::LogNews news = MR_TRY(jobs::CollectLog(*api, job, found, root / "jobs" / status.name));
+    // A node that is lost does not give its logs.
+    const jobs::LogNews news =
+        jobs::CollectLog(*api, job, found, root / "jobs" / status.name).value_or(jobs::LogNews());
     if (news.status) {
       status = *news.status;
     } else if (news.of_new_pod) {

@@ -109,7 +109,10 @@ Status ClusterApi::Delete(const std::string& path) {
 
 Result<std::optional<std::string>> ClusterApi::Text(const std::string& path) {
   auto response = MR_TRY(Send("GET", path, "", nullptr));
-  if (response.status == 404 || response.status == 400) return std::optional<std::string>();
+  constexpr int kNoContent = 204;
+  if (response.status == 404 || response.status == 400 || response.status == kNoContent) {
+    return std::optional<std::string>();
+  }
   if (response.status != 200) return Fail(CodeOf(response.status), "Kubernetes: {}", Reason(response));
   return std::optional<std::string>(std::move(response.body));
 }

@@ -216,6 +216,7 @@ Result<ClusterJob> FindClusterJob(ClusterApi& api, const ClusterJobName& job) {
     found.supervisor_uid = TextAt(*supervisor, {"metadata", "uid"});
   }
   const std::string phase = supervisor == nullptr ? "" : TextAt(*supervisor, {"status", "phase"});
+  found.has_log = !phase.empty() && phase != "Pending";
   if (ConditionOf(*object, {"Complete", "Completed", "Succeeded", "SuccessCriteriaMet"}) != nullptr) {
     found.phase = Phase::kDone;
   } else if (const Json* failure = ConditionOf(*object, {"Failed", "FailureTarget"})) {
@@ -291,7 +292,7 @@ std::string StatusLine(const JobStatus& status) { return "[status] " + DumpJson(
 Result<LogNews> CollectLog(ClusterApi& api, const ClusterJobName& job, const ClusterJob& found,
                            const std::filesystem::path& folder) {
   LogNews news;
-  if (found.supervisor_pod.empty()) return news;
+  if (!found.has_log) return news;
   const UniqueFd lock = MR_TRY(OpenFile(folder / "collect.lock", O_RDWR | O_CREAT));
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return news;
   const std::filesystem::path position_file = folder / "collected";

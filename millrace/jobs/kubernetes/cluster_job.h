@@ -35,6 +35,7 @@ struct ClusterJob {
   Phase phase = Phase::kGone;
   std::string reason;          ///< why it waits or has failed, or for which other pod it waits; may be empty
   std::string supervisor_pod;  ///< the newest; empty: none
+  bool has_log = false;        ///< that pod has started its container
   std::string supervisor_uid;
 };
 

@@ -74,7 +74,8 @@ class ClusterJobTest : public testing::Test {
   std::string Read(const std::string& name) { return ReadFile(folder_.path() / name).value_or(""); }
   LogNews Collect() {
     ClusterApi api = Api();
-    const auto news = CollectLog(api, job_, {.supervisor_pod = "j-0-x", .supervisor_uid = "uid0"}, folder_.path());
+    const auto news =
+        CollectLog(api, job_, {.supervisor_pod = "j-0-x", .has_log = true, .supervisor_uid = "uid0"}, folder_.path());
     EXPECT_TRUE(news) << news.error().ToString();
     return *news;
   }
