@@ -27,8 +27,13 @@ class Kubernetes final : public Scheduler {
 
   Result<std::string> Render(const Context& context, const jobs::Spec& spec) override {
     const std::string& space = spec.run.kubernetes.space;
+    std::vector<jobs::ClusterObject> objects = Objects(context, spec, space.empty() ? "default" : space);
+    // Pods wait for what is not there yet. A queue starts the job itself.
+    if (spec.run.kubernetes.queue.empty()) {
+      objects.front().body.merge_patch(jobs::SuspendPatch(spec.run.launcher, false));
+    }
     std::string text;
-    for (jobs::ClusterObject& object : Objects(context, spec, space.empty() ? "default" : space)) {
+    for (jobs::ClusterObject& object : objects) {
       if (space.empty()) object.body["metadata"].erase("namespace");
       text += "---\n" + jobs::ToYaml(object.body);
     }

@@ -267,9 +267,7 @@ Status CreateClusterJob(ClusterApi& api, const ClusterJobName& job, const std::v
       MR_TRY(api.Apply(each->path + "/" + each->name(), body));
     }
     if (is_queued) return {};
-    const Json resumed = {{"suspend", false}};
-    const Json patch = {{"spec", job.launcher == "mpijob" ? Json{{"runPolicy", resumed}} : resumed}};
-    MR_TRY(api.Merge(path, patch));
+    MR_TRY(api.Merge(path, SuspendPatch(job.launcher, false)));
     return {};
   }();
   if (!complete) (void)api.Delete(path);
@@ -277,9 +275,7 @@ Status CreateClusterJob(ClusterApi& api, const ClusterJobName& job, const std::v
 }
 
 Status SuspendClusterJob(ClusterApi& api, const ClusterJobName& job) {
-  const Json suspended = {{"suspend", true}};
-  const Json patch = {{"spec", job.launcher == "mpijob" ? Json{{"runPolicy", suspended}} : suspended}};
-  MR_TRY(api.Merge(JobPath(job.launcher, job.space, job.name), patch));
+  MR_TRY(api.Merge(JobPath(job.launcher, job.space, job.name), SuspendPatch(job.launcher, true)));
   return {};
 }
 

@@ -308,14 +308,13 @@ std::vector<ClusterObject> RenderObjects(const Spec& spec, const std::string& sp
   return Renderer(spec, space, options).Render();
 }
 
-std::string JobPath(const std::string& launcher, const std::string& space, const std::string& name) {
-  return KindPath(launcher, space) + "/" + name;
+Json SuspendPatch(const std::string& launcher, bool suspend) {
+  const Json suspended = {{"suspend", suspend}};
+  return {{"spec", launcher == "mpijob" ? Json{{"runPolicy", suspended}} : suspended}};
 }
 
-std::string SupervisorSelector(const std::string& launcher, const std::string& name) {
-  const char* supervises =
-      launcher == "mpijob" ? "training.kubeflow.org/job-role=launcher" : "batch.kubernetes.io/job-completion-index=0";
-  return fmt::format("{}={},{}", JobLabel(launcher), name, supervises);
+std::string JobPath(const std::string& launcher, const std::string& space, const std::string& name) {
+  return KindPath(launcher, space) + "/" + name;
 }
 
 std::string PodSelector(const std::string& launcher, const std::string& name) {

@@ -39,11 +39,12 @@ struct ClusterObject {
 /// with it. REQUIRES: spec.run.in_pods(). `space` is the namespace.
 std::vector<ClusterObject> RenderObjects(const Spec& spec, const std::string& space, const PodOptions& options);
 
+/// Returns the change that suspends such a job, or lets it start (RFC 7386).
+Json SuspendPatch(const std::string& launcher, bool suspend);
+
 /// Returns the path of the object that has the pods.
 std::string JobPath(const std::string& launcher, const std::string& space, const std::string& name);
-/// Returns the selector of the pod that runs the supervisor, for a query.
-std::string SupervisorSelector(const std::string& launcher, const std::string& name);
-/// Returns the selector of all pods.
+/// Returns the selector of a job's pods, for a query.
 std::string PodSelector(const std::string& launcher, const std::string& name);
 
 /// Returns the pods of a job as nodes, for its supervisor. The first is this pod.
