@@ -1,4 +1,4 @@
-#include "apps/millrace/jobs/scheduled_jobs.h"
+#include "apps/millrace/jobs/schedulers/scheduled_jobs.h"
 
 #include <utility>
 

@@ -1,6 +1,6 @@
 #include <string>
 
-#include "apps/millrace/jobs/scheduler.h"
+#include "apps/millrace/jobs/schedulers/scheduler.h"
 #include "millrace/base/process/subprocess.h"
 #include "millrace/jobs/slurm/slurm.h"
 

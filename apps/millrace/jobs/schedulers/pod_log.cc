@@ -1,4 +1,4 @@
-#include "apps/millrace/jobs/pod_log.h"
+#include "apps/millrace/jobs/schedulers/pod_log.h"
 
 #include <string_view>
 

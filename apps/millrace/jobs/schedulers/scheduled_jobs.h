@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "apps/millrace/cli/cli.h"
-#include "apps/millrace/jobs/scheduler.h"
+#include "apps/millrace/jobs/schedulers/scheduler.h"
 #include "millrace/base/result.h"
 #include "millrace/jobs/spec/spec.h"
 #include "millrace/jobs/state.h"

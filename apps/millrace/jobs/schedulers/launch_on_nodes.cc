@@ -1,4 +1,4 @@
-#include "apps/millrace/jobs/launch_on_nodes.h"
+#include "apps/millrace/jobs/schedulers/launch_on_nodes.h"
 
 #include <utility>
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "apps/millrace/jobs/scheduler.h"
+#include "apps/millrace/jobs/schedulers/scheduler.h"
 #include "millrace/base/clock.h"
 #include "millrace/base/hash/random.h"
 #include "millrace/jobs/kubernetes/cluster_job.h"
