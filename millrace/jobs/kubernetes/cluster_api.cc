@@ -101,8 +101,9 @@ Result<Json> ClusterApi::Merge(const std::string& path, const Json& patch) {
   return ParseJson(response.body, "Kubernetes' answer");
 }
 
-Status ClusterApi::Delete(const std::string& path) {
-  const auto response = MR_TRY(Send("DELETE", path + "?propagationPolicy=Background", "", nullptr));
+Status ClusterApi::Delete(const std::string& path, bool belongings_first) {
+  const char* policy = belongings_first ? "Foreground" : "Background";
+  const auto response = MR_TRY(Send("DELETE", fmt::format("{}?propagationPolicy={}", path, policy), "", nullptr));
   if (response.status < 300 || response.status == 404) return {};
   return Fail(CodeOf(response.status), "Kubernetes: {}", Reason(response));
 }

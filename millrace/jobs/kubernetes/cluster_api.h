@@ -28,8 +28,9 @@ class ClusterApi {
   Result<Json> Apply(const std::string& path, const Json& object);
   /// Changes members of the object (RFC 7386).
   Result<Json> Merge(const std::string& path, const Json& patch);
-  /// Deletes the object, and then what belongs to it. Nothing happens if it is not there.
-  Status Delete(const std::string& path);
+  /// Deletes the object, and then what belongs to it. With `belongings_first`, the object stays until what belongs to
+  /// it is gone. Nothing happens if it is not there.
+  Status Delete(const std::string& path, bool belongings_first = false);
   /// Returns text, such as a log. Nothing if there is none (404), or not yet (400).
   Result<std::optional<std::string>> Text(const std::string& path);
 

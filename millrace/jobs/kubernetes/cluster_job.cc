@@ -22,6 +22,7 @@ using Phase = ClusterJob::Phase;
 constexpr std::string_view kContainer = "millrace";
 /// For an old job to leave: its pods have three minutes to end.
 constexpr Duration kGonePatience = std::chrono::minutes(4);
+constexpr const char* kStopped = "stopped; the same command continues from the last checkpoint";
 constexpr Duration kClusterInterval = std::chrono::milliseconds(200);
 
 /// Returns the text at a path of members, or "".
@@ -216,6 +217,7 @@ Result<ClusterJob> FindClusterJob(ClusterApi& api, const ClusterJobName& job) {
     found.supervisor_uid = TextAt(*supervisor, {"metadata", "uid"});
   }
   const std::string phase = supervisor == nullptr ? "" : TextAt(*supervisor, {"status", "phase"});
+  found.is_queued = !TextAt(*object, {"metadata", "labels", kQueueLabel}).empty();
   found.has_log = !phase.empty() && phase != "Pending";
   if (ConditionOf(*object, {"Complete", "Completed", "Succeeded", "SuccessCriteriaMet"}) != nullptr) {
     found.phase = Phase::kDone;
@@ -224,6 +226,8 @@ Result<ClusterJob> FindClusterJob(ClusterApi& api, const ClusterJobName& job) {
     found.reason = TextAt(*failure, {"message"});
     const std::string error = supervisor == nullptr ? "" : LastError(*supervisor);
     if (!error.empty()) found.reason = error;
+  } else if (IsTerminating(*object)) {
+    found.phase = Phase::kLeaves;
   } else if (IsSuspended(*object)) {
     found.phase = some_run ? Phase::kLeaves : Phase::kHeld;
   } else if (phase == "Running") {
@@ -274,8 +278,10 @@ Status CreateClusterJob(ClusterApi& api, const ClusterJobName& job, const std::v
   return complete;
 }
 
-Status SuspendClusterJob(ClusterApi& api, const ClusterJobName& job) {
-  MR_TRY(api.Merge(JobPath(job.launcher, job.space, job.name), SuspendPatch(job.launcher, true)));
+Status StopClusterJob(ClusterApi& api, const ClusterJobName& job, const ClusterJob& found) {
+  const std::string path = JobPath(job.launcher, job.space, job.name);
+  if (found.is_queued) return api.Delete(path, /*belongings_first=*/true);
+  MR_TRY(api.Merge(path, SuspendPatch(job.launcher, true)));
   return {};
 }
 
@@ -327,12 +333,15 @@ void Judge(JobStatus& status, const ClusterJobName& job, const ClusterJob& found
   const std::string where = fmt::format("{} of namespace {}", job.name, job.space);
   switch (found.phase) {
     case Phase::kGone:
-      if (status.active())
+      if (status.active() && stop_requested) {
+        set("interrupted", kStopped);
+      } else if (status.active()) {
         set("lost", fmt::format("{} is gone from Kubernetes; its last words: {}", where, status.message));
+      }
       return;
     case Phase::kHeld:
       if (stop_requested) {
-        if (status.active()) set("interrupted", "stopped; the same command continues from the last checkpoint");
+        if (status.active()) set("interrupted", kStopped);
       } else {
         set("queued", fmt::format("{} is suspended: a queue has not admitted it, or someone holds it", where));
         status.ranks.clear();

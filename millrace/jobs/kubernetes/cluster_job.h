@@ -36,6 +36,7 @@ struct ClusterJob {
   std::string reason;          ///< why it waits or has failed, or for which other pod it waits; may be empty
   std::string supervisor_pod;  ///< the newest; empty: none
   bool has_log = false;        ///< that pod has started its container
+  bool is_queued = false;      ///< a queue of Kueue decides when it runs
   std::string supervisor_uid;
 };
 
@@ -46,8 +47,9 @@ Result<ClusterJob> FindClusterJob(ClusterApi& api, const ClusterJobName& job);
 /// Errors: those of the API; kBusy if there is such a job that has not ended.
 Status CreateClusterJob(ClusterApi& api, const ClusterJobName& job, const std::vector<ClusterObject>& objects,
                         bool is_queued);
-/// Makes the pods leave: ranks save. The job stays, suspended.
-Status SuspendClusterJob(ClusterApi& api, const ClusterJobName& job);
+/// Makes the pods leave: ranks save. The job stays, suspended; but one of a queue, which would let it start again,
+/// goes.
+Status StopClusterJob(ClusterApi& api, const ClusterJobName& job, const ClusterJob& found);
 
 /// The form of the supervisor's output in a pod, which a reader of the pod's log takes apart:
 ///   [rank 3] text      what rank 3 wrote; "[rank 3!]" to standard error

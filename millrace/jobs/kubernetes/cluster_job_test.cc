@@ -118,6 +118,9 @@ TEST_F(ClusterJobTest, TellsHowAJobEnded) {
   EXPECT_EQ(Find().phase, ClusterJob::Phase::kHeld);
   pods_ = Json::array({Pod("0", "Running")});
   EXPECT_EQ(Find().phase, ClusterJob::Phase::kLeaves);
+  objects_[path_]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z";
+  objects_[path_]["spec"]["suspend"] = false;
+  EXPECT_EQ(Find().phase, ClusterJob::Phase::kLeaves);
   objects_[path_]["status"]["conditions"] =
       Json::array({{{"type", "Failed"}, {"status", "True"}, {"message", "exit code 1 at index 0"}}});
   EXPECT_EQ(Find().phase, ClusterJob::Phase::kFailed);
@@ -178,6 +181,18 @@ TEST_F(ClusterJobTest, MakesAJobWithWhatBelongsToItAndThenLetsItStart) {
   EXPECT_EQ(objects_[path_]["spec"]["suspend"], true);  // a queue lets it start
 }
 
+TEST_F(ClusterJobTest, AQueuedJobIsDeletedWhenItIsStopped) {
+  objects_[path_] = {{"spec", {{"suspend", false}}}};
+  ClusterApi api = Api();
+  ASSERT_TRUE(StopClusterJob(api, job_, Find()));
+  EXPECT_EQ(objects_[path_]["spec"]["suspend"], true);
+  // Kueue would let a suspended job start again.
+  objects_[path_]["metadata"]["labels"] = {{"kueue.x-k8s.io/queue-name", "team"}};
+  ASSERT_TRUE(StopClusterJob(api, job_, Find()));
+  EXPECT_FALSE(objects_.contains(path_));
+  EXPECT_THAT(server_.seen().back().target, HasSubstr("propagationPolicy=Foreground"));
+}
+
 TEST_F(ClusterJobTest, NothingStaysIfAStepFails) {
   const std::vector<ClusterObject> objects = {
       {"/apis/batch/v1/namespaces/space/jobs",
@@ -218,6 +233,7 @@ TEST_F(JudgeTest, TheClusterKnowsWhatTheSupervisorCannotSay) {
   EXPECT_THAT(After("interrupted", Phase::kWaits), AllOf(HasSubstr("queued"), HasSubstr("no nodes")));
   EXPECT_THAT(After("running", Phase::kGone), AllOf(HasSubstr("lost"), HasSubstr("last words")));
   EXPECT_EQ(After("done", Phase::kGone), "done: last words");
+  EXPECT_THAT(After("running", Phase::kGone, true), HasSubstr("interrupted"));
   EXPECT_THAT(After("running", Phase::kHeld, true), HasSubstr("interrupted"));
   EXPECT_THAT(After("running", Phase::kHeld, false), AllOf(HasSubstr("queued"), HasSubstr("suspended")));
   EXPECT_THAT(After("running", Phase::kLeaves), HasSubstr("stopping"));

@@ -92,7 +92,7 @@ class Renderer {
     Json owner = spec_.run.launcher == "mpijob"   ? MpiJob()
                  : spec_.run.launcher == "jobset" ? JobSet()
                                                   : Object("batch/v1", "Job", spec_.name, {{"spec", JobSpec()}});
-    if (!pods_.queue.empty()) owner["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = pods_.queue;
+    if (!pods_.queue.empty()) owner["metadata"]["labels"][kQueueLabel] = pods_.queue;
     return owner;
   }
 

@@ -20,6 +20,7 @@ namespace millrace::jobs {
 
 inline constexpr int kAgentPort = 7420;  ///< of the agents in pods; IANA has assigned it to nobody
 inline constexpr const char* kAgentKeyFile = "/etc/millrace/agents/key";
+inline constexpr const char* kQueueLabel = "kueue.x-k8s.io/queue-name";
 inline constexpr const char* kPodJobFile = "/etc/millrace/job/job.yaml";
 
 /// What a submission adds to a job.

@@ -66,7 +66,7 @@ class Kubernetes final : public Scheduler {
                   job.space, found.phase == Phase::kGone ? "is gone" : "has ended");
     }
     MR_TRY(jobs::RequestStop(MR_TRY(jobs::StateRoot()), name));
-    return jobs::SuspendClusterJob(*api, job);
+    return jobs::StopClusterJob(*api, job, found);
   }
 
  private:
