@@ -28,12 +28,18 @@ if TYPE_CHECKING:
     from . import checkpoint, dcp
     from .callbacks import CheckpointCallback, StateCallback
     from .dataset import Dataset
+    from .endpoint import Endpoint
+    from .estimator import Estimator, TrainingCompilerConfig, default_bucket
     from .filesystem import MillraceFileSystem, register_s3
+    from .training_input import TrainingInput
+    from .training_job import TrainingJob
 
 __all__ = [
     "CheckpointCallback",
     "Dataset",
+    "Endpoint",
     "Error",
+    "Estimator",
     "MillraceFileSystem",
     "ObjectReader",
     "ObjectWriter",
@@ -41,22 +47,32 @@ __all__ = [
     "Source",
     "StateCallback",
     "Tokenizer",
+    "TrainingCompilerConfig",
+    "TrainingInput",
+    "TrainingJob",
     "__version__",
     "checkpoint",
     "dcp",
+    "default_bucket",
     "documents",
     "lines",
     "open",
     "register_s3",
 ]
 
-# Modules that need other packages are imported at the first use of their names.
+# Modules that need other packages, or that few programs use, are imported at the first use of their names.
 _LAZY_MODULES = {
     "Dataset": "dataset",
     "MillraceFileSystem": "filesystem",
     "register_s3": "filesystem",
     "CheckpointCallback": "callbacks",
     "StateCallback": "callbacks",
+    "Endpoint": "endpoint",
+    "Estimator": "estimator",
+    "TrainingCompilerConfig": "estimator",
+    "TrainingInput": "training_input",
+    "TrainingJob": "training_job",
+    "default_bucket": "estimator",
 }
 
 
