@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .callbacks import CheckpointCallback, StateCallback
     from .dataset import Dataset
     from .endpoint import Endpoint
-    from .estimator import Estimator, TrainingCompilerConfig, default_bucket
+    from .estimator import Estimator, Model, TrainingCompilerConfig, default_bucket
     from .filesystem import MillraceFileSystem, register_s3
     from .training_input import TrainingInput
     from .training_job import TrainingJob
@@ -41,6 +41,7 @@ __all__ = [
     "Error",
     "Estimator",
     "MillraceFileSystem",
+    "Model",
     "ObjectReader",
     "ObjectWriter",
     "Options",
@@ -69,6 +70,7 @@ _LAZY_MODULES = {
     "StateCallback": "callbacks",
     "Endpoint": "endpoint",
     "Estimator": "estimator",
+    "Model": "estimator",
     "TrainingCompilerConfig": "estimator",
     "TrainingInput": "training_input",
     "TrainingJob": "training_job",

@@ -30,7 +30,7 @@ from .session import Options
 from .training_input import CHANNELS, CONTENT_TYPES, TrainingInput, manifest_urls
 from .training_job import POLL_SECONDS, TrainingJob
 
-__all__ = ["Estimator", "TrainingCompilerConfig", "default_bucket"]
+__all__ = ["Estimator", "Model", "TrainingCompilerConfig", "default_bucket"]
 
 #: GPUs of AWS's machines: a `distribution` starts a process for each. https://aws.amazon.com/ec2/instance-types/
 GPUS = {
@@ -253,18 +253,12 @@ class Estimator:
         *,
         endpoint_name: Optional[str] = None,
         precision: str = "f32",
-        wait: bool = True,
     ) -> Endpoint:
         """Serves the newest checkpoint of the last `fit` with `millrace serve`, on this machine.
 
         Errors: UnsupportedError for more than one instance; EndpointError if the server does not start.
         """
-        if initial_instance_count != 1:
-            raise UnsupportedError(
-                f"initial_instance_count={initial_instance_count}: one server is started; start several with `millrace serve` behind a balancer"
-            )
-        if not wait:
-            raise UnsupportedError("deploy: wait=False is not supported; the server starts while you wait")
+        _check_one(initial_instance_count)
         job = self._latest()
         if job.model_data is None:
             raise InvalidArgumentError(f"job {job.name} has no checkpoint.url, so there is no model to serve")
@@ -457,6 +451,38 @@ class Estimator:
             if error.status != 4:  # not found
                 raise
             return None
+
+
+class Model:
+    """A model at a URL, as SageMaker's HuggingFaceModel: a run's checkpoints, an imported checkpoint, a folder of Hugging
+    Face's or a GGUF file. Arguments of SageMaker that change nothing are accepted, as those of Estimator are."""
+
+    def __init__(
+        self, model_data: str, *, connection: Optional[Options] = None, program: Optional[str] = None, **others: Any
+    ) -> None:
+        _check_others(others)
+        self.model_data = model_data
+        self._program = Program(program, connection)
+
+    def deploy(
+        self,
+        initial_instance_count: int = 1,
+        instance_type: Optional[str] = None,
+        *,
+        endpoint_name: Optional[str] = None,
+        precision: str = "f32",
+    ) -> Endpoint:
+        """Serves the model with `millrace serve`, on this machine. Errors: as of Estimator.deploy."""
+        _check_one(initial_instance_count)
+        name = endpoint_name or self.model_data.rstrip("/").rsplit("/", 1)[-1]
+        return serve(self._program, self.model_data, name=name, arguments=("--precision", precision))
+
+
+def _check_one(instances: int) -> None:
+    if instances != 1:
+        raise UnsupportedError(
+            f"initial_instance_count={instances}: one server is started; start several with `millrace serve` behind a balancer"
+        )
 
 
 def _check_others(others: Dict[str, Any]) -> None:

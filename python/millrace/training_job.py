@@ -82,7 +82,9 @@ class Transcript:
             )
         if event == "checkpoint":
             return f"checkpoint of step {found['step']}: {found['bytes']:,} bytes, {found['seconds']:.2f} s"
-        if event == "done":
+        if event == "compiled":
+            return f"compiled step {found['hash'][:12]}, from {found['from']}, in {found['seconds']:.2f} s"
+        if event == "done" and "step" in found:
             return f"done: step {found['step']}"
         return text
 
