@@ -222,8 +222,9 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     binaries = built(config_settings) or refreshed(config_settings) or compile_module(config_settings)
     sources = os.path.join(ROOT, "python", "millrace")
     files = [
-        (f"millrace/{name}", os.path.join(sources, name))
-        for name in sorted(os.listdir(sources))
+        (os.path.join("millrace", os.path.relpath(folder, sources), name).replace("/./", "/"), os.path.join(folder, name))
+        for folder, _, names in sorted(os.walk(sources))
+        for name in sorted(names)
         if name.endswith((".py", ".pyi")) or name == "py.typed"
     ]
     with tempfile.TemporaryDirectory() as scratch:

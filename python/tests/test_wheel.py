@@ -49,7 +49,7 @@ def test_what_it_lists_is_what_it_holds(wheel, backend):
             content = archive.read(name)
             digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
             assert listed[name] == (f"sha256={digest}", str(len(content)))
-    assert {f"millrace/{backend.MODULE}", "millrace/__init__.py", "millrace/py.typed"} <= set(names)
+    assert {f"millrace/{backend.MODULE}", "millrace/__init__.py", "millrace/py.typed", "millrace/s3torchconnector/dcp.py"} <= set(names)
 
 
 def test_it_is_imported_from_where_it_is_installed(wheel, tmp_path):
