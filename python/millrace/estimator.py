@@ -420,7 +420,7 @@ class Estimator:
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
             if self._launcher != "local":
-                self._program.output("job", "submit", path)
+                self._program.output("--json", "job", "submit", path)
                 return None
             before = self._started(name)
             command = self._program.command("--json", "job", "run", path)

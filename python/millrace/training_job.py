@@ -152,6 +152,7 @@ class TrainingJob:
         self._program = program or Program()
         self._definitions = [(entry["Name"], re.compile(entry["Regex"])) for entry in metric_definitions]
         self._process = process  # kept, so that it is reaped
+        self._was_stopped = False
 
     def __repr__(self) -> str:
         return f"TrainingJob({self.name!r})"
@@ -171,7 +172,7 @@ class TrainingJob:
         status = self.status()
         described: Dict[str, Any] = {
             "TrainingJobName": self.name,
-            "TrainingJobStatus": STATUSES.get(status["state"], "InProgress"),
+            "TrainingJobStatus": self._word_of(status),
             "SecondaryStatus": status["state"],
             "TrainingTimeInSeconds": round(_seconds(status)),
         }
@@ -195,7 +196,7 @@ class TrainingJob:
                     print(transcript.line(line), flush=True)
                 else:
                     transcript.line(line)
-            while STATUSES.get(self.status()["state"], "InProgress") in ("InProgress", "Stopping"):
+            while self._word_of(self.status()) in ("InProgress", "Stopping"):
                 time.sleep(POLL_SECONDS)
         except KeyboardInterrupt:
             print(f"the job goes on; `millrace job stop {self.name}` stops it", file=sys.stderr)
@@ -204,7 +205,7 @@ class TrainingJob:
         if shows:
             print(transcript.summary(_seconds(status)), flush=True)
             print(f"{self.name}: {status['message']}", flush=True)
-        if STATUSES.get(status["state"]) == "Failed":
+        if self._word_of(status) == "Failed":
             raise JobFailedError(f"job {self.name} {status['state']}: {status['message']}{self._last_errors()}", self)
 
     def logs(self, rank: int = 0, *, errors: bool = False, raw: bool = False) -> str:
@@ -237,12 +238,19 @@ class TrainingJob:
     def stop(self, wait: bool = True) -> None:
         """Asks the job to save a checkpoint and end, and waits until it has."""
         self._program.output("job", "stop", self.name, *([] if wait else ["--no-wait"]))
+        self._was_stopped = True
+
+    def _word_of(self, status: Dict[str, Any]) -> str:
+        # A scheduler's job that was cancelled in the queue never had a supervisor that could say so.
+        if status["state"] == "lost" and self._was_stopped:
+            return "Stopped"
+        return STATUSES.get(status["state"], "InProgress")
 
     def _lines(self, transcript: Transcript, text: str) -> Iterator[str]:
         for line in text.splitlines():
             yield transcript.line(line)
         status = self.status()
-        if STATUSES.get(status["state"]) == "Completed":
+        if self._word_of(status) == "Completed":
             yield transcript.summary(_seconds(status))
 
     def _follow(self) -> Iterator[str]:
