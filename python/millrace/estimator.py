@@ -43,6 +43,9 @@ GPUS = {
     "g6.24xlarge": 4, "g6.48xlarge": 8,
 }  # fmt: skip
 
+#: Launchers whose supervisor runs on this machine, as long as the job does.
+SUPERVISED_HERE = ("local", "ssh")
+
 #: Arguments of SageMaker's estimators that change nothing here.
 IGNORED_ARGUMENTS = {
     "checkpoint_local_path", "container_log_level", "enable_sagemaker_metrics", "framework_version", "image_uri",
@@ -97,10 +100,16 @@ def _state_folder() -> str:
     return os.path.join(base, "millrace")
 
 
+def _variable(*names: str) -> str:
+    return next((os.environ[name] for name in names if os.environ.get(name)), "")
+
+
 def _kept_bucket(program: Program) -> str:
     connection = program.connection or Options()
-    region = connection.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
-    store = f"{connection.endpoint_url or os.environ.get('AWS_ENDPOINT_URL', '')} {region} {connection.profile or os.environ.get('AWS_PROFILE', '')}"
+    region = connection.region or _variable("MILLRACE_REGION", "AWS_REGION", "AWS_DEFAULT_REGION") or "us-east-1"
+    endpoint = connection.endpoint_url or _variable("MILLRACE_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+    profile = connection.profile or _variable("MILLRACE_PROFILE", "AWS_PROFILE")
+    store = f"{endpoint} {region} {profile}"
     path = os.path.join(_state_folder(), "default-buckets.json")
     try:
         with open(path, encoding="utf-8") as file:
@@ -324,11 +333,11 @@ class Estimator:
             keys["run.nodes"] = self._instances
             if self._processes is not None:
                 keys["run.processes_per_node"] = self._processes
-            if self._max_run is not None:
+            if self._max_run is not None and self._launcher not in SUPERVISED_HERE:
                 if self._launcher != "slurm":
                     raise UnsupportedError(f"max_run: the launcher {self._launcher} has no such limit; leave it out")
                 keys["run.time"] = f"{self._max_run}s"
-            if self._image is not None and self._launcher != "slurm":
+            if self._image is not None and self._launcher not in ("slurm", *SUPERVISED_HERE):
                 keys["run.image"] = self._image
         return keys
 
@@ -419,7 +428,7 @@ class Estimator:
             path = os.path.join(folder, "job.yaml")
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
-            if self._launcher != "local":
+            if self._launcher not in SUPERVISED_HERE:
                 self._program.output("--json", "job", "submit", path)
                 return None
             before = self._started(name)
