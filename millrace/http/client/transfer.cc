@@ -46,7 +46,8 @@ std::string_view AdviceFor(CURLcode code) {
     case CURLE_COULDNT_CONNECT:
       return "; check that the endpoint's address and port are right and that it is running";
     case CURLE_PEER_FAILED_VERIFICATION:
-      return "; if the endpoint's certificate is from a private authority, name it with --ca-bundle or AWS_CA_BUNDLE";
+      return "; if the server's certificate is from a private authority, name it: of a store with --ca-bundle or "
+             "AWS_CA_BUNDLE, of a cluster in the kubeconfig";
     case CURLE_SSL_CACERT_BADFILE:
       return "; check the file given by --ca-bundle or AWS_CA_BUNDLE";
     default:

@@ -33,7 +33,7 @@ constexpr Duration kHandshakeTime = std::chrono::seconds(10);
 constexpr Duration kSilence = std::chrono::seconds(60);  ///< as a supervisor's (RemoteLauncher::Options::silence)
 constexpr std::size_t kMostHandshakes = 16;              ///< under way at a time; more wait in the kernel's queue
 constexpr std::size_t kChunk = 64 * kKiB;
-constexpr std::string_view kIdentity = "millrace";
+constexpr char kIdentity[] = "millrace";
 
 /// Bytes that wait for a slow reader. When there are more, the other side is not read.
 constexpr std::size_t kMostPending = 256 * kKiB;
@@ -54,14 +54,13 @@ unsigned CopyKey(const std::string& key, unsigned char* into, unsigned most) {
 }
 
 unsigned ClientKey(SSL* ssl, const char*, char* identity, unsigned most_identity, unsigned char* into, unsigned most) {
-  if (kIdentity.size() + 1 > most_identity) return 0;
-  std::memcpy(identity, kIdentity.data(), kIdentity.size());
-  identity[kIdentity.size()] = '\0';
+  if (sizeof kIdentity > most_identity) return 0;
+  std::memcpy(identity, kIdentity, sizeof kIdentity);
   return CopyKey(*KeyOf(ssl), into, most);
 }
 
 unsigned ServerKey(SSL* ssl, const char* identity, unsigned char* into, unsigned most) {
-  return identity != nullptr && identity == kIdentity ? CopyKey(*KeyOf(ssl), into, most) : 0;
+  return identity != nullptr && std::string_view(identity) == kIdentity ? CopyKey(*KeyOf(ssl), into, most) : 0;
 }
 
 /// Without a certificate, the key is the only way to agree: a peer that lacks it fails in the handshake.
