@@ -87,6 +87,8 @@ class Kubernetes final : public Scheduler {
   }
 
   Status TryRefresh(jobs::JobStatus& status, const jobs::Submission& submission) {
+    // The supervisor's last words; but an MPIJob may start it again after a failure.
+    if (status.state == "done" || (status.state == "failed" && submission.launcher != "mpijob")) return {};
     TimePoint& next = next_refresh_[submission.id];
     SystemClock().SleepUntil(next);
     const auto job = MR_TRY(jobs::ClusterJobName::Parse(submission.launcher, submission.id));
