@@ -34,6 +34,12 @@ Result<jobs::JobStatus> StatusOf(const Json& json) {
   return status;
 }
 
+Json StatusJson(const jobs::JobStatus& status, std::string_view launcher) {
+  Json json = status.ToJson();
+  json["launcher"] = launcher;
+  return json;
+}
+
 }  // namespace
 
 bool IsRunFolder(std::string_view name) { return name.find('/') != std::string_view::npos; }
@@ -99,22 +105,25 @@ Result<jobs::JobStatus> PrintRunLog(const Context& context, const std::string& u
 }
 
 void RunFolderKeeper::NoteStatus(const jobs::JobStatus& status, std::string_view launcher) {
-  Json json = status.ToJson();
-  json["launcher"] = launcher;
-  publisher_->NoteStatus(std::move(json));
+  publisher_->NoteStatus(StatusJson(status, launcher));
 }
 
 Result<std::unique_ptr<RunFolderKeeper>> KeepRunFolder(const Context& context, const jobs::Spec& spec,
-                                                       const jobs::JobFolder& folder,
+                                                       const jobs::JobFolder& folder, const jobs::JobStatus& status,
                                                        std::function<void(const Error&)> on_failure) {
   if (spec.log.url.empty()) return nullptr;
-  auto connection = MR_TRY(context.Connect());
+  Context quiet = context;
+  // What fails is written again ten seconds later, and told once.
+  quiet.globals.connect.max_attempts = 2;
+  quiet.globals.log_level = LogLevel::kOff;
+  auto connection = MR_TRY(quiet.Connect());
   object::Location location = MR_TRY(object::Locate(*connection, spec.log.url));
   if (!location.key.empty() && !location.key.ends_with('/')) location.key += '/';
   Random random(SystemEntropy());
   jobs::RunPublisher::Options options;
   options.folder.logs = folder.logs();
   options.folder.run = jobs::NewRunName(SystemClock().Wall(), random);
+  options.status = StatusJson(status, spec.run.launcher);
   options.on_failure = std::move(on_failure);
   auto publisher = std::make_unique<jobs::RunPublisher>(std::move(location), std::move(options));
   return std::make_unique<RunFolderKeeper>(std::move(connection), std::move(publisher));

@@ -54,9 +54,9 @@ class RunFolderKeeper {
   std::unique_ptr<jobs::RunPublisher> publisher_;  ///< uses the connection
 };
 
-/// Returns nothing without log.url. `on_failure` is called once, in another thread.
+/// Returns nothing without log.url. `status` is the first. `on_failure` is called once, in another thread.
 Result<std::unique_ptr<RunFolderKeeper>> KeepRunFolder(const Context& context, const jobs::Spec& spec,
-                                                       const jobs::JobFolder& folder,
+                                                       const jobs::JobFolder& folder, const jobs::JobStatus& status,
                                                        std::function<void(const Error&)> on_failure);
 
 }  // namespace millrace::cli

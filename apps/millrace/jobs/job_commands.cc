@@ -191,13 +191,15 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
 
   SupervisorLog words(MR_TRY(OpenFile(folder.logs() / "supervisor.log", O_WRONLY | O_CREAT | O_APPEND)));
   ::signal(SIGHUP, SIG_IGN);  // the job outlives the terminal that it was started from
-  MR_TRY(folder.Write(StartingStatus(spec.name)));
-  const std::unique_ptr<RunFolderKeeper> keeper = MR_TRY(KeepRunFolder(context, spec, folder, [&](const Error& error) {
-    const std::string sentence =
-        fmt::format("{} cannot be written, the job goes on without: {}", spec.log.url, error.ToString());
-    words.Write(sentence);
-    PrintError("millrace: job {}: {}\n", spec.name, sentence);
-  }));
+  const jobs::JobStatus first_status = StartingStatus(spec.name);
+  MR_TRY(folder.Write(first_status));
+  std::unique_ptr<RunFolderKeeper> keeper =
+      MR_TRY(KeepRunFolder(context, spec, folder, first_status, [&](const Error& error) {
+        const std::string sentence =
+            fmt::format("{} cannot be written, the job goes on without: {}", spec.log.url, error.ToString());
+        words.Write(sentence);
+        if (!arguments.detached) PrintError("millrace: job {}: {}\n", spec.name, sentence);
+      }));
   if (arguments.detached) MR_TRY(LeaveTerminal(folder.logs() / "supervisor.log"));
 
   PodLog pod_log;
@@ -250,6 +252,7 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   };
   jobs::Supervisor supervisor(*launcher, SystemClock(), Random(SystemEntropy()), std::move(options));
   const jobs::Outcome outcome = supervisor.Run(context.stop);
+  keeper.reset();  // writes the end, before Slurm may end this process
   if (in_slurm && outcome.ending == jobs::Outcome::Ending::kInterrupted) {
     const auto requeued = RequeueIfInterrupted(spec.name);
     if (!requeued) return Fail(requeued.error());

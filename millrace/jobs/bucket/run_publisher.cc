@@ -11,7 +11,7 @@ constexpr Duration kLastPatience = std::chrono::seconds(5);
 }  // namespace
 
 RunPublisher::RunPublisher(object::Location folder, Options options)
-    : options_(std::move(options)), writer_(std::move(folder), options_.folder) {
+    : options_(std::move(options)), writer_(std::move(folder), options_.folder), status_(options_.status) {
   thread_.Spawn("run-publisher", [this](std::stop_token stop) { Run(std::move(stop)); });
 }
 
@@ -33,19 +33,19 @@ void RunPublisher::NoteStatus(Json status) {
 }
 
 void RunPublisher::Run(std::stop_token stop) {
-  for (;;) {
-    const bool goes_on = options_.clock->SleepUntil(options_.clock->Now() + options_.interval, stop);
+  for (bool goes_on = !stop.stop_requested();;) {
     const Duration patience = goes_on || !warned_ ? options_.patience : kLastPatience;
     if (const Status written = WriteOnce(patience); !written && !std::exchange(warned_, true) && options_.on_failure) {
       options_.on_failure(written.error());
     }
     if (!goes_on) return;
+    goes_on = options_.clock->SleepUntil(options_.clock->Now() + options_.interval, stop);
   }
 }
 
 Status RunPublisher::WriteOnce(Duration patience) {
   std::vector<Json> events;
-  std::optional<Json> status;
+  Json status;
   {
     const MutexLock lock(mutex_);
     events.swap(events_);

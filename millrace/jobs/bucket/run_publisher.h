@@ -15,12 +15,13 @@
 
 namespace millrace::jobs {
 
-/// Writes in a thread of its own, at most once an interval, and once more at the end. A bucket that is away never holds
-/// the job up. Thread-safe.
+/// Writes in a thread of its own: at once, so that readers know of the run, then at most once an interval, and once
+/// more at the end. A bucket that is away never holds the job up. Thread-safe.
 class RunPublisher {
  public:
   struct Options {
     RunFolderWriter::Options folder;
+    Json status = Json::object();                  ///< the first
     Duration interval = std::chrono::seconds(10);  ///< a reader's view is at most so old; 6 requests a minute and more
     Duration patience = std::chrono::seconds(30);  ///< for one round of writes, also for the last
     /// Called once, in the publisher's thread, when writing fails for the first time.
@@ -45,7 +46,7 @@ class RunPublisher {
   bool warned_ = false;     ///< of the publisher's thread
   Mutex mutex_;
   std::vector<Json> events_ MR_GUARDED_BY(mutex_);
-  std::optional<Json> status_ MR_GUARDED_BY(mutex_);
+  Json status_ MR_GUARDED_BY(mutex_);
   TaskScope thread_;  ///< last: uses the others
 };
 

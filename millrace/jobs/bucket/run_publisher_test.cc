@@ -21,6 +21,7 @@ class RunPublisherTest : public testing::Test {
   std::unique_ptr<RunPublisher> Publish() {
     RunPublisher::Options options;
     options.folder = {.logs = logs_.path(), .run = "r1"};
+    options.status = {{"state", "starting"}};
     options.on_failure = [this](const Error&) { ++failures_; };
     options.clock = &clock_;
     return std::make_unique<RunPublisher>(object::Location{store_, "run/"}, std::move(options));
@@ -28,6 +29,10 @@ class RunPublisherTest : public testing::Test {
   std::string Events() const {
     const auto found = object::GetAll(*store_, "run/events.jsonl", kMiB);
     return found && *found ? (*found)->bytes : "";
+  }
+  std::string State() const {
+    const auto status = ReadRunStatus({store_, "run/"}, {});
+    return status ? (*status)["state"].get<std::string>() : "";
   }
   /// Advances the clock by intervals until `holds`.
   template <class Holds>
@@ -47,13 +52,20 @@ class RunPublisherTest : public testing::Test {
 
 TEST_F(RunPublisherTest, WritesAtTheEndWhatIsLeft) {
   auto publisher = Publish();
+  AdvanceUntil([&] { return State() == "starting"; });
   publisher->NoteEvent({{"event", "done"}});
   publisher->NoteStatus({{"state", "running"}});
   publisher->NoteStatus({{"state", "done"}});
-  EXPECT_EQ(Events(), "");  // the interval is not over
   publisher.reset();
   EXPECT_THAT(Events(), HasSubstr("done"));
-  EXPECT_EQ((*ReadRunStatus({store_, "run/"}, {}))["state"], "done");
+  EXPECT_EQ(State(), "done");
+}
+
+TEST_F(RunPublisherTest, ReadersKnowOfARunAtOnce) {
+  const auto publisher = Publish();
+  const TimePoint end = SystemClock().Now() + std::chrono::seconds(20);
+  while (State() != "starting" && SystemClock().Now() < end) std::this_thread::yield();
+  EXPECT_EQ(State(), "starting");  // the clock has not moved
 }
 
 TEST_F(RunPublisherTest, WritesOnceAnInterval) {
@@ -63,8 +75,8 @@ TEST_F(RunPublisherTest, WritesOnceAnInterval) {
 }
 
 TEST_F(RunPublisherTest, ABucketThatIsAwayIsToldOnceAndCaughtUpWith) {
-  auto publisher = Publish();
   store_->Add({.times = -1, .fault = {.code = Code::kUnavailable}});
+  auto publisher = Publish();
   publisher->NoteEvent({{"event", "start"}});
   publisher->NoteStatus({{"state", "running"}});
   AdvanceUntil([&] { return store_->calls(object::Operation::kGet) + store_->calls(object::Operation::kHead) > 3; });
