@@ -146,6 +146,18 @@ TEST_F(JobChecksTest, AWrongSecretIsToldByTrainAndDoctor) {
   EXPECT_THAT(program_.Run({"doctor"}).out, HasSubstr("ok    signature    the endpoint accepts the keys"));
 }
 
+TEST_F(JobChecksTest, DoctorTellsWhetherThisMachineIsFitForRanks) {
+  const Ran fit = program_.Run({"doctor", "--node", "--json", "s3://corpus"});
+  EXPECT_EQ(fit.exit, 0) << fit.out;
+  EXPECT_THAT(Levels(fit), AllOf(HasSubstr("clock=ok"), HasSubstr("disk="), HasSubstr("memory="),
+                                 HasSubstr("network=ok"), HasSubstr("cpu=ok"), HasSubstr("shm="), HasSubstr("gpu=")));
+  const Ran unfit =
+      program_.Run({"doctor", "--node"}, {{"AWS_ENDPOINT_URL", "http://127.0.0.1:1"}, {"TMPDIR", "/nothing"}});
+  EXPECT_EQ(unfit.exit, 1);
+  EXPECT_THAT(unfit.out, AllOf(HasSubstr("fail  disk         /nothing cannot be used"), HasSubstr("-> set TMPDIR"),
+                               HasSubstr("fail  network      http://127.0.0.1:1/ does not answer")));
+}
+
 TEST_F(JobChecksTest, AnEndpointThatIsAwayDoesNotKeepAJobFromStarting) {
   const std::map<std::string, std::string> away = {{"AWS_ENDPOINT_URL", "http://127.0.0.1:1"}};
   const Ran dry = Train({"--dry-run"}, away);

@@ -5,26 +5,21 @@
 #include <vector>
 
 #include "apps/millrace/cli/cli.h"
+#include "millrace/jobs/health/finding.h"
 
 namespace millrace::cli {
 
-/// One line of the report.
-struct Finding {
-  enum class Level { kOk, kWarn, kFail };
-  Level level = Level::kOk;
-  std::string check;   ///< "fuse", "credentials", …
-  std::string what;    ///< what was found and what it means
-  std::string advice;  ///< what to do; empty when nothing
-};
-using Findings = std::vector<Finding>;
+using jobs::Finding;
+using jobs::Findings;
 
-/// Prints one line for the finding and one for the advice; with --json, one object.
+/// Prints one line for the finding, with its limit, and one for the advice; with --json, one object.
 void PrintFinding(const Context& context, const Finding& finding);
 
 /// The features that the user wants. If something that they need is missing, that is a failure, otherwise a warning.
 struct Needs {
   std::vector<std::string> urls;
   bool mount = false, train = false, serve = false, gpu = false;
+  bool node = false;  ///< only whether this machine is fit for ranks
 };
 
 // Checks of this machine (doctor_machine.cc). They take milliseconds.
@@ -39,5 +34,12 @@ Finding CheckGpu(const Needs& needs);
 /// Checks credentials, endpoint, clock and every URL (doctor_store.cc). Sends requests only if there is an s3:// URL or
 /// an endpoint was given. Each request ends within some seconds.
 Findings CheckStores(const Context& context, const Needs& needs);
+
+/// Returns the URL at which the store of these URLs answers: the endpoint that was given, or Amazon's if one of them is
+/// an s3:// URL. "" if they are elsewhere.
+std::string StoreEndpointUrl(const Context& context, const std::vector<std::string>& urls);
+/// Checks whether this machine is fit for ranks (doctor_node.cc). The store is that of the URLs, or the endpoint that
+/// was given. Takes about a second.
+Findings CheckThisNode(const Context& context, const Needs& needs);
 
 }  // namespace millrace::cli

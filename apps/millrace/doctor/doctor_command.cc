@@ -5,25 +5,18 @@
 namespace millrace::cli {
 namespace {
 
-std::string_view Name(Finding::Level level) {
-  switch (level) {
-    case Finding::Level::kOk:
-      return "ok";
-    case Finding::Level::kWarn:
-      return "warn";
-    default:
-      return "fail";
-  }
-}
-
 int Run(const Context& context, const Needs& needs) {
-  Findings findings{CheckPrograms(needs), CheckFuse(needs), CheckDisk(),    CheckMemory(context.globals.memory_budget),
-                    CheckDescriptors(),   CheckCpu(),       CheckGpu(needs)};
   bool failed = false;
   auto report = [&](const Finding& finding) {
     PrintFinding(context, finding);
     failed = failed || finding.level == Finding::Level::kFail;
   };
+  if (needs.node) {
+    for (const Finding& finding : CheckThisNode(context, needs)) report(finding);
+    return failed ? kExitFailed : kExitOk;
+  }
+  Findings findings{CheckPrograms(needs), CheckFuse(needs), CheckDisk(),    CheckMemory(context.globals.memory_budget),
+                    CheckDescriptors(),   CheckCpu(),       CheckGpu(needs)};
   for (const Finding& finding : findings) report(finding);
   for (const Finding& finding : CheckStores(context, needs)) report(finding);
   return failed ? kExitFailed : kExitOk;
@@ -33,12 +26,12 @@ int Run(const Context& context, const Needs& needs) {
 
 void PrintFinding(const Context& context, const Finding& finding) {
   if (context.globals.json) {
-    PrintJsonLine(
-        {{"check", finding.check}, {"level", Name(finding.level)}, {"what", finding.what}, {"advice", finding.advice}});
+    PrintJsonLine(jobs::ToJson(finding));
     return;
   }
   if (context.globals.quiet && finding.level == Finding::Level::kOk) return;
-  Print("{:<4}  {:<11}  {}\n", Name(finding.level), finding.check, finding.what);
+  const std::string limit = finding.limit.empty() ? "" : fmt::format(" (limit: {})", finding.limit);
+  Print("{:<4}  {:<11}  {}{}\n", jobs::LevelName(finding.level), finding.check, finding.what, limit);
   if (!finding.advice.empty()) Print("{:<4}  {:<11}  -> {}\n", "", "", finding.advice);
 }
 
@@ -48,9 +41,13 @@ void AddDoctorCommand(CLI::App& app, Context& context) {
                                 "  millrace doctor\n"
                                 "  millrace doctor s3://runs --endpoint-url http://127.0.0.1:9000\n"
                                 "  millrace doctor --mount --train && millrace mount s3://corpus /mnt/corpus\n"
+                                "  millrace doctor --node s3://corpus\n"
                                 "Exit status 1: something that was asked for cannot work.\n",
                                 [&context, needs] { return Run(context, *needs); });
   doctor->add_option("url", needs->urls, "Buckets and folders to check");
+  doctor->add_flag("--node", needs->node,
+                   "Only check whether this machine is fit for a job: clock, disk, memory, network, processor, shared "
+                   "memory, GPUs");
   doctor->add_flag("--mount", needs->mount, "Fail if mounts cannot work");
   doctor->add_flag("--train", needs->train, "Fail if `millrace train` is not installed");
   doctor->add_flag("--serve", needs->serve, "Fail if `millrace serve` is not installed");

@@ -1,4 +1,3 @@
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/resource.h>
@@ -16,6 +15,7 @@
 #include "millrace/base/process/cpu.h"
 #include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
+#include "millrace/jobs/health/gpu_checks.h"
 
 namespace millrace::cli {
 namespace {
@@ -32,94 +32,6 @@ std::optional<std::string> FindInPath(std::string_view program) {
   }
   return std::nullopt;
 }
-
-/// Returns the value of `name` in /proc/meminfo, in bytes.
-std::optional<std::uint64_t> MemInfo(std::string_view name) {
-  auto text = ReadFile("/proc/meminfo");
-  if (!text) return std::nullopt;
-  for (std::string_view line : Split(*text, '\n')) {
-    if (!line.starts_with(name) || !line.substr(name.size()).starts_with(':')) continue;
-    std::string kib(Trim(line.substr(name.size() + 1)));
-    return std::strtoull(kib.c_str(), nullptr, 10) * kKiB;
-  }
-  return std::nullopt;
-}
-
-/// Returns the memory limit of this process's control group; nothing if there is none.
-std::optional<std::uint64_t> GroupMemoryLimit() {
-  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    auto text = ReadFile(path);
-    if (!text) continue;
-    std::string digits(Trim(*text));
-    std::uint64_t limit = std::strtoull(digits.c_str(), nullptr, 10);
-    if (limit > 0 && limit < (std::uint64_t{1} << 60)) return limit;
-  }
-  return std::nullopt;
-}
-
-/// NVIDIA's management library (NVML), loaded at run time: the driver installs it, and Debian has no headers for it.
-/// Names and layouts follow NVML's documented, versioned interface.
-class Nvml {
- public:
-  static std::unique_ptr<Nvml> Load() {
-    void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) return nullptr;
-    std::unique_ptr<Nvml> nvml(new Nvml(library));
-    return nvml->init_ && nvml->shutdown_ && nvml->count_ && nvml->handle_ && nvml->name_ && nvml->memory_
-               ? std::move(nvml)
-               : nullptr;
-  }
-  ~Nvml() {
-    if (ready_) shutdown_();
-    dlclose(library_);
-  }
-  /// Returns "NVIDIA H200 (139.8 GB free of 150.7 GB)" for each device. Errors: kUnavailable if the driver does not
-  /// answer.
-  Result<std::vector<std::string>> Devices() {
-    if (int status = init_(); status != 0)
-      return Fail(Code::kUnavailable, "the NVIDIA driver answers with error {}", status);
-    ready_ = true;
-    unsigned count = 0;
-    if (int status = count_(&count); status != 0) return Fail(Code::kUnavailable, "NVML error {}", status);
-    std::vector<std::string> devices;
-    for (unsigned i = 0; i < count; ++i) {
-      void* device = nullptr;
-      char name[96] = "";
-      Memory memory{};
-      if (handle_(i, &device) != 0 || name_(device, name, sizeof name) != 0 || memory_(device, &memory) != 0) {
-        return Fail(Code::kUnavailable, "device {} does not answer", i);
-      }
-      devices.push_back(fmt::format("{} ({} free of {})", name, FormatBytes(memory.free), FormatBytes(memory.total)));
-    }
-    return devices;
-  }
-
- private:
-  struct Memory {
-    unsigned long long total, free, used;
-  };
-  explicit Nvml(void* library) : library_(library) {
-    Find(init_, "nvmlInit_v2");
-    Find(shutdown_, "nvmlShutdown");
-    Find(count_, "nvmlDeviceGetCount_v2");
-    Find(handle_, "nvmlDeviceGetHandleByIndex_v2");
-    Find(name_, "nvmlDeviceGetName");
-    Find(memory_, "nvmlDeviceGetMemoryInfo");
-  }
-  template <class Function>
-  void Find(Function*& function, const char* name) {
-    function = reinterpret_cast<Function*>(dlsym(library_, name));
-  }
-
-  void* library_;
-  bool ready_ = false;
-  int (*init_)() = nullptr;
-  int (*shutdown_)() = nullptr;
-  int (*count_)(unsigned*) = nullptr;
-  int (*handle_)(unsigned, void**) = nullptr;
-  int (*name_)(void*, char*, unsigned) = nullptr;
-  int (*memory_)(void*, Memory*) = nullptr;
-};
 
 }  // namespace
 
@@ -181,13 +93,11 @@ Finding CheckDisk() {
 }
 
 Finding CheckMemory(std::uint64_t budget) {
-  auto available = MemInfo("MemAvailable");
-  if (!available) return {Level::kWarn, "memory", "/proc/meminfo cannot be read", ""};
-  auto limit = GroupMemoryLimit();
-  std::string what = fmt::format("{} available{}; data in flight takes at most {}", FormatBytes(*available),
-                                 limit ? fmt::format(", this control group may use {}", FormatBytes(*limit)) : "",
-                                 FormatBytes(budget));
-  if (std::min(*available, limit.value_or(*available)) < 2 * budget)
+  const auto memory = jobs::ReadMemoryState({});
+  if (!memory) return {Level::kWarn, "memory", memory.error().ToString(), ""};
+  std::string what = fmt::format("{} of {} available; data in flight takes at most {}", FormatBytes(memory->available),
+                                 FormatBytes(memory->total), FormatBytes(budget));
+  if (memory->available < 2 * budget)
     return {Level::kWarn, "memory", what, "lower --memory-budget, or give the machine or container more"};
   return {Level::kOk, "memory", what, ""};
 }
@@ -223,18 +133,21 @@ Finding CheckCpu() {
 }
 
 Finding CheckGpu(const Needs& needs) {
-  auto nvml = Nvml::Load();
-  if (!nvml) {
+  const auto gpus = jobs::ReadGpus(jobs::MachinePaths().nvml);
+  if (!gpus) {
+    return {Missing(needs.gpu), "gpu", gpus.error().ToString(),
+            "run nvidia-smi; a driver that was updated needs a reboot"};
+  }
+  if (!*gpus) {
     return {needs.gpu ? Level::kFail : Level::kOk, "gpu", "none (no NVIDIA driver): training and serving use the CPU",
             needs.gpu ? "install the NVIDIA driver; in a container, start it with --gpus all" : ""};
   }
-  auto devices = nvml->Devices();
-  if (!devices) {
-    return {Missing(needs.gpu), "gpu", devices.error().ToString(),
-            "run nvidia-smi; a driver that was updated needs a reboot"};
+  std::vector<std::string> devices;
+  for (const jobs::GpuState& gpu : **gpus) {
+    devices.push_back(fmt::format("{} ({} free of {})", gpu.name, FormatBytes(gpu.free), FormatBytes(gpu.total)));
   }
-  if (devices->empty()) return {Missing(needs.gpu), "gpu", "a driver, but no device", "check lspci and dmesg"};
-  return {Level::kOk, "gpu", fmt::format("{}", fmt::join(*devices, ", ")), ""};
+  if (devices.empty()) return {Missing(needs.gpu), "gpu", "a driver, but no device", "check lspci and dmesg"};
+  return {Level::kOk, "gpu", fmt::format("{}", fmt::join(devices, ", ")), ""};
 }
 
 }  // namespace millrace::cli

@@ -6,6 +6,7 @@
 #include "apps/millrace/doctor/doctor.h"
 #include "millrace/base/text.h"
 #include "millrace/http/client/client.h"
+#include "millrace/jobs/health/store_checks.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/open/open.h"
 #include "millrace/object/s3/credentials/credentials.h"
@@ -23,8 +24,6 @@ using object::s3::Profiles;
 using object::s3::Settings;
 
 constexpr auto kPatience = std::chrono::seconds(5);
-/// Amazon refuses requests that are dated further from its own clock.
-constexpr auto kSkewRefused = std::chrono::minutes(15), kSkewSuspicious = std::chrono::minutes(1);
 
 Result<http::Response> Send(const std::string& ca_bundle, http::Request request, http::Call call) {
   http::Client client({.timeouts = {.connect = kPatience, .first_byte = kPatience},
@@ -119,24 +118,7 @@ Findings CheckEndpoint(const Settings& settings, std::stop_token stop) {
       {Level::kOk, "endpoint",
        fmt::format("{} answers in {} (region {})", url, FormatDuration(SystemClock().Now() - started), settings.region),
        ""}};
-  auto date = ParseHttpDate(response->headers.Get("Date"));
-  if (!date) {
-    findings.push_back({Level::kWarn, "clock", "the endpoint does not tell its time", ""});
-    return findings;
-  }
-  const Duration skew = SystemClock().Wall() - *date;
-  const Duration size = skew < Duration::zero() ? -skew : skew;
-  // The header has whole seconds, so differences below two seconds are not significant.
-  std::string what = size < std::chrono::seconds(2) ? "agrees with the endpoint's"
-                                                    : fmt::format("is {} {} the endpoint's", FormatDuration(size),
-                                                                  skew > Duration::zero() ? "ahead of" : "behind");
-  if (size < kSkewSuspicious) {
-    findings.push_back({Level::kOk, "clock", what, ""});
-  } else {
-    findings.push_back({size < kSkewRefused ? Level::kWarn : Level::kFail, "clock",
-                        what + ": signed requests are refused from 15 minutes on",
-                        "synchronise it (chronyc, timedatectl)"});
-  }
+  findings.push_back(jobs::CheckClock(SystemClock().Wall(), response->headers.Get("Date")));
   return findings;
 }
 
