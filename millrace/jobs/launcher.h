@@ -6,6 +6,8 @@
 #include <span>
 #include <stop_token>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "millrace/base/clock.h"
 #include "millrace/base/process/subprocess.h"
@@ -21,6 +23,22 @@ struct RankState {
   std::uint64_t beats = 0;            ///< the number of heartbeats in this attempt
   std::string node;                   ///< the machine's name; empty: this machine
   std::string cause;                  ///< of its exit, if that is not the rank's own: "node n3 is lost: …"
+};
+
+/// A machine of a job, as its launcher uses it.
+struct NodeState {
+  enum class Use {
+    kRuns,      ///< has ranks of the latest attempt
+    kSpare,     ///< is ready to take another's place
+    kLost,      ///< cannot be reached
+    kUnfit,     ///< failed a health check
+    kSetAside,  ///< has no ranks any more, because it failed too often
+  };
+  std::string name;
+  Use use = Use::kSpare;
+  std::string reason;                 ///< of the last three uses, a sentence: "node n3 is lost: …"
+  std::vector<std::string> warnings;  ///< of its health checks
+  bool operator==(const NodeState&) const = default;
 };
 
 /// Starts all ranks of a job and reports their states. One owner thread, which must live as long as ranks run: local
@@ -41,6 +59,17 @@ class Launcher {
   virtual void Signal(int signal_number) = 0;
   /// Returns the last lines that a rank wrote to standard error in this attempt. They are shown with its failure.
   virtual std::string ErrorTail(int rank, int lines) = 0;
+
+  /// Returns the state of all machines; none if there is only this one.
+  virtual std::vector<NodeState> nodes() const { return {}; }
+  /// Keeps a machine from all later attempts. Returns false, and does nothing, if there is no other in its place.
+  virtual bool SetAside(std::string_view node, std::string why) {
+    static_cast<void>(node);
+    static_cast<void>(why);
+    return false;
+  }
+  /// Returns why the ranks should save, end and start again on other machines: a sentence. "": they should not.
+  virtual std::string RegroupReason() { return ""; }
 };
 
 }  // namespace millrace::jobs

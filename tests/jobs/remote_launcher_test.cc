@@ -30,15 +30,16 @@ class RemoteLauncherTest : public testing::Test {
     ::signal(SIGPIPE, SIG_IGN);  // as millrace does
     std::filesystem::create_directories(folder_.path() / "logs");
   }
-  /// Two nodes with two ranks each. A rank is the script.
-  RemoteLauncher::Options Options(const std::string& script) {
+  /// Nodes with two ranks each. A rank is the script.
+  RemoteLauncher::Options Options(const std::string& script, int nodes = 2) {
     const std::filesystem::path program = folder_.path() / "rank.sh";
     std::ofstream(program) << "#!/bin/sh\n" << script << "\n";
     std::filesystem::permissions(program, std::filesystem::perms::owner_all);
     RemoteLauncher::Options options;
-    for (const char* name : {"n1", "n2"}) {
-      const std::string tells =
-          fmt::format("echo $$ > {}/{}; exec '{}' job agent", folder_.path().string(), name, millrace_);
+    for (int i = 1; i <= nodes; ++i) {
+      const std::string name = fmt::format("n{}", i);
+      const std::string tells = fmt::format("echo $$ > {0}/{1}; test ! -e {0}/{1}.away && exec '{2}' job agent",
+                                            folder_.path().string(), name, millrace_);
       options.nodes.push_back({.name = name, .address = "127.0.0.1", .command = {"/bin/sh", "-c", tells}});
     }
     options.ranks_per_node = 2;
@@ -140,9 +141,107 @@ TEST_F(RemoteLauncherTest, ALostNodeIsNamedAndItsSuccessorStarts) {
   EXPECT_NE(AgentOf("n2"), first);
 }
 
+/// What the launcher says of its nodes: "n1 runs, n2 lost, n3 spare".
+std::string Uses(const RemoteLauncher& launcher) {
+  constexpr const char* kWords[] = {"runs", "spare", "lost", "unfit", "set aside"};
+  std::string uses;
+  for (const NodeState& node : launcher.nodes()) {
+    uses += fmt::format("{}{} {}", uses.empty() ? "" : ", ", node.name, kWords[static_cast<int>(node.use)]);
+  }
+  return uses;
+}
+
+TEST_F(RemoteLauncherTest, ASpareTakesThePlaceOfALostNode) {
+  RemoteLauncher::Options options = Options("echo $MILLRACE_ATTEMPT > $MILLRACE_HEARTBEAT_FILE; exec sleep 60", 3);
+  options.sizes = {2};
+  RemoteLauncher launcher(std::move(options));
+  ASSERT_TRUE(launcher.Start(1));
+  Until(launcher, AllStep);
+  EXPECT_EQ(Uses(launcher), "n1 runs, n2 runs, n3 spare");
+  const pid_t spare = AgentOf("n3");
+  ::kill(AgentOf("n1"), SIGKILL);
+  Until(launcher, [](auto states) { return states[0].exit.has_value(); });
+  launcher.Signal(SIGKILL);
+  Until(launcher, AllEnded);
+  ASSERT_TRUE(launcher.Start(2));
+  const auto ranks = Until(launcher, AllStep);
+  EXPECT_EQ(Uses(launcher), "n1 lost, n2 runs, n3 runs");
+  EXPECT_EQ(ranks[0].node, "n3");
+  EXPECT_EQ(ranks[2].node, "n2");
+  EXPECT_EQ(AgentOf("n3"), spare);
+}
+
+TEST_F(RemoteLauncherTest, AnUnfitNodeHasNoRanks) {
+  RemoteLauncher::Options options = Options("echo 1 > $MILLRACE_HEARTBEAT_FILE", 3);
+  options.sizes = {2};
+  options.health = HealthOptions{.checks = {"disk"}};
+  options.nodes[1].command = {"/bin/sh", "-c", fmt::format("TMPDIR=/nothing exec '{}' job agent", millrace_)};
+  RemoteLauncher launcher(std::move(options));
+  ASSERT_TRUE(launcher.Start(1));
+  EXPECT_EQ(Uses(launcher), "n1 runs, n2 unfit, n3 runs");
+  EXPECT_THAT(launcher.nodes()[1].reason, HasSubstr("is unfit: disk: /nothing cannot be used"));
+  EXPECT_EQ(Until(launcher, AllEnded)[2].node, "n3");
+}
+
+TEST_F(RemoteLauncherTest, WithoutASpareAnUnfitNodeKeepsTheJobFromStarting) {
+  RemoteLauncher::Options options = Options("exit 0");
+  options.health = HealthOptions{.checks = {"disk"}};
+  options.nodes[1].command = {"/bin/sh", "-c", fmt::format("TMPDIR=/nothing exec '{}' job agent", millrace_)};
+  RemoteLauncher launcher(std::move(options));
+  const Status started = launcher.Start(1);
+  ASSERT_FALSE(started);
+  EXPECT_EQ(started.error().code(), Code::kUnavailable);
+  EXPECT_THAT(started.error().ToString(), HasSubstr("2 nodes are needed and 1 ready: node n2 is unfit: disk"));
+}
+
+TEST_F(RemoteLauncherTest, ANodeThatIsSetAsideHasNoRanks) {
+  RemoteLauncher::Options options = Options("echo 1 > $MILLRACE_HEARTBEAT_FILE", 3);
+  options.sizes = {2};
+  RemoteLauncher launcher(std::move(options));
+  ASSERT_TRUE(launcher.Start(1));
+  Until(launcher, AllEnded);
+  EXPECT_TRUE(launcher.SetAside("n2", "failed twice"));
+  ASSERT_TRUE(launcher.Start(2));
+  EXPECT_EQ(Uses(launcher), "n1 runs, n2 set aside, n3 runs");
+  EXPECT_EQ(Until(launcher, AllEnded)[3].node, "n3");
+  EXPECT_FALSE(launcher.SetAside("n3", "there is no other"));
+}
+
+TEST_F(RemoteLauncherTest, FewerNodesGoOnAndTheOthersComeBack) {
+  RemoteLauncher::Options options = Options("echo $WORLD_SIZE > $MILLRACE_HEARTBEAT_FILE; exec sleep 60");
+  options.sizes = {2, 1};
+  options.return_interval = milliseconds(100);
+  RemoteLauncher launcher(std::move(options));
+  ASSERT_TRUE(launcher.Start(1));
+  Until(launcher, AllStep);
+  EXPECT_EQ(launcher.RegroupReason(), "");
+  std::ofstream(folder_.path() / "n1.away").put('\n');
+  ::kill(AgentOf("n1"), SIGKILL);
+  Until(launcher, [](auto states) { return states[0].exit.has_value(); });
+  launcher.Signal(SIGKILL);
+  Until(launcher, AllEnded);
+  ASSERT_TRUE(launcher.Start(2));
+  auto ranks = Until(launcher, AllStep);
+  EXPECT_EQ(launcher.ranks(), 2);
+  ASSERT_EQ(ranks.size(), 2u);
+  EXPECT_EQ(ranks[0].step, 2u);
+  EXPECT_EQ(ranks[0].node, "n2");
+  EXPECT_EQ(launcher.RegroupReason(), "");
+  std::filesystem::remove(folder_.path() / "n1.away");
+  Until(launcher, [&](auto) { return !launcher.RegroupReason().empty(); });
+  EXPECT_EQ(launcher.RegroupReason(), "2 nodes are ready again; there were 1");
+  launcher.Signal(SIGKILL);
+  Until(launcher, AllEnded);
+  ASSERT_TRUE(launcher.Start(3));
+  ranks = Until(launcher, AllStep);
+  ASSERT_EQ(ranks.size(), 4u);
+  EXPECT_EQ(ranks[0].step, 4u);
+  EXPECT_EQ(ranks[0].node, "n2");  // it keeps its place
+}
+
 TEST_F(RemoteLauncherTest, AnAgentThatSaysNothingIsLost) {
   RemoteLauncher::Options options = Options("exec sleep 60");
-  options.silence = seconds(6);  // agents speak every 5 s
+  options.silence = seconds(6);  // agents speak every 2 s
   RemoteLauncher launcher(std::move(options));
   ASSERT_TRUE(launcher.Start(1));
   ::kill(AgentOf("n1"), SIGSTOP);

@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -12,14 +13,25 @@
 #include "millrace/base/files/files.h"
 #include "millrace/base/json.h"
 #include "millrace/base/process/cpu.h"
+#include "millrace/jobs/health/node_checks.h"
 #include "millrace/jobs/local/local_launcher.h"
 #include "millrace/jobs/remote/line_buffer.h"
 
 namespace millrace::jobs {
 namespace {
 
-constexpr Duration kAliveInterval = std::chrono::seconds(5);
+constexpr Duration kAliveInterval = std::chrono::seconds(2);
+constexpr Duration kHealthInterval = std::chrono::seconds(30);
 constexpr int kIdlePollMs = 1000;
+
+/// Returns the worst level of a check; nothing if it was not made.
+std::optional<Finding::Level> Worst(const Findings& findings, std::string_view check) {
+  std::optional<Finding::Level> worst;
+  for (const Finding& finding : findings) {
+    if (finding.check == check) worst = std::max(worst.value_or(finding.level), finding.level);
+  }
+  return worst;
+}
 
 /// One connection of a supervisor.
 class Agent {
@@ -49,6 +61,8 @@ class Agent {
     if (JsonFind(order, "port") != nullptr) {
       const int port = MR_TRY(FreePort());
       Tell({{"port", port}});
+    } else if (const Json* health = JsonFind(order, "health")) {
+      MR_TRY(CheckHealth(*health));
     } else if (const Json* start = JsonFind(order, "start")) {
       MR_TRY(Start(*start));
     } else if (JsonFind(order, "signal") != nullptr) {
@@ -69,6 +83,41 @@ class Agent {
   void Signal(int number) {
     if (!launcher_ || (number == SIGTERM && std::exchange(terminated_, true))) return;
     launcher_->Signal(number);
+  }
+
+  Status CheckHealth(const Json& options) {
+    health_.reset();
+    health_found_.clear();
+    if (!options.is_null()) {
+      health_ = MR_TRY(HealthOptions::FromJson(options));
+      health_found_ = CheckNode(*health_, {}, SystemClock(), {});
+      health_->passive = true;
+    }
+    TellHealth();
+    return {};
+  }
+
+  void TellHealth() {
+    Json findings = Json::array();
+    for (const Finding& finding : health_found_) findings.push_back(ToJson(finding));
+    Tell({{"health", std::move(findings)}});
+  }
+
+  /// Looks at the machine again, without taking time from its ranks. What only a full check finds stays as it was.
+  void WatchHealth(TimePoint now) {
+    if (!health_ || now < health_at_) return;
+    health_at_ = now + kHealthInterval;
+    bool changed = false;
+    const Findings now_found = CheckNode(*health_, {}, SystemClock(), {});
+    for (std::string_view check : kHealthChecks) {
+      const auto before = Worst(health_found_, check), after = Worst(now_found, check);
+      if (!before || !after || before == after) continue;
+      std::erase_if(health_found_, [&](const Finding& finding) { return finding.check == check; });
+      std::ranges::copy_if(now_found, std::back_inserter(health_found_),
+                           [&](const Finding& finding) { return finding.check == check; });
+      changed = true;
+    }
+    if (changed) TellHealth();
   }
 
   Status Start(const Json& start) {
@@ -110,6 +159,7 @@ class Agent {
     MR_TRY(launcher->Start(attempt));
     launcher_ = std::move(launcher);
     terminated_ = false;
+    health_at_ = SystemClock().Now() + kHealthInterval;
     told_.clear();
     Json pids = Json::array();
     for (const RankState& rank : launcher_->Wait(SystemClock().Now(), {})) {
@@ -128,6 +178,7 @@ class Agent {
       alive_at_ = now + kAliveInterval;
     }
     if (!launcher_) return;
+    WatchHealth(now);
     const std::span<const RankState> ranks = launcher_->Wait(alive_at_, {});
     bool running = false;
     for (std::size_t i = 0; i < ranks.size(); ++i) {
@@ -156,8 +207,10 @@ class Agent {
   std::unique_ptr<LocalLauncher> launcher_;
   std::vector<RankState> told_;
   int first_rank_ = 0;
-  TimePoint alive_at_;
-  bool broken_ = false;  ///< nobody reads the events
+  TimePoint alive_at_, health_at_;
+  std::optional<HealthOptions> health_;  ///< for looks while ranks run
+  Findings health_found_;                ///< what was told last
+  bool broken_ = false;                  ///< nobody reads the events
   bool leaving_ = false, terminated_ = false;
 };
 

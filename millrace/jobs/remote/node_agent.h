@@ -10,6 +10,9 @@ namespace millrace::jobs {
 /// Blocks.
 ///
 /// Orders:
+///   {"health": {"checks": […], "folder": "", "store": "https://…", "ca_bundle": ""}}
+///                      asks for the state of this machine (HealthOptions); with null, only for an answer. From then
+///                      on, what gets better or worse while ranks run is told unasked, every 30 s
 ///   {"port": true}     asks for a free port of this machine
 ///   {"start": {"attempt": 1, "first_rank": 4, "ranks": 2, "world_size": 8, "master_address": "10.0.0.1",
 ///              "master_port": 29500, "threads": 0, "program": "/usr/bin/millrace-train", "job": "…", "env": {…}}}
@@ -24,7 +27,8 @@ namespace millrace::jobs {
 ///   {"beat": {"rank": 4, "beats": 3, "step": 2}}        without a step, if none is done
 ///   {"line": {"rank": 4, "error": false, "text": "…"}}  that the rank wrote; bytes that are no UTF-8 are replaced
 ///   {"exit": {"rank": 4, "code": 0, "signal": 9}}
-///   {}                                       every 5 s: this machine is alive
+///   {"health": [{"check": "disk", "level": "ok", "what": "…", "advice": "", "limit": "…"}, …]}
+///   {}                                       every 2 s: this machine is alive
 /// Returns 0, or 1 if `out` is closed. Ranks are killed then, too.
 /// When `stop` fires, the agent leaves as it does after that order, within a second.
 int RunNodeAgent(int in, int out, std::stop_token stop = {});

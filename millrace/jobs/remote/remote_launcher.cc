@@ -11,6 +11,7 @@
 
 #include "millrace/base/json.h"
 #include "millrace/base/text.h"
+#include "millrace/jobs/health/peers.h"
 
 namespace millrace::jobs {
 namespace {
@@ -27,6 +28,21 @@ std::uint64_t SizeOf(const UniqueFd& file) {
   return ::fstat(file.get(), &info) == 0 ? static_cast<std::uint64_t>(info.st_size) : 0;
 }
 
+std::vector<std::string> NamesOf(const std::vector<RemoteNode>& nodes) {
+  std::vector<std::string> names;
+  for (const RemoteNode& node : nodes) names.push_back(node.name);
+  return names;
+}
+
+std::vector<int> SizesOf(const std::vector<int>& sizes, std::size_t nodes) {
+  return sizes.empty() ? std::vector<int>{static_cast<int>(nodes)} : sizes;
+}
+
+/// Returns what is told of a check that did not end well.
+std::string Sentence(const Finding& finding) {
+  return fmt::format("{}: {}{}", finding.check, finding.what, finding.advice.empty() ? "" : " -> " + finding.advice);
+}
+
 }  // namespace
 
 std::string LastWords(std::string_view words) {
@@ -38,10 +54,23 @@ std::string LastWords(std::string_view words) {
 }
 
 RemoteLauncher::RemoteLauncher(Options options)
-    : options_(std::move(options)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    : options_(std::move(options)),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      pool_(NamesOf(options_.nodes), SizesOf(options_.sizes, options_.nodes.size())) {
   agents_.resize(options_.nodes.size());
   losses_.resize(options_.nodes.size());
   words_start_.resize(options_.nodes.size());
+}
+
+int RemoteLauncher::ranks() const {
+  const int placed = static_cast<int>(pool_.placed().size());
+  return (placed > 0 ? placed : pool_.BestSize()) * options_.ranks_per_node;
+}
+
+std::optional<std::size_t> RemoteLauncher::SlotOf(std::size_t node) const {
+  const auto found = std::ranges::find(pool_.placed(), node);
+  if (found == pool_.placed().end()) return std::nullopt;
+  return static_cast<std::size_t>(found - pool_.placed().begin());
 }
 
 RemoteLauncher::~RemoteLauncher() { Abandon(); }
@@ -51,7 +80,7 @@ Status RemoteLauncher::OpenLogs() {
     return OpenFile(options_.folder / "logs" / fmt::format("rank-{}.{}", rank, suffix),
                     O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC);
   };
-  while (static_cast<int>(logs_.size()) < ranks()) {
+  while (static_cast<int>(logs_.size()) < pool_.BestSize() * options_.ranks_per_node) {
     const int rank = static_cast<int>(logs_.size());
     UniqueFd out = MR_TRY(log(rank, "out"));
     UniqueFd error = MR_TRY(log(rank, "err"));
@@ -86,12 +115,77 @@ bool RemoteLauncher::Order(std::size_t node, const Json& order) {
   return agents_[node] && WriteLine(agents_[node]->process.stdin_fd(), DumpJson(order), kOrderPatienceMs);
 }
 
-/// Listens until the first `nodes` agents have answered.
+Error RemoteLauncher::Loss(std::size_t node, std::string_view why) const {
+  return Error(Code::kUnavailable, fmt::format("node {} is lost: {}", options_.nodes[node].name, why));
+}
+
+/// Asks agents about their machines' health. Starts those that do not run.
+void RemoteLauncher::AskNodes(const std::vector<std::size_t>& nodes) {
+  for (const std::size_t node : nodes) {
+    if (const Status connected = Connect(node); !connected) {
+      Lose(node, connected.error());
+      continue;
+    }
+    agents_[node]->health.reset();
+    agents_[node]->refusal.reset();
+    Order(node, {{"health", options_.health ? options_.health->ToJson() : Json(nullptr)}});
+  }
+}
+
+/// Asks nodes and listens until each has answered or is lost. Then it is known which are ready.
+void RemoteLauncher::CallNodes(const std::vector<std::size_t>& nodes) {
+  AskNodes(nodes);
+  const TimePoint until = SystemClock().Now() + options_.start_timeout;
+  for (;;) {
+    const bool late = SystemClock().Now() >= until;
+    bool all = true;
+    for (const std::size_t node : nodes) {
+      if (!agents_[node] || agents_[node]->health) continue;
+      if (agents_[node]->refusal) {
+        Lose(node, Error(*agents_[node]->refusal));
+      } else if (late) {
+        Lose(node, Loss(node, "its agent does not answer"));
+      } else {
+        all = false;
+      }
+    }
+    if (all) break;
+    Listen(until);
+  }
+  JudgeNodes();
+}
+
+/// Tells the pool which of the nodes that have answered are ready.
+void RemoteLauncher::JudgeNodes() {
+  std::map<std::string, Findings> reports;
+  for (std::size_t node = 0; node < agents_.size(); ++node) {
+    if (agents_[node] && agents_[node]->health) reports[options_.nodes[node].name] = *agents_[node]->health;
+  }
+  CompareWithPeers(reports);
+  for (std::size_t node = 0; node < agents_.size(); ++node) {
+    const std::string& name = options_.nodes[node].name;
+    const auto report = reports.find(name);
+    if (report == reports.end()) continue;
+    if (const Finding* failure = FirstFailure(report->second)) {
+      pool_.NoteUnfit(node, fmt::format("node {} is unfit: {}", name, Sentence(*failure)));
+    } else {
+      pool_.NoteReady(node);
+    }
+    std::vector<std::string> warnings;
+    for (const Finding& finding : report->second) {
+      if (finding.level == Finding::Level::kWarn) warnings.push_back(Sentence(finding));
+    }
+    pool_.NoteWarnings(node, std::move(warnings));
+  }
+}
+
+/// Listens until the agents of these nodes have answered.
 /// Errors: kUnavailable if one is lost or the time is over; what an agent refuses.
-Status RemoteLauncher::Await(TimePoint until, const std::function<bool(const Agent&)>& answered, std::size_t nodes) {
+Status RemoteLauncher::Await(TimePoint until, const std::function<bool(const Agent&)>& answered,
+                             std::span<const std::size_t> nodes) {
   for (;;) {
     bool all = true;
-    for (std::size_t node = 0; node < nodes; ++node) {
+    for (const std::size_t node : nodes) {
       const std::string& name = options_.nodes[node].name;
       if (!agents_[node]) return Fail(*losses_[node]);
       if (agents_[node]->refusal) return Fail(*agents_[node]->refusal);
@@ -105,40 +199,67 @@ Status RemoteLauncher::Await(TimePoint until, const std::function<bool(const Age
 }
 
 Status RemoteLauncher::Start(int attempt) {
-  const TimePoint until = SystemClock().Now() + options_.start_timeout;
   MR_TRY(OpenLogs());
   states_.clear();
-  const auto start = [&]() -> Status {
-    for (std::size_t node = 0; node < agents_.size(); ++node) MR_TRY(Connect(node));
-    for (auto& agent : agents_) {
-      agent->port.reset();
-      agent->refusal.reset();
-      agent->started = false;
-    }
-    // The orders may be longer than a pipe, and who has not yet reached a machine does not read them.
-    MR_TRY(Await(until, [](const Agent& agent) { return agent.spoke; }, agents_.size()));
-    Order(0, {{"port", true}});
-    MR_TRY(Await(until, [](const Agent& agent) { return agent.port.has_value(); }, 1));
-    const int port = *agents_[0]->port;
-    states_.assign(static_cast<std::size_t>(ranks()), RankState{});
-    for (std::size_t node = 0; node < agents_.size(); ++node) {
-      const Json order = {{"attempt", attempt},
-                          {"first_rank", static_cast<int>(node) * options_.ranks_per_node},
-                          {"ranks", options_.ranks_per_node},
-                          {"world_size", ranks()},
-                          {"master_address", options_.nodes[0].address},
-                          {"master_port", port},
-                          {"threads", options_.threads},
-                          {"program", options_.program},
-                          {"job", options_.job},
-                          {"env", options_.env}};
-      Order(node, {{"start", order}});  // Await() tells if it was lost
-    }
-    return Await(until, [](const Agent& agent) { return agent.started; }, agents_.size());
-  };
-  const Status started = start();
+  const Status started = StartRanks(attempt);
   if (!started) Abandon();
   return started;
+}
+
+Status RemoteLauncher::StartRanks(int attempt) {
+  CallNodes(pool_.ToAsk());
+  if (const auto others = pool_.LastResort(); !others.empty()) CallNodes(others);
+  const auto chosen = pool_.Place();
+  if (!chosen) {
+    // Trying again does not help if a node is lost for good.
+    for (const auto& loss : losses_) {
+      if (loss && loss->code() != Code::kUnavailable) return Fail(*loss);
+    }
+    return Fail(chosen.error());
+  }
+  const std::vector<std::size_t>& placed = *chosen;
+  const TimePoint until = SystemClock().Now() + options_.start_timeout;
+  for (const std::size_t node : placed) {
+    agents_[node]->port.reset();
+    agents_[node]->refusal.reset();
+    agents_[node]->started = false;
+  }
+  const std::size_t first = placed.front();
+  Order(first, {{"port", true}});
+  MR_TRY(Await(until, [](const Agent& agent) { return agent.port.has_value(); }, std::span(placed).first(1)));
+  const int port = *agents_[first]->port;
+  states_.assign(static_cast<std::size_t>(ranks()), RankState{});
+  for (std::size_t slot = 0; slot < placed.size(); ++slot) {
+    const Json order = {{"attempt", attempt},
+                        {"first_rank", static_cast<int>(slot) * options_.ranks_per_node},
+                        {"ranks", options_.ranks_per_node},
+                        {"world_size", ranks()},
+                        {"master_address", options_.nodes[first].address},
+                        {"master_port", port},
+                        {"threads", options_.threads},
+                        {"program", options_.program},
+                        {"job", options_.job},
+                        {"env", options_.env}};
+    Order(placed[slot], {{"start", order}});  // Await() tells if it was lost
+  }
+  look_at_ = SystemClock().Now() + options_.return_interval;
+  return Await(until, [](const Agent& agent) { return agent.started; }, placed);
+}
+
+bool RemoteLauncher::SetAside(std::string_view node, std::string why) { return pool_.SetAside(node, std::move(why)); }
+
+std::string RemoteLauncher::RegroupReason() {
+  if (const std::size_t unfit = pool_.Replaceable(); unfit < pool_.size()) return pool_.at(unfit).reason;
+  const int now = static_cast<int>(pool_.placed().size()), next = pool_.NextSize();
+  if (now == 0 || next <= now) return "";
+  return fmt::format("{} nodes are ready again; there were {}", next, now);
+}
+
+/// Asks nodes that could make the job larger whether they are back.
+void RemoteLauncher::LookForReturns(TimePoint now) {
+  if (states_.empty() || now < look_at_) return;
+  look_at_ = now + options_.return_interval;
+  AskNodes(pool_.MayReturn());
 }
 
 /// Ends all agents. They kill their ranks when their input ends.
@@ -156,6 +277,7 @@ void RemoteLauncher::Abandon() {
 
 std::span<const RankState> RemoteLauncher::Wait(TimePoint until, std::stop_token stop) {
   const std::stop_callback wake(stop, [this] { ::eventfd_write(wake_.get(), 1); });
+  LookForReturns(SystemClock().Now());
   Listen(until);
   return states_;
 }
@@ -218,10 +340,12 @@ void RemoteLauncher::Hear(std::size_t node, const std::string& line) {
 
 Status RemoteLauncher::Note(std::size_t node, const Json& event) {
   Agent& agent = *agents_[node];
-  const int first = static_cast<int>(node) * options_.ranks_per_node;
+  const std::optional<std::size_t> slot = SlotOf(node);
+  const bool has_ranks = slot && !states_.empty();
+  const int first = static_cast<int>(slot.value_or(0)) * options_.ranks_per_node;
   const auto rank_of = [&](const Json& json) -> Result<std::size_t> {
     const std::int64_t rank = MR_TRY(JsonInt(json, "rank"));
-    if (rank < first || rank >= first + options_.ranks_per_node || states_.empty()) {
+    if (rank < first || rank >= first + options_.ranks_per_node || !has_ranks) {
       return Fail(Code::kCorrupt, "its agent speaks of rank {}", rank);
     }
     return static_cast<std::size_t>(rank);
@@ -232,7 +356,7 @@ Status RemoteLauncher::Note(std::size_t node, const Json& event) {
     agent.refusal =
         Error(Code::kIo, fmt::format("node {}: {}", options_.nodes[node].name, MR_TRY(JsonString(event, "refused"))));
   } else if (const Json* pids = JsonFind(event, "started")) {
-    if (!pids->is_array() || static_cast<int>(pids->size()) != options_.ranks_per_node || states_.empty()) {
+    if (!pids->is_array() || static_cast<int>(pids->size()) != options_.ranks_per_node || !has_ranks) {
       return Fail(Code::kCorrupt, "its agent started other ranks than it was told to");
     }
     for (std::size_t i = 0; i < pids->size(); ++i) {
@@ -242,6 +366,8 @@ Status RemoteLauncher::Note(std::size_t node, const Json& event) {
       state.node = options_.nodes[node].name;
     }
     agent.started = true;
+  } else if (const Json* health = JsonFind(event, "health")) {
+    MR_TRY(NoteHealth(node, *health));
   } else if (const Json* beat = JsonFind(event, "beat")) {
     RankState& state = states_[MR_TRY(rank_of(*beat))];
     state.beats = MR_TRY(JsonUint(*beat, "beats"));
@@ -265,13 +391,27 @@ Status RemoteLauncher::Note(std::size_t node, const Json& event) {
   return {};
 }
 
+/// The answer to an order, or what has changed while ranks run.
+Status RemoteLauncher::NoteHealth(std::size_t node, const Json& health) {
+  if (!health.is_array()) return Fail(Code::kCorrupt, "its agent does not say what it found");
+  Findings findings;
+  for (const Json& finding : health) findings.push_back(MR_TRY(FindingFromJson(finding)));
+  const bool runs = pool_.at(node).use == NodeState::Use::kRuns && !states_.empty();
+  agents_[node]->health = std::move(findings);
+  // While a start waits for answers, all are judged together at its end.
+  if (runs || pool_.at(node).use == NodeState::Use::kLost || pool_.at(node).use == NodeState::Use::kUnfit) JudgeNodes();
+  return {};
+}
+
 void RemoteLauncher::Lose(std::size_t node, Error why) {
+  const std::optional<std::size_t> slot = SlotOf(node);
   const std::string cause = why.ToString();
+  pool_.NoteLost(node, cause);
   losses_[node] = std::move(why);
   agents_[node].reset();
-  if (states_.empty()) return;
+  if (states_.empty() || !slot) return;
   for (int i = 0; i < options_.ranks_per_node; ++i) {
-    RankState& state = states_[node * static_cast<std::size_t>(options_.ranks_per_node) + static_cast<std::size_t>(i)];
+    RankState& state = states_[*slot * static_cast<std::size_t>(options_.ranks_per_node) + static_cast<std::size_t>(i)];
     if (state.exit) continue;
     state.exit = ExitState{.signal = SIGKILL};
     state.cause = cause;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,9 +14,12 @@
 #include "millrace/base/files/files.h"
 #include "millrace/base/json.h"
 #include "millrace/base/process/subprocess.h"
+#include "millrace/jobs/health/finding.h"
+#include "millrace/jobs/health/node_checks.h"
 #include "millrace/jobs/launcher.h"
 #include "millrace/jobs/local/local_launcher.h"
 #include "millrace/jobs/remote/line_buffer.h"
+#include "millrace/jobs/remote/node_pool.h"
 
 namespace millrace::jobs {
 
@@ -29,21 +33,27 @@ struct RemoteNode {
 /// Returns the last two lines of a program's standard error as one.
 std::string LastWords(std::string_view words);
 
-/// Runs an agent on each node, which starts the node's ranks; node n has the ranks from n × ranks_per_node on. Needs no
-/// shared file system: the job file, the environment, lines and signs of life go through the agents' pipes. Lines are
-/// appended to logs/rank-R.out and .err in `folder`.
+/// Runs an agent on each node, which starts the node's ranks. The node of slot n has the ranks from n × ranks_per_node
+/// on. Needs no shared file system: the job file, the environment, lines and signs of life go through the agents'
+/// pipes. Lines are appended to logs/rank-R.out and .err in `folder`.
 ///
 /// What an agent, and the program that joins it, write to standard error goes to logs/agent-NAME.err.
 ///
 /// If an agent ends, or says nothing for `silence`, its node is lost: its ranks count as killed by SIGKILL, and
-/// RankState::cause names the node. The next Start() runs a new agent there. When this process ends, all ranks end.
-/// Errors of Start(): kUnavailable if a node cannot be reached; those of `explain` and of the agent if it refuses.
+/// RankState::cause names the node. Agents of spare nodes wait. Start() first asks all agents about their machines'
+/// health; then spares take the slots of nodes that are lost or unfit (NodePool). If there are too few spares, it runs
+/// new agents on lost nodes. When this process ends, all ranks end.
+/// Errors of Start(): kUnavailable if too few nodes can be reached and are fit; those of `explain` and of the agent if
+/// it refuses.
 /// REQUIRES: the process ignores SIGPIPE.
 class RemoteLauncher final : public Launcher {
  public:
   struct Options {
-    std::vector<RemoteNode> nodes;
+    std::vector<RemoteNode> nodes;  ///< spares included
+    /// The numbers of nodes that an attempt may have, the best one first; empty: all. Further nodes are spares.
+    std::vector<int> sizes;
     int ranks_per_node = 1;
+    std::optional<HealthOptions> health;     ///< checked before each attempt, and in part while ranks run
     int threads = 0;                         ///< per rank; 0: as LocalLauncher chooses there
     std::string program;                     ///< of a rank; empty: millrace-train beside the agent
     std::string job;                         ///< the text of the job file
@@ -53,17 +63,21 @@ class RemoteLauncher final : public Launcher {
     /// Says why a node is lost whose command has ended, given the last lines of its standard error. The code tells
     /// whether trying again may help. Nothing: kUnavailable.
     std::function<Error(const RemoteNode&, const ExitState&, std::string_view words)> explain;
-    Duration start_timeout = std::chrono::seconds(60);  ///< until all nodes have started their ranks
-    Duration silence = std::chrono::seconds(60);        ///< of an agent; agents speak every 5 s
+    Duration start_timeout = std::chrono::seconds(60);    ///< until all nodes have started their ranks
+    Duration silence = std::chrono::seconds(20);          ///< of an agent; agents speak every 2 s
+    Duration return_interval = std::chrono::seconds(30);  ///< between looks whether a lost node is back
   };
   explicit RemoteLauncher(Options options);
   ~RemoteLauncher() override;
 
-  int ranks() const override { return static_cast<int>(options_.nodes.size()) * options_.ranks_per_node; }
+  int ranks() const override;
   Status Start(int attempt) override;
   std::span<const RankState> Wait(TimePoint until, std::stop_token stop) override;
   void Signal(int signal_number) override;
   std::string ErrorTail(int rank, int lines) override;
+  std::vector<NodeState> nodes() const override { return pool_.states(); }
+  bool SetAside(std::string_view node, std::string why) override;
+  std::string RegroupReason() override;
 
  private:
   /// An agent that runs, and what it has answered.
@@ -75,6 +89,7 @@ class RemoteLauncher final : public Launcher {
     std::optional<int> port;
     std::optional<Error> refusal;
     bool started = false;  ///< its ranks of this attempt
+    std::optional<Findings> health;
   };
   struct RankLog {
     UniqueFd out, error;
@@ -85,10 +100,18 @@ class RemoteLauncher final : public Launcher {
   std::filesystem::path WordsPath(std::size_t node) const;
   Status Connect(std::size_t node);
   bool Order(std::size_t node, const Json& order);
-  Status Await(TimePoint until, const std::function<bool(const Agent&)>& answered, std::size_t nodes);
+  Error Loss(std::size_t node, std::string_view why) const;
+  void AskNodes(const std::vector<std::size_t>& nodes);
+  void CallNodes(const std::vector<std::size_t>& nodes);
+  void JudgeNodes();
+  void LookForReturns(TimePoint now);
+  Status StartRanks(int attempt);
+  Status Await(TimePoint until, const std::function<bool(const Agent&)>& answered, std::span<const std::size_t> nodes);
+  std::optional<std::size_t> SlotOf(std::size_t node) const;
   void Listen(TimePoint until);
   void Hear(std::size_t node, const std::string& line);
   Status Note(std::size_t node, const Json& event);
+  Status NoteHealth(std::size_t node, const Json& health);
   Error ExplainEnd(std::size_t node, const std::optional<ExitState>& ended) const;
   void Lose(std::size_t node, Error why);
   void Abandon();
@@ -98,6 +121,8 @@ class RemoteLauncher final : public Launcher {
   std::vector<std::optional<Agent>> agents_;  ///< one a node
   std::vector<std::optional<Error>> losses_;  ///< why a node's last agent is gone
   std::vector<std::uint64_t> words_start_;    ///< where the words of a node's last agent begin in its file
+  NodePool pool_;
+  TimePoint look_at_;  ///< the next look for nodes that are back
   std::vector<RankState> states_;
   std::vector<RankLog> logs_;
 };
