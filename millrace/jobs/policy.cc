@@ -36,6 +36,14 @@ void Policy::Started(TimePoint now, int ranks) {
   finished_at_.reset();
   waiting_since_.reset();
   failure_.reset();
+  if (regroups_now_) ++regroups_;
+  regroups_now_ = false;
+}
+
+void Policy::NoteSetAside() {
+  crash_loop_.Forgive();
+  fruitless_ = 0;
+  failed_step_.reset();
 }
 
 void Policy::StartFailed(TimePoint now, const Error& error) {
@@ -57,7 +65,9 @@ void Policy::StartFailed(TimePoint now, const Error& error) {
     ++attempt_;
     attempt_step_.reset();
     failure_ = Failure{.what = fmt::format("the ranks could not be started: {}", error.ToString()), .at = now};
+    regroups_now_ = false;
     TryAgain(now);
+    outcome_.lacks_nodes = true;
     return;
   }
   End({Outcome::Ending::kFailed, fmt::format("the ranks cannot be started: {}", error.ToString()),
@@ -113,7 +123,10 @@ std::optional<Failure> Policy::FindFailure(TimePoint now, std::span<const RankSt
   }
   std::string how = blamed->exit->signal != 0 ? fmt::format("was {}", blamed->exit->ToString())
                                               : fmt::format("ended with {}", blamed->exit->ToString());
-  return Failure{.rank = index, .what = fmt::format("rank {} {} {}", index, how, AtStep(blamed->step)), .at = now};
+  return Failure{.rank = index,
+                 .what = fmt::format("rank {} {} {}", index, how, AtStep(blamed->step)),
+                 .node = blamed->node,
+                 .at = now};
 }
 
 std::optional<Failure> Policy::FindSilence(TimePoint now, std::span<const RankState> ranks) const {
@@ -123,6 +136,7 @@ std::optional<Failure> Policy::FindSilence(TimePoint now, std::span<const RankSt
     return Failure{.rank = static_cast<int>(i),
                    .what = fmt::format("rank {} has shown no sign of life for {} {}", i, FormatDuration(silent),
                                        AtStep(ranks[i].step)),
+                   .node = ranks[i].node,
                    .hang = true,
                    .at = now,
                    .silent = silent};
@@ -145,6 +159,7 @@ TimePoint Policy::NextSilence(std::span<const RankState> ranks) const {
 }
 
 Policy::Decision Policy::Next(TimePoint now, std::span<const RankState> ranks, bool stop_requested) {
+  stop_requested = stop_requested || !end_reason_.empty();
   switch (state_) {
     case State::kIdle:
       if (stop_requested) return Interrupted();
@@ -154,6 +169,7 @@ Policy::Decision Policy::Next(TimePoint now, std::span<const RankState> ranks, b
       Watch(now, ranks);
       return WhileRunning(now, ranks, stop_requested);
     case State::kLeaving:
+      if (stop_requested) stopping_ = true;
       Watch(now, ranks);
       if (AllEnded(ranks)) return Settle(now, ranks);
       if (now < kill_at_) return {.until = kill_at_};
@@ -172,8 +188,9 @@ Policy::Decision Policy::Next(TimePoint now, std::span<const RankState> ranks, b
 Policy::Decision Policy::WhileRunning(TimePoint now, std::span<const RankState> ranks, bool stop_requested) {
   if (auto failure = FindFailure(now, ranks)) return Fail(now, ranks, *std::move(failure));
   if (AllEnded(ranks)) return Settle(now, ranks);
-  if (stop_requested) {
-    stopping_ = true;
+  if (stop_requested || regroups_now_) {
+    stopping_ = stop_requested;
+    regroups_now_ = !stop_requested;
     state_ = State::kLeaving;
     kill_at_ = now + options_.grace;
     return {.action = Action::kTerminate};
@@ -187,6 +204,7 @@ Policy::Decision Policy::WhileRunning(TimePoint now, std::span<const RankState> 
 /// Kills the other ranks. They wait in a collective for the failed rank, so they cannot save a complete checkpoint.
 Policy::Decision Policy::Fail(TimePoint now, std::span<const RankState> ranks, Failure failure) {
   failure_ = std::move(failure);
+  regroups_now_ = false;
   if (AllEnded(ranks)) return Settle(now, ranks);
   state_ = State::kDying;
   return {.action = Action::kKill};
@@ -194,6 +212,12 @@ Policy::Decision Policy::Fail(TimePoint now, std::span<const RankState> ranks, F
 
 Policy::Decision Policy::Settle(TimePoint now, std::span<const RankState> ranks) {
   if (stopping_) return Interrupted();
+  if (regroups_now_) {
+    delay_ = Duration(0);
+    due_ = now;
+    state_ = State::kIdle;
+    return {.until = now};
+  }
   if (!failure_) return End({Outcome::Ending::kDone, "all ranks finished", 0});
 
   const std::optional<ExitState> exit =
@@ -209,6 +233,7 @@ Policy::Decision Policy::TryAgain(TimePoint now) {
   const bool fruitless = !attempt_step_ || attempt_step_ == failed_step_;
   fruitless_ = fruitless ? fruitless_ + 1 : 0;
   failed_step_ = attempt_step_;
+  crash_loop_.Note({.step = attempt_step_, .node = failure_->node, .fruitless = fruitless});
   if (restarts() >= options_.max_restarts) {
     return End({Outcome::Ending::kFailed,
                 fmt::format("{}; no restart is left of run.max_restarts = {}", failure_->what, options_.max_restarts),
@@ -216,7 +241,9 @@ Policy::Decision Policy::TryAgain(TimePoint now) {
   }
   if (fruitless_ >= options_.max_fruitless) {
     return End({Outcome::Ending::kFailed,
-                fmt::format("{}; {} attempts in a row made no progress", failure_->what, fruitless_), 1});
+                fmt::format("{}; {} attempts in a row made no progress: {}", failure_->what, fruitless_,
+                            crash_loop_.Explain()),
+                1});
   }
   delay_ = BackOff(fruitless_, options_.longest_delay);
   due_ = now + delay_;
@@ -233,6 +260,13 @@ Duration Policy::BackOff(int failures, Duration longest) {
 }
 
 Policy::Decision Policy::Interrupted() {
+  if (!end_reason_.empty()) {
+    return End({.ending = Outcome::Ending::kInterrupted,
+                .message = fmt::format("{}; stopped {}", end_reason_,
+                                       best_step_ ? fmt::format("at step {}", *best_step_) : "before the first step"),
+                .exit_status = 1,
+                .may_return = false});
+  }
   return End({Outcome::Ending::kInterrupted,
               best_step_
                   ? fmt::format("stopped at step {}; the same command continues from the last checkpoint", *best_step_)

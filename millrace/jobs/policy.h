@@ -10,6 +10,7 @@
 
 #include "millrace/base/clock.h"
 #include "millrace/base/hash/random.h"
+#include "millrace/jobs/crash_loop.h"
 #include "millrace/jobs/launcher.h"
 
 namespace millrace::jobs {
@@ -18,6 +19,7 @@ namespace millrace::jobs {
 struct Failure {
   int rank = -1;     ///< the rank that failed; -1: none in particular
   std::string what;  ///< "rank 1 was killed by signal 9 (Killed) at step 57"
+  std::string node;  ///< of that rank, unless the node itself was lost; empty: this machine
   bool hang = false;
   TimePoint at;        ///< when it was noticed
   Duration silent{0};  ///< the time since the rank's last heartbeat
@@ -27,8 +29,10 @@ struct Failure {
 struct Outcome {
   enum class Ending { kDone, kFailed, kInterrupted };
   Ending ending = Ending::kDone;
-  std::string message;  ///< a sentence
-  int exit_status = 0;  ///< of the supervisor's own process
+  std::string message;       ///< a sentence
+  int exit_status = 0;       ///< of the supervisor's own process
+  bool may_return = true;    ///< an interrupted job may go on by itself, when a scheduler starts it again
+  bool lacks_nodes = false;  ///< the job failed because too few machines were ready
 };
 
 /// Decides, and its owner acts. Call Next() with the states of the ranks, carry out the action, and call Next() again,
@@ -41,9 +45,9 @@ struct Outcome {
 ///    └── back-off ── all ended: restart? ──no──▶ ended (kEnd)
 ///
 /// An attempt is fruitless if it made no step, or failed at the same step as the attempt before. The job ends after
-/// `max_restarts` restarts or `max_fruitless` fruitless attempts in a row. It ends at once if, before the job's first
-/// step, a rank exits with 2, 4 or 5 (usage, not found, access denied): trying again cannot help.
-/// One owner, no locking.
+/// `max_restarts` restarts or `max_fruitless` fruitless attempts in a row, and says what these have in common. It ends
+/// at once if, before the job's first step, a rank exits with 2, 4 or 5 (usage, not found, access denied): trying again
+/// cannot help. One owner, no locking.
 class Policy {
  public:
   struct Options {
@@ -59,6 +63,7 @@ class Policy {
     /// How long machines may be away. Meanwhile starts that fail with kUnavailable are tried again every few seconds.
     /// They are no attempts. 0: each is an attempt.
     Duration start_patience{0};
+    std::uint64_t sequences_per_step = 0;  ///< to name the data of a step that fails each time; 0: unknown
   };
   enum class Action { kWait, kStart, kTerminate, kKill, kEnd };
   struct Decision {
@@ -66,7 +71,8 @@ class Policy {
     TimePoint until = TimePoint::max();  ///< with kWait
   };
 
-  Policy(Options options, Random random) : options_(options), random_(random) {}
+  Policy(Options options, Random random)
+      : options_(options), random_(random), crash_loop_(options.sequences_per_step) {}
 
   /// Returns the next action. After kStart, call Started() or StartFailed() before the next call.
   Decision Next(TimePoint now, std::span<const RankState> ranks, bool stop_requested);
@@ -75,8 +81,21 @@ class Policy {
   /// Options::start_patience, starts are tried again for so long, and then the job ends.
   void StartFailed(TimePoint now, const Error& error);
 
+  /// Lets the ranks save and leave, and starts the next attempt at once. That is no failure and no restart. Does
+  /// nothing unless ranks run well.
+  void Regroup() { regroups_now_ = regroups_now_ || state_ == State::kRunning; }
+  /// Returns whether ranks leave, or the next attempt waits, because of Regroup().
+  bool regrouping() const { return regroups_now_; }
+  /// Ends the job for good as if a stop were requested: `reason` is a sentence.
+  void EndBecause(std::string reason) { end_reason_ = std::move(reason); }
+  /// Returns the node that the latest failures point at, which should be set aside; "" if there is none. Changes when
+  /// an attempt has failed and all its ranks have ended.
+  std::string suspect() const { return crash_loop_.Suspect(); }
+  /// The suspect was set aside: the failures there do not count any more.
+  void NoteSetAside();
+
   int attempt() const { return attempt_; }  ///< from 1; 0 before the first start
-  int restarts() const { return attempt_ > 0 ? attempt_ - 1 : 0; }
+  int restarts() const { return attempt_ > 0 ? attempt_ - 1 - regroups_ : 0; }
   /// Returns the highest step that any attempt reached.
   std::optional<std::uint64_t> best_step() const { return best_step_; }
   /// Returns the failure that ended, or is ending, the latest attempt. Nothing while it runs well.
@@ -115,7 +134,10 @@ class Policy {
   const Options options_;
   Random random_;
   State state_ = State::kIdle;
-  int attempt_ = 0, fruitless_ = 0;
+  int attempt_ = 0, fruitless_ = 0, regroups_ = 0;
+  bool regroups_now_ = false;
+  std::string end_reason_;
+  CrashLoop crash_loop_;
   TimePoint due_;                           ///< the time of the next start
   TimePoint kill_at_;                       ///< in kLeaving: the end of the grace time
   std::optional<TimePoint> waiting_since_;  ///< the first of the failed starts that are being tried again

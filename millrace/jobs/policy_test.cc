@@ -52,7 +52,7 @@ class PolicyTest : public testing::Test {
     now_ = last_.until;
   }
 
-  Policy policy_{Policy::Options{.max_restarts = 10}, Random(1)};
+  Policy policy_{Policy::Options{.max_restarts = 10, .sequences_per_step = 8}, Random(1)};
   TimePoint now_ = TimePoint(minutes(100));
   std::vector<RankState> ranks_;
   Policy::Decision last_;
@@ -127,6 +127,91 @@ TEST_F(PolicyTest, GivesUpAfterFruitlessAttemptsInARow) {
   EXPECT_EQ(FailAt(std::nullopt), Action::kEnd);
   EXPECT_EQ(policy_.outcome().ending, Outcome::Ending::kFailed);
   EXPECT_THAT(policy_.outcome().message, HasSubstr("no progress"));
+}
+
+TEST_F(PolicyTest, SaysWhatFruitlessAttemptsHaveInCommon) {
+  for (int i = 0; i < 3; ++i) {
+    Start();
+    ranks_[1].node = fmt::format("n{}", i);
+    ASSERT_EQ(FailAt(57), Action::kWait);
+    SitOutDelay();
+  }
+  Start();
+  ranks_[1].node = "n3";
+  EXPECT_EQ(FailAt(57), Action::kEnd);
+  EXPECT_THAT(policy_.outcome().message, HasSubstr("step 58 fails each time, on different nodes (n0, n1, n2, n3)"));
+  EXPECT_THAT(policy_.outcome().message, HasSubstr("sequences 456 to 463"));
+}
+
+TEST_F(PolicyTest, FailuresOfANodeThatIsSetAsideDoNotCount) {
+  for (int i = 0; i < 2; ++i) {
+    Start();
+    ranks_[1].node = "n2";
+    ASSERT_EQ(FailAt(std::nullopt), Action::kWait);
+    SitOutDelay();
+  }
+  EXPECT_EQ(policy_.suspect(), "n2");
+  policy_.NoteSetAside();
+  EXPECT_EQ(policy_.suspect(), "");
+  for (int i = 0; i < 2; ++i) {
+    Start();
+    ASSERT_EQ(FailAt(std::nullopt), Action::kWait);
+    SitOutDelay();
+  }
+}
+
+TEST_F(PolicyTest, RegroupingIsNoRestart) {
+  Start();
+  Step(5);
+  policy_.Regroup();
+  EXPECT_EQ(Next(), Action::kTerminate);
+  EXPECT_EQ(Next(), Action::kWait);
+  EndAll({.exit_code = 130});
+  EXPECT_EQ(Next(), Action::kWait);
+  EXPECT_EQ(last_.until, now_);
+  EXPECT_TRUE(policy_.regrouping());
+  Start();
+  EXPECT_FALSE(policy_.regrouping());
+  EXPECT_EQ(policy_.restarts(), 0);
+  EXPECT_FALSE(policy_.failure());
+  ASSERT_EQ(FailAt(6), Action::kWait);
+  SitOutDelay();
+  Start();
+  EXPECT_EQ(policy_.restarts(), 1);
+}
+
+TEST_F(PolicyTest, AStopWinsOverRegrouping) {
+  Start();
+  Step(5);
+  policy_.Regroup();
+  EXPECT_EQ(Next(), Action::kTerminate);
+  EXPECT_EQ(Next(/*stop=*/true), Action::kWait);
+  EndAll({.exit_code = 130});
+  EXPECT_EQ(Next(/*stop=*/true), Action::kEnd);
+  EXPECT_EQ(policy_.outcome().ending, Outcome::Ending::kInterrupted);
+}
+
+TEST_F(PolicyTest, AFailureWhileRanksAreAskedToRegroupIsAFailure) {
+  Start();
+  Step(5);
+  policy_.Regroup();
+  ranks_[0].exit = ExitState{.signal = 9};
+  EXPECT_EQ(Next(), Action::kKill);
+  EXPECT_FALSE(policy_.regrouping());
+  EXPECT_TRUE(policy_.failure());
+}
+
+TEST_F(PolicyTest, AJobThatIsEndedForAReasonDoesNotReturn) {
+  Start();
+  Step(5);
+  policy_.EndBecause("the cost limit is reached");
+  EXPECT_EQ(Next(), Action::kTerminate);
+  EndAll({.exit_code = 130});
+  EXPECT_EQ(Next(), Action::kEnd);
+  EXPECT_EQ(policy_.outcome().ending, Outcome::Ending::kInterrupted);
+  EXPECT_FALSE(policy_.outcome().may_return);
+  EXPECT_EQ(policy_.outcome().exit_status, 1);
+  EXPECT_EQ(policy_.outcome().message, "the cost limit is reached; stopped at step 5");
 }
 
 TEST_F(PolicyTest, FailingAtTheSameStepIsFruitless) {

@@ -98,6 +98,11 @@ Json JobStatus::ToJson() const {
     if (!ranks[i].node.empty()) entry["node"] = ranks[i].node;
     json["ranks"].push_back(std::move(entry));
   }
+  for (const Node& node : nodes) {
+    json["nodes"].push_back({{"name", node.name}, {"state", node.state}});
+    if (!node.reason.empty()) json["nodes"].back()["reason"] = node.reason;
+  }
+  if (cost) json["cost"] = {{"spent", cost->spent}, {"currency", cost->currency}};
   return json;
 }
 
@@ -122,6 +127,19 @@ Result<JobStatus> JobStatus::FromJson(const Json& json, std::string_view what) {
       rank.state = MR_TRY(JsonString(entry, "state"));
       if (JsonFind(entry, "step") != nullptr) rank.step = MR_TRY(JsonUint(entry, "step"));
       if (JsonFind(entry, "node") != nullptr) rank.node = MR_TRY(JsonString(entry, "node"));
+    }
+    if (const Json* nodes = JsonFind(json, "nodes"); nodes != nullptr && nodes->is_array()) {
+      for (const Json& entry : *nodes) {
+        Node& node = status.nodes.emplace_back();
+        node.name = MR_TRY(JsonString(entry, "name"));
+        node.state = MR_TRY(JsonString(entry, "state"));
+        if (JsonFind(entry, "reason") != nullptr) node.reason = MR_TRY(JsonString(entry, "reason"));
+      }
+    }
+    if (const Json* cost = JsonFind(json, "cost")) {
+      status.cost.emplace();
+      status.cost->spent = MR_TRY(JsonNumber(*cost, "spent"));
+      status.cost->currency = MR_TRY(JsonString(*cost, "currency"));
     }
     return status;
   };

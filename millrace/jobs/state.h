@@ -36,6 +36,18 @@ struct JobStatus {
     std::string node;  ///< its machine; empty: the supervisor's
     bool operator==(const Rank&) const = default;
   };
+  /// A machine of a job that has several.
+  struct Node {
+    std::string name;
+    std::string state;  ///< "runs", "spare", "lost", "unfit", "set aside"
+    std::string reason;
+    bool operator==(const Node&) const = default;
+  };
+  struct Cost {
+    double spent = 0;  ///< with earlier runs of the same job
+    std::string currency;
+    bool operator==(const Cost&) const = default;
+  };
   std::string name;
   std::string state;     ///< queued | starting | running | restarting | stopping | done | failed | interrupted | lost
   std::string message;   ///< the last thing that happened, a sentence
@@ -47,6 +59,8 @@ struct JobStatus {
   std::optional<std::uint64_t> step;  ///< the highest reached
   std::string started, updated;       ///< ISO 8601
   std::vector<Rank> ranks;
+  std::vector<Node> nodes;
+  std::optional<Cost> cost;  ///< nothing: its price is unknown
 
   /// Returns whether the job is still running or about to: its supervisor changes the state.
   bool active() const;

@@ -14,6 +14,21 @@ constexpr int kTailLines = 20;  // a guess: a stack trace and its message, on on
 
 double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
+std::string_view UseName(NodeState::Use use) {
+  switch (use) {
+    case NodeState::Use::kRuns:
+      return "runs";
+    case NodeState::Use::kSpare:
+      return "spare";
+    case NodeState::Use::kLost:
+      return "lost";
+    case NodeState::Use::kUnfit:
+      return "unfit";
+    default:
+      return "set aside";
+  }
+}
+
 std::string DescribeState(const RankState& rank) {
   if (!rank.cause.empty()) return rank.cause;
   if (rank.exit) return rank.exit->ToString();
@@ -23,7 +38,11 @@ std::string DescribeState(const RankState& rank) {
 }  // namespace
 
 Supervisor::Supervisor(Launcher& launcher, Clock& clock, Random random, Options options)
-    : launcher_(launcher), clock_(clock), options_(std::move(options)), policy_(options_.policy, random) {
+    : launcher_(launcher),
+      clock_(clock),
+      options_(std::move(options)),
+      policy_(options_.policy, random),
+      cost_(options_.cost, clock.Now(), options_.spent_before) {
   status_.name = options_.name;
   status_.pid = ::getpid();
   status_.pid_start = ProcessStart(status_.pid);
@@ -34,8 +53,15 @@ Outcome Supervisor::Run(std::stop_token stop) {
   Publish("starting", "starting");
   for (;;) {
     NoteSteps();
+    NoteNodes();
+    CountCost();
+    if (std::string reason = launcher_.RegroupReason(); !reason.empty() && !policy_.regrouping()) {
+      regroup_reason_ = std::move(reason);
+      policy_.Regroup();
+    }
     Policy::Decision decision = policy_.Next(clock_.Now(), ranks_, stop.stop_requested());
     NoteFailure();
+    NoteSuspect();
     switch (decision.action) {
       case Policy::Action::kStart:
         Start();
@@ -61,13 +87,15 @@ Outcome Supervisor::Run(std::stop_token stop) {
 
 void Supervisor::Start() {
   int attempt = policy_.attempt() + 1;
-  std::string reason = policy_.failure() ? policy_.failure()->what : "";
+  std::string reason = policy_.failure() ? policy_.failure()->what : regroup_reason_;
   if (auto started = launcher_.Start(attempt); !started) {
     ranks_ = {};
+    NoteNodes();
     policy_.StartFailed(clock_.Now(), started.error());
     if (policy_.waiting()) NoteWaiting(started.error().ToString());
     return;
   }
+  NoteNodes();
   waits_for_.clear();
   policy_.Started(clock_.Now(), launcher_.ranks());
   Json fields = {{"attempt", attempt}, {"ranks", launcher_.ranks()}};
@@ -94,6 +122,12 @@ void Supervisor::NoteWaiting(const std::string& reason) {
 
 void Supervisor::Terminate() {
   launcher_.Signal(SIGTERM);
+  if (policy_.regrouping()) {
+    std::string sentence = fmt::format("{}: the ranks save and start again", regroup_reason_);
+    Emit(JobEvent::Level::kInfo, "regroup", sentence,
+         {{"step", policy_.best_step().value_or(0)}, {"reason", regroup_reason_}});
+    return Publish("restarting", sentence);
+  }
   std::string sentence =
       fmt::format("stopping: the ranks have {} to save and leave", FormatDuration(options_.policy.grace));
   Emit(JobEvent::Level::kInfo, "stopping", sentence, {{"step", policy_.best_step().value_or(0)}});
@@ -111,6 +145,52 @@ void Supervisor::NoteSteps() {
   Emit(JobEvent::Level::kInfo, "resumed",
        fmt::format("steps are made again, from step {}, {} after the failure", *stepping->step, FormatDuration(took)),
        {{"attempt", policy_.attempt()}, {"step", *stepping->step}, {"resume_s", Seconds(took)}});
+}
+
+/// Reports what has changed on the machines.
+void Supervisor::NoteNodes() {
+  std::vector<NodeState> nodes = launcher_.nodes();
+  if (nodes == nodes_) return;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const NodeState& node = nodes[i];
+    const NodeState before = i < nodes_.size() ? nodes_[i] : NodeState{.name = node.name};
+    const auto tell = [&](JobEvent::Level level, std::string sentence) {
+      Emit(level, "node", std::move(sentence),
+           {{"node", node.name}, {"state", UseName(node.use)}, {"reason", node.reason}});
+    };
+    const bool was_out = before.use != NodeState::Use::kRuns && before.use != NodeState::Use::kSpare;
+    if (!node.reason.empty() && (node.use != before.use || node.reason != before.reason)) {
+      tell(JobEvent::Level::kWarning, node.reason);
+    } else if (node.use == NodeState::Use::kRuns && before.use == NodeState::Use::kSpare && policy_.attempt() > 0) {
+      tell(JobEvent::Level::kInfo, fmt::format("node {}, a spare, has ranks from now on", node.name));
+    } else if (was_out && node.reason.empty()) {
+      tell(JobEvent::Level::kInfo, fmt::format("node {} is ready again", node.name));
+    }
+    for (const std::string& warning : node.warnings) {
+      if (std::ranges::find(before.warnings, warning) != before.warnings.end()) continue;
+      tell(JobEvent::Level::kWarning, fmt::format("node {}: {}", node.name, warning));
+    }
+  }
+  nodes_ = std::move(nodes);
+}
+
+/// Sets aside the node that failures point at, if another can take its place.
+void Supervisor::NoteSuspect() {
+  const std::string suspect = policy_.suspect();
+  if (suspect.empty() || suspected_ == policy_.attempt()) return;
+  suspected_ = policy_.attempt();
+  if (!launcher_.SetAside(suspect, fmt::format("node {} is set aside: its ranks fail again and again", suspect)))
+    return;
+  policy_.NoteSetAside();
+  NoteNodes();
+}
+
+void Supervisor::CountCost() {
+  cost_.Count(clock_.Now(), std::max<std::size_t>(1, launcher_.nodes().size()));
+  if (!cost_.capped()) return;
+  policy_.EndBecause(fmt::format("the job has cost {}, and cost.cap is {}",
+                                 FormatCost(cost_.spent(), cost_.spec().currency),
+                                 FormatCost(*cost_.spec().cap, cost_.spec().currency)));
 }
 
 void Supervisor::NoteFailure() {
@@ -137,8 +217,14 @@ void Supervisor::NoteEnd() {
                       : outcome.ending == Outcome::Ending::kFailed ? "failed"
                                                                    : "interrupted";
   auto level = outcome.ending == Outcome::Ending::kFailed ? JobEvent::Level::kError : JobEvent::Level::kInfo;
-  Emit(level, event, outcome.message,
-       {{"reason", outcome.message}, {"step", policy_.best_step().value_or(0)}, {"restarts", policy_.restarts()}});
+  Json fields = {
+      {"reason", outcome.message}, {"step", policy_.best_step().value_or(0)}, {"restarts", policy_.restarts()}};
+  std::string sentence = outcome.message;
+  if (cost_.known()) {
+    fields.update({{"cost", cost_.spent()}, {"currency", cost_.spec().currency}});
+    sentence += fmt::format("; it cost {}", FormatCost(cost_.spent(), cost_.spec().currency));
+  }
+  Emit(level, event, sentence, fields);
   Publish(event, outcome.message);
 }
 
@@ -162,6 +248,11 @@ void Supervisor::Publish(std::string state, std::string message) {
     // The policy sees a step later than this loop. The job must not show a lower step than its ranks.
     if (rank.step) status_.step = std::max(status_.step.value_or(0), *rank.step);
   }
+  status_.nodes.clear();
+  for (const NodeState& node : nodes_) {
+    status_.nodes.push_back({node.name, std::string(UseName(node.use)), node.reason});
+  }
+  if (cost_.known()) status_.cost = JobStatus::Cost{cost_.spent(), cost_.spec().currency};
   next_status_ = clock_.Now() + options_.status_interval;
   if (options_.on_status) options_.on_status(status_);
 }

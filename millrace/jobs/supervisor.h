@@ -6,9 +6,11 @@
 #include <span>
 #include <stop_token>
 #include <string>
+#include <vector>
 
 #include "millrace/base/clock.h"
 #include "millrace/base/json.h"
+#include "millrace/jobs/cost.h"
 #include "millrace/jobs/launcher.h"
 #include "millrace/jobs/policy.h"
 #include "millrace/jobs/state.h"
@@ -21,8 +23,10 @@ namespace millrace::jobs {
 ///   failure  {attempt, rank, reason, hang, step, silent_s, log}   a failure was noticed; the other ranks are killed
 ///   restart  {attempt, ranks, reason, delay_s}   the next attempt's ranks were started, delay_s after the failure
 ///   resumed  {attempt, step, resume_s}    the first step after a restart; resume_s: since the failure was noticed
+///   node     {node, state, reason}        a machine is lost, unfit, set aside, runs in another's place, or is ready
+///   again regroup  {step, reason}               the ranks were asked to save; they start again on other machines
 ///   stopping {step}                       the ranks were asked to save and leave
-///   done | failed | interrupted  {reason, step, restarts}
+///   done | failed | interrupted  {reason, step, restarts}, and {cost, currency} if the price is known
 struct JobEvent {
   enum class Level { kInfo, kWarning, kError };
   Level level = Level::kInfo;
@@ -36,6 +40,8 @@ class Supervisor {
   struct Options {
     std::string name;
     Policy::Options policy;
+    CostSpec cost;
+    double spent_before = 0;  ///< by earlier runs of the job
     Duration status_interval = std::chrono::seconds(1);
     std::function<void(const JobEvent&)> on_event;
     /// Called when something has changed, and about every `status_interval`.
@@ -52,6 +58,9 @@ class Supervisor {
   void NoteWaiting(const std::string& reason);
   void Terminate();
   void NoteSteps();
+  void NoteNodes();
+  void NoteSuspect();
+  void CountCost();
   void NoteFailure();
   void NoteEnd();
   void Emit(JobEvent::Level level, std::string_view event, std::string sentence, Json fields);
@@ -62,6 +71,10 @@ class Supervisor {
   const Options options_;
   Policy policy_;
   std::span<const RankState> ranks_;  ///< result of the launcher's latest Wait()
+  CostMeter cost_;
+  std::vector<NodeState> nodes_;  ///< as they were told last
+  int suspected_ = 0;             ///< the attempt whose suspect was dealt with
+  std::string regroup_reason_;
   JobStatus status_;
   std::optional<TimePoint> failed_at_;  ///< the last failure's time, until the running attempt makes its first step
   std::string waits_for_;               ///< why the last start failed that is tried again
