@@ -1,20 +1,13 @@
 // What a job has cost so far.
 #pragma once
 
-#include <optional>
 #include <string>
+#include <utility>
 
 #include "millrace/base/clock.h"
+#include "millrace/jobs/spec/cost_spec.h"
 
 namespace millrace::jobs {
-
-/// The price of a job's machines.
-struct CostSpec {
-  double price_per_hour = 0;  ///< of one machine; 0: unknown
-  std::string currency = "USD";
-  std::optional<double> cap;  ///< the job ends when it has cost so much; nothing: no limit
-  bool operator==(const CostSpec&) const = default;
-};
 
 /// Counts the cost of a supervisor's run, from the moment it is made. One owner, no locking.
 class CostMeter {

@@ -37,11 +37,15 @@ class FakeLauncher final : public Launcher {
     for (const RankState& rank : states_) EXPECT_TRUE(rank.exit) << "attempt " << attempt << " overlaps the one before";
     if (start_error) return Fail(*start_error);
     ++starts;
+    regroup_reason.clear();
     started_ = clock_.Now();
     start_times.push_back(started_);
     events_ = script_(attempt);
     next_ = 0;
     states_.assign(static_cast<std::size_t>(ranks_), RankState{.pid = 1000 * attempt});
+    if (node_of) {
+      for (int rank = 0; rank < ranks_; ++rank) states_[static_cast<std::size_t>(rank)].node = node_of(rank);
+    }
     return {};
   }
 
@@ -63,10 +67,24 @@ class FakeLauncher final : public Launcher {
   }
 
   std::string ErrorTail(int, int) override { return "last words"; }
+  std::vector<NodeState> nodes() const override { return machines; }
+  bool SetAside(std::string_view node, std::string why) override {
+    const auto found = std::ranges::find(machines, node, &NodeState::name);
+    if (found == machines.end() || !may_set_aside) return false;
+    found->use = NodeState::Use::kSetAside;
+    found->reason = std::move(why);
+    return true;
+  }
+  std::string RegroupReason() override { return regroup_reason; }
+
+  std::vector<NodeState> machines;
+  std::string regroup_reason;  ///< until the next start
+  bool may_set_aside = true;
 
   std::optional<Duration> leaves_after = std::chrono::seconds(2);  ///< nothing: SIGTERM is ignored
   std::optional<Error> start_error;
   std::function<void()> on_wait;
+  std::function<std::string(int rank)> node_of;
   int starts = 0;
   std::vector<TimePoint> start_times;
   std::vector<int> signals;

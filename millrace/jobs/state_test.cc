@@ -28,7 +28,9 @@ JobStatus Running() {
           .step = 57,
           .started = "2026-01-31T12:00:00.000Z",
           .updated = "2026-01-31T12:00:01.000Z",
-          .ranks = {{.pid = 12, .state = "running", .step = 57}, {.pid = 13, .state = "starting", .step = {}}}};
+          .ranks = {{.pid = 12, .state = "running", .step = 57}, {.pid = 13, .state = "starting", .step = {}}},
+          .nodes = {{.name = "n1", .state = "runs"}, {.name = "n2", .state = "lost", .reason = "is lost: gone"}},
+          .cost = JobStatus::Cost{12.5, "EUR"}};
 }
 
 class JobFolderTest : public testing::Test {

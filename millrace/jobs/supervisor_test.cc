@@ -21,8 +21,11 @@ class SupervisorTest : public testing::Test {
     launcher_ = std::make_unique<FakeLauncher>(clock_, 2, std::move(script));
     launcher_->on_wait = [this] {
       if (stop_at_ && clock_.Now() >= *stop_at_) stop_.request_stop();
+      if (on_wait_) on_wait_();
     };
-    Supervisor::Options options{.name = "job", .policy = policy};
+    launcher_->machines = machines_;
+    launcher_->node_of = node_of_;
+    Supervisor::Options options{.name = "job", .policy = policy, .cost = cost_, .spent_before = spent_before_};
     options.on_event = [this](const JobEvent& event) { events_.push_back(event); };
     options.on_status = [this](const JobStatus& status) { statuses_.push_back(status); };
     Supervisor supervisor(*launcher_, clock_, Random(3), std::move(options));
@@ -38,6 +41,11 @@ class SupervisorTest : public testing::Test {
   std::unique_ptr<FakeLauncher> launcher_;
   std::stop_source stop_;
   std::optional<TimePoint> stop_at_;
+  std::function<void()> on_wait_;
+  std::vector<NodeState> machines_;
+  std::function<std::string(int)> node_of_;
+  CostSpec cost_;
+  double spent_before_ = 0;
   std::vector<JobEvent> events_;
   std::vector<JobStatus> statuses_;
 };
@@ -111,6 +119,81 @@ TEST_F(SupervisorTest, AHangIsFoundAndCured) {
   EXPECT_EQ(outcome.ending, Outcome::Ending::kDone);
   EXPECT_EQ(events_[1].object["hang"], true);
   EXPECT_NEAR(events_[1].object["silent_s"].get<double>(), 30, 1.1);
+}
+
+TEST_F(SupervisorTest, AMachineWhoseRanksFailTwiceIsSetAside) {
+  machines_ = {
+      {.name = "n1", .use = NodeState::Use::kRuns}, {.name = "n2", .use = NodeState::Use::kRuns}, {.name = "n3"}};
+  node_of_ = [this](int rank) {
+    const bool replaced = launcher_->machines[1].use == NodeState::Use::kSetAside;
+    return rank == 0 ? "n1" : replaced ? "n3" : "n2";
+  };
+  const Outcome outcome = Run([](int attempt) {
+    if (attempt > 2) return EndedBy(Steps(1, 9), {});
+    auto script = Steps(1, 4);
+    script.push_back({script.back().after + milliseconds(100), 1, std::nullopt, {.exit_code = 1}});
+    return script;
+  });
+  EXPECT_EQ(outcome.ending, Outcome::Ending::kDone);
+  EXPECT_THAT(EventNames(),
+              ElementsAre("start", "failure", "restart", "resumed", "failure", "node", "restart", "resumed", "done"));
+  EXPECT_EQ(events_[5].object["node"], "n2");
+  EXPECT_EQ(events_[5].object["state"], "set aside");
+  EXPECT_THAT(events_[5].sentence, HasSubstr("node n2 is set aside: its ranks fail again and again"));
+  EXPECT_EQ(statuses_.back().nodes.at(1).state, "set aside");
+  EXPECT_EQ(statuses_.back().ranks.at(1).node, "n3");
+}
+
+TEST_F(SupervisorTest, TellsWhatBecomesOfMachines) {
+  machines_ = {{.name = "n1", .use = NodeState::Use::kRuns}, {.name = "n2"}};
+  int waits = 0;
+  on_wait_ = [&] {
+    NodeState& spare = launcher_->machines[1];
+    ++waits;
+    if (waits == 3) spare.warnings = {"disk: slow"};
+    if (waits == 4) spare = {.name = "n2", .use = NodeState::Use::kLost, .reason = "is lost: gone"};
+    if (waits == 6) spare = {.name = "n2", .use = NodeState::Use::kSpare};
+    if (waits == 7) spare.use = NodeState::Use::kRuns;
+  };
+  Run([](int) { return EndedBy(Steps(1, 20), {}); });
+  std::vector<std::string> sentences;
+  for (const JobEvent& event : events_) {
+    if (event.object["event"] == "node") sentences.push_back(event.sentence);
+  }
+  EXPECT_THAT(sentences, ElementsAre("node n2: disk: slow", "node n2 is lost: gone", "node n2 is ready again",
+                                     "node n2, a spare, has ranks from now on"));
+}
+
+TEST_F(SupervisorTest, RanksRegroupWithoutARestart) {
+  on_wait_ = [this] {
+    if (launcher_->starts == 1 && clock_.Now() > launcher_->start_times[0] + seconds(8)) {
+      launcher_->regroup_reason = "2 nodes are ready again; there were 1";
+    }
+  };
+  const Outcome outcome = Run([](int attempt) { return attempt == 1 ? Steps(1, 100) : EndedBy(Steps(7, 9), {}); });
+  EXPECT_EQ(outcome.ending, Outcome::Ending::kDone);
+  EXPECT_THAT(EventNames(), ElementsAre("start", "regroup", "restart", "done"));
+  EXPECT_THAT(launcher_->signals, ElementsAre(SIGTERM));
+  EXPECT_EQ(events_[2].object["reason"], "2 nodes are ready again; there were 1");
+  EXPECT_EQ(statuses_.back().restarts, 0);
+  EXPECT_EQ(statuses_.back().attempt, 2);
+}
+
+TEST_F(SupervisorTest, AJobSavesAndEndsWhenItHasCostTooMuch) {
+  cost_ = {.price_per_hour = 3600, .currency = "EUR", .cap = 60};
+  spent_before_ = 20;
+  machines_ = {{.name = "n1", .use = NodeState::Use::kRuns}, {.name = "n2"}};
+  const TimePoint begun = clock_.Now();
+  const Outcome outcome = Run([](int) { return Steps(1, 1000); });
+  EXPECT_EQ(outcome.ending, Outcome::Ending::kInterrupted);
+  EXPECT_FALSE(outcome.may_return);
+  EXPECT_THAT(outcome.message, HasSubstr("and cost.cap is 60.00 EUR; stopped at step"));
+  EXPECT_THAT(launcher_->signals, ElementsAre(SIGTERM));
+  EXPECT_LE(clock_.Now() - begun, seconds(23));  // two machines at 1 EUR a second, and the time to leave
+  ASSERT_TRUE(statuses_.back().cost);
+  EXPECT_GE(statuses_.back().cost->spent, 60);
+  EXPECT_EQ(events_.back().object["currency"], "EUR");
+  EXPECT_THAT(events_.back().sentence, HasSubstr("; it cost "));
 }
 
 TEST_F(SupervisorTest, RanksThatCannotBeStartedEndTheJob) {

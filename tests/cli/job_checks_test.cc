@@ -146,6 +146,16 @@ TEST_F(JobChecksTest, AWrongSecretIsToldByTrainAndDoctor) {
   EXPECT_THAT(program_.Run({"doctor"}).out, HasSubstr("ok    signature    the endpoint accepts the keys"));
 }
 
+TEST_F(JobChecksTest, AMachineThatIsUnfitStartsNoRank) {
+  const std::map<std::string, std::string> unfit = {{"TMPDIR", "/nothing"}};
+  const Ran ran = Train({}, unfit);
+  EXPECT_NE(ran.exit, 0);
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("disk: /nothing cannot be used"), HasSubstr("set TMPDIR")));
+  EXPECT_FALSE(started());
+  EXPECT_EQ(Train({"--set", "run.health_checks=[memory]"}, unfit).exit, 0);
+  EXPECT_TRUE(started());
+}
+
 TEST_F(JobChecksTest, DoctorTellsWhetherThisMachineIsFitForRanks) {
   const Ran fit = program_.Run({"doctor", "--node", "--json", "s3://corpus"});
   EXPECT_EQ(fit.exit, 0) << fit.out;

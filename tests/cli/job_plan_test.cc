@@ -65,6 +65,20 @@ TEST_F(JobPlanTest, PlansForManyMachines) {
   EXPECT_NE(program_.Run({"job", "render", "job.yaml", "--set", "run.nodes=2048"}).exit, 0);
 }
 
+TEST_F(JobPlanTest, EstimatesWhatAJobCosts) {
+  const std::vector<std::string> priced = {"--set", "cost={price_per_hour: 100, currency: EUR, cap: 2}",
+                                           "--set", "run.nodes=2",
+                                           "--set", "train.steps=3600"};
+  const Json plan = Plan(priced, {"--json"}).objects().at(0);
+  const double step_s = plan["step"]["seconds"].get<double>();
+  EXPECT_EQ(plan["cost"]["machines"], 2);
+  EXPECT_NEAR(plan["cost"]["whole"].get<double>(), 200 * step_s, 1e-6);
+  EXPECT_NEAR(plan["cost"]["hours"].get<double>(), step_s, 1e-9);
+  EXPECT_THAT(Plan(priced).out, testing::AllOf(HasSubstr("\ncost: 200.00 EUR an hour for 2 machines"),
+                                               HasSubstr("more than cost.cap (2.00 EUR)")));
+  EXPECT_THAT(Plan({}).out, testing::Not(HasSubstr("cost")));
+}
+
 /// The reference of `objective: dpo` passes over all pairs of a step before the first one is learnt from.
 TEST_F(JobPlanTest, CountsTheReferenceOfPairs) {
   program_.Write("base/config.json", R"({"model_type": "llama", "vocab_size": 32000, "hidden_size": 4096,

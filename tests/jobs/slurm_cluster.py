@@ -6,6 +6,7 @@
 import os
 import pathlib
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -89,13 +90,39 @@ PartitionName=urgent Nodes={','.join(self.nodes)} State=UP PriorityTier=9
         self.await_that(lambda: (munge / "socket").exists(), "munged")
         self.daemon("slurmctld", "-D")
         for name in self.nodes:
-            self.daemon("slurmd", "-D", "-N", name)
+            self.daemon("slurmd", "-D", "-N", name, log=f"{name}.log")
         self.await_that(lambda: self.run("sinfo", "-h", "-p", "main", "-t", "idle", "-o", "%D", check=False).strip() ==
                         str(len(self.nodes)), "all nodes to be idle")
 
-    def daemon(self, *command):
-        with open(self.folder / f"{command[0]}-{len(self.daemons)}.log", "wb") as log:
-            self.daemons.append(subprocess.Popen(command, env=self.environment, stdout=log, stderr=log))
+    def daemon(self, *command, log=None):
+        with open(self.folder / (log or f"{command[0]}.log"), "ab") as output:
+            self.daemons.append(subprocess.Popen(command, env=self.environment, stdout=output, stderr=output))
+
+    def lose(self, node):
+        """Ends a node's daemon and all that it started at once, as a machine that loses its power would."""
+        log, mine = str(self.folder / f"{node}.log"), f"SLURMD_NODENAME={node}".encode()
+        conf = f"SLURM_CONF={self.folder}/slurm.conf".encode()
+        daemons, tasks = [], []
+        for process in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                environment = (process / "environ").read_bytes().split(b"\0")
+                if any(os.readlink(fd) == log for fd in (process / "fd").iterdir()):
+                    daemons.append(int(process.name))
+                elif mine in environment and conf in environment:
+                    tasks.append(int(process.name))
+            except OSError:  # it has ended
+                pass
+        for pid in daemons + tasks:  # a lost machine reports nothing: daemons first
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def revive(self, node):
+        """Brings a lost node back."""
+        self.daemon("slurmd", "-D", "-N", node, log=f"{node}.log")
+        self.run("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
+        self.await_that(lambda: self.run("sinfo", "-h", "-n", node, "-p", "main", "-o", "%T").strip() == "idle", f"{node} to be idle")
 
     def run(self, *command, check=True):
         """Returns what a command of Slurm prints."""

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Jobs on a real Slurm with several nodes: losses are those of a run on this machine, bit for bit, whatever happens.
 
-    slurm_jobs.py --millrace PROGRAM [--requeues]
+    slurm_jobs.py --millrace PROGRAM [--requeues] [--tests REGEX]
 
 --requeues adds jobs that Slurm puts back into its queue: they take longer. Exit status 77: Slurm is not here.
 """
 import argparse
+import datetime
 import json
 import os
 import pathlib
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -57,8 +59,8 @@ run: {run}
         self.run("job", "run", self.write("here", "{processes_per_node: 4}"), "--json")
         return losses(self.folder / "state/jobs/here/logs/rank-0.out")
 
-    def submit(self, name, nodes=2):
-        job = self.write(name, f"{{launcher: slurm, nodes: {nodes}, processes_per_node: {4 // nodes}, time: 1h}}")
+    def submit(self, name, nodes=2, more=""):
+        job = self.write(name, f"{{launcher: slurm, nodes: {nodes}, processes_per_node: {4 // nodes}, time: 1h{more}}}")
         return json.loads(self.run("--json", "job", "submit", job))["id"]
 
     def status(self, name):
@@ -137,6 +139,28 @@ def test_a_warned_job_saves_and_goes_on(jobs, wanted):
     assert jobs.expect_done("warned", wanted) >= 60
 
 
+def test_a_spare_takes_the_place_of_a_lost_node(jobs, wanted):
+    slurm_id = jobs.submit("spared", more=", spares: 1")
+    jobs.at_step("spared", 200)
+    before = jobs.status("spared")
+    assert [node["state"] for node in before["nodes"]] == ["runs", "runs", "spare"], before["nodes"]
+    lost, spare = before["ranks"][3]["node"], before["nodes"][2]["name"]
+    jobs.cluster.lose(lost)
+    lost_at = datetime.datetime.now(datetime.timezone.utc)
+    assert jobs.expect_done("spared", wanted) == 0  # one run of the supervisor; Slurm did not start the job again
+    after = jobs.status("spared")
+    assert after["restarts"] == 1 and [rank["node"] for rank in after["ranks"]][2:] == [spare] * 2, after
+    states = {node["name"]: node for node in after["nodes"]}
+    assert states[lost]["state"] == "lost" and "is lost" in states[lost]["reason"], states
+    assert "Restarts=0" in jobs.cluster.run("scontrol", "show", "job", slurm_id)
+    words = (jobs.folder / "state/jobs/spared/logs/supervisor.log").read_text().splitlines()
+    again = next(line for line in words if "steps are made again" in line)
+    took = (datetime.datetime.fromisoformat(again.split()[0]) - lost_at).total_seconds()
+    print(f"   {took:.1f} s from the loss of the node to the next step", flush=True)
+    assert took < 20, words
+    jobs.cluster.revive(lost)
+
+
 def test_a_stopped_job_stays_away(jobs, wanted):
     slurm_id = jobs.submit("stopped")
     jobs.at_step("stopped", 60)
@@ -168,20 +192,22 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--millrace", required=True)
     parser.add_argument("--requeues", action="store_true")
+    parser.add_argument("--tests", default="", help="a regular expression: only tests whose names match")
     arguments = parser.parse_args()
     millrace = pathlib.Path(arguments.millrace).resolve()
     if why := missing():
         print(f"skipped: {why}")
         sys.exit(77)
     # The path of munged's socket is limited to some 100 characters.
-    with tempfile.TemporaryDirectory(dir="/tmp") as name, SlurmCluster(pathlib.Path(name, "slurm"), nodes=3) as cluster:
+    with tempfile.TemporaryDirectory(dir="/tmp") as name, SlurmCluster(pathlib.Path(name, "slurm"), nodes=4) as cluster:
         jobs = Jobs(str(millrace), pathlib.Path(name), cluster)
         wanted = jobs.here()
         assert len(wanted) == STEPS
-        tests = [test_trains, test_a_failed_rank_starts_again, test_a_stopped_job_stays_away, test_a_waiting_job_is_cancelled]
+        tests = [test_trains, test_a_failed_rank_starts_again, test_a_spare_takes_the_place_of_a_lost_node,
+                 test_a_stopped_job_stays_away, test_a_waiting_job_is_cancelled]
         if arguments.requeues:
             tests += [test_a_lost_node_is_replaced, test_a_preempted_job_goes_on, test_a_warned_job_saves_and_goes_on]
-        for test in tests:
+        for test in (test for test in tests if re.search(arguments.tests, test.__name__)):
             test(jobs, wanted)
             print(f"ok {test.__name__}", flush=True)
 

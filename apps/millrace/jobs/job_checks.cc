@@ -10,6 +10,7 @@
 #include "millrace/base/hash/random.h"
 #include "millrace/base/text.h"
 #include "millrace/data/sources/sources.h"
+#include "millrace/jobs/health/node_checks.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/open/open.h"
 #include "millrace/tokenizer/open/open.h"
@@ -35,6 +36,7 @@ class JobChecker {
     // Hosts and pods have programs and disks of their own.
     const bool elsewhere = spec_.run.launcher == "ssh" || spec_.run.in_pods();
     if (!elsewhere) CheckProgram(program);
+    CheckMachine();
     object::ConnectOptions options = context_.globals.connect;
     options.max_attempts = 2;
     options.log = context_.log();
@@ -112,6 +114,19 @@ class JobChecker {
     } else {
       Failed(Code::kNotFound, "program", fmt::format("{} cannot be run", program.string()),
              "build Millrace with its engine (`make build`), or install it: `millrace doctor --train`");
+    }
+  }
+
+  /// Agents check the machines of other launchers.
+  void CheckMachine() {
+    if (spec_.run.launcher != "local" || spec_.run.health_checks.empty()) return;
+    const jobs::HealthOptions options{.checks = spec_.run.health_checks, .passive = true};
+    for (jobs::Finding& finding : jobs::CheckNode(options, {}, SystemClock(), context_.stop)) {
+      if (finding.level == Level::kFail) {
+        Failed(Code::kPreconditionFailed, finding.check, finding.what, finding.advice);
+      } else if (finding.level == Level::kWarn) {
+        checks_.findings.push_back(std::move(finding));
+      }
     }
   }
 

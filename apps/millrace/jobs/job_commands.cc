@@ -27,6 +27,7 @@
 #include "millrace/base/process/cpu.h"
 #include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
+#include "millrace/jobs/cost.h"
 #include "millrace/jobs/kubernetes/cluster_job.h"
 #include "millrace/jobs/local/local_launcher.h"
 #include "millrace/jobs/remote/remote_launcher.h"
@@ -175,6 +176,13 @@ jobs::JobStatus StartingStatus(const std::string& name) {
           .updated = now};
 }
 
+/// Returns what the earlier runs of a job that has not come to its end have cost.
+double SpentBefore(const std::string& name) {
+  const auto root = jobs::StateRoot();
+  const auto status = root ? jobs::ReadJob(*root, name) : Fail(root.error());
+  return status && status->state != "done" && status->cost ? status->cost->spent : 0;
+}
+
 Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   jobs::Spec spec = MR_TRY(ReadSpec(arguments));
   if (arguments.compiles) {
@@ -185,6 +193,7 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   if (context.globals.dry_run) return ShowChecks(context, spec, arguments);
   if (!arguments.no_check) MR_TRY(CheckBeforeStart(context, spec, arguments));
   MR_TRY(PinHubRevisions(context, spec));
+  const double spent_before = SpentBefore(spec.name);
   auto folder = MR_TRY(jobs::JobFolder::Claim(MR_TRY(jobs::StateRoot()), spec.name));
   auto job_file = folder.path() / "job.yaml";
   MR_TRY(WriteFileAtomic(job_file, AsBytes(spec.Render())));
@@ -236,6 +245,9 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   if (by_ssh) options.policy.start_patience = spec.run.ssh.connect_timeout.value_or(Duration(0));
   // The cluster decides when pods come; `job status` tells why they do not.
   if (spec.run.in_pods()) options.policy.start_patience = kPodPatience;
+  options.policy.sequences_per_step = static_cast<std::uint64_t>(spec.train.global_batch);
+  options.cost = spec.cost;
+  options.spent_before = spent_before;
   options.on_event = [&](const jobs::JobEvent& event) {
     words.Write(event.sentence);
     if (keeper) keeper->NoteEvent(event.object);
@@ -253,7 +265,8 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   jobs::Supervisor supervisor(*launcher, SystemClock(), Random(SystemEntropy()), std::move(options));
   const jobs::Outcome outcome = supervisor.Run(context.stop);
   keeper.reset();  // writes the end, before Slurm may end this process
-  if (in_slurm && outcome.ending == jobs::Outcome::Ending::kInterrupted) {
+  const bool goes_on = outcome.ending == jobs::Outcome::Ending::kInterrupted ? outcome.may_return : outcome.lacks_nodes;
+  if (in_slurm && goes_on) {
     const auto requeued = RequeueIfInterrupted(spec.name);
     if (!requeued) return Fail(requeued.error());
     if (*requeued) words.Write("back in Slurm's queue; the job goes on from its last checkpoint");
@@ -272,6 +285,11 @@ void PrintStatus(const jobs::JobStatus& status) {
     const std::string node = rank.node.empty() ? "" : " on " + rank.node;
     Print("  rank {}: {}, step {}, process {}{}\n", i, rank.state, StepText(rank.step), rank.pid, node);
   }
+  for (const auto& node : status.nodes) {
+    if (node.state == "runs") continue;
+    Print("  node {}: {}{}\n", node.name, node.state, node.reason.empty() ? "" : fmt::format(" ({})", node.reason));
+  }
+  if (status.cost) Print("  cost: {}\n", jobs::FormatCost(status.cost->spent, status.cost->currency));
 }
 
 int PrintJobs(const Context& context, const std::vector<jobs::JobStatus>& all) {

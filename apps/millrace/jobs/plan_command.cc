@@ -10,6 +10,7 @@
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/engine/adapters/peft_config.h"
 #include "millrace/engine/config/families.h"
+#include "millrace/jobs/cost.h"
 #include "millrace/jobs/spec/model_config.h"
 #include "millrace/jobs/training_setup.h"
 #include "millrace/plan/plan.h"
@@ -89,6 +90,49 @@ Result<plan::TrainingSetup> SetupOf(const Context& context, const jobs::Spec& sp
   return setup;
 }
 
+/// What a job will cost.
+struct CostEstimate {
+  int machines = 0;     ///< spares included
+  double per_hour = 0;  ///< of all machines
+  double per_1000_steps = 0;
+  std::optional<double> hours, whole;  ///< of the whole job; nothing: its length depends on the data
+};
+
+CostEstimate EstimateCost(const jobs::Spec& spec, double step_s) {
+  CostEstimate estimate{.machines = spec.run.nodes + spec.run.spares};
+  estimate.per_hour = spec.cost.price_per_hour * estimate.machines;
+  estimate.per_1000_steps = estimate.per_hour * 1000 * step_s / 3600;
+  if (spec.train.steps) {
+    estimate.hours = static_cast<double>(*spec.train.steps) * step_s / 3600;
+    estimate.whole = *estimate.hours * estimate.per_hour;
+  }
+  return estimate;
+}
+
+std::string CostText(const CostEstimate& estimate, const jobs::CostSpec& cost) {
+  std::string text = fmt::format(
+      "\ncost: {} an hour for {} machine{}, {} for 1,000 steps", jobs::FormatCost(estimate.per_hour, cost.currency),
+      estimate.machines, estimate.machines == 1 ? "" : "s", jobs::FormatCost(estimate.per_1000_steps, cost.currency));
+  if (!estimate.whole) return text + "; the number of steps depends on the data (`millrace data plan`)\n";
+  text += fmt::format(", {} for all steps in {:.1f} h\n", jobs::FormatCost(*estimate.whole, cost.currency),
+                      *estimate.hours);
+  if (cost.cap && *estimate.whole > *cost.cap) {
+    text += fmt::format("  that is more than cost.cap ({}): the job will end before its last step\n",
+                        jobs::FormatCost(*cost.cap, cost.currency));
+  }
+  return text;
+}
+
+Json CostJson(const CostEstimate& estimate, const jobs::CostSpec& cost) {
+  Json json = {{"machines", estimate.machines},
+               {"per_hour", estimate.per_hour},
+               {"per_1000_steps", estimate.per_1000_steps},
+               {"currency", cost.currency}};
+  if (estimate.whole) json.update({{"hours", *estimate.hours}, {"whole", *estimate.whole}});
+  if (cost.cap) json["cap"] = *cost.cap;
+  return json;
+}
+
 }  // namespace
 
 Result<int> PlanJob(const Context& context, const jobs::Spec& spec) {
@@ -101,6 +145,7 @@ Result<int> PlanJob(const Context& context, const jobs::Spec& spec) {
     Json json = plan::PlanJson(plan, setup, machine);
     json["name"] = spec.name;
     if (found) json.update({{"layouts_tried", found->tried}, {"layouts_fitting", found->fitting}});
+    if (spec.cost.price_per_hour > 0) json["cost"] = CostJson(EstimateCost(spec, plan.time.total()), spec.cost);
     PrintJsonLine(json);
   } else {
     Print("{}: {}", spec.name, plan::PlanText(plan, setup, machine));
@@ -108,6 +153,7 @@ Result<int> PlanJob(const Context& context, const jobs::Spec& spec) {
       Print("\nthe best of {} layouts, {} of which fit:\n  parallel: {}\n", found->tried, found->fitting,
             plan::LayoutYaml(plan.layout));
     }
+    if (spec.cost.price_per_hour > 0) Print("{}", CostText(EstimateCost(spec, plan.time.total()), spec.cost));
   }
   return plan.fits() ? kExitOk : kExitFailed;
 }

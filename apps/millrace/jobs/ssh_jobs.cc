@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "apps/millrace/jobs/remote_options.h"
 #include "millrace/base/process/subprocess.h"
 #include "millrace/jobs/ssh/ssh.h"
 
@@ -16,11 +17,8 @@ Result<std::unique_ptr<jobs::Launcher>> LaunchOverSsh(const Context& context, co
       .options = ssh.options, .millrace = ssh.millrace_path.empty() ? (here / "millrace").string() : ssh.millrace_path};
   jobs::RemoteLauncher::Options remote;
   remote.nodes = MR_TRY(jobs::SshNodes(ssh.hosts, access));
-  remote.ranks_per_node = spec.run.processes_per_node;
-  remote.threads = spec.train.threads;
+  MR_TRY(FillRemoteOptions(context, spec, remote));
   remote.program = program;
-  remote.job = spec.Render();
-  remote.env = GlobalsEnvironment(context.globals);
   remote.env.merge(jobs::EnvironmentOfRanks());
   remote.folder = folder.path();
   remote.on_line = std::move(on_line);

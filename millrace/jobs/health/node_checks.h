@@ -9,11 +9,9 @@
 #include "millrace/base/clock.h"
 #include "millrace/base/json.h"
 #include "millrace/jobs/health/finding.h"
+#include "millrace/jobs/health/health_checks.h"
 
 namespace millrace::jobs {
-
-/// The names of the checks, in the order of reports.
-inline constexpr std::string_view kHealthChecks[] = {"clock", "disk", "memory", "network", "cpu", "shm", "gpu"};
 
 /// What to check. Plain data; it travels to other machines as JSON.
 struct HealthOptions {

@@ -168,6 +168,7 @@ void RemoteLauncher::JudgeNodes() {
     if (report == reports.end()) continue;
     if (const Finding* failure = FirstFailure(report->second)) {
       pool_.NoteUnfit(node, fmt::format("node {} is unfit: {}", name, Sentence(*failure)));
+      TellOfBadNode(node);
     } else {
       pool_.NoteReady(node);
     }
@@ -224,6 +225,9 @@ Status RemoteLauncher::StartRanks(int attempt) {
     agents_[node]->refusal.reset();
     agents_[node]->started = false;
   }
+  const bool is_best = static_cast<int>(placed.size()) == pool_.BestSize();
+  const std::string job =
+      is_best || !options_.job_on ? options_.job : MR_TRY(options_.job_on(static_cast<int>(placed.size())));
   const std::size_t first = placed.front();
   Order(first, {{"port", true}});
   MR_TRY(Await(until, [](const Agent& agent) { return agent.port.has_value(); }, std::span(placed).first(1)));
@@ -238,7 +242,7 @@ Status RemoteLauncher::StartRanks(int attempt) {
                         {"master_port", port},
                         {"threads", options_.threads},
                         {"program", options_.program},
-                        {"job", options_.job},
+                        {"job", job},
                         {"env", options_.env}};
     Order(placed[slot], {{"start", order}});  // Await() tells if it was lost
   }
@@ -246,7 +250,18 @@ Status RemoteLauncher::StartRanks(int attempt) {
   return Await(until, [](const Agent& agent) { return agent.started; }, placed);
 }
 
-bool RemoteLauncher::SetAside(std::string_view node, std::string why) { return pool_.SetAside(node, std::move(why)); }
+bool RemoteLauncher::SetAside(std::string_view name, std::string why) {
+  if (!pool_.SetAside(name, std::move(why))) return false;
+  for (std::size_t node = 0; node < pool_.size(); ++node) {
+    if (pool_.at(node).name == name) TellOfBadNode(node);
+  }
+  return true;
+}
+
+void RemoteLauncher::TellOfBadNode(std::size_t node) {
+  const NodeState& state = pool_.at(node);
+  if (options_.on_bad_node && bad_nodes_.insert(state.name).second) options_.on_bad_node(state.name, state.reason);
+}
 
 std::string RemoteLauncher::RegroupReason() {
   if (const std::size_t unfit = pool_.Replaceable(); unfit < pool_.size()) return pool_.at(unfit).reason;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -53,10 +54,14 @@ class RemoteLauncher final : public Launcher {
     /// The numbers of nodes that an attempt may have, the best one first; empty: all. Further nodes are spares.
     std::vector<int> sizes;
     int ranks_per_node = 1;
-    std::optional<HealthOptions> health;     ///< checked before each attempt, and in part while ranks run
-    int threads = 0;                         ///< per rank; 0: as LocalLauncher chooses there
-    std::string program;                     ///< of a rank; empty: millrace-train beside the agent
-    std::string job;                         ///< the text of the job file
+    std::optional<HealthOptions> health;  ///< checked before each attempt, and in part while ranks run
+    int threads = 0;                      ///< per rank; 0: as LocalLauncher chooses there
+    std::string program;                  ///< of a rank; empty: millrace-train beside the agent
+    std::string job;                      ///< the text of the job file
+    /// Returns the text of the job file for another number of nodes than the best one. Needed with several `sizes`.
+    std::function<Result<std::string>(int nodes)> job_on;
+    /// Called once when a node has failed a health check or is set aside. May block for a short time.
+    std::function<void(const std::string& node, const std::string& why)> on_bad_node;
     std::map<std::string, std::string> env;  ///< for every rank
     std::filesystem::path folder;
     std::function<void(int rank, LocalLauncher::Stream, std::string_view line)> on_line;  ///< gets those of all ranks
@@ -104,6 +109,7 @@ class RemoteLauncher final : public Launcher {
   void AskNodes(const std::vector<std::size_t>& nodes);
   void CallNodes(const std::vector<std::size_t>& nodes);
   void JudgeNodes();
+  void TellOfBadNode(std::size_t node);
   void LookForReturns(TimePoint now);
   Status StartRanks(int attempt);
   Status Await(TimePoint until, const std::function<bool(const Agent&)>& answered, std::span<const std::size_t> nodes);
@@ -122,7 +128,8 @@ class RemoteLauncher final : public Launcher {
   std::vector<std::optional<Error>> losses_;  ///< why a node's last agent is gone
   std::vector<std::uint64_t> words_start_;    ///< where the words of a node's last agent begin in its file
   NodePool pool_;
-  TimePoint look_at_;  ///< the next look for nodes that are back
+  std::set<std::string> bad_nodes_;  ///< that on_bad_node was called for
+  TimePoint look_at_;                ///< the next look for nodes that are back
   std::vector<RankState> states_;
   std::vector<RankLog> logs_;
 };

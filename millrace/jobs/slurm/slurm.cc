@@ -11,6 +11,7 @@
 #include "millrace/base/files/files.h"
 #include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
+#include "millrace/jobs/elastic.h"
 
 namespace millrace::jobs {
 namespace {
@@ -97,7 +98,12 @@ std::string RenderBatchScript(const Spec& spec, const BatchOptions& options) {
     if (!value.empty()) set(option, value);
   };
   set("job-name", spec.name);
-  set("nodes", std::to_string(spec.run.nodes));
+  const std::vector<int> counts = NodeCounts(spec);
+  const int most = counts.front() + spec.run.spares;
+  const int fewest = counts.back() + spec.run.spares;
+  set("nodes", fewest == most ? std::to_string(most) : fmt::format("{}-{}", fewest, most));
+  // The supervisor goes on without a lost node; else Slurm would end the allocation.
+  if (most > counts.back()) script += "#SBATCH --no-kill\n";
   set("ntasks-per-node", "1");
   set_given("partition", slurm.partition);
   set_given("account", slurm.account);
@@ -156,6 +162,12 @@ Result<SlurmJob> FindSlurmJob(const std::string& id) {
 Status CancelSlurmJob(const std::string& id) { return ChangeJob(id, {"scancel"}); }
 Status TerminateBatch(const std::string& id) { return ChangeJob(id, {"scancel", "--batch", "--signal=TERM"}); }
 Status RequeueSlurmJob(const std::string& id) { return ChangeJob(id, {"scontrol", "requeue"}); }
+
+bool DrainSlurmNode(const std::string& node, std::string_view why) {
+  const auto ran = RunSlurm(
+      {"scontrol", "update", "NodeName=" + node, "State=DRAIN", fmt::format("Reason=millrace: {}", why)}, true);
+  return ran && ran->state.ok();
+}
 
 std::string AllocationId() {
   const char* id = std::getenv("SLURM_JOB_ID");

@@ -48,6 +48,9 @@ Status TerminateBatch(const std::string& id);
 /// Puts a job that runs back into the queue. It starts again from the top.
 Status RequeueSlurmJob(const std::string& id);
 
+/// Asks Slurm to give a node no further jobs. Returns false if this user may not, which is usual.
+bool DrainSlurmNode(const std::string& node, std::string_view why);
+
 /// Returns the nodes of the allocation that this process is in, with `srun` commands that run `millrace job agent`.
 /// Errors: kPreconditionFailed outside an allocation.
 Result<std::vector<RemoteNode>> AllocatedNodes(const std::string& millrace);

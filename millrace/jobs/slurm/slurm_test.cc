@@ -48,6 +48,13 @@ TEST(BatchScript, HasWhatTheJobFileSays) {
   EXPECT_THAT(script, Not(HasSubstr("--exclusive")));
 }
 
+TEST(BatchScript, AsksForSparesAndKeepsTheAllocationWithoutALostNode) {
+  EXPECT_THAT(Script({"run.spares=1"}), HasSubstr("--nodes=\"3\"\n#SBATCH --no-kill\n"));
+  EXPECT_THAT(Script({"run.elastic.min=4"}), HasSubstr("--nodes=\"1-2\"\n#SBATCH --no-kill\n"));
+  EXPECT_THAT(Script({"run.elastic.min=4", "run.spares=2"}), HasSubstr("--nodes=\"3-4\"\n#SBATCH --no-kill\n"));
+  EXPECT_THAT(Script(), Not(HasSubstr("--no-kill")));
+}
+
 TEST(BatchScript, ValuesCannotBecomeOtherLines) {
   const auto refused = Spec::Parse(kJob, "job.yaml", {"run.partition=\"a\\nrm -rf /\""});
   ASSERT_FALSE(refused);

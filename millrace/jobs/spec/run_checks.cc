@@ -102,6 +102,20 @@ Status CheckVolumes(const Node& list) {
   return {};
 }
 
+Status CheckElastic(const Node& node, const RunSpec& run) {
+  if (!run.elastic) return {};
+  const int ranks = run.nodes * run.processes_per_node, max = run.elastic->max.value_or(ranks);
+  if (run.elastic->min > ranks) {
+    return Fail(node["elastic"]["min"].Invalid(
+        fmt::format("{} should not be above nodes × processes_per_node ({})", run.elastic->min, ranks)));
+  }
+  if (max < ranks) {
+    return Fail(node["elastic"]["max"].Invalid(
+        fmt::format("{} should not be below nodes × processes_per_node ({})", max, ranks)));
+  }
+  return {};
+}
+
 Status CheckPods(const Node& node, const RunSpec& run) {
   const KubernetesSpec& pods = run.kubernetes;
   constexpr std::size_t kMostLabel = 63, kMostName = 253;
@@ -141,11 +155,15 @@ Status CompleteHosts(const Node& node, RunSpec& run, SpecPurpose purpose) {
     if (purpose == SpecPurpose::kPlan) return {};
     return Fail(node["hosts"].Invalid("names no machine: give run.hosts, such as [n1, n2], or run.hostfile"));
   }
-  if (!node["nodes"]) run.nodes = static_cast<int>(hosts.size());
-  if (static_cast<std::size_t>(run.nodes) > hosts.size()) {
-    return Fail(node["nodes"].Invalid(fmt::format("is {}, but {} hosts are named", run.nodes, hosts.size())));
+  const int named = static_cast<int>(hosts.size());
+  if (!node["nodes"]) run.nodes = named - run.spares;
+  if (run.nodes < 1 || run.nodes + run.spares > named) {
+    return Fail(node["nodes"].Invalid(
+        run.spares == 0 ? fmt::format("is {}, but {} hosts are named", run.nodes, named)
+                        : fmt::format("is {} and spares is {}, but {} hosts are named", run.nodes, run.spares, named)));
   }
-  hosts.resize(static_cast<std::size_t>(run.nodes));
+  // An elastic job may use all.
+  if (!run.elastic) hosts.resize(static_cast<std::size_t>(run.nodes + run.spares));
   if (!node["processes_per_node"]) {
     for (const HostSlots& host : hosts) {
       if (host.slots == hosts.front().slots) continue;
@@ -177,10 +195,18 @@ Status CheckPodName(const Node& root, const Spec& spec) {
                   kMost, spec.run.launcher)));
 }
 
+Status CheckCost(const Node& node, const CostSpec& cost) {
+  if (cost.cap && cost.price_per_hour <= 0) {
+    return Fail(node["price_per_hour"].Invalid("is required with cap: the price of one machine"));
+  }
+  return {};
+}
+
 Status CheckRun(const Node& node, const RunSpec& run, SpecPurpose purpose) {
   MR_TRY(CheckSlurm(node, run.slurm));
   MR_TRY(CheckSsh(node, run.ssh));
   if (run.in_pods()) MR_TRY(CheckPods(node, run));
+  MR_TRY(CheckElastic(node, run));
   if (purpose == SpecPurpose::kPlan || run.nodes == 1 || run.launcher != "local") return {};
   return Fail(node["nodes"].Invalid("should be 1: the launcher local starts ranks on this machine only"));
 }

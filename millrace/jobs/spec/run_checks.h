@@ -17,4 +17,7 @@ Status CheckRun(const config::Node& node, const RunSpec& run, SpecPurpose purpos
 /// Checks that pods can be named after the job, if its ranks run in pods. `root` is the whole document.
 Status CheckPodName(const config::Node& root, const Spec& spec);
 
+/// Checks what was read from the node `cost`.
+Status CheckCost(const config::Node& node, const CostSpec& cost);
+
 }  // namespace millrace::jobs

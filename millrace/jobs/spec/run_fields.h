@@ -65,6 +65,18 @@ void VisitRun(Visitor& v, RunSpec& run) {
   v.Text("machine", run.machine, TextKind::kPlain, false);
   v.Integer("max_restarts", run.max_restarts, 0, 1 << 20);
   v.TimeLimit("hang_timeout", run.hang_timeout, "auto");
+  v.AllOrWords("health_checks", run.health_checks, kHealthChecks);
+  if (run.launcher == "local") {
+    RefuseKeys(v, {"spares", "elastic"}, "leave it out: the launcher local has one machine");
+  } else if (run.in_pods()) {
+    RefuseKeys(v, {"spares", "elastic"}, "leave it out: the cluster makes pods anew, and the job waits for them");
+  } else {
+    v.Integer("spares", run.spares, 0, 1 << 16);
+    v.OptionalSection("elastic", run.elastic, [&](auto& e, ElasticSpec& elastic) {
+      e.Integer("min", elastic.min, 1, 1 << 24);
+      e.OptionalInteger("max", elastic.max, 1, 1 << 24);
+    });
+  }
   if (run.launcher == "slurm") {
     VisitSlurm(v, run.slurm);
   } else {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "millrace/base/clock.h"
 #include "millrace/base/json.h"
+#include "millrace/jobs/health/health_checks.h"
 
 namespace millrace::jobs {
 
@@ -51,11 +53,24 @@ struct KubernetesSpec {
   bool operator==(const KubernetesSpec&) const = default;
 };
 
+/// How many ranks a job may go on with.
+struct ElasticSpec {
+  int min = 1;
+  std::optional<int> max;  ///< nothing: nodes × processes_per_node
+  bool operator==(const ElasticSpec&) const = default;
+};
+
+/// Returns the names of all health checks.
+inline std::vector<std::string> AllHealthChecks() { return {std::begin(kHealthChecks), std::end(kHealthChecks)}; }
+
 struct RunSpec {
   std::string launcher = "local";
   int nodes = 1, processes_per_node = 1, max_restarts = 3;
   std::string machine;                   ///< a name of docs/machines or a file; empty: this machine
   std::optional<Duration> hang_timeout;  ///< nothing: auto, from the steps seen; whole milliseconds
+  std::vector<std::string> health_checks = AllHealthChecks();  ///< before each attempt
+  int spares = 0;                                              ///< nodes beyond `nodes` that wait
+  std::optional<ElasticSpec> elastic;                          ///< nothing: always all ranks
   SlurmSpec slurm;
   SshSpec ssh;
   KubernetesSpec kubernetes;

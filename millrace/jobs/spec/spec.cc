@@ -111,6 +111,25 @@ class SpecReader {
     }
   }
 
+  void AllOrWords(std::string_view key, std::vector<std::string>& values, std::span<const std::string_view> words) {
+    Node node = Member(key);
+    if (!status_ || !node) return;
+    values.clear();
+    if (const auto flag = node.Bool()) {
+      if (*flag) values.assign(words.begin(), words.end());
+      return;
+    }
+    if (!node.IsSequence()) return Refuse(node.Invalid("should be true, false, or a list of some checks"));
+    for (const Node& element : node.Elements()) {
+      Take(element.String(), values.emplace_back());
+      if (!status_) return;
+      if (std::ranges::find(words, values.back()) == words.end()) {
+        return Refuse(
+            element.Invalid(fmt::format("should be one of {}, not {}", fmt::join(words, ", "), values.back())));
+      }
+    }
+  }
+
   void Texts(std::string_view key, std::vector<std::string>& values) {
     Node node = Member(key);
     if (!status_ || !node) return;
@@ -373,6 +392,10 @@ class SpecPrinter {
   void Word(std::string_view key, std::string& value, const Choice&) { Line(key, value); }
   void Words(std::string_view key, std::vector<std::string>& values, const Choice&) {
     Line(key, fmt::format("[{}]", fmt::join(values, ", ")));
+  }
+  void AllOrWords(std::string_view key, std::vector<std::string>& values, std::span<const std::string_view> words) {
+    if (std::ranges::equal(values, words)) return Line(key, "true");
+    Line(key, values.empty() ? "false" : fmt::format("[{}]", fmt::join(values, ", ")));
   }
   void Texts(std::string_view key, std::vector<std::string>& values) {
     std::vector<std::string> quoted;

@@ -15,6 +15,7 @@
 #include "millrace/engine/adapters/lora_options.h"
 #include "millrace/engine/layout/parallel_options.h"
 #include "millrace/engine/quantized/quantization.h"
+#include "millrace/jobs/spec/cost_spec.h"
 #include "millrace/jobs/spec/run_spec.h"
 
 namespace millrace::jobs {
@@ -175,6 +176,7 @@ struct Spec {
   EvalSpec eval;
   CheckpointSpec checkpoint;
   RunSpec run;
+  CostSpec cost;
   LogSpec log;
 
   /// Parses a job file. `overrides` are the assignments of --set.

@@ -183,6 +183,7 @@ Status CheckSpec(const Node& root, Spec& spec, SpecPurpose purpose) {
   MR_TRY(CompleteParallel(root["train"], spec));
   MR_TRY(CheckRun(root["run"], spec.run, purpose));
   MR_TRY(CheckPodName(root, spec));
+  MR_TRY(CheckCost(root["cost"], spec.cost));
   MR_TRY(CheckEval(root["eval"], spec));
   MR_TRY(CheckLoraSpec(root, spec));
   return {};

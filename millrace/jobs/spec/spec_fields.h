@@ -401,6 +401,13 @@ void VisitCheckpoint(Visitor& v, CheckpointSpec& checkpoint) {
 }
 
 template <class Visitor>
+void VisitCost(Visitor& v, CostSpec& cost) {
+  v.Number("price_per_hour", cost.price_per_hour, 0, 1e9);
+  v.Text("currency", cost.currency, TextKind::kPlain, true);
+  v.OptionalNumber("cap", cost.cap, 0, 1e12);
+}
+
+template <class Visitor>
 void VisitLog(Visitor& v, LogSpec& log) {
   v.Integer("every_steps", log.every_steps, 1, std::int64_t{1} << 40);
   v.Text("url", log.url, TextKind::kUrl, false);
@@ -421,6 +428,7 @@ void VisitSpec(Visitor& v, Spec& spec) {
   v.Section("eval", [&](auto& s) { VisitEval(s, spec.eval); });
   v.Section("checkpoint", [&](auto& s) { VisitCheckpoint(s, spec.checkpoint); });
   v.Section("run", [&](auto& s) { VisitRun(s, spec.run); });
+  v.Section("cost", [&](auto& s) { VisitCost(s, spec.cost); });
   v.Section("log", [&](auto& s) { VisitLog(s, spec.log); });
 }
 

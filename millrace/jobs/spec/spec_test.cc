@@ -686,6 +686,33 @@ TEST(Spec, AHostfileSaysTheHostsAndTheirRanks) {
               HasSubstr("run.hostfile"));
 }
 
+TEST(Spec, HealthChecksAreAllNoneOrSome) {
+  const auto checks = [](const std::string& value) { return ParseSmall({"run.health_checks=" + value}); };
+  EXPECT_EQ(checks("true")->run.health_checks, AllHealthChecks());
+  EXPECT_THAT(checks("false")->run.health_checks, testing::IsEmpty());
+  EXPECT_THAT(checks("[disk, gpu]")->run.health_checks, testing::ElementsAre("disk", "gpu"));
+  for (const char* value : {"true", "false", "[disk, gpu]"}) {
+    EXPECT_THAT(checks(value)->Render(), HasSubstr(fmt::format("health_checks: {}\n", value)));
+  }
+  const auto refused = checks("[disc]");
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().ToString(), HasSubstr("should be one of clock, disk"));
+  EXPECT_FALSE(checks("disk"));
+}
+
+TEST(Spec, ACapNeedsAPrice) {
+  const auto refused = ParseSmall({"cost.cap=100"});
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().ToString(), HasSubstr("cost.price_per_hour"));
+  EXPECT_EQ(ParseSmall({"cost={price_per_hour: 2.5, cap: 100}"})->cost.cap, 100);
+}
+
+TEST(Spec, SparesNeedALauncherOfSeveralNodes) {
+  const auto refused = ParseSmall({"run.spares=1"});
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().ToString(), HasSubstr("the launcher local has one machine"));
+}
+
 /// The guide must show every key: it holds the rendered defaults, and its YAML blocks are valid job files.
 TEST(Spec, TheGuideIsRight) {
   const char* source = std::getenv("MILLRACE_SOURCE");
@@ -711,7 +738,8 @@ TEST(Spec, TheGuideIsRight) {
   rendered += ParseSmall({"train.objective=dpo", "model.from=s3://models/llama", "lora.r=4"})->Render();
   rendered += ParseSmall({"data.mode=sft", "data.layout=turns", "data.response_template=A>"})->Render();
   rendered += ParseSmall({"model.config.num_kv_heads=4", "model.config.intermediate_size=64"})->Render();
-  rendered += ParseSmall({"run.launcher=slurm"})->Render();
+  rendered +=
+      ParseSmall({"run.launcher=slurm", "run.elastic={min: 1, max: 4}", "cost={price_per_hour: 1, cap: 9}"})->Render();
   rendered += ParseSmall({"run={launcher: ssh, hosts: [n1]}"})->Render();
   rendered += ParseSmall({"run.launcher=kubernetes", "run.image=millrace:1"})->Render();
   for (std::size_t at = 0, end; (end = rendered.find('\n', at)) != std::string::npos; at = end + 1) {

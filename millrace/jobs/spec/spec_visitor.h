@@ -29,6 +29,7 @@ enum class TextKind {
 //   - Text(key, string&, TextKind, required)
 //   - Word(key, string&, Choice)
 //   - Words(key, vector<string>&, Choice): at least one word
+//   - AllOrWords(key, vector<string>&, words): true for all words, false for none, or a list of some
 //   - Texts(key, vector<string>&): any number of texts
 //   - TextMap(key, map<string, string>&): any number of texts with names
 //   - List(key, Json&): a list of maps, whose content is JSON

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "apps/millrace/jobs/remote_options.h"
 #include "millrace/base/process/subprocess.h"
 #include "millrace/jobs/kubernetes/manifests.h"
 #include "millrace/jobs/slurm/slurm.h"
@@ -14,17 +15,11 @@ Result<std::unique_ptr<jobs::Launcher>> LaunchOnNodes(const Context& context, co
   jobs::RemoteLauncher::Options remote;
   const std::string millrace = (MR_TRY(ProgramDirectory()) / "millrace").string();
   remote.nodes = spec.run.in_pods() ? jobs::PodNodes(spec, millrace) : MR_TRY(jobs::AllocatedNodes(millrace));
-  const auto needed = static_cast<std::size_t>(spec.run.nodes);
-  if (remote.nodes.size() < needed) {
-    return Fail(Code::kPreconditionFailed, "run.nodes is {}, but the allocation has {} nodes", needed,
-                remote.nodes.size());
+  MR_TRY(FillRemoteOptions(context, spec, remote));
+  if (!spec.run.in_pods()) {
+    remote.on_bad_node = [](const std::string& node, const std::string& why) { jobs::DrainSlurmNode(node, why); };
   }
-  remote.nodes.resize(needed);
-  remote.ranks_per_node = spec.run.processes_per_node;
-  remote.threads = spec.train.threads;
   remote.program = program;
-  remote.job = spec.Render();
-  remote.env = GlobalsEnvironment(context.globals);
   remote.folder = folder.path();
   remote.on_line = std::move(on_line);
   return std::make_unique<jobs::RemoteLauncher>(std::move(remote));

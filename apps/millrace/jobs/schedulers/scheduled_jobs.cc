@@ -26,16 +26,18 @@ Scheduler* SchedulerOf(std::string_view launcher) {
 
 Result<int> SubmitToScheduler(const Context& context, const jobs::Spec& spec, Scheduler& scheduler) {
   const std::filesystem::path root = MR_TRY(jobs::StateRoot());
-  if (const auto known = ReadJobAnywhere(spec.name); known && known->active()) {
+  const auto known = ReadJobAnywhere(spec.name);
+  if (known && known->active()) {
     return Fail(Code::kBusy, "job \"{}\" is {} already; `millrace job stop {}` ends it", spec.name, known->state,
                 spec.name);
   }
   const std::string now = FormatIso8601(SystemClock().Wall());
-  const jobs::JobStatus status{.name = spec.name,
-                               .state = "queued",
-                               .message = fmt::format("being submitted to {}", scheduler.title()),
-                               .started = now,
-                               .updated = now};
+  jobs::JobStatus status{.name = spec.name,
+                         .state = "queued",
+                         .message = fmt::format("being submitted to {}", scheduler.title()),
+                         .started = now,
+                         .updated = now};
+  if (known && known->state != "done") status.cost = known->cost;
   MR_TRY(jobs::PrepareSubmission(root, spec.name, spec.Render(), status));
   const auto id = scheduler.Submit(context, spec);
   const Result<jobs::Submission> submission =

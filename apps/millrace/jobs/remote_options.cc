@@ -1,0 +1,39 @@
+#include "apps/millrace/jobs/remote_options.h"
+
+#include "apps/millrace/doctor/doctor.h"
+#include "millrace/jobs/elastic.h"
+
+namespace millrace::cli {
+namespace {
+
+/// Returns what the agents check before each attempt; nothing if the job wants no checks. The store is that of the
+/// data and the checkpoints.
+std::optional<jobs::HealthOptions> HealthOptionsOf(const Context& context, const jobs::Spec& spec) {
+  if (spec.run.health_checks.empty()) return std::nullopt;
+  std::vector<std::string> urls = {spec.checkpoint.url, spec.model.from};
+  for (const data::DataSource& source : spec.data.dataset.sources) urls.push_back(source.url);
+  return jobs::HealthOptions{.checks = spec.run.health_checks,
+                             .store = StoreEndpointUrl(context, urls),
+                             .ca_bundle = context.globals.connect.ca_bundle};
+}
+
+}  // namespace
+
+Status FillRemoteOptions(const Context& context, const jobs::Spec& spec, jobs::RemoteLauncher::Options& options) {
+  options.sizes = jobs::NodeCounts(spec);
+  const auto fewest = static_cast<std::size_t>(options.sizes.back());
+  const auto most = static_cast<std::size_t>(options.sizes.front() + spec.run.spares);
+  if (options.nodes.size() < fewest) {
+    return Fail(Code::kPreconditionFailed, "the job needs {} nodes, but there are {}", fewest, options.nodes.size());
+  }
+  if (options.nodes.size() > most) options.nodes.resize(most);
+  options.ranks_per_node = spec.run.processes_per_node;
+  options.threads = spec.train.threads;
+  options.health = HealthOptionsOf(context, spec);
+  options.job = MR_TRY(jobs::OnNodes(spec, options.sizes.front())).Render();
+  options.job_on = [spec](int nodes) -> Result<std::string> { return MR_TRY(jobs::OnNodes(spec, nodes)).Render(); };
+  options.env = GlobalsEnvironment(context.globals);
+  return {};
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,18 @@
+// How many machines a job may go on with, and the job file that these get.
+#pragma once
+
+#include <vector>
+
+#include "millrace/jobs/spec/spec.h"
+
+namespace millrace::jobs {
+
+/// Returns the numbers of nodes that an attempt may have, the best one first. Without `run.elastic`, only run.nodes.
+/// With it, all between its limits at which the global batch, and whatever else the layout divides, divides.
+std::vector<int> NodeCounts(const Spec& spec);
+
+/// Returns the same job on another number of nodes. The global batch, and so the samples of each step, are the same.
+/// Errors: kInvalidArgument if the work does not divide among so many ranks.
+Result<Spec> OnNodes(const Spec& spec, int nodes);
+
+}  // namespace millrace::jobs
