@@ -12,6 +12,7 @@ import os
 import pathlib
 import random
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -43,24 +44,26 @@ class Jobs:
         return subprocess.run([self.millrace, *map(str, words)], env=self.environment, check=check, stdout=subprocess.PIPE,
                               text=True).stdout
 
-    def write(self, name, run):
+    def write(self, name, run, steps=STEPS):
         path = self.folder / f"{name}.yaml"
         path.write_text(f"""name: {name}
 model: {{config: {{hidden_size: 64, num_layers: 2, num_heads: 2, intermediate_size: 128}}}}
 data: {{sources: [{{url: "{self.folder}/texts.jsonl"}}], tokenizer: "{self.folder}/t.model", sequence_length: 128}}
-train: {{steps: {STEPS}, global_batch: 8, threads: 1}}
+train: {{steps: {steps}, global_batch: 8, threads: 1}}
 checkpoint: {{url: "{self.folder}/runs/{name}", every_steps: 50}}
 run: {run}
 """)
         return path
 
-    def here(self):
+    def here(self, steps=STEPS):
         """The losses of four ranks on this machine."""
-        self.run("job", "run", self.write("here", "{processes_per_node: 4}"), "--json")
-        return losses(self.folder / "state/jobs/here/logs/rank-0.out")
+        name = f"here-{steps}"
+        self.run("job", "run", self.write(name, "{processes_per_node: 4}", steps), "--json")
+        return losses(self.folder / f"state/jobs/{name}/logs/rank-0.out")
 
-    def submit(self, name, nodes=2, more=""):
-        job = self.write(name, f"{{launcher: slurm, nodes: {nodes}, processes_per_node: {4 // nodes}, time: 1h{more}}}")
+    def submit(self, name, nodes=2, more="", steps=STEPS):
+        run = f"{{launcher: slurm, nodes: {nodes}, processes_per_node: {4 // nodes}, time: 1h{more}}}"
+        job = self.write(name, run, steps)
         return json.loads(self.run("--json", "job", "submit", job))["id"]
 
     def status(self, name):
@@ -161,6 +164,29 @@ def test_a_spare_takes_the_place_of_a_lost_node(jobs, wanted):
     jobs.cluster.revive(lost)
 
 
+def test_an_elastic_job_shrinks_and_grows(jobs, _):
+    steps = 5000
+    wanted = jobs.here(steps)
+    jobs.submit("elastic", more=", elastic: {min: 2}", steps=steps)
+    jobs.at_step("elastic", 200)
+    assert len(jobs.status("elastic")["ranks"]) == 4
+    agent = int(pathlib.Path(f"/proc/{jobs.status('elastic')['ranks'][3]['pid']}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    os.kill(agent, signal.SIGKILL)
+    jobs.until("elastic", lambda status: len(status["ranks"]) == 2 and status["state"] == "running", "to go on with two ranks")
+    assert jobs.status("elastic")["nodes"][1]["state"] == "lost"
+    jobs.until("elastic", lambda status: len(status["ranks"]) == 4 and status["state"] == "running", "to have four ranks again")
+    assert jobs.run("job", "attach", "elastic") != ""
+    status = jobs.status("elastic")
+    assert (status["state"], status["step"], status["restarts"], status["attempt"]) == ("done", steps, 1, 3), status
+    found = losses(jobs.folder / "state/jobs/elastic/logs/rank-0.out")
+    assert found.keys() == wanted.keys()
+    # The same samples in the same order; only sums are made in another order, and steps carry that on.
+    first = next(step for step in sorted(found) if found[step] != wanted[step])
+    for step, loss in found.items():
+        tolerance = 1e-4 if step < first + 50 else 0.02
+        assert abs(loss - wanted[step]) <= tolerance * wanted[step], f"step {step}: {loss}, not {wanted[step]}"
+
+
 def test_a_stopped_job_stays_away(jobs, wanted):
     slurm_id = jobs.submit("stopped")
     jobs.at_step("stopped", 60)
@@ -206,7 +232,7 @@ def main():
         tests = [test_trains, test_a_failed_rank_starts_again, test_a_spare_takes_the_place_of_a_lost_node,
                  test_a_stopped_job_stays_away, test_a_waiting_job_is_cancelled]
         if arguments.requeues:
-            tests += [test_a_lost_node_is_replaced, test_a_preempted_job_goes_on, test_a_warned_job_saves_and_goes_on]
+            tests += [test_an_elastic_job_shrinks_and_grows, test_a_lost_node_is_replaced, test_a_preempted_job_goes_on, test_a_warned_job_saves_and_goes_on]
         for test in (test for test in tests if re.search(arguments.tests, test.__name__)):
             test(jobs, wanted)
             print(f"ok {test.__name__}", flush=True)

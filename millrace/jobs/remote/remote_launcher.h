@@ -70,7 +70,7 @@ class RemoteLauncher final : public Launcher {
     std::function<Error(const RemoteNode&, const ExitState&, std::string_view words)> explain;
     Duration start_timeout = std::chrono::seconds(60);    ///< until all nodes have started their ranks
     Duration silence = std::chrono::seconds(20);          ///< of an agent; agents speak every 2 s
-    Duration return_interval = std::chrono::seconds(30);  ///< between looks whether a lost node is back
+    Duration return_interval = std::chrono::seconds(10);  ///< between looks whether a lost node is back
   };
   explicit RemoteLauncher(Options options);
   ~RemoteLauncher() override;

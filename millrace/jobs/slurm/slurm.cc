@@ -104,7 +104,8 @@ std::string RenderBatchScript(const Spec& spec, const BatchOptions& options) {
   set("nodes", fewest == most ? std::to_string(most) : fmt::format("{}-{}", fewest, most));
   // The supervisor goes on without a lost node; else Slurm would end the allocation.
   if (most > counts.back()) script += "#SBATCH --no-kill\n";
-  set("ntasks-per-node", "1");
+  // With a range, a number of tasks would keep Slurm at the fewest nodes.
+  if (fewest == most) set("ntasks-per-node", "1");
   set_given("partition", slurm.partition);
   set_given("account", slurm.account);
   set_given("qos", slurm.qos);

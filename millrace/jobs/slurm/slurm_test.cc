@@ -52,6 +52,7 @@ TEST(BatchScript, AsksForSparesAndKeepsTheAllocationWithoutALostNode) {
   EXPECT_THAT(Script({"run.spares=1"}), HasSubstr("--nodes=\"3\"\n#SBATCH --no-kill\n"));
   EXPECT_THAT(Script({"run.elastic.min=4"}), HasSubstr("--nodes=\"1-2\"\n#SBATCH --no-kill\n"));
   EXPECT_THAT(Script({"run.elastic.min=4", "run.spares=2"}), HasSubstr("--nodes=\"3-4\"\n#SBATCH --no-kill\n"));
+  EXPECT_THAT(Script({"run.elastic.min=4"}), Not(HasSubstr("--ntasks-per-node")));  // it would mean one node
   EXPECT_THAT(Script(), Not(HasSubstr("--no-kill")));
 }
 
