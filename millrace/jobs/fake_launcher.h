@@ -76,8 +76,10 @@ class FakeLauncher final : public Launcher {
     return true;
   }
   std::string RegroupReason() override { return regroup_reason; }
+  std::string LeaveReason() override { return leave_reason; }
 
   std::vector<NodeState> machines;
+  std::string leave_reason;
   std::string regroup_reason;  ///< until the next start
   bool may_set_aside = true;
 

@@ -70,6 +70,8 @@ class Launcher {
   }
   /// Returns why the ranks should save, end and start again on other machines: a sentence. "": they should not.
   virtual std::string RegroupReason() { return ""; }
+  /// Returns why the ranks should save and end, to go on later: a sentence. "": they should not.
+  virtual std::string LeaveReason() { return ""; }
 };
 
 }  // namespace millrace::jobs

@@ -264,8 +264,8 @@ Policy::Decision Policy::Interrupted() {
     return End({.ending = Outcome::Ending::kInterrupted,
                 .message = fmt::format("{}; stopped {}", end_reason_,
                                        best_step_ ? fmt::format("at step {}", *best_step_) : "before the first step"),
-                .exit_status = 1,
-                .may_return = false});
+                .exit_status = may_return_ ? ToExitStatus(Code::kCancelled) : 1,
+                .may_return = may_return_});
   }
   return End({Outcome::Ending::kInterrupted,
               best_step_

@@ -86,8 +86,13 @@ class Policy {
   void Regroup() { regroups_now_ = regroups_now_ || state_ == State::kRunning; }
   /// Returns whether ranks leave, or the next attempt waits, because of Regroup().
   bool regrouping() const { return regroups_now_; }
-  /// Ends the job for good as if a stop were requested: `reason` is a sentence.
-  void EndBecause(std::string reason) { end_reason_ = std::move(reason); }
+  /// Ends the job as if a stop were requested: `reason` is a sentence. `may_return`: it goes on when something starts
+  /// it again. The first call counts.
+  void EndBecause(std::string reason, bool may_return) {
+    if (!end_reason_.empty()) return;
+    end_reason_ = std::move(reason);
+    may_return_ = may_return;
+  }
   /// Returns the node that the latest failures point at, which should be set aside; "" if there is none. Changes when
   /// an attempt has failed and all its ranks have ended.
   std::string suspect() const { return crash_loop_.Suspect(); }
@@ -137,6 +142,7 @@ class Policy {
   int attempt_ = 0, fruitless_ = 0, regroups_ = 0;
   bool regroups_now_ = false;
   std::string end_reason_;
+  bool may_return_ = true;  ///< with end_reason_
   CrashLoop crash_loop_;
   TimePoint due_;                           ///< the time of the next start
   TimePoint kill_at_;                       ///< in kLeaving: the end of the grace time

@@ -204,7 +204,8 @@ TEST_F(PolicyTest, AFailureWhileRanksAreAskedToRegroupIsAFailure) {
 TEST_F(PolicyTest, AJobThatIsEndedForAReasonDoesNotReturn) {
   Start();
   Step(5);
-  policy_.EndBecause("the cost limit is reached");
+  policy_.EndBecause("the cost limit is reached", false);
+  policy_.EndBecause("the machine is taken away", true);
   EXPECT_EQ(Next(), Action::kTerminate);
   EndAll({.exit_code = 130});
   EXPECT_EQ(Next(), Action::kEnd);

@@ -55,6 +55,7 @@ Outcome Supervisor::Run(std::stop_token stop) {
     NoteSteps();
     NoteNodes();
     CountCost();
+    if (std::string reason = LeaveReason(); !reason.empty()) policy_.EndBecause(std::move(reason), /*may_return=*/true);
     if (std::string reason = launcher_.RegroupReason(); !reason.empty() && !policy_.regrouping()) {
       regroup_reason_ = std::move(reason);
       policy_.Regroup();
@@ -185,12 +186,18 @@ void Supervisor::NoteSuspect() {
   NoteNodes();
 }
 
+std::string Supervisor::LeaveReason() {
+  std::string reason = launcher_.LeaveReason();
+  return reason.empty() && options_.leave_reason ? options_.leave_reason() : reason;
+}
+
 void Supervisor::CountCost() {
   cost_.Count(clock_.Now(), std::max<std::size_t>(1, launcher_.nodes().size()));
   if (!cost_.capped()) return;
-  policy_.EndBecause(fmt::format("the job has cost {}, and cost.cap is {}",
-                                 FormatCost(cost_.spent(), cost_.spec().currency),
-                                 FormatCost(*cost_.spec().cap, cost_.spec().currency)));
+  policy_.EndBecause(
+      fmt::format("the job has cost {}, and cost.cap is {}", FormatCost(cost_.spent(), cost_.spec().currency),
+                  FormatCost(*cost_.spec().cap, cost_.spec().currency)),
+      /*may_return=*/false);
 }
 
 void Supervisor::NoteFailure() {

@@ -42,6 +42,8 @@ class Supervisor {
     Policy::Options policy;
     CostSpec cost;
     double spent_before = 0;  ///< by earlier runs of the job
+    /// Returns why this machine's ranks should save and end, to go on later: a sentence, or "". Asked all the time.
+    std::function<std::string()> leave_reason;
     Duration status_interval = std::chrono::seconds(1);
     std::function<void(const JobEvent&)> on_event;
     /// Called when something has changed, and about every `status_interval`.
@@ -61,6 +63,7 @@ class Supervisor {
   void NoteNodes();
   void NoteSuspect();
   void CountCost();
+  std::string LeaveReason();
   void NoteFailure();
   void NoteEnd();
   void Emit(JobEvent::Level level, std::string_view event, std::string sentence, Json fields);

@@ -151,7 +151,7 @@ TEST_F(SupervisorTest, TellsWhatBecomesOfMachines) {
     NodeState& spare = launcher_->machines[1];
     ++waits;
     if (waits == 3) spare.warnings = {"disk: slow"};
-    if (waits == 4) spare = {.name = "n2", .use = NodeState::Use::kLost, .reason = "is lost: gone"};
+    if (waits == 4) spare = {.name = "n2", .use = NodeState::Use::kLost, .reason = "node n2 is lost: gone"};
     if (waits == 6) spare = {.name = "n2", .use = NodeState::Use::kSpare};
     if (waits == 7) spare.use = NodeState::Use::kRuns;
   };
@@ -177,6 +177,18 @@ TEST_F(SupervisorTest, RanksRegroupWithoutARestart) {
   EXPECT_EQ(events_[2].object["reason"], "2 nodes are ready again; there were 1");
   EXPECT_EQ(statuses_.back().restarts, 0);
   EXPECT_EQ(statuses_.back().attempt, 2);
+}
+
+TEST_F(SupervisorTest, AJobLeavesMachinesThatAreTakenAway) {
+  on_wait_ = [this] {
+    if (clock_.Now() > launcher_->start_times[0] + seconds(8)) launcher_->leave_reason = "node n1 is to be taken away";
+  };
+  const Outcome outcome = Run([](int) { return Steps(1, 1000); });
+  EXPECT_EQ(outcome.ending, Outcome::Ending::kInterrupted);
+  EXPECT_TRUE(outcome.may_return);
+  EXPECT_EQ(outcome.exit_status, 130);
+  EXPECT_THAT(outcome.message, HasSubstr("node n1 is to be taken away; stopped at step"));
+  EXPECT_THAT(launcher_->signals, ElementsAre(SIGTERM));
 }
 
 TEST_F(SupervisorTest, AJobSavesAndEndsWhenItHasCostTooMuch) {

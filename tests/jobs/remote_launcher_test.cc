@@ -12,6 +12,8 @@
 #include <fstream>
 #include <memory>
 
+#include "millrace/http/testing/scripted_server.h"
+
 namespace millrace::jobs {
 namespace {
 
@@ -237,6 +239,36 @@ TEST_F(RemoteLauncherTest, FewerNodesGoOnAndTheOthersComeBack) {
   ASSERT_EQ(ranks.size(), 4u);
   EXPECT_EQ(ranks[0].step, 4u);
   EXPECT_EQ(ranks[0].node, "n2");  // it keeps its place
+}
+
+TEST_F(RemoteLauncherTest, ANodeThatEc2TakesAwayIsReplacedOrLeft) {
+  http::testing::ScriptedServer ec2([](const http::testing::ScriptedServer::Seen&) {
+    return http::testing::ScriptedServer::Reply{
+        http::testing::Answer(200, R"({"action": "stop", "time": "2026-01-31T12:00:00Z"})")};
+  });
+  for (const bool has_spare : {true, false}) {
+    RemoteLauncher::Options options = Options("echo 1 > $MILLRACE_HEARTBEAT_FILE; exec sleep 60", has_spare ? 3 : 2);
+    options.sizes = {2};
+    options.health.spot = "http://127.0.0.1:1";  // nobody: no notice
+    // The agent of n1 is told of another service than the others.
+    options.nodes[0].command = {
+        "/bin/sh", "-c", fmt::format("sed -u 's|http://127.0.0.1:1|{}|' | '{}' job agent", ec2.url(), millrace_)};
+    RemoteLauncher launcher(std::move(options));
+    ASSERT_TRUE(launcher.Start(1));
+    Until(launcher, [&](auto) { return !launcher.RegroupReason().empty() || !launcher.LeaveReason().empty(); });
+    const std::string why = "node n1 is unfit: spot: EC2 will stop this machine at 2026-01-31T12:00:00Z";
+    if (has_spare) {
+      EXPECT_THAT(launcher.RegroupReason(), HasSubstr(why));
+      EXPECT_EQ(launcher.LeaveReason(), "");
+    } else {
+      EXPECT_THAT(launcher.LeaveReason(),
+                  testing::AllOf(HasSubstr(why), HasSubstr("no other node can take its place")));
+    }
+    launcher.Signal(SIGKILL);
+    Until(launcher, AllEnded);
+    EXPECT_EQ(launcher.Start(2).has_value(), has_spare);
+    if (has_spare) EXPECT_EQ(Uses(launcher), "n1 unfit, n2 runs, n3 runs");
+  }
 }
 
 TEST_F(RemoteLauncherTest, AnAgentThatSaysNothingIsLost) {

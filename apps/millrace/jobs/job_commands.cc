@@ -28,6 +28,7 @@
 #include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
 #include "millrace/jobs/cost.h"
+#include "millrace/jobs/health/spot_watch.h"
 #include "millrace/jobs/kubernetes/cluster_job.h"
 #include "millrace/jobs/local/local_launcher.h"
 #include "millrace/jobs/remote/remote_launcher.h"
@@ -248,6 +249,11 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   options.policy.sequences_per_step = static_cast<std::uint64_t>(spec.train.global_batch);
   options.cost = spec.cost;
   options.spent_before = spent_before;
+  std::optional<jobs::SpotWatch> spot;  // agents watch the machines of other launchers
+  if (spec.run.spot && spec.run.launcher == "local") {
+    spot.emplace(jobs::SpotWatch::DefaultEndpoint());
+    options.leave_reason = [&spot] { return spot->Notice().value_or(jobs::Finding{}).what; };
+  }
   options.on_event = [&](const jobs::JobEvent& event) {
     words.Write(event.sentence);
     if (keeper) keeper->NoteEvent(event.object);

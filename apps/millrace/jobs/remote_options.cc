@@ -2,19 +2,19 @@
 
 #include "apps/millrace/doctor/doctor.h"
 #include "millrace/jobs/elastic.h"
+#include "millrace/jobs/health/spot_watch.h"
 
 namespace millrace::cli {
 namespace {
 
-/// Returns what the agents check before each attempt; nothing if the job wants no checks. The store is that of the
-/// data and the checkpoints.
-std::optional<jobs::HealthOptions> HealthOptionsOf(const Context& context, const jobs::Spec& spec) {
-  if (spec.run.health_checks.empty()) return std::nullopt;
+/// Returns what the agents check before each attempt. The store is that of the data and the checkpoints.
+jobs::HealthOptions HealthOptionsOf(const Context& context, const jobs::Spec& spec) {
   std::vector<std::string> urls = {spec.checkpoint.url, spec.model.from};
   for (const data::DataSource& source : spec.data.dataset.sources) urls.push_back(source.url);
   return jobs::HealthOptions{.checks = spec.run.health_checks,
                              .store = StoreEndpointUrl(context, urls),
-                             .ca_bundle = context.globals.connect.ca_bundle};
+                             .ca_bundle = context.globals.connect.ca_bundle,
+                             .spot = spec.run.spot ? jobs::SpotWatch::DefaultEndpoint() : ""};
 }
 
 }  // namespace

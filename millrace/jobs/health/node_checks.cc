@@ -19,7 +19,7 @@ std::filesystem::path FolderOf(const HealthOptions& options) {
 }  // namespace
 
 Json HealthOptions::ToJson() const {
-  return {{"checks", checks}, {"folder", folder}, {"store", store}, {"ca_bundle", ca_bundle}};
+  return {{"checks", checks}, {"folder", folder}, {"store", store}, {"ca_bundle", ca_bundle}, {"spot", spot}};
 }
 
 Result<HealthOptions> HealthOptions::FromJson(const Json& json) {
@@ -27,6 +27,8 @@ Result<HealthOptions> HealthOptions::FromJson(const Json& json) {
   options.folder = MR_TRY(JsonString(json, "folder"));
   options.store = MR_TRY(JsonString(json, "store"));
   options.ca_bundle = MR_TRY(JsonString(json, "ca_bundle"));
+  options.spot = MR_TRY(JsonString(json, "spot"));
+  options.checks.clear();
   const Json* checks = JsonFind(json, "checks");
   if (checks == nullptr || !checks->is_array()) return Fail(Code::kInvalidArgument, "\"checks\" is no list");
   for (const Json& check : *checks) {
@@ -38,7 +40,7 @@ Result<HealthOptions> HealthOptions::FromJson(const Json& json) {
 
 Findings CheckNode(const HealthOptions& options, const MachinePaths& paths, Clock& clock, std::stop_token stop) {
   const auto wanted = [&](std::string_view check) {
-    return options.checks.empty() || std::ranges::find(options.checks, check) != options.checks.end();
+    return std::ranges::find(options.checks, check) != options.checks.end();
   };
   Findings findings;
   StoreFindings store;

@@ -15,11 +15,12 @@ namespace millrace::jobs {
 
 /// What to check. Plain data; it travels to other machines as JSON.
 struct HealthOptions {
-  std::vector<std::string> checks;  ///< names of kHealthChecks; empty: all
-  std::string folder;               ///< whose disk is checked; empty: $TMPDIR or /tmp
-  std::string store;                ///< URL of the store's endpoint; empty: there is none
-  std::string ca_bundle;            ///< a path; empty: the system's certificates
-  bool passive = false;             ///< takes no time of the processor, the disk or the store
+  std::vector<std::string> checks = AllHealthChecks();
+  std::string folder;     ///< whose disk is checked; empty: $TMPDIR or /tmp
+  std::string store;      ///< URL of the store's endpoint; empty: there is none
+  std::string ca_bundle;  ///< a path; empty: the system's certificates
+  std::string spot;       ///< URL of EC2's metadata service, to be asked for notices; empty: it is not
+  bool passive = false;   ///< takes no time of the processor, the disk or the store
 
   Json ToJson() const;
   /// Errors: kInvalidArgument.

@@ -135,12 +135,14 @@ TEST_F(NodeChecksTest, AStoreThatDoesNotAnswerFails) {
 }
 
 TEST_F(NodeChecksTest, OptionsAndFindingsTravelAsJson) {
-  const HealthOptions options{.checks = {"gpu"}, .folder = "/scratch", .store = "https://s3", .ca_bundle = "/ca"};
+  const HealthOptions options{
+      .checks = {"gpu"}, .folder = "/scratch", .store = "https://s3", .ca_bundle = "/ca", .spot = "http://x"};
   const auto read = HealthOptions::FromJson(options.ToJson());
   ASSERT_TRUE(read);
   EXPECT_EQ(read->ToJson(), options.ToJson());
   EXPECT_FALSE(HealthOptions::FromJson(Json::object()));
-  EXPECT_FALSE(HealthOptions::FromJson({{"checks", {1}}, {"folder", ""}, {"store", ""}, {"ca_bundle", ""}}));
+  EXPECT_FALSE(
+      HealthOptions::FromJson({{"checks", {1}}, {"folder", ""}, {"store", ""}, {"ca_bundle", ""}, {"spot", ""}}));
   const Finding finding{Level::kWarn, "cpu", "slow", "look", "half", 12.5};
   EXPECT_EQ(*FindingFromJson(ToJson(finding)), finding);
   EXPECT_FALSE(FindingFromJson({{"check", "cpu"}, {"level", "bad"}, {"what", ""}, {"advice", ""}}));

@@ -14,6 +14,7 @@
 #include "millrace/base/json.h"
 #include "millrace/base/process/cpu.h"
 #include "millrace/jobs/health/node_checks.h"
+#include "millrace/jobs/health/spot_watch.h"
 #include "millrace/jobs/local/local_launcher.h"
 #include "millrace/jobs/remote/line_buffer.h"
 
@@ -86,15 +87,21 @@ class Agent {
   }
 
   Status CheckHealth(const Json& options) {
-    health_.reset();
-    health_found_.clear();
-    if (!options.is_null()) {
-      health_ = MR_TRY(HealthOptions::FromJson(options));
-      health_found_ = CheckNode(*health_, {}, SystemClock(), {});
-      health_->passive = true;
-    }
-    TellHealth();
+    health_ = MR_TRY(HealthOptions::FromJson(options));
+    health_found_ = CheckNode(*health_, {}, SystemClock(), {});
+    health_->passive = true;
+    if (!health_->spot.empty() && !spot_) spot_.emplace(health_->spot);
+    if (!AddNotice()) TellHealth();
     return {};
+  }
+
+  /// Returns whether a notice of EC2 is new, which is then told.
+  bool AddNotice() {
+    const std::optional<Finding> notice = spot_ ? spot_->Notice() : std::nullopt;
+    if (!notice || std::ranges::find(health_found_, *notice) != health_found_.end()) return false;
+    health_found_.push_back(*notice);
+    TellHealth();
+    return true;
   }
 
   void TellHealth() {
@@ -105,6 +112,7 @@ class Agent {
 
   /// Looks at the machine again, without taking time from its ranks. What only a full check finds stays as it was.
   void WatchHealth(TimePoint now) {
+    AddNotice();
     if (!health_ || now < health_at_) return;
     health_at_ = now + kHealthInterval;
     bool changed = false;
@@ -209,8 +217,9 @@ class Agent {
   int first_rank_ = 0;
   TimePoint alive_at_, health_at_;
   std::optional<HealthOptions> health_;  ///< for looks while ranks run
-  Findings health_found_;                ///< what was told last
-  bool broken_ = false;                  ///< nobody reads the events
+  std::optional<SpotWatch> spot_;
+  Findings health_found_;  ///< what was told last
+  bool broken_ = false;    ///< nobody reads the events
   bool leaving_ = false, terminated_ = false;
 };
 

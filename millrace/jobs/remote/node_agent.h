@@ -10,9 +10,10 @@ namespace millrace::jobs {
 /// Blocks.
 ///
 /// Orders:
-///   {"health": {"checks": […], "folder": "", "store": "https://…", "ca_bundle": ""}}
-///                      asks for the state of this machine (HealthOptions); with null, only for an answer. From then
-///                      on, what gets better or worse while ranks run is told unasked, every 30 s
+///   {"health": {"checks": […], "folder": "", "store": "https://…", "ca_bundle": "",
+///               "spot": ""}}
+///                      asks for the state of this machine (HealthOptions). From then on, what gets better or worse
+///                      while ranks run is told unasked, every 30 s, and a notice of EC2 at once
 ///   {"port": true}     asks for a free port of this machine
 ///   {"start": {"attempt": 1, "first_rank": 4, "ranks": 2, "world_size": 8, "master_address": "10.0.0.1",
 ///              "master_port": 29500, "threads": 0, "program": "/usr/bin/millrace-train", "job": "…", "env": {…}}}

@@ -128,7 +128,7 @@ void RemoteLauncher::AskNodes(const std::vector<std::size_t>& nodes) {
     }
     agents_[node]->health.reset();
     agents_[node]->refusal.reset();
-    Order(node, {{"health", options_.health ? options_.health->ToJson() : Json(nullptr)}});
+    Order(node, {{"health", options_.health.ToJson()}});
   }
 }
 
@@ -168,6 +168,8 @@ void RemoteLauncher::JudgeNodes() {
     if (report == reports.end()) continue;
     if (const Finding* failure = FirstFailure(report->second)) {
       pool_.NoteUnfit(node, fmt::format("node {} is unfit: {}", name, Sentence(*failure)));
+      const auto spot = std::ranges::find(report->second, "spot", &Finding::check);
+      if (spot != report->second.end()) leaving_.insert(node);
       TellOfBadNode(node);
     } else {
       pool_.NoteReady(node);
@@ -268,6 +270,15 @@ std::string RemoteLauncher::RegroupReason() {
   const int now = static_cast<int>(pool_.placed().size()), next = pool_.NextSize();
   if (now == 0 || next <= now) return "";
   return fmt::format("{} nodes are ready again; there were {}", next, now);
+}
+
+std::string RemoteLauncher::LeaveReason() {
+  for (const std::size_t node : pool_.placed()) {
+    const NodeState& state = pool_.at(node);
+    if (!leaving_.contains(node) || state.use != NodeState::Use::kUnfit || pool_.NextSize() > 0) continue;
+    return state.reason + "; no other node can take its place";
+  }
+  return "";
 }
 
 /// Asks nodes that could make the job larger whether they are back.

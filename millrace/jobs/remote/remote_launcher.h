@@ -54,10 +54,10 @@ class RemoteLauncher final : public Launcher {
     /// The numbers of nodes that an attempt may have, the best one first; empty: all. Further nodes are spares.
     std::vector<int> sizes;
     int ranks_per_node = 1;
-    std::optional<HealthOptions> health;  ///< checked before each attempt, and in part while ranks run
-    int threads = 0;                      ///< per rank; 0: as LocalLauncher chooses there
-    std::string program;                  ///< of a rank; empty: millrace-train beside the agent
-    std::string job;                      ///< the text of the job file
+    HealthOptions health = {.checks = {}};  ///< checked before each attempt, and in part while ranks run
+    int threads = 0;                        ///< per rank; 0: as LocalLauncher chooses there
+    std::string program;                    ///< of a rank; empty: millrace-train beside the agent
+    std::string job;                        ///< the text of the job file
     /// Returns the text of the job file for another number of nodes than the best one. Needed with several `sizes`.
     std::function<Result<std::string>(int nodes)> job_on;
     /// Called once when a node has failed a health check or is set aside. May block for a short time.
@@ -83,6 +83,7 @@ class RemoteLauncher final : public Launcher {
   std::vector<NodeState> nodes() const override { return pool_.states(); }
   bool SetAside(std::string_view node, std::string why) override;
   std::string RegroupReason() override;
+  std::string LeaveReason() override;
 
  private:
   /// An agent that runs, and what it has answered.
@@ -128,6 +129,7 @@ class RemoteLauncher final : public Launcher {
   std::vector<std::optional<Error>> losses_;  ///< why a node's last agent is gone
   std::vector<std::uint64_t> words_start_;    ///< where the words of a node's last agent begin in its file
   NodePool pool_;
+  std::set<std::size_t> leaving_;    ///< nodes that are taken away
   std::set<std::string> bad_nodes_;  ///< that on_bad_node was called for
   TimePoint look_at_;                ///< the next look for nodes that are back
   std::vector<RankState> states_;

@@ -66,6 +66,7 @@ void VisitRun(Visitor& v, RunSpec& run) {
   v.Integer("max_restarts", run.max_restarts, 0, 1 << 20);
   v.TimeLimit("hang_timeout", run.hang_timeout, "auto");
   v.AllOrWords("health_checks", run.health_checks, kHealthChecks);
+  v.Flag("spot", run.spot);
   if (run.launcher == "local") {
     RefuseKeys(v, {"spares", "elastic"}, "leave it out: the launcher local has one machine");
   } else if (run.in_pods()) {

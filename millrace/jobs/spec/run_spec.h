@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -60,9 +59,6 @@ struct ElasticSpec {
   bool operator==(const ElasticSpec&) const = default;
 };
 
-/// Returns the names of all health checks.
-inline std::vector<std::string> AllHealthChecks() { return {std::begin(kHealthChecks), std::end(kHealthChecks)}; }
-
 struct RunSpec {
   std::string launcher = "local";
   int nodes = 1, processes_per_node = 1, max_restarts = 3;
@@ -70,6 +66,7 @@ struct RunSpec {
   std::optional<Duration> hang_timeout;  ///< nothing: auto, from the steps seen; whole milliseconds
   std::vector<std::string> health_checks = AllHealthChecks();  ///< before each attempt
   int spares = 0;                                              ///< nodes beyond `nodes` that wait
+  bool spot = false;                                           ///< EC2 may take the machines away
   std::optional<ElasticSpec> elastic;                          ///< nothing: always all ranks
   SlurmSpec slurm;
   SshSpec ssh;
