@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "apps/millrace/jobs/remote_options.h"
+#include "apps/millrace/jobs/schedulers/remote_options.h"
 #include "millrace/base/process/subprocess.h"
 #include "millrace/jobs/ssh/ssh.h"
 

@@ -1,4 +1,4 @@
-#include "apps/millrace/jobs/remote_options.h"
+#include "apps/millrace/jobs/schedulers/remote_options.h"
 
 #include "apps/millrace/doctor/doctor.h"
 #include "millrace/jobs/elastic.h"
