@@ -45,6 +45,26 @@ std::optional<std::uint64_t> NumberIn(const std::filesystem::path& file) {
   return end == digits.c_str() ? std::nullopt : std::optional(number);
 }
 
+/// Returns the number behind a name in a file of lines "name number".
+std::optional<std::uint64_t> FieldIn(const std::filesystem::path& file, std::string_view name) {
+  const auto text = ReadFile(file, kMiB);
+  if (!text) return std::nullopt;
+  for (std::string_view line : Split(*text, '\n')) {
+    if (line.starts_with(name) && line.substr(name.size()).starts_with(' ')) {
+      return std::strtoull(std::string(line.substr(name.size() + 1)).c_str(), nullptr, 10);
+    }
+  }
+  return std::nullopt;
+}
+
+/// Where a version of control groups says what a container may use, and uses.
+struct ControlGroup {
+  const char *limit, *used, *statistics, *cached;
+};
+constexpr ControlGroup kControlGroups[] = {
+    {"memory.max", "memory.current", "memory.stat", "inactive_file"},
+    {"memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"}};
+
 /// Returns the free bytes of a file system.
 std::optional<std::uint64_t> FreeBytes(const std::filesystem::path& folder) {
   struct statvfs fs{};
@@ -137,13 +157,14 @@ Result<MemoryState> ReadMemoryState(const MachinePaths& paths) {
   }
   if (memory.total == 0) return Fail(Code::kNotFound, "{} has no MemTotal", (paths.proc / "meminfo").string());
   const std::filesystem::path groups = paths.system / "fs/cgroup";
-  for (auto [limit, used] : {std::pair("memory.max", "memory.current"),
-                             std::pair("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")}) {
-    const auto most = NumberIn(groups / limit);
+  for (const ControlGroup& group : kControlGroups) {
+    const auto most = NumberIn(groups / group.limit);
     if (!most || *most == 0 || *most >= memory.total) continue;  // without a limit, a huge number or a word
-    const std::uint64_t taken = std::min(*most, NumberIn(groups / used).value_or(0));
+    // Files that were read count as used, but their pages are given back when others want them.
+    const std::uint64_t used = NumberIn(groups / group.used).value_or(0);
+    const std::uint64_t cached = FieldIn(groups / group.statistics, group.cached).value_or(0);
     memory.total = *most;
-    memory.available = std::min(memory.available, *most - taken);
+    memory.available = std::min(memory.available, *most - std::min(*most, used - std::min(used, cached)));
   }
   return memory;
 }
