@@ -29,6 +29,9 @@ constexpr std::uint64_t kMaxJobFile = 4 * kMiB;
 /// to index its data. The supervisor's heartbeat notices earlier.
 constexpr auto kRankTimeout = std::chrono::minutes(30);
 
+/// Of the exchange of ranks' figures: often enough for a live view.
+constexpr auto kRankInterval = std::chrono::seconds(1);
+
 struct Arguments {
   std::string job_file;
   std::vector<std::string> assignments;
@@ -101,6 +104,14 @@ int ThreadsOf(const jobs::Spec& spec, const engine::RankInfo& info) {
   return std::max(1, cores / info.local_size);
 }
 
+/// Returns where the supervisor wants the history. Empty if this machine does not have the supervisor's folder.
+std::filesystem::path HistoryFile() {
+  const char* variable = std::getenv("MILLRACE_HISTORY_FILE");
+  const std::filesystem::path path(variable != nullptr ? variable : "");
+  std::error_code error;
+  return std::filesystem::is_directory(path.parent_path(), error) ? path : std::filesystem::path();
+}
+
 /// Stores the collective in `group`; the caller must not destroy it (see main).
 Result<int> Run(const Arguments& arguments, std::unique_ptr<engine::Collective>& group, std::stop_token stop) {
   const std::string text = MR_TRY(ReadFile(arguments.job_file, kMaxJobFile));
@@ -118,6 +129,8 @@ Result<int> Run(const Arguments& arguments, std::unique_ptr<engine::Collective>&
   options.written_by.libraries["torch"] = TORCH_VERSION;
   options.log = Logger::Stderr(arguments.globals.log_level).With({"rank", info.rank});
   if (const char* path = std::getenv("MILLRACE_HEARTBEAT_FILE")) options.heartbeat_file = path;
+  options.history_file = HistoryFile();
+  if (!options.history_file.empty() || !options.metrics_listen.empty()) options.rank_interval = kRankInterval;
 
   engine::ConfigureRuntime(ThreadsOf(spec, info));
   group = MR_TRY(engine::ConnectRanks(info, kRankTimeout));

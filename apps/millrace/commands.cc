@@ -14,6 +14,7 @@ void AddCommands(CLI::App& app, Context& context) {
   AddTokenizerCommands(app, context);
   AddDataCommands(app, context);
   AddJobCommands(app, context);
+  AddTopCommand(app, context);
   AddCompletionCommand(app, context);
 }
 // clang-format on

@@ -49,13 +49,7 @@ Result<JobStatus> ReadStatusFile(const fs::path& folder) {
 
 Status WriteStatusFile(const fs::path& folder, const JobStatus& status) {
   std::string text = DumpJsonPretty(status.ToJson()) + "\n";
-  fs::path path = folder / "status.json", temporary = folder / "status.json.new";
-  UniqueFd file = MR_TRY(OpenFile(temporary, O_WRONLY | O_CREAT | O_TRUNC));
-  MR_TRY(WriteFully(file.get(), AsBytes(text), 0, temporary.string()));
-  if (::rename(temporary.c_str(), path.c_str()) != 0) {
-    return Fail(ErrnoError(errno, fmt::format("cannot replace {}", path.string())));
-  }
-  return {};
+  return ReplaceFile(folder / "status.json", AsBytes(text));
 }
 
 /// Returns whether a supervisor has locked the folder.

@@ -12,10 +12,10 @@ constexpr Duration kMostWait = std::chrono::seconds(10);
 
 }  // namespace
 
-Result<std::unique_ptr<http::Server>> ServeMetrics(const EndpointOptions& options, std::function<std::string()> text) {
+Result<std::unique_ptr<http::Server>> ServeMetrics(const EndpointOptions& options, EndpointTexts texts) {
   http::ApiKeys keys = MR_TRY(http::OpenAccess(options.listen, options.access, options.how));
-  auto answer = [text = std::move(text), keys = std::move(keys)](http::ServerRequest& request,
-                                                                 http::ServerResponse& response) {
+  auto answer = [texts = std::move(texts), keys = std::move(keys)](http::ServerRequest& request,
+                                                                   http::ServerResponse& response) {
     if (request.path() == "/health") return void(response.Send(200, {}, AsBytes("ok\n")));
     if (!keys.Allow(request.headers())) {
       http::Headers headers;
@@ -23,10 +23,11 @@ Result<std::unique_ptr<http::Server>> ServeMetrics(const EndpointOptions& option
       return void(response.Send(401, std::move(headers), AsBytes("a key is wanted: Authorization: Bearer KEY\n")));
     }
     if (request.method() != "GET") return void(response.Send(405, {}, AsBytes("only GET\n")));
-    if (request.path() != "/metrics") return void(response.Send(404, {}, AsBytes("see /metrics\n")));
+    const auto found = texts.find(request.path());
+    if (found == texts.end()) return void(response.Send(404, {}, AsBytes("see /metrics\n")));
     http::Headers headers;
-    headers.Set("Content-Type", "text/plain; version=0.0.4");
-    const std::string body = text();
+    headers.Set("Content-Type", found->first == "/metrics" ? "text/plain; version=0.0.4" : "application/json");
+    const std::string body = found->second();
     (void)response.Send(200, std::move(headers), AsBytes(body));
   };
   auto server = MR_TRY(http::Server::Start({.listen = options.listen,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -20,9 +21,12 @@ struct EndpointOptions {
   Logger log;
 };
 
-/// Starts a server that answers GET /metrics with text(), and GET /health with "ok" (without a key). Calls `text` on
-/// the server's threads as long as the server lives. Errors: those of http::OpenAccess(); those of listening, which
-/// name the address.
-Result<std::unique_ptr<http::Server>> ServeMetrics(const EndpointOptions& options, std::function<std::string()> text);
+/// What makes the text of each path: {"/metrics", …}. Paths besides /metrics are JSON.
+using EndpointTexts = std::map<std::string, std::function<std::string()>, std::less<>>;
+
+/// Starts a server that answers GET of the paths in `texts`, and GET /health with "ok" (without a key). Calls the
+/// functions on the server's threads as long as the server lives. Errors: those of http::OpenAccess(); those of
+/// listening, which name the address.
+Result<std::unique_ptr<http::Server>> ServeMetrics(const EndpointOptions& options, EndpointTexts texts);
 
 }  // namespace millrace::metrics

@@ -12,7 +12,10 @@ using ::testing::HasSubstr;
 
 TEST(Endpoint, AnswersWithTheFiguresOfTheMoment) {
   int asked = 0;
-  auto server = ServeMetrics({.listen = "127.0.0.1:0"}, [&] { return fmt::format("asked {}\n", ++asked); }).value();
+  auto server =
+      ServeMetrics({.listen = "127.0.0.1:0"}, {{"/metrics", [&] { return fmt::format("asked {}\n", ++asked); }},
+                                               {"/history", [] { return "{}"; }}})
+          .value();
   const std::string at = "http://" + server->address();
   http::Client client({});
   for (int i = 1; i <= 2; ++i) {
@@ -24,7 +27,10 @@ TEST(Endpoint, AnswersWithTheFiguresOfTheMoment) {
   EXPECT_EQ(client.Send({.url = at + "/"}).value().status, 404);
   EXPECT_EQ(client.Send({.method = "POST", .url = at + "/metrics"}).value().status, 405);
   EXPECT_EQ(asked, 2);
-  auto taken = ServeMetrics({.listen = server->address()}, [] { return std::string(); });
+  const auto other = client.Send({.url = at + "/history"}).value();
+  EXPECT_EQ(other.body, "{}");
+  EXPECT_EQ(other.headers.Get("Content-Type"), "application/json");
+  auto taken = ServeMetrics({.listen = server->address()}, {{"/metrics", [] { return std::string(); }}});
   ASSERT_FALSE(taken);
   EXPECT_THAT(taken.error().ToString(), HasSubstr(server->address()));
 }
@@ -33,7 +39,9 @@ TEST(Endpoint, WantsOneOfItsKeys) {
   auto folder = TempDir::Create().value();
   const auto file = folder.path() / "keys";
   ASSERT_TRUE(WriteFileAtomic(file, AsBytes("0123456789abcdef\n"), 0600));
-  auto server = ServeMetrics({.listen = "127.0.0.1:0", .access = {.key_file = file}}, [] { return "x 1\n"; }).value();
+  auto server =
+      ServeMetrics({.listen = "127.0.0.1:0", .access = {.key_file = file}}, {{"/metrics", [] { return "x 1\n"; }}})
+          .value();
   const std::string at = "http://" + server->address();
   http::Client client({});
   EXPECT_EQ(client.Send({.url = at + "/health"}).value().status, 200);
@@ -44,10 +52,12 @@ TEST(Endpoint, WantsOneOfItsKeys) {
 }
 
 TEST(Endpoint, StaysOnLoopbackWithoutKeys) {
-  auto refused = ServeMetrics({.listen = "0.0.0.0:0", .how = "a key file"}, [] { return std::string(); });
+  auto refused =
+      ServeMetrics({.listen = "0.0.0.0:0", .how = "a key file"}, {{"/metrics", [] { return std::string(); }}});
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().message(), HasSubstr("give a key file"));
-  EXPECT_TRUE(ServeMetrics({.listen = "0.0.0.0:0", .access = {.insecure = true}}, [] { return std::string(); }));
+  EXPECT_TRUE(ServeMetrics({.listen = "0.0.0.0:0", .access = {.insecure = true}},
+                           {{"/metrics", [] { return std::string(); }}}));
 }
 
 }  // namespace

@@ -96,7 +96,8 @@ Status Serve(object::Connection& connection, const SessionOptions& options, std:
   MountStats stats(*tree, *cache, options.source.url, options.mount_point, std::move(staging));
   std::unique_ptr<http::Server> metrics_server;
   if (options.metrics) {
-    metrics_server = MR_TRY(metrics::ServeMetrics(*options.metrics, [&stats] { return stats.PrometheusText(); }));
+    metrics_server =
+        MR_TRY(metrics::ServeMetrics(*options.metrics, {{"/metrics", [&stats] { return stats.PrometheusText(); }}}));
   }
   auto server = MR_TRY(
       FuseMount::Create(*tree, {.mount_point = options.mount_point,

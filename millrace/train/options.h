@@ -99,6 +99,10 @@ struct Options {
   std::string tensorboard_url;  ///< empty: none
   std::string metrics_listen;   ///< where rank 0 serves /metrics for Prometheus ("127.0.0.1:9465"); empty: nowhere
   http::AccessOptions metrics_access;
+  /// Where rank 0 keeps the history of the run: history::RunHistory. Empty: nowhere.
+  std::filesystem::path history_file;
+  /// How often the ranks exchange their figures, for the history and the metrics. Rank 0's counts. Zero: never.
+  Duration rank_interval{0};
   /// Rewritten with "<steps done>\n" after each step, for the supervisor. Empty: none.
   std::filesystem::path heartbeat_file;
   std::uint64_t memory_budget = 512 * kMiB;  ///< of data in flight

@@ -12,6 +12,7 @@
 #include "millrace/engine/config/families.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/parallel/connect.h"
+#include "millrace/history/run_history.h"
 #include "millrace/http/server/server.h"
 #include "millrace/object/open/open.h"
 #include "millrace/tokenizer/load/load.h"
@@ -129,7 +130,7 @@ TEST_F(TrainTest, EvaluatesSourcesOfTheirOwnWithoutChangingTheRun) {
 }
 
 TEST_F(TrainTest, TellsPrometheusWhatStepsWaitedFor) {
-  StepMetrics metrics({.steps = 40, .resumed_from = 10});
+  StepMetrics metrics({.steps = 40, .resumed_from = 10}, 0);
   EXPECT_THAT(metrics.PrometheusText(), HasSubstr("\nmillrace_train_step 10\n"));
   StepReport report{.step = 11, .loss = 2.5, .tokens = 256, .step_s = 0.5, .data_wait_s = 0.25, .comm_wait_s = 0.125};
   report.data_wait_on_s[static_cast<std::size_t>(data::LoadStage::kTokenize)] = 0.25;
@@ -143,6 +144,68 @@ TEST_F(TrainTest, TellsPrometheusWhatStepsWaitedFor) {
                            "millrace_train_wait_seconds_sum{for=\"communication\"} 0.25",
                            "millrace_train_data_wait_seconds_sum{stage=\"tokenize\"} 0.5",
                            "millrace_train_data_wait_seconds_sum{stage=\"network\"} 0"}) {
+    EXPECT_THAT(text, HasSubstr(fmt::format("\n{}\n", line)));
+  }
+}
+
+TEST_F(TrainTest, KeepsAHistoryOfAllRanks) {
+  Options options = Tiny("history");
+  options.checkpoint_url = CheckpointUrl("history");
+  const Ran plain = RunRanks(
+      [&] {
+        Options other = options;
+        other.checkpoint_url = CheckpointUrl("no-history");
+        return other;
+      }(),
+      2);
+  options.history_file = folder_->path() / "history.json";
+  options.rank_interval = std::chrono::nanoseconds(1);  // after each step
+  const Ran first = RunRanks(options, 2, /*stop_after=*/5);
+  ASSERT_TRUE(first.outcome) << first.outcome.error().ToString();
+  const auto read = [&] {
+    return history::RunHistory::Parse(ReadFile(options.history_file).value(), "the history").value();
+  };
+  history::RunHistory history = read();
+  EXPECT_EQ(history.facts().name, "history");
+  EXPECT_GT(history.facts().flops_rate, 0);
+  const std::uint64_t stopped_at = history.points().back().last_step;
+  EXPECT_EQ(stopped_at, first.outcome->step);
+  ASSERT_EQ(history.ranks().size(), 2u);
+  for (const history::RankFigures& rank : history.ranks()) {
+    EXPECT_GT(rank.times.step, 0);
+    EXPECT_GT(rank.memory_bytes, kMiB);
+    EXPECT_EQ(rank.times.data_wait_on.size(), static_cast<std::size_t>(data::kLoadStages));
+  }
+  EXPECT_EQ(history.checkpoints().back().step, stopped_at);
+
+  const Ran second = RunRanks(options, 2);
+  ASSERT_TRUE(second.outcome) << second.outcome.error().ToString();
+  history = read();
+  ASSERT_EQ(history.starts().size(), 2u);
+  EXPECT_EQ(history.starts().back().resumed_from, stopped_at);
+  ASSERT_EQ(history.points().size(), 12u) << "the first run's too";
+  for (const history::ChartPoint& point : history.points()) {
+    EXPECT_NEAR(point.loss, plain.losses.at(point.last_step), 1e-8) << "what is reported changes no loss";
+  }
+  for (const auto& [step, loss] : second.losses) EXPECT_EQ(loss, plain.losses.at(step)) << "bit for bit";
+}
+
+TEST_F(TrainTest, TellsPrometheusOfRanksAndCheckpoints) {
+  StepMetrics metrics({.steps = 40}, 1e6);
+  metrics.Add({.step = 1, .tokens = 100, .step_s = 0.5, .flops_per_token = 1000});
+  metrics.AddCheckpoint(checkpoint::SaveStats{.step = 1, .bytes = 77, .total = std::chrono::milliseconds(250)});
+  metrics.AddCheckpoint(Fail(Code::kUnavailable, "the bucket is away"));
+  std::vector<history::RankFigures> ranks(2, {.times = {.step = 0.5, .comm_wait = 0.25}, .memory_bytes = 9});
+  ranks[1].straggles = true;
+  metrics.SetRanks(ranks);
+  metrics.SetRanks(ranks);
+  const std::string text = metrics.PrometheusText();
+  for (const char* line :
+       {"millrace_train_model_flops_utilization 0.2", "millrace_train_checkpoint_step 1",
+        "millrace_train_checkpoint_seconds 0.25", "millrace_train_checkpoints_total 1",
+        "millrace_train_failed_checkpoints_total 1", "millrace_train_rank_step_seconds{rank=\"1\"} 0.5",
+        "millrace_train_rank_wait_seconds{rank=\"0\",for=\"communication\"} 0.25",
+        "millrace_train_rank_straggles{rank=\"1\"} 1"}) {
     EXPECT_THAT(text, HasSubstr(fmt::format("\n{}\n", line)));
   }
 }

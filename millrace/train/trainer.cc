@@ -19,6 +19,7 @@
 #include "millrace/engine/sharding/data_exchange.h"
 #include "millrace/engine/weights/read_weights.h"
 #include "millrace/metrics/endpoint.h"
+#include "millrace/plan/machine/machine.h"
 #include "millrace/tokenizer/open/open.h"
 #include "millrace/train/agreement/same_job.h"
 #include "millrace/train/auto_layout.h"
@@ -27,6 +28,8 @@
 #include "millrace/train/layout.h"
 #include "millrace/train/open_model.h"
 #include "millrace/train/reporting/heartbeat.h"
+#include "millrace/train/reporting/rank_exchange.h"
+#include "millrace/train/reporting/run_recorder.h"
 #include "millrace/train/reporting/step_metrics.h"
 #include "millrace/train/reporting/stopwatch.h"
 #include "millrace/train/reporting/telemetry.h"
@@ -81,6 +84,8 @@ class Trainer {
   data::Loader::Options LoaderOptions() const;
   Status OpenTelemetry();
   Status OpenMetrics();
+  Result<double> FlopsRate() const;
+  Status Record(const StepReport& report);
   Status MakePlan();
 
   Result<StepReport> Step(bool stop_here, Sums& all);
@@ -124,10 +129,12 @@ class Trainer {
   std::map<std::string, double> quality_;  ///< of the step that is done
   std::unique_ptr<data::Loader> loader_;
   std::unique_ptr<StepRunner> steps_;
+  std::unique_ptr<RunRecorder> recorder_;  ///< of rank 0; this and the next go after `checkpoints_`, which tell them
+  std::unique_ptr<StepMetrics> metrics_;   ///< likewise
   std::unique_ptr<Checkpointing> checkpoints_;  ///< null: none are made
   std::unique_ptr<Evaluator> evaluator_;
+  std::optional<RankExchange> rank_exchange_;
   std::unique_ptr<Telemetry> telemetry_;
-  std::unique_ptr<StepMetrics> metrics_;
   std::unique_ptr<http::Server> metrics_server_;  ///< goes before what it tells
 };
 
@@ -261,7 +268,12 @@ Status Trainer::MakeModel() {
 
 Status Trainer::Resume() {
   if (options_.checkpoint_url.empty() || options_.compile_only) return {};
-  checkpoints_ = MR_TRY(Checkpointing::Open(connection_, group_, options_, heartbeat_, observer_.on_checkpoint));
+  const auto on_checkpoint = [this](const Result<checkpoint::SaveStats>& saved) {
+    if (recorder_) recorder_->AddCheckpoint(saved);
+    if (metrics_) metrics_->AddCheckpoint(saved);
+    if (observer_.on_checkpoint) observer_.on_checkpoint(saved);
+  };
+  checkpoints_ = MR_TRY(Checkpointing::Open(connection_, group_, options_, heartbeat_, on_checkpoint));
   if (const auto resumed = MR_TRY(checkpoints_->Resume(tensors_, Identity()))) {
     MR_TRY(TakeState(*resumed));
     data_state_ = resumed->state.data;
@@ -365,14 +377,39 @@ Status Trainer::OpenTelemetry() {
   return {};
 }
 
+/// Returns the floating-point operations a second that the machine's description promises for all ranks.
+Result<double> Trainer::FlopsRate() const {
+  const plan::Machine machine = MR_TRY(plan::Machine::Find(options_.machine));
+  const int beside = std::max(1, std::min(options_.setup.ranks_per_machine, group_.size()));
+  return machine.RankRate(options_.precision == at::kBFloat16, beside) * group_.size();
+}
+
 Status Trainer::OpenMetrics() {
-  if (options_.metrics_listen.empty() || !leads()) return {};
-  metrics_ = std::make_unique<StepMetrics>(plan_);
+  rank_exchange_ = MR_TRY(RankExchange::Make(group_, options_.rank_interval, layout_->pipeline_rank(), clock_));
+  if (!leads()) return {};
+  if (options_.history_file.empty() && options_.metrics_listen.empty()) return {};
+  const double flops_rate = MR_TRY(FlopsRate());
+  recorder_ = std::make_unique<RunRecorder>(options_.history_file, plan_, flops_rate, clock_, options_.log);
+  if (options_.metrics_listen.empty()) return {};
+  metrics_ = std::make_unique<StepMetrics>(plan_, flops_rate);
   metrics_server_ = MR_TRY(metrics::ServeMetrics({.listen = options_.metrics_listen,
                                                   .access = options_.metrics_access,
                                                   .how = "log.metrics_key_file, or log.metrics_insecure: true",
                                                   .log = options_.log},
-                                                 [this] { return metrics_->PrometheusText(); }));
+                                                 {{"/metrics", [this] { return metrics_->PrometheusText(); }},
+                                                  {"/history", [this] { return recorder_->ToJson(); }}}));
+  return {};
+}
+
+/// Takes a step into metrics and history, with the figures of all ranks when they are due.
+Status Trainer::Record(const StepReport& report) {
+  if (telemetry_) telemetry_->Add(report);
+  if (metrics_) metrics_->Add(report);
+  if (recorder_) recorder_->AddStep(report);
+  auto ranks = MR_TRY(rank_exchange_->AfterStep(report));
+  if (!ranks || !recorder_) return {};
+  recorder_->SetRanks(*ranks, rank_exchange_->gathered_steps());
+  if (metrics_) metrics_->SetRanks(*ranks);
   return {};
 }
 
@@ -464,9 +501,9 @@ Result<Outcome> Trainer::Run(std::stop_token stop) {
     outcome.step = step_;
     outcome.loss = report.loss;
     MR_TRY(heartbeat_.Beat(step_));
-    if (telemetry_) telemetry_->Add(report);
-    if (metrics_) metrics_->Add(report);
+    MR_TRY(Record(report));
     if (leads() && observer_.on_step && (last || step_ % options_.log_every == 0)) observer_.on_step(report);
+    if (recorder_ && evaluated) recorder_->AddEvaluation(step_, report.evaluated);
     if (leads() && observer_.on_eval && evaluated) observer_.on_eval(*evaluated);
   }
   outcome.stopped = outcome.stopped && step_ < plan_.last_step;

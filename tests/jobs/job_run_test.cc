@@ -127,6 +127,49 @@ TEST_F(JobRunTest, RunsToItsEndAndHandsOnTheResultsOfRank0) {
   EXPECT_EQ(Status()["step"], 20);
 }
 
+TEST_F(JobRunTest, LeavesEventsAndAReport) {
+  EXPECT_EQ(StartJob().Wait()->exit_code, 0);
+  const std::string folder = Path("state/jobs/tested");
+  std::vector<std::string> events;
+  std::ifstream file(folder + "/logs/events.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    const Json event = ParseJson(line, "an event").value();
+    EXPECT_TRUE(event.contains("time") && event.contains("sentence")) << line;
+    events.push_back(event["event"]);
+  }
+  EXPECT_EQ(events, (std::vector<std::string>{"start", "done"}));
+  const auto report = ReadFile(folder + "/report.html");
+  ASSERT_TRUE(report) << report.error().ToString();
+  EXPECT_THAT(*report, testing::AllOf(HasSubstr("<p>done: "), HasSubstr("started 2 ranks")));
+}
+
+TEST_F(JobRunTest, NamesSlowRanks) {
+  // Rank 0 writes a history; here the test does.
+  const std::string folder = Path("state/jobs/tested");
+  total_ = "100000";
+  Subprocess job = StartJob();
+  AwaitStatus(Stepping);
+  const std::string times = R"("step_s":1,"data_wait_s":0,"data_wait_on_s":{},"comm_wait_s":0,"checkpoint_wait_s":0,)"
+                            R"("memory_bytes":1,"busy_cores":1,"stage":0,)";
+  const std::string facts = R"("name":"tested","precision":"f32","checkpoint_url":"","ranks":2,"steps":9,)"
+                            R"("parameters":1,"global_batch":1,"sequence_length":1,"flops_rate":0)";
+  const std::string history = fmt::format(
+      R"({{"version":1,"facts":{{{}}},"updated":1,"stride":1,"latest":null,"ranks":[{{{}"slowness":1,"straggles":false}},)"
+      R"({{{}"slowness":2.5,"straggles":true}}],"checkpoints":[],"evaluations":[],"starts":[],"points":[]}})",
+      facts, times, times);
+  ASSERT_TRUE(WriteFileAtomic(folder + "/history.json", AsBytes(history)));
+  const auto told = [&] { return ReadFile(folder + "/logs/events.jsonl").value_or("").find("straggler"); };
+  for (TimePoint end = SystemClock().Now() + seconds(20); told() == std::string::npos && SystemClock().Now() < end;) {
+    SystemClock().SleepFor(milliseconds(50));
+  }
+  const auto status = Subprocess::Run(Command({"job", "status", "tested"}));
+  EXPECT_THAT(status->stdout_text, HasSubstr("slower than its peers: 2.5 times"));
+  EXPECT_TRUE(Subprocess::Run(Command({"job", "stop", "tested"}))->state.ok());
+  job.Wait(seconds(20));
+  EXPECT_THAT(Events(Lines()), Contains("straggler"));
+  EXPECT_THAT(ReadFile(Path("stderr")).value(), HasSubstr("rank 1 is slower than its peers: 2.5 times"));
+}
+
 TEST_F(JobRunTest, AKilledRankIsNoticedAndTheJobGoesOn) {
   total_ = "40";
   first_total_ = "100000";  // until it is killed, however slow this machine is

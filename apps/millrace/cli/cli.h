@@ -73,6 +73,7 @@ void AddDataCommands(CLI::App& app, Context& context);
 void AddDataTokenizeCommand(CLI::App& data, Context& context);  // of the group that AddDataCommands makes
 void AddCheckpointCommands(CLI::App& app, Context& context);
 void AddJobCommands(CLI::App& app, Context& context);  // job train serve
+void AddTopCommand(CLI::App& app, Context& context);
 void AddDoctorCommand(CLI::App& app, Context& context);
 void AddCompletionCommand(CLI::App& app, Context& context);
 

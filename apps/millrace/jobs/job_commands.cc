@@ -19,6 +19,7 @@
 #include "apps/millrace/jobs/hub_revisions.h"
 #include "apps/millrace/jobs/job_checks.h"
 #include "apps/millrace/jobs/plan_command.h"
+#include "apps/millrace/jobs/run_reporter.h"
 #include "apps/millrace/jobs/schedulers/launch_on_nodes.h"
 #include "apps/millrace/jobs/schedulers/pod_log.h"
 #include "apps/millrace/jobs/schedulers/scheduled_jobs.h"
@@ -159,6 +160,7 @@ Result<std::unique_ptr<jobs::Launcher>> LaunchHere(const Context& context, const
   local.command = MR_TRY(std::move(command));
   local.env = GlobalsEnvironment(context.globals);
   local.env.merge(MissingComputeEnvironment(DetectCpu()));
+  local.env["MILLRACE_HISTORY_FILE"] = HistoryFileIn(folder.path());
   local.ranks = spec.ranks();
   local.threads = spec.train.threads;
   local.folder = folder.path();
@@ -240,6 +242,13 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
           ? MR_TRY(LaunchOnNodes(context, spec, arguments.program, folder, on_line))
           : MR_TRY(LaunchHere(context, spec, RankCommand(arguments, job_file), folder, on_line));
 
+  const auto tell = [&](const jobs::JobEvent& event) {
+    words.Write(event.sentence);
+    if (keeper) keeper->NoteEvent(event.object);
+    if (arguments.in_pod) return pod_log.Tell(event);
+    if (!arguments.detached) Tell(context, spec.name, event);
+  };
+  RunReporter reporter(folder.path(), SystemClock(), context.log(), tell);
   jobs::Supervisor::Options options{.name = spec.name};
   options.policy.max_restarts = spec.run.max_restarts;
   options.policy.hang_timeout = spec.run.hang_timeout;
@@ -255,10 +264,8 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
     options.leave_reason = [&spot] { return spot->Notice().value_or(jobs::Finding{}).what; };
   }
   options.on_event = [&](const jobs::JobEvent& event) {
-    words.Write(event.sentence);
-    if (keeper) keeper->NoteEvent(event.object);
-    if (arguments.in_pod) return pod_log.Tell(event);
-    if (!arguments.detached) Tell(context, spec.name, event);
+    reporter.NoteEvent(event);
+    tell(event);
   };
   Logger log = context.log();
   options.on_status = [&](const jobs::JobStatus& status) {
@@ -267,6 +274,7 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
     if (auto written = folder.Write(status); !written)
       log.Warning("cannot write the status", {{"error", written.error()}});
     if (keeper) keeper->NoteStatus(status, spec.run.launcher);
+    reporter.NoteStatus(status);
   };
   jobs::Supervisor supervisor(*launcher, SystemClock(), Random(SystemEntropy()), std::move(options));
   const jobs::Outcome outcome = supervisor.Run(context.stop);
@@ -282,14 +290,18 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
 
 std::string StepText(const std::optional<std::uint64_t>& step) { return step ? FormatCount(*step) : "-"; }
 
-void PrintStatus(const jobs::JobStatus& status) {
+void PrintStatus(const jobs::JobStatus& status, const std::vector<history::RankFigures>& figures) {
   Print("{}: {}, step {}, attempt {}, {} restarts\n  {}\n  supervisor: process {}, since {}, seen {}\n", status.name,
         status.state, StepText(status.step), status.attempt, status.restarts, status.message, status.pid,
         status.started, status.updated);
   for (std::size_t i = 0; i < status.ranks.size(); ++i) {
     const auto& rank = status.ranks[i];
     const std::string node = rank.node.empty() ? "" : " on " + rank.node;
-    Print("  rank {}: {}, step {}, process {}{}\n", i, rank.state, StepText(rank.step), rank.pid, node);
+    const std::string slow =
+        i < figures.size() && figures[i].straggles
+            ? fmt::format("; slower than its peers: {:.1f} times their time of a step", figures[i].slowness)
+            : "";
+    Print("  rank {}: {}, step {}, process {}{}{}\n", i, rank.state, StepText(rank.step), rank.pid, node, slow);
   }
   for (const auto& node : status.nodes) {
     if (node.state == "runs") continue;
@@ -332,7 +344,7 @@ Result<int> ShowStatus(const Context& context, const NameArguments& arguments) {
     shown.push_back(MR_TRY(ReadJobAnywhere(arguments.name)));
   }
   if (context.globals.json || shown.size() != 1) return PrintJobs(context, shown);
-  PrintStatus(shown.front());
+  PrintStatus(shown.front(), HistoryIn(root / "jobs" / shown.front().name).ranks());
   return kExitOk;
 }
 

@@ -4,6 +4,7 @@
 
 #include "apps/millrace/jobs/schedulers/remote_options.h"
 #include "millrace/base/process/subprocess.h"
+#include "millrace/history/run_history.h"
 #include "millrace/jobs/ssh/ssh.h"
 
 namespace millrace::cli {
@@ -19,6 +20,7 @@ Result<std::unique_ptr<jobs::Launcher>> LaunchOverSsh(const Context& context, co
   remote.nodes = MR_TRY(jobs::SshNodes(ssh.hosts, access));
   MR_TRY(FillRemoteOptions(context, spec, remote));
   remote.program = program;
+  remote.env["MILLRACE_HISTORY_FILE"] = (folder.path() / history::kHistoryFile).string();
   remote.env.merge(jobs::EnvironmentOfRanks());
   remote.folder = folder.path();
   remote.on_line = std::move(on_line);

@@ -90,6 +90,16 @@ Status WriteFileAtomic(const fs::path& path, ByteSpan content, mode_t mode) {
   return status;
 }
 
+Status ReplaceFile(const fs::path& path, ByteSpan content, mode_t mode) {
+  fs::path temporary = path;
+  temporary += ".new";
+  UniqueFd fd = MR_TRY(OpenFile(temporary, O_WRONLY | O_CREAT | O_TRUNC, mode));
+  MR_TRY(WriteFully(fd.get(), content, 0, temporary.string()));
+  if (::rename(temporary.c_str(), path.c_str()) != 0)
+    return Fail(ErrnoError(errno, fmt::format("cannot replace {}", path.string())));
+  return {};
+}
+
 Result<TempDir> TempDir::Create(const fs::path& parent) {
   const char* tmp = std::getenv("TMPDIR");
   std::string name = ((parent.empty() ? fs::path(tmp && *tmp ? tmp : "/tmp") : parent) / "millrace-XXXXXX").string();

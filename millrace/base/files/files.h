@@ -38,6 +38,9 @@ Result<std::string> ReadFile(const std::filesystem::path& path, std::uint64_t ma
 /// Replaces the file by way of a temporary sibling (write, fsync, rename, fsync of the directory). After a crash the
 /// file has either the old or the new content.
 Status WriteFileAtomic(const std::filesystem::path& path, ByteSpan content, mode_t mode = 0644);
+/// Replaces the file by way of the sibling PATH.new (write, rename). Readers see either the old or the new content.
+/// There is no fsync: after a power failure the file may be empty. REQUIRES: one writer at a time.
+Status ReplaceFile(const std::filesystem::path& path, ByteSpan content, mode_t mode = 0644);
 /// Reads into.size() bytes at `offset`. `what` names the file in messages.
 Status ReadExactly(int fd, MutableByteSpan into, std::uint64_t offset, std::string_view what);
 /// Writes all bytes at `offset`. `what` names the file in messages.

@@ -1,6 +1,9 @@
 #include "millrace/train/reporting/step_metrics.h"
 
+#include <algorithm>
 #include <vector>
+
+#include "millrace/train/reporting/stopwatch.h"
 
 namespace millrace::train {
 namespace {
@@ -14,14 +17,24 @@ std::vector<double> SecondsBounds() {
 
 }  // namespace
 
-StepMetrics::StepMetrics(const Plan& plan)
-    : step_(registry_.AddGauge("millrace_train_step", "Steps done")),
+StepMetrics::StepMetrics(const Plan& plan, double flops_rate)
+    : flops_rate_(flops_rate),
+      step_(registry_.AddGauge("millrace_train_step", "Steps done")),
       loss_(registry_.AddGauge("millrace_train_loss", "Of the last step")),
       lr_(registry_.AddGauge("millrace_train_learning_rate", "Of the last step")),
       grad_norm_(registry_.AddGauge("millrace_train_grad_norm", "Of the last step, before clipping")),
       tokens_per_second_(registry_.AddGauge("millrace_train_tokens_per_second", "Of the last step, all ranks")),
+      utilization_(registry_.AddGauge("millrace_train_model_flops_utilization",
+                                      "Of the last step: its share of what the description of the machine promises")),
+      checkpoint_step_(registry_.AddGauge("millrace_train_checkpoint_step", "Of the last checkpoint")),
+      checkpoint_seconds_(
+          registry_.AddGauge("millrace_train_checkpoint_seconds", "Time until the last checkpoint was committed")),
+      checkpoint_bytes_(registry_.AddGauge("millrace_train_checkpoint_bytes", "Rank 0's share of the last checkpoint")),
       tokens_(
           registry_.AddCounter("millrace_train_tokens_total", "Tokens trained on by this process's run, all ranks")),
+      checkpoints_(registry_.AddCounter("millrace_train_checkpoints_total", "Checkpoints that this process committed")),
+      failed_checkpoints_(
+          registry_.AddCounter("millrace_train_failed_checkpoints_total", "Checkpoints that could not be saved")),
       step_seconds_(registry_.AddHistogram("millrace_train_step_seconds", "Time of a step", SecondsBounds())),
       data_wait_(registry_.AddHistogram("millrace_train_wait_seconds", "Time of a step in which it stood still",
                                         SecondsBounds(), {{"for", "data"}})),
@@ -45,12 +58,42 @@ void StepMetrics::Add(const StepReport& report) {
   lr_.Set(report.lr);
   grad_norm_.Set(report.grad_norm);
   tokens_per_second_.Set(report.tokens_per_s());
+  if (flops_rate_ > 0) utilization_.Set(report.tokens_per_s() * report.flops_per_token / flops_rate_);
   tokens_.Add(report.tokens);
   step_seconds_.Observe(report.step_s);
   data_wait_.Observe(report.data_wait_s);
   comm_wait_.Observe(report.comm_wait_s);
   checkpoint_wait_.Observe(report.checkpoint_wait_s);
   for (int s = 0; s < data::kLoadStages; ++s) data_wait_on_[s]->Observe(report.data_wait_on_s[s]);
+}
+
+void StepMetrics::AddCheckpoint(const Result<checkpoint::SaveStats>& saved) {
+  if (!saved) return failed_checkpoints_.Add();
+  checkpoints_.Add();
+  checkpoint_step_.Set(static_cast<double>(saved->step));
+  checkpoint_seconds_.Set(SecondsOf(saved->total));
+  checkpoint_bytes_.Set(static_cast<double>(saved->bytes));
+}
+
+void StepMetrics::SetRanks(std::span<const history::RankFigures> ranks) {
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const history::RankFigures& rank = ranks[i];
+    const auto set = [&](std::string name, std::string help, double value, metrics::Labels more = {}) {
+      metrics::Labels labels = {{"rank", std::to_string(i)}};
+      labels.insert(labels.end(), more.begin(), more.end());
+      registry_.AddGauge(std::move(name), std::move(help), std::move(labels)).Set(value);
+    };
+    const std::string waits = "millrace_train_rank_wait_seconds", help = "Mean of a rank's last steps: its waits";
+    set("millrace_train_rank_step_seconds", "Mean of a rank's last steps", rank.times.step);
+    set(waits, help, rank.times.data_wait, {{"for", "data"}});
+    set(waits, help, rank.times.comm_wait, {{"for", "communication"}});
+    set(waits, help, rank.times.checkpoint_wait, {{"for", "checkpoint"}});
+    set("millrace_train_rank_memory_bytes", "Resident memory", static_cast<double>(rank.memory_bytes));
+    set("millrace_train_rank_busy_cores", "Processor time over time", rank.busy_cores);
+    set("millrace_train_rank_slowness", "A rank's own time in a step over the median of its peers", rank.slowness);
+    set("millrace_train_rank_straggles", "1 if a rank was slower than its peers for many steps",
+        rank.straggles ? 1 : 0);
+  }
 }
 
 }  // namespace millrace::train

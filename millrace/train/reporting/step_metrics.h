@@ -2,8 +2,11 @@
 #pragma once
 
 #include <array>
+#include <span>
 #include <string>
 
+#include "millrace/checkpoint/save/writer.h"
+#include "millrace/history/run_history.h"
 #include "millrace/metrics/metrics.h"
 #include "millrace/train/reporting/report.h"
 
@@ -12,15 +15,20 @@ namespace millrace::train {
 /// Adds up the reports of steps. Thread-safe.
 class StepMetrics {
  public:
-  /// `plan` has the number of steps, and of steps already done.
-  explicit StepMetrics(const Plan& plan);
+  /// `plan` has the number of steps, and of steps already done. `flops_rate` is that of history::RunFacts.
+  StepMetrics(const Plan& plan, double flops_rate);
   void Add(const StepReport& report);
+  void AddCheckpoint(const Result<checkpoint::SaveStats>& saved);
+  /// Takes the latest figures of all ranks. They have the label "rank".
+  void SetRanks(std::span<const history::RankFigures> ranks);
   std::string PrometheusText() const { return registry_.PrometheusText(); }
 
  private:
+  const double flops_rate_;
   metrics::Registry registry_;
-  metrics::Gauge &step_, &loss_, &lr_, &grad_norm_, &tokens_per_second_;
-  metrics::Counter& tokens_;
+  metrics::Gauge &step_, &loss_, &lr_, &grad_norm_, &tokens_per_second_, &utilization_;
+  metrics::Gauge &checkpoint_step_, &checkpoint_seconds_, &checkpoint_bytes_;
+  metrics::Counter &tokens_, &checkpoints_, &failed_checkpoints_;
   metrics::Histogram &step_seconds_, &data_wait_, &comm_wait_, &checkpoint_wait_;
   std::array<metrics::Histogram*, data::kLoadStages> data_wait_on_{};
 };

@@ -4,6 +4,7 @@
 
 #include "apps/millrace/jobs/schedulers/remote_options.h"
 #include "millrace/base/process/subprocess.h"
+#include "millrace/history/run_history.h"
 #include "millrace/jobs/kubernetes/manifests.h"
 #include "millrace/jobs/slurm/slurm.h"
 
@@ -20,6 +21,7 @@ Result<std::unique_ptr<jobs::Launcher>> LaunchOnNodes(const Context& context, co
     remote.on_bad_node = [](const std::string& node, const std::string& why) { jobs::DrainSlurmNode(node, why); };
   }
   remote.program = program;
+  remote.env["MILLRACE_HISTORY_FILE"] = (folder.path() / history::kHistoryFile).string();
   remote.folder = folder.path();
   remote.on_line = std::move(on_line);
   return std::make_unique<jobs::RemoteLauncher>(std::move(remote));

@@ -1,0 +1,115 @@
+#include "apps/millrace/watch/watched_job.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "apps/millrace/jobs/run_reporter.h"
+#include "apps/millrace/jobs/scheduled_jobs.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/text.h"
+#include "millrace/object/blocking.h"
+
+namespace millrace::cli {
+namespace {
+
+constexpr std::uint64_t kMaxKeyBytes = 4096;
+constexpr std::uint64_t kMaxStatus = 1 << 20;
+constexpr auto kLookPatience = std::chrono::seconds(10);  // for one look; the view says what is wrong, and looks again
+
+/// Returns the name of the only job that runs on this machine.
+Result<std::string> RunningJob() {
+  std::vector<std::string> names;
+  std::string list;
+  for (const jobs::JobStatus& status : MR_TRY(ListJobsAnywhere())) {
+    if (!status.active()) continue;
+    names.push_back(status.name);
+    list += (list.empty() ? "" : ", ") + status.name;
+  }
+  if (names.empty()) {
+    return Fail(Code::kInvalidArgument, "no job runs on this machine; `millrace job list` shows those that ended");
+  }
+  if (names.size() > 1) return Fail(Code::kInvalidArgument, "{} jobs run: {}; name one", names.size(), list);
+  return names.front();
+}
+
+Result<std::string> FirstKey(const std::string& file) {
+  const std::string text = MR_TRY(ReadFile(file, kMaxKeyBytes));
+  const std::string_view key = Trim(std::string_view(text).substr(0, text.find('\n')));
+  if (key.empty()) return Fail(Code::kInvalidArgument, "{} has no key in its first line", file);
+  return std::string(key);
+}
+
+}  // namespace
+
+Result<JobWatcher> JobWatcher::Open(const Context& context, std::string target, const std::string& key_file) {
+  if (target.starts_with("http://") || target.starts_with("https://")) {
+    while (target.ends_with('/')) target.pop_back();
+    if (target.ends_with("/metrics")) target.resize(target.size() - std::string_view("/metrics").size());
+    JobWatcher watcher(context, Source::kServer, std::move(target));
+    if (!key_file.empty()) watcher.key_ = MR_TRY(FirstKey(key_file));
+    watcher.client_ = std::make_unique<http::Client>(
+        http::Client::Options{.max_connections = 1, .loops = 1, .ca_bundle = context.globals.connect.ca_bundle});
+    return watcher;
+  }
+  if (target.find('/') != std::string::npos) {
+    while (target.ends_with('/')) target.pop_back();
+    JobWatcher watcher(context, Source::kStore, std::move(target));
+    watcher.connection_ = MR_TRY(context.Connect());
+    return watcher;
+  }
+  if (target.empty()) target = MR_TRY(RunningJob());
+  return JobWatcher(context, Source::kFolder, std::move(target));
+}
+
+Result<WatchedJob> JobWatcher::Read() {
+  if (source_ == Source::kServer) return ReadServer();
+  if (source_ == Source::kStore) return ReadStore();
+  const jobs::JobStatus status = MR_TRY(ReadJobAnywhere(target_));
+  const std::filesystem::path root = MR_TRY(jobs::StateRoot());
+  return WatchedJob{.job = SummaryOf(status), .history = HistoryIn(root / "jobs" / status.name)};
+}
+
+Result<WatchedJob> JobWatcher::ReadServer() {
+  http::Request request{.url = target_ + "/history"};
+  if (!key_.empty()) request.headers.Set("Authorization", "Bearer " + key_);
+  const http::Response response =
+      MR_TRY(client_->Send(std::move(request), {.max_collected = history::kMaxHistoryBytes},
+                           {.stop = context_->stop, .deadline = Deadline::After(SystemClock(), kLookPatience)}));
+  if (response.status == 401) {
+    return Fail(Code::kPermissionDenied, "{} wants a key: give --key-file, a file with a key of log.metrics_key_file",
+                target_);
+  }
+  if (response.status != 200) {
+    return Fail(Code::kNotFound, "{} answers {}: it is not the log.metrics_listen of a job", target_, response.status);
+  }
+  WatchedJob watched;
+  watched.history = MR_TRY(history::RunHistory::Parse(response.body, target_));
+  watched.job.name = watched.history.facts().name;
+  watched.job.state = "running";  // rank 0 answers
+  const std::size_t starts = watched.history.starts().size();
+  watched.job.restarts = starts > 1 ? static_cast<int>(starts) - 1 : 0;
+  return watched;
+}
+
+Result<WatchedJob> JobWatcher::ReadStore() {
+  const auto read = [&](std::string_view name, std::uint64_t most) -> Result<std::optional<std::string>> {
+    const object::Location at = MR_TRY(object::Locate(*connection_, fmt::format("{}/{}", target_, name)));
+    auto content = MR_TRY(object::GetAll(
+        *at.store, at.key, most, {.stop = context_->stop, .deadline = Deadline::After(SystemClock(), kLookPatience)}));
+    if (!content) return std::nullopt;
+    return std::move(content->bytes);
+  };
+  const auto text = MR_TRY(read("status.json", kMaxStatus));
+  if (!text) {
+    return Fail(Code::kNotFound, "{} has no status.json: it is not the folder of a job", target_);
+  }
+  const Json json = MR_TRY(ParseJson(*text, target_ + "/status.json"));
+  const jobs::JobStatus status = MR_TRY(jobs::JobStatus::FromJson(json, target_ + "/status.json"));
+  WatchedJob watched{.job = SummaryOf(status)};
+  if (const auto history = MR_TRY(read(history::kHistoryFile, history::kMaxHistoryBytes))) {
+    watched.history = MR_TRY(history::RunHistory::Parse(*history, target_));
+  }
+  return watched;
+}
+
+}  // namespace millrace::cli

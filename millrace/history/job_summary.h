@@ -1,0 +1,28 @@
+// What views show of a job beside its run history: the state of its processes and the events of its supervisor.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace millrace::history {
+
+/// Plain data. Empty texts and numbers: unknown.
+struct JobSummary {
+  struct Rank {
+    std::string node, state;
+    std::int64_t pid = 0;
+    std::optional<std::uint64_t> step;
+  };
+  struct Event {
+    std::string time;  ///< ISO 8601
+    std::string what, sentence;
+  };
+  std::string name, state, message;
+  int restarts = 0;
+  std::vector<Rank> ranks;
+  std::vector<Event> events;  ///< oldest first
+};
+
+}  // namespace millrace::history

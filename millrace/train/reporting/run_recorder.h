@@ -1,0 +1,55 @@
+// Keeps the history of a run, and writes it to a file in the background of the training loop.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "millrace/base/clock.h"
+#include "millrace/base/log.h"
+#include "millrace/base/result.h"
+#include "millrace/base/threads/sync.h"
+#include "millrace/base/threads/task_scope.h"
+#include "millrace/checkpoint/save/writer.h"
+#include "millrace/history/run_history.h"
+#include "millrace/history/stragglers.h"
+#include "millrace/train/reporting/report.h"
+
+namespace millrace::train {
+
+/// Rank 0 has one. A thread writes the file about once a second, if something has changed, and at the end. A file that
+/// cannot be written is reported once and disturbs nothing. Thread-safe.
+class RunRecorder {
+ public:
+  /// Goes on with the history in the file if the run goes on. An empty `file`: it is in memory only. `flops_rate` is
+  /// that of history::RunFacts. REQUIRES: `clock` outlives the recorder.
+  RunRecorder(std::filesystem::path file, const Plan& plan, double flops_rate, Clock& clock, Logger log);
+  ~RunRecorder();
+
+  void AddStep(const StepReport& report);
+  void AddEvaluation(std::uint64_t step, std::map<std::string, double> metrics);
+  void AddCheckpoint(const Result<checkpoint::SaveStats>& saved);
+  /// Takes the figures over `steps` steps. Logs which ranks have become slower than their peers.
+  void SetRanks(std::vector<history::RankFigures>& ranks, std::uint64_t steps);
+  std::string ToJson() const;
+
+ private:
+  void Write();
+  double Now() const;
+
+  // Constant after construction.
+  const std::filesystem::path file_;
+  Clock& clock_;
+  const Logger log_;
+
+  mutable Mutex mutex_;
+  history::RunHistory history_ MR_GUARDED_BY(mutex_);
+  history::StragglerDetector stragglers_ MR_GUARDED_BY(mutex_);
+  bool changed_ MR_GUARDED_BY(mutex_) = true;
+  bool failed_ = false;  ///< of the writer's thread, and of the destructor after it
+  TaskScope writer_;
+};
+
+}  // namespace millrace::train
