@@ -24,6 +24,7 @@
 #include "apps/millrace/jobs/schedulers/pod_log.h"
 #include "apps/millrace/jobs/schedulers/scheduled_jobs.h"
 #include "apps/millrace/jobs/ssh_jobs.h"
+#include "apps/millrace/jobs/webhook.h"
 #include "millrace/base/files/files.h"
 #include "millrace/base/process/cpu.h"
 #include "millrace/base/process/subprocess.h"
@@ -242,7 +243,10 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
           ? MR_TRY(LaunchOnNodes(context, spec, arguments.program, folder, on_line))
           : MR_TRY(LaunchHere(context, spec, RankCommand(arguments, job_file), folder, on_line));
 
+  const std::unique_ptr<Webhook> webhook =
+      MR_TRY(Webhook::Open(spec, context.globals.connect.ca_bundle, context.log()));
   const auto tell = [&](const jobs::JobEvent& event) {
+    if (webhook) webhook->Note(event);
     words.Write(event.sentence);
     if (keeper) keeper->NoteEvent(event.object);
     if (arguments.in_pod) return pod_log.Tell(event);

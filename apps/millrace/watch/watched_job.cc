@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "apps/millrace/jobs/run_reporter.h"
-#include "apps/millrace/jobs/scheduled_jobs.h"
+#include "apps/millrace/jobs/schedulers/scheduled_jobs.h"
 #include "millrace/base/files/files.h"
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"

@@ -160,8 +160,13 @@ struct LogSpec {
   std::string metrics_listen;     ///< address; empty: none
   std::string metrics_key_file;   ///< file with the keys of scrapers, on rank 0's machine; empty: loopback only
   bool metrics_insecure = false;  ///< beyond loopback without keys
+  std::string webhook;            ///< URL that gets notes of the job; empty: none
+  std::string webhook_file;       ///< file with that URL, if it is a secret, on the supervisor's machine
   bool operator==(const LogSpec&) const = default;
 };
+
+/// Returns whether notes can be posted to `url`: http:// or https:// and a host, without credentials or white space.
+bool IsWebhookUrl(std::string_view url);
 
 /// What a job file is read for. A plan may be made for machines that this version cannot start ranks on.
 enum class SpecPurpose { kRun, kPlan };

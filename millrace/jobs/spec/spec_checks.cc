@@ -163,6 +163,16 @@ Status CompleteParallel(const Node& node, Spec& spec) {
   return {};
 }
 
+Status CheckLog(const Node& node, const LogSpec& log) {
+  if (!log.webhook.empty() && !IsWebhookUrl(log.webhook)) {
+    return Fail(node["webhook"].Invalid("should be a URL of http:// or https:// without a user's name or password"));
+  }
+  if (!log.webhook.empty() && !log.webhook_file.empty()) {
+    return Fail(node["webhook_file"].Invalid("names the URL that log.webhook has: give one of them"));
+  }
+  return {};
+}
+
 Status CheckEval(const Node& node, const Spec& spec) {
   if (spec.eval.every_steps == 0 || !spec.eval.sources.empty()) return {};
   const data::HeldOutSplit& split = spec.data.dataset.split;
@@ -173,6 +183,17 @@ Status CheckEval(const Node& node, const Spec& spec) {
 }
 
 }  // namespace
+
+bool IsWebhookUrl(std::string_view url) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!url.starts_with(scheme)) continue;
+    const std::string_view rest = url.substr(scheme.size());
+    const std::string_view host = rest.substr(0, rest.find_first_of("/?#"));
+    return !host.empty() && !host.contains('@') &&
+           std::ranges::all_of(rest, [](char c) { return c > ' ' && c < 0x7F; });
+  }
+  return false;
+}
 
 Status CheckSpec(const Node& root, Spec& spec, SpecPurpose purpose) {
   MR_TRY(CheckName(root, spec.name));
@@ -186,6 +207,7 @@ Status CheckSpec(const Node& root, Spec& spec, SpecPurpose purpose) {
   MR_TRY(CheckCost(root["cost"], spec.cost));
   MR_TRY(CheckEval(root["eval"], spec));
   MR_TRY(CheckLoraSpec(root, spec));
+  MR_TRY(CheckLog(root["log"], spec.log));
   return {};
 }
 

@@ -415,6 +415,8 @@ void VisitLog(Visitor& v, LogSpec& log) {
   v.Text("metrics_listen", log.metrics_listen, TextKind::kPlain, false);
   v.Text("metrics_key_file", log.metrics_key_file, TextKind::kFolder, false);
   v.Flag("metrics_insecure", log.metrics_insecure);
+  v.Text("webhook", log.webhook, TextKind::kPlain, false);
+  v.Text("webhook_file", log.webhook_file, TextKind::kFolder, false);
   v.Refused("metric_definitions", Code::kUnsupported, kNotYet);
 }
 

@@ -558,6 +558,8 @@ Spec RandomSpec(Random& random) {
   s.log.metrics_key_file = Pick<std::string>(random, {"", "/etc/millrace/keys"});
   s.log.metrics_insecure = random.Below(2) == 0;
   s.log.url = Pick<std::string>(random, {"", "s3://runs/x/log"});
+  s.log.webhook = Pick<std::string>(random, {"", "https://notes.example/hook?a=b"});
+  if (s.log.webhook.empty()) s.log.webhook_file = Pick<std::string>(random, {"", "/etc/millrace/webhook"});
   s.log.tensorboard = Pick<std::string>(random, {"", "runs/tb"});
   return s;
 }
