@@ -1,13 +1,11 @@
 // millrace job …, millrace train, millrace serve.
 #include <fcntl.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
-#include <system_error>
 #include <utility>
 
 #include "apps/common/output.h"
@@ -17,45 +15,22 @@
 #include "apps/millrace/jobs/bucket_jobs.h"
 #include "apps/millrace/jobs/compile_command.h"
 #include "apps/millrace/jobs/hub_revisions.h"
-#include "apps/millrace/jobs/job_checks.h"
 #include "apps/millrace/jobs/plan_command.h"
+#include "apps/millrace/jobs/run_job.h"
 #include "apps/millrace/jobs/run_reporter.h"
-#include "apps/millrace/jobs/schedulers/launch_on_nodes.h"
-#include "apps/millrace/jobs/schedulers/pod_log.h"
 #include "apps/millrace/jobs/schedulers/scheduled_jobs.h"
-#include "apps/millrace/jobs/ssh_jobs.h"
-#include "apps/millrace/jobs/webhook.h"
 #include "millrace/base/files/files.h"
 #include "millrace/base/process/cpu.h"
 #include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
 #include "millrace/jobs/cost.h"
-#include "millrace/jobs/health/spot_watch.h"
-#include "millrace/jobs/kubernetes/cluster_job.h"
 #include "millrace/jobs/local/local_launcher.h"
-#include "millrace/jobs/remote/remote_launcher.h"
-#include "millrace/jobs/slurm/slurm.h"
+#include "millrace/jobs/kubernetes/manifests.h"
 #include "millrace/jobs/spec/spec.h"
 #include "millrace/jobs/state.h"
-#include "millrace/jobs/supervisor.h"
 
 namespace millrace::cli {
 namespace {
-
-constexpr std::uint64_t kMaxJobFile = 4 * kMiB;
-constexpr Duration kPodPatience = std::chrono::days(7);
-
-/// Arguments of the commands that take a job file.
-struct JobArguments {
-  std::string file;
-  std::vector<std::string> assignments;
-  std::string program;  ///< of a rank; empty: millrace-train beside this one
-  bool no_check = false;
-  bool detached = false;  ///< started by `job submit`: nobody reads the output
-  std::string machine;    ///< of a plan; empty: the job file's
-  bool compiles = false;  ///< the ranks end when their step is compiled
-  bool in_pod = false;    ///< standard output becomes a pod's log, for `job submit` elsewhere
-};
 
 /// Arguments of `job compile`.
 struct CompileArguments {
@@ -72,225 +47,6 @@ struct NameArguments {
   int rank = 0;
   bool errors = false, follow = false, no_wait = false;
 };
-
-Result<jobs::Spec> ReadSpec(const JobArguments& arguments, jobs::SpecPurpose purpose = jobs::SpecPurpose::kRun) {
-  std::string text = MR_TRY(ReadFile(arguments.file, kMaxJobFile));
-  return jobs::Spec::Parse(text, arguments.file, arguments.assignments, purpose);
-}
-
-Result<std::vector<std::string>> RankCommand(const JobArguments& arguments, const std::filesystem::path& job_file) {
-  const std::string program =
-      arguments.program.empty() ? (MR_TRY(ProgramDirectory()) / "millrace-train").string() : arguments.program;
-  std::vector<std::string> command{program, job_file.string()};
-  if (arguments.compiles) command.emplace_back("--compile-only");
-  return command;
-}
-
-/// Prints a line of rank 0: standard output unchanged, standard error with the prefix "[rank 0]".
-void HandOn(jobs::LocalLauncher::Stream stream, std::string_view line) {
-  if (stream == jobs::LocalLauncher::Stream::kError) {
-    PrintError("[rank 0] {}\n", line);
-    return;
-  }
-  Print("{}\n", line);
-  FlushOutput();
-}
-
-/// The supervisor's log file, next to the ranks' logs. It exists because nobody may read the supervisor's output.
-class SupervisorLog {
- public:
-  explicit SupervisorLog(UniqueFd file) : file_(std::move(file)) {}
-  void Write(std::string_view sentence) const {
-    const std::string line = fmt::format("{} {}\n", FormatIso8601(SystemClock().Wall()), sentence);
-    // A full disk must not end the training.
-    [[maybe_unused]] const ssize_t written = ::write(file_.get(), line.data(), line.size());
-  }
-  /// Reports a failure of standard output once, in the log and on standard error.
-  void NoteLostOutput(const std::string& name) {
-    if (OutputFailure() == 0 || std::exchange(lost_, true)) return;
-    const std::string sentence = fmt::format(
-        "standard output is gone ({}); the job goes on: `millrace job logs {} --follow`, `millrace job stop {}`",
-        std::generic_category().message(OutputFailure()), name, name);
-    Write(sentence);
-    PrintError("millrace: job {}: {}\n", name, sentence);
-  }
-
- private:
-  const UniqueFd file_;
-  bool lost_ = false;
-};
-
-void Tell(const Context& context, const std::string& name, const jobs::JobEvent& event) {
-  if (context.globals.json) PrintJsonLine(event.object);
-  if (context.globals.quiet && event.level == jobs::JobEvent::Level::kInfo) return;
-  PrintError("millrace: job {}: {}\n", name, event.sentence);
-}
-
-Result<int> ShowChecks(const Context& context, const jobs::Spec& spec, const JobArguments& arguments) {
-  const auto command = MR_TRY(RankCommand(arguments, {}));
-  const JobChecks checks = CheckJob(context, spec, command.front(), /*starts=*/false);
-  for (const Finding& finding : checks.findings) PrintFinding(context, finding);
-  return checks.failure ? kExitFailed : kExitOk;
-}
-
-/// Runs the checks. Returns one error that lists all failures; prints warnings.
-Status CheckBeforeStart(const Context& context, const jobs::Spec& spec, const JobArguments& arguments) {
-  const auto command = MR_TRY(RankCommand(arguments, {}));
-  const JobChecks checks = CheckJob(context, spec, command.front(), /*starts=*/true);
-  std::string failures;
-  for (const Finding& finding : checks.findings) {
-    if (finding.level == Finding::Level::kOk) continue;
-    const std::string advice = finding.advice.empty() ? "" : fmt::format("\n    -> {}", finding.advice);
-    const std::string text = fmt::format("{}: {}{}", finding.check, finding.what, advice);
-    if (finding.level == Finding::Level::kFail) {
-      failures += fmt::format("\n  {}", text);
-    } else {
-      PrintError("millrace: job {}: {}\n", spec.name, text);
-    }
-  }
-  if (!checks.failure) return {};
-  return Fail(*checks.failure, "job {} cannot run, no rank was started:{}", spec.name, failures);
-}
-
-using OnLine = std::function<void(int rank, jobs::LocalLauncher::Stream, std::string_view)>;
-
-Result<std::unique_ptr<jobs::Launcher>> LaunchHere(const Context& context, const jobs::Spec& spec,
-                                                   Result<std::vector<std::string>> command,
-                                                   const jobs::JobFolder& folder, OnLine on_line) {
-  jobs::LocalLauncher::Options local;
-  local.command = MR_TRY(std::move(command));
-  local.env = GlobalsEnvironment(context.globals);
-  local.env.merge(MissingComputeEnvironment(DetectCpu()));
-  local.env["MILLRACE_HISTORY_FILE"] = HistoryFileIn(folder.path());
-  local.ranks = spec.ranks();
-  local.threads = spec.train.threads;
-  local.folder = folder.path();
-  local.on_line = std::move(on_line);
-  return std::make_unique<jobs::LocalLauncher>(std::move(local));
-}
-
-jobs::JobStatus StartingStatus(const std::string& name) {
-  const std::string now = FormatIso8601(SystemClock().Wall());
-  return {.name = name,
-          .state = "starting",
-          .message = "starting",
-          .pid = ::getpid(),
-          .pid_start = jobs::ProcessStart(::getpid()),
-          .started = now,
-          .updated = now};
-}
-
-/// Returns what the earlier runs of a job that has not come to its end have cost.
-double SpentBefore(const std::string& name) {
-  const auto root = jobs::StateRoot();
-  const auto status = root ? jobs::ReadJob(*root, name) : Fail(root.error());
-  return status && status->state != "done" && status->cost ? status->cost->spent : 0;
-}
-
-Result<int> RunJob(const Context& context, const JobArguments& arguments) {
-  jobs::Spec spec = MR_TRY(ReadSpec(arguments));
-  if (arguments.compiles) {
-    spec.name += "-compile";  // a job of its own, so that the status of the real one stays
-    spec.train.compile = "on";
-    spec.run.max_restarts = 0;
-  }
-  if (context.globals.dry_run) return ShowChecks(context, spec, arguments);
-  if (!arguments.no_check) MR_TRY(CheckBeforeStart(context, spec, arguments));
-  MR_TRY(PinHubRevisions(context, spec));
-  const double spent_before = SpentBefore(spec.name);
-  auto folder = MR_TRY(jobs::JobFolder::Claim(MR_TRY(jobs::StateRoot()), spec.name));
-  auto job_file = folder.path() / "job.yaml";
-  MR_TRY(WriteFileAtomic(job_file, AsBytes(spec.Render())));
-
-  SupervisorLog words(MR_TRY(OpenFile(folder.logs() / "supervisor.log", O_WRONLY | O_CREAT | O_APPEND)));
-  ::signal(SIGHUP, SIG_IGN);  // the job outlives the terminal that it was started from
-  const jobs::JobStatus first_status = StartingStatus(spec.name);
-  MR_TRY(folder.Write(first_status));
-  std::unique_ptr<RunFolderKeeper> keeper =
-      MR_TRY(KeepRunFolder(context, spec, folder, first_status, [&](const Error& error) {
-        const std::string sentence =
-            fmt::format("{} cannot be written, the job goes on without: {}", spec.log.url, error.ToString());
-        words.Write(sentence);
-        if (!arguments.detached) PrintError("millrace: job {}: {}\n", spec.name, sentence);
-      }));
-  if (arguments.detached) MR_TRY(LeaveTerminal(folder.logs() / "supervisor.log"));
-
-  PodLog pod_log;
-  const auto on_line = [&](int rank, jobs::LocalLauncher::Stream stream, std::string_view line) {
-    if (rank == 0 && keeper && stream == jobs::LocalLauncher::Stream::kOut) {
-      if (auto event = jobs::EventOfLine(line)) {
-        (*event)["time"] = FormatIso8601(SystemClock().Wall());
-        keeper->NoteEvent(*event);
-      }
-    }
-    if (arguments.in_pod) {
-      return pod_log.Write(jobs::RankLine(rank, stream == jobs::LocalLauncher::Stream::kError, line));
-    }
-    if (rank != 0 || arguments.detached) return;
-    HandOn(stream, line);
-    words.NoteLostOutput(spec.name);
-  };
-  const bool in_slurm = spec.run.launcher == "slurm";
-  const bool by_ssh = spec.run.launcher == "ssh" || spec.run.launcher == "mpijob";
-  if (spec.run.in_pods() && !arguments.in_pod) {
-    return Fail(Code::kInvalidArgument, "run.launcher is {}: `millrace job submit {}` starts the job in its cluster",
-                spec.run.launcher, arguments.file);
-  }
-  if (spec.run.launcher == "mpijob") MR_TRY(jobs::NameMpiHosts(spec.run));
-  const std::unique_ptr<jobs::Launcher> launcher =
-      by_ssh ? MR_TRY(LaunchOverSsh(context, spec, arguments.program, folder, on_line))
-      : in_slurm || arguments.in_pod
-          ? MR_TRY(LaunchOnNodes(context, spec, arguments.program, folder, on_line))
-          : MR_TRY(LaunchHere(context, spec, RankCommand(arguments, job_file), folder, on_line));
-
-  const std::unique_ptr<Webhook> webhook =
-      MR_TRY(Webhook::Open(spec, context.globals.connect.ca_bundle, context.log()));
-  const auto tell = [&](const jobs::JobEvent& event) {
-    if (webhook) webhook->Note(event);
-    words.Write(event.sentence);
-    if (keeper) keeper->NoteEvent(event.object);
-    if (arguments.in_pod) return pod_log.Tell(event);
-    if (!arguments.detached) Tell(context, spec.name, event);
-  };
-  RunReporter reporter(folder.path(), SystemClock(), context.log(), tell);
-  jobs::Supervisor::Options options{.name = spec.name};
-  options.policy.max_restarts = spec.run.max_restarts;
-  options.policy.hang_timeout = spec.run.hang_timeout;
-  if (by_ssh) options.policy.start_patience = spec.run.ssh.connect_timeout.value_or(Duration(0));
-  // The cluster decides when pods come; `job status` tells why they do not.
-  if (spec.run.in_pods()) options.policy.start_patience = kPodPatience;
-  options.policy.sequences_per_step = static_cast<std::uint64_t>(spec.train.global_batch);
-  options.cost = spec.cost;
-  options.spent_before = spent_before;
-  std::optional<jobs::SpotWatch> spot;  // agents watch the machines of other launchers
-  if (spec.run.spot && spec.run.launcher == "local") {
-    spot.emplace(jobs::SpotWatch::DefaultEndpoint());
-    options.leave_reason = [&spot] { return spot->Notice().value_or(jobs::Finding{}).what; };
-  }
-  options.on_event = [&](const jobs::JobEvent& event) {
-    reporter.NoteEvent(event);
-    tell(event);
-  };
-  Logger log = context.log();
-  options.on_status = [&](const jobs::JobStatus& status) {
-    if (arguments.in_pod) pod_log.Tell(status);
-    // A full disk must not end the training.
-    if (auto written = folder.Write(status); !written)
-      log.Warning("cannot write the status", {{"error", written.error()}});
-    if (keeper) keeper->NoteStatus(status, spec.run.launcher);
-    reporter.NoteStatus(status);
-  };
-  jobs::Supervisor supervisor(*launcher, SystemClock(), Random(SystemEntropy()), std::move(options));
-  const jobs::Outcome outcome = supervisor.Run(context.stop);
-  keeper.reset();  // writes the end, before Slurm may end this process
-  const bool goes_on = outcome.ending == jobs::Outcome::Ending::kInterrupted ? outcome.may_return : outcome.lacks_nodes;
-  if (in_slurm && goes_on) {
-    const auto requeued = RequeueIfInterrupted(spec.name);
-    if (!requeued) return Fail(requeued.error());
-    if (*requeued) words.Write("back in Slurm's queue; the job goes on from its last checkpoint");
-  }
-  return outcome.exit_status;
-}
 
 std::string StepText(const std::optional<std::uint64_t>& step) { return step ? FormatCount(*step) : "-"; }
 

@@ -16,6 +16,13 @@ Status Refresh(jobs::JobStatus& status) {
   return {};
 }
 
+/// Returns whether a job was submitted as the allocation that this process is in.
+Result<bool> IsThisAllocations(const std::string& name) {
+  const std::string id = jobs::AllocationId();
+  const auto submission = MR_TRY(jobs::SubmissionOf(MR_TRY(jobs::StateRoot()), name));
+  return !id.empty() && submission && submission->id == id;
+}
+
 }  // namespace
 
 Scheduler* SchedulerOf(std::string_view launcher) {
@@ -71,11 +78,13 @@ Result<bool> MayStartAgain(const std::string& name) {
   return submission && !MR_TRY(jobs::IsStopRequested(root, name));
 }
 
+Result<bool> IsStoppedInSlurm(const std::string& name) {
+  return MR_TRY(IsThisAllocations(name)) && MR_TRY(jobs::IsStopRequested(MR_TRY(jobs::StateRoot()), name));
+}
+
 Result<bool> RequeueIfInterrupted(const std::string& name) {
+  if (!MR_TRY(IsThisAllocations(name)) || MR_TRY(IsStoppedInSlurm(name))) return false;
   const std::string id = jobs::AllocationId();
-  const std::filesystem::path root = MR_TRY(jobs::StateRoot());
-  const auto submission = MR_TRY(jobs::SubmissionOf(root, name));
-  if (id.empty() || !submission || submission->id != id || MR_TRY(jobs::IsStopRequested(root, name))) return false;
   // A job that was cancelled is not to come back.
   if (MR_TRY(jobs::FindSlurmJob(id)).state != "RUNNING") return false;
   MR_TRY(jobs::RequeueSlurmJob(id));

@@ -22,6 +22,9 @@ Result<std::vector<jobs::JobStatus>> ListJobsAnywhere();
 
 /// Returns whether a scheduler may start a job again that was interrupted: `job stop` was not asked to end it.
 Result<bool> MayStartAgain(const std::string& name);
+/// Returns whether `job stop` was asked to end this job of Slurm. Its signal may have come before this process could
+/// take it, or before there was this process.
+Result<bool> IsStoppedInSlurm(const std::string& name);
 /// Puts this job back into Slurm's queue, if it was interrupted by Slurm rather than by `job stop`. Returns whether it
 /// did.
 Result<bool> RequeueIfInterrupted(const std::string& name);

@@ -1,0 +1,36 @@
+// What `job run` does: checks, the supervisor, and everything that listens to it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/millrace/cli/cli.h"
+#include "millrace/base/result.h"
+#include "millrace/jobs/spec/spec.h"
+
+namespace millrace::cli {
+
+/// Arguments of the commands that take a job file.
+struct JobArguments {
+  std::string file;
+  std::vector<std::string> assignments;
+  std::string program;  ///< of a rank; empty: millrace-train beside this one
+  bool no_check = false;
+  bool detached = false;  ///< started by `job submit`: nobody reads the output
+  std::string machine;    ///< of a plan; empty: the job file's
+  bool compiles = false;  ///< the ranks end when their step is compiled
+  bool in_pod = false;    ///< standard output becomes a pod's log, for `job submit` elsewhere
+};
+
+Result<jobs::Spec> ReadSpec(const JobArguments& arguments, jobs::SpecPurpose purpose = jobs::SpecPurpose::kRun);
+
+/// Prints what the checks find (--dry-run). Returns the exit status.
+Result<int> ShowChecks(const Context& context, const jobs::Spec& spec, const JobArguments& arguments);
+/// Runs the checks. Returns one error that lists all failures; prints warnings.
+Status CheckBeforeStart(const Context& context, const jobs::Spec& spec, const JobArguments& arguments);
+
+/// Starts the ranks of a job and watches them until it ends. Returns the exit status of this process. Blocks.
+/// Errors: kBusy if the job runs already; those of the checks, the job's folder and the launcher.
+Result<int> RunJob(const Context& context, const JobArguments& arguments);
+
+}  // namespace millrace::cli
