@@ -24,8 +24,8 @@
 #include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
 #include "millrace/jobs/cost.h"
-#include "millrace/jobs/local/local_launcher.h"
 #include "millrace/jobs/kubernetes/manifests.h"
+#include "millrace/jobs/local/local_launcher.h"
 #include "millrace/jobs/spec/spec.h"
 #include "millrace/jobs/state.h"
 

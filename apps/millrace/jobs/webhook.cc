@@ -12,10 +12,10 @@
 namespace millrace::cli {
 namespace {
 
-constexpr std::size_t kQueued = 64;                  // a job that fails more often while a server is away
-constexpr std::uint64_t kMaxFile = 64 * kKiB;        // far above any URL
+constexpr std::size_t kQueued = 64;                      // a job that fails more often while a server is away
+constexpr std::uint64_t kMaxFile = 64 * kKiB;            // far above any URL
 constexpr auto kPostPatience = std::chrono::seconds(5);  // for one request
-constexpr int kTries = 3;                            // so a note takes a quarter of a minute at most
+constexpr int kTries = 3;                                // so a note takes a quarter of a minute at most
 constexpr std::array<std::string_view, 6> kEvents = {"start", "failure", "straggler", "done", "failed", "interrupted"};
 
 }  // namespace
@@ -68,7 +68,8 @@ void Webhook::Post(const std::string& body) {
     http::Request request{.method = "POST", .url = url_};
     request.headers.Set("Content-Type", "application/json");
     request.body = AsBytes(body);
-    const auto response = client_.Send(std::move(request), {}, {.deadline = Deadline::After(SystemClock(), kPostPatience)});
+    const auto response =
+        client_.Send(std::move(request), {}, {.deadline = Deadline::After(SystemClock(), kPostPatience)});
     if (response && response->status < 300) return;
     why = response ? fmt::format("it answers {}", response->status) : std::string("it cannot be reached");
     if (response && response->status < 500) break;
