@@ -131,9 +131,9 @@ Result<JobStatus> JobStatus::FromJson(const Json& json, std::string_view what) {
       }
     }
     if (const Json* cost = JsonFind(json, "cost")) {
-      status.cost.emplace();
-      status.cost->spent = MR_TRY(JsonNumber(*cost, "spent"));
-      status.cost->currency = MR_TRY(JsonString(*cost, "currency"));
+      const double spent = MR_TRY(JsonNumber(*cost, "spent"));
+      std::string currency = MR_TRY(JsonString(*cost, "currency"));
+      status.cost = Cost{spent, std::move(currency)};
     }
     return status;
   };

@@ -49,7 +49,7 @@ const std::string* KeyOf(SSL* ssl) { return static_cast<const std::string*>(SSL_
 
 unsigned CopyKey(const std::string& key, unsigned char* into, unsigned most) {
   if (key.size() > most) return 0;
-  std::memcpy(into, key.data(), key.size());
+  std::ranges::copy(key, into);
   return static_cast<unsigned>(key.size());
 }
 

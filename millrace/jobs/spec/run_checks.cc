@@ -163,7 +163,7 @@ Status CompleteHosts(const Node& node, RunSpec& run, SpecPurpose purpose) {
                         : fmt::format("is {} and spares is {}, but {} hosts are named", run.nodes, run.spares, named)));
   }
   // An elastic job may use all.
-  if (!run.elastic) hosts.resize(static_cast<std::size_t>(run.nodes + run.spares));
+  if (!run.elastic) hosts.resize(static_cast<std::size_t>(run.nodes) + static_cast<std::size_t>(run.spares));
   if (!node["processes_per_node"]) {
     for (const HostSlots& host : hosts) {
       if (host.slots == hosts.front().slots) continue;

@@ -22,7 +22,7 @@ jobs::HealthOptions HealthOptionsOf(const Context& context, const jobs::Spec& sp
 Status FillRemoteOptions(const Context& context, const jobs::Spec& spec, jobs::RemoteLauncher::Options& options) {
   options.sizes = jobs::NodeCounts(spec);
   const auto fewest = static_cast<std::size_t>(options.sizes.back());
-  const auto most = static_cast<std::size_t>(options.sizes.front() + spec.run.spares);
+  const auto most = static_cast<std::size_t>(options.sizes.front()) + static_cast<std::size_t>(spec.run.spares);
   if (options.nodes.size() < fewest) {
     return Fail(Code::kPreconditionFailed, "the job needs {} nodes, but there are {}", fewest, options.nodes.size());
   }
