@@ -29,7 +29,7 @@ constexpr std::uint64_t kMaxJobFile = 4 * kMiB;
 /// to index its data. The supervisor's heartbeat notices earlier.
 constexpr auto kRankTimeout = std::chrono::minutes(30);
 
-/// Of the exchange of ranks' figures: often enough for a live view.
+/// How often the ranks exchange their figures: often enough for a live view.
 constexpr auto kRankInterval = std::chrono::seconds(1);
 
 struct Arguments {

@@ -112,7 +112,7 @@ class RunHistory {
   std::optional<double> Utilization(const ChartPoint& point) const;
 
   Json ToJson() const;
-  /// Errors: kCorrupt if the text is no history of this version, or is beyond the bounds.
+  /// Errors: kCorrupt if the text is not a history of this version, or is larger than the bounds.
   static Result<RunHistory> Parse(std::string_view text, std::string_view what);
   bool operator==(const RunHistory&) const = default;
 

@@ -41,12 +41,12 @@ std::string CrashLoop::Explain() const {
   const std::optional<std::uint64_t> step = streak_.back().step;
   if (!step) {
     return "no attempt made a step; the last lines of the rank's log say why it ends (`millrace job logs NAME --rank R "
-           "--error`)";
+           "--errors`)";
   }
   const bool same_step = std::ranges::all_of(streak_, [&](const Attempt& attempt) { return attempt.step == step; });
   if (!same_step) {
     return "the attempts end at different steps before they get further; save more often (checkpoint.every_steps), and "
-           "look for what ends the ranks (`millrace job logs NAME --rank R --error`)";
+           "look for what ends the ranks (`millrace job logs NAME --rank R --errors`)";
   }
   if (nodes.size() == 1) {
     return fmt::format(

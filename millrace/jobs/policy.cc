@@ -7,7 +7,7 @@
 namespace millrace::jobs {
 namespace {
 
-/// Of a start that is waited for. Asking a machine costs little, and it may come at any time.
+/// The longest delay between two tries to reach a machine that is away. A try costs little.
 constexpr Duration kLongestWait = std::chrono::seconds(5);
 
 bool AllEnded(std::span<const RankState> ranks) {

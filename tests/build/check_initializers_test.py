@@ -3,6 +3,7 @@
 
     check_initializers_test.py SOURCE_FOLDER
 """
+import os
 import pathlib
 import subprocess
 import sys
@@ -86,7 +87,9 @@ class CheckInitializers(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder) / "millrace" / "a.cc"
             file.parent.mkdir()
-            run = lambda: subprocess.run([sys.executable, CHECK, folder], capture_output=True, text=True)
+            # The folder may lie in a work tree of git, which would list its own files.
+            environment = os.environ | {"GIT_CEILING_DIRECTORIES": os.path.dirname(os.path.realpath(folder))}
+            run = lambda: subprocess.run([sys.executable, CHECK, folder], capture_output=True, text=True, env=environment)
             file.write_text(in_function(HARMLESS[0]))
             self.assertEqual(run().returncode, 0)
             file.write_text(in_function(LEAKS[0]))

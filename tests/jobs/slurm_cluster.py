@@ -1,14 +1,16 @@
-"""A Slurm with several nodes on loopback, for tests: munged, slurmctld and one slurmd a node, with all their files in one folder.
+"""A Slurm with several nodes on loopback, for tests: munged, slurmctld and one slurmd a node, with their files in one folder.
 
     with SlurmCluster(folder, nodes=3) as cluster:
         cluster.run("sbatch", …)
 """
+import contextlib
 import os
 import pathlib
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue")
@@ -36,7 +38,7 @@ class SlurmCluster:
     def __init__(self, folder, nodes):
         self.folder, self.nodes = pathlib.Path(folder), [f"n{i + 1}" for i in range(nodes)]
         self.environment = os.environ | {"SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": os.environ["PATH"] + ":/usr/sbin"}
-        self.daemons = []
+        self.daemons, self.sockets = [], None
 
     def __enter__(self):
         try:
@@ -47,12 +49,14 @@ class SlurmCluster:
         return self
 
     def start(self):
-        munge = self.folder / "munge"
-        munge.mkdir(parents=True)
-        for name in ("state", "spool"):
-            (self.folder / name).mkdir()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # The folder of a test may be too deep for a socket's path, which has at most 107 bytes: jobs would not start then.
+        self.sockets = pathlib.Path(tempfile.mkdtemp(prefix="millrace-slurm-", dir="/tmp"))
+        munge, spool = self.sockets / "munge", self.sockets / "spool"
+        for folder in (munge, spool, self.folder / "state"):
+            folder.mkdir()
         # munged wants that its socket's folder can be reached.
-        for folder in (self.folder, munge):
+        for folder in (self.sockets, munge):
             folder.chmod(0o755)
         (munge / "key").write_bytes(os.urandom(128))
         (munge / "key").chmod(0o400)
@@ -67,7 +71,7 @@ AuthInfo=socket={munge}/socket
 SlurmUser=root
 SlurmdUser=root
 StateSaveLocation={self.folder}/state
-SlurmdSpoolDir={self.folder}/spool/%n
+SlurmdSpoolDir={spool}/%n
 SlurmctldPidFile={self.folder}/slurmctld.pid
 SlurmdPidFile={self.folder}/%n.pid
 ProctrackType=proctrack/linuxproc
@@ -131,10 +135,16 @@ PartitionName=urgent Nodes={','.join(self.nodes)} State=UP PriorityTier=9
 
     def keepers_of(self, slurm_id):
         """The processes (slurmstepd) that keep steps of a job."""
+        return self.keepers(f"slurmstepd: [{slurm_id}.")
+
+    def keepers(self, title="slurmstepd: ["):
+        """The processes of this cluster that keep steps, by the beginning of their titles."""
+        mine = f"SLURM_CONF={self.environment['SLURM_CONF']}".encode()
         found = []
         for process in pathlib.Path("/proc").glob("[0-9]*"):
             try:
-                if (process / "cmdline").read_bytes().startswith(f"slurmstepd: [{slurm_id}.".encode()):
+                if (process / "cmdline").read_bytes().startswith(title.encode()) and \
+                        mine in (process / "environ").read_bytes().split(b"\0"):
                     found.append(int(process.name))
             except OSError:  # it has ended
                 pass
@@ -158,3 +168,8 @@ PartitionName=urgent Nodes={','.join(self.nodes)} State=UP PriorityTier=9
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
+        for keeper in self.keepers():  # of a step that did not end in time; its processes die with it
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(keeper, signal.SIGKILL)
+        if self.sockets is not None:
+            shutil.rmtree(self.sockets, ignore_errors=True)

@@ -224,8 +224,7 @@ def main():
     if why := missing():
         print(f"skipped: {why}")
         sys.exit(77)
-    # The path of munged's socket is limited to some 100 characters.
-    with tempfile.TemporaryDirectory(dir="/tmp") as name, SlurmCluster(pathlib.Path(name, "slurm"), nodes=4) as cluster:
+    with tempfile.TemporaryDirectory() as name, SlurmCluster(pathlib.Path(name, "slurm"), nodes=4) as cluster:
         jobs = Jobs(str(millrace), pathlib.Path(name), cluster)
         wanted = jobs.here()
         assert len(wanted) == STEPS

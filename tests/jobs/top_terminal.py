@@ -10,6 +10,7 @@ import pathlib
 import pty
 import re
 import select
+import shutil
 import struct
 import subprocess
 import sys
@@ -152,8 +153,12 @@ def check_once(program, env):
     assert missing.returncode == 4 and 'no job named "other"' in missing.stderr, missing
     nothing = subprocess.run([program, "top"], env=env, capture_output=True, text=True)
     assert nothing.returncode == 2 and "no job runs on this machine" in nothing.stderr, nothing
-    folder = pathlib.Path(env["MILLRACE_STATE_DIR"]) / "jobs" / "seen"
-    by_url = subprocess.run([program, "--json", "top", f"{folder}/"], env=env, capture_output=True, text=True,
+    # The folder of log.url has the same files, and its status says where the logs are.
+    folder, bucket = (pathlib.Path(env["MILLRACE_STATE_DIR"]) / name for name in ("jobs/seen", "bucket"))
+    bucket.mkdir()
+    shutil.copy(folder / "history.json", bucket)
+    (bucket / "status.json").write_text(json.dumps({**json.loads((folder / "status.json").read_text()), "run": "r1"}))
+    by_url = subprocess.run([program, "--json", "top", f"{bucket}/"], env=env, capture_output=True, text=True,
                             check=True).stdout
     assert json.loads(by_url)["ranks"] == job["ranks"]
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "apps/common/output.h"
+#include "apps/millrace/jobs/run_reporter.h"
 #include "millrace/base/hash/random.h"
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
@@ -51,12 +52,18 @@ Result<RunFolderReader> RunFolderReader::Open(const Context& context, const std:
   return reader;
 }
 
-Result<jobs::JobStatus> RunFolderReader::Status(const Context& context) {
-  const Json json = MR_TRY(jobs::ReadRunStatus(folder_, {.stop = context.stop}));
+Result<jobs::JobStatus> RunFolderReader::Status(const object::Call& call) {
+  const Json json = MR_TRY(jobs::ReadRunStatus(folder_, call));
   std::string run = MR_TRY(JsonString(json, "run"));
   if (run != run_) log_.reset();
   run_ = std::move(run);
   return StatusOf(json);
+}
+
+Result<std::optional<std::string>> RunFolderReader::ReadObject(std::string_view name, std::uint64_t most_bytes,
+                                                               const object::Call& call) {
+  const auto found = MR_TRY(object::GetAll(*folder_.store, fmt::format("{}{}", folder_.key, name), most_bytes, call));
+  return found ? std::optional(found->bytes) : std::nullopt;
 }
 
 Result<bool> RunFolderReader::PrintLog(const Context& context, const std::string& name) {
@@ -94,7 +101,7 @@ Result<jobs::JobStatus> PrintRunLog(const Context& context, const std::string& u
   RunFolderReader reader = MR_TRY(RunFolderReader::Open(context, url));
   for (;;) {
     // The status first: the log of a job that has ended is whole.
-    jobs::JobStatus status = MR_TRY(reader.Status(context));
+    jobs::JobStatus status = MR_TRY(reader.Status({.stop = context.stop}));
     const bool found = MR_TRY(reader.PrintLog(context, name));
     const bool goes_on = follow && status.active();
     if (!found && !goes_on) {
@@ -122,6 +129,7 @@ Result<std::unique_ptr<RunFolderKeeper>> KeepRunFolder(const Context& context, c
   Random random(SystemEntropy());
   jobs::RunPublisher::Options options;
   options.folder.logs = folder.logs();
+  options.folder.pages = {HistoryFileIn(folder.path()), ReportFileIn(folder.path())};
   options.folder.run = jobs::NewRunName(SystemClock().Wall(), random);
   options.status = StatusJson(status, spec.run.launcher);
   options.on_failure = std::move(on_failure);

@@ -1,7 +1,10 @@
 // Jobs as their folders in a bucket show them (log.url), from any machine.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,7 +24,10 @@ class RunFolderReader {
  public:
   static Result<RunFolderReader> Open(const Context& context, const std::string& url);
   /// The state is "lost" if the job is active and has not written its status for two minutes.
-  Result<jobs::JobStatus> Status(const Context& context);
+  Result<jobs::JobStatus> Status(const object::Call& call);
+  /// Returns the content of an object in the folder, such as "history.json"; nothing if it is not there.
+  Result<std::optional<std::string>> ReadObject(std::string_view name, std::uint64_t most_bytes,
+                                                const object::Call& call);
   /// Prints a log of the run that Status() has found, from where the last call has stopped. Returns whether there is
   /// one.
   Result<bool> PrintLog(const Context& context, const std::string& name);

@@ -96,7 +96,7 @@ Result<int> ShowStatus(const Context& context, const NameArguments& arguments) {
   std::vector<jobs::JobStatus> shown;
   if (IsRunFolder(arguments.name)) {
     RunFolderReader reader = MR_TRY(RunFolderReader::Open(context, arguments.name));
-    shown.push_back(MR_TRY(reader.Status(context)));
+    shown.push_back(MR_TRY(reader.Status({.stop = context.stop})));
   } else if (arguments.name.empty()) {
     shown = MR_TRY(ListJobsAnywhere());
     if (shown.empty()) PrintError("millrace: no job has been run on this machine by this user ({})\n", root.string());

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <system_error>
 #include <utility>
@@ -174,8 +175,15 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
     spec.run.max_restarts = 0;
   }
   if (context.globals.dry_run) return ShowChecks(context, spec, arguments);
+  if (spec.run.in_pods() && !arguments.in_pod) {
+    return Fail(Code::kInvalidArgument, "run.launcher is {}: `millrace job submit {}` starts the job in its cluster",
+                spec.run.launcher, arguments.file);
+  }
+  if (spec.run.launcher == "mpijob") MR_TRY(jobs::NameMpiHosts(spec.run));
   if (!arguments.no_check) MR_TRY(CheckBeforeStart(context, spec, arguments));
   MR_TRY(PinHubRevisions(context, spec));
+  const std::unique_ptr<Webhook> webhook =
+      MR_TRY(Webhook::Open(spec, context.globals.connect.ca_bundle, context.log()));
   const double spent_before = SpentBefore(spec.name);
   auto folder = MR_TRY(jobs::JobFolder::Claim(MR_TRY(jobs::StateRoot()), spec.name));
   MR_TRY(WriteFileAtomic(folder.path() / "job.yaml", AsBytes(spec.Render())));
@@ -209,15 +217,8 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
     words.NoteLostOutput(spec.name);
   };
   const bool in_slurm = spec.run.launcher == "slurm";
-  if (spec.run.in_pods() && !arguments.in_pod) {
-    return Fail(Code::kInvalidArgument, "run.launcher is {}: `millrace job submit {}` starts the job in its cluster",
-                spec.run.launcher, arguments.file);
-  }
-  if (spec.run.launcher == "mpijob") MR_TRY(jobs::NameMpiHosts(spec.run));
   const std::unique_ptr<jobs::Launcher> launcher = MR_TRY(Launch(context, spec, arguments, folder, on_line));
 
-  const std::unique_ptr<Webhook> webhook =
-      MR_TRY(Webhook::Open(spec, context.globals.connect.ca_bundle, context.log()));
   const auto tell = [&](const jobs::JobEvent& event) {
     if (webhook) webhook->Note(event);
     words.Write(event.sentence);
@@ -225,7 +226,7 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
     if (arguments.in_pod) return pod_log.Tell(event);
     if (!arguments.detached) Tell(context, spec.name, event);
   };
-  RunReporter reporter(folder.path(), SystemClock(), context.log(), tell);
+  std::optional<RunReporter> reporter(std::in_place, folder.path(), SystemClock(), context.log(), tell);
   jobs::Supervisor::Options options{.name = spec.name};
   options.policy.max_restarts = spec.run.max_restarts;
   options.policy.hang_timeout = spec.run.hang_timeout;
@@ -241,7 +242,7 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
     options.leave_reason = [&spot] { return spot->Notice().value_or(jobs::Finding{}).what; };
   }
   options.on_event = [&](const jobs::JobEvent& event) {
-    reporter.NoteEvent(event);
+    reporter->NoteEvent(event);
     tell(event);
   };
   Logger log = context.log();
@@ -251,13 +252,14 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
     if (auto written = folder.Write(status); !written)
       log.Warning("cannot write the status", {{"error", written.error()}});
     if (keeper) keeper->NoteStatus(status, spec.run.launcher);
-    reporter.NoteStatus(status);
+    reporter->NoteStatus(status);
   };
   jobs::Supervisor supervisor(*launcher, SystemClock(), Random(SystemEntropy()), std::move(options));
   std::stop_source stopped;
   if (in_slurm && MR_TRY(IsStoppedInSlurm(spec.name))) stopped.request_stop();
   const jobs::Outcome outcome = supervisor.Run(stopped.stop_requested() ? stopped.get_token() : context.stop);
-  keeper.reset();  // writes the end, before Slurm may end this process
+  reporter.reset();  // writes the last report, which the keeper copies
+  keeper.reset();    // writes the end, before Slurm may end this process
   const bool goes_on = outcome.ending == jobs::Outcome::Ending::kInterrupted ? outcome.may_return : outcome.lacks_nodes;
   if (in_slurm && goes_on) {
     const auto requeued = RequeueIfInterrupted(spec.name);

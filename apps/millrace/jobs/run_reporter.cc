@@ -35,6 +35,8 @@ history::JobSummary SummaryOf(const jobs::JobStatus& status) {
 
 std::string HistoryFileIn(const std::filesystem::path& folder) { return (folder / history::kHistoryFile).string(); }
 
+std::string ReportFileIn(const std::filesystem::path& folder) { return (folder / "report.html").string(); }
+
 history::RunHistory HistoryIn(const std::filesystem::path& folder) {
   const std::string path = HistoryFileIn(folder);
   const auto text = ReadFile(path, history::kMaxHistoryBytes);
@@ -102,7 +104,7 @@ void RunReporter::LookForStragglers(const history::RunHistory& history) {
 
 void RunReporter::WriteReport(const history::RunHistory& history) {
   const std::string html = history::ReportHtml(job_, history, FormatIso8601(clock_.Wall()));
-  Check(ReplaceFile(folder_ / "report.html", AsBytes(html)));
+  Check(ReplaceFile(ReportFileIn(folder_), AsBytes(html)));
 }
 
 void RunReporter::Check(const Status& done) {

@@ -20,6 +20,8 @@ namespace millrace::cli {
 history::JobSummary SummaryOf(const jobs::JobStatus& status);
 /// Returns the path of the history in a job's folder. Rank 0 writes it, where its machine has the folder.
 std::string HistoryFileIn(const std::filesystem::path& folder);
+/// Returns the path of the report in a job's folder.
+std::string ReportFileIn(const std::filesystem::path& folder);
 /// Returns the history in a job's folder; an empty one if there is none, or none that this version reads.
 history::RunHistory HistoryIn(const std::filesystem::path& folder);
 

@@ -7,13 +7,11 @@
 #include "apps/millrace/jobs/schedulers/scheduled_jobs.h"
 #include "millrace/base/files/files.h"
 #include "millrace/base/text.h"
-#include "millrace/object/blocking.h"
 
 namespace millrace::cli {
 namespace {
 
 constexpr std::uint64_t kMaxKeyBytes = 4096;
-constexpr std::uint64_t kMaxStatus = 1 << 20;
 constexpr auto kLookPatience = std::chrono::seconds(10);  // for one look; the view says what is wrong, and looks again
 
 /// Returns the name of the only job that runs on this machine.
@@ -51,10 +49,10 @@ Result<JobWatcher> JobWatcher::Open(const Context& context, std::string target, 
         http::Client::Options{.max_connections = 1, .loops = 1, .ca_bundle = context.globals.connect.ca_bundle});
     return watcher;
   }
-  if (target.find('/') != std::string::npos) {
-    while (target.ends_with('/')) target.pop_back();
+  if (IsRunFolder(target)) {
+    auto folder = MR_TRY(RunFolderReader::Open(context, target));
     JobWatcher watcher(context, Source::kStore, std::move(target));
-    watcher.connection_ = MR_TRY(context.Connect());
+    watcher.folder_.emplace(std::move(folder));
     return watcher;
   }
   if (target.empty()) target = MR_TRY(RunningJob());
@@ -92,21 +90,10 @@ Result<WatchedJob> JobWatcher::ReadServer() {
 }
 
 Result<WatchedJob> JobWatcher::ReadStore() {
-  const auto read = [&](std::string_view name, std::uint64_t most) -> Result<std::optional<std::string>> {
-    const object::Location at = MR_TRY(object::Locate(*connection_, fmt::format("{}/{}", target_, name)));
-    auto content = MR_TRY(object::GetAll(
-        *at.store, at.key, most, {.stop = context_->stop, .deadline = Deadline::After(SystemClock(), kLookPatience)}));
-    if (!content) return std::nullopt;
-    return std::move(content->bytes);
-  };
-  const auto text = MR_TRY(read("status.json", kMaxStatus));
-  if (!text) {
-    return Fail(Code::kNotFound, "{} has no status.json: it is not the folder of a job", target_);
-  }
-  const Json json = MR_TRY(ParseJson(*text, target_ + "/status.json"));
-  const jobs::JobStatus status = MR_TRY(jobs::JobStatus::FromJson(json, target_ + "/status.json"));
+  const object::Call call{.stop = context_->stop, .deadline = Deadline::After(SystemClock(), kLookPatience)};
+  const jobs::JobStatus status = MR_TRY(folder_->Status(call));
   WatchedJob watched{.job = SummaryOf(status)};
-  if (const auto history = MR_TRY(read(history::kHistoryFile, history::kMaxHistoryBytes))) {
+  if (const auto history = MR_TRY(folder_->ReadObject(history::kHistoryFile, history::kMaxHistoryBytes, call))) {
     watched.history = MR_TRY(history::RunHistory::Parse(*history, target_));
   }
   return watched;

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "apps/millrace/cli/cli.h"
+#include "apps/millrace/jobs/bucket_jobs.h"
 #include "millrace/base/result.h"
 #include "millrace/history/job_summary.h"
 #include "millrace/history/run_history.h"
@@ -22,10 +24,10 @@ struct WatchedJob {
 /// Reads one job again and again. One thread at a time.
 class JobWatcher {
  public:
-  /// `target` is a job's name on this machine, the address of a rank's metrics server (http://…), or the URL of a
-  /// folder with status.json and history.json. Empty: the job of this machine that runs. `key_file` has the key of a
-  /// metrics server; empty: none. REQUIRES: `context` outlives the watcher. Errors: kInvalidArgument if no job or
-  /// several jobs run; those of reading the key.
+  /// `target` is a job's name on this machine, the address of a rank's metrics server (http://…), or the URL of a run's
+  /// folder (log.url). Empty: the job of this machine that runs. `key_file` has the key of a metrics server; empty:
+  /// none. REQUIRES: `context` outlives the watcher. Errors: kInvalidArgument if no job or several jobs run; those of
+  /// reading the key.
   static Result<JobWatcher> Open(const Context& context, std::string target, const std::string& key_file);
 
   /// Errors: kNotFound if there is no such job; those of the store or the server.
@@ -41,8 +43,8 @@ class JobWatcher {
   const Context* context_;
   Source source_;
   std::string target_, key_;
-  std::unique_ptr<http::Client> client_;            ///< of kServer
-  std::unique_ptr<object::Connection> connection_;  ///< of kStore
+  std::unique_ptr<http::Client> client_;   ///< of kServer
+  std::optional<RunFolderReader> folder_;  ///< of kStore
 };
 
 }  // namespace millrace::cli

@@ -15,6 +15,7 @@ namespace millrace::jobs {
 namespace {
 
 constexpr std::uint64_t kMaxStatusBytes = 8 * kMiB;  // some 200 bytes a rank
+constexpr std::uint64_t kMaxPageBytes = 16 * kMiB;   // a history has at most 8 MiB
 constexpr std::size_t kOffsetDigits = 16;
 
 std::string LogKey(std::string_view prefix, std::uint64_t begin) { return fmt::format("{}{:016}", prefix, begin); }
@@ -69,9 +70,11 @@ Status RunFolderWriter::Write(const std::vector<Json>& new_events, const std::op
   for (std::filesystem::directory_iterator entry(options_.logs, error), end; !error && entry != end;
        entry.increment(error)) {
     std::error_code none;
-    if (!entry->is_regular_file(none)) continue;
+    // Events have a file of their own in the bucket.
+    if (!entry->is_regular_file(none) || entry->path().extension() == ".jsonl") continue;
     MR_TRY(CopyLog(entry->path(), call));
   }
+  for (const std::filesystem::path& page : options_.pages) MR_TRY(CopyPage(page, call));
   MR_TRY(WriteEvents(call));
   if (!status) return {};
   Json object = *status;
@@ -103,6 +106,17 @@ Status RunFolderWriter::CopyLog(const std::filesystem::path& file, const object:
     log.copied = end;
     if (end - log.begin == options_.roll) log.begin = end;
   }
+  return {};
+}
+
+Status RunFolderWriter::CopyPage(const std::filesystem::path& file, const object::Call& call) {
+  auto text = ReadFile(file, kMaxPageBytes);
+  if (!text || *text == pages_[file]) return {};  // it is not there yet, or cannot be read: the others must not wait
+  const bool is_html = file.extension() == ".html";
+  const auto put = object::Put(*folder_.store, folder_.key + file.filename().string(), AsBytes(*text),
+                               {.content_type = is_html ? "text/html; charset=utf-8" : "application/json"}, call);
+  if (!put) return Fail(put.error());
+  pages_[file] = *std::move(text);
   return {};
 }
 

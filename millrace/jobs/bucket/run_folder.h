@@ -25,7 +25,9 @@ std::optional<Json> EventOfLine(std::string_view line);
 class RunFolderWriter {
  public:
   struct Options {
-    std::filesystem::path logs;       ///< the files to copy: all regular files in it
+    std::filesystem::path logs;  ///< the files to copy: all regular files in it but those named *.jsonl
+    /// Files that are put as a whole, under their own names, when they have changed. They may be absent.
+    std::vector<std::filesystem::path> pages = {};
     std::string run;                  ///< the name of this run (NewRunName())
     std::uint64_t roll = 256 * kKiB;  ///< the size of an object of a log
     std::uint64_t most_events = 4 * kMiB;
@@ -33,7 +35,7 @@ class RunFolderWriter {
   /// `folder.key` is the prefix of the folder, with its slash, or empty.
   RunFolderWriter(object::Location folder, Options options);
 
-  /// Writes what has changed since the last call that succeeded: new bytes of each log, the events and the status.
+  /// Writes what has changed since the last call that succeeded: new bytes of each log, pages, events and status.
   /// Errors: those of the store. What was not written follows with the next call.
   Status Write(const std::vector<Json>& new_events, const std::optional<Json>& status, const object::Call& call);
 
@@ -44,14 +46,16 @@ class RunFolderWriter {
     std::uint64_t copied = 0;
   };
   Status CopyLog(const std::filesystem::path& file, const object::Call& call);
+  Status CopyPage(const std::filesystem::path& file, const object::Call& call);
   Status WriteEvents(const object::Call& call);
 
   const object::Location folder_;
   const Options options_;
   std::map<std::string, CopiedLog> logs_;
-  bool read_events_ = false;  ///< those of earlier runs are in events_
-  std::string events_;        ///< the lines of events.jsonl
-  std::string pending_;       ///< lines of this run that are not in events_ yet
+  std::map<std::filesystem::path, std::string> pages_;  ///< what the bucket has of them
+  bool read_events_ = false;                            ///< those of earlier runs are in events_
+  std::string events_;                                  ///< the lines of events.jsonl
+  std::string pending_;                                 ///< lines of this run that are not in events_ yet
   bool events_changed_ = false;
 };
 

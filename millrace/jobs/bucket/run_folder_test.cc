@@ -71,6 +71,28 @@ TEST_F(RunFolderTest, ALogGrowsInObjectsThatTheirOffsetsName) {
   EXPECT_EQ(Read("run/logs/r1/rank-0.out/0000000000000020"), "klmno");
 }
 
+TEST_F(RunFolderTest, PagesArePutAsAWholeWhenTheyChange) {
+  const TempDir folder = *TempDir::Create();
+  const auto write = [&](std::string_view text) { std::ofstream(folder.path() / "report.html") << text; };
+  RunFolderWriter writer(
+      {store_, "run/"},
+      {.logs = logs_.path(), .pages = {folder.path() / "report.html", folder.path() / "history.json"}, .run = "r1"});
+  ASSERT_TRUE(writer.Write({}, std::nullopt, {}));
+  EXPECT_THAT(Keys(), ElementsAre());  // there are none yet
+  write("<p>1</p>");
+  store_->Add({.operation = object::Operation::kPut, .fault = {.code = Code::kUnavailable}});
+  EXPECT_FALSE(writer.Write({}, std::nullopt, {}));
+  ASSERT_TRUE(writer.Write({}, std::nullopt, {}));
+  EXPECT_EQ(Read("run/report.html"), "<p>1</p>");
+  write("<p>2</p>");
+  ASSERT_TRUE(writer.Write({}, std::nullopt, {}));
+  EXPECT_EQ(Read("run/report.html"), "<p>2</p>");
+  const auto before = store_->calls(object::Operation::kPut);
+  ASSERT_TRUE(writer.Write({}, std::nullopt, {}));
+  EXPECT_EQ(store_->calls(object::Operation::kPut), before);
+  EXPECT_THAT(Keys(), ElementsAre("run/report.html"));
+}
+
 TEST_F(RunFolderTest, WritesOnlyWhatChanged) {
   RunFolderWriter writer = Writer();
   Append("rank-0.out", "0123456789abc");

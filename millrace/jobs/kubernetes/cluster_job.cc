@@ -113,6 +113,19 @@ std::string LastWarning(ClusterApi& api, const ClusterJobName& job) {
   return last;
 }
 
+/// Checks that objects of the same names, if there are any, were made for this job: others must not be changed.
+Status CheckNames(ClusterApi& api, const ClusterJobName& job, const std::vector<ClusterObject>& objects) {
+  for (const ClusterObject& object : objects) {
+    const std::string path = object.path + "/" + object.name();
+    const auto found = MR_TRY(api.Get(path));
+    if (!found || TextAt(*found, {"metadata", "labels", kJobNameLabel}) == job.name) continue;
+    return Fail(Code::kPreconditionFailed,
+                "{} is in the cluster already, and Millrace did not make it: give the job another name or namespace",
+                path);
+  }
+  return {};
+}
+
 /// Where the last call of CollectLog() stopped.
 struct LogPosition {
   std::string pod, time;
@@ -184,7 +197,7 @@ Status Keep(std::string_view line, FolderLogs& logs, std::optional<JobStatus>& l
 Result<ClusterJobName> ClusterJobName::Parse(const std::string& launcher, const std::string& id) {
   const std::size_t name = id.rfind('/');
   const std::size_t space = name == std::string::npos || name == 0 ? std::string::npos : id.rfind('/', name - 1);
-  if (space == std::string::npos) return Fail(Code::kCorrupt, "\"{}\" is no job of a cluster", id);
+  if (space == std::string::npos) return Fail(Code::kCorrupt, "\"{}\" does not name a job of a cluster", id);
   return ClusterJobName{.launcher = launcher,
                         .context = id.substr(0, space),
                         .space = id.substr(space + 1, name - space - 1),
@@ -242,6 +255,7 @@ Result<ClusterJob> FindClusterJob(ClusterApi& api, const ClusterJobName& job) {
 
 Status CreateClusterJob(ClusterApi& api, const ClusterJobName& job, const std::vector<ClusterObject>& objects,
                         bool is_queued) {
+  MR_TRY(CheckNames(api, job, objects));
   const std::string path = JobPath(job.launcher, job.space, job.name);
   ClusterJob before = MR_TRY(FindClusterJob(api, job));
   const TimePoint until = SystemClock().Now() + kGonePatience;

@@ -44,7 +44,8 @@ struct ClusterJob {
 Result<ClusterJob> FindClusterJob(ClusterApi& api, const ClusterJobName& job);
 
 /// Makes the objects, and lets the job start unless a queue does that. If a step fails, nothing stays.
-/// Errors: those of the API; kBusy if there is such a job that has not ended.
+/// Errors: those of the API; kBusy if there is such a job that has not ended; kPreconditionFailed if an object of that
+/// name is there that Millrace did not make.
 Status CreateClusterJob(ClusterApi& api, const ClusterJobName& job, const std::vector<ClusterObject>& objects,
                         bool is_queued);
 /// Makes the pods leave: ranks save. The job stays, suspended; but one of a queue, which would let it start again,

@@ -65,6 +65,7 @@ class ClusterJobTest : public testing::Test {
               {"labels", {{"batch.kubernetes.io/job-completion-index", index}}}}},
             {"status", {{"phase", phase}}}};
   }
+  static Json Named(const std::string& name) { return {{"name", name}, {"labels", {{kJobNameLabel, "j"}}}}; }
   ClusterJob Find() {
     ClusterApi api = Api();
     const auto found = FindClusterJob(api, job_);
@@ -163,8 +164,8 @@ TEST_F(ClusterJobTest, TakesTheSupervisorsLogApartOnce) {
 TEST_F(ClusterJobTest, MakesAJobWithWhatBelongsToItAndThenLetsItStart) {
   const std::vector<ClusterObject> objects = {
       {"/apis/batch/v1/namespaces/space/jobs",
-       {{"apiVersion", "batch/v1"}, {"kind", "Job"}, {"metadata", {{"name", "j"}}}, {"spec", {{"suspend", true}}}}},
-      {"/api/v1/namespaces/space/secrets", {{"metadata", {{"name", "j-agents"}}}}}};
+       {{"apiVersion", "batch/v1"}, {"kind", "Job"}, {"metadata", Named("j")}, {"spec", {{"suspend", true}}}}},
+      {"/api/v1/namespaces/space/secrets", {{"metadata", Named("j-agents")}}}};
   ClusterApi api = Api();
   failures_ = 2;  // an API server that hiccups
   const Status created = CreateClusterJob(api, job_, objects, false);
@@ -193,11 +194,27 @@ TEST_F(ClusterJobTest, AQueuedJobIsDeletedWhenItIsStopped) {
   EXPECT_THAT(server_.seen().back().target, HasSubstr("propagationPolicy=Foreground"));
 }
 
+TEST_F(ClusterJobTest, ObjectsOfOthersAreLeftAsTheyAre) {
+  const std::string secret = "/api/v1/namespaces/space/secrets/j-agents";
+  const std::vector<ClusterObject> objects = {
+      {"/apis/batch/v1/namespaces/space/jobs", {{"apiVersion", "batch/v1"}, {"kind", "Job"}, {"metadata", Named("j")}}},
+      {"/api/v1/namespaces/space/secrets", {{"metadata", Named("j-agents")}}}};
+  ClusterApi api = Api();
+  for (const std::string& taken : {secret, path_}) {
+    // Even a Job that has ended.
+    objects_ = {{taken, {{"status", {{"conditions", Json::array({{{"type", "Complete"}, {"status", "True"}}})}}}}}};
+    const std::map<std::string, Json> before = objects_;
+    const Status created = CreateClusterJob(api, job_, objects, false);
+    ASSERT_FALSE(created);
+    EXPECT_THAT(created.error().ToString(), AllOf(HasSubstr(taken), HasSubstr("another name")));
+    EXPECT_EQ(objects_, before);
+  }
+}
+
 TEST_F(ClusterJobTest, NothingStaysIfAStepFails) {
   const std::vector<ClusterObject> objects = {
-      {"/apis/batch/v1/namespaces/space/jobs",
-       {{"apiVersion", "batch/v1"}, {"kind", "Job"}, {"metadata", {{"name", "j"}}}}},
-      {"/api/v1/namespaces/space/secrets", {{"metadata", {{"name", "j-agents"}}}}}};
+      {"/apis/batch/v1/namespaces/space/jobs", {{"apiVersion", "batch/v1"}, {"kind", "Job"}, {"metadata", Named("j")}}},
+      {"/api/v1/namespaces/space/secrets", {{"metadata", Named("j-agents")}}}};
   refused_ = "/api/v1/namespaces/space/secrets/j-agents";
   ClusterApi api = Api();
   const Status created = CreateClusterJob(api, job_, objects, false);

@@ -16,14 +16,13 @@ namespace {
 constexpr int kPodLeaveSeconds = 180;
 /// Finished jobs stay for their logs.
 constexpr int kKeepSeconds = 7 * 24 * 3600;
-/// Of one index, besides those that the podFailurePolicy does not count: a machine's failures.
+/// How often one pod may fail. The podFailurePolicy does not count pods that leave or are taken away.
 constexpr int kMostPodFailures = 20;
-/// Of an MPIJob, in which a launcher that was deleted and one whose job has failed are the same.
+/// How often the launcher of an MPIJob starts. The operator cannot tell a deleted launcher from a failed job.
 constexpr int kMostLaunchers = 3;
 constexpr const char* kMillrace = "/usr/bin/millrace";
 /// Not a volume: those that a group may write to are not to be trusted.
 constexpr const char* kStateFolder = "/tmp/millrace";
-constexpr const char* kJobName = "millrace.io/job";
 
 Json TextObject(const std::map<std::string, std::string>& texts) {
   Json object = Json::object();
@@ -62,7 +61,7 @@ class Renderer {
     if (spec_.run.launcher == "jobset") return objects;  // its controller makes a Service
     const Json service = {{"clusterIP", "None"},
                           {"publishNotReadyAddresses", true},
-                          {"selector", {{kJobName, spec_.name}}},
+                          {"selector", {{kJobNameLabel, spec_.name}}},
                           {"ports", Json::array({{{"name", "agent"}, {"port", kAgentPort}}})}};
     objects.push_back({core + "services", Object("v1", "Service", spec_.name, {{"spec", service}})});
     return objects;
@@ -82,7 +81,7 @@ class Renderer {
   Json Metadata() const {
     Json labels = TextObject(pods_.labels);
     labels["app.kubernetes.io/name"] = "millrace";
-    labels[kJobName] = spec_.name;
+    labels[kJobNameLabel] = spec_.name;
     Json metadata = {{"labels", std::move(labels)}};
     PutGiven(metadata, "annotations", TextObject(pods_.annotations));
     return metadata;

@@ -20,6 +20,8 @@ namespace millrace::jobs {
 
 inline constexpr int kAgentPort = 7420;  ///< of the agents in pods; IANA has assigned it to nobody
 inline constexpr const char* kAgentKeyFile = "/etc/millrace/agents/key";
+/// A label of all objects and pods that Millrace makes for a job. Its value is the job's name.
+inline constexpr const char* kJobNameLabel = "millrace.io/job";
 inline constexpr const char* kQueueLabel = "kueue.x-k8s.io/queue-name";
 inline constexpr const char* kPodJobFile = "/etc/millrace/job/job.yaml";
 

@@ -110,7 +110,7 @@ TEST(Manifests, MistakesAreNamed) {
   EXPECT_THAT(PodRefusal({"run.namespace=a/b"}), HasSubstr("run.namespace"));
   EXPECT_THAT(PodRefusal({"run.resources={memory: 64 GB}"}),
               AllOf(HasSubstr("run.resources.memory"), HasSubstr("64Gi")));
-  EXPECT_THAT(PodRefusal({"run.env_from=[\"a b\"]"}), HasSubstr("no name of a Secret"));
+  EXPECT_THAT(PodRefusal({"run.env_from=[\"a b\"]"}), HasSubstr("cannot be the name of a Secret"));
   EXPECT_THAT(PodRefusal({"run.volumes=[{source: {emptyDir: {}}}]"}), HasSubstr("mount_path"));
   EXPECT_THAT(PodRefusal({"run.volumes=[{mount_path: /x}]"}), HasSubstr("source"));
   EXPECT_THAT(PodRefusal({"run.volumes=[{mount_path: /x, readonly: true, source: {emptyDir: {}}}]"}),

@@ -30,7 +30,7 @@ namespace millrace::jobs {
 namespace {
 
 constexpr Duration kHandshakeTime = std::chrono::seconds(10);
-constexpr Duration kSilence = std::chrono::seconds(60);  ///< as a supervisor's (RemoteLauncher::Options::silence)
+constexpr Duration kSilence = std::chrono::seconds(20);  ///< as a supervisor's (RemoteLauncher::Options::silence)
 constexpr std::size_t kMostHandshakes = 16;              ///< under way at a time; more wait in the kernel's queue
 constexpr std::size_t kChunk = 64 * kKiB;
 constexpr char kIdentity[] = "millrace";
@@ -87,7 +87,7 @@ class Link {
     if (!ssl_) return;
     int on = 1;
     ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    // Agents speak every 5 s, so that one soon notices that its supervisor's machine is gone.
+    // Agents speak every 2 s, so that one soon notices that its supervisor's machine is gone.
     const unsigned patience = static_cast<unsigned>(kSilence / std::chrono::milliseconds(1));
     ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &patience, sizeof patience);
     SSL_set_app_data(ssl_.get(), const_cast<std::string*>(&key));

@@ -139,7 +139,7 @@ Status CheckPods(const Node& node, const RunSpec& run) {
        {std::pair("env_from", &pods.env_from), std::pair("image_pull_secrets", &pods.image_pull_secrets)}) {
     for (const std::string& name : *names) {
       if (!std::ranges::all_of(Split(name, '.'), [](std::string_view part) { return IsLabel(part, kMostName); })) {
-        return Fail(node[key].Invalid(fmt::format("{} is no name of a Secret", name)));
+        return Fail(node[key].Invalid(fmt::format("{} cannot be the name of a Secret", name)));
       }
     }
   }

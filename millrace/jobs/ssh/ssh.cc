@@ -12,7 +12,7 @@ namespace {
 
 /// ssh's exit status for failures of its own.
 constexpr int kSshFailed = 255;
-/// Of a shell that did not find, or could not run, the program.
+/// Exit statuses of a shell that could not run the program, or did not find it.
 constexpr int kNotExecutable = 126, kNoProgram = 127;
 
 /// Quotes for any login shell.
@@ -54,9 +54,9 @@ bool Says(std::string_view words, std::string_view what) { return words.find(wha
 std::vector<std::string> SshCommand(const std::string& host, const SshAccess& access) {
   std::vector<std::string> command = {"ssh"};
   command.insert(command.end(), access.options.begin(), access.options.end());
-  // A connection of its own: a shared one would end with whichever session opened it. 15 s and three missed answers:
-  // ssh notices a dead network before RemoteLauncher::Options::silence is over.
-  command.insert(command.end(), {"-T", "-x", "-oBatchMode=yes", "-oConnectTimeout=15", "-oServerAliveInterval=15",
+  // A connection of its own: a shared one would end with whichever session opened it. 5 s and three missed answers: ssh
+  // notices a dead network before RemoteLauncher::Options::silence is over.
+  command.insert(command.end(), {"-T", "-x", "-oBatchMode=yes", "-oConnectTimeout=15", "-oServerAliveInterval=5",
                                  "-oServerAliveCountMax=3", "-oControlMaster=no", "-oControlPath=none", "--", host,
                                  fmt::format("exec {} job agent", Quoted(access.millrace))});
   return command;

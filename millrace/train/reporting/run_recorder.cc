@@ -18,7 +18,7 @@ constexpr auto kWriteInterval = std::chrono::seconds(1);
 RunRecorder::RunRecorder(std::filesystem::path file, const Plan& plan, double flops_rate, Clock& clock, Logger log)
     : file_(std::move(file)), clock_(clock), log_(std::move(log)) {
   if (!file_.empty() && plan.resumed_from > 0) {
-    // Of a file that is damaged or of another version, nothing is lost but charts.
+    // If the file is damaged or of another version, only old points of charts are lost.
     if (const auto text = ReadFile(file_, history::kMaxHistoryBytes)) {
       if (auto before = history::RunHistory::Parse(*text, file_.string())) history_ = *std::move(before);
     }
