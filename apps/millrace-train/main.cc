@@ -116,6 +116,10 @@ std::filesystem::path HistoryFile() {
 Result<int> Run(const Arguments& arguments, std::unique_ptr<engine::Collective>& group, std::stop_token stop) {
   const std::string text = MR_TRY(ReadFile(arguments.job_file, kMaxJobFile));
   const jobs::Spec spec = MR_TRY(jobs::Spec::Parse(text, arguments.job_file, arguments.assignments));
+  if (!spec.run.command.empty()) {
+    return Fail(Code::kInvalidArgument, "{}: the job runs a program of its own; `millrace job run {}` starts it",
+                arguments.job_file, arguments.job_file);
+  }
   if (arguments.globals.dry_run) {
     cli::Print("{}", spec.Render());
     return 0;

@@ -14,19 +14,24 @@ bool AllEnded(std::span<const RankState> ranks) {
   return std::all_of(ranks.begin(), ranks.end(), [](const RankState& rank) { return rank.exit.has_value(); });
 }
 
-std::string AtStep(const std::optional<std::uint64_t>& step) {
-  return step ? fmt::format("at step {}", *step) : "before its first step";
-}
-
-/// Exit statuses of failures that a restart cannot cure (see ToExitStatus).
-bool CannotHelp(const ExitState& exit) {
-  return exit.signal == 0 && (exit.exit_code == 2 || exit.exit_code == 4 || exit.exit_code == 5);
-}
-
 /// Returns whether a rank saved and left because something asked it to. Ranks agree on that: all of them leave.
 bool HasLeft(const ExitState& exit) { return exit.signal == 0 && exit.exit_code == ToExitStatus(Code::kCancelled); }
 
 }  // namespace
+
+/// Returns " at step 5", or that there was none.
+std::string Policy::AtStep(const std::optional<std::uint64_t>& step) const {
+  if (step) return fmt::format(" at step {}", *step);
+  return options_.reports_steps ? " before its first step" : "";
+}
+
+/// Returns whether a restart cannot cure this failure. The statuses are those of ToExitStatus(); other programs also
+/// have 2 for wrong usage.
+bool Policy::CannotHelp(const ExitState& exit) const {
+  if (best_step_ || exit.signal != 0) return false;
+  if (!options_.reports_steps) return exit.exit_code == 2 && attempt_ == 1;
+  return exit.exit_code == 2 || exit.exit_code == 4 || exit.exit_code == 5;
+}
 
 void Policy::Started(TimePoint now, int ranks) {
   ++attempt_;
@@ -79,7 +84,8 @@ Duration Policy::hang_limit() const {
 }
 
 Duration Policy::SilenceLimit(const Watched& rank) const {
-  return rank.step ? hang_limit() : std::max(options_.start_timeout, hang_limit());
+  const bool lives = !options_.reports_steps && rank.beats > 0 && options_.hang_timeout.has_value();
+  return rank.step || lives ? hang_limit() : std::max(options_.start_timeout, hang_limit());
 }
 
 void Policy::Watch(TimePoint now, std::span<const RankState> ranks) {
@@ -112,19 +118,19 @@ std::optional<Failure> Policy::FindFailure(TimePoint now, std::span<const RankSt
   int index = static_cast<int>(blamed - ranks.data());
   if (!blamed->cause.empty()) {
     return Failure{.rank = index,
-                   .what = fmt::format("{}, with rank {} {}", blamed->cause, index, AtStep(blamed->step)),
+                   .what = fmt::format("{}, with rank {}{}", blamed->cause, index, AtStep(blamed->step)),
                    .at = now};
   }
   if (HasLeft(*blamed->exit)) {
     return Failure{
         .rank = index,
-        .what = fmt::format("the ranks saved and left {}, because one of them was asked to", AtStep(blamed->step)),
+        .what = fmt::format("the ranks saved and left{}, because one of them was asked to", AtStep(blamed->step)),
         .at = now};
   }
   std::string how = blamed->exit->signal != 0 ? fmt::format("was {}", blamed->exit->ToString())
                                               : fmt::format("ended with {}", blamed->exit->ToString());
   return Failure{.rank = index,
-                 .what = fmt::format("rank {} {} {}", index, how, AtStep(blamed->step)),
+                 .what = fmt::format("rank {} {}{}", index, how, AtStep(blamed->step)),
                  .node = blamed->node,
                  .at = now};
 }
@@ -134,7 +140,7 @@ std::optional<Failure> Policy::FindSilence(TimePoint now, std::span<const RankSt
     Duration silent = now - watched_[i].life;
     if (ranks[i].exit || silent < SilenceLimit(watched_[i])) continue;
     return Failure{.rank = static_cast<int>(i),
-                   .what = fmt::format("rank {} has shown no sign of life for {} {}", i, FormatDuration(silent),
+                   .what = fmt::format("rank {} has shown no sign of life for {}{}", i, FormatDuration(silent),
                                        AtStep(ranks[i].step)),
                    .node = ranks[i].node,
                    .hang = true,
@@ -222,7 +228,7 @@ Policy::Decision Policy::Settle(TimePoint now, std::span<const RankState> ranks)
 
   const std::optional<ExitState> exit =
       failure_->rank >= 0 ? ranks[static_cast<std::size_t>(failure_->rank)].exit : std::nullopt;
-  if (!best_step_ && exit && CannotHelp(*exit)) {
+  if (exit && CannotHelp(*exit)) {
     return End({Outcome::Ending::kFailed, failure_->what + "; starting it again would not help", exit->exit_code});
   }
   return TryAgain(now);
@@ -239,7 +245,7 @@ Policy::Decision Policy::TryAgain(TimePoint now) {
                 fmt::format("{}; no restart is left of run.max_restarts = {}", failure_->what, options_.max_restarts),
                 1});
   }
-  if (fruitless_ >= options_.max_fruitless) {
+  if (fruitless_ >= options_.max_fruitless && (options_.reports_steps || best_step_)) {
     return End({Outcome::Ending::kFailed,
                 fmt::format("{}; {} attempts in a row made no progress: {}", failure_->what, fruitless_,
                             crash_loop_.Explain()),
@@ -270,7 +276,8 @@ Policy::Decision Policy::Interrupted() {
   return End({Outcome::Ending::kInterrupted,
               best_step_
                   ? fmt::format("stopped at step {}; the same command continues from the last checkpoint", *best_step_)
-                  : "stopped before the first step",
+              : options_.reports_steps ? "stopped before the first step"
+                                       : "stopped; the same command starts it again",
               ToExitStatus(Code::kCancelled)});
 }
 

@@ -47,12 +47,17 @@ struct Outcome {
 /// An attempt is fruitless if it made no step, or failed at the same step as the attempt before. The job ends after
 /// `max_restarts` restarts or `max_fruitless` fruitless attempts in a row, and says what these have in common. It ends
 /// at once if, before the job's first step, a rank exits with 2, 4 or 5 (usage, not found, access denied): trying again
-/// cannot help. One owner, no locking.
+/// cannot help.
+///
+/// Of a program that has not told a step, attempts are never fruitless, a given hang_timeout holds from its first sign
+/// of life on, and only exit status 2 in the first attempt ends the job at once.
+/// One owner, no locking.
 class Policy {
  public:
   struct Options {
     int max_restarts = 3;
     int max_fruitless = 3;
+    bool reports_steps = true;             ///< false: a program that need not tell its steps
     std::optional<Duration> hang_timeout;  ///< nothing: the larger of hang_floor and hang_factor × longest step
     Duration hang_floor = std::chrono::seconds(30);
     int hang_factor = 5;
@@ -128,6 +133,8 @@ class Policy {
   std::optional<Failure> FindSilence(TimePoint now, std::span<const RankState> ranks) const;
   TimePoint NextSilence(std::span<const RankState> ranks) const;
   Duration SilenceLimit(const Watched& rank) const;
+  bool CannotHelp(const ExitState& exit) const;
+  std::string AtStep(const std::optional<std::uint64_t>& step) const;
   Decision WhileRunning(TimePoint now, std::span<const RankState> ranks, bool stop_requested);
   Decision Fail(TimePoint now, std::span<const RankState> ranks, Failure failure);
   Decision Settle(TimePoint now, std::span<const RankState> ranks);

@@ -15,6 +15,8 @@ using ::testing::HasSubstr;
 /// Two ranks, moved by hand.
 class PolicyTest : public testing::Test {
  protected:
+  explicit PolicyTest(const Policy::Options& options = {.max_restarts = 10, .sequences_per_step = 8})
+      : policy_(options, Random(1)) {}
   void Start() {
     ASSERT_EQ(Next(), Action::kStart);
     ranks_.assign(2, RankState());
@@ -52,7 +54,7 @@ class PolicyTest : public testing::Test {
     now_ = last_.until;
   }
 
-  Policy policy_{Policy::Options{.max_restarts = 10, .sequences_per_step = 8}, Random(1)};
+  Policy policy_;
   TimePoint now_ = TimePoint(minutes(100));
   std::vector<RankState> ranks_;
   Policy::Decision last_;
@@ -455,6 +457,51 @@ TEST_F(PolicyTest, MachinesThatStayAwayEndTheJob) {
   EXPECT_FALSE(policy.waiting());
   EXPECT_THAT(policy.outcome().message, HasSubstr("for 5m"));
   EXPECT_THAT(policy.outcome().message, HasSubstr("node n3 does not answer"));
+}
+
+/// A program that tells no steps.
+class SilentPolicyTest : public PolicyTest {
+ protected:
+  SilentPolicyTest() : PolicyTest({.max_restarts = 5, .reports_steps = false, .hang_timeout = seconds(60)}) {}
+};
+
+TEST_F(SilentPolicyTest, EveryAttemptMayHaveBeenUseful) {
+  Start();
+  for (int restart = 0; restart < 5; ++restart) {
+    EXPECT_EQ(FailAt(std::nullopt), Action::kWait);
+    SitOutDelay();
+    Start();
+  }
+  EXPECT_EQ(FailAt(std::nullopt), Action::kEnd);
+  EXPECT_THAT(policy_.outcome().message, HasSubstr("run.max_restarts = 5"));
+  EXPECT_THAT(policy_.outcome().message, testing::Not(HasSubstr("before its first step")));
+}
+
+TEST_F(SilentPolicyTest, WrongUsageIsFinalAtFirst) {
+  Start();
+  EndAll({.exit_code = 2});
+  EXPECT_EQ(Next(), Action::kEnd);
+  EXPECT_EQ(policy_.outcome().exit_status, 2);
+}
+
+TEST_F(SilentPolicyTest, WhatRanOnceIsNoWrongUsage) {
+  Start();
+  EXPECT_EQ(FailAt(std::nullopt), Action::kWait);
+  SitOutDelay();
+  Start();
+  EndAll({.exit_code = 2});
+  EXPECT_EQ(Next(), Action::kWait);
+}
+
+TEST_F(SilentPolicyTest, AGivenLimitOfSilenceHoldsFromTheFirstSignOfLife) {
+  Start();
+  now_ += seconds(90);
+  EXPECT_EQ(Next(), Action::kWait) << "it loads its libraries";
+  for (RankState& rank : ranks_) ++rank.beats;
+  EXPECT_EQ(Next(), Action::kWait);
+  now_ += seconds(61);
+  EXPECT_EQ(Next(), Action::kKill);
+  EXPECT_TRUE(policy_.failure()->hang);
 }
 
 }  // namespace

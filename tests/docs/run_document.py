@@ -44,7 +44,7 @@ def preparation_of(document: pathlib.Path) -> pathlib.Path:
 def find_program(name: str) -> str | None:
     """Looks for a program in PATH and among those that tests/install-peers installs."""
     peers = os.environ.get("MILLRACE_PEERS")
-    return shutil.which(name) or (shutil.which(name, path=f"{peers}/trainers/bin") if peers else None)
+    return shutil.which(name) or (shutil.which(name, path=f"{peers}/trainers/bin:{peers}/venv/bin") if peers else None)
 
 
 def script_of(document: pathlib.Path, blocks: list[Block], scratch: pathlib.Path) -> str:

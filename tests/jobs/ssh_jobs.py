@@ -156,6 +156,18 @@ def test_stop_lets_the_ranks_save(jobs, wanted):
     assert found == {later: wanted[later] for later in range(step + 1, STEPS + 1)}
 
 
+def test_a_program_of_the_users_own_runs_on_both_hosts(jobs, _):
+    path = jobs.folder / "own.yaml"
+    script = 'echo "$RANK of $WORLD_SIZE, $LOCAL_RANK on $GROUP_RANK, $SAYS" && touch $MILLRACE_CHECKPOINTS/$RANK'
+    path.write_text(json.dumps({"name": "own", "checkpoint": {"url": f"{jobs.folder}/own"},
+                                "run": {"launcher": "ssh", "hosts": ["n1", "n2"], "ssh_options": jobs.hosts.options,
+                                        "processes_per_node": 2, "command": ["sh", "-c", script], "env": {"SAYS": "a 'b' $c"}}}))
+    jobs.run("job", "run", path)
+    said = [jobs.run("job", "logs", "own", "--rank", rank) for rank in range(4)]
+    assert said == [f"{rank} of 4, {rank % 2} on {rank // 2}, a 'b' $c\n" for rank in range(4)]
+    assert sorted(os.listdir(jobs.folder / "own")) == ["0", "1", "2", "3"]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--millrace", required=True)
@@ -171,7 +183,8 @@ def main():
         assert len(wanted) == STEPS
         for test in (test_trains_on_both_hosts, test_takes_the_hosts_of_an_mpi_program, test_a_killed_session_is_a_lost_node,
                      test_a_host_that_is_away_is_waited_for, test_a_job_that_waits_can_be_stopped,
-                     test_failures_that_time_does_not_cure_end_the_job, test_stop_lets_the_ranks_save):
+                     test_failures_that_time_does_not_cure_end_the_job,
+                     test_a_program_of_the_users_own_runs_on_both_hosts, test_stop_lets_the_ranks_save):
             test(jobs, wanted)
             print(f"ok {test.__name__}", flush=True)
 

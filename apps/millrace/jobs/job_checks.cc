@@ -8,9 +8,11 @@
 #include <optional>
 
 #include "millrace/base/hash/random.h"
+#include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
 #include "millrace/data/sources/sources.h"
 #include "millrace/jobs/health/node_checks.h"
+#include "millrace/jobs/spec/foreign_program.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/open/open.h"
 #include "millrace/tokenizer/open/open.h"
@@ -33,9 +35,7 @@ class JobChecker {
       : context_(context), spec_(spec), if_silent_(starts ? Level::kWarn : Level::kFail) {}
 
   JobChecks Run(const std::filesystem::path& program) {
-    // Hosts and pods have programs and disks of their own.
-    const bool elsewhere = spec_.run.launcher == "ssh" || spec_.run.in_pods();
-    if (!elsewhere) CheckProgram(program);
+    if (!IsElsewhere()) CheckProgram(program);
     CheckMachine();
     object::ConnectOptions options = context_.globals.connect;
     options.max_attempts = 2;
@@ -46,6 +46,25 @@ class JobChecker {
       return std::move(checks_);
     }
     connection_ = *std::move(connection);
+    if (spec_.run.command.empty()) {
+      CheckTraining();
+    } else {
+      CheckFolders();
+    }
+    if (!spec_.log.url.empty()) {
+      Check("log", "check log.url and the rights there", [&] { return Write(spec_.log.url); });
+    }
+    if (!spec_.log.tensorboard.empty()) {
+      Check("tensorboard", "check log.tensorboard and the rights there", [&] { return Write(spec_.log.tensorboard); });
+    }
+    return std::move(checks_);
+  }
+
+ private:
+  /// Hosts and pods have programs and disks of their own.
+  bool IsElsewhere() const { return spec_.run.launcher == "ssh" || spec_.run.in_pods(); }
+
+  void CheckTraining() {
     Check("data", "check data.sources: `millrace ls` shows what there is",
           [&] { return LookAtData(spec_.data.dataset.sources); });
     if (!spec_.eval.sources.empty()) {
@@ -58,23 +77,39 @@ class JobChecker {
       Check("checkpoints", "check checkpoint.url and the rights there: list, read, write, delete",
             [&] { return LookAtCheckpoints(); });
     }
-    if (!spec_.log.url.empty()) {
-      Check("log", "check log.url and the rights there", [&] { return Write(spec_.log.url); });
-    }
-    if (!spec_.log.tensorboard.empty()) {
-      Check("tensorboard", "check log.tensorboard and the rights there", [&] { return Write(spec_.log.tensorboard); });
-    }
     if (!spec_.data.dataset.cache_url.empty()) {
       Check("index cache", "check data.index_cache and the rights there",
             [&] { return Write(spec_.data.dataset.cache_url); });
     }
-    if (elsewhere) return std::move(checks_);
+    if (IsElsewhere()) return;
     CheckFolder("local disk", "checkpoint.local.path", spec_.checkpoint.local_path);
     CheckFolder("data cache", "data.cache.path", spec_.data.dataset.disk_cache.native());
-    return std::move(checks_);
   }
 
- private:
+  /// Checks the folders of a program of the user's own.
+  void CheckFolders() {
+    const jobs::ForeignProgram program = *jobs::ForeignProgramOf(spec_);
+    const bool mounts = !program.mounts.empty() || !program.checkpoint_url.empty();
+    if (mounts && spec_.run.launcher == "local" && ::access("/dev/fuse", R_OK | W_OK) != 0) {
+      Failed(Code::kUnsupported, "mounts", "/dev/fuse cannot be opened",
+             "load the module fuse and check the device's rights: `millrace doctor` says more");
+    }
+    for (const jobs::FolderMount& mount : program.mounts) {
+      Check("mount", "check run.mounts: `millrace ls` shows what there is", [&] { return LookAtMount(mount); });
+    }
+    if (!program.checkpoint_url.empty()) {
+      Check("checkpoints", "check checkpoint.url and the rights there: list, read, write, delete",
+            [&] { return LookAtCheckpoints(); });
+    }
+  }
+
+  Result<std::string> LookAtMount(const jobs::FolderMount& mount) {
+    const object::Location location = MR_TRY(FolderAt(mount.url));
+    MR_TRY(object::List(*location.store, {.prefix = location.key, .max_keys = 1}, NewCall()));
+    return fmt::format("{} can be listed; it is mounted on {}{}", mount.url, mount.path,
+                       mount.read_only ? ", for reading" : "");
+  }
+
   void Add(Level level, std::string check, std::string what, std::string_view advice = "") {
     checks_.findings.push_back({level, std::move(check), std::move(what), std::string(advice)});
   }
@@ -109,6 +144,7 @@ class JobChecker {
   }
 
   void CheckProgram(const std::filesystem::path& program) {
+    if (!spec_.run.command.empty()) return CheckCommand();
     if (::access(program.c_str(), X_OK) == 0) {
       Add(Level::kOk, "program", program.string());
     } else {
@@ -127,6 +163,18 @@ class JobChecker {
       } else if (finding.level == Level::kWarn) {
         checks_.findings.push_back(std::move(finding));
       }
+    }
+  }
+
+  /// Other machines may have other programs, so only this machine's are checked.
+  void CheckCommand() {
+    if (spec_.run.launcher != "local") return;
+    const std::string& name = spec_.run.command.front();
+    if (const auto found = FindProgram(name); found && ::access(found->c_str(), X_OK) == 0) {
+      Add(Level::kOk, "program", *found);
+    } else {
+      Failed(Code::kNotFound, "program", fmt::format("{} cannot be run as a program", name),
+             "check run.command: a name is looked up in PATH, a path is relative to the working directory");
     }
   }
 

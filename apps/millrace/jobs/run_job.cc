@@ -20,6 +20,7 @@
 #include "apps/millrace/jobs/run_reporter.h"
 #include "apps/millrace/jobs/schedulers/launch_on_nodes.h"
 #include "apps/millrace/jobs/schedulers/pod_log.h"
+#include "apps/millrace/jobs/schedulers/remote_options.h"
 #include "apps/millrace/jobs/schedulers/scheduled_jobs.h"
 #include "apps/millrace/jobs/ssh_jobs.h"
 #include "apps/millrace/jobs/webhook.h"
@@ -30,6 +31,7 @@
 #include "millrace/jobs/health/spot_watch.h"
 #include "millrace/jobs/kubernetes/cluster_job.h"
 #include "millrace/jobs/local/local_launcher.h"
+#include "millrace/jobs/spec/foreign_program.h"
 #include "millrace/jobs/state.h"
 #include "millrace/jobs/supervisor.h"
 
@@ -94,7 +96,8 @@ Result<std::unique_ptr<jobs::Launcher>> LaunchHere(const Context& context, const
                                                    const jobs::JobFolder& folder, OnLine on_line) {
   jobs::LocalLauncher::Options local;
   local.command = MR_TRY(std::move(command));
-  local.env = GlobalsEnvironment(context.globals);
+  local.foreign = jobs::ForeignProgramOf(spec);
+  local.env = RankEnvironment(context, spec);
   local.env.merge(MissingComputeEnvironment(DetectCpu()));
   local.env["MILLRACE_HISTORY_FILE"] = HistoryFileIn(folder.path());
   local.ranks = spec.ranks();
@@ -139,7 +142,12 @@ Result<std::unique_ptr<jobs::Launcher>> Launch(const Context& context, const job
 
 Result<jobs::Spec> ReadSpec(const JobArguments& arguments, jobs::SpecPurpose purpose) {
   std::string text = MR_TRY(ReadFile(arguments.file, kMaxJobFile));
-  return jobs::Spec::Parse(text, arguments.file, arguments.assignments, purpose);
+  jobs::Spec spec = MR_TRY(jobs::Spec::Parse(text, arguments.file, arguments.assignments, purpose));
+  if (arguments.compiles && !spec.run.command.empty()) {
+    return Fail(Code::kInvalidArgument, "{}: job compile is for Millrace's own training, not for run.command",
+                arguments.file);
+  }
+  return spec;
 }
 
 Result<int> ShowChecks(const Context& context, const jobs::Spec& spec, const JobArguments& arguments) {
@@ -230,10 +238,11 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   jobs::Supervisor::Options options{.name = spec.name};
   options.policy.max_restarts = spec.run.max_restarts;
   options.policy.hang_timeout = spec.run.hang_timeout;
+  options.policy.reports_steps = spec.run.command.empty();
   if (IsOverSsh(spec)) options.policy.start_patience = spec.run.ssh.connect_timeout.value_or(Duration(0));
   // The cluster decides when pods come; `job status` tells why they do not.
   if (spec.run.in_pods()) options.policy.start_patience = kPodPatience;
-  options.policy.sequences_per_step = static_cast<std::uint64_t>(spec.train.global_batch);
+  if (spec.run.command.empty()) options.policy.sequences_per_step = static_cast<std::uint64_t>(spec.train.global_batch);
   options.cost = spec.cost;
   options.spent_before = spent_before;
   std::optional<jobs::SpotWatch> spot;  // agents watch the machines of other launchers

@@ -33,16 +33,6 @@ struct Prepared {
   UniqueFd stdin_fd, stdout_fd, stderr_fd;
 };
 
-Result<std::string> FindProgram(const std::string& name) {
-  if (name.find('/') != std::string::npos) return name;
-  const char* path = std::getenv("PATH");
-  for (std::string_view folder : Split(path ? path : "/usr/bin:/bin", ':')) {
-    std::string candidate = fmt::format("{}/{}", folder.empty() ? "." : folder, name);
-    if (::access(candidate.c_str(), X_OK) == 0) return candidate;
-  }
-  return Fail(Code::kNotFound, "program \"{}\" is not in PATH", name);
-}
-
 std::vector<std::string> MakeEnvironment(const Subprocess::Options& options) {
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -86,7 +76,7 @@ Result<Prepared> Prepare(Subprocess::Options& options) {
   signal(SIGPIPE, SIG_DFL);
   if (options.own_process_group) setpgid(0, 0);
   if (options.die_with_parent) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    prctl(PR_SET_PDEATHSIG, options.death_signal);
     if (getppid() != parent) _exit(127);  // it died before the call above
   }
   if (!p.directory.empty() && chdir(p.directory.c_str()) != 0) fail();
@@ -103,6 +93,16 @@ Result<Prepared> Prepare(Subprocess::Options& options) {
 }
 
 }  // namespace
+
+Result<std::string> FindProgram(const std::string& name) {
+  if (name.find('/') != std::string::npos) return name;
+  const char* path = std::getenv("PATH");
+  for (std::string_view folder : Split(path ? path : "/usr/bin:/bin", ':')) {
+    std::string candidate = fmt::format("{}/{}", folder.empty() ? "." : folder, name);
+    if (::access(candidate.c_str(), X_OK) == 0) return candidate;
+  }
+  return Fail(Code::kNotFound, "program \"{}\" is not in PATH", name);
+}
 
 std::string ExitState::ToString() const {
   if (signal != 0) return fmt::format("killed by signal {} ({})", signal, strsignal(signal));

@@ -1,6 +1,7 @@
 // Child processes. They are started without a shell and are always reaped.
 #pragma once
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include <filesystem>
@@ -37,9 +38,10 @@ class Subprocess {
     bool null_stdin = true;
     bool pipe_stdin = false;        ///< for stdin_fd(); excludes null_stdin's /dev/null
     bool own_process_group = true;  ///< signals then reach the child's children too
-    /// Kills the child when this process dies (PR_SET_PDEATHSIG). The kernel watches the thread that calls Start: the
-    /// child is also killed when that thread ends. Children of the child are not killed; see `inherited_fds`.
+    /// Signals the child when this process dies (PR_SET_PDEATHSIG). The kernel watches the thread that calls Start: the
+    /// signal also comes when that thread ends. Children of the child do not get it; see `inherited_fds`.
     bool die_with_parent = true;
+    int death_signal = SIGKILL;  ///< what `die_with_parent` sends
     /// Descriptors of this process that the child inherits under the same numbers. Borrowed until Start returns.
     std::vector<int> inherited_fds;
   };
@@ -86,6 +88,8 @@ class Subprocess {
   std::optional<ExitState> state_;
 };
 
+/// Returns a name with a slash as it is, and the first program of another name in PATH. Errors: kNotFound.
+Result<std::string> FindProgram(const std::string& name);
 /// Returns the folder of the running program. Its sibling programs (millrace-train) are there.
 Result<std::filesystem::path> ProgramDirectory();
 

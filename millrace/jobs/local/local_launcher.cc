@@ -41,7 +41,12 @@ LocalLauncher::LocalLauncher(Options options)
   }
 }
 
-LocalLauncher::~LocalLauncher() = default;
+LocalLauncher::~LocalLauncher() {
+  children_.clear();
+  mounts_.reset();
+  // Never a recursive removal: if the mount is still there, the folder is a bucket.
+  if (!made_checkpoints_.empty()) ::rmdir(made_checkpoints_.c_str());
+}
 
 std::filesystem::path LocalLauncher::LogPath(int rank, std::string_view suffix) const {
   return options_.folder / "logs" / fmt::format("rank-{}.{}", options_.place.first_rank + rank, suffix);
@@ -53,18 +58,22 @@ std::filesystem::path LocalLauncher::HeartbeatPath(int rank) const {
 
 Subprocess::Options LocalLauncher::Command(int rank, int attempt, int port, int lifeline) const {
   Subprocess::Options command;
-  command.argv = options_.command;
+  command.argv = options_.foreign ? options_.foreign->command : options_.command;
   command.env = options_.env;
+  if (options_.foreign) command.env.try_emplace("PYTHONUNBUFFERED", "1");
+  if (!checkpoints_.empty()) command.env["MILLRACE_CHECKPOINTS"] = checkpoints_;
   const Place& place = options_.place;
   command.env["RANK"] = std::to_string(place.first_rank + rank);
   command.env["LOCAL_RANK"] = std::to_string(rank);
   command.env["WORLD_SIZE"] = std::to_string(place.world_size > 0 ? place.world_size : options_.ranks);
   command.env["LOCAL_WORLD_SIZE"] = std::to_string(options_.ranks);
+  command.env["GROUP_RANK"] = std::to_string(place.first_rank / options_.ranks);
   command.env["MASTER_ADDR"] = place.master_address;
   command.env["MASTER_PORT"] = std::to_string(port);
   command.env["MILLRACE_HEARTBEAT_FILE"] = HeartbeatPath(rank).string();
   command.env["MILLRACE_ATTEMPT"] = std::to_string(attempt);
-  if (options_.threads > 0 || std::getenv("OMP_NUM_THREADS") == nullptr) {
+  const bool has_threads = options_.env.contains("OMP_NUM_THREADS") || std::getenv("OMP_NUM_THREADS") != nullptr;
+  if (options_.threads > 0 || !has_threads) {
     int share = static_cast<int>(std::thread::hardware_concurrency()) / options_.ranks;
     command.env["OMP_NUM_THREADS"] = std::to_string(options_.threads > 0 ? options_.threads : std::max(1, share));
   }
@@ -75,9 +84,36 @@ Subprocess::Options LocalLauncher::Command(int rank, int attempt, int port, int 
   return command;
 }
 
+/// Mounts what a foreign program is to see, and finds its folder for checkpoints.
+Status LocalLauncher::PrepareFolders() {
+  if (!options_.foreign) return {};
+  const ForeignProgram& foreign = *options_.foreign;
+  if (mounts_) return mounts_->Mount();
+  checkpoints_ = foreign.checkpoint_folder;
+  std::vector<FolderMount> mounts = foreign.mounts;
+  if (!foreign.checkpoint_url.empty()) {
+    if (checkpoints_.empty()) {
+      std::string made = (std::filesystem::temp_directory_path() / "millrace-checkpoints-XXXXXX").string();
+      if (::mkdtemp(made.data()) == nullptr) return Fail(ErrnoError(errno, "cannot make the folder " + made));
+      checkpoints_ = made_checkpoints_ = made;
+    }
+    mounts.push_back({.url = foreign.checkpoint_url, .path = checkpoints_});
+  } else if (!checkpoints_.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(checkpoints_, error);
+    if (error) return Fail(Code::kInvalidArgument, "cannot make the folder {}: {}", checkpoints_, error.message());
+  }
+  if (mounts.empty()) return {};
+  mounts_ = std::make_unique<NodeMounts>(
+      NodeMounts::Options{.mounts = std::move(mounts), .env = options_.env, .logs = options_.folder / "logs"});
+  return mounts_->Mount();
+}
+
 Status LocalLauncher::Start(int attempt) {
   children_.clear();
   states_.clear();
+  last_.reset();
+  MR_TRY(PrepareFolders());
   const int port = options_.place.master_port > 0 ? options_.place.master_port : MR_TRY(FreePort());
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return Fail(ErrnoError(errno, "cannot make a pipe"));
@@ -89,7 +125,9 @@ Status LocalLauncher::Start(int attempt) {
     std::filesystem::remove(HeartbeatPath(rank), none);
     std::uint64_t written = std::filesystem::file_size(LogPath(rank, "err"), none);
     if (none) written = 0;
-    children.push_back({MR_TRY(Subprocess::Start(Command(rank, attempt, port, rank_end.get()))), written, {}});
+    const std::uint64_t before = OutputSize(rank);
+    Subprocess process = MR_TRY(Subprocess::Start(Command(rank, attempt, port, rank_end.get())));
+    children.push_back({.process = std::move(process), .error_start = written, .written = before});
   }
   children_ = std::move(children);
   for (const Rank& child : children_) states_.push_back({.pid = child.process.pid()});
@@ -100,7 +138,7 @@ std::span<const RankState> LocalLauncher::Wait(TimePoint until, std::stop_token 
   std::stop_callback wake(stop, [this] { ::eventfd_write(wake_.get(), 1); });
   std::vector<pollfd> watched = {{.fd = wake_.get(), .events = POLLIN, .revents = 0}};
   for (std::size_t i = 0; i < children_.size(); ++i) {
-    if (!states_[i].exit) watched.push_back({.fd = children_[i].process.pidfd(), .events = POLLIN, .revents = 0});
+    if (!children_[i].ended) watched.push_back({.fd = children_[i].process.pidfd(), .events = POLLIN, .revents = 0});
   }
   Duration wait = std::clamp<Duration>(until - SystemClock().Now(), Duration(0), kLookInterval);
   auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(wait).count();
@@ -114,12 +152,53 @@ std::span<const RankState> LocalLauncher::Wait(TimePoint until, std::stop_token 
 /// Reads exits before heartbeats and logs, so that it never misses the last step and the last lines of a rank.
 void LocalLauncher::Look() {
   for (int rank = 0; rank < static_cast<int>(children_.size()); ++rank) {
-    RankState& state = states_[static_cast<std::size_t>(rank)];
-    if (state.exit) continue;
-    state.exit = children_[static_cast<std::size_t>(rank)].process.Poll();
+    const auto index = static_cast<std::size_t>(rank);
+    Rank& child = children_[index];
+    if (child.ended) continue;
+    const std::optional<ExitState> exit = child.process.Poll();
+    child.ended = exit.has_value();
     ReadHeartbeat(rank);
+    if (options_.foreign) {
+      const std::uint64_t written = OutputSize(rank);
+      if (written > child.written) ++states_[index].beats;
+      child.written = written;
+    }
+    const bool is_last = child.ended && std::ranges::all_of(children_, [](const Rank& each) { return each.ended; });
+    if (is_last && mounts_) {
+      last_ = LastExit{.rank = index, .exit = *exit};
+      mounts_->Unmount();
+    } else {
+      states_[index].exit = exit;
+    }
   }
+  if (last_) AwaitUnmount();
   for (int rank = 0; rank < static_cast<int>(lines_.size()); ++rank) Follow(rank);
+}
+
+/// Tells the exit of the last rank when its folders are unmounted. Until then it shows life.
+void LocalLauncher::AwaitUnmount() {
+  RankState& state = states_[last_->rank];
+  const std::optional<Status> unmounted = mounts_->Unmounted();
+  if (!unmounted) {
+    ++state.beats;
+    return;
+  }
+  state.exit = last_->exit;
+  last_.reset();
+  if (*unmounted || !state.exit->ok()) return;
+  state.exit->exit_code = 1;
+  state.cause = unmounted->error().message();
+}
+
+/// Returns how many bytes a rank has written, over all attempts.
+std::uint64_t LocalLauncher::OutputSize(int rank) const {
+  std::uint64_t written = 0;
+  for (const char* suffix : {"out", "err"}) {
+    std::error_code none;
+    const std::uintmax_t size = std::filesystem::file_size(LogPath(rank, suffix), none);
+    if (!none) written += size;
+  }
+  return written;
 }
 
 void LocalLauncher::Follow(int rank) {

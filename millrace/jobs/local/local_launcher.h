@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,12 +14,14 @@
 #include "millrace/base/process/subprocess.h"
 #include "millrace/jobs/launcher.h"
 #include "millrace/jobs/local/log_follower.h"
+#include "millrace/jobs/local/node_mounts.h"
+#include "millrace/jobs/spec/foreign_program.h"
 
 namespace millrace::jobs {
 
 /// Starts the same command once per rank. Each rank has its own process group, which is killed when this process dies.
 /// The environment of a rank has:
-///   - RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as in torch.distributed.
+///   - RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR and MASTER_PORT, as torchrun sets them.
 ///     MASTER_PORT changes with each attempt.
 ///   - OMP_NUM_THREADS, unless this process has it and `threads` is 0.
 ///   - MILLRACE_HEARTBEAT_FILE. A rank writes "<steps done>\n" to it after each step. Writing it again unchanged shows
@@ -25,8 +29,13 @@ namespace millrace::jobs {
 ///   - MILLRACE_ATTEMPT, from 1.
 ///   - MILLRACE_LIFELINE: the number of an open descriptor, one end of a pipe. When this process ends, the other end
 ///     is closed. It is for programs that a rank starts, which the parent-death signal does not reach.
-/// A rank writes to logs/rank-R.out and logs/rank-R.err in `folder`. `on_line` also gets the lines of the first rank,
-/// or of all. An exit wakes Wait() at once. Lines and heartbeats are read ten times a second.
+///   - MILLRACE_CHECKPOINTS, if a foreign program has a folder for them, and PYTHONUNBUFFERED, so that its lines come
+///     when they are printed.
+/// Each piece of output of a foreign program is a sign of life. Its folders are mounted before the ranks start. They
+/// are unmounted when all have ended: until then the last rank seems to run. If a folder's store does not have all that
+/// was written, a rank that ended well counts as failed, and RankState::cause says so. A rank writes to logs/rank-R.out
+/// and logs/rank-R.err in `folder`. `on_line` also gets the lines of the first rank, or of all. An exit wakes Wait() at
+/// once. Lines and heartbeats are read ten times a second.
 class LocalLauncher final : public Launcher {
  public:
   enum class Stream { kOut, kError };
@@ -38,7 +47,8 @@ class LocalLauncher final : public Launcher {
     int master_port = 0;                       ///< 0: a free one of this machine, another in each attempt
   };
   struct Options {
-    std::vector<std::string> command;
+    std::vector<std::string> command;  ///< unless `foreign` has one
+    std::optional<ForeignProgram> foreign;
     std::map<std::string, std::string> env;  ///< for every rank
     int ranks = 1;                           ///< on this machine
     Place place;
@@ -67,6 +77,13 @@ class LocalLauncher final : public Launcher {
     Subprocess process;
     std::uint64_t error_start = 0;  ///< where this attempt begins in the rank's .err file
     Beat beat;
+    std::uint64_t written = 0;  ///< bytes of output, over all attempts
+    bool ended = false;
+  };
+  /// The exit of the last rank, which waits until the folders are unmounted.
+  struct LastExit {
+    std::size_t rank = 0;
+    ExitState exit;
   };
   /// What a rank wrote, over all attempts.
   struct Lines {
@@ -80,13 +97,20 @@ class LocalLauncher final : public Launcher {
   void Look();
   void Follow(int rank);
   void ReadHeartbeat(int rank);
+  std::uint64_t OutputSize(int rank) const;
+  Status PrepareFolders();
+  void AwaitUnmount();
 
   const Options options_;
   UniqueFd wake_;      ///< an eventfd that a stop token writes to
   UniqueFd lifeline_;  ///< the end of the ranks' pipe that only this process has
   std::vector<Rank> children_;
   std::vector<RankState> states_;
-  std::vector<Lines> lines_;  ///< of the ranks that are followed
+  std::vector<Lines> lines_;            ///< of the ranks that are followed
+  std::string checkpoints_;             ///< value of MILLRACE_CHECKPOINTS
+  std::string made_checkpoints_;        ///< the same, if this process has made the folder
+  std::unique_ptr<NodeMounts> mounts_;  ///< of a foreign program that has any
+  std::optional<LastExit> last_;
 };
 
 /// Returns a port of 127.0.0.1 that no process listens on. If another process takes it before rank 0, the attempt

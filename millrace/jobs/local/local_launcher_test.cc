@@ -186,5 +186,26 @@ TEST(LogFollower, CutsEndlessLines) {
   EXPECT_EQ(TailOf(folder.path() / "none", 0, 3), "");
 }
 
+TEST_F(LocalLauncherTest, AForeignProgramFindsItsFolderAndShowsLifeByItsOutput) {
+  LocalLauncher::Options options;
+  const std::filesystem::path checkpoints = folder_.path() / "deep" / "checkpoints";
+  options.foreign =
+      ForeignProgram{.command = {"/bin/sh", "-c", "echo $GROUP_RANK > $MILLRACE_CHECKPOINTS/$RANK; echo here; exit 3"},
+                     .checkpoint_folder = checkpoints.string()};
+  options.ranks = 2;
+  options.place = {.first_rank = 4, .world_size = 6, .master_port = 29500};
+  options.folder = folder_.path();
+  LocalLauncher launcher(std::move(options));
+  ASSERT_TRUE(launcher.Start(1));
+  const auto ranks = Until(launcher, AllEnded);
+  for (const RankState& rank : ranks) {
+    EXPECT_EQ(rank.exit->exit_code, 3);
+    EXPECT_GT(rank.beats, 0U);
+    EXPECT_FALSE(rank.step);
+  }
+  EXPECT_EQ(ReadFile(checkpoints / "4").value_or(""), "2\n");
+  EXPECT_EQ(ReadFile(checkpoints / "5").value_or(""), "2\n");
+}
+
 }  // namespace
 }  // namespace millrace::jobs

@@ -155,9 +155,13 @@ class Agent {
       }
     }
     options.folder = folder_->path();
-    std::string program = MR_TRY(JsonString(start, "program"));
-    if (program.empty()) program = (MR_TRY(ProgramDirectory()) / "millrace-train").string();
-    options.command = {program, job_file.string()};
+    if (const Json* foreign = JsonFind(start, "foreign")) {
+      options.foreign = MR_TRY(ForeignProgram::FromJson(*foreign));
+    } else {
+      std::string program = MR_TRY(JsonString(start, "program"));
+      if (program.empty()) program = (MR_TRY(ProgramDirectory()) / "millrace-train").string();
+      options.command = {program, job_file.string()};
+    }
     options.all_lines = true;
     options.on_line = [this](int rank, LocalLauncher::Stream stream, std::string_view text) {
       Tell({{"line", {{"rank", rank}, {"error", stream == LocalLauncher::Stream::kError}, {"text", text}}}});

@@ -236,17 +236,18 @@ Status RemoteLauncher::StartRanks(int attempt) {
   const int port = *agents_[first]->port;
   states_.assign(static_cast<std::size_t>(ranks()), RankState{});
   for (std::size_t slot = 0; slot < placed.size(); ++slot) {
-    const Json order = {{"attempt", attempt},
-                        {"first_rank", static_cast<int>(slot) * options_.ranks_per_node},
-                        {"ranks", options_.ranks_per_node},
-                        {"world_size", ranks()},
-                        {"master_address", options_.nodes[first].address},
-                        {"master_port", port},
-                        {"threads", options_.threads},
-                        {"program", options_.program},
-                        {"job", job},
-                        {"env", options_.env}};
-    Order(placed[slot], {{"start", order}});  // Await() tells if it was lost
+    Json order = {{"attempt", attempt},
+                  {"first_rank", static_cast<int>(slot) * options_.ranks_per_node},
+                  {"ranks", options_.ranks_per_node},
+                  {"world_size", ranks()},
+                  {"master_address", options_.nodes[first].address},
+                  {"master_port", port},
+                  {"threads", options_.threads},
+                  {"program", options_.program},
+                  {"job", job},
+                  {"env", options_.env}};
+    if (options_.foreign) order["foreign"] = options_.foreign->ToJson();
+    Order(placed[slot], {{"start", std::move(order)}});  // Await() tells if it was lost
   }
   look_at_ = SystemClock().Now() + options_.return_interval;
   return Await(until, [](const Agent& agent) { return agent.started; }, placed);

@@ -57,6 +57,7 @@ class RemoteLauncher final : public Launcher {
     HealthOptions health = {.checks = {}};  ///< checked before each attempt, and in part while ranks run
     int threads = 0;                        ///< per rank; 0: as LocalLauncher chooses there
     std::string program;                    ///< of a rank; empty: millrace-train beside the agent
+    std::optional<ForeignProgram> foreign;  ///< runs instead of `program`
     std::string job;                        ///< the text of the job file
     /// Returns the text of the job file for another number of nodes than the best one. Needed with several `sizes`.
     std::function<Result<std::string>(int nodes)> job_on;

@@ -8,6 +8,7 @@
 
 #include "millrace/base/files/files.h"
 #include "millrace/base/text.h"
+#include "millrace/jobs/spec/foreign_checks.h"
 #include "millrace/jobs/spec/hostfile.h"
 
 namespace millrace::jobs {
@@ -203,6 +204,7 @@ Status CheckCost(const Node& node, const CostSpec& cost) {
 }
 
 Status CheckRun(const Node& node, const RunSpec& run, SpecPurpose purpose) {
+  MR_TRY(CheckEnvironment(node, run));
   MR_TRY(CheckSlurm(node, run.slurm));
   MR_TRY(CheckSsh(node, run.ssh));
   if (run.in_pods()) MR_TRY(CheckPods(node, run));

@@ -65,6 +65,15 @@ void VisitRun(Visitor& v, RunSpec& run) {
   v.Text("machine", run.machine, TextKind::kPlain, false);
   v.Integer("max_restarts", run.max_restarts, 0, 1 << 20);
   v.TimeLimit("hang_timeout", run.hang_timeout, "auto");
+  v.Texts("command", run.command);
+  v.TextMap("env", run.env);
+  if (run.command.empty()) {
+    RefuseKeys(v, {"mounts"}, "leave it out: it is for run.command; Millrace's own training reads URLs");
+  } else if (run.in_pods()) {
+    RefuseKeys(v, {"mounts"}, "leave it out: containers have no /dev/fuse; use run.volumes, or read URLs");
+  } else {
+    v.TextMap("mounts", run.mounts);
+  }
   v.AllOrWords("health_checks", run.health_checks, kHealthChecks);
   v.Flag("spot", run.spot);
   if (run.launcher == "local") {
@@ -73,6 +82,9 @@ void VisitRun(Visitor& v, RunSpec& run) {
     RefuseKeys(v, {"spares", "elastic"}, "leave it out: the cluster makes pods anew, and the job waits for them");
   } else {
     v.Integer("spares", run.spares, 0, 1 << 16);
+    if (!run.command.empty()) {
+      RefuseKeys(v, {"elastic"}, "leave it out: the batch of run.command cannot be divided anew");
+    }
     v.OptionalSection("elastic", run.elastic, [&](auto& e, ElasticSpec& elastic) {
       e.Integer("min", elastic.min, 1, 1 << 24);
       e.OptionalInteger("max", elastic.max, 1, 1 << 24);

@@ -62,8 +62,11 @@ struct ElasticSpec {
 struct RunSpec {
   std::string launcher = "local";
   int nodes = 1, processes_per_node = 1, max_restarts = 3;
-  std::string machine;                   ///< a name of docs/machines or a file; empty: this machine
-  std::optional<Duration> hang_timeout;  ///< nothing: auto, from the steps seen; whole milliseconds
+  std::string machine;                        ///< a name of docs/machines or a file; empty: this machine
+  std::optional<Duration> hang_timeout;       ///< nothing: auto, from the steps seen; whole milliseconds
+  std::vector<std::string> command;           ///< a program that trains in place of Millrace's engine; empty: none
+  std::map<std::string, std::string> env;     ///< for every rank
+  std::map<std::string, std::string> mounts;  ///< of `command`: URLs, and where they are mounted: "/path" or "/path:ro"
   std::vector<std::string> health_checks = AllHealthChecks();  ///< before each attempt
   int spares = 0;                                              ///< nodes beyond `nodes` that wait
   bool spot = false;                                           ///< EC2 may take the machines away

@@ -134,6 +134,7 @@ class SpecReader {
     Node node = Member(key);
     if (!status_ || !node) return;
     if (!node.IsSequence()) return Refuse(node.Invalid("should be a list"));
+    values.clear();
     for (const Node& element : node.Elements()) {
       Take(element.String(), values.emplace_back());
       if (!status_) return;
@@ -496,6 +497,9 @@ Result<Spec> Spec::Parse(std::string_view yaml, std::string file_name, const std
   if (auto objective = root["train"]["objective"].String()) {
     spec.data.dataset.objective = data::ParseObjective(*objective).value_or(data::Objective::kCausalLm);
   }
+  // With a command of the user's own, there are no keys of ours for the training.
+  const Node command = root["run"]["command"];
+  if (command.IsSequence() && !command.Elements().empty()) spec.run.command.emplace_back();
   SpecReader reader(root, status);
   VisitSpec(reader, spec);
   reader.Finish();

@@ -137,7 +137,8 @@ struct EvalSpec {
   bool operator==(const EvalSpec&) const = default;
 };
 struct CheckpointSpec {
-  std::string url;  ///< empty: none
+  std::string url;   ///< empty: none
+  std::string path;  ///< of run.command: where `url` is mounted; empty: a new folder
   std::uint64_t every_steps = 100;
   int keep_last = 3;
   std::uint64_t keep_every = 0;

@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "millrace/engine/config/families.h"
+#include "millrace/jobs/spec/foreign_checks.h"
 #include "millrace/jobs/spec/model_config.h"
 #include "millrace/jobs/spec/run_checks.h"
 
@@ -198,15 +199,19 @@ bool IsWebhookUrl(std::string_view url) {
 Status CheckSpec(const Node& root, Spec& spec, SpecPurpose purpose) {
   MR_TRY(CheckName(root, spec.name));
   MR_TRY(CompleteHosts(root["run"], spec.run, purpose));  // first: it decides how many ranks there are
-  MR_TRY(CheckModel(root["model"], spec));
-  MR_TRY(CheckObjective(root, spec));
-  MR_TRY(CheckTrain(root["train"], spec));
-  MR_TRY(CompleteParallel(root["train"], spec));
+  if (spec.run.command.empty()) {
+    MR_TRY(CheckModel(root["model"], spec));
+    MR_TRY(CheckObjective(root, spec));
+    MR_TRY(CheckTrain(root["train"], spec));
+    MR_TRY(CompleteParallel(root["train"], spec));
+    MR_TRY(CheckEval(root["eval"], spec));
+    MR_TRY(CheckLoraSpec(root, spec));
+  } else {
+    MR_TRY(CheckForeign(root, spec, purpose));
+  }
   MR_TRY(CheckRun(root["run"], spec.run, purpose));
   MR_TRY(CheckPodName(root, spec));
   MR_TRY(CheckCost(root["cost"], spec.cost));
-  MR_TRY(CheckEval(root["eval"], spec));
-  MR_TRY(CheckLoraSpec(root, spec));
   MR_TRY(CheckLog(root["log"], spec.log));
   return {};
 }

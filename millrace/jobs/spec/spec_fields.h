@@ -380,6 +380,7 @@ void VisitEval(Visitor& v, EvalSpec& eval) {
 template <class Visitor>
 void VisitCheckpoint(Visitor& v, CheckpointSpec& checkpoint) {
   v.Text("url", checkpoint.url, TextKind::kUrl, false);
+  v.Refused("path", Code::kInvalidArgument, "leave it out: it is for run.command");
   v.Integer("every_steps", checkpoint.every_steps, 1, std::int64_t{1} << 40);
   v.Integer("keep_last", checkpoint.keep_last, 1, 1 << 20);
   v.Integer("keep_every", checkpoint.keep_every, 0, std::int64_t{1} << 40);
@@ -420,15 +421,32 @@ void VisitLog(Visitor& v, LogSpec& log) {
   v.Refused("metric_definitions", Code::kUnsupported, kNotYet);
 }
 
+/// The sections of a job whose ranks run a program of the user's own.
+template <class Visitor>
+void VisitForeign(Visitor& v, Spec& spec) {
+  RefuseKeys(v, {"model", "data", "train", "lora", "eval"},
+             "leave it out: the program of run.command decides it; pass it on in run.command or run.env");
+  v.Section("checkpoint", [&](auto& s) {
+    s.Text("url", spec.checkpoint.url, TextKind::kUrl, false);
+    s.Text("path", spec.checkpoint.path, TextKind::kFolder, false);
+    RefuseKeys(s, {"every_steps", "keep_last", "keep_every", "best", "when_busy", "bandwidth", "upload_limit", "local"},
+               "leave it out: the program of run.command saves its checkpoints");
+  });
+}
+
 template <class Visitor>
 void VisitSpec(Visitor& v, Spec& spec) {
   v.Text("name", spec.name, TextKind::kPlain, true);
-  v.Section("model", [&](auto& s) { VisitModel(s, spec.model); });
-  v.Section("data", [&](auto& s) { VisitData(s, spec.data); });
-  v.Section("train", [&](auto& s) { VisitTrain(s, spec.train, spec.data.dataset.objective); });
-  v.OptionalSection("lora", spec.lora, [&](auto& s, LoraSpec& lora) { VisitLora(s, lora, spec.train.precision); });
-  v.Section("eval", [&](auto& s) { VisitEval(s, spec.eval); });
-  v.Section("checkpoint", [&](auto& s) { VisitCheckpoint(s, spec.checkpoint); });
+  if (spec.run.command.empty()) {
+    v.Section("model", [&](auto& s) { VisitModel(s, spec.model); });
+    v.Section("data", [&](auto& s) { VisitData(s, spec.data); });
+    v.Section("train", [&](auto& s) { VisitTrain(s, spec.train, spec.data.dataset.objective); });
+    v.OptionalSection("lora", spec.lora, [&](auto& s, LoraSpec& lora) { VisitLora(s, lora, spec.train.precision); });
+    v.Section("eval", [&](auto& s) { VisitEval(s, spec.eval); });
+    v.Section("checkpoint", [&](auto& s) { VisitCheckpoint(s, spec.checkpoint); });
+  } else {
+    VisitForeign(v, spec);
+  }
   v.Section("run", [&](auto& s) { VisitRun(s, spec.run); });
   v.Section("cost", [&](auto& s) { VisitCost(s, spec.cost); });
   v.Section("log", [&](auto& s) { VisitLog(s, spec.log); });

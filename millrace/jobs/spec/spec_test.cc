@@ -671,6 +671,7 @@ TEST(Spec, TheGuideIsRight) {
       ParseSmall({"run.launcher=slurm", "run.elastic={min: 1, max: 4}", "cost={price_per_hour: 1, cap: 9}"})->Render();
   rendered += ParseSmall({"run={launcher: ssh, hosts: [n1]}"})->Render();
   rendered += ParseSmall({"run.launcher=kubernetes", "run.image=millrace:1"})->Render();
+  rendered += Spec::Parse("name: mine\nrun: {command: [python]}\n", "job.yaml")->Render();
   for (std::size_t at = 0, end; (end = rendered.find('\n', at)) != std::string::npos; at = end + 1) {
     std::string line = rendered.substr(at, end - at);
     std::size_t start = line.find_first_not_of(" -"), colon = line.find(':');

@@ -3,6 +3,7 @@
 #include "apps/millrace/doctor/doctor.h"
 #include "millrace/jobs/elastic.h"
 #include "millrace/jobs/health/spot_watch.h"
+#include "millrace/jobs/spec/foreign_program.h"
 
 namespace millrace::cli {
 namespace {
@@ -19,6 +20,12 @@ jobs::HealthOptions HealthOptionsOf(const Context& context, const jobs::Spec& sp
 
 }  // namespace
 
+std::map<std::string, std::string> RankEnvironment(const Context& context, const jobs::Spec& spec) {
+  std::map<std::string, std::string> env = spec.run.env;
+  env.merge(GlobalsEnvironment(context.globals));
+  return env;
+}
+
 Status FillRemoteOptions(const Context& context, const jobs::Spec& spec, jobs::RemoteLauncher::Options& options) {
   options.sizes = jobs::NodeCounts(spec);
   const auto fewest = static_cast<std::size_t>(options.sizes.back());
@@ -32,7 +39,8 @@ Status FillRemoteOptions(const Context& context, const jobs::Spec& spec, jobs::R
   options.health = HealthOptionsOf(context, spec);
   options.job = MR_TRY(jobs::OnNodes(spec, options.sizes.front())).Render();
   options.job_on = [spec](int nodes) -> Result<std::string> { return MR_TRY(jobs::OnNodes(spec, nodes)).Render(); };
-  options.env = GlobalsEnvironment(context.globals);
+  options.foreign = jobs::ForeignProgramOf(spec);
+  options.env = RankEnvironment(context, spec);
   return {};
 }
 

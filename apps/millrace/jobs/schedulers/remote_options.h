@@ -1,11 +1,17 @@
-// What the launchers of several machines have in common.
+// What launchers have in common.
 #pragma once
+
+#include <map>
+#include <string>
 
 #include "apps/millrace/cli/cli.h"
 #include "millrace/jobs/remote/remote_launcher.h"
 #include "millrace/jobs/spec/spec.h"
 
 namespace millrace::cli {
+
+/// Returns the variables of every rank: those of run.env, and what the flags of this command say of the store.
+std::map<std::string, std::string> RankEnvironment(const Context& context, const jobs::Spec& spec);
 
 /// Fills in what follows from the job: how many nodes and ranks, the job file, the environment, the health checks.
 /// Leaves out the nodes that the job cannot use. REQUIRES: options.nodes is set.
