@@ -15,6 +15,7 @@ void AddCommands(CLI::App& app, Context& context) {
   AddDataCommands(app, context);
   AddJobCommands(app, context);
   AddTopCommand(app, context);
+  AddSageMakerCommands(app, context);
   AddCompletionCommand(app, context);
 }
 // clang-format on

@@ -39,9 +39,11 @@ std::string Fingerprint(const ResolvedSources& resolved, const DatasetOptions& o
   for (std::size_t s = 0; s < resolved.by_source.size(); ++s) {
     for (std::uint32_t i : resolved.by_source[s]) {
       const object::ObjectInfo& info = resolved.objects[i].info;
-      contents += fmt::format("{}:{}\n", info.size, info.etag);
+      contents += fmt::format("{}:{}\n", info.size, options.same_by_size ? "" : info.etag);
       if (const auto& content = resolved.objects[i].content) contents += fmt::format("{}\n", content->format());
-      if (resolved.objects[i].table) contents += fmt::format("{}\n", resolved.objects[i].table->etag);
+      if (const auto& table = resolved.objects[i].table) {
+        contents += fmt::format("{}\n", options.same_by_size ? fmt::to_string(table->size) : table->etag);
+      }
     }
     contents += '\n';
     weights += fmt::format("{}{}", s ? "," : "", options.sources[s].weight);

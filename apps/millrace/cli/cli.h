@@ -74,6 +74,7 @@ void AddDataTokenizeCommand(CLI::App& data, Context& context);  // of the group 
 void AddCheckpointCommands(CLI::App& app, Context& context);
 void AddJobCommands(CLI::App& app, Context& context);  // job train serve
 void AddTopCommand(CLI::App& app, Context& context);
+void AddSageMakerCommands(CLI::App& app, Context& context);
 void AddDoctorCommand(CLI::App& app, Context& context);
 void AddCompletionCommand(CLI::App& app, Context& context);
 

@@ -39,6 +39,8 @@ namespace millrace::cli {
 namespace {
 
 constexpr std::uint64_t kMaxJobFile = 4 * kMiB;
+/// SageMaker kills a container 120 s after SIGTERM.
+constexpr Duration kSageMakerGrace = std::chrono::seconds(100);
 constexpr Duration kPodPatience = std::chrono::days(7);
 
 Result<std::vector<std::string>> RankCommand(const JobArguments& arguments, const std::filesystem::path& job_file) {
@@ -92,15 +94,18 @@ void Tell(const Context& context, const std::string& name, const jobs::JobEvent&
 using OnLine = std::function<void(int rank, jobs::LocalLauncher::Stream, std::string_view)>;
 
 Result<std::unique_ptr<jobs::Launcher>> LaunchHere(const Context& context, const jobs::Spec& spec,
-                                                   Result<std::vector<std::string>> command,
-                                                   const jobs::JobFolder& folder, OnLine on_line) {
+                                                   const JobArguments& arguments, const jobs::JobFolder& folder,
+                                                   OnLine on_line) {
   jobs::LocalLauncher::Options local;
-  local.command = MR_TRY(std::move(command));
+  local.command = MR_TRY(RankCommand(arguments, folder.path() / "job.yaml"));
   local.foreign = jobs::ForeignProgramOf(spec);
+  if (local.foreign) local.foreign->directory = arguments.directory;
   local.env = RankEnvironment(context, spec);
+  local.env.insert(arguments.env.begin(), arguments.env.end());
   local.env.merge(MissingComputeEnvironment(DetectCpu()));
   local.env["MILLRACE_HISTORY_FILE"] = HistoryFileIn(folder.path());
-  local.ranks = spec.ranks();
+  local.ranks = spec.run.processes_per_node;
+  if (arguments.place) local.place = *arguments.place;
   local.threads = spec.train.threads;
   local.folder = folder.path();
   local.on_line = std::move(on_line);
@@ -135,7 +140,7 @@ Result<std::unique_ptr<jobs::Launcher>> Launch(const Context& context, const job
   if (spec.run.launcher == "slurm" || arguments.in_pod) {
     return LaunchOnNodes(context, spec, arguments.program, folder, std::move(on_line));
   }
-  return LaunchHere(context, spec, RankCommand(arguments, folder.path() / "job.yaml"), folder, std::move(on_line));
+  return LaunchHere(context, spec, arguments, folder, std::move(on_line));
 }
 
 }  // namespace
@@ -186,6 +191,10 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   if (spec.run.in_pods() && !arguments.in_pod) {
     return Fail(Code::kInvalidArgument, "run.launcher is {}: `millrace job submit {}` starts the job in its cluster",
                 spec.run.launcher, arguments.file);
+  }
+  if (spec.run.launcher == "sagemaker" && !arguments.place) {
+    return Fail(Code::kInvalidArgument,
+                "run.launcher is sagemaker: in a container of SageMaker, `millrace sagemaker train` starts the job");
   }
   if (spec.run.launcher == "mpijob") MR_TRY(jobs::NameMpiHosts(spec.run));
   if (!arguments.no_check) MR_TRY(CheckBeforeStart(context, spec, arguments));
@@ -238,6 +247,7 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   jobs::Supervisor::Options options{.name = spec.name};
   options.policy.max_restarts = spec.run.max_restarts;
   options.policy.hang_timeout = spec.run.hang_timeout;
+  if (arguments.place) options.policy.grace = kSageMakerGrace;
   options.policy.reports_steps = spec.run.command.empty();
   if (IsOverSsh(spec)) options.policy.start_patience = spec.run.ssh.connect_timeout.value_or(Duration(0));
   // The cluster decides when pods come; `job status` tells why they do not.

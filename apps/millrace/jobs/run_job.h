@@ -1,11 +1,14 @@
 // What `job run` does: checks, the supervisor, and everything that listens to it.
 #pragma once
 
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "apps/millrace/cli/cli.h"
 #include "millrace/base/result.h"
+#include "millrace/jobs/local/local_launcher.h"
 #include "millrace/jobs/spec/spec.h"
 
 namespace millrace::cli {
@@ -19,7 +22,11 @@ struct JobArguments {
   bool detached = false;  ///< started by `job submit`: nobody reads the output
   std::string machine;    ///< of a plan; empty: the job file's
   bool compiles = false;  ///< the ranks end when their step is compiled
-  bool in_pod = false;    ///< standard output becomes a pod's log, for `job submit` elsewhere
+  /// With the launcher sagemaker: which ranks of the job are this machine's.
+  std::optional<jobs::LocalLauncher::Place> place;
+  std::string directory;                   ///< where a program of the user's own runs; empty: here
+  std::map<std::string, std::string> env;  ///< of this machine's ranks, beside the job's
+  bool in_pod = false;                     ///< standard output becomes a pod's log, for `job submit` elsewhere
 };
 
 Result<jobs::Spec> ReadSpec(const JobArguments& arguments, jobs::SpecPurpose purpose = jobs::SpecPurpose::kRun);

@@ -60,6 +60,9 @@ struct DatasetOptions {
   /// with the same size share it. It may be a mount's cache. Empty: none.
   std::filesystem::path disk_cache;
   std::uint64_t disk_cache_bytes = 20 * kGiB;
+  /// A run resumes only with the data that it had. True: objects of the same sizes in the same order count as the same,
+  /// for stores that make them anew for each run. False: they must be the same versions.
+  bool same_by_size = false;
   std::string cache_url;  ///< where indexes are stored if the data's own bucket is read-only; empty: beside the data
   /// How many records may be unusable before opening fails. Nothing: 100, or a thousandth of all if that is more.
   std::optional<std::uint64_t> max_broken;

@@ -373,8 +373,14 @@ TEST_F(DatasetSourcesTest, FingerprintFollowsContentNotPlace) {
   EXPECT_NE(changed([](auto& o) { o.template_text = "{text}\n"; }), base);
   EXPECT_NE(changed([](auto& o) { o.sources[0].weight = 2; }), base);
   EXPECT_EQ(changed([](auto& o) { o.threads = 7; }), base);
+  const auto by_size = [](auto& o) { o.same_by_size = true; };
+  const std::string sized = changed(by_size);
+  EXPECT_NE(sized, base);
   PutText(*store_, "a.jsonl", ToJsonl({"some text that fills a sequence of thirty-two tokens", "2.0"}));
   EXPECT_NE(Open(Options("s3://corpus/a.jsonl")).value()->fingerprint(), base);
+  EXPECT_EQ(changed(by_size), sized);
+  PutText(*store_, "a.jsonl", ToJsonl({"some text that fills a sequence of thirty-two tokens", "2.00"}));
+  EXPECT_NE(changed(by_size), sized);
 }
 
 TEST_F(DatasetSourcesTest, CancellingStopsTheBuild) {

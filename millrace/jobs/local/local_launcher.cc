@@ -60,7 +60,10 @@ Subprocess::Options LocalLauncher::Command(int rank, int attempt, int port, int 
   Subprocess::Options command;
   command.argv = options_.foreign ? options_.foreign->command : options_.command;
   command.env = options_.env;
-  if (options_.foreign) command.env.try_emplace("PYTHONUNBUFFERED", "1");
+  if (options_.foreign) {
+    command.working_directory = options_.foreign->directory;
+    command.env.try_emplace("PYTHONUNBUFFERED", "1");
+  }
   if (!checkpoints_.empty()) command.env["MILLRACE_CHECKPOINTS"] = checkpoints_;
   const Place& place = options_.place;
   command.env["RANK"] = std::to_string(place.first_rank + rank);

@@ -73,6 +73,10 @@ Status CheckForeign(const Node& root, const Spec& spec, SpecPurpose purpose) {
   if (purpose == SpecPurpose::kPlan) {
     return Fail(run["command"].Invalid("a plan is made of keys that this job does not have: model, data and train"));
   }
+  if (spec.run.command.front().empty()) return Fail(run["command"].Invalid("should begin with a program"));
+  for (const std::string& word : spec.run.command) {
+    if (word.find('\0') != std::string::npos) return Fail(run["command"].Invalid("has a zero byte"));
+  }
   const bool in_store = IsMounted(spec.checkpoint.url);
   if (!in_store && !spec.checkpoint.path.empty() && !spec.checkpoint.url.empty()) {
     return Fail(root["checkpoint"]["path"].Invalid(

@@ -39,6 +39,7 @@ Json ForeignProgram::ToJson() const {
     folders.push_back({{"url", mount.url}, {"path", mount.path}, {"read_only", mount.read_only}});
   }
   return {{"command", command},
+          {"directory", directory},
           {"mounts", std::move(folders)},
           {"checkpoint_folder", checkpoint_folder},
           {"checkpoint_url", checkpoint_url}};
@@ -62,6 +63,7 @@ Result<ForeignProgram> ForeignProgram::FromJson(const Json& json) {
                               .path = std::move(path),
                               .read_only = read_only != nullptr && read_only->is_boolean() && read_only->get<bool>()});
   }
+  program.directory = MR_TRY(JsonString(json, "directory"));
   program.checkpoint_folder = MR_TRY(JsonString(json, "checkpoint_folder"));
   program.checkpoint_url = MR_TRY(JsonString(json, "checkpoint_url"));
   return program;

@@ -28,6 +28,7 @@ bool IsMounted(std::string_view url);
 /// What the ranks of one machine run. Plain data; an agent on another machine gets it as JSON.
 struct ForeignProgram {
   std::vector<std::string> command;
+  std::string directory;  ///< where it runs; empty: where the launcher does
   std::vector<FolderMount> mounts;
   /// A folder that every rank finds in MILLRACE_CHECKPOINTS. Empty: none, or a mount of `checkpoint_url`.
   std::string checkpoint_folder;

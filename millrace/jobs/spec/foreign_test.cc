@@ -51,7 +51,7 @@ TEST(ForeignProgram, CheckpointsInAFolderNeedNoMount) {
 
 TEST(ForeignProgram, DamagedOrdersAreRefused) {
   const Json good = ForeignProgramOf(*ParseScript())->ToJson();
-  for (const char* key : {"command", "mounts", "checkpoint_folder", "checkpoint_url"}) {
+  for (const char* key : {"command", "directory", "mounts", "checkpoint_folder", "checkpoint_url"}) {
     Json damaged = good;
     damaged[key] = 7;
     EXPECT_EQ(ForeignProgram::FromJson(damaged).error().code(), Code::kInvalidArgument) << key;
@@ -80,6 +80,8 @@ TEST(ForeignProgram, MistakesOfFoldersAndVariablesAreNamed) {
   EXPECT_THAT(mounts(R"("s3://bee": /checkpoints/b)"), HasSubstr("overlap"));
   EXPECT_THAT(mounts(R"("s4://b": /data)"), HasSubstr("s4"));
   EXPECT_EQ(mounts(R"("s3://bee": /data, "s3://cee": /database)"), "");
+  EXPECT_THAT(RefusalOf({"run.command=[\"\"]"}), HasSubstr("should begin with a program"));
+  EXPECT_EQ(RefusalOf({"run.command=[python, train.py, --name, \"\"]"}), "");
   EXPECT_THAT(RefusalOf({"run.env={RANK: 1}"}), HasSubstr("the launcher sets it"));
   EXPECT_THAT(RefusalOf({"run.env={A-B: 1}"}), HasSubstr("cannot be the name of an environment variable"));
   EXPECT_THAT(ParseSmall({"run.env={1A: 1}"}).error().ToString(), HasSubstr("1A"));

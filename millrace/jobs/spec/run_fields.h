@@ -59,13 +59,13 @@ void RefuseKeys(Visitor& v, std::initializer_list<std::string_view> keys, std::s
 
 template <class Visitor>
 void VisitRun(Visitor& v, RunSpec& run) {
-  v.Word("launcher", run.launcher, {{"local", "slurm", "ssh", "kubernetes", "jobset", "mpijob"}, {}});
+  v.Word("launcher", run.launcher, {{"local", "slurm", "ssh", "kubernetes", "jobset", "mpijob", "sagemaker"}, {}});
   v.Integer("nodes", run.nodes, 1, 1 << 16);
   v.Integer("processes_per_node", run.processes_per_node, 1, 256);
   v.Text("machine", run.machine, TextKind::kPlain, false);
   v.Integer("max_restarts", run.max_restarts, 0, 1 << 20);
   v.TimeLimit("hang_timeout", run.hang_timeout, "auto");
-  v.Texts("command", run.command);
+  v.Command("command", run.command);
   v.TextMap("env", run.env);
   if (run.command.empty()) {
     RefuseKeys(v, {"mounts"}, "leave it out: it is for run.command; Millrace's own training reads URLs");
@@ -78,6 +78,8 @@ void VisitRun(Visitor& v, RunSpec& run) {
   v.Flag("spot", run.spot);
   if (run.launcher == "local") {
     RefuseKeys(v, {"spares", "elastic"}, "leave it out: the launcher local has one machine");
+  } else if (run.launcher == "sagemaker") {
+    RefuseKeys(v, {"spares", "elastic"}, "leave it out: SageMaker gives a training job all its hosts, or ends it");
   } else if (run.in_pods()) {
     RefuseKeys(v, {"spares", "elastic"}, "leave it out: the cluster makes pods anew, and the job waits for them");
   } else {

@@ -131,6 +131,12 @@ class SpecReader {
   }
 
   void Texts(std::string_view key, std::vector<std::string>& values) {
+    Command(key, values);
+    if (!status_ || std::ranges::find(values, "") == values.end()) return;
+    Refuse(node_[key].Invalid("has an empty text"));
+  }
+
+  void Command(std::string_view key, std::vector<std::string>& values) {
     Node node = Member(key);
     if (!status_ || !node) return;
     if (!node.IsSequence()) return Refuse(node.Invalid("should be a list"));
@@ -138,7 +144,7 @@ class SpecReader {
     for (const Node& element : node.Elements()) {
       Take(element.String(), values.emplace_back());
       if (!status_) return;
-      if (values.back().empty() || !IsValidUtf8(values.back())) return Refuse(element.Invalid("is empty or not UTF-8"));
+      if (!IsValidUtf8(values.back())) return Refuse(element.Invalid("is not UTF-8"));
     }
   }
 
@@ -398,6 +404,7 @@ class SpecPrinter {
     if (std::ranges::equal(values, words)) return Line(key, "true");
     Line(key, values.empty() ? "false" : fmt::format("[{}]", fmt::join(values, ", ")));
   }
+  void Command(std::string_view key, std::vector<std::string>& values) { Texts(key, values); }
   void Texts(std::string_view key, std::vector<std::string>& values) {
     std::vector<std::string> quoted;
     for (const std::string& value : values) quoted.push_back(DumpJson(value));

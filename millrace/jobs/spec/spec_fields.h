@@ -165,6 +165,7 @@ void VisitData(Visitor& v, DataSpec& spec) {
     s.Integer("window", data.shuffle_window, 0, std::int64_t{1} << 40);
   });
   v.OptionalInteger("max_broken", data.max_broken, 0, kAnyCount);
+  v.Flag("same_by_size", data.same_by_size);
   v.Text("index_cache", data.cache_url, TextKind::kUrl, false);
   v.Section("cache", [&](auto& c) {
     std::string path = data.disk_cache.native();

@@ -31,6 +31,7 @@ enum class TextKind {
 //   - Words(key, vector<string>&, Choice): at least one word
 //   - AllOrWords(key, vector<string>&, words): true for all words, false for none, or a list of some
 //   - Texts(key, vector<string>&): any number of texts
+//   - Command(key, vector<string>&): any number of texts, which may be empty
 //   - TextMap(key, map<string, string>&): any number of texts with names
 //   - List(key, Json&): a list of maps, whose content is JSON
 //   - Integer(key, integer&, least, most)
