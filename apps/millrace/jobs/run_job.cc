@@ -99,7 +99,6 @@ Result<std::unique_ptr<jobs::Launcher>> LaunchHere(const Context& context, const
   jobs::LocalLauncher::Options local;
   local.command = MR_TRY(RankCommand(arguments, folder.path() / "job.yaml"));
   local.foreign = jobs::ForeignProgramOf(spec);
-  if (local.foreign) local.foreign->directory = arguments.directory;
   local.env = RankEnvironment(context, spec);
   local.env.insert(arguments.env.begin(), arguments.env.end());
   local.env.merge(MissingComputeEnvironment(DetectCpu()));

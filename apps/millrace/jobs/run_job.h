@@ -24,7 +24,6 @@ struct JobArguments {
   bool compiles = false;  ///< the ranks end when their step is compiled
   /// With the launcher sagemaker: which ranks of the job are this machine's.
   std::optional<jobs::LocalLauncher::Place> place;
-  std::string directory;                   ///< where a program of the user's own runs; empty: here
   std::map<std::string, std::string> env;  ///< of this machine's ranks, beside the job's
   bool in_pod = false;                     ///< standard output becomes a pod's log, for `job submit` elsewhere
 };

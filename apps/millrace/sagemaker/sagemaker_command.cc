@@ -236,13 +236,14 @@ Result<ContainerJob> ScriptJob(const Context& context, const TrainingContainer& 
   auto scratch = std::make_unique<TempDir>(MR_TRY(TempDir::Create()));
   JobArguments arguments;
   arguments.file = (scratch->path() / "job.yaml").string();
-  arguments.directory = code.string();
   arguments.env = jobs::ScriptEnvironment(container, hardware);
   const std::string path = Variable("PYTHONPATH");
   arguments.env["PYTHONPATH"] = path.empty() ? code.string() : code.string() + ":" + path;
-  const Json job = {{"name", "training"},
-                    {"run", {{"command", command}, {"processes_per_node", ScriptProcesses(container, gpus)}}},
-                    {"checkpoint", {{"url", (container.base / "checkpoints").string()}}}};
+  const Json job = {
+      {"name", "training"},
+      {"run",
+       {{"command", command}, {"directory", code.string()}, {"processes_per_node", ScriptProcesses(container, gpus)}}},
+      {"checkpoint", {{"url", (container.base / "checkpoints").string()}}}};
   MR_TRY(WriteFileAtomic(arguments.file, AsBytes(DumpJson(job))));  // JSON is YAML
   AddPlace(container, arguments);
   return ContainerJob{.arguments = std::move(arguments), .folder = std::move(scratch)};

@@ -3,7 +3,9 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -75,6 +77,8 @@ NodeMounts::~NodeMounts() {
   for (auto& mounted : mounted_) {
     if (mounted && !mounted->exit) mounted->process.Wait(kPublishTime);
   }
+  // Never a recursive removal: if a mount is still there, the folder is a bucket.
+  for (auto folder = made_.rbegin(); folder != made_.rend(); ++folder) ::rmdir(folder->c_str());
 }
 
 std::filesystem::path NodeMounts::LogOf(std::size_t index) const {
@@ -104,14 +108,24 @@ Status NodeMounts::Mount() {
   return {};
 }
 
+Status NodeMounts::MakeFolder(const std::filesystem::path& folder) {
+  std::filesystem::path path;
+  for (const std::filesystem::path& part : folder) {
+    path /= part;
+    if (::mkdir(path.c_str(), 0755) == 0) {
+      made_.push_back(path);
+    } else if (errno != EEXIST && errno != ENOTCONN) {  // a mount whose server has died; the next one removes it
+      return Fail(Code::kInvalidArgument, "cannot make the folder {} of run.mounts: {}", folder.string(),
+                  std::generic_category().message(errno));
+    }
+  }
+  return {};
+}
+
 Status NodeMounts::MountOne(std::size_t index) {
   const FolderMount& mount = options_.mounts[index];
   std::error_code error;
-  // A mount whose server has died cannot be looked at; the program that mounts removes it.
-  std::filesystem::create_directories(mount.path, error);
-  if (error && error.value() != ENOTCONN && error.value() != EEXIST) {
-    return Fail(Code::kInvalidArgument, "cannot make the folder {} of run.mounts: {}", mount.path, error.message());
-  }
+  MR_TRY(MakeFolder(mount.path));
   const NotifySocket ready = MR_TRY(NotifySocket::Open());
   Subprocess::Options options{
       .argv = {(MR_TRY(ProgramDirectory()) / "millrace").string(), "mount", mount.url, mount.path, "--foreground",

@@ -14,8 +14,8 @@
 namespace millrace::jobs {
 
 /// Runs `millrace mount --foreground` for each folder. If this process dies, the mounts publish what was written and
-/// end. One owner thread, as for Launcher. The destructor unmounts, and waits
-/// 100 s at most for that.
+/// end. One owner thread, as for Launcher. The destructor unmounts, waits 100 s at most for that, and removes the
+/// folders that were missing.
 class NodeMounts {
  public:
   struct Options {
@@ -41,11 +41,13 @@ class NodeMounts {
   };
 
   std::filesystem::path LogOf(std::size_t index) const;
+  Status MakeFolder(const std::filesystem::path& folder);
   Status MountOne(std::size_t index);
   Status Complaint(std::size_t index, const ExitState& exit, std::string_view what) const;
 
   const Options options_;
   std::vector<std::optional<Mounted>> mounted_;  ///< one a folder
+  std::vector<std::filesystem::path> made_;      ///< folders, those that lie deeper later
 };
 
 }  // namespace millrace::jobs

@@ -22,7 +22,8 @@ bool IsMounted(std::string_view url) {
 
 std::optional<ForeignProgram> ForeignProgramOf(const Spec& spec) {
   if (spec.run.command.empty()) return std::nullopt;
-  ForeignProgram program{.command = spec.run.command, .checkpoint_folder = spec.checkpoint.path};
+  ForeignProgram program{
+      .command = spec.run.command, .directory = spec.run.directory, .checkpoint_folder = spec.checkpoint.path};
   for (const auto& [url, value] : spec.run.mounts) program.mounts.push_back(MountOf(url, value));
   if (spec.checkpoint.url.empty()) return program;
   if (IsMounted(spec.checkpoint.url)) {

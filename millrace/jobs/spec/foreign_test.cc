@@ -13,6 +13,7 @@ using ::testing::HasSubstr;
 constexpr std::string_view kScript = R"(name: mine
 run:
   command: [python, train.py, --lr, "3e-4"]
+  directory: /home/me/code
   env: {HF_HUB_OFFLINE: "1"}
   mounts: {"s3://corpus/texts/": "/data/:ro", "s3://scratch": /scratch}
 checkpoint: {url: "s3://runs/mine", path: /checkpoints}
@@ -36,6 +37,7 @@ TEST(ForeignProgram, IsReadRenderedAndSentToAgents) {
   EXPECT_THAT(program->command, ElementsAre("python", "train.py", "--lr", "3e-4"));
   EXPECT_THAT(program->mounts, ElementsAre(FolderMount{.url = "s3://corpus/texts/", .path = "/data", .read_only = true},
                                            FolderMount{.url = "s3://scratch", .path = "/scratch"}));
+  EXPECT_EQ(program->directory, "/home/me/code");
   EXPECT_EQ(program->checkpoint_folder, "/checkpoints");
   EXPECT_EQ(program->checkpoint_url, "s3://runs/mine");
   EXPECT_EQ(*ForeignProgram::FromJson(program->ToJson()), *program);

@@ -69,9 +69,12 @@ void VisitRun(Visitor& v, RunSpec& run) {
   v.TextMap("env", run.env);
   if (run.command.empty()) {
     RefuseKeys(v, {"mounts"}, "leave it out: it is for run.command; Millrace's own training reads URLs");
+    RefuseKeys(v, {"directory"}, "leave it out: it is for run.command");
   } else if (run.in_pods()) {
+    v.Text("directory", run.directory, TextKind::kFolder, false);
     RefuseKeys(v, {"mounts"}, "leave it out: containers have no /dev/fuse; use run.volumes, or read URLs");
   } else {
+    v.Text("directory", run.directory, TextKind::kFolder, false);
     v.TextMap("mounts", run.mounts);
   }
   v.AllOrWords("health_checks", run.health_checks, kHealthChecks);
