@@ -12,15 +12,20 @@ foreach(program IN ITEMS millrace-train millrace-serve)
   endif()
 endforeach()
 install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT programs)
+# Programs that slurm.conf names; the unit millrace-node-check runs one of them.
+install(PROGRAMS deploy/slurm/prolog deploy/slurm/epilog deploy/slurm/task-prolog deploy/slurm/node-check
+  DESTINATION lib/millrace/slurm COMPONENT programs)
 install(CODE "set(source \"${PROJECT_SOURCE_DIR}\")
   set(built \"${CMAKE_RUNTIME_OUTPUT_DIRECTORY}\")" COMPONENT programs)
 install(CODE [[
   set(root "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}")
   file(MAKE_DIRECTORY "${root}/sbin")
   file(CREATE_LINK ../bin/millrace "${root}/sbin/mount.millrace" SYMBOLIC)
-  foreach(unit IN ITEMS millrace@.service millrace-check@.service millrace-check@.timer)
+  foreach(unit IN ITEMS millrace@.service millrace-check@.service millrace-check@.timer
+                        millrace-node-check.service millrace-node-check.timer)
     file(READ "${source}/packaging/systemd/${unit}" text)
     string(REPLACE /usr/bin/millrace "${CMAKE_INSTALL_PREFIX}/bin/millrace" text "${text}")
+    string(REPLACE /usr/lib/millrace "${CMAKE_INSTALL_PREFIX}/lib/millrace" text "${text}")
     file(WRITE "${root}/lib/systemd/system/${unit}" "${text}")
   endforeach()
   foreach(completion IN ITEMS bash:bash-completion/completions/millrace zsh:zsh/vendor-completions/_millrace

@@ -35,7 +35,9 @@ def free_ports(count):
 
 
 class SlurmCluster:
-    def __init__(self, folder, nodes):
+    def __init__(self, folder, nodes, lines=""):
+        """lines: more of slurm.conf."""
+        self.lines = lines
         self.folder, self.nodes = pathlib.Path(folder), [f"n{i + 1}" for i in range(nodes)]
         self.environment = os.environ | {"SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": os.environ["PATH"] + ":/usr/sbin"}
         self.daemons, self.sockets = [], None
@@ -88,7 +90,7 @@ PreemptMode=REQUEUE
 {os.linesep.join(lines)}
 PartitionName=main Nodes={','.join(self.nodes)} Default=YES State=UP PriorityTier=1
 PartitionName=urgent Nodes={','.join(self.nodes)} State=UP PriorityTier=9
-""")
+{self.lines}""")
         self.daemon("munged", "--foreground", "--force", f"--key-file={munge}/key", f"--socket={munge}/socket",
                     f"--pid-file={munge}/pid", f"--log-file={munge}/log", f"--seed-file={munge}/seed")
         self.await_that(lambda: (munge / "socket").exists(), "munged")
