@@ -19,7 +19,7 @@ START_S = 30
 PROGRAMS = ("unshare", "nsenter", "dpkg-deb")
 SYSTEMD = "/lib/systemd/systemd"
 NAME = "tested-node"
-ADDRESS = "192.0.2.11"  # for documentation only (RFC 5737): no other machine has it
+ADDRESS = "198.51.100.11"  # for documentation only (RFC 5737): no other machine has it
 # Which files the package has, by the path in the source tree.
 PACKAGED = {
     "packaging/systemd": "lib/systemd/system",
@@ -189,16 +189,16 @@ class Machine:
                     found["/" + str(place.relative_to(self.root))] = (state.st_mode, state.st_uid, state.st_gid, content)
         return found
 
-    def store(self, buckets=(), key="tested", secret="tested-secret"):
+    def store(self, buckets=(), program="millrace", key="tested", secret="tested-secret"):
         """Starts an S3 endpoint with buckets; returns the variables by which programs reach it."""
         self.path("/tmp/buckets").mkdir()
-        self.start("millrace", "s3d", "--root", "/tmp/buckets", "--listen", "127.0.0.1:0", "--port-file", "/tmp/port",
+        self.start(program, "s3d", "--root", "/tmp/buckets", "--listen", "127.0.0.1:0", "--port-file", "/tmp/port",
                    environment={"MILLRACE_S3D_ACCESS_KEY": key, "MILLRACE_S3D_SECRET_KEY": secret}, log="s3d.log")
         self.await_that(lambda: self.path("/tmp/port").exists() and self.path("/tmp/port").read_text().strip(), "the store")
         variables = {"AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret, "AWS_REGION": "us-east-1",
                      "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.path('/tmp/port').read_text().strip()}"}
         for bucket in buckets:
-            self.run("millrace", "mb", f"s3://{bucket}", environment=variables)
+            self.run(program, "mb", f"s3://{bucket}", environment=variables)
         return variables
 
     def mounts(self):
