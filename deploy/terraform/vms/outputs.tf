@@ -1,0 +1,4 @@
+output "hosts" {
+  description = "For `run: {launcher: ssh, hosts: [...]}`."
+  value       = aws_instance.node[*].private_dns
+}
