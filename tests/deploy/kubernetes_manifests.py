@@ -3,8 +3,8 @@
 
     kubernetes_manifests.py --millrace PROGRAM --source FOLDER
 
-Needs kubectl, etcd, kube-apiserver and kube-controller-manager in PATH; exit status 77 without them. The Helm chart is tested if
-helm is there. No kubelet runs: pods are admitted and not started, and the commands of their containers are run here.
+Needs kubectl, etcd, kube-apiserver and kube-controller-manager in PATH or in $MILLRACE_PEERS/bin, where `tests/install-peers FOLDER
+helm kubernetes` puts them; exit status 77 without them. The Helm chart is tested if helm is there. No kubelet runs: pods are admitted and not started, and the commands of their containers are run here.
 """
 import argparse
 import contextlib
@@ -315,6 +315,8 @@ def main():
     parser.add_argument("--millrace", required=True)
     parser.add_argument("--source", required=True)
     options = parser.parse_args()
+    if "MILLRACE_PEERS" in os.environ:
+        os.environ["PATH"] = f"{os.environ['MILLRACE_PEERS']}/bin:{os.environ['PATH']}"
     absent = [program for program in PROGRAMS if shutil.which(program) is None]
     if yaml is None:
         print("skipped: Python's yaml is not installed")
