@@ -71,6 +71,7 @@ void AddStatsCommand(CLI::App& app, Context& context);
 void AddTokenizerCommands(CLI::App& app, Context& context);
 void AddDataCommands(CLI::App& app, Context& context);
 void AddDataTokenizeCommand(CLI::App& data, Context& context);  // of the group that AddDataCommands makes
+void AddDataCompactCommand(CLI::App& data, Context& context);   // of the same group
 void AddCheckpointCommands(CLI::App& app, Context& context);
 void AddJobCommands(CLI::App& app, Context& context);  // job train serve
 void AddTopCommand(CLI::App& app, Context& context);

@@ -384,6 +384,7 @@ void AddDataCommands(CLI::App& app, Context& context) {
   cat->add_option("--count", cat_flags->count, "Samples")->capture_default_str();
   cat->add_flag("--tokens", cat_flags->tokens, "Show where tokens end, and in ‹› those that are not learned");
   AddDataTokenizeCommand(*group, context);
+  AddDataCompactCommand(*group, context);
 }
 
 }  // namespace millrace::cli
