@@ -19,6 +19,7 @@ find_package(simdjson REQUIRED)
 find_package(CLI11 REQUIRED)
 pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 pkg_check_modules(FUSE3 REQUIRED IMPORTED_TARGET fuse3)
+pkg_check_modules(RE2 REQUIRED IMPORTED_TARGET re2)
 
 # A machine that only runs the programs may lack some packages that tests need.
 if(MILLRACE_TESTS)
