@@ -149,7 +149,7 @@ bool MayHoldRecords(std::string_view key) {
     if (name.starts_with(start)) return false;
   }
   for (std::string_view whole : {"config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json",
-                                 "state.json", "index.json", "manifest.json"}) {
+                                 "state.json", "index.json", "manifest.json", "report.json"}) {
     if (name == whole) return false;
   }
   constexpr std::array<std::string_view, 17> kOther = {".idx",  ".index", ".md",     ".rst",  ".yaml", ".yml",
