@@ -23,7 +23,7 @@ struct CompactFlags {
   std::string output, shard_size = "128MiB", compression = "none", dedup = "none";
   double similarity = 0.8;
   std::optional<std::uint64_t> min_chars, max_chars;
-  std::vector<std::string> scripts, held_out;
+  std::vector<std::string> match, reject, scripts, held_out;
   std::size_t held_out_words = 13;
   bool force = false;
 };
@@ -38,6 +38,8 @@ Result<data::CompactOptions> ResolveFlags(const Context& context, const CompactF
                                .similarity = flags.similarity,
                                .min_chars = flags.min_chars,
                                .max_chars = flags.max_chars,
+                               .match = flags.match,
+                               .reject = flags.reject,
                                .scripts = flags.scripts,
                                .held_out_words = flags.held_out_words,
                                .force = flags.force,
@@ -138,12 +140,19 @@ void AddDataCompactCommand(CLI::App& group, Context& context) {
       ->capture_default_str();
   command->add_option("--min-chars", flags->min_chars, "Remove shorter texts");
   command->add_option("--max-chars", flags->max_chars, "Remove longer texts");
+  command->add_option("--match", flags->match, "Keep texts in which this regular expression (RE2) matches somewhere")
+      ->allow_extra_args(false);
+  command->add_option("--reject", flags->reject, "Remove texts in which this regular expression matches somewhere")
+      ->allow_extra_args(false);
   command
       ->add_option("--script", flags->scripts,
                    "Keep texts with most letters of these scripts: Latin,Han; data inspect --text names those there")
-      ->delimiter(',');
-  command->add_option("--held-out", flags->held_out,
-                      "URLs of texts that must not be learnt: remove records that share a run of words with one");
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  command
+      ->add_option("--held-out", flags->held_out,
+                   "URLs of texts that must not be learnt: remove records that share a run of words with one")
+      ->allow_extra_args(false);
   command->add_option("--held-out-words", flags->held_out_words, "Words of such a run")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));

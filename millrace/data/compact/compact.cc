@@ -154,6 +154,7 @@ class Compaction {
 
   Status FindSources() {
     template_ = MR_TRY(RecordTemplate::Parse(options_.template_text));
+    patterns_ = MR_TRY(TextPatterns::Compile(options_.match, options_.reject));
     sources_ = MR_TRY(ResolveSources(connection_, options_.sources, call_));
     if (sources_.objects.size() > RecordPlace::kMaxObjects) {
       return Fail(Code::kUnsupported,
@@ -182,6 +183,8 @@ class Compaction {
     }
     if (options_.min_chars) options["min_chars"] = *options_.min_chars;
     if (options_.max_chars) options["max_chars"] = *options_.max_chars;
+    if (!options_.match.empty()) options["match"] = options_.match;
+    if (!options_.reject.empty()) options["reject"] = options_.reject;
     if (!options_.scripts.empty()) options["script"] = options_.scripts;
     if (!options_.held_out.empty()) options["held_out_words"] = options_.held_out_words;
     return options;
@@ -251,6 +254,7 @@ class Compaction {
     const JudgeOptions judging{.min_chars = options_.min_chars,
                                .max_chars = options_.max_chars,
                                .scripts = options_.scripts,
+                               .patterns = &*patterns_,
                                .held_out = options_.held_out.empty() ? nullptr : &held_out_,
                                .duplicates = options_.duplicates,
                                .banding = banding_};
@@ -340,6 +344,7 @@ class Compaction {
   const object::Call call_;
   const Banding banding_;
   std::optional<RecordTemplate> template_;
+  std::optional<TextPatterns> patterns_;
   ResolvedSources sources_;
   std::optional<OutputFolder> output_;
   HeldOutRuns held_out_{options_.held_out_words};

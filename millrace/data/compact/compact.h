@@ -31,6 +31,8 @@ struct CompactOptions {
   DuplicateSearch duplicates = DuplicateSearch::kNone;
   double similarity = 0.8;  ///< for DuplicateSearch::kNear: the least similarity of a duplicate
   std::optional<std::uint64_t> min_chars, max_chars;  ///< Unicode characters of the text
+  std::vector<std::string> match;                     ///< RE2; each must match somewhere in the text
+  std::vector<std::string> reject;                    ///< RE2; none may match in the text
   std::vector<std::string> scripts;                   ///< as ScriptOf() (survey.h) names them; empty: any
   std::vector<DataSource> held_out;                   ///< read by the same template
   std::size_t held_out_words = 13;                    ///< as GPT-3's paper has it (held_out_runs.h)

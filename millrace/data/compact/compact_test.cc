@@ -46,7 +46,7 @@ class CompactTest : public ::testing::Test {
   }
   /// Returns the texts of the shards in their order, as a reader of the folder gets them.
   std::vector<std::string> Texts() {
-    const std::vector<DataSource> sources = {{"s3://target/out/shard-*"}};
+    const std::vector<DataSource> sources = {{"s3://target/out/"}};
     const RecordTemplate record_template = RecordTemplate::Parse("{text}").value();
     auto reader = DocumentReader::Open(connection_, sources, record_template).value();
     std::vector<std::string> texts;
@@ -227,6 +227,24 @@ TEST_F(CompactTest, FiltersSayWhatTheyRemoved) {
   EXPECT_EQ(counts, expected);
   EXPECT_EQ(report["removed"]["broken"]["examples"][0]["broken"], "not_json");
   EXPECT_EQ(report["removed"]["broken"]["examples"][1]["broken"], "missing_field");
+}
+
+TEST_F(CompactTest, PatternsSayWhatIsWanted) {
+  PutText(*input_, "d/a.jsonl",
+          ToJsonl({"The mill turns.", "the MILL is\nclosed", "a wheel turns", "The mill turns\nat night",
+                   "水车 mill turns"}));
+  auto options = Options();
+  options.match = {"(?i)mill", "turns"};
+  options.reject = {"(?s)turns.*night", "^nothing$"};
+  const Json report = Report(options);
+  EXPECT_THAT(Texts(), ElementsAre("The mill turns.", "水车 mill turns"));
+  EXPECT_EQ(report["removed"]["match"]["records"], 2);
+  EXPECT_EQ(report["removed"]["reject"]["records"], 1);
+  options.reject = {"a(b"};
+  auto run = Run(options);
+  ASSERT_FALSE(run);
+  EXPECT_EQ(run.error().code(), Code::kInvalidArgument);
+  EXPECT_THAT(run.error().ToString(), HasSubstr("a(b"));
 }
 
 TEST_F(CompactTest, ReadsOtherFormats) {

@@ -80,6 +80,8 @@ std::optional<RemovalReason> RecordJudge::Filter(std::string_view text) {
   if (!options_.scripts.empty() && std::ranges::find(options_.scripts, ScriptOf(text)) == options_.scripts.end()) {
     return RemovalReason::kScript;
   }
+  if (options_.patterns && !options_.patterns->HasAllWanted(text)) return RemovalReason::kMatch;
+  if (options_.patterns && options_.patterns->HasUnwanted(text)) return RemovalReason::kReject;
   if (options_.held_out && options_.held_out->Shares(words_, runs_)) return RemovalReason::kHeldOut;
   return std::nullopt;
 }

@@ -11,6 +11,7 @@
 #include "millrace/data/compact/matching/digest_index.h"
 #include "millrace/data/compact/matching/held_out_runs.h"
 #include "millrace/data/compact/matching/min_hash.h"
+#include "millrace/data/compact/text_patterns.h"
 #include "millrace/data/records/record_template.h"
 
 namespace millrace::data {
@@ -41,6 +42,7 @@ inline constexpr std::size_t kShingleWords = 5;
 struct JudgeOptions {
   std::optional<std::uint64_t> min_chars, max_chars;  ///< Unicode characters of the text
   std::vector<std::string> scripts;                   ///< the text's main script is one of these; empty: any
+  const TextPatterns* patterns = nullptr;             ///< must outlive the judge; null: any text is wanted
   const HeldOutRuns* held_out = nullptr;              ///< must outlive the judge; null: nothing is held out
   DuplicateSearch duplicates = DuplicateSearch::kNone;
   Banding banding;  ///< for DuplicateSearch::kNear
