@@ -20,6 +20,8 @@ find_package(CLI11 REQUIRED)
 pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 pkg_check_modules(FUSE3 REQUIRED IMPORTED_TARGET fuse3)
 pkg_check_modules(RE2 REQUIRED IMPORTED_TARGET re2)
+# re2.pc asks for -pthread. Clang refuses precompiled headers that were compiled without that option.
+set_property(TARGET PkgConfig::RE2 PROPERTY INTERFACE_COMPILE_OPTIONS)
 
 # A machine that only runs the programs may lack some packages that tests need.
 if(MILLRACE_TESTS)

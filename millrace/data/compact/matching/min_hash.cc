@@ -28,7 +28,7 @@ HashFunctions MakeHashFunctions() {
 }
 
 /// Eight values, as AVX2 has them in a register. Other processors compute them in several.
-using Lanes [[gnu::vector_size(32)]] = std::uint32_t;
+using Lanes = std::uint32_t __attribute__((vector_size(32)));
 constexpr std::size_t kLanes = sizeof(Lanes) / sizeof(std::uint32_t);
 /// Vectors of values that stay in registers over all elements, with their factors and offsets: 12 of AVX2's 16. The set
 /// is read once for each block, but no value is loaded or stored in between.
