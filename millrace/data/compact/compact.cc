@@ -1,8 +1,11 @@
 #include "millrace/data/compact/compact.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <utility>
 
+#include "millrace/base/text.h"
 #include "millrace/base/threads/channel.h"
 #include "millrace/base/threads/sync.h"
 #include "millrace/base/threads/task_scope.h"
@@ -14,6 +17,7 @@
 #include "millrace/data/content/content.h"
 #include "millrace/data/documents/document_reader.h"
 #include "millrace/data/sources/sources.h"
+#include "millrace/data/sources/survey.h"
 
 namespace millrace::data {
 namespace {
@@ -147,6 +151,13 @@ class Compaction {
     if (options_.min_chars && options_.max_chars && *options_.min_chars > *options_.max_chars) {
       return Fail(Code::kInvalidArgument, "no text has at least {} and at most {} characters", *options_.min_chars,
                   *options_.max_chars);
+    }
+    const std::vector<std::string_view> scripts = ScriptNames();
+    for (const std::string& script : options_.scripts) {
+      if (script != "none" && std::ranges::find(scripts, script) == scripts.end()) {
+        return Fail(Code::kInvalidArgument, "{}. Known scripts: {}, none", UnknownName("script", script, scripts),
+                    fmt::join(scripts, ", "));
+      }
     }
     if (options_.held_out_words == 0) return Fail(Code::kInvalidArgument, "held-out texts need runs of a word or more");
     return {};

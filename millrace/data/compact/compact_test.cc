@@ -382,6 +382,9 @@ TEST_F(CompactTest, SaysWhatIsWrong) {
   options.max_chars = 8;
   expect(options, "at least 9 and at most 8");
   options = Options();
+  options.scripts = {"Latn"};
+  expect(options, "did you mean \"Latin\"?");
+  options = Options();
   options.sources = {{"s3://source/absent/"}};
   EXPECT_EQ(Run(options).error().code(), Code::kNotFound);
   EXPECT_TRUE(Output().empty());

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <iterator>
+#include <set>
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/hash/digest.h"
@@ -149,6 +150,12 @@ std::string LengthHistogram::ToSvg(std::string_view of) const {
         kLeft + width + 8, y + 14, FormatCount(row.count), Percent(row.count, count_));
   }
   return svg + "</svg>\n";
+}
+
+std::vector<std::string_view> ScriptNames() {
+  std::set<std::string_view> names;
+  for (const Script& script : kScripts) names.insert(script.name);
+  return {names.begin(), names.end()};
 }
 
 std::string_view ScriptOf(std::string_view text) {

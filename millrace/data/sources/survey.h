@@ -62,7 +62,9 @@ class TextSurvey {
   std::map<std::string_view, std::uint64_t> scripts_;
 };
 
-/// Returns the script of most letters of the text.
+/// Returns the names that ScriptOf() returns, but for "none", in alphabetical order.
+std::vector<std::string_view> ScriptNames();
+/// Returns the script of most letters of the text; "none" if it has no letters.
 std::string_view ScriptOf(std::string_view text);
 
 }  // namespace millrace::data

@@ -62,5 +62,11 @@ TEST(TextSurvey, TellsScriptsAndDuplicates) {
   EXPECT_THAT(survey.Scripts(), ::testing::ElementsAre(::testing::Pair("Latin", 5)));
 }
 
+TEST(ScriptOf, NamesAreKnown) {
+  const auto names = ScriptNames();
+  EXPECT_THAT(names, ::testing::IsSupersetOf({ScriptOf("mill"), ScriptOf("水车"), ScriptOf("мельница")}));
+  EXPECT_EQ(ScriptOf("1.5 + 2"), "none");
+}
+
 }  // namespace
 }  // namespace millrace::data
