@@ -155,7 +155,7 @@ class Compaction {
     const std::vector<std::string_view> scripts = ScriptNames();
     for (const std::string& script : options_.scripts) {
       if (script != "none" && std::ranges::find(scripts, script) == scripts.end()) {
-        return Fail(Code::kInvalidArgument, "{}. Known scripts: {}, none", UnknownName("script", script, scripts),
+        return Fail(Code::kInvalidArgument, "{} (known: {}, none)", UnknownName("script", script, scripts),
                     fmt::join(scripts, ", "));
       }
     }
