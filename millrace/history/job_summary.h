@@ -1,10 +1,13 @@
-// What views show of a job beside its run history: the state of its processes and the events of its supervisor.
+// What views show of a job beside its run history: the state of its processes, the events of its
+// supervisor and the metrics that the job file defines.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "millrace/history/logged_metrics.h"
 
 namespace millrace::history {
 
@@ -23,6 +26,7 @@ struct JobSummary {
   int restarts = 0;
   std::vector<Rank> ranks;
   std::vector<Event> events;  ///< oldest first
+  LoggedMetrics metrics;
 };
 
 }  // namespace millrace::history

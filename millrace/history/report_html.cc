@@ -101,7 +101,7 @@ std::string Thousands(double value) {
 }
 std::string Scientific(double value) { return fmt::format("{:.1e}", value); }
 
-/// A line chart over steps. Empty if there are fewer than two values.
+/// A line chart over steps, with a title in HTML. Empty if there are fewer than two values.
 std::string LineChart(std::string_view title, const std::vector<ChartValue>& values, std::string_view colour,
                       std::string (*label)(double)) {
   constexpr double kWidth = 400, kHeight = 170, kLeft = 52, kRight = 8, kTop = 8, kBottom = 22;
@@ -289,6 +289,26 @@ std::string EvaluationTable(const RunHistory& history) {
   return Table("Evaluations, the newest first", {"step", "metrics"}, rows, true);
 }
 
+std::string MetricTable(const JobSummary& job) {
+  std::vector<Row> rows;
+  for (const auto& [name, series] : job.metrics.series()) {
+    rows.push_back({Escaped(name), fmt::format("{:.6g}", series.latest), FormatCount(series.points.back().last_step)});
+  }
+  return Table("Metrics of the job file", {"metric", "latest", "step"}, rows);
+}
+
+std::string MetricCharts(const JobSummary& job) {
+  std::string html;
+  for (const auto& [name, series] : job.metrics.series()) {
+    std::vector<ChartValue> values;
+    for (const MetricPoint& point : series.points) {
+      values.push_back({static_cast<double>(point.last_step), point.mean});
+    }
+    html += LineChart(Escaped(name), values, "blue", ShortNumber);
+  }
+  return html;
+}
+
 std::string StartTable(const RunHistory& history) {
   std::vector<Row> rows;
   for (const StartNote& note : history.starts()) {
@@ -329,9 +349,11 @@ std::string ReportHtml(const JobSummary& job, const RunHistory& history, const s
                     Scientific);
   html += LineChart("Norm of the gradient", Series(history, [](const ChartPoint& p) { return Value(p.grad_norm); }),
                     "yellow", ShortNumber);
+  html += MetricCharts(job);
   html += TimeCard(history);
   html += RankTable(job, history);
   html += EvaluationTable(history);
+  html += MetricTable(job);
   html += CheckpointTable(history);
   html += StartTable(history);
   html += EventTable(job);

@@ -59,6 +59,18 @@ TEST(ReportHtmlTest, ShowsTheRun) {
   EXPECT_EQ(FirstUnbalanced(html), "");
 }
 
+TEST(ReportHtmlTest, ShowsTheMetricsOfTheJobFile) {
+  JobSummary job{.name = "demo"};
+  for (std::uint64_t step = 1; step <= 3; ++step) job.metrics.Add("<loss>", step, 0.5);
+  job.metrics.Add("runtime", 3, 12.5);
+  const std::string html = ReportHtml(job, History(), "");
+  EXPECT_THAT(html, HasSubstr("<h2>&lt;loss&gt;</h2><svg"));
+  EXPECT_THAT(html, Not(HasSubstr("<h2>runtime</h2>"))) << "one value is no chart";
+  EXPECT_THAT(html, HasSubstr("<tr><td>runtime</td><td>12.5</td><td>3</td></tr>"));
+  EXPECT_THAT(html, Not(HasSubstr("<loss>")));
+  EXPECT_EQ(FirstUnbalanced(html), "");
+}
+
 TEST(ReportHtmlTest, LoadsNothing) {
   const std::string html = ReportHtml({.name = "demo"}, History(), "");
   EXPECT_THAT(html, Not(testing::ContainsRegex("<script|<link|<img|src=|href=|url\\(|@import|https?:")));

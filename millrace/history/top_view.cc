@@ -145,6 +145,16 @@ Line LossLine(const RunHistory& history, const ViewSize& size) {
   return {{label}, {Sparkline(losses, static_cast<std::size_t>(std::clamp(room, 0, 60))), Colour::kBlue}};
 }
 
+/// The latest values of the metrics that the job file defines.
+Line MetricsLine(const JobSummary& job) {
+  Line line;
+  for (const auto& [name, series] : job.metrics.series()) {
+    line.push_back({fmt::format("{}{} ", line.empty() ? "" : "  ", Printable(name)), Colour::kDim});
+    line.push_back({fmt::format("{:.6g}", series.latest)});
+  }
+  return line;
+}
+
 /// The shares of a step, as a bar and in words.
 Line TimeLine(const RunHistory& history, const ViewSize& size) {
   const ChartPoint* point = Shown(history);
@@ -257,7 +267,7 @@ Line RankLine(const JobSummary& job, const RunHistory& history, std::size_t inde
 
 std::vector<Line> HeadLines(const JobSummary& job, const RunHistory& history, double now, const ViewSize& size) {
   std::vector<Line> lines = {TitleLine(job, history), SpeedLine(history)};
-  for (Line line : {LossLine(history, size), TimeLine(history, size), CheckpointLine(history, now)}) {
+  for (Line line : {LossLine(history, size), MetricsLine(job), TimeLine(history, size), CheckpointLine(history, now)}) {
     if (!line.empty()) lines.push_back(std::move(line));
   }
   std::string slow;
@@ -351,6 +361,11 @@ Json TopToJson(const JobSummary& job, const RunHistory& history, double now) {
     const CheckpointNote& last = history.checkpoints().back();
     json["checkpoint"] = {{"step", last.step},       {"tier", last.tier},        {"bytes", last.bytes},
                           {"seconds", last.seconds}, {"age_s", now - last.time}, {"failed", !last.error.empty()}};
+  }
+  if (!job.metrics.series().empty()) {
+    Json metrics = Json::object();
+    for (const auto& [name, series] : job.metrics.series()) metrics[name] = series.latest;
+    json["metrics"] = std::move(metrics);
   }
   json["ranks"] = Json::array();
   const Json all = history.ToJson();

@@ -54,6 +54,16 @@ TEST(TopViewTest, ShowsTheJob) {
   EXPECT_THAT(text, Not(HasSubstr("\x1b")));
 }
 
+TEST(TopViewTest, ShowsTheMetricsOfTheJobFile) {
+  JobSummary job = Job(1);
+  job.metrics.Add("rate\x1b", 40, 2.5e-7);
+  job.metrics.Add("train_loss", 40, 2.25);
+  const std::string text = fmt::format("{}", fmt::join(DrawTop(job, History(1), 160, {.width = 80}), "\n"));
+  EXPECT_THAT(text, HasSubstr("\nrate? 2.5e-07  train_loss 2.25\n"));
+  EXPECT_EQ(TopToJson(job, History(1), 160)["metrics"]["train_loss"], 2.25);
+  EXPECT_FALSE(TopToJson(Job(1), History(1), 160).contains("metrics"));
+}
+
 TEST(TopViewTest, LinesFitEveryTerminal) {
   for (const int width : {1, 10, 24, 40, 60, 80, 100, 200}) {
     for (const int height : {1, 2, 5, 10, 24, 60}) {

@@ -8,6 +8,7 @@
 //                  logs/rank-R.out  and .err: what rank R wrote, over all attempts of the latest run
 //                  logs.previous/   those of the run before
 //                  history.json     what the run did (millrace/history), by rank 0
+//                  metrics.json     what log.metric_definitions found, by the supervisor
 //                  report.html      a page about it, and logs/events.jsonl, by the supervisor
 //                  heartbeats/      one file a rank: the last step it finished
 #pragma once

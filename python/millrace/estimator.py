@@ -324,6 +324,8 @@ class Estimator:
             keys["train.compile"] = "on" if self._compiler.enabled else "auto"
         if self._retries is not None:
             keys["run.max_restarts"] = self._retries
+        if self._definitions:
+            keys["log.metric_definitions"] = self._definitions
         keys["run.launcher"] = self._launcher
         if self._launcher == "local":
             keys["run.nodes"] = 1

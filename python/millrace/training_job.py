@@ -223,7 +223,7 @@ class TrainingJob:
         for line in self._lines(transcript, self._program.output("job", "logs", self.name)):
             for name, expression in self._definitions:
                 found = expression.search(line)
-                value = _float(found.group(1)) if found and expression.groups else None
+                value = _float(found.group(1 if expression.groups else 0)) if found else None
                 if value is not None:
                     transcript.note({name: value})
         rows = transcript.rows()

@@ -126,6 +126,10 @@ def test_lines_and_metrics_are_those_of_a_trainer(job, runs, capsys):
         and "all ranks finished" in shown
     )
     assert estimator.logs() in shown
+    seen = json.loads(estimator._program.output("--json", "top", estimator.latest_training_job.name))["metrics"]
+    assert seen["train_loss"] == pytest.approx(losses(estimator)[-1], rel=1e-7)
+    assert seen["rate"] == pytest.approx(2e-7, rel=1e-6)
+    assert seen["summary_train_runtime"] > 0 and "absent" not in seen, "the supervisor finds them, too"
 
 
 def test_a_default_bucket_is_made_and_kept(job, state):

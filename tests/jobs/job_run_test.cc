@@ -143,6 +143,29 @@ TEST_F(JobRunTest, LeavesEventsAndAReport) {
   EXPECT_THAT(*report, testing::AllOf(HasSubstr("<p>done: "), HasSubstr("started 2 ranks")));
 }
 
+TEST_F(JobRunTest, FindsTheMetricsOfTheJobFileInTheOutputOfRank0) {
+  std::ofstream(Path("job.yaml"), std::ios::app) << R"yaml(log:
+  metric_definitions:
+  - {Name: train_loss, Regex: "'loss': ([0-9.]*)"}
+  - {Name: memory, Regex: "memory=([0-9]+)"}
+)yaml";
+  std::ofstream(Path("rank.sh")) << R"(#!/bin/sh
+[ $RANK = 0 ] || { echo memory=9000 >&2; exit 0; }
+echo '{"step":1,"loss":2.5,"lr":0.1}'
+echo 'step 2/2  loss 1.5000  lr 1.00e-01  grad 0.100  10 tok/s'
+echo memory=512 >&2
+)";
+  EXPECT_EQ(StartJob().Wait()->exit_code, 0) << ReadFile(Path("stderr")).value_or("");
+  const std::string folder = Path("state/jobs/tested");
+  const auto metrics = ParseJson(ReadFile(folder + "/metrics.json").value_or(""), "the metrics");
+  ASSERT_TRUE(metrics) << metrics.error().ToString();
+  EXPECT_EQ((*metrics)["metrics"]["train_loss"]["points"].size(), 2u);
+  const auto top = Subprocess::Run(Command({"--json", "top", "tested"}));
+  const Json shown = ParseJson(top->stdout_text, "the view").value_or(Json())["metrics"];
+  EXPECT_EQ(shown, (Json{{"memory", 512}, {"train_loss", 1.5}})) << top->stdout_text;
+  EXPECT_THAT(ReadFile(folder + "/report.html").value_or(""), HasSubstr("<h2>train_loss</h2><svg"));
+}
+
 TEST_F(JobRunTest, NamesSlowRanks) {
   // Rank 0 writes a history; here the test does.
   const std::string folder = Path("state/jobs/tested");

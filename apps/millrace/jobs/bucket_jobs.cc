@@ -129,7 +129,7 @@ Result<std::unique_ptr<RunFolderKeeper>> KeepRunFolder(const Context& context, c
   Random random(SystemEntropy());
   jobs::RunPublisher::Options options;
   options.folder.logs = folder.logs();
-  options.folder.pages = {HistoryFileIn(folder.path()), ReportFileIn(folder.path())};
+  options.folder.pages = {HistoryFileIn(folder.path()), MetricsFileIn(folder.path()), ReportFileIn(folder.path())};
   options.folder.run = jobs::NewRunName(SystemClock().Wall(), random);
   options.status = StatusJson(status, spec.run.launcher);
   options.on_failure = std::move(on_failure);

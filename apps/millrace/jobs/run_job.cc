@@ -218,6 +218,7 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   if (arguments.detached) MR_TRY(LeaveTerminal(folder.logs() / "supervisor.log"));
 
   PodLog pod_log;
+  std::optional<RunReporter> reporter;
   const auto on_line = [&](int rank, jobs::LocalLauncher::Stream stream, std::string_view line) {
     if (rank == 0 && keeper && stream == jobs::LocalLauncher::Stream::kOut) {
       if (auto event = jobs::EventOfLine(line)) {
@@ -225,6 +226,7 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
         keeper->NoteEvent(*event);
       }
     }
+    if (rank == 0 && reporter) reporter->NoteLine(line);
     if (arguments.in_pod) {
       return pod_log.Write(jobs::RankLine(rank, stream == jobs::LocalLauncher::Stream::kError, line));
     }
@@ -242,7 +244,7 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
     if (arguments.in_pod) return pod_log.Tell(event);
     if (!arguments.detached) Tell(context, spec.name, event);
   };
-  std::optional<RunReporter> reporter(std::in_place, folder.path(), SystemClock(), context.log(), tell);
+  reporter.emplace(folder.path(), spec.log.metric_definitions, SystemClock(), context.log(), tell);
   jobs::Supervisor::Options options{.name = spec.name};
   options.policy.max_restarts = spec.run.max_restarts;
   options.policy.hang_timeout = spec.run.hang_timeout;

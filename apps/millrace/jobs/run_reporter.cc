@@ -44,36 +44,59 @@ history::RunHistory HistoryIn(const std::filesystem::path& folder) {
   return history ? *std::move(history) : history::RunHistory();
 }
 
-RunReporter::RunReporter(std::filesystem::path folder, Clock& clock, Logger log,
-                         std::function<void(const jobs::JobEvent&)> on_slow)
+std::string MetricsFileIn(const std::filesystem::path& folder) { return (folder / history::kMetricsFile).string(); }
+
+history::LoggedMetrics MetricsIn(const std::filesystem::path& folder) {
+  const std::string path = MetricsFileIn(folder);
+  const auto text = ReadFile(path, history::kMaxMetricsBytes);
+  auto metrics =
+      text ? history::LoggedMetrics::Parse(*text, path) : Result<history::LoggedMetrics>(history::LoggedMetrics());
+  return metrics ? *std::move(metrics) : history::LoggedMetrics();
+}
+
+RunReporter::RunReporter(std::filesystem::path folder, const std::vector<jobs::MetricDefinition>& definitions,
+                         Clock& clock, Logger log, std::function<void(const jobs::JobEvent&)> on_slow)
     : folder_(std::move(folder)),
       clock_(clock),
       log_(std::move(log)),
       on_slow_(std::move(on_slow)),
+      started_(clock.Now()),
       next_look_(clock.Now()),
-      next_report_(clock.Now()) {}
+      next_report_(clock.Now()) {
+  if (!definitions.empty()) output_.emplace(definitions, MetricsIn(folder_));
+}
 
-RunReporter::~RunReporter() { WriteReport(HistoryIn(folder_)); }
+RunReporter::~RunReporter() {
+  WriteMetrics();
+  WriteReport(HistoryIn(folder_));
+}
 
 void RunReporter::NoteEvent(const jobs::JobEvent& event) {
   if (job_.events.size() >= kMostEvents) job_.events.erase(job_.events.begin());
   job_.events.push_back({.time = event.object.value("time", ""),
                          .what = event.object.value("event", ""),
                          .sentence = event.sentence.substr(0, event.sentence.find('\n'))});
+  if (output_ && job_.events.back().what == "done") output_->TakeEnd(clock_.Now() - started_);
   Json line = event.object;
   line["sentence"] = event.sentence;
   Check(AppendLine(folder_ / "logs" / "events.jsonl", DumpJson(line) + "\n"));
 }
 
+void RunReporter::NoteLine(std::string_view line) {
+  if (output_) output_->TakeLine(line);
+}
+
 void RunReporter::NoteStatus(const jobs::JobStatus& status) {
   history::JobSummary job = SummaryOf(status);
   job.events = std::move(job_.events);
+  job.metrics = std::move(job_.metrics);
   job_ = std::move(job);
   const TimePoint now = clock_.Now();
   if (now < next_look_) return;
   next_look_ = now + kLookInterval;
   const history::RunHistory history = HistoryIn(folder_);
   LookForStragglers(history);
+  WriteMetrics();
   if (now < next_report_) return;
   next_report_ = now + kReportInterval;
   WriteReport(history);
@@ -100,6 +123,12 @@ void RunReporter::LookForStragglers(const history::RunHistory& history) {
     on_slow_(event);
   }
   slow_ = std::move(slow);
+}
+
+void RunReporter::WriteMetrics() {
+  if (!output_ || output_->metrics() == job_.metrics) return;
+  job_.metrics = output_->metrics();
+  Check(ReplaceFile(MetricsFileIn(folder_), AsBytes(DumpJson(job_.metrics.ToJson()))));
 }
 
 void RunReporter::WriteReport(const history::RunHistory& history) {

@@ -64,7 +64,10 @@ Result<WatchedJob> JobWatcher::Read() {
   if (source_ == Source::kStore) return ReadStore();
   const jobs::JobStatus status = MR_TRY(ReadJobAnywhere(target_));
   const std::filesystem::path root = MR_TRY(jobs::StateRoot());
-  return WatchedJob{.job = SummaryOf(status), .history = HistoryIn(root / "jobs" / status.name)};
+  const std::filesystem::path folder = root / "jobs" / status.name;
+  WatchedJob watched{.job = SummaryOf(status), .history = HistoryIn(folder)};
+  watched.job.metrics = MetricsIn(folder);
+  return watched;
 }
 
 Result<WatchedJob> JobWatcher::ReadServer() {
@@ -95,6 +98,9 @@ Result<WatchedJob> JobWatcher::ReadStore() {
   WatchedJob watched{.job = SummaryOf(status)};
   if (const auto history = MR_TRY(folder_->ReadObject(history::kHistoryFile, history::kMaxHistoryBytes, call))) {
     watched.history = MR_TRY(history::RunHistory::Parse(*history, target_));
+  }
+  if (const auto metrics = MR_TRY(folder_->ReadObject(history::kMetricsFile, history::kMaxMetricsBytes, call))) {
+    watched.job.metrics = MR_TRY(history::LoggedMetrics::Parse(*metrics, target_));
   }
   return watched;
 }

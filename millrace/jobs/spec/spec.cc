@@ -325,6 +325,33 @@ class SpecReader {
     if (status_ && node) ReadSources(node, sources);
   }
 
+  void MetricDefinitions(std::string_view key, std::vector<MetricDefinition>& definitions) {
+    const Node node = Member(key);
+    if (!status_ || !node) return;
+    if (!node.IsSequence()) return Refuse(node.Invalid("should be a list of {Name, Regex}"));
+    const std::vector<Node> elements = node.Elements();
+    if (elements.size() > kMostMetricDefinitions) {
+      return Refuse(
+          node.Invalid(fmt::format("has {} definitions; {} are the most", elements.size(), kMostMetricDefinitions)));
+    }
+    for (const Node& element : elements) {
+      if (!element.IsMap()) return Refuse(element.Invalid("should be a map with Name and Regex"));
+      SpecReader inner(element, status_);
+      MetricDefinition definition;
+      inner.ShortText("Name", definition.name, kMostMetricName);
+      inner.ShortText("Regex", definition.regex, kMostMetricRegex);
+      inner.Finish();
+      if (!status_) return;
+      if (auto checked = CheckMetricRegex(definition.regex); !checked) {
+        return Refuse(element["Regex"].Invalid(checked.error().message()));
+      }
+      if (std::ranges::find(definitions, definition.name, &MetricDefinition::name) != definitions.end()) {
+        return Refuse(element["Name"].Invalid(fmt::format("{} has a definition already", definition.name)));
+      }
+      definitions.push_back(std::move(definition));
+    }
+  }
+
   void Neutral(std::string_view key, std::string_view only) {
     Node node = Member(key);
     if (!status_ || !node) return;
@@ -355,6 +382,13 @@ class SpecReader {
       VisitSource(inner, sources.emplace_back());
       inner.Finish();
       if (!status_) return;
+    }
+  }
+
+  void ShortText(std::string_view key, std::string& value, std::size_t most) {
+    Text(key, value, TextKind::kPlain, true);
+    if (status_ && value.size() > most) {
+      Refuse(node_[key].Invalid(fmt::format("has {} characters; {} are the most", value.size(), most)));
     }
   }
 
@@ -477,6 +511,11 @@ class SpecPrinter {
   }
   void OptionalSources(std::string_view key, std::vector<data::DataSource>& sources) {
     if (!sources.empty()) Sources(key, sources);
+  }
+  void MetricDefinitions(std::string_view key, std::vector<MetricDefinition>& definitions) {
+    Json list = Json::array();
+    for (const MetricDefinition& each : definitions) list.push_back({{"Name", each.name}, {"Regex", each.regex}});
+    Line(key, DumpJson(list));
   }
   void Neutral(std::string_view key, std::string_view only) { Line(key, only); }
   void Refused(std::string_view, Code, std::string_view) {}

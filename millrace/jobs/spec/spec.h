@@ -15,6 +15,7 @@
 #include "millrace/engine/adapters/lora_options.h"
 #include "millrace/engine/layout/parallel_options.h"
 #include "millrace/engine/quantized/quantization.h"
+#include "millrace/jobs/output/metric_definitions.h"
 #include "millrace/jobs/spec/cost_spec.h"
 #include "millrace/jobs/spec/run_spec.h"
 
@@ -163,6 +164,7 @@ struct LogSpec {
   bool metrics_insecure = false;  ///< beyond loopback without keys
   std::string webhook;            ///< URL that gets notes of the job; empty: none
   std::string webhook_file;       ///< file with that URL, if it is a secret, on the supervisor's machine
+  std::vector<MetricDefinition> metric_definitions;
   bool operator==(const LogSpec&) const = default;
 };
 

@@ -419,7 +419,7 @@ void VisitLog(Visitor& v, LogSpec& log) {
   v.Flag("metrics_insecure", log.metrics_insecure);
   v.Text("webhook", log.webhook, TextKind::kPlain, false);
   v.Text("webhook_file", log.webhook_file, TextKind::kFolder, false);
-  v.Refused("metric_definitions", Code::kUnsupported, kNotYet);
+  v.MetricDefinitions("metric_definitions", log.metric_definitions);
 }
 
 /// The sections of a job whose ranks run a program of the user's own.

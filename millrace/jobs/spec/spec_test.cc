@@ -312,7 +312,12 @@ TEST(Spec, RefusesWithASentence) {
       Refusal{"lora={loraplus_lr_ratio: 0}", kInvalid, "loraplus_lr_ratio"},
       Refusal{"train.lora={r: 16}", kInvalid, "lora is a key beside train"},
       Refusal{"lora={r: 16}", kInvalid, "lora: adapts a trained model; name its folder or checkpoint in model.from"},
-      Refusal{"log.metric_definitions=[a]", kUnsupported, "log"},
+      Refusal{"log.metric_definitions=[a]", kInvalid, "log.metric_definitions[0]: should be a map with Name and Regex"},
+      Refusal{"log.metric_definitions=[{Name: a}]", kInvalid, "log.metric_definitions[0].Regex: is required"},
+      Refusal{"log.metric_definitions=[{Name: a, Regex: b, Unit: c}]", kInvalid, "Unit"},
+      Refusal{"log.metric_definitions=[{Name: a, Regex: '('}]", kInvalid, "[0].Regex: is not a regular expression"},
+      Refusal{"log.metric_definitions=[{Name: a, Regex: (b)(c)}]", kInvalid, "has 2 groups"},
+      Refusal{"log.metric_definitions=[{Name: a, Regex: b}, {Name: a, Regex: c}]", kInvalid, "[1].Name: a has a"},
       Refusal{"eval.every_steps=5", kInvalid, "set data.split.held_out"},
       Refusal{"eval={sources: [{url: \"s3://corpus/x\"}], held_out: true}", kInvalid, "eval.held_out: leave it out"},
       Refusal{"eval.sources=[]", kInvalid, "at least one"},
@@ -553,6 +558,7 @@ Spec RandomSpec(Random& random) {
   s.log.webhook = Pick<std::string>(random, {"", "https://notes.example/hook?a=b"});
   if (s.log.webhook.empty()) s.log.webhook_file = Pick<std::string>(random, {"", "/etc/millrace/webhook"});
   s.log.tensorboard = Pick<std::string>(random, {"", "runs/tb"});
+  if (random.Below(2) == 0) s.log.metric_definitions = {{"a b", R"('loss': "([0-9.]*)\s)"}, {"step", "b"}};
   return s;
 }
 

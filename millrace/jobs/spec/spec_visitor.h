@@ -54,6 +54,7 @@ enum class TextKind {
 //   - Options(keys, Json&): any of these keys, whose values are JSON
 //   - Sources(key, vector<DataSource>&): at least one
 //   - OptionalSources(key, vector<DataSource>&): at least one, or the key is absent
+//   - MetricDefinitions(key, vector<MetricDefinition>&): any number of {Name, Regex}
 //   - Neutral(key, value): a known key. This version supports only the value that changes nothing.
 //   - Refused(key, code, why): a known key that must be absent here, or an empty list.
 
