@@ -1,14 +1,20 @@
 #include "apps/millrace-train/job_options.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <string_view>
 
+#include "millrace/base/config.h"
 #include "millrace/jobs/spec/model_config.h"
 #include "millrace/jobs/training_setup.h"
 
 namespace millrace {
 namespace {
+
+constexpr double kAnyNumber = std::numeric_limits<double>::max();
 
 /// Names were checked when the job file was parsed.
 engine::OptimizerOptions OptimizerOf(const jobs::OptimizerSpec& from) {
@@ -53,6 +59,34 @@ engine::Schedule ScheduleOf(const jobs::ScheduleSpec& from, double lr) {
           .stable_share = from.stable_share,
           .decay = from.decay == "linear" ? Decay::kLinear : Decay::kOneMinusSqrt,
           .timescale = from.timescale};
+}
+
+/// Adds the scalars of `node` by their paths: "train.optimizer.lr".
+void AddHyperParameters(const config::Node& node, const std::string& path, metrics::HyperParameters& into) {
+  if (node.IsMap()) {
+    for (const std::string& key : node.Keys()) AddHyperParameters(node[key], fmt::format("{}.{}", path, key), into);
+  } else if (node.IsSequence()) {
+    const std::vector<config::Node> elements = node.Elements();
+    for (std::size_t i = 0; i < elements.size(); ++i) {
+      AddHyperParameters(elements[i], fmt::format("{}[{}]", path, i), into);
+    }
+  } else if (const auto number = node.Number(-kAnyNumber, kAnyNumber)) {
+    into[path] = *number;
+  } else if (auto text = node.String(); text && !text->empty()) {
+    into[path] = *std::move(text);
+  }
+}
+
+/// Sets what TensorBoard shows of the job: the sections that decide what is learnt are hyperparameters.
+Status ShowJob(const jobs::Spec& spec, train::Options& options) {
+  jobs::Spec shown = spec;
+  shown.log.webhook.clear();  // who has the URL can post there
+  options.shown_job = shown.Render();
+  const config::Document document = MR_TRY(config::Document::Parse(options.shown_job, spec.name));
+  for (const char* section : {"model", "data", "train", "lora", "eval"}) {
+    AddHyperParameters(document.Root()[section], section, options.hyperparameters);
+  }
+  return {};
 }
 
 }  // namespace
@@ -118,6 +152,7 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
   options.checkpoint_bandwidth = checkpoint.bandwidth;
   options.checkpoint_upload_limit = checkpoint.upload_limit.value_or(Duration::zero());
   options.job = spec.Render();
+  MR_TRY(ShowJob(spec, options));
   options.eval_every = spec.eval.every_steps;
   options.eval_samples = spec.eval.samples;
   options.eval_sources = spec.eval.sources;

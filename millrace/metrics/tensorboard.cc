@@ -34,6 +34,16 @@ void AppendTag(std::string& out, int field, int wire_type) {
   AppendVarint(out, static_cast<std::uint64_t>(field) << 3 | static_cast<std::uint64_t>(wire_type));
 }
 
+void AppendNumber(std::string& out, int field, std::uint64_t value) {
+  AppendTag(out, field, kVarint);
+  AppendVarint(out, value);
+}
+
+void AppendDouble(std::string& out, int field, double value) {
+  AppendTag(out, field, kFixed64);
+  AppendFixed(out, value);
+}
+
 void AppendString(std::string& out, int field, std::string_view text) {
   AppendTag(out, field, kLengthDelimited);
   AppendVarint(out, text.size());
@@ -55,11 +65,46 @@ std::string Record(std::string_view payload) {
   return record;
 }
 
+double SecondsSince1970(WallTime time) { return std::chrono::duration<double>(time.time_since_epoch()).count(); }
+
 std::string EventWithTime(WallTime time) {
   std::string event;
-  AppendTag(event, 1, kFixed64);
-  AppendFixed(event, std::chrono::duration<double>(time.time_since_epoch()).count());
+  AppendDouble(event, 1, SecondsSince1970(time));
   return event;
+}
+
+std::string SummaryRecord(WallTime time, std::int64_t step, std::string_view summary) {
+  std::string event = EventWithTime(time);
+  AppendNumber(event, 2, static_cast<std::uint64_t>(step));
+  AppendString(event, 5, summary);
+  return Record(event);
+}
+
+/// Returns a summary with a tensor for one of TensorBoard's plugins.
+std::string TensorSummary(std::string_view tag, std::string_view tensor, std::string_view plugin,
+                          std::string_view content) {
+  constexpr std::uint64_t kTensorClass = 2;  // DataClass.DATA_CLASS_TENSOR
+  std::string plugin_data, metadata, value, summary;
+  AppendString(plugin_data, 1, plugin);
+  AppendString(plugin_data, 2, content);
+  AppendString(metadata, 1, plugin_data);
+  AppendNumber(metadata, 4, kTensorClass);
+  AppendString(value, 1, tag);
+  AppendString(value, 8, tensor);
+  AppendString(value, 9, metadata);
+  AppendString(summary, 1, value);
+  return summary;
+}
+
+/// The HParams plugin reads the metadata alone; its tensor has no element.
+std::string HyperParameterRecord(WallTime time, std::string_view tag, std::string_view plugin_data) {
+  constexpr std::uint64_t kFloat = 1;  // DataType.DT_FLOAT
+  std::string dimension, shape, tensor;
+  AppendNumber(dimension, 1, 0);
+  AppendString(shape, 2, dimension);
+  AppendNumber(tensor, 1, kFloat);
+  AppendString(tensor, 2, shape);
+  return SummaryRecord(time, 0, TensorSummary(tag, tensor, "hparams", plugin_data));
 }
 
 }  // namespace
@@ -79,11 +124,44 @@ std::string EventFileScalars(WallTime time, std::int64_t step, std::initializer_
     AppendFixed(entry, value);
     AppendString(summary, 1, entry);
   }
-  std::string event = EventWithTime(time);
-  AppendTag(event, 2, kVarint);
-  AppendVarint(event, static_cast<std::uint64_t>(step));
-  AppendString(event, 5, summary);
-  return Record(event);
+  return SummaryRecord(time, step, summary);
+}
+
+std::string EventFileText(WallTime time, std::int64_t step, std::string_view tag, std::string_view markdown) {
+  constexpr std::uint64_t kString = 7;  // DataType.DT_STRING
+  std::string tensor;
+  AppendNumber(tensor, 1, kString);
+  AppendString(tensor, 2, "");  // the shape of a scalar
+  AppendString(tensor, 8, markdown);
+  return SummaryRecord(time, step, TensorSummary(tag, tensor, "text", ""));
+}
+
+std::string EventFileSessionStart(WallTime time, std::string_view run, const HyperParameters& parameters) {
+  std::string session, plugin_data;
+  for (const auto& [name, choice] : parameters) {
+    std::string value, entry;
+    if (const auto* number = std::get_if<double>(&choice)) {
+      AppendDouble(value, 2, *number);
+    } else {
+      AppendString(value, 3, std::get<std::string>(choice));
+    }
+    AppendString(entry, 1, name);
+    AppendString(entry, 2, value);
+    AppendString(session, 1, entry);
+  }
+  AppendString(session, 4, run);
+  AppendDouble(session, 5, SecondsSince1970(time));
+  AppendString(plugin_data, 3, session);
+  return HyperParameterRecord(time, "_hparams_/session_start_info", plugin_data);
+}
+
+std::string EventFileSessionEnd(WallTime time) {
+  constexpr std::uint64_t kSuccess = 1;  // Status.STATUS_SUCCESS
+  std::string session, plugin_data;
+  AppendNumber(session, 1, kSuccess);
+  AppendDouble(session, 2, SecondsSince1970(time));
+  AppendString(plugin_data, 4, session);
+  return HyperParameterRecord(time, "_hparams_/session_end_info", plugin_data);
 }
 
 Result<std::unique_ptr<EventWriter>> EventWriter::Open(object::Connection& connection, std::string_view url_prefix,
@@ -102,8 +180,23 @@ EventWriter::EventWriter(object::Location location, std::string name, std::uint6
     : location_(std::move(location)), name_(std::move(name)), roll_bytes_(roll_bytes), clock_(clock) {}
 
 void EventWriter::Add(std::int64_t step, std::initializer_list<Scalar> scalars) {
+  AddRecord(EventFileScalars(clock_.Wall(), step, scalars), scalars.size());
+}
+
+void EventWriter::AddText(std::int64_t step, std::string_view tag, std::string_view markdown) {
+  AddRecord(EventFileText(clock_.Wall(), step, tag, markdown), 1);
+}
+
+void EventWriter::AddSessionStart(std::string_view run, const HyperParameters& parameters) {
+  AddRecord(EventFileSessionStart(clock_.Wall(), run, parameters), 1);
+}
+
+void EventWriter::AddSessionEnd() { AddRecord(EventFileSessionEnd(clock_.Wall()), 1); }
+
+/// `values` is how many are lost if the record is dropped.
+void EventWriter::AddRecord(std::string_view record, std::uint64_t values) {
   if (pending_bytes_ >= kMaxPending) {
-    dropped_ += scalars.size();
+    dropped_ += values;
     return;
   }
   if (files_.empty() || files_.back().bytes.size() >= roll_bytes_) {
@@ -111,10 +204,9 @@ void EventWriter::Add(std::int64_t step, std::initializer_list<Scalar> scalars) 
     pending_bytes_ += files_.back().bytes.size();
   }
   File& file = files_.back();
-  std::string event = EventFileScalars(clock_.Wall(), step, scalars);
-  file.bytes += event;
+  file.bytes += record;
   file.changed = true;
-  pending_bytes_ += event.size();
+  pending_bytes_ += record.size();
 }
 
 Status EventWriter::Flush(object::Call call) {
@@ -134,7 +226,7 @@ Status EventWriter::Flush(object::Call call) {
     files_.pop_front();
   }
   if (std::uint64_t dropped = std::exchange(dropped_, 0); dropped > 0) {
-    return Fail(Code::kResourceExhausted, "{} TensorBoard scalars were dropped: the store took none for too long",
+    return Fail(Code::kResourceExhausted, "{} TensorBoard values were dropped: the store took none for too long",
                 dropped);
   }
   return {};

@@ -71,6 +71,15 @@ TEST(EventFile, NegativeAndLargeStepsAreTenAndFiveByteVarints) {
               "2a00");
 }
 
+TEST(EventFile, TextIsATensorOfTheTextPlugin) {
+  const std::string bytes = HexEncode(AsBytes(Records(EventFileText(WallTime(), 0, "job", "# a"))[0]));
+  EXPECT_EQ(bytes,
+            "0900000000000000001000"
+            "2a200a1e0a036a6f62"              // a summary with one value, whose tag is "job"
+            "4209080712004203232061"          // its tensor: DT_STRING, a scalar, "# a"
+            "4a0c0a080a047465787412002002");  // its metadata: plugin "text", DATA_CLASS_TENSOR
+}
+
 class EventWriterTest : public testing::Test {
  protected:
   std::vector<std::string> Keys() {
@@ -144,6 +153,63 @@ print(json.dumps({t: [[e.step, e.value, e.wall_time] for e in a.Scalars(t)] for 
   ASSERT_TRUE(read) << output->stdout_text;
   EXPECT_EQ(*read, Json::parse(R"({"loss":[[0,8.5,1.7e9],[1000,7.5,1.7e9],[2000,6.5,1.7e9]],
                                    "tokens/s":[[0,1e6,1.7e9],[1000,1e6,1.7e9],[2000,1e6,1.7e9]]})"));
+}
+
+TEST_F(EventWriterTest, TensorBoardShowsTextAndHyperParameters) {
+  const char* peers = std::getenv("MILLRACE_PEERS");
+  std::filesystem::path python = std::filesystem::path(peers ? peers : "") / "venv/bin/python";
+  if (peers == nullptr || !std::filesystem::exists(python)) GTEST_SKIP() << "MILLRACE_PEERS has no venv/bin/python";
+  auto writer = *EventWriter::Open(connection_, "s3://bucket/a", {}, clock_);
+  writer->AddText(0, "job", "```yaml\nname: a\n```");
+  writer->AddSessionStart("a", {{"train.optimizer.lr", 3e-4}, {"model.family", "llama"}});
+  writer->Add(1, {{"loss", 8.5f}});
+  clock_.Advance(std::chrono::seconds(60));
+  writer->AddSessionEnd();
+  ASSERT_TRUE(writer->Flush());
+  auto directory = *TempDir::Create();
+  std::filesystem::create_directory(directory.path() / "a");
+  ASSERT_TRUE(WriteFileAtomic(directory.path() / Keys().at(0), AsBytes(Read(Keys().at(0)))));
+  // As the server of TensorBoard reads them: the plugins' own backends over its reader of files.
+  const char* script = R"(
+import json, sys
+from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
+from tensorboard import context
+from tensorboard.plugins import base_plugin
+from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
+from tensorboard.plugins.text import text_plugin
+multiplexer = plugin_event_multiplexer.EventMultiplexer()
+multiplexer.AddRunsFromDirectory(sys.argv[1]); multiplexer.Reload()
+provider = data_provider.MultiplexerDataProvider(multiplexer, sys.argv[1])
+tb = base_plugin.TBContext(data_provider=provider)
+request = context.RequestContext()
+text = text_plugin.TextPlugin(tb)
+shown = text.text_impl(request, "a", "job", "", True)
+hparams = backend_context.Context(tb)
+parameters = hparams.experiment_from_metadata(
+    request, "", True, hparams.hparams_metadata(request, ""), hparams.hparams_from_data_provider(request, "", None))
+groups = list_session_groups.Handler(
+    request, hparams, "", api_pb2.ListSessionGroupsRequest(
+        start_index=0, slice_size=9, allowed_statuses=[api_pb2.STATUS_SUCCESS])).run().session_groups
+session = groups[0].sessions[0]
+print(json.dumps({
+    "text": shown[0]["text"],
+    "columns": sorted(each.name for each in parameters.hparam_infos),
+    "groups": [each.name for each in groups],
+    "lr": groups[0].hparams["train.optimizer.lr"].number_value,
+    "family": groups[0].hparams["model.family"].string_value,
+    "seconds": session.end_time_secs - session.start_time_secs}))
+)";
+  auto output = Subprocess::Run({.argv = {python, "-c", script, directory.path()}});
+  ASSERT_TRUE(output) << output.error().ToString();
+  ASSERT_TRUE(output->state.ok());
+  auto read = ParseJson(Trim(output->stdout_text), "tensorboard");
+  ASSERT_TRUE(read) << output->stdout_text;
+  EXPECT_EQ((*read)["columns"], Json::parse(R"(["model.family","train.optimizer.lr"])"));
+  EXPECT_EQ((*read)["groups"], Json::parse(R"(["a"])"));
+  EXPECT_EQ((*read)["lr"], 3e-4);
+  EXPECT_EQ((*read)["family"], "llama");
+  EXPECT_EQ((*read)["seconds"], 60);
+  EXPECT_THAT((*read)["text"].get<std::string>(), ::testing::HasSubstr("<pre><code>name: a"));
 }
 
 }  // namespace

@@ -21,6 +21,7 @@
 #include "millrace/engine/optim/schedule.h"
 #include "millrace/engine/quantized/quantization.h"
 #include "millrace/http/server/access.h"
+#include "millrace/metrics/tensorboard.h"
 #include "millrace/plan/layout.h"
 #include "millrace/train/compile/step_compiler.h"
 #include "millrace/train/spikes.h"
@@ -96,8 +97,10 @@ struct Options {
   bool eval_accuracy = false;   ///< likewise
 
   std::uint64_t log_every = 1;
-  std::string tensorboard_url;  ///< empty: none
-  std::string metrics_listen;   ///< where rank 0 serves /metrics for Prometheus ("127.0.0.1:9465"); empty: nowhere
+  std::string tensorboard_url;               ///< empty: none
+  std::string shown_job;                     ///< the job file, rendered without secrets, for TensorBoard
+  metrics::HyperParameters hyperparameters;  ///< likewise
+  std::string metrics_listen;  ///< where rank 0 serves /metrics for Prometheus ("127.0.0.1:9465"); empty: nowhere
   http::AccessOptions metrics_access;
   /// Where rank 0 keeps the history of the run: history::RunHistory. Empty: nowhere.
   std::filesystem::path history_file;

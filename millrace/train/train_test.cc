@@ -32,6 +32,7 @@ TEST_F(TrainTest, LearnsAndReports) {
   options.steps = 30;
   options.heartbeat_file = folder_->path() / "beat";
   options.tensorboard_url = (folder_->path() / "tb").native();
+  options.shown_job = "name: shown";
   const Ran ran = Run(options);
   ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
   EXPECT_EQ(ran.outcome->step, 30u);
@@ -42,7 +43,12 @@ TEST_F(TrainTest, LearnsAndReports) {
   EXPECT_EQ(ran.plan.steps, 30u);
   EXPECT_EQ(ran.plan.accumulation, 4u);
   EXPECT_EQ(ran.plan.steps_per_epoch, ran.plan.samples_per_epoch / 8);
-  EXPECT_FALSE(std::filesystem::is_empty(folder_->path() / "tb"));
+  const auto event_file = std::filesystem::directory_iterator(folder_->path() / "tb")->path();
+  const std::string events = ReadFile(event_file).value();
+  for (const char* shown :
+       {"```yaml\nname: shown\n```", "_hparams_/session_start_info", "_hparams_/session_end_info"}) {
+    EXPECT_NE(events.find(shown), std::string::npos) << shown;
+  }
 }
 
 TEST_F(TrainTest, AStepUnderWayBeatsOnceASecondAtMost) {

@@ -373,7 +373,8 @@ Status Trainer::OpenTelemetry() {
   if (options_.tensorboard_url.empty() || !leads()) return {};
   auto writer = MR_TRY(
       metrics::EventWriter::Open(connection_, options_.tensorboard_url, {.suffix = options_.name + ".rank0"}, clock_));
-  telemetry_ = std::make_unique<Telemetry>(std::move(writer), clock_, options_.log);
+  const Telemetry::Run run = {.name = options_.name, .job = options_.shown_job, .parameters = options_.hyperparameters};
+  telemetry_ = std::make_unique<Telemetry>(std::move(writer), run, clock_, options_.log);
   return {};
 }
 
@@ -507,6 +508,7 @@ Result<Outcome> Trainer::Run(std::stop_token stop) {
     if (leads() && observer_.on_eval && evaluated) observer_.on_eval(*evaluated);
   }
   outcome.stopped = outcome.stopped && step_ < plan_.last_step;
+  if (telemetry_ && step_ == plan_.steps) telemetry_->NoteEnd();
   if (!checkpoints_) return outcome;
   // A finished run whose last checkpoint never left the local disk has this one thing to do.
   if (step_ == plan_.steps) checkpoints_->SaveFinished(step_, quality_, [this] { return Meta(); });

@@ -27,6 +27,7 @@ struct Telemetry::Rep {
       Flush();
       flushed = clock.Now();
     }
+    if (ended) writer->AddSessionEnd();
     Flush();
   }
 
@@ -64,12 +65,15 @@ struct Telemetry::Rep {
   Clock& clock;
   const Logger log;
   std::uint64_t dropped = 0;
+  bool ended = false;  ///< set before the queue is closed, read after
   Channel<StepReport> queue{kQueued};
   TaskScope thread;
 };
 
-Telemetry::Telemetry(std::unique_ptr<metrics::EventWriter> writer, Clock& clock, Logger log)
+Telemetry::Telemetry(std::unique_ptr<metrics::EventWriter> writer, const Run& run, Clock& clock, Logger log)
     : rep_(std::make_unique<Rep>(std::move(writer), clock, std::move(log))) {
+  rep_->writer->AddText(0, "job", "```yaml\n" + run.job + "\n```");
+  rep_->writer->AddSessionStart(run.name, run.parameters);
   rep_->thread.Spawn("telemetry", [rep = rep_.get()](std::stop_token) { rep->Run(); });
 }
 
@@ -78,6 +82,8 @@ Telemetry::~Telemetry() {
   rep_->thread.Join();
   if (rep_->dropped > 0) rep_->log.Warning("TensorBoard misses steps", {{"dropped", rep_->dropped}});
 }
+
+void Telemetry::NoteEnd() { rep_->ended = true; }
 
 void Telemetry::Add(const StepReport& report) {
   StepReport copy = report;

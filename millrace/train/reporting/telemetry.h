@@ -1,7 +1,8 @@
-// Writes TensorBoard scalars in the background of the training loop.
+// Writes events for TensorBoard in the background of the training loop.
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "millrace/base/log.h"
 #include "millrace/metrics/tensorboard.h"
@@ -11,12 +12,19 @@ namespace millrace::train {
 
 /// Queues reports; a thread writes them and flushes every ten seconds. Add() never blocks. If the store is slow for
 /// long, reports are dropped, and the log has their number. The log also has failures of the store. The destructor
-/// flushes the rest. One caller thread.
+/// flushes the rest. One caller thread. A run begins with what it was made with: the job as a text, and
+/// hyperparameters.
 class Telemetry {
  public:
-  Telemetry(std::unique_ptr<metrics::EventWriter> writer, Clock& clock, Logger log);
+  struct Run {
+    std::string name, job;  ///< the job is YAML
+    metrics::HyperParameters parameters;
+  };
+  Telemetry(std::unique_ptr<metrics::EventWriter> writer, const Run& run, Clock& clock, Logger log);
   ~Telemetry();
   void Add(const StepReport& report);
+  /// The last step of the job was made. A run that stops before may go on, so it has no end in TensorBoard.
+  void NoteEnd();
 
  private:
   struct Rep;
