@@ -17,10 +17,10 @@ namespace millrace::jobs {
 
 /// What a line of rank 0 says.
 struct TrainerLine {
-  std::string text;                   ///< for readers: "{'loss': 2.5, 'learning_rate': 0.0003, 'step': 7}"
-  std::optional<std::uint64_t> step;  ///< of the figures in the line
-  bool starts = false;                ///< a plan: an attempt starts
-  std::optional<std::uint64_t> resumed_from;
+  std::string text;                        ///< for readers: "{'loss': 2.5, 'learning_rate': 0.0003, 'step': 7}"
+  std::optional<std::uint64_t> step = {};  ///< of the figures in the line
+  bool starts = false;                     ///< a plan: an attempt starts
+  std::optional<std::uint64_t> resumed_from = {};
 };
 
 /// Reads the output of rank 0, line by line: JSON, or the text that millrace-train prints without --json. Lines of

@@ -15,8 +15,6 @@ struct Choice {
   std::initializer_list<std::string_view> supported, unsupported;
 };
 
-inline constexpr std::string_view kNotYet = "is not supported by this version; leave it out";
-
 /// The form of a key's text.
 enum class TextKind {
   kPlain,
