@@ -26,6 +26,7 @@ from .endpoint import Endpoint, serve
 from .errors import InvalidArgumentError, UnsupportedError
 from .hyperparameters import Keys
 from .programs import Program, ProgramError, clean_message
+from .script import Script
 from .session import Options
 from .training_input import CHANNELS, CONTENT_TYPES, TrainingInput, manifest_urls
 from .training_job import POLL_SECONDS, TrainingJob
@@ -62,6 +63,9 @@ OFF_ARGUMENTS: Dict[str, Sequence[Any]] = {
     "profiler_config": (None,),
     "rules": (None, []),
 }
+
+#: How the names of job files end; other entry points are scripts.
+_JOB_FILES = (".yaml", ".yml", ".json")
 
 #: The most bytes of a manifest.
 _MAX_MANIFEST = 64 << 20
@@ -129,7 +133,8 @@ def _kept_bucket(program: Program) -> str:
 class Estimator:
     """Trains as a job file says, with SageMaker's arguments on top of it. docs/guide/estimator.md has a table of all of them.
 
-    The job file is ``job``, a path or a dict; or ``entry_point``, if its name ends in .yaml, below ``source_dir``.
+    The job file is ``job``, a path or a dict; or ``entry_point``, if its name ends in .yaml, below ``source_dir``. Another
+    ``entry_point`` is a script, which the job runs in place of Millrace's trainer, as SageMaker's script mode does.
     ``launcher`` is the word of `run.launcher`; without it, ``instance_type`` says: "slurm" is Slurm, "local" and AWS's names
     are this machine, where each instance is as many processes.
     """
@@ -163,8 +168,10 @@ class Estimator:
         **others: Any,
     ) -> None:
         _check_others(others)
-        self._job, self._source_dir = _job_of(entry_point, job, source_dir), source_dir
-        if dependencies:
+        is_script = job is None and entry_point is not None and not entry_point.endswith(_JOB_FILES)
+        self._job = None if is_script else _job_of(entry_point, job, source_dir)
+        self._source_dir = source_dir
+        if dependencies and not is_script:
             raise UnsupportedError(
                 "dependencies: leave it out; a job file runs Millrace's own trainer, which imports no code of yours"
             )
@@ -187,26 +194,34 @@ class Estimator:
 
         self._launcher = launcher or _launcher_of(instance_type)
         self._instances = instance_count
-        self._keys = Keys(hyperparameters or {}, source_dir)
         shape = Distribution(distribution or {})
+        gpus = GPUS.get(instance_type[len("ml.") :], 0) if instance_type.startswith("ml.") else 0
         self._processes = (
             processes_per_instance
             or shape.processes
-            or (GPUS.get(instance_type[len("ml.") :], 1) if shape.enabled and instance_type.startswith("ml.") else None)
+            or (max(1, gpus) if shape.enabled and instance_type.startswith("ml.") else None)
         )
         self._parallel = shape.parallel
+        self._script: Optional[Script] = None
+        if is_script:
+            if self._parallel or compiler_config is not None:
+                raise UnsupportedError(
+                    "modelparallel and compiler_config are for Millrace's own trainer; a script does its own"
+                )
+            self._script = Script(str(entry_point), source_dir, hyperparameters or {}, dependencies or (), gpus)
+        self._keys = Keys({} if is_script else hyperparameters or {}, source_dir)
         self._definitions = list(metric_definitions or ())
         self._max_run, self._retries = max_run, max_retry_attempts
         self._checkpoint_url, self._output_path = checkpoint_s3_uri, output_path and output_path.rstrip("/")
         self._base_name = base_job_name
         self._compiler = compiler_config
         self._image = others.get("image_uri")
+        self._checkpoint_path = others.get("checkpoint_local_path")
         variables = {**shape.environment, **(environment or {})}
-        if variables and self._launcher not in ("local", "slurm"):
-            raise UnsupportedError(
-                f"environment and -x NAME=VALUE of mpi: the launcher {self._launcher} does not hand them on; write keys of `run` as hyperparameters"
-            )
-        self._program = Program(program, connection, variables)
+        # These launchers hand this process's variables on; others get them with the job file.
+        inherits = self._launcher in ("local", "slurm")
+        self._rank_variables = {} if inherits else variables
+        self._program = Program(program, connection, variables if inherits else {})
         #: The TrainingJob of the last `fit`.
         self.latest_training_job: Optional[TrainingJob] = None
 
@@ -282,6 +297,8 @@ class Estimator:
 
     def _rendered(self, inputs: Any, job_name: Optional[str]) -> "tuple[str, str, str]":
         """Returns the whole job file, the job's name, and where its checkpoints go."""
+        if self._script is not None:
+            return self._rendered_script(self._script, inputs, job_name)
         with tempfile.TemporaryDirectory() as folder:
             if isinstance(self._job, dict):
                 path = os.path.join(folder, "job.yaml")
@@ -305,6 +322,18 @@ class Estimator:
             keys.update(self._batch_keys(base))
             return self._render(path, keys), name, keys["checkpoint.url"]
 
+    def _rendered_script(self, script: Script, inputs: Any, job_name: Optional[str]) -> "tuple[str, str, str]":
+        """Returns the whole job file, the job's name, and where the script's model goes."""
+        base = os.path.splitext(script.name)[0]
+        name = job_name or _job_name(self._base_name or re.sub(r"[^A-Za-z0-9-]+", "-", base).strip("-") or "script")
+        output = f"{self._output()}/{name}"
+        job = script.job(name, inputs, output, self._checkpoint_url, self._checkpoint_path)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "job.yaml")
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(job, file)  # JSON is YAML
+            return self._render(path, {**self._run_keys(), **script.keys}), name, f"{output}/model/"
+
     def _job_keys(self) -> Dict[str, Any]:
         keys: Dict[str, Any] = dict(self._keys.keys)
         if "train.steps" in keys and "train.epochs" in keys:
@@ -322,10 +351,17 @@ class Estimator:
             keys["train.micro_batch"] = None  # it follows from the number of micro-batches
         if self._compiler is not None:
             keys["train.compile"] = "on" if self._compiler.enabled else "auto"
+        keys.update(self._run_keys())
+        return keys
+
+    def _run_keys(self) -> Dict[str, Any]:
+        """Returns what the arguments say of `run` and `log`."""
+        keys: Dict[str, Any] = {}
         if self._retries is not None:
             keys["run.max_restarts"] = self._retries
         if self._definitions:
             keys["log.metric_definitions"] = self._definitions
+        keys.update({f"run.env.{name}": value for name, value in self._rank_variables.items()})
         keys["run.launcher"] = self._launcher
         if self._launcher == "local":
             keys["run.nodes"] = 1
@@ -522,11 +558,7 @@ def _job_of(entry_point: Optional[str], job: Any, source_dir: Optional[str]) -> 
     if job is not None:
         return job
     if entry_point is None:
-        raise InvalidArgumentError("give job, a job file or a dict of its keys")
-    if not entry_point.endswith((".yaml", ".yml", ".json")):
-        raise UnsupportedError(
-            f"entry_point={entry_point!r}: scripts are not run; give a job file (docs/guide/job-file.md) as job, for Millrace's own trainer"
-        )
+        raise InvalidArgumentError("give job, a job file or a dict of its keys, or entry_point, a script")
     return os.path.join(source_dir or "", entry_point)
 
 

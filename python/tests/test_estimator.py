@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -210,6 +211,80 @@ def test_a_job_that_fails_says_why(job, runs):
     assert "killed by signal 9" in training.describe()["FailureReason"]
 
 
+SCRIPT = """
+import argparse, json, os, sys
+import helper
+
+options = argparse.ArgumentParser()
+options.add_argument("--lr", type=float)
+options.add_argument("--epochs", type=int)
+options = options.parse_args()
+channel, checkpoints = os.environ["SM_CHANNEL_TRAIN"], os.environ["MILLRACE_CHECKPOINTS"]
+done = os.path.join(checkpoints, "epoch-" + os.environ["RANK"])
+begin = int(open(done).read()) if os.path.exists(done) else 0
+for epoch in range(begin, options.epochs):
+    print("epoch", epoch + 1, "loss", 1 / (epoch + 1))
+    with open(done, "w") as file:
+        file.write(str(epoch + 1))
+    if epoch == 1 and os.environ["MILLRACE_ATTEMPT"] == "1":
+        sys.exit(5)
+if os.environ["RANK"] == "0":
+    seen = {"files": sorted(os.listdir(channel)), "lr": options.lr, "helper": helper.VALUE, "ranks": os.environ["WORLD_SIZE"],
+            "hps": json.loads(os.environ["SM_HPS"]), "said": os.environ["SAID"], "begin": begin, "folder": os.getcwd()}
+    with open(os.path.join(os.environ["SM_MODEL_DIR"], "model.json"), "w") as file:
+        json.dump(seen, file)
+"""
+
+
+def test_a_script_runs_as_sagemaker_would_run_it(runs, corpus, tmp_path):
+    code, library = tmp_path / "code", tmp_path / "library"
+    code.mkdir()
+    library.mkdir()
+    (code / "train.py").write_text(SCRIPT)
+    (library / "helper.py").write_text("VALUE = 7\n")
+    estimator = millrace.Estimator(
+        entry_point="train.py",
+        source_dir=str(code),
+        dependencies=[str(library / "helper.py")],
+        instance_count=2,
+        hyperparameters={"lr": 1e-4, "epochs": 4, "run.max_restarts": 2},
+        environment={"SAID": "it"},
+        metric_definitions=[{"Name": "loss", "Regex": "loss ([0-9.]+)"}, {"Name": "step", "Regex": "epoch ([0-9]+)"}],
+        checkpoint_s3_uri=f"{runs}/script/checkpoints",
+        output_path=f"{runs}/script",
+    )
+    estimator.fit({"train": "s3://corpus/text"}, logs=False)
+    described = estimator.latest_training_job.describe()
+    assert described["TrainingJobStatus"] == "Completed"
+    name = estimator.latest_training_job.name
+    assert re.fullmatch(r"train-\d{4}(-\d\d){5}-\d{3}", name)
+    assert estimator.model_data == f"{runs}/script/{name}/model/"
+    run("cp", f"{estimator.model_data}model.json", str(tmp_path / "model.json"))
+    seen = json.loads((tmp_path / "model.json").read_text())
+    assert seen == {"files": ["0.jsonl", "1.jsonl"], "lr": 1e-4, "helper": 7, "ranks": "2", "said": "it", "begin": 2,
+                    "hps": {"epochs": 4, "lr": 1e-4}, "folder": str(code)}  # fmt: skip
+    assert "epoch 4 loss 0.25" in estimator.logs()
+    top = json.loads(estimator._program.output("--json", "top", name))["metrics"]
+    assert top["loss"] == 0.25, "the supervisor finds them in its lines"
+    left = [entry for entry in os.listdir(tempfile.gettempdir()) if entry == f"millrace-{name}"]
+    assert not left, "the folders were made for the mounts"
+
+
+@pytest.mark.parametrize(
+    "inputs, message",
+    [
+        ({"train": "s3://corpus/text/*.jsonl"}, "is a pattern"),
+        ({"a/b": "s3://corpus/text/"}, 'channel "a/b"'),
+        ({"train": "s3://corpus/text", "more": "s3://corpus/text/"}, "two channels"),
+        ({"train": millrace.TrainingInput("s3://c/m", s3_data_type="ManifestFile")}, "in place of a manifest"),
+    ],
+)
+def test_channels_that_a_script_cannot_have_are_refused(inputs, message, runs, tmp_path):
+    (tmp_path / "train.py").write_text("")
+    with pytest.raises((ValueError, NotImplementedError), match=re.escape(message)):
+        millrace.Estimator(entry_point="train.py", output_path=f"{runs}/refused").render(inputs)
+
+
 def test_an_endpoint_answers_until_it_is_deleted(job, runs):
     estimator = millrace.Estimator(job=job, output_path=runs)
     with pytest.raises(ValueError, match="fit"):
@@ -303,7 +378,7 @@ def test_slurm_takes_nodes_and_a_limit(job):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"entry_point": "train.py", "job": None}, "scripts are not run"),
+        ({"entry_point": "train.py", "job": None}, "there is no file train.py"),
         ({"entry_point": "job.yaml"}, "not both"),
         ({"instance_type": "p4d.24xlarge"}, "a name of AWS such as ml.p4d.24xlarge"),
         ({"instance_counts": 2}, "did you mean instance_count"),
@@ -323,7 +398,7 @@ def test_slurm_takes_nodes_and_a_limit(job):
         ({"hyperparameters": {"do_train": False}}, "do_train: must be True"),
         ({"hyperparameters": {"lr_scheduler_type": "step"}}, "one of constant"),
         ({"hyperparameters": {"save_strategy": "epoch"}}, "give the steps"),
-        ({"launcher": "kubernetes", "environment": {"A": "1"}}, "does not hand them on"),
+        ({"dependencies": ["lib"]}, "imports no code of yours"),
     ],
 )
 def test_what_means_nothing_here_is_refused_by_name(job, arguments, message):
@@ -399,6 +474,8 @@ def test_the_guide_runs_as_it_is_printed(job, runs, corpus, model, tmp_path):
     subprocess.run([os.path.join(BIN, "millrace"), "mb", "s3://models"], stderr=subprocess.DEVNULL)
     run("cp", model, "s3://models/tokenizer.model")
     (tmp_path / "job.yaml").write_text(json.dumps(job))
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("print('loss 0.5')\n")
     text = GUIDE.read_text(encoding="utf-8")
     names = {}
     for found in re.finditer(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):

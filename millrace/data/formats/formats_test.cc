@@ -44,8 +44,8 @@ TEST(Format, IsWhatTheNameOrTheSourceSays) {
 }
 
 TEST(Format, WhatDescribesDataIsNone) {
-  for (std::string_view key :
-       {"a/README.md", "dataset_info.json", "report.json", "x/_SUCCESS", ".part.crc", "t.idx", "LICENSE", "meta.yaml", "SHA256SUMS"}) {
+  for (std::string_view key : {"a/README.md", "dataset_info.json", "report.json", "x/_SUCCESS", ".part.crc", "t.idx",
+                               "LICENSE", "meta.yaml", "SHA256SUMS"}) {
     EXPECT_FALSE(MayHoldRecords(key)) << key;
   }
   for (std::string_view key : {"a/b.jsonl", "part-00000", "_x/a.json", "a.txt", "a.json.gz"}) {
