@@ -161,6 +161,11 @@ def test_says_why_it_failed(sagemaker, _):
         assert statuses[0] != 0 and says in reason(bases[0]), (bases[0] / "log").read_text()
 
 
+    base = sagemaker.folder / "empty"
+    base.mkdir()
+    assert sagemaker.start(base).wait(WAIT_S) == 2 and "a channel named train" in reason(base)
+
+
 def archive_script(sagemaker):
     code = sagemaker.folder / "code"
     code.mkdir()

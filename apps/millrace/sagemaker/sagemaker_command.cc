@@ -149,9 +149,9 @@ Result<std::string> FindJobFile(const Context& context, const TrainingContainer&
     return std::filesystem::exists(usual, error) ? usual.string() : "";
   }
   if (!named->second.is_string()) return Fail(Code::kInvalidArgument, "the hyperparameter job_file should be a URL");
-  const std::string url = named->second.get<std::string>();
+  std::string url = named->second.get<std::string>();
   if (url.find("://") == std::string::npos) return url;
-  const std::string path = (scratch / "named.yaml").string();
+  std::string path = (scratch / "named.yaml").string();
   MR_TRY(RunProgram(context, {MR_TRY(ThisProgram()), "--quiet", "cp", url, path}, "getting " + url));
   return path;
 }
@@ -179,8 +179,15 @@ Result<ContainerJob> TrainerJob(const Context& context, const TrainingContainer&
   }
   // A container that is started again gets new copies of the files.
   if (!document.Root()["data"]["same_by_size"]) arguments.assignments.emplace_back("data.same_by_size=true");
+  const auto is_training_data = [](const TrainingChannel& channel) {
+    return channel.name == "train" || channel.name == "training";
+  };
+  if (!document.Root()["data"]["sources"] && std::ranges::none_of(container.channels, is_training_data)) {
+    return Fail(Code::kInvalidArgument,
+                "there are no training data: give a channel named train, or the hyperparameter data.sources");
+  }
   for (const TrainingChannel& channel : container.channels) {
-    const bool is_train = channel.name == "train" || channel.name == "training";
+    const bool is_train = is_training_data(channel);
     constexpr std::string_view kEvaluation[] = {"eval", "test", "valid", "validation"};
     if (is_train) arguments.assignments.push_back(MR_TRY(SourcesAssignment(container, channel, "data.sources")));
     if (std::ranges::find(kEvaluation, channel.name) != std::end(kEvaluation)) {

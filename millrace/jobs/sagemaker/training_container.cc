@@ -65,7 +65,7 @@ std::string PythonText(const Json& value, bool nested = false) {
   if (value.is_null()) return nested ? "None" : "";
   if (value.is_boolean()) return value.get<bool>() ? "True" : "False";
   if (value.is_string()) {
-    const std::string text = value.get<std::string>();
+    std::string text = value.get<std::string>();
     if (!nested) return text;
     const char quote = text.find('\'') != std::string::npos && text.find('"') == std::string::npos ? '"' : '\'';
     std::string quoted(1, quote);
