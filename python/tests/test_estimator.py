@@ -236,6 +236,7 @@ if os.environ["RANK"] == "0":
 """
 
 
+@pytest.mark.skipif(not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="channels are mounts, and there is no /dev/fuse")
 def test_a_script_runs_as_sagemaker_would_run_it(runs, corpus, tmp_path):
     code, library = tmp_path / "code", tmp_path / "library"
     code.mkdir()

@@ -80,10 +80,13 @@ def missing(systemd=False):
         return f"not installed: {', '.join(absent)}"
     if not os.path.exists("/dev/fuse"):
         return "there is no /dev/fuse"
+    mounts = "mount -t tmpfs tmpfs /mnt && mkdir /mnt/u /mnt/w /mnt/r && " \
+             "mount -t overlay o -o lowerdir=/,upperdir=/mnt/u,workdir=/mnt/w /mnt/r"
+    if systemd:
+        mounts += " && if [ $(stat -fc %T /sys/fs/cgroup) = cgroup2fs ]; then mount -t cgroup2 c /mnt/r/mnt; " \
+                  "else mount -t cgroup -o none,name=systemd c /mnt/r/mnt; fi"
     tried = subprocess.run(["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--uts", "--ipc", "--cgroup", "sh",
-                            "-c", "mount -t tmpfs tmpfs /mnt && mkdir /mnt/u /mnt/w /mnt/r && "
-                            "mount -t overlay o -o lowerdir=/,upperdir=/mnt/u,workdir=/mnt/w /mnt/r"],
-                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                            "-c", mounts], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     return "" if tried.returncode == 0 else f"no namespaces or overlays here: {tried.stderr.strip()}"
 
 
