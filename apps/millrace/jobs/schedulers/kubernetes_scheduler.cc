@@ -1,3 +1,5 @@
+#include <openssl/ssl.h>
+
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -23,6 +25,10 @@ std::optional<std::string> Variable(const char* name) {
 
 class Kubernetes final : public Scheduler {
  public:
+  /// This object lives until the process exits, and the threads of its clients with it. They use OpenSSL, whose
+  /// clean-up at exit must come later: it does if OpenSSL was started first.
+  Kubernetes() { ::OPENSSL_init_ssl(0, nullptr); }
+
   std::string_view title() const override { return "Kubernetes"; }
 
   Result<std::string> Render(const Context& context, const jobs::Spec& spec) override {
