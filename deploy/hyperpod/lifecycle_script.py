@@ -240,7 +240,7 @@ class Node:
                 raise Failure(f"packages: {folder} has {name} twice: {found[name][0].name} and {path.name}")
             found[name] = (path, version)
         if "millrace" not in found:
-            raise Failure(f"packages: there is no package of millrace (millrace_VERSION_ARCHITECTURE.deb) in {self.parameters.packages}")
+            raise Failure(f"packages: {self.parameters.packages} has no file millrace_VERSION_ARCHITECTURE.deb")
         return found
 
     @staticmethod

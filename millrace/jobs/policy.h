@@ -49,8 +49,10 @@ struct Outcome {
 /// at once if, before the job's first step, a rank exits with 2, 4 or 5 (usage, not found, access denied): trying again
 /// cannot help.
 ///
-/// Of a program that has not told a step, attempts are never fruitless, a given hang_timeout holds from its first sign
-/// of life on, and only exit status 2 in the first attempt ends the job at once.
+/// A program of the user's own need not tell its steps (`reports_steps` is false). Until it tells one, its attempts do
+/// not count as fruitless. A hang_timeout that is given counts from its first sign of life. Only exit status 2 in the
+/// first attempt ends the job at once.
+///
 /// One owner, no locking.
 class Policy {
  public:

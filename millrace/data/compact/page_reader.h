@@ -43,7 +43,7 @@ class PageReader {
   Result<std::shared_ptr<RecordPage>> Next() MR_EXCLUDES(mutex_);
 
  private:
-  /// What is read of an object and not handed out.
+  /// The pages of an object that are read, but not yet handed out.
   struct ObjectPages {
     std::vector<std::shared_ptr<RecordPage>> pages;
     std::optional<Status> finished;

@@ -46,8 +46,8 @@ class NodeMounts {
   Status Complaint(std::size_t index, const ExitState& exit, std::string_view what) const;
 
   const Options options_;
-  std::vector<std::optional<Mounted>> mounted_;  ///< one a folder
-  std::vector<std::filesystem::path> made_;      ///< folders, those that lie deeper later
+  std::vector<std::optional<Mounted>> mounted_;  ///< one for each of options_.mounts
+  std::vector<std::filesystem::path> made_;      ///< folders that were missing; deeper ones come later
 };
 
 }  // namespace millrace::jobs
