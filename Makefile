@@ -1,6 +1,6 @@
 # The commands of a developer. `make demo` and `make test` set a new machine up by themselves.
 SHELL := /bin/bash
-.PHONY: all setup build wheel demo test bench fmt lint asan tsan package nightly clean
+.PHONY: all setup build gpu wheel demo test bench fmt lint asan tsan package nightly clean
 
 all: build
 
@@ -9,6 +9,10 @@ setup:            ## install missing packages of the distribution (root or sudo)
 
 build: setup      ## programs in build/release/bin
 	@tools/build release
+
+PYTHON ?= python3
+gpu: setup        ## programs for NVIDIA GPUs in build/gpu/bin, with the PyTorch of PYTHON
+	@tools/gpu '$(PYTHON)'
 
 wheel:            ## dist/millrace-….whl, the Python package of build/release
 	@tools/setup build test

@@ -1,16 +1,20 @@
 # `cmake --install build/release --prefix /usr` installs everything; `make package` makes a Debian package of each component:
 #
 #   programs  millrace       the command, the helper that mount(8) looks for, units, completions, man pages
-#   engine    millrace-engine    `millrace train` and `millrace serve`, which need libtorch
+#   engine    millrace-engine    `millrace train`, `millrace serve` and `millrace eval`, which need libtorch
+#   csi       millrace-csi       the CSI driver for Kubernetes, if gRPC was found
 #   arrow     millrace-arrow     the plug-in for Arrow and Parquet, if Arrow was found
 #   python    python3-millrace   the Python package for the distribution's Python
 include(GNUInstallDirs)
 install(TARGETS millrace RUNTIME COMPONENT programs)
-foreach(program IN ITEMS millrace-train millrace-serve)
+foreach(program IN ITEMS millrace-train millrace-serve millrace-eval)
   if(TARGET ${program})
     install(TARGETS ${program} RUNTIME COMPONENT engine)
   endif()
 endforeach()
+if(TARGET millrace-csi)
+  install(TARGETS millrace-csi RUNTIME COMPONENT csi)
+endif()
 install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT programs)
 # Programs that slurm.conf names; the unit millrace-node-check runs one of them.
 install(PROGRAMS deploy/slurm/prolog deploy/slurm/epilog deploy/slurm/task-prolog deploy/slurm/node-check
@@ -80,6 +84,9 @@ set(CPACK_COMPONENT_PROGRAMS_DESCRIPTION "Buckets as files, transfers, data sets
 set(CPACK_DEBIAN_ENGINE_PACKAGE_NAME millrace-engine)
 set(CPACK_DEBIAN_ENGINE_PACKAGE_DEPENDS "millrace (= ${PROJECT_VERSION})")
 set(CPACK_COMPONENT_ENGINE_DESCRIPTION "Training and serving of language models for millrace.")
+set(CPACK_DEBIAN_CSI_PACKAGE_NAME millrace-csi)
+set(CPACK_DEBIAN_CSI_PACKAGE_DEPENDS "millrace (= ${PROJECT_VERSION})")
+set(CPACK_COMPONENT_CSI_DESCRIPTION "Volumes of Kubernetes in buckets: the CSI driver of millrace.")
 set(CPACK_DEBIAN_ARROW_PACKAGE_NAME millrace-arrow)
 set(CPACK_DEBIAN_ARROW_PACKAGE_DEPENDS "millrace (= ${PROJECT_VERSION})")
 set(CPACK_COMPONENT_ARROW_DESCRIPTION "Reading of Arrow and Parquet for millrace.")
@@ -90,6 +97,9 @@ set(CPACK_COMPONENT_PYTHON_DESCRIPTION "Data sets, tokenizers, files and checkpo
 set(CPACK_COMPONENTS_ALL programs)
 if(MILLRACE_ENGINE)
   list(APPEND CPACK_COMPONENTS_ALL engine)
+endif()
+if(TARGET millrace-csi)
+  list(APPEND CPACK_COMPONENTS_ALL csi)
 endif()
 if(TARGET millrace_arrow)
   list(APPEND CPACK_COMPONENTS_ALL arrow)

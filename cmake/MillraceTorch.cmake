@@ -6,7 +6,21 @@ find_path(MILLRACE_TORCH_INCLUDE ATen/ATen.h HINTS ${TORCH_ROOT}/include REQUIRE
 foreach(library torch torch_cpu c10)
   find_library(MILLRACE_LIB_${library} ${library} HINTS ${TORCH_ROOT}/lib REQUIRED)
 endforeach()
+if(TORCH_ROOT AND EXISTS ${TORCH_ROOT}/lib/libgomp.so.1)
+  # A process has one OpenMP runtime: the one that PyTorch brings.
+  set(OpenMP_gomp_LIBRARY ${TORCH_ROOT}/lib/libgomp.so.1 CACHE FILEPATH "OpenMP's runtime")
+endif()
 find_package(OpenMP REQUIRED COMPONENTS CXX)
+
+# PyPI's PyTorch brings headers of fmt, oneDNN and others that are not the distribution's libraries. Those stay out.
+if(TORCH_ROOT)
+  set(chosen ${CMAKE_BINARY_DIR}/torch_include)
+  file(MAKE_DIRECTORY ${chosen})
+  foreach(folder ATen c10 torch caffe2)
+    file(CREATE_LINK ${MILLRACE_TORCH_INCLUDE}/${folder} ${chosen}/${folder} SYMBOLIC)
+  endforeach()
+  set(MILLRACE_TORCH_INCLUDE ${chosen})
+endif()
 
 add_library(millrace_torch INTERFACE)
 target_include_directories(millrace_torch SYSTEM INTERFACE
@@ -31,3 +45,9 @@ if(MILLRACE_LIB_torch_cuda AND MILLRACE_LIB_c10_cuda)
   target_link_libraries(millrace_torch INTERFACE ${MILLRACE_LIB_torch_cuda} ${MILLRACE_LIB_c10_cuda})
 endif()
 target_link_libraries(millrace_torch INTERFACE -Wl,--as-needed)
+
+# PyPI's PyTorch has Gloo, but not its headers; those of the distribution may be of another version.
+set(MILLRACE_GLOO ON)
+if(TORCH_ROOT AND NOT EXISTS ${TORCH_ROOT}/include/gloo)
+  set(MILLRACE_GLOO OFF)
+endif()
