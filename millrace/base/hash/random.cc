@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "millrace/base/bytes.h"
+#include "millrace/base/hash/mix.h"
 #include "millrace/base/hash/text_encoding.h"
 
 namespace millrace {
@@ -26,11 +27,7 @@ void FillFromKernel(MutableByteSpan into) {
 
 }  // namespace
 
-std::uint64_t Mix64(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
+std::uint64_t Mix64(std::uint64_t x) { return MixBits(x); }
 
 Random::Random(std::uint64_t seed) {
   for (std::uint64_t& word : state_) word = Mix64(seed += kGolden);
