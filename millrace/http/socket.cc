@@ -4,10 +4,13 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
 #include <poll.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -62,7 +65,67 @@ Result<std::size_t> Socket::Receive(MutableByteSpan into) {
   return got;
 }
 
+Status Socket::AwaitTls(int result, TimePoint deadline) {
+  const int wanted = SSL_get_error(tls_.get(), result);
+  ERR_clear_error();
+  if (wanted == SSL_ERROR_WANT_READ) return AwaitReadable(deadline);
+  if (wanted == SSL_ERROR_WANT_WRITE) return AwaitWritable();
+  return Fail(Error(Code::kUnavailable, "the client is gone"));
+}
+
+Status Socket::StartTls(const TlsIdentity& identity, TimePoint deadline) {
+  tls_ = MR_TRY(identity.NewSession(fd_.get()));
+  for (;;) {
+    ERR_clear_error();  // SSL_get_error() would take what other calls of this thread left for this one's failure
+    const int result = SSL_accept(tls_.get());
+    if (result == 1) return {};
+    MR_TRY(AwaitTls(result, deadline));
+  }
+}
+
+Result<std::size_t> Socket::ReceiveTls(MutableByteSpan into, TimePoint deadline) {
+  for (;;) {
+    std::size_t got = 0;
+    ERR_clear_error();
+    const int result = SSL_read_ex(tls_.get(), into.data(), into.size(), &got);
+    if (result == 1) return got;
+    if (SSL_get_error(tls_.get(), result) == SSL_ERROR_ZERO_RETURN) return std::size_t{0};
+    MR_TRY(AwaitTls(result, deadline));
+  }
+}
+
+Status Socket::SendTls(ByteSpan bytes) {
+  while (!bytes.empty()) {
+    std::size_t sent = 0;
+    ERR_clear_error();
+    const int result = SSL_write_ex(tls_.get(), bytes.data(), bytes.size(), &sent);
+    if (result != 1) {
+      MR_TRY(AwaitTls(result, clock_.Now() + std::min(limits_.stall, send_left_)));
+      continue;
+    }
+    send_left_ += Earned(sent);
+    bytes = bytes.subspan(sent);
+  }
+  return {};
+}
+
+Status Socket::SendFileTls(int file, std::uint64_t offset, std::uint64_t length) {
+  Buffer piece(static_cast<std::size_t>(std::min<std::uint64_t>(length, 256 * kKiB)));
+  while (length > 0) {
+    const std::size_t wanted = static_cast<std::size_t>(std::min<std::uint64_t>(length, piece.span().size()));
+    const ssize_t got = pread(file, piece.span().data(), wanted, static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return Fail(ErrnoError(errno, "sending a file"));
+    if (got == 0) return Fail(Code::kIo, "the file is shorter than the answer announced");
+    MR_TRY(SendTls(piece.span().first(static_cast<std::size_t>(got))));
+    offset += static_cast<std::uint64_t>(got);
+    length -= static_cast<std::uint64_t>(got);
+  }
+  return {};
+}
+
 Result<std::size_t> Socket::Receive(MutableByteSpan into, TimePoint deadline) {
+  if (tls_) return ReceiveTls(into, deadline);
   for (;;) {
     ssize_t got = recv(fd_.get(), into.data(), into.size(), 0);
     if (got >= 0) return static_cast<std::size_t>(got);
@@ -75,6 +138,10 @@ Result<std::size_t> Socket::Receive(MutableByteSpan into, TimePoint deadline) {
 }
 
 Status Socket::Send(ByteSpan head, ByteSpan body, bool more) {
+  if (tls_) {
+    MR_TRY(SendTls(head));
+    return SendTls(body);
+  }
   while (!head.empty() || !body.empty()) {
     iovec pieces[2] = {{const_cast<std::byte*>(head.data()), head.size()},
                        {const_cast<std::byte*>(body.data()), body.size()}};
@@ -97,6 +164,7 @@ Status Socket::Send(ByteSpan head, ByteSpan body, bool more) {
 }
 
 Status Socket::SendFile(int file, std::uint64_t offset, std::uint64_t length) {
+  if (tls_) return SendFileTls(file, offset, length);
   auto position = static_cast<off_t>(offset);
   while (length > 0) {
     ssize_t sent = sendfile(fd_.get(), file, &position, std::min(length, kMaxSendfile));
@@ -122,7 +190,15 @@ void Socket::Reset() {
   setsockopt(fd_.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
 }
 
+void Socket::EndTls() {
+  if (!tls_) return;
+  SSL_shutdown(tls_.get());
+  ERR_clear_error();
+  tls_.reset();
+}
+
 void Socket::Linger() {
+  EndTls();  // what the peer still sends is dropped as it comes, encrypted
   shutdown(fd_.get(), SHUT_WR);
   Buffer scratch(64 * kKiB);
   TimePoint deadline = clock_.Now() + kLingerFor;

@@ -1,4 +1,4 @@
-// A connected, non-blocking TCP socket that waits for its peer within bounds.
+// A connected, non-blocking TCP socket, perhaps with TLS, that waits for its peer within bounds.
 #pragma once
 
 #include <array>
@@ -11,6 +11,7 @@
 #include "millrace/base/clock.h"
 #include "millrace/base/files/files.h"
 #include "millrace/base/result.h"
+#include "millrace/http/tls.h"
 
 namespace millrace::http {
 
@@ -32,6 +33,9 @@ class Socket {
 
   int fd() const { return fd_.get(); }
   const Clock& clock() const { return clock_; }
+  /// Begins TLS as its server. Blocks until the peer has agreed or `deadline`. Call it before all other traffic.
+  /// Errors: kDeadlineExceeded; kUnavailable if the peer does not agree; those of TlsIdentity::NewSession.
+  Status StartTls(const TlsIdentity& identity, TimePoint deadline);
   /// Marks the start of a request: the waits for its body and for its response are counted from zero.
   void StartRequest() { receive_left_ = send_left_ = limits_.stall; }
   /// Receives some bytes; 0 if the peer has finished sending. Blocks until `deadline`. Errors: kDeadlineExceeded.
@@ -42,6 +46,8 @@ class Socket {
   Status Send(ByteSpan head, ByteSpan body, bool more);
   Status SendFile(int file, std::uint64_t offset, std::uint64_t length);
 
+  /// Tells the peer that nothing more comes. Does nothing without TLS. Does not block.
+  void EndTls();
   /// Shuts down both directions: reads and writes fail from then on, and a thread that waits wakes up.
   void Cut();
   /// Makes the destruction of the socket send a TCP reset instead of an orderly end.
@@ -54,9 +60,15 @@ class Socket {
  private:
   Status AwaitWritable();
   Status AwaitReadable(TimePoint deadline);
+  /// Waits for what OpenSSL wants after an operation that returned `result`.
+  Status AwaitTls(int result, TimePoint deadline);
+  Result<std::size_t> ReceiveTls(MutableByteSpan into, TimePoint deadline);
+  Status SendTls(ByteSpan bytes);
+  Status SendFileTls(int file, std::uint64_t offset, std::uint64_t length);
   Duration Earned(std::uint64_t bytes) const;
 
   UniqueFd fd_;
+  SslSession tls_;  ///< null: none
   const WaitLimits limits_;
   const Clock& clock_;
   Duration receive_left_, send_left_;

@@ -1,18 +1,15 @@
 #include "millrace/http/server/access.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <netinet/in.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 
-#include "millrace/base/files/files.h"
 #include "millrace/base/hash/constant_time.h"
 #include "millrace/base/text.h"
+#include "millrace/http/private_file.h"
 #include "millrace/http/server/request_head.h"
 
 namespace millrace::http {
@@ -22,43 +19,6 @@ constexpr std::uint64_t kMostKeyFileBytes = 64 * kKiB;  // a thousand keys of 64
 constexpr std::size_t kLeastKeyBytes = 16;              // shorter keys can be guessed
 constexpr std::uint8_t kLoopbackNet = 127;              // 127.0.0.0/8
 
-Status CheckKeyFile(const struct stat& info, const std::filesystem::path& file) {
-  if (!S_ISREG(info.st_mode)) return Fail(Code::kInvalidArgument, "{} is not a file", file.string());
-  if ((info.st_mode & S_IRWXO) != 0) {
-    return Fail(Code::kPermissionDenied, "every user of this machine can read the keys in {}: chmod o= {}",
-                file.string(), file.string());
-  }
-  if ((info.st_mode & S_IWGRP) != 0) {
-    return Fail(Code::kPermissionDenied, "others than its owner can change the keys in {}: chmod g-w {}", file.string(),
-                file.string());
-  }
-  if (info.st_uid != geteuid() && info.st_uid != 0) {
-    return Fail(Code::kPermissionDenied, "{} belongs to another user, who can change the keys in it", file.string());
-  }
-  if (static_cast<std::uint64_t>(info.st_size) > kMostKeyFileBytes) {
-    return Fail(Code::kInvalidArgument, "{} is larger than {} bytes: not a file of keys", file.string(),
-                kMostKeyFileBytes);
-  }
-  return {};
-}
-
-Result<std::string> ReadKeyFile(const std::filesystem::path& file) {
-  const UniqueFd fd(open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  struct stat info{};
-  if (!fd || fstat(fd.get(), &info) != 0) return Fail(ErrnoError(errno, fmt::format("the key file {}", file.string())));
-  MR_TRY(CheckKeyFile(info, file));
-  std::string text(static_cast<std::size_t>(info.st_size), '\0');
-  std::size_t end = 0;
-  while (end < text.size()) {
-    const ssize_t got = read(fd.get(), text.data() + end, text.size() - end);
-    if (got < 0) return Fail(ErrnoError(errno, fmt::format("the key file {}", file.string())));
-    if (got == 0) break;
-    end += static_cast<std::size_t>(got);
-  }
-  text.resize(end);
-  return text;
-}
-
 }  // namespace
 
 ApiKeys::ApiKeys(const std::vector<std::string>& keys) {
@@ -66,7 +26,7 @@ ApiKeys::ApiKeys(const std::vector<std::string>& keys) {
 }
 
 Result<ApiKeys> ApiKeys::Load(const std::filesystem::path& file) {
-  const std::string text = MR_TRY(ReadKeyFile(file));
+  const std::string text = MR_TRY(ReadPrivateFile(file, kMostKeyFileBytes));
   std::vector<std::string> keys;
   int number = 0;
   for (std::string_view line : Split(text, '\n')) {
@@ -88,15 +48,16 @@ Result<ApiKeys> ApiKeys::Load(const std::filesystem::path& file) {
   return ApiKeys(keys);
 }
 
-bool ApiKeys::Allow(const Headers& headers) const {
-  if (digests_.empty()) return true;
+std::optional<int> ApiKeys::Find(const Headers& headers) const {
   constexpr std::string_view kScheme = "bearer ";
   const std::string_view given = headers.Get("Authorization");
-  if (given.size() <= kScheme.size() || ToLower(given.substr(0, kScheme.size())) != kScheme) return false;
+  if (given.size() <= kScheme.size() || ToLower(given.substr(0, kScheme.size())) != kScheme) return std::nullopt;
   const Sha256Digest digest = Sha256(AsBytes(Trim(given.substr(kScheme.size()))));
-  bool is_known = false;
-  for (const Sha256Digest& known : digests_) is_known |= ConstantTimeEqual(AsText(known), AsText(digest));
-  return is_known;
+  std::optional<int> found;
+  for (std::size_t i = 0; i < digests_.size(); ++i) {
+    if (ConstantTimeEqual(AsText(digests_[i]), AsText(digest))) found = static_cast<int>(i);
+  }
+  return found;
 }
 
 Result<ApiKeys> OpenAccess(std::string_view listen, const AccessOptions& options, std::string_view how) {

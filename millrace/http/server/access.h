@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,9 +27,13 @@ class ApiKeys {
   static Result<ApiKeys> Load(const std::filesystem::path& file);
 
   bool empty() const { return digests_.empty(); }
+  std::size_t size() const { return digests_.size(); }
   /// Whether a request with these headers may pass: there are no keys, or it has one of them (`Authorization: Bearer
   /// KEY`). Takes the same time for every wrong key.
-  bool Allow(const Headers& headers) const;
+  bool Allow(const Headers& headers) const { return empty() || Find(headers); }
+  /// Returns the number of the key that a request with these headers has, counted from 0 in the file's order; nothing
+  /// if it has none of them. Takes the same time for every key.
+  std::optional<int> Find(const Headers& headers) const;
 
  private:
   /// Of the keys. Digests have one length, so the time of a comparison does not reveal a key's length.

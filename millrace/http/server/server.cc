@@ -154,7 +154,7 @@ void Server::Rep::Accept() {
     MutexLock lock(mutex);
     if (!MakeRoom(peer)) {
       lock.Unlock();
-      TurnAway(fd.get());
+      if (!options.tls) TurnAway(fd.get());
       continue;
     }
     auto worker = running.emplace(running.end());

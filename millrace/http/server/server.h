@@ -16,6 +16,7 @@
 #include "millrace/base/result.h"
 #include "millrace/http/headers.h"
 #include "millrace/http/socket.h"
+#include "millrace/http/tls.h"
 
 namespace millrace::http {
 
@@ -78,6 +79,7 @@ class Server {
     Duration idle_timeout = std::chrono::seconds(75);    ///< the default of nginx
     Duration header_timeout = std::chrono::seconds(20);  ///< for a whole request head, from its first byte
     WaitLimits wait;                                     ///< for bodies of requests and for responses
+    std::shared_ptr<const TlsIdentity> tls = {};         ///< encrypts all connections; null: none
     const Clock* clock = nullptr;                        ///< for all these times; null: the system clock
     Logger log;
   };

@@ -308,9 +308,18 @@ ServerConnection::ServerConnection(UniqueFd fd, const Server::Options& options, 
       waiting_since_(clock.Now().time_since_epoch().count()) {}
 
 void ServerConnection::Run() {
+  if (options_.tls) {
+    // The handshake counts as a part of the first head.
+    auto started = socket_.StartTls(*options_.tls, socket_.clock().Now() + options_.header_timeout);
+    if (!started) {
+      options_.log.Debug("no TLS with a client", {{"peer", peer_}, {"error", started.error()}});
+      return;
+    }
+  }
   Next next = Next::kRequest;
   while (next == Next::kRequest && !draining_) next = ServeOne();
-  if (next == Next::kLinger && !stop_.stop_requested()) socket_.Linger();
+  if (next == Next::kLinger && !stop_.stop_requested()) return socket_.Linger();
+  socket_.EndTls();
 }
 
 bool ServerConnection::CutIfWaiting() {
