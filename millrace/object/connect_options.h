@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
 #include "millrace/base/log.h"
+#include "millrace/object/object_info.h"
 
 namespace millrace::object {
 
@@ -23,6 +25,13 @@ struct ConnectOptions {
   /// everything that is read; the second decrypts the sources of copies within the store. They are secrets: no message
   /// contains them, and a connection that others could listen to is refused.
   std::string customer_key, copy_source_key;
+  /// What objects get that are written without such attributes of their own.
+  Attributes new_objects;
+  /// The account that must own the buckets, 12 digits; S3 refuses requests to buckets of another. Empty: any.
+  std::string expected_bucket_owner;
+  /// Replaces variables of this process's environment for this connection; an empty value hides one. So one process
+  /// uses the keys of several identities.
+  std::map<std::string, std::string> environment;
   Logger log;
 };
 

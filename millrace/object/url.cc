@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "millrace/base/text.h"
+#include "millrace/object/access_point.h"
 #include "millrace/object/url.h"
 
 namespace millrace::object {
@@ -95,6 +96,27 @@ Result<Url> ParseHubUrl(std::string_view text) {
   return Url{Url::Scheme::kHub, std::move(bucket), std::string(rest)};
 }
 
+Result<Url> ParseS3Url(std::string_view text) {
+  std::string_view rest = text.substr(kS3.size());
+  Url url{Url::Scheme::kS3, "", ""};
+  if (IsArn(rest)) {
+    const AccessPoint point = MR_TRY(ParseAccessPoint(rest, &rest));
+    url.bucket = point.Arn();
+    if (!rest.empty()) url.key = rest.substr(1);
+  } else {
+    const std::size_t slash = rest.find('/');
+    url.bucket = rest.substr(0, slash);
+    if (slash != std::string_view::npos) url.key = rest.substr(slash + 1);
+    if (url.bucket.empty() && slash == std::string_view::npos) return url;
+    if (auto valid = CheckBucketName(url.bucket); !valid) return Fail(valid.error().Context(std::string(text)));
+  }
+  if (url.key.size() > 1024) {
+    return Fail(Code::kInvalidArgument, "the key in s3://{}/… has {} bytes; S3 allows 1024", url.bucket,
+                url.key.size());
+  }
+  return url;
+}
+
 }  // namespace
 
 std::string Url::ToString() const {
@@ -107,19 +129,7 @@ Result<Url> ParseUrl(std::string_view text) {
   if (text.find('\0') != std::string_view::npos) {
     return Fail(Code::kInvalidArgument, "a URL or path cannot contain a NUL byte");
   }
-  if (text.starts_with(kS3)) {
-    std::string_view rest = text.substr(kS3.size());
-    std::size_t slash = rest.find('/');
-    Url url{Url::Scheme::kS3, std::string(rest.substr(0, slash)), ""};
-    if (slash != std::string_view::npos) url.key = rest.substr(slash + 1);
-    if (url.bucket.empty() && slash == std::string_view::npos) return url;
-    if (auto valid = CheckBucketName(url.bucket); !valid) return Fail(valid.error().Context(std::string(text)));
-    if (url.key.size() > 1024) {
-      return Fail(Code::kInvalidArgument, "the key in s3://{}/… has {} bytes; S3 allows 1024", url.bucket,
-                  url.key.size());
-    }
-    return url;
-  }
+  if (text.starts_with(kS3)) return ParseS3Url(text);
   if (text.starts_with(kFile)) {
     std::string_view path = text.substr(kFile.size());
     if (!path.starts_with('/')) {

@@ -9,12 +9,13 @@
 namespace millrace::object {
 
 /// "s3://bucket/some/key", "file:///folder/file", "/folder/file", "folder/file" (relative to the working directory),
-/// "hf://OWNER/MODEL@REVISION/file", "hf://datasets/OWNER/NAME/file" (read-only, object/hf).
+/// "s3://arn:aws:s3:REGION:ACCOUNT:accesspoint/NAME/some/key", "hf://OWNER/MODEL@REVISION/file",
+/// "hf://datasets/OWNER/NAME/file" (read-only, object/hf).
 struct Url {
   enum class Scheme { kS3, kFile, kHub };
   Scheme scheme = Scheme::kFile;
-  /// s3: empty for "s3://" alone. hf: the repository with its kind and revision, "datasets/OWNER/NAME@REVISION", where
-  /// models have no kind. The revision stays percent-encoded. file: empty.
+  /// s3: a name, or the ARN of an access point; empty for "s3://" alone. hf: the repository with its kind and revision,
+  /// "datasets/OWNER/NAME@REVISION", where models have no kind. The revision stays percent-encoded. file: empty.
   std::string bucket;
   std::string key;  ///< s3, hf: without a leading slash. file: the absolute or relative path as typed
   /// "s3://bucket/key", "hf://…" or the path. ParseUrl makes the same Url of it.

@@ -13,6 +13,33 @@ TEST(ParseUrl, S3) {
   EXPECT_EQ(ParseUrl("s3://"), (Url{Url::Scheme::kS3, "", ""}));
 }
 
+TEST(ParseUrl, AccessPoints) {
+  const std::string arn = "arn:aws:s3:us-west-2:123456789012:accesspoint/team-a";
+  EXPECT_EQ(ParseUrl("s3://" + arn + "/some/key"), (Url{Url::Scheme::kS3, arn, "some/key"}));
+  EXPECT_EQ(ParseUrl("s3://" + arn), (Url{Url::Scheme::kS3, arn, ""}));
+  EXPECT_EQ(ParseUrl("s3://arn:aws:s3:us-west-2:123456789012:accesspoint:team-a/"), (Url{Url::Scheme::kS3, arn, ""}));
+  EXPECT_EQ(ParseUrl(ParseUrl("s3://" + arn + "//k")->ToString()), (Url{Url::Scheme::kS3, arn, "/k"}));
+  EXPECT_EQ(ParseUrl("s3://team-a-hrzrlukc5m36ft7okagglf3gmwluquse1b-s3alias/k")->key, "k");
+}
+
+TEST(ParseUrl, SaysWhatIsWrongWithAnAccessPoint) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"s3://arn:aws:s3", "the form is"},
+      {"s3://arn:aws:s3:::bucket/key", "s3://BUCKET"},
+      {"s3://arn:aws:s3::123456789012:accesspoint/mfzwi23gnjvgw.mrap/k", "several regions"},
+      {"s3://arn:aws:s3-object-lambda:us-east-1:123456789012:accesspoint/name", "s3-object-lambda"},
+      {"s3://arn:aws:s3:us-east-1:1234:accesspoint/name", "12 digits"},
+      {"s3://arn:aws:s3:evil.example#:123456789012:accesspoint/name", "region"},
+      {"s3://arn:aws:s3:us-east-1:123456789012:accesspoint/x.evil.example/k", "3 to 50"},
+      {"s3://arn:else:s3:us-east-1:123456789012:accesspoint/name/k", "partition"},
+  };
+  for (const auto& [text, part] : cases) {
+    auto url = ParseUrl(text);
+    ASSERT_FALSE(url) << text;
+    EXPECT_NE(url.error().ToString().find(part), std::string::npos) << url.error().ToString();
+  }
+}
+
 TEST(ParseUrl, Files) {
   EXPECT_EQ(ParseUrl("file:///a/b%20c"), (Url{Url::Scheme::kFile, "", "/a/b c"}));
   EXPECT_EQ(ParseUrl("/a/b%20c"), (Url{Url::Scheme::kFile, "", "/a/b%20c"}));

@@ -1,5 +1,6 @@
 #include "millrace/s3d/server.h"
 
+#include <algorithm>
 #include <atomic>
 
 #include "millrace/base/hash/random.h"
@@ -9,6 +10,7 @@
 #include "millrace/s3d/fault.h"
 #include "millrace/s3d/operations/dispatch.h"
 #include "millrace/s3d/operations/documents.h"
+#include "millrace/s3d/policy/policy.h"
 #include "millrace/s3d/protocol/signature.h"
 #include "millrace/s3d/storage/storage.h"
 
@@ -23,11 +25,12 @@ Authenticator::Anonymous WhoIsAnonymous(const Options& options) {
 }  // namespace
 
 struct Server::Rep {
-  Rep(Options opts, std::unique_ptr<Storage> stored, std::shared_ptr<FaultPlan> faults)
+  Rep(Options opts, std::unique_ptr<Storage> stored, std::shared_ptr<FaultPlan> faults, std::unique_ptr<Policy> rights)
       : options(std::move(opts)),
         clock(options.clock ? *options.clock : SystemClock()),
         storage(std::move(stored)),
         authenticator({options.access_key, options.secret_key}, WhoIsAnonymous(options), clock),
+        policy(std::move(rights)),
         fault_plan(std::move(faults)) {}
 
   void Handle(http::ServerRequest& request, http::ServerResponse& response);
@@ -41,6 +44,7 @@ struct Server::Rep {
   Clock& clock;
   std::unique_ptr<Storage> storage;
   const Authenticator authenticator;
+  const std::unique_ptr<const Policy> policy;  ///< null: everything is allowed
   std::atomic<std::uint64_t> next_request = Mix64(SystemEntropy());
   Mutex fault_mutex;
   std::shared_ptr<FaultPlan> fault_plan MR_GUARDED_BY(fault_mutex);
@@ -55,10 +59,12 @@ Result<std::unique_ptr<Server>> Server::Start(Options options) {
                 "leave --anonymous out, listen on 127.0.0.1, or give --insecure",
                 options.listen);
   }
+  std::unique_ptr<Policy> policy;
+  if (!options.policy.empty()) policy = MR_TRY(Policy::Parse(options.policy));
   Clock& clock = options.clock ? *options.clock : SystemClock();
   auto storage = MR_TRY(Storage::Open(options.root, options.sync, clock));
   http::Server::Options http{.listen = options.listen, .max_connections = options.max_connections, .log = options.log};
-  auto rep = std::make_unique<Rep>(std::move(options), std::move(storage), std::move(faults));
+  auto rep = std::make_unique<Rep>(std::move(options), std::move(storage), std::move(faults), std::move(policy));
   rep->http = MR_TRY(http::Server::Start(
       std::move(http), [rep = rep.get()](auto& request, auto& response) { rep->Handle(request, response); }));
   return std::unique_ptr<Server>(new Server(std::move(rep)));
@@ -76,6 +82,10 @@ Status Server::CreateBucket(std::string_view name) {
   if (made) return {};
   Code code = made.error().status == 409 ? Code::kAlreadyExists : CodeFromHttpStatus(made.error().status);
   return Fail(code, "bucket {}: {}", name, made.error().message);
+}
+
+std::set<std::string> Server::used_actions() const {
+  return rep_->policy ? rep_->policy->used() : std::set<std::string>();
 }
 
 Status Server::SetFaults(std::string_view spec) {
@@ -135,6 +145,14 @@ Reply<void> Server::Rep::Serve(const Route& route, const Target& target, const Q
                                const std::string& request_id, http::ServerRequest& request,
                                http::ServerResponse& response, const Fault& fault) {
   Authenticated who = MR_TRY(authenticator.Check(request, query));
+  if (policy) {
+    const auto prefix = std::ranges::find_if(query, [](const auto& field) { return field.first == "prefix"; });
+    MR_TRY(policy->Check({.operation = route.name,
+                          .bucket = target.bucket,
+                          .key = target.key,
+                          .prefix = prefix == query.end() ? nullptr : &prefix->second,
+                          .copy_source = route.copies ? request.headers().Get("x-amz-copy-source") : ""}));
+  }
   Exchange exchange{request,
                     response,
                     *storage,
@@ -144,8 +162,13 @@ Reply<void> Server::Rep::Serve(const Route& route, const Target& target, const Q
                     target.key,
                     request_id,
                     options.min_part_bytes,
-                    fault.unconditional};
-  return route.run(exchange);
+                    fault.unconditional,
+                    policy.get()};
+  Reply<void> served = route.run(exchange);
+  if (!served && served.error().code == "NoSuchKey" && policy && policy->HidesAbsence(target.bucket)) {
+    return Refuse("AccessDenied", "Access Denied");
+  }
+  return served;
 }
 
 }  // namespace millrace::s3d

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -19,7 +20,8 @@ struct Options {
   std::string access_key, secret_key;  ///< the one identity
   bool anonymous = false;              ///< also accept requests without a signature
   bool insecure = false;               ///< anonymous: also beyond loopback, and with any Host
-  std::string fault;                   ///< faults to order; see fault.h for the grammar
+  std::string policy;  ///< a document of IAM that limits what the identity may do (policy.h); empty: none
+  std::string fault;   ///< faults to order; see fault.h for the grammar
   /// If false, acknowledged changes survive the process but perhaps not a power failure. Faster, for tests.
   bool sync = true;
   std::uint64_t min_part_bytes = 5 * 1024 * 1024;  ///< minimum of all parts of an upload but the last; S3's limit
@@ -42,6 +44,8 @@ class Server {
   Status CreateBucket(std::string_view name);
   /// Replaces the faults; an empty `spec` means none. Errors: kInvalidArgument.
   Status SetFaults(std::string_view spec);
+  /// The actions that Options::policy has allowed so far, such as "s3:GetObject".
+  std::set<std::string> used_actions() const;
   /// Stops accepting requests and waits at most `grace` for those in progress.
   void Stop(Duration grace);
 

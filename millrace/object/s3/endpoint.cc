@@ -46,6 +46,18 @@ Endpoint::Session::Session(Settings settings, std::unique_ptr<CredentialSource> 
 
 namespace {
 
+Environment EnvironmentOf(const ConnectOptions& options) {
+  Environment environment = Environment::System();
+  if (options.environment.empty()) return environment;
+  environment.getenv = [replaced = options.environment,
+                        system = std::move(environment.getenv)](const char* name) -> std::optional<std::string> {
+    const auto found = replaced.find(name);
+    if (found == replaced.end()) return system(name);
+    return found->second.empty() ? std::nullopt : std::optional(found->second);
+  };
+  return environment;
+}
+
 /// The current settings and credentials of the environment and the shared AWS files.
 struct Found {
   Settings settings;
@@ -66,7 +78,7 @@ Result<Found> Find(const ConnectOptions& options, Environment& environment) {
 
 Result<std::unique_ptr<Endpoint>> Endpoint::Open(ConnectOptions options) {
   if (options.concurrency < 1) return Fail(Code::kInvalidArgument, "--concurrency must be at least 1");
-  Environment environment = Environment::System();
+  Environment environment = EnvironmentOf(options);
   Found found = MR_TRY(Find(options, environment));
   http::Client::Options client = ClientOptions(found.settings, options, environment);
   auto session = std::make_shared<Session>(std::move(found.settings), std::move(found.source), std::move(client),
@@ -79,7 +91,7 @@ Endpoint::Endpoint(ConnectOptions options, std::shared_ptr<Session> session)
 Endpoint::~Endpoint() = default;
 
 Status Endpoint::ReloadCredentials() {
-  Environment environment = Environment::System();
+  Environment environment = EnvironmentOf(options_);
   session_->credentials().Replace(std::move(MR_TRY(Find(options_, environment)).source));
   return {};
 }

@@ -6,6 +6,7 @@
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/text.h"
+#include "millrace/object/access_point.h"
 #include "millrace/object/rules.h"
 #include "millrace/object/s3/protocol/checksums.h"
 #include "millrace/object/s3/protocol/xml.h"
@@ -152,15 +153,16 @@ void SetMetadata(const std::string& content_type, const std::map<std::string, st
   for (const auto& [name, value] : metadata) headers.Set(fmt::format("{}{}", kMetaPrefix, name), value);
 }
 
-void SetAttributes(const Attributes& attributes, http::Headers& headers) {
-  for (const auto& [name, value] :
-       {std::pair("X-Amz-Storage-Class", &attributes.storage_class), std::pair("X-Amz-Acl", &attributes.acl),
-        std::pair("X-Amz-Server-Side-Encryption", &attributes.encryption),
-        std::pair("X-Amz-Server-Side-Encryption-Aws-Kms-Key-Id", &attributes.kms_key),
-        std::pair("Cache-Control", &attributes.cache_control),
-        std::pair("Content-Encoding", &attributes.content_encoding),
-        std::pair("Content-Disposition", &attributes.content_disposition)}) {
-    if (!value->empty()) headers.Set(name, *value);
+void SetAttributes(const Attributes& attributes, const Attributes& otherwise, http::Headers& headers) {
+  for (const auto& [name, member] :
+       {std::pair("X-Amz-Storage-Class", &Attributes::storage_class), std::pair("X-Amz-Acl", &Attributes::acl),
+        std::pair("X-Amz-Server-Side-Encryption", &Attributes::encryption),
+        std::pair("X-Amz-Server-Side-Encryption-Aws-Kms-Key-Id", &Attributes::kms_key),
+        std::pair("Cache-Control", &Attributes::cache_control),
+        std::pair("Content-Encoding", &Attributes::content_encoding),
+        std::pair("Content-Disposition", &Attributes::content_disposition)}) {
+    const std::string& value = (attributes.*member).empty() ? otherwise.*member : attributes.*member;
+    if (!value.empty()) headers.Set(name, value);
   }
 }
 
@@ -174,11 +176,11 @@ Error WriteError(const Outcome& outcome, bool conditional) {
       .WithCode(Code::kUnavailable);
 }
 
-Operation S3Store::NewOperation(std::string_view name, std::string_view method, std::string key) const {
+Operation S3Store::NewOperation(OperationName name, std::string_view method, std::string key) const {
   return {.name = name, .method = std::string(method), .bucket = bucket_, .key = std::move(key)};
 }
 
-Operation S3Store::NewKeyedOperation(std::string_view name, std::string_view method, std::string key) const {
+Operation S3Store::NewKeyedOperation(OperationName name, std::string_view method, std::string key) const {
   Operation operation = NewOperation(name, method, std::move(key));
   SetCustomerKey("X-Amz-Server-Side-Encryption-Customer-", session_->dispatcher().settings().customer_key,
                  operation.headers);
@@ -187,7 +189,8 @@ Operation S3Store::NewKeyedOperation(std::string_view name, std::string_view met
 
 void S3Store::SetCopySource(const std::string& key, const CopyOptions& options, http::Headers& headers) const {
   const std::string& from = options.source_bucket.empty() ? bucket_ : options.source_bucket;
-  headers.Set("X-Amz-Copy-Source", "/" + PercentEncode(from + "/" + key, /*keep_slash=*/true));
+  const std::string path = IsArn(from) ? fmt::format("{}/object/{}", from, key) : fmt::format("/{}/{}", from, key);
+  headers.Set("X-Amz-Copy-Source", PercentEncode(path, /*keep_slash=*/true));
   if (!options.source_if_match.empty()) headers.Set("X-Amz-Copy-Source-If-Match", QuoteETag(options.source_if_match));
   SetCustomerKey("X-Amz-Copy-Source-Server-Side-Encryption-Customer-",
                  session_->dispatcher().settings().copy_source_key, headers);
@@ -209,11 +212,24 @@ void S3Store::HeadIfMatch(std::string key, std::string if_match, Call call, Done
           return done(Fail(outcome.response.error().Context(
               "the object may be encrypted with a key of its owner's (--sse-c-key-file), or not with the one given")));
         }
+        if (CodeOf(outcome) == Code::kPermissionDenied) {
+          return EndDenied(std::move(key), outcome.response.error(), std::move(call), std::move(done));
+        }
         if (CodeOf(outcome) != Code::kNotFound) return done(Fail(outcome.response.error()));
         // The 404 of a HEAD has no body that could distinguish a missing key from a missing bucket.
         if (bucket_seen_.load(std::memory_order_relaxed)) return done(std::nullopt);
         AskForBucket(std::move(call), std::move(done));
       });
+}
+
+template <class T>
+void S3Store::EndDenied(std::string key, Error denied, Call call, Done<std::optional<T>> done) {
+  List({.prefix = key, .max_keys = 1}, std::move(call),
+       [key, denied = std::move(denied), done = std::move(done)](Result<ListPage> page) mutable {
+         const bool absent =
+             page && std::ranges::none_of(page->objects, [&](const ObjectInfo& object) { return object.key == key; });
+         done(absent ? Result<std::optional<T>>(std::nullopt) : Fail(denied));
+       });
 }
 
 void S3Store::HeadPart(std::string key, std::string etag, int number, Call call,
@@ -281,6 +297,9 @@ void S3Store::Get(std::string key, GetOptions options, MutableByteSpan into, Cal
             if (outcome.s3_code == "InvalidRange") {  // the range begins at or after the end
               return GetNothing(std::move(key), std::move(options), room, std::move(call), std::move(done));
             }
+            if (CodeOf(outcome) == Code::kPermissionDenied) {
+              return EndDenied(std::move(key), outcome.response.error(), std::move(call), std::move(done));
+            }
             if (CodeOf(outcome) == Code::kCorrupt && !outcome.answered && !fits) {
               return done(Fail(outcome.response.error()
                                    .Context("the bytes asked for do not fit the buffer they are to land in")
@@ -311,6 +330,9 @@ void S3Store::GetTo(std::string key, GetOptions options, std::uint64_t limit, Si
             if (IsAbsent(outcome)) return done(std::nullopt);
             if (outcome.s3_code == "InvalidRange") {
               return GetNothing(std::move(key), std::move(options), 0, std::move(call), std::move(done));
+            }
+            if (CodeOf(outcome) == Code::kPermissionDenied) {
+              return EndDenied(std::move(key), outcome.response.error(), std::move(call), std::move(done));
             }
             done(Fail(outcome.response.error()));
           });
@@ -431,7 +453,7 @@ Result<S3Store::SentBody> S3Store::AttachBody(Source& body, bool may_trail, Oper
 void S3Store::SendPut(Operation operation, PutOptions options, Call call, Done<PutResult> done) {
   SetConditions(options.if_match, options.if_none_match, operation.headers);
   SetMetadata(options.content_type, options.metadata, operation.headers);
-  SetAttributes(options.attributes, operation.headers);
+  SetAttributes(options.attributes, session_->dispatcher().settings().new_objects, operation.headers);
   bool conditional = options.if_none_match || !options.if_match.empty();
   Run<PutResult>(std::move(operation), std::move(call), std::move(done),
                  [conditional](Outcome outcome) -> Result<PutResult> {
@@ -461,7 +483,7 @@ void S3Store::Copy(std::string source, std::string destination, CopyOptions opti
     operation.headers.Set("X-Amz-Metadata-Directive", "REPLACE");
     SetMetadata(options.content_type, *options.metadata, operation.headers);
   }
-  SetAttributes(options.attributes, operation.headers);
+  SetAttributes(options.attributes, session_->dispatcher().settings().new_objects, operation.headers);
   Run<PutResult>(std::move(operation), std::move(call), std::move(done),
                  [conditional = options.if_none_match](Outcome outcome) -> Result<PutResult> {
                    if (!outcome.response) return Fail(WriteError(outcome, conditional));

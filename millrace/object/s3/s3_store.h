@@ -61,9 +61,9 @@ class S3Store final : public Store, public EarlyPages {
   struct DeleteBatch;
   struct DeleteRun;
 
-  Operation NewOperation(std::string_view name, std::string_view method, std::string key = {}) const;
+  Operation NewOperation(OperationName name, std::string_view method, std::string key = {}) const;
   /// NewOperation for reading or writing an object's bytes or metadata: adds the customer's key, if there is one.
-  Operation NewKeyedOperation(std::string_view name, std::string_view method, std::string key) const;
+  Operation NewKeyedOperation(OperationName name, std::string_view method, std::string key) const;
   /// Sets the source of CopyObject and UploadPartCopy.
   void SetCopySource(const std::string& key, const CopyOptions& options, http::Headers& headers) const;
   /// Runs the operation as part of this store, whose destruction cancels it and waits for it. `then` makes the argument
@@ -91,6 +91,10 @@ class S3Store final : public Store, public EarlyPages {
                 Done<PartInfo> done);
   void HeadIfMatch(std::string key, std::string if_match, Call call, Done<std::optional<ObjectInfo>> done);
   void AskForBucket(Call call, Done<std::optional<ObjectInfo>> done);
+  /// Ends an operation on `key` that was `denied`. S3 denies reading an absent key, instead of saying that it is
+  /// absent, to those who may list only a prefix. A listing then tells.
+  template <class T>
+  void EndDenied(std::string key, Error denied, Call call, Done<std::optional<T>> done);
   void GetNothing(std::string key, GetOptions options, std::size_t room, Call call,
                   Done<std::optional<GetResult>> done);
   void StartDeletes(std::shared_ptr<DeleteRun> run);
@@ -125,7 +129,8 @@ std::string QuoteETag(std::string_view etag);
 void SetConditions(std::string_view if_match, bool if_none_match, http::Headers& headers);
 void SetMetadata(const std::string& content_type, const std::map<std::string, std::string>& metadata,
                  http::Headers& headers);
-void SetAttributes(const Attributes& attributes, http::Headers& headers);
+/// Empty attributes are those of `otherwise`.
+void SetAttributes(const Attributes& attributes, const Attributes& otherwise, http::Headers& headers);
 /// The error of a write. After a try with an unknown outcome, a failed condition becomes kUnavailable, because that try
 /// may have taken effect itself.
 Error WriteError(const Outcome& outcome, bool conditional);

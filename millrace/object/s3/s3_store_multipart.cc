@@ -40,7 +40,7 @@ void S3Store::CreateMultipart(std::string key, PutOptions options, Call call, Do
   Operation operation = NewKeyedOperation("CreateMultipartUpload", "POST", key);
   operation.query = {{"uploads", ""}};
   SetMetadata(options.content_type, options.metadata, operation.headers);
-  SetAttributes(options.attributes, operation.headers);
+  SetAttributes(options.attributes, session_->dispatcher().settings().new_objects, operation.headers);
   bool plain = !options.uploads_only && plain_uploads_.load(std::memory_order_relaxed);
   if (!plain) {
     operation.headers.Set("X-Amz-Checksum-Algorithm", "CRC32C");

@@ -87,6 +87,29 @@ TEST_F(S3StoreTest, CustomersKeysGoWithWhatReadsOrWrites) {
   }
 }
 
+TEST_F(S3StoreTest, NewObjectsHaveTheAttributesOfTheConnection) {
+  new_objects_ = {.storage_class = "STANDARD_IA", .encryption = "aws:kms", .kms_key = "arn:aws:kms:r:1:key/k"};
+  expected_bucket_owner_ = "123456789012";
+  Serve([&](const Seen&) {
+    return Reply{Answer(200, "<CopyObjectResult><ETag>e</ETag></CopyObjectResult>", "ETag: \"e\"\r\n")};
+  });
+  std::string body = "hello";
+  (void)Put(*store_, "k", AsBytes(body));
+  (void)Put(*store_, "k", AsBytes(body), {.attributes = {.storage_class = "STANDARD"}});
+  (void)Copy(*store_, "a", "b");
+  (void)Head(*store_, "k");
+  const std::vector<Seen> seen = server_->seen();
+  ASSERT_EQ(seen.size(), 4u);
+  for (std::size_t i = 0; i < 4; ++i) {
+    const http::Headers& headers = seen[i].headers;
+    const bool writes = i < 3;
+    EXPECT_EQ(headers.Get("x-amz-server-side-encryption"), writes ? "aws:kms" : "");
+    EXPECT_EQ(headers.Get("x-amz-server-side-encryption-aws-kms-key-id"), writes ? "arn:aws:kms:r:1:key/k" : "");
+    EXPECT_EQ(headers.Get("x-amz-storage-class"), i == 1 ? "STANDARD" : writes ? "STANDARD_IA" : "");
+    EXPECT_EQ(headers.Get("x-amz-expected-bucket-owner"), "123456789012");
+  }
+}
+
 TEST(Settings, CustomersKeysAreKeptFromTheNetwork) {
   Environment nowhere{.getenv = [](const char*) { return std::nullopt; },
                       .read_file = [](const auto&) -> Result<std::string> { return Fail(Code::kNotFound, "none"); },
@@ -150,7 +173,29 @@ TEST_F(S3StoreTest, PermanentFailuresAreNot) {
   EXPECT_EQ(got.error().code(), Code::kPermissionDenied);
   EXPECT_THAT(got.error().ToString(), ::testing::AllOf(HasSubstr("GetObject s3://b/k"), HasSubstr("scripted"),
                                                        HasSubstr("AccessDenied, HTTP 403, request R1")));
-  EXPECT_EQ(server_->seen().size(), 1u);
+  EXPECT_EQ(server_->seen().size(), 2u) << "a listing could have told that the key is absent";
+}
+
+TEST_F(S3StoreTest, AKeyThatMayNotBeReadIsAbsentIfAListingSaysSo) {
+  std::string listed;
+  Serve([&](const Seen& seen) {
+    if (seen.target.find("list-type=2") == std::string::npos) return Refuse(403, "AccessDenied");
+    return Reply{Answer(200, "<ListBucketResult>" + listed + "</ListBucketResult>")};
+  });
+  std::string into(5, '?');
+  for (const char* others :
+       {"", "<Contents><Key>k2</Key><Size>1</Size><LastModified>2026-01-01T00:00:00Z</LastModified></Contents>"}) {
+    listed = others;
+    auto got = GetText(into);
+    ASSERT_TRUE(got) << got.error().ToString();
+    EXPECT_FALSE(*got);
+    auto head = Head(*store_, "k");
+    ASSERT_TRUE(head) << head.error().ToString();
+    EXPECT_FALSE(*head);
+  }
+  listed = "<Contents><Key>k</Key><Size>1</Size><LastModified>2026-01-01T00:00:00Z</LastModified></Contents>";
+  EXPECT_EQ(GetText(into).error().code(), Code::kPermissionDenied);
+  EXPECT_EQ(Head(*store_, "k").error().code(), Code::kPermissionDenied);
 }
 
 TEST_F(S3StoreTest, TriesAreCounted) {
@@ -211,7 +256,8 @@ TEST_F(S3StoreTest, TheNextPageCanBeAskedForWhileOneIsRead) {
     const bool last = ++asked == 2;
     return {
         Answer(200, fmt::format("<ListBucketResult><IsTruncated>{}</IsTruncated>{}<Contents><Key>k{}</Key>"
-                                "<LastModified>2026-01-01T00:00:00.000Z</LastModified><Size>1</Size></Contents>"
+                                "<LastModified>2026-01-01T00:00:00.000Z</LastModified><Size>1</"
+                                "Size><LastModified>2026-01-01T00:00:00Z</LastModified></Contents>"
                                 "</ListBucketResult>",
                                 !last, last ? "" : "<NextContinuationToken>t</NextContinuationToken>", asked.load()))};
   });

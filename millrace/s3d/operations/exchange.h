@@ -14,6 +14,8 @@
 
 namespace millrace::s3d {
 
+class Policy;
+
 /// One request and its response. Borrows everything. Lives as long as the handler's call. One thread.
 struct Exchange {
   http::ServerRequest& request;
@@ -25,7 +27,8 @@ struct Exchange {
   const std::string& key;
   const std::string& request_id;
   std::uint64_t min_part_bytes;
-  bool unconditional = false;  ///< Fault::unconditional
+  bool unconditional = false;      ///< Fault::unconditional
+  const Policy* policy = nullptr;  ///< null: everything is allowed
 
   /// Returns whether the query has the parameter.
   bool Asks(std::string_view parameter) const;

@@ -6,6 +6,7 @@
 #include "millrace/s3d/operations/documents.h"
 #include "millrace/s3d/operations/exchange.h"
 #include "millrace/s3d/operations/receive.h"
+#include "millrace/s3d/policy/policy.h"
 #include "millrace/s3d/protocol/payload.h"
 #include "millrace/xml/xml.h"
 
@@ -261,6 +262,9 @@ Reply<void> DeleteObjects(Exchange& exchange) {
     Reply<void> done;
     if (!item.version_id.empty() && item.version_id != "null") {
       done = Refuse("NoSuchVersion", "The specified version does not exist.");
+    } else if (auto allowed = exchange.policy ? exchange.policy->CheckDelete(exchange.bucket, item.key) : Reply<void>();
+               !allowed) {
+      done = std::move(allowed);
     } else if (item.etag.empty()) {
       unconditional.push_back(std::move(item.key));
       continue;

@@ -7,7 +7,8 @@
 #include "millrace/base/hash/constant_time.h"
 #include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/text.h"
-#include "millrace/s3d/protocol/cross_site.h"
+#include "millrace/http/server/access.h"
+#include "millrace/http/server/cross_site.h"
 
 namespace millrace::s3d {
 namespace {
@@ -17,6 +18,20 @@ using namespace std::chrono_literals;
 constexpr std::string_view kAlgorithm = "AWS4-HMAC-SHA256";
 constexpr auto kMaxSkew = 15min;         // AWS's limit: RequestTimeTooSkewed beyond it
 constexpr auto kMaxPresigned = 7 * 24h;  // AWS's limit of X-Amz-Expires
+
+/// Refuses an unsigned request of a page of another site, and, unless `any_host`, one that names this endpoint in a way
+/// that such a page could choose.
+Reply<void> CheckSite(const http::Headers& headers, bool any_host) {
+  const http::RequestSite site = http::SiteOf(headers);
+  if (site == http::RequestSite::kOther) {
+    return Refuse("AccessDenied", "A web page of another site sent this request, and it is not signed");
+  }
+  if (any_host || site == http::RequestSite::kOwn) return {};
+  return Refuse("AccessDenied",
+                fmt::format("Unsigned requests must name this endpoint by an address or as localhost, not as {}: sign "
+                            "them, or run the endpoint with --insecure",
+                            http::HostOfAuthority(headers.Get("Host"))));
+}
 
 std::string_view Find(const QueryParameters& query, std::string_view name) {
   for (const auto& [key, value] : query) {

@@ -10,6 +10,7 @@
 
 #include "millrace/base/files/mount_table.h"
 #include "millrace/base/text.h"
+#include "millrace/object/access_point.h"
 #include "millrace/object/file/mount_location.h"
 
 namespace millrace::transfer {
@@ -81,6 +82,28 @@ std::set<std::string> AddressesOf(const std::string& endpoint) {
   return addresses;
 }
 
+/// A path of a store: the bucket's name and what is behind it.
+struct BucketPath {
+  std::string_view bucket, key;
+  bool access_point = false;  ///< the name may be another one of any bucket
+};
+BucketPath SplitBucket(std::string_view path) {
+  std::string_view rest = path;
+  if (object::IsArn(path) && object::ParseAccessPoint(path, &rest)) {
+    return {path.substr(0, path.size() - rest.size()), rest.substr(std::min<std::size_t>(1, rest.size())), true};
+  }
+  const std::size_t slash = std::min(path.find('/'), path.size());
+  const std::string_view bucket = path.substr(0, slash);
+  return {bucket, path.substr(std::min(slash + 1, path.size())), bucket.ends_with("-s3alias")};
+}
+
+/// How two folders overlap by their names.
+Overlap ComparePaths(std::string_view first, std::string_view second) {
+  const bool in_second = IsBelow(first, second), in_first = IsBelow(second, first);
+  if (!in_second && !in_first) return Overlap::kNone;
+  return in_second && in_first ? Overlap::kSame : in_second ? Overlap::kFirstInSecond : Overlap::kSecondInFirst;
+}
+
 bool SameDomain(const std::string& a, const std::string& b) {
   if (a == b) return true;
   if (!a.starts_with("http") || !b.starts_with("http")) return false;
@@ -119,9 +142,12 @@ Result<std::vector<Region>> RegionsOf(const std::string& folder) {
 }
 
 Overlap Compare(const Region& first, const Region& second) {
-  const bool in_second = IsBelow(first.path, second.path), in_first = IsBelow(second.path, first.path);
-  if ((!in_second && !in_first) || !SameDomain(first.domain, second.domain)) return Overlap::kNone;
-  return in_second && in_first ? Overlap::kSame : in_second ? Overlap::kFirstInSecond : Overlap::kSecondInFirst;
+  const bool stores = first.domain.starts_with("http") || first.domain == "s3:";
+  const BucketPath a = SplitBucket(first.path), b = SplitBucket(second.path);
+  // Only S3 knows which bucket is behind an access point. So it may be any.
+  const bool any_bucket = stores && a.bucket != b.bucket && (a.access_point || b.access_point);
+  const Overlap overlap = any_bucket ? ComparePaths(a.key, b.key) : ComparePaths(first.path, second.path);
+  return overlap == Overlap::kNone || SameDomain(first.domain, second.domain) ? overlap : Overlap::kNone;
 }
 
 Overlap Compare(const std::vector<Region>& first, const std::vector<Region>& second) {

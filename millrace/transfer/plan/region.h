@@ -31,7 +31,7 @@ enum class Overlap {
   kSecondInFirst,
 };
 /// Returns how two regions overlap. Two endpoints count as the same if their names have an address and the port in
-/// common. Resolving the names may block.
+/// common. An access point of S3 may be any bucket, so only the keys count there. Resolving the names may block.
 Overlap Compare(const Region& first, const Region& second);
 /// Returns the first overlap of any two regions, or kNone.
 Overlap Compare(const std::vector<Region>& first, const std::vector<Region>& second);

@@ -41,6 +41,18 @@ TEST(Region, EndpointsAreTheSameByTheirAddresses) {
   EXPECT_EQ(Compare(by_name, {"8:1", "bucket/a"}), Overlap::kNone);
 }
 
+TEST(Region, AccessPointsMayBeAnyBucket) {
+  const std::string arn = "arn:aws:s3:us-west-2:123456789012:accesspoint/team";
+  EXPECT_EQ(Compare(Region{"s3:", "bucket/a"}, {"s3:", arn + "/a"}), Overlap::kSame);
+  EXPECT_EQ(Compare(Region{"s3:", "bucket/a/b"}, {"s3:", arn + "/a"}), Overlap::kFirstInSecond);
+  EXPECT_EQ(Compare(Region{"s3:", "bucket/a"}, {"s3:", arn + "/ab"}), Overlap::kNone);
+  EXPECT_EQ(Compare(Region{"s3:", "bucket/a"}, {"s3:", arn}), Overlap::kFirstInSecond);
+  EXPECT_EQ(Compare(Region{"s3:", arn + "/a"}, {"s3:", arn + "/a"}), Overlap::kSame);
+  EXPECT_EQ(Compare(Region{"s3:", "x-hrzrlukc5m36ft7okagglf3gmw-s3alias/a"}, {"s3:", "bucket/a"}), Overlap::kSame);
+  EXPECT_EQ(Compare(Region{"http://h", "bucket/a"}, {"s3:", arn + "/a"}), Overlap::kNone);
+  EXPECT_EQ(Compare(Region{"s3:", "bucket/a"}, {"s3:", "other/a"}), Overlap::kNone);
+}
+
 TEST(SameFileCheck, ComparesDevicesAndInodesNotNames) {
   TempDir folder = std::move(*TempDir::Create());
   fs::create_directory(folder.path() / "data");

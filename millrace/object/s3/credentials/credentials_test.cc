@@ -283,6 +283,31 @@ TEST(Settings, Endpoints) {
   }
 }
 
+TEST(Settings, AccessPointsHaveHosts) {
+  World world;
+  const std::string arn = "arn:aws:s3:us-west-2:123456789012:accesspoint/team-a";
+  auto place = [&](ConnectOptions options, std::string_view bucket) {
+    return world.Resolve(std::move(options))->AddressOf(bucket, "k", "us-west-2").Url("");
+  };
+  EXPECT_EQ(place({}, arn), "https://team-a-123456789012.s3-accesspoint.us-west-2.amazonaws.com/k");
+  EXPECT_EQ(place({}, "arn:aws-cn:s3:cn-north-1:123456789012:accesspoint/x-1"),
+            "https://x-1-123456789012.s3-accesspoint.cn-north-1.amazonaws.com.cn/k");
+  EXPECT_EQ(place({.endpoint_url = "https://accesspoint.vpce-1-2.s3.us-west-2.vpce.amazonaws.com"}, arn),
+            "https://team-a-123456789012.accesspoint.vpce-1-2.s3.us-west-2.vpce.amazonaws.com/k");
+  EXPECT_EQ(place({.endpoint_url = "http://localhost:9000"}, arn), "http://team-a-123456789012.localhost:9000/k");
+  EXPECT_EQ(place({}, "team-a-hrzrlukc5m36ft7okagglf3gmw-s3alias"),
+            "https://team-a-hrzrlukc5m36ft7okagglf3gmw-s3alias.s3.us-west-2.amazonaws.com/k");
+  EXPECT_TRUE(world.Resolve({.endpoint_url = "http://localhost:9000"})->CheckBucket(arn));
+  EXPECT_FALSE(world.Resolve({.endpoint_url = "http://127.0.0.1:9000"})->CheckBucket(arn));
+  EXPECT_TRUE(world.Resolve({.endpoint_url = "http://127.0.0.1:9000"})->CheckBucket("bucket"));
+}
+
+TEST(Settings, OwnersOfBucketsAreAccounts) {
+  World world;
+  EXPECT_TRUE(world.Resolve({.expected_bucket_owner = "123456789012"}));
+  EXPECT_FALSE(world.Resolve({.expected_bucket_owner = "me"}));
+}
+
 TEST(Settings, RedirectsStayWithinTheEndpoint) {
   World world;
   Settings own = *world.Resolve({.endpoint_url = "http://store.example:9000"});

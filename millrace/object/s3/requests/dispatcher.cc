@@ -5,6 +5,7 @@
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/text.h"
+#include "millrace/object/access_point.h"
 #include "millrace/object/rules.h"
 #include "millrace/object/s3/protocol/checksums.h"
 #include "millrace/object/s3/protocol/xml.h"
@@ -52,7 +53,7 @@ struct Dispatcher::Job {
   std::string Describe() const {
     std::string url = operation.bucket.empty() ? "" : " s3://" + operation.bucket;
     if (!operation.key.empty()) url += "/" + operation.key;
-    return std::string(operation.name) + url;
+    return std::string(operation.name.text()) + url;
   }
 };
 
@@ -69,6 +70,9 @@ void Dispatcher::Run(Operation operation, Call call, std::move_only_function<voi
   auto job = std::make_unique<Job>(std::move(operation), std::move(call), std::move(done));
   if (!job->operation.own_body.empty()) job->operation.body = AsBytes(job->operation.own_body);
   if (Status clean = CheckHeaders(job->operation.headers); !clean) return Finish(std::move(job), Fail(clean.error()));
+  if (Status good = with_.settings->CheckBucket(job->operation.bucket); !good) {
+    return Finish(std::move(job), Fail(good.error()));
+  }
   http::Headers& headers = job->operation.headers;
   if (!headers.Has("X-Amz-Content-Sha256")) {
     auto hash = PayloadHash(job->operation);
@@ -76,6 +80,9 @@ void Dispatcher::Run(Operation operation, Call call, std::move_only_function<voi
     headers.Set("X-Amz-Content-Sha256", *std::move(hash));
   }
   if (with_.settings->request_payer) headers.Set("X-Amz-Request-Payer", "requester");
+  if (const std::string& owner = with_.settings->expected_bucket_owner;
+      !owner.empty() && !job->operation.bucket.empty())
+    headers.Set("X-Amz-Expected-Bucket-Owner", owner);
   Try(std::move(job));
 }
 
@@ -253,7 +260,8 @@ void Dispatcher::Finish(JobPtr job, Result<http::Response> response) {
 /// Remembers the region of a bucket that is in another one. True if the operation can be tried again there.
 bool Dispatcher::Relocate(Job& job, const Refusal& refusal) {
   const std::string& bucket = job.operation.bucket;
-  if (job.relocated || bucket.empty() || !IsRegionName(refusal.region) || refusal.region == RegionOf(bucket))
+  if (job.relocated || bucket.empty() || IsArn(bucket) || !IsRegionName(refusal.region) ||
+      refusal.region == RegionOf(bucket))
     return false;
   job.relocated = true;
   with_.log.Info("the bucket is in another region", {{"bucket", bucket}, {"region", refusal.region}});
@@ -289,6 +297,9 @@ WallTime Dispatcher::ServerTime() const {
 }
 
 std::string Dispatcher::RegionOf(const std::string& bucket) {
+  if (IsArn(bucket)) {
+    if (auto point = ParseAccessPoint(bucket)) return point->region;
+  }
   MutexLock lock(mutex_);
   auto found = regions_.find(bucket);
   return found == regions_.end() ? with_.settings->region : found->second;
@@ -309,6 +320,7 @@ Result<std::string> Dispatcher::Presign(std::string_view method, std::string_vie
     return Fail(Code::kInvalidArgument, "a presigned URL can be valid for 1 second to 7 days, not {}",
                 FormatDuration(valid_for));
   }
+  MR_TRY(with_.settings->CheckBucket(bucket));
   Credentials credentials = MR_TRY(with_.credentials->GetNow());
   if (credentials.anonymous()) {
     return Fail(Code::kInvalidArgument, "cannot presign without credentials (--no-sign-request is set)");

@@ -14,6 +14,7 @@
 #include "millrace/object/requests.h"
 #include "millrace/object/s3/credentials/credential_cache.h"
 #include "millrace/object/s3/protocol/signer.h"
+#include "millrace/object/s3/requests/operation_name.h"
 #include "millrace/object/s3/requests/pace.h"
 #include "millrace/object/s3/requests/retry.h"
 #include "millrace/object/s3/requests/timers.h"
@@ -23,7 +24,7 @@ namespace millrace::object::s3 {
 
 /// An operation of the S3 API, not yet addressed and signed.
 struct Operation {
-  std::string_view name;  ///< "PutObject": for messages; a literal
+  OperationName name;
   std::string method = "GET";
   std::string bucket, key;  ///< either may be empty
   Query query;

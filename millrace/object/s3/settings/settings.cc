@@ -5,6 +5,7 @@
 
 #include "millrace/base/text.h"
 #include "millrace/http/server/access.h"
+#include "millrace/object/access_point.h"
 
 namespace millrace::object::s3 {
 namespace {
@@ -79,6 +80,8 @@ Status CheckCustomerKeys(const Settings& settings) {
   return {};
 }
 
+bool IsAccount(std::string_view text) { return text.size() == 12 && text.find_first_not_of("0123456789") == text.npos; }
+
 }  // namespace
 
 bool IsLoopback(std::string_view authority) { return http::IsLoopbackHost(http::HostOfAuthority(authority)); }
@@ -110,6 +113,12 @@ Result<Settings> Settings::Resolve(const ConnectOptions& options, const Profiles
   settings.aws = url.empty();
   MR_TRY(ParseEndpoint(settings.aws ? "https://" + AwsHost(settings.region) : url, settings));
 
+  settings.new_objects = options.new_objects;
+  settings.expected_bucket_owner = options.expected_bucket_owner;
+  if (!settings.expected_bucket_owner.empty() && !IsAccount(settings.expected_bucket_owner)) {
+    return Fail(Code::kInvalidArgument, "\"{}\" is no account; the owner of a bucket has 12 digits",
+                settings.expected_bucket_owner);
+  }
   settings.customer_key = options.customer_key;
   settings.copy_source_key = options.copy_source_key;
   MR_TRY(CheckCustomerKeys(settings));
@@ -136,11 +145,27 @@ std::optional<Settings::Address> Settings::AddressOfRedirect(std::string_view lo
   return Address{.scheme = scheme, .host = std::move(host), .path = std::string(path)};
 }
 
+Status Settings::CheckBucket(std::string_view bucket) const {
+  if (!IsArn(bucket)) return {};
+  MR_TRY(ParseAccessPoint(bucket));
+  const std::string name = HostName(authority);
+  const bool number = name.starts_with('[') || name.find_first_not_of("0123456789.") == name.npos;
+  if (!number) return {};
+  return Fail(
+      Code::kInvalidArgument,
+      "the endpoint {} has no hosts for access points, since its own is a number; name the endpoint, or use the "
+      "bucket behind {}",
+      authority, bucket);
+}
+
 Settings::Address Settings::AddressOf(std::string_view bucket, std::string_view key,
                                       std::string_view bucket_region) const {
   Address address{.scheme = scheme, .host = authority, .path = base_path};
   if (aws && !bucket_region.empty() && bucket_region != region) address.host = AwsHost(bucket_region);
-  if (!bucket.empty()) {
+  if (IsArn(bucket)) {
+    const AccessPoint point = ParseAccessPoint(bucket).value();
+    address.host = aws ? point.Host() : fmt::format("{}.{}", point.HostLabel(), authority);
+  } else if (!bucket.empty()) {
     if (!path_style && IsHostLabel(bucket)) {
       address.host = std::string(bucket) + "." + address.host;
     } else {

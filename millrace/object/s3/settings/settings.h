@@ -23,6 +23,8 @@ struct Settings {
   bool no_sign_request = false, request_payer = false;
   int max_attempts = 10;
   std::string customer_key, copy_source_key;  ///< secrets, see ConnectOptions
+  Attributes new_objects;
+  std::string expected_bucket_owner;
 
   /// Takes each setting from the options, else from AWS_* variables, else from the profile, else from the defaults.
   /// Errors: kInvalidArgument for impossible values and for a profile that does not exist.
@@ -45,7 +47,12 @@ struct Settings {
   /// below it (for Amazon: any of Amazon's hosts). Requests carry authority, so a redirect must not send them
   /// elsewhere.
   std::optional<Address> AddressOfRedirect(std::string_view location) const;
-  /// The address of a key, of a bucket (empty key) or of the service (empty bucket).
+  /// Whether this endpoint has a host for the bucket. Errors: kInvalidArgument for an access point at an endpoint whose
+  /// host is a number.
+  Status CheckBucket(std::string_view bucket) const;
+  /// The address of a key, of a bucket (empty key) or of the service (empty bucket). The bucket may be the ARN of an
+  /// access point, which has a host of its own: Amazon's, or one below the endpoint's.
+  /// REQUIRES: CheckBucket(bucket), for an ARN.
   Address AddressOf(std::string_view bucket, std::string_view key, std::string_view bucket_region) const;
 };
 

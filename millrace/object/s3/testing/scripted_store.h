@@ -45,7 +45,9 @@ class S3StoreTest : public ::testing::Test {
                       .region = "us-east-1",
                       .max_attempts = max_attempts,
                       .customer_key = customer_key_,
-                      .copy_source_key = copy_source_key_};
+                      .copy_source_key = copy_source_key_,
+                      .new_objects = new_objects_,
+                      .expected_bucket_owner = expected_bucket_owner_};
     http::Client::Options client{
         .timeouts = {.first_byte = std::chrono::milliseconds(200), .stall = std::chrono::milliseconds(200)}};
     clock_.AdvanceOnSleep(true);
@@ -58,7 +60,8 @@ class S3StoreTest : public ::testing::Test {
 
   FakeClock clock_;
   Clock* store_clock_ = &clock_;
-  std::string customer_key_, copy_source_key_;
+  std::string customer_key_, copy_source_key_, expected_bucket_owner_;
+  Attributes new_objects_;
   std::unique_ptr<ScriptedServer> server_;
   std::shared_ptr<Endpoint::Session> session_;
   std::shared_ptr<Store> store_;
