@@ -1,5 +1,7 @@
 #include "millrace/history/logged_metrics.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 namespace millrace::history {
@@ -70,6 +72,22 @@ void LoggedMetrics::DropAfter(std::uint64_t step) {
     if (!series.points.empty()) series.latest = series.points.back().mean;
   }
   std::erase_if(series_, [](const auto& named) { return named.second.points.empty(); });
+}
+
+std::string LoggedMetrics::PrometheusText() const {
+  if (series_.empty()) return "";
+  std::string text =
+      "# HELP millrace_logged_metric The latest value of a metric of log.metric_definitions\n"
+      "# TYPE millrace_logged_metric gauge\n";
+  for (const auto& [name, series] : series_) {
+    text += "millrace_logged_metric{name=\"";
+    for (const char c : name) {
+      if (c == '\\' || c == '"') text += '\\';
+      text += c == '\n' ? ' ' : c;
+    }
+    text += fmt::format("\"}} {}\n", series.latest);
+  }
+  return text;
 }
 
 Json LoggedMetrics::ToJson() const {

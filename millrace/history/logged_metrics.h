@@ -43,6 +43,8 @@ class LoggedMetrics {
 
   const std::map<std::string, MetricSeries>& series() const { return series_; }
 
+  /// Returns the latest values as Prometheus reads them: millrace_logged_metric{name="NAME"}. Empty without any.
+  std::string PrometheusText() const;
   Json ToJson() const;
   /// Errors: kCorrupt if the text is not of this version, or is larger than the bounds.
   static Result<LoggedMetrics> Parse(std::string_view text, std::string_view what);

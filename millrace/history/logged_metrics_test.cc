@@ -85,5 +85,18 @@ TEST(LoggedMetricsTest, RefusesWhatIsNone) {
   }
 }
 
+TEST(LoggedMetrics, AreReadByPrometheus) {
+  LoggedMetrics metrics;
+  EXPECT_EQ(metrics.PrometheusText(), "");
+  metrics.Add("a \"b\" \\", 1, 0.5);
+  metrics.Add("loss", 1, 3);
+  metrics.Add("loss", 2, 2.25);
+  EXPECT_EQ(metrics.PrometheusText(),
+            "# HELP millrace_logged_metric The latest value of a metric of log.metric_definitions\n"
+            "# TYPE millrace_logged_metric gauge\n"
+            "millrace_logged_metric{name=\"a \\\"b\\\" \\\\\"} 0.5\n"
+            "millrace_logged_metric{name=\"loss\"} 2.25\n");
+}
+
 }  // namespace
 }  // namespace millrace::history

@@ -259,7 +259,8 @@ std::string RankTable(const JobSummary& job, const RunHistory& history) {
     rows.push_back({fmt::format("{}{}", i, rank.straggles ? " <span class=\"bad\">slow</span>" : ""),
                     node.empty() ? "-" : node, fmt::format("{:.3f} s", rank.times.step),
                     fmt::format("x{:.2f}", rank.slowness), share(rank.times.data_wait), share(rank.times.comm_wait),
-                    share(rank.times.checkpoint_wait), FormatBytes(rank.memory_bytes),
+                    share(rank.times.checkpoint_wait),
+                    FormatBytes(rank.gpu_memory_bytes > 0 ? rank.gpu_memory_bytes : rank.memory_bytes),
                     fmt::format("{:.1f}", rank.busy_cores)});
   }
   return Table("Ranks, at their last report",

@@ -106,6 +106,10 @@ Json RankToJson(const RankFigures& rank) {
                {"stage", rank.stage},
                {"slowness", Rounded(rank.slowness)},
                {"straggles", rank.straggles}});
+  if (rank.gpu_memory_bytes > 0) json["gpu_memory_bytes"] = rank.gpu_memory_bytes;
+  if (rank.gpu.utilization) json["gpu_utilization"] = Rounded(*rank.gpu.utilization);
+  if (rank.gpu.celsius) json["gpu_celsius"] = Rounded(*rank.gpu.celsius);
+  if (rank.gpu.watts) json["gpu_watts"] = Rounded(*rank.gpu.watts);
   return json;
 }
 
@@ -115,10 +119,19 @@ Result<bool> Flag(const Json& json, std::string_view key) {
   return value->get<bool>();
 }
 
+Result<std::optional<double>> OptionalNumber(const Json& json, std::string_view key) {
+  if (JsonFind(json, key) == nullptr) return std::optional<double>();
+  return std::optional(MR_TRY(JsonNumber(json, key)));
+}
+
 Result<RankFigures> RankFromJson(const Json& json) {
   RankFigures rank;
   rank.times = MR_TRY(TimesFromJson(json));
   rank.memory_bytes = MR_TRY(JsonUint(json, "memory_bytes"));
+  if (JsonFind(json, "gpu_memory_bytes") != nullptr) rank.gpu_memory_bytes = MR_TRY(JsonUint(json, "gpu_memory_bytes"));
+  rank.gpu.utilization = MR_TRY(OptionalNumber(json, "gpu_utilization"));
+  rank.gpu.celsius = MR_TRY(OptionalNumber(json, "gpu_celsius"));
+  rank.gpu.watts = MR_TRY(OptionalNumber(json, "gpu_watts"));
   rank.busy_cores = MR_TRY(JsonNumber(json, "busy_cores"));
   rank.stage = static_cast<int>(MR_TRY(JsonInt(json, "stage")));
   rank.slowness = MR_TRY(JsonNumber(json, "slowness"));

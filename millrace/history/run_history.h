@@ -39,14 +39,24 @@ struct ChartPoint {
   bool operator==(const ChartPoint&) const = default;
 };
 
+/// What a GPU does. What its driver does not tell is absent.
+struct GpuFigures {
+  std::optional<double> utilization;  ///< share of the last second or less in which it computed
+  std::optional<double> celsius, watts;
+  bool any() const { return utilization || celsius || watts; }
+  bool operator==(const GpuFigures&) const = default;
+};
+
 /// What one rank reported last. Times are means of the steps since its report before.
 struct RankFigures {
   StepTimes times;
-  std::uint64_t memory_bytes = 0;  ///< resident
-  double busy_cores = 0;           ///< processor time over wall time
-  int stage = 0;                   ///< of the pipeline
-  double slowness = 1;             ///< its own time over the median of its peers: see FindSlowness()
-  bool straggles = false;          ///< slower than its peers for many steps
+  std::uint64_t memory_bytes = 0;      ///< resident
+  std::uint64_t gpu_memory_bytes = 0;  ///< in use on its GPU, by all processes; 0: it has none
+  GpuFigures gpu;                      ///< of its GPU
+  double busy_cores = 0;               ///< processor time over wall time
+  int stage = 0;                       ///< of the pipeline
+  double slowness = 1;                 ///< its own time over the median of its peers: see FindSlowness()
+  bool straggles = false;              ///< slower than its peers for many steps
   bool operator==(const RankFigures&) const = default;
 };
 

@@ -81,7 +81,13 @@ TEST(RunHistoryTest, RoundTripsThroughJson) {
   history.AddStep(Step(701, std::numeric_limits<double>::quiet_NaN()), 1001);
   history.AddCheckpoint({.step = 3, .tier = "store", .bytes = 5, .seconds = 0.25, .time = 7, .error = "disk \"full\""});
   history.AddEvaluation({.step = 4, .metrics = {{"loss", 1.5}}});
-  history.SetRanks({{.times = {.step = 1}, .memory_bytes = 9, .busy_cores = 1.5, .stage = 1, .slowness = 2}});
+  history.SetRanks({{.times = {.step = 1},
+                     .memory_bytes = 9,
+                     .gpu_memory_bytes = 11,
+                     .gpu = {.utilization = 0.97, .celsius = 61, .watts = {}},
+                     .busy_cores = 1.5,
+                     .stage = 1,
+                     .slowness = 2}});
   const auto read = RunHistory::Parse(DumpJson(history.ToJson()), "history");
   ASSERT_TRUE(read) << read.error().ToString();
   EXPECT_EQ(*read, history);

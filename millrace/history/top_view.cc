@@ -6,6 +6,9 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <map>
+#include <optional>
+#include <span>
 #include <string_view>
 
 #include "millrace/base/text.h"
@@ -206,10 +209,21 @@ struct Column {
   int width;
   int from;  ///< the column is shown from this width of the terminal on
 };
-constexpr std::array<Column, 12> kColumns = {Column{"RANK", 4, 0},    Column{"STATE", 14, 24}, Column{"STEP", 9, 36},
-                                             Column{"STEP S", 8, 46}, Column{"OWN S", 8, 56},  Column{"DATA", 5, 64},
-                                             Column{"COMM", 5, 71},   Column{"CKPT", 5, 78},   Column{"MEM", 9, 88},
-                                             Column{"CPU", 5, 96},    Column{"NODE", 16, 114}, Column{"PID", 8, 124}};
+constexpr std::array<Column, 12> kCpuColumns = {
+    Column{"RANK", 4, 0},   Column{"STATE", 14, 24}, Column{"STEP", 9, 36},   Column{"STEP S", 8, 46},
+    Column{"OWN S", 8, 56}, Column{"DATA", 5, 64},   Column{"COMM", 5, 71},   Column{"CKPT", 5, 78},
+    Column{"MEM", 9, 88},   Column{"CPU", 5, 96},    Column{"NODE", 16, 114}, Column{"PID", 8, 124}};
+/// Those of ranks whose GPUs tell their load.
+constexpr std::array<Column, 15> kGpuColumns = {
+    Column{"RANK", 4, 0},   Column{"STATE", 14, 24}, Column{"STEP", 9, 36},  Column{"STEP S", 8, 46},
+    Column{"OWN S", 8, 56}, Column{"DATA", 5, 64},   Column{"COMM", 5, 71},  Column{"CKPT", 5, 78},
+    Column{"MEM", 9, 88},   Column{"GPU", 5, 94},    Column{"TEMP", 5, 100}, Column{"POWER", 6, 107},
+    Column{"CPU", 5, 113},  Column{"NODE", 16, 130}, Column{"PID", 8, 139}};
+
+std::span<const Column> ColumnsOf(const RunHistory& history) {
+  const bool gpus = std::ranges::any_of(history.ranks(), [](const RankFigures& rank) { return rank.gpu.any(); });
+  return gpus ? std::span<const Column>(kGpuColumns) : std::span<const Column>(kCpuColumns);
+}
 
 std::string Cell(std::string_view text, const Column& column, bool left) {
   const std::string_view cut = FirstColumns(text, static_cast<std::size_t>(column.width));
@@ -219,9 +233,9 @@ std::string Cell(std::string_view text, const Column& column, bool left) {
 
 bool IsLeft(std::string_view title) { return title == "STATE" || title == "NODE"; }
 
-Line RankTitles(const ViewSize& size) {
+Line RankTitles(const RunHistory& history, const ViewSize& size) {
   std::string text;
-  for (const Column& column : kColumns) {
+  for (const Column& column : ColumnsOf(history)) {
     if (size.width < column.from) continue;
     text += (text.empty() ? "" : " ") + Cell(column.title, column, IsLeft(column.title));
   }
@@ -237,28 +251,36 @@ Line RankLine(const JobSummary& job, const RunHistory& history, std::size_t inde
   const bool known = index < history.ranks().size();
   const RankFigures figures = known ? history.ranks()[index] : RankFigures{};
   const StepTimes& times = figures.times;
+  const std::uint64_t memory = figures.gpu_memory_bytes > 0 ? figures.gpu_memory_bytes : figures.memory_bytes;
   const auto share = [&](double wait) {
     return known && times.step > 0 ? fmt::format("{:.0f} %", 100 * wait / times.step) : std::string("-");
   };
   const auto seconds = [&](double value) { return known ? fmt::format("{:.3f}", value) : std::string("-"); };
   std::string state = figures.straggles ? fmt::format("slow x{:.1f}", figures.slowness) : Printable(process.state);
   if (state.empty()) state = known ? "reports" : "-";
-  const std::array<std::string, kColumns.size()> cells = {std::to_string(index),
-                                                          std::move(state),
-                                                          process.step ? FormatCount(*process.step) : "-",
-                                                          seconds(times.step),
-                                                          seconds(std::max(0.0, times.step - times.comm_wait)),
-                                                          share(times.data_wait),
-                                                          share(times.comm_wait),
-                                                          share(times.checkpoint_wait),
-                                                          known ? FormatBytes(figures.memory_bytes) : "-",
-                                                          known ? fmt::format("{:.1f}", figures.busy_cores) : "-",
-                                                          process.node.empty() ? "-" : Printable(process.node),
-                                                          process.pid > 0 ? std::to_string(process.pid) : "-"};
+  const auto gpu = [](const std::optional<double>& value, double factor, std::string_view unit) {
+    return value ? fmt::format("{:.0f} {}", *value * factor, unit) : std::string("-");
+  };
+  const std::map<std::string_view, std::string> cells = {
+      {"RANK", std::to_string(index)},
+      {"STATE", std::move(state)},
+      {"STEP", process.step ? FormatCount(*process.step) : "-"},
+      {"STEP S", seconds(times.step)},
+      {"OWN S", seconds(std::max(0.0, times.step - times.comm_wait))},
+      {"DATA", share(times.data_wait)},
+      {"COMM", share(times.comm_wait)},
+      {"CKPT", share(times.checkpoint_wait)},
+      {"MEM", known ? FormatBytes(memory) : "-"},
+      {"GPU", gpu(figures.gpu.utilization, 100, "%")},
+      {"TEMP", gpu(figures.gpu.celsius, 1, "°C")},
+      {"POWER", gpu(figures.gpu.watts, 1, "W")},
+      {"CPU", known ? fmt::format("{:.1f}", figures.busy_cores) : "-"},
+      {"NODE", process.node.empty() ? "-" : Printable(process.node)},
+      {"PID", process.pid > 0 ? std::to_string(process.pid) : "-"}};
   std::string text;
-  for (std::size_t i = 0; i < kColumns.size(); ++i) {
-    if (size.width < kColumns[i].from) continue;
-    text += (i == 0 ? "" : " ") + Cell(cells[i], kColumns[i], IsLeft(kColumns[i].title));
+  for (const Column& column : ColumnsOf(history)) {
+    if (size.width < column.from) continue;
+    text += (text.empty() ? "" : " ") + Cell(cells.at(column.title), column, IsLeft(column.title));
   }
   const bool failed = !process.state.empty() && process.state != "running" && process.state != "starting" &&
                       process.state != "exit status 0";
@@ -278,7 +300,7 @@ std::vector<Line> HeadLines(const JobSummary& job, const RunHistory& history, do
   if (!slow.empty()) lines.push_back({{"slower than its peers: " + slow, Colour::kYellow}});
   if (!job.message.empty()) lines.push_back({{Printable(job.message.substr(0, job.message.find('\n'))), Colour::kDim}});
   lines.push_back({});
-  lines.push_back(RankTitles(size));
+  lines.push_back(RankTitles(history, size));
   return lines;
 }
 

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace millrace::history {
 namespace {
 
@@ -62,6 +64,21 @@ TEST(TopViewTest, ShowsTheMetricsOfTheJobFile) {
   EXPECT_THAT(text, HasSubstr("\nrate? 2.5e-07  train_loss 2.25\n"));
   EXPECT_EQ(TopToJson(job, History(1), 160)["metrics"]["train_loss"], 2.25);
   EXPECT_FALSE(TopToJson(Job(1), History(1), 160).contains("metrics"));
+}
+
+TEST(TopViewTest, ShowsTheLoadOfGpus) {
+  RunHistory history = History(2);
+  std::vector<RankFigures> ranks = history.ranks();
+  ranks[0].gpu = {.utilization = 0.97, .celsius = 61, .watts = 412.3};
+  history.SetRanks(ranks);
+  const std::string text = fmt::format("{}", fmt::join(DrawTop(Job(2), history, 160, {.width = 150}), "\n"));
+  EXPECT_THAT(text, AllOf(HasSubstr("  GPU  TEMP  POWER"), HasSubstr(" 97 % 61 °C  412 W ")));
+  for (const int width : {60, 94, 100, 107, 113, 130, 139}) {
+    for (const std::string& line : DrawTop(Job(2), history, 160, {.width = width})) {
+      EXPECT_LE(std::ranges::count_if(line, [](char c) { return (c & 0xC0) != 0x80; }), width) << line;
+    }
+  }
+  EXPECT_THAT(Drawn(2, {.width = 150}), Not(HasSubstr("TEMP"))) << "no rank has a GPU";
 }
 
 TEST(TopViewTest, LinesFitEveryTerminal) {

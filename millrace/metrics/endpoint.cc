@@ -14,9 +14,13 @@ constexpr Duration kMostWait = std::chrono::seconds(10);
 
 Result<std::unique_ptr<http::Server>> ServeMetrics(const EndpointOptions& options, EndpointTexts texts) {
   http::ApiKeys keys = MR_TRY(http::OpenAccess(options.listen, options.access, options.how));
-  auto answer = [texts = std::move(texts), keys = std::move(keys)](http::ServerRequest& request,
-                                                                   http::ServerResponse& response) {
-    if (request.path() == "/health") return void(response.Send(200, {}, AsBytes("ok\n")));
+  auto answer = [texts = std::move(texts), keys = std::move(keys), health = options.health](
+                    http::ServerRequest& request, http::ServerResponse& response) {
+    if (request.path() == "/health") {
+      const Status healthy = health ? health() : Status();
+      const std::string body = healthy ? "ok\n" : healthy.error().ToString() + "\n";
+      return void(response.Send(healthy ? 200 : 503, {}, AsBytes(body)));
+    }
     if (!keys.Allow(request.headers())) {
       http::Headers headers;
       headers.Set("WWW-Authenticate", "Bearer");

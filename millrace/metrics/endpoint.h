@@ -18,15 +18,17 @@ struct EndpointOptions {
   std::string listen;          ///< "127.0.0.1:9464"; port 0 takes a free one
   http::AccessOptions access;  ///< a file of keys that scrapers send as bearer tokens
   std::string how;             ///< the option with which the user allows access beyond loopback, for messages
+  /// Whether the program works: if not, GET /health gets status 503 and the error. Empty: it always does.
+  std::function<Status()> health;
   Logger log;
 };
 
 /// What makes the text of each path: {"/metrics", …}. Paths besides /metrics are JSON.
 using EndpointTexts = std::map<std::string, std::function<std::string()>, std::less<>>;
 
-/// Starts a server that answers GET of the paths in `texts`, and GET /health with "ok" (without a key). Calls the
-/// functions on the server's threads as long as the server lives. Errors: those of http::OpenAccess(); those of
-/// listening, which name the address.
+/// Starts a server that answers GET of the paths in `texts`, and GET /health (without a key). Calls the functions on
+/// the server's threads as long as the server lives. Errors: those of http::OpenAccess(); those of listening, which
+/// name the address.
 Result<std::unique_ptr<http::Server>> ServeMetrics(const EndpointOptions& options, EndpointTexts texts);
 
 }  // namespace millrace::metrics

@@ -35,6 +35,24 @@ TEST(Endpoint, AnswersWithTheFiguresOfTheMoment) {
   EXPECT_THAT(taken.error().ToString(), HasSubstr(server->address()));
 }
 
+TEST(Endpoint, SaysThatTheProgramDoesNotWork) {
+  bool works = true;
+  auto server = ServeMetrics({.listen = "127.0.0.1:0",
+                              .health = [&]() -> Status {
+                                if (works) return {};
+                                return Fail(Code::kUnavailable, "the disk is gone");
+                              }},
+                             {})
+                    .value();
+  http::Client client({});
+  const std::string health = "http://" + server->address() + "/health";
+  EXPECT_EQ(client.Send({.url = health}).value().status, 200);
+  works = false;
+  const auto failed = client.Send({.url = health}).value();
+  EXPECT_EQ(failed.status, 503);
+  EXPECT_EQ(failed.body, "the disk is gone\n");
+}
+
 TEST(Endpoint, WantsOneOfItsKeys) {
   auto folder = TempDir::Create().value();
   const auto file = folder.path() / "keys";

@@ -136,6 +136,25 @@ std::string EventFileText(WallTime time, std::int64_t step, std::string_view tag
   return SummaryRecord(time, step, TensorSummary(tag, tensor, "text", ""));
 }
 
+std::string EventFileHistogram(WallTime time, std::int64_t step, std::string_view tag,
+                               std::span<const HistogramBucket> buckets) {
+  constexpr std::uint64_t kDouble = 2;  // DataType.DT_DOUBLE
+  std::string rows, columns, shape, content, tensor;
+  AppendNumber(rows, 1, buckets.size());
+  AppendNumber(columns, 1, 3);
+  AppendString(shape, 2, rows);
+  AppendString(shape, 2, columns);
+  for (const auto& [left, right, count] : buckets) {
+    AppendFixed(content, left);
+    AppendFixed(content, right);
+    AppendFixed(content, static_cast<double>(count));
+  }
+  AppendNumber(tensor, 1, kDouble);
+  AppendString(tensor, 2, shape);
+  AppendString(tensor, 4, content);
+  return SummaryRecord(time, step, TensorSummary(tag, tensor, "histograms", ""));
+}
+
 std::string EventFileSessionStart(WallTime time, std::string_view run, const HyperParameters& parameters) {
   std::string session, plugin_data;
   for (const auto& [name, choice] : parameters) {
@@ -185,6 +204,10 @@ void EventWriter::Add(std::int64_t step, std::initializer_list<Scalar> scalars) 
 
 void EventWriter::AddText(std::int64_t step, std::string_view tag, std::string_view markdown) {
   AddRecord(EventFileText(clock_.Wall(), step, tag, markdown), 1);
+}
+
+void EventWriter::AddHistogram(std::int64_t step, std::string_view tag, std::span<const HistogramBucket> buckets) {
+  AddRecord(EventFileHistogram(clock_.Wall(), step, tag, buckets), 1);
 }
 
 void EventWriter::AddSessionStart(std::string_view run, const HyperParameters& parameters) {

@@ -6,12 +6,14 @@
 #include <initializer_list>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
 
 #include "millrace/base/clock.h"
 #include "millrace/base/result.h"
+#include "millrace/metrics/float_histogram.h"
 #include "millrace/object/connection.h"
 
 namespace millrace::metrics {
@@ -30,6 +32,9 @@ std::string EventFileHeader(WallTime time);
 std::string EventFileScalars(WallTime time, std::int64_t step, std::initializer_list<Scalar> scalars);
 /// The TEXT tab shows `markdown` under `tag`.
 std::string EventFileText(WallTime time, std::int64_t step, std::string_view tag, std::string_view markdown);
+/// The HISTOGRAMS and DISTRIBUTIONS tabs show the buckets under `tag`.
+std::string EventFileHistogram(WallTime time, std::int64_t step, std::string_view tag,
+                               std::span<const HistogramBucket> buckets);
 /// The HPARAMS tab shows `run` with these parameters, and from EventFileSessionEnd() on as a success.
 std::string EventFileSessionStart(WallTime time, std::string_view run, const HyperParameters& parameters);
 std::string EventFileSessionEnd(WallTime time);
@@ -49,6 +54,7 @@ class EventWriter {
   /// Add an event to the current file. Drop it if too many bytes wait for a flush; the next Flush() then fails.
   void Add(std::int64_t step, std::initializer_list<Scalar> scalars);
   void AddText(std::int64_t step, std::string_view tag, std::string_view markdown);
+  void AddHistogram(std::int64_t step, std::string_view tag, std::span<const HistogramBucket> buckets);
   void AddSessionStart(std::string_view run, const HyperParameters& parameters);
   void AddSessionEnd();
   /// Writes all changed files. Blocks until the store has the bytes. After a failure the bytes wait for the next flush.
