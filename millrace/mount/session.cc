@@ -10,6 +10,8 @@
 #include "millrace/cache/block_cache.h"
 #include "millrace/http/server/server.h"
 #include "millrace/mount/fuse/fuse_mount.h"
+#include "millrace/mount/fuse/session_header.h"
+#include "millrace/mount/keeper/kept_mount.h"
 #include "millrace/mount/point/mount_point.h"
 #include "millrace/mount/status/mount_stats.h"
 #include "millrace/object/blocking.h"
@@ -77,6 +79,53 @@ cache::BlockCache::Options CacheOptions(const SessionOptions& options, std::uint
           .log = options.source.log};
 }
 
+/// The part of a session that outlives this process.
+struct KeptState {
+  /// Holds the mount's name at the keeper. If the keeper has the mount of a process that died, reads that process's
+  /// log; else begins a log. If the log cannot be read, the mount is dropped: it cannot be served any more.
+  Status Open(const KeptMountOptions& keeper, const SourceOptions& source, vfs::TreeOptions& tree);
+  MountToResume Resumed() { return {.device = std::move(device), .state = &state}; }
+  /// Call when the mount cannot be served. If no process can go on with it, it ends.
+  void GiveUp(const Error& reason) const {
+    if (held && reason.code() == Code::kCorrupt) held->Drop();
+  }
+  /// Call when the mount has ended.
+  void End() {
+    if (log) log->Remove();
+    if (held) held->Drop();
+  }
+
+  std::unique_ptr<HeldMount> held;
+  std::unique_ptr<vfs::SessionLog> log;
+  UniqueFd device;
+  vfs::SessionState state;
+};
+
+Status KeptState::Open(const KeptMountOptions& keeper, const SourceOptions& source, vfs::TreeOptions& tree) {
+  held = MR_TRY(HeldMount::Hold(keeper.socket, keeper.name, source.log));
+  device = held->TakeDevice();
+  tree.began = SystemClock().Wall();
+  if (device) {
+    auto resumed = vfs::SessionLog::Resume(keeper.log, source.log);
+    auto header = resumed ? ParseHeader(resumed->state.header) : Fail(resumed.error());
+    if (header && header->source != source.url) {
+      header = Fail(Code::kInvalidArgument, "{} is the log of {}", keeper.log.string(), header->source);
+    }
+    if (!header) {
+      held->Drop();
+      return Fail(header.error().Context("the mount of a process that died cannot be served on"));
+    }
+    log = std::move(resumed->log);
+    state = std::move(resumed->state);
+    tree.restored = &state;
+    tree.began = header->began;
+  } else {
+    log = MR_TRY(vfs::SessionLog::Create(keeper.log, FormatHeader({source.url, tree.began, {}}), source.log));
+  }
+  tree.session = log.get();
+  return {};
+}
+
 }  // namespace
 
 Status Serve(object::Connection& connection, const SessionOptions& options, std::function<Status()> on_live,
@@ -92,26 +141,42 @@ Status Serve(object::Connection& connection, const SessionOptions& options, std:
   MemoryBudget budget(memory.data_bytes);
   auto cache = MR_TRY(cache::BlockCache::Open(store, budget, CacheOptions(options, memory.data_bytes)));
   Json staging = {{"directory", source.tree.staging_directory.string()}, {"target", source.tree.staging_target}};
-  auto tree = MR_TRY(vfs::Tree::Open(store, *cache, budget, source.tree, {.stop = stop}));
+  KeptState kept;
+  if (options.keeper) {
+    MR_TRY(kept.Open(*options.keeper, options.source, source.tree));
+    // Only now: nobody answers for the mount of a process that died.
+    if (!kept.device) MR_TRY(PrepareMountPoint(options.mount_point));
+  }
+  auto opened = vfs::Tree::Open(store, *cache, budget, source.tree, {.stop = stop});
+  if (!opened) kept.GiveUp(opened.error());
+  auto tree = MR_TRY(std::move(opened));
   MountStats stats(*tree, *cache, options.source.url, options.mount_point, std::move(staging));
   std::unique_ptr<http::Server> metrics_server;
   if (options.metrics) {
     metrics_server =
         MR_TRY(metrics::ServeMetrics(*options.metrics, {{"/metrics", [&stats] { return stats.PrometheusText(); }}}));
   }
-  auto server = MR_TRY(
-      FuseMount::Create(*tree, {.mount_point = options.mount_point,
-                                .source = options.source.url,
-                                .store = store.Identity(),
-                                .read_only = options.source.read_only,
-                                .allow_other = options.allow_other,
-                                .xattrs = options.source.stored_attributes != vfs::StoredAttributesPolicy::kNever,
-                                .strict = !options.source.allow_delete || !options.source.allow_overwrite,
-                                .kernel_read_ahead = options.kernel_read_ahead,
-                                .max_threads = memory.threads,
-                                .flush_timeout = options.flush_timeout,
-                                .stats = &stats,
-                                .log = log}));
+  FuseOptions fuse{.mount_point = options.mount_point,
+                   .source = options.source.url,
+                   .store = store.Identity(),
+                   .read_only = options.source.read_only,
+                   .allow_other = options.allow_other,
+                   .allow_root = options.allow_root,
+                   .xattrs = options.source.stored_attributes != vfs::StoredAttributesPolicy::kNever,
+                   .strict = !options.source.allow_delete || !options.source.allow_overwrite,
+                   .kernel_read_ahead = options.kernel_read_ahead,
+                   .max_threads = memory.threads,
+                   .flush_timeout = options.flush_timeout,
+                   .session = kept.log.get(),
+                   .began = source.tree.began,
+                   .stats = &stats,
+                   .log = log};
+  if (kept.held) fuse.keep = [&kept](int device) { return kept.held->Keep(device); };
+  auto made = kept.device ? FuseMount::Resume(*tree, std::move(fuse), kept.Resumed())
+                          : FuseMount::Create(*tree, std::move(fuse));
+  if (!made) kept.GiveUp(made.error());
+  auto server = MR_TRY(std::move(made));
+  kept.state = {};
   Status started;
   auto live = [&] {
     if (auto set = SetReadAhead(options.mount_point, options.kernel_read_ahead); !set) {
@@ -120,6 +185,8 @@ Status Serve(object::Connection& connection, const SessionOptions& options, std:
     if (on_live) started = on_live();
   };
   Status served = server->Serve(live, std::move(stop));
+  server.reset();  // unmounts, if nobody has
+  kept.End();
   return started ? served : started;
 }
 

@@ -16,11 +16,19 @@
 
 namespace millrace::mount {
 
+/// Where a mount is kept while its process is dead: see keeper/keeper.h.
+struct KeptMountOptions {
+  std::string socket;         ///< of the keeper
+  std::string name;           ///< of the mount at the keeper
+  std::filesystem::path log;  ///< the file of the mount's SessionLog, which belongs to one mount
+};
+
 /// One mount. mount_point, source.url and memory_bytes are required.
 struct SessionOptions {
   SourceOptions source;
-  std::string mount_point;   ///< what PrepareMountPoint returned
+  std::string mount_point;   ///< what PrepareMountPoint returned; with `keeper`, an absolute path that it would return
   bool allow_other = false;  ///< other users may use the mount, within the files' modes
+  bool allow_root = false;   ///< root may use the mount, and no other user. Excludes allow_other
   int max_threads = 16;      ///< requests served at a time; fewer if memory_bytes is small
   std::uint64_t kernel_read_ahead = 1 * kMiB;
   /// Memory of the whole process. Serve uses all but process_bytes for threads, cache and data in flight.
@@ -31,6 +39,9 @@ struct SessionOptions {
   /// How long Serve tries to publish at the end. Files that are not published by then stay staged for the next mount.
   Duration flush_timeout = std::chrono::minutes(5);
   std::optional<metrics::EndpointOptions> metrics;  ///< where /metrics is served, if anywhere
+  /// Another process can go on with this mount if this process dies. If the keeper has a mount of that name, Serve goes
+  /// on with it, and mounts nothing. Needs root, and Linux 6.9; on an older kernel the mount is not kept.
+  std::optional<KeptMountOptions> keeper;
 };
 
 /// Mounts `options.source` on `options.mount_point` and serves it. Blocks until it is unmounted or `stop` fires,
@@ -41,7 +52,8 @@ struct SessionOptions {
 /// SIGUSR1, which wakes the serving thread.
 /// Errors: kNotFound if a folder to show does not exist; kUnsupported if the store ignores conditions of writes and the
 /// mount is not read-only; kInvalidArgument if the memory is too small; those of the store, of the cache and staging
-/// folders, of mounting and of publishing.
+/// folders, of mounting and of publishing. With `keeper`: kUnavailable if none listens; kBusy if another process serves
+/// the mount; kCorrupt if that process's log cannot be read: then the mount ends, and programs get ENOTCONN.
 Status Serve(object::Connection& connection, const SessionOptions& options, std::function<Status()> on_live,
              std::stop_token stop);
 

@@ -5,7 +5,9 @@
 #include <algorithm>
 
 #include "millrace/base/files/managed_folder.h"
+#include "millrace/base/json.h"
 #include "millrace/base/process/process_name.h"
+#include "millrace/object/blocking.h"
 #include "millrace/object/open/all_buckets.h"
 #include "millrace/vfs/staging/staging_area.h"
 
@@ -69,6 +71,17 @@ Result<object::Location> OpenRoot(object::Connection& connection, const object::
   return object::Locate(connection, url.ToString());
 }
 
+/// The limit of a quota's object. Errors: kNotFound if there is none.
+Result<std::uint64_t> ReadLimit(object::Store& store, const std::string& key, const object::Call& call) {
+  constexpr std::size_t kMostBytes = 64 * kKiB;
+  const auto content = MR_TRY(object::GetAll(store, key, kMostBytes, call));
+  if (!content) return Fail(Code::kNotFound, "no object {}", key);
+  const Json json = MR_TRY(ParseJson(content->bytes, key));
+  const std::int64_t bytes = MR_TRY(JsonInt(json, "capacity_bytes"));
+  if (bytes < 0) return Fail(Code::kInvalidArgument, "{}: a capacity of {} bytes", key, bytes);
+  return static_cast<std::uint64_t>(bytes);
+}
+
 }  // namespace
 
 Result<OpenedSource> OpenSource(object::Connection& connection, const SourceOptions& options) {
@@ -79,6 +92,17 @@ Result<OpenedSource> OpenSource(object::Connection& connection, const SourceOpti
   object::Location root = MR_TRY(OpenRoot(connection, url));
   vfs::TreeOptions tree = MR_TRY(TreeOptions(options, url, root.key));
   tree.staging_target = root.store->Identity();
+  if (options.quota_bytes > 0 || !options.quota_object.empty()) {
+    tree.quota = [store = root.store, bytes = options.quota_bytes,
+                  key = options.quota_object](const object::Call& call) -> Result<std::uint64_t> {
+      if (key.empty()) return bytes;
+      auto limit = ReadLimit(*store, key, call);
+      // Not because of an error that passes: the limit would be another one until the next listing.
+      const bool none =
+          !limit && (limit.error().code() == Code::kNotFound || limit.error().code() == Code::kPermissionDenied);
+      return none ? bytes : limit;
+    };
+  }
   return OpenedSource{std::move(root), std::move(tree)};
 }
 

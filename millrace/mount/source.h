@@ -40,6 +40,11 @@ struct SourceOptions {
   std::filesystem::path staging_directory;
   /// The most bytes in that folder. Beyond this, writes fail with kNoSpace. 0: a quarter of the free disk.
   std::uint64_t staging_limit = 0;
+  /// The most bytes below the prefix; 0: no limit. See vfs/write/quota.h.
+  std::uint64_t quota_bytes = 0;
+  /// The key of an object, a JSON document whose member "capacity_bytes" is the limit instead, as long as it can be
+  /// read. So the limit can change while the mount is there. Empty: none.
+  std::string quota_object;
   Logger log;
 };
 

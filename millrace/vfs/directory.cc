@@ -59,8 +59,46 @@ Status Directory::ReadFrom(std::uint64_t cookie, const object::Call& call, const
   return {};
 }
 
+InodeId Directory::inode() const { return inode_->id; }
+
+void Directory::LogPages(std::uint64_t number) {
+  MutexLock lock(mutex_);
+  logged_ = number;
+}
+
+/// Continues the directory of another process: its pages begin where they began there.
+void Directory::Restore(std::uint64_t number, const SavedDirectory& saved) {
+  MutexLock lock(mutex_);
+  begins_.clear();
+  for (const SavedPage& page : saved.begins) {
+    Listing::Position& begin = begins_.emplace_back();
+    begin.start_after = page.start_after;
+    for (const SavedPage::HeldFile& held : page.held) {
+      begin.held.push_back(
+          {held.name,
+           Metadata{.state = Metadata::State::kFile, .size = held.size, .modified = held.modified, .etag = held.etag}});
+    }
+  }
+  logged_ = number;
+}
+
+void Directory::AddPage(Listing::Position begin) {
+  if (logged_) {
+    SavedPage saved{.start_after = begin.start_after, .held = {}};
+    for (const ListedName& held : begin.held) {
+      saved.held.push_back({.name = held.name,
+                            .etag = held.metadata.etag,
+                            .size = held.metadata.size,
+                            .modified = held.metadata.modified});
+    }
+    core_->options.session->PutPage(*logged_, begins_.size(), saved);
+  }
+  begins_.push_back(std::move(begin));
+}
+
 void Directory::Restart() {
   begins_ = {{}};
+  if (logged_) core_->options.session->PutPage(*logged_, 0, {});
   current_ = kNoPage;
   listing_.reset();
   stream_.reset();
@@ -99,7 +137,7 @@ Result<bool> Directory::LoadPage(std::uint64_t number, const object::Call& call)
   if (number > 0) {
     RemoveNames(page_, local_);
   }
-  if (!listing_->done() && begins_.size() == number + 1) begins_.push_back(listing_->position());
+  if (!listing_->done() && begins_.size() == number + 1) AddPage(listing_->position());
   current_ = number;
   return true;
 }

@@ -16,6 +16,7 @@
 #include "millrace/vfs/listing/listing.h"
 #include "millrace/vfs/listing/page_stream.h"
 #include "millrace/vfs/metadata/inode_table.h"
+#include "millrace/vfs/session/session_state.h"
 #include "millrace/vfs/types/node.h"
 
 namespace millrace::vfs {
@@ -49,10 +50,16 @@ class Directory {
   Status Read(std::uint64_t cookie, const Visit& visit, object::Call call = {});
   /// As Read. Each entry seen counts as one lookup, as by Tree::Lookup.
   Status ReadPlus(std::uint64_t cookie, const Visit& visit, object::Call call = {});
+  InodeId inode() const;
+  /// Writes the beginning of each page that is read into the session's log, so that another process can read on.
+  /// `number`: the directory's in the log. REQUIRES: the tree has a session.
+  void LogPages(std::uint64_t number) MR_EXCLUDES(mutex_);
 
  private:
   friend class Tree;
   Directory(std::shared_ptr<TreeCore> core, std::shared_ptr<Inode> inode);
+  void Restore(std::uint64_t number, const SavedDirectory& saved) MR_EXCLUDES(mutex_);
+  void AddPage(Listing::Position begin) MR_REQUIRES(mutex_);
 
   template <class Emit>
   Status ReadFrom(std::uint64_t cookie, const object::Call& call, const Emit& emit) MR_EXCLUDES(mutex_);
@@ -72,7 +79,8 @@ class Directory {
   // can be read again.
   Mutex mutex_;
   std::vector<Listing::Position> begins_ MR_GUARDED_BY(mutex_) = {{}};
-  std::uint64_t current_ MR_GUARDED_BY(mutex_) = kNoPage;  ///< the number of `page_`
+  std::optional<std::uint64_t> logged_ MR_GUARDED_BY(mutex_);  ///< the number in the session's log
+  std::uint64_t current_ MR_GUARDED_BY(mutex_) = kNoPage;      ///< the number of `page_`
   std::vector<ListedName> page_ MR_GUARDED_BY(mutex_);
   std::optional<Listing> listing_ MR_GUARDED_BY(mutex_);
   std::shared_ptr<PageStream> stream_ MR_GUARDED_BY(mutex_);  ///< the pages after the current one

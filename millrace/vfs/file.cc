@@ -153,6 +153,33 @@ std::unique_ptr<File> File::OpenWriting(std::shared_ptr<TreeCore> core, InodePtr
   return file;
 }
 
+void File::Describe(SavedFile& saved) const {
+  MutexLock lock(mutex_);
+  saved.inode = inode_->id;
+  saved.writes = writable_;
+  saved.etag = version_.etag;
+  saved.size = version_.size;
+}
+
+std::unique_ptr<File> File::Restore(std::shared_ptr<TreeCore> core, InodePtr inode, const SavedFile& saved,
+                                    bool stale) {
+  auto path = core->table.PathOf(*inode);
+  auto file = std::unique_ptr<File>(new File(core, inode));
+  file->writable_ = saved.writes;
+  file->has_written_ = saved.writes;  // perhaps: a Flush publishes what is not published
+  MutexLock file_lock(file->mutex_);
+  if (saved.writes && !stale) file->writer_ = core->write_back.JoinRestored(inode);
+  file->version_ = {path ? *std::move(path) : "", saved.etag, saved.size};
+  MutexLock lock(inode->mutex);
+  if (!stale && !inode->writer) {
+    file->version_.etag = inode->reported.etag;
+    file->version_.size = inode->reported.size;
+  }
+  file->content_ = stale ? inode->content - 1 : inode->content;
+  file->moves_ = inode->moves;
+  return file;
+}
+
 Result<std::unique_ptr<File>> File::OpenStored(std::shared_ptr<TreeCore> core, InodePtr inode, OpenFlags flags,
                                                const object::Call& call) {
   Metadata state = MR_TRY(CurrentVersion(*core, *inode, flags, call));

@@ -16,6 +16,7 @@ namespace millrace::vfs {
 
 struct Inode;
 class FileReader;
+struct SavedFile;
 struct TreeCore;
 class Writer;
 
@@ -63,6 +64,8 @@ class File {
   bool may_keep_pages() const { return may_keep_pages_; }
   /// True if the open found another version than the one reported before. The caller's attributes are then out of date.
   bool found_change() const { return found_change_; }
+  /// Fills what a session's log has of an open file: the inode, the access and the version.
+  void Describe(SavedFile& saved) const MR_EXCLUDES(mutex_);
 
  private:
   friend class Tree;
@@ -72,6 +75,9 @@ class File {
   /// Opens a file for writing. REQUIRES: the caller has joined `writer`, the inode's.
   static std::unique_ptr<File> OpenWriting(std::shared_ptr<TreeCore> core, std::shared_ptr<Inode> inode,
                                            std::shared_ptr<Writer> writer);
+  /// Makes the open file of another process. `stale`: the bytes that it reads are gone.
+  static std::unique_ptr<File> Restore(std::shared_ptr<TreeCore> core, std::shared_ptr<Inode> inode,
+                                       const SavedFile& saved, bool stale);
   File(std::shared_ptr<TreeCore> core, std::shared_ptr<Inode> inode);
 
   Status CheckContent() const;

@@ -2,10 +2,13 @@
 
 #include <sys/stat.h>
 
+#include <set>
+
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
 #include "millrace/vfs/core/attribute_changes.h"
 #include "millrace/vfs/core/rename.h"
+#include "millrace/vfs/core/session_restore.h"
 #include "millrace/vfs/core/staged_adoption.h"
 #include "millrace/vfs/core/tree_core.h"
 #include "millrace/vfs/names/names.h"
@@ -105,6 +108,7 @@ Result<CacheableAttributes> MakeObject(TreeCore& core, const NamedPath& place, s
 void NameRemoved(TreeCore& core, const NamedPath& place, Inode* inode) {
   core.metadata.Put(place.path, {.as_of = core.clock.Now()});
   if (inode) core.table.Unlink(*inode);
+  if (core.quota) core.quota->NoteRemoval();
   core.TouchDirectory(place.parent);
 }
 
@@ -137,8 +141,14 @@ Result<std::unique_ptr<Tree>> Tree::Open(object::Store& store, cache::BlockCache
                                         .clock = options.clock}));
   }
   auto core = std::make_shared<TreeCore>(store, cache, budget, std::move(staging), std::move(options));
+  std::set<std::string> published;
+  if (const SessionState* restored = core->options.restored) {
+    MR_TRY(core->table.Restore(*restored));
+    if (core->staging) published = RestoreContents(*core, *restored, call);
+  }
   AdoptedFiles adopted;  // errors do not fail Open(): see recovery()
-  if (core->staging) adopted = AdoptStaged(*core, call);
+  if (core->staging) adopted = AdoptStaged(*core, published, call);
+  if (core->options.restored != nullptr) RestoreVersions(*core, *core->options.restored);
   return std::unique_ptr<Tree>(new Tree(std::move(core), std::move(adopted.status), adopted.files));
 }
 
@@ -374,7 +384,38 @@ Result<std::string> Tree::PrefixOf(InodeId id) {
   return core_->table.DirectoryKeyOf(*directory);
 }
 
+std::unique_ptr<File> Tree::RestoreFile(const SavedFile& saved, const SessionState& state) {
+  auto inode = core_->table.Find(saved.inode);
+  if (!inode) return nullptr;
+  return File::Restore(core_, *inode, saved, IsStale(*inode, saved, state));
+}
+
+std::unique_ptr<Directory> Tree::RestoreDirectory(std::uint64_t number, const SavedDirectory& saved) {
+  auto inode = core_->table.FindDirectory(saved.inode);
+  if (!inode) return nullptr;
+  auto directory = std::unique_ptr<Directory>(new Directory(core_, *std::move(inode)));
+  directory->Restore(number, saved);
+  return directory;
+}
+
+void Tree::EndRestore(const SessionState& state) {
+  for (const auto& [number, saved] : state.contents) core_->options.session->RemoveContent(number);
+  core_->table.RemoveUnused();
+}
+
+void Tree::DropName(InodeId parent, std::string_view name) {
+  auto place = core_->NamedPathOf(parent, name);
+  if (!place) return;
+  if (InodePtr inode = core_->table.FindChild(parent, name)) NameRemoved(*core_, *place, inode.get());
+}
+
 Status Tree::FlushAll(object::Call call) { return core_->write_back.FlushAll(call); }
+Result<std::optional<Usage>> Tree::usage(object::Call call) {
+  if (!core_->quota) return std::nullopt;
+  const Usage usage = MR_TRY(core_->quota->Current(call));
+  return usage.limit == 0 ? std::nullopt : std::optional(usage);
+}
+
 PendingWrites Tree::pending() const { return core_->write_back.pending(); }
 
 Result<std::unique_ptr<File>> Tree::OpenTruncated(InodePtr inode, const object::Call& call) {

@@ -20,10 +20,14 @@
 #include "millrace/vfs/types/node.h"
 #include "millrace/vfs/types/options.h"
 #include "millrace/vfs/types/pending_writes.h"
+#include "millrace/vfs/types/usage.h"
 
 namespace millrace::vfs {
 
 struct Inode;
+struct SavedDirectory;
+struct SavedFile;
+struct SessionState;
 struct TreeCore;
 
 /// A file tree over an object store. Thread-safe. Every call but Forget may wait for the store; its Call says until
@@ -106,9 +110,20 @@ class Tree {
   /// Returns the prefix of the keys below a directory: empty, or ends with '/'.
   Result<std::string> PrefixOf(InodeId directory);
 
+  /// Make the open files and directories of another process, whose state was TreeOptions::restored, again. Return null
+  /// for one whose inode is gone. `state` is the same state.
+  std::unique_ptr<File> RestoreFile(const SavedFile& saved, const SessionState& state);
+  std::unique_ptr<Directory> RestoreDirectory(std::uint64_t number, const SavedDirectory& saved);
+  /// Call when all are made: removes what no open file needs.
+  void EndRestore(const SessionState& state);
+  /// Call when the store turns out to have lost a name: the other process had removed it.
+  void DropName(InodeId parent, std::string_view name);
+
   /// Publishes everything that open files have written. Returns the first failure.
   Status FlushAll(object::Call call = {});
   PendingWrites pending() const;
+  /// Returns the limit of TreeOptions::quota and what is used of it; nothing without a limit. May block on a listing.
+  Result<std::optional<Usage>> usage(object::Call call = {});
   /// Returns the first error of taking over staged files in Open. Files that were not taken over stay staged.
   Status recovery() const { return recovery_; }
   /// Returns the number of files that Open took over. Some may be published already.

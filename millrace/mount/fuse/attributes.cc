@@ -4,6 +4,7 @@
 #include <sys/xattr.h>
 
 #include "millrace/base/clock.h"
+#include "millrace/mount/fuse/kept_session.h"
 
 namespace millrace::mount {
 namespace {
@@ -43,6 +44,17 @@ vfs::AttributeChange ToChange(const struct stat& wanted, int which) {
   return change;
 }
 
+std::optional<vfs::CacheableAttributes> FindMade(fuse_req_t request, fuse_ino_t parent, const char* name,
+                                                 const Result<vfs::CacheableAttributes>& made, vfs::NodeKind kind) {
+  if (made || made.error().code() != Code::kAlreadyExists || !RequestOrigin::Current().repeated) return std::nullopt;
+  vfs::Tree& tree = RequestContext::Of(request).tree;
+  auto there = tree.Lookup(parent, name);
+  if (!there || !*there) return std::nullopt;
+  if ((*there)->attributes.kind == kind) return *std::move(there);
+  tree.Forget((*there)->attributes.inode, 1);
+  return std::nullopt;
+}
+
 vfs::Ownership OwnershipOf(fuse_req_t request, mode_t mode) {
   const fuse_ctx* caller = fuse_req_ctx(request);
   return {.permissions = mode & 07777, .uid = caller->uid, .gid = caller->gid};
@@ -59,6 +71,7 @@ void HandleReadLink(fuse_req_t request, fuse_ino_t inode) {
 
 void HandleSymlink(fuse_req_t request, const char* target, fuse_ino_t parent, const char* name) {
   auto made = RequestContext::Of(request).tree.MakeSymlink(parent, name, target, OwnershipOf(request, 0777));
+  if (auto before = FindMade(request, parent, name, made, vfs::NodeKind::kSymlink)) made = *before;
   made ? ReplyEntry(request, *made) : ReplyError(request, "symlink", parent, made.error());
 }
 
@@ -66,9 +79,14 @@ void HandleMakeNode(fuse_req_t request, fuse_ino_t parent, const char* name, mod
   if (!S_ISREG(mode)) {
     auto made =
         RequestContext::Of(request).tree.MakeSpecial(parent, name, mode & S_IFMT, device, OwnershipOf(request, mode));
+    if (auto before = FindMade(request, parent, name, made, vfs::NodeKind::kSpecial)) made = *before;
     return made ? ReplyEntry(request, *made) : ReplyError(request, "mknod", parent, made.error());
   }
   auto created = RequestContext::Of(request).tree.Create(parent, name, true, OwnershipOf(request, mode));
+  if (!created) {
+    const auto before = FindMade(request, parent, name, Fail(created.error()), vfs::NodeKind::kFile);
+    if (before) return ReplyEntry(request, *before);
+  }
   if (!created) return ReplyError(request, "mknod", parent, created.error());
   Status closed = created->file->Close();
   if (closed) return ReplyEntry(request, created->entry);
@@ -113,6 +131,8 @@ void HandleSetXattr(fuse_req_t request, fuse_ino_t inode, const char* name, cons
                     : flags & XATTR_REPLACE ? vfs::XattrMode::kReplace
                                             : vfs::XattrMode::kAny;
   auto set = RequestContext::Of(request).tree.SetXattr(inode, name, {value, size}, mode);
+  const bool repeated = RequestOrigin::Current().repeated;  // then the other process may have set it
+  if (!set && repeated && set.error().code() == Code::kAlreadyExists) set = true;
   if (!set) return ReplyError(request, "setxattr", inode, set.error());
   fuse_reply_err(request, *set ? 0 : ENODATA);
 }
@@ -120,7 +140,7 @@ void HandleSetXattr(fuse_req_t request, fuse_ino_t inode, const char* name, cons
 void HandleRemoveXattr(fuse_req_t request, fuse_ino_t inode, const char* name) {
   auto removed = RequestContext::Of(request).tree.RemoveXattr(inode, name);
   if (!removed) return ReplyError(request, "removexattr", inode, removed.error());
-  fuse_reply_err(request, *removed ? 0 : ENODATA);
+  fuse_reply_err(request, *removed || RequestOrigin::Current().repeated ? 0 : ENODATA);
 }
 
 }  // namespace millrace::mount

@@ -7,6 +7,10 @@ namespace millrace::mount {
 
 /// Returns the change that a setattr request asks for, except the size.
 vfs::AttributeChange ToChange(const struct stat& wanted, int which);
+/// If a repeated request failed to make a name because the name exists, returns what is there, with a lookup: the other
+/// process has made it. `kind`: what the request makes.
+std::optional<vfs::CacheableAttributes> FindMade(fuse_req_t request, fuse_ino_t parent, const char* name,
+                                                 const Result<vfs::CacheableAttributes>& made, vfs::NodeKind kind);
 /// Returns the owner and the permissions of a new file.
 vfs::Ownership OwnershipOf(fuse_req_t request, mode_t mode);
 

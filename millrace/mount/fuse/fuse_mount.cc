@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
 #include <thread>
 #include <vector>
 
@@ -17,7 +16,11 @@
 #include "millrace/base/threads/sync.h"
 #include "millrace/mount/fuse/attributes.h"
 #include "millrace/mount/fuse/hints.h"
+#include "millrace/mount/fuse/kept_session.h"
+#include "millrace/mount/fuse/open_files.h"
 #include "millrace/mount/fuse/request.h"
+#include "millrace/mount/fuse/session_header.h"
+#include "millrace/mount/point/mount_point.h"
 #include "millrace/mount/status/control.h"
 #include "millrace/mount/status/mount_stats.h"
 #include "millrace/object/file/mount_hints.h"
@@ -29,22 +32,17 @@ namespace {
 constexpr std::uint64_t kMaxRequest = 1 * kMiB;        // the kernel's limit for one read or write: 256 pages
 constexpr auto kLookForEnd = std::chrono::seconds(1);  // the delay after an unmount until waiting reads are cancelled
 
-/// An open file as the kernel knows it.
-struct FileHandle {
-  std::unique_ptr<vfs::File> file;
-  pid_t opener = 0;  ///< the process that opened it for writing
-};
-
 /// Runs a handler and counts how long it took; every handler has replied when it returns.
 template <auto member, MountOperation operation>
 struct Counted;
 
 class FuseServer final : public FuseMount, private RequestContext {
  public:
-  FuseServer(vfs::Tree& served, FuseOptions how) : RequestContext{served, std::move(how), {}} {}
+  FuseServer(vfs::Tree& served, FuseOptions how) : RequestContext{served, std::move(how)}, files_(options.session) {}
   ~FuseServer() override;
 
   Status Mount();
+  Status Resume(MountToResume mount);
   Status Serve(std::function<void()> live, std::stop_token stop) override;
 
  private:
@@ -53,7 +51,7 @@ class FuseServer final : public FuseMount, private RequestContext {
   static const fuse_lowlevel_ops kOperations;
   static fuse_lowlevel_ops CountedOperations();
   static FuseServer& Of(fuse_req_t request) { return static_cast<FuseServer&>(RequestContext::Of(request)); }
-  static FileHandle& HandleOf(const fuse_file_info* info) { return *reinterpret_cast<FileHandle*>(info->fh); }
+  FileHandle* FindFile(const fuse_file_info* info) { return files_.FindFile(info->fh); }
 
   static void Init(void* self, fuse_conn_info* connection);
   static void Lookup(fuse_req_t request, fuse_ino_t parent, const char* name);
@@ -88,27 +86,27 @@ class FuseServer final : public FuseMount, private RequestContext {
   void Locate(fuse_req_t request, fuse_ino_t directory);
   void WillOpen(fuse_req_t request, fuse_ino_t directory, ByteSpan argument);
 
+  void ReplyRemoved(fuse_req_t request, const char* operation, fuse_ino_t parent, const char* name, Status removed);
   void ReplyError(fuse_req_t request, const char* operation, fuse_ino_t inode, const Error& error) const {
     fuse_reply_err(request, LogFailure(options, operation, inode, error));
   }
   void ReplyStatus(fuse_req_t request, const char* operation, fuse_ino_t inode, const Status& status) const {
     status ? void(fuse_reply_err(request, 0)) : ReplyError(request, operation, inode, status.error());
   }
+  void ReplyCreatedBefore(fuse_req_t request, fuse_file_info* info, std::uint64_t number);
   void FillDirectory(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t offset, fuse_file_info* info,
                      bool plus);
-  void Keep(std::unique_ptr<vfs::File> file, fuse_req_t request, bool writes, fuse_file_info* info) MR_EXCLUDES(mutex_);
-
-  Status Drop(fuse_file_info* info) MR_EXCLUDES(mutex_);
-  void Drop(vfs::Directory* directory) MR_EXCLUDES(mutex_);
+  void Keep(std::unique_ptr<vfs::File> file, fuse_req_t request, bool writes, fuse_file_info* info);
+  Status NewSession();
+  Status BeginKept();
+  bool IsUnmounted() const;
+  void ReplyRepeated(fuse_req_t request, fuse_file_info* info, std::uint64_t number);
 
   fuse_session* session_ = nullptr;
   bool mounted_ = false;
   std::function<void()> live_;
-
-  Mutex mutex_;
-  /// Open files and directories. The mount owns them, because an unmount may come before the kernel releases them.
-  std::set<FileHandle*> files_ MR_GUARDED_BY(mutex_);
-  std::set<vfs::Directory*> directories_ MR_GUARDED_BY(mutex_);
+  KeptSession kept_;  ///< in use with options.session
+  OpenFiles files_;
 };
 
 // clang-format off
@@ -157,7 +155,7 @@ fuse_lowlevel_ops FuseServer::CountedOperations() {
 
 // --- The session ---
 
-Status FuseServer::Mount() {
+Status FuseServer::NewSession() {
   std::string source;
   for (char c : options.source) {  // the separator of mount options
     if (c == ',' || c == '\\') source += '\\';
@@ -165,6 +163,7 @@ Status FuseServer::Mount() {
   }
   std::string flags = fmt::format("fsname={},subtype=millrace,default_permissions,max_read={}", source, kMaxRequest);
   if (options.allow_other) flags += ",allow_other";
+  if (options.allow_root) flags += ",allow_root";
   if (options.read_only) flags += ",ro";
   std::vector<std::string> words = {"millrace", "-o", flags};
   std::vector<char*> argv;
@@ -174,27 +173,75 @@ Status FuseServer::Mount() {
   session_ = fuse_session_new(&arguments, &operations, sizeof operations, static_cast<RequestContext*>(this));
   fuse_opt_free_args(&arguments);
   if (session_ == nullptr) return Fail(Code::kInternal, "libfuse refuses the mount options {}", flags);
+  return {};
+}
+
+Status FuseServer::Mount() {
+  MR_TRY(NewSession());
   if (fuse_session_mount(session_, options.mount_point.c_str()) != 0) {
+    const bool others = options.allow_other || options.allow_root;
     return Fail(Code::kIo, "cannot mount on {}{}", options.mount_point,
-                options.allow_other && ::geteuid() != 0 ? ": --allow-other needs user_allow_other in /etc/fuse.conf"
-                                                        : "; see the message above");
+                others && ::geteuid() != 0 ? ": --allow-other and --allow-root need user_allow_other in /etc/fuse.conf"
+                                           : "; see the message above");
   }
   mounted_ = true;
+  if (options.session == nullptr) return {};
+  kept = &kept_;
+  return KeptSession::Attach(session_, kept);
+}
+
+Status FuseServer::Resume(MountToResume mount) {
+  SessionStart start = MR_TRY(ParseHeader(mount.state->header)).start;
+  if (start.request.empty()) return Fail(Code::kCorrupt, "the log of the mount lacks the first request of the kernel");
+  MR_TRY(NewSession());
+  kept = &kept_;
+  MR_TRY(KeptSession::Resume(session_, kept, std::move(start), mount.device.get()));
+  mount.device.Release();
+  mounted_ = true;
+  files_.Restore(tree, *mount.state);
+  tree.EndRestore(*mount.state);
+  options.log.Warning("went on with the mount of a process that died",
+                      {{"inodes", mount.state->inodes.size()},
+                       {"files", mount.state->files.size()},
+                       {"directories", mount.state->directories.size()}});
   return {};
+}
+
+/// Serves the first request, and makes the session one that another process can go on with.
+Status FuseServer::BeginKept() {
+  const bool resumed = kept->resumed();
+  MR_TRY(kept->ServeInit(session_));
+  if (!resumed && !kept->start().can_resend()) {
+    options.log.Warning(
+        "this kernel cannot send requests again (Linux 6.9 can): open files break if this process dies");
+    options.session->Remove();
+  } else {
+    if (!resumed) options.session->PutHeader(FormatHeader({options.source, options.began, kept->start()}));
+    MR_TRY(options.keep(fuse_session_fd(session_)));
+  }
+  if (resumed) MR_TRY(KeptSession::RequestResend(session_));
+  if (live_) live_();
+  return {};
+}
+
+bool FuseServer::IsUnmounted() const {
+  pollfd device{fuse_session_fd(session_), 0, 0};
+  return ::poll(&device, 1, 0) > 0;
 }
 
 FuseServer::~FuseServer() {
   if (session_ != nullptr) {
+    const bool here = mounted_ && !IsUnmounted();
+    // libfuse does not unmount what another process has mounted.
     if (mounted_) fuse_session_unmount(session_);
+    if (here && kept_.resumed()) (void)Detach(options.mount_point, /*lazy=*/true);
     fuse_session_destroy(session_);
   }
-  MutexLock lock(mutex_);
-  for (FileHandle* handle : files_) delete handle;
-  for (vfs::Directory* directory : directories_) delete directory;
 }
 
 Status FuseServer::Serve(std::function<void()> live, std::stop_token stop) {
   live_ = std::move(live);
+  if (kept != nullptr) MR_TRY(BeginKept());
   // libfuse waits in sem_wait. Only a signal to this thread interrupts it.
   struct sigaction nothing{};
   nothing.sa_handler = [](int) {};
@@ -211,7 +258,7 @@ Status FuseServer::Serve(std::function<void()> live, std::stop_token stop) {
                             [&] { return stop.stop_requested(); })) {
       if (served.stop_requested()) return;
       // Unmounted: no program waits for reads under way. Cancels them, so that they do not delay the end.
-      if (pollfd device{fuse_session_fd(session_), 0, 0}; ::poll(&device, 1, 0) > 0) ended.request_stop();
+      if (IsUnmounted()) ended.request_stop();
     }
     ended.request_stop();
     fuse_session_exit(session_);
@@ -222,7 +269,7 @@ Status FuseServer::Serve(std::function<void()> live, std::stop_token stop) {
     }
   });
   fuse_loop_config* config = fuse_loop_cfg_create();
-  fuse_loop_cfg_set_clone_fd(config, 1);
+  fuse_loop_cfg_set_clone_fd(config, kept == nullptr ? 1 : 0);  // requests that a clone has read end with it
   fuse_loop_cfg_set_max_threads(config, static_cast<unsigned>(options.max_threads));
   fuse_loop_cfg_set_idle_threads(config, static_cast<unsigned>(options.max_threads));
   const int result = fuse_session_loop_mt(session_, config);
@@ -250,7 +297,12 @@ void FuseServer::Init(void* self, fuse_conn_info* connection) {
   connection->max_background = 64;
   connection->congestion_threshold = 48;
   connection->time_gran = 1;
-  if (server.live_) server.live_();
+  if (server.kept == nullptr) {
+    if (server.live_) server.live_();
+    return;
+  }
+  if (server.kept->resumed()) connection->want = server.kept->start().want;  // as the kernel knows it
+  server.kept->start().want = connection->want;
 }
 
 // --- Names ---
@@ -294,7 +346,8 @@ void FuseServer::SetAttributes(fuse_req_t request, fuse_ino_t inode, struct stat
   FuseServer& server = Of(request);
   vfs::AttributeChange change = ToChange(*wanted, which);
   if (which & FUSE_SET_ATTR_SIZE) change.size = static_cast<std::uint64_t>(wanted->st_size);
-  auto entry = server.tree.SetAttributes(inode, change, info ? HandleOf(info).file.get() : nullptr);
+  FileHandle* const through = info != nullptr ? server.FindFile(info) : nullptr;
+  auto entry = server.tree.SetAttributes(inode, change, through != nullptr ? through->file.get() : nullptr);
   if (!entry) return server.ReplyError(request, "setattr", inode, entry.error());
   struct stat now = ToStat(entry->attributes);
   fuse_reply_attr(request, &now, Seconds(entry->valid_for));
@@ -303,25 +356,39 @@ void FuseServer::SetAttributes(fuse_req_t request, fuse_ino_t inode, struct stat
 void FuseServer::MakeDirectory(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode) {
   FuseServer& server = Of(request);
   auto made = server.tree.MakeDirectory(parent, name, OwnershipOf(request, mode));
+  if (auto before = FindMade(request, parent, name, made, vfs::NodeKind::kDirectory)) made = *before;
   if (!made) return server.ReplyError(request, "mkdir", parent, made.error());
   fuse_entry_param param = ToEntry(*made);
   if (fuse_reply_entry(request, &param) != 0) server.tree.Forget(param.ino, 1);
 }
 
 void FuseServer::Unlink(fuse_req_t request, fuse_ino_t parent, const char* name) {
-  Of(request).ReplyStatus(request, "unlink", parent, Of(request).tree.Unlink(parent, name));
+  FuseServer& server = Of(request);
+  server.ReplyRemoved(request, "unlink", parent, name, server.tree.Unlink(parent, name));
 }
 
 void FuseServer::RemoveDirectory(fuse_req_t request, fuse_ino_t parent, const char* name) {
-  Of(request).ReplyStatus(request, "rmdir", parent, Of(request).tree.RemoveDirectory(parent, name));
+  FuseServer& server = Of(request);
+  server.ReplyRemoved(request, "rmdir", parent, name, server.tree.RemoveDirectory(parent, name));
+}
+
+/// Replies after a name was removed. A name that is gone counts as removed if the request is a repeated one.
+void FuseServer::ReplyRemoved(fuse_req_t request, const char* operation, fuse_ino_t parent, const char* name,
+                              Status removed) {
+  if (!removed && removed.error().code() == Code::kNotFound && RequestOrigin::Current().repeated) {
+    tree.DropName(parent, name);
+    removed = {};
+  }
+  ReplyStatus(request, operation, parent, removed);
 }
 
 void FuseServer::Rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
                         const char* new_name, unsigned flags) {
   if (flags & ~static_cast<unsigned>(RENAME_NOREPLACE)) return void(fuse_reply_err(request, EINVAL));
-  Of(request).ReplyStatus(
-      request, "rename", parent,
-      Of(request).tree.Rename(parent, name, new_parent, new_name, {.no_replace = (flags & RENAME_NOREPLACE) != 0}));
+  Of(request).ReplyStatus(request, "rename", parent,
+                          Of(request).tree.Rename(parent, name, new_parent, new_name,
+                                                  {.no_replace = (flags & RENAME_NOREPLACE) != 0,
+                                                   .repeated = RequestOrigin::Current().repeated}));
 }
 
 // --- Files ---
@@ -330,17 +397,23 @@ void FuseServer::Keep(std::unique_ptr<vfs::File> file, fuse_req_t request, bool 
   auto handle = std::make_unique<FileHandle>();
   handle->file = std::move(file);
   if (writes) handle->opener = ProcessOf(request);
-  info->fh = reinterpret_cast<std::uint64_t>(handle.get());
   info->keep_cache = handle->file->may_keep_pages();
   info->noflush = !writes;
-  MutexLock lock(mutex_);
-  files_.insert(handle.release());
+  info->fh = files_.AddFile(std::move(handle), (info->flags & O_ACCMODE) != O_WRONLY);
+}
+
+void FuseServer::ReplyRepeated(fuse_req_t request, fuse_file_info* info, std::uint64_t number) {
+  info->fh = number;
+  info->keep_cache = 0;
+  info->noflush = (info->flags & O_ACCMODE) == O_RDONLY;
+  if (fuse_reply_open(request, info) != 0) (void)files_.CloseFile(info->fh);
 }
 
 void FuseServer::Open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
   FuseServer& server = Of(request);
   const int access = info->flags & O_ACCMODE;
   const bool writes = access != O_RDONLY;
+  if (const auto number = server.files_.FindRepeated()) return server.ReplyRepeated(request, info, *number);
   auto file = [&] {
     Interruptible wait(request);
     return server.tree.OpenFile(
@@ -350,11 +423,12 @@ void FuseServer::Open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info
   // The kernel has cached the size of the version before.
   if ((*file)->found_change()) fuse_lowlevel_notify_inval_inode(server.session_, inode, -1, 0);
   server.Keep(*std::move(file), request, writes, info);
-  if (fuse_reply_open(request, info) != 0) (void)server.Drop(info);  // the caller was killed meanwhile
+  if (fuse_reply_open(request, info) != 0) (void)server.files_.CloseFile(info->fh);  // the caller was killed meanwhile
 }
 
 void FuseServer::Create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* info) {
   FuseServer& server = Of(request);
+  if (const auto number = server.files_.FindRepeated()) return server.ReplyCreatedBefore(request, info, *number);
   auto created = server.tree.Create(parent, name, (info->flags & O_EXCL) != 0, OwnershipOf(request, mode));
   if (created && (info->flags & O_TRUNC)) {
     if (Status cut = created->file->Truncate(0); !cut) created = Fail(cut.error());
@@ -363,17 +437,33 @@ void FuseServer::Create(fuse_req_t request, fuse_ino_t parent, const char* name,
   fuse_entry_param param = ToEntry(created->entry);
   server.Keep(std::move(created->file), request, true, info);
   if (fuse_reply_create(request, &param, info) != 0) {
-    (void)server.Drop(info);
+    (void)server.files_.CloseFile(info->fh);
     server.tree.Forget(param.ino, 1);
+  }
+}
+
+/// Replies to a repeated request that has made and opened a file for another process.
+void FuseServer::ReplyCreatedBefore(fuse_req_t request, fuse_file_info* info, std::uint64_t number) {
+  info->fh = number;
+  info->keep_cache = info->noflush = 0;
+  FileHandle* const handle = FindFile(info);
+  auto entry = handle != nullptr ? tree.GetAttributes(handle->file->inode()) : Fail(Code::kStale, "it is closed");
+  if (!entry) return ReplyError(request, "create", 0, entry.error());
+  fuse_entry_param param = ToEntry(*entry);
+  if (fuse_reply_create(request, &param, info) != 0) {
+    (void)files_.CloseFile(info->fh);
+    tree.Forget(param.ino, 1);
   }
 }
 
 void FuseServer::Read(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t offset, fuse_file_info* info) {
   thread_local Buffer buffer;  // for bytes that the cache does not keep
   if (buffer.size() < size) buffer = Buffer(std::max<std::size_t>(size, kMaxRequest));
+  FileHandle* const handle = Of(request).FindFile(info);
+  if (handle == nullptr) return void(fuse_reply_err(request, ESTALE));
   auto read = [&] {
     Interruptible wait(request);
-    return HandleOf(info).file->ReadView(static_cast<std::uint64_t>(offset), buffer.span().first(size), wait.call());
+    return handle->file->ReadView(static_cast<std::uint64_t>(offset), buffer.span().first(size), wait.call());
   }();
   if (!read) return Of(request).ReplyError(request, "read", inode, read.error());
   std::vector<iovec> pieces;
@@ -386,8 +476,10 @@ void FuseServer::Read(fuse_req_t request, fuse_ino_t inode, std::size_t size, of
 
 void FuseServer::Write(fuse_req_t request, fuse_ino_t inode, const char* bytes, std::size_t size, off_t offset,
                        fuse_file_info* info) {
+  FileHandle* const handle = Of(request).FindFile(info);
+  if (handle == nullptr) return void(fuse_reply_err(request, ESTALE));
   // Not interruptible: after half a write, the file would have to fail.
-  Status written = HandleOf(info).file->Write(static_cast<std::uint64_t>(offset), AsBytes({bytes, size}));
+  Status written = handle->file->Write(static_cast<std::uint64_t>(offset), AsBytes({bytes, size}));
   if (!written) return Of(request).ReplyError(request, "write", inode, written.error());
   Of(request).options.stats->CountWrite(size);
   fuse_reply_write(request, size);
@@ -396,7 +488,9 @@ void FuseServer::Write(fuse_req_t request, fuse_ino_t inode, const char* bytes, 
 void FuseServer::Allocate(fuse_req_t request, fuse_ino_t inode, int mode, off_t offset, off_t length,
                           fuse_file_info* info) {
   FuseServer& server = Of(request);
-  vfs::File& file = *HandleOf(info).file;
+  FileHandle* const handle = server.FindFile(info);
+  if (handle == nullptr) return void(fuse_reply_err(request, ESTALE));
+  vfs::File& file = *handle->file;
   const bool zeros = (mode & (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE)) != 0;
   if (mode & ~(FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE)) {
     return void(fuse_reply_err(request, EOPNOTSUPP));
@@ -412,54 +506,42 @@ void FuseServer::Allocate(fuse_req_t request, fuse_ino_t inode, int mode, off_t 
 }
 
 void FuseServer::Flush(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
-  FileHandle& handle = HandleOf(info);
+  FileHandle* const handle = Of(request).FindFile(info);
+  if (handle == nullptr) return void(fuse_reply_err(request, ESTALE));
   // Children that inherited the descriptor close it when they end; the file is still being written by their parent.
-  const pid_t closer = handle.opener == 0 ? 0 : ProcessOf(request);
-  if (closer != 0 && closer != handle.opener) return void(fuse_reply_err(request, 0));
-  Of(request).ReplyStatus(request, "close", inode, handle.file->Flush());
+  const pid_t closer = handle->opener == 0 ? 0 : ProcessOf(request);
+  if (closer != 0 && closer != handle->opener) return void(fuse_reply_err(request, 0));
+  Of(request).ReplyStatus(request, "close", inode, handle->file->Flush());
 }
 
 void FuseServer::Sync(fuse_req_t request, fuse_ino_t inode, int, fuse_file_info* info) {
-  Of(request).ReplyStatus(request, "fsync", inode, HandleOf(info).file->Sync());
+  FileHandle* const handle = Of(request).FindFile(info);
+  if (handle == nullptr) return void(fuse_reply_err(request, ESTALE));
+  Of(request).ReplyStatus(request, "fsync", inode, handle->file->Sync());
 }
 
 void FuseServer::Release(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
-  Of(request).ReplyStatus(request, "the last close", inode, Of(request).Drop(info));
-}
-
-Status FuseServer::Drop(fuse_file_info* info) {
-  std::unique_ptr<FileHandle> handle(&HandleOf(info));
-  {
-    MutexLock lock(mutex_);
-    files_.erase(handle.get());
-  }
-  return handle->file->Close();
+  Of(request).ReplyStatus(request, "the last close", inode, Of(request).files_.CloseFile(info->fh));
 }
 
 // --- Directories ---
 
 void FuseServer::OpenDirectory(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
   FuseServer& server = Of(request);
+  if (const auto number = server.files_.FindRepeated()) {
+    info->fh = *number;
+    if (fuse_reply_open(request, info) != 0) server.files_.CloseDirectory(info->fh);
+    return;
+  }
   auto directory = server.tree.OpenDirectory(inode);
   if (!directory) return server.ReplyError(request, "opendir", inode, directory.error());
-  info->fh = reinterpret_cast<std::uint64_t>(directory->get());
-  {
-    MutexLock lock(server.mutex_);
-    server.directories_.insert(directory->release());
-  }
-  if (fuse_reply_open(request, info) != 0) server.Drop(reinterpret_cast<vfs::Directory*>(info->fh));
+  info->fh = server.files_.AddDirectory(*std::move(directory));
+  if (fuse_reply_open(request, info) != 0) server.files_.CloseDirectory(info->fh);
 }
 
 void FuseServer::ReleaseDirectory(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
-  Of(request).Drop(reinterpret_cast<vfs::Directory*>(info->fh));
+  Of(request).files_.CloseDirectory(info->fh);
   fuse_reply_err(request, 0);
-}
-
-void FuseServer::Drop(vfs::Directory* directory) {
-  MutexLock lock(mutex_);
-  directories_.erase(directory);
-  lock.Unlock();
-  delete directory;
 }
 
 void FuseServer::ReadDirectory(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t offset,
@@ -474,6 +556,9 @@ void FuseServer::ReadDirectoryPlus(fuse_req_t request, fuse_ino_t inode, std::si
 
 void FuseServer::FillDirectory(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t offset,
                                fuse_file_info* info, bool plus) {
+  vfs::Directory* const opened = files_.FindDirectory(info->fh);
+  if (opened == nullptr) return void(fuse_reply_err(request, ESTALE));
+  vfs::Directory& directory = *opened;
   constexpr std::uint64_t kDots = 2;  // offsets 1 and 2 follow "." and ".."; above them are the tree's cookies
   std::vector<char> buffer(size);
   std::size_t used = 0;
@@ -503,7 +588,6 @@ void FuseServer::FillDirectory(fuse_req_t request, fuse_ino_t inode, std::size_t
     }
     return add(std::string(entry.name).c_str(), param, entry.next_cookie + kDots);
   };
-  auto& directory = *reinterpret_cast<vfs::Directory*>(info->fh);
   Status read = [&] {
     Interruptible wait(request);
     return plus ? directory.ReadPlus(at - kDots, visit, wait.call()) : directory.Read(at - kDots, visit, wait.call());
@@ -520,6 +604,18 @@ void FuseServer::StatFs(fuse_req_t request, fuse_ino_t) {
   struct statvfs info{};
   info.f_bsize = info.f_frsize = kBlock;
   info.f_blocks = info.f_bfree = info.f_bavail = kBlocks;
+  auto usage = [&] {
+    Interruptible wait(request);
+    return Of(request).tree.usage(wait.call());
+  }();
+  // Programs take an error for the mount's death.
+  if (!usage) {
+    Of(request).options.log.Warning("how full the volume is cannot be told", {{"reason", usage.error()}});
+  }
+  if (usage && *usage) {
+    info.f_blocks = (*usage)->limit / kBlock;
+    info.f_bfree = info.f_bavail = ((*usage)->limit - std::min((*usage)->used, (*usage)->limit)) / kBlock;
+  }
   info.f_files = info.f_ffree = info.f_favail = 1ULL << 40;
   info.f_namemax = 255;
   fuse_reply_statfs(request, &info);
@@ -574,6 +670,12 @@ void FuseServer::WillOpen(fuse_req_t request, fuse_ino_t directory, ByteSpan arg
 Result<std::unique_ptr<FuseMount>> FuseMount::Create(vfs::Tree& tree, FuseOptions options) {
   auto server = std::make_unique<FuseServer>(tree, std::move(options));
   MR_TRY(server->Mount());
+  return server;
+}
+
+Result<std::unique_ptr<FuseMount>> FuseMount::Resume(vfs::Tree& tree, FuseOptions options, MountToResume mount) {
+  auto server = std::make_unique<FuseServer>(tree, std::move(options));
+  MR_TRY(server->Resume(std::move(mount)));
   return server;
 }
 

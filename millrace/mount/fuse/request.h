@@ -13,11 +13,14 @@
 
 namespace millrace::mount {
 
+class KeptSession;
+
 /// The state that all handlers share. It is the FUSE session's user data.
 struct RequestContext {
   vfs::Tree& tree;
   const FuseOptions options;
-  std::stop_source ended;  ///< fires when the mount has ended, and no program waits for a reply any more
+  KeptSession* kept = nullptr;  ///< null unless another process can go on with the mount
+  std::stop_source ended;       ///< fires when the mount has ended, and no program waits for a reply any more
   static RequestContext& Of(fuse_req_t request) { return *static_cast<RequestContext*>(fuse_req_userdata(request)); }
 };
 

@@ -44,8 +44,10 @@ StoredAttributes NewAttributes(const TreeCore& core, std::uint32_t type, const O
   std::uint32_t gid = ownership.gid.value_or(core.options.gid);
   {
     MutexLock lock(parent.mutex);
-    if (parent.reported.attributes && parent.reported.attributes->mode.value_or(0) & S_ISGID) {
-      gid = parent.reported.attributes->gid.value_or(core.options.gid);
+    const StoredAttributes* stored = parent.reported.attributes.get();
+    const std::uint32_t mode = stored && stored->mode ? *stored->mode : core.options.directory_permissions;
+    if ((mode & S_ISGID) != 0) {
+      gid = stored ? stored->gid.value_or(core.options.gid) : core.options.gid;
       if (S_ISDIR(type)) permissions |= S_ISGID;
     }
   }
@@ -83,7 +85,7 @@ Status ChangeAttributes(TreeCore& core, const InodePtr& inode, const AttributeSt
   }
   MutexLock lock(inode->mutex);
   inode->metadata.reset();
-  inode->SetReportedAfterMove(std::move(state));
+  core.ReportMoved(*inode, std::move(state));
   return {};
 }
 

@@ -45,6 +45,31 @@ Result<bool> RenameStaged(TreeCore& core, const NamedPath& from, const NamedPath
   return true;
 }
 
+/// Ends a rename that another process has done in the store, of a file that is open for writing. The content is
+/// published: that process had the turn.
+Status FollowRename(TreeCore& core, const InodePtr& inode, Writer::Turn& turn, const NamedPath& from,
+                    const NamedPath& to, const object::Call& call) {
+  const TimePoint as_of = core.clock.Now();
+  const auto copied = MR_TRY(object::Head(core.store, to.path, call));
+  {
+    MutexLock lock(inode->mutex);
+    if (!copied || copied->size != inode->reported.size) return Fail(Code::kNotFound, "no file {}", from.path);
+  }
+  InodePtr replaced = core.table.FindChild(to.parent, to.name);
+  auto unlinked = replaced ? core.write_back.BeginUnlink(replaced, call) : nullptr;
+  Metadata moved = core.attributes.FromHead(*copied, as_of);
+  core.metadata.Put(to.path, moved);
+  core.metadata.Put(from.path, {.as_of = as_of});
+  core.table.Move(*inode, to.parent, to.name);
+  turn.Move(to.path, copied->etag);
+  {
+    MutexLock lock(inode->mutex);
+    core.ReportMoved(*inode, std::move(moved));
+  }
+  core.write_back.EndUnlink(replaced, unlinked, true);
+  return {};
+}
+
 Status RenameFile(TreeCore& core, const NamedPath& from, const NamedPath& to, RenameFlags flags,
                   const object::Call& call) {
   InodePtr inode = core.table.FindChild(from.parent, from.name);
@@ -55,6 +80,7 @@ Status RenameFile(TreeCore& core, const NamedPath& from, const NamedPath& to, Re
         MR_TRY(core.write_back.PublishAndHold(inode, writer, call)));  // the new name must have all that was written
   const TimePoint as_of = core.clock.Now();
   auto source = MR_TRY(object::Head(core.store, from.path, call));
+  if (!source && flags.repeated && turn) return FollowRename(core, inode, *turn, from, to, call);
   if (!source) return Fail(Code::kNotFound, "no file {}", from.path);
   Metadata moved = core.attributes.FromHead(*source, as_of);
   if (inode) {
@@ -87,11 +113,20 @@ Status RenameFile(TreeCore& core, const NamedPath& from, const NamedPath& to, Re
     core.table.Move(*inode, to.parent, to.name);
     if (turn) turn->Move(to.path, moved.etag);
     MutexLock lock(inode->mutex);
-    inode->SetReportedAfterMove(std::move(moved));
+    core.ReportMoved(*inode, std::move(moved));
   } else if (replaced) {
     core.table.Unlink(*replaced);
   }
   core.write_back.EndUnlink(replaced, unlinked, true);
+  return {};
+}
+
+/// Ends a rename that another process has done in the store: gives the inode its new name.
+Status FinishRename(TreeCore& core, const NamedPath& from, const NamedPath& to) {
+  if (core.quota) core.quota->NoteRemoval();  // it may have replaced a file
+  if (InodePtr inode = core.table.FindChild(from.parent, from.name)) core.table.Move(*inode, to.parent, to.name);
+  core.TouchDirectory(from.parent);
+  core.TouchDirectory(to.parent);
   return {};
 }
 
@@ -145,6 +180,7 @@ Status Rename(TreeCore& core, const RenameRequest& request, RenameFlags flags, c
   LockedNames names = MR_TRY(LockNames(core, request, call));
   const NamedPath &from = names.from, &to = names.to;
   const Metadata &source = names.source, &target = names.target;
+  if (source.absent() && flags.repeated && !target.absent()) return FinishRename(core, from, to);
   if (source.absent()) return Fail(Code::kNotFound, "no file {}", from.path);
   if (flags.no_replace && !target.absent()) return Fail(Code::kAlreadyExists, "{} exists", to.path);
   if (from.path == to.path) return {};
@@ -159,6 +195,7 @@ Status Rename(TreeCore& core, const RenameRequest& request, RenameFlags flags, c
     if (!MR_TRY(RenameStaged(core, from, to, target.is_file(), flags.no_replace, call))) {
       MR_TRY(RenameFile(core, from, to, flags, call));
     }
+    if (core.quota && target.is_file()) core.quota->NoteRemoval();
   }
   core.TouchDirectory(from.parent);
   core.TouchDirectory(to.parent);

@@ -353,7 +353,7 @@ class DirectoryRename {
       auto turn = turns_.find(id);
       if (turn != turns_.end()) turn->second.Move(record_.to + name, copied->second.state.etag);
       MutexLock lock((*inode)->mutex);
-      (*inode)->SetReportedAfterMove(copied->second.state);
+      core_.ReportMoved(**inode, copied->second.state);
     }
   }
 

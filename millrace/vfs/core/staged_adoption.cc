@@ -17,13 +17,6 @@ bool WasRemoved(TreeCore& core, const StagedRecord& record, const object::Call& 
   return (*now ? (*now)->etag : "") != *record.removing;
 }
 
-/// Returns true if the earlier process had published the file: bytes and metadata.
-bool WasPublished(TreeCore& core, const StagedRecord& record, const object::Call& call) {
-  auto now = object::Head(core.store, record.key, call);
-  if (!now || !*now || (*now)->etag != record.expected) return false;
-  return !record.metadata || *record.metadata == (*now)->metadata;
-}
-
 /// Returns the inode of a file, with one lookup. The store need not have the file.
 Result<InodePtr> InodeAt(TreeCore& core, std::string_view key) {
   const auto names = Split(key.substr(core.options.prefix.size()), '/');
@@ -39,8 +32,34 @@ Result<InodePtr> InodeAt(TreeCore& core, std::string_view key) {
   return at;
 }
 
+}  // namespace
+
+bool WasPublished(TreeCore& core, const StagedRecord& record, const object::Call& call) {
+  auto now = object::Head(core.store, record.key, call);
+  if (!now || !*now || (*now)->etag != record.expected) return false;
+  return !record.metadata || *record.metadata == (*now)->metadata;
+}
+
+Metadata ReportedOf(TreeCore& core, const StagedRecord& record, const object::Call& call) {
+  Metadata reported{.state = Metadata::State::kFile, .size = record.size, .modified = record.modified};
+  if (record.base) reported.etag = record.base->etag;
+  if (record.metadata) {
+    StoredAttributes stored = FromMetadata(*record.metadata);
+    if (!stored.empty()) reported.attributes = std::make_shared<const StoredAttributes>(std::move(stored));
+    reported.complete = true;
+  } else if (Status known = core.attributes.Complete(record.key, reported, call); !known) {
+    core.options.log.Warning("the attributes of a file that an earlier mount changed are not known yet",
+                             {{"key", record.key}, {"reason", known.error()}});
+  }
+  reported.as_of = core.clock.Now();
+  return reported;
+}
+
+namespace {
+
 /// Returns true if a file of the tree has the content now.
-bool AdoptFile(TreeCore& core, StagingArea::AdoptedFile left, const object::Call& call) {
+bool AdoptFile(TreeCore& core, StagingArea::AdoptedFile left, const std::set<std::string>& published,
+               const object::Call& call) {
   const StagedRecord record = left.record;
   // The upload is not continued: its parts are not recorded, and its metadata may be outdated.
   Status removed = AbortRecorded(core.store, record, call);
@@ -67,17 +86,16 @@ bool AdoptFile(TreeCore& core, StagingArea::AdoptedFile left, const object::Call
                            {{"key", record.key}, {"reason", inode.error()}});
     return false;
   }
-  Metadata reported{.state = Metadata::State::kFile, .size = record.size, .modified = record.modified};
-  if (record.base) reported.etag = record.base->etag;
-  if (record.metadata) {
-    StoredAttributes stored = FromMetadata(*record.metadata);
-    if (!stored.empty()) reported.attributes = std::make_shared<const StoredAttributes>(std::move(stored));
-    reported.complete = true;
-  } else if (Status known = core.attributes.Complete(record.key, reported, call); !known) {
-    core.options.log.Warning("the attributes of a file that an earlier mount changed are not known yet",
-                             {{"key", record.key}, {"reason", known.error()}});
+  if (auto restored = core.WriterOf(**inode)) {  // the file was changed after this content was kept
+    if (published.contains(record.key)) {
+      left.file->Unsave();
+    } else if (restored->unpublished()) {
+      restored->SetOlder(std::move(left.file));
+    }  // else it had been given up; it stays staged for the next mount
+    core.table.Forget((*inode)->id, 1);
+    return false;
   }
-  reported.as_of = core.clock.Now();
+  Metadata reported = ReportedOf(core, record, call);
   core.options.log.Warning("publishing what an earlier mount did not", {{"key", record.key}});
   if (!core.write_back.Resume(*inode, std::move(left), std::move(reported))) {
     core.options.log.Error("too many files of earlier mounts; the next mount publishes the rest",
@@ -89,7 +107,7 @@ bool AdoptFile(TreeCore& core, StagingArea::AdoptedFile left, const object::Call
 
 }  // namespace
 
-AdoptedFiles AdoptStaged(TreeCore& core, const object::Call& call) {
+AdoptedFiles AdoptStaged(TreeCore& core, const std::set<std::string>& published, const object::Call& call) {
   std::vector<std::string> unreadable;
   AdoptedFiles adopted;
   auto found = core.staging->Adopt(core.options.prefix, &unreadable);
@@ -106,7 +124,7 @@ AdoptedFiles AdoptStaged(TreeCore& core, const object::Call& call) {
   for (auto& left : all) {
     if (left.record.complete && latest.at(left.record.key) != &left.record) left.record.complete = false;
   }
-  for (auto& left : all) adopted.files += AdoptFile(core, std::move(left), call) ? 1 : 0;
+  for (auto& left : all) adopted.files += AdoptFile(core, std::move(left), published, call) ? 1 : 0;
   for (const std::string& reason : unreadable) {
     core.options.log.Error("a record in the staging folder cannot be read; it is left alone", {{"reason", reason}});
   }

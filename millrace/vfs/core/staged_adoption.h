@@ -1,8 +1,13 @@
 // Files that earlier mounts staged and did not publish.
 #pragma once
 
+#include <set>
+#include <string>
+
 #include "millrace/base/result.h"
 #include "millrace/object/store.h"
+#include "millrace/vfs/metadata/metadata.h"
+#include "millrace/vfs/staging/staging_area.h"
 
 namespace millrace::vfs {
 
@@ -15,7 +20,13 @@ struct AdoptedFiles {
 
 /// Takes over the files that earlier mounts staged and did not publish. The tree shows them under their names, and
 /// publishes them in the background. Aborts the uploads that earlier mounts began. Call once, before the tree is used.
-/// Blocks on the store. REQUIRES: core.staging.
-AdoptedFiles AdoptStaged(TreeCore& core, const object::Call& call);
+/// Blocks on the store. `published`: what RestoreContents returned; files kept for these keys are removed.
+/// REQUIRES: core.staging.
+AdoptedFiles AdoptStaged(TreeCore& core, const std::set<std::string>& published, const object::Call& call);
+
+/// Returns true if the store has the object that the record's publication makes: bytes and metadata.
+bool WasPublished(TreeCore& core, const StagedRecord& record, const object::Call& call);
+/// Returns what to report of a file with the staged content. Asks the store for attributes that the record lacks.
+Metadata ReportedOf(TreeCore& core, const StagedRecord& record, const object::Call& call);
 
 }  // namespace millrace::vfs

@@ -26,10 +26,18 @@ TreeCore::TreeCore(object::Store& s, cache::BlockCache& c, MemoryBudget& b, std:
       budget(b),
       options(std::move(o)),
       clock(*options.clock),
-      began(options.clock->Wall()),
+      began(options.began == WallTime() ? options.clock->Wall() : options.began),
       staging(std::move(area)),
       ledger(staging ? std::optional<UploadLedger>(std::in_place, store, *staging, clock) : std::nullopt),
-      table(options.prefix),
+      quota(options.quota ? std::make_unique<Quota>(
+                                Quota::Dependencies{.store = store,
+                                                    .prefix = options.prefix,
+                                                    .limit = options.quota,
+                                                    .unpublished = [this] { return write_back.unpublished_growth(); },
+                                                    .clock = clock,
+                                                    .log = options.log})
+                          : nullptr),
+      table(options.prefix, options.session),
       metadata(*options.clock, options.metadata_ttl, options.negative_ttl, options.metadata_entries),
       attributes(store, metadata, *options.clock, options.prefix, options.stored_attributes, options.buckets_at_top,
                  uploads_begun()),
@@ -93,6 +101,13 @@ CacheableAttributes TreeCore::Report(Inode& inode, const Metadata& state) {
   a.accessed = stored.accessed.value_or(a.modified);
   if (inode.writer) entry.valid_for = Duration::zero();  // the file may change at any time
   return entry;
+}
+
+void TreeCore::ReportMoved(Inode& inode, Metadata state) {
+  if (options.session != nullptr && inode.open_files > 0) {
+    options.session->MoveVersion(inode.id, inode.reported.etag, state.etag, state.size);
+  }
+  inode.SetReportedAfterMove(std::move(state));
 }
 
 Result<Metadata> TreeCore::FileState(Inode& inode, bool now, const object::Call& call) {

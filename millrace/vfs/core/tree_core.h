@@ -16,10 +16,12 @@
 #include "millrace/vfs/names/path_lock.h"
 #include "millrace/vfs/read/file_readahead.h"
 #include "millrace/vfs/rename/rename_settler.h"
+#include "millrace/vfs/session/session_log.h"
 #include "millrace/vfs/staging/staging_area.h"
 #include "millrace/vfs/staging/upload_ledger.h"
 #include "millrace/vfs/types/node.h"
 #include "millrace/vfs/types/options.h"
+#include "millrace/vfs/write/quota.h"
 #include "millrace/vfs/write/writer.h"
 
 namespace millrace::vfs {
@@ -50,6 +52,7 @@ struct TreeCore {
 
   // In the order of construction: each part uses some of those above it.
   std::optional<UploadLedger> ledger;      ///< exists if there is a staging area
+  std::unique_ptr<Quota> quota;            ///< null without TreeOptions::quota
   object::WorkQueue uploads{"upload", 4};  ///< shared by all writers; outlives them, since they wait for their parts
   InodeTable table;
   MetadataCache metadata;
@@ -67,6 +70,9 @@ struct TreeCore {
   /// Returns the attributes to report to the caller, and remembers this version as reported. If the inode has a writer,
   /// its size replaces that of `metadata`, and so do its times while the content is unpublished.
   CacheableAttributes Report(Inode& inode, const Metadata& metadata) MR_EXCLUDES(inode.mutex);
+  /// The stored version of an inode has another key or ETag, and the same bytes as the version reported last, or those
+  /// that this tree's writer published.
+  void ReportMoved(Inode& inode, Metadata state) MR_REQUIRES(inode.mutex);
   /// Sets inode.reported to `state`, unless the inode has a writer or a later state was reported.
   void UpdateReported(Inode& inode, const Metadata& state) MR_REQUIRES(inode.mutex);
   /// Returns the state of a file: the reported state if it has a writer or no name, else the resolver's. `now`: asks

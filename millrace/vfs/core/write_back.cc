@@ -21,17 +21,26 @@ WriteBack::WriteBack(TreeCore& core)
           [this](const InodePtr& inode, const object::Call& call) { return PublishKept(inode, call); },
           [this](const InodePtr& inode) { core_.table.Forget(inode->id, 1); }) {}
 
-Writer::Environment WriteBack::WriterEnvironment() {
-  return {.store = core_.store,
-          .cache = core_.cache,
-          .budget = core_.budget,
-          .staging = *core_.staging,
-          .uploads = core_.uploads,
-          .clock = core_.clock,
-          .ledger = core_.uploads_begun(),
-          .part_bytes = core_.options.write_part_bytes,
-          .parallel_parts = core_.options.write_parallel_parts,
-          .await_room = [this](const object::Call& call) { return publisher_.AwaitProgress(call); }};
+Writer::Environment WriteBack::WriterEnvironment(const Inode& inode) {
+  Writer::Environment environment{
+      .store = core_.store,
+      .cache = core_.cache,
+      .budget = core_.budget,
+      .staging = *core_.staging,
+      .uploads = core_.uploads,
+      .clock = core_.clock,
+      .ledger = core_.uploads_begun(),
+      .part_bytes = core_.options.write_part_bytes,
+      .parallel_parts = core_.options.write_parallel_parts,
+      .await_room = [this](const object::Call& call) { return publisher_.AwaitProgress(call); },
+      .session = core_.options.session,
+      .inode = inode.id};
+  if (core_.quota) {
+    environment.grow = [quota = core_.quota.get()](std::uint64_t bytes, const object::Call& call) {
+      return quota->Add(bytes, call);
+    };
+  }
+  return environment;
 }
 
 Writer::OnPublished WriteBack::OnPublishedOf(const InodePtr& inode) {
@@ -45,6 +54,7 @@ void WriteBack::OnPublished(Inode& inode, Metadata now, WallTime written) {
   core_.walk.Forget();
   core_.table.SetLocal(inode, false);
   MutexLock lock(inode.mutex);
+  if (core_.quota && now.size < inode.reported.size) core_.quota->NoteRemoval();
   now.complete = inode.reported.complete;
   now.attributes = inode.reported.attributes;
   if (now.attributes && inode.times_set != written) {
@@ -53,7 +63,7 @@ void WriteBack::OnPublished(Inode& inode, Metadata now, WallTime written) {
     now.attributes = kept.empty() ? nullptr : std::make_shared<const StoredAttributes>(std::move(kept));
   }
   if (path) core_.metadata.Put(*path, now);
-  inode.SetReportedAfterMove(std::move(now));  // not SetReported: open files have seen these bytes already
+  core_.ReportMoved(inode, std::move(now));  // not SetReported: open files have seen these bytes already
 }
 
 // --- The writer of an inode ---
@@ -65,12 +75,13 @@ Status WriteBack::MakeWriter(const InodePtr& inode, Writer::Start start) {
   }
   inode->metadata = start.metadata;
   start.on_published = OnPublishedOf(inode);
-  inode->writer = std::make_shared<Writer>(WriterEnvironment(), std::move(start));
+  inode->writer = std::make_shared<Writer>(WriterEnvironment(*inode), std::move(start));
   return {};
 }
 
 Result<std::shared_ptr<Writer>> WriteBack::JoinWriter(const InodePtr& inode, Writer::Start start) {
   MutexLock lock(inode->mutex);
+  if (!inode->reported.etag.empty()) start.replaces = inode->reported.size;
   if (!inode->writer) MR_TRY(MakeWriter(inode, std::move(start)));
   ++inode->writing_files;
   return inode->writer;
@@ -257,6 +268,20 @@ void WriteBack::RemoveLeftUploads(const object::Call& call) {
   }
 }
 
+std::uint64_t WriteBack::unpublished_growth() {
+  std::uint64_t bytes = 0;
+  for (const InodePtr& inode : core_.table.InUse()) {
+    MutexLock lock(inode->mutex);
+    if (!inode->writer || !inode->writer->unpublished()) continue;
+    // Of a restored file, the size that is reported is the new one.
+    const auto base = inode->writer->stored();
+    const std::uint64_t replaced = inode->reported.etag.empty() ? 0 : inode->reported.size;
+    const std::uint64_t size = inode->writer->size(), stored = base ? base->size : replaced;
+    if (size > stored) bytes += size - stored;
+  }
+  return bytes;
+}
+
 PendingWrites WriteBack::pending() {
   PendingWrites pending;
   for (const InodePtr& inode : core_.table.InUse()) {
@@ -279,10 +304,28 @@ Status WriteBack::Resume(const InodePtr& inode, StagingArea::AdoptedFile left, M
     MutexLock lock(inode->mutex);
     inode->reported = std::move(reported);
     inode->metadata = left.record.metadata;
-    inode->writer = std::make_shared<Writer>(WriterEnvironment(), std::move(left), OnPublishedOf(inode));
+    inode->writer = std::make_shared<Writer>(WriterEnvironment(*inode), std::move(left), OnPublishedOf(inode));
   }
   core_.table.SetLocal(*inode, !has_base);
   return PublishLater(inode, Duration::zero());
+}
+
+void WriteBack::Restore(const InodePtr& inode, const SavedContent& saved, StagingArea::AdoptedFile left,
+                        Metadata reported) {
+  const bool stored = left.record.base.has_value();
+  {
+    MutexLock lock(inode->mutex);
+    inode->reported = std::move(reported);
+    inode->metadata = left.record.metadata;
+    inode->writer = std::make_shared<Writer>(WriterEnvironment(*inode), saved, std::move(left), OnPublishedOf(inode));
+  }
+  core_.table.SetLocal(*inode, !stored);
+}
+
+std::shared_ptr<Writer> WriteBack::JoinRestored(const InodePtr& inode) {
+  MutexLock lock(inode->mutex);
+  if (inode->writer) ++inode->writing_files;
+  return inode->writer;
 }
 
 // --- Unlinking ---

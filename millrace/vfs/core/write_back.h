@@ -57,10 +57,18 @@ class WriteBack {
   /// Publishes everything. Returns the first failure.
   Status FlushAll(const object::Call& call);
   PendingWrites pending();
+  /// By how many bytes the store's content grows when all files are published.
+  std::uint64_t unpublished_growth();
   /// Gives a new inode the content that an earlier mount left, and publishes it in the background. Errors:
   /// kResourceExhausted if too many files wait; the inode has the content, but it is not
   /// published in the background.
   Status Resume(const InodePtr& inode, StagingArea::AdoptedFile left, Metadata reported) MR_EXCLUDES(inode->mutex);
+
+  /// Gives an inode without a writer the content that another process was changing.
+  void Restore(const InodePtr& inode, const SavedContent& saved, StagingArea::AdoptedFile left, Metadata reported)
+      MR_EXCLUDES(inode->mutex);
+  /// As JoinWriter, if the inode has a writer; else returns null.
+  std::shared_ptr<Writer> JoinRestored(const InodePtr& inode) MR_EXCLUDES(inode->mutex);
 
   // --- Unlinking ---
 
@@ -72,7 +80,7 @@ class WriteBack {
 
  private:
   Status MakeWriter(const InodePtr& inode, Writer::Start start) MR_REQUIRES(inode->mutex);
-  Writer::Environment WriterEnvironment();
+  Writer::Environment WriterEnvironment(const Inode& inode);
   Writer::OnPublished OnPublishedOf(const InodePtr& inode);
   void OnPublished(Inode& inode, Metadata now, WallTime written) MR_EXCLUDES(inode.mutex);
   void OnFailed(const InodePtr& inode, Writer& writer, const Error& reason, const object::Call& call)

@@ -9,6 +9,8 @@ namespace {
 
 /// A generation and a count of lookups end here: see Record.
 constexpr std::uint32_t kMost = std::numeric_limits<std::uint32_t>::max();
+/// The largest slot that is restored: records of 80 bytes, so a hundred gigabytes. Only a damaged log has a larger one.
+constexpr std::uint32_t kMostRestored = 1U << 30;
 
 std::uint64_t HashChild(std::uint32_t parent, std::string_view name) {
   return std::hash<std::string_view>()(name) ^ (parent * 0x9E3779B97F4A7C15ULL);
@@ -36,11 +38,66 @@ void Inode::SetReportedAfterMove(Metadata state) {
   reported = std::move(state);
 }
 
-InodeTable::InodeTable(std::string prefix) : prefix_(std::move(prefix)) {
+InodeTable::InodeTable(std::string prefix, SessionLog* log) : prefix_(std::move(prefix)), log_(log) {
   records_.resize(kRoot);
   Record& root = records_[Add(NodeKind::kDirectory)];
   root.lookups = 1;  // Forget() does not take it back
   root.linked = true;
+}
+
+// --- The log of a session ---
+
+void InodeTable::LogInode(Slot slot) {
+  if (log_ == nullptr) return;
+  const Record& record = records_[slot];
+  log_->PutInode(IdOf(slot), {.parent = record.linked ? IdOf(record.parent) : 0,
+                              .name = std::string(record.name.view()),
+                              .kind = record.kind,
+                              .lookups = record.lookups});
+}
+
+void InodeTable::LogLookups(Slot slot) {
+  if (log_ != nullptr) log_->PutLookups(IdOf(slot), records_[slot].lookups);
+}
+
+Status InodeTable::Restore(const SessionState& state) {
+  MutexLock lock(mutex_);
+  Slot most = kRoot;
+  for (const auto& [id, inode] : state.inodes) most = std::max(most, static_cast<Slot>(id));
+  if (most > kMostRestored) return Fail(Code::kCorrupt, "an inode has an impossible number");
+  records_.resize(static_cast<std::size_t>(most) + 1);
+  for (const auto& [id, inode] : state.inodes) {
+    const auto slot = static_cast<Slot>(id);
+    if (slot <= kRoot || records_[slot].used) return Fail(Code::kCorrupt, "two inodes have one number");
+    Record& record = records_[slot];
+    record.generation = static_cast<std::uint32_t>(id >> 32);
+    record.lookups = inode.lookups;
+    record.kind = inode.kind;
+    record.name = SmallBytes(inode.name);
+    record.used = true;
+  }
+  for (const auto& [id, inode] : state.inodes) {
+    if (inode.parent == 0) continue;
+    const Slot above = SlotOf(inode.parent);
+    if (above == kNone || Child(above, inode.name) != kNone) {
+      return Fail(Code::kCorrupt, "the inode of {} has no place", inode.name);
+    }
+    Attach(static_cast<Slot>(id), above, inode.name);
+  }
+  for (Slot slot = most; slot > kRoot; --slot) {
+    Record& record = records_[slot];
+    if (record.used) continue;
+    record.generation = state.last_generation + 1;
+    record.parent = free_;
+    free_ = slot;
+  }
+  return {};
+}
+
+void InodeTable::RemoveUnused() {
+  RemovedInodes removed;
+  MutexLock lock(mutex_);
+  for (Slot slot = kRoot + 1; slot < records_.size(); ++slot) RemoveUnused(slot, removed);
 }
 
 // --- Records and the inodes made of them ---
@@ -123,6 +180,7 @@ void InodeTable::RemoveUnused(Slot slot, RemovedInodes& removed) {
     removed.push_back(std::move(used->second.inode));
     in_use_.erase(used);
   }
+  if (log_ != nullptr) log_->RemoveInode(IdOf(slot));
   record.used = false;
   Detach(slot, removed);
   changed_.erase(slot);
@@ -219,22 +277,27 @@ InodePtr InodeTable::Acquire(InodeId parent, std::string_view name, NodeKind kin
   if (slot != kNone && records_[slot].kind != kind) {
     ++records_[above].children;  // keeps the parent while its child is detached
     Detach(slot, removed);
+    LogInode(slot);
     --records_[above].children;
     slot = kNone;
   }
-  if (slot == kNone) {
+  const bool added = slot == kNone;
+  if (added) {
     slot = Add(kind);
     if (above != kNone) Attach(slot, above, name);
   }
   Record& record = records_[slot];
   if (record.lookups < kMost) ++record.lookups;
+  added ? LogInode(slot) : LogLookups(slot);
   return Use(slot);
 }
 
 void InodeTable::Hold(const Inode& inode) {
   MutexLock lock(mutex_);
-  Record& record = records_[SlotOf(inode.id)];
+  const Slot slot = SlotOf(inode.id);
+  Record& record = records_[slot];
   if (record.lookups < kMost) ++record.lookups;
+  LogLookups(slot);
 }
 
 void InodeTable::Forget(InodeId id, std::uint64_t lookups) {
@@ -245,6 +308,7 @@ void InodeTable::Forget(InodeId id, std::uint64_t lookups) {
   Record& record = records_[slot];
   if (record.lookups < kMost)
     record.lookups -= static_cast<std::uint32_t>(std::min<std::uint64_t>(lookups, record.lookups));
+  LogLookups(slot);
   RemoveUnused(slot, removed);
 }
 
@@ -267,6 +331,7 @@ void InodeTable::Unlink(const Inode& inode) {
   RemovedInodes removed;
   MutexLock lock(mutex_);
   Detach(SlotOf(inode.id), removed);
+  LogInode(SlotOf(inode.id));
 }
 
 void InodeTable::Move(const Inode& inode, InodeId new_parent, std::string_view new_name) {
@@ -277,10 +342,12 @@ void InodeTable::Move(const Inode& inode, InodeId new_parent, std::string_view n
   if (above != kNone) ++records_[above].children;  // keeps the parent while its children are detached
   if (const Slot replaced = Child(above, new_name); replaced != kNone && replaced != slot) {
     Detach(replaced, removed);
+    LogInode(replaced);
   }
   Detach(slot, removed);
   if (above != kNone) {
     Attach(slot, above, new_name);
+    LogInode(slot);
     SetLocal(slot, local);
     --records_[above].children;
   }

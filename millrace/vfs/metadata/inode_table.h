@@ -14,6 +14,7 @@
 #include "millrace/base/threads/sync.h"
 #include "millrace/vfs/metadata/metadata.h"
 #include "millrace/vfs/metadata/slot_index.h"
+#include "millrace/vfs/session/session_log.h"
 #include "millrace/vfs/types/node.h"
 
 namespace millrace::vfs {
@@ -65,8 +66,15 @@ using InodePtr = std::shared_ptr<Inode>;
 /// folded into the record again, unless it has a writer.
 class InodeTable {
  public:
-  /// `prefix`: the key of the root; empty, or ends with '/'. The table must outlive every InodePtr.
-  explicit InodeTable(std::string prefix);
+  /// `prefix`: the key of the root; empty, or ends with '/'. `log`, if any, gets every change of names and counts, and
+  /// must outlive the table. The table must outlive every InodePtr.
+  explicit InodeTable(std::string prefix, SessionLog* log = nullptr);
+
+  /// Restores the inodes of another process, with their numbers. REQUIRES: the table is new.
+  /// Errors: kCorrupt if these inodes do not make a tree.
+  Status Restore(const SessionState& state) MR_EXCLUDES(mutex_);
+  /// Removes restored inodes that nothing needs.
+  void RemoveUnused() MR_EXCLUDES(mutex_);
 
   /// Errors: kStale for a number that is not in the table; FindDirectory: kNotDirectory for a file.
   Result<InodePtr> Find(InodeId id) MR_EXCLUDES(mutex_);
@@ -147,12 +155,15 @@ class InodeTable {
   void Attach(Slot slot, Slot parent, std::string_view name) MR_REQUIRES(mutex_);
   void Detach(Slot slot, RemovedInodes& removed) MR_REQUIRES(mutex_);
   void RemoveUnused(Slot slot, RemovedInodes& removed) MR_REQUIRES(mutex_);
+  void LogInode(Slot slot) MR_REQUIRES(mutex_);
+  void LogLookups(Slot slot) MR_REQUIRES(mutex_);
   void SetLocal(Slot slot, bool local) MR_REQUIRES(mutex_);
   Result<std::string> Path(Slot slot) const MR_REQUIRES(mutex_);
   /// Returns the function that names_ needs.
   auto HashOf() const MR_REQUIRES(mutex_);
 
   const std::string prefix_;
+  SessionLog* const log_;
   mutable Mutex mutex_;
   std::deque<Record> records_ MR_GUARDED_BY(mutex_);
   Slot free_ MR_GUARDED_BY(mutex_) = kNone;  ///< the first record that is not used

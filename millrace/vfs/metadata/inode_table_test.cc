@@ -6,6 +6,7 @@
 #include <set>
 #include <thread>
 
+#include "millrace/base/files/files.h"
 #include "millrace/base/hash/random.h"
 #include "millrace/base/text.h"
 
@@ -35,6 +36,49 @@ TEST(InodeTableTest, WhatIsFoldedComesBack) {
   EXPECT_EQ(file->pages_etag, "e1");
   MutexLock above_lock(above->mutex);
   EXPECT_EQ(above->changed, WallTime(std::chrono::seconds(5)));
+}
+
+TEST(InodeTableTest, AnotherProcessGoesOnWithTheSameNumbers) {
+  const TempDir dir = *TempDir::Create();
+  InodeId directory = 0, file = 0, nameless = 0, gone = 0;
+  {
+    auto log = *SessionLog::Create(dir.path() / "log", "header", {});
+    InodeTable table("p/", log.get());
+    directory = table.Acquire(kRootInode, "d", NodeKind::kDirectory)->id;
+    file = table.Acquire(directory, "f", NodeKind::kFile)->id;
+    nameless = table.Acquire(kRootInode, "u", NodeKind::kFile)->id;
+    table.Unlink(**table.Find(nameless));
+    gone = table.Acquire(kRootInode, "g", NodeKind::kFile)->id;
+    table.Forget(gone, 1);
+    table.Hold(**table.Find(file));
+    table.Move(**table.Find(file), kRootInode, "moved");
+    table.Forget(directory, 1);
+  }
+  const auto resumed = SessionLog::Resume(dir.path() / "log", {});
+  ASSERT_TRUE(resumed) << resumed.error().ToString();
+  InodeTable table("p/", resumed->log.get());
+  ASSERT_TRUE(table.Restore(resumed->state));
+  EXPECT_EQ(table.FindChildId(kRootInode, "moved"), file);
+  EXPECT_EQ(*table.PathOf(**table.Find(file)), "p/moved");
+  EXPECT_FALSE(table.IsLinked(**table.Find(nameless)));
+  EXPECT_FALSE(table.Find(directory)) << "nothing was left in it";
+  EXPECT_FALSE(table.Find(gone));
+  EXPECT_NE(table.Acquire(kRootInode, "new", NodeKind::kFile)->id, gone) << "no number is used twice";
+  table.Forget(file, 1);
+  EXPECT_TRUE(table.Find(file)) << "it has had two lookups";
+  table.Forget(file, 1);
+  EXPECT_FALSE(table.Find(file));
+}
+
+TEST(InodeTableTest, RefusesInodesThatMakeNoTree) {
+  SessionState state;
+  state.inodes[5] = {.parent = 4, .name = "f"};
+  EXPECT_EQ(InodeTable("").Restore(state).error().code(), Code::kCorrupt);
+  state.inodes[4] = {.parent = kRootInode, .name = "d", .kind = NodeKind::kDirectory};
+  state.inodes[6] = {.parent = 4, .name = "f"};
+  EXPECT_EQ(InodeTable("").Restore(state).error().code(), Code::kCorrupt);
+  state.inodes.erase(6);
+  EXPECT_TRUE(InodeTable("").Restore(state));
 }
 
 TEST(InodeTableTest, APageOfAnotherVersionIsNotClaimed) {

@@ -308,6 +308,49 @@ Result<std::vector<StagingArea::AdoptedFile>> StagingArea::Adopt(const std::stri
   return adopted;
 }
 
+Result<std::unique_ptr<StagedFile>> StagingArea::Claim(const std::string& id, IntervalSet held) {
+  if (!IsHexName(id, kIdDigits)) return Fail(Code::kCorrupt, "\"{}\" is no name of a staged file", id);
+  MutexLock lock(mutex_);
+  UniqueFd fd = MR_TRY(folder_.OpenFile(DataName(id), O_RDWR));
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return Fail(Code::kBusy, "{} has an owner", DataName(id));
+  struct stat info{};
+  if (::fstat(fd.get(), &info) != 0) return Fail(ErrnoError(errno, DataName(id)));
+  // Another process may have emptied it. What it does not hold would be published as zeros.
+  if (!held.empty() && held.All().back().end > static_cast<std::uint64_t>(info.st_size)) {
+    return Fail(Code::kCorrupt, "{} is shorter than its mount's log says", DataName(id));
+  }
+  std::unique_ptr<StagedFile> file(new StagedFile(*this, id, std::move(fd)));
+  file->EmptySpareRecord();
+  file->saved_ = folder_.Has(RecordName(id));
+  file->held_ = std::move(held);
+  used_ += file->held_.bytes();  // even beyond the limit: these bytes are on the disk already
+  return file;
+}
+
+Result<int> StagingArea::HandOver(const fs::path& from, const fs::path& to) {
+  const ManagedFolder source = MR_TRY(ManagedFolder::Open(from, kStagingKind));
+  const ManagedFolder target = MR_TRY(ManagedFolder::Open(to, kStagingKind));
+  const UniqueFd lock = MR_TRY(source.OpenFile(kLockFile, O_RDWR | O_CREAT));
+  const FolderLock moving(lock.get(), LOCK_EX);  // else Adopt could open a file here, and miss its record
+  int moved = 0;
+  for (const std::string& name : MR_TRY(source.Names())) {
+    if (!name.ends_with(kRecord)) continue;
+    const std::string data = DataName(name.substr(0, kIdDigits));
+    const auto fd = source.OpenFile(data, O_RDWR);
+    if (!fd || ::flock(fd->get(), LOCK_EX | LOCK_NB) != 0) continue;
+    // Bytes without a record are removed by the next process that finds them. So the record is there first.
+    if (::linkat(source.fd(), name.c_str(), target.fd(), name.c_str(), 0) != 0 && errno != EEXIST) {
+      return Fail(ErrnoError(errno, "moving " + (from / name).string()));
+    }
+    if (::renameat(source.fd(), data.c_str(), target.fd(), data.c_str()) != 0) {
+      return Fail(ErrnoError(errno, "moving " + (from / data).string()));
+    }
+    (void)source.Remove(name);
+    ++moved;
+  }
+  return moved;
+}
+
 StagingArea::Leftovers StagingArea::FindLeftovers(const fs::path& directory, const std::string& target) {
   Leftovers left;
   std::error_code error;

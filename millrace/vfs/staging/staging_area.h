@@ -81,6 +81,7 @@ class StagedFile {
   /// Undoes Keep: the destructor removes bytes and record.
   void Release() { kept_ = false; }
   std::string path() const;
+  const std::string& id() const { return id_; }
 
  private:
   friend class StagingArea;
@@ -130,6 +131,16 @@ class StagingArea {
     int files = 0;
     std::uint64_t bytes = 0;  ///< of the files when they are published
   };
+  /// Takes over one file that a dead process left, with or without a record. `held`: the bytes that it holds. The file
+  /// is not kept, and its record is removed with it. Errors: kNotFound if there is no such file; kBusy if it has an
+  /// owner; kCorrupt if it is shorter than `held`: then it is left alone.
+  Result<std::unique_ptr<StagedFile>> Claim(const std::string& id, IntervalSet held) MR_EXCLUDES(mutex_);
+
+  /// Moves the files with a record that dead processes left in a staging folder to another one on the same disk, for
+  /// the area that adopts them there. Files with an owner stay. Returns how many were moved. Fails as
+  /// ManagedFolder::Open does, or with the first file's error; what was moved by then stays moved.
+  static Result<int> HandOver(const std::filesystem::path& from, const std::filesystem::path& to);
+
   /// Counts the files that dead processes left in a folder for a store, for status reports. Changes nothing.
   static Leftovers FindLeftovers(const std::filesystem::path& directory, const std::string& target);
 

@@ -282,6 +282,39 @@ TEST_F(StagingAreaTest, WhatAnEarlierReleaseStagedIsAdopted) {
   EXPECT_EQ(Open()->Adopt("", &unreadable)->size(), 1u);
 }
 
+TEST_F(StagingAreaTest, WhatDeadProcessesLeftIsHandedOver) {
+  auto area = Open();
+  auto owned = *area->Create(), left = *area->Create();
+  for (auto* file : {&owned, &left}) {
+    ASSERT_TRUE((*file)->Write(0, AsBytes(std::string(100, 'x'))));
+    ASSERT_TRUE((*file)->Save(Record(**file), true));
+    (*file)->Keep();
+  }
+  left.reset();
+  const fs::path other = folder.path() / "other";
+  EXPECT_EQ(StagingArea::HandOver(folder.path() / "staging", other).value_or(-1), 1);
+  std::vector<std::string> unreadable;
+  const auto next = *StagingArea::Open({.directory = other, .target = area->options().target});
+  const auto adopted = *next->Adopt("", &unreadable);
+  ASSERT_EQ(adopted.size(), 1u);
+  EXPECT_EQ(adopted.front().record.held.bytes(), 100u);
+  EXPECT_TRUE(Open()->Adopt("", &unreadable)->empty());
+}
+
+TEST_F(StagingAreaTest, AFileThatWasEmptiedIsNotClaimed) {
+  auto area = Open();
+  auto file = *area->Create();
+  ASSERT_TRUE(file->Write(0, AsBytes(std::string(100, 'x'))));
+  const std::string id = file->id();
+  const IntervalSet held = file->held();
+  file->Keep();
+  file.reset();
+  fs::resize_file(folder.path() / "staging" / (id + ".data"), 99);
+  EXPECT_EQ(area->Claim(id, held).error().code(), Code::kCorrupt);
+  fs::resize_file(folder.path() / "staging" / (id + ".data"), 100);
+  EXPECT_TRUE(area->Claim(id, held));
+}
+
 TEST_F(StagingAreaTest, TheFolderIsPrivate) {
   Open();
   EXPECT_EQ(fs::status(folder.path() / "staging").permissions(), fs::perms::owner_all);

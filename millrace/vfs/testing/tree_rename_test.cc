@@ -2,11 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <thread>
 
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/hash/text_encoding.h"
 #include "millrace/vfs/metadata/attributes.h"
+#include "millrace/vfs/session/session_log.h"
 #include "millrace/vfs/testing/driver.h"
 
 namespace millrace::vfs {
@@ -198,6 +200,39 @@ TEST_F(TreeRenameTest, WritersBelowWaitAndLoseNothing) {
   }
   EXPECT_EQ(d.List("a")->size(), 20u + static_cast<std::size_t>(made));
   EXPECT_EQ(Objects(d).size(), 20u + static_cast<std::size_t>(made));
+}
+
+TEST(RestoredTreeTest, ARepeatedRenameTakesAnOpenFileAlong) {
+  namespace fs = std::filesystem;
+  const TempDir folder = *TempDir::Create();
+  const auto log = *SessionLog::Create(folder.path() / "log", "of a test", {});
+  TreeOptions options{.staging_directory = folder.path() / "staging"};
+  options.session = log.get();
+  Driver before(options);
+  auto file = *before.Create("f");
+  ASSERT_TRUE(file->Write(0, AsBytes("first")));
+  ASSERT_TRUE(file->Flush());
+  log->PutFile(1, {.inode = before.Stat("f")->inode, .request = 1, .writes = true});
+  // Its process dies after it has renamed the object, and before it says so.
+  fs::copy(folder.path() / "staging", folder.path() / "staging-2", fs::copy_options::recursive);
+  fs::copy_file(folder.path() / "log", folder.path() / "log-2");
+  before.Put("g", "first");
+  before.Delete("f");
+
+  auto resumed = SessionLog::Resume(folder.path() / "log-2", {});
+  ASSERT_TRUE(resumed) << resumed.error().ToString();
+  options.staging_directory = folder.path() / "staging-2";
+  options.session = resumed->log.get();
+  options.restored = &resumed->state;
+  Driver after(options, Driver::Time::kStands, before.inner);
+  auto again = after.tree->RestoreFile(resumed->state.files.at(1), resumed->state);
+  after.tree->EndRestore(resumed->state);
+  const Status renamed = after.Rename("f", "g", {.repeated = true});
+  ASSERT_TRUE(renamed) << renamed.error().ToString();
+  ASSERT_TRUE(again->Write(5, AsBytes(", second")));
+  ASSERT_TRUE(again->Flush());
+  EXPECT_EQ(after.Object("g"), "first, second");
+  EXPECT_EQ(after.Object("f"), "<absent>");
 }
 
 }  // namespace

@@ -27,6 +27,7 @@ enum class XattrMode : std::uint8_t { kAny, kCreate, kReplace };
 
 struct RenameFlags {
   bool no_replace = false;  ///< fail with kAlreadyExists if the new name exists
+  bool repeated = false;    ///< another process may have done this rename: TreeOptions::restored
 };
 
 }  // namespace millrace::vfs

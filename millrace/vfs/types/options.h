@@ -11,8 +11,13 @@
 #include "millrace/base/bytes.h"
 #include "millrace/base/clock.h"
 #include "millrace/base/log.h"
+#include "millrace/base/result.h"
+#include "millrace/object/requests.h"
 
 namespace millrace::vfs {
+
+class SessionLog;
+struct SessionState;
 
 /// Whether modes, owners, times, extended attributes and symbolic links are kept in object metadata.
 enum class StoredAttributesPolicy : std::uint8_t {
@@ -54,6 +59,9 @@ struct TreeOptions {
   std::filesystem::path staging_directory;
   std::uint64_t staging_limit = 16 * kGiB;
   std::string staging_target;  ///< names the store: files of several stores may be staged in the folder
+  /// The most bytes below the root. Asked from time to time, so that the limit can change; 0: no limit. Empty: none.
+  /// Writes beyond it fail with kNoSpace. See write/quota.h: several clients together may pass it.
+  std::function<Result<std::uint64_t>(const object::Call&)> quota;
   /// False: Flush and Close publish. True: Flush and Close stage the content, so that it outlives the process. It is
   /// published in the background, `publish_delay` later. Removing or renaming the file before then costs no request.
   bool close_async = false;
@@ -65,6 +73,12 @@ struct TreeOptions {
   std::string owner = "unknown";
   /// Decides whether the owner of another record is alive. Empty: only the record's age decides.
   OwnerAlive owner_alive;
+  /// Gets the state that another process needs to go on with this tree and its open files. May be null. Must outlive
+  /// the tree.
+  SessionLog* session = nullptr;
+  /// The state of another process, whose inodes and contents the tree begins with. May be null. Used by Open only.
+  const SessionState* restored = nullptr;
+  WallTime began{};  ///< the time that directories without a time of their own show; the epoch: now
   Logger log;
 };
 

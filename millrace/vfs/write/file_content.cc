@@ -24,6 +24,12 @@ FileContent::FileContent(StagingArea& staging, StagingArea::AdoptedFile left)
       kept_(true),
       changed_(std::move(left.record.changed)) {}
 
+FileContent FileContent::Restore(StagingArea& staging, StagingArea::AdoptedFile left) {
+  FileContent content(staging, std::move(left));
+  content.kept_ = false;
+  return content;
+}
+
 const IntervalSet& FileContent::Held() const {
   static const IntervalSet kNothing;
   return staged_ ? staged_->held() : kNothing;
@@ -137,14 +143,19 @@ void FileContent::DropBase() {
 
 // --- Records ---
 
-Status FileContent::Keep(StagedRecord record, bool durable) {
-  MR_TRY(EnsureStaged());
+std::string FileContent::Describe(StagedRecord& record) const {
   record.complete = true;
   record.size = size_;
   record.base = base_;
   record.base_bytes = base_bytes_;
-  record.held = staged_->held();
+  record.held = Held();
   record.changed = changed_;
+  return staged_ ? staged_->id() : "";
+}
+
+Status FileContent::Keep(StagedRecord record, bool durable) {
+  MR_TRY(EnsureStaged());
+  Describe(record);
   MR_TRY(staged_->Save(record, durable));
   staged_->Keep();
   kept_ = true;

@@ -30,6 +30,8 @@ class FileContent {
   FileContent(StagingArea& staging, std::optional<cache::ObjectVersion> base);
   /// The content that Keep left, of this or another process.
   FileContent(StagingArea& staging, StagingArea::AdoptedFile left);
+  /// A content that another process was changing. `left.file` is null if nothing is staged.
+  static FileContent Restore(StagingArea& staging, StagingArea::AdoptedFile left);
 
   std::uint64_t size() const { return size_; }
   const std::optional<cache::ObjectVersion>& base() const { return base_; }
@@ -41,6 +43,7 @@ class FileContent {
   bool kept() const { return kept_; }
   /// True while an older kept content is on the disk, too.
   bool has_older() const { return older_ != nullptr; }
+  bool has_staged() const { return staged_ != nullptr; }
   /// True if every byte can be read from the staging file or the base.
   bool readable() const { return upload_only_.empty(); }
   /// True if some bytes of the range are only in sent parts.
@@ -62,6 +65,11 @@ class FileContent {
   Status Zero(std::uint64_t begin, std::uint64_t end);
   /// Cuts the content, or extends it with zeros.
   void Truncate(std::uint64_t size);
+
+  /// Fills the fields of `record` that describe the content. Returns the id of the staging file, or an empty text.
+  std::string Describe(StagedRecord& record) const;
+  /// Gives the content the older one that another process has kept.
+  void SetOlder(std::unique_ptr<StagedFile> older) { older_ = std::move(older); }
 
   /// Copies the staged bytes of a range into `into`. Makes zeros of the bytes that neither the base nor the staging
   /// file has. Returns the ranges that are to be read from the base.

@@ -16,6 +16,7 @@ struct NextVersion {
   WallTime named{};        ///< when the content got this key, as StagedRecord::saved
   bool exclusive = false;  ///< the key must not exist when this version is published
   bool attempted = false;  ///< an attempt to publish may have reached the store
+  bool restored = false;   ///< another process may have published this version
   /// The ETag of the object that the present attempt makes, if it replaces the base; empty: not known.
   std::string expected_etag;
 

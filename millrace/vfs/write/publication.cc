@@ -36,12 +36,13 @@ Publication::Publication(Writer& writer, const object::Call& call) : writer_(wri
   const FileContent& content = writer_.content_;
   writer_.upload_.ForgetFailure();
   writer_.next_.attempted = true;
+  writer_.LogContent();
   size_ = content.size();
   if (content.builds_on_base()) base_etag_ = content.base()->etag;
   exclusive_ = writer_.next_.exclusive;
   // If the key must not exist, a file of the same content is an error for its creator. But a kept content may have been
   // published by an earlier attempt.
-  may_be_published_ = !exclusive_ || content.kept();
+  may_be_published_ = !exclusive_ || content.kept() || writer_.next_.restored;
   whole_ = size_ <= writer_.layout_.Range(1).size() && content.readable();
 }
 
@@ -95,13 +96,14 @@ void Publication::Commit(std::string etag) {
     }
     writer_.upload_.Finish();
     next.expected_etag.clear();
-    next.exclusive = false;
+    next.exclusive = next.restored = false;
     content.SetPublished({next.key, std::move(etag), size_});
     writer_.unpublished_ = next.metadata_changed;
     ++writer_.publications_;
     // If metadata changed meanwhile, a kept content stays kept, with a new record: a chmod that succeeded must not be
     // lost.
     if (!writer_.unpublished_ || !content.kept() || !writer_.SaveContent(/*durable=*/false)) content.Unkeep();
+    writer_.LogContent();
     if (!content.kept() && writer_.environment_.staging.crowded()) writer_.DropUnchanged();
     now.as_of = writer_.environment_.clock.Now();
     on_published = writer_.on_published_;
@@ -166,6 +168,7 @@ void Publication::Expect(std::string etag) {
   writer_.next_.expected_etag = std::move(etag);
   // A failure is harmless: the present record has everything but the ETag.
   if (writer_.content_.kept()) (void)writer_.SaveContent(/*durable=*/false);
+  writer_.LogContent();
 }
 
 /// Returns the ETag of the version under the key, if it has exactly this content. If the store's answer is lost and the

@@ -10,11 +10,20 @@ namespace {
 /// Bytes fetched at a time: enough to make the requests few, and little memory. 1 MiB: a guess.
 constexpr std::uint64_t kDetachBytes = 1 * kMiB;
 
+std::uint64_t ContentNumber(const Writer::Environment& environment) {
+  return environment.session != nullptr ? environment.session->NextContent() : 0;
+}
+
 PartLayout LayoutFor(const Writer::Environment& environment) {
   const object::Limits limits = environment.store.limits();
   // A part is in memory while it is sent. Two parts must fit into the budget.
   const std::uint64_t most = std::min({limits.max_part, limits.max_put, environment.budget.total() / 2});
   return PartLayout(std::max(environment.part_bytes, limits.min_part), most, limits.max_parts);
+}
+
+/// How much of a continued content the quota knows: all of it, and the version that it replaces.
+std::uint64_t CountedOf(const StagedRecord& record) {
+  return std::max(record.size, record.base ? record.base->size : 0);
 }
 
 }  // namespace
@@ -33,22 +42,28 @@ class Writer::TurnScope {
 
 Writer::Writer(Environment environment, Start start)
     : environment_(std::move(environment)),
+      session_content_(ContentNumber(environment_)),
       layout_(LayoutFor(environment_)),
       size_(start.base ? start.base->size : 0),
       modified_(environment_.clock.Wall().time_since_epoch().count()),
+      counted_(std::max(start.replaces, size_.load())),
       content_(environment_.staging, start.base),
       upload_(layout_, environment_.store.limits().max_part, environment_.parallel_parts),
       next_{.key = std::move(start.key), .exclusive = start.exclusive, .metadata = std::move(start.metadata)},
       unpublished_(start.unpublished),
       on_published_(std::move(start.on_published)) {
   if (!content_.base() && !next_.metadata) next_.metadata.emplace();
+  MutexLock lock(mutex_);
+  LogContent();
 }
 
 Writer::Writer(Environment environment, StagingArea::AdoptedFile left, OnPublished on_published)
     : environment_(std::move(environment)),
+      session_content_(ContentNumber(environment_)),
       layout_(LayoutFor(environment_)),
       size_(left.record.size),
       modified_(left.record.modified.time_since_epoch().count()),
+      counted_(CountedOf(left.record)),
       content_(environment_.staging, StagingArea::AdoptedFile{.file = std::move(left.file), .record = left.record}),
       upload_(layout_, environment_.store.limits().max_part, environment_.parallel_parts),
       next_{.key = std::move(left.record.key),
@@ -61,10 +76,43 @@ Writer::Writer(Environment environment, StagingArea::AdoptedFile left, OnPublish
       unpublished_(true),
       on_published_(std::move(on_published)) {
   if (!content_.base() && !next_.metadata) next_.metadata.emplace();
+  MutexLock lock(mutex_);
+  LogContent();
+}
+
+Writer::Writer(Environment environment, const SavedContent& saved, StagingArea::AdoptedFile left,
+               OnPublished on_published)
+    : environment_(std::move(environment)),
+      session_content_(ContentNumber(environment_)),
+      layout_(LayoutFor(environment_)),
+      size_(left.record.size),
+      modified_(left.record.modified.time_since_epoch().count()),
+      counted_(CountedOf(left.record)),
+      content_(FileContent::Restore(environment_.staging,
+                                    StagingArea::AdoptedFile{.file = std::move(left.file), .record = left.record})),
+      upload_(layout_, environment_.store.limits().max_part, environment_.parallel_parts),
+      next_{.key = std::move(left.record.key),
+            .named = left.record.saved,
+            .exclusive = left.record.exclusive,
+            .attempted = saved.attempted,
+            .restored = true,
+            .expected_etag = std::move(left.record.expected),
+            .metadata = std::move(left.record.metadata),
+            .content_type = std::move(left.record.content_type),
+            .times_outdated = saved.times_outdated,
+            .metadata_changed = saved.metadata_changed},
+      unpublished_(saved.unpublished),
+      abandoned_(saved.abandoned),
+      on_published_(std::move(on_published)) {
+  if (!content_.base() && !next_.metadata) next_.metadata.emplace();
+  if (next_.metadata && saved.forget_times) ForgetTimes(*next_.metadata);
+  MutexLock lock(mutex_);
+  LogContent();
 }
 
 Writer::~Writer() {
   MutexLock lock(mutex_);
+  if (environment_.session != nullptr) environment_.session->RemoveContent(session_content_);
   upload_.Cancel();
   while (upload_.in_flight() > 0) changed_.Wait(mutex_);
   const PartUpload::Session& session = upload_.session();
@@ -127,11 +175,13 @@ void Writer::Turn::Move(std::string key, std::string etag) {
   MutexLock lock(writer_->mutex_);
   writer_->next_.key = key;
   writer_->content_.MoveBase(std::move(key), std::move(etag));
+  writer_->LogContent();
 }
 
 void Writer::Turn::ForgetMetadata() {
   MutexLock lock(writer_->mutex_);
   writer_->next_.metadata.reset();
+  writer_->LogContent();
 }
 
 Writer::Turn::~Turn() {
@@ -182,9 +232,10 @@ Status Writer::PublishAll(const object::Call& call) {
 Status Writer::Write(std::uint64_t offset, ByteSpan bytes, const object::Call& call) {
   if (bytes.empty()) return {};
   if (bytes.size() > layout_.max_size() || offset > layout_.max_size() - bytes.size()) return TooLong();
+  MR_TRY(GrowTo(offset + bytes.size(), call));
   return Change({.range = {offset, offset + bytes.size()},
                  .apply = [&](FileContent& content) { return content.Write(offset, bytes); },
-                 .sends_passed_parts = true},
+                 .adds_bytes = true},
                 call);
 }
 
@@ -198,6 +249,7 @@ Status Writer::Zero(std::uint64_t offset, std::uint64_t length, const object::Ca
 
 Status Writer::Truncate(std::uint64_t size, const object::Call& call) {
   if (size > layout_.max_size()) return TooLong();
+  MR_TRY(GrowTo(size, call));
   while (true) {
     Obstacle obstacle;
     {
@@ -212,6 +264,14 @@ Status Writer::Truncate(std::uint64_t size, const object::Call& call) {
 Status Writer::TooLong() const {
   MutexLock lock(mutex_);
   return Fail(Code::kInvalidArgument, "{}: files have at most {} bytes", next_.key, layout_.max_size());
+}
+
+Status Writer::GrowTo(std::uint64_t end, const object::Call& call) {
+  const std::uint64_t counted = counted_;
+  if (!environment_.grow || end <= counted) return {};
+  MR_TRY(environment_.grow(end - counted, call));
+  counted_ = end;
+  return {};
 }
 
 /// Changes the content, after waiting for the obstacles.
@@ -241,6 +301,7 @@ Result<Writer::Obstacle> Writer::TryChange(const ContentChange& change, Status& 
     if (in_upload != Obstacle::kNone) return in_upload;
     const Obstacle frozen = MR_TRY(Unfreeze(/*with_bytes=*/true));
     if (frozen != Obstacle::kNone) return frozen;
+    if (!content_.has_staged()) logged_ = false;
     MR_TRY(content_.EnsureStaged());
     size_before = content_.size();
     Status done = change.apply(content_);
@@ -254,7 +315,8 @@ Result<Writer::Obstacle> Writer::TryChange(const ContentChange& change, Status& 
   }
   upload_.OnChanged(end > size_before ? std::min(begin, PartEnd(size_before)) : begin, end);
   OnContentChanged();
-  if (change.sends_passed_parts && !abandoned_) {
+  change.adds_bytes ? LogWrite(change.range) : LogContent();
+  if (change.adds_bytes && !abandoned_) {
     upload_.QueuePassed(content_, begin, end);
     SendQueued();
   }
@@ -275,6 +337,7 @@ Result<Writer::Obstacle> Writer::TryTruncate(std::uint64_t size, const object::C
   upload_.OnChanged(PartEnd(end), IntervalSet::kEnd);
   content_.Truncate(size);
   OnContentChanged();
+  LogContent();
   return Obstacle::kNone;
 }
 
@@ -308,6 +371,7 @@ Result<Writer::Obstacle> Writer::FindUploadOnly(std::uint64_t begin, std::uint64
 /// content is published first. An abandoned content is changed in place, since it is not published.
 Result<Writer::Obstacle> Writer::Unfreeze(bool with_bytes) {
   if (!content_.kept()) return Obstacle::kNone;
+  logged_ = false;
   if (Status copied = content_.Unfreeze(with_bytes); !copied) {
     if (copied.error().code() != Code::kNoSpace) return Fail(copied.error());
     return abandoned_ ? Obstacle::kNone : Obstacle::kPublication;
@@ -321,13 +385,22 @@ bool Writer::FreeStaged() {
   const std::uint64_t before = content_.staged_bytes();
   DropUnchanged();
   if (MayDropSent()) {
-    for (const Interval& range : upload_.SentRanges()) content_.MoveToUpload(range);
+    for (const Interval& range : upload_.SentRanges()) MoveToUpload(range);
   }
   return content_.staged_bytes() < before;
 }
 
 void Writer::DropUnchanged() {
-  if (!abandoned_) content_.DropUnchanged();
+  if (abandoned_) return;
+  LogContent(/*recoverable=*/false);  // until the log has what is left, it would have bytes that are gone
+  content_.DropUnchanged();
+  LogContent();
+}
+
+/// Frees the staged bytes of a sent part. No other process can read them then.
+void Writer::MoveToUpload(Interval range) {
+  LogContent(/*recoverable=*/false);
+  content_.MoveToUpload(range);
 }
 
 /// Returns true if the staged bytes of sent parts may be dropped.
@@ -385,6 +458,7 @@ void Writer::Abandon(std::optional<std::string> stored) {
   removing_ = std::move(stored);
   upload_.ClearQueue();
   if (content_.kept()) (void)SaveContent(/*durable=*/false);
+  LogContent();
 }
 
 bool Writer::abandoned() const {
@@ -397,6 +471,7 @@ void Writer::Revive() {
   abandoned_ = false;
   removing_.reset();
   if (content_.kept()) (void)SaveContent(/*durable=*/false);
+  LogContent();
 }
 
 void Writer::Discard() {
@@ -404,6 +479,7 @@ void Writer::Discard() {
   // Removes the content now. The upload is aborted later: by this writer, or by a process that adopts its record.
   const StagedRecord upload = RecordNow();
   content_.GiveUp(upload.upload_key.empty() ? nullptr : &upload);
+  LogContent();
 }
 
 Result<bool> Writer::MoveUnstored(std::string key, bool exclusive, bool over_stored, const object::Call& call) {
@@ -429,6 +505,7 @@ Result<bool> Writer::MoveUnstored(std::string key, bool exclusive, bool over_sto
     return Fail(saved.error());
   }
   next_.attempted = over_stored;
+  LogContent();
   return true;
 }
 
@@ -444,6 +521,7 @@ Status Writer::Divert(std::string key, const object::Call& call) {
   content_.DropBase();
   on_published_ = nullptr;  // the old name is another client's file now
   if (!next_.metadata) next_.metadata.emplace();
+  LogContent();
   return {};
 }
 
@@ -468,6 +546,7 @@ Status Writer::Detach(const object::Call& call) {
     at = range.end;
     MutexLock lock(mutex_);
     MR_TRY(content_.StageBase(range.begin, bytes));
+    LogContent();
   }
 }
 
@@ -516,12 +595,49 @@ Status Writer::SaveContent(bool durable) {
   record.metadata = next_.metadata;
   record.content_type = next_.content_type;
   record.expected = next_.expected_etag;
-  return content_.Keep(std::move(record), durable);
+  MR_TRY(content_.Keep(std::move(record), durable));
+  LogContent();
+  return {};
 }
 
 /// Writes a record of the upload, so that it can be aborted after a crash.
 Status Writer::SaveUpload() {
-  return content_.kept() ? SaveContent(/*durable=*/false) : content_.SaveUpload(RecordNow());
+  if (content_.kept()) return SaveContent(/*durable=*/false);
+  MR_TRY(content_.SaveUpload(RecordNow()));
+  LogContent();
+  return {};
+}
+
+/// Writes the whole content into the session's log. `recoverable`: all its bytes are in the staging file or the base.
+void Writer::LogContent(bool recoverable) {
+  if (environment_.session == nullptr) return;
+  SavedContent saved{.inode = environment_.inode,
+                     .record = RecordNow(),
+                     .unpublished = unpublished_,
+                     .abandoned = abandoned_,
+                     .attempted = next_.attempted,
+                     .kept = content_.kept(),
+                     .recoverable = recoverable && content_.readable(),
+                     .times_outdated = next_.times_outdated,
+                     .metadata_changed = next_.metadata_changed};
+  saved.staged = content_.Describe(saved.record);
+  saved.record.metadata = next_.metadata;
+  saved.record.content_type = next_.content_type;
+  saved.record.expected = next_.expected_etag;
+  environment_.session->PutContent(session_content_, saved);
+  logged_ = true;
+}
+
+/// Adds a write to the session's log. Most changes of a content are writes, so they have a short record.
+void Writer::LogWrite(Interval range) {
+  if (environment_.session == nullptr) return;
+  if (!logged_) return LogContent();
+  environment_.session->PutWrite(session_content_, range, modified());
+}
+
+void Writer::SetOlder(std::unique_ptr<StagedFile> older) {
+  MutexLock lock(mutex_);
+  content_.SetOlder(std::move(older));
 }
 
 void Writer::SetMetadata(UserMetadata metadata) {
@@ -532,6 +648,7 @@ void Writer::SetMetadata(UserMetadata metadata) {
   unpublished_ = true;
   // Best effort: without these metadata, the kept content still has all bytes.
   if (content_.kept() && !in_turn_) (void)SaveContent(/*durable=*/false);
+  LogContent();
 }
 
 }  // namespace millrace::vfs

@@ -15,6 +15,7 @@
 #include "millrace/object/store.h"
 #include "millrace/object/support/work_queue.h"
 #include "millrace/vfs/metadata/metadata.h"
+#include "millrace/vfs/session/session_log.h"
 #include "millrace/vfs/staging/staging_area.h"
 #include "millrace/vfs/staging/upload_ledger.h"
 #include "millrace/vfs/write/file_content.h"
@@ -52,6 +53,11 @@ class Writer {
     int parallel_parts;
     /// Waits until other files need less of the staging area. Returns false if none will. May be empty.
     std::function<bool(const object::Call&)> await_room = {};
+    SessionLog* session = nullptr;  ///< gets each change, if another process may have to go on
+    std::uint64_t inode = 0;        ///< for the session
+    /// Called before the file grows by this many bytes beyond what the store has; an error refuses the change. May be
+    /// empty.
+    std::function<Status(std::uint64_t bytes, const object::Call&)> grow = {};
   };
   /// Called after each publication. No lock is held. `published.modified` is the time to report. `written` is the time
   /// of the content's last change, which may be earlier.
@@ -59,6 +65,7 @@ class Writer {
   struct Start {
     std::string key;
     std::optional<cache::ObjectVersion> base;  ///< nothing: the content is empty
+    std::uint64_t replaces = 0;                ///< the size of a stored version that is not the base
     bool unpublished = false;                  ///< the file is published even if nothing is written
     bool exclusive = false;                    ///< the key must not exist when it is first published
     /// The user metadata to publish; nothing: the base's.
@@ -68,6 +75,8 @@ class Writer {
   Writer(Environment environment, Start start);
   /// Continues with the content that another writer or process has kept (Keep).
   Writer(Environment environment, StagingArea::AdoptedFile left, OnPublished on_published = {});
+  /// Continues with the content that another process was changing. `left.file` is null if nothing is staged.
+  Writer(Environment environment, const SavedContent& saved, StagingArea::AdoptedFile left, OnPublished on_published);
   /// Drops content that is neither published nor kept. Waits for the parts in flight. Aborts the upload of
   /// content that is not kept.
   ~Writer();
@@ -86,7 +95,8 @@ class Writer {
   /// True while the unpublished content is the one that Keep wrote.
   bool kept() const MR_EXCLUDES(mutex_);
 
-  /// These three wait for a Publish under way. Errors: kNoSpace if the staging area is full; then nothing has changed;
+  /// These three wait for a Publish under way. Errors: kNoSpace if the staging area is full, or Environment::grow
+  /// refuses; then nothing has changed;
   /// kInvalidArgument if the file would be larger than the store allows.
   Status Write(std::uint64_t offset, ByteSpan bytes, const object::Call& call) MR_EXCLUDES(mutex_);
   Status Truncate(std::uint64_t size, const object::Call& call) MR_EXCLUDES(mutex_);
@@ -147,6 +157,8 @@ class Writer {
       MR_EXCLUDES(mutex_);
   /// Sets the user metadata of the next version.
   void SetMetadata(UserMetadata metadata) MR_EXCLUDES(mutex_);
+  /// For a restored writer: takes the older content that is kept until this one is.
+  void SetOlder(std::unique_ptr<StagedFile> older) MR_EXCLUDES(mutex_);
 
  private:
   friend class Publication;
@@ -157,7 +169,7 @@ class Writer {
   struct ContentChange {
     Interval range;
     std::function<Status(FileContent&)> apply;
-    bool sends_passed_parts = false;  ///< parts that the change has filled are sent
+    bool adds_bytes = false;  ///< a write: parts that it has filled are sent
   };
 
   // Turns.
@@ -179,12 +191,16 @@ class Writer {
   bool MayDropSent() const MR_REQUIRES(mutex_);
   bool MayBeStored() const MR_REQUIRES(mutex_);
   Status TooLong() const MR_EXCLUDES(mutex_);
+  Status GrowTo(std::uint64_t end, const object::Call& call) MR_EXCLUDES(mutex_);
   std::uint64_t PartEnd(std::uint64_t end) const;
 
   // Records of what outlives the process.
   StagedRecord RecordNow() const MR_REQUIRES(mutex_);
   Status SaveContent(bool durable) MR_REQUIRES(mutex_);
   Status SaveUpload() MR_REQUIRES(mutex_);
+  void LogContent(bool recoverable = true) MR_REQUIRES(mutex_);
+  void LogWrite(Interval range) MR_REQUIRES(mutex_);
+  void MoveToUpload(Interval range) MR_REQUIRES(mutex_);
 
   // Parts: writer_upload.cc.
   bool SendMissing() MR_REQUIRES(mutex_);
@@ -201,11 +217,13 @@ class Writer {
 
   // Constant after construction.
   const Environment environment_;
+  const std::uint64_t session_content_;  ///< its number in the session's log
   const PartLayout layout_;
 
   // Copies of the content's size and time, which are read without the mutex.
   std::atomic<std::uint64_t> size_;
   std::atomic<WallTime::rep> modified_;
+  std::atomic<std::uint64_t> counted_;  ///< the size up to which Environment::grow knows of the file
 
   Mutex upload_mutex_;  ///< held while an upload is begun; locked before mutex_
 
@@ -221,6 +239,8 @@ class Writer {
   bool abandoned_ MR_GUARDED_BY(mutex_) = false;
   std::optional<std::string> removing_ MR_GUARDED_BY(mutex_);  ///< the argument of Abandon
   OnPublished on_published_ MR_GUARDED_BY(mutex_);
+  /// The session's log has this content, as it was before the present change, with the same staging file.
+  bool logged_ MR_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace millrace::vfs

@@ -336,6 +336,27 @@ TEST_P(WriterModelTest, IsAFile) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, WriterModelTest, testing::Range(1, 13));
 
+TEST_F(WriterTest, ARestoredContentIsNotCountedAgain) {
+  std::uint64_t grown = 0;
+  Writer::Environment environment{.store = *store,
+                                  .cache = *cache,
+                                  .budget = budget,
+                                  .staging = *staging,
+                                  .uploads = uploads,
+                                  .clock = clock,
+                                  .part_bytes = 256,
+                                  .parallel_parts = 3};
+  environment.grow = [&](std::uint64_t bytes, const object::Call&) -> Status {
+    grown += bytes;
+    return {};
+  };
+  SavedContent saved;
+  saved.record = {.key = "f", .size = 100, .base = PutObject(std::string(100, 'x')), .base_bytes = 100};
+  Writer writer(environment, saved, {.file = nullptr, .record = saved.record}, nullptr);
+  ASSERT_TRUE(writer.Write(90, AsBytes(std::string(20, 'y')), {}));
+  EXPECT_EQ(grown, 10u);
+}
+
 TEST_F(WriterTest, WhatIsSavedAgainIsNoNewerThanWhatHasTakenItsName) {
   auto replaced = Make({.key = "f", .unpublished = true}), moved = Make({.key = "g", .unpublished = true});
   ASSERT_TRUE(moved->Write(0, AsBytes("new"), {}));

@@ -70,7 +70,7 @@ Status Writer::TrySend(int number) {
 void Writer::OnSent(int number, Result<object::PartInfo> sent) {
   MutexLock lock(mutex_);
   const std::optional<Interval> in_store = upload_.OnSent(number, std::move(sent), next_.key);
-  if (in_store && environment_.staging.crowded() && MayDropSent()) content_.MoveToUpload(*in_store);
+  if (in_store && environment_.staging.crowded() && MayDropSent()) MoveToUpload(*in_store);
   SendQueued();
   changed_.NotifyAll();  // under the lock: after it, the writer may be destroyed
 }

@@ -1,0 +1,14 @@
+// How much of its limit a tree uses.
+#pragma once
+
+#include <cstdint>
+
+namespace millrace::vfs {
+
+/// Bytes below the root of a tree. A value type.
+struct Usage {
+  std::uint64_t limit = 0;  ///< 0: none
+  std::uint64_t used = 0;
+};
+
+}  // namespace millrace::vfs
