@@ -1,0 +1,22 @@
+// What starts a mount's daemon, as a text for the keeper. It may have a volume's keys: no file may have it.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "millrace/base/process/subprocess.h"
+#include "millrace/base/result.h"
+
+namespace millrace::csi {
+
+/// How to start the daemon of a mount, and start it again after its death. A value type.
+struct DaemonPlan {
+  std::string volume, target, url;  ///< for messages
+  Subprocess::Options process;      ///< its argv, environment, and files
+
+  std::string Encode() const;
+  /// Errors: kCorrupt if the text does not describe how to start a `millrace mount`.
+  static Result<DaemonPlan> Decode(std::string_view text);
+};
+
+}  // namespace millrace::csi

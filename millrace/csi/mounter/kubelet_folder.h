@@ -1,0 +1,38 @@
+// Paths that kubelet asks for, held to the parts of kubelet's folder where volumes are: pods/ and
+// plugins/kubernetes.io/csi/. Who could name other paths could mount over any folder of the node, or over kubelet's own
+// certificates.
+#pragma once
+
+#include <string>
+
+#include "millrace/base/files/files.h"
+#include "millrace/base/result.h"
+
+namespace millrace::csi {
+
+/// A mount point below kubelet's folder.
+struct TargetPath {
+  UniqueFd parent;   ///< O_PATH
+  std::string name;  ///< its last component
+  std::string path;  ///< as the mount table has it
+};
+
+/// A handle of kubelet's folder. Thread-safe.
+class KubeletFolder {
+ public:
+  /// Errors: kNotFound if there is no such folder.
+  static Result<KubeletFolder> Open(const std::string& path);
+
+  /// Opens the parent of `target` component by component, without following links.
+  /// Errors: kInvalidArgument if `target` is not below one of these parts, or a link is on the way; kNotFound if its
+  /// parent does not exist.
+  Result<TargetPath> Find(const std::string& target) const;
+
+ private:
+  KubeletFolder(std::string named, std::string resolved, UniqueFd fd)
+      : named_(std::move(named)), resolved_(std::move(resolved)), fd_(std::move(fd)) {}
+  std::string named_, resolved_;  ///< as given, and without links; both end with a slash
+  UniqueFd fd_;
+};
+
+}  // namespace millrace::csi

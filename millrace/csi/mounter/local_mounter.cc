@@ -1,0 +1,645 @@
+#include "millrace/csi/mounter/local_mounter.h"
+
+#include <fcntl.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "millrace/base/files/managed_folder.h"
+#include "millrace/base/files/trusted_folder.h"
+#include "millrace/base/hash/digest.h"
+#include "millrace/base/json.h"
+#include "millrace/base/text.h"
+#include "millrace/csi/mounter/daemon_start.h"
+#include "millrace/csi/mounter/probe.h"
+#include "millrace/csi/volume/mount_words.h"
+#include "millrace/mount/keeper/kept_mount.h"
+#include "millrace/mount/point/mount_point.h"
+#include "millrace/vfs/staging/staging_area.h"
+
+namespace millrace::csi {
+namespace {
+
+constexpr char kRecordFormat[] = "millrace-csi-mount";
+constexpr char kTokenFile[] = "token";
+constexpr char kSessionLog[] = "session";
+constexpr Duration kFirstRestart = std::chrono::milliseconds(200), kLastRestart = std::chrono::seconds(30);
+/// The next daemon of a mount asks its store before it answers. Programs wait for it: giving up helps nobody.
+constexpr Duration kRestartTimeout = std::chrono::minutes(10);
+constexpr char kMountType[] = "fuse.millrace";
+constexpr std::uint64_t kMostRecordBytes = 64 * kKiB;
+constexpr std::uint64_t kLogLimit = 1 * kMiB;
+
+/// The topmost mount at a path of ours; nothing if there is none.
+/// Errors: kAlreadyExists if another program mounted there.
+Result<std::optional<MountEntry>> FindOurs(const std::string& path) {
+  auto mounted = MR_TRY(mount::FindMount(path));
+  if (mounted && mounted->type != kMountType) {
+    return Fail(Code::kAlreadyExists, "a {} file system is mounted on {}", mounted->type, path);
+  }
+  return mounted;
+}
+
+/// Makes the folder `target` unless it is there.
+Status MakeFolder(const TargetPath& target) {
+  if (::mkdirat(target.parent.get(), target.name.c_str(), 0750) == 0 || errno == EEXIST) return {};
+  return Fail(ErrnoError(errno, "cannot make " + target.path));
+}
+
+/// A handle of what is at `target` now, mounted or not, that does not ask a mount's daemon.
+Result<UniqueFd> OpenTarget(const TargetPath& target) {
+  UniqueFd fd(::openat(target.parent.get(), target.name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!fd) return Fail(ErrnoError(errno, "cannot open " + target.path));
+  return fd;
+}
+
+std::string ProcPath(const UniqueFd& fd) { return fmt::format("/proc/self/fd/{}", fd.get()); }
+
+/// The name of a mount at the keeper.
+std::string KeptName(const std::string& target) { return ShortHash(target); }
+
+Status CheckPlan(const MountPlan& plan) {
+  if (!plan.url.starts_with("s3://") || plan.url.size() == std::string_view("s3://").size()) {
+    return Fail(Code::kInvalidArgument, "{} names no bucket", plan.url);
+  }
+  for (const std::string& flag : plan.flags) {
+    if (!IsVolumeFlag(flag)) return Fail(Code::kInvalidArgument, "a volume may not be mounted with {}", flag);
+  }
+  if (!plan.driver_identity && !HidesDriverIdentity(plan.environment)) {
+    return Fail(Code::kInvalidArgument, "a volume with keys of its own must hide those of the driver");
+  }
+  return CheckVolumeEnvironment(plan.environment);
+}
+
+}  // namespace
+
+std::string PlanFingerprint(const MountPlan& plan) {
+  std::string text = plan.url;
+  for (const std::string& flag : plan.flags) text += "\n" + flag;
+  return ShortHash(fmt::format("{}\n{}", text, plan.disk_cache));
+}
+
+Result<std::unique_ptr<LocalMounter>> LocalMounter::Open(LocalMounterOptions options) {
+  KubeletFolder folder = MR_TRY(KubeletFolder::Open(options.kubelet_folder));
+  MR_TRY(OpenTrustedFolder(options.state_folder, {.what = "the mounter's folder", .cure = "choose another one"},
+                           MissingFolder::kMake));
+  std::error_code error;
+  std::filesystem::create_directory(options.state_folder / "mounts", error);
+  if (error) return Fail(ErrnoError(error.value(), "cannot make " + (options.state_folder / "mounts").string()));
+  std::unique_ptr<LocalMounter> mounter(new LocalMounter(std::move(options), std::move(folder)));
+  if (!mounter->options_.keeper.empty()) (void)mounter->WatchKeeper();
+  mounter->CleanUp();
+  mounter->watcher_ = std::jthread([raw = mounter.get()](const std::stop_token& stop) { raw->WatchDaemons(stop); });
+  return mounter;
+}
+
+LocalMounter::LocalMounter(LocalMounterOptions options, KubeletFolder folder)
+    : options_(std::move(options)), folder_(std::move(folder)) {}
+
+LocalMounter::~LocalMounter() {
+  watcher_ = {};
+  std::map<std::string, Starting> starting;
+  {
+    MutexLock lock(mutex_);
+    starting.swap(starting_);
+  }
+  for (auto& [name, start] : starting) start.thread.request_stop();
+  starting.clear();  // waits for them; the next mounter starts these daemons
+  MutexLock lock(mutex_);
+  for (auto& [target, daemon] : daemons_) daemon.process.Detach();
+}
+
+std::vector<LocalMounter::Record> LocalMounter::Records() const {
+  std::vector<Record> records;
+  std::error_code error;
+  for (const auto& folder : std::filesystem::directory_iterator(options_.state_folder / "mounts", error)) {
+    if (auto record = ReadRecordFile(folder.path() / "mount.json")) records.push_back(*std::move(record));
+  }
+  return records;
+}
+
+void LocalMounter::CleanUp() {
+  std::set<std::string> kept;
+  if (!options_.keeper.empty()) {
+    for (const mount::KeptName& each : mount::ListKept(options_.keeper).value_or(std::vector<mount::KeptName>{})) {
+      // What a mounter left that died before its daemon was there.
+      if (!each.held && !each.has_device) (void)mount::ForgetKept(options_.keeper, each.name);
+      if (each.has_device) kept.insert(each.name);
+    }
+  }
+  for (const Record& record : Records()) {
+    const auto mounted = mount::FindMount(record.target);
+    if (!mounted || !*mounted || (*mounted)->type != kMountType) continue;
+    if (kept.contains(KeptName(record.target))) continue;  // its daemon is, or will be, there
+    const auto answer = ProbeMount(record.target, options_.probe_timeout);
+    if (!answer || answer->daemon || answer->daemon.error().code() != Code::kUnavailable) continue;
+    // The record stays until the volume is unstaged: it says whose keys the mount had.
+    const Status detached = mount::Detach(record.target, /*lazy=*/true);
+    options_.log.Warning("a mount without its daemon is removed",
+                         {{"volume", record.volume},
+                          {"target", record.target},
+                          {"result", detached ? "done" : detached.error().ToString()}});
+  }
+}
+
+Status LocalMounter::CheckExclusive(const std::string& volume, const std::string& target) const {
+  for (const Record& record : Records()) {
+    if (record.volume != volume || record.target == target) continue;
+    const auto mounted = MR_TRY(mount::FindMount(record.target));
+    if (mounted) return Fail(Code::kPreconditionFailed, "another pod of this node uses the volume {}", volume);
+  }
+  return {};
+}
+
+void LocalMounter::WatchDaemons(const std::stop_token& stop) {
+  // So much later than it could be, the log says that a daemon ended, and its process is reaped. With a keeper, pods
+  // wait for the next daemon.
+  const Duration pause = options_.keeper.empty() ? Duration(std::chrono::seconds(1)) : std::chrono::milliseconds(100);
+  while (SystemClock().SleepFor(pause, stop)) {
+    const std::vector<EndedDaemon> ended = TakeEnded();
+    const std::set<std::string> kept = options_.keeper.empty() ? std::set<std::string>() : WatchKeeper();
+    for (const EndedDaemon& daemon : ended) {
+      const bool goes_on = kept.contains(KeptName(daemon.target));
+      options_.log.Log(goes_on ? LogLevel::kWarning : LogLevel::kError,
+                       goes_on
+                           ? "the daemon of a mount ended; another one takes its place"
+                           : "the daemon of a mount ended; pods that use it get errors until they are started again",
+                       {{"volume", daemon.volume}, {"target", daemon.target}, {"cause", daemon.cause}});
+    }
+  }
+}
+
+/// Removes the daemons that have ended, and returns those whose mounts are still there: a daemon that was asked to end
+/// has no record any more, or its mount is gone.
+std::vector<LocalMounter::EndedDaemon> LocalMounter::TakeEnded() {
+  std::vector<EndedDaemon> ended;
+  MutexLock lock(mutex_);
+  for (auto entry = daemons_.begin(); entry != daemons_.end();) {
+    const auto state = entry->second.process.Poll();
+    if (!state) {
+      ++entry;
+      continue;
+    }
+    if (const auto mounted = mount::FindMount(entry->first); mounted && *mounted && ReadRecord(entry->first)) {
+      ended.push_back({.volume = entry->second.volume, .target = entry->first, .cause = state->ToString()});
+    }
+    entry = daemons_.erase(entry);
+  }
+  return ended;
+}
+
+/// Starts daemons again that died, and gives a keeper that lost its memory the plans. Returns the names of the mounts
+/// that the keeper has.
+std::set<std::string> LocalMounter::WatchKeeper() {
+  const auto kept = mount::ListKept(options_.keeper);
+  if (!kept) return {};  // mounts go on without it; the next one gets everything again
+  std::set<std::string> names;
+  std::vector<std::pair<std::string, std::string>> unknown;
+  std::vector<std::string> left;
+  {
+    MutexLock lock(mutex_);
+    for (const mount::KeptName& each : *kept) {
+      if (each.has_device) names.insert(each.name);
+      if (!each.held && each.has_device) left.push_back(each.name);
+      const auto plan = plans_.find(each.name);
+      if (each.held && !each.has_plan && plan != plans_.end()) unknown.emplace_back(each.name, plan->second.Encode());
+    }
+  }
+  for (const auto& [name, plan] : unknown) (void)mount::PutPlan(options_.keeper, name, plan);
+  BeginRestarts(left);
+  return names;
+}
+
+/// Starts daemons of mounts, unless that is under way or must wait. A daemon whose store does not answer holds up no
+/// other.
+void LocalMounter::BeginRestarts(const std::vector<std::string>& names) {
+  // As many in each round of the watcher as a node's processors may well start.
+  constexpr int kTogether = 8;
+  int begun = 0;
+  MutexLock lock(mutex_);
+  std::erase_if(starting_, [](const auto& start) { return start.second.ended->load(); });
+  const TimePoint now = SystemClock().Now();
+  for (const std::string& name : names) {
+    if (begun == kTogether) return;
+    const auto retry = retries_.find(name);
+    if (starting_.contains(name) || (retry != retries_.end() && now < retry->second.at)) continue;
+    auto ended = std::make_shared<std::atomic<bool>>(false);
+    starting_.insert_or_assign(
+        name,
+        Starting{.began = now, .ended = ended, .thread = std::jthread([this, name, ended](const std::stop_token& stop) {
+                                                 Restart(name, stop);
+                                                 *ended = true;
+                                               })});
+    ++begun;
+  }
+}
+
+/// Starts the daemon of a mount that the keeper has. Needs no hold of the target: a daemon whose mount is being removed
+/// ends, and only one daemon can hold a name at the keeper.
+void LocalMounter::Restart(const std::string& name, const std::stop_token& stop) {
+  auto text = mount::ReadPlan(options_.keeper, name);
+  auto plan = text ? DaemonPlan::Decode(*text) : Fail(text.error());
+  if (!plan) {
+    MutexLock lock(mutex_);
+    if (const auto known = plans_.find(name); known != plans_.end()) plan = known->second;
+  }
+  if (!plan) {
+    options_.log.Error("the daemon of a mount died, and nobody knows its plan any more; its pods get errors",
+                       {{"mount", name}, {"reason", plan.error()}});
+    return void(mount::ForgetKept(options_.keeper, name));
+  }
+  const Status started = StartDaemon(*plan, kRestartTimeout, stop);
+  if (!started && stop.stop_requested()) return;
+  MutexLock lock(mutex_);
+  if (started) {
+    retries_.erase(name);
+    options_.log.Warning("the daemon of a mount died; another one goes on with the mount",
+                         {{"volume", plan->volume}, {"target", plan->target}});
+    plans_.insert_or_assign(name, *std::move(plan));
+    return;
+  }
+  Retry& retry = retries_.try_emplace(name, Retry{{}, kFirstRestart}).first->second;
+  options_.log.Error("the daemon of a mount died, and cannot be started again yet; its pods wait",
+                     {{"volume", plan->volume},
+                      {"target", plan->target},
+                      {"again_in", FormatDuration(retry.pause)},
+                      {"reason", started.error()}});
+  retry.at = SystemClock().Now() + retry.pause;
+  retry.pause = std::min<Duration>(2 * retry.pause, kLastRestart);
+}
+
+std::filesystem::path LocalMounter::FolderOf(const std::string& target) const {
+  return options_.state_folder / "mounts" / ShortHash(target);
+}
+
+std::optional<LocalMounter::Record> LocalMounter::ReadRecordFile(const std::filesystem::path& path) {
+  auto text = ReadFile(path, kMostRecordBytes);
+  if (!text) return std::nullopt;
+  auto json = ParseJson(*text, path.string());
+  if (!json || json->value("format", "") != kRecordFormat) return std::nullopt;
+  return Record{.volume = json->value("volume", ""),
+                .target = json->value("target", ""),
+                .fingerprint = json->value("fingerprint", ""),
+                .driver_identity = json->value("driver_identity", false)};
+}
+
+std::optional<LocalMounter::Record> LocalMounter::ReadRecord(const std::string& target) const {
+  auto record = ReadRecordFile(FolderOf(target) / "mount.json");
+  if (record && record->target != target) return std::nullopt;
+  return record;
+}
+
+Status LocalMounter::WriteRecord(const Record& record) const {
+  std::error_code error;
+  std::filesystem::create_directory(FolderOf(record.target), error);
+  if (error) return Fail(ErrnoError(error.value(), "cannot make " + FolderOf(record.target).string()));
+  const Json json = {{"format", kRecordFormat},
+                     {"volume", record.volume},
+                     {"target", record.target},
+                     {"fingerprint", record.fingerprint},
+                     {"driver_identity", record.driver_identity}};
+  return WriteFileAtomic(FolderOf(record.target) / "mount.json", AsBytes(DumpJson(json)), 0600);
+}
+
+void LocalMounter::RemoveRecord(const std::string& target) const {
+  std::error_code error;
+  std::filesystem::remove_all(FolderOf(target), error);
+}
+
+Status LocalMounter::Mount(const MountRequest& request) {
+  MR_TRY(CheckPlan(request.plan));
+  const TargetPath target = MR_TRY(folder_.Find(request.target));
+  const InFlight::Hold hold = MR_TRY(in_flight_.Begin(target.path));
+  if (request.exclusive) MR_TRY(CheckExclusive(request.volume, target.path));
+  return MountHere(request, target);
+}
+
+Status LocalMounter::MountHere(const MountRequest& request, const TargetPath& target) {
+  const auto record = ReadRecord(target.path);
+  const std::string fingerprint = PlanFingerprint(request.plan);
+  // A request without the volume's keys must not get a mount with the driver's keys instead.
+  if (record && !record->driver_identity && request.plan.driver_identity) {
+    return Fail(
+        Code::kPreconditionFailed,
+        "the mount of this volume is gone, and its secret came when it was staged; delete the pods of this node "
+        "that use it, so that kubelet stages it again");
+  }
+  if (MR_TRY(FindOurs(target.path))) {
+    const auto answer = ProbeMount(target.path, options_.probe_timeout);
+    if (!answer) return Fail(Code::kUnavailable, "the mount on {} does not answer", target.path);
+    if (answer->daemon) {
+      if (record && record->fingerprint == fingerprint && record->driver_identity == request.plan.driver_identity) {
+        return WriteToken(request, target);  // kubelet publishes again before the old one expires
+      }
+      return Fail(Code::kAlreadyExists, "{} is mounted with other options", target.path);
+    }
+    if (answer->daemon.error().code() != Code::kUnavailable) return Fail(answer->daemon.error());
+    MR_TRY(mount::Detach(target.path, /*lazy=*/true));
+    options_.log.Warning("the daemon of a mount was gone; it is mounted again",
+                         {{"volume", request.volume}, {"target", target.path}});
+  }
+  MR_TRY(MakeFolder(target));
+  MR_TRY(WriteRecord({.volume = request.volume,
+                      .target = target.path,
+                      .fingerprint = fingerprint,
+                      .driver_identity = request.plan.driver_identity}));
+  MR_TRY(WriteToken(request, target));
+  Status started = StartDaemon(request, target);
+  if (!started && !record) {
+    std::error_code error;
+    std::filesystem::remove(FolderOf(target.path) / "mount.json", error);
+  }
+  return started;
+}
+
+Status LocalMounter::WriteToken(const MountRequest& request, const TargetPath& target) const {
+  if (request.plan.token.empty()) return {};
+  return WriteFileAtomic(FolderOf(target.path) / kTokenFile, AsBytes(request.plan.token), 0600);
+}
+
+/// The folder below which writes of a volume are staged: a volume's mounts publish what a killed daemon of the volume
+/// left, and no others do.
+std::filesystem::path LocalMounter::StagingOf(const std::string& volume) const {
+  return options_.state_folder / "staging" / ShortHash(volume);
+}
+
+/// The staging folder of a mount. A mount that is kept has its own: when it goes on, nobody owns its files for a
+/// moment, and another mount of the volume would take them.
+std::filesystem::path LocalMounter::StagingOf(const std::string& volume, const TargetPath& target) const {
+  return options_.keeper.empty() ? StagingOf(volume) : StagingOf(volume) / KeptName(target.path);
+}
+
+/// Gives a new mount what mounts of its volume left that are over. Call before the keeper knows the new one.
+void LocalMounter::HandOverStaged(const std::string& volume, const TargetPath& target) const {
+  namespace fs = std::filesystem;
+  const fs::path shared = StagingOf(volume), own = StagingOf(volume, target);
+  std::set<std::string> kept;
+  if (!options_.keeper.empty()) {
+    const auto listed = mount::ListKept(options_.keeper);
+    if (!listed) return;  // then no mount is known to be over
+    for (const mount::KeptName& each : *listed) kept.insert(each.name);
+  }
+  std::error_code error;
+  fs::create_directories(shared, error);
+  std::vector<fs::path> over = {shared};
+  for (const auto& entry : fs::directory_iterator(shared, error)) {
+    if (entry.is_directory(error) && !kept.contains(entry.path().filename())) over.push_back(entry.path());
+  }
+  for (const fs::path& folder : over) {
+    if (folder == own || !fs::exists(folder / ManagedFolder::kMarkerName, error)) continue;
+    const auto moved = vfs::StagingArea::HandOver(folder, own);
+    if (!moved) {
+      options_.log.Error("what an earlier mount of a volume left cannot be handed over; it stays staged",
+                         {{"volume", volume}, {"folder", folder}, {"reason", moved.error()}});
+    } else if (*moved > 0) {
+      options_.log.Warning("what an earlier mount of a volume left is handed over to the next one",
+                           {{"volume", volume}, {"folder", folder}, {"files", *moved}});
+    }
+    // The keeper may have lost its memory while the mount's daemon lives.
+    const bool ended = folder != shared && !fs::exists(options_.state_folder / "mounts" / folder.filename(), error);
+    const bool empty = std::ranges::none_of(fs::directory_iterator(folder, error),
+                                            [](const auto& file) { return file.path().extension() == ".record"; });
+    if (moved && ended && empty) fs::remove_all(folder, error);
+  }
+}
+
+Subprocess::Options LocalMounter::DaemonOptions(const MountRequest& request, const TargetPath& target) const {
+  const std::filesystem::path log = FolderOf(target.path) / "log";
+  const std::filesystem::path staging = StagingOf(request.volume, target);
+  Subprocess::Options start{.argv = {options_.program, "mount", request.plan.url, target.path, "--allow-other",
+                                     "--log-file", log.string(), "--staging-dir", staging.string()},
+                            .working_directory = "/",
+                            .stdout_file = log,
+                            .stderr_file = log,
+                            .die_with_parent = false};
+  if (!options_.keeper.empty()) {
+    start.argv.insert(start.argv.end(), {"--keeper", options_.keeper.string(), "--kept-name", KeptName(target.path),
+                                         "--session-log", (FolderOf(target.path) / kSessionLog).string()});
+  }
+  start.argv.insert(start.argv.end(), request.plan.flags.begin(), request.plan.flags.end());
+  auto has = [&](std::string_view flag) {
+    return std::ranges::any_of(request.plan.flags, [&](const std::string& f) { return f.starts_with(flag); });
+  };
+  if (!has("--memory-budget=")) start.argv.push_back(fmt::format("--memory-budget={}", options_.mount_memory));
+  if (request.plan.disk_cache) {
+    start.argv.insert(start.argv.end(), {"--cache", (options_.state_folder / "cache").string()});
+    if (!has("--max-cache-size=")) start.argv.push_back(fmt::format("--max-cache-size={}", options_.cache_bytes));
+  }
+  for (const auto& [name, value] : request.plan.environment) {
+    if (value.empty()) {
+      start.unset_env.push_back(name);
+    } else {
+      start.env[name] = value;
+    }
+  }
+  if (!request.plan.token.empty()) {
+    constexpr char kVariable[] = "AWS_WEB_IDENTITY_TOKEN_FILE";
+    std::erase(start.unset_env, kVariable);
+    start.env[kVariable] = (FolderOf(target.path) / kTokenFile).string();
+  }
+  return start;
+}
+
+Status LocalMounter::StartDaemon(const MountRequest& request, const TargetPath& target) {
+  HandOverStaged(request.volume, target);
+  const DaemonPlan plan{.volume = request.volume,
+                        .target = target.path,
+                        .url = request.plan.url,
+                        .process = DaemonOptions(request, target)};
+  if (options_.keeper.empty()) return StartDaemon(plan, options_.start_timeout, {});
+  const std::string name = KeptName(target.path);
+  MR_TRY(mount::PutPlan(options_.keeper, name, plan.Encode()));
+  {
+    MutexLock lock(mutex_);
+    plans_.insert_or_assign(name, plan);
+  }
+  Status started = StartDaemon(plan, options_.start_timeout, {});
+  if (started) return started;
+  (void)mount::ForgetKept(options_.keeper, name);
+  MutexLock lock(mutex_);
+  plans_.erase(name);
+  return started;
+}
+
+Status LocalMounter::StartDaemon(const DaemonPlan& plan, Duration timeout, const std::stop_token& stop) {
+  const std::filesystem::path log = FolderOf(plan.target) / "log";
+  std::error_code error;
+  if (std::filesystem::file_size(log, error) > kLogLimit && !error) std::filesystem::remove(log, error);
+  for (const char* folder : {"staging", "cache"}) {
+    std::filesystem::create_directory(options_.state_folder / folder, error);
+  }
+  auto process = StartMountDaemon(plan.process, log, timeout, stop);
+  if (!process) return Fail(process.error().Context("cannot mount " + plan.url));
+  MutexLock lock(mutex_);
+  daemons_.insert_or_assign(plan.target, Daemon{.volume = plan.volume, .process = *std::move(process)});
+  return {};
+}
+
+Status LocalMounter::Bind(const BindRequest& request) {
+  const TargetPath from = MR_TRY(folder_.Find(request.source));
+  const TargetPath to = MR_TRY(folder_.Find(request.target));
+  const InFlight::Hold hold = MR_TRY(in_flight_.Begin(to.path));
+  const auto shown = MR_TRY(FindOurs(from.path));
+  if (!shown) return Fail(Code::kNotFound, "no volume is mounted on {}", from.path);
+  if (request.exclusive) {
+    for (const MountEntry& other : MR_TRY(ReadMountTable())) {
+      if (other.device == shown->device && other.point != from.path && other.point != to.path) {
+        return Fail(Code::kPreconditionFailed, "another pod of this node uses the volume, at {}", other.point);
+      }
+    }
+  }
+  const auto there = MR_TRY(FindOurs(to.path));
+  if (there && there->device == shown->device) return {};
+  if (there) {
+    const auto answer = ProbeMount(to.path, options_.probe_timeout);
+    if (!answer || answer->daemon || answer->daemon.error().code() != Code::kUnavailable) {
+      return Fail(Code::kAlreadyExists, "{} shows another volume", to.path);
+    }
+    MR_TRY(mount::Detach(to.path, /*lazy=*/true));
+  }
+  MR_TRY(MakeFolder(to));
+  // By way of handles, so that nobody can put a link where they were checked.
+  const UniqueFd source_root = MR_TRY(OpenTarget(from)), covered = MR_TRY(OpenTarget(to));
+  if (::mount(ProcPath(source_root).c_str(), ProcPath(covered).c_str(), nullptr, MS_BIND, nullptr) != 0) {
+    return Fail(ErrnoError(errno, "cannot show the volume on " + to.path));
+  }
+  const UniqueFd bound = MR_TRY(OpenTarget(to));
+  const unsigned long flags = MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV | (request.read_only ? MS_RDONLY : 0);
+  if (::mount(nullptr, ProcPath(bound).c_str(), nullptr, flags, nullptr) != 0) {
+    const Error failed = ErrnoError(errno, "cannot restrict the mount on " + to.path);
+    (void)mount::Detach(to.path, /*lazy=*/true);
+    return Fail(failed);
+  }
+  return {};
+}
+
+/// Returns true if the daemon of a mount at the keeper died, and the next one does not get as far as to answer.
+bool LocalMounter::CannotBeRestarted(const std::string& name) {
+  MutexLock lock(mutex_);
+  const auto start = starting_.find(name);
+  const bool long_since =
+      start != starting_.end() && SystemClock().Now() - start->second.began > options_.start_timeout;
+  return long_since || retries_.contains(name);
+}
+
+/// Ends a mount whose daemon cannot be started again: else its pod could never be removed. What was staged with a
+/// record stays for the volume's next mount.
+Status LocalMounter::Abandon(const std::string& path, const Record& record) {
+  const std::string name = KeptName(path);
+  const Retry never{.at = TimePoint::max(), .pause = kFirstRestart};
+  std::jthread start;
+  {
+    MutexLock lock(mutex_);
+    retries_.insert_or_assign(name, never);
+    if (auto found = starting_.extract(name)) start = std::move(found.mapped().thread);
+  }
+  start.request_stop();
+  if (start.joinable()) start.join();
+  {
+    MutexLock lock(mutex_);
+    retries_.insert_or_assign(name, never);  // that thread may have set another time
+  }
+  Status ended = mount::ForgetKept(options_.keeper, name);
+  if (ended) ended = mount::Detach(path, /*lazy=*/true);
+  MutexLock lock(mutex_);
+  retries_.erase(name);
+  if (!ended) return Fail(ended.error().Context(fmt::format("the mount on {} does not answer", path)));
+  plans_.erase(name);
+  options_.log.Error("a mount whose daemon cannot be started again is removed; what programs had open is lost",
+                     {{"volume", record.volume}, {"target", path}});
+  return {};
+}
+
+Status LocalMounter::StopDaemon(const std::string& path, const Record& record) {
+  const auto answer = ProbeMount(path, options_.probe_timeout);
+  if (!answer && CannotBeRestarted(KeptName(path))) return Abandon(path, record);
+  if (!answer) return Fail(Code::kUnavailable, "the mount on {} does not answer", path);
+  auto report = MR_TRY(mount::Unmount(path, {.lazy = false, .timeout = options_.stop_timeout}, {}));
+  using Outcome = mount::UnmountOutcome;
+  switch (report.outcome) {
+    case Outcome::kInUse:
+      return Fail(Code::kBusy, "{} is in use", path);
+    case Outcome::kStillPublishing:
+      return Fail(Code::kDeadlineExceeded, "the daemon of {} (process {}) still publishes {} files ({})", path,
+                  report.daemon, report.files, FormatBytes(report.bytes));
+    case Outcome::kFilesLeft:
+      options_.log.Error("files of a volume are not in the bucket; its next mount on this node publishes them",
+                         {{"volume", record.volume},
+                          {"target", path},
+                          {"files", report.files},
+                          {"folder", report.staging_directory.string()}});
+      break;
+    case Outcome::kUnmounted:
+      break;
+  }
+  return {};
+}
+
+Status LocalMounter::UnmountHere(const TargetPath& target) {
+  while (const auto mounted = MR_TRY(FindOurs(target.path))) {
+    if (const auto record = ReadRecord(target.path)) {
+      MR_TRY(StopDaemon(target.path, *record));
+      RemoveRecord(target.path);
+    } else {
+      MR_TRY(mount::Detach(target.path, /*lazy=*/false));
+    }
+  }
+  RemoveRecord(target.path);
+  MutexLock lock(mutex_);
+  plans_.erase(KeptName(target.path));
+  retries_.erase(KeptName(target.path));
+  return {};
+}
+
+Status LocalMounter::Unmount(const std::string& path, bool remove_folder) {
+  auto found = folder_.Find(path);
+  if (!found && found.error().code() == Code::kNotFound) return {};
+  const TargetPath target = MR_TRY(std::move(found));
+  const InFlight::Hold hold = MR_TRY(in_flight_.Begin(target.path));
+  MR_TRY(UnmountHere(target));
+  if (!remove_folder || ::unlinkat(target.parent.get(), target.name.c_str(), AT_REMOVEDIR) == 0 || errno == ENOENT) {
+    return {};
+  }
+  return Fail(ErrnoError(errno, "cannot remove " + target.path));
+}
+
+Result<MountState> LocalMounter::Inspect(const std::string& path) {
+  const TargetPath target = MR_TRY(folder_.Find(path));
+  if (!MR_TRY(FindOurs(target.path))) return Fail(Code::kNotFound, "no volume is mounted on {}", path);
+  MountState state;
+  if (const auto record = ReadRecord(target.path)) {
+    state.fingerprint = record->fingerprint;
+    state.driver_identity = record->driver_identity;
+  }
+  const auto answer = ProbeMount(target.path, options_.probe_timeout);
+  if (!answer) {
+    state.health = MountHealth::kSilent;
+    state.problem = fmt::format("the mount has not answered for {}", FormatDuration(options_.probe_timeout));
+    return state;
+  }
+  if (!answer->daemon) {
+    state.health = MountHealth::kGone;
+    state.problem = answer->daemon.error().ToString();
+    return state;
+  }
+  if (const auto space = ProbeSpace(target.path, options_.probe_timeout)) {
+    const auto unit = static_cast<std::int64_t>(space->f_frsize);
+    state.total_bytes = unit * static_cast<std::int64_t>(space->f_blocks);
+    state.available_bytes = unit * static_cast<std::int64_t>(space->f_bavail);
+    state.used_bytes = state.total_bytes - unit * static_cast<std::int64_t>(space->f_bfree);
+    state.total_inodes = static_cast<std::int64_t>(space->f_files);
+    state.available_inodes = static_cast<std::int64_t>(space->f_favail);
+    state.used_inodes = state.total_inodes - static_cast<std::int64_t>(space->f_ffree);
+  }
+  const Json pending = answer->stats.value("pending", Json::object());
+  if (const int failing = pending.value("failing", 0); failing > 0) {
+    state.problem = fmt::format("{} files cannot be published: {}", failing, pending.value("reason", ""));
+  }
+  return state;
+}
+
+}  // namespace millrace::csi

@@ -1,0 +1,125 @@
+// Makes the mounts of a node in this process's mount namespace. Each mount is a daemon of its own, `millrace mount`, so
+// that one volume's failure is not another's, and each has only its own keys.
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "millrace/base/bytes.h"
+#include "millrace/base/clock.h"
+#include "millrace/base/log.h"
+#include "millrace/base/process/subprocess.h"
+#include "millrace/base/threads/sync.h"
+#include "millrace/csi/mounter/daemon_plan.h"
+#include "millrace/csi/mounter/in_flight.h"
+#include "millrace/csi/mounter/kubelet_folder.h"
+#include "millrace/csi/mounter/mounter.h"
+#include "millrace/mount/unmount.h"
+
+namespace millrace::csi {
+
+struct LocalMounterOptions {
+  std::string program;  ///< the path of `millrace`
+  std::string kubelet_folder = "/var/lib/kubelet";
+  /// A folder of the mounter's own: records of mounts, their logs, staged writes and cached blocks.
+  std::filesystem::path state_folder;
+  std::uint64_t mount_memory = 512 * kMiB;  ///< of each daemon, unless its volume says otherwise
+  std::uint64_t cache_bytes = 20 * kGiB;    ///< of the disk cache that the node's volumes share
+  Duration start_timeout = std::chrono::seconds(60);
+  /// How long Unmount waits for the daemon to publish. Shorter than the two minutes that kubelet waits for a call.
+  Duration stop_timeout = std::chrono::seconds(90);
+  Duration probe_timeout = std::chrono::seconds(10);
+  /// The socket of the node's keeper (mount/keeper/keeper.h). Empty: a mount ends with its daemon.
+  std::filesystem::path keeper;
+  Logger log;
+};
+
+/// Daemons go on when the LocalMounter is destroyed, and the next one finds them in the mount table. With a keeper,
+/// daemons that died, of this or an earlier LocalMounter, are started again, and go on with their mounts. Thread-safe.
+class LocalMounter final : public Mounter {
+ public:
+  /// Detaches what mounters before left behind without a daemon.
+  /// Errors: those of opening the two folders.
+  static Result<std::unique_ptr<LocalMounter>> Open(LocalMounterOptions options);
+  ~LocalMounter() override;
+
+  Status Mount(const MountRequest& request) override;
+  Status Bind(const BindRequest& request) override;
+  Status Unmount(const std::string& target, bool remove_folder) override;
+  Result<MountState> Inspect(const std::string& target) override;
+
+ private:
+  /// The record of a mount, kept in a file. Has no secrets.
+  struct Record {
+    std::string volume, target, fingerprint;
+    bool driver_identity = false;
+  };
+  struct Daemon {
+    std::string volume;
+    Subprocess process;
+  };
+  LocalMounter(LocalMounterOptions options, KubeletFolder folder);
+  void CleanUp();
+  std::vector<Record> Records() const;
+  Status CheckExclusive(const std::string& volume, const std::string& target) const;
+  void WatchDaemons(const std::stop_token& stop) MR_EXCLUDES(mutex_);
+
+  std::filesystem::path FolderOf(const std::string& target) const;
+  std::optional<Record> ReadRecord(const std::string& target) const;
+  static std::optional<Record> ReadRecordFile(const std::filesystem::path& path);
+  Status WriteRecord(const Record& record) const;
+  void RemoveRecord(const std::string& target) const;
+
+  Status MountHere(const MountRequest& request, const TargetPath& target) MR_EXCLUDES(mutex_);
+  Status StartDaemon(const MountRequest& request, const TargetPath& target) MR_EXCLUDES(mutex_);
+  std::filesystem::path StagingOf(const std::string& volume) const;
+  std::filesystem::path StagingOf(const std::string& volume, const TargetPath& target) const;
+  void HandOverStaged(const std::string& volume, const TargetPath& target) const;
+  Subprocess::Options DaemonOptions(const MountRequest& request, const TargetPath& target) const;
+  Status StartDaemon(const DaemonPlan& plan, Duration timeout, const std::stop_token& stop) MR_EXCLUDES(mutex_);
+  std::set<std::string> WatchKeeper() MR_EXCLUDES(mutex_);
+  struct EndedDaemon {
+    std::string volume, target, cause;
+  };
+  std::vector<EndedDaemon> TakeEnded() MR_EXCLUDES(mutex_);
+  void BeginRestarts(const std::vector<std::string>& names) MR_EXCLUDES(mutex_);
+  void Restart(const std::string& name, const std::stop_token& stop) MR_EXCLUDES(mutex_);
+  bool CannotBeRestarted(const std::string& name) MR_EXCLUDES(mutex_);
+  Status Abandon(const std::string& path, const Record& record) MR_EXCLUDES(mutex_);
+  Status WriteToken(const MountRequest& request, const TargetPath& target) const;
+  Status StopDaemon(const std::string& path, const Record& record) MR_EXCLUDES(mutex_);
+  Status UnmountHere(const TargetPath& target) MR_EXCLUDES(mutex_);
+
+  // Constant after construction.
+  const LocalMounterOptions options_;
+  const KubeletFolder folder_;
+
+  InFlight in_flight_;
+  Mutex mutex_;
+  std::map<std::string, Daemon> daemons_ MR_GUARDED_BY(mutex_);  ///< by target
+  /// The plans of all mounts that the keeper has, by their names there. A new keeper gets them again.
+  std::map<std::string, DaemonPlan> plans_ MR_GUARDED_BY(mutex_);
+  /// When to start a daemon again whose last start failed.
+  struct Retry {
+    TimePoint at;
+    Duration pause;  ///< from there to the next try, if this one fails too
+  };
+  std::map<std::string, Retry> retries_ MR_GUARDED_BY(mutex_);  ///< by the names at the keeper
+  /// The start of a daemon whose mount is at the keeper. On a thread of its own, since the daemon asks its store.
+  struct Starting {
+    TimePoint began;
+    std::shared_ptr<std::atomic<bool>> ended;
+    std::jthread thread;
+  };
+  std::map<std::string, Starting> starting_ MR_GUARDED_BY(mutex_);  ///< by the names at the keeper
+  std::jthread watcher_;
+};
+
+}  // namespace millrace::csi
