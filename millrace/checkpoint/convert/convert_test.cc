@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <set>
+#include <thread>
 
 #include "millrace/base/files/files.h"
 #include "millrace/checkpoint/convert/dcp/dcp_source.h"
@@ -15,6 +16,7 @@
 #include "millrace/checkpoint/convert/torch/torch_state.h"
 #include "millrace/checkpoint/read/open_safetensors.h"
 #include "millrace/checkpoint/read/reader.h"
+#include "millrace/checkpoint/retention/collect.h"
 #include "millrace/checkpoint/save/writer.h"
 #include "millrace/checkpoint/testing/random_state.h"
 #include "millrace/checkpoint/testing/thread_group.h"
@@ -144,6 +146,150 @@ TEST_F(ConvertTest, ManyTensorsAreFoundInFewRequests) {
   EXPECT_LT(gets([&] { return OpenTorchFile({counted, "state.pt"}, {}); }), 20u) << "7 of them are large";
   ASSERT_TRUE(ExportTo("dcp", ForeignFormat::kDcp));
   EXPECT_LT(gets([&] { return OpenDcpFolder({counted, "dcp/"}, {}); }), 20u);
+}
+
+/// An import by shares, beside the same import by one process.
+class SharedImport : public ConvertTest {
+ protected:
+  Result<ImportShareResult> Share(const std::string& key, std::uint32_t index, std::uint32_t count,
+                                  std::string_view url = "s3://bucket/shared") {
+    const std::string source = "s3://bucket/" + key;
+    auto opened = MR_TRY(OpenSource(connection_, source, MR_TRY(DetectForeignFormat(connection_, source))));
+    const ImportOptions options{.step = 7, .file_bytes = 3000, .share = {.index = index, .count = count}};
+    return ImportShare(connection_, std::move(opened), url, budget_, options, Logger());
+  }
+  /// Compares all bytes of the two checkpoints.
+  void ExpectSame(const std::string& alone, const std::string& shared) {
+    const Manifest one = Open("s3://bucket/" + alone)->manifest(), other = Open("s3://bucket/" + shared)->manifest();
+    EXPECT_EQ(one.tensors, other.tensors);
+    EXPECT_EQ(nlohmann::json(one.meta), nlohmann::json(other.meta));
+    const auto file = [](const Manifest& manifest, const std::string& name) {
+      return name.substr(manifest.attempt.size());
+    };
+    ASSERT_EQ(one.slices.size(), other.slices.size());
+    for (std::size_t i = 0; i < one.slices.size(); ++i) {
+      EXPECT_EQ(one.slices[i].offset, other.slices[i].offset);
+      EXPECT_EQ(file(one, one.slices[i].file), file(other, other.slices[i].file));
+    }
+    ASSERT_EQ(one.files.size(), other.files.size());
+    std::set<std::string> keys{shared + "/step-00000007.json"};
+    for (const auto& [name, meta] : one.files) {
+      const std::string same = other.attempt + file(one, name);
+      ASSERT_TRUE(other.files.contains(same));
+      EXPECT_EQ(meta, other.files.at(same));
+      EXPECT_EQ(Content(alone + "/step-00000007/" + name), Content(shared + "/step-00000007/" + same));
+      keys.insert(shared + "/step-00000007/" + same);
+    }
+    EXPECT_EQ(Keys(shared + "/"), keys) << "nothing but the checkpoint stays";
+  }
+};
+
+TEST_F(SharedImport, HasTheBytesOfOneProcess) {
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    const State state = State::Random(seed, 16);
+    Save(state, Meta(), seed);
+    const ForeignFormat format = seed % 2 == 0 ? ForeignFormat::kTorch : ForeignFormat::kDcp;
+    const std::string key = fmt::format("out/{}{}", seed, seed % 2 == 0 ? ".pt" : "");
+    const std::string alone = fmt::format("alone-{}", seed), shared = fmt::format("shared-{}", seed);
+    ASSERT_TRUE(ExportTo(key, format));
+    ASSERT_TRUE(ImportFrom(key, "s3://bucket/" + alone, 3000));
+    const std::uint32_t count = 2 + seed % 3;
+    for (std::uint32_t index = count; index-- > 0;) {
+      auto done = Share(key, index, count, "s3://bucket/" + shared);
+      ASSERT_TRUE(done) << done.error().ToString();
+      EXPECT_EQ(done->manifest.has_value(), index == 0) << "only the first share commits";
+      EXPECT_EQ(done->own_files, (done->files + count - 1 - index) / count);
+    }
+    ExpectSame(alone, shared);
+    state.ExpectReadBack(*Open("s3://bucket/" + shared), 2);
+  }
+}
+
+TEST_F(SharedImport, TheFirstShareWaitsForTheOthers) {
+  Save(State::Random(3, 16), Meta());
+  ASSERT_TRUE(ExportTo("out.pt", ForeignFormat::kTorch));
+  ASSERT_TRUE(ImportFrom("out.pt", "s3://bucket/alone", 3000));
+  std::thread first([&] {
+    auto done = Share("out.pt", 0, 2);
+    ASSERT_TRUE(done) << done.error().ToString();
+    EXPECT_TRUE(done->manifest);
+  });
+  EXPECT_TRUE(Share("out.pt", 1, 2));
+  first.join();
+  ExpectSame("alone", "shared");
+}
+
+TEST_F(SharedImport, GoesOnWhereItWasStoppedAndKnowsWhatItCommitted) {
+  Save(State::Random(3, 16), Meta());
+  ASSERT_TRUE(ExportTo("out.pt", ForeignFormat::kTorch));
+  ASSERT_TRUE(ImportFrom("out.pt", "s3://bucket/alone", 3000));
+  const auto whole = Share("out.pt", 1, 2);
+  ASSERT_TRUE(whole);
+  ASSERT_GE(whole->own_files, 2u);
+  // The last file was cut off: its note is missing.
+  std::string last;
+  for (const std::string& key : Keys("shared/")) {
+    if (key.ends_with(".json")) last = key;
+  }
+  ASSERT_TRUE(object::DeleteMany(*store_, {last}));
+  const auto again = Share("out.pt", 1, 2);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(again->resumed, whole->own_files - 1);
+  ASSERT_TRUE(Share("out.pt", 0, 2));
+  ExpectSame("alone", "shared");
+  // A job that starts all its ranks again finds its own checkpoint.
+  for (const std::uint32_t index : {0u, 1u}) {
+    const auto late = Share("out.pt", index, 2);
+    ASSERT_TRUE(late) << late.error().ToString();
+    EXPECT_TRUE(late->manifest);
+    EXPECT_EQ(late->resumed, late->own_files);
+  }
+  ASSERT_TRUE(ExportTo("other.pt", ForeignFormat::kTorch));
+  EXPECT_EQ(Share("other.pt", 0, 2).error().code(), Code::kAlreadyExists) << "the source is another object";
+}
+
+TEST_F(SharedImport, FilesThatACollectorRemovedAreNotCommitted) {
+  Save(State::Random(3, 16), Meta());
+  ASSERT_TRUE(ExportTo("out.pt", ForeignFormat::kTorch));
+  ASSERT_TRUE(ImportFrom("out.pt", "s3://bucket/alone", 3000));
+  ASSERT_TRUE(Share("out.pt", 1, 2));
+  // A newer commit makes orphans of the unfinished import.
+  auto source = OpenSource(connection_, "s3://bucket/out.pt", ForeignFormat::kTorch);
+  ASSERT_TRUE(Import(connection_, *std::move(source), "s3://bucket/shared", budget_, {.step = 9}));
+  auto collected = CollectGarbage({store_, "shared"}, {.keep_last = 5}, /*dry_run=*/false);
+  ASSERT_TRUE(collected);
+  ASSERT_GT(collected->objects, 0u);
+  const auto again = Share("out.pt", 1, 2);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(again->resumed, 0u);
+  ASSERT_TRUE(Share("out.pt", 0, 2));
+  auto reader = Reader::Open(connection_, "s3://bucket/shared", 7);
+  ASSERT_TRUE(reader) << reader.error().ToString();
+  EXPECT_TRUE((*reader)->Verify());
+}
+
+TEST_F(SharedImport, DamageIsFoundByOneOfTheShares) {
+  Save(State::Random(3, 16), Meta());
+  ASSERT_TRUE(ExportTo("out.pt", ForeignFormat::kTorch));
+  std::string file = Content("out.pt");
+  std::size_t largest = 0, at = 0;
+  const auto opened = OpenSource(connection_, "s3://bucket/out.pt", ForeignFormat::kTorch);
+  for (const SourceChecksum& checksum : opened->checksums) {
+    if (checksum.size > largest) largest = checksum.size, at = checksum.offset;
+  }
+  file[at + largest - 1] = static_cast<char>(~file[at + largest - 1]);
+  Put("out.pt", file);
+  std::size_t found = 0;
+  for (const std::uint32_t index : {1u, 2u}) {
+    const auto done = Share("out.pt", index, 3);
+    if (done) continue;
+    EXPECT_EQ(done.error().code(), Code::kCorrupt) << done.error().ToString();
+    ++found;
+  }
+  if (found == 0) {
+    EXPECT_EQ(Share("out.pt", 0, 3).error().code(), Code::kCorrupt);
+  }
+  EXPECT_FALSE(Keys("shared/").contains("shared/step-00000007.json"));
 }
 
 TEST_F(ConvertTest, AGroupIsAStateOfItsOwn) {

@@ -9,6 +9,7 @@
 
 #include "millrace/base/text.h"
 #include "millrace/checkpoint/commit/commit.h"
+#include "millrace/checkpoint/convert/import_notes.h"
 #include "millrace/checkpoint/convert/source/meta_names.h"
 #include "millrace/checkpoint/convert/torch/zip.h"
 #include "millrace/checkpoint/format/checkpoint_keys.h"
@@ -141,71 +142,116 @@ void GatherStrided(ByteSpan from, const TensorMeta& box, const std::vector<std::
 
 class Importer {
  public:
-  Importer(ImportSource& source, MemoryBudget& budget, const ImportOptions& options, object::Call call,
+  Importer(const ImportSource& source, MemoryBudget& budget, const ImportOptions& options, object::Call call,
            ByteProgress progress)
       : source_(source), budget_(budget), options_(options), call_(std::move(call)), progress_(std::move(progress)) {}
 
-  /// Plans the files and returns the manifest, complete but for the files' checksums. Checks coverage and extents.
-  Result<Manifest> Plan() {
-    manifest_.step = options_.step;
-    manifest_.attempt = NewAttempt();
-    manifest_.created = FormatIso8601(SystemClock().Wall());
-    manifest_.written_by = LocalProvenance("millrace ckpt import", "");
-    manifest_.meta = source_.meta;
-    manifest_.tensors = source_.tensors;
+  /// Plans the files. Checks the types and extents of all tensors.
+  Status Plan() {
     for (const auto& [tensor, meta] : source_.tensors) MR_TRY(meta.Check(fmt::format("{}: {}", source_.name, tensor)));
     MR_TRY(PlanBlocks());
     PlanFiles();
     PlanChecksums();
+    return {};
+  }
+
+  /// Returns the manifest of the planned files, complete but for their checksums. Checks coverage.
+  Result<Manifest> ManifestOf(const std::string& attempt) const {
+    Manifest manifest;
+    manifest.step = options_.step;
+    manifest.attempt = attempt;
+    manifest.created = FormatIso8601(SystemClock().Wall());
+    manifest.written_by = LocalProvenance("millrace ckpt import", "");
+    manifest.meta = source_.meta;
+    manifest.tensors = source_.tensors;
+    for (std::size_t file = 0; file < files(); ++file) manifest.files[FileName(attempt, file)] = {.size = sizes_[file]};
     for (const auto& [source_box, block] : block_of_) {
       const TensorBlock& from = blocks_[block];
       const std::uint64_t elements = from.entry.meta.elements();
-      manifest_.slices.push_back({source_box->tensor, source_box->begin, elements, FileName(from.file),
-                                  from.entry.offset,
-                                  Simplified(source_box->box, source_.tensors.at(source_box->tensor).shape)});
+      manifest.slices.push_back({source_box->tensor, source_box->begin, elements, FileName(attempt, from.file),
+                                 from.entry.offset,
+                                 Simplified(source_box->box, source_.tensors.at(source_box->tensor).shape)});
     }
-    MR_TRY(manifest_.Check(source_.name));
-    return manifest_;
+    MR_TRY(manifest.Check(source_.name));
+    return manifest;
   }
 
-  /// Writes the planned files and returns their checksums.
-  Result<std::map<std::string, FileMeta>> Write(object::Store& store, const std::string& folder) {
+  std::size_t files() const { return headers_.size(); }
+  /// Bytes of a planned file.
+  std::uint64_t size(std::size_t file) const { return sizes_[file]; }
+  static std::string FileName(const std::string& attempt, std::size_t file) {
+    return RankFile(attempt, static_cast<int>(file));
+  }
+
+  /// Returns a text that is the same for all imports that write the same bytes: the versions of the source's files and
+  /// all headers, with the place of every block.
+  std::string Identity() const {
+    std::string identity = fmt::format("1\n{}\n{}\n", options_.step, DumpJson(source_.meta));
+    for (const auto& [name, info] : source_.files) identity += fmt::format("{} {} {}\n", name, info.size, info.etag);
+    for (const TensorBlock& block : blocks_) {
+      identity += fmt::format("{} {} {}\n", block.file, block.source_box->file, block.source_box->offset);
+    }
+    for (const std::string& header : headers_) identity += header;
+    return identity;
+  }
+
+  /// Takes note of a file that is complete.
+  using FileDone = std::function<Status(std::size_t file, const FileMeta& meta)>;
+  /// Writes some of the planned files, in ascending order.
+  Status Write(object::Store& store, const std::string& folder, const std::string& attempt,
+               const std::vector<std::size_t>& chosen, const FileDone& done) {
     std::vector<SourceExtent> order;
     for (const TensorBlock& block : blocks_) {
+      if (!std::ranges::binary_search(chosen, block.file)) continue;
       const std::string_view file = block.source_box->file;
       if (block.gap_before > 0) order.push_back({file, block.begin() - block.gap_before, block.gap_before});
       order.push_back({file, block.begin(), block.span});
       if (block.gap_after > 0) order.push_back({file, block.end(), block.gap_after});
     }
     ExtentReader reader(source_, budget_, std::move(order), call_);
-    std::map<std::string, FileMeta> files;
     std::size_t next = 0;
-    for (std::size_t file = 0; file < headers_.size(); ++file) {
-      transfer::MultipartWriter writer(store, budget_, folder + FileName(file), {});
+    for (const std::size_t file : chosen) {
+      transfer::MultipartWriter writer(store, budget_, folder + FileName(attempt, file), {});
       ChunkSums sums(kChunkBytes);
       const Sink sink = [&](ByteSpan bytes) {
         sums.Add(bytes);
         return writer.Write(bytes, call_);
       };
       MR_TRY(sink(AsBytes(headers_[file])));
+      while (next < blocks_.size() && blocks_[next].file < file) ++next;
       for (; next < blocks_.size() && blocks_[next].file == file; ++next)
         MR_TRY(WriteBlock(blocks_[next], reader, sink));
       MR_TRY(writer.Finish(call_));
-      files[FileName(file)] = sums.Finish();
+      MR_TRY(done(file, sums.Finish()));
     }
-    MR_TRY(VerifyRest());
-    return files;
+    return {};
   }
 
-  std::vector<std::string> FileNames() const {
-    std::vector<std::string> names;
-    for (std::size_t file = 0; file < headers_.size(); ++file) names.push_back(FileName(file));
-    return names;
+  /// Returns the number of checksums that no Write compares, such as those of storages whose views overlap.
+  std::size_t unwritten_checksums() const { return source_.checksums.size() - covered_.size(); }
+  /// Compares those of them that the share has.
+  Status VerifyRest() {
+    std::vector<SourceExtent> order;
+    std::vector<const SourceChecksum*> rest;
+    std::uint64_t number = 0;
+    for (const SourceChecksum& checksum : source_.checksums) {
+      if (covered_.contains(&checksum) || !options_.share.Has(number++)) continue;
+      rest.push_back(&checksum);
+      order.push_back({checksum.file, checksum.offset, checksum.size});
+    }
+    ExtentReader reader(source_, budget_, std::move(order), call_);
+    for (const SourceChecksum* checksum : rest) {
+      std::uint32_t crc = 0;
+      MR_TRY(reader.Stream([&](ByteSpan bytes) {
+        crc = ZipCrc32(bytes, crc);
+        return Status();
+      }));
+      if (crc != checksum->crc32) return Fail(Damaged(*checksum));
+    }
+    return {};
   }
 
  private:
-  std::string FileName(std::size_t file) const { return RankFile(manifest_.attempt, static_cast<int>(file)); }
-
   static SafetensorsEntry EntryOf(const SourceBox& source_box, const TensorMeta& meta) {
     SafetensorsEntry entry{source_box.tensor, meta};
     const Box box = Simplified(source_box.box, meta.shape);
@@ -248,7 +294,8 @@ class Importer {
   }
 
   /// Finds the checksums that can be compared while the blocks are written: those of ranges whose blocks are written
-  /// one after the other, in the order of their offsets.
+  /// one after the other, in the order of their offsets. Files that different shares write are not written one after
+  /// the other.
   void PlanChecksums() {
     std::map<std::pair<std::string_view, std::uint64_t>, const SourceChecksum*> by_offset;
     for (const SourceChecksum& checksum : source_.checksums)
@@ -266,6 +313,7 @@ class Importer {
       if (range == nullptr || !covered_.insert(range).second) continue;
       std::uint64_t position = range->offset;
       for (; last < blocks_.size() && range_of(blocks_[last]) == range && blocks_[last].begin() >= position; ++last) {
+        if (!options_.share.is_all() && blocks_[last].file != blocks_[first].file) break;
         // The gaps of a strided block are read with it, but nothing around it.
         if (!blocks_[last].source_box->strides.empty() && blocks_[last].span != range->size) break;
         blocks_[last].checksum = range;
@@ -310,7 +358,7 @@ class Importer {
         blocks_[i].file = headers_.size() - 1;
         size += entries[i - first].meta.bytes();
       }
-      manifest_.files[FileName(headers_.size() - 1)] = {.size = size};
+      sizes_.push_back(size);
     }
   }
   /// The sort key of file order: large elements first, so that all are aligned, then the order of the source.
@@ -395,44 +443,23 @@ class Importer {
     return sink(into);
   }
 
-  /// Compares the checksums that were not compared while blocks were written, such as those of storages whose views
-  /// overlap.
-  Status VerifyRest() {
-    std::vector<SourceExtent> order;
-    std::vector<const SourceChecksum*> rest;
-    for (const SourceChecksum& checksum : source_.checksums) {
-      if (covered_.contains(&checksum)) continue;
-      rest.push_back(&checksum);
-      order.push_back({checksum.file, checksum.offset, checksum.size});
-    }
-    ExtentReader reader(source_, budget_, std::move(order), call_);
-    for (const SourceChecksum* checksum : rest) {
-      std::uint32_t crc = 0;
-      MR_TRY(reader.Stream([&](ByteSpan bytes) {
-        crc = ZipCrc32(bytes, crc);
-        return Status();
-      }));
-      if (crc != checksum->crc32) return Fail(Damaged(*checksum));
-    }
-    return {};
-  }
   Error Damaged(const SourceChecksum& checksum) const {
     return {Code::kCorrupt,
             fmt::format("{}/{}: bytes {} to {} are damaged: their CRC-32 is not the one that torch wrote", source_.name,
                         checksum.file, checksum.offset, checksum.offset + checksum.size)};
   }
 
-  ImportSource& source_;
+  const ImportSource& source_;
   MemoryBudget& budget_;
   const ImportOptions& options_;
   const object::Call call_;
   const ByteProgress progress_;
-  Manifest manifest_;
   std::vector<TensorBlock> blocks_;
   std::vector<std::pair<const SourceBox*, std::size_t>> block_index_, block_of_;  ///< before and after sorting
   std::set<const SourceChecksum*> covered_;  ///< the checksums that are compared while blocks are written
   std::uint32_t crc_ = 0;                    ///< of the bytes read so far of the current range
   std::vector<std::string> headers_;         ///< of the files
+  std::vector<std::uint64_t> sizes_;         ///< of the files
 };
 
 /// Adds the group's prefix to all paths.
@@ -452,6 +479,150 @@ void AddGroup(ImportSource& source, const std::string& group) {
   }
 }
 
+/// Returns the files of share `share`, in ascending order.
+std::vector<std::size_t> FilesOfShare(const Importer& importer, const WorkShare& share) {
+  std::vector<std::size_t> own;
+  for (std::size_t file = 0; file < importer.files(); ++file) {
+    if (share.Has(file)) own.push_back(file);
+  }
+  return own;
+}
+
+/// One share of an import that several processes make.
+class SharedImport {
+ public:
+  SharedImport(const ImportSource& source, const object::Location& root, Importer& importer,
+               const ImportOptions& options, const Logger& log, const object::Call& call, const ByteProgress& progress)
+      : source_(source),
+        root_(root),
+        keys_(root.key),
+        importer_(importer),
+        options_(options),
+        log_(log),
+        call_(call),
+        progress_(progress) {}
+
+  Result<ImportShareResult> Run() {
+    const std::vector<std::size_t> own = FilesOfShare(importer_, options_.share);
+    result_ = {.files = importer_.files(), .own_files = own.size()};
+    const std::string identity = importer_.Identity();
+    auto fence = ExpectedFence(*root_.store, keys_, options_.step, call_);
+    if (!fence) return Committed(identity, fence.error());
+    notes_.emplace(keys_.StepFolder(options_.step), identity, *fence);
+    Manifest planned = MR_TRY(importer_.ManifestOf(notes_->attempt()));
+    MR_TRY(notes_->Read(*root_.store, call_));
+    std::vector<std::size_t> missing;
+    for (const std::size_t file : own) {
+      if (!notes_->Has(file)) {
+        missing.push_back(file);
+        continue;
+      }
+      ++result_.resumed;
+      if (progress_) progress_(importer_.size(file));
+    }
+    if (result_.resumed > 0)
+      log_.Info("going on where an earlier run was stopped", {{"files", result_.resumed}, {"of", own.size()}});
+    MR_TRY(importer_.Write(
+        *root_.store, keys_.StepFolder(options_.step), notes_->attempt(), missing,
+        [&](std::size_t file, const FileMeta& meta) { return notes_->Add(*root_.store, file, meta, call_); }));
+    if (importer_.unwritten_checksums() > 0 && !notes_->IsVerified(options_.share)) {
+      MR_TRY(importer_.VerifyRest());
+      MR_TRY(notes_->AddVerified(*root_.store, options_.share, call_));
+    }
+    if (options_.share.index > 0) return std::move(result_);
+    MR_TRY(AwaitOtherShares(*fence));
+    return Commit(std::move(planned), *fence);
+  }
+
+ private:
+  /// Returns the checkpoint that the shares of this import committed; `taken` if the step's checkpoint is another.
+  Result<ImportShareResult> Committed(const std::string& identity, const Error& taken) {
+    if (taken.code() != Code::kAlreadyExists) return Fail(taken);
+    const std::string key = keys_.ManifestKey(options_.step);
+    const auto content = MR_TRY(object::GetAll(*root_.store, key, Manifest::kMaxBytes, call_));
+    if (!content || IsFence(content->bytes)) return Fail(taken);
+    Manifest there = MR_TRY(Manifest::Parse(content->bytes, key));
+    if (!ImportNotes::IsAttemptOf(identity, there.attempt)) return Fail(taken);
+    const Manifest planned = MR_TRY(importer_.ManifestOf(there.attempt));
+    if (planned.tensors != there.tensors || planned.slices.size() != there.slices.size()) return Fail(taken);
+    result_.resumed = result_.own_files;
+    result_.manifest = std::move(there);
+    return std::move(result_);
+  }
+
+  /// Waits until all files are there. A collector may give up the step meanwhile, and another attempt may commit.
+  Status AwaitOtherShares(const std::string& fence) {
+    std::set<std::size_t> counted;
+    bool has_warned = false;
+    for (bool is_first = true;; is_first = false) {
+      MR_TRY(notes_->Read(*root_.store, call_));
+      std::size_t missing = 0;
+      for (std::size_t file = 0; file < importer_.files(); ++file) {
+        if (!notes_->Has(file)) {
+          ++missing;
+        } else if (!options_.share.Has(file) && counted.insert(file).second && progress_) {
+          progress_(importer_.size(file));
+        }
+      }
+      std::uint32_t unverified = 0;
+      if (importer_.unwritten_checksums() > 0) unverified = notes_->Unverified(options_.share.count);
+      if (missing == 0 && unverified == 0) return {};
+      if (is_first) log_.Info("waiting for other shares", {{"files", missing}});
+      if (notes_->has_strangers() && !std::exchange(has_warned, true)) {
+        log_.Warning(
+            "the step has files of another attempt: shares find each other only if all read the same versions of the "
+            "same files, with the same options",
+            {{"step", options_.step}});
+      }
+      if (MR_TRY(ExpectedFence(*root_.store, keys_, options_.step, call_)) != fence) {
+        return Fail(Code::kPreconditionFailed,
+                    "step {} was given up by garbage collection while it was being imported; start all shares again",
+                    options_.step);
+      }
+      if (!SystemClock().SleepFor(kNotesInterval, call_.stop))
+        return Fail(Code::kCancelled, "stopped while {} of {} files of other shares were missing", missing,
+                    importer_.files());
+    }
+  }
+
+  Result<ImportShareResult> Commit(Manifest manifest, const std::string& fence) {
+    for (std::size_t file = 0; file < importer_.files(); ++file) {
+      const std::string name = Importer::FileName(notes_->attempt(), file);
+      const FileMeta& meta = notes_->Meta(file);
+      if (meta.size != manifest.files.at(name).size) {
+        return Fail(Code::kCorrupt, "{}: file {} was written with {} bytes instead of {}", source_.name, name,
+                    meta.size, manifest.files.at(name).size);
+      }
+      manifest.files[name] = meta;
+    }
+    const CommitOutcome outcome = CommitManifest(*root_.store, keys_, manifest, fence);
+    if (!outcome.status) return Fail(outcome.status.error());
+    // Best effort: the garbage collection removes notes that stay.
+    std::ignore = object::DeleteMany(*root_.store, notes_->Keys());
+    result_.manifest = std::move(manifest);
+    return std::move(result_);
+  }
+
+  /// Between looks for the files of other shares.
+  static constexpr Duration kNotesInterval = std::chrono::seconds(1);
+
+  const ImportSource& source_;
+  const object::Location& root_;
+  const CheckpointKeys keys_;
+  Importer& importer_;
+  const ImportOptions& options_;
+  const Logger& log_;
+  const object::Call& call_;
+  const ByteProgress& progress_;
+  std::optional<ImportNotes> notes_;
+  ImportShareResult result_;
+};
+
+Error WhileImporting(const Error& error, const ImportSource& source, const ImportOptions& options,
+                     std::string_view url) {
+  return error.Context(fmt::format("importing {} as step {} of {}", source.name, options.step, url));
+}
+
 }  // namespace
 
 Result<Manifest> Import(object::Connection& connection, ImportSource source, std::string_view url, MemoryBudget& budget,
@@ -462,24 +633,46 @@ Result<Manifest> Import(object::Connection& connection, ImportSource source, std
   const std::string fence = MR_TRY(ExpectedFence(*root.store, keys, options.step, call));
   AddGroup(source, options.group);
   Importer importer(source, budget, options, call, progress);
-  Manifest manifest = MR_TRY(importer.Plan());
+  MR_TRY(importer.Plan());
+  Manifest manifest = MR_TRY(importer.ManifestOf(NewAttempt()));
+  std::vector<std::string> written;
+  for (const auto& [file, meta] : manifest.files) written.push_back(keys.StepFolder(options.step) + file);
   CommitOutcome outcome;
-  auto files = importer.Write(*root.store, keys.StepFolder(options.step));
-  if (files) {
-    manifest.files = *std::move(files);
-    outcome = CommitManifest(*root.store, keys, manifest, fence);
-  } else {
-    outcome.status = Fail(files.error());
-  }
+  outcome.status = importer.Write(*root.store, keys.StepFolder(options.step), manifest.attempt,
+                                  FilesOfShare(importer, {}), [&](std::size_t file, const FileMeta& meta) {
+                                    manifest.files[Importer::FileName(manifest.attempt, file)] = meta;
+                                    return Status();
+                                  });
+  if (outcome.status) outcome.status = importer.VerifyRest();
+  if (outcome.status) outcome = CommitManifest(*root.store, keys, manifest, fence);
   if (outcome.status) return manifest;
   // Best effort: the garbage collection removes files that stay.
-  if (!outcome.is_unknown) {
-    std::vector<std::string> written;
-    for (const std::string& file : importer.FileNames()) written.push_back(keys.StepFolder(options.step) + file);
-    std::ignore = object::DeleteMany(*root.store, std::move(written));
+  if (!outcome.is_unknown) std::ignore = object::DeleteMany(*root.store, std::move(written));
+  return Fail(WhileImporting(outcome.status.error(), source, options, url));
+}
+
+Result<ImportShareResult> ImportShare(object::Connection& connection, ImportSource source, std::string_view url,
+                                      MemoryBudget& budget, const ImportOptions& options, const Logger& log,
+                                      object::Call call, const ByteProgress& progress) {
+  if (options.step > kMaxStep) return Fail(Code::kInvalidArgument, "step {} is too large", options.step);
+  const object::Location root = MR_TRY(object::Locate(connection, url));
+  AddGroup(source, options.group);
+  Importer importer(source, budget, options, call, progress);
+  MR_TRY(importer.Plan());
+  auto done = SharedImport(source, root, importer, options, log, call, progress).Run();
+  if (!done) return Fail(WhileImporting(done.error(), source, options, url));
+  return done;
+}
+
+Result<std::uint64_t> ImportBytes(const ImportSource& source, const ImportOptions& options) {
+  MemoryBudget none(0);
+  Importer importer(source, none, options, {}, {});
+  MR_TRY(importer.Plan());
+  std::uint64_t bytes = 0;
+  for (std::size_t file = 0; file < importer.files(); ++file) {
+    if (options.share.index == 0 || options.share.Has(file)) bytes += importer.size(file);
   }
-  return Fail(
-      outcome.status.error().Context(fmt::format("importing {} as step {} of {}", source.name, options.step, url)));
+  return bytes;
 }
 
 }  // namespace millrace::checkpoint

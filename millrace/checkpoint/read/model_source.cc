@@ -32,6 +32,7 @@ std::optional<std::uint64_t> ModelSource::step() const {
 }
 
 Result<std::string> ModelSource::Version(object::Call call) const {
+  if (!version_.empty()) return version_;
   const Manifest& manifest = reader().manifest();
   std::string version = name();
   if (gguf_ != nullptr) return version + " " + gguf_->etag();

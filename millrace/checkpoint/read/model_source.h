@@ -30,8 +30,10 @@ class ModelSource {
   /// The checkpoint's step; nothing for a folder or a GGUF file.
   std::optional<std::uint64_t> step() const;
   /// Returns a text that is the same as long as the weights are: the name, with a checkpoint's attempt or the ETags of
-  /// the files of a folder or GGUF. Blocks.
+  /// the files of a folder or GGUF; or what SetVersion() said. Blocks.
   Result<std::string> Version(object::Call call = {}) const;
+  /// For a model that was unpacked from something else, whose version this is.
+  void SetVersion(std::string version) { version_ = std::move(version); }
   /// Returns a file of the model's folder, or what an import kept of it ("tokenizer.json"); nothing if there is none.
   /// Blocks.
   /// Errors: kResourceExhausted if the file has more than `most` bytes.
@@ -48,6 +50,7 @@ class ModelSource {
   const GgufReader* gguf_ = nullptr;  ///< held_'s reader, of a GGUF file
   HeldReader held_;
   object::Location folder_;  ///< without a store for a checkpoint and a GGUF file
+  std::string version_;      ///< of SetVersion(); empty: as Version() says
 };
 
 }  // namespace millrace::checkpoint

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "millrace/base/bytes.h"
+#include "millrace/base/result.h"
 #include "millrace/checkpoint/format/box.h"
 #include "millrace/checkpoint/format/tensor_meta.h"
 
@@ -18,5 +20,9 @@ struct SaveSlice {
   ByteSpan bytes;           ///< borrowed until the save has copied it
   Box box = {};             ///< of the tensor; by default all of it
 };
+
+/// Copies bytes of slices whose memory this process cannot read: that of a GPU. `to` is as long as `from`. Called by
+/// several threads at once.
+using SliceReader = std::function<Status(MutableByteSpan to, ByteSpan from)>;
 
 }  // namespace millrace::checkpoint

@@ -1,6 +1,7 @@
 #include "millrace/checkpoint/save/snapshot.h"
 
 #include <algorithm>
+#include <cstring>
 #include <latch>
 #include <thread>
 #include <tuple>
@@ -121,46 +122,56 @@ Status Snapshot::MakeFileLayout(const std::vector<SaveSlice>& slices) {
   return {};
 }
 
-Status Snapshot::Take(const std::vector<SaveSlice>& slices) {
+Status Snapshot::Take(const std::vector<SaveSlice>& slices, const SliceReader& read) {
   file_ = {};
   if (!layout_.Fits(slices)) MR_TRY(MakeFileLayout(slices));
   if (slices.empty()) return {};
   MR_TRY(Reserve(layout_.file_size));
   std::byte* file = buffer_.span().data();
-  std::vector<CopyStep> copies{{file, AsBytes(layout_.header).data(), layout_.header.size()}};
+  std::memcpy(file, layout_.header.data(), layout_.header.size());
+  std::vector<CopyStep> copies;
   for (std::size_t i = 0; i < slices.size(); ++i)
     if (!slices[i].bytes.empty())
       copies.push_back({file + layout_.offsets[i], slices[i].bytes.data(), slices[i].bytes.size()});
   std::sort(copies.begin(), copies.end(), [](const CopyStep& a, const CopyStep& b) { return a.to < b.to; });
-  RunCopies(copies);
+  if (!copies.empty()) MR_TRY(RunCopies(copies, read));
   file_ = {file, layout_.file_size};
   return {};
 }
 
-void Snapshot::RunCopies(const std::vector<CopyStep>& copies) {
+Status Snapshot::RunCopies(const std::vector<CopyStep>& copies, const SliceReader& read) {
   const std::uint64_t total = static_cast<std::uint64_t>(copies.back().to - copies.front().to) + copies.back().bytes;
   const int threads = total < kParallelFrom ? 1 : threads_;
   const std::byte* start = copies.front().to;
   // Thread i copies the i-th of `threads` equal parts of the file.
-  auto copy_part = [&](int i) {
+  auto copy_part = [&](int i) -> Status {
     const std::byte* begin = start + total / threads * i;
     const std::byte* end = i + 1 == threads ? start + total : start + total / threads * (i + 1);
     for (const CopyStep& copy : copies) {
       std::byte* to = copy.to < begin ? copy.to + std::min<std::size_t>(begin - copy.to, copy.bytes) : copy.to;
       std::size_t skipped = to - copy.to;
       if (to >= end || skipped == copy.bytes) continue;
-      CopyNonTemporal(to, {copy.from + skipped, std::min<std::size_t>(end - to, copy.bytes - skipped)});
+      const ByteSpan from(copy.from + skipped, std::min<std::size_t>(end - to, copy.bytes - skipped));
+      if (read) {
+        MR_TRY(read({to, from.size()}, from));
+      } else {
+        CopyNonTemporal(to, from);
+      }
     }
+    return {};
   };
+  std::vector<Status> outcomes(static_cast<std::size_t>(threads));
   std::latch others(threads - 1);
   for (int i = 1; i < threads; ++i) {
     copiers_->Submit([&, i] {
-      copy_part(i);
+      outcomes[static_cast<std::size_t>(i)] = copy_part(i);
       others.count_down();
     });
   }
-  copy_part(0);
+  outcomes[0] = copy_part(0);
   others.wait();
+  for (Status& outcome : outcomes) MR_TRY(std::move(outcome));
+  return {};
 }
 
 }  // namespace millrace::checkpoint

@@ -24,9 +24,9 @@ class Snapshot {
   Status Reserve(std::uint64_t bytes);
   /// Writes to every page of the buffer.
   void Touch() { buffer_.Touch(); }
-  /// Copies the slices. Plans the file's layout only if the slices differ from those of the last call.
-  /// Errors: kInvalidArgument if a slice does not fit its tensor; those of Reserve.
-  Status Take(const std::vector<SaveSlice>& slices);
+  /// Copies the slices, with `read` if it is there. Plans the file's layout only if the slices differ from those of the
+  /// last call. Errors: kInvalidArgument if a slice does not fit its tensor; those of Reserve and of `read`.
+  Status Take(const std::vector<SaveSlice>& slices, const SliceReader& read = {});
 
   /// The file; empty if there were no slices.
   ByteSpan file() const { return file_; }
@@ -53,7 +53,7 @@ class Snapshot {
     const std::byte* from;
     std::size_t bytes;
   };
-  void RunCopies(const std::vector<CopyStep>& copies);
+  Status RunCopies(const std::vector<CopyStep>& copies, const SliceReader& read);
 
   MemoryBudget& budget_;
   Reservation reservation_;

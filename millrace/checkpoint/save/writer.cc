@@ -192,7 +192,7 @@ class TieredWriter final : public Writer {
   }
 
   Status Copy(const PendingSave& job, std::size_t slot) {
-    Status taken = job.save.step <= kMaxStep ? snapshots_[slot].Take(job.slices)
+    Status taken = job.save.step <= kMaxStep ? snapshots_[slot].Take(job.slices, options_.read_slices)
                                              : Fail(Code::kInvalidArgument, "step {} is too large", job.save.step);
     MutexLock lock(mutex_);
     slots_[slot].copying = false;

@@ -69,6 +69,7 @@ class Writer {
     /// more for a header, and touches its pages in the background, so that the first save is as fast as later ones.
     /// With two buffers neither grows beyond this size.
     std::uint64_t snapshot_bytes = 0;
+    SliceReader read_slices;        ///< empty: their memory is this process's
     Clock* clock = &SystemClock();  ///< must outlive the writer
     Logger log;
     Provenance written_by;  ///< for the manifest; rank 0's counts

@@ -1,6 +1,7 @@
 // Saving beside the caller: when tensors may change, how long it waits, what it takes and what it tells.
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <cmath>
 
 #include "millrace/checkpoint/save/writer.h"
@@ -62,6 +63,32 @@ TEST_F(WriterTest, TheCopyOfAStartedSaveIsThatOfItsStep) {
   ASSERT_TRUE(writer->Wait());
   EXPECT_FALSE(writer->busy());
   ExpectGood(1, saved);
+}
+
+TEST_F(WriterTest, ReadsSlicesOfAnotherMemory) {
+  State state = State::Random(1, 6, 20'000);
+  std::atomic<std::uint64_t> read = 0;
+  std::atomic<bool> broken = false;
+  Writer::Options options = Options();
+  options.read_slices = [&](MutableByteSpan to, ByteSpan from) -> Status {
+    if (broken) return Fail(Code::kUnavailable, "the device is gone");
+    read += from.size();
+    std::ranges::copy(from, to.begin());
+    return {};
+  };
+  auto writer = Open(SingleRankExchange(), options);
+  ASSERT_TRUE(Save(*writer, 1, state));
+  ExpectGood(1, state);
+  std::uint64_t bytes = 0;
+  for (const auto& slice : Whole(state)) bytes += slice.bytes.size();
+  EXPECT_EQ(read, bytes);
+  broken = true;
+  const Status failed = Save(*writer, 2, state);
+  ASSERT_FALSE(failed);
+  EXPECT_THAT(failed.error().ToString(), HasSubstr("the device is gone"));
+  broken = false;
+  ASSERT_TRUE(Save(*writer, 3, state));
+  ExpectGood(3, state);
 }
 
 TEST_F(WriterTest, ASlowRateIsKept) {
