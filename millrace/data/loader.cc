@@ -145,6 +145,7 @@ void Loader::Fill(std::stop_token stop) {
     }
     FilledSlot filled{.trace = StageTrace(clock_)};
     filled.batch = Make(number, filled.trace, stop);
+    if (options_.on_made) options_.on_made(number, filled.trace);
     {
       MutexLock lock(mutex_);
       ring_[number % ring_.size()] = std::move(filled);

@@ -34,6 +34,14 @@ class StageTrace {
     return before;
   }
 
+  /// Calls `visit(stage, begin, end)` for each stage up to `until`, in order.
+  template <class Visit>
+  void ForEach(TimePoint until, Visit&& visit) const {
+    for (std::size_t i = 0; i < marks_.size(); ++i) {
+      visit(marks_[i].stage, marks_[i].since, i + 1 < marks_.size() ? marks_[i + 1].since : until);
+    }
+  }
+
   /// Returns the time between `from` and `to` by stage. Time before the first Enter counts as kPack.
   std::array<Duration, kLoadStages> Within(TimePoint from, TimePoint to) const {
     std::array<Duration, kLoadStages> spent{};

@@ -126,7 +126,7 @@ class Compaction {
     }
     MR_TRY(ReadHeldOut());
     MR_TRY(ReadSources());
-    report_.index_bytes = digests_.bytes() + near_.bytes() + held_out_.bytes();
+    report_.index_bytes = IndexBytes();
     CompactResult result{.report = report_.ToJson(OptionsJson())};
     if (options_.dry_run) return result;
     const std::string text = DumpJsonPretty(result.report) + "\n";
@@ -197,6 +197,7 @@ class Compaction {
     if (!options_.match.empty()) options["match"] = options_.match;
     if (!options_.reject.empty()) options["reject"] = options_.reject;
     if (!options_.scripts.empty()) options["script"] = options_.scripts;
+    if (!options_.languages.empty()) options["language"] = options_.languages;
     if (!options_.held_out.empty()) options["held_out_words"] = options_.held_out_words;
     return options;
   }
@@ -265,14 +266,23 @@ class Compaction {
     const JudgeOptions judging{.min_chars = options_.min_chars,
                                .max_chars = options_.max_chars,
                                .scripts = options_.scripts,
+                               .languages = options_.languages,
                                .patterns = &*patterns_,
                                .held_out = options_.held_out.empty() ? nullptr : &held_out_,
                                .duplicates = options_.duplicates,
                                .banding = banding_};
+    // Each thread has a guesser of its own; the first one says whether there is a library.
+    if (!options_.languages.empty()) {
+      if (const auto library = LanguageGuesser::Open(); !library) return Fail(library.error());
+    }
+    const auto make_judge = [&] {
+      auto guesser = options_.languages.empty() ? nullptr : LanguageGuesser::Open().value();
+      return RecordJudge(*template_, judging, std::move(guesser));
+    };
     std::optional<ShardStager> stager;
     if (!options_.dry_run) stager.emplace(*output_, options_, call_);
     {
-      PageReader reader(sources_.objects, options_.threads, [&] { return RecordJudge(*template_, judging); }, call_);
+      PageReader reader(sources_.objects, options_.threads, make_judge, call_);
       while (auto page = MR_TRY(reader.Next())) MR_TRY(AddPage(*page, stager ? &*stager : nullptr));
     }
     if (!stager) return {};
@@ -304,9 +314,21 @@ class Compaction {
       if (!stager) continue;
       if (auto full = builder_.Add(line)) MR_TRY(stager->Add(*std::move(full)));
     }
+    MR_TRY(CheckIndex());
     lines_before_ += page.judged.lines;
     if (progress_) progress_(bytes_before_ + page.object_end, report_.object_bytes);
     return {};
+  }
+
+  std::uint64_t IndexBytes() const { return digests_.bytes() + near_.bytes() + held_out_.bytes(); }
+
+  Status CheckIndex() const {
+    if (IndexBytes() <= options_.index_bytes) return {};
+    return Fail(Code::kResourceExhausted,
+                "after {} records, the indexes of duplicates and held-out texts need {}, and --index-memory allows {}; "
+                "nothing was published. Allow more, take --dedup exact (64 bytes a record, near: 0.9 kB), or compact "
+                "folder by folder",
+                report_.read.records, FormatBytes(IndexBytes()), FormatBytes(options_.index_bytes));
   }
 
   struct Removal {

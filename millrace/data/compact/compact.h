@@ -34,9 +34,13 @@ struct CompactOptions {
   std::vector<std::string> match;                     ///< RE2; each must match somewhere in the text
   std::vector<std::string> reject;                    ///< RE2; none may match in the text
   std::vector<std::string> scripts;                   ///< as ScriptOf() (survey.h) names them; empty: any
-  std::vector<DataSource> held_out;                   ///< read by the same template
-  std::size_t held_out_words = 13;                    ///< as GPT-3's paper has it (held_out_runs.h)
+  /// ISO 639 codes, or "unknown" (language.h): a text stays that may be of one of them; empty: any.
+  std::vector<std::string> languages;
+  std::vector<DataSource> held_out;  ///< read by the same template
+  std::size_t held_out_words = 13;   ///< as GPT-3's paper has it (held_out_runs.h)
 
+  /// The most memory of the indexes of duplicates and of held-out texts, at the end of a page.
+  std::uint64_t index_bytes = UINT64_MAX;
   bool force = false;    ///< replace the result of an earlier run
   bool dry_run = false;  ///< write nothing
   int threads = 2;
@@ -63,7 +67,8 @@ using CompactProgress = std::function<void(std::uint64_t done, std::uint64_t kno
 /// Holds four shards and the pages of PageReader in memory, and for each kept record up to 64 bytes with kExact, and
 /// 650 to 904 bytes with kNear at a similarity of 0.8. Held-out texts take 16 to 32 bytes a word. Blocks.
 /// Errors: kInvalidArgument if options are out of their limits or a source holds token ids; kNotEmpty if the output
-/// holds objects; kStale if a source changes meanwhile.
+/// holds objects; kUnsupported if a filter by language has no library; kResourceExhausted if an index grows beyond
+/// index_bytes; kStale if a source changes meanwhile.
 Result<CompactResult> Compact(object::Connection& connection, const CompactOptions& options,
                               const CompactProgress& progress, const Logger& log, object::Call call = {});
 

@@ -106,6 +106,36 @@ TEST_F(CompactTest, CompressedShardsAreReadAgain) {
   }
 }
 
+TEST_F(CompactTest, StopsBeforeItsIndexTakesTooMuchMemory) {
+  PutText(*input_, "d/a.jsonl", ToJsonl(MakeTexts("t", 3000, 300, 1)));
+  auto options = Options();
+  options.duplicates = DuplicateSearch::kNear;
+  options.index_bytes = kMiB;
+  const auto run = Run(options);
+  ASSERT_FALSE(run);
+  EXPECT_EQ(run.error().code(), Code::kResourceExhausted);
+  EXPECT_THAT(run.error().message(), HasSubstr("and --index-memory allows "));
+  EXPECT_TRUE(Output().empty());
+  options.index_bytes = 64 * kMiB;
+  EXPECT_TRUE(Run(options));
+}
+
+TEST_F(CompactTest, KeepsTheLanguagesThatAreWanted) {
+  if (const auto library = LanguageGuesser::Open(); !library) GTEST_SKIP() << library.error().message();
+  const std::string german = "Der schnelle braune Fuchs springt über den faulen Hund und läuft in den Wald hinein.";
+  const std::string french = "Le renard brun saute par-dessus le chien paresseux et s'enfuit dans la forêt.";
+  PutText(*input_, "d/a.jsonl", ToJsonl({german, french, "ok"}));
+  auto options = Options();
+  options.languages = {"de", "nl"};
+  const Json report = Report(options);
+  EXPECT_THAT(Texts(), ElementsAre(german));
+  EXPECT_EQ(report["removed"]["language"]["records"], 2);
+  options.languages = {"de", "unknown"};
+  options.force = true;
+  Report(options);
+  EXPECT_THAT(Texts(), ElementsAre(german, "ok"));
+}
+
 TEST_F(CompactTest, RemovesExactDuplicatesButTheFirst) {
   PutText(*input_, "d/a.jsonl",
           ToJsonl({"one", "two", "one"}) + "\n" +

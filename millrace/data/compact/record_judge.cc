@@ -30,12 +30,14 @@ std::string_view StripLine(std::string_view line) {
 
 std::string_view RemovalReasonName(RemovalReason reason) {
   constexpr std::array<std::string_view, kRemovalReasons> kNames = {
-      "broken", "min_chars", "max_chars", "script", "match", "reject", "held_out", "exact_duplicate", "near_duplicate"};
+      "broken", "min_chars", "max_chars", "script",          "language",
+      "match",  "reject",    "held_out",  "exact_duplicate", "near_duplicate"};
   return kNames[static_cast<std::size_t>(reason)];
 }
 
-RecordJudge::RecordJudge(const RecordTemplate& record_template, JudgeOptions options)
-    : options_(std::move(options)), parser_(record_template) {}
+RecordJudge::RecordJudge(const RecordTemplate& record_template, JudgeOptions options,
+                         std::unique_ptr<LanguageGuesser> languages)
+    : options_(std::move(options)), languages_(std::move(languages)), parser_(record_template) {}
 
 JudgedPage RecordJudge::Judge(std::string_view lines) {
   JudgedPage page;
@@ -71,6 +73,12 @@ void RecordJudge::JudgeText(std::string_view text, JudgedRecord& record, JudgedP
   AppendBandHashes(values, options_.banding, page.band_hashes);
 }
 
+bool RecordJudge::HasLanguage(std::string_view text) const {
+  const std::vector<std::string> guessed = languages_->Guess(text);
+  if (guessed.empty()) return std::ranges::find(options_.languages, kUnknownLanguage) != options_.languages.end();
+  return std::ranges::find_first_of(guessed, options_.languages) != guessed.end();
+}
+
 std::optional<RemovalReason> RecordJudge::Filter(std::string_view text) {
   if (options_.min_chars || options_.max_chars) {
     const std::uint64_t characters = Characters(text);
@@ -80,6 +88,7 @@ std::optional<RemovalReason> RecordJudge::Filter(std::string_view text) {
   if (!options_.scripts.empty() && std::ranges::find(options_.scripts, ScriptOf(text)) == options_.scripts.end()) {
     return RemovalReason::kScript;
   }
+  if (languages_ && !HasLanguage(text)) return RemovalReason::kLanguage;
   if (options_.patterns && !options_.patterns->HasAllWanted(text)) return RemovalReason::kMatch;
   if (options_.patterns && options_.patterns->HasUnwanted(text)) return RemovalReason::kReject;
   if (options_.held_out && options_.held_out->Shares(words_, runs_)) return RemovalReason::kHeldOut;

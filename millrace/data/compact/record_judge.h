@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "millrace/base/bytes.h"
+#include "millrace/data/compact/language.h"
 #include "millrace/data/compact/matching/digest_index.h"
 #include "millrace/data/compact/matching/held_out_runs.h"
 #include "millrace/data/compact/matching/min_hash.h"
@@ -22,13 +24,14 @@ enum class RemovalReason : std::uint8_t {
   kMinChars,
   kMaxChars,
   kScript,
+  kLanguage,
   kMatch,
   kReject,
   kHeldOut,
   kExactDuplicate,
   kNearDuplicate,
 };
-inline constexpr std::size_t kRemovalReasons = 9;
+inline constexpr std::size_t kRemovalReasons = 10;
 /// Returns the reason's name in reports: "broken", "min_chars", "exact_duplicate".
 std::string_view RemovalReasonName(RemovalReason reason);
 
@@ -42,6 +45,7 @@ inline constexpr std::size_t kShingleWords = 5;
 struct JudgeOptions {
   std::optional<std::uint64_t> min_chars, max_chars;  ///< Unicode characters of the text
   std::vector<std::string> scripts;                   ///< the text's main script is one of these; empty: any
+  std::vector<std::string> languages = {};            ///< the text may be of one of these; empty: any
   const TextPatterns* patterns = nullptr;             ///< must outlive the judge; null: any text is wanted
   const HeldOutRuns* held_out = nullptr;              ///< must outlive the judge; null: nothing is held out
   DuplicateSearch duplicates = DuplicateSearch::kNone;
@@ -69,15 +73,19 @@ struct JudgedPage {
 /// Judges records. Keeps its buffers between calls. One thread. The template must outlive it.
 class RecordJudge {
  public:
-  RecordJudge(const RecordTemplate& record_template, JudgeOptions options);
+  /// `languages`: with JudgeOptions::languages.
+  RecordJudge(const RecordTemplate& record_template, JudgeOptions options,
+              std::unique_ptr<LanguageGuesser> languages = nullptr);
   /// `lines` are lines of JSON. The result depends on them and the options alone.
   JudgedPage Judge(std::string_view lines);
 
  private:
   void JudgeText(std::string_view text, JudgedRecord& record, JudgedPage& page);
   std::optional<RemovalReason> Filter(std::string_view text);
+  bool HasLanguage(std::string_view text) const;
 
   const JudgeOptions options_;
+  const std::unique_ptr<LanguageGuesser> languages_;
   RecordParser parser_;
   std::vector<std::uint64_t> words_, runs_;
 };

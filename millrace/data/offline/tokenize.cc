@@ -21,6 +21,8 @@ constexpr std::uint64_t kReadBytes =
     4 * kMiB;  ///< neighbouring records that one read fetches; as a frame (kFrameTarget)
 /// Larger inputs get larger parts instead of more, because a multipart upload has at most 10,000. 3,000 is a guess.
 constexpr std::uint64_t kMaxParts = 3000;
+/// Between looks for the parts of other shares.
+constexpr Duration kPartsInterval = std::chrono::seconds(1);
 
 /// Consecutive blocks of one object's index. A frame is never divided.
 struct InputPart {
@@ -136,6 +138,11 @@ class Tokenization {
     MR_TRY(Prepare());
     MR_TRY(FindFinished());
     MR_TRY(TokenizeMissing());
+    if (options_.share.index > 0) {
+      summary_.joined = false;
+      return summary_;
+    }
+    MR_TRY(AwaitOtherShares());
     std::vector<StoredTokenPart> stored = MR_TRY(ReadParts());
     MR_TRY(AssembleTokenFile(*output_.store, output_.key, stored, summary_.token_bytes, 2 * options_.threads, call_));
     MR_TRY(RemoveParts());
@@ -167,15 +174,26 @@ class Tokenization {
       }
     }
     const DocumentForm form = DocumentForm::OfTemplate(*template_);
-    indexes_ = MR_TRY(LoadOrBuildIndexes(
-        connection_, sources_.objects,
-        {.form = &form, .tokenizer = nullptr, .cache_url = options_.cache_url, .threads = options_.threads}, log_,
-        call_));
+    const IndexOptions index_options{
+        .form = &form, .tokenizer = nullptr, .cache_url = options_.cache_url, .threads = options_.threads};
+    if (!options_.share.is_all()) {
+      // Each share stores the indexes of its own objects first, so that few are made twice.
+      std::vector<DataObject> own;
+      for (std::size_t i = 0; i < sources_.objects.size(); ++i) {
+        if (options_.share.Has(i)) own.push_back(sources_.objects[i]);
+      }
+      MR_TRY(LoadOrBuildIndexes(connection_, own, index_options, log_, call_));
+    }
+    indexes_ = MR_TRY(LoadOrBuildIndexes(connection_, sources_.objects, index_options, log_, call_));
     parts_ = CutIntoParts(indexes_, options_.part_bytes);
     summary_.parts = parts_.size();
     summary_.token_bytes = TokenBytesFor(tokenizer_.vocab_size());
     for (const RecordIndex& index : indexes_) summary_.broken += index.broken_count();
-    for (const InputPart& part : parts_) summary_.input_bytes += part.bytes;
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      if (options_.share.Has(i)) ++summary_.own_parts;
+      // The first share reports the work of all, for which it waits.
+      if (options_.share.index == 0 || options_.share.Has(i)) summary_.input_bytes += parts_[i].bytes;
+    }
     return {};
   }
 
@@ -206,6 +224,7 @@ class Tokenization {
         auto known = numbers.find(info.key);
         if (known == numbers.end()) continue;
         finished_[known->second] = info;
+        if (options_.share.index > 0 && !options_.share.Has(known->second)) continue;
         ++summary_.resumed;
         done_bytes_ += parts_[known->second].bytes;
       }
@@ -217,7 +236,7 @@ class Tokenization {
   Status TokenizeMissing() {
     std::vector<std::size_t> missing;
     for (std::size_t i = 0; i < parts_.size(); ++i) {
-      if (!finished_[i]) missing.push_back(i);
+      if (!finished_[i] && options_.share.Has(i)) missing.push_back(i);
     }
     if (summary_.resumed > 0) {
       log_.Info("going on where an earlier run was stopped", {{"parts", summary_.resumed}, {"of", parts_.size()}});
@@ -236,6 +255,33 @@ class Tokenization {
         return {};
       };
     });
+  }
+
+  /// Waits until all parts are there.
+  Status AwaitOtherShares() {
+    std::map<std::string, std::size_t> missing;
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      if (!finished_[i]) missing.emplace(PartKey(i), i);
+    }
+    if (!missing.empty()) log_.Info("waiting for parts of other shares", {{"parts", missing.size()}});
+    while (!missing.empty()) {
+      const auto visit = [&](const object::ListPage& page) {
+        for (const object::ObjectInfo& info : page.objects) {
+          const auto found = missing.find(info.key);
+          if (found == missing.end()) continue;
+          finished_[found->second] = info;
+          Report(parts_[found->second].bytes);
+          missing.erase(found);
+        }
+        return true;
+      };
+      MR_TRY(object::ListAll(*output_.store, {.prefix = PartsFolder()}, visit, call_));
+      if (!missing.empty() && !SystemClock().SleepFor(kPartsInterval, call_.stop)) {
+        return Fail(Code::kCancelled, "stopped while {} of {} parts of other shares were missing", missing.size(),
+                    parts_.size());
+      }
+    }
+    return {};
   }
 
   Result<std::vector<StoredTokenPart>> ReadParts() {

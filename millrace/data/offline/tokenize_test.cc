@@ -135,6 +135,37 @@ TEST_F(TokenizeTest, GoesOnWhereverItWasStopped) {
   EXPECT_GT(resumed, 20u);
 }
 
+/// A share that fails at any call to the store is run again.
+TEST_F(TokenizeTest, SharesMakeTheBytesOfOne) {
+  const auto [bin, idx] = Expected(true);
+  const auto inner = output_;
+  constexpr std::uint32_t kShares = 3;
+  for (int calls = 0; calls < 60; calls += 11) {
+    std::size_t parts = 0, own_parts = 0;
+    for (const std::uint32_t share : {2U, 1U, 0U}) {
+      auto options = Options();
+      options.share = {.index = share, .count = kShares};
+      auto faulty = object::FaultStore::Create(inner);
+      faulty->Add({.skip = calls, .times = -1, .fault = {.code = Code::kIo}});
+      connection_["target"] = faulty;
+      const bool passed = Run(options).has_value();
+      connection_["target"] = inner;
+      EXPECT_TRUE(share == 0 || Read("sets/tokens.idx") == "absent");
+      if (passed && share == 0) continue;
+      const auto summary = Run(options).value();
+      EXPECT_EQ(summary.joined, share == 0);
+      EXPECT_EQ(summary.documents, share == 0 ? 3600U : 0U);
+      parts = summary.parts;
+      own_parts += summary.own_parts;
+    }
+    EXPECT_EQ(own_parts, parts);
+    EXPECT_EQ(Read("sets/tokens.bin"), bin);
+    EXPECT_EQ(Read("sets/tokens.idx"), idx);
+    EXPECT_THAT(Keys(), SizeIs(2)) << "the parts are gone";
+    ASSERT_TRUE(object::DeleteMany(*output_, Keys()));
+  }
+}
+
 TEST_F(TokenizeTest, OtherInputIsNotGoneOnWith) {
   auto faulty = object::FaultStore::Create(output_);
   faulty->Add({.operation = object::Operation::kPut, .skip = 9, .times = -1, .fault = {.code = Code::kIo}});

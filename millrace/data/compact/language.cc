@@ -1,0 +1,75 @@
+#include "millrace/data/compact/language.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace millrace::data {
+namespace {
+
+constexpr std::string_view kAdvice = "install Debian's libexttextcat-2.0-0 and libexttextcat-data";
+
+}  // namespace
+
+/// The functions of libexttextcat, as its header textcat.h declares them.
+struct LanguageGuesser::Functions {
+  void* library = nullptr;
+  void* (*init)(const char*, const char*) = nullptr;
+  void (*done)(void*) = nullptr;
+  char* (*classify)(void*, const char*, std::size_t) = nullptr;
+
+  Functions() = default;
+  Functions(const Functions&) = delete;
+  Functions& operator=(const Functions&) = delete;
+  ~Functions() {
+    if (library != nullptr) ::dlclose(library);
+  }
+  template <class Function>
+  void Find(Function*& function, const char* name) {
+    function = reinterpret_cast<Function*>(::dlsym(library, name));
+  }
+};
+
+LanguageGuesser::LanguageGuesser(std::unique_ptr<Functions> functions, void* handle)
+    : functions_(std::move(functions)), handle_(handle) {}
+
+LanguageGuesser::~LanguageGuesser() { functions_->done(handle_); }
+
+Result<std::unique_ptr<LanguageGuesser>> LanguageGuesser::Open(const LanguageLibrary& library) {
+  auto functions = std::make_unique<Functions>();
+  functions->library = ::dlopen(library.library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (functions->library == nullptr) {
+    return Fail(Code::kUnsupported, "a filter by language needs {}: {}", library.library, kAdvice);
+  }
+  functions->Find(functions->init, "special_textcat_Init");
+  functions->Find(functions->done, "textcat_Done");
+  functions->Find(functions->classify, "textcat_Classify");
+  if (functions->init == nullptr || functions->done == nullptr || functions->classify == nullptr) {
+    return Fail(Code::kUnsupported, "{} lacks functions that a filter by language needs: {}", library.library, kAdvice);
+  }
+  const std::string list = library.models + "fpdb.conf";
+  void* const handle = functions->init(list.c_str(), library.models.c_str());
+  if (handle == nullptr) {
+    return Fail(Code::kUnsupported, "a filter by language needs the models in {}: {}", library.models, kAdvice);
+  }
+  return std::unique_ptr<LanguageGuesser>(new LanguageGuesser(std::move(functions), handle));
+}
+
+std::vector<std::string> LanguageGuesser::Guess(std::string_view text) const {
+  if (text.size() < kLeastBytes) return {};
+  text = text.substr(0, kMostBytes);
+  while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0xC0) == 0x80) text.remove_suffix(1);
+  // "[en--utf8][sco--utf8]", or a word without brackets: "SHORT", "UNKNOWN".
+  const char* const answer = functions_->classify(handle_, text.data(), text.size());
+  std::vector<std::string> languages;
+  std::string_view rest = answer != nullptr ? answer : "";
+  while (rest.starts_with('[')) {
+    const std::size_t end = rest.find(']');
+    languages.emplace_back(rest.substr(1, rest.find_first_of("-]") - 1));
+    rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
+  }
+  return languages;
+}
+
+}  // namespace millrace::data

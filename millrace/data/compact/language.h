@@ -1,0 +1,49 @@
+// Guesses the languages of texts with libexttextcat, which is loaded at run time: Debian's packages libexttextcat-2.0-0
+// and libexttextcat-data.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "millrace/base/result.h"
+
+namespace millrace::data {
+
+/// Stands for the language of texts that are too short to tell, or resemble too many languages.
+inline constexpr std::string_view kUnknownLanguage = "unknown";
+
+/// Where the library and its models are.
+struct LanguageLibrary {
+  std::string library = "libexttextcat-2.0.so.0";
+  std::string models = "/usr/share/libexttextcat/";  ///< a folder, with its slash
+};
+
+/// Compares frequencies of character n-grams with those of about 160 languages (Cavnar and Trenkle 1994). The result
+/// depends on the text and the library's version alone. One thread; other threads have guessers of their own.
+class LanguageGuesser {
+ public:
+  /// How much of a text is read. Reading more rarely changes the result.
+  static constexpr std::size_t kMostBytes = 4096;
+  /// Texts below this size are not judged: the library would name some language at random.
+  static constexpr std::size_t kLeastBytes = 24;
+
+  /// Errors: kUnsupported without the library or its models; the message says what to install.
+  static Result<std::unique_ptr<LanguageGuesser>> Open(const LanguageLibrary& library = {});
+  ~LanguageGuesser();
+  LanguageGuesser(const LanguageGuesser&) = delete;
+  LanguageGuesser& operator=(const LanguageGuesser&) = delete;
+
+  /// Returns the languages that the text may be of, the likeliest first, as ISO 639 codes: "en", "sco". Languages of
+  /// nearly the same n-grams come together. Empty if the text is too short to tell, or resembles too many languages.
+  std::vector<std::string> Guess(std::string_view text) const;
+
+ private:
+  struct Functions;
+  LanguageGuesser(std::unique_ptr<Functions> functions, void* handle);
+  const std::unique_ptr<Functions> functions_;
+  void* const handle_;
+};
+
+}  // namespace millrace::data

@@ -1,0 +1,38 @@
+#include "millrace/data/compact/language.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace millrace::data {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+TEST(LanguageGuesser, TellsLanguagesApart) {
+  const auto opened = LanguageGuesser::Open();
+  if (!opened) GTEST_SKIP() << opened.error().message();
+  const LanguageGuesser& guesser = **opened;
+  EXPECT_THAT(guesser.Guess("The hunters went away from the house, and the dog ran behind them into the wood."),
+              Contains("en"));
+  EXPECT_THAT(guesser.Guess("Der schnelle braune Fuchs springt über den faulen Hund und läuft in den Wald hinein."),
+              ElementsAre("de"));
+  EXPECT_THAT(guesser.Guess("Le renard brun saute par-dessus le chien paresseux et s'enfuit dans la forêt."),
+              ElementsAre("fr"));
+  EXPECT_THAT(guesser.Guess("这是一个关于语言识别的简单测试，我们希望它能够正确识别中文。"), ElementsAre("zh"));
+  EXPECT_THAT(guesser.Guess("ok"), IsEmpty());
+  std::string cut(LanguageGuesser::kMostBytes - 1, 'a');
+  guesser.Guess(cut + "é");  // the limit is within a character
+}
+
+TEST(LanguageGuesser, SaysWhatToInstall) {
+  const auto library = LanguageGuesser::Open({.library = "libno-such-library.so.1"});
+  ASSERT_FALSE(library);
+  EXPECT_EQ(library.error().code(), Code::kUnsupported);
+  EXPECT_THAT(library.error().message(), HasSubstr("install Debian's libexttextcat-2.0-0"));
+}
+
+}  // namespace
+}  // namespace millrace::data
