@@ -6,6 +6,7 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -30,8 +31,13 @@ inline void ThrowIfFailed(const Status& status) {
   if (!status) throw ErrorException(status.error());
 }
 
+/// Returns the error of an allocation on a GPU that failed with the message `text` of libtorch: how much was asked for,
+/// and how much is free.
+Error OutOfDeviceMemory(std::string_view what, std::string_view text);
+
 /// Runs `work` and returns its result. Turns an exception into an error "`what`: first line of the exception".
-/// Errors: the error in an ErrorException; kResourceExhausted on std::bad_alloc; kInternal on other exceptions.
+/// Errors: the error in an ErrorException; kResourceExhausted on std::bad_alloc and if a GPU has
+/// no memory left; kInternal on other exceptions.
 template <class Work>
 auto CatchTorch(std::string_view what, Work&& work) -> Result<std::invoke_result_t<Work>> {
   try {
@@ -45,6 +51,8 @@ auto CatchTorch(std::string_view what, Work&& work) -> Result<std::invoke_result
     return Fail(failed.error().Context(std::string(what)));
   } catch (const std::bad_alloc&) {
     return Fail(Code::kResourceExhausted, "{}: out of memory", what);
+  } catch (const c10::OutOfMemoryError& error) {
+    return Fail(OutOfDeviceMemory(what, error.what_without_backtrace()));
   } catch (const c10::Error& error) {
     const std::string text = error.what_without_backtrace();
     return Fail(Code::kInternal, "{}: {}", what, text.substr(0, text.find('\n')));

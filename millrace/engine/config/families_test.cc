@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <vector>
+
 namespace millrace::engine {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::int64_t Parameters(const Json& config) {
@@ -41,6 +44,53 @@ TEST(ModelFamilies, RefuseWhatTheyCannotDescribe) {
   EXPECT_EQ(other.error().code(), Code::kUnsupported);
   EXPECT_THAT(other.error().ToString(), HasSubstr("config.json: model_type \"mamba\""));
   EXPECT_EQ(ParseModelConfig({{"model_type", "llama"}}, "config.json").error().code(), Code::kInvalidArgument);
+}
+
+/// Which layers have the window, as transformers' classes read it.
+TEST(ModelFamilies, ReadWindowsOfSomeLayers) {
+  const std::string full = "full_attention", near = "sliding_attention";
+  const auto read = [](std::string_view type, const Json& members) {
+    Json json = FindFamily(type)->new_model(
+        type, {.vocab_size = 10, .hidden_size = 8, .num_layers = 4, .num_heads = 2, .max_positions = 64});
+    for (const char* key : {"sliding_window", "max_window_layers"}) json.erase(key);
+    json.update(members);
+    return ParseModelConfig(json, "config.json");
+  };
+  const auto windows = [&](std::string_view type, const Json& members) {
+    const auto config = read(type, members);
+    EXPECT_TRUE(config) << config.error().ToString();
+    const Json written = (*config)->ToJson();
+    EXPECT_EQ(ParseModelConfig(written, "").value()->ToJson(), written) << members;
+    const Json* window = JsonFind(written, "sliding_window");
+    const std::int64_t keys = window != nullptr && !window->is_null() ? window->get<std::int64_t>() : 0;
+    std::vector<std::int64_t> of_layers(4, keys);
+    if (const Json* types = JsonFind(written, "layer_types"); types != nullptr) {
+      for (std::size_t i = 0; i < of_layers.size(); ++i) of_layers[i] = types->at(i) == near ? keys : 0;
+    }
+    return of_layers;
+  };
+  const Json on = {{"use_sliding_window", true}};
+  const auto and_on = [&](Json members) {
+    members.update(on);
+    return members;
+  };
+  EXPECT_THAT(windows("llama", Json::object()), ElementsAre(0, 0, 0, 0));
+  EXPECT_THAT(windows("mistral", Json::object()), ElementsAre(4096, 4096, 4096, 4096));
+  EXPECT_THAT(windows("mistral", {{"sliding_window", nullptr}}), ElementsAre(0, 0, 0, 0));
+  EXPECT_THAT(windows("mistral", {{"sliding_window", 7}, {"layer_types", {full, full, near, near}}}),
+              ElementsAre(7, 7, 7, 7));
+  EXPECT_THAT(windows("ministral", {{"sliding_window", 7}, {"layer_types", {near, full, near, full}}}),
+              ElementsAre(7, 0, 7, 0));
+  EXPECT_THAT(windows("qwen2", {{"sliding_window", 7}, {"max_window_layers", 1}}), ElementsAre(0, 0, 0, 0));
+  EXPECT_THAT(windows("qwen2", and_on({{"sliding_window", 7}})), ElementsAre(0, 0, 0, 0));
+  EXPECT_THAT(windows("qwen2", and_on({{"sliding_window", 7}, {"max_window_layers", 0}})), ElementsAre(7, 7, 7, 7));
+  EXPECT_THAT(windows("qwen3", and_on({{"sliding_window", 7}, {"max_window_layers", 3}})), ElementsAre(0, 0, 0, 7));
+  EXPECT_THAT(windows("qwen3", and_on({{"max_window_layers", 3}, {"layer_types", {near, full, full, full}}})),
+              ElementsAre(4096, 0, 0, 0));
+  const auto refused = [&](const Json& members) { return read("qwen3", members).error().ToString(); };
+  EXPECT_THAT(refused({{"layer_types", {full, near, full, full}}}), HasSubstr("there is no use_sliding_window"));
+  EXPECT_THAT(refused({{"layer_types", {full, full}}}), HasSubstr("a list of 4 types"));
+  EXPECT_THAT(refused({{"layer_types", {full, full, "mamba", full}}}), HasSubstr("\"mamba\" is not implemented"));
 }
 
 class FamilyTest : public testing::TestWithParam<std::string_view> {

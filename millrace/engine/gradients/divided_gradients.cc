@@ -1,6 +1,7 @@
 #include "millrace/engine/gradients/divided_gradients.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cmath>
@@ -10,6 +11,8 @@
 
 #include "millrace/engine/errors.h"
 #include "millrace/engine/ops/cpu/kernels.h"
+#include "millrace/engine/ops/cuda/tensors/optimizer.h"
+#include "millrace/engine/ops/dispatch.h"
 
 namespace millrace::engine {
 namespace {
@@ -18,7 +21,6 @@ namespace {
 constexpr std::int64_t kNormBlock = 65'536;
 
 double SquaresOf(const at::Tensor& gradients) {
-  if (!gradients.device().is_cpu()) return gradients.to(at::kDouble).square().sum().item<double>();
   const std::int64_t end = gradients.numel(), blocks = (end + kNormBlock - 1) / kNormBlock;
   std::vector<double> partial(static_cast<std::size_t>(blocks));
   const float* data = gradients.data_ptr<float>();
@@ -30,6 +32,21 @@ double SquaresOf(const at::Tensor& gradients) {
     }
   });
   return std::accumulate(partial.begin(), partial.end(), 0.0);
+}
+
+/// Returns the sum for tensors on a GPU, which is read once.
+double SquaresOnDevice(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> sums;
+  for (const at::Tensor& gradients : tensors) {
+    if constexpr (ops::kBuiltWithCuda) {
+      if (ops::IsOnCuda(gradients)) {
+        sums.push_back(ops::cuda::SumOfSquares(gradients));
+        continue;
+      }
+    }
+    sums.push_back(gradients.to(at::kDouble).square().sum());
+  }
+  return sums.empty() ? 0 : at::stack(sums).sum().item<double>();
 }
 
 /// Sums what tensor ranks hold alike, but computed from a part of the tokens or heads. Two tensor ranks may own
@@ -79,13 +96,19 @@ Status SumPartialGradients(ParameterBuffer& buffer, const StateRanks& ranks) {
 }
 
 double GradientNorm(const ParameterBuffer& buffer, double scale, const StateRanks& ranks) {
-  double squares = 0;
+  std::vector<at::Tensor> counted;
   if (std::ranges::all_of(buffer.parameters(), [&](const auto& parameter) { return ranks.Counts(parameter); })) {
-    for (const OwnedSpan& span : buffer.owned_spans()) squares += SquaresOf(span.gradients);
+    for (const OwnedSpan& span : buffer.owned_spans()) counted.push_back(span.gradients);
   } else {
     for (const OwnedPiece& piece : buffer.trained_pieces()) {
-      if (ranks.Counts(buffer.parameters()[piece.parameter])) squares += SquaresOf(piece.gradients);
+      if (ranks.Counts(buffer.parameters()[piece.parameter])) counted.push_back(piece.gradients);
     }
+  }
+  double squares = 0;
+  if (buffer.device().is_cpu()) {
+    for (const at::Tensor& gradients : counted) squares += SquaresOf(gradients);
+  } else {
+    squares = SquaresOnDevice(counted);
   }
   if (ranks.model == nullptr) return std::sqrt(squares) * scale;
   const at::Tensor sum = at::scalar_tensor(squares, at::kDouble).view({1});

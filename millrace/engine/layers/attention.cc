@@ -1,7 +1,5 @@
 #include "millrace/engine/layers/attention.h"
 
-#include "millrace/engine/ops/reference.h"
-
 namespace millrace::engine {
 
 at::Tensor SelfAttention::Forward(const ops::LayerInput& x, const ForwardContext& context) const {
@@ -27,16 +25,7 @@ at::Tensor SelfAttention::Attend(const at::Tensor& qkv, const ForwardContext& co
   drop.first_token = 0;  // attention sees all tokens
   drop.first_head = first_head;
   if (context.cache == nullptr) return ops::Attention(qkv, layout, sequences, mask, drop);
-
-  const at::Tensor all =
-      qkv.view({sequences.count(), sequences.longest(), layout.heads + 2 * layout.kv_heads, layout.head_dim})
-          .transpose(1, 2);
-  const auto [keys, values] = context.cache->Append(layer, all.narrow(1, layout.heads, layout.kv_heads),
-                                                    all.narrow(1, layout.heads + layout.kv_heads, layout.kv_heads));
-  const at::Tensor mixed = context.cache->length() == 0
-                               ? ops::Attention(qkv, layout, sequences, mask)
-                               : ops::reference::AttendCached(all.narrow(1, 0, layout.heads), keys, values, mask);
-  return mixed.view({sequences.tokens(), layout.heads * layout.head_dim});
+  return ops::AttendBlocks(qkv, layout, sequences, context.cache->Layer(layer), *context.tables, mask);
 }
 
 }  // namespace millrace::engine

@@ -28,6 +28,8 @@ std::shared_ptr<const ModelConfig> ConfigOf(std::string_view family) {
     json.update({{"num_key_value_heads", key_heads}, {"head_dim", 8}, {"max_position_embeddings", 64}});
     json.update({{"tie_word_embeddings", family == "qwen3" || family == "bert"}, {"attention_dropout", 0.1}});
     if (family == "llama") json["attention_bias"] = true;
+    if (family == "ministral")
+      json.update({{"sliding_window", 3}, {"layer_types", {"full_attention", "sliding_attention"}}});
     if (family == "bert") json["architectures"] = {"BertForPreTraining"};
   }
   return ParseModelConfig(json, "config.json").value();
@@ -113,7 +115,8 @@ TEST_P(Division, RanksLearnWhatOneLearns) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Division,
-                         testing::Combine(testing::Values("llama", "mistral", "qwen2", "qwen3", "gpt2", "gptj", "bert"),
+                         testing::Combine(testing::Values("llama", "mistral", "ministral", "qwen2", "qwen3", "gpt2",
+                                                          "gptj", "bert"),
                                           testing::Values(2, 4), testing::Bool()),
                          [](const auto& info) {
                            return fmt::format("{}_{}{}", std::get<0>(info.param), std::get<1>(info.param),

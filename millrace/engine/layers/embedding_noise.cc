@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "millrace/engine/device/host_memory.h"
 #include "millrace/engine/ops/cpu/philox.h"
 #include "millrace/engine/ops/dispatch.h"
 
@@ -37,7 +38,7 @@ at::Tensor AddNoise(const at::Tensor& x, const EmbeddingNoise& noise) {
       }
     }
   });
-  return (x + added.to(x.device())).to(x.scalar_type());
+  return (x + ToDevice(added, x.device())).to(x.scalar_type());
 }
 
 }  // namespace millrace::engine

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "millrace/engine/layers/embedding_noise.h"
 #include "millrace/engine/layers/kv_cache.h"
@@ -11,13 +12,24 @@
 
 namespace millrace::engine {
 
-/// The tokens of a forward pass. Borrows the cache.
+struct AdapterWeights;
+
+/// Consecutive rows of a layer's input whose outputs an adapter changes (layers/adapted_linear.h). Borrows the adapter.
+struct AdaptedRows {
+  std::int64_t first = 0, count = 0;
+  const AdapterWeights* adapter = nullptr;
+};
+
+/// The tokens of a forward pass. Borrows the cache and its tables.
 struct ForwardContext {
   ops::Sequences sequences;
-  KvCache* cache = nullptr;  ///< with a cache, each sequence is a row that follows the row's tokens in it
+  KvCache* cache = nullptr;  ///< with a cache, each sequence follows the tokens that it has of it, in these blocks
+  const ops::BlockTables* tables = nullptr;
   std::optional<ops::DropoutRows> dropout = {};  ///< nothing: no element is dropped
   EmbeddingNoise noise = {};
   bool without_adapters = false;  ///< the layers are those of the model that LoRA adapts
+  /// Rows with adapters that are not among the model's parameters; disjoint. For passes without a graph.
+  std::vector<AdaptedRows> adapted_rows = {};
 
   /// The outputs of norms and of activation functions are not kept for the backward pass, which computes them again.
   bool selective_recompute = false;

@@ -3,46 +3,59 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <vector>
 
+#include "millrace/engine/ops/cached/cached_attention.h"
+
 namespace millrace::engine {
+
+/// How a cache has its keys and values.
+enum class KvNumbers {
+  kComputed,  ///< in the type that the model computes in
+  kInt8,      ///< as 8-bit integers, with a scale for each token and head
+};
 
 /// The sizes of a cache.
 struct KvCacheShape {
-  std::int64_t layers = 0, rows = 1, kv_heads = 0, head_dim = 0;
-  std::int64_t capacity = 0;  ///< positions
+  std::int64_t layers = 0, kv_heads = 0, head_dim = 0;
+  std::int64_t blocks = 0, block_tokens = 0;
 };
 
-/// Keys and values of the tokens seen so far. All rows have the same length. Grows up to `capacity` positions, which
-/// are allocated at construction. Not thread-safe.
+/// A pool of blocks for the keys and values of sequences, allocated at construction. Its user decides which blocks
+/// belong to which sequence, and says so in each step (Model::Step). Not thread-safe.
 class KvCache {
  public:
   KvCache(const KvCacheShape& shape, at::ScalarType dtype, at::Device device);
-  std::int64_t length() const { return length_; }
-  std::int64_t capacity() const { return capacity_; }
-  /// Drops the positions from `length` on.
-  void Truncate(std::int64_t length) { length_ = std::min(length_, length); }
-  /// Views of one layer's keys and values [rows, kv_heads, positions, head_dim].
-  struct LayerView {
-    at::Tensor keys, values;
-  };
-  /// Appends keys and values [rows, kv_heads, n, head_dim] of one layer at the current end. Returns views of all
-  /// positions so far, the new ones included. Call Advance once all layers have appended: it moves the end.
-  /// Throws c10::Error beyond the capacity.
-  LayerView Append(std::int64_t layer, const at::Tensor& keys, const at::Tensor& values);
-  void Advance(std::int64_t tokens) { length_ += tokens; }
+  const KvCacheShape& shape() const { return shape_; }
+  const ops::CachedLayer& Layer(std::int64_t layer) const { return layers_[static_cast<std::size_t>(layer)]; }
   /// Returns where the norms of a layer's rows are kept, which depend on its weights only: undefined until somebody
   /// puts them there. `layer`: LowRankAdapters::Module::dropout_site. So weights with magnitudes must not change while
   /// a cache lives.
   at::Tensor& RowNorms(std::uint64_t layer) { return row_norms_[layer]; }
 
  private:
-  std::int64_t length_ = 0, capacity_ = 0;
-  std::vector<at::Tensor> keys_, values_;  ///< per layer [rows, kv_heads, capacity, head_dim]
+  const KvCacheShape shape_;
+  std::vector<ops::CachedLayer> layers_;
   std::map<std::uint64_t, at::Tensor> row_norms_;
+};
+
+/// Rows of equal length with a cache of their own: one block for each row. Not thread-safe.
+class CachedRows {
+ public:
+  /// `shape`: blocks are rows, and block_tokens is the number of tokens that a row may get.
+  CachedRows(const KvCacheShape& shape, at::ScalarType dtype, at::Device device);
+  KvCache& cache() { return cache_; }
+  const ops::BlockTables& tables() const { return tables_; }
+  std::int64_t length() const { return length_; }
+  /// Moves the end of all rows: behind tokens that were stored, or back.
+  void SetLength(std::int64_t length) { length_ = length; }
+
+ private:
+  KvCache cache_;
+  ops::BlockTables tables_;
+  std::int64_t length_ = 0;
 };
 
 }  // namespace millrace::engine

@@ -56,7 +56,8 @@ Linear LayerFactory::MakeLinear(const LinearSpec& spec) {
          .partial_gradient = slice.repeats > 1 || (division == LinearDivision::kNone && sees_some_tokens())});
   }
   const WeightHandle weights = codes ? WeightHandle() : buffer_.Use(first_weight, slices.size());
-  if (!spec.bias) return {weights, {}, division, ranks_, MakeAdapters(spec, division, slices), codes};
+  const std::size_t number = Note(spec, weights, codes);
+  if (!spec.bias) return {number, weights, {}, division, ranks_, MakeAdapters(spec, division, slices), codes};
   const std::size_t first_bias = buffer_.specs().size();
   for (const OutputSlice& slice : slices) {
     buffer_.Declare(
@@ -69,7 +70,22 @@ Linear LayerFactory::MakeLinear(const LinearSpec& spec) {
          .partial_gradient = slice.repeats > 1 || (division != LinearDivision::kColumns && sees_some_tokens())});
   }
   const WeightHandle biases = buffer_.Use(first_bias, slices.size());
-  return {weights, biases, division, ranks_, MakeAdapters(spec, division, slices), codes};
+  return {number, weights, biases, division, ranks_, MakeAdapters(spec, division, slices), codes};
+}
+
+std::size_t LayerFactory::Note(const LinearSpec& spec, WeightHandle weight,
+                               std::shared_ptr<const QuantizedRows> codes) {
+  LinearLayer layer{.in_features = spec.in_features, .predicts = spec.predicts, .weight = weight};
+  layer.codes = std::move(codes);
+  std::int64_t output = 0;
+  for (const LinearSpec::Output& part : spec.outputs) {
+    if (layer.modules.empty() || layer.modules.back().name != part.name)
+      layer.modules.push_back({part.name, output, 0});
+    layer.modules.back().outputs += part.features;
+    output += part.features;
+  }
+  linear_layers_.push_back(std::move(layer));
+  return linear_layers_.size() - 1;
 }
 
 std::shared_ptr<const QuantizedRows> LayerFactory::FindQuantized(const LinearSpec& spec, LinearDivision division,
@@ -237,12 +253,14 @@ Linear LayerFactory::MakeTiedHead(const TokenTable& table, const std::string& bi
     biases = Declare(std::move(spec));
   }
   const LinearDivision division = ranks_.size() > 1 ? LinearDivision::kColumns : LinearDivision::kNone;
-  if (module.empty()) return {weight, biases, division, ranks_};
   const LinearSpec spec{.in_features = table.columns,
                         .outputs = {{module, table.rows}},
                         .division = LinearDivision::kColumns,
                         .predicts = true};
-  return {weight, biases, division, ranks_, MakeAdapters(spec, division, SlicesOf(spec.outputs, ranks_.size() > 1))};
+  const std::size_t number = Note(spec, weight, {});
+  if (module.empty()) return {number, weight, biases, division, ranks_};
+  return {number,   weight, biases,
+          division, ranks_, MakeAdapters(spec, division, SlicesOf(spec.outputs, ranks_.size() > 1))};
 }
 
 Norm LayerFactory::MakeRmsNorm(const std::string& name, std::int64_t columns, double eps) {

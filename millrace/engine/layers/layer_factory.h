@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "millrace/engine/adapters/lora_options.h"
@@ -36,6 +37,20 @@ struct LinearSpec {
   double stddev = 0;        ///< of the initial weights; 0: the factory's
   LinearDivision division = LinearDivision::kNone;
   bool predicts = false;  ///< its outputs are logits or scores
+};
+
+/// What an adapter that is not among the parameters must know of a linear layer (layers/adapted_linear.h). The handle
+/// is valid as long as the model.
+struct LinearLayer {
+  struct Module {
+    std::string name;  ///< "model.layers.0.self_attn.q_proj"
+    std::int64_t first_output = 0, outputs = 0;
+  };
+  std::vector<Module> modules;  ///< in the order of their outputs
+  std::int64_t in_features = 0;
+  bool predicts = false;
+  WeightHandle weight;                              ///< undefined if the layer computes with codes
+  std::shared_ptr<const QuantizedRows> codes = {};  ///< null if it has a weight
 };
 
 /// The embeddings of tokens [rows, columns].
@@ -92,6 +107,9 @@ class LayerFactory {
   /// The RMS norm of heads, which every rank applies to its own ones.
   Norm MakeHeadNorm(const std::string& name, std::int64_t head_dim, double eps);
 
+  /// Returns the linear layers that were made, by their numbers.
+  std::vector<LinearLayer> TakeLinearLayers() { return std::move(linear_layers_); }
+
  private:
   /// What this rank holds of the outputs of one name, or of one of them.
   struct OutputSlice {
@@ -101,6 +119,8 @@ class LayerFactory {
     int repeats = 1;
   };
   std::int64_t RowsOf(const OutputSlice& slice) const { return slice.slice.whole() ? slice.rows : slice.slice.extent; }
+  /// Returns the layer's number.
+  std::size_t Note(const LinearSpec& spec, WeightHandle weight, std::shared_ptr<const QuantizedRows> codes);
   bool HasAdapter(const std::string& module, const LinearSpec& spec) const;
   LowRankAdapters MakeAdapters(const LinearSpec& spec, LinearDivision division, const std::vector<OutputSlice>& slices);
   std::shared_ptr<const QuantizedRows> FindQuantized(const LinearSpec& spec, LinearDivision division,
@@ -119,6 +139,7 @@ class LayerFactory {
   const std::optional<LoraOptions> lora_;
   const QuantizedWeights* const quantized_;
   bool whole_tokens_ = false;
+  std::vector<LinearLayer> linear_layers_;
 };
 
 }  // namespace millrace::engine

@@ -3,9 +3,11 @@
 
 #include <ATen/ATen.h>
 
+#include <cstddef>
 #include <memory>
 #include <utility>
 
+#include "millrace/engine/layers/adapted_linear.h"
 #include "millrace/engine/layers/forward_context.h"
 #include "millrace/engine/layers/low_rank.h"
 #include "millrace/engine/ops/exchange/divided_linear.h"
@@ -25,10 +27,11 @@ enum class LinearDivision {
 class Linear {
  public:
   Linear() = default;
-  /// `codes`: in place of the weight; may be null.
-  Linear(WeightHandle weight, WeightHandle bias, LinearDivision division = LinearDivision::kNone,
+  /// `number`: among the model's LinearLayers. `codes`: in place of the weight; may be null.
+  Linear(std::size_t number, WeightHandle weight, WeightHandle bias, LinearDivision division = LinearDivision::kNone,
          TensorRanks ranks = {}, LowRankAdapters adapters = {}, std::shared_ptr<const QuantizedRows> codes = {})
-      : weight_(weight),
+      : number_(number),
+        weight_(weight),
         bias_(bias),
         division_(division),
         ranks_(ranks),
@@ -36,17 +39,26 @@ class Linear {
         codes_(std::move(codes)) {}
 
   at::Tensor Forward(const ops::LayerInput& x, const ForwardContext& context) const {
+    if (!context.adapted_rows.empty()) {
+      return AdaptedLinear(x.value, {.matrix = *weight_, .bias = *bias_, .codes = codes_}, number_,
+                           context.adapted_rows);
+    }
     const ops::LowRankUpdate update = adapters_.For(context);
-    if (division_ == LinearDivision::kNone) return ops::Linear(x, {*weight_, *bias_, update, codes_});
-    if (division_ == LinearDivision::kColumns) return ops::ColumnLinear(x, {*weight_, *bias_, update, codes_}, ranks_);
-    const at::Tensor sum = ops::RowLinear(x, {*weight_, {}, update, codes_}, ranks_);
+    if (division_ == LinearDivision::kNone)
+      return ops::Linear(x, {*weight_, *bias_, update, codes_, /*may_use_fp8=*/true});
+    if (division_ == LinearDivision::kColumns)
+      return ops::ColumnLinear(x, {*weight_, *bias_, update, codes_, /*may_use_fp8=*/true}, ranks_);
+    const at::Tensor sum = ops::RowLinear(x, {*weight_, {}, update, codes_, /*may_use_fp8=*/true}, ranks_);
     return bias_->defined() ? ops::AddBias(sum, *bias_) : sum;  // once, not by every rank
   }
+  /// Computes with codes in place of the weight from now on, in forward passes.
+  void Use(std::shared_ptr<const QuantizedRows> codes) { codes_ = std::move(codes); }
   const LowRankAdapters& adapters() const { return adapters_; }
-  const Weight& weight() const { return *weight_; }  ///< undefined if the layer computes with codes
+  const Weight& weight() const { return *weight_; }  ///< undefined if the layer was made with codes
   const Weight& bias() const { return *bias_; }      ///< undefined if there is none
 
  private:
+  std::size_t number_ = 0;
   WeightHandle weight_, bias_;
   LinearDivision division_ = LinearDivision::kNone;
   TensorRanks ranks_;

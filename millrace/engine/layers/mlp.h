@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "millrace/engine/layers/forward_context.h"
 #include "millrace/engine/layers/linear.h"

@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <tuple>
 #include <vector>
 
+#include "millrace/engine/ops/choice/step_kernels.h"
 #include "millrace/engine/ops/linear.h"
 #include "millrace/engine/ops/reference.h"
 #include "millrace/engine/testing/in_memory_codes.h"
@@ -51,6 +53,33 @@ TEST(QuantizedProductTest, AreThoseOfTheNumbers) {
       }
     }
   }
+}
+
+TEST(QuantizedProductTest, RowsAloneAreThoseOfTheNumbers) {
+  at::manual_seed(4);
+  const StepKernels kernels{.independent_rows = true};
+  const KernelScope scope(kernels);
+  const auto whole_blocks = std::make_shared<QuantizedRows>();
+  whole_blocks->Append(RandomMatrix(70, 192), {.row = 5, .column = 64, .rows = 65, .columns = 128});
+  whole_blocks->Append(RandomMatrix(33, 128), {.rows = 33, .columns = 128});
+  for (const std::shared_ptr<const QuantizedRows>& matrix :
+       {RandomRows(37), std::shared_ptr<const QuantizedRows>(whole_blocks), InInt8(at::randn({77, 100}))}) {
+    const at::Tensor whole = Dequantized(*matrix), bias = at::randn({matrix->rows()});
+    for (const std::int64_t tokens : {1, 50}) {
+      for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+        const at::Tensor x = at::randn({tokens, matrix->columns()}).to(type), got = Product(x, *matrix, bias.to(type));
+        ExpectNear(got, at::addmm(bias.to(type).to(at::kFloat), x.to(at::kFloat), whole.t()).to(type),
+                   type == at::kFloat ? 1e-6 : 4e-3);
+        EXPECT_TRUE(Product(x.narrow(0, tokens - 1, 1), *matrix, bias.to(type)).equal(got.narrow(0, tokens - 1, 1)));
+      }
+    }
+  }
+}
+
+TEST(QuantizedProductTest, InInt8IsWithinHalfACode) {
+  const at::Tensor matrix = at::randn({40, 30});
+  const at::Tensor error = (Dequantized(*InInt8(matrix)) - matrix).abs();
+  EXPECT_TRUE((error <= std::get<0>(matrix.abs().max(1, /*keepdim=*/true)) / 254 * 1.001).all().item<bool>());
 }
 
 TEST(QuantizedProductTest, ALayerWithAnAdapterHasTheReferencesGradients) {

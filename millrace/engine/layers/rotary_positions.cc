@@ -21,21 +21,15 @@ at::Tensor RotaryPositions::Forward(const at::Tensor& qkv, const ops::HeadLayout
                                     const ops::Sequences& sequences) const {
   TORCH_CHECK(sequences.limit() <= positions_, "positions up to ", sequences.limit(), " exceed the model's ",
               positions_);
-  const std::int64_t past = sequences.limit() - sequences.longest();
-  const auto group_of = [&](std::int64_t i) { return GroupOf(past + sequences.length(i)); };
+  const auto group_of = [&](std::int64_t i) { return GroupOf(sequences.past(i) + sequences.length(i)); };
   std::vector<at::Tensor> rotated;
   for (std::int64_t first = 0, last = 0; first < sequences.count(); first = last) {
     // Consecutive sequences of the same angles are rotated together.
     const std::int64_t group = group_of(first);
     for (last = first + 1; last < sequences.count() && group_of(last) == group;) ++last;
     if (last - first == sequences.count()) return ops::Rotate(qkv, TableOf(group), layout, sequences);
-    std::vector<std::int32_t> bounds;
-    const std::int64_t begin = sequences.begin(first), tokens = sequences.begin(last) - begin;
-    for (std::int64_t i = first; i <= last; ++i) {
-      bounds.push_back(static_cast<std::int32_t>(sequences.begin(i) - begin));
-    }
-    rotated.push_back(
-        ops::Rotate(qkv.narrow(0, begin, tokens), TableOf(group), layout, ops::Sequences::Cut(bounds, tokens)));
+    const ops::Sequences part = sequences.Slice(first, last);
+    rotated.push_back(ops::Rotate(qkv.narrow(0, sequences.begin(first), part.tokens()), TableOf(group), layout, part));
   }
   return at::cat(rotated);
 }

@@ -7,7 +7,7 @@ PartWork WorkOfParts(const PartSizes& sizes, const ParallelOptions& options) {
   const double forwards =
       options.recompute == Recompute::kFull ? 1 + 1.0 / static_cast<double>(options.recompute_every) : 1;
   const auto elements = static_cast<double>(sizes.block_elements);
-  const double keys = static_cast<double>(sizes.sequence_length) / (sizes.causal ? 2 : 1);  // that a query sees
+  const double keys = sizes.attended_length / (sizes.causal ? 2 : 1);  // that a query sees
   const double pairs = static_cast<double>(sizes.query_channels) * keys;
   return {.block = forwards * (kForward * elements + kAttentionForward * pairs) + kBackward * elements +
                    kAttentionBackward * pairs,

@@ -9,12 +9,12 @@ namespace millrace::engine {
 
 /// The sizes that decide what a block and the head of a model cost.
 struct PartSizes {
-  std::int64_t block_elements = 0;   ///< of the matrices that a block multiplies tokens with
-  std::int64_t head_elements = 0;    ///< of the head's matrices, a tied token table among them
-  std::int64_t query_channels = 0;   ///< of a block's attention: heads · head_dim
-  std::int64_t sequence_length = 0;  ///< in tokens
-  double predicted = 1;              ///< share of the tokens that reach the head
-  bool causal = true;                ///< a token attends to earlier ones only; else to all
+  std::int64_t block_elements = 0;  ///< of the matrices that a block multiplies tokens with
+  std::int64_t head_elements = 0;   ///< of the head's matrices, a tied token table among them
+  std::int64_t query_channels = 0;  ///< of a block's attention: heads · head_dim
+  double attended_length = 0;       ///< tokens of a sequence; with windows, plan::ModelShape::AttendedLength()
+  double predicted = 1;             ///< share of the tokens that reach the head
+  bool causal = true;               ///< a token attends to earlier ones only; else to all
   bool operator==(const PartSizes&) const = default;
 };
 

@@ -9,7 +9,7 @@ namespace {
 constexpr PartSizes kSmallLlama{.block_elements = 4 * 512 * 512 + 3 * 512 * 1376,
                                 .head_elements = 512 * 32000,
                                 .query_channels = 512,
-                                .sequence_length = 512};
+                                .attended_length = 512};
 
 TEST(PartWork, CountsProductsAndVisiblePairs) {
   const PartWork work = WorkOfParts(kSmallLlama, {});
@@ -19,7 +19,7 @@ TEST(PartWork, CountsProductsAndVisiblePairs) {
 
 TEST(PartWork, LongSequencesMakeBlocksDearer) {
   PartSizes sizes = kSmallLlama;
-  sizes.sequence_length = 8192;
+  sizes.attended_length = 8192;
   EXPECT_GT(WorkOfParts(sizes, {}).block, 2.2 * WorkOfParts(kSmallLlama, {}).block);
   EXPECT_EQ(WorkOfParts(sizes, {}).head, WorkOfParts(kSmallLlama, {}).head);
 }

@@ -1,9 +1,11 @@
 #include "millrace/engine/models/decoder.h"
 
+#include "millrace/engine/device/host_memory.h"
 #include "millrace/engine/errors.h"
 #include "millrace/engine/models/preference.h"
 #include "millrace/engine/ops/cross_entropy.h"
 #include "millrace/engine/ops/exchange/exchange.h"
+#include "millrace/engine/ops/quantized/quantized_product.h"
 
 namespace millrace::engine {
 namespace {
@@ -22,10 +24,14 @@ at::Tensor LastTokens(const ops::Sequences& sequences, std::int64_t rows) {
 
 }  // namespace
 
+void Decoder::QuantizeHead() {
+  if (head_.weight().defined() && head_.weight().value.is_cpu()) head_.Use(ops::InInt8(head_.weight().value));
+}
+
 at::Tensor Decoder::Loss(const Stream& x, const ModelBatch& batch, const ForwardContext& context) const {
   if (config().predicts_rows()) {
     const at::Tensor hidden = ranks().divides_tokens() ? ops::JoinRows(x.Sum(), ranks()) : x.Sum();
-    const at::Tensor last = LastTokens(context.sequences, batch.inputs.size(0)).to(hidden.device());
+    const at::Tensor last = ToDevice(LastTokens(context.sequences, batch.inputs.size(0)), hidden.device());
     return ops::LinearCrossEntropy(norm_.Forward(hidden.index_select(0, last), {}).out, head_.weight(), head_.bias(),
                                    batch.row_labels, batch.loss,
                                    batch.predictions != nullptr ? &batch.predictions->rows : nullptr) *
@@ -50,7 +56,8 @@ at::Tensor Decoder::Loss(const Stream& x, const ModelBatch& batch, const Forward
 at::Tensor Decoder::Scores(const Stream& x, const ForwardContext& context, const at::Tensor& rows) const {
   at::Tensor hidden = norm_.Forward(x.residual, x.delta).out;
   if (config().predicts_rows()) {
-    hidden = hidden.index_select(0, LastTokens(context.sequences, context.sequences.count()).to(hidden.device()));
+    hidden =
+        hidden.index_select(0, ToDevice(LastTokens(context.sequences, context.sequences.count()), hidden.device()));
   }
   if (rows.defined()) hidden = hidden.index_select(0, rows);
   return head_.Forward(hidden, context);

@@ -14,10 +14,12 @@ namespace millrace::engine {
 class Decoder : public Model {
  public:
   using Model::Model;
+  void QuantizeHead() final;
 
  protected:
   /// The class of a row follows from its last token that is no padding: the last one of the row's first sequence.
   at::Tensor Loss(const Stream& x, const ModelBatch& batch, const ForwardContext& context) const final;
+  at::Tensor Final(const Stream& x) const final { return norm_.Forward(x.residual, x.delta).out; }
   at::Tensor Scores(const Stream& x, const ForwardContext& context, const at::Tensor& rows) const final;
 
   Norm norm_;

@@ -60,7 +60,7 @@ void AddRowSquares(const NamedParameter& parameter, const OwnedPiece& piece, con
     const std::int64_t wide = rows == 1 ? std::min(columns - column, left) : columns;
     const at::Tensor part = piece.values.detach().narrow(0, done, rows * wide).view({rows, wide});
     const at::Tensor norms = at::linalg_vector_norm(part, 2, at::IntArrayRef{1}, /*keepdim=*/false, at::kFloat);
-    sums.narrow(0, first_row + row, rows).add_(norms.square());
+    sums.narrow(0, first_row + row, rows).add_(norms.square().to(sums.device()));
     done += rows * wide;
   }
 }

@@ -38,8 +38,9 @@ Result<std::unique_ptr<Model>> MakeModel(std::shared_ptr<const ModelConfig> conf
   MR_TRY(config->Validate("model"));
   MR_TRY(CheckDivision(*config, share.ranks.size()));
   if (share.lora) MR_TRY(CheckLora(*share.lora, "lora"));
-  if (dtype != at::kFloat && dtype != at::kBFloat16) {
-    return Fail(Code::kUnsupported, "a model computes in F32 or BF16, not {}", ScalarTypeName(dtype));
+  if (dtype != at::kFloat && dtype != at::kBFloat16 && (dtype != at::kHalf || device.is_cpu())) {
+    return Fail(Code::kUnsupported, "a model computes in F32 or BF16, and on a GPU also in F16, not {}",
+                ScalarTypeName(dtype));
   }
   return CatchTorch("creating the model", [&]() -> std::unique_ptr<Model> {
     auto buffer = std::make_unique<ParameterBuffer>(

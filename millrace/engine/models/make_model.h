@@ -17,7 +17,7 @@ namespace millrace::engine {
 /// the same on every machine. Gradients are not enabled.
 /// With `share`, the model has this rank's stages, and its slices of their parameters. Every rank makes its own.
 /// Errors: those of ModelConfig::Validate, CheckDivision and ParameterBuffer::Declare; kUnsupported if `dtype` is
-/// neither kFloat nor kBFloat16.
+/// neither kFloat nor kBFloat16, nor kHalf on a GPU.
 Result<std::unique_ptr<Model>> MakeModel(std::shared_ptr<const ModelConfig> config, at::ScalarType dtype,
                                          at::Device device, std::uint64_t seed, ModelShare share = {});
 

@@ -1,9 +1,15 @@
 #include "millrace/engine/models/model.h"
 
-#include <torch/csrc/autograd/autograd.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
 
+#include <algorithm>
+
+#include "millrace/engine/device/host_memory.h"
 #include "millrace/engine/ops/backward/deferred_work.h"
 #include "millrace/engine/ops/backward/node.h"
+#include "millrace/engine/ops/choice/step_kernels.h"
+#include "millrace/trace/recorder.h"
 
 namespace millrace::engine {
 namespace {
@@ -19,11 +25,11 @@ ops::TensorList TensorsOf(const Stream& x) {
 /// Calls `reached` when a backward pass has the gradients of these hidden states.
 Stream OnBackward(const char* name, const Stream& x, std::function<void()> reached) {
   Stream same = Detached(x);
-  ops::Connect(name, {x.residual, x.delta}, TensorsOf(same),
-               [reached = std::move(reached), both = same.delta.defined()](ops::TensorList&& gradients) {
-                 reached();
-                 return ops::TensorList{gradients[0], both ? gradients[1] : at::Tensor()};
-               });
+  ops::ConnectMarker(name, {x.residual, x.delta}, TensorsOf(same),
+                     [reached = std::move(reached), both = same.delta.defined()](ops::TensorList&& gradients) {
+                       reached();
+                       return ops::TensorList{gradients[0], both ? gradients[1] : at::Tensor()};
+                     });
   return same;
 }
 
@@ -51,6 +57,42 @@ class PartHooks {
   const std::vector<std::size_t>& uses_;
 };
 
+/// The backward pass of one part of a model, as a span of a trace. Copies share its beginning.
+class BackwardSpan {
+ public:
+  explicit BackwardSpan(std::string part) {
+    if (recorder_ != nullptr)
+      state_ = std::make_shared<State>(State{.name = std::move(part) + " backward", .begin = {}});
+  }
+  explicit operator bool() const { return state_ != nullptr; }
+  void Begin() const {
+    if (state_) state_->begin = recorder_->Now();
+  }
+  void End() const {
+    if (state_) recorder_->Add(state_->name, trace::Category::kModel, state_->begin, recorder_->Now());
+  }
+
+ private:
+  struct State {
+    std::string name;
+    TimePoint begin;
+  };
+  trace::Recorder* recorder_ = trace::CurrentRecorder();  // outlives the step, and so the graph
+  std::shared_ptr<State> state_;
+};
+
+std::string BlockName(std::int64_t layer) { return fmt::format("block {}", layer); }
+
+/// Adds `count` rows behind those that are there, if they have an adapter.
+void AddAdapted(std::vector<AdaptedRows>& rows, std::int64_t first, std::int64_t count, const AdapterWeights* adapter) {
+  if (adapter == nullptr || count == 0) return;
+  if (!rows.empty() && rows.back().adapter == adapter && rows.back().first + rows.back().count == first) {
+    rows.back().count += count;
+  } else {
+    rows.push_back({first, count, adapter});
+  }
+}
+
 bool Learns(const Stream& x) { return ops::Recording({x.residual, x.delta}); }
 
 }  // namespace
@@ -73,6 +115,7 @@ void Model::MakeLayers(std::vector<ModelStage> stages, LayerFactory& make) {
       MakeHead(make);
     }
   }
+  linear_layers_ = make.TakeLinearLayers();
 }
 
 bool Model::IsOfHead(const NamedParameter& parameter) const {
@@ -114,7 +157,7 @@ Stream Model::RunAgainBackward(std::int64_t layer, const Stream& x,
                  const at::AutoGradMode grad(true);
                  const Stream again = Detached(in);
                  for (at::Tensor& tensor : TensorsOf(again)) tensor.set_requires_grad(true);
-                 torch::autograd::backward(TensorsOf(Block(layer, again, *context)), gradients);
+                 ops::RunBackward(TensorsOf(Block(layer, again, *context)), gradients);
                  return ops::TensorList{again.residual.grad(),
                                         again.delta.defined() ? again.delta.grad() : at::Tensor()};
                });
@@ -124,17 +167,26 @@ Stream Model::RunAgainBackward(std::int64_t layer, const Stream& x,
 Stream Model::RunBlock(std::int64_t layer, const Stream& x,
                        const std::shared_ptr<const ForwardContext>& context) const {
   const PartHooks hooks(*buffer_, block_groups_[static_cast<std::size_t>(layer)]);
+  const std::string name = trace::CurrentRecorder() != nullptr ? BlockName(layer) : std::string();
+  const trace::Span span(name.c_str(), trace::Category::kModel);
+  const BackwardSpan backward(name);
   const bool learns = Learns(x);
   hooks.BeforeForward();
-  const auto went_back = [this, hooks] {
+  const auto went_back = [this, hooks, backward] {
     hooks.AfterBackward();
+    backward.End();
     if (on_block) on_block();
   };
-  const Stream in = learns && (hooks || on_block) ? OnBackward("EndOfBlock", x, went_back) : x;
+  const Stream in = learns && (hooks || on_block || backward) ? OnBackward("EndOfBlock", x, went_back) : x;
   Stream out = learns && Recomputes(layer) ? RunAgainBackward(layer, in, context) : Block(layer, in, *context);
   hooks.AfterForward();
   if (on_block) on_block();
-  if (learns && hooks) out = OnBackward("BeginningOfBlock", out, [hooks] { hooks.BeforeBackward(); });
+  if (learns && (hooks || backward)) {
+    out = OnBackward("BeginningOfBlock", out, [hooks, backward] {
+      backward.Begin();
+      hooks.BeforeBackward();
+    });
+  }
   return out;
 }
 
@@ -143,6 +195,7 @@ at::Tensor Model::Forward(std::size_t stage, const ModelBatch& batch, const at::
   const auto context = std::make_shared<const ForwardContext>(ContextOf(batch));
   Stream x{.residual = hidden};
   if (parts.embeds) {
+    const trace::Span span("embedding", trace::Category::kModel);
     const PartHooks hooks(*buffer_, embedding_group_);
     hooks.BeforeForward();
     x = Embed(batch.inputs, batch.segments, *context);
@@ -153,40 +206,111 @@ at::Tensor Model::Forward(std::size_t stage, const ModelBatch& batch, const at::
   }
   for (std::int64_t layer = parts.first; layer < parts.last; ++layer) x = RunBlock(layer, x, context);
   if (!parts.predicts) return x.Sum();
+  const trace::Span span("head", trace::Category::kModel);
+  const BackwardSpan backward("head");
   const PartHooks hooks(*buffer_, head_group_);
   hooks.BeforeForward();
-  if (hooks && Learns(x)) x = OnBackward("EndOfHead", x, [hooks] { hooks.AfterBackward(); });
+  if ((hooks || backward) && Learns(x)) {
+    x = OnBackward("EndOfHead", x, [hooks, backward] {
+      hooks.AfterBackward();
+      backward.End();
+    });
+  }
   at::Tensor loss = Loss(x, batch, *context);
   hooks.AfterForward();
-  if (hooks && ops::Recording({loss})) {
-    loss = OnBackward("BeginningOfHead", {.residual = loss}, [hooks] { hooks.BeforeBackward(); }).residual;
+  if ((hooks || backward) && ops::Recording({loss})) {
+    const auto begin = [hooks, backward] {
+      backward.Begin();
+      hooks.BeforeBackward();
+    };
+    loss = OnBackward("BeginningOfHead", {.residual = loss}, begin).residual;
   }
   return loss;
 }
 
 void Model::Backward(std::size_t stage, const at::Tensor& output, const at::Tensor& gradient) {
-  torch::autograd::backward({output}, {gradient});
+  ops::RunBackward({output}, {gradient});
   // An embedding has no hidden states before it that would tell.
   if (stages_.at(stage).embeds) PartHooks(*buffer_, embedding_group_).AfterBackward();
 }
 
-at::Tensor Model::Logits(const at::Tensor& inputs, KvCache* cache) {
+Stream Model::RunBlocks(const at::Tensor& ids, const std::shared_ptr<const ForwardContext>& context) const {
   TORCH_CHECK(ranks_.size() == 1 && stages_.size() == 1 && stages_[0].embeds && stages_[0].predicts,
               "a model that is divided among ranks does not generate text");
-  TORCH_CHECK(cache == nullptr || config_->generates(), config_->family(), " does not generate text");
+  TORCH_CHECK(context->cache == nullptr || config_->generates(), config_->family(), " does not generate text");
+  Stream x = Embed(ids, {}, *context);
+  for (std::int64_t layer = 0; layer < stages_[0].last; ++layer) x = RunBlock(layer, x, context);
+  return x;
+}
+
+at::Tensor Model::Step(std::span<const SequencePart> parts, KvCache& cache) {
+  const at::NoGradGuard no_grad;
+  static const ops::StepKernels kernels{.independent_rows = true};
+  const ops::KernelScope scope(kernels);
+  std::vector<std::int64_t> lengths, past, wanted;
+  ops::BlockTables tables;
+  std::vector<AdaptedRows> adapted, adapted_logits;
+  std::int64_t tokens = 0;
+  for (const SequencePart& part : parts) {
+    lengths.push_back(static_cast<std::int64_t>(part.tokens.size()));
+    past.push_back(part.past);
+    tables.Add(part.blocks);
+    AddAdapted(adapted, tokens, lengths.back(), part.adapter);
+    AddAdapted(adapted_logits, static_cast<std::int64_t>(wanted.size()), part.logits, part.adapter);
+    tokens += lengths.back();
+    for (std::int64_t token = tokens - part.logits; token < tokens; ++token) wanted.push_back(token);
+  }
+  const auto context =
+      std::make_shared<const ForwardContext>(ForwardContext{.sequences = ops::Sequences::Following(lengths, past),
+                                                            .cache = &cache,
+                                                            .tables = &tables,
+                                                            .adapted_rows = std::move(adapted)});
+  tables.Check(context->sequences, cache.shape().block_tokens, cache.shape().blocks);
+  const at::Device device = buffer_->device();
+  const at::Tensor ids = EmptyOnHost({tokens}, at::kLong, device);
+  auto* id = ids.data_ptr<std::int64_t>();
+  for (const SequencePart& part : parts) id = std::ranges::copy(part.tokens, id).out;
+  const Stream x = RunBlocks(ids.to(device, /*non_blocking=*/true), context);
+  if (wanted.empty()) return {};
+  ForwardContext of_logits = *context;
+  of_logits.adapted_rows = std::move(adapted_logits);
+  return Scores(x, of_logits, ToDevice(at::tensor(wanted, at::kLong), device)).to(at::kFloat);
+}
+
+at::Tensor Model::Logits(const at::Tensor& inputs, CachedRows* cached) {
   const at::NoGradGuard no_grad;
   const std::int64_t rows = inputs.size(0), length = inputs.size(1);
-  const auto context = std::make_shared<const ForwardContext>(ForwardContext{
-      .sequences = ops::Sequences::Even(rows, length, cache != nullptr ? cache->length() : 0), .cache = cache});
-  Stream x = Embed(inputs, {}, *context);
-  for (std::int64_t layer = 0; layer < stages_[0].last; ++layer) x = RunBlock(layer, x, context);
+  ForwardContext tokens{.sequences = ops::Sequences::Even(rows, length, cached != nullptr ? cached->length() : 0)};
+  if (cached != nullptr) {
+    tokens.cache = &cached->cache();
+    tokens.tables = &cached->tables();
+    tokens.tables->Check(tokens.sequences, tokens.cache->shape().block_tokens, tokens.cache->shape().blocks);
+  }
+  const auto context = std::make_shared<const ForwardContext>(std::move(tokens));
+  const Stream x = RunBlocks(inputs, context);
   at::Tensor last;
-  if (cache != nullptr) {
-    cache->Advance(length);
-    last = at::arange(length - 1, rows * length, length, at::kLong).to(inputs.device());
+  if (cached != nullptr) {
+    cached->SetLength(cached->length() + length);
+    last = ToDevice(at::arange(length - 1, rows * length, length, at::kLong), inputs.device());
   }
   const at::Tensor logits = Scores(x, *context, last);
   return logits.to(at::kFloat).view({rows, -1, logits.size(1)});
+}
+
+at::Tensor Model::HiddenStates(std::span<const std::span<const std::int32_t>> texts) {
+  const at::NoGradGuard no_grad;
+  static const ops::StepKernels kernels{.independent_rows = true};
+  const ops::KernelScope scope(kernels);
+  std::vector<std::int64_t> ids;
+  std::vector<std::int32_t> bounds{0};
+  for (const auto& text : texts) {
+    ids.insert(ids.end(), text.begin(), text.end());
+    bounds.push_back(static_cast<std::int32_t>(ids.size()));
+  }
+  const auto context = std::make_shared<const ForwardContext>(
+      ForwardContext{.sequences = ops::Sequences::Cut(bounds, static_cast<std::int64_t>(ids.size()))});
+  const Stream x = RunBlocks(ToDevice(at::tensor(ids, at::kLong), buffer_->device()), context);
+  return Final(x).to(at::kFloat);
 }
 
 at::Tensor Model::Predict(std::size_t stage, const at::Tensor& inputs, const at::Tensor& hidden) {
@@ -202,15 +326,32 @@ at::Tensor Model::Predict(std::size_t stage, const at::Tensor& inputs, const at:
   return logits.to(at::kFloat).view({inputs.size(0), inputs.size(1), -1});
 }
 
-KvCache Model::MakeCache(std::int64_t rows, std::int64_t capacity) const {
+KvCacheShape Model::CacheShape(std::int64_t blocks, std::int64_t block_tokens) const {
   const ModelSizes sizes = config_->sizes();
-  return {{.layers = sizes.num_layers,
-           .rows = rows,
-           .kv_heads = sizes.num_kv_heads,
-           .head_dim = sizes.head_dim,
-           .capacity = capacity},
-          buffer_->dtype(),
-          buffer_->device()};
+  return {.layers = sizes.num_layers,
+          .kv_heads = sizes.num_kv_heads,
+          .head_dim = sizes.head_dim,
+          .blocks = blocks,
+          .block_tokens = block_tokens};
+}
+
+KvCache Model::MakeCache(std::int64_t blocks, std::int64_t block_tokens, KvNumbers numbers) const {
+  const at::ScalarType type = numbers == KvNumbers::kInt8 ? at::kChar : buffer_->dtype();
+  return {CacheShape(blocks, block_tokens), type, buffer_->device()};
+}
+
+CachedRows Model::MakeCachedRows(std::int64_t rows, std::int64_t capacity) const {
+  constexpr std::int64_t kMultiple = 16;  // of MakeCachedLayer()
+  return {CacheShape(rows, (capacity + kMultiple - 1) / kMultiple * kMultiple), buffer_->dtype(), buffer_->device()};
+}
+
+std::int64_t Model::CacheBytesPerToken(KvNumbers numbers) const {
+  const ModelSizes sizes = config_->sizes();
+  const auto type_bytes = static_cast<std::int64_t>(at::elementSize(buffer_->dtype()));
+  constexpr auto kScaleBytes = static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t head_bytes =
+      numbers == KvNumbers::kInt8 ? sizes.head_dim + kScaleBytes : sizes.head_dim * type_bytes;
+  return 2 * sizes.num_layers * sizes.num_kv_heads * head_bytes;
 }
 
 }  // namespace millrace::engine

@@ -69,6 +69,17 @@ struct ModelShare {
   std::shared_ptr<const QuantizedWeights> quantized = {};
 };
 
+/// Tokens that continue a sequence, whose earlier tokens a cache has. Borrowed by the call.
+struct SequencePart {
+  std::span<const std::int32_t> tokens;  ///< at least one
+  std::int64_t past = 0;                 ///< tokens of the sequence that the cache has
+  /// The blocks of the sequence, in order, with room for these tokens. No other part writes to the blocks that these
+  /// tokens come to.
+  std::span<const std::int32_t> blocks;
+  std::int64_t logits = 1;                  ///< the last so many of these tokens get the logits of what follows them
+  const AdapterWeights* adapter = nullptr;  ///< of linear_layers(); null: the model's own weights
+};
+
 /// The hidden states [N, hidden] between two parts of a model: residual + delta. The next norm adds them up. With
 /// sequence parallelism they are this rank's rows.
 struct Stream {
@@ -89,6 +100,7 @@ class Model {
 
   const ModelConfig& config() const { return *config_; }
   ParameterBuffer& buffer() { return *buffer_; }
+  const ParameterBuffer& buffer() const { return *buffer_; }
   /// Returns the parameters in a fixed order. A tied LM head appears once, as the embedding.
   const std::vector<NamedParameter>& Parameters() { return buffer().parameters(); }
   /// Returns whether the head declares this parameter. A tied LM head is the embedding's.
@@ -96,6 +108,8 @@ class Model {
   /// Returns the stages that this rank has, in order. One that is the whole model, unless MakeModel was told otherwise.
   const std::vector<ModelStage>& stages() const { return stages_; }
   const TensorRanks& ranks() const { return ranks_; }
+  /// Returns the linear layers in the order of a forward pass.
+  const std::vector<LinearLayer>& linear_layers() const { return linear_layers_; }
 
   /// The model calls it, on its own thread, after each block of a forward or a backward pass. So a pass that takes
   /// minutes shows progress. May be empty.
@@ -103,6 +117,11 @@ class Model {
 
   /// Which blocks keep less for the backward pass. The results have the same bits.
   void SetRecompute(Recompute what, int every = 1);
+
+  /// The layer that predicts tokens is read for each one. From now on it is read as 8-bit integers, with a scale a row;
+  /// only the results of Step(), Logits() and Predict() change. Does nothing on a GPU, and for families that do not
+  /// generate.
+  virtual void QuantizeHead() {}
 
   /// Computes stage `stage` of stages(). `hidden` [N, hidden] is the result of the stage before (N: this rank's rows);
   /// undefined for the first one. Returns the hidden states for the next stage or, from the last stage, what LossSum()
@@ -119,18 +138,34 @@ class Model {
   at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor& labels, std::span<const std::int32_t> documents = {}) {
     return LossSum(ModelBatch{.inputs = inputs, .labels = labels, .documents = documents});
   }
-  /// Returns logits [rows, n, vocab] in float32 for int64 inputs [rows, n], without a graph. With a cache, the inputs
-  /// continue the cached tokens, up to its capacity, and the result has the last position only: [rows, 1, vocab].
-  /// REQUIRES: this rank has the whole model, undivided. config().generates(), if there is a cache.
-  at::Tensor Logits(const at::Tensor& inputs, KvCache* cache = nullptr);
+  /// Stores tokens of some sequences in the cache. Returns logits float32 [n, vocab] of the tokens that get some, in
+  /// their order; undefined, if none does. Parts of one adapter are computed together if they are neighbours. On a CPU,
+  /// the logits of a float32 or bfloat16 model have the same bits whatever other parts there are, and however a
+  /// sequence was cut; unless rotary angles depend on the length. If the call throws, the tokens count as not stored.
+  /// REQUIRES: this rank has the whole model, undivided; config().generates(); the cache is one of MakeCache().
+  at::Tensor Step(std::span<const SequencePart> parts, KvCache& cache);
+  /// Returns logits [rows, n, vocab] in float32 for int64 inputs [rows, n], without a graph. With `cached`, the inputs
+  /// continue its rows, and the result has the last position only: [rows, 1, vocab].
+  /// REQUIRES: as Step() does; a model without `cached` need not generate.
+  at::Tensor Logits(const at::Tensor& inputs, CachedRows* cached = nullptr);
+
+  /// Returns the hidden states of all tokens of some texts, float32 [tokens, hidden], one text after the other, without
+  /// a graph: transformers' last_hidden_state. A text attends to nothing but itself.
+  /// REQUIRES: this rank has the whole model, undivided; there are texts, and each has a token.
+  at::Tensor HiddenStates(std::span<const std::span<const std::int32_t>> texts);
 
   /// Computes stage `stage` of stages() without a graph. Returns the hidden states [N, hidden] for the next stage or,
   /// from the last one, logits [rows, n, vocab] in float32. `hidden`: what the stage before returned. So a model that
   /// memory does not hold computes a stage at a time. REQUIRES: the layers are not divided among ranks.
   at::Tensor Predict(std::size_t stage, const at::Tensor& inputs, const at::Tensor& hidden = {});
 
+  /// Returns a cache of `blocks` blocks of `block_tokens` tokens each. Throws c10::Error if memory does not suffice.
+  /// REQUIRES: a cache of 8-bit integers is on a CPU, of a float32 or bfloat16 model.
+  KvCache MakeCache(std::int64_t blocks, std::int64_t block_tokens, KvNumbers numbers = KvNumbers::kComputed) const;
   /// Returns an empty cache for `rows` sequences of up to `capacity` tokens.
-  KvCache MakeCache(std::int64_t rows, std::int64_t capacity) const;
+  CachedRows MakeCachedRows(std::int64_t rows, std::int64_t capacity) const;
+  /// Returns the bytes of a cache that a token takes.
+  std::int64_t CacheBytesPerToken(KvNumbers numbers = KvNumbers::kComputed) const;
 
  protected:
   // Make the layers of a part. They are called in the order of a forward pass, for the parts that this rank has.
@@ -143,6 +178,8 @@ class Model {
   // Compute a part.
   virtual Stream Embed(const at::Tensor& inputs, const at::Tensor& segments, const ForwardContext& context) const = 0;
   virtual Stream Block(std::int64_t layer, const Stream& x, const ForwardContext& context) const = 0;
+  /// Returns what the last block gives the head, float or not: behind the last norm, if there is one.
+  virtual at::Tensor Final(const Stream& x) const { return x.Sum(); }
   /// As LossSum().
   virtual at::Tensor Loss(const Stream& x, const ModelBatch& batch, const ForwardContext& context) const = 0;
   /// Returns the logits [n, classes] of the rows of `x` that `rows` names (int64; undefined: all of them).
@@ -155,6 +192,8 @@ class Model {
   /// Makes the layers of the stages, each part with a group of its own.
   void MakeLayers(std::vector<ModelStage> stages, LayerFactory& make);
   ForwardContext ContextOf(const ModelBatch& batch) const;
+  KvCacheShape CacheShape(std::int64_t blocks, std::int64_t block_tokens) const;
+  Stream RunBlocks(const at::Tensor& ids, const std::shared_ptr<const ForwardContext>& context) const;
   Stream RunBlock(std::int64_t layer, const Stream& x, const std::shared_ptr<const ForwardContext>& context) const;
   Stream RunAgainBackward(std::int64_t layer, const Stream& x,
                           const std::shared_ptr<const ForwardContext>& context) const;
@@ -164,6 +203,7 @@ class Model {
   std::unique_ptr<ParameterBuffer> buffer_;
   std::vector<ModelStage> stages_;
   TensorRanks ranks_;
+  std::vector<LinearLayer> linear_layers_;
   Recompute recompute_ = Recompute::kNone;
   int recompute_every_ = 1;
   std::size_t embedding_group_ = 0, head_group_ = 0;

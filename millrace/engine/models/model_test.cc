@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
 #include <span>
 
 #include "millrace/engine/families/llama/llama_config.h"
@@ -128,7 +129,7 @@ TEST_P(ModelTypes, GenerationWithACacheEqualsTheWholeForward) {
   auto model = MakeModel(Tiny(), GetParam(), at::kCPU, 3).value();
   const at::Tensor ids = Ids({2, 20}, 4);
   const at::Tensor whole = model->Logits(ids);
-  KvCache cache = model->MakeCache(2, 20);
+  CachedRows cache = model->MakeCachedRows(2, 20);
   std::int64_t seen = 0;
   for (const std::int64_t count : {5, 1, 1, 6, 1, 6}) {
     const at::Tensor logits = model->Logits(ids.narrow(1, seen, count), &cache);
@@ -138,10 +139,60 @@ TEST_P(ModelTypes, GenerationWithACacheEqualsTheWholeForward) {
     const double tolerance = GetParam() == at::kFloat ? 1e-5 : 2e-2;
     EXPECT_LE((logits - want).abs().max().item<double>(), tolerance * want.abs().max().item<double>()) << seen;
   }
-  cache.Truncate(5);
+  cache.SetLength(5);
   const at::Tensor again = model->Logits(ids.narrow(1, 5, 1), &cache);
   EXPECT_LE((again - whole.narrow(1, 5, 1)).abs().max().item<double>(), 0.02);
-  EXPECT_ANY_THROW(model->Logits(Ids({2, 19}, 1), &cache));
+  EXPECT_ANY_THROW(model->Logits(Ids({2, 27}, 1), &cache));
+}
+
+/// A text in a cache, as a caller of Step() keeps it.
+struct ServedText {
+  std::vector<std::int32_t> tokens;
+  std::vector<std::int32_t> blocks;
+  std::size_t stored = 0;
+};
+
+TEST_P(ModelTypes, APartHasTheLogitsThatItHasAlone) {
+  constexpr std::int64_t kBlocks = 16, kBlockTokens = 16;
+  auto model = MakeModel(Tiny(), GetParam(), at::kCPU, 3).value();
+  KvCache cache = model->MakeCache(kBlocks, kBlockTokens);
+  std::mt19937_64 random(7);
+  std::vector<ServedText> texts(5);
+  std::int32_t block = kBlocks;
+  for (ServedText& text : texts) {
+    text.tokens.resize(1 + random() % 40);
+    for (std::int32_t& token : text.tokens) token = static_cast<std::int32_t>(random() % 97);
+    for (std::size_t have = 0; have < text.tokens.size(); have += kBlockTokens) text.blocks.push_back(--block);
+  }
+  // Each text goes on by a random number of tokens, or not at all.
+  for (bool left = true; left;) {
+    left = false;
+    std::vector<SequencePart> parts;
+    std::vector<at::Tensor> want;
+    for (ServedText& text : texts) {
+      const std::size_t rest = text.tokens.size() - text.stored;
+      left = left || rest > 0;
+      if (rest == 0 || random() % 3 == 0) continue;
+      const std::size_t count = 1 + random() % rest;
+      parts.push_back({.tokens = std::span(text.tokens).subspan(text.stored, count),
+                       .past = static_cast<std::int64_t>(text.stored),
+                       .blocks = text.blocks,
+                       .logits = random() % 4 != 0});
+      text.stored += count;
+      if (parts.back().logits == 0) continue;
+      std::vector<std::int64_t> whole(text.tokens.begin(),
+                                      text.tokens.begin() + static_cast<std::ptrdiff_t>(text.stored));
+      const at::Tensor logits = model->Logits(at::tensor(whole).unsqueeze(0));
+      want.push_back(logits.select(1, logits.size(1) - 1));
+    }
+    if (parts.empty()) continue;
+    const at::Tensor got = model->Step(parts, cache);
+    ASSERT_EQ(got.defined(), !want.empty());
+    if (want.empty()) continue;
+    const at::Tensor expected = at::cat(want);
+    const double tolerance = GetParam() == at::kFloat ? 1e-5 : 2e-2;
+    EXPECT_LE((got - expected).abs().max().item<double>(), tolerance * expected.abs().max().item<double>());
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, ModelTypes, testing::Values(at::kFloat, at::kBFloat16),

@@ -1,5 +1,6 @@
 #include "millrace/engine/models/preference.h"
 
+#include <ATen/core/grad_mode.h>
 #include <algorithm>
 
 #include "millrace/engine/ops/cross_entropy.h"
@@ -53,7 +54,8 @@ at::Tensor PreferenceLossSum(const at::Tensor& losses, const ModelBatch& batch) 
     const at::Tensor sums = at::zeros({2 * pairs + 1}, at::kDouble).index_add(0, answers, of_tokens);
     return sums.narrow(0, 0, 2 * pairs).view({pairs, 2});
   };
-  const at::Tensor log_p = sum_by_answer(-losses);
+  // On the CPU: a GPU would add the tokens of an answer in any order. So these passes wait for it.
+  const at::Tensor log_p = sum_by_answer(-losses.cpu());
   if (batch.as_reference) {
     preferences.reference = log_p.detach();
     return at::zeros({}, at::kFloat);

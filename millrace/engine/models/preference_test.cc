@@ -1,6 +1,7 @@
 // The loss of pairs of answers on a whole model, against its formula on each answer alone.
 #include "millrace/engine/models/preference.h"
 
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,6 +1,7 @@
 // Models in stages, and blocks that are computed again, against the whole model: the same bits.
 #include "millrace/engine/models/stages.h"
 
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include <map>

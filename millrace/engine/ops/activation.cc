@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "millrace/engine/ops/backward/node.h"
+#include "millrace/engine/ops/cuda_ops.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/reference.h"
 
@@ -70,12 +71,14 @@ at::Tensor FusedSwiglu(const at::Tensor& gate_up) {
 }  // namespace
 
 at::Tensor Activate(const at::Tensor& x, Activation activation) {
-  static const auto kernels = OnCpu("Activate", reference::Activate, FusedActivate<float>, FusedActivate<cpu::Bf16>);
+  static const auto kernels = AndOnCuda(
+      OnCpu("Activate", reference::Activate, FusedActivate<float>, FusedActivate<cpu::Bf16>), InCuda<cuda::Activate>());
   return kernels.For(x)(x, activation);
 }
 
 at::Tensor Swiglu(const at::Tensor& gate_up) {
-  static const auto kernels = OnCpu("Swiglu", reference::Swiglu, FusedSwiglu<float>, FusedSwiglu<cpu::Bf16>);
+  static const auto kernels =
+      AndOnCuda(OnCpu("Swiglu", reference::Swiglu, FusedSwiglu<float>, FusedSwiglu<cpu::Bf16>), InCuda<cuda::Swiglu>());
   return kernels.For(gate_up)(gate_up);
 }
 

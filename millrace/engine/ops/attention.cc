@@ -9,6 +9,7 @@
 #include "millrace/engine/ops/attention.h"
 
 #include "millrace/engine/ops/backward/node.h"
+#include "millrace/engine/ops/cuda_ops.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/product.h"
 #include "millrace/engine/ops/reference.h"
@@ -215,15 +216,28 @@ at::Tensor FusedAttention(const at::Tensor& qkv, const HeadLayout& layout, const
   return out;
 }
 
+at::Tensor PlainAttendCached(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
+                             const AttentionMask& mask) {
+  return reference::AttendCached(queries, keys, values, mask);
+}
+
 }  // namespace
 
 at::Tensor Attention(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
                      const AttentionMask& mask, const DropoutSite& dropout) {
   static const auto kernels =
-      OnCpu("Attention", reference::Attention, FusedAttention<float, float>,
-            cpu::MultipliesBf16() ? FusedAttention<cpu::Bf16, cpu::Bf16> : FusedAttention<cpu::Bf16, float>);
+      AndOnCuda(OnCpu("Attention", reference::Attention, FusedAttention<float, float>,
+                      cpu::MultipliesBf16() ? FusedAttention<cpu::Bf16, cpu::Bf16> : FusedAttention<cpu::Bf16, float>),
+                InCuda<cuda::Attention>());
   TORCH_CHECK(qkv.size(0) == sequences.tokens(), qkv.size(0), " rows are not ", sequences.tokens(), " tokens");
   return kernels.For(qkv)(qkv, layout, sequences, mask, dropout);
+}
+
+at::Tensor AttendCached(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
+                        const AttentionMask& mask) {
+  static const auto kernels =
+      AndOnCuda(KernelTable("AttendCached", PlainAttendCached, {}), InCuda<cuda::AttendCached>());
+  return kernels.For(queries)(queries, keys, values, mask);
 }
 
 }  // namespace millrace::engine::ops

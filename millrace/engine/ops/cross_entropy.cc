@@ -1,10 +1,12 @@
 #include "millrace/engine/ops/cross_entropy.h"
 
+#include <ATen/core/grad_mode.h>
 #include <cmath>
 #include <functional>
 
 #include "millrace/engine/errors.h"
 #include "millrace/engine/ops/backward/node.h"
+#include "millrace/engine/ops/cuda_ops.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/product.h"
 #include "millrace/engine/ops/reference.h"
@@ -262,8 +264,9 @@ at::Tensor FusedTokenCrossEntropies(const at::Tensor& x, const Weight& head, con
 
 at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
                               const LossOptions& options, std::int64_t* correct, const HeadUpdate& update) {
-  static const auto kernels = OnCpuByProducts("LinearCrossEntropy", reference::LinearCrossEntropy,
-                                              FusedCrossEntropy<float>, FusedCrossEntropy<cpu::Bf16>);
+  static const auto kernels = AndOnCuda(OnCpuByProducts("LinearCrossEntropy", reference::LinearCrossEntropy,
+                                                        FusedCrossEntropy<float>, FusedCrossEntropy<cpu::Bf16>),
+                                        InCuda<cuda::LinearCrossEntropy>());
   return kernels.For(x)(x, head, bias, labels, options, correct, update);
 }
 
@@ -272,15 +275,19 @@ at::Tensor DividedCrossEntropy(const at::Tensor& x, const Weight& head, const We
                                std::int64_t* correct, const HeadUpdate& update) {
   if (ranks.size() == 1) return LinearCrossEntropy(x, head, bias, labels, options, correct, update);
   using Function = decltype(FusedDividedCrossEntropy<float>);
-  static const auto kernels = OnCpuByProducts<Function>("a divided LM head", nullptr, FusedDividedCrossEntropy<float>,
-                                                        FusedDividedCrossEntropy<cpu::Bf16>);
+  static const auto kernels =
+      AndOnCuda(OnCpuByProducts<Function>("a divided LM head", nullptr, FusedDividedCrossEntropy<float>,
+                                          FusedDividedCrossEntropy<cpu::Bf16>),
+                InCuda<cuda::DividedCrossEntropy>());
   return kernels.For(x)(x, head, bias, labels, vocab, ranks, options, correct, update);
 }
 
 at::Tensor TokenCrossEntropies(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
                                std::int64_t vocab, const TensorRanks& ranks) {
-  static const auto kernels = OnCpuByProducts("TokenCrossEntropies", reference::TokenCrossEntropies,
-                                              FusedTokenCrossEntropies<float>, FusedTokenCrossEntropies<cpu::Bf16>);
+  static const auto kernels =
+      AndOnCuda(OnCpuByProducts("TokenCrossEntropies", reference::TokenCrossEntropies, FusedTokenCrossEntropies<float>,
+                                FusedTokenCrossEntropies<cpu::Bf16>),
+                InCuda<cuda::TokenCrossEntropies>());
   return kernels.For(x)(x, head, bias, labels, vocab, ranks);
 }
 

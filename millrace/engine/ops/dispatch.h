@@ -11,9 +11,27 @@
 
 #include "millrace/engine/ops/choice/step_kernels.h"
 #include "millrace/engine/ops/cpu/kernels.h"
+#include "millrace/engine/ops/cuda/tensors/built_with_cuda.h"
 #include "millrace/engine/ops/dropout.h"
+#include "millrace/trace/recorder.h"
 
 namespace millrace::engine::ops {
+
+/// An implementation of an op. A call is a span of a trace.
+template <class Function>
+class TracedKernel {
+ public:
+  TracedKernel(const char* op, Function& run) : op_(op), run_(run) {}
+  template <class... Arguments>
+  auto operator()(Arguments&&... arguments) const {
+    const trace::Span span(op_, trace::Category::kKernel);
+    return run_(std::forward<Arguments>(arguments)...);
+  }
+
+ private:
+  const char* const op_;
+  Function& run_;
+};
 
 /// The implementations of an op, by device and element type. Each op has one constant table. `Function` is the type of
 /// a function: `at::Tensor(const at::Tensor&)`. ops_test holds each kernel against the reference, gradients too.
@@ -29,9 +47,18 @@ class KernelTable {
   KernelTable(const char* op, Function* reference, std::vector<Kernel> kernels)
       : op_(op), reference_(reference), kernels_(std::move(kernels)) {}
 
+  /// Returns this table with further kernels.
+  KernelTable With(const std::vector<Kernel>& more) && {
+    kernels_.insert(kernels_.end(), more.begin(), more.end());
+    return std::move(*this);
+  }
+
   /// Returns the implementation for tensors such as `x`; in a KernelScope of plain kernels, the reference. Throws
   /// c10::Error if there is none.
-  Function& For(const at::Tensor& x) const {
+  TracedKernel<Function> For(const at::Tensor& x) const { return {op_, Choose(x)}; }
+
+ private:
+  Function& Choose(const at::Tensor& x) const {
     if (UsesPlainKernels()) {
       TORCH_CHECK(reference_ != nullptr, op_, " has no plain implementation");
       return *reference_;
@@ -45,7 +72,6 @@ class KernelTable {
     return *reference_;
   }
 
- private:
   const char* op_;
   Function* reference_;
   std::vector<Kernel> kernels_;
@@ -55,6 +81,24 @@ class KernelTable {
 template <class Function>
 KernelTable<Function> OnCpu(const char* op, Function* reference, Function* float32, Function* bfloat16) {
   return {op, reference, {{at::kCPU, at::kFloat, float32}, {at::kCPU, at::kBFloat16, bfloat16}}};
+}
+
+/// The op of ops/cuda that a table names, if this program is built for GPUs; otherwise null, and nothing links it.
+template <auto* kOp>
+constexpr auto* InCuda() {
+  if constexpr (kBuiltWithCuda) {
+    return kOp;
+  } else {
+    return static_cast<decltype(kOp)>(nullptr);
+  }
+}
+
+/// Returns the same table with the kernel `cuda`, of all of ops/cuda's types, for tensors on a GPU. Null: without.
+template <class Function>
+KernelTable<Function> AndOnCuda(KernelTable<Function> table, Function* cuda) {
+  if (cuda == nullptr) return table;
+  return std::move(table).With(
+      {{at::kCUDA, at::kFloat, cuda}, {at::kCUDA, at::kBFloat16, cuda}, {at::kCUDA, at::kHalf, cuda}});
 }
 
 /// Returns whether the kernels of ops/cpu take this tensor.

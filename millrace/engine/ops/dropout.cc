@@ -2,6 +2,7 @@
 
 #include "millrace/base/hash/random.h"
 #include "millrace/engine/ops/backward/node.h"
+#include "millrace/engine/ops/cuda_ops.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/reference.h"
 
@@ -40,7 +41,8 @@ at::Tensor FusedDropout(const at::Tensor& x, const DropoutSite& site) {
 std::uint64_t DropoutSite::key() const { return Mix64(Mix64(Mix64(rows.seed) ^ rows.step) ^ site); }
 
 at::Tensor Dropout(const at::Tensor& x, const DropoutSite& site) {
-  static const auto kernels = OnCpu("Dropout", reference::Dropout, FusedDropout<float>, FusedDropout<cpu::Bf16>);
+  static const auto kernels = AndOnCuda(
+      OnCpu("Dropout", reference::Dropout, FusedDropout<float>, FusedDropout<cpu::Bf16>), InCuda<cuda::Dropout>());
   return site.active() ? kernels.For(x)(x, site) : x;
 }
 

@@ -1,6 +1,7 @@
 #include "millrace/engine/ops/embedding.h"
 
 #include "millrace/engine/ops/backward/node.h"
+#include "millrace/engine/ops/cuda_ops.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/reference.h"
 
@@ -39,7 +40,8 @@ at::Tensor FusedEmbedding(const Weight& table, const at::Tensor& ids) {
 
 at::Tensor Embedding(const Weight& table, const at::Tensor& ids) {
   static const auto kernels =
-      OnCpu("Embedding", reference::Embedding, FusedEmbedding<float>, FusedEmbedding<cpu::Bf16>);
+      AndOnCuda(OnCpu("Embedding", reference::Embedding, FusedEmbedding<float>, FusedEmbedding<cpu::Bf16>),
+                InCuda<cuda::Embedding>());
   return table.gradient.defined() ? kernels.For(table.value)(table, ids) : reference::Embedding(table, ids);
 }
 

@@ -1,10 +1,13 @@
 #include "millrace/engine/ops/linear.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
 #include <limits>
 
 #include "millrace/engine/ops/backward/deferred_work.h"
 #include "millrace/engine/ops/backward/node.h"
+#include "millrace/engine/ops/choice/step_kernels.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/dropout.h"
 #include "millrace/engine/ops/product.h"
@@ -23,7 +26,7 @@ at::Tensor OutputsOf(const LowRankUpdate::Module& module, const at::Tensor& out)
 
 /// Returns the sum of the squares of each row [out] in float32, after `add` has added to it.
 at::Tensor RowSquaresOf(const at::Tensor& matrix, const AddToRows& add) {
-  at::Tensor squares = at::empty({matrix.size(0)}, at::kFloat);
+  at::Tensor squares = at::empty({matrix.size(0)}, matrix.options().dtype(at::kFloat));
   const std::int64_t most = std::max<std::int64_t>(1, kNormElements / matrix.size(1));
   for (std::int64_t first = 0; first < matrix.size(0); first += most) {
     const std::int64_t count = std::min(most, matrix.size(0) - first);
@@ -47,20 +50,50 @@ std::vector<at::Tensor> LinearWeights::InputsWith(const at::Tensor& x) const {
 }
 
 bool LinearWeights::adds_update_first(std::int64_t tokens) const {
-  return codes && update.is_matrix() && update.down.value.scalar_type() == at::kFloat && tokens > codes->columns();
+  return codes && update.is_matrix() && update.down.value.scalar_type() == at::kFloat && tokens > codes->columns() &&
+         !MultipliesRowsAlone();
 }
 
 AddToRows LinearPass::AddsUpdate() const {
   return [this](std::int64_t first, const at::Tensor& rows) { weights_.update.AddTo(first, rows); };
 }
 
-at::Tensor LinearPass::Forward(const at::Tensor& x) {
+at::Tensor LinearPass::MatrixProduct(const at::Tensor& x, const at::Tensor& bias, bool keeps_input) {
+  const Weight& matrix = weights_.matrix;
+  if constexpr (kBuiltWithCuda) {
+    if (weights_.may_use_fp8 && MultipliesInFp8() && cuda::Fp8Linear::Takes(x, matrix)) {
+      fp8_.emplace(matrix);
+      return fp8_->Forward(x, bias, keeps_input && matrix.gradient.defined() && at::GradMode::is_enabled());
+    }
+  }
+  return Product(x, matrix.value.detach().t(), bias);
+}
+
+at::Tensor LinearPass::ProductWithMatrix(const at::Tensor& dout) {
+  if constexpr (kBuiltWithCuda) {
+    if (fp8_) return fp8_->InputGradient(dout);
+  }
+  return Product(dout, weights_.matrix.value.detach());
+}
+
+void LinearPass::AddMatrixGradient(const at::Tensor& x, const at::Tensor& dout) {
+  if constexpr (kBuiltWithCuda) {
+    if (fp8_) return fp8_->AddGradient(x, dout);
+  }
+  AddProduct(weights_.matrix.gradient, dout.t(), x);
+}
+
+bool LinearPass::needs_input() const {
+  return weights_.update.learns() || (weights_.matrix.gradient.defined() && !(fp8_ && fp8_->has_input()));
+}
+
+at::Tensor LinearPass::Forward(const at::Tensor& x, bool keeps_input) {
   const bool scales = weights_.update.has_magnitudes();
   const at::Tensor bias = weights_.bias.defined() ? weights_.bias.value.detach() : at::Tensor();
   const at::Tensor added = scales ? at::Tensor() : bias;
   const bool first = weights_.adds_update_first(x.size(0));
   at::Tensor out = weights_.codes ? Product(x.detach(), *weights_.codes, added, first ? AddsUpdate() : AddToRows())
-                                  : Product(x.detach(), weights_.matrix.value.detach().t(), added);
+                                  : MatrixProduct(x.detach(), added, keeps_input);
   if (scales) {
     out = Scale(x.detach(), std::move(out), /*has_update=*/first);
     if (bias.defined()) out.add_(bias);
@@ -76,7 +109,7 @@ at::Tensor LinearPass::InputGradient(const at::Tensor& dout) {
   const at::Tensor& scaled = scales ? ScaledGradient(dout) : dout;
   const at::Tensor& of_weight = scales && drops() ? dout : scaled;
   at::Tensor dx = weights_.codes ? ProductWithTranspose(of_weight, *weights_.codes, first ? AddsUpdate() : AddToRows())
-                                 : Product(of_weight, weights_.matrix.value.detach());
+                                 : ProductWithMatrix(of_weight);
   if (scales && drops()) {
     for (const Module& module : update.modules) {
       const at::Tensor difference = OutputsOf(module, scaled) - OutputsOf(module, dout);
@@ -91,11 +124,10 @@ void LinearPass::AddGradients(const at::Tensor& x, const at::Tensor& dout) {
   const bool scales = weights_.update.has_magnitudes();
   if (weights_.matrix.gradient.defined()) {
     TORCH_CHECK(!scales, "a weight under magnitudes is frozen");
-    AddProduct(weights_.matrix.gradient, dout.t(), x);
+    AddMatrixGradient(x, dout);
   }
   if (weights_.bias.gradient.defined()) {
-    at::Tensor into = weights_.bias.gradient;
-    into.add_(dout.sum(0, /*keepdim=*/false, at::kFloat));
+    AddOrReturnRowSum(weights_.bias, dout);
   }
   if (scales) AddMagnitudeGradients(dout);
   if (weights_.update.defined()) update_.AddGradients(x, scales ? ScaledGradient(dout) : dout);
@@ -111,14 +143,13 @@ at::Tensor LinearPass::ModuleProductWithTranspose(const Module& module, const at
   return Product(dout, weights_.matrix.value.detach().narrow(0, module.first_output, module.outputs()));
 }
 
-/// Returns |V| of each row [out] in float32.
 at::Tensor LinearPass::RowNorms() const {
   const LowRankUpdate update = weights_.update.InFloat();
   const AddToRows add = [&](std::int64_t first, const at::Tensor& rows) { update.AddTo(first, rows); };
-  at::Tensor squares =
-      weights_.codes ? RowSquares(*weights_.codes, add) : RowSquaresOf(weights_.matrix.value.detach(), add);
+  at::Tensor squares = weights_.codes ? RowSquares(*weights_.codes, add, weights_.update.down.value.device())
+                                      : RowSquaresOf(weights_.matrix.value.detach(), add);
   if (sum_) sum_(squares);
-  return squares.sqrt_();
+  return squares.sqrt_().clamp_min_(std::numeric_limits<float>::min());
 }
 
 /// Scales the modules' outputs by their magnitudes. `out`: the weight's own products with x. `has_update`: with those
@@ -128,8 +159,7 @@ at::Tensor LinearPass::Scale(const at::Tensor& x, at::Tensor out, bool has_updat
   if (kept != nullptr && kept->defined()) {
     norms_ = *kept;
   } else {
-    // Where a row is zero, so is its product: any norm will do.
-    norms_ = RowNorms().clamp_min_(std::numeric_limits<float>::min());
+    norms_ = RowNorms();
     if (kept != nullptr) *kept = norms_;
   }
   factors_ = at::ones_like(norms_);
@@ -171,10 +201,10 @@ namespace {
 at::Tensor FusedLinear(const LayerInput& input, const LinearWeights& weights) {
   const at::Tensor& x = input.value;
   auto pass = std::make_shared<LinearPass>(weights);
-  at::Tensor out = pass->Forward(x);
+  at::Tensor out = pass->Forward(x, /*keeps_input=*/!input.again);
   const TensorList inputs = weights.InputsWith(x);
   if (Recording(inputs)) {
-    const bool needs_x = weights.needs_input();
+    const bool needs_x = pass->needs_input();
     const at::Tensor kept = needs_x && !input.again ? x.detach() : at::Tensor();
     Connect("Linear", inputs, {out},
             [kept, again = needs_x ? input.again : nullptr, pass, wanted = x.requires_grad(),
@@ -192,9 +222,8 @@ at::Tensor FusedLinear(const LayerInput& input, const LinearWeights& weights) {
 at::Tensor FusedAddBias(const at::Tensor& x, const Weight& bias) {
   at::Tensor out = x.detach() + bias.value.detach();
   if (Recording({x, bias.value})) {
-    Connect("AddBias", {x, bias.value}, {out}, [bias](TensorList&& gradients) {
-      return TensorList{gradients[0], AddOrReturn(bias, gradients[0].sum(0, /*keepdim=*/false, at::kFloat))};
-    });
+    Connect("AddBias", {x, bias.value}, {out},
+            [bias](TensorList&& gradients) { return TensorList{gradients[0], AddOrReturnRowSum(bias, gradients[0])}; });
   }
   return out;
 }
@@ -202,12 +231,14 @@ at::Tensor FusedAddBias(const at::Tensor& x, const Weight& bias) {
 }  // namespace
 
 at::Tensor Linear(const LayerInput& x, const LinearWeights& weights) {
-  static const auto kernels = OnCpu("Linear", reference::Linear, FusedLinear, FusedLinear);
+  static const auto kernels =
+      AndOnCuda(OnCpu("Linear", reference::Linear, FusedLinear, FusedLinear), InCuda<FusedLinear>());
   return weights.takes_gradients() ? kernels.For(x.value)(x, weights) : reference::Linear(x, weights);
 }
 
 at::Tensor AddBias(const at::Tensor& x, const Weight& bias) {
-  static const auto kernels = OnCpu("AddBias", reference::AddBias, FusedAddBias, FusedAddBias);
+  static const auto kernels =
+      AndOnCuda(OnCpu("AddBias", reference::AddBias, FusedAddBias, FusedAddBias), InCuda<FusedAddBias>());
   return bias.gradient.defined() ? kernels.For(x)(x, bias) : reference::AddBias(x, bias);
 }
 

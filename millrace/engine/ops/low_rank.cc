@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "millrace/engine/ops/choice/step_kernels.h"
 #include "millrace/engine/ops/product.h"
 
 namespace millrace::engine::ops {
@@ -9,8 +10,12 @@ namespace {
 
 /// c += scale · a · b. c is of any type, and may be some columns of a matrix.
 void AddScaledProduct(at::Tensor c, const at::Tensor& a, const at::Tensor& b, double scale) {
-  if (c.scalar_type() == at::kFloat) {
+  if (MultipliesRowsAlone() && c.is_cpu()) {
+    c.add_(Product(a.contiguous(), b), scale);
+  } else if (c.scalar_type() == at::kFloat) {
     AddProduct(c, a, b, static_cast<float>(scale));
+  } else if (c.is_cuda()) {
+    at::addmm_out(c, c, a, b, 1, scale);
   } else {
     c.add_(Product(a, b), scale);
   }

@@ -1,6 +1,7 @@
 #include "millrace/engine/ops/norm.h"
 
 #include "millrace/engine/ops/backward/node.h"
+#include "millrace/engine/ops/cuda_ops.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/product.h"
 #include "millrace/engine/ops/reference.h"
@@ -112,14 +113,16 @@ Normed FusedAddLayerNorm(const at::Tensor& x, const at::Tensor& delta, const Wei
 
 Normed AddRmsNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, double eps) {
   static const auto kernels =
-      OnCpu("AddRmsNorm", reference::AddRmsNorm, FusedAddRmsNorm<float>, FusedAddRmsNorm<cpu::Bf16>);
+      AndOnCuda(OnCpu("AddRmsNorm", reference::AddRmsNorm, FusedAddRmsNorm<float>, FusedAddRmsNorm<cpu::Bf16>),
+                InCuda<cuda::AddRmsNorm>());
   return kernels.For(x)(x, delta, weight, eps);
 }
 
 Normed AddLayerNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, const Weight& bias,
                     double eps) {
   static const auto kernels =
-      OnCpu("AddLayerNorm", reference::AddLayerNorm, FusedAddLayerNorm<float>, FusedAddLayerNorm<cpu::Bf16>);
+      AndOnCuda(OnCpu("AddLayerNorm", reference::AddLayerNorm, FusedAddLayerNorm<float>, FusedAddLayerNorm<cpu::Bf16>),
+                InCuda<cuda::AddLayerNorm>());
   return kernels.For(x)(x, delta, weight, bias, eps);
 }
 

@@ -1,6 +1,11 @@
 #include "millrace/engine/ops/product.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include "millrace/engine/ops/choice/step_kernels.h"
+#include "millrace/engine/ops/cpu/row_product.h"
+#include "millrace/engine/ops/cuda/tensors/product.h"
+#include "millrace/engine/ops/cuda_ops.h"
 
 namespace millrace::engine::ops {
 namespace {
@@ -70,9 +75,37 @@ void MultiplyInto(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
   if (c.numel() > 0) Make(c, a, b, bias, /*adds=*/false);
 }
 
+/// Returns whether a · b is one of rows with a weight in memory that cpu::RowProduct reads.
+bool IsRowProduct(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
+  return HasFused(a) && b.scalar_type() == a.scalar_type() && a.is_contiguous() && b.t().is_contiguous() &&
+         a.size(1) > 0 && (!bias.defined() || (bias.is_contiguous() && bias.scalar_type() == a.scalar_type()));
+}
+
+at::Tensor MultiplyRowsAlone(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
+  at::Tensor c = at::empty({a.size(0), b.size(1)}, a.options());
+  DispatchType(a, [&]<class T>(T) {
+    const cpu::RowProduct<T> product{.x = Data<T>(a),
+                                     .weight = static_cast<const T*>(b.data_ptr()),
+                                     .bias = Data<T>(bias),
+                                     .out = Data<T>(c),
+                                     .rows = a.size(0),
+                                     .columns = b.size(1),
+                                     .inner = a.size(1)};
+    const std::int64_t parts = (product.columns + cpu::kProductColumns - 1) / cpu::kProductColumns;
+    ParallelRows(parts, product.rows * product.inner * cpu::kProductColumns, [&](cpu::Rows part) {
+      product.Run(part.begin * cpu::kProductColumns, std::min(part.end * cpu::kProductColumns, product.columns));
+    });
+  });
+  return c;
+}
+
 }  // namespace
 
 at::Tensor Product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
+  if constexpr (kBuiltWithCuda) {
+    if (a.is_cuda()) return cuda::Product(a, b, bias);
+  }
+  if (MultipliesRowsAlone() && IsRowProduct(a, b, bias)) return MultiplyRowsAlone(a, b, bias);
   if (a.scalar_type() == at::kBFloat16) {
     if (!cpu::MultipliesBf16()) {
       return Product(Widened(a), Widened(b), bias.defined() ? Widened(bias) : bias).to(at::kBFloat16);
@@ -86,6 +119,15 @@ at::Tensor Product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& b
 }
 
 void ProductInto(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
+  if (a.is_cuda()) {
+    at::Tensor into = c;
+    if (bias.defined()) {
+      at::addmm_out(into, bias, a, b);
+    } else {
+      at::mm_out(into, a, b);
+    }
+    return;
+  }
   if (a.scalar_type() == at::kBFloat16) {
     at::Tensor into = c;
     if (cpu::MultipliesBf16()) {
@@ -103,6 +145,9 @@ void AddProduct(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, f
   // oneDNN refuses a sum of no products: the weights' gradient of a head that no token reaches.
   if (size.rows == 0 || size.columns == 0 || size.inner == 0) return;
   TORCH_CHECK(c.scalar_type() == at::kFloat && c.stride(1) == 1 && c.stride(0) >= c.size(1), "c has dense rows");
+  if constexpr (kBuiltWithCuda) {
+    if (a.is_cuda()) return cuda::AddProduct(c, WithDenseLines(a), WithDenseLines(b), scale);
+  }
   const at::Tensor left = Multiplied(a), right = Multiplied(b);
   if (left.scalar_type() == at::kFloat) {
     Make(c, left, right, {}, /*adds=*/true, scale);
@@ -118,6 +163,13 @@ at::Tensor AddOrReturn(const Weight& weight, const at::Tensor& gradient, float s
   at::Tensor into = weight.gradient;
   into.add_(gradient, scale);
   return {};
+}
+
+at::Tensor AddOrReturnRowSum(const Weight& weight, const at::Tensor& rows) {
+  if constexpr (kBuiltWithCuda) {
+    if (rows.is_cuda()) return cuda::AddOrReturnRowSum(weight, rows);
+  }
+  return AddOrReturn(weight, rows.sum(0, /*keepdim=*/false, at::kFloat));
 }
 
 }  // namespace millrace::engine::ops

@@ -17,8 +17,8 @@ KernelTable<Function> OnCpuByProducts(const char* op, Function* reference, Funct
   return OnCpu(op, reference, float32, cpu::MultipliesBf16() ? bfloat16 : float32);
 }
 
-/// Returns a [m, k] · b [k, n], plus `bias` [n] in each row if that is defined. All are float32, or all bfloat16, on a
-/// CPU. A transpose (`w.t()`) is read in place.
+/// Returns a [m, k] · b [k, n], plus `bias` [n] in each row if that is defined. All are of one type and on one device.
+/// A transpose (`w.t()`) is read in place.
 at::Tensor Product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias = {});
 
 /// c = a · b, for a dense c [m, n] of their type. In float32, plus `bias` in each row if that is defined.
@@ -31,5 +31,7 @@ void AddProduct(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, f
 /// Adds gradient · scale to the weight's gradient, or returns it to autograd. Does nothing if the gradient is undefined
 /// or the weight is frozen.
 at::Tensor AddOrReturn(const Weight& weight, const at::Tensor& gradient, float scale = 1);
+/// The same for a gradient that is the sum of rows: of a bias.
+at::Tensor AddOrReturnRowSum(const Weight& weight, const at::Tensor& rows);
 
 }  // namespace millrace::engine::ops

@@ -4,6 +4,7 @@
 
 #include "millrace/engine/ops/backward/node.h"
 #include "millrace/engine/ops/cpu/philox.h"
+#include "millrace/engine/ops/cuda_ops.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/quantized/quantized_product.h"
 
@@ -40,8 +41,11 @@ void FillKept(float* into, const cpu::DropoutRow& kernel, std::int64_t first, st
 }
 
 /// Returns the factors of attention probabilities [1, heads, length, length] of one sequence.
-at::Tensor KeptProbabilities(const DropoutSite& site, const HeadLayout& layout, std::int64_t begin,
-                             std::int64_t length) {
+at::Tensor KeptProbabilities(const DropoutSite& site, const HeadLayout& layout, std::int64_t begin, std::int64_t length,
+                             at::Device device) {
+  if constexpr (kBuiltWithCuda) {
+    if (device.is_cuda()) return cuda::KeptProbabilities(site, layout, begin, length, device);
+  }
   at::Tensor kept = at::empty({1, layout.heads, length, length}, at::kFloat);
   const std::int64_t row = begin / site.rows.row_length, position = begin % site.rows.row_length;
   const std::uint64_t sample = site.rows.first_sample + static_cast<std::uint64_t>(row);
@@ -120,7 +124,7 @@ at::Tensor Rotate(const at::Tensor& qkv, const RotaryTable& table, const HeadLay
                   const Sequences& sequences) {
   const std::int64_t turned = layout.heads + layout.kv_heads, half = table.dim() / 2;
   const at::Tensor all = qkv.view({-1, turned + layout.kv_heads, layout.head_dim});
-  const at::Tensor positions = sequences.positions().to(qkv.device());
+  const at::Tensor positions = sequences.PositionsOn(qkv.device());
   const at::Tensor cosine = table.cosine.index_select(0, positions).unsqueeze(1);
   const at::Tensor sine = table.sine.index_select(0, positions).unsqueeze(1);
   const bool neighbours = table.pairs == RotaryPairs::kNeighbours;
@@ -161,7 +165,7 @@ at::Tensor Attention(const at::Tensor& qkv, const HeadLayout& layout, const Sequ
     const auto i = static_cast<std::int64_t>(mixed.size());
     at::Tensor keep;
     if (dropout.active()) {
-      keep = KeptProbabilities(dropout, layout, sequences.begin(i), sequences.length(i)).to(qkv.device());
+      keep = KeptProbabilities(dropout, layout, sequences.begin(i), sequences.length(i), qkv.device());
     }
     mixed.push_back(AttendEven(one, layout, 1, mask, keep));
   }

@@ -1,6 +1,7 @@
 #include "millrace/engine/ops/rotary.h"
 
 #include "millrace/engine/ops/backward/node.h"
+#include "millrace/engine/ops/cuda_ops.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/reference.h"
 
@@ -57,7 +58,8 @@ std::vector<float> RotaryFrequencies(std::int64_t dim, double theta) {
 
 at::Tensor Rotate(const at::Tensor& qkv, const RotaryTable& table, const HeadLayout& layout,
                   const Sequences& sequences) {
-  static const auto kernels = OnCpu("Rotate", reference::Rotate, FusedRotate<float>, FusedRotate<cpu::Bf16>);
+  static const auto kernels =
+      AndOnCuda(OnCpu("Rotate", reference::Rotate, FusedRotate<float>, FusedRotate<cpu::Bf16>), InCuda<cuda::Rotate>());
   TORCH_CHECK(qkv.size(0) == sequences.tokens(), qkv.size(0), " rows are not ", sequences.tokens(), " tokens");
   TORCH_CHECK(sequences.limit() <= table.positions(), "positions up to ", sequences.limit(), " exceed the model's ",
               table.positions());

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "millrace/engine/ops/cuda/tensors/optimizer.h"
 #include "millrace/engine/ops/dispatch.h"
 
 namespace millrace::engine {
@@ -16,20 +17,39 @@ Adamw::Adamw(ParameterBuffer& parameters, AdamwOptions options, ParameterRules r
 
 void Adamw::Update(double lr, double scale) {
   if (HasFused()) return UpdateFused(lr, scale);
+  if (HasCuda()) return UpdateOnGpu(lr, scale);
   for (const UniformRun& run : runs_) UpdateReference(run, lr * run.lr_ratio, scale);
+}
+
+/// Returns the constants that all runs share.
+cpu::AdamwStep Adamw::StepOf(double scale) const {
+  const auto t = static_cast<double>(steps());
+  return {.lr = 0,  // of each run
+          .beta1 = static_cast<float>(options_.beta1),
+          .beta2 = static_cast<float>(options_.beta2),
+          .eps = static_cast<float>(options_.eps),
+          .weight_decay = 0,  // of each run
+          .correction1 = static_cast<float>(1 - std::pow(options_.beta1, t)),
+          .correction2 = static_cast<float>(1 - std::pow(options_.beta2, t)),
+          .gradient_scale = static_cast<float>(scale)};
+}
+
+void Adamw::UpdateOnGpu([[maybe_unused]] double lr, [[maybe_unused]] double scale) {
+  if constexpr (ops::kBuiltWithCuda) {
+    if (runs_.empty()) return;
+    ops::cuda::OptimizerRuns runs;
+    for (const UniformRun& run : runs_) {
+      runs.push_back(GpuRun(run, lr * run.lr_ratio));
+      runs.back().moment1 = moment1_.data_ptr<float>() + run.begin;
+      runs.back().moment2 = moment2_.data_ptr<float>() + run.begin;
+    }
+    ops::cuda::Adamw(std::move(runs), StepOf(scale), runs_.front().values);
+  }
 }
 
 void Adamw::UpdateFused(double lr, double scale) {
   if (runs_.empty()) return;
-  const auto t = static_cast<double>(steps());
-  const cpu::AdamwStep step{.lr = 0,  // of each run
-                            .beta1 = static_cast<float>(options_.beta1),
-                            .beta2 = static_cast<float>(options_.beta2),
-                            .eps = static_cast<float>(options_.eps),
-                            .weight_decay = 0,  // likewise
-                            .correction1 = static_cast<float>(1 - std::pow(options_.beta1, t)),
-                            .correction2 = static_cast<float>(1 - std::pow(options_.beta2, t)),
-                            .gradient_scale = static_cast<float>(scale)};
+  const cpu::AdamwStep step = StepOf(scale);
   ops::DispatchType(runs_.front().values, [&]<class T>(T) {
     blocks_.ForEach([&](std::size_t block) {
       const auto& [number, from, count] = blocks_.all()[block];

@@ -1,6 +1,7 @@
 // AdamW (Loshchilov, Hutter 2019): decoupled weight decay, bias correction, epsilon outside the square root.
 #pragma once
 
+#include "millrace/engine/ops/cpu/kernels.h"
 #include "millrace/engine/optim/blocks.h"
 #include "millrace/engine/optim/optimizer.h"
 
@@ -19,6 +20,8 @@ class Adamw final : public Optimizer {
  private:
   void Update(double lr, double scale) override;
   void UpdateFused(double lr, double scale);
+  void UpdateOnGpu(double lr, double scale);
+  cpu::AdamwStep StepOf(double scale) const;
   void UpdateReference(const UniformRun& run, double lr, double scale);
 
   const AdamwOptions options_;

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "millrace/engine/errors.h"
+#include "millrace/engine/ops/cuda/tensors/optimizer.h"
 #include "millrace/engine/ops/dispatch.h"
 
 namespace millrace::engine {
@@ -33,14 +34,14 @@ void Lamb::Update(double lr, double scale) {
   squares_.zero_();
   if (HasFused()) {
     ComputeDirections(scale);
+  } else if (HasCuda()) {
+    ComputeDirectionsOnGpu(scale);
   } else {
     for (const PieceRun& piece : pieces_) ComputeDirectionReference(piece, scale);
   }
   SumOverRanks();
-  if (HasFused()) {
-    Apply(lr);
-    return;
-  }
+  if (HasFused()) return Apply(lr);
+  if (HasCuda()) return ApplyOnGpu(lr);
   for (const PieceRun& piece : pieces_) {
     piece.run.master.sub_(piece.run.gradients, lr * piece.run.lr_ratio * TrustRatio(piece));
     RoundMaster(piece.run);
@@ -48,15 +49,48 @@ void Lamb::Update(double lr, double scale) {
   }
 }
 
+cpu::LambStep Lamb::StepOf(double scale) const {
+  const auto t = static_cast<double>(steps());
+  return {.beta1 = static_cast<float>(options_.beta1),
+          .beta2 = static_cast<float>(options_.beta2),
+          .eps = static_cast<float>(options_.eps),
+          .correction1 = static_cast<float>(1 - std::pow(options_.beta1, t)),
+          .correction2 = static_cast<float>(1 - std::pow(options_.beta2, t)),
+          .gradient_scale = static_cast<float>(scale)};
+}
+
+/// The first pass on a GPU.
+void Lamb::ComputeDirectionsOnGpu([[maybe_unused]] double scale) {
+  if constexpr (ops::kBuiltWithCuda) {
+    if (pieces_.empty()) return;
+    ops::cuda::OptimizerRuns runs;
+    for (const PieceRun& piece : pieces_) {
+      const UniformRun& run = piece.run;
+      runs.push_back(GpuRun(run, /*lr=*/0));  // of the second pass
+      runs.back().moment1 = moment1_.data_ptr<float>() + run.begin;
+      runs.back().moment2 = moment2_.data_ptr<float>() + run.begin;
+    }
+    const std::vector<cpu::LambSquares> squares =
+        ops::cuda::LambDirection(std::move(runs), StepOf(scale), pieces_.front().run.values);
+    for (std::size_t i = 0; i < squares.size(); ++i) AddSquares(pieces_[i], squares[i]);
+  }
+}
+
+/// The second pass on a GPU.
+void Lamb::ApplyOnGpu([[maybe_unused]] double lr) {
+  if constexpr (ops::kBuiltWithCuda) {
+    if (pieces_.empty()) return;
+    ops::cuda::OptimizerRuns runs;
+    for (const PieceRun& piece : pieces_) {
+      runs.push_back(GpuRun(piece.run, lr * piece.run.lr_ratio * TrustRatio(piece)));
+    }
+    ops::cuda::LambApply(std::move(runs), pieces_.front().run.values);
+  }
+}
+
 /// First pass: the moments, and the updates in place of the gradients.
 void Lamb::ComputeDirections(double scale) {
-  const auto t = static_cast<double>(steps());
-  const cpu::LambStep step{.beta1 = static_cast<float>(options_.beta1),
-                           .beta2 = static_cast<float>(options_.beta2),
-                           .eps = static_cast<float>(options_.eps),
-                           .correction1 = static_cast<float>(1 - std::pow(options_.beta1, t)),
-                           .correction2 = static_cast<float>(1 - std::pow(options_.beta2, t)),
-                           .gradient_scale = static_cast<float>(scale)};
+  const cpu::LambStep step = StepOf(scale);
   std::vector<cpu::LambSquares> squares(blocks_.all().size());
   blocks_.ForEach([&](std::size_t i) {
     const auto& [piece, from, count] = blocks_.all()[i];

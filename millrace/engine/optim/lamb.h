@@ -35,12 +35,15 @@ class Lamb final : public Optimizer {
     bool counts;         ///< this rank counts it in the norms
   };
   void Update(double lr, double scale) override;
+  cpu::LambStep StepOf(double scale) const;
   void ComputeDirections(double scale);
+  void ComputeDirectionsOnGpu(double scale);
   void ComputeDirectionReference(const PieceRun& piece, double scale);
   void AddSquares(const PieceRun& piece, const cpu::LambSquares& squares);
   void SumOverRanks();
   double TrustRatio(const PieceRun& piece) const;
   void Apply(double lr);
+  void ApplyOnGpu(double lr);
 
   const LambOptions options_;
   const StateRanks ranks_;

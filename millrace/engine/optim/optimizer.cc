@@ -1,5 +1,6 @@
 #include "millrace/engine/optim/optimizer.h"
 
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -108,6 +109,17 @@ void Optimizer::TakeWeights() {
 
 bool Optimizer::HasFused() const {
   return !parameters_.owned_spans().empty() && ops::HasFused(parameters_.owned_spans().front().values);
+}
+
+bool Optimizer::HasCuda() const { return ops::kBuiltWithCuda && parameters_.device().is_cuda(); }
+
+cuda::OptimizerRun Optimizer::GpuRun(const UniformRun& run, double lr) {
+  return {.weights = run.values.data_ptr(),
+          .master = run.master.data_ptr<float>(),
+          .gradients = run.gradients.data_ptr<float>(),
+          .count = run.size(),
+          .lr = static_cast<float>(lr),
+          .decay = static_cast<float>(run.decay)};
 }
 
 void Optimizer::RoundMaster(const UniformRun& run) {

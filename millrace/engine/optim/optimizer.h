@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "millrace/engine/ops/cuda/tensors/optimizer.h"
 #include "millrace/engine/parameters/parameter_buffer.h"
 
 namespace millrace::engine {
@@ -82,8 +83,12 @@ class Optimizer {
   UniformRun RunOf(const OwnedPiece& piece) const;
 
   const ParameterBuffer& parameters() const { return parameters_; }
-  /// Returns whether the fused kernels can run.
+  /// Returns whether the fused kernels of the CPU can run.
   bool HasFused() const;
+  /// Returns whether the parameters are on a GPU and this program has kernels for it.
+  bool HasCuda() const;
+  /// Returns a run for kernels of a GPU, without moments. `lr`: of this run.
+  static cuda::OptimizerRun GpuRun(const UniformRun& run, double lr);
   /// Rounds the master copy of a run into the model's weights.
   static void RoundMaster(const UniformRun& run);
 

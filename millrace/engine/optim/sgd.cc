@@ -1,5 +1,6 @@
 #include "millrace/engine/optim/sgd.h"
 
+#include "millrace/engine/ops/cuda/tensors/optimizer.h"
 #include "millrace/engine/ops/dispatch.h"
 
 namespace millrace::engine {
@@ -14,7 +15,26 @@ Sgd::Sgd(ParameterBuffer& parameters, SgdOptions options, ParameterRules rules)
 
 void Sgd::Update(double lr, double scale) {
   if (HasFused()) return UpdateFused(lr, scale);
+  if (HasCuda()) return UpdateOnGpu(lr, scale);
   for (const UniformRun& run : runs_) UpdateReference(run, lr * run.lr_ratio, scale);
+}
+
+void Sgd::UpdateOnGpu([[maybe_unused]] double lr, [[maybe_unused]] double scale) {
+  if constexpr (ops::kBuiltWithCuda) {
+    if (runs_.empty()) return;
+    ops::cuda::OptimizerRuns runs;
+    for (const UniformRun& run : runs_) {
+      runs.push_back(GpuRun(run, lr * run.lr_ratio));
+      if (momentum_.defined()) runs.back().moment1 = momentum_.data_ptr<float>() + run.begin;
+    }
+    ops::cuda::Sgd(std::move(runs),
+                   {.lr = 0,  // of each run
+                    .momentum = static_cast<float>(options_.momentum),
+                    .weight_decay = 0,  // of each run
+                    .gradient_scale = static_cast<float>(scale),
+                    .nesterov = options_.nesterov},
+                   runs_.front().values);
+  }
 }
 
 void Sgd::UpdateFused(double lr, double scale) {

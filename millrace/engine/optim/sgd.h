@@ -24,6 +24,7 @@ class Sgd final : public Optimizer {
  private:
   void Update(double lr, double scale) override;
   void UpdateFused(double lr, double scale);
+  void UpdateOnGpu(double lr, double scale);
   void UpdateReference(const UniformRun& run, double lr, double scale);
 
   const SgdOptions options_;

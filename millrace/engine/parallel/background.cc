@@ -10,6 +10,7 @@
 #include "millrace/base/threads/sync.h"
 #include "millrace/base/threads/task_scope.h"
 #include "millrace/engine/errors.h"
+#include "millrace/trace/recorder.h"
 
 namespace millrace::engine {
 
@@ -53,11 +54,17 @@ class Completion {
 
 class BackgroundOperation final : public Collective::Pending {
  public:
-  explicit BackgroundOperation(std::shared_ptr<Completion> completion) : completion_(std::move(completion)) {}
+  BackgroundOperation(const char* name, std::shared_ptr<Completion> completion)
+      : name_(name), completion_(std::move(completion)) {}
   ~BackgroundOperation() override { (void)completion_->Wait(); }
-  Status Wait() override { return completion_->Wait(); }
+  Status Wait() override {
+    trace::Span span("wait", trace::Category::kCommunication);
+    if (span) span.SetArguments({{"for", name_}});
+    return completion_->Wait();
+  }
 
  private:
+  const char* const name_;
   const std::shared_ptr<Completion> completion_;
 };
 
@@ -97,6 +104,13 @@ Status CheckReducible(const char* operation, const at::Tensor& tensor, Reduction
   }
 }
 
+Status CheckAllReducible(const at::Tensor& tensor, Reduction reduction) {
+  if (reduction == Reduction::kAddSum) {
+    return Fail(Code::kInvalidArgument, "all-reduce: a sum is added to the result of reduce-scatters only");
+  }
+  return CheckReducible("all-reduce", tensor, reduction);
+}
+
 /// Checks that `all` is `ranks` times `mine`.
 Status CheckParts(const char* operation, const at::Tensor& all, const at::Tensor& mine, int ranks) {
   MR_TRY(CheckTensor(operation, all));
@@ -122,8 +136,8 @@ Status CheckPeer(const char* operation, int peer, int self, int ranks) {
 
 class BackgroundCollective final : public Collective {
  public:
-  explicit BackgroundCollective(std::unique_ptr<Transport> transport)
-      : transport_(std::move(transport)), collectives_("collectives", 1, kLaneOperations) {}
+  BackgroundCollective(std::unique_ptr<Transport> transport, std::string name)
+      : name_(std::move(name)), transport_(std::move(transport)), collectives_(name_, 1, kLaneOperations) {}
   ~BackgroundCollective() override {
     MutexLock lock(mutex_);
     const bool busy = unfinished_ > 0;
@@ -136,38 +150,45 @@ class BackgroundCollective final : public Collective {
   int size() const override { return transport_->size(); }
 
   Operation StartAllReduce(at::Tensor tensor, Reduction reduction) override {
-    Status valid = CheckReducible("all-reduce", tensor, reduction);
-    return Start(collectives_, std::move(valid),
+    Status valid = CheckAllReducible(tensor, reduction);
+    TracedOperation label = Label("all-reduce", tensor);
+    return Start(collectives_, std::move(label), std::move(valid),
                  [this, tensor = std::move(tensor), reduction] { return transport_->AllReduce(tensor, reduction); });
   }
   Operation StartAllGather(at::Tensor all, at::Tensor mine) override {
     Status valid = CheckParts("all-gather", all, mine, size());
-    return Start(collectives_, std::move(valid),
+    TracedOperation label = Label("all-gather", all);
+    return Start(collectives_, std::move(label), std::move(valid),
                  [this, all = std::move(all), mine = std::move(mine)] { return transport_->AllGather(all, mine); });
   }
   Operation StartReduceScatter(at::Tensor mine, at::Tensor all, Reduction reduction) override {
     Status valid = CheckParts("reduce-scatter", all, mine, size());
     if (valid) valid = CheckReducible("reduce-scatter", mine, reduction);
-    return Start(collectives_, std::move(valid), [this, mine = std::move(mine), all = std::move(all), reduction] {
-      return transport_->ReduceScatter(mine, all, reduction);
-    });
+    TracedOperation label = Label("reduce-scatter", all);
+    return Start(collectives_, std::move(label), std::move(valid),
+                 [this, mine = std::move(mine), all = std::move(all), reduction] {
+                   return transport_->ReduceScatter(mine, all, reduction);
+                 });
   }
   Operation StartBroadcast(at::Tensor tensor, int root) override {
     Status valid = CheckTensor("broadcast", tensor);
     if (valid && root != rank()) valid = CheckPeer("broadcast", root, rank(), size());
-    return Start(collectives_, std::move(valid),
+    TracedOperation label = Label("broadcast", tensor);
+    return Start(collectives_, std::move(label), std::move(valid),
                  [this, tensor = std::move(tensor), root] { return transport_->Broadcast(tensor, root); });
   }
   Operation StartSend(at::Tensor tensor, int to) override {
     Status valid = CheckTensor("send", tensor);
     if (valid) valid = CheckPeer("send", to, rank(), size());
-    return Start(Lane(sends_, "send", to), std::move(valid),
+    TracedOperation label = Label("send", tensor, to);
+    return Start(Lane(sends_, "send", to), std::move(label), std::move(valid),
                  [this, tensor = std::move(tensor), to] { return transport_->Send(tensor, to); });
   }
   Operation StartReceive(at::Tensor tensor, int from) override {
     Status valid = CheckTensor("receive", tensor);
     if (valid) valid = CheckPeer("receive", from, rank(), size());
-    return Start(Lane(receives_, "receive", from), std::move(valid),
+    TracedOperation label = Label("receive", tensor, from);
+    return Start(Lane(receives_, "recv", from), std::move(label), std::move(valid),
                  [this, tensor = std::move(tensor), from] { return transport_->Receive(tensor, from); });
   }
 
@@ -192,22 +213,41 @@ class BackgroundCollective final : public Collective {
  private:
   using Lanes = std::map<int, ThreadPool>;
 
-  static ThreadPool& Lane(Lanes& lanes, const char* operation, int peer) {
-    return lanes.try_emplace(peer, fmt::format("{}-{}", operation, peer), 1, kLaneOperations).first->second;
+  /// An operation as a trace shows it.
+  struct TracedOperation {
+    const char* name = "";
+    trace::Recorder* recorder = nullptr;  ///< null: it is not shown
+    Json arguments;
+  };
+
+  ThreadPool& Lane(Lanes& lanes, const char* operation, int peer) {
+    return lanes.try_emplace(peer, fmt::format("{} {}-{}", name_, operation, peer), 1, kLaneOperations).first->second;
+  }
+
+  /// Describes an operation that the calling thread starts. `peer`: of a message.
+  TracedOperation Label(const char* operation, const at::Tensor& tensor, std::optional<int> peer = {}) const {
+    TracedOperation label{.name = operation, .recorder = trace::CurrentRecorder(), .arguments = {}};
+    if (label.recorder == nullptr || !tensor.defined()) return label;
+    label.arguments = {{"group", name_}, {"ranks", size()}, {"bytes", tensor.nbytes()}};
+    if (peer) label.arguments["peer"] = *peer;
+    return label;
   }
 
   template <class Run>
-  Operation Start(ThreadPool& lane, Status valid, Run run) {
+  Operation Start(ThreadPool& lane, TracedOperation label, Status valid, Run run) {
+    const char* const name = label.name;
     auto completion = std::make_shared<Completion>();
     {
       MutexLock lock(mutex_);
       ++unfinished_;
     }
-    lane.Submit([this, completion, valid = std::move(valid), run = std::move(run)] {
+    lane.Submit([this, completion, label = std::move(label), valid = std::move(valid), run = std::move(run)]() mutable {
       Status status = Failure();
       if (status) status = valid;
       // at::Tensor's accessors throw, and so does the allocation of scratch memory.
       if (status) {
+        trace::Span span(label.name, trace::Category::kCommunication, label.recorder);
+        span.SetArguments(std::move(label.arguments));
         auto ran = CatchTorch("collective", run);
         status = ran ? *std::move(ran) : Status(Fail(ran.error()));
       }
@@ -218,7 +258,7 @@ class BackgroundCollective final : public Collective {
       }
       completion->Finish(std::move(status));
     });
-    return std::make_unique<BackgroundOperation>(std::move(completion));
+    return std::make_unique<BackgroundOperation>(name, std::move(completion));
   }
 
   Status Failure() MR_EXCLUDES(mutex_) {
@@ -236,6 +276,7 @@ class BackgroundCollective final : public Collective {
     transport_->Abort(error);
   }
 
+  const std::string name_;
   const std::unique_ptr<Transport> transport_;
   Mutex mutex_;
   Status failure_ MR_GUARDED_BY(mutex_);
@@ -250,14 +291,19 @@ class SoloCollective final : public Collective {
   int rank() const override { return 0; }
   int size() const override { return 1; }
   Operation StartAllReduce(at::Tensor tensor, Reduction reduction) override {
-    return std::make_unique<FinishedOperation>(CheckReducible("all-reduce", tensor, reduction));
+    return std::make_unique<FinishedOperation>(CheckAllReducible(tensor, reduction));
   }
   Operation StartAllGather(at::Tensor all, at::Tensor mine) override {
     return std::make_unique<FinishedOperation>(Copy("all-gather", all, mine, all, mine));
   }
   Operation StartReduceScatter(at::Tensor mine, at::Tensor all, Reduction reduction) override {
     Status done = CheckReducible("reduce-scatter", mine, reduction);
-    if (done) done = Copy("reduce-scatter", all, mine, mine, all);
+    if (done && reduction == Reduction::kAddSum) {
+      done = CheckParts("reduce-scatter", all, mine, 1);
+      if (done) done = CatchTorch("reduce-scatter", [&] { mine.view({-1}).add_(all.view({-1})); });
+    } else if (done) {
+      done = Copy("reduce-scatter", all, mine, mine, all);
+    }
     return std::make_unique<FinishedOperation>(std::move(done));
   }
   Operation StartBroadcast(at::Tensor tensor, int root) override {
@@ -292,8 +338,8 @@ class SoloCollective final : public Collective {
 
 }  // namespace
 
-std::unique_ptr<Collective> MakeCollective(std::unique_ptr<Transport> transport) {
-  return std::make_unique<BackgroundCollective>(std::move(transport));
+std::unique_ptr<Collective> MakeCollective(std::unique_ptr<Transport> transport, std::string name) {
+  return std::make_unique<BackgroundCollective>(std::move(transport), std::move(name));
 }
 
 std::unique_ptr<Collective> MakeSoloCollective() { return std::make_unique<SoloCollective>(); }

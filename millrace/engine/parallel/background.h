@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "millrace/engine/parallel/collective.h"
 #include "millrace/engine/parallel/transport.h"
@@ -13,8 +14,8 @@ namespace millrace::engine {
 /// which they were started. So a send that waits for its receiver delays neither other peers nor an all-reduce.
 ///
 /// The first error of any operation aborts the transport, and all later operations return that error.
-/// The destructor aborts operations that are still under way.
-std::unique_ptr<Collective> MakeCollective(std::unique_ptr<Transport> transport);
+/// The destructor aborts operations that are still under way. Traces show the operations with `name`, the group's.
+std::unique_ptr<Collective> MakeCollective(std::unique_ptr<Transport> transport, std::string name);
 
 /// Returns a group of one rank. Its operations are done when they have started.
 std::unique_ptr<Collective> MakeSoloCollective();

@@ -18,7 +18,9 @@ namespace millrace::engine {
 enum class Reduction {
   kSum,
   kMax,
-  kMean,  ///< the sum divided by the number of ranks; not of integers
+  kMean,    ///< the sum divided by the number of ranks; not of integers
+  kAddSum,  ///< adds the sum to the result's old content; only for StartReduceScatter(), if `mine` is not a part of
+            ///< `all`
 };
 
 /// A fixed group of ranks.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "millrace/engine/ops/cpu/simd.h"
 
@@ -91,6 +92,11 @@ MR_COMBINE(Uint8, std::uint8_t)
 
 void Combine(at::ScalarType type, Reduction reduction, void* out, std::span<const void* const> sources,
              std::int64_t count) {
+  if (reduction == Reduction::kAddSum) {
+    std::vector<const void*> addends(sources.begin(), sources.end());
+    addends.push_back(out);
+    return Combine(type, Reduction::kSum, out, addends, count);
+  }
   switch (type) {
     case at::kFloat:
       return CombineFloat(reduction, out, sources, count);

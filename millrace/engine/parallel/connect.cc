@@ -36,7 +36,9 @@ Result<int> EnvironmentInt(const char* name, int absent, int least, int most) {
 class RankStore {
  public:
   explicit RankStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
-  void Set(const std::string& key, std::string_view value) { store_->set(key, {value.begin(), value.end()}); }
+  void Set(const std::string& key, std::string_view value) {
+    store_->set(key, std::vector<std::uint8_t>(value.begin(), value.end()));
+  }
   std::string Get(const std::string& key) {
     const std::vector<std::uint8_t> value = store_->get(key);
     return {value.begin(), value.end()};
@@ -88,6 +90,7 @@ struct GroupPlan {
   std::shared_ptr<const MeetingPoint> meeting;
   TransportChoice choice;
   std::string path;  ///< unique among the job's groups
+  std::string name;
   GroupMembers members;
 };
 
@@ -137,6 +140,7 @@ std::shared_ptr<Segment> MeetInSharedMemory(RankStore& store, int rank, int rank
 Result<std::unique_ptr<Collective>> MakeGroup(const GroupPlan& plan) {
   auto split = [plan](const std::string& name, std::span<const int> members) -> Result<std::unique_ptr<Collective>> {
     GroupPlan part = plan;
+    part.name = name;
     part.path = fmt::format("{}/{}[{}]", plan.path, name, fmt::join(members, ","));
     part.members = plan.members.Part(members);
     return MakeGroup(part);
@@ -155,7 +159,7 @@ Result<std::unique_ptr<Collective>> MakeGroup(const GroupPlan& plan) {
       });
   if (!transport) return Fail(transport.error().WithCode(Code::kUnavailable));
   if (!*transport) return Fail(transport->error().WithCode(Code::kUnavailable));
-  return MakeCollective(**std::move(transport));
+  return MakeCollective(**std::move(transport), plan.name);
 }
 
 Result<std::unique_ptr<Collective>> ConnectJob(const RankInfo& info, Duration timeout, TransportChoice choice) {
@@ -164,7 +168,7 @@ Result<std::unique_ptr<Collective>> ConnectJob(const RankInfo& info, Duration ti
                                        info.master_address, info.master_port);
   auto meeting = CatchTorch(what, [&] { return std::make_shared<const MeetingPoint>(info, timeout); });
   if (!meeting) return Fail(meeting.error().WithCode(Code::kUnavailable));
-  auto group = MakeGroup({*std::move(meeting), choice, "job", GroupMembers::Job(info.rank, info.size)});
+  auto group = MakeGroup({*std::move(meeting), choice, "job", "job", GroupMembers::Job(info.rank, info.size)});
   if (!group) return Fail(group.error().Context(what));
   return group;
 }

@@ -25,7 +25,10 @@ struct RankInfo {
 /// through shared memory, others over Gloo. Blocks until all are there or `timeout` has passed.
 Result<std::unique_ptr<Collective>> ConnectRanks(const RankInfo& info, Duration timeout);
 
-/// Returns a group over Gloo on CPUs, whichever machines the ranks are on.
+/// Returns whether this program can connect ranks over Gloo. Not all libtorch come with its headers.
+bool HasGloo();
+
+/// Returns a group over Gloo on CPUs, whichever machines the ranks are on. Errors: kUnsupported without HasGloo().
 Result<std::unique_ptr<Collective>> ConnectGloo(const RankInfo& info, Duration timeout);
 
 /// Returns a group of threads of this process, for tests and for jobs of one rank. Element r belongs to rank r. A call

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "millrace/engine/errors.h"
+#include "millrace/engine/parallel/connect.h"
 #include "millrace/engine/parallel/direct_exchange.h"
 
 namespace millrace::engine {
@@ -123,6 +124,8 @@ class GlooTransport final : public Transport {
 };
 
 }  // namespace
+
+bool HasGloo() { return true; }
 
 Result<std::unique_ptr<Transport>> ConnectGlooTransport(c10::intrusive_ptr<c10d::Store> store, GroupMembers members,
                                                         bool loopback, Duration timeout, GroupSplitter splitter) {

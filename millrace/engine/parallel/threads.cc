@@ -88,8 +88,8 @@ class ThreadMembership {
 };
 
 std::unique_ptr<Collective> MakeThreadRank(const std::shared_ptr<ThreadGroups>& groups,
-                                           std::shared_ptr<Segment> segment, std::string path, GroupMembers members,
-                                           Duration timeout) {
+                                           std::shared_ptr<Segment> segment, std::string path, const std::string& name,
+                                           GroupMembers members, Duration timeout) {
   const int rank = members.in_job[static_cast<std::size_t>(members.rank)];
   const auto membership = std::make_shared<const ThreadMembership>(groups, std::move(path), rank);
   auto split = [membership, members, timeout](const std::string& name,
@@ -98,9 +98,9 @@ std::unique_ptr<Collective> MakeThreadRank(const std::shared_ptr<ThreadGroups>& 
     const std::string group = fmt::format("{}/{}[{}]", parent, name, fmt::join(some, ","));
     GroupMembers part = members.Part(some);
     auto joined = MR_TRY(membership->groups()->Join(group, parent, part, timeout));
-    return MakeThreadRank(membership->groups(), std::move(joined), group, std::move(part), timeout);
+    return MakeThreadRank(membership->groups(), std::move(joined), group, name, std::move(part), timeout);
   };
-  return MakeCollective(MakeSharedMemoryTransport(std::move(segment), members, timeout, std::move(split)));
+  return MakeCollective(MakeSharedMemoryTransport(std::move(segment), members, timeout, std::move(split)), name);
 }
 
 }  // namespace
@@ -116,7 +116,7 @@ std::vector<std::unique_ptr<Collective>> ConnectThreads(int size, Duration timeo
   const std::shared_ptr<Segment> segment = Segment::CreatePrivate(SharedMemoryBytes(size)).value();
   InitializeSharedMemory(*segment, size);
   for (int rank = 0; rank < size; ++rank) {
-    ranks.push_back(MakeThreadRank(groups, segment, "", GroupMembers::Job(rank, size), timeout));
+    ranks.push_back(MakeThreadRank(groups, segment, "", "job", GroupMembers::Job(rank, size), timeout));
   }
   return ranks;
 }

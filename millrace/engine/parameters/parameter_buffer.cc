@@ -1,15 +1,12 @@
 #include "millrace/engine/parameters/parameter_buffer.h"
 
-#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <cmath>
-#include <numbers>
-#include <span>
 
 #include "millrace/base/glob.h"
-#include "millrace/base/hash/random.h"
 #include "millrace/engine/errors.h"
+#include "millrace/engine/parameters/initial_values.h"
 #include "millrace/engine/parameters/name_hash.h"
 
 namespace millrace::engine {
@@ -21,37 +18,6 @@ std::int64_t Product(const std::vector<std::int64_t>& shape) {
   std::int64_t elements = 1;
   for (const std::int64_t extent : shape) elements *= extent;
   return elements;
-}
-
-/// Uniform in (0, 1].
-double UnitInterval(std::uint64_t word) { return (static_cast<double>(word >> 11) + 1) * 0x1p-53; }
-
-/// Box and Muller's transform of a counter-based generator. Elements 2i and 2i + 1 depend only on key and i. Fills
-/// elements first … first + into.size() - 1.
-void FillNormal(std::uint64_t key, double stddev, std::int64_t first, std::span<float> into) {
-  const auto count = static_cast<std::int64_t>(into.size());
-  at::parallel_for(first / 2, (first + count + 1) / 2, 4096, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t pair = begin; pair < end; ++pair) {
-      const auto i = 2 * static_cast<std::uint64_t>(pair);
-      const double radius = stddev * std::sqrt(-2 * std::log(UnitInterval(Mix64(key + i))));
-      const double angle = 2 * std::numbers::pi * UnitInterval(Mix64(key + i + 1));
-      const std::int64_t at = 2 * pair - first;
-      if (at >= 0) into[at] = static_cast<float>(radius * std::cos(angle));
-      if (at + 1 < count) into[at + 1] = static_cast<float>(radius * std::sin(angle));
-    }
-  });
-}
-
-/// Draws from a uniform distribution around 0. Otherwise as FillNormal().
-void FillUniform(std::uint64_t key, double stddev, std::int64_t first, std::span<float> into) {
-  const double bound = stddev * std::numbers::sqrt3;
-  const auto count = static_cast<std::int64_t>(into.size());
-  at::parallel_for(0, count, 4096, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const double unit = UnitInterval(Mix64(key + static_cast<std::uint64_t>(first + i)));
-      into[i] = static_cast<float>(bound * (2 * unit - 1));
-    }
-  });
 }
 
 /// Calls `each(first, count)` with the runs of consecutive elements of the whole tensor that make up a slice.
@@ -160,13 +126,12 @@ WeightHandle ParameterBuffer::Use(std::size_t first, std::size_t count) {
 }
 
 void ParameterBuffer::Allocate(at::ScalarType dtype, at::Device device) {
-  TORCH_CHECK(!sharding_.divides_state() || device.is_cpu(), "only parameters on a CPU are divided among ranks");
   PlaceGroups();
   allocated_ = true;
   options_ = at::TensorOptions().dtype(dtype).device(device);
   values_ = at::zeros({sharding_.divides_values() ? owned_size() : size_}, options_);
   for (const ParameterGroup& group : groups_) {
-    memory_.push_back({.values = sharding_.divides_values() ? TensorWithoutMemory(group.size(), dtype)
+    memory_.push_back({.values = sharding_.divides_values() ? TensorWithoutMemory(group.size(), dtype, device)
                                                             : values_.narrow(0, group.begin, group.size())});
   }
   for (std::size_t i = 0; i < specs_.size(); ++i) {
@@ -205,13 +170,13 @@ void ParameterBuffer::InitializeGroup(std::size_t group, std::uint64_t seed) {
       continue;
     }
     const auto fill = init == ParameterSpec::Init::kNormal ? FillNormal : FillUniform;
-    at::Tensor host = at::empty(parameters_[i].tensor.sizes(), at::kFloat);
-    float* into = host.data_ptr<float>();
+    const at::Tensor values = at::empty({parameters_[i].elements()}, options_.dtype(at::kFloat));
+    std::int64_t done = 0;
     ForEachRun(spec, [&](std::int64_t first, std::int64_t count) {
-      fill(HashName(seed, spec.name), spec.stddev, first, {into, static_cast<std::size_t>(count)});
-      into += count;
+      fill(HashName(seed, spec.name), spec.stddev, first, values.narrow(0, done, count));
+      done += count;
     });
-    parameters_[i].tensor.copy_(host);
+    parameters_[i].tensor.copy_(values.view_as(parameters_[i].tensor));
   }
 }
 
@@ -222,7 +187,7 @@ void ParameterBuffer::EnableGradients() {
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     const ParameterGroup& group = groups_[i];
     if (!group.trainable) continue;
-    memory_[i].gradients = divides ? TensorWithoutMemory(group.size(), at::kFloat)
+    memory_[i].gradients = divides ? TensorWithoutMemory(group.size(), at::kFloat, device())
                                    : gradients_.narrow(0, group.trained_begin, group.size());
   }
   for (NamedParameter& parameter : parameters_) {
@@ -305,9 +270,32 @@ at::Tensor ParameterBuffer::OwnedGradients(std::size_t group) const {
   return GroupGradients(group).narrow(0, sharding_.part() * count, count);
 }
 
+void ParameterBuffer::AllocateValues(std::size_t group) {
+  GroupMemory& memory = memory_[group];
+  if (!device().is_cpu()) return AllocateMemory(memory.values);
+  memory.values_block = TakeMemory(memory.values, pool_);
+}
+
+void ParameterBuffer::FreeValues(std::size_t group) {
+  const GroupMemory& memory = memory_[group];
+  if (!device().is_cpu()) return FreeMemory(memory.values);
+  GiveMemory(memory.values, memory.values_block, pool_);
+}
+
 void ParameterBuffer::AllocateGradients(std::size_t group) {
-  AllocateMemory(memory_[group].gradients);
+  GroupMemory& memory = memory_[group];
+  if (device().is_cpu()) {
+    memory.gradients_block = TakeMemory(memory.gradients, pool_);
+  } else {
+    AllocateMemory(memory.gradients);
+  }
   GroupGradients(group).zero_();
+}
+
+void ParameterBuffer::FreeGradients(std::size_t group) {
+  const GroupMemory& memory = memory_[group];
+  if (!device().is_cpu()) return FreeMemory(memory.gradients);
+  GiveMemory(memory.gradients, memory.gradients_block, pool_);
 }
 
 std::int64_t ParameterBuffer::ValueBytes() const {

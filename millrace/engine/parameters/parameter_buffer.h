@@ -158,8 +158,7 @@ class ParameterBuffer {
   /// dereferenced after Allocate().
   /// REQUIRES: Allocate() was not called.
   WeightHandle Use(std::size_t first, std::size_t count = 1);
-  /// Allocates the parameters that this rank keeps, and sets them to zero. Throws c10::Error if the parameters are
-  /// divided and `device` is not the CPU.
+  /// Allocates the parameters that this rank keeps, and sets them to zero.
   void Allocate(at::ScalarType dtype, at::Device device);
   /// Fills the parameters as their specs say, group by group. Each element depends only on seed, name and index in the
   /// whole tensor, so it is the same under any division among ranks.
@@ -204,13 +203,15 @@ class ParameterBuffer {
   }
   /// Give a group memory, or take it. New values are undefined, new gradients are zero.
   /// REQUIRES: sharding().divides_values(), or divides_gradients() and the group is trainable.
-  void AllocateValues(std::size_t group) { AllocateMemory(memory_[group].values); }
-  void FreeValues(std::size_t group) { FreeMemory(memory_[group].values); }
+  void AllocateValues(std::size_t group);
+  void FreeValues(std::size_t group);
   void AllocateGradients(std::size_t group);
-  void FreeGradients(std::size_t group) { FreeMemory(memory_[group].gradients); }
-  /// Returns the bytes that values and gradients have now.
+  void FreeGradients(std::size_t group);
+  /// Returns the bytes that values and gradients have now. Free blocks, which wait for the next group, do not count.
   std::int64_t ValueBytes() const;
   std::int64_t GradientBytes() const;
+  /// Returns the bytes of all blocks that values and gradients come from, free or not.
+  std::int64_t PooledBytes() const { return pool_.bytes(); }
 
   GroupHooks* hooks = nullptr;  ///< borrowed; may be null
 
@@ -222,6 +223,7 @@ class ParameterBuffer {
   };
   struct GroupMemory {
     at::Tensor values, gradients;
+    std::int64_t values_block = 0, gradients_block = 0;  ///< bytes of the blocks of `pool_` that they have
   };
   void StartGroup();
   std::size_t GroupFor(const ParameterSpec& spec, bool trainable);
@@ -240,6 +242,7 @@ class ParameterBuffer {
   at::TensorOptions options_;  ///< of values
   /// All groups, or with divides_values() the owned parts of all groups; gradients likewise.
   at::Tensor values_, gradients_;
+  MemoryPool pool_;                  ///< of what comes and goes, in the host's memory
   std::vector<GroupMemory> memory_;  ///< by group
   std::vector<NamedParameter> parameters_;
   std::vector<ParameterGroup> groups_;

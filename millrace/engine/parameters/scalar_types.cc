@@ -1,5 +1,7 @@
 #include "millrace/engine/parameters/scalar_types.h"
 
+#include <ATen/core/grad_mode.h>
+
 namespace millrace::engine {
 
 MutableByteSpan BytesOf(const at::Tensor& tensor) {

@@ -131,6 +131,7 @@ TEST(PipelineFailures, EndAllRanksInEveryRun) {
 }
 
 TEST(PipelineFailures, EndRanksOnSeveralMachines) {
+  if (!HasGloo()) GTEST_SKIP() << "this libtorch comes without Gloo's headers";
   const auto config = TinyConfig("gpt2", 4);
   const PipelineShape shape{k1F1B, 3, 1, 5};
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {

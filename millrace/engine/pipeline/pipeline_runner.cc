@@ -1,5 +1,6 @@
 #include "millrace/engine/pipeline/pipeline_runner.h"
 
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -9,6 +10,7 @@
 #include "millrace/engine/errors.h"
 #include "millrace/engine/ops/backward/deferred_work.h"
 #include "millrace/engine/pipeline/stage_messages.h"
+#include "millrace/trace/recorder.h"
 
 namespace millrace::engine {
 namespace {
@@ -78,17 +80,20 @@ class GivenBatches final : public MicroBatches {
 class PassRunner {
  public:
   PassRunner(Model& model, const PipelineShape& shape, Collective* group, MicroBatches& batches,
-             const std::function<std::vector<PipelinePass>(int rank)>& passes_of, Clock& clock)
+             const std::function<std::vector<PipelinePass>(int rank)>& passes_of, double loss_factor, Clock& clock)
       : model_(model),
         shape_(shape),
         rank_(group != nullptr ? group->rank() : 0),
         batches_(batches),
         passes_(passes_of(rank_)),
+        loss_factor_(loss_factor),
         messages_(
             shape, passes_of, group, [this](const PipelineMessage& message) { return EmptyMessage(message); }, clock) {}
 
   void Train() {
     for (const PipelinePass& pass : passes_) {
+      trace::Span span(NameOf(pass.kind), trace::Category::kPass);
+      if (span) span.SetArguments({{"micro_batch", pass.micro_batch}, {"stage", StageOf(pass)}});
       switch (pass.kind) {
         case PassKind::kForward:
           Forward(pass, /*learns=*/true);
@@ -117,7 +122,10 @@ class PassRunner {
     messages_.WaitForSends(0);
   }
 
-  PipelineSums sums() const { return {.loss = loss_, .waited = messages_.waited()}; }
+  /// Waits until the device has computed all passes.
+  PipelineSums sums() const {
+    return {.loss = loss_.defined() ? loss_.item<double>() : 0, .waited = messages_.waited()};
+  }
 
  private:
   /// What is kept from a forward pass to the backward pass.
@@ -126,6 +134,19 @@ class PassRunner {
     at::Tensor root;    ///< of the graph
   };
   using Key = std::pair<int, int>;  ///< stage of this rank, micro-batch
+  static const char* NameOf(PassKind kind) {
+    switch (kind) {
+      case PassKind::kForward:
+        return "forward";
+      case PassKind::kBackward:
+        return "backward";
+      case PassKind::kBackwardInput:
+        return "backward of inputs";
+      case PassKind::kBackwardWeight:
+        return "backward of weights";
+    }
+    return "";
+  }
   static Key KeyOf(const PipelinePass& pass) { return {pass.stage, pass.micro_batch}; }
   int StageOf(const PipelinePass& pass) const { return pass.stage * shape_.ranks + rank_; }
 
@@ -146,7 +167,7 @@ class PassRunner {
     }
     const at::Tensor output = model_.Forward(index, batch, hidden);
     if (stage + 1 == shape_.stages()) {
-      loss_ += output.item<double>();
+      AddLoss(output.detach());
     } else {
       messages_.Send({.stage = stage + 1, .micro_batch = pass.micro_batch}, output.detach().contiguous());
     }
@@ -160,6 +181,8 @@ class PassRunner {
     at::Tensor gradient;
     if (stage + 1 < shape_.stages()) {
       gradient = messages_.Receive({.is_gradient = true, .stage = stage, .micro_batch = pass.micro_batch});
+    } else if (loss_factor_ != 1) {
+      gradient = at::full({}, loss_factor_, kept.root.options());
     }
     if (pass.kind == PassKind::kBackwardInput) {
       const ops::DeferScope defer(deferred_[KeyOf(pass)]);
@@ -173,15 +196,22 @@ class PassRunner {
     }
   }
 
+  /// Adds in double, where the loss is: a GPU may still compute it.
+  void AddLoss(const at::Tensor& loss) {
+    const at::Tensor wide = loss.to(at::kDouble);
+    loss_ = loss_.defined() ? loss_ + wide : wide;
+  }
+
   Model& model_;
   const PipelineShape shape_;
   const int rank_;
   MicroBatches& batches_;
   const std::vector<PipelinePass> passes_;
+  const double loss_factor_;
   StageMessages messages_;
   std::map<Key, Kept> kept_;
   std::map<Key, ops::DeferredWork> deferred_;
-  double loss_ = 0;
+  at::Tensor loss_;  ///< float64 scalar; undefined before the first
 };
 
 }  // namespace
@@ -199,13 +229,16 @@ PipelineShape PipelineRunner::ShapeFor(int micro_batches) const {
           .micro_batches = micro_batches};
 }
 
-Result<PipelineSums> PipelineRunner::Train(const BatchSource& next) {
+Result<PipelineSums> PipelineRunner::Train(const BatchSource& next, double loss_factor) {
   const PipelineShape shape = ShapeFor(options_.micro_batches);
   BatchesOnDemand batches(next);
   const auto passes = [&](int rank) { return TrainingPasses(shape, rank); };
-  PassRunner run(model_, shape, pipeline_, batches, passes, clock_);
-  const Status done = CatchTorch("training step", [&] { run.Train(); });
-  if (done) return run.sums();
+  PassRunner run(model_, shape, pipeline_, batches, passes, loss_factor, clock_);
+  const auto done = CatchTorch("training step", [&] {
+    run.Train();
+    return run.sums();
+  });
+  if (done) return *done;
   if (pipeline_ != nullptr) pipeline_->Abort(done.error());  // before `run` waits for what is under way
   return Fail(done.error());
 }
@@ -214,12 +247,13 @@ Result<PipelineSums> PipelineRunner::Evaluate(std::span<const ModelBatch> batche
   const PipelineShape shape = ShapeFor(static_cast<int>(batches.size()));
   GivenBatches given(batches);
   const auto passes = [&](int) { return EvaluationPasses(shape); };
-  PassRunner run(model_, shape, pipeline_, given, passes, clock_);
-  const Status done = CatchTorch("evaluation", [&] {
+  PassRunner run(model_, shape, pipeline_, given, passes, /*loss_factor=*/1, clock_);
+  const auto done = CatchTorch("evaluation", [&] {
     const at::NoGradGuard no_gradients;
     run.Evaluate();
+    return run.sums();
   });
-  if (done) return run.sums();
+  if (done) return *done;
   if (pipeline_ != nullptr) pipeline_->Abort(done.error());
   return Fail(done.error());
 }

@@ -55,7 +55,9 @@ class PipelineRunner {
   /// Errors: those of `next`; kInvalidArgument if a batch has another number of tokens; those of CatchTorch;
   /// kUnavailable if another rank is lost, or the error that it reports. An error makes the group fail on all its
   /// ranks, so that none of them waits for this one. Gradients are undefined then.
-  Result<PipelineSums> Train(const BatchSource& next);
+  ///
+  /// `loss_factor`: of the loss in the backward passes. The gradients have it, too; the sums do not.
+  Result<PipelineSums> Train(const BatchSource& next, double loss_factor = 1);
 
   /// Computes the loss of the batches, in order, and changes nothing. All ranks of the pipeline call it, with batches
   /// of the same sizes; the sizes of different batches may differ. Blocks and fails as Train() does.

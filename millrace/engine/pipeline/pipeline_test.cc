@@ -13,6 +13,8 @@
 #include "millrace/engine/pipeline/tiny_pipeline.h"
 #include "millrace/engine/testing/memory_meter.h"
 
+#include <ATen/core/grad_mode.h>
+
 namespace millrace::engine {
 namespace {
 

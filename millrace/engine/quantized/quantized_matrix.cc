@@ -29,7 +29,9 @@ QuantizedMatrix::QuantizedMatrix(std::int64_t rows, std::int64_t columns, Nf4 nf
 }
 
 QuantizedMatrix::QuantizedMatrix(std::int64_t rows, std::int64_t columns, Int8 int8, std::shared_ptr<const void> owner)
-    : rows_(rows), columns_(columns), kind_(Quantization::kInt8), int8_(std::move(int8)), owner_(std::move(owner)) {}
+    : rows_(rows), columns_(columns), kind_(Quantization::kInt8), int8_(std::move(int8)), owner_(std::move(owner)) {
+  for (const float scale : int8_.scales) factors_.push_back(scale * (1.0F / 127));
+}
 
 float QuantizedMatrix::Nf4Scale(std::int64_t block) const {
   const auto number = static_cast<std::size_t>(block);
@@ -40,6 +42,17 @@ float QuantizedMatrix::Nf4Scale(std::int64_t block) const {
   }
   return nf4_.scale_map[nf4_.scales[number]] * nf4_.scale_scales[number / static_cast<std::size_t>(nf4_.scale_block)] +
          nf4_.scale_offset;
+}
+
+std::span<const float> QuantizedMatrix::block_scales() const {
+  std::call_once(block_scales_made_, [this] {
+    const std::int64_t blocks = (rows_ * columns_ + nf4_.block - 1) / nf4_.block;
+    block_scales_.resize(static_cast<std::size_t>(blocks));
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      block_scales_[static_cast<std::size_t>(block)] = Nf4Scale(block);
+    }
+  });
+  return block_scales_;
 }
 
 void QuantizedMatrix::DequantizeNf4(std::int64_t first, std::int64_t count, float* out) const {
@@ -74,7 +87,7 @@ void QuantizedMatrix::Dequantize(const MatrixBox& box, float* out, std::int64_t 
       DequantizeNf4(first, box.columns, out);
       continue;
     }
-    const float scale = int8_.scales[static_cast<std::size_t>(row)] * (1.0F / 127);
+    const float scale = factors_[static_cast<std::size_t>(row)];
     const std::uint8_t* codes = int8_.codes.data() + first;
     for (std::int64_t i = 0; i < box.columns; ++i) {
       out[i] = static_cast<float>(static_cast<std::int8_t>(codes[i])) * scale;

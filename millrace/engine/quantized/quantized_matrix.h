@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -47,6 +48,26 @@ class QuantizedMatrix {
   std::int64_t rows() const { return rows_; }
   std::int64_t columns() const { return columns_; }
   std::span<const std::uint8_t> codes() const { return kind_ == Quantization::kNf4 ? nf4_.codes : int8_.codes; }
+  const Nf4& nf4() const { return nf4_; }     ///< REQUIRES: kind() is kNf4
+  const Int8& int8() const { return int8_; }  ///< REQUIRES: kind() is kInt8
+
+  /// Returns the scales as numbers: what map[code] of an element in each block is multiplied by. The first call
+  /// computes them: half a bit an element. Thread-safe. REQUIRES: kind() is kNf4.
+  std::span<const float> block_scales() const;
+  /// Returns what the codes of each row are multiplied by. REQUIRES: kind() is kInt8.
+  std::span<const float> row_factors() const { return factors_; }
+
+  /// What a GPU has of the matrix.
+  class DeviceForm {
+   public:
+    virtual ~DeviceForm() = default;
+  };
+  /// Returns it. The first call makes it with `make`, which returns a std::unique_ptr. Thread-safe.
+  template <class Make>
+  const DeviceForm& OnDevice(Make&& make) const {
+    std::call_once(device_form_made_, [&] { device_form_ = make(); });
+    return *device_form_;
+  }
 
   /// Writes a box of elements, `stride` floats from one row to the next. One thread.
   void Dequantize(const MatrixBox& box, float* out, std::int64_t stride) const;
@@ -63,7 +84,12 @@ class QuantizedMatrix {
   struct Pair {
     float first, second;
   };
-  std::vector<Pair> pairs_;  ///< of kNf4: what a byte stands for, without the scale
+  std::vector<Pair> pairs_;     ///< of kNf4: what a byte stands for, without the scale
+  std::vector<float> factors_;  ///< of kInt8
+  mutable std::once_flag block_scales_made_;
+  mutable std::vector<float> block_scales_;
+  mutable std::once_flag device_form_made_;
+  mutable std::unique_ptr<const DeviceForm> device_form_;
 };
 
 /// The quantized weights of a model, by parameter: "model.layers.0.mlp.up_proj.weight". Matrices are [out, in], also
@@ -83,6 +109,11 @@ class QuantizedRows {
   std::int64_t columns() const { return empty() ? 0 : parts_.front().box.columns; }
   /// Returns rows `first` …. REQUIRES: first + count <= rows().
   QuantizedRows Rows(std::int64_t first, std::int64_t count) const;
+  /// Calls use(matrix, box) for each box, in the order of rows.
+  template <class Use>
+  void ForEachBox(Use&& use) const {
+    for (const Part& part : parts_) use(*part.matrix, part.box);
+  }
   /// Writes rows `first` … as a dense matrix [count, columns()]. One thread.
   void Dequantize(std::int64_t first, std::int64_t count, float* out) const;
 

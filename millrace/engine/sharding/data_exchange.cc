@@ -136,7 +136,10 @@ Status DataExchange::StartReduction(const Bucket& bucket) {
   Reduction reduction{.bucket = bucket};
   if (sharding_.divides_state()) {
     reduction.sent = options_.reduce_in_bf16 ? gradients.to(at::kBFloat16) : gradients;
-    reduction.scatter = ranks_.shard->StartReduceScatter(PartOf(reduction.sent, sharding_), reduction.sent);
+    reduction.scatter = AddsSums()
+                            ? ranks_.shard->StartReduceScatter(buffer_.OwnedGradients(bucket.first), gradients,
+                                                               engine::Reduction::kAddSum)
+                            : ranks_.shard->StartReduceScatter(PartOf(reduction.sent, sharding_), reduction.sent);
     if (sharding_.divides_gradients() && options_.reduce_in_bf16) buffer_.FreeGradients(bucket.first);
   } else {
     StartReplicaSum(reduction);
@@ -169,9 +172,10 @@ Status DataExchange::EndScatter(Reduction& reduction) {
   MR_TRY(Wait(reduction.scatter));
   const at::Tensor sum = PartOf(std::exchange(reduction.sent, {}), sharding_);
   const at::Tensor owned = buffer_.OwnedGradients(group);
-  if (sharding_.divides_gradients()) {
+  if (AddsSums()) {
+    buffer_.FreeGradients(group);
+  } else if (sharding_.divides_gradients()) {
     owned.add_(sum);
-    if (!options_.reduce_in_bf16) buffer_.FreeGradients(group);
   } else {
     if (options_.reduce_in_bf16) owned.copy_(sum);
     // The next step adds to the gradients of the whole group.

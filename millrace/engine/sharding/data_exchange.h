@@ -102,6 +102,8 @@ class DataExchange final : public GroupHooks {
   bool IsTrainable(std::size_t group) const { return buffer_.groups()[group].trainable; }
   /// Returns whether the group's gradients have everything that this step adds to them.
   bool IsComplete(const GroupState& group) const { return group.backwards == group.parts * micro_batches_; }
+  /// Returns whether a scatter adds to the owned gradients itself, chunk by chunk while they are in the cache.
+  bool AddsSums() const { return sharding_.divides_gradients() && !options_.reduce_in_bf16; }
   void MakeBuckets();
   UseOrder& order() { return in_step_ ? step_order_ : outside_order_; }
   Status Wait(Collective::Operation& operation);

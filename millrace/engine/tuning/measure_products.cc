@@ -1,6 +1,7 @@
 #include "millrace/engine/tuning/measure_products.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 #include <oneapi/dnnl/dnnl.h>
 

@@ -11,19 +11,21 @@
 
 #include "millrace/base/bytes.h"
 #include "millrace/checkpoint/format/manifest.h"
-#include "millrace/engine/adapters/peft_config.h"
+#include "millrace/engine/adapters/lora_options.h"
 #include "millrace/engine/parameters/parameter_buffer.h"
 #include "millrace/engine/parameters/scalar_types.h"
+#include "millrace/engine/weights/weight_names.h"
 
 namespace millrace::engine {
 namespace {
 
-/// Weights whose type is converted, or that are transposed, pass through a buffer of about this size.
+/// Weights whose type is converted, that are transposed, or that go to a GPU pass through a buffer of about this size.
 constexpr std::uint64_t kBatchBytes = 256 * kMiB;
 /// Requests in flight.
 constexpr int kParallelReads = 8;
 
-/// Owned elements that are to be read: in place, or through `stored` if they must be converted or transposed.
+/// Owned elements that are to be read: in place, or through `stored` if they must be converted, transposed or copied to
+/// a GPU.
 struct PendingRead {
   const NamedParameter* parameter = nullptr;
   const OwnedPiece* piece = nullptr;
@@ -54,15 +56,6 @@ std::optional<std::string> FindWeight(const checkpoint::Manifest& manifest, cons
   }
   for (const std::string& candidate : {name, name.substr(dot == name.npos ? 0 : dot + 1), old_name}) {
     std::string full = std::string(checkpoint::kModelGroup) + candidate;
-    if (manifest.tensors.contains(full)) return full;
-  }
-  return std::nullopt;
-}
-
-/// Returns the name under which an adapter's checkpoint or folder has a weight.
-std::optional<std::string> FindAdapterWeight(const checkpoint::Manifest& manifest, const std::string& name) {
-  for (const std::string_view group : {checkpoint::kAdapterGroup, checkpoint::kModelGroup}) {
-    std::string full = std::string(group) + std::string(kPeftPrefix) + name;
     if (manifest.tensors.contains(full)) return full;
   }
   return std::nullopt;
@@ -99,7 +92,7 @@ Status Take(const PendingRead& pending) {
   const at::Tensor& values = pending.piece->values;
   if (!pending.transpose) return CopyInto(values, pending.type, pending.stored);
   const RowRange rows = RowsOf(pending);
-  const at::Tensor matrix = at::empty({rows.count, rows.columns}, values.options());
+  const at::Tensor matrix = at::empty({rows.count, rows.columns}, values.scalar_type());
   MR_TRY(CopyInto(matrix.t(), pending.type, pending.stored));
   values.copy_(matrix.view({-1}).narrow(0, pending.piece->first - rows.first * rows.columns, values.numel()));
   return {};
@@ -145,7 +138,8 @@ Status ReadPieces(checkpoint::Reader& reader, Model& model, Wanted wanted, Find 
       return Fail(Code::kCorrupt, "{}: the shape of {} is not what the model's sizes say", reader.name(),
                   parameter.name);
     }
-    if (pending.transpose || pending.type != parameter.tensor.scalar_type()) {
+    const bool in_place = pending.type == parameter.tensor.scalar_type() && parameter.tensor.device().is_cpu();
+    if (pending.transpose || !in_place) {
       const RowRange rows = pending.transpose ? RowsOf(pending) : RowRange{};
       const std::int64_t elements = pending.transpose ? rows.count * rows.columns : piece.elements();
       pending.stored = Buffer(static_cast<std::size_t>(elements) * checkpoint::DTypeBytes(meta.dtype));

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "millrace/engine/device/host_memory.h"
 #include "millrace/engine/layers/attention.h"
 #include "millrace/engine/layers/layer_factory.h"
 #include "millrace/engine/layers/mlp.h"
@@ -31,7 +32,7 @@ class Bert final : public Model {
         table_{.name = "bert.embeddings.word_embeddings.weight",
                .rows = config.vocab_size,
                .columns = config.hidden_size,
-               .tied = config.heads != BertHeads::kClassification},
+               .tied = config.predicts_tokens()},
         blocks_(static_cast<std::size_t>(config.num_layers)) {}
 
  private:
@@ -97,7 +98,7 @@ class Bert final : public Model {
     TORCH_CHECK(context.sequences.limit() <= config_.max_positions, "positions up to ", context.sequences.limit(),
                 " exceed the model's ", config_.max_positions);
     const at::Tensor ids = inputs.reshape({-1});
-    const at::Tensor where = context.sequences.positions().to(inputs.device(), at::kLong);
+    const at::Tensor where = context.sequences.PositionsOn(inputs.device()).to(at::kLong);
     const at::Tensor kinds = segments.defined() ? segments.reshape({-1}) : at::zeros_like(ids);
     const at::Tensor embedded = tokens_.Forward(ids, context) + segments_.Forward(kinds);
     const at::Tensor x = embedding_norm_.Forward(embedded, positions_.Forward(where)).out;
@@ -136,6 +137,7 @@ class Bert final : public Model {
   }
 
   at::Tensor Scores(const Stream& x, const ForwardContext& context, const at::Tensor&) const override {
+    TORCH_CHECK(config_.heads != BertHeads::kNone, "a BertModel has no head that predicts");
     if (!config_.predicts_tokens()) {
       return row_head_.Forward(Pool(x.residual, context.sequences.count(), context), context);
     }
@@ -152,7 +154,8 @@ class Bert final : public Model {
     const at::Tensor labels = batch.labels.reshape({-1});
     const at::Tensor masked = at::nonzero(labels != ops::kIgnoreLabel).view({-1});
     if (masked.numel() == 0) return hidden.narrow(0, 0, 0).sum(at::kFloat);  // 0, and so is its gradient
-    const at::Tensor transformed = ops::CopyToRanks(Transform(hidden.index_select(0, masked), context), ranks());
+    const at::Tensor transformed =
+        ops::CopyToRanks(Transform(hidden.index_select(0, ToDevice(masked, hidden.device())), context), ranks());
     return ops::DividedCrossEntropy(transformed, decoder_.weight(), decoder_.bias(), labels.index_select(0, masked),
                                     config_.vocab_size, ranks(), batch.loss,
                                     batch.predictions != nullptr ? &batch.predictions->tokens : nullptr);

@@ -13,7 +13,8 @@ struct NamedHeads {
 };
 constexpr NamedHeads kHeads[] = {{"BertForPreTraining", BertHeads::kPreTraining},
                                  {"BertForMaskedLM", BertHeads::kMaskedLm},
-                                 {"BertForSequenceClassification", BertHeads::kClassification}};
+                                 {"BertForSequenceClassification", BertHeads::kClassification},
+                                 {"BertModel", BertHeads::kNone}};
 
 Result<BertHeads> ReadHeads(const Json& json, std::string_view what) {
   const Json* architectures = JsonFind(json, "architectures");
@@ -23,8 +24,8 @@ Result<BertHeads> ReadHeads(const Json& json, std::string_view what) {
     if (first.is_string() && first.get<std::string>() == named.architecture) return named.heads;
   }
   return Fail(Code::kUnsupported,
-              "{}: architecture {} is not implemented; BertForPreTraining, BertForMaskedLM and "
-              "BertForSequenceClassification are",
+              "{}: architecture {} is not implemented; BertForPreTraining, BertForMaskedLM, "
+              "BertForSequenceClassification and BertModel are",
               what, DumpJson(first));
 }
 

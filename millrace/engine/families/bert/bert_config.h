@@ -1,6 +1,7 @@
 // BERT (Devlin et al. 2018): an encoder whose tokens see the whole row, with learned positions, segments, and norms
 // after the residual additions. Names and numerics are those of transformers' BertForPreTraining, BertForMaskedLM and
-// BertForSequenceClassification; config.json's `architectures` says which heads there are.
+// BertForSequenceClassification, or of BertModel, which has none; config.json's `architectures` says which heads there
+// are.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +18,9 @@
 namespace millrace::engine {
 
 /// The heads of a model. kPreTraining predicts masked tokens, and whether the second segment follows the first one.
-/// kMaskedLm predicts masked tokens. kClassification predicts a class of each row.
-enum class BertHeads { kPreTraining, kMaskedLm, kClassification };
+/// kMaskedLm predicts masked tokens. kClassification predicts a class of each row. kNone predicts nothing: the model
+/// makes embeddings.
+enum class BertHeads { kPreTraining, kMaskedLm, kClassification, kNone };
 
 class BertConfig final : public ModelConfig {
  public:
@@ -40,8 +42,10 @@ class BertConfig final : public ModelConfig {
   Status Validate(std::string_view what) const override;
   double initializer_range() const override { return initializer_stddev; }
   bool generates() const override { return false; }
-  bool predicts_tokens() const override { return heads != BertHeads::kClassification; }
-  bool predicts_rows() const override { return heads != BertHeads::kMaskedLm; }
+  bool predicts_tokens() const override { return heads == BertHeads::kPreTraining || heads == BertHeads::kMaskedLm; }
+  bool predicts_rows() const override {
+    return heads == BertHeads::kPreTraining || heads == BertHeads::kClassification;
+  }
   std::string_view class_layer() const override { return "classifier"; }
   plan::ModelShape Shape() const override;
 };

@@ -95,7 +95,7 @@ class Gpt2 final : public Decoder {
   Stream Embed(const at::Tensor& inputs, const at::Tensor&, const ForwardContext& context) const override {
     TORCH_CHECK(context.sequences.limit() <= config_.max_positions, "positions up to ", context.sequences.limit(),
                 " exceed the model's ", config_.max_positions);
-    const at::Tensor where = context.sequences.positions().to(inputs.device(), at::kLong);
+    const at::Tensor where = context.sequences.PositionsOn(inputs.device()).to(at::kLong);
     const at::Tensor embedded = tokens_.Forward(inputs.reshape({-1}), context) + positions_.Forward(where);
     return {.residual = ops::Dropout(embedded, context.DropoutAt(0, config_.embedding_dropout))};
   }

@@ -51,7 +51,7 @@ class Llama final : public Decoder {
     block.input_norm = norm("input_layernorm", hidden);
     block.attention = {.layer = layer,
                        .layout = {make.Share(config_.num_heads), make.Share(key_heads), dim},
-                       .mask = {.causal = true, .window = config_.sliding_window},
+                       .mask = {.causal = true, .window = config_.WindowOf(layer)},
                        .rotary = &rotary_,
                        .dropout = config_.attention_dropout,
                        .dropout_site = static_cast<std::uint64_t>(layer),

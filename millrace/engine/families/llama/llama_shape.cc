@@ -54,6 +54,9 @@ plan::ModelShape LlamaConfig::Shape() const {
   model.head = {{.kind = Kind::kNorm, .in = hidden, .name = "model.norm"},
                 plan::TokenHead(model, "lm_head", false, tie_word_embeddings)};
   model.dropouts = attention_dropout > 0;
+  std::vector<std::int64_t> windows;
+  for (std::int64_t layer = 0; layer < num_layers; ++layer) windows.push_back(WindowOf(layer));
+  model.LimitAttention(windows);
   return model;
 }
 

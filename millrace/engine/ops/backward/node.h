@@ -21,4 +21,12 @@ bool Recording(const TensorList& inputs);
 /// REQUIRES: `backward` captures outputs detached; otherwise output and closure keep each other alive.
 void Connect(std::string name, const TensorList& inputs, TensorList outputs, Backward backward);
 
+/// Like Connect(), for a place in the graph that computes nothing: a trace does not show it.
+void ConnectMarker(std::string name, const TensorList& inputs, TensorList outputs, Backward backward);
+
+/// Goes back from `outputs` with their gradients (undefined: 1, of a scalar), on the calling thread. Autograd alone
+/// would run the ops of a GPU on a thread of its own, which does not know what this one has chosen: KernelScope,
+/// DeferredWork.
+void RunBackward(const TensorList& outputs, const TensorList& gradients);
+
 }  // namespace millrace::engine::ops

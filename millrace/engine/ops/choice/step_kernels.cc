@@ -34,6 +34,12 @@ KernelScope::~KernelScope() { current_ = outer_; }
 
 bool UsesPlainKernels() { return KernelScope::current_.kernels != nullptr && KernelScope::current_.kernels->plain; }
 
+bool MultipliesInFp8() { return KernelScope::current_.kernels != nullptr && KernelScope::current_.kernels->fp8; }
+
+bool MultipliesRowsAlone() {
+  return KernelScope::current_.kernels != nullptr && KernelScope::current_.kernels->independent_rows;
+}
+
 ProductMethod MethodFor(const ProductShape& shape) {
   const KernelScope::Current& current = KernelScope::current_;
   if (current.kernels == nullptr) return DefaultMethod(shape);

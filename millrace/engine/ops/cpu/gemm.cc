@@ -72,8 +72,6 @@ void MultiplyByWeight(Matrix<float> a, Matrix<float> b, const float* bias, float
   const memory::desc left = describe(a, size.rows, size.inner), right = describe(b, size.inner, size.columns);
   const memory::desc out = describe({c, OutStride(size)}, size.rows, size.columns);
   const memory::desc row({1, size.columns}, memory::data_type::f32, memory::dims{size.columns, 1});
-  const auto product =
-      bias != nullptr ? dnnl::matmul::desc(left, right, row, out) : dnnl::matmul::desc(left, right, out);
   // oneDNN keeps compiled products, and finds this one again by its description.
   dnnl::primitive_attr attributes;
   if (adds) {
@@ -81,7 +79,15 @@ void MultiplyByWeight(Matrix<float> a, Matrix<float> b, const float* bias, float
     sum.append_sum(1);
     attributes.set_post_ops(sum);
   }
-  const dnnl::matmul primitive(dnnl::matmul::primitive_desc(product, attributes, processor));
+#if DNNL_VERSION_MAJOR >= 3
+  const auto description = bias != nullptr ? dnnl::matmul::primitive_desc(processor, left, right, row, out, attributes)
+                                           : dnnl::matmul::primitive_desc(processor, left, right, out, attributes);
+#else
+  const auto product =
+      bias != nullptr ? dnnl::matmul::desc(left, right, row, out) : dnnl::matmul::desc(left, right, out);
+  const dnnl::matmul::primitive_desc description(product, attributes, processor);
+#endif
+  const dnnl::matmul primitive(description);
   std::unordered_map<int, memory> arguments{
       {DNNL_ARG_SRC, in(left, a.data)}, {DNNL_ARG_WEIGHTS, in(right, b.data)}, {DNNL_ARG_DST, in(out, c)}};
   if (bias != nullptr) arguments.emplace(DNNL_ARG_BIAS, in(row, bias));

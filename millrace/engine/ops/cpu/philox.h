@@ -13,8 +13,8 @@ struct PhiloxWords {
   std::uint32_t words[4];
 };
 
-MR_INLINE PhiloxWords Philox(std::uint64_t key, std::uint32_t c0, std::uint32_t c1, std::uint32_t c2,
-                             std::uint32_t c3) {
+MR_INLINE constexpr PhiloxWords Philox(std::uint64_t key, std::uint32_t c0, std::uint32_t c1, std::uint32_t c2,
+                                       std::uint32_t c3) {
   // Multipliers and key increments of the paper's reference implementation (Random123).
   constexpr std::uint64_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
   constexpr std::uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;

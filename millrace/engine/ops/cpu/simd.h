@@ -1,18 +1,10 @@
-// Vector code without intrinsics. The compiler vectorises loops and compiles each function once per instruction set;
-// the loader chooses one when the program starts. Inner functions are inlined into each clone.
+// Numbers of vector loops (base/process/simd.h): bfloat16 and the exponential function.
 #pragma once
 
 #include <bit>
 #include <cstdint>
 
-// Not under ThreadSanitizer: the loader calls the functions that choose a clone before the sanitizer's runtime is
-// ready.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
-#define MR_SIMD __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define MR_SIMD
-#endif
-#define MR_INLINE inline __attribute__((always_inline))
+#include "millrace/base/process/simd.h"
 
 namespace millrace::engine::cpu {
 

@@ -70,13 +70,13 @@ class WholeInput {
 at::Tensor ColumnLinear(const LayerInput& input, const LinearWeights& weights, const TensorRanks& ranks) {
   const at::Tensor& x = input.value;
   if (ranks.size() == 1) return Linear(input, weights);
-  if (!HasFused(x) || !weights.takes_gradients()) return Linear(EnterDividedLayer(x, ranks), weights);
+  if (!(HasFused(x) || IsOnCuda(x)) || !weights.takes_gradients()) return Linear(EnterDividedLayer(x, ranks), weights);
   const at::Tensor whole = ranks.sequence_parallel ? StartGathering(x.detach(), ranks).Wait() : x.detach();
   auto pass = std::make_shared<LinearPass>(weights);
-  at::Tensor out = pass->Forward(whole);
+  at::Tensor out = pass->Forward(whole, /*keeps_input=*/!input.again);
   const TensorList inputs = weights.InputsWith(x);
   if (Recording(inputs)) {
-    const bool needs_x = weights.needs_input();
+    const bool needs_x = pass->needs_input();
     const at::Tensor kept = needs_x && !input.again ? whole : at::Tensor();
     Connect("ColumnLinear", inputs, {out},
             [kept, again = needs_x ? input.again : nullptr, needs_x, pass, ranks, wanted = x.requires_grad(),
@@ -100,23 +100,29 @@ at::Tensor ColumnLinear(const LayerInput& input, const LinearWeights& weights, c
 at::Tensor RowLinear(const LayerInput& input, const LinearWeights& weights, const TensorRanks& ranks) {
   const at::Tensor& x = input.value;
   if (ranks.size() == 1) return Linear(input, weights);
-  if (!HasFused(x) || !weights.takes_gradients()) {
+  if (!(HasFused(x) || IsOnCuda(x)) || !weights.takes_gradients()) {
     TORCH_CHECK(!weights.update.has_magnitudes(), "the plain op does not sum the norms of rows over ranks");
     return LeaveDividedLayer(Linear(input, weights), ranks);
   }
   auto pass = std::make_shared<LinearPass>(
       weights, [ranks](const at::Tensor& squares) { ThrowIfFailed(ranks.group->AllReduce(squares)); });
-  at::Tensor out = StartSumming(pass->Forward(x), ranks).Wait();
+  at::Tensor out = StartSumming(pass->Forward(x, /*keeps_input=*/!input.again), ranks).Wait();
   const TensorList inputs = weights.InputsWith(x);
   if (Recording(inputs)) {
-    const bool needs_x = weights.needs_input();
+    const bool needs_x = pass->needs_input();
     const at::Tensor kept = needs_x && !input.again ? x.detach() : at::Tensor();
     Connect("RowLinear", inputs, {out},
             [kept, again = needs_x ? input.again : nullptr, pass, ranks, wanted = x.requires_grad(),
              count = inputs.size()](TensorList&& gradients) {
-              const at::Tensor dout =
-                  ranks.sequence_parallel ? StartGathering(gradients[0], ranks).Wait() : gradients[0];
-              RunOrDefer([=] { pass->AddGradients(again ? again() : kept, dout); });
+              InExchange gathering =
+                  ranks.sequence_parallel ? StartGathering(gradients[0], ranks) : InExchange{gradients[0], nullptr};
+              // Making the input again hides this exchange. If the weights' gradients are put off, so is the input.
+              const bool made_now = again && !IsDeferring();
+              at::Tensor made = made_now ? again() : kept;
+              const at::Tensor dout = gathering.Wait();
+              RunOrDefer([made = std::move(made), again = made_now ? nullptr : again, pass, dout] {
+                pass->AddGradients(again ? again() : made, dout);
+              });
               TensorList result(count);
               if (wanted) result[0] = pass->InputGradient(dout);
               return result;

@@ -132,6 +132,39 @@ TEST(ColumnLinear, DefersTheWeightsGradientWithItsGather) {
             (Events{"start all-reduce", "wait for all-reduce", "end", "later, weight done"}));
 }
 
+/// What the backward pass of a row-parallel layer does in which order, as rank 0 sees it, if it makes its input again.
+std::vector<std::string> RowBackwardEvents(bool defers) {
+  std::vector<std::string> events;
+  RunRanks(GroupKind::kThreads, kRanks, [&](std::unique_ptr<Collective> group) {
+    RecordingCollective recorded(std::move(group));
+    const int rank = recorded.rank();
+    const Weight weight = TrainedWeight(RandomOf({kOut, kIn}, 5).chunk(kRanks, 1)[rank].contiguous());
+    const at::Tensor x = RandomOf({kTokens, kIn}, 6).chunk(kRanks, 1)[rank].contiguous().set_requires_grad(true);
+    const LayerInput input(x, [&recorded, x = x.detach()] {
+      recorded.Log("make input");
+      return x;
+    });
+    const at::Tensor out = RowLinear(input, {weight}, {&recorded, /*sequence_parallel=*/true});
+    recorded.events.clear();
+    DeferredWork later;
+    {
+      std::optional<DeferScope> scope;
+      if (defers) scope.emplace(later);
+      out.backward(RandomOf({kTokens, kOut}, 7).chunk(kRanks)[rank].contiguous());
+    }
+    recorded.Log("end");
+    later.Run();
+    EXPECT_TRUE(weight.gradient.any().item<bool>());
+    if (rank == 0) events = recorded.events;
+  });
+  return events;
+}
+
+TEST(RowLinear, MakesItsInputAgainWhileItGathersTheGradient) {
+  EXPECT_EQ(RowBackwardEvents(false), (Events{"start all-gather", "make input", "wait for all-gather", "end"}));
+  EXPECT_EQ(RowBackwardEvents(true), (Events{"start all-gather", "wait for all-gather", "end", "make input"}));
+}
+
 /// The results of a layer of one rank.
 struct LayerResults {
   at::Tensor out, dx, dweight, dbias;

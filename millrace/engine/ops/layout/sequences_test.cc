@@ -22,6 +22,22 @@ TEST(Sequences, RowsFollowWhatACacheHolds) {
   EXPECT_THAT(Positions(rows), ElementsAre(7, 8, 9, 7, 8, 9));
 }
 
+TEST(Sequences, EachFollowsItsOwnPast) {
+  const Sequences parts = Sequences::Following(std::vector<std::int64_t>{1, 3, 1}, std::vector<std::int64_t>{9, 0, 4});
+  EXPECT_EQ(parts.count(), 3);
+  EXPECT_EQ(parts.tokens(), 5);
+  EXPECT_EQ(parts.longest(), 3);
+  EXPECT_EQ(parts.limit(), 10);
+  EXPECT_THAT(Positions(parts), ElementsAre(9, 0, 1, 2, 4));
+  const Sequences last = parts.Slice(1, 3);
+  EXPECT_EQ(last.count(), 2);
+  EXPECT_EQ(last.past(1), 4);
+  EXPECT_EQ(last.limit(), 5);
+  EXPECT_THAT(Positions(last), ElementsAre(0, 1, 2, 4));
+  EXPECT_ANY_THROW(Sequences::Following({}, {}));
+  EXPECT_ANY_THROW(Sequences::Following(std::vector<std::int64_t>{2, 0}, std::vector<std::int64_t>{0, 0}));
+}
+
 TEST(Sequences, PositionsBeginAnewWithEach) {
   const Sequences cut = Sequences::Cut({{0, 1, 4, 5, 9, 12}}, 12);
   EXPECT_EQ(cut.count(), 5);

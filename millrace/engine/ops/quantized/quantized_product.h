@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 #include "millrace/engine/quantized/quantized_matrix.h"
 
@@ -15,15 +16,20 @@ namespace millrace::engine::ops {
 using AddToRows = std::function<void(std::int64_t first, const at::Tensor& rows)>;
 
 /// Returns x [N, in] · matrix^T [in, out], plus `bias` [out] in each row if that is defined: [N, out], of x's type.
-/// Elements are multiplied in float32. `add` may be empty. On a CPU.
+/// On a CPU, elements are multiplied in float32; on a GPU, in x's type, and the whole matrix exists in it for a moment.
+/// `add` may be empty. Where products have rows that do not depend on each other (MultipliesRowsAlone()), and nothing
+/// is added, a CPU reads each code once for some rows, and makes its number in a register.
 at::Tensor Product(const at::Tensor& x, const QuantizedRows& matrix, const at::Tensor& bias = {},
                    const AddToRows& add = {});
 
 /// Returns y [N, out] · matrix [out, in]: the gradient of x from that of Product()'s result. Otherwise as Product().
 at::Tensor ProductWithTranspose(const at::Tensor& y, const QuantizedRows& matrix, const AddToRows& add = {});
 
-/// Returns the sum of the squares of each row [out] in float32. `add` may be empty.
-at::Tensor RowSquares(const QuantizedRows& matrix, const AddToRows& add);
+/// Returns the sum of the squares of each row [out] in float32, computed on `device`. `add` may be empty.
+at::Tensor RowSquares(const QuantizedRows& matrix, const AddToRows& add, at::Device device);
+
+/// Returns the codes of a matrix [out, in] on a CPU: 8-bit integers, with a scale a row.
+std::shared_ptr<const QuantizedRows> InInt8(const at::Tensor& matrix);
 
 /// Returns the whole matrix in float32.
 at::Tensor Dequantized(const QuantizedRows& matrix);

@@ -26,7 +26,9 @@ at::Tensor Input(std::int64_t elements, at::ScalarType type, int rank, std::uint
 }
 
 /// What a reduction must give, bit for bit: addends in the order of ranks; bfloat16 in float, rounded once.
-at::Tensor Reduced(std::int64_t elements, at::ScalarType type, int ranks, Reduction reduction, std::uint64_t seed = 1) {
+/// `rounds`: bfloat16 is rounded in the end.
+at::Tensor Reduced(std::int64_t elements, at::ScalarType type, int ranks, Reduction reduction, std::uint64_t seed = 1,
+                   bool rounds = true) {
   const at::ScalarType wide = type == at::kBFloat16 ? at::kFloat : type;
   at::Tensor result = Input(elements, type, 0, seed).to(wide, false, true);
   for (int rank = 1; rank < ranks; ++rank) {
@@ -38,13 +40,16 @@ at::Tensor Reduced(std::int64_t elements, at::ScalarType type, int ranks, Reduct
     }
   }
   if (reduction == Reduction::kMean) result.div_(at::full_like(result, ranks));
-  return result.to(type);
+  return rounds ? result.to(type) : result;
 }
 
 void ExpectDone(const Status& status) { EXPECT_TRUE(status) << status.error().ToString(); }
 
 class CollectiveConformance : public testing::TestWithParam<GroupKind> {
  protected:
+  void SetUp() override {
+    if (GetParam() == GroupKind::kGloo && !HasGloo()) GTEST_SKIP() << "this libtorch comes without Gloo's headers";
+  }
   static void Run(int ranks, const std::function<void(Group)>& work, Duration timeout = std::chrono::seconds(60)) {
     RunRanks(GetParam(), ranks, work, timeout);
   }
@@ -70,6 +75,14 @@ TEST_P(CollectiveConformance, ReducesEveryTypeAndSize) {
           mine = all.narrow(0, group->rank() * elements, elements);
           ExpectDone(group->ReduceScatter(mine, all, reduction));
           EXPECT_TRUE(mine.equal(my_part)) << "in place";
+          if (reduction != Reduction::kSum) continue;
+          all = Input(elements * kRanks, type, group->rank());
+          mine = Input(elements, type, group->rank(), /*seed=*/5);
+          at::Tensor sum = Reduced(elements * kRanks, type, kRanks, reduction, 1, /*rounds=*/false)
+                               .narrow(0, group->rank() * elements, elements);
+          sum = sum.add(mine.to(sum.scalar_type())).to(type);
+          ExpectDone(group->ReduceScatter(mine, all, Reduction::kAddSum));
+          EXPECT_TRUE(mine.equal(sum)) << "added";
         }
       }
     }
@@ -295,6 +308,7 @@ TEST_P(CollectiveConformance, WrongArgumentsAreErrors) {
   const std::function<Status(Collective&)> kMistakes[] = {
       [](Collective& group) { return group.AllReduce(at::ones({4, 4}).t()); },
       [](Collective& group) { return group.AllReduce(at::ones({4}, at::kBool)); },
+      [](Collective& group) { return group.AllReduce(at::ones({4}), Reduction::kAddSum); },
       [](Collective& group) { return group.AllReduce({}); },
       [](Collective& group) { return group.AllGather(at::ones({5}), at::ones({2})); },
       [](Collective& group) { return group.AllGather(at::ones({4}), at::ones({2}, at::kInt)); },
@@ -318,6 +332,29 @@ TEST_P(CollectiveConformance, WrongArgumentsAreErrors) {
 
 INSTANTIATE_TEST_SUITE_P(Over, CollectiveConformance, testing::ValuesIn(kEveryGroupKind), GroupKindName);
 
+TEST(StagedGroup, AddsFloat16InFloat32) {
+  RunRanks(GroupKind::kStaged, kRanks, [](Group group) {
+    // In float16, 2048 + 1 is 2048.
+    const at::Tensor mine = at::full({6}, group->rank() == 0 ? 2048 : 1, at::kHalf);
+    at::Tensor sum = mine.clone(), part = at::empty({2}, at::kHalf);
+    ExpectDone(group->AllReduce(sum));
+    ExpectDone(group->ReduceScatter(part, mine.clone()));
+    EXPECT_TRUE(sum.equal(at::full({6}, 2050, at::kHalf)));
+    EXPECT_TRUE(part.equal(at::full({2}, 2050, at::kHalf)));
+  });
+}
+
+TEST(StagedGroup, PassesOnWhatIsOnTheCpu) {
+  auto traffic = std::make_shared<Traffic>();
+  const Group group = StageThroughHost(MakeCounting(std::move(ConnectThreads(1)[0]), traffic), at::kCPU);
+  const at::Tensor tensor = at::ones({10});
+  ExpectDone(group->AllReduce(tensor));
+  EXPECT_EQ(traffic->bytes(Traffic::kAllReduce), 40u);
+  const auto part = group->Duplicate("part");
+  ASSERT_TRUE(part);
+  ExpectDone((*part)->Broadcast(tensor, 0));
+}
+
 TEST(SoloGroup, DoesEveryOperation) {
   const Group group = std::move(ConnectThreads(1)[0]);
   at::Tensor tensor = at::arange(4, at::kFloat), copy = at::zeros({4});
@@ -327,6 +364,8 @@ TEST(SoloGroup, DoesEveryOperation) {
   copy.zero_();
   ExpectDone(group->ReduceScatter(copy, tensor));
   EXPECT_TRUE(copy.equal(tensor));
+  ExpectDone(group->ReduceScatter(copy, tensor, Reduction::kAddSum));
+  EXPECT_TRUE(copy.equal(tensor * 2));
   ExpectDone(group->Broadcast(tensor, 0));
   ExpectDone(group->Barrier());
   EXPECT_FALSE(group->Send(tensor, 0));

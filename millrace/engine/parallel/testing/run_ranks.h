@@ -12,16 +12,17 @@
 
 #include "millrace/base/files/files.h"
 #include "millrace/engine/parallel/connect.h"
+#include "millrace/engine/parallel/staged.h"
 #include "millrace/engine/parallel/testing/faulty.h"
 
 namespace millrace::engine {
 
-enum class GroupKind { kThreads, kGloo, kSharedMemory, kDelayed };
+enum class GroupKind { kThreads, kGloo, kSharedMemory, kDelayed, kStaged };
 inline constexpr GroupKind kEveryGroupKind[] = {GroupKind::kThreads, GroupKind::kGloo, GroupKind::kSharedMemory,
-                                                GroupKind::kDelayed};
+                                                GroupKind::kDelayed, GroupKind::kStaged};
 
 inline std::string GroupKindName(const testing::TestParamInfo<GroupKind>& info) {
-  static constexpr const char* kNames[] = {"Threads", "Gloo", "SharedMemory", "Delayed"};
+  static constexpr const char* kNames[] = {"Threads", "Gloo", "SharedMemory", "Delayed", "Staged"};
   return kNames[static_cast<std::size_t>(info.param)];
 }
 
@@ -34,7 +35,8 @@ inline int FreePort() {
   return ntohs(address.sin_port);
 }
 
-/// Runs `work` on every rank of a group, each on a thread. kDelayed is threads whose operations start late at random.
+/// Runs `work` on every rank of a group, each on a thread. kDelayed is threads whose operations start late at
+/// random. kStaged is threads that exchange copies of their tensors.
 inline void RunRanks(GroupKind kind, int size, const std::function<void(std::unique_ptr<Collective>)>& work,
                      Duration timeout = std::chrono::seconds(60)) {
   std::vector<std::unique_ptr<Collective>> groups(static_cast<std::size_t>(size));
@@ -52,6 +54,9 @@ inline void RunRanks(GroupKind kind, int size, const std::function<void(std::uni
       }
       if (kind == GroupKind::kDelayed) {
         groups[rank] = MakeFaulty(std::move(groups[rank]), {.seed = 7, .most_delay = std::chrono::microseconds(300)});
+      }
+      if (kind == GroupKind::kStaged) {
+        groups[rank] = StageThroughHost(std::move(groups[rank]), at::kCPU, [](const at::Tensor&) { return true; });
       }
       work(std::move(groups[rank]));
     });

@@ -1,0 +1,223 @@
+// The tiles of RowProduct and CodedProduct, for files that compile them for different processors. All names have
+// internal linkage, and nothing here calls the standard library: so no function of one file takes the place of the
+// other's.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "millrace/engine/ops/cpu/row_product.h"
+
+namespace millrace::engine::cpu {
+namespace {  // NOLINT(google-build-namespaces): see above
+
+using SumLanes = float __attribute__((vector_size(64)));
+using HalfWords = std::uint16_t __attribute__((vector_size(32)));
+using FullWords = std::uint32_t __attribute__((vector_size(64)));
+
+/// Bytes of a row that are multiplied before the next part: those of six rows stay in a core's first cache. The sum of
+/// a row is that of its parts.
+constexpr std::int64_t kProductBytes = 4096;
+
+/// sums[i] += the sum of the lanes of x[i], for four registers. All have the same order of additions.
+MR_INLINE void AddLaneSums(const SumLanes* x, float* sums) {
+#define MR_LOW(a, b) __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23)
+#define MR_HIGH(a, b) __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31)
+  const SumLanes a = MR_LOW(x[0], x[1]) + MR_HIGH(x[0], x[1]);
+  const SumLanes b = MR_LOW(x[2], x[3]) + MR_HIGH(x[2], x[3]);
+#undef MR_LOW
+#undef MR_HIGH
+  SumLanes four = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
+                  __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+  four += __builtin_shufflevector(four, four, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
+  four += __builtin_shufflevector(four, four, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+  for (int i = 0; i < 4; ++i) sums[i] += four[4 * i];
+}
+
+/// Loads elements as float32, and multiplies these.
+struct WidenedElements {
+  using Register = SumLanes;
+  static constexpr std::int64_t kCount = 16;
+  MR_INLINE static void Load(const float* from, Register& to) { std::memcpy(&to, from, sizeof to); }
+  MR_INLINE static void Load(const Bf16* from, Register& to) {
+    HalfWords halves;
+    std::memcpy(&halves, from, sizeof halves);
+    const FullWords words = __builtin_convertvector(halves, FullWords) << 16;
+    std::memcpy(&to, &words, sizeof to);
+  }
+  MR_INLINE static void MultiplyAdd(SumLanes& sum, const Register& a, const Register& b) { sum += a * b; }
+};
+
+template <class Elements, class T>
+MR_INLINE void LoadSome(const T* from, std::int64_t count, typename Elements::Register& to) {
+  T all[Elements::kCount] = {};
+  std::memcpy(all, from, static_cast<std::size_t>(count) * sizeof(T));
+  Elements::Load(all, to);
+}
+
+/// Columns of a weight in memory: its rows, `stride` elements apart. kWholeRegisters: columns end with a register.
+template <class Elements, class T>
+struct DenseColumns {
+  static constexpr bool kWholeRegisters = false;
+  const T* first;
+  std::int64_t stride;
+
+  MR_INLINE void Load(std::int64_t column, std::int64_t k, typename Elements::Register& to) const {
+    Elements::Load(first + column * stride + k, to);
+  }
+  MR_INLINE void Prefetch(std::int64_t column, std::int64_t k) const {
+    __builtin_prefetch(first + column * stride + k, 0, 3);
+  }
+  MR_INLINE void Load(std::int64_t column, std::int64_t k, std::int64_t count, typename Elements::Register& to) const {
+    LoadSome<Elements>(first + column * stride + k, count, to);
+  }
+};
+
+/// Loads at most a register of a column.
+template <class Elements, class Columns>
+MR_INLINE void LoadColumn(const Columns& weight, std::int64_t column, std::int64_t k, std::int64_t count,
+                          typename Elements::Register& to) {
+  if constexpr (Columns::kWholeRegisters) {
+    weight.Load(column, k, to);
+  } else {
+    weight.Load(column, k, count, to);
+  }
+}
+
+/// With at most so many rows, memory is the limit.
+constexpr int kPrefetchingRows = 4;
+
+/// sums[r][c] += x[r] · column[first + c] over `inner` elements, for kRows rows and kColumns columns, a multiple of 4.
+/// Rows of x are `stride` elements apart.
+template <class Elements, int kRows, int kColumns, class T, class Columns>
+MR_INLINE void ProductTile(const T* x, std::int64_t stride, const Columns& weight, std::int64_t first,
+                           std::int64_t inner, float* sums) {
+  using Register = typename Elements::Register;
+  SumLanes acc[kRows][kColumns] = {};
+  std::int64_t k = 0;
+  for (; k + Elements::kCount <= inner; k += Elements::kCount) {
+    Register w[kColumns];
+#pragma GCC unroll 8
+    for (int c = 0; c < kColumns; ++c) {
+      // The next tile's columns follow in memory, or nothing reads these lines: that is no error.
+      if constexpr (kRows <= kPrefetchingRows) weight.Prefetch(first + c + kColumns, k);
+      weight.Load(first + c, k, w[c]);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      Register row;
+      Elements::Load(x + r * stride + k, row);
+#pragma GCC unroll 8
+      for (int c = 0; c < kColumns; ++c) Elements::MultiplyAdd(acc[r][c], row, w[c]);
+    }
+  }
+  if (!Columns::kWholeRegisters && k < inner) {
+    Register w[kColumns];
+#pragma GCC unroll 8
+    for (int c = 0; c < kColumns; ++c) LoadColumn<Elements>(weight, first + c, k, inner - k, w[c]);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      Register row;
+      LoadSome<Elements>(x + r * stride + k, inner - k, row);
+#pragma GCC unroll 8
+      for (int c = 0; c < kColumns; ++c) Elements::MultiplyAdd(acc[r][c], row, w[c]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int c = 0; c < kColumns; c += 4) AddLaneSums(&acc[r][c], sums + r * kProductColumns + c);
+  }
+}
+
+/// kRows rows against `columns` columns. Where few rows leave registers free, more columns are in flight.
+template <class Elements, int kRows, class T, class Columns>
+MR_INLINE void ProductRows(const T* x, std::int64_t stride, const Columns& weight, std::int64_t columns,
+                           std::int64_t inner, float* sums) {
+  constexpr int kColumns = kRows <= 2 ? 8 : 4;
+  std::int64_t c = 0;
+  for (; c + kColumns <= columns; c += kColumns) {
+    ProductTile<Elements, kRows, kColumns>(x, stride, weight, c, inner, sums + c);
+  }
+  for (; c + 4 <= columns; c += 4) ProductTile<Elements, kRows, 4>(x, stride, weight, c, inner, sums + c);
+  for (; c < columns; ++c) {
+    // The other three columns of the tile are this one again, for want of another.
+    for (int r = 0; r < kRows; ++r) {
+      SumLanes acc[4] = {};
+      for (std::int64_t k = 0; k < inner; k += Elements::kCount) {
+        typename Elements::Register row, w;
+        const std::int64_t count = inner - k < Elements::kCount ? inner - k : Elements::kCount;
+        LoadSome<Elements>(x + r * stride + k, count, row);
+        LoadColumn<Elements>(weight, c, k, count, w);
+        Elements::MultiplyAdd(acc[0], row, w);
+      }
+      float own[4] = {};
+      AddLaneSums(acc, own);
+      sums[r * kProductColumns + c] += own[0];
+    }
+  }
+}
+
+/// sums[r][c] += x[r] · column[c], for all rows.
+template <class Elements, class T, class Columns>
+MR_INLINE void ProductOfAllRows(const T* x, std::int64_t stride, std::int64_t rows, const Columns& weight,
+                                std::int64_t columns, std::int64_t inner, float* sums) {
+  for (std::int64_t row = 0; row < rows;) {
+    const T* const from = x + row * stride;
+    float* const into = sums + row * kProductColumns;
+    switch (rows - row) {
+      case 1:
+        ProductRows<Elements, 1>(from, stride, weight, columns, inner, into);
+        row += 1;
+        break;
+      case 2:
+        ProductRows<Elements, 2>(from, stride, weight, columns, inner, into);
+        row += 2;
+        break;
+      case 3:
+        ProductRows<Elements, 3>(from, stride, weight, columns, inner, into);
+        row += 3;
+        break;
+      case 4:
+      case 8:
+        ProductRows<Elements, 4>(from, stride, weight, columns, inner, into);
+        row += 4;
+        break;
+      case 5:
+        ProductRows<Elements, 5>(from, stride, weight, columns, inner, into);
+        row += 5;
+        break;
+      default:
+        ProductRows<Elements, 6>(from, stride, weight, columns, inner, into);
+        row += 6;
+    }
+  }
+}
+
+template <class Elements, class T>
+MR_INLINE void RowProductBody(const RowProduct<T>& op, std::int64_t begin, std::int64_t end) {
+  constexpr auto kInner = kProductBytes / static_cast<std::int64_t>(sizeof(T));
+  float sums[kProductRows * kProductColumns];
+  for (std::int64_t first_row = 0; first_row < op.rows; first_row += kProductRows) {
+    const std::int64_t rows = op.rows - first_row < kProductRows ? op.rows - first_row : kProductRows;
+    for (std::int64_t first = begin; first < end; first += kProductColumns) {
+      const std::int64_t columns = end - first < kProductColumns ? end - first : kProductColumns;
+      std::memset(sums, 0, sizeof sums);
+      for (std::int64_t k = 0; k < op.inner; k += kInner) {
+        const std::int64_t inner = op.inner - k < kInner ? op.inner - k : kInner;
+        const DenseColumns<Elements, T> weight{op.weight + first * op.inner + k, op.inner};
+        ProductOfAllRows<Elements>(op.x + first_row * op.inner + k, op.inner, rows, weight, columns, inner, sums);
+      }
+      for (std::int64_t row = 0; row < rows; ++row) {
+        T* const out = op.out + (first_row + row) * op.columns + first;
+        for (std::int64_t c = 0; c < columns; ++c) {
+          const float bias = op.bias != nullptr ? ToFloat(op.bias[first + c]) : 0.0F;
+          out[c] = FromFloat<T>(sums[row * kProductColumns + c] + bias);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace millrace::engine::cpu

@@ -1,0 +1,186 @@
+// The kernels of ops/cuda, over raw memory of the GPU. A call starts its kernel on `stream` and returns; it throws
+// std::runtime_error if the kernel does not start. Sizes may be zero. All numbers are computed in float32, unless a
+// kernel says otherwise, and rounded once to the element type. Sums have a fixed order: the same inputs give the same
+// bits. Matrices are row-major and dense. Pointers without a type are to elements.
+#pragma once
+
+#include <cstdint>
+
+#include "millrace/engine/ops/cpu/kernels.h"
+
+struct CUstream_st;
+
+namespace millrace::engine::cuda {
+
+/// A stream of the CUDA runtime (cudaStream_t). This header needs none of CUDA's.
+using Stream = CUstream_st*;
+
+/// The element type of the tensors of a call.
+enum class Element { kFloat, kBfloat16, kHalf };
+
+/// The rows of a norm. sum = x + delta, or x if `delta` is null: then `sum` is not written. `mean` is null for the
+/// root-mean-square norm, whose inner product is rounded before it is multiplied by `weight`; then so is `bias`.
+struct NormForwardArgs {
+  const void *x = nullptr, *delta = nullptr, *weight = nullptr, *bias = nullptr;
+  void *sum = nullptr, *out = nullptr;
+  float *mean = nullptr, *rstd = nullptr;
+  std::int64_t rows = 0, columns = 0;
+  float eps = 0;
+};
+void NormForward(Element element, const NormForwardArgs& args, Stream stream);
+
+/// dx = dsum (may be null) + the gradient through the norm of x. `partial` gets NormGrid::partial_rows() rows [columns]
+/// of sums over some rows: of the gradient of the weight or, with `mean`, rows [2, columns] of weight and bias.
+struct NormBackwardArgs {
+  const void *dout = nullptr, *dsum = nullptr, *x = nullptr, *weight = nullptr;
+  const float *mean = nullptr, *rstd = nullptr;
+  void* dx = nullptr;
+  float* partial = nullptr;
+  std::int64_t rows = 0, columns = 0;
+};
+/// The blocks of threads of NormBackward(): as many as the GPU runs at once.
+struct NormGrid {
+  unsigned blocks = 0, block_rows = 0;  ///< block_rows: rows that a block has at a time
+  std::int64_t partial_rows() const { return static_cast<std::int64_t>(blocks) * block_rows; }
+};
+NormGrid NormBackwardGrid(Element element, const NormBackwardArgs& args);
+void NormBackward(Element element, const NormBackwardArgs& args, const NormGrid& grid, Stream stream);
+
+/// The sums of the columns of x [rows, columns], whose rows are `stride` elements apart: out [columns] = the sums, or
+/// out += the sums with `adds`.
+struct ColumnSumArgs {
+  const void* x = nullptr;
+  std::int64_t stride = 0;
+  float* out = nullptr;
+  float* scratch = nullptr;  ///< [ColumnSumSlices(rows, columns), columns]
+  std::int64_t rows = 0, columns = 0;
+  bool adds = false;
+};
+std::int64_t ColumnSumSlices(std::int64_t rows, std::int64_t columns);
+void ColumnSum(Element element, const ColumnSumArgs& args, Stream stream);
+
+enum class Function { kGeluErf, kGeluTanh, kSilu, kRelu };
+/// out[i] = the function of x[i].
+void ActivateForward(Element element, Function function, const void* x, void* out, std::int64_t count, Stream stream);
+/// dx[i] = dout[i] · the derivative at x[i].
+void ActivateBackward(Element element, Function function, const void* dout, const void* x, void* dx, std::int64_t count,
+                      Stream stream);
+/// out [rows, columns] = silu(gate) · up for gate_up [rows, 2·columns]; silu(gate) is rounded before.
+void SwigluForward(Element element, const void* gate_up, void* out, std::int64_t rows, std::int64_t columns,
+                   Stream stream);
+void SwigluBackward(Element element, const void* dout, const void* gate_up, void* dgate_up, std::int64_t rows,
+                    std::int64_t columns, Stream stream);
+/// x[i] *= *factor, which the GPU reads. Costs nothing if it is 1.
+void Scale(Element element, void* x, std::int64_t count, const float* factor, Stream stream);
+
+/// As cpu::Rotate. cosine, sine and positions are on the GPU.
+struct RotateArgs {
+  const void* x = nullptr;
+  void* out = nullptr;
+  const float *cosine = nullptr, *sine = nullptr;
+  const std::int32_t* positions = nullptr;
+  std::int64_t rows = 0, heads = 0, head_dim = 0, dim = 0, columns = 0;
+  bool neighbours = false;
+  float sign = 1;
+};
+void Rotate(Element element, const RotateArgs& args, Stream stream);
+
+/// As cpu::DropoutRow for rows of tokens: row r is token first_token + r of rows of `row_length` tokens, the first of
+/// which is `first_sample`.
+struct DropoutArgs {
+  const void* x = nullptr;
+  void* out = nullptr;
+  std::int64_t rows = 0, columns = 0, first_column = 0, first_token = 0, row_length = 1;
+  std::uint64_t first_sample = 0;
+  cpu::DropoutRow choices{};
+};
+void Dropout(Element element, const DropoutArgs& args, Stream stream);
+
+/// What rows of logits have in common. Labels count from `first_column` of all ranks' `vocab` columns; this rank has
+/// `columns` of them. A label of `ignored` has loss 0 and gradients 0. Another one outside the vocabulary makes the
+/// loss NaN.
+struct CrossEntropyArgs {
+  void* logits = nullptr;  ///< [rows, columns]; the gradients take their place
+  /// Elements from one row to the next. Those behind a row's columns get a gradient of 0.
+  std::int64_t stride = 0;
+  const std::int64_t* labels = nullptr;
+  std::int64_t rows = 0, columns = 0, first_column = 0, vocab = 0, ignored = 0;
+  float label_smoothing = 0, z_loss = 0;
+};
+/// As cpu::CrossEntropy. `correct` (may be null) gets 1 where the label's logit is the largest, otherwise 0.
+void CrossEntropy(Element element, const CrossEntropyArgs& args, bool gradient, double* losses, std::int32_t* correct,
+                  Stream stream);
+/// As cpu::CrossEntropyScan.
+void CrossEntropyScan(Element element, const CrossEntropyArgs& args, cpu::PartialSoftmax* partial, Stream stream);
+/// As cpu::CrossEntropyGradient.
+void CrossEntropyGradient(Element element, const CrossEntropyArgs& args, const float* lse, Stream stream);
+
+/// into[ids[i]] += the sum of dout[order[i]] over equal ids, which are sorted.
+struct AddRowsArgs {
+  const void* dout = nullptr;  ///< [count, columns]
+  const std::int64_t *ids = nullptr, *order = nullptr;
+  float* into = nullptr;
+  float* scratch = nullptr;  ///< [AddRowsScratchRows(count), columns]
+  std::int64_t count = 0, columns = 0;
+};
+std::int64_t AddRowsScratchRows(std::int64_t count);
+void AddRows(Element element, const AddRowsArgs& args, Stream stream);
+
+/// Softmax attention of few queries over many keys, for generation. Elements of a head lie side by side; other
+/// distances are in elements. Query i of `queries` is at position keys - queries + i.
+struct DecodeArgs {
+  const void *q = nullptr, *k = nullptr, *v = nullptr;
+  void* out = nullptr;       ///< [rows, queries, heads, dim], dense
+  float* scratch = nullptr;  ///< DecodeScratch() elements
+  std::int64_t rows = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0, dim = 0;
+  std::int64_t q_row = 0, q_head = 0, q_query = 0;  ///< distances of rows, of heads and of queries
+  std::int64_t k_row = 0, k_head = 0, k_key = 0;
+  std::int64_t v_row = 0, v_head = 0, v_key = 0;
+  bool causal = true;
+  std::int64_t window = 0;
+};
+/// Returns whether Decode() takes these: dim is at most 256, and vectors of 16 bytes fit all distances and addresses.
+bool FitsDecode(Element element, const DecodeArgs& args);
+std::int64_t DecodeScratch(const DecodeArgs& args);
+void Decode(Element element, const DecodeArgs& args, Stream stream);
+
+/// Copies keys and values [rows, heads, count, dim] to positions `position` … of a cache [rows, heads, capacity, dim],
+/// which is dense.
+struct AppendArgs {
+  const void *keys = nullptr, *values = nullptr;
+  void *cached_keys = nullptr, *cached_values = nullptr;
+  std::int64_t rows = 0, heads = 0, count = 0, dim = 0, capacity = 0, position = 0;
+  std::int64_t from_row = 0, from_head = 0, from_token = 0;  ///< distances in keys and in values
+};
+void Append(Element element, const AppendArgs& args, Stream stream);
+
+/// Consecutive elements that an optimizer updates under the same rules.
+struct OptimizerRun {
+  void* weights = nullptr;
+  float *master = nullptr, *gradients = nullptr, *moment1 = nullptr, *moment2 = nullptr;
+  std::int64_t count = 0;
+  std::int64_t first_block = 0;  ///< of all runs' blocks; SetBlocks() fills it in
+  float lr = 0, decay = 0;
+  bool aligned = false;  ///< vectors of 16 bytes can be used; SetBlocks() fills it in
+};
+/// Fills in what depends on the other runs and returns the number of blocks of all. Empty runs have none.
+std::int64_t SetBlocks(Element element, OptimizerRun* runs, std::int64_t count);
+/// The runs of a step, in the memory of the GPU.
+struct OptimizerRuns {
+  const OptimizerRun* runs = nullptr;
+  std::int64_t count = 0, blocks = 0;
+};
+/// As cpu::Adamw, for all runs. `step` has the constants that runs share.
+void Adamw(Element element, const OptimizerRuns& runs, const cpu::AdamwStep& step, Stream stream);
+/// As cpu::Sgd. The momentum is moment1; null: none, and step.momentum is 0.
+void Sgd(Element element, const OptimizerRuns& runs, const cpu::SgdStep& step, Stream stream);
+/// As cpu::LambDirection. `squares` [blocks] gets the sums of each block.
+void LambDirection(const OptimizerRuns& runs, const cpu::LambStep& step, cpu::LambSquares* squares, Stream stream);
+/// As cpu::LambApply, with the rate in `lr` of each run.
+void LambApply(Element element, const OptimizerRuns& runs, Stream stream);
+
+/// sums [SumOfSquaresBlocks(count)] = the sums of the squares of x, in double.
+std::int64_t SumOfSquaresBlocks(std::int64_t count);
+void SumOfSquares(const float* x, std::int64_t count, double* sums, Stream stream);
+
+}  // namespace millrace::engine::cuda

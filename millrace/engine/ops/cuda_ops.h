@@ -1,0 +1,54 @@
+// The fused ops for tensors on an NVIDIA GPU, in float32, bfloat16 or float16. Each is what the op of its name in ops/
+// promises, and runs on the current stream without waiting for it. Ops that are not here are made of those that are, or
+// by their reference.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+
+#include "millrace/engine/ops/activation.h"
+#include "millrace/engine/ops/attention.h"
+#include "millrace/engine/ops/cross_entropy.h"
+#include "millrace/engine/ops/dropout.h"
+#include "millrace/engine/ops/norm.h"
+#include "millrace/engine/ops/rotary.h"
+#include "millrace/engine/parallel/tensor_ranks.h"
+#include "millrace/engine/parameters/weight.h"
+
+namespace millrace::engine::ops::cuda {
+
+/// As ops::AddOrReturn for the sum of the rows of x, in a fixed order.
+at::Tensor AddOrReturnRowSum(const Weight& weight, const at::Tensor& x);
+/// `ids` may be on the CPU.
+at::Tensor Embedding(const Weight& table, const at::Tensor& ids);
+Normed AddRmsNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, double eps);
+Normed AddLayerNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, const Weight& bias, double eps);
+at::Tensor Activate(const at::Tensor& x, Activation activation);
+at::Tensor Swiglu(const at::Tensor& gate_up);
+at::Tensor Rotate(const at::Tensor& qkv, const RotaryTable& table, const HeadLayout& layout,
+                  const Sequences& sequences);
+at::Tensor Attention(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
+                     const AttentionMask& mask, const DropoutSite& dropout);
+at::Tensor AttendCached(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
+                        const AttentionMask& mask);
+/// Copies keys and values [rows, kv_heads, n, head_dim] to positions `position` … of a cache [rows, kv_heads, capacity,
+/// head_dim]. One kernel: in generation, what the host does for each operation takes longer than the GPU.
+void AppendToCache(const at::Tensor& keys, const at::Tensor& values, const at::Tensor& cached_keys,
+                   const at::Tensor& cached_values, std::int64_t position);
+at::Tensor Dropout(const at::Tensor& x, const DropoutSite& site);
+/// Returns what dropout multiplies the attention probabilities of one sequence with: 0 or 1/(1-p), float32 [1, heads,
+/// length, length]. The sequence begins at token `begin` of the micro-batch.
+at::Tensor KeptProbabilities(const DropoutSite& site, const HeadLayout& layout, std::int64_t begin, std::int64_t length,
+                             at::Device device);
+/// The loss is on the GPU: whoever needs its value waits for it. `labels` may be on the CPU. Rows without a label then
+/// take no part in the products.
+at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
+                              const LossOptions& options, std::int64_t* correct, const HeadUpdate& update);
+at::Tensor DividedCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
+                               std::int64_t vocab, const TensorRanks& ranks, const LossOptions& options,
+                               std::int64_t* correct, const HeadUpdate& update);
+at::Tensor TokenCrossEntropies(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
+                               std::int64_t vocab, const TensorRanks& ranks);
+
+}  // namespace millrace::engine::ops::cuda
