@@ -8,8 +8,10 @@
 #include <string_view>
 
 #include "millrace/base/config.h"
+#include "millrace/engine/device/choose_device.h"
 #include "millrace/jobs/spec/model_config.h"
 #include "millrace/jobs/training_setup.h"
+#include "millrace/train/step_end/loss_scale.h"
 
 namespace millrace {
 namespace {
@@ -98,7 +100,11 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
   options.model_config = jobs::ModelConfigOf(spec);
   options.model_url = spec.model.from;
   options.classes = spec.Classes();
-  options.precision = from.precision == "bf16" ? at::kBFloat16 : at::kFloat;
+  const engine::Precision precision = MR_TRY(engine::ParsePrecision(from.precision));
+  options.precision = precision.type;
+  options.tf32 = precision.tf32;
+  options.fp8 = precision.fp8;
+  if (precision.type == at::kHalf) options.loss_scale = train::LossScale::kFirst;
   options.data = spec.data.dataset;
   options.tokenizer_url = spec.data.tokenizer;
   options.global_batch = from.global_batch;
@@ -128,6 +134,7 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
   if (from.parallel.automatic) options.auto_memory_weight = from.parallel.WeightOfMemory();
   options.machine = spec.run.machine;
   options.setup = jobs::TrainingSetupOf(spec);
+  options.check_network = std::ranges::find(spec.run.health_checks, "network") != spec.run.health_checks.end();
   using train::Compile;
   options.compile = from.compile == "on" ? Compile::kOn : from.compile == "off" ? Compile::kOff : Compile::kAuto;
   options.compile_cache = from.compile_cache;
@@ -158,8 +165,15 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
   options.eval_sources = spec.eval.sources;
   options.eval_perplexity = std::ranges::find(spec.eval.metrics, "perplexity") != spec.eval.metrics.end();
   options.eval_accuracy = std::ranges::find(spec.eval.metrics, "accuracy") != spec.eval.metrics.end();
+  if (from.profile) {
+    options.profile = train::ProfileOptions{.first_step = from.profile->first_step,
+                                            .last_step = from.profile->last_step,
+                                            .url = spec.log.url,
+                                            .job = spec.name};
+  }
   options.log_every = spec.log.every_steps;
   options.tensorboard_url = spec.log.tensorboard;
+  options.histograms_every = spec.log.histograms_every;
   options.metrics_listen = spec.log.metrics_listen;
   options.metrics_access = {.key_file = spec.log.metrics_key_file, .insecure = spec.log.metrics_insecure};
   return options;

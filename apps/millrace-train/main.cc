@@ -12,11 +12,14 @@
 #include "apps/common/lifeline.h"
 #include "apps/common/output.h"
 #include "apps/millrace-train/job_options.h"
+#include "apps/millrace-train/nodes_command.h"
 #include "apps/millrace-train/outputs_command.h"
 #include "millrace/base/files/files.h"
 #include "millrace/base/process/cpu.h"
 #include "millrace/base/text.h"
+#include "millrace/engine/device/choose_device.h"
 #include "millrace/engine/parallel/connect.h"
+#include "millrace/engine/parallel/staged.h"
 #include "millrace/engine/runtime.h"
 #include "millrace/object/open/open.h"
 #include "millrace/train/trainer.h"
@@ -137,7 +140,14 @@ Result<int> Run(const Arguments& arguments, std::unique_ptr<engine::Collective>&
   if (!options.history_file.empty() || !options.metrics_listen.empty()) options.rank_interval = kRankInterval;
 
   engine::ConfigureRuntime(ThreadsOf(spec, info));
+  options.device =
+      MR_TRY(engine::ChooseDevice(spec.train.device, info.local_rank, {options.precision, options.tf32, options.fp8}));
+  if (const int gpus = engine::GpuCount(); !options.device.is_cpu() && info.local_size > gpus && info.local_rank == 0) {
+    options.log.Warning("ranks share GPUs, which is slow; set run.processes_per_node to the number of GPUs",
+                        {{"ranks", info.local_size}, {"gpus", gpus}});
+  }
   group = MR_TRY(engine::ConnectRanks(info, kRankTimeout));
+  if (!options.device.is_cpu()) group = engine::StageThroughHost(std::move(group), options.device);
   object::ConnectOptions connect = arguments.globals.connect;
   connect.log = options.log;
   const auto connection = MR_TRY(object::OpenConnection(std::move(connect)));
@@ -167,18 +177,23 @@ int main(int argc, char** argv) {
   app.add_flag("--compile-only", arguments.compile_only, "End when the step is compiled (millrace job compile)");
   OutputsArguments outputs_arguments;
   const CLI::App* outputs = AddOutputsCommand(app, outputs_arguments);
+  NodesArguments nodes_arguments;
+  const CLI::App* nodes = AddNodesCommand(app, nodes_arguments);
   cli::AddGlobalFlags(app, arguments.globals);
   app.footer("Examples:\n  millrace-train job.yaml\n  millrace-train job.yaml --set train.steps=100 --json");
   try {
     app.parse(argc, argv);
-    if (!outputs->parsed() && arguments.job_file.empty()) throw CLI::RequiredError("job");
+    if (!outputs->parsed() && !nodes->parsed() && arguments.job_file.empty()) throw CLI::RequiredError("job");
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : ToExitStatus(Code::kInvalidArgument);
   }
   std::unique_ptr<engine::Collective> group;
-  const Result<int> run = outputs->parsed()
-                              ? Result<int>(PrintOutputs(outputs_arguments, arguments.globals, signals.token()))
-                              : Run(arguments, group, signals.token());
+  const auto act = [&]() -> Result<int> {
+    if (outputs->parsed()) return PrintOutputs(outputs_arguments, arguments.globals, signals.token());
+    if (nodes->parsed()) return PrintNodes(nodes_arguments, group);
+    return Run(arguments, group, signals.token());
+  };
+  const Result<int> run = act();
   if (!run) cli::PrintError("millrace-train: {}\n", run.error().ToString());
   const int status = run ? *run : ToExitStatus(run.error().code());
   cli::FlushOutput();

@@ -17,7 +17,7 @@ struct TrainingSetup {
   ModelShape model;
   int ranks = 1, ranks_per_machine = 1;
   std::int64_t global_batch = 8, micro_batch = 1, sequence_length = 256;  ///< in sequences; in tokens
-  bool bf16 = false;  ///< weights and activations are bfloat16, with a float32 master copy of the weights
+  bool bf16 = false;  ///< weights and activations are bfloat16 or float16, with a float32 master copy of the weights
   int moments = 2;    ///< float32 tensors that the optimizer keeps for each parameter
   int snapshots = 0;  ///< copies of the state in memory that checkpoints are made from
   std::int64_t data_bytes = 64 << 20;  ///< of samples that are read ahead

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "millrace/plan/sharded_passes.h"
+
 namespace millrace::plan {
 namespace {
 
@@ -11,7 +13,20 @@ constexpr std::int64_t kGradientBytes = 4, kStateBytes = 4, kSentBytes = 2;
 constexpr std::int64_t kPairTokenBytes = 3 * 4 + 2 * 8;
 constexpr std::int64_t kBucketElements = (8 << 20) / kGradientBytes;  // engine::DataExchangeOptions
 
+/// Holes of malloc's heap, of the activations, where several micro-batches are in flight: blocks are freed in another
+/// order than they were taken in. Measured (docs/scale.md, "Beside runs on this machine").
+constexpr double kHoles = 0.2;
+
 std::int64_t Part(std::int64_t all, std::int64_t ranks) { return (all + ranks - 1) / ranks; }
+
+/// A part that computes, and the one that is fetched ahead; without reshard, all parts. Gradients of a part wait for
+/// their reduce-scatter; copies of them that travel take the place of the second part's.
+std::int64_t GatheredOnDevice(const Layout& layout, const RankShare& share, std::int64_t element_bytes) {
+  const std::int64_t parts = layout.options.reshard ? std::min(share.elements, 2 * share.largest_part) : share.elements;
+  const std::int64_t waiting = layout.options.reduce_in_bf16 ? 1 : 2;
+  return (layout.options.zero == 3 ? parts * element_bytes : 0) +
+         std::min(share.trained, waiting * share.largest_trained) * kGradientBytes;
+}
 
 }  // namespace
 
@@ -36,16 +51,14 @@ MemoryUse MemoryOf(const TrainingSetup& setup, const Layout& layout, const Layou
   use[MemoryKind::kGradients] = held(trained, 2) * kGradientBytes;
   use[MemoryKind::kOptimizer] = held(trained, 1) * kStateBytes * setup.moments;
   use[MemoryKind::kMaster] = setup.bf16 ? held(trained, 1) * kStateBytes : 0;
-  // A part that computes, and the one that is fetched ahead; without reshard, all parts. Gradients of a part wait for
-  // their reduce-scatter.
-  if (zero == 3) {
-    const std::int64_t parts = layout.options.reshard ? std::min(all, 2 * share.largest_part) : all;
-    use[MemoryKind::kGathered] += parts * element;
-  }
   if (zero >= 2) {
-    use[MemoryKind::kGathered] += std::min(trained, 2 * share.largest_trained) * kGradientBytes;
+    use[MemoryKind::kGathered] =
+        machine.accelerators > 0 ? GatheredOnDevice(layout, share, element) : PooledBytes(layout, share, element);
+    if (layout.options.reduce_in_bf16) {
+      use[MemoryKind::kGathered] += std::min(trained, 2 * share.largest_trained) * kSentBytes;
+    }
   } else if (layout.options.reduce_in_bf16 && layout.data_ranks() > 1) {
-    // Copies of two buckets that travel; from stage 2 on, they take the place of the gradients themselves.
+    // Copies of two buckets that travel.
     use[MemoryKind::kGathered] += std::min(trained, 2 * std::max(share.largest_trained, kBucketElements)) * kSentBytes;
   }
 
@@ -63,17 +76,23 @@ MemoryUse MemoryOf(const TrainingSetup& setup, const Layout& layout, const Layou
   use[MemoryKind::kActivations] = static_cast<std::int64_t>(in_flight * static_cast<double>(blocks + ends) +
                                                             of_weights * static_cast<double>(weight_passes));
   // The head's part is gone before the blocks go back.
+  const bool defers = layout.options.pipeline > 1 && layout.options.schedule == engine::PipelineSchedule::kZeroBubble;
+  const auto peak_of = [defers](const PartCost& part) { return defers ? part.deferring_bytes : part.backward_bytes; };
   std::int64_t working = 0;
   for (std::size_t kind = 0; kind < share.kinds.size(); ++kind) {
     const PartCost &once = cost.blocks[kind].once, &again = cost.blocks[kind].again;
     if (share.kinds[kind].recomputed > 0) {
       // What its first norm or product keeps is, in some blocks, the input that is kept anyway.
       const bool keeps_input = setup.model.stream == 1 || share.blocks == share.recomputed_first;
-      working = std::max(working, again.backward_bytes - (keeps_input ? stream : 0));
+      working = std::max(working, peak_of(again) - (keeps_input ? stream : 0));
     }
     if (share.kinds[kind].all > share.kinds[kind].recomputed) {
-      working = std::max(working, once.backward_bytes - once.kept_bytes);
+      working = std::max(working, peak_of(once) - once.kept_bytes);
     }
+  }
+  // A pass that defers has, of the blocks behind it, what the weight gradients need in place of what the blocks kept.
+  if (defers && share.blocks > 0) {
+    working += std::max<std::int64_t>(0, (weight_passes - blocks) / share.blocks * (share.blocks - 1));
   }
   if (share.head != nullptr) {
     // The last block's result is there, too; the part of it that a norm of this block keeps is counted already.
@@ -83,6 +102,9 @@ MemoryUse MemoryOf(const TrainingSetup& setup, const Layout& layout, const Layou
   use[MemoryKind::kWorking] = working;
   use[MemoryKind::kProcess] = static_cast<std::int64_t>(machine.process_memory);
   if (machine.accelerators > 0) return use;  // the rest is in the host's memory
+  if (layout.options.pipeline > 1 && in_flight > 1) {
+    use[MemoryKind::kProcess] += static_cast<std::int64_t>(kHoles * static_cast<double>(use[MemoryKind::kActivations]));
+  }
   const std::int64_t state = kStateBytes * setup.moments + (setup.bf16 ? kStateBytes : 0);
   const std::int64_t saved = setup.model.is_adapted() ? trained : all;  // adapters are saved without their model
   use[MemoryKind::kSnapshot] = setup.snapshots * Part(saved * element + trained * state, layout.data_ranks());

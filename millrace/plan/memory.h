@@ -11,7 +11,7 @@ namespace millrace::plan {
 
 enum class MemoryKind {
   kWeights,
-  kGathered,     ///< weights of other ranks, with zero 3, and gradients before they are divided
+  kGathered,     ///< blocks for weights of other ranks, with zero 3, and for gradients before they are divided
   kGradients,    ///< float32
   kOptimizer,    ///< moments
   kMaster,       ///< float32 copy of bfloat16 weights
@@ -19,7 +19,7 @@ enum class MemoryKind {
   kWorking,      ///< logits, and results that live during one pass
   kSnapshot,     ///< what checkpoints are made from
   kData,         ///< samples read ahead
-  kProcess,      ///< libraries and contexts
+  kProcess,      ///< libraries, contexts, and holes of the heap
 };
 inline constexpr int kMemoryKinds = 10;
 std::string_view MemoryKindName(MemoryKind kind);

@@ -15,6 +15,7 @@ constexpr std::int64_t kFloat = 4, kIndex = 8;  // bytes
 constexpr std::int64_t kNormBlocks = 32;        // engine/ops/norm.cc sums gradients of weights in so many parts at most
 constexpr std::int64_t kNormBlockRows = 32;     // and each part has so many rows at least
 constexpr std::int64_t kPanelElements = 1 << 20, kLeastPanelRows = 64;  // engine/ops/quantized/quantized_product.cc
+constexpr std::int64_t kQueryBlock = 64;                                // engine/ops/attention.cc
 constexpr double kAttentionRate = 0.5;                                  // of the rate of large products
 
 /// Adds up one part's costs, layer by layer.
@@ -47,13 +48,28 @@ class PartCounter {
       if (layer.kind == Kind::kNorm) --norms;
       if (layer.shares_input) waiting_ -= Stream();
       if (division_.again) held_ = HeldByCaller(layer, norms);
+      const std::size_t before = moments_.size();
       Add(layer);
+      for (std::size_t i = before; i < moments_.size(); ++i) moments_[i].weight_pass_bytes = cost_.weight_pass_bytes;
     }
   }
 
-  PartCost Finish() { return cost_; }
+  PartCost Finish() {
+    for (const BackwardMoment& moment : moments_) {
+      cost_.backward_bytes = std::max(cost_.backward_bytes, moment.bytes);
+      cost_.deferring_bytes =
+          std::max(cost_.deferring_bytes, moment.bytes + cost_.weight_pass_bytes - moment.weight_pass_bytes);
+    }
+    return cost_;
+  }
 
  private:
+  /// A moment of the backward pass.
+  struct BackwardMoment {
+    std::int64_t bytes = 0;
+    std::int64_t weight_pass_bytes = 0;  ///< of the layer that it goes back through, and of those before that layer
+  };
+
   void Add(const Layer& layer) {
     AddParameters(layer);
     AddAdapterParameters(layer);
@@ -115,7 +131,7 @@ class PartCounter {
         MultiplyAdapters(layer);
         break;
       case Kind::kAttention:
-        AddAttention();
+        AddAttention(layer);
         break;
       case Kind::kActivation:
       case Kind::kGated: {
@@ -257,9 +273,7 @@ class PartCounter {
 
   void Keep(std::int64_t bytes) { cost_.kept_bytes += bytes; }
   /// A moment of the backward pass, when later layers' results are gone. `bytes`: beside what is kept.
-  void GoBack(std::int64_t bytes) {
-    cost_.backward_bytes = std::max(cost_.backward_bytes, cost_.kept_bytes + held_ + bytes);
-  }
+  void GoBack(std::int64_t bytes) { moments_.push_back({.bytes = cost_.kept_bytes + held_ + bytes}); }
   /// Bytes of [N, hidden] on this rank.
   std::int64_t Stream() const { return rows_ * setup_.model.hidden_size * bytes_; }
   bool IsPreNorm() const { return division_.is_block && setup_.model.stream > 1; }
@@ -412,7 +426,7 @@ class PartCounter {
     Pass(2 * rows_ * layer.in, layer.trains_weight);
   }
 
-  void AddAttention() {
+  void AddAttention(const Layer& layer) {
     const ModelShape& model = setup_.model;
     const std::int64_t columns = OwnColumns();
     Keep(tokens_ * (columns * bytes_ + model.num_heads / tensor_ * kFloat));
@@ -420,7 +434,9 @@ class PartCounter {
     Pass(tokens_ * (columns + model.queries() / tensor_));
     Pass(2 * tokens_ * columns);  // rotary positions
     if (rate_ == 0) return;
-    const double seen = static_cast<double>(setup_.document_length()) / (model.causal ? 2 : 1);
+    // With a window, a block of queries computes its scores with all keys that one of the queries sees.
+    const std::int64_t window = layer.window > 0 ? layer.window + kQueryBlock - 1 : 0;
+    const double seen = AttendedLength(static_cast<double>(setup_.document_length()), window) / (model.causal ? 2 : 1);
     const std::int64_t queries = tokens_ * model.queries() / tensor_;
     const double forward = 4 * static_cast<double>(queries) * seen / (kAttentionRate * rate_);
     GoForward(forward);
@@ -479,6 +495,7 @@ class PartCounter {
   std::int64_t waiting_ = 0;         ///< bytes of gradients that wait while the pass goes back through a layer
   std::int64_t held_ = 0;            ///< bytes, by the pass that computes a block again
   double rate_ = 0, bandwidth_ = 0, operation_ = 0;
+  std::vector<BackwardMoment> moments_;
   PartCost cost_;
 };
 

@@ -46,6 +46,7 @@ struct PartCost {
   std::int64_t weight_pass_bytes = 0;    ///< what a pass for weight gradients alone needs of them, and gradients
   std::int64_t forward_bytes = 0;        ///< at most, while a forward pass runs; of a head
   std::int64_t backward_bytes = 0;       ///< at most, while a backward pass runs, with what is still kept
+  std::int64_t deferring_bytes = 0;      ///< likewise, if the pass puts off the gradients of weights
   Exchanges forward, backward;           ///< along the tensor axis
   // Seconds on one rank, without exchanges. `reference`: a forward pass of the model without its adapters, which makes
   // no gradients. `weights`: of the backward pass, for the gradients of weights.

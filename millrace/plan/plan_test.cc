@@ -167,6 +167,70 @@ TEST(Memory, AdaptersAloneHaveState) {
   EXPECT_EQ(setup.model.marked_blocks.size(), 2u);
 }
 
+/// Attention over a window w of a sequence of n tokens: the first w queries see 1 to w keys, the others w.
+TEST(Windows, AttentionHasTheWorkOfTheKeysThatQueriesSee) {
+  constexpr std::int64_t kLength = 4096, kWindow = 1024;
+  double pairs = 0, all = 0;
+  for (std::int64_t query = 0; query < kLength; ++query) {
+    pairs += static_cast<double>(std::min(query + 1, kWindow));
+    all += static_cast<double>(query + 1);
+  }
+  // A query that sees its own key only counts as half a pair, as without a window.
+  EXPECT_NEAR(AttendedLength(kLength, kWindow) / kLength, pairs / all, 1e-3);
+  EXPECT_EQ(AttendedLength(kLength, kWindow), 2 * 1024 - 256);
+  EXPECT_EQ(AttendedLength(kLength, 0), kLength);
+  EXPECT_EQ(AttendedLength(kLength, kLength), kLength);
+  EXPECT_EQ(AttendedLength(512, kWindow), 512);
+}
+
+TEST(Windows, CountBlockByBlock) {
+  const TrainingSetup whole = SetupOf8B(8);
+  TrainingSetup all = whole, some = whole;
+  all.model.LimitAttention(std::vector<std::int64_t>(32, 1024));
+  std::vector<std::int64_t> windows(32, 0);
+  for (std::size_t block = 0; block < windows.size(); ++block) windows[block] = block % 4 == 3 ? 0 : 1024;
+  some.model.LimitAttention(windows);
+  EXPECT_EQ(all.model.marked_blocks.size(), 1u);
+  EXPECT_EQ(some.model.marked_blocks.size(), 2u);
+  // 12 · layers · heads · head_dim · length, with 1,792 of the 4,096 tokens where there is a window.
+  const double products = whole.model.FlopsPerToken(0), attention = 12.0 * 32 * 4096 * 4096;
+  EXPECT_NEAR(whole.model.FlopsPerToken(4096), products + attention, 1);
+  EXPECT_NEAR(all.model.FlopsPerToken(4096), products + attention * 1792 / 4096, 1);
+  EXPECT_NEAR(some.model.FlopsPerToken(4096), products + attention * (0.75 * 1792 / 4096 + 0.25), 1);
+  // Time: 14 operations for each channel of the queries and each pair, at half the rate of products. The engine's
+  // blocks of 64 queries see 63 keys more.
+  const Machine machine = Machine::Find("p5en.48xlarge").value();
+  const double seen = AttendedLength(4096, 1024 + 63);
+  const double saved = 14.0 * 4096 * 4096 * (4096 - seen) / 2 / (0.5 * machine.RankRate(true, 8));
+  const auto attention_time = [&](const TrainingSetup& setup) {
+    const LayoutCost cost = CostOfLayout(setup, {}, &machine);
+    double seconds = 0;
+    for (std::int64_t block = 0; block < 32; ++block) {
+      const PartCost& once = cost.blocks[setup.model.KindOf(block)].once;
+      seconds += once.forward_s + once.backward_s;
+    }
+    return seconds;
+  };
+  EXPECT_NEAR(attention_time(whole) - attention_time(all), 32 * saved, 1e-6 * 32 * saved);
+  EXPECT_NEAR(attention_time(whole) - attention_time(some), 24 * saved, 1e-6 * 24 * saved);
+  // The bubble of a pipeline is some of its passes.
+  const Plan piped = PlanOf(whole, {.pipeline = 4}), shorter = PlanOf(all, {.pipeline = 4});
+  EXPECT_LT(shorter.time.bubble, piped.time.bubble);
+  EXPECT_NEAR(shorter.time.bubble / shorter.time.compute, piped.time.bubble / piped.time.compute, 1e-3);
+  EXPECT_EQ(Of(PlanOf(all, {}), MemoryKind::kActivations), Of(PlanOf(whole, {}), MemoryKind::kActivations));
+}
+
+/// What was marked before stays marked.
+TEST(Windows, StayWithFrozenBlocksAndAdapters) {
+  TrainingSetup setup = SetupOf8B(8);
+  setup.model.LimitAttention(std::vector<std::int64_t>(16, 1024));  // of the first half
+  setup.model.Freeze({"model.layers.?.*"});
+  EXPECT_EQ(setup.model.marked_blocks.size(), 3u);
+  setup.model.Adapt({.rank = 16});
+  EXPECT_EQ(setup.model.marked_blocks.size(), 2u);
+  EXPECT_NEAR(setup.model.AttendedLength(4096), (1792 + 4096) / 2, 1e-9);
+}
+
 /// Blocks may differ in what is frozen. A stage that trains nothing sums nothing.
 TEST(Memory, StagesKeepStateOfTheBlocksThatTheyTrain) {
   TrainingSetup setup = SetupOf8B(4);

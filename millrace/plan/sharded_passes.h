@@ -20,6 +20,11 @@ struct ShardedPasses {
 /// next passes use are not freed, and weight gradients that are put off are scattered later.
 ShardedPasses RunShardedPasses(const Layout& layout, const RankShare& share);
 
+/// Returns the bytes of the blocks that the rank's gathered values, of `element_bytes` each, and its gradients that
+/// wait to be summed have in the host's memory. Follows the choices of engine::ParameterBuffer's pool, which keeps what
+/// it has taken.
+std::int64_t PooledBytes(const Layout& layout, const RankShare& share, std::int64_t element_bytes);
+
 /// Returns the gathers of forward passes of all micro-batches of a step, outside of a step, with zero 3.
 ShardedPasses::Count GathersOfEvaluation(const Layout& layout, const RankShare& share);
 

@@ -165,7 +165,7 @@ Learnt LearnFrom(engine::Model& model, const data::Batch& whole, const std::vect
   model.buffer().gradients().zero_();
   int first = 0;
   for (const int size : sizes) {
-    MicroBatch part(RowsOf(whole, first, size));
+    MicroBatch part(RowsOf(whole, first, size), at::kCPU);
     part.batch.dropout = engine::ops::DropoutRows{
         .seed = 3, .step = 5, .first_sample = part.data.first_sample, .row_length = whole.sequence_length};
     part.batch.loss = loss;

@@ -2,6 +2,11 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
+#include "millrace/engine/device/choose_device.h"
+#include "millrace/plan/machine/gpu_peaks.h"
+#include "millrace/plan/machine/machine.h"
 #include "millrace/plan/search.h"
 
 namespace millrace::train {
@@ -14,7 +19,7 @@ plan::TrainingSetup SetupOf(const Options& options, const plan::ModelShape& mode
   setup.global_batch = options.global_batch;
   setup.micro_batch = options.micro_batch;
   setup.sequence_length = options.data.sequence_length;
-  setup.bf16 = options.precision == at::kBFloat16;
+  setup.bf16 = options.precision != at::kFloat;
   setup.compares_pairs = options.data.objective == data::Objective::kDpo;
   return setup;
 }
@@ -46,6 +51,11 @@ plan::ModelShape TrainedShape(const Options& options, const engine::ModelConfig&
 Result<engine::ParallelOptions> ChooseParallel(engine::Collective& world, const Options& options,
                                                const plan::ModelShape& model) {
   if (!options.auto_memory_weight) return options.parallel;
+  if (!options.device.is_cpu() && options.machine.empty()) {
+    return Fail(Code::kInvalidArgument,
+                "train.parallel: auto on GPUs needs run.machine, the name or the file of a description as those of "
+                "docs/machines; or give a layout");
+  }
   engine::ParallelOptions o = options.parallel;
   if (world.rank() == 0) o = MR_TRY(Choose(world, options, model));
   const at::Tensor numbers =
@@ -74,6 +84,20 @@ Result<std::uint64_t> PlannedMemory(const Options& options, const plan::ModelSha
   const plan::TrainingSetup setup = SetupOf(options, model, ranks);
   const plan::Plan plan = MR_TRY(plan::MakePlan(setup, parallel, machine));
   return static_cast<std::uint64_t>(plan.memory[plan.fullest].total());
+}
+
+Result<double> PromisedRate(const Options& options, int ranks) {
+  const int beside = std::max(1, std::min(options.setup.ranks_per_machine, ranks));
+  if (!options.device.is_cpu() && options.machine.empty()) {
+    const auto peaks = plan::PeaksOf(engine::DeviceName(options.device)).value_or(plan::GpuPeaks{});
+    const double rate = options.fp8                       ? peaks.fp8
+                        : options.precision != at::kFloat ? peaks.bf16
+                        : options.tf32                    ? peaks.tf32
+                                                          : peaks.f32;
+    return rate * ranks * std::min(1.0, static_cast<double>(engine::GpuCount()) / beside);
+  }
+  const plan::Machine machine = MR_TRY(plan::Machine::Find(options.machine));
+  return machine.RankRate(options.precision != at::kFloat, beside) * ranks;
 }
 
 }  // namespace millrace::train

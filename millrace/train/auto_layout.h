@@ -19,7 +19,8 @@ plan::ModelShape TrainedShape(const Options& options, const engine::ModelConfig&
 
 /// Returns options.parallel or, with options.auto_memory_weight, what plan::ChooseLayout finds for the model. Rank 0
 /// chooses for all ranks: their machines may differ in memory. Collective over `world`. Errors: kResourceExhausted if
-/// no layout fits; those of the machine's file; kUnavailable if a rank is lost.
+/// no layout fits; kInvalidArgument on GPUs without options.machine; those of the machine's file; kUnavailable if a
+/// rank is lost.
 Result<engine::ParallelOptions> ChooseParallel(engine::Collective& world, const Options& options,
                                                const plan::ModelShape& model);
 
@@ -27,5 +28,9 @@ Result<engine::ParallelOptions> ChooseParallel(engine::Collective& world, const 
 /// Errors: those of the machine's file.
 Result<std::uint64_t> PlannedMemory(const Options& options, const plan::ModelShape& model,
                                     const engine::ParallelOptions& parallel, int ranks);
+
+/// Returns the floating-point operations a second that the machine's description promises for all ranks; of GPUs that
+/// it does not describe, the peak of their data sheet, or 0 if that is not known.
+Result<double> PromisedRate(const Options& options, int ranks);
 
 }  // namespace millrace::train

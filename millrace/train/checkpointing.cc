@@ -95,6 +95,9 @@ Status Checkpointing::Prepare(const std::vector<StateTensor>& tensors) {
   writer.upload_limit = options_.checkpoint_upload_limit;
   writer.written_by = options_.written_by;
   writer.parent = parent_;
+  if (!options_.device.is_cpu()) {
+    writer.read_slices = [this](MutableByteSpan to, ByteSpan from) { return device_.Read(to, from); };
+  }
   for (const checkpoint::SaveSlice& slice : slices_) writer.snapshot_bytes += slice.bytes.size();
   writer.clock = options_.clock;
   writer.log = options_.log;
@@ -138,6 +141,8 @@ void Checkpointing::Start(std::uint64_t step, const checkpoint::SaveOptions& sav
   if (last) {  // whose end is the run's: nothing else may be under way beside it
     if (const auto before = writer_->Wait(); !before) tell(before.error());
   }
+  (void)writer_->WaitCopied();  // where the update was left out, nobody has
+  device_.Mark();               // the copy runs beside the next passes, but behind the update
   if (const auto held = writer_->Start(step, slices_, meta(), save); !held) tell(held.error());
   saved_step_ = step;
   if (save.to_store) store_due_ = false;

@@ -14,6 +14,7 @@
 #include "millrace/base/threads/memory_budget.h"
 #include "millrace/checkpoint/local/peer_machines.h"
 #include "millrace/checkpoint/save/writer.h"
+#include "millrace/engine/device/device_reader.h"
 #include "millrace/engine/parallel/collective.h"
 #include "millrace/object/connection.h"
 #include "millrace/train/options.h"
@@ -86,7 +87,8 @@ class Checkpointing {
         world_(world),
         options_(options),
         heartbeat_(heartbeat),
-        on_done_(std::move(on_done)) {}
+        on_done_(std::move(on_done)),
+        device_(options.device) {}
   bool leads() const { return world_.rank() == 0; }
   void Yield(checkpoint::SaveOptions& save, const SavePoint& point);
   void Start(std::uint64_t step, const checkpoint::SaveOptions& save, bool last, const std::function<Json()>& meta);
@@ -104,6 +106,7 @@ class Checkpointing {
   bool store_due_ = false;                     ///< a checkpoint that was put off
   std::vector<checkpoint::SaveSlice> slices_;  ///< this rank's share of the tensors
   std::unique_ptr<MemoryBudget> snapshot_budget_;
+  engine::DeviceReader device_;  ///< of the tensors; goes after the writer, which reads with it
   std::unique_ptr<checkpoint::Writer> writer_;
 };
 

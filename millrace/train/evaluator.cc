@@ -23,7 +23,7 @@ struct SampleRange {
 };
 
 Result<std::vector<std::unique_ptr<MicroBatch>>> ReadRows(std::shared_ptr<data::Dataset> dataset, SampleRange range,
-                                                          const Logger& log) {
+                                                          at::Device device, const Logger& log) {
   std::vector<std::unique_ptr<MicroBatch>> rows;
   if (range.first == range.last) return rows;
   MemoryBudget budget(kCollectingBytes);
@@ -31,7 +31,8 @@ Result<std::vector<std::unique_ptr<MicroBatch>>> ReadRows(std::shared_ptr<data::
   const data::Loader::Options options{.global_batch = 1, .threads = dataset->options().threads};
   const auto loader = MR_TRY(data::Loader::Start(std::move(dataset), budget, options, start, log));
   while (rows.size() < range.last - range.first) {
-    rows.push_back(std::make_unique<MicroBatch>(MR_TRY(loader->Next())));
+    data::Batch row = MR_TRY(loader->Next());
+    rows.push_back(std::make_unique<MicroBatch>(std::move(row), device));
   }
   return rows;
 }
@@ -83,7 +84,8 @@ std::string EvalReport::ToText() const {
 Result<std::unique_ptr<Evaluator>> Evaluator::Open(object::Connection& connection,
                                                    std::shared_ptr<const tokenizer::Tokenizer> tokenizer,
                                                    const data::DatasetOptions& options, const engine::DpoOptions& dpo,
-                                                   std::uint64_t samples, const RankLayout& layout, const Logger& log) {
+                                                   std::uint64_t samples, at::Device device, const RankLayout& layout,
+                                                   const Logger& log) {
   std::shared_ptr<data::Dataset> dataset;
   const auto open = [&]() -> Status {
     dataset = MR_TRY(data::Dataset::Open(connection, std::move(tokenizer), options, log));
@@ -100,10 +102,10 @@ Result<std::unique_ptr<Evaluator>> Evaluator::Open(object::Connection& connectio
   }
   const auto ranks = static_cast<std::uint64_t>(layout.data_ranks());
   const auto rank = static_cast<std::uint64_t>(layout.data_rank());
-  std::vector<std::unique_ptr<MicroBatch>> rows = MR_TRY(
-      ReadRows(std::move(dataset), {.first = samples * rank / ranks, .last = samples * (rank + 1) / ranks}, log));
+  std::vector<std::unique_ptr<MicroBatch>> rows = MR_TRY(ReadRows(
+      std::move(dataset), {.first = samples * rank / ranks, .last = samples * (rank + 1) / ranks}, device, log));
   const std::uint64_t most = (samples + ranks - 1) / ranks;
-  while (rows.size() < most) rows.push_back(std::make_unique<MicroBatch>(RowWithoutLabels(options)));
+  while (rows.size() < most) rows.push_back(std::make_unique<MicroBatch>(RowWithoutLabels(options), device));
   std::unique_ptr<Evaluator> made(new Evaluator(std::move(rows), samples, layout));
   made->compares_ = options.objective == data::Objective::kDpo;
   if (made->compares_) {

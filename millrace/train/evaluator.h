@@ -49,12 +49,14 @@ struct EvalReport {
 class Evaluator {
  public:
   /// Reads the first `samples` sequences of a data set, or all if there are fewer. `dpo` is for Objective::kDpo.
+  /// `device`: of the model.
   /// Collective: rank 0 indexes the data before the others. Errors: kInvalidArgument if there are no sequences; those
   /// of Dataset::Open. Blocks on the store.
   static Result<std::unique_ptr<Evaluator>> Open(object::Connection& connection,
                                                  std::shared_ptr<const tokenizer::Tokenizer> tokenizer,
                                                  const data::DatasetOptions& options, const engine::DpoOptions& dpo,
-                                                 std::uint64_t samples, const RankLayout& layout, const Logger& log);
+                                                 std::uint64_t samples, at::Device device, const RankLayout& layout,
+                                                 const Logger& log);
 
   /// Computes the loss. A collective operation. The caller sets step, seconds and what is told.
   Result<EvalReport> Evaluate(engine::PipelineRunner& passes);

@@ -4,6 +4,8 @@
 
 #include <vector>
 
+#include "millrace/engine/device/host_memory.h"
+
 namespace millrace::train {
 namespace {
 
@@ -14,12 +16,12 @@ at::Tensor TensorOf(const std::vector<std::int32_t>& values, at::IntArrayRef sha
 
 }  // namespace
 
-MicroBatch::MicroBatch(data::Batch from)
+MicroBatch::MicroBatch(data::Batch from, at::Device device)
     : data(std::move(from)),
-      batch{.inputs = TensorOf(data.inputs, {data.rows, data.sequence_length}),
+      batch{.inputs = engine::ToDevice(TensorOf(data.inputs, {data.rows, data.sequence_length}), device),
             .labels = TensorOf(data.labels, {data.rows, data.sequence_length}),
             .documents = data.cu_seqlens,
-            .segments = TensorOf(data.segments, {data.rows, data.sequence_length}),
+            .segments = engine::ToDevice(TensorOf(data.segments, {data.rows, data.sequence_length}), device),
             .row_labels = TensorOf(data.row_labels, {static_cast<std::int64_t>(data.row_labels.size())}),
             .answers = data.answers} {}
 

@@ -11,7 +11,9 @@ namespace millrace::train {
 
 /// The model's batch borrows from the data's. Neither copied nor moved.
 struct MicroBatch {
-  explicit MicroBatch(data::Batch from);
+  /// Inputs and segments are on `device`, and the caller does not wait until they are. Labels stay on the CPU, where
+  /// the ops take them.
+  MicroBatch(data::Batch from, at::Device device);
   MicroBatch(const MicroBatch&) = delete;
   MicroBatch& operator=(const MicroBatch&) = delete;
 

@@ -24,7 +24,8 @@
 #include "millrace/metrics/tensorboard.h"
 #include "millrace/plan/layout.h"
 #include "millrace/train/compile/step_compiler.h"
-#include "millrace/train/spikes.h"
+#include "millrace/train/step_end/spikes.h"
+#include "millrace/train/tracing/profile_options.h"
 
 namespace millrace::train {
 
@@ -35,6 +36,11 @@ struct Options {
   Json model_config;
   std::string model_url;  ///< checkpoint or Hugging Face folder to start from; empty: random weights
   at::ScalarType precision = at::kFloat;
+  bool tf32 = false;             ///< products of float32 numbers may round to TF32
+  bool fp8 = false;              ///< linear layers multiply in FP8, with `precision` bfloat16
+  at::Device device = at::kCPU;  ///< of this rank: engine::ChooseDevice
+  /// The loss has a factor that follows the gradients (LossScale), and begins with this one. For float16.
+  std::optional<double> loss_scale;
 
   std::int64_t classes = 2;  ///< of rows, with Objective::kClassification
   data::DatasetOptions data;
@@ -96,8 +102,11 @@ struct Options {
   bool eval_perplexity = true;  ///< report it beside the loss
   bool eval_accuracy = false;   ///< likewise
 
+  bool check_network = false;             ///< measure the network between machines before the first step
+  std::optional<ProfileOptions> profile;  ///< nothing: no step is traced
   std::uint64_t log_every = 1;
   std::string tensorboard_url;               ///< empty: none
+  std::uint64_t histograms_every = 0;        ///< steps between two histograms of parameters there; 0: none
   std::string shown_job;                     ///< the job file, rendered without secrets, for TensorBoard
   metrics::HyperParameters hyperparameters;  ///< likewise
   std::string metrics_listen;  ///< where rank 0 serves /metrics for Prometheus ("127.0.0.1:9465"); empty: nowhere

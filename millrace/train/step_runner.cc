@@ -1,18 +1,19 @@
 #include "millrace/train/step_runner.h"
 
+#include "millrace/trace/recorder.h"
 #include "millrace/train/reporting/stopwatch.h"
 
 namespace millrace::train {
 namespace {
 
-/// Summed over a batch's tokens: the length of the row, or of the document in it, that a token attends within.
-double ContextOf(const data::Batch& batch) {
+/// Summed over a batch's tokens: what attention spans of the row, or of the document in it, that a token is in.
+double ContextOf(const data::Batch& batch, const plan::ModelShape& shape) {
   double sum = 0;
   const double row = batch.sequence_length;
-  if (batch.cu_seqlens.empty()) sum = batch.rows * row * row;
+  if (batch.cu_seqlens.empty()) sum = batch.rows * row * shape.AttendedLength(row);
   for (std::size_t i = 1; i < batch.cu_seqlens.size(); ++i) {
     const double document = batch.cu_seqlens[i] - batch.cu_seqlens[i - 1];
-    sum += document * document;
+    sum += document * shape.AttendedLength(document);
   }
   return sum;
 }
@@ -20,9 +21,11 @@ double ContextOf(const data::Batch& batch) {
 }  // namespace
 
 Result<std::shared_ptr<MicroBatch>> StepRunner::Load(std::uint64_t step, StepReport& report) {
+  const trace::Span span("load a micro-batch", trace::Category::kData);
   const Stopwatch waiting(*options_.clock);
   const data::Loader::Stats before = loader_.stats();
-  auto loaded = std::make_shared<MicroBatch>(MR_TRY(loader_.Next()));
+  data::Batch next = MR_TRY(loader_.Next());
+  auto loaded = std::make_shared<MicroBatch>(std::move(next), options_.device);
   report.data_wait_s += waiting.Seconds();
   const data::Loader::Stats after = loader_.stats();
   for (int s = 0; s < data::kLoadStages; ++s) {
@@ -67,7 +70,7 @@ Status StepRunner::RunReference(const std::vector<std::shared_ptr<MicroBatch>>& 
   return {};
 }
 
-Result<PassSums> StepRunner::Run(std::uint64_t step, StepReport& report) {
+Result<PassSums> StepRunner::Run(std::uint64_t step, StepReport& report, double loss_factor) {
   PassSums sums;
   std::vector<std::shared_ptr<MicroBatch>> loaded;
   double row_weight = 1;
@@ -85,12 +88,15 @@ Result<PassSums> StepRunner::Run(std::uint64_t step, StepReport& report) {
     micro->batch.row_loss_weight = row_weight;
     sums.labels.tokens += micro->data.loss_tokens;
     sums.labels.rows += micro->data.loss_rows;
-    sums.context += ContextOf(micro->data);
+    sums.context += ContextOf(micro->data, shape_);
     return std::shared_ptr<const engine::ModelBatch>(micro, &micro->batch);
   };
-  const engine::PipelineSums passed = MR_TRY(passes_.Train(next));
+  const engine::PipelineSums passed = MR_TRY(passes_.Train(next, loss_factor));
   report.comm_wait_s += SecondsOf(passed.waited);
-  report.comm_wait_s += SecondsOf(MR_TRY(exchange_.Finish()));
+  {
+    const trace::Span span("finish the gradients", trace::Category::kCommunication);
+    report.comm_wait_s += SecondsOf(MR_TRY(exchange_.Finish()));
+  }
   if (!layout_.counts_samples()) return PassSums{};
   sums.loss = passed.loss;
   for (const auto& micro : loaded) sums.preferences.Add(micro->preferences.sums.of);

@@ -9,6 +9,7 @@
 #include "millrace/data/loader.h"
 #include "millrace/engine/pipeline/pipeline_runner.h"
 #include "millrace/engine/sharding/data_exchange.h"
+#include "millrace/plan/model/model_shape.h"
 #include "millrace/train/layout.h"
 #include "millrace/train/micro_batch.h"
 #include "millrace/train/options.h"
@@ -20,17 +21,19 @@ namespace millrace::train {
 struct PassSums {
   double loss = 0;
   LabelCounts labels;
-  double context = 0;                  ///< summed over all tokens: the length of the document that each attends within
+  double context =
+      0;  ///< summed over all tokens: ModelShape::AttendedLength() of the document that each attends within
   engine::PreferenceSums preferences;  ///< of Objective::kDpo
 };
 
 /// Draws a step's micro-batches from the loader and runs them through the model. Borrows all that it is given.
 class StepRunner {
  public:
-  StepRunner(const RankLayout& layout, const Options& options, data::Loader& loader, engine::PipelineRunner& passes,
-             engine::DataExchange& exchange, int micro_batches)
+  StepRunner(const RankLayout& layout, const Options& options, const plan::ModelShape& shape, data::Loader& loader,
+             engine::PipelineRunner& passes, engine::DataExchange& exchange, int micro_batches)
       : layout_(layout),
         options_(options),
+        shape_(shape),
         loader_(loader),
         passes_(passes),
         exchange_(exchange),
@@ -38,8 +41,8 @@ class StepRunner {
 
   /// Runs the passes after `step` steps. Afterwards the owned gradients are those of the sum of all ranks' losses. Adds
   /// this rank's waits to the report. A collective operation. Errors: those of the data; kUnavailable if a rank is
-  /// lost.
-  Result<PassSums> Run(std::uint64_t step, StepReport& report);
+  /// lost. `loss_factor`: of the loss in the backward passes, and so of the gradients.
+  Result<PassSums> Run(std::uint64_t step, StepReport& report, double loss_factor = 1);
 
  private:
   Result<std::shared_ptr<MicroBatch>> Load(std::uint64_t step, StepReport& report);
@@ -48,6 +51,7 @@ class StepRunner {
 
   const RankLayout& layout_;
   const Options& options_;
+  const plan::ModelShape& shape_;
   data::Loader& loader_;
   engine::PipelineRunner& passes_;
   engine::DataExchange& exchange_;

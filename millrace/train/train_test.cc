@@ -482,6 +482,16 @@ TEST_F(TrainTest, Bf16RunsResumeToo) {
   EXPECT_THAT(Run(options).outcome.error().ToString(), HasSubstr("train.precision"));
 }
 
+TEST_F(TrainTest, Fp8NeedsAGpu) {
+  Options options = Tiny("fp8");
+  options.precision = at::kBFloat16;
+  options.fp8 = true;
+  const Ran ran = Run(options);
+  ASSERT_FALSE(ran.outcome);
+  EXPECT_EQ(ran.outcome.error().code(), Code::kUnsupported);
+  EXPECT_THAT(ran.outcome.error().ToString(), HasSubstr("train.precision: fp8 needs an NVIDIA GPU"));
+}
+
 /// Resumes bit for bit, and two ranks follow the run of one.
 TEST_F(TrainTest, EveryOptimizerResumesBitForBit) {
   const std::pair<std::string, engine::OptimizerOptions> optimizers[] = {

@@ -10,6 +10,7 @@
 
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/data/loader.h"
+#include "millrace/engine/device/choose_device.h"
 #include "millrace/engine/errors.h"
 #include "millrace/engine/gradients/divided_gradients.h"
 #include "millrace/engine/models/lora.h"
@@ -19,12 +20,15 @@
 #include "millrace/engine/sharding/data_exchange.h"
 #include "millrace/engine/weights/read_weights.h"
 #include "millrace/metrics/endpoint.h"
-#include "millrace/plan/machine/machine.h"
+#include "millrace/nvml/nvml.h"
 #include "millrace/tokenizer/open/open.h"
+#include "millrace/trace/recorder.h"
 #include "millrace/train/agreement/same_job.h"
 #include "millrace/train/auto_layout.h"
 #include "millrace/train/checkpointing.h"
+#include "millrace/train/checks.h"
 #include "millrace/train/compile/step_compiler.h"
+#include "millrace/train/histograms/parameter_histograms.h"
 #include "millrace/train/layout.h"
 #include "millrace/train/open_model.h"
 #include "millrace/train/reporting/heartbeat.h"
@@ -34,7 +38,10 @@
 #include "millrace/train/reporting/stopwatch.h"
 #include "millrace/train/reporting/telemetry.h"
 #include "millrace/train/state/run_state.h"
+#include "millrace/train/step_end/step_judge.h"
 #include "millrace/train/step_runner.h"
+#include "millrace/train/tracing/step_tracer.h"
+#include "millrace/train/tracing/traced_store.h"
 
 namespace millrace::train {
 namespace {
@@ -42,14 +49,16 @@ namespace {
 /// One rank's run. Built up in Prepare, then driven by Run; members are destroyed in the reverse order.
 class Trainer {
  public:
-  Trainer(object::Connection& connection, engine::Collective& group, const Options& options, const Observer& observer)
+  Trainer(object::Connection& connection, TracedConnection* traced, engine::Collective& group, const Options& options,
+          const Observer& observer)
       : connection_(connection),
+        traced_(traced),
         group_(group),
         options_(options),
         observer_(observer),
         clock_(*options.clock),
         data_budget_(options.memory_budget),
-        spikes_(options.spikes) {}
+        judge_(options.spikes, options.loss_scale) {}
 
   Status Prepare();
   Result<Outcome> Run(std::stop_token stop);
@@ -68,7 +77,6 @@ class Trainer {
   };
 
   bool leads() const { return group_.rank() == 0; }
-  Status CheckBatch() const;
   /// Returns how many a rank has in a step.
   int MicroBatches() const { return options_.global_batch / (layout_->data_ranks() * options_.micro_batch); }
   Status OpenData();
@@ -84,24 +92,31 @@ class Trainer {
   data::Loader::Options LoaderOptions() const;
   Status OpenTelemetry();
   Status OpenMetrics();
-  Result<double> FlopsRate() const;
+  Status AddHistograms(std::uint64_t step, double scale);
   Status Record(const StepReport& report);
   Status MakePlan();
 
+  Status RunStep(std::stop_token stop, Outcome& outcome);
+  Status WriteTrace();
   Result<StepReport> Step(bool stop_here, Sums& all);
+  double LossFactor() const;
   Status EndSpike(StepReport& report);
+  Status LeaveOut();
   Result<Sums> SumOverRanks(const Sums& mine, StepReport& report);
   Result<std::optional<EvalReport>> EvaluateIfDue(bool last);
   Json Meta() const;
 
   object::Connection& connection_;
-  engine::Collective& group_;  ///< of all ranks
+  TracedConnection* const traced_;  ///< with options_.profile: `connection_`
+  engine::Collective& group_;       ///< of all ranks
   std::unique_ptr<RankLayout> layout_;
   const Options& options_;
   const Observer& observer_;
   Clock& clock_;
   MemoryBudget data_budget_;
   Heartbeat heartbeat_;
+  NetworkFigures network_;
+  std::unique_ptr<StepTracer> tracer_;  ///< with options_.profile; goes after what it records
 
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer_;
   std::shared_ptr<data::Dataset> dataset_;
@@ -116,11 +131,7 @@ class Trainer {
   std::optional<CompiledEntry> compiled_before_;  ///< likewise
   std::optional<CompiledEntry> compiled_;         ///< with Compile::kOn
   engine::ops::StepKernels kernels_;
-  SpikeDetector spikes_;
-  /// How often the run went back to a step. Not in checkpoints: until another checkpoint is committed, a run that is
-  /// started again begins at this step and its samples, and goes back as often.
-  std::map<std::uint64_t, int> went_back_;
-  int not_finite_ = 0;  ///< steps in a row whose loss or gradient was not finite
+  StepJudge judge_;
   engine::Schedule schedule_;
   Plan plan_;
   double flops_of_products_ = 0, flops_per_position_ = 0;  ///< of a trained token
@@ -135,12 +146,15 @@ class Trainer {
   std::unique_ptr<Evaluator> evaluator_;
   std::optional<RankExchange> rank_exchange_;
   std::unique_ptr<Telemetry> telemetry_;
-  std::unique_ptr<http::Server> metrics_server_;  ///< goes before what it tells
+  std::optional<ParameterHistograms> histograms_;  ///< with options_.histograms_every
+  std::unique_ptr<http::Server> metrics_server_;   ///< goes before what it tells
 };
 
 Status Trainer::Prepare() {
   heartbeat_ = MR_TRY(Heartbeat::Open(options_.heartbeat_file));
   MR_TRY(CheckSameJob(group_, options_.job));  // else ranks would wait for each other in vain, or learn apart
+  MR_TRY(CheckDevices(group_, options_));
+  network_ = MR_TRY(CheckNetwork(group_, options_, heartbeat_));
   MR_TRY(OpenData());
   MR_TRY(OpenModel());
   MR_TRY(Resume());
@@ -148,39 +162,29 @@ Status Trainer::Prepare() {
   MR_TRY(ChooseKernels());
   if (options_.compile_only) return {};
   MR_TRY(OpenTelemetry());
+  if (options_.profile) {
+    tracer_ = MR_TRY(StepTracer::Open(connection_, group_, *options_.profile, clock_, options_.log));
+    traced_->FollowRecorder(tracer_->recorder());
+  }
   loader_ = MR_TRY(data::Loader::Start(dataset_, data_budget_, LoaderOptions(), data_state_, options_.log));
-  steps_ = std::make_unique<StepRunner>(*layout_, options_, *loader_, *passes_, *exchange_, MicroBatches());
+  steps_ =
+      std::make_unique<StepRunner>(*layout_, options_, opened_.shape, *loader_, *passes_, *exchange_, MicroBatches());
   MR_TRY(MakePlan());
   if (options_.eval_every > 0) {
     evaluator_ = MR_TRY(Evaluator::Open(connection_, tokenizer_, EvaluatedData(), options_.dpo, options_.eval_samples,
-                                        *layout_, options_.log));
+                                        options_.device, *layout_, options_.log));
   }
   return OpenMetrics();
 }
 
 data::Loader::Options Trainer::LoaderOptions() const {
-  return {.rank = layout_->data_rank(),
-          .ranks = layout_->data_ranks(),
-          .global_batch = options_.global_batch,
-          .micro_batch = options_.micro_batch,
-          .threads = options_.data.threads};
-}
-
-Status Trainer::CheckBatch() const {
-  const int rows = layout_->data_ranks() * options_.micro_batch;
-  if (options_.micro_batch < 1 || options_.global_batch < 1 || options_.global_batch % rows != 0) {
-    return Fail(Code::kInvalidArgument,
-                "train.global_batch {} is not a multiple of {} data-parallel ranks times train.micro_batch {}",
-                options_.global_batch, layout_->data_ranks(), options_.micro_batch);
-  }
-  const int tokens = options_.micro_batch * options_.data.sequence_length;
-  if (layout_->tensor().divides_tokens() && tokens % layout_->tensor().size() != 0) {
-    return Fail(Code::kInvalidArgument,
-                "train.parallel.sequence: {} tokens (train.micro_batch {} times data.sequence_length {}) do not divide "
-                "among {} tensor-parallel ranks",
-                tokens, options_.micro_batch, options_.data.sequence_length, layout_->tensor().size());
-  }
-  return {};
+  data::Loader::Options loader{.rank = layout_->data_rank(),
+                               .ranks = layout_->data_ranks(),
+                               .global_batch = options_.global_batch,
+                               .micro_batch = options_.micro_batch,
+                               .threads = options_.data.threads};
+  if (tracer_) loader.on_made = tracer_->OnMade();
+  return loader;
 }
 
 Status Trainer::OpenData() {
@@ -210,7 +214,7 @@ data::DatasetOptions Trainer::EvaluatedData() const {
 Status Trainer::OpenModel() {
   opened_ = MR_TRY(train::OpenModel(connection_, group_, options_, *tokenizer_, data_budget_, heartbeat_, clock_));
   layout_ = MR_TRY(RankLayout::Make(group_, MR_TRY(ChooseParallel(group_, options_, opened_.shape))));
-  MR_TRY(CheckBatch());
+  MR_TRY(CheckBatch(*layout_, options_));
   MR_TRY(CheckModel(opened_, options_, *tokenizer_, *layout_));
   MR_TRY(MakeModel());
   const engine::ParallelOptions& parallel = layout_->options();
@@ -232,7 +236,8 @@ Status Trainer::MakeModel() {
   share.freeze = options_.freeze;
   share.lora = lora;
   share.quantized = opened_.quantized;
-  model_ = MR_TRY(engine::MakeModel(opened_.config, options_.precision, at::kCPU, options_.seed, std::move(share)));
+  model_ =
+      MR_TRY(engine::MakeModel(opened_.config, options_.precision, options_.device, options_.seed, std::move(share)));
   MR_TRY(engine::CheckGlobs("train.freeze", model_->buffer(), options_.freeze, layout_->state()));
   model_->on_block = [this] { heartbeat_.BeatInStep(step_, clock_); };
   model_->SetRecompute(layout_->options().recompute, layout_->options().recompute_every);
@@ -271,6 +276,7 @@ Status Trainer::Resume() {
   const auto on_checkpoint = [this](const Result<checkpoint::SaveStats>& saved) {
     if (recorder_) recorder_->AddCheckpoint(saved);
     if (metrics_) metrics_->AddCheckpoint(saved);
+    if (tracer_) tracer_->NoteCheckpoint(saved);
     if (observer_.on_checkpoint) observer_.on_checkpoint(saved);
   };
   checkpoints_ = MR_TRY(Checkpointing::Open(connection_, group_, options_, heartbeat_, on_checkpoint));
@@ -294,15 +300,17 @@ Status Trainer::TakeState(const Checkpointing::Resumed& resumed) {
   optimizer_->Restore(resumed.state.optimizer_steps);
   step_ = resumed.state.step;
   quality_ = resumed.metrics;
-  if (options_.spikes.action != SpikeOptions::Action::kNone && !resumed.state.spikes.is_null()) {
-    MR_TRY(spikes_.Restore(resumed.state.spikes));
-  }
-  return {};
+  return judge_.Restore(resumed.state);
 }
 
 /// Decides how the passes are computed. Says so if a resumed run may not compute the same bits.
 Status Trainer::ChooseKernels() {
   kernels_.plain = options_.compile == Compile::kOff;
+  kernels_.fp8 = options_.fp8;
+  if (kernels_.plain && kernels_.fp8) {
+    return Fail(Code::kUnsupported,
+                "train.compile off: plain operations do not multiply in FP8; take auto, or train.precision: bf16");
+  }
   if (kernels_.plain && layout_->tensor().size() > 1) {
     return Fail(Code::kUnsupported,
                 "train.compile off: plain operations do not divide a head among the ranks of train.parallel.tensor; "
@@ -312,7 +320,7 @@ Status Trainer::ChooseKernels() {
     const KeepBeating beating(heartbeat_, std::nullopt, clock_);
     const Json made_for = CompiledFor(
         {.model = model_->config().ToJson(),
-         .precision = options_.precision == at::kFloat ? "f32" : "bf16",
+         .precision = engine::PrecisionName(PrecisionOf(options_)),
          .objective = data::ObjectiveName(options_.data.objective),
          .micro_batch = options_.micro_batch,
          .sequence_length = options_.data.sequence_length,
@@ -350,7 +358,8 @@ Status Trainer::TryStep(const engine::ops::StepKernels& kernels, std::set<engine
   const auto loader = MR_TRY(data::Loader::Start(dataset_, data_budget_, LoaderOptions(), data_state_, options_.log));
   const engine::ops::KernelScope scope(kernels, &seen);
   StepReport report;
-  MR_TRY(StepRunner(*layout_, options_, *loader, *passes_, *exchange_, MicroBatches()).Run(step_, report));
+  MR_TRY(
+      StepRunner(*layout_, options_, opened_.shape, *loader, *passes_, *exchange_, MicroBatches()).Run(step_, report));
   return engine::CatchTorch("a trial step", [&] {
     if (options_.compile_only) {
       optimizer_->Step(0, 0);  // nobody needs the weights, and moments are memory once they are written
@@ -370,7 +379,11 @@ Result<std::uint64_t> Trainer::PeakMemory() {
 }
 
 Status Trainer::OpenTelemetry() {
-  if (options_.tensorboard_url.empty() || !leads()) return {};
+  if (options_.tensorboard_url.empty()) return {};
+  if (options_.histograms_every > 0) {
+    histograms_ = MR_TRY(ParameterHistograms::Make(group_, model_->buffer(), layout_->state()));
+  }
+  if (!leads()) return {};
   auto writer = MR_TRY(
       metrics::EventWriter::Open(connection_, options_.tensorboard_url, {.suffix = options_.name + ".rank0"}, clock_));
   const Telemetry::Run run = {.name = options_.name, .job = options_.shown_job, .parameters = options_.hyperparameters};
@@ -378,27 +391,34 @@ Status Trainer::OpenTelemetry() {
   return {};
 }
 
-/// Returns the floating-point operations a second that the machine's description promises for all ranks.
-Result<double> Trainer::FlopsRate() const {
-  const plan::Machine machine = MR_TRY(plan::Machine::Find(options_.machine));
-  const int beside = std::max(1, std::min(options_.setup.ranks_per_machine, group_.size()));
-  return machine.RankRate(options_.precision == at::kBFloat16, beside) * group_.size();
+/// Shows the weights before the update of a step, and its gradients times `scale`.
+Status Trainer::AddHistograms(std::uint64_t step, double scale) {
+  const trace::Span span("histograms", trace::Category::kOptimizer);
+  std::vector<ParameterHistogram> histograms = MR_TRY(histograms_->Collect(scale));
+  if (telemetry_) telemetry_->AddHistograms(step, std::move(histograms));
+  return {};
 }
 
 Status Trainer::OpenMetrics() {
-  rank_exchange_ = MR_TRY(RankExchange::Make(group_, options_.rank_interval, layout_->pipeline_rank(), clock_));
+  RankPlace place{.stage = layout_->pipeline_rank(), .device = options_.device};
+  if (!options_.device.is_cpu()) {
+    place.gpu = nvml::GpuMeter::Open(nvml::kLibrary, engine::DevicePciBusId(options_.device));
+  }
+  rank_exchange_ = MR_TRY(RankExchange::Make(group_, options_.rank_interval, place, clock_));
   if (!leads()) return {};
   if (options_.history_file.empty() && options_.metrics_listen.empty()) return {};
-  const double flops_rate = MR_TRY(FlopsRate());
+  const double flops_rate = MR_TRY(PromisedRate(options_, group_.size()));
   recorder_ = std::make_unique<RunRecorder>(options_.history_file, plan_, flops_rate, clock_, options_.log);
   if (options_.metrics_listen.empty()) return {};
   metrics_ = std::make_unique<StepMetrics>(plan_, flops_rate);
-  metrics_server_ = MR_TRY(metrics::ServeMetrics({.listen = options_.metrics_listen,
-                                                  .access = options_.metrics_access,
-                                                  .how = "log.metrics_key_file, or log.metrics_insecure: true",
-                                                  .log = options_.log},
-                                                 {{"/metrics", [this] { return metrics_->PrometheusText(); }},
-                                                  {"/history", [this] { return recorder_->ToJson(); }}}));
+  metrics_->SetNetwork(network_);
+  metrics_server_ = MR_TRY(metrics::ServeMetrics(
+      {.listen = options_.metrics_listen,
+       .access = options_.metrics_access,
+       .how = "log.metrics_key_file, or log.metrics_insecure: true",
+       .log = options_.log},
+      {{"/metrics", [this] { return metrics_->PrometheusText() + LoggedMetricsText(options_.history_file); }},
+       {"/history", [this] { return recorder_->ToJson(); }}}));
   return {};
 }
 
@@ -418,7 +438,8 @@ Status Trainer::MakePlan() {
   const engine::ModelConfig& config = model_->config();
   const std::uint64_t per_epoch = loader_->batches_per_epoch();
   plan_.name = options_.name;
-  plan_.precision = options_.precision == at::kFloat ? "f32" : "bf16";
+  plan_.precision = engine::PrecisionName(PrecisionOf(options_));
+  plan_.device = options_.device.str();
   plan_.ranks = group_.size();
   plan_.parallel = layout_->options();
   plan_.shape = layout_->mesh().shape();
@@ -438,10 +459,10 @@ Status Trainer::MakePlan() {
   plan_.last_step = plan_.steps;
   if (options_.steps_this_run) plan_.last_step = std::min(plan_.steps, step_ + *options_.steps_this_run);
   plan_.parameters = config.ParameterCount();
-  // FLOPs are linear in the length that a token attends within; a configuration counts its layers for each answer.
+  // FLOPs are linear in what attention spans; a shape counts its layers for each answer.
   flops_of_products_ = opened_.shape.FlopsPerToken(0);
   flops_per_position_ = opened_.shape.FlopsPerToken(1) - flops_of_products_;
-  plan_.flops_per_token = flops_of_products_ + flops_per_position_ * options_.data.sequence_length;
+  plan_.flops_per_token = opened_.shape.FlopsPerToken(options_.data.sequence_length);
   // Rank 0 tells the plan, and its machine has the file that describes the machines.
   if (leads()) plan_.memory_bytes = MR_TRY(PlannedMemory(options_, opened_.shape, layout_->options(), group_.size()));
   plan_.checkpoint_url = options_.checkpoint_url;
@@ -468,8 +489,10 @@ Json Trainer::Meta() const {
                  .base_quantization = options_.base_quantization,
                  .compile = std::string(CompileName(options_.compile)),
                  .compiled = compiled_};
-  if (options_.spikes.action != SpikeOptions::Action::kNone) state.spikes = spikes_.ToJson();
-  state.model_config["torch_dtype"] = options_.precision == at::kFloat ? "float32" : "bfloat16";
+  judge_.Save(state);
+  state.model_config["torch_dtype"] = options_.precision == at::kFloat  ? "float32"
+                                      : options_.precision == at::kHalf ? "float16"
+                                                                        : "bfloat16";
   if (tokenizer_->bos() != tokenizer::kNoToken) state.model_config["bos_token_id"] = tokenizer_->bos();
   if (tokenizer_->eos() != tokenizer::kNoToken) state.model_config["eos_token_id"] = tokenizer_->eos();
   Json meta = state.ToJson();
@@ -483,29 +506,9 @@ Result<Outcome> Trainer::Run(std::stop_token stop) {
   if (leads() && observer_.on_plan) observer_.on_plan(plan_);
   Outcome outcome{.step = step_, .steps = plan_.steps};
   while (step_ < plan_.last_step && !outcome.stopped) {
-    const Stopwatch whole(clock_);
-    Sums all;
-    StepReport report = MR_TRY(Step(stop.stop_requested(), all));
-    outcome.stopped = all.stop;
-    // A step that is not learnt from leaves the weights, and how good they are, as they were.
-    if (!report.spike) quality_ = {{"loss", report.loss}};
-    const bool last = step_ >= plan_.last_step || outcome.stopped;
-    std::optional<EvalReport> evaluated;
-    if (!outcome.stopped && !report.went_back) evaluated = MR_TRY(EvaluateIfDue(last));
-    if (evaluated) report.evaluated = evaluated->Metrics();
-    for (const auto& [name, value] : report.evaluated) quality_["eval_" + name] = value;
-    if (checkpoints_) {
-      const SavePoint point{.step = step_, .last = last, .metrics = quality_, .busy = all.busy};
-      report.checkpoint_wait_s += checkpoints_->SaveIfDue(point, [this] { return Meta(); });
-    }
-    report.step_s = whole.Seconds() - (evaluated ? evaluated->seconds : 0);
-    outcome.step = step_;
-    outcome.loss = report.loss;
-    MR_TRY(heartbeat_.Beat(step_));
-    MR_TRY(Record(report));
-    if (leads() && observer_.on_step && (last || step_ % options_.log_every == 0)) observer_.on_step(report);
-    if (recorder_ && evaluated) recorder_->AddEvaluation(step_, report.evaluated);
-    if (leads() && observer_.on_eval && evaluated) observer_.on_eval(*evaluated);
+    if (tracer_) tracer_->BeforeStep(step_ + 1);
+    MR_TRY(RunStep(stop, outcome));
+    if (tracer_ && tracer_->IsDue(step_, outcome.stopped || step_ >= plan_.last_step)) MR_TRY(WriteTrace());
   }
   outcome.stopped = outcome.stopped && step_ < plan_.last_step;
   if (telemetry_ && step_ == plan_.steps) telemetry_->NoteEnd();
@@ -516,8 +519,46 @@ Result<Outcome> Trainer::Run(std::stop_token stop) {
   return outcome;
 }
 
+/// Makes a step, with the evaluation and the checkpoint that are due after it, and reports it.
+Status Trainer::RunStep(std::stop_token stop, Outcome& outcome) {
+  const trace::ThreadScope tracing(tracer_ ? &tracer_->recorder() : nullptr);
+  trace::Span span("step", trace::Category::kStep);
+  if (span) span.SetArguments({{"step", step_ + 1}});
+  const Stopwatch whole(clock_);
+  Sums all;
+  StepReport report = MR_TRY(Step(stop.stop_requested(), all));
+  outcome.stopped = all.stop;
+  // A step that is not learnt from leaves the weights, and how good they are, as they were.
+  if (!report.spike && !report.overflow) quality_ = {{"loss", report.loss}};
+  const bool last = step_ >= plan_.last_step || outcome.stopped;
+  std::optional<EvalReport> evaluated;
+  if (!outcome.stopped && !report.went_back) evaluated = MR_TRY(EvaluateIfDue(last));
+  if (evaluated) report.evaluated = evaluated->Metrics();
+  for (const auto& [name, value] : report.evaluated) quality_["eval_" + name] = value;
+  if (checkpoints_) {
+    const trace::Span saving("save", trace::Category::kCheckpoint);
+    const SavePoint point{.step = step_, .last = last, .metrics = quality_, .busy = all.busy};
+    report.checkpoint_wait_s += checkpoints_->SaveIfDue(point, [this] { return Meta(); });
+  }
+  report.step_s = whole.Seconds() - (evaluated ? evaluated->seconds : 0);
+  outcome.step = step_;
+  outcome.loss = report.loss;
+  MR_TRY(heartbeat_.Beat(step_));
+  MR_TRY(Record(report));
+  if (leads() && observer_.on_step && (last || step_ % options_.log_every == 0)) observer_.on_step(report);
+  if (recorder_ && evaluated) recorder_->AddEvaluation(step_, report.evaluated);
+  if (leads() && observer_.on_eval && evaluated) observer_.on_eval(*evaluated);
+  return {};
+}
+
+Status Trainer::WriteTrace() {
+  const KeepBeating beating(heartbeat_, step_, clock_);
+  return tracer_->Write(traced_->spans());
+}
+
 Result<std::optional<EvalReport>> Trainer::EvaluateIfDue(bool last) {
   if (!evaluator_ || (!last && step_ % options_.eval_every != 0)) return std::nullopt;
+  const trace::Span span("evaluation", trace::Category::kPass);
   const KeepBeating beating(heartbeat_, step_, clock_);
   const Stopwatch evaluating(clock_);
   EvalReport report = MR_TRY(evaluator_->Evaluate(*passes_));
@@ -533,7 +574,9 @@ Result<std::optional<EvalReport>> Trainer::EvaluateIfDue(bool last) {
 Result<StepReport> Trainer::Step(bool stop_here, Sums& all) {
   StepReport report{.step = step_ + 1, .lr = schedule_.At(step_)};
   report.tokens = static_cast<std::uint64_t>(options_.global_batch) * static_cast<std::uint64_t>(plan_.sequence_length);
-  Sums mine{.passes = MR_TRY(steps_->Run(step_, report)), .stop = stop_here};
+  report.loss_scale = judge_.loss_scale();
+  const double loss_factor = LossFactor();
+  Sums mine{.passes = MR_TRY(steps_->Run(step_, report, loss_factor)), .stop = stop_here};
   if (checkpoints_) mine.busy = checkpoints_->busy();
   all = MR_TRY(SumOverRanks(mine, report));
   const std::uint64_t labels = all.passes.labels.denominator();
@@ -543,28 +586,32 @@ Result<StepReport> Trainer::Step(bool stop_here, Sums& all) {
   report.flops_per_token = flops_of_products_ + flops_per_position_ * context;
 
   // Gradients are of the sum of all losses; one factor makes them the mean's and clips them.
-  const double scale = 1 / static_cast<double>(labels);
-  report.loss = all.passes.loss * scale;
+  const double scale = 1 / (static_cast<double>(labels) * loss_factor);
+  report.loss = all.passes.loss / static_cast<double>(labels);
   if (options_.data.objective == data::Objective::kDpo) report.preferences = all.passes.preferences.Means();
-  report.grad_norm = MR_TRY(engine::CatchTorch(
-      "gradient norm", [&] { return engine::GradientNorm(model_->buffer(), scale, layout_->state()); }));
-  const bool finite = std::isfinite(report.loss) && std::isfinite(report.grad_norm);
-  not_finite_ = finite ? 0 : not_finite_ + 1;
-  report.spike = options_.spikes.action != SpikeOptions::Action::kNone &&
-                 (!finite || spikes_.IsSpike(report.loss, report.grad_norm));
-  if (!finite && !report.spike) {
-    return Fail(Code::kInternal,
-                "step {}: the loss is {} and the gradient norm {}; nothing of this step was kept. Try a lower learning "
-                "rate, more warm-up steps or a smaller clip_norm",
-                report.step, report.loss, report.grad_norm);
+  report.grad_norm = MR_TRY(engine::CatchTorch("gradient norm", [&] {
+    const trace::Span span("gradient norm", trace::Category::kOptimizer);
+    return engine::GradientNorm(model_->buffer(), scale, layout_->state());
+  }));
+  switch (MR_TRY(judge_.Judge(report))) {
+    case StepJudge::Verdict::kLearn:
+      break;
+    case StepJudge::Verdict::kLeaveOut:
+      MR_TRY(LeaveOut());
+      MR_TRY(judge_.CheckLossScale(report.step));
+      return report;
+    case StepJudge::Verdict::kSpike:
+      MR_TRY(EndSpike(report));
+      return report;
   }
-  if (report.spike) {
-    MR_TRY(EndSpike(report));
-    return report;
-  }
+  if (histograms_ && report.step % options_.histograms_every == 0) MR_TRY(AddHistograms(report.step, scale));
   // What is being saved of the step before is copied beside the passes above; now it will change.
-  if (checkpoints_) report.checkpoint_wait_s += SecondsOf(checkpoints_->WaitCopied());
+  if (checkpoints_) {
+    const trace::Span span("wait for the copy", trace::Category::kCheckpoint);
+    report.checkpoint_wait_s += SecondsOf(checkpoints_->WaitCopied());
+  }
   MR_TRY(engine::CatchTorch("optimizer step", [&] {
+    const trace::Span span("optimizer", trace::Category::kOptimizer);
     optimizer_->Step(report.lr, scale * engine::ClipScale(report.grad_norm, options_.clip_norm));
   }));
   exchange_->ShareValues(engine::ChangedValues::kTrained);
@@ -572,41 +619,43 @@ Result<StepReport> Trainer::Step(bool stop_here, Sums& all) {
   return report;
 }
 
-/// Ends a step that is not learnt from. All ranks have the same loss and norm, so they all come here.
+/// Returns the factor of the loss in the backward passes: the loss scale of a mean over the batch, as in other
+/// programs. The labels of the step are not known before its passes, so it is the mean over as many as there can be.
+double Trainer::LossFactor() const {
+  const std::optional<double> loss_scale = judge_.loss_scale();
+  if (!loss_scale) return 1;
+  const double of_row = options_.data.LearnsTokens() ? options_.data.sequence_length : 1;
+  return *loss_scale / (of_row * options_.global_batch);
+}
+
+/// Ends a step without a change of the weights.
+Status Trainer::LeaveOut() {
+  MR_TRY(engine::CatchTorch("skipping a step", [&] { optimizer_->Skip(); }));
+  ++step_;
+  return {};
+}
+
+/// Ends a step whose loss or gradient jumped. All ranks have the same loss and norm, so they all come here.
 Status Trainer::EndSpike(StepReport& report) {
   if (leads()) {
     options_.log.Warning("the loss or the gradient jumped; this step is not learnt from",
                          {{"step", report.step}, {"loss", report.loss}, {"grad_norm", report.grad_norm}});
   }
-  constexpr int kMost = 8;
-  MR_TRY(engine::CatchTorch("skipping a step", [&] { optimizer_->Skip(); }));
-  ++step_;
+  MR_TRY(LeaveOut());
   std::optional<Checkpointing::Resumed> resumed;
   if (options_.spikes.action == SpikeOptions::Action::kRollBack && checkpoints_) {
     resumed = MR_TRY(checkpoints_->GoBack(step_, tensors_, Identity()));
   }
-  if (!resumed) {  // the step is left out; there may be no checkpoint yet
-    if (not_finite_ <= kMost) return {};
-    return Fail(
-        Code::kInternal,
-        "the loss or the gradient norm was not a finite number in {} steps in a row, up to step {}: the weights "
-        "are beyond use. Go on from an earlier checkpoint, with a lower learning rate",
-        not_finite_, step_);
-  }
+  if (!resumed) return judge_.NoteLeftOut(step_);  // there may be no checkpoint yet
   // The loader stands behind the samples since that checkpoint, so that others follow.
   MR_TRY(TakeState(*resumed));
   exchange_->ShareValues(engine::ChangedValues::kAll);
   report.went_back = step_;
-  if (++went_back_[step_] > kMost) {
-    return Fail(Code::kInternal,
-                "the loss jumped after each of {} attempts to go on from the checkpoint of step {}. Try a lower "
-                "learning rate, or train.spikes.sigma above {}",
-                kMost, step_, options_.spikes.sigma);
-  }
-  return {};
+  return judge_.NoteWentBack(step_);
 }
 
 Result<Trainer::Sums> Trainer::SumOverRanks(const Sums& mine, StepReport& report) {
+  const trace::Span span("sum the losses", trace::Category::kCommunication);
   const Stopwatch waiting(clock_);
   const PassSums& passes = mine.passes;
   std::vector<double> numbers = {passes.loss,
@@ -636,20 +685,15 @@ Result<Trainer::Sums> Trainer::SumOverRanks(const Sums& mine, StepReport& report
 
 Result<Outcome> Train(object::Connection& connection, engine::Collective& group, const Options& options,
                       const Observer& observer, std::stop_token stop) {
-  if (options.data.objective == data::Objective::kDpo && !options.lora) {
-    return Fail(Code::kUnsupported, "train.objective dpo needs lora: the reference is the model without its adapters");
-  }
-  if (options.compile_only && options.compile != Compile::kOn) {
-    return Fail(Code::kInvalidArgument, "only a step with train.compile on can be compiled");
-  }
-  if (options.steps.has_value() == options.epochs.has_value()) {
-    return Fail(Code::kInvalidArgument, "a run takes either train.steps or train.epochs");
-  }
-  Trainer trainer(connection, group, options, observer);
+  MR_TRY(CheckOptions(options));
+  std::optional<TracedConnection> traced;
+  if (options.profile) traced.emplace(connection);
+  Trainer trainer(traced ? *traced : connection, traced ? &*traced : nullptr, group, options, observer);
   const Status prepared = trainer.Prepare();
   Result<Outcome> outcome = prepared ? trainer.Run(stop) : Fail(prepared.error());
-  if (!outcome) trainer.Abort(outcome.error());
-  return outcome;
+  if (outcome) return outcome;
+  trainer.Abort(outcome.error());
+  return Fail(WithAdviceOnMemory(outcome.error(), options));
 }
 
 }  // namespace millrace::train

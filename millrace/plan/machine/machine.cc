@@ -8,7 +8,6 @@
 #include "millrace/base/bytes.h"
 #include "millrace/base/config.h"
 #include "millrace/base/files/files.h"
-#include "millrace/base/process/cpu.h"
 #include "millrace/plan/machine/built_in_machines.h"
 
 namespace millrace::plan {
@@ -18,6 +17,7 @@ using config::Node;
 
 constexpr std::uint64_t kMostBytes = 64 * kKiB;  // of a description
 constexpr double kMost = 1e9;
+constexpr int kZen5 = 26;  // AMD's family
 
 Result<double> Required(const Node& node, double least) {
   if (!node) return Fail(node.Invalid("is required"));
@@ -79,8 +79,13 @@ Result<Machine> Machine::Find(const std::string& name_or_file) {
               fmt::join(MachineNames(), ", "));
 }
 
+std::string_view Machine::DescriptionOf(const CpuInfo& cpu) {
+  if (!cpu.avx512) return "cpu-avx2";
+  return cpu.vendor == "AuthenticAMD" && cpu.family >= kZen5 ? "cpu-zen5" : "cpu";
+}
+
 Machine Machine::ThisMachine() {
-  Machine machine = Find(DetectCpu().avx512 ? "cpu" : "cpu-avx2").value();
+  Machine machine = Find(std::string(DescriptionOf(DetectCpu()))).value();
   machine.name = "this machine";
   machine.cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   machine.memory = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "millrace/base/process/cpu.h"
 #include "millrace/base/result.h"
 
 namespace millrace::plan {
@@ -42,8 +43,10 @@ struct Machine {
   /// Returns the machine of a file, or of a name in MachineNames(). Empty: ThisMachine().
   /// Errors: those of Parse; kNotFound if there is neither.
   static Result<Machine> Find(const std::string& name_or_file);
-  /// Returns the description `cpu`, or `cpu-avx2` for a processor without AVX-512, with the cores and the memory of
-  /// this machine.
+  /// Returns the name of the description for a processor: `cpu-avx2` without AVX-512, `cpu-zen5` for AMD's Zen 5 and
+  /// later, else `cpu`.
+  static std::string_view DescriptionOf(const CpuInfo& cpu);
+  /// Returns the description for this processor, with the cores and the memory of this machine.
   static Machine ThisMachine();
 };
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "millrace/base/files/files.h"
+#include "millrace/plan/machine/gpu_peaks.h"
 
 namespace millrace::plan {
 namespace {
@@ -39,6 +40,28 @@ TEST(Machine, ReadsUnits) {
   EXPECT_EQ(gpus.RankMemory(8), gpus.memory);
 }
 
+TEST(Machine, ProcessorsHaveDescriptions) {
+  const auto of = [](std::string vendor, int family, bool avx512) {
+    return Machine::DescriptionOf({.vendor = std::move(vendor), .family = family, .avx512 = avx512});
+  };
+  EXPECT_EQ(of("AuthenticAMD", 26, true), "cpu-zen5");
+  EXPECT_EQ(of("AuthenticAMD", 25, true), "cpu");
+  EXPECT_EQ(of("AuthenticAMD", 25, false), "cpu-avx2");
+  EXPECT_EQ(of("GenuineIntel", 6, true), "cpu");
+}
+
+TEST(GpuPeaks, AreThoseOfTheCardsName) {
+  EXPECT_EQ(PeaksOf("NVIDIA H100 80GB HBM3")->bf16, 989.5e12);
+  EXPECT_EQ(PeaksOf("NVIDIA H100 PCIe")->bf16, 756.5e12);
+  EXPECT_EQ(PeaksOf("NVIDIA H200")->tf32, 494.5e12);
+  EXPECT_EQ(PeaksOf("NVIDIA H200")->fp8, 1979e12);
+  EXPECT_EQ(PeaksOf("NVIDIA H200 NVL")->f32, 60e12);
+  EXPECT_EQ(PeaksOf("NVIDIA A100-SXM4-40GB")->bf16, 312e12);
+  EXPECT_EQ(PeaksOf("NVIDIA B200")->bf16, 2250e12);
+  EXPECT_EQ(PeaksOf("NVIDIA GH200 480GB")->f32, 67e12);
+  for (const char* other : {"", "NVIDIA GB200", "NVIDIA GeForce RTX 4090", "NVIDIA A10"}) EXPECT_FALSE(PeaksOf(other));
+}
+
 TEST(Machine, RefusesWithThePlace) {
   const auto says = [](std::string text, std::string_view from, std::string_view to, std::string_view what) {
     text.replace(text.find(from), from.size(), to);
@@ -54,7 +77,7 @@ TEST(Machine, RefusesWithThePlace) {
 
 TEST(Machine, AllDescriptionsAreBuiltIn) {
   const auto names = MachineNames();
-  for (const char* name : {"cpu", "cpu-avx2", "p4d.24xlarge", "p5.48xlarge", "p5en.48xlarge"})
+  for (const char* name : {"cpu", "cpu-avx2", "cpu-zen5", "p4d.24xlarge", "p5.48xlarge", "p5en.48xlarge"})
     EXPECT_THAT(names, Contains(name));
   for (const std::string_view name : names) {
     const auto machine = Machine::Find(std::string(name));

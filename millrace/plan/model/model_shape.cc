@@ -6,6 +6,7 @@
 #include <functional>
 #include <numeric>
 #include <string_view>
+#include <utility>
 
 #include "millrace/base/glob.h"
 
@@ -67,17 +68,17 @@ std::int64_t SumOverParts(const ModelShape& model, Of&& of) {
 
 std::string NameIn(std::int64_t block, const std::string& name) { return fmt::format(fmt::runtime(name), block); }
 
-/// Calls `mark` for each layer, with the number of its block; 0 if it is in none.
+/// Calls `mark` for each layer, with the number of its block; 0 if it is in none. Marks of earlier calls stay.
 void MarkLayers(ModelShape& model, const std::function<void(Layer& layer, std::int64_t block)>& mark) {
-  model.marked_blocks.clear();
-  model.kind_of_block.clear();
+  const std::vector<Layers> kinds = std::exchange(model.marked_blocks, {});
+  const std::vector<std::size_t> kind_of_block = std::exchange(model.kind_of_block, {});
   for (Layer& layer : model.embedding) mark(layer, 0);
   for (Layer& layer : model.head) {
     mark(layer, 0);
     if (layer.tied) layer.trains_weight = model.embedding.front().trains_weight;
   }
   for (std::int64_t i = 0; i < model.num_layers; ++i) {
-    Layers layers = model.block;
+    Layers layers = kinds.empty() ? model.block : kinds[kind_of_block[static_cast<std::size_t>(i)]];
     for (Layer& layer : layers) mark(layer, i);
     const auto found = std::ranges::find(model.marked_blocks, layers);
     model.kind_of_block.push_back(static_cast<std::size_t>(found - model.marked_blocks.begin()));
@@ -135,6 +136,28 @@ bool ModelShape::is_adapted() const {
          }) > 0;
 }
 
+void ModelShape::LimitAttention(const std::vector<std::int64_t>& windows) {
+  if (std::ranges::all_of(windows, [](std::int64_t window) { return window == 0; })) return;
+  MarkLayers(*this, [&](Layer& layer, std::int64_t block) {
+    if (layer.kind != Kind::kAttention) return;
+    layer.window = block < std::ssize(windows) ? windows[static_cast<std::size_t>(block)] : 0;
+  });
+}
+
+double ModelShape::AttendedLength(double length) const {
+  const auto of = [&](const Layers& part) {
+    double sum = 0;
+    for (const Layer& layer : part) {
+      if (layer.kind == Kind::kAttention) sum += plan::AttendedLength(length, layer.window);
+    }
+    return sum;
+  };
+  if (kind_of_block.empty()) return of(block);
+  double sum = 0;
+  for (const std::size_t kind : kind_of_block) sum += of(marked_blocks[kind]);
+  return sum / static_cast<double>(num_layers);
+}
+
 void ModelShape::Freeze(const std::vector<std::string>& globs) {
   if (globs.empty()) return;
   MarkLayers(*this, [&](Layer& layer, std::int64_t block) {
@@ -167,7 +190,7 @@ engine::PartSizes ModelShape::Parts(std::int64_t length) const {
   return {.block_elements = Multiplied(block),
           .head_elements = Multiplied(head),
           .query_channels = queries(),
-          .sequence_length = length,
+          .attended_length = AttendedLength(static_cast<double>(length)),
           .predicted = predicted,
           .causal = causal};
 }
@@ -180,7 +203,12 @@ double ModelShape::FlopsPerToken(double length) const {
     }
     return sum;
   });
-  return static_cast<double>(products) + 12 * static_cast<double>(num_layers * queries()) * length;
+  return static_cast<double>(products) + 12 * static_cast<double>(num_layers * queries()) * AttendedLength(length);
+}
+
+double AttendedLength(double length, std::int64_t window) {
+  const auto keys = static_cast<double>(window);
+  return window > 0 && keys < length ? keys * (2 - keys / length) : length;
 }
 
 }  // namespace millrace::plan

@@ -59,6 +59,7 @@ struct Layer {
   std::string name = {};
   std::vector<std::string> output_names = {};  ///< of each output; empty: all of them are outputs of `name`
   LayerAdapters adapters = {};
+  std::int64_t window = 0;  ///< of attention: a query sees so many keys at most, its own among them; 0: all before it
   bool trains_weight = true, trains_bias = true;  ///< false: frozen
   std::int64_t out() const;                       ///< all outputs together
   bool operator==(const Layer&) const = default;
@@ -68,9 +69,9 @@ struct ModelShape {
   std::string family;  ///< config.json's model_type
   std::int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0, num_layers = 0;
   std::int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0, max_positions = 0;
-  std::vector<Layer> embedding, block, head;  ///< all blocks are the same, but for what Freeze() and Adapt() mark
-  /// The blocks that differ in their marks, and of each block the index into them. Both are empty if nothing was
-  /// marked.
+  std::vector<Layer> embedding, block, head;  ///< all blocks are the same, but for what is marked
+  /// The blocks that differ in what LimitAttention(), Freeze() and Adapt() have marked, and of each block the index
+  /// into them. Both are empty if nothing was marked.
   std::vector<std::vector<Layer>> marked_blocks = {};
   std::vector<std::size_t> kind_of_block = {};
   bool causal = true;
@@ -87,6 +88,8 @@ struct ModelShape {
   std::size_t KindOf(std::int64_t block) const {
     return kind_of_block.empty() ? 0 : kind_of_block[static_cast<std::size_t>(block)];
   }
+  /// Gives the attention of each block its window: Layer::window. A block that the list does not have keeps none.
+  void LimitAttention(const std::vector<std::int64_t>& windows);
   /// Marks the parameters whose names match a glob as not trained: train.freeze.
   void Freeze(const std::vector<std::string>& globs);
   /// Adds adapters to the linear layers that LoRA's targets name, and marks all other parameters as not trained, but
@@ -98,12 +101,20 @@ struct ModelShape {
   std::int64_t TrainedCount() const;    ///< of these, the parameters that are not frozen
   /// Returns the matrix elements that each token is multiplied with in a part.
   std::int64_t Multiplied(const std::vector<Layer>& part) const;
-  /// Returns what decides the work of a block and of the head, on sequences of `length` tokens.
+  /// Returns the length of a sequence without windows in which attention has as much work as in one of `length` tokens:
+  /// the mean over the blocks of AttendedLength(length, window).
+  double AttendedLength(double length) const;
+  /// Returns what decides the work of a block and of the head, on sequences of `length` tokens. Blocks count as alike.
   engine::PartSizes Parts(std::int64_t length) const;
   /// Returns the floating-point operations per trained token: 4 · (multiplied elements) + 2 · (those that are trained)
-  /// + 12 · layers · heads · head_dim · length. So frozen matrices count without the gradients of their weights.
-  /// `length` is the length of the sequence or document that the average token is in.
+  /// + 12 · layers · heads · head_dim · AttendedLength(length). So frozen matrices count without the gradients of their
+  /// weights. `length`: of the sequence or document that the token is in (Chowdhery et al. 2022, appendix B).
   double FlopsPerToken(double length) const;
 };
+
+/// Returns the length of a sequence in which queries see as many keys on average as with a window in one of `length`
+/// tokens. Query t of a causal sequence sees min(t, window) keys: window - window² / (2 · length) on average, and
+/// without a window length / 2. Twice the former is what is returned. 0: there is no window.
+double AttendedLength(double length, std::int64_t window);
 
 }  // namespace millrace::plan

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "millrace/engine/parallel/staged.h"
 #include "millrace/plan/search.h"
+#include "millrace/train/auto_layout.h"
 #include "millrace/train/layouts/layout_runs.h"
 
 namespace millrace::train {
@@ -92,6 +94,31 @@ TEST_F(LayoutsTest, GoOnFromEachOthersCheckpoints) {
   }
 }
 
+/// As ranks that share a GPU exchange their tensors: by copies of them.
+TEST_F(LayoutsTest, LearnTheSameBitsFromCopies) {
+  struct Layout {
+    int ranks;
+    engine::ParallelOptions parallel;
+  };
+  for (const Layout& layout :
+       {Layout{4, {.shard = 2, .tensor = 2, .sequence = true, .zero = 2}},
+        Layout{4, {.shard = 2, .pipeline = 2, .schedule = PipelineSchedule::kZeroBubble, .zero = 3}},
+        Layout{2, {.reduce_in_bf16 = true}}}) {
+    Options options = OptionsOf(kLlama);
+    options.parallel = layout.parallel;
+    const Ran plain = RunRanks(options, layout.ranks);
+    ASSERT_TRUE(plain.outcome) << plain.outcome.error().ToString();
+    wrap_ = [](int, std::unique_ptr<engine::Collective> world) {
+      return engine::StageThroughHost(std::move(world), at::kCPU, [](const at::Tensor&) { return true; });
+    };
+    const Ran copies = RunRanks(options, layout.ranks);
+    wrap_ = {};
+    ASSERT_TRUE(copies.outcome) << copies.outcome.error().ToString();
+    EXPECT_EQ(copies.losses, plain.losses);
+    EXPECT_EQ(copies.norms, plain.norms);
+  }
+}
+
 /// Four tensor ranks share two key-value heads. A run goes from them to other layouts and back.
 TEST_F(LayoutsTest, ShareKeyValueHeads) {
   for (const bool lamb : {false, true}) {
@@ -175,6 +202,17 @@ TEST_F(LayoutsTest, OverlapChangesNoBits) {
     ASSERT_TRUE(behind.outcome) << behind.outcome.error().ToString();
     EXPECT_EQ(behind.losses, beside.losses);
   }
+}
+
+TEST_F(LayoutsTest, ThePlannerMustKnowTheGpus) {
+  Options options = OptionsOf(kLlama);
+  options.auto_memory_weight = 0;
+  options.device = at::Device(at::kCUDA, 0);
+  const auto world = std::move(engine::ConnectThreads(1)[0]);
+  const auto refused = ChooseParallel(*world, options, {});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), Code::kInvalidArgument);
+  EXPECT_THAT(refused.error().message(), testing::HasSubstr("run.machine"));
 }
 
 TEST_F(LayoutsTest, LayoutsThatThePlannerChoosesLearnTheSame) {

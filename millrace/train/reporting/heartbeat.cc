@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <string>
 
 namespace millrace::train {
 
@@ -14,9 +13,14 @@ Result<Heartbeat> Heartbeat::Open(const std::filesystem::path& path) {
   return heartbeat;
 }
 
+Status Heartbeat::Tell(const std::string& line) {
+  told_ += line + "\n";
+  return Beat(std::nullopt);
+}
+
 Status Heartbeat::Beat(std::optional<std::uint64_t> step) {
   if (!file_) return {};
-  const std::string text = step ? fmt::format("{}\n", *step) : "\n";
+  const std::string text = (step ? fmt::format("{}\n", *step) : "\n") + told_;
   return WriteFully(file_.get(), AsBytes(text), 0, "the heartbeat file");
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "millrace/base/files/files.h"
+#include "millrace/engine/device/choose_device.h"
 #include "millrace/engine/errors.h"
 #include "millrace/train/reporting/stopwatch.h"
 
@@ -17,7 +18,21 @@ namespace millrace::train {
 namespace {
 
 /// The numbers of a rank, in the order of the all-gather. The stages of data waits follow kFixedNumbers.
-enum RankNumber { kStepS, kDataS, kCommS, kCheckpointS, kMemory, kCores, kStage, kNextAfter, kFixedNumbers };
+enum RankNumber {
+  kStepS,
+  kDataS,
+  kCommS,
+  kCheckpointS,
+  kMemory,
+  kGpuMemory,
+  kCores,
+  kStage,
+  kNextAfter,
+  kGpuUtilization,
+  kGpuCelsius,
+  kGpuWatts,
+  kFixedNumbers
+};
 constexpr std::int64_t kNumbers = kFixedNumbers + data::kLoadStages;
 
 constexpr std::uint64_t kMostSteps = 4096;  // a guess: figures come within a minute, even if steps become much slower
@@ -43,6 +58,16 @@ double ResidentBytes() {
   return static_cast<double>(pages) * static_cast<double>(::sysconf(_SC_PAGESIZE));
 }
 
+constexpr double kAbsent = -1;  // a figure that the GPU's driver does not tell
+
+std::optional<double> Present(double number) { return number == kAbsent ? std::nullopt : std::optional(number); }
+
+void PutLoad(const nvml::GpuLoad& load, double* numbers) {
+  numbers[kGpuUtilization] = load.utilization ? *load.utilization / 100.0 : kAbsent;
+  numbers[kGpuCelsius] = load.celsius ? std::max(0, *load.celsius) : kAbsent;
+  numbers[kGpuWatts] = load.watts.value_or(kAbsent);
+}
+
 history::RankFigures FiguresOf(const double* numbers) {
   history::RankFigures figures;
   figures.times = {.step = numbers[kStepS],
@@ -51,6 +76,10 @@ history::RankFigures FiguresOf(const double* numbers) {
                    .checkpoint_wait = numbers[kCheckpointS]};
   for (int s = 0; s < data::kLoadStages; ++s) figures.times.data_wait_on[StageName(s)] = numbers[kFixedNumbers + s];
   figures.memory_bytes = static_cast<std::uint64_t>(numbers[kMemory]);
+  figures.gpu_memory_bytes = static_cast<std::uint64_t>(numbers[kGpuMemory]);
+  figures.gpu = {.utilization = Present(numbers[kGpuUtilization]),
+                 .celsius = Present(numbers[kGpuCelsius]),
+                 .watts = Present(numbers[kGpuWatts])};
   figures.busy_cores = numbers[kCores];
   figures.stage = static_cast<int>(numbers[kStage]);
   return figures;
@@ -67,15 +96,16 @@ history::StepTimes TimesOf(const StepReport& report) {
   return times;
 }
 
-RankExchange::RankExchange(engine::Collective& group, double interval_s, int stage, Clock& clock)
-    : group_(&group), interval_s_(interval_s), stage_(stage), clock_(&clock), since_(clock.Now()) {
+RankExchange::RankExchange(engine::Collective& group, double interval_s, const RankPlace& place, Clock& clock)
+    : group_(&group), interval_s_(interval_s), place_(place), clock_(&clock), since_(clock.Now()) {
   cpu_s_ = ProcessorSeconds();
 }
 
-Result<RankExchange> RankExchange::Make(engine::Collective& group, Duration interval, int stage, Clock& clock) {
+Result<RankExchange> RankExchange::Make(engine::Collective& group, Duration interval, const RankPlace& place,
+                                        Clock& clock) {
   const at::Tensor agreed = at::scalar_tensor(SecondsOf(interval), at::kDouble);
   MR_TRY(group.Broadcast(agreed, 0));
-  return RankExchange(group, agreed.item<double>(), stage, clock);
+  return RankExchange(group, agreed.item<double>(), place, clock);
 }
 
 Result<std::optional<std::vector<history::RankFigures>>> RankExchange::AfterStep(const StepReport& report) {
@@ -94,7 +124,9 @@ Result<std::optional<std::vector<history::RankFigures>>> RankExchange::AfterStep
   numbers[kCheckpointS] = sum_.checkpoint_wait;
   numbers[kMemory] = ResidentBytes();
   numbers[kCores] = (cpu_s - cpu_s_) / wall;
-  numbers[kStage] = stage_;
+  numbers[kGpuMemory] = static_cast<double>(engine::DeviceMemoryInUse(place_.device));
+  PutLoad(place_.gpu ? place_.gpu->Read() : nvml::GpuLoad{}, numbers);
+  numbers[kStage] = place_.stage;
   // All ranks must gather after the same step, but their clocks differ: they take the number of rank 0.
   numbers[kNextAfter] = std::clamp(std::round(interval_s_ / std::max(1e-9, wall / steps)), 1.0, double{kMostSteps});
   for (int s = 0; s < data::kLoadStages; ++s) numbers[kFixedNumbers + s] = sum_.data_wait_on[StageName(s)];

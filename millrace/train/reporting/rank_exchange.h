@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "millrace/base/clock.h"
 #include "millrace/engine/parallel/collective.h"
 #include "millrace/history/run_history.h"
+#include "millrace/nvml/nvml.h"
 #include "millrace/train/reporting/report.h"
 
 namespace millrace::train {
@@ -15,13 +17,20 @@ namespace millrace::train {
 /// Returns the times of a step as a history keeps them.
 history::StepTimes TimesOf(const StepReport& report);
 
-/// Adds up a rank's steps. About once per interval, the ranks gather their means. This takes one all-gather of 12
+/// What this rank's figures are of.
+struct RankPlace {
+  int stage = 0;  ///< of the pipeline
+  at::Device device = at::kCPU;
+  std::shared_ptr<const nvml::GpuMeter> gpu = nullptr;  ///< of `device`; null: nobody tells its load
+};
+
+/// Adds up a rank's steps. About once per interval, the ranks gather their means. This takes one all-gather of 16
 /// numbers a rank, and no exchange in the steps between. One thread at a time.
 class RankExchange {
  public:
-  /// Rank 0 decides on the interval for all ranks; zero: nothing is gathered. Collective. `stage` is this rank's stage
-  /// of the pipeline. REQUIRES: `group` and `clock` outlive this object.
-  static Result<RankExchange> Make(engine::Collective& group, Duration interval, int stage, Clock& clock);
+  /// Rank 0 decides on the interval for all ranks; zero: nothing is gathered. Collective. REQUIRES: `group` and `clock`
+  /// outlive this object.
+  static Result<RankExchange> Make(engine::Collective& group, Duration interval, const RankPlace& place, Clock& clock);
 
   /// Takes the report of a step. All ranks call it after each step. Returns the figures of all ranks if they were
   /// gathered after this one.
@@ -30,12 +39,12 @@ class RankExchange {
   std::uint64_t gathered_steps() const { return gathered_steps_; }
 
  private:
-  RankExchange(engine::Collective& group, double interval_s, int stage, Clock& clock);
+  RankExchange(engine::Collective& group, double interval_s, const RankPlace& place, Clock& clock);
 
   // Constant after construction.
   engine::Collective* group_;
   double interval_s_;
-  int stage_;
+  RankPlace place_;
   Clock* clock_;
 
   std::uint64_t steps_ = 0, due_ = 1;  ///< since the figures before; when the next ones are gathered

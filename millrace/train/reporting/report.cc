@@ -39,6 +39,7 @@ Json Plan::ToJson() const {
           {"zero", parallel.zero},
           {"recompute", engine::RecomputeName(parallel.recompute)},
           {"precision", precision},
+          {"device", device},
           {"records", records},
           {"data_bytes", data_bytes},
           {"samples_per_epoch", samples_per_epoch},
@@ -96,13 +97,14 @@ std::string Plan::ToText() const {
       "plan of {}\n"
       "  data      {} records, {}: {} samples of {} tokens an epoch\n"
       "  steps     {} in all, {} an epoch; {} samples a step ({} tokens)\n"
-      "  model     {} parameters in {}, {:.1f} MFLOP a token\n"
+      "  model     {} parameters in {}{}, {:.1f} MFLOP a token\n"
       "  layout    {}, {} micro-batch{} of {} each; about {} of memory a rank\n",
       name, FormatCount(records), FormatBytes(data_bytes), FormatCount(samples_per_epoch), sequence_length,
       FormatCount(steps), FormatCount(steps_per_epoch), global_batch,
       FormatCount(static_cast<std::uint64_t>(global_batch) * static_cast<std::uint64_t>(sequence_length)),
-      FormatCount(static_cast<std::uint64_t>(parameters)), precision, flops_per_token / 1e6, Layout(*this),
-      accumulation, accumulation == 1 ? "" : "es", micro_batch, FormatBytes(memory_bytes));
+      FormatCount(static_cast<std::uint64_t>(parameters)), precision, device == "cpu" ? "" : " on " + device,
+      flops_per_token / 1e6, Layout(*this), accumulation, accumulation == 1 ? "" : "es", micro_batch,
+      FormatBytes(memory_bytes));
   text += checkpoint_url.empty() ? "  no checkpoints\n" : fmt::format("  checkpoints to {}\n", checkpoint_url);
   if (resumed_from > 0) text += fmt::format("  goes on after step {}\n", FormatCount(resumed_from));
   if (last_step < steps) text += fmt::format("  this run ends after step {}\n", FormatCount(last_step));
@@ -136,6 +138,8 @@ Json StepReport::ToJson() const {
                {"comm_wait_s", Seconds(comm_wait_s)},
                {"checkpoint_wait_s", Seconds(checkpoint_wait_s)}};
   for (const auto& [name, value] : preferences) json[name] = NineDigits(value);
+  if (loss_scale) json["loss_scale"] = *loss_scale;
+  if (overflow) json["overflow"] = true;
   if (spike) json["spike"] = true;
   if (went_back) json["went_back_to"] = *went_back;
   return json;
@@ -143,9 +147,10 @@ Json StepReport::ToJson() const {
 
 std::string StepReport::ToText(std::uint64_t steps) const {
   const auto share = [&](double wait) { return step_s > 0 ? 100 * wait / step_s : 0; };
-  const std::string kept = went_back ? fmt::format("  a spike: goes on after step {}", *went_back)
-                           : spike   ? "  a spike: not learnt from"
-                                     : "";
+  const std::string kept = went_back  ? fmt::format("  a spike: goes on after step {}", *went_back)
+                           : overflow ? "  the gradient overflowed: not learnt from, the loss scale is halved"
+                           : spike    ? "  a spike: not learnt from"
+                                      : "";
   std::string learnt;
   if (!preferences.empty()) {
     learnt = fmt::format("margin {:.3f}  accuracy {:.3f}  ", preferences.at("rewards/margins"),

@@ -21,6 +21,7 @@ Json NineDigits(double value);
 struct Plan {
   std::string name;
   std::string precision;
+  std::string device = "cpu";  ///< of rank 0: "cpu", "cuda:0"
   engine::ParallelOptions parallel;
   engine::MeshShape shape;
   int ranks = 1, global_batch = 0, micro_batch = 0;
@@ -44,6 +45,8 @@ struct StepReport {
   std::uint64_t step = 0;  ///< from 1
   double loss = 0;         ///< mean over the batch's labels
   double lr = 0, grad_norm = 0;
+  std::optional<double> loss_scale;        ///< the factor of the loss in this step, with float16
+  bool overflow = false;                   ///< the step was not kept: with this factor, its gradient was not finite
   bool spike = false;                      ///< the step was not kept: its loss or gradient jumped
   std::optional<std::uint64_t> went_back;  ///< the run went on from the checkpoint of this step
   std::uint64_t tokens = 0;

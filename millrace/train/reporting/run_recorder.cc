@@ -5,6 +5,7 @@
 
 #include "millrace/base/files/files.h"
 #include "millrace/base/json.h"
+#include "millrace/history/logged_metrics.h"
 #include "millrace/train/reporting/rank_exchange.h"
 #include "millrace/train/reporting/stopwatch.h"
 
@@ -14,6 +15,14 @@ namespace {
 constexpr auto kWriteInterval = std::chrono::seconds(1);
 
 }  // namespace
+
+std::string LoggedMetricsText(const std::filesystem::path& history_file) {
+  if (history_file.empty()) return "";
+  const std::filesystem::path file = history_file.parent_path() / history::kMetricsFile;
+  const auto text = ReadFile(file, history::kMaxMetricsBytes);
+  const auto metrics = text ? history::LoggedMetrics::Parse(*text, file.string()) : Fail(text.error());
+  return metrics ? metrics->PrometheusText() : "";
+}
 
 RunRecorder::RunRecorder(std::filesystem::path file, const Plan& plan, double flops_rate, Clock& clock, Logger log)
     : file_(std::move(file)), clock_(clock), log_(std::move(log)) {

@@ -19,6 +19,10 @@
 
 namespace millrace::train {
 
+/// Returns, as Prometheus reads them, the metrics of log.metric_definitions, which the supervisor keeps beside the
+/// history. Empty if there are none, or if this machine does not have the supervisor's folder.
+std::string LoggedMetricsText(const std::filesystem::path& history_file);
+
 /// Rank 0 has one. A thread writes the file about once a second, if something has changed, and at the end. A file that
 /// cannot be written is reported once and disturbs nothing. Thread-safe.
 class RunRecorder {

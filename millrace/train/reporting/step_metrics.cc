@@ -89,11 +89,37 @@ void StepMetrics::SetRanks(std::span<const history::RankFigures> ranks) {
     set(waits, help, rank.times.comm_wait, {{"for", "communication"}});
     set(waits, help, rank.times.checkpoint_wait, {{"for", "checkpoint"}});
     set("millrace_train_rank_memory_bytes", "Resident memory", static_cast<double>(rank.memory_bytes));
+    if (rank.gpu_memory_bytes > 0) {
+      set("millrace_train_rank_gpu_memory_bytes", "In use on the rank's GPU, by all processes",
+          static_cast<double>(rank.gpu_memory_bytes));
+    }
+    if (rank.gpu.utilization) {
+      set("millrace_train_rank_gpu_utilization", "Share of time in which the rank's GPU computed",
+          *rank.gpu.utilization);
+    }
+    if (rank.gpu.celsius) set("millrace_train_rank_gpu_celsius", "Temperature of the rank's GPU", *rank.gpu.celsius);
+    if (rank.gpu.watts) set("millrace_train_rank_gpu_watts", "Power that the rank's GPU draws", *rank.gpu.watts);
     set("millrace_train_rank_busy_cores", "Processor time over time", rank.busy_cores);
     set("millrace_train_rank_slowness", "A rank's own time in a step over the median of its peers", rank.slowness);
     set("millrace_train_rank_straggles", "1 if a rank was slower than its peers for many steps",
         rank.straggles ? 1 : 0);
   }
+}
+
+void StepMetrics::SetNetwork(const NetworkFigures& network) {
+  const auto name = [&](int rank) { return network.nodes[static_cast<std::size_t>(rank)]; };
+  for (const LinkFigures& link : network.links) {
+    const metrics::Labels ends = {{"from", name(link.first)}, {"to", name(link.second)}};
+    registry_.AddGauge("millrace_train_link_bytes_per_second", "Between two machines, before the first step", ends)
+        .Set(link.bytes_per_s);
+    registry_.AddGauge("millrace_train_link_seconds", "Of a message between two machines, one way", ends)
+        .Set(link.latency_s);
+  }
+  if (network.links.empty()) return;
+  registry_.AddGauge("millrace_train_all_reduce_bytes_per_second", "Of all ranks, before the first step")
+      .Set(network.all_reduce_bytes_per_s);
+  registry_.AddGauge("millrace_train_all_reduce_seconds", "Of a byte, over all ranks")
+      .Set(network.all_reduce_latency_s);
 }
 
 }  // namespace millrace::train

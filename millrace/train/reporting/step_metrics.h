@@ -8,6 +8,7 @@
 #include "millrace/checkpoint/save/writer.h"
 #include "millrace/history/run_history.h"
 #include "millrace/metrics/metrics.h"
+#include "millrace/train/links/link_check.h"
 #include "millrace/train/reporting/report.h"
 
 namespace millrace::train {
@@ -21,6 +22,8 @@ class StepMetrics {
   void AddCheckpoint(const Result<checkpoint::SaveStats>& saved);
   /// Takes the latest figures of all ranks. They have the label "rank".
   void SetRanks(std::span<const history::RankFigures> ranks);
+  /// Takes what was measured between the machines of the run. Links have the labels "from" and "to".
+  void SetNetwork(const NetworkFigures& network);
   std::string PrometheusText() const { return registry_.PrometheusText(); }
 
  private:

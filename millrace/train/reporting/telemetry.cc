@@ -1,7 +1,10 @@
 #include "millrace/train/reporting/telemetry.h"
 
+#include <atomic>
 #include <chrono>
 #include <string>
+#include <utility>
+#include <variant>
 
 #include "millrace/base/threads/channel.h"
 #include "millrace/base/threads/task_scope.h"
@@ -10,8 +13,15 @@ namespace millrace::train {
 namespace {
 
 constexpr std::size_t kQueued = 4096;                      // reports: less than 1 MB
+constexpr int kQueuedHistograms = 4;                       // steps; each has some 16 kB a parameter
 constexpr auto kFlushInterval = std::chrono::seconds(10);  // each flush puts the whole file again
 constexpr auto kFlushTimeout = std::chrono::seconds(30);   // a flush that takes longer fails and is tried again
+
+/// The histograms of a step.
+struct StepHistograms {
+  std::uint64_t step = 0;
+  std::vector<ParameterHistogram> parameters;
+};
 
 }  // namespace
 
@@ -21,8 +31,8 @@ struct Telemetry::Rep {
 
   void Run() {
     TimePoint flushed = clock.Now();
-    while (auto report = queue.Pop()) {
-      Write(*report);
+    while (auto queued = queue.Pop()) {
+      std::visit([this](const auto& report) { Write(report); }, *queued);
       if (clock.Now() - flushed < kFlushInterval) continue;
       Flush();
       flushed = clock.Now();
@@ -55,6 +65,15 @@ struct Telemetry::Rep {
     }
   }
 
+  void Write(const StepHistograms& histograms) {
+    const auto step = static_cast<std::int64_t>(histograms.step);
+    for (const ParameterHistogram& parameter : histograms.parameters) {
+      writer->AddHistogram(step, "weights/" + parameter.name, parameter.weights.Buckets());
+      writer->AddHistogram(step, "gradients/" + parameter.name, parameter.gradients.Buckets());
+    }
+    --waiting_histograms;
+  }
+
   void Flush() {
     if (Status done = writer->Flush({.deadline = Deadline::After(clock, kFlushTimeout)}); !done) {
       log.Warning("TensorBoard events could not be written; training goes on", {{"error", done.error()}});
@@ -66,7 +85,8 @@ struct Telemetry::Rep {
   const Logger log;
   std::uint64_t dropped = 0;
   bool ended = false;  ///< set before the queue is closed, read after
-  Channel<StepReport> queue{kQueued};
+  std::atomic<int> waiting_histograms = 0;
+  Channel<std::variant<StepReport, StepHistograms>> queue{kQueued};
   TaskScope thread;
 };
 
@@ -86,8 +106,20 @@ Telemetry::~Telemetry() {
 void Telemetry::NoteEnd() { rep_->ended = true; }
 
 void Telemetry::Add(const StepReport& report) {
-  StepReport copy = report;
+  std::variant<StepReport, StepHistograms> copy = report;
   if (!rep_->queue.TryPush(copy)) ++rep_->dropped;
+}
+
+void Telemetry::AddHistograms(std::uint64_t step, std::vector<ParameterHistogram> histograms) {
+  if (rep_->waiting_histograms >= kQueuedHistograms) {
+    ++rep_->dropped;
+    return;
+  }
+  ++rep_->waiting_histograms;
+  std::variant<StepReport, StepHistograms> queued = StepHistograms{.step = step, .parameters = std::move(histograms)};
+  if (rep_->queue.TryPush(queued)) return;
+  --rep_->waiting_histograms;
+  ++rep_->dropped;
 }
 
 }  // namespace millrace::train

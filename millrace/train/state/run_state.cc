@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "millrace/engine/adapters/peft_config.h"
+#include "millrace/engine/errors.h"
 #include "millrace/engine/parameters/scalar_types.h"
 
 namespace millrace::train {
@@ -44,6 +45,58 @@ Result<const checkpoint::TensorMeta*> FindTensor(const checkpoint::Reader& reade
   return &found->second;
 }
 
+/// What a GPU's tensors are read through at a time.
+constexpr std::int64_t kHostBytes = 256 * kMiB;
+
+/// Reads tensors of a checkpoint: those on the CPU in place and all at once, those on a GPU in parts through the host.
+class StateReads {
+ public:
+  explicit StateReads(checkpoint::Reader& reader) : reader_(reader) {}
+
+  Status Add(const StateTensor& state) {
+    if (state.tensor.device().is_cpu()) {
+      wanted_.push_back(RangeOf(state, state.first, engine::BytesOf(state.tensor)));
+      return {};
+    }
+    const auto most = kHostBytes / static_cast<std::int64_t>(state.tensor.element_size());
+    for (std::int64_t first = 0; first < state.tensor.numel(); first += most) {
+      const at::Tensor part = state.tensor.narrow(0, first, std::min(most, state.tensor.numel() - first));
+      const auto bytes = static_cast<std::int64_t>(part.nbytes());
+      if (host_bytes_ + bytes > kHostBytes) MR_TRY(Run());
+      host_bytes_ += bytes;
+      Part& staged = parts_.emplace_back(Part{part, at::empty(part.sizes(), part.scalar_type())});
+      wanted_.push_back(RangeOf(state, state.first + first, engine::BytesOf(staged.host)));
+    }
+    return {};
+  }
+  Status Run() {
+    MR_TRY(reader_.ReadMany(wanted_));
+    for (const Part& part : parts_) {
+      MR_TRY(engine::CatchTorch("copying to the GPU", [&] {
+        const at::NoGradGuard no_grad;
+        part.into.copy_(part.host);
+      }));
+    }
+    wanted_.clear();
+    parts_.clear();
+    host_bytes_ = 0;
+    return {};
+  }
+
+ private:
+  struct Part {
+    at::Tensor into, host;
+  };
+  static checkpoint::Reader::TensorRange RangeOf(const StateTensor& state, std::int64_t first, MutableByteSpan into) {
+    return {.tensor = state.name, .begin = static_cast<std::uint64_t>(first), .into = into, .box = BoxOf(state)};
+  }
+
+  checkpoint::Reader& reader_;
+  std::vector<checkpoint::Reader::TensorRange> wanted_;
+  std::vector<Part> parts_;
+  std::int64_t host_bytes_ = 0;  ///< of parts_
+};
+
 }  // namespace
 
 std::vector<StateTensor> StateTensors(engine::Model& model, engine::Optimizer& optimizer, Kept kept) {
@@ -76,7 +129,7 @@ std::vector<checkpoint::SaveSlice> SlicesOf(const std::vector<StateTensor>& tens
     slices.push_back({.name = state.name,
                       .meta = MetaOf(state).value(),
                       .begin = static_cast<std::uint64_t>(state.first),
-                      .bytes = engine::BytesOf(state.tensor),
+                      .bytes = {static_cast<const std::byte*>(state.tensor.data_ptr()), state.tensor.nbytes()},
                       .box = BoxOf(state)});
   }
   return slices;
@@ -89,6 +142,7 @@ Json RunState::ToJson() const {
       {"train", {{"step", step}, {"optimizer", optimizer}, {"optimizer_steps", optimizer_steps}, {"seed", seed}}},
       {"data", data.ToJson()}};
   if (!spikes.is_null()) json["train"]["spikes"] = spikes;
+  if (!loss_scale.is_null()) json["train"]["loss_scale"] = loss_scale;
   if (compile != "auto") json["train"]["compile"] = compile;
   if (compiled) json["train"]["compiled"] = compiled->ToJson();
   if (!adapter_config.is_null()) {
@@ -114,6 +168,7 @@ Result<RunState> RunState::FromJson(const Json& meta, std::string_view name) {
   state.optimizer_steps = MR_TRY(JsonInt(train, "optimizer_steps"));
   state.seed = MR_TRY(JsonUint(train, "seed"));
   if (const Json* spikes = JsonFind(train, "spikes"); spikes != nullptr) state.spikes = *spikes;
+  if (const Json* scale = JsonFind(train, "loss_scale"); scale != nullptr) state.loss_scale = *scale;
   if (JsonFind(train, "compile") != nullptr) state.compile = MR_TRY(JsonString(train, "compile"));
   if (const Json* compiled = JsonFind(train, "compiled"); compiled != nullptr) {
     state.compiled = MR_TRY(CompiledEntry::FromJson(*compiled, fmt::format("the compiled step in {}", name)));
@@ -131,7 +186,7 @@ Result<RunState> RunState::FromJson(const Json& meta, std::string_view name) {
 }
 
 Status ReadState(checkpoint::Reader& reader, const std::vector<StateTensor>& tensors) {
-  std::vector<checkpoint::Reader::TensorRange> wanted;
+  StateReads reads(reader);
   for (const StateTensor& state : tensors) {
     const auto* meta = MR_TRY(FindTensor(reader, state));
     if (checkpoint::DTypeName(meta->dtype) != engine::ScalarTypeName(state.tensor.scalar_type())) {
@@ -139,12 +194,9 @@ Status ReadState(checkpoint::Reader& reader, const std::vector<StateTensor>& ten
                   reader.name(), state.name, checkpoint::DTypeName(meta->dtype),
                   engine::ScalarTypeName(state.tensor.scalar_type()));
     }
-    wanted.push_back({.tensor = state.name,
-                      .begin = static_cast<std::uint64_t>(state.first),
-                      .into = engine::BytesOf(state.tensor),
-                      .box = BoxOf(state)});
+    MR_TRY(reads.Add(state));
   }
-  return reader.ReadMany(wanted);
+  return reads.Run();
 }
 
 }  // namespace millrace::train

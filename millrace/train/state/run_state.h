@@ -34,7 +34,7 @@ enum class Kept { kModel, kAdapter };
 std::vector<StateTensor> StateTensors(engine::Model& model, engine::Optimizer& optimizer, Kept kept = Kept::kModel);
 
 /// Returns the slices that a rank saves. If several ranks return the same elements, checkpoint::ShareReplicas divides
-/// them. They borrow the tensors' memory.
+/// them. They borrow the tensors' memory, which may be a GPU's: checkpoint::SliceReader.
 std::vector<checkpoint::SaveSlice> SlicesOf(const std::vector<StateTensor>& tensors);
 
 /// The metadata of a checkpoint, beside its tensors (docs/formats/training-state.md).
@@ -51,6 +51,8 @@ struct RunState {
   std::string base_fingerprint;  ///< of the adapted model's weights: engine::FrozenFingerprint, in hexadecimal digits
   std::optional<engine::Quantization> base_quantization;  ///< how those weights were kept; nothing: in full
   Json spikes;                                            ///< SpikeDetector::ToJson(); null: the run looked for none
+
+  Json loss_scale;  ///< LossScale::ToJson(); null: the loss had no factor
 
   /// How the steps were computed: "off", "on", or "auto" as in checkpoints that do not say it; options.h.
   std::string compile = "auto";

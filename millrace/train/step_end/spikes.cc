@@ -1,4 +1,4 @@
-#include "millrace/train/spikes.h"
+#include "millrace/train/step_end/spikes.h"
 
 #include <cmath>
 #include <string_view>

@@ -1,0 +1,15 @@
+// Which steps of a run are traced. Plain data.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace millrace::train {
+
+struct ProfileOptions {
+  std::uint64_t first_step = 1, last_step = 1;  ///< counted from 1; both are traced
+  std::string url;                              ///< the folder of the run
+  std::string job;                              ///< its name, for the file
+};
+
+}  // namespace millrace::train
