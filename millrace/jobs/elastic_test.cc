@@ -39,6 +39,15 @@ TEST(ElasticTest, TheJobStaysTheSameButForItsNodes) {
   EXPECT_FALSE(OnNodes(spec, 5));
 }
 
+TEST(ElasticTest, OnThisMachineRanksAreCounted) {
+  const Spec spec = Parse({"run={launcher: local, processes_per_node: 4, elastic: {min: 2}}"});
+  EXPECT_THAT(NodeCounts(spec), ElementsAre(4, 3, 2));
+  const auto smaller = OnNodes(spec, 3);
+  ASSERT_TRUE(smaller) << smaller.error().ToString();
+  EXPECT_EQ(smaller->ranks(), 3);
+  EXPECT_EQ(smaller->run.nodes, 1);
+}
+
 TEST(ElasticTest, LimitsMustFitTheJob) {
   for (const char* wrong : {"run.elastic.min=13", "run.elastic={min: 1, max: 11}"}) {
     const auto refused = Spec::Parse(kElasticJob, "job.yaml", {wrong});

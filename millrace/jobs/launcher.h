@@ -23,6 +23,7 @@ struct RankState {
   std::uint64_t beats = 0;            ///< the number of heartbeats in this attempt
   std::string node;                   ///< the machine's name; empty: this machine
   std::string cause;                  ///< of its exit, if that is not the rank's own: "node n3 is lost: …"
+  std::string told;                   ///< the lines behind the step in its heartbeat file; see README.md
 };
 
 /// A machine of a job, as its launcher uses it.
@@ -32,7 +33,7 @@ struct NodeState {
     kSpare,     ///< is ready to take another's place
     kLost,      ///< cannot be reached
     kUnfit,     ///< failed a health check
-    kSetAside,  ///< has no ranks any more, because it failed too often
+    kSetAside,  ///< has no ranks any more, because it failed too often or its network is slow
   };
   std::string name;
   Use use = Use::kSpare;

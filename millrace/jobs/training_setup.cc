@@ -11,7 +11,7 @@ plan::TrainingSetup TrainingSetupOf(const Spec& spec) {
           .global_batch = train.global_batch,
           .micro_batch = train.micro_batch,
           .sequence_length = spec.data.dataset.sequence_length,
-          .bf16 = train.precision == "bf16",
+          .bf16 = train.precision == "bf16" || train.precision == "fp16" || train.precision == "fp8",
           .moments = train.optimizer.name != "sgd" ? 2
                      : has_momentum                ? 1
                                                    : 0,
@@ -19,6 +19,10 @@ plan::TrainingSetup TrainingSetupOf(const Spec& spec) {
                        : has_local && spec.checkpoint.local_beside ? 2
                                                                    : 1,
           .compares_pairs = spec.data.dataset.objective == data::Objective::kDpo};
+}
+
+int WantedGpus(const Spec& spec) {
+  return spec.run.command.empty() && spec.train.device == "cuda" ? spec.run.processes_per_node : 0;
 }
 
 }  // namespace millrace::jobs

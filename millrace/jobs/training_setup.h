@@ -10,4 +10,7 @@ namespace millrace::jobs {
 /// tokenizer.
 plan::TrainingSetup TrainingSetupOf(const Spec& spec);
 
+/// Returns how many GPUs the ranks of a machine must have: one each with train.device cuda, else 0.
+int WantedGpus(const Spec& spec);
+
 }  // namespace millrace::jobs

@@ -21,11 +21,11 @@ class GpuChecksTest : public testing::Test {
   void SetUp() override { ::unsetenv("FAKE_NVML"); }
   void TearDown() override { ::unsetenv("FAKE_NVML"); }
   /// Each device: ECC errors, remapping pending, failed, bits of slowdowns, NVLinks up, down.
-  Findings Check(const std::string& devices, const std::string& kernel_log = "") {
+  Findings Check(const std::string& devices, const std::string& kernel_log = "", int wanted = 0) {
     std::ofstream(folder_.path() / "devices") << devices;
     std::ofstream(folder_.path() / "kmsg") << kernel_log;
     ::setenv("FAKE_NVML", (folder_.path() / "devices").c_str(), 1);
-    return CheckNodeGpus({.kernel_log = folder_.path() / "kmsg", .nvml = MILLRACE_FAKE_NVML});
+    return CheckNodeGpus({.kernel_log = folder_.path() / "kmsg", .nvml = MILLRACE_FAKE_NVML}, wanted);
   }
   /// A record of the kernel's log, so many seconds ago.
   static std::string Record(std::int64_t ago_s, const std::string& text) {
@@ -43,6 +43,21 @@ TEST_F(GpuChecksTest, WithoutADriverThereIsNoGpu) {
   EXPECT_EQ(findings[0].what, "none (no NVIDIA driver)");
 }
 
+TEST_F(GpuChecksTest, EachRankWantsAGpu) {
+  const Findings none = CheckNodeGpus({.nvml = "libno-such-library.so.1"}, 2);
+  ASSERT_EQ(none.size(), 1u);
+  EXPECT_EQ(none[0].level, Level::kFail);
+  EXPECT_THAT(none[0].what, HasSubstr("train.device is cuda"));
+  EXPECT_EQ(Check("", "", 1)[0].level, Level::kFail);
+  const std::string two = "0 0 0 0 0 0\n0 0 0 0 0 0\n";
+  EXPECT_EQ(Check(two, "", 2).size(), 2u);
+  const Findings shared = Check(two, "", 4);
+  ASSERT_EQ(shared.size(), 3u);
+  EXPECT_EQ(shared[2].level, Level::kWarn);
+  EXPECT_EQ(shared[2].what, "2 for 4 ranks, which share them");
+  EXPECT_NE(shared[2].limit, "");
+}
+
 TEST_F(GpuChecksTest, ADriverThatDoesNotAnswerFails) {
   const Findings findings = CheckNodeGpus({.nvml = MILLRACE_FAKE_NVML});
   ASSERT_EQ(findings.size(), 1u);
@@ -53,7 +68,8 @@ TEST_F(GpuChecksTest, ADriverThatDoesNotAnswerFails) {
 TEST_F(GpuChecksTest, EachDeviceHasALine) {
   const Findings findings = Check("0 0 0 0 18 0\n0 0 0 0 0 18\n");
   ASSERT_EQ(findings.size(), 2u);
-  EXPECT_EQ(findings[0].what, "0: NVIDIA Fake 100 (79.0 GB free of 80.0 GB)");
+  EXPECT_EQ(findings[0].what, "0: NVIDIA Fake 100 (79.0 GB free of 80.0 GB), 97 % busy, 61 °C, 412 W");
+  EXPECT_EQ(findings[1].what, "1: NVIDIA Fake 100 (79.0 GB free of 80.0 GB), 97 % busy, 61 °C");
   for (const Finding& finding : findings) EXPECT_EQ(finding.level, Level::kOk) << finding.what;
 }
 

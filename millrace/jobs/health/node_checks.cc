@@ -19,7 +19,8 @@ std::filesystem::path FolderOf(const HealthOptions& options) {
 }  // namespace
 
 Json HealthOptions::ToJson() const {
-  return {{"checks", checks}, {"folder", folder}, {"store", store}, {"ca_bundle", ca_bundle}, {"spot", spot}};
+  return {{"checks", checks},       {"folder", folder}, {"store", store},
+          {"ca_bundle", ca_bundle}, {"spot", spot},     {"gpus", gpus}};
 }
 
 Result<HealthOptions> HealthOptions::FromJson(const Json& json) {
@@ -28,6 +29,7 @@ Result<HealthOptions> HealthOptions::FromJson(const Json& json) {
   options.store = MR_TRY(JsonString(json, "store"));
   options.ca_bundle = MR_TRY(JsonString(json, "ca_bundle"));
   options.spot = MR_TRY(JsonString(json, "spot"));
+  options.gpus = static_cast<int>(MR_TRY(JsonInt(json, "gpus")));
   options.checks.clear();
   const Json* checks = JsonFind(json, "checks");
   if (checks == nullptr || !checks->is_array()) return Fail(Code::kInvalidArgument, "\"checks\" is no list");
@@ -53,7 +55,7 @@ Findings CheckNode(const HealthOptions& options, const MachinePaths& paths, Cloc
   if (!options.passive && wanted("network")) findings.push_back(store.network);
   if (!options.passive && wanted("cpu")) findings.push_back(CheckNodeCpu());
   if (wanted("shm")) findings.push_back(CheckSharedMemory(paths.shared_memory));
-  if (wanted("gpu")) std::ranges::move(CheckNodeGpus(paths), std::back_inserter(findings));
+  if (wanted("gpu")) std::ranges::move(CheckNodeGpus(paths, options.gpus), std::back_inserter(findings));
   return findings;
 }
 

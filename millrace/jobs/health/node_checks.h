@@ -10,6 +10,7 @@
 #include "millrace/base/json.h"
 #include "millrace/jobs/health/finding.h"
 #include "millrace/jobs/health/health_checks.h"
+#include "millrace/nvml/nvml.h"
 
 namespace millrace::jobs {
 
@@ -20,6 +21,7 @@ struct HealthOptions {
   std::string store;      ///< URL of the store's endpoint; empty: there is none
   std::string ca_bundle;  ///< a path; empty: the system's certificates
   std::string spot;       ///< URL of EC2's metadata service, to be asked for notices; empty: it is not
+  int gpus = 0;           ///< that the ranks of the machine want; 0: none, or what there is
   bool passive = false;   ///< takes no time of the processor, the disk or the store
 
   Json ToJson() const;
@@ -30,7 +32,7 @@ struct HealthOptions {
 /// Where the machine shows its state. The defaults are Linux's and NVIDIA's.
 struct MachinePaths {
   std::filesystem::path proc = "/proc", system = "/sys", shared_memory = "/dev/shm", kernel_log = "/dev/kmsg";
-  std::string nvml = "libnvidia-ml.so.1";
+  std::string nvml = millrace::nvml::kLibrary;
 };
 
 /// Checks this machine. Blocks for about a second, and for some more if the store does not answer. One thread.

@@ -138,14 +138,18 @@ TEST_F(NodeChecksTest, AStoreThatDoesNotAnswerFails) {
 }
 
 TEST_F(NodeChecksTest, OptionsAndFindingsTravelAsJson) {
-  const HealthOptions options{
-      .checks = {"gpu"}, .folder = "/scratch", .store = "https://s3", .ca_bundle = "/ca", .spot = "http://x"};
+  const HealthOptions options{.checks = {"gpu"},
+                              .folder = "/scratch",
+                              .store = "https://s3",
+                              .ca_bundle = "/ca",
+                              .spot = "http://x",
+                              .gpus = 3};
   const auto read = HealthOptions::FromJson(options.ToJson());
   ASSERT_TRUE(read);
   EXPECT_EQ(read->ToJson(), options.ToJson());
   EXPECT_FALSE(HealthOptions::FromJson(Json::object()));
-  EXPECT_FALSE(
-      HealthOptions::FromJson({{"checks", {1}}, {"folder", ""}, {"store", ""}, {"ca_bundle", ""}, {"spot", ""}}));
+  EXPECT_FALSE(HealthOptions::FromJson(
+      {{"checks", {1}}, {"folder", ""}, {"store", ""}, {"ca_bundle", ""}, {"spot", ""}, {"gpus", 0}}));
   const Finding finding{Level::kWarn, "cpu", "slow", "look", "half", 12.5};
   EXPECT_EQ(*FindingFromJson(ToJson(finding)), finding);
   EXPECT_FALSE(FindingFromJson({{"check", "cpu"}, {"level", "bad"}, {"what", ""}, {"advice", ""}}));

@@ -10,6 +10,9 @@ namespace {
 
 constexpr double kSlower = 0.8, kMuchSlower = 0.5;
 constexpr std::size_t kFewest = 3;
+constexpr const char* kSlowMachine =
+    "look for other processes there, a hot processor, a power limit, or a smaller type of machine";
+constexpr const char* kSlowStore = "look at its network card and its way to the store, and at what else uses them";
 
 }  // namespace
 
@@ -30,7 +33,7 @@ void CompareWithPeers(std::map<std::string, Findings>& reports) {
       if (share >= kSlower) continue;
       finding.level = std::max(finding.level, share < kMuchSlower ? Finding::Level::kFail : Finding::Level::kWarn);
       finding.what += fmt::format(": {:.2f} of the median of {} nodes", share, all.size());
-      finding.advice = "look for other processes there, a hot processor, a power limit, or a smaller type of machine";
+      finding.advice = finding.check == "store" ? kSlowStore : kSlowMachine;
       finding.limit = fmt::format("{} of its peers' speed", kMuchSlower);
     }
   }

@@ -43,5 +43,15 @@ TEST(PeersTest, OnlySpeedsOfTheSameCheckAreCompared) {
   }
 }
 
+TEST(PeersTest, ASlowWayToTheStoreHasAdviceOfItsOwn) {
+  std::map<std::string, Findings> reports;
+  for (const auto& [node, speed] : {std::pair("n0", 900.0), {"n1", 910.0}, {"n2", 300.0}}) {
+    reports[node] = {{Level::kOk, "store", "reads", "", "", speed}};
+  }
+  CompareWithPeers(reports);
+  EXPECT_EQ(reports["n2"][0].level, Level::kFail);
+  EXPECT_THAT(reports["n2"][0].advice, HasSubstr("its way to the store"));
+}
+
 }  // namespace
 }  // namespace millrace::jobs

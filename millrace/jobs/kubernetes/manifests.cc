@@ -21,6 +21,7 @@ constexpr int kMostPodFailures = 20;
 /// How often the launcher of an MPIJob starts. The operator cannot tell a deleted launcher from a failed job.
 constexpr int kMostLaunchers = 3;
 constexpr const char* kMillrace = "/usr/bin/millrace";
+constexpr const char* kCsiDriver = "csi.millrace.dev";
 /// Not a volume: those that a group may write to are not to be trusted.
 constexpr const char* kStateFolder = "/tmp/millrace";
 
@@ -221,11 +222,30 @@ class Renderer {
     return pod;
   }
 
+  /// A claim, a bucket (an inline volume of the CSI driver), or a volume as Kubernetes writes it.
+  static Json VolumeSource(const Json& given) {
+    const bool read_only = given.value("read_only", false);
+    if (given.contains("claim")) {
+      Json claim = {{"claimName", given["claim"]}};
+      if (read_only) claim["readOnly"] = true;
+      return {{"persistentVolumeClaim", std::move(claim)}};
+    }
+    if (!given.contains("bucket")) return given["source"];
+    Json attributes = {{"bucketName", given["bucket"]}, {"authenticationSource", "secret"}};
+    if (given.contains("prefix")) attributes["prefix"] = given["prefix"];
+    if (!read_only) attributes["mountOptions"] = "allow-delete,allow-overwrite";
+    Json csi = {{"driver", kCsiDriver},
+                {"readOnly", read_only},
+                {"nodePublishSecretRef", {{"name", given["secret"]}}},
+                {"volumeAttributes", std::move(attributes)}};
+    return {{"csi", std::move(csi)}};
+  }
+
   void AddVolumes(Json& volumes, Json& mounts) const {
     int number = 0;
     for (const Json& given : pods_.volumes) {
       const std::string name = fmt::format("volume-{}", ++number);
-      Json volume = given["source"];
+      Json volume = VolumeSource(given);
       volume["name"] = name;
       volumes.push_back(std::move(volume));
       Json mount = {{"name", name}, {"mountPath", given["mount_path"]}};

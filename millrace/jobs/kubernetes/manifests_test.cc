@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "millrace/base/config.h"
 
 namespace millrace::jobs {
@@ -104,6 +106,24 @@ TEST(Manifests, HaveWhatTheJobFileSays) {
   EXPECT_TRUE(has_memory && has_claim && is_mounted) << DumpJsonPretty(pod);
 }
 
+TEST(Manifests, VolumesAreClaimsAndBuckets) {
+  const Json job =
+      Objects({"run.volumes=[{mount_path: /data, claim: corpus, read_only: true}, {mount_path: /models, "
+               "bucket: models, prefix: llama/, secret: keys}]"})[0]
+          .body;
+  std::map<std::string, Json> volumes;
+  for (const Json& volume : At(job, "/spec/template/spec/volumes")) volumes[volume["name"]] = volume;
+  EXPECT_EQ(volumes["volume-1"]["persistentVolumeClaim"], (Json{{"claimName", "corpus"}, {"readOnly", true}}));
+  const Json& csi = volumes["volume-2"]["csi"];
+  EXPECT_EQ(csi["driver"], "csi.millrace.dev");
+  EXPECT_EQ(csi["readOnly"], false);
+  EXPECT_EQ(csi["nodePublishSecretRef"]["name"], "keys");
+  EXPECT_EQ(csi["volumeAttributes"], (Json{{"bucketName", "models"},
+                                           {"authenticationSource", "secret"},
+                                           {"prefix", "llama/"},
+                                           {"mountOptions", "allow-delete,allow-overwrite"}}));
+}
+
 TEST(Manifests, MistakesAreNamed) {
   EXPECT_THAT(PodRefusal({"run.image=\"\""}), AllOf(HasSubstr("run.image"), HasSubstr("is required")));
   EXPECT_THAT(PodRefusal({"name=Tested_1"}), AllOf(HasSubstr("name"), HasSubstr("lower-case")));
@@ -113,6 +133,10 @@ TEST(Manifests, MistakesAreNamed) {
   EXPECT_THAT(PodRefusal({"run.env_from=[\"a b\"]"}), HasSubstr("cannot be the name of a Secret"));
   EXPECT_THAT(PodRefusal({"run.volumes=[{source: {emptyDir: {}}}]"}), HasSubstr("mount_path"));
   EXPECT_THAT(PodRefusal({"run.volumes=[{mount_path: /x}]"}), HasSubstr("source"));
+  EXPECT_THAT(PodRefusal({"run.volumes=[{mount_path: /x, claim: a, source: {emptyDir: {}}}]"}), HasSubstr("one of"));
+  EXPECT_THAT(PodRefusal({"run.volumes=[{mount_path: /x, claim: A_B}]"}), HasSubstr("PersistentVolumeClaim"));
+  EXPECT_THAT(PodRefusal({"run.volumes=[{mount_path: /x, bucket: corpus}]"}), HasSubstr("secret"));
+  EXPECT_THAT(PodRefusal({"run.volumes=[{mount_path: /x, bucket: corpus/a, secret: s}]"}), HasSubstr("bucket"));
   EXPECT_THAT(PodRefusal({"run.volumes=[{mount_path: /x, readonly: true, source: {emptyDir: {}}}]"}),
               HasSubstr("read_only"));
   EXPECT_THAT(PodRefusal({"run.image_pull_policy=never"}), HasSubstr("IfNotPresent"));

@@ -17,6 +17,7 @@ namespace millrace::jobs {
 namespace {
 
 constexpr Duration kLookInterval = std::chrono::milliseconds(100);  // a guess: log lines then seem immediate
+constexpr std::size_t kMostHeartbeat = 4096;                        // bytes that are read of a heartbeat file
 
 }  // namespace
 
@@ -62,22 +63,24 @@ Subprocess::Options LocalLauncher::Command(int rank, int attempt, int port, int 
   command.env = options_.env;
   if (options_.foreign) {
     command.working_directory = options_.foreign->directory;
+    if (!options_.foreign->source.empty()) command.working_directory = CodeFolder();
     command.env.try_emplace("PYTHONUNBUFFERED", "1");
   }
   if (!checkpoints_.empty()) command.env["MILLRACE_CHECKPOINTS"] = checkpoints_;
   const Place& place = options_.place;
   command.env["RANK"] = std::to_string(place.first_rank + rank);
-  command.env["LOCAL_RANK"] = std::to_string(rank);
+  const int local_ranks = place.local_world_size > 0 ? place.local_world_size : options_.ranks;
+  command.env["LOCAL_RANK"] = std::to_string(place.first_local_rank + rank);
   command.env["WORLD_SIZE"] = std::to_string(place.world_size > 0 ? place.world_size : options_.ranks);
-  command.env["LOCAL_WORLD_SIZE"] = std::to_string(options_.ranks);
-  command.env["GROUP_RANK"] = std::to_string(place.first_rank / options_.ranks);
+  command.env["LOCAL_WORLD_SIZE"] = std::to_string(local_ranks);
+  command.env["GROUP_RANK"] = std::to_string(place.first_rank / local_ranks);
   command.env["MASTER_ADDR"] = place.master_address;
   command.env["MASTER_PORT"] = std::to_string(port);
   command.env["MILLRACE_HEARTBEAT_FILE"] = HeartbeatPath(rank).string();
   command.env["MILLRACE_ATTEMPT"] = std::to_string(attempt);
   const bool has_threads = options_.env.contains("OMP_NUM_THREADS") || std::getenv("OMP_NUM_THREADS") != nullptr;
   if (options_.threads > 0 || !has_threads) {
-    int share = static_cast<int>(std::thread::hardware_concurrency()) / options_.ranks;
+    int share = static_cast<int>(std::thread::hardware_concurrency()) / local_ranks;
     command.env["OMP_NUM_THREADS"] = std::to_string(options_.threads > 0 ? options_.threads : std::max(1, share));
   }
   command.env["MILLRACE_LIFELINE"] = std::to_string(lifeline);
@@ -91,6 +94,12 @@ Subprocess::Options LocalLauncher::Command(int rank, int attempt, int port, int 
 Status LocalLauncher::PrepareFolders() {
   if (!options_.foreign) return {};
   const ForeignProgram& foreign = *options_.foreign;
+  if (!foreign.source.empty()) {
+    MR_TRY(UnpackCode({.url = foreign.source,
+                       .folder = CodeFolder(),
+                       .env = options_.env,
+                       .log = options_.folder / "logs" / "source.err"}));
+  }
   if (mounts_) return mounts_->Mount();
   checkpoints_ = foreign.checkpoint_folder;
   std::vector<FolderMount> mounts = foreign.mounts;
@@ -224,12 +233,15 @@ void LocalLauncher::ReadHeartbeat(int rank) {
   Rank& child = children_[static_cast<std::size_t>(rank)];
   if (beat != child.beat) ++state.beats;
   child.beat = beat;
-  char text[32];
+  char text[kMostHeartbeat];
   ssize_t n = ::pread(file->get(), text, sizeof text, 0);
   std::uint64_t step = 0;
   auto [end, error] = std::from_chars(text, text + std::max<ssize_t>(n, 0), step);
   // Without a newline, the rank has not finished writing the file.
   if (n > 0 && error == std::errc{} && end < text + n && *end == '\n') state.step = step;
+  const std::string_view lines(text, static_cast<std::size_t>(std::max<ssize_t>(n, 0)));
+  const std::size_t first = lines.find('\n'), last = lines.rfind('\n');
+  state.told = first == last ? "" : lines.substr(first + 1, last - first);
 }
 
 void LocalLauncher::Signal(int signal_number) {

@@ -14,6 +14,7 @@
 #include "millrace/base/process/subprocess.h"
 #include "millrace/jobs/launcher.h"
 #include "millrace/jobs/local/log_follower.h"
+#include "millrace/jobs/local/node_code.h"
 #include "millrace/jobs/local/node_mounts.h"
 #include "millrace/jobs/spec/foreign_program.h"
 
@@ -45,6 +46,8 @@ class LocalLauncher final : public Launcher {
     int world_size = 0;                        ///< 0: the ranks of this machine are all
     std::string master_address = "127.0.0.1";  ///< of the machine with rank 0
     int master_port = 0;                       ///< 0: a free one of this machine, another in each attempt
+    /// If several launchers share a machine: how many of its ranks are before these, and how many there are; 0: these.
+    int first_local_rank = 0, local_world_size = 0;
   };
   struct Options {
     std::vector<std::string> command;  ///< unless `foreign` has one
@@ -93,6 +96,8 @@ class LocalLauncher final : public Launcher {
   /// Ranks are counted on this machine; files and lines have the job's numbers.
   std::filesystem::path LogPath(int rank, std::string_view suffix) const;
   std::filesystem::path HeartbeatPath(int rank) const;
+  /// Where the code of a job that has run.source is.
+  std::filesystem::path CodeFolder() const { return options_.folder / "source"; }
   Subprocess::Options Command(int rank, int attempt, int port, int lifeline) const;
   void Look();
   void Follow(int rank);

@@ -4,8 +4,9 @@
 
 namespace millrace::jobs {
 
-OutputMetrics::OutputMetrics(const std::vector<MetricDefinition>& definitions, history::LoggedMetrics earlier)
-    : matcher_(definitions), earlier_(std::move(earlier)) {}
+OutputMetrics::OutputMetrics(const std::vector<MetricDefinition>& definitions, history::LoggedMetrics earlier,
+                             OnValue on_value)
+    : matcher_(definitions), on_value_(std::move(on_value)), earlier_(std::move(earlier)) {}
 
 void OutputMetrics::TakeLine(std::string_view line) {
   const TrainerLine read = transcript_.Read(line);
@@ -33,7 +34,11 @@ void OutputMetrics::Search(std::string_view readable, std::string_view line) {
   for (const auto& [name, value] : values) {
     if (name == "step" && value >= 1 && value <= kMostSteps) step_ = static_cast<std::uint64_t>(value);
   }
-  for (const auto& [name, value] : values) metrics_.Add(name, step_ > 0 ? step_ : ++found_[name], value);
+  for (const auto& [name, value] : values) {
+    const std::uint64_t step = step_ > 0 ? step_ : ++found_[name];
+    metrics_.Add(name, step, value);
+    if (on_value_) on_value_(name, step, value);
+  }
 }
 
 }  // namespace millrace::jobs

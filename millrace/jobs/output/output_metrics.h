@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -17,9 +19,13 @@ namespace millrace::jobs {
 /// is such a step. Without any, values are counted. One thread at a time.
 class OutputMetrics {
  public:
+  using OnValue = std::function<void(const std::string& name, std::uint64_t step, double value)>;
+
   /// `earlier`: what the run of the job before this one left. It is kept if the trainer resumes.
+  /// `on_value`: gets each value that is found, with its step. May be empty.
   /// REQUIRES: CheckMetricRegex() accepts all expressions.
-  OutputMetrics(const std::vector<MetricDefinition>& definitions, history::LoggedMetrics earlier);
+  OutputMetrics(const std::vector<MetricDefinition>& definitions, history::LoggedMetrics earlier,
+                OnValue on_value = {});
 
   /// Takes a line of rank 0's standard output or standard error, without its newline.
   void TakeLine(std::string_view line);
@@ -32,6 +38,7 @@ class OutputMetrics {
   void Search(std::string_view readable, std::string_view line);
 
   const MetricMatcher matcher_;
+  const OnValue on_value_;
   TrainerTranscript transcript_;
   history::LoggedMetrics earlier_, metrics_;
   std::uint64_t step_ = 0;                      ///< 0: no line has told one

@@ -154,5 +154,16 @@ TEST(MetricDefinitionsTest, OneGroupAtMost) {
   EXPECT_THAT(ahead.error().ToString(), HasSubstr("is not a regular expression of RE2"));
 }
 
+TEST(OutputMetricsTest, TellsOfEachValue) {
+  std::vector<std::string> told;
+  OutputMetrics output({{"loss", "loss=(\\S+)"}}, {}, [&](const std::string& name, std::uint64_t step, double value) {
+    told.push_back(fmt::format("{} {} {}", name, step, value));
+  });
+  output.TakeLine("loss=2.5");
+  output.TakeLine("nothing");
+  output.TakeLine("loss=1.5");
+  EXPECT_THAT(told, testing::ElementsAre("loss 1 2.5", "loss 2 1.5"));
+}
+
 }  // namespace
 }  // namespace millrace::jobs

@@ -137,6 +137,10 @@ class Agent {
     options.place.world_size = static_cast<int>(MR_TRY(JsonInt(start, "world_size")));
     options.place.master_address = MR_TRY(JsonString(start, "master_address"));
     options.place.master_port = static_cast<int>(MR_TRY(JsonInt(start, "master_port")));
+    if (JsonFind(start, "local_world_size") != nullptr) {
+      options.place.first_local_rank = static_cast<int>(MR_TRY(JsonInt(start, "first_local_rank")));
+      options.place.local_world_size = static_cast<int>(MR_TRY(JsonInt(start, "local_world_size")));
+    }
     options.threads = static_cast<int>(MR_TRY(JsonInt(start, "threads")));
     const int attempt = static_cast<int>(MR_TRY(JsonInt(start, "attempt")));
     if (const Json* env = JsonFind(start, "env")) {
@@ -196,9 +200,10 @@ class Agent {
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       const RankState& rank = ranks[i];
       const int number = first_rank_ + static_cast<int>(i);
-      if (rank.beats != told_[i].beats || rank.step != told_[i].step) {
+      if (rank.beats != told_[i].beats || rank.step != told_[i].step || rank.told != told_[i].told) {
         Json beat = {{"rank", number}, {"beats", rank.beats}};
         if (rank.step) beat["step"] = *rank.step;
+        if (rank.told != told_[i].told) beat["told"] = rank.told;
         Tell({{"beat", std::move(beat)}});
       }
       if (rank.exit && !told_[i].exit) {

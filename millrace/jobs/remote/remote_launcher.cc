@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <charconv>
 #include <utility>
 
 #include "millrace/base/json.h"
@@ -210,6 +211,7 @@ Status RemoteLauncher::Start(int attempt) {
 }
 
 Status RemoteLauncher::StartRanks(int attempt) {
+  slow_node_.clear();
   CallNodes(pool_.ToAsk());
   if (const auto others = pool_.LastResort(); !others.empty()) CallNodes(others);
   const auto chosen = pool_.Place();
@@ -246,6 +248,10 @@ Status RemoteLauncher::StartRanks(int attempt) {
                   {"program", options_.program},
                   {"job", job},
                   {"env", options_.env}};
+    if (options_.one_machine) {
+      order["first_local_rank"] = order["first_rank"];
+      order["local_world_size"] = ranks();
+    }
     if (options_.foreign) order["foreign"] = options_.foreign->ToJson();
     Order(placed[slot], {{"start", std::move(order)}});  // Await() tells if it was lost
   }
@@ -266,7 +272,32 @@ void RemoteLauncher::TellOfBadNode(std::size_t node) {
   if (options_.on_bad_node && bad_nodes_.insert(state.name).second) options_.on_bad_node(state.name, state.reason);
 }
 
+/// Sets nodes aside whose network is slow, as long as there are spares for them. `told` are lines of a rank.
+void RemoteLauncher::NoteSlowNodes(std::string_view told) {
+  constexpr std::string_view kSlow = "slow ";
+  for (std::string_view line : Split(told, '\n')) {
+    if (!line.starts_with(kSlow)) continue;
+    line.remove_prefix(kSlow.size());
+    int rank = -1;
+    const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), rank);
+    if (error != std::errc() || rank < 0 || rank >= ranks()) continue;
+    const std::size_t node = pool_.placed()[static_cast<std::size_t>(rank / options_.ranks_per_node)];
+    const NodeState& state = pool_.at(node);
+    const std::string why(Trim(line.substr(static_cast<std::size_t>(end - line.data()))));
+    const bool has_spare =
+        std::ranges::any_of(pool_.states(), [](const NodeState& other) { return other.use == NodeState::Use::kSpare; });
+    if (has_spare && SetAside(state.name, fmt::format("node {} is set aside: {}", state.name, why))) {
+      slow_node_ = state.reason;
+    } else if (std::vector<std::string> warnings = state.warnings;
+               state.use == NodeState::Use::kRuns && std::ranges::find(warnings, why) == warnings.end()) {
+      warnings.push_back(why);
+      pool_.NoteWarnings(node, std::move(warnings));
+    }
+  }
+}
+
 std::string RemoteLauncher::RegroupReason() {
+  if (!slow_node_.empty()) return slow_node_;
   if (const std::size_t unfit = pool_.Replaceable(); unfit < pool_.size()) return pool_.at(unfit).reason;
   const int now = static_cast<int>(pool_.placed().size()), next = pool_.NextSize();
   if (now == 0 || next <= now) return "";
@@ -399,6 +430,10 @@ Status RemoteLauncher::Note(std::size_t node, const Json& event) {
     RankState& state = states_[MR_TRY(rank_of(*beat))];
     state.beats = MR_TRY(JsonUint(*beat, "beats"));
     if (JsonFind(*beat, "step") != nullptr) state.step = MR_TRY(JsonUint(*beat, "step"));
+    if (JsonFind(*beat, "told") != nullptr) {
+      state.told = MR_TRY(JsonString(*beat, "told"));
+      NoteSlowNodes(state.told);
+    }
   } else if (const Json* written = JsonFind(event, "line")) {
     const std::size_t rank = MR_TRY(rank_of(*written));
     const Json* error = JsonFind(*written, "error");

@@ -54,6 +54,7 @@ class RemoteLauncher final : public Launcher {
     /// The numbers of nodes that an attempt may have, the best one first; empty: all. Further nodes are spares.
     std::vector<int> sizes;
     int ranks_per_node = 1;
+    bool one_machine = false;               ///< the nodes are parts of one machine: local ranks count over all of them
     HealthOptions health = {.checks = {}};  ///< checked before each attempt, and in part while ranks run
     int threads = 0;                        ///< per rank; 0: as LocalLauncher chooses there
     std::string program;                    ///< of a rank; empty: millrace-train beside the agent
@@ -121,6 +122,7 @@ class RemoteLauncher final : public Launcher {
   Status Note(std::size_t node, const Json& event);
   Status NoteHealth(std::size_t node, const Json& health);
   Error ExplainEnd(std::size_t node, const std::optional<ExitState>& ended) const;
+  void NoteSlowNodes(std::string_view told);
   void Lose(std::size_t node, Error why);
   void Abandon();
 
@@ -133,6 +135,7 @@ class RemoteLauncher final : public Launcher {
   std::set<std::size_t> leaving_;    ///< nodes that are taken away
   std::set<std::string> bad_nodes_;  ///< that on_bad_node was called for
   TimePoint look_at_;                ///< the next look for nodes that are back
+  std::string slow_node_;            ///< why ranks of this attempt are to move to a spare; empty: they are not
   std::vector<RankState> states_;
   std::vector<RankLog> logs_;
 };

@@ -98,6 +98,7 @@ std::string RenderBatchScript(const Spec& spec, const BatchOptions& options) {
     if (!value.empty()) set(option, value);
   };
   set("job-name", spec.name);
+  set_given("array", options.array);
   const std::vector<int> counts = NodeCounts(spec);
   const int most = counts.front() + spec.run.spares;
   const int fewest = counts.back() + spec.run.spares;
@@ -126,8 +127,11 @@ std::string RenderBatchScript(const Spec& spec, const BatchOptions& options) {
     script += "#SBATCH --exclusive\n";
   }
   for (const std::string& option : slurm.options) script += fmt::format("#SBATCH {}\n", option);
-  script +=
-      fmt::format("exec {} job run --no-check {}\n", ShellQuoted(options.millrace), ShellQuoted(options.job_file));
+  std::string job_file = ShellQuoted(options.job_file);
+  if (const auto at = job_file.rfind("%a"); !options.array.empty() && at != job_file.npos) {
+    job_file.replace(at, 2, "'\"$SLURM_ARRAY_TASK_ID\"'");
+  }
+  script += fmt::format("exec {} job run --no-check {}\n", ShellQuoted(options.millrace), job_file);
   return script;
 }
 
@@ -171,6 +175,9 @@ bool DrainSlurmNode(const std::string& node, std::string_view why) {
 }
 
 std::string AllocationId() {
+  const char* array = std::getenv("SLURM_ARRAY_JOB_ID");
+  const char* element = std::getenv("SLURM_ARRAY_TASK_ID");
+  if (array != nullptr && element != nullptr) return fmt::format("{}_{}", array, element);
   const char* id = std::getenv("SLURM_JOB_ID");
   return id != nullptr ? id : "";
 }

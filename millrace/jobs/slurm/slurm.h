@@ -29,6 +29,8 @@ struct BatchOptions {
   std::string millrace;  ///< the path of `millrace` on the nodes
   std::string job_file;  ///< readable on the first node
   std::string output;    ///< of the supervisor; readable by whoever asks
+  /// The elements of a job array, as in "1-4,7%2"; empty: one job. In `job_file`, "%a" is an element's number then.
+  std::string array;
 };
 
 /// Returns the script that runs the supervisor of a job on the first of its nodes. Slurm sends it SIGTERM before the
@@ -54,7 +56,7 @@ bool DrainSlurmNode(const std::string& node, std::string_view why);
 /// Returns the nodes of the allocation that this process is in, with `srun` commands that run `millrace job agent`.
 /// Errors: kPreconditionFailed outside an allocation.
 Result<std::vector<RemoteNode>> AllocatedNodes(const std::string& millrace);
-/// Returns $SLURM_JOB_ID, or "" outside an allocation.
+/// Returns $SLURM_JOB_ID, of an array's element "ARRAY_NUMBER"; "" outside an allocation.
 std::string AllocationId();
 
 }  // namespace millrace::jobs

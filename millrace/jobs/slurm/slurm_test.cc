@@ -36,6 +36,16 @@ exec '/opt/it'\''s here/millrace' job run --no-check '/home/u/job.yaml'
 )");
 }
 
+TEST(BatchScript, AnArrayRunsTheFileOfItsElement) {
+  const auto spec = *Spec::Parse(kJob, "job.yaml");
+  const std::string script = RenderBatchScript(spec, {.millrace = "/opt/millrace",
+                                                      .job_file = "/home/u/it's/tested-%a/job.yaml",
+                                                      .output = "/home/u/%A_%a.out",
+                                                      .array = "1,3%2"});
+  EXPECT_THAT(script, HasSubstr("#SBATCH --array=\"1,3%2\"\n"));
+  EXPECT_THAT(script, HasSubstr(R"(--no-check '/home/u/it'\''s/tested-'"$SLURM_ARRAY_TASK_ID"'/job.yaml')"));
+}
+
 TEST(BatchScript, HasWhatTheJobFileSays) {
   const std::string script =
       Script({"run.partition=main", "run.account=a", "run.qos=high", "run.constraint=a|b", "run.time=90s",

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "millrace/jobs/source/source_archive.h"
 #include "millrace/jobs/spec/foreign_program.h"
 #include "millrace/object/url.h"
 
@@ -37,6 +38,19 @@ Status CheckMounts(const Node& root, const Spec& spec) {
       if (Overlap(path, other)) return Fail(node[url].Invalid(fmt::format("{} and {} overlap", path, other)));
     }
     paths.push_back(path);
+  }
+  return {};
+}
+
+Status CheckSource(const Node& run, const Spec& spec) {
+  if (spec.run.source.empty() || SourceDigest(spec.run.source)) return {};
+  if (IsMounted(spec.run.source)) {
+    return Fail(run["source"].Invalid(fmt::format(
+        "should be a folder of this machine, or the sha256-DIGEST.tar of an earlier run, not {}", spec.run.source)));
+  }
+  if (spec.run.launcher == "local" || spec.run.launcher == "sagemaker") return {};
+  if (spec.log.url.empty() && spec.checkpoint.url.empty()) {
+    return Fail(run["source"].Invalid("needs a bucket from which all machines get the code: set log.url"));
   }
   return {};
 }
@@ -77,6 +91,7 @@ Status CheckForeign(const Node& root, const Spec& spec, SpecPurpose purpose) {
   for (const std::string& word : spec.run.command) {
     if (word.find('\0') != std::string::npos) return Fail(run["command"].Invalid("has a zero byte"));
   }
+  MR_TRY(CheckSource(run, spec));
   const bool in_store = IsMounted(spec.checkpoint.url);
   if (!in_store && !spec.checkpoint.path.empty() && !spec.checkpoint.url.empty()) {
     return Fail(root["checkpoint"]["path"].Invalid(

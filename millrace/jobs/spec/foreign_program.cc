@@ -22,8 +22,10 @@ bool IsMounted(std::string_view url) {
 
 std::optional<ForeignProgram> ForeignProgramOf(const Spec& spec) {
   if (spec.run.command.empty()) return std::nullopt;
-  ForeignProgram program{
-      .command = spec.run.command, .directory = spec.run.directory, .checkpoint_folder = spec.checkpoint.path};
+  ForeignProgram program{.command = spec.run.command,
+                         .directory = spec.run.directory,
+                         .source = spec.run.source,
+                         .checkpoint_folder = spec.checkpoint.path};
   for (const auto& [url, value] : spec.run.mounts) program.mounts.push_back(MountOf(url, value));
   if (spec.checkpoint.url.empty()) return program;
   if (IsMounted(spec.checkpoint.url)) {
@@ -41,6 +43,7 @@ Json ForeignProgram::ToJson() const {
   }
   return {{"command", command},
           {"directory", directory},
+          {"source", source},
           {"mounts", std::move(folders)},
           {"checkpoint_folder", checkpoint_folder},
           {"checkpoint_url", checkpoint_url}};
@@ -65,6 +68,7 @@ Result<ForeignProgram> ForeignProgram::FromJson(const Json& json) {
                               .read_only = read_only != nullptr && read_only->is_boolean() && read_only->get<bool>()});
   }
   program.directory = MR_TRY(JsonString(json, "directory"));
+  program.source = MR_TRY(JsonString(json, "source"));
   program.checkpoint_folder = MR_TRY(JsonString(json, "checkpoint_folder"));
   program.checkpoint_url = MR_TRY(JsonString(json, "checkpoint_url"));
   return program;

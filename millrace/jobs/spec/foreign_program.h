@@ -29,6 +29,7 @@ bool IsMounted(std::string_view url);
 struct ForeignProgram {
   std::vector<std::string> command;
   std::string directory;  ///< where it runs; empty: where the launcher does
+  std::string source;     ///< the URL of an archive of run.source, in whose files it runs; empty: none
   std::vector<FolderMount> mounts;
   /// A folder that every rank finds in MILLRACE_CHECKPOINTS. Empty: none, or a mount of `checkpoint_url`.
   std::string checkpoint_folder;

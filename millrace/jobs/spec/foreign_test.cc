@@ -53,7 +53,7 @@ TEST(ForeignProgram, CheckpointsInAFolderNeedNoMount) {
 
 TEST(ForeignProgram, DamagedOrdersAreRefused) {
   const Json good = ForeignProgramOf(*ParseScript())->ToJson();
-  for (const char* key : {"command", "directory", "mounts", "checkpoint_folder", "checkpoint_url"}) {
+  for (const char* key : {"command", "directory", "source", "mounts", "checkpoint_folder", "checkpoint_url"}) {
     Json damaged = good;
     damaged[key] = 7;
     EXPECT_EQ(ForeignProgram::FromJson(damaged).error().code(), Code::kInvalidArgument) << key;
@@ -72,6 +72,21 @@ TEST(ForeignProgram, KeysOfOurTrainingAreRefused) {
   EXPECT_THAT(Spec::Parse(kScript, "job.yaml", {}, SpecPurpose::kPlan).error().ToString(), HasSubstr("run.command"));
   EXPECT_THAT(ParseSmall({"run.mounts={\"s3://bee\": /b}"}).error().ToString(), HasSubstr("it is for run.command"));
   EXPECT_THAT(ParseSmall({"checkpoint.path=/b"}).error().ToString(), HasSubstr("it is for run.command"));
+}
+
+TEST(ForeignProgram, ItsCodeMayTravel) {
+  const std::string text = "name: mine\nrun: {command: [python, train.py], source: code}\n";
+  const auto parse = [&](const std::vector<std::string>& more) { return Spec::Parse(text, "job.yaml", more); };
+  const auto spec = parse({});
+  ASSERT_TRUE(spec) << spec.error().ToString();
+  EXPECT_EQ(*Spec::Parse(spec->Render(), "job.yaml"), *spec);
+  EXPECT_EQ(ForeignProgramOf(*spec)->source, "code");
+  EXPECT_THAT(parse({"run.directory=/code"}).error().ToString(), HasSubstr("runs in the folder of run.source"));
+  EXPECT_THAT(parse({"run.source=s3://runs/mine/code"}).error().ToString(), HasSubstr("a folder of this machine"));
+  EXPECT_TRUE(parse({"run.source=s3://runs/source/sha256-" + std::string(64, 'a') + ".tar"}));
+  EXPECT_THAT(parse({"run.launcher=slurm"}).error().ToString(), HasSubstr("set log.url"));
+  EXPECT_TRUE(parse({"run.launcher=slurm", "log.url=s3://runs/mine"}));
+  EXPECT_THAT(ParseSmall({"run.source=code"}).error().ToString(), HasSubstr("it is for run.command"));
 }
 
 TEST(ForeignProgram, MistakesOfFoldersAndVariablesAreNamed) {

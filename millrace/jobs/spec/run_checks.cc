@@ -10,6 +10,7 @@
 #include "millrace/base/text.h"
 #include "millrace/jobs/spec/foreign_checks.h"
 #include "millrace/jobs/spec/hostfile.h"
+#include "millrace/object/url.h"
 
 namespace millrace::jobs {
 namespace {
@@ -86,17 +87,58 @@ bool IsQuantity(std::string_view text) {
   return text.size() <= 64 && std::regex_match(text.begin(), text.end(), form);
 }
 
+/// A volume has one of claim, bucket and source.
+Status CheckVolumeSource(const Node& volume) {
+  const auto claim = static_cast<bool>(volume["claim"]);
+  const auto bucket = static_cast<bool>(volume["bucket"]);
+  const auto source = static_cast<bool>(volume["source"]);
+  if (static_cast<int>(claim) + static_cast<int>(bucket) + static_cast<int>(source) != 1) {
+    return Fail(
+        volume.Invalid("needs one of claim (the name of a PersistentVolumeClaim), bucket, and source (a volume "
+                       "as Kubernetes writes it, such as {hostPath: {path: /data}})"));
+  }
+  if (source && (!volume["source"].IsMap() || volume["source"].Keys().size() != 1)) {
+    return Fail(
+        volume["source"].Invalid("should be one volume as Kubernetes writes it, such as {hostPath: {path: /data}}"));
+  }
+  constexpr std::size_t kMostName = 253;
+  auto is_name = [](const std::string& text) {
+    return std::ranges::all_of(Split(text, '.'), [](std::string_view part) { return IsLabel(part, kMostName); });
+  };
+  if (claim && !is_name(MR_TRY(volume["claim"].String()))) {
+    return Fail(volume["claim"].Invalid("cannot be the name of a PersistentVolumeClaim"));
+  }
+  if (!bucket) {
+    for (const char* key : {"prefix", "secret"}) {
+      if (volume[key]) return Fail(volume[key].Invalid("is for a volume with bucket"));
+    }
+    return {};
+  }
+  const std::string name = MR_TRY(volume["bucket"].String());
+  const auto url = object::ParseUrl("s3://" + name);
+  if (!url || url->bucket != name) {
+    return Fail(volume["bucket"].Invalid("should be the name of a bucket, or the ARN of an access point"));
+  }
+  if (volume["prefix"] && MR_TRY(volume["prefix"].String()).starts_with('/')) {
+    return Fail(volume["prefix"].Invalid("should not begin with a slash"));
+  }
+  if (!volume["secret"] || !is_name(MR_TRY(volume["secret"].String()))) {
+    return Fail(
+        volume.Invalid("needs secret, the name of a Secret with the keys for the bucket; without keys of your "
+                       "own, use the claim of a volume that your administrator has made"));
+  }
+  return {};
+}
+
 Status CheckVolumes(const Node& list) {
   for (const Node& volume : list.Elements()) {
-    MR_TRY(volume.RejectUnknown({"mount_path", "sub_path", "read_only", "source"}));
+    MR_TRY(
+        volume.RejectUnknown({"mount_path", "sub_path", "read_only", "source", "claim", "bucket", "prefix", "secret"}));
     const auto path = volume["mount_path"].String();
     if (!path || !path->starts_with('/')) {
       return Fail(volume.Invalid("needs mount_path, the absolute path of a folder in the container"));
     }
-    if (!volume["source"].IsMap() || volume["source"].Keys().size() != 1) {
-      return Fail(volume.Invalid(
-          "needs source, a volume as Kubernetes writes it, such as {persistentVolumeClaim: {claimName: data}}"));
-    }
+    MR_TRY(CheckVolumeSource(volume));
     if (volume["read_only"]) MR_TRY(volume["read_only"].Bool());
     if (volume["sub_path"]) MR_TRY(volume["sub_path"].String());
   }

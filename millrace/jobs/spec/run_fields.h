@@ -69,24 +69,32 @@ void VisitRun(Visitor& v, RunSpec& run) {
   v.TextMap("env", run.env);
   if (run.command.empty()) {
     RefuseKeys(v, {"mounts"}, "leave it out: it is for run.command; Millrace's own training reads URLs");
-    RefuseKeys(v, {"directory"}, "leave it out: it is for run.command");
-  } else if (run.in_pods()) {
-    v.Text("directory", run.directory, TextKind::kFolder, false);
-    RefuseKeys(v, {"mounts"}, "leave it out: containers have no /dev/fuse; use run.volumes, or read URLs");
+    RefuseKeys(v, {"directory", "source"}, "leave it out: it is for run.command");
   } else {
-    v.Text("directory", run.directory, TextKind::kFolder, false);
-    v.TextMap("mounts", run.mounts);
+    v.Text("source", run.source, TextKind::kUrl, false);
+    if (run.source.empty()) {
+      v.Text("directory", run.directory, TextKind::kFolder, false);
+    } else {
+      RefuseKeys(v, {"directory"}, "leave it out: run.command runs in the folder of run.source");
+    }
+    if (run.in_pods()) {
+      RefuseKeys(v, {"mounts"}, "leave it out: containers have no /dev/fuse; use run.volumes, or read URLs");
+    } else {
+      v.TextMap("mounts", run.mounts);
+    }
   }
   v.AllOrWords("health_checks", run.health_checks, kHealthChecks);
   v.Flag("spot", run.spot);
-  if (run.launcher == "local") {
-    RefuseKeys(v, {"spares", "elastic"}, "leave it out: the launcher local has one machine");
-  } else if (run.launcher == "sagemaker") {
+  if (run.launcher == "sagemaker") {
     RefuseKeys(v, {"spares", "elastic"}, "leave it out: SageMaker gives a training job all its hosts, or ends it");
   } else if (run.in_pods()) {
     RefuseKeys(v, {"spares", "elastic"}, "leave it out: the cluster makes pods anew, and the job waits for them");
   } else {
-    v.Integer("spares", run.spares, 0, 1 << 16);
+    if (run.launcher == "local") {
+      RefuseKeys(v, {"spares"}, "leave it out: the launcher local has one machine");
+    } else {
+      v.Integer("spares", run.spares, 0, 1 << 16);
+    }
     if (!run.command.empty()) {
       RefuseKeys(v, {"elastic"}, "leave it out: the batch of run.command cannot be divided anew");
     }

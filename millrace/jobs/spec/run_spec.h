@@ -66,6 +66,7 @@ struct RunSpec {
   std::optional<Duration> hang_timeout;       ///< nothing: auto, from the steps seen; whole milliseconds
   std::vector<std::string> command;           ///< a program that trains in place of Millrace's engine; empty: none
   std::string directory;                      ///< where `command` runs; empty: where the launcher does
+  std::string source;                         ///< its code: a folder, or the URL of its archive; empty: none
   std::map<std::string, std::string> env;     ///< for every rank
   std::map<std::string, std::string> mounts;  ///< of `command`: URLs, and where they are mounted: "/path" or "/path:ro"
   std::vector<std::string> health_checks = AllHealthChecks();  ///< before each attempt

@@ -207,6 +207,17 @@ class SpecReader {
     if (status_) Take(elements[1].Number(least, most), second);
   }
 
+  void FirstAndLast(std::string_view key, std::uint64_t& first, std::uint64_t& last) {
+    const Node node = Member(key);
+    if (!status_) return;
+    if (!node) return Refuse(node_.Invalid(fmt::format("needs {}, such as [10, 12]", key)));
+    const std::vector<Node> elements = node.Elements();
+    if (elements.size() != 2) return Refuse(node.Invalid("should be the first and the last, such as [10, 12]"));
+    Take(elements[0].Int(1, kAnyCount), first);
+    if (status_) Take(elements[1].Int(1, kAnyCount), last);
+    if (status_ && last < first) Refuse(node.Invalid("should be the first and the last, such as [10, 12]"));
+  }
+
   void Bytes(std::string_view key, std::uint64_t& value, std::uint64_t least) {
     Node node = Member(key);
     if (!status_ || !node) return;
@@ -472,6 +483,9 @@ class SpecPrinter {
   }
   void TwoNumbers(std::string_view key, double& first, double& second, double, double) {
     Line(key, fmt::format("[{}, {}]", first, second));
+  }
+  void FirstAndLast(std::string_view key, std::uint64_t& first, std::uint64_t& last) {
+    Line(key, fmt::format("[{}, {}]", first, last));
   }
   void Bytes(std::string_view key, std::uint64_t& value, std::uint64_t) { Line(key, fmt::format("{}", value)); }
   void TimeLimit(std::string_view key, std::optional<Duration>& value, std::string_view absent) {

@@ -99,12 +99,18 @@ struct SpikeSpec {
   int window = 128;
   bool operator==(const SpikeSpec&) const = default;
 };
+/// The steps whose trace is written. Both are traced.
+struct ProfileSpec {
+  std::uint64_t first_step = 0, last_step = 0;  ///< counted from 1
+  bool operator==(const ProfileSpec&) const = default;
+};
 struct TrainSpec {
   std::optional<double> epochs;
   std::optional<std::uint64_t> steps;           ///< exactly one of the two
   std::optional<std::uint64_t> steps_this_run;  ///< nothing: all that are left
   int global_batch = 8, micro_batch = 1;
   std::string precision = "f32";
+  std::string device = "auto";      ///< auto | cpu | cuda
   std::vector<std::string> freeze;  ///< globs over names of parameters that are not trained
   OptimizerSpec optimizer;
   ScheduleSpec schedule;
@@ -115,6 +121,7 @@ struct TrainSpec {
   ParallelSpec parallel;
   std::string compile = "auto";  ///< auto | on | off
   std::string compile_cache;     ///< folder of compiled steps; empty: in the user's cache
+  std::optional<ProfileSpec> profile;
   std::uint64_t seed = 42;
   int threads = 0;  ///< per rank; 0: the machine's cores divided by the ranks on it
   bool operator==(const TrainSpec&) const = default;
@@ -157,13 +164,14 @@ struct CheckpointSpec {
 };
 struct LogSpec {
   std::uint64_t every_steps = 1;
-  std::string url;                ///< of the run's folder in a bucket; empty: none
-  std::string tensorboard;        ///< URL; empty: none
-  std::string metrics_listen;     ///< address; empty: none
-  std::string metrics_key_file;   ///< file with the keys of scrapers, on rank 0's machine; empty: loopback only
-  bool metrics_insecure = false;  ///< beyond loopback without keys
-  std::string webhook;            ///< URL that gets notes of the job; empty: none
-  std::string webhook_file;       ///< file with that URL, if it is a secret, on the supervisor's machine
+  std::string url;                     ///< of the run's folder in a bucket; empty: none
+  std::string tensorboard;             ///< URL; empty: none
+  std::uint64_t histograms_every = 0;  ///< steps between two histograms of weights and gradients there; 0: none
+  std::string metrics_listen;          ///< address; empty: none
+  std::string metrics_key_file;        ///< file with the keys of scrapers, on rank 0's machine; empty: loopback only
+  bool metrics_insecure = false;       ///< beyond loopback without keys
+  std::string webhook;                 ///< URL that gets notes of the job; empty: none
+  std::string webhook_file;            ///< file with that URL, if it is a secret, on the supervisor's machine
   std::vector<MetricDefinition> metric_definitions;
   bool operator==(const LogSpec&) const = default;
 };

@@ -164,7 +164,14 @@ Status CompleteParallel(const Node& node, Spec& spec) {
   return {};
 }
 
-Status CheckLog(const Node& node, const LogSpec& log) {
+Status CheckLog(const Node& node, const Spec& spec) {
+  const LogSpec& log = spec.log;
+  if (spec.train.profile && log.url.empty()) {
+    return Fail(node["url"].Invalid("is needed by train.profile: the folder that the trace is written to"));
+  }
+  if (log.histograms_every > 0 && log.tensorboard.empty()) {
+    return Fail(node["histograms"].Invalid("needs log.tensorboard: the folder that histograms are written to"));
+  }
   if (!log.webhook.empty() && !IsWebhookUrl(log.webhook)) {
     return Fail(node["webhook"].Invalid("should be a URL of http:// or https:// without a user's name or password"));
   }
@@ -212,7 +219,7 @@ Status CheckSpec(const Node& root, Spec& spec, SpecPurpose purpose) {
   MR_TRY(CheckRun(root["run"], spec.run, purpose));
   MR_TRY(CheckPodName(root, spec));
   MR_TRY(CheckCost(root["cost"], spec.cost));
-  MR_TRY(CheckLog(root["log"], spec.log));
+  MR_TRY(CheckLog(root["log"], spec));
   return {};
 }
 

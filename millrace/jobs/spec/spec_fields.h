@@ -308,7 +308,8 @@ void VisitTrain(Visitor& v, TrainSpec& train, data::Objective& objective) {
   v.OptionalInteger("steps_this_run", train.steps_this_run, 1, std::int64_t{1} << 40);
   v.Integer("global_batch", train.global_batch, 1, 1 << 24);
   v.Integer("micro_batch", train.micro_batch, 1, 1 << 16);
-  v.Word("precision", train.precision, {{"f32", "bf16"}, {"f16", "fp8"}});
+  v.Word("precision", train.precision, {{"f32", "tf32", "bf16", "fp16", "fp8"}, {}});
+  v.Word("device", train.device, {{"auto", "cpu", "cuda"}, {}});
   v.Texts("freeze", train.freeze);
   v.Section("optimizer", [&](auto& s) { VisitOptimizer(s, train.optimizer); });
   v.Section("schedule", [&](auto& s) { VisitSchedule(s, train.schedule); });
@@ -340,6 +341,9 @@ void VisitTrain(Visitor& v, TrainSpec& train, data::Objective& objective) {
   v.Refused("lora", Code::kInvalidArgument, "leave it out here: lora is a key beside train");
   v.Word("compile", train.compile, {{"auto", "on", "off"}, {}});
   v.Text("compile_cache", train.compile_cache, TextKind::kUrl, false);
+  v.OptionalSection("profile", train.profile, [](auto& p, ProfileSpec& profile) {
+    p.FirstAndLast("steps", profile.first_step, profile.last_step);
+  });
   v.Integer("seed", train.seed, 0, kAnyCount);
   v.Integer("threads", train.threads, 0, 1024);
 }
@@ -362,7 +366,7 @@ void VisitLora(Visitor& v, LoraSpec& lora, const std::string& precision) {
   v.Number("dropout", options.dropout, 0, 0.999);
   v.Number("loraplus_lr_ratio", lora.loraplus_lr_ratio, 1e-6, 1e6);
   if (lora.base.empty()) lora.base = precision;
-  v.Word("base", lora.base, {{"f32", "bf16", "int8", "nf4"}, {}});
+  v.Word("base", lora.base, {{"f32", "tf32", "bf16", "fp16", "fp8", "int8", "nf4"}, {}});
 }
 
 template <class Visitor>
@@ -414,6 +418,7 @@ void VisitLog(Visitor& v, LogSpec& log) {
   v.Integer("every_steps", log.every_steps, 1, std::int64_t{1} << 40);
   v.Text("url", log.url, TextKind::kUrl, false);
   v.Text("tensorboard", log.tensorboard, TextKind::kUrl, false);
+  v.Section("histograms", [&](auto& h) { h.Integer("every_steps", log.histograms_every, 0, std::int64_t{1} << 40); });
   v.Text("metrics_listen", log.metrics_listen, TextKind::kPlain, false);
   v.Text("metrics_key_file", log.metrics_key_file, TextKind::kFolder, false);
   v.Flag("metrics_insecure", log.metrics_insecure);

@@ -298,6 +298,12 @@ TEST(Spec, RefusesWithASentence) {
       Refusal{"train.loss.label_smoothing=1", kInvalid, "from 0 to"},
       Refusal{"train.neftune_alpha=-1", kInvalid, "from 0 to"},
       Refusal{"train.compile=fast", kInvalid, "auto, on"},
+      Refusal{"train.profile={}", kInvalid, "needs steps, such as [10, 12]"},
+      Refusal{"train.profile.steps=10", kInvalid, "the first and the last"},
+      Refusal{"train.profile.steps=[12, 10]", kInvalid, "the first and the last"},
+      Refusal{"train.profile.steps=[0, 1]", kInvalid, "from 1"},
+      Refusal{"train.profile.steps=[10, 12]", kInvalid, "log.url"},
+      Refusal{"log.histograms.every_steps=10", kInvalid, "log.tensorboard"},
       Refusal{"train.loss.z_loss=2", kInvalid, "from 0 to 1"},
       Refusal{"train.spikes.action=stop", kInvalid, "none, skip_step, roll_back"},
       Refusal{"train.spikes.sigma=0.5", kInvalid, "from 1 to"},
@@ -308,7 +314,7 @@ TEST(Spec, RefusesWithASentence) {
       Refusal{"train.optimizer.betas=0.9", kInvalid, "two numbers"},
       Refusal{"train.optimizer.lr=.nan", kInvalid, "number"},
       Refusal{"train.schedule.min_lr=1", kInvalid, "should not be above"},
-      Refusal{"train.precision=f16", kUnsupported, "f32, bf16"},
+      Refusal{"train.precision=fp4", kInvalid, "f32, tf32, bf16, fp16, fp8"},
       Refusal{"lora={loraplus_lr_ratio: 0}", kInvalid, "loraplus_lr_ratio"},
       Refusal{"train.lora={r: 16}", kInvalid, "lora is a key beside train"},
       Refusal{"lora={r: 16}", kInvalid, "lora: adapts a trained model; name its folder or checkpoint in model.from"},
@@ -512,7 +518,7 @@ Spec RandomSpec(Random& random) {
   }
   s.train.micro_batch = static_cast<int>(1 + random.Below(8));
   SetRandomLayout(random, s);
-  s.train.precision = Pick<std::string>(random, {"f32", "bf16"});
+  s.train.precision = Pick<std::string>(random, {"f32", "bf16", "fp8"});
   if (s.lora && !s.lora->quantization()) s.lora->base = s.train.precision;
   if (random.Below(2) == 0) s.train.steps_this_run = 1 + random.Below(1000);
   for (std::uint64_t i = s.lora ? 0 : random.Below(3); i > 0; --i) s.train.freeze.push_back("*" + RandomText(random));
@@ -557,7 +563,9 @@ Spec RandomSpec(Random& random) {
   s.log.url = Pick<std::string>(random, {"", "s3://runs/x/log"});
   s.log.webhook = Pick<std::string>(random, {"", "https://notes.example/hook?a=b"});
   if (s.log.webhook.empty()) s.log.webhook_file = Pick<std::string>(random, {"", "/etc/millrace/webhook"});
+  if (!s.log.url.empty() && random.Below(2) == 0) s.train.profile = ProfileSpec{10, 10 + random.Below(3)};
   s.log.tensorboard = Pick<std::string>(random, {"", "runs/tb"});
+  if (!s.log.tensorboard.empty()) s.log.histograms_every = random.Below(100);
   if (random.Below(2) == 0) s.log.metric_definitions = {{"a b", R"('loss': "([0-9.]*)\s)"}, {"step", "b"}};
   return s;
 }

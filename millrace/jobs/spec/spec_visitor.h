@@ -37,6 +37,7 @@ enum class TextKind {
 //   - OptionalInteger(key, optional&, least, most)
 //   - OptionalNumber(key, optional&, least, most)
 //   - TwoNumbers(key, double&, double&, least, most)
+//   - FirstAndLast(key, uint64&, uint64&): two numbers from 1, the second not below the first; required
 //   - Bytes(key, uint64&, least)
 //   - Flag(key, bool&)
 //   - OptionalFlag(key, optional&)
