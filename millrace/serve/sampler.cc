@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "millrace/base/hash/random.h"
+
 namespace millrace::serve {
 namespace {
 
@@ -14,30 +16,111 @@ auto Likelier(std::span<const float> logits) {
   };
 }
 
+/// Returns the token with the largest logit, of equals the first one; kNoToken if no logit is above -infinity. Is one
+/// pass, because a step draws a token of each of its texts.
+TokenId Likeliest(std::span<const float> logits) {
+  TokenId best = tokenizer::kNoToken;
+  float most = -INFINITY;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (!(logits[i] > most)) continue;
+    most = logits[i];
+    best = static_cast<TokenId>(i);
+  }
+  return best;
+}
+
 }  // namespace
 
-double Sampler::Weight(float logit, double most) const { return std::exp((logit - most) / options_.temperature); }
+Sampler::Sampler(SamplingOptions options, std::span<const TokenId> prompt) : options_(std::move(options)) {
+  if (options_.repetition_penalty != 1) seen_.insert(prompt.begin(), prompt.end());
+  if (options_.constraint) state_ = options_.constraint->start();
+}
 
-TokenId Sampler::Sample(std::span<const float> logits) {
+SampledToken Sampler::Sample(std::span<const float> logits) {
+  SampledToken sampled{.token = Draw(Adjust(logits))};
+  if (sampled.token == tokenizer::kNoToken) return sampled;
+  if (options_.constraint) state_ = options_.constraint->Accept(state_, sampled.token);
+  if (options_.repetition_penalty != 1) seen_.insert(sampled.token);
+  if (options_.presence_penalty != 0 || options_.frequency_penalty != 0) ++frequency_[sampled.token];
+  if (options_.logprobs) TellLogprobs(logits, sampled);
+  return sampled;
+}
+
+/// Returns the logits themselves if nothing changes them.
+std::span<const float> Sampler::Adjust(std::span<const float> logits) {
+  if (options_.bias.empty() && seen_.empty() && frequency_.empty() && !options_.constraint) return logits;
+  adjusted_.assign(logits.begin(), logits.end());
+  const auto logit_of = [this](TokenId token) {
+    const auto place = static_cast<std::size_t>(token);
+    return token >= 0 && place < adjusted_.size() ? &adjusted_[place] : nullptr;
+  };
+  for (const auto& [token, bias] : options_.bias) {
+    if (float* logit = logit_of(token)) *logit += static_cast<float>(bias);
+  }
+  const auto penalty = static_cast<float>(options_.repetition_penalty);
+  for (const TokenId token : seen_) {
+    if (float* logit = logit_of(token)) *logit = *logit > 0 ? *logit / penalty : *logit * penalty;
+  }
+  for (const auto& [token, count] : frequency_) {
+    if (float* logit = logit_of(token))
+      *logit -= static_cast<float>(options_.presence_penalty + count * options_.frequency_penalty);
+  }
+  if (options_.constraint) options_.constraint->Mask(state_, options_.ends, adjusted_);
+  return adjusted_;
+}
+
+TokenId Sampler::Draw(std::span<const float> logits) {
+  const TokenId best = Likeliest(logits);
+  if (options_.temperature <= 0 || best == tokenizer::kNoToken) return best;
+  const double most = logits[static_cast<std::size_t>(best)];
+  if (std::isinf(most)) return best;
+
+  double total = weights_.Compute(logits, most, options_.temperature);
+  const bool has_top_k = options_.top_k > 0 && static_cast<std::size_t>(options_.top_k) < logits.size();
+
+  // Tokens that will certainly go are left out at once.
+  double least = std::max(options_.min_p, 0.0);
+  if (has_top_k) {
+    least = std::max(least, weights_.LeastOfTop(static_cast<std::size_t>(options_.top_k)));
+  } else if (options_.top_p < 1) {
+    // All tokens below this weight have half of what top_p leaves away, and half of it is a margin for rounding.
+    least = std::max(least, (1 - options_.top_p) * total / (2 * static_cast<double>(logits.size())));
+  }
   candidates_.clear();
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    if (!std::isnan(logits[i]) && logits[i] > -INFINITY) candidates_.push_back(static_cast<TokenId>(i));
+  weights_.Collect(least, candidates_);
+  if (has_top_k) {
+    KeepTopK(logits);
+    if (options_.top_p < 1) total = TotalOfCandidates();
   }
-  if (candidates_.empty()) return tokenizer::kNoToken;
-  TokenId best = *std::min_element(candidates_.begin(), candidates_.end(), Likelier(logits));
-  double most = logits[static_cast<std::size_t>(best)];
-  if (options_.temperature <= 0 || std::isinf(most)) return best;
+  if (options_.top_p < 1) KeepTopP(logits, total);
+  if (options_.typical_p < 1) KeepTypical();
+  return Race();
+}
 
-  if (options_.top_k > 0) KeepTopK(logits);
-  if (options_.top_p < 1) KeepTopP(logits, options_.top_p, most);
-  double total = 0;
-  for (TokenId id : candidates_) total += Weight(logits[static_cast<std::size_t>(id)], most);
-  double left = random_.Uniform() * total;
-  for (TokenId id : candidates_) {
-    left -= Weight(logits[static_cast<std::size_t>(id)], most);
-    if (left < 0) return id;
+/// Draws a candidate by its weight: each arrives after an exponential time with its weight as the rate, and the first
+/// one wins (the Gumbel-max trick). A time depends on seed, draw and token only, not on the other candidates.
+TokenId Sampler::Race() {
+  const std::uint64_t draw = Mix64(options_.seed ^ Mix64(++draws_));
+  TokenId first = tokenizer::kNoToken;
+  double soonest = INFINITY;
+  for (const TokenId id : candidates_) {
+    const std::uint64_t bits = Mix64(draw + static_cast<std::uint64_t>(id));
+    const double uniform = (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53;  // within (0, 1)
+    // The logarithm's size is at least this, and most tokens come too late with it, too.
+    if (1 - uniform > soonest * weights_[id]) continue;
+    const double time = -std::log(uniform) / weights_[id];
+    if (time < soonest) {
+      soonest = time;
+      first = id;
+    }
   }
-  return best;  // rounding used up the last bit of the total
+  return first;
+}
+
+double Sampler::TotalOfCandidates() const {
+  double total = 0;
+  for (const TokenId id : candidates_) total += weights_[id];
+  return total;
 }
 
 void Sampler::KeepTopK(std::span<const float> logits) {
@@ -50,9 +133,7 @@ void Sampler::KeepTopK(std::span<const float> logits) {
 }
 
 /// A few tokens usually have nearly all of the probability: sorts as many as it takes, not the whole vocabulary.
-void Sampler::KeepTopP(std::span<const float> logits, double share, double most) {
-  double total = 0;
-  for (TokenId id : candidates_) total += Weight(logits[static_cast<std::size_t>(id)], most);
+void Sampler::KeepTopP(std::span<const float> logits, double total) {
   double sum = 0;
   std::size_t kept = 0;
   for (std::size_t sorted = 64; kept < candidates_.size(); sorted *= 8) {
@@ -60,10 +141,57 @@ void Sampler::KeepTopP(std::span<const float> logits, double share, double most)
     std::partial_sort(candidates_.begin() + static_cast<std::ptrdiff_t>(kept),
                       candidates_.begin() + static_cast<std::ptrdiff_t>(end), candidates_.end(), Likelier(logits));
     while (kept < end) {
-      sum += Weight(logits[static_cast<std::size_t>(candidates_[kept++])], most);
-      if (sum >= share * total) return candidates_.resize(kept);
+      sum += weights_[candidates_[kept++]];
+      if (sum >= options_.top_p * total) return candidates_.resize(kept);
     }
   }
+}
+
+void Sampler::KeepTypical() {
+  struct Surprise {
+    TokenId token;
+    double probability, distance;  ///< of -log(probability) from its expectation
+  };
+  const double total = TotalOfCandidates();
+  double expected = 0;
+  std::vector<Surprise> surprises;
+  for (TokenId id : candidates_) {
+    const double probability = weights_[id] / total;
+    const double surprise = probability > 0 ? -std::log(probability) : INFINITY;
+    if (probability > 0) expected += probability * surprise;
+    surprises.push_back({id, probability, surprise});
+  }
+  for (Surprise& each : surprises) each.distance = std::abs(each.distance - expected);
+  std::sort(surprises.begin(), surprises.end(), [](const Surprise& a, const Surprise& b) {
+    return a.distance != b.distance ? a.distance < b.distance : a.token < b.token;
+  });
+  candidates_.clear();
+  double sum = 0;
+  for (const Surprise& each : surprises) {
+    candidates_.push_back(each.token);
+    sum += each.probability;
+    if (sum >= options_.typical_p) break;
+  }
+  std::sort(candidates_.begin(), candidates_.end());
+}
+
+void Sampler::TellLogprobs(std::span<const float> logits, SampledToken& sampled) {
+  double most = -INFINITY;
+  for (const float logit : logits) most = logit > most ? logit : most;
+  const double norm = most + std::log(weights_.Compute(logits, most, 1));
+  const auto logprob = [&](TokenId id) { return logits[static_cast<std::size_t>(id)] - norm; };
+  sampled.logprob = logprob(sampled.token);
+  if (*options_.logprobs == 0) return;
+  const double least = weights_.LeastOfTop(static_cast<std::size_t>(*options_.logprobs));
+  candidates_.clear();
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    const auto id = static_cast<TokenId>(i);
+    if (logits[i] > -INFINITY && weights_[id] >= least) candidates_.push_back(id);
+  }
+  const std::size_t count = std::min(candidates_.size(), static_cast<std::size_t>(*options_.logprobs));
+  std::partial_sort(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(count), candidates_.end(),
+                    Likelier(logits));
+  for (std::size_t i = 0; i < count; ++i) sampled.likeliest.push_back({candidates_[i], logprob(candidates_[i])});
 }
 
 }  // namespace millrace::serve

@@ -2,40 +2,85 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
-#include "millrace/base/hash/random.h"
+#include "millrace/serve/constraint/constraint.h"
+#include "millrace/serve/sampling/token_weights.h"
 #include "millrace/tokenizer/tokenizer.h"
 
 namespace millrace::serve {
 
 using tokenizer::TokenId;
 
+/// How a token follows from logits. The members stand in the order in which they are applied.
 struct SamplingOptions {
-  double temperature = 1;  ///< 0: always the likeliest token (of equals the first)
-  double top_p = 1;        ///< draw among the likeliest tokens that together have this probability
-  int top_k = 0;           ///< draw among the likeliest top_k tokens; 0: all
+  std::vector<std::pair<TokenId, double>> bias;  ///< added to the logits of these tokens
+  /// Makes tokens of the prompt and of the text so far less likely: positive logits are divided by it, others
+  /// multiplied (Keskar et al. 2019, CTRL). 1: no penalty.
+  double repetition_penalty = 1;
+  double presence_penalty = 0;   ///< subtracted from the logits of tokens that the text has
+  double frequency_penalty = 0;  ///< subtracted once for each time that the text has the token
+  double temperature = 1;        ///< 0: always the likeliest token (of equals the first)
+  int top_k = 0;                 ///< draw among the likeliest top_k tokens; 0: all
+  double top_p = 1;              ///< draw among the likeliest tokens that together have this probability
+  double min_p = 0;              ///< draw among the tokens that have this share of the likeliest one's probability
+  /// Draw among the tokens whose surprise is nearest to the expected one, and that together have this probability
+  /// (Meister et al. 2022, locally typical sampling).
+  double typical_p = 1;
+  /// Draw among the tokens after which the text still fits. Comes before temperature. Null: every text does.
+  std::shared_ptr<Constraint> constraint = {};
+  std::vector<TokenId> ends = {};  ///< with a constraint: tokens that may follow where a text may end
   std::uint64_t seed = 0;
+  std::optional<int> logprobs = {};  ///< tell the token's log-probability, and those of so many of the likeliest tokens
   bool operator==(const SamplingOptions&) const = default;
 };
 
-/// Draws tokens. The same options and logits give the same tokens. Applies the temperature, then top_k, then top_p.
-/// Never draws a token whose logit is NaN. One owner, no locking.
+/// Natural logarithms of probabilities under the model itself, before bias, penalties and temperature.
+struct TokenLogprob {
+  TokenId token = tokenizer::kNoToken;
+  double logprob = 0;
+};
+
+struct SampledToken {
+  TokenId token = tokenizer::kNoToken;
+  double logprob = 0;                   ///< only with SamplingOptions::logprobs
+  std::vector<TokenLogprob> likeliest;  ///< likewise; the likeliest first
+};
+
+/// Draws the tokens of one text. The same options, prompt and logits give the same tokens. Never draws a token whose
+/// logit is NaN. One owner, no locking. A copy goes on with the same random numbers: with logits that are nearly the
+/// same, it draws the same token with a probability near to the greatest possible one (Drafter).
 class Sampler {
  public:
-  explicit Sampler(SamplingOptions options) : options_(options), random_(options.seed) {}
-  /// Returns kNoToken if all logits are NaN. REQUIRES: logits is not empty.
-  TokenId Sample(std::span<const float> logits);
+  /// `prompt`: the tokens before the text, which count for the repetition penalty.
+  explicit Sampler(SamplingOptions options, std::span<const TokenId> prompt = {});
+  /// Returns kNoToken if all logits are NaN, or no token fits the constraint. REQUIRES: logits is not empty.
+  SampledToken Sample(std::span<const float> logits);
 
  private:
+  TokenId Draw(std::span<const float> logits);
+  std::span<const float> Adjust(std::span<const float> logits);
   void KeepTopK(std::span<const float> logits);
-  void KeepTopP(std::span<const float> logits, double share, double most);
-  double Weight(float logit, double most) const;
+  void KeepTopP(std::span<const float> logits, double total);
+  void KeepTypical();
+  TokenId Race();
+  double TotalOfCandidates() const;
+  void TellLogprobs(std::span<const float> logits, SampledToken& sampled);
 
   const SamplingOptions options_;
-  Random random_;
-  std::vector<TokenId> candidates_;  ///< kept between calls for its memory
+  std::uint64_t draws_ = 0;
+  Constraint::State state_ = GrammarMachine::kDead;  ///< of the text so far
+  std::unordered_set<TokenId> seen_;                 ///< in the prompt or the text; only for the repetition penalty
+  std::unordered_map<TokenId, int> frequency_;       ///< in the text; only for its penalties
+  TokenWeights weights_;                             ///< kept between calls for its memory, as the next two are
+  std::vector<TokenId> candidates_;
+  std::vector<float> adjusted_;
 };
 
 }  // namespace millrace::serve

@@ -19,7 +19,7 @@ std::vector<float> RandomLogits(Random& random, std::size_t size) {
 std::map<TokenId, int> Draw(SamplingOptions options, std::span<const float> logits, int times) {
   Sampler sampler(options);
   std::map<TokenId, int> counts;
-  for (int i = 0; i < times; ++i) ++counts[sampler.Sample(logits)];
+  for (int i = 0; i < times; ++i) ++counts[sampler.Sample(logits).token];
   return counts;
 }
 
@@ -43,7 +43,7 @@ std::set<TokenId> Allowed(const SamplingOptions& options, std::span<const float>
 TEST(Sampler, GreedyTakesTheFirstOfTheLikeliest) {
   std::vector<float> logits = {1, 5, 3, 5, 2};
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
-    EXPECT_EQ(Sampler({.temperature = 0, .seed = seed}).Sample(logits), 1);
+    EXPECT_EQ(Sampler({.temperature = 0, .seed = seed}).Sample(logits).token, 1);
   }
 }
 
@@ -62,8 +62,8 @@ TEST(Sampler, StaysWithinTopKAndTopP) {
   for (int round = 0; round < 200; ++round) {
     auto logits = RandomLogits(random, 2 + random.Below(400));
     SamplingOptions options{.temperature = 0.2 + 2 * random.Uniform(),
-                            .top_p = random.Below(3) == 0 ? 1 : 0.05 + 0.95 * random.Uniform(),
                             .top_k = static_cast<int>(random.Below(20)),
+                            .top_p = random.Below(3) == 0 ? 1 : 0.05 + 0.95 * random.Uniform(),
                             .seed = random.Next()};
     auto allowed = Allowed(options, logits);
     for (auto [token, count] : Draw(options, logits, 200)) ASSERT_TRUE(allowed.contains(token)) << round;
@@ -83,9 +83,9 @@ TEST(Sampler, TheSameSeedGivesTheSameTokens) {
   Sampler a({.top_p = 0.9, .seed = 77}), b({.top_p = 0.9, .seed = 77}), c({.top_p = 0.9, .seed = 78});
   bool differs = false;
   for (int i = 0; i < 200; ++i) {
-    TokenId token = a.Sample(logits);
-    ASSERT_EQ(token, b.Sample(logits));
-    differs |= token != c.Sample(logits);
+    TokenId token = a.Sample(logits).token;
+    ASSERT_EQ(token, b.Sample(logits).token);
+    differs |= token != c.Sample(logits).token;
   }
   EXPECT_TRUE(differs);
 }
@@ -93,13 +93,71 @@ TEST(Sampler, TheSameSeedGivesTheSameTokens) {
 TEST(Sampler, NeverDrawsWhatIsNoNumber) {
   std::vector<float> logits = {NAN, 1, -INFINITY, 2, NAN};
   for (auto [token, count] : Draw({.temperature = 5, .seed = 1}, logits, 500)) EXPECT_TRUE(token == 1 || token == 3);
-  EXPECT_EQ(Sampler({.temperature = 0}).Sample(logits), 3);
+  EXPECT_EQ(Sampler({.temperature = 0}).Sample(logits).token, 3);
   std::vector<float> none = {NAN, -INFINITY};
-  EXPECT_EQ(Sampler({}).Sample(none), tokenizer::kNoToken);
+  EXPECT_EQ(Sampler({}).Sample(none).token, tokenizer::kNoToken);
   std::vector<float> infinite = {1, INFINITY, 3};
-  EXPECT_EQ(Sampler({}).Sample(infinite), 1);
+  EXPECT_EQ(Sampler({}).Sample(infinite).token, 1);
   std::vector<float> extreme = {-3e38f, 3e38f};
-  EXPECT_EQ(Sampler({.temperature = 0.01}).Sample(extreme), 1);
+  EXPECT_EQ(Sampler({.temperature = 0.01}).Sample(extreme).token, 1);
+}
+
+TEST(Sampler, MinPKeepsWhatIsNearTheLikeliest) {
+  std::vector<float> logits = {std::log(8.0f), std::log(4.0f), std::log(2.0f), std::log(1.0f)};
+  EXPECT_EQ(Draw({.min_p = 0.24, .seed = 1}, logits, 2000).size(), 3u);
+  EXPECT_EQ(Draw({.min_p = 0.26, .seed = 1}, logits, 2000).size(), 2u);
+  EXPECT_EQ(Draw({.min_p = 1, .seed = 1}, logits, 200).size(), 1u);
+  // The temperature comes first: the shares are 1, 1/4 and 1/16 now.
+  EXPECT_EQ(Draw({.temperature = 0.5, .min_p = 0.1, .seed = 1}, logits, 2000).size(), 2u);
+}
+
+TEST(Sampler, TypicalTokensAreThoseOfExpectedSurprise) {
+  // Half of the probability is one token, the other half are 64: the entropy is 1 + 3 bits, the surprises 1 and 7.
+  std::vector<float> logits(65, 0.0f);
+  logits[10] = std::log(64.0f);
+  auto counts = Draw({.typical_p = 0.4, .seed = 1}, logits, 500);
+  EXPECT_EQ(counts.size(), 1u);
+  EXPECT_TRUE(counts.contains(0) || counts.contains(10));
+  EXPECT_EQ(Draw({.typical_p = 0.75, .seed = 1}, logits, 5000).size(), 33u) << "one token and half of the 64";
+}
+
+TEST(Sampler, PenaltiesCountTheTextAndThePrompt) {
+  std::vector<float> logits = {3, 2.5, -1, 2};
+  const std::vector<TokenId> prompt = {0};
+  Sampler repeating({.repetition_penalty = 2, .temperature = 0}, prompt);
+  EXPECT_EQ(repeating.Sample(logits).token, 1) << "3 / 2 < 2.5";
+  EXPECT_EQ(repeating.Sample(logits).token, 3) << "2.5 / 2 < 2";
+  Sampler presence({.presence_penalty = 0.6, .temperature = 0}, prompt);
+  EXPECT_EQ(presence.Sample(logits).token, 0) << "the prompt does not count";
+  EXPECT_EQ(presence.Sample(logits).token, 1);
+  EXPECT_EQ(presence.Sample(logits).token, 0) << "2.4 against 1.9 and 2";
+  EXPECT_EQ(presence.Sample(logits).token, 0);
+  Sampler frequency({.frequency_penalty = 0.4, .temperature = 0});
+  std::vector<TokenId> made;
+  for (int i = 0; i < 5; ++i) made.push_back(frequency.Sample(logits).token);
+  EXPECT_EQ(made, (std::vector<TokenId>{0, 0, 1, 0, 1})) << "3, 2.6, 2.5, 2.2, 2.1";
+}
+
+TEST(Sampler, BiasForbidsAndForces) {
+  std::vector<float> logits = {3, 2, 1};
+  EXPECT_EQ(Sampler({.bias = {{0, -100}}, .temperature = 0}).Sample(logits).token, 1);
+  EXPECT_EQ(Sampler({.bias = {{2, 100}}, .temperature = 0}).Sample(logits).token, 2);
+  EXPECT_EQ(Sampler({.bias = {{7, 100}, {-1, 100}}, .temperature = 0}).Sample(logits).token, 0) << "no such tokens";
+}
+
+TEST(Sampler, TellsLogprobsOfTheModelItself) {
+  std::vector<float> logits = {std::log(1.0f), std::log(6.0f), std::log(3.0f), -INFINITY, NAN};
+  const SampledToken sampled = Sampler({.bias = {{1, -100}}, .temperature = 0, .logprobs = 4}).Sample(logits);
+  EXPECT_EQ(sampled.token, 2);
+  EXPECT_NEAR(sampled.logprob, std::log(0.3), 1e-6);
+  ASSERT_EQ(sampled.likeliest.size(), 3u);
+  EXPECT_EQ(sampled.likeliest[0].token, 1);
+  EXPECT_NEAR(sampled.likeliest[0].logprob, std::log(0.6), 1e-6);
+  EXPECT_EQ(sampled.likeliest[2].token, 0);
+  const SampledToken alone = Sampler({.temperature = 0, .logprobs = 0}).Sample(logits);
+  EXPECT_NEAR(alone.logprob, std::log(0.6), 1e-6);
+  EXPECT_TRUE(alone.likeliest.empty());
+  EXPECT_TRUE(Sampler({.temperature = 0}).Sample(logits).likeliest.empty());
 }
 
 }  // namespace

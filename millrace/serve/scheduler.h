@@ -1,32 +1,42 @@
-// Decides which text the model generates next. It generates one at a time; the interface allows many at once.
+// Decides which tokens the model computes next. Texts join and leave the batch at any token (continuous batching; Yu et
+// al. 2022, Orca), and prompts are read in parts beside texts that are being generated.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <stop_token>
 #include <vector>
 
+#include "millrace/base/clock.h"
 #include "millrace/base/result.h"
 #include "millrace/base/threads/channel.h"
 #include "millrace/base/threads/sync.h"
 #include "millrace/base/threads/task_scope.h"
+#include "millrace/serve/block_pool.h"
+#include "millrace/serve/drafter.h"
 #include "millrace/serve/language_model.h"
 #include "millrace/serve/sampler.h"
 
 namespace millrace::serve {
 
 struct GenerationRequest {
-  std::vector<TokenId> prompt;        ///< at least one token
-  int max_tokens = 16;                ///< prompt and these tokens must fit the model's context
-  TokenId end = tokenizer::kNoToken;  ///< the token that ends the text; Next() does not return it
+  std::vector<TokenId> prompt;  ///< at least one token
+  int max_tokens = 16;          ///< prompt and these tokens must fit the model's context
+  std::vector<TokenId> ends;    ///< tokens that end the text; Next() does not return them
   SamplingOptions sampling;
+  int user = 0;                                 ///< whose it is: users get equal parts of the model
+  TimePoint start_by = TimePoint::max();        ///< the text ends with kThrottled if it still waits then
+  TimePoint end_by = TimePoint::max();          ///< the text ends with kDeadlineExceeded if it has not ended by then
+  std::shared_ptr<const Adapter> adapter = {};  ///< null: the model's own weights
 };
 
-enum class FinishReason { kEnd, kLength };  ///< kEnd: the end token; kLength: max_tokens were generated
+enum class FinishReason { kEnd, kLength };  ///< kEnd: an end token; kLength: max_tokens were generated
 
 /// The consumer's handle of one text that is being generated. One owner, one thread. The destructor cancels it.
 class Generation {
@@ -36,9 +46,18 @@ class Generation {
   ~Generation();
 
   /// Returns the next token. Blocks. Returns nothing at the end, or after `stop` has fired.
-  std::optional<TokenId> Next(std::stop_token stop);
+  std::optional<SampledToken> Next(std::stop_token stop);
+  /// Returns the next token if there is one already. Does not block.
+  std::optional<SampledToken> TryNext();
+  /// Returns whether the text has ended. Tokens that TryNext() has not returned are still there.
+  bool has_ended() const;
+  /// Returns a number that grows when any text of the same Submit() gets a token or ends.
+  std::uint64_t news() const;
+  /// Blocks until news() is no longer `seen`, or `stop` fires.
+  void AwaitNews(std::uint64_t seen, std::stop_token stop) const;
   /// Returns how the text ended. REQUIRES: Next() has returned nothing.
-  /// Errors: kCancelled if it was cancelled; those of the model.
+  /// Errors: kCancelled if it was cancelled; kThrottled and kDeadlineExceeded as GenerationRequest says; those of the
+  /// model.
   Result<FinishReason> result() const;
   const GenerationRequest& request() const;
   /// Ends the generation: no more tokens are needed.
@@ -46,44 +65,143 @@ class Generation {
 
  private:
   friend class Scheduler;
+  struct News;
   struct State;
   explicit Generation(std::shared_ptr<State> state) : state_(std::move(state)) {}
   std::shared_ptr<State> state_;
 };
 
+/// Texts that are to become vectors.
+struct EmbeddingTask {
+  std::vector<std::vector<TokenId>> texts;
+  int user = 0;                           ///< as of a GenerationRequest
+  TimePoint start_by = TimePoint::max();  ///< the task ends with kThrottled if it still waits then
+  TimePoint end_by = TimePoint::max();    ///< it ends with kDeadlineExceeded if it has not ended by then
+};
+struct EmbeddingJob;
+
+/// What a scheduler has done since it started, and what its cache has now.
+struct SchedulerCounters {
+  std::uint64_t steps = 0;                                ///< of the model
+  std::uint64_t tokens = 0;                               ///< that it computed
+  std::uint64_t shared_tokens = 0;                        ///< that it need not compute, because the cache had them
+  std::uint64_t drafted_tokens = 0, accepted_tokens = 0;  ///< guesses, and those that came true
+  std::uint64_t failed_drafts = 0;                        ///< calls of the draft model
+  std::uint64_t preemptions = 0;        ///< texts whose blocks others needed, and that were computed again later
+  int used_blocks = 0, all_blocks = 0;  ///< of the cache
+};
+
 /// Owns the thread on which the model runs. Thread-safe. The destructor ends running and waiting generations with
 /// kCancelled.
+///
+/// In each step, every running text gets its next token, and prompts share a number of tokens: users get equal parts,
+/// and so do the prompts of each user. If more texts wait than run, the next one is of the user for whom the fewest
+/// tokens were computed (start-time fair queueing; Goyal et al. 1996). A user without a running text need not wait for
+/// a place: if the batch is full, users with many texts pause some of them. If the cache is full, the text that came
+/// last gives up its blocks; its tokens are computed again when there is room, and the text goes on as it would have.
+/// Texts of different adapters share steps, but no blocks.
+/// If a step fails, its texts are tried one by one, and only those that fail again end.
 class Scheduler {
  public:
   struct Options {
-    int max_admitted = 64;   ///< generations running or waiting
-    int prompt_chunk = 256;  ///< prompt tokens between two checks for cancellation
+    int max_admitted = 64;   ///< generations and embedding tasks, running or waiting
+    int max_of_user = 0;     ///< of them, of one user; 0: as many as of all
+    int max_running = 32;    ///< generations in a step
+    int prompt_chunk = 256;  ///< tokens of prompts in a step while no text waits for its next token
+    /// The same beside texts that do. They get their tokens later by the time that these take.
+    int mixed_chunk = 64;
+    /// The most tokens of a text that are guessed, and computed at once: by the draft model, or else from what the text
+    /// repeats (prompt look-up; Saxena 2023). Guesses change no text: a token is drawn as if there were none, and wrong
+    /// guesses are dropped. 0: none.
+    int drafts = 6;
+    /// Tokens of texts that are embedded between two steps; a text is never cut. Beside texts that wait for their next
+    /// token, mixed_chunk takes its place.
+    int embedding_chunk = 512;
+    int drafting_texts = 4;  ///< guesses are made while at most so many texts run: more of them use the processor well
   };
-  /// REQUIRES: `model` outlives this object.
-  Scheduler(LanguageModel& model, Options options);
+  /// `draft`: a model that guesses what texts say next; may be null.
+  /// REQUIRES: the models and `clock` outlive this object, and the models have the same vocabulary.
+  Scheduler(LanguageModel& model, Options options, LanguageModel* draft = nullptr, Clock& clock = SystemClock());
   ~Scheduler();
 
   /// Admits all of `requests` or none.
-  /// Errors: kThrottled if there would be more than max_admitted with those that run or wait; kInvalidArgument if the
-  /// requests alone are more than that.
+  /// Errors: kThrottled if there would be more than max_admitted with those that run or wait, or more than max_of_user
+  /// of a user; kInvalidArgument if the requests alone are more than that, or one does not fit the model's context or
+  /// its cache.
   Result<std::vector<Generation>> Submit(std::vector<GenerationRequest> requests) MR_EXCLUDES(mutex_);
 
-  int running() const { return running_.load(std::memory_order_relaxed); }
+  /// Returns a vector for each text. Takes turns with the steps and with other calls: the next one is of the user for
+  /// whom the fewest tokens were computed. Blocks until the vectors are there or `stop` fires.
+  /// Errors: kThrottled if there are too many generations and calls, of all or of the user; kInvalidArgument if a text
+  /// is empty or longer than the context; kThrottled and kDeadlineExceeded as EmbeddingTask says; kCancelled after
+  /// `stop`; those of LanguageModel::Embed().
+  Result<std::vector<std::vector<float>>> Embed(EmbeddingTask task, std::stop_token stop) MR_EXCLUDES(mutex_);
+
+  int running() const MR_EXCLUDES(mutex_);
   int waiting() const MR_EXCLUDES(mutex_);
+  SchedulerCounters counters() const MR_EXCLUDES(mutex_);
 
  private:
+  struct Text;
+  using Texts = std::list<Text>;
+  /// A text's share of a step.
+  struct Share {
+    Text* text;
+    std::size_t count;             ///< tokens that the text has
+    std::vector<TokenId> guesses;  ///< that may follow them
+    std::vector<TokenId> tokens;   ///< both
+  };
+
+  /// What the queue knows of a user.
+  struct User {
+    std::uint64_t computed = 0;  ///< tokens; at least those of every user that was there when this one came
+    int waiting = 0, running = 0, embedding = 0;
+    int present() const { return waiting + running + embedding; }
+    bool active() const { return present() > 0; }
+  };
+
   void Run(std::stop_token stop) MR_EXCLUDES(mutex_);
-  Result<FinishReason> Generate(Generation::State& generation, std::stop_token stop);
-  Result<std::span<const float>> ReadPrompt(Sequence& sequence, const Generation::State& generation,
-                                            std::stop_token stop);
+  bool WaitForWork(std::stop_token stop) MR_EXCLUDES(mutex_);
+  void DropGoneAndLate() MR_EXCLUDES(mutex_);
+  Status CheckUser(int user, int more) const MR_REQUIRES(mutex_);
+  User& Arrive(int user) MR_REQUIRES(mutex_);
+  void Admit() MR_EXCLUDES(mutex_);
+  std::size_t NextInQueue() const MR_REQUIRES(mutex_);
+  std::size_t MostGuesses(const Text& text) const;
+  std::vector<TokenId> Guess(const Text& text) const;
+  void AddDrafts(std::vector<Share>& shares);
+  int BlocksFor(std::size_t tokens) const;
+  std::vector<const Text*> Paused() const;
+  std::vector<Share> ChooseShares();
+  void DividePrompts(std::vector<Text*> reading, std::size_t tokens, std::vector<Share>& shares);
+  std::vector<Share> GiveBlocks(std::vector<Share> shares);
+  bool TakeBlocks(Text& text, std::size_t count);
+  void Preempt(Text& text);
+  void Compute(std::span<const Share> shares);
+  void Advance(const Share& share, std::span<const float> logits);
+  std::shared_ptr<EmbeddingJob> NextEmbedding() MR_EXCLUDES(mutex_);
+  void EmbedSome() MR_EXCLUDES(mutex_);
+  void End(Text& text, Result<FinishReason> how);
+  void RemoveEnded() MR_EXCLUDES(mutex_);
 
   LanguageModel& model_;
   const Options options_;
-  std::atomic<int> running_{0};
+  Clock& clock_;
+  // Of the scheduler's thread.
+  BlockPool pool_;
+  std::optional<Drafter> drafter_;
+  Texts texts_;  ///< running, the one that came first in front
+  std::size_t turn_ = 0;
+  SchedulerCounters done_;
+
   mutable Mutex mutex_;
   CondVar arrived_;
   std::deque<std::shared_ptr<Generation::State>> queue_ MR_GUARDED_BY(mutex_);
-  TaskScope scope_;  ///< the last member: joined before the others are destroyed
+  std::deque<std::shared_ptr<EmbeddingJob>> embeddings_ MR_GUARDED_BY(mutex_);  ///< the last served behind
+  std::map<int, User> users_ MR_GUARDED_BY(mutex_);
+  int running_ MR_GUARDED_BY(mutex_) = 0;
+  SchedulerCounters counters_ MR_GUARDED_BY(mutex_);  ///< done_ after the last step
+  TaskScope scope_;                                   ///< the last member: joined before the others are destroyed
 };
 
 }  // namespace millrace::serve

@@ -30,7 +30,9 @@ class ByteTokenizer final : public tokenizer::Tokenizer {
     }
     return ReplaceInvalidUtf8(bytes);
   }
-  Result<std::string> Piece(TokenId id) const override { return std::to_string(id); }
+  Result<std::string> Piece(TokenId id) const override {
+    return id < 256 ? std::string(1, static_cast<char>(id)) : std::string(id == kBos ? "<s>" : "</s>");
+  }
   int vocab_size() const override { return 258; }
   TokenId bos() const override { return kBos; }
   TokenId eos() const override { return kEos; }
@@ -48,11 +50,16 @@ inline std::vector<TokenId> Bytes(std::string_view text) {
   return ids;
 }
 
-/// After all tokens so far, `next` says which one follows: by far the likeliest.
+/// After all tokens so far, `next` says which one follows: by far the likeliest. Its cache has the tokens themselves,
+/// and whose they are: so a text is wrong if its blocks are, and a step fails on blocks of another adapter.
 class ScriptedModel final : public LanguageModel {
  public:
   using Next = std::function<TokenId(std::span<const TokenId>)>;
-  explicit ScriptedModel(Next next, int context_length = 1000) : next_(std::move(next)), context_(context_length) {}
+  explicit ScriptedModel(Next next, int context_length = 1000,
+                         CacheSize cache = {.blocks = 1 << 13, .block_tokens = 16})
+      : next_(std::move(next)), context_(context_length), size_(cache) {
+    cached_.resize(static_cast<std::size_t>(size_.tokens()));
+  }
 
   /// What follows the last ">" of the prompt is `text`, and then the end.
   static Next Says(std::string text) {
@@ -65,33 +72,58 @@ class ScriptedModel final : public LanguageModel {
 
   int vocab_size() const override { return 258; }
   int context_length() const override { return context_; }
-  Result<std::unique_ptr<Sequence>> NewSequence(int capacity) override {
-    return std::make_unique<ScriptedSequence>(*this, capacity);
+  CacheSize cache() const override { return size_; }
+  Result<std::span<const float>> Step(std::span<const StepPart> parts) override {
+    if (on_step) MR_TRY(on_step(parts));
+    logits_.clear();
+    for (const StepPart& part : parts) {
+      if (on_append) on_append(part.tokens);
+      std::vector<TokenId> text;
+      for (std::size_t i = 0; i < static_cast<std::size_t>(part.past) + part.tokens.size(); ++i) {
+        const auto in_block = static_cast<std::size_t>(size_.block_tokens);
+        if (i / in_block >= part.blocks.size()) return Fail(Code::kInternal, "more tokens than the blocks hold");
+        Cached& cached = cached_[static_cast<std::size_t>(part.blocks[i / in_block]) * in_block + i % in_block];
+        const std::uint64_t adapter = part.adapter != nullptr ? part.adapter->id() : 0;
+        if (i >= static_cast<std::size_t>(part.past)) {
+          cached = {part.tokens[i - static_cast<std::size_t>(part.past)], adapter};
+        }
+        if (cached.adapter != adapter) return Fail(Code::kInternal, "a block of another adapter");
+        text.push_back(cached.token);
+      }
+      for (std::size_t left = static_cast<std::size_t>(part.logits); left > 0; --left) {
+        logits_.resize(logits_.size() + 258);
+        const auto so_far = std::span(text).first(text.size() - left + 1);
+        const TokenId next = part.adapter != nullptr ? next_of_adapter(*part.adapter, so_far) : next_(so_far);
+        logits_[logits_.size() - 258 + static_cast<std::size_t>(next)] = 100;
+      }
+    }
+    return std::span<const float>(logits_);
   }
-  std::function<void(std::span<const TokenId>)> on_append;  ///< may block, to hold the model up
+  /// A text's vector tells its first token, its last one, and how many there are.
+  Result<std::vector<std::vector<float>>> Embed(std::span<const std::span<const TokenId>> texts) override {
+    if (on_embed) MR_TRY(on_embed(texts));
+    std::vector<std::vector<float>> vectors;
+    for (const auto& text : texts) {
+      vectors.push_back(
+          {static_cast<float>(text.front()), static_cast<float>(text.back()), static_cast<float>(text.size())});
+    }
+    return vectors;
+  }
+  std::function<Status(std::span<const std::span<const TokenId>>)> on_embed;  ///< may fail the call
+  std::function<TokenId(const Adapter&, std::span<const TokenId>)> next_of_adapter;
+  std::function<void(std::span<const TokenId>)> on_append;   ///< the tokens of a part; may block
+  std::function<Status(std::span<const StepPart>)> on_step;  ///< may fail the step
 
  private:
-  class ScriptedSequence final : public Sequence {
-   public:
-    ScriptedSequence(ScriptedModel& model, int capacity) : model_(model), capacity_(capacity), logits_(258) {}
-    Result<std::span<const float>> Append(std::span<const TokenId> tokens) override {
-      tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
-      if (static_cast<int>(tokens_.size()) > capacity_) return Fail(Code::kInternal, "more tokens than announced");
-      if (model_.on_append) model_.on_append(tokens);
-      std::fill(logits_.begin(), logits_.end(), 0.0f);
-      logits_[static_cast<std::size_t>(model_.next_(tokens_))] = 100;
-      return std::span<const float>(logits_);
-    }
-
-   private:
-    ScriptedModel& model_;
-    const int capacity_;
-    std::vector<TokenId> tokens_;
-    std::vector<float> logits_;
+  struct Cached {
+    TokenId token = tokenizer::kNoToken;
+    std::uint64_t adapter = 0;  ///< its id; 0: the model itself
   };
-
   Next next_;
   const int context_;
+  const CacheSize size_;
+  std::vector<Cached> cached_;  ///< by block
+  std::vector<float> logits_;
 };
 
 }  // namespace millrace::serve

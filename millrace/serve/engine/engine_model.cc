@@ -2,59 +2,113 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
+#include "millrace/base/text.h"
 #include "millrace/engine/errors.h"
 #include "millrace/engine/models/model.h"
+#include "millrace/serve/engine/engine_adapter.h"
+#include "millrace/serve/engine/pooling.h"
 
 namespace millrace::serve {
 namespace {
 
-class EngineSequence final : public Sequence {
- public:
-  EngineSequence(engine::Model& model, int capacity, int vocab_size)
-      : model_(model), vocab_size_(vocab_size), cache_(model.MakeCache(/*rows=*/1, capacity)) {}
+/// Tokens of a block on a CPU: few enough that texts waste little of their last block and that short beginnings are
+/// shared, and two registers of keys. On a GPU, whose kernels read contiguous keys, a block is a whole context.
+constexpr std::int64_t kBlockTokens = 32;
 
-  Result<std::span<const float>> Append(std::span<const TokenId> tokens) override {
-    if (cache_.length() + static_cast<std::int64_t>(tokens.size()) > cache_.capacity()) {
-      return Fail(Code::kInternal, "a sequence of {} tokens cannot take more than it was made for", cache_.capacity());
-    }
-    return engine::CatchTorch("generating", [&] {
-      auto inputs = at::empty({1, static_cast<std::int64_t>(tokens.size())}, at::kLong);
-      std::copy(tokens.begin(), tokens.end(), inputs.data_ptr<std::int64_t>());
-      logits_ = model_.Logits(inputs, &cache_).cpu().contiguous();
-      return std::span<const float>(logits_.data_ptr<float>(), static_cast<std::size_t>(vocab_size_));
-    });
-  }
-
- private:
-  engine::Model& model_;
-  const int vocab_size_;
-  engine::KvCache cache_;
-  at::Tensor logits_;  ///< [1, 1, vocabulary] float32, behind the span that Append gave
-};
+/// Texts of full length that fit the cache if nobody says how large it is.
+constexpr std::int64_t kDefaultContexts = 8;
 
 class EngineModel final : public LanguageModel {
  public:
-  EngineModel(std::unique_ptr<engine::Model> model, int vocab_size) : model_(std::move(model)) {
-    int rows = static_cast<int>(model_->config().sizes().vocab_size);
+  EngineModel(std::unique_ptr<engine::Model> model, int vocab_size, CacheSize size, engine::KvNumbers numbers,
+              Pooling pooling)
+      : model_(std::move(model)), size_(size), pooling_(std::move(pooling)) {
+    if (size.blocks > 0) cache_.emplace(model_->MakeCache(size.blocks, size.block_tokens, numbers));
+    const int rows = static_cast<int>(model_->config().sizes().vocab_size);
     vocab_size_ = vocab_size > 0 ? std::min(vocab_size, rows) : rows;
   }
   int vocab_size() const override { return vocab_size_; }
   int context_length() const override { return static_cast<int>(model_->config().sizes().max_positions); }
-  Result<std::unique_ptr<Sequence>> NewSequence(int capacity) override {
-    return engine::CatchTorch("starting a sequence", [&]() -> std::unique_ptr<Sequence> {
-      return std::make_unique<EngineSequence>(*model_, capacity, vocab_size_);
+  CacheSize cache() const override { return size_; }
+
+  Result<std::span<const float>> Step(std::span<const StepPart> parts) override {
+    if (!cache_) return Fail(Code::kUnsupported, "this model makes embeddings and no texts");
+    std::vector<engine::SequencePart> all;
+    for (const StepPart& part : parts) {
+      const auto* adapter = static_cast<const EngineAdapter*>(part.adapter);
+      all.push_back({.tokens = part.tokens,
+                     .past = part.past,
+                     .blocks = part.blocks,
+                     .logits = part.logits,
+                     .adapter = adapter != nullptr ? &adapter->weights() : nullptr});
+    }
+    return engine::CatchTorch("generating", [&]() -> std::span<const float> {
+      const at::Tensor logits = model_->Step(all, *cache_);
+      if (!logits.defined()) return {};
+      // The host waits once a step: here, for the logits.
+      logits_ = logits.narrow(1, 0, vocab_size_).cpu().contiguous();
+      return {logits_.data_ptr<float>(), static_cast<std::size_t>(logits_.numel())};
+    });
+  }
+
+  Result<std::vector<std::vector<float>>> Embed(std::span<const std::span<const TokenId>> texts) override {
+    return engine::CatchTorch("embedding", [&] {
+      const at::Tensor hidden = model_->HiddenStates(texts);
+      std::vector<std::vector<float>> vectors;
+      std::int64_t begin = 0;
+      for (const auto& text : texts) {
+        const auto tokens = static_cast<std::int64_t>(text.size());
+        const at::Tensor vector = Pool(pooling_, hidden.narrow(0, begin, tokens));
+        const auto* first = vector.data_ptr<float>();
+        vectors.emplace_back(first, first + vector.numel());
+        begin += tokens;
+      }
+      return vectors;
     });
   }
 
  private:
-  std::unique_ptr<engine::Model> model_;
-  int vocab_size_;
+  const std::unique_ptr<engine::Model> model_;
+  const CacheSize size_;
+  int vocab_size_ = 0;
+  const Pooling pooling_;
+  std::optional<engine::KvCache> cache_;  ///< nothing if the model does not generate
+  at::Tensor logits_;                     ///< float32 [parts, vocabulary], behind the span that Step gave
 };
 
 }  // namespace
 
-std::unique_ptr<LanguageModel> MakeEngineModel(std::unique_ptr<engine::Model> model, int vocab_size) {
-  return std::make_unique<EngineModel>(std::move(model), vocab_size);
+Result<std::unique_ptr<LanguageModel>> MakeEngineModel(std::unique_ptr<engine::Model> model, int vocab_size,
+                                                       std::uint64_t cache_bytes, bool int8_cache, Pooling pooling) {
+  if (!model->config().generates()) {
+    return std::make_unique<EngineModel>(std::move(model), vocab_size, CacheSize{.blocks = 0, .block_tokens = 1},
+                                         engine::KvNumbers::kComputed, std::move(pooling));
+  }
+  const at::ScalarType type = model->buffer().dtype();
+  if (int8_cache && (!model->buffer().device().is_cpu() || (type != at::kFloat && type != at::kBFloat16))) {
+    return Fail(Code::kUnsupported, "a KV cache in int8 needs a CPU, and f32 or bf16; leave --kv-cache-dtype out");
+  }
+  const auto numbers = int8_cache ? engine::KvNumbers::kInt8 : engine::KvNumbers::kComputed;
+  const std::int64_t context = model->config().sizes().max_positions;
+  const std::int64_t block_tokens = model->buffer().device().is_cpu() ? kBlockTokens : context;
+  const std::int64_t block_bytes = block_tokens * model->CacheBytesPerToken(numbers);
+  const std::int64_t in_context = (context + block_tokens - 1) / block_tokens;
+  std::int64_t blocks = kDefaultContexts * in_context;
+  if (cache_bytes > 0) {
+    constexpr std::int64_t kMostBlocks = 1 << 30;  // sizes are ints
+    blocks = std::min(static_cast<std::int64_t>(cache_bytes) / block_bytes, kMostBlocks / block_tokens);
+  }
+  if (blocks < 1) {
+    return Fail(Code::kInvalidArgument,
+                "a KV cache of {} is too small: a block of {} tokens has {}; give more with --kv-cache",
+                FormatBytes(cache_bytes), block_tokens, FormatBytes(static_cast<std::uint64_t>(block_bytes)));
+  }
+  const CacheSize size{.blocks = static_cast<int>(blocks), .block_tokens = static_cast<int>(block_tokens)};
+  return engine::CatchTorch("allocating the KV cache", [&]() -> std::unique_ptr<LanguageModel> {
+    return std::make_unique<EngineModel>(std::move(model), vocab_size, size, numbers, std::move(pooling));
+  });
 }
 
 }  // namespace millrace::serve

@@ -7,6 +7,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <span>
+#include <tuple>
 
 #include "millrace/base/files/files.h"
 #include "millrace/checkpoint/format/manifest.h"
@@ -14,6 +17,7 @@
 #include "millrace/checkpoint/retention/collect.h"
 #include "millrace/checkpoint/save/writer.h"
 #include "millrace/checkpoint/testing/thread_group.h"
+#include "millrace/engine/config/families.h"
 #include "millrace/engine/families/llama/llama_config.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/parameters/scalar_types.h"
@@ -21,7 +25,7 @@
 #include "millrace/object/fault/fault_store.h"
 #include "millrace/object/memory/memory_store.h"
 #include "millrace/object/open/open.h"
-#include "millrace/serve/api.h"
+#include "millrace/serve/api/api.h"
 #include "millrace/serve/testing.h"
 #include "millrace/tokenizer/load/load.h"
 
@@ -71,7 +75,7 @@ std::vector<TokenId> GreedyByScheduler(LanguageModel& model, std::vector<TokenId
   requests.push_back({.prompt = std::move(prompt), .max_tokens = count, .sampling = {.temperature = 0}});
   auto generations = scheduler.Submit(std::move(requests));
   std::vector<TokenId> made;
-  while (auto token = generations->at(0).Next({})) made.push_back(*token);
+  while (auto token = generations->at(0).Next({})) made.push_back(token->token);
   EXPECT_TRUE(generations->at(0).result());
   return made;
 }
@@ -80,22 +84,84 @@ TEST(EngineModel, GreedyTextIsThatOfTheWholeForwardPass) {
   auto model = RandomModel(Tiny());
   auto prompt = Bytes("a prompt of some length");
   auto expected = GreedyByDefinition(*model, prompt, 30);
-  auto served = MakeEngineModel(std::move(model));
+  auto served = *MakeEngineModel(std::move(model));
   EXPECT_EQ(served->context_length(), 64);
   EXPECT_EQ(GreedyByScheduler(*served, prompt, 30), expected);
   EXPECT_EQ(GreedyByScheduler(*served, prompt, 30, /*chunk=*/5), expected) << "however the prompt is cut";
 }
 
-TEST(EngineModel, ASequenceEndsWhereItWasSaidTo) {
-  auto served = MakeEngineModel(RandomModel(Tiny()));
-  auto sequence = *served->NewSequence(3);
-  EXPECT_TRUE(sequence->Append(Bytes("abc")));
-  EXPECT_FALSE(sequence->Append(Bytes("d")));
+/// Compares seeded texts of all models, made together, with those of the first one, each made alone.
+void ExpectTheSameTextsInAnyBatch(std::span<LanguageModel* const> models) {
+  std::vector<GenerationRequest> requests;
+  for (std::uint64_t i = 0; i < 10; ++i) {
+    requests.push_back({.prompt = Bytes(std::string(3 * i, 'p') + "question"),
+                        .max_tokens = 4 + static_cast<int>(3 * i % 20),
+                        .ends = {},
+                        .sampling = {.temperature = 0.9, .top_p = 0.95, .seed = i}});
+  }
+  const auto read = [](Generation& generation) {
+    std::vector<TokenId> made;
+    while (auto token = generation.Next({})) made.push_back(token->token);
+    EXPECT_TRUE(generation.result());
+    return made;
+  };
+  std::vector<std::vector<TokenId>> alone;
+  {
+    Scheduler scheduler(*models.front(), {});
+    for (const GenerationRequest& request : requests) alone.push_back(read((*scheduler.Submit({request}))[0]));
+  }
+  for (LanguageModel* model : models) {
+    for (const int chunk : {5, 64}) {
+      Scheduler scheduler(*model, {.prompt_chunk = 2 * chunk, .mixed_chunk = chunk});
+      auto generations = scheduler.Submit(requests);
+      for (std::size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(read(generations->at(i)), alone[i]) << i;
+      if (model != models.front()) EXPECT_GT(scheduler.counters().preemptions, 0U);
+    }
+  }
+}
+
+TEST(EngineModel, SeededTextsAreTheSameInAnyBatch) {
+  constexpr std::uint64_t kBlockBytes = 32 * 2 * 2 * 2 * 8 * 4;  // tokens, keys and values, layers, heads, float32
+  // In the small cache, texts give up their blocks.
+  const auto large = *MakeEngineModel(RandomModel(Tiny())),
+             small = *MakeEngineModel(RandomModel(Tiny()), 0, 5 * kBlockBytes);
+  EXPECT_EQ(small->cache().blocks, 5);
+  ExpectTheSameTextsInAnyBatch(std::vector{large.get(), small.get()});
+}
+
+TEST(EngineModel, ACacheOfLessThanABlockIsRefused) {
+  const auto refused = MakeEngineModel(RandomModel(Tiny()), 0, 1000);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), Code::kInvalidArgument);
+  EXPECT_THAT(refused.error().ToString(), HasSubstr("too small"));
+}
+
+TEST(EngineModel, AVectorIsThePooledHiddenStatesInAnyBatch) {
+  const std::vector<TokenId> first = Bytes("a text"), second = Bytes("another, longer text");
+  const std::vector<std::span<const TokenId>> both{first, second}, one{second};
+  auto model = RandomModel(Tiny());
+  const at::Tensor hidden = model->HiddenStates(one);
+  ASSERT_EQ(hidden.sizes(), (at::IntArrayRef{20, 32}));
+  const auto embed = [&](Pooling pooling, const auto& texts) {
+    auto served = *MakeEngineModel(RandomModel(Tiny()), 0, 0, /*int8_cache=*/false, std::move(pooling));
+    return *served->Embed(texts);
+  };
+  const auto expect = [](const std::vector<float>& vector, const at::Tensor& wanted) {
+    ASSERT_EQ(static_cast<std::int64_t>(vector.size()), wanted.numel());
+    EXPECT_TRUE(at::allclose(at::tensor(vector), wanted, 1e-5, 1e-6));
+  };
+  expect(embed({}, one)[0], hidden.mean(0) / hidden.mean(0).norm());
+  EXPECT_EQ(embed({}, one)[0], embed({}, both)[1]) << "bit for bit";
+  expect(embed({{PoolingMode::kFirst, PoolingMode::kLast}, false}, one)[0], at::cat({hidden[0], hidden[19]}));
+  expect(embed({{PoolingMode::kMax}, false}, one)[0], std::get<0>(hidden.max(0)));
+  expect(embed({{PoolingMode::kMeanSqrt}, false}, one)[0], hidden.sum(0) / std::sqrt(20.0));
+  const at::Tensor weights = at::arange(1, 21, at::kFloat);
+  expect(embed({{PoolingMode::kWeightedMean}, false}, one)[0], at::mv(hidden.t(), weights) / weights.sum());
 }
 
 TEST(EngineModel, StreamedTextAddsUpToTheWholeAnswer) {
-  auto served = MakeEngineModel(RandomModel(Tiny()));
-  Scheduler scheduler(*served, {});
+  auto served = *MakeEngineModel(RandomModel(Tiny()));
+  ServedScheduler scheduler(std::make_shared<Scheduler>(*served, Scheduler::Options{}));
   ByteTokenizer tokenizer;
   Api api(scheduler, tokenizer, SystemClock(), {.model_name = "tiny", .context_length = served->context_length()});
   auto server = *http::Server::Start({}, [&api](auto& request, auto& response) { api.Handle(request, response); });
@@ -165,6 +231,14 @@ class LoadModelTest : public testing::Test {
     return {{std::string(checkpoint::kMetaModelConfig), model_->config().ToJson()},
             {"tokenizer", {{"url", Path("tokenizer.model")}, {"fingerprint", fingerprint_}}}};
   }
+  /// Returns the logits of what follows some tokens.
+  at::Tensor LogitsOf(LanguageModel& model, const std::vector<TokenId>& tokens) {
+    const std::vector<std::int32_t> blocks{0};
+    const StepPart part{.tokens = tokens, .blocks = blocks};
+    const auto logits = model.Step({&part, 1});
+    EXPECT_TRUE(logits) << logits.error().ToString();
+    return at::tensor(at::ArrayRef<float>(logits->data(), logits->size()));
+  }
   void SaveFolder() {
     std::vector<checkpoint::SafetensorsEntry> entries;
     for (const auto& parameter : model_->Parameters()) {
@@ -212,13 +286,89 @@ TEST_F(LoadModelTest, FromAHuggingFaceFolder) {
   EXPECT_EQ(GreedyByScheduler(*rounded->model, {5, 6, 7, 270}, 20).size(), 20u);
 }
 
-TEST_F(LoadModelTest, AModelThatGeneratesNoTextIsRefused) {
+TEST_F(LoadModelTest, QuantizesTheWeights) {
+  ASSERT_EQ(::setenv("XDG_CACHE_HOME", Path("cache").c_str(), 1), 0);
+  auto config = Tiny(300);
+  config->hidden_size = 64;        // a block of NF4
+  config->intermediate_size = 96;  // no whole number of them
+  model_ = RandomModel(config);
   SaveFolder();
-  Write("hf/config.json", R"({"model_type": "bert", "vocab_size": 300})");
-  const auto loaded = Load({.model_url = Path("hf")});
-  ASSERT_FALSE(loaded);
-  EXPECT_EQ(loaded.error().code(), Code::kUnsupported);
-  EXPECT_THAT(loaded.error().ToString(), HasSubstr("does not generate text"));
+  const std::vector<TokenId> prompt{5, 6, 7, 270, 11, 200};
+  auto plain = Load({.model_url = Path("hf")});
+  ASSERT_TRUE(plain) << plain.error().ToString();
+  const at::Tensor want = LogitsOf(*plain->model, prompt);
+  // What is left of a logit's size when nothing but noise is right is 1.4.
+  for (const auto& [weights, least, most] : {std::tuple{"int8", 1e-4, 0.05}, std::tuple{"nf4", 0.01, 0.8}}) {
+    auto loaded = Load({.model_url = Path("hf"), .weights = weights});
+    ASSERT_TRUE(loaded) << loaded.error().ToString();
+    const double error = ((LogitsOf(*loaded->model, prompt) - want).norm() / want.norm()).item<double>();
+    EXPECT_GT(error, least) << weights;
+    EXPECT_LT(error, most) << weights;
+    ExpectTheSameTextsInAnyBatch(std::vector{loaded->model.get()});
+  }
+
+  // What a load has left is a folder of its own.
+  std::map<std::string, std::string> folders;
+  for (const auto& file : std::filesystem::recursive_directory_iterator(Path("cache"))) {
+    if (file.path().filename() != "config.json") continue;
+    const Json config = *ParseJson(*ReadFile(file.path()), "config");
+    const bool int8 = config.at("quantization_config").at("load_in_8bit").get<bool>();
+    folders[int8 ? "int8" : "nf4"] = file.path().parent_path().string();
+  }
+  ASSERT_EQ(folders.size(), 2u);
+  for (const auto& [weights, folder] : folders) {
+    std::ofstream(folder + "/tokenizer.model") << tokenizer_;
+    EXPECT_TRUE(Load({.model_url = folder}));
+    for (const char* other : {"bf16", "int8", "nf4"}) {
+      if (other == weights) continue;
+      const auto refused = Load({.model_url = folder, .weights = other});
+      ASSERT_FALSE(refused) << other;
+      EXPECT_EQ(refused.error().code(), Code::kInvalidArgument);
+      EXPECT_THAT(refused.error().ToString(), HasSubstr(weights));
+    }
+  }
+}
+
+TEST_F(LoadModelTest, AnEncoderMakesEmbeddings) {
+  SaveFolder();
+  model_ = *engine::MakeModel(
+      *engine::ParseModelConfig(*ParseJson(R"({"model_type": "bert", "architectures": ["BertModel"], "vocab_size": 300,
+          "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48})",
+                                           "test"),
+                                "test"),
+      at::kFloat, at::kCPU, 3);
+  SaveFolder();
+  auto loaded = Load({.model_url = Path("hf")});
+  ASSERT_TRUE(loaded) << loaded.error().ToString();
+  EXPECT_FALSE(loaded->generates);
+  EXPECT_TRUE(loaded->embeds_bos && loaded->embeds_eos);
+  const std::vector<TokenId> text = {5, 6, 7};
+  const std::vector<std::span<const TokenId>> texts{text};
+  const auto vectors = loaded->model->Embed(texts);
+  ASSERT_TRUE(vectors) << vectors.error().ToString();
+  EXPECT_EQ((*vectors)[0].size(), 32U);
+  EXPECT_EQ(loaded->model->Step({}).error().code(), Code::kUnsupported);
+}
+
+TEST_F(LoadModelTest, PoolsAsTheModelsFilesSay) {
+  SaveFolder();
+  const std::vector<TokenId> text = {5, 6, 7};
+  const std::vector<std::span<const TokenId>> texts{text};
+  const at::Tensor hidden = model_->HiddenStates(texts);
+  Write("hf/modules.json", R"([{"type": "sentence_transformers.models.Transformer", "path": ""},
+                               {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}])");
+  EXPECT_EQ(Load({.model_url = Path("hf")}).error().code(), Code::kNotFound) << "the pooling's file is not there";
+  Write("hf/1_Pooling/config.json", R"({"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": false})");
+  auto loaded = Load({.model_url = Path("hf")});
+  ASSERT_TRUE(loaded) << loaded.error().ToString();
+  EXPECT_TRUE(at::allclose(at::tensor((*loaded->model->Embed(texts))[0]), hidden[0], 1e-5, 1e-6));
+  Write("hf/1_Pooling/config.json", R"({"pooling_mode": "lasttoken"})");
+  EXPECT_TRUE(
+      at::allclose(at::tensor((*Load({.model_url = Path("hf")})->model->Embed(texts))[0]), hidden[2], 1e-5, 1e-6));
+  Write("hf/1_Pooling/config.json", R"({"pooling_mode": "unheard_of"})");
+  EXPECT_EQ(Load({.model_url = Path("hf")}).error().code(), Code::kUnsupported);
+  Write("hf/modules.json", R"([{"type": "sentence_transformers.models.Dense", "path": "2_Dense"}])");
+  EXPECT_THAT(Load({.model_url = Path("hf")}).error().ToString(), HasSubstr("Dense"));
 }
 
 TEST_F(LoadModelTest, FromAnImportedCheckpointWithItsTokenizer) {

@@ -1,0 +1,144 @@
+// The HTTP interface of a served model.
+//
+//   GET  /                     the chat page
+//   POST /v1/chat/completions  /v1/completions   OpenAI's, with "stream": true as server-sent events
+//   POST /v1/embeddings                          OpenAI's
+//   GET  /v1/models  /v1/models/NAME
+//   POST /invocations  GET /ping                 SageMaker's
+//   GET  /health                                 200, or 503 while the server drains
+//   GET  /metrics                                Prometheus
+//
+// With keys, all but /, /ping and /health want `Authorization: Bearer KEY`.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "millrace/base/clock.h"
+#include "millrace/base/log.h"
+#include "millrace/base/threads/sync.h"
+#include "millrace/http/server/access.h"
+#include "millrace/http/server/cors.h"
+#include "millrace/http/server/server.h"
+#include "millrace/metrics/metrics.h"
+#include "millrace/serve/adapters/adapter_store.h"
+#include "millrace/serve/api/text_forms.h"
+#include "millrace/serve/calls/call_reader.h"
+#include "millrace/serve/chat/chat_template.h"
+#include "millrace/serve/follow/model_follower.h"
+#include "millrace/serve/follow/served_scheduler.h"
+#include "millrace/serve/page/chat_page.h"
+#include "millrace/serve/protocol/answer.h"
+#include "millrace/serve/protocol/request.h"
+#include "millrace/serve/scheduler.h"
+#include "millrace/tokenizer/tokenizer.h"
+
+namespace millrace::serve {
+
+/// Answers requests. Handle is an http::Handler. Thread-safe. A request blocks its connection's thread until its text
+/// is generated. The scheduler limits how many texts run or wait; beyond that the answer is 429 with Retry-After. A
+/// client that disconnects cancels its texts.
+class Api {
+ public:
+  struct Options {
+    std::string model_name;                       ///< what requests call the model
+    int context_length = 0;                       ///< tokens, prompt included
+    bool generates = true;                        ///< texts; else only embeddings
+    bool add_bos = false;                         ///< text prompts start with the tokenizer's beginning-of-text token
+    bool embeds_bos = false, embeds_eos = false;  ///< the tokens around texts that are embedded
+    std::vector<TokenId> ends;                    ///< tokens that end a text
+    bool fixed_add_bos = false;                   ///< `add_bos` holds for adapters, too, whatever they say
+    const ModelFollower* follower = nullptr;      ///< for the metrics; borrowed; null: the model stays
+    AdapterStore* adapters = nullptr;  ///< those that requests may choose as their model; borrowed; null: none
+    std::shared_ptr<const ChatTemplate> chat = {};  ///< null: the model takes no conversations
+    RequestLimits limits;
+    http::ApiKeys keys;  ///< who may ask; none: everybody
+    bool page = true;    ///< serve the chat page
+    /// Without keys, refuse requests that web pages of other sites make a browser send (http::SiteOf).
+    bool own_site_only = true;
+    http::AllowedOrigins origins = {};  ///< their pages may send requests all the same
+    std::string scheme = "http";        ///< of the server's URLs
+    std::uint64_t max_body_bytes = 4 * kMiB;
+    Duration max_wait = {};  ///< that a request waits for its turn; 0: no limit
+    Duration max_time = {};  ///< from a request to the end of its texts; 0: no limit
+    Logger log;
+  };
+  /// REQUIRES: `scheduler`, `tokenizer` and `clock` outlive this object.
+  Api(ServedScheduler& scheduler, const tokenizer::Tokenizer& tokenizer, Clock& clock, Options options);
+
+  void Handle(http::ServerRequest& request, http::ServerResponse& response);
+  /// From now on /health and /ping answer 503, so that load balancers choose other servers. Requests are still
+  /// answered.
+  void Drain() { draining_.store(true, std::memory_order_relaxed); }
+
+ private:
+  struct Metrics {
+    explicit Metrics(metrics::Registry& registry);
+    metrics::Counter &prompt_tokens, &generated_tokens, &cancelled, &shared_tokens, &preemptions, &drafted_tokens,
+        &accepted_tokens, &failed_drafts;
+    metrics::Counter &adapter_loads, &adapter_failures, &adapter_evictions, &reloads, &failed_reloads;
+    metrics::Gauge &running, &waiting, &cache_blocks_used, &cache_blocks, &adapters, &adapter_bytes, &model_step;
+    metrics::Histogram &first_token_s, &request_s;
+  };
+  /// One request: its generations and the form of its answer.
+  struct Job;
+  struct Text;
+  /// Takes pieces of the text of that number. `finish`: how it ended, as the protocol says; "" while it goes on.
+  using Emit = std::function<Status(std::size_t index, const AnswerParts& parts, std::string_view finish)>;
+  /// What a path of the interface reads.
+  using Parse = Parsed<AnyRequest> (*)(const Json& body, const RequestLimits& limits);
+
+  void Post(http::ServerRequest& request, http::ServerResponse& response);
+  void Complete(http::ServerRequest& request, http::ServerResponse& response, const Json& body, Parse parse);
+  void Embed(http::ServerRequest& request, http::ServerResponse& response, const Json& body);
+  /// Returns the end of a time that begins then; no time: never.
+  static TimePoint After(TimePoint begin, Duration time);
+  /// Returns whose request it is, for the scheduler.
+  int UserOf(http::ServerRequest& request) const;
+  Parsed<Json> ReadBody(http::ServerRequest& request) const;
+  Parsed<Job> Admit(AnyRequest request, TimePoint arrived, int user, std::stop_token stop);
+  /// Returns the adapter that a request's model is; null for the served model itself.
+  Parsed<std::shared_ptr<const Adapter>> ChooseAdapter(const std::string& model, std::stop_token stop) const;
+  bool AddsBos(const Adapter* adapter) const;
+  Parsed<Job> Describe(const CompletionRequest& request, AnswerForm form, const Adapter* adapter) const;
+  Parsed<Job> Describe(const ChatRequest& request, const Adapter* adapter) const;
+  Parsed<std::vector<TokenId>> Tokens(const Prompt& prompt, std::string_view param, const Adapter* adapter) const;
+  Parsed<std::vector<TokenId>> EmbeddingTokens(const Prompt& input) const;
+  Status Stream(Job& job, http::ServerRequest& request, http::ServerResponse& response);
+  Status Collect(Job& job, http::ServerRequest& request, http::ServerResponse& response);
+  std::vector<Text> BeginTexts(const Job& job) const;
+  /// Makes all texts beside each other. Calls `emit` with their pieces, and with the end of each.
+  Status MakeTexts(Job& job, std::vector<Text>& texts, std::stop_token stop, const Emit& emit);
+  Status TakeToken(Job& job, std::size_t index, Text& text, const SampledToken& token, const Emit& emit);
+  Status EndText(Job& job, std::size_t index, Text& text, const Emit& emit);
+  static std::vector<std::size_t> ChooseTexts(const Job& job, const std::vector<Text>& texts);
+  TokenLogprobs Logprobs(const SampledToken& token) const;
+  std::string TokenText(TokenId token) const;
+
+  void SendJson(http::ServerResponse& response, int status, const Json& body);
+  void SendError(http::ServerResponse& response, const ApiError& error);
+  void SendHealth(http::ServerResponse& response);
+  void SendModels(http::ServerRequest& request, http::ServerResponse& response, std::string_view name);
+  void SendMetrics(http::ServerResponse& response);
+  ApiError NoSuchModel(std::string_view wanted, bool has_adapters = false) const;
+  Json ModelEntry(const std::string& name) const;
+  void RaiseCounters();
+  void Count(int status);
+
+  ServedScheduler& scheduler_;
+  const tokenizer::Tokenizer& tokenizer_;
+  TextForms forms_{tokenizer_};
+  Clock& clock_;
+  const Options options_;
+  const std::int64_t created_;
+  metrics::Registry registry_;
+  Metrics metrics_{registry_};
+  const ChatPage page_;
+  Mutex raising_;  ///< held while counters are raised to the scheduler's
+  std::atomic<bool> draining_{false};
+};
+
+}  // namespace millrace::serve

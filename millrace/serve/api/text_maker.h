@@ -1,0 +1,43 @@
+// From the tokens of one text to the pieces of its answer.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "millrace/base/result.h"
+#include "millrace/serve/calls/call_reader.h"
+#include "millrace/serve/text_stream.h"
+#include "millrace/tokenizer/tokenizer.h"
+
+namespace millrace::serve {
+
+/// Turns tokens into words and calls of tools. One owner, no locking.
+class TextMaker {
+ public:
+  /// `prompt`: the tokens before the text. `calls`: finds the calls; nothing: all is words. Without `parallel`, the
+  /// text stops behind its first call. REQUIRES: `tokenizer` outlives this object.
+  TextMaker(const tokenizer::Tokenizer& tokenizer, std::span<const TokenId> prompt, std::vector<std::string> stops,
+            std::optional<CallReader> calls, bool parallel)
+      : detokenizer_(tokenizer, prompt), matcher_(std::move(stops)), calls_(std::move(calls)), parallel_(parallel) {}
+
+  /// Returns what `token` completes; may be empty.
+  Result<AnswerParts> Add(TokenId token) { return Divide(matcher_.Add(MR_TRY(detokenizer_.Add(token)))); }
+  /// Returns what was held back. Call it at the end of the text, also of a text that stopped.
+  Result<AnswerParts> Finish();
+  /// Whether the text needs no more tokens: behind a stop string, or its only call.
+  bool stopped() const { return matcher_.stopped() || (!parallel_ && calls_ && calls_->has_call()); }
+  /// Whether the text has a call.
+  bool calls() const { return calls_ && calls_->calls() > 0; }
+
+ private:
+  AnswerParts Divide(std::string text);
+
+  Detokenizer detokenizer_;
+  StopMatcher matcher_;
+  std::optional<CallReader> calls_;
+  const bool parallel_;
+};
+
+}  // namespace millrace::serve

@@ -1,0 +1,72 @@
+// Finds calls of tools in the text of an answer, while it arrives.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "millrace/serve/calls/call_scanner.h"
+#include "millrace/serve/chat/tool_syntax.h"
+#include "millrace/serve/protocol/answer.h"
+
+namespace millrace::serve {
+
+/// What a piece of text is: words of the answer, or parts of its calls.
+struct AnswerParts {
+  std::string text;
+  std::vector<ToolCallPart> calls;
+  bool empty() const { return text.empty() && calls.empty(); }
+};
+
+/// Divides a text into words and calls, as a ToolSyntax spells them. What cannot be a call after all stays text. All
+/// parts together are the same however the text was cut. One owner, no locking.
+class CallReader {
+ public:
+  /// With `is_call`, the text is one call, as JSON, and nothing else.
+  explicit CallReader(ToolSyntax syntax, bool is_call = false);
+
+  AnswerParts Add(std::string_view text);
+  /// Returns what was held back. Call it at the end of the text.
+  AnswerParts Finish();
+  /// The number of calls that have begun.
+  std::size_t calls() const { return begun_; }
+  /// Whether a call is complete.
+  bool has_call() const { return complete_ > 0; }
+
+ private:
+  enum class State : std::uint8_t {
+    kStart,    ///< of the answer: a call may begin without a mark
+    kText,     ///< words; a mark may follow
+    kBetween,  ///< behind a mark, or behind a call: another call may begin
+    kCall,     ///< in a call
+  };
+  /// Takes what it can of pending_. Returns false if it wants more text.
+  bool Step(AnswerParts& parts);
+  bool AtStart();
+  bool InText(AnswerParts& parts);
+  bool Between(AnswerParts& parts);
+  bool InCall(AnswerParts& parts);
+  /// Tells the first `size` bytes of pending_ as words.
+  void Tell(std::size_t size, AnswerParts& parts);
+  /// Tells what looked like a call and is none.
+  void TellRaw(AnswerParts& parts);
+  void BeginCall();
+  void TellCall(AnswerParts& parts);
+
+  const ToolSyntax syntax_;
+  const bool is_call_;
+  const std::string_view mark_, end_mark_;  ///< empty: none
+  State state_ = State::kText;
+  std::string pending_;
+  std::string raw_;  ///< the mark and the call, as long as nothing of it was told
+  std::optional<CallScanner> scanner_;
+  std::size_t begun_ = 0, complete_ = 0;
+  bool told_call_ = false, told_arguments_ = false;  ///< of the current call
+  bool told_words_ = false;                          ///< more than white space, since the last call
+};
+
+}  // namespace millrace::serve

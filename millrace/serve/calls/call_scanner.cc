@@ -1,0 +1,121 @@
+#include "millrace/serve/calls/call_scanner.h"
+
+#include <utility>
+
+#include "millrace/base/json.h"
+
+namespace millrace::serve {
+namespace {
+
+bool IsSpace(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+
+bool NamesArguments(std::string_view key) { return key == "arguments" || key == "parameters"; }
+
+}  // namespace
+
+std::size_t CallScanner::Add(std::string_view text) {
+  std::size_t taken = 0;
+  while (taken < text.size() && !done() && !failed()) Byte(text[taken++]);
+  return taken;
+}
+
+std::string CallScanner::TakeArguments() {
+  if (!has_name_) return {};
+  return std::exchange(arguments_, {});
+}
+
+void CallScanner::Byte(char c) {
+  switch (state_) {
+    case State::kInValue:
+      if (InValue(c)) return;
+      EndValue();
+      if (!failed()) Byte(c);
+      return;
+    case State::kInKey:
+      if (!escaped_ && c == '"') {
+        state_ = State::kColon;
+        return;
+      }
+      escaped_ = !escaped_ && c == '\\';
+      key_ += c;
+      return;
+    default:
+      break;
+  }
+  if (IsSpace(c)) return;
+  if (state_ == State::kOpen && c == '{') {
+    state_ = State::kKey;
+  } else if (state_ == State::kKey && c == '"') {
+    key_.clear();
+    escaped_ = false;
+    state_ = State::kInKey;
+  } else if (state_ == State::kColon && c == ':') {
+    state_ = State::kValue;
+  } else if (state_ == State::kValue) {
+    BeginValue(c);
+  } else if (state_ == State::kNext && c == ',') {
+    state_ = State::kKey;
+  } else if (c == '}' && (state_ == State::kNext || (state_ == State::kKey && !has_members_))) {
+    // A call needs a name. One without arguments gets none.
+    state_ = has_name_ ? State::kDone : State::kFailed;
+  } else {
+    state_ = State::kFailed;
+  }
+}
+
+void CallScanner::BeginValue(char c) {
+  has_members_ = true;
+  value_.clear();
+  depth_ = 0;
+  in_string_ = escaped_ = false;
+  is_scalar_ = c != '{' && c != '[' && c != '"';
+  if (c == '}' || c == ']' || c == ',' || c == ':') {
+    state_ = State::kFailed;
+    return;
+  }
+  state_ = State::kInValue;
+  InValue(c);
+}
+
+bool CallScanner::InValue(char c) {
+  const bool has_begun = !value_.empty();
+  if (has_begun && depth_ == 0 && !in_string_) {
+    // The value is complete, or a number or a word that ends here.
+    if (!is_scalar_ || c == ',' || c == '}' || c == ']' || IsSpace(c)) return false;
+  }
+  value_ += c;
+  // An object is told as it comes, anything else when it is complete.
+  if (NamesArguments(key_) && value_.front() == '{') arguments_ += c;
+  if (in_string_) {
+    if (escaped_) {
+      escaped_ = false;
+    } else if (c == '\\') {
+      escaped_ = true;
+    } else if (c == '"') {
+      in_string_ = false;
+    }
+  } else if (c == '"') {
+    in_string_ = true;
+  } else if (c == '{' || c == '[') {
+    ++depth_;
+  } else if (c == '}' || c == ']') {
+    --depth_;
+  }
+  return true;
+}
+
+void CallScanner::EndValue() {
+  state_ = State::kNext;
+  if (key_ != "name" && !(NamesArguments(key_) && value_.front() == '"')) return;
+  const auto text = ParseJson(value_, "a value");
+  if (!text || !text->is_string()) {
+    state_ = State::kFailed;
+  } else if (key_ == "name") {
+    name_ = text->get<std::string>();
+    has_name_ = true;
+  } else {
+    arguments_ += text->get<std::string>();  // the arguments are the text of JSON
+  }
+}
+
+}  // namespace millrace::serve

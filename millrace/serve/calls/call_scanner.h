@@ -1,0 +1,43 @@
+// Reads one call of a tool, {"name": …, "arguments": {…}}, while its text arrives.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace millrace::serve {
+
+/// Reads a JSON object byte by byte. Tells the name as soon as it is complete, and the arguments as they come: the text
+/// of the member "arguments", or "parameters", without the white space around it. Other members are skipped. One
+/// owner, no locking.
+class CallScanner {
+ public:
+  /// Reads the bytes up to the end of the object. Returns how many it took.
+  std::size_t Add(std::string_view text);
+  /// Whether the object is complete.
+  bool done() const { return state_ == State::kDone; }
+  /// Whether the text is no JSON object.
+  bool failed() const { return state_ == State::kFailed; }
+  /// Whether the name is known.
+  bool has_name() const { return has_name_; }
+  const std::string& name() const { return name_; }
+  /// Returns the text of the arguments that was not taken yet. It is empty as long as the name is not known.
+  std::string TakeArguments();
+
+ private:
+  enum class State : std::uint8_t { kOpen, kKey, kInKey, kColon, kValue, kInValue, kNext, kDone, kFailed };
+  void Byte(char c);
+  void BeginValue(char c);
+  /// Takes a byte of a value. Returns false if the value has ended before it.
+  bool InValue(char c);
+  void EndValue();
+
+  State state_ = State::kOpen;
+  bool has_members_ = false, has_name_ = false;
+  std::string key_, value_, name_, arguments_;
+  // Of the value.
+  int depth_ = 0;
+  bool in_string_ = false, escaped_ = false, is_scalar_ = false;
+};
+
+}  // namespace millrace::serve

@@ -1,0 +1,86 @@
+#include "millrace/serve/chat/chat_template.h"
+
+#include <algorithm>
+
+#include "millrace/tokenizer/unicode/utf8.h"
+
+namespace millrace::serve {
+namespace {
+
+/// Stands within what is spelled like a special token, in text that a template works on. No text of a request has it:
+/// it is no UTF-8.
+constexpr char kBreak = '\xff';
+
+}  // namespace
+
+Result<ChatTemplate> ChatTemplate::Make(const ChatTemplateSource& source, const tokenizer::Tokenizer& tokenizer) {
+  ChatTemplate made(tokenizer, MR_TRY(jinja::Template::Parse(source.text)));
+  if (!source.tool_text.empty()) made.tool_text_ = MR_TRY(jinja::Template::Parse(source.tool_text));
+  made.variables_ = source.variables;
+  made.stops_ = source.stops;
+  for (const std::string& end : source.ends) {
+    if (const TokenId id = tokenizer.IdOf(end); id != tokenizer::kNoToken) made.ends_.push_back(id);
+  }
+  made.tool_syntax_ = ToolSyntaxOf(source.tool_text.empty() ? source.text : source.tool_text);
+  made.FindSpecials();
+  return made;
+}
+
+/// A special token has no text, and is found where its piece stands in a text.
+void ChatTemplate::FindSpecials() {
+  std::vector<TokenId> ids;
+  for (TokenId id = 0; id < tokenizer_->vocab_size(); ++id) {
+    const auto text = tokenizer_->Decode({&id, 1});
+    if (!text || !text->empty()) continue;
+    auto piece = tokenizer_->Piece(id);
+    if (!piece || piece->empty()) continue;
+    ids.clear();
+    if (!tokenizer_->EncodeWithSpecials(*piece, ids) || ids != std::vector<TokenId>{id}) continue;
+    specials_.push_back(*std::move(piece));
+  }
+}
+
+std::string ChatTemplate::WithoutSpecials(std::string text) const {
+  for (const std::string& special : specials_) {
+    const std::size_t first = tokenizer::DecodeUtf8(special.data(), special.data() + special.size()).length;
+    for (std::size_t at = text.find(special); at != std::string::npos; at = text.find(special, at + first + 1)) {
+      text.insert(at + first, 1, kBreak);
+    }
+  }
+  return text;
+}
+
+Json ChatTemplate::WithoutSpecials(const Json& value) const {
+  if (value.is_string()) return WithoutSpecials(value.get<std::string>());
+  if (!value.is_structured()) return value;
+  Json safe = value.is_array() ? Json::array() : Json::object();
+  for (const auto& [key, member] : value.items()) {
+    if (value.is_array()) {
+      safe.push_back(WithoutSpecials(member));
+    } else {
+      safe[WithoutSpecials(key)] = WithoutSpecials(member);
+    }
+  }
+  return safe;
+}
+
+Result<std::vector<TokenId>> ChatTemplate::Prompt(const Json& messages, const Json& tools, const Json& variables,
+                                                  bool add_generation_prompt, WallTime now) const {
+  Json all = variables_;
+  for (const auto& [name, value] : variables.items()) all[name] = WithoutSpecials(value);
+  all["messages"] = WithoutSpecials(messages);
+  all["tools"] = WithoutSpecials(tools);
+  all["documents"] = nullptr;
+  all["add_generation_prompt"] = add_generation_prompt;
+  const jinja::Template& text = tool_text_ && !tools.is_null() ? *tool_text_ : text_;
+  const std::string prompt = MR_TRY(text.Render(all, now));
+  std::vector<TokenId> ids;
+  for (std::size_t begin = 0; begin <= prompt.size();) {
+    const std::size_t end = std::min(prompt.find(kBreak, begin), prompt.size());
+    MR_TRY(tokenizer_->EncodeWithSpecials(std::string_view(prompt).substr(begin, end - begin), ids));
+    begin = end + 1;
+  }
+  return ids;
+}
+
+}  // namespace millrace::serve

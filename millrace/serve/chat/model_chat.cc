@@ -1,0 +1,94 @@
+#include "millrace/serve/chat/model_chat.h"
+
+#include <algorithm>
+#include <array>
+
+#include "millrace/object/blocking.h"
+
+namespace millrace::serve {
+namespace {
+
+constexpr std::uint64_t kMaxFileBytes = 4 * kMiB;
+
+Result<Json> ReadJsonFile(const checkpoint::ModelSource& model, std::string_view file, const object::Call& call) {
+  const auto text = MR_TRY(model.File(file, kMaxFileBytes, call));
+  if (!text) return Json(nullptr);
+  return ParseJson(*text, fmt::format("{}/{}", model.name(), file));
+}
+
+/// A special token is a string, or an object that has its content.
+std::string TokenText(const Json& token) {
+  if (token.is_string()) return token.get<std::string>();
+  return JsonString(token, "content").value_or("");
+}
+
+/// "chat_template" is a text, or a list of named ones.
+void TakeTemplates(const Json& templates, ChatTemplateSource& source) {
+  if (templates.is_string()) source.text = templates.get<std::string>();
+  if (!templates.is_array()) return;
+  for (const Json& each : templates) {
+    const std::string name = JsonString(each, "name").value_or("");
+    const std::string text = JsonString(each, "template").value_or("");
+    if (name == "default") source.text = text;
+    if (name == "tool_use") source.tool_text = text;
+  }
+}
+
+}  // namespace
+
+Result<ChatTemplateSource> ReadChatTemplate(const checkpoint::ModelSource& model, const tokenizer::Tokenizer& tokenizer,
+                                            object::Call call) {
+  ChatTemplateSource source;
+  const std::array<std::pair<const char*, TokenId>, 4> named = {{{"bos_token", tokenizer.bos()},
+                                                                 {"eos_token", tokenizer.eos()},
+                                                                 {"unk_token", tokenizer.unk()},
+                                                                 {"pad_token", tokenizer.pad()}}};
+  for (const auto& [name, id] : named) {
+    if (id != tokenizer::kNoToken) source.variables[name] = MR_TRY(tokenizer.Piece(id));
+  }
+  const Json config = MR_TRY(ReadJsonFile(model, "tokenizer_config.json", call));
+  for (const char* name :
+       {"bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"}) {
+    const Json* token = JsonFind(config, name);
+    if (token != nullptr && !TokenText(*token).empty()) source.variables[name] = TokenText(*token);
+  }
+  if (const Json* templates = JsonFind(config, "chat_template")) TakeTemplates(*templates, source);
+  if (auto text = MR_TRY(model.File("chat_template.jinja", kMaxFileBytes, call))) source.text = *std::move(text);
+  return source;
+}
+
+Result<std::optional<ChatTemplateSource>> ReadTemplateFile(object::Connection& connection, std::string_view url,
+                                                           object::Call call) {
+  const object::Location file = MR_TRY(object::Locate(connection, url));
+  const auto content = MR_TRY(object::GetAll(*file.store, file.key, kMaxFileBytes, std::move(call)));
+  if (!content) return std::optional<ChatTemplateSource>();
+  ChatTemplateSource source;
+  if (!url.ends_with(".json")) {
+    source.text = content->bytes;
+    return source;
+  }
+  const Json config = MR_TRY(ParseJson(content->bytes, url));
+  if (const Json* templates = JsonFind(config, "chat_template")) TakeTemplates(*templates, source);
+  if (source.text.empty()) return Fail(Code::kInvalidArgument, "{} has no chat_template", url);
+  return source;
+}
+
+Result<std::vector<TokenId>> ReadEndTokens(const checkpoint::ModelSource& model, const tokenizer::Tokenizer& tokenizer,
+                                           object::Call call) {
+  std::vector<TokenId> ends;
+  const auto add = [&](const Json& id) {
+    if (!id.is_number_integer() || id < 0 || id >= tokenizer.vocab_size()) return;
+    if (std::find(ends.begin(), ends.end(), id.get<TokenId>()) == ends.end()) ends.push_back(id.get<TokenId>());
+  };
+  for (const char* file : {"generation_config.json", "config.json"}) {
+    const Json config = MR_TRY(ReadJsonFile(model, file, call));
+    const Json* named = JsonFind(config, "eos_token_id");
+    if (named == nullptr || named->is_null()) continue;
+    for (const Json& id : named->is_array() ? *named : Json::array({*named})) add(id);
+    break;
+  }
+  add(Json(tokenizer.eos()));
+  return ends;
+}
+
+}  // namespace millrace::serve

@@ -1,0 +1,282 @@
+#include "millrace/serve/constraint/constraint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <regex>
+
+#include "millrace/base/hash/random.h"
+#include "millrace/serve/constraint/json_schema.h"
+#include "millrace/serve/constraint/regex.h"
+#include "millrace/tokenizer/unicode/utf8.h"
+
+namespace millrace::serve {
+namespace {
+
+using testing::HasSubstr;
+
+Grammar OfRegex(std::string_view pattern) {
+  Grammar grammar;
+  grammar.NewRule();
+  grammar.SetRule(0, AddRegex(pattern, false, grammar, grammar.End()).value());
+  return grammar;
+}
+
+bool Fits(GrammarMachine& machine, std::string_view text) {
+  GrammarMachine::State state = machine.start();
+  for (const char byte : text) {
+    if (state == GrammarMachine::kDead) return false;
+    state = machine.Next(state, static_cast<unsigned char>(byte));
+  }
+  return state != GrammarMachine::kDead && machine.Accepts(state);
+}
+
+bool FitsRegex(std::string_view pattern, std::string_view text) {
+  GrammarMachine machine(OfRegex(pattern));
+  return Fits(machine, text);
+}
+
+bool FitsSchema(std::string_view schema, std::string_view text) {
+  GrammarMachine machine(JsonSchemaGrammar(ParseJson(schema, "schema").value()).value());
+  return Fits(machine, text);
+}
+
+/// Patterns of random parts match what std::regex matches.
+TEST(Regex, MatchesWhatARegexMatches) {
+  Random random(4);
+  const auto pick = [&](const std::vector<std::string>& choices) { return choices[random.Below(choices.size())]; };
+  const std::vector<std::string> atoms = {"a", "b", "[ab]", "[^a]", ".", "\\d", "\\w", "[a-c0]", "1", "\\."};
+  std::function<std::string(int)> make = [&](int depth) -> std::string {
+    std::string pattern;
+    for (std::uint64_t n = random.Below(3) + 1; n > 0; --n) {
+      pattern += depth > 0 && random.Below(3) == 0 ? "(?:" + make(depth - 1) + ")" : pick(atoms);
+      pattern += pick({"", "", "", "*", "+", "?", "{2}", "{1,2}", "{2,}"});
+      if (depth > 0 && random.Below(5) == 0) pattern += "|" + make(depth - 1);
+    }
+    return pattern;
+  };
+  int matched = 0;
+  for (int round = 0; round < 400; ++round) {
+    const std::string pattern = make(2);
+    const std::regex reference(pattern);
+    GrammarMachine machine(OfRegex(pattern));
+    for (int i = 0; i < 40; ++i) {
+      std::string text;
+      for (std::uint64_t n = random.Below(7); n > 0; --n) text += "ab1.c"[random.Below(5)];
+      const bool fits = Fits(machine, text);
+      ASSERT_EQ(fits, std::regex_match(text, reference)) << pattern << " " << text;
+      matched += fits ? 1 : 0;
+    }
+  }
+  EXPECT_GT(matched, 500);
+}
+
+TEST(Regex, CharactersAreThoseOfUnicode) {
+  EXPECT_TRUE(FitsRegex("[α-ω]+", "λογος"));
+  EXPECT_FALSE(FitsRegex("[α-ω]+", "Λ"));
+  EXPECT_TRUE(FitsRegex(".", "🦙"));
+  EXPECT_FALSE(FitsRegex(".", "\xf0\x9f")) << "half a character";
+  EXPECT_FALSE(FitsRegex(".", "\xed\xa0\x80")) << "a surrogate";
+  EXPECT_FALSE(FitsRegex("[^a]", "a"));
+  // Every code point of a range, and none beside it.
+  Random random(8);
+  for (int round = 0; round < 300; ++round) {
+    const auto code_point = [&] {
+      const std::uint64_t most[] = {0x80, 0x800, 0xD800, 0x110000};
+      return static_cast<char32_t>(random.Below(most[random.Below(4)]));
+    };
+    char32_t first = code_point(), last = code_point();
+    if (first > last) std::swap(first, last);
+    Grammar grammar;
+    grammar.NewRule();
+    grammar.SetRule(0, grammar.Character({{first, last}}, grammar.End()));
+    GrammarMachine machine(std::move(grammar));
+    for (const char32_t code :
+         std::vector<char32_t>{first, last, first - 1, last + 1, first + (last - first) / 2, code_point()}) {
+      if (code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) continue;
+      std::string text;
+      tokenizer::AppendUtf8(code, text);
+      ASSERT_EQ(Fits(machine, text), first <= code && code <= last) << std::hex << static_cast<std::uint32_t>(code);
+    }
+  }
+}
+
+TEST(Regex, RefusesWithThePlace) {
+  const std::vector<std::pair<std::string, std::string>> wrong = {{"a(b", "has no \")\""},
+                                                                  {"a)", "unexpected"},
+                                                                  {"*", "nothing to repeat"},
+                                                                  {"[a", "has no \"]\""},
+                                                                  {"a{3,1}", "3 to 1"},
+                                                                  {"a{9999}", "more than"},
+                                                                  {"(?=a)", "group"},
+                                                                  {"\\b", "\"\\b\""},
+                                                                  {"a*?", "lazy"},
+                                                                  {"(a)\\1", "\"\\1\""},
+                                                                  {"[b-a]", "no order"},
+                                                                  {"a$b", "before the end"},
+                                                                  {"a**", "repetition of"},
+                                                                  {"((((a{99}){99}){99}){99})", "too large"}};
+  for (const auto& [pattern, says] : wrong) {
+    Grammar grammar;
+    grammar.NewRule();
+    const auto added = AddRegex(pattern, false, grammar, grammar.End());
+    ASSERT_FALSE(added) << pattern;
+    EXPECT_THAT(added.error().message(), HasSubstr(says)) << pattern;
+  }
+}
+
+TEST(JsonGrammar, TakesObjectsOfJsonAndNothingElse) {
+  GrammarMachine machine(JsonObjectGrammar());
+  for (const char* text : {"{}", R"({"a": 1})", R"( {"a":[1,-2.5e+3,null,true,false,{"b\n\u00fc":"x\\y"}],"é":{}} )",
+                           "{\n  \"a\": []\n}"}) {
+    EXPECT_TRUE(Fits(machine, text)) << text;
+    EXPECT_TRUE(ParseJson(text, "test")) << text;
+  }
+  for (const char* text : {"", "[]", "1", "{", R"({"a"})", R"({"a":1,})", R"({a:1})", "{\"a\":\"\n\"}", R"({"a":01})",
+                           R"({"a":1}})", R"({"a":"\x"})", R"({"a" 1})", "{\"a\":\"\xff\"}"}) {
+    EXPECT_FALSE(Fits(machine, text)) << text;
+  }
+}
+
+TEST(JsonSchema, TakesWhatItDescribes) {
+  const std::string person = R"({"type": "object", "properties": {"name": {"type": "string", "maxLength": 3},
+      "age": {"type": "integer"}, "tags": {"type": "array", "items": {"enum": ["a", "b\"", 1]}, "minItems": 1, "maxItems": 2}},
+      "required": ["age"]})";
+  for (const char* text :
+       {R"({"age": 3})", R"({"name":"Ada","age":-3,"tags":["a","b\""]})", R"({ "age" : 0 , "tags" : [ 1 ] })"})
+    EXPECT_TRUE(FitsSchema(person, text)) << text;
+  for (const char* text : {R"({})", R"({"age": 3.5})", R"({"age": 3, "name": "Ada"})", R"({"name":"Adam","age":3})",
+                           R"({"age":3,"tags":[]})", R"({"age":3,"tags":["a","a","a"]})", R"({"age":3,"x":1})", "3"})
+    EXPECT_FALSE(FitsSchema(person, text)) << text;
+  EXPECT_TRUE(FitsSchema(R"({"type": ["null", "boolean"]})", "null"));
+  EXPECT_TRUE(FitsSchema(R"({"anyOf": [{"const": {"a": 1}}, {"type": "number"}]})", R"({"a":1})"));
+  EXPECT_TRUE(FitsSchema(R"({"type": "string", "pattern": "^[a-z]+\"?$"})", R"("ab\"")"));
+  EXPECT_FALSE(FitsSchema(R"({"type": "string", "pattern": "."})", R"(""")"));
+  EXPECT_TRUE(FitsSchema(
+      R"({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}], "items": false})", R"([1, "a"])"));
+  EXPECT_FALSE(FitsSchema(R"({"type": "array", "prefixItems": [{"type": "integer"}], "items": false})", "[1, 2]"));
+  EXPECT_TRUE(FitsSchema(R"({"type": "object"})", R"({"any": [1]})"));
+  EXPECT_TRUE(FitsSchema("{}", R"([1, "x"])"));
+}
+
+TEST(JsonSchema, FollowsReferencesThatReferToThemselves) {
+  const std::string list = R"({"$ref": "#/$defs/list", "$defs": {"list": {"type": "object", "properties": {
+      "value": {"type": "integer"}, "next": {"anyOf": [{"$ref": "#/$defs/list"}, {"type": "null"}]}}, "required": ["value", "next"]}}})";
+  EXPECT_TRUE(FitsSchema(list, R"({"value":1,"next":{"value":2,"next":null}})"));
+  EXPECT_FALSE(FitsSchema(list, R"({"value":1,"next":{"value":2}})"));
+}
+
+TEST(JsonSchema, NamesWhatItDoesNotSupport) {
+  const std::vector<std::pair<std::string, std::string>> wrong = {
+      {R"({"type": "integer", "minimum": 3})", "#: \"minimum\""},
+      {R"({"type": "object", "properties": {"a": {"type": "string", "format": "uuid"}}})",
+       "#/properties/a: \"format\""},
+      {R"({"$ref": "https://example.org/x"})", "out of the schema"},
+      {R"({"$ref": "#/nowhere"})", "no #/nowhere"},
+      {R"({"type": "thing"})", "unknown type"},
+      {R"({"type": "object", "properties": {}, "required": ["x"]})", "\"x\" is required"},
+      {R"({"enum": []})", "not empty"},
+      {R"({"allOf": [{}, {}]})", "allOf of several"},
+      {R"({"type": "array", "minItems": 5, "maxItems": 2})", "below"},
+      {"5", "should be an object"}};
+  for (const auto& [schema, says] : wrong) {
+    const auto grammar = JsonSchemaGrammar(ParseJson(schema, "test").value());
+    ASSERT_FALSE(grammar) << schema;
+    EXPECT_THAT(grammar.error().message(), HasSubstr(says)) << schema;
+  }
+}
+
+/// Tokens of one to four bytes, and an end.
+class Words final : public tokenizer::Tokenizer {
+ public:
+  explicit Words(std::vector<std::string> words) : words_(std::move(words)) {}
+  Status Encode(std::string_view, std::vector<TokenId>&) const override { return Fail(Code::kUnsupported, "no"); }
+  Result<std::string> Decode(std::span<const TokenId> ids) const override {
+    std::string text;
+    for (const TokenId id : ids) text += static_cast<std::size_t>(id) < words_.size() ? words_[id] : "";
+    return text;
+  }
+  Result<std::string> Piece(TokenId id) const override {
+    return static_cast<std::size_t>(id) < words_.size() ? words_[id] : "</s>";
+  }
+  int vocab_size() const override { return static_cast<int>(words_.size()) + 1; }
+  TokenId bos() const override { return tokenizer::kNoToken; }
+  TokenId eos() const override { return static_cast<TokenId>(words_.size()); }
+  TokenId unk() const override { return tokenizer::kNoToken; }
+  std::string_view kind() const override { return "bytes"; }
+  const std::string& fingerprint() const override { return fingerprint_; }
+
+ private:
+  std::vector<std::string> words_;
+  std::string fingerprint_ = "00000000";
+};
+
+/// Texts of random tokens that a mask left fit when they end, and can always go on.
+TEST(Constraint, RandomTokensMakeTextsThatFit) {
+  Random random(12);
+  std::vector<std::string> words;
+  for (int byte = 0; byte < 256; ++byte) words.emplace_back(1, static_cast<char>(byte));
+  for (const char* word :
+       {"{\"", "\": ", "true", "tru", "e}", ", \"", "12", "\"}", "nul", "[[", "]]", "ab", "é", " \n"})
+    words.emplace_back(word);
+  const Words tokenizer(words);
+  const auto vocabulary = std::make_shared<const TokenBytes>(tokenizer);
+  const Json schema = ParseJson(R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "array",
+      "items": {"type": ["boolean", "null"]}}, "c": {"type": "string", "pattern": "(ab|é){1,3}"}}, "required": ["b"]})",
+                                "test")
+                          .value();
+  Constraint constraint(JsonSchemaGrammar(schema).value(), vocabulary);
+  const std::vector<TokenId> ends = {tokenizer.eos()};
+  int ended = 0;
+  for (int round = 0; round < 200; ++round) {
+    Constraint::State state = constraint.start();
+    std::vector<TokenId> made;
+    while (made.size() < 200) {
+      std::vector<float> logits(static_cast<std::size_t>(tokenizer.vocab_size()), 0.0F);
+      ASSERT_TRUE(constraint.Mask(state, ends, logits)) << *tokenizer.Decode(made);
+      std::vector<TokenId> left;
+      for (std::size_t i = 0; i < logits.size(); ++i) {
+        if (!std::isinf(logits[i])) left.push_back(static_cast<TokenId>(i));
+      }
+      const TokenId token = left[random.Below(left.size())];
+      if (token == tokenizer.eos()) {
+        const std::string text = *tokenizer.Decode(made);
+        const auto parsed = ParseJson(text, "made");
+        ASSERT_TRUE(parsed && parsed->contains("b")) << text;
+        ++ended;
+        break;
+      }
+      made.push_back(token);
+      state = constraint.Accept(state, token);
+    }
+  }
+  EXPECT_GT(ended, 50);
+}
+
+/// A server lives longer than the states of one object.
+TEST(Constraint, WearsOutWithItsStates) {
+  std::vector<std::string> words;
+  for (const char* word : {"{", "}", "[", "]", "\"", ":", ",", "a"}) words.emplace_back(word);
+  const Words tokenizer(words);
+  Constraint constraint(JsonObjectGrammar(), std::make_shared<const TokenBytes>(tokenizer));
+  EXPECT_FALSE(constraint.worn());
+  // Arrays and objects within each other: each order of them is a stack of its own.
+  Random random(5);
+  for (int round = 0; round < 20'000 && !constraint.worn(); ++round) {
+    Constraint::State state = constraint.start();
+    for (const char* token = "{\"a\":"; *token != 0; ++token) {
+      state = constraint.Accept(state, static_cast<TokenId>(std::string("{}[]\":,a").find(*token)));
+    }
+    for (int depth = 0; depth < 20; ++depth) {
+      for (const char* token = random.Below(2) == 0 ? "[" : "{\"a\":"; *token != 0; ++token) {
+        state = constraint.Accept(state, static_cast<TokenId>(std::string("{}[]\":,a").find(*token)));
+      }
+      ASSERT_NE(state, GrammarMachine::kDead);
+    }
+  }
+  EXPECT_TRUE(constraint.worn());
+}
+
+}  // namespace
+}  // namespace millrace::serve

@@ -1,0 +1,45 @@
+// Strings as Python sees them: sequences of characters, not of bytes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "millrace/base/result.h"
+#include "millrace/tokenizer/unicode/utf8.h"
+
+namespace millrace::serve::jinja {
+
+/// Returns the character at byte `at`. A byte that begins none is a character of its own.
+inline tokenizer::DecodedCharacter CharacterAt(std::string_view text, std::size_t at) {
+  return tokenizer::DecodeUtf8(text.data() + at, text.data() + text.size());
+}
+std::int64_t CountCharacters(std::string_view text);
+/// Returns the byte at which each character begins, and the size.
+std::vector<std::size_t> CharacterStarts(std::string_view text);
+
+/// Which ends Strip() takes characters from.
+enum class Ends { kBoth, kLeft, kRight };
+/// Removes white space as str.strip() does, or the characters of `characters`.
+std::string_view Strip(std::string_view text, Ends ends, std::optional<std::string_view> characters = {});
+
+/// Return the text with other letters. Errors: kUnsupported for letters beyond ASCII.
+Result<std::string> Upper(std::string_view text);
+Result<std::string> Lower(std::string_view text);
+Result<std::string> Capitalize(std::string_view text);
+/// Makes the first letter of each word a capital. A word begins behind each of `breaks`, and of everything that is no
+/// letter if there are none.
+Result<std::string> Title(std::string_view text, std::string_view breaks);
+
+/// Returns the text with each `from` replaced, or only the first `most` of them. An empty `from` is between all
+/// characters.
+std::string Replace(std::string_view text, std::string_view from, std::string_view to, std::int64_t most);
+/// Splits at white space, as str.split() does, at most `most` times; below 0: everywhere.
+std::vector<std::string> SplitWords(std::string_view text, std::int64_t most, bool from_right);
+/// Splits at a separator that is not empty.
+std::vector<std::string> SplitAt(std::string_view text, std::string_view separator, std::int64_t most, bool from_right);
+std::vector<std::string> SplitLines(std::string_view text, bool keep_ends);
+
+}  // namespace millrace::serve::jinja
