@@ -9,12 +9,15 @@ void AddCommands(CLI::App& app, Context& context) {
   AddS3dCommand(app, context);
   AddMountCommands(app, context);
   AddStatsCommand(app, context);
+  AddCsiCommand(app, context);
   AddCheckpointCommands(app, context);
   AddDoctorCommand(app, context);
   AddTokenizerCommands(app, context);
   AddDataCommands(app, context);
   AddJobCommands(app, context);
+  AddTraceCommand(app, context);
   AddTopCommand(app, context);
+  AddChatCommand(app, context);
   AddSageMakerCommands(app, context);
   AddCompletionCommand(app, context);
 }

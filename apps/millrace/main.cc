@@ -7,6 +7,7 @@
 #include "apps/millrace/cli/cli.h"
 #include "apps/millrace/mount/mount_helper.h"
 #include "millrace/base/text.h"
+#include "millrace/mount/words/mountpoint_words.h"
 
 namespace millrace::cli {
 namespace {
@@ -55,6 +56,26 @@ std::string FullName(const CLI::App& command) {
   return command.get_parent() ? FullName(*command.get_parent()) + " " + command.get_name() : command.get_name();
 }
 
+/// The position of the command in the arguments, behind global flags and their values.
+std::size_t CommandPosition(const CLI::App& app, const std::vector<std::string>& arguments) {
+  std::size_t at = 0;
+  while (at < arguments.size() && arguments[at].starts_with('-')) {
+    const CLI::Option* flag = app.get_option_no_throw(arguments[at]);  // null for "--name=value"
+    at += flag != nullptr && flag->get_items_expected_min() > 0 ? 2 : 1;
+  }
+  return at;
+}
+
+/// Replaces the options of Mountpoint for Amazon S3, if the command is `mount`.
+Status TranslateMount(const CLI::App& app, Context& context) {
+  const std::size_t command = CommandPosition(app, context.arguments);
+  if (command >= context.arguments.size() || context.arguments[command] != "mount") return {};
+  mount::MountCommandLine line = MR_TRY(mount::TranslateMountpointWords(context.arguments));
+  context.arguments = std::move(line.arguments);
+  for (const std::string& note : line.notes) PrintError("millrace: {}\n", note);
+  return {};
+}
+
 int Main(int argc, char** argv) {
   // One malloc arena for all threads: with an arena per thread, freed buffers stay in their arena, and the process
   // keeps several times its memory budget.
@@ -86,6 +107,11 @@ int Main(int argc, char** argv) {
   if (!context.arguments.empty() && context.arguments.front() == "help") {
     std::ranges::rotate(context.arguments, context.arguments.begin() + 1);
     context.arguments.back() = "--help";
+  }
+
+  if (const Status translated = TranslateMount(app, context); !translated) {
+    ReportError(context, translated.error());
+    return kExitUsage;
   }
 
   try {

@@ -12,10 +12,11 @@ namespace millrace::cli {
 namespace {
 
 constexpr Duration kStopGrace = std::chrono::seconds(5);
+constexpr std::size_t kMostPolicyBytes = 64 * kKiB;
 
 struct S3dFlags {
   s3d::Options options;
-  std::string port_file;
+  std::string port_file, policy_file;
 };
 
 void FromEnvironment(const char* name, std::string& value) {
@@ -38,6 +39,7 @@ Status Serve(const Context& context, S3dFlags flags) {
   if (options.anonymous && options.insecure) {
     context.log().Warning("everybody who can reach this address can read and write", {{"listen", options.listen}});
   }
+  if (!flags.policy_file.empty()) options.policy = MR_TRY(ReadFile(flags.policy_file, kMostPolicyBytes));
   options.log = context.log();
   auto server = MR_TRY(s3d::Server::Start(options));
   if (!flags.port_file.empty()) {
@@ -51,6 +53,10 @@ Status Serve(const Context& context, S3dFlags flags) {
   }
   SystemClock().SleepUntil(TimePoint::max(), context.stop);
   server->Stop(kStopGrace);
+  if (!options.policy.empty()) {
+    context.log().Info("the endpoint has ended",
+                       {{"actions", fmt::format("{}", fmt::join(server->used_actions(), " "))}});
+  }
   return {};
 }
 
@@ -76,6 +82,8 @@ void AddS3dCommand(CLI::App& app, Context& context) {
   command->add_option("--access-key", options.access_key, "Access key (or MILLRACE_S3D_ACCESS_KEY)");
   command->add_option("--secret-key", options.secret_key,
                       "Secret key (better: MILLRACE_S3D_SECRET_KEY, which other users cannot see)");
+  command->add_option("--policy", flags->policy_file,
+                      "File with a policy of IAM; nothing else than it allows is served");
   command->add_flag("--anonymous", options.anonymous,
                     "Also accept unsigned requests, but only on loopback and not from web pages");
   command->add_flag("--insecure", options.insecure,

@@ -29,6 +29,7 @@ struct Arguments {
   bool skips_outputs = false;    ///< merge does not measure what it does to the model's outputs
   std::string type;              ///< of export: the type of matrices in a GGUF file; empty: as in the checkpoint
   std::string config;            ///< of import: the URL of a config.json; may be empty
+  std::string share;             ///< of import: "I/N" or "auto"; empty: all
   std::uint64_t file_bytes = 0;  ///< 0: the default of ImportOptions or ExportOptions
   checkpoint::Retention retention{.keep_last = std::numeric_limits<int>::max()};
 };

@@ -7,6 +7,7 @@
 
 #include "apps/common/output.h"
 #include "apps/millrace/checkpoint/merged_outputs.h"
+#include "apps/millrace/cli/share_flag.h"
 #include "millrace/base/text.h"
 #include "millrace/base/threads/memory_budget.h"
 #include "millrace/checkpoint/convert/export.h"
@@ -223,6 +224,28 @@ Status Merge(const Context& context, const Arguments& arguments) {
   return {};
 }
 
+/// Imports a share. Returns the checkpoint if this share committed it or found it; else prints what the share did.
+Result<std::optional<Manifest>> ImportOwnShare(const Context& context, const Arguments& arguments,
+                                               object::Connection& connection, checkpoint::ImportSource source,
+                                               MemoryBudget& budget, const checkpoint::ImportOptions& options) {
+  std::optional<Bar> bar(std::in_place, context, MR_TRY(checkpoint::ImportBytes(source, options)));
+  auto done = MR_TRY(checkpoint::ImportShare(connection, std::move(source), arguments.url, budget, options,
+                                             context.log(), CallOf(context), bar->progress()));
+  bar.reset();
+  if (done.manifest) return std::move(done.manifest);
+  if (context.globals.json) {
+    PrintJsonLine({{"event", "share_imported"},
+                   {"step", options.step},
+                   {"files", done.files},
+                   {"own_files", done.own_files},
+                   {"resumed", done.resumed}});
+  } else if (!context.globals.quiet) {
+    Print("share {} of {}: {} of {} files of step {} are written; the first share commits it\n", options.share.index,
+          options.share.count, done.own_files, done.files, options.step);
+  }
+  return std::optional<Manifest>();
+}
+
 Status Import(const Context& context, const Arguments& arguments) {
   auto connection = MR_TRY(context.Connect());
   const auto format =
@@ -239,6 +262,8 @@ Status Import(const Context& context, const Arguments& arguments) {
   auto source = MR_TRY(checkpoint::OpenSource(*connection, arguments.source, format, CallOf(context), known));
   checkpoint::ImportOptions options{.step = arguments.step.value_or(source.step.value_or(0)), .group = arguments.group};
   if (!options.group.empty() && !options.group.ends_with('/')) options.group += '/';
+  if (arguments.file_bytes > 0) options.file_bytes = arguments.file_bytes;
+  options.share = MR_TRY(ReadShare(arguments.share));
   const std::uint64_t left_out = source.left_out, bytes = source.TensorBytes();
   const std::vector<std::string> notes = source.notes;
   if (context.globals.dry_run) {
@@ -247,10 +272,16 @@ Status Import(const Context& context, const Arguments& arguments) {
     return {};
   }
   MemoryBudget budget(context.DataBudget());
-  std::optional<Bar> bar(std::in_place, context, bytes);
-  Manifest manifest = MR_TRY(checkpoint::Import(*connection, std::move(source), arguments.url, budget, options,
-                                                CallOf(context), bar->progress()));
-  bar.reset();
+  std::optional<Manifest> committed;
+  if (options.share.is_all()) {
+    std::optional<Bar> bar(std::in_place, context, bytes);
+    committed = MR_TRY(checkpoint::Import(*connection, std::move(source), arguments.url, budget, options,
+                                          CallOf(context), bar->progress()));
+  } else {
+    committed = MR_TRY(ImportOwnShare(context, arguments, *connection, std::move(source), budget, options));
+    if (!committed) return {};
+  }
+  const Manifest& manifest = *committed;
   if (context.globals.json) {
     PrintJsonLine({{"event", "imported"},
                    {"step", options.step},
@@ -297,7 +328,7 @@ void AddConversions(CLI::App& ckpt, Context& context, const std::shared_ptr<Argu
                  "gguf: matrices are f32, f16, bf16, q8_0 or q4_0 (default: as in the checkpoint)")
       ->check(CLI::IsMember({"f32", "f16", "bf16", "q8_0", "q4_0"}));
   to->add_option("--group", arguments->group, "torch and dcp: only what lies below this path, such as model");
-  const auto add_file_size = [&](CLI::App* command) {
+  const auto add_file_size = [&](CLI::App* command, const char* usual = "5GB") {
     command->add_option_function<std::string>(
         "--file-size",
         [arguments](const std::string& text) {
@@ -305,7 +336,7 @@ void AddConversions(CLI::App& ckpt, Context& context, const std::shared_ptr<Argu
           if (!bytes || *bytes == 0) throw CLI::ValidationError("--file-size", "\"" + text + "\" is no size; try 5GB");
           arguments->file_bytes = *bytes;
         },
-        "Begin another file of weights after so many bytes (default: 5GB)");
+        fmt::format("Begin another file of weights after so many bytes (default: {})", usual));
   };
   add_file_size(to);
   const auto kinds = CLI::IsMember({"nf4", "int8"});
@@ -338,6 +369,7 @@ void AddConversions(CLI::App& ckpt, Context& context, const std::shared_ptr<Argu
                              "  millrace ckpt import ./megatron-run s3://runs/new\n"
                              "  millrace ckpt import ./deepspeed-run s3://runs/new --config ./config.json\n"
                              "  millrace ckpt import ./llama-2-7b.Q8_0.gguf s3://runs/llama-2-7b\n"
+                             "  millrace ckpt import s3://models/big s3://runs/big --share 0/2   # and 1/2 elsewhere\n"
                              "No pickle is run: only tensors and plain values are read from one.\n",
                              &Import, {&Arguments::source, &Arguments::url});
   AddStep(from, arguments, "The checkpoint's step (default: that of Megatron's or DeepSpeed's files, else 0)");
@@ -347,6 +379,8 @@ void AddConversions(CLI::App& ckpt, Context& context, const std::shared_ptr<Argu
   from->add_option("--config", arguments->config,
                    "megatron, deepspeed and gguf: the model's Hugging Face config.json (default: from the files)");
   from->add_option("--group", arguments->group, "Put this path in front of every name, such as model");
+  add_file_size(from, "4GiB");
+  AddShareFlag(*from, arguments->share);
 }
 
 }  // namespace millrace::cli::ckpt

@@ -56,8 +56,8 @@ void PrintJsonListing(const Json& value);
 CLI::App* AddCommand(CLI::App& parent, Context& context, std::string name, std::string description,
                      std::string examples, std::function<int()> action);
 
-/// Runs a sibling program (millrace-train, millrace-serve) in place of this process, with `arguments` after argv[0].
-/// Returns only on failure.
+/// Runs a sibling program (millrace-train, millrace-serve, millrace-csi) in place of this process, with `arguments`
+/// after argv[0]. Returns only on failure.
 Error ExecSibling(std::string_view program, const std::vector<std::string>& arguments);
 
 /// Adds every command below, in the order in which --help shows them (commands.cc).
@@ -73,8 +73,12 @@ void AddDataCommands(CLI::App& app, Context& context);
 void AddDataTokenizeCommand(CLI::App& data, Context& context);  // of the group that AddDataCommands makes
 void AddDataCompactCommand(CLI::App& data, Context& context);   // of the same group
 void AddCheckpointCommands(CLI::App& app, Context& context);
-void AddJobCommands(CLI::App& app, Context& context);  // job train serve
+void AddJobCommands(CLI::App& app, Context& context);   // job train serve
+void AddSweepCommand(CLI::App& job, Context& context);  // of the group that AddJobCommands makes
+void AddCsiCommand(CLI::App& app, Context& context);    // csi
+void AddTraceCommand(CLI::App& app, Context& context);  // job trace
 void AddTopCommand(CLI::App& app, Context& context);
+void AddChatCommand(CLI::App& app, Context& context);
 void AddSageMakerCommands(CLI::App& app, Context& context);
 void AddDoctorCommand(CLI::App& app, Context& context);
 void AddCompletionCommand(CLI::App& app, Context& context);

@@ -14,6 +14,7 @@
 #include "millrace/base/text.h"
 #include "millrace/data/compact/compact.h"
 #include "millrace/data/compact/compact_report.h"
+#include "millrace/jobs/health/node_checks.h"
 
 namespace millrace::cli {
 namespace {
@@ -23,7 +24,8 @@ struct CompactFlags {
   std::string output, shard_size = "128MiB", compression = "none", dedup = "none";
   double similarity = 0.8;
   std::optional<std::uint64_t> min_chars, max_chars;
-  std::vector<std::string> match, reject, scripts, held_out;
+  std::vector<std::string> match, reject, scripts, languages, held_out;
+  std::string index_memory;
   std::size_t held_out_words = 13;
   bool force = false;
 };
@@ -41,9 +43,15 @@ Result<data::CompactOptions> ResolveFlags(const Context& context, const CompactF
                                .match = flags.match,
                                .reject = flags.reject,
                                .scripts = flags.scripts,
+                               .languages = flags.languages,
                                .held_out_words = flags.held_out_words,
                                .force = flags.force,
                                .dry_run = context.globals.dry_run};
+  if (!flags.index_memory.empty()) {
+    options.index_bytes = MR_TRY(ParseBytes(flags.index_memory));
+  } else if (const auto memory = jobs::ReadMemoryState({})) {
+    options.index_bytes = memory->available / 4 * 3;
+  }
   if (flags.compression == "gzip") options.compression = data::Compression::kGzip;
   if (flags.compression == "zstd") options.compression = data::Compression::kZstd;
   if (flags.dedup == "exact") options.duplicates = data::DuplicateSearch::kExact;
@@ -150,12 +158,19 @@ void AddDataCompactCommand(CLI::App& group, Context& context) {
       ->delimiter(',')
       ->allow_extra_args(false);
   command
+      ->add_option("--language", flags->languages,
+                   "Keep texts that may be of these languages: en,de; unknown: too short to tell (needs libexttextcat)")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  command
       ->add_option("--held-out", flags->held_out,
                    "URLs of texts that must not be learnt: remove records that share a run of words with one")
       ->allow_extra_args(false);
   command->add_option("--held-out-words", flags->held_out_words, "Words of such a run")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
+  command->add_option("--index-memory", flags->index_memory,
+                      "Most memory for the texts that duplicates are searched among [3/4 of what is available]");
   command->add_flag("--force", flags->force, "Replace the shards and the report of an earlier run");
   command->add_option("--threads", flags->data.threads, "Threads that read and judge records (default: one a core)")
       ->check(CLI::Range(1, 512));

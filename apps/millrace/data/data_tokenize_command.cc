@@ -6,6 +6,7 @@
 
 #include "apps/millrace/cli/cli.h"
 #include "apps/millrace/cli/progress.h"
+#include "apps/millrace/cli/share_flag.h"
 #include "apps/millrace/data/data_flags.h"
 #include "millrace/base/text.h"
 #include "millrace/data/offline/tokenize.h"
@@ -16,7 +17,7 @@ namespace {
 
 struct TokenizeFlags {
   std::vector<std::string> sources;
-  std::string tokenizer, output, index_cache, template_text = "{text}", progress = "auto";
+  std::string tokenizer, output, index_cache, template_text = "{text}", progress = "auto", share;
   bool append_eod = true, prepend_bos = false;
   int threads = 2;
 };
@@ -32,16 +33,24 @@ void PrintTokenized(const Context& context, const TokenizeFlags& flags, const da
                    {"bytes", done.input_bytes},
                    {"token_bytes", done.token_bytes},
                    {"parts", done.parts},
+                   {"own_parts", done.own_parts},
+                   {"joined", done.joined},
                    {"resumed", done.resumed}});
     return;
   }
   if (context.globals.quiet) return;
+  if (!done.joined) {
+    cli::Print("share {} of {}: {} of {} parts are done in {}; the first share joins all\n", flags.share, flags.output,
+               FormatCount(done.own_parts), FormatCount(done.parts), FormatDuration(took));
+    return;
+  }
   cli::Print("{}.bin and .idx: {} documents, {} tokens of {} bytes, {} broken records left out, in {}\n", flags.output,
              FormatCount(done.documents), FormatCount(done.tokens), done.token_bytes, FormatCount(done.broken),
              FormatDuration(took));
 }
 
 Result<int> Tokenize(const Context& context, const TokenizeFlags& flags) {
+  const WorkShare share = MR_TRY(ReadShare(flags.share));
   auto connection = MR_TRY(context.Connect());
   auto tokenizer =
       MR_TRY(tokenizer::OpenTokenizer(*connection, flags.tokenizer, context.log(), {.stop = context.stop}));
@@ -50,7 +59,8 @@ Result<int> Tokenize(const Context& context, const TokenizeFlags& flags) {
                                 .append_eod = flags.append_eod,
                                 .prepend_bos = flags.prepend_bos,
                                 .cache_url = flags.index_cache,
-                                .threads = flags.threads};
+                                .threads = flags.threads,
+                                .share = share};
   for (const std::string& url : flags.sources) options.sources.push_back({url});
 
   TimePoint began = SystemClock().Now();
@@ -81,6 +91,7 @@ void AddDataTokenizeCommand(CLI::App& group, Context& context) {
                  "  millrace data tokenize 's3://corpus/wiki/*.jsonl' --tokenizer s3://models/tokenizer.model \\\n"
                  "      --output s3://corpus/wiki-tokens\n"
                  "  millrace data plan s3://corpus/wiki-tokens --tokenizer s3://models/tokenizer.model\n"
+                 "  millrace data tokenize … --share 0/2   # on one machine, and --share 1/2 on another\n"
                  "A run that was stopped, even by kill -9, goes on where it was when it is started again.",
                  [&context, flags] {
                    Result<int> status = Tokenize(context, *flags);
@@ -95,6 +106,7 @@ void AddDataTokenizeCommand(CLI::App& group, Context& context) {
   command->add_flag("--prepend-bos", flags->prepend_bos, "Begin-of-sequence in front of every such document");
   command->add_option("--index-cache", flags->index_cache, "URL for indexes when the data's bucket is read-only");
   command->add_option("--threads", flags->threads)->capture_default_str()->check(CLI::Range(1, 512));
+  AddShareFlag(*command, flags->share);
   command->add_option("--progress", flags->progress, "auto, on or off")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "on", "off"}));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/millrace/cli/cli.h"
@@ -12,14 +13,16 @@ namespace millrace::cli {
 using jobs::Finding;
 using jobs::Findings;
 
-/// Prints one line for the finding, with its limit, and one for the advice; with --json, one object.
-void PrintFinding(const Context& context, const Finding& finding);
+/// Prints one line for the finding, with its limit, and one for the advice; with --json, one object. `node`: the
+/// machine that it is of, if others are told of too.
+void PrintFinding(const Context& context, const Finding& finding, const std::string& node = "");
 
 /// The features that the user wants. If something that they need is missing, that is a failure, otherwise a warning.
 struct Needs {
   std::vector<std::string> urls;
   bool mount = false, train = false, serve = false, gpu = false;
-  bool node = false;  ///< only whether this machine is fit for ranks
+  bool node = false;   ///< only whether this machine is fit for ranks
+  bool links = false;  ///< with `node`: this is a rank; compares its machine with those of the others
 };
 
 // Checks of this machine (doctor_machine.cc). They take milliseconds.
@@ -39,7 +42,15 @@ Findings CheckStores(const Context& context, const Needs& needs);
 /// an s3:// URL. "" if they are elsewhere.
 std::string StoreEndpointUrl(const Context& context, const std::vector<std::string>& urls);
 /// Checks whether this machine is fit for ranks (doctor_node.cc). The store is that of the URLs, or the endpoint that
-/// was given. Takes about a second.
+/// was given. Measures how fast the objects below the URLs are read. Takes some seconds.
 Findings CheckThisNode(const Context& context, const Needs& needs);
+/// What was found on the machines of a job.
+struct ComparedNodes {
+  int rank = 0;                                            ///< of this process; the first one tells of all machines
+  std::vector<std::pair<std::string, Findings>> findings;  ///< by the machine's name; "": this one, and no others
+};
+/// Joins the other ranks, compares the findings with those of their machines, and measures the links between them.
+/// Blocks until all ranks are there, for two minutes at most.
+ComparedNodes CompareWithRanks(const Context& context, Findings findings);
 
 }  // namespace millrace::cli

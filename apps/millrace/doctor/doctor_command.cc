@@ -5,6 +5,17 @@
 namespace millrace::cli {
 namespace {
 
+/// The first rank fails for all: the job's supervisor ends the others when a rank fails.
+int ReportNodes(const Context& context, const ComparedNodes& nodes) {
+  bool failed = false;
+  for (const auto& [node, findings] : nodes.findings) {
+    if (!node.empty() && !context.globals.json) Print("{}\n", node);
+    for (const Finding& finding : findings) PrintFinding(context, finding, node);
+    failed = failed || jobs::FirstFailure(findings) != nullptr;
+  }
+  return failed && (nodes.rank == 0 || nodes.findings.front().first.empty()) ? kExitFailed : kExitOk;
+}
+
 int Run(const Context& context, const Needs& needs) {
   bool failed = false;
   auto report = [&](const Finding& finding) {
@@ -12,7 +23,9 @@ int Run(const Context& context, const Needs& needs) {
     failed = failed || finding.level == Finding::Level::kFail;
   };
   if (needs.node) {
-    for (const Finding& finding : CheckThisNode(context, needs)) report(finding);
+    Findings findings = CheckThisNode(context, needs);
+    if (needs.links) return ReportNodes(context, CompareWithRanks(context, std::move(findings)));
+    for (const Finding& finding : findings) report(finding);
     return failed ? kExitFailed : kExitOk;
   }
   Findings findings{CheckPrograms(needs), CheckFuse(needs), CheckDisk(),    CheckMemory(context.globals.memory_budget),
@@ -24,9 +37,11 @@ int Run(const Context& context, const Needs& needs) {
 
 }  // namespace
 
-void PrintFinding(const Context& context, const Finding& finding) {
+void PrintFinding(const Context& context, const Finding& finding, const std::string& node) {
   if (context.globals.json) {
-    PrintJsonLine(jobs::ToJson(finding));
+    Json line = jobs::ToJson(finding);
+    if (!node.empty()) line["node"] = node;
+    PrintJsonLine(line);
     return;
   }
   if (context.globals.quiet && finding.level == Finding::Level::kOk) return;
@@ -45,9 +60,16 @@ void AddDoctorCommand(CLI::App& app, Context& context) {
                                 "Exit status 1: something that was asked for cannot work.\n",
                                 [&context, needs] { return Run(context, *needs); });
   doctor->add_option("url", needs->urls, "Buckets and folders to check");
-  doctor->add_flag("--node", needs->node,
-                   "Only check whether this machine is fit for a job: clock, disk, memory, network, processor, shared "
-                   "memory, GPUs");
+  CLI::Option* node =
+      doctor->add_flag("--node", needs->node,
+                       "Only check whether this machine is fit for a job: clock, disk, memory, network, "
+                       "how fast the URLs' objects are read, processor, shared memory, GPUs");
+  doctor
+      ->add_flag(
+          "--links", needs->links,
+          "With --node, as a rank of a job: also compare this machine with those of the other ranks, and measure "
+          "the links between them")
+      ->needs(node);
   doctor->add_flag("--mount", needs->mount, "Fail if mounts cannot work");
   doctor->add_flag("--train", needs->train, "Fail if `millrace train` is not installed");
   doctor->add_flag("--serve", needs->serve, "Fail if `millrace serve` is not installed");

@@ -16,6 +16,7 @@
 #include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
 #include "millrace/jobs/health/gpu_checks.h"
+#include "millrace/nvml/nvml.h"
 
 namespace millrace::cli {
 namespace {
@@ -133,7 +134,7 @@ Finding CheckCpu() {
 }
 
 Finding CheckGpu(const Needs& needs) {
-  const auto gpus = jobs::ReadGpus(jobs::MachinePaths().nvml);
+  const auto gpus = nvml::ReadGpus(jobs::MachinePaths().nvml);
   if (!gpus) {
     return {Missing(needs.gpu), "gpu", gpus.error().ToString(),
             "run nvidia-smi; a driver that was updated needs a reboot"};
@@ -143,8 +144,8 @@ Finding CheckGpu(const Needs& needs) {
             needs.gpu ? "install the NVIDIA driver; in a container, start it with --gpus all" : ""};
   }
   std::vector<std::string> devices;
-  for (const jobs::GpuState& gpu : **gpus) {
-    devices.push_back(fmt::format("{} ({} free of {})", gpu.name, FormatBytes(gpu.free), FormatBytes(gpu.total)));
+  for (const nvml::GpuState& gpu : **gpus) {
+    devices.push_back(gpu.ToText());
   }
   if (devices.empty()) return {Missing(needs.gpu), "gpu", "a driver, but no device", "check lspci and dmesg"};
   return {Level::kOk, "gpu", fmt::format("{}", fmt::join(devices, ", ")), ""};

@@ -19,7 +19,7 @@ constexpr std::string_view kDetached = "detached\n";
 
 }  // namespace
 
-Result<int> SubmitHere(const Context& context, const jobs::Spec& spec, const std::string& program) {
+Result<BackgroundStart> StartInBackground(const Context& context, const jobs::Spec& spec, const std::string& program) {
   const std::filesystem::path root = MR_TRY(jobs::StateRoot());
   if (const auto known = jobs::ReadJob(root, spec.name); known && known->active()) {
     return Fail(Code::kBusy, "job \"{}\" is {} already; `millrace job stop {}` ends it", spec.name, known->state,
@@ -43,16 +43,22 @@ Result<int> SubmitHere(const Context& context, const jobs::Spec& spec, const std
   const std::string words = MR_TRY(supervisor.ReadStdout(kMostWords));
   if (!words.ends_with(kDetached)) {
     const ExitState ended = *supervisor.Wait();
-    if (ended.signal == 0 && ended.exit_code != 0) return ended.exit_code;
+    if (ended.signal == 0 && ended.exit_code != 0) return BackgroundStart{.exit_status = ended.exit_code};
     return Fail(Code::kInternal, "the supervisor of job \"{}\" ended with {}", spec.name, ended.ToString());
   }
   const std::int64_t pid = supervisor.pid();
   supervisor.Detach();
+  return BackgroundStart{.pid = pid};
+}
+
+Result<int> SubmitHere(const Context& context, const jobs::Spec& spec, const std::string& program) {
+  const BackgroundStart started = MR_TRY(StartInBackground(context, spec, program));
+  if (started.exit_status != kExitOk) return started.exit_status;
   if (context.globals.json) {
-    PrintJsonLine({{"event", "submitted"}, {"name", spec.name}, {"launcher", spec.run.launcher}, {"pid", pid}});
+    PrintJsonLine({{"event", "submitted"}, {"name", spec.name}, {"launcher", spec.run.launcher}, {"pid", started.pid}});
     return kExitOk;
   }
-  Print("job {} runs in the background (process {})\n", spec.name, pid);
+  Print("job {} runs in the background (process {})\n", spec.name, started.pid);
   for (const auto& [command, what] :
        {std::pair("status", "its state and its ranks"), std::pair("attach", "rank 0's output until it ends"),
         std::pair("stop", "save a checkpoint and stop")}) {

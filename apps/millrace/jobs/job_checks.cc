@@ -7,12 +7,15 @@
 #include <memory>
 #include <optional>
 
+#include "apps/millrace/jobs/source/job_source.h"
 #include "millrace/base/hash/random.h"
 #include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
 #include "millrace/data/sources/sources.h"
 #include "millrace/jobs/health/node_checks.h"
+#include "millrace/jobs/source/source_archive.h"
 #include "millrace/jobs/spec/foreign_program.h"
+#include "millrace/jobs/training_setup.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/open/open.h"
 #include "millrace/tokenizer/open/open.h"
@@ -89,6 +92,7 @@ class JobChecker {
   /// Checks the folders of a program of the user's own.
   void CheckFolders() {
     const jobs::ForeignProgram program = *jobs::ForeignProgramOf(spec_);
+    CheckSource();
     const bool mounts = !program.mounts.empty() || !program.checkpoint_url.empty();
     if (mounts && spec_.run.launcher == "local" && ::access("/dev/fuse", R_OK | W_OK) != 0) {
       Failed(Code::kUnsupported, "mounts", "/dev/fuse cannot be opened",
@@ -101,6 +105,18 @@ class JobChecker {
       Check("checkpoints", "check checkpoint.url and the rights there: list, read, write, delete",
             [&] { return LookAtCheckpoints(); });
     }
+  }
+
+  /// Checks the code that travels with the job.
+  void CheckSource() {
+    if (spec_.run.source.empty() || jobs::SourceDigest(spec_.run.source)) return;
+    const auto described = DescribeSource(spec_);
+    if (!described) {
+      const bool absent = described.error().code() == Code::kNotFound;
+      return Failed(described.error().code(), "source", described.error().ToString(),
+                    absent ? "check run.source: a relative path counts from the working directory" : "");
+    }
+    Add(Level::kOk, "source", *described);
   }
 
   Result<std::string> LookAtMount(const jobs::FolderMount& mount) {
@@ -156,7 +172,8 @@ class JobChecker {
   /// Agents check the machines of other launchers.
   void CheckMachine() {
     if (spec_.run.launcher != "local" || spec_.run.health_checks.empty()) return;
-    const jobs::HealthOptions options{.checks = spec_.run.health_checks, .passive = true};
+    const jobs::HealthOptions options{
+        .checks = spec_.run.health_checks, .gpus = jobs::WantedGpus(spec_), .passive = true};
     for (jobs::Finding& finding : jobs::CheckNode(options, {}, SystemClock(), context_.stop)) {
       if (finding.level == Level::kFail) {
         Failed(Code::kPreconditionFailed, finding.check, finding.what, finding.advice);
@@ -169,12 +186,17 @@ class JobChecker {
   /// Other machines may have other programs, so only this machine's are checked.
   void CheckCommand() {
     if (spec_.run.launcher != "local") return;
-    const std::string& name = spec_.run.command.front();
+    std::string name = spec_.run.command.front();
+    const std::string& source = spec_.run.source;
+    if (!source.empty() && name.find('/') != name.npos && !name.starts_with('/')) {
+      if (jobs::SourceDigest(source)) return;  // it is in the archive
+      name = (std::filesystem::path(object::ParseUrl(source)->key) / name).string();
+    }
     if (const auto found = FindProgram(name); found && ::access(found->c_str(), X_OK) == 0) {
       Add(Level::kOk, "program", *found);
     } else {
       Failed(Code::kNotFound, "program", fmt::format("{} cannot be run as a program", name),
-             "check run.command: a name is looked up in PATH, a path is relative to the working directory");
+             "check run.command: a name is looked up in PATH, a path is relative to the folder where it runs");
     }
   }
 

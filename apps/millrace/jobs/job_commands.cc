@@ -19,6 +19,7 @@
 #include "apps/millrace/jobs/run_job.h"
 #include "apps/millrace/jobs/run_reporter.h"
 #include "apps/millrace/jobs/schedulers/scheduled_jobs.h"
+#include "apps/millrace/jobs/source/job_source.h"
 #include "millrace/base/files/files.h"
 #include "millrace/base/process/cpu.h"
 #include "millrace/base/process/subprocess.h"
@@ -190,36 +191,19 @@ Result<int> StopOneJob(const Context& context, const NameArguments& arguments) {
     return Fail(Code::kInvalidArgument, "{} is a folder: `job stop` takes the job's name, where it was started",
                 arguments.name);
   }
-  auto root = MR_TRY(jobs::StateRoot());
-  if (const auto submission = MR_TRY(jobs::SubmissionOf(root, arguments.name))) {
-    Scheduler* scheduler = SchedulerOf(submission->launcher);
-    if (scheduler == nullptr) {
-      return Fail(Code::kCorrupt, "job \"{}\" was submitted to {}, which this version does not know", arguments.name,
-                  submission->launcher);
-    }
-    MR_TRY(scheduler->Stop(arguments.name, *submission));
-    return arguments.no_wait ? kExitOk : MR_TRY(AwaitEnd(context, arguments.name));
-  }
-  // A supervisor that has just taken the job's lock writes its process id soon afterwards.
-  constexpr int kTries = 100;
-  for (int tried = 1;; ++tried) {
-    const Status asked = jobs::StopJob(root, arguments.name);
-    if (asked) break;
-    if (asked.error().code() != Code::kUnavailable || tried == kTries) return Fail(asked.error());
-    if (!SystemClock().SleepFor(std::chrono::milliseconds(50), context.stop))
-      return Fail(Code::kCancelled, "job \"{}\" was not asked to stop", arguments.name);
-  }
+  MR_TRY(AskToStop(context, arguments.name));
   return arguments.no_wait ? kExitOk : MR_TRY(AwaitEnd(context, arguments.name));
 }
 
-/// Runs millrace-serve in place of this process. Flags before the word `serve` become its environment.
-int RunServe(const Context& context) {
+/// Runs a program with libtorch in place of this process: millrace-serve or millrace-eval. Flags before the command's
+/// word become its environment.
+int RunProgram(const Context& context, const std::string& command) {
   auto environment = GlobalsEnvironment(context.globals);
   environment.merge(MissingComputeEnvironment(DetectCpu()));
   for (const auto& [name, value] : environment) ::setenv(name.c_str(), value.c_str(), 1);
-  auto word = std::find(context.arguments.begin(), context.arguments.end(), "serve");
+  auto word = std::find(context.arguments.begin(), context.arguments.end(), command);
   return ReportError(
-      context, ExecSibling("millrace-serve", {word + (word != context.arguments.end()), context.arguments.end()}));
+      context, ExecSibling("millrace-" + command, {word + (word != context.arguments.end()), context.arguments.end()}));
 }
 
 /// Returns an action for AddCommand that calls a function and reports its error.
@@ -260,7 +244,8 @@ void AddRender(CLI::App& job, Context& context) {
   auto launcher = std::make_shared<std::string>();
   auto render = [launcher](const Context& with, JobArguments given) -> Result<int> {
     if (!launcher->empty()) given.assignments.push_back("run.launcher=" + *launcher);
-    const jobs::Spec spec = MR_TRY(ReadSpec(given));
+    jobs::Spec spec = MR_TRY(ReadSpec(given));
+    if (!launcher->empty()) MR_TRY(PackJobSource(with, spec, /*only_names=*/true));
     Print("{}", launcher->empty() ? spec.Render() : MR_TRY(SchedulerOf(*launcher)->Render(with, spec)));
     return kExitOk;
   };
@@ -282,6 +267,7 @@ Result<int> SubmitJob(const Context& context, const JobArguments& arguments) {
   if (context.globals.dry_run) return ShowChecks(context, spec, arguments);
   if (!arguments.no_check) MR_TRY(CheckBeforeStart(context, spec, arguments));
   MR_TRY(PinHubRevisions(context, spec));
+  MR_TRY(PackJobSource(context, spec));
   if (Scheduler* scheduler = SchedulerOf(spec.run.launcher)) return SubmitToScheduler(context, spec, *scheduler);
   return SubmitHere(context, spec, arguments.program);
 }
@@ -471,12 +457,18 @@ void AddJobCommands(CLI::App& app, Context& context) {
   AddNameCommands(*job, context);
   AddAgentCommand(*job, context);
   AddPod(*job, context);
+  AddUnpackSourceCommand(*job, context);
+  AddSweepCommand(*job, context);
 
-  CLI::App* serve = AddCommand(app, context, "serve", "Serve a model over HTTP (millrace-serve)", "",
-                               [&context] { return RunServe(context); });
-  serve->prefix_command();  // whatever follows is for millrace-serve, --help too
-  serve->fallthrough(false);
-  serve->set_help_flag();
+  const auto add_program = [&](const std::string& command, const std::string& description) {
+    CLI::App* added = AddCommand(app, context, command, description, "",
+                                 [&context, command] { return RunProgram(context, command); });
+    added->prefix_command();  // whatever follows is for the program, --help too
+    added->fallthrough(false);
+    added->set_help_flag();
+  };
+  add_program("serve", "Serve a model over HTTP (millrace-serve)");
+  add_program("eval", "Measure a model: perplexity, multiple choice, exact match (millrace-eval)");
 }
 
 }  // namespace millrace::cli

@@ -22,6 +22,7 @@
 #include "apps/millrace/jobs/schedulers/pod_log.h"
 #include "apps/millrace/jobs/schedulers/remote_options.h"
 #include "apps/millrace/jobs/schedulers/scheduled_jobs.h"
+#include "apps/millrace/jobs/source/job_source.h"
 #include "apps/millrace/jobs/ssh_jobs.h"
 #include "apps/millrace/jobs/webhook.h"
 #include "millrace/base/files/files.h"
@@ -34,6 +35,7 @@
 #include "millrace/jobs/spec/foreign_program.h"
 #include "millrace/jobs/state.h"
 #include "millrace/jobs/supervisor.h"
+#include "millrace/metrics/endpoint.h"
 
 namespace millrace::cli {
 namespace {
@@ -129,6 +131,26 @@ double SpentBefore(const std::string& name) {
   return status && status->state != "done" && status->cost ? status->cost->spent : 0;
 }
 
+/// Returns what shows the metrics of the job file in TensorBoard; null if it defines none, or names no folder.
+Result<std::unique_ptr<jobs::MetricEvents>> OpenMetricEvents(const Context& context, const jobs::Spec& spec) {
+  if (spec.log.metric_definitions.empty() || spec.log.tensorboard.empty()) return nullptr;
+  return jobs::MetricEvents::Open(MR_TRY(context.Connect()), spec.log.tensorboard, spec.name, SystemClock(),
+                                  context.log());
+}
+
+/// Serves the metrics of the job file to Prometheus if the job runs a program of the user's own, which does not. Null:
+/// it does not, or is not asked to.
+Result<std::unique_ptr<http::Server>> ServeForeignMetrics(const Context& context, const jobs::Spec& spec,
+                                                          const jobs::JobFolder& folder) {
+  if (spec.run.command.empty() || spec.log.metrics_listen.empty()) return nullptr;
+  return metrics::ServeMetrics(
+      {.listen = spec.log.metrics_listen,
+       .access = {.key_file = spec.log.metrics_key_file, .insecure = spec.log.metrics_insecure},
+       .how = "log.metrics_key_file, or log.metrics_insecure: true",
+       .log = context.log()},
+      {{"/metrics", [path = folder.path()] { return MetricsIn(path).PrometheusText(); }}});
+}
+
 bool IsOverSsh(const jobs::Spec& spec) { return spec.run.launcher == "ssh" || spec.run.launcher == "mpijob"; }
 
 /// Returns the launcher that the job asks for.
@@ -138,6 +160,9 @@ Result<std::unique_ptr<jobs::Launcher>> Launch(const Context& context, const job
   if (IsOverSsh(spec)) return LaunchOverSsh(context, spec, arguments.program, folder, std::move(on_line));
   if (spec.run.launcher == "slurm" || arguments.in_pod) {
     return LaunchOnNodes(context, spec, arguments.program, folder, std::move(on_line));
+  }
+  if (spec.run.launcher == "local" && spec.run.elastic) {
+    return LaunchInParts(context, spec, arguments.program, folder, std::move(on_line));
   }
   return LaunchHere(context, spec, arguments, folder, std::move(on_line));
 }
@@ -198,6 +223,7 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   if (spec.run.launcher == "mpijob") MR_TRY(jobs::NameMpiHosts(spec.run));
   if (!arguments.no_check) MR_TRY(CheckBeforeStart(context, spec, arguments));
   MR_TRY(PinHubRevisions(context, spec));
+  MR_TRY(PackJobSource(context, spec));
   const std::unique_ptr<Webhook> webhook =
       MR_TRY(Webhook::Open(spec, context.globals.connect.ca_bundle, context.log()));
   const double spent_before = SpentBefore(spec.name);
@@ -244,7 +270,9 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
     if (arguments.in_pod) return pod_log.Tell(event);
     if (!arguments.detached) Tell(context, spec.name, event);
   };
-  reporter.emplace(folder.path(), spec.log.metric_definitions, SystemClock(), context.log(), tell);
+  std::unique_ptr<jobs::MetricEvents> events = MR_TRY(OpenMetricEvents(context, spec));
+  reporter.emplace(folder.path(), spec.log.metric_definitions, SystemClock(), context.log(), std::move(events), tell);
+  const std::unique_ptr<http::Server> metrics_server = MR_TRY(ServeForeignMetrics(context, spec, folder));
   jobs::Supervisor::Options options{.name = spec.name};
   options.policy.max_restarts = spec.run.max_restarts;
   options.policy.hang_timeout = spec.run.hang_timeout;

@@ -55,15 +55,20 @@ history::LoggedMetrics MetricsIn(const std::filesystem::path& folder) {
 }
 
 RunReporter::RunReporter(std::filesystem::path folder, const std::vector<jobs::MetricDefinition>& definitions,
-                         Clock& clock, Logger log, std::function<void(const jobs::JobEvent&)> on_slow)
+                         Clock& clock, Logger log, std::unique_ptr<jobs::MetricEvents> events,
+                         std::function<void(const jobs::JobEvent&)> on_slow)
     : folder_(std::move(folder)),
       clock_(clock),
       log_(std::move(log)),
+      events_(std::move(events)),
       on_slow_(std::move(on_slow)),
       started_(clock.Now()),
       next_look_(clock.Now()),
       next_report_(clock.Now()) {
-  if (!definitions.empty()) output_.emplace(definitions, MetricsIn(folder_));
+  if (definitions.empty()) return;
+  output_.emplace(definitions, MetricsIn(folder_), [this](const std::string& name, std::uint64_t step, double value) {
+    if (events_) events_->Add(name, step, value);
+  });
 }
 
 RunReporter::~RunReporter() {

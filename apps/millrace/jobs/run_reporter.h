@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -14,6 +15,7 @@
 #include "millrace/base/log.h"
 #include "millrace/history/job_summary.h"
 #include "millrace/history/run_history.h"
+#include "millrace/jobs/output/metric_events.h"
 #include "millrace/jobs/output/output_metrics.h"
 #include "millrace/jobs/state.h"
 #include "millrace/jobs/supervisor.h"
@@ -39,9 +41,11 @@ history::LoggedMetrics MetricsIn(const std::filesystem::path& folder);
 /// Files that cannot be written are reported once and disturb nothing. One thread at a time.
 class RunReporter {
  public:
+  /// `events` shows the metrics in TensorBoard; null: nowhere.
   /// `on_slow` gets an event for each rank that has become slower than its peers: "straggler" {rank, node, slowness}.
   RunReporter(std::filesystem::path folder, const std::vector<jobs::MetricDefinition>& definitions, Clock& clock,
-              Logger log, std::function<void(const jobs::JobEvent&)> on_slow);
+              Logger log, std::unique_ptr<jobs::MetricEvents> events,
+              std::function<void(const jobs::JobEvent&)> on_slow);
   /// Writes the last report.
   ~RunReporter();
 
@@ -60,6 +64,7 @@ class RunReporter {
   const std::filesystem::path folder_;
   Clock& clock_;
   const Logger log_;
+  const std::unique_ptr<jobs::MetricEvents> events_;
   const std::function<void(const jobs::JobEvent&)> on_slow_;
 
   std::optional<jobs::OutputMetrics> output_;  ///< if the job file defines metrics

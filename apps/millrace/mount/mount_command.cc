@@ -1,7 +1,10 @@
 // `millrace mount` and `millrace umount`.
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <optional>
 
 #include "apps/millrace/cli/cli.h"
@@ -22,12 +25,13 @@ namespace {
 constexpr Duration kForever = std::chrono::hours(24 * 365 * 10);  // longer than any mount lives
 
 struct MountFlags {
-  std::string url, directory, prefix, cache_directory, log_file, metadata_ttl, negative_ttl, file_mode, directory_mode,
-      stored_attributes = "auto", staging_directory, metrics_listen, metrics_key_file, check_timeout = "10s",
-      close = "sync", publish_delay = "1s", flush_timeout = "5m";
-  std::uint64_t staging_limit = 0;
+  std::string url, directory, prefix, cache_directory, log_file, log_directory, metadata_ttl, negative_ttl, file_mode,
+      directory_mode, stored_attributes = "auto", staging_directory, metrics_listen, metrics_key_file,
+                      check_timeout = "10s", close = "sync", publish_delay = "1s", flush_timeout = "5m", keeper,
+                      kept_name, session_log, quota_object;
+  std::uint64_t staging_limit = 0, quota = 0;
   std::uint64_t max_cache = 20 * kGiB, read_part = 8 * kMiB, write_part = 8 * kMiB, read_ahead = 1 * kMiB;
-  bool read_only = false, allow_other = false, foreground = false, check = false, recover = false;
+  bool read_only = false, allow_other = false, allow_root = false, foreground = false, check = false, recover = false;
   bool strict = false, allow_delete = false, allow_overwrite = false, no_delete = false, no_overwrite = false;
   bool metrics_insecure = false;
   uid_t uid = ::geteuid();
@@ -35,11 +39,11 @@ struct MountFlags {
   int threads = 16, parallel_listing = 1, status_fd = -1;
 };
 
-Result<mode_t> ParseMode(const std::string& text, mode_t otherwise) {
+Result<mode_t> ParseMode(const std::string& text, mode_t otherwise, mode_t most) {
   if (text.empty()) return otherwise;
   char* end = nullptr;
   unsigned long mode = std::strtoul(text.c_str(), &end, 8);
-  if (*end != '\0' || mode > 0777)
+  if (*end != '\0' || (mode & ~static_cast<unsigned long>(most)) != 0)
     return Fail(Code::kInvalidArgument, "\"{}\" is no mode; give one such as 0640", text);
   return static_cast<mode_t>(mode);
 }
@@ -69,9 +73,11 @@ Result<mount::SourceOptions> ToSourceOptions(const MountFlags& flags, const Logg
                                .close_async = flags.close == "async",
                                .staging_directory = flags.staging_directory,
                                .staging_limit = flags.staging_limit,
+                               .quota_bytes = flags.quota,
+                               .quota_object = flags.quota_object,
                                .log = log};
-  options.file_permissions = MR_TRY(ParseMode(flags.file_mode, 0644));
-  options.directory_permissions = MR_TRY(ParseMode(flags.directory_mode, 0755));
+  options.file_permissions = MR_TRY(ParseMode(flags.file_mode, 0644, 0777));
+  options.directory_permissions = MR_TRY(ParseMode(flags.directory_mode, 0755, S_ISGID | 0777));
   options.metadata_ttl = MR_TRY(ParseTtl(flags.metadata_ttl));
   options.negative_ttl = MR_TRY(ParseTtl(flags.negative_ttl));
   options.publish_delay = MR_TRY(ParseDuration(flags.publish_delay));
@@ -83,6 +89,7 @@ Result<mount::SessionOptions> ToSessionOptions(const Context& context, const Mou
   mount::SessionOptions options{.source = MR_TRY(ToSourceOptions(flags, log)),
                                 .mount_point = std::move(point),
                                 .allow_other = flags.allow_other,
+                                .allow_root = flags.allow_root,
                                 .max_threads = flags.threads,
                                 .kernel_read_ahead = flags.read_ahead,
                                 .memory_bytes = context.globals.memory_budget,
@@ -90,6 +97,9 @@ Result<mount::SessionOptions> ToSessionOptions(const Context& context, const Mou
                                 .cache_directory = flags.cache_directory,
                                 .cache_disk_bytes = flags.max_cache};
   options.flush_timeout = MR_TRY(ParseDuration(flags.flush_timeout));
+  if (!flags.keeper.empty()) {
+    options.keeper = {.socket = flags.keeper, .name = flags.kept_name, .log = flags.session_log};
+  }
   if (!flags.metrics_listen.empty()) {
     options.metrics = {.listen = flags.metrics_listen,
                        .access = {.key_file = flags.metrics_key_file, .insecure = flags.metrics_insecure},
@@ -99,13 +109,39 @@ Result<mount::SessionOptions> ToSessionOptions(const Context& context, const Mou
   return options;
 }
 
+/// "/mnt/corpus" is "mnt-corpus.log" in the folder of logs.
+std::string LogFileOf(const std::string& folder, std::string_view point) {
+  std::string name(
+      point.substr(point.find_first_not_of('/') == point.npos ? point.size() : point.find_first_not_of('/')));
+  std::ranges::replace(name, '/', '-');
+  return fmt::format("{}/{}.log", folder, name);
+}
+
+/// Makes the folder of logs if it does not exist; readable for its owner and group, as Mountpoint's.
+Result<std::string> MakeLogFolder(const std::string& folder) {
+  if (::mkdir(folder.c_str(), 0750) != 0 && errno != EEXIST) {
+    return Fail(ErrnoError(errno, fmt::format("cannot make the folder of logs {}", folder)));
+  }
+  return folder;
+}
+
+/// The URL of what is mounted: like mount-s3, takes a bucket's bare name, or the ARN of an access point. A file or
+/// folder of that name comes first.
+std::string SourceUrl(const std::string& text) {
+  if (text.starts_with("arn:")) return "s3://" + text;
+  std::error_code error;
+  const bool path = text.contains('/') || std::filesystem::exists(text, error) || error;
+  return !path && object::ParseUrl("s3://" + text) ? "s3://" + text : text;
+}
+
 Status ServeMount(const Context& context, const MountFlags& flags) {
   mount::RaiseDescriptorLimit();
   Logger log = context.log();
-  if (flags.status_fd >= 0 && flags.log_file.empty()) {
-    log = Logger(mount::MakeSystemLog(), context.globals.log_level);
-  }
-  const std::string point = MR_TRY(mount::PrepareMountPoint(flags.directory));
+  // Serve prepares the point of a kept mount: if its process died, nobody answers for it now.
+  const std::string point = flags.keeper.empty() ? MR_TRY(mount::PrepareMountPoint(flags.directory)) : flags.directory;
+  const std::string log_file =
+      flags.log_directory.empty() ? flags.log_file : LogFileOf(MR_TRY(MakeLogFolder(flags.log_directory)), point);
+  if (flags.status_fd >= 0 && log_file.empty()) log = Logger(mount::MakeSystemLog(), context.globals.log_level);
   const mount::SessionOptions options = MR_TRY(ToSessionOptions(context, flags, point, log));
   auto connection = MR_TRY(context.Connect());
   const mount::ServiceManager manager;
@@ -113,11 +149,11 @@ Status ServeMount(const Context& context, const MountFlags& flags) {
   std::optional<mount::Caretaker> caretaker;
   auto on_live = [&]() -> Status {
     caretaker.emplace(  // before the daemon reports that it is live, since SIGHUP may come from then on
-        manager, flags.log_file, [point] { return mount::QueryDaemon(point).has_value(); },
+        manager, log_file, [point] { return mount::QueryDaemon(point).has_value(); },
         [&connection] { return connection->ReloadCredentials(); }, log);
     Status detached;
     if (flags.status_fd >= 0) {
-      detached = mount::BecomeDaemon(UniqueFd(flags.status_fd), flags.log_file);
+      detached = mount::BecomeDaemon(UniqueFd(flags.status_fd), log_file);
     } else if (!context.globals.quiet) {
       PrintError("{} is mounted on {}; Ctrl-C unmounts\n", flags.url, point);
     }
@@ -231,6 +267,20 @@ CLI::Option* AddBytes(CLI::App& command, const std::string& name, std::uint64_t&
       help);
 }
 
+/// How S3 keeps what the mount writes, and whose bucket it must be.
+void AddObjectFlags(CLI::App& mount, object::ConnectOptions& connect) {
+  mount.add_option("--storage-class", connect.new_objects.storage_class,
+                   "Storage class of files that are written: STANDARD_IA, INTELLIGENT_TIERING, …");
+  CLI::Option* sse =
+      mount.add_option("--sse", connect.new_objects.encryption,
+                       "Server-side encryption of files that are written: AES256, aws:kms, aws:kms:dsse");
+  sse->check(CLI::IsMember({"AES256", "aws:kms", "aws:kms:dsse"}));
+  mount.add_option("--sse-kms-key-id", connect.new_objects.kms_key, "With --sse=aws:kms: ARN of the KMS key")
+      ->needs(sse);
+  mount.add_option("--expected-bucket-owner", connect.expected_bucket_owner,
+                   "Account of the bucket, 12 digits; S3 refuses requests if another account owns it");
+}
+
 void AddMount(CLI::App& app, Context& context) {
   auto flags = std::make_shared<MountFlags>();
   CLI::App* mount =
@@ -240,14 +290,21 @@ void AddMount(CLI::App& app, Context& context) {
                  "  millrace mount s3:// /mnt/buckets\n"
                  "  millrace mount --check /mnt/corpus\n"
                  "  millrace umount /mnt/corpus",
-                 [&context, flags] { return RunMount(context, *flags); });
-  mount->add_option("url", flags->url, "s3://bucket[/prefix], s3:// for all buckets, file:///folder or a path")
+                 [&context, flags] {
+                   if (!flags->check) flags->url = SourceUrl(flags->url);
+                   return RunMount(context, *flags);
+                 });
+  mount
+      ->add_option("url", flags->url,
+                   "s3://bucket[/prefix], a bucket's name, s3:// for all buckets, file:///folder or a path")
       ->required();
   mount->add_option("directory", flags->directory, "An empty folder to mount on");
   mount->add_flag("--recover", flags->recover,
                   "Mount nothing: finish what mounts that were killed left behind, as the next mount would");
   mount->add_flag("--read-only", flags->read_only, "Refuse every change");
-  mount->add_flag("--allow-other", flags->allow_other, "Let other users use the mount, within the files' modes");
+  CLI::Option* other =
+      mount->add_flag("--allow-other", flags->allow_other, "Let other users use the mount, within the files' modes");
+  mount->add_flag("--allow-root", flags->allow_root, "Let root use the mount, and nobody else")->excludes(other);
   mount->add_flag("--strict", flags->strict, "Like Mountpoint: refuse to delete and to overwrite unless allowed");
   mount->add_flag("--allow-delete", flags->allow_delete, "With --strict: allow deleting");
   mount->add_flag("--allow-overwrite", flags->allow_overwrite, "With --strict: allow overwriting");
@@ -256,13 +313,22 @@ void AddMount(CLI::App& app, Context& context) {
   mount->add_option("--uid", flags->uid, "Owner of files that store none (default: you)");
   mount->add_option("--gid", flags->gid, "Group of files that store none (default: yours)");
   mount->add_option("--file-mode", flags->file_mode, "Mode of files that store none (default 0644)");
-  mount->add_option("--dir-mode", flags->directory_mode, "Mode of directories that store none (default 0755)");
+  mount->add_option("--dir-mode", flags->directory_mode,
+                    "Mode of directories that store none; with 02000, as in 02770, what is made in them has their "
+                    "group (default 0755)");
   mount
       ->add_option("--stored-attributes", flags->stored_attributes,
                    "Modes, owners, times, xattrs and links in object metadata: auto; always, to ask for those of "
                    "every entry, as buckets of s3fs and rclone need; or never")
       ->check(CLI::IsMember({"auto", "always", "never"}));
   mount->add_option("--prefix", flags->prefix, "Show only the keys below this prefix");
+  AddObjectFlags(*mount, context.globals.connect);
+  AddBytes(
+      *mount, "--quota", flags->quota,
+      "The most bytes below the prefix: df shows it, and writes beyond it give ENOSPC. Mounts of several hosts may "
+      "pass it by what they write in a few seconds (default: none)");
+  mount->add_option("--quota-object", flags->quota_object,
+                    "Key of a JSON object whose member capacity_bytes is the quota, so that it can change");
   mount->add_flag("--foreground", flags->foreground, "Stay in the terminal");
   mount->add_option(
       "--cache", flags->cache_directory,
@@ -309,7 +375,10 @@ void AddMount(CLI::App& app, Context& context) {
   mount->add_option("--threads", flags->threads, "Most requests served at a time")
       ->check(CLI::Range(2, 256))
       ->capture_default_str();
-  mount->add_option("--log-file", flags->log_file, "Where the daemon logs (default: the system log)");
+  CLI::Option* log_file =
+      mount->add_option("--log-file", flags->log_file, "Where the daemon logs (default: the system log)");
+  mount->add_option("--log-directory", flags->log_directory, "The same, as a file in this folder: mnt-corpus.log")
+      ->excludes(log_file);
   mount->add_option("--metrics-listen", flags->metrics_listen, "Serve /metrics for Prometheus here: 127.0.0.1:9464");
   mount->add_option("--metrics-key-file", flags->metrics_key_file,
                     "File of keys; serve /metrics to clients that send one as a bearer token (one key a line; only you "
@@ -318,6 +387,10 @@ void AddMount(CLI::App& app, Context& context) {
   mount->add_flag("--check", flags->check, "Ask whether the mount on a directory answers; status 0 if it does");
   mount->add_option("--check-timeout", flags->check_timeout, "How long to wait for its answer")->capture_default_str();
   mount->add_option("--status-fd", flags->status_fd)->group("");  // how the daemon reports to the command
+  // For the mounter of the CSI driver, which starts a daemon again when one died: see millrace/mount/keeper.
+  CLI::Option* keeper = mount->add_option("--keeper", flags->keeper)->group("");
+  CLI::Option* kept_name = mount->add_option("--kept-name", flags->kept_name)->group("")->needs(keeper);
+  keeper->needs(kept_name)->needs(mount->add_option("--session-log", flags->session_log)->group("")->needs(keeper));
 }
 
 void AddUmount(CLI::App& app, Context& context) {

@@ -25,6 +25,7 @@ struct CopyFlags {
   bool no_verify = false, no_clobber = false;
   bool delete_extra = false, size_only = false, exact_timestamps = false, allow_empty_source = false;
   std::optional<std::uint64_t> max_delete;
+  std::string share;  ///< as --share
 
   void AddCommon(CLI::App& command);
   std::span<const std::string> sources() const { return std::span(places).first(places.size() - 1); }

@@ -1,4 +1,5 @@
 // duplicate: grows a sample data set in the bucket.
+#include "apps/millrace/cli/share_flag.h"
 #include "apps/millrace/objects/object_commands.h"
 #include "millrace/base/text.h"
 
@@ -8,7 +9,7 @@ namespace {
 constexpr std::size_t kMostSamples = 1'000'000;
 
 struct DuplicateFlags {
-  std::string from, to;
+  std::string from, to, share;
   std::uint64_t size = 0, count = 0;  ///< 0: not a goal
   SelectFlags select;
   WriteFlags write;
@@ -26,6 +27,7 @@ struct Goal {
 std::string CopyName(std::uint64_t copy, const std::string& name) { return fmt::format("{:06}/{}", copy, name); }
 
 Result<int> Duplicate(const Context& context, object::Connection& connection, const DuplicateFlags& flags) {
+  const WorkShare share = MR_TRY(ReadShare(flags.share));
   MR_TRY(flags.write.Check());
   if (flags.size == 0 && flags.count == 0)
     return Fail(Code::kInvalidArgument, "give a goal: --size 100GB or --count 1000000");
@@ -60,7 +62,9 @@ Result<int> Duplicate(const Context& context, object::Connection& connection, co
       if (goal.Reached()) break;
       std::string name = CopyName(copy, item.name);
       while (next && next->name < name) next = MR_TRY(there->Next());
+      const bool is_own = share.Has(goal.have_objects);
       goal.Add(item.info);
+      if (!is_own) continue;
       if (next && next->name == name && next->info.size == item.info.size) {
         run.Skip();
         continue;
@@ -91,6 +95,7 @@ void AddDuplicateCommand(CLI::App& app, Context& context) {
   command->add_option("TO", flags->to, "s3://bucket/prefix below which 000000/, 000001/, ... are made")->required();
   AddSizeFlag(*command, "--size", flags->size, "Stop when the copies have this many bytes, e.g. 100GB");
   command->add_option("--count", flags->count, "Stop when there are this many objects");
+  AddShareFlag(*command, flags->share);
   flags->select.AddTo(*command);
   flags->write.AddTo(*command);
 }

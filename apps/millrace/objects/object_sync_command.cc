@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "apps/millrace/cli/share_flag.h"
 #include "apps/millrace/objects/object_copier.h"
 #include "millrace/base/text.h"
 #include "millrace/transfer/plan/sync_plan.h"
@@ -36,14 +37,16 @@ class NotedStream final : public transfer::ItemStream {
   std::string link_;
 };
 
-/// Deletes names that the source does not have. Deletes none if there are more than `most`.
+/// Deletes names that the source does not have. Deletes none if there are more than `most`, in all shares together.
 class ExtraNames {
  public:
   ExtraNames(Run& run, const ObjectPlace& to, const std::string& folder, std::optional<std::uint64_t> most)
       : deletions_(run, to, folder, true), most_(most) {}
 
-  void Add(std::string key) {
+  /// Counts a name. Deletes it if it is in this process's share.
+  void Add(std::string key, bool is_own) {
     ++count_;
+    if (!is_own) return;
     if (!most_) return deletions_.Add(std::move(key));
     if (count_ <= *most_) held_.push_back(std::move(key));
   }
@@ -86,6 +89,7 @@ Status CheckFolders(const ObjectPlace& from, const ObjectPlace& to) {
 }
 
 Result<int> Sync(const Context& context, object::Connection& connection, const CopyFlags& flags) {
+  const WorkShare share = MR_TRY(ReadShare(flags.share));
   std::unique_ptr<object::Connection> own;
   object::Connection* reading = MR_TRY(ConnectSources(context, connection, flags.destination(), own));
   ObjectPlace from = MR_TRY(OpenPlace(*reading, flags.sources().front()));
@@ -119,6 +123,8 @@ Result<int> Sync(const Context& context, object::Connection& connection, const C
                             .filter = std::move(filter)};
   Status planned = transfer::PlanSync(have, there, rules, [&](transfer::SyncAction action) -> Status {
     using Operation = transfer::SyncAction::Operation;
+    const bool is_own = share.HasName(action.item.name);
+    if (!is_own && action.operation != Operation::kDelete) return {};
     if (action.operation == Operation::kSame && !flags.when.checksum) {
       run.Skip();
     } else if (action.operation == Operation::kCopy || action.operation == Operation::kSame) {
@@ -126,7 +132,7 @@ Result<int> Sync(const Context& context, object::Connection& connection, const C
     } else if (there.IsBehindLink(action.item.name)) {
       return {};  // not part of the tree: only the link itself is kept or deleted
     } else if (std::ranges::none_of(unread, [&](const auto& path) { return action.item.name.starts_with(path); })) {
-      extra.Add(std::move(action.item.info.key));
+      extra.Add(std::move(action.item.info.key), is_own);
     }
     return {};
   });
@@ -147,6 +153,7 @@ void AddSyncCommand(CLI::App& app, Context& context) {
                  "  millrace sync --delete s3://bucket/data/ /mnt/nvme/data/\n"
                  "  millrace sync --delete --max-delete 100 data/ s3://bucket/data/\n"
                  "  millrace sync hf://gpt2@main/ s3://models/gpt2/   # from Hugging Face's hub\n"
+                 "  millrace sync s3://a/x/ s3://b/x/ --share 0/2   # on one machine, and --share 1/2 on another\n"
                  "  millrace sync --size-only --exclude '*.tmp' s3://a/x/ s3://b/x/\n",
                  [&context, flags] {
                    return WithConnection(
@@ -163,6 +170,7 @@ void AddSyncCommand(CLI::App& app, Context& context) {
   sync->add_flag("--size-only", flags->size_only, "Skip files of the same size");
   sync->add_flag("--checksum", flags->when.checksum, "Copy files whose contents differ, by the store's checksums");
   sync->add_flag("--exact-timestamps", flags->exact_timestamps, "Copy files whose times differ, not only newer ones");
+  AddShareFlag(*sync, flags->share);
   flags->select.AddTo(*sync);
   flags->select.AddBookkeepingTo(*sync);
   flags->AddCommon(*sync);

@@ -21,6 +21,7 @@
 #include "millrace/base/files/files.h"
 #include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
+#include "millrace/jobs/sagemaker/record_io.h"
 #include "millrace/jobs/sagemaker/training_container.h"
 #include "millrace/jobs/state.h"
 
@@ -78,11 +79,9 @@ std::string JobName(const TrainingContainer& container) {
   return name.empty() ? "training" : name;
 }
 
-/// Copies what a pipe carries into a file, because samples are shuffled over all of them.
+/// Copies what a pipe carries into a file, because samples are shuffled over all of them. A record of RecordIO is a
+/// whole object, whose last line may have no end.
 Result<std::string> SpoolPipe(const TrainingContainer& container, const TrainingChannel& channel) {
-  if (channel.has_record_io) {
-    return Fail(Code::kUnsupported, "channel {}: RecordWrapperType RecordIO is not read; make it None", channel.name);
-  }
   const std::filesystem::path folder = container.FolderOf(channel.name + ".spool");
   std::error_code error;
   std::filesystem::create_directories(folder, error);
@@ -93,13 +92,26 @@ Result<std::string> SpoolPipe(const TrainingContainer& container, const Training
   const UniqueFd file = MR_TRY(OpenFile(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC));
   std::vector<std::byte> buffer(kMiB);
   std::uint64_t copied = 0;
+  std::byte last{'\n'};
+  const auto write = [&](ByteSpan bytes) -> Status {
+    MR_TRY(WriteFully(file.get(), bytes, copied, path.string()));
+    copied += bytes.size();
+    if (!bytes.empty()) last = bytes.back();
+    return {};
+  };
+  jobs::RecordIoDecoder records(
+      write, [&] { return last == std::byte{'\n'} ? Status() : write(AsBytes(std::string_view("\n"))); });
   for (;;) {
     const ssize_t size = ::read(pipe.get(), buffer.data(), buffer.size());
     if (size < 0 && errno == EINTR) continue;
     if (size < 0) return Fail(ErrnoError(errno, "cannot read " + container.PipeOf(channel).string()));
     if (size == 0) break;
-    MR_TRY(WriteFully(file.get(), ByteSpan(buffer).first(static_cast<std::size_t>(size)), copied, path.string()));
-    copied += static_cast<std::uint64_t>(size);
+    const ByteSpan bytes = ByteSpan(buffer).first(static_cast<std::size_t>(size));
+    const Status taken = channel.has_record_io ? records.Add(bytes) : write(bytes);
+    if (!taken) return Fail(taken.error().Context(fmt::format("channel {}", channel.name)));
+  }
+  if (const Status whole = records.Finish(); !whole) {
+    return Fail(whole.error().Context(fmt::format("channel {}", channel.name)));
   }
   PrintError("millrace: channel {}: {} came through its pipe\n", channel.name, FormatBytes(copied));
   return path.string();

@@ -1,4 +1,5 @@
-// Jobs whose supervisor runs on a machine that a scheduler gave it: Slurm's first node, the first pod.
+// Jobs whose supervisor runs on a machine that a scheduler gave it (Slurm's first node, the first pod), and jobs whose
+// ranks have agents on this machine.
 #pragma once
 
 #include <memory>
@@ -17,6 +18,12 @@ namespace millrace::cli {
 /// Errors: kPreconditionFailed if there are fewer nodes than run.nodes, or no allocation.
 /// REQUIRES: run.launcher is slurm, kubernetes or jobset.
 Result<std::unique_ptr<jobs::Launcher>> LaunchOnNodes(const Context& context, const jobs::Spec& spec,
+                                                      const std::string& program, const jobs::JobFolder& folder,
+                                                      decltype(jobs::RemoteLauncher::Options::on_line) on_line);
+
+/// Returns the launcher of an elastic job on this machine: each rank has an agent of its own, so that the job can go on
+/// without some. REQUIRES: spec.run.elastic and launcher local.
+Result<std::unique_ptr<jobs::Launcher>> LaunchInParts(const Context& context, const jobs::Spec& spec,
                                                       const std::string& program, const jobs::JobFolder& folder,
                                                       decltype(jobs::RemoteLauncher::Options::on_line) on_line);
 

@@ -4,6 +4,7 @@
 #include "millrace/jobs/elastic.h"
 #include "millrace/jobs/health/spot_watch.h"
 #include "millrace/jobs/spec/foreign_program.h"
+#include "millrace/jobs/training_setup.h"
 
 namespace millrace::cli {
 namespace {
@@ -15,7 +16,8 @@ jobs::HealthOptions HealthOptionsOf(const Context& context, const jobs::Spec& sp
   return jobs::HealthOptions{.checks = spec.run.health_checks,
                              .store = StoreEndpointUrl(context, urls),
                              .ca_bundle = context.globals.connect.ca_bundle,
-                             .spot = spec.run.spot ? jobs::SpotWatch::DefaultEndpoint() : ""};
+                             .spot = spec.run.spot ? jobs::SpotWatch::DefaultEndpoint() : "",
+                             .gpus = jobs::WantedGpus(spec)};
 }
 
 }  // namespace
