@@ -33,13 +33,17 @@ if TYPE_CHECKING:
     from .filesystem import MillraceFileSystem, register_s3
     from .training_input import TrainingInput
     from .training_job import TrainingJob
+    from .tuner import CategoricalParameter, ContinuousParameter, IntegerParameter, Tuner
 
 __all__ = [
+    "CategoricalParameter",
     "CheckpointCallback",
+    "ContinuousParameter",
     "Dataset",
     "Endpoint",
     "Error",
     "Estimator",
+    "IntegerParameter",
     "MillraceFileSystem",
     "Model",
     "ObjectReader",
@@ -51,6 +55,7 @@ __all__ = [
     "TrainingCompilerConfig",
     "TrainingInput",
     "TrainingJob",
+    "Tuner",
     "__version__",
     "checkpoint",
     "dcp",
@@ -74,6 +79,10 @@ _LAZY_MODULES = {
     "TrainingCompilerConfig": "estimator",
     "TrainingInput": "training_input",
     "TrainingJob": "training_job",
+    "CategoricalParameter": "tuner",
+    "ContinuousParameter": "tuner",
+    "IntegerParameter": "tuner",
+    "Tuner": "tuner",
     "default_bucket": "estimator",
 }
 

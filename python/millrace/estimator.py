@@ -9,6 +9,7 @@ It makes a job file, and runs that with the program ``millrace``.
 
 from __future__ import annotations
 
+import copy
 import difflib
 import json
 import os
@@ -213,7 +214,8 @@ class Estimator:
         self._definitions = list(metric_definitions or ())
         self._max_run, self._retries = max_run, max_retry_attempts
         self._checkpoint_url, self._output_path = checkpoint_s3_uri, output_path and output_path.rstrip("/")
-        self._base_name = base_job_name
+        self._base_name, self._suffix_room = base_job_name, 0
+        self._packed: "Optional[tempfile.TemporaryDirectory[str]]" = None
         self._compiler = compiler_config
         self._image = others.get("image_uri")
         self._checkpoint_path = others.get("checkpoint_local_path")
@@ -233,6 +235,47 @@ class Estimator:
     def render(self, inputs: Any = None, job_name: Optional[str] = None) -> str:
         """Returns the job file that `fit` would run, with every default filled in. Starts nothing. May make the default bucket."""
         return self._rendered(inputs, job_name)[0]
+
+    @property
+    def program(self) -> Program:
+        """The program that runs the jobs."""
+        return self._program
+
+    @property
+    def launcher(self) -> str:
+        """The word of `run.launcher`."""
+        return self._launcher
+
+    @property
+    def is_script(self) -> bool:
+        """Whether jobs run a script instead of Millrace's trainer."""
+        return self._script is not None
+
+    @property
+    def metric_definitions(self) -> List[Dict[str, str]]:
+        """As they were given."""
+        return list(self._definitions)
+
+    def render_for_sweep(
+        self,
+        inputs: Any,
+        tuned: Sequence[str],
+        *,
+        job_name: Optional[str] = None,
+        base_name: Optional[str] = None,
+        definitions: Sequence[Dict[str, str]] = (),
+    ) -> "tuple[str, str, str]":
+        """Returns the job file whose values `millrace job sweep` varies, the sweep's name, and the URL below which each run
+        has its model. ``tuned``: hyperparameters whose values come from the sweep."""
+        varied = copy.copy(self)
+        varied._suffix_room = len("-10000")
+        varied._base_name = base_name or self._base_name
+        varied._definitions = list(definitions or self._definitions)
+        if self._script is not None:
+            varied._script = self._script.with_tuned(tuned)
+        rendered = varied._rendered(inputs, job_name)
+        self._packed = varied._packed  # until the sweep has packed it
+        return rendered
 
     def fit(
         self,
@@ -310,7 +353,7 @@ class Estimator:
             base = self._read(
                 path, {**keys, **_source_keys(self._channel_sources(inputs, None)), **self._any_batch(keys)}
             )
-            name = job_name or _job_name(self._base_name or base["name"])
+            name = job_name or _job_name(self._base_name or base["name"], self._suffix_room)
             keys["name"] = name
             keys["checkpoint.url"] = self._checkpoints(name, base)
             sources = self._channel_sources(inputs, name)
@@ -325,14 +368,20 @@ class Estimator:
     def _rendered_script(self, script: Script, inputs: Any, job_name: Optional[str]) -> "tuple[str, str, str]":
         """Returns the whole job file, the job's name, and where the script's model goes."""
         base = os.path.splitext(script.name)[0]
-        name = job_name or _job_name(self._base_name or re.sub(r"[^A-Za-z0-9-]+", "-", base).strip("-") or "script")
+        base = self._base_name or re.sub(r"[^A-Za-z0-9-]+", "-", base).strip("-") or "script"
+        name = job_name or _job_name(base, self._suffix_room)
         output = f"{self._output()}/{name}"
-        job = script.job(name, inputs, output, self._checkpoint_url, self._checkpoint_path)
+        packed = None
+        if self._launcher != "local":
+            self._packed = tempfile.TemporaryDirectory(prefix="millrace-code-")  # until the job has begun
+            packed = script.pack(self._packed.name)
+        job = script.job(name, inputs, output, self._checkpoint_url, self._checkpoint_path, packed)
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "job.yaml")
             with open(path, "w", encoding="utf-8") as file:
                 json.dump(job, file)  # JSON is YAML
-            return self._render(path, {**self._run_keys(), **script.keys}), name, f"{output}/model/"
+            model = script.model_url(output, self._checkpoint_url)
+            return self._render(path, {**self._run_keys(), **script.keys}), name, model
 
     def _job_keys(self) -> Dict[str, Any]:
         keys: Dict[str, Any] = dict(self._keys.keys)
@@ -502,7 +551,7 @@ class Estimator:
 
 class Model:
     """A model at a URL, as SageMaker's HuggingFaceModel: a run's checkpoints, an imported checkpoint, a folder of Hugging
-    Face's or a GGUF file. Arguments of SageMaker that change nothing are accepted, as those of Estimator are."""
+    Face's, a GGUF file or SageMaker's model.tar.gz. Arguments of SageMaker that change nothing are accepted, as those of Estimator are."""
 
     def __init__(
         self, model_data: str, *, connection: Optional[Options] = None, program: Optional[str] = None, **others: Any
@@ -521,7 +570,7 @@ class Model:
     ) -> Endpoint:
         """Serves the model with `millrace serve`, on this machine. Errors: as of Estimator.deploy."""
         _check_one(initial_instance_count)
-        name = endpoint_name or self.model_data.rstrip("/").rsplit("/", 1)[-1]
+        name = endpoint_name or self.model_data.removesuffix("/model.tar.gz").rstrip("/").rsplit("/", 1)[-1]
         return serve(self._program, self.model_data, name=name, arguments=("--precision", precision))
 
 
@@ -576,10 +625,11 @@ def _source_keys(sources: Dict[str, List[Dict[str, Any]]]) -> Dict[str, Any]:
     return {f"{part}.sources": of_part for part, of_part in sources.items()}
 
 
-def _job_name(base: str) -> str:
-    """Returns a name as SageMaker makes it, of at most 63 characters: base-2026-11-25-17-20-14-716."""
+def _job_name(base: str, room: int = 0) -> str:
+    """Returns a name as SageMaker makes it, of at most 63 characters: base-2026-11-25-17-20-14-716. ``room``: of these, for
+    what is appended to it."""
     stamp = datetime.now(timezone.utc).strftime("%Y-%m-%d-%H-%M-%S-%f")[:-3]
-    return f"{base[: 63 - len(stamp) - 1]}-{stamp}"
+    return f"{base[: 63 - room - len(stamp) - 1]}-{stamp}"
 
 
 def scalars(rendered: str) -> Dict[str, str]:

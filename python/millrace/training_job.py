@@ -226,14 +226,7 @@ class TrainingJob:
                 value = _float(found.group(1 if expression.groups else 0)) if found else None
                 if value is not None:
                     transcript.note({name: value})
-        rows = transcript.rows()
-        columns = list(dict.fromkeys(name for row in rows for name in row))
-        table = {name: [row.get(name) for row in rows] for name in columns}
-        try:
-            import pandas
-        except ImportError:
-            return table
-        return pandas.DataFrame(table)
+        return as_table(transcript.rows())
 
     def stop(self, wait: bool = True) -> None:
         """Asks the job to save a checkpoint and end, and waits until it has."""
@@ -280,6 +273,17 @@ class TrainingJob:
         except ProgramError:
             return ""
         return "".join(f"\n  {line}" for line in lines)
+
+
+def as_table(rows: Sequence[Dict[str, Any]]) -> Any:
+    """Returns rows as a pandas DataFrame, or without pandas as a dict of lists."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    table = {name: [row.get(name) for row in rows] for name in columns}
+    try:
+        import pandas
+    except ImportError:
+        return table
+    return pandas.DataFrame(table)
 
 
 def _float(text: str) -> Optional[float]:
