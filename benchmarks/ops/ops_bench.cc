@@ -1,6 +1,9 @@
-// Times each op of a model on this CPU, forward and backward, beside what the machine allows: the speed of a large
-// product of matrices for ops that multiply, the bandwidth of a sum of two arrays for ops that read and write.
+// Times each op of a model on this CPU or GPU, forward and backward, beside what the machine allows: the speed of a
+// large product of matrices for ops that multiply, the bandwidth of a sum of two arrays for ops that read and write.
 #include <ATen/Parallel.h>
+#ifdef MILLRACE_CUDA
+#include <ATen/cuda/CUDAContext.h>
+#endif
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -12,17 +15,26 @@
 #include <string_view>
 
 #include "millrace/base/process/cpu.h"
+#include "millrace/engine/device/choose_device.h"
+#include "millrace/engine/errors.h"
+#include "millrace/engine/families/llama/llama_config.h"
+#include "millrace/engine/models/make_model.h"
 #include "millrace/engine/ops/activation.h"
 #include "millrace/engine/ops/attention.h"
+#include "millrace/engine/ops/choice/step_kernels.h"
 #include "millrace/engine/ops/cpu/kernels.h"
 #include "millrace/engine/ops/cross_entropy.h"
+#include "millrace/engine/ops/cuda/fp8/fp8_kernels.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/linear.h"
 #include "millrace/engine/ops/norm.h"
 #include "millrace/engine/ops/product.h"
 #include "millrace/engine/ops/rotary.h"
+#include "millrace/engine/optim/adamw.h"
 #include "millrace/engine/optim/blocks.h"
 #include "millrace/engine/runtime.h"
+
+#include <ATen/core/grad_mode.h>
 
 namespace millrace {
 namespace {
@@ -35,27 +47,36 @@ struct Sizes {
   std::int64_t tokens = 4096, length = 512, hidden = 2048, intermediate = 5632, heads = 32, vocab = 32000;
   int rounds = 5;
   std::string only;  ///< ops whose names contain it
+  std::string device = "cpu";
 };
+
+/// Waits until a GPU has done what it was told.
+void Synchronize([[maybe_unused]] const at::Device& device) {
+#ifdef MILLRACE_CUDA
+  if (device.is_cuda()) C10_CUDA_CHECK(cudaDeviceSynchronize());
+#endif
+}
 
 class Bench {
  public:
-  Bench(const Sizes& sizes, at::ScalarType dtype)
-      : sizes_(sizes), dtype_(dtype), generator_(at::detail::createCPUGenerator(1)) {}
+  Bench(const Sizes& sizes, at::ScalarType dtype) : sizes_(sizes), dtype_(dtype), device_(sizes.device) {
+    if (device_.is_cpu()) generator_ = at::detail::createCPUGenerator(1);
+  }
 
   void RunAll() {
     MeasureLimits();
     if (Wanted("linear")) Linear();
     if (Wanted("LM head and cross-entropy")) Head();
     if (Wanted("attention, causal")) Attention();
+    const Weight weight = Parameter({sizes_.hidden}), bias = Parameter({sizes_.hidden});
     Elementwise("RMSNorm, residual", 4, 4,
                 [&] {
-                  const ops::Normed normed = ops::AddRmsNorm(x_, delta_, Parameter({sizes_.hidden}), 1e-5);
+                  const ops::Normed normed = ops::AddRmsNorm(x_, delta_, weight, 1e-5);
                   return Outputs{normed.sum, normed.out};
                 },
                 {x_, delta_});
     Elementwise("LayerNorm, residual", 4, 4,
                 [&] {
-                  const Weight weight = Parameter({sizes_.hidden}), bias = Parameter({sizes_.hidden});
                   const ops::Normed normed = ops::AddLayerNorm(x_, delta_, weight, bias, 1e-5);
                   return Outputs{normed.sum, normed.out};
                 },
@@ -66,7 +87,7 @@ class Bench {
     const double inner = static_cast<double>(sizes_.intermediate) / static_cast<double>(sizes_.hidden);
     Elementwise("SwiGLU", 3 * inner, 5 * inner, [&] { return Outputs{ops::Swiglu(gate_up)}; }, {gate_up});
     Rope();
-    if (Wanted("AdamW")) Adamw();
+    if (Wanted("AdamW")) device_.is_cpu() ? Adamw() : ModelAdamw();
   }
 
  private:
@@ -75,32 +96,37 @@ class Bench {
   using Run = std::function<Outputs()>;
 
   at::Tensor Random(at::IntArrayRef shape, bool gradient = false) {
-    return at::randn(shape, generator_).to(dtype_).set_requires_grad(gradient);
+    return at::randn(shape, generator_, at::TensorOptions(device_)).to(dtype_).set_requires_grad(gradient);
   }
   Weight Parameter(at::IntArrayRef shape) {
-    return {.value = Random(shape, true), .gradient = at::zeros(shape, at::kFloat)};
+    return {.value = Random(shape, true), .gradient = at::zeros(shape, Float())};
   }
+  at::TensorOptions Float() const { return at::TensorOptions(device_).dtype(at::kFloat); }
 
   bool Wanted(std::string_view op) const { return op.contains(sizes_.only); }
 
-  /// Returns the least time of some rounds in seconds.
+  /// Returns the least time of some rounds in seconds. A GPU is told of several passes at once, so that it never waits.
   double Time(const std::function<void()>& work) const {
     work();
     double least = 1e30;
     for (int round = 0; round < sizes_.rounds; ++round) {
+      Synchronize(device_);
       const auto start = std::chrono::steady_clock::now();
-      work();
+      for (int pass = 0; pass < passes(); ++pass) work();
+      Synchronize(device_);
       least = std::min(least, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     }
-    return least;
+    return least / passes();
   }
+
+  int passes() const { return device_.is_cpu() ? 1 : 8; }
 
   void MeasureLimits() {
     const at::NoGradGuard no_grad;
-    const std::int64_t n = 3072;
-    const at::Tensor a = Random({n, n}), b = Random({n, n}), c = at::zeros({n, n}, at::kFloat);
+    const std::int64_t n = device_.is_cpu() ? 3072 : 8192;
+    const at::Tensor a = Random({n, n}), b = Random({n, n}), c = at::zeros({n, n}, Float());
     flops_ = 2.0 * n * n * n / Time([&] { ops::AddProduct(c, a, b); });
-    const at::Tensor p = at::ones({64 << 20}, at::kFloat), q = at::ones_like(p);
+    const at::Tensor p = at::ones({64 << 20}, Float()), q = at::ones_like(p);
     at::Tensor sum = at::zeros_like(p);
     bandwidth_ = 3.0 * static_cast<double>(p.nbytes()) / Time([&] { at::add_out(sum, p, q); });
     fmt::print("{}: a product of {} squared makes {:.0f} GFLOP/s, a sum of arrays {:.1f} GB/s\n",
@@ -128,31 +154,68 @@ class Bench {
   void Backward(std::string_view op, double least, const Run& run, const std::vector<at::Tensor>& inputs) const {
     double seconds = 1e30;
     for (int round = 0; round <= sizes_.rounds; ++round) {
-      const std::vector<at::Tensor> outputs = run();
+      std::vector<Outputs> outputs;
+      for (int pass = 0; pass < passes(); ++pass) outputs.push_back(run());
       std::vector<at::Tensor> gradients;
-      for (const at::Tensor& each : outputs) gradients.push_back(at::ones_like(each));
+      for (const at::Tensor& each : outputs.front()) gradients.push_back(at::ones_like(each));
+      Synchronize(device_);
       const auto start = std::chrono::steady_clock::now();
-      torch::autograd::grad(outputs, inputs, gradients);
+      for (const Outputs& each : outputs) torch::autograd::grad(each, inputs, gradients);
+      Synchronize(device_);
       seconds = std::min(seconds, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     }
+    seconds /= passes();
     Print(op, "backward", seconds, least);
   }
 
   void Linear() {
+    Linear("linear", {});
+    const engine::Precision fp8 = {.type = at::kBFloat16, .fp8 = true};
+    if (dtype_ != fp8.type || !engine::CheckPrecision("linear, FP8", fp8, at::Device(device_.type(), 0))) return;
+    Linear("linear, FP8", {.fp8 = true});
+    CastToFp8();
+  }
+
+  /// The percentages are of the speed of this type's products, also for FP8.
+  void Linear(std::string_view op, const ops::StepKernels& kernels) {
+    const ops::KernelScope scope(kernels);
     const Weight weight = Parameter({sizes_.intermediate, sizes_.hidden}), bias = Parameter({sizes_.intermediate});
     const double flops = 2.0 * static_cast<double>(sizes_.tokens * sizes_.hidden * sizes_.intermediate);
-    const auto run = [&] { return Outputs{ops::Linear(x_, {weight, bias})}; };
+    const auto run = [&] { return Outputs{ops::Linear(x_, {.matrix = weight, .bias = bias, .may_use_fp8 = true})}; };
     {
       const at::NoGradGuard no_grad;
-      Print("linear", "forward", Time(run), flops / flops_);
+      Print(op, "forward", Time(run), flops / flops_);
     }
-    Backward("linear", 2 * flops / flops_, run, {x_});
+    Backward(op, 2 * flops / flops_, run, {x_});
+  }
+
+  /// Reads the array, then reads it again and writes two of half its size.
+  void CastToFp8() const {
+#ifdef MILLRACE_CUDA
+    namespace gpu = engine::cuda;
+    const at::TensorOptions bytes = Float().dtype(at::kByte);
+    const at::Tensor codes = at::empty({sizes_.tokens, sizes_.hidden}, bytes), transposed = at::empty_like(codes),
+                     scale = at::empty({sizeof(gpu::Fp8ScaleMemory)}, bytes);
+    auto* const of_gpu = static_cast<gpu::Fp8ScaleMemory*>(scale.data_ptr());
+    const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
+    const double array = static_cast<double>(x_.nbytes());
+    Print("FP8, largest", "forward", Time([&] { gpu::FindLargest(x_.data_ptr(), x_.numel(), of_gpu, stream); }),
+          array / bandwidth_);
+    const gpu::Fp8CastArgs args{.x = x_.data_ptr(),
+                                .codes = codes.data_ptr<std::uint8_t>(),
+                                .transposed = transposed.data_ptr<std::uint8_t>(),
+                                .scale = of_gpu,
+                                .rows = sizes_.tokens,
+                                .columns = sizes_.hidden};
+    Print("FP8, cast and transpose", "forward", Time([&] { gpu::CastToFp8(gpu::Fp8Format::kE4m3, args, stream); }),
+          2 * array / bandwidth_);
+#endif
   }
 
   /// Its forward pass computes the gradients too.
   void Head() {
     const Weight head = Parameter({sizes_.vocab, sizes_.hidden});
-    const at::Tensor labels = at::randint(sizes_.vocab, {sizes_.tokens}, generator_, at::kLong);
+    const at::Tensor labels = at::randint(sizes_.vocab, {sizes_.tokens}, at::kLong);
     const double flops = 6.0 * static_cast<double>(sizes_.tokens * sizes_.hidden * sizes_.vocab);
     Print("LM head and cross-entropy", "both", Time([&] { ops::LinearCrossEntropy(x_, head, {}, labels).backward(); }),
           flops / flops_);
@@ -177,7 +240,7 @@ class Bench {
   void Rope() {
     const std::int64_t dim = sizes_.hidden / sizes_.heads;
     const ops::HeadLayout layout{sizes_.heads, sizes_.heads, dim};
-    const auto table = ops::RotaryTable::Make(sizes_.length, ops::RotaryFrequencies(dim, 1e4), {}, at::kCPU);
+    const auto table = ops::RotaryTable::Make(sizes_.length, ops::RotaryFrequencies(dim, 1e4), {}, device_);
     const at::Tensor qkv = Random({sizes_.tokens, layout.columns()}, true);
     const ops::Sequences sequences = ops::Sequences::Even(sizes_.tokens / sizes_.length, sizes_.length);
     Elementwise("RoPE", 6, 6, [&] { return Outputs{ops::Rotate(qkv, table, layout, sequences)}; }, {qkv});
@@ -212,9 +275,29 @@ class Bench {
     });
   }
 
+  /// A step of the optimizer over the parameters of a model on a GPU.
+  void ModelAdamw() const {
+    engine::LlamaConfig config;
+    config.hidden_size = sizes_.hidden;
+    config.intermediate_size = sizes_.intermediate;
+    config.num_layers = 2;
+    config.num_heads = config.num_kv_heads = sizes_.heads;
+    config.vocab_size = sizes_.vocab;
+    auto made = engine::MakeModel(std::make_shared<const engine::LlamaConfig>(config), dtype_, device_, 1);
+    if (!made) throw std::runtime_error(made.error().ToString());
+    engine::Model& model = **made;
+    model.buffer().EnableGradients();
+    engine::Adamw optimizer(model.buffer(), {});
+    // Reads weights, gradients and moments; writes weights and moments, and clears the gradients.
+    const double weight = 8 * sizeof(float) + (dtype_ == at::kFloat ? 0 : 2);
+    const double bytes = static_cast<double>(config.ParameterCount()) * weight;
+    Print("AdamW", "step", Time([&] { optimizer.Step(1e-4, 1); }), bytes / bandwidth_);
+  }
+
   const Sizes sizes_;
   const at::ScalarType dtype_;
-  at::Generator generator_;
+  const at::Device device_;
+  at::Generator generator_;  ///< undefined: the GPU's own
   const at::Tensor x_ = Random({sizes_.tokens, sizes_.hidden}, true);
   const at::Tensor delta_ = Random({sizes_.tokens, sizes_.hidden}, true);
   double flops_ = 0, bandwidth_ = 0;  ///< a second
@@ -240,8 +323,13 @@ int main(int argc, char** argv) {
   app.add_option("--heads", sizes.heads);
   app.add_option("--vocab", sizes.vocab);
   app.add_option("--rounds", sizes.rounds);
+  app.add_option("--device", sizes.device)->check(CLI::IsMember({"cpu", "cuda"}));
   app.add_option("--only", sizes.only, "ops whose names contain this");
   CLI11_PARSE(app, argc, argv);
   millrace::engine::ConfigureRuntime(threads);
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) millrace::Bench(sizes, dtype).RunAll();
+  const auto ran = millrace::engine::CatchTorch("measuring", [&] {
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) millrace::Bench(sizes, dtype).RunAll();
+  });
+  if (!ran) fmt::print(stderr, "ops_bench: {}\n", ran.error().ToString());
+  return ran ? 0 : 1;
 }

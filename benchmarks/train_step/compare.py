@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Runs train_step and its PyTorch peer in turns, and prints the ratios of their speeds: medians over the rounds.
 
-    compare.py PROGRAM PYTHON [--rounds N] [--cases NAME,…] [--forms compiled,eager]
+    compare.py PROGRAM PYTHON [--rounds N] [--cases NAME,…] [--forms compiled,eager] [--threads N] [--steps N]
 
-PROGRAM is build/release/bin/train_step; PYTHON has torch. Let nothing else run meanwhile."""
+PROGRAM is build/release/bin/train_step; PYTHON has torch. Let nothing else run meanwhile. Where other work runs, take one
+thread and compare the tokens per CPU second: threads that wait for one another use CPU, too."""
 import argparse
 import json
 import os
@@ -30,15 +31,19 @@ def main():
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--cases", default=",".join(CASES))
     p.add_argument("--forms", default="compiled,eager")
+    p.add_argument("--threads", type=int, default=2)
+    p.add_argument("--steps", type=int, default=5)
     o = p.parse_args()
     for case in o.cases.split(","):
         arguments, *own = OWN.get(case) or [CASES[case]]
-        forms = {form: [o.python, PEER, *arguments] + ["--compile"] * (form == "compiled") for form in o.forms.split(",")}
+        both = ["--threads", str(o.threads), "--steps", str(o.steps)]
+        forms = {form: [o.python, PEER, *arguments, *both] + ["--compile"] * (form == "compiled")
+                 for form in o.forms.split(",")}
         if own:
-            forms = {"own": [o.program, *own[0]]}
+            forms = {"own": [o.program, *own[0], *both]}
         ratios = {form: [] for form in forms}
         for _ in range(o.rounds):
-            ours = run([o.program, *arguments])
+            ours = run([o.program, *arguments, *both])
             for form, command in forms.items():
                 ratios[form].append((ours, run(command)))
         for form, pairs in ratios.items():
