@@ -52,6 +52,9 @@ CASES = {
     "Arrow without Parquet's library": lambda folder: [
         package(folder, "Arrow", "24.0.0", library("Arrow::arrow_shared")),
         "-DCMAKE_DISABLE_FIND_PACKAGE_Parquet=ON", "-DMILLRACE_ARROW_PYTHON=/bin/false"],
+    "no gRPC": lambda folder: ["-DMILLRACE_PROTOC="],
+    "gRPC without its plug-in": lambda folder: ["-DMILLRACE_GRPC_PLUGIN="],
+    "no CSI driver": lambda folder: ["-DMILLRACE_CSI=OFF"],
     "a ccache that does not run": lambda folder: [f"-DCCACHE_PROGRAM={script(folder, 'exit 127')}"],
     "a mold that does not run": lambda folder: [f"-DMOLD_PROGRAM={script(folder, 'exit 127')}"],
     "no ccache and no mold": lambda folder: ["-DCCACHE_PROGRAM=", "-DMOLD_PROGRAM="],

@@ -160,6 +160,25 @@ TEST_F(ObjectCommands, PipeMetadataPresignAndBuckets) {
   EXPECT_EQ(Millrace({"rb", "s3://second"}).exit, 0);
 }
 
+TEST_F(ObjectCommands, AccessPointsAreBuckets) {
+  ASSERT_EQ(Millrace({"mb", "s3://team-a-123456789012"}).exit, 0);
+  std::string endpoint = server_->endpoint();
+  const std::string_view number = "127.0.0.1";
+  ASSERT_NE(endpoint.find(number), std::string::npos) << endpoint;
+  endpoint.replace(endpoint.find(number), number.size(), "localhost");  // the host of an access point is below it
+  const std::map<std::string, std::string> env = {{"AWS_ENDPOINT_URL", endpoint}};
+  const std::string point = "s3://arn:aws:s3:us-east-1:123456789012:accesspoint/team-a";
+  EXPECT_EQ(Millrace({"pipe", point + "/d/a"}, env, "content").exit, 0);
+  EXPECT_EQ(Millrace({"cat", point + "/d/a"}, env).out, "content");
+  EXPECT_THAT(Millrace({"ls", point + "/d/"}, env).out, HasSubstr("a"));
+  EXPECT_EQ(Millrace({"cat", "s3://team-a-123456789012/d/a"}).out, "content");
+  Ran number_only = Millrace({"cat", point + "/d/a"});
+  EXPECT_EQ(number_only.exit, 2);
+  EXPECT_THAT(number_only.err, HasSubstr("has no hosts for access points"));
+  // The bucket that is behind an access point is not known: nothing is moved onto what may be itself.
+  EXPECT_NE(Millrace({"mv", "s3://bucket/d/a", point + "/d/a"}, env).exit, 0);
+}
+
 TEST_F(ObjectCommands, CopiesOnlyOverWhatDiffers) {
   WriteLocal("d/a", "same size 1");
   WriteLocal("d/b", "same size 2");

@@ -166,7 +166,8 @@ class Test:
             self.server.kubectl("apply", "--server-side", "--dry-run=server", "--validate=strict", "-k", self.here / folder)
             assert self.server.kubectl("diff", "--server-side", "-k", self.here / folder) == "", "applying again changes something"
         board = json.loads(self.server.kubectl("-n", "millrace", "get", "configmap", "millrace-grafana-board", "-o", "json"))
-        assert json.loads(board["data"]["millrace-training.json"])["panels"]
+        for name in ("millrace-training.json", "millrace-serving.json"):
+            assert json.loads(board["data"][name])["panels"]
 
     def admitted(self):
         """The namespace admits TensorBoard's pod and refuses the shell's, which is privileged."""

@@ -20,7 +20,7 @@ from documents import Block, command_blocks
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 TIMEOUT_S = 150
-NEEDED = ("millrace", "millrace-train", "millrace-serve")
+NEEDED = ("millrace", "millrace-train", "millrace-serve", "millrace-eval")
 
 PROLOGUE = """
 set -E -o pipefail

@@ -79,7 +79,8 @@ TEST_P(DocumentVectors, LearnsAsTransformersDoes) {
   ExpectGradients(*model_, expected_, *tolerances);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, DocumentVectors, testing::Values("gpt2", "gptj", "mistral", "qwen2", "qwen3"),
+INSTANTIATE_TEST_SUITE_P(Families, DocumentVectors,
+                         testing::Values("gpt2", "gptj", "mistral", "qwen2", "qwen3", "qwen3_window"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

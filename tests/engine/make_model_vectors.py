@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes what transformers makes of tiny random models of every family, for model_vectors_test.
 
-    make_model_vectors.py OUT        needs torch, transformers and safetensors; run once, the result is committed
+    make_model_vectors.py OUT [NAME...]    needs torch, transformers and safetensors; run once, the result is committed
 
 Each folder is a Hugging Face model (config.json, model.safetensors) with expected.safetensors beside it: input_ids, labels
 (-100 ignored; shifted for causal models), logits, loss (the sum over labels) and grad/<parameter> of that sum. Decoders have
@@ -52,6 +52,15 @@ DECODERS = {
         rope_parameters={**LONG_ROPE, "factor": 4.0, "original_max_position_embeddings": 20}, **WIDE)),
     "longrope": hf.MistralForCausalLM(hf.MistralConfig(
         rope_parameters={**LONG_ROPE, "original_max_position_embeddings": 12}, sliding_window=None, **WIDE)),
+    # Windows in some layers only: the last ones, by max_window_layers, and others, by layer_types.
+    "qwen2_window": hf.Qwen2ForCausalLM(hf.Qwen2Config(
+        use_sliding_window=True, sliding_window=5, max_window_layers=1,
+        **{k: v for k, v in LLAMA.items() if k != "head_dim"})),
+    "qwen3_window": hf.Qwen3ForCausalLM(hf.Qwen3Config(
+        use_sliding_window=True, sliding_window=4, layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        **{**LLAMA, "num_hidden_layers": 3})),
+    "ministral": hf.MinistralForCausalLM(hf.MinistralConfig(
+        sliding_window=5, layer_types=["sliding_attention", "full_attention"], **LLAMA)),
 }
 BERTS = {
     "bert": hf.BertForPreTraining(hf.BertConfig(**BERT)),
@@ -147,10 +156,13 @@ def make_classifier(folder: pathlib.Path, model: torch.nn.Module, seed: int) -> 
         "documents": torch.tensor([0, 17, 28, 34], dtype=torch.int32), "logits": class_logits(model, input_ids)})
 
 
-out = pathlib.Path(sys.argv[1])
+out, names = pathlib.Path(sys.argv[1]), sys.argv[2:]
 for number, (name, model) in enumerate(DECODERS.items()):
-    make_decoder(out / name, model, 40 + number)
+    if not names or name in names:
+        make_decoder(out / name, model, 40 + number)
 for number, (name, model) in enumerate(BERTS.items()):
-    make_bert(out / name, model, 60 + number)
+    if not names or name in names:
+        make_bert(out / name, model, 60 + number)
 for number, (name, model) in enumerate(CLASSIFIERS.items()):
-    make_classifier(out / name, model, 70 + number)
+    if not names or name in names:
+        make_classifier(out / name, model, 70 + number)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes what transformers makes of the models in testdata in bfloat16, with documents that share rows, and with dropout.
 
-    make_variant_vectors.py TESTDATA      needs torch, transformers and safetensors; run once, the result is committed
+    make_variant_vectors.py TESTDATA [NAME...]    needs torch, transformers and safetensors; run once, the result is committed
 
 Reads the folders that make_model_vectors.py and make_llama_vectors.py wrote. Writes beside their files:
 
@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 
 DROPOUT = 0.3
 DRAWS = 40_000
-DOCUMENTS = ["gpt2", "gptj", "mistral", "qwen2", "qwen3"]
+DOCUMENTS = ["gpt2", "gptj", "mistral", "qwen2", "qwen3", "qwen3_window"]
 GPT_KEYS = ["embd_pdrop", "attn_pdrop", "resid_pdrop"]
 DROPOUT_KEYS = {"gpt2": GPT_KEYS, "gptj": GPT_KEYS,
                 "llama3": ["attention_dropout"], "bert": ["hidden_dropout_prob", "attention_probs_dropout_prob"],
@@ -116,10 +116,17 @@ def logits_of_documents(model: torch.nn.Module, inputs: torch.Tensor, bounds: to
     positions = torch.cat([torch.arange(length) for length in lengths]).reshape(inputs.shape)
     distance = positions[:, :, None] - positions[:, None, :]
     seen = (document[:, :, None] == document[:, None, :]) & (distance >= 0)
-    if getattr(model.config, "sliding_window", None) is not None:
-        seen &= distance < model.config.sliding_window
-    mask = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(model.dtype).min)[:, None].to(model.dtype)
-    return model(inputs, attention_mask=mask, position_ids=positions).logits
+    window = getattr(model.config, "sliding_window", None)
+    near = seen if window is None else seen & (distance < window)
+
+    def mask(seen):
+        return torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(model.dtype).min)[:, None].to(model.dtype)
+
+    if "full_attention" in (getattr(model.config, "layer_types", None) or []):
+        masks = {"full_attention": mask(seen), "sliding_attention": mask(near)}
+    else:
+        masks = mask(near)
+    return model(inputs, attention_mask=masks, position_ids=positions).logits
 
 
 def write_documents(folder: pathlib.Path, seed: int) -> None:
@@ -191,10 +198,13 @@ def write_dropout(folder: pathlib.Path, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    testdata = pathlib.Path(sys.argv[1])
+    testdata, names = pathlib.Path(sys.argv[1]), sys.argv[2:]
     for folder in sorted(path for path in testdata.iterdir() if path.is_dir()):
-        write_bf16_errors(folder)
+        if not names or folder.name in names:
+            write_bf16_errors(folder)
     for number, name in enumerate(DOCUMENTS):
-        write_documents(testdata / name, 80 + number)
+        if not names or name in names:
+            write_documents(testdata / name, 80 + number)
     for number, name in enumerate(DROPOUT_KEYS):
-        write_dropout(testdata / name, 90 + number)
+        if not names or name in names:
+            write_dropout(testdata / name, 90 + number)

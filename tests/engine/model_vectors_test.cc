@@ -65,7 +65,7 @@ TEST_P(ModelVectors, LearnsAsTransformersDoes) {
 
 TEST_P(ModelVectors, GeneratesTheSameTokens) {
   if (classifies() || std::get<1>(GetParam()) != at::kFloat) return;
-  KvCache cache = model_->MakeCache(1, 64);
+  CachedRows cache = model_->MakeCachedRows(1, 64);
   at::Tensor next = Expected("input_ids").narrow(0, 0, 1);
   std::vector<std::int64_t> made;
   const at::Tensor& want = Expected("generated");
@@ -75,6 +75,34 @@ TEST_P(ModelVectors, GeneratesTheSameTokens) {
   }
   EXPECT_EQ(made,
             std::vector<std::int64_t>(want.data_ptr<std::int64_t>(), want.data_ptr<std::int64_t>() + want.numel()));
+}
+
+TEST_P(ModelVectors, GeneratesTheSameBitsInAnyBatch) {
+  if (!model_->config().generates() || classifies()) return;
+  const std::string& family = std::get<0>(GetParam()).folder;
+  if (family == "dynamic" || family.starts_with("longrope")) GTEST_SKIP() << "angles depend on the length";
+  const at::Tensor input = Expected("input_ids").select(0, 0).to(at::kInt).contiguous();
+  const std::span<const std::int32_t> text(input.data_ptr<std::int32_t>(), static_cast<std::size_t>(input.numel()));
+  const std::size_t half = text.size() / 2;
+  KvCache cache = model_->MakeCache(8, 16);
+  const std::vector<std::int32_t> one{5, 1}, other{2, 7};
+  // A token at a time, then as two parts of a prompt beside another text.
+  at::Tensor alone, before;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const SequencePart part{.tokens = text.subspan(i, 1), .past = static_cast<std::int64_t>(i), .blocks = one};
+    before = alone;
+    alone = model_->Step({&part, 1}, cache);
+  }
+  const std::vector<SequencePart> first{{.tokens = text.first(half), .blocks = one, .logits = 0},
+                                        {.tokens = text.first(1), .blocks = other, .logits = 0}};
+  EXPECT_FALSE(model_->Step(first, cache).defined());
+  const std::vector<SequencePart> second{
+      {.tokens = text.subspan(1), .past = 1, .blocks = other, .logits = 2},
+      {.tokens = text.subspan(half), .past = static_cast<std::int64_t>(half), .blocks = one}};
+  const at::Tensor together = model_->Step(second, cache);
+  EXPECT_TRUE(together[0].equal(before[0])) << "of the last token but one";
+  EXPECT_TRUE(together[1].equal(alone[0]));
+  EXPECT_TRUE(together[2].equal(alone[0]));
 }
 
 TEST_P(ModelVectors, ItsConfigurationSurvivesItsJson) {
@@ -87,18 +115,19 @@ TEST_P(ModelVectors, ItsConfigurationSurvivesItsJson) {
   EXPECT_EQ((*again)->ParameterCount(), elements);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, ModelVectors,
-                         testing::Combine(testing::Values(Family{"llama3"}, Family{"mistral"}, Family{"qwen2"},
-                                                          Family{"qwen3"}, Family{"gpt2"}, Family{"gptj"},
-                                                          Family{"yarn"}, Family{"yarn_mscale"}, Family{"dynamic"},
-                                                          Family{"longrope_short"}, Family{"longrope"},
-                                                          Family{"bert", true}, Family{"bert_masked", true},
-                                                          Family{"bert_classes", true}, Family{"gpt2_classes", true}),
-                                          testing::Values(at::kFloat, at::kBFloat16)),
-                         [](const auto& info) {
-                           const bool wide = std::get<1>(info.param) == at::kFloat;
-                           return std::get<0>(info.param).folder + (wide ? "_f32" : "_bf16");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Families, ModelVectors,
+    testing::Combine(testing::Values(Family{"llama3"}, Family{"mistral"}, Family{"qwen2"}, Family{"qwen3"},
+                                     Family{"gpt2"}, Family{"gptj"}, Family{"yarn"}, Family{"yarn_mscale"},
+                                     Family{"dynamic"}, Family{"longrope_short"}, Family{"longrope"},
+                                     Family{"qwen2_window"}, Family{"qwen3_window"}, Family{"ministral"},
+                                     Family{"bert", true}, Family{"bert_masked", true}, Family{"bert_classes", true},
+                                     Family{"gpt2_classes", true}),
+                     testing::Values(at::kFloat, at::kBFloat16)),
+    [](const auto& info) {
+      const bool wide = std::get<1>(info.param) == at::kFloat;
+      return std::get<0>(info.param).folder + (wide ? "_f32" : "_bf16");
+    });
 
 }  // namespace
 }  // namespace millrace::engine

@@ -1,12 +1,8 @@
 // What the planner says of a model beside what the engine does: parameters, exchanges, and memory that a forward pass
 // keeps.
-#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <barrier>
-#include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -21,37 +17,10 @@
 #include "millrace/engine/testing/in_memory_codes.h"
 #include "millrace/plan/layout_cost.h"
 #include "millrace/plan/plan.h"
+#include "tests/engine/counting_allocator.h"
 
 namespace millrace::engine {
 namespace {
-
-/// Counts the bytes of live CPU tensors. The size of a block lies before it.
-class CountingAllocator final : public c10::Allocator {
- public:
-  c10::DataPtr allocate(std::size_t bytes) const override {
-    auto* const base = static_cast<std::byte*>(std::aligned_alloc(kHeader, kHeader * (2 + bytes / kHeader)));
-    std::memcpy(base, &bytes, sizeof bytes);
-    const std::int64_t now = live += static_cast<std::int64_t>(bytes);
-    for (std::int64_t most = peak; most < now && !peak.compare_exchange_weak(most, now);) {
-    }
-    std::byte* const block = base + kHeader;
-    return {block, block, Free, c10::Device(c10::kCPU)};
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return Free; }
-  static inline std::atomic<std::int64_t> live = 0;
-  static inline std::atomic<std::int64_t> peak = 0;  ///< the most that was live since somebody set it to 0
-
- private:
-  static constexpr std::size_t kHeader = 64;  // keeps blocks aligned
-  static void Free(void* block) {
-    if (block == nullptr) return;
-    std::byte* const base = static_cast<std::byte*>(block) - kHeader;
-    std::size_t bytes = 0;
-    std::memcpy(&bytes, base, sizeof bytes);
-    live -= static_cast<std::int64_t>(bytes);
-    std::free(base);
-  }
-};
 
 constexpr std::int64_t kVocabulary = 4096, kLength = 64, kRows = 2;
 constexpr int kBlocks = 3;

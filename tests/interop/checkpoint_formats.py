@@ -336,7 +336,8 @@ def tiny_model(transformers, family, vocabulary, silent):
             rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
             original_max_position_embeddings=32), **llama)),
         "mistral": lambda: transformers.MistralForCausalLM(transformers.MistralConfig(sliding_window=8, **llama)),
-        "qwen3": lambda: transformers.Qwen3ForCausalLM(transformers.Qwen3Config(head_dim=8, **llama)),
+        "qwen3": lambda: transformers.Qwen3ForCausalLM(transformers.Qwen3Config(
+            head_dim=8, use_sliding_window=True, sliding_window=8, max_window_layers=1, **llama)),
         "gpt2": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(**gpt)),
         "gptj": lambda: transformers.GPTJForCausalLM(transformers.GPTJConfig(rotary_dim=4, **gpt)),
     }[family]()

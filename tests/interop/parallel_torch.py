@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Compares `millrace train` with PyTorch's own parallelism, step by step: losses, gradient norms and final weights.
 
-    parallel_torch.py tensor|pipeline|sharded --millrace build/release/bin/millrace
+    parallel_torch.py tensor|pipeline|sharded|combined --millrace build/release/bin/millrace
 
 | test     | layouts of millrace                          | PyTorch                                              |
 |----------|----------------------------------------------|------------------------------------------------------|
 | tensor   | tensor 2, without and with `sequence`        | parallelize_module: Colwise, Rowwise, Sequence       |
 | pipeline | pipeline 2, schedules 1f1b and simple        | ScheduleGPipe, Schedule1F1B                          |
 | sharded  | zero 3 over 2 ranks, hybrid over 2 x 2 ranks | fully_shard (FSDP2) on a mesh of one and two axes    |
+| combined | pipeline 2 x tensor 2, without and with      | a mesh of two or three axes: Schedule1F1B of stages  |
+|          | `sequence`; that and zero 3 over 2 ranks     | after parallelize_module and fully_shard             |
 
 Both sides begin with the same weights, which transformers saved, and read the same tokens in the same order. Both
 train in float32 with AdamW, clipping and a cosine schedule. PyTorch's ranks are processes that use Gloo, and its models
@@ -143,16 +145,18 @@ def train_whole(family, tokens, rank, ranks):
     return losses, trainer.norms, model
 
 
-def train_tensor(family, tokens, rank, ranks, sequence):
-    from torch.distributed.device_mesh import init_device_mesh
+def divide_by_tensors(model, mesh, sequence):
+    """Divides the linear layers of a Decoder, or of a stage of one, over the ranks of a mesh with one axis."""
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import (ColwiseParallel, PrepareModuleInput, RowwiseParallel,
                                                    SequenceParallel, parallelize_module)
 
-    model = Decoder(family, make_model(family))
     between = Shard(1) if sequence else Replicate()
-    plan = {"embed": RowwiseParallel(input_layouts=Replicate(), output_layouts=between),
-            "lm_head": ColwiseParallel(input_layouts=between, output_layouts=Replicate())}
+    plan = {}
+    if model.embed is not None:
+        plan["embed"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=between)
+    if model.lm_head is not None:
+        plan["lm_head"] = ColwiseParallel(input_layouts=between, output_layouts=Replicate())
     for i in range(len(model.layers)):
         layer = {**{f"self_attn.{name}_proj": ColwiseParallel() for name in "qkv"},
                  "self_attn.o_proj": RowwiseParallel(output_layouts=between),
@@ -165,10 +169,17 @@ def train_tensor(family, tokens, rank, ranks, sequence):
                                                 desired_input_kwarg_layouts={"hidden_states": Replicate()}),
                 "mlp": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))})
         plan.update({f"layers.{i}.{name}": style for name, style in layer.items()})
-    if sequence:
+    if sequence and model.norm is not None:
         plan["norm"] = SequenceParallel()
-    parallelize_module(model, init_device_mesh("cpu", (ranks,)), plan)
-    assert model.layers[0].self_attn.q_proj.weight.to_local().shape == (32 // ranks, 32)
+    parallelize_module(model, mesh, plan)
+    assert model.layers[0].self_attn.q_proj.weight.to_local().shape == (32 // mesh.size(), 32)
+
+
+def train_tensor(family, tokens, rank, ranks, sequence):
+    from torch.distributed.device_mesh import init_device_mesh
+
+    model = Decoder(family, make_model(family))
+    divide_by_tensors(model, init_device_mesh("cpu", (ranks,)), sequence)
     trainer, losses = Trainer(model), []
     for inputs, labels in batches(tokens):
         loss = mean_loss(model(inputs), labels)
@@ -206,14 +217,9 @@ def train_pipeline(family, tokens, rank, ranks, schedule):
     return losses, trainer.norms, model
 
 
-def train_sharded(family, tokens, rank, ranks, replicas):
-    import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
+def divide_by_shards(model, mesh):
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
-    axes = ("replicate", "shard") if replicas > 1 else ("shard",)
-    mesh = init_device_mesh("cpu", (replicas, ranks // replicas) if replicas > 1 else (ranks,), mesh_dim_names=axes)
-    model = Decoder(family, make_model(family))
     for layer in model.layers:
         fully_shard(layer, mesh=mesh, reshard_after_forward=True)
     fully_shard(model, mesh=mesh)
@@ -221,6 +227,48 @@ def train_sharded(family, tokens, rank, ranks, replicas):
         if isinstance(module, FSDPModule):  # Gloo adds and cannot divide
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
+
+
+def train_combined(family, tokens, rank, ranks, sequence, shards):
+    import torch.distributed as dist
+    from torch.distributed import pipelining
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2, shards, ranks // 2 // shards), mesh_dim_names=("pipeline", "shard", "tensor"))
+    stages, stage = mesh["pipeline"].get_group(), mesh["pipeline"].get_local_rank()
+    model = Decoder(family, make_model(family), stage, 2)
+    divide_by_tensors(model, mesh["tensor"], sequence)
+    if shards > 1:
+        divide_by_shards(model, mesh["shard"])
+    passes = pipelining.Schedule1F1B(pipelining.PipelineStage(model, stage, 2, torch.device("cpu"), group=stages),
+                                     MICRO_BATCHES, loss_fn=lambda *one: mean_loss(*one) / shards)
+
+    def add(squares):
+        dist.all_reduce(squares, group=stages)
+        return squares
+
+    trainer, losses = Trainer(model, add), []
+    for inputs, labels in batches(tokens):
+        own = torch.arange(ROWS).reshape(shards, -1)[mesh["shard"].get_local_rank()]
+        parts, loss = [], torch.zeros(())
+        passes.step(*([inputs[own]] if stage == 0 else []), **({"target": labels[own], "losses": parts} if stage else {}))
+        trainer.step()
+        if parts:
+            loss = torch.stack([part.detach() for part in parts]).mean()
+        dist.all_reduce(loss, group=mesh["shard"].get_group())
+        dist.all_reduce(loss, group=stages)
+        losses.append(loss.item())
+    return losses, trainer.norms, model
+
+
+def train_sharded(family, tokens, rank, ranks, replicas):
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+
+    axes = ("replicate", "shard") if replicas > 1 else ("shard",)
+    mesh = init_device_mesh("cpu", (replicas, ranks // replicas) if replicas > 1 else (ranks,), mesh_dim_names=axes)
+    model = Decoder(family, make_model(family))
+    divide_by_shards(model, mesh)
     trainer, losses = Trainer(model), []
     for inputs, labels in batches(tokens):
         total = torch.zeros(())
@@ -242,9 +290,9 @@ def run_rank(rank, ranks, meeting, train, family, tokens, options, output):
     losses, norms, model = globals()[f"train_{train}"](family, tokens, rank, ranks, **options)
     weights = {name: whole(value).clone() for name, value in model.state_dict().items()}
     # A stage counts its blocks from 0; their names in the file are those of the whole model.
-    if train == "pipeline":
-        share = len(model.layers)
-        weights = {name.replace(f"layers.{name.split('.')[1]}.", f"layers.{int(name.split('.')[1]) + rank * share}.")
+    if train in ("pipeline", "combined"):
+        before = len(model.layers) if model.embed is None else 0  # of two stages
+        weights = {name.replace(f"layers.{name.split('.')[1]}.", f"layers.{int(name.split('.')[1]) + before}.")
                    if name.startswith("layers.") else name: value for name, value in weights.items()}
     torch.save({"losses": losses, "norms": norms, "weights": weights}, output / f"{rank}.pt")
     dist.barrier()
@@ -359,9 +407,21 @@ def test_sharded(runs, folder, family, tokens):
                 with_torch(folder / f"torch-{name}", ranks, "sharded", family, tokens, replicas=replicas))
 
 
+def test_combined(runs, folder, family, tokens):
+    if family == "gpt2":
+        return  # as in test_tensor
+    layouts = {"tensor x pipeline": (4, "tensor: 2, pipeline: 2", False, 1),
+               "tensor x pipeline, sequence": (4, "tensor: 2, pipeline: 2, sequence: true", True, 1),
+               "tensor x pipeline x shard": (8, "tensor: 2, pipeline: 2, data: 2, zero: 3, sequence: true", True, 2)}
+    for number, (name, (ranks, parallel, sequence, shards)) in enumerate(layouts.items()):
+        compare(f"{family}, {name}",
+                runs.train(f"combined-{number}", ranks, parallel, ROWS // MICRO_BATCHES // shards),
+                with_torch(folder / f"torch-{number}", ranks, "combined", family, tokens, sequence=sequence, shards=shards))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("test", choices=["tensor", "pipeline", "sharded"])
+    parser.add_argument("test", choices=["tensor", "pipeline", "sharded", "combined"])
     parser.add_argument("--millrace", required=True)
     arguments = parser.parse_args()
     need("transformers").utils.logging.disable_progress_bar()

@@ -144,7 +144,7 @@ TEST_F(JobRunTest, LeavesEventsAndAReport) {
 }
 
 TEST_F(JobRunTest, FindsTheMetricsOfTheJobFileInTheOutputOfRank0) {
-  std::ofstream(Path("job.yaml"), std::ios::app) << R"yaml(log:
+  std::ofstream(Path("job.yaml"), std::ios::app) << fmt::format("log:\n  tensorboard: {}\n", Path("tb")) << R"yaml(
   metric_definitions:
   - {Name: train_loss, Regex: "'loss': ([0-9.]*)"}
   - {Name: memory, Regex: "memory=([0-9]+)"}
@@ -164,6 +164,13 @@ echo memory=512 >&2
   const Json shown = ParseJson(top->stdout_text, "the view").value_or(Json())["metrics"];
   EXPECT_EQ(shown, (Json{{"memory", 512}, {"train_loss", 1.5}})) << top->stdout_text;
   EXPECT_THAT(ReadFile(folder + "/report.html").value_or(""), HasSubstr("<h2>train_loss</h2><svg"));
+  // The supervisor's event file is the only one: these ranks are no trainer.
+  std::string events;
+  for (const auto& file : std::filesystem::directory_iterator(Path("tb"))) {
+    EXPECT_THAT(file.path().filename().string(), HasSubstr(".tested.metrics.0000"));
+    events += ReadFile(file.path()).value_or("");
+  }
+  EXPECT_THAT(events, testing::AllOf(HasSubstr("metrics/train_loss"), HasSubstr("metrics/memory")));
 }
 
 TEST_F(JobRunTest, NamesSlowRanks) {

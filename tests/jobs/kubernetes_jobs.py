@@ -293,9 +293,85 @@ def test_a_job_set_trains(jobs, wanted):
     jobs.expect_done("set", wanted)
 
 
+def small(jobs, name, run, more=""):
+    """Writes a job whose pods run a program of its own."""
+    path = jobs.folder / f"{name}.yaml"
+    path.write_text(f"""name: {name}
+run: {{launcher: kubernetes, nodes: 2, image: "{IMAGE}", image_pull_policy: Never, namespace: {jobs.cluster.space}, env_from: [aws], {run}}}
+log: {{url: "s3://runs/{name}/log"{more}}}
+""")
+    return path
+
+
+def test_code_travels_with_a_program(jobs, _):
+    """The pods unpack the folder, run the program there, and its numbers are metrics. A rank that fails runs again."""
+    code = jobs.folder / "code"
+    (code / "parts").mkdir(parents=True)
+    (code / "parts" / "words.sh").write_text("says='it came along'\n")
+    (code / "train.sh").write_text('. ./parts/words.sh\necho "$says, rank $RANK of $WORLD_SIZE, attempt $MILLRACE_ATTEMPT"\n'
+                                   'for step in 1 2 3; do echo "loss $step.5"; done\n'
+                                   'test "$RANK$MILLRACE_ATTEMPT" = 11 && exit 7\nexit 0\n')
+    definitions = ", metric_definitions: [{Name: loss, Regex: 'loss ([0-9.]+)'}]"
+    path = small(jobs, "travels", f"source: \"{code}\", command: [sh, train.sh], max_restarts: 3", definitions)
+    jobs.run("job", "submit", path)
+    assert "it came along, rank 0 of 2, attempt 2" in jobs.run("job", "attach", "travels")
+    status = jobs.status("travels")
+    assert (status["state"], status["restarts"]) == ("done", 1), status
+    assert "it came along, rank 1 of 2" in jobs.run("job", "logs", "travels", "--rank", "1")
+    found = json.loads(jobs.run("cat", "s3://runs/travels/log/metrics.json"))
+    assert "3.5" in json.dumps(found), found
+
+
+def test_a_sweep_runs_in_the_cluster(jobs, _):
+    """Each run is a Job; the metrics come from the bucket. Values are those of runs on this machine."""
+    path = jobs.write("swept", f"{{launcher: kubernetes, nodes: 1, processes_per_node: 2, image: \"{IMAGE}\", image_pull_policy: Never, "
+                               f"namespace: {jobs.cluster.space}, env_from: [aws]}}")
+    path.write_text(path.read_text().replace(f"steps: {STEPS}", "steps: 20") + 'log: {url: "s3://runs/swept/log"}\n')
+    vary = ("--vary", "train.optimizer.lr=1e-3,1e-2")
+    lines = list(map(json.loads, jobs.run("--json", "job", "sweep", path, *vary, "--at-once", "2").splitlines()))
+    assert [line["state"] for line in lines] == ["done", "done"], lines
+    here = jobs.folder / "swept-here.yaml"
+    here.write_text(path.read_text().replace("name: swept", "name: swept-here").replace("s3://runs/swept", "s3://runs/swept-here"))
+    local = ("--set", "run.launcher=local", "--set", "run.image=null", "--set", "run.image_pull_policy=null", "--set", "run.namespace=null",
+             "--set", "run.env_from=null")
+    wanted = list(map(json.loads, jobs.run("--json", "job", "sweep", here, *vary, *local).splitlines()))
+    assert [line["value"] for line in lines] == [line["value"] for line in wanted], (lines, wanted)
+    assert [line["best"] for line in lines] == [line["best"] for line in wanted]
+
+
+def test_a_queue_decides_when_a_job_runs(jobs, wanted):
+    """Kueue itself is not here: this test does what it does, by the Job's `suspend`."""
+    jobs.submit("queued", more=", queue: team")
+    job = jobs.cluster.get("job", "queued")
+    assert job["spec"]["suspend"] and job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team", job
+    assert jobs.status("queued")["state"] == "queued"
+    suspend(jobs, "queued", "job", False)
+    jobs.at_step("queued", 60)
+    suspend(jobs, "queued", "job", True)  # another job is more important
+    jobs.until("queued", lambda status: status["state"] == "queued", "to be suspended")
+    suspend(jobs, "queued", "job", False)
+    jobs.expect_done("queued", wanted)
+    jobs.submit("withdrawn", more=", queue: team")
+    jobs.run("job", "stop", "withdrawn")
+    assert "withdrawn" not in jobs.cluster.run("get", "jobs", "-o", "name"), "Kueue would let it start again"
+
+
+def test_the_cluster_takes_what_render_prints(jobs, _):
+    rich = ("priority: system-node-critical, service_account: default, shared_memory: 64MiB, node_selector: {kubernetes.io/os: linux}, "
+            "tolerations: [{key: nvidia.com/gpu, operator: Exists}], resources: {cpu: 1, memory: 1Gi}")
+    for kind, name in (("job", "kubernetes"), ("mpijob", "mpijob"), ("jobset", "jobset")):
+        if not jobs.cluster.has(kind):
+            continue
+        path = jobs.write(f"rendered-{name}", f"{{nodes: 2, image: \"{IMAGE}\", namespace: {jobs.cluster.space}, env_from: [aws], {rich}}}")
+        manifest = jobs.run("job", "render", path, "--launcher", name)
+        jobs.cluster.run("apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-", text=manifest)
+
+
 ALWAYS = [test_trains, test_a_deleted_pod_saves_and_comes_back, test_a_killed_pod_comes_back,
           test_the_supervisors_pod_comes_back, test_a_stopped_job_saves_and_goes_on_when_submitted_again,
-          test_a_suspended_job_keeps_the_run, test_what_cannot_run_says_why, test_a_failed_job_says_why]
+          test_a_suspended_job_keeps_the_run, test_what_cannot_run_says_why, test_a_failed_job_says_why,
+          test_code_travels_with_a_program, test_a_sweep_runs_in_the_cluster, test_a_queue_decides_when_a_job_runs,
+          test_the_cluster_takes_what_render_prints]
 WITH = {"mpijobs": [test_an_mpi_job_trains, test_an_mpi_job_is_suspended, test_an_mpi_job_by_hand], "jobsets": [test_a_job_set_trains]}
 
 

@@ -209,6 +209,36 @@ TEST_F(RemoteLauncherTest, ANodeThatIsSetAsideHasNoRanks) {
   EXPECT_FALSE(launcher.SetAside("n3", "there is no other"));
 }
 
+// Rank 0 has measured the network, and tells of the node of rank 2.
+constexpr const char* kTellsOfASlowNode = R"(
+  test "$RANK$MILLRACE_ATTEMPT" = 01 && told="slow 2 all links of n2 are slow"
+  printf '1\n%s\n' "$told" > $MILLRACE_HEARTBEAT_FILE
+  exec sleep 60)";
+
+TEST_F(RemoteLauncherTest, ASpareTakesThePlaceOfANodeWithSlowLinks) {
+  RemoteLauncher::Options options = Options(kTellsOfASlowNode, 3);
+  options.sizes = {2};
+  RemoteLauncher launcher(std::move(options));
+  ASSERT_TRUE(launcher.Start(1));
+  Until(launcher, [&](auto) { return !launcher.RegroupReason().empty(); });
+  EXPECT_EQ(launcher.RegroupReason(), "node n2 is set aside: all links of n2 are slow");
+  launcher.Signal(SIGTERM);
+  Until(launcher, AllEnded);
+  ASSERT_TRUE(launcher.Start(2));
+  EXPECT_EQ(Uses(launcher), "n1 runs, n2 set aside, n3 runs");
+  EXPECT_EQ(Until(launcher, AllStep)[2].node, "n3");
+  EXPECT_EQ(launcher.RegroupReason(), "");
+}
+
+TEST_F(RemoteLauncherTest, WithoutASpareSlowLinksAreAWarning) {
+  RemoteLauncher launcher(Options(kTellsOfASlowNode));
+  ASSERT_TRUE(launcher.Start(1));
+  Until(launcher, [&](auto) { return !launcher.nodes()[1].warnings.empty(); });
+  EXPECT_THAT(launcher.nodes()[1].warnings, ElementsAre("all links of n2 are slow"));
+  EXPECT_EQ(launcher.RegroupReason(), "");
+  EXPECT_EQ(Uses(launcher), "n1 runs, n2 runs");
+}
+
 TEST_F(RemoteLauncherTest, FewerNodesGoOnAndTheOthersComeBack) {
   RemoteLauncher::Options options = Options("echo $WORLD_SIZE > $MILLRACE_HEARTBEAT_FILE; exec sleep 60");
   options.sizes = {2, 1};

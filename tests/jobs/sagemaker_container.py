@@ -16,6 +16,7 @@ import os
 import pathlib
 import random
 import signal
+import struct
 import subprocess
 import sys
 import tarfile
@@ -63,7 +64,7 @@ class SageMaker:
         return subprocess.run([self.millrace, *map(str, words)], env=self.environment, check=True, stdout=subprocess.PIPE,
                               text=True, timeout=WAIT_S).stdout
 
-    def container(self, job, host, hyperparameters, hosts=HOSTS, mode="File"):
+    def container(self, job, host, hyperparameters, hosts=HOSTS, mode="File", wrapper="None"):
         """The folder that stands for /opt/ml of a host."""
         base = self.folder / job / host
         config = base / "input" / "config"
@@ -79,11 +80,12 @@ class SageMaker:
             "instance_groups": [{"instance_group_name": "homogeneousCluster", "instance_type": "ml.m5.large", "hosts": list(hosts)}]}))
         (config / "inputdataconfig.json").write_text(json.dumps({"train": {
             "ContentType": "application/jsonlines", "TrainingInputMode": mode, "S3DistributionType": "FullyReplicated",
-            "RecordWrapperType": "None"}}))
+            "RecordWrapperType": wrapper}}))
         if mode == "Pipe":
             pipe = base / "input" / "data" / "train_0"
             os.mkfifo(pipe)
-            threading.Thread(target=lambda: pipe.write_text(self.records), daemon=True).start()
+            content = self.records.encode() if wrapper == "None" else record_io(self.records)
+            threading.Thread(target=lambda: pipe.write_bytes(content), daemon=True).start()
         else:
             (base / "input" / "data" / "train").mkdir()
             (base / "input" / "data" / "train" / "texts.jsonl").write_text(self.records)
@@ -104,6 +106,15 @@ class SageMaker:
         bases = [self.container(job, host, hyperparameters, **options) for host in options.get("hosts", HOSTS)]
         containers = [self.start(base) for base in bases]
         return bases, [container.wait(WAIT_S) for container in containers]
+
+
+def record_io(text):
+    """Wraps three objects with the text in records, as SageMaker does. The last line of an object has no end."""
+    lines, framed = text.splitlines(), b""
+    for begin in range(0, len(lines), -(-len(lines) // 3)):
+        content = "\n".join(lines[begin:begin + -(-len(lines) // 3)]).encode()
+        framed += struct.pack("<II", 0xCED7230A, len(content)) + content + bytes(-len(content) % 4)
+    return framed
 
 
 def losses(log):
@@ -131,6 +142,13 @@ def test_trains_on_two_hosts_and_leaves_the_model(sagemaker, wanted):
 
 def test_reads_pipes(sagemaker, wanted):
     bases, statuses = sagemaker.train("pipes", sagemaker.training | {"run.processes_per_node": 2}, hosts=HOSTS[:1], mode="Pipe")
+    assert statuses == [0], (bases[0] / "log").read_text()
+    assert rank_0(bases[0]) == wanted
+
+
+def test_reads_pipes_with_record_io(sagemaker, wanted):
+    settings = sagemaker.training | {"run.processes_per_node": 2}
+    bases, statuses = sagemaker.train("recordio", settings, hosts=HOSTS[:1], mode="Pipe", wrapper="RecordIO")
     assert statuses == [0], (bases[0] / "log").read_text()
     assert rank_0(bases[0]) == wanted
 
@@ -238,7 +256,7 @@ def main():
         sagemaker.run("--json", "job", "run", job, *(word for key, value in settings.items() for word in ("--set", f"{key}={json.dumps(value)}")))
         wanted = losses(folder / "state/jobs/here/logs/rank-0.out")
         assert len(wanted) == STEPS
-        for test in (test_trains_on_two_hosts_and_leaves_the_model, test_reads_pipes, test_stops_in_time_and_goes_on,
+        for test in (test_trains_on_two_hosts_and_leaves_the_model, test_reads_pipes, test_reads_pipes_with_record_io, test_stops_in_time_and_goes_on,
                      test_says_why_it_failed, test_runs_a_script_as_the_toolkit_does):
             begun = time.monotonic()
             test(sagemaker, wanted)

@@ -187,6 +187,44 @@ def test_an_elastic_job_shrinks_and_grows(jobs, _):
         assert abs(loss - wanted[step]) <= tolerance * wanted[step], f"step {step}: {loss}, not {wanted[step]}"
 
 
+def test_code_travels_to_all_nodes(jobs, _):
+    code = jobs.folder / "code"
+    code.mkdir()
+    (code / "start.sh").write_text('#!/bin/sh\necho "$RANK runs $(cat words)"\n')
+    (code / "start.sh").chmod(0o755)
+    (code / "words").write_text("what came along")
+    job = jobs.folder / "travels.yaml"
+    job.write_text(json.dumps({"name": "travels", "log": {"url": f"{jobs.folder}/travels"},
+                               "run": {"launcher": "slurm", "nodes": 2, "processes_per_node": 2, "command": ["./start.sh"],
+                                       "source": str(code), "time": "1h"}}))
+    jobs.run("job", "submit", job)
+    (code / "words").write_text("what was changed later")
+    jobs.run("job", "attach", "travels")
+    said = [jobs.run("job", "logs", "travels", "--rank", rank) for rank in range(4)]
+    assert said == [f"{rank} runs what came along\n" for rank in range(4)], said
+
+
+def test_a_sweep_is_an_array(jobs, wanted):
+    run = "{launcher: slurm, nodes: 2, processes_per_node: 2, time: 1h}"
+    job = jobs.write("swept", run)
+    command = [jobs.millrace, "--json", "job", "sweep", job, "--vary", "train.seed=42,43,44", "--at-once", "2"]
+    process = subprocess.Popen(command, env=jobs.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    jobs.cluster.await_that(lambda: (jobs.folder / "state/jobs/swept-3/submission").exists(), "the array", WAIT_S)
+    jobs.until("swept-2", lambda status: status.get("step", 0) >= 100, "to reach step 100")
+    assert "JobArrayTaskLimit" in jobs.status("swept-3")["message"], jobs.status("swept-3")
+    jobs.run("job", "sweep", "stop", "swept")
+    output, words = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 130 and "3 runs are the array" in words, words
+    states = [json.loads(line)["state"] for line in output.splitlines()]
+    assert states[1:] == ["interrupted", "interrupted"], states
+    # The same command goes on: with one run fewer if the first was done.
+    output = subprocess.run(command, env=jobs.environment, check=True, stdout=subprocess.PIPE, text=True, timeout=WAIT_S).stdout
+    runs = [json.loads(line) for line in output.splitlines()]
+    assert [run["state"] for run in runs] == ["done"] * 3 and [run["step"] for run in runs] == [STEPS] * 3, runs
+    assert jobs.expect_done("swept-1", wanted) >= 0  # seed 42 is the default
+    assert sum(run["best"] for run in runs) == 1 and len({run["value"] for run in runs}) == 3
+
+
 def test_a_stopped_job_stays_away(jobs, wanted):
     slurm_id = jobs.submit("stopped")
     jobs.at_step("stopped", 60)
@@ -228,7 +266,7 @@ def main():
         jobs = Jobs(str(millrace), pathlib.Path(name), cluster)
         wanted = jobs.here()
         assert len(wanted) == STEPS
-        tests = [test_trains, test_a_failed_rank_starts_again, test_a_spare_takes_the_place_of_a_lost_node,
+        tests = [test_trains, test_code_travels_to_all_nodes, test_a_sweep_is_an_array, test_a_failed_rank_starts_again, test_a_spare_takes_the_place_of_a_lost_node,
                  test_a_stopped_job_stays_away, test_a_waiting_job_is_cancelled]
         if arguments.requeues:
             tests += [test_an_elastic_job_shrinks_and_grows, test_a_lost_node_is_replaced, test_a_preempted_job_goes_on, test_a_warned_job_saves_and_goes_on]

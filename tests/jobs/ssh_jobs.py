@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Jobs on hosts that ssh reaches, with a real sshd for each: losses are those of a run on this machine, bit for bit.
 
-    ssh_jobs.py --millrace PROGRAM
+    ssh_jobs.py --millrace PROGRAM [--tests REGEX]
 
 Exit status 77: there is no sshd here.
 """
@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -168,9 +169,27 @@ def test_a_program_of_the_users_own_runs_on_both_hosts(jobs, _):
     assert sorted(os.listdir(jobs.folder / "own")) == ["0", "1", "2", "3"]
 
 
+def test_code_travels_to_both_hosts(jobs, _):
+    code = jobs.folder / "code"
+    code.mkdir()
+    (code / "start.sh").write_text('#!/bin/sh\necho "$RANK runs $(cat words) in $PWD"\n')
+    (code / "start.sh").chmod(0o755)
+    (code / "words").write_text("what came along")
+    path = jobs.folder / "travels.yaml"
+    path.write_text(json.dumps({"name": "travels", "log": {"url": f"{jobs.folder}/travels"},
+                                "run": {"launcher": "ssh", "hosts": ["n1", "n2"], "ssh_options": jobs.hosts.options,
+                                        "command": ["./start.sh"], "source": str(code)}}))
+    jobs.run("job", "run", path)
+    said = [jobs.run("job", "logs", "travels", "--rank", rank).strip().rpartition(" in ") for rank in range(2)]
+    assert [words for words, _, _ in said] == ["0 runs what came along", "1 runs what came along"]
+    folders = [folder for _, _, folder in said]
+    assert folders[0] != folders[1] and not any(os.path.exists(folder) for folder in folders), "agents leave nothing"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--millrace", required=True)
+    parser.add_argument("--tests", default="", help="a regular expression: only tests whose names match")
     arguments = parser.parse_args()
     millrace = pathlib.Path(arguments.millrace).resolve()
     if why := missing():
@@ -181,10 +200,12 @@ def main():
         jobs.run("job", "run", jobs.write("here", {"processes_per_node": 2}), "--json")
         wanted = losses(jobs.folder / "state/jobs/here/logs/rank-0.out")
         assert len(wanted) == STEPS
-        for test in (test_trains_on_both_hosts, test_takes_the_hosts_of_an_mpi_program, test_a_killed_session_is_a_lost_node,
-                     test_a_host_that_is_away_is_waited_for, test_a_job_that_waits_can_be_stopped,
-                     test_failures_that_time_does_not_cure_end_the_job,
-                     test_a_program_of_the_users_own_runs_on_both_hosts, test_stop_lets_the_ranks_save):
+        tests = [test_trains_on_both_hosts, test_takes_the_hosts_of_an_mpi_program, test_a_killed_session_is_a_lost_node,
+                 test_a_host_that_is_away_is_waited_for, test_a_job_that_waits_can_be_stopped,
+                 test_failures_that_time_does_not_cure_end_the_job,
+                 test_a_program_of_the_users_own_runs_on_both_hosts, test_code_travels_to_both_hosts,
+                 test_stop_lets_the_ranks_save]
+        for test in (test for test in tests if re.search(arguments.tests, test.__name__)):
             test(jobs, wanted)
             print(f"ok {test.__name__}", flush=True)
 

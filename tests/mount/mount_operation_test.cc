@@ -244,5 +244,63 @@ TEST_F(MountOperationTest, MountEightsHelperMountsFromFstab) {
   EXPECT_EQ(run({"s3://bucket"}).status, 2);
 }
 
+TEST_F(MountOperationTest, OptionsOfMountpointMountABucketByItsName) {
+  mount_->Put("f", "here");
+  const std::string logs = (mount_->scratch() / "logs").string();
+  const auto run = mount_->Run({"--region", "us-east-1", "mount", "bucket", mount_->point().string(), "--max-threads",
+                                "4", "--metadata-ttl", "60", "--force-path-style", "--requester-pays", "--log-metrics",
+                                "--upload-checksums", "crc32c", "-l", logs, "-d"});
+  ASSERT_EQ(run.status, 0) << run.output;
+  EXPECT_THAT(run.output, HasSubstr("--log-metrics has no effect: `millrace stats`"));
+  Check("cat f", "here");
+  std::string name = mount_->point().string().substr(1) + ".log";
+  std::ranges::replace(name, '/', '-');
+  EXPECT_TRUE(std::filesystem::exists(std::filesystem::path(logs) / name)) << name;
+}
+
+TEST_F(MountOperationTest, FilesHaveTheAttributesThatOptionsOfMountpointAskFor) {
+  MustMount({"--storage-class", "STANDARD_IA", "--sse", "AES256"});
+  ASSERT_EQ(mount_->Shell("echo x >f").status, 0);
+  const Json head = ParseJson(mount_->Run({"head", "--json", "s3://bucket/f"}).output, "head").value();
+  EXPECT_EQ(head.value("storage_class", ""), "STANDARD_IA") << head.dump();
+}
+
+TEST_F(MountOperationTest, OptionsOfMountpointWithoutAMeaningNameWhatToUse) {
+  const auto run = mount_->Run({"mount", "bucket", mount_->point().string(), "--cache-xz", "b--x-s3"});
+  EXPECT_EQ(run.status, 2);
+  EXPECT_THAT(run.output,
+              HasSubstr("--cache-xz is an option of Mountpoint: name a folder of a local disk with --cache"));
+}
+
+TEST_F(MountOperationTest, AFolderOfTheNameComesBeforeABucket) {
+  const auto run = mount_->Run({"mount", "no-such-bucket", mount_->point().string(), "--read-only"});
+  EXPECT_NE(run.status, 0);
+  EXPECT_THAT(run.output, HasSubstr("s3://no-such-bucket")) << run.output;
+  const auto folder = mount_->Run({"mount", "/", mount_->point().string(), "--dry-run"});
+  EXPECT_THAT(folder.output, HasSubstr("would mount / on"));
+}
+
+TEST_F(MountOperationTest, AQuotaIsShownAndHeld) {
+  mount_->Put("old", std::string(40'960, 'x'));
+  MustMount({"--quota", "102400"});
+  Check("df -B1 --output=size,used . | tail -1 | xargs", "102400 40960\n");
+  ASSERT_EQ(mount_->Shell("head -c 40960 /dev/zero >new").status, 0);
+  const auto refused = mount_->Shell("head -c 40960 /dev/zero >more");
+  EXPECT_NE(refused.status, 0);
+  EXPECT_THAT(refused.output, HasSubstr("No space left on device"));
+  ASSERT_EQ(mount_->Shell("rm old && head -c 40960 /dev/zero >more").status, 0) << "the room of a removed file";
+  ASSERT_EQ(mount_->Shell("head -c 40960 /dev/zero >new").status, 0) << "a file that is replaced counts once";
+  ASSERT_EQ(mount_->Shell("mv more new && head -c 40960 /dev/zero >next").status, 0) << "the room of a replaced file";
+  ASSERT_EQ(mount_->Shell("head -c 1 /dev/zero >next && head -c 40960 /dev/zero >last").status, 0)
+      << "of one that gets shorter";
+}
+
+TEST_F(MountOperationTest, DirectoriesCanGiveTheirGroupToWhatIsMadeInThem) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root has files of another group";
+  MustMount({"--gid", "2000", "--dir-mode", "02770"});
+  Check("echo x >f && mkdir d && echo y >d/g && stat -c %g f d d/g | xargs", "2000 2000 2000\n");
+  Check("stat -c %A d | cut -c7", "s\n");
+}
+
 }  // namespace
 }  // namespace millrace

@@ -19,6 +19,22 @@ train: {steps: 100}
   return *std::move(options);
 }
 
+TEST(JobOptions, SayWhatIsWatched) {
+  const train::Options plain = OptionsOfJob({});
+  EXPECT_FALSE(plain.profile);
+  EXPECT_EQ(plain.histograms_every, 0u);
+  EXPECT_TRUE(plain.check_network);
+  const train::Options watched =
+      OptionsOfJob({"train.profile.steps=[10, 12]", "log.url=s3://runs/a", "log.tensorboard=s3://runs/a/tb",
+                    "log.histograms.every_steps=50", "run.health_checks=[clock]"});
+  ASSERT_TRUE(watched.profile);
+  EXPECT_EQ(watched.profile->first_step, 10u);
+  EXPECT_EQ(watched.profile->last_step, 12u);
+  EXPECT_EQ(watched.profile->url, "s3://runs/a");
+  EXPECT_EQ(watched.histograms_every, 50u);
+  EXPECT_FALSE(watched.check_network);
+}
+
 TEST(JobOptions, HaveTheKeysOfTrain) {
   const train::Options options = OptionsOfJob(
       {"train={epochs: 1.5, steps_this_run: 7, global_batch: 24, micro_batch: 3, precision: bf16, seed: 9, freeze: "
@@ -51,6 +67,11 @@ TEST(JobOptions, HaveTheKeysOfTrain) {
   EXPECT_EQ(other.clip_norm, 0.5);
   EXPECT_EQ(other.spikes.action, train::SpikeOptions::Action::kSkipStep);
   EXPECT_EQ(OptionsOfJob({}).spikes.action, train::SpikeOptions::Action::kNone);
+
+  const train::Options fp8 = OptionsOfJob({"train.precision=fp8"});
+  EXPECT_EQ(fp8.precision, at::kBFloat16);
+  EXPECT_TRUE(fp8.fp8);
+  EXPECT_FALSE(options.fp8);
 }
 
 TEST(JobOptions, HaveTheOptimizer) {

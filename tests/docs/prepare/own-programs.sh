@@ -6,5 +6,5 @@ millrace s3d --root /tmp/buckets --listen 127.0.0.1:9000 &
 millrace mb s3://corpus s3://runs
 seq 640 | awk '{ print ($1 * 7919 % 101) / 100 }' | millrace pipe s3://corpus/numbers/numbers.txt
 python3 "$SOURCE/tests/docs/printed_files.py" "$SOURCE/docs/guide/own-programs.md" "$PWD"
-sed -i "s|/tmp/|$SCRATCH/tmp/|" train.py job.yaml
+sed -i "s|/tmp/|$SCRATCH/tmp/|" train.py job.yaml travels.yaml
 [[ -z ${MILLRACE_PEERS:-} ]] || PATH=$MILLRACE_PEERS/venv/bin:$PATH

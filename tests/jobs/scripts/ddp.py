@@ -5,6 +5,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+from loss import lose
 from torch.nn.parallel import DistributedDataParallel
 
 STEPS, SAVE_EVERY = 60, 10
@@ -35,8 +36,13 @@ def main(data, checkpoints):
             torch.save({"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1},
                        checkpoints / "newest.partial")
             os.replace(checkpoints / "newest.partial", newest)
-    dist.destroy_process_group()
+        lose(rank, step + 1)
+    dist.barrier()
 
 
 if __name__ == "__main__":
     main(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2] if len(sys.argv) > 2 else os.environ["MILLRACE_CHECKPOINTS"]))
+    # Gloo's threads let go of tensors in their own time, and one that does so while the interpreter ends aborts the process:
+    # https://github.com/pytorch/pytorch/pull/179291. DDP keeps the threads alive after destroy_process_group.
+    sys.stdout.flush()
+    os._exit(0)

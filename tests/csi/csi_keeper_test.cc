@@ -1,0 +1,176 @@
+// Mounts of the driver that outlive their daemons, their mounter and their keeper.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "millrace/base/files/files.h"
+#include "millrace/base/hash/digest.h"
+#include "millrace/base/process/subprocess.h"
+#include "millrace/base/text.h"
+#include "millrace/mount/keeper/keeper.h"
+#include "millrace/mount/keeper/kept_mount.h"
+#include "millrace/mount/status/control.h"
+#include "millrace/vfs/staging/staging_area.h"
+#include "tests/csi/csi_node.h"
+#include "tests/support/kill.h"
+
+namespace millrace::csi {
+namespace {
+
+using testing::HasSubstr;
+
+/// A node with a keeper: mounts outlive their daemons.
+class CsiKeeperTest : public CsiDriverTest {
+ protected:
+  void SetUp() override {
+    keeper_socket_ = folder_.path() / "keeper.sock";
+    StartKeeper();
+    CsiDriverTest::SetUp();
+    if (IsSkipped()) return;
+    Must(Stage(volume_));
+    Must(Publish(Published(), "pod"));
+    if (Read(MountLog()).contains("cannot send requests again")) GTEST_SKIP() << "the kernel is too old";
+  }
+  void TearDown() override {
+    CsiDriverTest::TearDown();
+    keeper_.reset();
+  }
+  void StartKeeper() {
+    auto keeper = mount::Keeper::Start(keeper_socket_, Logger(log_, LogLevel::kInfo));
+    ASSERT_TRUE(keeper) << keeper.error().ToString();
+    keeper_ = *std::move(keeper);
+  }
+  /// The volume as a pod gets it: its keys are those of the stage.
+  Volume Published() const {
+    Volume volume = volume_;
+    volume.secrets.clear();
+    return volume;
+  }
+  void StopMounter() {
+    driver_.reset();
+    mounter_server_.reset();
+    mounter_.reset();
+  }
+  /// The log of the only mount.
+  std::filesystem::path MountLog() const {
+    for (const auto& mount : std::filesystem::directory_iterator(folder_.path() / "state/mounts")) {
+      return mount.path() / "log";
+    }
+    return {};
+  }
+  /// Kills the daemon of the only mount.
+  void Kill() {
+    const auto daemons = Daemons();
+    ASSERT_EQ(daemons.size(), 1);
+    testing_support::KillAndAwaitEnd(daemons[0]);
+  }
+  void AwaitDaemon() {
+    while (Daemons().size() != 1) std::this_thread::yield();
+  }
+
+  const Volume volume_{.options = {"allow-delete", "allow-overwrite"},
+                       .secrets = {{"AWS_ACCESS_KEY_ID", kKey}, {"AWS_SECRET_ACCESS_KEY", kSecret}}};
+  std::unique_ptr<mount::Keeper> keeper_;
+};
+
+TEST_F(CsiKeeperTest, KilledDaemonsAndMountersDoNotBreakAPod) {
+  // Of the pod: writes blocks with their checksums, at random places, and reads them again.
+  auto fio =
+      Subprocess::Start({.argv = {"fio", "--name=pod", "--directory=" + target("pod"), "--rw=randrw", "--size=6m",
+                                  "--bsrange=4k-64k", "--verify=crc32c", "--verify_fatal=1", "--loops=12", "--fsync=50",
+                                  "--verify_state_save=0", "--ioengine=psync", "--output=" + (folder_.path() / "fio").string()}});
+  if (!fio) GTEST_SKIP() << "there is no fio: " << fio.error().ToString();
+  int kills = 0;
+  for (; kills < 20 && !fio->Poll(); ++kills) {
+    if (kills % 5 == 4) {
+      StopMounter();
+      Kill();
+      UseDriverKeys(false);  // the volume's are at the keeper alone
+      StartMounter();
+      StartDriver();
+    } else {
+      Kill();
+    }
+    AwaitDaemon();
+    EXPECT_FALSE(Stats(volume_, "pod").volume_condition().abnormal());
+  }
+  const ExitState ended = *fio->Wait();
+  EXPECT_TRUE(ended.ok()) << ended.ToString() << Read(folder_.path() / "fio") << Read(MountLog()) << Log();
+  EXPECT_GE(kills, 3) << "fio ended too early for this test to mean something";
+  EXPECT_THAT(Log(), HasSubstr("another one goes on with the mount"));
+  Must(Unpublish(volume_, "pod"));
+  Must(Unstage(volume_));
+  EXPECT_EQ(MountsHere(), 0);
+  EXPECT_TRUE(mount::ListKept(keeper_socket_)->empty());
+  EXPECT_TRUE(Daemons().empty());
+}
+
+TEST_F(CsiKeeperTest, AnotherKeeperGetsMountsAndPlans) {
+  keeper_.reset();
+  EXPECT_EQ(Write(target("pod") + "/a", "without a keeper"), 0);
+  StartKeeper();
+  auto known = [&] {
+    const auto kept = mount::ListKept(keeper_socket_);
+    return kept && kept->size() == 1 && kept->front().has_device && kept->front().has_plan;
+  };
+  while (!known()) std::this_thread::yield();
+  StopMounter();
+  Kill();
+  StartMounter();
+  StartDriver();
+  EXPECT_EQ(Read(target("pod") + "/a"), "without a keeper");
+  EXPECT_EQ(Write(target("pod") + "/a", "with the next one"), 0);
+}
+
+TEST_F(CsiKeeperTest, TellsThatBothAreLost) {
+  keeper_.reset();
+  Kill();
+  // A request that is under way when the connection ends is aborted.
+  EXPECT_THAT(Write(target("pod") + "/a", "content"), testing::AnyOf(ENOTCONN, ECONNABORTED));
+  EXPECT_TRUE(Stats(volume_, "pod").volume_condition().abnormal());
+  StartKeeper();
+  Must(Stage(volume_));
+  Must(Publish(Published(), "new"));
+  EXPECT_EQ(Write(target("new") + "/a", "content"), 0);
+}
+
+TEST_F(CsiKeeperTest, AVolumeWhoseStoreIsGoneCanBeRemoved) {
+  StopMounter();
+  server_.reset();
+  Kill();
+  probe_timeout_ = std::chrono::seconds(1);
+  StartMounter();
+  StartDriver();
+  while (!Log().contains("cannot be started again yet")) std::this_thread::yield();
+  Must(Unpublish(volume_, "pod"));
+  Must(Unstage(volume_));
+  EXPECT_EQ(MountsHere(), 0);
+  EXPECT_TRUE(mount::ListKept(keeper_socket_)->empty());
+}
+
+TEST_F(CsiKeeperTest, ANewMountTakesOverWhatMountsThatAreOverLeft) {
+  const std::filesystem::path staging = folder_.path() / "state/staging" / ShortHash("volume-2");
+  std::filesystem::create_directories(staging);
+  for (const char* folder : {"", "gone"}) {
+    auto area = vfs::StagingArea::Open({.directory = staging / folder, .target = "another store"});
+    ASSERT_TRUE(area) << area.error().ToString();
+    auto left = *(*area)->Create();
+    ASSERT_TRUE(left->Write(0, AsBytes("content")));
+    ASSERT_TRUE(left->Save({.key = "a", .size = 7, .complete = true, .held = left->held()}, false));
+    left->Keep();
+  }
+  Volume second = volume_;
+  second.id = "volume-2";
+  Must(Stage(second));
+  EXPECT_FALSE(std::filesystem::exists(staging / "gone"));
+  int records = 0;
+  for (const auto& folder : std::filesystem::directory_iterator(staging)) {
+    if (!folder.is_directory()) continue;
+    records += vfs::StagingArea::FindLeftovers(folder.path(), "another store").files;
+  }
+  EXPECT_EQ(records, 2) << Log();
+}
+
+}  // namespace
+}  // namespace millrace::csi

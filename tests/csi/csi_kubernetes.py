@@ -1,0 +1,347 @@
+#!/usr/bin/env python3
+"""The driver on a real Kubernetes node, installed from deploy/kubernetes/csi.
+
+    csi_kubernetes.py --bin FOLDER --source FOLDER [--kills N]
+
+The cluster comes from the environment:
+    MILLRACE_KUBE_CONFIG    its kubeconfig; who it names may do everything
+    MILLRACE_KUBE_BOX       a command that makes and loads an image: it gets the image's name and programs to pack
+    MILLRACE_KUBE_HOST      an address of this machine that pods reach: the bucket is there
+    MILLRACE_KUBE_KUBELET   kubelet's folder on this machine, which is the node (default /var/lib/kubelet)
+Without them, or without kubectl and csi-provisioner, the test is skipped (exit status 77). csi-provisioner runs on this
+machine with the rights of its service account alone: pods of a node without kube-proxy do not reach the API server.
+"""
+import argparse
+import base64
+import contextlib
+import http.server
+import json
+import os
+import pathlib
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.parse
+
+IMAGE, NAMESPACE, DRIVER = "millrace-csi-tested:1", "millrace-csi", "csi.millrace.dev"
+KEYS = {"AWS_ACCESS_KEY_ID": "tested", "AWS_SECRET_ACCESS_KEY": "tested-secret", "AWS_REGION": "us-east-1"}
+WAIT_S = 120
+SETTINGS = ("MILLRACE_KUBE_CONFIG", "MILLRACE_KUBE_BOX", "MILLRACE_KUBE_HOST")
+
+
+def missing():
+    absent = [name for name in SETTINGS if name not in os.environ]
+    if absent:
+        return f"no cluster: {', '.join(absent)} not set"
+    absent = [program for program in ("kubectl", "csi-provisioner") if not shutil.which(program)]
+    return f"{', '.join(absent)} not in PATH" if absent else ""
+
+
+def run(*words, check=True, text=None, **more):
+    return subprocess.run([str(word) for word in words], check=check, input=text, stdout=subprocess.PIPE, text=True, **more).stdout
+
+
+def kubectl(*words, check=True, text=None):
+    environment = os.environ | {"KUBECONFIG": os.environ["MILLRACE_KUBE_CONFIG"]}
+    quiet = {} if check else {"stderr": subprocess.DEVNULL}
+    return run("kubectl", *words, check=check, text=text, env=environment, **quiet)
+
+
+def apply(*objects):
+    kubectl("apply", "-f", "-", text="\n---\n".join(map(json.dumps, objects)))
+
+
+def until(holds, what):
+    end = time.monotonic() + WAIT_S
+    while not (found := holds()):
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {WAIT_S} s for {what}")
+        time.sleep(0.2)
+    return found
+
+
+def pod(name, claim, command, **spec):
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": {
+        "restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
+        "containers": [{"name": "c", "image": IMAGE, "imagePullPolicy": "Never", "command": ["/bin/sh", "-c", command],
+                        "volumeMounts": [{"name": "v", "mountPath": "/data"} | spec.pop("mount", {})]}],
+        "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": claim}}]} | spec}
+
+
+def phase(name):
+    return kubectl("-n", "default", "get", "pod", name, "-o", "jsonpath={.status.phase}", check=False)
+
+
+def finish(name):
+    """Waits until the pod has ended, and returns what it printed."""
+    until(lambda: phase(name) in ("Succeeded", "Failed"), f"pod {name}; {kubectl('-n', 'default', 'describe', 'pod', name)[-1500:]}")
+    log = kubectl("-n", "default", "logs", name)
+    assert phase(name) == "Succeeded", log
+    return log
+
+
+def delete_pod(name):
+    kubectl("-n", "default", "delete", "pod", name, "--timeout=60s")
+
+
+class TokenService(http.server.BaseHTTPRequestHandler):
+    """Stands for STS: gives the tested keys to everybody, and keeps the tokens that it got."""
+    tokens = []
+
+    def do_POST(self):
+        body = urllib.parse.parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        self.tokens.append(body["WebIdentityToken"][0])
+        answer = ("<AssumeRoleWithWebIdentityResponse><AssumeRoleWithWebIdentityResult><Credentials>"
+                  f"<AccessKeyId>{KEYS['AWS_ACCESS_KEY_ID']}</AccessKeyId><SecretAccessKey>{KEYS['AWS_SECRET_ACCESS_KEY']}</SecretAccessKey>"
+                  "<SessionToken>t</SessionToken><Expiration>2100-01-01T00:00:00Z</Expiration></Credentials>"
+                  "</AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>").encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_):
+        pass
+
+
+class Node:
+    """An endpoint on this machine, and the driver on the node."""
+
+    def __init__(self, programs, source, folder, stack):
+        self.programs, self.folder, self.stack = programs, folder, stack
+        self.kubelet = os.environ.get("MILLRACE_KUBE_KUBELET", "/var/lib/kubelet")
+        host = os.environ["MILLRACE_KUBE_HOST"]
+        environment = os.environ | KEYS
+        self.start("s3d", programs / "millrace", "s3d", "--root", folder / "buckets", "--listen", f"{host}:0", "--port-file",
+                   folder / "port", env=environment | {"MILLRACE_S3D_ACCESS_KEY": "tested", "MILLRACE_S3D_SECRET_KEY": "tested-secret"})
+        until((folder / "port").exists, "the endpoint")
+        self.endpoint = f"http://{host}:{(folder / 'port').read_text().strip()}"
+        self.environment = environment | {"AWS_ENDPOINT_URL": self.endpoint}
+        for bucket in ("corpus", "volumes"):
+            self.millrace("mb", f"s3://{bucket}")
+        run(*shlex.split(os.environ["MILLRACE_KUBE_BOX"]), IMAGE, programs / "millrace", programs / "millrace-csi")
+        sts = http.server.ThreadingHTTPServer((host, 0), TokenService)
+        threading.Thread(target=sts.serve_forever).start()
+        stack.callback(sts.server_close)
+        stack.callback(sts.shutdown)
+        self.sts = f"http://{host}:{sts.server_port}"
+        self.install(source)
+
+    def start(self, name, *words, **more):
+        log = (self.folder / f"{name}.log").open("w")
+        process = subprocess.Popen([str(word) for word in words], stdout=log, stderr=log, **more)
+        self.stack.callback(process.wait)
+        self.stack.callback(process.terminate)
+        return process
+
+    def millrace(self, *words, check=True):
+        return run(self.programs / "millrace", *words, check=check, env=self.environment)
+
+    def install(self, source):
+        text = kubectl("kustomize", source / "deploy/kubernetes/csi")
+        text = text.replace("registry.example/millrace:1", IMAGE).replace("/var/lib/kubelet", self.kubelet)
+        text = text.replace("- millrace-csi\n", "- /bin/millrace-csi\n").replace(f"image: {IMAGE}", f"image: {IMAGE}\n        imagePullPolicy: Never")
+        self.stack.callback(kubectl, "delete", "-f", "-", "--timeout=120s", check=False, text=text)
+        kubectl("apply", "--server-side", "-f", "-", text=text)
+        apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s3-credentials", "namespace": NAMESPACE},
+               "stringData": KEYS | {"AWS_ENDPOINT_URL": self.endpoint, "AWS_ENDPOINT_URL_STS": self.sts}})
+        kubectl("-n", NAMESPACE, "delete", "deployment", "millrace-csi-controller")  # runs here, see above
+        kubectl("-n", NAMESPACE, "delete", "pods", "--all", "--grace-period=1")
+        for part in ("keeper", "mounter", "node"):
+            until(lambda p=part: kubectl("-n", NAMESPACE, "get", "daemonset", f"millrace-csi-{p}", "-o",
+                                         "jsonpath={.status.numberReady}", check=False) == "1", f"the {part}")
+        until(lambda: DRIVER in kubectl("get", "csinodes", "-o", "jsonpath={.items[*].spec.drivers[*].name}"), "the registration")
+
+    def provision(self):
+        socket = self.folder / "controller.sock"
+        self.start("controller", self.programs / "millrace-csi", "controller", "--socket", socket, "--place", "s3://volumes/team",
+                   env=self.environment)
+        until(socket.exists, "the controller")
+        token = kubectl("-n", NAMESPACE, "create", "token", "millrace-csi-controller").strip()
+        server = kubectl("config", "view", "-o", "jsonpath={.clusters[0].cluster.server}")
+        config = self.folder / "provisioner.kubeconfig"
+        config.write_text(json.dumps({
+            "apiVersion": "v1", "kind": "Config", "current-context": "x",
+            "clusters": [{"name": "c", "cluster": {"server": server, "insecure-skip-tls-verify": True}}],
+            "users": [{"name": "u", "user": {"token": token}}], "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}]}))
+        self.start("provisioner", shutil.which("csi-provisioner"), "--kubeconfig", config, "--csi-address", socket,
+                   "--extra-create-metadata", "--leader-election", f"--leader-election-namespace={NAMESPACE}")
+
+    def turn(self):
+        """How far the busy pod is."""
+        return kubectl("-n", "default", "logs", "busy", "--tail=1")
+
+    def stop_busy(self):
+        """Ends the busy pod, and returns how many turns it made."""
+        (self.folder / "stop").write_text("")
+        self.millrace("cp", self.folder / "stop", "s3://corpus/stop")
+        turns = int(finish("busy").splitlines()[-1])
+        delete_pod("busy")
+        self.millrace("rm", "s3://corpus/stop")
+        return turns
+
+    def mounts(self):
+        return [line for line in pathlib.Path("/proc/mounts").read_text().splitlines() if "fuse.millrace" in line and self.kubelet in line]
+
+
+def article(node):
+    """The PV, the PVC and a pod of the article, but for the driver's name."""
+    apply({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "s3-pv"}, "spec": {
+        "capacity": {"storage": "1200Gi"}, "accessModes": ["ReadWriteMany"], "mountOptions": ["allow-delete", "region us-west-2"],
+        "csi": {"driver": DRIVER, "volumeHandle": "s3-csi-driver-volume", "volumeAttributes": {"bucketName": "corpus"}}}},
+          {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "s3-claim", "namespace": "default"}, "spec": {
+              "accessModes": ["ReadWriteMany"], "storageClassName": "", "resources": {"requests": {"storage": "1200Gi"}},
+              "volumeName": "s3-pv"}})
+    (node.folder / "train.arrow").write_text("rows\n")
+    node.millrace("cp", node.folder / "train.arrow", "s3://corpus/train.arrow")
+    apply(pod("article", "s3-claim", "cat /data/train.arrow && echo saved > /data/adapter && rm /data/train.arrow && ls /data"))
+    assert finish("article") == "rows\nadapter\n"
+    assert node.millrace("cat", "s3://corpus/adapter") == "saved\n"
+    apply(pod("grouped", "s3-claim", "id -u && echo x > /data/by-user && stat -c %g /data",
+              securityContext={"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 2000}))
+    assert finish("grouped") == "1000\n2000\n"
+    for name in ("article", "grouped"):
+        delete_pod(name)
+
+
+def dynamic(node):
+    """A claim makes a volume; the next pod reads what the first wrote; the claim's end deletes it."""
+    node.provision()
+    apply({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "bucket"}, "provisioner": DRIVER,
+           "parameters": {"bucketName": "volumes", "prefix": "team"}},
+          {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "made", "namespace": "default"}, "spec": {
+              "accessModes": ["ReadWriteMany"], "storageClassName": "bucket", "resources": {"requests": {"storage": "1Gi"}}}})
+    apply(pod("writer", "made", "mkdir /data/d && echo one > /data/d/f && echo two > /data/d/f"))
+    finish("writer")
+    delete_pod("writer")
+    apply(pod("reader", "made", "cat /data/f; ls -a /data", mount={"subPath": "d", "readOnly": True}))
+    assert finish("reader").splitlines()[0] == "two"
+    delete_pod("reader")
+    assert "volume.json" in node.millrace("ls", "--recursive", "s3://volumes/team/")
+    kubectl("-n", "default", "delete", "pvc", "made", "--timeout=60s")
+    until(lambda: not node.millrace("ls", "--recursive", "s3://volumes/team/", check=False), "the deletion of the volume")
+
+
+def pod_identity(node):
+    """A pod's volume has the keys of the role that its service account assumes; a pod's own volume needs keys."""
+    apply({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "s3-role"}, "spec": {
+        "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"], "csi": {
+            "driver": DRIVER, "volumeHandle": "by-role", "volumeAttributes": {
+                "bucketName": "corpus", "authenticationSource": "pod", "roleArn": "arn:aws:iam::1:role/r"}}}},
+          {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "role", "namespace": "default"}, "spec": {
+              "accessModes": ["ReadWriteMany"], "storageClassName": "", "resources": {"requests": {"storage": "1Gi"}}, "volumeName": "s3-role"}})
+    node.stack.callback(kubectl, "delete", "pv", "s3-role", "--timeout=60s", check=False)
+    apply(pod("role", "role", "echo mine > /data/by-role && cat /data/by-role"))
+    assert finish("role") == "mine\n"
+    body = TokenService.tokens[-1].split(".")[1]
+    claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+    assert claims["sub"] == "system:serviceaccount:default:default" and claims["aud"] == ["sts.amazonaws.com"], claims
+    delete_pod("role")
+    inline = {"name": "v", "csi": {"driver": DRIVER, "volumeAttributes": {"bucketName": "corpus"}}}
+    apply(pod("keyless", "", "true", volumes=[inline]))
+    until(lambda: "needs keys of its own" in kubectl("-n", "default", "get", "events", "--field-selector", "involvedObject.name=keyless"),
+          "the refusal of an inline volume without keys")
+    delete_pod("keyless")
+    apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys", "namespace": "default"}, "stringData": KEYS})
+    node.stack.callback(kubectl, "-n", "default", "delete", "secret", "keys", check=False)
+    inline["csi"]["nodePublishSecretRef"] = {"name": "keys"}
+    apply(pod("inline", "", "cat /data/by-role", volumes=[inline]))
+    assert finish("inline") == "mine\n"
+    delete_pod("inline")
+
+
+def kill_pod(part):
+    kubectl("-n", NAMESPACE, "delete", "pod", "-l", f"app.kubernetes.io/name=millrace-csi-{part}", "--force", "--grace-period=0",
+            check=False)
+    until(lambda: kubectl("-n", NAMESPACE, "get", "daemonset", f"millrace-csi-{part}", "-o", "jsonpath={.status.numberReady}",
+                          check=False) == "1", f"the return of the {part}")
+
+
+def daemons():
+    """Of the mounts of this node, seen from the host, which is outside of the containers."""
+    found = []
+    for process in pathlib.Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if b"--kept-name" in (process / "cmdline").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+    return found
+
+
+def killed_mounts(node, times=5):
+    """Mount processes, the mounter's pod and the keeper's pod are killed while a pod writes and reads."""
+    if tuple(int(part) for part in os.uname().release.split(".")[:2]) < (6, 9):
+        print("skipped: Linux before 6.9 does not send requests again")
+        return
+    apply(pod("busy", "s3-claim", BUSY))
+    until(lambda: phase("busy") == "Running", "the busy pod")
+    counts = {"mount process": 0, "mounter": 0, "keeper": 0}
+    for i in range(times):
+        until(daemons, "the mount process")
+        for process in daemons():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+                counts["mount process"] += 1
+        turn = node.turn()
+        until(lambda t=turn: node.turn() != t, "the pod to go on")
+        if i % 5 == 4:
+            for part in ("keeper", "mounter"):
+                kill_pod(part)
+                counts[part] += 1
+                turn = node.turn()
+                until(lambda t=turn: node.turn() != t, "the pod to go on")
+        assert phase("busy") == "Running", kubectl("-n", "default", "logs", "busy")
+    turns = node.stop_busy()
+    print(f"killed {counts} under a pod that wrote and read {turns} files")
+
+
+BUSY = ("i=0; while [ ! -e /data/stop ]; do i=$((i+1)); echo line-$i > /data/l-$((i%20)) || exit 1; "
+        "[ \"$(cat /data/l-$((i%20)))\" = line-$i ] || exit 2; rm /data/l-$((i%20)) || exit 3; echo $i; done")
+
+
+def killed_driver(node, times=5):
+    """The driver's pod is killed and replaced while a pod writes and reads: no error, no wrong byte."""
+    apply(pod("busy", "s3-claim", BUSY))
+    until(lambda: phase("busy") == "Running", "the busy pod")
+    for _ in range(times):
+        kill_pod("node")
+        assert phase("busy") == "Running", kubectl("-n", "default", "logs", "busy")
+    turns = node.stop_busy()
+    print(f"driver killed {times} times under a pod that wrote and read {turns} files")
+    assert turns > 20
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", type=pathlib.Path, required=True)
+    parser.add_argument("--source", type=pathlib.Path, required=True)
+    parser.add_argument("--kills", type=int, default=5, help="how often the driver and the mount processes are killed")
+    arguments = parser.parse_args()
+    if reason := missing():
+        print(f"skipped: {reason}")
+        sys.exit(77)
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        node = Node(arguments.bin.resolve(), arguments.source.resolve(), pathlib.Path(folder), stack)
+        stack.callback(kubectl, "delete", "pv", "s3-pv", "--timeout=60s", check=False)
+        stack.callback(kubectl, "delete", "storageclass", "bucket", check=False)
+        stack.callback(kubectl, "-n", "default", "delete", "pvc", "--all", "--timeout=60s", check=False)
+        stack.callback(kubectl, "-n", "default", "delete", "pods", "--all", "--timeout=60s", check=False)
+        for case in (article, dynamic, pod_identity, killed_driver, killed_mounts):
+            try:
+                case(node, arguments.kills) if case in (killed_driver, killed_mounts) else case(node)
+            except BaseException:
+                for name in ("keeper", "mounter", "node"):
+                    print(kubectl("-n", NAMESPACE, "logs", "-l", f"app.kubernetes.io/name=millrace-csi-{name}", "--tail=40", check=False))
+                for log in pathlib.Path(folder).glob("*.log"):
+                    print(f"--- {log.name}\n{log.read_text()[-3000:]}")
+                raise
+            print(f"ok {case.__name__}", flush=True)
+        until(lambda: not node.mounts(), "the end of all mounts")
+
+
+if __name__ == "__main__":
+    main()
