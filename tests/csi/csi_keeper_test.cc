@@ -76,10 +76,10 @@ class CsiKeeperTest : public CsiDriverTest {
 
 TEST_F(CsiKeeperTest, KilledDaemonsAndMountersDoNotBreakAPod) {
   // Of the pod: writes blocks with their checksums, at random places, and reads them again.
-  auto fio =
-      Subprocess::Start({.argv = {"fio", "--name=pod", "--directory=" + target("pod"), "--rw=randrw", "--size=6m",
-                                  "--bsrange=4k-64k", "--verify=crc32c", "--verify_fatal=1", "--loops=12", "--fsync=50",
-                                  "--verify_state_save=0", "--ioengine=psync", "--output=" + (folder_.path() / "fio").string()}});
+  auto fio = Subprocess::Start(
+      {.argv = {"fio", "--name=pod", "--directory=" + target("pod"), "--rw=randrw", "--size=6m", "--bsrange=4k-64k",
+                "--verify=crc32c", "--verify_fatal=1", "--loops=12", "--fsync=50", "--verify_state_save=0",
+                "--ioengine=psync", "--output=" + (folder_.path() / "fio").string()}});
   if (!fio) GTEST_SKIP() << "there is no fio: " << fio.error().ToString();
   int kills = 0;
   for (; kills < 20 && !fio->Poll(); ++kills) {
