@@ -17,6 +17,7 @@
 #include <charconv>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 namespace millrace::http {
 namespace {
@@ -94,7 +95,22 @@ Result<std::size_t> Socket::ReceiveTls(MutableByteSpan into, TimePoint deadline)
   }
 }
 
-Status Socket::SendTls(ByteSpan bytes) {
+/// Joins pieces that fit into a record: each record costs a header, a tag and a packet of its own.
+Status Socket::SendTls(ByteSpan head, ByteSpan body, bool more) {
+  const auto append = [this](ByteSpan bytes) { for_record_.insert(for_record_.end(), bytes.begin(), bytes.end()); };
+  if (for_record_.size() + head.size() + body.size() <= SSL3_RT_MAX_PLAIN_LENGTH) {
+    append(head);
+    append(body);
+    if (more) return {};
+    head = body = {};
+  }
+  const std::vector<std::byte> joined = std::exchange(for_record_, {});
+  MR_TRY(SendRecords(joined));
+  MR_TRY(SendRecords(head));
+  return SendRecords(body);
+}
+
+Status Socket::SendRecords(ByteSpan bytes) {
   while (!bytes.empty()) {
     std::size_t sent = 0;
     ERR_clear_error();
@@ -117,7 +133,7 @@ Status Socket::SendFileTls(int file, std::uint64_t offset, std::uint64_t length)
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return Fail(ErrnoError(errno, "sending a file"));
     if (got == 0) return Fail(Code::kIo, "the file is shorter than the answer announced");
-    MR_TRY(SendTls(piece.span().first(static_cast<std::size_t>(got))));
+    MR_TRY(SendTls({}, piece.span().first(static_cast<std::size_t>(got)), false));
     offset += static_cast<std::uint64_t>(got);
     length -= static_cast<std::uint64_t>(got);
   }
@@ -138,10 +154,7 @@ Result<std::size_t> Socket::Receive(MutableByteSpan into, TimePoint deadline) {
 }
 
 Status Socket::Send(ByteSpan head, ByteSpan body, bool more) {
-  if (tls_) {
-    MR_TRY(SendTls(head));
-    return SendTls(body);
-  }
+  if (tls_) return SendTls(head, body, more);
   while (!head.empty() || !body.empty()) {
     iovec pieces[2] = {{const_cast<std::byte*>(head.data()), head.size()},
                        {const_cast<std::byte*>(body.data()), body.size()}};

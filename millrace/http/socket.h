@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/clock.h"
@@ -42,7 +43,7 @@ class Socket {
   Result<std::size_t> Receive(MutableByteSpan into, TimePoint deadline);
   /// Receives bytes of a body, within the wait limits.
   Result<std::size_t> Receive(MutableByteSpan into);
-  /// Sends all bytes of both spans. `more` tells the kernel that others follow at once.
+  /// Sends all bytes of both spans. `more` tells that others follow at once: small pieces then go together.
   Status Send(ByteSpan head, ByteSpan body, bool more);
   Status SendFile(int file, std::uint64_t offset, std::uint64_t length);
 
@@ -63,12 +64,14 @@ class Socket {
   /// Waits for what OpenSSL wants after an operation that returned `result`.
   Status AwaitTls(int result, TimePoint deadline);
   Result<std::size_t> ReceiveTls(MutableByteSpan into, TimePoint deadline);
-  Status SendTls(ByteSpan bytes);
+  Status SendTls(ByteSpan head, ByteSpan body, bool more);
+  Status SendRecords(ByteSpan bytes);
   Status SendFileTls(int file, std::uint64_t offset, std::uint64_t length);
   Duration Earned(std::uint64_t bytes) const;
 
   UniqueFd fd_;
-  SslSession tls_;  ///< null: none
+  SslSession tls_;                     ///< null: none
+  std::vector<std::byte> for_record_;  ///< what the next record begins with
   const WaitLimits limits_;
   const Clock& clock_;
   Duration receive_left_, send_left_;

@@ -79,6 +79,15 @@ class TlsTest : public ::testing::Test {
     request.body = AsBytes(body);
     return client.Send(std::move(request));
   }
+  UniqueFd Connect() const {
+    UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(server_->port()));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    return fd;
+  }
 
   TempDir folder_ = *TempDir::Create();
   std::shared_ptr<TlsIdentity> identity_;
@@ -119,6 +128,38 @@ TEST_F(TlsTest, SendsFilesAndStreams) {
   EXPECT_TRUE(Ask("/stream")->body == "begin " + content.substr(1));
 }
 
+/// A token of a stream is a chunk: its size, its text and its end.
+TEST_F(TlsTest, AChunkIsOneRecord) {
+  constexpr int kTokens = 5;
+  Serve([](ServerRequest&, ServerResponse& response) {
+    (void)response.Start(200, {}, std::nullopt);
+    for (int i = 0; i < kTokens; ++i) (void)response.Write(AsBytes(std::string_view("token")));
+    (void)response.Finish();
+  });
+  const std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_client_method()), SSL_CTX_free);
+  const UniqueFd fd = Connect();
+  const std::shared_ptr<SSL> session(SSL_new(context.get()), SSL_free);
+  int records = 0;
+  SSL_set_msg_callback(session.get(), [](int sent, int, int type, const void* bytes, std::size_t, SSL*, void* count) {
+    const bool has_data =
+        type == SSL3_RT_INNER_CONTENT_TYPE && *static_cast<const char*>(bytes) == SSL3_RT_APPLICATION_DATA;
+    if (sent == 0 && has_data) ++*static_cast<int*>(count);
+  });
+  SSL_set_msg_callback_arg(session.get(), &records);
+  SSL_set_fd(session.get(), fd.get());
+  ASSERT_EQ(SSL_connect(session.get()), 1);
+  const std::string request = "GET / HTTP/1.1\r\nHost: mill\r\nConnection: close\r\n\r\n";
+  ASSERT_EQ(SSL_write(session.get(), request.data(), static_cast<int>(request.size())),
+            static_cast<int>(request.size()));
+  std::string answer(4096, '\0');
+  std::size_t length = 0;
+  for (int got = 1; got > 0; length += static_cast<std::size_t>(std::max(got, 0))) {
+    got = SSL_read(session.get(), answer.data() + length, static_cast<int>(answer.size() - length));
+  }
+  EXPECT_THAT(answer, HasSubstr("5\r\ntoken\r\n5\r\ntoken\r\n"));
+  EXPECT_EQ(records, 1 + kTokens + 1) << "the head, the tokens, the end";
+}
+
 TEST_F(TlsTest, ACertificateCanBeReplaced) {
   Serve(EchoAll);
   EXPECT_TRUE(Ask("/"));
@@ -156,12 +197,7 @@ TEST_F(TlsTest, OldVersionsAreRefused) {
     SSL_CTX_set_security_level(context.get(), 0);  // else the client itself refuses
     SSL_CTX_set_min_proto_version(context.get(), version);
     SSL_CTX_set_max_proto_version(context.get(), version);
-    const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<std::uint16_t>(server_->port()));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    const UniqueFd fd = Connect();
     const std::shared_ptr<SSL> session(SSL_new(context.get()), SSL_free);
     SSL_set_fd(session.get(), fd.get());
     return SSL_connect(session.get()) == 1;

@@ -31,7 +31,8 @@ TokenId Likeliest(std::span<const float> logits) {
 
 }  // namespace
 
-Sampler::Sampler(SamplingOptions options, std::span<const TokenId> prompt) : options_(std::move(options)) {
+Sampler::Sampler(SamplingOptions options, std::span<const TokenId> prompt, std::shared_ptr<SamplingMemory> memory)
+    : options_(std::move(options)), memory_(memory ? std::move(memory) : std::make_shared<SamplingMemory>()) {
   if (options_.repetition_penalty != 1) seen_.insert(prompt.begin(), prompt.end());
   if (options_.constraint) state_ = options_.constraint->start();
 }
@@ -49,10 +50,11 @@ SampledToken Sampler::Sample(std::span<const float> logits) {
 /// Returns the logits themselves if nothing changes them.
 std::span<const float> Sampler::Adjust(std::span<const float> logits) {
   if (options_.bias.empty() && seen_.empty() && frequency_.empty() && !options_.constraint) return logits;
-  adjusted_.assign(logits.begin(), logits.end());
-  const auto logit_of = [this](TokenId token) {
+  std::vector<float>& adjusted = memory_->adjusted;
+  adjusted.assign(logits.begin(), logits.end());
+  const auto logit_of = [&adjusted](TokenId token) {
     const auto place = static_cast<std::size_t>(token);
-    return token >= 0 && place < adjusted_.size() ? &adjusted_[place] : nullptr;
+    return token >= 0 && place < adjusted.size() ? &adjusted[place] : nullptr;
   };
   for (const auto& [token, bias] : options_.bias) {
     if (float* logit = logit_of(token)) *logit += static_cast<float>(bias);
@@ -65,8 +67,8 @@ std::span<const float> Sampler::Adjust(std::span<const float> logits) {
     if (float* logit = logit_of(token))
       *logit -= static_cast<float>(options_.presence_penalty + count * options_.frequency_penalty);
   }
-  if (options_.constraint) options_.constraint->Mask(state_, options_.ends, adjusted_);
-  return adjusted_;
+  if (options_.constraint) options_.constraint->Mask(state_, options_.ends, adjusted);
+  return adjusted;
 }
 
 TokenId Sampler::Draw(std::span<const float> logits) {
@@ -75,19 +77,20 @@ TokenId Sampler::Draw(std::span<const float> logits) {
   const double most = logits[static_cast<std::size_t>(best)];
   if (std::isinf(most)) return best;
 
-  double total = weights_.Compute(logits, most, options_.temperature);
+  TokenWeights& weights = memory_->weights;
+  double total = weights.Compute(logits, most, options_.temperature);
   const bool has_top_k = options_.top_k > 0 && static_cast<std::size_t>(options_.top_k) < logits.size();
 
   // Tokens that will certainly go are left out at once.
   double least = std::max(options_.min_p, 0.0);
   if (has_top_k) {
-    least = std::max(least, weights_.LeastOfTop(static_cast<std::size_t>(options_.top_k)));
+    least = std::max(least, weights.LeastOfTop(static_cast<std::size_t>(options_.top_k)));
   } else if (options_.top_p < 1) {
     // All tokens below this weight have half of what top_p leaves away, and half of it is a margin for rounding.
     least = std::max(least, (1 - options_.top_p) * total / (2 * static_cast<double>(logits.size())));
   }
-  candidates_.clear();
-  weights_.Collect(least, candidates_);
+  memory_->candidates.clear();
+  weights.Collect(least, memory_->candidates);
   if (has_top_k) {
     KeepTopK(logits);
     if (options_.top_p < 1) total = TotalOfCandidates();
@@ -100,15 +103,16 @@ TokenId Sampler::Draw(std::span<const float> logits) {
 /// Draws a candidate by its weight: each arrives after an exponential time with its weight as the rate, and the first
 /// one wins (the Gumbel-max trick). A time depends on seed, draw and token only, not on the other candidates.
 TokenId Sampler::Race() {
+  const TokenWeights& weights = memory_->weights;
   const std::uint64_t draw = Mix64(options_.seed ^ Mix64(++draws_));
   TokenId first = tokenizer::kNoToken;
   double soonest = INFINITY;
-  for (const TokenId id : candidates_) {
+  for (const TokenId id : memory_->candidates) {
     const std::uint64_t bits = Mix64(draw + static_cast<std::uint64_t>(id));
     const double uniform = (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53;  // within (0, 1)
     // The logarithm's size is at least this, and most tokens come too late with it, too.
-    if (1 - uniform > soonest * weights_[id]) continue;
-    const double time = -std::log(uniform) / weights_[id];
+    if (1 - uniform > soonest * weights[id]) continue;
+    const double time = -std::log(uniform) / weights[id];
     if (time < soonest) {
       soonest = time;
       first = id;
@@ -119,35 +123,40 @@ TokenId Sampler::Race() {
 
 double Sampler::TotalOfCandidates() const {
   double total = 0;
-  for (const TokenId id : candidates_) total += weights_[id];
+  for (const TokenId id : memory_->candidates) total += memory_->weights[id];
   return total;
 }
 
 void Sampler::KeepTopK(std::span<const float> logits) {
+  std::vector<TokenId>& candidates = memory_->candidates;
   auto k = static_cast<std::size_t>(options_.top_k);
-  if (k >= candidates_.size()) return;
-  std::nth_element(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(k), candidates_.end(),
+  if (k >= candidates.size()) return;
+  std::nth_element(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(k), candidates.end(),
                    Likelier(logits));
-  candidates_.resize(k);
-  std::sort(candidates_.begin(), candidates_.end());
+  candidates.resize(k);
+  std::sort(candidates.begin(), candidates.end());
 }
 
 /// A few tokens usually have nearly all of the probability: sorts as many as it takes, not the whole vocabulary.
 void Sampler::KeepTopP(std::span<const float> logits, double total) {
+  const TokenWeights& weights = memory_->weights;
+  std::vector<TokenId>& candidates = memory_->candidates;
   double sum = 0;
   std::size_t kept = 0;
-  for (std::size_t sorted = 64; kept < candidates_.size(); sorted *= 8) {
-    std::size_t end = std::min(sorted, candidates_.size());
-    std::partial_sort(candidates_.begin() + static_cast<std::ptrdiff_t>(kept),
-                      candidates_.begin() + static_cast<std::ptrdiff_t>(end), candidates_.end(), Likelier(logits));
+  for (std::size_t sorted = 64; kept < candidates.size(); sorted *= 8) {
+    std::size_t end = std::min(sorted, candidates.size());
+    std::partial_sort(candidates.begin() + static_cast<std::ptrdiff_t>(kept),
+                      candidates.begin() + static_cast<std::ptrdiff_t>(end), candidates.end(), Likelier(logits));
     while (kept < end) {
-      sum += weights_[candidates_[kept++]];
-      if (sum >= options_.top_p * total) return candidates_.resize(kept);
+      sum += weights[candidates[kept++]];
+      if (sum >= options_.top_p * total) return candidates.resize(kept);
     }
   }
 }
 
 void Sampler::KeepTypical() {
+  const TokenWeights& weights = memory_->weights;
+  std::vector<TokenId>& candidates = memory_->candidates;
   struct Surprise {
     TokenId token;
     double probability, distance;  ///< of -log(probability) from its expectation
@@ -155,8 +164,8 @@ void Sampler::KeepTypical() {
   const double total = TotalOfCandidates();
   double expected = 0;
   std::vector<Surprise> surprises;
-  for (TokenId id : candidates_) {
-    const double probability = weights_[id] / total;
+  for (TokenId id : candidates) {
+    const double probability = weights[id] / total;
     const double surprise = probability > 0 ? -std::log(probability) : INFINITY;
     if (probability > 0) expected += probability * surprise;
     surprises.push_back({id, probability, surprise});
@@ -165,33 +174,35 @@ void Sampler::KeepTypical() {
   std::sort(surprises.begin(), surprises.end(), [](const Surprise& a, const Surprise& b) {
     return a.distance != b.distance ? a.distance < b.distance : a.token < b.token;
   });
-  candidates_.clear();
+  candidates.clear();
   double sum = 0;
   for (const Surprise& each : surprises) {
-    candidates_.push_back(each.token);
+    candidates.push_back(each.token);
     sum += each.probability;
     if (sum >= options_.typical_p) break;
   }
-  std::sort(candidates_.begin(), candidates_.end());
+  std::sort(candidates.begin(), candidates.end());
 }
 
 void Sampler::TellLogprobs(std::span<const float> logits, SampledToken& sampled) {
+  TokenWeights& weights = memory_->weights;
+  std::vector<TokenId>& candidates = memory_->candidates;
   double most = -INFINITY;
   for (const float logit : logits) most = logit > most ? logit : most;
-  const double norm = most + std::log(weights_.Compute(logits, most, 1));
+  const double norm = most + std::log(weights.Compute(logits, most, 1));
   const auto logprob = [&](TokenId id) { return logits[static_cast<std::size_t>(id)] - norm; };
   sampled.logprob = logprob(sampled.token);
   if (*options_.logprobs == 0) return;
-  const double least = weights_.LeastOfTop(static_cast<std::size_t>(*options_.logprobs));
-  candidates_.clear();
+  const double least = weights.LeastOfTop(static_cast<std::size_t>(*options_.logprobs));
+  candidates.clear();
   for (std::size_t i = 0; i < logits.size(); ++i) {
     const auto id = static_cast<TokenId>(i);
-    if (logits[i] > -INFINITY && weights_[id] >= least) candidates_.push_back(id);
+    if (logits[i] > -INFINITY && weights[id] >= least) candidates.push_back(id);
   }
-  const std::size_t count = std::min(candidates_.size(), static_cast<std::size_t>(*options_.logprobs));
-  std::partial_sort(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(count), candidates_.end(),
+  const std::size_t count = std::min(candidates.size(), static_cast<std::size_t>(*options_.logprobs));
+  std::partial_sort(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(count), candidates.end(),
                     Likelier(logits));
-  for (std::size_t i = 0; i < count; ++i) sampled.likeliest.push_back({candidates_[i], logprob(candidates_[i])});
+  for (std::size_t i = 0; i < count; ++i) sampled.likeliest.push_back({candidates[i], logprob(candidates[i])});
 }
 
 }  // namespace millrace::serve

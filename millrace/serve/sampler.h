@@ -53,13 +53,22 @@ struct SampledToken {
   std::vector<TokenLogprob> likeliest;  ///< likewise; the likeliest first
 };
 
+/// Memory of a draw, of some bytes for each token of the vocabulary. Nothing in it lasts from one draw to the next.
+struct SamplingMemory {
+  TokenWeights weights;
+  std::vector<TokenId> candidates;
+  std::vector<float> adjusted;  ///< logits with bias, penalties and the constraint
+};
+
 /// Draws the tokens of one text. The same options, prompt and logits give the same tokens. Never draws a token whose
 /// logit is NaN. One owner, no locking. A copy goes on with the same random numbers: with logits that are nearly the
 /// same, it draws the same token with a probability near to the greatest possible one (Drafter).
 class Sampler {
  public:
-  /// `prompt`: the tokens before the text, which count for the repetition penalty.
-  explicit Sampler(SamplingOptions options, std::span<const TokenId> prompt = {});
+  /// `prompt`: the tokens before the text, which count for the repetition penalty. `memory`: null for one of its own.
+  /// Samplers and copies that share it have one owner together.
+  explicit Sampler(SamplingOptions options, std::span<const TokenId> prompt = {},
+                   std::shared_ptr<SamplingMemory> memory = nullptr);
   /// Returns kNoToken if all logits are NaN, or no token fits the constraint. REQUIRES: logits is not empty.
   SampledToken Sample(std::span<const float> logits);
 
@@ -78,9 +87,7 @@ class Sampler {
   Constraint::State state_ = GrammarMachine::kDead;  ///< of the text so far
   std::unordered_set<TokenId> seen_;                 ///< in the prompt or the text; only for the repetition penalty
   std::unordered_map<TokenId, int> frequency_;       ///< in the text; only for its penalties
-  TokenWeights weights_;                             ///< kept between calls for its memory, as the next two are
-  std::vector<TokenId> candidates_;
-  std::vector<float> adjusted_;
+  std::shared_ptr<SamplingMemory> memory_;
 };
 
 }  // namespace millrace::serve

@@ -115,8 +115,10 @@ const GenerationRequest& Generation::request() const { return state_->request; }
 
 /// A text that is being generated. Its tokens are the prompt and those that were drawn.
 struct Scheduler::Text {
-  explicit Text(std::shared_ptr<Generation::State> of)
-      : state(std::move(of)), sampler(state->request.sampling, state->request.prompt), tokens(state->request.prompt) {}
+  Text(std::shared_ptr<Generation::State> of, std::shared_ptr<SamplingMemory> memory)
+      : state(std::move(of)),
+        sampler(state->request.sampling, state->request.prompt, std::move(memory)),
+        tokens(state->request.prompt) {}
 
   std::size_t left() const { return tokens.size() - stored; }
   bool generates() const { return left() == 1 && stored > 0; }
@@ -443,7 +445,7 @@ void Scheduler::Admit() {
     --user.waiting;
     ++user.running;
     user.computed += tokens;
-    texts_.emplace_back(std::move(*place));
+    texts_.emplace_back(std::move(*place), sampling_memory_);
     queue_.erase(place);
     ++running_;
   }

@@ -187,6 +187,8 @@ class Scheduler {
   LanguageModel& model_;
   const Options options_;
   Clock& clock_;
+  /// Of all texts' samplers. Only the scheduler's thread draws.
+  const std::shared_ptr<SamplingMemory> sampling_memory_ = std::make_shared<SamplingMemory>();
   // Of the scheduler's thread.
   BlockPool pool_;
   std::optional<Drafter> drafter_;
