@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdio>
 
+#include "millrace/base/files/mapped_file.h"
 #include "millrace/base/hash/crc.h"
 #include "millrace/vfs/session/session_records.h"
 
@@ -27,24 +28,37 @@ void AddFramed(std::string& to, std::string_view record) {
   to += record;
 }
 
-/// The shortest log of a state.
-std::string Encode(const SessionState& state) {
-  std::string log;
-  AddFramed(log, HeaderRecord(state.header));
-  for (const auto& [id, inode] : state.inodes) AddFramed(log, InodeRecord(id, inode));
+/// Writes the shortest log of a state. Returns its length.
+Result<std::uint64_t> WriteState(const SessionState& state, int fd, const std::string& what) {
+  constexpr std::size_t kPiece = 1 * kMiB;
+  std::string piece;
+  std::uint64_t written = 0;
+  const auto flush = [&]() -> Status {
+    MR_TRY(WriteFully(fd, AsBytes(piece), written, what));
+    written += piece.size();
+    piece.clear();
+    return {};
+  };
+  const auto add = [&](std::string_view record) -> Status {
+    AddFramed(piece, record);
+    return piece.size() < kPiece ? Status() : flush();
+  };
+  MR_TRY(add(HeaderRecord(state.header)));
+  for (const auto& [id, inode] : state.inodes) MR_TRY(add(InodeRecord(id, inode)));
   // An inode that was there and is gone: it carries the generation.
   const InodeId last = static_cast<InodeId>(state.last_generation) << 32;
-  AddFramed(log, InodeRecord(last, {}));
-  AddFramed(log, InodeGoneRecord(last));
-  for (const auto& [number, file] : state.files) AddFramed(log, FileRecord(number, file));
+  MR_TRY(add(InodeRecord(last, {})));
+  MR_TRY(add(InodeGoneRecord(last)));
+  for (const auto& [number, file] : state.files) MR_TRY(add(FileRecord(number, file)));
   for (const auto& [number, directory] : state.directories) {
-    AddFramed(log, DirectoryRecord(number, directory));
+    MR_TRY(add(DirectoryRecord(number, directory)));
     for (std::size_t page = 0; page < directory.begins.size(); ++page) {
-      AddFramed(log, PageRecord(number, page, directory.begins[page]));
+      MR_TRY(add(PageRecord(number, page, directory.begins[page])));
     }
   }
-  for (const auto& [number, content] : state.contents) AddFramed(log, ContentRecord(number, content));
-  return log;
+  for (const auto& [number, content] : state.contents) MR_TRY(add(ContentRecord(number, content)));
+  MR_TRY(flush());
+  return written;
 }
 
 std::uint64_t ReplaceAt(std::uint64_t size) { return std::max(kLeastToReplace, kTimesToReplace * size); }
@@ -91,14 +105,14 @@ Result<SessionState> SessionLog::Read(ByteSpan bytes, std::string_view what) {
 }
 
 Result<SessionLog::Resumed> SessionLog::Resume(const std::filesystem::path& path, Logger log) {
-  constexpr std::uint64_t kMostLog = 64 * kGiB;
   UniqueFd fd = MR_TRY(OpenFile(path, O_RDWR | O_NOFOLLOW));
-  const std::string text = MR_TRY(ReadFile(path, kMostLog));
-  SessionState state = MR_TRY(Read(AsBytes(text), path.string()));
+  const MappedFile log_of_other = MR_TRY(MappedFile::Open(fd.get(), path.string()));
+  const ByteSpan bytes = log_of_other.bytes();
+  SessionState state = MR_TRY(Read(bytes, path.string()));
   if (state.header.empty()) return Fail(Code::kCorrupt, "{} is no log of a mount", path.string());
   const std::uint64_t next = state.contents.empty() ? 1 : state.contents.rbegin()->first + 1;
   Resumed resumed{
-      .log = std::unique_ptr<SessionLog>(new SessionLog(path, std::move(fd), text.size(), next, std::move(log))),
+      .log = std::unique_ptr<SessionLog>(new SessionLog(path, std::move(fd), bytes.size(), next, std::move(log))),
       .state = std::move(state)};
   {
     SessionLog& opened = *resumed.log;
@@ -134,19 +148,15 @@ void SessionLog::Append(std::string_view record) {
 }
 
 Status SessionLog::Replace() {
-  std::string log;
-  {
-    std::string text(size_, '\0');
-    MR_TRY(ReadExactly(fd_.get(), AsWritableBytes(text), 0, path_.string()));
-    log = Encode(MR_TRY(Read(AsBytes(text), path_.string())));
-  }
+  const MappedFile log = MR_TRY(MappedFile::Open(fd_.get(), path_.string()));
+  const SessionState state = MR_TRY(Read(log.bytes(), path_.string()));
   const std::filesystem::path next = path_.string() + ".new";
   ::unlink(next.c_str());
   UniqueFd fd = MR_TRY(OpenFile(next, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600));
-  MR_TRY(WriteFully(fd.get(), AsBytes(log), 0, next.string()));
+  const std::uint64_t size = MR_TRY(WriteState(state, fd.get(), next.string()));
   if (::rename(next.c_str(), path_.c_str()) != 0) return Fail(ErrnoError(errno, "replacing " + path_.string()));
   fd_ = std::move(fd);
-  size_ = log.size();
+  size_ = size;
   replace_at_ = ReplaceAt(size_);
   return {};
 }

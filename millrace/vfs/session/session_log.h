@@ -25,7 +25,7 @@ namespace millrace::vfs {
 /// one without a log.
 ///
 /// Thread-safe. Every call is one write(2), except those that replace the log: these take a second for each million
-/// inodes.
+/// inodes, and the memory of a SessionState.
 class SessionLog {
  public:
   /// Makes a new log. `header` is for the owner. Errors: those of the disk.

@@ -1,8 +1,6 @@
 #include "millrace/checkpoint/convert/mapped/mapped_weights.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -15,6 +13,7 @@
 #include <vector>
 
 #include "millrace/base/files/files.h"
+#include "millrace/base/files/mapped_file.h"
 #include "millrace/checkpoint/convert/huggingface/hf_folder.h"
 #include "millrace/checkpoint/convert/quantized/bitsandbytes_names.h"
 
@@ -22,30 +21,6 @@ namespace millrace::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// A file in memory. The kernel reads pages when they are used, and may drop them.
-class MappedFile {
- public:
-  static Result<std::shared_ptr<const MappedFile>> Open(const fs::path& path) {
-    const UniqueFd file = MR_TRY(OpenFile(path, O_RDONLY));
-    struct stat info = {};
-    if (::fstat(file.get(), &info) != 0) return Fail(ErrnoError(errno, "looking at " + path.string()));
-    const auto size = static_cast<std::size_t>(info.st_size);
-    if (size == 0) return Fail(Code::kCorrupt, "{} is empty", path.string());
-    void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.get(), 0);
-    if (data == MAP_FAILED) return Fail(ErrnoError(errno, "mapping " + path.string()));
-    return std::shared_ptr<const MappedFile>(new MappedFile(data, size));
-  }
-  ~MappedFile() { ::munmap(data_, size_); }
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-  ByteSpan bytes() const { return {static_cast<const std::byte*>(data_), size_}; }
-
- private:
-  MappedFile(void* data, std::size_t size) : data_(data), size_(size) {}
-  void* const data_;
-  const std::size_t size_;
-};
 
 struct MappedTensor {
   TensorMeta meta;
@@ -93,8 +68,8 @@ class FolderMap {
     }
     if (failed) return Fail(ErrnoError(failed.value(), "listing " + folder_.string()));
     for (const fs::path& path : paths) {
-      const auto file = MR_TRY(MappedFile::Open(path));
-      const ByteSpan bytes = file->bytes();
+      const UniqueFd file = MR_TRY(OpenFile(path, O_RDONLY));
+      const ByteSpan bytes = files_->emplace_back(MR_TRY(MappedFile::Open(file.get(), path.string()))).bytes();
       constexpr std::size_t kLength = 8;
       const ByteSpan first = bytes.first(std::min(kLength, bytes.size()));
       const std::uint64_t header = MR_TRY(ParseSafetensorsLength(first, bytes.size(), path.string()));
@@ -104,7 +79,6 @@ class FolderMap {
         const ByteSpan content = bytes.subspan(entry.offset, entry.meta.bytes());
         tensors_[entry.name] = {entry.meta, {reinterpret_cast<const std::uint8_t*>(content.data()), content.size()}};
       }
-      files_->push_back(file);
     }
     return {};
   }
@@ -170,8 +144,7 @@ class FolderMap {
 
   const fs::path folder_;
   std::map<std::string, MappedTensor> tensors_;
-  std::shared_ptr<std::vector<std::shared_ptr<const MappedFile>>> files_ =
-      std::make_shared<std::vector<std::shared_ptr<const MappedFile>>>();
+  std::shared_ptr<std::vector<MappedFile>> files_ = std::make_shared<std::vector<MappedFile>>();
 };
 
 }  // namespace
