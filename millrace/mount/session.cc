@@ -153,8 +153,14 @@ Status Serve(object::Connection& connection, const SessionOptions& options, std:
   MountStats stats(*tree, *cache, options.source.url, options.mount_point, std::move(staging));
   std::unique_ptr<http::Server> metrics_server;
   if (options.metrics) {
-    metrics_server =
-        MR_TRY(metrics::ServeMetrics(*options.metrics, {{"/metrics", [&stats] { return stats.PrometheusText(); }}}));
+    auto started = metrics::ServeMetrics(*options.metrics, {{"/metrics", [&stats] { return stats.PrometheusText(); }}});
+    if (started) {
+      metrics_server = std::move(*started);
+    } else if (kept.device) {  // what the programs of a mount were writing is worth more than its figures
+      log.Error("this mount goes on without metrics", {{"reason", started.error()}});
+    } else {
+      return Fail(started.error());
+    }
   }
   FuseOptions fuse{.mount_point = options.mount_point,
                    .source = options.source.url,

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "millrace/base/hash/random.h"
+#include "millrace/http/socket.h"
 #include "millrace/mount/keeper/kept_mount.h"
 #include "tests/mount/mount_program.h"
 #include "tests/support/kill.h"
@@ -90,14 +91,16 @@ class MountKeeper : public testing::Test {
     if (!fs::exists(MountProgram::program().parent_path() / "millrace-csi"))
       GTEST_SKIP() << "millrace csi is not built";
     StartKeeper();
-    starter_.emplace(mount_, std::vector<std::string>{"--keeper", socket().string(), "--kept-name", "m",
-                                                      "--session-log", session_log().string()});
+    starter_.emplace(mount_, flags());
     Start();
     if (mount_.log().contains("this kernel cannot send requests again")) GTEST_SKIP() << "the kernel is too old";
   }
 
   fs::path socket() const { return mount_.scratch() / "keeper.sock"; }
   fs::path session_log() const { return mount_.scratch() / "session"; }
+  std::vector<std::string> flags() const {
+    return {"--keeper", socket().string(), "--kept-name", "m", "--session-log", session_log().string()};
+  }
   void StartKeeper() {
     fs::remove(socket());
     keeper_.emplace(socket());
@@ -332,6 +335,22 @@ TEST_F(MountKeeper, AnotherKeeperGetsTheMount) {
   while (!known()) std::this_thread::yield();
   Kill();
   Start();
+  open << " after";
+  open.close();
+  EXPECT_TRUE(open);
+  EXPECT_EQ(mount_.Object("file"), "before after");
+}
+
+TEST_F(MountKeeper, GoesOnWithoutAnAddressForMetrics) {
+  std::ofstream open(point() / "file");
+  open << "before" << std::flush;
+  Kill();
+  const http::Listener taken = *http::Listener::Open("127.0.0.1:0");
+  auto with_metrics = flags();
+  with_metrics.insert(with_metrics.end(), {"--metrics-listen", "127.0.0.1:" + std::to_string(taken.port)});
+  starter_.emplace(mount_, with_metrics);
+  Start();
+  EXPECT_THAT(mount_.log(), testing::HasSubstr("goes on without metrics"));
   open << " after";
   open.close();
   EXPECT_TRUE(open);
