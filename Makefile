@@ -29,9 +29,10 @@ test:             ## all tests, real mounts included; TESTS=regex runs some
 	@tools/with-cleanup test tools/run-tests release $(if $(TESTS),--tests-regex '$(TESTS)')
 
 # Tests under AddressSanitizer and UBSan, or ThreadSanitizer, of all modules but the libtorch ones.
+# With SINCE, WITHIN=seconds begins no test program later than that.
 asan tsan:        ## the tests under a sanitizer; SINCE=commit runs those of the targets that changed since then
 	@tools/setup build test
-	@tools/with-cleanup $@ tools/sanitize $@ $(SINCE)
+	@tools/with-cleanup $@ tools/sanitize $@ $(SINCE) $(if $(SINCE),$(WITHIN))
 
 package:          ## Debian packages in build/packages: millrace, millrace-engine, python3-millrace, their debug symbols
 	@tools/setup build package
