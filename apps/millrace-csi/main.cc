@@ -25,7 +25,8 @@ struct Arguments {
               kubelet_folder = "/var/lib/kubelet", state_folder, http_listen, keeper;
   std::vector<std::string> aliases;
   http::AccessOptions http_access;
-  std::uint64_t mount_memory = 512 * kMiB, cache_bytes = 20 * kGiB;
+  std::uint64_t mount_memory = 512 * kMiB, node_memory = 0, cache_bytes = 20 * kGiB;
+  std::string publish_timeout = "60s";
   std::string grace = "30s";
 };
 
@@ -57,6 +58,9 @@ void AddMounterFlags(CLI::App& command, Arguments& a) {
   command.add_option("--state-folder", a.state_folder,
                      "Records and logs of mounts, staged writes, cached blocks (default: below kubelet's folder)");
   AddBytes(command, "--mount-memory", a.mount_memory, "Memory of each mount (default 512MiB)");
+  AddBytes(
+      command, "--node-memory", a.node_memory,
+      "Memory of all mounts of the node together; a volume for which too little is left waits (default: no limit)");
   command.add_option("--keeper", a.keeper,
                      "The socket of this node's keeper: mounts then go on after the death of their processes");
   AddBytes(command, "--cache-size", a.cache_bytes, "Disk cache that the volumes of the node share (default 20GiB)");
@@ -77,6 +81,7 @@ Result<std::unique_ptr<csi::LocalMounter>> OpenMounter(const Arguments& a, const
                                   .kubelet_folder = a.kubelet_folder,
                                   .state_folder = a.state_folder.empty() ? DriverFolder(a) + "/state" : a.state_folder,
                                   .mount_memory = a.mount_memory,
+                                  .node_memory = a.node_memory,
                                   .cache_bytes = a.cache_bytes,
                                   .keeper = a.keeper,
                                   .log = log});
@@ -113,7 +118,14 @@ Status RunMounter(const Arguments& a, const std::stop_token& stop) {
   const auto mounter = MR_TRY(OpenMounter(a, log));
   const auto server = MR_TRY(csi::MounterServer::Start(*mounter, socket, HttpOptions(a, log), log));
   log.Info("the mounter serves", {{"socket", socket.string()}});
-  return AwaitStop(*server, a, stop);
+  const Duration publish_timeout = MR_TRY(ParseDuration(a.publish_timeout));
+  MR_TRY(AwaitStop(*server, a, stop));
+  // If the node shuts down, nobody publishes what is on its disk until it is back.
+  if (const int files = mounter->AwaitPublished(publish_timeout); files > 0) {
+    log.Warning("closed files are not in their bucket yet; the next mount of their volume publishes them",
+                {{"files", files}});
+  }
+  return {};
 }
 
 Status RunKeeper(const Arguments& a, const std::stop_token& stop) {
@@ -217,6 +229,8 @@ int Main(int argc, char** argv) {
   CLI::App* mounter = app.add_subcommand("mounter", "Own the mounts of a node, so that drivers can be replaced");
   AddCommonFlags(*mounter, a);
   AddMounterFlags(*mounter, a);
+  mounter->add_option("--publish-timeout", a.publish_timeout, "Time to publish closed files after SIGTERM")
+      ->capture_default_str();
   mounter->add_option("--socket", a.socket, "Where it listens (default: mounter.sock in kubelet's folder)");
   mounter->callback([&] { run = [&] { return RunMounter(a, signals.token()); }; });
 

@@ -13,6 +13,9 @@
 #include "millrace/base/text.h"
 #include "millrace/http/testing/scripted_server.h"
 #include "millrace/mount/status/control.h"
+#include "millrace/object/blocking.h"
+#include "millrace/object/connection.h"
+#include "millrace/object/url.h"
 #include "tests/csi/csi_node.h"
 
 namespace millrace::csi {
@@ -78,6 +81,51 @@ TEST_F(CsiDriverTest, DriverAndMounterMayBeReplacedWhileAPodWrites) {
   Must(Unpublish(volume, "pod"));
   Must(Unstage(volume));
   EXPECT_TRUE(Daemons().empty());
+}
+
+TEST_F(CsiDriverTest, AMounterThatEndsPublishesWhatIsClosed) {
+  constexpr int kFiles = 40;
+  const Volume volume{.options = {"close=async"}};
+  Must(Stage(volume));
+  Must(Publish(volume, "pod"));
+  ASSERT_TRUE(server_->SetFaults("latency=100ms,op=PutObject"));
+  UniqueFd open(::open((target("pod") + "/open").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+  EXPECT_EQ(::write(open.get(), "x", 1), 1);
+  for (int i = 0; i < kFiles; ++i)
+    EXPECT_EQ(Write(target("pod") + "/" + std::to_string(i), std::string(50'000, 'a')), 0);
+  EXPECT_EQ(mounter_->AwaitPublished(std::chrono::minutes(1)), 0);
+  const auto connection = *connections_.Get({});
+  const auto store = *connection->OpenStore(*object::ParseUrl("s3://corpus/"));
+  for (int i = 0; i < kFiles; ++i) {
+    const auto info = object::Head(*store, std::to_string(i));
+    EXPECT_TRUE(info && *info) << i;
+  }
+}
+
+TEST_F(CsiDriverTest, VolumesHaveTheMemoryOfTheNodeTogether) {
+  driver_.reset();
+  mounter_server_.reset();
+  mounter_.reset();
+  node_memory_ = 1 * kGiB;  // of two mounts that say nothing
+  StartMounter();
+  StartDriver();
+  const Volume first{.id = "first"}, second{.id = "second"}, third{.id = "third"};
+  const Volume small{.id = "small", .options = {"memory-budget=256MiB"}};
+  Must(Stage(first));
+  Must(Stage(small));
+  const grpc::Status refused = Stage(second);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.error_message(), HasSubstr("805.3 MB are given to 2 mounts, and this one needs 536.9 MB"));
+  Must(Stage(first));  // again: it has its memory
+  driver_.reset();
+  mounter_server_.reset();
+  mounter_.reset();
+  StartMounter();
+  StartDriver();
+  EXPECT_FALSE(Stage(second).ok()) << "the next mounter has forgotten the mounts of the last one";
+  Must(Unstage(small));
+  Must(Stage(second));
+  EXPECT_FALSE(Stage(third).ok());
 }
 
 TEST_F(CsiDriverTest, TellsOfADeadDaemonAndMountsAgain) {

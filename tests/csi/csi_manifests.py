@@ -109,12 +109,12 @@ def main():
     rules = both["ClusterRole", "millrace-csi-controller"]["rules"]
     assert not any("secrets" in rule["resources"] or "*" in str(rule) for rule in rules), "secrets of the whole cluster"
 
-    more = chart(source, ",csi.aliases={s3.csi.aws.com},csi.kubeletFolder=/data/kubelet,csi.place=s3://v/p,csi.cacheSize=1GiB")
+    more = chart(source, ",csi.aliases={s3.csi.aws.com},csi.kubeletFolder=/data/kubelet,csi.place=s3://v/p,csi.cacheSize=1GiB,csi.nodeMemory=8GiB")
     assert ("CSIDriver", "s3.csi.aws.com") in more
     words = {key: " ".join(container["args"]) for key, container in containers(more).items()}
     assert "--alias=s3.csi.aws.com" in words["millrace-csi-node", "driver"]
     assert "--place=s3://v/p" in words["millrace-csi-controller", "driver"]
-    assert "--cache-size=1GiB" in words["millrace-csi-mounter", "mounter"]
+    assert {"--cache-size=1GiB", "--node-memory=8GiB"} <= set(words["millrace-csi-mounter", "mounter"])
     assert "/var/lib/kubelet" not in str(more)
     print(f"{len(plain)} objects, the same by kustomize and Helm")
 

@@ -82,6 +82,7 @@ class CsiDriverTest : public testing::Test {
         LocalMounter::Open({.program = std::filesystem::absolute(bin ? bin : "build/release/bin") / "millrace",
                             .kubelet_folder = kubelet(),
                             .state_folder = folder_.path() / "state",
+                            .node_memory = node_memory_,
                             .probe_timeout = probe_timeout_,
                             .keeper = keeper_socket_,
                             .log = Logger(log_, LogLevel::kInfo)});
@@ -226,6 +227,7 @@ class CsiDriverTest : public testing::Test {
   TempDir folder_ = *TempDir::Create();
   std::shared_ptr<LinesSink> log_ = std::make_shared<LinesSink>();
   std::filesystem::path keeper_socket_;  ///< empty: none
+  std::uint64_t node_memory_ = 0;        ///< 0: no limit
   Duration probe_timeout_ = std::chrono::seconds(10);
   std::unique_ptr<s3d::Server> server_;
   Connections connections_{object::ConnectOptions{}};

@@ -24,14 +24,13 @@
 namespace millrace::csi {
 namespace {
 
-constexpr char kRecordFormat[] = "millrace-csi-mount";
 constexpr char kTokenFile[] = "token";
 constexpr char kSessionLog[] = "session";
 constexpr Duration kFirstRestart = std::chrono::milliseconds(200), kLastRestart = std::chrono::seconds(30);
 /// The next daemon of a mount asks its store before it answers. Programs wait for it: giving up helps nobody.
 constexpr Duration kRestartTimeout = std::chrono::minutes(10);
 constexpr char kMountType[] = "fuse.millrace";
-constexpr std::uint64_t kMostRecordBytes = 64 * kKiB;
+constexpr std::string_view kMemoryFlag = "--memory-budget=";
 constexpr std::uint64_t kLogLimit = 1 * kMiB;
 
 /// The topmost mount at a path of ours; nothing if there is none.
@@ -87,18 +86,21 @@ Result<std::unique_ptr<LocalMounter>> LocalMounter::Open(LocalMounterOptions opt
   KubeletFolder folder = MR_TRY(KubeletFolder::Open(options.kubelet_folder));
   MR_TRY(OpenTrustedFolder(options.state_folder, {.what = "the mounter's folder", .cure = "choose another one"},
                            MissingFolder::kMake));
-  std::error_code error;
-  std::filesystem::create_directory(options.state_folder / "mounts", error);
-  if (error) return Fail(ErrnoError(error.value(), "cannot make " + (options.state_folder / "mounts").string()));
   std::unique_ptr<LocalMounter> mounter(new LocalMounter(std::move(options), std::move(folder)));
   if (!mounter->options_.keeper.empty()) (void)mounter->WatchKeeper();
   mounter->CleanUp();
+  for (const MountRecord& record : mounter->records_.All()) {
+    const auto mounted = FindOurs(record.target);
+    if (!mounted || !*mounted) continue;
+    MutexLock lock(mounter->mutex_);
+    mounter->memory_[record.target] = record.memory;
+  }
   mounter->watcher_ = std::jthread([raw = mounter.get()](const std::stop_token& stop) { raw->WatchDaemons(stop); });
   return mounter;
 }
 
 LocalMounter::LocalMounter(LocalMounterOptions options, KubeletFolder folder)
-    : options_(std::move(options)), folder_(std::move(folder)) {}
+    : options_(std::move(options)), folder_(std::move(folder)), records_(options_.state_folder / "mounts") {}
 
 LocalMounter::~LocalMounter() {
   watcher_ = {};
@@ -113,15 +115,6 @@ LocalMounter::~LocalMounter() {
   for (auto& [target, daemon] : daemons_) daemon.process.Detach();
 }
 
-std::vector<LocalMounter::Record> LocalMounter::Records() const {
-  std::vector<Record> records;
-  std::error_code error;
-  for (const auto& folder : std::filesystem::directory_iterator(options_.state_folder / "mounts", error)) {
-    if (auto record = ReadRecordFile(folder.path() / "mount.json")) records.push_back(*std::move(record));
-  }
-  return records;
-}
-
 void LocalMounter::CleanUp() {
   std::set<std::string> kept;
   if (!options_.keeper.empty()) {
@@ -131,7 +124,7 @@ void LocalMounter::CleanUp() {
       if (each.has_device) kept.insert(each.name);
     }
   }
-  for (const Record& record : Records()) {
+  for (const MountRecord& record : records_.All()) {
     const auto mounted = mount::FindMount(record.target);
     if (!mounted || !*mounted || (*mounted)->type != kMountType) continue;
     if (kept.contains(KeptName(record.target))) continue;  // its daemon is, or will be, there
@@ -147,12 +140,65 @@ void LocalMounter::CleanUp() {
 }
 
 Status LocalMounter::CheckExclusive(const std::string& volume, const std::string& target) const {
-  for (const Record& record : Records()) {
+  for (const MountRecord& record : records_.All()) {
     if (record.volume != volume || record.target == target) continue;
     const auto mounted = MR_TRY(mount::FindMount(record.target));
     if (mounted) return Fail(Code::kPreconditionFailed, "another pod of this node uses the volume {}", volume);
   }
   return {};
+}
+
+/// The memory budget of a plan's daemon, in bytes.
+Result<std::uint64_t> LocalMounter::MemoryOf(const MountPlan& plan) const {
+  std::uint64_t bytes = options_.mount_memory;
+  for (const std::string& flag : plan.flags) {  // the last one counts
+    if (flag.starts_with(kMemoryFlag)) bytes = MR_TRY(ParseBytes(flag.substr(kMemoryFlag.size())));
+  }
+  return bytes;
+}
+
+/// Counts the memory of a mount that is to be made. Errors: kResourceExhausted if the node has too little left.
+Status LocalMounter::TakeMemory(const std::string& target, std::uint64_t bytes) {
+  MutexLock lock(mutex_);
+  std::uint64_t taken = 0;
+  for (const auto& [other, of_other] : memory_) taken += other == target ? 0 : of_other;
+  if (options_.node_memory != 0 && (taken > options_.node_memory || bytes > options_.node_memory - taken)) {
+    return Fail(
+        Code::kResourceExhausted,
+        "the volumes of this node may use {} of memory (--node-memory): {} are given to {} mounts, and this one "
+        "needs {}; use fewer volumes on the node, or set the mount option memory-budget",
+        FormatBytes(options_.node_memory), FormatBytes(taken), memory_.size() - memory_.count(target),
+        FormatBytes(bytes));
+  }
+  memory_[target] = bytes;
+  return {};
+}
+
+void LocalMounter::ReleaseMemory(const std::string& target) {
+  MutexLock lock(mutex_);
+  memory_.erase(target);
+}
+
+int LocalMounter::AwaitPublished(Duration at_most) {
+  const TimePoint deadline = SystemClock().Now() + at_most;
+  const auto waiting = [&] {
+    int files = 0;
+    for (const MountRecord& record : records_.All()) {
+      const auto mounted = FindOurs(record.target);
+      if (!mounted || !*mounted) continue;
+      const auto answer = ProbeMount(record.target, options_.probe_timeout);
+      if (!answer || !answer->daemon) continue;
+      const Json pending = answer->stats.value("pending", Json::object());
+      files += pending.value("waiting", 0) - pending.value("failing", 0);
+    }
+    return files;
+  };
+  int files = waiting();
+  while (files > 0 && SystemClock().Now() < deadline) {
+    SystemClock().SleepFor(std::chrono::milliseconds(100), {});
+    files = waiting();
+  }
+  return files;
 }
 
 void LocalMounter::WatchDaemons(const std::stop_token& stop) {
@@ -184,7 +230,7 @@ std::vector<LocalMounter::EndedDaemon> LocalMounter::TakeEnded() {
       ++entry;
       continue;
     }
-    if (const auto mounted = mount::FindMount(entry->first); mounted && *mounted && ReadRecord(entry->first)) {
+    if (const auto mounted = mount::FindMount(entry->first); mounted && *mounted && records_.Read(entry->first)) {
       ended.push_back({.volume = entry->second.volume, .target = entry->first, .cause = state->ToString()});
     }
     entry = daemons_.erase(entry);
@@ -272,44 +318,6 @@ void LocalMounter::Restart(const std::string& name, const std::stop_token& stop)
   retry.pause = std::min<Duration>(2 * retry.pause, kLastRestart);
 }
 
-std::filesystem::path LocalMounter::FolderOf(const std::string& target) const {
-  return options_.state_folder / "mounts" / ShortHash(target);
-}
-
-std::optional<LocalMounter::Record> LocalMounter::ReadRecordFile(const std::filesystem::path& path) {
-  auto text = ReadFile(path, kMostRecordBytes);
-  if (!text) return std::nullopt;
-  auto json = ParseJson(*text, path.string());
-  if (!json || json->value("format", "") != kRecordFormat) return std::nullopt;
-  return Record{.volume = json->value("volume", ""),
-                .target = json->value("target", ""),
-                .fingerprint = json->value("fingerprint", ""),
-                .driver_identity = json->value("driver_identity", false)};
-}
-
-std::optional<LocalMounter::Record> LocalMounter::ReadRecord(const std::string& target) const {
-  auto record = ReadRecordFile(FolderOf(target) / "mount.json");
-  if (record && record->target != target) return std::nullopt;
-  return record;
-}
-
-Status LocalMounter::WriteRecord(const Record& record) const {
-  std::error_code error;
-  std::filesystem::create_directory(FolderOf(record.target), error);
-  if (error) return Fail(ErrnoError(error.value(), "cannot make " + FolderOf(record.target).string()));
-  const Json json = {{"format", kRecordFormat},
-                     {"volume", record.volume},
-                     {"target", record.target},
-                     {"fingerprint", record.fingerprint},
-                     {"driver_identity", record.driver_identity}};
-  return WriteFileAtomic(FolderOf(record.target) / "mount.json", AsBytes(DumpJson(json)), 0600);
-}
-
-void LocalMounter::RemoveRecord(const std::string& target) const {
-  std::error_code error;
-  std::filesystem::remove_all(FolderOf(target), error);
-}
-
 Status LocalMounter::Mount(const MountRequest& request) {
   MR_TRY(CheckPlan(request.plan));
   const TargetPath target = MR_TRY(folder_.Find(request.target));
@@ -319,7 +327,7 @@ Status LocalMounter::Mount(const MountRequest& request) {
 }
 
 Status LocalMounter::MountHere(const MountRequest& request, const TargetPath& target) {
-  const auto record = ReadRecord(target.path);
+  const auto record = records_.Read(target.path);
   const std::string fingerprint = PlanFingerprint(request.plan);
   // A request without the volume's keys must not get a mount with the driver's keys instead.
   if (record && !record->driver_identity && request.plan.driver_identity) {
@@ -342,23 +350,30 @@ Status LocalMounter::MountHere(const MountRequest& request, const TargetPath& ta
     options_.log.Warning("the daemon of a mount was gone; it is mounted again",
                          {{"volume", request.volume}, {"target", target.path}});
   }
+  const std::uint64_t memory = MR_TRY(MemoryOf(request.plan));
+  MR_TRY(TakeMemory(target.path, memory));
+  Status made = MountAnew(request, target, memory);
+  if (!made) ReleaseMemory(target.path);
+  return made;
+}
+
+Status LocalMounter::MountAnew(const MountRequest& request, const TargetPath& target, std::uint64_t memory) {
+  const bool is_new = !records_.Read(target.path);
   MR_TRY(MakeFolder(target));
-  MR_TRY(WriteRecord({.volume = request.volume,
-                      .target = target.path,
-                      .fingerprint = fingerprint,
-                      .driver_identity = request.plan.driver_identity}));
+  MR_TRY(records_.Write({.volume = request.volume,
+                         .target = target.path,
+                         .fingerprint = PlanFingerprint(request.plan),
+                         .driver_identity = request.plan.driver_identity,
+                         .memory = memory}));
   MR_TRY(WriteToken(request, target));
   Status started = StartDaemon(request, target);
-  if (!started && !record) {
-    std::error_code error;
-    std::filesystem::remove(FolderOf(target.path) / "mount.json", error);
-  }
+  if (!started && is_new) records_.Forget(target.path);
   return started;
 }
 
 Status LocalMounter::WriteToken(const MountRequest& request, const TargetPath& target) const {
   if (request.plan.token.empty()) return {};
-  return WriteFileAtomic(FolderOf(target.path) / kTokenFile, AsBytes(request.plan.token), 0600);
+  return WriteFileAtomic(records_.FolderOf(target.path) / kTokenFile, AsBytes(request.plan.token), 0600);
 }
 
 /// The folder below which writes of a volume are staged: a volume's mounts publish what a killed daemon of the volume
@@ -408,7 +423,7 @@ void LocalMounter::HandOverStaged(const std::string& volume, const TargetPath& t
 }
 
 Subprocess::Options LocalMounter::DaemonOptions(const MountRequest& request, const TargetPath& target) const {
-  const std::filesystem::path log = FolderOf(target.path) / "log";
+  const std::filesystem::path log = records_.FolderOf(target.path) / "log";
   const std::filesystem::path staging = StagingOf(request.volume, target);
   Subprocess::Options start{.argv = {options_.program, "mount", request.plan.url, target.path, "--allow-other",
                                      "--log-file", log.string(), "--staging-dir", staging.string()},
@@ -418,13 +433,13 @@ Subprocess::Options LocalMounter::DaemonOptions(const MountRequest& request, con
                             .die_with_parent = false};
   if (!options_.keeper.empty()) {
     start.argv.insert(start.argv.end(), {"--keeper", options_.keeper.string(), "--kept-name", KeptName(target.path),
-                                         "--session-log", (FolderOf(target.path) / kSessionLog).string()});
+                                         "--session-log", (records_.FolderOf(target.path) / kSessionLog).string()});
   }
   start.argv.insert(start.argv.end(), request.plan.flags.begin(), request.plan.flags.end());
   auto has = [&](std::string_view flag) {
     return std::ranges::any_of(request.plan.flags, [&](const std::string& f) { return f.starts_with(flag); });
   };
-  if (!has("--memory-budget=")) start.argv.push_back(fmt::format("--memory-budget={}", options_.mount_memory));
+  if (!has(kMemoryFlag)) start.argv.push_back(fmt::format("--memory-budget={}", options_.mount_memory));
   if (request.plan.disk_cache) {
     start.argv.insert(start.argv.end(), {"--cache", (options_.state_folder / "cache").string()});
     if (!has("--max-cache-size=")) start.argv.push_back(fmt::format("--max-cache-size={}", options_.cache_bytes));
@@ -439,7 +454,7 @@ Subprocess::Options LocalMounter::DaemonOptions(const MountRequest& request, con
   if (!request.plan.token.empty()) {
     constexpr char kVariable[] = "AWS_WEB_IDENTITY_TOKEN_FILE";
     std::erase(start.unset_env, kVariable);
-    start.env[kVariable] = (FolderOf(target.path) / kTokenFile).string();
+    start.env[kVariable] = (records_.FolderOf(target.path) / kTokenFile).string();
   }
   return start;
 }
@@ -466,7 +481,7 @@ Status LocalMounter::StartDaemon(const MountRequest& request, const TargetPath& 
 }
 
 Status LocalMounter::StartDaemon(const DaemonPlan& plan, Duration timeout, const std::stop_token& stop) {
-  const std::filesystem::path log = FolderOf(plan.target) / "log";
+  const std::filesystem::path log = records_.FolderOf(plan.target) / "log";
   std::error_code error;
   if (std::filesystem::file_size(log, error) > kLogLimit && !error) std::filesystem::remove(log, error);
   for (const char* folder : {"staging", "cache"}) {
@@ -528,7 +543,7 @@ bool LocalMounter::CannotBeRestarted(const std::string& name) {
 
 /// Ends a mount whose daemon cannot be started again: else its pod could never be removed. What was staged with a
 /// record stays for the volume's next mount.
-Status LocalMounter::Abandon(const std::string& path, const Record& record) {
+Status LocalMounter::Abandon(const std::string& path, const MountRecord& record) {
   const std::string name = KeptName(path);
   const Retry never{.at = TimePoint::max(), .pause = kFirstRestart};
   std::jthread start;
@@ -554,7 +569,7 @@ Status LocalMounter::Abandon(const std::string& path, const Record& record) {
   return {};
 }
 
-Status LocalMounter::StopDaemon(const std::string& path, const Record& record) {
+Status LocalMounter::StopDaemon(const std::string& path, const MountRecord& record) {
   const auto answer = ProbeMount(path, options_.probe_timeout);
   if (!answer && CannotBeRestarted(KeptName(path))) return Abandon(path, record);
   if (!answer) return Fail(Code::kUnavailable, "the mount on {} does not answer", path);
@@ -581,15 +596,16 @@ Status LocalMounter::StopDaemon(const std::string& path, const Record& record) {
 
 Status LocalMounter::UnmountHere(const TargetPath& target) {
   while (const auto mounted = MR_TRY(FindOurs(target.path))) {
-    if (const auto record = ReadRecord(target.path)) {
+    if (const auto record = records_.Read(target.path)) {
       MR_TRY(StopDaemon(target.path, *record));
-      RemoveRecord(target.path);
+      records_.Remove(target.path);
     } else {
       MR_TRY(mount::Detach(target.path, /*lazy=*/false));
     }
   }
-  RemoveRecord(target.path);
+  records_.Remove(target.path);
   MutexLock lock(mutex_);
+  memory_.erase(target.path);
   plans_.erase(KeptName(target.path));
   retries_.erase(KeptName(target.path));
   return {};
@@ -611,7 +627,7 @@ Result<MountState> LocalMounter::Inspect(const std::string& path) {
   const TargetPath target = MR_TRY(folder_.Find(path));
   if (!MR_TRY(FindOurs(target.path))) return Fail(Code::kNotFound, "no volume is mounted on {}", path);
   MountState state;
-  if (const auto record = ReadRecord(target.path)) {
+  if (const auto record = records_.Read(target.path)) {
     state.fingerprint = record->fingerprint;
     state.driver_identity = record->driver_identity;
   }

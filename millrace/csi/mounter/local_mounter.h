@@ -20,6 +20,7 @@
 #include "millrace/csi/mounter/daemon_plan.h"
 #include "millrace/csi/mounter/in_flight.h"
 #include "millrace/csi/mounter/kubelet_folder.h"
+#include "millrace/csi/mounter/mount_records.h"
 #include "millrace/csi/mounter/mounter.h"
 #include "millrace/mount/unmount.h"
 
@@ -31,6 +32,7 @@ struct LocalMounterOptions {
   /// A folder of the mounter's own: records of mounts, their logs, staged writes and cached blocks.
   std::filesystem::path state_folder;
   std::uint64_t mount_memory = 512 * kMiB;  ///< of each daemon, unless its volume says otherwise
+  std::uint64_t node_memory = 0;            ///< of all daemons together; 0: no limit
   std::uint64_t cache_bytes = 20 * kGiB;    ///< of the disk cache that the node's volumes share
   Duration start_timeout = std::chrono::seconds(60);
   /// How long Unmount waits for the daemon to publish. Shorter than the two minutes that kubelet waits for a call.
@@ -55,29 +57,25 @@ class LocalMounter final : public Mounter {
   Status Unmount(const std::string& target, bool remove_folder) override;
   Result<MountState> Inspect(const std::string& target) override;
 
+  /// Waits until the mounts have published the files that programs have closed, but no longer than `at_most`, and not
+  /// for files whose publication fails. Returns how many files it waited for in vain.
+  int AwaitPublished(Duration at_most);
+
  private:
-  /// The record of a mount, kept in a file. Has no secrets.
-  struct Record {
-    std::string volume, target, fingerprint;
-    bool driver_identity = false;
-  };
   struct Daemon {
     std::string volume;
     Subprocess process;
   };
   LocalMounter(LocalMounterOptions options, KubeletFolder folder);
   void CleanUp();
-  std::vector<Record> Records() const;
   Status CheckExclusive(const std::string& volume, const std::string& target) const;
+  Result<std::uint64_t> MemoryOf(const MountPlan& plan) const;
+  Status TakeMemory(const std::string& target, std::uint64_t bytes) MR_EXCLUDES(mutex_);
+  void ReleaseMemory(const std::string& target) MR_EXCLUDES(mutex_);
   void WatchDaemons(const std::stop_token& stop) MR_EXCLUDES(mutex_);
 
-  std::filesystem::path FolderOf(const std::string& target) const;
-  std::optional<Record> ReadRecord(const std::string& target) const;
-  static std::optional<Record> ReadRecordFile(const std::filesystem::path& path);
-  Status WriteRecord(const Record& record) const;
-  void RemoveRecord(const std::string& target) const;
-
   Status MountHere(const MountRequest& request, const TargetPath& target) MR_EXCLUDES(mutex_);
+  Status MountAnew(const MountRequest& request, const TargetPath& target, std::uint64_t memory) MR_EXCLUDES(mutex_);
   Status StartDaemon(const MountRequest& request, const TargetPath& target) MR_EXCLUDES(mutex_);
   std::filesystem::path StagingOf(const std::string& volume) const;
   std::filesystem::path StagingOf(const std::string& volume, const TargetPath& target) const;
@@ -92,18 +90,20 @@ class LocalMounter final : public Mounter {
   void BeginRestarts(const std::vector<std::string>& names) MR_EXCLUDES(mutex_);
   void Restart(const std::string& name, const std::stop_token& stop) MR_EXCLUDES(mutex_);
   bool CannotBeRestarted(const std::string& name) MR_EXCLUDES(mutex_);
-  Status Abandon(const std::string& path, const Record& record) MR_EXCLUDES(mutex_);
+  Status Abandon(const std::string& path, const MountRecord& record) MR_EXCLUDES(mutex_);
   Status WriteToken(const MountRequest& request, const TargetPath& target) const;
-  Status StopDaemon(const std::string& path, const Record& record) MR_EXCLUDES(mutex_);
+  Status StopDaemon(const std::string& path, const MountRecord& record) MR_EXCLUDES(mutex_);
   Status UnmountHere(const TargetPath& target) MR_EXCLUDES(mutex_);
 
   // Constant after construction.
   const LocalMounterOptions options_;
   const KubeletFolder folder_;
+  const MountRecords records_;
 
   InFlight in_flight_;
   Mutex mutex_;
-  std::map<std::string, Daemon> daemons_ MR_GUARDED_BY(mutex_);  ///< by target
+  std::map<std::string, Daemon> daemons_ MR_GUARDED_BY(mutex_);        ///< by target
+  std::map<std::string, std::uint64_t> memory_ MR_GUARDED_BY(mutex_);  ///< of the mounts, by target; bytes
   /// The plans of all mounts that the keeper has, by their names there. A new keeper gets them again.
   std::map<std::string, DaemonPlan> plans_ MR_GUARDED_BY(mutex_);
   /// When to start a daemon again whose last start failed.
