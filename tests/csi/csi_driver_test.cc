@@ -377,7 +377,7 @@ TEST_F(CsiDriverTest, ProvisionsWithTheKeysOfTheStorageClass) {
 
 TEST_F(CsiDriverTest, RegistersUnderAllItsNames) {
   for (const char* name : {kDriverName, "s3.csi.aws.com"}) {
-    const auto socket = kubelet() / "registry" / fmt::format("{}-reg.sock", name);
+    const auto socket = sockets() / "registry" / fmt::format("{}-reg.sock", name);
     auto stub = ::pluginregistration::Registration::NewStub(
         grpc::CreateChannel("unix:" + socket.string(), grpc::InsecureChannelCredentials()));
     grpc::ClientContext context;
@@ -396,7 +396,7 @@ TEST_F(CsiDriverTest, TheEndOfAnOldDriverLeavesTheNewOneRegistered) {
   auto old = std::move(driver_);
   StartDriver();
   old.reset();
-  const auto socket = kubelet() / "registry" / fmt::format("{}-reg.sock", kDriverName);
+  const auto socket = sockets() / "registry" / fmt::format("{}-reg.sock", kDriverName);
   EXPECT_TRUE(std::filesystem::exists(socket));
   Must(Stage({}));
   driver_.reset();

@@ -24,7 +24,7 @@ using testing::HasSubstr;
 class CsiKeeperTest : public CsiDriverTest {
  protected:
   void SetUp() override {
-    keeper_socket_ = folder_.path() / "keeper.sock";
+    keeper_socket_ = sockets() / "keeper.sock";
     StartKeeper();
     CsiDriverTest::SetUp();
     if (IsSkipped()) return;

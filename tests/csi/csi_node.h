@@ -40,7 +40,7 @@ class CsiDriverTest : public testing::Test {
     if (::geteuid() != 0) GTEST_SKIP() << "mounting for pods needs root";
     if (::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "there is no usable /dev/fuse";
     std::filesystem::create_directories(kubelet() / "pods");
-    std::filesystem::create_directories(kubelet() / "registry");
+    std::filesystem::create_directories(sockets() / "registry");
     auto server = s3d::Server::Start(
         {.root = folder_.path() / "buckets", .access_key = kKey, .secret_key = kSecret, .sync = false});
     ASSERT_TRUE(server) << server.error().ToString();
@@ -88,13 +88,13 @@ class CsiDriverTest : public testing::Test {
                             .log = Logger(log_, LogLevel::kInfo)});
     ASSERT_TRUE(mounter) << mounter.error().ToString();
     mounter_ = *std::move(mounter);
-    auto server = MounterServer::Start(*mounter_, kubelet() / "mounter.sock", {}, Logger(log_, LogLevel::kInfo));
+    auto server = MounterServer::Start(*mounter_, sockets() / "mounter.sock", {}, Logger(log_, LogLevel::kInfo));
     ASSERT_TRUE(server) << server.error().ToString();
     mounter_server_ = *std::move(server);
   }
 
   void StartDriver() {
-    remote_ = ConnectMounter(kubelet() / "mounter.sock");
+    remote_ = ConnectMounter(sockets() / "mounter.sock");
     auto provisioner =
         Provisioner::Create({.driver = kDriverName,
                              .default_place = "s3://corpus/volumes-of-test",
@@ -102,16 +102,16 @@ class CsiDriverTest : public testing::Test {
     ASSERT_TRUE(provisioner);
     provisioner_ = *std::move(provisioner);
     auto driver = Driver::Start({.aliases = {"s3.csi.aws.com"},
-                                 .socket = kubelet() / "csi.sock",
+                                 .socket = sockets() / "csi.sock",
                                  .node_id = "node-1",
                                  .mounter = remote_.get(),
                                  .provisioner = provisioner_.get(),
-                                 .registration_folder = kubelet() / "registry",
+                                 .registration_folder = sockets() / "registry",
                                  .socket_on_host = "/host/csi.sock",
                                  .log = Logger(log_, LogLevel::kInfo)});
     ASSERT_TRUE(driver) << driver.error().ToString();
     driver_ = *std::move(driver);
-    auto channel = grpc::CreateChannel("unix:" + (kubelet() / "csi.sock").string(), grpc::InsecureChannelCredentials());
+    auto channel = grpc::CreateChannel("unix:" + (sockets() / "csi.sock").string(), grpc::InsecureChannelCredentials());
     node_ = pb::Node::NewStub(channel);
     controller_ = pb::Controller::NewStub(channel);
   }
@@ -178,6 +178,8 @@ class CsiDriverTest : public testing::Test {
   static void Must(const grpc::Status& status) { EXPECT_TRUE(status.ok()) << status.error_message(); }
 
   std::filesystem::path kubelet() const { return folder_.path() / "k"; }
+  /// The folder of a test may be too deep for a socket's path, which has at most 107 bytes.
+  const std::filesystem::path& sockets() const { return sockets_.path(); }
   std::string staging(const std::string& volume) const { return kubelet() / "plugins/kubernetes.io/csi" / volume; }
   std::string target(const std::string& pod) const { return kubelet() / "pods" / pod; }
 
@@ -225,10 +227,11 @@ class CsiDriverTest : public testing::Test {
   }
 
   TempDir folder_ = *TempDir::Create();
+  TempDir sockets_ = *TempDir::Create("/tmp");
   std::shared_ptr<LinesSink> log_ = std::make_shared<LinesSink>();
   std::filesystem::path keeper_socket_;  ///< empty: none
   std::uint64_t node_memory_ = 0;        ///< 0: no limit
-  Duration probe_timeout_ = std::chrono::seconds(10);
+  Duration probe_timeout_ = std::chrono::seconds(60);
   std::unique_ptr<s3d::Server> server_;
   Connections connections_{object::ConnectOptions{}};
   std::unique_ptr<LocalMounter> mounter_;

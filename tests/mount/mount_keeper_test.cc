@@ -34,7 +34,7 @@ class KeeperProcess {
          .stderr_file = socket.string() + ".log"});
     EXPECT_TRUE(started) << started.error().ToString();
     process_.emplace(*std::move(started));
-    while (!process_->Poll() && !fs::exists(socket)) std::this_thread::yield();
+    while (!process_->Poll() && !mount::ListKept(socket)) std::this_thread::yield();
   }
   void Kill() {
     process_->Signal(SIGKILL);
@@ -96,7 +96,7 @@ class MountKeeper : public testing::Test {
     if (mount_.log().contains("this kernel cannot send requests again")) GTEST_SKIP() << "the kernel is too old";
   }
 
-  fs::path socket() const { return mount_.scratch() / "keeper.sock"; }
+  fs::path socket() const { return sockets_.path() / "keeper.sock"; }
   fs::path session_log() const { return mount_.scratch() / "session"; }
   std::vector<std::string> flags() const {
     return {"--keeper", socket().string(), "--kept-name", "m", "--session-log", session_log().string()};
@@ -116,6 +116,7 @@ class MountKeeper : public testing::Test {
   fs::path point() const { return mount_.point(); }
 
   MountProgram mount_;
+  TempDir sockets_ = *TempDir::Create("/tmp");  ///< the test's own folder may be too deep for a socket
   std::optional<KeeperProcess> keeper_;
   std::optional<Starter> starter_;
 };
@@ -342,13 +343,13 @@ TEST_F(MountKeeper, AnotherKeeperGetsTheMount) {
 }
 
 TEST_F(MountKeeper, GoesOnWithoutAnAddressForMetrics) {
-  std::ofstream open(point() / "file");
-  open << "before" << std::flush;
-  Kill();
   const http::Listener taken = *http::Listener::Open("127.0.0.1:0");
   auto with_metrics = flags();
   with_metrics.insert(with_metrics.end(), {"--metrics-listen", "127.0.0.1:" + std::to_string(taken.port)});
   starter_.emplace(mount_, with_metrics);
+  std::ofstream open(point() / "file");
+  open << "before" << std::flush;
+  Kill();
   Start();
   EXPECT_THAT(mount_.log(), testing::HasSubstr("goes on without metrics"));
   open << " after";

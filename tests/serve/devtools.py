@@ -10,9 +10,10 @@ import pathlib
 import select
 import shutil
 import subprocess
+import tempfile
 import time
 
-PATIENCE_S = 30
+PATIENCE_S = 120
 KEYS = {"Enter": (13, "\r"), "Escape": (27, ""), "Tab": (9, ""), "ArrowDown": (40, ""), "ArrowUp": (38, ""), "Home": (36, ""),
         "End": (35, ""), " ": (32, " ")}
 SHIFT = 8
@@ -37,6 +38,8 @@ class Browser:
         flags = ["--headless=new", "--remote-debugging-pipe", f"--user-data-dir={self.folder}/profile", "--no-first-run",
                  "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
                  "--disable-dev-shm-usage", "--hide-scrollbars", "--mute-audio", "--force-device-scale-factor=1"]
+        # Chromium makes a socket there. Its path has at most 107 bytes, so a test's own folder may be too deep.
+        self.sockets = tempfile.mkdtemp(prefix="millrace-chromium-", dir="/tmp")
         if os.geteuid() == 0:
             flags.append("--no-sandbox")  # Chromium's sandbox refuses to run as root
         log = open(self.folder / "chromium.log", "wb")
@@ -50,7 +53,7 @@ class Browser:
 
         self.process = subprocess.Popen([find_chromium(), *flags, "about:blank"], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                         preexec_fn=descriptors, close_fds=False, start_new_session=True,
-                                        env={**os.environ, "HOME": str(self.folder)})
+                                        env={**os.environ, "HOME": str(self.folder), "TMPDIR": self.sockets})
         log.close()
         os.close(to_browser)
         os.close(from_browser)
@@ -62,6 +65,7 @@ class Browser:
         except (AssertionError, OSError):
             self.process.kill()
         self.process.wait(PATIENCE_S)
+        shutil.rmtree(self.sockets, ignore_errors=True)
         os.close(self.write_end)
         os.close(self.read_end)
 

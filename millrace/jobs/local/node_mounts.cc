@@ -33,13 +33,12 @@ constexpr Duration kMountLeaveTime = std::chrono::seconds(5);
 class NotifySocket {
  public:
   static Result<NotifySocket> Open() {
-    TempDir folder = MR_TRY(TempDir::Create());
-    const std::string path = folder.path() / "notify";
+    constexpr std::string_view kName = "notify";
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
-    if (path.size() >= sizeof address.sun_path) {
-      return Fail(Code::kInvalidArgument, "the path of the folder for temporary files is too long: {}", path);
-    }
+    TempDir folder = MR_TRY(TempDir::Create());
+    if ((folder.path() / kName).string().size() >= sizeof address.sun_path) folder = MR_TRY(TempDir::Create("/tmp"));
+    const std::string path = folder.path() / kName;
     std::memcpy(address.sun_path, path.data(), path.size());
     UniqueFd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!socket || ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {

@@ -32,7 +32,7 @@ class KeeperTest : public testing::Test {
   }
   std::vector<KeptName> List() const { return *ListKept(socket()); }
 
-  TempDir dir_ = *TempDir::Create();
+  TempDir dir_ = *TempDir::Create("/tmp");  // the path of a socket must be short
   std::unique_ptr<Keeper> keeper_;
 };
 
