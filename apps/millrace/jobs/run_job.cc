@@ -296,11 +296,11 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   Logger log = context.log();
   options.on_status = [&](const jobs::JobStatus& status) {
     if (arguments.in_pod) pod_log.Tell(status);
+    reporter->NoteStatus(status);  // first: who reads that the job has ended finds its last metrics
     // A full disk must not end the training.
     if (auto written = folder.Write(status); !written)
       log.Warning("cannot write the status", {{"error", written.error()}});
     if (keeper) keeper->NoteStatus(status, spec.run.launcher);
-    reporter->NoteStatus(status);
   };
   jobs::Supervisor supervisor(*launcher, SystemClock(), Random(SystemEntropy()), std::move(options));
   std::stop_source stopped;

@@ -96,6 +96,7 @@ void RunReporter::NoteStatus(const jobs::JobStatus& status) {
   job.events = std::move(job_.events);
   job.metrics = std::move(job_.metrics);
   job_ = std::move(job);
+  if (!status.active()) return WriteMetrics();
   const TimePoint now = clock_.Now();
   if (now < next_look_) return;
   next_look_ = now + kLookInterval;

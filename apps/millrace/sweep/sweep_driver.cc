@@ -221,6 +221,8 @@ std::vector<Reports> RefreshSweep(const Context& context, jobs::SweepState& stat
   for (std::size_t i = 0; i < state.runs.size(); ++i) {
     jobs::SweepRun& run = state.runs[i];
     if (run.state == "waiting") continue;
+    // The status first: the metrics of a job that has ended are whole.
+    const auto status = ReadJobAnywhere(run.name);
     const std::string& url = log_urls[i];
     auto watcher = JobWatcher::Open(context, url.empty() ? run.name : url, "");
     if (const auto watched = watcher ? watcher->Read() : Fail(watcher.error())) {
@@ -229,9 +231,7 @@ std::vector<Reports> RefreshSweep(const Context& context, jobs::SweepState& stat
       if (!reports[i].empty()) run.step = reports[i].back().step;
     }
     if (run.state != "running") continue;
-    // A job that cannot be read now is looked at again.
-    const auto status = ReadJobAnywhere(run.name);
-    if (!status) continue;
+    if (!status) continue;  // a job that cannot be read now is looked at again
     if (status->step) run.step = status->step;
     run.state = StateOf(run, *status);
     if (run.state == "failed") run.reason = status->message;
