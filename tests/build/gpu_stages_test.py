@@ -90,7 +90,7 @@ class Stages(unittest.TestCase):
 
     def test_stops_programs_at_their_limit(self):
         words = [str(self.folder / "python"), "torch_step.py", "pure"]
-        status, _, err = runner.run_process(words, 1, dict(os.environ), io.StringIO())
+        status, _, err = runner.run_process(words, 10, dict(os.environ), io.StringIO())  # Python may start slowly
         self.assertIsNone(status)
         self.assertEqual(runner.steps_seen(err), "; last of 1 steps: 1.250 s")
 

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import urllib.parse
+import uuid
 
 #: https://docs.docker.com/reference/dockerfile/
 INSTRUCTIONS = {"ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL", "ONBUILD", "RUN", "SHELL",
@@ -63,7 +64,7 @@ class Registry(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         self.content()
-        number = str(len(self.uploads))
+        number = uuid.uuid4().hex
         self.uploads[number] = b""
         self.answer(202, Location=f"{self.path}{number}", Range="0-0")
 

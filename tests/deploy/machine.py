@@ -30,6 +30,8 @@ PACKAGED = {
 }
 MAKE = r"""
 set -euo pipefail
+# A copy of another test's mount would keep it alive after its unmount.
+while read -r _ point type _; do [[ $type != fuse.* ]] || umount -l "$point" || true; done </proc/mounts
 mount -t tmpfs tmpfs "$1"
 mkdir "$1/upper" "$1/work" "$1/root"
 mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"

@@ -19,8 +19,10 @@ from documents import Block, command_blocks
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-TIMEOUT_S = 150
+TIMEOUT_S = 500
 NEEDED = ("millrace", "millrace-train", "millrace-serve", "millrace-eval")
+#: Documents that need what another one needs.
+PREPARED_LIKE = {"evaluate": "serve"}
 
 PROLOGUE = """
 set -E -o pipefail
@@ -38,7 +40,8 @@ def isolated(text: str, scratch: pathlib.Path) -> str:
 
 def preparation_of(document: pathlib.Path) -> pathlib.Path:
     in_example = document.stem == "README" and document.parent != ROOT
-    return HERE / "prepare" / f"{document.parent.name if in_example else document.stem}.sh"
+    name = document.parent.name if in_example else document.stem
+    return HERE / "prepare" / f"{PREPARED_LIKE.get(name, name)}.sh"
 
 
 def find_program(name: str) -> str | None:

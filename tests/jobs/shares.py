@@ -15,11 +15,11 @@ import subprocess
 import tempfile
 import time
 
-WAIT_S, OBJECTS = 90, 24
+WAIT_S, OBJECTS = 240, 24
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test-secret", "AWS_REGION": "us-east-1",
         "MILLRACE_S3D_ACCESS_KEY": "test", "MILLRACE_S3D_SECRET_KEY": "test-secret"}
 # Writes to the bucket `slow` take long enough for a process to be killed between them.
-SLOW = "latency=250ms,op=PutObject,bucket=slow;latency=250ms,op=CopyObject,bucket=slow"
+SLOW = "latency=1s,op=PutObject,bucket=slow;latency=1s,op=CopyObject,bucket=slow"
 
 
 class Store:

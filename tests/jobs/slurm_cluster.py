@@ -14,7 +14,7 @@ import tempfile
 import time
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue")
-START_S = 30
+START_S = 120
 
 
 def missing():

@@ -20,7 +20,7 @@ import tempfile
 from slurm_cluster import SlurmCluster, missing
 
 # Steps of some milliseconds: a job takes long enough to be disturbed.
-STEPS, WAIT_S = 1200, 240
+STEPS, WAIT_S = 1200, 900
 
 
 def losses(path):

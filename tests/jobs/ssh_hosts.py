@@ -11,7 +11,7 @@ import socket
 import subprocess
 import time
 
-START_S = 30
+START_S = 120
 
 
 def sshd_program():

@@ -96,6 +96,10 @@ def times(place):
     return [tuple(line.split()) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def states_of(runs):
+    return [run["state"] for run in runs.values()]
+
+
 def most_at_once(place):
     running, most = 0, 0
     for word, _ in times(place):
@@ -154,9 +158,9 @@ def test_a_sweep_whose_process_is_killed_goes_on(sweeps):
     words = ["--vary", "run.env.LR=1,2,3", "--at-once", 2]
     process = sweeps.start(place, *words)
     sweeps.until(lambda: len(times(place)) == 2, "two runs begin")
+    sweeps.until(lambda: states_of(sweeps.named("status", "killed")) == ["running", "running", "waiting"], "the sweep notes it")
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert {run["state"] for run in sweeps.named("status", "killed").values()} == {"running", "waiting"}
     (place / "gate").touch()
     status, runs, words = sweeps.call(place, *words)
     assert status == 0 and {run["state"] for run in runs.values()} == {"done"}, words
@@ -182,6 +186,7 @@ def test_a_stopped_sweep_goes_on_later(sweeps):
     again = sweeps.write("left", waits=0)
     process = sweeps.start(again, "--vary", "run.env.LR=1,2")
     sweeps.until(lambda: times(again) == [("begin", "left-1")], "the first run begins")
+    sweeps.until(lambda: states_of(sweeps.named("status", "left")) == ["running", "waiting"], "the sweep notes it")
     process.kill()
     process.communicate()
     assert [run["state"] for run in sweeps.named("stop", "left").values()] == ["interrupted", "waiting"]

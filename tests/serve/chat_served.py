@@ -157,13 +157,20 @@ def in_terminal(millrace, model, folder, talk):
         server = children_of(chat.process.pid)[0]
         chat.process.kill()
         deadline = time.monotonic() + PATIENCE_S
-        while pathlib.Path(f"/proc/{server}").exists() and "Z" not in pathlib.Path(f"/proc/{server}/stat").read_text().split():
+        while runs(server):
             assert time.monotonic() < deadline, "the server runs on"
     missing = subprocess.run([millrace, "chat", str(folder / "nothing"), "--message", "x"], env=env, capture_output=True, text=True)
     assert missing.returncode == 4 and "the model's server ended" in missing.stderr and "nothing" in missing.stderr, missing
     wrong = subprocess.run([millrace, "chat", str(model), "--message", "x", "--", "--precison", "f32"], env=env, capture_output=True,
                            text=True)
     assert wrong.returncode == 2 and "--precison" in wrong.stderr, wrong
+
+
+def runs(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def children_of(pid):

@@ -22,7 +22,7 @@ import time
 
 from fake_chat import CUT, ENDED, FakeChat, Hold
 
-PATIENCE_S = 30
+PATIENCE_S = 120
 KEY = "0123456789abcdef-the-key"
 ESCAPE = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|[^\[])")
 # What the program itself sends: cursor up and right, clear below, dim, red, plain, bracketed paste.

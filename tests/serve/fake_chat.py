@@ -71,7 +71,7 @@ class FakeChat:
         self.stop()
         if self.page_server:
             self.page.stdin.close()
-            self.page.wait(10)
+            self.page.wait(60)
             self.page.stdout.close()
 
 

@@ -47,10 +47,14 @@ Code CodeOf(const ExitState& state) {
 Result<bool> AwaitLive(int fd, Duration timeout, const std::stop_token& stop) {
   const Deadline deadline = Deadline::After(SystemClock(), timeout);
   while (!deadline.Passed(SystemClock())) {
-    if (stop.stop_requested()) return Fail(Code::kCancelled, "the start of the mount was cancelled");
     constexpr int kPollMs = 100;  // bounds how late deadline and stop are noticed
+    const bool stopped = stop.stop_requested();
     pollfd readable{fd, POLLIN, 0};
-    if (::poll(&readable, 1, kPollMs) <= 0) continue;
+    if (::poll(&readable, 1, stopped ? 0 : kPollMs) <= 0) {
+      // One that is live already is kept.
+      if (stopped) return Fail(Code::kCancelled, "the start of the mount was cancelled");
+      continue;
+    }
     std::array<char, 16> word{};
     const ssize_t n = ::read(fd, word.data(), word.size());
     if (n < 0 && errno == EINTR) continue;
