@@ -20,7 +20,7 @@ import tempfile
 WAIT_S, STEPS = 180, 30
 RATE = "60mbit"  # a hundredth of what the others have
 # A copy of another test's mount would keep it alive after its unmount.
-LEAVE_MOUNTS = "while read _ point type _; do case $type in fuse.*) umount -l $point;; esac; done </proc/mounts;"
+LEAVE_MOUNTS = r"while read _ point type _; do case \$type in fuse.*) umount -l \$point;; esac; done </proc/mounts;"
 
 
 def quietly(*words):
