@@ -1,6 +1,7 @@
 #include "millrace/vfs/write/quota.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
@@ -67,6 +68,7 @@ Result<Usage> Quota::Current(const object::Call& call) {
 
 /// One thread lists, and the others wait for it.
 Status Quota::Measure(const object::Call& call) {
+  bool removed = false;
   std::uint64_t before = 0;
   std::optional<std::uint64_t> last_limit;
   {
@@ -74,10 +76,10 @@ Status Quota::Measure(const object::Call& call) {
     if (measuring_) {
       const bool done =
           measured_again_.Wait(mutex_, call.stop, [this]() MR_NO_THREAD_SAFETY_ANALYSIS { return !measuring_; });
-      return done ? Status() : Fail(Code::kCancelled, "waiting for the size of the volume was cancelled");
+      return done ? last_outcome_ : Fail(Code::kCancelled, "waiting for the size of the volume was cancelled");
     }
     measuring_ = true;
-    removed_ = false;
+    removed = std::exchange(removed_, false);
     before = usage_.used;
     if (measured_at_) last_limit = usage_.limit;
   }
@@ -93,7 +95,11 @@ Status Quota::Measure(const object::Call& call) {
   MutexLock lock(mutex_);
   measuring_ = false;
   measured_again_.NotifyAll();
-  if (!sum) return Fail(sum.error());
+  last_outcome_ = sum ? Status() : Fail(sum.error());
+  if (!sum) {
+    removed_ = removed_ || removed;
+    return last_outcome_;
+  }
   const std::uint64_t added_meanwhile = usage_.used - before;
   usage_ = {.limit = *limit, .used = *sum + unpublished + added_meanwhile};
   measured_at_ = with_.clock.Now();

@@ -55,6 +55,7 @@ class Quota {
   Mutex mutex_;
   CondVar measured_again_;
   bool measuring_ MR_GUARDED_BY(mutex_) = false;
+  Status last_outcome_ MR_GUARDED_BY(mutex_);  ///< of the last listing
   bool removed_ MR_GUARDED_BY(mutex_) = false;
   std::optional<TimePoint> measured_at_ MR_GUARDED_BY(mutex_);  ///< when the last listing ended
   Duration took_ MR_GUARDED_BY(mutex_){};

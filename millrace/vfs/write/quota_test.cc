@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <stop_token>
+#include <thread>
+#include <utility>
+
 #include "millrace/object/blocking.h"
 #include "millrace/object/memory/memory_store.h"
 
@@ -102,6 +106,33 @@ TEST_F(QuotaTest, ReportsGoOnWithoutTheStore) {
   std::stop_source stopped;
   stopped.request_stop();
   EXPECT_EQ(quota_.Current({.stop = stopped.get_token()})->used, 30u);
+}
+
+TEST_F(QuotaTest, ThoseThatWaitForAListingLearnThatItFailed) {
+  limit_fails_ = true;
+  std::jthread other;
+  Status of_other;
+  bool begun = false;
+  on_limit_ = [&] {
+    if (std::exchange(begun, true)) return;
+    other = std::jthread([&] {
+      if (auto usage = quota_.Current({}); !usage) of_other = Fail(usage.error());
+    });
+  };
+  EXPECT_FALSE(quota_.Current({}));
+  other.join();
+  EXPECT_FALSE(of_other);
+}
+
+TEST_F(QuotaTest, AListingThatFailsForgetsNoRemoval) {
+  Put("v/a", 100);
+  EXPECT_FALSE(Add(1));
+  ASSERT_TRUE(object::Delete(*store_, "v/a"));
+  quota_.NoteRemoval();
+  std::stop_source stopped;
+  stopped.request_stop();
+  EXPECT_TRUE(quota_.Add(1, {.stop = stopped.get_token()})) << "accepted unseen";
+  EXPECT_TRUE(Add(100));
 }
 
 TEST_F(QuotaTest, FollowsALimitThatChanges) {
