@@ -121,6 +121,10 @@ function(millrace_test name)
     target_compile_options(${name} PRIVATE ${MILLRACE_TEST_OPTIONS})
   endif()
   target_precompile_headers(${name} REUSE_FROM ${arg_PRECOMPILED})
+  # GoogleTest puts file names into what is compiled; clones can share it if they are relative.
+  if(CCACHE_PROGRAM AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(${name} PRIVATE -fmacro-prefix-map=${PROJECT_SOURCE_DIR}=.)
+  endif()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   # gtest_discover_tests flattens lists, so that a property can hold one value only: hence a label, and two ways to set
   # an environment variable.
