@@ -351,7 +351,7 @@ TEST_F(MountKeeper, GoesOnWithoutAnAddressForMetrics) {
   open << "before" << std::flush;
   Kill();
   Start();
-  EXPECT_THAT(mount_.log(), testing::HasSubstr("goes on without metrics"));
+  EXPECT_THAT(starter_->output(), testing::HasSubstr("goes on without metrics"));
   open << " after";
   open.close();
   EXPECT_TRUE(open);
