@@ -13,7 +13,8 @@
 namespace millrace::engine {
 
 /// Connects this rank with the other members, which meet at `store`. Blocks until all are there or `timeout` has
-/// passed. `loopback`: all ranks are on this machine.
+/// passed. `loopback`: all ranks are on this machine. REQUIRES: the process ignores SIGPIPE, which Gloo's writes to a
+/// lost member raise.
 ///
 /// Gloo carries messages between pairs of ranks; the operations are ours (direct_exchange.h). Its own would sum
 /// bfloat16 in bfloat16, and it has no reduce-scatter.
