@@ -307,7 +307,7 @@ class PartCounter {
       beside = std::max(beside, PanelBytes(in, out) + (setup_.bf16 ? tokens_ * (in + out) * kFloat : 0));
     }
     leaving += beside;
-    if (copies_) leaving += (tokens_ * (in + out) + in * out) * kFloat;
+    if (copies_ && !IsQuantized(layer)) leaving += (tokens_ * (in + out) + in * out) * kFloat;
     if (layer.kind == Kind::kColumns && tensor_ > 1) {  // a copy is summed over the ranks
       leaving = std::max(leaving, 2 * input + (division_.sequence ? Stream() : 0) - output);
     }
