@@ -28,36 +28,44 @@ def file_hash(path):
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
-def includes_command(command, unit):
-    """The command that prints all files the unit reads. A precompiled header is read as text: it would hide its own."""
+def without_precompiled(command, unit):
+    """The compiler's command without its input and output, and the headers that it precompiled for the unit."""
     words = iter(shlex.split(command))
-    kept = []
+    kept, headers = [], []
     for word in words:
         if word == "-o":
             next(words)
         elif word == "-Xclang":
             option = next(words)
             assert option in ("-include-pch", "-include"), option
-            next(words)  # the second -Xclang
-            if option == "-include":
-                kept += ["-include", next(words)]
-            else:
-                next(words)
+            assert next(words) == "-Xclang"
+            file = next(words)
+            headers += [file] if option == "-include" else []
         elif word not in ("-c", unit):
             kept.append(word)
-    return kept + ["-M", unit]
+    return tuple(kept), headers
+
+
+@cache
+def files_of(command, folder, source):
+    """All files that the compiler reads for the source; None if it lacks one."""
+    rule = subprocess.run([*command, "-M", source], cwd=folder, capture_output=True, text=True)
+    if rule.returncode != 0:
+        return None
+    return {folder / file for file in shlex.split(rule.stdout.replace("\\\n", " ").split(":", 1)[1])}
 
 
 def fingerprint(command, unit, folder, root, version):
     """A name for all that clang-tidy sees of the unit, the same in any work tree; None if it lacks a header."""
-    rule = subprocess.run(includes_command(command, unit), cwd=folder, capture_output=True, text=True)
-    if rule.returncode != 0:
+    flags, headers = without_precompiled(command, unit)
+    read = [files_of(flags, folder, source) for source in (unit, *headers)]
+    if None in read:
         return None
-    files = sorted(set(shlex.split(rule.stdout.replace("\\\n", " ").split(":", 1)[1])))
-    lines = [version, file_hash(root / ".clang-tidy"), command, *(f"{file_hash(folder / f)} {f}" for f in files)]
-    # A joined unit names its sources by their absolute paths.
-    text = "\n".join(lines).replace(file_hash(unit), Path(unit).read_text())
-    return hashlib.sha256(text.replace(str(root), "").encode()).hexdigest()
+    files = set().union(*read) - {Path(unit)}
+    lines = [version, file_hash(root / ".clang-tidy"), command, Path(unit).read_text(),
+             *(f"{file_hash(file)} {file}" for file in files)]
+    # A joined unit names its sources by their absolute paths, and so do the command and the list of what it reads.
+    return hashlib.sha256("\n".join(sorted(line.replace(str(root), "") for line in lines)).encode()).hexdigest()
 
 
 def main():
