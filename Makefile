@@ -52,9 +52,10 @@ fmt:
 	@tools/setup lint
 	@git ls-files '*.cc' '*.h' | xargs clang-format-19 -i
 
+# With SINCE, clang-tidy begins no file later than WITHIN=seconds.
 lint:             ## format, order of modules, clang-tidy, static analyzer; SINCE=commit: of files that changes can reach
 	@tools/setup build test lint
-	@tools/lint $(SINCE)
+	@tools/lint $(SINCE) $(if $(SINCE),$(WITHIN))
 
 clean:
 	rm -rf build
