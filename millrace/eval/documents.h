@@ -12,7 +12,7 @@
 
 namespace millrace::eval {
 
-/// What is asked of a model.
+/// A kind of question to a model.
 enum class Task {
   kPerplexity,  ///< {"text"}: how likely are whole texts
   kChoice,      ///< {"query", "choices", "gold"}: which of several endings is the likeliest

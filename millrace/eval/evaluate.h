@@ -22,7 +22,7 @@ using serve::TokenId;
 struct EvaluateOptions {
   bool add_bos = false;         ///< texts begin with the tokenizer's beginning-of-text token
   std::size_t most_texts = 32;  ///< that the model computes at a time
-  // Of Task::kMatch.
+  // The next members are for Task::kMatch alone.
   int most_tokens = 256;                    ///< of an answer
   std::vector<std::string> until = {"\n"};  ///< texts that end an answer
   std::vector<TokenId> ends = {};           ///< tokens that do

@@ -63,7 +63,7 @@ Result<bool> Scorer::Begin(const ScoreRequest& request, std::size_t index) {
   text.first_scored = text.tokens.size() - request.continuation.size();
   const auto in_block = static_cast<std::size_t>(pool_.block_tokens());
   const std::size_t wanted = (text.tokens.size() + in_block - 1) / in_block;
-  // What is computed again of a shared beginning are the tokens whose logits count.
+  // The model computes a shared beginning anew only where its logits count.
   text.blocks = pool_.Share(std::span(text.tokens).first(std::min(text.first_scored + 1, text.tokens.size())));
   text.published = text.blocks.size();
   text.stored = text.blocks.size() * in_block;

@@ -213,7 +213,7 @@ constexpr std::array<Column, 12> kCpuColumns = {
     Column{"RANK", 4, 0},   Column{"STATE", 14, 24}, Column{"STEP", 9, 36},   Column{"STEP S", 8, 46},
     Column{"OWN S", 8, 56}, Column{"DATA", 5, 64},   Column{"COMM", 5, 71},   Column{"CKPT", 5, 78},
     Column{"MEM", 9, 88},   Column{"CPU", 5, 96},    Column{"NODE", 16, 114}, Column{"PID", 8, 124}};
-/// Those of ranks whose GPUs tell their load.
+/// The columns of a job whose ranks have GPUs that tell their load.
 constexpr std::array<Column, 15> kGpuColumns = {
     Column{"RANK", 4, 0},   Column{"STATE", 14, 24}, Column{"STEP", 9, 36},  Column{"STEP S", 8, 46},
     Column{"OWN S", 8, 56}, Column{"DATA", 5, 64},   Column{"COMM", 5, 71},  Column{"CKPT", 5, 78},

@@ -70,7 +70,7 @@ Result<AllowedOrigins> AllowedOrigins::Parse(const std::vector<std::string>& ori
       allowed.origins_.push_back(AsSent(ToLower(given)));
     } else {
       return Fail(Code::kInvalidArgument,
-                  "\"{}\" is no origin of web pages: write it as https://app.example.org, without a path, or \"*\" for "
+                  "\"{}\" is not a web origin: write it as https://app.example.org, without a path, or \"*\" for "
                   "all",
                   given);
     }

@@ -20,7 +20,7 @@ Result<std::string> PutSource(const object::Location& folder, const SourceArchiv
 Status GetSource(const object::Location& archive, const std::filesystem::path& folder, const object::Call& call) {
   const std::optional<std::string> digest = SourceDigest(archive.key);
   if (!digest) {
-    return Fail(Code::kInvalidArgument, "{} is no archive of run.source: its name should be sha256-DIGEST.tar",
+    return Fail(Code::kInvalidArgument, "{} is not an archive of run.source: its name should be sha256-DIGEST.tar",
                 archive.key);
   }
   const auto content = MR_TRY(object::GetAll(*archive.store, archive.key, SourceLimits{}.bytes, call));

@@ -42,7 +42,7 @@ Result<SweepRun> RunFromJson(const Json& json, std::string_view what) {
   if (values == nullptr || !values->is_array()) return Fail(Code::kCorrupt, "{}: a run without values", what);
   for (const Json& pair : *values) {
     if (!pair.is_array() || pair.size() != 2 || !pair[0].is_string() || !pair[1].is_string()) {
-      return Fail(Code::kCorrupt, "{}: a value that is none", what);
+      return Fail(Code::kCorrupt, "{}: a value is not a pair of texts", what);
     }
     run.values.emplace_back(pair[0].get<std::string>(), pair[1].get<std::string>());
   }

@@ -14,7 +14,7 @@
 namespace millrace::mount {
 namespace {
 
-// Of Linux 6.9, include/uapi/linux/fuse.h; the headers of Debian 12 are older.
+// Copied names and numbers of include/uapi/linux/fuse.h in Linux 6.9; the headers of Debian 12 are older.
 constexpr std::int32_t kNotifyResend = 7;                  // FUSE_NOTIFY_RESEND
 constexpr std::uint64_t kUniqueResend = 1ULL << 63;        // FUSE_UNIQUE_RESEND
 constexpr std::uint32_t kHasResendHigh = 1U << (39 - 32);  // FUSE_HAS_RESEND, in fuse_init_in::flags2

@@ -48,7 +48,7 @@ bool IsName(std::string_view name) {
   });
 }
 
-/// What is kept under a name.
+/// The mount that the keeper has under a name.
 struct KeptMount {
   UniqueFd device, plan;
   int holder = -1;  ///< the connection of the process that serves it

@@ -72,7 +72,7 @@ Result<std::shared_ptr<const Adapter>> AdapterStore::Get(const std::string& name
       entry->last_use = ++uses_;
       return entry->adapter;
     }
-    // Whoever loaded it may have gone away. That is no reason to fail this caller, too.
+    // The caller that began to load it may have gone away. This caller must not fail because of that.
     if (entry->error && entry->error->code() != Code::kCancelled) return Fail(*entry->error);
   }
   return Fail(Code::kCancelled, "the client has gone or the server stops");
