@@ -32,9 +32,16 @@ struct AdapterCase {
 
 class AdaptedLayer : public ::testing::TestWithParam<AdapterCase> {
  protected:
-  static Weight Trained(const at::Tensor& value, bool fused) {
-    Weight weight{.value = value.clone().set_requires_grad(true)};
-    if (fused) weight.gradient = at::zeros(value.sizes(), at::kFloat);
+  /// Returns `values`, rounded to the layer's type. The reference computes with them in float32: how ATen adds products
+  /// of bfloat16 depends on the processor.
+  static at::Tensor Rounded(const at::Tensor& values, bool fused) {
+    const at::Tensor rounded = values.to(GetParam().type);
+    return fused ? rounded : rounded.to(at::kFloat);
+  }
+
+  static Weight Trained(const at::Tensor& values, bool fused) {
+    Weight weight{.value = Rounded(values, fused).clone().set_requires_grad(true)};
+    if (fused) weight.gradient = at::zeros(values.sizes(), at::kFloat);
     return weight;
   }
 
@@ -43,24 +50,24 @@ class AdaptedLayer : public ::testing::TestWithParam<AdapterCase> {
     const AdapterCase& c = GetParam();
     at::manual_seed(2);
     const at::Tensor matrix = at::randn({kOut, kIn});
-    LinearWeights weights{.bias = {.value = at::randn({kOut}).to(c.type)}};
+    LinearWeights weights{.bias = {.value = Rounded(at::randn({kOut}), fused)}};
     if (c.codes) {
       auto rows = std::make_shared<QuantizedRows>();
       rows->Append(testing::ToNf4(matrix.narrow(0, 0, 90)), {.rows = 90, .columns = kIn});
       rows->Append(testing::ToNf4(matrix.narrow(0, 90, kOut - 90)), {.rows = kOut - 90, .columns = kIn});
       weights.codes = std::move(rows);
     } else {
-      weights.matrix.value = matrix.to(c.type);
+      weights.matrix.value = Rounded(matrix, fused);
     }
     LowRankUpdate& update = weights.update;
-    update = {.down = Trained(at::randn({2 * kRank, kIn}).to(c.type), fused), .scale = 0.5};
+    update = {.down = Trained(at::randn({2 * kRank, kIn}), fused), .scale = 0.5};
     for (const auto& [first, outputs] : {std::pair(5, 100), std::pair(120, 245)}) {
-      LowRankUpdate::Module module{.first_output = first, .up = Trained(at::randn({outputs, kRank}).to(c.type), fused)};
+      LowRankUpdate::Module module{.first_output = first, .up = Trained(at::randn({outputs, kRank}), fused)};
       if (c.dropout) {
         module.dropout = {.probability = 0.3, .site = static_cast<std::uint64_t>(first), .rows = {.row_length = 10}};
       }
       const at::Tensor magnitude = at::rand({outputs}) + 3;
-      if (c.magnitudes) module.magnitude = Trained(magnitude.to(c.type), fused);
+      if (c.magnitudes) module.magnitude = Trained(magnitude, fused);
       update.modules.push_back(std::move(module));
     }
     return weights;
@@ -70,7 +77,7 @@ class AdaptedLayer : public ::testing::TestWithParam<AdapterCase> {
   std::vector<at::Tensor> Run(bool fused) const {
     const LinearWeights weights = Weights(fused);
     at::manual_seed(3);
-    const at::Tensor x = at::randn({GetParam().tokens, kIn}).to(GetParam().type).set_requires_grad(true);
+    const at::Tensor x = Rounded(at::randn({GetParam().tokens, kIn}), fused).set_requires_grad(true);
     const at::Tensor out = fused ? Linear(x, weights) : reference::Linear(x, weights);
     (out * at::randn(out.sizes())).sum().backward();
     std::vector<at::Tensor> results{out.detach(), x.grad()};
@@ -87,10 +94,11 @@ class AdaptedLayer : public ::testing::TestWithParam<AdapterCase> {
 TEST_P(AdaptedLayer, HasTheReferencesGradients) {
   const std::vector<at::Tensor> got = Run(true), want = Run(false);
   ASSERT_EQ(got.size(), want.size());
-  const double tolerance = GetParam().type == at::kFloat ? 2e-6 : 2e-2;
+  const double tolerance = GetParam().type == at::kFloat ? 2e-6 : 1e-2;
   for (std::size_t i = 0; i < want.size(); ++i) {
     const at::Tensor exact = want[i].to(at::kDouble);
-    EXPECT_LE((got[i].to(at::kDouble) - exact).norm().item<double>(), tolerance * exact.norm().item<double>()) << i;
+    const double difference = (got[i].to(at::kDouble) - exact).norm().item<double>();
+    EXPECT_LE(difference, tolerance * exact.norm().item<double>()) << i;
   }
 }
 
