@@ -1,6 +1,6 @@
 """CPU seconds of a training step of four ranks in each layout, beside those of four data-parallel ranks.
 
-    python3 benchmarks/layouts/cpu_seconds.py [BIN_FOLDER] [--rounds N] [--steps N] [--layouts TEXT]
+    python3 benchmarks/layouts/cpu_seconds.py [BIN_FOLDER] [--rounds N] [--steps N] [--layouts TEXT] [--micro-batch N]
 
 CPU seconds hardly depend on other load, and start-up cancels out: a run of 8 steps less one of 2. Each rank has one thread.
 In a round each layout takes its turn, between two runs of the data-parallel ranks. The user's and the system's shares
@@ -26,7 +26,7 @@ JOB = """name: layouts
 model:
   config: {{hidden_size: 512, num_layers: 8, num_heads: 8, num_kv_heads: 8, intermediate_size: 1376, vocab_size: 8192}}
 data: {{sources: [{{url: "{folder}/corpus.jsonl"}}], tokenizer: "{tokenizer}", sequence_length: 256}}
-train: {{steps: {steps}, global_batch: 16, micro_batch: 1, threads: 1, parallel: {{{parallel}}}}}
+train: {{steps: {steps}, global_batch: 16, micro_batch: {micro_batch}, threads: 1, parallel: {{{parallel}}}}}
 run: {{processes_per_node: {ranks}}}
 """
 
@@ -37,11 +37,12 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def cpu_seconds(program: pathlib.Path, folder: pathlib.Path, steps: int, parallel: str) -> tuple[float, float]:
+def cpu_seconds(program: pathlib.Path, folder: pathlib.Path, steps: int, parallel: str,
+                micro_batch: int) -> tuple[float, float]:
     """Returns those of all ranks of one run: the user's and the system's."""
     job = folder / "job.yaml"
     job.write_text(JOB.format(folder=folder, tokenizer=ROOT / "millrace/train/testdata/tokenizer.model", steps=steps,
-                              parallel=parallel, ranks=RANKS), encoding="utf-8")
+                              parallel=parallel, micro_batch=micro_batch, ranks=RANKS), encoding="utf-8")
     port = str(free_port())
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     ranks = [subprocess.Popen([program, job], stdout=subprocess.DEVNULL,
@@ -61,6 +62,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8, help=f"of the long run; the short one has {FEW}")
     parser.add_argument("--layouts", default="", help="only those that contain this")
+    parser.add_argument("--micro-batch", type=int, default=1, help="sequences, in all layouts; at most 4")
     arguments = parser.parse_args()
     layouts = [layout for layout in LAYOUTS if arguments.layouts in layout]
     with tempfile.TemporaryDirectory() as scratch:
@@ -70,7 +72,7 @@ def main() -> None:
         (folder / "corpus.jsonl").write_text("\n".join(lines), encoding="utf-8")
 
         def step(parallel: str) -> tuple[float, float]:
-            long, short = (cpu_seconds(arguments.programs / "millrace-train", folder, steps, parallel)
+            long, short = (cpu_seconds(arguments.programs / "millrace-train", folder, steps, parallel, arguments.micro_batch)
                            for steps in (arguments.steps, FEW))
             return tuple((a - b) / (arguments.steps - FEW) for a, b in zip(long, short))
 

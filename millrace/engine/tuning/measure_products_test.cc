@@ -8,6 +8,7 @@
 #include <set>
 
 #include "millrace/engine/ops/choice/step_kernels.h"
+#include "millrace/engine/ops/cpu/gemm.h"
 #include "millrace/engine/ops/product.h"
 #include "millrace/engine/tuning/measure_products.h"
 
@@ -58,6 +59,18 @@ TEST(ProductChoice, EveryMethodMakesTheProduct) {
       }
     }
   }
+}
+
+/// oneDNN's products are the default, but for the gradients of small weights on processors where it does not pack them.
+TEST(ProductChoice, SmallWeightsGradientsAreTheBlass) {
+  const auto adds = [](std::int64_t rows, std::int64_t columns) {
+    return DefaultMethod({rows, columns, 1024, true, false, Result::kAdd});
+  };
+  EXPECT_EQ(adds(512, 384), cpu::MultipliesUnpacked(512, 384) ? kBlas : kSgemm);
+  EXPECT_EQ(adds(2752, 512), kSgemm);
+  EXPECT_EQ(adds(16, 512), kSgemm);  // an adapter's
+  EXPECT_EQ(DefaultMethod({512, 384, 1024, true, false, Result::kSet}), kSgemm);
+  EXPECT_EQ(DefaultMethod({512, 384, 1024, false, false, Result::kAdd}), kSgemm);
 }
 
 TEST(ProductChoice, ScopesAreNestedAndEnd) {

@@ -1,11 +1,24 @@
 #include "millrace/engine/ops/choice/step_kernels.h"
 
+#include <algorithm>
 #include <array>
+
+#include "millrace/engine/ops/cpu/gemm.h"
 
 namespace millrace::engine::ops {
 namespace {
 
 constexpr std::array<std::string_view, 3> kMethodNames = {"sgemm", "matmul", "blas"};
+
+/// The least rows and columns of which the BLAS adds products faster than oneDNN does. The gradients of adapters have
+/// fewer, and either library is the faster one for some of them.
+constexpr std::int64_t kLeastOfBlas = 128;
+
+/// Returns whether the product adds to the gradient of a small weight: dout^T · x.
+bool AddsToSmallWeight(const ProductShape& shape) {
+  return shape.left_transposed && !shape.right_transposed && shape.result == ProductShape::Result::kAdd &&
+         std::min(shape.rows, shape.columns) >= kLeastOfBlas && cpu::MultipliesUnpacked(shape.rows, shape.columns);
+}
 
 }  // namespace
 
@@ -21,6 +34,7 @@ std::optional<ProductMethod> ParseProductMethod(std::string_view name) {
 }
 
 ProductMethod DefaultMethod(const ProductShape& shape) {
+  if (AddsToSmallWeight(shape)) return ProductMethod::kBlas;
   // A compiled matmul reads a weight's transpose faster, and adds the bias where it makes the sums.
   const bool of_weight = shape.right_transposed || shape.result == ProductShape::Result::kSetWithBias;
   return of_weight && shape.result != ProductShape::Result::kAdd ? ProductMethod::kMatmul : ProductMethod::kSgemm;

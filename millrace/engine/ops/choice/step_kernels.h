@@ -28,7 +28,7 @@ struct ProductShape {
   enum class Result { kSet, kSetWithBias, kAdd } result = Result::kSet;
   auto operator<=>(const ProductShape&) const = default;
 };
-/// Returns what makes a product of this shape if nothing was chosen.
+/// Returns what makes a product of this shape on this processor if nothing was chosen.
 ProductMethod DefaultMethod(const ProductShape& shape);
 
 /// The implementations of a step. Default values: the fused ops, with default products.

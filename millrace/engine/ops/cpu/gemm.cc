@@ -31,14 +31,21 @@ void Check(dnnl_status_t status, const ProductSize& size) {
                            std::to_string(size.columns) + "]: status " + std::to_string(status));
 }
 
+bool HasAvx512() {
+  // Intel's sets are ordered by inclusion; each set has the bits of those that it includes.
+  return (static_cast<int>(dnnl::get_effective_cpu_isa()) & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
+}
+
 }  // namespace
 
 bool MultipliesBf16() {
-  // Intel's sets are ordered by inclusion; each set has the bits of those that it includes.
-  static const bool multiplies =
-      dnnl_gemm_bf16bf16f32 != nullptr &&
-      (static_cast<int>(dnnl::get_effective_cpu_isa()) & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
+  static const bool multiplies = dnnl_gemm_bf16bf16f32 != nullptr && HasAvx512();
   return multiplies;
+}
+
+bool MultipliesUnpacked(std::int64_t rows, std::int64_t columns) {
+  static const bool packs_all = HasAvx512();
+  return !packs_all && 1.0 / static_cast<double>(rows) + 1.0 / static_cast<double>(columns) >= 0.0038;
 }
 
 template <>
