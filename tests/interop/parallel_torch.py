@@ -1,19 +1,22 @@
 #!/usr/bin/env python3
 """Compares `millrace train` with PyTorch's own parallelism, step by step: losses, gradient norms and final weights.
 
-    parallel_torch.py tensor|pipeline|sharded|combined --millrace build/release/bin/millrace
+    parallel_torch.py tensor|pipeline|sharded|mixed|combined --millrace build/release/bin/millrace
 
 | test     | layouts of millrace                          | PyTorch                                              |
 |----------|----------------------------------------------|------------------------------------------------------|
 | tensor   | tensor 2, without and with `sequence`        | parallelize_module: Colwise, Rowwise, Sequence       |
 | pipeline | pipeline 2, schedules 1f1b and simple        | ScheduleGPipe, Schedule1F1B                          |
 | sharded  | zero 3 over 2 ranks, hybrid over 2 x 2 ranks | fully_shard (FSDP2) on a mesh of one and two axes    |
+| mixed    | zero 3 over 2 ranks, precision bf16          | fully_shard with a MixedPrecisionPolicy: parameters  |
+|          |                                              | in bfloat16, gradients added in float32              |
 | combined | pipeline 2 x tensor 2, without and with      | a mesh of two or three axes: Schedule1F1B of stages  |
 |          | `sequence`; that and zero 3 over 2 ranks     | after parallelize_module and fully_shard             |
 
 Both sides begin with the same weights, which transformers saved, and read the same tokens in the same order. Both
 train in float32 with AdamW, clipping and a cosine schedule. PyTorch's ranks are processes that use Gloo, and its models
-are the blocks of transformers.
+are the blocks of transformers. In bfloat16 the two sides round at other places, so each is compared with the run in
+float32: Millrace's must not be further from it than PyTorch's.
 
 Runs in $MILLRACE_PEERS/venv where that is. Exit status: 0 all the same, 77 a library is missing (named), 1 otherwise.
 """
@@ -86,7 +89,7 @@ class Decoder(torch.nn.Module):
 
 
 def mean_loss(logits, labels):
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
 
 
 def learning_rate(step):
@@ -217,12 +220,13 @@ def train_pipeline(family, tokens, rank, ranks, schedule):
     return losses, trainer.norms, model
 
 
-def divide_by_shards(model, mesh):
-    from torch.distributed.fsdp import FSDPModule, fully_shard
+def divide_by_shards(model, mesh, mixed=False):
+    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if mixed else MixedPrecisionPolicy()
     for layer in model.layers:
-        fully_shard(layer, mesh=mesh, reshard_after_forward=True)
-    fully_shard(model, mesh=mesh)
+        fully_shard(layer, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
     for module in model.modules():
         if isinstance(module, FSDPModule):  # Gloo adds and cannot divide
             module.set_gradient_divide_factor(1.0)
@@ -261,14 +265,14 @@ def train_combined(family, tokens, rank, ranks, sequence, shards):
     return losses, trainer.norms, model
 
 
-def train_sharded(family, tokens, rank, ranks, replicas):
+def train_sharded(family, tokens, rank, ranks, replicas, mixed=False):
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
 
     axes = ("replicate", "shard") if replicas > 1 else ("shard",)
     mesh = init_device_mesh("cpu", (replicas, ranks // replicas) if replicas > 1 else (ranks,), mesh_dim_names=axes)
     model = Decoder(family, make_model(family))
-    divide_by_shards(model, mesh)
+    divide_by_shards(model, mesh, mixed)
     trainer, losses = Trainer(model), []
     for inputs, labels in batches(tokens):
         total = torch.zeros(())
@@ -339,7 +343,7 @@ class Millrace:
         make_model(family).save_pretrained(folder / "model")
         program("import", folder / "model", folder / "start")
 
-    def train(self, name, ranks, parallel, micro_batch=ROWS // MICRO_BATCHES):
+    def train(self, name, ranks, parallel, micro_batch=ROWS // MICRO_BATCHES, precision="f32"):
         """Returns losses, norms and weights by the names of Decoder."""
         job = self.folder / f"{name}.yaml"
         job.write_text(f"""name: {name}
@@ -354,6 +358,7 @@ train:
   steps: {STEPS}
   global_batch: {ROWS}
   micro_batch: {micro_batch}
+  precision: {precision}
   optimizer: {{lr: {LR:f}, betas: {list(BETAS)}, eps: {EPS:.9f}, weight_decay: {DECAY}, clip_norm: {CLIP}}}
   schedule: {{name: cosine, warmup_steps: {WARMUP}, min_lr: {LEAST_LR:f}}}
   parallel: {{{parallel}}}
@@ -366,6 +371,18 @@ run: {{processes_per_node: {ranks}}}
         trained = type(make_model(self.family)).from_pretrained(self.folder / f"{name}-model", dtype=torch.float32)
         return ([line["loss"] for line in steps], [line["grad_norm"] for line in steps],
                 Decoder(self.family, trained).state_dict())
+
+
+def distances(run, exact):
+    """Returns how far a run is from an exact one: the mean of the losses' relative distances, and the weights'.
+
+    The losses are those of the first half. In the second, rounding has changed gradients by a tenth, and what a loss
+    becomes is chance.
+    """
+    half = STEPS // 2
+    losses = sum(abs(a - b) / b for a, b in zip(run[0][:half], exact[0])) / half
+    weights = [(run[2][name] - value).norm().item() / value.norm().item() for name, value in exact[2].items()]
+    return losses, sum(weights) / len(weights)
 
 
 def compare(what, ours, theirs):
@@ -407,6 +424,15 @@ def test_sharded(runs, folder, family, tokens):
                 with_torch(folder / f"torch-{name}", ranks, "sharded", family, tokens, replicas=replicas))
 
 
+def test_mixed(runs, folder, family, tokens):
+    exact = runs.train("exact", 1, "")
+    ours = distances(runs.train("mixed", 2, "data: 2, zero: 3", ROWS // 4, precision="bf16"), exact)
+    theirs = distances(with_torch(folder / "torch", 2, "sharded", family, tokens, replicas=1, mixed=True), exact)
+    for what, mine, other, most in zip(("losses", "weights"), ours, theirs, (3, 1.5)):  # losses are few, weights many
+        print(f"{family}, bfloat16: {what} {mine:.1e} from those in float32, PyTorch's {other:.1e}", flush=True)
+        assert 0 < mine <= most * other, what
+
+
 def test_combined(runs, folder, family, tokens):
     if family == "gpt2":
         return  # as in test_tensor
@@ -421,7 +447,7 @@ def test_combined(runs, folder, family, tokens):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("test", choices=["tensor", "pipeline", "sharded", "combined"])
+    parser.add_argument("test", choices=["tensor", "pipeline", "sharded", "mixed", "combined"])
     parser.add_argument("--millrace", required=True)
     arguments = parser.parse_args()
     need("transformers").utils.logging.disable_progress_bar()
