@@ -24,7 +24,7 @@ bool Drafter::Prepare(Wanted& wanted) {
     sequence.published = sequence.blocks.size();
     sequence.stored = sequence.sure = sequence.blocks.size() * in_block;
   }
-  // Of the last guesses, those that came true are tokens of the text now. The text may have gone on without guesses.
+  // Guesses that were right are tokens of the text now. The text may have gone on without guesses.
   for (const TokenId guess : sequence.guessed) {
     if (sequence.sure == known || wanted.tokens[sequence.sure] != guess) break;
     ++sequence.sure;

@@ -16,7 +16,7 @@
 Both sides begin with the same weights, which transformers saved, and read the same tokens in the same order. Both
 train in float32 with AdamW, clipping and a cosine schedule. PyTorch's ranks are processes that use Gloo, and its models
 are the blocks of transformers. In bfloat16 the two sides round at other places, so each is compared with the run in
-float32: Millrace's must not be further from it than PyTorch's.
+float32: Millrace's weights may be 1.5 times as far from it as PyTorch's, and its losses three times.
 
 Runs in $MILLRACE_PEERS/venv where that is. Exit status: 0 all the same, 77 a library is missing (named), 1 otherwise.
 """

@@ -61,8 +61,8 @@ TEST(ProductChoice, EveryMethodMakesTheProduct) {
   }
 }
 
-/// oneDNN's products are the default, but for the gradients of small weights on processors where it does not pack them.
-TEST(ProductChoice, SmallWeightsGradientsAreTheBlass) {
+/// oneDNN makes products by default, except the gradients of small weights where it does not pack its operands.
+TEST(ProductChoice, GradientsOfSmallWeightsAreMadeByTheBlas) {
   const auto adds = [](std::int64_t rows, std::int64_t columns) {
     return DefaultMethod({rows, columns, 1024, true, false, Result::kAdd});
   };

@@ -50,7 +50,7 @@ class Api {
     bool add_bos = false;                         ///< text prompts start with the tokenizer's beginning-of-text token
     bool embeds_bos = false, embeds_eos = false;  ///< the tokens around texts that are embedded
     std::vector<TokenId> ends;                    ///< tokens that end a text
-    bool fixed_add_bos = false;                   ///< `add_bos` holds for adapters, too, whatever they say
+    bool fixed_add_bos = false;                   ///< adapters start prompts as `add_bos` says, too
     const ModelFollower* follower = nullptr;      ///< for the metrics; borrowed; null: the model stays
     AdapterStore* adapters = nullptr;  ///< those that requests may choose as their model; borrowed; null: none
     std::shared_ptr<const ChatTemplate> chat = {};  ///< null: the model takes no conversations

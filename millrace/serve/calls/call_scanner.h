@@ -35,7 +35,7 @@ class CallScanner {
   State state_ = State::kOpen;
   bool has_members_ = false, has_name_ = false;
   std::string key_, value_, name_, arguments_;
-  // Of the value.
+  // Where the scanner is within the value.
   int depth_ = 0;
   bool in_string_ = false, escaped_ = false, is_scalar_ = false;
 };

@@ -36,7 +36,7 @@ constexpr Parameter kParameters[] = {
 constexpr int kPlainMaxTokens = 256;
 
 Error NotOurs(std::string_view what, std::string_view why) {
-  return {Code::kInvalidArgument, fmt::format("{} is no export of the chat page: {}", what, why)};
+  return {Code::kInvalidArgument, fmt::format("{} was not exported by the chat page: {}", what, why)};
 }
 
 Json MessageJson(const ChatMessage& message, const std::string& id, const std::string& parent, std::int64_t now_ms) {

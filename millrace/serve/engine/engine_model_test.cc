@@ -297,7 +297,7 @@ TEST_F(LoadModelTest, QuantizesTheWeights) {
   auto plain = Load({.model_url = Path("hf")});
   ASSERT_TRUE(plain) << plain.error().ToString();
   const at::Tensor want = LogitsOf(*plain->model, prompt);
-  // What is left of a logit's size when nothing but noise is right is 1.4.
+  // Logits that have nothing to do with the right ones would have an error of 1.4.
   for (const auto& [weights, least, most] : {std::tuple{"int8", 1e-4, 0.05}, std::tuple{"nf4", 0.01, 0.8}}) {
     auto loaded = Load({.model_url = Path("hf"), .weights = weights});
     ASSERT_TRUE(loaded) << loaded.error().ToString();

@@ -21,7 +21,7 @@ class ServedScheduler {
   /// Destroys replaced schedulers that no request has. Returns how many are left.
   int DropEnded() MR_EXCLUDES(mutex_);
 
-  // Of all schedulers that there are.
+  /// Texts of all schedulers, the replaced ones too.
   int running() const MR_EXCLUDES(mutex_);
   int waiting() const MR_EXCLUDES(mutex_);
   /// Blocks of the cache are those of the current scheduler; the other numbers are sums since the start.

@@ -28,7 +28,7 @@ bool MultipliesBf16();
 
 /// Returns whether Multiply() of float32 reads its operands where they lie, without packing them: on processors without
 /// AVX-512, for small results (`nocopy_checker_avx2` of oneDNN). A transposed left matrix of many rows is then read
-/// with large strides, and the product takes 1.2 to 1.6 times as long as OpenBLAS's.
+/// with large strides, and the product takes up to 1.6 times as long as OpenBLAS's.
 bool MultipliesUnpacked(std::int64_t rows, std::int64_t columns);
 
 /// c = alpha · a · b + beta · c, for c [rows, columns]. T is float or Bf16; products are added in

@@ -115,7 +115,7 @@ class JsonWriter {
       return WriteAll('{', '}', members, depth, [&](const auto& member) -> Status {
         const Value& key = member.first;
         if (!key.none() && !key.number() && key.text() == nullptr) {
-          return Fail(Code::kInvalidArgument, "{} is no key of JSON", key.TypeName());
+          return Fail(Code::kInvalidArgument, "a value of type {} cannot be a key in JSON", key.TypeName());
         }
         std::string name = key.text() != nullptr ? *key.text() : "";
         if (key.text() == nullptr) {

@@ -102,7 +102,7 @@ class Value {
   Namespace* name_space() const { return Pointer<Namespace>(); }
   const Callable* callable() const { return Pointer<const Callable>(); }
   const Loop* loop() const { return Pointer<const Loop>(); }
-  /// Of a number that integer() is true for.
+  /// REQUIRES: a number for which integer() is true.
   std::int64_t AsInteger() const;
   double AsDouble() const;  ///< of a number
 
