@@ -1,12 +1,12 @@
 #include "millrace/mount/unmount.h"
 
 #include <poll.h>
+#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "millrace/base/files/files.h"
 #include "millrace/base/json.h"
-#include "millrace/mount/point/mount_point.h"
 #include "millrace/mount/status/control.h"
 #include "millrace/vfs/staging/staging_area.h"
 
@@ -45,12 +45,29 @@ Result<UnmountReport> Unmount(const std::string& path, const UnmountOptions& opt
   report.daemon = daemon->pid;
   report.files = daemon->files_being_written;
   report.bytes = daemon->bytes_being_written;
+  const Json stats = QueryStats(point).value_or(Json::object());
+  const Json staging = stats.value("staging", Json::object());
+  if (stats.value("pid_namespace", PidNamespace()) != PidNamespace()) {
+    return Fail(Code::kUnsupported,
+                "the daemon of {} runs in another PID namespace, as in a container: nobody here can wait for what it "
+                "publishes. Unmount it there; `umount {}` detaches it here",
+                point, point);
+  }
   UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, daemon->pid, 0)));
-  const Json staging = QueryStats(point).value_or(Json::object()).value("staging", Json::object());
   if (Status detached = Detach(point, options.lazy); !detached) {
     if (detached.error().code() != Code::kBusy) return Fail(detached.error());
     report.outcome = UnmountOutcome::kInUse;
     return report;
+  }
+  if (process && options.everywhere) {
+    // It publishes and ends on its own if the file system is mounted nowhere else.
+    ::syscall(SYS_pidfd_send_signal, process.get(), SIGTERM, nullptr, 0);
+  } else if (process) {
+    report.elsewhere = FindViews(mounted->device);
+    if (!report.elsewhere.empty()) {
+      report.outcome = UnmountOutcome::kShownElsewhere;
+      return report;
+    }
   }
   if (process && !AwaitEnd(process.get(), options.timeout, stop)) {
     report.outcome = UnmountOutcome::kStillPublishing;

@@ -225,12 +225,17 @@ int RunMount(const Context& context, const MountFlags& flags) {
 
 struct UmountFlags {
   std::string directory, timeout = "5m";
-  bool lazy = false;
+  bool lazy = false, everywhere = false;
 };
+
+std::string Describe(const mount::MountView& view) {
+  if (view.process == 0) return view.point;
+  return fmt::format("the mount namespace of process {} ({})", view.process, view.program);
+}
 
 Status RunUmount(const Context& context, const UmountFlags& flags) {
   const Duration timeout = MR_TRY(ParseDuration(flags.timeout));
-  const mount::UnmountOptions options{.lazy = flags.lazy, .timeout = timeout};
+  const mount::UnmountOptions options{.lazy = flags.lazy, .everywhere = flags.everywhere, .timeout = timeout};
   const mount::UnmountReport report = MR_TRY(mount::Unmount(flags.directory, options, context.stop));
   using Outcome = mount::UnmountOutcome;
   switch (report.outcome) {
@@ -242,6 +247,11 @@ Status RunUmount(const Context& context, const UmountFlags& flags) {
           "{} is in use ({} files open for writing, {} not published); `fuser -m {}` shows by whom, --lazy detaches "
           "it anyway",
           report.mount_point, report.files, FormatBytes(report.bytes), report.mount_point);
+    case Outcome::kShownElsewhere:
+      return Fail(Code::kBusy,
+                  "{} is detached, but {} shows it, so its daemon (process {}) serves it on; `kill {}` publishes "
+                  "everything and ends it, as --everywhere would have",
+                  report.mount_point, Describe(report.elsewhere.front()), report.daemon, report.daemon);
     case Outcome::kStillPublishing:
       return Fail(context.stop.stop_requested() ? Code::kCancelled : Code::kDeadlineExceeded,
                   "{} is detached, but its daemon (process {}) still publishes {} files ({})", report.mount_point,
@@ -402,6 +412,8 @@ void AddUmount(CLI::App& app, Context& context) {
                                 });
   umount->add_option("directory", flags->directory, "The mount point")->required();
   umount->add_flag("--lazy", flags->lazy, "Detach even while files are open");
+  umount->add_flag("--everywhere", flags->everywhere,
+                   "End it also where containers or bind mounts show it: programs there get errors");
   umount->add_option("--timeout", flags->timeout, "How long to wait for the daemon")->capture_default_str();
 }
 

@@ -43,4 +43,8 @@ std::vector<MountEntry> ParseMountTable(std::string_view text) {
 
 Result<std::vector<MountEntry>> ReadMountTable() { return ParseMountTable(MR_TRY(ReadFile("/proc/self/mountinfo"))); }
 
+Result<std::vector<MountEntry>> ReadMountTableOf(pid_t process) {
+  return ParseMountTable(MR_TRY(ReadFile(fmt::format("/proc/{}/mountinfo", process))));
+}
+
 }  // namespace millrace

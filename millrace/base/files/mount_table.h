@@ -1,5 +1,7 @@
-// The mounts that this process sees, read from the kernel.
+// The mounts that a process sees, read from the kernel.
 #pragma once
+
+#include <sys/types.h>
 
 #include <string>
 #include <string_view>
@@ -25,5 +27,8 @@ std::vector<MountEntry> ParseMountTable(std::string_view text);
 /// Reads /proc/self/mountinfo. Does not touch the mounts, so a mount whose server is dead cannot block it.
 /// Errors: those of ReadFile(), for example if there is no /proc.
 Result<std::vector<MountEntry>> ReadMountTable();
+
+/// Reads /proc/PID/mountinfo. Errors: those of ReadFile(), for example if the process has ended or is another user's.
+Result<std::vector<MountEntry>> ReadMountTableOf(pid_t process);
 
 }  // namespace millrace

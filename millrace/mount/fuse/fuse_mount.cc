@@ -15,6 +15,7 @@
 #include "millrace/base/hash/random.h"
 #include "millrace/base/threads/sync.h"
 #include "millrace/mount/fuse/attributes.h"
+#include "millrace/mount/fuse/covered_point.h"
 #include "millrace/mount/fuse/hints.h"
 #include "millrace/mount/fuse/kept_session.h"
 #include "millrace/mount/fuse/open_files.h"
@@ -104,6 +105,7 @@ class FuseServer final : public FuseMount, private RequestContext {
 
   fuse_session* session_ = nullptr;
   bool mounted_ = false;
+  CoveredPoint covered_;
   std::function<void()> live_;
   KeptSession kept_;  ///< in use with options.session
   OpenFiles files_;
@@ -185,6 +187,7 @@ Status FuseServer::Mount() {
                                            : "; see the message above");
   }
   mounted_ = true;
+  covered_ = CoveredPoint(options.mount_point);
   if (options.session == nullptr) return {};
   kept = &kept_;
   return KeptSession::Attach(session_, kept);
@@ -198,6 +201,7 @@ Status FuseServer::Resume(MountToResume mount) {
   MR_TRY(KeptSession::Resume(session_, kept, std::move(start), mount.device.get()));
   mount.device.Release();
   mounted_ = true;
+  covered_ = CoveredPoint(options.mount_point);
   files_.Restore(tree, *mount.state);
   tree.EndRestore(*mount.state);
   options.log.Warning("went on with the mount of a process that died",
@@ -231,7 +235,8 @@ bool FuseServer::IsUnmounted() const {
 
 FuseServer::~FuseServer() {
   if (session_ != nullptr) {
-    const bool here = mounted_ && !IsUnmounted();
+    const bool here = mounted_ && !IsUnmounted() && covered_.IsOurs();
+    if (mounted_ && !here) LeaveMountPoint(session_);
     // libfuse does not unmount what another process has mounted.
     if (mounted_) fuse_session_unmount(session_);
     if (here && kept_.resumed()) (void)Detach(options.mount_point, /*lazy=*/true);

@@ -8,12 +8,17 @@
 #include <sys/statfs.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <charconv>
 #include <filesystem>
+#include <set>
 
+#include "millrace/base/files/files.h"
 #include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
 
 namespace millrace::mount {
+
 bool IsDisconnectedError(int error) { return error == ENOTCONN || error == ECONNABORTED; }
 
 Result<std::optional<MountEntry>> FindMount(const std::string& absolute_path) {
@@ -22,6 +27,35 @@ Result<std::optional<MountEntry>> FindMount(const std::string& absolute_path) {
     if (mount.point == absolute_path) found = std::move(mount);
   }
   return found;
+}
+
+std::vector<MountView> FindViews(const std::string& device) {
+  std::vector<MountView> views;
+  auto add = [&](pid_t process, const std::vector<MountEntry>& mounts) {
+    for (const MountEntry& mount : mounts) {
+      if (mount.device != device) continue;
+      views.push_back({.process = process, .point = mount.point});
+      if (process == 0) continue;
+      views.back().program = Trim(ReadFile(fmt::format("/proc/{}/comm", process)).value_or(""));
+      return;
+    }
+  };
+  struct stat space;
+  std::set<ino_t> seen;
+  if (::stat("/proc/self/ns/mnt", &space) == 0) seen.insert(space.st_ino);
+  add(0, ReadMountTable().value_or(std::vector<MountEntry>{}));
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+    const std::string name = entry.path().filename();
+    pid_t process = 0;
+    if (std::from_chars(name.data(), name.data() + name.size(), process).ec != std::errc()) continue;
+    if (::stat((entry.path() / "ns/mnt").c_str(), &space) != 0 || seen.contains(space.st_ino)) continue;
+    const auto mounts = ReadMountTableOf(process);
+    if (!mounts) continue;  // it has ended; others may be in its namespace
+    seen.insert(space.st_ino);
+    add(process, *mounts);
+  }
+  return views;
 }
 
 Result<std::string> ResolveMountPoint(const std::string& path) {

@@ -1,9 +1,12 @@
 // The folder that a mount covers: finding, preparing and freeing it.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "millrace/base/files/mount_table.h"
 #include "millrace/base/result.h"
@@ -13,6 +16,17 @@ namespace millrace::mount {
 /// Returns the topmost mount at exactly this path, or nothing if it is no mount point. Reads the mount table only, so
 /// it does not block on a mount that hangs.
 Result<std::optional<MountEntry>> FindMount(const std::string& absolute_path);
+
+/// A place where a file system is mounted.
+struct MountView {
+  pid_t process = 0;    ///< one that sees it; 0: this process does
+  std::string program;  ///< that process's name
+  std::string point;    ///< the path, in that process's mount namespace
+};
+
+/// Returns where the file system with this MountEntry::device is mounted: every place in this mount namespace, and one
+/// in each other namespace. Leaves out namespaces of which this process may see no member.
+std::vector<MountView> FindViews(const std::string& device);
 
 /// Returns the absolute path without symbolic links, as the mount table has it. Works on a mount whose daemon has died.
 /// Errors: kNotFound if there is no such folder.

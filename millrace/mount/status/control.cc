@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -35,6 +36,11 @@ Result<DaemonStatus> QueryDaemon(const std::string& path) {
   MR_TRY(AskDaemon(path, kDaemonStatusRequest, &status));
   if (status.magic != kDaemonStatusMagic) return Fail(Code::kUnsupported, "{} is not a millrace mount", path);
   return status;
+}
+
+std::uint64_t PidNamespace() {
+  struct stat space;
+  return ::stat("/proc/self/ns/pid", &space) == 0 ? space.st_ino : 0;
 }
 
 Result<Json> QueryStats(const std::string& path) {

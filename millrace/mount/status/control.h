@@ -20,6 +20,9 @@ struct DaemonStatus {
 inline constexpr std::uint64_t kDaemonStatusMagic = 0x4d494c4c52414345;  // "MILLRACE"
 extern const unsigned long kDaemonStatusRequest;
 
+/// Returns the number of this process's PID namespace; 0 without /proc.
+std::uint64_t PidNamespace();
+
 /// The answer to kDaemonStatsRequest is MountStats::Snapshot as JSON text of at most this size: an ioctl carries less
 /// than 16 KiB.
 inline constexpr std::size_t kMaxStatsBytes = 16'000;

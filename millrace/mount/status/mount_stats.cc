@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "millrace/mount/status/control.h"
+
 namespace millrace::mount {
 namespace {
 
@@ -72,6 +74,7 @@ Json MountStats::Snapshot() const {
   return {{"source", source_},
           {"mount_point", mount_point_},
           {"pid", ::getpid()},
+          {"pid_namespace", PidNamespace()},
           {"uptime_seconds", ToSeconds(SystemClock().Now() - began_)},
           {"data", {{"read_bytes", read_bytes_.value()}, {"written_bytes", written_bytes_.value()}}},
           {"pending",
