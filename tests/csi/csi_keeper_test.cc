@@ -14,6 +14,7 @@
 #include "millrace/vfs/staging/staging_area.h"
 #include "tests/csi/csi_node.h"
 #include "tests/support/kill.h"
+#include "tests/support/mount_namespace.h"
 
 namespace millrace::csi {
 namespace {
@@ -147,6 +148,32 @@ TEST_F(CsiKeeperTest, AVolumeWhoseStoreIsGoneCanBeRemoved) {
   Must(Unstage(volume_));
   EXPECT_EQ(MountsHere(), 0);
   EXPECT_TRUE(mount::ListKept(keeper_socket_)->empty());
+}
+
+TEST_F(CsiKeeperTest, AnotherNamespaceDoesNotKeepAVolumeFromEnding) {
+  auto other = testing_support::MountNamespace::Make();
+  ASSERT_TRUE(other) << other.error().ToString();
+  EXPECT_EQ(Write(target("pod") + "/a", "content"), 0);
+  Must(Unpublish(volume_, "pod"));
+  const std::string read_copy = "cat '" + staging(volume_.id) + "/a'";  // kubelet removes the pod's mount point
+  EXPECT_EQ(other->Run(read_copy), "content");
+  Must(Unstage(volume_));
+  EXPECT_EQ(MountsHere(), 0);
+  EXPECT_TRUE(mount::ListKept(keeper_socket_)->empty());
+  EXPECT_TRUE(Daemons().empty());
+  EXPECT_THAT(other->Run(read_copy), HasSubstr("not connected"));
+  Must(Stage(volume_));
+  Must(Publish(Published(), "next"));
+  EXPECT_EQ(Read(target("next") + "/a"), "content");
+}
+
+TEST_F(CsiKeeperTest, AVolumeOfAPodIsNotUnstaged) {
+  const grpc::Status refused = Unstage(volume_);
+  EXPECT_THAT(refused.error_message(), HasSubstr("is in use at " + target("pod")));
+  EXPECT_EQ(Write(target("pod") + "/a", "content"), 0);
+  Must(Unpublish(volume_, "pod"));
+  Must(Unstage(volume_));
+  EXPECT_EQ(MountsHere(), 0);
 }
 
 TEST_F(CsiKeeperTest, ANewMountTakesOverWhatMountsThatAreOverLeft) {

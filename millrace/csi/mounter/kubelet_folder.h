@@ -28,6 +28,10 @@ class KubeletFolder {
   /// parent does not exist.
   Result<TargetPath> Find(const std::string& target) const;
 
+  /// Whether this path of the mount table is below kubelet's folder. If that folder is a bind mount itself, each mount
+  /// in it appears at a path outside, too.
+  bool Contains(const std::string& path) const { return path.starts_with(resolved_); }
+
  private:
   KubeletFolder(std::string named, std::string resolved, UniqueFd fd)
       : named_(std::move(named)), resolved_(std::move(resolved)), fd_(std::move(fd)) {}

@@ -139,6 +139,16 @@ void LocalMounter::CleanUp() {
   }
 }
 
+/// Returns where kubelet's folder shows the file system of this device, but for `path`.
+Result<std::vector<std::string>> LocalMounter::FindOtherPoints(const std::string& device,
+                                                               const std::string& path) const {
+  std::vector<std::string> points;
+  for (const MountEntry& mount : MR_TRY(ReadMountTable())) {
+    if (mount.device == device && mount.point != path && folder_.Contains(mount.point)) points.push_back(mount.point);
+  }
+  return points;
+}
+
 Status LocalMounter::CheckExclusive(const std::string& volume, const std::string& target) const {
   for (const MountRecord& record : records_.All()) {
     if (record.volume != volume || record.target == target) continue;
@@ -501,10 +511,9 @@ Status LocalMounter::Bind(const BindRequest& request) {
   const auto shown = MR_TRY(FindOurs(from.path));
   if (!shown) return Fail(Code::kNotFound, "no volume is mounted on {}", from.path);
   if (request.exclusive) {
-    for (const MountEntry& other : MR_TRY(ReadMountTable())) {
-      if (other.device == shown->device && other.point != from.path && other.point != to.path) {
-        return Fail(Code::kPreconditionFailed, "another pod of this node uses the volume, at {}", other.point);
-      }
+    for (const std::string& other : MR_TRY(FindOtherPoints(shown->device, from.path))) {
+      if (other == to.path) continue;
+      return Fail(Code::kPreconditionFailed, "another pod of this node uses the volume, at {}", other);
     }
   }
   const auto there = MR_TRY(FindOurs(to.path));
@@ -573,11 +582,18 @@ Status LocalMounter::StopDaemon(const std::string& path, const MountRecord& reco
   const auto answer = ProbeMount(path, options_.probe_timeout);
   if (!answer && CannotBeRestarted(KeptName(path))) return Abandon(path, record);
   if (!answer) return Fail(Code::kUnavailable, "the mount on {} does not answer", path);
-  auto report = MR_TRY(mount::Unmount(path, {.lazy = false, .timeout = options_.stop_timeout}, {}));
+  if (const auto mounted = MR_TRY(FindOurs(path))) {
+    const auto pods = MR_TRY(FindOtherPoints(mounted->device, path));
+    if (!pods.empty()) return Fail(Code::kBusy, "{} is in use at {}", path, pods.front());
+  }
+  // Other mount namespaces of the node may have copies, made by programs that have nothing to do with the volume.
+  const mount::UnmountOptions unmount{.everywhere = true, .timeout = options_.stop_timeout};
+  auto report = MR_TRY(mount::Unmount(path, unmount, {}));
   using Outcome = mount::UnmountOutcome;
   switch (report.outcome) {
     case Outcome::kInUse:
       return Fail(Code::kBusy, "{} is in use", path);
+    case Outcome::kShownElsewhere:
     case Outcome::kStillPublishing:
       return Fail(Code::kDeadlineExceeded, "the daemon of {} (process {}) still publishes {} files ({})", path,
                   report.daemon, report.files, FormatBytes(report.bytes));

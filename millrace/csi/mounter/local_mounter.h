@@ -68,6 +68,7 @@ class LocalMounter final : public Mounter {
   };
   LocalMounter(LocalMounterOptions options, KubeletFolder folder);
   void CleanUp();
+  Result<std::vector<std::string>> FindOtherPoints(const std::string& device, const std::string& path) const;
   Status CheckExclusive(const std::string& volume, const std::string& target) const;
   Result<std::uint64_t> MemoryOf(const MountPlan& plan) const;
   Status TakeMemory(const std::string& target, std::uint64_t bytes) MR_EXCLUDES(mutex_);
