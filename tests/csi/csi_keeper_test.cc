@@ -176,6 +176,62 @@ TEST_F(CsiKeeperTest, AVolumeOfAPodIsNotUnstaged) {
   EXPECT_EQ(MountsHere(), 0);
 }
 
+/// A volume with the keys of a Secret, for one pod.
+class CsiKeysTest : public CsiKeeperTest {
+ protected:
+  /// The endpoint takes these keys from now on, and no others.
+  void ChangeKeys(const std::string& key, const std::string& secret) {
+    const std::string address = fmt::format("127.0.0.1:{}", server_->port());
+    server_.reset();
+    auto server = s3d::Server::Start({.root = folder_.path() / "buckets",
+                                      .listen = address,
+                                      .access_key = key,
+                                      .secret_key = secret,
+                                      .sync = false});
+    ASSERT_TRUE(server) << server.error().ToString();
+    server_ = *std::move(server);
+  }
+  static Volume With(const std::string& key, const std::string& secret) {
+    return {.id = "of-a-pod",
+            .attributes = {{"bucketName", "corpus"}, {"authenticationSource", "secret"}},
+            .options = {"allow-delete", "allow-overwrite"},
+            .secrets = {{"AWS_ACCESS_KEY_ID", key}, {"AWS_SECRET_ACCESS_KEY", secret}}};
+  }
+};
+
+TEST_F(CsiKeysTest, AMountGoesOnWithTheKeysOfAChangedSecret) {
+  const std::string path = target("own") + "/a";
+  Must(Publish(With(kKey, kSecret), "own"));
+  const auto daemon = mount::QueryDaemon(target("own"));
+  ASSERT_TRUE(daemon);
+  // Not this process: the mounter forks here, and a child that closes a file on exec would wait for the next daemon.
+  auto pod = testing_support::MountNamespace::Make();
+  ASSERT_TRUE(pod) << pod.error().ToString();
+  EXPECT_EQ(pod->Run("exec 8> '" + path + "'; printf 'first ' >&8"), "");
+  Must(Publish(With(kKey, kSecret), "own"));
+  EXPECT_EQ(mount::QueryDaemon(target("own"))->pid, daemon->pid) << "nothing has changed";
+
+  ASSERT_NO_FATAL_FAILURE(ChangeKeys("next-key", "next-secret"));
+  EXPECT_EQ(Write(target("own") + "/b", "refused"), EACCES);
+  Must(Publish(With("next-key", "next-secret"), "own"));
+  EXPECT_EQ(pod->Run("printf second >&8; exec 8>&-"), "");
+  EXPECT_EQ(Read(path), "first second");
+  EXPECT_NE(mount::QueryDaemon(target("own"))->pid, daemon->pid);
+  EXPECT_THAT(Log(), Not(HasSubstr("next-secret")));
+}
+
+TEST_F(CsiKeysTest, ASecretThatWasWrongForAWhileIsPutRight) {
+  StopMounter();
+  probe_timeout_ = std::chrono::seconds(1);
+  StartMounter();
+  StartDriver();
+  Must(Publish(With(kKey, kSecret), "own"));
+  Must(Publish(With(kKey, "a-slip"), "own"));
+  while (!Log().contains("cannot be started again yet")) std::this_thread::yield();
+  while (!Publish(With(kKey, kSecret), "own").ok()) std::this_thread::yield();
+  EXPECT_EQ(Write(target("own") + "/a", "content"), 0);
+}
+
 TEST_F(CsiKeeperTest, ANewMountTakesOverWhatMountsThatAreOverLeft) {
   const std::filesystem::path staging = folder_.path() / "state/staging" / ShortHash("volume-2");
   std::filesystem::create_directories(staging);

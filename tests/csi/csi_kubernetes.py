@@ -8,6 +8,8 @@ The cluster comes from the environment:
     MILLRACE_KUBE_BOX       a command that makes and loads an image: it gets the image's name and programs to pack
     MILLRACE_KUBE_HOST      an address of this machine that pods reach: the bucket is there
     MILLRACE_KUBE_KUBELET   kubelet's folder on this machine, which is the node (default /var/lib/kubelet)
+    MILLRACE_KUBE_RESTART   a command that restarts kubelet, or with the word "node" all that runs on the node; cases that
+                            need it are skipped without it
 Without them, or without kubectl and csi-provisioner, the test is skipped (exit status 77). csi-provisioner runs on this
 machine with the rights of its service account alone: pods of a node without kube-proxy do not reach the API server.
 """
@@ -117,10 +119,9 @@ class Node:
         self.kubelet = os.environ.get("MILLRACE_KUBE_KUBELET", "/var/lib/kubelet")
         host = os.environ["MILLRACE_KUBE_HOST"]
         environment = os.environ | KEYS
-        self.start("s3d", programs / "millrace", "s3d", "--root", folder / "buckets", "--listen", f"{host}:0", "--port-file",
-                   folder / "port", env=environment | {"MILLRACE_S3D_ACCESS_KEY": "tested", "MILLRACE_S3D_SECRET_KEY": "tested-secret"})
-        until((folder / "port").exists, "the endpoint")
-        self.endpoint = f"http://{host}:{(folder / 'port').read_text().strip()}"
+        self.host, self.port = host, 0
+        self.start_endpoint(KEYS)
+        self.endpoint = f"http://{host}:{self.port}"
         self.environment = environment | {"AWS_ENDPOINT_URL": self.endpoint}
         for bucket in ("corpus", "volumes"):
             self.millrace("mb", f"s3://{bucket}")
@@ -139,8 +140,34 @@ class Node:
         self.stack.callback(process.terminate)
         return process
 
-    def millrace(self, *words, check=True):
-        return run(self.programs / "millrace", *words, check=check, env=self.environment)
+    def start_endpoint(self, keys):
+        """Where it was, if it was there before. It takes these keys alone."""
+        port = self.folder / "port"
+        port.unlink(missing_ok=True)
+        self.s3d = self.start("s3d", self.programs / "millrace", "s3d", "--root", self.folder / "buckets", "--listen",
+                              f"{self.host}:{self.port}", "--port-file", port, env=os.environ | {
+                                  "MILLRACE_S3D_ACCESS_KEY": keys["AWS_ACCESS_KEY_ID"],
+                                  "MILLRACE_S3D_SECRET_KEY": keys["AWS_SECRET_ACCESS_KEY"]})
+        until(lambda: port.exists() and port.read_text().strip(), "the endpoint")
+        self.port = int(port.read_text())
+
+    def stop_endpoint(self):
+        self.s3d.terminate()
+        self.s3d.wait()
+
+    def use_keys(self, keys):
+        """The endpoint takes these keys from now on, and the driver has them in its Secret."""
+        self.stop_endpoint()
+        self.start_endpoint(keys)
+        self.environment |= keys
+        self.put_secret(keys)
+
+    def put_secret(self, keys):
+        apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s3-credentials", "namespace": NAMESPACE},
+               "stringData": keys | {"AWS_ENDPOINT_URL": self.endpoint, "AWS_ENDPOINT_URL_STS": self.sts}})
+
+    def millrace(self, *words, check=True, text=None):
+        return run(self.programs / "millrace", *words, check=check, text=text, env=self.environment)
 
     def install(self, source):
         text = kubectl("kustomize", source / "deploy/kubernetes/csi")
@@ -148,8 +175,7 @@ class Node:
         text = text.replace("- millrace-csi\n", "- /bin/millrace-csi\n").replace(f"image: {IMAGE}", f"image: {IMAGE}\n        imagePullPolicy: Never")
         self.stack.callback(kubectl, "delete", "-f", "-", "--timeout=120s", check=False, text=text)
         kubectl("apply", "--server-side", "-f", "-", text=text)
-        apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s3-credentials", "namespace": NAMESPACE},
-               "stringData": KEYS | {"AWS_ENDPOINT_URL": self.endpoint, "AWS_ENDPOINT_URL_STS": self.sts}})
+        self.put_secret(KEYS)
         kubectl("-n", NAMESPACE, "delete", "deployment", "millrace-csi-controller")  # runs here, see above
         kubectl("-n", NAMESPACE, "delete", "pods", "--all", "--grace-period=1")
         for part in ("keeper", "mounter", "node"):
@@ -315,11 +341,128 @@ def killed_driver(node, times=5):
     assert turns > 20
 
 
+# Goes on after errors, which it counts, and ends with a wrong byte.
+PATIENT = ("i=0; e=0; while [ ! -e /data/stop ]; do i=$((i+1)); until echo line-$i > /data/p-$((i%20)); do e=$((e+1)); sleep 1; done; "
+           "until got=$(cat /data/p-$((i%20))); do e=$((e+1)); sleep 1; done; [ \"$got\" = line-$i ] || exit 2; "
+           "echo $e > /tmp/errors; echo $i; done")
+
+
+def goes_on(node):
+    """The busy pod writes and reads."""
+    turn = node.turn()
+    until(lambda: node.turn() != turn, "the pod to go on")
+    assert phase("busy") == "Running", kubectl("-n", "default", "logs", "busy")
+
+
+def claim(name):
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name, "namespace": "default"}, "spec": {
+        "accessModes": ["ReadWriteMany"], "storageClassName": "bucket", "resources": {"requests": {"storage": "1Gi"}}}}
+
+
+def deleted_in_use(node):
+    """A claim that is deleted while a pod uses it stays until the pod has ended. Then its content is deleted."""
+    apply(claim("used"), pod("user", "used", "echo kept > /data/f; until [ -e /data/stop ]; do cat /data/f > /dev/null || exit 1; "
+                             "sleep 0.2; done; cat /data/f"))
+    until(lambda: phase("user") == "Running", "the pod")
+    file = until(lambda: next((line.split()[-1] for line in node.millrace(
+        "ls", "--recursive", "s3://volumes/team/", check=False).splitlines() if line.endswith("/data/f")), ""), "the pod's file")
+    kubectl("-n", "default", "delete", "pvc", "used", "--wait=false")
+    until(lambda: kubectl("-n", "default", "get", "pvc", "used", "-o", "jsonpath={.metadata.deletionTimestamp}"), "the refusal")
+    (node.folder / "stop").write_text("")
+    url = file if file.startswith("s3://") else f"s3://volumes/team/{file}"
+    node.millrace("cp", node.folder / "stop", url[:-1] + "stop")
+    assert finish("user") == "kept\n"
+    delete_pod("user")
+    until(lambda: not kubectl("-n", "default", "get", "pvc", "used", check=False), "the end of the claim")
+    until(lambda: not node.millrace("ls", "--recursive", "s3://volumes/team/", check=False), "the deletion of the volume")
+
+
+def many_volumes(node, count=50):
+    """As many pods as volumes start, beside as many pods without volumes."""
+    def start(prefix, objects):
+        began = time.monotonic()
+        apply(*objects)
+        kubectl("-n", "default", "wait", "pod", "-l", f"group={prefix}", "--for=jsonpath={.status.phase}=Running", "--timeout=600s")
+        took = time.monotonic() - began
+        kubectl("-n", "default", "delete", "pod", "-l", f"group={prefix}", "--timeout=300s")
+        return took
+
+    def labelled(prefix, i, claimed, command, **spec):
+        made = pod(f"{prefix}-{i}", claimed, command, **spec)
+        made["metadata"]["labels"] = {"group": prefix}
+        return made
+
+    empty = start("empty", [labelled("empty", i, "", "sleep 1000", volumes=[{"name": "v", "emptyDir": {}}]) for i in range(count)])
+    names = [f"many-{i}" for i in range(count)]
+    full = start("full", [claim(name) for name in names] +
+                 [labelled("full", i, name, f"echo {i} > /data/f && [ $(cat /data/f) = {i} ] && sleep 1000")
+                  for i, name in enumerate(names)])
+    kubectl("-n", "default", "delete", "pvc", *names, "--timeout=300s")
+    until(lambda: not node.millrace("ls", "--recursive", "s3://volumes/team/", check=False), "the deletion of the volumes")
+    print(f"{count} pods run after {empty:.0f} s, with a volume each after {full:.0f} s")
+    assert full - empty <= 60
+
+
+def endpoint_away(node, seconds=60):
+    """The endpoint is away for a minute: the pod gets errors, and goes on when it is back."""
+    apply(pod("busy", "s3-claim", PATIENT))
+    until(lambda: phase("busy") == "Running", "the busy pod")
+    goes_on(node)
+    node.stop_endpoint()
+    time.sleep(seconds)
+    assert phase("busy") == "Running", kubectl("-n", "default", "logs", "busy")
+    node.start_endpoint(KEYS)
+    goes_on(node)
+    print(f"the endpoint was away for {seconds} s under a pod that wrote and read {node.stop_busy()} files")
+
+
+def new_keys(node):
+    """The driver's keys are revoked, and it gets others: the pod goes on."""
+    apply(pod("busy", "s3-claim", PATIENT))
+    until(lambda: phase("busy") == "Running", "the busy pod")
+    goes_on(node)
+    for keys in (KEYS | {"AWS_ACCESS_KEY_ID": "next", "AWS_SECRET_ACCESS_KEY": "next-secret"}, KEYS):
+        node.use_keys(keys)
+        kubectl("-n", NAMESPACE, "delete", "pods", "-l", "app.kubernetes.io/name=millrace-csi-mounter")
+        goes_on(node)
+    node.stop_busy()
+
+
+def restarted(node):
+    """Kubelet is restarted under a pod, which notices nothing. All of the node is restarted: volumes come back, and
+    nothing stale is left."""
+    if not (command := shlex.split(os.environ.get("MILLRACE_KUBE_RESTART", ""))):
+        print("skipped: MILLRACE_KUBE_RESTART is not set")
+        return
+    apply(pod("busy", "s3-claim", BUSY))
+    until(lambda: phase("busy") == "Running", "the busy pod")
+    goes_on(node)
+    run(*command)
+    goes_on(node)
+    apply(pod("next", "s3-claim", "echo new > /data/new && cat /data/new"))
+    assert finish("next") == "new\n"
+    delete_pod("next")
+    node.stop_busy()
+
+    node.millrace("cp", "-", "s3://corpus/before", text="written before\n")
+    apply(pod("busy", "s3-claim", f"cat /data/before && {PATIENT}", restartPolicy="Always"))
+    until(lambda: phase("busy") == "Running", "the busy pod")
+    goes_on(node)
+    run(*command, "node")
+    until(lambda: kubectl("-n", "default", "get", "pod", "busy", "-o", "jsonpath={.status.containerStatuses[0].restartCount}") != "0",
+          "the pod's restart")
+    goes_on(node)
+    for line in node.mounts():
+        os.statvfs(line.split()[1])
+    delete_pod("busy")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", type=pathlib.Path, required=True)
     parser.add_argument("--source", type=pathlib.Path, required=True)
     parser.add_argument("--kills", type=int, default=5, help="how often the driver and the mount processes are killed")
+    parser.add_argument("--cases", default="", help="only those that contain this, besides those that others need")
     arguments = parser.parse_args()
     if reason := missing():
         print(f"skipped: {reason}")
@@ -330,7 +473,10 @@ def main():
         stack.callback(kubectl, "delete", "storageclass", "bucket", check=False)
         stack.callback(kubectl, "-n", "default", "delete", "pvc", "--all", "--timeout=60s", check=False)
         stack.callback(kubectl, "-n", "default", "delete", "pods", "--all", "--timeout=60s", check=False)
-        for case in (article, dynamic, pod_identity, killed_driver, killed_mounts):
+        for case in (article, dynamic, deleted_in_use, many_volumes, pod_identity, endpoint_away, new_keys, killed_driver,
+                     killed_mounts, restarted):
+            if arguments.cases not in case.__name__ and case not in (article, dynamic):
+                continue
             try:
                 case(node, arguments.kills) if case in (killed_driver, killed_mounts) else case(node)
             except BaseException:

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "millrace/base/files/managed_folder.h"
 #include "millrace/base/files/trusted_folder.h"
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/json.h"
@@ -19,16 +18,12 @@
 #include "millrace/csi/volume/mount_words.h"
 #include "millrace/mount/keeper/kept_mount.h"
 #include "millrace/mount/point/mount_point.h"
-#include "millrace/vfs/staging/staging_area.h"
 
 namespace millrace::csi {
 namespace {
 
 constexpr char kTokenFile[] = "token";
 constexpr char kSessionLog[] = "session";
-constexpr Duration kFirstRestart = std::chrono::milliseconds(200), kLastRestart = std::chrono::seconds(30);
-/// The next daemon of a mount asks its store before it answers. Programs wait for it: giving up helps nobody.
-constexpr Duration kRestartTimeout = std::chrono::minutes(10);
 constexpr char kMountType[] = "fuse.millrace";
 constexpr std::string_view kMemoryFlag = "--memory-budget=";
 constexpr std::uint64_t kLogLimit = 1 * kMiB;
@@ -57,9 +52,6 @@ Result<UniqueFd> OpenTarget(const TargetPath& target) {
 }
 
 std::string ProcPath(const UniqueFd& fd) { return fmt::format("/proc/self/fd/{}", fd.get()); }
-
-/// The name of a mount at the keeper.
-std::string KeptName(const std::string& target) { return ShortHash(target); }
 
 Status CheckPlan(const MountPlan& plan) {
   if (!plan.url.starts_with("s3://") || plan.url.size() == std::string_view("s3://").size()) {
@@ -248,86 +240,6 @@ std::vector<LocalMounter::EndedDaemon> LocalMounter::TakeEnded() {
   return ended;
 }
 
-/// Starts daemons again that died, and gives a keeper that lost its memory the plans. Returns the names of the mounts
-/// that the keeper has.
-std::set<std::string> LocalMounter::WatchKeeper() {
-  const auto kept = mount::ListKept(options_.keeper);
-  if (!kept) return {};  // mounts go on without it; the next one gets everything again
-  std::set<std::string> names;
-  std::vector<std::pair<std::string, std::string>> unknown;
-  std::vector<std::string> left;
-  {
-    MutexLock lock(mutex_);
-    for (const mount::KeptName& each : *kept) {
-      if (each.has_device) names.insert(each.name);
-      if (!each.held && each.has_device) left.push_back(each.name);
-      const auto plan = plans_.find(each.name);
-      if (each.held && !each.has_plan && plan != plans_.end()) unknown.emplace_back(each.name, plan->second.Encode());
-    }
-  }
-  for (const auto& [name, plan] : unknown) (void)mount::PutPlan(options_.keeper, name, plan);
-  BeginRestarts(left);
-  return names;
-}
-
-/// Starts daemons of mounts, unless that is under way or must wait. A daemon whose store does not answer holds up no
-/// other.
-void LocalMounter::BeginRestarts(const std::vector<std::string>& names) {
-  // As many in each round of the watcher as a node's processors may well start.
-  constexpr int kTogether = 8;
-  int begun = 0;
-  MutexLock lock(mutex_);
-  std::erase_if(starting_, [](const auto& start) { return start.second.ended->load(); });
-  const TimePoint now = SystemClock().Now();
-  for (const std::string& name : names) {
-    if (begun == kTogether) return;
-    const auto retry = retries_.find(name);
-    if (starting_.contains(name) || (retry != retries_.end() && now < retry->second.at)) continue;
-    auto ended = std::make_shared<std::atomic<bool>>(false);
-    starting_.insert_or_assign(
-        name,
-        Starting{.began = now, .ended = ended, .thread = std::jthread([this, name, ended](const std::stop_token& stop) {
-                                                 Restart(name, stop);
-                                                 *ended = true;
-                                               })});
-    ++begun;
-  }
-}
-
-/// Starts the daemon of a mount that the keeper has. Needs no hold of the target: a daemon whose mount is being removed
-/// ends, and only one daemon can hold a name at the keeper.
-void LocalMounter::Restart(const std::string& name, const std::stop_token& stop) {
-  auto text = mount::ReadPlan(options_.keeper, name);
-  auto plan = text ? DaemonPlan::Decode(*text) : Fail(text.error());
-  if (!plan) {
-    MutexLock lock(mutex_);
-    if (const auto known = plans_.find(name); known != plans_.end()) plan = known->second;
-  }
-  if (!plan) {
-    options_.log.Error("the daemon of a mount died, and nobody knows its plan any more; its pods get errors",
-                       {{"mount", name}, {"reason", plan.error()}});
-    return void(mount::ForgetKept(options_.keeper, name));
-  }
-  const Status started = StartDaemon(*plan, kRestartTimeout, stop);
-  if (!started && stop.stop_requested()) return;
-  MutexLock lock(mutex_);
-  if (started) {
-    retries_.erase(name);
-    options_.log.Warning("the daemon of a mount died; another one goes on with the mount",
-                         {{"volume", plan->volume}, {"target", plan->target}});
-    plans_.insert_or_assign(name, *std::move(plan));
-    return;
-  }
-  Retry& retry = retries_.try_emplace(name, Retry{{}, kFirstRestart}).first->second;
-  options_.log.Error("the daemon of a mount died, and cannot be started again yet; its pods wait",
-                     {{"volume", plan->volume},
-                      {"target", plan->target},
-                      {"again_in", FormatDuration(retry.pause)},
-                      {"reason", started.error()}});
-  retry.at = SystemClock().Now() + retry.pause;
-  retry.pause = std::min<Duration>(2 * retry.pause, kLastRestart);
-}
-
 Status LocalMounter::Mount(const MountRequest& request) {
   MR_TRY(CheckPlan(request.plan));
   const TargetPath target = MR_TRY(folder_.Find(request.target));
@@ -348,12 +260,14 @@ Status LocalMounter::MountHere(const MountRequest& request, const TargetPath& ta
   }
   if (MR_TRY(FindOurs(target.path))) {
     const auto answer = ProbeMount(target.path, options_.probe_timeout);
+    const bool is_same =
+        record && record->fingerprint == fingerprint && record->driver_identity == request.plan.driver_identity;
+    if (!answer && is_same) MR_TRY(RenewKeys(request, target, 0));  // if the old ones keep a daemon from starting
     if (!answer) return Fail(Code::kUnavailable, "the mount on {} does not answer", target.path);
     if (answer->daemon) {
-      if (record && record->fingerprint == fingerprint && record->driver_identity == request.plan.driver_identity) {
-        return WriteToken(request, target);  // kubelet publishes again before the old one expires
-      }
-      return Fail(Code::kAlreadyExists, "{} is mounted with other options", target.path);
+      if (!is_same) return Fail(Code::kAlreadyExists, "{} is mounted with other options", target.path);
+      MR_TRY(WriteToken(request, target));  // kubelet publishes again before the old one expires
+      return RenewKeys(request, target, answer->stats.value("pid", 0));
     }
     if (answer->daemon.error().code() != Code::kUnavailable) return Fail(answer->daemon.error());
     MR_TRY(mount::Detach(target.path, /*lazy=*/true));
@@ -398,40 +312,6 @@ std::filesystem::path LocalMounter::StagingOf(const std::string& volume, const T
   return options_.keeper.empty() ? StagingOf(volume) : StagingOf(volume) / KeptName(target.path);
 }
 
-/// Gives a new mount what mounts of its volume left that are over. Call before the keeper knows the new one.
-void LocalMounter::HandOverStaged(const std::string& volume, const TargetPath& target) const {
-  namespace fs = std::filesystem;
-  const fs::path shared = StagingOf(volume), own = StagingOf(volume, target);
-  std::set<std::string> kept;
-  if (!options_.keeper.empty()) {
-    const auto listed = mount::ListKept(options_.keeper);
-    if (!listed) return;  // then no mount is known to be over
-    for (const mount::KeptName& each : *listed) kept.insert(each.name);
-  }
-  std::error_code error;
-  fs::create_directories(shared, error);
-  std::vector<fs::path> over = {shared};
-  for (const auto& entry : fs::directory_iterator(shared, error)) {
-    if (entry.is_directory(error) && !kept.contains(entry.path().filename())) over.push_back(entry.path());
-  }
-  for (const fs::path& folder : over) {
-    if (folder == own || !fs::exists(folder / ManagedFolder::kMarkerName, error)) continue;
-    const auto moved = vfs::StagingArea::HandOver(folder, own);
-    if (!moved) {
-      options_.log.Error("what an earlier mount of a volume left cannot be handed over; it stays staged",
-                         {{"volume", volume}, {"folder", folder}, {"reason", moved.error()}});
-    } else if (*moved > 0) {
-      options_.log.Warning("what an earlier mount of a volume left is handed over to the next one",
-                           {{"volume", volume}, {"folder", folder}, {"files", *moved}});
-    }
-    // The keeper may have lost its memory while the mount's daemon lives.
-    const bool ended = folder != shared && !fs::exists(options_.state_folder / "mounts" / folder.filename(), error);
-    const bool empty = std::ranges::none_of(fs::directory_iterator(folder, error),
-                                            [](const auto& file) { return file.path().extension() == ".record"; });
-    if (moved && ended && empty) fs::remove_all(folder, error);
-  }
-}
-
 Subprocess::Options LocalMounter::DaemonOptions(const MountRequest& request, const TargetPath& target) const {
   const std::filesystem::path log = records_.FolderOf(target.path) / "log";
   const std::filesystem::path staging = StagingOf(request.volume, target);
@@ -469,12 +349,16 @@ Subprocess::Options LocalMounter::DaemonOptions(const MountRequest& request, con
   return start;
 }
 
+DaemonPlan LocalMounter::PlanDaemon(const MountRequest& request, const TargetPath& target) const {
+  return {.volume = request.volume,
+          .target = target.path,
+          .url = request.plan.url,
+          .process = DaemonOptions(request, target)};
+}
+
 Status LocalMounter::StartDaemon(const MountRequest& request, const TargetPath& target) {
   HandOverStaged(request.volume, target);
-  const DaemonPlan plan{.volume = request.volume,
-                        .target = target.path,
-                        .url = request.plan.url,
-                        .process = DaemonOptions(request, target)};
+  const DaemonPlan plan = PlanDaemon(request, target);
   if (options_.keeper.empty()) return StartDaemon(plan, options_.start_timeout, {});
   const std::string name = KeptName(target.path);
   MR_TRY(mount::PutPlan(options_.keeper, name, plan.Encode()));
@@ -538,43 +422,6 @@ Status LocalMounter::Bind(const BindRequest& request) {
     (void)mount::Detach(to.path, /*lazy=*/true);
     return Fail(failed);
   }
-  return {};
-}
-
-/// Returns true if the daemon of a mount at the keeper died, and the next one does not get as far as to answer.
-bool LocalMounter::CannotBeRestarted(const std::string& name) {
-  MutexLock lock(mutex_);
-  const auto start = starting_.find(name);
-  const bool long_since =
-      start != starting_.end() && SystemClock().Now() - start->second.began > options_.start_timeout;
-  return long_since || retries_.contains(name);
-}
-
-/// Ends a mount whose daemon cannot be started again: else its pod could never be removed. What was staged with a
-/// record stays for the volume's next mount.
-Status LocalMounter::Abandon(const std::string& path, const MountRecord& record) {
-  const std::string name = KeptName(path);
-  const Retry never{.at = TimePoint::max(), .pause = kFirstRestart};
-  std::jthread start;
-  {
-    MutexLock lock(mutex_);
-    retries_.insert_or_assign(name, never);
-    if (auto found = starting_.extract(name)) start = std::move(found.mapped().thread);
-  }
-  start.request_stop();
-  if (start.joinable()) start.join();
-  {
-    MutexLock lock(mutex_);
-    retries_.insert_or_assign(name, never);  // that thread may have set another time
-  }
-  Status ended = mount::ForgetKept(options_.keeper, name);
-  if (ended) ended = mount::Detach(path, /*lazy=*/true);
-  MutexLock lock(mutex_);
-  retries_.erase(name);
-  if (!ended) return Fail(ended.error().Context(fmt::format("the mount on {} does not answer", path)));
-  plans_.erase(name);
-  options_.log.Error("a mount whose daemon cannot be started again is removed; what programs had open is lost",
-                     {{"volume", record.volume}, {"target", path}});
   return {};
 }
 

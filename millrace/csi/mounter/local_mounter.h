@@ -80,6 +80,10 @@ class LocalMounter final : public Mounter {
   Status StartDaemon(const MountRequest& request, const TargetPath& target) MR_EXCLUDES(mutex_);
   std::filesystem::path StagingOf(const std::string& volume) const;
   std::filesystem::path StagingOf(const std::string& volume, const TargetPath& target) const;
+  DaemonPlan PlanDaemon(const MountRequest& request, const TargetPath& target) const;
+  /// The name of a mount at the keeper.
+  static std::string KeptName(const std::string& target);
+  Status RenewKeys(const MountRequest& request, const TargetPath& target, pid_t daemon) MR_EXCLUDES(mutex_);
   void HandOverStaged(const std::string& volume, const TargetPath& target) const;
   Subprocess::Options DaemonOptions(const MountRequest& request, const TargetPath& target) const;
   Status StartDaemon(const DaemonPlan& plan, Duration timeout, const std::stop_token& stop) MR_EXCLUDES(mutex_);
