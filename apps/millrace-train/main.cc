@@ -12,6 +12,7 @@
 #include "apps/common/lifeline.h"
 #include "apps/common/output.h"
 #include "apps/millrace-train/job_options.h"
+#include "apps/millrace-train/machine_command.h"
 #include "apps/millrace-train/nodes_command.h"
 #include "apps/millrace-train/outputs_command.h"
 #include "millrace/base/files/files.h"
@@ -179,11 +180,12 @@ int main(int argc, char** argv) {
   const CLI::App* outputs = AddOutputsCommand(app, outputs_arguments);
   NodesArguments nodes_arguments;
   const CLI::App* nodes = AddNodesCommand(app, nodes_arguments);
+  const CLI::App* machine = AddMachineCommand(app);
   cli::AddGlobalFlags(app, arguments.globals);
   app.footer("Examples:\n  millrace-train job.yaml\n  millrace-train job.yaml --set train.steps=100 --json");
   try {
     app.parse(argc, argv);
-    if (!outputs->parsed() && !nodes->parsed() && arguments.job_file.empty()) throw CLI::RequiredError("job");
+    if (app.get_subcommands().empty() && arguments.job_file.empty()) throw CLI::RequiredError("job");
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : ToExitStatus(Code::kInvalidArgument);
   }
@@ -191,6 +193,7 @@ int main(int argc, char** argv) {
   const auto act = [&]() -> Result<int> {
     if (outputs->parsed()) return PrintOutputs(outputs_arguments, arguments.globals, signals.token());
     if (nodes->parsed()) return PrintNodes(nodes_arguments, group);
+    if (machine->parsed()) return PrintMachine();
     return Run(arguments, group, signals.token());
   };
   const Result<int> run = act();

@@ -1,6 +1,6 @@
 """Predicted step times and memory beside those of real runs on this machine.
 
-    python3 benchmarks/plan/beside_runs.py [BIN_FOLDER] [--cases REGEX] [--rounds N] [--cpu]
+    python3 benchmarks/plan/beside_runs.py [BIN_FOLDER] [--cases REGEX] [--rounds N] [--cpu] [--measured]
 
 Each case is a job file: `millrace job plan` predicts it, then millrace-train runs it for 6 steps. The time is the median
 of steps 3 to 6 and of the rounds, the memory the largest resident set of the ranks.
@@ -9,6 +9,9 @@ Other work on the machine slows all cases. So the cases of a round take turns, a
 times of the first case of its model, from the same round: "predicted" and "measured" of one rank. With --cpu, times are
 CPU seconds of all ranks, which hardly depend on other work: the prediction is that of the cores without the bubble, in
 which ranks wait and use no CPU.
+
+With --measured, `millrace job machine` measures the machine before each run, and the prediction is for the speed that the
+machine has then: the table has the medians of predictions and of runs.
 """
 import argparse
 import json
@@ -66,9 +69,14 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def predict(programs: pathlib.Path, job: pathlib.Path, cpu: bool) -> tuple[float, float]:
+def predict(programs: pathlib.Path, job: pathlib.Path, cpu: bool, measured: bool) -> tuple[float, float]:
     """Returns seconds of a step, or CPU seconds, and bytes of the rank that needs most."""
-    done = subprocess.run([programs / "millrace", "--json", "job", "plan", job], capture_output=True, text=True)
+    machine = []
+    if measured:
+        described = subprocess.run([programs / "millrace", "job", "machine"], capture_output=True, text=True, check=True)
+        (job.parent / "here.yaml").write_text(described.stdout, encoding="utf-8")
+        machine = ["--machine", job.parent / "here.yaml"]
+    done = subprocess.run([programs / "millrace", "--json", "job", "plan", job, *machine], capture_output=True, text=True)
     if done.returncode not in (0, 1) or not done.stdout:
         raise SystemExit(done.stderr)
     plan = json.loads(done.stdout)
@@ -117,13 +125,14 @@ def run(programs: pathlib.Path, job: pathlib.Path, ranks: int, cpu: bool) -> tup
 
 
 class Case:
-    def __init__(self, folder: pathlib.Path, programs: pathlib.Path, case: tuple, cpu: bool, steps: int = STEPS,
-                 global_batch: int = 16) -> None:
-        self.cpu = cpu
+    def __init__(self, folder: pathlib.Path, programs: pathlib.Path, case: tuple, cpu: bool, measured: bool = False,
+                 steps: int = STEPS, global_batch: int = 16) -> None:
+        self.cpu, self.measured = cpu, measured
         self.name, (family, sizes, *length), self.ranks, parallel, lora = case
         length = length[0] if length else 256
         self.what = ", ".join(part for part in (parallel, f"lora: {{{lora}}}" if lora else "") if part) or "one rank"
         self.times: list[float] = []
+        self.predictions: list[float] = []
         self.memory = 0.0
         model, extra = f"family: {family}, config: {{{sizes}}}", ""
         if lora:  # adapters need a model to begin with: a first run makes it
@@ -141,9 +150,11 @@ class Case:
                                        tokenizer=folder / "vocab.txt" if family == "bert" else
                                        ROOT / "millrace/train/testdata/tokenizer.model",
                                        threads=max(1, os.cpu_count() // self.ranks)) + extra, encoding="utf-8")
-        self.predicted, self.predicted_memory = predict(programs, self.job, cpu)
+        self.predicted_memory = 0.0
 
     def run(self, programs: pathlib.Path) -> None:
+        predicted, self.predicted_memory = predict(programs, self.job, self.cpu, self.measured)
+        self.predictions.append(predicted)
         seconds, memory = run(programs, self.job, self.ranks, self.cpu)
         self.times.append(seconds)
         self.memory = max(self.memory, memory)
@@ -156,6 +167,7 @@ def main() -> None:
                                                     "and the first of each model")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--cpu", action="store_true", help="compare CPU seconds, on a machine that does other work, too")
+    parser.add_argument("--measured", action="store_true", help="predict for the speed that the machine has before each run")
     arguments = parser.parse_args()
     programs = arguments.programs.resolve()
     with tempfile.TemporaryDirectory() as scratch:
@@ -168,20 +180,20 @@ def main() -> None:
         chosen = [case for case in CASES if re.search(arguments.cases, f"{case[0]}, {case[3]}, {case[4]}")]
         models = {name for name, *_ in chosen}
         bases = [case for case in CASES if case[3:] == ("", "") and case[0] in models and case not in chosen]
-        cases = [Case(folder, programs, case, arguments.cpu) for case in bases + chosen]
+        cases = [Case(folder, programs, case, arguments.cpu, arguments.measured) for case in bases + chosen]
         for _ in range(arguments.rounds):
             for case in cases:
                 case.run(programs)
-                print(f"{case.name}, {case.what}: {case.predicted:.2f} s, {case.times[-1]:.2f} s", file=sys.stderr, flush=True)
+                print(f"{case.name}, {case.what}: {case.predictions[-1]:.2f} s, {case.times[-1]:.2f} s", file=sys.stderr, flush=True)
         print("| model | layout | predicted | measured | error | of one rank: predicted | measured | error "
               "| memory predicted | measured | error |\n" + "|---" * 11 + "|")
         for case in cases:
             base = next(other for other in cases if other.name == case.name)
-            took = statistics.median(case.times)
+            took, predicted = statistics.median(case.times), statistics.median(case.predictions)
             ratio = statistics.median(mine / its for mine, its in zip(case.times, base.times))
-            expected = case.predicted / base.predicted
+            expected = statistics.median(mine / its for mine, its in zip(case.predictions, base.predictions))
             memory = case.predicted_memory / case.memory - 1
-            print(f"| {case.name} | {case.what} | {case.predicted:.2f} s | {took:.2f} s | {case.predicted / took - 1:+.0%} "
+            print(f"| {case.name} | {case.what} | {predicted:.2f} s | {took:.2f} s | {predicted / took - 1:+.0%} "
                   f"| {expected:.2f} | {ratio:.2f} | {expected / ratio - 1:+.0%} "
                   f"| {case.predicted_memory / 1e6:.0f} MB | {case.memory / 1e6:.0f} MB | {memory:+.0%} |")
 

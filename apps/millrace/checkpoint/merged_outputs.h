@@ -19,9 +19,7 @@ struct MadeMerge {
   engine::Quantization quantization;
 };
 
-/// Runs `millrace-train outputs`, which has libtorch, and returns what it prints. Blocks. Errors: kUnsupported if that
-/// program is not installed; kCancelled if the user stops it; kInternal, with
-/// that program's words, if it fails.
+/// Runs `millrace-train outputs`, which has libtorch, and returns what it prints. Blocks. Errors: those of AskEngine.
 Result<Json> MeasureOutputs(const Context& context, const MadeMerge& merge);
 
 /// Returns MeasureOutputs()' figures for people.

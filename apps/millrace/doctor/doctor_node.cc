@@ -4,10 +4,10 @@
 #include <filesystem>
 #include <optional>
 
+#include "apps/millrace/cli/engine_program.h"
 #include "apps/millrace/doctor/doctor.h"
 #include "millrace/base/clock.h"
 #include "millrace/base/files/files.h"
-#include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
 #include "millrace/base/threads/memory_budget.h"
 #include "millrace/jobs/health/node_checks.h"
@@ -84,28 +84,11 @@ Finding CheckReading(const Context& context, const std::string& url) {
 }
 
 /// Has millrace-train compare the findings with those of the other ranks.
-Result<ComparedNodes> AskEngine(const Context& context, const Json& findings) {
-  const std::filesystem::path program = MR_TRY(ProgramDirectory()) / "millrace-train";
-  std::error_code error;
-  if (!std::filesystem::exists(program, error)) {
-    return Fail(Code::kUnsupported, "the engine is not installed: there is no {}", program.string());
-  }
-  auto child = MR_TRY(Subprocess::Start({.argv = {program.string(), "nodes", "--findings", DumpJson(findings)},
-                                         .env = GlobalsEnvironment(context.globals),
-                                         .capture_stdout = true}));
-  std::optional<ExitState> ended;
-  while (!(ended = child.Wait(std::chrono::milliseconds(50)))) {
-    if (!context.stop.stop_requested()) continue;
-    child.Stop(std::chrono::seconds(5));
-    return Fail(Code::kCancelled, "stopped");
-  }
-  const std::string text = MR_TRY(child.ReadStdout(kMiB));
-  const auto answer = ParseJson(text, "the output of millrace-train nodes");
-  if (!answer) return Fail(Code::kInternal, "millrace-train nodes failed ({})", ended->ToString());
-  if (const auto why = JsonString(*answer, "error")) return Fail(Code::kUnavailable, "{}", *why);
+Result<ComparedNodes> CompareNodes(const Context& context, const Json& findings) {
+  const Json answer = MR_TRY(AskEngine(context, {"nodes", "--findings", DumpJson(findings)}));
   ComparedNodes compared;
-  compared.rank = static_cast<int>(MR_TRY(JsonInt(*answer, "rank")));
-  const Json* nodes = JsonFind(*answer, "nodes");
+  compared.rank = static_cast<int>(MR_TRY(JsonInt(answer, "rank")));
+  const Json* nodes = JsonFind(answer, "nodes");
   if (nodes == nullptr || nodes->empty()) return Fail(Code::kInternal, "millrace-train nodes told of no machine");
   for (const Json& node : *nodes) {
     Findings findings;
@@ -143,7 +126,7 @@ Findings CheckThisNode(const Context& context, const Needs& needs) {
 ComparedNodes CompareWithRanks(const Context& context, Findings findings) {
   Json list = Json::array();
   for (const Finding& finding : findings) list.push_back(jobs::ToJson(finding));
-  auto compared = AskEngine(context, list);
+  auto compared = CompareNodes(context, list);
   if (compared) return *std::move(compared);
   const bool no_engine = compared.error().code() == Code::kUnsupported;
   findings.push_back({Level::kFail, "links", fmt::format("not measured: {}", compared.error().message()),

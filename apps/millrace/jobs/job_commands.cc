@@ -15,6 +15,7 @@
 #include "apps/millrace/jobs/bucket_jobs.h"
 #include "apps/millrace/jobs/compile_command.h"
 #include "apps/millrace/jobs/hub_revisions.h"
+#include "apps/millrace/jobs/machine_command.h"
 #include "apps/millrace/jobs/plan_command.h"
 #include "apps/millrace/jobs/run_job.h"
 #include "apps/millrace/jobs/run_reporter.h"
@@ -451,6 +452,13 @@ void AddJobCommands(CLI::App& app, Context& context) {
                 "  millrace job run job.yaml\n"
                 "  millrace job run job.yaml --set train.optimizer.lr=1e-4 --json");
   AddPlan(*job, context);
+  AddCommand(*job, context, "machine", "Measure this machine, and print its description for `job plan --machine`",
+             "  millrace job machine > here.yaml\n"
+             "  millrace job plan job.yaml --machine here.yaml",
+             [&context] {
+               const auto described = DescribeMachine(context);
+               return described ? *described : ReportError(context, described.error());
+             });
   AddCompile(*job, context);
   AddRender(*job, context);
   AddSubmit(*job, context);

@@ -44,6 +44,22 @@ double Machine::RankRate(bool bf16, int ranks) const {
   return accelerators > 0 ? rate : rate * cores / ranks;
 }
 
+std::string Machine::ToYaml(std::string_view comment) const {
+  const auto link_text = [](const Link& link) {
+    return fmt::format("{{bandwidth: {:.4g}, latency: {:.4g}}}", link.bandwidth / 1e9, link.latency * 1e6);
+  };
+  std::string text = fmt::format("# {}\nname: {}\n", comment, name);
+  if (accelerators > 0) text += fmt::format("accelerators: {}\n", accelerators);
+  text += fmt::format("cores: {}\nmemory: {:.4g}  # GB\n", cores, memory / 1e9);
+  text += fmt::format("f32: {:.4g}  # GFLOP/s of a core or an accelerator\nbf16: {:.4g}\n", f32_rate / 1e9,
+                      bf16_rate / 1e9);
+  if (copies_bf16) text += "copies_bf16: true\n";
+  text += fmt::format("memory_bandwidth: {:.4g}  # GB/s of all cores, or of an accelerator\n", memory_bandwidth / 1e9);
+  text += fmt::format("process_memory: {:.4g}  # GB\noperation: {:.4g}  # microseconds\noverlap: {:.4g}\n",
+                      process_memory / 1e9, operation * 1e6, overlap);
+  return text + fmt::format("link: {}  # GB/s, microseconds\nnetwork: {}\n", link_text(link), link_text(network));
+}
+
 Result<Machine> Machine::Parse(std::string_view yaml, std::string what) {
   const config::Document document = MR_TRY(config::Document::Parse(yaml, std::move(what)));
   const Node root = document.Root();

@@ -33,6 +33,9 @@ struct Machine {
   Link link;                    ///< between ranks of a machine, for each rank
   Link network;                 ///< between machines; the bandwidth is all ranks' together
 
+  /// Returns a description that Parse reads, with `comment` above it.
+  std::string ToYaml(std::string_view comment) const;
+
   /// Returns one rank's part of a machine that `ranks` ranks share. REQUIRES: ranks >= 1.
   double RankMemory(int ranks) const;
   double RankBandwidth(int ranks) const;

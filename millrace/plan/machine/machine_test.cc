@@ -40,6 +40,24 @@ TEST(Machine, ReadsUnits) {
   EXPECT_EQ(gpus.RankMemory(8), gpus.memory);
 }
 
+TEST(Machine, AWrittenDescriptionIsReadBack) {
+  for (const std::string_view name : MachineNames()) {
+    const Machine machine = Machine::Find(std::string(name)).value();
+    const Machine again = Machine::Parse(machine.ToYaml("of a test"), "written.yaml").value();
+    EXPECT_EQ(again.name, machine.name);
+    EXPECT_EQ(again.accelerators, machine.accelerators);
+    EXPECT_EQ(again.cores, machine.cores);
+    EXPECT_EQ(again.copies_bf16, machine.copies_bf16);
+    for (double Machine::* figure :
+         {&Machine::memory, &Machine::f32_rate, &Machine::bf16_rate, &Machine::memory_bandwidth,
+          &Machine::process_memory, &Machine::operation, &Machine::overlap}) {
+      EXPECT_NEAR(again.*figure, machine.*figure, 1e-3 * machine.*figure) << name;
+    }
+    EXPECT_NEAR(again.network.bandwidth, machine.network.bandwidth, 1e-3 * machine.network.bandwidth);
+    EXPECT_NEAR(again.link.latency, machine.link.latency, 1e-3 * machine.link.latency);
+  }
+}
+
 TEST(Machine, ProcessorsHaveDescriptions) {
   const auto of = [](std::string vendor, int family, bool avx512) {
     return Machine::DescriptionOf({.vendor = std::move(vendor), .family = family, .avx512 = avx512});

@@ -1,0 +1,28 @@
+// How fast this machine computes now: the figures of a machine description (docs/machines) that are rates.
+#pragma once
+
+#include <cstdint>
+
+#include "millrace/base/clock.h"
+
+namespace millrace::engine {
+
+/// Rates of all threads of the caller's products together.
+struct MachineRates {
+  double f32 = 0;               ///< floating-point operations a second in large products
+  double bf16 = 0;              ///< the same with bfloat16 inputs
+  double memory_bandwidth = 0;  ///< bytes a second that a sum of two arrays reads and writes
+};
+
+/// What is computed for it. By default, nothing of that fits into caches, and all takes 1 GB of memory.
+struct MachineSizes {
+  std::int64_t side = 3072;            ///< of the matrices
+  std::int64_t elements = 64LL << 20;  ///< of the arrays
+  int rounds = 7;
+};
+
+/// Makes products and sums of arrays in turns on the CPU; a rate is that of the median time. Blocks for some seconds.
+/// Throws c10::Error if memory runs out.
+MachineRates MeasureMachine(Clock& clock, const MachineSizes& sizes = {});
+
+}  // namespace millrace::engine
