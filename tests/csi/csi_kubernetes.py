@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """The driver on a real Kubernetes node, installed from deploy/kubernetes/csi.
 
-    csi_kubernetes.py --bin FOLDER --source FOLDER [--kills N]
+    csi_kubernetes.py --bin FOLDER --source FOLDER [--kills N] [--cases WORD | --run COMMAND]
+
+--run starts a program in place of the cases, with the driver, csi-provisioner and the StorageClass "bucket" installed, such as
+Kubernetes' own tests of storage (e2e.test -storage.testdriver=tests/csi/upstream_e2e.yaml).
 
 The cluster comes from the environment:
     MILLRACE_KUBE_CONFIG    its kubeconfig; who it names may do everything
@@ -197,10 +200,12 @@ class Node:
             "users": [{"name": "u", "user": {"token": token}}], "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}]}))
         self.start("provisioner", shutil.which("csi-provisioner"), "--kubeconfig", config, "--csi-address", socket,
                    "--extra-create-metadata", "--leader-election", f"--leader-election-namespace={NAMESPACE}")
+        apply({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "bucket"}, "provisioner": DRIVER,
+               "parameters": {"bucketName": "volumes", "prefix": "team"}})
 
     def turn(self):
         """How far the busy pod is."""
-        return kubectl("-n", "default", "logs", "busy", "--tail=1")
+        return until(lambda: kubectl("-n", "default", "logs", "busy", "--tail=1", check=False), "the busy pod's output")
 
     def stop_busy(self):
         """Ends the busy pod, and returns how many turns it made."""
@@ -238,9 +243,7 @@ def article(node):
 def dynamic(node):
     """A claim makes a volume; the next pod reads what the first wrote; the claim's end deletes it."""
     node.provision()
-    apply({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "bucket"}, "provisioner": DRIVER,
-           "parameters": {"bucketName": "volumes", "prefix": "team"}},
-          {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "made", "namespace": "default"}, "spec": {
+    apply({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "made", "namespace": "default"}, "spec": {
               "accessModes": ["ReadWriteMany"], "storageClassName": "bucket", "resources": {"requests": {"storage": "1Gi"}}}})
     apply(pod("writer", "made", "mkdir /data/d && echo one > /data/d/f && echo two > /data/d/f"))
     finish("writer")
@@ -341,10 +344,9 @@ def killed_driver(node, times=5):
     assert turns > 20
 
 
-# Goes on after errors, which it counts, and ends with a wrong byte.
-PATIENT = ("i=0; e=0; while [ ! -e /data/stop ]; do i=$((i+1)); until echo line-$i > /data/p-$((i%20)); do e=$((e+1)); sleep 1; done; "
-           "until got=$(cat /data/p-$((i%20))); do e=$((e+1)); sleep 1; done; [ \"$got\" = line-$i ] || exit 2; "
-           "echo $e > /tmp/errors; echo $i; done")
+# Goes on after errors, and ends if it reads a wrong byte.
+PATIENT = ("i=0; while [ ! -e /data/stop ]; do i=$((i+1)); f=/data/p-$((i%20)); until rm -f $f && echo line-$i > $f; do sleep 1; done; "
+           "until got=$(cat $f); do sleep 1; done; [ \"$got\" = line-$i ] || exit 2; echo $i; done")
 
 
 def goes_on(node):
@@ -463,6 +465,7 @@ def main():
     parser.add_argument("--source", type=pathlib.Path, required=True)
     parser.add_argument("--kills", type=int, default=5, help="how often the driver and the mount processes are killed")
     parser.add_argument("--cases", default="", help="only those that contain this, besides those that others need")
+    parser.add_argument("--run", default="", help="a command of a shell to run in place of the cases")
     arguments = parser.parse_args()
     if reason := missing():
         print(f"skipped: {reason}")
@@ -473,6 +476,10 @@ def main():
         stack.callback(kubectl, "delete", "storageclass", "bucket", check=False)
         stack.callback(kubectl, "-n", "default", "delete", "pvc", "--all", "--timeout=60s", check=False)
         stack.callback(kubectl, "-n", "default", "delete", "pods", "--all", "--timeout=60s", check=False)
+        if arguments.run:
+            node.provision()
+            environment = node.environment | {"KUBECONFIG": os.environ["MILLRACE_KUBE_CONFIG"]}
+            sys.exit(subprocess.run(arguments.run, shell=True, env=environment, check=False).returncode)
         for case in (article, dynamic, deleted_in_use, many_volumes, pod_identity, endpoint_away, new_keys, killed_driver,
                      killed_mounts, restarted):
             if arguments.cases not in case.__name__ and case not in (article, dynamic):
