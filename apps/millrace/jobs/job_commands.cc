@@ -15,7 +15,6 @@
 #include "apps/millrace/jobs/bucket_jobs.h"
 #include "apps/millrace/jobs/compile_command.h"
 #include "apps/millrace/jobs/hub_revisions.h"
-#include "apps/millrace/jobs/machine_command.h"
 #include "apps/millrace/jobs/plan_command.h"
 #include "apps/millrace/jobs/run_job.h"
 #include "apps/millrace/jobs/run_reporter.h"

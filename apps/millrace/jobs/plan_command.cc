@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "apps/common/output.h"
+#include "apps/millrace/cli/engine_program.h"
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/engine/adapters/peft_config.h"
@@ -13,6 +14,7 @@
 #include "millrace/jobs/cost.h"
 #include "millrace/jobs/spec/model_config.h"
 #include "millrace/jobs/training_setup.h"
+#include "millrace/plan/machine/machine.h"
 #include "millrace/plan/plan.h"
 #include "millrace/plan/search.h"
 #include "millrace/tokenizer/open/open.h"
@@ -195,5 +197,25 @@ Result<LargestBatch> FindLargestBatch(const Context& context, const jobs::Spec& 
 }
 
 std::vector<std::string_view> PlanMachines() { return plan::MachineNames(); }
+
+Result<int> DescribeMachine(const Context& context) {
+  const Json rates = MR_TRY(AskEngine(context, {"machine"}));
+  plan::Machine machine = plan::Machine::ThisMachine();
+  machine.f32_rate = MR_TRY(JsonNumber(rates, "f32")) / machine.cores;
+  machine.bf16_rate = MR_TRY(JsonNumber(rates, "bf16")) / machine.cores;
+  machine.memory_bandwidth = MR_TRY(JsonNumber(rates, "memory_bandwidth"));
+  if (context.globals.json) {
+    PrintJsonLine({{"event", "machine"},
+                   {"cores", machine.cores},
+                   {"memory", machine.memory},
+                   {"f32", machine.f32_rate},
+                   {"bf16", machine.bf16_rate},
+                   {"memory_bandwidth", machine.memory_bandwidth}});
+  } else {
+    WriteOutput(machine.ToYaml("f32, bf16 and memory_bandwidth were measured; the rest is that of " +
+                               std::string(plan::Machine::DescriptionOf(DetectCpu()))));
+  }
+  return kExitOk;
+}
 
 }  // namespace millrace::cli

@@ -1,4 +1,5 @@
-// millrace job plan: what a job needs, before anything is spent.
+// millrace job plan: what a job needs, before anything is spent; and millrace job machine: a description of this
+// machine for plans.
 #pragma once
 
 #include <string_view>
@@ -23,6 +24,10 @@ struct LargestBatch {
 /// what all ranks do at once, and otherwise becomes the nearest smaller multiple, or one. Reads what PlanJob reads.
 /// Errors: kResourceExhausted if not even one sequence fits; kInvalidArgument if the planner chooses the layout.
 Result<LargestBatch> FindLargestBatch(const Context& context, const jobs::Spec& spec, int most);
+
+/// Measures this machine for some seconds, and prints its description in the form of docs/machines, or its figures as
+/// JSON. Returns the exit status. Errors: those of AskEngine.
+Result<int> DescribeMachine(const Context& context);
 
 /// Returns the names of the machines that are known without a file.
 std::vector<std::string_view> PlanMachines();
