@@ -7,6 +7,8 @@
 #include <map>
 #include <set>
 
+#include "millrace/base/hash/random.h"
+
 namespace millrace::serve {
 namespace {
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "millrace/serve/embedding_job.h"
+
 namespace millrace::serve {
 
 /// Counts what happens to the texts of one request, so that one thread can wait for all of them.
@@ -44,26 +46,6 @@ struct Generation::State {
   Mutex mutex;
   bool has_ended MR_GUARDED_BY(mutex) = false;
   Result<FinishReason> result MR_GUARDED_BY(mutex) = Fail(Code::kCancelled, "the generation has not ended");
-};
-
-/// Its texts become vectors in their order. The scheduler's thread changes `vectors`, and the caller reads them once
-/// `has_ended`.
-struct EmbeddingJob {
-  const EmbeddingTask task;
-  std::vector<std::vector<float>> vectors = {};
-  std::atomic<bool> cancelled{false};
-  Mutex mutex;
-  CondVar changed;
-  bool has_ended MR_GUARDED_BY(mutex) = false;
-  Status result MR_GUARDED_BY(mutex) = {};
-
-  void End(Status how) {
-    MutexLock lock(mutex);
-    result = std::move(how);
-    has_ended = true;
-    lock.Unlock();
-    changed.NotifyAll();
-  }
 };
 
 namespace {
@@ -139,7 +121,14 @@ struct Scheduler::Text {
 };
 
 Scheduler::Scheduler(LanguageModel& model, Options options, LanguageModel* draft, Clock& clock)
-    : model_(model), options_(options), clock_(clock), pool_(model.cache()) {
+    : model_(model),
+      options_(options),
+      clock_(clock),
+      pool_(model.cache()),
+      pace_({.first = static_cast<std::size_t>(options.mixed_chunk),
+             .least = static_cast<std::size_t>(std::min(options.mixed_chunk, 8)),
+             .most = static_cast<std::size_t>(std::max(options.mixed_chunk, options.prompt_chunk)),
+             .slowdown = options.slowdown}) {
   if (draft != nullptr) drafter_.emplace(*draft);
   done_.all_blocks = counters_.all_blocks = model.cache().blocks;
   scope_.Spawn("generate", [this](std::stop_token stop) { Run(std::move(stop)); });
@@ -276,7 +265,8 @@ void Scheduler::EmbedSome() {
   const std::shared_ptr<EmbeddingJob> job = NextEmbedding();
   if (!job) return;
   const std::vector<std::vector<TokenId>>& all = job->task.texts;
-  const auto most = static_cast<std::size_t>(texts_.empty() ? options_.embedding_chunk : options_.mixed_chunk);
+  const std::size_t most =
+      texts_.empty() ? static_cast<std::size_t>(options_.embedding_chunk) : pace_.Tokens(texts_.size());
   std::vector<std::span<const TokenId>> texts;
   std::size_t tokens = 0;
   for (std::size_t i = job->vectors.size(); i < all.size(); ++i) {
@@ -465,6 +455,13 @@ std::vector<const Scheduler::Text*> Scheduler::Paused() const {
   return paused;
 }
 
+/// Returns how many tokens a step computes for texts that wait for their next one.
+std::size_t Scheduler::TokensOf(std::span<const Share> shares) {
+  std::size_t tokens = 0;
+  for (const Share& share : shares) tokens += share.text->generates() ? 1 + share.guesses.size() : 0;
+  return tokens;
+}
+
 /// Chooses who computes how many tokens: one for each text that generates, and for prompts equal parts of the rest.
 std::vector<Scheduler::Share> Scheduler::ChooseShares() {
   std::vector<Share> shares;
@@ -493,7 +490,8 @@ std::vector<Scheduler::Share> Scheduler::ChooseShares() {
     }
   }
   if (reading.empty()) return shares;
-  auto left = static_cast<std::size_t>(shares.empty() ? options_.prompt_chunk : options_.mixed_chunk);
+  std::size_t left = static_cast<std::size_t>(options_.prompt_chunk);
+  if (!shares.empty()) left = pace_.Tokens(TokensOf(shares));
   std::map<int, std::vector<Text*>> by_user;
   for (Text* text : reading) by_user[text->state->request.user].push_back(text);
   std::vector<std::pair<std::size_t, int>> order;  // users who need little first: they leave tokens to the others
@@ -594,8 +592,10 @@ void Scheduler::Preempt(Text& text) {
 void Scheduler::Compute(std::span<const Share> shares) {
   if (shares.empty()) return;
   std::vector<StepPart> parts;
+  std::size_t tokens = 0;
   for (const Share& share : shares) {
     const Text& text = *share.text;
+    tokens += share.count + share.guesses.size();
     parts.push_back({.tokens = share.guesses.empty() ? std::span(text.tokens).subspan(text.stored, share.count)
                                                      : std::span(share.tokens),
                      .past = static_cast<int>(text.stored),
@@ -603,7 +603,10 @@ void Scheduler::Compute(std::span<const Share> shares) {
                      .logits = share.count == text.left() ? 1 + static_cast<int>(share.guesses.size()) : 0,
                      .adapter = text.adapter()});
   }
+  const std::size_t waiting = TokensOf(shares);
+  const TimePoint began = clock_.Now();
   const auto logits = model_.Step(parts);
+  if (logits) pace_.Note(waiting, tokens - waiting, clock_.Now() - began);
   if (!logits && shares.size() > 1) {
     for (const Share& share : shares) Compute({&share, 1});
     return;

@@ -21,6 +21,7 @@
 #include "millrace/serve/block_pool.h"
 #include "millrace/serve/drafter.h"
 #include "millrace/serve/language_model.h"
+#include "millrace/serve/prompt_pace.h"
 #include "millrace/serve/sampler.h"
 
 namespace millrace::serve {
@@ -108,14 +109,16 @@ class Scheduler {
     int max_of_user = 0;     ///< of them, of one user; 0: as many as of all
     int max_running = 32;    ///< generations in a step
     int prompt_chunk = 256;  ///< tokens of prompts in a step while no text waits for its next token
-    /// The same beside texts that do. They get their tokens later by the time that these take.
+    /// The same beside texts that do, until enough steps were timed. From then on, as many that a step takes `slowdown`
+    /// times as long as without them (PromptPace), from 8 to prompt_chunk. `slowdown` 0: mixed_chunk always.
     int mixed_chunk = 64;
+    double slowdown = 2;
     /// The most tokens of a text that are guessed, and computed at once: by the draft model, or else from what the text
     /// repeats (prompt look-up; Saxena 2023). Guesses change no text: a token is drawn as if there were none, and wrong
     /// guesses are dropped. 0: none.
     int drafts = 6;
     /// Tokens of texts that are embedded between two steps; a text is never cut. Beside texts that wait for their next
-    /// token, mixed_chunk takes its place.
+    /// token, the number of tokens for prompts takes its place.
     int embedding_chunk = 512;
     int drafting_texts = 4;  ///< guesses are made while at most so many texts run: more of them use the processor well
   };
@@ -172,6 +175,7 @@ class Scheduler {
   void AddDrafts(std::vector<Share>& shares);
   int BlocksFor(std::size_t tokens) const;
   std::vector<const Text*> Paused() const;
+  static std::size_t TokensOf(std::span<const Share> shares);
   std::vector<Share> ChooseShares();
   void DividePrompts(std::vector<Text*> reading, std::size_t tokens, std::vector<Share>& shares);
   std::vector<Share> GiveBlocks(std::vector<Share> shares);
@@ -191,6 +195,7 @@ class Scheduler {
   const std::shared_ptr<SamplingMemory> sampling_memory_ = std::make_shared<SamplingMemory>();
   // Of the scheduler's thread.
   BlockPool pool_;
+  PromptPace pace_;
   std::optional<Drafter> drafter_;
   Texts texts_;  ///< running, the one that came first in front
   std::size_t turn_ = 0;

@@ -66,7 +66,7 @@ TEST(Scheduler, APromptIsReadBesideATextThatGoesOn) {
     return {};
   };
   {
-    Scheduler scheduler(model, {.mixed_chunk = 20, .drafts = 0});
+    Scheduler scheduler(model, {.mixed_chunk = 20, .slowdown = 0, .drafts = 0});
     auto first = SubmitOne(scheduler, Greedy("a>", 20));
     entered.wait();
     auto others = scheduler.Submit({Greedy(std::string(50, 'y') + ">", 3), Greedy("b>", 2)});
@@ -303,7 +303,7 @@ TEST_F(UsersTest, AUserWithOneTextNeedNotWaitForOneWithMany) {
 TEST_F(UsersTest, ATextWithBlocksGoesOnBehindOneThatWaitsForSome) {
   ScriptedModel model([](std::span<const TokenId>) -> TokenId { return 'x'; }, 1000, {.blocks = 14, .block_tokens = 4});
   model.on_step = model_.on_step;
-  Scheduler scheduler(model, {.max_running = 3, .prompt_chunk = 1, .mixed_chunk = 1, .drafts = 0});
+  Scheduler scheduler(model, {.max_running = 3, .prompt_chunk = 1, .mixed_chunk = 1, .slowdown = 0, .drafts = 0});
   std::vector<GenerationRequest> of_first = Of(0, 1, 3, 20);
   of_first.push_back(Of(0, 1, 36, 1).front());
   auto first = scheduler.Submit(std::move(of_first));

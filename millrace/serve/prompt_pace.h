@@ -1,0 +1,48 @@
+// How much of the prompts a step computes beside texts that wait for their next token.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+
+#include "millrace/base/clock.h"
+
+namespace millrace::serve {
+
+/// Learns from the times of steps what a token of a prompt costs, and gives prompts as many as the texts beside them
+/// hardly notice: on a processor that computes slowly, few; on a GPU, many. Not thread-safe.
+class PromptPace {
+ public:
+  struct Options {
+    std::size_t first = 64;             ///< tokens of prompts in a step, until enough steps were timed
+    std::size_t least = 8, most = 256;  ///< and from then on
+    double slowdown = 2;  ///< a step with prompts may take so many times as long as one without. 0: `first`
+    Duration unnoticed = std::chrono::milliseconds(10);  ///< and may always take so long
+  };
+  explicit PromptPace(const Options& options) : options_(options) {}
+
+  /// Notes a step that computed `waiting` tokens of texts that wait for their next one, and `prompt` tokens of prompts.
+  void Note(std::size_t waiting, std::size_t prompt, Duration took);
+  /// Returns how many tokens of prompts the next step may have beside `waiting` others; at least one.
+  std::size_t Tokens(std::size_t waiting) const;
+
+ private:
+  struct Step {
+    double tokens = 0, seconds = 0;
+  };
+  /// The last steps of a kind. Medians, because other programs delay single steps.
+  class Recent {
+   public:
+    void Add(const Step& step) { steps_[count_++ % steps_.size()] = step; }
+    std::optional<Step> Median() const;  ///< nothing until there are some
+
+   private:
+    std::array<Step, 31> steps_;
+    std::size_t count_ = 0;
+  };
+
+  const Options options_;
+  Recent plain_, mixed_;  ///< steps without and with tokens of prompts
+};
+
+}  // namespace millrace::serve
