@@ -5,6 +5,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "millrace/base/files/files.h"
 #include "millrace/base/json.h"
 #include "millrace/mount/status/control.h"
@@ -13,15 +15,31 @@
 namespace millrace::mount {
 namespace {
 
-/// Blocks until the process ends. Returns false once the timeout has passed or `stop` has fired.
-bool AwaitEnd(int pidfd, Duration timeout, const std::stop_token& stop) {
+/// Blocks until the process ends. Returns false once the deadline has passed or `stop` has fired.
+bool AwaitEnd(int pidfd, const Deadline& deadline, const std::stop_token& stop) {
   constexpr int kPollMs = 100;  // the delay with which `stop` is noticed; a person does not notice it
-  const Deadline deadline = Deadline::After(SystemClock(), timeout);
   while (!deadline.Passed(SystemClock()) && !stop.stop_requested()) {
     pollfd ended{pidfd, POLLIN, 0};
     if (::poll(&ended, 1, kPollMs) > 0) return true;
   }
   return false;
+}
+
+/// Blocks until the process ends, or other places have shown the file system for a while: those are returned. A
+/// container that starts has copies of all mounts for a moment.
+std::vector<MountView> AwaitEndOrViews(int pidfd, const std::string& device, const Deadline& deadline,
+                                       const std::stop_token& stop) {
+  constexpr auto kMoment = std::chrono::seconds(2);
+  std::vector<MountView> lasting;
+  for (int look = 0; look < 2; ++look) {
+    if (AwaitEnd(pidfd, std::min(deadline, Deadline::After(SystemClock(), kMoment)), stop)) return {};
+    std::vector<MountView> views = FindViews(device);
+    if (look > 0)
+      std::erase_if(views, [&](const auto& view) { return std::ranges::find(lasting, view) == lasting.end(); });
+    lasting = std::move(views);
+    if (lasting.empty()) break;
+  }
+  return lasting;
 }
 
 }  // namespace
@@ -59,17 +77,18 @@ Result<UnmountReport> Unmount(const std::string& path, const UnmountOptions& opt
     report.outcome = UnmountOutcome::kInUse;
     return report;
   }
+  const Deadline deadline = Deadline::After(SystemClock(), options.timeout);
   if (process && options.everywhere) {
     // It publishes and ends on its own if the file system is mounted nowhere else.
     ::syscall(SYS_pidfd_send_signal, process.get(), SIGTERM, nullptr, 0);
   } else if (process) {
-    report.elsewhere = FindViews(mounted->device);
+    report.elsewhere = AwaitEndOrViews(process.get(), mounted->device, deadline, stop);
     if (!report.elsewhere.empty()) {
       report.outcome = UnmountOutcome::kShownElsewhere;
       return report;
     }
   }
-  if (process && !AwaitEnd(process.get(), options.timeout, stop)) {
+  if (process && !AwaitEnd(process.get(), deadline, stop)) {
     report.outcome = UnmountOutcome::kStillPublishing;
     return report;
   }

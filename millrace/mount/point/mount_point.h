@@ -22,6 +22,7 @@ struct MountView {
   pid_t process = 0;    ///< one that sees it; 0: this process does
   std::string program;  ///< that process's name
   std::string point;    ///< the path, in that process's mount namespace
+  bool operator==(const MountView&) const = default;
 };
 
 /// Returns where the file system with this MountEntry::device is mounted: every place in this mount namespace, and one

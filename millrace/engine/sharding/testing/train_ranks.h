@@ -213,7 +213,9 @@ inline void TrainRank(Collective& world, const TrainingTask& task, const Trainin
     norms.push_back(trainer.norm);
   }
   const std::lock_guard lock(mutex);
-  if (!trained.norms.empty()) EXPECT_EQ(norms, trained.norms) << "ranks have the same bits";
+  if (!trained.norms.empty()) {
+    EXPECT_EQ(norms, trained.norms) << "ranks have the same bits";
+  }
   trained.losses = std::move(losses);
   trained.norms = std::move(norms);
   trainer.Collect(trained.weights);
