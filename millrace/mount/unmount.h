@@ -45,7 +45,8 @@ struct UnmountReport {
 
 /// Unmounts and waits until the daemon has published everything and ended. Removes a mount whose daemon was killed.
 /// Errors: kNotFound if nothing is mounted there; kInvalidArgument if it is no FUSE mount; kUnsupported if it is
-/// another program's, or its daemon is in another PID namespace, where nobody here can wait for it; those of umount(2) and fusermount3.
+/// another program's, or its daemon is in another PID namespace, where nobody here can wait for it; those of umount(2)
+/// and fusermount3.
 Result<UnmountReport> Unmount(const std::string& path, const UnmountOptions& options, const std::stop_token& stop);
 
 }  // namespace millrace::mount
