@@ -15,7 +15,7 @@ class PromptPace {
  public:
   struct Options {
     std::size_t first = 64;             ///< tokens of prompts in a step, until enough steps were timed
-    std::size_t least = 8, most = 256;  ///< and from then on
+    std::size_t least = 8, most = 256;  ///< the bounds from then on
     double slowdown = 2;  ///< a step with prompts may take so many times as long as one without. 0: `first`
     Duration unnoticed = std::chrono::milliseconds(10);  ///< and may always take so long
   };

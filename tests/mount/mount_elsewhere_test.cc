@@ -34,6 +34,14 @@ class MountElsewhereTest : public MountFixture {
     if (!made) GTEST_SKIP() << made.error().ToString();
     namespace_.emplace(*std::move(made));
   }
+  void MakeBind() {
+    const std::filesystem::path folder = mount_->scratch() / "bind";
+    std::filesystem::create_directory(folder);
+    if (::mount(mount_->point().c_str(), folder.c_str(), nullptr, MS_BIND, nullptr) != 0) {
+      GTEST_SKIP() << "a bind mount needs root";
+    }
+    bind_ = folder;
+  }
   std::string ReadThere(const std::string& name = "f") {
     return namespace_->Run("cat '" + (mount_->point() / name).string() + "'");
   }
@@ -82,12 +90,8 @@ TEST_F(MountElsewhereTest, EndsInOtherNamespacesWhenAsked) {
 }
 
 TEST_F(MountElsewhereTest, ABindMountKeepsTheMountUnlessAskedOtherwise) {
-  bind_ = mount_->scratch() / "bind";
-  std::filesystem::create_directory(bind_);
-  if (::mount(mount_->point().c_str(), bind_.c_str(), nullptr, MS_BIND, nullptr) != 0) {
-    bind_.clear();
-    GTEST_SKIP() << "a bind mount needs root";
-  }
+  ASSERT_NO_FATAL_FAILURE(MakeBind());
+  if (IsSkipped()) return;
   const pid_t daemon = mount_->daemon();
   const auto ended = mount_->Umount();
   EXPECT_EQ(ended.status, 1);
@@ -100,12 +104,8 @@ TEST_F(MountElsewhereTest, ABindMountKeepsTheMountUnlessAskedOtherwise) {
 }
 
 TEST_F(MountElsewhereTest, ABindMountEndsWithTheMountWhenAsked) {
-  bind_ = mount_->scratch() / "bind";
-  std::filesystem::create_directory(bind_);
-  if (::mount(mount_->point().c_str(), bind_.c_str(), nullptr, MS_BIND, nullptr) != 0) {
-    bind_.clear();
-    GTEST_SKIP() << "a bind mount needs root";
-  }
+  ASSERT_NO_FATAL_FAILURE(MakeBind());
+  if (IsSkipped()) return;
   const auto ended = UmountEverywhere();
   EXPECT_EQ(ended.status, 0) << ended.output << mount_->log();
   EXPECT_EQ(mount_->daemon(), 0);

@@ -262,7 +262,7 @@ Status LocalMounter::MountHere(const MountRequest& request, const TargetPath& ta
     const auto answer = ProbeMount(target.path, options_.probe_timeout);
     const bool is_same =
         record && record->fingerprint == fingerprint && record->driver_identity == request.plan.driver_identity;
-    if (!answer && is_same) MR_TRY(RenewKeys(request, target, 0));  // if the old ones keep a daemon from starting
+    if (!answer && is_same) MR_TRY(RenewKeys(request, target, 0));  // wrong keys keep a daemon from starting
     if (!answer) return Fail(Code::kUnavailable, "the mount on {} does not answer", target.path);
     if (answer->daemon) {
       if (!is_same) return Fail(Code::kAlreadyExists, "{} is mounted with other options", target.path);

@@ -138,9 +138,9 @@ void LocalMounter::HandOverStaged(const std::string& volume, const TargetPath& t
   }
 }
 
-/// Gives a mount that is there the keys of a request, if they are others: those of a Secret that has changed. The
-/// mount's next process has them, and goes on with what programs have open. `daemon`: the process that serves the
-/// mount; 0 if none answers.
+/// Compares the keys of a request with those that the mount's process was started with. They differ if a Secret has
+/// changed. Then another process is started with the new keys, and goes on with what programs have open. `daemon`: the
+/// process that serves the mount; 0 if none answers.
 Status LocalMounter::RenewKeys(const MountRequest& request, const TargetPath& target, pid_t daemon) {
   if (options_.keeper.empty()) return {};
   const std::string name = KeptName(target.path);

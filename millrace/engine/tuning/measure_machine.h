@@ -14,7 +14,8 @@ struct MachineRates {
   double memory_bandwidth = 0;  ///< bytes a second that a sum of two arrays reads and writes
 };
 
-/// What is computed for it. By default, nothing of that fits into caches, and all takes 1 GB of memory.
+/// The sizes of what is computed. The matrices and arrays of the defaults do not fit into caches; together they take 1
+/// GB.
 struct MachineSizes {
   std::int64_t side = 3072;            ///< of the matrices
   std::int64_t elements = 64LL << 20;  ///< of the arrays
