@@ -13,9 +13,9 @@ import re
 
 # The first class whose pattern is in a kernel's name has it.
 CLASSES = [
-    ("attention", r"flash|fmha|sdpa|attention|attn"),
+    ("attention", r"flash|fmha|sdpa|attention|attn|decodesplits|joinsplits"),
     ("optimizer", r"adam"),
-    ("products", r"gemm|nvjet|xmma|cublas|cutlass|splitk|gemv|wgmma|^triton_tem"),
+    ("products", r"gemm|nvjet|xmma|cublas|cutlass|splitk|gemv|wgmma|fewrows|^triton_tem"),
     ("copies", r"^copy |^fill$|memcpy|memset"),
     ("memory-bound", r""),
 ]
