@@ -203,8 +203,9 @@ at::Tensor Dropout(const at::Tensor& x, const DropoutSite& site) {
   return (x.to(at::kFloat) * kept.to(x.device())).to(x.scalar_type());
 }
 
-at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
+at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels_in,
                               const LossOptions& options, std::int64_t* correct, const HeadUpdate& update) {
+  const at::Tensor labels = labels_in.to(x.device());
   at::Tensor logits = Linear(x, {head, bias});
   if (update.inner.defined()) logits = logits + at::mm(update.inner, Tapped(update.up).t());
   logits = logits.to(at::kFloat);
@@ -228,7 +229,7 @@ at::Tensor TokenCrossEntropies(const at::Tensor& x, const Weight& head, const We
                                std::int64_t vocab, const TensorRanks& ranks) {
   TORCH_CHECK(ranks.size() == 1 && head.value.size(0) == vocab, "ranks that divide a head need a fused op");
   const at::Tensor log_p = at::log_softmax(Linear(x, {head, bias}).to(at::kDouble), 1);
-  return at::nll_loss(log_p, labels, /*weight=*/{}, at::Reduction::None, kIgnoreLabel);
+  return at::nll_loss(log_p, labels.to(x.device()), /*weight=*/{}, at::Reduction::None, kIgnoreLabel);
 }
 
 }  // namespace millrace::engine::ops::reference
