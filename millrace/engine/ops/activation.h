@@ -1,4 +1,4 @@
-// The non-linear functions between the products of an MLP.
+// What is computed element by element between the products of a block.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -14,5 +14,8 @@ at::Tensor Activate(const at::Tensor& x, Activation activation);
 
 /// Returns silu(gate) · up [N, columns] for gate_up [N, 2·columns] (gate, then up).
 at::Tensor Swiglu(const at::Tensor& gate_up);
+
+/// Returns a + b, of the same shape.
+at::Tensor Add(const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace millrace::engine::ops

@@ -216,11 +216,6 @@ at::Tensor FusedAttention(const at::Tensor& qkv, const HeadLayout& layout, const
   return out;
 }
 
-at::Tensor PlainAttendCached(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
-                             const AttentionMask& mask) {
-  return reference::AttendCached(queries, keys, values, mask);
-}
-
 }  // namespace
 
 at::Tensor Attention(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
@@ -231,13 +226,6 @@ at::Tensor Attention(const at::Tensor& qkv, const HeadLayout& layout, const Sequ
                 InCuda<cuda::Attention>());
   TORCH_CHECK(qkv.size(0) == sequences.tokens(), qkv.size(0), " rows are not ", sequences.tokens(), " tokens");
   return kernels.For(qkv)(qkv, layout, sequences, mask, dropout);
-}
-
-at::Tensor AttendCached(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
-                        const AttentionMask& mask) {
-  static const auto kernels =
-      AndOnCuda(KernelTable("AttendCached", PlainAttendCached, {}), InCuda<cuda::AttendCached>());
-  return kernels.For(queries)(queries, keys, values, mask);
 }
 
 }  // namespace millrace::engine::ops

@@ -28,9 +28,4 @@ struct AttentionMask {
 at::Tensor Attention(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
                      const AttentionMask& mask = {}, const DropoutSite& dropout = {});
 
-/// Returns the attention [rows, n, heads·head_dim] of queries [rows, heads, n, head_dim] at the last n positions over
-/// the keys and values of all positions so far [rows, kv_heads, positions, head_dim], such as a cache has.
-at::Tensor AttendCached(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
-                        const AttentionMask& mask = {});
-
 }  // namespace millrace::engine::ops

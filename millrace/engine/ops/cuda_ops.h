@@ -16,6 +16,11 @@
 #include "millrace/engine/parallel/tensor_ranks.h"
 #include "millrace/engine/parameters/weight.h"
 
+namespace millrace::engine::ops {
+class BlockTables;
+struct CachedLayer;
+}  // namespace millrace::engine::ops
+
 namespace millrace::engine::ops::cuda {
 
 /// As ops::AddOrReturn for the sum of the rows of x, in a fixed order.
@@ -26,16 +31,17 @@ Normed AddRmsNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& we
 Normed AddLayerNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, const Weight& bias, double eps);
 at::Tensor Activate(const at::Tensor& x, Activation activation);
 at::Tensor Swiglu(const at::Tensor& gate_up);
+/// Without a graph.
+at::Tensor Add(const at::Tensor& a, const at::Tensor& b);
 at::Tensor Rotate(const at::Tensor& qkv, const RotaryTable& table, const HeadLayout& layout,
                   const Sequences& sequences);
 at::Tensor Attention(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
                      const AttentionMask& mask, const DropoutSite& dropout);
-at::Tensor AttendCached(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
-                        const AttentionMask& mask);
-/// Copies keys and values [rows, kv_heads, n, head_dim] to positions `position` … of a cache [rows, kv_heads, capacity,
-/// head_dim]. One kernel: in generation, what the host does for each operation takes longer than the GPU.
-void AppendToCache(const at::Tensor& keys, const at::Tensor& values, const at::Tensor& cached_keys,
-                   const at::Tensor& cached_values, std::int64_t position);
+/// The work that it gives the GPU depends on the number of sequences and on lengths of more than one token, but for
+/// single tokens neither on their positions nor on their blocks, if RepeatsAttendBlocks(): it reads both there.
+at::Tensor AttendBlocks(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
+                        const CachedLayer& cache, const BlockTables& tables, const AttentionMask& mask);
+bool RepeatsAttendBlocks(const HeadLayout& layout, at::ScalarType type);
 at::Tensor Dropout(const at::Tensor& x, const DropoutSite& site);
 /// Returns what dropout multiplies the attention probabilities of one sequence with: 0 or 1/(1-p), float32 [1, heads,
 /// length, length]. The sequence begins at token `begin` of the micro-batch.

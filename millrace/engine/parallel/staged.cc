@@ -1,5 +1,7 @@
 #include "millrace/engine/parallel/staged.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <utility>
 
 #include "millrace/engine/device/host_memory.h"

@@ -13,8 +13,8 @@
 namespace millrace::serve {
 namespace {
 
-/// Tokens of a block on a CPU: few enough that texts waste little of their last block and that short beginnings are
-/// shared, and two registers of keys. On a GPU, whose kernels read contiguous keys, a block is a whole context.
+/// Tokens of a block: few enough that texts waste little of their last block and that short beginnings are shared. On a
+/// CPU, these are two registers of keys; on a GPU, the keys that a block of threads takes at a time.
 constexpr std::int64_t kBlockTokens = 32;
 
 /// Texts of full length that fit the cache if nobody says how large it is.
@@ -25,7 +25,7 @@ class EngineModel final : public LanguageModel {
   EngineModel(std::unique_ptr<engine::Model> model, int vocab_size, CacheSize size, engine::KvNumbers numbers,
               Pooling pooling)
       : model_(std::move(model)), size_(size), pooling_(std::move(pooling)) {
-    if (size.blocks > 0) cache_.emplace(model_->MakeCache(size.blocks, size.block_tokens, numbers));
+    if (size.blocks > 0) cache_.reset(new engine::KvCache(model_->MakeCache(size.blocks, size.block_tokens, numbers)));
     const int rows = static_cast<int>(model_->config().sizes().vocab_size);
     vocab_size_ = vocab_size > 0 ? std::min(vocab_size, rows) : rows;
   }
@@ -74,8 +74,8 @@ class EngineModel final : public LanguageModel {
   const CacheSize size_;
   int vocab_size_ = 0;
   const Pooling pooling_;
-  std::optional<engine::KvCache> cache_;  ///< nothing if the model does not generate
-  at::Tensor logits_;                     ///< float32 [parts, vocabulary], behind the span that Step gave
+  std::unique_ptr<engine::KvCache> cache_;  ///< null if the model does not generate
+  at::Tensor logits_;                       ///< float32 [parts, vocabulary], behind the span that Step gave
 };
 
 }  // namespace
@@ -92,20 +92,19 @@ Result<std::unique_ptr<LanguageModel>> MakeEngineModel(std::unique_ptr<engine::M
   }
   const auto numbers = int8_cache ? engine::KvNumbers::kInt8 : engine::KvNumbers::kComputed;
   const std::int64_t context = model->config().sizes().max_positions;
-  const std::int64_t block_tokens = model->buffer().device().is_cpu() ? kBlockTokens : context;
-  const std::int64_t block_bytes = block_tokens * model->CacheBytesPerToken(numbers);
-  const std::int64_t in_context = (context + block_tokens - 1) / block_tokens;
+  const std::int64_t block_bytes = kBlockTokens * model->CacheBytesPerToken(numbers);
+  const std::int64_t in_context = (context + kBlockTokens - 1) / kBlockTokens;
   std::int64_t blocks = kDefaultContexts * in_context;
   if (cache_bytes > 0) {
     constexpr std::int64_t kMostBlocks = 1 << 30;  // sizes are ints
-    blocks = std::min(static_cast<std::int64_t>(cache_bytes) / block_bytes, kMostBlocks / block_tokens);
+    blocks = std::min(static_cast<std::int64_t>(cache_bytes) / block_bytes, kMostBlocks / kBlockTokens);
   }
   if (blocks < 1) {
     return Fail(Code::kInvalidArgument,
                 "a KV cache of {} is too small: a block of {} tokens has {}; give more with --kv-cache",
-                FormatBytes(cache_bytes), block_tokens, FormatBytes(static_cast<std::uint64_t>(block_bytes)));
+                FormatBytes(cache_bytes), kBlockTokens, FormatBytes(static_cast<std::uint64_t>(block_bytes)));
   }
-  const CacheSize size{.blocks = static_cast<int>(blocks), .block_tokens = static_cast<int>(block_tokens)};
+  const CacheSize size{.blocks = static_cast<int>(blocks), .block_tokens = static_cast<int>(kBlockTokens)};
   return engine::CatchTorch("allocating the KV cache", [&]() -> std::unique_ptr<LanguageModel> {
     return std::make_unique<EngineModel>(std::move(model), vocab_size, size, numbers, std::move(pooling));
   });

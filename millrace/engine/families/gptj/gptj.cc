@@ -6,6 +6,7 @@
 #include "millrace/engine/layers/layer_factory.h"
 #include "millrace/engine/layers/mlp.h"
 #include "millrace/engine/models/decoder.h"
+#include "millrace/engine/ops/activation.h"
 
 namespace millrace::engine {
 namespace {
@@ -95,7 +96,7 @@ class Gptj final : public Decoder {
     const ops::LayerInput input = block.norm.Output(normed, context);
     // The MLP goes first, so that it goes back last: what attention keeps is gone when the MLP's gradients need most.
     const at::Tensor mlp = drop(block.mlp.Forward(input, context), kGptjMlpOutput);
-    return {normed.sum, drop(block.attention.Forward(input, context), kGptjAttentionOutput) + mlp};
+    return {normed.sum, ops::Add(drop(block.attention.Forward(input, context), kGptjAttentionOutput), mlp)};
   }
 
   const GptjConfig& config_;

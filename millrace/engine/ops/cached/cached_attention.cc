@@ -4,9 +4,11 @@
 #include <atomic>
 #include <cmath>
 
+#include "millrace/engine/device/host_memory.h"
 #include "millrace/engine/ops/cpu/cached_attention.h"
 #include "millrace/engine/ops/cuda_ops.h"
 #include "millrace/engine/ops/dispatch.h"
+#include "millrace/engine/ops/reference.h"
 
 namespace millrace::engine::ops {
 namespace {
@@ -127,19 +129,6 @@ at::Tensor FusedAttendBlocks(const at::Tensor& qkv, const HeadLayout& layout, co
   return AttendBlocksOf<T, T>(qkv, layout, sequences, layer, tables, mask);
 }
 
-/// Stores keys and values [rows, kv_heads, n, head_dim] from position `position` on of the blocks of a cache that begin
-/// with `block`, one a row.
-void StoreRows(const at::Tensor& keys, const at::Tensor& values, const CachedLayer& cache, std::int64_t block,
-               std::int64_t position) {
-  const at::Tensor into_keys = cache.keys.narrow(0, block, keys.size(0));
-  const at::Tensor into_values = cache.values.narrow(0, block, keys.size(0));
-  if constexpr (kBuiltWithCuda) {
-    if (keys.is_cuda()) return cuda::AppendToCache(keys, values, into_keys, into_values, position);
-  }
-  into_keys.narrow(2, position, keys.size(2)).copy_(keys);
-  into_values.narrow(2, position, keys.size(2)).copy_(values);
-}
-
 /// Returns the first `length` of the keys or values that `blocks` hold, [1, kv_heads, length, head_dim].
 at::Tensor Gather(const at::Tensor& layer, std::span<const std::int32_t> blocks, std::int64_t length) {
   std::vector<at::Tensor> parts;
@@ -150,47 +139,33 @@ at::Tensor Gather(const at::Tensor& layer, std::span<const std::int32_t> blocks,
   return at::cat(parts, 1).unsqueeze(0);
 }
 
-/// By operations on tensors, sequence by sequence. Neighbours that have one block each, side by side, and the same
-/// lengths are one operation: rows that are generated together.
+/// By operations on tensors, sequence by sequence.
 at::Tensor ComposedAttendBlocks(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
                                 const CachedLayer& cache, const BlockTables& tables, const AttentionMask& mask) {
   TORCH_CHECK(cache.keys.scalar_type() == qkv.scalar_type(), "only the fused kernels of a CPU read caches of codes");
-  const std::int64_t dim = layout.head_dim, block_tokens = cache.block_tokens();
+  const std::int64_t block_tokens = cache.block_tokens();
   std::vector<at::Tensor> mixed;
-  bool all_begin = true;
-  for (std::int64_t i = 0; i < sequences.count(); ++i) all_begin = all_begin && sequences.past(i) == 0;
-  for (std::int64_t i = 0, next = 0; i < sequences.count(); i = next) {
-    const std::int64_t past = sequences.past(i), length = sequences.length(i), total = past + length;
-    const auto alike = [&](std::int64_t j) {
-      return total <= block_tokens && sequences.past(j) == past && sequences.length(j) == length &&
-             tables.Of(j)[0] == tables.Of(i)[0] + (j - i);
-    };
-    for (next = i + 1; next < sequences.count() && alike(next);) ++next;
-    const std::int64_t rows = next - i;
-    const at::Tensor all = qkv.narrow(0, sequences.begin(i), rows * length)
-                               .view({rows, length, layout.heads + 2 * layout.kv_heads, dim})
+  for (std::int64_t i = 0; i < sequences.count(); ++i) {
+    const std::int64_t past = sequences.past(i), length = sequences.length(i);
+    const at::Tensor all = qkv.narrow(0, sequences.begin(i), length)
+                               .view({1, length, layout.heads + 2 * layout.kv_heads, layout.head_dim})
                                .transpose(1, 2);
-    const at::Tensor keys = all.narrow(1, layout.heads, layout.kv_heads);
-    const at::Tensor values = all.narrow(1, layout.heads + layout.kv_heads, layout.kv_heads);
+    const at::Tensor keys = all.narrow(1, layout.heads, layout.kv_heads).squeeze(0);
+    const at::Tensor values = all.narrow(1, layout.heads + layout.kv_heads, layout.kv_heads).squeeze(0);
     for (std::int64_t done = 0; done < length;) {
-      const std::int64_t position = past + done, in_block = position % block_tokens;
+      const std::int64_t in_block = (past + done) % block_tokens;
       const std::int64_t count = std::min(length - done, block_tokens - in_block);
-      StoreRows(keys.narrow(2, done, count), values.narrow(2, done, count), cache,
-                tables.Of(i)[static_cast<std::size_t>(position / block_tokens)], in_block);
+      const std::int32_t block = tables.Of(i)[static_cast<std::size_t>((past + done) / block_tokens)];
+      cache.keys[block].narrow(1, in_block, count).copy_(keys.narrow(1, done, count));
+      cache.values[block].narrow(1, in_block, count).copy_(values.narrow(1, done, count));
       done += count;
     }
-    if (all_begin) continue;
-    const auto of_rows = [&](const at::Tensor& layer) {
-      return total <= block_tokens ? layer.narrow(0, tables.Of(i)[0], rows).narrow(2, 0, total)
-                                   : Gather(layer, tables.Of(i), total);
-    };
-    mixed.push_back(
-        past == 0 ? Attention(qkv.narrow(0, sequences.begin(i), rows * length), layout, sequences.Slice(i, next), mask)
-                  : AttendCached(all.narrow(1, 0, layout.heads), of_rows(cache.keys), of_rows(cache.values), mask)
-                        .view({rows * length, layout.heads * dim}));
+    const at::Tensor queries = all.narrow(1, 0, layout.heads);
+    mixed.push_back(reference::AttendCached(queries, Gather(cache.keys, tables.Of(i), past + length),
+                                            Gather(cache.values, tables.Of(i), past + length), mask)
+                        .squeeze(0));
   }
-  if (all_begin) return Attention(qkv, layout, sequences, mask);
-  return mixed.size() == 1 ? mixed[0] : at::cat(mixed);
+  return at::cat(mixed);
 }
 
 }  // namespace
@@ -212,8 +187,27 @@ CachedLayer MakeCachedLayer(std::int64_t blocks, std::int64_t kv_heads, std::int
 }
 
 void BlockTables::Add(std::span<const std::int32_t> blocks) {
+  there_.reset();
   blocks_.insert(blocks_.end(), blocks.begin(), blocks.end());
   ends_.push_back(blocks_.size());
+}
+
+BlockTables BlockTables::Written(at::Tensor there) {
+  BlockTables tables;
+  tables.ends_.resize(static_cast<std::size_t>(there.size(0)));
+  tables.there_ = std::move(there);
+  return tables;
+}
+
+at::Tensor BlockTables::On(at::Device device) const {
+  if (there_.defined() && there_.device() == device) return there_;
+  std::size_t width = 0;
+  for (std::int64_t i = 0; i < count(); ++i) width = std::max(width, Of(i).size());
+  const at::Tensor rows = at::zeros({count(), static_cast<std::int64_t>(width)}, at::kInt);
+  auto* row = rows.data_ptr<std::int32_t>();
+  for (std::int64_t i = 0; i < count(); ++i, row += width) std::ranges::copy(Of(i), row);
+  there_ = ToDevice(rows, device);
+  return there_;
 }
 
 std::span<const std::int32_t> BlockTables::Of(std::int64_t sequence) const {
@@ -234,10 +228,16 @@ void BlockTables::Check(const Sequences& sequences, std::int64_t block_tokens, s
 
 at::Tensor AttendBlocks(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
                         const CachedLayer& cache, const BlockTables& tables, const AttentionMask& mask) {
-  // On a GPU, the composition calls the kernels of ops/cuda.
   static const auto kernels =
-      OnCpu("AttendBlocks", ComposedAttendBlocks, FusedAttendBlocks<float>, FusedAttendBlocks<cpu::Bf16>);
+      AndOnCuda(OnCpu("AttendBlocks", ComposedAttendBlocks, FusedAttendBlocks<float>, FusedAttendBlocks<cpu::Bf16>),
+                InCuda<cuda::AttendBlocks>());
   return kernels.For(qkv)(qkv, layout, sequences, cache, tables, mask);
+}
+
+bool RepeatsAttendBlocks([[maybe_unused]] const HeadLayout& layout, [[maybe_unused]] at::ScalarType type,
+                         [[maybe_unused]] at::Device device) {
+  if constexpr (kBuiltWithCuda) return device.is_cuda() && cuda::RepeatsAttendBlocks(layout, type);
+  return false;
 }
 
 }  // namespace millrace::engine::ops

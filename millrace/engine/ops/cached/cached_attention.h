@@ -22,24 +22,33 @@ struct CachedLayer {
 };
 /// Allocates a layer as the kernels of the device read it. Does not fill it. `options` has the type of the keys and
 /// values: that of the computation, or on a CPU at::kChar, 8-bit integers. `block_tokens` must be a multiple of 16 on
-/// a CPU. On a GPU, sequences of one block are fast, and others are gathered in each step.
+/// a CPU.
 CachedLayer MakeCachedLayer(std::int64_t blocks, std::int64_t kv_heads, std::int64_t block_tokens,
                             std::int64_t head_dim, const at::TensorOptions& options);
 
 /// Which blocks hold the tokens of each sequence of a batch: token p is in block p / block_tokens of its table. Tables
-/// may share blocks that no token of the batch is written to.
+/// may share blocks that no token of the batch is written to. One thread at a time.
 class BlockTables {
  public:
+  BlockTables() = default;
+  /// Returns the tables of `count` sequences, where On() returns `there` for its device, a GPU: int32 [count, width].
+  /// Others may be written there later: work that was recorded then runs again with those. A negative first block is
+  /// that of a sequence that is none: nothing is stored for it, and its attention is 0.
+  static BlockTables Written(at::Tensor there);
   /// Adds the table of the next sequence.
   void Add(std::span<const std::int32_t> blocks);
   std::int64_t count() const { return static_cast<std::int64_t>(ends_.size()); }
   std::span<const std::int32_t> Of(std::int64_t sequence) const;
   /// Throws c10::Error unless each table has room for its sequence, in blocks that a cache of `blocks` has.
   void Check(const Sequences& sequences, std::int64_t block_tokens, std::int64_t blocks) const;
+  /// Returns the tables as rows on `device`: int32 [count(), width]. What is behind a table is never read. The first
+  /// call for a GPU copies them there, without waiting.
+  at::Tensor On(at::Device device) const;
 
  private:
   std::vector<std::int32_t> blocks_;  ///< of all sequences, one behind the other
   std::vector<std::size_t> ends_;
+  mutable at::Tensor there_;  ///< on the device that was asked for last
 };
 
 /// Stores the keys and values of the tokens qkv [N, layout.columns()] behind those that the cache has of their
@@ -48,5 +57,9 @@ class BlockTables {
 /// REQUIRES: tables.Check() does not throw.
 at::Tensor AttendBlocks(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
                         const CachedLayer& cache, const BlockTables& tables, const AttentionMask& mask = {});
+
+/// Returns whether the work that AttendBlocks() gives this device for sequences of one token each depends on their
+/// positions and blocks only in what the device reads. So it can be recorded (device/recorder.h).
+bool RepeatsAttendBlocks(const HeadLayout& layout, at::ScalarType type, at::Device device);
 
 }  // namespace millrace::engine::ops

@@ -1,6 +1,8 @@
 // Attention by the kernels that libtorch has: cuDNN's, which are the fastest on Hopper and later, for sequences of
 // equal lengths; FlashAttention 2 (Dao 2023) for others. Both read queries, keys and values in place, from the rows of
 // qkv.
+#include "millrace/engine/ops/cuda/attention.h"
+
 #include <ATen/Context.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/ops/_cudnn_attention_backward.h>
@@ -98,26 +100,33 @@ at::Tensor CudnnAttention(const at::Tensor& qkv, const Plan& plan) {
   return result;
 }
 
+/// How many tokens before and behind its own a query sees, as flash attention is told; nothing: all that the mask lets
+/// it see.
+struct Window {
+  std::optional<std::int64_t> left, right;
+  explicit Window(const AttentionMask& mask) {
+    if (mask.window == 0) return;
+    left = mask.window - 1;
+    right = 0;
+  }
+};
+
 at::Tensor FlashAttention(const at::Tensor& qkv, const Plan& plan) {
   const bool even = plan.sequences.even();
   std::optional<at::Tensor> bounds;
   if (!even) bounds = plan.sequences.BoundsOn(qkv.device());
-  std::optional<std::int64_t> left, right;
-  if (plan.mask.window > 0) {
-    left = plan.mask.window - 1;
-    right = 0;
-  }
+  const Window window(plan.mask);
   const Heads heads = HeadsOf(qkv.detach(), plan.layout, plan.sequences, even);
   const std::int64_t length = plan.sequences.longest();
   const std::optional<double> scale = plan.scale();
-  auto [out, lse, seed, offset, unused] =
-      at::_flash_attention_forward(heads.queries, heads.keys, heads.values, bounds, bounds, length, length,
-                                   /*dropout_p=*/0, plan.mask.causal, /*return_debug_mask=*/false, scale, left, right);
+  auto [out, lse, seed, offset, unused] = at::_flash_attention_forward(
+      heads.queries, heads.keys, heads.values, bounds, bounds, length, length,
+      /*dropout_p=*/0, plan.mask.causal, /*return_debug_mask=*/false, scale, window.left, window.right);
   at::Tensor result = out.view({qkv.size(0), plan.layout.heads * plan.layout.head_dim}).detach();
   if (Recording({qkv})) {
     Connect("Attention", {qkv}, {result},
-            [qkv = qkv.detach(), out = out, lse = lse, seed = seed, offset = offset, plan, even, bounds, left,
-             right](TensorList&& gradients) {
+            [qkv = qkv.detach(), out = out, lse = lse, seed = seed, offset = offset, plan, even, bounds,
+             window](TensorList&& gradients) {
               const Heads kept = HeadsOf(qkv, plan.layout, plan.sequences, even);
               const std::int64_t most = plan.sequences.longest();
               const FixedOrder fixed_order;
@@ -125,11 +134,15 @@ at::Tensor FlashAttention(const at::Tensor& qkv, const Plan& plan) {
               const auto [dq, dk, dv] = at::_flash_attention_backward(
                   gradients[0].contiguous().view(out.sizes()), kept.queries, kept.keys, kept.values, out, lse, ends,
                   ends, most, most, /*dropout_p=*/0, plan.mask.causal, seed, offset,
-                  std::optional<double>(plan.scale()), left, right);
+                  std::optional<double>(plan.scale()), window.left, window.right);
               return TensorList{RowsOf(dq, dk, dv, qkv.sizes())};
             });
   }
   return result;
+}
+
+bool FlashTakes(at::ScalarType type, std::int64_t head_dim) {
+  return type != at::kFloat && head_dim % 8 == 0 && head_dim <= 256;
 }
 
 /// Returns whether cuDNN computes both passes for heads of this size on this GPU. It has no windows.
@@ -161,12 +174,33 @@ at::Tensor KeptProbabilities(const DropoutSite& site, const HeadLayout& layout, 
 
 at::Tensor Attention(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
                      const AttentionMask& mask, const DropoutSite& dropout) {
-  const bool whole_vectors = layout.head_dim % 8 == 0 && layout.head_dim <= 256;
-  if (qkv.scalar_type() == at::kFloat || dropout.active() || !whole_vectors) {
+  if (!FlashTakes(qkv.scalar_type(), layout.head_dim) || dropout.active()) {
     return reference::Attention(qkv, layout, sequences, mask, dropout);
   }
   const Plan plan{layout, sequences, mask};
   return CudnnTakes(plan) ? CudnnAttention(qkv, plan) : FlashAttention(qkv, plan);
+}
+
+at::Tensor AttendPrompts(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
+                         const AttentionMask& mask) {
+  if (!FlashTakes(qkv.scalar_type(), layout.head_dim)) return reference::Attention(qkv, layout, sequences, mask, {});
+  return FlashAttention(qkv, Plan{layout, sequences, mask});
+}
+
+at::Tensor AttendBehind(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
+                        const AttentionMask& mask) {
+  const std::int64_t count = queries.size(0), total = keys.size(0), dim = queries.size(2);
+  if (!FlashTakes(queries.scalar_type(), dim)) {
+    const auto heads_first = [](const at::Tensor& x) { return x.transpose(0, 1).unsqueeze(0); };
+    return reference::AttendCached(heads_first(queries), heads_first(keys), heads_first(values), mask).squeeze(0);
+  }
+  const Window window(mask);
+  // With fewer queries than keys, the kernel takes the queries as the last tokens.
+  const auto [out, lse, seed, offset, unused] = at::_flash_attention_forward(
+      queries.unsqueeze(0), keys.unsqueeze(0), values.unsqueeze(0), std::nullopt, std::nullopt, count, total,
+      /*dropout_p=*/0, mask.causal, /*return_debug_mask=*/false,
+      std::optional<double>(1 / std::sqrt(static_cast<double>(dim))), window.left, window.right);
+  return out.view({count, -1});
 }
 
 }  // namespace millrace::engine::ops::cuda

@@ -81,6 +81,14 @@ at::Tensor Activate(const at::Tensor& x_in, Activation activation) {
   return out;
 }
 
+at::Tensor Add(const at::Tensor& a_in, const at::Tensor& b_in) {
+  TORCH_CHECK(a_in.sizes() == b_in.sizes() && a_in.scalar_type() == b_in.scalar_type(), "terms of unlike shapes");
+  const c10::cuda::CUDAGuard guard(a_in.device());
+  const at::Tensor a = Dense(a_in), b = Dense(b_in), out = at::empty_like(a);
+  kernels::Add(ElementOf(a), MemoryOf(a), MemoryOf(b), MemoryOf(out), a.numel(), StreamOf(a));
+  return out;
+}
+
 at::Tensor Swiglu(const at::Tensor& gate_up_in) {
   const c10::cuda::CUDAGuard guard(gate_up_in.device());
   const at::Tensor gate_up = Dense(gate_up_in);

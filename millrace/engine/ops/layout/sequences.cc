@@ -3,21 +3,14 @@
 #include <algorithm>
 #include <numeric>
 
+#include "millrace/engine/device/host_memory.h"
+
 namespace millrace::engine::ops {
-
-namespace {
-
-/// Copies an int32 tensor to a device unless it is there.
-at::Tensor CopyTo(const at::Tensor& x, at::Device device) {
-  return device.is_cpu() ? x : x.pin_memory().to(device, /*non_blocking=*/true);
-}
-
-}  // namespace
 
 at::Tensor Sequences::PositionsOn(at::Device device) const {
   const std::scoped_lock lock(data_->mutex);
   at::Tensor& there = data_->positions_there;
-  if (!there.defined() || there.device() != device) there = CopyTo(data_->positions, device);
+  if (!there.defined() || there.device() != device) there = ToDevice(data_->positions, device);
   return there;
 }
 
@@ -25,7 +18,7 @@ at::Tensor Sequences::BoundsOn(at::Device device) const {
   const std::scoped_lock lock(data_->mutex);
   at::Tensor& there = data_->bounds_there;
   if (!there.defined() || there.device() != device) {
-    there = CopyTo(at::tensor(at::ArrayRef(data_->bounds), at::kInt), device);
+    there = ToDevice(at::tensor(at::ArrayRef(data_->bounds), at::kInt), device);
   }
   return there;
 }
@@ -51,6 +44,16 @@ Sequences Sequences::Following(std::span<const std::int64_t> lengths, std::span<
   std::vector<std::int64_t> bounds(lengths.size() + 1);
   std::partial_sum(lengths.begin(), lengths.end(), bounds.begin() + 1);
   return {std::move(bounds), {past.begin(), past.end()}};
+}
+
+Sequences Sequences::Following(std::span<const std::int64_t> lengths, std::span<const std::int64_t> past,
+                               at::Tensor positions) {
+  Sequences sequences = Following(lengths, past);
+  TORCH_CHECK(positions.numel() == sequences.tokens(), positions.numel(), " positions for ", sequences.tokens(),
+              " tokens");
+  const std::scoped_lock lock(sequences.data_->mutex);
+  sequences.data_->positions_there = std::move(positions);
+  return sequences;
 }
 
 Sequences Sequences::Slice(std::int64_t first, std::int64_t last) const {

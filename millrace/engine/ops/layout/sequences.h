@@ -24,6 +24,10 @@ class Sequences {
   /// Returns sequences of these lengths, where sequence i follows `past[i]` tokens that a cache has.
   /// Throws c10::Error unless there are some, and each has a token.
   static Sequences Following(std::span<const std::int64_t> lengths, std::span<const std::int64_t> past);
+  /// The same, where PositionsOn() returns `positions` for their device, a GPU. Others may be written there later: work
+  /// that was recorded then runs again with those (device/recorder.h).
+  static Sequences Following(std::span<const std::int64_t> lengths, std::span<const std::int64_t> past,
+                             at::Tensor positions);
   /// Returns sequences [first, last) as a batch of their own.
   Sequences Slice(std::int64_t first, std::int64_t last) const;
 

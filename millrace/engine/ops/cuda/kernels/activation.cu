@@ -40,6 +40,7 @@ __device__ __forceinline__ void ForVectors(std::int64_t vectors, LoadOne&& load,
 
 template <class T, int N, class F>
 __global__ void __launch_bounds__(kThreads) ForwardKernel(const T* x, T* out, std::int64_t vectors) {
+  StartEarly();
   Pack<T, N> in[kEach];
   ForVectors(
       vectors, [&](int i, std::int64_t at) { in[i] = Load<N>(x + at * N); },
@@ -72,6 +73,7 @@ __global__ void __launch_bounds__(kThreads) BackwardKernel(const T* dout, const 
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     SwigluForwardKernel(const T* gate_up, T* out, std::int64_t vectors, std::int64_t row_vectors) {
+  StartEarly();
   Pack<T, N> gate[kEach], up[kEach];
   ForVectors(
       vectors,
@@ -115,6 +117,25 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class T, int N>
+__global__ void __launch_bounds__(kThreads) AddKernel(const T* a, const T* b, T* out, std::int64_t vectors) {
+  StartEarly();
+  Pack<T, N> left[kEach], right[kEach];
+  ForVectors(
+      vectors,
+      [&](int i, std::int64_t at) {
+        left[i] = Load<N>(a + at * N);
+        right[i] = Load<N>(b + at * N);
+      },
+      [&](int i, std::int64_t at) {
+        Pack<T, N> sum;
+#pragma unroll
+        for (int k = 0; k < N; ++k)
+          sum.values[k] = FromFloat<T>(ToFloat(left[i].values[k]) + ToFloat(right[i].values[k]));
+        Store(out + at * N, sum);
+      });
+}
+
+template <class T, int N>
 __global__ void __launch_bounds__(kThreads) ScaleKernel(T* x, std::int64_t vectors, const float* factor) {
   const float by = *factor;
   if (by == 1) return;
@@ -136,8 +157,8 @@ void ActivateForward(Element element, Function function, const void* x, void* ou
   if (count == 0) return;
   DispatchPacks(element, count, {x, out}, [&]<class T, int N>(T, Constant<N>) {
     DispatchFunction(function, [&]<class F>(F) {
-      ForwardKernel<T, N, F>
-          <<<BlocksOf(count / N), kThreads, 0, stream>>>(static_cast<const T*>(x), static_cast<T*>(out), count / N);
+      Launch(ForwardKernel<T, N, F>, BlocksOf(count / N), kThreads, 0, stream, static_cast<const T*>(x),
+             static_cast<T*>(out), count / N);
     });
   });
   CheckLaunch("ActivateForward");
@@ -160,8 +181,8 @@ void SwigluForward(Element element, const void* gate_up, void* out, std::int64_t
   if (rows * columns == 0) return;
   DispatchPacks(element, columns, {gate_up, out}, [&]<class T, int N>(T, Constant<N>) {
     const std::int64_t vectors = rows * columns / N;
-    SwigluForwardKernel<T, N><<<BlocksOf(vectors), kThreads, 0, stream>>>(static_cast<const T*>(gate_up),
-                                                                          static_cast<T*>(out), vectors, columns / N);
+    Launch(SwigluForwardKernel<T, N>, BlocksOf(vectors), kThreads, 0, stream, static_cast<const T*>(gate_up),
+           static_cast<T*>(out), vectors, columns / N);
   });
   CheckLaunch("SwigluForward");
 }
@@ -175,6 +196,15 @@ void SwigluBackward(Element element, const void* dout, const void* gate_up, void
         static_cast<const T*>(dout), static_cast<const T*>(gate_up), static_cast<T*>(dgate_up), vectors, columns / N);
   });
   CheckLaunch("SwigluBackward");
+}
+
+void Add(Element element, const void* a, const void* b, void* out, std::int64_t count, Stream stream) {
+  if (count == 0) return;
+  DispatchPacks(element, count, {a, b, out}, [&]<class T, int N>(T, Constant<N>) {
+    Launch(AddKernel<T, N>, BlocksOf(count / N), kThreads, 0, stream, static_cast<const T*>(a),
+           static_cast<const T*>(b), static_cast<T*>(out), count / N);
+  });
+  CheckLaunch("Add");
 }
 
 void Scale(Element element, void* x, std::int64_t count, const float* factor, Stream stream) {

@@ -109,6 +109,53 @@ inline void Check(cudaError_t error, const char* what) {
 /// Throws if the last kernel did not start.
 inline void CheckLaunch(const char* kernel) { Check(cudaGetLastError(), kernel); }
 
+// A kernel may start while the one before it on its stream still ends ("programmatic dependent launch", on GPUs of
+// compute capability 9.0 and above). Between the short kernels of a generated token, the GPU then has no gaps.
+
+/// Lets the next kernel start when all blocks of this one have called it.
+__device__ __forceinline__ void LetNextStart() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+/// Waits until the kernels before this one have ended. Each block calls it before it touches what they write or read.
+__device__ __forceinline__ void WaitForEarlier() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+/// The first thing that most kernels of Launch() do.
+__device__ __forceinline__ void StartEarly() {
+  LetNextStart();
+  WaitForEarlier();
+}
+
+/// Returns the first digit of the compute capability of the current device.
+inline int ComputeCapability() {
+  int device = 0, major = 0;
+  Check(cudaGetDevice(&device), "cudaGetDevice");
+  Check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
+  return major;
+}
+
+/// Starts a kernel that calls StartEarly(), or LetNextStart() and WaitForEarlier().
+template <class... Parameters, class... Arguments>
+void Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes, Stream stream,
+            Arguments... arguments) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &early;
+  constexpr int kFirstWithEarlyStarts = 9;
+  config.numAttrs = ComputeCapability() >= kFirstWithEarlyStarts ? 1 : 0;
+  Check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), "cudaLaunchKernelEx");
+}
+
 /// Returns the number of multiprocessors of the current device.
 inline int Multiprocessors() {
   int device = 0, count = 0;

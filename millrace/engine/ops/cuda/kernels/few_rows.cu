@@ -6,11 +6,8 @@
 namespace millrace::engine::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarp;
-/// Vectors of the weight that a thread loads at once. Fewer would not fill the time until they come: a multiprocessor
-/// needs some 30 KiB under way.
-constexpr int kUnroll = 8;
 
 /// Loads a vector of 16 bytes that is not read again.
 template <int N, class T>
@@ -20,40 +17,73 @@ __device__ __forceinline__ Pack<T, N> LoadOnce(const T* from) {
   return reinterpret_cast<const Pack<T, N>&>(words);
 }
 
-/// A warp makes one output of all rows. Lanes take vectors of the inputs in turns.
-template <class T, int N, int kRows>
-__global__ void __launch_bounds__(kThreads) FewRowsKernel(FewRowsArgs a) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const std::int64_t output = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
-  if (output >= a.outputs) return;
-  const T* const x = static_cast<const T*>(a.x);
-  const T* const weight = static_cast<const T*>(a.weight) + output * a.inputs;
+/// Blocks of threads on a multiprocessor: those of a single row, whose registers allow it, are as many as there may be.
+/// What is under way counts: 16 blocks of a vector at a time are faster than 10 of two.
+constexpr int BlocksAtOnce(int rows) { return rows == 1 ? 16 : 1; }
+
+/// A block makes one output of all rows at a time, and takes outputs in turns with the other blocks: what all of them
+/// read lies side by side. A thread loads its next vector of the weight before it multiplies this one.
+template <class T, int kRows>
+__global__ void __launch_bounds__(kThreads, BlocksAtOnce(kRows)) FewRowsKernel(FewRowsArgs a) {
+  constexpr int N = kPack<T>, kStep = kThreads * N;
+  __shared__ float of_warps[2][kWarps][kRows];
+  LetNextStart();
+  const int thread = static_cast<int>(threadIdx.x), inputs = static_cast<int>(a.inputs);
+  const int outputs = static_cast<int>(a.outputs), blocks = static_cast<int>(gridDim.x);
+  int output = static_cast<int>(blockIdx.x);  // there are no more blocks than outputs
+  int at = thread * N;
+  const auto load = [&](int of_output, int from) {
+    Pack<T, N> vector{};
+    if (from < inputs) vector = LoadOnce<N>(static_cast<const T*>(a.weight) + of_output * a.inputs + from);
+    return vector;
+  };
+  Pack<T, N> now = load(output, at);  // the weight is none of what earlier kernels write
+  WaitForEarlier();
   float sums[kRows] = {};
-  constexpr int kStep = kWarp * N;
-  for (std::int64_t begin = lane * N; begin < a.inputs; begin += kStep * kUnroll) {
-    Pack<T, N> w[kUnroll];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (begin + u * kStep < a.inputs) w[u] = LoadOnce<N>(weight + begin + u * kStep);
-    }
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (begin + u * kStep >= a.inputs) continue;
+  int turn = 0;
+  while (true) {
+    const bool ends = at - thread * N + kStep >= inputs;
+    const int next_output = ends ? output + blocks : output, next_at = ends ? thread * N : at + kStep;
+    Pack<T, N> later;
+    if (next_output < outputs) later = load(next_output, next_at);
+    if (at < inputs) {
 #pragma unroll
       for (int row = 0; row < kRows; ++row) {
-        const Pack<T, N> values = Load<N>(x + row * a.x_stride + begin + u * kStep);
+        const Pack<T, N> values = Load<N>(static_cast<const T*>(a.x) + row * a.x_stride + at);
 #pragma unroll
-        for (int k = 0; k < N; ++k) sums[row] += ToFloat(values.values[k]) * ToFloat(w[u].values[k]);
+        for (int k = 0; k < N; ++k) sums[row] += ToFloat(values.values[k]) * ToFloat(now.values[k]);
       }
     }
-  }
+    if (ends) {
 #pragma unroll
-  for (int row = 0; row < kRows; ++row) {
-    const float sum = OverLanes(sums[row], kWarp, Sum());
-    if (lane != 0) continue;
-    const float bias = a.bias != nullptr ? ToFloat(static_cast<const T*>(a.bias)[output]) : 0.0F;
-    static_cast<T*>(a.out)[row * a.outputs + output] = FromFloat<T>(sum + bias);
+      for (int row = 0; row < kRows; ++row) {
+        const float sum = OverLanes(sums[row], kWarp, Sum());
+        if (thread % kWarp == 0) of_warps[turn][thread / kWarp][row] = sum;
+        sums[row] = 0;
+      }
+      __syncthreads();  // before these sums are written again, there is another one
+      if (thread < kRows) {
+        float sum = a.bias != nullptr ? ToFloat(static_cast<const T*>(a.bias)[output]) : 0.0F;
+#pragma unroll
+        for (int warp = 0; warp < kWarps; ++warp) sum += of_warps[turn][warp][thread];
+        static_cast<T*>(a.out)[thread * a.outputs + output] = FromFloat<T>(sum);
+      }
+      turn ^= 1;
+      if (next_output >= outputs) return;
+    }
+    output = next_output;
+    at = next_at;
+    now = later;
   }
+}
+
+template <class T, int kRows>
+void StartFewRows(const FewRowsArgs& args, Stream stream) {
+  int at_once = 0;
+  Check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at_once, FewRowsKernel<T, kRows>, kThreads, 0),
+        "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+  const std::int64_t most = std::int64_t{std::max(at_once, 1)} * Multiprocessors();
+  Launch(FewRowsKernel<T, kRows>, BlocksFor(args.outputs, 1, most), kThreads, 0, stream, args);
 }
 
 template <class Work>
@@ -77,15 +107,14 @@ bool FitsFewRows(Element element, const FewRowsArgs& args) {
   DispatchElement(element, [&]<class T>(T) {
     fits = FitsPacks<T>(args.inputs, {args.x, args.weight}) && args.x_stride % kPack<T> == 0;
   });
-  return fits && args.rows >= 1 && args.rows <= kMostFewRows;
+  constexpr std::int64_t kMost = std::numeric_limits<int>::max() / 2;
+  return fits && args.rows >= 1 && args.rows <= kMostFewRows && args.inputs <= kMost && args.outputs <= kMost;
 }
 
 void MultiplyFewRows(Element element, const FewRowsArgs& args, Stream stream) {
   if (args.outputs == 0) return;
   DispatchElement(element, [&]<class T>(T) {
-    DispatchRows(args.rows, [&]<int kRows>(Constant<kRows>) {
-      FewRowsKernel<T, kPack<T>, kRows><<<BlocksFor(args.outputs, kWarps), kThreads, 0, stream>>>(args);
-    });
+    DispatchRows(args.rows, [&]<int kRows>(Constant<kRows>) { StartFewRows<T, kRows>(args, stream); });
   });
   CheckLaunch("MultiplyFewRows");
 }

@@ -10,7 +10,8 @@ namespace millrace::engine::cuda {
 inline constexpr std::int64_t kMostFewRows = 4;
 
 /// out [rows, outputs] = x [rows, inputs] · weight [outputs, inputs]^T + bias [outputs], which may be null. Sums are
-/// float32. Rows of x are `x_stride` elements apart; all else is dense.
+/// float32. Rows of x are `x_stride` elements apart; all else is dense. The weight may be read before kernels that
+/// Launch() started have ended (device.cuh): they must not write it.
 struct FewRowsArgs {
   const void *x = nullptr, *weight = nullptr, *bias = nullptr;
   void* out = nullptr;

@@ -70,6 +70,8 @@ void SwigluForward(Element element, const void* gate_up, void* out, std::int64_t
                    Stream stream);
 void SwigluBackward(Element element, const void* dout, const void* gate_up, void* dgate_up, std::int64_t rows,
                     std::int64_t columns, Stream stream);
+/// out[i] = a[i] + b[i].
+void Add(Element element, const void* a, const void* b, void* out, std::int64_t count, Stream stream);
 /// x[i] *= *factor, which the GPU reads. Costs nothing if it is 1.
 void Scale(Element element, void* x, std::int64_t count, const float* factor, Stream stream);
 
@@ -126,33 +128,55 @@ struct AddRowsArgs {
 std::int64_t AddRowsScratchRows(std::int64_t count);
 void AddRows(Element element, const AddRowsArgs& args, Stream stream);
 
-/// Softmax attention of few queries over many keys, for generation. Elements of a head lie side by side; other
-/// distances are in elements. Query i of `queries` is at position keys - queries + i.
-struct DecodeArgs {
-  const void *q = nullptr, *k = nullptr, *v = nullptr;
-  void* out = nullptr;       ///< [rows, queries, heads, dim], dense
-  float* scratch = nullptr;  ///< DecodeScratch() elements
-  std::int64_t rows = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0, dim = 0;
-  std::int64_t q_row = 0, q_head = 0, q_query = 0;  ///< distances of rows, of heads and of queries
-  std::int64_t k_row = 0, k_head = 0, k_key = 0;
-  std::int64_t v_row = 0, v_head = 0, v_key = 0;
+/// Keys and values in blocks: both [blocks, kv_heads, block_tokens, dim], dense.
+struct CacheBlocks {
+  void *keys = nullptr, *values = nullptr;
+  std::int64_t kv_heads = 0, block_tokens = 0, dim = 0;
+};
+/// Sequences whose tokens such a cache has. The arrays are on the GPU: what a kernel does follows from what they hold
+/// when it runs.
+struct CachedSequences {
+  const std::int32_t* bounds = nullptr;  ///< [count + 1]: the first token of each; the number of tokens behind the last
+  const std::int32_t* positions = nullptr;  ///< of each token in its sequence
+  /// [count, width]: the blocks of each. If the first is negative, the sequence is none: its tokens are not stored, and
+  /// their attention is 0.
+  const std::int32_t* tables = nullptr;
+  std::int64_t count = 0, width = 0;
+};
+
+/// Copies the keys and values of tokens to their places in a cache. A row of qkv has queries, keys and values.
+struct StoreArgs {
+  const void* qkv = nullptr;
+  std::int64_t tokens = 0, heads = 0;
+  CachedSequences sequences{};
+  CacheBlocks cache{};
+};
+void StoreInCache(Element element, const StoreArgs& args, Stream stream);
+
+/// How the keys of sequences are divided among blocks of threads: each takes `keys`, a multiple of 32, of one sequence.
+struct KeySplits {
+  std::int64_t keys = 0, count = 0;
+};
+/// Softmax attention of few queries over the many keys of their sequences, for generation.
+struct CachedAttentionArgs {
+  const void* qkv = nullptr;  ///< rows of tokens, of which the queries are read
+  void* out = nullptr;        ///< rows [heads, dim] of tokens
+  float* scratch = nullptr;   ///< CachedAttentionScratch() elements
+  std::int64_t heads = 0;
+  std::int64_t first_token = 0, tokens = 0;  ///< of these sequences, which are consecutive
+  std::int64_t most_tokens = 0;              ///< of one sequence
+  CachedSequences sequences{};
+  CacheBlocks cache{};
   bool causal = true;
   std::int64_t window = 0;
+  KeySplits splits{};
 };
-/// Returns whether Decode() takes these: dim is at most 256, and vectors of 16 bytes fit all distances and addresses.
-bool FitsDecode(Element element, const DecodeArgs& args);
-std::int64_t DecodeScratch(const DecodeArgs& args);
-void Decode(Element element, const DecodeArgs& args, Stream stream);
-
-/// Copies keys and values [rows, heads, count, dim] to positions `position` … of a cache [rows, heads, capacity, dim],
-/// which is dense.
-struct AppendArgs {
-  const void *keys = nullptr, *values = nullptr;
-  void *cached_keys = nullptr, *cached_values = nullptr;
-  std::int64_t rows = 0, heads = 0, count = 0, dim = 0, capacity = 0, position = 0;
-  std::int64_t from_row = 0, from_head = 0, from_token = 0;  ///< distances in keys and in values
-};
-void Append(Element element, const AppendArgs& args, Stream stream);
+/// Returns whether the kernels take such heads: `dim` is at most 256, and vectors of 16 bytes fit it.
+bool FitsCachedAttention(Element element, std::int64_t dim);
+/// Returns splits that occupy the GPU: of sequences that have `all_keys` keys together, and `longest` at most.
+KeySplits DivideKeys(const CachedAttentionArgs& args, std::int64_t all_keys, std::int64_t longest);
+std::int64_t CachedAttentionScratch(const CachedAttentionArgs& args);
+void CachedAttention(Element element, const CachedAttentionArgs& args, Stream stream);
 
 /// Consecutive elements that an optimizer updates under the same rules.
 struct OptimizerRun {

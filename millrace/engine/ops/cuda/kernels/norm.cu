@@ -60,6 +60,7 @@ __device__ __forceinline__ void ForEachPack(std::int64_t columns, Work&& work) {
 
 template <class T, int N, int kEach, bool kMean>
 __global__ void __launch_bounds__(kMostThreads) NormForwardKernel(NormForwardArgs a) {
+  StartEarly();
   const auto *x = static_cast<const T*>(a.x), *delta = static_cast<const T*>(a.delta);
   const auto *weight = static_cast<const T*>(a.weight), *bias = static_cast<const T*>(a.bias);
   auto *sum = static_cast<T*>(a.sum), *out = static_cast<T*>(a.out);
@@ -266,9 +267,9 @@ void NormForward(Element element, const NormForwardArgs& args, Stream stream) {
                   const unsigned blocks = BlocksFor(args.rows, shape.block.y);
                   DispatchEach(shape.each, [&]<int kEach>(Constant<kEach>) {
                     if (args.mean != nullptr) {
-                      NormForwardKernel<T, N, kEach, true><<<blocks, shape.block, 0, stream>>>(args);
+                      Launch(NormForwardKernel<T, N, kEach, true>, blocks, shape.block, 0, stream, args);
                     } else {
-                      NormForwardKernel<T, N, kEach, false><<<blocks, shape.block, 0, stream>>>(args);
+                      Launch(NormForwardKernel<T, N, kEach, false>, blocks, shape.block, 0, stream, args);
                     }
                   });
                 });

@@ -47,6 +47,7 @@ __device__ __forceinline__ void TurnUnit(const RotateArgs& a, const Units& units
 
 template <class T, int N, bool kNeighbours>
 __global__ void __launch_bounds__(kThreads) RotateKernel(RotateArgs a, Units units) {
+  StartEarly();
   const std::int64_t count = units.rows * units.each, step = static_cast<std::int64_t>(gridDim.x) * kThreads;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count; i += step) {
     const Quotient place = Divided(i, units.each);
@@ -79,9 +80,9 @@ void Rotate(Element element, const RotateArgs& args, Stream stream) {
     if (units.rows * units.each == 0) return;
     const unsigned blocks = BlocksFor(units.rows * units.each, kThreads);
     if (args.neighbours) {
-      RotateKernel<T, N, true><<<blocks, kThreads, 0, stream>>>(args, units);
+      Launch(RotateKernel<T, N, true>, blocks, kThreads, 0, stream, args, units);
     } else {
-      RotateKernel<T, N, false><<<blocks, kThreads, 0, stream>>>(args, units);
+      Launch(RotateKernel<T, N, false>, blocks, kThreads, 0, stream, args, units);
     }
   };
   // A vector's elements are a power of two: all three distances are multiples of it if their bits together are.
