@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "millrace/engine/ops/cached/cached_attention.h"
@@ -24,21 +25,27 @@ struct KvCacheShape {
 };
 
 /// A pool of blocks for the keys and values of sequences, allocated at construction. Its user decides which blocks
-/// belong to which sequence, and says so in each step (Model::Step). Not thread-safe.
+/// belong to which sequence, and says so in each step (Model::Step). Not movable: recorded steps have its address.
+/// Not thread-safe.
 class KvCache {
  public:
   KvCache(const KvCacheShape& shape, at::ScalarType dtype, at::Device device);
+  KvCache(const KvCache&) = delete;
+  KvCache& operator=(const KvCache&) = delete;
   const KvCacheShape& shape() const { return shape_; }
   const ops::CachedLayer& Layer(std::int64_t layer) const { return layers_[static_cast<std::size_t>(layer)]; }
   /// Returns where the norms of a layer's rows are kept, which depend on its weights only: undefined until somebody
   /// puts them there. `layer`: LowRankAdapters::Module::dropout_site. So weights with magnitudes must not change while
   /// a cache lives.
   at::Tensor& RowNorms(std::uint64_t layer) { return row_norms_[layer]; }
+  /// Returns where the model keeps what it recorded of its steps with this cache. Null until it puts something there.
+  std::shared_ptr<void>& Recorded() { return recorded_; }
 
  private:
   const KvCacheShape shape_;
   std::vector<ops::CachedLayer> layers_;
   std::map<std::uint64_t, at::Tensor> row_norms_;
+  std::shared_ptr<void> recorded_;
 };
 
 /// Rows of equal length with a cache of their own: one block for each row. Not thread-safe.

@@ -26,6 +26,9 @@ class RotaryPositions {
                   std::function<ops::RotaryTable(std::int64_t group)> make_table)
       : positions_(positions), group_of_(std::move(group_of)), make_table_(std::move(make_table)) {}
 
+  /// Returns whether all sequences have the same angles.
+  bool same_for_all_lengths() const { return !group_of_; }
+
   /// qkv [N, layout.columns()] → the same with queries and keys rotated.
   /// Throws c10::Error if a sequence is longer than the model's positions.
   at::Tensor Forward(const at::Tensor& qkv, const ops::HeadLayout& layout, const ops::Sequences& sequences) const;

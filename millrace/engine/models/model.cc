@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "millrace/engine/device/host_memory.h"
+#include "millrace/engine/models/recorded_steps.h"
 #include "millrace/engine/ops/backward/deferred_work.h"
 #include "millrace/engine/ops/backward/node.h"
 #include "millrace/engine/ops/choice/step_kernels.h"
@@ -243,6 +244,25 @@ Stream Model::RunBlocks(const at::Tensor& ids, const std::shared_ptr<const Forwa
   return x;
 }
 
+at::Tensor Model::NextLogits(const at::Tensor& ids, const ForwardContext& context) {
+  const auto compute = [this](const at::Tensor& there, const ForwardContext& of) {
+    const Stream x = RunBlocks(there, std::shared_ptr<const ForwardContext>(std::shared_ptr<void>(), &of));
+    return Scores(x, of, {}).to(at::kFloat);
+  };
+  const ModelSizes sizes = config_->sizes();
+  const ops::Sequences& sequences = context.sequences;
+  const ops::HeadLayout layout{sizes.num_heads, sizes.num_kv_heads, sizes.head_dim};
+  const at::Device device = buffer_->device();
+  const bool repeats = RepeatsSteps() && context.adapted_rows.empty() &&
+                       sequences.count() <= RecordedSteps::kMostSequences && sequences.limit() <= sizes.max_positions &&
+                       !ops::UsesPlainKernels() && ops::RepeatsAttendBlocks(layout, buffer_->dtype(), device);
+  if (!repeats) return compute(ids.to(device, /*non_blocking=*/true), context);
+  std::shared_ptr<void>& recorded = context.cache->Recorded();
+  if (recorded == nullptr) recorded = std::make_shared<RecordedSteps>(*context.cache, device);
+  return std::static_pointer_cast<RecordedSteps>(recorded)->Run(ids, sequences, *context.tables, sizes.max_positions,
+                                                                compute);
+}
+
 at::Tensor Model::Step(std::span<const SequencePart> parts, KvCache& cache) {
   const at::NoGradGuard no_grad;
   static const ops::StepKernels kernels{.independent_rows = true};
@@ -270,6 +290,9 @@ at::Tensor Model::Step(std::span<const SequencePart> parts, KvCache& cache) {
   const at::Tensor ids = EmptyOnHost({tokens}, at::kLong, device);
   auto* id = ids.data_ptr<std::int64_t>();
   for (const SequencePart& part : parts) id = std::ranges::copy(part.tokens, id).out;
+  if (tokens == static_cast<std::int64_t>(parts.size()) && tokens == static_cast<std::int64_t>(wanted.size())) {
+    return NextLogits(ids, *context);
+  }
   const Stream x = RunBlocks(ids.to(device, /*non_blocking=*/true), context);
   if (wanted.empty()) return {};
   ForwardContext of_logits = *context;
@@ -287,6 +310,11 @@ at::Tensor Model::Logits(const at::Tensor& inputs, CachedRows* cached) {
     tokens.tables->Check(tokens.sequences, tokens.cache->shape().block_tokens, tokens.cache->shape().blocks);
   }
   const auto context = std::make_shared<const ForwardContext>(std::move(tokens));
+  if (cached != nullptr && length == 1) {
+    const at::Tensor logits = NextLogits(inputs.reshape({-1}), *context);
+    cached->SetLength(cached->length() + 1);
+    return logits.unsqueeze(1);
+  }
   const Stream x = RunBlocks(inputs, context);
   at::Tensor last;
   if (cached != nullptr) {

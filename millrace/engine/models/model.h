@@ -175,6 +175,9 @@ class Model {
   /// Called once, after the parameters were allocated. Makes tables that are no parameters.
   virtual void Prepare(at::Device) {}
 
+  /// Returns whether what the parts compute of single tokens depends on their positions only in what a device reads.
+  virtual bool RepeatsSteps() const { return true; }
+
   // Compute a part.
   virtual Stream Embed(const at::Tensor& inputs, const at::Tensor& segments, const ForwardContext& context) const = 0;
   virtual Stream Block(std::int64_t layer, const Stream& x, const ForwardContext& context) const = 0;
@@ -189,6 +192,9 @@ class Model {
   friend Result<std::unique_ptr<Model>> MakeModel(std::shared_ptr<const ModelConfig> config, at::ScalarType dtype,
                                                   at::Device device, std::uint64_t seed, ModelShare share);
   friend std::vector<std::string> TransposedWeights(const ModelConfig& config);
+  /// Returns the logits [n, vocab] of one token of each of n sequences; on a GPU, by work that is recorded
+  /// (RecordedSteps). ids: [n], on the device or the host.
+  at::Tensor NextLogits(const at::Tensor& ids, const ForwardContext& context);
   /// Makes the layers of the stages, each part with a group of its own.
   void MakeLayers(std::vector<ModelStage> stages, LayerFactory& make);
   ForwardContext ContextOf(const ModelBatch& batch) const;

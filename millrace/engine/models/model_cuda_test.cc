@@ -1,10 +1,12 @@
 // Whole models on a GPU beside the same models on the CPU, and training steps there.
 #include <ATen/cuda/CUDAContext.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "millrace/engine/config/families.h"
 #include "millrace/engine/gradients/divided_gradients.h"
 #include "millrace/engine/models/make_model.h"
+#include "millrace/engine/ops/choice/step_kernels.h"
 #include "millrace/engine/optim/adamw.h"
 #include "millrace/engine/parameters/scalar_types.h"
 
@@ -176,6 +178,65 @@ TEST_P(ModelCudaTest, GeneratesTheLogitsOfTheCpu) {
     EXPECT_LT(Distance(gpu->Logits(tokens.to(at::kCUDA), &there).cpu(), expected), 1e-5) << "token " << i;
     tokens = expected.argmax(-1);
   }
+}
+
+/// Texts of different lengths in blocks of a cache: parts of prompts beside single tokens, then only single tokens, of
+/// which there are more and then fewer. So steps are computed, recorded and repeated, with other blocks each time.
+TEST_P(ModelCudaTest, StepsHaveTheLogitsOfTheCpu) {
+  constexpr std::int64_t kBlocks = 64, kBlockTokens = 16;
+  auto cpu = MakeOn(GetParam(), at::kFloat, at::kCPU), gpu = MakeOn(GetParam(), at::kFloat, at::kCUDA);
+  if (!cpu->config().generates()) GTEST_SKIP() << "the family does not generate";
+  KvCache here = cpu->MakeCache(kBlocks, kBlockTokens), there = gpu->MakeCache(kBlocks, kBlockTokens);
+  struct Text {
+    std::vector<std::int32_t> blocks;
+    std::int64_t past = 0;
+    std::int32_t next = 0;
+  };
+  std::vector<Text> texts(6);
+  std::int32_t block = 0;
+  for (Text& text : texts) {
+    for (int i = 0; i < 4; ++i) text.blocks.push_back(block++ * 29 % kBlocks);
+    text.next = block;
+  }
+  const auto step = [&](const std::vector<std::pair<std::size_t, int>>& which, const std::string& what) {
+    std::vector<std::vector<std::int32_t>> tokens;
+    for (const auto& [text, count] : which) {
+      tokens.emplace_back();
+      for (int i = 0; i < count; ++i) tokens.back().push_back((texts[text].next + 7 * i) % kVocab);
+    }
+    std::vector<SequencePart> parts;
+    for (std::size_t i = 0; i < which.size(); ++i) {
+      const Text& text = texts[which[i].first];
+      parts.push_back({.tokens = tokens[i], .past = text.past, .blocks = text.blocks});
+    }
+    const at::Tensor expected = cpu->Step(parts, here), got = gpu->Step(parts, there).cpu();
+    ASSERT_EQ(got.sizes(), expected.sizes()) << what;
+    EXPECT_LT(Distance(got, expected), 1e-5) << what;
+    const at::Tensor best = expected.argmax(-1);
+    for (std::size_t i = 0; i < which.size(); ++i) {
+      texts[which[i].first].past += which[i].second;
+      texts[which[i].first].next = static_cast<std::int32_t>(best[static_cast<std::int64_t>(i)].item<std::int64_t>());
+    }
+  };
+  step({{0, 5}, {1, 17}}, "two prompts");
+  step({{0, 1}, {2, 20}, {1, 1}, {3, 1}}, "a prompt between tokens");
+  step({{3, 9}, {4, 2}, {5, 30}}, "parts");
+  for (int i = 0; i < 4; ++i) step({{0, 1}, {1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}}, fmt::format("all, {}", i));
+  for (int i = 0; i < 3; ++i) step({{5, 1}, {2, 1}, {0, 1}, {3, 1}, {4, 1}}, fmt::format("five, {}", i));
+  for (int i = 0; i < 3; ++i) step({{1, 1}, {4, 1}}, fmt::format("two, {}", i));
+  for (int i = 0; i < 3; ++i) step({{2, 1}}, fmt::format("one, {}", i));
+  step({{0, 1}, {1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}}, "all again");
+}
+
+/// As an eager program computes it: `train.compile: off`.
+TEST_P(ModelCudaTest, PlainOpsHaveTheNumbersOfTheCpu) {
+  const Batch batch = MakeBatch(GetParam());
+  const ops::StepKernels plain{.plain = true};
+  const ops::KernelScope scope(plain);
+  const Passed cpu = Pass(*MakeOn(GetParam(), at::kFloat, at::kCPU), batch, at::kCPU);
+  const Passed gpu = Pass(*MakeOn(GetParam(), at::kFloat, at::kCUDA), batch, at::kCUDA);
+  EXPECT_NEAR(gpu.loss, cpu.loss, 2e-6 * cpu.loss);
+  EXPECT_LT(Distance(gpu.gradients, cpu.gradients), 1e-5);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, ModelCudaTest, testing::ValuesIn(Cases()),

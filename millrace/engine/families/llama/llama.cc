@@ -85,6 +85,8 @@ class Llama final : public Decoder {
     rotary_ = MakeRotaryPositions(config_.rope_scaling, config_.rope_sizes(), device);
   }
 
+  bool RepeatsSteps() const override { return rotary_.same_for_all_lengths(); }
+
   Stream Embed(const at::Tensor& inputs, const at::Tensor&, const ForwardContext& context) const override {
     return {.residual = embedding_.Forward(inputs.reshape({-1}), context)};
   }
