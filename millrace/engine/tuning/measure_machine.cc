@@ -32,24 +32,37 @@ class Timer {
   std::vector<double> times_;
 };
 
+/// A linear layer, with what goes through it.
+struct TrainedLayer {
+  at::Tensor x, weight, dout, gradient;
+  explicit TrainedLayer(const MachineSizes& sizes, at::ScalarType type)
+      : x(at::randn({sizes.tokens, sizes.side}).to(type)),
+        weight(at::randn({sizes.side, sizes.side}).to(type)),
+        dout(at::randn({sizes.tokens, sizes.side}).to(type)),
+        gradient(at::zeros({sizes.side, sizes.side})) {}
+  void Train() const {
+    ops::Product(x, weight.t());
+    ops::Product(dout, weight);
+    ops::AddProduct(gradient, dout.t(), x);
+  }
+};
+
 }  // namespace
 
 MachineRates MeasureMachine(Clock& clock, const MachineSizes& sizes) {
   const at::NoGradGuard no_gradients;
-  const std::int64_t side = sizes.side;
-  const at::Tensor a = at::randn({side, side}), b = at::randn({side, side}), c = at::zeros({side, side});
-  const at::Tensor a16 = a.to(at::kBFloat16), b16 = b.to(at::kBFloat16);
+  const TrainedLayer f32_layer(sizes, at::kFloat), bf16_layer(sizes, at::kBFloat16);
   const at::Tensor p = at::ones({sizes.elements}), q = at::ones({sizes.elements});
   at::Tensor sum = at::zeros({sizes.elements});
-  ops::AddProduct(c, a, b);  // compiles, and warms caches
-  ops::AddProduct(c, a16, b16);
+  f32_layer.Train();  // compiles, and warms caches
+  bf16_layer.Train();
   Timer f32(clock), bf16(clock), sums(clock);
   for (int round = 0; round < sizes.rounds; ++round) {
-    f32.Time([&] { ops::AddProduct(c, a, b); });
-    bf16.Time([&] { ops::AddProduct(c, a16, b16); });
+    f32.Time([&] { f32_layer.Train(); });
+    bf16.Time([&] { bf16_layer.Train(); });
     sums.Time([&] { at::add_out(sum, p, q); });
   }
-  const double operations = 2 * static_cast<double>(side * side * side);
+  const double operations = 3 * 2 * static_cast<double>(sizes.tokens * sizes.side * sizes.side);
   return {.f32 = operations / f32.Median(),
           .bf16 = operations / bf16.Median(),
           .memory_bandwidth = 3 * static_cast<double>(p.nbytes()) / sums.Median()};

@@ -9,7 +9,7 @@ namespace millrace::engine {
 
 /// Rates of all threads of the caller's products together.
 struct MachineRates {
-  double f32 = 0;               ///< floating-point operations a second in large products
+  double f32 = 0;               ///< floating-point operations a second in the products that train a layer
   double bf16 = 0;              ///< the same with bfloat16 inputs
   double memory_bandwidth = 0;  ///< bytes a second that a sum of two arrays reads and writes
 };
@@ -17,12 +17,15 @@ struct MachineRates {
 /// The sizes of what is computed. The matrices and arrays of the defaults do not fit into caches; together they take 1
 /// GB.
 struct MachineSizes {
-  std::int64_t side = 3072;            ///< of the matrices
+  std::int64_t tokens = 512;           ///< that go through the layer together
+  std::int64_t side = 3072;            ///< of the layer's weight
   std::int64_t elements = 64LL << 20;  ///< of the arrays
   int rounds = 7;
 };
 
-/// Makes products and sums of arrays in turns on the CPU; a rate is that of the median time. Blocks for some seconds.
+/// Times on the CPU, in turns, the three products of a linear layer in training and a sum of two arrays; a rate is that
+/// of the median time. The products are the output, the gradient of the input, and that of the weight, which is added:
+/// on some processors, gradients are slower than outputs. Blocks for some seconds.
 /// Throws c10::Error if memory runs out.
 MachineRates MeasureMachine(Clock& clock, const MachineSizes& sizes = {});
 
