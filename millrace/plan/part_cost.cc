@@ -11,6 +11,8 @@ using Kind = LayerKind;
 constexpr std::int64_t kAlign = 16;  // elements: engine::ParameterBuffer starts parameters on 64-byte boundaries
 constexpr std::int64_t kChunkLogits = 12 << 20;  // engine/ops/cross_entropy.cc makes about so many logits at a time
 constexpr std::int64_t kLeastChunkRows = 64;
+// The same on a GPU: bytes, and rows (engine/ops/cuda/cross_entropy.cc).
+constexpr std::int64_t kChunkBytesOnGpu = 512 << 20, kLeastChunkRowsOnGpu = 2048;
 constexpr std::int64_t kFloat = 4, kIndex = 8;  // bytes
 constexpr std::int64_t kNormBlocks = 32;        // engine/ops/norm.cc sums gradients of weights in so many parts at most
 constexpr std::int64_t kNormBlockRows = 32;     // and each part has so many rows at least
@@ -34,6 +36,7 @@ class PartCounter {
     rate_ = machine->RankRate(setup.bf16, setup.ranks_per_machine);
     bandwidth_ = machine->RankBandwidth(setup.ranks_per_machine);
     operation_ = machine->operation;
+    on_gpu_ = machine->accelerators > 0;
   }
 
   /// The layers of a part, in order.
@@ -443,9 +446,15 @@ class PartCounter {
     cost_.backward_s += 2.5 * forward;  // it computes the scores again
   }
 
+  /// Rows whose logits are made at a time.
+  std::int64_t ChunkRows(std::int64_t vocab) const {
+    if (on_gpu_) return std::max(kLeastChunkRowsOnGpu, kChunkBytesOnGpu / (vocab * bytes_) / 128 * 128);
+    return std::max(kLeastChunkRows, kChunkLogits / vocab);
+  }
+
   void AddTokenHead(const Layer& layer) {
     const std::int64_t share = Share(layer.out()), hidden = layer.in;
-    const std::int64_t chunk = std::min(tokens_, std::max(kLeastChunkRows, kChunkLogits / layer.out()));
+    const std::int64_t chunk = std::min(tokens_, ChunkRows(layer.out()));
     const std::int64_t chunks = (tokens_ + chunk - 1) / chunk;
     if (layer.predicted_only && tensor_ > 1) {
       cost_.backward.all_reduce.Add(1, tokens_ * hidden * bytes_);
@@ -491,9 +500,10 @@ class PartCounter {
   const bool selective_;
   bool keeps_shared_input_ = false;  ///< the last layer that is divided by columns keeps its input
   bool learns_ = true;               ///< a gradient reaches what is added next: not behind frozen embeddings
-  bool copies_ = false;              ///< products are made of float32 copies
-  std::int64_t waiting_ = 0;         ///< bytes of gradients that wait while the pass goes back through a layer
-  std::int64_t held_ = 0;            ///< bytes, by the pass that computes a block again
+  bool on_gpu_ = false;
+  bool copies_ = false;       ///< products are made of float32 copies
+  std::int64_t waiting_ = 0;  ///< bytes of gradients that wait while the pass goes back through a layer
+  std::int64_t held_ = 0;     ///< bytes, by the pass that computes a block again
   double rate_ = 0, bandwidth_ = 0, operation_ = 0;
   std::vector<BackwardMoment> moments_;
   PartCost cost_;

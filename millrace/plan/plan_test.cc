@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "millrace/base/hash/random.h"
+#include "millrace/engine/config/families.h"
 #include "millrace/plan/sharded_passes.h"
 #include "millrace/plan/testing_setups.h"
 
@@ -165,6 +166,59 @@ TEST(Memory, AdaptersAloneHaveState) {
   setup.model.Adapt({.rank = 16, .targets = {"q_proj", "model.layers.3.self_attn.v_proj"}});
   EXPECT_EQ(setup.model.TrainedCount(), 16 * (32 * (4096 + 4096) + 4096 + 1024));
   EXPECT_EQ(setup.model.marked_blocks.size(), 2u);
+}
+
+/// Peaks of the allocator in training steps on an H200 (docs/benchmarks.md), in GiB: what a plan has but for the
+/// process.
+TEST(Memory, IsWhatAGpuAllocates) {
+  const auto model = [](Json json) { return engine::ParseModelConfig(json, "config.json").value()->Shape(); };
+  const auto gpt2 = model({{"model_type", "gpt2"},
+                           {"vocab_size", 50257},
+                           {"n_positions", 1024},
+                           {"n_embd", 768},
+                           {"n_head", 12},
+                           {"n_layer", 12},
+                           {"embd_pdrop", 0},
+                           {"attn_pdrop", 0},
+                           {"resid_pdrop", 0}});
+  const auto bert = model({{"model_type", "bert"},
+                           {"vocab_size", 30522},
+                           {"hidden_size", 1024},
+                           {"intermediate_size", 4096},
+                           {"num_hidden_layers", 24},
+                           {"num_attention_heads", 16},
+                           {"hidden_dropout_prob", 0},
+                           {"attention_probs_dropout_prob", 0}});
+  const auto llama = model({{"model_type", "llama"},
+                            {"vocab_size", 32000},
+                            {"hidden_size", 4096},
+                            {"intermediate_size", 11008},
+                            {"num_hidden_layers", 32},
+                            {"num_attention_heads", 32},
+                            {"max_position_embeddings", 4096}});
+  auto adapted = llama, over_nf4 = llama;
+  adapted.Adapt({.rank = 16, .alpha = 32});
+  over_nf4.Adapt({.rank = 16, .alpha = 32}, 4.127);
+  struct Run {
+    const char* name;
+    ModelShape model;
+    std::int64_t micro_batch, length;
+    double measured;
+  };
+  const Run runs[] = {{"Llama-2-7B", llama, 1, 4096, 129.9},       {"GPT-2, 1,024 tokens", gpt2, 64, 1024, 21.2},
+                      {"GPT-2, 512 tokens", gpt2, 32, 512, 7.325}, {"BERT-large", bert, 256, 128, 30.355},
+                      {"LoRA", adapted, 4, 2048, 46.206},          {"QLoRA", over_nf4, 4, 2048, 37.261}};
+  for (const Run& run : runs) {
+    const Plan plan = PlanOf({.model = run.model,
+                              .ranks_per_machine = 1,
+                              .global_batch = run.micro_batch,
+                              .micro_batch = run.micro_batch,
+                              .sequence_length = run.length,
+                              .bf16 = true},
+                             {});
+    const auto bytes = static_cast<double>(plan.memory[plan.fullest].total() - Of(plan, MemoryKind::kProcess));
+    EXPECT_NEAR(bytes / (1 << 30) / run.measured, 1, 0.02) << run.name << ": " << bytes / (1 << 30);
+  }
 }
 
 /// Attention over a window w of a sequence of n tokens: the first w queries see 1 to w keys, the others w.
