@@ -251,7 +251,10 @@ class BackgroundCollective final : public Collective {
         auto ran = CatchTorch("collective", run);
         status = ran ? *std::move(ran) : Status(Fail(ran.error()));
       }
-      if (!status) Abandon(status.error());
+      if (!status) {
+        Abandon(status.error());
+        status = Failure();  // what went wrong first: this error may be what came of it
+      }
       {
         MutexLock lock(mutex_);
         --unfinished_;

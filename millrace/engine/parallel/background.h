@@ -13,7 +13,8 @@ namespace millrace::engine {
 /// for the sends to, and one for the receives from, each peer that has any. A lane runs its operations in the order in
 /// which they were started. So a send that waits for its receiver delays neither other peers nor an all-reduce.
 ///
-/// The first error of any operation aborts the transport, and all later operations return that error.
+/// The first error of any operation aborts the transport. All operations that fail return that error, also those that
+/// were under way.
 /// The destructor aborts operations that are still under way. Traces show the operations with `name`, the group's.
 std::unique_ptr<Collective> MakeCollective(std::unique_ptr<Transport> transport, std::string name);
 
