@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads, BlocksAtOnce(kQueries, kVectors, kPa
   }
 
   __shared__ alignas(16) float queries[kQueries][kMostDim];
-  __shared__ float weights[kQueries][kKeys];                      // of the keys of a step; before, their scores
+  __shared__ float weights[kQueries][kKeys];                       // of the keys of a step; before, their scores
   __shared__ float most[kQueries], sum[kQueries], kept[kQueries];  // of the keys so far
   __shared__ int first_seen[kQueries], behind_seen[kQueries];      // the keys that a query sees
   __shared__ std::int64_t places[2][kKeys];  // where the elements of the keys and values of a step begin, by turns
