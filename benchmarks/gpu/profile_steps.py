@@ -13,7 +13,7 @@ import re
 
 # The first class whose pattern is in a kernel's name has it.
 CLASSES = [
-    ("attention", r"flash|fmha|sdpa|attention|attn|decodesplits|joinsplits"),
+    ("attention", r"flash|fmha|sdpa|attention|attn|attendsplits|joinsplits"),
     ("optimizer", r"adam"),
     ("products", r"gemm|nvjet|xmma|cublas|cutlass|splitk|gemv|wgmma|fewrows|^triton_tem"),
     ("copies", r"^copy |^fill$|memcpy|memset"),

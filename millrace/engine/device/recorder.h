@@ -12,7 +12,7 @@ namespace millrace::engine {
 /// Work that was recorded. It reads and writes the same memory each time.
 class RecordedWork {
  public:
-  struct Form;
+  struct Form;  ///< what a device has of it
   explicit RecordedWork(std::unique_ptr<Form> form);
   RecordedWork(RecordedWork&& other) noexcept;
   ~RecordedWork();
@@ -24,7 +24,8 @@ class RecordedWork {
 };
 
 /// Records the work of one thread for one device. What it recorded shares memory for what is computed on the way, so
-/// that one piece of work runs at a time. Not thread-safe. A CPU does the work again as it did it first, for tests.
+/// that one piece of work runs at a time. On a CPU, a recording is the function itself, which is called again. Not
+/// thread-safe.
 class Recorder {
  public:
   explicit Recorder(at::Device device);

@@ -12,6 +12,8 @@
 
 namespace millrace::engine {
 
+class RecordedSteps;  // models/recorded_steps.h
+
 /// How a cache has its keys and values.
 enum class KvNumbers {
   kComputed,  ///< in the type that the model computes in
@@ -39,13 +41,13 @@ class KvCache {
   /// a cache lives.
   at::Tensor& RowNorms(std::uint64_t layer) { return row_norms_[layer]; }
   /// Returns where the model keeps what it recorded of its steps with this cache. Null until it puts something there.
-  std::shared_ptr<void>& Recorded() { return recorded_; }
+  std::shared_ptr<RecordedSteps>& Recorded() { return recorded_; }
 
  private:
   const KvCacheShape shape_;
   std::vector<ops::CachedLayer> layers_;
   std::map<std::uint64_t, at::Tensor> row_norms_;
-  std::shared_ptr<void> recorded_;
+  std::shared_ptr<RecordedSteps> recorded_;
 };
 
 /// Rows of equal length with a cache of their own: one block for each row. Not thread-safe.

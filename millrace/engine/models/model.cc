@@ -257,10 +257,9 @@ at::Tensor Model::NextLogits(const at::Tensor& ids, const ForwardContext& contex
                        sequences.count() <= RecordedSteps::kMostSequences && sequences.limit() <= sizes.max_positions &&
                        !ops::UsesPlainKernels() && ops::RepeatsAttendBlocks(layout, buffer_->dtype(), device);
   if (!repeats) return compute(ids.to(device, /*non_blocking=*/true), context);
-  std::shared_ptr<void>& recorded = context.cache->Recorded();
+  std::shared_ptr<RecordedSteps>& recorded = context.cache->Recorded();
   if (recorded == nullptr) recorded = std::make_shared<RecordedSteps>(*context.cache, device);
-  return std::static_pointer_cast<RecordedSteps>(recorded)->Run(ids, sequences, *context.tables, sizes.max_positions,
-                                                                compute);
+  return recorded->Run(ids, sequences, *context.tables, sizes.max_positions, compute);
 }
 
 at::Tensor Model::Step(std::span<const SequencePart> parts, KvCache& cache) {

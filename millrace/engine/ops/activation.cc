@@ -68,6 +68,8 @@ at::Tensor FusedSwiglu(const at::Tensor& gate_up) {
   return out;
 }
 
+at::Tensor PlainAdd(const at::Tensor& a, const at::Tensor& b) { return a + b; }
+
 }  // namespace
 
 at::Tensor Activate(const at::Tensor& x, Activation activation) {
@@ -83,11 +85,8 @@ at::Tensor Swiglu(const at::Tensor& gate_up) {
 }
 
 at::Tensor Add(const at::Tensor& a, const at::Tensor& b) {
-  if constexpr (kBuiltWithCuda) {
-    // In generation, a kernel that starts early saves more time than the sum takes.
-    if (a.is_cuda() && !Recording({a, b}) && !UsesPlainKernels()) return cuda::Add(a, b);
-  }
-  return a + b;
+  static const auto kernels = AndOnCuda(KernelTable("Add", PlainAdd, {}), InCuda<cuda::Add>());
+  return kernels.For(a)(a, b);
 }
 
 }  // namespace millrace::engine::ops

@@ -1,4 +1,4 @@
-// What is computed element by element between the products of a block.
+// Functions that are applied element by element, between the products of a block.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -31,14 +31,14 @@ Normed AddRmsNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& we
 Normed AddLayerNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, const Weight& bias, double eps);
 at::Tensor Activate(const at::Tensor& x, Activation activation);
 at::Tensor Swiglu(const at::Tensor& gate_up);
-/// Without a graph.
+/// The kernel starts while the one before it ends, which saves time in generation. With a graph, ATen adds.
 at::Tensor Add(const at::Tensor& a, const at::Tensor& b);
 at::Tensor Rotate(const at::Tensor& qkv, const RotaryTable& table, const HeadLayout& layout,
                   const Sequences& sequences);
 at::Tensor Attention(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
                      const AttentionMask& mask, const DropoutSite& dropout);
-/// The work that it gives the GPU depends on the number of sequences and on lengths of more than one token, but for
-/// single tokens neither on their positions nor on their blocks, if RepeatsAttendBlocks(): it reads both there.
+/// It reads positions and blocks on the GPU. So for sequences of one token each, the work that the GPU is given depends
+/// on their number, but not on their positions or blocks, if RepeatsAttendBlocks().
 at::Tensor AttendBlocks(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
                         const CachedLayer& cache, const BlockTables& tables, const AttentionMask& mask);
 bool RepeatsAttendBlocks(const HeadLayout& layout, at::ScalarType type);

@@ -14,7 +14,7 @@ struct MachineRates {
   double memory_bandwidth = 0;  ///< bytes a second that a sum of two arrays reads and writes
 };
 
-/// The sizes of what is computed. The matrices and arrays of the defaults do not fit into caches; together they take 1
+/// The sizes of what is computed. The weights and arrays of the defaults do not fit into caches; together they take 1
 /// GB.
 struct MachineSizes {
   std::int64_t tokens = 512;           ///< that go through the layer together

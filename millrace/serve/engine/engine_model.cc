@@ -25,6 +25,7 @@ class EngineModel final : public LanguageModel {
   EngineModel(std::unique_ptr<engine::Model> model, int vocab_size, CacheSize size, engine::KvNumbers numbers,
               Pooling pooling)
       : model_(std::move(model)), size_(size), pooling_(std::move(pooling)) {
+    // Not std::make_unique: a cache cannot be moved.
     if (size.blocks > 0) cache_.reset(new engine::KvCache(model_->MakeCache(size.blocks, size.block_tokens, numbers)));
     const int rows = static_cast<int>(model_->config().sizes().vocab_size);
     vocab_size_ = vocab_size > 0 ? std::min(vocab_size, rows) : rows;

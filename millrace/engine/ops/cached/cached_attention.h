@@ -31,9 +31,10 @@ CachedLayer MakeCachedLayer(std::int64_t blocks, std::int64_t kv_heads, std::int
 class BlockTables {
  public:
   BlockTables() = default;
-  /// Returns the tables of `count` sequences, where On() returns `there` for its device, a GPU: int32 [count, width].
-  /// Others may be written there later: work that was recorded then runs again with those. A negative first block is
-  /// that of a sequence that is none: nothing is stored for it, and its attention is 0.
+  /// Returns the tables of some sequences whose blocks stand in `there`: int32 [count, width] on a GPU, which On()
+  /// returns. Other blocks may be written there later. Work that was recorded (device/recorder.h) then runs again with
+  /// those. A row that begins with a negative number stands for no sequence: AttendBlocks() stores nothing for it, and
+  /// its result is 0. Of() has no blocks.
   static BlockTables Written(at::Tensor there);
   /// Adds the table of the next sequence.
   void Add(std::span<const std::int32_t> blocks);

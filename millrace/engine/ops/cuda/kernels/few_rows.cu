@@ -17,8 +17,8 @@ __device__ __forceinline__ Pack<T, N> LoadOnce(const T* from) {
   return reinterpret_cast<const Pack<T, N>&>(words);
 }
 
-/// Blocks of threads on a multiprocessor: those of a single row, whose registers allow it, are as many as there may be.
-/// What is under way counts: 16 blocks of a vector at a time are faster than 10 of two.
+/// Returns how many blocks of threads a multiprocessor has at once, at least. A product is faster the more loads are
+/// under way. The kernel of one row needs few registers, so that the most blocks fit that a multiprocessor may have.
 constexpr int BlocksAtOnce(int rows) { return rows == 1 ? 16 : 1; }
 
 /// A block makes one output of all rows at a time, and takes outputs in turns with the other blocks: what all of them
