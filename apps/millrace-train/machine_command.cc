@@ -22,8 +22,10 @@ int PrintMachine() {
     cli::Print("{}\n", DumpJson(Json{{"error", rates.error().ToString()}}));
     return ToExitStatus(rates.error().code());
   }
-  cli::Print("{}\n",
-             DumpJson(Json{{"f32", rates->f32}, {"bf16", rates->bf16}, {"memory_bandwidth", rates->memory_bandwidth}}));
+  cli::Print("{}\n", DumpJson(Json{{"f32", rates->f32},
+                                   {"bf16", rates->bf16},
+                                   {"memory_bandwidth", rates->memory_bandwidth},
+                                   {"link_bandwidth", rates->link_bandwidth}}));
   return 0;
 }
 

@@ -204,15 +204,17 @@ Result<int> DescribeMachine(const Context& context) {
   machine.f32_rate = MR_TRY(JsonNumber(rates, "f32")) / machine.cores;
   machine.bf16_rate = MR_TRY(JsonNumber(rates, "bf16")) / machine.cores;
   machine.memory_bandwidth = MR_TRY(JsonNumber(rates, "memory_bandwidth"));
+  machine.link.bandwidth = MR_TRY(JsonNumber(rates, "link_bandwidth"));
   if (context.globals.json) {
     PrintJsonLine({{"event", "machine"},
                    {"cores", machine.cores},
                    {"memory", machine.memory},
                    {"f32", machine.f32_rate},
                    {"bf16", machine.bf16_rate},
-                   {"memory_bandwidth", machine.memory_bandwidth}});
+                   {"memory_bandwidth", machine.memory_bandwidth},
+                   {"link_bandwidth", machine.link.bandwidth}});
   } else {
-    WriteOutput(machine.ToYaml("f32, bf16 and memory_bandwidth were measured; the rest is that of " +
+    WriteOutput(machine.ToYaml("f32, bf16 and both bandwidths but the network's were measured; the rest is that of " +
                                std::string(plan::Machine::DescriptionOf(DetectCpu()))));
   }
   return kExitOk;

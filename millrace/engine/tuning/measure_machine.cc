@@ -5,9 +5,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <vector>
 
+#include "millrace/engine/errors.h"
 #include "millrace/engine/ops/product.h"
+#include "millrace/engine/parallel/collective.h"
+#include "millrace/engine/parallel/connect.h"
 
 namespace millrace::engine {
 namespace {
@@ -47,6 +51,29 @@ struct TrainedLayer {
   }
 };
 
+/// Two ranks, each a thread, that divide an array.
+struct DividedArray {
+  std::vector<std::unique_ptr<Collective>> ranks = ConnectThreads(2);
+  at::Tensor parts;                ///< of both ranks, [2, n]
+  std::vector<at::Tensor> copies;  ///< the whole array of each rank, [2n]
+
+  void Exchange() const {
+    Both([&](int rank) { return ranks[rank]->StartAllGather(copies[rank], parts[rank]); });
+    Both([&](int rank) { return ranks[rank]->StartReduceScatter(parts[rank], copies[rank], Reduction::kMean); });
+  }
+  std::int64_t sent_bytes() const {
+    return static_cast<std::int64_t>(parts.nbytes());
+  }  ///< by each rank, half each time
+
+ private:
+  template <class Start>
+  static void Both(Start start) {
+    const Collective::Operation first = start(0), second = start(1);
+    ThrowIfFailed(first->Wait());
+    ThrowIfFailed(second->Wait());
+  }
+};
+
 }  // namespace
 
 MachineRates MeasureMachine(Clock& clock, const MachineSizes& sizes) {
@@ -54,18 +81,21 @@ MachineRates MeasureMachine(Clock& clock, const MachineSizes& sizes) {
   const TrainedLayer f32_layer(sizes, at::kFloat), bf16_layer(sizes, at::kBFloat16);
   const at::Tensor p = at::ones({sizes.elements}), q = at::ones({sizes.elements});
   at::Tensor sum = at::zeros({sizes.elements});
+  const DividedArray divided{.parts = at::ones({2, sizes.elements / 2}), .copies = {p.clone(), q.clone()}};
   f32_layer.Train();  // compiles, and warms caches
   bf16_layer.Train();
-  Timer f32(clock), bf16(clock), sums(clock);
+  Timer f32(clock), bf16(clock), sums(clock), exchanges(clock);
   for (int round = 0; round < sizes.rounds; ++round) {
     f32.Time([&] { f32_layer.Train(); });
     bf16.Time([&] { bf16_layer.Train(); });
     sums.Time([&] { at::add_out(sum, p, q); });
+    exchanges.Time([&] { divided.Exchange(); });
   }
   const double operations = 3 * 2 * static_cast<double>(sizes.tokens * sizes.side * sizes.side);
   return {.f32 = operations / f32.Median(),
           .bf16 = operations / bf16.Median(),
-          .memory_bandwidth = 3 * static_cast<double>(p.nbytes()) / sums.Median()};
+          .memory_bandwidth = 3 * static_cast<double>(p.nbytes()) / sums.Median(),
+          .link_bandwidth = static_cast<double>(divided.sent_bytes()) / exchanges.Median()};
 }
 
 }  // namespace millrace::engine

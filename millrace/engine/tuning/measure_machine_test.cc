@@ -20,10 +20,11 @@ class SlowingClock final : public Clock {
 TEST(MeasureMachine, ARateIsThatOfTheMedianTime) {
   SlowingClock clock;
   const MachineRates rates = MeasureMachine(clock, {.tokens = 4, .side = 8, .elements = 100, .rounds = 3});
-  // The looks are 2, 3, 4, … seconds apart. Each round has six: the second of a pair ends a measurement.
-  EXPECT_DOUBLE_EQ(rates.f32, 3 * 2.0 * 4 * 8 * 8 / 9);
-  EXPECT_DOUBLE_EQ(rates.bf16, 3 * 2.0 * 4 * 8 * 8 / 11);
-  EXPECT_DOUBLE_EQ(rates.memory_bandwidth, 3.0 * 4 * 100 / 13);
+  // The looks are 2, 3, 4, … seconds apart. Each round has eight: the second of a pair ends a measurement.
+  EXPECT_DOUBLE_EQ(rates.f32, 3 * 2.0 * 4 * 8 * 8 / 11);
+  EXPECT_DOUBLE_EQ(rates.bf16, 3 * 2.0 * 4 * 8 * 8 / 13);
+  EXPECT_DOUBLE_EQ(rates.memory_bandwidth, 3.0 * 4 * 100 / 15);
+  EXPECT_DOUBLE_EQ(rates.link_bandwidth, 4.0 * 100 / 17);
 }
 
 }  // namespace
