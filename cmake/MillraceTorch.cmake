@@ -45,9 +45,3 @@ if(MILLRACE_LIB_torch_cuda AND MILLRACE_LIB_c10_cuda)
   target_link_libraries(millrace_torch INTERFACE ${MILLRACE_LIB_torch_cuda} ${MILLRACE_LIB_c10_cuda})
 endif()
 target_link_libraries(millrace_torch INTERFACE -Wl,--as-needed)
-
-# PyPI's PyTorch has Gloo, but not its headers; those of the distribution may be of another version.
-set(MILLRACE_GLOO ON)
-if(TORCH_ROOT AND NOT EXISTS ${TORCH_ROOT}/include/gloo)
-  set(MILLRACE_GLOO OFF)
-endif()

@@ -198,9 +198,6 @@ int main(int argc, char** argv) {
   };
   const Result<int> run = act();
   if (!run) cli::PrintError("millrace-train: {}\n", run.error().ToString());
-  const int status = run ? *run : ToExitStatus(run.error().code());
   cli::FlushOutput();
-  // Skips destructors: Gloo's threads may still receive from ranks that are leaving, and destroying the group can crash
-  // them. Everything else is closed by now, and the system closes the sockets.
-  std::_Exit(status);
+  return run ? *run : ToExitStatus(run.error().code());
 }

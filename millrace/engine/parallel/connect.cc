@@ -11,10 +11,13 @@
 #include <utility>
 
 #include "millrace/base/files/files.h"
+#include "millrace/base/hash/random.h"
+#include "millrace/base/threads/sync.h"
 #include "millrace/engine/errors.h"
 #include "millrace/engine/parallel/background.h"
-#include "millrace/engine/parallel/gloo.h"
 #include "millrace/engine/parallel/shared_memory.h"
+#include "millrace/engine/parallel/tcp/rank_network.h"
+#include "millrace/engine/parallel/tcp_transport.h"
 
 namespace millrace::engine {
 namespace {
@@ -43,7 +46,6 @@ class RankStore {
     const std::vector<std::uint8_t> value = store_->get(key);
     return {value.begin(), value.end()};
   }
-  const c10::intrusive_ptr<c10d::Store>& store() const { return store_; }
 
  private:
   const c10::intrusive_ptr<c10d::Store> store_;
@@ -54,8 +56,13 @@ class RankStore {
 class MeetingPoint {
  public:
   MeetingPoint(const RankInfo& info, Duration timeout)
-      : host_(info.master_address), port_(static_cast<std::uint16_t>(info.master_port)), timeout_(timeout) {
-    if (info.rank == 0) server_ = Open(true);
+      : rank_(info.rank),
+        host_(info.master_address),
+        port_(static_cast<std::uint16_t>(info.master_port)),
+        timeout_(timeout) {
+    if (rank_ != 0) return;
+    server_ = Open(true);
+    Connect(kNetworkPrefix).Set("key", SecureHex(RankNetwork::kKeyDigits / 2));
   }
 
   /// Opens a connection of its own: a connection serves one blocking call at a time, and groups that are made at the
@@ -64,9 +71,28 @@ class MeetingPoint {
     return RankStore(c10::make_intrusive<c10d::PrefixStore>(prefix, Open(false)));
   }
   Duration timeout() const { return timeout_; }
-  bool loopback() const { return host_ == "127.0.0.1" || host_ == "localhost"; }
+
+  /// Returns this rank's way to other machines. The first call opens it, and tells the other ranks its address.
+  Result<std::shared_ptr<RankNetwork>> Network() const MR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    if (!network_) {
+      RankStore store = Connect(kNetworkPrefix);
+      network_ = MR_TRY(RankNetwork::Open(host_, port_, store.Get("key")));
+      store.Set(fmt::format("address/{}", rank_), network_->Address());
+    }
+    return network_;
+  }
+  /// Returns the addresses in their Network() of some ranks, which also call Network().
+  std::vector<std::string> AddressesOf(const std::vector<int>& ranks) const {
+    RankStore store = Connect(kNetworkPrefix);
+    std::vector<std::string> addresses;
+    for (const int rank : ranks) addresses.push_back(store.Get(fmt::format("address/{}", rank)));
+    return addresses;
+  }
 
  private:
+  static constexpr const char* kNetworkPrefix = "network";
+
   c10::intrusive_ptr<c10d::TCPStore> Open(bool serves) const {
     c10d::TCPStoreOptions options;
     options.port = port_;
@@ -76,14 +102,17 @@ class MeetingPoint {
     return c10::make_intrusive<c10d::TCPStore>(host_, options);
   }
 
+  const int rank_;
   const std::string host_;
   const std::uint16_t port_;
   const Duration timeout_;
   c10::intrusive_ptr<c10d::TCPStore> server_;
+  mutable Mutex mutex_;
+  mutable std::shared_ptr<RankNetwork> network_ MR_GUARDED_BY(mutex_);
 };
 
 /// Which transports a job's groups may use.
-enum class TransportChoice { kSharedMemoryOrGloo, kGloo };
+enum class TransportChoice { kSharedMemoryOrTcp, kTcp };
 
 /// A group that is being made: what its ranks know of it.
 struct GroupPlan {
@@ -150,12 +179,14 @@ Result<std::unique_ptr<Collective>> MakeGroup(const GroupPlan& plan) {
   auto transport = CatchTorch(
       fmt::format("rank {} of {} in group {}", rank, ranks, plan.path), [&]() -> Result<std::unique_ptr<Transport>> {
         RankStore store = meeting.Connect(plan.path);
-        if (plan.choice == TransportChoice::kSharedMemoryOrGloo) {
+        if (plan.choice == TransportChoice::kSharedMemoryOrTcp) {
           if (auto segment = MeetInSharedMemory(store, rank, ranks)) {
             return MakeSharedMemoryTransport(std::move(segment), plan.members, meeting.timeout(), split);
           }
         }
-        return ConnectGlooTransport(store.store(), plan.members, meeting.loopback(), meeting.timeout(), split);
+        auto network = MR_TRY(meeting.Network());
+        return ConnectTcpTransport(std::move(network), plan.path, meeting.AddressesOf(plan.members.in_job),
+                                   plan.members, meeting.timeout(), split);
       });
   if (!transport) return Fail(transport.error().WithCode(Code::kUnavailable));
   if (!*transport) return Fail(transport->error().WithCode(Code::kUnavailable));
@@ -191,11 +222,11 @@ Result<RankInfo> RankInfo::FromEnvironment() {
 }
 
 Result<std::unique_ptr<Collective>> ConnectRanks(const RankInfo& info, Duration timeout) {
-  return ConnectJob(info, timeout, TransportChoice::kSharedMemoryOrGloo);
+  return ConnectJob(info, timeout, TransportChoice::kSharedMemoryOrTcp);
 }
 
-Result<std::unique_ptr<Collective>> ConnectGloo(const RankInfo& info, Duration timeout) {
-  return ConnectJob(info, timeout, TransportChoice::kGloo);
+Result<std::unique_ptr<Collective>> ConnectTcp(const RankInfo& info, Duration timeout) {
+  return ConnectJob(info, timeout, TransportChoice::kTcp);
 }
 
 }  // namespace millrace::engine

@@ -22,14 +22,11 @@ struct RankInfo {
 };
 
 /// Returns the group of all ranks. They meet at rank 0's TCP store. Groups whose ranks are all on one machine exchange
-/// through shared memory, others over Gloo. Blocks until all are there or `timeout` has passed.
+/// through shared memory, others over TCP. Blocks until all are there or `timeout` has passed.
 Result<std::unique_ptr<Collective>> ConnectRanks(const RankInfo& info, Duration timeout);
 
-/// Returns whether this program can connect ranks over Gloo. Not all libtorch come with its headers.
-bool HasGloo();
-
-/// Returns a group over Gloo on CPUs, whichever machines the ranks are on. Errors: kUnsupported without HasGloo().
-Result<std::unique_ptr<Collective>> ConnectGloo(const RankInfo& info, Duration timeout);
+/// Returns a group over TCP, whichever machines the ranks are on.
+Result<std::unique_ptr<Collective>> ConnectTcp(const RankInfo& info, Duration timeout);
 
 /// Returns a group of threads of this process, for tests and for jobs of one rank. Element r belongs to rank r. A call
 /// fails if it waits for the others longer than `timeout`, or if one of them was destroyed. Split() blocks until all

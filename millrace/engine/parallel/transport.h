@@ -1,4 +1,4 @@
-// What carries the operations of a group: shared memory or Gloo.
+// What carries the operations of a group: shared memory or TCP.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
-#include <signal.h>
 #include <sys/socket.h>
 
 #include <functional>
@@ -18,12 +17,12 @@
 
 namespace millrace::engine {
 
-enum class GroupKind { kThreads, kGloo, kSharedMemory, kDelayed, kStaged };
-inline constexpr GroupKind kEveryGroupKind[] = {GroupKind::kThreads, GroupKind::kGloo, GroupKind::kSharedMemory,
+enum class GroupKind { kThreads, kTcp, kSharedMemory, kDelayed, kStaged };
+inline constexpr GroupKind kEveryGroupKind[] = {GroupKind::kThreads, GroupKind::kTcp, GroupKind::kSharedMemory,
                                                 GroupKind::kDelayed, GroupKind::kStaged};
 
 inline std::string GroupKindName(const testing::TestParamInfo<GroupKind>& info) {
-  static constexpr const char* kNames[] = {"Threads", "Gloo", "SharedMemory", "Delayed", "Staged"};
+  static constexpr const char* kNames[] = {"Threads", "Tcp", "SharedMemory", "Delayed", "Staged"};
   return kNames[static_cast<std::size_t>(info.param)];
 }
 
@@ -41,8 +40,7 @@ inline int FreePort() {
 inline void RunRanks(GroupKind kind, int size, const std::function<void(std::unique_ptr<Collective>)>& work,
                      Duration timeout = std::chrono::seconds(60)) {
   std::vector<std::unique_ptr<Collective>> groups(static_cast<std::size_t>(size));
-  const bool connects = kind == GroupKind::kGloo || kind == GroupKind::kSharedMemory;
-  if (connects) ::signal(SIGPIPE, SIG_IGN);  // as all programs do: Gloo writes to the sockets of lost ranks
+  const bool connects = kind == GroupKind::kTcp || kind == GroupKind::kSharedMemory;
   if (!connects) groups = ConnectThreads(size, timeout);
   const int port = connects ? FreePort() : 0;
   std::vector<std::jthread> threads;
@@ -50,7 +48,7 @@ inline void RunRanks(GroupKind kind, int size, const std::function<void(std::uni
     threads.emplace_back([&, rank] {
       if (connects) {
         const RankInfo info{.rank = rank, .size = size, .local_rank = rank, .local_size = size, .master_port = port};
-        auto connected = kind == GroupKind::kGloo ? ConnectGloo(info, timeout) : ConnectRanks(info, timeout);
+        auto connected = kind == GroupKind::kTcp ? ConnectTcp(info, timeout) : ConnectRanks(info, timeout);
         ASSERT_TRUE(connected) << connected.error().ToString();
         groups[rank] = *std::move(connected);
       }
