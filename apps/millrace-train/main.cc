@@ -20,7 +20,7 @@
 #include "millrace/base/text.h"
 #include "millrace/engine/device/choose_device.h"
 #include "millrace/engine/parallel/connect.h"
-#include "millrace/engine/parallel/staged.h"
+#include "millrace/engine/parallel/nccl/connect_gpus.h"
 #include "millrace/engine/runtime.h"
 #include "millrace/object/open/open.h"
 #include "millrace/train/trainer.h"
@@ -143,12 +143,25 @@ Result<int> Run(const Arguments& arguments, std::unique_ptr<engine::Collective>&
   engine::ConfigureRuntime(ThreadsOf(spec, info));
   options.device =
       MR_TRY(engine::ChooseDevice(spec.train.device, info.local_rank, {options.precision, options.tf32, options.fp8}));
-  if (const int gpus = engine::GpuCount(); !options.device.is_cpu() && info.local_size > gpus && info.local_rank == 0) {
+  const int gpus = options.device.is_cpu() ? 0 : engine::GpuCount();
+  const bool shares_gpu = !options.device.is_cpu() && info.local_size > gpus;
+  if (shares_gpu && info.local_rank == 0) {
     options.log.Warning("ranks share GPUs, which is slow; set run.processes_per_node to the number of GPUs",
                         {{"ranks", info.local_size}, {"gpus", gpus}});
   }
   group = MR_TRY(engine::ConnectRanks(info, kRankTimeout));
-  if (!options.device.is_cpu()) group = engine::StageThroughHost(std::move(group), options.device);
+  if (!options.device.is_cpu()) {
+    engine::GpuGroup connected =
+        MR_TRY(engine::ConnectGpus(std::move(group), options.device, shares_gpu, kRankTimeout));
+    group = std::move(connected.group);
+    if (info.rank == 0 && info.size > 1) {
+      if (connected.through_host.empty()) {
+        options.log.Info("ranks exchange over NCCL");
+      } else {
+        options.log.Warning("ranks exchange through the memory of the host", {{"why", connected.through_host}});
+      }
+    }
+  }
   object::ConnectOptions connect = arguments.globals.connect;
   connect.log = options.log;
   const auto connection = MR_TRY(object::OpenConnection(std::move(connect)));

@@ -10,6 +10,7 @@
 #include "millrace/base/threads/sync.h"
 #include "millrace/base/threads/task_scope.h"
 #include "millrace/engine/errors.h"
+#include "millrace/engine/parallel/operation_checks.h"
 #include "millrace/trace/recorder.h"
 
 namespace millrace::engine {
@@ -77,61 +78,16 @@ class FinishedOperation final : public Collective::Pending {
   const Status status_;
 };
 
-Status CheckTensor(const char* operation, const at::Tensor& tensor) {
-  if (!tensor.defined()) return Fail(Code::kInvalidArgument, "{}: the tensor is undefined", operation);
-  if (!tensor.is_contiguous()) return Fail(Code::kInvalidArgument, "{}: the tensor is not contiguous", operation);
-  if (!tensor.device().is_cpu()) {
-    return Fail(Code::kInvalidArgument, "{}: the tensor is on {}, not on the CPU", operation, tensor.device().str());
-  }
-  return {};
+/// Transports move memory of the host.
+Status CheckOnCpu(const char* operation, const at::Tensor& tensor) {
+  if (tensor.device().is_cpu()) return {};
+  return Fail(Code::kInvalidArgument, "{}: the tensor is on {}, not on the CPU", operation, tensor.device().str());
 }
 
-Status CheckReducible(const char* operation, const at::Tensor& tensor, Reduction reduction) {
-  MR_TRY(CheckTensor(operation, tensor));
-  if (reduction == Reduction::kMean && !at::isFloatingType(tensor.scalar_type())) {
-    return Fail(Code::kInvalidArgument, "{}: no mean of {}", operation, c10::toString(tensor.scalar_type()));
-  }
-  switch (tensor.scalar_type()) {
-    case at::kFloat:
-    case at::kBFloat16:
-    case at::kDouble:
-    case at::kLong:
-    case at::kInt:
-    case at::kByte:
-      return {};
-    default:
-      return Fail(Code::kInvalidArgument, "{}: no reduction of {}", operation, c10::toString(tensor.scalar_type()));
-  }
-}
-
-Status CheckAllReducible(const at::Tensor& tensor, Reduction reduction) {
-  if (reduction == Reduction::kAddSum) {
-    return Fail(Code::kInvalidArgument, "all-reduce: a sum is added to the result of reduce-scatters only");
-  }
-  return CheckReducible("all-reduce", tensor, reduction);
-}
-
-/// Checks that `all` is `ranks` times `mine`.
-Status CheckParts(const char* operation, const at::Tensor& all, const at::Tensor& mine, int ranks) {
-  MR_TRY(CheckTensor(operation, all));
-  MR_TRY(CheckTensor(operation, mine));
-  if (all.scalar_type() != mine.scalar_type()) {
-    return Fail(Code::kInvalidArgument, "{}: the whole is {}, the part {}", operation, c10::toString(all.scalar_type()),
-                c10::toString(mine.scalar_type()));
-  }
-  if (all.numel() != mine.numel() * ranks) {
-    return Fail(Code::kInvalidArgument, "{}: {} ranks × {} elements = {}, but the whole tensor has {}", operation,
-                ranks, mine.numel(), mine.numel() * ranks, all.numel());
-  }
-  return {};
-}
-
-Status CheckPeer(const char* operation, int peer, int self, int ranks) {
-  if (peer < 0 || peer >= ranks || peer == self) {
-    return Fail(Code::kInvalidArgument, "{}: {} is not another rank; this is rank {} of {}", operation, peer, self,
-                ranks);
-  }
-  return {};
+/// What they add: combine.h.
+Status CheckAddedOnCpu(const char* operation, const at::Tensor& tensor) {
+  if (tensor.scalar_type() != at::kHalf) return CheckOnCpu(operation, tensor);
+  return Fail(Code::kInvalidArgument, "{}: no reduction of {} on the CPU", operation, c10::toString(at::kHalf));
 }
 
 class BackgroundCollective final : public Collective {
@@ -151,12 +107,14 @@ class BackgroundCollective final : public Collective {
 
   Operation StartAllReduce(at::Tensor tensor, Reduction reduction) override {
     Status valid = CheckAllReducible(tensor, reduction);
+    if (valid) valid = CheckAddedOnCpu("all-reduce", tensor);
     TracedOperation label = Label("all-reduce", tensor);
     return Start(collectives_, std::move(label), std::move(valid),
                  [this, tensor = std::move(tensor), reduction] { return transport_->AllReduce(tensor, reduction); });
   }
   Operation StartAllGather(at::Tensor all, at::Tensor mine) override {
     Status valid = CheckParts("all-gather", all, mine, size());
+    if (valid) valid = CheckOnCpu("all-gather", all);
     TracedOperation label = Label("all-gather", all);
     return Start(collectives_, std::move(label), std::move(valid),
                  [this, all = std::move(all), mine = std::move(mine)] { return transport_->AllGather(all, mine); });
@@ -164,6 +122,7 @@ class BackgroundCollective final : public Collective {
   Operation StartReduceScatter(at::Tensor mine, at::Tensor all, Reduction reduction) override {
     Status valid = CheckParts("reduce-scatter", all, mine, size());
     if (valid) valid = CheckReducible("reduce-scatter", mine, reduction);
+    if (valid) valid = CheckAddedOnCpu("reduce-scatter", all);
     TracedOperation label = Label("reduce-scatter", all);
     return Start(collectives_, std::move(label), std::move(valid),
                  [this, mine = std::move(mine), all = std::move(all), reduction] {
@@ -172,6 +131,7 @@ class BackgroundCollective final : public Collective {
   }
   Operation StartBroadcast(at::Tensor tensor, int root) override {
     Status valid = CheckTensor("broadcast", tensor);
+    if (valid) valid = CheckOnCpu("broadcast", tensor);
     if (valid && root != rank()) valid = CheckPeer("broadcast", root, rank(), size());
     TracedOperation label = Label("broadcast", tensor);
     return Start(collectives_, std::move(label), std::move(valid),
@@ -179,6 +139,7 @@ class BackgroundCollective final : public Collective {
   }
   Operation StartSend(at::Tensor tensor, int to) override {
     Status valid = CheckTensor("send", tensor);
+    if (valid) valid = CheckOnCpu("send", tensor);
     if (valid) valid = CheckPeer("send", to, rank(), size());
     TracedOperation label = Label("send", tensor, to);
     return Start(Lane(sends_, "send", to), std::move(label), std::move(valid),
@@ -186,6 +147,7 @@ class BackgroundCollective final : public Collective {
   }
   Operation StartReceive(at::Tensor tensor, int from) override {
     Status valid = CheckTensor("receive", tensor);
+    if (valid) valid = CheckOnCpu("receive", tensor);
     if (valid) valid = CheckPeer("receive", from, rank(), size());
     TracedOperation label = Label("receive", tensor, from);
     return Start(Lane(receives_, "recv", from), std::move(label), std::move(valid),
@@ -195,16 +157,7 @@ class BackgroundCollective final : public Collective {
   void Abort(const Error& cause) override { Abandon(cause); }
 
   Result<std::unique_ptr<Collective>> Split(std::string name, std::span<const int> members) override {
-    for (std::size_t i = 0; i < members.size(); ++i) {
-      const auto rest = members.subspan(i + 1);
-      if (members[i] < 0 || members[i] >= size() || std::ranges::find(rest, members[i]) != rest.end()) {
-        return Fail(Code::kInvalidArgument, "split {}: {} are not distinct ranks below {}", name,
-                    fmt::join(members, ", "), size());
-      }
-    }
-    if (std::ranges::find(members, rank()) == members.end()) {
-      return Fail(Code::kInvalidArgument, "split {}: rank {} is not a member", name, rank());
-    }
+    MR_TRY(CheckSplit(name, members, rank(), size()));
     if (members.size() == 1) return MakeSoloCollective();
     MR_TRY(Failure());
     return transport_->Split(name, members);

@@ -31,7 +31,8 @@ enum class Reduction {
 /// started. One thread at a time.
 ///
 /// Sums are deterministic: the same inputs on the same number of ranks give the same bits, and the same bits on all
-/// ranks. Sums and means of bfloat16 add in float32 and round once.
+/// ranks. Sums and means of bfloat16 add in float32 and round once. Over NCCL, bits depend on the machines, too, and
+/// each addition rounds: nccl/nccl_group.h.
 ///
 /// Errors, from Wait(): kUnavailable if a peer is lost, or late by more than the group's time-out; the message names
 /// the peer where it is known. All later calls then fail, too; make a new group. kInvalidArgument if the tensors do not

@@ -165,6 +165,7 @@ class StagedCollective final : public Collective {
 std::unique_ptr<Collective> StageThroughHost(std::unique_ptr<Collective> inner, at::Device device,
                                              std::function<bool(const at::Tensor&)> stages) {
   if (!stages) stages = [](const at::Tensor& tensor) { return !tensor.device().is_cpu(); };
+  if (inner->size() == 1) return inner;  // nobody to exchange with: it takes the tensors of every device
   return std::make_unique<StagedCollective>(std::move(inner), device, std::move(stages));
 }
 

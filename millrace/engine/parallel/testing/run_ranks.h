@@ -7,22 +7,25 @@
 
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <thread>
 #include <vector>
 
 #include "millrace/base/files/files.h"
 #include "millrace/engine/parallel/connect.h"
+#include "millrace/engine/parallel/nccl/nccl_group.h"
 #include "millrace/engine/parallel/staged.h"
+#include "millrace/engine/parallel/testing/fake_nccl.h"
 #include "millrace/engine/parallel/testing/faulty.h"
 
 namespace millrace::engine {
 
-enum class GroupKind { kThreads, kTcp, kSharedMemory, kDelayed, kStaged };
-inline constexpr GroupKind kEveryGroupKind[] = {GroupKind::kThreads, GroupKind::kTcp, GroupKind::kSharedMemory,
-                                                GroupKind::kDelayed, GroupKind::kStaged};
+enum class GroupKind { kThreads, kTcp, kSharedMemory, kDelayed, kStaged, kNccl };
+inline constexpr GroupKind kEveryGroupKind[] = {GroupKind::kThreads, GroupKind::kTcp,    GroupKind::kSharedMemory,
+                                                GroupKind::kDelayed, GroupKind::kStaged, GroupKind::kNccl};
 
 inline std::string GroupKindName(const testing::TestParamInfo<GroupKind>& info) {
-  static constexpr const char* kNames[] = {"Threads", "Tcp", "SharedMemory", "Delayed", "Staged"};
+  static constexpr const char* kNames[] = {"Threads", "Tcp", "SharedMemory", "Delayed", "Staged", "Nccl"};
   return kNames[static_cast<std::size_t>(info.param)];
 }
 
@@ -36,13 +39,15 @@ inline int FreePort() {
 }
 
 /// Runs `work` on every rank of a group, each on a thread. kDelayed is threads whose operations start late at
-/// random. kStaged is threads that exchange copies of their tensors.
+/// random. kStaged is threads that exchange copies of their tensors. kNccl is the group of GPUs, over an NCCL of the
+/// tests.
 inline void RunRanks(GroupKind kind, int size, const std::function<void(std::unique_ptr<Collective>)>& work,
                      Duration timeout = std::chrono::seconds(60)) {
   std::vector<std::unique_ptr<Collective>> groups(static_cast<std::size_t>(size));
   const bool connects = kind == GroupKind::kTcp || kind == GroupKind::kSharedMemory;
   if (!connects) groups = ConnectThreads(size, timeout);
   const int port = connects ? FreePort() : 0;
+  const auto nccl = std::make_shared<FakeNccl>();
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
@@ -57,6 +62,17 @@ inline void RunRanks(GroupKind kind, int size, const std::function<void(std::uni
       }
       if (kind == GroupKind::kStaged) {
         groups[rank] = StageThroughHost(std::move(groups[rank]), at::kCPU, [](const at::Tensor&) { return true; });
+      }
+      if (kind == GroupKind::kNccl) {
+        std::vector<int> in_job(static_cast<std::size_t>(size));
+        std::iota(in_job.begin(), in_job.end(), 0);
+        auto connected = MakeNcclGroup(std::move(groups[rank]), {.api = nccl,
+                                                                 .device = std::make_shared<FakeStreams>(),
+                                                                 .takes = [](const at::Tensor&) { return true; },
+                                                                 .timeout = timeout,
+                                                                 .in_job = std::move(in_job)});
+        ASSERT_TRUE(connected) << connected.error().ToString();
+        groups[rank] = *std::move(connected);
       }
       work(std::move(groups[rank]));
     });

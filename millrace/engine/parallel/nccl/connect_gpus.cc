@@ -1,0 +1,36 @@
+#include "millrace/engine/parallel/nccl/connect_gpus.h"
+
+#include <numeric>
+#include <utility>
+
+#include "millrace/engine/parallel/nccl/nccl_group.h"
+#include "millrace/engine/parallel/staged.h"
+
+namespace millrace::engine {
+
+Result<GpuGroup> ConnectGpus(std::unique_ptr<Collective> inner, at::Device device, bool shares_gpu, Duration timeout) {
+  if (inner->size() == 1) return GpuGroup{std::move(inner), ""};
+  const auto library = LoadNccl();
+  std::string why;
+  if (shares_gpu) {
+    why = "ranks share GPUs";
+  } else if (!library) {
+    why = library.error().ToString();
+  }
+  const at::Tensor unable = at::full({1}, why.empty() ? 0 : 1, at::kInt);
+  MR_TRY(inner->AllReduce(unable, Reduction::kMax));
+  if (unable.item<int>() != 0) {
+    if (why.empty()) why = "another rank cannot use NCCL";
+    return GpuGroup{StageThroughHost(std::move(inner), device), std::move(why)};
+  }
+  NcclOptions options{.api = *library,
+                      .device = MakeStreamDevice(device),
+                      .takes = [](const at::Tensor& tensor) { return !tensor.device().is_cpu(); },
+                      .timeout = timeout,
+                      .in_job = std::vector<int>(static_cast<std::size_t>(inner->size()))};
+  std::iota(options.in_job.begin(), options.in_job.end(), 0);
+  auto group = MR_TRY(MakeNcclGroup(std::move(inner), std::move(options)));
+  return GpuGroup{std::move(group), ""};
+}
+
+}  // namespace millrace::engine
