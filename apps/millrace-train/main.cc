@@ -17,6 +17,7 @@
 #include "apps/millrace-train/outputs_command.h"
 #include "millrace/base/files/files.h"
 #include "millrace/base/process/cpu.h"
+#include "millrace/base/process/descriptor_limit.h"
 #include "millrace/base/text.h"
 #include "millrace/engine/device/choose_device.h"
 #include "millrace/engine/parallel/connect.h"
@@ -149,6 +150,7 @@ Result<int> Run(const Arguments& arguments, std::unique_ptr<engine::Collective>&
     options.log.Warning("ranks share GPUs, which is slow; set run.processes_per_node to the number of GPUs",
                         {{"ranks", info.local_size}, {"gpus", gpus}});
   }
+  RaiseDescriptorLimit();  // on several machines, a rank has connections to every other one in each group
   group = MR_TRY(engine::ConnectRanks(info, kRankTimeout));
   if (!options.device.is_cpu()) {
     engine::GpuGroup connected =

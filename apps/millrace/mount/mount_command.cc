@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "apps/millrace/cli/cli.h"
+#include "millrace/base/process/descriptor_limit.h"
 #include "millrace/base/text.h"
 #include "millrace/mount/check.h"
 #include "millrace/mount/daemon/background.h"
@@ -135,7 +136,7 @@ std::string SourceUrl(const std::string& text) {
 }
 
 Status ServeMount(const Context& context, const MountFlags& flags) {
-  mount::RaiseDescriptorLimit();
+  RaiseDescriptorLimit();
   Logger log = context.log();
   // Serve prepares the point of a kept mount: if its process died, nobody answers for it now.
   const std::string point = flags.keeper.empty() ? MR_TRY(mount::PrepareMountPoint(flags.directory)) : flags.directory;

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <syslog.h>
 #include <unistd.h>
@@ -86,12 +85,5 @@ Status BecomeDaemon(UniqueFd status, const std::string& log_file) {
 }
 
 std::shared_ptr<LogSink> MakeSystemLog() { return std::make_shared<SystemLog>(); }
-
-void RaiseDescriptorLimit() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);  // raising it to the hard limit is always allowed
-}
 
 }  // namespace millrace::mount

@@ -25,8 +25,4 @@ Status BecomeDaemon(UniqueFd status, const std::string& log_file);
 /// Returns a sink for the system log, for daemons without a log file.
 std::shared_ptr<LogSink> MakeSystemLog();
 
-/// Raises the process's soft limit of descriptors to the hard limit. A file that waits for its publication holds a
-/// descriptor, and so does each connection.
-void RaiseDescriptorLimit();
-
 }  // namespace millrace::mount
