@@ -15,8 +15,8 @@ namespace millrace::engine {
 /// A start waits until the device has computed what it sends. Pending::Wait() does not wait for the copy back: it is on
 /// the current stream of the thread, in front of what that thread starts next. Sums and means of float16 are made in
 /// float32 and rounded once. An
-/// exchange over NCCL (nccl/) takes this one's place where each rank has a GPU of its own. A group of one rank is `inner`
-/// itself.
+/// exchange over NCCL (nccl/) takes this one's place where each rank has a GPU of its own. A group of one rank is
+/// `inner` itself.
 ///
 /// `stages`: which tensors are copied; tests stage those of the CPU. Empty: those that are not on the CPU.
 std::unique_ptr<Collective> StageThroughHost(std::unique_ptr<Collective> inner, at::Device device,
