@@ -31,7 +31,7 @@ constexpr Duration kWatch = std::chrono::milliseconds(20);
 /// How long operations may still take when a rank has left: its own are done.
 constexpr Duration kPartingTime = std::chrono::milliseconds(500);
 
-/// What ranks tell each other of a message before it, or of an operation.
+/// What a rank tells another one of a message before it.
 struct Announcement {
   OperationLabel label;
   NcclId id;  ///< of the communicator for messages of this direction; zeros after the first
@@ -151,7 +151,7 @@ class NcclOperation final : public Collective::Pending {
   Status Wait() override {
     trace::Span span("wait", trace::Category::kCommunication);
     if (span) span.SetArguments({{"for", name_}});
-    MR_TRY(launch_->Hold());
+    MR_TRY(MR_TRY(CatchTorch("NCCL", [&] { return launch_->Hold(); })));
     MR_TRY(failure_->Get());
     if (!into_.defined()) return {};
     const at::Tensor into = std::exchange(into_, {});
@@ -442,15 +442,24 @@ class NcclGroup final : public Collective {
                                              [failure = failure_] { return failure->Get(); }));
     MutexLock lock(mutex_);
     communicators_.push_back(made);
+    MR_TRY(failure_->Get());  // Abandon() may have looked at the list before
     return made;
   }
 
   /// Looks after operations that the device has, until the group ends.
   void Watch(std::stop_token stop) MR_EXCLUDES(mutex_) {
-    options_.device->UseHere();
     std::jthread signs([this](std::stop_token ends) { ExchangeSignsOfLife(std::move(ends)); });
     while (!stop.stop_requested() && failure_->Get()) {
-      if (const Status sound = LookAtOperations(); !sound) Abandon(sound.error());
+      // A GPU that has failed says so to everyone who asks it.
+      const auto looked = CatchTorch("NCCL", [&] {
+        options_.device->UseHere();
+        return LookAtOperations();
+      });
+      if (!looked) {
+        Abandon(looked.error());
+      } else if (!*looked) {
+        Abandon(looked->error());
+      }
       SystemClock().SleepFor(kWatch, stop);
     }
     MutexLock lock(mutex_);
@@ -531,7 +540,7 @@ class NcclGroup final : public Collective {
 Result<std::unique_ptr<Collective>> MakeNcclGroup(std::unique_ptr<Collective> inner, NcclOptions options) {
   if (inner->size() == 1) return inner;
   auto made = std::make_unique<NcclGroup>(std::move(inner), std::move(options));
-  MR_TRY(made->Connect());
+  MR_TRY(MR_TRY(CatchTorch("NCCL", [&] { return made->Connect(); })));
   return made;
 }
 
