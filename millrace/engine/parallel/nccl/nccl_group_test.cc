@@ -5,6 +5,7 @@
 
 #include <barrier>
 
+#include "millrace/engine/parallel/nccl/connect_gpus.h"
 #include "millrace/engine/parallel/testing/run_ranks.h"
 
 namespace millrace::engine {
@@ -122,6 +123,19 @@ TEST(NcclGroup, WorksWhileMessagesPassInBothDirections) {
       EXPECT_TRUE(boxes[i].equal(at::full({100}, 10 * i + before, at::kFloat)));
       EXPECT_TRUE(sums[i].equal(at::full({64}, 3 * i, at::kFloat)));
     }
+  });
+}
+
+TEST(ConnectGpus, AllRanksGoThroughTheHostIfOneMust) {
+  RunRanks(GroupKind::kThreads, 2, [](std::unique_ptr<Collective> inner) {
+    const bool shares = inner->rank() == 0;
+    const auto connected = ConnectGpus(std::move(inner), at::Device(at::kCUDA, 0), shares, std::chrono::seconds(60));
+    ASSERT_TRUE(connected) << connected.error().ToString();
+    EXPECT_THAT(connected->through_host, AnyOf(HasSubstr("share GPUs"), HasSubstr("another rank"), HasSubstr("nccl")));
+    EXPECT_EQ(connected->through_host == "ranks share GPUs", shares);
+    at::Tensor sum = at::ones({3});
+    EXPECT_TRUE(connected->group->AllReduce(sum));
+    EXPECT_TRUE(sum.equal(at::full({3}, 2, at::kFloat)));
   });
 }
 
