@@ -14,7 +14,7 @@ class SocketAddress {
  public:
   /// Parses a numeric address. Errors: kInvalidArgument.
   static Result<SocketAddress> Parse(const std::string& host, int port);
-  /// Returns the address of a socket: of its own end, or of its peer's.
+  /// Returns the address of a socket's own end.
   static Result<SocketAddress> OfSocket(int fd);
   /// Returns the address of every interface, in the family of `like`, with no port yet.
   static SocketAddress Any(const SocketAddress& like);
