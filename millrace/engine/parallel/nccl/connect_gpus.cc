@@ -1,6 +1,5 @@
 #include "millrace/engine/parallel/nccl/connect_gpus.h"
 
-#include <numeric>
 #include <utility>
 
 #include "millrace/engine/parallel/nccl/nccl_group.h"
@@ -23,13 +22,8 @@ Result<GpuGroup> ConnectGpus(std::unique_ptr<Collective> inner, at::Device devic
     if (why.empty()) why = "another rank cannot use NCCL";
     return GpuGroup{StageThroughHost(std::move(inner), device), std::move(why)};
   }
-  NcclOptions options{.api = *library,
-                      .device = MakeStreamDevice(device),
-                      .takes = [](const at::Tensor& tensor) { return !tensor.device().is_cpu(); },
-                      .timeout = timeout,
-                      .in_job = std::vector<int>(static_cast<std::size_t>(inner->size()))};
-  std::iota(options.in_job.begin(), options.in_job.end(), 0);
-  auto group = MR_TRY(MakeNcclGroup(std::move(inner), std::move(options)));
+  auto group = MR_TRY(
+      MakeNcclGroup(std::move(inner), {.api = *library, .device = MakeStreamDevice(device), .timeout = timeout}));
   return GpuGroup{std::move(group), ""};
 }
 

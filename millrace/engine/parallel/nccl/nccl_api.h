@@ -10,8 +10,8 @@
 
 namespace millrace::engine {
 
-// The values and the sizes are those of nccl.h (NVIDIA NCCL 2.14 to 2.28), which nccl_cuda_test compares. The header is
-// not needed: it comes with few of the machines that have the library.
+// The values and the sizes are those of nccl.h of NCCL 2.28; nccl_cuda_test compares them where that header is. It is
+// not needed: few of the machines that have the library have it.
 enum class NcclResult : int { kSuccess = 0, kInProgress = 7 };  // all others are errors
 enum class NcclType : int {
   kUint8 = 1,

@@ -2,8 +2,6 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include <numeric>
-
 #if __has_include(<nccl.h>)
 #include <nccl.h>
 #define MILLRACE_HAS_NCCL_HEADER
@@ -64,13 +62,8 @@ void RunOnGpus(const std::function<void(Collective&, at::Device)>& work) {
     const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(inner->rank()));
     const auto library = LoadNccl();
     ASSERT_TRUE(library) << library.error().ToString();
-    NcclOptions options{.api = *library,
-                        .device = MakeStreamDevice(device),
-                        .takes = [](const at::Tensor& tensor) { return !tensor.device().is_cpu(); },
-                        .timeout = kTimeout,
-                        .in_job = std::vector<int>(static_cast<std::size_t>(inner->size()))};
-    std::iota(options.in_job.begin(), options.in_job.end(), 0);
-    auto group = MakeNcclGroup(std::move(inner), std::move(options));
+    auto group =
+        MakeNcclGroup(std::move(inner), {.api = *library, .device = MakeStreamDevice(device), .timeout = kTimeout});
     ASSERT_TRUE(group) << group.error().ToString();
     work(**group, device);
   });

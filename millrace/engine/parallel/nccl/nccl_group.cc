@@ -17,6 +17,7 @@
 #include "millrace/engine/parallel/nccl/communicator.h"
 #include "millrace/engine/parallel/operation_checks.h"
 #include "millrace/engine/parallel/operation_label.h"
+#include "millrace/engine/parallel/transport.h"
 #include "millrace/trace/recorder.h"
 
 namespace millrace::engine {
@@ -37,7 +38,8 @@ struct Announcement {
   NcclId id;  ///< of the communicator for messages of this direction; zeros after the first
 };
 
-NcclType TypeOf(at::ScalarType type) {
+/// Returns nothing for a type that NCCL has no name for.
+std::optional<NcclType> TypeOf(at::ScalarType type) {
   switch (type) {
     case at::kByte:
       return NcclType::kUint8;
@@ -49,10 +51,12 @@ NcclType TypeOf(at::ScalarType type) {
       return NcclType::kFloat16;
     case at::kBFloat16:
       return NcclType::kBfloat16;
+    case at::kFloat:
+      return NcclType::kFloat32;
     case at::kDouble:
       return NcclType::kFloat64;
     default:
-      return NcclType::kFloat32;
+      return {};
   }
 }
 NcclReduction ReductionOf(Reduction reduction) {
@@ -60,24 +64,15 @@ NcclReduction ReductionOf(Reduction reduction) {
   return reduction == Reduction::kMean ? NcclReduction::kMean : NcclReduction::kSum;
 }
 
-/// A tensor as elements that NCCL copies: it has no names for all types, so those it lacks go as bytes.
+/// A tensor as NCCL takes it: as bytes, if NCCL has no name for its type.
 struct Elements {
   void* data;
   std::size_t count;
   NcclType type;
   static Elements Of(const at::Tensor& tensor) {
-    switch (tensor.scalar_type()) {
-      case at::kByte:
-      case at::kInt:
-      case at::kLong:
-      case at::kHalf:
-      case at::kBFloat16:
-      case at::kFloat:
-      case at::kDouble:
-        return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), TypeOf(tensor.scalar_type())};
-      default:
-        return {tensor.data_ptr(), tensor.nbytes(), NcclType::kUint8};
-    }
+    const auto type = TypeOf(tensor.scalar_type());
+    if (!type) return {tensor.data_ptr(), tensor.nbytes(), NcclType::kUint8};
+    return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), *type};
   }
 };
 
@@ -191,19 +186,17 @@ class NcclGroup final : public Collective {
     labels_ = MR_TRY(inner_->Duplicate("nccl labels"));
     messages_ = MR_TRY(inner_->Duplicate("nccl messages"));
     alarm_ = MR_TRY(inner_->Duplicate("nccl alarm"));
-    NcclId id{};
-    if (rank() == 0) {
-      if (const auto result = options_.api->GetUniqueId(&id); result != NcclResult::kSuccess) {
-        const Error error(Code::kUnavailable, fmt::format("NCCL: {}", options_.api->Text(result)));
-        Abandon(error);
-        return Fail(error);
-      }
-    }
-    MR_TRY(labels_->Broadcast(ByteTensorOf(id), 0));
-    operations_.communicator = MR_TRY(NewCommunicator(id, size(), rank()));
-    operations_.stream = options_.device->NewStream();
     watch_ = std::jthread([this](std::stop_token stop) { Watch(std::move(stop)); });
-    return {};
+    // On the lane, where the watch sees that something waits for the other ranks.
+    const auto connected = Submit(lane_, {}, [this](const StreamPoint&) -> Result<std::shared_ptr<const StreamPoint>> {
+      NcclId id{};
+      if (rank() == 0) id = MR_TRY(NewId());
+      MR_TRY(labels_->Broadcast(ByteTensorOf(id), 0));
+      operations_.communicator = MR_TRY(NewCommunicator(id, size(), rank()));
+      operations_.stream = options_.device->NewStream();
+      return nullptr;
+    });
+    return connected->Hold();
   }
 
   int rank() const override { return inner_->rank(); }
@@ -282,8 +275,7 @@ class NcclGroup final : public Collective {
     MR_TRY(failure_->Get());
     std::unique_ptr<Collective> part = MR_TRY(inner_->Split(std::move(name), members));
     NcclOptions options = options_;
-    options.in_job.clear();
-    for (const int member : members) options.in_job.push_back(NameOf(member));
+    options.in_job = GroupMembers{.rank = rank(), .in_job = options_.in_job}.Part(members).in_job;
     return MakeNcclGroup(std::move(part), std::move(options));
   }
 
@@ -321,7 +313,7 @@ class NcclGroup final : public Collective {
     return std::make_unique<NcclOperation>(name, std::move(launch), failure_, std::move(tensors));
   }
 
-  /// Runs `launch` on a lane: it gives the device an operation that begins where the caller's stream is now.
+  /// Runs `run` on a lane: it gives the device an operation that begins where the caller's stream is now.
   template <class Run>
   std::shared_ptr<Launch> Submit(ThreadPool& lane, Status valid, Run run) {
     auto launch = std::make_shared<Launch>();
@@ -395,11 +387,7 @@ class NcclGroup final : public Collective {
     // The sender announces each message, and with the first one what the communicator of the two is called.
     Announcement announced{.label = label, .id = {}};
     const bool is_first = channel.communicator == nullptr;
-    if (sends && is_first) {
-      if (const auto result = options_.api->GetUniqueId(&announced.id); result != NcclResult::kSuccess) {
-        return Fail(Code::kUnavailable, "NCCL: {}", options_.api->Text(result));
-      }
-    }
+    if (sends && is_first) announced.id = MR_TRY(NewId());
     MR_TRY(Announce(announced, peer, sends));
     if (!sends) MR_TRY(CompareLabels(label, NameOf(peer), announced.label));
     if (is_first) {
@@ -437,6 +425,12 @@ class NcclGroup final : public Collective {
     return end;
   }
 
+  Result<NcclId> NewId() const {
+    NcclId id{};
+    const NcclResult made = options_.api->GetUniqueId(&id);
+    if (made != NcclResult::kSuccess) return Fail(Code::kUnavailable, "NCCL: {}", options_.api->Text(made));
+    return id;
+  }
   Result<std::shared_ptr<Communicator>> NewCommunicator(const NcclId& id, int ranks, int rank) MR_EXCLUDES(mutex_) {
     auto made = MR_TRY(Communicator::Connect(options_.api, id, ranks, rank, SystemClock().Now() + options_.timeout,
                                              [failure = failure_] { return failure->Get(); }));
@@ -488,7 +482,7 @@ class NcclGroup final : public Collective {
     const std::size_t before = under_way_.size();
     std::erase_if(under_way_, [](const UnderWay& one) { return one.end->IsPassed(); });
     if (under_way_.size() < before) {
-      // Those behind were waiting for their turn.
+      // The operations behind them have waited for their turn: their time begins now.
       for (UnderWay& one : under_way_) one.since = now;
       ended_.NotifyAll();
     }
@@ -539,6 +533,8 @@ class NcclGroup final : public Collective {
 
 Result<std::unique_ptr<Collective>> MakeNcclGroup(std::unique_ptr<Collective> inner, NcclOptions options) {
   if (inner->size() == 1) return inner;
+  if (!options.takes) options.takes = [](const at::Tensor& tensor) { return !tensor.device().is_cpu(); };
+  if (options.in_job.empty()) options.in_job = GroupMembers::Job(inner->rank(), inner->size()).in_job;
   auto made = std::make_unique<NcclGroup>(std::move(inner), std::move(options));
   MR_TRY(MR_TRY(CatchTorch("NCCL", [&] { return made->Connect(); })));
   return made;

@@ -17,10 +17,11 @@ namespace millrace::engine {
 struct NcclOptions {
   std::shared_ptr<NcclApi> api;
   std::shared_ptr<StreamDevice> device;
-  /// Which tensors go over NCCL. The others, those of the CPU, go through the inner group.
-  std::function<bool(const at::Tensor&)> takes;
   Duration timeout;
-  std::vector<int> in_job;  ///< of each rank of the group, its rank in the job: errors name that
+  /// Which tensors go over NCCL; the others go through the inner group. Empty: those that are not on the CPU.
+  std::function<bool(const at::Tensor&)> takes = {};
+  /// Of each rank of the group, its rank in the job: errors name that. Empty: the group is the job.
+  std::vector<int> in_job = {};
 };
 
 /// Returns a group that takes the tensors of a GPU to NCCL. `inner` has the same ranks; each rank has a GPU of its own.

@@ -22,8 +22,8 @@ void RunOver(const std::shared_ptr<FakeNccl>& nccl, Duration timeout, const std:
         auto group =
             MakeNcclGroup(std::move(inner), {.api = nccl,
                                              .device = std::make_shared<FakeStreams>(),
-                                             .takes = [](const at::Tensor& t) { return t.is_floating_point(); },
                                              .timeout = timeout,
+                                             .takes = [](const at::Tensor& t) { return t.is_floating_point(); },
                                              .in_job = {10, 20, 30}});
         ASSERT_TRUE(group) << group.error().ToString();
         work(**group);
@@ -77,6 +77,20 @@ TEST(NcclGroup, WhatNcclReportsLaterIsAnError) {
     const Status status = hangs->Wait();
     ASSERT_FALSE(status);
     EXPECT_THAT(status.error().ToString(), AnyOf(HasSubstr("NCCL: a failure of the tests"), HasSubstr("rank")));
+  });
+}
+
+TEST(NcclGroup, ARankThatCannotConnectIsAnErrorOfAll) {
+  const auto nccl = std::make_shared<FakeNccl>();
+  nccl->RefuseToConnect(1);
+  RunRanks(GroupKind::kThreads, 3, [&](std::unique_ptr<Collective> inner) {
+    const TimePoint start = SystemClock().Now();
+    const auto group =
+        MakeNcclGroup(std::move(inner),
+                      {.api = nccl, .device = std::make_shared<FakeStreams>(), .timeout = std::chrono::seconds(60)});
+    ASSERT_FALSE(group);
+    EXPECT_THAT(group.error().ToString(), AnyOf(HasSubstr("a failure of the tests"), HasSubstr("rank")));
+    EXPECT_LT(SystemClock().Now() - start, std::chrono::seconds(5));
   });
 }
 

@@ -126,6 +126,7 @@ NcclResult FakeNccl::GetUniqueId(NcclId* id) {
 }
 
 NcclResult FakeNccl::InitRank(NcclHandle* made, int ranks, const NcclId& id, int rank) {
+  if (rank == refused_) return static_cast<NcclResult>(2);  // ncclSystemError
   std::shared_ptr<World> world;
   {
     MutexLock lock(mutex_);

@@ -31,6 +31,8 @@ class FakeNccl final : public NcclApi {
  public:
   /// From now on, operations of the communicators' rank `rank` never begin: its device hangs.
   void Hang(int rank) { hanging_ = rank; }
+  /// From now on, rank `rank` of a communicator cannot connect.
+  void RefuseToConnect(int rank) { refused_ = rank; }
   /// From now on, all communicators tell that a network connection is lost.
   void LoseConnections() { has_lost_ = true; }
 
@@ -66,7 +68,7 @@ class FakeNccl final : public NcclApi {
   NcclResult Give(NcclHandle with, void* stream, Part part,
                   std::function<void(const std::map<int, Part>& parts)> compute);
 
-  std::atomic<int> hanging_ = -1;
+  std::atomic<int> hanging_ = -1, refused_ = -1;
   std::atomic<bool> has_lost_ = false;
   Mutex mutex_;
   std::uint64_t ids_ MR_GUARDED_BY(mutex_) = 0;

@@ -7,7 +7,6 @@
 
 #include <functional>
 #include <memory>
-#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -39,8 +38,7 @@ inline int FreePort() {
 }
 
 /// Runs `work` on every rank of a group, each on a thread. kDelayed is threads whose operations start late at
-/// random. kStaged is threads that exchange copies of their tensors. kNccl is the group of GPUs, over an NCCL of the
-/// tests.
+/// random. kStaged is threads that exchange copies of their tensors. kNccl is the group of GPUs, over FakeNccl.
 inline void RunRanks(GroupKind kind, int size, const std::function<void(std::unique_ptr<Collective>)>& work,
                      Duration timeout = std::chrono::seconds(60)) {
   std::vector<std::unique_ptr<Collective>> groups(static_cast<std::size_t>(size));
@@ -64,13 +62,10 @@ inline void RunRanks(GroupKind kind, int size, const std::function<void(std::uni
         groups[rank] = StageThroughHost(std::move(groups[rank]), at::kCPU, [](const at::Tensor&) { return true; });
       }
       if (kind == GroupKind::kNccl) {
-        std::vector<int> in_job(static_cast<std::size_t>(size));
-        std::iota(in_job.begin(), in_job.end(), 0);
         auto connected = MakeNcclGroup(std::move(groups[rank]), {.api = nccl,
                                                                  .device = std::make_shared<FakeStreams>(),
-                                                                 .takes = [](const at::Tensor&) { return true; },
                                                                  .timeout = timeout,
-                                                                 .in_job = std::move(in_job)});
+                                                                 .takes = [](const at::Tensor&) { return true; }});
         ASSERT_TRUE(connected) << connected.error().ToString();
         groups[rank] = *std::move(connected);
       }
