@@ -214,8 +214,9 @@ Result<int> DescribeMachine(const Context& context) {
                    {"memory_bandwidth", machine.memory_bandwidth},
                    {"link_bandwidth", machine.link.bandwidth}});
   } else {
-    WriteOutput(machine.ToYaml("f32, bf16 and both bandwidths but the network's were measured; the rest is that of " +
-                               std::string(plan::Machine::DescriptionOf(DetectCpu()))));
+    WriteOutput(
+        machine.ToYaml("f32, bf16, memory_bandwidth and the bandwidth of link were measured; the rest is that of " +
+                       std::string(plan::Machine::DescriptionOf(DetectCpu()))));
   }
   return kExitOk;
 }

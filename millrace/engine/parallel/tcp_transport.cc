@@ -43,8 +43,9 @@ struct LinkContext {
 class TcpLink final : public PeerLink {
  public:
   TcpLink(const LinkContext& context, const std::map<int, int>& connections) : context_(context) {
-    for (const auto& [peer, fd] : connections)
+    for (const auto& [peer, fd] : connections) {
       connections_.push_back({.peer = peer, .fd = fd, .sends = {}, .receives = {}});
+    }
   }
   int rank() const override { return context_.members.rank; }
   int size() const override { return context_.members.size(); }
@@ -203,6 +204,7 @@ class TcpTransport final : public Transport {
       auto made = peer < rank() ? Dial(peer, name, deadline) : network_->Accept(name, deadline, stop_.get_token());
       if (!made) return Fail(context_.Lost(peer, made.error().ToString()));
       connections[peer] = made->get();
+      MutexLock lock(mutex_);
       fds_.push_back(*std::move(made));
     }
     operation_fds_ = connections;

@@ -61,9 +61,8 @@ struct DividedArray {
     Both([&](int rank) { return ranks[rank]->StartAllGather(copies[rank], parts[rank]); });
     Both([&](int rank) { return ranks[rank]->StartReduceScatter(parts[rank], copies[rank], Reduction::kMean); });
   }
-  std::int64_t sent_bytes() const {
-    return static_cast<std::int64_t>(parts.nbytes());
-  }  ///< by each rank, half each time
+  /// Returns what each rank sends in an Exchange(): its part in the gather, and as much in the reduce-scatter.
+  std::size_t sent_bytes() const { return parts.nbytes(); }
 
  private:
   template <class Start>

@@ -42,8 +42,8 @@ class RankNetwork {
 
   /// What other ranks need to reach this one: "10.0.0.7 40113".
   std::string Address() const;
-  /// Connects to the rank with this Address(). `is_master`: it is on the machine of `master_host`. Blocks until it has
-  /// accepted. Errors: kUnavailable; kCancelled if `stop` fires.
+  /// Connects to the rank with this Address(). `is_master`: it is rank 0, at `master_host`. Blocks until the connection
+  /// is there; the other rank may not have asked for it yet. Errors: kUnavailable; kCancelled if `stop` fires.
   Result<UniqueFd> Connect(const std::string& address, bool is_master, const ConnectionName& name, TimePoint deadline,
                            std::stop_token stop) const;
   /// Returns the connection that another rank has made, or will make before `deadline`. Errors: as Connect().
