@@ -217,6 +217,7 @@ Result<std::vector<std::vector<float>>> Scheduler::Embed(EmbeddingTask task, std
                   context);
     }
   }
+  if (stop.stop_requested()) return Fail(Code::kCancelled, "the client has gone or the server stops");
   auto job = std::make_shared<EmbeddingJob>(std::move(task));
   {
     MutexLock lock(mutex_);

@@ -381,9 +381,26 @@ TEST(Scheduler, EmbedsBesideTexts) {
   EXPECT_EQ(sizes, (std::vector<std::size_t>{8, 28, 1})) << "as many texts at a time as the chunk has room for";
   EXPECT_EQ(scheduler.Embed({.texts = {Bytes("fits"), {}}}, {}).error().code(), Code::kInvalidArgument);
   EXPECT_EQ(scheduler.Embed({.texts = {std::vector<TokenId>(1001, 1)}}, {}).error().code(), Code::kInvalidArgument);
-  std::stop_source gone;
-  gone.request_stop();
-  EXPECT_EQ(scheduler.Embed({.texts = {Bytes("late")}}, gone.get_token()).error().code(), Code::kCancelled);
+}
+
+TEST(Scheduler, EmbedsNothingForACallerWhoHasGone) {
+  ScriptedModel model(ScriptedModel::Says("x"));
+  std::stop_source going;
+  std::latch gone(1);
+  std::vector<std::string> seen;
+  model.on_embed = [&](std::span<const std::span<const TokenId>> texts) -> Status {
+    for (const auto& text : texts) seen.emplace_back(text.begin(), text.end());
+    if (!going.request_stop()) return {};
+    gone.wait();
+    return {};
+  };
+  Scheduler scheduler(model, {.embedding_chunk = 3});
+  EXPECT_EQ(scheduler.Embed({.texts = {Bytes("one"), Bytes("two")}}, going.get_token()).error().code(),
+            Code::kCancelled);
+  EXPECT_EQ(scheduler.Embed({.texts = {Bytes("late")}}, going.get_token()).error().code(), Code::kCancelled);
+  gone.count_down();
+  EXPECT_TRUE(scheduler.Embed({.texts = {Bytes("other")}}, {}));
+  EXPECT_EQ(seen, (std::vector<std::string>{"one", "other"}));
 }
 
 TEST(Scheduler, EmbeddingTasksCountForTheirUsersAndHaveTheirTime) {
