@@ -246,12 +246,7 @@ Status Serve(const Arguments& a, std::stop_token stop) {
   if (a.models.follow && a.adapters.any()) {
     return Fail(Code::kInvalidArgument, "--follow changes the weights under adapters; leave one of them out");
   }
-  if (a.models.follow && (load.weights == "int8" || load.weights == "nf4")) {
-    return Fail(Code::kInvalidArgument,
-                "--follow is not implemented with --weights {}: each checkpoint's codes would stay on this machine's "
-                "disk; leave one of them out",
-                load.weights);
-  }
+  load.is_followed = a.models.follow;
   // So that one user leaves places to the others.
   const int shared = keys.size() > 1 ? std::max(1, a.max_concurrent / 2) : 0;
   const ModelLoader loader(*connection, load, a.models,

@@ -1,11 +1,12 @@
 """Models that `millrace serve` has beside each other: newer checkpoints of a run, and a model that guesses.
 
-    python3 served_models.py follow|draft --millrace PROGRAM
+    python3 served_models.py follow|follow_quantized|draft --millrace PROGRAM
 
 The models are tiny and talk nonsense (tiny_model.py), each its own. Needs nothing but Python.
 """
 import argparse
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -24,12 +25,13 @@ class Server:
     """`millrace serve` of a model, until the block ends."""
 
     def __init__(self, millrace, model, folder, *flags):
+        self.cache = folder / "cache"
         self.port_file = folder / "port"
         self.port_file.unlink(missing_ok=True)
         self.log = folder / "log"
         self.process = subprocess.Popen([millrace, "serve", str(model), "--listen", "127.0.0.1:0", "--port-file",
                                          str(self.port_file), "--threads", "1", *map(str, flags)],
-                                        stderr=self.log.open("w"))
+                                        stderr=self.log.open("w"), env=os.environ | {"XDG_CACHE_HOME": str(self.cache)})
 
     def __enter__(self):
         wait_until(lambda: self.port_file.exists() or self.process.poll() is not None, "millrace serve to start")
@@ -66,6 +68,11 @@ def refusal(millrace, *arguments):
     return done.stderr
 
 
+def commit(millrace, model, run, step):
+    subprocess.run([millrace, "--quiet", "ckpt", "import", model, run, "--step", str(step)], check=True,
+                   stdout=subprocess.DEVNULL)
+
+
 def test_follow(millrace, folder):
     run, expected = folder / "run", []
     for step in (1, 2):
@@ -74,11 +81,7 @@ def test_follow(millrace, folder):
             expected.append(server.text())
     assert expected[0] != expected[1]
 
-    def commit(step, model, to=run):
-        subprocess.run([millrace, "--quiet", "ckpt", "import", folder / f"model-{model}", to, "--step", str(step)], check=True,
-                       stdout=subprocess.DEVNULL)
-
-    commit(1, 1)
+    commit(millrace, folder / "model-1", run, 1)
     with Server(millrace, run, folder, "--follow", "--follow-every", "100ms") as server:
         assert server.text() == expected[0]
         texts, ends = [[] for _ in range(3)], threading.Event()
@@ -90,7 +93,7 @@ def test_follow(millrace, folder):
         clients = [threading.Thread(target=ask, args=(into,)) for into in texts]
         for client in clients:
             client.start()
-        commit(2, 2)
+        commit(millrace, folder / "model-2", run, 2)
         wait_until(lambda: all(into and into[-1] == expected[1] for into in texts), "the newer checkpoint")
         ends.set()
         for client in clients:
@@ -101,7 +104,7 @@ def test_follow(millrace, folder):
         assert server.metric("millrace_model_step") == 2 and server.metric("millrace_model_reloads_total") == 1
 
         # A checkpoint whose bytes are not those of its manifest, and one of a model with another context.
-        commit(3, 1, to=folder / "damaged")
+        commit(millrace, folder / "model-1", folder / "damaged", 3)
         damaged = max((folder / "damaged" / "step-00000003").rglob("*.safetensors"), key=lambda file: file.stat().st_size)
         content = bytearray(damaged.read_bytes())
         content[len(content) // 2] ^= 0xFF
@@ -113,7 +116,7 @@ def test_follow(millrace, folder):
         write_model(folder / "model-4", seed=4)
         config = folder / "model-4" / "config.json"
         config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 256}))
-        commit(4, 4)
+        commit(millrace, folder / "model-4", run, 4)
         wait_until(lambda: server.metric("millrace_model_reload_failures_total") == 2, "the other model")
         assert server.text() == expected[1], "it keeps what it has"
         log = server.log.read_text()
@@ -121,8 +124,26 @@ def test_follow(millrace, folder):
     assert "wants a run" in refusal(millrace, folder / "model-1", "--follow")
     assert "--step" in refusal(millrace, run, "--follow", "--step", "1")
     assert "--follow-every" in refusal(millrace, run, "--follow", "--follow-every", "0s")
-    assert "--weights int8" in refusal(millrace, run, "--follow", "--weights", "int8")
     assert "--follow changes the weights" in refusal(millrace, run, "--follow", "--adapter", "a=b")
+
+
+def test_follow_quantized(millrace, folder):
+    """Each checkpoint is quantized, and leaves nothing on the disk."""
+    run, expected = folder / "run", []
+    for step in (1, 2):
+        write_model(folder / f"model-{step}", seed=step)
+        with Server(millrace, folder / f"model-{step}", folder, "--weights", "int8") as server:
+            expected.append(server.text())
+    assert expected[0] != expected[1]
+    shutil.rmtree(folder / "cache")
+    commit(millrace, folder / "model-1", run, 1)
+    with Server(millrace, run, folder, "--follow", "--follow-every", "100ms", "--weights", "int8") as server:
+        assert server.text() == expected[0]
+        commit(millrace, folder / "model-2", run, 2)
+        wait_until(lambda: server.metric("millrace_model_step") == 2, "the newer checkpoint")
+        assert server.text() == expected[1]
+        left = sorted(path.name for path in (folder / "cache").rglob("*") if path.is_file())
+        assert left == ["one-load.lock"], left
 
 
 def test_draft(millrace, folder):
@@ -148,7 +169,7 @@ def test_draft(millrace, folder):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("test", choices=["follow", "draft"])
+    parser.add_argument("test", choices=["follow", "follow_quantized", "draft"])
     parser.add_argument("--millrace", required=True)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

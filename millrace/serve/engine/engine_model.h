@@ -49,6 +49,8 @@ struct LoadOptions {
   std::string device = "auto";          ///< auto | cpu | cuda
   std::string kv_cache_dtype = "auto";  ///< auto: as the computation; int8
   std::uint64_t kv_cache_bytes = 0;     ///< 0: as MakeEngineModel()
+  /// Another checkpoint will soon replace the model: its codes (`weights`) are not left for later loads.
+  bool is_followed = false;
 };
 
 struct LoadedModel {

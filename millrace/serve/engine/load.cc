@@ -180,13 +180,16 @@ Result<LoadedModel> LoadModel(object::Connection& connection, const LoadOptions&
   } else {
     share.freeze = {"*"};  // FrozenFingerprint() is of all weights, as it is of an adapter's base
   }
+  checkpoint::QuantizedModel quantized;
   std::optional<checkpoint::ModelSource> local;  // where the weights are quantized
   const auto kind = MR_TRY(QuantizationOf(options.weights, source, base ? *base : source));
   if (kind) {
     MemoryBudget budget(kQuantizingBytes);
     const auto cache = MR_TRY(checkpoint::DefaultQuantizedFolder());
-    auto quantized =
-        MR_TRY(checkpoint::OpenQuantizedModel(connection, base ? *base : source, *kind, cache, budget, log, call));
+    // The base of a run's adapters stays the same.
+    const bool replaced = options.is_followed && !base;
+    const auto open = replaced ? checkpoint::QuantizeForOneLoad : checkpoint::OpenQuantizedModel;
+    quantized = MR_TRY(open(connection, base ? *base : source, *kind, cache, budget, log, call));
     share.quantized = std::move(quantized.weights);
     local = MR_TRY(checkpoint::ModelSource::Open(connection, quantized.folder.string(), std::nullopt, log, call));
   }

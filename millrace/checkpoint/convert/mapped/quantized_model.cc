@@ -48,6 +48,37 @@ Status Remove(const fs::path& folder) {
   return {};
 }
 
+/// Returns whether the source is quantized as `kind` already. Fails if it is in another way.
+Result<bool> IsStoredAs(const ModelSource& source, engine::Quantization kind) {
+  const std::optional<engine::Quantization> stored = MR_TRY(QuantizationOf(source));
+  if (!stored || *stored == kind) return stored.has_value();
+  return Fail(Code::kInvalidArgument, "{} is quantized as {}, not as {}", source.name(), QuantizationName(*stored),
+              QuantizationName(kind));
+}
+
+/// Makes the model's folder.
+Status Fill(const fs::path& folder, object::Connection& connection, const ModelSource& source, bool is_stored,
+            engine::Quantization kind, MemoryBudget& budget, const object::Call& call) {
+  ExportOptions options;
+  if (!is_stored) options.quantization = kind;
+  const object::Location to = MR_TRY(object::Locate(connection, folder.string()));
+  (void)MR_TRY(Export(source.reader(), to, budget, options, call));
+  return {};
+}
+
+/// A folder that nobody else uses, and its removal.
+class FolderForOneLoad {
+ public:
+  FolderForOneLoad(fs::path folder, UniqueFd lock) : folder_(std::move(folder)), lock_(std::move(lock)) {}
+  FolderForOneLoad(const FolderForOneLoad&) = delete;
+  FolderForOneLoad& operator=(const FolderForOneLoad&) = delete;
+  ~FolderForOneLoad() { (void)Remove(folder_); }  // if it fails, the next load tries again
+
+ private:
+  const fs::path folder_;
+  const UniqueFd lock_;
+};
+
 }  // namespace
 
 std::optional<engine::Quantization> QuantizedWhileTraining(const Manifest& adapter) {
@@ -61,11 +92,7 @@ Result<fs::path> DefaultQuantizedFolder() { return MR_TRY(DefaultCacheFolder("XD
 Result<QuantizedModel> OpenQuantizedModel(object::Connection& connection, const ModelSource& source,
                                           engine::Quantization kind, const fs::path& cache, MemoryBudget& budget,
                                           const Logger& log, const object::Call& call) {
-  const std::optional<engine::Quantization> stored = MR_TRY(QuantizationOf(source));
-  if (stored && *stored != kind) {
-    return Fail(Code::kInvalidArgument, "{} is quantized as {}, not as {}", source.name(), QuantizationName(*stored),
-                QuantizationName(kind));
-  }
+  const bool is_stored = MR_TRY(IsStoredAs(source, kind));
   const std::string version = fmt::format("{} {} {}", kFormat, QuantizationName(kind), MR_TRY(source.Version(call)));
   const std::string name = HexEncode(Sha256(AsBytes(version))).substr(0, 32);  // 128 bits do not collide
   (void)MR_TRY(OpenTrustedFolder(cache, kRole, MissingFolder::kMake));
@@ -74,12 +101,9 @@ Result<QuantizedModel> OpenQuantizedModel(object::Connection& connection, const 
   if (!fs::exists(folder)) {
     const fs::path unfinished = cache / (name + ".unfinished");
     MR_TRY(Remove(unfinished));
-    log.Info(stored ? "copying the quantized model to this machine" : "quantizing the model",
+    log.Info(is_stored ? "copying the quantized model to this machine" : "quantizing the model",
              {{"model", source.name()}, {"kind", QuantizationName(kind)}, {"folder", folder.string()}});
-    ExportOptions options;
-    if (!stored) options.quantization = kind;
-    const object::Location to = MR_TRY(object::Locate(connection, unfinished.string()));
-    (void)MR_TRY(Export(source.reader(), to, budget, options, call));
+    MR_TRY(Fill(unfinished, connection, source, is_stored, kind, budget, call));
     std::error_code failed;
     fs::rename(unfinished, folder, failed);
     if (failed) return Fail(ErrnoError(failed.value(), "renaming " + unfinished.string()));
@@ -87,6 +111,21 @@ Result<QuantizedModel> OpenQuantizedModel(object::Connection& connection, const 
   }
   auto weights = MR_TRY(MapQuantizedWeights(folder));
   return QuantizedModel{folder, std::move(weights)};
+}
+
+Result<QuantizedModel> QuantizeForOneLoad(object::Connection& connection, const ModelSource& source,
+                                          engine::Quantization kind, const fs::path& cache, MemoryBudget& budget,
+                                          const Logger& log, const object::Call& call) {
+  const bool is_stored = MR_TRY(IsStoredAs(source, kind));
+  (void)MR_TRY(OpenTrustedFolder(cache, kRole, MissingFolder::kMake));
+  const fs::path folder = cache / "one-load";
+  UniqueFd lock = MR_TRY(Lock(cache / "one-load.lock"));
+  MR_TRY(Remove(folder));
+  log.Info("quantizing the model", {{"model", source.name()}, {"kind", QuantizationName(kind)}});
+  auto holder = std::make_shared<const FolderForOneLoad>(folder, std::move(lock));
+  MR_TRY(Fill(folder, connection, source, is_stored, kind, budget, call));
+  auto weights = MR_TRY(MapQuantizedWeights(folder));
+  return QuantizedModel{folder, std::move(weights), std::move(holder)};
 }
 
 }  // namespace millrace::checkpoint

@@ -17,6 +17,8 @@ struct QuantizedModel {
   /// A Hugging Face folder with the model's other weights, and with the quantized ones as bitsandbytes stores them.
   std::filesystem::path folder;
   std::shared_ptr<const engine::QuantizedWeights> weights;  ///< mapped from there
+  /// Of QuantizeForOneLoad(): removes the folder when the last copy is gone. The mapped weights stay valid.
+  std::shared_ptr<const void> one_load = {};
 };
 
 /// Returns the model of `source` with its blocks' matrices quantized as `kind`. Makes a folder for it below `cache`
@@ -26,6 +28,14 @@ struct QuantizedModel {
 /// user removes it; nothing that maps it minds that. Blocks. Errors: kInvalidArgument if `source` is quantized in
 /// another kind; kUnsupported if in another way; those of Export and MapQuantizedWeights.
 Result<QuantizedModel> OpenQuantizedModel(object::Connection& connection, const ModelSource& source,
+                                          engine::Quantization kind, const std::filesystem::path& cache,
+                                          MemoryBudget& budget, const Logger& log, const object::Call& call = {});
+
+/// As OpenQuantizedModel(), for a model that another will soon replace, such as the newest checkpoint of a run: nobody
+/// shares the folder, and it is gone when the caller drops `one_load`. Then the codes take space on the disk as long as
+/// they are mapped, and no longer. One process of a machine at a time has such a folder, and others wait; what a killed
+/// one left is removed by the next.
+Result<QuantizedModel> QuantizeForOneLoad(object::Connection& connection, const ModelSource& source,
                                           engine::Quantization kind, const std::filesystem::path& cache,
                                           MemoryBudget& budget, const Logger& log, const object::Call& call = {});
 

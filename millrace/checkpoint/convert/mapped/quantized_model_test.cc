@@ -120,6 +120,32 @@ TEST_F(QuantizedModelTest, MatricesOfBlocksAreQuantizedAndNoOthers) {
   }
 }
 
+/// Also where a killed process has left its folder.
+TEST_F(QuantizedModelTest, AFolderForOneLoadGoesWithIt) {
+  WriteFolder(root() / "llama", kLlamaConfig, Llama());
+  const auto kept = Open("llama", Quantization::kNf4);
+  ASSERT_TRUE(kept) << kept.error().ToString();
+  fs::create_directories(root() / "other" / "one-load");
+  std::ofstream(root() / "other" / "one-load" / "left.safetensors") << "of a killed process";
+  fs::permissions(root() / "other", fs::perms::owner_all);
+  const ModelSource source = Source("llama").value();
+  MemoryBudget budget(64 * kMiB);
+  auto once = QuantizeForOneLoad(connection_, source, Quantization::kNf4, root() / "other", budget, {});
+  ASSERT_TRUE(once) << once.error().ToString();
+  const fs::path folder = once->folder;
+  EXPECT_TRUE(fs::exists(folder / "config.json"));
+  EXPECT_FALSE(fs::exists(folder / "left.safetensors"));
+  const auto weights = once->weights;
+  *once = {};
+  EXPECT_FALSE(fs::exists(folder));
+  ASSERT_EQ(weights->size(), kept->weights->size());
+  for (const auto& [name, matrix] : *weights) {
+    EXPECT_TRUE(std::ranges::equal(matrix->codes(), kept->weights->at(name)->codes())) << name;
+  }
+  const auto again = QuantizeForOneLoad(connection_, source, Quantization::kInt8, root() / "other", budget, {});
+  EXPECT_TRUE(again) << again.error().ToString();
+}
+
 TEST_F(QuantizedModelTest, CodesDoNotDependOnHowTheWeightStreams) {
   Weights weights = Llama();
   weights["model.layers.3.mlp.up_proj.weight"] = Random(700, 1000);  // more than a window of the stream
