@@ -3,8 +3,10 @@
 
     csi_kubernetes.py --bin FOLDER --source FOLDER [--kills N] [--cases WORD | --run COMMAND]
 
---run starts a program in place of the cases, with the driver, csi-provisioner and the StorageClass "bucket" installed, such as
-Kubernetes' own tests of storage (e2e.test -storage.testdriver=tests/csi/upstream_e2e.yaml).
+--run starts a program in place of the cases, with the driver, csi-provisioner and the StorageClasses "bucket" and "limited" (with
+quotas) installed, such as Kubernetes' own tests of storage (e2e.test -storage.testdriver=tests/csi/upstream_e2e.yaml).
+csi-resizer and csi-snapshotter run, too, if this machine has them. The bucket then takes unsigned requests as well: those tests
+give inline volumes no Secret.
 
 The cluster comes from the environment:
     MILLRACE_KUBE_CONFIG    its kubeconfig; who it names may do everything
@@ -13,8 +15,11 @@ The cluster comes from the environment:
     MILLRACE_KUBE_KUBELET   kubelet's folder on this machine, which is the node (default /var/lib/kubelet)
     MILLRACE_KUBE_RESTART   a command that restarts kubelet, or with the word "node" all that runs on the node; cases that
                             need it are skipped without it
-Without them, or without kubectl and csi-provisioner, the test is skipped (exit status 77). csi-provisioner runs on this
-machine with the rights of its service account alone: pods of a node without kube-proxy do not reach the API server.
+    MILLRACE_KUBE_SNAPSHOTS a folder with the CRDs of external-snapshotter (client/config/crd)
+Without the first three, or without kubectl and csi-provisioner, the test is skipped (exit status 77). The case of claims that
+grow needs csi-resizer, and that of snapshots needs csi-snapshotter, snapshot-controller and MILLRACE_KUBE_SNAPSHOTS. These
+cases are skipped without them. The sidecars run on this machine with the rights of their service account alone: pods of a
+node without kube-proxy do not reach the API server.
 """
 import argparse
 import base64
@@ -37,6 +42,10 @@ IMAGE, NAMESPACE, DRIVER = "millrace-csi-tested:1", "millrace-csi", "csi.millrac
 KEYS = {"AWS_ACCESS_KEY_ID": "tested", "AWS_SECRET_ACCESS_KEY": "tested-secret", "AWS_REGION": "us-east-1"}
 WAIT_S = 120
 SETTINGS = ("MILLRACE_KUBE_CONFIG", "MILLRACE_KUBE_BOX", "MILLRACE_KUBE_HOST")
+
+
+class Skipped(Exception):
+    """Why a case cannot run here."""
 
 
 def missing():
@@ -94,6 +103,11 @@ def delete_pod(name):
     kubectl("-n", "default", "delete", "pod", name, "--timeout=60s")
 
 
+def storage_class(name, **parameters):
+    return {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name}, "provisioner": DRIVER,
+            "allowVolumeExpansion": True, "parameters": {"bucketName": "volumes", "prefix": "team"} | parameters}
+
+
 class TokenService(http.server.BaseHTTPRequestHandler):
     """Stands for STS: gives the tested keys to everybody, and keeps the tokens that it got."""
     tokens = []
@@ -117,12 +131,14 @@ class TokenService(http.server.BaseHTTPRequestHandler):
 class Node:
     """An endpoint on this machine, and the driver on the node."""
 
-    def __init__(self, programs, source, folder, stack):
+    def __init__(self, programs, source, folder, stack, anonymous=False):
         self.programs, self.folder, self.stack = programs, folder, stack
         self.kubelet = os.environ.get("MILLRACE_KUBE_KUBELET", "/var/lib/kubelet")
         host = os.environ["MILLRACE_KUBE_HOST"]
         environment = os.environ | KEYS
         self.host, self.port = host, 0
+        self.components = []
+        self.endpoint_words = ["--anonymous", "--insecure"] if anonymous else []
         self.start_endpoint(KEYS)
         self.endpoint = f"http://{host}:{self.port}"
         self.environment = environment | {"AWS_ENDPOINT_URL": self.endpoint}
@@ -134,7 +150,8 @@ class Node:
         stack.callback(sts.server_close)
         stack.callback(sts.shutdown)
         self.sts = f"http://{host}:{sts.server_port}"
-        self.install(source)
+        self.source = source
+        self.install()
 
     def start(self, name, *words, **more):
         log = (self.folder / f"{name}.log").open("w")
@@ -148,7 +165,7 @@ class Node:
         port = self.folder / "port"
         port.unlink(missing_ok=True)
         self.s3d = self.start("s3d", self.programs / "millrace", "s3d", "--root", self.folder / "buckets", "--listen",
-                              f"{self.host}:{self.port}", "--port-file", port, env=os.environ | {
+                              f"{self.host}:{self.port}", "--port-file", port, *self.endpoint_words, env=os.environ | {
                                   "MILLRACE_S3D_ACCESS_KEY": keys["AWS_ACCESS_KEY_ID"],
                                   "MILLRACE_S3D_SECRET_KEY": keys["AWS_SECRET_ACCESS_KEY"]})
         until(lambda: port.exists() and port.read_text().strip(), "the endpoint")
@@ -172,8 +189,8 @@ class Node:
     def millrace(self, *words, check=True, text=None):
         return run(self.programs / "millrace", *words, check=check, text=text, env=self.environment)
 
-    def install(self, source):
-        text = kubectl("kustomize", source / "deploy/kubernetes/csi")
+    def install(self):
+        text = kubectl("kustomize", self.source / "deploy/kubernetes/csi")
         text = text.replace("registry.example/millrace:1", IMAGE).replace("/var/lib/kubelet", self.kubelet)
         text = text.replace("- millrace-csi\n", "- /bin/millrace-csi\n").replace(f"image: {IMAGE}", f"image: {IMAGE}\n        imagePullPolicy: Never")
         self.stack.callback(kubectl, "delete", "-f", "-", "--timeout=120s", check=False, text=text)
@@ -191,17 +208,56 @@ class Node:
         self.start("controller", self.programs / "millrace-csi", "controller", "--socket", socket, "--place", "s3://volumes/team",
                    env=self.environment)
         until(socket.exists, "the controller")
+        self.socket = socket
+        self.start_sidecar("csi-provisioner", "--extra-create-metadata")
+        apply(storage_class("bucket"), storage_class("limited", enforceCapacity="true"))
+
+    def start_sidecar(self, program, *words):
+        """Starts a program that speaks with the controller, with the rights of the controller's service account."""
         token = kubectl("-n", NAMESPACE, "create", "token", "millrace-csi-controller").strip()
         server = kubectl("config", "view", "-o", "jsonpath={.clusters[0].cluster.server}")
-        config = self.folder / "provisioner.kubeconfig"
+        config = self.folder / f"{program}.kubeconfig"
         config.write_text(json.dumps({
             "apiVersion": "v1", "kind": "Config", "current-context": "x",
             "clusters": [{"name": "c", "cluster": {"server": server, "insecure-skip-tls-verify": True}}],
             "users": [{"name": "u", "user": {"token": token}}], "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}]}))
-        self.start("provisioner", shutil.which("csi-provisioner"), "--kubeconfig", config, "--csi-address", socket,
-                   "--extra-create-metadata", "--leader-election", f"--leader-election-namespace={NAMESPACE}")
-        apply({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "bucket"}, "provisioner": DRIVER,
-               "parameters": {"bucketName": "volumes", "prefix": "team"}})
+        self.start(program, shutil.which(program), "--kubeconfig", config, "--csi-address", self.socket, "--leader-election",
+                   f"--leader-election-namespace={NAMESPACE}", *words)
+
+    def add_rights(self, component):
+        """Gives the service account what a component of deploy/kubernetes/csi adds, beside what it has."""
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(self.source / "deploy/kubernetes/csi", pathlib.Path(folder, "csi"))
+            mine = pathlib.Path(folder, "mine")
+            mine.mkdir()
+            self.components.append(component)
+            (mine / "kustomization.yaml").write_text(json.dumps(
+                {"resources": ["../csi"], "components": [f"../csi/{name}" for name in self.components]}))
+            objects = kubectl("kustomize", mine).split("\n---\n")
+        kubectl("apply", "--server-side", "-f", "-", text="\n---\n".join(text for text in objects if "\nkind: ClusterRole\n" in text))
+
+    def start_resizer(self):
+        if not shutil.which("csi-resizer"):
+            raise Skipped("csi-resizer is not in PATH")
+        self.add_rights("resizer")
+        self.start_sidecar("csi-resizer")
+
+    def start_snapshotter(self):
+        if absent := [program for program in ("csi-snapshotter", "snapshot-controller") if not shutil.which(program)]:
+            raise Skipped(f"{', '.join(absent)} not in PATH")
+        if "MILLRACE_KUBE_SNAPSHOTS" not in os.environ:
+            raise Skipped("MILLRACE_KUBE_SNAPSHOTS is not set")
+        for kind in ("volumesnapshotclasses", "volumesnapshotcontents", "volumesnapshots"):
+            file = pathlib.Path(os.environ["MILLRACE_KUBE_SNAPSHOTS"], f"snapshot.storage.k8s.io_{kind}.yaml")
+            if not kubectl("get", "crd", f"{kind}.snapshot.storage.k8s.io", "--ignore-not-found"):
+                self.stack.callback(kubectl, "delete", "-f", file, "--timeout=60s", check=False)
+                kubectl("apply", "--server-side", "-f", file)
+            kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", file)
+        self.add_rights("snapshotter")
+        self.start("snapshot-controller", shutil.which("snapshot-controller"), "--kubeconfig", os.environ["MILLRACE_KUBE_CONFIG"])
+        self.start_sidecar("csi-snapshotter", "--timeout=600s")
+        apply({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass", "metadata": {"name": "copy"},
+               "driver": DRIVER, "deletionPolicy": "Delete"})
 
     def turn(self):
         """How far the busy pod is."""
@@ -304,8 +360,7 @@ def daemons():
 def killed_mounts(node, times=5):
     """Mount processes, the mounter's pod and the keeper's pod are killed while a pod writes and reads."""
     if tuple(int(part) for part in os.uname().release.split(".")[:2]) < (6, 9):
-        print("skipped: Linux before 6.9 does not send requests again")
-        return
+        raise Skipped("Linux before 6.9 does not send requests again")
     apply(pod("busy", "s3-claim", BUSY))
     until(lambda: phase("busy") == "Running", "the busy pod")
     counts = {"mount process": 0, "mounter": 0, "keeper": 0}
@@ -356,9 +411,9 @@ def goes_on(node):
     assert phase("busy") == "Running", kubectl("-n", "default", "logs", "busy")
 
 
-def claim(name):
+def claim(name, size="1Gi", **spec):
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name, "namespace": "default"}, "spec": {
-        "accessModes": ["ReadWriteMany"], "storageClassName": "bucket", "resources": {"requests": {"storage": "1Gi"}}}}
+        "accessModes": ["ReadWriteMany"], "storageClassName": "bucket", "resources": {"requests": {"storage": size}}} | spec}
 
 
 def deleted_in_use(node):
@@ -377,6 +432,50 @@ def deleted_in_use(node):
     delete_pod("user")
     until(lambda: not kubectl("-n", "default", "get", "pvc", "used", check=False), "the end of the claim")
     until(lambda: not node.millrace("ls", "--recursive", "s3://volumes/team/", check=False), "the deletion of the volume")
+
+
+def grown(node):
+    """A claim grows by csi-resizer: the pod that uses the volume, and got ENOSPC, writes on."""
+    node.start_resizer()
+    apply(claim("small", "1Mi", storageClassName="limited"),
+          pod("grower", "small", "until head -c 3000000 /dev/zero > /data/f; do echo full; sleep 0.5; done; stat -c %s /data/f"))
+    until(lambda: "full" in kubectl("-n", "default", "logs", "grower", check=False), "the end of the volume's room")
+    kubectl("-n", "default", "patch", "pvc", "small", "-p", json.dumps({"spec": {"resources": {"requests": {"storage": "8Mi"}}}}))
+    assert finish("grower").splitlines()[-1] == "3000000"
+    until(lambda: kubectl("-n", "default", "get", "pvc", "small", "-o", "jsonpath={.status.capacity.storage}") == "8Mi",
+          "the claim's new size")
+    assert not kubectl("-n", "default", "get", "pvc", "small", "-o", "jsonpath={.status.conditions}")
+    delete_pod("grower")
+    kubectl("-n", "default", "delete", "pvc", "small", "--timeout=60s")
+
+
+def copied(node):
+    """A snapshot by csi-snapshotter has what the volume had. A clone has what the volume has. Both are copies of their own."""
+    node.start_snapshotter()
+    apply(claim("origin"), pod("first", "origin", "mkdir /data/d && echo one > /data/d/f"))
+    finish("first")
+    delete_pod("first")
+    apply({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot", "metadata": {"name": "then", "namespace": "default"},
+           "spec": {"volumeSnapshotClassName": "copy", "source": {"persistentVolumeClaimName": "origin"}}})
+    snapshot = ("-n", "default", "get", "volumesnapshot", "then", "-o")
+    until(lambda: kubectl(*snapshot, "jsonpath={.status.readyToUse}") == "true", "the snapshot")
+    assert kubectl(*snapshot, "jsonpath={.status.restoreSize}") == "4"
+    apply(pod("second", "origin", "echo two > /data/d/f && echo more > /data/d/g"))
+    finish("second")
+    delete_pod("second")
+    apply(claim("restored", dataSource={"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "then"}),
+          claim("cloned", dataSource={"kind": "PersistentVolumeClaim", "name": "origin"}),
+          pod("restored", "restored", "cat /data/d/*; echo changed > /data/d/f"),
+          pod("cloned", "cloned", "cat /data/d/*; echo changed > /data/d/f"))
+    assert finish("restored") == "one\n"
+    assert finish("cloned") == "two\nmore\n"
+    apply(pod("third", "origin", "cat /data/d/f"))
+    assert finish("third") == "two\n"
+    for name in ("restored", "cloned", "third"):
+        delete_pod(name)
+    kubectl("-n", "default", "delete", "pvc", "origin", "restored", "cloned", "--timeout=60s")
+    kubectl("-n", "default", "delete", "volumesnapshot", "then", "--timeout=60s")
+    until(lambda: not node.millrace("ls", "--recursive", "s3://volumes/team/", check=False), "the deletion of all copies")
 
 
 def many_volumes(node, count=50):
@@ -434,8 +533,7 @@ def restarted(node):
     """Kubelet is restarted under a pod, which notices nothing. All of the node is restarted: volumes come back, and
     nothing stale is left."""
     if not (command := shlex.split(os.environ.get("MILLRACE_KUBE_RESTART", ""))):
-        print("skipped: MILLRACE_KUBE_RESTART is not set")
-        return
+        raise Skipped("MILLRACE_KUBE_RESTART is not set")
     apply(pod("busy", "s3-claim", BUSY))
     until(lambda: phase("busy") == "Running", "the busy pod")
     goes_on(node)
@@ -471,21 +569,31 @@ def main():
         print(f"skipped: {reason}")
         sys.exit(77)
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        node = Node(arguments.bin.resolve(), arguments.source.resolve(), pathlib.Path(folder), stack)
+        node = Node(arguments.bin.resolve(), arguments.source.resolve(), pathlib.Path(folder), stack, anonymous=bool(arguments.run))
         stack.callback(kubectl, "delete", "pv", "s3-pv", "--timeout=60s", check=False)
-        stack.callback(kubectl, "delete", "storageclass", "bucket", check=False)
+        stack.callback(kubectl, "delete", "storageclass", "bucket", "limited", check=False)
         stack.callback(kubectl, "-n", "default", "delete", "pvc", "--all", "--timeout=60s", check=False)
         stack.callback(kubectl, "-n", "default", "delete", "pods", "--all", "--timeout=60s", check=False)
         if arguments.run:
             node.provision()
+            for start in (node.start_resizer, node.start_snapshotter):
+                try:
+                    start()
+                except Skipped as reason:
+                    print(f"the command runs without a sidecar: {reason}", flush=True)
             environment = node.environment | {"KUBECONFIG": os.environ["MILLRACE_KUBE_CONFIG"]}
             sys.exit(subprocess.run(arguments.run, shell=True, env=environment, check=False).returncode)
-        for case in (article, dynamic, deleted_in_use, many_volumes, pod_identity, endpoint_away, new_keys, killed_driver,
+        done, skipped = 0, 0
+        for case in (article, dynamic, grown, copied, deleted_in_use, many_volumes, pod_identity, endpoint_away, new_keys, killed_driver,
                      killed_mounts, restarted):
             if arguments.cases not in case.__name__ and case not in (article, dynamic):
                 continue
             try:
                 case(node, arguments.kills) if case in (killed_driver, killed_mounts) else case(node)
+            except Skipped as reason:
+                print(f"skipped {case.__name__}: {reason}", flush=True)
+                skipped += 1
+                continue
             except BaseException:
                 for name in ("keeper", "mounter", "node"):
                     print(kubectl("-n", NAMESPACE, "logs", "-l", f"app.kubernetes.io/name=millrace-csi-{name}", "--tail=40", check=False))
@@ -493,6 +601,8 @@ def main():
                     print(f"--- {log.name}\n{log.read_text()[-3000:]}")
                 raise
             print(f"ok {case.__name__}", flush=True)
+            done += 1
+        print(f"{done} cases passed, {skipped} skipped")
         until(lambda: not node.mounts(), "the end of all mounts")
 
 
