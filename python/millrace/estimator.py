@@ -16,6 +16,7 @@ import os
 import re
 import secrets
 import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -47,6 +48,9 @@ GPUS = {
 
 #: Launchers whose supervisor runs on this machine, as long as the job does.
 SUPERVISED_HERE = ("local", "ssh")
+
+#: Launchers whose ranks are in containers.
+IN_PODS = ("kubernetes", "jobset", "mpijob")
 
 #: Arguments of SageMaker's estimators that change nothing here.
 IGNORED_ARGUMENTS = {
@@ -209,7 +213,8 @@ class Estimator:
                 raise UnsupportedError(
                     "modelparallel and compiler_config are for Millrace's own trainer; a script does its own"
                 )
-            self._script = Script(str(entry_point), source_dir, hyperparameters or {}, dependencies or (), gpus)
+            python = "python3" if self._launcher in IN_PODS else sys.executable  # the image's
+            self._script = Script(str(entry_point), source_dir, hyperparameters or {}, dependencies or (), gpus, python)
         self._keys = Keys({} if is_script else hyperparameters or {}, source_dir)
         self._definitions = list(metric_definitions or ())
         self._max_run, self._retries = max_run, max_retry_attempts

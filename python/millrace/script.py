@@ -27,7 +27,7 @@ _CHANNEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 class Script:
     """A script, the folder of its code and what it is started with.
 
-    ``dependencies``: files and folders that it imports. ``gpus``: of one machine.
+    ``dependencies``: files and folders that it imports. ``gpus``: of one machine. ``python``: runs it.
     """
 
     def __init__(
@@ -37,6 +37,7 @@ class Script:
         hyperparameters: Dict[str, Any],
         dependencies: Sequence[str] = (),
         gpus: int = 0,
+        python: str = sys.executable,
     ) -> None:
         if source_dir and "://" in source_dir:
             raise UnsupportedError(f"source_dir={source_dir!r}: name a folder of this machine; archives are not unpacked")
@@ -52,6 +53,7 @@ class Script:
         self._alone = source_dir is None
         self._dependencies = [os.path.abspath(each) for each in dependencies]
         self._gpus = gpus
+        self._python = python
         #: Hyperparameters whose values are in SM_HP_ variables that others set.
         self._tuned: List[str] = []
         self._values = {k: v for k, v in hyperparameters.items() if not k.startswith(_JOB_KEYS)}
@@ -155,7 +157,7 @@ class Script:
         return {"name": name, "run": run, **log, **({"checkpoint": saved} if saved else {})}
 
     def _interpreter(self) -> List[str]:
-        return ["bash"] if self.name.endswith(".sh") else [sys.executable]
+        return ["bash"] if self.name.endswith(".sh") else [self._python]
 
     def _variables(self, folders: Dict[str, str], travels: bool) -> Dict[str, Any]:
         path = os.environ.get("PYTHONPATH")

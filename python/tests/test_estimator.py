@@ -289,6 +289,23 @@ def test_channels_that_a_script_cannot_have_are_refused(inputs, message, runs, t
         millrace.Estimator(entry_point="train.py", output_path=f"{runs}/refused").render(inputs)
 
 
+def test_a_script_in_pods_has_volumes(runs, tmp_path):
+    (tmp_path / "train.py").write_text("")
+    options = {
+        "entry_point": str(tmp_path / "train.py"),
+        "launcher": "kubernetes",
+        "image_uri": "registry.example/mine:1",
+        "output_path": f"{runs}/pods",
+        "checkpoint_s3_uri": f"{runs}/pods/checkpoints",
+    }
+    inputs = {"train": "s3://corpus/text"}
+    with pytest.raises(ProgramError, match="run.mounts_secret"):
+        millrace.Estimator(**options).render(inputs)
+    text = millrace.Estimator(**options, hyperparameters={"run.mounts_secret": "keys", "lr": 0.1}).render(inputs)
+    assert 'command: ["python3", "train.py", "--lr", "0.1"]' in text, text
+    assert re.search(r'"s3://corpus/text/": ?"/.*/input/train:ro"', text) and 'mounts_secret: "keys"' in text, text
+
+
 def test_an_endpoint_answers_until_it_is_deleted(job, runs):
     estimator = millrace.Estimator(job=job, output_path=runs)
     with pytest.raises(ValueError, match="fit"):

@@ -15,6 +15,8 @@ The cluster comes from the environment:
     MILLRACE_KUBE_KUBELET   kubelet's folder on this machine, which is the node (default /var/lib/kubelet)
     MILLRACE_KUBE_RESTART   a command that restarts kubelet, or with the word "node" all that runs on the node; cases that
                             need it are skipped without it
+    MILLRACE_KUBE_LOAD      a command that loads an image: it gets the image's name and an archive of it. The case of a job's
+                            program is skipped without it
     MILLRACE_KUBE_SNAPSHOTS a folder with the CRDs of external-snapshotter (client/config/crd)
 Without the first three, or without kubectl and csi-provisioner, the test is skipped (exit status 77). The case of claims that
 grow needs csi-resizer, and that of snapshots needs csi-snapshotter, snapshot-controller and MILLRACE_KUBE_SNAPSHOTS. These
@@ -529,6 +531,38 @@ def new_keys(node):
     node.stop_busy()
 
 
+def program(node):
+    """A job's program of its own, in two pods: it reads a folder of the bucket, and goes on from its checkpoint when it failed."""
+    if "MILLRACE_KUBE_LOAD" not in os.environ:
+        raise Skipped("MILLRACE_KUBE_LOAD is not set")
+    image, archive = "millrace-job-tested:1", node.folder / "image.tar"
+    run(node.source / "deploy/image/build", "--programs", node.programs, "--output", node.folder / "image", "--tar", archive,
+        "--tag", image)
+    run(*shlex.split(os.environ["MILLRACE_KUBE_LOAD"]), image, archive)
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "bucket-keys", "namespace": "default"}, "stringData": KEYS}
+    apply(secret)
+    node.millrace("mb", "s3://runs")
+    node.millrace("cp", "-", "s3://corpus/texts/one", text="a text\n")
+    script = ('cat /data/one && ! touch /data/two 2>/dev/null || exit 3; saved=$MILLRACE_CHECKPOINTS/$RANK; '
+              'if test -e $saved; then echo "rank $RANK goes on from $(cat $saved)"; exit 0; fi; '
+              'echo "step 7" > $saved.new && mv $saved.new $saved; test $RANK = 0 || exit 1; sleep 600')
+    words = json.dumps(["sh", "-c", script])
+    job = node.folder / "job.yaml"
+    job.write_text(f'name: programs\nrun: {{launcher: kubernetes, nodes: 2, image: "{image}", image_pull_policy: Never, '
+                   f'namespace: default, env_from: [bucket-keys], mounts_secret: bucket-keys, command: {words}, '
+                   'mounts: {"s3://corpus/texts": "/data:ro"}}\n'
+                   'checkpoint: {url: "s3://runs/programs"}\nlog: {url: "s3://runs/log"}\n')
+    node.environment |= {"KUBECONFIG": os.environ["MILLRACE_KUBE_CONFIG"], "MILLRACE_STATE_DIR": str(node.folder / "state")}
+    node.millrace("--endpoint-url", node.endpoint, "job", "submit", job)
+    printed = node.millrace("job", "attach", "programs")
+    assert "a text" in printed and "rank 0 goes on from step 7" in printed, printed
+    status = json.loads(node.millrace("--json", "job", "status", "programs"))
+    assert (status["state"], status["restarts"]) == ("done", 1), status
+    until(lambda: not [line for line in node.mounts() if "s3://runs" in line], "the end of the job's mounts")
+    assert [node.millrace("cat", f"s3://runs/programs/{rank}") for rank in (0, 1)] == ["step 7\n"] * 2
+    kubectl("-n", "default", "delete", "job,service,configmap,secret", "-l", "millrace.io/job=programs", "--timeout=60s")
+
+
 def restarted(node):
     """Kubelet is restarted under a pod, which notices nothing. All of the node is restarted: volumes come back, and
     nothing stale is left."""
@@ -584,8 +618,8 @@ def main():
             environment = node.environment | {"KUBECONFIG": os.environ["MILLRACE_KUBE_CONFIG"]}
             sys.exit(subprocess.run(arguments.run, shell=True, env=environment, check=False).returncode)
         done, skipped = 0, 0
-        for case in (article, dynamic, grown, copied, deleted_in_use, many_volumes, pod_identity, endpoint_away, new_keys, killed_driver,
-                     killed_mounts, restarted):
+        for case in (article, dynamic, grown, copied, deleted_in_use, program, many_volumes, pod_identity, endpoint_away, new_keys,
+                     killed_driver, killed_mounts, restarted):
             if arguments.cases not in case.__name__ and case not in (article, dynamic):
                 continue
             try:

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <memory>
 #include <optional>
 
@@ -98,7 +99,9 @@ class JobChecker {
       Failed(Code::kUnsupported, "mounts", "/dev/fuse cannot be opened",
              "load the module fuse and check the device's rights: `millrace doctor` says more");
     }
-    for (const jobs::FolderMount& mount : program.mounts) {
+    std::vector<jobs::FolderMount> folders = program.mounts;
+    std::ranges::copy(jobs::PodMounts(spec_), std::back_inserter(folders));
+    for (const jobs::FolderMount& mount : folders) {
       Check("mount", "check run.mounts: `millrace ls` shows what there is", [&] { return LookAtMount(mount); });
     }
     if (!program.checkpoint_url.empty()) {

@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "millrace/base/files/files.h"
+#include "millrace/jobs/spec/foreign_program.h"
 #include "millrace/jobs/spec/hostfile.h"
+#include "millrace/object/url.h"
 
 namespace millrace::jobs {
 namespace {
@@ -241,9 +243,20 @@ class Renderer {
     return {{"csi", std::move(csi)}};
   }
 
+  /// What a program mounts elsewhere, as an element of run.volumes. REQUIRES: its URL is one of S3.
+  Json VolumeOf(const FolderMount& mount) const {
+    const object::Url url = object::ParseUrl(mount.url).value();
+    Json volume = {{"mount_path", mount.path}, {"bucket", url.bucket}, {"secret", pods_.mounts_secret}};
+    if (!url.key.empty()) volume["prefix"] = url.key.ends_with('/') ? url.key : url.key + '/';
+    if (mount.read_only) volume["read_only"] = true;
+    return volume;
+  }
+
   void AddVolumes(Json& volumes, Json& mounts) const {
     int number = 0;
-    for (const Json& given : pods_.volumes) {
+    Json all = pods_.volumes;
+    for (const FolderMount& mount : PodMounts(spec_)) all.push_back(VolumeOf(mount));
+    for (const Json& given : all) {
       const std::string name = fmt::format("volume-{}", ++number);
       Json volume = VolumeSource(given);
       volume["name"] = name;

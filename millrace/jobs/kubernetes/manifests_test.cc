@@ -124,6 +124,30 @@ TEST(Manifests, VolumesAreClaimsAndBuckets) {
                                            {"mountOptions", "allow-delete,allow-overwrite"}}));
 }
 
+TEST(Manifests, FoldersOfAProgramAreVolumes) {
+  const Spec spec =
+      Spec::Parse("name: mine\nrun: {command: [python, train.py]}\ncheckpoint: {url: \"s3://runs/mine\"}\n", "job.yaml",
+                  {"run.launcher=kubernetes", "run.image=mine:1", "run.mounts_secret=keys",
+                   "run.mounts={\"s3://corpus/texts\": \"/data:ro\"}",
+                   "run.volumes=[{mount_path: /scratch, source: {emptyDir: {}}}]"})
+          .value();
+  const Json job = RenderObjects(spec, "space", {})[0].body;
+  const Json& pod = At(job, "/spec/template/spec");
+  std::map<std::string, Json> volumes, paths;
+  for (const Json& volume : pod["volumes"]) volumes[volume["name"]] = volume;
+  for (const Json& mount : pod["containers"][0]["volumeMounts"]) paths[mount["mountPath"]] = volumes[mount["name"]];
+  EXPECT_TRUE(paths["/scratch"].contains("emptyDir"));
+  const Json& data = paths["/data"]["csi"];
+  EXPECT_EQ(data["readOnly"], true);
+  EXPECT_EQ(data["nodePublishSecretRef"]["name"], "keys");
+  EXPECT_EQ(data["volumeAttributes"]["bucketName"], "corpus");
+  EXPECT_EQ(data["volumeAttributes"]["prefix"], "texts/");
+  const Json& saved = paths["/mnt/checkpoints"]["csi"];
+  EXPECT_EQ(saved["readOnly"], false);
+  EXPECT_EQ(saved["volumeAttributes"]["bucketName"], "runs");
+  EXPECT_EQ(saved["volumeAttributes"]["prefix"], "mine/");
+}
+
 TEST(Manifests, MistakesAreNamed) {
   EXPECT_THAT(PodRefusal({"run.image=\"\""}), AllOf(HasSubstr("run.image"), HasSubstr("is required")));
   EXPECT_THAT(PodRefusal({"name=Tested_1"}), AllOf(HasSubstr("name"), HasSubstr("lower-case")));

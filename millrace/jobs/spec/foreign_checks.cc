@@ -42,6 +42,24 @@ Status CheckMounts(const Node& root, const Spec& spec) {
   return {};
 }
 
+/// Checks what the CSI driver mounts in pods.
+Status CheckPodMounts(const Node& root, const Spec& spec) {
+  for (const FolderMount& mount : PodMounts(spec)) {
+    const bool is_checkpoint = !spec.run.mounts.contains(mount.url);
+    const Node node = is_checkpoint ? root["checkpoint"]["url"] : root["run"]["mounts"][mount.url];
+    const auto url = object::ParseUrl(mount.url);
+    if (!url || url->scheme != object::Url::Scheme::kS3) {
+      return Fail(node.Invalid("should be a folder of a bucket, s3://…: the CSI driver mounts it in pods"));
+    }
+    if (spec.run.kubernetes.mounts_secret.empty()) {
+      return Fail(node.Invalid(
+          "containers have no /dev/fuse, so the CSI driver mounts it: name the Secret with the bucket's keys in "
+          "run.mounts_secret; or use run.volumes, or the bucket by URL"));
+    }
+  }
+  return {};
+}
+
 Status CheckSource(const Node& run, const Spec& spec) {
   if (spec.run.source.empty() || SourceDigest(spec.run.source)) return {};
   if (IsMounted(spec.run.source)) {
@@ -97,11 +115,8 @@ Status CheckForeign(const Node& root, const Spec& spec, SpecPurpose purpose) {
     return Fail(root["checkpoint"]["path"].Invalid(
         "leave it out: it says where a bucket of checkpoint.url is mounted, and that is no bucket"));
   }
-  if (in_store && spec.run.in_pods()) {
-    return Fail(root["checkpoint"]["url"].Invalid(
-        "leave it out: containers have no /dev/fuse; save to a volume of run.volumes, or to the bucket by URL"));
-  }
-  return CheckMounts(root, spec);
+  MR_TRY(CheckMounts(root, spec));
+  return CheckPodMounts(root, spec);
 }
 
 }  // namespace millrace::jobs

@@ -6,6 +6,11 @@
 #include "millrace/object/url.h"
 
 namespace millrace::jobs {
+namespace {
+
+constexpr std::string_view kPodCheckpoints = "/mnt/checkpoints";  // without checkpoint.path
+
+}  // namespace
 
 FolderMount MountOf(std::string_view url, std::string_view value) {
   constexpr std::string_view kReadOnly = ":ro";
@@ -20,12 +25,27 @@ bool IsMounted(std::string_view url) {
   return parsed && parsed->scheme != object::Url::Scheme::kFile;
 }
 
+std::vector<FolderMount> PodMounts(const Spec& spec) {
+  if (spec.run.command.empty() || !spec.run.in_pods()) return {};
+  std::vector<FolderMount> mounts;
+  for (const auto& [url, value] : spec.run.mounts) mounts.push_back(MountOf(url, value));
+  if (IsMounted(spec.checkpoint.url)) {
+    mounts.push_back({.url = spec.checkpoint.url,
+                      .path = spec.checkpoint.path.empty() ? std::string(kPodCheckpoints) : spec.checkpoint.path});
+  }
+  return mounts;
+}
+
 std::optional<ForeignProgram> ForeignProgramOf(const Spec& spec) {
   if (spec.run.command.empty()) return std::nullopt;
   ForeignProgram program{.command = spec.run.command,
                          .directory = spec.run.directory,
                          .source = spec.run.source,
                          .checkpoint_folder = spec.checkpoint.path};
+  if (spec.run.in_pods()) {
+    if (IsMounted(spec.checkpoint.url)) program.checkpoint_folder = PodMounts(spec).back().path;
+    return program;
+  }
   for (const auto& [url, value] : spec.run.mounts) program.mounts.push_back(MountOf(url, value));
   if (spec.checkpoint.url.empty()) return program;
   if (IsMounted(spec.checkpoint.url)) {

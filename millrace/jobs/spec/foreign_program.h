@@ -25,6 +25,10 @@ FolderMount MountOf(std::string_view url, std::string_view value);
 /// Returns whether a URL is mounted: it names a store rather than a folder of the machine.
 bool IsMounted(std::string_view url);
 
+/// Returns what is mounted in the pods of a job with `run.command`: `run.mounts`, then `checkpoint.url`. The CSI driver
+/// mounts it, because a container cannot. Empty for other jobs.
+std::vector<FolderMount> PodMounts(const Spec& spec);
+
 /// What the ranks of one machine run. Plain data; an agent on another machine gets it as JSON.
 struct ForeignProgram {
   std::vector<std::string> command;
@@ -42,7 +46,8 @@ struct ForeignProgram {
   bool operator==(const ForeignProgram&) const = default;
 };
 
-/// Returns nothing if the ranks of the job run millrace-train. REQUIRES: a Spec that Parse() returned.
+/// Returns nothing if the ranks of the job run millrace-train. PodMounts() are folders that are there already.
+/// REQUIRES: a Spec that Parse() returned.
 std::optional<ForeignProgram> ForeignProgramOf(const Spec& spec);
 
 }  // namespace millrace::jobs

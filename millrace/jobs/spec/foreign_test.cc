@@ -104,17 +104,34 @@ TEST(ForeignProgram, MistakesOfFoldersAndVariablesAreNamed) {
   EXPECT_THAT(ParseSmall({"run.env={1A: 1}"}).error().ToString(), HasSubstr("1A"));
 }
 
-TEST(ForeignProgram, PodsMountNothing) {
+TEST(ForeignProgram, TheCsiDriverMountsInPods) {
   const std::vector<std::string> pods = {"run.launcher=kubernetes", "run.image=mine:1"};
   const auto refusal = [&](std::vector<std::string> more) {
     more.insert(more.begin(), pods.begin(), pods.end());
     return RefusalOf(more);
   };
-  EXPECT_THAT(refusal({}), HasSubstr("/dev/fuse"));
+  EXPECT_THAT(refusal({}), HasSubstr("run.mounts_secret"));
+  EXPECT_THAT(refusal({"run.mounts_secret=A_B"}), HasSubstr("cannot be the name of a Secret"));
+  EXPECT_THAT(RefusalOf({"run.mounts_secret=keys"}), HasSubstr("it is for launcher: kubernetes"));
+  EXPECT_THAT(refusal({"run.mounts_secret=keys", "run.mounts={\"hf://o/m\": /m}"}), HasSubstr("s3://"));
   const std::string text = "name: mine\nrun: {command: [python, train.py]}\n";
-  EXPECT_TRUE(Spec::Parse(text, "job.yaml", pods));
-  EXPECT_THAT(Spec::Parse(text + "checkpoint: {url: \"s3://runs/mine\"}\n", "job.yaml", pods).error().ToString(),
-              HasSubstr("/dev/fuse"));
+  EXPECT_TRUE(PodMounts(*Spec::Parse(text, "job.yaml", pods)).empty());
+  const std::string saves = text + "checkpoint: {url: \"s3://runs/mine\"}\n";
+  EXPECT_THAT(Spec::Parse(saves, "job.yaml", pods).error().ToString(), HasSubstr("run.mounts_secret"));
+  EXPECT_TRUE(PodMounts(*Spec::Parse(saves, "job.yaml")).empty()) << "of the launcher local";
+
+  std::vector<std::string> more = pods;
+  more.insert(more.end(), {"run.mounts_secret=keys", "run.mounts={\"s3://corpus/texts\": \"/data/:ro\"}"});
+  const auto spec = Spec::Parse(saves, "job.yaml", more);
+  ASSERT_TRUE(spec) << spec.error().ToString();
+  EXPECT_THAT(PodMounts(*spec), ElementsAre(FolderMount{.url = "s3://corpus/texts", .path = "/data", .read_only = true},
+                                            FolderMount{.url = "s3://runs/mine", .path = "/mnt/checkpoints"}));
+  const auto program = ForeignProgramOf(*spec);
+  ASSERT_TRUE(program);
+  EXPECT_TRUE(program->mounts.empty() && program->checkpoint_url.empty());
+  EXPECT_EQ(program->checkpoint_folder, "/mnt/checkpoints");
+  more.emplace_back("checkpoint.path=/data/saved");
+  EXPECT_THAT(Spec::Parse(saves, "job.yaml", more).error().ToString(), HasSubstr("overlap"));
 }
 
 }  // namespace

@@ -178,14 +178,14 @@ Status CheckPods(const Node& node, const RunSpec& run) {
           fmt::format("should be an amount of Kubernetes, such as 8, 500m or 64Gi, not {}", amount)));
     }
   }
-  for (const auto& [key, names] :
-       {std::pair("env_from", &pods.env_from), std::pair("image_pull_secrets", &pods.image_pull_secrets)}) {
-    for (const std::string& name : *names) {
-      if (!std::ranges::all_of(Split(name, '.'), [](std::string_view part) { return IsLabel(part, kMostName); })) {
-        return Fail(node[key].Invalid(fmt::format("{} cannot be the name of a Secret", name)));
-      }
-    }
-  }
+  const auto check_secret = [&](const char* key, const std::string& name) -> Status {
+    if (std::ranges::all_of(Split(name, '.'), [](std::string_view part) { return IsLabel(part, kMostName); }))
+      return {};
+    return Fail(node[key].Invalid(fmt::format("{} cannot be the name of a Secret", name)));
+  };
+  for (const std::string& name : pods.env_from) MR_TRY(check_secret("env_from", name));
+  for (const std::string& name : pods.image_pull_secrets) MR_TRY(check_secret("image_pull_secrets", name));
+  if (!pods.mounts_secret.empty()) MR_TRY(check_secret("mounts_secret", pods.mounts_secret));
   return CheckVolumes(node["volumes"]);
 }
 

@@ -41,6 +41,7 @@ void VisitKubernetes(Visitor& v, KubernetesSpec& pods) {
   v.TextMap("node_selector", pods.node_selector);
   v.List("tolerations", pods.tolerations);
   v.List("volumes", pods.volumes);
+  v.Text("mounts_secret", pods.mounts_secret, TextKind::kPlain, false);
   v.Bytes("shared_memory", pods.shared_memory, 0);
   v.Text("priority", pods.priority, TextKind::kPlain, false);
   v.Text("queue", pods.queue, TextKind::kPlain, false);
@@ -77,11 +78,7 @@ void VisitRun(Visitor& v, RunSpec& run) {
     } else {
       RefuseKeys(v, {"directory"}, "leave it out: run.command runs in the folder of run.source");
     }
-    if (run.in_pods()) {
-      RefuseKeys(v, {"mounts"}, "leave it out: containers have no /dev/fuse; use run.volumes, or read URLs");
-    } else {
-      v.TextMap("mounts", run.mounts);
-    }
+    v.TextMap("mounts", run.mounts);
   }
   v.AllOrWords("health_checks", run.health_checks, kHealthChecks);
   v.Flag("spot", run.spot);
@@ -120,8 +117,8 @@ void VisitRun(Visitor& v, RunSpec& run) {
   } else {
     RefuseKeys(v,
                {"image", "image_pull_policy", "image_pull_secrets", "context", "namespace", "resources",
-                "node_selector", "tolerations", "volumes", "shared_memory", "priority", "queue", "service_account",
-                "env_from", "user", "labels", "annotations"},
+                "node_selector", "tolerations", "volumes", "mounts_secret", "shared_memory", "priority", "queue",
+                "service_account", "env_from", "user", "labels", "annotations"},
                "leave it out: it is for launcher: kubernetes, jobset or mpijob");
   }
 }

@@ -43,7 +43,8 @@ struct KubernetesSpec {
   std::map<std::string, std::string> resources;  ///< of each pod, requested and limited: {"nvidia.com/gpu": "8"}
   std::map<std::string, std::string> node_selector, labels, annotations;
   Json tolerations = Json::array(), volumes = Json::array();
-  std::string priority;  ///< a PriorityClass
+  std::string mounts_secret;  ///< of run.mounts and checkpoint.url, which the CSI driver mounts for run.command
+  std::string priority;       ///< a PriorityClass
   std::string service_account;
   std::vector<std::string> env_from;  ///< Secrets whose entries become variables: credentials
   std::string queue;                  ///< of Kueue
