@@ -19,8 +19,10 @@ namespace {
 constexpr double kAnyNumber = std::numeric_limits<double>::max();
 
 /// Names were checked when the job file was parsed.
-engine::OptimizerOptions OptimizerOf(const jobs::OptimizerSpec& from) {
-  engine::OptimizerOptions options{.rules = {.no_decay = from.no_decay}};
+engine::OptimizerOptions OptimizerOf(const jobs::OptimizerSpec& from, std::uint64_t seed) {
+  engine::OptimizerOptions options{
+      .rules = {.no_decay = from.no_decay},
+      .precision = {.bf16_moments = from.moments == "bf16", .rounds_weights = from.stochastic_rounding, .seed = seed}};
   if (from.name == "sgd") {
     options.method = engine::SgdOptions{
         .momentum = from.sgd.momentum, .nesterov = from.sgd.nesterov, .weight_decay = from.sgd.weight_decay};
@@ -118,7 +120,7 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
     options.adapter_url = spec.lora->adapter;
     options.base_quantization = spec.lora->quantization();
   }
-  options.optimizer = OptimizerOf(from.optimizer);
+  options.optimizer = OptimizerOf(from.optimizer, from.seed);
   if (spec.lora) options.optimizer.rules.loraplus_lr_ratio = spec.lora->loraplus_lr_ratio;
   options.schedule = ScheduleOf(from.schedule, from.optimizer.lr);
   options.warmup_proportion = from.schedule.warmup_proportion;

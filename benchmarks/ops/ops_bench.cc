@@ -87,7 +87,7 @@ class Bench {
     const double inner = static_cast<double>(sizes_.intermediate) / static_cast<double>(sizes_.hidden);
     Elementwise("SwiGLU", 3 * inner, 5 * inner, [&] { return Outputs{ops::Swiglu(gate_up)}; }, {gate_up});
     Rope();
-    if (Wanted("AdamW")) device_.is_cpu() ? Adamw() : ModelAdamw();
+    if (Wanted("AdamW")) Adamw();
   }
 
  private:
@@ -246,37 +246,8 @@ class Bench {
     Elementwise("RoPE", 6, 6, [&] { return Outputs{ops::Rotate(qkv, table, layout, sequences)}; }, {qkv});
   }
 
+  /// Steps of the optimizer over the parameters of a model.
   void Adamw() const {
-    const std::int64_t n = 48 << 20;
-    const at::Tensor weights = at::ones({n}, dtype_),
-                     master = dtype_ == at::kFloat ? weights : at::ones({n}, at::kFloat);
-    const at::Tensor gradients = at::ones({n}, at::kFloat), first = at::zeros({n}, at::kFloat),
-                     second = at::zeros({n}, at::kFloat);
-    const cpu::AdamwStep step{.lr = 1e-4F,
-                              .beta1 = 0.9F,
-                              .beta2 = 0.95F,
-                              .eps = 1e-8F,
-                              .weight_decay = 0.1F,
-                              .correction1 = 0.1F,
-                              .correction2 = 0.05F,
-                              .gradient_scale = 1};
-    engine::RunBlocks blocks;
-    blocks.Add(n);
-    ops::DispatchType(weights, [&]<class T>(T) {
-      const auto pass = [&] {
-        blocks.ForEach([&](std::size_t i) {
-          const auto [run, from, count] = blocks.all()[i];
-          const auto at = [&, begin = from](const at::Tensor& x) { return ops::Data<float>(x) + begin; };
-          cpu::Adamw(step, ops::Data<T>(weights) + from, at(master), at(gradients), at(first), at(second), count);
-        });
-      };
-      const double bytes = static_cast<double>(n) * (8 * sizeof(float) + (dtype_ == at::kFloat ? 0 : sizeof(T)));
-      Print("AdamW", "step", Time(pass), bytes / bandwidth_);
-    });
-  }
-
-  /// A step of the optimizer over the parameters of a model on a GPU.
-  void ModelAdamw() const {
     engine::LlamaConfig config;
     config.hidden_size = sizes_.hidden;
     config.intermediate_size = sizes_.intermediate;
@@ -285,13 +256,17 @@ class Bench {
     config.vocab_size = sizes_.vocab;
     auto made = engine::MakeModel(std::make_shared<const engine::LlamaConfig>(config), dtype_, device_, 1);
     if (!made) throw std::runtime_error(made.error().ToString());
-    engine::Model& model = **made;
-    model.buffer().EnableGradients();
-    engine::Adamw optimizer(model.buffer(), {});
-    // Reads weights, gradients and moments; writes weights and moments, and clears the gradients.
-    const double weight = 8 * sizeof(float) + (dtype_ == at::kFloat ? 0 : 2);
-    const double bytes = static_cast<double>(config.ParameterCount()) * weight;
-    Print("AdamW", "step", Time([&] { optimizer.Step(1e-4, 1); }), bytes / bandwidth_);
+    engine::ParameterBuffer& buffer = (*made)->buffer();
+    buffer.EnableGradients();
+    const bool wide = dtype_ == at::kFloat;
+    for (const bool rounds : {false, true}) {
+      engine::Adamw optimizer(buffer, {}, {}, {.bf16_moments = rounds, .rounds_weights = rounds && !wide});
+      // Reads weights, gradients and moments; writes weights and moments, and clears the gradients.
+      const std::size_t moments = 4 * (rounds ? 2 : sizeof(float));
+      const std::size_t weights = wide ? 2 * sizeof(float) : rounds ? 2 * 2 : 2 * sizeof(float) + 2;
+      const double bytes = static_cast<double>(config.ParameterCount() * (2 * sizeof(float) + moments + weights));
+      Print(rounds ? "AdamW, bf16 state" : "AdamW", "step", Time([&] { optimizer.Step(1e-4, 1); }), bytes / bandwidth_);
+    }
   }
 
   const Sizes sizes_;

@@ -15,6 +15,8 @@ plan::TrainingSetup TrainingSetupOf(const Spec& spec) {
           .moments = train.optimizer.name != "sgd" ? 2
                      : has_momentum                ? 1
                                                    : 0,
+          .moment_bytes = train.optimizer.moments == "bf16" ? 2 : 4,
+          .rounds_weights = train.optimizer.stochastic_rounding,
           .snapshots = spec.checkpoint.url.empty()                 ? 0
                        : has_local && spec.checkpoint.local_beside ? 2
                                                                    : 1,

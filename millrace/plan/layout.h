@@ -17,15 +17,19 @@ struct TrainingSetup {
   ModelShape model;
   int ranks = 1, ranks_per_machine = 1;
   std::int64_t global_batch = 8, micro_batch = 1, sequence_length = 256;  ///< in sequences; in tokens
-  bool bf16 = false;  ///< weights and activations are bfloat16 or float16, with a float32 master copy of the weights
-  int moments = 2;    ///< float32 tensors that the optimizer keeps for each parameter
-  int snapshots = 0;  ///< copies of the state in memory that checkpoints are made from
+  bool bf16 = false;     ///< weights and activations are bfloat16 or float16, with a float32 master copy of the weights
+  int moments = 2;       ///< tensors that the optimizer keeps for each parameter
+  int moment_bytes = 4;  ///< of an element of a moment
+  bool rounds_weights = false;         ///< there is no master copy (engine::StatePrecision)
+  int snapshots = 0;                   ///< copies of the state in memory that checkpoints are made from
   std::int64_t data_bytes = 64 << 20;  ///< of samples that are read ahead
   /// The sequences are pairs of answers (engine::Preferences): two documents, each of half a sequence. A step begins
   /// with a forward pass of the reference over all of them, which is the model without its adapters.
   bool compares_pairs = false;
 
   std::int64_t element_bytes() const { return bf16 ? 2 : 4; }
+  /// Returns the bytes of an element of the master copy; 0 if there is none.
+  std::int64_t master_bytes() const { return bf16 && !rounds_weights ? 4 : 0; }
   std::int64_t micro_tokens() const { return micro_batch * sequence_length; }
   /// Returns the tokens of a document: what attention reaches over.
   std::int64_t document_length() const { return compares_pairs ? sequence_length / 2 : sequence_length; }

@@ -8,7 +8,7 @@
 namespace millrace::plan {
 namespace {
 
-constexpr std::int64_t kGradientBytes = 4, kStateBytes = 4, kSentBytes = 2;
+constexpr std::int64_t kGradientBytes = 4, kSentBytes = 2;
 // A token of a row of pairs: as input, label and position in 32 bits, and as input and label in 64 (train::MicroBatch).
 constexpr std::int64_t kPairTokenBytes = 3 * 4 + 2 * 8;
 constexpr std::int64_t kBucketElements = (8 << 20) / kGradientBytes;  // engine::DataExchangeOptions
@@ -49,8 +49,8 @@ MemoryUse MemoryOf(const TrainingSetup& setup, const Layout& layout, const Layou
   MemoryUse use;
   use[MemoryKind::kWeights] = held(all, 3) * element + share.quantized_bytes;  // these are never divided by zero
   use[MemoryKind::kGradients] = held(trained, 2) * kGradientBytes;
-  use[MemoryKind::kOptimizer] = held(trained, 1) * kStateBytes * setup.moments;
-  use[MemoryKind::kMaster] = setup.bf16 ? held(trained, 1) * kStateBytes : 0;
+  use[MemoryKind::kOptimizer] = held(trained, 1) * setup.moments * setup.moment_bytes;
+  use[MemoryKind::kMaster] = held(trained, 1) * setup.master_bytes();
   if (zero >= 2) {
     use[MemoryKind::kGathered] =
         machine.accelerators > 0 ? GatheredOnDevice(layout, share, element) : PooledBytes(layout, share, element);
@@ -105,7 +105,7 @@ MemoryUse MemoryOf(const TrainingSetup& setup, const Layout& layout, const Layou
   if (layout.options.pipeline > 1 && in_flight > 1) {
     use[MemoryKind::kProcess] += static_cast<std::int64_t>(kHoles * static_cast<double>(use[MemoryKind::kActivations]));
   }
-  const std::int64_t state = kStateBytes * setup.moments + (setup.bf16 ? kStateBytes : 0);
+  const std::int64_t state = setup.moments * setup.moment_bytes + setup.master_bytes();
   const std::int64_t saved = setup.model.is_adapted() ? trained : all;  // adapters are saved without their model
   use[MemoryKind::kSnapshot] = setup.snapshots * Part(saved * element + trained * state, layout.data_ranks());
   use[MemoryKind::kData] = setup.data_bytes;

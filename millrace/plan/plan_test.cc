@@ -49,6 +49,25 @@ TEST(Memory, ShardingDividesWhatItSays) {
   EXPECT_EQ(Of(hybrid, MemoryKind::kWeights), Of(PlanOf(setup, {.zero = 3}), MemoryKind::kWeights));
 }
 
+TEST(Memory, StateInBfloat16TakesHalf) {
+  TrainingSetup setup = SetupOf8B(8);
+  const auto elements = setup.model.ParameterCount();
+  const Plan wide = PlanOf(setup, {.zero = 1});
+  setup.moment_bytes = 2;
+  const Plan moments = PlanOf(setup, {.zero = 1});
+  setup.rounds_weights = true;
+  const Plan least = PlanOf(setup, {.zero = 1});
+  EXPECT_EQ(2 * Of(moments, MemoryKind::kOptimizer), Of(wide, MemoryKind::kOptimizer));
+  EXPECT_EQ(Of(moments, MemoryKind::kMaster), Of(wide, MemoryKind::kMaster));
+  EXPECT_EQ(Of(least, MemoryKind::kMaster), 0);
+  EXPECT_EQ(Of(least, MemoryKind::kOptimizer), Of(moments, MemoryKind::kOptimizer));
+  EXPECT_EQ(wide.memory[wide.fullest].total() - least.memory[least.fullest].total(), elements * 8 / 8);
+  // Bytes of an element in a step of AdamW: 34, then 26, then 20; and the norm's 4 of 8 times as many elements.
+  const double norm = 4 * 8;
+  EXPECT_NEAR(moments.time.optimizer / wide.time.optimizer, (26 + norm) / (34 + norm), 1e-3);
+  EXPECT_NEAR(least.time.optimizer / wide.time.optimizer, (20 + norm) / (34 + norm), 1e-3);
+}
+
 /// The stages of a layout have all elements of the model between them, but for the gaps between parameters and for a
 /// second copy of a tied table.
 TEST(Memory, StagesHaveTheWholeModel) {

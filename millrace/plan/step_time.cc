@@ -31,9 +31,11 @@ PassTimes PassesOf(const LayoutCost& cost, const RankShare& share) {
 }
 
 double OptimizerSeconds(const TrainingSetup& setup, const Layout& layout, const RankShare& share, double bandwidth) {
-  // Gradients are read and zeroed, moments and weights read and written; bfloat16 weights are written besides. Before,
-  // the gradients' norm reads them.
-  const double per_element = 8 + 8 * setup.moments + 8 + (setup.bf16 ? 2 : 0);
+  // Gradients are read and zeroed, moments and weights read and written; of a master copy, bfloat16 weights are written
+  // besides. Before, the gradients' norm reads them.
+  const auto master = static_cast<double>(setup.master_bytes()), element = static_cast<double>(setup.element_bytes());
+  const double weights = master > 0 ? 2 * master + element : 2 * element;
+  const double per_element = 8 + 2 * setup.moments * setup.moment_bytes + weights;
   const auto all = static_cast<double>(share.trained);
   const double own = layout.options.zero >= 1 ? all / layout.shape.shard : all;
   return (own * per_element + (layout.options.zero >= 2 ? own : all) * 4) / bandwidth;

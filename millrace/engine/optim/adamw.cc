@@ -7,13 +7,14 @@
 
 namespace millrace::engine {
 
-Adamw::Adamw(ParameterBuffer& parameters, AdamwOptions options, ParameterRules rules)
-    : Optimizer(parameters, options.weight_decay, std::move(rules)),
+Adamw::Adamw(ParameterBuffer& parameters, AdamwOptions options, ParameterRules rules, const StatePrecision& precision)
+    : Optimizer(parameters, options.weight_decay, std::move(rules), precision),
       options_(options),
       runs_(UniformRuns()),
-      blocks_(BlocksOf(runs_)),
-      moment1_(AddState("exp_avg")),
-      moment2_(AddState("exp_avg_sq")) {}
+      blocks_(BlocksOf(runs_)) {
+  AddState("exp_avg");
+  AddState("exp_avg_sq");
+}
 
 void Adamw::Update(double lr, double scale) {
   if (HasFused()) return UpdateFused(lr, scale);
@@ -37,13 +38,9 @@ cpu::AdamwStep Adamw::StepOf(double scale) const {
 void Adamw::UpdateOnGpu([[maybe_unused]] double lr, [[maybe_unused]] double scale) {
   if constexpr (ops::kBuiltWithCuda) {
     if (runs_.empty()) return;
-    ops::cuda::OptimizerRuns runs;
-    for (const UniformRun& run : runs_) {
-      runs.push_back(GpuRun(run, lr * run.lr_ratio));
-      runs.back().moment1 = moment1_.data_ptr<float>() + run.begin;
-      runs.back().moment2 = moment2_.data_ptr<float>() + run.begin;
-    }
-    ops::cuda::Adamw(std::move(runs), StepOf(scale), runs_.front().values);
+    std::vector<cuda::OptimizerRun> runs;
+    for (const UniformRun& run : runs_) runs.push_back(GpuRun(run, lr * run.lr_ratio));
+    ops::cuda::Adamw({std::move(runs), bf16_moments()}, StepOf(scale), runs_.front().values);
   }
 }
 
@@ -57,25 +54,25 @@ void Adamw::UpdateFused(double lr, double scale) {
       cpu::AdamwStep of_run = step;
       of_run.lr = static_cast<float>(lr * run.lr_ratio);
       of_run.weight_decay = static_cast<float>(run.decay);
-      const std::int64_t state = run.begin + from;
-      cpu::Adamw(of_run, ops::Data<T>(run.values) + from, run.master.data_ptr<float>() + from,
-                 run.gradients.data_ptr<float>() + from, moment1_.data_ptr<float>() + state,
-                 moment2_.data_ptr<float>() + state, count);
+      ForEachPart(run, from, count, [&](const Part& part) {
+        cpu::Adamw(of_run, ops::Data<T>(run.values) + part.from, part.master, part.gradients, part.moments[0],
+                   part.moments[1], part.count);
+      });
     });
   });
 }
 
 void Adamw::UpdateReference(const UniformRun& run, double lr, double scale) {
   const auto t = static_cast<double>(steps());
-  const at::Tensor& weight = run.master;
-  const at::Tensor moment1 = moment1_.narrow(0, run.begin, run.size());
-  const at::Tensor moment2 = moment2_.narrow(0, run.begin, run.size());
-  const at::Tensor scaled = run.gradients * scale;
-  moment1.mul_(options_.beta1).add_(scaled, 1 - options_.beta1);
-  moment2.mul_(options_.beta2).addcmul_(scaled, scaled, 1 - options_.beta2);
-  const at::Tensor denominator = (moment2 / (1 - std::pow(options_.beta2, t))).sqrt_().add_(options_.eps);
-  if (run.decay > 0) weight.mul_(1 - lr * run.decay);
-  weight.addcdiv_(moment1, denominator, -lr / (1 - std::pow(options_.beta1, t)));
+  ForEachPart(run, 0, run.size(), [&](const Part& part) {
+    const at::Tensor weight = part.Master(), moment1 = part.Moment(0), moment2 = part.Moment(1);
+    const at::Tensor scaled = part.Gradients() * scale;
+    moment1.mul_(options_.beta1).add_(scaled, 1 - options_.beta1);
+    moment2.mul_(options_.beta2).addcmul_(scaled, scaled, 1 - options_.beta2);
+    const at::Tensor denominator = (moment2 / (1 - std::pow(options_.beta2, t))).sqrt_().add_(options_.eps);
+    if (run.decay > 0) weight.mul_(1 - lr * run.decay);
+    weight.addcdiv_(moment1, denominator, -lr / (1 - std::pow(options_.beta1, t)));
+  });
   RoundMaster(run);
   run.gradients.zero_();
 }

@@ -14,7 +14,8 @@ struct AdamwOptions {
 /// Keeps two moments per parameter: exp_avg and exp_avg_sq. A step is one pass over memory.
 class Adamw final : public Optimizer {
  public:
-  explicit Adamw(ParameterBuffer& parameters, AdamwOptions options = {}, ParameterRules rules = {});
+  explicit Adamw(ParameterBuffer& parameters, AdamwOptions options = {}, ParameterRules rules = {},
+                 const StatePrecision& precision = {});
   std::string_view name() const override { return "adamw"; }
 
  private:
@@ -26,8 +27,7 @@ class Adamw final : public Optimizer {
 
   const AdamwOptions options_;
   const std::vector<UniformRun> runs_;
-  const RunBlocks blocks_;        ///< of runs_
-  at::Tensor moment1_, moment2_;  ///< [parameters.size()]
+  const RunBlocks blocks_;  ///< of runs_
 };
 
 }  // namespace millrace::engine

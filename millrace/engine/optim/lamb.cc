@@ -8,12 +8,12 @@
 #include "millrace/engine/ops/dispatch.h"
 
 namespace millrace::engine {
-Lamb::Lamb(ParameterBuffer& parameters, LambOptions options, ParameterRules rules, const StateRanks& ranks)
-    : Optimizer(parameters, options.weight_decay, std::move(rules)),
-      options_(options),
-      ranks_(ranks),
-      moment1_(AddState("exp_avg")),
-      moment2_(AddState("exp_avg_sq")) {
+
+Lamb::Lamb(ParameterBuffer& parameters, LambOptions options, ParameterRules rules, const StateRanks& ranks,
+           const StatePrecision& precision)
+    : Optimizer(parameters, options.weight_decay, std::move(rules), precision), options_(options), ranks_(ranks) {
+  AddState("exp_avg");
+  AddState("exp_avg_sq");
   // Whole tensors are numbered in the order of their first slices. All ranks of a stage count in the same order. A rank
   // may hold several slices of a tensor: of queries, of keys and of values.
   std::map<std::string_view, std::size_t> tensors;
@@ -43,9 +43,11 @@ void Lamb::Update(double lr, double scale) {
   if (HasFused()) return Apply(lr);
   if (HasCuda()) return ApplyOnGpu(lr);
   for (const PieceRun& piece : pieces_) {
-    piece.run.master.sub_(piece.run.gradients, lr * piece.run.lr_ratio * TrustRatio(piece));
-    RoundMaster(piece.run);
-    piece.run.gradients.zero_();
+    const UniformRun& run = piece.run;
+    ForEachPart(run, 0, run.size(),
+                [&](const Part& part) { part.Master().sub_(part.Gradients(), lr * run.lr_ratio * TrustRatio(piece)); });
+    RoundMaster(run);
+    run.gradients.zero_();
   }
 }
 
@@ -63,15 +65,10 @@ cpu::LambStep Lamb::StepOf(double scale) const {
 void Lamb::ComputeDirectionsOnGpu([[maybe_unused]] double scale) {
   if constexpr (ops::kBuiltWithCuda) {
     if (pieces_.empty()) return;
-    ops::cuda::OptimizerRuns runs;
-    for (const PieceRun& piece : pieces_) {
-      const UniformRun& run = piece.run;
-      runs.push_back(GpuRun(run, /*lr=*/0));  // of the second pass
-      runs.back().moment1 = moment1_.data_ptr<float>() + run.begin;
-      runs.back().moment2 = moment2_.data_ptr<float>() + run.begin;
-    }
+    std::vector<cuda::OptimizerRun> runs;
+    for (const PieceRun& piece : pieces_) runs.push_back(GpuRun(piece.run, /*lr=*/0));  // of the second pass
     const std::vector<cpu::LambSquares> squares =
-        ops::cuda::LambDirection(std::move(runs), StepOf(scale), pieces_.front().run.values);
+        ops::cuda::LambDirection({std::move(runs), bf16_moments()}, StepOf(scale), pieces_.front().run.values);
     for (std::size_t i = 0; i < squares.size(); ++i) AddSquares(pieces_[i], squares[i]);
   }
 }
@@ -80,11 +77,11 @@ void Lamb::ComputeDirectionsOnGpu([[maybe_unused]] double scale) {
 void Lamb::ApplyOnGpu([[maybe_unused]] double lr) {
   if constexpr (ops::kBuiltWithCuda) {
     if (pieces_.empty()) return;
-    ops::cuda::OptimizerRuns runs;
+    std::vector<cuda::OptimizerRun> runs;
     for (const PieceRun& piece : pieces_) {
       runs.push_back(GpuRun(piece.run, lr * piece.run.lr_ratio * TrustRatio(piece)));
     }
-    ops::cuda::LambApply(std::move(runs), pieces_.front().run.values);
+    ops::cuda::LambApply({std::move(runs), bf16_moments()}, pieces_.front().run.values);
   }
 }
 
@@ -95,10 +92,12 @@ void Lamb::ComputeDirections(double scale) {
   blocks_.ForEach([&](std::size_t i) {
     const auto& [piece, from, count] = blocks_.all()[i];
     const UniformRun& run = pieces_[piece].run;
-    squares[i] =
-        cpu::LambDirection(step, static_cast<float>(run.decay), run.master.data_ptr<float>() + from,
-                           run.gradients.data_ptr<float>() + from, moment1_.data_ptr<float>() + run.begin + from,
-                           moment2_.data_ptr<float>() + run.begin + from, count);
+    ForEachPart(run, from, count, [&](const Part& part) {
+      const cpu::LambSquares of_part = cpu::LambDirection(step, static_cast<float>(run.decay), part.master,
+                                                          part.gradients, part.moments[0], part.moments[1], part.count);
+      squares[i].weight += of_part.weight;
+      squares[i].update += of_part.update;
+    });
   });
   // Added in the order of blocks, whichever thread made them.
   for (std::size_t i = 0; i < squares.size(); ++i) AddSquares(pieces_[blocks_.all()[i].run], squares[i]);
@@ -107,15 +106,17 @@ void Lamb::ComputeDirections(double scale) {
 void Lamb::ComputeDirectionReference(const PieceRun& piece, double scale) {
   const UniformRun& run = piece.run;
   const auto t = static_cast<double>(steps());
-  const at::Tensor moment1 = moment1_.narrow(0, run.begin, run.size());
-  const at::Tensor moment2 = moment2_.narrow(0, run.begin, run.size());
-  const at::Tensor scaled = run.gradients * scale;
-  moment1.mul_(options_.beta1).add_(scaled, 1 - options_.beta1);
-  moment2.mul_(options_.beta2).addcmul_(scaled, scaled, 1 - options_.beta2);
-  const at::Tensor denominator = (moment2 / (1 - std::pow(options_.beta2, t))).sqrt_().add_(options_.eps);
-  run.gradients.copy_(moment1 / (1 - std::pow(options_.beta1, t)) / denominator + run.master * run.decay);
   const auto squares = [](const at::Tensor& x) { return x.to(at::kDouble).square().sum().item<double>(); };
-  AddSquares(piece, {squares(run.master), squares(run.gradients)});
+  ForEachPart(run, 0, run.size(), [&](const Part& part) {
+    const at::Tensor weight = part.Master(), gradients = part.Gradients();
+    const at::Tensor moment1 = part.Moment(0), moment2 = part.Moment(1);
+    const at::Tensor scaled = gradients * scale;
+    moment1.mul_(options_.beta1).add_(scaled, 1 - options_.beta1);
+    moment2.mul_(options_.beta2).addcmul_(scaled, scaled, 1 - options_.beta2);
+    const at::Tensor denominator = (moment2 / (1 - std::pow(options_.beta2, t))).sqrt_().add_(options_.eps);
+    gradients.copy_(moment1 / (1 - std::pow(options_.beta1, t)) / denominator + weight * run.decay);
+    AddSquares(piece, {squares(weight), squares(gradients)});
+  });
 }
 
 void Lamb::AddSquares(const PieceRun& piece, const cpu::LambSquares& squares) {
@@ -146,9 +147,10 @@ void Lamb::Apply(double lr) {
     blocks_.ForEach([&](std::size_t i) {
       const auto& [number, from, count] = blocks_.all()[i];
       const PieceRun& piece = pieces_[number];
-      cpu::LambApply(static_cast<float>(lr * piece.run.lr_ratio * TrustRatio(piece)),
-                     ops::Data<T>(piece.run.values) + from, piece.run.master.data_ptr<float>() + from,
-                     piece.run.gradients.data_ptr<float>() + from, count);
+      const auto rate = static_cast<float>(lr * piece.run.lr_ratio * TrustRatio(piece));
+      ForEachPart(piece.run, from, count, [&](const Part& part) {
+        cpu::LambApply(rate, ops::Data<T>(piece.run.values) + part.from, part.master, part.gradients, part.count);
+      });
     });
   });
 }

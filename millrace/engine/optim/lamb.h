@@ -24,7 +24,7 @@ struct LambOptions {
 class Lamb final : public Optimizer {
  public:
   explicit Lamb(ParameterBuffer& parameters, LambOptions options = {}, ParameterRules rules = {},
-                const StateRanks& ranks = {});
+                const StateRanks& ranks = {}, const StatePrecision& precision = {});
   std::string_view name() const override { return "lamb"; }
 
  private:
@@ -51,7 +51,6 @@ class Lamb final : public Optimizer {
   RunBlocks blocks_;               ///< of pieces_
   std::vector<std::size_t> tied_;  ///< numbers of whole tensors that two stages of a pipeline hold
   at::Tensor squares_;  ///< [whole tensors, 2] float64: of this step, the sums of squares of weights and updates
-  at::Tensor moment1_, moment2_;
 };
 
 }  // namespace millrace::engine

@@ -7,17 +7,17 @@
 namespace millrace::engine {
 namespace {
 
-std::unique_ptr<Optimizer> Make(ParameterBuffer& parameters, const AdamwOptions& method, const ParameterRules& rules,
-                                const StateRanks&) {
-  return std::make_unique<Adamw>(parameters, method, rules);
+std::unique_ptr<Optimizer> Make(ParameterBuffer& parameters, const AdamwOptions& method,
+                                const OptimizerOptions& options, const StateRanks&) {
+  return std::make_unique<Adamw>(parameters, method, options.rules, options.precision);
 }
-std::unique_ptr<Optimizer> Make(ParameterBuffer& parameters, const LambOptions& method, const ParameterRules& rules,
+std::unique_ptr<Optimizer> Make(ParameterBuffer& parameters, const LambOptions& method, const OptimizerOptions& options,
                                 const StateRanks& ranks) {
-  return std::make_unique<Lamb>(parameters, method, rules, ranks);
+  return std::make_unique<Lamb>(parameters, method, options.rules, ranks, options.precision);
 }
-std::unique_ptr<Optimizer> Make(ParameterBuffer& parameters, const SgdOptions& method, const ParameterRules& rules,
+std::unique_ptr<Optimizer> Make(ParameterBuffer& parameters, const SgdOptions& method, const OptimizerOptions& options,
                                 const StateRanks&) {
-  return std::make_unique<Sgd>(parameters, method, rules);
+  return std::make_unique<Sgd>(parameters, method, options.rules, options.precision);
 }
 
 /// Fails if no rank has anything to train.
@@ -51,7 +51,7 @@ Result<std::unique_ptr<Optimizer>> MakeOptimizer(ParameterBuffer& parameters, co
                                                  const StateRanks& ranks) {
   MR_TRY(CheckGlobs("no_decay", parameters, options.rules.no_decay, ranks));
   MR_TRY(CheckTrained(parameters, ranks));
-  return std::visit([&](const auto& method) { return Make(parameters, method, options.rules, ranks); }, options.method);
+  return std::visit([&](const auto& method) { return Make(parameters, method, options, ranks); }, options.method);
 }
 
 }  // namespace millrace::engine

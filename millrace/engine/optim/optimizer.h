@@ -4,11 +4,14 @@
 
 #include <ATen/ATen.h>
 
+#include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "millrace/engine/ops/cpu/kernels.h"
 #include "millrace/engine/ops/cuda/tensors/optimizer.h"
 #include "millrace/engine/parameters/parameter_buffer.h"
 
@@ -17,7 +20,7 @@ namespace millrace::engine {
 /// A tensor of the optimizer's state that belongs to the part of a parameter that this rank owns. The tensor is a view.
 struct NamedState {
   std::string name;                   ///< "exp_avg/model.norm.weight"
-  at::Tensor tensor;                  ///< [piece->elements()] float32
+  at::Tensor tensor;                  ///< [piece->elements()] float32, or bfloat16 as StatePrecision says
   const OwnedPiece* piece = nullptr;  ///< valid as long as the buffer
 };
 
@@ -35,10 +38,20 @@ struct ParameterRules {
   double LrRatioOf(const NamedParameter& parameter) const;
 };
 
-/// Updates the weights that this rank owns from their gradients. Its state is float32, and there is state for owned
-/// elements of trainable parameters only. For models of another type it includes a float32 master copy of the weights.
-/// Results do not depend on the number of threads. One thread at a time. REQUIRES: the ParameterBuffer has gradients
-/// and outlives this object.
+/// What an optimizer keeps in bfloat16, to need less memory. It computes in float32 and rounds what it keeps
+/// stochastically. The random bits of an element depend on the seed, the step and the element only, so a run's bits are
+/// the same under any division among ranks and after a resume.
+struct StatePrecision {
+  bool bf16_moments = false;
+  /// A bfloat16 model has no master copy: each step rounds the new weights.
+  bool rounds_weights = false;
+  std::uint64_t seed = 0;
+};
+
+/// Updates the weights that this rank owns from their gradients. There is state for owned elements of trainable
+/// parameters only. It is float32 unless a StatePrecision says otherwise, and for models of another type it includes a
+/// float32 master copy of the weights. Results do not depend on the number of threads. One thread at a time.
+/// REQUIRES: the ParameterBuffer has gradients and outlives this object.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -66,16 +79,40 @@ class Optimizer {
   /// Consecutive owned elements under the same rules.
   struct UniformRun {
     std::int64_t begin = 0;                ///< first element of the state
-    at::Tensor values, master, gradients;  ///< [n]; `master` is `values` for float32 models
+    at::Tensor values, master, gradients;  ///< [n]; `master` is `values` for float32 models; undefined: none
     double decay = 0;
     double lr_ratio = 1;  ///< factor of the learning rate
+    // Where something is rounded, a run is a piece of one parameter.
+    std::uint64_t rounding_key = 0;    ///< of the parameter
+    std::int64_t first = 0;            ///< first element in the parameter's slice
+    cpu::ElementNumbers numbers = {};  ///< of the slice
     std::int64_t size() const { return values.numel(); }
   };
+  static constexpr std::size_t kMostMoments = 2;
+  /// Elements of a run as updates take them: in float32.
+  struct Part {
+    std::int64_t from = 0, count = 0;  ///< elements of the run
+    float* master = nullptr;           ///< the weights
+    float* gradients = nullptr;
+    std::array<float*, kMostMoments> moments = {};  ///< in the order of AddState(); null: there are fewer
+    at::Tensor Master() const { return Tensor(master); }
+    at::Tensor Gradients() const { return Tensor(gradients); }
+    at::Tensor Moment(std::size_t i) const { return Tensor(moments[i]); }
 
-  /// `weight_decay`: of the parameters that decay.
-  Optimizer(ParameterBuffer& parameters, double weight_decay, ParameterRules rules);
-  /// Returns a new float32 tensor [parameters.owned_trained_size()] of zeros. State() has it as `kind`.
-  at::Tensor AddState(std::string kind);
+   private:
+    at::Tensor Tensor(float* data) const { return at::from_blob(data, {count}, at::kFloat); }
+  };
+
+  /// `weight_decay`: of the parameters that decay. Throws c10::Error if `precision` rounds weights that are not
+  /// bfloat16.
+  Optimizer(ParameterBuffer& parameters, double weight_decay, ParameterRules rules, const StatePrecision& precision);
+  /// Makes a tensor [parameters.owned_trained_size()] of zeros for a moment. State() has it as `kind`.
+  void AddState(std::string kind);
+  /// Calls update(part) for all of elements [from, from + count) of a run on a CPU, one part after the other. What is
+  /// kept in bfloat16 is widened before the call and rounded after it; of the weights, the update may write anything
+  /// into run.values then.
+  void ForEachPart(const UniformRun& run, std::int64_t from, std::int64_t count,
+                   const std::function<void(const Part&)>& update) const;
   /// Returns the owned elements in runs that are as long as possible. A run may include the gaps between parameters,
   /// whose gradients and weights are 0.
   std::vector<UniformRun> UniformRuns() const;
@@ -87,9 +124,10 @@ class Optimizer {
   bool HasFused() const;
   /// Returns whether the parameters are on a GPU and this program has kernels for it.
   bool HasCuda() const;
-  /// Returns a run for kernels of a GPU, without moments. `lr`: of this run.
-  static cuda::OptimizerRun GpuRun(const UniformRun& run, double lr);
-  /// Rounds the master copy of a run into the model's weights.
+  /// Returns a run for kernels of a GPU. `lr`: of this run.
+  cuda::OptimizerRun GpuRun(const UniformRun& run, double lr) const;
+  bool bf16_moments() const { return precision_.bf16_moments; }
+  /// Rounds the master copy of a run, if it has one, into the model's weights.
   static void RoundMaster(const UniformRun& run);
 
  private:
@@ -105,16 +143,23 @@ class Optimizer {
     std::size_t span;
     std::int64_t begin, end;
     double decay, lr_ratio;
+    std::uint64_t rounding_key;
+    std::int64_t first;
+    cpu::ElementNumbers numbers;
   };
+  bool Rounds() const { return precision_.bf16_moments || precision_.rounds_weights; }
+  /// Returns the key of a run's random bits in this step.
+  std::uint64_t StepKey(const UniformRun& run) const;
   Range RangeOf(const OwnedPiece& piece) const;
   UniformRun MakeRun(const Range& range) const;
 
   ParameterBuffer& parameters_;
   const double weight_decay_;
   const ParameterRules rules_;
+  const StatePrecision precision_;
   std::int64_t steps_ = 0;
   std::vector<StateKind> state_;
-  at::Tensor master_;  ///< [parameters.owned_trained_size()] float32; undefined for float32 models
+  at::Tensor master_;  ///< [parameters.owned_trained_size()] float32; undefined: none
 };
 
 /// Returns the factor that scales a gradient of norm `norm` down to `limit`; 1 if it is not longer, or `limit` is 0.

@@ -109,7 +109,29 @@ std::vector<Method> Methods() {
           {"sgd", {nesterov, rules}, SgdTextbook(nesterov), 0.1, {"momentum"}}};
 }
 
-class OptimizerTest : public testing::TestWithParam<at::ScalarType> {};
+class OptimizerTest : public testing::TestWithParam<at::ScalarType> {
+ protected:
+  /// Returns all precisions that state can have beside such weights.
+  static std::vector<StatePrecision> Precisions() {
+    std::vector<StatePrecision> all = {{}, {.bf16_moments = true, .seed = 3}};
+    if (GetParam() == at::kBFloat16) {
+      all.push_back({.rounds_weights = true, .seed = 3});
+      all.push_back({.bf16_moments = true, .rounds_weights = true, .seed = 3});
+    }
+    return all;
+  }
+  /// Returns all methods with all precisions.
+  static std::vector<Method> MethodsAndPrecisions() {
+    std::vector<Method> all;
+    for (const StatePrecision& precision : Precisions()) {
+      for (Method& method : Methods()) {
+        method.options.precision = precision;
+        all.push_back(std::move(method));
+      }
+    }
+    return all;
+  }
+};
 
 TEST_P(OptimizerTest, FollowsTheTextbook) {
   for (const Method& method : Methods()) {
@@ -173,9 +195,140 @@ TEST_P(OptimizerTest, MasterCopyKeepsWhatRoundingWouldLose) {
   }
 }
 
+/// Returns the distance between bfloat16 numbers of the size of `value`.
+double Bf16Distance(double value) { return std::ldexp(1.0, std::max(std::ilogb(value), -126) - 7); }
+
+/// A step computes as with float32 state, from what is kept, and rounds what it keeps to one of the two neighbours.
+TEST_P(OptimizerTest, RoundsWhatAFloat32StepComputes) {
+  for (const Method& method : MethodsAndPrecisions()) {
+    const StatePrecision& precision = method.options.precision;
+    if (!precision.bf16_moments && !precision.rounds_weights) continue;
+    OptimizerOptions wide_options = method.options;
+    wide_options.precision = {};
+    const auto buffer = MakeBuffer(GetParam()), wide_buffer = MakeBuffer(GetParam());
+    const auto optimizer = MakeOptimizer(*buffer, method.options).value();
+    const auto wide = MakeOptimizer(*wide_buffer, wide_options).value();
+    std::int64_t rounded = 0, nearest = 0;
+    double excess = 0;  // in distances between bfloat16 numbers
+    for (int t = 0; t < 3; ++t) {
+      const std::vector<NamedState> state = optimizer->State(), wide_state = wide->State();
+      const auto of = [](const std::vector<NamedState>& all, std::string_view name) -> const at::Tensor* {
+        const auto found = std::ranges::find(all, name, &NamedState::name);
+        return found == all.end() ? nullptr : &found->tensor;
+      };
+      // The twin begins each step with what the optimizer has kept.
+      wide_buffer->values().detach().copy_(buffer->values());
+      for (const NamedState& into : wide_state) {
+        const at::Tensor* from = of(state, into.name);
+        const at::Tensor& values = into.piece->values;
+        into.tensor.detach().copy_(from != nullptr ? *from : values);  // of a master copy that is not kept
+      }
+      const at::Tensor gradients = at::randn({buffer->size()}, at::detail::createCPUGenerator(t));
+      buffer->gradients().copy_(gradients);
+      wide_buffer->gradients().copy_(gradients);
+      optimizer->Step(0.01, 0.5);
+      wide->Step(0.01, 0.5);
+      const auto compare = [&](const std::string& name, const at::Tensor& got, const at::Tensor& want) {
+        if (got.scalar_type() != at::kBFloat16) {
+          EXPECT_TRUE(got.equal(want)) << name;
+          return;
+        }
+        const at::Tensor a = got.to(at::kDouble).contiguous(), b = want.to(at::kDouble).contiguous();
+        const at::Tensor near = want.to(at::kBFloat16).to(at::kDouble).contiguous();
+        for (std::int64_t i = 0; i < a.numel(); ++i) {
+          const double x = b.data_ptr<double>()[i], y = a.data_ptr<double>()[i];
+          ASSERT_LT(std::abs(x - y), Bf16Distance(x)) << method.name << " " << name << " " << i;
+          if (near.data_ptr<double>()[i] == x) continue;
+          ++rounded;
+          nearest += y == near.data_ptr<double>()[i] ? 1 : 0;
+          excess += (y - x) / Bf16Distance(x);
+        }
+      };
+      for (const NamedState& one : state) compare(one.name, one.tensor, *of(wide_state, one.name));
+      if (precision.rounds_weights) {
+        for (const NamedState& one : wide_state) {
+          if (one.name.starts_with("master/")) {
+            compare(one.name, buffer->parameters()[one.piece->parameter].tensor.flatten(), one.tensor);
+          }
+        }
+      }
+    }
+    if (rounded == 0) {
+      EXPECT_TRUE(method.state.empty() && !precision.rounds_weights) << "SGD without momentum rounds no moments";
+      continue;
+    }
+    // A number is nearest with probability 3/4 if values are spread evenly, and the error has a variance of 1/6.
+    const auto count = static_cast<double>(rounded);
+    EXPECT_NEAR(static_cast<double>(nearest) / count, 0.75, 0.02) << method.name;
+    EXPECT_NEAR(excess / count, 0, 5 * std::sqrt(1 / 6.0 / count)) << method.name;
+  }
+}
+
+/// Each step is far below bfloat16's resolution, which is 2^-8 below 1: rounding to nearest would lose it.
+TEST(StochasticRounding, SmallUpdatesAddUp) {
+  ParameterBuffer buffer;
+  buffer.Declare({.name = "w", .shape = {64, 64}});
+  buffer.Allocate(at::kBFloat16, at::kCPU);
+  buffer.parameters()[0].tensor.fill_(1);
+  buffer.EnableGradients();
+  const auto optimizer = MakeOptimizer(buffer, {.method = AdamwOptions{.weight_decay = 0},
+                                                .precision = {.bf16_moments = true, .rounds_weights = true}})
+                             .value();
+  for (int i = 0; i < 100; ++i) {
+    buffer.gradients().fill_(1);
+    optimizer->Step(1e-4, 1);
+  }
+  // A step adds a variance of 1e-4 · 2^-8, so the mean of 4,096 weights has a standard deviation of 1e-4.
+  EXPECT_NEAR(buffer.values().to(at::kDouble).mean().item<double>(), 0.99, 5e-4);
+}
+
+/// Ranks that divide a matrix by rows or by columns, and ranks that hold it alike, round each weight alike.
+TEST(StochasticRounding, IsTheSameUnderAnyDivision) {
+  constexpr std::int64_t kRows = 24, kColumns = 40;
+  const auto after_steps = [&](TensorSlice slice) {
+    ParameterBuffer buffer;
+    buffer.Declare({.name = "before", .shape = {5}});
+    buffer.Declare({.name = "w", .shape = {kRows, kColumns}, .slice = slice, .stddev = 0.5});
+    buffer.Allocate(at::kBFloat16, at::kCPU);
+    buffer.Initialize(1);
+    buffer.EnableGradients();
+    const auto optimizer =
+        MakeOptimizer(buffer, {.method = AdamwOptions(), .precision = {.bf16_moments = true, .rounds_weights = true}})
+            .value();
+    const NamedParameter& w = buffer.parameters()[1];
+    for (int t = 0; t < 3; ++t) {
+      const at::Tensor whole = at::randn({kRows, kColumns}, at::detail::createCPUGenerator(t));
+      w.gradient.copy_(slice.whole() ? whole
+                                     : whole.narrow(static_cast<std::int64_t>(slice.dim), slice.begin, slice.extent));
+      optimizer->Step(0.01, 1);
+    }
+    return w.tensor.detach().clone();
+  };
+  const at::Tensor whole = after_steps({});
+  for (const TensorSlice& slice :
+       {TensorSlice{.dim = 0, .begin = 8, .extent = 8}, TensorSlice{.dim = 1, .begin = 10, .extent = 20},
+        TensorSlice{.dim = 1, .begin = 30, .extent = 10}}) {
+    const at::Tensor want = whole.narrow(static_cast<std::int64_t>(slice.dim), slice.begin, slice.extent);
+    EXPECT_TRUE(after_steps(slice).equal(want)) << "dimension " << slice.dim << " from " << slice.begin;
+  }
+}
+
+TEST(StochasticRounding, TheSeedDecides) {
+  const auto weights = [](std::uint64_t seed) {
+    const auto buffer = MakeBuffer(at::kBFloat16);
+    const auto optimizer =
+        MakeOptimizer(*buffer, {.method = AdamwOptions(), .precision = {.rounds_weights = true, .seed = seed}}).value();
+    buffer->gradients().fill_(1);
+    optimizer->Step(0.01, 1);
+    return buffer->values().detach().clone();
+  };
+  EXPECT_TRUE(weights(1).equal(weights(1)));
+  EXPECT_FALSE(weights(1).equal(weights(2)));
+}
+
 /// What a checkpoint has is the whole state: a second optimizer that is given it makes the same steps.
 TEST_P(OptimizerTest, StateIsAllOfIt) {
-  for (const Method& method : Methods()) {
+  for (const Method& method : MethodsAndPrecisions()) {
     const auto one = MakeBuffer(GetParam()), two = MakeBuffer(GetParam());
     const auto first = MakeOptimizer(*one, method.options).value();
     const auto step = [&](ParameterBuffer& buffer, Optimizer& optimizer, std::uint64_t seed) {
@@ -186,7 +339,8 @@ TEST_P(OptimizerTest, StateIsAllOfIt) {
     const auto second = MakeOptimizer(*two, method.options).value();
     two->values().detach().copy_(one->values());
     const std::vector<NamedState> from = first->State(), into = second->State();
-    const std::size_t kinds = method.state.size() + (GetParam() == at::kFloat ? 0 : 1);
+    const bool has_master = GetParam() != at::kFloat && !method.options.precision.rounds_weights;
+    const std::size_t kinds = method.state.size() + (has_master ? 1 : 0);
     ASSERT_EQ(from.size(), kinds * one->parameters().size());
     for (std::size_t i = 0; i < from.size(); ++i) {
       EXPECT_EQ(from[i].name, into[i].name);
@@ -206,7 +360,7 @@ TEST_P(OptimizerTest, StateIsAllOfIt) {
 
 TEST_P(OptimizerTest, ThreadsDoNotChangeTheBits) {
   const int threads = at::get_num_threads();
-  for (const Method& method : Methods()) {
+  for (const Method& method : MethodsAndPrecisions()) {
     at::Tensor values[2];
     for (int run = 0; run < 2; ++run) {
       at::set_num_threads(1 + 2 * run);

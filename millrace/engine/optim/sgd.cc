@@ -5,12 +5,12 @@
 
 namespace millrace::engine {
 
-Sgd::Sgd(ParameterBuffer& parameters, SgdOptions options, ParameterRules rules)
-    : Optimizer(parameters, options.weight_decay, std::move(rules)),
+Sgd::Sgd(ParameterBuffer& parameters, SgdOptions options, ParameterRules rules, const StatePrecision& precision)
+    : Optimizer(parameters, options.weight_decay, std::move(rules), precision),
       options_(options),
       runs_(UniformRuns()),
       blocks_(BlocksOf(runs_)) {
-  if (options_.momentum > 0) momentum_ = AddState("momentum");
+  if (options_.momentum > 0) AddState("momentum");
 }
 
 void Sgd::Update(double lr, double scale) {
@@ -22,12 +22,9 @@ void Sgd::Update(double lr, double scale) {
 void Sgd::UpdateOnGpu([[maybe_unused]] double lr, [[maybe_unused]] double scale) {
   if constexpr (ops::kBuiltWithCuda) {
     if (runs_.empty()) return;
-    ops::cuda::OptimizerRuns runs;
-    for (const UniformRun& run : runs_) {
-      runs.push_back(GpuRun(run, lr * run.lr_ratio));
-      if (momentum_.defined()) runs.back().moment1 = momentum_.data_ptr<float>() + run.begin;
-    }
-    ops::cuda::Sgd(std::move(runs),
+    std::vector<cuda::OptimizerRun> runs;
+    for (const UniformRun& run : runs_) runs.push_back(GpuRun(run, lr * run.lr_ratio));
+    ops::cuda::Sgd({std::move(runs), bf16_moments()},
                    {.lr = 0,  // of each run
                     .momentum = static_cast<float>(options_.momentum),
                     .weight_decay = 0,  // of each run
@@ -48,21 +45,23 @@ void Sgd::UpdateFused(double lr, double scale) {
                               .weight_decay = static_cast<float>(run.decay),
                               .gradient_scale = static_cast<float>(scale),
                               .nesterov = options_.nesterov};
-      float* momentum = momentum_.defined() ? momentum_.data_ptr<float>() + run.begin + from : nullptr;
-      cpu::Sgd(step, ops::Data<T>(run.values) + from, run.master.data_ptr<float>() + from,
-               run.gradients.data_ptr<float>() + from, momentum, count);
+      ForEachPart(run, from, count, [&](const Part& part) {
+        cpu::Sgd(step, ops::Data<T>(run.values) + part.from, part.master, part.gradients, part.moments[0], part.count);
+      });
     });
   });
 }
 
 void Sgd::UpdateReference(const UniformRun& run, double lr, double scale) {
-  at::Tensor direction = run.gradients * scale + run.master * run.decay;
-  if (momentum_.defined()) {
-    const at::Tensor momentum = momentum_.narrow(0, run.begin, run.size());
-    momentum.mul_(options_.momentum).add_(direction);
-    direction = options_.nesterov ? direction + momentum * options_.momentum : momentum;
-  }
-  run.master.sub_(direction, lr);
+  ForEachPart(run, 0, run.size(), [&](const Part& part) {
+    at::Tensor direction = part.Gradients() * scale + part.Master() * run.decay;
+    if (options_.momentum > 0) {
+      const at::Tensor momentum = part.Moment(0);
+      momentum.mul_(options_.momentum).add_(direction);
+      direction = options_.nesterov ? direction + momentum * options_.momentum : momentum;
+    }
+    part.Master().sub_(direction, lr);
+  });
   RoundMaster(run);
   run.gradients.zero_();
 }

@@ -18,7 +18,8 @@ struct SgdOptions {
 /// A step is one pass over memory.
 class Sgd final : public Optimizer {
  public:
-  explicit Sgd(ParameterBuffer& parameters, SgdOptions options = {}, ParameterRules rules = {});
+  explicit Sgd(ParameterBuffer& parameters, SgdOptions options = {}, ParameterRules rules = {},
+               const StatePrecision& precision = {});
   std::string_view name() const override { return "sgd"; }
 
  private:
@@ -30,7 +31,6 @@ class Sgd final : public Optimizer {
   const SgdOptions options_;
   const std::vector<UniformRun> runs_;
   const RunBlocks blocks_;  ///< of runs_
-  at::Tensor momentum_;     ///< [parameters.size()], or undefined
 };
 
 }  // namespace millrace::engine

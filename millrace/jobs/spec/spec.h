@@ -59,6 +59,8 @@ struct OptimizerSpec {
   SgdSpec sgd;
   std::vector<std::string> no_decay;  ///< globs over parameter names
   double clip_norm = 1.0;             ///< 0: no clipping
+  std::string moments = "f32";        ///< f32 | bf16
+  bool stochastic_rounding = false;   ///< of bfloat16 weights, in place of a float32 master copy
   bool operator==(const OptimizerSpec&) const = default;
 };
 struct ScheduleSpec {

@@ -91,6 +91,10 @@ Status CheckTrain(const Node& node, const Spec& spec) {
   if (optimizer.name == "sgd" && optimizer.sgd.nesterov && optimizer.sgd.momentum == 0) {
     return Fail(node["optimizer"]["nesterov"].Invalid("needs a momentum above 0"));
   }
+  if (optimizer.stochastic_rounding && train.precision != "bf16" && train.precision != "fp8") {
+    return Fail(node["optimizer"]["stochastic_rounding"].Invalid(
+        fmt::format("rounds bfloat16 weights; write train.precision: bf16 (it is {})", train.precision)));
+  }
   const ScheduleSpec& schedule = train.schedule;
   if (schedule.min_lr > optimizer.lr) {
     return Fail(node["schedule"]["min_lr"].Invalid(

@@ -194,6 +194,8 @@ void VisitOptimizer(Visitor& v, OptimizerSpec& optimizer) {
   }
   v.Texts("no_decay", optimizer.no_decay);
   v.Number("clip_norm", optimizer.clip_norm, 0, 1e9);
+  v.Word("moments", optimizer.moments, {{"f32", "bf16"}, {}});
+  v.Flag("stochastic_rounding", optimizer.stochastic_rounding);
 }
 
 template <class Visitor>

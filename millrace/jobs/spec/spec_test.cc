@@ -11,6 +11,7 @@
 #include "millrace/jobs/spec/model_config.h"
 #include "millrace/jobs/spec/spec_fields.h"
 #include "millrace/jobs/spec/testing/small_job.h"
+#include "millrace/jobs/training_setup.h"
 
 namespace millrace::jobs {
 namespace {
@@ -200,6 +201,16 @@ TEST(Spec, EachOptimizerHasItsOwnDefaults) {
                                        "[\"*bias\", \"*LayerNorm*\"]\n"));
 }
 
+TEST(Spec, StateOfTheOptimizerCanBeBfloat16) {
+  const auto plain = ParseSmall({"train.precision=bf16"});
+  const auto small = ParseSmall({"train.precision=bf16", "train.optimizer={moments: bf16, stochastic_rounding: true}"});
+  ASSERT_TRUE(plain && small) << small.error().ToString();
+  EXPECT_EQ(TrainingSetupOf(*plain).moment_bytes, 4);
+  EXPECT_EQ(TrainingSetupOf(*plain).master_bytes(), 4);
+  EXPECT_EQ(TrainingSetupOf(*small).moment_bytes, 2);
+  EXPECT_EQ(TrainingSetupOf(*small).master_bytes(), 0);
+}
+
 TEST(Spec, NamesTheNearestKeyAndThePlace) {
   auto spec = ParseSmall({"train.setps=5"});
   ASSERT_FALSE(spec);
@@ -309,6 +320,8 @@ TEST(Spec, RefusesWithASentence) {
       Refusal{"train.spikes.sigma=0.5", kInvalid, "from 1 to"},
       Refusal{"train.spikes.window=3", kInvalid, "from 4 to"},
       Refusal{"train.optimizer.clip_norm=-1", kInvalid, "from 0 to"},
+      Refusal{"train.optimizer.moments=fp8", kInvalid, "f32, bf16"},
+      Refusal{"train.optimizer.stochastic_rounding=true", kInvalid, "write train.precision: bf16 (it is f32)"},
       Refusal{"train.global_batch=0", kInvalid, "from 1 to"},
       Refusal{"train.threads=-1", kInvalid, "from 0 to"},
       Refusal{"train.optimizer.betas=0.9", kInvalid, "two numbers"},
@@ -387,6 +400,7 @@ void SetRandomOptimizer(Random& random, OptimizerSpec& optimizer) {
     adam.weight_decay = RandomNumber(random, 0, 0.1);
   }
   optimizer.clip_norm = RandomNumber(random, 0, 10);
+  optimizer.moments = Pick<std::string>(random, {"f32", "bf16"});
   for (std::uint64_t i = random.Below(3); i > 0; --i) optimizer.no_decay.push_back("*" + RandomText(random));
 }
 
@@ -519,6 +533,7 @@ Spec RandomSpec(Random& random) {
   s.train.micro_batch = static_cast<int>(1 + random.Below(8));
   SetRandomLayout(random, s);
   s.train.precision = Pick<std::string>(random, {"f32", "bf16", "fp8"});
+  s.train.optimizer.stochastic_rounding = s.train.precision != "f32" && random.Below(2) == 0;
   if (s.lora && !s.lora->quantization()) s.lora->base = s.train.precision;
   if (random.Below(2) == 0) s.train.steps_this_run = 1 + random.Below(1000);
   for (std::uint64_t i = s.lora ? 0 : random.Below(3); i > 0; --i) s.train.freeze.push_back("*" + RandomText(random));

@@ -11,6 +11,8 @@
 namespace millrace::train {
 namespace {
 
+constexpr std::string_view kOptimizerGroup = "optimizer/";
+
 Result<checkpoint::TensorMeta> MetaOf(const StateTensor& state) {
   checkpoint::TensorMeta meta;
   meta.dtype = MR_TRY(checkpoint::ParseDType(engine::ScalarTypeName(state.tensor.scalar_type())));
@@ -118,7 +120,9 @@ std::vector<StateTensor> StateTensors(engine::Model& model, engine::Optimizer& o
       add(fmt::format("{}{}{}", checkpoint::kAdapterGroup, engine::kPeftPrefix, name), piece.values, piece);
     }
   }
-  for (const engine::NamedState& state : optimizer.State()) add("optimizer/" + state.name, state.tensor, *state.piece);
+  for (const engine::NamedState& state : optimizer.State()) {
+    add(std::string(kOptimizerGroup) + state.name, state.tensor, *state.piece);
+  }
   return tensors;
 }
 
@@ -190,9 +194,10 @@ Status ReadState(checkpoint::Reader& reader, const std::vector<StateTensor>& ten
   for (const StateTensor& state : tensors) {
     const auto* meta = MR_TRY(FindTensor(reader, state));
     if (checkpoint::DTypeName(meta->dtype) != engine::ScalarTypeName(state.tensor.scalar_type())) {
-      return Fail(Code::kPreconditionFailed, "{}: {} is {}, this run computes it in {}; keep train.precision as it was",
-                  reader.name(), state.name, checkpoint::DTypeName(meta->dtype),
-                  engine::ScalarTypeName(state.tensor.scalar_type()));
+      const bool is_model = !state.name.starts_with(kOptimizerGroup);
+      return Fail(Code::kPreconditionFailed, "{}: {} is {}, this run keeps it in {}; keep {} as it was", reader.name(),
+                  state.name, checkpoint::DTypeName(meta->dtype), engine::ScalarTypeName(state.tensor.scalar_type()),
+                  is_model ? "train.precision" : "train.optimizer.moments");
     }
     MR_TRY(reads.Add(state));
   }

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "millrace/engine/ops/cpu/simd.h"
+#include "millrace/engine/ops/cpu/stochastic_rounding.h"
 
 namespace millrace::engine::cpu {
 
@@ -236,6 +237,17 @@ struct SgdStep {
 /// Updates momentum (null: none) and master weights and zeroes the gradients in one pass. `weights` as in Adamw.
 template <class T>
 void Sgd(const SgdStep& step, T* weights, float* master, float* gradients, float* momentum, std::int64_t count);
+
+/// Elements of a slice whose numbers an optimizer keeps in bfloat16.
+struct RoundedElements {
+  std::uint64_t key;       ///< of the tensor and the step
+  std::int64_t first;      ///< the first one, counted in the flattened slice
+  ElementNumbers numbers;  ///< of the slice
+};
+void Widen(const Bf16* x, float* out, std::int64_t count);
+/// out = x, rounded stochastically.
+void RoundStochastically(const RoundedElements& elements, RoundedNumber number, const float* x, Bf16* out,
+                         std::int64_t count);
 
 double SumOfSquares(const float* x, std::int64_t count);
 

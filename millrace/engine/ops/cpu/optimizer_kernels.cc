@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "millrace/engine/ops/cpu/kernels.h"
@@ -144,6 +145,34 @@ void Sgd(const SgdStep& step, float* weights, float*, float* gradients, float* m
 template <>
 void Sgd(const SgdStep& step, Bf16* weights, float* master, float* gradients, float* momentum, std::int64_t count) {
   SgdBf16(step, weights, master, gradients, momentum, count);
+}
+
+MR_SIMD void Widen(const Bf16* __restrict x, float* __restrict out, std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) out[i] = ToFloat(x[i]);
+}
+
+/// Elements that are consecutive in the whole tensor, from number `low` + 2^32 · `high` on; `high` is the same for all.
+MR_SIMD static void RoundRun(std::uint64_t key, std::uint32_t low, std::uint32_t high, const float* __restrict x,
+                             Bf16* __restrict out, std::uint32_t count) {
+#pragma omp simd
+  for (std::uint32_t i = 0; i < count; ++i) {
+    out[i] = static_cast<Bf16>(RoundStochastically(x[i], RoundingBits(key, low + i, high)));
+  }
+}
+void RoundStochastically(const RoundedElements& elements, RoundedNumber number, const float* x, Bf16* out,
+                         std::int64_t count) {
+  constexpr std::int64_t kLowNumbers = std::int64_t{1} << 32;
+  const auto& [run, stride, offset] = elements.numbers;
+  const std::uint64_t key = RoundingKey(elements.key, number);
+  for (std::int64_t done = 0; done < count;) {
+    const std::int64_t element = elements.first + done, in_run = element % run;
+    const std::int64_t in_whole = element / run * stride + offset + in_run, low = in_whole % kLowNumbers;
+    const std::int64_t some = std::min({count - done, run - in_run, kLowNumbers - low});
+    RoundRun(key, static_cast<std::uint32_t>(low), static_cast<std::uint32_t>(in_whole / kLowNumbers), x + done,
+             out + done, static_cast<std::uint32_t>(some));
+    done += some;
+  }
 }
 
 MR_SIMD double SumOfSquares(const float* x, std::int64_t count) {

@@ -181,25 +181,30 @@ void CachedAttention(Element element, const CachedAttentionArgs& args, Stream st
 /// Consecutive elements that an optimizer updates under the same rules.
 struct OptimizerRun {
   void* weights = nullptr;
-  float *master = nullptr, *gradients = nullptr, *moment1 = nullptr, *moment2 = nullptr;
+  float* master = nullptr;  ///< null: there is none, and new weights are rounded stochastically
+  float* gradients = nullptr;
+  void *moment1 = nullptr, *moment2 = nullptr;  ///< float32; or bfloat16, which is rounded stochastically
   std::int64_t count = 0;
   std::int64_t first_block = 0;  ///< of all runs' blocks; SetBlocks() fills it in
   float lr = 0, decay = 0;
-  bool aligned = false;  ///< vectors of 16 bytes can be used; SetBlocks() fills it in
+  bool aligned = false;  ///< vectors of four elements can be used; SetBlocks() fills it in
+  cpu::RoundedElements rounded = {};
 };
 /// Fills in what depends on the other runs and returns the number of blocks of all. Empty runs have none.
-std::int64_t SetBlocks(Element element, OptimizerRun* runs, std::int64_t count);
+std::int64_t SetBlocks(Element element, bool bf16_moments, OptimizerRun* runs, std::int64_t count);
 /// The runs of a step, in the memory of the GPU.
 struct OptimizerRuns {
   const OptimizerRun* runs = nullptr;
   std::int64_t count = 0, blocks = 0;
+  bool bf16_moments = false;
 };
 /// As cpu::Adamw, for all runs. `step` has the constants that runs share.
 void Adamw(Element element, const OptimizerRuns& runs, const cpu::AdamwStep& step, Stream stream);
 /// As cpu::Sgd. The momentum is moment1; null: none, and step.momentum is 0.
 void Sgd(Element element, const OptimizerRuns& runs, const cpu::SgdStep& step, Stream stream);
 /// As cpu::LambDirection. `squares` [blocks] gets the sums of each block.
-void LambDirection(const OptimizerRuns& runs, const cpu::LambStep& step, cpu::LambSquares* squares, Stream stream);
+void LambDirection(Element element, const OptimizerRuns& runs, const cpu::LambStep& step, cpu::LambSquares* squares,
+                   Stream stream);
 /// As cpu::LambApply, with the rate in `lr` of each run.
 void LambApply(Element element, const OptimizerRuns& runs, Stream stream);
 

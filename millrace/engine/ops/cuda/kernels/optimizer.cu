@@ -1,5 +1,7 @@
 // The updates of optimizers. One launch goes over all runs: a block looks up its run and makes one pass over the
 // memory of its elements.
+#include <type_traits>
+
 #include "millrace/engine/ops/cuda/kernels/device.cuh"
 
 namespace millrace::engine::cuda {
@@ -30,20 +32,69 @@ __device__ __forceinline__ Place PlaceOf(const OptimizerRuns& runs) {
   return {&run, from, run.count - from < kBlock ? run.count : from + kBlock};
 }
 
-/// Updates N elements. Update::kMoments says how many moments it has, Update::kWeights whether it sets weights.
-template <int N, class T, class Update>
+template <int N, class T>
+__device__ __forceinline__ Pack<float, N> LoadWide(const void* from, std::int64_t at) {
+  const Pack<T, N> pack = Load<N>(static_cast<const T*>(from) + at);
+  Pack<float, N> wide;
+#pragma unroll
+  for (int k = 0; k < N; ++k) wide.values[k] = ToFloat(pack.values[k]);
+  return wide;
+}
+
+/// Returns the number in the whole tensor of the run's element `at`.
+__device__ __forceinline__ std::int64_t NumberOf(const cpu::RoundedElements& elements, std::int64_t at) {
+  const std::int64_t element = elements.first + at;
+  if (element < elements.numbers.run) return elements.numbers.offset + element;  // always, unless columns are divided
+  const Quotient place = Divided(element, elements.numbers.run);
+  return place.quotient * elements.numbers.stride + elements.numbers.offset + place.rest;
+}
+/// Stores elements of the run from `at` on, rounded stochastically.
+template <int N>
+__device__ __forceinline__ void StoreRounded(const cpu::RoundedElements& elements, cpu::RoundedNumber number, void* to,
+                                             std::int64_t at, const Pack<float, N>& wide) {
+  const std::uint64_t key = cpu::RoundingKey(elements.key, number);
+  Pack<Bf16, N> pack;
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    const auto in_whole = static_cast<std::uint64_t>(NumberOf(elements, at + k));
+    const std::uint32_t random =
+        cpu::RoundingBits(key, static_cast<std::uint32_t>(in_whole), static_cast<std::uint32_t>(in_whole >> 32));
+    pack.values[k] = __ushort_as_bfloat16(cpu::RoundStochastically(wide.values[k], random));
+  }
+  Store(static_cast<Bf16*>(to) + at, pack);
+}
+/// Stores a moment of type M.
+template <int N, class M>
+__device__ __forceinline__ void StoreMoment(const OptimizerRun& run, cpu::RoundedNumber number, void* to,
+                                            std::int64_t at, const Pack<float, N>& moment) {
+  if constexpr (std::is_same_v<M, float>) {
+    Store(static_cast<float*>(to) + at, moment);
+  } else {
+    StoreRounded(run.rounded, number, to, at, moment);
+  }
+}
+
+/// Updates N elements, whose weights are T and whose moments are M. Update::kMoments says how many moments it has,
+/// Update::kWeights whether it sets weights.
+template <int N, class T, class M, class Update>
 __device__ __forceinline__ void UpdateSome(const OptimizerRun& run, std::int64_t at, Update& update) {
-  Pack<float, N> master = Load<N>(run.master + at), gradient = Load<N>(run.gradients + at), moment1{}, moment2{};
-  if constexpr (Update::kMoments > 0) moment1 = Load<N>(run.moment1 + at);
-  if constexpr (Update::kMoments > 1) moment2 = Load<N>(run.moment2 + at);
+  const bool has_master = run.master != nullptr;
+  Pack<float, N> master = has_master ? Load<N>(run.master + at) : LoadWide<N, T>(run.weights, at);
+  Pack<float, N> gradient = Load<N>(run.gradients + at), moment1{}, moment2{};
+  if constexpr (Update::kMoments > 0) moment1 = LoadWide<N, M>(run.moment1, at);
+  if constexpr (Update::kMoments > 1) moment2 = LoadWide<N, M>(run.moment2, at);
 #pragma unroll
   for (int k = 0; k < N; ++k) {
     update(master.values[k], gradient.values[k], moment1.values[k], moment2.values[k]);
   }
   Store(run.gradients + at, gradient);
-  if constexpr (Update::kMoments > 0) Store(run.moment1 + at, moment1);
-  if constexpr (Update::kMoments > 1) Store(run.moment2 + at, moment2);
+  using Number = cpu::RoundedNumber;
+  if constexpr (Update::kMoments > 0) StoreMoment<N, M>(run, Number::kMoment1, run.moment1, at, moment1);
+  if constexpr (Update::kMoments > 1) StoreMoment<N, M>(run, Number::kMoment2, run.moment2, at, moment2);
   if constexpr (Update::kWeights) {
+    if constexpr (std::is_same_v<T, Bf16>) {
+      if (!has_master) return StoreRounded(run.rounded, Number::kWeight, run.weights, at, master);
+    }
     Store(run.master + at, master);
     if constexpr (sizeof(T) < sizeof(float)) {  // of float32 models, weights and master are the same
       Pack<T, N> weight;
@@ -54,18 +105,18 @@ __device__ __forceinline__ void UpdateSome(const OptimizerRun& run, std::int64_t
   }
 }
 
-template <class T, class Update>
+template <class T, class M, class Update>
 __device__ __forceinline__ void UpdateBlock(const Place& place, Update& update) {
   const OptimizerRun run = *place.run;
   std::int64_t begin = place.from;
   if (run.aligned) {
     const std::int64_t whole = place.from + (place.end - place.from) / kFour * kFour;
     for (std::int64_t at = place.from + threadIdx.x * kFour; at < whole; at += kThreads * kFour) {
-      UpdateSome<kFour, T>(run, at, update);
+      UpdateSome<kFour, T, M>(run, at, update);
     }
     begin = whole;
   }
-  for (std::int64_t at = begin + threadIdx.x; at < place.end; at += kThreads) UpdateSome<1, T>(run, at, update);
+  for (std::int64_t at = begin + threadIdx.x; at < place.end; at += kThreads) UpdateSome<1, T, M>(run, at, update);
 }
 
 struct AdamwUpdate {
@@ -109,34 +160,35 @@ struct LambApplyUpdate {
   }
 };
 
-template <class T>
+template <class T, class M>
 __global__ void __launch_bounds__(kThreads) AdamwKernel(OptimizerRuns runs, cpu::AdamwStep step) {
   const Place place = PlaceOf(runs);
   AdamwUpdate update{step};
   update.step.lr = place.run->lr;
   update.step.weight_decay = place.run->decay;
-  UpdateBlock<T>(place, update);
+  UpdateBlock<T, M>(place, update);
 }
 
-template <class T>
+template <class T, class M>
 __global__ void __launch_bounds__(kThreads) SgdKernel(OptimizerRuns runs, cpu::SgdStep step) {
   const Place place = PlaceOf(runs);
   step.lr = place.run->lr;
   step.weight_decay = place.run->decay;
   if (place.run->moment1 != nullptr) {
     SgdUpdate<1> update{step};
-    UpdateBlock<T>(place, update);
+    UpdateBlock<T, M>(place, update);
   } else {
     SgdUpdate<0> update{step};
-    UpdateBlock<T>(place, update);
+    UpdateBlock<T, M>(place, update);
   }
 }
 
+template <class T, class M>
 __global__ void __launch_bounds__(kThreads)
     LambDirectionKernel(OptimizerRuns runs, cpu::LambStep step, cpu::LambSquares* squares) {
   const Place place = PlaceOf(runs);
   LambDirectionUpdate update{step, place.run->decay, 0, 0};
-  UpdateBlock<float>(place, update);
+  UpdateBlock<T, M>(place, update);
   const double weight = OverRow(update.weight_squares, Sum()), direction = OverRow(update.update_squares, Sum());
   if (threadIdx.x > 0) return;
   squares[blockIdx.x].weight = weight;
@@ -147,7 +199,19 @@ template <class T>
 __global__ void __launch_bounds__(kThreads) LambApplyKernel(OptimizerRuns runs) {
   const Place place = PlaceOf(runs);
   LambApplyUpdate update{place.run->lr};
-  UpdateBlock<T>(place, update);
+  UpdateBlock<T, float>(place, update);
+}
+
+/// Calls work(T{}, M{}) with the types of weights and moments.
+template <class Work>
+void DispatchState(Element element, bool bf16_moments, const Work& work) {
+  DispatchElement(element, [&]<class T>(T weight) {
+    if (bf16_moments) {
+      work(weight, Bf16{});
+    } else {
+      work(weight, float{});
+    }
+  });
 }
 
 constexpr std::int64_t kSumBlock = 65'536;  // elements; a change changes the order of sums
@@ -176,14 +240,14 @@ __global__ void __launch_bounds__(kThreads) SumOfSquaresKernel(const float* x, s
 
 }  // namespace
 
-std::int64_t SetBlocks(Element element, OptimizerRun* runs, std::int64_t count) {
+std::int64_t SetBlocks(Element element, bool bf16_moments, OptimizerRun* runs, std::int64_t count) {
   std::int64_t blocks = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     OptimizerRun& run = runs[i];
     const auto address = [](const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); };
-    const std::uintptr_t floats =
-        address(run.master) | address(run.gradients) | address(run.moment1) | address(run.moment2);
-    run.aligned = floats % 16 == 0 && address(run.weights) % (element == Element::kFloat ? 16 : 8) == 0;
+    const std::uintptr_t moments = address(run.moment1) | address(run.moment2);
+    run.aligned = (address(run.master) | address(run.gradients)) % 16 == 0 && moments % (bf16_moments ? 8 : 16) == 0 &&
+                  address(run.weights) % (element == Element::kFloat ? 16 : 8) == 0;
     run.first_block = blocks;
     blocks += (run.count + kBlock - 1) / kBlock;
   }
@@ -192,23 +256,26 @@ std::int64_t SetBlocks(Element element, OptimizerRun* runs, std::int64_t count) 
 
 void Adamw(Element element, const OptimizerRuns& runs, const cpu::AdamwStep& step, Stream stream) {
   if (runs.blocks == 0) return;
-  DispatchElement(element, [&]<class T>(T) {
-    AdamwKernel<T><<<static_cast<unsigned>(runs.blocks), kThreads, 0, stream>>>(runs, step);
+  DispatchState(element, runs.bf16_moments, [&]<class T, class M>(T, M) {
+    AdamwKernel<T, M><<<static_cast<unsigned>(runs.blocks), kThreads, 0, stream>>>(runs, step);
   });
   CheckLaunch("Adamw");
 }
 
 void Sgd(Element element, const OptimizerRuns& runs, const cpu::SgdStep& step, Stream stream) {
   if (runs.blocks == 0) return;
-  DispatchElement(element, [&]<class T>(T) {
-    SgdKernel<T><<<static_cast<unsigned>(runs.blocks), kThreads, 0, stream>>>(runs, step);
+  DispatchState(element, runs.bf16_moments, [&]<class T, class M>(T, M) {
+    SgdKernel<T, M><<<static_cast<unsigned>(runs.blocks), kThreads, 0, stream>>>(runs, step);
   });
   CheckLaunch("Sgd");
 }
 
-void LambDirection(const OptimizerRuns& runs, const cpu::LambStep& step, cpu::LambSquares* squares, Stream stream) {
+void LambDirection(Element element, const OptimizerRuns& runs, const cpu::LambStep& step, cpu::LambSquares* squares,
+                   Stream stream) {
   if (runs.blocks == 0) return;
-  LambDirectionKernel<<<static_cast<unsigned>(runs.blocks), kThreads, 0, stream>>>(runs, step, squares);
+  DispatchState(element, runs.bf16_moments, [&]<class T, class M>(T, M) {
+    LambDirectionKernel<T, M><<<static_cast<unsigned>(runs.blocks), kThreads, 0, stream>>>(runs, step, squares);
+  });
   CheckLaunch("LambDirection");
 }
 

@@ -17,14 +17,15 @@ struct RunTable {
 
 /// Sets the runs' blocks and copies them to the GPU.
 RunTable TableOf(OptimizerRuns& runs, const at::Tensor& like) {
-  const auto count = static_cast<std::int64_t>(runs.size());
+  const auto count = static_cast<std::int64_t>(runs.runs.size());
   RunTable table;
   table.runs.count = count;
-  table.runs.blocks = kernels::SetBlocks(ElementOf(like), runs.data(), count);
+  table.runs.bf16_moments = runs.bf16_moments;
+  table.runs.blocks = kernels::SetBlocks(ElementOf(like), runs.bf16_moments, runs.runs.data(), count);
   // Pinned memory that is freed stays as it is until the copy is made.
   const at::Tensor bytes = at::empty({count * static_cast<std::int64_t>(sizeof(kernels::OptimizerRun))},
                                      at::TensorOptions().dtype(at::kByte).pinned_memory(true));
-  if (count > 0) std::memcpy(bytes.data_ptr(), runs.data(), static_cast<std::size_t>(bytes.numel()));
+  if (count > 0) std::memcpy(bytes.data_ptr(), runs.runs.data(), static_cast<std::size_t>(bytes.numel()));
   table.memory = bytes.to(like.device(), /*non_blocking=*/true);
   table.runs.runs = MemoryOf<kernels::OptimizerRun>(table.memory);
   return table;
@@ -49,13 +50,14 @@ std::vector<cpu::LambSquares> LambDirection(OptimizerRuns runs, const cpu::LambS
   const RunTable table = TableOf(runs, like);
   static_assert(sizeof(cpu::LambSquares) == 2 * sizeof(double));
   const at::Tensor squares = NewLike(like, {table.runs.blocks, 2}, at::kDouble);
-  kernels::LambDirection(table.runs, step, MemoryOf<cpu::LambSquares>(squares), StreamOf(like));
+  kernels::LambDirection(ElementOf(like), table.runs, step, MemoryOf<cpu::LambSquares>(squares), StreamOf(like));
   const at::Tensor there = squares.cpu();
   const auto* each = static_cast<const cpu::LambSquares*>(there.data_ptr());
-  std::vector<cpu::LambSquares> sums(runs.size());
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    const std::int64_t end = i + 1 < runs.size() ? runs[i + 1].first_block : table.runs.blocks;
-    for (std::int64_t block = runs[i].first_block; block < end; ++block) {
+  const std::vector<kernels::OptimizerRun>& all = runs.runs;
+  std::vector<cpu::LambSquares> sums(all.size());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::int64_t end = i + 1 < all.size() ? all[i + 1].first_block : table.runs.blocks;
+    for (std::int64_t block = all[i].first_block; block < end; ++block) {
       sums[i].weight += each[block].weight;
       sums[i].update += each[block].update;
     }

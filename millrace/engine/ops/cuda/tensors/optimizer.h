@@ -12,7 +12,10 @@ namespace millrace::engine::ops::cuda {
 
 /// What a step updates: consecutive elements under the same rules, as often as there are such runs. A step of a model
 /// has hundreds of runs, so they hold addresses and not tensors. SetBlocks() is called for them here.
-using OptimizerRuns = std::vector<engine::cuda::OptimizerRun>;
+struct OptimizerRuns {
+  std::vector<engine::cuda::OptimizerRun> runs;
+  bool bf16_moments = false;
+};
 
 /// As cpu::Adamw. lr and decay come from the runs. `like`: one of the weights.
 void Adamw(OptimizerRuns runs, const cpu::AdamwStep& step, const at::Tensor& like);
