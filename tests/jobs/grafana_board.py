@@ -68,6 +68,8 @@ def ask(port, query):
         with urllib.request.urlopen(url, timeout=10) as response:
             return json.load(response)
     except urllib.error.HTTPError as error:
+        if error.code == 503:  # it has not opened its database yet
+            return {"status": "away"}
         return json.load(error)  # the reason why a query is wrong
     except OSError:
         return {"status": "away"}
