@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -272,11 +273,19 @@ TEST_F(RemoteLauncherTest, FewerNodesGoOnAndTheOthersComeBack) {
 }
 
 TEST_F(RemoteLauncherTest, ANodeThatEc2TakesAwayIsReplacedOrLeft) {
-  http::testing::ScriptedServer ec2([](const http::testing::ScriptedServer::Seen&) {
+  // The notice comes once the ranks run. A node that is taken away before is not chosen.
+  std::atomic<bool> running = false;
+  const auto release = [&](bool runs) {
+    running = runs;
+    running.notify_all();
+  };
+  http::testing::ScriptedServer ec2([&](const http::testing::ScriptedServer::Seen&) {
+    running.wait(false);
     return http::testing::ScriptedServer::Reply{
         http::testing::Answer(200, R"({"action": "stop", "time": "2026-01-31T12:00:00Z"})")};
   });
   for (const bool has_spare : {true, false}) {
+    release(false);
     RemoteLauncher::Options options = Options("echo 1 > $MILLRACE_HEARTBEAT_FILE; exec sleep 60", has_spare ? 3 : 2);
     options.sizes = {2};
     options.health.spot = "http://127.0.0.1:1";  // nobody: no notice
@@ -284,7 +293,9 @@ TEST_F(RemoteLauncherTest, ANodeThatEc2TakesAwayIsReplacedOrLeft) {
     options.nodes[0].command = {
         "/bin/sh", "-c", fmt::format("sed -u 's|http://127.0.0.1:1|{}|' | '{}' job agent", ec2.url(), millrace_)};
     RemoteLauncher launcher(std::move(options));
-    ASSERT_TRUE(launcher.Start(1));
+    const Status started = launcher.Start(1);
+    release(true);
+    ASSERT_TRUE(started) << started.error().ToString();
     Until(launcher, [&](auto) { return !launcher.RegroupReason().empty() || !launcher.LeaveReason().empty(); });
     const std::string why = "node n1 is unfit: spot: EC2 will stop this machine at 2026-01-31T12:00:00Z";
     if (has_spare) {
