@@ -42,14 +42,17 @@ std::optional<ForeignProgram> ForeignProgramOf(const Spec& spec) {
                          .directory = spec.run.directory,
                          .source = spec.run.source,
                          .checkpoint_folder = spec.checkpoint.path};
-  if (spec.run.in_pods()) {
-    if (IsMounted(spec.checkpoint.url)) program.checkpoint_folder = PodMounts(spec).back().path;
-    return program;
+  const std::vector<FolderMount> there = PodMounts(spec);
+  if (there.empty()) {
+    for (const auto& [url, value] : spec.run.mounts) program.mounts.push_back(MountOf(url, value));
   }
-  for (const auto& [url, value] : spec.run.mounts) program.mounts.push_back(MountOf(url, value));
   if (spec.checkpoint.url.empty()) return program;
   if (IsMounted(spec.checkpoint.url)) {
-    program.checkpoint_url = spec.checkpoint.url;
+    if (there.empty()) {
+      program.checkpoint_url = spec.checkpoint.url;
+    } else {
+      program.checkpoint_folder = there.back().path;
+    }
   } else if (const auto folder = object::ParseUrl(spec.checkpoint.url)) {
     program.checkpoint_folder = std::filesystem::absolute(folder->key).lexically_normal().string();
   }

@@ -130,6 +130,9 @@ TEST(ForeignProgram, TheCsiDriverMountsInPods) {
   ASSERT_TRUE(program);
   EXPECT_TRUE(program->mounts.empty() && program->checkpoint_url.empty());
   EXPECT_EQ(program->checkpoint_folder, "/mnt/checkpoints");
+  const auto folder = Spec::Parse(text + "checkpoint: {url: /saved}\n", "job.yaml", pods);
+  ASSERT_TRUE(folder) << folder.error().ToString();
+  EXPECT_EQ(ForeignProgramOf(*folder)->checkpoint_folder, "/saved") << "a volume of run.volumes, perhaps";
   more.emplace_back("checkpoint.path=/data/saved");
   EXPECT_THAT(Spec::Parse(saves, "job.yaml", more).error().ToString(), HasSubstr("overlap"));
 }
