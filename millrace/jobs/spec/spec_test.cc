@@ -11,7 +11,6 @@
 #include "millrace/jobs/spec/model_config.h"
 #include "millrace/jobs/spec/spec_fields.h"
 #include "millrace/jobs/spec/testing/small_job.h"
-#include "millrace/jobs/training_setup.h"
 
 namespace millrace::jobs {
 namespace {
@@ -201,16 +200,6 @@ TEST(Spec, EachOptimizerHasItsOwnDefaults) {
                                        "[\"*bias\", \"*LayerNorm*\"]\n"));
 }
 
-TEST(Spec, StateOfTheOptimizerCanBeBfloat16) {
-  const auto plain = ParseSmall({"train.precision=bf16"});
-  const auto small = ParseSmall({"train.precision=bf16", "train.optimizer={moments: bf16, stochastic_rounding: true}"});
-  ASSERT_TRUE(plain && small) << small.error().ToString();
-  EXPECT_EQ(TrainingSetupOf(*plain).moment_bytes, 4);
-  EXPECT_EQ(TrainingSetupOf(*plain).master_bytes(), 4);
-  EXPECT_EQ(TrainingSetupOf(*small).moment_bytes, 2);
-  EXPECT_EQ(TrainingSetupOf(*small).master_bytes(), 0);
-}
-
 TEST(Spec, NamesTheNearestKeyAndThePlace) {
   auto spec = ParseSmall({"train.setps=5"});
   ASSERT_FALSE(spec);
@@ -320,8 +309,6 @@ TEST(Spec, RefusesWithASentence) {
       Refusal{"train.spikes.sigma=0.5", kInvalid, "from 1 to"},
       Refusal{"train.spikes.window=3", kInvalid, "from 4 to"},
       Refusal{"train.optimizer.clip_norm=-1", kInvalid, "from 0 to"},
-      Refusal{"train.optimizer.moments=fp8", kInvalid, "f32, bf16"},
-      Refusal{"train.optimizer.stochastic_rounding=true", kInvalid, "write train.precision: bf16 (it is f32)"},
       Refusal{"train.global_batch=0", kInvalid, "from 1 to"},
       Refusal{"train.threads=-1", kInvalid, "from 0 to"},
       Refusal{"train.optimizer.betas=0.9", kInvalid, "two numbers"},

@@ -17,7 +17,8 @@ struct QuantizedModel {
   /// A Hugging Face folder with the model's other weights, and with the quantized ones as bitsandbytes stores them.
   std::filesystem::path folder;
   std::shared_ptr<const engine::QuantizedWeights> weights;  ///< mapped from there
-  /// Of QuantizeForOneLoad(): removes the folder when the last copy is gone. The mapped weights stay valid.
+  /// Owns a folder that QuantizeForOneLoad() made: the folder is removed when the last copy of this pointer is gone.
+  /// The mapped weights stay valid. Null for a folder that stays.
   std::shared_ptr<const void> one_load = {};
 };
 

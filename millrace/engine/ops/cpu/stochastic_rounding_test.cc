@@ -65,7 +65,7 @@ TEST(StochasticRounding, NumbersOfAnElementHaveTheirOwnBits) {
   EXPECT_LE(equal, 3) << "of 6,000 pairs, which are equal once in 65,536";
 }
 
-/// Of the bits for neighbouring elements, for one element in many steps, and for elements that are 2^32 apart.
+/// Tests the bits of neighbouring elements, of one element in many steps, and of elements that are 2^32 apart.
 TEST(StochasticRounding, BitsAreUniform) {
   constexpr int kCount = 1 << 20, kBins = 256;
   const auto expect_uniform = [&](const char* what, auto bits_of) {

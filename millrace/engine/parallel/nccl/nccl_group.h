@@ -20,7 +20,7 @@ struct NcclOptions {
   Duration timeout;
   /// Which tensors go over NCCL; the others go through the inner group. Empty: those that are not on the CPU.
   std::function<bool(const at::Tensor&)> takes = {};
-  /// Of each rank of the group, its rank in the job: errors name that. Empty: the group is the job.
+  /// The ranks of the group by their numbers in the job, which errors name. Empty: the group is the job.
   std::vector<int> in_job = {};
 };
 
