@@ -47,6 +47,8 @@ inline constexpr std::string_view kMetaAdapterConfig = "adapter_config";
 inline constexpr std::string_view kModelGroup = "model/";
 /// The group of an adapter's (LoRA) weights; the names behind it are PEFT's.
 inline constexpr std::string_view kAdapterGroup = "adapter/";
+/// The group of an optimizer's state. A tensor's name behind it is the state's, a slash, and the parameter's.
+inline constexpr std::string_view kOptimizerGroup = "optimizer/";
 /// Small files that came with a model, such as its tokenizer's, are tensors of bytes in this group.
 inline constexpr std::string_view kFilesGroup = "files/";
 

@@ -11,8 +11,6 @@
 namespace millrace::train {
 namespace {
 
-constexpr std::string_view kOptimizerGroup = "optimizer/";
-
 Result<checkpoint::TensorMeta> MetaOf(const StateTensor& state) {
   checkpoint::TensorMeta meta;
   meta.dtype = MR_TRY(checkpoint::ParseDType(engine::ScalarTypeName(state.tensor.scalar_type())));
@@ -121,7 +119,7 @@ std::vector<StateTensor> StateTensors(engine::Model& model, engine::Optimizer& o
     }
   }
   for (const engine::NamedState& state : optimizer.State()) {
-    add(std::string(kOptimizerGroup) + state.name, state.tensor, *state.piece);
+    add(std::string(checkpoint::kOptimizerGroup) + state.name, state.tensor, *state.piece);
   }
   return tensors;
 }
@@ -194,7 +192,7 @@ Status ReadState(checkpoint::Reader& reader, const std::vector<StateTensor>& ten
   for (const StateTensor& state : tensors) {
     const auto* meta = MR_TRY(FindTensor(reader, state));
     if (checkpoint::DTypeName(meta->dtype) != engine::ScalarTypeName(state.tensor.scalar_type())) {
-      const bool is_model = !state.name.starts_with(kOptimizerGroup);
+      const bool is_model = !state.name.starts_with(checkpoint::kOptimizerGroup);
       return Fail(Code::kPreconditionFailed, "{}: {} is {}, this run keeps it in {}; keep {} as it was", reader.name(),
                   state.name, checkpoint::DTypeName(meta->dtype), engine::ScalarTypeName(state.tensor.scalar_type()),
                   is_model ? "train.precision" : "train.optimizer.moments");

@@ -3,17 +3,14 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
 #include "millrace/checkpoint/convert/source/import_source.h"
+#include "millrace/checkpoint/format/manifest.h"
 #include "millrace/object/store.h"
 
 namespace millrace::checkpoint {
-
-/// The group of an optimizer's state. A tensor's name behind it is the state's, a slash, and the parameter's.
-inline constexpr std::string_view kOptimizerGroup = "optimizer/";
 
 /// Gives the tensors of kModelGroup, and their states in kOptimizerGroup, the names of ModelNames. Leaves out computed
 /// tensors and the second names of tied ones, and counts the former and the latter in source.left_out. Does nothing
