@@ -20,9 +20,11 @@ constexpr double kAnyNumber = std::numeric_limits<double>::max();
 
 /// Names were checked when the job file was parsed.
 engine::OptimizerOptions OptimizerOf(const jobs::OptimizerSpec& from, std::uint64_t seed) {
-  engine::OptimizerOptions options{
-      .rules = {.no_decay = from.no_decay},
-      .precision = {.bf16_moments = from.moments == "bf16", .rounds_weights = from.stochastic_rounding, .seed = seed}};
+  engine::OptimizerOptions options{.rules = {.no_decay = from.no_decay},
+                                   .storage = {.bf16_moments = from.moments == "bf16",
+                                               .rounds_weights = from.stochastic_rounding,
+                                               .seed = seed,
+                                               .on_host = from.offload}};
   if (from.name == "sgd") {
     options.method = engine::SgdOptions{
         .momentum = from.sgd.momentum, .nesterov = from.sgd.nesterov, .weight_decay = from.sgd.weight_decay};

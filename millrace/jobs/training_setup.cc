@@ -17,6 +17,7 @@ plan::TrainingSetup TrainingSetupOf(const Spec& spec) {
                                                    : 0,
           .moment_bytes = train.optimizer.moments == "bf16" ? 2 : 4,
           .rounds_weights = train.optimizer.stochastic_rounding,
+          .offloads_state = train.optimizer.offload,
           .snapshots = spec.checkpoint.url.empty()                 ? 0
                        : has_local && spec.checkpoint.local_beside ? 2
                                                                    : 1,

@@ -23,5 +23,10 @@ TEST(TrainingSetup, StateOfTheOptimizerCanBeBfloat16) {
               HasSubstr("write train.precision: bf16 (it is f32)"));
 }
 
+TEST(TrainingSetup, StateOfTheOptimizerCanBeOnTheHost) {
+  EXPECT_FALSE(TrainingSetupOf(ParseSmall({}).value()).offloads_state);
+  EXPECT_TRUE(TrainingSetupOf(ParseSmall({"train.optimizer.offload=true"}).value()).offloads_state);
+}
+
 }  // namespace
 }  // namespace millrace::jobs

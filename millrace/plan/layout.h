@@ -20,7 +20,8 @@ struct TrainingSetup {
   bool bf16 = false;     ///< weights and activations are bfloat16 or float16, with a float32 master copy of the weights
   int moments = 2;       ///< tensors that the optimizer keeps for each parameter
   int moment_bytes = 4;  ///< of an element of a moment
-  bool rounds_weights = false;         ///< there is no master copy (engine::StatePrecision)
+  bool rounds_weights = false;         ///< there is no master copy (engine::StateStorage)
+  bool offloads_state = false;         ///< of accelerators: moments and master copy are in the host's memory
   int snapshots = 0;                   ///< copies of the state in memory that checkpoints are made from
   std::int64_t data_bytes = 64 << 20;  ///< of samples that are read ahead
   /// The sequences are pairs of answers (engine::Preferences): two documents, each of half a sequence. A step begins

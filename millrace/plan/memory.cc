@@ -49,8 +49,10 @@ MemoryUse MemoryOf(const TrainingSetup& setup, const Layout& layout, const Layou
   MemoryUse use;
   use[MemoryKind::kWeights] = held(all, 3) * element + share.quantized_bytes;  // these are never divided by zero
   use[MemoryKind::kGradients] = held(trained, 2) * kGradientBytes;
-  use[MemoryKind::kOptimizer] = held(trained, 1) * setup.moments * setup.moment_bytes;
-  use[MemoryKind::kMaster] = held(trained, 1) * setup.master_bytes();
+  if (!setup.offloads_state || machine.accelerators == 0) {
+    use[MemoryKind::kOptimizer] = held(trained, 1) * setup.moments * setup.moment_bytes;
+    use[MemoryKind::kMaster] = held(trained, 1) * setup.master_bytes();
+  }
   if (zero >= 2) {
     use[MemoryKind::kGathered] =
         machine.accelerators > 0 ? GatheredOnDevice(layout, share, element) : PooledBytes(layout, share, element);

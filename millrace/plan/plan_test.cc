@@ -49,6 +49,22 @@ TEST(Memory, ShardingDividesWhatItSays) {
   EXPECT_EQ(Of(hybrid, MemoryKind::kWeights), Of(PlanOf(setup, {.zero = 3}), MemoryKind::kWeights));
 }
 
+TEST(Memory, StateOnTheHostTakesTheBus) {
+  TrainingSetup setup = SetupOf8B(8);
+  const auto elements = static_cast<double>(setup.model.ParameterCount());
+  const Machine machine = Machine::Find("p5en.48xlarge").value();
+  const Plan there = PlanOf(setup, {.zero = 1});
+  setup.offloads_state = true;
+  const Plan away = PlanOf(setup, {.zero = 1});
+  EXPECT_EQ(Of(away, MemoryKind::kOptimizer), 0);
+  EXPECT_EQ(Of(away, MemoryKind::kMaster), 0);
+  EXPECT_EQ(there.memory[there.fullest].total() - away.memory[away.fullest].total(),
+            Of(there, MemoryKind::kOptimizer) + Of(there, MemoryKind::kMaster));
+  // Moments and master copy of an element are 12 bytes in each direction; gradients have their norm taken before.
+  const double norm = 4 * elements / machine.memory_bandwidth;
+  EXPECT_NEAR(away.time.optimizer, 12 * elements / 8 / machine.host_bandwidth + norm, 1e-3 * away.time.optimizer);
+}
+
 TEST(Memory, StateInBfloat16TakesHalf) {
   TrainingSetup setup = SetupOf8B(8);
   const auto elements = setup.model.ParameterCount();

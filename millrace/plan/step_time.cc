@@ -30,15 +30,22 @@ PassTimes PassesOf(const LayoutCost& cost, const RankShare& share) {
   return times;
 }
 
-double OptimizerSeconds(const TrainingSetup& setup, const Layout& layout, const RankShare& share, double bandwidth) {
-  // Gradients are read and zeroed, moments and weights read and written; of a master copy, bfloat16 weights are written
-  // besides. Before, the gradients' norm reads them.
+double OptimizerSeconds(const TrainingSetup& setup, const Layout& layout, const RankShare& share,
+                        const Machine& machine) {
+  // Gradients are read and zeroed, moments and weights read and written. With a master copy, the model's own weights are
+  // only written. Before, the gradients' norm reads them.
   const auto master = static_cast<double>(setup.master_bytes()), element = static_cast<double>(setup.element_bytes());
-  const double weights = master > 0 ? 2 * master + element : 2 * element;
-  const double per_element = 8 + 2 * setup.moments * setup.moment_bytes + weights;
+  const double weights = master > 0 ? element : 2 * element;
+  const double state = setup.moments * setup.moment_bytes + master;  // in each direction
   const auto all = static_cast<double>(share.trained);
   const double own = layout.options.zero >= 1 ? all / layout.shape.shard : all;
-  return (own * per_element + (layout.options.zero >= 2 ? own : all) * 4) / bandwidth;
+  const double norm = (layout.options.zero >= 2 ? own : all) * 4;
+  const double bandwidth = machine.RankBandwidth(setup.ranks_per_machine);
+  if (setup.offloads_state && machine.accelerators > 0) {
+    // The kernel reads and writes over the bus at once, while it does the rest.
+    return std::max(own * state / machine.host_bandwidth, own * (8 + weights) / bandwidth) + norm / bandwidth;
+  }
+  return (own * (8 + 2 * state + weights) + norm) / bandwidth;
 }
 
 /// The time of sums of gradients and gathers of weights that computation does not hide. Both use the same links.
@@ -118,7 +125,6 @@ double StepTime::bubble_share() const {
 
 StepTime TimeOf(const TrainingSetup& setup, const Layout& layout, const LayoutCost& cost,
                 const std::vector<RankShare>& shares, const Machine& machine) {
-  const double bandwidth = machine.RankBandwidth(setup.ranks_per_machine);
   const auto m = static_cast<double>(layout.microbatches);
   // Ranks between the first and the last differ in their number of blocks only.
   const RankShare* fullest = &shares.front();
@@ -133,7 +139,7 @@ StepTime TimeOf(const TrainingSetup& setup, const Layout& layout, const LayoutCo
                   .compute = m * passes.compute()};
     AddExchanges(setup, layout, lines, passes, machine, time);
     time.bubble = BubbleOf(layout, passes.compute() + time.tensor / m, passes.weights);
-    time.optimizer = OptimizerSeconds(setup, layout, *share, bandwidth);
+    time.optimizer = OptimizerSeconds(setup, layout, *share, machine);
     if (time.total() > worst.total()) worst = time;
   }
   return worst;

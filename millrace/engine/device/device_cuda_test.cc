@@ -62,6 +62,20 @@ TEST_F(DeviceCudaTest, ReadsBehindWhatIsUnderWay) {
   EXPECT_TRUE(read.equal(values.cpu()));
 }
 
+/// The state of an optimizer may be in memory of the host that kernels write.
+TEST_F(DeviceCudaTest, ReadsPinnedMemoryBehindWhatIsUnderWay) {
+  constexpr std::int64_t kElements = (40 << 20) / 4 + 3;
+  at::Tensor matrix = at::ones({4096, 4096}, at::TensorOptions().device(device_)) / 4096;
+  const at::Tensor pinned = EmptyOnHost({kElements}, at::kFloat, device_);
+  for (int i = 0; i < 30; ++i) matrix = at::mm(matrix, matrix);  // takes longer than starting a read
+  pinned.copy_(at::arange(kElements, matrix.options()) + matrix[0][0] * 4096 - 1, /*non_blocking=*/true);
+  DeviceReader reader(device_);
+  reader.Mark();
+  at::Tensor read = at::full({kElements}, -1, at::kFloat);
+  ASSERT_TRUE(reader.Read(BytesOf(read), {static_cast<const std::byte*>(pinned.data_ptr()), pinned.nbytes()}));
+  EXPECT_TRUE(read.equal(at::arange(kElements, at::kFloat)));
+}
+
 TEST_F(DeviceCudaTest, ViewsStayValidWhileMemoryComesAndGoes) {
   const at::Tensor tensor = TensorWithoutMemory(1 << 20, at::kFloat, device_);
   const at::Tensor part = tensor.narrow(0, 100, 50);

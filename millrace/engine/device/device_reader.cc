@@ -30,14 +30,19 @@ Status DeviceReader::Read(MutableByteSpan to, ByteSpan from) {
   return CatchTorch("copying from the GPU", [&] {
     const c10::Stream stream = c10::impl::VirtualGuardImpl(device_.type()).getStreamFromGlobalPool(device_);
     written_.block(stream);
+    auto* const all = const_cast<std::byte*>(from.data());  // from_blob takes no const memory
+    if (at::from_blob(all, {static_cast<std::int64_t>(from.size())}, at::kByte).is_pinned()) {
+      stream.synchronize();
+      CopyNonTemporal(to.data(), from);
+      return;
+    }
     const c10::StreamGuard on_stream(stream);
     const auto most = static_cast<std::int64_t>(std::min(kPinnedBytes, from.size()));
     const at::Tensor pinned = EmptyOnHost({most}, at::kByte, device_);
     const auto* const read = static_cast<const std::byte*>(pinned.data_ptr());
     for (std::size_t done = 0; done < from.size(); done += kPinnedBytes) {
       const std::size_t count = std::min(kPinnedBytes, from.size() - done);
-      auto* const address = const_cast<std::byte*>(from.data() + done);  // from_blob takes no const memory
-      const at::Tensor part = at::from_blob(address, {static_cast<std::int64_t>(count)},
+      const at::Tensor part = at::from_blob(all + done, {static_cast<std::int64_t>(count)},
                                             at::TensorOptions().dtype(at::kByte).device(device_));
       pinned.narrow(0, 0, part.numel()).copy_(part, /*non_blocking=*/true);
       stream.synchronize();

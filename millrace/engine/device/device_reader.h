@@ -10,7 +10,8 @@
 namespace millrace::engine {
 
 /// Copies from the memory of a device to memory of the process, on streams of its own. So the copies of a snapshot run
-/// beside the next passes. Pinned buffers of bounded size lie between.
+/// beside the next passes. Pinned buffers of bounded size lie between. Memory of the host that kernels write (pinned)
+/// is read when they have done so.
 class DeviceReader {
  public:
   explicit DeviceReader(at::Device device) : device_(device), written_(device.type()) {}
@@ -18,8 +19,8 @@ class DeviceReader {
   /// From now on, Read() returns what memory has when the work is done that this thread has given the device so far.
   /// One thread at a time, while no Read() runs.
   void Mark();
-  /// Copies from an address of the device, and returns when the bytes are there. Nothing may write to them meanwhile.
-  /// Thread-safe. REQUIRES: both have the same size.
+  /// Copies from an address of the device, or of pinned memory, and returns when the bytes are there. Nothing may write
+  /// to them meanwhile. Thread-safe. REQUIRES: both have the same size.
   Status Read(MutableByteSpan to, ByteSpan from);
 
  private:

@@ -7,8 +7,8 @@
 
 namespace millrace::engine {
 
-Adamw::Adamw(ParameterBuffer& parameters, AdamwOptions options, ParameterRules rules, const StatePrecision& precision)
-    : Optimizer(parameters, options.weight_decay, std::move(rules), precision),
+Adamw::Adamw(ParameterBuffer& parameters, AdamwOptions options, ParameterRules rules, const StateStorage& storage)
+    : Optimizer(parameters, options.weight_decay, std::move(rules), storage),
       options_(options),
       runs_(UniformRuns()),
       blocks_(BlocksOf(runs_)) {

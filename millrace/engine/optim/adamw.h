@@ -15,7 +15,7 @@ struct AdamwOptions {
 class Adamw final : public Optimizer {
  public:
   explicit Adamw(ParameterBuffer& parameters, AdamwOptions options = {}, ParameterRules rules = {},
-                 const StatePrecision& precision = {});
+                 const StateStorage& storage = {});
   std::string_view name() const override { return "adamw"; }
 
  private:

@@ -10,8 +10,8 @@
 namespace millrace::engine {
 
 Lamb::Lamb(ParameterBuffer& parameters, LambOptions options, ParameterRules rules, const StateRanks& ranks,
-           const StatePrecision& precision)
-    : Optimizer(parameters, options.weight_decay, std::move(rules), precision), options_(options), ranks_(ranks) {
+           const StateStorage& storage)
+    : Optimizer(parameters, options.weight_decay, std::move(rules), storage), options_(options), ranks_(ranks) {
   AddState("exp_avg");
   AddState("exp_avg_sq");
   // Whole tensors are numbered in the order of their first slices. All ranks of a stage count in the same order. A rank

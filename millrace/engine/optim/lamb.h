@@ -24,7 +24,7 @@ struct LambOptions {
 class Lamb final : public Optimizer {
  public:
   explicit Lamb(ParameterBuffer& parameters, LambOptions options = {}, ParameterRules rules = {},
-                const StateRanks& ranks = {}, const StatePrecision& precision = {});
+                const StateRanks& ranks = {}, const StateStorage& storage = {});
   std::string_view name() const override { return "lamb"; }
 
  private:

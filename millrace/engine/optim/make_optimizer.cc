@@ -9,15 +9,15 @@ namespace {
 
 std::unique_ptr<Optimizer> Make(ParameterBuffer& parameters, const AdamwOptions& method,
                                 const OptimizerOptions& options, const StateRanks&) {
-  return std::make_unique<Adamw>(parameters, method, options.rules, options.precision);
+  return std::make_unique<Adamw>(parameters, method, options.rules, options.storage);
 }
 std::unique_ptr<Optimizer> Make(ParameterBuffer& parameters, const LambOptions& method, const OptimizerOptions& options,
                                 const StateRanks& ranks) {
-  return std::make_unique<Lamb>(parameters, method, options.rules, ranks, options.precision);
+  return std::make_unique<Lamb>(parameters, method, options.rules, ranks, options.storage);
 }
 std::unique_ptr<Optimizer> Make(ParameterBuffer& parameters, const SgdOptions& method, const OptimizerOptions& options,
                                 const StateRanks&) {
-  return std::make_unique<Sgd>(parameters, method, options.rules, options.precision);
+  return std::make_unique<Sgd>(parameters, method, options.rules, options.storage);
 }
 
 /// Fails if no rank has anything to train.

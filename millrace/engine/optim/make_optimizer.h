@@ -17,7 +17,7 @@ namespace millrace::engine {
 struct OptimizerOptions {
   std::variant<AdamwOptions, LambOptions, SgdOptions> method;
   ParameterRules rules = {};
-  StatePrecision precision = {};
+  StateStorage storage = {};
 };
 
 /// Checks that each glob matches a parameter of the model, on some rank. All ranks of ranks.model call it.
@@ -26,7 +26,7 @@ Status CheckGlobs(std::string_view key, const ParameterBuffer& parameters, const
                   const StateRanks& ranks);
 
 /// `ranks`: over which LAMB sums the norms of divided parameters. Borrows the groups. All ranks of ranks.model call it.
-/// REQUIRES: as Optimizer; options.precision.rounds_weights only for bfloat16 parameters.
+/// REQUIRES: as Optimizer; options.storage.rounds_weights only for bfloat16 parameters.
 /// Errors: those of CheckGlobs() for no_decay; kInvalidArgument if all parameters of the model are frozen. Throws what
 /// libtorch throws.
 Result<std::unique_ptr<Optimizer>> MakeOptimizer(ParameterBuffer& parameters, const OptimizerOptions& options,

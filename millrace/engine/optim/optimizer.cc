@@ -42,22 +42,29 @@ double ParameterRules::LrRatioOf(const NamedParameter& parameter) const {
 }
 
 Optimizer::Optimizer(ParameterBuffer& parameters, double weight_decay, ParameterRules rules,
-                     const StatePrecision& precision)
-    : parameters_(parameters), weight_decay_(weight_decay), rules_(std::move(rules)), precision_(precision) {
+                     const StateStorage& storage)
+    : parameters_(parameters), weight_decay_(weight_decay), rules_(std::move(rules)), storage_(storage) {
   TORCH_CHECK(parameters.has_gradients(), "an optimizer needs a model with gradients");
-  TORCH_CHECK(!precision.rounds_weights || parameters.dtype() == at::kBFloat16,
+  TORCH_CHECK(!storage.rounds_weights || parameters.dtype() == at::kBFloat16,
               "only bfloat16 weights are rounded stochastically");
-  if (parameters.dtype() == at::kFloat || precision.rounds_weights) return;
-  master_ =
-      at::zeros({parameters.owned_trained_size()}, at::TensorOptions().dtype(at::kFloat).device(parameters.device()));
+  TORCH_CHECK(!storage.on_host || parameters.device().is_cpu() || HasCuda(),
+              "this program has no kernels for a state on the host");
+  if (parameters.dtype() == at::kFloat || storage.rounds_weights) return;
+  master_ = MakeState(at::kFloat);
   TakeWeights();
+}
+
+at::Tensor Optimizer::MakeState(at::ScalarType type) const {
+  const std::int64_t size = parameters_.owned_trained_size();
+  if constexpr (ops::kBuiltWithCuda) {
+    if (storage_.on_host && HasCuda()) return ops::cuda::HostZeros(size, type);
+  }
+  return at::zeros({size}, at::TensorOptions().dtype(type).device(parameters_.device()));
 }
 
 void Optimizer::AddState(std::string kind) {
   TORCH_CHECK(state_.size() < kMostMoments);
-  const auto options =
-      at::TensorOptions().dtype(precision_.bf16_moments ? at::kBFloat16 : at::kFloat).device(parameters_.device());
-  state_.push_back({std::move(kind), at::zeros({parameters_.owned_trained_size()}, options)});
+  state_.push_back({std::move(kind), MakeState(storage_.bf16_moments ? at::kBFloat16 : at::kFloat)});
 }
 
 Optimizer::Range Optimizer::RangeOf(const OwnedPiece& piece) const {
@@ -67,7 +74,7 @@ Optimizer::Range Optimizer::RangeOf(const OwnedPiece& piece) const {
           .end = piece.begin + piece.elements(),
           .decay = rules_.Decays(parameter) ? weight_decay_ : 0,
           .lr_ratio = rules_.LrRatioOf(parameter),
-          .rounding_key = HashName(precision_.seed, std::string(kRoundingSite) + parameter.name),
+          .rounding_key = HashName(storage_.seed, std::string(kRoundingSite) + parameter.name),
           .first = piece.first,
           .numbers = NumbersOf(parameter)};
 }
@@ -78,9 +85,9 @@ Optimizer::UniformRun Optimizer::MakeRun(const Range& range) const {
   const at::Tensor values = owned.values.narrow(0, from, count);
   return {.begin = range.begin,
           .values = values,
-          .master = master_.defined()           ? master_.narrow(0, range.begin, count)
-                    : precision_.rounds_weights ? at::Tensor()
-                                                : values,
+          .master = master_.defined()         ? master_.narrow(0, range.begin, count)
+                    : storage_.rounds_weights ? at::Tensor()
+                                              : values,
           .gradients = owned.gradients.narrow(0, from, count),
           .decay = range.decay,
           .lr_ratio = range.lr_ratio,
@@ -115,7 +122,7 @@ std::uint64_t Optimizer::StepKey(const UniformRun& run) const {
 
 void Optimizer::ForEachPart(const UniformRun& run, std::int64_t from, std::int64_t count,
                             const std::function<void(const Part&)>& update) const {
-  const bool rounds_weights = precision_.rounds_weights, rounds_moments = precision_.bf16_moments && !state_.empty();
+  const bool rounds_weights = storage_.rounds_weights, rounds_moments = storage_.bf16_moments && !state_.empty();
   const std::int64_t most = rounds_weights || rounds_moments ? kPartElements : count;
   float wide_weights[kPartElements], wide_moments[kMostMoments][kPartElements];
   cpu::RoundedElements elements{.key = StepKey(run), .first = 0, .numbers = run.numbers};

@@ -20,7 +20,7 @@ namespace millrace::engine {
 /// A tensor of the optimizer's state that belongs to the part of a parameter that this rank owns. The tensor is a view.
 struct NamedState {
   std::string name;                   ///< "exp_avg/model.norm.weight"
-  at::Tensor tensor;                  ///< [piece->elements()] float32, or bfloat16 as StatePrecision says
+  at::Tensor tensor;                  ///< [piece->elements()], of the type and in the memory that StateStorage says
   const OwnedPiece* piece = nullptr;  ///< valid as long as the buffer
 };
 
@@ -38,18 +38,21 @@ struct ParameterRules {
   double LrRatioOf(const NamedParameter& parameter) const;
 };
 
-/// What an optimizer keeps in bfloat16, to need less memory. It computes in float32 and rounds what it keeps
-/// stochastically. The random bits of an element depend on the seed, the step and the element only, so a run's bits are
-/// the same under any division among ranks and after a resume.
-struct StatePrecision {
+/// How an optimizer keeps its state, to need less memory of a GPU. It computes in float32 and rounds stochastically
+/// what it keeps in bfloat16. The random bits of an element depend on the seed, the step and the element only, so a
+/// run's bits are the same under any division among ranks and after a resume.
+struct StateStorage {
   bool bf16_moments = false;
   /// A bfloat16 model has no master copy: each step rounds the new weights.
   bool rounds_weights = false;
   std::uint64_t seed = 0;
+  /// Moments and master copy are in the host's memory, where kernels of the GPU read and write them. Bits are the same.
+  /// On a CPU this changes nothing.
+  bool on_host = false;
 };
 
 /// Updates the weights that this rank owns from their gradients. There is state for owned elements of trainable
-/// parameters only. It is float32 unless a StatePrecision says otherwise, and for models of another type it includes a
+/// parameters only. It is float32 unless StateStorage says otherwise, and for models of another type it includes a
 /// float32 master copy of the weights. Results do not depend on the number of threads. One thread at a time.
 /// REQUIRES: the ParameterBuffer has gradients and outlives this object.
 class Optimizer {
@@ -103,9 +106,9 @@ class Optimizer {
     at::Tensor Tensor(float* data) const { return at::from_blob(data, {count}, at::kFloat); }
   };
 
-  /// `weight_decay`: of the parameters that decay. Throws c10::Error if `precision` rounds weights that are not
-  /// bfloat16.
-  Optimizer(ParameterBuffer& parameters, double weight_decay, ParameterRules rules, const StatePrecision& precision);
+  /// `weight_decay`: of the parameters that decay. Throws c10::Error if `storage` rounds weights that are not
+  /// bfloat16, or keeps the state of a GPU on the host and there are no kernels for it.
+  Optimizer(ParameterBuffer& parameters, double weight_decay, ParameterRules rules, const StateStorage& storage);
   /// Makes a tensor [parameters.owned_trained_size()] of zeros for a moment. State() has it as `kind`.
   void AddState(std::string kind);
   /// Calls update(part) for all of elements [from, from + count) of a run on a CPU, one part after the other. What is
@@ -126,7 +129,7 @@ class Optimizer {
   bool HasCuda() const;
   /// Returns a run for kernels of a GPU. `lr`: of this run.
   cuda::OptimizerRun GpuRun(const UniformRun& run, double lr) const;
-  bool bf16_moments() const { return precision_.bf16_moments; }
+  bool bf16_moments() const { return storage_.bf16_moments; }
   /// Rounds the master copy of a run, if it has one, into the model's weights.
   static void RoundMaster(const UniformRun& run);
 
@@ -147,16 +150,18 @@ class Optimizer {
     std::int64_t first;
     cpu::ElementNumbers numbers;
   };
-  bool Rounds() const { return precision_.bf16_moments || precision_.rounds_weights; }
+  bool Rounds() const { return storage_.bf16_moments || storage_.rounds_weights; }
   /// Returns the key of a run's random bits in this step.
   std::uint64_t StepKey(const UniformRun& run) const;
+  /// Returns zeros for the owned elements, where `storage` wants them.
+  at::Tensor MakeState(at::ScalarType type) const;
   Range RangeOf(const OwnedPiece& piece) const;
   UniformRun MakeRun(const Range& range) const;
 
   ParameterBuffer& parameters_;
   const double weight_decay_;
   const ParameterRules rules_;
-  const StatePrecision precision_;
+  const StateStorage storage_;
   std::int64_t steps_ = 0;
   std::vector<StateKind> state_;
   at::Tensor master_;  ///< [parameters.owned_trained_size()] float32; undefined: none

@@ -110,6 +110,38 @@ TEST_P(RoundedStateCudaTest, RoundsAsTheCpu) {
   expect_same("weights", on_gpu->values(), on_cpu->values());
 }
 
+/// The same kernels, with state that they reach over the bus.
+class StateOnHostCudaTest : public OptimizerCudaTest {};
+
+TEST_P(StateOnHostCudaTest, MakesTheSameBits) {
+  OptimizerOptions options = GetParam().options;
+  const at::ScalarType dtype = GetParam().dtype;
+  const auto initial = BufferOn(at::kCPU, dtype), first = BufferOn(at::kCUDA, dtype),
+             second = BufferOn(at::kCUDA, dtype);
+  initial->Initialize(1);
+  const at::NoGradGuard no_grad;
+  first->values().copy_(initial->values());
+  second->values().copy_(initial->values());
+  const auto on_gpu = MakeOptimizer(*first, options).value();
+  options.storage.on_host = true;
+  const auto on_host = MakeOptimizer(*second, options).value();
+  for (int step = 0; step < 3; ++step) {
+    const at::Tensor gradients = at::randn(initial->gradients().sizes(), at::detail::createCPUGenerator(step));
+    first->gradients().copy_(gradients);
+    second->gradients().copy_(gradients);
+    on_gpu->Step(0.01, 0.7);
+    on_host->Step(0.01, 0.7);
+  }
+  EXPECT_TRUE(first->values().equal(second->values()));
+  // To compare the weights, the CPU has waited for the kernels.
+  const auto want = on_gpu->State(), got = on_host->State();
+  ASSERT_EQ(want.size(), got.size());
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    EXPECT_TRUE(got[i].tensor.is_cpu()) << got[i].name;
+    EXPECT_TRUE(got[i].tensor.equal(want[i].tensor.cpu())) << got[i].name;
+  }
+}
+
 std::vector<OptimizerCase> RoundedCases() {
   std::vector<OptimizerCase> cases;
   const OptimizerOptions methods[] = {
@@ -120,7 +152,7 @@ std::vector<OptimizerCase> RoundedCases() {
       if (rounds_weights && dtype == at::kFloat) continue;
       for (int i = 0; i < 3; ++i) {
         OptimizerOptions options = methods[i];
-        options.precision = {.bf16_moments = true, .rounds_weights = rounds_weights, .seed = 3};
+        options.storage = {.bf16_moments = true, .rounds_weights = rounds_weights, .seed = 3};
         cases.push_back({names[rounds_weights ? 1 : 0][i], options, dtype});
       }
     }
@@ -148,6 +180,8 @@ std::string CaseName(const ::testing::TestParamInfo<OptimizerCase>& info) {
 }
 INSTANTIATE_TEST_SUITE_P(Methods, OptimizerCudaTest, ::testing::ValuesIn(AllCases()), CaseName);
 INSTANTIATE_TEST_SUITE_P(Methods, RoundedStateCudaTest, ::testing::ValuesIn(RoundedCases()), CaseName);
+INSTANTIATE_TEST_SUITE_P(Methods, StateOnHostCudaTest, ::testing::ValuesIn(AllCases()), CaseName);
+INSTANTIATE_TEST_SUITE_P(Rounded, StateOnHostCudaTest, ::testing::ValuesIn(RoundedCases()), CaseName);
 
 }  // namespace
 }  // namespace millrace::engine

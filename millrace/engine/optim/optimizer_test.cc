@@ -112,8 +112,8 @@ std::vector<Method> Methods() {
 class OptimizerTest : public testing::TestWithParam<at::ScalarType> {
  protected:
   /// Returns all precisions that state can have beside such weights.
-  static std::vector<StatePrecision> Precisions() {
-    std::vector<StatePrecision> all = {{}, {.bf16_moments = true, .seed = 3}};
+  static std::vector<StateStorage> Precisions() {
+    std::vector<StateStorage> all = {{}, {.bf16_moments = true, .seed = 3}};
     if (GetParam() == at::kBFloat16) {
       all.push_back({.rounds_weights = true, .seed = 3});
       all.push_back({.bf16_moments = true, .rounds_weights = true, .seed = 3});
@@ -123,9 +123,9 @@ class OptimizerTest : public testing::TestWithParam<at::ScalarType> {
   /// Returns all methods with all precisions.
   static std::vector<Method> MethodsAndPrecisions() {
     std::vector<Method> all;
-    for (const StatePrecision& precision : Precisions()) {
+    for (const StateStorage& storage : Precisions()) {
       for (Method& method : Methods()) {
-        method.options.precision = precision;
+        method.options.storage = storage;
         all.push_back(std::move(method));
       }
     }
@@ -201,10 +201,10 @@ double Bf16Distance(double value) { return std::ldexp(1.0, std::max(std::ilogb(v
 /// A step computes as with float32 state, from what is kept, and rounds what it keeps to one of the two neighbours.
 TEST_P(OptimizerTest, RoundsWhatAFloat32StepComputes) {
   for (const Method& method : MethodsAndPrecisions()) {
-    const StatePrecision& precision = method.options.precision;
-    if (!precision.bf16_moments && !precision.rounds_weights) continue;
+    const StateStorage& storage = method.options.storage;
+    if (!storage.bf16_moments && !storage.rounds_weights) continue;
     OptimizerOptions wide_options = method.options;
-    wide_options.precision = {};
+    wide_options.storage = {};
     const auto buffer = MakeBuffer(GetParam()), wide_buffer = MakeBuffer(GetParam());
     const auto optimizer = MakeOptimizer(*buffer, method.options).value();
     const auto wide = MakeOptimizer(*wide_buffer, wide_options).value();
@@ -245,7 +245,7 @@ TEST_P(OptimizerTest, RoundsWhatAFloat32StepComputes) {
         }
       };
       for (const NamedState& one : state) compare(one.name, one.tensor, *of(wide_state, one.name));
-      if (precision.rounds_weights) {
+      if (storage.rounds_weights) {
         for (const NamedState& one : wide_state) {
           if (one.name.starts_with("master/")) {
             compare(one.name, buffer->parameters()[one.piece->parameter].tensor.flatten(), one.tensor);
@@ -254,7 +254,7 @@ TEST_P(OptimizerTest, RoundsWhatAFloat32StepComputes) {
       }
     }
     if (rounded == 0) {
-      EXPECT_TRUE(method.state.empty() && !precision.rounds_weights) << "SGD without momentum rounds no moments";
+      EXPECT_TRUE(method.state.empty() && !storage.rounds_weights) << "SGD without momentum rounds no moments";
       continue;
     }
     // A number is nearest with probability 3/4 if values are spread evenly, and the error has a variance of 1/6.
@@ -272,7 +272,7 @@ TEST(StochasticRounding, SmallUpdatesAddUp) {
   buffer.parameters()[0].tensor.fill_(1);
   buffer.EnableGradients();
   const auto optimizer = MakeOptimizer(buffer, {.method = AdamwOptions{.weight_decay = 0},
-                                                .precision = {.bf16_moments = true, .rounds_weights = true}})
+                                                .storage = {.bf16_moments = true, .rounds_weights = true}})
                              .value();
   for (int i = 0; i < 100; ++i) {
     buffer.gradients().fill_(1);
@@ -293,7 +293,7 @@ TEST(StochasticRounding, IsTheSameUnderAnyDivision) {
     buffer.Initialize(1);
     buffer.EnableGradients();
     const auto optimizer =
-        MakeOptimizer(buffer, {.method = AdamwOptions(), .precision = {.bf16_moments = true, .rounds_weights = true}})
+        MakeOptimizer(buffer, {.method = AdamwOptions(), .storage = {.bf16_moments = true, .rounds_weights = true}})
             .value();
     const NamedParameter& w = buffer.parameters()[1];
     for (int t = 0; t < 3; ++t) {
@@ -317,7 +317,7 @@ TEST(StochasticRounding, TheSeedDecides) {
   const auto weights = [](std::uint64_t seed) {
     const auto buffer = MakeBuffer(at::kBFloat16);
     const auto optimizer =
-        MakeOptimizer(*buffer, {.method = AdamwOptions(), .precision = {.rounds_weights = true, .seed = seed}}).value();
+        MakeOptimizer(*buffer, {.method = AdamwOptions(), .storage = {.rounds_weights = true, .seed = seed}}).value();
     buffer->gradients().fill_(1);
     optimizer->Step(0.01, 1);
     return buffer->values().detach().clone();
@@ -339,7 +339,7 @@ TEST_P(OptimizerTest, StateIsAllOfIt) {
     const auto second = MakeOptimizer(*two, method.options).value();
     two->values().detach().copy_(one->values());
     const std::vector<NamedState> from = first->State(), into = second->State();
-    const bool has_master = GetParam() != at::kFloat && !method.options.precision.rounds_weights;
+    const bool has_master = GetParam() != at::kFloat && !method.options.storage.rounds_weights;
     const std::size_t kinds = method.state.size() + (has_master ? 1 : 0);
     ASSERT_EQ(from.size(), kinds * one->parameters().size());
     for (std::size_t i = 0; i < from.size(); ++i) {

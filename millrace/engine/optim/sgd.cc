@@ -5,8 +5,8 @@
 
 namespace millrace::engine {
 
-Sgd::Sgd(ParameterBuffer& parameters, SgdOptions options, ParameterRules rules, const StatePrecision& precision)
-    : Optimizer(parameters, options.weight_decay, std::move(rules), precision),
+Sgd::Sgd(ParameterBuffer& parameters, SgdOptions options, ParameterRules rules, const StateStorage& storage)
+    : Optimizer(parameters, options.weight_decay, std::move(rules), storage),
       options_(options),
       runs_(UniformRuns()),
       blocks_(BlocksOf(runs_)) {

@@ -19,7 +19,7 @@ struct SgdOptions {
 class Sgd final : public Optimizer {
  public:
   explicit Sgd(ParameterBuffer& parameters, SgdOptions options = {}, ParameterRules rules = {},
-               const StatePrecision& precision = {});
+               const StateStorage& storage = {});
   std::string_view name() const override { return "sgd"; }
 
  private:

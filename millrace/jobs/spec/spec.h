@@ -61,6 +61,7 @@ struct OptimizerSpec {
   double clip_norm = 1.0;             ///< 0: no clipping
   std::string moments = "f32";        ///< f32 | bf16
   bool stochastic_rounding = false;   ///< of bfloat16 weights, in place of a float32 master copy
+  bool offload = false;               ///< moments and master copy are in the host's memory
   bool operator==(const OptimizerSpec&) const = default;
 };
 struct ScheduleSpec {

@@ -196,6 +196,7 @@ void VisitOptimizer(Visitor& v, OptimizerSpec& optimizer) {
   v.Number("clip_norm", optimizer.clip_norm, 0, 1e9);
   v.Word("moments", optimizer.moments, {{"f32", "bf16"}, {}});
   v.Flag("stochastic_rounding", optimizer.stochastic_rounding);
+  v.Flag("offload", optimizer.offload);
 }
 
 template <class Visitor>

@@ -521,6 +521,7 @@ Spec RandomSpec(Random& random) {
   SetRandomLayout(random, s);
   s.train.precision = Pick<std::string>(random, {"f32", "bf16", "fp8"});
   s.train.optimizer.stochastic_rounding = s.train.precision != "f32" && random.Below(2) == 0;
+  s.train.optimizer.offload = random.Below(2) == 0;
   if (s.lora && !s.lora->quantization()) s.lora->base = s.train.precision;
   if (random.Below(2) == 0) s.train.steps_this_run = 1 + random.Below(1000);
   for (std::uint64_t i = s.lora ? 0 : random.Below(3); i > 0; --i) s.train.freeze.push_back("*" + RandomText(random));

@@ -55,6 +55,11 @@ std::string Machine::ToYaml(std::string_view comment) const {
                       bf16_rate / 1e9);
   if (copies_bf16) text += "copies_bf16: true\n";
   text += fmt::format("memory_bandwidth: {:.4g}  # GB/s of all cores, or of an accelerator\n", memory_bandwidth / 1e9);
+  if (accelerators > 0) {
+    text +=
+        fmt::format("host_bandwidth: {:.4g}  # GB/s between an accelerator and the host's memory, in one direction\n",
+                    host_bandwidth / 1e9);
+  }
   text += fmt::format("process_memory: {:.4g}  # GB\noperation: {:.4g}  # microseconds\noverlap: {:.4g}\n",
                       process_memory / 1e9, operation * 1e6, overlap);
   return text + fmt::format("link: {}  # GB/s, microseconds\nnetwork: {}\n", link_text(link), link_text(network));
@@ -64,7 +69,8 @@ Result<Machine> Machine::Parse(std::string_view yaml, std::string what) {
   const config::Document document = MR_TRY(config::Document::Parse(yaml, std::move(what)));
   const Node root = document.Root();
   MR_TRY(root.RejectUnknown({"name", "sources", "accelerators", "cores", "memory", "f32", "bf16", "copies_bf16",
-                             "memory_bandwidth", "process_memory", "operation", "overlap", "link", "network"}));
+                             "memory_bandwidth", "host_bandwidth", "process_memory", "operation", "overlap", "link",
+                             "network"}));
   Machine machine;
   machine.name = MR_TRY(root["name"].String());
   if (const Node node = root["accelerators"]) machine.accelerators = static_cast<int>(MR_TRY(node.Int(0, 1024)));
@@ -74,6 +80,7 @@ Result<Machine> Machine::Parse(std::string_view yaml, std::string what) {
   machine.bf16_rate = 1e9 * MR_TRY(Required(root["bf16"], 1e-3));
   if (const Node node = root["copies_bf16"]) machine.copies_bf16 = MR_TRY(node.Bool());
   machine.memory_bandwidth = 1e9 * MR_TRY(Required(root["memory_bandwidth"], 1e-3));
+  if (const Node node = root["host_bandwidth"]) machine.host_bandwidth = 1e9 * MR_TRY(node.Number(1e-3, kMost));
   machine.process_memory = 1e9 * MR_TRY(Required(root["process_memory"], 0));
   machine.operation = 1e-6 * MR_TRY(Required(root["operation"], 0));
   machine.overlap = MR_TRY(Required(root["overlap"], 0));

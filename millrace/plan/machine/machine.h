@@ -20,18 +20,19 @@ struct Link {
 /// data.
 struct Machine {
   std::string name;
-  int accelerators = 0;         ///< 0: the ranks share the cores
-  int cores = 1;                ///< counts only without accelerators
-  double memory = 0;            ///< bytes of an accelerator, or of the machine without accelerators
-  double f32_rate = 0;          ///< floating-point operations a second in large products, of an accelerator or a core
-  double bf16_rate = 0;         ///< the same with bfloat16 inputs
-  bool copies_bf16 = false;     ///< products of bfloat16 are made of float32 copies
-  double memory_bandwidth = 0;  ///< bytes a second, of an accelerator or of all cores
-  double process_memory = 0;    ///< bytes of a rank before it has a model: libraries, contexts, communication
-  double operation = 0;         ///< seconds to start one operation
-  double overlap = 0;           ///< share of computation that communication may run beside, and of it that is then free
-  Link link;                    ///< between ranks of a machine, for each rank
-  Link network;                 ///< between machines; the bandwidth is all ranks' together
+  int accelerators = 0;          ///< 0: the ranks share the cores
+  int cores = 1;                 ///< counts only without accelerators
+  double memory = 0;             ///< bytes of an accelerator, or of the machine without accelerators
+  double f32_rate = 0;           ///< floating-point operations a second in large products, of an accelerator or a core
+  double bf16_rate = 0;          ///< the same with bfloat16 inputs
+  bool copies_bf16 = false;      ///< products of bfloat16 are made of float32 copies
+  double memory_bandwidth = 0;   ///< bytes a second, of an accelerator or of all cores
+  double host_bandwidth = 25e9;  ///< bytes a second between an accelerator and the host's memory, in one direction
+  double process_memory = 0;     ///< bytes of a rank before it has a model: libraries, contexts, communication
+  double operation = 0;          ///< seconds to start one operation
+  double overlap = 0;  ///< share of computation that communication may run beside, and of it that is then free
+  Link link;           ///< between ranks of a machine, for each rank
+  Link network;        ///< between machines; the bandwidth is all ranks' together
 
   /// Returns a description that Parse reads, with `comment` above it.
   std::string ToYaml(std::string_view comment) const;

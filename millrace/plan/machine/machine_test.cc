@@ -50,7 +50,7 @@ TEST(Machine, AWrittenDescriptionIsReadBack) {
     EXPECT_EQ(again.copies_bf16, machine.copies_bf16);
     for (double Machine::* figure :
          {&Machine::memory, &Machine::f32_rate, &Machine::bf16_rate, &Machine::memory_bandwidth,
-          &Machine::process_memory, &Machine::operation, &Machine::overlap}) {
+          &Machine::host_bandwidth, &Machine::process_memory, &Machine::operation, &Machine::overlap}) {
       EXPECT_NEAR(again.*figure, machine.*figure, 1e-3 * machine.*figure) << name;
     }
     EXPECT_NEAR(again.network.bandwidth, machine.network.bandwidth, 1e-3 * machine.network.bandwidth);

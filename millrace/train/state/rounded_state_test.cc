@@ -1,4 +1,4 @@
-// Whole runs whose optimizer keeps its state in bfloat16 (engine::StatePrecision).
+// Whole runs whose optimizer keeps its state in bfloat16 (engine::StateStorage).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ TEST_F(TrainTest, RoundedStateResumesBitForBit) {
     const std::string name = rounds_weights ? "rounded-weights" : "rounded-moments";
     Options options = Tiny(name);
     options.precision = rounds_weights ? at::kBFloat16 : at::kFloat;
-    options.optimizer.precision = {.bf16_moments = true, .rounds_weights = rounds_weights, .seed = options.seed};
+    options.optimizer.storage = {.bf16_moments = true, .rounds_weights = rounds_weights, .seed = options.seed};
     options.steps = 8;
     const Ran whole = Run(options);
     ASSERT_TRUE(whole.outcome) << whole.outcome.error().ToString();
@@ -47,7 +47,7 @@ TEST_F(TrainTest, RoundedStateResumesBitForBit) {
     const Ran divided = RunRanks(options, 2);
     options.parallel = {};
     const Ran copies = RunRanks(options, 2);
-    options.optimizer.precision.seed = 17;
+    options.optimizer.storage.seed = 17;
     const Ran other = RunRanks(options, 2);
     ASSERT_TRUE(divided.outcome && copies.outcome && other.outcome);
     const auto distance = [&](const Ran& a, const Ran& b) {
@@ -66,7 +66,7 @@ TEST_F(TrainTest, StateOfAnotherPrecisionIsRefusedByName) {
   options.steps = 4;
   options.checkpoint_url = CheckpointUrl("other-moments");
   ASSERT_TRUE(Run(options).outcome);
-  options.optimizer.precision.bf16_moments = true;
+  options.optimizer.storage.bf16_moments = true;
   const Ran ran = Run(options);
   ASSERT_FALSE(ran.outcome);
   EXPECT_EQ(ran.outcome.error().code(), Code::kPreconditionFailed);
@@ -78,11 +78,11 @@ TEST_F(TrainTest, StateOfAnotherPrecisionIsRefusedByName) {
   options.checkpoint_url = CheckpointUrl("without-master");
   options.steps_this_run = 2;
   ASSERT_TRUE(Run(options).outcome);
-  options.optimizer.precision.rounds_weights = true;
+  options.optimizer.storage.rounds_weights = true;
   const Ran rounding = Run(options);
   ASSERT_TRUE(rounding.outcome) << rounding.outcome.error().ToString();
   EXPECT_EQ(rounding.plan.resumed_from, 2u);
-  options.optimizer.precision.rounds_weights = false;
+  options.optimizer.storage.rounds_weights = false;
   const Ran back = Run(options);
   ASSERT_FALSE(back.outcome);
   EXPECT_THAT(back.outcome.error().ToString(), HasSubstr("other options of train.optimizer"));

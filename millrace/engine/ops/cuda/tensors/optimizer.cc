@@ -1,6 +1,7 @@
 #include "millrace/engine/ops/cuda/tensors/optimizer.h"
 
 #include <c10/cuda/CUDAGuard.h>
+#include <cuda_runtime_api.h>
 
 #include <cstring>
 
@@ -32,6 +33,18 @@ RunTable TableOf(OptimizerRuns& runs, const at::Tensor& like) {
 }
 
 }  // namespace
+
+at::Tensor HostZeros(std::int64_t count, at::ScalarType type) {
+  const auto options = at::TensorOptions().dtype(type);
+  const auto bytes = static_cast<std::size_t>(count) * c10::elementSize(type);
+  if (bytes == 0) return at::zeros({count}, options);
+  void* memory = nullptr;
+  const cudaError_t error = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
+  TORCH_CHECK(error == cudaSuccess, "out of memory: the host cannot pin ", bytes, " bytes for the optimizer's state (",
+              cudaGetErrorString(error), ")");
+  std::memset(memory, 0, bytes);
+  return at::from_blob(memory, {count}, [](void* freed) { (void)cudaFreeHost(freed); }, options);
+}
 
 void Adamw(OptimizerRuns runs, const cpu::AdamwStep& step, const at::Tensor& like) {
   const c10::cuda::CUDAGuard guard(like.device());

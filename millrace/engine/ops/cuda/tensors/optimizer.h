@@ -17,6 +17,11 @@ struct OptimizerRuns {
   bool bf16_moments = false;
 };
 
+/// Returns zeros of the host, [count], which kernels of every GPU reach at the same address over the bus. The memory is
+/// pinned, and as large as it must be: the allocator of pinned tensors would round it up to a power of two. Throws
+/// c10::Error if the host has not so much.
+at::Tensor HostZeros(std::int64_t count, at::ScalarType type);
+
 /// As cpu::Adamw. lr and decay come from the runs. `like`: one of the weights.
 void Adamw(OptimizerRuns runs, const cpu::AdamwStep& step, const at::Tensor& like);
 /// As cpu::Sgd; the momentum is moment1. lr and decay come from the runs.
