@@ -129,14 +129,17 @@ std::vector<RankShare> SharesOf(const TrainingSetup& setup, const Layout& layout
   return shares;
 }
 
-std::int64_t KeptByBlocks(const TrainingSetup& setup, const Layout& layout, const LayoutCost& cost,
-                          const RankShare& share) {
+std::int64_t InputBytes(const TrainingSetup& setup, const Layout& layout, const RankShare& share) {
   const bool divides_tokens = layout.options.sequence && layout.options.tensor > 1;
   const std::int64_t rows = setup.micro_tokens() / (divides_tokens ? layout.options.tensor : 1);
   const std::int64_t stream = rows * setup.model.hidden_size * setup.element_bytes();
   std::int64_t inputs = setup.model.stream * share.recomputed - (setup.model.stream - 1) * share.recomputed_first;
   if (setup.model.adds_once) inputs -= share.recomputed_pairs;  // both have the same residual stream
-  std::int64_t kept = inputs * stream;
+  return inputs * stream;
+}
+
+std::int64_t KeptByBlocks(const LayoutCost& cost, const RankShare& share) {
+  std::int64_t kept = 0;
   for (std::size_t kind = 0; kind < share.kinds.size(); ++kind) {
     kept += (share.kinds[kind].all - share.kinds[kind].recomputed) * cost.blocks[kind].once.kept_bytes;
   }

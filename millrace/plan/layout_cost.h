@@ -71,9 +71,14 @@ struct RankShare {
 /// Returns the shares of a pipeline's ranks, in order.
 std::vector<RankShare> SharesOf(const TrainingSetup& setup, const Layout& layout, const LayoutCost& cost);
 
-/// Returns the bytes that one micro-batch keeps of all blocks of a rank.
-std::int64_t KeptByBlocks(const TrainingSetup& setup, const Layout& layout, const LayoutCost& cost,
-                          const RankShare& share);
+/// Returns the bytes that one micro-batch keeps of a rank's blocks that are computed again: their inputs.
+std::int64_t InputBytes(const TrainingSetup& setup, const Layout& layout, const RankShare& share);
+/// Returns the bytes that one micro-batch keeps of a rank's other blocks.
+std::int64_t KeptByBlocks(const LayoutCost& cost, const RankShare& share);
+/// Returns whether inputs of blocks wait in the memory of the host.
+inline bool OffloadsInputs(const Layout& layout, const Machine& machine) {
+  return layout.options.offload_activations && machine.accelerators > 0;
+}
 
 /// Returns how many micro-batches' activations, of all stages of the rank together, a rank of a pipeline keeps at most.
 /// A fraction where a rank has several stages. simple: Huang et al. 2018; 1f1b and interleaved: Narayanan et al. 2021.

@@ -17,6 +17,10 @@ constexpr std::int64_t kBucketElements = (8 << 20) / kGradientBytes;  // engine:
 /// order than they were taken in. Measured (docs/scale.md, "Beside runs on this machine").
 constexpr double kHoles = 0.2;
 
+/// Inputs of blocks that are on the device while others wait on the host: that of the block under way, and those that
+/// are copied.
+constexpr std::int64_t kInputsUnderWay = 3;
+
 std::int64_t Part(std::int64_t all, std::int64_t ranks) { return (all + ranks - 1) / ranks; }
 
 /// A part that computes, and the one that is fetched ahead; without reshard, all parts. Gradients of a part wait for
@@ -69,7 +73,8 @@ MemoryUse MemoryOf(const TrainingSetup& setup, const Layout& layout, const Layou
   const bool divides_tokens = layout.options.sequence && layout.options.tensor > 1;
   const std::int64_t stream =
       setup.micro_tokens() / (divides_tokens ? layout.options.tensor : 1) * setup.model.hidden_size * element;
-  const std::int64_t blocks = KeptByBlocks(setup, layout, cost, share);
+  const std::int64_t inputs = InputBytes(setup, layout, share);
+  const std::int64_t blocks = KeptByBlocks(cost, share) + (OffloadsInputs(layout, machine) ? 0 : inputs);
   const std::int64_t ends = share.embeds ? cost.embedding.kept_bytes : 0;
   std::int64_t weight_passes = 0;
   for (std::size_t kind = 0; kind < share.kinds.size(); ++kind) {
@@ -77,6 +82,9 @@ MemoryUse MemoryOf(const TrainingSetup& setup, const Layout& layout, const Layou
   }
   use[MemoryKind::kActivations] = static_cast<std::int64_t>(in_flight * static_cast<double>(blocks + ends) +
                                                             of_weights * static_cast<double>(weight_passes));
+  if (OffloadsInputs(layout, machine)) {
+    use[MemoryKind::kActivations] += std::min(inputs, kInputsUnderWay * setup.model.stream * stream);
+  }
   // The head's part is gone before the blocks go back.
   const bool defers = layout.options.pipeline > 1 && layout.options.schedule == engine::PipelineSchedule::kZeroBubble;
   const auto peak_of = [defers](const PartCost& part) { return defers ? part.deferring_bytes : part.backward_bytes; };

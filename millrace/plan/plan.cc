@@ -37,6 +37,7 @@ std::string LayoutText(const Layout& layout) {
   if (options.recompute != engine::Recompute::kNone) {
     text += fmt::format(", recompute {}", RecomputeName(options.recompute));
     if (options.recompute_every > 1) text += fmt::format(" every {}", options.recompute_every);
+    if (options.offload_activations) text += ", activations offloaded";
   }
   return text;
 }
@@ -64,6 +65,7 @@ Json OptionsJson(const engine::ParallelOptions& options, const engine::MeshShape
           {"overlap", options.overlap},
           {"recompute", RecomputeName(options.recompute)},
           {"recompute_every", options.recompute_every},
+          {"offload_activations", options.offload_activations},
           {"placement", options.placement}};
 }
 
@@ -114,6 +116,7 @@ std::string LayoutYaml(const Layout& layout) {
   key("overlap", options.overlap, defaults.overlap);
   key("recompute", RecomputeName(options.recompute), RecomputeName(defaults.recompute));
   key("recompute_every", options.recompute_every, defaults.recompute_every);
+  key("offload_activations", options.offload_activations, defaults.offload_activations);
   key("placement", options.placement, defaults.placement);
   return fmt::format("{{{}}}", text);
 }

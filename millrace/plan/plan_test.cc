@@ -65,6 +65,20 @@ TEST(Memory, StateOnTheHostTakesTheBus) {
   EXPECT_NEAR(away.time.optimizer, 12 * elements / 8 / machine.host_bandwidth + norm, 1e-3 * away.time.optimizer);
 }
 
+TEST(Memory, InputsOfBlocksCanWaitOnTheHost) {
+  const TrainingSetup setup = SetupOf8B(8);
+  engine::ParallelOptions options{.zero = 1, .recompute = engine::Recompute::kFull};
+  const Plan there = PlanOf(setup, options);
+  options.offload_activations = true;
+  const Plan away = PlanOf(setup, options);
+  // Without, the inputs of all 32 blocks are there; with, those of three.
+  const double left = static_cast<double>(Of(away, MemoryKind::kActivations)) /
+                      static_cast<double>(Of(there, MemoryKind::kActivations));
+  EXPECT_LT(left, 4.0 / 32);
+  EXPECT_EQ(Of(away, MemoryKind::kWorking), Of(there, MemoryKind::kWorking));
+  EXPECT_EQ(away.time.total(), there.time.total());  // the bus is fast enough for this machine's passes
+}
+
 TEST(Memory, StateInBfloat16TakesHalf) {
   TrainingSetup setup = SetupOf8B(8);
   const auto elements = setup.model.ParameterCount();

@@ -13,7 +13,8 @@ struct PassTimes {
   double compute() const { return forward + backward; }
 };
 
-PassTimes PassesOf(const LayoutCost& cost, const RankShare& share) {
+PassTimes PassesOf(const TrainingSetup& setup, const Layout& layout, const LayoutCost& cost, const RankShare& share,
+                   const Machine& machine) {
   PassTimes times;
   const auto add = [&](const PartCost& part, std::int64_t count) {
     times.reference += static_cast<double>(count) * part.reference_s;
@@ -27,13 +28,19 @@ PassTimes PassesOf(const LayoutCost& cost, const RankShare& share) {
   }
   if (share.embeds) add(cost.embedding, 1);
   if (share.head != nullptr) add(*share.head, 1);
+  if (OffloadsInputs(layout, machine)) {
+    // Copies run beside the passes.
+    const double copying = static_cast<double>(InputBytes(setup, layout, share)) / machine.host_bandwidth;
+    times.forward = std::max(times.forward, copying);
+    times.backward = std::max(times.backward, copying);
+  }
   return times;
 }
 
 double OptimizerSeconds(const TrainingSetup& setup, const Layout& layout, const RankShare& share,
                         const Machine& machine) {
-  // Gradients are read and zeroed, moments and weights read and written. With a master copy, the model's own weights are
-  // only written. Before, the gradients' norm reads them.
+  // Gradients are read and zeroed, moments and weights read and written. With a master copy, the model's own weights
+  // are only written. Before, the gradients' norm reads them.
   const auto master = static_cast<double>(setup.master_bytes()), element = static_cast<double>(setup.element_bytes());
   const double weights = master > 0 ? element : 2 * element;
   const double state = setup.moments * setup.moment_bytes + master;  // in each direction
@@ -133,7 +140,7 @@ StepTime TimeOf(const TrainingSetup& setup, const Layout& layout, const LayoutCo
   }
   StepTime worst;
   for (const RankShare* share : {&shares.front(), fullest, &shares.back()}) {
-    const PassTimes passes = PassesOf(cost, *share);
+    const PassTimes passes = PassesOf(setup, layout, cost, *share, machine);
     const std::vector<TrafficLine> lines = TrafficOf(setup, layout, cost, *share);
     StepTime time{.reference = ReferenceSeconds(setup, layout, lines, passes, machine),
                   .compute = m * passes.compute()};

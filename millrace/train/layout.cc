@@ -25,10 +25,10 @@ Result<Group> SplitAlong(engine::Collective& world, const engine::Mesh& mesh, st
 
 /// Every rank computes its groups from its options. If they differ, ranks would wait for each other in vain.
 Status CheckSameOptions(engine::Collective& world, const engine::Mesh& mesh, const engine::ParallelOptions& options) {
-  const std::string text = fmt::format("{} {} {} {} {} {} {} {} {} {} {}", mesh.ToText(), options.placement,
-                                       options.sequence, static_cast<int>(options.schedule), options.virtual_stages,
-                                       options.zero, options.reshard, options.reduce_in_bf16, options.overlap,
-                                       static_cast<int>(options.recompute), options.recompute_every);
+  const std::string text = fmt::format(
+      "{} {} {} {} {} {} {} {} {} {} {} {}", mesh.ToText(), options.placement, options.sequence,
+      static_cast<int>(options.schedule), options.virtual_stages, options.zero, options.reshard, options.reduce_in_bf16,
+      options.overlap, static_cast<int>(options.recompute), options.recompute_every, options.offload_activations);
   std::uint64_t hash = 0;
   for (const char c : text) hash = Mix64(hash ^ static_cast<unsigned char>(c));
   const at::Tensor mine = at::tensor({static_cast<std::int64_t>(hash)}, at::kLong);

@@ -240,7 +240,8 @@ Status Trainer::MakeModel() {
       MR_TRY(engine::MakeModel(opened_.config, options_.precision, options_.device, options_.seed, std::move(share)));
   MR_TRY(engine::CheckGlobs("train.freeze", model_->buffer(), options_.freeze, layout_->state()));
   model_->on_block = [this] { heartbeat_.BeatInStep(step_, clock_); };
-  model_->SetRecompute(layout_->options().recompute, layout_->options().recompute_every);
+  const engine::ParallelOptions& parallel = layout_->options();
+  model_->SetRecompute(parallel.recompute, parallel.recompute_every, parallel.offload_activations);
   if (opened_.weights) {
     std::vector<std::string> absent;
     MR_TRY(engine::ReadWeights(opened_.weights->reader(), *model_, opened_.config->generates() ? nullptr : &absent));

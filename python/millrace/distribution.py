@@ -58,8 +58,9 @@ class Distribution:
             elif word == "shard_optimizer_state":
                 if value:
                     self.parallel.setdefault("zero", 1)
-            elif word == "offload_activations" and not value:
-                pass
+            elif word == "offload_activations":
+                if value:
+                    self.parallel.update({"offload_activations": True, "recompute": "full"})
             elif word not in _PARALLEL_NOTHING:
                 self.parallel[_PARALLEL_WORDS.get(word, word)] = value
 

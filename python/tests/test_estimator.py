@@ -481,6 +481,9 @@ def test_words_of_the_newer_library_become_ours():
         "tensor_parallel_degree": 2, "pipeline_parallel_degree": 4, "sharded_data_parallel_degree": 8, "shard_optimizer_state": True,
         "prescaled_batch": True, "offload_activations": False}}}})  # fmt: skip
     assert shape.enabled and shape.parallel == {"tensor": 2, "pipeline": 4, "zero": 3, "shard": 8}
+    offloaded = {"enabled": True, "parameters": {"tensor_parallel_degree": 2, "offload_activations": True}}
+    assert Distribution({"smdistributed": {"modelparallel": offloaded}}).parallel == {
+        "tensor": 2, "recompute": "full", "offload_activations": True}  # fmt: skip
 
 
 def test_other_lines_pass_a_transcript_unchanged():

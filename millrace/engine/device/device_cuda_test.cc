@@ -1,11 +1,13 @@
 // Copies, exchanges and memory of a GPU.
 #include <ATen/cuda/CUDAContext.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
 #include <thread>
 
 #include "millrace/engine/device/choose_device.h"
 #include "millrace/engine/device/device_reader.h"
+#include "millrace/engine/device/host_copy.h"
 #include "millrace/engine/device/host_memory.h"
 #include "millrace/engine/errors.h"
 #include "millrace/engine/parallel/testing/run_ranks.h"
@@ -74,6 +76,27 @@ TEST_F(DeviceCudaTest, ReadsPinnedMemoryBehindWhatIsUnderWay) {
   at::Tensor read = at::full({kElements}, -1, at::kFloat);
   ASSERT_TRUE(reader.Read(BytesOf(read), {static_cast<const std::byte*>(pinned.data_ptr()), pinned.nbytes()}));
   EXPECT_TRUE(read.equal(at::arange(kElements, at::kFloat)));
+}
+
+/// The copies see what was computed before them, and what is computed behind them sees the copies, whatever takes the
+/// freed memory in between.
+TEST_F(DeviceCudaTest, TensorsWaitOnTheHost) {
+  const c10::Stream copies = c10::impl::VirtualGuardImpl(device_.type()).getStreamFromGlobalPool(device_);
+  const auto of = [&](std::int64_t i) {
+    return at::full({1 << 22}, i, at::TensorOptions().dtype(at::kLong).device(device_));
+  };
+  std::vector<std::unique_ptr<HostCopy>> waiting;
+  for (std::int64_t i = 0; i < 20; ++i) waiting.push_back(std::make_unique<HostCopy>(of(i), copies));
+  for (std::int64_t i = 19; i >= 0; --i) {
+    const auto at = static_cast<std::size_t>(i);
+    const at::Tensor taken = waiting[at]->Take();
+    if (i > 0) waiting[at - 1]->Fetch();
+    const at::Tensor other = of(-1);
+    EXPECT_TRUE(taken.eq(i).all().item<bool>()) << i;
+  }
+  // What was never taken is freed.
+  HostCopy left(of(1), copies);
+  left.Fetch();
 }
 
 TEST_F(DeviceCudaTest, ViewsStayValidWhileMemoryComesAndGoes) {

@@ -77,6 +77,13 @@ Result<MeshShape> ShapeOf(const ParallelOptions& options, int ranks) {
   if (options.recompute_every < 1) {
     return Fail(Code::kInvalidArgument, "train.parallel.recompute_every is {}, not 1 or more", options.recompute_every);
   }
+  if (options.offload_activations && options.recompute != Recompute::kFull) {
+    return Fail(
+        Code::kInvalidArgument,
+        "train.parallel.offload_activations keeps inputs of blocks on the host, which recompute: full alone keeps; "
+        "recompute is {}",
+        RecomputeName(options.recompute));
+  }
   return MeshShape{.pipeline = options.pipeline, .replica = data / shard, .shard = shard, .tensor = options.tensor};
 }
 

@@ -45,6 +45,7 @@ struct ParallelOptions {
   bool overlap = true;          ///< sums of gradients begin during the backward pass; false only with zero 0 and 1
   Recompute recompute = Recompute::kNone;
   int recompute_every = 1;            ///< with kFull: every so many blocks, one is computed again
+  bool offload_activations = false;   ///< with kFull, on a GPU: inputs of these blocks wait in the host's memory
   std::string placement = "cluster";  ///< Mesh
   bool operator==(const ParallelOptions&) const = default;
 };

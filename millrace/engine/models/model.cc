@@ -1,11 +1,13 @@
 #include "millrace/engine/models/model.h"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "millrace/engine/device/host_memory.h"
+#include "millrace/engine/models/kept_inputs.h"
 #include "millrace/engine/models/recorded_steps.h"
 #include "millrace/engine/ops/backward/deferred_work.h"
 #include "millrace/engine/ops/backward/node.h"
@@ -15,9 +17,6 @@
 namespace millrace::engine {
 namespace {
 
-/// Returns the same values outside of the graph.
-Stream Detached(const Stream& x) { return {x.residual.detach(), x.delta.defined() ? x.delta.detach() : at::Tensor()}; }
-
 /// Returns the tensors that are there.
 ops::TensorList TensorsOf(const Stream& x) {
   return x.delta.defined() ? ops::TensorList{x.residual, x.delta} : ops::TensorList{x.residual};
@@ -25,7 +24,7 @@ ops::TensorList TensorsOf(const Stream& x) {
 
 /// Calls `reached` when a backward pass has the gradients of these hidden states.
 Stream OnBackward(const char* name, const Stream& x, std::function<void()> reached) {
-  Stream same = Detached(x);
+  Stream same = x.Detached();
   ops::ConnectMarker(name, {x.residual, x.delta}, TensorsOf(same),
                      [reached = std::move(reached), both = same.delta.defined()](ops::TensorList&& gradients) {
                        reached();
@@ -123,9 +122,14 @@ bool Model::IsOfHead(const NamedParameter& parameter) const {
   return stages_.back().predicts && parameter.begin >= buffer_->groups()[head_group_].begin;
 }
 
-void Model::SetRecompute(Recompute what, int every) {
+void Model::SetRecompute(Recompute what, int every, bool offload) {
   recompute_ = what;
   recompute_every_ = every;
+  offloads_.reset();
+  const at::Device device = buffer_->device();
+  if (offload && !device.is_cpu()) {
+    offloads_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+  }
 }
 
 bool Model::Recomputes(std::int64_t layer) const {
@@ -147,16 +151,16 @@ ForwardContext Model::ContextOf(const ModelBatch& batch) const {
 /// The block as one op that keeps nothing but its input, and runs the block again in the backward pass (Chen et al.
 /// 2016). Dropout is a function of its place, so the second run drops the same elements.
 Stream Model::RunAgainBackward(std::int64_t layer, const Stream& x,
-                               const std::shared_ptr<const ForwardContext>& context) const {
+                               const std::shared_ptr<const ForwardContext>& context, KeptInputs& inputs) const {
   Stream out;
   {
     const at::NoGradGuard no_grad;
-    out = Detached(Block(layer, x, *context));
+    out = Block(layer, x, *context).Detached();
   }
   ops::Connect("RecomputedBlock", {x.residual, x.delta}, TensorsOf(out),
-               [this, layer, context, in = Detached(x)](ops::TensorList&& gradients) {
+               [this, layer, context, take = inputs.Keep(x)](ops::TensorList&& gradients) {
                  const at::AutoGradMode grad(true);
-                 const Stream again = Detached(in);
+                 const Stream again = take();
                  for (at::Tensor& tensor : TensorsOf(again)) tensor.set_requires_grad(true);
                  ops::RunBackward(TensorsOf(Block(layer, again, *context)), gradients);
                  return ops::TensorList{again.residual.grad(),
@@ -165,8 +169,8 @@ Stream Model::RunAgainBackward(std::int64_t layer, const Stream& x,
   return out;
 }
 
-Stream Model::RunBlock(std::int64_t layer, const Stream& x,
-                       const std::shared_ptr<const ForwardContext>& context) const {
+Stream Model::RunBlock(std::int64_t layer, const Stream& x, const std::shared_ptr<const ForwardContext>& context,
+                       KeptInputs& inputs) const {
   const PartHooks hooks(*buffer_, block_groups_[static_cast<std::size_t>(layer)]);
   const std::string name = trace::CurrentRecorder() != nullptr ? BlockName(layer) : std::string();
   const trace::Span span(name.c_str(), trace::Category::kModel);
@@ -179,7 +183,7 @@ Stream Model::RunBlock(std::int64_t layer, const Stream& x,
     if (on_block) on_block();
   };
   const Stream in = learns && (hooks || on_block || backward) ? OnBackward("EndOfBlock", x, went_back) : x;
-  Stream out = learns && Recomputes(layer) ? RunAgainBackward(layer, in, context) : Block(layer, in, *context);
+  Stream out = learns && Recomputes(layer) ? RunAgainBackward(layer, in, context, inputs) : Block(layer, in, *context);
   hooks.AfterForward();
   if (on_block) on_block();
   if (learns && (hooks || backward)) {
@@ -205,7 +209,8 @@ at::Tensor Model::Forward(std::size_t stage, const ModelBatch& batch, const at::
     hooks.AfterForward();
     if (hooks && Learns(x)) x = OnBackward("BeginningOfEmbedding", x, [hooks] { hooks.BeforeBackward(); });
   }
-  for (std::int64_t layer = parts.first; layer < parts.last; ++layer) x = RunBlock(layer, x, context);
+  KeptInputs inputs(offloads_);
+  for (std::int64_t layer = parts.first; layer < parts.last; ++layer) x = RunBlock(layer, x, context, inputs);
   if (!parts.predicts) return x.Sum();
   const trace::Span span("head", trace::Category::kModel);
   const BackwardSpan backward("head");
@@ -240,7 +245,8 @@ Stream Model::RunBlocks(const at::Tensor& ids, const std::shared_ptr<const Forwa
               "a model that is divided among ranks does not generate text");
   TORCH_CHECK(context->cache == nullptr || config_->generates(), config_->family(), " does not generate text");
   Stream x = Embed(ids, {}, *context);
-  for (std::int64_t layer = 0; layer < stages_[0].last; ++layer) x = RunBlock(layer, x, context);
+  KeptInputs inputs(std::nullopt);
+  for (std::int64_t layer = 0; layer < stages_[0].last; ++layer) x = RunBlock(layer, x, context, inputs);
   return x;
 }
 
@@ -347,7 +353,8 @@ at::Tensor Model::Predict(std::size_t stage, const at::Tensor& inputs, const at:
   const auto context = std::make_shared<const ForwardContext>(
       ForwardContext{.sequences = ops::Sequences::Even(inputs.size(0), inputs.size(1))});
   Stream x = parts.embeds ? Embed(inputs, {}, *context) : Stream{.residual = hidden};
-  for (std::int64_t layer = parts.first; layer < parts.last; ++layer) x = RunBlock(layer, x, context);
+  KeptInputs inputs(offloads_);
+  for (std::int64_t layer = parts.first; layer < parts.last; ++layer) x = RunBlock(layer, x, context, inputs);
   if (!parts.predicts) return x.Sum();
   const at::Tensor logits = Scores(x, *context, {});
   return logits.to(at::kFloat).view({inputs.size(0), inputs.size(1), -1});

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <c10/core/Stream.h>
 
 #include <cstdint>
 #include <functional>
@@ -86,7 +87,12 @@ struct Stream {
   at::Tensor residual;
   at::Tensor delta;  ///< undefined: nothing to add
   at::Tensor Sum() const { return delta.defined() ? residual + delta : residual; }
+  /// Returns the same values outside of the graph.
+  Stream Detached() const { return {residual.detach(), delta.defined() ? delta.detach() : at::Tensor()}; }
 };
+
+/// What blocks that are computed again keep (kept_inputs.h).
+class KeptInputs;
 
 /// A model with its weights, or some stages of one. A family derives it and says how each part is made and what it
 /// computes: the embedding, a block, the head. Not thread-safe: one thread uses a model at a time. Calls may throw
@@ -115,8 +121,9 @@ class Model {
   /// minutes shows progress. May be empty.
   std::function<void()> on_block = {};
 
-  /// Which blocks keep less for the backward pass. The results have the same bits.
-  void SetRecompute(Recompute what, int every = 1);
+  /// Which blocks keep less for the backward pass. With `offload`, what kFull keeps on a GPU waits on the host. The
+  /// results have the same bits.
+  void SetRecompute(Recompute what, int every = 1, bool offload = false);
 
   /// The layer that predicts tokens is read for each one. From now on it is read as 8-bit integers, with a scale a row;
   /// only the results of Step(), Logits() and Predict() change. Does nothing on a GPU, and for families that do not
@@ -200,9 +207,11 @@ class Model {
   ForwardContext ContextOf(const ModelBatch& batch) const;
   KvCacheShape CacheShape(std::int64_t blocks, std::int64_t block_tokens) const;
   Stream RunBlocks(const at::Tensor& ids, const std::shared_ptr<const ForwardContext>& context) const;
-  Stream RunBlock(std::int64_t layer, const Stream& x, const std::shared_ptr<const ForwardContext>& context) const;
-  Stream RunAgainBackward(std::int64_t layer, const Stream& x,
-                          const std::shared_ptr<const ForwardContext>& context) const;
+  /// `inputs`: of the blocks of this pass.
+  Stream RunBlock(std::int64_t layer, const Stream& x, const std::shared_ptr<const ForwardContext>& context,
+                  KeptInputs& inputs) const;
+  Stream RunAgainBackward(std::int64_t layer, const Stream& x, const std::shared_ptr<const ForwardContext>& context,
+                          KeptInputs& inputs) const;
   bool Recomputes(std::int64_t layer) const;
 
   const std::shared_ptr<const ModelConfig> config_;
@@ -212,6 +221,7 @@ class Model {
   std::vector<LinearLayer> linear_layers_;
   Recompute recompute_ = Recompute::kNone;
   int recompute_every_ = 1;
+  std::optional<c10::Stream> offloads_;  ///< copies the inputs of recomputed blocks to the host and back
   std::size_t embedding_group_ = 0, head_group_ = 0;
   std::vector<std::size_t> block_groups_;  ///< by layer; of those that this rank has
 };

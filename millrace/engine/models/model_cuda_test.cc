@@ -149,6 +149,18 @@ TEST_P(ModelCudaTest, RecomputesTheSameGradients) {
   }
 }
 
+TEST_P(ModelCudaTest, FetchesInputsFromTheHost) {
+  const Batch batch = MakeBatch(GetParam());
+  const auto pass = [&](bool offload) {
+    auto model = MakeOn(GetParam(), at::kBFloat16, at::kCUDA);
+    model->SetRecompute(Recompute::kFull, 1, offload);
+    return Pass(*model, batch, at::kCUDA);
+  };
+  const Passed kept = pass(false), fetched = pass(true);
+  EXPECT_EQ(fetched.loss, kept.loss);
+  EXPECT_EQ(Distance(fetched.gradients, kept.gradients), 0);
+}
+
 TEST_P(ModelCudaTest, LearnsAsOnTheCpu) {
   const Batch batch = MakeBatch(GetParam());
   const auto losses = [&](at::Device device) {

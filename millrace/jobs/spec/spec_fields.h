@@ -30,6 +30,7 @@ inline constexpr std::string_view kChosenKeys[] = {"data",
                                                    "overlap",
                                                    "recompute",
                                                    "recompute_every",
+                                                   "offload_activations",
                                                    "microbatches",
                                                    "partitions",
                                                    "active_microbatches",
@@ -294,6 +295,7 @@ void VisitParallel(Visitor& v, ParallelSpec& parallel) {
   VisitWordOf(v, "recompute", options.recompute, {{"none", "selective", "full"}, {}}, engine::RecomputeName,
               [&](const std::string& word) { return engine::ParseRecompute(word).value_or(options.recompute); });
   v.Integer("recompute_every", options.recompute_every, 1, 1024);
+  v.Flag("offload_activations", options.offload_activations);
   v.OptionalInteger("microbatches", parallel.microbatches, 1, kMostMicrobatches);
   v.OnlyRead([&](auto& r) {
     ReadSageMakerWords(r, parallel);

@@ -20,7 +20,6 @@ constexpr ForeignWord kWords[] = {
     {"auto_partition", kSageMaker, "leave it out; stages are always divided by their work"},
     {"default_partition", kSageMaker, "leave it out; stages are always divided by their work"},
     {"horovod", kSageMaker, "write data"},
-    {"offload_activations", kSageMaker, "leave it out, or write recompute: full"},
     {"data_parallel_replicate_degree", kTitan, "write shard: data-parallel ranks divided by it"},
     {"data_parallel_shard_degree", kTitan, "write zero: 3 and shard"},
     {"fsdp_reshard_after_forward", kTitan, "write reshard: true or false"},

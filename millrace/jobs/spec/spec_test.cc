@@ -244,6 +244,7 @@ TEST(Spec, RefusesWithASentence) {
       Refusal{"train.parallel.data=2", kInvalid, "1 ranks / (tensor 1 × pipeline 1) are 1"},
       Refusal{"train.parallel.virtual_stages=0", kInvalid, "from 1 to"},
       Refusal{"train.parallel.recompute_every=0", kInvalid, "from 1 to"},
+      Refusal{"train.parallel.offload_activations=true", kInvalid, "recompute is none"},
       Refusal{"train.parallel.reduce=f16", kInvalid, "f32, bf16"},
       Refusal{"train.parallel.reshard=5", kInvalid, "true or false"},
       Refusal{"train.parallel.optimize=time", kInvalid, "speed, memory"},
@@ -440,6 +441,7 @@ void SetRandomLayout(Random& random, Spec& s) {
   options.overlap = options.zero > 1 || random.Below(2) == 0;
   options.recompute = Pick(random, {Recompute::kNone, Recompute::kSelective, Recompute::kFull});
   options.recompute_every = static_cast<int>(1 + random.Below(4));
+  options.offload_activations = options.recompute == Recompute::kFull && random.Below(2) == 0;
   s.run.processes_per_node = data * options.tensor * options.pipeline;
   s.train.global_batch = data * s.train.micro_batch * microbatches;
   if (random.Below(2) == 0) parallel.microbatches = microbatches;
