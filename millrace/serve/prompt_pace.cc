@@ -1,6 +1,7 @@
 #include "millrace/serve/prompt_pace.h"
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 namespace millrace::serve {
@@ -24,8 +25,22 @@ std::optional<PromptPace::Step> PromptPace::Recent::Median() const {
 
 void PromptPace::Note(std::size_t waiting, std::size_t prompt, Duration took) {
   if (waiting == 0) return;
+  waiting_[steps_++ % waiting_.size()] = waiting;
   (prompt == 0 ? plain_ : mixed_)
       .Add({.tokens = static_cast<double>(waiting + prompt), .seconds = std::chrono::duration<double>(took).count()});
+}
+
+double PromptPace::Usual() const {
+  std::vector<std::size_t> sorted(waiting_.begin(),
+                                  waiting_.begin() + static_cast<std::ptrdiff_t>(std::min(steps_, waiting_.size())));
+  std::ranges::sort(sorted);
+  const std::size_t all = std::accumulate(sorted.begin(), sorted.end(), std::size_t{0});
+  std::size_t tokens = 0;
+  for (const std::size_t waiting : sorted) {
+    tokens += waiting;
+    if (2 * tokens >= all) return static_cast<double>(waiting);
+  }
+  return 0;
 }
 
 std::size_t PromptPace::Tokens(std::size_t waiting) const {
@@ -33,9 +48,13 @@ std::size_t PromptPace::Tokens(std::size_t waiting) const {
   if (options_.slowdown == 0 || !plain || !mixed || mixed->tokens <= plain->tokens) return options_.first;
   const double of_token = (mixed->seconds - plain->seconds) / (mixed->tokens - plain->tokens);
   if (of_token <= 0) return options_.most;  // a step's time is that of reading the weights
-  const double alone = std::max(plain->seconds + of_token * (static_cast<double>(waiting) - plain->tokens), of_token);
-  const double allowed = std::max(options_.slowdown * alone, std::chrono::duration<double>(options_.unnoticed).count());
-  const double tokens = std::min((allowed - alone) / of_token, static_cast<double>(options_.most));
+  const auto alone = [&](double tokens) {
+    return std::max(plain->seconds + of_token * (tokens - plain->tokens), of_token);
+  };
+  const double unnoticed = std::chrono::duration<double>(options_.unnoticed).count();
+  const double allowed = std::max(options_.slowdown * alone(Usual()), unnoticed);
+  const double tokens =
+      std::min((allowed - alone(static_cast<double>(waiting))) / of_token, static_cast<double>(options_.most));
   return std::clamp(static_cast<std::size_t>(std::max(tokens, 0.0)), options_.least, options_.most);
 }
 

@@ -16,14 +16,16 @@ class PromptPace {
   struct Options {
     std::size_t first = 64;             ///< tokens of prompts in a step, until enough steps were timed
     std::size_t least = 8, most = 256;  ///< the bounds from then on
-    double slowdown = 2;  ///< a step with prompts may take so many times as long as one without. 0: `first`
+    /// A step with prompts may take so many times as long as one without, beside as many texts as usual. Beside more
+    /// texts, which make a step longer themselves, there is less room for prompts. 0: `first`.
+    double slowdown = 2;
     Duration unnoticed = std::chrono::milliseconds(10);  ///< and may always take so long
   };
   explicit PromptPace(const Options& options) : options_(options) {}
 
   /// Notes a step that computed `waiting` tokens of texts that wait for their next one, and `prompt` tokens of prompts.
   void Note(std::size_t waiting, std::size_t prompt, Duration took);
-  /// Returns how many tokens of prompts the next step may have beside `waiting` others; at least one.
+  /// Returns how many tokens of prompts the next step may have beside `waiting` others; at least `least`.
   std::size_t Tokens(std::size_t waiting) const;
 
  private:
@@ -41,8 +43,14 @@ class PromptPace {
     std::size_t count_ = 0;
   };
 
+  /// Returns the tokens that usually wait: the median over recent tokens of those that waited with them. So half of
+  /// all times between tokens are of steps with as many texts or more.
+  double Usual() const;
+
   const Options options_;
-  Recent plain_, mixed_;  ///< steps without and with tokens of prompts
+  Recent plain_, mixed_;                    ///< steps without and with tokens of prompts
+  std::array<std::size_t, 127> waiting_{};  ///< in the last steps
+  std::size_t steps_ = 0;
 };
 
 }  // namespace millrace::serve

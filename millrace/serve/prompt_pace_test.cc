@@ -28,7 +28,20 @@ TEST(PromptPace, AStepWithPromptsTakesTwiceAsLong) {
   EXPECT_EQ(pace.Tokens(4), 64) << "nothing is known yet";
   machine.Run(pace, 4);
   EXPECT_NEAR(static_cast<double>(pace.Tokens(4)), 24, 1);
-  EXPECT_NEAR(static_cast<double>(pace.Tokens(12)), 32, 1) << "the other texts make all steps longer";
+}
+
+TEST(PromptPace, MoreTextsThanUsualLeaveLessRoom) {
+  const Machine machine{.fixed = std::chrono::milliseconds(20), .each = std::chrono::milliseconds(1)};
+  PromptPace pace(kOptions);
+  machine.Run(pace, 4);
+  EXPECT_NEAR(static_cast<double>(pace.Tokens(12)), 16, 1) << "48 ms, of which 12 texts take 32";
+  EXPECT_NEAR(static_cast<double>(pace.Tokens(1)), 27, 1);
+  EXPECT_EQ(pace.Tokens(60), kOptions.least);
+  machine.Run(pace, 12, 1000);
+  EXPECT_NEAR(static_cast<double>(pace.Tokens(12)), 32, 1) << "more texts have become usual";
+  // One text that is alone in most steps is few of all tokens.
+  for (int i = 0; i < 100; ++i) pace.Note(i % 5 == 0 ? 12 : 1, 0, machine.Time(i % 5 == 0 ? 12 : 1));
+  EXPECT_NEAR(static_cast<double>(pace.Tokens(12)), 32, 2);
 }
 
 TEST(PromptPace, HasBounds) {

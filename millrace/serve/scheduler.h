@@ -110,7 +110,8 @@ class Scheduler {
     int max_running = 32;    ///< generations in a step
     int prompt_chunk = 256;  ///< tokens of prompts in a step while no text waits for its next token
     /// The same beside texts that do, until enough steps were timed. From then on, as many that a step takes `slowdown`
-    /// times as long as without them (PromptPace), from 8 to prompt_chunk. `slowdown` 0: mixed_chunk always.
+    /// times as long as it usually does without them (PromptPace), from 8 to prompt_chunk. `slowdown` 0: mixed_chunk
+    /// always.
     int mixed_chunk = 64;
     double slowdown = 2;
     /// The most tokens of a text that are guessed, and computed at once: by the draft model, or else from what the text
