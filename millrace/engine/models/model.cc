@@ -209,8 +209,8 @@ at::Tensor Model::Forward(std::size_t stage, const ModelBatch& batch, const at::
     hooks.AfterForward();
     if (hooks && Learns(x)) x = OnBackward("BeginningOfEmbedding", x, [hooks] { hooks.BeforeBackward(); });
   }
-  KeptInputs inputs(offloads_);
-  for (std::int64_t layer = parts.first; layer < parts.last; ++layer) x = RunBlock(layer, x, context, inputs);
+  KeptInputs kept(offloads_);
+  for (std::int64_t layer = parts.first; layer < parts.last; ++layer) x = RunBlock(layer, x, context, kept);
   if (!parts.predicts) return x.Sum();
   const trace::Span span("head", trace::Category::kModel);
   const BackwardSpan backward("head");
@@ -245,8 +245,8 @@ Stream Model::RunBlocks(const at::Tensor& ids, const std::shared_ptr<const Forwa
               "a model that is divided among ranks does not generate text");
   TORCH_CHECK(context->cache == nullptr || config_->generates(), config_->family(), " does not generate text");
   Stream x = Embed(ids, {}, *context);
-  KeptInputs inputs(std::nullopt);
-  for (std::int64_t layer = 0; layer < stages_[0].last; ++layer) x = RunBlock(layer, x, context, inputs);
+  KeptInputs kept(std::nullopt);
+  for (std::int64_t layer = 0; layer < stages_[0].last; ++layer) x = RunBlock(layer, x, context, kept);
   return x;
 }
 
@@ -353,8 +353,8 @@ at::Tensor Model::Predict(std::size_t stage, const at::Tensor& inputs, const at:
   const auto context = std::make_shared<const ForwardContext>(
       ForwardContext{.sequences = ops::Sequences::Even(inputs.size(0), inputs.size(1))});
   Stream x = parts.embeds ? Embed(inputs, {}, *context) : Stream{.residual = hidden};
-  KeptInputs inputs(offloads_);
-  for (std::int64_t layer = parts.first; layer < parts.last; ++layer) x = RunBlock(layer, x, context, inputs);
+  KeptInputs kept(offloads_);
+  for (std::int64_t layer = parts.first; layer < parts.last; ++layer) x = RunBlock(layer, x, context, kept);
   if (!parts.predicts) return x.Sum();
   const at::Tensor logits = Scores(x, *context, {});
   return logits.to(at::kFloat).view({inputs.size(0), inputs.size(1), -1});
