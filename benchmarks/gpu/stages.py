@@ -83,6 +83,8 @@ def llama7b(o):
         Part("llama7b", "torch.compile max-autotune, master",
              torch_step(*words, *steps, "--compile", "max-autotune-no-cudagraphs", "--scope", "block"), 300, fallbacks=less),
         Part("llama7b", "torch eager, master", torch_step(*words, *steps), 150, fallbacks=less),
+        Part("llama7b", "Millrace, state on the host",
+             ours(*words, *steps, "--precision", "bf16", "--offload-state", "--recompute", "full", "--offload-inputs"), 200),
     ]
 
 

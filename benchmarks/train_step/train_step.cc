@@ -55,7 +55,8 @@ struct Options {
   std::int64_t document = 0;  ///< tokens per document of a row; the last may be shorter. 0: one document per row
   int threads = 2, steps = 5, warmup = 2;
   bool progress = false;
-  std::string compile = "auto";  ///< as train.compile: auto | on | off
+  bool offload_state = false, offload_inputs = false;  ///< of the optimizer; of blocks that are computed again
+  std::string compile = "auto";                        ///< as train.compile: auto | on | off
 };
 
 /// Where documents begin in the concatenated rows, and where the last one ends.
@@ -255,10 +256,11 @@ int Run(Options options) {
   if (options.recompute == "selective") {
     model.SetRecompute(engine::Recompute::kSelective);
   } else if (options.recompute != "none") {
-    model.SetRecompute(engine::Recompute::kFull, options.recompute == "full" ? 1 : std::stoi(options.recompute));
+    model.SetRecompute(engine::Recompute::kFull, options.recompute == "full" ? 1 : std::stoi(options.recompute),
+                       options.offload_inputs);
   }
   model.buffer().EnableGradients();
-  engine::Adamw optimizer(model.buffer(), {});
+  engine::Adamw optimizer(model.buffer(), {}, {}, {.on_host = options.offload_state});
   std::vector<Tokens> micro_batches;
   for (std::int64_t i = 0; i < options.micro_batches; ++i) {
     micro_batches.push_back(MakeTokens(options, *config, static_cast<std::uint64_t>(i) + 1));
@@ -315,6 +317,8 @@ int Run(Options options) {
                  {"micro_batches", options.micro_batches},
                  {"precision", options.precision},
                  {"recompute", options.recompute},
+                 {"offload_state", options.offload_state},
+                 {"offload_inputs", options.offload_inputs},
                  {"steps", options.steps},
                  {"step_s_min", seconds.front()},
                  {"step_s", median},
@@ -350,6 +354,8 @@ int main(int argc, char** argv) {
   app.add_option("--device", options.device)->check(CLI::IsMember({"cpu", "cuda"}));
   app.add_option("--micro-batches", options.micro_batches, "of a step, each of --batch sequences");
   app.add_option("--recompute", options.recompute, "none, selective, full, or N: every N-th block");
+  app.add_flag("--offload-state", options.offload_state, "of the optimizer, to the memory of the host");
+  app.add_flag("--offload-inputs", options.offload_inputs, "of blocks that are computed again");
   app.add_option("--warmup", options.warmup);
   app.add_flag("--progress", options.progress, "print each step");
   app.add_option("--heads", options.heads);
