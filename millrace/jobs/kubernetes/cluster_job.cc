@@ -113,6 +113,27 @@ std::string LastWarning(ClusterApi& api, const ClusterJobName& job) {
   return last;
 }
 
+/// Returns why a job of this uid has not left its queue, in Kueue's words, or "".
+std::string WhyQueued(ClusterApi& api, const ClusterJobName& job, const std::string& uid) {
+  constexpr const char* kGroup = "/apis/kueue.x-k8s.io";
+  const auto group = api.Get(kGroup);
+  if (!group) return "";
+  if (!*group) return "the cluster has no Kueue, which would let it start";
+  // Each release of Kueue serves other versions of its objects.
+  const auto workloads =
+      api.Get(fmt::format("{}/{}/namespaces/{}/workloads?labelSelector=kueue.x-k8s.io%2Fjob-uid%3D{}", kGroup,
+                          TextAt(**group, {"preferredVersion", "version"}), job.space, uid));
+  if (!workloads || !*workloads) return "";  // who asks may lack the right to see them
+  for (const Json& workload : ListAt(**workloads, {"items"})) {
+    for (const Json& condition : ListAt(workload, {"status", "conditions"})) {
+      if (TextAt(condition, {"type"}) == "QuotaReserved" && TextAt(condition, {"status"}) == "False") {
+        return TextAt(condition, {"message"});
+      }
+    }
+  }
+  return "";
+}
+
 /// Checks that objects of the same names, if there are any, were made for this job: others must not be changed.
 Status CheckNames(ClusterApi& api, const ClusterJobName& job, const std::vector<ClusterObject>& objects) {
   for (const ClusterObject& object : objects) {
@@ -243,6 +264,7 @@ Result<ClusterJob> FindClusterJob(ClusterApi& api, const ClusterJobName& job) {
     found.phase = Phase::kLeaves;
   } else if (IsSuspended(*object)) {
     found.phase = some_run ? Phase::kLeaves : Phase::kHeld;
+    if (found.is_queued && !some_run) found.reason = WhyQueued(api, job, TextAt(*object, {"metadata", "uid"}));
   } else if (phase == "Running") {
     found.phase = IsTerminating(*supervisor) ? Phase::kLeaves : Phase::kRuns;
     found.reason = waiting;
@@ -357,7 +379,9 @@ void Judge(JobStatus& status, const ClusterJobName& job, const ClusterJob& found
       if (stop_requested) {
         if (status.active()) set("interrupted", kStopped);
       } else {
-        set("queued", fmt::format("{} is suspended: a queue has not admitted it, or someone holds it", where));
+        set("queued", found.reason.empty()
+                          ? fmt::format("{} is suspended: a queue has not admitted it, or someone holds it", where)
+                          : fmt::format("{} waits in its queue: {}", where, found.reason));
         status.ranks.clear();
       }
       return;

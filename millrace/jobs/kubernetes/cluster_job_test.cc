@@ -194,6 +194,28 @@ TEST_F(ClusterJobTest, AQueuedJobIsDeletedWhenItIsStopped) {
   EXPECT_THAT(server_.seen().back().target, HasSubstr("propagationPolicy=Foreground"));
 }
 
+TEST_F(ClusterJobTest, TellsWhyAJobIsStillInItsQueue) {
+  const std::string group = "/apis/kueue.x-k8s.io";
+  objects_[path_] = {{"metadata", {{"uid", "u1"}, {"labels", {{"kueue.x-k8s.io/queue-name", "team"}}}}},
+                     {"spec", {{"suspend", true}}}};
+  EXPECT_EQ(Find().phase, ClusterJob::Phase::kHeld);
+  EXPECT_THAT(Find().reason, HasSubstr("no Kueue"));
+  objects_[group] = {{"preferredVersion", {{"version", "v9"}}}};
+  EXPECT_EQ(Find().reason, "");  // Kueue has not seen it yet
+  objects_[group + "/v9/namespaces/space/workloads"] = {
+      {"items",
+       Json::array({{{"status",
+                      {{"conditions", Json::array({{{"type", "Evicted"}, {"status", "True"}, {"message", "x"}},
+                                                   {{"type", "QuotaReserved"},
+                                                    {"status", "False"},
+                                                    {"message", "insufficient unused quota for cpu"}}})}}}}})}};
+  EXPECT_EQ(Find().reason, "insufficient unused quota for cpu");
+  EXPECT_THAT(server_.seen().back().target, HasSubstr("job-uid%3Du1"));
+  JobStatus status;
+  Judge(status, job_, Find(), /*stop_requested=*/false);
+  EXPECT_EQ(status.message, "j of namespace space waits in its queue: insufficient unused quota for cpu");
+}
+
 TEST_F(ClusterJobTest, ObjectsOfOthersAreLeftAsTheyAre) {
   const std::string secret = "/api/v1/namespaces/space/secrets/j-agents";
   const std::vector<ClusterObject> objects = {
