@@ -1,38 +1,25 @@
 #!/usr/bin/env python3
 """Jobs on a real Kubernetes: losses are those of a run on this machine, bit for bit, whatever happens.
 
-    kubernetes_jobs.py --millrace PROGRAM --source FOLDER [--only NAME...]
+    kubernetes_jobs.py --millrace PROGRAM --source FOLDER [--image ARCHIVE] [--only NAME...]
 
-The cluster comes from the environment:
-    MILLRACE_KUBE_CONFIG   its kubeconfig; who it names may make namespaces
-    MILLRACE_KUBE_LOAD     a command that loads an image: it gets the image's name and an archive of it
-    MILLRACE_KUBE_HOST     an address of this machine that pods reach: the bucket is there
-Without them, or without kubectl, the test is skipped (exit status 77). Jobs of the MPI Operator, and JobSets, are tested
-where the cluster has them.
+The cluster is that of kubernetes_cluster.py; without one, the test is skipped (exit status 77). Jobs of the MPI Operator,
+JobSets and queues of Kueue are tested where the cluster has them. --image: an image in place of the one that
+deploy/image/build makes, such as that of tests/build/containerfile_test.
 """
 import argparse
+import contextlib
 import json
-import os
 import pathlib
 import random
-import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
 
+from kubernetes_cluster import IMAGE, KEYS, Cluster, Store, load_image, missing
+
 STEPS, WAIT_S = 1200, 300
-IMAGE = "millrace-tested:1"
-KEYS = {"AWS_ACCESS_KEY_ID": "tested", "AWS_SECRET_ACCESS_KEY": "tested-secret"}
-
-
-def missing():
-    """Why there can be no test; "" if there can."""
-    absent = [name for name in ("MILLRACE_KUBE_CONFIG", "MILLRACE_KUBE_LOAD", "MILLRACE_KUBE_HOST") if name not in os.environ]
-    if absent:
-        return f"no cluster: {', '.join(absent)} not set"
-    return "" if shutil.which("kubectl") else "kubectl is not in PATH"
 
 
 def losses(path):
@@ -48,45 +35,6 @@ def losses(path):
             step, loss = entry["step"], entry["loss"]
             assert found.setdefault(step, loss) == loss, f"step {step}: {loss}, and before {found[step]}"
     return found
-
-
-class Cluster:
-    def __init__(self):
-        self.environment = os.environ | {"KUBECONFIG": os.environ["MILLRACE_KUBE_CONFIG"]}
-        self.space = f"millrace-tested-{os.getpid()}"
-
-    def __enter__(self):
-        self.run("create", "namespace", self.space)
-        self.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "aws"}, "stringData": KEYS})
-        return self
-
-    def __exit__(self, *_):
-        self.run("delete", "namespace", self.space, "--wait=false", check=False)
-        # Pods that are killed need not be waited for.
-        self.run("delete", "pods", "--all", "--force", "--grace-period=0", check=False)
-
-    def run(self, *words, check=True, text=None):
-        return subprocess.run(["kubectl", "--namespace", self.space, *map(str, words)], env=self.environment, check=check,
-                              input=text, stdout=subprocess.PIPE, stderr=None if check else subprocess.DEVNULL, text=True).stdout
-
-    def apply(self, *objects):
-        self.run("apply", "-f", "-", text="\n---\n".join(map(json.dumps, objects)))
-
-    def get(self, *words):
-        return json.loads(self.run("get", *words, "-o", "json"))
-
-    def has(self, kind):
-        return self.run("get", kind, check=False) is not None and subprocess.run(
-            ["kubectl", "--namespace", self.space, "get", kind], env=self.environment, check=False, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL).returncode == 0
-
-    def pod(self, name):
-        """The name of a running pod of a job: its own is NAME and a suffix."""
-        pods = [pod["metadata"]["name"] for pod in self.get("pods")["items"]
-                if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]]
-        found = [pod for pod in pods if pod == name or pod.rpartition("-")[0] == name]
-        assert found, f"no running pod {name} among {pods}"
-        return found[0]
 
 
 class Jobs:
@@ -340,7 +288,7 @@ def test_a_sweep_runs_in_the_cluster(jobs, _):
 
 
 def test_a_queue_decides_when_a_job_runs(jobs, wanted):
-    """Kueue itself is not here: this test does what it does, by the Job's `suspend`."""
+    """Without Kueue: this test does what it does, by the Job's `suspend`."""
     jobs.submit("queued", more=", queue: team")
     job = jobs.cluster.get("job", "queued")
     assert job["spec"]["suspend"] and job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team", job
@@ -354,6 +302,48 @@ def test_a_queue_decides_when_a_job_runs(jobs, wanted):
     jobs.submit("withdrawn", more=", queue: team")
     jobs.run("job", "stop", "withdrawn")
     assert "withdrawn" not in jobs.cluster.run("get", "jobs", "-o", "name"), "Kueue would let it start again"
+
+
+@contextlib.contextmanager
+def queue_for_one(jobs):
+    """A queue of Kueue, "team", with room for one job. Gives the name of a class of priority above the others."""
+    name, space = f"tested-{jobs.cluster.space}", jobs.cluster.space
+    group = json.loads(jobs.cluster.run("get", "--raw", "/apis/kueue.x-k8s.io"))
+    version = {"apiVersion": group["preferredVersion"]["groupVersion"]}
+    cpu = {"coveredResources": ["cpu"], "flavors": [{"name": name, "resources": [{"name": "cpu", "nominalQuota": "800m"}]}]}
+    jobs.cluster.apply(
+        version | {"kind": "ResourceFlavor", "metadata": {"name": name}},
+        version | {"kind": "ClusterQueue", "metadata": {"name": name},
+                   "spec": {"resourceGroups": [cpu], "preemption": {"withinClusterQueue": "LowerPriority"},
+                            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": space}}}},
+        version | {"kind": "LocalQueue", "metadata": {"name": "team"}, "spec": {"clusterQueue": name}},
+        {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": 1000})
+    try:
+        yield name
+    finally:
+        for kind in ("localqueue/team", f"clusterqueue/{name}", f"resourceflavor/{name}", f"priorityclass/{name}"):
+            jobs.cluster.run("delete", kind, "--wait=false", check=False)
+
+
+def test_kueue_admits_and_preempts(jobs, wanted):
+    with queue_for_one(jobs) as urgent:
+        for kind, launcher in (("jobs", "kubernetes"), ("mpijobs", "mpijob"), ("jobsets", "jobset")):
+            if not jobs.cluster.has(kind):
+                continue
+            first, second, third = (f"{word}-{launcher}" for word in ("first", "second", "urgent"))
+            team = ", queue: team, resources: {cpu: 250m}"
+            jobs.submit(first, launcher, team)
+            jobs.at_step(first, 60)
+            jobs.submit(second, launcher, team)
+            status = jobs.until(second, lambda status: "quota" in status["message"], "to say what its queue lacks")
+            assert status["state"] == "queued", status
+            jobs.submit(third, launcher, team + f", priority: {urgent}")
+            jobs.until(first, lambda status: status["state"] == "queued", "to make room")
+            jobs.run("job", "stop", second)
+            jobs.expect_done(third, wanted)
+            jobs.expect_done(first, wanted)
+            assert jobs.status(second)["state"] == "interrupted"
+            print(f"   {launcher}: waited, made room, went on", flush=True)
 
 
 def test_the_cluster_takes_what_render_prints(jobs, _):
@@ -372,13 +362,15 @@ ALWAYS = [test_trains, test_a_deleted_pod_saves_and_comes_back, test_a_killed_po
           test_a_suspended_job_keeps_the_run, test_what_cannot_run_says_why, test_a_failed_job_says_why,
           test_code_travels_with_a_program, test_a_sweep_runs_in_the_cluster, test_a_queue_decides_when_a_job_runs,
           test_the_cluster_takes_what_render_prints]
-WITH = {"mpijobs": [test_an_mpi_job_trains, test_an_mpi_job_is_suspended, test_an_mpi_job_by_hand], "jobsets": [test_a_job_set_trains]}
+WITH = {"mpijobs": [test_an_mpi_job_trains, test_an_mpi_job_is_suspended, test_an_mpi_job_by_hand], "jobsets": [test_a_job_set_trains],
+        "localqueues": [test_kueue_admits_and_preempts]}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--millrace", required=True, type=pathlib.Path)
     parser.add_argument("--source", required=True, type=pathlib.Path)
+    parser.add_argument("--image", type=pathlib.Path, help="an archive of an image with OpenMPI")
     parser.add_argument("--only", nargs="*", default=[], help="words of the names of tests")
     arguments = parser.parse_args()
     if why := missing():
@@ -387,41 +379,28 @@ def main():
     millrace = arguments.millrace.resolve()
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         folder = pathlib.Path(name)
-        mpi = ["--mpi"] if shutil.which("mpirun") else []
-        subprocess.run([arguments.source / "deploy/image/build", "--programs", millrace.parent, "--output", folder / "image", "--tar",
-                        folder / "image.tar", "--tag", IMAGE, *mpi], check=True)
-        subprocess.run([*shlex.split(os.environ["MILLRACE_KUBE_LOAD"]), IMAGE, folder / "image.tar"], check=True)
-        (folder / "image.tar").unlink()
-        keys = {"MILLRACE_S3D_ACCESS_KEY": KEYS["AWS_ACCESS_KEY_ID"], "MILLRACE_S3D_SECRET_KEY": KEYS["AWS_SECRET_ACCESS_KEY"]}
-        host = os.environ["MILLRACE_KUBE_HOST"]
-        store = subprocess.Popen([millrace, "s3d", "--root", folder / "s3", "--listen", f"{host}:0", "--port-file", folder / "port"],
-                                 env=os.environ | keys)
-        try:
-            while not (folder / "port").exists() and store.poll() is None:
-                time.sleep(0.05)
-            endpoint = f"http://{host}:{(folder / 'port').read_text().strip()}"
-            with Cluster() as cluster:
-                jobs = Jobs(str(millrace), folder, cluster, endpoint)
-                wanted = jobs.here()
-                assert len(wanted) == STEPS
-                tests = list(ALWAYS)
-                for kind, more in WITH.items():
-                    if cluster.has(kind):
-                        tests += more
-                    else:
-                        print(f"the cluster has no {kind}: {len(more)} tests are left out")
-                if not mpi:
-                    print("mpirun is not here: the image has none")
-                    tests = [test for test in tests if test is not test_an_mpi_job_by_hand]
-                for test in tests:
-                    if arguments.only and not any(word in test.__name__ for word in arguments.only):
-                        continue
-                    start = time.monotonic()
-                    test(jobs, wanted)
-                    print(f"ok {test.__name__} ({time.monotonic() - start:.0f} s)", flush=True)
-        finally:
-            store.terminate()
-            store.wait()
+        mpi = load_image(arguments.source, millrace.parent, folder, arguments.image)
+        with Store(millrace, folder / "s3") as store, Cluster() as cluster:
+            jobs = Jobs(str(millrace), folder, cluster, store.endpoint)
+            wanted = jobs.here()
+            assert len(wanted) == STEPS
+            # Kueue decides about a job of a queue, and not this test.
+            kueue = cluster.has("localqueues")
+            tests = [test for test in ALWAYS if not kueue or test is not test_a_queue_decides_when_a_job_runs]
+            for kind, more in WITH.items():
+                if cluster.has(kind):
+                    tests += more
+                else:
+                    print(f"the cluster has no {kind}: {len(more)} tests are left out")
+            if not mpi:
+                print("the image has no mpirun")
+                tests = [test for test in tests if test is not test_an_mpi_job_by_hand]
+            for test in tests:
+                if arguments.only and not any(word in test.__name__ for word in arguments.only):
+                    continue
+                start = time.monotonic()
+                test(jobs, wanted)
+                print(f"ok {test.__name__} ({time.monotonic() - start:.0f} s)", flush=True)
 
 
 main()
