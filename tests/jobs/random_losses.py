@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Jobs that lose ranks and nodes at random: every loss of every step is that of an undisturbed run, bit for bit.
 
-    random_losses.py --millrace PROGRAM [--losses N] [--seed S] [--launchers local,ssh,slurm]
+    random_losses.py --millrace PROGRAM [--losses N] [--seed S] [--launchers local,ssh,slurm,kubernetes]
 
 A job of two ranks runs with each launcher in turn, and as often as it takes until there were N losses. A loss is one of:
     kill   SIGKILL for a rank
     stop   SIGSTOP for a rank: it hangs
-    node   the machine's agent is killed (ssh: its session; Slurm: the step that runs it)
+    node   the machine's agent is killed (ssh: its session; Slurm: the step that runs it; Kubernetes: the pod is deleted
+           without the time to save)
     power  Slurm: a node's daemon and all that it started are killed; a spare takes its place, once in a run
-Launchers that are not here are left out, and said so. Exit status 77: there is none.
+Launchers that are not here are left out, and said so; the cluster of Kubernetes is that of kubernetes_cluster.py. Exit
+status 77: there is none.
 """
 import argparse
 import contextlib
@@ -23,6 +25,7 @@ import sys
 import tempfile
 import time
 
+import kubernetes_cluster
 import slurm_cluster
 import ssh_hosts
 
@@ -53,9 +56,14 @@ class Here:
     """Ranks that this machine's supervisor starts."""
     kinds = {"kill": 4, "stop": 1}
     run = {"processes_per_node": 2}
+    data = runs = None  # the folders of data and of runs, as URLs; None: those of this machine
+    supervisor_is_lost = False  # with its node
 
     def __init__(self, environment):
         self.environment = environment
+
+    def strike_rank(self, rank, sign):
+        os.kill(rank["pid"], sign)
 
     def strike_node(self, rank, kind):
         raise NotImplementedError
@@ -96,7 +104,40 @@ class Slurm(Here):
             self.cluster.revive(self.lost.pop())
 
 
+class Kubernetes(Here):
+    kinds = {"kill": 4, "stop": 1, "node": 2}
+    data, runs = "s3://corpus", "s3://runs"
+    supervisor_is_lost = True
+
+    def __init__(self, losses, cluster, store):
+        own = {"MILLRACE_STATE_DIR": losses.environment["MILLRACE_STATE_DIR"], "MILLRACE_ENDPOINT_URL": store.endpoint}
+        super().__init__(losses.environment | cluster.environment | kubernetes_cluster.KEYS | own)
+        self.cluster = cluster
+        self.run = {"launcher": "kubernetes", "nodes": 2, "image": kubernetes_cluster.IMAGE, "image_pull_policy": "Never",
+                    "namespace": cluster.space, "env_from": ["aws"]}
+        for bucket in (self.data, self.runs):
+            losses.call(self.environment, "mb", bucket)
+        for file in losses.files:
+            losses.call(self.environment, "cp", losses.folder / file, f"{self.data}/{file}")
+
+    def strike_rank(self, rank, sign):
+        # The process ID is that of the pod.
+        self.ask("exec", self.cluster.pod(rank["node"]), "--", "/bin/sh", "-c", f"kill -{int(sign)} {rank['pid']}")
+
+    def strike_node(self, rank, kind):
+        del kind
+        self.ask("delete", "pod", self.cluster.pod(rank["node"]), "--force", "--grace-period=0", "--wait=false")
+
+    def ask(self, *words):
+        try:
+            self.cluster.run(*words)
+        except subprocess.CalledProcessError as error:
+            raise ProcessLookupError from error  # it has just gone
+
+
 class Losses:
+    files = ("texts.jsonl", "t.model")
+
     def __init__(self, millrace, folder, seed):
         self.millrace, self.folder, self.random = millrace, folder, random.Random(seed)
         self.environment = os.environ | {"MILLRACE_STATE_DIR": str(folder / "state"), "AWS_REGION": "nowhere-1"}
@@ -105,7 +146,7 @@ class Losses:
         (folder / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
         self.call(self.environment, "tokenizer", "train", "--input", folder / "texts.jsonl", "--vocab-size", "300", "--output",
                   folder / "t.model")
-        self.call(self.environment, "job", "run", self.write("undisturbed", {"processes_per_node": 2}), "--json")
+        self.call(self.environment, "job", "run", self.write("undisturbed", Here(self.environment)), "--json")
         self.wanted = dict(logged_losses(self.log("undisturbed")))
         assert sorted(self.wanted) == list(range(1, STEPS + 1))
 
@@ -116,14 +157,15 @@ class Losses:
     def log(self, name):
         return self.folder / f"state/jobs/{name}/logs/rank-0.out"
 
-    def write(self, name, run):
+    def write(self, name, launcher):
         path = self.folder / f"{name}.yaml"
-        run = {"max_restarts": 10000, "hang_timeout": HANG, "health_checks": False} | run
+        run = {"max_restarts": 10000, "hang_timeout": HANG, "health_checks": False} | launcher.run
+        data, runs = launcher.data or self.folder, launcher.runs or f"{self.folder}/runs"
         path.write_text(f"""name: {name}
 model: {{config: {{hidden_size: 64, num_layers: 2, num_heads: 2, intermediate_size: 128}}}}
-data: {{sources: [{{url: "{self.folder}/texts.jsonl"}}], tokenizer: "{self.folder}/t.model", sequence_length: 128}}
+data: {{sources: [{{url: "{data}/texts.jsonl"}}], tokenizer: "{data}/t.model", sequence_length: 128}}
 train: {{steps: {STEPS}, global_batch: 4, threads: 1}}
-checkpoint: {{url: "{self.folder}/runs/{name}", every_steps: 20}}
+checkpoint: {{url: "{runs}/{name}", every_steps: 20}}
 run: {json.dumps(run)}
 """)
         return path
@@ -154,7 +196,7 @@ run: {json.dumps(run)}
         rank = self.random.choice([rank for rank in status["ranks"] if kind != "power" or rank["node"] != first_node])
         try:
             if kind in ("kill", "stop"):
-                os.kill(rank["pid"], signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
+                launcher.strike_rank(rank, signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
             else:
                 launcher.strike_node(rank, kind)
         except (ProcessLookupError, FileNotFoundError):
@@ -163,7 +205,7 @@ run: {json.dumps(run)}
 
     def disturbed_run(self, launcher, name, most):
         """Runs a job with at most so many losses. Returns their kinds, and the seconds from each to the next step."""
-        self.call(launcher.environment, "--json", "job", "submit", self.write(name, launcher.run), "--no-check")
+        self.call(launcher.environment, "--json", "job", "submit", self.write(name, launcher), "--no-check")
         try:
             return self.disturb(launcher, name, most)
         except BaseException:
@@ -171,25 +213,27 @@ run: {json.dumps(run)}
             raise
 
     def disturb(self, launcher, name, most):
-        kinds, step, attempt, first_node = [], 0, 0, None
+        # A new supervisor counts its attempts from one.
+        kinds, step, struck, first_node = [], 0, None, None
         while len(kinds) < most:
             status = self.next_prey(launcher, name, step)
             if status is None:
                 break
-            if status["attempt"] == attempt:  # the loss before is not noticed yet
+            attempt = (status["started"], status["attempt"])
+            if attempt == struck:  # the loss before is not noticed yet
                 time.sleep(0.05)
                 continue
             first_node = first_node or status["ranks"][0].get("node", "")
             kind = self.strike(launcher, status, first_node, "power" in kinds)
             if kind is not None:
                 kinds.append(kind)
-                step, attempt = status["step"], status["attempt"]
+                step, struck = status["step"], attempt
         attached = subprocess.run([self.millrace, "job", "attach", name], env=launcher.environment, check=False,
                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=WAIT_S)
         status = self.status(launcher.environment, name)
         assert (attached.returncode, status["state"], status["step"]) == (0, "done", STEPS), (attached.stderr, status)
         # The last loss may have come when everything was done.
-        assert status["restarts"] >= len(kinds) - 1, status
+        assert launcher.supervisor_is_lost or status["restarts"] >= len(kinds) - 1, status
         launcher.recover()
         found = logged_losses(self.log(name))
         wrong = [(made, loss) for made, loss in found if loss != self.wanted[made]]
@@ -204,16 +248,26 @@ run: {json.dumps(run)}
         return kinds, [event["resume_s"] for event in map(json.loads, events) if event["event"] == "resumed"]
 
 
+def kubernetes(losses, source, folder, stack):
+    programs = pathlib.Path(losses.millrace).parent
+    kubernetes_cluster.load_image(source, programs, folder)
+    store = stack.enter_context(kubernetes_cluster.Store(losses.millrace, folder / "s3"))
+    return Kubernetes(losses, stack.enter_context(kubernetes_cluster.Cluster()), store)
+
+
 def launchers_here(wanted, losses, folder, stack):
     found = {}
+    missing = {"ssh": ssh_hosts.missing, "slurm": slurm_cluster.missing, "kubernetes": kubernetes_cluster.missing}
     for name in wanted:
-        why = {"ssh": ssh_hosts.missing, "slurm": slurm_cluster.missing}.get(name, lambda: "")()
+        why = missing.get(name, lambda: "")()
         if why:
             print(f"left out {name}: {why}", flush=True)
         elif name == "ssh":
             found[name] = Ssh(losses.environment, stack.enter_context(ssh_hosts.SshHosts(folder / "ssh", ["n1", "n2"])))
         elif name == "slurm":
             found[name] = Slurm(losses.environment, stack.enter_context(slurm_cluster.SlurmCluster(folder / "slurm", nodes=4)))
+        elif name == "kubernetes":
+            found[name] = kubernetes(losses, pathlib.Path(__file__).resolve().parents[2], folder, stack)
         else:
             found[name] = Here(losses.environment)
     return found
@@ -224,7 +278,7 @@ def main():
     parser.add_argument("--millrace", required=True)
     parser.add_argument("--losses", type=int, default=12, help="over all launchers (default 12)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--launchers", default="local,ssh,slurm")
+    parser.add_argument("--launchers", default="local,ssh,slurm,kubernetes")
     arguments = parser.parse_args()
     millrace = str(pathlib.Path(arguments.millrace).resolve())
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
