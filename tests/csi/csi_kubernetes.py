@@ -17,6 +17,8 @@ The cluster comes from the environment:
                             need it are skipped without it
     MILLRACE_KUBE_LOAD      a command that loads an image: it gets the image's name and an archive of it. The case of a job's
                             program is skipped without it
+    MILLRACE_KUBE_PYTHON_IMAGE  an archive of an image with Millrace and python3, such as tests/build/containerfile_test makes. The
+                            case of an Estimator's script is skipped without it; it needs Millrace's Python package, too
     MILLRACE_KUBE_SNAPSHOTS a folder with the CRDs of external-snapshotter (client/config/crd)
 Without the first three, or without kubectl and csi-provisioner, the test is skipped (exit status 77). The case of claims that
 grow needs csi-resizer, and that of snapshots needs csi-snapshotter, snapshot-controller and MILLRACE_KUBE_SNAPSHOTS. These
@@ -563,6 +565,27 @@ def program(node):
     kubectl("-n", "default", "delete", "job,service,configmap,secret", "-l", "millrace.io/job=programs", "--timeout=60s")
 
 
+def script_of_an_estimator(node):
+    """A Python script that an Estimator starts in two pods: it goes on from its checkpoint, and its model is in the bucket."""
+    if not (archive := os.environ.get("MILLRACE_KUBE_PYTHON_IMAGE")):
+        raise Skipped("MILLRACE_KUBE_PYTHON_IMAGE is not set")
+    image, scripts = "millrace-python-tested:1", node.source / "tests/csi/estimator"
+    run(*shlex.split(os.environ["MILLRACE_KUBE_LOAD"]), image, archive)
+    apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "bucket-keys", "namespace": "default"}, "stringData": KEYS})
+    node.millrace("mb", "s3://runs", check=False)  # another case may have made it
+    node.millrace("cp", "-", "s3://corpus/texts/one", text="a text\n")
+    environment = node.environment | {
+        "KUBECONFIG": os.environ["MILLRACE_KUBE_CONFIG"], "MILLRACE_STATE_DIR": str(node.folder / "state"),
+        "MILLRACE_ENDPOINT_URL": node.endpoint, "MILLRACE_PROGRAM": str(node.programs / "millrace"),
+        "PYTHONPATH": str(node.programs.parent / "python")}
+    printed = run(sys.executable, scripts / "fit.py", image, scripts / "code", env=environment)
+    assert "rank 0 goes on from step 7: loss 3.5" in printed and "loss was 3.5" in printed, printed
+    model = printed.split("model in ")[1].strip()
+    assert node.millrace("cat", f"{model.rstrip('/')}/weights") == "A TEXT\n"
+    until(lambda: not [line for line in node.mounts() if "s3://runs" in line], "the end of the job's mounts")
+    kubectl("-n", "default", "delete", "job,service,configmap,secret", "-l", "millrace.io/job", "--timeout=60s")
+
+
 def restarted(node):
     """Kubelet is restarted under a pod, which notices nothing. All of the node is restarted: volumes come back, and
     nothing stale is left."""
@@ -618,7 +641,7 @@ def main():
             environment = node.environment | {"KUBECONFIG": os.environ["MILLRACE_KUBE_CONFIG"]}
             sys.exit(subprocess.run(arguments.run, shell=True, env=environment, check=False).returncode)
         done, skipped = 0, 0
-        for case in (article, dynamic, grown, copied, deleted_in_use, program, many_volumes, pod_identity, endpoint_away, new_keys,
+        for case in (article, dynamic, grown, copied, deleted_in_use, program, script_of_an_estimator, many_volumes, pod_identity, endpoint_away, new_keys,
                      killed_driver, killed_mounts, restarted):
             if arguments.cases not in case.__name__ and case not in (article, dynamic):
                 continue
