@@ -3,7 +3,8 @@
 
     terraform_modules.py --millrace PROGRAM --source FOLDER
 
-Needs terraform (or OpenTofu's tofu); exit status 77 without it. `eks` and `vms` are validated if their provider can be had.
+Needs terraform (or OpenTofu's tofu); exit status 77 without it. `eks` and `vms` are validated if their provider can be had,
+from the registry or from the folder $MILLRACE_TERRAFORM_AWS.
 """
 import argparse
 import json
@@ -27,6 +28,11 @@ class Terraform:
         self.program, self.folder = program, folder
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_CLI_ARGS")} | {
             "TF_IN_AUTOMATION": "1", "CHECKPOINT_DISABLE": "1"}
+        self.has_aws = "MILLRACE_TERRAFORM_AWS" in os.environ
+        if self.has_aws:
+            overrides = f'dev_overrides {{ "hashicorp/aws" = "{os.environ["MILLRACE_TERRAFORM_AWS"]}" }}'
+            (folder / "cli.tfrc").write_text(f"provider_installation {{\n  {overrides}\n  direct {{}}\n}}\n")
+            self.environment["TF_CLI_CONFIG_FILE"] = str(folder / "cli.tfrc")
 
     def status(self, *words, folder=None):
         done = subprocess.run([self.program, *map(str, words)], cwd=folder or self.folder, env=self.environment, stdin=subprocess.DEVNULL,
@@ -93,7 +99,9 @@ def validated(terraform, source, folder):
     """Whether the provider could be had; Terraform's own check of a module."""
     place = folder / source.name
     shutil.copytree(source.parent, place)
-    status, said = terraform.status("init", "-backend=false", "-no-color", "-input=false", folder=place / source.name)
+    # A provider of one's own is not installed.
+    prepare = ("get",) if terraform.has_aws else ("init", "-backend=false", "-input=false")
+    status, said = terraform.status(*prepare, "-no-color", folder=place / source.name)
     if status != 0:
         print(f"left out: {source.name} is not validated, because Terraform cannot get its provider")
         return
