@@ -150,7 +150,8 @@ void Compare(const Case& c) {
     const plan::RankShare share = plan::SharesOf(setup, layout, cost).front();
     EXPECT_EQ(share.elements, seen.elements[static_cast<std::size_t>(rank)]);
     EXPECT_EQ(share.trained, seen.trained[static_cast<std::size_t>(rank)]);
-    kept += cost.embedding.kept_bytes + cost.head.kept_bytes + plan::KeptByBlocks(setup, layout, cost, share);
+    kept += cost.embedding.kept_bytes + cost.head.kept_bytes + plan::KeptByBlocks(cost, share) +
+            plan::InputBytes(setup, layout, share);
     if (rank > 0) continue;
     exchanges.Add(cost.embedding.forward);
     exchanges.Add(cost.embedding.backward);
