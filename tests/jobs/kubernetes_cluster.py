@@ -28,14 +28,14 @@ def missing():
 
 def load_image(source, programs, folder, archive=None):
     """Gives the cluster an image of the programs, or the archive's. Returns whether it has OpenMPI."""
-    mpi = archive is not None or shutil.which("mpirun") is not None
-    made = archive or folder / "image.tar"
-    if archive is None:
+    mpi, made = archive is not None or shutil.which("mpirun") is not None, folder / "image.tar"
+    if archive is not None:
+        subprocess.run(["skopeo", "copy", "--quiet", f"docker-archive:{archive}", f"docker-archive:{made}:{IMAGE}"], check=True)
+    else:
         subprocess.run([source / "deploy/image/build", "--programs", programs, "--output", folder / "image", "--tar", made, "--tag", IMAGE,
                         *(["--mpi"] if mpi else [])], check=True)
     subprocess.run([*shlex.split(os.environ["MILLRACE_KUBE_LOAD"]), IMAGE, made], check=True)
-    if archive is None:
-        made.unlink()
+    made.unlink()
     return mpi
 
 

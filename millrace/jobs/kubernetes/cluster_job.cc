@@ -379,9 +379,9 @@ void Judge(JobStatus& status, const ClusterJobName& job, const ClusterJob& found
       if (stop_requested) {
         if (status.active()) set("interrupted", kStopped);
       } else {
-        set("queued", found.reason.empty()
-                          ? fmt::format("{} is suspended: a queue has not admitted it, or someone holds it", where)
-                          : fmt::format("{} waits in its queue: {}", where, found.reason));
+        set("queued", found.is_queued && !found.reason.empty()
+                          ? fmt::format("{} waits in its queue: {}", where, found.reason)
+                          : fmt::format("{} is suspended: a queue has not admitted it, or someone holds it", where));
         status.ranks.clear();
       }
       return;
