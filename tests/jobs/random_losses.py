@@ -242,7 +242,8 @@ run: {json.dumps(run)}
         # A machine that is lost has lines that it has not told yet: of steps that a checkpoint has, and that are not made again.
         # The loss of the last step follows from all steps before.
         assert STEPS not in missing and (not missing or {"node", "power"} & set(kinds) and len(missing) < STEPS / 2), (kinds, missing)
-        events = (self.folder / f"state/jobs/{name}/logs/events.jsonl").read_text().splitlines()
+        log = self.folder / f"state/jobs/{name}/logs/events.jsonl"
+        events = log.read_text().splitlines() if log.exists() else []  # in pods, it is the supervisor's pod that has it
         if missing:
             print(f"   {len(missing)} lines of steps were lost with a machine", flush=True)
         return kinds, [event["resume_s"] for event in map(json.loads, events) if event["event"] == "resumed"]
@@ -303,8 +304,9 @@ def main():
                 for kind in kinds:
                     total[launcher][kind] = total[launcher].get(kind, 0) + 1
                 said = ", ".join(f"{count} {kind}" for kind, count in sorted(total[launcher].items()))
-                print(f"ok {launcher}: {sum(total[launcher].values())} losses ({said}), bit for bit; to the next step "
-                      f"{statistics.median(times[launcher] or [0]):.1f} s (median), {max(times[launcher] or [0]):.1f} s at most", flush=True)
+                resumed = (f"; to the next step {statistics.median(times[launcher]):.1f} s (median), {max(times[launcher]):.1f} s at most"
+                           if times[launcher] else "")
+                print(f"ok {launcher}: {sum(total[launcher].values())} losses ({said}), bit for bit{resumed}", flush=True)
         print(f"ok {sum(sum(each.values()) for each in total.values())} random losses with seed {arguments.seed}")
 
 
