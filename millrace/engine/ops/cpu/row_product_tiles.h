@@ -14,6 +14,9 @@ namespace {  // NOLINT(google-build-namespaces): see above
 using SumLanes = float __attribute__((vector_size(64)));
 using HalfWords = std::uint16_t __attribute__((vector_size(32)));
 using FullWords = std::uint32_t __attribute__((vector_size(64)));
+using HalfLanes = float __attribute__((vector_size(32)));
+using QuarterWords = std::uint16_t __attribute__((vector_size(16)));
+using HalfFullWords = std::uint32_t __attribute__((vector_size(32)));
 
 /// Bytes of a row that are multiplied before the next part: those of six rows stay in a core's first cache. The sum of
 /// a row is that of its parts.
@@ -46,6 +49,13 @@ struct WidenedElements {
     std::memcpy(&to, &words, sizeof to);
   }
   MR_INLINE static void MultiplyAdd(SumLanes& sum, const Register& a, const Register& b) { sum += a * b; }
+  MR_INLINE static void LoadHalf(const float* from, HalfLanes& to) { std::memcpy(&to, from, sizeof to); }
+  MR_INLINE static void LoadHalf(const Bf16* from, HalfLanes& to) {
+    QuarterWords quarter;
+    std::memcpy(&quarter, from, sizeof quarter);
+    const HalfFullWords words = __builtin_convertvector(quarter, HalfFullWords) << 16;
+    std::memcpy(&to, &words, sizeof to);
+  }
 };
 
 template <class Elements, class T>
@@ -130,6 +140,51 @@ MR_INLINE void ProductTile(const T* x, std::int64_t stride, const Columns& weigh
   }
 }
 
+/// As ProductTile for four dense columns, with the same bits, for processors whose registers hold half of the lanes:
+/// one half of the lanes is summed after the other, so that all sums stay in registers.
+template <class Elements, int kRows, class T>
+MR_INLINE void HalvedTile(const T* x, std::int64_t stride, const DenseColumns<Elements, T>& weight, std::int64_t first,
+                          std::int64_t inner, float* sums) {
+  constexpr int kColumns = 4, kHalf = 8;
+  SumLanes acc[kRows][kColumns];
+  const std::int64_t whole = inner - inner % Elements::kCount;
+  for (int half = 0; half < 2; ++half) {
+    const std::int64_t offset = static_cast<std::int64_t>(half) * kHalf;
+    HalfLanes part[kRows][kColumns] = {};
+    for (std::int64_t k = offset; k < whole; k += Elements::kCount) {
+      HalfLanes w[kColumns];
+#pragma GCC unroll 4
+      for (int c = 0; c < kColumns; ++c) Elements::LoadHalf(weight.first + (first + c) * weight.stride + k, w[c]);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        HalfLanes row;
+        Elements::LoadHalf(x + r * stride + k, row);
+#pragma GCC unroll 4
+        for (int c = 0; c < kColumns; ++c) part[r][c] += row * w[c];
+      }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+      for (int c = 0; c < kColumns; ++c) {
+        std::memcpy(reinterpret_cast<float*>(&acc[r][c]) + offset, &part[r][c], sizeof part[r][c]);
+      }
+    }
+  }
+  if (whole < inner) {
+    for (int r = 0; r < kRows; ++r) {
+      SumLanes row;
+      LoadSome<Elements>(x + r * stride + whole, inner - whole, row);
+      for (int c = 0; c < kColumns; ++c) {
+        SumLanes w;
+        weight.Load(first + c, whole, inner - whole, w);
+        Elements::MultiplyAdd(acc[r][c], row, w);
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r) AddLaneSums(acc[r], sums + r * kProductColumns);
+}
+
 /// kRows rows against `columns` columns. Where few rows leave registers free, more columns are in flight.
 template <class Elements, int kRows, class T, class Columns>
 MR_INLINE void ProductRows(const T* x, std::int64_t stride, const Columns& weight, std::int64_t columns,
@@ -194,7 +249,46 @@ MR_INLINE void ProductOfAllRows(const T* x, std::int64_t stride, std::int64_t ro
   }
 }
 
+template <class Elements, int kRows, class T>
+MR_INLINE void HalvedRows(const T* x, std::int64_t stride, const DenseColumns<Elements, T>& weight,
+                          std::int64_t columns, std::int64_t inner, float* sums) {
+  for (std::int64_t c = 0; c + 4 <= columns; c += 4) {
+    HalvedTile<Elements, kRows>(x, stride, weight, c, inner, sums + c);
+  }
+}
+
+/// As ProductOfAllRows, by halved tiles.
 template <class Elements, class T>
+MR_INLINE void HalvedProduct(const T* x, std::int64_t stride, std::int64_t rows,
+                             const DenseColumns<Elements, T>& weight, std::int64_t columns, std::int64_t inner,
+                             float* sums) {
+  for (std::int64_t row = 0; row < rows;) {
+    const T* const from = x + row * stride;
+    float* const into = sums + row * kProductColumns;
+    switch (rows - row) {
+      case 1:
+        HalvedRows<Elements, 1>(from, stride, weight, columns, inner, into);
+        row += 1;
+        break;
+      case 2:
+      case 4:
+        HalvedRows<Elements, 2>(from, stride, weight, columns, inner, into);
+        row += 2;
+        break;
+      default:
+        HalvedRows<Elements, 3>(from, stride, weight, columns, inner, into);
+        row += 3;
+    }
+  }
+  const std::int64_t left = columns % 4, first = columns - left;
+  const DenseColumns<Elements, T> rest{weight.first + first * weight.stride, weight.stride};
+  for (std::int64_t row = 0; left > 0 && row < rows; ++row) {
+    ProductRows<Elements, 1>(x + row * stride, stride, rest, left, inner, sums + row * kProductColumns + first);
+  }
+}
+
+/// kHalved: for registers of 32 bytes.
+template <class Elements, bool kHalved = false, class T>
 MR_INLINE void RowProductBody(const RowProduct<T>& op, std::int64_t begin, std::int64_t end) {
   constexpr auto kInner = kProductBytes / static_cast<std::int64_t>(sizeof(T));
   float sums[kProductRows * kProductColumns];
@@ -206,7 +300,12 @@ MR_INLINE void RowProductBody(const RowProduct<T>& op, std::int64_t begin, std::
       for (std::int64_t k = 0; k < op.inner; k += kInner) {
         const std::int64_t inner = op.inner - k < kInner ? op.inner - k : kInner;
         const DenseColumns<Elements, T> weight{op.weight + first * op.inner + k, op.inner};
-        ProductOfAllRows<Elements>(op.x + first_row * op.inner + k, op.inner, rows, weight, columns, inner, sums);
+        const T* const x = op.x + first_row * op.inner + k;
+        if constexpr (kHalved) {
+          HalvedProduct<Elements>(x, op.inner, rows, weight, columns, inner, sums);
+        } else {
+          ProductOfAllRows<Elements>(x, op.inner, rows, weight, columns, inner, sums);
+        }
       }
       for (std::int64_t row = 0; row < rows; ++row) {
         T* const out = op.out + (first_row + row) * op.columns + first;
