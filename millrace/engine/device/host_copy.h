@@ -8,7 +8,8 @@
 namespace millrace::engine {
 
 /// Keeps a tensor of a GPU in pinned memory of the host, and brings it back. Both copies are made on a stream of their
-/// own, beside what the GPU computes. The caller's streams are the current ones. One thread at a time.
+/// own, beside what the GPU computes; no call waits for the GPU. "The caller's stream" is the current one of the thread
+/// that calls. One thread at a time. Throws c10::Error if there is not enough memory.
 class HostCopy {
  public:
   /// Takes what the tensor has when the caller's stream gets here. Nothing may write to it later; it may be freed at

@@ -249,6 +249,7 @@ MR_INLINE void ProductOfAllRows(const T* x, std::int64_t stride, std::int64_t ro
   }
 }
 
+/// kRows rows against all columns but the last that are fewer than four.
 template <class Elements, int kRows, class T>
 MR_INLINE void HalvedRows(const T* x, std::int64_t stride, const DenseColumns<Elements, T>& weight,
                           std::int64_t columns, std::int64_t inner, float* sums) {
