@@ -54,10 +54,11 @@ endfunction()
 millrace_find_tool(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
   # Without the sloppiness ccache would not cache files that use a precompiled header. The other two let clones of the
-  # repository in different folders share what they compiled; paths in debug information are relative for the same reason.
+  # repository in different folders share what they compiled. So paths are relative in debug information, in assertions
+  # and in what GoogleTest keeps of them.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros
     CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CCACHE_PROGRAM})
-  add_compile_options(-fdebug-prefix-map=${PROJECT_SOURCE_DIR}=.)
+  add_compile_options(-ffile-prefix-map=${PROJECT_SOURCE_DIR}=.)
 endif()
 millrace_find_tool(MOLD_PROGRAM mold)
 if(MOLD_PROGRAM)
@@ -121,10 +122,6 @@ function(millrace_test name)
     target_compile_options(${name} PRIVATE ${MILLRACE_TEST_OPTIONS})
   endif()
   target_precompile_headers(${name} REUSE_FROM ${arg_PRECOMPILED})
-  # GoogleTest puts file names into what is compiled; clones can share it if they are relative.
-  if(CCACHE_PROGRAM AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    target_compile_options(${name} PRIVATE -fmacro-prefix-map=${PROJECT_SOURCE_DIR}=.)
-  endif()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   # gtest_discover_tests flattens lists, so that a property can hold one value only: hence a label, and two ways to set
   # an environment variable.
