@@ -17,10 +17,8 @@ bool MultipliesPairs() {
 #endif
 }
 
-/// Returns whether halved tiles are faster: where registers are smaller than a sum's lanes. With one row, memory is the
-/// limit.
-bool Halves(std::int64_t rows) {
-  if (rows == 1) return false;
+/// Returns whether halved tiles are faster: where registers are smaller than a sum's lanes.
+bool Halves() {
 #if defined(__x86_64__)
   static const bool halves = __builtin_cpu_supports("avx512f") == 0;
   return halves;
@@ -46,7 +44,7 @@ MR_SIMD static void RowProductBf16(const RowProduct<Bf16>& op, std::int64_t begi
 
 template <>
 void RowProduct<float>::Run(std::int64_t begin, std::int64_t end) const {
-  if (Halves(rows)) return HalvedProductF32(*this, begin, end);
+  if (Halves()) return HalvedProductF32(*this, begin, end);
   RowProductF32(*this, begin, end);
 }
 template <>
@@ -54,7 +52,7 @@ void RowProduct<Bf16>::Run(std::int64_t begin, std::int64_t end) const {
 #if defined(__x86_64__)
   if (MultipliesPairs()) return RowProductByPairs(*this, begin, end);
 #endif
-  if (Halves(rows)) return HalvedProductBf16(*this, begin, end);
+  if (Halves()) return HalvedProductBf16(*this, begin, end);
   RowProductBf16(*this, begin, end);
 }
 

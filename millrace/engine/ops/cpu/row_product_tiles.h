@@ -81,6 +81,21 @@ struct DenseColumns {
   MR_INLINE void Load(std::int64_t column, std::int64_t k, std::int64_t count, typename Elements::Register& to) const {
     LoadSome<Elements>(first + column * stride + k, count, to);
   }
+  /// See WrittenProduct().
+  MR_INLINE void PrefetchAll(std::int64_t column, std::int64_t count) const {
+    constexpr auto kLine = static_cast<std::int64_t>(64 / sizeof(T));
+    for (std::int64_t k = 0; k < count; k += kLine) Prefetch(column, k);
+  }
+  MR_INLINE void Write(std::int64_t column, std::int64_t count, float* to) const {
+    const T* const from = first + column * stride;
+    std::int64_t k = 0;
+    for (; k + 8 <= count; k += 8) {
+      HalfLanes numbers;
+      Elements::LoadHalf(from + k, numbers);
+      std::memcpy(to + k, &numbers, sizeof numbers);
+    }
+    for (; k < count; ++k) to[k] = ToFloat(from[k]);
+  }
 };
 
 /// Loads at most a register of a column.
@@ -141,33 +156,37 @@ MR_INLINE void ProductTile(const T* x, std::int64_t stride, const Columns& weigh
 }
 
 /// As ProductTile for four dense columns, with the same bits, for processors whose registers hold half of the lanes:
-/// one half of the lanes is summed after the other, so that all sums stay in registers.
-template <class Elements, int kRows, class T>
-MR_INLINE void HalvedTile(const T* x, std::int64_t stride, const DenseColumns<Elements, T>& weight, std::int64_t first,
+/// one half of the lanes is summed after the other, so that all sums stay in registers. Those of one row do so at once.
+template <class Elements, int kRows, class X, class W>
+MR_INLINE void HalvedTile(const X* x, std::int64_t stride, const DenseColumns<Elements, W>& weight, std::int64_t first,
                           std::int64_t inner, float* sums) {
-  constexpr int kColumns = 4, kHalf = 8;
+  constexpr int kColumns = 4, kHalf = 8, kHalves = kRows == 1 ? 2 : 1;
   SumLanes acc[kRows][kColumns];
   const std::int64_t whole = inner - inner % Elements::kCount;
-  for (int half = 0; half < 2; ++half) {
-    const std::int64_t offset = static_cast<std::int64_t>(half) * kHalf;
-    HalfLanes part[kRows][kColumns] = {};
+  for (int from = 0; from < 2; from += kHalves) {
+    const std::int64_t offset = static_cast<std::int64_t>(from) * kHalf;
+    HalfLanes part[kRows][kColumns][kHalves] = {};
     for (std::int64_t k = offset; k < whole; k += Elements::kCount) {
-      HalfLanes w[kColumns];
+#pragma GCC unroll 2
+      for (int half = 0; half < kHalves; ++half) {
+        const std::int64_t at = k + static_cast<std::int64_t>(half) * kHalf;
+        HalfLanes w[kColumns];
 #pragma GCC unroll 4
-      for (int c = 0; c < kColumns; ++c) Elements::LoadHalf(weight.first + (first + c) * weight.stride + k, w[c]);
+        for (int c = 0; c < kColumns; ++c) Elements::LoadHalf(weight.first + (first + c) * weight.stride + at, w[c]);
 #pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) {
-        HalfLanes row;
-        Elements::LoadHalf(x + r * stride + k, row);
+        for (int r = 0; r < kRows; ++r) {
+          HalfLanes row;
+          Elements::LoadHalf(x + r * stride + at, row);
 #pragma GCC unroll 4
-        for (int c = 0; c < kColumns; ++c) part[r][c] += row * w[c];
+          for (int c = 0; c < kColumns; ++c) part[r][c][half] += row * w[c];
+        }
       }
     }
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
       for (int c = 0; c < kColumns; ++c) {
-        std::memcpy(reinterpret_cast<float*>(&acc[r][c]) + offset, &part[r][c], sizeof part[r][c]);
+        std::memcpy(reinterpret_cast<float*>(&acc[r][c]) + offset, part[r][c], sizeof part[r][c]);
       }
     }
   }
@@ -250,8 +269,8 @@ MR_INLINE void ProductOfAllRows(const T* x, std::int64_t stride, std::int64_t ro
 }
 
 /// kRows rows against all columns but the last that are fewer than four.
-template <class Elements, int kRows, class T>
-MR_INLINE void HalvedRows(const T* x, std::int64_t stride, const DenseColumns<Elements, T>& weight,
+template <class Elements, int kRows, class X, class W>
+MR_INLINE void HalvedRows(const X* x, std::int64_t stride, const DenseColumns<Elements, W>& weight,
                           std::int64_t columns, std::int64_t inner, float* sums) {
   for (std::int64_t c = 0; c + 4 <= columns; c += 4) {
     HalvedTile<Elements, kRows>(x, stride, weight, c, inner, sums + c);
@@ -259,12 +278,12 @@ MR_INLINE void HalvedRows(const T* x, std::int64_t stride, const DenseColumns<El
 }
 
 /// As ProductOfAllRows, by halved tiles.
-template <class Elements, class T>
-MR_INLINE void HalvedProduct(const T* x, std::int64_t stride, std::int64_t rows,
-                             const DenseColumns<Elements, T>& weight, std::int64_t columns, std::int64_t inner,
+template <class Elements, class X, class W>
+MR_INLINE void HalvedProduct(const X* x, std::int64_t stride, std::int64_t rows,
+                             const DenseColumns<Elements, W>& weight, std::int64_t columns, std::int64_t inner,
                              float* sums) {
   for (std::int64_t row = 0; row < rows;) {
-    const T* const from = x + row * stride;
+    const X* const from = x + row * stride;
     float* const into = sums + row * kProductColumns;
     switch (rows - row) {
       case 1:
@@ -282,9 +301,32 @@ MR_INLINE void HalvedProduct(const T* x, std::int64_t stride, std::int64_t rows,
     }
   }
   const std::int64_t left = columns % 4, first = columns - left;
-  const DenseColumns<Elements, T> rest{weight.first + first * weight.stride, weight.stride};
+  const DenseColumns<Elements, W> rest{weight.first + first * weight.stride, weight.stride};
   for (std::int64_t row = 0; left > 0 && row < rows; ++row) {
     ProductRows<Elements, 1>(x + row * stride, stride, rest, left, inner, sums + row * kProductColumns + first);
+  }
+}
+
+/// Columns whose numbers are written down at a time: they stay in a core's first or second cache.
+constexpr std::int64_t kWrittenColumns = 4;
+/// With at least so many rows, dense columns are written down too: bfloat16 is then widened once, and columns whose
+/// distance is a power of two do not fall on the same lines of the cache.
+constexpr std::int64_t kWritingRows = 12;
+
+/// As HalvedProduct, of float32 numbers that weight.Write(column, inner, to) makes of a column. At most kInner of them.
+template <class Elements, std::int64_t kInner, class X, class Columns>
+MR_INLINE void WrittenProduct(const X* x, std::int64_t stride, std::int64_t rows, const Columns& weight,
+                              std::int64_t columns, std::int64_t inner, float* sums) {
+  constexpr std::int64_t kStride = kInner + 16;  // as far apart as no power of two is
+  alignas(64) float numbers[kWrittenColumns * kStride];
+  for (std::int64_t first = 0; first < columns; first += kWrittenColumns) {
+    const std::int64_t some = columns - first < kWrittenColumns ? columns - first : kWrittenColumns;
+    for (std::int64_t c = 0; c < some; ++c) {
+      weight.PrefetchAll(first + c + kWrittenColumns, inner);
+      weight.Write(first + c, inner, numbers + c * kStride);
+    }
+    const DenseColumns<Elements, float> written{numbers, kStride};
+    HalvedProduct<Elements>(x, stride, rows, written, some, inner, sums + first);
   }
 }
 
@@ -303,7 +345,11 @@ MR_INLINE void RowProductBody(const RowProduct<T>& op, std::int64_t begin, std::
         const DenseColumns<Elements, T> weight{op.weight + first * op.inner + k, op.inner};
         const T* const x = op.x + first_row * op.inner + k;
         if constexpr (kHalved) {
-          HalvedProduct<Elements>(x, op.inner, rows, weight, columns, inner, sums);
+          if (rows < kWritingRows) {
+            HalvedProduct<Elements>(x, op.inner, rows, weight, columns, inner, sums);
+          } else {
+            WrittenProduct<Elements, kInner>(x, op.inner, rows, weight, columns, inner, sums);
+          }
         } else {
           ProductOfAllRows<Elements>(x, op.inner, rows, weight, columns, inner, sums);
         }
