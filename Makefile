@@ -39,7 +39,7 @@ package:          ## Debian packages in build/packages: millrace, millrace-engin
 	@tools/package
 
 nightly:          ## everything that is too long for each change; about three hours on two cores
-	@tools/setup build test lint package machine
+	@tools/setup build test lint package machine image
 	@tools/nightly
 
 bench:            ## the benchmarks behind docs/benchmarks.md; peers in $MILLRACE_PEERS
