@@ -4,8 +4,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstdint>
 #include <string>
 
+#include "millrace/engine/ops/choice/step_kernels.h"
 #include "millrace/engine/ops/cpu/gemm.h"
 #include "millrace/engine/ops/linear.h"
 #include "millrace/engine/ops/reference.h"
@@ -78,6 +81,29 @@ TEST_P(LowRank, AgreesWithTheReference) {
       if (trains_matrix) ExpectClose(weights.matrix.gradient, plain.matrix.value.grad(), tolerance, what + "dmatrix");
     }
   }
+}
+
+TEST_P(LowRank, UpdatesOfManyRowsAreThoseOfEachRowAlone) {
+  const at::NoGradGuard no_grad;
+  const LowRankUpdate update = MakeWeights(GetParam(), 0, false).update;
+  const at::Tensor x = Noise({kTokens, kIn}, 6).to(GetParam()), before = Noise({kTokens, kOut}, 7).to(GetParam());
+  const at::Tensor factors = Noise({kOut}, 8);
+  at::Tensor want = before.clone();
+  LowRankPass(update).AddOutput(x, want);
+  want.narrow(0, 0, 4).mul_(factors);
+
+  // Two parts, of which the second is a task of several threads; then each row is a part.
+  const StepKernels alone{.independent_rows = true};
+  const KernelScope scope(alone);
+  const auto part = [&](const at::Tensor& out, std::int64_t first, std::int64_t count) {
+    return UpdatedRows{&update, x.narrow(0, first, count), out.narrow(0, first, count),
+                       first < 4 ? factors : at::Tensor()};
+  };
+  const at::Tensor together = before.clone(), each = before.clone();
+  AddUpdates(std::array{part(together, 0, 4), part(together, 4, kTokens - 4)});
+  for (std::int64_t row = 0; row < kTokens; ++row) AddUpdates(std::array{part(each, row, 1)});
+  EXPECT_TRUE(together.equal(each));
+  ExpectClose(together, want, GetParam() == at::kFloat ? 2e-6 : 1.5e-2, "out");
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, LowRank, testing::Values(at::kFloat, at::kBFloat16),

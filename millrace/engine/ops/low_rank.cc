@@ -2,7 +2,10 @@
 
 #include <algorithm>
 
+#include "millrace/base/process/simd.h"
 #include "millrace/engine/ops/choice/step_kernels.h"
+#include "millrace/engine/ops/cpu/row_product.h"
+#include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/product.h"
 
 namespace millrace::engine::ops {
@@ -21,7 +24,97 @@ void AddScaledProduct(at::Tensor c, const at::Tensor& a, const at::Tensor& b, do
   }
 }
 
+/// into += scale · product, in one row.
+template <class T>
+MR_INLINE void AddScaledRow(const T* product, float scale, std::int64_t count, T* into) {
+  for (std::int64_t c = 0; c < count; ++c) {
+    into[c] = cpu::FromFloat<T>(cpu::ToFloat(into[c]) + scale * cpu::ToFloat(product[c]));
+  }
+}
+
 }  // namespace
+
+MR_SIMD static void AddScaled(const float* product, float scale, std::int64_t count, float* into) {
+  AddScaledRow(product, scale, count, into);
+}
+MR_SIMD static void AddScaled(const cpu::Bf16* product, float scale, std::int64_t count, cpu::Bf16* into) {
+  AddScaledRow(product, scale, count, into);
+}
+
+namespace {
+
+/// Rows that a thread computes at a time.
+constexpr std::int64_t kRowsOfAThread = 16;
+
+/// Returns whether AddToRows() computes a part.
+bool HasRowsAlone(const UpdatedRows& part) {
+  const auto dense = [&](const at::Tensor& tensor) {
+    return tensor.is_contiguous() && tensor.scalar_type() == part.x.scalar_type();
+  };
+  return MultipliesRowsAlone() && HasFused(part.x) && dense(part.x) && dense(part.out) &&
+         dense(part.update->down.value) &&
+         std::ranges::all_of(part.update->modules, [&](const auto& module) { return dense(module.up.value); }) &&
+         (!part.factors.defined() || part.factors.is_contiguous());
+}
+
+/// Adds the update's outputs to rows [first, end) of a part.
+template <class T>
+void AddToRows(const UpdatedRows& part, std::int64_t first, std::int64_t end) {
+  const LowRankUpdate& update = *part.update;
+  const auto modules = static_cast<std::int64_t>(update.modules.size());
+  const std::int64_t rows = end - first, in = part.x.size(1), out = part.out.size(1);
+  const std::int64_t inner = update.down.value.size(0), rank = inner / modules;
+  std::vector<T> sums(static_cast<std::size_t>(rows * inner)), own(static_cast<std::size_t>(rows * rank)), product;
+  cpu::RowProduct<T>{Data<T>(part.x) + first * in, Data<T>(update.down.value), nullptr, sums.data(), rows, inner, in}
+      .Run(0, inner);
+  for (std::int64_t i = 0; i < modules; ++i) {
+    const LowRankUpdate::Module& module = update.modules[static_cast<std::size_t>(i)];
+    for (std::int64_t row = 0; row < rows; ++row) {
+      std::copy_n(sums.data() + row * inner + i * rank, rank, own.data() + row * rank);
+    }
+    product.resize(static_cast<std::size_t>(rows * module.outputs()));
+    cpu::RowProduct<T>{own.data(), Data<T>(module.up.value), nullptr, product.data(), rows, module.outputs(), rank}.Run(
+        0, module.outputs());
+    for (std::int64_t row = 0; row < rows; ++row) {
+      AddScaled(product.data() + row * module.outputs(), static_cast<float>(update.scale), module.outputs(),
+                Data<T>(part.out) + (first + row) * out + module.first_output);
+    }
+  }
+  if (!part.factors.defined()) return;
+  const float* const factors = part.factors.data_ptr<float>();
+  for (std::int64_t row = first; row < end; ++row) {
+    T* const into = Data<T>(part.out) + row * out;
+    for (std::int64_t c = 0; c < out; ++c) into[c] = cpu::FromFloat<T>(cpu::ToFloat(into[c]) * factors[c]);
+  }
+}
+
+}  // namespace
+
+void AddUpdates(std::span<const UpdatedRows> parts) {
+  struct Task {
+    const UpdatedRows* part;
+    std::int64_t first, end;
+  };
+  std::vector<Task> tasks;
+  for (const UpdatedRows& part : parts) {
+    const std::int64_t rows = part.x.size(0);
+    if (HasRowsAlone(part)) {
+      for (std::int64_t first = 0; first < rows; first += kRowsOfAThread) {
+        tasks.push_back({&part, first, std::min(first + kRowsOfAThread, rows)});
+      }
+      continue;
+    }
+    LowRankPass(*part.update).AddOutput(part.x, part.out);
+    at::Tensor into = part.out;
+    if (part.factors.defined()) into.copy_((into * part.factors).to(into.scalar_type()));
+  }
+  at::parallel_for(0, std::ssize(tasks), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const Task& task = tasks[static_cast<std::size_t>(i)];
+      DispatchType(task.part->x, [&]<class T>(T) { AddToRows<T>(*task.part, task.first, task.end); });
+    }
+  });
+}
 
 bool LowRankUpdate::is_matrix() const {
   return defined() && std::ranges::none_of(modules, [](const Module& module) { return module.dropout.active(); });

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "millrace/engine/ops/dropout.h"
@@ -44,6 +45,17 @@ struct LowRankUpdate {
   /// Returns the same update in float32, without gradients.
   LowRankUpdate InFloat() const;
 };
+
+/// Rows of a pass, and the update that they have: of an adapter among several.
+struct UpdatedRows {
+  const LowRankUpdate* update;
+  at::Tensor x, out;        ///< [N, in], [N, out]
+  at::Tensor factors = {};  ///< defined: the outputs with the update are multiplied with it, [out] in float32
+};
+/// Adds each update's outputs to its rows, which no other part has. Rows in the memory of a CPU have the bits that they
+/// would have alone, if the thread's KernelScope says so: each thread then computes a few rows of one update, because
+/// the products of an adapter are too small to be shared. REQUIRES: is_matrix(), no graph is recorded.
+void AddUpdates(std::span<const UpdatedRows> parts);
 
 /// The passes of one update without autograd. A pass keeps what a later one needs: [N, modules · rank] numbers. So an
 /// object is for one forward and one backward pass. x is [N, in], dout [N, out]. A layer that adds the update to its
