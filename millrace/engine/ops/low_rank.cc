@@ -46,7 +46,7 @@ namespace {
 /// Rows that a thread computes at a time.
 constexpr std::int64_t kRowsOfAThread = 16;
 
-/// Returns whether AddToRows() computes a part.
+/// Returns whether UpdateRows() computes a part.
 bool HasRowsAlone(const UpdatedRows& part) {
   const auto dense = [&](const at::Tensor& tensor) {
     return tensor.is_contiguous() && tensor.scalar_type() == part.x.scalar_type();
@@ -59,7 +59,7 @@ bool HasRowsAlone(const UpdatedRows& part) {
 
 /// Adds the update's outputs to rows [first, end) of a part.
 template <class T>
-void AddToRows(const UpdatedRows& part, std::int64_t first, std::int64_t end) {
+void UpdateRows(const UpdatedRows& part, std::int64_t first, std::int64_t end) {
   const LowRankUpdate& update = *part.update;
   const auto modules = static_cast<std::int64_t>(update.modules.size());
   const std::int64_t rows = end - first, in = part.x.size(1), out = part.out.size(1);
@@ -111,7 +111,7 @@ void AddUpdates(std::span<const UpdatedRows> parts) {
   at::parallel_for(0, std::ssize(tasks), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const Task& task = tasks[static_cast<std::size_t>(i)];
-      DispatchType(task.part->x, [&]<class T>(T) { AddToRows<T>(*task.part, task.first, task.end); });
+      DispatchType(task.part->x, [&]<class T>(T) { UpdateRows<T>(*task.part, task.first, task.end); });
     }
   });
 }

@@ -81,6 +81,11 @@ struct DenseColumns {
   MR_INLINE void Load(std::int64_t column, std::int64_t k, std::int64_t count, typename Elements::Register& to) const {
     LoadSome<Elements>(first + column * stride + k, count, to);
   }
+  /// Half a register: see HalvedTile().
+  MR_INLINE void LoadHalf(std::int64_t column, std::int64_t k, HalfLanes& to) const {
+    Elements::LoadHalf(first + column * stride + k, to);
+  }
+  MR_INLINE DenseColumns From(std::int64_t column) const { return {first + column * stride, stride}; }
   /// See WrittenProduct().
   MR_INLINE void PrefetchAll(std::int64_t column, std::int64_t count) const {
     constexpr auto kLine = static_cast<std::int64_t>(64 / sizeof(T));
@@ -155,10 +160,10 @@ MR_INLINE void ProductTile(const T* x, std::int64_t stride, const Columns& weigh
   }
 }
 
-/// As ProductTile for four dense columns, with the same bits, for processors whose registers hold half of the lanes:
+/// As ProductTile for four columns, with the same bits, for processors whose registers hold half of the lanes:
 /// one half of the lanes is summed after the other, so that all sums stay in registers. Those of one row do so at once.
-template <class Elements, int kRows, class X, class W>
-MR_INLINE void HalvedTile(const X* x, std::int64_t stride, const DenseColumns<Elements, W>& weight, std::int64_t first,
+template <class Elements, int kRows, class X, class Columns>
+MR_INLINE void HalvedTile(const X* x, std::int64_t stride, const Columns& weight, std::int64_t first,
                           std::int64_t inner, float* sums) {
   constexpr int kColumns = 4, kHalf = 8, kHalves = kRows == 1 ? 2 : 1;
   SumLanes acc[kRows][kColumns];
@@ -172,7 +177,7 @@ MR_INLINE void HalvedTile(const X* x, std::int64_t stride, const DenseColumns<El
         const std::int64_t at = k + static_cast<std::int64_t>(half) * kHalf;
         HalfLanes w[kColumns];
 #pragma GCC unroll 4
-        for (int c = 0; c < kColumns; ++c) Elements::LoadHalf(weight.first + (first + c) * weight.stride + at, w[c]);
+        for (int c = 0; c < kColumns; ++c) weight.LoadHalf(first + c, at, w[c]);
 #pragma GCC unroll 4
         for (int r = 0; r < kRows; ++r) {
           HalfLanes row;
@@ -196,7 +201,7 @@ MR_INLINE void HalvedTile(const X* x, std::int64_t stride, const DenseColumns<El
       LoadSome<Elements>(x + r * stride + whole, inner - whole, row);
       for (int c = 0; c < kColumns; ++c) {
         SumLanes w;
-        weight.Load(first + c, whole, inner - whole, w);
+        LoadColumn<Elements>(weight, first + c, whole, inner - whole, w);
         Elements::MultiplyAdd(acc[r][c], row, w);
       }
     }
@@ -269,19 +274,18 @@ MR_INLINE void ProductOfAllRows(const T* x, std::int64_t stride, std::int64_t ro
 }
 
 /// kRows rows against all columns but the last that are fewer than four.
-template <class Elements, int kRows, class X, class W>
-MR_INLINE void HalvedRows(const X* x, std::int64_t stride, const DenseColumns<Elements, W>& weight,
-                          std::int64_t columns, std::int64_t inner, float* sums) {
+template <class Elements, int kRows, class X, class Columns>
+MR_INLINE void HalvedRows(const X* x, std::int64_t stride, const Columns& weight, std::int64_t columns,
+                          std::int64_t inner, float* sums) {
   for (std::int64_t c = 0; c + 4 <= columns; c += 4) {
     HalvedTile<Elements, kRows>(x, stride, weight, c, inner, sums + c);
   }
 }
 
 /// As ProductOfAllRows, by halved tiles.
-template <class Elements, class X, class W>
-MR_INLINE void HalvedProduct(const X* x, std::int64_t stride, std::int64_t rows,
-                             const DenseColumns<Elements, W>& weight, std::int64_t columns, std::int64_t inner,
-                             float* sums) {
+template <class Elements, class X, class Columns>
+MR_INLINE void HalvedProduct(const X* x, std::int64_t stride, std::int64_t rows, const Columns& weight,
+                             std::int64_t columns, std::int64_t inner, float* sums) {
   for (std::int64_t row = 0; row < rows;) {
     const X* const from = x + row * stride;
     float* const into = sums + row * kProductColumns;
@@ -301,7 +305,7 @@ MR_INLINE void HalvedProduct(const X* x, std::int64_t stride, std::int64_t rows,
     }
   }
   const std::int64_t left = columns % 4, first = columns - left;
-  const DenseColumns<Elements, W> rest{weight.first + first * weight.stride, weight.stride};
+  const Columns rest = weight.From(first);
   for (std::int64_t row = 0; left > 0 && row < rows; ++row) {
     ProductRows<Elements, 1>(x + row * stride, stride, rest, left, inner, sums + row * kProductColumns + first);
   }
