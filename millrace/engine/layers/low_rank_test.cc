@@ -103,6 +103,11 @@ TEST_P(LowRank, UpdatesOfManyRowsAreThoseOfEachRowAlone) {
   AddUpdates(std::array{part(together, 0, 4), part(together, 4, kTokens - 4)});
   for (std::int64_t row = 0; row < kTokens; ++row) AddUpdates(std::array{part(each, row, 1)});
   EXPECT_TRUE(together.equal(each));
+
+  // A model whose own adapter it is has these bits, too.
+  const at::Tensor own = before.clone();
+  LowRankPass(update).AddOutput(x, own);
+  EXPECT_TRUE(own.narrow(0, 4, kTokens - 4).equal(together.narrow(0, 4, kTokens - 4)));
   ExpectClose(together, want, GetParam() == at::kFloat ? 2e-6 : 1.5e-2, "out");
 }
 

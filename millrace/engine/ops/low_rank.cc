@@ -158,6 +158,8 @@ at::Tensor LowRankPass::InnerOf(const at::Tensor& x) const {
 }
 
 void LowRankPass::AddOutput(const at::Tensor& x, const at::Tensor& out) {
+  const UpdatedRows all{&update_, x, out};
+  if (update_.is_matrix() && HasRowsAlone(all)) return AddUpdates({&all, 1});
   inner_ = InnerOf(x);
   for (std::size_t i = 0; i < update_.modules.size(); ++i) {
     AddScaledProduct(OutputsOf(out, i), inner_.narrow(1, static_cast<std::int64_t>(i) * rank(), rank()),
