@@ -8,49 +8,60 @@
 namespace millrace::engine::cpu {
 namespace {
 
-/// A register of AVX-512; the compiler makes it of several smaller ones elsewhere.
-using Lanes = float __attribute__((vector_size(64)));
-using Halves = std::uint16_t __attribute__((vector_size(32)));
-using Words = std::uint32_t __attribute__((vector_size(64)));
-static_assert(sizeof(Lanes) == kKeyLanes * sizeof(float));
+/// What the loops keep numbers in: registers of kLanes numbers, of which the sums of kSharingRows rows of queries fit
+/// beside two of keys. A row's bits do not depend on them, because nothing is summed across lanes.
+template <int kRegisterLanes, int kRows, class LanesType, class HalvesType, class WordsType, class BytesType,
+          class ShortsType, class IntegersType>
+struct RegistersOf {
+  using Lanes = LanesType;
+  static constexpr std::int64_t kLanes = kRegisterLanes;
+  static constexpr int kSharingRows = kRows;
+  static_assert(sizeof(Lanes) == kRegisterLanes * sizeof(float));
 
-/// Rows of queries that share what is loaded. With two registers of keys, their sums fit the 32 registers.
-constexpr int kSharingRows = 8;
-
-// Results are parameters: returned registers would have another ABI in each clone.
-MR_INLINE void Load(const float* from, Lanes& to) { std::memcpy(&to, from, sizeof to); }
-MR_INLINE void Load(const Bf16* from, Lanes& to) {
-  Halves halves;
-  std::memcpy(&halves, from, sizeof halves);
-  const Words words = __builtin_convertvector(halves, Words) << 16;
-  std::memcpy(&to, &words, sizeof to);
-}
-MR_INLINE void Load(const std::int8_t* from, Lanes& to) {
-  using Bytes = std::int8_t __attribute__((vector_size(16)));
-  using Shorts = std::int16_t __attribute__((vector_size(32)));
-  using Integers = std::int32_t __attribute__((vector_size(64)));
-  Bytes bytes;
-  std::memcpy(&bytes, from, sizeof bytes);
-  const Shorts shorts = __builtin_convertvector(bytes, Shorts);  // g++ 12 does not vectorise the way in one step
-  to = __builtin_convertvector(__builtin_convertvector(shorts, Integers), Lanes);
-}
-template <class T>
-MR_INLINE void LoadSome(const T* from, std::int64_t count, Lanes& to) {
-  T all[kKeyLanes] = {};
-  std::memcpy(all, from, static_cast<std::size_t>(count) * sizeof(T));
-  Load(all, to);
-}
-MR_INLINE void Store(const Lanes& from, float* to) { std::memcpy(to, &from, sizeof from); }
+  // Results are parameters: returned registers would have another ABI in each clone.
+  MR_INLINE static void Load(const float* from, Lanes& to) { std::memcpy(&to, from, sizeof to); }
+  MR_INLINE static void Load(const Bf16* from, Lanes& to) {
+    HalvesType halves;
+    std::memcpy(&halves, from, sizeof halves);
+    const WordsType words = __builtin_convertvector(halves, WordsType) << 16;
+    std::memcpy(&to, &words, sizeof to);
+  }
+  MR_INLINE static void Load(const std::int8_t* from, Lanes& to) {
+    BytesType bytes;
+    std::memcpy(&bytes, from, sizeof bytes);
+    // g++ 12 does not vectorise the way in one step.
+    const ShortsType shorts = __builtin_convertvector(bytes, ShortsType);
+    to = __builtin_convertvector(__builtin_convertvector(shorts, IntegersType), Lanes);
+  }
+  template <class T>
+  MR_INLINE static void LoadSome(const T* from, std::int64_t count, Lanes& to) {
+    T all[kRegisterLanes] = {};
+    std::memcpy(all, from, static_cast<std::size_t>(count) * sizeof(T));
+    Load(all, to);
+  }
+  MR_INLINE static void Store(const Lanes& from, float* to) { std::memcpy(to, &from, sizeof from); }
+};
+#define MR_VECTOR(type, bytes) type __attribute__((vector_size(bytes)))
+/// Those of AVX-512: there are 32.
+using WideRegisters =
+    RegistersOf<16, 8, MR_VECTOR(float, 64), MR_VECTOR(std::uint16_t, 32), MR_VECTOR(std::uint32_t, 64),
+                MR_VECTOR(std::int8_t, 16), MR_VECTOR(std::int16_t, 32), MR_VECTOR(std::int32_t, 64)>;
+/// Those of AVX2: there are 16.
+using NarrowRegisters =
+    RegistersOf<8, 6, MR_VECTOR(float, 32), MR_VECTOR(std::uint16_t, 16), MR_VECTOR(std::uint32_t, 32),
+                MR_VECTOR(std::int8_t, 8), MR_VECTOR(std::int16_t, 16), MR_VECTOR(std::int32_t, 32)>;
+#undef MR_VECTOR
+static_assert(WideRegisters::kLanes == kKeyLanes);
 
 /// scores[r][column …] = queries[r] · keys, for kRows rows and kParts registers of keys.
-template <int kRows, int kParts, class T>
+template <class R, int kRows, int kParts, class T>
 MR_INLINE void ScoreTile(const T* keys, std::int64_t keys_stride, const float* queries, std::int64_t dim, float* scores,
                          std::int64_t scores_stride) {
-  Lanes sums[kRows][kParts] = {};
+  typename R::Lanes sums[kRows][kParts] = {};
   for (std::int64_t d = 0; d < dim; ++d) {
-    Lanes key[kParts];
+    typename R::Lanes key[kParts];
 #pragma GCC unroll 8
-    for (int part = 0; part < kParts; ++part) Load(keys + d * keys_stride + part * kKeyLanes, key[part]);
+    for (int part = 0; part < kParts; ++part) R::Load(keys + d * keys_stride + part * R::kLanes, key[part]);
 #pragma GCC unroll 8
     for (int row = 0; row < kRows; ++row) {
       const float query = queries[row * dim + d];
@@ -61,35 +72,36 @@ MR_INLINE void ScoreTile(const T* keys, std::int64_t keys_stride, const float* q
 #pragma GCC unroll 8
   for (int row = 0; row < kRows; ++row) {
 #pragma GCC unroll 8
-    for (int part = 0; part < kParts; ++part) Store(sums[row][part], scores + row * scores_stride + part * kKeyLanes);
+    for (int part = 0; part < kParts; ++part)
+      R::Store(sums[row][part], scores + row * scores_stride + part * R::kLanes);
   }
 }
 
 /// out[r] += Σ weights[r][j] · values[j] over `count` keys, for kRows rows and kParts registers of dimensions. `some`:
 /// the last register has so many.
-template <int kRows, int kParts, bool kSome, class T>
+template <class R, int kRows, int kParts, bool kSome, class T>
 MR_INLINE void MixTile(const T* values, std::int64_t dim, const float* weights, std::int64_t weights_stride,
                        std::int64_t count, float* out, std::int64_t some) {
-  Lanes sums[kRows][kParts];
+  typename R::Lanes sums[kRows][kParts];
 #pragma GCC unroll 8
   for (int row = 0; row < kRows; ++row) {
 #pragma GCC unroll 8
     for (int part = 0; part < kParts; ++part) {
       if constexpr (kSome) {
-        LoadSome(out + row * dim, some, sums[row][part]);
+        R::LoadSome(out + row * dim, some, sums[row][part]);
       } else {
-        Load(out + row * dim + part * kKeyLanes, sums[row][part]);
+        R::Load(out + row * dim + part * R::kLanes, sums[row][part]);
       }
     }
   }
   for (std::int64_t j = 0; j < count; ++j) {
-    Lanes value[kParts];
+    typename R::Lanes value[kParts];
 #pragma GCC unroll 8
     for (int part = 0; part < kParts; ++part) {
       if constexpr (kSome) {
-        LoadSome(values + j * dim, some, value[part]);
+        R::LoadSome(values + j * dim, some, value[part]);
       } else {
-        Load(values + j * dim + part * kKeyLanes, value[part]);
+        R::Load(values + j * dim + part * R::kLanes, value[part]);
       }
     }
 #pragma GCC unroll 8
@@ -106,44 +118,45 @@ MR_INLINE void MixTile(const T* values, std::int64_t dim, const float* weights, 
       if constexpr (kSome) {
         std::memcpy(out + row * dim, &sums[row][part], static_cast<std::size_t>(some) * sizeof(float));
       } else {
-        Store(sums[row][part], out + row * dim + part * kKeyLanes);
+        R::Store(sums[row][part], out + row * dim + part * R::kLanes);
       }
     }
   }
 }
 
 /// Scores of kRows rows against the keys of one block.
-template <int kRows, class T>
+template <class R, int kRows, class T>
 MR_INLINE void ScoreBlock(const T* keys, std::int64_t block_tokens, const float* queries, std::int64_t dim,
                           float* scores, std::int64_t scores_stride) {
   std::int64_t key = 0;
-  for (; key + 2 * kKeyLanes <= block_tokens; key += 2 * kKeyLanes) {
-    ScoreTile<kRows, 2>(keys + key, block_tokens, queries, dim, scores + key, scores_stride);
+  for (; key + 2 * R::kLanes <= block_tokens; key += 2 * R::kLanes) {
+    ScoreTile<R, kRows, 2>(keys + key, block_tokens, queries, dim, scores + key, scores_stride);
   }
-  for (; key < block_tokens; key += kKeyLanes) {
-    ScoreTile<kRows, 1>(keys + key, block_tokens, queries, dim, scores + key, scores_stride);
+  for (; key < block_tokens; key += R::kLanes) {
+    ScoreTile<R, kRows, 1>(keys + key, block_tokens, queries, dim, scores + key, scores_stride);
   }
 }
 
 /// Adds the weighted values of one block to kRows rows.
-template <int kRows, class T>
+template <class R, int kRows, class T>
 MR_INLINE void MixBlock(const T* values, std::int64_t dim, const float* weights, std::int64_t weights_stride,
                         std::int64_t count, float* out) {
   std::int64_t d = 0;
-  for (; d + 2 * kKeyLanes <= dim; d += 2 * kKeyLanes) {
-    MixTile<kRows, 2, false>(values + d, dim, weights, weights_stride, count, out + d, 0);
+  for (; d + 2 * R::kLanes <= dim; d += 2 * R::kLanes) {
+    MixTile<R, kRows, 2, false>(values + d, dim, weights, weights_stride, count, out + d, 0);
   }
-  for (; d + kKeyLanes <= dim; d += kKeyLanes) {
-    MixTile<kRows, 1, false>(values + d, dim, weights, weights_stride, count, out + d, 0);
+  for (; d + R::kLanes <= dim; d += R::kLanes) {
+    MixTile<R, kRows, 1, false>(values + d, dim, weights, weights_stride, count, out + d, 0);
   }
-  if (d < dim) MixTile<kRows, 1, true>(values + d, dim, weights, weights_stride, count, out + d, dim - d);
+  if (d < dim) MixTile<R, kRows, 1, true>(values + d, dim, weights, weights_stride, count, out + d, dim - d);
 }
 
-/// Calls `work(rows, first)` for runs of 8, 4, 2 and 1 rows, where `rows` is a constant.
-template <class Work>
+/// Calls `work(rows, first)` for runs of R::kSharingRows, 4, 2 and 1 rows, where `rows` is a constant.
+template <class R, class Work>
 MR_INLINE void ForRows(std::int64_t rows, Work&& work) {
+  constexpr int kMost = R::kSharingRows;
   std::int64_t row = 0;
-  for (; row + kSharingRows <= rows; row += kSharingRows) work(std::integral_constant<int, kSharingRows>(), row);
+  for (; row + kMost <= rows; row += kMost) work(std::integral_constant<int, kMost>(), row);
   for (; row + 4 <= rows; row += 4) work(std::integral_constant<int, 4>(), row);
   for (; row + 2 <= rows; row += 2) work(std::integral_constant<int, 2>(), row);
   for (; row < rows; ++row) work(std::integral_constant<int, 1>(), row);
@@ -160,6 +173,7 @@ MR_INLINE void ScaleScores(float* scores, std::int64_t scores_stride, std::int64
 
 /// Replaces scores [begin, end) by exp(score - their maximum), and the others of [0, keys) by 0. Returns the sum of the
 /// row. Both count from a multiple of kKeyLanes, and the lane of a key depends on its position alone.
+template <class R>
 MR_INLINE float Exponentials(float* scores, std::int64_t begin, std::int64_t end, std::int64_t keys) {
   float most = scores[begin];
 #pragma omp simd reduction(max : most)
@@ -169,18 +183,22 @@ MR_INLINE float Exponentials(float* scores, std::int64_t begin, std::int64_t end
     const float weight = Exp(scores[j] - most);
     scores[j] = j >= begin && j < end ? weight : 0.0F;
   }
-  Lanes sums = {};
+  constexpr std::int64_t kParts = kKeyLanes / R::kLanes;
+  typename R::Lanes sums[kParts] = {};
   for (std::int64_t j = 0; j < keys; j += kKeyLanes) {
-    Lanes weights;
-    Load(scores + j, weights);
-    sums += weights;
+#pragma GCC unroll 2
+    for (std::int64_t part = 0; part < kParts; ++part) {
+      typename R::Lanes weights;
+      R::Load(scores + j + part * R::kLanes, weights);
+      sums[part] += weights;
+    }
   }
   float sum = 0;
-  for (std::int64_t lane = 0; lane < kKeyLanes; ++lane) sum += sums[lane];
+  for (std::int64_t lane = 0; lane < kKeyLanes; ++lane) sum += sums[lane / R::kLanes][lane % R::kLanes];
   return sum;
 }
 
-template <class T>
+template <class R, class T>
 MR_INLINE void AttendBody(const AttendBlocks<T>& op) {
   const CachedBlocks<T>& cache = op.cache;
   const std::int64_t dim = cache.head_dim, tokens = cache.block_tokens;
@@ -193,9 +211,9 @@ MR_INLINE void AttendBody(const AttendBlocks<T>& op) {
   const std::int64_t base = first_block * tokens, keys = (blocks - first_block) * tokens;
   for (std::int64_t block = first_block; block < blocks; ++block) {
     const T* const at = cache.keys + cache.offset(op.table[block], op.kv_head);
-    ForRows(op.rows, [&](auto count, std::int64_t row) __attribute__((always_inline)) {
-      ScoreBlock<count()>(at, tokens, op.queries + row * dim, dim,
-                          op.scores + row * op.scores_stride + block * tokens - base, op.scores_stride);
+    ForRows<R>(op.rows, [&](auto count, std::int64_t row) __attribute__((always_inline)) {
+      ScoreBlock<R, count()>(at, tokens, op.queries + row * dim, dim,
+                             op.scores + row * op.scores_stride + block * tokens - base, op.scores_stride);
     });
     if constexpr (std::is_same_v<T, std::int8_t>) {
       ScaleScores(op.scores + block * tokens - base, op.scores_stride, op.rows,
@@ -206,7 +224,7 @@ MR_INLINE void AttendBody(const AttendBlocks<T>& op) {
   float sums[kMostAttendingRows];
   for (std::int64_t row = 0; row < op.rows; ++row) {
     const KeySpan& seen = op.visible[row];
-    sums[row] = Exponentials(op.scores + row * op.scores_stride, seen.begin - base, seen.end - base, keys);
+    sums[row] = Exponentials<R>(op.scores + row * op.scores_stride, seen.begin - base, seen.end - base, keys);
   }
   for (std::int64_t block = first_block; block < blocks; ++block) {
     const T* const at = cache.values + cache.offset(op.table[block], op.kv_head);
@@ -215,9 +233,9 @@ MR_INLINE void AttendBody(const AttendBlocks<T>& op) {
       ScaleScores(op.scores + block * tokens - base, op.scores_stride, op.rows,
                   cache.value_scales + cache.scales_offset(op.table[block], op.kv_head), count);
     }
-    ForRows(op.rows, [&](auto rows, std::int64_t row) __attribute__((always_inline)) {
-      MixBlock<rows()>(at, dim, op.scores + row * op.scores_stride + block * tokens - base, op.scores_stride, count,
-                       op.out + row * dim);
+    ForRows<R>(op.rows, [&](auto rows, std::int64_t row) __attribute__((always_inline)) {
+      MixBlock<R, rows()>(at, dim, op.scores + row * op.scores_stride + block * tokens - base, op.scores_stride, count,
+                          op.out + row * dim);
     });
   }
   for (std::int64_t row = 0; row < op.rows; ++row) {
@@ -272,22 +290,25 @@ MR_INLINE void StoreCodes(const CachedBlocks<std::int8_t>& cache, std::int64_t b
 
 }  // namespace
 
-MR_SIMD static void AttendF32(const AttendBlocks<float>& op) { AttendBody(op); }
-MR_SIMD static void AttendBf16(const AttendBlocks<Bf16>& op) { AttendBody(op); }
-MR_SIMD static void AttendInt8(const AttendBlocks<std::int8_t>& op) { AttendBody(op); }
+MR_SIMD static void AttendF32(const AttendBlocks<float>& op) { AttendBody<WideRegisters>(op); }
+MR_SIMD static void AttendBf16(const AttendBlocks<Bf16>& op) { AttendBody<WideRegisters>(op); }
+MR_SIMD static void AttendInt8(const AttendBlocks<std::int8_t>& op) { AttendBody<WideRegisters>(op); }
+MR_SIMD_TO_V3 static void AttendNarrowF32(const AttendBlocks<float>& op) { AttendBody<NarrowRegisters>(op); }
+MR_SIMD_TO_V3 static void AttendNarrowBf16(const AttendBlocks<Bf16>& op) { AttendBody<NarrowRegisters>(op); }
+MR_SIMD_TO_V3 static void AttendNarrowInt8(const AttendBlocks<std::int8_t>& op) { AttendBody<NarrowRegisters>(op); }
 
 template <>
 void AttendBlocks<float>::Run() const {
-  AttendF32(*this);
+  HasWideRegisters() ? AttendF32(*this) : AttendNarrowF32(*this);
 }
 template <>
 void AttendBlocks<Bf16>::Run() const {
-  AttendBf16(*this);
+  HasWideRegisters() ? AttendBf16(*this) : AttendNarrowBf16(*this);
 }
 
 template <>
 void AttendBlocks<std::int8_t>::Run() const {
-  AttendInt8(*this);
+  HasWideRegisters() ? AttendInt8(*this) : AttendNarrowInt8(*this);
 }
 
 template <>

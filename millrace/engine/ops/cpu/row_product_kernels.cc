@@ -17,16 +17,6 @@ bool MultipliesPairs() {
 #endif
 }
 
-/// Returns whether halved tiles are faster: where registers are smaller than a sum's lanes.
-bool Halves() {
-#if defined(__x86_64__)
-  static const bool halves = __builtin_cpu_supports("avx512f") == 0;
-  return halves;
-#else
-  return true;
-#endif
-}
-
 }  // namespace
 
 MR_SIMD static void HalvedProductF32(const RowProduct<float>& op, std::int64_t begin, std::int64_t end) {
@@ -44,7 +34,7 @@ MR_SIMD static void RowProductBf16(const RowProduct<Bf16>& op, std::int64_t begi
 
 template <>
 void RowProduct<float>::Run(std::int64_t begin, std::int64_t end) const {
-  if (Halves()) return HalvedProductF32(*this, begin, end);
+  if (!HasWideRegisters()) return HalvedProductF32(*this, begin, end);
   RowProductF32(*this, begin, end);
 }
 template <>
@@ -52,7 +42,7 @@ void RowProduct<Bf16>::Run(std::int64_t begin, std::int64_t end) const {
 #if defined(__x86_64__)
   if (MultipliesPairs()) return RowProductByPairs(*this, begin, end);
 #endif
-  if (Halves()) return HalvedProductBf16(*this, begin, end);
+  if (!HasWideRegisters()) return HalvedProductBf16(*this, begin, end);
   RowProductBf16(*this, begin, end);
 }
 

@@ -11,6 +11,15 @@ namespace millrace::engine::cpu {
 /// bfloat16 in memory; arithmetic is in float. An enumeration, because loops over a struct do not vectorise.
 enum class Bf16 : std::uint16_t {};
 
+/// Returns whether a register of this processor holds 16 float32.
+MR_INLINE bool HasWideRegisters() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512f") != 0;
+#else
+  return false;
+#endif
+}
+
 MR_INLINE float ToFloat(float value) { return value; }
 MR_INLINE float ToFloat(Bf16 value) { return std::bit_cast<float>(static_cast<std::uint32_t>(value) << 16); }
 
