@@ -4,6 +4,7 @@ namespace millrace::engine::cpu {
 
 #if defined(__x86_64__)
 void RowProductByPairs(const RowProduct<Bf16>& op, std::int64_t begin, std::int64_t end);  // row_product_pairs.cc
+void RowProductInAvx2(const RowProduct<Bf16>& op, std::int64_t begin, std::int64_t end);   // row_product_avx2.cc
 #endif
 
 namespace {
@@ -41,6 +42,7 @@ template <>
 void RowProduct<Bf16>::Run(std::int64_t begin, std::int64_t end) const {
 #if defined(__x86_64__)
   if (MultipliesPairs()) return RowProductByPairs(*this, begin, end);
+  if (!HasWideRegisters() && __builtin_cpu_supports("x86-64-v3")) return RowProductInAvx2(*this, begin, end);
 #endif
   if (!HasWideRegisters()) return HalvedProductBf16(*this, begin, end);
   RowProductBf16(*this, begin, end);
