@@ -72,8 +72,9 @@ MR_INLINE void ScoreTile(const T* keys, std::int64_t keys_stride, const float* q
 #pragma GCC unroll 8
   for (int row = 0; row < kRows; ++row) {
 #pragma GCC unroll 8
-    for (int part = 0; part < kParts; ++part)
+    for (int part = 0; part < kParts; ++part) {
       R::Store(sums[row][part], scores + row * scores_stride + part * R::kLanes);
+    }
   }
 }
 
