@@ -92,7 +92,7 @@ TEST_P(LowRank, UpdatesOfManyRowsAreThoseOfEachRowAlone) {
   LowRankPass(update).AddOutput(x, want);
   want.narrow(0, 0, 4).mul_(factors);
 
-  // Two parts, of which the second is a task of several threads; then each row is a part.
+  // Two parts, of which the second has more rows than a thread takes at a time. Then each row is a part.
   const StepKernels alone{.independent_rows = true};
   const KernelScope scope(alone);
   const auto part = [&](const at::Tensor& out, std::int64_t first, std::int64_t count) {

@@ -8,8 +8,8 @@
 namespace millrace::engine::cpu {
 namespace {
 
-/// What the loops keep numbers in: registers of kLanes numbers, of which the sums of kSharingRows rows of queries fit
-/// beside two of keys. A row's bits do not depend on them, because nothing is summed across lanes.
+/// The registers of the loops, with kLanes numbers each. The sums of kSharingRows rows of queries fit into them beside
+/// two registers of keys. A row's bits do not depend on the kind, because nothing is summed across lanes.
 template <int kRegisterLanes, int kRows, class LanesType, class HalvesType, class WordsType, class BytesType,
           class ShortsType, class IntegersType>
 struct RegistersOf {
@@ -42,11 +42,11 @@ struct RegistersOf {
   MR_INLINE static void Store(const Lanes& from, float* to) { std::memcpy(to, &from, sizeof from); }
 };
 #define MR_VECTOR(type, bytes) type __attribute__((vector_size(bytes)))
-/// Those of AVX-512: there are 32.
+/// The 32 registers of AVX-512.
 using WideRegisters =
     RegistersOf<16, 8, MR_VECTOR(float, 64), MR_VECTOR(std::uint16_t, 32), MR_VECTOR(std::uint32_t, 64),
                 MR_VECTOR(std::int8_t, 16), MR_VECTOR(std::int16_t, 32), MR_VECTOR(std::int32_t, 64)>;
-/// Those of AVX2: there are 16.
+/// The 16 registers of AVX2.
 using NarrowRegisters =
     RegistersOf<8, 6, MR_VECTOR(float, 32), MR_VECTOR(std::uint16_t, 16), MR_VECTOR(std::uint32_t, 32),
                 MR_VECTOR(std::int8_t, 8), MR_VECTOR(std::int16_t, 16), MR_VECTOR(std::int32_t, 32)>;
