@@ -23,10 +23,10 @@ demo: setup       ## the whole data path on real text, with its figures; ends no
 	@tools/build release programs
 	@tools/with-cleanup demo python3 examples/demo/demo.py
 
-test:             ## all tests, real mounts included; TESTS=regex runs some
+test:             ## all tests, real mounts included; TESTS=regex runs some; WITHIN=seconds begins no long one later
 	@tools/setup build test
 	@tools/build release
-	@tools/with-cleanup test tools/run-tests release $(if $(TESTS),--tests-regex '$(TESTS)')
+	@tools/with-cleanup test tools/run-tests release $(if $(TESTS),--tests-regex '$(TESTS)',$(if $(WITHIN),--within $(WITHIN)))
 
 # Tests under AddressSanitizer and UBSan, or ThreadSanitizer, of all modules but the libtorch ones.
 # With SINCE, WITHIN=seconds begins no test program later than that.
