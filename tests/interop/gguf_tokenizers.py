@@ -71,18 +71,21 @@ class Case:
                 "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
                 "special_tokens": {BOS: {"id": BOS, "ids": [bos], "tokens": [BOS]}}}
         self.reference = tokenizers.Tokenizer.from_str(json.dumps(self.data))
-        self.plain = tokenizers.Tokenizer.from_str(json.dumps(self.data))
-        self.plain.encode_special_tokens = True
+        plain = tokenizers.Tokenizer.from_str(json.dumps(self.data))
+        plain.encode_special_tokens = True
         self.size = size + len(ADDED) + PADDING
         self.texts = list(texts(pre))
+        # What all files must give, text by text.
+        self.plain, self.special = self.ids(plain), self.ids(self.reference)
+        self.decoded = [text.encode() for text in self.reference.decode_batch(self.special)]
 
     def millrace(self, *arguments, **options):
         done = subprocess.run([self.arguments.millrace, *map(str, arguments)], capture_output=True, text=True, **options)
         assert done.returncode == 0, (arguments, done.stderr)
         return done.stdout
 
-    def ids(self, library, text):
-        return library.encode(text, add_special_tokens=False).ids
+    def ids(self, library):
+        return [encoding.ids for encoding in library.encode_batch(self.texts, add_special_tokens=False)]
 
     def same(self, what, text, expected, got):
         if expected != got:
@@ -118,33 +121,32 @@ class Case:
         out = self.millrace("tokenizer", "encode", "--model", path, "--json", input=lines)
         answers = out.splitlines()
         assert len(answers) == len(self.texts), (len(answers), len(self.texts))
-        for text, line in zip(self.texts, answers):
-            self.same(f"ids of the file of {name}", text, self.ids(self.plain, text), json.loads(line)["ids"])
+        for text, plain, line in zip(self.texts, self.plain, answers):
+            self.same(f"ids of the file of {name}", text, plain, json.loads(line)["ids"])
 
     def check_json(self, path, name):
         """The ids and texts of the tokenizer.json that is imported from the file, and of ours with special tokens."""
-        theirs = tokenizers.Tokenizer.from_file(str(path))
+        theirs = self.ids(tokenizers.Tokenizer.from_file(str(path)))
         with Ours(self.arguments.ids, path, "encode") as encode, Ours(self.arguments.ids, path, "specials") as specials, \
                 Ours(self.arguments.ids, path, "decode") as decode:
-            for text in self.texts:
-                plain, special = self.ids(self.plain, text), self.ids(self.reference, text)
+            for text, plain, special, decoded, imported in zip(self.texts, self.plain, self.special, self.decoded, theirs):
                 self.same(f"ids of {name}", text, plain, encode.ask(text.encode()))
                 self.same(f"ids with special tokens of {name}", text, special, specials.ask(text.encode()))
-                self.same(f"ids of the library with the file of {name}", text, special, self.ids(theirs, text))
-                self.same(f"text of {name}", text, self.reference.decode(special).encode(), decode.ask(special))
+                self.same(f"ids of the library with the file of {name}", text, special, imported)
+                self.same(f"text of {name}", text, decoded, decode.ask(special))
 
     def check_transformers(self, path):
         """transformers' reading of the file. It neither composes texts nor knows "default"."""
         if self.pre == "default":
             return
         theirs = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-        for text in self.texts:
+        for text, special, got in zip(self.texts, self.special, theirs(self.texts, add_special_tokens=False).input_ids):
             if self.pre == "qwen2" and unicodedata.normalize("NFC", text) != text:
                 continue
             # Of added tokens that are text, it finds only those that are written in the byte-level alphabet.
             if "<tool call>" in text or "数据" in text:
                 continue
-            self.same("ids of transformers", text, theirs(text, add_special_tokens=False).input_ids, self.ids(self.reference, text))
+            self.same("ids of transformers", text, special, got)
         assert theirs.bos_token == BOS and theirs.eos_token == EOS
 
     def write_with_package(self, source, path):
@@ -193,7 +195,7 @@ class Case:
             self.check_json(back / "tokenizer.json", name)
             whole = transformers.AutoTokenizer.from_pretrained(back)
             begin = [whole.convert_tokens_to_ids(BOS)] if self.pre == "llama-bpe" else []
-            self.same("ids of a text with its ends", "a text", begin + self.ids(self.reference, "a text"), whole("a text").input_ids)
+            self.same("ids of a text with its ends", "a text", begin + self.reference.encode("a text", add_special_tokens=False).ids, whole("a text").input_ids)
             assert (whole.bos_token, whole.eos_token) == (BOS, EOS), (whole.bos_token, whole.eos_token)
         self.check_transformers(ours)
         print(f"ok: {self.pre}: the same for {len(self.texts)} texts, {sum(len(text.encode()) for text in self.texts) / 1e6:.1f} MB", flush=True)
