@@ -8,6 +8,7 @@
 #include <ctime>
 #include <functional>
 #include <limits>
+#include <new>
 #include <random>
 #include <vector>
 
@@ -26,6 +27,21 @@ double CpuSeconds() {
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
+
+/// Memory as tensors have it: from the start of a line of the cache.
+template <class T>
+struct LineAllocator {
+  using value_type = T;
+  static constexpr std::align_val_t kLine{64};
+  LineAllocator() = default;
+  template <class U>
+  LineAllocator(const LineAllocator<U>&) {}  // NOLINT(google-explicit-constructor): containers convert allocators
+  T* allocate(std::size_t count) { return static_cast<T*>(operator new(count * sizeof(T), kLine)); }
+  void deallocate(T* memory, std::size_t) { operator delete(memory, kLine); }
+  bool operator==(const LineAllocator&) const = default;
+};
+template <class T>
+using Lines = std::vector<T, LineAllocator<T>>;
 
 /// A weight [columns, inner] of random numbers and codes, and rows to multiply with it.
 class Products {
@@ -85,8 +101,8 @@ class Products {
   static constexpr int kBlockBits = 6;
   static constexpr std::int64_t kBlock = 1 << kBlockBits;
 
-  std::vector<float> Draw(std::int64_t count) {
-    std::vector<float> numbers(static_cast<std::size_t>(count));
+  Lines<float> Draw(std::int64_t count) {
+    Lines<float> numbers(static_cast<std::size_t>(count));
     std::uniform_real_distribution<float> draw(-1, 1);
     for (float& number : numbers) number = draw(random_);
     return numbers;
@@ -94,12 +110,12 @@ class Products {
 
   std::mt19937 random_{1};
   std::int64_t columns_, inner_;
-  std::vector<float> f32_;
-  std::vector<std::uint8_t> codes_;
-  std::vector<float> x_, ordered_, out_;
-  std::vector<Bf16> out_bf16_;
-  std::vector<float> scales_, map_;
-  std::vector<Bf16> bf16_, x_bf16_;
+  Lines<float> f32_;
+  Lines<std::uint8_t> codes_;
+  Lines<float> x_, ordered_, out_;
+  Lines<Bf16> out_bf16_;
+  Lines<float> scales_, map_;
+  Lines<Bf16> bf16_, x_bf16_;
 };
 
 /// Returns the least CPU seconds of some calls.

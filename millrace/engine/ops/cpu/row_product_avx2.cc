@@ -18,8 +18,8 @@ struct WidenedInAvx2 : WidenedElements {
 
 }  // namespace
 
-void RowProductInAvx2(const RowProduct<Bf16>& op, std::int64_t begin, std::int64_t end) {
-  RowProductBody<WidenedInAvx2, true>(op, begin, end);
+void RowProductInAvx2(const float* x, const RowProduct<Bf16>& op, std::int64_t begin, std::int64_t end) {
+  RowProductBody<WidenedInAvx2, true>(x, op, begin, end);
 }
 
 }  // namespace millrace::engine::cpu

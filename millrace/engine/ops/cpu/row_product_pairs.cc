@@ -21,7 +21,7 @@ struct Bf16Pairs {
 }  // namespace
 
 void RowProductByPairs(const RowProduct<Bf16>& op, std::int64_t begin, std::int64_t end) {
-  RowProductBody<Bf16Pairs>(op, begin, end);
+  RowProductBody<Bf16Pairs>(op.x, op, begin, end);
 }
 
 }  // namespace millrace::engine::cpu

@@ -37,6 +37,23 @@ MR_INLINE void AddLaneSums(const SumLanes* x, float* sums) {
   for (int i = 0; i < 4; ++i) sums[i] += four[4 * i];
 }
 
+/// The same with the same order of additions, for processors whose registers hold half of the lanes.
+MR_INLINE void AddHalvedSums(const SumLanes* x, float* sums) {
+  for (int i = 0; i < 4; i += 2) {
+    HalfLanes a[2], b[2];
+    std::memcpy(a, x + i, sizeof a);
+    std::memcpy(b, x + i + 1, sizeof b);
+    a[0] += a[1];
+    b[0] += b[1];
+    HalfLanes pair = __builtin_shufflevector(a[0], b[0], 0, 1, 2, 3, 8, 9, 10, 11) +
+                     __builtin_shufflevector(a[0], b[0], 4, 5, 6, 7, 12, 13, 14, 15);
+    pair += __builtin_shufflevector(pair, pair, 2, 3, 0, 1, 6, 7, 4, 5);
+    pair += __builtin_shufflevector(pair, pair, 1, 0, 3, 2, 5, 4, 7, 6);
+    sums[i] += pair[0];
+    sums[i + 1] += pair[4];
+  }
+}
+
 /// Loads elements as float32, and multiplies these.
 struct WidenedElements {
   using Register = SumLanes;
@@ -66,9 +83,11 @@ MR_INLINE void LoadSome(const T* from, std::int64_t count, typename Elements::Re
 }
 
 /// Columns of a weight in memory: its rows, `stride` elements apart. kWholeRegisters: columns end with a register.
+/// kAlwaysWritten: for more than four rows, halved tiles do not read the columns themselves (WrittenProduct()).
 template <class Elements, class T>
 struct DenseColumns {
   static constexpr bool kWholeRegisters = false;
+  static constexpr bool kAlwaysWritten = false;
   const T* first;
   std::int64_t stride;
 
@@ -78,6 +97,9 @@ struct DenseColumns {
   MR_INLINE void Prefetch(std::int64_t column, std::int64_t k) const {
     __builtin_prefetch(first + column * stride + k, 0, 3);
   }
+  MR_INLINE void PrefetchAhead(std::int64_t column, std::int64_t k, std::int64_t bytes) const {
+    Prefetch(column, k + bytes / static_cast<std::int64_t>(sizeof(T)));
+  }
   MR_INLINE void Load(std::int64_t column, std::int64_t k, std::int64_t count, typename Elements::Register& to) const {
     LoadSome<Elements>(first + column * stride + k, count, to);
   }
@@ -85,7 +107,15 @@ struct DenseColumns {
   MR_INLINE void LoadHalf(std::int64_t column, std::int64_t k, HalfLanes& to) const {
     Elements::LoadHalf(first + column * stride + k, to);
   }
-  MR_INLINE DenseColumns From(std::int64_t column) const { return {first + column * stride, stride}; }
+  /// The columns from `column` on, each `distance` columns after the last, from element k on.
+  MR_INLINE DenseColumns At(std::int64_t column, std::int64_t distance, std::int64_t k) const {
+    return {first + column * stride + k, distance * stride};
+  }
+  static constexpr std::int64_t kBatch = Elements::kCount;
+  MR_INLINE void LoadBatch(std::int64_t column, std::int64_t k, HalfLanes* to) const {
+    LoadHalf(column, k, to[0]);
+    LoadHalf(column, k + 8, to[1]);
+  }
   /// See WrittenProduct().
   MR_INLINE void PrefetchAll(std::int64_t column, std::int64_t count) const {
     constexpr auto kLine = static_cast<std::int64_t>(64 / sizeof(T));
@@ -111,6 +141,18 @@ MR_INLINE void LoadColumn(const Columns& weight, std::int64_t column, std::int64
     weight.Load(column, k, to);
   } else {
     weight.Load(column, k, count, to);
+  }
+}
+
+/// acc[c] += products of at most a register of elements with column[first + c], for kColumns columns.
+template <class Elements, int kColumns, class X, class Columns>
+MR_INLINE void AddLastElements(const X* x, const Columns& weight, std::int64_t first, std::int64_t k,
+                               std::int64_t count, SumLanes* acc) {
+  SumLanes row, w;
+  LoadSome<Elements>(x, count, row);
+  for (int c = 0; c < kColumns; ++c) {
+    LoadColumn<Elements>(weight, first + c, k, count, w);
+    Elements::MultiplyAdd(acc[c], row, w);
   }
 }
 
@@ -161,52 +203,79 @@ MR_INLINE void ProductTile(const T* x, std::int64_t stride, const Columns& weigh
 }
 
 /// As ProductTile for four columns, with the same bits, for processors whose registers hold half of the lanes:
-/// one half of the lanes is summed after the other, so that all sums stay in registers. Those of one row do so at once.
+/// one half of the lanes is summed after the other, so that all sums stay in registers.
 template <class Elements, int kRows, class X, class Columns>
 MR_INLINE void HalvedTile(const X* x, std::int64_t stride, const Columns& weight, std::int64_t first,
                           std::int64_t inner, float* sums) {
-  constexpr int kColumns = 4, kHalf = 8, kHalves = kRows == 1 ? 2 : 1;
+  constexpr int kColumns = 4, kHalf = 8;
   SumLanes acc[kRows][kColumns];
   const std::int64_t whole = inner - inner % Elements::kCount;
-  for (int from = 0; from < 2; from += kHalves) {
-    const std::int64_t offset = static_cast<std::int64_t>(from) * kHalf;
-    HalfLanes part[kRows][kColumns][kHalves] = {};
+  for (std::int64_t offset = 0; offset < Elements::kCount; offset += kHalf) {
+    HalfLanes part[kRows][kColumns] = {};
     for (std::int64_t k = offset; k < whole; k += Elements::kCount) {
-#pragma GCC unroll 2
-      for (int half = 0; half < kHalves; ++half) {
-        const std::int64_t at = k + static_cast<std::int64_t>(half) * kHalf;
-        HalfLanes w[kColumns];
+      HalfLanes w[kColumns];
 #pragma GCC unroll 4
-        for (int c = 0; c < kColumns; ++c) weight.LoadHalf(first + c, at, w[c]);
+      for (int c = 0; c < kColumns; ++c) weight.LoadHalf(first + c, k, w[c]);
 #pragma GCC unroll 4
-        for (int r = 0; r < kRows; ++r) {
+      for (int r = 0; r < kRows; ++r) {
+        HalfLanes row;
+        Elements::LoadHalf(x + r * stride + k, row);
+#pragma GCC unroll 4
+        for (int c = 0; c < kColumns; ++c) part[r][c] += row * w[c];
+      }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+      for (int c = 0; c < kColumns; ++c) {
+        std::memcpy(reinterpret_cast<float*>(&acc[r][c]) + offset, &part[r][c], sizeof part[r][c]);
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    if (whole < inner) {
+      AddLastElements<Elements, kColumns>(x + r * stride + whole, weight, first, whole, inner - whole, acc[r]);
+    }
+    AddHalvedSums(acc[r], sums + r * kProductColumns);
+  }
+}
+
+/// How far ahead of what is multiplied a column is fetched, in bytes.
+constexpr std::int64_t kPrefetchedBytes = 1024;
+
+/// The same for at most four sums, of kRows rows and 4 / kRows columns, which all fit into registers: columns are read
+/// once.
+template <class Elements, int kRows, class X, class Columns>
+MR_INLINE void FewSumsTile(const X* x, std::int64_t stride, const Columns& weight, std::int64_t inner, float* sums) {
+  constexpr int kColumns = 4 / kRows, kHalf = 8, kHalves = Columns::kBatch / kHalf;
+  HalfLanes part[kRows][kColumns][2] = {};
+  std::int64_t k = 0;
+  for (; k + Columns::kBatch <= inner; k += Columns::kBatch) {
+#pragma GCC unroll 4
+    for (int c = 0; c < kColumns; ++c) {
+      HalfLanes w[kHalves];
+      weight.PrefetchAhead(c, k, kPrefetchedBytes);
+      weight.LoadBatch(c, k, w);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+        for (int half = 0; half < kHalves; ++half) {
           HalfLanes row;
-          Elements::LoadHalf(x + r * stride + at, row);
-#pragma GCC unroll 4
-          for (int c = 0; c < kColumns; ++c) part[r][c][half] += row * w[c];
+          Elements::LoadHalf(x + r * stride + k + half * kHalf, row);
+          part[r][c][half % 2] += row * w[half];
         }
       }
     }
-#pragma GCC unroll 4
+  }
+  SumLanes acc[4] = {};
+  std::memcpy(acc, part, sizeof part);
+  for (; k < inner; k += Elements::kCount) {
+    const std::int64_t count = inner - k < Elements::kCount ? inner - k : Elements::kCount;
     for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-      for (int c = 0; c < kColumns; ++c) {
-        std::memcpy(reinterpret_cast<float*>(&acc[r][c]) + offset, part[r][c], sizeof part[r][c]);
-      }
+      AddLastElements<Elements, kColumns>(x + r * stride + k, weight, 0, k, count, acc + r * kColumns);
     }
   }
-  if (whole < inner) {
-    for (int r = 0; r < kRows; ++r) {
-      SumLanes row;
-      LoadSome<Elements>(x + r * stride + whole, inner - whole, row);
-      for (int c = 0; c < kColumns; ++c) {
-        SumLanes w;
-        LoadColumn<Elements>(weight, first + c, whole, inner - whole, w);
-        Elements::MultiplyAdd(acc[r][c], row, w);
-      }
-    }
-  }
-  for (int r = 0; r < kRows; ++r) AddLaneSums(acc[r], sums + r * kProductColumns);
+  AddHalvedSums(acc, sums);
 }
 
 /// kRows rows against `columns` columns. Where few rows leave registers free, more columns are in flight.
@@ -282,32 +351,52 @@ MR_INLINE void HalvedRows(const X* x, std::int64_t stride, const Columns& weight
   }
 }
 
-/// As ProductOfAllRows, by halved tiles.
+/// As ProductOfAllRows, by halved tiles, for two rows or more.
 template <class Elements, class X, class Columns>
 MR_INLINE void HalvedProduct(const X* x, std::int64_t stride, std::int64_t rows, const Columns& weight,
                              std::int64_t columns, std::int64_t inner, float* sums) {
   for (std::int64_t row = 0; row < rows;) {
     const X* const from = x + row * stride;
     float* const into = sums + row * kProductColumns;
-    switch (rows - row) {
-      case 1:
-        HalvedRows<Elements, 1>(from, stride, weight, columns, inner, into);
-        row += 1;
-        break;
-      case 2:
-      case 4:
-        HalvedRows<Elements, 2>(from, stride, weight, columns, inner, into);
-        row += 2;
-        break;
-      default:
-        HalvedRows<Elements, 3>(from, stride, weight, columns, inner, into);
-        row += 3;
+    if (rows - row == 2 || rows - row == 4) {
+      HalvedRows<Elements, 2>(from, stride, weight, columns, inner, into);
+      row += 2;
+    } else {
+      HalvedRows<Elements, 3>(from, stride, weight, columns, inner, into);
+      row += 3;
     }
   }
   const std::int64_t left = columns % 4, first = columns - left;
-  const Columns rest = weight.From(first);
+  const Columns rest = weight.At(first, 1, 0);
   for (std::int64_t row = 0; left > 0 && row < rows; ++row) {
     ProductRows<Elements, 1>(x + row * stride, stride, rest, left, inner, sums + row * kProductColumns + first);
+  }
+}
+
+/// The same for kRows rows of 1, 2 or 4. Columns of a tile are as far apart as can be, and each is read to its end,
+/// with no regard to kInner, which only orders the sum: so memory sees streams that never jump. Neighbouring columns, a
+/// part of each at a time, take up to twice as long.
+template <class Elements, int kRows, std::int64_t kInner, class X, class Columns>
+MR_INLINE void FewRowsProduct(const X* x, const Columns& weight, std::int64_t columns, std::int64_t inner,
+                              float* sums) {
+  constexpr int kColumns = 4 / kRows;
+  const std::int64_t distance = columns / kColumns, left = columns % kColumns, first = columns - left;
+  for (std::int64_t c = 0; c < distance; ++c) {
+    float four[4] = {};
+    for (std::int64_t k = 0; k < inner; k += kInner) {
+      const std::int64_t some = inner - k < kInner ? inner - k : kInner;
+      FewSumsTile<Elements, kRows>(x + k, inner, weight.At(c, distance, k), some, four);
+    }
+    for (int r = 0; r < kRows; ++r) {
+      for (int i = 0; i < kColumns; ++i) sums[r * kProductColumns + c + i * distance] += four[r * kColumns + i];
+    }
+  }
+  for (std::int64_t k = 0; left > 0 && k < inner; k += kInner) {
+    const std::int64_t some = inner - k < kInner ? inner - k : kInner;
+    for (int r = 0; r < kRows; ++r) {
+      ProductRows<Elements, 1>(x + r * inner + k, inner, weight.At(first, 1, k), left, some,
+                               sums + r * kProductColumns + first);
+    }
   }
 }
 
@@ -334,30 +423,47 @@ MR_INLINE void WrittenProduct(const X* x, std::int64_t stride, std::int64_t rows
   }
 }
 
-/// kHalved: for registers of 32 bytes.
-template <class Elements, bool kHalved = false, class T>
-MR_INLINE void RowProductBody(const RowProduct<T>& op, std::int64_t begin, std::int64_t end) {
-  constexpr auto kInner = kProductBytes / static_cast<std::int64_t>(sizeof(T));
+/// sums[r][c] += x[r] · column[c], for all rows, which are `inner` elements apart. kHalved: for registers of 32 bytes.
+template <class Elements, bool kHalved, std::int64_t kInner, class X, class Columns>
+MR_INLINE void AddProducts(const X* x, std::int64_t rows, const Columns& weight, std::int64_t columns,
+                           std::int64_t inner, float* sums) {
+  if constexpr (kHalved) {
+    if (rows == 1) return FewRowsProduct<Elements, 1, kInner>(x, weight, columns, inner, sums);
+    if (rows == 2) return FewRowsProduct<Elements, 2, kInner>(x, weight, columns, inner, sums);
+    if constexpr (Columns::kAlwaysWritten) {
+      if (rows == 3) return FewRowsProduct<Elements, 3, kInner>(x, weight, columns, inner, sums);
+      if (rows == 4) return FewRowsProduct<Elements, 4, kInner>(x, weight, columns, inner, sums);
+    }
+  }
+  for (std::int64_t k = 0; k < inner; k += kInner) {
+    const std::int64_t some = inner - k < kInner ? inner - k : kInner;
+    const Columns part = weight.At(0, 1, k);
+    if constexpr (!kHalved) {
+      ProductOfAllRows<Elements>(x + k, inner, rows, part, columns, some, sums);
+    } else {
+      if constexpr (!Columns::kAlwaysWritten) {
+        if (rows < kWritingRows) {
+          HalvedProduct<Elements>(x + k, inner, rows, part, columns, some, sums);
+          continue;
+        }
+      }
+      WrittenProduct<Elements, kInner>(x + k, inner, rows, part, columns, some, sums);
+    }
+  }
+}
+
+/// The product of x, which is op.x or what it was widened to.
+template <class Elements, bool kHalved = false, class X, class T>
+MR_INLINE void RowProductBody(const X* x, const RowProduct<T>& op, std::int64_t begin, std::int64_t end) {
+  constexpr auto kInner = kProductBytes / static_cast<std::int64_t>(sizeof(X));
   float sums[kProductRows * kProductColumns];
   for (std::int64_t first_row = 0; first_row < op.rows; first_row += kProductRows) {
     const std::int64_t rows = op.rows - first_row < kProductRows ? op.rows - first_row : kProductRows;
     for (std::int64_t first = begin; first < end; first += kProductColumns) {
       const std::int64_t columns = end - first < kProductColumns ? end - first : kProductColumns;
       std::memset(sums, 0, sizeof sums);
-      for (std::int64_t k = 0; k < op.inner; k += kInner) {
-        const std::int64_t inner = op.inner - k < kInner ? op.inner - k : kInner;
-        const DenseColumns<Elements, T> weight{op.weight + first * op.inner + k, op.inner};
-        const T* const x = op.x + first_row * op.inner + k;
-        if constexpr (kHalved) {
-          if (rows < kWritingRows) {
-            HalvedProduct<Elements>(x, op.inner, rows, weight, columns, inner, sums);
-          } else {
-            WrittenProduct<Elements, kInner>(x, op.inner, rows, weight, columns, inner, sums);
-          }
-        } else {
-          ProductOfAllRows<Elements>(x, op.inner, rows, weight, columns, inner, sums);
-        }
-      }
+      const DenseColumns<Elements, T> weight{op.weight + first * op.inner, op.inner};
+      AddProducts<Elements, kHalved, kInner>(x + first_row * op.inner, rows, weight, columns, op.inner, sums);
       for (std::int64_t row = 0; row < rows; ++row) {
         T* const out = op.out + (first_row + row) * op.columns + first;
         for (std::int64_t c = 0; c < columns; ++c) {

@@ -34,7 +34,8 @@ void OrderForNf4(const float* x, std::int64_t count, float* out);
 
 /// out = x · columns + bias: [rows, columns] from x [rows, inner], dense. Sums are float32. With AVX-512, each six rows
 /// make numbers of the codes again, which costs less than to keep the numbers in a core's second cache. On other
-/// processors, the numbers of a few columns are made once for all rows. Columns is Int8Columns or Nf4Columns.
+/// processors, the numbers of a few columns are made once for all rows. One row reads its columns far apart, as
+/// RowProduct does. Columns is Int8Columns or Nf4Columns.
 template <class Columns>
 struct CodedProduct {
   const float* x;  ///< for Nf4Columns: as OrderForNf4() writes it

@@ -12,15 +12,29 @@ void Nf4ProductInAvx2(const CodedProduct<Nf4Columns>& op);
 namespace {
 
 /// For every other processor.
-struct NumbersOneByOne {
+struct WidenedOneByOne {
+  static constexpr bool kHalved = true;
   MR_INLINE static void Widen(const std::int8_t* from, HalfLanes& to) {
     for (int lane = 0; lane < 8; ++lane) to[lane] = from[lane];
   }
-  MR_INLINE static void LookUp(const float* map, const std::uint8_t* bytes, std::int64_t half, HalfLanes& to) {
+};
+class LookedUpOneByOne {
+ public:
+  static constexpr bool kHalved = true;
+  static constexpr std::int64_t kBatch = kCodeLanes;
+
+  explicit LookedUpOneByOne(const float* map) : map_(map) {}
+  MR_INLINE void LookUp(const std::uint8_t* bytes, HalfLanes* to) const {
     std::uint32_t words[2];
     std::memcpy(words, bytes, sizeof words);
-    for (std::int64_t lane = 0; lane < 8; ++lane) to[lane] = map[words[lane % 2] >> (lane / 2 * 4 + half * 16) & 15];
+    for (std::int64_t lane = 0; lane < kCodeLanes; ++lane) {
+      to[lane / 8][lane % 8] = map_[words[lane % 2] >> (lane / 2 * 4) & 15];
+    }
   }
+  MR_INLINE void LookUpBatch(const std::uint8_t* bytes, HalfLanes* to) const { LookUp(bytes, to); }
+
+ private:
+  const float* map_;
 };
 
 enum class Registers { kAvx512, kAvx2, kOther };
@@ -43,7 +57,7 @@ void CodedProduct<Int8Columns>::Run() const {
   if (RegistersHere() == Registers::kAvx512) return Int8ProductInAvx512(*this);
   if (RegistersHere() == Registers::kAvx2) return Int8ProductInAvx2(*this);
 #endif
-  CodedProductBody<HalvedInt8Tile<NumbersOneByOne>>(*this);
+  CodedProductBody<Int8Tile<WidenedOneByOne>>(*this);
 }
 template <>
 void CodedProduct<Nf4Columns>::Run() const {
@@ -51,7 +65,7 @@ void CodedProduct<Nf4Columns>::Run() const {
   if (RegistersHere() == Registers::kAvx512) return Nf4ProductInAvx512(*this);
   if (RegistersHere() == Registers::kAvx2) return Nf4ProductInAvx2(*this);
 #endif
-  CodedProductBody<HalvedNf4Tile<NumbersOneByOne>>(*this);
+  CodedProductBody<Nf4Tile<LookedUpOneByOne>>(*this);
 }
 
 void OrderForNf4(const float* x, std::int64_t count, float* out) {

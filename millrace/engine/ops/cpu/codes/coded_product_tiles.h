@@ -19,19 +19,15 @@ MR_INLINE std::int64_t ElementInLane(std::int64_t lane) { return 8 * (lane % 2) 
 MR_INLINE float ScaleOf(const Int8Columns& weight, std::int64_t column) { return weight.scales[column]; }
 MR_INLINE float ScaleOf(const Nf4Columns&, std::int64_t) { return 1; }
 
-/// Tile(weight, first) stands for the elements from `first` on. Its AddProducts(x, stride, rows, columns, inner, sums)
-/// does sums[r][c] += x[r] · column[c] over `inner` of them.
 template <class Tile, class Columns>
 MR_INLINE void CodedProductBody(const CodedProduct<Columns>& op) {
+  const Tile tile(op.weight);
   float sums[kProductRows * kProductColumns];
   for (std::int64_t first_row = 0; first_row < op.rows; first_row += kProductRows) {
     const std::int64_t rows = op.rows - first_row < kProductRows ? op.rows - first_row : kProductRows;
     std::memset(sums, 0, sizeof sums);
-    for (std::int64_t first = 0; first < op.inner; first += kProductInner) {
-      const std::int64_t inner = op.inner - first < kProductInner ? op.inner - first : kProductInner;
-      const Tile tile(op.weight, first);
-      tile.AddProducts(op.x + first_row * op.inner + first, op.inner, rows, op.columns, inner, sums);
-    }
+    AddProducts<WidenedElements, Tile::kHalved, kProductInner>(op.x + first_row * op.inner, rows, tile, op.columns,
+                                                               op.inner, sums);
     for (std::int64_t row = 0; row < rows; ++row) {
       float* const out = op.out + (first_row + row) * op.out_stride;
       for (std::int64_t c = 0; c < op.columns; ++c) {
@@ -42,113 +38,136 @@ MR_INLINE void CodedProductBody(const CodedProduct<Columns>& op) {
   }
 }
 
-/// With at most so many rows, numbers are made where they are multiplied. For more rows they are made once, and written
-/// down.
-constexpr std::int64_t kDirectRows = 2;
-
-/// What the two tiles below share. Own has LoadHalf(column, k, to), which makes the 8 numbers from element k on.
-template <class Own>
-class HalvedCodes {
- public:
-  MR_INLINE void Load(std::int64_t column, std::int64_t k, SumLanes& to) const {
-    HalfLanes halves[2];
-    own().LoadHalf(column, k, halves[0]);
-    own().LoadHalf(column, k + 8, halves[1]);
-    std::memcpy(&to, halves, sizeof to);
-  }
-  MR_INLINE void AddProducts(const float* x, std::int64_t stride, std::int64_t rows, std::int64_t columns,
-                             std::int64_t inner, float* sums) const {
-    if (rows <= kDirectRows) {
-      HalvedProduct<WidenedElements>(x, stride, rows, own(), columns, inner, sums);
-    } else {
-      WrittenProduct<WidenedElements, kProductInner>(x, stride, rows, own(), columns, inner, sums);
-    }
-  }
-
- private:
-  MR_INLINE const Own& own() const { return static_cast<const Own&>(*this); }
-};
-
-/// Integers, for registers of half the lanes. Their scale is left to the end. Numbers::Widen(from, to) makes 8 of them.
+/// Columns of integers, whose scale is left to the end. Numbers::Widen(from, to) makes a register of numbers, which has
+/// HalfLanes or, unless kHalved, SumLanes.
 template <class Numbers>
-class HalvedInt8Tile : public HalvedCodes<HalvedInt8Tile<Numbers>> {
+class Int8Tile {
  public:
+  static constexpr bool kHalved = Numbers::kHalved;
   static constexpr bool kWholeRegisters = false;
-  using HalvedCodes<HalvedInt8Tile>::Load;
+  static constexpr bool kAlwaysWritten = true;
+  static constexpr std::int64_t kBatch = kCodeLanes;
 
-  HalvedInt8Tile(const Int8Columns& weight, std::int64_t first)
-      : codes_(weight.codes + first), stride_(weight.stride) {}
-  MR_INLINE HalvedInt8Tile From(std::int64_t column) const {
-    HalvedInt8Tile tile = *this;
-    tile.codes_ += column * stride_;
+  explicit Int8Tile(const Int8Columns& weight) : codes_(weight.codes), stride_(weight.stride) {}
+  MR_INLINE Int8Tile At(std::int64_t column, std::int64_t distance, std::int64_t k) const {
+    Int8Tile tile = *this;
+    tile.codes_ = AddressOf(column, k);
+    tile.stride_ = distance * stride_;
     return tile;
   }
-  MR_INLINE void LoadHalf(std::int64_t column, std::int64_t k, HalfLanes& to) const {
-    Numbers::Widen(codes_ + column * stride_ + k, to);
-  }
+  MR_INLINE void Load(std::int64_t column, std::int64_t k, SumLanes& to) const { Load(AddressOf(column, k), to); }
   MR_INLINE void Load(std::int64_t column, std::int64_t k, std::int64_t count, SumLanes& to) const {
-    float all[kCodeLanes] = {};
-    for (std::int64_t i = 0; i < count; ++i) all[i] = codes_[column * stride_ + k + i];
-    std::memcpy(&to, all, sizeof to);
+    std::int8_t all[kCodeLanes] = {};
+    std::memcpy(all, AddressOf(column, k), static_cast<std::size_t>(count));
+    Load(all, to);
+  }
+  MR_INLINE void LoadBatch(std::int64_t column, std::int64_t k, HalfLanes* to) const {
+    Numbers::Widen(AddressOf(column, k), to[0]);
+    Numbers::Widen(AddressOf(column, k + 8), to[1]);
   }
   MR_INLINE void Write(std::int64_t column, std::int64_t count, float* to) const {
     std::int64_t k = 0;
     for (; k + 8 <= count; k += 8) {
       HalfLanes numbers;
-      LoadHalf(column, k, numbers);
+      Numbers::Widen(AddressOf(column, k), numbers);
       std::memcpy(to + k, &numbers, sizeof numbers);
     }
-    for (; k < count; ++k) to[k] = codes_[column * stride_ + k];
+    for (; k < count; ++k) to[k] = *AddressOf(column, k);
   }
-  MR_INLINE void Prefetch(std::int64_t column, std::int64_t k) const {
-    __builtin_prefetch(codes_ + column * stride_ + k, 0, 3);
+  MR_INLINE void Prefetch(std::int64_t column, std::int64_t k) const { __builtin_prefetch(AddressOf(column, k), 0, 3); }
+  MR_INLINE void PrefetchAhead(std::int64_t column, std::int64_t k, std::int64_t bytes) const {
+    Prefetch(column, k + bytes);
   }
   MR_INLINE void PrefetchAll(std::int64_t column, std::int64_t count) const {
     for (std::int64_t k = 0; k < count; k += 64) Prefetch(column, k);
   }
 
  private:
+  MR_INLINE const std::int8_t* AddressOf(std::int64_t column, std::int64_t k) const {
+    return codes_ + column * stride_ + k;
+  }
+  MR_INLINE static void Load(const std::int8_t* from, SumLanes& to) {
+    if constexpr (kHalved) {
+      HalfLanes halves[2];
+      Numbers::Widen(from, halves[0]);
+      Numbers::Widen(from + 8, halves[1]);
+      std::memcpy(&to, halves, sizeof to);
+    } else {
+      Numbers::Widen(from, to);
+    }
+  }
+
   const std::int8_t* codes_;
   std::int64_t stride_;
 };
 
-/// The same for codes of NF4. Numbers::LookUp(map, bytes, half, to) makes 8 of the 16 numbers of 8 bytes, without
-/// scale.
+/// Columns of codes of NF4. Numbers(map) makes numbers without scale: its LookUp(bytes, to) the 16 of 8 bytes, in two
+/// registers of HalfLanes or, unless kHalved, in one of SumLanes. If kHalved, LookUpBatch(bytes, to) makes kBatch.
 template <class Numbers>
-class HalvedNf4Tile : public HalvedCodes<HalvedNf4Tile<Numbers>> {
+class Nf4Tile {
  public:
+  static constexpr bool kHalved = Numbers::kHalved;
   static constexpr bool kWholeRegisters = true;
+  static constexpr bool kAlwaysWritten = true;
+  static constexpr std::int64_t kBatch = Numbers::kBatch;
 
-  HalvedNf4Tile(const Nf4Columns& weight, std::int64_t first)
-      : codes_(weight.codes + first / 2), first_(first), weight_(weight) {}
-  MR_INLINE HalvedNf4Tile From(std::int64_t column) const {
-    HalvedNf4Tile tile = *this;
-    tile.codes_ += column * weight_.stride;
+  explicit Nf4Tile(const Nf4Columns& weight) : numbers_(weight.map), weight_(weight) {}
+  MR_INLINE Nf4Tile At(std::int64_t column, std::int64_t distance, std::int64_t k) const {
+    Nf4Tile tile = *this;
+    tile.weight_.codes = AddressOf(column, k);
+    tile.weight_.stride = distance * weight_.stride;
     tile.weight_.scales += column * weight_.scales_stride;
+    tile.weight_.scales_stride = distance * weight_.scales_stride;
+    tile.first_ = first_ + k;
     return tile;
   }
-  MR_INLINE void LoadHalf(std::int64_t column, std::int64_t k, HalfLanes& to) const {
-    Numbers::LookUp(weight_.map, codes_ + column * weight_.stride + k / 16 * 8, k / 8 % 2, to);
-    to *= weight_.scales[column * weight_.scales_stride + ((first_ + k) >> weight_.block_bits)];
+  MR_INLINE void Load(std::int64_t column, std::int64_t k, SumLanes& to) const {
+    if constexpr (kHalved) {
+      HalfLanes halves[2];
+      numbers_.LookUp(AddressOf(column, k), halves);
+      std::memcpy(&to, halves, sizeof to);
+    } else {
+      numbers_.LookUp(AddressOf(column, k), to);
+    }
+    to *= ScaleAt(column, k);
+  }
+  MR_INLINE void LoadBatch(std::int64_t column, std::int64_t k, HalfLanes* to) const {
+    numbers_.LookUpBatch(AddressOf(column, k), to);
+#pragma GCC unroll 4
+    for (std::int64_t half = 0; half < kBatch / 8; ++half) to[half] *= ScaleAt(column, k + half / 2 * kCodeLanes);
   }
   MR_INLINE void Write(std::int64_t column, std::int64_t count, float* to) const {
-    for (std::int64_t k = 0; k < count; k += 8) {
-      HalfLanes numbers;
-      LoadHalf(column, k, numbers);
+    std::int64_t k = 0;
+    for (; k + kBatch <= count; k += kBatch) {
+      HalfLanes numbers[kBatch / 8];
+      LoadBatch(column, k, numbers);
+      std::memcpy(to + k, numbers, sizeof numbers);
+    }
+    for (; k < count; k += kCodeLanes) {
+      SumLanes numbers;
+      Load(column, k, numbers);
       std::memcpy(to + k, &numbers, sizeof numbers);
     }
   }
-  MR_INLINE void Prefetch(std::int64_t column, std::int64_t k) const {
-    __builtin_prefetch(codes_ + column * weight_.stride + k / 2, 0, 3);
+  MR_INLINE void Prefetch(std::int64_t column, std::int64_t k) const { __builtin_prefetch(AddressOf(column, k), 0, 3); }
+  MR_INLINE void PrefetchAhead(std::int64_t column, std::int64_t k, std::int64_t bytes) const {
+    Prefetch(column, k + 2 * bytes);
   }
   MR_INLINE void PrefetchAll(std::int64_t column, std::int64_t count) const {
     for (std::int64_t k = 0; k < count; k += 128) Prefetch(column, k);
   }
 
  private:
-  const std::uint8_t* codes_;
-  std::int64_t first_;
-  Nf4Columns weight_;
+  MR_INLINE const std::uint8_t* AddressOf(std::int64_t column, std::int64_t k) const {
+    return weight_.codes + column * weight_.stride + k / 2;
+  }
+  MR_INLINE float ScaleAt(std::int64_t column, std::int64_t k) const {
+    return weight_.scales[column * weight_.scales_stride + ((first_ + k) >> weight_.block_bits)];
+  }
+
+  Numbers numbers_;
+  Nf4Columns weight_;  ///< from element first_ on
+  std::int64_t first_ = 0;
 };
 
 }  // namespace
