@@ -88,6 +88,9 @@ template <class Elements, class T>
 struct DenseColumns {
   static constexpr bool kWholeRegisters = false;
   static constexpr bool kAlwaysWritten = false;
+  /// With at least so many rows, these columns are written down too: bfloat16 is then widened once, and columns whose
+  /// distance is a power of two do not fall on the same lines of the cache.
+  static constexpr std::int64_t kWritingRows = sizeof(T) == sizeof(float) ? 32 : 8;
   const T* first;
   std::int64_t stride;
 
@@ -342,38 +345,32 @@ MR_INLINE void ProductOfAllRows(const T* x, std::int64_t stride, std::int64_t ro
   }
 }
 
-/// kRows rows against all columns but the last that are fewer than four.
-template <class Elements, int kRows, class X, class Columns>
-MR_INLINE void HalvedRows(const X* x, std::int64_t stride, const Columns& weight, std::int64_t columns,
-                          std::int64_t inner, float* sums) {
-  for (std::int64_t c = 0; c + 4 <= columns; c += 4) {
-    HalvedTile<Elements, kRows>(x, stride, weight, c, inner, sums + c);
-  }
-}
-
-/// As ProductOfAllRows, by halved tiles, for two rows or more.
+/// As ProductOfAllRows, by halved tiles, for two rows or more. All rows take four columns while these are in the first
+/// cache.
 template <class Elements, class X, class Columns>
 MR_INLINE void HalvedProduct(const X* x, std::int64_t stride, std::int64_t rows, const Columns& weight,
                              std::int64_t columns, std::int64_t inner, float* sums) {
-  for (std::int64_t row = 0; row < rows;) {
-    const X* const from = x + row * stride;
-    float* const into = sums + row * kProductColumns;
-    if (rows - row == 2 || rows - row == 4) {
-      HalvedRows<Elements, 2>(from, stride, weight, columns, inner, into);
-      row += 2;
-    } else {
-      HalvedRows<Elements, 3>(from, stride, weight, columns, inner, into);
-      row += 3;
+  const std::int64_t left = columns % 4, first = columns - left;
+  for (std::int64_t c = 0; c < first; c += 4) {
+    for (std::int64_t row = 0; row < rows;) {
+      const X* const from = x + row * stride;
+      float* const into = sums + row * kProductColumns + c;
+      if (rows - row == 2 || rows - row == 4) {
+        HalvedTile<Elements, 2>(from, stride, weight, c, inner, into);
+        row += 2;
+      } else {
+        HalvedTile<Elements, 3>(from, stride, weight, c, inner, into);
+        row += 3;
+      }
     }
   }
-  const std::int64_t left = columns % 4, first = columns - left;
   const Columns rest = weight.At(first, 1, 0);
   for (std::int64_t row = 0; left > 0 && row < rows; ++row) {
     ProductRows<Elements, 1>(x + row * stride, stride, rest, left, inner, sums + row * kProductColumns + first);
   }
 }
 
-/// The same for kRows rows of 1, 2 or 4. Columns of a tile are as far apart as can be, and each is read to its end,
+/// The same for kRows rows, at most four. Columns of a tile are as far apart as can be, and each is read to its end,
 /// with no regard to kInner, which only orders the sum: so memory sees streams that never jump. Neighbouring columns, a
 /// part of each at a time, take up to twice as long.
 template <class Elements, int kRows, std::int64_t kInner, class X, class Columns>
@@ -402,9 +399,6 @@ MR_INLINE void FewRowsProduct(const X* x, const Columns& weight, std::int64_t co
 
 /// Columns whose numbers are written down at a time: they stay in a core's first or second cache.
 constexpr std::int64_t kWrittenColumns = 4;
-/// With at least so many rows, dense columns are written down too: bfloat16 is then widened once, and columns whose
-/// distance is a power of two do not fall on the same lines of the cache.
-constexpr std::int64_t kWritingRows = 12;
 
 /// As HalvedProduct, of float32 numbers that weight.Write(column, inner, to) makes of a column. At most kInner of them.
 template <class Elements, std::int64_t kInner, class X, class Columns>
@@ -442,7 +436,7 @@ MR_INLINE void AddProducts(const X* x, std::int64_t rows, const Columns& weight,
       ProductOfAllRows<Elements>(x + k, inner, rows, part, columns, some, sums);
     } else {
       if constexpr (!Columns::kAlwaysWritten) {
-        if (rows < kWritingRows) {
+        if (rows < Columns::kWritingRows) {
           HalvedProduct<Elements>(x + k, inner, rows, part, columns, some, sums);
           continue;
         }
