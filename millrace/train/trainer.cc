@@ -236,6 +236,8 @@ Status Trainer::MakeModel() {
   share.freeze = options_.freeze;
   share.lora = lora;
   share.quantized = opened_.quantized;
+  // A head that the weights lack begins at random; only those that do not generate may lack one.
+  if (opened_.weights && opened_.config->generates()) share.initial_values = engine::InitialValues::kAdapters;
   model_ =
       MR_TRY(engine::MakeModel(opened_.config, options_.precision, options_.device, options_.seed, std::move(share)));
   MR_TRY(engine::CheckGlobs("train.freeze", model_->buffer(), options_.freeze, layout_->state()));

@@ -69,6 +69,28 @@ TEST(Lora, BeginsUniformlyWithinTheRootOfTheInputs) {
   }
 }
 
+TEST(Lora, WeightsThatAreReadHaveNoInitialValues) {
+  const auto make = [](InitialValues values, int zero) {
+    return MakeModel(TinyConfig("llama"), at::kFloat, at::kCPU, 5,
+                     {.sharding = {.ranks = 2, .rank = 1, .zero = zero}, .lora = Lora(), .initial_values = values})
+        .value();
+  };
+  for (const int zero : {0, 1, 3}) {
+    const auto all = make(InitialValues::kAll, zero), adapters = make(InitialValues::kAdapters, zero),
+               none = make(InitialValues::kNone, zero);
+    const auto &pieces = all->buffer().owned_pieces(), &some = adapters->buffer().owned_pieces(),
+               &read = none->buffer().owned_pieces();
+    ASSERT_EQ(some.size(), pieces.size());
+    ASSERT_EQ(read.size(), pieces.size());
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const std::string& name = all->Parameters()[pieces[i].parameter].name;
+      const at::Tensor want = IsOfAdapter(name) ? pieces[i].values : at::zeros_like(pieces[i].values);
+      EXPECT_TRUE(some[i].values.equal(want)) << name << ", stage " << zero;
+      EXPECT_FALSE(read[i].values.any().item<bool>()) << name << ", stage " << zero;
+    }
+  }
+}
+
 TEST(Lora, HeadsThatPredictTokensGetAnAdapterIfTheyAreNamed) {
   LoraOptions lora = Lora();
   lora.targets = {"lm_head", "v_proj"};

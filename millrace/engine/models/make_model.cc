@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "millrace/engine/adapters/lora_options.h"
 #include "millrace/engine/config/model_family.h"
 #include "millrace/engine/errors.h"
 #include "millrace/engine/layers/layer_factory.h"
@@ -53,7 +54,10 @@ Result<std::unique_ptr<Model>> MakeModel(std::shared_ptr<const ModelConfig> conf
     model->MakeLayers(std::move(share.stages), make);
     model->buffer_ = std::move(buffer);
     model->buffer_->Allocate(dtype, device);
-    model->buffer_->Initialize(seed);
+    const bool adapters_only = share.initial_values == InitialValues::kAdapters;
+    if (share.initial_values != InitialValues::kNone) {
+      model->buffer_->Initialize(seed, [&](const std::string& name) { return !adapters_only || IsOfAdapter(name); });
+    }
     model->Prepare(device);
     return model;
   });

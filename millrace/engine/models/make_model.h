@@ -13,8 +13,8 @@
 
 namespace millrace::engine {
 
-/// Makes a model with random weights, as the family initialises them. The weights depend on `seed` only, so they are
-/// the same on every machine. Gradients are not enabled.
+/// Makes a model with random weights, as the family initialises them, unless `share` says that they are read. The
+/// weights depend on `seed` only, so they are the same on every machine. Gradients are not enabled.
 /// With `share`, the model has this rank's stages, and its slices of their parameters. Every rank makes its own.
 /// Errors: those of ModelConfig::Validate, CheckDivision and ParameterBuffer::Declare; kUnsupported if `dtype` is
 /// neither kFloat nor kBFloat16, nor kHalf on a GPU.

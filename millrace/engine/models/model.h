@@ -59,6 +59,10 @@ struct ModelBatch {
   bool as_reference = false;  ///< with preferences: the pass is the reference's, by the model without its adapters
 };
 
+/// Which parameters a new model gives initial values. The others are zero until they are read: for a large model,
+/// random numbers take longer than reading.
+enum class InitialValues { kAll, kAdapters, kNone };
+
 /// What a rank has of a model.
 struct ModelShare {
   TensorRanks ranks = {};                ///< that divide each layer
@@ -68,6 +72,7 @@ struct ModelShare {
   std::optional<LoraOptions> lora = {};  ///< adapters are trained, and not the model
   /// Weights that linear layers compute with in place of parameters. They are not trained. May be null.
   std::shared_ptr<const QuantizedWeights> quantized = {};
+  InitialValues initial_values = InitialValues::kAll;
 };
 
 /// Tokens that continue a sequence, whose earlier tokens a cache has. Borrowed by the call.

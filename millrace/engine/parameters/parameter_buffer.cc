@@ -144,25 +144,29 @@ void ParameterBuffer::Allocate(at::ScalarType dtype, at::Device device) {
   MakeOwned();
 }
 
-void ParameterBuffer::Initialize(std::uint64_t seed) {
+void ParameterBuffer::Initialize(std::uint64_t seed, const std::function<bool(const std::string& name)>& wanted) {
   const at::NoGradGuard no_grad;
+  std::vector<std::vector<std::size_t>> filled(groups_.size());
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!wanted || wanted(specs_[i].name)) filled[parameters_[i].group].push_back(i);
+  }
   for (std::size_t group = 0; group < groups_.size(); ++group) {
+    if (filled[group].empty()) continue;
     if (!sharding_.divides_values()) {
-      InitializeGroup(group, seed);
+      InitializeGroup(filled[group], seed);
       continue;
     }
     AllocateValues(group);
     GroupValues(group).zero_();
-    InitializeGroup(group, seed);
+    InitializeGroup(filled[group], seed);
     const std::int64_t count = groups_[group].size() / sharding_.parts();
     OwnedValues(group).copy_(GroupValues(group).narrow(0, sharding_.part() * count, count));
     FreeValues(group);
   }
 }
 
-void ParameterBuffer::InitializeGroup(std::size_t group, std::uint64_t seed) {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].group != group) continue;
+void ParameterBuffer::InitializeGroup(std::span<const std::size_t> parameters, std::uint64_t seed) {
+  for (const std::size_t i : parameters) {
     const ParameterSpec& spec = specs_[i];
     const ParameterSpec::Init init = spec.init;
     if (init == ParameterSpec::Init::kOnes || init == ParameterSpec::Init::kZeros) {

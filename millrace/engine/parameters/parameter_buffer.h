@@ -8,6 +8,7 @@
 #include <functional>
 #include <optional>
 #include <ranges>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -160,9 +161,9 @@ class ParameterBuffer {
   WeightHandle Use(std::size_t first, std::size_t count = 1);
   /// Allocates the parameters that this rank keeps, and sets them to zero.
   void Allocate(at::ScalarType dtype, at::Device device);
-  /// Fills the parameters as their specs say, group by group. Each element depends only on seed, name and index in the
-  /// whole tensor, so it is the same under any division among ranks.
-  void Initialize(std::uint64_t seed);
+  /// Fills the parameters that are `wanted` by their names, or all, as their specs say, group by group. Each element
+  /// depends only on seed, name and index in the whole tensor, so it is the same under any division among ranks.
+  void Initialize(std::uint64_t seed, const std::function<bool(const std::string& name)>& wanted = {});
   /// Allocates the gradients that this rank keeps, sets them to zero, and makes the trainable values require grad.
   void EnableGradients();
 
@@ -230,7 +231,7 @@ class ParameterBuffer {
   void PlaceGroups();
   void MakeViews(WeightUse& use);
   void MakeOwned();
-  void InitializeGroup(std::size_t group, std::uint64_t seed);
+  void InitializeGroup(std::span<const std::size_t> parameters, std::uint64_t seed);
 
   const Sharding sharding_;
   const TrainedNames trained_;

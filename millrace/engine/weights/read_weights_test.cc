@@ -53,7 +53,8 @@ TEST(ReadWeights, FillsWhatARankOwns) {
     const at::ScalarType dtype = random.Below(2) == 0 ? at::kFloat : at::kBFloat16;
     const auto groups = ConnectThreads(tensor);
     Collective& group = *groups[random.Below(static_cast<std::uint64_t>(tensor))];
-    const auto part = MakeTiny(dtype, 8, {.ranks = {&group}, .sharding = sharding});
+    const auto part =
+        MakeTiny(dtype, 8, {.ranks = {&group}, .sharding = sharding, .initial_values = InitialValues::kNone});
     const Status read = ReadWeights(*reader, *part);
     ASSERT_TRUE(read) << read.error().ToString();
     for (const OwnedPiece& piece : part->buffer().owned_pieces()) {

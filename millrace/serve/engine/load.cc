@@ -171,7 +171,7 @@ Result<LoadedModel> LoadModel(object::Connection& connection, const LoadOptions&
   MR_TRY(engine::CheckPrecision("--precision", precision, device));
   const auto source = MR_TRY(OpenModel(connection, options.model_url, options.step, log, call));
   const std::string& name = source.name();
-  engine::ModelShare share;
+  engine::ModelShare share{.initial_values = engine::InitialValues::kNone};
   std::optional<checkpoint::ModelSource> base;  // of an adapter
   if (const auto adapter = MR_TRY(source.AdapterConfig(call))) {
     share.lora = MR_TRY(engine::ReadPeftConfig(*adapter, name + "/adapter_config.json"));

@@ -61,7 +61,8 @@ struct StagedModel {
           config, at::kFloat, at::kCPU, /*seed=*/0,
           {.stages = {{.first = first, .last = last, .embeds = first == 0, .predicts = last == blocks}},
            .lora = lora,
-           .quantized = quantized}));
+           .quantized = quantized,
+           .initial_values = engine::InitialValues::kNone}));
       MR_TRY(read_weights(*model));
       MR_TRY(engine::CatchTorch("computing the logits", [&] {
         for (std::size_t i = 0; i < states.size(); ++i) {
