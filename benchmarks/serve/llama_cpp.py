@@ -74,17 +74,22 @@ class Server:
         self.process.wait()
 
 
+def millrace_of(o):
+    return pathlib.Path(o.program).with_name("millrace")
+
+
 def millrace(o, folder):
     port_file = pathlib.Path(folder) / "port"
-    arguments = [o.program, folder, "--device", "cpu", "--threads", o.threads, "--listen", "127.0.0.1:0", "--port-file",
-                 port_file, "--draft-tokens", "0", "--weights", o.weights, "--kv-cache-dtype", o.kv_cache_dtype, "--quiet"]
+    arguments = [millrace_of(o), "serve", folder, "--device", "cpu", "--threads", o.threads, "--listen", "127.0.0.1:0",
+                 "--port-file", port_file, "--draft-tokens", "0", "--weights", o.weights, "--kv-cache-dtype", o.kv_cache_dtype,
+                 "--quiet"]
     return Server(arguments, lambda: int(port_file.read_text()), port_file.exists, {})
 
 
 def llama_cpp(o, folder):
     """With as many slots as there are texts, each long enough for the long prompt."""
     file = pathlib.Path(folder) / "model.gguf"
-    subprocess.run([pathlib.Path(o.program).with_name("millrace"), "ckpt", "export", folder, file, "--type",
+    subprocess.run([millrace_of(o), "ckpt", "export", folder, file, "--type",
                     {"int8": "q8_0", "nf4": "q4_0"}.get(o.weights, o.weights), "--quiet"], check=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
