@@ -1,7 +1,6 @@
 #include "millrace/train/trainer.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cmath>
@@ -88,7 +87,6 @@ class Trainer {
   Status TakeState(const Checkpointing::Resumed& resumed);
   Status ChooseKernels();
   Status TryStep(const engine::ops::StepKernels& kernels, std::set<engine::ops::ProductShape>& seen);
-  Result<std::uint64_t> PeakMemory();
   data::Loader::Options LoaderOptions() const;
   Status OpenTelemetry();
   Status OpenMetrics();
@@ -236,7 +234,7 @@ Status Trainer::MakeModel() {
   share.freeze = options_.freeze;
   share.lora = lora;
   share.quantized = opened_.quantized;
-  // A head that the weights lack begins at random; only those that do not generate may lack one.
+  // The head of a model that does not generate may be missing in the weights. Then it begins at random.
   if (opened_.weights && opened_.config->generates()) share.initial_values = engine::InitialValues::kAdapters;
   model_ =
       MR_TRY(engine::MakeModel(opened_.config, options_.precision, options_.device, options_.seed, std::move(share)));
@@ -342,7 +340,7 @@ Status Trainer::ChooseKernels() {
     if (options_.compile_only) {
       std::set<engine::ops::ProductShape> seen;
       MR_TRY(TryStep(kernels_, seen));
-      report.peak_memory = MR_TRY(PeakMemory());
+      report.peak_memory = MR_TRY(PeakMemory(group_));
     }
     if (leads() && observer_.on_compiled) observer_.on_compiled(report);
   }
@@ -370,15 +368,6 @@ Status Trainer::TryStep(const engine::ops::StepKernels& kernels, std::set<engine
       optimizer_->Skip();
     }
   });
-}
-
-/// Returns the most memory that a rank had so far, in bytes.
-Result<std::uint64_t> Trainer::PeakMemory() {
-  rusage used{};
-  getrusage(RUSAGE_SELF, &used);
-  const at::Tensor peak = at::scalar_tensor(std::int64_t{used.ru_maxrss} * 1024, at::kLong);
-  MR_TRY(group_.AllReduce(peak, engine::Reduction::kMax));
-  return static_cast<std::uint64_t>(peak.item<std::int64_t>());
 }
 
 Status Trainer::OpenTelemetry() {

@@ -1,8 +1,10 @@
 #include "millrace/train/compile/step_compiler.h"
 
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/resource.h>
 #include <torch/version.h>
 
 #include <algorithm>
@@ -212,6 +214,14 @@ Result<CompileReport> CompileStep(object::Connection& connection, engine::Collec
     if (!kept && kept.error().code() != Code::kCorrupt) return Fail(kept.error());
   }
   return end(From::kMeasured, MR_TRY(share(made)).value());
+}
+
+Result<std::uint64_t> PeakMemory(engine::Collective& world) {
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  const at::Tensor peak = at::scalar_tensor(std::int64_t{used.ru_maxrss} * 1024, at::kLong);
+  MR_TRY(world.AllReduce(peak, engine::Reduction::kMax));
+  return static_cast<std::uint64_t>(peak.item<std::int64_t>());
 }
 
 }  // namespace millrace::train

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
@@ -76,5 +77,9 @@ using TrialStep =
 Result<CompileReport> CompileStep(object::Connection& connection, engine::Collective& world, std::string cache_url,
                                   const Json& made_for, const std::optional<CompiledEntry>& resumed,
                                   const TrialStep& trial, Clock& clock, const Logger& log);
+
+/// Returns the most memory that a rank has had so far, in bytes: CompileReport::peak_memory. Collective over `world`.
+/// Blocks. Errors: those of Collective.
+Result<std::uint64_t> PeakMemory(engine::Collective& world);
 
 }  // namespace millrace::train
