@@ -6,8 +6,8 @@ guessed tokens.
     llama_cpp.py PROGRAM PYTHON TOKENIZER LLAMA_SERVER [--model llama-58m|gpt2-124m] [--weights f32|bf16|int8|nf4]
                  [--rounds N] [--threads N] [--streams 1,8,32] [--kv-cache-dtype auto|int8]
 
-PROGRAM, PYTHON and TOKENIZER are those of compare.py, with the program `millrace` beside PROGRAM, and all of the model's
-tokens in TOKENIZER. A GGUF file of the model is written for llama.cpp, with q8_0 for int8 and q4_0 for nf4.
+PROGRAM, PYTHON and TOKENIZER are those of compare.py, with all of the model's tokens in TOKENIZER. The program `millrace`
+beside PROGRAM starts it. A GGUF file of the model is written for llama.cpp, with q8_0 for int8 and q4_0 for nf4.
 
 The two take turns. The ratios are medians of the rounds' ratios: of the time on the clock, and of the CPU seconds that the
 processes took, which suffer less from what else the machine does."""
@@ -75,6 +75,7 @@ class Server:
 
 
 def millrace_of(o):
+    """Returns the program that users start. PROGRAM, started by itself, starts a second time to set its environment."""
     return pathlib.Path(o.program).with_name("millrace")
 
 

@@ -59,8 +59,8 @@ struct ModelBatch {
   bool as_reference = false;  ///< with preferences: the pass is the reference's, by the model without its adapters
 };
 
-/// Which parameters a new model gives initial values. The others are zero until they are read: for a large model,
-/// random numbers take longer than reading.
+/// Which parameters of a new model get initial values. The others are zero until they are read. Making random numbers
+/// takes longer than reading weights.
 enum class InitialValues { kAll, kAdapters, kNone };
 
 /// What a rank has of a model.
