@@ -17,7 +17,8 @@ __device__ __forceinline__ std::uint32_t MostOfHalves(std::uint32_t word, std::u
   return __vmaxu2(word & 0x7fff7fff, most);
 }
 
-__global__ void __launch_bounds__(kThreads) LargestOfBlocks(const uint4* x, std::int64_t packs, std::uint32_t* largest) {
+__global__ void __launch_bounds__(kThreads)
+    LargestOfBlocks(const uint4* x, std::int64_t packs, std::uint32_t* largest) {
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kThreads;
   std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   std::uint32_t most = 0;
@@ -40,8 +41,8 @@ __global__ void __launch_bounds__(kThreads) LargestOfBlocks(const uint4* x, std:
   if (threadIdx.x == 0) atomicMax(largest, most << 16);
 }
 
-constexpr int kTile = 128;              // rows and columns of a block
-constexpr int kQuads = kTile / 4;       // of four rows, whose codes of one column are one word
+constexpr int kTile = 128;                // rows and columns of a block
+constexpr int kQuads = kTile / 4;         // of four rows, whose codes of one column are one word
 constexpr int kColumnGroups = kTile / 8;  // of eight columns, which one load reads
 
 /// Returns where the word of a column and of four rows is in shared memory. The exclusive or spreads the words that the
@@ -143,20 +144,18 @@ void FindLargest(const void* x, std::int64_t count, Fp8ScaleMemory* scale, Strea
   if (count == 0) return;
   const std::int64_t packs = count / 8;
   const unsigned blocks = BlocksFor(packs, kThreads * kLoads, std::int64_t{8} * Multiprocessors());
-  LargestOfBlocks<<<blocks, kThreads, 0, stream>>>(static_cast<const uint4*>(x), packs,
-                                                   reinterpret_cast<std::uint32_t*>(&scale->largest));
-  CheckLaunch("FindLargest");
+  Start(LargestOfBlocks, blocks, kThreads, stream, static_cast<const uint4*>(x), packs,
+        reinterpret_cast<std::uint32_t*>(&scale->largest));
 }
 
 void CastToFp8(Fp8Format format, const Fp8CastArgs& args, Stream stream) {
   if (args.rows == 0 || args.columns == 0) return;
   const auto blocks = static_cast<unsigned>((args.rows + kTile - 1) / kTile * ((args.columns + kTile - 1) / kTile));
   if (format == Fp8Format::kE4m3) {
-    Cast<Fp8Format::kE4m3><<<blocks, kThreads, 0, stream>>>(args);
+    Start(Cast<Fp8Format::kE4m3>, blocks, kThreads, stream, args);
   } else {
-    Cast<Fp8Format::kE5m2><<<blocks, kThreads, 0, stream>>>(args);
+    Start(Cast<Fp8Format::kE5m2>, blocks, kThreads, stream, args);
   }
-  CheckLaunch("CastToFp8");
 }
 
 }  // namespace millrace::engine::cuda

@@ -157,11 +157,10 @@ void ActivateForward(Element element, Function function, const void* x, void* ou
   if (count == 0) return;
   DispatchPacks(element, count, {x, out}, [&]<class T, int N>(T, Constant<N>) {
     DispatchFunction(function, [&]<class F>(F) {
-      Launch(ForwardKernel<T, N, F>, BlocksOf(count / N), kThreads, 0, stream, static_cast<const T*>(x),
+      Launch(ForwardKernel<T, N, F>, BlocksOf(count / N), kThreads, stream, static_cast<const T*>(x),
              static_cast<T*>(out), count / N);
     });
   });
-  CheckLaunch("ActivateForward");
 }
 
 void ActivateBackward(Element element, Function function, const void* dout, const void* x, void* dx, std::int64_t count,
@@ -169,11 +168,10 @@ void ActivateBackward(Element element, Function function, const void* dout, cons
   if (count == 0) return;
   DispatchPacks(element, count, {dout, x, dx}, [&]<class T, int N>(T, Constant<N>) {
     DispatchFunction(function, [&]<class F>(F) {
-      BackwardKernel<T, N, F><<<BlocksOf(count / N), kThreads, 0, stream>>>(
-          static_cast<const T*>(dout), static_cast<const T*>(x), static_cast<T*>(dx), count / N);
+      Start(BackwardKernel<T, N, F>, BlocksOf(count / N), kThreads, stream, static_cast<const T*>(dout),
+            static_cast<const T*>(x), static_cast<T*>(dx), count / N);
     });
   });
-  CheckLaunch("ActivateBackward");
 }
 
 void SwigluForward(Element element, const void* gate_up, void* out, std::int64_t rows, std::int64_t columns,
@@ -181,10 +179,9 @@ void SwigluForward(Element element, const void* gate_up, void* out, std::int64_t
   if (rows * columns == 0) return;
   DispatchPacks(element, columns, {gate_up, out}, [&]<class T, int N>(T, Constant<N>) {
     const std::int64_t vectors = rows * columns / N;
-    Launch(SwigluForwardKernel<T, N>, BlocksOf(vectors), kThreads, 0, stream, static_cast<const T*>(gate_up),
+    Launch(SwigluForwardKernel<T, N>, BlocksOf(vectors), kThreads, stream, static_cast<const T*>(gate_up),
            static_cast<T*>(out), vectors, columns / N);
   });
-  CheckLaunch("SwigluForward");
 }
 
 void SwigluBackward(Element element, const void* dout, const void* gate_up, void* dgate_up, std::int64_t rows,
@@ -192,27 +189,24 @@ void SwigluBackward(Element element, const void* dout, const void* gate_up, void
   if (rows * columns == 0) return;
   DispatchPacks(element, columns, {dout, gate_up, dgate_up}, [&]<class T, int N>(T, Constant<N>) {
     const std::int64_t vectors = rows * columns / N;
-    SwigluBackwardKernel<T, N><<<BlocksOf(vectors), kThreads, 0, stream>>>(
-        static_cast<const T*>(dout), static_cast<const T*>(gate_up), static_cast<T*>(dgate_up), vectors, columns / N);
+    Start(SwigluBackwardKernel<T, N>, BlocksOf(vectors), kThreads, stream, static_cast<const T*>(dout),
+          static_cast<const T*>(gate_up), static_cast<T*>(dgate_up), vectors, columns / N);
   });
-  CheckLaunch("SwigluBackward");
 }
 
 void Add(Element element, const void* a, const void* b, void* out, std::int64_t count, Stream stream) {
   if (count == 0) return;
   DispatchPacks(element, count, {a, b, out}, [&]<class T, int N>(T, Constant<N>) {
-    Launch(AddKernel<T, N>, BlocksOf(count / N), kThreads, 0, stream, static_cast<const T*>(a),
-           static_cast<const T*>(b), static_cast<T*>(out), count / N);
+    Launch(AddKernel<T, N>, BlocksOf(count / N), kThreads, stream, static_cast<const T*>(a), static_cast<const T*>(b),
+           static_cast<T*>(out), count / N);
   });
-  CheckLaunch("Add");
 }
 
 void Scale(Element element, void* x, std::int64_t count, const float* factor, Stream stream) {
   if (count == 0) return;
   DispatchPacks(element, count, {x}, [&]<class T, int N>(T, Constant<N>) {
-    ScaleKernel<T, N><<<BlocksOf(count / N), kThreads, 0, stream>>>(static_cast<T*>(x), count / N, factor);
+    Start(ScaleKernel<T, N>, BlocksOf(count / N), kThreads, stream, static_cast<T*>(x), count / N, factor);
   });
-  CheckLaunch("Scale");
 }
 
 }  // namespace millrace::engine::cuda

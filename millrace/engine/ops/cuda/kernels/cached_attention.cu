@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads, BlocksAtOnce(kQueries, kVectors, kPa
     return;
   }
 
-  __shared__ alignas(16) float queries[kQueries][kMostDim];
+  alignas(16) __shared__ float queries[kQueries][kMostDim];
   __shared__ float weights[kQueries][kKeys];                       // of the keys of a step; before, their scores
   __shared__ float most[kQueries], sum[kQueries], kept[kQueries];  // of the keys so far
   __shared__ int first_seen[kQueries], behind_seen[kQueries];      // the keys that a query sees
@@ -355,14 +355,13 @@ void CachedAttention(Element element, const CachedAttentionArgs& args, Stream st
   DispatchElement(element, [&]<class T>(T) {
     DispatchQueries(MostShared(args), [&]<int kQueries>(Constant<kQueries>) {
       DispatchVectors<T>(args.cache.dim, [&]<int kVectors>(Constant<kVectors>) {
-        Launch(AttendSplits<T, kQueries, kVectors>, grid, kThreads, 0, stream, args);
+        Launch(AttendSplits<T, kQueries, kVectors>, grid, kThreads, stream, args);
       });
     });
     if (args.splits.count > 1) {
-      Launch(JoinSplits<T>, static_cast<unsigned>(args.tokens * args.heads), kJoinThreads, 0, stream, args);
+      Launch(JoinSplits<T>, static_cast<unsigned>(args.tokens * args.heads), kJoinThreads, stream, args);
     }
   });
-  CheckLaunch("CachedAttention");
 }
 
 void StoreInCache(Element element, const StoreArgs& args, Stream stream) {
@@ -370,9 +369,8 @@ void StoreInCache(Element element, const StoreArgs& args, Stream stream) {
   DispatchPacks(element, args.cache.dim, {args.qkv, args.cache.keys, args.cache.values},
                 [&]<class T, int N>(T, Constant<N>) {
                   const dim3 grid(static_cast<unsigned>(args.tokens), 2);
-                  Launch(StoreKernel<T, N>, grid, kCopyThreads, 0, stream, args);
+                  Launch(StoreKernel<T, N>, grid, kCopyThreads, stream, args);
                 });
-  CheckLaunch("StoreInCache");
 }
 
 }  // namespace millrace::engine::cuda

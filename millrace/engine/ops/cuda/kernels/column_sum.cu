@@ -57,14 +57,12 @@ void ColumnSum(Element element, const ColumnSumArgs& args, Stream stream) {
   DispatchPacks(element, args.stride, {args.x}, [&]<class T, int N>(T, Constant<N>) {
     const dim3 grid(BlocksFor(args.columns, kWarp * N), static_cast<unsigned>(slices));
     const bool one = slices == 1;
-    SumSlices<T, N><<<grid, dim3(kWarp, kRows), 0, stream>>>(static_cast<const T*>(args.x), args.stride,
-                                                             one ? args.out : args.scratch, args.rows, args.columns,
-                                                             one && args.adds);
+    Start(SumSlices<T, N>, grid, dim3(kWarp, kRows), stream, static_cast<const T*>(args.x), args.stride,
+          one ? args.out : args.scratch, args.rows, args.columns, one && args.adds);
     if (one) return;
-    SumSlices<float, 1><<<BlocksFor(args.columns, kWarp), dim3(kWarp, kRows), 0, stream>>>(
-        args.scratch, args.columns, args.out, slices, args.columns, args.adds);
+    Start(SumSlices<float, 1>, BlocksFor(args.columns, kWarp), dim3(kWarp, kRows), stream, args.scratch, args.columns,
+          args.out, slices, args.columns, args.adds);
   });
-  CheckLaunch("ColumnSum");
 }
 
 }  // namespace millrace::engine::cuda

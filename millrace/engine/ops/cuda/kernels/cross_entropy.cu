@@ -149,23 +149,20 @@ void ForLogits(Element element, const CrossEntropyArgs& args, Work&& work) {
 void CrossEntropy(Element element, const CrossEntropyArgs& args, bool gradient, double* losses, std::int32_t* correct,
                   Stream stream) {
   ForLogits(element, args, [&]<class T, int N>(T, Constant<N>, unsigned threads) {
-    CrossEntropyKernel<T, N><<<static_cast<unsigned>(args.rows), threads, 0, stream>>>(args, gradient, losses, correct);
+    Start(CrossEntropyKernel<T, N>, static_cast<unsigned>(args.rows), threads, stream, args, gradient, losses, correct);
   });
-  CheckLaunch("CrossEntropy");
 }
 
 void CrossEntropyScan(Element element, const CrossEntropyArgs& args, cpu::PartialSoftmax* partial, Stream stream) {
   ForLogits(element, args, [&]<class T, int N>(T, Constant<N>, unsigned threads) {
-    ScanKernel<T, N><<<static_cast<unsigned>(args.rows), threads, 0, stream>>>(args, partial);
+    Start(ScanKernel<T, N>, static_cast<unsigned>(args.rows), threads, stream, args, partial);
   });
-  CheckLaunch("CrossEntropyScan");
 }
 
 void CrossEntropyGradient(Element element, const CrossEntropyArgs& args, const float* lse, Stream stream) {
   ForLogits(element, args, [&]<class T, int N>(T, Constant<N>, unsigned threads) {
-    GradientKernel<T, N><<<static_cast<unsigned>(args.rows), threads, 0, stream>>>(args, lse);
+    Start(GradientKernel<T, N>, static_cast<unsigned>(args.rows), threads, stream, args, lse);
   });
-  CheckLaunch("CrossEntropyGradient");
 }
 
 }  // namespace millrace::engine::cuda

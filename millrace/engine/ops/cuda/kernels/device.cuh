@@ -106,8 +106,6 @@ void DispatchPacks(Element element, std::int64_t columns, std::initializer_list<
 inline void Check(cudaError_t error, const char* what) {
   if (error != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
 }
-/// Throws if the last kernel did not start.
-inline void CheckLaunch(const char* kernel) { Check(cudaGetLastError(), kernel); }
 
 // A kernel may start while the one before it on its stream still ends ("programmatic dependent launch", on GPUs of
 // compute capability 9.0 and above). Between the short kernels of a generated token, the GPU then has no gaps.
@@ -138,22 +136,31 @@ inline int ComputeCapability() {
   return major;
 }
 
-/// Starts a kernel that calls StartEarly(), or LetNextStart() and WaitForEarlier().
+/// Starts a kernel of blocks of threads. `early`: it may start while the kernel before it ends.
 template <class... Parameters, class... Arguments>
-void Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes, Stream stream,
-            Arguments... arguments) {
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+void StartKernel(bool early, void (*kernel)(Parameters...), dim3 grid, dim3 block, Stream stream,
+                 Arguments... arguments) {
+  cudaLaunchAttribute starts_early{};
+  starts_early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  starts_early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
-  config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = &early;
+  config.attrs = &starts_early;
+  config.numAttrs = early ? 1 : 0;
+  Check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), "starting a kernel");
+}
+/// Starts a kernel when those before it on the stream have ended.
+template <class... Parameters, class... Arguments>
+void Start(void (*kernel)(Parameters...), dim3 grid, dim3 block, Stream stream, Arguments... arguments) {
+  StartKernel(false, kernel, grid, block, stream, arguments...);
+}
+/// Starts a kernel that calls StartEarly(), or LetNextStart() and WaitForEarlier().
+template <class... Parameters, class... Arguments>
+void Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, Stream stream, Arguments... arguments) {
   constexpr int kFirstWithEarlyStarts = 9;
-  config.numAttrs = ComputeCapability() >= kFirstWithEarlyStarts ? 1 : 0;
-  Check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), "cudaLaunchKernelEx");
+  StartKernel(ComputeCapability() >= kFirstWithEarlyStarts, kernel, grid, block, stream, arguments...);
 }
 
 /// Returns the number of multiprocessors of the current device.

@@ -59,9 +59,8 @@ void Dropout(Element element, const DropoutArgs& args, Stream stream) {
   // Vectors have a multiple of four elements, so they hold whole counters if the first column begins one.
   const std::int64_t columns = args.first_column % 4 == 0 ? args.columns : 1;
   DispatchPacks(element, columns, {args.x, args.out}, [&]<class T, int N>(T, Constant<N>) {
-    DropoutKernel<T, N><<<BlocksFor(args.rows * args.columns / N, kThreads), kThreads, 0, stream>>>(args);
+    Start(DropoutKernel<T, N>, BlocksFor(args.rows * args.columns / N, kThreads), kThreads, stream, args);
   });
-  CheckLaunch("Dropout");
 }
 
 }  // namespace millrace::engine::cuda

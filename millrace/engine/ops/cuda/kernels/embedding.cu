@@ -80,10 +80,9 @@ void AddRows(Element element, const AddRowsArgs& args, Stream stream) {
   const unsigned windows = BlocksFor(args.count, kWindow);
   constexpr std::int64_t kMostY = 65'535;
   DispatchPacks(element, args.columns, {args.dout}, [&]<class T, int N>(T, Constant<N>) {
-    SumWindows<T, N><<<dim3(windows, BlocksFor(args.columns, kThreads * N, kMostY)), kThreads, 0, stream>>>(args);
+    Start(SumWindows<T, N>, dim3(windows, BlocksFor(args.columns, kThreads * N, kMostY)), kThreads, stream, args);
   });
-  JoinWindows<<<dim3(windows, BlocksFor(args.columns, kThreads, kMostY)), kThreads, 0, stream>>>(args);
-  CheckLaunch("AddRows");
+  Start(JoinWindows, dim3(windows, BlocksFor(args.columns, kThreads, kMostY)), kThreads, stream, args);
 }
 
 }  // namespace millrace::engine::cuda

@@ -83,7 +83,7 @@ void StartFewRows(const FewRowsArgs& args, Stream stream) {
   Check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at_once, FewRowsKernel<T, kRows>, kThreads, 0),
         "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
   const std::int64_t most = std::int64_t{std::max(at_once, 1)} * Multiprocessors();
-  Launch(FewRowsKernel<T, kRows>, BlocksFor(args.outputs, 1, most), kThreads, 0, stream, args);
+  Launch(FewRowsKernel<T, kRows>, BlocksFor(args.outputs, 1, most), kThreads, stream, args);
 }
 
 template <class Work>
@@ -116,7 +116,6 @@ void MultiplyFewRows(Element element, const FewRowsArgs& args, Stream stream) {
   DispatchElement(element, [&]<class T>(T) {
     DispatchRows(args.rows, [&]<int kRows>(Constant<kRows>) { StartFewRows<T, kRows>(args, stream); });
   });
-  CheckLaunch("MultiplyFewRows");
 }
 
 }  // namespace millrace::engine::cuda

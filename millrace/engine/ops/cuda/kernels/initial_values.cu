@@ -1,10 +1,9 @@
-#include <algorithm>
+#include "millrace/engine/ops/cuda/kernels/initial_values_kernels.h"
+
 #include <numbers>
-#include <stdexcept>
-#include <string>
 
 #include "millrace/base/hash/mix.h"
-#include "millrace/engine/ops/cuda/kernels/initial_values_kernels.h"
+#include "millrace/engine/ops/cuda/kernels/device.cuh"
 
 namespace millrace::engine::cuda {
 namespace {
@@ -35,26 +34,19 @@ __global__ void Uniform(std::uint64_t key, double bound, std::int64_t first, flo
   }
 }
 
-int BlocksFor(std::int64_t work) {
-  constexpr std::int64_t kMost = 16'384;
-  return static_cast<int>(std::clamp<std::int64_t>((work + kThreads - 1) / kThreads, 1, kMost));
-}
-
-void CheckStart() {
-  const cudaError_t error = cudaGetLastError();
-  if (error != cudaSuccess) throw std::runtime_error(std::string("initial values: ") + cudaGetErrorString(error));
-}
+constexpr std::int64_t kMostBlocks = 16'384;
 
 }  // namespace
 
 void FillNormal(std::uint64_t key, double stddev, std::int64_t first, float* into, std::int64_t count, Stream stream) {
-  Normal<<<BlocksFor(count / 2 + 1), kThreads, 0, stream>>>(key, stddev, first, into, count);
-  CheckStart();
+  if (count == 0) return;
+  Start(Normal, BlocksFor(count / 2 + 1, kThreads, kMostBlocks), kThreads, stream, key, stddev, first, into, count);
 }
 
 void FillUniform(std::uint64_t key, double stddev, std::int64_t first, float* into, std::int64_t count, Stream stream) {
-  Uniform<<<BlocksFor(count), kThreads, 0, stream>>>(key, stddev * std::numbers::sqrt3, first, into, count);
-  CheckStart();
+  if (count == 0) return;
+  Start(Uniform, BlocksFor(count, kThreads, kMostBlocks), kThreads, stream, key, stddev * std::numbers::sqrt3, first,
+        into, count);
 }
 
 }  // namespace millrace::engine::cuda

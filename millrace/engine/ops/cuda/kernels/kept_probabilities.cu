@@ -1,9 +1,7 @@
-#include <algorithm>
-#include <stdexcept>
-#include <string>
+#include "millrace/engine/ops/cuda/kernels/kept_probabilities.h"
 
 #include "millrace/engine/ops/cpu/philox.h"
-#include "millrace/engine/ops/cuda/kernels/kept_probabilities.h"
+#include "millrace/engine/ops/cuda/kernels/device.cuh"
 
 namespace millrace::engine::cuda {
 namespace {
@@ -31,10 +29,7 @@ void FillKeptProbabilities(const KeptProbabilities& of, float* out, Stream strea
   const std::int64_t threads = of.heads * of.length * ((of.length + 3) / 4);
   if (threads == 0) return;
   constexpr std::int64_t kMostBlocks = 132 * 16;
-  const auto blocks = static_cast<unsigned>(std::min((threads + kThreads - 1) / kThreads, kMostBlocks));
-  Kept<<<blocks, kThreads, 0, stream>>>(of, out);
-  const cudaError_t error = cudaGetLastError();
-  if (error != cudaSuccess) throw std::runtime_error(std::string("dropout of attention: ") + cudaGetErrorString(error));
+  Start(Kept, BlocksFor(threads, kThreads, kMostBlocks), kThreads, stream, of, out);
 }
 
 }  // namespace millrace::engine::cuda

@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(kMostThreads) NormForwardKernel(NormForwardArg
 /// The most vectors of a row that a thread of the backward pass has, and the most threads: what registers allow.
 constexpr int BackwardEach(int n) { return n == 1 ? 8 : 4; }
 constexpr int BackwardThreads(int n, int each) {
-  return n == 8 && each > 0 || n == 4 && (each == 1 || each == 2) ? 512 : 1024;
+  return (n == 8 && each > 0) || (n == 4 && (each == 1 || each == 2)) ? 512 : 1024;
 }
 /// Blocks on a multiprocessor at least: with little to load, one alone would wait too long for memory.
 constexpr int BackwardBlocks(int n, int each) { return n > 1 && each == 1 ? 2 : 1; }
@@ -267,13 +267,12 @@ void NormForward(Element element, const NormForwardArgs& args, Stream stream) {
                   const unsigned blocks = BlocksFor(args.rows, shape.block.y);
                   DispatchEach(shape.each, [&]<int kEach>(Constant<kEach>) {
                     if (args.mean != nullptr) {
-                      Launch(NormForwardKernel<T, N, kEach, true>, blocks, shape.block, 0, stream, args);
+                      Launch(NormForwardKernel<T, N, kEach, true>, blocks, shape.block, stream, args);
                     } else {
-                      Launch(NormForwardKernel<T, N, kEach, false>, blocks, shape.block, 0, stream, args);
+                      Launch(NormForwardKernel<T, N, kEach, false>, blocks, shape.block, stream, args);
                     }
                   });
                 });
-  CheckLaunch("NormForward");
 }
 
 NormGrid NormBackwardGrid(Element element, const NormBackwardArgs& args) {
@@ -292,8 +291,7 @@ NormGrid NormBackwardGrid(Element element, const NormBackwardArgs& args) {
 void NormBackward(Element element, const NormBackwardArgs& args, const NormGrid& grid, Stream stream) {
   if (args.rows == 0) return;
   WithBackward(element, args,
-               [&](auto* kernel, const Shape& shape) { kernel<<<grid.blocks, shape.block, 0, stream>>>(args); });
-  CheckLaunch("NormBackward");
+               [&](auto* kernel, const Shape& shape) { Start(kernel, grid.blocks, shape.block, stream, args); });
 }
 
 }  // namespace millrace::engine::cuda

@@ -257,42 +257,37 @@ std::int64_t SetBlocks(Element element, bool bf16_moments, OptimizerRun* runs, s
 void Adamw(Element element, const OptimizerRuns& runs, const cpu::AdamwStep& step, Stream stream) {
   if (runs.blocks == 0) return;
   DispatchState(element, runs.bf16_moments, [&]<class T, class M>(T, M) {
-    AdamwKernel<T, M><<<static_cast<unsigned>(runs.blocks), kThreads, 0, stream>>>(runs, step);
+    Start(AdamwKernel<T, M>, static_cast<unsigned>(runs.blocks), kThreads, stream, runs, step);
   });
-  CheckLaunch("Adamw");
 }
 
 void Sgd(Element element, const OptimizerRuns& runs, const cpu::SgdStep& step, Stream stream) {
   if (runs.blocks == 0) return;
   DispatchState(element, runs.bf16_moments, [&]<class T, class M>(T, M) {
-    SgdKernel<T, M><<<static_cast<unsigned>(runs.blocks), kThreads, 0, stream>>>(runs, step);
+    Start(SgdKernel<T, M>, static_cast<unsigned>(runs.blocks), kThreads, stream, runs, step);
   });
-  CheckLaunch("Sgd");
 }
 
 void LambDirection(Element element, const OptimizerRuns& runs, const cpu::LambStep& step, cpu::LambSquares* squares,
                    Stream stream) {
   if (runs.blocks == 0) return;
   DispatchState(element, runs.bf16_moments, [&]<class T, class M>(T, M) {
-    LambDirectionKernel<T, M><<<static_cast<unsigned>(runs.blocks), kThreads, 0, stream>>>(runs, step, squares);
+    Start(LambDirectionKernel<T, M>, static_cast<unsigned>(runs.blocks), kThreads, stream, runs, step, squares);
   });
-  CheckLaunch("LambDirection");
 }
 
 void LambApply(Element element, const OptimizerRuns& runs, Stream stream) {
   if (runs.blocks == 0) return;
   DispatchElement(element, [&]<class T>(T) {
-    LambApplyKernel<T><<<static_cast<unsigned>(runs.blocks), kThreads, 0, stream>>>(runs);
+    Start(LambApplyKernel<T>, static_cast<unsigned>(runs.blocks), kThreads, stream, runs);
   });
-  CheckLaunch("LambApply");
 }
 
 std::int64_t SumOfSquaresBlocks(std::int64_t count) { return (count + kSumBlock - 1) / kSumBlock; }
 
 void SumOfSquares(const float* x, std::int64_t count, double* sums, Stream stream) {
   if (count == 0) return;
-  SumOfSquaresKernel<<<static_cast<unsigned>(SumOfSquaresBlocks(count)), kThreads, 0, stream>>>(x, count, sums);
-  CheckLaunch("SumOfSquares");
+  Start(SumOfSquaresKernel, static_cast<unsigned>(SumOfSquaresBlocks(count)), kThreads, stream, x, count, sums);
 }
 
 }  // namespace millrace::engine::cuda

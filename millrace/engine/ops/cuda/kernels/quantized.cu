@@ -1,11 +1,6 @@
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-#include <algorithm>
-#include <stdexcept>
-#include <string>
-
 #include "millrace/engine/ops/cuda/kernels/quantized_kernels.h"
+
+#include "millrace/engine/ops/cuda/kernels/device.cuh"
 
 namespace millrace::engine::cuda {
 namespace {
@@ -13,10 +8,6 @@ namespace {
 constexpr int kThreads = 256;
 /// Elements of a thread, if rows and blocks of scales are multiples of it: 4 bytes of codes, which share a scale.
 constexpr int kTogether = 8;
-
-__device__ float Rounded(float x, float) { return x; }
-__device__ __nv_bfloat16 Rounded(float x, __nv_bfloat16) { return __float2bfloat16(x); }
-__device__ __half Rounded(float x, __half) { return __float2half(x); }
 
 __device__ float ScaleOf(const Nf4Codes& of, std::int64_t block) {
   if (of.plain_scales != nullptr) return of.plain_scales[block];
@@ -31,7 +22,7 @@ __global__ void Nf4One(Nf4Codes of, CodedBox box, T* out) {
     const std::int64_t element = box.first + i / box.columns * box.row_stride + i % box.columns;
     const int byte = of.codes[element / 2];
     const float number = of.map[element % 2 == 0 ? byte >> 4 : byte & 15];
-    out[i] = Rounded(number * ScaleOf(of, element / of.block), T());
+    out[i] = FromFloat<T>(number * ScaleOf(of, element / of.block));
   }
 }
 
@@ -51,8 +42,8 @@ __global__ void Nf4Eight(Nf4Codes of, CodedBox box, T* out) {
 #pragma unroll
     for (int byte = 0; byte < 4; ++byte) {
       const std::uint32_t pair = codes >> (8 * byte) & 255;
-      numbers[2 * byte] = Rounded(map[pair >> 4] * scale, T());
-      numbers[2 * byte + 1] = Rounded(map[pair & 15] * scale, T());
+      numbers[2 * byte] = FromFloat<T>(map[pair >> 4] * scale);
+      numbers[2 * byte + 1] = FromFloat<T>(map[pair & 15] * scale);
     }
     constexpr int kVectors = kTogether * sizeof(T) / sizeof(uint4);
 #pragma unroll
@@ -68,30 +59,13 @@ __global__ void Int8One(const std::int8_t* codes, const float* scales, CodedBox 
   for (std::int64_t i = blockIdx.x * static_cast<std::int64_t>(kThreads) + threadIdx.x; i < all; i += stride) {
     const std::int64_t element = box.first + i / box.columns * box.row_stride + i % box.columns;
     const float scale = __fmul_rn(scales[element / box.row_stride], 1.0F / 127);
-    out[i] = Rounded(static_cast<float>(codes[element]) * scale, T());
+    out[i] = FromFloat<T>(static_cast<float>(codes[element]) * scale);
   }
 }
 
-int BlocksFor(std::int64_t threads) {
+unsigned BlocksOf(std::int64_t threads) {
   constexpr std::int64_t kMost = 132 * 16;
-  return static_cast<int>(std::clamp<std::int64_t>((threads + kThreads - 1) / kThreads, 1, kMost));
-}
-
-template <class Work>
-void ForType(Element type, Work&& work) {
-  switch (type) {
-    case Element::kFloat:
-      return work(float());
-    case Element::kBfloat16:
-      return work(__nv_bfloat16());
-    case Element::kHalf:
-      return work(__half());
-  }
-}
-
-void CheckStart() {
-  const cudaError_t error = cudaGetLastError();
-  if (error != cudaSuccess) throw std::runtime_error(std::string("dequantizing: ") + cudaGetErrorString(error));
+  return BlocksFor(threads, kThreads, kMost);
 }
 
 }  // namespace
@@ -101,24 +75,22 @@ void DequantizeNf4(const Nf4Codes& codes, const CodedBox& box, Element type, voi
   if (all == 0) return;
   const bool together = (box.first | box.columns | box.row_stride | codes.block) % kTogether == 0 &&
                         reinterpret_cast<std::uintptr_t>(out) % sizeof(uint4) == 0;
-  ForType(type, [&]<class T>(T) {
+  DispatchElement(type, [&]<class T>(T) {
     if (together) {
-      Nf4Eight<<<BlocksFor(all / kTogether), kThreads, 0, stream>>>(codes, box, static_cast<T*>(out));
+      Start(Nf4Eight<T>, BlocksOf(all / kTogether), kThreads, stream, codes, box, static_cast<T*>(out));
     } else {
-      Nf4One<<<BlocksFor(all), kThreads, 0, stream>>>(codes, box, static_cast<T*>(out));
+      Start(Nf4One<T>, BlocksOf(all), kThreads, stream, codes, box, static_cast<T*>(out));
     }
   });
-  CheckStart();
 }
 
 void DequantizeInt8(const std::int8_t* codes, const float* scales, const CodedBox& box, Element type, void* out,
                     Stream stream) {
   const std::int64_t all = box.rows * box.columns;
   if (all == 0) return;
-  ForType(type, [&]<class T>(T) {
-    Int8One<<<BlocksFor(all), kThreads, 0, stream>>>(codes, scales, box, static_cast<T*>(out));
+  DispatchElement(type, [&]<class T>(T) {
+    Start(Int8One<T>, BlocksOf(all), kThreads, stream, codes, scales, box, static_cast<T*>(out));
   });
-  CheckStart();
 }
 
 }  // namespace millrace::engine::cuda

@@ -80,14 +80,13 @@ void Rotate(Element element, const RotateArgs& args, Stream stream) {
     if (units.rows * units.each == 0) return;
     const unsigned blocks = BlocksFor(units.rows * units.each, kThreads);
     if (args.neighbours) {
-      Launch(RotateKernel<T, N, true>, blocks, kThreads, 0, stream, args, units);
+      Launch(RotateKernel<T, N, true>, blocks, kThreads, stream, args, units);
     } else {
-      Launch(RotateKernel<T, N, false>, blocks, kThreads, 0, stream, args, units);
+      Launch(RotateKernel<T, N, false>, blocks, kThreads, stream, args, units);
     }
   };
   // A vector's elements are a power of two: all three distances are multiples of it if their bits together are.
   DispatchPacks(element, half | args.head_dim | args.columns, {args.x, args.out}, run);
-  CheckLaunch("Rotate");
 }
 
 }  // namespace millrace::engine::cuda
