@@ -1,0 +1,278 @@
+#include "millrace/engine/ops/cuda/emulator/emulator.h"
+
+#include <cuda_runtime_api.h>
+#include <setjmp.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+uint3 threadIdx, blockIdx;
+dim3 blockDim, gridDim;
+
+namespace millrace::engine::cuda::emulator {
+namespace {
+
+constexpr std::size_t kStackBytes = 256 << 10;
+constexpr unsigned kMostThreads = 1024, kMostRows = 65'535, kWarp = 32;
+
+Gpu current_gpu;
+
+enum class State { kRuns, kWaitsForBlock, kWaitsForWarp, kEnded };
+
+/// A thread of the GPU: a stack of its own, which the CPU runs until the thread waits. Later blocks use it again.
+struct Thread {
+  std::unique_ptr<std::byte[]> stack = std::make_unique_for_overwrite<std::byte[]>(kStackBytes);
+  jmp_buf resume{};  ///< switches between stacks without a system call, which swapcontext() makes
+  bool has_begun = false;
+  State state = State::kEnded;
+  Place place;
+  unsigned lanes = 0;  ///< of its warp that it waits for
+  int turn = 0;        ///< which of the two slots its next exchange uses
+  std::uint64_t slots[2] = {};
+};
+
+/// Runs the blocks of a kernel, one after the other.
+class Runner {
+ public:
+  void Run(dim3 grid, dim3 block, const std::function<void()>& kernel) {
+    kernel_ = &kernel;
+    gridDim = grid;
+    blockDim = block;
+    count_ = block.x * block.y * block.z;
+    while (threads_.size() < count_) threads_.push_back(std::make_unique<Thread>());
+    for (const std::uint64_t number : InOrder(std::uint64_t{grid.x} * grid.y * grid.z)) {
+      blockIdx = {static_cast<unsigned>(number % grid.x), static_cast<unsigned>(number / grid.x % grid.y),
+                  static_cast<unsigned>(number / grid.x / grid.y)};
+      RunBlock();
+    }
+  }
+
+  void Wait(State state, Place place, unsigned lanes = 0) {
+    Thread& thread = *threads_[running_];
+    thread.state = state;
+    thread.place = place;
+    thread.lanes = lanes;
+    Leave(thread);
+  }
+
+  std::uint64_t Exchange(unsigned lanes, std::uint64_t bits, int lane_mask, Place place) {
+    const unsigned number = running_, first = number / kWarp * kWarp;
+    Thread& thread = *threads_[number];
+    const int turn = thread.turn;
+    thread.turn ^= 1;  // whoever is still to read this exchange's slots has not begun the next one but one
+    thread.slots[turn] = bits;
+    Wait(State::kWaitsForWarp, place, lanes);
+    return threads_[first + (number % kWarp ^ static_cast<unsigned>(lane_mask))]->slots[turn];
+  }
+
+ private:
+  std::vector<std::uint64_t> InOrder(std::uint64_t count) {
+    std::vector<std::uint64_t> order(count);
+    std::iota(order.begin(), order.end(), 0);
+    if (current_gpu.order == Order::kBackward) std::reverse(order.begin(), order.end());
+    if (current_gpu.order == Order::kShuffled) std::shuffle(order.begin(), order.end(), random_);
+    return order;
+  }
+
+  /// What a thread's stack runs: one kernel after the other.
+  static void RunThread() {
+    Runner& runner = instance();
+    runner.FinishFirstSwitch();
+    while (true) {
+      (*runner.kernel_)();
+      runner.Wait(State::kEnded, {});
+    }
+  }
+
+  void RunBlock() {
+    for (unsigned i = 0; i < count_; ++i) {
+      threads_[i]->state = State::kRuns;
+      threads_[i]->turn = 0;
+    }
+    const unsigned warps = (count_ + kWarp - 1) / kWarp;
+    while (true) {
+      while (RunFirst(InOrder(warps))) {
+      }
+      if (ReleaseBlock()) continue;
+      if (AllEnded()) return;
+      const std::string text = WhatWaits();
+      threads_.clear();  // their stacks are in the middle of the kernel
+      throw std::runtime_error("threads of a block wait for others forever: " + text);
+    }
+  }
+
+  /// Runs the first warp that can go on, until its threads wait. So warps get as far ahead of others as barriers allow.
+  /// Returns whether there was one.
+  bool RunFirst(const std::vector<std::uint64_t>& warps) {
+    for (const std::uint64_t warp : warps) {
+      const auto first = static_cast<unsigned>(warp * kWarp);
+      bool ran = false;
+      for (const std::uint64_t lane : InOrder(std::min(kWarp, count_ - first))) {
+        const unsigned number = first + static_cast<unsigned>(lane);
+        if (threads_[number]->state != State::kRuns) continue;
+        Enter(number);
+        ran = true;
+      }
+      if (ran) {
+        ReleaseWarp(first);
+        return true;
+      }
+    }
+    return false;
+  }
+
+  bool AllEnded() const {
+    for (unsigned i = 0; i < count_; ++i) {
+      if (threads_[i]->state != State::kEnded) return false;
+    }
+    return true;
+  }
+
+  /// Lets a warp go on if its lanes all wait at the same place.
+  void ReleaseWarp(unsigned first) {
+    if (first + kWarp > count_) return;
+    const Place place = threads_[first]->place;
+    for (unsigned lane = 0; lane < kWarp; ++lane) {
+      const Thread& thread = *threads_[first + lane];
+      if (thread.state != State::kWaitsForWarp || thread.place != place || thread.lanes != ~0U) return;
+    }
+    for (unsigned lane = 0; lane < kWarp; ++lane) threads_[first + lane]->state = State::kRuns;
+  }
+
+  bool ReleaseBlock() {
+    const Thread* one = nullptr;
+    for (unsigned i = 0; i < count_; ++i) {
+      const Thread& thread = *threads_[i];
+      if (thread.state == State::kEnded) continue;
+      if (thread.state != State::kWaitsForBlock) return false;
+      if (one != nullptr && thread.place != one->place) return false;
+      one = &thread;
+    }
+    if (one == nullptr) return false;
+    for (unsigned i = 0; i < count_; ++i) {
+      if (threads_[i]->state == State::kWaitsForBlock) threads_[i]->state = State::kRuns;
+    }
+    return true;
+  }
+
+  std::string WhatWaits() const {
+    std::string text;
+    for (unsigned i = 0; i < count_; ++i) {
+      const Thread& thread = *threads_[i];
+      const bool same = i > 0 && thread.state == threads_[i - 1]->state && thread.place == threads_[i - 1]->place;
+      if (same) continue;
+      text += (text.empty() ? "from thread " : ", from thread ") + std::to_string(i) +
+              (thread.state == State::kEnded           ? " ended"
+               : thread.state == State::kWaitsForBlock ? " block"
+                                                       : " warp");
+      if (thread.state != State::kEnded) {
+        text += std::string(" at ") + thread.place.file + ":" + std::to_string(thread.place.line);
+      }
+    }
+    return text;
+  }
+
+  static void Begin(Thread& thread) {
+    ucontext_t context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = thread.stack.get();
+    context.uc_stack.ss_size = kStackBytes;
+    makecontext(&context, &Runner::RunThread, 0);
+    thread.has_begun = true;
+    setcontext(&context);
+  }
+
+  // AddressSanitizer must know which stack is in use.
+
+  void Enter(unsigned number) {
+    running_ = number;
+    threadIdx = {number % blockDim.x, number / blockDim.x % blockDim.y, number / blockDim.x / blockDim.y};
+    Thread& thread = *threads_[number];
+#if defined(__SANITIZE_ADDRESS__)
+    void* fake_stack = nullptr;
+    __sanitizer_start_switch_fiber(&fake_stack, thread.stack.get(), kStackBytes);
+#endif
+    if (_setjmp(outside_) == 0) {
+      if (thread.has_begun) _longjmp(thread.resume, 1);
+      Begin(thread);
+    }
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
+#endif
+  }
+  void Leave(Thread& thread) {
+#if defined(__SANITIZE_ADDRESS__)
+    void* fake_stack = nullptr;
+    __sanitizer_start_switch_fiber(&fake_stack, outside_bottom_, outside_bytes_);
+#endif
+    if (_setjmp(thread.resume) == 0) _longjmp(outside_, 1);
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
+#endif
+  }
+  void FinishFirstSwitch() {
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(nullptr, &outside_bottom_, &outside_bytes_);
+#endif
+  }
+
+ public:
+  static Runner& instance() {
+    static Runner runner;
+    return runner;
+  }
+
+ private:
+  const std::function<void()>* kernel_ = nullptr;
+  std::vector<std::unique_ptr<Thread>> threads_;  // reused by later kernels
+  unsigned count_ = 0, running_ = 0;
+  jmp_buf outside_{};
+#if defined(__SANITIZE_ADDRESS__)
+  const void* outside_bottom_ = nullptr;
+  std::size_t outside_bytes_ = 0;
+#endif
+  std::mt19937_64 random_{1};
+};
+
+}  // namespace
+
+void Use(const Gpu& gpu) { current_gpu = gpu; }
+
+void WaitForBlock(Place place) { Runner::instance().Wait(State::kWaitsForBlock, place); }
+
+std::uint64_t ExchangeInWarp(unsigned lanes, std::uint64_t bits, int lane_mask, Place place) {
+  return Runner::instance().Exchange(lanes, bits, lane_mask, place);
+}
+
+bool Run(dim3 grid, dim3 block, const std::function<void()>& kernel) {
+  const auto product = [](const dim3& sizes) { return std::uint64_t{sizes.x} * sizes.y * sizes.z; };
+  if (product(grid) == 0 || grid.x > 0x7fffffff || grid.y > kMostRows || grid.z > kMostRows) return false;
+  if (product(block) == 0 || product(block) > kMostThreads) return false;
+  Runner::instance().Run(grid, block, kernel);
+  return true;
+}
+
+}  // namespace millrace::engine::cuda::emulator
+
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  using millrace::engine::cuda::emulator::current_gpu;
+  *value = attribute == cudaDevAttrMultiProcessorCount ? current_gpu.multiprocessors : current_gpu.compute_capability;
+  return cudaSuccess;
+}
+const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaSuccess ? "no error" : "invalid configuration argument";
+}
