@@ -107,7 +107,7 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
   const engine::Precision precision = MR_TRY(engine::ParsePrecision(from.precision));
   options.precision = precision.type;
   options.tf32 = precision.tf32;
-  options.fp8 = precision.fp8;
+  if (precision.fp8) options.fp8 = engine::ops::ParseFp8Scaling(from.fp8_scaling).value();
   if (precision.type == at::kHalf) options.loss_scale = train::LossScale::kFirst;
   options.data = spec.data.dataset;
   options.tokenizer_url = spec.data.tokenizer;

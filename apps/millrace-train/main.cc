@@ -143,7 +143,7 @@ Result<int> Run(const Arguments& arguments, std::unique_ptr<engine::Collective>&
 
   engine::ConfigureRuntime(ThreadsOf(spec, info));
   options.device =
-      MR_TRY(engine::ChooseDevice(spec.train.device, info.local_rank, {options.precision, options.tf32, options.fp8}));
+      MR_TRY(engine::ChooseDevice(spec.train.device, info.local_rank, train::PrecisionOf(options)));
   const int gpus = options.device.is_cpu() ? 0 : engine::GpuCount();
   const bool shares_gpu = !options.device.is_cpu() && info.local_size > gpus;
   if (shares_gpu && info.local_rank == 0) {

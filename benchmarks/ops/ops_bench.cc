@@ -172,7 +172,7 @@ class Bench {
     Linear("linear", {});
     const engine::Precision fp8 = {.type = at::kBFloat16, .fp8 = true};
     if (dtype_ != fp8.type || !engine::CheckPrecision("linear, FP8", fp8, at::Device(device_.type(), 0))) return;
-    Linear("linear, FP8", {.fp8 = true});
+    Linear("linear, FP8", {.fp8 = engine::ops::Fp8Scaling::kCurrent});
     CastToFp8();
   }
 
@@ -181,7 +181,7 @@ class Bench {
     const ops::KernelScope scope(kernels);
     const Weight weight = Parameter({sizes_.intermediate, sizes_.hidden}), bias = Parameter({sizes_.intermediate});
     const double flops = 2.0 * static_cast<double>(sizes_.tokens * sizes_.hidden * sizes_.intermediate);
-    const auto run = [&] { return Outputs{ops::Linear(x_, {.matrix = weight, .bias = bias, .may_use_fp8 = true})}; };
+    const auto run = [&] { return Outputs{ops::Linear(x_, {.matrix = weight, .bias = bias, .layer = 0})}; };
     {
       const at::NoGradGuard no_grad;
       Print(op, "forward", Time(run), flops / flops_);

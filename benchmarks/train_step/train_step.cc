@@ -47,7 +47,7 @@ struct Options {
   std::string config;  ///< one of Presets(), in place of the family and its sizes
   std::string device = "cpu";
   std::int64_t micro_batches = 1;
-  std::string precision = "f32", recompute = "none";
+  std::string precision = "f32", fp8_scaling = "current", recompute = "none";
   std::int64_t hidden = 512, intermediate = 1376, some_layers = 0, heads = 8, kv_heads = 8, vocab = 32000;
   std::int64_t batch = 4, length = 0;
   std::int64_t lora = 0;      ///< rank of adapters of all linear layers, which are trained in place of the model
@@ -155,7 +155,8 @@ Result<std::unique_ptr<engine::Model>> Make(const Options& options,
 
 /// Returns how the steps are computed. `trial` makes the passes of one.
 engine::ops::StepKernels KernelsOf(const Options& options, const std::function<void()>& trial) {
-  engine::ops::StepKernels kernels{.plain = options.compile == "off", .fp8 = options.precision == "fp8"};
+  engine::ops::StepKernels kernels{.plain = options.compile == "off"};
+  if (options.precision == "fp8") kernels.fp8 = engine::ops::ParseFp8Scaling(options.fp8_scaling).value();
   if (options.compile != "on") return kernels;
   std::set<engine::ops::ProductShape> seen;
   {
@@ -169,6 +170,15 @@ engine::ops::StepKernels KernelsOf(const Options& options, const std::function<v
                engine::ops::ProductMethodName(method));
   }
   return kernels;
+}
+
+/// Guesses the largest values of the next step from those of this one.
+void GuessNext(engine::ops::LargestValues& largest, std::vector<engine::ops::OfFp8Tensors>& guesses) {
+  const std::vector<engine::ops::OfFp8Tensors> seen = largest.TakeSeen();
+  for (std::size_t layer = 0; layer < seen.size(); ++layer) {
+    std::ranges::transform(guesses[layer], seen[layer], guesses[layer].begin(), engine::ops::NextGuess);
+  }
+  largest.Guess(guesses);
 }
 
 /// What the steps learn from: random tokens. `rows` · `length` of them are one micro-batch.
@@ -277,10 +287,13 @@ int Run(Options options) {
     }
     return sum;
   };
-  const engine::ops::StepKernels kernels = KernelsOf(options, [&] {
+  engine::ops::StepKernels kernels = KernelsOf(options, [&] {
     passes();
     optimizer.Skip();
   });
+  engine::ops::LargestValues largest(model.linear_layers().size(), at::Device(options.device));
+  std::vector<engine::ops::OfFp8Tensors> guesses(largest.layers());
+  kernels.largest = &largest;
   const engine::ops::KernelScope scope(kernels);
   std::vector<double> seconds;
   std::clock_t processor = 0;  // CPU time of all threads; other work on the machine changes it little
@@ -296,6 +309,7 @@ int Run(Options options) {
     const at::Tensor sum = passes();
     const double norm = engine::GradientNorm(model.buffer(), 1 / labels);
     optimizer.Step(3e-4, engine::ClipScale(norm, 1) / labels);
+    if (kernels.fp8 == engine::ops::Fp8Scaling::kDelayed) GuessNext(largest, guesses);
     Synchronize(options);
     loss = sum.item<double>() / labels;
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
@@ -316,6 +330,7 @@ int Run(Options options) {
                  {"length", options.length},
                  {"micro_batches", options.micro_batches},
                  {"precision", options.precision},
+                 {"fp8_scaling", options.precision == "fp8" ? options.fp8_scaling : "none"},
                  {"recompute", options.recompute},
                  {"offload_state", options.offload_state},
                  {"offload_inputs", options.offload_inputs},
@@ -369,6 +384,7 @@ int main(int argc, char** argv) {
   app.add_option("--threads", options.threads);
   app.add_option("--steps", options.steps);
   app.add_option("--precision", options.precision)->check(CLI::IsMember({"f32", "tf32", "bf16", "fp16", "fp8"}));
+  app.add_option("--fp8-scaling", options.fp8_scaling)->check(CLI::IsMember({"current", "delayed", "block"}));
   app.add_flag_callback("--bf16", [&] { options.precision = "bf16"; });
   app.add_option("--compile", options.compile)->check(CLI::IsMember({"auto", "on", "off"}));
   CLI11_PARSE(app, argc, argv);

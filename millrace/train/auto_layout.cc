@@ -90,10 +90,10 @@ Result<double> PromisedRate(const Options& options, int ranks) {
   const int beside = std::max(1, std::min(options.setup.ranks_per_machine, ranks));
   if (!options.device.is_cpu() && options.machine.empty()) {
     const auto peaks = plan::PeaksOf(engine::DeviceName(options.device)).value_or(plan::GpuPeaks{});
-    const double rate = options.fp8                       ? peaks.fp8
-                        : options.precision != at::kFloat ? peaks.bf16
-                        : options.tf32                    ? peaks.tf32
-                                                          : peaks.f32;
+    const double rate = options.fp8 != engine::ops::Fp8Scaling::kNone ? peaks.fp8
+                        : options.precision != at::kFloat             ? peaks.bf16
+                        : options.tf32                                ? peaks.tf32
+                                                                      : peaks.f32;
     return rate * ranks * std::min(1.0, static_cast<double>(engine::GpuCount()) / beside);
   }
   const plan::Machine machine = MR_TRY(plan::Machine::Find(options.machine));

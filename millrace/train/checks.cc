@@ -25,6 +25,9 @@ Error WithAdviceOnMemory(const Error& error, const Options& options) {
 
 Status CheckDevices(engine::Collective& world, const Options& options) {
   MR_TRY(engine::CheckPrecision("train.precision", PrecisionOf(options), options.device));
+  if (options.fp8 == engine::ops::Fp8Scaling::kBlock) {
+    MR_TRY(engine::CheckBlockScaling("train.fp8_scaling", options.device));
+  }
   const bool on_cpu = options.device.is_cpu();
   if (options.compile == Compile::kOn && !on_cpu) {
     return Fail(Code::kUnsupported,
@@ -38,6 +41,20 @@ Status CheckDevices(engine::Collective& world, const Options& options) {
     return Fail(Code::kInvalidArgument,
                 "rank {} computes on {}, rank 0 on {}: with train.device cuda or cpu, all ranks do alike", rank,
                 name(rank), name(0));
+  }
+  return {};
+}
+
+Status CheckPlain(const RankLayout& layout, const Options& options) {
+  if (options.compile != Compile::kOff) return {};
+  if (options.fp8 != engine::ops::Fp8Scaling::kNone) {
+    return Fail(Code::kUnsupported,
+                "train.compile off: plain operations do not multiply in FP8; take auto, or train.precision: bf16");
+  }
+  if (layout.tensor().size() > 1) {
+    return Fail(Code::kUnsupported,
+                "train.compile off: plain operations do not divide a head among the ranks of train.parallel.tensor; "
+                "take auto or on");
   }
   return {};
 }

@@ -11,7 +11,9 @@
 
 namespace millrace::train {
 
-inline engine::Precision PrecisionOf(const Options& options) { return {options.precision, options.tf32, options.fp8}; }
+inline engine::Precision PrecisionOf(const Options& options) {
+  return {options.precision, options.tf32, options.fp8 != engine::ops::Fp8Scaling::kNone};
+}
 
 /// Checks that the options do not contradict each other. Errors: kInvalidArgument; kUnsupported.
 Status CheckOptions(const Options& options);
@@ -27,6 +29,9 @@ Status CheckDevices(engine::Collective& world, const Options& options);
 /// figures, and a warning for each slow link; its heartbeat tells the supervisor of machines whose links are all slow.
 /// Collective over `world`. Errors: kUnavailable if a rank is lost.
 Result<NetworkFigures> CheckNetwork(engine::Collective& world, const Options& options, Heartbeat& heartbeat);
+
+/// Checks that the options allow plain operations, if they ask for them. Errors: kUnsupported.
+Status CheckPlain(const RankLayout& layout, const Options& options);
 
 /// Checks that the batch divides among the ranks. Errors: kInvalidArgument.
 Status CheckBatch(const RankLayout& layout, const Options& options);

@@ -37,7 +37,8 @@ struct Options {
   std::string model_url;  ///< checkpoint or Hugging Face folder to start from; empty: random weights
   at::ScalarType precision = at::kFloat;
   bool tf32 = false;             ///< products of float32 numbers may round to TF32
-  bool fp8 = false;              ///< linear layers multiply in FP8, with `precision` bfloat16
+  /// How linear layers multiply in FP8, with `precision` bfloat16. kNone: they don't.
+  engine::ops::Fp8Scaling fp8 = engine::ops::Fp8Scaling::kNone;
   at::Device device = at::kCPU;  ///< of this rank: engine::ChooseDevice
   /// The loss has a factor that follows the gradients (LossScale), and begins with this one. For float16.
   std::optional<double> loss_scale;

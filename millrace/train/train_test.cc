@@ -485,7 +485,7 @@ TEST_F(TrainTest, Bf16RunsResumeToo) {
 TEST_F(TrainTest, Fp8NeedsAGpu) {
   Options options = Tiny("fp8");
   options.precision = at::kBFloat16;
-  options.fp8 = true;
+  options.fp8 = engine::ops::Fp8Scaling::kCurrent;
   const Ran ran = Run(options);
   ASSERT_FALSE(ran.outcome);
   EXPECT_EQ(ran.outcome.error().code(), Code::kUnsupported);

@@ -37,6 +37,7 @@
 #include "millrace/train/reporting/stopwatch.h"
 #include "millrace/train/reporting/telemetry.h"
 #include "millrace/train/state/run_state.h"
+#include "millrace/train/step_end/delayed_scales.h"
 #include "millrace/train/step_end/step_judge.h"
 #include "millrace/train/step_runner.h"
 #include "millrace/train/tracing/step_tracer.h"
@@ -128,6 +129,7 @@ class Trainer {
   std::string compile_before_ = "auto";           ///< how the checkpoint's run computed: RunState
   std::optional<CompiledEntry> compiled_before_;  ///< likewise
   std::optional<CompiledEntry> compiled_;         ///< with Compile::kOn
+  std::unique_ptr<DelayedScales> scales_;         ///< null, except with delayed scaling in FP8
   engine::ops::StepKernels kernels_;
   StepJudge judge_;
   engine::Schedule schedule_;
@@ -216,6 +218,9 @@ Status Trainer::OpenModel() {
   MR_TRY(CheckModel(opened_, options_, *tokenizer_, *layout_));
   MR_TRY(MakeModel());
   const engine::ParallelOptions& parallel = layout_->options();
+  if (options_.fp8 == engine::ops::Fp8Scaling::kDelayed) {
+    scales_ = MR_TRY(DelayedScales::Make(group_, LayerNames(*model_), options_.device));
+  }
   exchange_ = std::make_unique<engine::DataExchange>(
       model_->buffer(), layout_->state(),
       engine::DataExchangeOptions{
@@ -301,6 +306,7 @@ Status Trainer::TakeState(const Checkpointing::Resumed& resumed) {
   optimizer_->Restore(resumed.state.optimizer_steps);
   step_ = resumed.state.step;
   quality_ = resumed.metrics;
+  if (scales_ && !resumed.state.fp8.is_null()) MR_TRY(scales_->Restore(resumed.state.fp8));
   return judge_.Restore(resumed.state);
 }
 
@@ -308,15 +314,8 @@ Status Trainer::TakeState(const Checkpointing::Resumed& resumed) {
 Status Trainer::ChooseKernels() {
   kernels_.plain = options_.compile == Compile::kOff;
   kernels_.fp8 = options_.fp8;
-  if (kernels_.plain && kernels_.fp8) {
-    return Fail(Code::kUnsupported,
-                "train.compile off: plain operations do not multiply in FP8; take auto, or train.precision: bf16");
-  }
-  if (kernels_.plain && layout_->tensor().size() > 1) {
-    return Fail(Code::kUnsupported,
-                "train.compile off: plain operations do not divide a head among the ranks of train.parallel.tensor; "
-                "take auto or on");
-  }
+  if (scales_) kernels_.largest = &scales_->values();
+  MR_TRY(CheckPlain(*layout_, options_));
   if (options_.compile == Compile::kOn) {
     const KeepBeating beating(heartbeat_, std::nullopt, clock_);
     const Json made_for = CompiledFor(
@@ -367,6 +366,7 @@ Status Trainer::TryStep(const engine::ops::StepKernels& kernels, std::set<engine
     } else {
       optimizer_->Skip();
     }
+    if (scales_) scales_->Skip();
   });
 }
 
@@ -482,6 +482,7 @@ Json Trainer::Meta() const {
                  .compile = std::string(CompileName(options_.compile)),
                  .compiled = compiled_};
   judge_.Save(state);
+  if (scales_) state.fp8 = scales_->ToJson();
   state.model_config["torch_dtype"] = options_.precision == at::kFloat  ? "float32"
                                       : options_.precision == at::kHalf ? "float16"
                                                                         : "bfloat16";
@@ -607,6 +608,7 @@ Result<StepReport> Trainer::Step(bool stop_here, Sums& all) {
     optimizer_->Step(report.lr, scale * engine::ClipScale(report.grad_norm, options_.clip_norm));
   }));
   exchange_->ShareValues(engine::ChangedValues::kTrained);
+  if (scales_) MR_TRY(scales_->EndStep());
   ++step_;
   return report;
 }
@@ -623,6 +625,7 @@ double Trainer::LossFactor() const {
 /// Ends a step without a change of the weights.
 Status Trainer::LeaveOut() {
   MR_TRY(engine::CatchTorch("skipping a step", [&] { optimizer_->Skip(); }));
+  if (scales_) scales_->Skip();
   ++step_;
   return {};
 }

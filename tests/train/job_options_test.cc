@@ -70,8 +70,10 @@ TEST(JobOptions, HaveTheKeysOfTrain) {
 
   const train::Options fp8 = OptionsOfJob({"train.precision=fp8"});
   EXPECT_EQ(fp8.precision, at::kBFloat16);
-  EXPECT_TRUE(fp8.fp8);
-  EXPECT_FALSE(options.fp8);
+  EXPECT_EQ(fp8.fp8, engine::ops::Fp8Scaling::kCurrent);
+  EXPECT_EQ(options.fp8, engine::ops::Fp8Scaling::kNone);
+  EXPECT_EQ(OptionsOfJob({"train.precision=fp8", "train.fp8_scaling=delayed"}).fp8, engine::ops::Fp8Scaling::kDelayed);
+  EXPECT_EQ(OptionsOfJob({"train.precision=fp8", "train.fp8_scaling=block"}).fp8, engine::ops::Fp8Scaling::kBlock);
 }
 
 TEST(JobOptions, HaveTheOptimizer) {

@@ -87,6 +87,29 @@ Status CheckPrecision(std::string_view key, Precision precision, at::Device devi
               PrecisionName(precision), precision.tf32 ? "f32" : "bf16 or f32");
 }
 
+Status CheckBlockScaling([[maybe_unused]] std::string_view key, [[maybe_unused]] at::Device device) {
+#ifdef MILLRACE_CUDA
+  constexpr int kHopper = 9;
+  cudaDeviceProp gpu{};
+  if (cudaGetDeviceProperties(&gpu, device.index()) == cudaSuccess && gpu.major != kHopper) {
+    return Fail(
+        Code::kUnsupported,
+        "{}: block scaling needs a GPU of compute capability 9.0, and this {} has {}.{}; take current or delayed", key,
+        std::string_view(gpu.name), gpu.major, gpu.minor);
+  }
+  constexpr int kFirstCuda = 12090;  // its cuBLAS is the first with such products
+  int version = 0;
+  if (cudaRuntimeGetVersion(&version) == cudaSuccess && version < kFirstCuda) {
+    return Fail(
+        Code::kUnsupported,
+        "{}: block scaling needs the cuBLAS of CUDA 12.9 or later, and this PyTorch has CUDA {}.{}; take current "
+        "or delayed",
+        key, version / 1000, version % 1000 / 10);
+  }
+#endif
+  return {};
+}
+
 Result<at::Device> ChooseDevice(std::string_view request, int local_rank, Precision precision) {
   if (request != "auto" && request != "cpu" && request != "cuda") {
     return Fail(Code::kInvalidArgument, "the device {} is none of auto, cpu and cuda", request);

@@ -27,6 +27,10 @@ std::string_view PrecisionName(Precision precision);
 /// Errors: kUnsupported, with `key`, the name of what asked for it.
 Status CheckPrecision(std::string_view key, Precision precision, at::Device device);
 
+/// Checks that the device multiplies with blocks that have a scale each (ops::Fp8Scaling::kBlock): Hopper does, with
+/// cuBLAS 12.9. Errors: kUnsupported, with `key`.
+Status CheckBlockScaling(std::string_view key, at::Device device);
+
 /// Returns the device that `request` names: "cpu"; "cuda", a GPU; or "auto", a GPU if there is one and this program was
 /// built for GPUs, else the CPU. The rank `local_rank` of a machine gets GPU number local_rank modulo their number.
 /// Makes the GPU the current device of this thread, and lets products round to TF32 only if `precision` does.

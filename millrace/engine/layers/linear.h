@@ -44,11 +44,10 @@ class Linear {
                            context.adapted_rows);
     }
     const ops::LowRankUpdate update = adapters_.For(context);
-    if (division_ == LinearDivision::kNone)
-      return ops::Linear(x, {*weight_, *bias_, update, codes_, /*may_use_fp8=*/true});
+    if (division_ == LinearDivision::kNone) return ops::Linear(x, {*weight_, *bias_, update, codes_, number_});
     if (division_ == LinearDivision::kColumns)
-      return ops::ColumnLinear(x, {*weight_, *bias_, update, codes_, /*may_use_fp8=*/true}, ranks_);
-    const at::Tensor sum = ops::RowLinear(x, {*weight_, {}, update, codes_, /*may_use_fp8=*/true}, ranks_);
+      return ops::ColumnLinear(x, {*weight_, *bias_, update, codes_, number_}, ranks_);
+    const at::Tensor sum = ops::RowLinear(x, {*weight_, {}, update, codes_, number_}, ranks_);
     return bias_->defined() ? ops::AddBias(sum, *bias_) : sum;  // once, not by every rank
   }
   /// Computes with codes in place of the weight from now on, in forward passes.

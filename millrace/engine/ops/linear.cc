@@ -61,8 +61,9 @@ AddToRows LinearPass::AddsUpdate() const {
 at::Tensor LinearPass::MatrixProduct(const at::Tensor& x, const at::Tensor& bias, bool keeps_input) {
   const Weight& matrix = weights_.matrix;
   if constexpr (kBuiltWithCuda) {
-    if (weights_.may_use_fp8 && MultipliesInFp8() && cuda::Fp8Linear::Takes(x, matrix)) {
-      fp8_.emplace(matrix);
+    const Fp8Scaling scaling = weights_.layer ? ScalingInFp8() : Fp8Scaling::kNone;
+    if (scaling != Fp8Scaling::kNone && cuda::Fp8Linear::Takes(x, matrix)) {
+      fp8_.emplace(matrix, *weights_.layer, scaling, LargestInFp8());
       return fp8_->Forward(x, bias, keeps_input && matrix.gradient.defined() && at::GradMode::is_enabled());
     }
   }

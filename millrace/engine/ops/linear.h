@@ -32,7 +32,9 @@ struct LinearWeights {
   LowRankUpdate update = {};  ///< added to the matrix
   /// The matrix [out, in], if it is frozen in fewer bits. Then `matrix` is undefined.
   std::shared_ptr<const QuantizedRows> codes = {};
-  bool may_use_fp8 = false;  ///< products with the matrix are made in FP8 if the step asks for it: StepKernels
+  /// The layer's number among the model's linear layers. If it has one, products with the matrix are made in FP8 where
+  /// the step asks for it: StepKernels.
+  std::optional<std::size_t> layer = {};
   /// Returns whether a fused op leaves none of the gradients to autograd.
   bool takes_gradients() const { return !matrix.autograd_adds() && !bias.autograd_adds(); }
   /// Returns whether a backward pass needs x again.

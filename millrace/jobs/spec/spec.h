@@ -113,8 +113,9 @@ struct TrainSpec {
   std::optional<std::uint64_t> steps_this_run;  ///< nothing: all that are left
   int global_batch = 8, micro_batch = 1;
   std::string precision = "f32";
-  std::string device = "auto";      ///< auto | cpu | cuda
-  std::vector<std::string> freeze;  ///< globs over names of parameters that are not trained
+  std::string fp8_scaling = "current";  ///< current | delayed | block; with precision fp8
+  std::string device = "auto";          ///< auto | cpu | cuda
+  std::vector<std::string> freeze;      ///< globs over names of parameters that are not trained
   OptimizerSpec optimizer;
   ScheduleSpec schedule;
   LossSpec loss;

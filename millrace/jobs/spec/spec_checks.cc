@@ -95,6 +95,9 @@ Status CheckTrain(const Node& node, const Spec& spec) {
     return Fail(node["optimizer"]["stochastic_rounding"].Invalid(
         fmt::format("rounds bfloat16 weights; write train.precision: bf16 (it is {})", train.precision)));
   }
+  if (train.fp8_scaling != "current" && train.precision != "fp8") {
+    return Fail(node["fp8_scaling"].Invalid(fmt::format("is for train.precision: fp8 (it is {})", train.precision)));
+  }
   const ScheduleSpec& schedule = train.schedule;
   if (schedule.min_lr > optimizer.lr) {
     return Fail(node["schedule"]["min_lr"].Invalid(

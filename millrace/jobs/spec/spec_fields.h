@@ -314,6 +314,7 @@ void VisitTrain(Visitor& v, TrainSpec& train, data::Objective& objective) {
   v.Integer("global_batch", train.global_batch, 1, 1 << 24);
   v.Integer("micro_batch", train.micro_batch, 1, 1 << 16);
   v.Word("precision", train.precision, {{"f32", "tf32", "bf16", "fp16", "fp8"}, {}});
+  v.Word("fp8_scaling", train.fp8_scaling, {{"current", "delayed", "block"}, {}});
   v.Word("device", train.device, {{"auto", "cpu", "cuda"}, {}});
   v.Texts("freeze", train.freeze);
   v.Section("optimizer", [&](auto& s) { VisitOptimizer(s, train.optimizer); });

@@ -145,6 +145,7 @@ Json RunState::ToJson() const {
       {"data", data.ToJson()}};
   if (!spikes.is_null()) json["train"]["spikes"] = spikes;
   if (!loss_scale.is_null()) json["train"]["loss_scale"] = loss_scale;
+  if (!fp8.is_null()) json["train"]["fp8"] = fp8;
   if (compile != "auto") json["train"]["compile"] = compile;
   if (compiled) json["train"]["compiled"] = compiled->ToJson();
   if (!adapter_config.is_null()) {
@@ -171,6 +172,7 @@ Result<RunState> RunState::FromJson(const Json& meta, std::string_view name) {
   state.seed = MR_TRY(JsonUint(train, "seed"));
   if (const Json* spikes = JsonFind(train, "spikes"); spikes != nullptr) state.spikes = *spikes;
   if (const Json* scale = JsonFind(train, "loss_scale"); scale != nullptr) state.loss_scale = *scale;
+  if (const Json* fp8 = JsonFind(train, "fp8"); fp8 != nullptr) state.fp8 = *fp8;
   if (JsonFind(train, "compile") != nullptr) state.compile = MR_TRY(JsonString(train, "compile"));
   if (const Json* compiled = JsonFind(train, "compiled"); compiled != nullptr) {
     state.compiled = MR_TRY(CompiledEntry::FromJson(*compiled, fmt::format("the compiled step in {}", name)));

@@ -54,6 +54,8 @@ struct RunState {
 
   Json loss_scale;  ///< LossScale::ToJson(); null: the loss had no factor
 
+  Json fp8;  ///< DelayedScales::ToJson(); null: the run had no delayed scaling
+
   /// How the steps were computed: "off", "on", or "auto" as in checkpoints that do not say it; options.h.
   std::string compile = "auto";
   std::optional<CompiledEntry> compiled;  ///< with "on"

@@ -9,6 +9,14 @@ namespace millrace::engine::ops {
 namespace {
 
 constexpr std::array<std::string_view, 3> kMethodNames = {"sgemm", "matmul", "blas"};
+constexpr std::array<std::string_view, 4> kScalingNames = {"none", "current", "delayed", "block"};
+
+template <class Enum, std::size_t N>
+std::optional<Enum> Named(const std::array<std::string_view, N>& names, std::string_view name) {
+  const auto* const found = std::ranges::find(names, name);
+  if (found == names.end()) return std::nullopt;
+  return static_cast<Enum>(found - names.begin());
+}
 
 /// The least rows and columns of which the BLAS adds products faster than oneDNN does. The gradients of adapters have
 /// fewer, and either library is the faster one for some of them.
@@ -27,11 +35,12 @@ thread_local KernelScope::Current KernelScope::current_;
 std::string_view ProductMethodName(ProductMethod method) { return kMethodNames.at(static_cast<std::size_t>(method)); }
 
 std::optional<ProductMethod> ParseProductMethod(std::string_view name) {
-  for (std::size_t i = 0; i < kMethodNames.size(); ++i) {
-    if (kMethodNames[i] == name) return static_cast<ProductMethod>(i);
-  }
-  return std::nullopt;
+  return Named<ProductMethod>(kMethodNames, name);
 }
+
+std::string_view Fp8ScalingName(Fp8Scaling scaling) { return kScalingNames.at(static_cast<std::size_t>(scaling)); }
+
+std::optional<Fp8Scaling> ParseFp8Scaling(std::string_view name) { return Named<Fp8Scaling>(kScalingNames, name); }
 
 ProductMethod DefaultMethod(const ProductShape& shape) {
   if (AddsToSmallWeight(shape)) return ProductMethod::kBlas;
@@ -48,7 +57,13 @@ KernelScope::~KernelScope() { current_ = outer_; }
 
 bool UsesPlainKernels() { return KernelScope::current_.kernels != nullptr && KernelScope::current_.kernels->plain; }
 
-bool MultipliesInFp8() { return KernelScope::current_.kernels != nullptr && KernelScope::current_.kernels->fp8; }
+Fp8Scaling ScalingInFp8() {
+  return KernelScope::current_.kernels != nullptr ? KernelScope::current_.kernels->fp8 : Fp8Scaling::kNone;
+}
+
+LargestValues* LargestInFp8() {
+  return KernelScope::current_.kernels != nullptr ? KernelScope::current_.kernels->largest : nullptr;
+}
 
 bool MultipliesRowsAlone() {
   return KernelScope::current_.kernels != nullptr && KernelScope::current_.kernels->independent_rows;

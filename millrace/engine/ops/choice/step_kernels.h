@@ -8,6 +8,8 @@
 #include <set>
 #include <string_view>
 
+#include "millrace/engine/ops/choice/largest_values.h"
+
 namespace millrace::engine::ops {
 
 /// What makes a product of float32. They differ in the order of sums, so in the last bits of results.
@@ -31,6 +33,17 @@ struct ProductShape {
 /// Returns what makes a product of this shape on this processor if nothing was chosen.
 ProductMethod DefaultMethod(const ProductShape& shape);
 
+/// Which numbers share a scale when products of linear layers round their inputs to 8 bits, and where it comes from.
+enum class Fp8Scaling {
+  kNone,     ///< products are not made in FP8
+  kCurrent,  ///< those of a tensor; from its largest value
+  kDelayed,  ///< those of a tensor; from its largest values in earlier steps: LargestValues
+  kBlock,    ///< 128 of a row or column, for weights squares of 128 x 128 (DeepSeek-V3, 2024); from their largest value
+};
+/// "none", "current", "delayed", "block"
+std::string_view Fp8ScalingName(Fp8Scaling scaling);
+std::optional<Fp8Scaling> ParseFp8Scaling(std::string_view name);
+
 /// The implementations of a step. Default values: the fused ops, with default products.
 struct StepKernels {
   /// The ops are their references: compositions of ATen's operations, as an eager PyTorch program calls them. Products
@@ -38,7 +51,8 @@ struct StepKernels {
   bool plain = false;
   std::map<ProductShape, ProductMethod> products;  ///< of shapes that are not here: DefaultMethod()
   /// On a GPU, the products of linear layers in bfloat16 round their inputs to 8 bits (ops/cuda/fp8).
-  bool fp8 = false;
+  Fp8Scaling fp8 = Fp8Scaling::kNone;
+  LargestValues* largest = nullptr;  ///< of the model's linear layers, for kDelayed. Borrowed.
   /// On a CPU, products of rows with a weight are those of cpu::RowProduct: the bits of a row do not depend on the
   /// other rows. For generation: fast for few rows, and up to a third slower than the others for hundreds.
   bool independent_rows = false;
@@ -60,7 +74,8 @@ class KernelScope {
     std::set<ProductShape>* seen = nullptr;
   };
   friend bool UsesPlainKernels();
-  friend bool MultipliesInFp8();
+  friend Fp8Scaling ScalingInFp8();
+  friend LargestValues* LargestInFp8();
   friend bool MultipliesRowsAlone();
   friend ProductMethod MethodFor(const ProductShape& shape);
   static thread_local Current current_;
@@ -69,8 +84,9 @@ class KernelScope {
 
 /// Returns whether ops on this thread use their references.
 bool UsesPlainKernels();
-/// Returns whether linear layers on this thread multiply in FP8, where they can.
-bool MultipliesInFp8();
+/// Returns how linear layers on this thread multiply in FP8, where they can, and the values for kDelayed.
+Fp8Scaling ScalingInFp8();
+LargestValues* LargestInFp8();
 /// Returns whether products on this thread have rows that do not depend on each other, where they can.
 bool MultipliesRowsAlone();
 /// Returns how this thread makes a product, and notes its shape if the scope asks for that.

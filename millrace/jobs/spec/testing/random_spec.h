@@ -179,6 +179,7 @@ inline Spec RandomSpec(Random& random) {
   s.train.micro_batch = static_cast<int>(1 + random.Below(8));
   SetRandomLayout(random, s);
   s.train.precision = Pick<std::string>(random, {"f32", "bf16", "fp8"});
+  if (s.train.precision == "fp8") s.train.fp8_scaling = Pick<std::string>(random, {"current", "delayed", "block"});
   s.train.optimizer.stochastic_rounding = s.train.precision != "f32" && random.Below(2) == 0;
   s.train.optimizer.offload = random.Below(2) == 0;
   if (s.lora && !s.lora->quantization()) s.lora->base = s.train.precision;

@@ -1,9 +1,8 @@
-// Products of few rows, and what makes the operands of others: quantized weights and 8-bit casts.
+// Products of few rows, and the numbers of quantized weights.
 #include <algorithm>
 #include <cmath>
 
 #include "millrace/engine/ops/cuda/emulator/kernel_test.h"
-#include "millrace/engine/ops/cuda/fp8/fp8_kernels.h"
 #include "millrace/engine/ops/cuda/kernels/few_rows.h"
 #include "millrace/engine/ops/cuda/kernels/quantized_kernels.h"
 
@@ -121,60 +120,6 @@ TEST_P(ProductKernels, Int8CodesAreScaled) {
       }
     }
     EXPECT_EQ(got, Rounded(element, want));
-  }
-}
-
-// Casts to 8 bits.
-
-Numbers OfCodes(Fp8Format format, const std::vector<std::uint8_t>& codes) {
-  Numbers numbers;
-  for (const std::uint8_t code : codes) numbers.push_back(FromFp8(format, code));
-  return numbers;
-}
-
-TEST(Fp8Kernels, CastsAndTransposes) {
-  for (const auto& [rows, columns] :
-       {std::pair{16, 16}, std::pair{128, 128}, std::pair{144, 272}, std::pair{400, 16}, std::pair{16, 528}}) {
-    const auto count = static_cast<std::size_t>(rows * columns);
-    Numbers x = Random(count, 1, 1);
-    const Numbers exponents = Random(count, 6, 2);
-    for (std::size_t i = 0; i < count; ++i) x[i] *= std::exp2(exponents[i]);
-    x = Rounded(Element::kBfloat16, x);
-    float largest = 0;
-    for (const float value : x) largest = std::max(largest, std::abs(value));
-    for (const Fp8Format format : {Fp8Format::kE4m3, Fp8Format::kE5m2}) {
-      Numbers got = InEveryOrder([&] {
-        Memory memory(Element::kBfloat16, x);
-        Fp8ScaleMemory scale{};
-        std::vector<std::uint8_t> codes(count + 16), transposed(count + 16);
-        const auto aligned = [](std::vector<std::uint8_t>& bytes) {
-          return bytes.data() + (16 - reinterpret_cast<std::uintptr_t>(bytes.data()) % 16) % 16;
-        };
-        FindLargest(memory.data(), static_cast<std::int64_t>(count), &scale, nullptr);
-        CastToFp8(format,
-                  {.x = memory.data(),
-                   .codes = aligned(codes),
-                   .transposed = aligned(transposed),
-                   .scale = &scale,
-                   .rows = rows,
-                   .columns = columns},
-                  nullptr);
-        const auto range = [&](std::vector<std::uint8_t>& bytes) {
-          return std::vector<std::uint8_t>(aligned(bytes), aligned(bytes) + count);
-        };
-        return Join({scale.largest, scale.decode}, OfCodes(format, range(codes)), OfCodes(format, range(transposed)));
-      });
-      EXPECT_EQ(got[0], largest);
-      const Fp8Scale scale = Fp8ScaleOf(format, largest);
-      EXPECT_EQ(got[1], scale.decode);
-      Take(got, 2);
-      const Numbers codes = Take(got, count);
-      for (std::size_t i = 0; i < count; ++i) {
-        ASSERT_EQ(codes[i], FromFp8(format, ToFp8(format, x[i] * scale.encode))) << i;
-        const std::size_t row = i / static_cast<std::size_t>(columns), column = i % static_cast<std::size_t>(columns);
-        ASSERT_EQ(got[column * static_cast<std::size_t>(rows) + row], codes[i]) << i;
-      }
-    }
   }
 }
 

@@ -1,5 +1,6 @@
 #include "millrace/engine/ops/cuda/fp8/fp8_linear.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <cublasLt.h>
@@ -16,7 +17,6 @@ namespace millrace::engine::ops::cuda {
 namespace {
 
 using kernels::Fp8Format;
-using kernels::Fp8ScaleMemory;
 
 constexpr std::int64_t kMultiple = 16;         // of the sizes of cuBLAS's products in FP8
 constexpr std::uint32_t kAlignmentBytes = 16;  // of their memory
@@ -29,36 +29,9 @@ at::Tensor Readable(const at::Tensor& x) {
   return IsAligned(dense) ? dense : dense.clone();
 }
 
-Fp8ScaleMemory* ScaleMemory(const at::Tensor& scale) { return static_cast<Fp8ScaleMemory*>(scale.data_ptr()); }
-
-/// Returns the scale of x, whose `largest` is known. Casting sets the rest.
-at::Tensor NewScale(const at::Tensor& x) {
-  at::Tensor scale = NewLike(x, {sizeof(Fp8ScaleMemory)}, at::kByte);
-  kernels::FindLargest(x.data_ptr(), x.numel(), ScaleMemory(scale), StreamOf(x));
-  return scale;
-}
-
-/// A matrix, its transpose, or both.
-struct Casts {
-  Fp8Matrix rows, transposed;
-};
-enum class Which { kRows, kTransposed, kBoth };
-
-/// Casts x [rows, columns]. `scale`: of NewScale().
-Casts CastMatrix(const at::Tensor& x, Fp8Format format, const at::Tensor& scale, Which which) {
-  Casts casts;
-  if (which != Which::kTransposed) casts.rows = {NewLike(x, {x.size(0), x.size(1)}, at::kByte), scale, format};
-  if (which != Which::kRows) casts.transposed = {NewLike(x, {x.size(1), x.size(0)}, at::kByte), scale, format};
-  kernels::CastToFp8(format,
-                     {.x = x.data_ptr(),
-                      .codes = MemoryOf<std::uint8_t>(casts.rows.codes),
-                      .transposed = MemoryOf<std::uint8_t>(casts.transposed.codes),
-                      .scale = ScaleMemory(scale),
-                      .rows = x.size(0),
-                      .columns = x.size(1)},
-                     StreamOf(x));
-  return casts;
-}
+/// Returns floats beside x, which the GPU has not set.
+at::Tensor FloatsLike(const at::Tensor& x, std::int64_t count) { return NewLike(x, {count}, at::kFloat); }
+std::int64_t Blocks(std::int64_t elements) { return (elements + kernels::kFp8Block - 1) / kernels::kFp8Block; }
 
 void CheckBlas(cublasStatus_t status, const char* what) {
   TORCH_CHECK(status == CUBLAS_STATUS_SUCCESS, "cuBLAS failed to multiply in FP8: ", what, ": ",
@@ -70,7 +43,9 @@ cudaDataType Fp8TypeOf(Fp8Format format) { return format == Fp8Format::kE4m3 ? C
 /// What cuBLAS's choice of an algorithm depends on. By columns, as cuBLAS counts: m are the columns of the result.
 struct ProductKey {
   int device = 0;
-  cudaDataType left{}, right{}, out{};
+  cudaDataType left{}, right{};
+  Fp8Grain left_grain{}, right_grain{};
+  cudaDataType out{};
   std::int64_t m = 0, n = 0, k = 0, stride = 0;
   bool has_bias = false, adds = false;
   auto operator<=>(const ProductKey&) const = default;
@@ -86,6 +61,26 @@ void SetAttribute(ProductDescription& product, cublasLtMatmulDescAttributes_t at
   CheckBlas(
       cublasLtMatmulDescSetAttribute(&product.operation, attribute, static_cast<const void*>(&value), sizeof(value)),
       "set an attribute");
+}
+
+#if CUBLAS_VERSION >= 120900
+constexpr auto kLeftMode = CUBLASLT_MATMUL_DESC_A_SCALE_MODE, kRightMode = CUBLASLT_MATMUL_DESC_B_SCALE_MODE;
+#else
+constexpr cublasLtMatmulDescAttributes_t kLeftMode{}, kRightMode{};
+#endif
+
+/// Says how cuBLAS reads the factors of a side.
+void SetScales(ProductDescription& product, cublasLtMatmulDescAttributes_t pointer,
+               [[maybe_unused]] cublasLtMatmulDescAttributes_t mode, const Fp8Matrix& matrix) {
+  SetAttribute(product, pointer, static_cast<const void*>(matrix.decode.data_ptr()));
+  if (matrix.grain == Fp8Grain::kTensor) return;
+#if CUBLAS_VERSION >= 120900
+  const std::int32_t value = matrix.grain == Fp8Grain::kLines ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F
+                                                              : CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+  SetAttribute(product, mode, value);
+#else
+  TORCH_CHECK(false, "block scaling of FP8 needs cuBLAS 12.9; this program was built with an older one");
+#endif
 }
 
 /// The algorithms that cuBLAS has chosen, which takes it longer than to start one. Thread-safe.
@@ -132,6 +127,8 @@ void Multiply(const Fp8Matrix& rows, const Fp8Matrix& columns, const at::Tensor&
   const ProductKey key{.device = out.device().index(),
                        .left = Fp8TypeOf(columns.format),
                        .right = Fp8TypeOf(rows.format),
+                       .left_grain = columns.grain,
+                       .right_grain = rows.grain,
                        .out = out.scalar_type() == at::kFloat ? CUDA_R_32F : CUDA_R_16BF,
                        .m = m,
                        .n = n,
@@ -144,10 +141,8 @@ void Multiply(const Fp8Matrix& rows, const Fp8Matrix& columns, const at::Tensor&
   CheckBlas(cublasLtMatmulDescInit(&product.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "begin");
   SetAttribute(product, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
   SetAttribute(product, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
-  SetAttribute(product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
-               static_cast<const void*>(&ScaleMemory(columns.scale)->decode));
-  SetAttribute(product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
-               static_cast<const void*>(&ScaleMemory(rows.scale)->decode));
+  SetScales(product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, kLeftMode, columns);
+  SetScales(product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, kRightMode, rows);
   if (bias.defined()) {
     SetAttribute(product, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     SetAttribute(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(bias.data_ptr()));
@@ -176,22 +171,97 @@ bool Fp8Linear::Takes(const at::Tensor& x, const Weight& weight) {
          divides(w.size(0)) && divides(w.size(1)) && (!weight.gradient.defined() || IsAligned(weight.gradient));
 }
 
+Fp8Linear::Fp8Linear(Weight weight, std::size_t layer, Fp8Scaling scaling, LargestValues* largest)
+    : weight_(std::move(weight)),
+      layer_(layer),
+      scaling_(scaling),
+      largest_(scaling == Fp8Scaling::kDelayed ? largest : nullptr) {
+  TORCH_CHECK(scaling != Fp8Scaling::kDelayed || largest != nullptr, "delayed scaling without values");
+}
+
+Fp8Linear::Largest Fp8Linear::LargestOf(const at::Tensor& x, Fp8Tensor tensor, bool counts) const {
+  Largest largest;
+  if (scaling_ == Fp8Scaling::kBlock) return largest;
+  if (largest_ != nullptr && largest_->Guesses(layer_, tensor)) {
+    // What does not count is noted nowhere, but is cast alike.
+    return {largest_->guess(layer_, tensor), counts ? largest_->seen(layer_, tensor) : FloatsLike(x, 1).zero_()};
+  }
+  largest.value = FloatsLike(x, 1);
+  kernels::FindLargest(x.data_ptr(), x.numel(), largest.value.data_ptr<float>(), StreamOf(x));
+  if (largest_ != nullptr && counts) largest.seen = largest_->seen(layer_, tensor);
+  return largest;
+}
+
+Fp8Linear::Casts Fp8Linear::Cast(const at::Tensor& x, Fp8Tensor tensor, Which which, const Largest& largest) const {
+  const bool by_block = scaling_ == Fp8Scaling::kBlock, is_weight = tensor == Fp8Tensor::kWeight;
+  const Fp8Grain grain = !by_block ? Fp8Grain::kTensor : is_weight ? Fp8Grain::kSquares : Fp8Grain::kLines;
+  const bool wide = !by_block && tensor == Fp8Tensor::kOutputGradient;
+  const Fp8Format format = wide ? Fp8Format::kE5m2 : Fp8Format::kE4m3;
+  const std::int64_t rows = x.size(0), columns = x.size(1);
+  // Of a matrix of these lines. Factors that pad a line of squares are set, too.
+  const auto factors = [&](std::int64_t lines, std::int64_t summed) {
+    if (grain == Fp8Grain::kTensor) return FloatsLike(x, 1);
+    if (grain == Fp8Grain::kLines) return FloatsLike(x, Blocks(summed) * lines);
+    return FloatsLike(x, Blocks(lines) * kernels::Fp8SquareStride(summed)).zero_();
+  };
+  Casts casts;
+  const bool has_rows = which != Which::kTransposed, has_transposed = which != Which::kRows;
+  if (has_rows) casts.rows = {NewLike(x, {rows, columns}, at::kByte), factors(rows, columns), format, grain};
+  if (has_transposed) {
+    // A matrix and its transpose share one scale for all.
+    const at::Tensor decode = has_rows && !by_block ? casts.rows.decode : factors(columns, rows);
+    casts.transposed = {NewLike(x, {columns, rows}, at::kByte), decode, format, grain};
+  }
+  const kernels::Fp8Operand operand{.x = x.data_ptr(),
+                                    .codes = MemoryOf<std::uint8_t>(casts.rows.codes),
+                                    .transposed = MemoryOf<std::uint8_t>(casts.transposed.codes),
+                                    .rows = rows,
+                                    .columns = columns};
+  auto* const decode = MemoryOf<float>(casts.rows.decode);
+  auto* const decode_transposed = MemoryOf<float>(casts.transposed.decode);
+  switch (grain) {
+    case Fp8Grain::kTensor:
+      kernels::CastToFp8(format, operand,
+                         {.largest = MemoryOf<float>(largest.value),
+                          .decode = has_rows ? decode : decode_transposed,
+                          .seen = MemoryOf<float>(largest.seen)},
+                         StreamOf(x));
+      break;
+    case Fp8Grain::kLines:
+      kernels::CastLinesToFp8(operand, {decode, decode_transposed}, StreamOf(x));
+      break;
+    case Fp8Grain::kSquares:
+      kernels::CastSquaresToFp8(operand, {decode, decode_transposed}, StreamOf(x));
+      break;
+  }
+  return casts;
+}
+
+Fp8Linear::Casts Fp8Linear::Cast(const at::Tensor& x, Fp8Tensor tensor, Which which, bool counts) const {
+  return Cast(x, tensor, which, LargestOf(x, tensor, counts));
+}
+
 at::Tensor Fp8Linear::Forward(const at::Tensor& x_in, const at::Tensor& bias, bool keeps_input) {
   const c10::cuda::CUDAGuard guard(x_in.device());
   const at::Tensor x = Readable(x_in), w = Readable(weight_.value);
-  Casts inputs = CastMatrix(x, Fp8Format::kE4m3, NewScale(x), keeps_input ? Which::kBoth : Which::kRows);
-  weight_scale_ = NewScale(w);
-  const Casts weights = CastMatrix(w, Fp8Format::kE4m3, weight_scale_, Which::kRows);
+  // Passes without gradients are evaluations, or are made again for the backward pass.
+  const bool counts = at::GradMode::is_enabled();
+  Casts inputs = Cast(x, Fp8Tensor::kInput, keeps_input ? Which::kBoth : Which::kRows, counts);
+  of_weight_ = LargestOf(w, Fp8Tensor::kWeight, counts);
+  const Casts weights = Cast(w, Fp8Tensor::kWeight, Which::kRows, of_weight_);
   at::Tensor out = NewLike(x, {x.size(0), w.size(0)}, at::kBFloat16);
-  Multiply(inputs.rows, weights.rows, out, bias.defined() ? Readable(bias) : bias, /*adds=*/false);
+  // cuBLAS does not say that it adds a bias to products of blocks.
+  const bool adds_after = bias.defined() && scaling_ == Fp8Scaling::kBlock;
+  Multiply(inputs.rows, weights.rows, out, bias.defined() && !adds_after ? Readable(bias) : at::Tensor(),
+           /*adds=*/false);
+  if (adds_after) out.add_(bias);
   input_ = std::move(inputs.transposed);
   return out;
 }
 
 void Fp8Linear::CastGradient(const at::Tensor& dout_in) {
   const at::Tensor dout = Readable(dout_in);
-  Casts casts =
-      CastMatrix(dout, Fp8Format::kE5m2, NewScale(dout), weight_.gradient.defined() ? Which::kBoth : Which::kRows);
+  Casts casts = Cast(dout, Fp8Tensor::kOutputGradient, weight_.gradient.defined() ? Which::kBoth : Which::kRows);
   gradient_ = std::move(casts.rows);
   gradient_transposed_ = std::move(casts.transposed);
 }
@@ -200,7 +270,7 @@ at::Tensor Fp8Linear::InputGradient(const at::Tensor& dout) {
   const c10::cuda::CUDAGuard guard(dout.device());
   if (!gradient_.defined()) CastGradient(dout);
   const at::Tensor w = Readable(weight_.value);
-  const Casts weights = CastMatrix(w, Fp8Format::kE4m3, weight_scale_, Which::kTransposed);
+  const Casts weights = Cast(w, Fp8Tensor::kWeight, Which::kTransposed, of_weight_);
   at::Tensor dx = NewLike(dout, {dout.size(0), w.size(1)}, at::kBFloat16);
   Multiply(gradient_, weights.transposed, dx, {}, /*adds=*/false);
   gradient_ = {};
@@ -210,10 +280,7 @@ at::Tensor Fp8Linear::InputGradient(const at::Tensor& dout) {
 void Fp8Linear::AddGradient(const at::Tensor& x_in, const at::Tensor& dout) {
   const c10::cuda::CUDAGuard guard(dout.device());
   if (!gradient_transposed_.defined()) CastGradient(dout);
-  if (!input_.defined()) {
-    const at::Tensor x = Readable(x_in);
-    input_ = CastMatrix(x, Fp8Format::kE4m3, NewScale(x), Which::kTransposed).transposed;
-  }
+  if (!input_.defined()) input_ = Cast(Readable(x_in), Fp8Tensor::kInput, Which::kTransposed).transposed;
   Multiply(gradient_transposed_, input_, weight_.gradient, {}, /*adds=*/true);
   gradient_transposed_ = {};
   input_ = {};

@@ -1,22 +1,32 @@
-// The products of a linear layer on an NVIDIA GPU, with inputs rounded to 8 bits (NVIDIA's Transformer Engine names
-// this current scaling). Values are E4M3 and gradients of outputs E5M2; each tensor has one scale, from its largest
-// absolute value, which never leaves the GPU. Sums are float32.
+// The products of a linear layer on an NVIDIA GPU, with inputs rounded to 8 bits. Fp8Scaling (step_kernels.h) says
+// which numbers share a scale: all of a tensor, which are then E4M3 or, for gradients of outputs, E5M2; or blocks of
+// them, all E4M3. Scales never leave the GPU. Sums are float32.
 #pragma once
 
 #include <ATen/ATen.h>
 
+#include <cstddef>
 #include <cstdint>
 
+#include "millrace/engine/ops/choice/step_kernels.h"
 #include "millrace/engine/ops/cuda/fp8/rounding.h"
 #include "millrace/engine/parameters/weight.h"
 
 namespace millrace::engine::ops::cuda {
 
+/// Which elements of an 8-bit matrix share a scale.
+enum class Fp8Grain {
+  kTensor,   ///< all
+  kLines,    ///< 128 of a line
+  kSquares,  ///< 128 of 128 lines
+};
+
 /// An 8-bit matrix as cuBLAS multiplies it: the elements that are summed lie side by side.
 struct Fp8Matrix {
-  at::Tensor codes;  ///< [lines, summed], of bytes
-  at::Tensor scale;  ///< of one Fp8ScaleMemory
+  at::Tensor codes;   ///< [lines, summed], of bytes
+  at::Tensor decode;  ///< the factors, as fp8_kernels.h lays them out
   engine::cuda::Fp8Format format = engine::cuda::Fp8Format::kE4m3;
+  Fp8Grain grain = Fp8Grain::kTensor;
   bool defined() const { return codes.defined(); }
 };
 
@@ -27,8 +37,9 @@ class Fp8Linear {
   /// Returns whether the products of x with this weight can be made in 8 bits: both are bfloat16 on a GPU, and the
   /// numbers of tokens, inputs and outputs are multiples of 16.
   static bool Takes(const at::Tensor& x, const Weight& weight);
+  /// `layer`: in `largest`, which is for Fp8Scaling::kDelayed; borrowed.
   /// REQUIRES: Takes().
-  explicit Fp8Linear(Weight weight) : weight_(std::move(weight)) {}
+  Fp8Linear(Weight weight, std::size_t layer, Fp8Scaling scaling, LargestValues* largest);
 
   /// `keeps_input`: keeps what the weight's gradient needs of x, one byte an element.
   at::Tensor Forward(const at::Tensor& x, const at::Tensor& bias, bool keeps_input);
@@ -38,11 +49,29 @@ class Fp8Linear {
   void AddGradient(const at::Tensor& x, const at::Tensor& dout);
 
  private:
+  /// A matrix, its transpose, or both.
+  struct Casts {
+    Fp8Matrix rows, transposed;
+  };
+  enum class Which { kRows, kTransposed, kBoth };
+  /// The numbers that one scale for all of a tensor follows from.
+  struct Largest {
+    at::Tensor value;
+    at::Tensor seen;  ///< undefined: `value` is no guess
+  };
+
+  /// `counts`: what is cast belongs to a step that is learnt from.
+  Largest LargestOf(const at::Tensor& x, Fp8Tensor tensor, bool counts) const;
+  Casts Cast(const at::Tensor& x, Fp8Tensor tensor, Which which, const Largest& largest) const;
+  Casts Cast(const at::Tensor& x, Fp8Tensor tensor, Which which, bool counts = true) const;
   void CastGradient(const at::Tensor& dout);
 
   const Weight weight_;
-  at::Tensor weight_scale_;  ///< the weight does not change between the passes, so the backward pass needs no other
-  Fp8Matrix input_;          ///< the transpose of x, until the weight's gradient is made
+  const std::size_t layer_;
+  const Fp8Scaling scaling_;
+  LargestValues* const largest_;  ///< null, except for delayed scaling
+  Largest of_weight_;  ///< the weight does not change between the passes, so the backward pass needs no other
+  Fp8Matrix input_;    ///< the transpose of x, until the weight's gradient is made
   Fp8Matrix gradient_, gradient_transposed_;  ///< of the output, each until its product is made
 };
 

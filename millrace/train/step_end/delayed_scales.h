@@ -1,0 +1,52 @@
+// Delayed scaling of FP8: the scales of a step follow from the largest values of the steps before it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "millrace/base/json.h"
+#include "millrace/base/result.h"
+#include "millrace/engine/models/model.h"
+#include "millrace/engine/ops/choice/largest_values.h"
+#include "millrace/engine/parallel/collective.h"
+
+namespace millrace::train {
+
+/// The guesses of a run. All ranks have the same: what a rank sees counts for all that have the layer. So a run may go
+/// on with other ranks. Calls are collective where they say so; one thread at a time.
+class DelayedScales {
+ public:
+  /// `layers`: the names of this rank's linear layers. Collective. Borrows the group.
+  static Result<std::unique_ptr<DelayedScales>> Make(engine::Collective& group, const std::vector<std::string>& layers,
+                                                     at::Device device);
+  /// Of this rank's layers, for StepKernels::largest.
+  engine::ops::LargestValues& values() { return values_; }
+
+  /// Ends a step that was learnt from. Waits for the device. Collective.
+  Status EndStep();
+  /// Forgets what a step saw that is left out.
+  void Skip() { values_.TakeSeen(); }
+
+  /// {"LAYER": [input, weight, gradient of the output], …} of all layers, as guessed for the next step.
+  Json ToJson() const;
+  /// Layers that are absent in it have no guess: their next scales follow from the values of that step.
+  /// Errors: kCorrupt.
+  Status Restore(const Json& json);
+
+ private:
+  DelayedScales(engine::Collective& group, std::vector<std::string> all, std::vector<std::size_t> own,
+                at::Device device);
+  void Guess();
+
+  engine::Collective& group_;
+  const std::vector<std::string> all_;              ///< the names of the layers of all ranks
+  const std::vector<std::size_t> own_;              ///< the places in `all_` of this rank's layers
+  std::vector<engine::ops::OfFp8Tensors> guesses_;  ///< of `all_`
+  engine::ops::LargestValues values_;
+};
+
+/// Returns the names of a model's linear layers, in their order.
+std::vector<std::string> LayerNames(const engine::Model& model);
+
+}  // namespace millrace::train
