@@ -71,8 +71,8 @@ def torch_libraries(python):
 
 def environment_of(part, o):
     """Millrace's programs find the libraries that a bundle carries, and those of PyTorch. PyTorch finds its own."""
-    environment = dict(os.environ, PYTHONUNBUFFERED="1", MILLRACE_BIN=str(o.programs), MILLRACE_SOURCE=str(stages.SOURCE))
-    if part.command[0] != "{python}" or part.kind == "test":  # a test's script starts programs
+    environment = dict(os.environ, PYTHONUNBUFFERED="1", MILLRACE_BIN=str(o.programs), MILLRACE_SOURCE=str(stages.SOURCE), **part.environment)
+    if part.command[0] != "{python}" or part.starts_programs:
         folders = [str(o.programs.parent / "lib"), torch_libraries(o.python), os.environ.get("LD_LIBRARY_PATH")]
         environment["LD_LIBRARY_PATH"] = ":".join(filter(None, folders))
     return environment

@@ -1,6 +1,7 @@
 """The stages of `run`: which programs each runs, in the order of their importance, and what the tables compare."""
 import dataclasses
 import pathlib
+import shutil
 
 HERE = pathlib.Path(__file__).resolve().parent
 SOURCE = HERE.parents[1]
@@ -15,6 +16,8 @@ class Part:
     kind: str = "speed"  # speed: prints one JSON object; test: its exit status counts; profile: speed, traced; text: prints lines
     fallbacks: tuple = ()  # words that are added in turn, as long as the GPU's memory does not suffice
     needs: str = ""  # a file without which the part is skipped
+    starts_programs: bool = False  # a script that starts ours
+    environment: dict = dataclasses.field(default_factory=dict)  # variables, beside those of all programs
 
     @property
     def ours(self):
@@ -59,7 +62,35 @@ def check(o):
         Part("ceilings", "torch", ["{python}", str(HERE / "ceilings.py")], 60),
         *(Part("tests", test, ["{programs}/" + test, "--gtest_brief=1"], 240, "test") for test in tests),
         Part("tests", "run_jobs.py", ["{python}", "{source}/tests/gpu/run_jobs.py", "{programs}"], 240, "test",
-             needs=str(SOURCE / "tests/gpu/run_jobs.py")),
+             needs=str(SOURCE / "tests/gpu/run_jobs.py"), starts_programs=True),
+    ]
+
+
+def sanitizers(o):
+    """NVIDIA's checks of memory, races and values that were never set, over the tests of kernels. Without PyTorch's cache of memory, which
+    would hide what lies beside a tensor."""
+    tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    parts = []
+    # Each stops the kernels for long; the tests of products and of single ops come first.
+    for check in ("memcheck", "racecheck", "initcheck"):
+        for test, chosen in (("fp8_cuda_test", "*"), ("engine_cuda_test", "*Norm*:*Swiglu*:*Rotary*:*Embedding*:*Adamw*:*Cached*")):
+            command = [tool, "--tool", check, "--error-exitcode", "9", "{programs}/" + test, "--gtest_brief=1", f"--gtest_filter={chosen}"]
+            parts.append(Part("sanitizers", f"{check}, {test}", command, 170, "test", needs=str(o.programs / test),
+                              environment={"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}))
+    return parts
+
+
+def curve(o):
+    """1,000 steps of GPT-2 124M on the same blocks with the same first weights as transformers; then what steps wait for, streaming
+    from a server of buckets."""
+    command = ["{python}", "{source}/benchmarks/training_compiler/compare.py", "--millrace", "{programs}/millrace", "--python", "{python}",
+               "--device", "cuda", "--precision", "bf16", "--steps", "1000", "--batch", "1", "--ways"]
+    pause = ["{python}", str(HERE / "checkpoint_pause.py"), "--millrace-train", "{programs}/millrace-train", "--tokenizer",
+             "{source}/millrace/train/testdata/tokenizer.model", "--folder", "/tmp", "--layers", str(o.layers or 8)]
+    return [
+        Part("curve", "losses of 1,000 steps, eager", [*command, "on,eager"], 400, "text", starts_programs=True),
+        Part("curve", "pause for checkpoints, layers of Llama-2-7B", pause, 200, "text", starts_programs=True),
+        Part("curve", "losses of 1,000 steps, torch.compile", [*command, "on,eager,compiled"], 500, "text", starts_programs=True),
     ]
 
 
@@ -160,6 +191,7 @@ def decode(o):
     shape = shorter(["--config", "gptj-6b"], o.layers)
     words = ["{python}", str(HERE / "torch_decode.py"), *shape]
     own = ["{programs}/decode_step", "--device", "cuda", *shape]
+    vllm = ["{python}", str(HERE / "vllm_decode.py"), *shape]
     return [
         Part("decode-1", "Millrace", [*own, "--batch", "1"], 60),
         Part("decode-64", "Millrace", [*own, "--batch", "64"], 60),
@@ -167,6 +199,8 @@ def decode(o):
         Part("decode-64", "torch.compile, CUDA graph", [*words, "--form", "blocks", "--batch", "64"], 150),
         Part("decode-1", "torch eager, CUDA graph", [*words, "--form", "eager", "--batch", "1"], 60),
         Part("decode-64", "torch eager, CUDA graph", [*words, "--form", "eager", "--batch", "64"], 60),
+        Part("decode-1", "vLLM", [*vllm, "--batch", "1"], 240),
+        Part("decode-64", "vLLM", [*vllm, "--batch", "64"], 240),
         Part("decode-1", "transformers generate()", [*words, "--form", "generate", "--batch", "1", "--rounds", "2"], 150),
         Part("decode-64", "transformers generate()", [*words, "--form", "generate", "--batch", "64", "--rounds", "2"], 150),
     ]
@@ -179,4 +213,4 @@ def kernels(o):
     return [Part("kernels", "ops of Llama-2-7B", llama, 90, "text"), Part("kernels", "ops of GPT-2 124M", gpt2_words, 90, "text")]
 
 
-STAGES = {"check": check, "llama7b": llama7b, "gpt2": gpt2, "bert": bert, "lora": lora, "decode": decode, "sst2": sst2, "kernels": kernels}
+STAGES = {"check": check, "sanitizers": sanitizers, "curve": curve, "llama7b": llama7b, "gpt2": gpt2, "bert": bert, "lora": lora, "decode": decode, "sst2": sst2, "kernels": kernels}

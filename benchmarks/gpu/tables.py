@@ -70,7 +70,7 @@ def markdown(results):
     if ceilings:
         lines += [f"Ceilings: {ceilings['product_tflops']:.0f} TFLOP/s in a product of 8,192 squared, "
                   f"{ceilings['copy_gb_per_s']:,.0f} GB/s in a copy.", ""]
-    tests = [result for (work, _), result in found.items() if work == "tests"]
+    tests = [result for result in found.values() if result["kind"] == "test"]
     if tests:
         lines += ["| tests | outcome |", "|---|---|"]
         lines += [f"| {t['program']} | {t.get('error') or t['result']['outcome']} |" for t in tests] + [""]
