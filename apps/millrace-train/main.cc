@@ -24,6 +24,7 @@
 #include "millrace/engine/parallel/nccl/connect_gpus.h"
 #include "millrace/engine/runtime.h"
 #include "millrace/object/open/open.h"
+#include "millrace/train/checks.h"
 #include "millrace/train/trainer.h"
 
 namespace millrace {
@@ -142,8 +143,7 @@ Result<int> Run(const Arguments& arguments, std::unique_ptr<engine::Collective>&
   if (!options.history_file.empty() || !options.metrics_listen.empty()) options.rank_interval = kRankInterval;
 
   engine::ConfigureRuntime(ThreadsOf(spec, info));
-  options.device =
-      MR_TRY(engine::ChooseDevice(spec.train.device, info.local_rank, train::PrecisionOf(options)));
+  options.device = MR_TRY(engine::ChooseDevice(spec.train.device, info.local_rank, train::PrecisionOf(options)));
   const int gpus = options.device.is_cpu() ? 0 : engine::GpuCount();
   const bool shares_gpu = !options.device.is_cpu() && info.local_size > gpus;
   if (shares_gpu && info.local_rank == 0) {

@@ -172,7 +172,13 @@ class Bench {
     Linear("linear", {});
     const engine::Precision fp8 = {.type = at::kBFloat16, .fp8 = true};
     if (dtype_ != fp8.type || !engine::CheckPrecision("linear, FP8", fp8, at::Device(device_.type(), 0))) return;
-    Linear("linear, FP8", {.fp8 = engine::ops::Fp8Scaling::kCurrent});
+    ops::LargestValues largest(1, at::Device(device_.type(), 0));
+    largest.Guess({{4, 4, 4}});
+    Linear("linear, FP8", {.fp8 = ops::Fp8Scaling::kCurrent});
+    Linear("linear, FP8 delayed", {.fp8 = ops::Fp8Scaling::kDelayed, .largest = &largest});
+    if (engine::CheckBlockScaling("linear, FP8", at::Device(device_.type(), 0))) {
+      Linear("linear, FP8 blocks", {.fp8 = ops::Fp8Scaling::kBlock});
+    }
     CastToFp8();
   }
 
@@ -194,21 +200,31 @@ class Bench {
 #ifdef MILLRACE_CUDA
     namespace gpu = engine::cuda;
     const at::TensorOptions bytes = Float().dtype(at::kByte);
-    const at::Tensor codes = at::empty({sizes_.tokens, sizes_.hidden}, bytes), transposed = at::empty_like(codes),
-                     scale = at::empty({sizeof(gpu::Fp8ScaleMemory)}, bytes);
-    auto* const of_gpu = static_cast<gpu::Fp8ScaleMemory*>(scale.data_ptr());
+    const at::Tensor codes = at::empty({sizes_.tokens, sizes_.hidden}, bytes), transposed = at::empty_like(codes);
+    // The largest value, what a guess sees, one factor for all; then room for the factors of blocks of lines.
+    constexpr std::int64_t kFactors = 4;
+    const std::int64_t lines = x_.numel() / gpu::kFp8Block + std::max(sizes_.tokens, sizes_.hidden);
+    const at::Tensor scales = at::zeros({kFactors + 2 * lines}, Float().dtype(at::kFloat));
+    auto* const largest = scales.data_ptr<float>();
+    float *const seen = largest + 1, *const decode = largest + 2, *const of_rows = largest + kFactors,
+                 *const of_columns = of_rows + lines;
     const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
     const double array = static_cast<double>(x_.nbytes());
-    Print("FP8, largest", "forward", Time([&] { gpu::FindLargest(x_.data_ptr(), x_.numel(), of_gpu, stream); }),
-          array / bandwidth_);
-    const gpu::Fp8CastArgs args{.x = x_.data_ptr(),
-                                .codes = codes.data_ptr<std::uint8_t>(),
-                                .transposed = transposed.data_ptr<std::uint8_t>(),
-                                .scale = of_gpu,
-                                .rows = sizes_.tokens,
-                                .columns = sizes_.hidden};
-    Print("FP8, cast and transpose", "forward", Time([&] { gpu::CastToFp8(gpu::Fp8Format::kE4m3, args, stream); }),
-          2 * array / bandwidth_);
+    const gpu::Fp8Operand all{.x = x_.data_ptr(),
+                              .codes = codes.data_ptr<std::uint8_t>(),
+                              .transposed = transposed.data_ptr<std::uint8_t>(),
+                              .rows = sizes_.tokens,
+                              .columns = sizes_.hidden};
+    const auto print = [&](std::string_view op, double moved, auto&& start) {
+      Print(op, "forward", Time(start), moved / bandwidth_);
+    };
+    constexpr auto kFormat = gpu::Fp8Format::kE4m3;
+    print("FP8, largest", array, [&] { gpu::FindLargest(x_.data_ptr(), x_.numel(), largest, stream); });
+    print("FP8, cast and transpose", 2 * array, [&] { gpu::CastToFp8(kFormat, all, {largest, decode}, stream); });
+    print("FP8, the same with a guess", 2 * array,
+          [&] { gpu::CastToFp8(kFormat, all, {largest, decode, seen}, stream); });
+    print("FP8, the same by lines", 2 * array, [&] { gpu::CastLinesToFp8(all, {of_rows, of_columns}, stream); });
+    print("FP8, the same by squares", 2 * array, [&] { gpu::CastSquaresToFp8(all, {of_rows, of_columns}, stream); });
 #endif
   }
 

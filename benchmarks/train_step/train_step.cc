@@ -24,6 +24,8 @@
 #include "millrace/engine/families/llama/llama_config.h"
 #include "millrace/engine/gradients/divided_gradients.h"
 #include "millrace/engine/models/make_model.h"
+#include "millrace/engine/ops/choice/step_kernels.h"
+#include "millrace/engine/ops/cuda/choice/measure_gpu_products.h"
 #include "millrace/engine/optim/adamw.h"
 #include "millrace/engine/runtime.h"
 #include "millrace/engine/testing/in_memory_codes.h"
@@ -158,12 +160,16 @@ engine::ops::StepKernels KernelsOf(const Options& options, const std::function<v
   engine::ops::StepKernels kernels{.plain = options.compile == "off"};
   if (options.precision == "fp8") kernels.fp8 = engine::ops::ParseFp8Scaling(options.fp8_scaling).value();
   if (options.compile != "on") return kernels;
-  std::set<engine::ops::ProductShape> seen;
+  engine::ops::SeenProducts seen;
   {
     const engine::ops::KernelScope scope(kernels, &seen);
     trial();
   }
-  kernels.products = engine::ops::MeasureProducts(seen, SystemClock());
+  kernels.products = engine::ops::MeasureProducts(seen.on_cpu, SystemClock());
+#ifdef MILLRACE_CUDA
+  kernels.gpu_products = engine::ops::cuda::MeasureGpuProducts(seen.on_gpu, at::Device(options.device));
+  fmt::print(stderr, "{} of {} products by another algorithm\n", kernels.gpu_products.size(), seen.on_gpu.size());
+#endif
   for (const auto& [shape, method] : kernels.products) {
     fmt::print(stderr, "[{}, {}]{} · [{}, {}]{}, {}: {}\n", shape.rows, shape.inner, shape.left_transposed ? "ᵀ" : "",
                shape.inner, shape.columns, shape.right_transposed ? "ᵀ" : "", static_cast<int>(shape.result),

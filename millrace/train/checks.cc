@@ -29,10 +29,6 @@ Status CheckDevices(engine::Collective& world, const Options& options) {
     MR_TRY(engine::CheckBlockScaling("train.fp8_scaling", options.device));
   }
   const bool on_cpu = options.device.is_cpu();
-  if (options.compile == Compile::kOn && !on_cpu) {
-    return Fail(Code::kUnsupported,
-                "train.compile on chooses the products of a CPU; take auto on a GPU, where cuBLAS chooses them");
-  }
   const at::Tensor kinds = at::zeros({world.size()}, at::kByte);
   MR_TRY(world.AllGather(kinds, at::full({1}, on_cpu ? 0 : 1, at::kByte)));
   for (int rank = 0; rank < world.size(); ++rank) {

@@ -26,6 +26,7 @@
 #include "millrace/train/auto_layout.h"
 #include "millrace/train/checkpointing.h"
 #include "millrace/train/checks.h"
+#include "millrace/train/compile/product_json.h"
 #include "millrace/train/compile/step_compiler.h"
 #include "millrace/train/histograms/parameter_histograms.h"
 #include "millrace/train/layout.h"
@@ -87,7 +88,7 @@ class Trainer {
   RunIdentity Identity() const;
   Status TakeState(const Checkpointing::Resumed& resumed);
   Status ChooseKernels();
-  Status TryStep(const engine::ops::StepKernels& kernels, std::set<engine::ops::ProductShape>& seen);
+  Status TryStep(const engine::ops::StepKernels& kernels, engine::ops::SeenProducts& seen);
   data::Loader::Options LoaderOptions() const;
   Status OpenTelemetry();
   Status OpenMetrics();
@@ -327,19 +328,23 @@ Status Trainer::ChooseKernels() {
          .parallel = layout_->options(),
          .shape = layout_->mesh().shape(),
          .adapter = AdapterConfig(opened_, options_),
-         .base = options_.base_quantization ? QuantizationName(*options_.base_quantization) : std::string_view()});
+         .base = options_.base_quantization ? QuantizationName(*options_.base_quantization) : std::string_view(),
+         .device = options_.device,
+         .fp8_scaling = engine::ops::Fp8ScalingName(options_.fp8)});
     CompileReport report = MR_TRY(CompileStep(
         connection_, group_, options_.compile_cache, made_for, compiled_before_,
-        [this](const engine::ops::StepKernels& kernels, std::set<engine::ops::ProductShape>& seen) {
+        [this](engine::ops::StepKernels kernels, engine::ops::SeenProducts& seen) {
+          kernels.fp8 = kernels_.fp8;
+          kernels.largest = kernels_.largest;
           return TryStep(kernels, seen);
         },
-        clock_, options_.log));
+        options_.device, clock_, options_.log));
     compiled_ = report.entry;
-    kernels_.products = MR_TRY(ChosenProducts(*compiled_));
+    MR_TRY(TakeChoices(compiled_->products, kernels_));
     if (options_.compile_only) {
-      std::set<engine::ops::ProductShape> seen;
+      engine::ops::SeenProducts seen;
       MR_TRY(TryStep(kernels_, seen));
-      report.peak_memory = MR_TRY(PeakMemory(group_));
+      report.peak_memory = MR_TRY(PeakMemory(group_, options_.device));
     }
     if (leads() && observer_.on_compiled) observer_.on_compiled(report);
   }
@@ -354,7 +359,7 @@ Status Trainer::ChooseKernels() {
 }
 
 /// Makes the passes of a step, over the samples that the run begins with, and learns nothing from them.
-Status Trainer::TryStep(const engine::ops::StepKernels& kernels, std::set<engine::ops::ProductShape>& seen) {
+Status Trainer::TryStep(const engine::ops::StepKernels& kernels, engine::ops::SeenProducts& seen) {
   const auto loader = MR_TRY(data::Loader::Start(dataset_, data_budget_, LoaderOptions(), data_state_, options_.log));
   const engine::ops::KernelScope scope(kernels, &seen);
   StepReport report;

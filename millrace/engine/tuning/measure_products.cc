@@ -7,15 +7,15 @@
 
 #include <algorithm>
 #include <array>
+#include <vector>
 
 #include "millrace/engine/ops/product.h"
+#include "millrace/engine/tuning/faster.h"
 
 namespace millrace::engine::ops {
 namespace {
 
 constexpr std::array kMethods = {ProductMethod::kSgemm, ProductMethod::kMatmul, ProductMethod::kBlas};
-/// A choice must gain so much. Two runs of the same product differ by one or two per cent on a quiet machine.
-constexpr double kLeastGain = 0.04;
 /// Methods take turns, so that all of them meet the same load of the machine. The best time counts.
 constexpr int kLeastRounds = 5, kMostRounds = 40;
 constexpr Duration kLongEnough = std::chrono::milliseconds(60);  // of a shape
@@ -62,9 +62,10 @@ ProductMethod FastestMethod(const ProductShape& shape, Clock& clock) {
     }
   }
   const ProductMethod usual = DefaultMethod(shape);
-  const auto fastest = static_cast<std::size_t>(std::ranges::min_element(best) - best.begin());
-  const auto limit = std::chrono::duration<double>(best[static_cast<std::size_t>(usual)]) * (1 - kLeastGain);
-  return best[fastest] < limit ? kMethods[fastest] : usual;
+  std::vector<double> seconds;
+  for (const Duration time : best) seconds.push_back(std::chrono::duration<double>(time).count());
+  const auto faster = FasterThan(seconds[static_cast<std::size_t>(usual)], seconds);
+  return faster ? kMethods[*faster] : usual;
 }
 
 }  // namespace

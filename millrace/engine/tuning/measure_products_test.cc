@@ -36,7 +36,7 @@ TEST(ProductChoice, EveryMethodMakesTheProduct) {
           SCOPED_TRACE(fmt::format("{}, transposed {} {}, result {}", ProductMethodName(method), left, right,
                                    static_cast<int>(result)));
           const StepKernels kernels{.products = {{{kRows, kColumns, kInner, left, right, result}, method}}};
-          std::set<ProductShape> seen;
+          SeenProducts seen;
           const KernelScope scope(kernels, &seen);
           const at::Tensor a = MatrixOf(kRows, kInner, left, 1), b = MatrixOf(kInner, kColumns, right, 2);
           const at::Tensor bias = Noise({kColumns}, 3);
@@ -53,8 +53,8 @@ TEST(ProductChoice, EveryMethodMakesTheProduct) {
             const at::Tensor want = given.defined() ? at::addmm(bias, a, b) : at::mm(a, b);
             EXPECT_TRUE(at::allclose(Product(a, b, given), want, 1e-5, 1e-5));
           }
-          EXPECT_EQ(seen.size(), 1u);
-          EXPECT_TRUE(seen.contains({kRows, kColumns, kInner, left, right, result}));
+          EXPECT_EQ(seen.on_cpu.size(), 1u);
+          EXPECT_TRUE(seen.on_cpu.contains({kRows, kColumns, kInner, left, right, result}));
         }
       }
     }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "millrace/object/open/open.h"
+#include "millrace/train/compile/product_json.h"
 #include "millrace/train/compile/step_compiler.h"
 #include "millrace/train/compile_cache/compile_cache.h"
 #include "millrace/train/testing/train_runs.h"
@@ -127,15 +128,50 @@ TEST_F(CompileTest, TakesTheChoicesOfTheCache) {
                                  {"right_transposed", true},
                                  {"result", "set"},
                                  {"method", "blas"}}});
-  const auto chosen = ChosenProducts(entry);
-  ASSERT_TRUE(chosen) << chosen.error().ToString();
-  EXPECT_EQ(chosen->at({64, 32, 48, false, true}), engine::ops::ProductMethod::kBlas);
+  engine::ops::StepKernels chosen;
+  ASSERT_TRUE(TakeChoices(entry.products, chosen));
+  EXPECT_EQ(chosen.products.at({64, 32, 48, false, true}), engine::ops::ProductMethod::kBlas);
   entry.products[0]["method"] = "magic";
-  EXPECT_EQ(ChosenProducts(entry).error().code(), Code::kCorrupt);
+  EXPECT_EQ(TakeChoices(entry.products, chosen).error().code(), Code::kCorrupt);
   CompileCache cache = CompileCache::Open(*connection, options.compile_cache).value();
   ASSERT_TRUE(cache.Remove(cache.List().value()[0]));
   ASSERT_TRUE(cache.Keep(entry));
   EXPECT_EQ(Run(options).outcome.error().code(), Code::kCorrupt) << "the run reads the cache";
+}
+
+TEST(ProductJsonTest, KeepsProductsOfBothKinds) {
+  using engine::ops::GpuNumber;
+  const engine::ops::ProductShape on_cpu{64, 32, 48, true, false, engine::ops::ProductResult::kAdd};
+  const engine::ops::GpuProduct plain{.rows = 8,
+                                      .columns = 16,
+                                      .inner = 32,
+                                      .left = {.number = GpuNumber::kBfloat16, .stride = 40},
+                                      .right = {.number = GpuNumber::kBfloat16, .transposed = true, .stride = 32},
+                                      .out = {.number = GpuNumber::kBfloat16, .stride = 16},
+                                      .result = engine::ops::ProductResult::kSetWithBias};
+  engine::ops::GpuProduct blocks = plain;
+  blocks.left = {.number = GpuNumber::kE4m3, .grain = engine::ops::Fp8Grain::kLines, .stride = 32};
+  blocks.right = {
+      .number = GpuNumber::kE4m3, .grain = engine::ops::Fp8Grain::kSquares, .transposed = true, .stride = 32};
+  const engine::ops::SeenProducts seen{.on_cpu = {on_cpu}, .on_gpu = {plain, blocks}};
+  engine::ops::SeenProducts read;
+  ASSERT_TRUE(AddProducts(ParseJson(DumpJson(ProductsOf(seen)), "products").value(), read));
+  EXPECT_EQ(read.on_cpu, seen.on_cpu);
+  EXPECT_EQ(read.on_gpu, seen.on_gpu);
+
+  const engine::ops::StepKernels kernels{.products = {{on_cpu, engine::ops::ProductMethod::kMatmul}},
+                                         .gpu_products = {{plain, {{1, 2, 3}}}, {blocks, {{4}}}}};
+  const Json choices = ParseJson(DumpJson(ChoicesOf(kernels)), "choices").value();
+  engine::ops::StepKernels taken;
+  ASSERT_TRUE(TakeChoices(choices, taken));
+  EXPECT_EQ(taken.products, kernels.products);
+  EXPECT_EQ(taken.gpu_products, kernels.gpu_products);
+  for (const char* const key : {"left", "right", "out", "algorithm", "result", "rows"}) {
+    Json damaged = Json::array({choices[1]});
+    damaged[0][key] = "x";
+    const Status status = TakeChoices(damaged, taken);
+    EXPECT_FALSE(status) << key;
+  }
 }
 
 TEST_F(CompileTest, ResumesWithTheStepOfTheCheckpoint) {

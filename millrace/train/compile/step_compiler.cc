@@ -13,68 +13,57 @@
 
 #include "millrace/base/process/cpu.h"
 #include "millrace/base/text.h"
+#include "millrace/engine/device/choose_device.h"
 #include "millrace/engine/errors.h"
+#include "millrace/engine/ops/cuda/choice/measure_gpu_products.h"
+#include "millrace/engine/ops/cuda/tensors/built_with_cuda.h"
+#include "millrace/engine/ops/cuda/tensors/lt_product.h"
 #include "millrace/engine/tuning/measure_products.h"
 #include "millrace/train/agreement/share_text.h"
+#include "millrace/train/compile/product_json.h"
 #include "millrace/train/reporting/stopwatch.h"
 
 namespace millrace::train {
 namespace {
 
-using engine::ops::ProductMethod;
-using engine::ops::ProductShape;
-using Products = std::map<ProductShape, ProductMethod>;
+using engine::ops::SeenProducts;
+using engine::ops::StepKernels;
 
-constexpr std::array<std::string_view, 3> kResultNames = {"set", "set_with_bias", "add"};
-
-Json JsonOf(const ProductShape& shape) {
-  return {{"rows", shape.rows},
-          {"columns", shape.columns},
-          {"inner", shape.inner},
-          {"left_transposed", shape.left_transposed},
-          {"right_transposed", shape.right_transposed},
-          {"result", kResultNames.at(static_cast<std::size_t>(shape.result))}};
-}
-
-bool Flag(const Json& json, std::string_view key) {
-  const Json* found = JsonFind(json, key);
-  return found != nullptr && found->is_boolean() && found->get<bool>();
-}
-
-Result<ProductShape> ShapeFrom(const Json& json) {
-  ProductShape shape;
-  shape.rows = MR_TRY(JsonInt(json, "rows"));
-  shape.columns = MR_TRY(JsonInt(json, "columns"));
-  shape.inner = MR_TRY(JsonInt(json, "inner"));
-  shape.left_transposed = Flag(json, "left_transposed");
-  shape.right_transposed = Flag(json, "right_transposed");
-  const std::string result = MR_TRY(JsonString(json, "result"));
-  const auto* const found = std::ranges::find(kResultNames, result);
-  if (found == kResultNames.end()) return Fail(Code::kCorrupt, "a product has the result \"{}\"", result);
-  shape.result = static_cast<ProductShape::Result>(found - kResultNames.begin());
-  return shape;
-}
-
-Json JsonOf(const Products& products) {
-  Json json = Json::array();
-  for (const auto& [shape, method] : products) {
-    json.push_back(JsonOf(shape));
-    json.back()["method"] = ProductMethodName(method);
-  }
-  return json;
-}
-
-/// Returns the shapes of all ranks.
-Result<std::set<ProductShape>> Union(engine::Collective& world, const std::set<ProductShape>& mine) {
-  Json json = Json::array();
-  for (const ProductShape& shape : mine) json.push_back(JsonOf(shape));
-  const std::string text = DumpJson(json);
-  std::set<ProductShape> all;
+/// Returns the products of all ranks.
+Result<SeenProducts> Union(engine::Collective& world, const SeenProducts& mine) {
+  const std::string text = DumpJson(ProductsOf(mine));
+  SeenProducts all;
   for (int rank = 0; rank < world.size(); ++rank) {
-    const Json theirs = MR_TRY(ParseJson(MR_TRY(ShareText(world, text, rank)), "the shapes of a rank"));
-    for (const Json& each : theirs) all.insert(MR_TRY(ShapeFrom(each)));
+    MR_TRY(AddProducts(MR_TRY(ParseJson(MR_TRY(ShareText(world, text, rank)), "the products of a rank")), all));
   }
   return all;
+}
+
+/// Returns the fastest ways to make these products.
+StepKernels Measure(const SeenProducts& products, [[maybe_unused]] at::Device device, Clock& clock) {
+  StepKernels chosen{.products = engine::ops::MeasureProducts(products.on_cpu, clock)};
+  if constexpr (engine::ops::kBuiltWithCuda) {
+    if (!device.is_cpu()) chosen.gpu_products = engine::ops::cuda::MeasureGpuProducts(products.on_gpu, device);
+  }
+  return chosen;
+}
+
+/// Returns what products on the device depend on.
+Json MachineOf([[maybe_unused]] at::Device device) {
+  if constexpr (engine::ops::kBuiltWithCuda) {
+    if (!device.is_cpu()) return {{"gpu", engine::DeviceName(device)}, {"cublas", engine::ops::cuda::CublasVersion()}};
+  }
+  const CpuInfo cpu = DetectCpu();
+  std::vector<std::string_view> vectors;
+  if (cpu.avx2_fma) vectors.emplace_back("avx2");
+  if (cpu.avx512) vectors.emplace_back("avx512");
+  if (cpu.avx512_bf16) vectors.emplace_back("avx512_bf16");
+  if (cpu.amx_bf16) vectors.emplace_back("amx_bf16");
+  return {{"brand", cpu.brand},  // clouds shorten it, so it is not enough
+          {"family", cpu.family},
+          {"model", cpu.model},
+          {"vectors", vectors},
+          {"threads", at::get_num_threads()}};
 }
 
 /// Reports an entry that is damaged as one that is not there.
@@ -132,12 +121,6 @@ std::string CompileReport::ToText() const {
 }
 
 Json CompiledFor(const StepFacts& facts) {
-  const CpuInfo cpu = DetectCpu();
-  std::vector<std::string_view> vectors;
-  if (cpu.avx2_fma) vectors.emplace_back("avx2");
-  if (cpu.avx512) vectors.emplace_back("avx512");
-  if (cpu.avx512_bf16) vectors.emplace_back("avx512_bf16");
-  if (cpu.amx_bf16) vectors.emplace_back("amx_bf16");
   Json made_for = {{"model", facts.model},
                    {"precision", facts.precision},
                    {"objective", facts.objective},
@@ -149,32 +132,17 @@ Json CompiledFor(const StepFacts& facts) {
                      {"pipeline", facts.shape.pipeline},
                      {"schedule", engine::PipelineScheduleName(facts.parallel.schedule)},
                      {"virtual_stages", facts.parallel.virtual_stages}}},
-                   {"processor",
-                    {{"brand", cpu.brand},  // clouds shorten it, so it is not enough
-                     {"family", cpu.family},
-                     {"model", cpu.model},
-                     {"vectors", vectors},
-                     {"threads", at::get_num_threads()}}},
+                   {"processor", MachineOf(facts.device)},
                    {"libraries", {{"torch", TORCH_VERSION}, {"onednn", engine::ops::OneDnnVersion()}}}};
   if (!facts.adapter.is_null()) made_for["adapter"] = facts.adapter;
   if (!facts.base.empty()) made_for["base"] = facts.base;
+  if (facts.fp8_scaling != "none") made_for["fp8_scaling"] = facts.fp8_scaling;
   return made_for;
-}
-
-Result<Products> ChosenProducts(const CompiledEntry& entry) {
-  Products products;
-  for (const Json& each : entry.products) {
-    const std::string name = MR_TRY(JsonString(each, "method"));
-    const auto method = engine::ops::ParseProductMethod(name);
-    if (!method) return Fail(Code::kCorrupt, "a compiled step has a product by \"{}\"", name);
-    products.emplace(MR_TRY(ShapeFrom(each)), *method);
-  }
-  return products;
 }
 
 Result<CompileReport> CompileStep(object::Connection& connection, engine::Collective& world, std::string cache_url,
                                   const Json& made_for, const std::optional<CompiledEntry>& resumed,
-                                  const TrialStep& trial, Clock& clock, const Logger& log) {
+                                  const TrialStep& trial, at::Device device, Clock& clock, const Logger& log) {
   const Stopwatch watch(clock);
   if (cache_url.empty()) cache_url = MR_TRY(CompileCache::DefaultUrl());
   CompileCache cache = MR_TRY(CompileCache::Open(connection, cache_url));
@@ -199,15 +167,15 @@ Result<CompileReport> CompileStep(object::Connection& connection, engine::Collec
   if (leads) found = same ? resumed : MR_TRY(FindUndamaged(cache, made_for, log));
   if (auto entry = MR_TRY(share(found))) return end(same ? From::kCheckpoint : From::kCache, *std::move(entry));
 
-  std::set<ProductShape> seen;
+  SeenProducts seen;
   MR_TRY(trial({}, seen));
-  const std::set<ProductShape> shapes = MR_TRY(Union(world, seen));
-  report.shapes = shapes.size();
+  const SeenProducts products = MR_TRY(Union(world, seen));
+  report.shapes = products.on_cpu.size() + products.on_gpu.size();
   std::optional<CompiledEntry> made;
   if (leads) {
-    const Products products =
-        MR_TRY(engine::CatchTorch("measuring products", [&] { return engine::ops::MeasureProducts(shapes, clock); }));
-    made = {.made_for = made_for, .products = JsonOf(products)};
+    const StepKernels chosen =
+        MR_TRY(engine::CatchTorch("measuring products", [&] { return Measure(products, device, clock); }));
+    made = {.made_for = made_for, .products = ChoicesOf(chosen)};
     const auto kept = cache.Keep(*made);
     if (kept) made = *kept;
     // A damaged entry stands in its place. This run has its own, also in its checkpoints.
@@ -216,10 +184,13 @@ Result<CompileReport> CompileStep(object::Connection& connection, engine::Collec
   return end(From::kMeasured, MR_TRY(share(made)).value());
 }
 
-Result<std::uint64_t> PeakMemory(engine::Collective& world) {
+Result<std::uint64_t> PeakMemory(engine::Collective& world, at::Device device) {
   rusage used{};
   getrusage(RUSAGE_SELF, &used);
-  const at::Tensor peak = at::scalar_tensor(std::int64_t{used.ru_maxrss} * 1024, at::kLong);
+  // What a GPU's allocator has taken, it keeps.
+  const std::int64_t mine = device.is_cpu() ? std::int64_t{used.ru_maxrss} * 1024
+                                            : static_cast<std::int64_t>(engine::DeviceMemoryInUse(device));
+  const at::Tensor peak = at::scalar_tensor(mine, at::kLong);
   MR_TRY(world.AllReduce(peak, engine::Reduction::kMax));
   return static_cast<std::uint64_t>(peak.item<std::int64_t>());
 }

@@ -1,6 +1,8 @@
 // Compiles a run's step: finds what computes it fastest on this machine, once for all runs like it.
 #pragma once
 
+#include <ATen/ATen.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -54,32 +56,32 @@ struct StepFacts {
   engine::MeshShape shape;
   Json adapter;           ///< adapter_config.json; null: no adapter is trained
   std::string_view base;  ///< the name of a Quantization; empty: in full
+  at::Device device = at::kCPU;
+  std::string_view fp8_scaling = "none";  ///< the name of an Fp8Scaling
 };
-/// Returns the facts with the processor, the threads of this rank and the versions of the libraries that multiply.
+/// Returns the facts with the processor and the threads of this rank, or its GPU, and the versions of the libraries
+/// that multiply.
 Json CompiledFor(const StepFacts& facts);
-
-/// Returns the choices of an entry. Errors: kCorrupt if they are none.
-Result<std::map<engine::ops::ProductShape, engine::ops::ProductMethod>> ChosenProducts(const CompiledEntry& entry);
 
 /// Returns the keys of what two entries were made for that differ: "processor, libraries".
 std::string ChangedKeys(const CompiledEntry& one, const CompiledEntry& other);
 
 /// Makes a step on this rank in the scope of `kernels` and undoes what it has changed.
-using TrialStep =
-    std::function<Status(const engine::ops::StepKernels& kernels, std::set<engine::ops::ProductShape>& seen)>;
+using TrialStep = std::function<Status(const engine::ops::StepKernels& kernels, engine::ops::SeenProducts& seen)>;
 
 /// Returns the entry of `resumed` if it was made for the same; else that of the cache; else measures one and keeps it
-/// there. Then all ranks make a trial step, and rank 0 measures the products of all of them, while the others wait.
+/// there. Then all ranks make a trial step, and rank 0 measures the products of all of them on its `device`, while the
+/// others wait.
 /// Collective over `world`; all ranks get the same entry. Blocks.
 /// Errors: those of the trial step, the group and the store. A damaged entry of the cache is reported to the log, and
 /// replaced by measuring.
 /// `cache_url`: as CompileCache::Open(); empty: the user's cache.
 Result<CompileReport> CompileStep(object::Connection& connection, engine::Collective& world, std::string cache_url,
                                   const Json& made_for, const std::optional<CompiledEntry>& resumed,
-                                  const TrialStep& trial, Clock& clock, const Logger& log);
+                                  const TrialStep& trial, at::Device device, Clock& clock, const Logger& log);
 
-/// Returns the most memory that a rank has had so far, in bytes: CompileReport::peak_memory. Collective over `world`.
-/// Blocks. Errors: those of Collective.
-Result<std::uint64_t> PeakMemory(engine::Collective& world);
+/// Returns the most memory of its device that a rank has had so far, in bytes: CompileReport::peak_memory. On a GPU,
+/// all programs count. Collective over `world`. Blocks. Errors: those of Collective.
+Result<std::uint64_t> PeakMemory(engine::Collective& world, at::Device device);
 
 }  // namespace millrace::train

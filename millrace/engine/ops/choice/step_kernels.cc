@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "millrace/engine/ops/choice/named.h"
 #include "millrace/engine/ops/cpu/gemm.h"
 
 namespace millrace::engine::ops {
@@ -10,13 +11,6 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kMethodNames = {"sgemm", "matmul", "blas"};
 constexpr std::array<std::string_view, 4> kScalingNames = {"none", "current", "delayed", "block"};
-
-template <class Enum, std::size_t N>
-std::optional<Enum> Named(const std::array<std::string_view, N>& names, std::string_view name) {
-  const auto* const found = std::ranges::find(names, name);
-  if (found == names.end()) return std::nullopt;
-  return static_cast<Enum>(found - names.begin());
-}
 
 /// The least rows and columns of which the BLAS adds products faster than oneDNN does. The gradients of adapters have
 /// fewer, and either library is the faster one for some of them.
@@ -32,13 +26,13 @@ bool AddsToSmallWeight(const ProductShape& shape) {
 
 thread_local KernelScope::Current KernelScope::current_;
 
-std::string_view ProductMethodName(ProductMethod method) { return kMethodNames.at(static_cast<std::size_t>(method)); }
+std::string_view ProductMethodName(ProductMethod method) { return NameOf(kMethodNames, method); }
 
 std::optional<ProductMethod> ParseProductMethod(std::string_view name) {
   return Named<ProductMethod>(kMethodNames, name);
 }
 
-std::string_view Fp8ScalingName(Fp8Scaling scaling) { return kScalingNames.at(static_cast<std::size_t>(scaling)); }
+std::string_view Fp8ScalingName(Fp8Scaling scaling) { return NameOf(kScalingNames, scaling); }
 
 std::optional<Fp8Scaling> ParseFp8Scaling(std::string_view name) { return Named<Fp8Scaling>(kScalingNames, name); }
 
@@ -49,7 +43,7 @@ ProductMethod DefaultMethod(const ProductShape& shape) {
   return of_weight && shape.result != ProductShape::Result::kAdd ? ProductMethod::kMatmul : ProductMethod::kSgemm;
 }
 
-KernelScope::KernelScope(const StepKernels& kernels, std::set<ProductShape>* seen) : outer_(current_) {
+KernelScope::KernelScope(const StepKernels& kernels, SeenProducts* seen) : outer_(current_) {
   current_ = {&kernels, seen};
 }
 
@@ -72,9 +66,22 @@ bool MultipliesRowsAlone() {
 ProductMethod MethodFor(const ProductShape& shape) {
   const KernelScope::Current& current = KernelScope::current_;
   if (current.kernels == nullptr) return DefaultMethod(shape);
-  if (current.seen != nullptr) current.seen->insert(shape);
+  if (current.seen != nullptr) current.seen->on_cpu.insert(shape);
   const auto found = current.kernels->products.find(shape);
   return found != current.kernels->products.end() ? found->second : DefaultMethod(shape);
+}
+
+bool ChoosesProducts() {
+  const KernelScope::Current& current = KernelScope::current_;
+  return current.kernels != nullptr && (current.seen != nullptr || !current.kernels->gpu_products.empty());
+}
+
+const GpuAlgorithm* AlgorithmFor(const GpuProduct& product) {
+  const KernelScope::Current& current = KernelScope::current_;
+  if (current.kernels == nullptr) return nullptr;
+  if (current.seen != nullptr) current.seen->on_gpu.insert(product);
+  const auto found = current.kernels->gpu_products.find(product);
+  return found != current.kernels->gpu_products.end() ? &found->second : nullptr;
 }
 
 }  // namespace millrace::engine::ops

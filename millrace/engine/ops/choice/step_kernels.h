@@ -8,6 +8,7 @@
 #include <set>
 #include <string_view>
 
+#include "millrace/engine/ops/choice/gpu_product.h"
 #include "millrace/engine/ops/choice/largest_values.h"
 
 namespace millrace::engine::ops {
@@ -26,8 +27,8 @@ std::optional<ProductMethod> ParseProductMethod(std::string_view name);
 struct ProductShape {
   std::int64_t rows = 0, columns = 0, inner = 0;
   bool left_transposed = false, right_transposed = false;  ///< of what is in memory
-  /// Whether the result replaces c, replaces it with a bias in each row, or is added to c.
-  enum class Result { kSet, kSetWithBias, kAdd } result = Result::kSet;
+  using Result = ProductResult;
+  Result result = Result::kSet;
   auto operator<=>(const ProductShape&) const = default;
 };
 /// Returns what makes a product of this shape on this processor if nothing was chosen.
@@ -49,7 +50,8 @@ struct StepKernels {
   /// The ops are their references: compositions of ATen's operations, as an eager PyTorch program calls them. Products
   /// are ATen's too.
   bool plain = false;
-  std::map<ProductShape, ProductMethod> products;  ///< of shapes that are not here: DefaultMethod()
+  std::map<ProductShape, ProductMethod> products;   ///< of shapes that are not here: DefaultMethod()
+  std::map<GpuProduct, GpuAlgorithm> gpu_products;  ///< of products that are not here: what cuBLAS chooses
   /// On a GPU, the products of linear layers in bfloat16 round their inputs to 8 bits (ops/cuda/fp8).
   Fp8Scaling fp8 = Fp8Scaling::kNone;
   LargestValues* largest = nullptr;  ///< of the model's linear layers, for kDelayed. Borrowed.
@@ -58,12 +60,18 @@ struct StepKernels {
   bool independent_rows = false;
 };
 
+/// The products of some passes.
+struct SeenProducts {
+  std::set<ProductShape> on_cpu;
+  std::set<GpuProduct> on_gpu;
+};
+
 /// While it lives, ops that this thread calls use `kernels`, forward and backward. Borrows them. If `seen` is not null,
-/// it gets the shapes of all products. Scopes may be nested; the innermost counts. Worker threads of an op use the
-/// defaults.
+/// it gets all products that could be made in several ways. Scopes may be nested; the innermost counts. Worker threads
+/// of an op use the defaults.
 class KernelScope {
  public:
-  explicit KernelScope(const StepKernels& kernels, std::set<ProductShape>* seen = nullptr);
+  explicit KernelScope(const StepKernels& kernels, SeenProducts* seen = nullptr);
   ~KernelScope();
   KernelScope(const KernelScope&) = delete;
   KernelScope& operator=(const KernelScope&) = delete;
@@ -71,13 +79,15 @@ class KernelScope {
  private:
   struct Current {
     const StepKernels* kernels = nullptr;
-    std::set<ProductShape>* seen = nullptr;
+    SeenProducts* seen = nullptr;
   };
   friend bool UsesPlainKernels();
   friend Fp8Scaling ScalingInFp8();
   friend LargestValues* LargestInFp8();
   friend bool MultipliesRowsAlone();
   friend ProductMethod MethodFor(const ProductShape& shape);
+  friend bool ChoosesProducts();
+  friend const GpuAlgorithm* AlgorithmFor(const GpuProduct& product);
   static thread_local Current current_;
   const Current outer_;
 };
@@ -91,5 +101,9 @@ LargestValues* LargestInFp8();
 bool MultipliesRowsAlone();
 /// Returns how this thread makes a product, and notes its shape if the scope asks for that.
 ProductMethod MethodFor(const ProductShape& shape);
+/// Returns whether products on a GPU are chosen on this thread, or noted for that.
+bool ChoosesProducts();
+/// Returns what makes a product on a GPU, and notes it if the scope asks for that. Null: cuBLAS chooses.
+const GpuAlgorithm* AlgorithmFor(const GpuProduct& product);
 
 }  // namespace millrace::engine::ops

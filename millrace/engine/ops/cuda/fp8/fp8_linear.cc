@@ -1,16 +1,12 @@
 #include "millrace/engine/ops/cuda/fp8/fp8_linear.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAGuard.h>
-#include <cublasLt.h>
 
-#include <compare>
-#include <map>
-#include <mutex>
 #include <utility>
 
 #include "millrace/engine/ops/cuda/fp8/fp8_kernels.h"
+#include "millrace/engine/ops/cuda/tensors/lt_product.h"
 #include "millrace/engine/ops/cuda/tensors/tensors.h"
 
 namespace millrace::engine::ops::cuda {
@@ -18,10 +14,7 @@ namespace {
 
 using kernels::Fp8Format;
 
-constexpr std::int64_t kMultiple = 16;         // of the sizes of cuBLAS's products in FP8
-constexpr std::uint32_t kAlignmentBytes = 16;  // of their memory
-
-bool IsAligned(const at::Tensor& x) { return reinterpret_cast<std::uintptr_t>(x.data_ptr()) % kAlignmentBytes == 0; }
+constexpr std::int64_t kMultiple = 16;  // of the sizes of cuBLAS's products in FP8
 
 /// Returns x, or a copy as the kernels read it.
 at::Tensor Readable(const at::Tensor& x) {
@@ -33,133 +26,34 @@ at::Tensor Readable(const at::Tensor& x) {
 at::Tensor FloatsLike(const at::Tensor& x, std::int64_t count) { return NewLike(x, {count}, at::kFloat); }
 std::int64_t Blocks(std::int64_t elements) { return (elements + kernels::kFp8Block - 1) / kernels::kFp8Block; }
 
-void CheckBlas(cublasStatus_t status, const char* what) {
-  TORCH_CHECK(status == CUBLAS_STATUS_SUCCESS, "cuBLAS failed to multiply in FP8: ", what, ": ",
-              cublasGetStatusString(status));
-}
-
-cudaDataType Fp8TypeOf(Fp8Format format) { return format == Fp8Format::kE4m3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2; }
-
-/// What cuBLAS's choice of an algorithm depends on. By columns, as cuBLAS counts: m are the columns of the result.
-struct ProductKey {
-  int device = 0;
-  cudaDataType left{}, right{};
-  Fp8Grain left_grain{}, right_grain{};
-  cudaDataType out{};
-  std::int64_t m = 0, n = 0, k = 0, stride = 0;
-  bool has_bias = false, adds = false;
-  auto operator<=>(const ProductKey&) const = default;
-};
-
-struct ProductDescription {
-  cublasLtMatmulDescOpaque_t operation{};
-  cublasLtMatrixLayoutOpaque_t left{}, right{}, out{};
-};
-
-template <class T>
-void SetAttribute(ProductDescription& product, cublasLtMatmulDescAttributes_t attribute, const T& value) {
-  CheckBlas(
-      cublasLtMatmulDescSetAttribute(&product.operation, attribute, static_cast<const void*>(&value), sizeof(value)),
-      "set an attribute");
-}
-
-#if CUBLAS_VERSION >= 120900
-constexpr auto kLeftMode = CUBLASLT_MATMUL_DESC_A_SCALE_MODE, kRightMode = CUBLASLT_MATMUL_DESC_B_SCALE_MODE;
-#else
-constexpr cublasLtMatmulDescAttributes_t kLeftMode{}, kRightMode{};
-#endif
-
-/// Says how cuBLAS reads the factors of a side.
-void SetScales(ProductDescription& product, cublasLtMatmulDescAttributes_t pointer,
-               [[maybe_unused]] cublasLtMatmulDescAttributes_t mode, const Fp8Matrix& matrix) {
-  SetAttribute(product, pointer, static_cast<const void*>(matrix.decode.data_ptr()));
-  if (matrix.grain == Fp8Grain::kTensor) return;
-#if CUBLAS_VERSION >= 120900
-  const std::int32_t value = matrix.grain == Fp8Grain::kLines ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F
-                                                              : CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
-  SetAttribute(product, mode, value);
-#else
-  TORCH_CHECK(false, "block scaling of FP8 needs cuBLAS 12.9; this program was built with an older one");
-#endif
-}
-
-/// The algorithms that cuBLAS has chosen, which takes it longer than to start one. Thread-safe.
-class Algorithms {
- public:
-  cublasLtMatmulAlgo_t For(const ProductKey& key, ProductDescription& product, std::size_t workspace_bytes) {
-    const std::lock_guard lock(mutex_);
-    const auto found = chosen_.find(key);
-    if (found != chosen_.end()) return found->second;
-    cublasLtMatmulPreferenceOpaque_t preference{};
-    CheckBlas(cublasLtMatmulPreferenceInit(&preference), "begin a preference");
-    const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-      CheckBlas(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof(value)),
-                "set a preference");
-    };
-    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(workspace_bytes));
-    for (const auto attribute :
-         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
-      set(attribute, kAlignmentBytes);
-    }
-    cublasLtMatmulHeuristicResult_t result{};
-    int results = 0;
-    CheckBlas(
-        cublasLtMatmulAlgoGetHeuristic(at::cuda::getCurrentCUDABlasLtHandle(), &product.operation, &product.left,
-                                       &product.right, &product.out, &product.out, &preference, 1, &result, &results),
-        "choose an algorithm");
-    TORCH_CHECK(results > 0, "cuBLAS has no algorithm for a product of ", key.n, " x ", key.k, " x ", key.m, " in FP8");
-    return chosen_.emplace(key, result.algo).first->second;
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<ProductKey, cublasLtMatmulAlgo_t> chosen_;  // guarded by mutex_
-};
+GpuNumber NumberOf(Fp8Format format) { return format == Fp8Format::kE4m3 ? GpuNumber::kE4m3 : GpuNumber::kE5m2; }
 
 /// out [n, m] = rows [n, k] · the transpose of columns [m, k], plus `bias` [m] if that is defined; or out += that.
 void Multiply(const Fp8Matrix& rows, const Fp8Matrix& columns, const at::Tensor& out, const at::Tensor& bias,
               bool adds) {
-  static Algorithms algorithms;
   const std::int64_t m = columns.codes.size(0), n = rows.codes.size(0), k = rows.codes.size(1);
   TORCH_CHECK(columns.codes.size(1) == k && out.size(0) == n && out.size(1) == m && out.stride(1) == 1,
               rows.codes.sizes(), " times the transpose of ", columns.codes.sizes(), " into ", out.sizes());
-  const ProductKey key{.device = out.device().index(),
-                       .left = Fp8TypeOf(columns.format),
-                       .right = Fp8TypeOf(rows.format),
-                       .left_grain = columns.grain,
-                       .right_grain = rows.grain,
-                       .out = out.scalar_type() == at::kFloat ? CUDA_R_32F : CUDA_R_16BF,
-                       .m = m,
-                       .n = n,
-                       .k = k,
-                       .stride = out.stride(0),
-                       .has_bias = bias.defined(),
-                       .adds = adds};
-  // cuBLAS reads memory by columns. So it sees out's transpose, and `columns` is its left factor.
-  ProductDescription product;
-  CheckBlas(cublasLtMatmulDescInit(&product.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "begin");
-  SetAttribute(product, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
-  SetAttribute(product, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
-  SetScales(product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, kLeftMode, columns);
-  SetScales(product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, kRightMode, rows);
-  if (bias.defined()) {
-    SetAttribute(product, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    SetAttribute(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(bias.data_ptr()));
-    SetAttribute(product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_16BF);
-  }
-  const auto unsigned_of = [](std::int64_t size) { return static_cast<std::uint64_t>(size); };
-  CheckBlas(cublasLtMatrixLayoutInit(&product.left, key.left, unsigned_of(k), unsigned_of(m), k), "lay out");
-  CheckBlas(cublasLtMatrixLayoutInit(&product.right, key.right, unsigned_of(k), unsigned_of(n), k), "lay out");
-  CheckBlas(cublasLtMatrixLayoutInit(&product.out, key.out, unsigned_of(m), unsigned_of(n), key.stride), "lay out");
-  const std::size_t workspace_bytes = at::cuda::getCUDABlasLtWorkspaceSize();
-  const cublasLtMatmulAlgo_t algorithm = algorithms.For(key, product, workspace_bytes);
-  const float one = 1, before = adds ? 1 : 0;
-  CheckBlas(cublasLtMatmul(at::cuda::getCurrentCUDABlasLtHandle(), &product.operation, &one, columns.codes.data_ptr(),
-                           &product.left, rows.codes.data_ptr(), &product.right, &before, out.data_ptr(), &product.out,
-                           out.data_ptr(), &product.out, &algorithm, at::cuda::getCUDABlasLtWorkspace(),
-                           workspace_bytes, StreamOf(out)),
-            "start");
+  const GpuNumber result = out.scalar_type() == at::kFloat ? GpuNumber::kFloat : GpuNumber::kBfloat16;
+  const GpuProduct product{
+      .rows = n,
+      .columns = m,
+      .inner = k,
+      .left = {.number = NumberOf(rows.format), .grain = rows.grain, .stride = k},
+      .right = {.number = NumberOf(columns.format), .grain = columns.grain, .transposed = true, .stride = k},
+      .out = {.number = result, .stride = out.stride(0)},
+      .result = adds             ? ProductResult::kAdd
+                : bias.defined() ? ProductResult::kSetWithBias
+                                 : ProductResult::kSet};
+  const GpuAlgorithm* const chosen = AlgorithmFor(product);
+  StartProduct(product,
+               {.left = rows.codes.data_ptr(),
+                .right = columns.codes.data_ptr(),
+                .out = out.data_ptr(),
+                .bias = bias.defined() ? bias.data_ptr() : nullptr,
+                .left_decode = MemoryOf<float>(rows.decode),
+                .right_decode = MemoryOf<float>(columns.decode)},
+               chosen != nullptr ? *chosen : UsualAlgorithm(product), StreamOf(out));
 }
 
 }  // namespace

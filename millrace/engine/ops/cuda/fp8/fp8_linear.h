@@ -14,13 +14,6 @@
 
 namespace millrace::engine::ops::cuda {
 
-/// Which elements of an 8-bit matrix share a scale.
-enum class Fp8Grain {
-  kTensor,   ///< all
-  kLines,    ///< 128 of a line
-  kSquares,  ///< 128 of 128 lines
-};
-
 /// An 8-bit matrix as cuBLAS multiplies it: the elements that are summed lie side by side.
 struct Fp8Matrix {
   at::Tensor codes;   ///< [lines, summed], of bytes

@@ -3,7 +3,11 @@
 #include <ATen/Context.h>
 #include <ATen/cuda/CUDAContext.h>
 
+#include <optional>
+
+#include "millrace/engine/ops/choice/step_kernels.h"
 #include "millrace/engine/ops/cuda/kernels/few_rows.h"
+#include "millrace/engine/ops/cuda/tensors/lt_product.h"
 #include "millrace/engine/ops/cuda/tensors/tensors.h"
 
 namespace millrace::engine::ops::cuda {
@@ -66,18 +70,86 @@ void MultiplyInFloat(const at::Tensor& c, const at::Tensor& a, const at::Tensor&
               cublasGetStatusString(status));
 }
 
+GpuNumber NumberOf(const at::Tensor& x) {
+  switch (x.scalar_type()) {
+    case at::kBFloat16:
+      return GpuNumber::kBfloat16;
+    case at::kHalf:
+      return GpuNumber::kHalf;
+    default:
+      return at::globalContext().allowTF32CuBLAS() ? GpuNumber::kTf32 : GpuNumber::kFloat;
+  }
+}
+
+/// Returns the product out = a · b, if its algorithm can be chosen: its matrices begin at vectors.
+std::optional<GpuProduct> ChoosableProduct(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
+                                           ProductResult result) {
+  const auto fits = [](const at::Tensor& x) {
+    constexpr std::int64_t kVector = 16;
+    const std::int64_t stride = x.stride(1) == 1 ? x.stride(0) : x.stride(1);
+    const bool has_lines = x.stride(1) == 1 ? x.stride(0) >= x.size(1) : x.stride(0) == 1 && x.stride(1) >= x.size(0);
+    return has_lines && IsAligned(x) && stride * static_cast<std::int64_t>(x.element_size()) % kVector == 0;
+  };
+  const auto is_known = [](const at::Tensor& x) {
+    return x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf;
+  };
+  if (!is_known(a) || a.numel() == 0 || b.numel() == 0 || out.stride(1) != 1) return std::nullopt;
+  if (!fits(out) || !fits(a) || !fits(b)) return std::nullopt;
+  const auto operand = [](const at::Tensor& x) {
+    const bool transposed = x.stride(1) != 1;
+    return GpuOperand{.number = NumberOf(x), .transposed = transposed, .stride = x.stride(transposed ? 1 : 0)};
+  };
+  GpuProduct product{.rows = a.size(0),
+                     .columns = b.size(1),
+                     .inner = a.size(1),
+                     .left = operand(a),
+                     .right = operand(b),
+                     .out = operand(out),
+                     .result = result};
+  if (product.out.number == GpuNumber::kTf32) product.out.number = GpuNumber::kFloat;
+  return product;
+}
+
+/// Makes out = a · b + bias, or adds to it, by the algorithm that was chosen for it. Returns whether there is one.
+bool MakeAsChosen(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias,
+                  ProductResult result, float factor = 1) {
+  const std::optional<GpuProduct> product = ChoosableProduct(out, a, b, result);
+  const GpuAlgorithm* const algorithm = product ? AlgorithmFor(*product) : nullptr;
+  if (algorithm == nullptr) return false;
+  StartProduct(*product,
+               {.left = a.data_ptr(),
+                .right = b.data_ptr(),
+                .out = out.data_ptr(),
+                .bias = bias.defined() ? bias.data_ptr() : nullptr,
+                .factor = factor},
+               *algorithm, StreamOf(out));
+  return true;
+}
+
 }  // namespace
 
 at::Tensor Product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
   at::Tensor few = ProductOfFewRows(a, b, bias);
   if (few.defined()) return few;
+  if (ChoosesProducts()) {
+    at::Tensor out = NewLike(a, {a.size(0), b.size(1)}, a.scalar_type());
+    const bool adds_bias = bias.defined();
+    const bool reads_bias =
+        !adds_bias || (bias.is_contiguous() && bias.scalar_type() == a.scalar_type() && IsAligned(bias));
+    const ProductResult result = adds_bias ? ProductResult::kSetWithBias : ProductResult::kSet;
+    if (reads_bias && MakeAsChosen(out, a, b, bias, result)) return out;
+  }
   return bias.defined() ? at::addmm(bias, a, b) : at::mm(a, b);
 }
 
 void AddProduct(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, float scale) {
+  if (ChoosesProducts() && MakeAsChosen(c, a, b, {}, ProductResult::kAdd, scale)) return;
   MultiplyInFloat(c, a, b, scale, 1);
 }
 
-void SetProduct(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b) { MultiplyInFloat(c, a, b, 1, 0); }
+void SetProduct(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b) {
+  if (ChoosesProducts() && MakeAsChosen(c, a, b, {}, ProductResult::kSet)) return;
+  MultiplyInFloat(c, a, b, 1, 0);
+}
 
 }  // namespace millrace::engine::ops::cuda

@@ -1,0 +1,62 @@
+// Products on a GPU, as far as their speed depends on them, and what makes them.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace millrace::engine::ops {
+
+/// The type of a matrix of a product.
+enum class GpuNumber { kFloat, kTf32, kBfloat16, kHalf, kE4m3, kE5m2 };
+/// "f32", "tf32", "bf16", "fp16", "e4m3", "e5m2"
+std::string_view GpuNumberName(GpuNumber number);
+std::optional<GpuNumber> ParseGpuNumber(std::string_view name);
+
+/// Which elements of an 8-bit matrix share a scale.
+enum class Fp8Grain {
+  kTensor,   ///< all
+  kLines,    ///< 128 of a line
+  kSquares,  ///< 128 of 128 lines
+};
+/// "tensor", "lines", "squares"
+std::string_view Fp8GrainName(Fp8Grain grain);
+std::optional<Fp8Grain> ParseFp8Grain(std::string_view name);
+
+/// Whether the result of a product replaces c, replaces it with a bias in each row, or is added to c.
+enum class ProductResult { kSet, kSetWithBias, kAdd };
+/// "set", "set_with_bias", "add"
+std::string_view ProductResultName(ProductResult result);
+std::optional<ProductResult> ParseProductResult(std::string_view name);
+
+/// A matrix in memory: lines of dense elements, `stride` elements apart.
+struct GpuOperand {
+  GpuNumber number = GpuNumber::kFloat;
+  Fp8Grain grain = Fp8Grain::kTensor;  ///< of 8-bit ones
+  bool transposed = false;             ///< the lines are columns
+  std::int64_t stride = 0;
+  auto operator<=>(const GpuOperand&) const = default;
+};
+/// A product [rows, inner] · [inner, columns] on a GPU. The rows of the result are dense. All memory begins at
+/// multiples of 16 bytes.
+struct GpuProduct {
+  std::int64_t rows = 0, columns = 0, inner = 0;
+  GpuOperand left, right, out;
+  ProductResult result = ProductResult::kSet;
+  auto operator<=>(const GpuProduct&) const = default;
+};
+
+/// What makes a product: cuBLAS's own description (cublasLtMatmulAlgo_t). For one version of cuBLAS and one kind of
+/// GPU.
+struct GpuAlgorithm {
+  std::array<std::uint64_t, 8> words{};
+  auto operator<=>(const GpuAlgorithm&) const = default;
+  /// 128 hexadecimal digits.
+  std::string ToText() const;
+  static std::optional<GpuAlgorithm> FromText(std::string_view text);
+};
+
+}  // namespace millrace::engine::ops

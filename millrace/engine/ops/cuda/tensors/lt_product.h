@@ -1,0 +1,42 @@
+// Products by cuBLASLt, with an algorithm that was chosen before.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <string>
+#include <vector>
+
+#include "millrace/engine/ops/choice/gpu_product.h"
+#include "millrace/engine/ops/cuda/kernels/kernels.h"
+
+namespace millrace::engine::ops::cuda {
+
+/// Of a product's memory.
+inline constexpr std::size_t kLtAlignmentBytes = 16;
+inline bool IsAligned(const at::Tensor& x) {
+  return reinterpret_cast<std::uintptr_t>(x.data_ptr()) % kLtAlignmentBytes == 0;
+}
+
+/// The memory of a product.
+struct LtOperands {
+  const void *left = nullptr, *right = nullptr;
+  void* out = nullptr;
+  const void* bias = nullptr;  ///< of the result's type; with ProductResult::kSetWithBias
+  /// Of 8-bit matrices: by what their numbers are multiplied. As fp8_kernels.h lays them out for the grain.
+  const float *left_decode = nullptr, *right_decode = nullptr;
+  float factor = 1;  ///< of the product
+};
+
+/// Starts a product. Throws c10::Error if the algorithm is not one for it.
+void StartProduct(const GpuProduct& product, const LtOperands& operands, const GpuAlgorithm& algorithm,
+                  engine::cuda::Stream stream);
+/// Returns at most `most` algorithms, in the order in which cuBLAS expects them to be fast; none if it has none. They
+/// give the same bits each time.
+std::vector<GpuAlgorithm> Algorithms(const GpuProduct& product, int most);
+/// Returns the first of Algorithms(), which it remembers. Throws c10::Error if there is none. Thread-safe.
+GpuAlgorithm UsualAlgorithm(const GpuProduct& product);
+
+/// Returns the version of cuBLAS: "130001".
+std::string CublasVersion();
+
+}  // namespace millrace::engine::ops::cuda
