@@ -84,7 +84,8 @@ def curve(o):
     """1,000 steps of GPT-2 124M on the same blocks with the same first weights as transformers; then what steps wait for, streaming
     from a server of buckets."""
     command = ["{python}", "{source}/benchmarks/training_compiler/compare.py", "--millrace", "{programs}/millrace", "--python", "{python}",
-               "--device", "cuda", "--precision", "bf16", "--steps", "1000", "--batch", "1", "--ways"]
+               "--device", "cuda", "--precision", "bf16", "--corpus", "repository", "--steps", "1000",
+               "--batch", "1", "--lr", "1e-4", "--ways"]
     pause = ["{python}", str(HERE / "checkpoint_pause.py"), "--millrace-train", "{programs}/millrace-train", "--tokenizer",
              "{source}/millrace/train/testdata/tokenizer.model", "--folder", "/tmp", "--layers", str(o.layers or 8)]
     return [

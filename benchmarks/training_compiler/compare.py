@@ -7,11 +7,11 @@ As run_clm does, texts are joined and cut into blocks. Four ways begin with the 
 the same order, without dropout: `train.compile: off`, `on`, and run_clm's loop eager and under torch.compile. Prints a table,
 how far the losses lie apart, and how long the first step of a compiled run takes beside the tenth. A last compiled run, which saves
 checkpoints and streams from a server of buckets, tells what steps wait for. PYTHON has torch and transformers. Without a tokenizer,
-one is trained on the sentences. Let nothing else run meanwhile.
+one is trained on the texts. Let nothing else run meanwhile.
 
 With --dropout 0.1 --rounds 5, each round has a seed of its own, and the mean losses are compared: PyTorch draws other numbers.
 
---device cuda --precision bf16 --steps 1000 --ways on,eager compares whole curves on a GPU.
+--device cuda --precision bf16 --corpus repository --steps 1000 --ways on,eager compares whole curves on a GPU.
 
 A block's last token predicts the next block's first, in all four; run_clm leaves this one label out.
 """
@@ -30,7 +30,8 @@ import time
 import pictures
 
 HERE = pathlib.Path(__file__).resolve().parent
-SENTENCES = HERE.parents[1] / "examples/sst2/sentences.py"
+SOURCE = HERE.parents[1]
+SENTENCES = SOURCE / "examples/sst2/sentences.py"
 VOCABULARY = 50257
 OFF, ON, EAGER, COMPILED = "Millrace, compile: off", "Millrace, compile: on", "run_clm, eager", "run_clm, torch.compile"
 MAKE_MODEL = """import json, sys, torch, transformers
@@ -42,22 +43,30 @@ def run(command, **options):
     return subprocess.run([str(word) for word in command], check=True, stdout=subprocess.PIPE, text=True, **options).stdout
 
 
-def make_tokens(o, folder):
-    """Writes the ids of all sentences, joined: as JSON for the peer, and as Megatron's files for Millrace."""
+def texts_of(o, folder):
+    if o.corpus == "repository":
+        files = (path for kind in ("*.md", "*.cc", "*.h", "*.py") for path in SOURCE.rglob(kind) if "build" not in path.parts)
+        return "".join(path.read_text() for path in sorted(files))
     run(["python3", SENTENCES, folder / "sst2"])
     lines = (folder / "sst2/train.tsv").read_text().splitlines()[1:]
-    texts = "\n".join(line.split("\t")[0] for line in lines) + "\n"
+    return "\n".join(line.split("\t")[0] for line in lines) + "\n"
+
+
+def make_tokens(o, folder):
+    """Writes the ids of all texts, joined: as JSON for the peer, and as Megatron's files for Millrace."""
+    texts = texts_of(o, folder)
     if not o.tokenizer:
         (folder / "texts.txt").write_text(texts)
         o.tokenizer = folder / "tokenizer.model"
-        run([o.millrace, "tokenizer", "train", "--input", folder / "texts.txt", "--vocab-size", 4000, "--output", o.tokenizer])
+        run([o.millrace, "tokenizer", "train", "--input", folder / "texts.txt", "--vocab-size", 8000 if o.corpus == "repository" else 400,
+             "--output", o.tokenizer])
     rows = run([o.millrace, "tokenizer", "encode", "--model", o.tokenizer], input=texts).splitlines()
     tokens = [int(word) for row in rows for word in row.split()]
     (folder / "tokens.json").write_text(json.dumps(tokens))
     (folder / "tokens.bin").write_bytes(struct.pack(f"<{len(tokens)}H", *tokens))
     index = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 1, 2) + struct.pack("<iqqq", len(tokens), 0, 0, 1)
     (folder / "tokens.idx").write_bytes(index)
-    assert len(tokens) > o.steps * o.batch * o.length, "too few blocks; take fewer steps"
+    assert len(tokens) > o.steps * o.batch * o.length, f"{len(tokens)} tokens are too few; take fewer steps"
 
 
 def train(o, folder, compile_mode, lr, seed, checkpoint="", tokens="", environment=None):
@@ -147,15 +156,18 @@ def main():
         parser.add_argument(name, required=name != "--tokenizer", type=lambda path: pathlib.Path(path).absolute())
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--precision", choices=["f32", "bf16"], default="f32")
+    parser.add_argument("--corpus", choices=["sentences", "repository"], default="sentences",
+                        help="repository: all texts and sources of this one, which are enough for 1,000 steps")
     parser.add_argument("--ways", default="off,on,eager,compiled", help="which of these; eager is needed")
     for name, value in (("--batch", 1), ("--length", 512), ("--steps", 12), ("--rounds", 1), ("--threads", 2)):
         parser.add_argument(name, type=int, default=value)
     parser.add_argument("--layers", type=int, default=12, help="fewer for a quick look")
     parser.add_argument("--dropout", type=float, default=0.0, help="all of GPT-2's; its own is 0.1")
+    parser.add_argument("--lr", type=float, default=0, help="the first learning rate; default: 5e-5 / 32 of each block, the article's rule")
     parser.add_argument("--price", type=float, default=1.0, help="of this machine an hour")
     parser.add_argument("--picture", type=pathlib.Path)
     o = parser.parse_args()
-    lr = 5e-5 / 32 * o.batch  # the article's rule
+    lr = o.lr or 5e-5 / 32 * o.batch
     all_ways = {OFF: lambda folder, seed: steps_of(train(o, folder, "off", lr, seed)),
             ON: lambda folder, seed: steps_of(train(o, folder, "on", lr, seed)),
             EAGER: lambda folder, seed: run_peer(o, folder, False, lr, seed),
