@@ -72,15 +72,15 @@ __global__ void __launch_bounds__(kThreads) BackwardKernel(const T* dout, const 
 /// `row_vectors`: of a row of the result.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
-    SwigluForwardKernel(const T* gate_up, T* out, std::int64_t vectors, std::int64_t row_vectors) {
+    SwigluForwardKernel(const T* gate_up, T* out, std::int64_t vectors, Divisor row_vectors) {
   StartEarly();
   Pack<T, N> gate[kEach], up[kEach];
   ForVectors(
       vectors,
       [&](int i, std::int64_t at) {
-        const std::int64_t of_gate = at + Divided(at, row_vectors).quotient * row_vectors;
+        const std::int64_t of_gate = at + row_vectors.Divide(at).quotient * row_vectors.value();
         gate[i] = Load<N>(gate_up + of_gate * N);
-        up[i] = Load<N>(gate_up + (of_gate + row_vectors) * N);
+        up[i] = Load<N>(gate_up + (of_gate + row_vectors.value()) * N);
       },
       [&](int i, std::int64_t at) {
 #pragma unroll
@@ -94,14 +94,14 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
-    SwigluBackwardKernel(const T* dout, const T* gate_up, T* dgate_up, std::int64_t vectors, std::int64_t row_vectors) {
+    SwigluBackwardKernel(const T* dout, const T* gate_up, T* dgate_up, std::int64_t vectors, Divisor row_vectors) {
   Pack<T, N> gate[kEach], up[kEach], d[kEach];
-  const auto of_gate = [&](std::int64_t at) { return at + Divided(at, row_vectors).quotient * row_vectors; };
+  const auto of_gate = [&](std::int64_t at) { return at + row_vectors.Divide(at).quotient * row_vectors.value(); };
   ForVectors(
       vectors,
       [&](int i, std::int64_t at) {
         gate[i] = Load<N>(gate_up + of_gate(at) * N);
-        up[i] = Load<N>(gate_up + (of_gate(at) + row_vectors) * N);
+        up[i] = Load<N>(gate_up + (of_gate(at) + row_vectors.value()) * N);
         d[i] = Load<N>(dout + at * N);
       },
       [&](int i, std::int64_t at) {
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kThreads)
           up[i].values[k] = FromFloat<T>(gradient * g * sigmoid);
         }
         Store(dgate_up + of_gate(at) * N, gate[i]);
-        Store(dgate_up + (of_gate(at) + row_vectors) * N, up[i]);
+        Store(dgate_up + (of_gate(at) + row_vectors.value()) * N, up[i]);
       });
 }
 
@@ -180,7 +180,7 @@ void SwigluForward(Element element, const void* gate_up, void* out, std::int64_t
   DispatchPacks(element, columns, {gate_up, out}, [&]<class T, int N>(T, Constant<N>) {
     const std::int64_t vectors = rows * columns / N;
     Launch(SwigluForwardKernel<T, N>, BlocksOf(vectors), kThreads, stream, static_cast<const T*>(gate_up),
-           static_cast<T*>(out), vectors, columns / N);
+           static_cast<T*>(out), vectors, Divisor(columns / N));
   });
 }
 
@@ -190,7 +190,7 @@ void SwigluBackward(Element element, const void* dout, const void* gate_up, void
   DispatchPacks(element, columns, {dout, gate_up, dgate_up}, [&]<class T, int N>(T, Constant<N>) {
     const std::int64_t vectors = rows * columns / N;
     Start(SwigluBackwardKernel<T, N>, BlocksOf(vectors), kThreads, stream, static_cast<const T*>(dout),
-          static_cast<const T*>(gate_up), static_cast<T*>(dgate_up), vectors, columns / N);
+          static_cast<const T*>(gate_up), static_cast<T*>(dgate_up), vectors, Divisor(columns / N));
   });
 }
 

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "millrace/engine/ops/cuda/kernels/arithmetic.h"
+#include "millrace/engine/ops/cuda/kernels/divisor.h"
 #include "millrace/engine/ops/cuda/kernels/kernels.h"
 
 namespace millrace::engine::cuda {
@@ -178,19 +179,6 @@ inline unsigned BlocksFor(std::int64_t count, std::int64_t each,
 }
 
 inline std::int64_t RoundUp(std::int64_t x, std::int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
-
-/// i / n and i % n. The division of 32-bit numbers is several times as fast.
-struct Quotient {
-  std::int64_t quotient, rest;
-};
-__device__ __forceinline__ Quotient Divided(std::int64_t i, std::int64_t n) {
-  if ((static_cast<std::uint64_t>(i) | static_cast<std::uint64_t>(n)) >> 32 == 0) {
-    const auto small = static_cast<std::uint32_t>(i), by = static_cast<std::uint32_t>(n);
-    const std::uint32_t quotient = small / by;
-    return {quotient, small - quotient * by};
-  }
-  return {i / n, i % n};
-}
 
 constexpr unsigned kAllLanes = 0xffffffffU;
 constexpr int kWarp = 32;

@@ -11,8 +11,8 @@ constexpr int kThreads = 256;
 struct RowCounter {
   std::uint32_t position, sample, high;
 };
-__device__ __forceinline__ RowCounter CounterOf(const DropoutArgs& a, std::int64_t row) {
-  const Quotient token = Divided(a.first_token + row, a.row_length);
+__device__ __forceinline__ RowCounter CounterOf(const DropoutArgs& a, Divisor row_length, std::int64_t row) {
+  const Quotient token = row_length.Divide(a.first_token + row);
   const std::uint64_t sample = a.first_sample + static_cast<std::uint64_t>(token.quotient);
   return {static_cast<std::uint32_t>(token.rest), static_cast<std::uint32_t>(sample),
           static_cast<std::uint32_t>(sample >> 32)};
@@ -20,14 +20,14 @@ __device__ __forceinline__ RowCounter CounterOf(const DropoutArgs& a, std::int64
 
 /// N is 1 or, if rows begin with the first of four elements of a counter, a multiple of four.
 template <class T, int N>
-__global__ void __launch_bounds__(kThreads) DropoutKernel(DropoutArgs a) {
+__global__ void __launch_bounds__(kThreads) DropoutKernel(DropoutArgs a, Divisor row_vectors, Divisor row_length) {
   const auto* x = static_cast<const T*>(a.x);
   auto* out = static_cast<T*>(a.out);
-  const std::int64_t row_vectors = a.columns / N, count = a.rows * row_vectors;
+  const std::int64_t count = a.rows * row_vectors.value();
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kThreads;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count; i += step) {
-    const Quotient place = Divided(i, row_vectors);
-    const RowCounter counter = CounterOf(a, place.quotient);
+    const Quotient place = row_vectors.Divide(i);
+    const RowCounter counter = CounterOf(a, row_length, place.quotient);
     const std::int64_t column = a.first_column + place.rest * N;
     Pack<T, N> value = Load<N>(x + i * N);
 #pragma unroll
@@ -59,7 +59,8 @@ void Dropout(Element element, const DropoutArgs& args, Stream stream) {
   // Vectors have a multiple of four elements, so they hold whole counters if the first column begins one.
   const std::int64_t columns = args.first_column % 4 == 0 ? args.columns : 1;
   DispatchPacks(element, columns, {args.x, args.out}, [&]<class T, int N>(T, Constant<N>) {
-    Start(DropoutKernel<T, N>, BlocksFor(args.rows * args.columns / N, kThreads), kThreads, stream, args);
+    Start(DropoutKernel<T, N>, BlocksFor(args.rows * args.columns / N, kThreads), kThreads, stream, args,
+          Divisor(args.columns / N), Divisor(args.row_length));
   });
 }
 

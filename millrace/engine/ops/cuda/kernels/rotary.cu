@@ -9,14 +9,15 @@ constexpr int kThreads = 256;
 /// Work on a row, in units of a thread: first pairs of vectors that turn, then vectors of heads behind the dimensions
 /// that turn, then vectors of values.
 struct Units {
-  std::int64_t rows, each;    ///< rows; units of a row
-  std::int64_t half, still;   ///< of a head: units that turn, and that do not
-  std::int64_t turned, kept;  ///< of a row: units that turn, and those and the rest of these heads
+  std::int64_t rows = 0;
+  Divisor each;                       ///< units of a row
+  Divisor half, still;                ///< of a head: units that turn, and that do not, if there are any
+  std::int64_t turned = 0, kept = 0;  ///< of a row: units that turn, and those and the rest of these heads
 };
 
 template <class T, int N, bool kNeighbours>
 __device__ __forceinline__ void TurnUnit(const RotateArgs& a, const Units& units, std::int64_t row, std::int64_t unit) {
-  const Quotient place = Divided(unit, units.half);
+  const Quotient place = units.half.Divide(unit);
   const std::int64_t j = place.rest * N, half = a.dim / 2;
   const std::int64_t begin = row * a.columns + place.quotient * a.head_dim;
   const std::int64_t first = begin + (kNeighbours ? 2 * j : j), second = first + (kNeighbours ? N : half);
@@ -48,9 +49,9 @@ __device__ __forceinline__ void TurnUnit(const RotateArgs& a, const Units& units
 template <class T, int N, bool kNeighbours>
 __global__ void __launch_bounds__(kThreads) RotateKernel(RotateArgs a, Units units) {
   StartEarly();
-  const std::int64_t count = units.rows * units.each, step = static_cast<std::int64_t>(gridDim.x) * kThreads;
+  const std::int64_t count = units.rows * units.each.value(), step = static_cast<std::int64_t>(gridDim.x) * kThreads;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count; i += step) {
-    const Quotient place = Divided(i, units.each);
+    const Quotient place = units.each.Divide(i);
     const std::int64_t row = place.quotient, unit = place.rest;
     if (unit < units.turned) {
       TurnUnit<T, N, kNeighbours>(a, units, row, unit);
@@ -58,7 +59,7 @@ __global__ void __launch_bounds__(kThreads) RotateKernel(RotateArgs a, Units uni
     }
     std::int64_t column = 0;
     if (unit < units.kept) {
-      const Quotient head = Divided(unit - units.turned, units.still);
+      const Quotient head = units.still.Divide(unit - units.turned);
       column = head.quotient * a.head_dim + a.dim + head.rest * N;
     } else {
       column = a.heads * a.head_dim + (unit - units.kept) * N;
@@ -73,12 +74,15 @@ __global__ void __launch_bounds__(kThreads) RotateKernel(RotateArgs a, Units uni
 void Rotate(Element element, const RotateArgs& args, Stream stream) {
   const std::int64_t half = args.dim / 2;
   const auto run = [&]<class T, int N>(T, Constant<N>) {
-    Units units{.rows = args.rows, .half = half / N, .still = (args.head_dim - args.dim) / N};
-    units.turned = args.heads * units.half;
-    units.kept = units.turned + args.heads * units.still;
-    units.each = units.kept + (args.columns - args.heads * args.head_dim) / N;
-    if (units.rows * units.each == 0) return;
-    const unsigned blocks = BlocksFor(units.rows * units.each, kThreads);
+    const std::int64_t of_half = half / N, still = (args.head_dim - args.dim) / N;
+    Units units{.rows = args.rows, .turned = args.heads * of_half};
+    units.kept = units.turned + args.heads * still;
+    const std::int64_t each = units.kept + (args.columns - args.heads * args.head_dim) / N;
+    if (args.rows * each == 0) return;
+    units.each = Divisor(each);
+    if (of_half > 0) units.half = Divisor(of_half);
+    if (still > 0) units.still = Divisor(still);
+    const unsigned blocks = BlocksFor(args.rows * each, kThreads);
     if (args.neighbours) {
       Launch(RotateKernel<T, N, true>, blocks, kThreads, stream, args, units);
     } else {
