@@ -36,7 +36,7 @@ struct Options {
   Json model_config;
   std::string model_url;  ///< checkpoint or Hugging Face folder to start from; empty: random weights
   at::ScalarType precision = at::kFloat;
-  bool tf32 = false;             ///< products of float32 numbers may round to TF32
+  bool tf32 = false;  ///< products of float32 numbers may round to TF32
   /// How linear layers multiply in FP8, with `precision` bfloat16. kNone: they don't.
   engine::ops::Fp8Scaling fp8 = engine::ops::Fp8Scaling::kNone;
   at::Device device = at::kCPU;  ///< of this rank: engine::ChooseDevice
