@@ -317,6 +317,8 @@ TEST(Spec, RefusesWithASentence) {
       Refusal{"train.optimizer.lr=.nan", kInvalid, "number"},
       Refusal{"train.schedule.min_lr=1", kInvalid, "should not be above"},
       Refusal{"train.precision=fp4", kInvalid, "f32, tf32, bf16, fp16, fp8"},
+      Refusal{"train.fp8_scaling=row", kInvalid, "current, delayed, block"},
+      Refusal{"train.fp8_scaling=block", kInvalid, "train.fp8_scaling: is for train.precision: fp8 (it is f32)"},
       Refusal{"lora={loraplus_lr_ratio: 0}", kInvalid, "loraplus_lr_ratio"},
       Refusal{"train.lora={r: 16}", kInvalid, "lora is a key beside train"},
       Refusal{"lora={r: 16}", kInvalid, "lora: adapts a trained model; name its folder or checkpoint in model.from"},
