@@ -16,6 +16,13 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
+#if !defined(__SANITIZE_ADDRESS__)
+// The linker's names for the ends of the section that has all __shared__ arrays.
+extern "C" {
+extern unsigned char __start_emulated_shared[], __stop_emulated_shared[];
+}
+#endif
+
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 
@@ -94,7 +101,15 @@ class Runner {
     }
   }
 
+  /// Makes each number in shared memory NaN, or -1: a kernel must not read what its block did not write.
+  static void FillSharedMemory() {
+#if !defined(__SANITIZE_ADDRESS__)
+    std::fill(__start_emulated_shared, __stop_emulated_shared, static_cast<unsigned char>(0xff));
+#endif
+  }
+
   void RunBlock() {
+    FillSharedMemory();
     for (unsigned i = 0; i < count_; ++i) {
       threads_[i]->state = State::kRuns;
       threads_[i]->turn = 0;

@@ -54,6 +54,22 @@ TEST(Emulator, AMissingBarrierDependsOnTheOrder) {
   EXPECT_NE(run(Order::kForward, false), run(Order::kBackward, false));
 }
 
+#if !defined(__SANITIZE_ADDRESS__)
+__global__ void ReadsItsOwnAndAnother(float* out) {
+  __shared__ float of_block[2];
+  if (blockIdx.x == 0) of_block[0] = 1;
+  out[2 * blockIdx.x] = of_block[0];
+  out[2 * blockIdx.x + 1] = of_block[1];
+}
+
+TEST(Emulator, SharedMemoryIsNoNumberUntilItIsWritten) {
+  Numbers out(4);
+  Start(ReadsItsOwnAndAnother, 2, 1, nullptr, out.data());
+  EXPECT_EQ(out[0], 1);
+  for (const int i : {1, 2, 3}) EXPECT_TRUE(std::isnan(out[static_cast<std::size_t>(i)])) << i;
+}
+#endif
+
 __global__ void HalfWaits(bool ends) {
   if (threadIdx.x < kThreads / 2) {
     __syncthreads();

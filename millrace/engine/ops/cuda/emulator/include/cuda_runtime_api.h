@@ -15,7 +15,12 @@
 #define __device__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
-#define __shared__ static  // blocks run one after the other
+// Blocks run one after the other, so all share the same memory.
+#if defined(__SANITIZE_ADDRESS__)
+#define __shared__ static  // with room around each array, which nothing may touch
+#else
+#define __shared__ static __attribute__((section("emulated_shared")))  // the emulator fills it
+#endif
 
 struct uint2 {
   alignas(8) unsigned x;
