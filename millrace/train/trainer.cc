@@ -602,6 +602,7 @@ Result<StepReport> Trainer::Step(bool stop_here, Sums& all) {
       MR_TRY(EndSpike(report));
       return report;
   }
+  if (scales_) MR_TRY(scales_->EndStep());
   if (histograms_ && report.step % options_.histograms_every == 0) MR_TRY(AddHistograms(report.step, scale));
   // What is being saved of the step before is copied beside the passes above; now it will change.
   if (checkpoints_) {
@@ -613,7 +614,6 @@ Result<StepReport> Trainer::Step(bool stop_here, Sums& all) {
     optimizer_->Step(report.lr, scale * engine::ClipScale(report.grad_norm, options_.clip_norm));
   }));
   exchange_->ShareValues(engine::ChangedValues::kTrained);
-  if (scales_) MR_TRY(scales_->EndStep());
   ++step_;
   return report;
 }

@@ -23,7 +23,7 @@ class DelayedScales {
   /// Of this rank's layers, for StepKernels::largest.
   engine::ops::LargestValues& values() { return values_; }
 
-  /// Ends a step that was learnt from. Waits for the device. Collective.
+  /// Ends the passes of a step that is learnt from. Waits for the device. Collective.
   Status EndStep();
   /// Forgets what a step saw that is left out.
   void Skip() { values_.TakeSeen(); }

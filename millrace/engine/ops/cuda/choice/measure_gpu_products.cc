@@ -68,18 +68,17 @@ class Trial {
     if (product.result == ProductResult::kSetWithBias) bias_ = at::zeros({product.columns}, out_.options());
   }
 
-  void Make(const GpuAlgorithm& algorithm) const {
-    StartProduct(product_,
-                 {.left = left_.data_ptr(),
-                  .right = right_.data_ptr(),
-                  .out = out_.data_ptr(),
-                  .bias = MemoryOf(bias_),
-                  .left_decode = MemoryOf<float>(left_decode_),
-                  .right_decode = MemoryOf<float>(right_decode_)},
-                 algorithm, StreamOf(out_));
+  LtOperands operands() const {
+    return {.left = left_.data_ptr(),
+            .right = right_.data_ptr(),
+            .out = out_.data_ptr(),
+            .bias = MemoryOf(bias_),
+            .left_decode = MemoryOf<float>(left_decode_),
+            .right_decode = MemoryOf<float>(right_decode_)};
   }
+  void Make(const GpuAlgorithm& algorithm) const { StartProduct(product_, operands(), algorithm, StreamOf(out_)); }
   void MakeAsUsual() const {
-    if (IsFp8(product_.left)) return Make(UsualAlgorithm(product_));
+    if (IsFp8(product_.left)) return Make(UsualAlgorithm(product_, operands()));
     if (product_.result == ProductResult::kAdd) return AddProduct(out_, left_, right_, 1);
     const bool widens = out_.scalar_type() != left_.scalar_type();
     if (widens) return SetProduct(out_, left_, right_);
@@ -124,9 +123,9 @@ class Timer {
 };
 
 std::optional<GpuAlgorithm> FasterAlgorithm(const GpuProduct& product, at::Device device) {
-  const std::vector<GpuAlgorithm> algorithms = Algorithms(product, kMostAlgorithms);
-  if (algorithms.empty()) return std::nullopt;
   const Trial trial(product, device);
+  const std::vector<GpuAlgorithm> algorithms = Algorithms(product, trial.operands(), kMostAlgorithms);
+  if (algorithms.empty()) return std::nullopt;
   const auto several = [](auto&& make) {
     for (int i = 0; i < kProducts; ++i) make();
   };

@@ -51,7 +51,8 @@ TEST_P(GpuChoiceTest, EveryAlgorithmMakesTheProduct) {
         ASSERT_EQ(seen.on_gpu.size(), 1u);
         const GpuProduct product = *seen.on_gpu.begin();
         EXPECT_EQ(product.result, result);
-        const std::vector<GpuAlgorithm> algorithms = cuda::Algorithms(product, 8);
+        const std::vector<GpuAlgorithm> algorithms =
+            cuda::Algorithms(product, {.bias = bias.defined() ? bias.data_ptr() : nullptr}, 8);
         ASSERT_FALSE(algorithms.empty());
         for (const GpuAlgorithm& algorithm : algorithms) {
           const StepKernels chosen{.gpu_products = {{product, algorithm}}};

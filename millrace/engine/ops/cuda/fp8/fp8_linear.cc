@@ -45,15 +45,14 @@ void Multiply(const Fp8Matrix& rows, const Fp8Matrix& columns, const at::Tensor&
       .result = adds             ? ProductResult::kAdd
                 : bias.defined() ? ProductResult::kSetWithBias
                                  : ProductResult::kSet};
+  const LtOperands operands{.left = rows.codes.data_ptr(),
+                            .right = columns.codes.data_ptr(),
+                            .out = out.data_ptr(),
+                            .bias = bias.defined() ? bias.data_ptr() : nullptr,
+                            .left_decode = MemoryOf<float>(rows.decode),
+                            .right_decode = MemoryOf<float>(columns.decode)};
   const GpuAlgorithm* const chosen = AlgorithmFor(product);
-  StartProduct(product,
-               {.left = rows.codes.data_ptr(),
-                .right = columns.codes.data_ptr(),
-                .out = out.data_ptr(),
-                .bias = bias.defined() ? bias.data_ptr() : nullptr,
-                .left_decode = MemoryOf<float>(rows.decode),
-                .right_decode = MemoryOf<float>(columns.decode)},
-               chosen != nullptr ? *chosen : UsualAlgorithm(product), StreamOf(out));
+  StartProduct(product, operands, chosen != nullptr ? *chosen : UsualAlgorithm(product, operands), StreamOf(out));
 }
 
 }  // namespace

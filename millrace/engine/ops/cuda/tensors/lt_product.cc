@@ -111,8 +111,8 @@ void StartProduct(const GpuProduct& product, const LtOperands& operands, const G
         "start");
 }
 
-std::vector<GpuAlgorithm> Algorithms(const GpuProduct& product, int most) {
-  Description of = Describe(product, {});
+std::vector<GpuAlgorithm> Algorithms(const GpuProduct& product, const LtOperands& operands, int most) {
+  Description of = Describe(product, operands);
   cublasLtMatmulPreferenceOpaque_t preference{};
   Check(cublasLtMatmulPreferenceInit(&preference), "begin a preference");
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -143,14 +143,14 @@ std::vector<GpuAlgorithm> Algorithms(const GpuProduct& product, int most) {
   return algorithms;
 }
 
-GpuAlgorithm UsualAlgorithm(const GpuProduct& product) {
+GpuAlgorithm UsualAlgorithm(const GpuProduct& product, const LtOperands& operands) {
   static std::mutex mutex;
   static std::map<std::pair<int, GpuProduct>, GpuAlgorithm> known;  // by device; guarded by the mutex
   const std::lock_guard lock(mutex);
   const std::pair key(static_cast<int>(at::cuda::current_device()), product);
   const auto found = known.find(key);
   if (found != known.end()) return found->second;
-  const std::vector<GpuAlgorithm> algorithms = Algorithms(product, 1);
+  const std::vector<GpuAlgorithm> algorithms = Algorithms(product, operands, 1);
   TORCH_CHECK(!algorithms.empty(), "cuBLAS has no algorithm for a product of ", product.rows, " x ", product.inner,
               " x ", product.columns, " (", std::string(GpuNumberName(product.left.number)), ", ",
               std::string(GpuNumberName(product.right.number)), ")");

@@ -31,10 +31,11 @@ struct LtOperands {
 void StartProduct(const GpuProduct& product, const LtOperands& operands, const GpuAlgorithm& algorithm,
                   engine::cuda::Stream stream);
 /// Returns at most `most` algorithms, in the order in which cuBLAS expects them to be fast; none if it has none. They
-/// give the same bits each time.
-std::vector<GpuAlgorithm> Algorithms(const GpuProduct& product, int most);
+/// give the same bits each time, and are for any operands of such a product: cuBLAS sees only whether there are factors
+/// and a bias.
+std::vector<GpuAlgorithm> Algorithms(const GpuProduct& product, const LtOperands& operands, int most);
 /// Returns the first of Algorithms(), which it remembers. Throws c10::Error if there is none. Thread-safe.
-GpuAlgorithm UsualAlgorithm(const GpuProduct& product);
+GpuAlgorithm UsualAlgorithm(const GpuProduct& product, const LtOperands& operands);
 
 /// Returns the version of cuBLAS: "130001".
 std::string CublasVersion();
