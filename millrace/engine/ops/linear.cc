@@ -8,6 +8,7 @@
 #include "millrace/engine/ops/backward/deferred_work.h"
 #include "millrace/engine/ops/backward/node.h"
 #include "millrace/engine/ops/choice/step_kernels.h"
+#include "millrace/engine/ops/cuda/tensors/product.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/dropout.h"
 #include "millrace/engine/ops/product.h"
@@ -84,6 +85,18 @@ void LinearPass::AddMatrixGradient(const at::Tensor& x, const at::Tensor& dout) 
   AddProduct(weights_.matrix.gradient, dout.t(), x);
 }
 
+/// Adds to the gradients of the matrix and the bias if one product makes both. Returns whether it does.
+bool LinearPass::AddBothGradients(const at::Tensor& x, const at::Tensor& dout) {
+  if constexpr (kBuiltWithCuda) {
+    const Weight &matrix = weights_.matrix, &bias = weights_.bias;
+    const bool has_both = matrix.gradient.defined() && bias.gradient.defined();
+    if (has_both && dout.is_cuda() && !fp8_ && x.scalar_type() == dout.scalar_type()) {
+      return cuda::AddProductWithSums(matrix.gradient, dout.t(), x, bias.gradient);
+    }
+  }
+  return false;
+}
+
 bool LinearPass::needs_input() const {
   return weights_.update.learns() || (weights_.matrix.gradient.defined() && !(fp8_ && fp8_->has_input()));
 }
@@ -123,12 +136,11 @@ at::Tensor LinearPass::InputGradient(const at::Tensor& dout) {
 
 void LinearPass::AddGradients(const at::Tensor& x, const at::Tensor& dout) {
   const bool scales = weights_.update.has_magnitudes();
-  if (weights_.matrix.gradient.defined()) {
-    TORCH_CHECK(!scales, "a weight under magnitudes is frozen");
-    AddMatrixGradient(x, dout);
-  }
-  if (weights_.bias.gradient.defined()) {
-    AddOrReturnRowSum(weights_.bias, dout);
+  const Weight &matrix = weights_.matrix, &bias = weights_.bias;
+  TORCH_CHECK(!scales || !matrix.gradient.defined(), "a weight under magnitudes is frozen");
+  if (!AddBothGradients(x, dout)) {
+    if (matrix.gradient.defined()) AddMatrixGradient(x, dout);
+    if (bias.gradient.defined()) AddOrReturnRowSum(bias, dout);
   }
   if (scales) AddMagnitudeGradients(dout);
   if (weights_.update.defined()) update_.AddGradients(x, scales ? ScaledGradient(dout) : dout);

@@ -82,6 +82,7 @@ class LinearPass {
   at::Tensor MatrixProduct(const at::Tensor& x, const at::Tensor& bias, bool keeps_input);
   at::Tensor ProductWithMatrix(const at::Tensor& dout);
   void AddMatrixGradient(const at::Tensor& x, const at::Tensor& dout);
+  bool AddBothGradients(const at::Tensor& x, const at::Tensor& dout);
   /// Returns whether the magnitudes scale products of other inputs than the weight's own.
   bool drops() const { return !weights_.update.is_matrix(); }
   at::Tensor ModuleProduct(const Module& module, const at::Tensor& x) const;

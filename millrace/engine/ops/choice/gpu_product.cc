@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::array<std::string_view, 6> kNumberNames = {"f32", "tf32", "bf16", "fp16", "e4m3", "e5m2"};
 constexpr std::array<std::string_view, 3> kGrainNames = {"tensor", "lines", "squares"};
-constexpr std::array<std::string_view, 3> kResultNames = {"set", "set_with_bias", "add"};
+constexpr std::array<std::string_view, 4> kResultNames = {"set", "set_with_bias", "add", "add_with_sums"};
 constexpr std::size_t kDigits = 16;  // of a word
 
 }  // namespace

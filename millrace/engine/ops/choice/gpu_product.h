@@ -26,9 +26,14 @@ enum class Fp8Grain {
 std::string_view Fp8GrainName(Fp8Grain grain);
 std::optional<Fp8Grain> ParseFp8Grain(std::string_view name);
 
-/// Whether the result of a product replaces c, replaces it with a bias in each row, or is added to c.
-enum class ProductResult { kSet, kSetWithBias, kAdd };
-/// "set", "set_with_bias", "add"
+/// What becomes of a product.
+enum class ProductResult {
+  kSet,          ///< it replaces c
+  kSetWithBias,  ///< with a bias in each row
+  kAdd,          ///< it is added to c
+  kAddWithSums,  ///< and the rows of the left matrix are summed: for the gradients of a weight and its bias; on GPUs
+};
+/// "set", "set_with_bias", "add", "add_with_sums"
 std::string_view ProductResultName(ProductResult result);
 std::optional<ProductResult> ParseProductResult(std::string_view name);
 

@@ -16,7 +16,8 @@ TEST(GpuProductTest, NamesAreParsed) {
   for (const Fp8Grain grain : {Fp8Grain::kTensor, Fp8Grain::kLines, Fp8Grain::kSquares}) {
     EXPECT_EQ(ParseFp8Grain(Fp8GrainName(grain)), grain);
   }
-  for (const ProductResult result : {ProductResult::kSet, ProductResult::kSetWithBias, ProductResult::kAdd}) {
+  for (const ProductResult result :
+       {ProductResult::kSet, ProductResult::kSetWithBias, ProductResult::kAdd, ProductResult::kAddWithSums}) {
     EXPECT_EQ(ParseProductResult(ProductResultName(result)), result);
   }
   EXPECT_FALSE(ParseGpuNumber("f64"));

@@ -13,6 +13,7 @@
 #include "millrace/engine/ops/cuda/tensors/lt_product.h"
 #include "millrace/engine/ops/cuda/tensors/product.h"
 #include "millrace/engine/ops/cuda/tensors/tensors.h"
+#include "millrace/engine/ops/cuda_ops.h"
 #include "millrace/engine/tuning/faster.h"
 
 namespace millrace::engine::ops::cuda {
@@ -66,6 +67,7 @@ class Trial {
         left_decode_(Factors(product.left, product.rows, product.inner, device)),
         right_decode_(Factors(product.right, product.columns, product.inner, device)) {
     if (product.result == ProductResult::kSetWithBias) bias_ = at::zeros({product.columns}, out_.options());
+    if (product.result == ProductResult::kAddWithSums) sums_ = at::zeros({product.rows}, out_.options());
   }
 
   LtOperands operands() const {
@@ -73,22 +75,55 @@ class Trial {
             .right = right_.data_ptr(),
             .out = out_.data_ptr(),
             .bias = MemoryOf(bias_),
+            .sums = MemoryOf(sums_),
             .left_decode = MemoryOf<float>(left_decode_),
             .right_decode = MemoryOf<float>(right_decode_)};
   }
-  void Make(const GpuAlgorithm& algorithm) const { StartProduct(product_, operands(), algorithm, StreamOf(out_)); }
-  void MakeAsUsual() const {
+  /// Returns the result, which the next product replaces or adds to.
+  at::Tensor Make(const GpuAlgorithm& algorithm) const {
+    StartProduct(product_, operands(), algorithm, StreamOf(out_));
+    return out_;
+  }
+  at::Tensor MakeAsUsual() const {
     if (IsFp8(product_.left)) return Make(UsualAlgorithm(product_, operands()));
-    if (product_.result == ProductResult::kAdd) return AddProduct(out_, left_, right_, 1);
-    const bool widens = out_.scalar_type() != left_.scalar_type();
-    if (widens) return SetProduct(out_, left_, right_);
-    Product(left_, right_, bias_);
+    const bool sums = product_.result == ProductResult::kAddWithSums;
+    if (sums) AddOrReturnRowSum({.value = {}, .gradient = sums_}, left_.t());
+    if (sums || product_.result == ProductResult::kAdd) {
+      AddProduct(out_, left_, right_, 1);
+      return out_;
+    }
+    if (out_.scalar_type() == left_.scalar_type()) return Product(left_, right_, bias_);
+    SetProduct(out_, left_, right_);
+    return out_;
+  }
+
+  /// Returns whether the algorithm makes the product, with the same bits each time.
+  bool IsRight(const GpuAlgorithm& algorithm) const {
+    try {
+      const at::Tensor want = ResultsOf([&] { return MakeAsUsual(); });
+      const at::Tensor got = ResultsOf([&] { return Make(algorithm); });
+      if (!got.equal(ResultsOf([&] { return Make(algorithm); }))) return false;
+      constexpr double kMost = 1e-2;  // of bfloat16, relative
+      return ((got - want).norm() / want.norm()).item<double>() < kMost;
+    } catch (const c10::Error&) {  // what cuBLAS suggests may still not run
+      return false;
+    }
   }
 
  private:
+  /// Returns all numbers that make() leaves, in float32, end to end.
+  template <class MakeOne>
+  at::Tensor ResultsOf(MakeOne&& make) const {
+    at::Tensor out = out_, sums = sums_;
+    out.zero_();
+    if (sums.defined()) sums.zero_();
+    const at::Tensor result = make().to(at::kFloat).flatten();
+    return sums.defined() ? at::cat({result, sums}) : result.clone();
+  }
+
   const GpuProduct& product_;
   const at::Tensor left_, right_, out_, left_decode_, right_decode_;
-  at::Tensor bias_;
+  at::Tensor bias_, sums_;
 };
 
 class Timer {
@@ -124,13 +159,12 @@ class Timer {
 
 std::optional<GpuAlgorithm> FasterAlgorithm(const GpuProduct& product, at::Device device) {
   const Trial trial(product, device);
-  const std::vector<GpuAlgorithm> algorithms = Algorithms(product, trial.operands(), kMostAlgorithms);
+  std::vector<GpuAlgorithm> algorithms = Algorithms(product, trial.operands(), kMostAlgorithms);
+  std::erase_if(algorithms, [&](const GpuAlgorithm& algorithm) { return !trial.IsRight(algorithm); });
   if (algorithms.empty()) return std::nullopt;
   const auto several = [](auto&& make) {
     for (int i = 0; i < kProducts; ++i) make();
   };
-  trial.MakeAsUsual();  // loads kernels
-  for (const GpuAlgorithm& algorithm : algorithms) trial.Make(algorithm);
   Timer timer;
   double usual = INFINITY;
   std::vector<double> best(algorithms.size(), INFINITY);

@@ -5,6 +5,7 @@
 
 #include "millrace/engine/ops/choice/step_kernels.h"
 #include "millrace/engine/ops/cuda/tensors/lt_product.h"
+#include "millrace/engine/ops/cuda/tensors/product.h"
 #include "millrace/engine/ops/product.h"
 
 namespace millrace::engine::ops {
@@ -63,6 +64,32 @@ TEST_P(GpuChoiceTest, EveryAlgorithmMakesTheProduct) {
         }
       }
     }
+  }
+}
+
+TEST_P(GpuChoiceTest, OneProductMayMakeBothGradients) {
+  constexpr std::int64_t kTokens = 256, kIn = 64, kOut = 96;
+  const at::Tensor x = Random(kTokens, kIn), dout = Random(kTokens, kOut);
+  const auto zeros = [](at::IntArrayRef sizes) {
+    return at::zeros(sizes, at::TensorOptions().dtype(at::kFloat).device(at::kCUDA));
+  };
+  const at::Tensor dw = zeros({kOut, kIn}), db = zeros({kOut});
+  const StepKernels usual;
+  SeenProducts seen;
+  {
+    const KernelScope scope(usual, &seen);
+    EXPECT_FALSE(cuda::AddProductWithSums(dw, dout.t(), x, db));
+  }
+  EXPECT_EQ(dw.count_nonzero().item<std::int64_t>() + db.count_nonzero().item<std::int64_t>(), 0);
+  ASSERT_EQ(seen.on_gpu.size(), 1u);
+  const GpuProduct product = *seen.on_gpu.begin();
+  for (const GpuAlgorithm& algorithm : cuda::Algorithms(product, {.sums = db.data_ptr()}, 8)) {
+    const StepKernels chosen{.gpu_products = {{product, algorithm}}};
+    const KernelScope scope(chosen);
+    const at::Tensor matrix = at::ones_like(dw), bias = at::ones_like(db);
+    ASSERT_TRUE(cuda::AddProductWithSums(matrix, dout.t(), x, bias));
+    ExpectNear(matrix - 1, dout.t().to(at::kFloat).mm(x.to(at::kFloat)));
+    ExpectNear(bias - 1, dout.to(at::kFloat).sum(0));
   }
 }
 

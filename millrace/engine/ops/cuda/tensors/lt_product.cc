@@ -87,9 +87,11 @@ Description Describe(const GpuProduct& product, const LtOperands& operands) {
   Set(of, CUBLASLT_MATMUL_DESC_TRANSB, transpose(product.left));
   SetScales(of, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, kLeftMode, product.right, operands.right_decode);
   SetScales(of, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, kRightMode, product.left, operands.left_decode);
-  if (product.result == ProductResult::kSetWithBias) {
-    Set(of, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    Set(of, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
+  const bool has_bias = product.result == ProductResult::kSetWithBias;
+  if (has_bias || product.result == ProductResult::kAddWithSums) {
+    // Of the right factor as cuBLAS sees it, over what is summed in the product.
+    Set(of, CUBLASLT_MATMUL_DESC_EPILOGUE, has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_BGRADB);
+    Set(of, CUBLASLT_MATMUL_DESC_BIAS_POINTER, has_bias ? operands.bias : operands.sums);
     Set(of, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, TypeOf(product.out.number));
   }
   LayOut(of.left, product.right, product.inner, product.columns);
@@ -104,7 +106,8 @@ void StartProduct(const GpuProduct& product, const LtOperands& operands, const G
                   engine::cuda::Stream stream) {
   Description of = Describe(product, operands);
   const auto chosen = std::bit_cast<cublasLtMatmulAlgo_t>(algorithm.words);
-  const float before = product.result == ProductResult::kAdd ? 1 : 0;
+  const bool adds = product.result == ProductResult::kAdd || product.result == ProductResult::kAddWithSums;
+  const float before = adds ? 1 : 0;
   Check(cublasLtMatmul(at::cuda::getCurrentCUDABlasLtHandle(), &of.operation, &operands.factor, operands.right,
                        &of.left, operands.left, &of.right, &before, operands.out, &of.out, operands.out, &of.out,
                        &chosen, at::cuda::getCUDABlasLtWorkspace(), at::cuda::getCUDABlasLtWorkspaceSize(), stream),

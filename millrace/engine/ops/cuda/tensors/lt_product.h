@@ -22,6 +22,7 @@ struct LtOperands {
   const void *left = nullptr, *right = nullptr;
   void* out = nullptr;
   const void* bias = nullptr;  ///< of the result's type; with ProductResult::kSetWithBias
+  void* sums = nullptr;        ///< [rows], of the result's type, are set; with ProductResult::kAddWithSums
   /// Of 8-bit matrices: by what their numbers are multiplied. As fp8_kernels.h lays them out for the grain.
   const float *left_decode = nullptr, *right_decode = nullptr;
   float factor = 1;  ///< of the product

@@ -147,6 +147,20 @@ void AddProduct(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, f
   MultiplyInFloat(c, a, b, scale, 1);
 }
 
+bool AddProductWithSums(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, const at::Tensor& sums) {
+  if (!ChoosesProducts()) return false;
+  const std::optional<GpuProduct> product = ChoosableProduct(c, a, b, ProductResult::kAddWithSums);
+  const GpuAlgorithm* const algorithm = product ? AlgorithmFor(*product) : nullptr;
+  if (algorithm == nullptr) return false;
+  const at::Tensor of_product = NewLike(a, {a.size(0)}, at::kFloat);
+  StartProduct(*product,
+               {.left = a.data_ptr(), .right = b.data_ptr(), .out = c.data_ptr(), .sums = of_product.data_ptr()},
+               *algorithm, StreamOf(c));
+  at::Tensor into = sums;
+  into.add_(of_product);
+  return true;
+}
+
 void SetProduct(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b) {
   if (ChoosesProducts() && MakeAsChosen(c, a, b, {}, ProductResult::kSet)) return;
   MultiplyInFloat(c, a, b, 1, 0);

@@ -11,6 +11,10 @@ at::Tensor Product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& b
 /// c += scale · a · b, as ops::AddProduct(). The rows or the columns of a and b are dense.
 void AddProduct(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, float scale);
 
+/// c += a · b, and sums += the sums of a's rows [rows of a], in float32, if one product was chosen for both. Returns
+/// whether it was; otherwise nothing has changed.
+bool AddProductWithSums(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, const at::Tensor& sums);
+
 /// c = a · b for a c in float32. The products of other types are not rounded to them. Otherwise as AddProduct().
 void SetProduct(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b);
 
