@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Trains a Llama-2-7B, or some of its layers, with checkpoints, and tells how long steps stand still for them.
 
-    checkpoint_pause.py --millrace-train build/gpu/bin/millrace-train --folder /scratch --layers 8 [--device cuda]
+    checkpoint_pause.py --millrace-train build/gpu/bin/millrace-train --tokenizer millrace/train/testdata/tokenizer.model
+      --folder /scratch --layers 8 [--device cuda]
 
 Weights and tokens are random. Prints one JSON object: pause_ms, the longest time that a step waited for a checkpoint; share, of
-all time after the first step that was waited for checkpoints; step_s, the median of the others. A checkpoint has 18 bytes for each
+all time after the first step that was waited for checkpoints; step_s, the median time of a step. A checkpoint has 14 bytes for each
 parameter, and two are kept.
 """
 import argparse

@@ -202,8 +202,9 @@ def main():
     for name, other in (("off", OFF), ("torch.compile", COMPILED)):
         if ON in speed and other in speed:
             print(f"on / {name}: {speed[ON] / speed[other]:.2f}")
-    of_on = steps[ON][0] if ON in steps else steps[EAGER][0]
-    print(f"compiled: first step {of_on[0]['seconds']:.2f} s, tenth {of_on[min(9, o.steps - 1)]['seconds']:.2f} s")
+    if ON in steps:
+        of_on = steps[ON][0]
+        print(f"compiled: first step {of_on[0]['seconds']:.2f} s, tenth {of_on[min(9, o.steps - 1)]['seconds']:.2f} s")
     if o.picture:
         cost = {way: o.price * 1e8 / value / 3600 for way, value in speed.items()}
         o.picture.write_text(pictures.draw(

@@ -56,7 +56,7 @@ Status DelayedScales::EndStep() {
       at::zeros({static_cast<std::int64_t>(all_.size()), static_cast<std::int64_t>(kFp8Tensors)}, at::kFloat);
   auto* const of_all = reinterpret_cast<OfFp8Tensors*>(seen.data_ptr<float>());
   for (std::size_t i = 0; i < own_.size(); ++i) {
-    // What is no number on one rank changes no guess.
+    // A rank that saw NaN or infinity must not change the guess of all.
     std::ranges::transform(seen_here[i], of_all[own_[i]].begin(),
                            [](float value) { return std::isfinite(value) ? value : 0; });
   }

@@ -17,13 +17,15 @@ namespace millrace::train {
 /// on with other ranks. Calls are collective where they say so; one thread at a time.
 class DelayedScales {
  public:
-  /// `layers`: the names of this rank's linear layers. Collective. Borrows the group.
+  /// `layers`: the names of this rank's linear layers. Collective; blocks. Borrows the group.
+  /// Errors: those of Collective.
   static Result<std::unique_ptr<DelayedScales>> Make(engine::Collective& group, const std::vector<std::string>& layers,
                                                      at::Device device);
-  /// Of this rank's layers, for StepKernels::largest.
+  /// The values of this rank's layers, for StepKernels::largest.
   engine::ops::LargestValues& values() { return values_; }
 
-  /// Ends the passes of a step that is learnt from. Waits for the device. Collective.
+  /// Ends the passes of a step that is learnt from. Waits for the device. Collective; blocks.
+  /// Errors: those of Collective.
   Status EndStep();
   /// Forgets what a step saw that is left out.
   void Skip() { values_.TakeSeen(); }

@@ -188,6 +188,26 @@ __device__ __forceinline__ void MarkInfinite(Elements& elements) {
   }
 }
 
+/// Writes a tile whose elements share the factor `encode`, and its transpose, as far as the operand wants them.
+template <Fp8Format kFormat>
+__device__ __forceinline__ void CastTile(const Fp8Operand& of, const Part& part, const Elements& elements, float encode,
+                                         TransposedTile& tile) {
+#pragma unroll
+  for (int pass = 0; pass < kPasses; ++pass) {
+    if (!part.has(of, pass)) continue;
+    Codes codes[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      codes[k] = CodesOf<kFormat>(elements.rows[pass][k], [&](int) { return encode; });
+    }
+    if (of.codes != nullptr) StoreCodes(of, part, pass, codes);
+    if (of.transposed != nullptr) PutTransposed(tile, part, pass, codes);
+  }
+  if (of.transposed == nullptr) return;
+  __syncthreads();
+  StoreTransposed(of, part, tile);
+}
+
 template <Fp8Format kFormat, bool kGuessed>
 __global__ void __launch_bounds__(kThreads, kGuessed ? kBlocksAtOnce - 1 : kBlocksAtOnce)
     CastTensor(const Fp8Operand of, const Fp8TensorScale of_tensor) {
@@ -202,20 +222,7 @@ __global__ void __launch_bounds__(kThreads, kGuessed ? kBlocksAtOnce - 1 : kBloc
     constexpr std::uint32_t kInfinity = 0x7f800000;
     if (mine >= kInfinity) MarkInfinite(elements);
   }
-#pragma unroll
-  for (int pass = 0; pass < kPasses; ++pass) {
-    if (!part.has(of, pass)) continue;
-    Codes codes[4];
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      codes[k] = CodesOf<kFormat>(elements.rows[pass][k], [&](int) { return scale.encode; });
-    }
-    if (of.codes != nullptr) StoreCodes(of, part, pass, codes);
-    if (of.transposed != nullptr) PutTransposed(tile, part, pass, codes);
-  }
-  if (of.transposed == nullptr) return;
-  __syncthreads();
-  StoreTransposed(of, part, tile);
+  CastTile<kFormat>(of, part, elements, scale.encode, tile);
 }
 
 constexpr Fp8Format kOfBlocks = Fp8Format::kE4m3;
@@ -293,20 +300,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
     if (of.codes != nullptr) scales.decode[row * Fp8SquareStride(of.columns) + column] = scale.decode;
     if (of.transposed != nullptr) scales.decode_transposed[column * Fp8SquareStride(of.rows) + row] = scale.decode;
   }
-#pragma unroll
-  for (int pass = 0; pass < kPasses; ++pass) {
-    if (!part.has(of, pass)) continue;
-    Codes codes[4];
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      codes[k] = CodesOf<kOfBlocks>(elements.rows[pass][k], [&](int) { return scale.encode; });
-    }
-    if (of.codes != nullptr) StoreCodes(of, part, pass, codes);
-    if (of.transposed != nullptr) PutTransposed(tile, part, pass, codes);
-  }
-  if (of.transposed == nullptr) return;
-  __syncthreads();
-  StoreTransposed(of, part, tile);
+  CastTile<kOfBlocks>(of, part, elements, scale.encode, tile);
 }
 
 /// Returns the tiles of a matrix.

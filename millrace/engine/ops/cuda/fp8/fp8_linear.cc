@@ -91,7 +91,7 @@ Fp8Linear::Casts Fp8Linear::Cast(const at::Tensor& x, Fp8Tensor tensor, Which wh
   const bool wide = !by_block && tensor == Fp8Tensor::kOutputGradient;
   const Fp8Format format = wide ? Fp8Format::kE5m2 : Fp8Format::kE4m3;
   const std::int64_t rows = x.size(0), columns = x.size(1);
-  // Of a matrix of these lines. Factors that pad a line of squares are set, too.
+  // Returns memory for the factors of a matrix with these lines. cuBLAS also reads those that pad a row of squares.
   const auto factors = [&](std::int64_t lines, std::int64_t summed) {
     if (grain == Fp8Grain::kTensor) return FloatsLike(x, 1);
     if (grain == Fp8Grain::kLines) return FloatsLike(x, Blocks(summed) * lines);

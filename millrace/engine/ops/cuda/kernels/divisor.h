@@ -13,8 +13,7 @@ struct Quotient {
 };
 
 /// A divisor with what replaces the division of 32-bit numbers by a product (Granlund & Montgomery 1994, "Division by
-/// invariant integers using multiplication"). GPUs have no instruction for either division; one of 64-bit numbers takes
-/// several times as long as one of 32 bits.
+/// invariant integers using multiplication"). GPUs have no instruction that divides integers.
 class Divisor {
  public:
   Divisor() = default;

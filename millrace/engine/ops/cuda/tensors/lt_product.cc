@@ -89,7 +89,7 @@ Description Describe(const GpuProduct& product, const LtOperands& operands) {
   SetScales(of, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, kRightMode, product.left, operands.left_decode);
   const bool has_bias = product.result == ProductResult::kSetWithBias;
   if (has_bias || product.result == ProductResult::kAddWithSums) {
-    // Of the right factor as cuBLAS sees it, over what is summed in the product.
+    // BGRADB sums the columns of the factor that cuBLAS calls B, which is our left matrix.
     Set(of, CUBLASLT_MATMUL_DESC_EPILOGUE, has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_BGRADB);
     Set(of, CUBLASLT_MATMUL_DESC_BIAS_POINTER, has_bias ? operands.bias : operands.sums);
     Set(of, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, TypeOf(product.out.number));

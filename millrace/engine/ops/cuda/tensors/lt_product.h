@@ -11,7 +11,7 @@
 
 namespace millrace::engine::ops::cuda {
 
-/// Of a product's memory.
+/// The memory of each matrix begins at a multiple of it.
 inline constexpr std::size_t kLtAlignmentBytes = 16;
 inline bool IsAligned(const at::Tensor& x) {
   return reinterpret_cast<std::uintptr_t>(x.data_ptr()) % kLtAlignmentBytes == 0;
@@ -23,7 +23,7 @@ struct LtOperands {
   void* out = nullptr;
   const void* bias = nullptr;  ///< of the result's type; with ProductResult::kSetWithBias
   void* sums = nullptr;        ///< [rows], of the result's type, are set; with ProductResult::kAddWithSums
-  /// Of 8-bit matrices: by what their numbers are multiplied. As fp8_kernels.h lays them out for the grain.
+  /// The factors of 8-bit matrices, in the layout that fp8_kernels.h gives for their grain.
   const float *left_decode = nullptr, *right_decode = nullptr;
   float factor = 1;  ///< of the product
 };

@@ -41,7 +41,7 @@ struct dim3 {
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
-// Of the thread that runs.
+// The place of the thread that runs in its block, and of its block in the grid.
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 
