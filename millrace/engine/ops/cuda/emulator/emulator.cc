@@ -197,14 +197,13 @@ class Runner {
     return text;
   }
 
-  static void Begin(Thread& thread) {
-    ucontext_t context;
-    getcontext(&context);
-    context.uc_stack.ss_sp = thread.stack.get();
-    context.uc_stack.ss_size = kStackBytes;
-    makecontext(&context, &Runner::RunThread, 0);
+  void Begin(Thread& thread) {
+    getcontext(&beginning_);
+    beginning_.uc_stack.ss_sp = thread.stack.get();
+    beginning_.uc_stack.ss_size = kStackBytes;
+    makecontext(&beginning_, &Runner::RunThread, 0);
     thread.has_begun = true;
-    setcontext(&context);
+    setcontext(&beginning_);
   }
 
   // AddressSanitizer must know which stack is in use.
@@ -252,6 +251,7 @@ class Runner {
   std::vector<std::unique_ptr<Thread>> threads_;  // reused by later kernels
   unsigned count_ = 0, running_ = 0;
   jmp_buf outside_{};
+  ucontext_t beginning_{};  // no local of Begin(), which never returns: AddressSanitizer would keep guarding its place
 #if defined(__SANITIZE_ADDRESS__)
   const void* outside_bottom_ = nullptr;
   std::size_t outside_bytes_ = 0;
