@@ -1,26 +1,25 @@
 #include "millrace/engine/ops/cuda/emulator/emulator.h"
 
 #include <cuda_runtime_api.h>
+#include <elf.h>
+#include <link.h>
 #include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
+#include <cstring>
+#include <fstream>
 #include <memory>
 #include <numeric>
 #include <random>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
-#endif
-
-#if !defined(__SANITIZE_ADDRESS__)
-// The linker's names for the ends of the section that has all __shared__ arrays.
-extern "C" {
-extern unsigned char __start_emulated_shared[], __stop_emulated_shared[];
-}
 #endif
 
 uint3 threadIdx, blockIdx;
@@ -35,6 +34,36 @@ constexpr unsigned kMostThreads = 1024, kMostRows = 65'535, kWarp = 32;
 Gpu current_gpu;
 
 enum class State { kRuns, kWaitsForBlock, kWaitsForWarp, kEnded };
+
+/// Returns the memory of all __shared__ arrays: what this program has in sections of memory that nobody initializes.
+std::vector<std::span<unsigned char>> SharedMemory() {
+  std::ifstream file("/proc/self/exe", std::ios::binary);
+  const auto read = [&](std::uint64_t from, auto* to, std::size_t count) {
+    file.seekg(static_cast<std::streamoff>(from));
+    file.read(reinterpret_cast<char*>(to), static_cast<std::streamsize>(count * sizeof(*to)));
+    if (!file) throw std::runtime_error("cannot read this program's sections");
+  };
+  Elf64_Ehdr header{};
+  read(0, &header, 1);
+  std::vector<Elf64_Shdr> sections(header.e_shnum);
+  read(header.e_shoff, sections.data(), sections.size());
+  const Elf64_Shdr& of_names = sections.at(header.e_shstrndx);
+  std::string names(of_names.sh_size, '\0');
+  read(of_names.sh_offset, names.data(), names.size());
+  std::uint64_t base = 0;  // where the program lies, which is the first of the objects
+  dl_iterate_phdr(
+      [](dl_phdr_info* object, std::size_t, void* to) {
+        *static_cast<std::uint64_t*>(to) = object->dlpi_addr;
+        return 1;
+      },
+      &base);
+  std::vector<std::span<unsigned char>> memory;
+  for (const Elf64_Shdr& section : sections) {
+    if (!std::string_view(names.c_str() + section.sh_name).starts_with(".noinit")) continue;
+    memory.emplace_back(reinterpret_cast<unsigned char*>(base + section.sh_addr), section.sh_size);
+  }
+  return memory;
+}
 
 /// A thread of the GPU: a stack of its own, which the CPU runs until the thread waits. Later blocks use it again.
 struct Thread {
@@ -103,9 +132,8 @@ class Runner {
 
   /// Makes each number in shared memory NaN, or -1: a kernel must not read what its block did not write.
   static void FillSharedMemory() {
-#if !defined(__SANITIZE_ADDRESS__)
-    std::fill(__start_emulated_shared, __stop_emulated_shared, static_cast<unsigned char>(0xff));
-#endif
+    static const auto all = SharedMemory();
+    for (const std::span<unsigned char> memory : all) std::memset(memory.data(), 0xff, memory.size());
   }
 
   void RunBlock() {

@@ -55,18 +55,28 @@ TEST(Emulator, AMissingBarrierDependsOnTheOrder) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__)
-__global__ void ReadsItsOwnAndAnother(float* out) {
-  __shared__ float of_block[2];
+__device__ void ReadOwnAndAnother(float (&of_block)[2], float* out) {
   if (blockIdx.x == 0) of_block[0] = 1;
   out[2 * blockIdx.x] = of_block[0];
   out[2 * blockIdx.x + 1] = of_block[1];
 }
+__global__ void ReadsItsOwnAndAnother(float* out) {
+  __shared__ float of_block[2];
+  ReadOwnAndAnother(of_block, out);
+}
+template <class T>
+__global__ void TemplateReadsItsOwnAndAnother(T* out) {
+  __shared__ T of_block[2];
+  ReadOwnAndAnother(of_block, out);
+}
 
 TEST(Emulator, SharedMemoryIsNoNumberUntilItIsWritten) {
-  Numbers out(4);
-  Start(ReadsItsOwnAndAnother, 2, 1, nullptr, out.data());
-  EXPECT_EQ(out[0], 1);
-  for (const int i : {1, 2, 3}) EXPECT_TRUE(std::isnan(out[static_cast<std::size_t>(i)])) << i;
+  for (const auto kernel : {ReadsItsOwnAndAnother, TemplateReadsItsOwnAndAnother<float>}) {
+    Numbers out(4);
+    Start(kernel, 2, 1, nullptr, out.data());
+    EXPECT_EQ(out[0], 1);
+    for (const int i : {1, 2, 3}) EXPECT_TRUE(std::isnan(out[static_cast<std::size_t>(i)])) << i;
+  }
 }
 #endif
 

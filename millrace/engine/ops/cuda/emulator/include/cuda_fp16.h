@@ -10,11 +10,10 @@ struct __half {
   std::uint16_t bits;
 };
 inline float __half2float(__half x) {
-  const int exponent = x.bits >> 10 & 31, mantissa = x.bits & 1023;
-  const float sign = x.bits >> 15 != 0 ? -1.0F : 1.0F;
-  if (exponent == 31) return sign * (mantissa == 0 ? INFINITY : NAN);
-  return sign * (exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -24)
-                               : std::ldexp(static_cast<float>(mantissa + 1024), exponent - 25));
+  const std::uint32_t exponent = x.bits >> 10 & 31, mantissa = x.bits & 1023, sign = (x.bits & 0x8000U) << 16;
+  if (exponent == 0) return (sign != 0 ? -0x1p-24F : 0x1p-24F) * static_cast<float>(mantissa);
+  const std::uint32_t wide = exponent == 31 ? 255 : exponent + 127 - 15;
+  return std::bit_cast<float>(sign | wide << 23 | mantissa << 13);
 }
 /// Rounds to the nearest, the even one of two.
 inline __half __float2half_rn(float x) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -15,11 +16,12 @@
 #define __device__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
+#define __align__(bytes) __attribute__((aligned(bytes)))
 // Blocks run one after the other, so all share the same memory.
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__clang__)
 #define __shared__ static  // with room around each array, which nothing may touch
 #else
-#define __shared__ static __attribute__((section("emulated_shared")))  // the emulator fills it
+#define __shared__ static __attribute__((noinit))  // in sections that the emulator fills; templates ignore section()
 #endif
 
 struct uint2 {
@@ -94,6 +96,7 @@ inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
   for (int i = 0; i < 4; ++i) result |= static_cast<unsigned>(bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
   return result;
 }
+inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
 /// The larger ones of the halves of two words.
 inline unsigned __vmaxu2(unsigned a, unsigned b) {
   return std::max(a & 0xffff, b & 0xffff) | std::max(a & 0xffff0000U, b & 0xffff0000U);
