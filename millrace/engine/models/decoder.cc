@@ -25,7 +25,10 @@ at::Tensor LastTokens(const ops::Sequences& sequences, std::int64_t rows) {
 }  // namespace
 
 void Decoder::QuantizeHead() {
-  if (head_.weight().defined() && head_.weight().value.is_cpu()) head_.Use(ops::InInt8(head_.weight().value));
+  if (!head_.weight().defined()) return;
+  const at::Tensor weight = head_.weight().value.detach();
+  // A GPU's kernels read codes for all the rows of a step only if these are not in float32.
+  if (weight.is_cpu() || weight.scalar_type() != at::kFloat) head_.Use(ops::InInt8(weight.cpu()));
 }
 
 at::Tensor Decoder::Loss(const Stream& x, const ModelBatch& batch, const ForwardContext& context) const {

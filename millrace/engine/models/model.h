@@ -131,8 +131,8 @@ class Model {
   void SetRecompute(Recompute what, int every = 1, bool offload = false);
 
   /// The layer that predicts tokens is read for each one. From now on it is read as 8-bit integers, with a scale a row;
-  /// only the results of Step(), Logits() and Predict() change. Does nothing on a GPU, and for families that do not
-  /// generate.
+  /// only the results of Step(), Logits() and Predict() change. Does nothing on a GPU in float32, and for families that
+  /// do not generate.
   virtual void QuantizeHead() {}
 
   /// Computes stage `stage` of stages(). `hidden` [N, hidden] is the result of the stage before (N: this rank's rows);

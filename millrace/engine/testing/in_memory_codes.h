@@ -2,14 +2,18 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "millrace/base/hash/random.h"
+#include "millrace/engine/config/model_config.h"
 #include "millrace/engine/quantized/code_maps.h"
 #include "millrace/engine/quantized/quantize.h"
 #include "millrace/engine/quantized/quantized_matrix.h"
@@ -40,17 +44,23 @@ inline std::shared_ptr<const QuantizedMatrix> ToNf4(const at::Tensor& matrix) {
       memory);
 }
 
-/// Returns NF4 codes of random numbers up to 0.05, for measuring speed. Thousands of times as fast as quantizing.
+/// Returns random bytes, of the generator `key`.
+inline std::vector<std::uint8_t> RandomCodes(std::int64_t count, std::uint64_t key) {
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < codes.size(); i += sizeof(std::uint64_t)) {
+    const std::uint64_t word = Mix64(key + i);
+    std::memcpy(codes.data() + i, &word, std::min(sizeof(word), codes.size() - i));
+  }
+  return codes;
+}
+
+/// Return codes of random numbers up to 0.05, for measuring speed. Thousands of times as fast as quantizing.
 inline std::shared_ptr<const QuantizedMatrix> RandomNf4(std::int64_t rows, std::int64_t columns, std::uint64_t key) {
   struct Memory {
     std::vector<std::uint8_t> codes, scales;
   };
   auto memory = std::make_shared<Memory>();
-  memory->codes.resize((static_cast<std::size_t>(rows * columns) + 1) / 2);
-  for (std::size_t i = 0; i < memory->codes.size(); i += sizeof(std::uint64_t)) {
-    const std::uint64_t word = Mix64(key + i);
-    std::memcpy(memory->codes.data() + i, &word, std::min(sizeof(word), memory->codes.size() - i));
-  }
+  memory->codes = RandomCodes((rows * columns + 1) / 2, key);
   const std::size_t blocks = (static_cast<std::size_t>(rows * columns) + kNf4Block - 1) / kNf4Block;
   memory->scales.resize(blocks);
   constexpr float kScale = 0.05F;
@@ -63,6 +73,33 @@ inline std::shared_ptr<const QuantizedMatrix> RandomNf4(std::int64_t rows, std::
                            .scale_scales = std::vector<float>((blocks + kScaleBlock - 1) / kScaleBlock),
                            .scale_offset = kScale},
       memory);
+}
+inline std::shared_ptr<const QuantizedMatrix> RandomInt8(std::int64_t rows, std::int64_t columns, std::uint64_t key) {
+  const auto codes = std::make_shared<const std::vector<std::uint8_t>>(RandomCodes(rows * columns, key));
+  constexpr float kScale = 0.05F;
+  return std::make_shared<const QuantizedMatrix>(
+      rows, columns,
+      QuantizedMatrix::Int8{.codes = *codes, .scales = std::vector<float>(static_cast<std::size_t>(rows), kScale)},
+      codes);
+}
+
+/// Returns random codes for the matrices of a model's blocks: without the time and memory of a model to quantize.
+inline std::shared_ptr<const QuantizedWeights> RandomBlocks(const ModelConfig& config, Quantization kind) {
+  const auto random = kind == Quantization::kNf4 ? RandomNf4 : RandomInt8;
+  auto weights = std::make_shared<QuantizedWeights>();
+  const plan::ModelShape shape = config.Shape();
+  for (std::int64_t block = 0; block < shape.num_layers; ++block) {
+    for (const plan::Layer& layer : shape.block) {
+      if (layer.kind != plan::LayerKind::kColumns && layer.kind != plan::LayerKind::kRows) continue;
+      const auto add = [&](const std::string& name, std::int64_t outputs) {
+        weights->emplace(fmt::format(fmt::runtime(name), block) + ".weight",
+                         random(outputs, layer.in, weights->size() << 40));
+      };
+      if (layer.output_names.empty()) add(layer.name, std::accumulate(layer.outputs.begin(), layer.outputs.end(), 0L));
+      for (std::size_t i = 0; i < layer.output_names.size(); ++i) add(layer.output_names[i], layer.outputs[i]);
+    }
+  }
+  return weights;
 }
 
 }  // namespace millrace::engine::testing

@@ -12,8 +12,8 @@
 #include "millrace/engine/ops/cpu/codes/coded_product.h"
 #include "millrace/engine/ops/cpu/gemm.h"
 #include "millrace/engine/ops/cpu/row_product.h"
+#include "millrace/engine/ops/cuda/codes/coded_product.h"
 #include "millrace/engine/ops/cuda/tensors/built_with_cuda.h"
-#include "millrace/engine/ops/cuda/tensors/quantized.h"
 #include "millrace/engine/quantized/quantize.h"
 
 namespace millrace::engine::ops {
@@ -55,6 +55,18 @@ at::Tensor WholeOnGpu(const QuantizedRows& matrix, const at::Tensor& like, const
     return whole.to(options.dtype());
   }
   TORCH_CHECK(false, "this program has no kernels for GPUs");
+}
+
+at::Tensor ProductOnGpu(const at::Tensor& x, const QuantizedRows& matrix, const at::Tensor& bias,
+                        const AddToRows& add) {
+  if constexpr (kBuiltWithCuda) {
+    if (!add) {
+      const at::Tensor product = cuda::ProductOfCodes(x, matrix, bias);
+      if (product.defined()) return product;
+    }
+  }
+  const at::Tensor whole = WholeOnGpu(matrix, x, add).t();
+  return bias.defined() ? at::addmm(bias, x, whole) : at::mm(x, whole);
 }
 
 /// Calls `work(begin, end)` for ranges of rows with so many multiplications each, on several threads.
@@ -179,10 +191,7 @@ at::Tensor ProductOfRowsAlone(const at::Tensor& x, const QuantizedRows& matrix, 
 at::Tensor Product(const at::Tensor& x, const QuantizedRows& matrix, const at::Tensor& bias, const AddToRows& add) {
   TORCH_CHECK(x.dim() == 2 && x.size(1) == matrix.columns(), x.sizes(), " times ", matrix.columns(), " inputs");
   if (x.is_cpu() && MultipliesRowsAlone() && !add && x.numel() > 0) return ProductOfRowsAlone(x, matrix, bias);
-  if (x.is_cuda()) {
-    const at::Tensor whole = WholeOnGpu(matrix, x, add).t();
-    return bias.defined() ? at::addmm(bias, x, whole) : at::mm(x, whole);
-  }
+  if (x.is_cuda()) return ProductOnGpu(x, matrix, bias, add);
   const at::Tensor left = DenseFloats(x), added = bias.defined() ? DenseFloats(bias) : bias;
   const at::Tensor out = at::empty({x.size(0), matrix.rows()}, at::kFloat);
   ForEachPanel(matrix, add, [&](std::int64_t first, std::int64_t count, const float* rows) {

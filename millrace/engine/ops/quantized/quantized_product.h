@@ -16,9 +16,10 @@ namespace millrace::engine::ops {
 using AddToRows = std::function<void(std::int64_t first, const at::Tensor& rows)>;
 
 /// Returns x [N, in] · matrix^T [in, out], plus `bias` [out] in each row if that is defined: [N, out], of x's type.
-/// On a CPU, elements are multiplied in float32; on a GPU, in x's type, and the whole matrix exists in it for a moment.
-/// `add` may be empty. Where products have rows that do not depend on each other (MultipliesRowsAlone()), and nothing
-/// is added, a CPU reads each code once for some rows, and makes its number in a register.
+/// On a CPU, elements are multiplied in float32. Where products have rows that do not depend on each other
+/// (MultipliesRowsAlone()), and nothing is added, it reads each code once for some rows, and makes its number in a
+/// register. A GPU does so for some 100 rows at most, if nothing is added (cuda/codes/coded_product.h). Otherwise it
+/// multiplies in x's type, and the whole matrix exists in it for a moment. `add` may be empty.
 at::Tensor Product(const at::Tensor& x, const QuantizedRows& matrix, const at::Tensor& bias = {},
                    const AddToRows& add = {});
 

@@ -13,7 +13,7 @@
 #include "millrace/engine/ops/backward/node.h"
 #include "millrace/engine/ops/cached/cached_attention.h"
 #include "millrace/engine/ops/choice/step_kernels.h"
-#include "millrace/engine/ops/cuda/tensors/quantized.h"
+#include "millrace/engine/ops/cuda/codes/coded_product.h"
 #include "millrace/engine/ops/cuda_ops.h"
 #include "millrace/engine/ops/embedding.h"
 #include "millrace/engine/ops/linear.h"
@@ -542,6 +542,29 @@ TEST_P(OpsCudaTest, QuantizedRows) {
       EXPECT_TRUE(got.cpu().equal(want.to(GetParam()))) << rows << " x " << columns << " from " << box.column;
       const at::Tensor x = Random({3, box.columns});
       ExpectClose(Product(x.cuda(), all), Product(x.to(at::kFloat), all), "product");
+    }
+  }
+}
+
+/// Products by kernels that read codes, for all the numbers of rows that choose one, and those of none.
+TEST_P(OpsCudaTest, ProductsOfCodes) {
+  const at::Tensor weight = Random({200, 640}).to(at::kFloat);
+  QuantizedRows nf4;
+  nf4.Append(testing::ToNf4(weight), {.rows = 200, .columns = 640});
+  nf4.Append(testing::ToNf4(weight), {.row = 20, .rows = 180, .columns = 640});
+  for (const QuantizedRows& all : {nf4, *InInt8(weight)}) {
+    const at::Tensor bias = Random({all.rows()});
+    for (const std::int64_t rows : {1, 2, 3, 4, 5, 16, 17, 32, 33, 64, 65, 128, 129}) {
+      const at::Tensor x = Random({rows, 640});
+      for (const bool with_bias : {false, true}) {
+        const at::Tensor added = with_bias ? bias : at::Tensor(), there = with_bias ? bias.cuda() : at::Tensor();
+        const at::Tensor got = cuda::ProductOfCodes(x.cuda(), all, there);
+        const bool takes = rows <= 4 || (rows <= 128 && GetParam() != at::kFloat);
+        ASSERT_EQ(got.defined(), takes) << rows;
+        if (!takes) continue;
+        ExpectClose(got, Product(x.to(at::kFloat), all, with_bias ? added.to(at::kFloat) : added),
+                    fmt::format("{} rows, {} outputs", rows, all.rows()));
+      }
     }
   }
 }

@@ -1,4 +1,4 @@
-// Elements of quantized matrices on the GPU.
+// Quantized matrices on the GPU: their elements, and products with them.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -13,5 +13,10 @@ namespace millrace::engine::ops::cuda {
 /// of the matrices to the GPU, where they stay as long as the matrices do.
 at::Tensor Dequantized(const QuantizedRows& matrix, std::int64_t first, std::int64_t count,
                        const at::TensorOptions& options);
+
+/// Returns x [N, in] · matrix^T [in, out], plus `bias` [out] in each row if that is defined, by kernels that read codes
+/// (coded_kernels.h): [N, out], of x's type. Undefined if these don't take it: it has many rows, or boxes that begin or
+/// end within vectors. As Dequantized(), the first call copies the codes.
+at::Tensor ProductOfCodes(const at::Tensor& x, const QuantizedRows& matrix, const at::Tensor& bias);
 
 }  // namespace millrace::engine::ops::cuda
