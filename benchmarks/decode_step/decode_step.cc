@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include "benchmarks/train_step/presets.h"
 #include "millrace/base/json.h"
@@ -17,12 +18,13 @@
 #include "millrace/engine/errors.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/runtime.h"
+#include "millrace/engine/testing/in_memory_codes.h"
 
 namespace millrace {
 namespace {
 
 struct Options {
-  std::string config = "gptj-6b", device = "cpu", precision = "bf16";
+  std::string config = "gptj-6b", device = "cpu", precision = "bf16", weights;
   std::int64_t layers = 0, batch = 1, prompt = 128, tokens = 128;
   int rounds = 5, threads = 2;
 };
@@ -45,6 +47,17 @@ std::chrono::steady_clock::time_point Now([[maybe_unused]] const Options& option
   if (options.device == "cuda") C10_CUDA_CHECK(cudaDeviceSynchronize());
 #endif
   return std::chrono::steady_clock::now();
+}
+
+/// Returns the bytes of weights that a step reads: of all but the token table, unless that is the head, too.
+double BytesOfStep(const engine::ModelConfig& config, at::ScalarType type, std::optional<engine::Quantization> kind) {
+  const engine::ModelSizes sizes = config.sizes();
+  const std::int64_t table = sizes.vocab_size * sizes.hidden_size;
+  const std::int64_t of_tables = config.Shape().tied() ? table : 2 * table;
+  const double of_type = static_cast<double>(at::elementSize(type));
+  const double of_block = kind ? engine::BitsPerElement(*kind) / 8 : of_type;
+  const double of_head = kind ? 1 : of_type;  // its codes are int8
+  return static_cast<double>(config.ParameterCount() - of_tables) * of_block + static_cast<double>(table) * of_head;
 }
 
 Round Decode(const Options& options, engine::Model& model, const at::Tensor& prompts) {
@@ -74,7 +87,11 @@ Status Run(const Options& options) {
   const at::ScalarType type = options.precision == "bf16"   ? at::kBFloat16
                               : options.precision == "fp16" ? at::kHalf
                                                             : at::kFloat;
-  const auto model = MR_TRY(engine::MakeModel(config, type, at::Device(options.device), 1));
+  const auto kind = engine::ParseQuantization(options.weights);
+  engine::ModelShare share;
+  if (kind) share.quantized = engine::testing::RandomBlocks(*config, *kind);
+  const auto model = MR_TRY(engine::MakeModel(config, type, at::Device(options.device), 1, share));
+  if (kind) MR_TRY(engine::CatchTorch("quantizing the head", [&] { model->QuantizeHead(); }));
   const auto generator = at::detail::createCPUGenerator(1);
   const at::Tensor prompts =
       at::randint(config->sizes().vocab_size, {options.batch, options.prompt}, generator, at::kLong)
@@ -88,21 +105,17 @@ Status Run(const Options& options) {
   std::ranges::sort(rounds, {}, &Round::whole);
   const Round median = rounds[rounds.size() / 2];
   const auto steps = static_cast<double>(options.tokens - 1), rows = static_cast<double>(options.batch);
-  // A step reads all weights but the token table, unless the table is the head, too.
-  const engine::ModelSizes sizes = config->sizes();
-  const std::int64_t table = config->Shape().tied() ? 0 : sizes.vocab_size * sizes.hidden_size;
-  const double read =
-      static_cast<double>(config->ParameterCount() - table) * static_cast<double>(at::elementSize(type));
   Json result = {{"program", "millrace"},
                  {"config", options.config},
                  {"batch", options.batch},
                  {"prompt", options.prompt},
                  {"tokens", options.tokens},
                  {"precision", options.precision},
+                 {"weights", kind ? options.weights : options.precision},
                  {"tokens_per_s", rows * static_cast<double>(options.tokens) / median.whole},
                  {"decode_tokens_per_s", rows * steps / median.steps},
                  {"decode_step_s", median.steps / steps},
-                 {"weights_gb_per_s", read * steps / median.steps / 1e9}};
+                 {"weights_gb_per_s", BytesOfStep(*config, type, kind) * steps / median.steps / 1e9}};
   AddGpuFigures(options, result);
   fmt::print("{}\n", DumpJson(result));
   return {};
@@ -122,6 +135,7 @@ int main(int argc, char** argv) {
       ->check([](const std::string& name) { return millrace::Presets().contains(name) ? "" : "no such model"; });
   app.add_option("--device", options.device)->check(CLI::IsMember({"cpu", "cuda"}));
   app.add_option("--precision", options.precision)->check(CLI::IsMember({"f32", "bf16", "fp16"}));
+  app.add_option("--weights", options.weights, "random codes in place of weights")->check(CLI::IsMember({"int8", "nf4"}));
   app.add_option("--layers", options.layers, "fewer than the model has");
   app.add_option("--batch", options.batch, "sequences that are decoded together");
   app.add_option("--prompt", options.prompt, "tokens of each prompt");

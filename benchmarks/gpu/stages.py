@@ -40,6 +40,8 @@ WORKS = {
     "qlora": Work("Llama-2-7B, QLoRA NF4, 2,048 tokens", "tokens_per_s", "≥ 0.9× Millrace's LoRA, ≤ 9 GB"),
     "sst2": Work("GPT-2 124M, 512 tokens, compile on", "tokens_per_s", "≥ 1.8× compile off"),
     "decode-1": Work("GPT-J-6B, decoding, 1 stream", "decode_tokens_per_s", "≥ 85 % of the bandwidth's roofline"),
+    "decode-1-codes": Work("The same, weights of 8 or 4 bits, 1 stream", "decode_tokens_per_s", "faster than bf16"),
+    "decode-64-codes": Work("The same, weights of 8 or 4 bits, 64 streams", "tokens_per_s", "≥ 1.0× vLLM with FP8"),
     "decode-64-llama": Work("Llama-2-7B, 128 tokens in and out, 64 streams", "tokens_per_s", "≥ 1.0× vLLM"),
     "decode-64": Work("GPT-J-6B, 128 tokens in and out, 64 streams", "tokens_per_s", "≥ 10,907 tokens/s, or ≥ 1.0× vLLM"),
 }
@@ -199,6 +201,10 @@ def decode(o):
     return [
         Part("decode-1", "Millrace", [*own, "--batch", "1"], 60),
         Part("decode-64", "Millrace", [*own, "--batch", "64"], 60),
+        Part("decode-1-codes", "Millrace, int8", [*own, "--batch", "1", "--weights", "int8"], 90),
+        Part("decode-1-codes", "Millrace, nf4", [*own, "--batch", "1", "--weights", "nf4"], 90),
+        Part("decode-64-codes", "Millrace, int8", [*own, "--batch", "64", "--weights", "int8"], 90),
+        Part("decode-64-codes", "Millrace, nf4", [*own, "--batch", "64", "--weights", "nf4"], 90),
         Part("decode-1", "torch.compile, CUDA graph", [*words, "--form", "blocks", "--batch", "1"], 150),
         Part("decode-64", "torch.compile, CUDA graph", [*words, "--form", "blocks", "--batch", "64"], 150),
         Part("decode-1", "torch eager, CUDA graph", [*words, "--form", "eager", "--batch", "1"], 60),
@@ -207,6 +213,10 @@ def decode(o):
         Part("decode-64-llama", "vLLM", [*vllm_llama, "--batch", "64"], 240),
         Part("decode-1", "vLLM", [*vllm, "--batch", "1"], 240),
         Part("decode-64", "vLLM", [*vllm, "--batch", "64"], 240),
+        Part("decode-1-codes", "vLLM, fp8", [*vllm, "--batch", "1", "--fp8"], 240),
+        Part("decode-64-codes", "vLLM, fp8", [*vllm, "--batch", "64", "--fp8"], 240),
+        Part("decode-1-codes", "transformers generate(), bitsandbytes' NF4",
+             [*words, "--form", "generate", "--nf4", "--batch", "1", "--rounds", "2"], 200),
         Part("decode-1", "transformers generate()", [*words, "--form", "generate", "--batch", "1", "--rounds", "2"], 150),
         Part("decode-64", "transformers generate()", [*words, "--form", "generate", "--batch", "64", "--rounds", "2"], 150),
     ]

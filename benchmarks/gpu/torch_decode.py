@@ -137,6 +137,8 @@ def run_generate(o, c, prompt):
     with torch.device(o.device):
         model = transformers.GPTJForCausalLM(config).eval()
     torch.set_default_dtype(torch.float32)
+    if o.nf4:
+        torch_models.quantize_to_nf4((parent for block in model.transformer.h for parent in (block.attn, block.mlp)), o.device)
     synchronize = torch.cuda.synchronize if o.device == "cuda" else lambda: None
 
     def seconds(tokens):
@@ -164,6 +166,7 @@ def main():
     p.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     for name, value in (("batch", 1), ("prompt", 128), ("tokens", 128), ("rounds", 5), ("layers", 0), ("hidden", 0)):
         p.add_argument("--" + name, type=int, default=value)
+    p.add_argument("--nf4", action="store_true", help="with generate: bitsandbytes' 4-bit layers")
     o = p.parse_args()
     torch.manual_seed(1)
     c = torch_models.CONFIGS[o.config]
@@ -175,9 +178,10 @@ def main():
         runs = sorted((run_generate if o.form == "generate" else run_plain)(o, c, prompt))
     whole, rest = runs[len(runs) // 2]
     parameters = c.layers * (4 * c.hidden**2 + 2 * c.hidden * c.intermediate) + c.hidden * c.vocab
+    bytes_each = 0.52 if o.nf4 else 2  # with scales, those of blocks
     result = {"program": f"torch {torch.__version__.split('+')[0]} {o.form}", "tokens_per_s": o.batch * o.tokens / whole,
               "decode_tokens_per_s": o.batch * (o.tokens - 1) / rest, "decode_step_s": rest / (o.tokens - 1),
-              "weights_gb_per_s": 2 * parameters * (o.tokens - 1) / rest / 1e9, "batch": o.batch, "prompt": o.prompt,
+              "weights_gb_per_s": bytes_each * parameters * (o.tokens - 1) / rest / 1e9, "batch": o.batch, "prompt": o.prompt,
               "tokens": o.tokens, "runs": len(runs), "layers": c.layers}
     if o.device == "cuda":
         result |= {"peak_gib": torch.cuda.max_memory_allocated() / 2**30, "card": torch.cuda.get_device_name()}

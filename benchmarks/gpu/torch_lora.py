@@ -33,23 +33,6 @@ def make_base(c, length, device):
     return model.train()
 
 
-def quantize(model, device):
-    """Puts bitsandbytes' NF4 layers in the place of the linear layers of blocks, as load_in_4bit does."""
-    import bitsandbytes
-
-    for layer in model.model.layers:
-        for parent in (layer.self_attn, layer.mlp):
-            for name, linear in list(parent.named_children()):
-                if not isinstance(linear, torch.nn.Linear):
-                    continue
-                new = bitsandbytes.nn.Linear4bit(linear.in_features, linear.out_features, bias=False, quant_type="nf4",
-                                                 compute_dtype=torch.bfloat16, compress_statistics=True, device="meta")
-                new.weight = bitsandbytes.nn.Params4bit(linear.weight.data.cpu(), requires_grad=False, quant_type="nf4",
-                                                        compress_statistics=True, module=new)
-                setattr(parent, name, new.to(device))
-    model.is_loaded_in_4bit = True  # PEFT looks here
-
-
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     torch_step.add_arguments(p)
@@ -70,7 +53,8 @@ def main():
         apply_liger_kernel_to_llama(rope=True, swiglu=True, rms_norm=True, cross_entropy=False, fused_linear_cross_entropy=False)
     base = make_base(c, o.length, o.device)
     if o.nf4:
-        quantize(base, o.device)
+        torch_models.quantize_to_nf4((parent for layer in base.model.layers for parent in (layer.self_attn, layer.mlp)), o.device)
+        base.is_loaded_in_4bit = True  # PEFT looks here
     options = peft.LoraConfig(r=o.lora, lora_alpha=2 * o.lora, target_modules=TARGETS)
     adapted = peft.get_peft_model(base, options, autocast_adapter_dtype=o.numerics == "master")
     if o.recompute:

@@ -255,3 +255,20 @@ def random_batch(c, batch, length, device):
     ids = ids[:, :-1].contiguous()
     labels = torch.randint(c.vocab, where.shape, device=device)
     return ids, segments, where, labels, torch.randint(2, (batch,), device=device)
+
+
+def quantize_to_nf4(parents, device):
+    """Puts bitsandbytes' NF4 layers in the place of the linear layers of these modules, as load_in_4bit does."""
+    import bitsandbytes
+
+    for parent in parents:
+        for name, linear in list(parent.named_children()):
+            if not isinstance(linear, torch.nn.Linear):
+                continue
+            new = bitsandbytes.nn.Linear4bit(linear.in_features, linear.out_features, bias=linear.bias is not None,
+                                             quant_type="nf4", compute_dtype=torch.bfloat16, compress_statistics=True,
+                                             device="meta")
+            new.weight = bitsandbytes.nn.Params4bit(linear.weight.data.cpu(), requires_grad=False, quant_type="nf4",
+                                                    compress_statistics=True, module=new)
+            new.bias = linear.bias
+            setattr(parent, name, new.to(device))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Decodes with vLLM: the peer of decode_step, where vLLM is installed. Weights are random.
 
-    vllm_decode.py --config gptj-6b --batch 64 [--prompt 128] [--tokens 128] [--layers N] [--rounds 3]
+    vllm_decode.py --config gptj-6b --batch 64 [--prompt 128] [--tokens 128] [--layers N] [--rounds 3] [--fp8]
 
 Prints one JSON object: decode_tokens_per_s (of the tokens after the first of each text), tokens_per_s (with the prompts).
 """
@@ -29,6 +29,7 @@ def main():
     parser.add_argument("--layers", type=int, default=0)
     for name, value in (("--batch", 1), ("--prompt", 128), ("--tokens", 128), ("--rounds", 3)):
         parser.add_argument(name, type=int, default=value)
+    parser.add_argument("--fp8", action="store_true", help="weights and activations of 8 bits in linear layers")
     o = parser.parse_args()
     try:
         import vllm
@@ -40,7 +41,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / "config.json").write_text(json.dumps(config))
         model = vllm.LLM(model=folder, load_format="dummy", skip_tokenizer_init=True, dtype="bfloat16",
-                         max_model_len=o.prompt + o.tokens, max_num_seqs=o.batch, enable_prefix_caching=False)
+                         quantization="fp8" if o.fp8 else None, max_model_len=o.prompt + o.tokens, max_num_seqs=o.batch, enable_prefix_caching=False)
         draw = random.Random(1)
         # A vocabulary's first ids may be special.
         prompts = [{"prompt_token_ids": [draw.randrange(1000, config["vocab_size"]) for _ in range(o.prompt)]}

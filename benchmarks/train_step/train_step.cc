@@ -123,23 +123,6 @@ Result<std::shared_ptr<const engine::QuantizedWeights>> QuantizedBlocks(
   return std::shared_ptr<const engine::QuantizedWeights>(std::move(weights));
 }
 
-/// Returns random codes for the matrices of a model's blocks: without the time and memory of a model to quantize.
-std::shared_ptr<const engine::QuantizedWeights> RandomBlocks(const engine::ModelConfig& config) {
-  auto weights = std::make_shared<engine::QuantizedWeights>();
-  const plan::ModelShape shape = config.Shape();
-  for (std::int64_t block = 0; block < shape.num_layers; ++block) {
-    for (const plan::Layer& layer : shape.block) {
-      if (layer.kind != plan::LayerKind::kColumns && layer.kind != plan::LayerKind::kRows) continue;
-      for (std::size_t i = 0; i < layer.outputs.size(); ++i) {
-        const std::string& name = layer.output_names.empty() ? layer.name : layer.output_names[i];
-        weights->emplace(fmt::format(fmt::runtime(name), block) + ".weight",
-                         engine::testing::RandomNf4(layer.outputs[i], layer.in, weights->size() << 40));
-      }
-    }
-  }
-  return weights;
-}
-
 engine::LoraOptions LoraOf(const Options& options) {
   return {.rank = static_cast<int>(options.lora), .alpha = 2 * static_cast<double>(options.lora)};
 }
@@ -148,7 +131,10 @@ Result<std::unique_ptr<engine::Model>> Make(const Options& options,
                                             const std::shared_ptr<const engine::ModelConfig>& config) {
   engine::ModelShare share;
   if (options.lora > 0) share.lora = LoraOf(options);
-  if (options.nf4) share.quantized = options.device == "cpu" ? MR_TRY(QuantizedBlocks(config)) : RandomBlocks(*config);
+  if (options.nf4) {
+    share.quantized = options.device == "cpu" ? MR_TRY(QuantizedBlocks(config))
+                                              : engine::testing::RandomBlocks(*config, engine::Quantization::kNf4);
+  }
   const at::ScalarType type = options.precision == "bf16" || options.precision == "fp8" ? at::kBFloat16
                               : options.precision == "fp16"                             ? at::kHalf
                                                                                         : at::kFloat;
