@@ -3,8 +3,6 @@
 #include <cuda_runtime_api.h>
 #include <elf.h>
 #include <link.h>
-#include <setjmp.h>
-#include <ucontext.h>
 
 #include <algorithm>
 #include <cstring>
@@ -18,9 +16,7 @@
 #include <string_view>
 #include <vector>
 
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/common_interface_defs.h>
-#endif
+#include "millrace/engine/ops/cuda/emulator/stack.h"
 
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
@@ -28,8 +24,7 @@ dim3 blockDim, gridDim;
 namespace millrace::engine::cuda::emulator {
 namespace {
 
-constexpr std::size_t kStackBytes = 256 << 10;
-constexpr unsigned kMostThreads = 1024, kMostRows = 65'535, kWarp = 32;
+constexpr unsigned kMostThreads = 1024, kMostRows = 65'535, kWarp = 32, kAllLanes = ~0U;
 
 Gpu current_gpu;
 
@@ -67,14 +62,14 @@ std::vector<std::span<unsigned char>> SharedMemory() {
 
 /// A thread of the GPU: a stack of its own, which the CPU runs until the thread waits. Later blocks use it again.
 struct Thread {
-  std::unique_ptr<std::byte[]> stack = std::make_unique_for_overwrite<std::byte[]>(kStackBytes);
-  jmp_buf resume{};  ///< switches between stacks without a system call, which swapcontext() makes
-  bool has_begun = false;
+  explicit Thread(void (*run)()) : stack(run) {}
+  Stack stack;
   State state = State::kEnded;
   Place place;
   unsigned lanes = 0;  ///< of its warp that it waits for
   int turn = 0;        ///< which of the two slots its next exchange uses
   std::uint64_t slots[2] = {};
+  int barriers = 0, warp_barriers = 0;  ///< that it has passed in this block
 };
 
 /// Runs the blocks of a kernel, one after the other.
@@ -85,20 +80,31 @@ class Runner {
     gridDim = grid;
     blockDim = block;
     count_ = block.x * block.y * block.z;
-    while (threads_.size() < count_) threads_.push_back(std::make_unique<Thread>());
+    while (threads_.size() < count_) threads_.push_back(std::make_unique<Thread>(RunThread));
     for (const std::uint64_t number : InOrder(std::uint64_t{grid.x} * grid.y * grid.z)) {
       blockIdx = {static_cast<unsigned>(number % grid.x), static_cast<unsigned>(number / grid.x % grid.y),
                   static_cast<unsigned>(number / grid.x / grid.y)};
+      FillSharedMemory();
+      between_blocks_.LeaveFor();
       RunBlock();
+      between_blocks_.ArriveFrom();
     }
   }
 
-  void Wait(State state, Place place, unsigned lanes = 0) {
+  void WaitForBlock(Place place) {
+    // A thread that is ahead leaves for the next barrier while others still arrive from this one.
+    Moment& barrier = barriers_[threads_[running_]->barriers++ % 2];
+    barrier.LeaveFor();
+    Wait(State::kWaitsForBlock, place);
+    barrier.ArriveFrom();
+  }
+
+  void WaitForWarp(Place place) {
     Thread& thread = *threads_[running_];
-    thread.state = state;
-    thread.place = place;
-    thread.lanes = lanes;
-    Leave(thread);
+    Moment& barrier = warp_barriers_[running_ / kWarp][thread.warp_barriers++ % 2];
+    barrier.LeaveFor();
+    Wait(State::kWaitsForWarp, place, kAllLanes);
+    barrier.ArriveFrom();
   }
 
   std::uint64_t Exchange(unsigned lanes, std::uint64_t bits, int lane_mask, Place place) {
@@ -112,6 +118,14 @@ class Runner {
   }
 
  private:
+  void Wait(State state, Place place, unsigned lanes = 0) {
+    Thread& thread = *threads_[running_];
+    thread.state = state;
+    thread.place = place;
+    thread.lanes = lanes;
+    thread.stack.SwitchTo(outside_);
+  }
+
   std::vector<std::uint64_t> InOrder(std::uint64_t count) {
     std::vector<std::uint64_t> order(count);
     std::iota(order.begin(), order.end(), 0);
@@ -120,12 +134,13 @@ class Runner {
     return order;
   }
 
-  /// What a thread's stack runs: one kernel after the other.
+  /// What a thread's stack runs: one block after the other.
   static void RunThread() {
     Runner& runner = instance();
-    runner.FinishFirstSwitch();
     while (true) {
+      runner.between_blocks_.ArriveFrom();
       (*runner.kernel_)();
+      runner.between_blocks_.LeaveFor();
       runner.Wait(State::kEnded, {});
     }
   }
@@ -137,10 +152,10 @@ class Runner {
   }
 
   void RunBlock() {
-    FillSharedMemory();
     for (unsigned i = 0; i < count_; ++i) {
       threads_[i]->state = State::kRuns;
       threads_[i]->turn = 0;
+      threads_[i]->barriers = threads_[i]->warp_barriers = 0;
     }
     const unsigned warps = (count_ + kWarp - 1) / kWarp;
     while (true) {
@@ -187,7 +202,7 @@ class Runner {
     const Place place = threads_[first]->place;
     for (unsigned lane = 0; lane < kWarp; ++lane) {
       const Thread& thread = *threads_[first + lane];
-      if (thread.state != State::kWaitsForWarp || thread.place != place || thread.lanes != ~0U) return;
+      if (thread.state != State::kWaitsForWarp || thread.place != place || thread.lanes != kAllLanes) return;
     }
     for (unsigned lane = 0; lane < kWarp; ++lane) threads_[first + lane]->state = State::kRuns;
   }
@@ -225,47 +240,10 @@ class Runner {
     return text;
   }
 
-  void Begin(Thread& thread) {
-    getcontext(&beginning_);
-    beginning_.uc_stack.ss_sp = thread.stack.get();
-    beginning_.uc_stack.ss_size = kStackBytes;
-    makecontext(&beginning_, &Runner::RunThread, 0);
-    thread.has_begun = true;
-    setcontext(&beginning_);
-  }
-
-  // AddressSanitizer must know which stack is in use.
-
   void Enter(unsigned number) {
     running_ = number;
     threadIdx = {number % blockDim.x, number / blockDim.x % blockDim.y, number / blockDim.x / blockDim.y};
-    Thread& thread = *threads_[number];
-#if defined(__SANITIZE_ADDRESS__)
-    void* fake_stack = nullptr;
-    __sanitizer_start_switch_fiber(&fake_stack, thread.stack.get(), kStackBytes);
-#endif
-    if (_setjmp(outside_) == 0) {
-      if (thread.has_begun) _longjmp(thread.resume, 1);
-      Begin(thread);
-    }
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
-#endif
-  }
-  void Leave(Thread& thread) {
-#if defined(__SANITIZE_ADDRESS__)
-    void* fake_stack = nullptr;
-    __sanitizer_start_switch_fiber(&fake_stack, outside_bottom_, outside_bytes_);
-#endif
-    if (_setjmp(thread.resume) == 0) _longjmp(outside_, 1);
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
-#endif
-  }
-  void FinishFirstSwitch() {
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(nullptr, &outside_bottom_, &outside_bytes_);
-#endif
+    outside_.SwitchTo(threads_[number]->stack);
   }
 
  public:
@@ -278,12 +256,8 @@ class Runner {
   const std::function<void()>* kernel_ = nullptr;
   std::vector<std::unique_ptr<Thread>> threads_;  // reused by later kernels
   unsigned count_ = 0, running_ = 0;
-  jmp_buf outside_{};
-  ucontext_t beginning_{};  // no local of Begin(), which never returns: AddressSanitizer would keep guarding its place
-#if defined(__SANITIZE_ADDRESS__)
-  const void* outside_bottom_ = nullptr;
-  std::size_t outside_bytes_ = 0;
-#endif
+  Stack outside_;
+  Moment between_blocks_, barriers_[2], warp_barriers_[kMostThreads / kWarp][2];
   std::mt19937_64 random_{1};
 };
 
@@ -291,7 +265,9 @@ class Runner {
 
 void Use(const Gpu& gpu) { current_gpu = gpu; }
 
-void WaitForBlock(Place place) { Runner::instance().Wait(State::kWaitsForBlock, place); }
+void WaitForBlock(Place place) { Runner::instance().WaitForBlock(place); }
+
+void WaitForWarp(Place place) { Runner::instance().WaitForWarp(place); }
 
 std::uint64_t ExchangeInWarp(unsigned lanes, std::uint64_t bits, int lane_mask, Place place) {
   return Runner::instance().Exchange(lanes, bits, lane_mask, place);

@@ -43,8 +43,8 @@ Numbers Rounded(Element element, const Numbers& numbers);
 double ToleranceOf(Element element);
 void ExpectNear(const Numbers& got, const Numbers& want, double tolerance);
 
-/// Orders beside the first one. AddressSanitizer takes ten times as long, and sees the same memory in all of them.
-#if defined(__SANITIZE_ADDRESS__)
+/// Orders beside the first one. Sanitizers take ten times as long, and see the same memory and races in all of them.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr std::array<Order, 0> kOtherOrders{};
 #else
 inline constexpr std::array kOtherOrders{Order::kBackward, Order::kShuffled};

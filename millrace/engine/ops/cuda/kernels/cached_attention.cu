@@ -167,6 +167,7 @@ __global__ void __launch_bounds__(kThreads, BlocksAtOnce(kQueries, kVectors, kPa
       const float weight = score > -FLT_MAX ? __expf(score - highest) : 0;
       const float total = OverLanes(weight, kWarp, Sum());
       weights[i][thread % kWarp] = weight;
+      __syncwarp();  // all lanes have read most[i]
       if (thread % kWarp == 0) {
         kept[i] = __expf(most[i] - highest);
         sum[i] = sum[i] * kept[i] + total;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -57,6 +58,8 @@ struct Place {
 };
 /// Returns when all threads of the block that have not ended wait at the same place.
 void WaitForBlock(Place place);
+/// Returns when all lanes of the warp wait at the same place.
+void WaitForWarp(Place place);
 /// Returns the bits that lane (own ^ lane_mask) of the warp gives at the same place.
 std::uint64_t ExchangeInWarp(unsigned lanes, std::uint64_t bits, int lane_mask, Place place);
 /// Runs a kernel. Returns whether a GPU would start it.
@@ -66,6 +69,9 @@ bool Run(dim3 grid, dim3 block, const std::function<void()>& kernel);
 
 inline void __syncthreads(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   millrace::engine::cuda::emulator::WaitForBlock({file, line});
+}
+inline void __syncwarp(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  millrace::engine::cuda::emulator::WaitForWarp({file, line});
 }
 template <class T>
 T __shfl_xor_sync(unsigned lanes, T value, int lane_mask, const char* file = __builtin_FILE(),
@@ -86,8 +92,13 @@ template <class T>
 T __ldcs(const T* from) {
   return *from;
 }
-/// A thread runs alone until it waits.
-inline unsigned atomicMax(unsigned* at, unsigned value) { return std::exchange(*at, std::max(*at, value)); }
+inline unsigned atomicMax(unsigned* at, unsigned value) {
+  const std::atomic_ref<unsigned> there(*at);
+  unsigned before = there.load(std::memory_order_relaxed);
+  while (!there.compare_exchange_weak(before, std::max(before, value), std::memory_order_relaxed)) {
+  }
+  return before;
+}
 
 /// Byte i of the result is byte (selector >> 4i & 7) of the eight bytes of low and high.
 inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
