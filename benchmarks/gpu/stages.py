@@ -117,6 +117,8 @@ def llama7b(o):
         Part("llama7b", "Millrace, fp8 with block scaling",
              ours(*words, *steps, "--precision", "fp8", "--fp8-scaling", "block"), 160,
              fallbacks=(("--recompute", "selective"), ("--recompute", "full"))),
+        Part("llama7b", "torch.compile with torchao's fp8, master",
+             torch_step(*words, *steps, *block, "--precision", "fp8"), 250, fallbacks=less),
         Part("llama7b", "torch.compile, pure", torch_step(*wide, *steps, *block, "--numerics", "pure"), 200, fallbacks=less),
         Part("llama7b", "Millrace, profile", ours(*words, "--steps", "4", "--precision", "bf16"), 90, "profile",
              fallbacks=(("--recompute", "selective"), ("--recompute", "full"))),

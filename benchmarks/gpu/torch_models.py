@@ -257,6 +257,14 @@ def random_batch(c, batch, length, device):
     return ids, segments, where, labels, torch.randint(2, (batch,), device=device)
 
 
+def use_fp8(blocks, device):
+    """Puts torchao's float8 linear layers in their place, scaled for each tensor when it is cast, as torchtitan trains. A CPU
+    computes with the rounded numbers in their own type."""
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    convert_to_float8_training(blocks, config=Float8LinearConfig(emulate=device != "cuda"))
+
+
 def quantize_to_nf4(parents, device):
     """Puts bitsandbytes' NF4 layers in the place of the linear layers of these modules, as load_in_4bit does."""
     import bitsandbytes

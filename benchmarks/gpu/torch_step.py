@@ -34,7 +34,8 @@ def add_arguments(p):
     p.add_argument("--micro-batches", type=int, default=1)
     p.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     p.add_argument("--numerics", default="master", choices=("master", "pure"))
-    p.add_argument("--precision", default="bf16", choices=("bf16", "fp16", "tf32", "f32"))
+    p.add_argument("--precision", default="bf16", choices=("bf16", "fp16", "tf32", "f32", "fp8"),
+                   help="fp8: bf16 with torchao's float8 linear layers in blocks")
     p.add_argument("--compile", default="off",
                    choices=("off", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"))
     p.add_argument("--scope", default="model", choices=("model", "block"), help="what is compiled as one")
@@ -145,7 +146,7 @@ def main():
     c = torch_models.CONFIGS[o.config]
     c.layers = o.layers or c.layers
     length = o.length or c.length
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(o.precision, torch.float32)
+    dtype = {"bf16": torch.bfloat16, "fp8": torch.bfloat16, "fp16": torch.float16}.get(o.precision, torch.float32)
     attention = fastest_attention(c, o.batch, length, dtype) if o.device == "cuda" and dtype != torch.float32 else {}
     with torch.device(o.device):
         if o.numerics == "pure":
@@ -153,6 +154,8 @@ def main():
         model = torch_models.make_model(c, length, dtype, o.recompute, o.chunks)
         torch.set_default_dtype(torch.float32)
     torch_models.initialize(model)
+    if o.precision == "fp8":
+        torch_models.use_fp8(model.blocks, o.device)
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=3e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, fused=True)
     scaler = torch.amp.GradScaler(o.device, enabled=o.precision == "fp16")
