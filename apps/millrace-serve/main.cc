@@ -57,9 +57,9 @@ void AddFlags(CLI::App& app, Arguments& a) {
       ->check(CLI::IsMember({"f32", "tf32", "bf16", "fp16"}))
       ->capture_default_str();
   app.add_option("--weights", a.load.weights,
-                 "How weights are kept and read: f32 or bf16, which replace --precision, or quantized: int8, nf4 "
+                 "How weights are kept and read: f32 or bf16, which replace --precision, or quantized: int8, fp8, nf4 "
                  "(default: as --precision says, or as the model's files have them)")
-      ->check(CLI::IsMember({"f32", "bf16", "int8", "nf4"}));
+      ->check(CLI::IsMember({"f32", "bf16", "int8", "fp8", "nf4"}));
   app.add_option("--device", a.load.device, "Where it computes: an NVIDIA GPU if there is one (auto), cpu, or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str();

@@ -66,8 +66,8 @@ CLI::App* AddOutputsCommand(CLI::App& app, OutputsArguments& arguments) {
   command->add_option("merged", merged.merged_url, "The merged model")->required();
   command->add_option("--base", merged.base_url, "The model that the adapter adapts")->required();
   command->add_option("--step", merged.step, "Which checkpoint of the adapter (default: the newest)");
-  command->add_option("--quantize", arguments.quantization, "How the base was quantized: nf4 or int8")
-      ->check(CLI::IsMember({"nf4", "int8"}));
+  command->add_option("--quantize", arguments.quantization, "How the base was quantized: nf4, int8 or fp8")
+      ->check(CLI::IsMember({"nf4", "int8", "fp8"}));
   command->add_option("--sequences", arguments.sequences, "How many sequences")
       ->check(CLI::Range(1, 1 << 10))
       ->capture_default_str();

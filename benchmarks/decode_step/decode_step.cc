@@ -135,7 +135,8 @@ int main(int argc, char** argv) {
       ->check([](const std::string& name) { return millrace::Presets().contains(name) ? "" : "no such model"; });
   app.add_option("--device", options.device)->check(CLI::IsMember({"cpu", "cuda"}));
   app.add_option("--precision", options.precision)->check(CLI::IsMember({"f32", "bf16", "fp16"}));
-  app.add_option("--weights", options.weights, "random codes in place of weights")->check(CLI::IsMember({"int8", "nf4"}));
+  app.add_option("--weights", options.weights, "random codes in place of weights")
+      ->check(CLI::IsMember({"int8", "fp8", "nf4"}));
   app.add_option("--layers", options.layers, "fewer than the model has");
   app.add_option("--batch", options.batch, "sequences that are decoded together");
   app.add_option("--prompt", options.prompt, "tokens of each prompt");

@@ -218,7 +218,7 @@ class Bench {
     const auto print = [&](std::string_view op, double moved, auto&& start) {
       Print(op, "forward", Time(start), moved / bandwidth_);
     };
-    constexpr auto kFormat = gpu::Fp8Format::kE4m3;
+    constexpr auto kFormat = engine::Fp8Format::kE4m3;
     print("FP8, largest", array, [&] { gpu::FindLargest(x_.data_ptr(), x_.numel(), largest, stream); });
     print("FP8, cast and transpose", 2 * array, [&] { gpu::CastToFp8(kFormat, all, {largest, decode}, stream); });
     print("FP8, the same with a guess", 2 * array,

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "millrace/checkpoint/convert/mapped/quantized_model.h"
-#include "millrace/checkpoint/convert/quantized/bitsandbytes_names.h"
+#include "millrace/checkpoint/convert/quantized/quantized_names.h"
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/data/bert/bert_tokens.h"

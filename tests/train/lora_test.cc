@@ -139,7 +139,8 @@ class QuantizedBaseTest : public LoraTest, public testing::WithParamInterface<en
   }
 };
 INSTANTIATE_TEST_SUITE_P(Kinds, QuantizedBaseTest,
-                         testing::Values(engine::Quantization::kNf4, engine::Quantization::kInt8),
+                         testing::Values(engine::Quantization::kNf4, engine::Quantization::kInt8,
+                                         engine::Quantization::kFp8),
                          [](const auto& kind) { return std::string(QuantizationName(kind.param)); });
 
 TEST_P(QuantizedBaseTest, LearnsInEveryLayoutAsOnOneRank) {

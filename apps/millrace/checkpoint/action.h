@@ -24,7 +24,7 @@ struct Arguments {
   std::uint64_t first = 0, second = 0;
   bool all = false, values = false;
   std::string mode = "min";
-  std::string quantize;          ///< how export quantizes, or how the base of merge was quantized: nf4 or int8
+  std::string quantize;          ///< how export quantizes, or how the base of merge was quantized: nf4, int8 or fp8
   std::string format, group;     ///< of import and export; empty: detected, and the whole checkpoint
   bool skips_outputs = false;    ///< merge does not measure what it does to the model's outputs
   std::string type;              ///< of export: the type of matrices in a GGUF file; empty: as in the checkpoint

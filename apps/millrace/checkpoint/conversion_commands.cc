@@ -68,7 +68,7 @@ std::map<std::string, std::string> ModelFiles(const Context& context, object::Co
 Result<std::optional<engine::Quantization>> QuantizationArgument(const Arguments& arguments) {
   if (arguments.quantize.empty()) return std::optional<engine::Quantization>();
   const auto kind = engine::ParseQuantization(arguments.quantize);
-  if (!kind) return Fail(Code::kInvalidArgument, "--quantize {}: nf4 or int8", arguments.quantize);
+  if (!kind) return Fail(Code::kInvalidArgument, "--quantize {}: {}", arguments.quantize, engine::kQuantizationNames);
   return kind;
 }
 
@@ -339,9 +339,9 @@ void AddConversions(CLI::App& ckpt, Context& context, const std::shared_ptr<Argu
         fmt::format("Begin another file of weights after so many bytes (default: {})", usual));
   };
   add_file_size(to);
-  const auto kinds = CLI::IsMember({"nf4", "int8"});
+  const auto kinds = CLI::IsMember({"nf4", "int8", "fp8"});
   to->add_option("--quantize", arguments->quantize,
-                 "hf only: write the matrices of blocks in 4 or 8 bits, in the form of bitsandbytes: nf4 or int8")
+                 "hf only: write the matrices of blocks in 4 or 8 bits: nf4, int8 (as bitsandbytes) or fp8 (as vLLM)")
       ->check(kinds);
   CLI::App* merge = AddAction(ckpt, context, arguments, "merge",
                               "Add an adapter (LoRA) to its model, and write the result as a Hugging Face folder",
@@ -353,7 +353,7 @@ void AddConversions(CLI::App& ckpt, Context& context, const std::shared_ptr<Argu
   merge
       ->add_option(
           "--quantize", arguments->quantize,
-          "How the model was quantized while the adapter was trained: nf4 or int8 (default: what the adapter's "
+          "How the model was quantized while the adapter was trained: nf4, int8 or fp8 (default: what the adapter's "
           "run wrote down)")
       ->check(kinds);
   merge->add_flag("--no-outputs", arguments->skips_outputs,

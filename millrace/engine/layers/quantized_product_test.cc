@@ -62,8 +62,11 @@ TEST(QuantizedProductTest, RowsAloneAreThoseOfTheNumbers) {
   const auto whole_blocks = std::make_shared<QuantizedRows>();
   whole_blocks->Append(RandomMatrix(70, 192), {.row = 5, .column = 64, .rows = 65, .columns = 128});
   whole_blocks->Append(RandomMatrix(33, 128), {.rows = 33, .columns = 128});
+  const auto in_fp8 = std::make_shared<QuantizedRows>();
+  in_fp8->Append(testing::ToFp8(at::randn({80, 120})), {.row = 3, .column = 20, .rows = 77, .columns = 100});
   for (const std::shared_ptr<const QuantizedRows>& matrix :
-       {RandomRows(37), std::shared_ptr<const QuantizedRows>(whole_blocks), InInt8(at::randn({77, 100}))}) {
+       {RandomRows(37), std::shared_ptr<const QuantizedRows>(whole_blocks), InInt8(at::randn({77, 100})),
+        std::shared_ptr<const QuantizedRows>(in_fp8)}) {
     const at::Tensor whole = Dequantized(*matrix), bias = at::randn({matrix->rows()});
     for (const std::int64_t tokens : {1, 50}) {
       for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstddef>
 
+#include "millrace/engine/quantized/fp8_numbers.h"
+
 namespace millrace::engine {
 
 const std::array<float, 16> kNf4Map = {
@@ -24,6 +26,20 @@ const std::array<float, 16> kNf4Map = {
     0.7229568362236023F,
     1.0F,
 };
+
+const std::array<float, 256>& E4m3Map() {
+  static const std::array<float, 256> map = [] {
+    std::array<float, 256> values{};
+    for (std::size_t code = 0; code < values.size(); ++code) {
+      values[code] = FromFp8(Fp8Format::kE4m3, static_cast<std::uint8_t>(code));
+    }
+    constexpr float kNext = 480;
+    values[kFp8Nan] = kNext;
+    values[kFp8Nan | 0x80] = -kNext;
+    return values;
+  }();
+  return map;
+}
 
 const std::array<float, 256>& DynamicMap() {
   static const std::array<float, 256> map = [] {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "millrace/engine/quantized/code_maps.h"
+#include "millrace/engine/quantized/fp8_numbers.h"
 
 namespace millrace::engine {
 namespace {
@@ -85,6 +86,13 @@ float QuantizeInt8(std::span<const float> row, std::span<std::int8_t> codes) {
   const float scale = LargestMagnitude(row);
   const float factor = scale > 0 ? 127 / scale : 0;
   for (std::size_t i = 0; i < row.size(); ++i) codes[i] = static_cast<std::int8_t>(std::nearbyint(row[i] * factor));
+  return scale;
+}
+
+float QuantizeFp8(std::span<const float> row, std::span<std::uint8_t> codes) {
+  const float most = LargestMagnitude(row);
+  const float scale = most > 0 ? most / Fp8Largest(Fp8Format::kE4m3) : 1;
+  for (std::size_t i = 0; i < row.size(); ++i) codes[i] = ToFp8(Fp8Format::kE4m3, row[i] / scale);
   return scale;
 }
 

@@ -1,4 +1,4 @@
-// Turns weights into codes, as bitsandbytes does. Pure functions.
+// Turns weights into codes, as bitsandbytes and (to E4M3) compressed-tensors do. Pure functions.
 #pragma once
 
 #include <cstddef>
@@ -34,5 +34,9 @@ QuantizedScales QuantizeScales(std::span<const float> scales);
 /// Quantizes a row to integers -127 … 127, the nearest to 127 · x / scale, ties to even. Returns the scale: the largest
 /// magnitude in the row. bitsandbytes calls it SCB.
 float QuantizeInt8(std::span<const float> row, std::span<std::int8_t> codes);
+
+/// Quantizes a row to E4M3: the nearest to x / scale, ties to even. Returns the scale: the largest magnitude in the
+/// row, divided by 448; 1 for a row of zeros.
+float QuantizeFp8(std::span<const float> row, std::span<std::uint8_t> codes);
 
 }  // namespace millrace::engine

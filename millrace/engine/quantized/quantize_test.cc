@@ -177,6 +177,26 @@ TEST(QuantizeInt8Test, RowsAreNearToTheirNumbers) {
   EXPECT_EQ(zeros, std::vector<std::int8_t>(3, 0));
 }
 
+TEST(QuantizeFp8Test, RowsAreNearToTheirNumbers) {
+  std::mt19937 generator(6);
+  const std::vector<float> x = Draw(generator, 257);
+  auto codes = std::make_shared<std::vector<std::uint8_t>>(x.size());
+  const float scale = QuantizeFp8(x, *codes);
+  EXPECT_EQ(scale, std::abs(std::ranges::max(x, {}, [](float value) { return std::abs(value); })) / 448);
+  const QuantizedMatrix matrix(1, 257, QuantizedMatrix::Fp8{.codes = *codes, .scales = {scale}}, codes);
+  std::vector<float> out(x.size());
+  matrix.Dequantize({.rows = 1, .columns = 257}, out.data(), 257);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    // Half of the last of three bits of mantissa, or of the least number.
+    EXPECT_NEAR(out[i], x[i], std::max(std::abs(x[i]) / 16, scale * 0x1p-10F) * 1.0001F);
+  }
+  std::vector<std::uint8_t> zeros(3, 1);
+  EXPECT_EQ(QuantizeFp8(std::vector<float>(3, 0.0F), zeros), 1);
+  EXPECT_EQ(zeros, std::vector<std::uint8_t>(3, 0));
+  EXPECT_EQ(E4m3Map()[0x7e], 448);
+  EXPECT_EQ(E4m3Map()[0xff], -480);
+}
+
 TEST(QuantizedRowsTest, BoxesStandOneOnTheOther) {
   std::mt19937 generator(7);
   QuantizedRows rows;

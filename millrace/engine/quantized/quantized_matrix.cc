@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "millrace/base/hash/random.h"
+#include "millrace/engine/quantized/code_maps.h"
 #include "millrace/engine/quantized/quantize.h"
 
 namespace millrace::engine {
@@ -14,24 +15,47 @@ double BitsPerElement(Quantization kind) {
   return kind == Quantization::kNf4 ? 4 + kNf4Scale : 8;
 }
 
-std::string_view QuantizationName(Quantization kind) { return kind == Quantization::kNf4 ? "nf4" : "int8"; }
+std::string_view QuantizationName(Quantization kind) {
+  switch (kind) {
+    case Quantization::kNf4:
+      return "nf4";
+    case Quantization::kInt8:
+      return "int8";
+    case Quantization::kFp8:
+      return "fp8";
+  }
+  return "";
+}
 
 std::optional<Quantization> ParseQuantization(std::string_view name) {
-  for (const Quantization kind : {Quantization::kNf4, Quantization::kInt8}) {
+  for (const Quantization kind : {Quantization::kNf4, Quantization::kInt8, Quantization::kFp8}) {
     if (QuantizationName(kind) == name) return kind;
   }
   return std::nullopt;
 }
 
 QuantizedMatrix::QuantizedMatrix(std::int64_t rows, std::int64_t columns, Nf4 nf4, std::shared_ptr<const void> owner)
-    : rows_(rows), columns_(columns), kind_(Quantization::kNf4), nf4_(std::move(nf4)), owner_(std::move(owner)) {
+    : rows_(rows),
+      columns_(columns),
+      kind_(Quantization::kNf4),
+      nf4_(std::move(nf4)),
+      codes_(nf4_.codes),
+      owner_(std::move(owner)) {
   for (std::size_t byte = 0; byte < 256; ++byte) pairs_.push_back({nf4_.map[byte >> 4], nf4_.map[byte & 15]});
 }
 
 QuantizedMatrix::QuantizedMatrix(std::int64_t rows, std::int64_t columns, Int8 int8, std::shared_ptr<const void> owner)
-    : rows_(rows), columns_(columns), kind_(Quantization::kInt8), int8_(std::move(int8)), owner_(std::move(owner)) {
-  for (const float scale : int8_.scales) factors_.push_back(scale * (1.0F / 127));
+    : rows_(rows), columns_(columns), kind_(Quantization::kInt8), codes_(int8.codes), owner_(std::move(owner)) {
+  for (const float scale : int8.scales) factors_.push_back(scale * (1.0F / 127));
 }
+
+QuantizedMatrix::QuantizedMatrix(std::int64_t rows, std::int64_t columns, Fp8 fp8, std::shared_ptr<const void> owner)
+    : rows_(rows),
+      columns_(columns),
+      kind_(Quantization::kFp8),
+      codes_(fp8.codes),
+      owner_(std::move(owner)),
+      factors_(std::move(fp8.scales)) {}
 
 float QuantizedMatrix::Nf4Scale(std::int64_t block) const {
   const auto number = static_cast<std::size_t>(block);
@@ -87,12 +111,19 @@ void QuantizedMatrix::Dequantize(const MatrixBox& box, float* out, std::int64_t 
       DequantizeNf4(first, box.columns, out);
       continue;
     }
-    const float scale = factors_[static_cast<std::size_t>(row)];
-    const std::uint8_t* codes = int8_.codes.data() + first;
-    for (std::int64_t i = 0; i < box.columns; ++i) {
-      out[i] = static_cast<float>(static_cast<std::int8_t>(codes[i])) * scale;
-    }
+    DequantizeBytes(row, first, box.columns, out);
   }
+}
+
+void QuantizedMatrix::DequantizeBytes(std::int64_t row, std::int64_t first, std::int64_t count, float* out) const {
+  const float scale = factors_[static_cast<std::size_t>(row)];
+  const std::uint8_t* codes = codes_.data() + first;
+  if (kind_ == Quantization::kInt8) {
+    for (std::int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(static_cast<std::int8_t>(codes[i])) * scale;
+    return;
+  }
+  const std::array<float, 256>& map = E4m3Map();
+  for (std::int64_t i = 0; i < count; ++i) out[i] = map[codes[i]] * scale;
 }
 
 std::uint64_t Fingerprint(const QuantizedWeights& weights) {

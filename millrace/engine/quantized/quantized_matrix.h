@@ -19,7 +19,7 @@ struct MatrixBox {
   std::int64_t row = 0, column = 0, rows = 0, columns = 0;
 };
 
-/// The codes and scales of a matrix [rows, columns] in bitsandbytes' form. Immutable, so thread-safe.
+/// The codes and scales of a matrix [rows, columns]. Immutable, so thread-safe.
 class QuantizedMatrix {
  public:
   struct Nf4 {
@@ -39,22 +39,26 @@ class QuantizedMatrix {
     std::span<const std::uint8_t> codes;  ///< borrowed; a signed byte for each element
     std::vector<float> scales;            ///< by row; an element is code · scale / 127
   };
+  struct Fp8 {
+    std::span<const std::uint8_t> codes;  ///< borrowed; E4M3, a byte for each element
+    std::vector<float> scales;            ///< by row; an element is E4m3Map()[code] · scale
+  };
   /// `owner` keeps the borrowed memory.
   /// REQUIRES: the spans have the lengths that the sizes say.
   QuantizedMatrix(std::int64_t rows, std::int64_t columns, Nf4 nf4, std::shared_ptr<const void> owner);
   QuantizedMatrix(std::int64_t rows, std::int64_t columns, Int8 int8, std::shared_ptr<const void> owner);
+  QuantizedMatrix(std::int64_t rows, std::int64_t columns, Fp8 fp8, std::shared_ptr<const void> owner);
 
   Quantization kind() const { return kind_; }
   std::int64_t rows() const { return rows_; }
   std::int64_t columns() const { return columns_; }
-  std::span<const std::uint8_t> codes() const { return kind_ == Quantization::kNf4 ? nf4_.codes : int8_.codes; }
-  const Nf4& nf4() const { return nf4_; }     ///< REQUIRES: kind() is kNf4
-  const Int8& int8() const { return int8_; }  ///< REQUIRES: kind() is kInt8
+  std::span<const std::uint8_t> codes() const { return codes_; }
+  const Nf4& nf4() const { return nf4_; }  ///< REQUIRES: kind() is kNf4
 
   /// Returns the scales as numbers: what map[code] of an element in each block is multiplied by. The first call
   /// computes them: half a bit an element. Thread-safe. REQUIRES: kind() is kNf4.
   std::span<const float> block_scales() const;
-  /// Returns what the codes of each row are multiplied by. REQUIRES: kind() is kInt8.
+  /// Returns what the codes of each row, or their numbers, are multiplied by. REQUIRES: kind() is not kNf4.
   std::span<const float> row_factors() const { return factors_; }
 
   /// What a GPU has of the matrix.
@@ -73,19 +77,20 @@ class QuantizedMatrix {
   void Dequantize(const MatrixBox& box, float* out, std::int64_t stride) const;
 
  private:
+  void DequantizeBytes(std::int64_t row, std::int64_t first, std::int64_t count, float* out) const;
   void DequantizeNf4(std::int64_t first, std::int64_t count, float* out) const;
   float Nf4Scale(std::int64_t block) const;
 
   std::int64_t rows_, columns_;
   Quantization kind_;
   Nf4 nf4_;
-  Int8 int8_;
+  std::span<const std::uint8_t> codes_;
   std::shared_ptr<const void> owner_;
   struct Pair {
     float first, second;
   };
   std::vector<Pair> pairs_;     ///< of kNf4: what a byte stands for, without the scale
-  std::vector<float> factors_;  ///< of kInt8
+  std::vector<float> factors_;  ///< of the other kinds
   mutable std::once_flag block_scales_made_;
   mutable std::vector<float> block_scales_;
   mutable std::once_flag device_form_made_;

@@ -44,6 +44,20 @@ inline std::shared_ptr<const QuantizedMatrix> ToNf4(const at::Tensor& matrix) {
       memory);
 }
 
+/// Returns the codes of a float32 matrix: E4M3.
+inline std::shared_ptr<const QuantizedMatrix> ToFp8(const at::Tensor& matrix) {
+  const at::Tensor dense = matrix.contiguous();
+  const auto rows = static_cast<std::size_t>(dense.size(0)), columns = static_cast<std::size_t>(dense.size(1));
+  const auto codes = std::make_shared<std::vector<std::uint8_t>>(rows * columns);
+  std::vector<float> scales;
+  for (std::size_t row = 0; row < rows; ++row) {
+    scales.push_back(QuantizeFp8({dense.data_ptr<float>() + row * columns, columns},
+                                 std::span(*codes).subspan(row * columns, columns)));
+  }
+  return std::make_shared<const QuantizedMatrix>(
+      dense.size(0), dense.size(1), QuantizedMatrix::Fp8{.codes = *codes, .scales = std::move(scales)}, codes);
+}
+
 /// Returns random bytes, of the generator `key`.
 inline std::vector<std::uint8_t> RandomCodes(std::int64_t count, std::uint64_t key) {
   std::vector<std::uint8_t> codes(static_cast<std::size_t>(count));
@@ -83,9 +97,19 @@ inline std::shared_ptr<const QuantizedMatrix> RandomInt8(std::int64_t rows, std:
       codes);
 }
 
+inline std::shared_ptr<const QuantizedMatrix> RandomFp8(std::int64_t rows, std::int64_t columns, std::uint64_t key) {
+  auto codes = std::make_shared<std::vector<std::uint8_t>>(RandomCodes(rows * columns, key));
+  for (std::uint8_t& code : *codes) code &= 0xbf;  // below 2
+  constexpr float kScale = 0.05F / 2;
+  return std::make_shared<const QuantizedMatrix>(
+      rows, columns,
+      QuantizedMatrix::Fp8{.codes = *codes, .scales = std::vector<float>(static_cast<std::size_t>(rows), kScale)},
+      codes);
+}
+
 /// Returns random codes for the matrices of a model's blocks: without the time and memory of a model to quantize.
 inline std::shared_ptr<const QuantizedWeights> RandomBlocks(const ModelConfig& config, Quantization kind) {
-  const auto random = kind == Quantization::kNf4 ? RandomNf4 : RandomInt8;
+  const auto random = kind == Quantization::kNf4 ? RandomNf4 : kind == Quantization::kInt8 ? RandomInt8 : RandomFp8;
   auto weights = std::make_shared<QuantizedWeights>();
   const plan::ModelShape shape = config.Shape();
   for (std::int64_t block = 0; block < shape.num_layers; ++block) {

@@ -119,8 +119,8 @@ Status CheckLoraSpec(const Node& root, const Spec& spec) {
     return Fail(root["train"]["freeze"].Invalid("leave it out: with lora, all weights of the model are frozen"));
   }
   if (!spec.lora->quantization() && spec.lora->base != spec.train.precision) {
-    return Fail(node["base"].Invalid(
-        fmt::format("{} should be train.precision ({}), or int8 or nf4", spec.lora->base, spec.train.precision)));
+    return Fail(node["base"].Invalid(fmt::format("{} should be train.precision ({}), or {}", spec.lora->base,
+                                                 spec.train.precision, engine::kQuantizationNames)));
   }
   return {};
 }

@@ -298,7 +298,8 @@ TEST_F(LoadModelTest, QuantizesTheWeights) {
   ASSERT_TRUE(plain) << plain.error().ToString();
   const at::Tensor want = LogitsOf(*plain->model, prompt);
   // Logits that have nothing to do with the right ones would have an error of 1.4.
-  for (const auto& [weights, least, most] : {std::tuple{"int8", 1e-4, 0.05}, std::tuple{"nf4", 0.01, 0.8}}) {
+  for (const auto& [weights, least, most] :
+       {std::tuple{"int8", 1e-4, 0.05}, std::tuple{"nf4", 0.01, 0.8}, std::tuple{"fp8", 1e-3, 0.2}}) {
     auto loaded = Load({.model_url = Path("hf"), .weights = weights});
     ASSERT_TRUE(loaded) << loaded.error().ToString();
     const double error = ((LogitsOf(*loaded->model, prompt) - want).norm() / want.norm()).item<double>();
@@ -312,14 +313,15 @@ TEST_F(LoadModelTest, QuantizesTheWeights) {
   for (const auto& file : std::filesystem::recursive_directory_iterator(Path("cache"))) {
     if (file.path().filename() != "config.json") continue;
     const Json config = *ParseJson(*ReadFile(file.path()), "config");
-    const bool int8 = config.at("quantization_config").at("load_in_8bit").get<bool>();
-    folders[int8 ? "int8" : "nf4"] = file.path().parent_path().string();
+    const Json& how = config.at("quantization_config");
+    const bool fp8 = how.at("quant_method") == "compressed-tensors", int8 = !fp8 && how.at("load_in_8bit").get<bool>();
+    folders[fp8 ? "fp8" : int8 ? "int8" : "nf4"] = file.path().parent_path().string();
   }
-  ASSERT_EQ(folders.size(), 2u);
+  ASSERT_EQ(folders.size(), 3u);
   for (const auto& [weights, folder] : folders) {
     std::ofstream(folder + "/tokenizer.model") << tokenizer_;
     EXPECT_TRUE(Load({.model_url = folder}));
-    for (const char* other : {"bf16", "int8", "nf4"}) {
+    for (const char* other : {"bf16", "int8", "fp8", "nf4"}) {
       if (other == weights) continue;
       const auto refused = Load({.model_url = folder, .weights = other});
       ASSERT_FALSE(refused) << other;

@@ -6,7 +6,7 @@
 #include "millrace/base/json.h"
 #include "millrace/checkpoint/convert/archive/model_archive.h"
 #include "millrace/checkpoint/convert/mapped/quantized_model.h"
-#include "millrace/checkpoint/convert/quantized/bitsandbytes_names.h"
+#include "millrace/checkpoint/convert/quantized/quantized_names.h"
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/engine/adapters/peft_config.h"
 #include "millrace/engine/config/families.h"

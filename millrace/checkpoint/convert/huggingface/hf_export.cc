@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "millrace/checkpoint/convert/huggingface/hf_folder.h"
-#include "millrace/checkpoint/convert/quantized/bitsandbytes_names.h"
+#include "millrace/checkpoint/convert/quantized/quantized_names.h"
 #include "millrace/checkpoint/convert/quantized/weight_quantizer.h"
 #include "millrace/checkpoint/convert/source/import_source.h"
 #include "millrace/checkpoint/convert/source/meta_names.h"

@@ -15,7 +15,8 @@
 #include "millrace/base/files/files.h"
 #include "millrace/base/files/mapped_file.h"
 #include "millrace/checkpoint/convert/huggingface/hf_folder.h"
-#include "millrace/checkpoint/convert/quantized/bitsandbytes_names.h"
+#include "millrace/checkpoint/convert/quantized/quantized_names.h"
+#include "millrace/checkpoint/format/half.h"
 
 namespace millrace::checkpoint {
 namespace {
@@ -42,8 +43,8 @@ class FolderMap {
       std::shared_ptr<const engine::QuantizedMatrix> matrix;
       std::string weight;
       if (name.ends_with(kFp4StateSuffix)) {
-        return Fail(Code::kUnsupported, "{}: {} is quantized as fp4; nf4 and int8 are read", folder_.string(),
-                    stem(kFp4StateSuffix));
+        return Fail(Code::kUnsupported, "{}: {} is quantized as fp4; {} are read", folder_.string(),
+                    stem(kFp4StateSuffix), engine::kQuantizationNames);
       }
       if (name.ends_with(kNf4StateSuffix)) {
         weight = stem(kNf4StateSuffix);
@@ -51,6 +52,9 @@ class FolderMap {
       } else if (name.ends_with(kRowScalesSuffix)) {
         weight = stem(kRowScalesSuffix) + ".weight";
         matrix = MR_TRY(Int8(weight, name));
+      } else if (name.ends_with(".weight" + std::string(kFp8ScalesSuffix))) {
+        weight = stem(kFp8ScalesSuffix);
+        matrix = MR_TRY(Fp8(weight, name));
       } else {
         continue;
       }
@@ -106,6 +110,19 @@ class FolderMap {
     return numbers;
   }
 
+  /// As Floats(), also of a model's own type.
+  Result<std::vector<float>> Scales(const std::string& name, std::uint64_t elements) const {
+    const DType dtype = tensors_.at(name).meta.dtype;
+    if (dtype != DType::kBF16 && dtype != DType::kF16) return Floats(name, elements);
+    const auto bytes = MR_TRY(Part(name, dtype, elements));
+    std::vector<float> numbers;
+    for (std::size_t i = 0; i < bytes.size(); i += 2) {
+      const auto bits = static_cast<std::uint16_t>(bytes[i] | bytes[i + 1] << 8);
+      numbers.push_back(dtype == DType::kF16 ? HalfToFloat(bits) : Bf16ToFloat(bits));
+    }
+    return numbers;
+  }
+
   Result<std::shared_ptr<const engine::QuantizedMatrix>> Nf4(const std::string& weight, const std::string& state_name) {
     const MappedTensor& stored = tensors_.at(state_name);
     if (stored.meta.dtype != DType::kU8) return Fail(Code::kCorrupt, "{}: {} is no text", folder_.string(), state_name);
@@ -139,6 +156,21 @@ class FolderMap {
     auto of_rows = MR_TRY(Floats(scales, static_cast<std::uint64_t>(meta.shape[0])));
     return std::make_shared<const engine::QuantizedMatrix>(
         meta.shape[0], meta.shape[1], engine::QuantizedMatrix::Int8{.codes = codes, .scales = std::move(of_rows)},
+        files_);
+  }
+
+  Result<std::shared_ptr<const engine::QuantizedMatrix>> Fp8(const std::string& weight, const std::string& scales) {
+    const auto found = tensors_.find(weight);
+    if (found == tensors_.end() || found->second.meta.shape.size() != 2)
+      return Fail(Code::kCorrupt, "{}: {} belongs to no matrix", folder_.string(), scales);
+    const TensorMeta& meta = found->second.meta;
+    const auto rows = static_cast<std::uint64_t>(meta.shape[0]);
+    const auto codes = MR_TRY(Part(weight, DType::kF8E4M3, meta.elements()));
+    const std::uint64_t count = tensors_.at(scales).meta.elements();
+    auto of_rows = MR_TRY(Scales(scales, count == 1 ? 1 : rows));
+    if (count == 1) of_rows.resize(rows, of_rows[0]);  // one for the matrix
+    return std::make_shared<const engine::QuantizedMatrix>(
+        meta.shape[0], meta.shape[1], engine::QuantizedMatrix::Fp8{.codes = codes, .scales = std::move(of_rows)},
         files_);
   }
 

@@ -9,7 +9,7 @@
 
 namespace millrace::checkpoint {
 
-/// Maps the *.safetensors files of a folder and finds the weights that bitsandbytes' nf4 or int8 stores there, with or
+/// Maps the *.safetensors files of a folder and finds the weights that nf4, int8 or fp8 stores there, with or
 /// without double quantization. Their names are those of a checkpoint (ModelNames). The matrices keep the mapping.
 /// Blocks.
 /// Errors: kCorrupt if a weight lacks a part, or a part has another length than the weight's shape says; kUnsupported

@@ -14,7 +14,7 @@
 #include "millrace/base/hash/text_encoding.h"
 #include "millrace/checkpoint/convert/export.h"
 #include "millrace/checkpoint/convert/mapped/mapped_weights.h"
-#include "millrace/checkpoint/convert/quantized/bitsandbytes_names.h"
+#include "millrace/checkpoint/convert/quantized/quantized_names.h"
 #include "millrace/object/location.h"
 
 namespace millrace::checkpoint {

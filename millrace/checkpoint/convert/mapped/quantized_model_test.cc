@@ -15,7 +15,7 @@
 #include "millrace/base/files/files.h"
 #include "millrace/checkpoint/convert/export.h"
 #include "millrace/checkpoint/convert/mapped/mapped_weights.h"
-#include "millrace/checkpoint/convert/quantized/bitsandbytes_names.h"
+#include "millrace/checkpoint/convert/quantized/quantized_names.h"
 #include "millrace/checkpoint/format/half.h"
 #include "millrace/checkpoint/format/safetensors.h"
 #include "millrace/checkpoint/testing/thread_group.h"
@@ -98,7 +98,8 @@ double Error(const engine::QuantizedMatrix& matrix, const Weight& weight) {
 TEST_F(QuantizedModelTest, MatricesOfBlocksAreQuantizedAndNoOthers) {
   const Weights weights = Llama();
   WriteFolder(root() / "llama", kLlamaConfig, weights);
-  for (const auto& [kind, most] : {std::pair{Quantization::kNf4, 0.11}, {Quantization::kInt8, 0.01}}) {
+  for (const auto& [kind, most] :
+       {std::pair{Quantization::kNf4, 0.11}, {Quantization::kInt8, 0.01}, {Quantization::kFp8, 0.03}}) {
     const auto model = Open("llama", kind);
     ASSERT_TRUE(model) << model.error().ToString();
     std::vector<std::string> names;
@@ -193,6 +194,40 @@ TEST_F(QuantizedModelTest, ScalesOfInt8ThatCannotBeAlignedAreRefused) {
   EXPECT_EQ(model.error().code(), Code::kUnsupported);
 }
 
+/// As vLLM's users have them: scales of the model's type, or one for a matrix.
+TEST_F(QuantizedModelTest, Fp8OfOthersIsRead) {
+  constexpr const char* kConfig =
+      R"({"model_type": "llama", "quantization_config": {"quant_method": "compressed-tensors",
+    "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}}}})";
+  const auto write = [&](const std::vector<std::uint16_t>& scales, std::int64_t rows) {
+    const std::vector<std::uint8_t> codes{0x38, 0xb8, 0x40, 0x7e,
+                                          0,    1,    0x30, 0x3c};  // 1, -1, 2, 448, 0, 2^-9, 0.5, 1.5
+    std::vector<SafetensorsEntry> entries{
+        {"model.layers.0.a.weight", {DType::kF8E4M3, {2, 4}}},
+        {"model.layers.0.a.weight_scale", {DType::kBF16, {rows, 1}}},
+    };
+    fs::remove_all(root() / "theirs");
+    fs::create_directories(root() / "theirs");
+    std::ofstream(root() / "theirs/config.json") << kConfig;
+    std::ofstream file(root() / "theirs/model.safetensors", std::ios::binary);
+    file << MakeSafetensorsHeader(entries, {}) << AsText(std::as_bytes(std::span(codes)))
+         << AsText(std::as_bytes(std::span(scales)));
+  };
+  for (const bool one : {false, true}) {
+    write(one ? std::vector<std::uint16_t>{0x3f00} : std::vector<std::uint16_t>{0x3f00, 0x4080}, one ? 1 : 2);
+    const auto model = Open("theirs", Quantization::kFp8);
+    ASSERT_TRUE(model) << model.error().ToString();
+    ASSERT_EQ(model->weights->size(), 1U);
+    std::vector<float> out(8);
+    model->weights->begin()->second->Dequantize({.rows = 2, .columns = 4}, out.data(), 4);
+    const float second = one ? 0.5F : 4;
+    EXPECT_EQ(out, (std::vector<float>{0.5F, -0.5F, 1, 224, 0, second / 512, second / 2, second * 1.5F}));
+  }
+  const auto refused = Open("theirs", Quantization::kInt8);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().ToString(), ::testing::HasSubstr("fp8"));
+}
+
 TEST_F(QuantizedModelTest, Gpt2sMatricesAreTurned) {
   const Weight stored = Random(48, 20);  // [in, out]
   WriteFolder(root() / "gpt2", R"({"model_type": "gpt2"})",
@@ -269,7 +304,13 @@ TEST(StoredQuantizationTest, OtherMethodsAreRefusedByName) {
             Quantization::kInt8);
   EXPECT_EQ(*stored(R"({"quantization_config": {"load_in_4bit": true, "bnb_4bit_quant_type": "nf4"}})"),
             Quantization::kNf4);
+  EXPECT_EQ(*stored(R"({"quantization_config": {"quant_method": "fbgemm_fp8"}})"), Quantization::kFp8);
   for (const char* text : {R"({"quantization_config": {"quant_method": "gptq", "bits": 4}})",
+                           R"({"quantization_config": {"quant_method": "compressed-tensors"}})",
+                           R"({"quantization_config": {"quant_method": "compressed-tensors", "config_groups":
+                               {"group_0": {"weights": {"num_bits": 8, "type": "int", "strategy": "channel"}}}}})",
+                           R"({"quantization_config": {"quant_method": "compressed-tensors", "config_groups":
+                               {"group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": "block"}}}}})",
                            R"({"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": true}})"}) {
     const auto refused = stored(text);
     ASSERT_FALSE(refused);

@@ -69,10 +69,15 @@ Status WeightQuantizer::Encode(std::size_t elements, const ByteSink& sink) {
   } else {
     codes_.resize(elements);
     const auto columns = static_cast<std::size_t>(meta_.shape[1]);
-    std::vector<std::int8_t> row(columns);
+    std::vector<std::int8_t> integers(columns);
     for (std::size_t begin = 0; begin < elements; begin += columns) {
-      scales_.push_back(engine::QuantizeInt8(ready.subspan(begin, columns), row));
-      std::memcpy(codes_.data() + begin, row.data(), columns);
+      const std::span<const float> row = ready.subspan(begin, columns);
+      if (kind_ == Quantization::kFp8) {
+        scales_.push_back(engine::QuantizeFp8(row, std::span(codes_).subspan(begin, columns)));
+        continue;
+      }
+      scales_.push_back(engine::QuantizeInt8(row, integers));
+      std::memcpy(codes_.data() + begin, integers.data(), columns);
     }
   }
   pending_.erase(pending_.begin(), pending_.begin() + static_cast<std::ptrdiff_t>(elements));

@@ -7,7 +7,7 @@
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/result.h"
-#include "millrace/checkpoint/convert/quantized/bitsandbytes_names.h"
+#include "millrace/checkpoint/convert/quantized/quantized_names.h"
 #include "millrace/checkpoint/convert/stream/tensor_stream.h"
 #include "millrace/engine/quantized/quantize.h"
 

@@ -169,6 +169,11 @@ at::Tensor ProductOfRowsAlone(const at::Tensor& x, const QuantizedRows& matrix, 
                                           .stride = of.columns(),
                                           .scales = of.row_factors().data() + box.row};
             MultiplyCodes(strip, weight, left, own_bias, out);
+          } else if (of.kind() == Quantization::kFp8) {
+            const cpu::Fp8Columns weight{.codes = of.codes().data() + first,
+                                         .stride = of.columns(),
+                                         .scales = of.row_factors().data() + box.row};
+            MultiplyCodes(strip, weight, left, own_bias, out);
           } else if (reads_nf4(strip)) {
             const std::int64_t block = of.nf4().block;
             const cpu::Nf4Columns weight{.codes = of.codes().data() + first / 2,

@@ -552,7 +552,9 @@ TEST_P(OpsCudaTest, ProductsOfCodes) {
   QuantizedRows nf4;
   nf4.Append(testing::ToNf4(weight), {.rows = 200, .columns = 640});
   nf4.Append(testing::ToNf4(weight), {.row = 20, .rows = 180, .columns = 640});
-  for (const QuantizedRows& all : {nf4, *InInt8(weight)}) {
+  QuantizedRows fp8;
+  fp8.Append(testing::ToFp8(weight), {.rows = 200, .columns = 640});
+  for (const QuantizedRows& all : {nf4, *InInt8(weight), fp8}) {
     const at::Tensor bias = Random({all.rows()});
     for (const std::int64_t rows : {1, 2, 3, 4, 5, 16, 17, 32, 33, 64, 65, 128, 129}) {
       const at::Tensor x = Random({rows, 640});

@@ -13,6 +13,13 @@ struct Int8Columns {
   const float* scales;       ///< [columns]; an element is code · scale
 };
 
+/// The same in E4M3 (engine/quantized/fp8_numbers.h): an element is the code's number · scale.
+struct Fp8Columns {
+  const std::uint8_t* codes;
+  std::int64_t stride;
+  const float* scales;
+};
+
 /// Columns of a weight in codes of 4 bits, two in a byte, the first one in the high half.
 struct Nf4Columns {
   const std::uint8_t* codes;  ///< of the first column
@@ -35,7 +42,8 @@ void OrderForNf4(const float* x, std::int64_t count, float* out);
 /// out = x · columns + bias: [rows, columns] from x [rows, inner], dense. Sums are float32. With AVX-512, each six rows
 /// make numbers of the codes again, which costs less than to keep the numbers in a core's second cache. On other
 /// processors, the numbers of a few columns are made once for all rows. One row reads its columns far apart, as
-/// RowProduct does. Columns is Int8Columns or Nf4Columns.
+/// RowProduct does. Columns is Int8Columns,
+/// Fp8Columns or Nf4Columns.
 template <class Columns>
 struct CodedProduct {
   const float* x;  ///< for Nf4Columns: as OrderForNf4() writes it

@@ -15,6 +15,17 @@ struct WidenedInAvx2 {
   }
 };
 
+struct Fp8WidenedInAvx2 {
+  static constexpr bool kHalved = true;
+  MR_INLINE static void Widen(const std::uint8_t* from, HalfLanes& to) {
+    const __m128i bytes = _mm_cvtepu8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+    // The sign, and the other bits next to it but one: float16 has one more of exponent.
+    const __m128i shifted = _mm_srai_epi16(_mm_slli_epi16(bytes, 8), 1);
+    to = reinterpret_cast<HalfLanes>(
+        _mm256_cvtph_ps(_mm_and_si128(shifted, _mm_set1_epi16(static_cast<short>(0xbfff)))));
+  }
+};
+
 /// An instruction looks 32 codes up in a table of 16 bytes. So each of the four bytes of a number has a table of its
 /// own, and what they give is interleaved: on Zen 3 in two thirds of the time of permutations of float32.
 class ShuffledInAvx2 {
@@ -65,7 +76,12 @@ class ShuffledInAvx2 {
 
 }  // namespace
 
-void Int8ProductInAvx2(const CodedProduct<Int8Columns>& op) { CodedProductBody<Int8Tile<WidenedInAvx2>>(op); }
+void Int8ProductInAvx2(const CodedProduct<Int8Columns>& op) {
+  CodedProductBody<ByteTile<Int8Columns, WidenedInAvx2>>(op);
+}
+void Fp8ProductInAvx2(const CodedProduct<Fp8Columns>& op) {
+  CodedProductBody<ByteTile<Fp8Columns, Fp8WidenedInAvx2>>(op);
+}
 void Nf4ProductInAvx2(const CodedProduct<Nf4Columns>& op) { CodedProductBody<Nf4Tile<ShuffledInAvx2>>(op); }
 
 }  // namespace millrace::engine::cpu

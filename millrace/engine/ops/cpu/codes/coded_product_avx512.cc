@@ -16,6 +16,17 @@ struct WidenedInAvx512 {
   }
 };
 
+struct Fp8WidenedInAvx512 {
+  static constexpr bool kHalved = false;
+  MR_INLINE static void Widen(const std::uint8_t* from, SumLanes& to) {
+    const __m256i bytes = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    // The sign, and the other bits next to it but one: float16 has one more of exponent.
+    const __m256i shifted = _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 1);
+    const __m256i halves = _mm256_and_si256(shifted, _mm256_set1_epi16(static_cast<short>(0xbfff)));
+    to = reinterpret_cast<SumLanes>(_mm512_cvtph_ps(halves));
+  }
+};
+
 /// A register holds all 16 numbers that a code can stand for.
 class PermutedInAvx512 {
  public:
@@ -37,7 +48,12 @@ class PermutedInAvx512 {
 
 }  // namespace
 
-void Int8ProductInAvx512(const CodedProduct<Int8Columns>& op) { CodedProductBody<Int8Tile<WidenedInAvx512>>(op); }
+void Int8ProductInAvx512(const CodedProduct<Int8Columns>& op) {
+  CodedProductBody<ByteTile<Int8Columns, WidenedInAvx512>>(op);
+}
+void Fp8ProductInAvx512(const CodedProduct<Fp8Columns>& op) {
+  CodedProductBody<ByteTile<Fp8Columns, Fp8WidenedInAvx512>>(op);
+}
 void Nf4ProductInAvx512(const CodedProduct<Nf4Columns>& op) { CodedProductBody<Nf4Tile<PermutedInAvx512>>(op); }
 
 }  // namespace millrace::engine::cpu

@@ -1,11 +1,14 @@
 #include "millrace/engine/ops/cpu/codes/coded_product_tiles.h"
+#include "millrace/engine/quantized/code_maps.h"
 
 namespace millrace::engine::cpu {
 
 #if defined(__x86_64__)
 void Int8ProductInAvx512(const CodedProduct<Int8Columns>& op);  // coded_product_avx512.cc
+void Fp8ProductInAvx512(const CodedProduct<Fp8Columns>& op);
 void Nf4ProductInAvx512(const CodedProduct<Nf4Columns>& op);
 void Int8ProductInAvx2(const CodedProduct<Int8Columns>& op);  // coded_product_avx2.cc
+void Fp8ProductInAvx2(const CodedProduct<Fp8Columns>& op);
 void Nf4ProductInAvx2(const CodedProduct<Nf4Columns>& op);
 #endif
 
@@ -16,6 +19,12 @@ struct WidenedOneByOne {
   static constexpr bool kHalved = true;
   MR_INLINE static void Widen(const std::int8_t* from, HalfLanes& to) {
     for (int lane = 0; lane < 8; ++lane) to[lane] = from[lane];
+  }
+};
+struct Fp8WidenedOneByOne {
+  static constexpr bool kHalved = true;
+  MR_INLINE static void Widen(const std::uint8_t* from, HalfLanes& to) {
+    for (int lane = 0; lane < 8; ++lane) to[lane] = E4m3Map()[from[lane]] / kFp8InHalf;
   }
 };
 class LookedUpOneByOne {
@@ -57,7 +66,15 @@ void CodedProduct<Int8Columns>::Run() const {
   if (RegistersHere() == Registers::kAvx512) return Int8ProductInAvx512(*this);
   if (RegistersHere() == Registers::kAvx2) return Int8ProductInAvx2(*this);
 #endif
-  CodedProductBody<Int8Tile<WidenedOneByOne>>(*this);
+  CodedProductBody<ByteTile<Int8Columns, WidenedOneByOne>>(*this);
+}
+template <>
+void CodedProduct<Fp8Columns>::Run() const {
+#if defined(__x86_64__)
+  if (RegistersHere() == Registers::kAvx512) return Fp8ProductInAvx512(*this);
+  if (RegistersHere() == Registers::kAvx2) return Fp8ProductInAvx2(*this);
+#endif
+  CodedProductBody<ByteTile<Fp8Columns, Fp8WidenedOneByOne>>(*this);
 }
 template <>
 void CodedProduct<Nf4Columns>::Run() const {

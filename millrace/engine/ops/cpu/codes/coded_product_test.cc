@@ -9,8 +9,12 @@
 #include <random>
 #include <vector>
 
+#include "millrace/engine/quantized/code_maps.h"
+
 namespace millrace::engine::cpu {
 namespace {
+
+constexpr int kFp8 = -1;
 
 /// A weight of random codes, the numbers that they stand for, and rows to multiply with it.
 class Codes {
@@ -28,7 +32,10 @@ class Codes {
 
   float NumberAt(std::int64_t column, std::int64_t k) const {
     const auto at = static_cast<std::size_t>(column * inner_ + k);
-    if (!is_nf4()) return static_cast<std::int8_t>(bytes_[at]) * scales_[static_cast<std::size_t>(column)];
+    if (!is_nf4()) {
+      const float number = bits_ == kFp8 ? E4m3Map()[bytes_[at]] : static_cast<std::int8_t>(bytes_[at]);
+      return number * scales_[static_cast<std::size_t>(column)];
+    }
     const int code = at % 2 == 0 ? bytes_[at / 2] >> 4 : bytes_[at / 2] & 15;
     return map_[static_cast<std::size_t>(code)] *
            scales_[static_cast<std::size_t>(column * BlocksInColumn() + (k >> bits_))];
@@ -52,6 +59,10 @@ class Codes {
           columns_,       rows,
           columns_,       inner_}
           .Run();
+    } else if (bits_ == kFp8) {
+      CodedProduct<Fp8Columns>{
+          x.data(), {bytes_.data(), inner_, scales_.data()}, bias, out.data(), columns_, rows, columns_, inner_}
+          .Run();
     } else {
       const auto* const codes = reinterpret_cast<const std::int8_t*>(bytes_.data());
       CodedProduct<Int8Columns>{x.data(), {codes, inner_, scales_.data()}, bias, out.data(), columns_, rows, columns_,
@@ -64,7 +75,7 @@ class Codes {
  private:
   float Draw() { return std::normal_distribution<float>()(random_); }
   std::int64_t columns_, inner_;
-  int bits_;  ///< 0: int8
+  int bits_;  ///< of a block of NF4; 0: int8; kFp8
   std::mt19937 random_{5};
   std::array<float, 16> map_{};
   std::vector<std::uint8_t> bytes_;
@@ -111,6 +122,9 @@ TEST_P(CodedProductTest, ARowHasTheSameBitsBesideOthers) {
 
 INSTANTIATE_TEST_SUITE_P(Int8, CodedProductTest,
                          testing::Values(Shape{32, 512, 0}, Shape{3, 31, 0}, Shape{13, 2077, 0}, Shape{1, 1, 0}));
+INSTANTIATE_TEST_SUITE_P(Fp8, CodedProductTest,
+                         testing::Values(Shape{32, 512, kFp8}, Shape{3, 31, kFp8}, Shape{13, 2077, kFp8},
+                                         Shape{1, 1, kFp8}));
 INSTANTIATE_TEST_SUITE_P(Nf4, CodedProductTest,
                          testing::Values(Shape{32, 512, 6}, Shape{3, 64, 6}, Shape{13, 2112, 6}, Shape{5, 48, 4},
                                          Shape{7, 8192, 12}));

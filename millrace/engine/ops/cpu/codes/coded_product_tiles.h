@@ -15,8 +15,13 @@ constexpr std::int64_t kProductInner = kProductBytes / static_cast<std::int64_t>
 /// Which element of 16 is in a lane: 8 bytes are in all pairs of lanes, and each pair looks at another half byte.
 MR_INLINE std::int64_t ElementInLane(std::int64_t lane) { return 8 * (lane % 2) + ((lane / 2) ^ 1); }
 
+/// A code of E4M3 whose bits are shifted to those of float16, whose exponents are larger by 8, is 2^-8 times its
+/// number.
+constexpr float kFp8InHalf = 0x1p8F;
+
 /// What a sum over a whole column is still multiplied with.
 MR_INLINE float ScaleOf(const Int8Columns& weight, std::int64_t column) { return weight.scales[column]; }
+MR_INLINE float ScaleOf(const Fp8Columns& weight, std::int64_t column) { return weight.scales[column] * kFp8InHalf; }
 MR_INLINE float ScaleOf(const Nf4Columns&, std::int64_t) { return 1; }
 
 template <class Tile, class Columns>
@@ -38,26 +43,28 @@ MR_INLINE void CodedProductBody(const CodedProduct<Columns>& op) {
   }
 }
 
-/// Columns of integers, whose scale is left to the end. Numbers::Widen(from, to) makes a register of numbers, which has
+/// Columns of bytes, whose scale is left to the end. Numbers::Widen(from, to) makes a register of numbers, which has
 /// HalfLanes or, unless kHalved, SumLanes.
-template <class Numbers>
-class Int8Tile {
+template <class Columns, class Numbers>
+class ByteTile {
+  using Code = std::remove_cvref_t<decltype(*Columns::codes)>;
+
  public:
   static constexpr bool kHalved = Numbers::kHalved;
   static constexpr bool kWholeRegisters = false;
   static constexpr bool kAlwaysWritten = true;
   static constexpr std::int64_t kBatch = kCodeLanes;
 
-  explicit Int8Tile(const Int8Columns& weight) : codes_(weight.codes), stride_(weight.stride) {}
-  MR_INLINE Int8Tile At(std::int64_t column, std::int64_t distance, std::int64_t k) const {
-    Int8Tile tile = *this;
+  explicit ByteTile(const Columns& weight) : codes_(weight.codes), stride_(weight.stride) {}
+  MR_INLINE ByteTile At(std::int64_t column, std::int64_t distance, std::int64_t k) const {
+    ByteTile tile = *this;
     tile.codes_ = AddressOf(column, k);
     tile.stride_ = distance * stride_;
     return tile;
   }
   MR_INLINE void Load(std::int64_t column, std::int64_t k, SumLanes& to) const { Load(AddressOf(column, k), to); }
   MR_INLINE void Load(std::int64_t column, std::int64_t k, std::int64_t count, SumLanes& to) const {
-    std::int8_t all[kCodeLanes] = {};
+    Code all[kCodeLanes] = {};
     std::memcpy(all, AddressOf(column, k), static_cast<std::size_t>(count));
     Load(all, to);
   }
@@ -72,7 +79,12 @@ class Int8Tile {
       Numbers::Widen(AddressOf(column, k), numbers);
       std::memcpy(to + k, &numbers, sizeof numbers);
     }
-    for (; k < count; ++k) to[k] = *AddressOf(column, k);
+    if (k == count) return;
+    Code rest[8] = {};
+    std::memcpy(rest, AddressOf(column, k), static_cast<std::size_t>(count - k));
+    HalfLanes numbers;
+    Numbers::Widen(rest, numbers);
+    std::memcpy(to + k, &numbers, static_cast<std::size_t>(count - k) * sizeof *to);
   }
   MR_INLINE void Prefetch(std::int64_t column, std::int64_t k) const { __builtin_prefetch(AddressOf(column, k), 0, 3); }
   MR_INLINE void PrefetchAhead(std::int64_t column, std::int64_t k, std::int64_t bytes) const {
@@ -83,10 +95,8 @@ class Int8Tile {
   }
 
  private:
-  MR_INLINE const std::int8_t* AddressOf(std::int64_t column, std::int64_t k) const {
-    return codes_ + column * stride_ + k;
-  }
-  MR_INLINE static void Load(const std::int8_t* from, SumLanes& to) {
+  MR_INLINE const Code* AddressOf(std::int64_t column, std::int64_t k) const { return codes_ + column * stride_ + k; }
+  MR_INLINE static void Load(const Code* from, SumLanes& to) {
     if constexpr (kHalved) {
       HalfLanes halves[2];
       Numbers::Widen(from, halves[0]);
@@ -97,7 +107,7 @@ class Int8Tile {
     }
   }
 
-  const std::int8_t* codes_;
+  const Code* codes_;
   std::int64_t stride_;
 };
 

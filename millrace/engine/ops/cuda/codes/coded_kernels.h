@@ -31,12 +31,19 @@ struct Nf4Codes {
 /// As QuantizedMatrix::Int8. Pointers are to memory of the GPU.
 struct Int8Codes {
   const std::int8_t* codes;
-  const float* scales;  ///< by row; an element is code · scale / 127
+  const float* scales;  ///< by row; an element is code · scale (QuantizedMatrix::row_factors)
+};
+
+/// As QuantizedMatrix::Fp8. Pointers are to memory of the GPU, codes to E4M3.
+struct Fp8Codes {
+  const std::uint8_t* codes;
+  const float* scales;  ///< by row; an element is the code's number · scale
 };
 
 /// Write the elements of a box as a dense matrix of `type`, rounded once.
 void Dequantize(const Nf4Codes& codes, const CodedBox& box, Element type, void* out, Stream stream);
 void Dequantize(const Int8Codes& codes, const CodedBox& box, Element type, void* out, Stream stream);
+void Dequantize(const Fp8Codes& codes, const CodedBox& box, Element type, void* out, Stream stream);
 
 /// out [rows, box.rows] = x [rows, box.columns] · box^T + bias [box.rows], which may be null. Each code is read once,
 /// maybe before kernels that Launch() started have ended (kernels/device.cuh): they must not write codes.
@@ -52,8 +59,10 @@ struct CodedProductArgs {
 inline constexpr std::int64_t kMostCodedRows = 4;
 bool FitsCodedRows(Element element, const Nf4Codes& codes, const CodedProductArgs& args);
 bool FitsCodedRows(Element element, const Int8Codes& codes, const CodedProductArgs& args);
+bool FitsCodedRows(Element element, const Fp8Codes& codes, const CodedProductArgs& args);
 void MultiplyCodedRows(Element element, const Nf4Codes& codes, const CodedProductArgs& args, Stream stream);
 void MultiplyCodedRows(Element element, const Int8Codes& codes, const CodedProductArgs& args, Stream stream);
+void MultiplyCodedRows(Element element, const Fp8Codes& codes, const CodedProductArgs& args, Stream stream);
 
 /// Make a product of more rows by tensor cores. NF4's numbers are rounded to the type of x, int8's are exact there;
 /// sums are float32. Codes are read once for kTileRows rows. `scratch`: CodedTilesScratch() floats. REQUIRES:
@@ -61,10 +70,13 @@ void MultiplyCodedRows(Element element, const Int8Codes& codes, const CodedProdu
 inline constexpr std::int64_t kTileRows = 64;
 bool FitsCodedTiles(Element element, const Nf4Codes& codes, const CodedProductArgs& args);
 bool FitsCodedTiles(Element element, const Int8Codes& codes, const CodedProductArgs& args);
+bool FitsCodedTiles(Element element, const Fp8Codes& codes, const CodedProductArgs& args);
 std::int64_t CodedTilesScratch(const CodedProductArgs& args);
 void MultiplyCodedTiles(Element element, const Nf4Codes& codes, const CodedProductArgs& args, float* scratch,
                         Stream stream);
 void MultiplyCodedTiles(Element element, const Int8Codes& codes, const CodedProductArgs& args, float* scratch,
+                        Stream stream);
+void MultiplyCodedTiles(Element element, const Fp8Codes& codes, const CodedProductArgs& args, float* scratch,
                         Stream stream);
 
 }  // namespace millrace::engine::cuda

@@ -28,8 +28,8 @@ class CodesOnGpu final : public QuantizedMatrix::DeviceForm {
     };
     const auto floats = [&](std::span<const float> from) { return at::tensor(from, at::kFloat).to(device); };
     codes_ = bytes(matrix.codes());
-    if (matrix.kind() == Quantization::kInt8) {
-      scales_ = floats(matrix.int8().scales);
+    if (matrix.kind() != Quantization::kNf4) {
+      scales_ = floats(matrix.row_factors());
       return;
     }
     const QuantizedMatrix::Nf4& nf4 = matrix.nf4();
@@ -55,6 +55,9 @@ class CodesOnGpu final : public QuantizedMatrix::DeviceForm {
     if (matrix_.kind() == Quantization::kInt8) {
       return work(kernels::Int8Codes{.codes = static_cast<const std::int8_t*>(codes_.data_ptr()),
                                      .scales = scales_.data_ptr<float>()});
+    }
+    if (matrix_.kind() == Quantization::kFp8) {
+      return work(kernels::Fp8Codes{.codes = codes_.data_ptr<std::uint8_t>(), .scales = scales_.data_ptr<float>()});
     }
     const QuantizedMatrix::Nf4& nf4 = matrix_.nf4();
     work(kernels::Nf4Codes{.codes = codes_.data_ptr<std::uint8_t>(),

@@ -166,10 +166,16 @@ bool FitsCodedRows(Element element, const Nf4Codes& codes, const CodedProductArg
 bool FitsCodedRows(Element element, const Int8Codes& codes, const CodedProductArgs& args) {
   return Fits(element, codes, args);
 }
+bool FitsCodedRows(Element element, const Fp8Codes& codes, const CodedProductArgs& args) {
+  return Fits(element, codes, args);
+}
 void MultiplyCodedRows(Element element, const Nf4Codes& codes, const CodedProductArgs& args, Stream stream) {
   Multiply(element, codes, args, stream);
 }
 void MultiplyCodedRows(Element element, const Int8Codes& codes, const CodedProductArgs& args, Stream stream) {
+  Multiply(element, codes, args, stream);
+}
+void MultiplyCodedRows(Element element, const Fp8Codes& codes, const CodedProductArgs& args, Stream stream) {
   Multiply(element, codes, args, stream);
 }
 

@@ -205,6 +205,9 @@ bool FitsCodedTiles(Element element, const Nf4Codes& codes, const CodedProductAr
 bool FitsCodedTiles(Element element, const Int8Codes& codes, const CodedProductArgs& args) {
   return Fits(element, codes, args);
 }
+bool FitsCodedTiles(Element element, const Fp8Codes& codes, const CodedProductArgs& args) {
+  return Fits(element, codes, args);
+}
 std::int64_t CodedTilesScratch(const CodedProductArgs& args) {
   const std::int64_t splits = SplitsOf(args).count;
   return splits == 1 ? 0 : splits * args.rows * args.box.rows;
@@ -214,6 +217,10 @@ void MultiplyCodedTiles(Element element, const Nf4Codes& codes, const CodedProdu
   Multiply(element, codes, args, scratch, stream);
 }
 void MultiplyCodedTiles(Element element, const Int8Codes& codes, const CodedProductArgs& args, float* scratch,
+                        Stream stream) {
+  Multiply(element, codes, args, scratch, stream);
+}
+void MultiplyCodedTiles(Element element, const Fp8Codes& codes, const CodedProductArgs& args, float* scratch,
                         Stream stream) {
   Multiply(element, codes, args, scratch, stream);
 }

@@ -31,10 +31,6 @@ __device__ __forceinline__ CodeWords LoadWords(const void* from) {
 
 inline bool BeginsAtVector(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory) % sizeof(uint4) == 0; }
 
-/// Returns the scale of an int8 matrix's row, rounded as on the CPU.
-__device__ __forceinline__ float Int8RowScale(const Int8Codes& of, std::int64_t row) {
-  return __fmul_rn(of.scales[row], 1.0F / 127);
-}
 /// Makes the numbers of eight signed bytes.
 __device__ __forceinline__ void Int8Numbers(unsigned low, unsigned high, float (&numbers)[kNumbers]) {
   // 2^23 + u has u as its last bits, for a u below 256. So no conversion is needed.
@@ -45,6 +41,24 @@ __device__ __forceinline__ void Int8Numbers(unsigned low, unsigned high, float (
     const unsigned four = (k < 4 ? low : high) ^ kSigns;  // u = code + 128
     numbers[k] = __uint_as_float(__byte_perm(four, kBits, 0x7440 + k % 4)) - kZero;
   }
+}
+
+/// A code of E4M3 whose bits are shifted to those of float16, whose exponents are larger by 8, is 2^-8 times its
+/// number.
+inline constexpr float kFp8InHalf = 0x1p8F;
+/// Makes the numbers of eight codes, times 2^-8.
+__device__ __forceinline__ void Fp8Numbers(unsigned low, unsigned high, float (&numbers)[kNumbers]) {
+#pragma unroll
+  for (unsigned k = 0; k < kNumbers; k += 2) {
+    const unsigned pair = __byte_perm(k < 4 ? low : high, 0, k % 4 == 0 ? 0x1404 : 0x3424);  // each before a zero
+    const unsigned halves = (pair & 0x80008000) | (pair >> 1 & 0x3f803f80);
+    numbers[k] = __half2float(__ushort_as_half(static_cast<unsigned short>(halves)));
+    numbers[k + 1] = __half2float(__ushort_as_half(static_cast<unsigned short>(halves >> 16)));
+  }
+}
+__device__ __forceinline__ float Fp8Number(unsigned code) {
+  return __half2float(__ushort_as_half(static_cast<unsigned short>((code & 0x80) << 8 | (code & 0x7f) << 7))) *
+         kFp8InHalf;
 }
 
 /// Returns the scale of a block of NF4, a product and a sum, each rounded as on the CPU.
@@ -88,10 +102,39 @@ class Int8Reader {
     Int8Numbers(vector.words[2 * i], vector.words[2 * i + 1], numbers);
   }
   __device__ float VectorScale(const Vector&, const Shared&) const { return 1; }
-  __device__ float RowScale(int output) const { return Int8RowScale(of_, output); }
+  __device__ float RowScale(int output) const { return of_.scales[output]; }
 
  private:
   Int8Codes of_;  ///< from the box's first row and element on
+  int stride_;
+};
+
+class Fp8Reader {
+ public:
+  static constexpr int kTogether = 16;
+  static constexpr bool kScalesVectors = false;
+  using Vector = CodeWords;
+  struct Shared {};
+
+  static bool Fits(const Fp8Codes& of, const CodedBox& box) {
+    return (box.columns | box.row_stride) % kTogether == 0 && BeginsAtVector(of.codes + box.first);
+  }
+  Fp8Reader(const Fp8Codes& of, const CodedBox& box)
+      : of_{of.codes + box.first, of.scales + box.first / box.row_stride}, stride_(static_cast<int>(box.row_stride)) {}
+
+  __device__ void Fill(Shared&) const {}
+  __device__ __forceinline__ Vector Load(int output, int at) const {
+    return LoadWords(of_.codes + std::int64_t{output} * stride_ + at);
+  }
+  __device__ __forceinline__ void Numbers(const Vector& vector, int i, const Shared&,
+                                          float (&numbers)[kNumbers]) const {
+    Fp8Numbers(vector.words[2 * i], vector.words[2 * i + 1], numbers);
+  }
+  __device__ float VectorScale(const Vector&, const Shared&) const { return 1; }
+  __device__ float RowScale(int output) const { return of_.scales[output] * kFp8InHalf; }
+
+ private:
+  Fp8Codes of_;  ///< from the box's first row and element on
   int stride_;
 };
 
@@ -158,6 +201,10 @@ struct ReaderOf;
 template <>
 struct ReaderOf<Int8Codes> {
   using Type = Int8Reader;
+};
+template <>
+struct ReaderOf<Fp8Codes> {
+  using Type = Fp8Reader;
 };
 template <>
 struct ReaderOf<Nf4Codes> {

@@ -15,14 +15,19 @@ __device__ float Number(const Nf4Codes& of, std::int64_t element, std::int64_t) 
   return of.map[element % 2 == 0 ? byte >> 4 : byte & 15] * ScaleOf(of, element / of.block);
 }
 __device__ float Number(const Int8Codes& of, std::int64_t element, std::int64_t row) {
-  return static_cast<float>(of.codes[element]) * Int8RowScale(of, row);
+  return static_cast<float>(of.codes[element]) * of.scales[row];
+}
+
+__device__ float Number(const Fp8Codes& of, std::int64_t element, std::int64_t row) {
+  return Fp8Number(of.codes[element]) * of.scales[row];
 }
 
 /// Returns whether kNumbers elements always share a scale and can be read at once.
 bool FitsTogether(const Nf4Codes& of, const CodedBox& box) {
   return (box.first | box.columns | box.row_stride | of.block) % kNumbers == 0;
 }
-bool FitsTogether(const Int8Codes&, const CodedBox& box) {
+template <class Codes>
+bool FitsTogether(const Codes&, const CodedBox& box) {
   return (box.first | box.columns | box.row_stride) % kNumbers == 0;
 }
 /// Make kNumbers elements. `map`: that of NF4, in shared memory.
@@ -35,9 +40,18 @@ __device__ void Numbers(const Nf4Codes& of, std::int64_t element, std::int64_t, 
 }
 __device__ void Numbers(const Int8Codes& of, std::int64_t element, std::int64_t row, const float*,
                         float (&numbers)[kNumbers]) {
-  const float scale = Int8RowScale(of, row);
+  const float scale = of.scales[row];
   const uint2 words = *reinterpret_cast<const uint2*>(of.codes + element);
   Int8Numbers(words.x, words.y, numbers);
+#pragma unroll
+  for (float& number : numbers) number *= scale;
+}
+
+__device__ void Numbers(const Fp8Codes& of, std::int64_t element, std::int64_t row, const float*,
+                        float (&numbers)[kNumbers]) {
+  const float scale = of.scales[row] * kFp8InHalf;
+  const uint2 words = *reinterpret_cast<const uint2*>(of.codes + element);
+  Fp8Numbers(words.x, words.y, numbers);
 #pragma unroll
   for (float& number : numbers) number *= scale;
 }
@@ -46,7 +60,8 @@ __device__ void FillMap(const Nf4Codes& of, float (&map)[16]) {
   if (threadIdx.x < 16) map[threadIdx.x] = of.map[threadIdx.x];
   __syncthreads();
 }
-__device__ void FillMap(const Int8Codes&, float (&)[16]) {}
+template <class Codes>
+__device__ void FillMap(const Codes&, float (&)[16]) {}
 
 /// One element a thread and turn.
 template <class T, class Codes>
@@ -98,6 +113,9 @@ void Dequantize(const Nf4Codes& codes, const CodedBox& box, Element type, void* 
   StartDequantize(codes, box, type, out, stream);
 }
 void Dequantize(const Int8Codes& codes, const CodedBox& box, Element type, void* out, Stream stream) {
+  StartDequantize(codes, box, type, out, stream);
+}
+void Dequantize(const Fp8Codes& codes, const CodedBox& box, Element type, void* out, Stream stream) {
   StartDequantize(codes, box, type, out, stream);
 }
 

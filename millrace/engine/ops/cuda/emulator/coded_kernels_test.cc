@@ -7,6 +7,7 @@
 
 #include "millrace/engine/ops/cuda/codes/coded_kernels.h"
 #include "millrace/engine/ops/cuda/emulator/kernel_test.h"
+#include "millrace/engine/quantized/code_maps.h"
 
 namespace millrace::engine::cuda::emulator {
 namespace {
@@ -40,7 +41,6 @@ std::vector<T> RandomBytes(std::size_t count, unsigned seed) {
 /// A matrix of codes and what they stand for.
 class Nf4Matrix {
  public:
-  using Codes = Nf4Codes;
   enum class Scales { kPlain, kNested };
   Nf4Matrix(std::int64_t rows, std::int64_t columns, Scales scales, int block)
       : codes_(RandomBytes<std::uint8_t>(static_cast<std::size_t>(rows * columns + 1) / 2, 1)),
@@ -80,28 +80,35 @@ class Nf4Matrix {
   const Nf4Codes codes;
 };
 
-class Int8Matrix {
+/// Bytes with a scale a row: Codes is Int8Codes or Fp8Codes.
+template <class Codes>
+class ByteMatrix {
+  using Code = std::remove_cvref_t<decltype(*Codes::codes)>;
+
  public:
-  using Codes = Int8Codes;
-  Int8Matrix(std::int64_t rows, std::int64_t columns)
+  ByteMatrix(std::int64_t rows, std::int64_t columns)
       : columns_(columns),
-        codes_(RandomBytes<std::int8_t>(static_cast<std::size_t>(rows * columns), 1)),
+        codes_(RandomBytes<Code>(static_cast<std::size_t>(rows * columns), 1)),
         scales_(Random(static_cast<std::size_t>(rows), 1, 2)),
         codes{.codes = codes_.data(), .scales = scales_.data()} {}
 
   float Number(std::int64_t element) const {
-    const float scale = codes.scales[element / columns_] * (1.0F / 127);
-    return static_cast<float>(codes.codes[element]) * scale;
+    const Code code = codes.codes[element];
+    float number = static_cast<float>(code);
+    if constexpr (std::is_unsigned_v<Code>) number = E4m3Map()[code];
+    return number * codes.scales[element / columns_];
   }
 
  private:
   std::int64_t columns_;
-  Array<std::int8_t> codes_;
+  Array<Code> codes_;
   Array<float> scales_;
 
  public:
-  const Int8Codes codes;
+  const Codes codes;
 };
+using Int8Matrix = ByteMatrix<Int8Codes>;
+using Fp8Matrix = ByteMatrix<Fp8Codes>;
 
 template <class Matrix>
 Numbers NumbersOf(const Matrix& matrix, const CodedBox& box) {
@@ -202,10 +209,12 @@ TEST_P(CodedKernels, NumbersOfNf4) {
   }
 }
 
-TEST_P(CodedKernels, NumbersOfInt8) {
+TEST_P(CodedKernels, NumbersOfBytes) {
   for (const std::int64_t columns : {128, 33}) {
-    const Int8Matrix matrix(9, columns);
-    for (const CodedBox& box : BoxesOf(9, columns)) ExpectNumbers(matrix, box);
+    for (const CodedBox& box : BoxesOf(9, columns)) {
+      ExpectNumbers(Int8Matrix(9, columns), box);
+      ExpectNumbers(Fp8Matrix(9, columns), box);
+    }
   }
 }
 
@@ -219,11 +228,12 @@ TEST_P(CodedKernels, FewRowsTimesNf4) {
   }
 }
 
-TEST_P(CodedKernels, FewRowsTimesInt8) {
+TEST_P(CodedKernels, FewRowsTimesBytes) {
   for (std::int64_t rows = 1; rows <= kMostCodedRows; ++rows) {
-    const Int8Matrix small(45, 96), wide(21, 4096 + 32);
-    EXPECT_EQ(ExpectProducts(Way::kRows, small, 45, 96, rows), 3);
-    EXPECT_EQ(ExpectProducts(Way::kRows, wide, 21, 4096 + 32, rows), 3);
+    EXPECT_EQ(ExpectProducts(Way::kRows, Int8Matrix(45, 96), 45, 96, rows), 3);
+    EXPECT_EQ(ExpectProducts(Way::kRows, Fp8Matrix(45, 96), 45, 96, rows), 3);
+    EXPECT_EQ(ExpectProducts(Way::kRows, Int8Matrix(21, 4096 + 32), 21, 4096 + 32, rows), 3);
+    EXPECT_EQ(ExpectProducts(Way::kRows, Fp8Matrix(21, 4096 + 32), 21, 4096 + 32, rows), 3);
   }
 }
 
@@ -236,13 +246,14 @@ TEST_P(CodedKernels, TilesTimesNf4) {
   }
 }
 
-TEST_P(CodedKernels, TilesTimesInt8) {
+TEST_P(CodedKernels, TilesTimesBytes) {
   const int boxes = GetParam() == Element::kFloat ? 0 : 3;
-  const Int8Matrix matrix(70, 320), wide(7, 1152);
   for (const std::int64_t rows : {1, 16, 32, 70}) {
-    EXPECT_EQ(ExpectProducts(Way::kTiles, matrix, 70, 320, rows), boxes);
+    EXPECT_EQ(ExpectProducts(Way::kTiles, Int8Matrix(70, 320), 70, 320, rows), boxes);
+    EXPECT_EQ(ExpectProducts(Way::kTiles, Fp8Matrix(70, 320), 70, 320, rows), boxes);
   }
-  EXPECT_EQ(ExpectProducts(Way::kTiles, wide, 7, 1152, 9), boxes);
+  EXPECT_EQ(ExpectProducts(Way::kTiles, Int8Matrix(7, 1152), 7, 1152, 9), boxes);
+  EXPECT_EQ(ExpectProducts(Way::kTiles, Fp8Matrix(7, 1152), 7, 1152, 9), boxes);
 }
 
 }  // namespace

@@ -21,8 +21,6 @@
 namespace millrace::engine::ops {
 namespace {
 
-using engine::cuda::Fp8Format;
-
 const StepKernels kInFp8{.fp8 = Fp8Scaling::kCurrent};
 const StepKernels kInBlocks{.fp8 = Fp8Scaling::kBlock};
 
@@ -49,9 +47,9 @@ float LargestOf(const at::Tensor& x) { return x.to(at::kFloat).abs().max().item<
 at::Tensor CodesOf(const at::Tensor& x, Fp8Format format) {
   const at::Tensor numbers = x.to(at::kFloat).contiguous();
   at::Tensor codes = at::empty(x.sizes(), at::kByte);
-  const float encode = engine::cuda::Fp8ScaleOf(format, LargestOf(x)).encode;
+  const float encode = Fp8ScaleOf(format, LargestOf(x)).encode;
   for (std::int64_t i = 0; i < x.numel(); ++i) {
-    codes.data_ptr<std::uint8_t>()[i] = engine::cuda::ToFp8(format, numbers.data_ptr<float>()[i] * encode);
+    codes.data_ptr<std::uint8_t>()[i] = ToFp8(format, numbers.data_ptr<float>()[i] * encode);
   }
   return codes;
 }
@@ -61,9 +59,9 @@ at::Tensor Rounded(const at::Tensor& x, Fp8Format format) {
   const at::Tensor codes = CodesOf(x, format);
   at::Tensor numbers = at::empty(x.sizes(), at::kDouble);
   for (std::int64_t i = 0; i < x.numel(); ++i) {
-    numbers.data_ptr<double>()[i] = engine::cuda::FromFp8(format, codes.data_ptr<std::uint8_t>()[i]);
+    numbers.data_ptr<double>()[i] = FromFp8(format, codes.data_ptr<std::uint8_t>()[i]);
   }
-  return numbers * engine::cuda::Fp8ScaleOf(format, LargestOf(x)).decode;
+  return numbers * Fp8ScaleOf(format, LargestOf(x)).decode;
 }
 
 double Distance(const at::Tensor& got, const at::Tensor& expected) {
@@ -106,7 +104,7 @@ TEST_F(Fp8CudaTest, CastsAsTheCpuDoes) {
       const Cast cast = CastOnGpu(x, format);
       const at::Tensor expected = CodesOf(x, format);
       EXPECT_EQ(cast.largest, LargestOf(x));
-      EXPECT_EQ(cast.decode, engine::cuda::Fp8ScaleOf(format, LargestOf(x)).decode);
+      EXPECT_EQ(cast.decode, Fp8ScaleOf(format, LargestOf(x)).decode);
       EXPECT_TRUE(cast.codes.equal(expected)) << rows << " x " << columns;
       EXPECT_TRUE(cast.transposed.equal(expected.t().contiguous())) << rows << " x " << columns;
     }

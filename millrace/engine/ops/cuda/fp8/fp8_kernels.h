@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "millrace/engine/ops/cuda/fp8/rounding.h"
 #include "millrace/engine/ops/cuda/kernels/kernels.h"
+#include "millrace/engine/quantized/fp8_numbers.h"
 
 namespace millrace::engine::cuda {
 

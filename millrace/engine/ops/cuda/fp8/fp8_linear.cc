@@ -12,8 +12,6 @@
 namespace millrace::engine::ops::cuda {
 namespace {
 
-using kernels::Fp8Format;
-
 constexpr std::int64_t kMultiple = 16;  // of the sizes of cuBLAS's products in FP8
 
 /// Returns x, or a copy as the kernels read it.

@@ -9,8 +9,8 @@
 #include <cstdint>
 
 #include "millrace/engine/ops/choice/step_kernels.h"
-#include "millrace/engine/ops/cuda/fp8/rounding.h"
 #include "millrace/engine/parameters/weight.h"
+#include "millrace/engine/quantized/fp8_numbers.h"
 
 namespace millrace::engine::ops::cuda {
 
@@ -18,7 +18,7 @@ namespace millrace::engine::ops::cuda {
 struct Fp8Matrix {
   at::Tensor codes;   ///< [lines, summed], of bytes
   at::Tensor decode;  ///< the factors, as fp8_kernels.h lays them out
-  engine::cuda::Fp8Format format = engine::cuda::Fp8Format::kE4m3;
+  Fp8Format format = Fp8Format::kE4m3;
   Fp8Grain grain = Fp8Grain::kTensor;
   bool defined() const { return codes.defined(); }
 };

@@ -6,13 +6,7 @@
 
 #include "millrace/engine/ops/cpu/kernels.h"
 #include "millrace/engine/ops/cpu/simd.h"
-
-// Before functions that run on both.
-#ifdef __CUDACC__
-#define MR_HOST_DEVICE __host__ __device__
-#else
-#define MR_HOST_DEVICE
-#endif
+#include "millrace/engine/quantized/host_device.h"
 
 namespace millrace::engine::cuda {
 

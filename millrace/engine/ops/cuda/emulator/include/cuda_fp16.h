@@ -9,6 +9,7 @@
 struct __half {
   std::uint16_t bits;
 };
+inline __half __ushort_as_half(unsigned short bits) { return {bits}; }
 inline float __half2float(__half x) {
   const std::uint32_t exponent = x.bits >> 10 & 31, mantissa = x.bits & 1023, sign = (x.bits & 0x8000U) << 16;
   if (exponent == 0) return (sign != 0 ? -0x1p-24F : 0x1p-24F) * static_cast<float>(mantissa);

@@ -1,4 +1,4 @@
-#include "millrace/engine/ops/cuda/fp8/rounding.h"
+#include "millrace/engine/quantized/fp8_numbers.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-namespace millrace::engine::cuda {
+namespace millrace::engine {
 namespace {
 
 constexpr Fp8Format kFormats[] = {Fp8Format::kE4m3, Fp8Format::kE5m2};
@@ -103,4 +103,4 @@ TEST(Fp8Rounding, IsThatOfTorch) {
 #endif
 
 }  // namespace
-}  // namespace millrace::engine::cuda
+}  // namespace millrace::engine

@@ -1,4 +1,4 @@
-#include "millrace/checkpoint/convert/quantized/bitsandbytes_names.h"
+#include "millrace/checkpoint/convert/quantized/quantized_names.h"
 
 #include <algorithm>
 #include <bit>
@@ -21,6 +21,22 @@ std::string_view TorchName(DType dtype) {
 
 bool IsNumber(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+/// The scheme that llm-compressor names FP8_DYNAMIC: a scale for each row of a weight, and for each token of inputs.
+Json CompressedTensorsConfig(const std::vector<std::string>& skipped) {
+  const auto numbers = [](std::string_view strategy, bool dynamic) {
+    return Json{{"num_bits", 8}, {"type", "float"}, {"symmetric", true}, {"strategy", strategy}, {"dynamic", dynamic}};
+  };
+  return {{"quant_method", "compressed-tensors"},
+          {"format", "float-quantized"},
+          {"quantization_status", "compressed"},
+          {"ignore", skipped},
+          {"config_groups",
+           {{"group_0",
+             {{"targets", {"Linear"}},
+              {"weights", numbers("channel", false)},
+              {"input_activations", numbers("token", true)}}}}}};
 }
 
 std::int64_t Quotient(std::uint64_t elements, std::size_t block) {
@@ -51,6 +67,10 @@ std::vector<QuantizedPart> PartsOf(const std::string& weight, const TensorMeta& 
             part(Kind::kFormat, module + std::string(kFormatSuffix), DType::kU8, {})};
   }
   const auto named = [&](std::string_view suffix) { return weight + std::string(suffix); };
+  if (kind == Quantization::kFp8) {
+    return {part(Kind::kCodes, weight, DType::kF8E4M3, meta.shape),
+            part(Kind::kRowScales, named(kFp8ScalesSuffix), DType::kF32, {meta.shape[0], 1})};
+  }
   const std::uint64_t elements = meta.elements();
   const std::int64_t scales = Quotient(elements, engine::kNf4Block);
   const std::int64_t scale_scales = Quotient(static_cast<std::uint64_t>(scales), engine::kScaleBlock);
@@ -110,6 +130,7 @@ Result<QuantState> ParseState(std::string_view text, std::string_view name) {
 }
 
 Json QuantizationConfig(Quantization kind, const std::vector<std::string>& skipped, DType dtype) {
+  if (kind == Quantization::kFp8) return CompressedTensorsConfig(skipped);
   const bool nf4 = kind == Quantization::kNf4;
   return {{"_load_in_4bit", nf4},
           {"_load_in_8bit", !nf4},
@@ -126,6 +147,27 @@ Json QuantizationConfig(Quantization kind, const std::vector<std::string>& skipp
           {"quant_method", "bitsandbytes"}};
 }
 
+namespace {
+
+/// Returns whether a scheme of compressed-tensors says that weights are E4M3 with a scale for a row or a matrix.
+bool IsFp8(const Json& scheme) {
+  const Json* weights = JsonFind(scheme, "weights");
+  if (weights == nullptr || !weights->is_object()) return false;
+  const Json* bits = JsonFind(*weights, "num_bits");
+  const Json* dynamic = JsonFind(*weights, "dynamic");
+  const std::string strategy = JsonString(*weights, "strategy").value_or("");
+  return bits != nullptr && *bits == 8 && JsonString(*weights, "type").value_or("") == "float" &&
+         (strategy == "channel" || strategy == "tensor") && (dynamic == nullptr || *dynamic == false);
+}
+
+/// Returns whether all weights that compressed-tensors has quantized are E4M3.
+bool AreFp8(const Json& config) {
+  const Json* groups = JsonFind(config, "config_groups");
+  return groups != nullptr && groups->is_object() && !groups->empty() && std::ranges::all_of(*groups, IsFp8);
+}
+
+}  // namespace
+
 Result<std::optional<Quantization>> StoredQuantization(const Json& config, std::string_view what) {
   const Json* found = JsonFind(config, "quantization_config");
   if (found == nullptr || found->is_null()) return std::optional<Quantization>();
@@ -139,8 +181,14 @@ Result<std::optional<Quantization>> StoredQuantization(const Json& config, std::
   if (is_ours && flag("load_in_8bit")) return std::optional(Quantization::kInt8);
   const std::string type = JsonString(*found, "bnb_4bit_quant_type").value_or("fp4");
   if (is_ours && flag("load_in_4bit") && type == "nf4") return std::optional(Quantization::kNf4);
-  return Fail(Code::kUnsupported, "{}: the weights are quantized by {}{}; bitsandbytes' nf4 and int8 are read", what,
-              method, is_ours ? " as " + type : "");
+  if (method == "fbgemm_fp8" || (method == "compressed-tensors" && AreFp8(*found))) {
+    return std::optional(Quantization::kFp8);
+  }
+  return Fail(
+      Code::kUnsupported,
+      "{}: the weights are quantized by {}{}; what is read are bitsandbytes' nf4 and int8, and fp8 with a scale for "
+      "each row or matrix by compressed-tensors or FBGEMM",
+      what, method, is_ours ? " as " + type : "");
 }
 
 }  // namespace millrace::checkpoint

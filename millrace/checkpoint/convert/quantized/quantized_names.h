@@ -1,5 +1,5 @@
-// How bitsandbytes stores quantized weights in a folder of Hugging Face's libraries: names, shapes and JSON. Pure
-// functions. docs/formats/quantized-weights.md describes the bytes.
+// How quantized weights are stored in a folder of Hugging Face's libraries: names, shapes and JSON. nf4 and int8 as by
+// bitsandbytes, fp8 as by compressed-tensors. Pure functions. docs/formats/quantized-weights.md describes the bytes.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,7 @@
 namespace millrace::checkpoint {
 
 /// The suffixes of a quantized weight's tensors. Those of int8 follow the module's name, the others the weight's.
+inline constexpr std::string_view kFp8ScalesSuffix = "_scale";
 inline constexpr std::string_view kScalesSuffix = ".absmax", kMapSuffix = ".quant_map",
                                   kScaleScalesSuffix = ".nested_absmax", kScaleMapSuffix = ".nested_quant_map",
                                   kNf4StateSuffix = ".quant_state.bitsandbytes__nf4",
@@ -54,12 +55,14 @@ inline constexpr std::size_t kStateBytes = 256;
 /// Errors: kCorrupt, with `name`.
 Result<QuantState> ParseState(std::string_view json, std::string_view name);
 
-/// Returns the member `quantization_config` of a config.json, by which transformers chooses bitsandbytes. `skipped`:
+/// Returns the member `quantization_config` of a config.json, by which transformers chooses bitsandbytes or
+/// compressed-tensors. For fp8, it has vLLM cast inputs, too, with a scale for each token. `skipped`:
 /// the modules whose matrices are not quantized. `dtype`: of those.
 Json QuantizationConfig(engine::Quantization kind, const std::vector<std::string>& skipped, DType dtype);
 
 /// Returns how a config.json says that the folder's weights are quantized; nothing if it does not.
-/// Errors: kUnsupported, with `what`, if they are in another way than by bitsandbytes' nf4 or int8.
+/// Errors: kUnsupported, with `what`, if they are in another way than these: by bitsandbytes as nf4
+/// or int8, or as E4M3 with a scale for a row or a matrix by compressed-tensors or as FBGEMM's.
 Result<std::optional<engine::Quantization>> StoredQuantization(const Json& config, std::string_view what);
 
 }  // namespace millrace::checkpoint

@@ -6,9 +6,9 @@
 #include <cmath>
 #include <cstdint>
 
-#include "millrace/engine/ops/cuda/kernels/arithmetic.h"
+#include "millrace/engine/quantized/host_device.h"
 
-namespace millrace::engine::cuda {
+namespace millrace::engine {
 
 enum class Fp8Format {
   kE4m3,  ///< 4 bits of exponent, 3 of mantissa, no infinity: for values
@@ -88,4 +88,4 @@ MR_HOST_DEVICE inline Fp8Scale Fp8ScaleOf(Fp8Format format, float largest) {
   return {encode, 1 / encode};
 }
 
-}  // namespace millrace::engine::cuda
+}  // namespace millrace::engine

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Compares quantized models with those of bitsandbytes: the bytes in files, and QLoRA runs beside PEFT's.
+"""Compares quantized models with those of bitsandbytes and compressed-tensors: the bytes in files, and QLoRA runs beside PEFT's.
 
-    quantized_bnb.py files|train --millrace build/release/bin/millrace
+    quantized_models.py files|train|fp8 --millrace build/release/bin/millrace
 
 | test  | what                                                                                                 |
 |-------|------------------------------------------------------------------------------------------------------|
@@ -9,6 +9,8 @@
 |       | `ckpt merge` adds an adapter to what the codes stand for, as PEFT does                                |
 | train | 30 steps of adapters over an nf4 base against a loop with PEFT, from the folder that transformers    |
 |       | saved with 4-bit weights, and from the plain one, whose codes PEFT's loop has from `ckpt export`      |
+| fp8   | `ckpt export --quantize fp8` writes the codes that compressed-tensors makes, and transformers opens   |
+|       | the folder with the numbers that they stand for                                                      |
 
 Runs in $MILLRACE_PEERS/venv where that is. Exit status: 0 all the same, 77 a library is missing (named), 1 otherwise.
 """
@@ -27,6 +29,7 @@ STEPS = 30
 LLAMA = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}
 GPT2 = {"r": 8, "lora_alpha": 4, "target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True}
 CASES = {"files": [("llama", LLAMA), ("gpt2", GPT2)],  # LoraConfig's arguments
+         "fp8": [("llama", None)],
          "train": [("llama", LLAMA), ("gpt2", GPT2), ("llama", LLAMA | {"use_dora": True})]}
 # Relative to the largest logit: where the scales are equal but for rounding, and where the code of one is a neighbour.
 LOGIT_TOLERANCE, NEIGHBOUR_TOLERANCE = 1e-5, 2e-3
@@ -105,6 +108,46 @@ def test_files(runs, family, _):
         print(f"{family}: int8 is bitsandbytes' to a step", flush=True)
 
 
+def compress(weight):
+    """Returns the codes and scales of compressed-tensors' FP8_DYNAMIC scheme."""
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationStrategy, QuantizationType
+    from compressed_tensors.quantization.lifecycle.forward import quantize
+    from compressed_tensors.quantization.utils import calculate_qparams
+
+    scheme = QuantizationArgs(num_bits=8, type=QuantizationType.FLOAT, symmetric=True, strategy=QuantizationStrategy.CHANNEL)
+    scale, zero = calculate_qparams(weight.amin(1, keepdim=True), weight.amax(1, keepdim=True), scheme)
+    return quantize(weight, scale, zero, scheme, dtype=torch.float8_e4m3fn), scale
+
+
+def test_fp8(runs, family, _):
+    import transformers
+
+    for dtype in (torch.float32, torch.bfloat16):
+        base, folder = make_base(family).to(dtype), runs.folder / str(dtype)
+        base.save_pretrained(folder / "base")
+        runs.program("export", folder / "base", folder / "ours", "--quantize", "fp8")
+        ours, codes, found = tensors_of(folder / "ours"), 0, 0
+        for name, weight in base.state_dict().items():
+            if ".layers." not in name or weight.dim() != 2:
+                assert torch.equal(ours[name], weight), name
+                continue
+            wanted, scale = compress(weight.float())
+            assert torch.equal(ours[name + "_scale"], scale.float()), name
+            assert torch.equal(ours[name].view(torch.uint8), wanted.view(torch.uint8)), name
+            codes += wanted.numel()
+        opened = transformers.AutoModelForCausalLM.from_pretrained(
+            folder / "ours", dtype=dtype, quantization_config=transformers.CompressedTensorsConfig(run_compressed=False))
+        for name, module in opened.named_modules():
+            if f"{name}.weight_scale" not in ours:
+                continue
+            wanted = (ours[f"{name}.weight"].float() * ours[f"{name}.weight_scale"]).to(dtype)
+            rounding = 2**-7 if dtype == torch.bfloat16 else 1e-6
+            assert torch.allclose(module.weight.detach(), wanted, rtol=rounding, atol=0), name
+            found += wanted.numel()
+        assert found == codes > 0, (found, codes)
+        print(f"{family}, {dtype}: {codes} codes are compressed-tensors', and transformers opens them", flush=True)
+
+
 def test_train(runs, family, arguments):
     import peft
     import transformers
@@ -144,12 +187,12 @@ def test_train(runs, family, arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("test", choices=["files", "train"])
+    parser.add_argument("test", choices=["files", "train", "fp8"])
     parser.add_argument("--millrace", required=True)
     arguments = parser.parse_args()
     need("transformers").utils.logging.disable_progress_bar()
     need("peft")
-    need("bitsandbytes")
+    need("compressed_tensors" if arguments.test == "fp8" else "bitsandbytes")
     torch.set_num_threads(1)
     lora_peft.STEPS, lora_peft.make_base = STEPS, make_base
     tokens = language(STEPS * ROWS * LENGTH + 1)

@@ -1,0 +1,8 @@
+// What functions begin with that also run on GPUs.
+#pragma once
+
+#ifdef __CUDACC__
+#define MR_HOST_DEVICE __host__ __device__
+#else
+#define MR_HOST_DEVICE
+#endif
