@@ -81,6 +81,16 @@ class Products {
           .Run();
     }
   }
+  void InFp8(std::int64_t rows) {
+    for (std::int64_t first = 0; first < columns_; first += kCodedColumns) {
+      CodedProduct<engine::cpu::Fp8Columns>{
+          x_.data(),     {codes_.data() + first * inner_, inner_, scales_.data() + first},
+          nullptr,       out_.data() + first,
+          columns_,      rows,
+          kCodedColumns, inner_}
+          .Run();
+    }
+  }
   void InNf4(std::int64_t rows) {
     const std::int64_t blocks = inner_ / kBlock;
     for (std::int64_t first = 0; first < columns_; first += kCodedColumns) {
@@ -151,13 +161,13 @@ int main(int argc, char** argv) {
     return 2;
   }
   millrace::Products products(columns, inner, *std::ranges::max_element(rows));
-  fmt::print("{:>5} {:>20} {:>20} {:>20} {:>20}\n", "rows", "f32", "bf16", "int8", "NF4");
+  fmt::print("{:>5} {:>20} {:>20} {:>20} {:>20} {:>20}\n", "rows", "f32", "bf16", "int8", "fp8", "NF4");
   for (const std::int64_t count : rows) {
     const double f32 = Best(rounds, [&] { products.InF32(count); });
     fmt::print("{:5} {:17.2f} ms", count, 1e3 * f32);
     for (const double other :
          {Best(rounds, [&] { products.InBf16(count); }), Best(rounds, [&] { products.InInt8(count); }),
-          Best(rounds, [&] { products.InNf4(count); })}) {
+          Best(rounds, [&] { products.InFp8(count); }), Best(rounds, [&] { products.InNf4(count); })}) {
       fmt::print(" {:10.2f} ms {:4.1f}x", 1e3 * other, f32 / other);
     }
     fmt::print("\n");
