@@ -31,8 +31,8 @@ __device__ __forceinline__ CodeWords LoadWords(const void* from) {
 
 inline bool BeginsAtVector(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory) % sizeof(uint4) == 0; }
 
-/// Makes the numbers of eight signed bytes.
-__device__ __forceinline__ void Int8Numbers(unsigned low, unsigned high, float (&numbers)[kNumbers]) {
+/// Make the numbers of eight codes, without ByteScale().
+__device__ __forceinline__ void ByteNumbers(const Int8Codes&, unsigned low, unsigned high, float (&numbers)[kNumbers]) {
   // 2^23 + u has u as its last bits, for a u below 256. So no conversion is needed.
   constexpr unsigned kBits = 0x4b000000, kSigns = 0x80808080;
   constexpr float kZero = 0x1p23F + 128;
@@ -43,11 +43,8 @@ __device__ __forceinline__ void Int8Numbers(unsigned low, unsigned high, float (
   }
 }
 
-/// A code of E4M3 whose bits are shifted to those of float16, whose exponents are larger by 8, is 2^-8 times its
-/// number.
-inline constexpr float kFp8InHalf = 0x1p8F;
-/// Makes the numbers of eight codes, times 2^-8.
-__device__ __forceinline__ void Fp8Numbers(unsigned low, unsigned high, float (&numbers)[kNumbers]) {
+__device__ __forceinline__ void ByteNumbers(const Fp8Codes&, unsigned low, unsigned high, float (&numbers)[kNumbers]) {
+  // The bits of float16, whose exponents are larger by 8: 2^-8 times the number.
 #pragma unroll
   for (unsigned k = 0; k < kNumbers; k += 2) {
     const unsigned pair = __byte_perm(k < 4 ? low : high, 0, k % 4 == 0 ? 0x1404 : 0x3424);  // each before a zero
@@ -56,10 +53,9 @@ __device__ __forceinline__ void Fp8Numbers(unsigned low, unsigned high, float (&
     numbers[k + 1] = __half2float(__ushort_as_half(static_cast<unsigned short>(halves >> 16)));
   }
 }
-__device__ __forceinline__ float Fp8Number(unsigned code) {
-  return __half2float(__ushort_as_half(static_cast<unsigned short>((code & 0x80) << 8 | (code & 0x7f) << 7))) *
-         kFp8InHalf;
-}
+/// Return what those of a row are multiplied by.
+__device__ __forceinline__ float ByteScale(const Int8Codes& of, std::int64_t row) { return of.scales[row]; }
+__device__ __forceinline__ float ByteScale(const Fp8Codes& of, std::int64_t row) { return of.scales[row] * 0x1p8F; }
 
 /// Returns the scale of a block of NF4, a product and a sum, each rounded as on the CPU.
 __device__ __forceinline__ float Nf4Scale(const Nf4Codes& of, float of_code, float of_scales) {
@@ -80,17 +76,19 @@ __device__ __forceinline__ void Nf4Numbers(unsigned eight, const float* map, flo
   }
 }
 
-class Int8Reader {
+/// Bytes with a scale a row. Codes is Int8Codes or Fp8Codes.
+template <class Codes>
+class ByteReader {
  public:
   static constexpr int kTogether = 16;
   static constexpr bool kScalesVectors = false;
   using Vector = CodeWords;
   struct Shared {};
 
-  static bool Fits(const Int8Codes& of, const CodedBox& box) {
+  static bool Fits(const Codes& of, const CodedBox& box) {
     return (box.columns | box.row_stride) % kTogether == 0 && BeginsAtVector(of.codes + box.first);
   }
-  Int8Reader(const Int8Codes& of, const CodedBox& box)
+  ByteReader(const Codes& of, const CodedBox& box)
       : of_{of.codes + box.first, of.scales + box.first / box.row_stride}, stride_(static_cast<int>(box.row_stride)) {}
 
   __device__ void Fill(Shared&) const {}
@@ -99,42 +97,13 @@ class Int8Reader {
   }
   __device__ __forceinline__ void Numbers(const Vector& vector, int i, const Shared&,
                                           float (&numbers)[kNumbers]) const {
-    Int8Numbers(vector.words[2 * i], vector.words[2 * i + 1], numbers);
+    ByteNumbers(of_, vector.words[2 * i], vector.words[2 * i + 1], numbers);
   }
   __device__ float VectorScale(const Vector&, const Shared&) const { return 1; }
-  __device__ float RowScale(int output) const { return of_.scales[output]; }
+  __device__ float RowScale(int output) const { return ByteScale(of_, output); }
 
  private:
-  Int8Codes of_;  ///< from the box's first row and element on
-  int stride_;
-};
-
-class Fp8Reader {
- public:
-  static constexpr int kTogether = 16;
-  static constexpr bool kScalesVectors = false;
-  using Vector = CodeWords;
-  struct Shared {};
-
-  static bool Fits(const Fp8Codes& of, const CodedBox& box) {
-    return (box.columns | box.row_stride) % kTogether == 0 && BeginsAtVector(of.codes + box.first);
-  }
-  Fp8Reader(const Fp8Codes& of, const CodedBox& box)
-      : of_{of.codes + box.first, of.scales + box.first / box.row_stride}, stride_(static_cast<int>(box.row_stride)) {}
-
-  __device__ void Fill(Shared&) const {}
-  __device__ __forceinline__ Vector Load(int output, int at) const {
-    return LoadWords(of_.codes + std::int64_t{output} * stride_ + at);
-  }
-  __device__ __forceinline__ void Numbers(const Vector& vector, int i, const Shared&,
-                                          float (&numbers)[kNumbers]) const {
-    Fp8Numbers(vector.words[2 * i], vector.words[2 * i + 1], numbers);
-  }
-  __device__ float VectorScale(const Vector&, const Shared&) const { return 1; }
-  __device__ float RowScale(int output) const { return of_.scales[output] * kFp8InHalf; }
-
- private:
-  Fp8Codes of_;  ///< from the box's first row and element on
+  Codes of_;  ///< from the box's first row and element on
   int stride_;
 };
 
@@ -200,11 +169,11 @@ template <class Codes>
 struct ReaderOf;
 template <>
 struct ReaderOf<Int8Codes> {
-  using Type = Int8Reader;
+  using Type = ByteReader<Int8Codes>;
 };
 template <>
 struct ReaderOf<Fp8Codes> {
-  using Type = Fp8Reader;
+  using Type = ByteReader<Fp8Codes>;
 };
 template <>
 struct ReaderOf<Nf4Codes> {

@@ -14,12 +14,11 @@ __device__ float Number(const Nf4Codes& of, std::int64_t element, std::int64_t) 
   const int byte = of.codes[element / 2];
   return of.map[element % 2 == 0 ? byte >> 4 : byte & 15] * ScaleOf(of, element / of.block);
 }
-__device__ float Number(const Int8Codes& of, std::int64_t element, std::int64_t row) {
-  return static_cast<float>(of.codes[element]) * of.scales[row];
-}
-
-__device__ float Number(const Fp8Codes& of, std::int64_t element, std::int64_t row) {
-  return Fp8Number(of.codes[element]) * of.scales[row];
+template <class Codes>
+__device__ float Number(const Codes& of, std::int64_t element, std::int64_t row) {
+  float numbers[kNumbers];
+  ByteNumbers(of, static_cast<std::uint8_t>(of.codes[element]), 0, numbers);
+  return numbers[0] * ByteScale(of, row);
 }
 
 /// Returns whether kNumbers elements always share a scale and can be read at once.
@@ -38,20 +37,12 @@ __device__ void Numbers(const Nf4Codes& of, std::int64_t element, std::int64_t, 
 #pragma unroll
   for (float& number : numbers) number *= scale;
 }
-__device__ void Numbers(const Int8Codes& of, std::int64_t element, std::int64_t row, const float*,
+template <class Codes>
+__device__ void Numbers(const Codes& of, std::int64_t element, std::int64_t row, const float*,
                         float (&numbers)[kNumbers]) {
-  const float scale = of.scales[row];
+  const float scale = ByteScale(of, row);
   const uint2 words = *reinterpret_cast<const uint2*>(of.codes + element);
-  Int8Numbers(words.x, words.y, numbers);
-#pragma unroll
-  for (float& number : numbers) number *= scale;
-}
-
-__device__ void Numbers(const Fp8Codes& of, std::int64_t element, std::int64_t row, const float*,
-                        float (&numbers)[kNumbers]) {
-  const float scale = of.scales[row] * kFp8InHalf;
-  const uint2 words = *reinterpret_cast<const uint2*>(of.codes + element);
-  Fp8Numbers(words.x, words.y, numbers);
+  ByteNumbers(of, words.x, words.y, numbers);
 #pragma unroll
   for (float& number : numbers) number *= scale;
 }
