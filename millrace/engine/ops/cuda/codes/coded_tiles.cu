@@ -1,4 +1,4 @@
-// Products of some ten rows with codes, by tensor cores. A block of threads makes the numbers of a tile of codes in
+// Products of tens of rows with codes, by tensor cores. A block of threads makes the numbers of a tile of codes in
 // shared memory, and multiplies all rows with them: so codes are read from memory, and numbers never.
 #include <mma.h>
 
