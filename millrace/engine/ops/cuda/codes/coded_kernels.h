@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <variant>
 
 #include "millrace/engine/ops/cuda/kernels/kernels.h"
 
@@ -40,13 +41,13 @@ struct Fp8Codes {
   const float* scales;  ///< by row; an element is the code's number · scale
 };
 
-/// Write the elements of a box as a dense matrix of `type`, rounded once.
-void Dequantize(const Nf4Codes& codes, const CodedBox& box, Element type, void* out, Stream stream);
-void Dequantize(const Int8Codes& codes, const CodedBox& box, Element type, void* out, Stream stream);
-void Dequantize(const Fp8Codes& codes, const CodedBox& box, Element type, void* out, Stream stream);
+using Codes = std::variant<Nf4Codes, Int8Codes, Fp8Codes>;
 
-/// out [rows, box.rows] = x [rows, box.columns] · box^T + bias [box.rows], which may be null. Each code is read once,
-/// maybe before kernels that Launch() started have ended (kernels/device.cuh): they must not write codes.
+/// Writes the elements of a box as a dense matrix of `type`, rounded once.
+void Dequantize(const Codes& codes, const CodedBox& box, Element type, void* out, Stream stream);
+
+/// out [rows, box.rows] = x [rows, box.columns] · box^T + bias [box.rows], which may be null. The codes may be read
+/// before kernels that Launch() started have ended (kernels/device.cuh): they must not write them.
 struct CodedProductArgs {
   const void *x = nullptr, *bias = nullptr;
   void* out = nullptr;
@@ -54,29 +55,21 @@ struct CodedProductArgs {
   CodedBox box;
 };
 
-/// Make a product of at most kMostCodedRows rows, in float32.
-/// REQUIRES: FitsCodedRows(): vectors of 16 bytes fit, and blocks of scales end with rows.
 inline constexpr std::int64_t kMostCodedRows = 4;
-bool FitsCodedRows(Element element, const Nf4Codes& codes, const CodedProductArgs& args);
-bool FitsCodedRows(Element element, const Int8Codes& codes, const CodedProductArgs& args);
-bool FitsCodedRows(Element element, const Fp8Codes& codes, const CodedProductArgs& args);
-void MultiplyCodedRows(Element element, const Nf4Codes& codes, const CodedProductArgs& args, Stream stream);
-void MultiplyCodedRows(Element element, const Int8Codes& codes, const CodedProductArgs& args, Stream stream);
-void MultiplyCodedRows(Element element, const Fp8Codes& codes, const CodedProductArgs& args, Stream stream);
+/// Returns whether MultiplyCodedRows() takes these: at most kMostCodedRows rows, vectors of 16 bytes fit, and blocks of
+/// scales end with rows.
+bool FitsCodedRows(Element element, const Codes& codes, const CodedProductArgs& args);
+/// Makes a product of few rows, in float32. Each code is read once.
+void MultiplyCodedRows(Element element, const Codes& codes, const CodedProductArgs& args, Stream stream);
 
-/// Make a product of more rows by tensor cores. NF4's numbers are rounded to the type of x, int8's are exact there;
-/// sums are float32. Codes are read once for kTileRows rows. `scratch`: CodedTilesScratch() floats. REQUIRES:
-/// FitsCodedTiles(): as above, and bfloat16 or float16.
 inline constexpr std::int64_t kTileRows = 64;
-bool FitsCodedTiles(Element element, const Nf4Codes& codes, const CodedProductArgs& args);
-bool FitsCodedTiles(Element element, const Int8Codes& codes, const CodedProductArgs& args);
-bool FitsCodedTiles(Element element, const Fp8Codes& codes, const CodedProductArgs& args);
+/// Returns whether MultiplyCodedTiles() takes these: bfloat16 or float16, any number of rows, and the rest as above.
+bool FitsCodedTiles(Element element, const Codes& codes, const CodedProductArgs& args);
+/// Returns the floats of memory that MultiplyCodedTiles() needs.
 std::int64_t CodedTilesScratch(const CodedProductArgs& args);
-void MultiplyCodedTiles(Element element, const Nf4Codes& codes, const CodedProductArgs& args, float* scratch,
-                        Stream stream);
-void MultiplyCodedTiles(Element element, const Int8Codes& codes, const CodedProductArgs& args, float* scratch,
-                        Stream stream);
-void MultiplyCodedTiles(Element element, const Fp8Codes& codes, const CodedProductArgs& args, float* scratch,
+/// Makes a product by tensor cores. Numbers of NF4 are rounded to the type of x, those of 8 bits are exact there; sums
+/// are float32. Codes are read once for kTileRows rows.
+void MultiplyCodedTiles(Element element, const Codes& codes, const CodedProductArgs& args, float* scratch,
                         Stream stream);
 
 }  // namespace millrace::engine::cuda

@@ -49,26 +49,25 @@ class CodesOnGpu final : public QuantizedMatrix::DeviceForm {
             .row_stride = matrix_.columns()};
   }
 
-  /// Calls work(codes) with the codes of the matrix's kind.
-  template <class Work>
-  void With(Work&& work) const {
+  /// Returns the codes, as kernels see them.
+  kernels::Codes codes() const {
     if (matrix_.kind() == Quantization::kInt8) {
-      return work(kernels::Int8Codes{.codes = static_cast<const std::int8_t*>(codes_.data_ptr()),
-                                     .scales = scales_.data_ptr<float>()});
+      return kernels::Int8Codes{.codes = static_cast<const std::int8_t*>(codes_.data_ptr()),
+                                .scales = scales_.data_ptr<float>()};
     }
     if (matrix_.kind() == Quantization::kFp8) {
-      return work(kernels::Fp8Codes{.codes = codes_.data_ptr<std::uint8_t>(), .scales = scales_.data_ptr<float>()});
+      return kernels::Fp8Codes{.codes = codes_.data_ptr<std::uint8_t>(), .scales = scales_.data_ptr<float>()};
     }
     const QuantizedMatrix::Nf4& nf4 = matrix_.nf4();
-    work(kernels::Nf4Codes{.codes = codes_.data_ptr<std::uint8_t>(),
-                           .map = map_.data_ptr<float>(),
-                           .block = nf4.block,
-                           .scales = nf4.nested ? scales_.data_ptr<std::uint8_t>() : nullptr,
-                           .plain_scales = nf4.nested ? nullptr : static_cast<const float*>(scales_.data_ptr()),
-                           .scale_map = nf4.nested ? scale_map_.data_ptr<float>() : nullptr,
-                           .scale_scales = nf4.nested ? scale_scales_.data_ptr<float>() : nullptr,
-                           .scale_block = nf4.scale_block,
-                           .scale_offset = nf4.scale_offset});
+    return kernels::Nf4Codes{.codes = codes_.data_ptr<std::uint8_t>(),
+                             .map = map_.data_ptr<float>(),
+                             .block = nf4.block,
+                             .scales = nf4.nested ? scales_.data_ptr<std::uint8_t>() : nullptr,
+                             .plain_scales = nf4.nested ? nullptr : static_cast<const float*>(scales_.data_ptr()),
+                             .scale_map = nf4.nested ? scale_map_.data_ptr<float>() : nullptr,
+                             .scale_scales = nf4.nested ? scale_scales_.data_ptr<float>() : nullptr,
+                             .scale_block = nf4.scale_block,
+                             .scale_offset = nf4.scale_offset};
   }
 
  private:
@@ -82,17 +81,13 @@ const CodesOnGpu& OnGpu(const QuantizedMatrix& matrix, at::Device device) {
 
 /// A box of codes and its part of a product.
 struct BoxProduct {
-  const CodesOnGpu* codes = nullptr;
+  kernels::Codes codes;
   kernels::CodedProductArgs args;
 };
 
 bool FitsKernels(kernels::Element element, const BoxProduct& product) {
-  bool fits = false;
-  product.codes->With([&](const auto& codes) {
-    fits = product.args.rows <= kernels::kMostCodedRows ? FitsCodedRows(element, codes, product.args)
-                                                        : FitsCodedTiles(element, codes, product.args);
-  });
-  return fits;
+  return product.args.rows <= kernels::kMostCodedRows ? kernels::FitsCodedRows(element, product.codes, product.args)
+                                                      : kernels::FitsCodedTiles(element, product.codes, product.args);
 }
 
 }  // namespace
@@ -104,9 +99,7 @@ at::Tensor Dequantized(const QuantizedRows& matrix, std::int64_t first, std::int
   matrix.Rows(first, count).ForEachBox([&](const QuantizedMatrix& part, const MatrixBox& box) {
     const CodesOnGpu& on_gpu = OnGpu(part, options.device());
     const at::Tensor into = out.narrow(0, done, box.rows);
-    on_gpu.With([&](const auto& codes) {
-      Dequantize(codes, on_gpu.BoxOf(box), ElementOf(into), into.data_ptr(), StreamOf(into));
-    });
+    kernels::Dequantize(on_gpu.codes(), on_gpu.BoxOf(box), ElementOf(into), into.data_ptr(), StreamOf(into));
     done += box.rows;
   });
   return out;
@@ -124,7 +117,7 @@ at::Tensor ProductOfCodes(const at::Tensor& x_in, const QuantizedRows& matrix, c
   std::int64_t done = 0;
   matrix.ForEachBox([&](const QuantizedMatrix& part, const MatrixBox& box) {
     const CodesOnGpu& on_gpu = OnGpu(part, x.device());
-    products.push_back({&on_gpu,
+    products.push_back({on_gpu.codes(),
                         {.x = x.data_ptr(),
                          .bias = bias.defined() ? bias.narrow(0, done, box.rows).data_ptr() : nullptr,
                          .out = out.narrow(1, done, box.rows).data_ptr(),
@@ -137,12 +130,13 @@ at::Tensor ProductOfCodes(const at::Tensor& x_in, const QuantizedRows& matrix, c
   const auto fits = [&](const BoxProduct& product) { return FitsKernels(element, product); };
   if (!std::ranges::all_of(products, fits)) return {};
   for (const BoxProduct& product : products) {
-    product.codes->With([&](const auto& codes) {
-      if (rows <= kernels::kMostCodedRows) return MultiplyCodedRows(element, codes, product.args, StreamOf(x));
-      const std::int64_t floats = CodedTilesScratch(product.args);
-      const at::Tensor scratch = floats == 0 ? at::Tensor() : NewLike(x, {floats}, at::kFloat);
-      MultiplyCodedTiles(element, codes, product.args, floats == 0 ? nullptr : scratch.data_ptr<float>(), StreamOf(x));
-    });
+    if (rows <= kernels::kMostCodedRows) {
+      kernels::MultiplyCodedRows(element, product.codes, product.args, StreamOf(x));
+      continue;
+    }
+    const std::int64_t floats = kernels::CodedTilesScratch(product.args);
+    const at::Tensor scratch = floats == 0 ? at::Tensor() : NewLike(x, {floats}, at::kFloat);
+    kernels::MultiplyCodedTiles(element, product.codes, product.args, MemoryOf<float>(scratch), StreamOf(x));
   }
   return out;
 }

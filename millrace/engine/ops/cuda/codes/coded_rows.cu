@@ -139,16 +139,16 @@ void StartCodedRows(const CodedProductArgs& args, const Reader& codes, Stream st
          args, codes);
 }
 
-template <class Codes>
-bool Fits(Element element, const Codes& codes, const CodedProductArgs& args) {
+template <class Kind>
+bool Fits(Element element, const Kind& codes, const CodedProductArgs& args) {
   bool fits = false;
   DispatchElement(element, [&]<class T>(T) { fits = FitsReader<T>(codes, args); });
   return fits && args.rows >= 1 && args.rows <= kMostCodedRows;
 }
 
-template <class Codes>
-void Multiply(Element element, const Codes& codes, const CodedProductArgs& args, Stream stream) {
-  using Reader = typename ReaderOf<Codes>::Type;
+template <class Kind>
+void Multiply(Element element, const Kind& codes, const CodedProductArgs& args, Stream stream) {
+  using Reader = typename ReaderOf<Kind>::Type;
   if (args.box.rows == 0) return;
   const Reader reader(codes, args.box);
   DispatchElement(element, [&]<class T>(T) {
@@ -160,23 +160,11 @@ void Multiply(Element element, const Codes& codes, const CodedProductArgs& args,
 
 }  // namespace
 
-bool FitsCodedRows(Element element, const Nf4Codes& codes, const CodedProductArgs& args) {
-  return Fits(element, codes, args);
+bool FitsCodedRows(Element element, const Codes& codes, const CodedProductArgs& args) {
+  return std::visit([&](const auto& of_kind) { return Fits(element, of_kind, args); }, codes);
 }
-bool FitsCodedRows(Element element, const Int8Codes& codes, const CodedProductArgs& args) {
-  return Fits(element, codes, args);
-}
-bool FitsCodedRows(Element element, const Fp8Codes& codes, const CodedProductArgs& args) {
-  return Fits(element, codes, args);
-}
-void MultiplyCodedRows(Element element, const Nf4Codes& codes, const CodedProductArgs& args, Stream stream) {
-  Multiply(element, codes, args, stream);
-}
-void MultiplyCodedRows(Element element, const Int8Codes& codes, const CodedProductArgs& args, Stream stream) {
-  Multiply(element, codes, args, stream);
-}
-void MultiplyCodedRows(Element element, const Fp8Codes& codes, const CodedProductArgs& args, Stream stream) {
-  Multiply(element, codes, args, stream);
+void MultiplyCodedRows(Element element, const Codes& codes, const CodedProductArgs& args, Stream stream) {
+  std::visit([&](const auto& of_kind) { Multiply(element, of_kind, args, stream); }, codes);
 }
 
 }  // namespace millrace::engine::cuda

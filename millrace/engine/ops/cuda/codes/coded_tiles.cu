@@ -169,15 +169,15 @@ void StartTiles(const CodedProductArgs& args, const Reader& codes, const Splits&
          scratch);
 }
 
-template <class Codes>
-bool Fits(Element element, const Codes& codes, const CodedProductArgs& args) {
+template <class Kind>
+bool Fits(Element element, const Kind& codes, const CodedProductArgs& args) {
   constexpr std::int64_t kMostRows = 65'535;  // of a grid
   return element != Element::kFloat && args.rows >= 1 && args.rows <= kMostRows && FitsReader<Half>(codes, args);
 }
 
-template <class Codes>
-void Multiply(Element element, const Codes& codes, const CodedProductArgs& args, float* scratch, Stream stream) {
-  using Reader = typename ReaderOf<Codes>::Type;
+template <class Kind>
+void Multiply(Element element, const Kind& codes, const CodedProductArgs& args, float* scratch, Stream stream) {
+  using Reader = typename ReaderOf<Kind>::Type;
   if (args.box.rows == 0) return;
   const Reader reader(codes, args.box);
   const Splits splits = SplitsOf(args);
@@ -199,30 +199,16 @@ void Multiply(Element element, const Codes& codes, const CodedProductArgs& args,
 
 }  // namespace
 
-bool FitsCodedTiles(Element element, const Nf4Codes& codes, const CodedProductArgs& args) {
-  return Fits(element, codes, args);
-}
-bool FitsCodedTiles(Element element, const Int8Codes& codes, const CodedProductArgs& args) {
-  return Fits(element, codes, args);
-}
-bool FitsCodedTiles(Element element, const Fp8Codes& codes, const CodedProductArgs& args) {
-  return Fits(element, codes, args);
+bool FitsCodedTiles(Element element, const Codes& codes, const CodedProductArgs& args) {
+  return std::visit([&](const auto& of_kind) { return Fits(element, of_kind, args); }, codes);
 }
 std::int64_t CodedTilesScratch(const CodedProductArgs& args) {
   const std::int64_t splits = SplitsOf(args).count;
   return splits == 1 ? 0 : splits * args.rows * args.box.rows;
 }
-void MultiplyCodedTiles(Element element, const Nf4Codes& codes, const CodedProductArgs& args, float* scratch,
+void MultiplyCodedTiles(Element element, const Codes& codes, const CodedProductArgs& args, float* scratch,
                         Stream stream) {
-  Multiply(element, codes, args, scratch, stream);
-}
-void MultiplyCodedTiles(Element element, const Int8Codes& codes, const CodedProductArgs& args, float* scratch,
-                        Stream stream) {
-  Multiply(element, codes, args, scratch, stream);
-}
-void MultiplyCodedTiles(Element element, const Fp8Codes& codes, const CodedProductArgs& args, float* scratch,
-                        Stream stream) {
-  Multiply(element, codes, args, scratch, stream);
+  std::visit([&](const auto& of_kind) { Multiply(element, of_kind, args, scratch, stream); }, codes);
 }
 
 }  // namespace millrace::engine::cuda

@@ -76,8 +76,8 @@ __device__ __forceinline__ void Nf4Numbers(unsigned eight, const float* map, flo
   }
 }
 
-/// Bytes with a scale a row. Codes is Int8Codes or Fp8Codes.
-template <class Codes>
+/// Bytes with a scale a row. Kind is Int8Codes or Fp8Codes.
+template <class Kind>
 class ByteReader {
  public:
   static constexpr int kTogether = 16;
@@ -85,10 +85,10 @@ class ByteReader {
   using Vector = CodeWords;
   struct Shared {};
 
-  static bool Fits(const Codes& of, const CodedBox& box) {
+  static bool Fits(const Kind& of, const CodedBox& box) {
     return (box.columns | box.row_stride) % kTogether == 0 && BeginsAtVector(of.codes + box.first);
   }
-  ByteReader(const Codes& of, const CodedBox& box)
+  ByteReader(const Kind& of, const CodedBox& box)
       : of_{of.codes + box.first, of.scales + box.first / box.row_stride}, stride_(static_cast<int>(box.row_stride)) {}
 
   __device__ void Fill(Shared&) const {}
@@ -103,7 +103,7 @@ class ByteReader {
   __device__ float RowScale(int output) const { return ByteScale(of_, output); }
 
  private:
-  Codes of_;  ///< from the box's first row and element on
+  Kind of_;  ///< from the box's first row and element on
   int stride_;
 };
 
@@ -165,7 +165,7 @@ class Nf4Reader {
 };
 
 /// The reader of a kind of codes.
-template <class Codes>
+template <class Kind>
 struct ReaderOf;
 template <>
 struct ReaderOf<Int8Codes> {
@@ -189,10 +189,10 @@ __device__ __forceinline__ T FinishSum(float sum, const Reader& codes, const voi
 }
 
 /// Returns whether a product can read its operands as vectors.
-template <class T, class Codes>
-bool FitsReader(const Codes& codes, const CodedProductArgs& args) {
+template <class T, class Kind>
+bool FitsReader(const Kind& codes, const CodedProductArgs& args) {
   constexpr std::int64_t kMost = std::numeric_limits<int>::max() / 2;
-  return args.box.row_stride <= kMost && args.box.rows <= kMost && ReaderOf<Codes>::Type::Fits(codes, args.box) &&
+  return args.box.row_stride <= kMost && args.box.rows <= kMost && ReaderOf<Kind>::Type::Fits(codes, args.box) &&
          FitsPacks<T>(args.x_stride, {args.x});
 }
 

@@ -14,8 +14,8 @@ __device__ float Number(const Nf4Codes& of, std::int64_t element, std::int64_t) 
   const int byte = of.codes[element / 2];
   return of.map[element % 2 == 0 ? byte >> 4 : byte & 15] * ScaleOf(of, element / of.block);
 }
-template <class Codes>
-__device__ float Number(const Codes& of, std::int64_t element, std::int64_t row) {
+template <class Kind>
+__device__ float Number(const Kind& of, std::int64_t element, std::int64_t row) {
   float numbers[kNumbers];
   ByteNumbers(of, static_cast<std::uint8_t>(of.codes[element]), 0, numbers);
   return numbers[0] * ByteScale(of, row);
@@ -25,8 +25,8 @@ __device__ float Number(const Codes& of, std::int64_t element, std::int64_t row)
 bool FitsTogether(const Nf4Codes& of, const CodedBox& box) {
   return (box.first | box.columns | box.row_stride | of.block) % kNumbers == 0;
 }
-template <class Codes>
-bool FitsTogether(const Codes&, const CodedBox& box) {
+template <class Kind>
+bool FitsTogether(const Kind&, const CodedBox& box) {
   return (box.first | box.columns | box.row_stride) % kNumbers == 0;
 }
 /// Make kNumbers elements. `map`: that of NF4, in shared memory.
@@ -37,8 +37,8 @@ __device__ void Numbers(const Nf4Codes& of, std::int64_t element, std::int64_t, 
 #pragma unroll
   for (float& number : numbers) number *= scale;
 }
-template <class Codes>
-__device__ void Numbers(const Codes& of, std::int64_t element, std::int64_t row, const float*,
+template <class Kind>
+__device__ void Numbers(const Kind& of, std::int64_t element, std::int64_t row, const float*,
                         float (&numbers)[kNumbers]) {
   const float scale = ByteScale(of, row);
   const uint2 words = *reinterpret_cast<const uint2*>(of.codes + element);
@@ -51,12 +51,12 @@ __device__ void FillMap(const Nf4Codes& of, float (&map)[16]) {
   if (threadIdx.x < 16) map[threadIdx.x] = of.map[threadIdx.x];
   __syncthreads();
 }
-template <class Codes>
-__device__ void FillMap(const Codes&, float (&)[16]) {}
+template <class Kind>
+__device__ void FillMap(const Kind&, float (&)[16]) {}
 
 /// One element a thread and turn.
-template <class T, class Codes>
-__global__ void OneKernel(Codes of, CodedBox box, T* out) {
+template <class T, class Kind>
+__global__ void OneKernel(Kind of, CodedBox box, T* out) {
   const std::int64_t all = box.rows * box.columns, stride = static_cast<std::int64_t>(gridDim.x) * kThreads;
   for (std::int64_t i = blockIdx.x * static_cast<std::int64_t>(kThreads) + threadIdx.x; i < all; i += stride) {
     const std::int64_t element = box.first + i / box.columns * box.row_stride + i % box.columns;
@@ -65,8 +65,8 @@ __global__ void OneKernel(Codes of, CodedBox box, T* out) {
 }
 
 /// kNumbers elements a thread and turn. REQUIRES: FitsTogether(), and `out` begins at a vector.
-template <class T, class Codes>
-__global__ void TogetherKernel(Codes of, CodedBox box, T* out) {
+template <class T, class Kind>
+__global__ void TogetherKernel(Kind of, CodedBox box, T* out) {
   __shared__ float map[16];
   FillMap(of, map);
   const std::int64_t per_row = box.columns / kNumbers, all = box.rows * per_row;
@@ -85,29 +85,23 @@ __global__ void TogetherKernel(Codes of, CodedBox box, T* out) {
   }
 }
 
-template <class Codes>
-void StartDequantize(const Codes& codes, const CodedBox& box, Element type, void* out, Stream stream) {
+template <class Kind>
+void StartDequantize(const Kind& codes, const CodedBox& box, Element type, void* out, Stream stream) {
   const std::int64_t all = box.rows * box.columns;
   if (all == 0) return;
   constexpr std::int64_t kMostBlocks = 132 * 16;
   const bool together = FitsTogether(codes, box) && BeginsAtVector(out);
   const unsigned blocks = BlocksFor(together ? all / kNumbers : all, kThreads, kMostBlocks);
   DispatchElement(type, [&]<class T>(T) {
-    const auto kernel = together ? TogetherKernel<T, Codes> : OneKernel<T, Codes>;
+    const auto kernel = together ? TogetherKernel<T, Kind> : OneKernel<T, Kind>;
     Start(kernel, blocks, kThreads, stream, codes, box, static_cast<T*>(out));
   });
 }
 
 }  // namespace
 
-void Dequantize(const Nf4Codes& codes, const CodedBox& box, Element type, void* out, Stream stream) {
-  StartDequantize(codes, box, type, out, stream);
-}
-void Dequantize(const Int8Codes& codes, const CodedBox& box, Element type, void* out, Stream stream) {
-  StartDequantize(codes, box, type, out, stream);
-}
-void Dequantize(const Fp8Codes& codes, const CodedBox& box, Element type, void* out, Stream stream) {
-  StartDequantize(codes, box, type, out, stream);
+void Dequantize(const Codes& codes, const CodedBox& box, Element type, void* out, Stream stream) {
+  std::visit([&](const auto& of_kind) { StartDequantize(of_kind, box, type, out, stream); }, codes);
 }
 
 }  // namespace millrace::engine::cuda
