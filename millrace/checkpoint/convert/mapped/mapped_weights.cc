@@ -147,11 +147,15 @@ class FolderMap {
     return std::make_shared<const engine::QuantizedMatrix>(state.shape[0], state.shape[1], std::move(nf4), files_);
   }
 
-  Result<std::shared_ptr<const engine::QuantizedMatrix>> Int8(const std::string& weight, const std::string& scales) {
+  /// Returns what the matrix is whose scales these are.
+  Result<TensorMeta> MatrixOf(const std::string& weight, const std::string& scales) const {
     const auto found = tensors_.find(weight);
-    if (found == tensors_.end() || found->second.meta.shape.size() != 2)
-      return Fail(Code::kCorrupt, "{}: {} belongs to no matrix", folder_.string(), scales);
-    const TensorMeta& meta = found->second.meta;
+    if (found != tensors_.end() && found->second.meta.shape.size() == 2) return found->second.meta;
+    return Fail(Code::kCorrupt, "{}: {} belongs to no matrix", folder_.string(), scales);
+  }
+
+  Result<std::shared_ptr<const engine::QuantizedMatrix>> Int8(const std::string& weight, const std::string& scales) {
+    const TensorMeta meta = MR_TRY(MatrixOf(weight, scales));
     const auto codes = MR_TRY(Part(weight, DType::kI8, meta.elements()));
     auto of_rows = MR_TRY(Floats(scales, static_cast<std::uint64_t>(meta.shape[0])));
     return std::make_shared<const engine::QuantizedMatrix>(
@@ -160,10 +164,7 @@ class FolderMap {
   }
 
   Result<std::shared_ptr<const engine::QuantizedMatrix>> Fp8(const std::string& weight, const std::string& scales) {
-    const auto found = tensors_.find(weight);
-    if (found == tensors_.end() || found->second.meta.shape.size() != 2)
-      return Fail(Code::kCorrupt, "{}: {} belongs to no matrix", folder_.string(), scales);
-    const TensorMeta& meta = found->second.meta;
+    const TensorMeta meta = MR_TRY(MatrixOf(weight, scales));
     const auto rows = static_cast<std::uint64_t>(meta.shape[0]);
     const auto codes = MR_TRY(Part(weight, DType::kF8E4M3, meta.elements()));
     const std::uint64_t count = tensors_.at(scales).meta.elements();

@@ -16,12 +16,11 @@
 namespace millrace::checkpoint {
 
 /// The suffixes of a quantized weight's tensors. Those of int8 follow the module's name, the others the weight's.
-inline constexpr std::string_view kFp8ScalesSuffix = "_scale";
 inline constexpr std::string_view kScalesSuffix = ".absmax", kMapSuffix = ".quant_map",
                                   kScaleScalesSuffix = ".nested_absmax", kScaleMapSuffix = ".nested_quant_map",
                                   kNf4StateSuffix = ".quant_state.bitsandbytes__nf4",
                                   kFp4StateSuffix = ".quant_state.bitsandbytes__fp4", kRowScalesSuffix = ".SCB",
-                                  kFormatSuffix = ".weight_format";
+                                  kFormatSuffix = ".weight_format", kFp8ScalesSuffix = "_scale";
 
 /// Returns whether a model's weight is quantized: a matrix of floating-point numbers of at most 32 bits that is part of
 /// a block, so its name has a number ("model.layers.0.mlp.up_proj.weight"). Embeddings and heads are not.
