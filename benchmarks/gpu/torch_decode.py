@@ -177,11 +177,11 @@ def main():
     with torch.inference_mode():
         runs = sorted((run_generate if o.form == "generate" else run_plain)(o, c, prompt))
     whole, rest = runs[len(runs) // 2]
-    parameters = c.layers * (4 * c.hidden**2 + 2 * c.hidden * c.intermediate) + c.hidden * c.vocab
-    bytes_each = 0.52 if o.nf4 else 2  # with scales, those of blocks
+    of_blocks = c.layers * (4 * c.hidden**2 + 2 * c.hidden * c.intermediate)
+    read = of_blocks * (4.127 / 8 if o.nf4 else 2) + 2 * c.hidden * c.vocab  # bytes of a step
     result = {"program": f"torch {torch.__version__.split('+')[0]} {o.form}", "tokens_per_s": o.batch * o.tokens / whole,
               "decode_tokens_per_s": o.batch * (o.tokens - 1) / rest, "decode_step_s": rest / (o.tokens - 1),
-              "weights_gb_per_s": bytes_each * parameters * (o.tokens - 1) / rest / 1e9, "batch": o.batch, "prompt": o.prompt,
+              "weights_gb_per_s": read * (o.tokens - 1) / rest / 1e9, "batch": o.batch, "prompt": o.prompt,
               "tokens": o.tokens, "runs": len(runs), "layers": c.layers}
     if o.device == "cuda":
         result |= {"peak_gib": torch.cuda.max_memory_allocated() / 2**30, "card": torch.cuda.get_device_name()}
