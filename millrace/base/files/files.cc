@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "millrace/base/files/special_file.h"
 #include "millrace/base/hash/random.h"
 
 namespace millrace {
@@ -75,6 +76,7 @@ Status SyncDirectory(const fs::path& directory) {
 }
 
 Status WriteFileAtomic(const fs::path& path, ByteSpan content, mode_t mode) {
+  MR_TRY(FindReplaced(AT_FDCWD, path, path.string()));
   fs::path temporary = path;
   temporary += fmt::format(".{:016x}.tmp", SystemEntropy());
   auto write = [&]() -> Status {
@@ -91,6 +93,7 @@ Status WriteFileAtomic(const fs::path& path, ByteSpan content, mode_t mode) {
 }
 
 Status ReplaceFile(const fs::path& path, ByteSpan content, mode_t mode) {
+  MR_TRY(FindReplaced(AT_FDCWD, path, path.string()));
   fs::path temporary = path;
   temporary += ".new";
   UniqueFd fd = MR_TRY(OpenFile(temporary, O_WRONLY | O_CREAT | O_TRUNC, mode));

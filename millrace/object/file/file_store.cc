@@ -9,6 +9,7 @@
 #include <atomic>
 #include <list>
 
+#include "millrace/base/files/special_file.h"
 #include "millrace/base/threads/sync.h"
 #include "millrace/object/file/file_io.h"
 #include "millrace/object/file/mount_hints.h"
@@ -274,6 +275,8 @@ class FileStore final : public Store {
   Result<PutResult> Publish(PendingFile& file, int folder, const KeyPath& path, const std::string& key,
                             const PutOptions& conditions) {
     MR_TRY(WriteAttributes(file.fd(), conditions.content_type, conditions.metadata, key));
+    const auto replaced = MR_TRY(FindReplaced(folder, path.name, key));
+    if (replaced) MR_TRY(KeepAccess(file.fd(), *replaced, 0, key));
     MR_TRY(file.Seal(Stamp(), options_.durable, key));
     // Every writer takes this lock, so none writes between the check and the rename. Closing the descriptor releases
     // it.
@@ -295,8 +298,11 @@ class FileStore final : public Store {
     UniqueFd folder = MR_TRY(root_.TryOpen(path.folder, O_RDONLY | O_DIRECTORY));
     if (!folder) return {};
     if (flock(folder.get(), LOCK_EX) != 0) return Fail(ErrnoError(errno, "locking the folder of " + key));
+    struct stat status;
+    const bool there = fstatat(folder.get(), path.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
+    if (there && !S_ISREG(status.st_mode) && !S_ISLNK(status.st_mode)) return {};  // no object: a folder, a device
     if (unlinkat(folder.get(), path.name.c_str(), 0) != 0) {
-      if (errno == ENOENT || errno == EISDIR) return {};
+      if (errno == ENOENT) return {};
       return Fail(ErrnoError(errno, "deleting " + key));
     }
     if (options_.durable && fsync(folder.get()) != 0) {

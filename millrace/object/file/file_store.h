@@ -23,6 +23,8 @@ struct FileStoreOptions {
 /// Fulfils the contract of Store below `root`, with these properties of a file system:
 /// - An object cannot stand beside a folder of its name: putting "a" where "a/b" is fails with kIsDirectory, and the
 ///   other way round with kNotDirectory. A segment of a key has at most 255 bytes (kNameTooLong), without NUL.
+/// - A device, a FIFO or a socket is no object: it is neither listed nor read, deleted or replaced. Put fails with
+///   kInvalidArgument there. A file that is replaced passes on its permissions.
 /// - Content types and metadata are extended attributes. Writes with metadata fail with kUnsupported on a disk without
 ///   extended attributes.
 /// - ETags come from inode, modification time and size, so a change by another program is a new version.

@@ -261,6 +261,19 @@ TEST_F(FileStoreTest, WalkerReportsWhatItPassesOver) {
   EXPECT_THAT(passed_over, ElementsAre("bad\xff"));
 }
 
+TEST_F(FileStoreTest, SpecialFilesAreNoObjects) {
+  ASSERT_EQ(mkfifo((root_ / "fifo").c_str(), 0600), 0);
+  WriteByHand(root_ / "private", "old");
+  fs::permissions(root_ / "private", fs::perms::owner_read | fs::perms::owner_write);
+  const auto put = Put(*store_, "fifo", AsBytes("x"));
+  ASSERT_FALSE(put);
+  EXPECT_EQ(put.error().code(), Code::kInvalidArgument);
+  EXPECT_TRUE(Delete(*store_, "fifo"));
+  EXPECT_TRUE(fs::is_fifo(root_ / "fifo"));
+  ASSERT_TRUE(Put(*store_, "private", AsBytes("new")));
+  EXPECT_EQ(fs::status(root_ / "private").permissions(), fs::perms::owner_read | fs::perms::owner_write);
+}
+
 TEST(FilePaths, SegmentsAndNamesAreOneToOne) {
   for (std::string segment : {"a", "", ".", "..", "...", ".hidden", ".millrace~", ".millrace~=", ".millrace~tmp-1"}) {
     std::string name = NameOfSegment(segment);

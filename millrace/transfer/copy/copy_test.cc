@@ -69,6 +69,51 @@ TEST_F(CopyTest, ThereAndBack) {
   }
 }
 
+TEST_F(CopyTest, WhatIsNoFileIsNotReplaced) {
+  const std::string content = Noise(20'000);  // in parts
+  ASSERT_TRUE(object::Put(*store_, "k", AsBytes(content)));
+  ASSERT_TRUE(object::Put(*store_, "small", AsBytes("small")));
+  ASSERT_TRUE(WriteFileAtomic(Path("in"), AsBytes(content)));
+  ASSERT_EQ(mkfifo(Path("fifo").c_str(), 0600), 0);
+  fs::create_symlink("fifo", Path("link"));
+  for (const char* name : {"fifo", "link"}) {
+    EXPECT_EQ(Download(*store_, **object::Head(*store_, "k"), Path(name), settings_, {}).error().code(),
+              Code::kInvalidArgument);
+    EXPECT_FALSE(Download(*store_, **object::Head(*store_, "small"), Path(name), settings_, {}));
+    EXPECT_FALSE(CopyFile(Path("in"), Path(name), settings_, {}));
+  }
+  EXPECT_EQ(Upload(Path("fifo"), *store_, "new", {}, settings_, {}).error().code(), Code::kInvalidArgument);
+  EXPECT_TRUE(fs::is_fifo(Path("fifo")));
+  EXPECT_TRUE(fs::is_symlink(Path("link")));
+  EXPECT_EQ(FilesLeft(), 1u);
+}
+
+TEST_F(CopyTest, AFileThatIsReplacedKeepsItsPermissions) {
+  ASSERT_TRUE(object::Put(*store_, "k", AsBytes(Noise(20'000))));
+  ASSERT_TRUE(WriteFileAtomic(Path("in"), AsBytes("in")));
+  auto mode = [&](const std::string& path) {
+    struct stat status = {};
+    EXPECT_EQ(stat(path.c_str(), &status), 0);
+    return status.st_mode & 0777;
+  };
+  ASSERT_TRUE(WriteFileAtomic(Path("private"), AsBytes("old"), 0600));
+  mode_t meanwhile = 0;
+  settings_.on_bytes = [&](std::uint64_t) {
+    for (const auto& entry : fs::directory_iterator(folder_.path())) {
+      if (entry.path().filename().string().starts_with(".millrace~tmp-") && entry.path().extension() != ".journal") {
+        meanwhile |= mode(entry.path());
+      }
+    }
+  };
+  settings_.parallel_parts = 1;
+  ASSERT_TRUE(Download(*store_, **object::Head(*store_, "k"), Path("private"), settings_, {}));
+  EXPECT_EQ(mode(Path("private")), 0600u);
+  EXPECT_EQ(meanwhile, 0600u) << "nor does the hidden file show the content to others";
+  ASSERT_TRUE(WriteFileAtomic(Path("read-only"), AsBytes("old"), 0440));
+  ASSERT_TRUE(CopyFile(Path("in"), Path("read-only"), settings_, {}));
+  EXPECT_EQ(mode(Path("read-only")), 0440u);
+}
+
 TEST_F(CopyTest, AFileThatAnotherUserLaidReadyIsNotWrittenTo) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give files to other users";
   const std::string content = Noise(20'000);

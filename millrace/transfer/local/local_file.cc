@@ -4,13 +4,17 @@
 
 #include <cerrno>
 
+#include "millrace/base/files/special_file.h"
+
 namespace millrace::transfer {
 
 Result<LocalFile> LocalFile::Open(const std::string& path) {
   LocalFile file(MR_TRY(OpenFile(path, O_RDONLY | O_NONBLOCK)), path);
   if (fstat(file.fd(), &file.state_) != 0) return Fail(ErrnoError(errno, "reading the state of " + path));
   if (S_ISDIR(file.state_.st_mode)) return Fail(Code::kIsDirectory, "{} is a folder", path);
-  if (!S_ISREG(file.state_.st_mode)) return Fail(Code::kInvalidArgument, "{} is no regular file; use `pipe`", path);
+  if (const std::string_view type = SpecialTypeOf(file.state_.st_mode); !type.empty()) {
+    return Fail(Code::kInvalidArgument, "{} is {}, not a file; use `pipe`", path, type);
+  }
   return file;
 }
 

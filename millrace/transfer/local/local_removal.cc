@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "millrace/base/files/special_file.h"
 #include "millrace/base/hash/random.h"
 #include "millrace/object/file/paths.h"
 
@@ -98,10 +99,13 @@ std::optional<std::string> LocalRemover::LinkOn(const std::string& name) const {
 Result<LocalRemover::Outcome> LocalRemover::Remove(const std::string& name) const {
   const OpenedName at = MR_TRY(Find(name));
   if (!at.folder) return at.why == ELOOP ? Outcome::kBehindLink : Outcome::kAbsent;
-  if (name.ends_with('/')) {
-    struct stat now;
-    if (fstatat(at.folder.get(), at.name.c_str(), &now, AT_SYMLINK_NOFOLLOW) != 0) return Outcome::kAbsent;
-    if (!S_ISLNK(now.st_mode)) return Fail(Code::kStale, "{} is no symbolic link any more; it stays", PathOf(name));
+  struct stat now;
+  if (fstatat(at.folder.get(), at.name.c_str(), &now, AT_SYMLINK_NOFOLLOW) != 0) return Outcome::kAbsent;
+  if (const std::string_view type = SpecialTypeOf(now.st_mode); !type.empty()) {
+    return Fail(Code::kStale, "{} is {}, not a file; it stays", PathOf(name), type);
+  }
+  if (name.ends_with('/') && !S_ISLNK(now.st_mode)) {
+    return Fail(Code::kStale, "{} is no symbolic link any more; it stays", PathOf(name));
   }
   if (unlinkat(at.folder.get(), at.name.c_str(), 0) == 0) return Outcome::kRemoved;
   if (errno == ENOENT) return Outcome::kAbsent;

@@ -23,7 +23,8 @@ class LocalRemover {
     kBehindLink,  ///< a folder in `name` is a symbolic link: nothing was removed
   };
   /// Removes a file or a symbolic link. `name` is a key below the folder. A slash at its end means a symbolic link.
-  /// Errors: kIsDirectory on a folder; kStale if `name` ends with a slash and is no symbolic link.
+  /// Errors: kIsDirectory on a folder; kStale if `name` ends with a slash and is no symbolic link, or if it is a
+  /// device, a FIFO or a socket.
   Result<Outcome> Remove(const std::string& name) const;
   /// Removes `name` only if it still leads to the file that was sent, unchanged: same device, inode, size and times. On
   /// local file systems no other version is lost: a name that is replaced at the same moment is put back.

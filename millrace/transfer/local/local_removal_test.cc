@@ -1,6 +1,7 @@
 #include "millrace/transfer/local/local_removal.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -47,6 +48,14 @@ TEST_F(LocalRemoval, RemovesFilesAndLinksButFollowsNoLink) {
   EXPECT_FALSE(remover.Remove("sub")) << "a folder is no file";
   EXPECT_FALSE(remover.Remove("a/")) << "it was listed as a link";
   EXPECT_EQ(Read("tree/a"), "a");
+}
+
+TEST_F(LocalRemoval, WhatIsNoFileStays) {
+  ASSERT_EQ(mkfifo((tree() / "fifo").c_str(), 0600), 0);
+  auto removed = Remover().Remove("fifo");
+  ASSERT_FALSE(removed);
+  EXPECT_EQ(removed.error().code(), Code::kStale);
+  EXPECT_TRUE(fs::is_fifo(tree() / "fifo"));
 }
 
 TEST_F(LocalRemoval, AFolderThatBecomesALinkIsNotFollowed) {

@@ -11,6 +11,7 @@
 #include <charconv>
 #include <filesystem>
 
+#include "millrace/base/files/special_file.h"
 #include "millrace/base/hash/crc.h"
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/hash/random.h"
@@ -63,8 +64,11 @@ Result<PartialFile> PartialFile::Open(const std::string& path, Plan plan) {
   if (target.has_parent_path()) fs::create_directories(target.parent_path(), error);
   if (error) return Fail(ErrnoError(error.value(), fmt::format("creating folder {}", target.parent_path().string())));
   if (fs::is_directory(target, error)) return Fail(Code::kIsDirectory, "{} is a folder", path);
+  const auto replaced = MR_TRY(FindReplaced(AT_FDCWD, path, path));
   Hidden hidden = MR_TRY(OpenHidden(target));
   PartialFile file(std::move(hidden.fd), std::move(hidden.path), path, std::move(plan));
+  // A later process must be able to open the hidden file and go on.
+  if (replaced) MR_TRY(KeepAccess(file.fd(), *replaced, S_IRUSR | S_IWUSR, file.temporary_));
   file.parts_.resize(std::max<std::uint64_t>(1, file.plan_.parts()));
   if (file.plan_.part_bytes > 0 && hidden.shared_name) {
     MR_TRY(file.OpenJournal());
@@ -167,6 +171,8 @@ Status PartialFile::MarkDone(std::uint64_t part, std::uint32_t crc32c) {
 }
 
 Status PartialFile::Publish(timespec modified) {
+  const auto replaced = MR_TRY(FindReplaced(AT_FDCWD, path_, path_));
+  if (replaced) MR_TRY(KeepAccess(fd_.get(), *replaced, 0, path_));
   timespec times[2] = {{0, UTIME_OMIT}, modified};
   if (futimens(fd_.get(), times) != 0) return Fail(ErrnoError(errno, "setting the time of " + path_));
   if (journal_) unlink(JournalPath().c_str());

@@ -27,8 +27,9 @@ class PartialFile {
     std::uint64_t parts() const { return part_bytes == 0 ? 0 : (size + part_bytes - 1) / part_bytes; }
   };
   /// Makes missing folders. With part_bytes 0 there is no journal. Reads the parts that an earlier process completed
-  /// and checks them against the checksums in its journal. Errors: kIsDirectory if `path` is a folder; kNoSpace if the
-  /// disk has no room for the rest; those of OpenFile().
+  /// and checks them against the checksums in its journal. Errors: kIsDirectory if `path` is a folder; kInvalidArgument
+  /// if it is a device, a FIFO, a socket or a link to one; kNoSpace if the disk has no room for the rest; those of
+  /// OpenFile().
   static Result<PartialFile> Open(const std::string& path, Plan plan);
   PartialFile(PartialFile&&) noexcept = default;
   PartialFile& operator=(PartialFile&&) = delete;
@@ -43,7 +44,9 @@ class PartialFile {
 
   /// Records in the journal that a part is complete.
   Status MarkDone(std::uint64_t part, std::uint32_t crc32c);
-  /// Sets the modification time, removes the journal and renames the file to its destination.
+  /// Sets the modification time, removes the journal and renames the file to its destination. A file that it replaces
+  /// passes on its permissions, which the hidden file has from the beginning. A symbolic link is replaced, not
+  /// followed.
   Status Publish(timespec modified);
   /// Keeps file and journal for a later process, if a part is complete.
   void Keep();
