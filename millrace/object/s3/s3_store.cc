@@ -207,7 +207,12 @@ void S3Store::HeadIfMatch(std::string key, std::string if_match, Call call, Done
   SetConditions(if_match, false, operation.headers);
   RunThen(
       std::move(operation), call, [this, key = std::move(key), call, done = std::move(done)](Outcome outcome) mutable {
-        if (outcome.response) return done(InfoFromHeaders(std::move(key), outcome.response->headers));
+        if (outcome.response) {
+          const http::Headers& headers = outcome.response->headers;
+          ObjectInfo info = InfoFromHeaders(std::move(key), headers);
+          if (ParseNumber(headers.Get("content-length"), info.size)) return done(std::move(info));
+          return AskForSize(std::move(info), std::move(call), std::move(done));
+        }
         if (CodeOf(outcome) == Code::kInvalidArgument) {  // a response to HEAD has no message
           return done(Fail(outcome.response.error().Context(
               "the object may be encrypted with a key of its owner's (--sse-c-key-file), or not with the one given")));
@@ -220,6 +225,37 @@ void S3Store::HeadIfMatch(std::string key, std::string if_match, Call call, Done
         if (bucket_seen_.load(std::memory_order_relaxed)) return done(std::nullopt);
         AskForBucket(std::move(call), std::move(done));
       });
+}
+
+void S3Store::AskForSize(ObjectInfo info, Call call, Done<std::optional<ObjectInfo>> done) {
+  constexpr ByteRange kFirst{0, 1};
+  Operation operation = NewKeyedOperation("GetObject", "GET", info.key);
+  auto into = std::make_shared<std::byte>();
+  operation.target.into = MutableByteSpan(into.get(), kFirst.length);
+  SetRange(kFirst, operation.headers);
+  operation.check = [kFirst](const http::Response& response) { return CheckRange(response, kFirst); };
+  RunThen(std::move(operation), std::move(call),
+          [info = std::move(info), into, done = std::move(done)](Outcome outcome) mutable {
+            if (outcome.s3_code == "InvalidRange") {  // there is no first byte
+              info.size = 0;
+              return done(std::move(info));
+            }
+            if (!outcome.response) {
+              if (IsAbsent(outcome)) return done(std::nullopt);
+              return done(Fail(outcome.response.error().Context("asking for the size, which HEAD did not tell")));
+            }
+            const http::Headers& headers = outcome.response->headers;
+            if (xml::Unquote(headers.Get("etag")) != info.etag) {
+              return done(Fail(Code::kUnavailable, "{} was replaced while it was looked at", info.key));
+            }
+            const auto range = ParseContentRange(headers.Get("content-range"));
+            if (range) info.size = range->total;
+            if (range || ParseNumber(headers.Get("content-length"), info.size)) return done(std::move(info));
+            done(Fail(Code::kUnsupported,
+                      "neither HEAD nor a Get tells the size of {}: the endpoint, or a proxy before it, leaves out "
+                      "Content-Length and Content-Range",
+                      info.key));
+          });
 }
 
 template <class T>

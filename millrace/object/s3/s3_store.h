@@ -90,6 +90,9 @@ class S3Store final : public Store, public EarlyPages {
   void SendPart(Operation operation, std::string upload_id, int number, std::uint64_t size, Call call,
                 Done<PartInfo> done);
   void HeadIfMatch(std::string key, std::string if_match, Call call, Done<std::optional<ObjectInfo>> done);
+  /// Ends a Head whose answer has no size, as behind proxies that leave out the Content-Length of a HEAD. The
+  /// Content-Range of a Get of one byte has the size.
+  void AskForSize(ObjectInfo info, Call call, Done<std::optional<ObjectInfo>> done);
   void AskForBucket(Call call, Done<std::optional<ObjectInfo>> done);
   /// Ends an operation on `key` that was `denied`. S3 denies reading an absent key, instead of saying that it is
   /// absent, to those who may list only a prefix. A listing then tells.
