@@ -452,8 +452,10 @@ void S3Store::PutFrom(std::string key, Source& body, PutOptions options, Call ca
     return done(Fail(Code::kInvalidArgument, "{} bytes are too many for one request: use multipart", body.size()));
   }
   Operation operation = NewKeyedOperation("PutObject", "PUT", key);
-  // Content-Encoding would then have two codings, which servers treat differently.
-  const bool may_trail = options.attributes.content_encoding.empty();
+  // Content-Encoding would then have two codings, which servers treat differently. A conditional Put cannot be sent
+  // again after it took effect.
+  const bool may_trail =
+      options.attributes.content_encoding.empty() && !options.if_none_match && options.if_match.empty();
   auto attached = AttachBody(body, may_trail, operation);
   if (!attached) return done(Fail(attached.error()));
   SendPut(std::move(operation), options, call,
@@ -474,7 +476,10 @@ Result<S3Store::SentBody> S3Store::AttachBody(Source& body, bool may_trail, Oper
     operation.source = trailing.get();
     operation.check = [trailing](const http::Response& response) -> Status {
       const std::string_view stored = response.headers.Get("x-amz-checksum-crc32c");
-      if (stored.empty() || stored == trailing->checksum()) return {};
+      if (stored == trailing->checksum()) return {};
+      if (stored.empty()) {
+        return Fail(Code::kUnsupported, "the endpoint does not say that it understood the checksum behind the body");
+      }
       return Fail(Code::kCorrupt, "the endpoint says that it has bytes of the checksum {}, not {}", stored,
                   trailing->checksum());
     };

@@ -78,7 +78,8 @@ class S3Store final : public Store, public EarlyPages {
   struct SentBody {
     std::shared_ptr<http::BodySource> source;
     bool trailing = false;
-    /// Whether the endpoint may have refused the body because of its trailing checksum.
+    /// Whether the endpoint may have refused the body because of its trailing checksum, or took it without a word about
+    /// the checksum: then the coding may be among the bytes that it stored.
     bool Refused(const Error& error) const {
       const Code code = error.code();
       return trailing &&

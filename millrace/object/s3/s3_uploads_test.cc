@@ -93,9 +93,10 @@ Result<PartInfo> UploadPartFrom(Store& store, Source& body) {
 }
 
 constexpr char kTrailing[] = "STREAMING-UNSIGNED-PAYLOAD-TRAILER";
+constexpr std::string_view kMinIO = "Server: MinIO\r\nETag: \"e\"\r\nx-amz-checksum-crc32c: 4waSgw==\r\n";
 
 TEST_F(S3StoreTest, ChecksumsFollowBodiesOnceTheServerIsKnownToTakeThem) {
-  Serve([](const Seen&) { return Reply{Answer(200, "", "Server: MinIO\r\nETag: \"e\"\r\n")}; });
+  Serve([](const Seen&) { return Reply{Answer(200, "", kMinIO)}; });
   TextSource text("123456789");
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(PutFrom(*store_, text));
   auto part = UploadPartFrom(*store_, text);
@@ -104,8 +105,9 @@ TEST_F(S3StoreTest, ChecksumsFollowBodiesOnceTheServerIsKnownToTakeThem) {
   PutOptions encoded;
   encoded.attributes.content_encoding = "gzip";
   ASSERT_TRUE(PutFrom(*store_, text, encoded));
+  ASSERT_TRUE(PutFrom(*store_, text, {.if_none_match = true}));
   auto seen = server_->seen();
-  ASSERT_EQ(seen.size(), 4u);
+  ASSERT_EQ(seen.size(), 5u);
   EXPECT_EQ(seen[0].body, "123456789") << "nothing is known yet";
   EXPECT_EQ(seen[0].headers.Get("x-amz-checksum-crc32c"), "4waSgw==");
   for (std::size_t i : {1, 2}) {
@@ -115,6 +117,7 @@ TEST_F(S3StoreTest, ChecksumsFollowBodiesOnceTheServerIsKnownToTakeThem) {
     EXPECT_EQ(seen[i].headers.Get("content-encoding"), "aws-chunked");
   }
   EXPECT_EQ(seen[3].body, "123456789") << "the user's coding is kept apart";
+  EXPECT_EQ(seen[4].body, "123456789") << "the condition would not hold a second time";
 }
 
 TEST_F(S3StoreTest, AServerThatRefusesTrailersGetsChecksumsAhead) {
@@ -122,12 +125,51 @@ TEST_F(S3StoreTest, AServerThatRefusesTrailersGetsChecksumsAhead) {
     if (seen.headers.Get("x-amz-content-sha256") == kTrailing) {
       return Reply{Answer(400, ErrorBody("InvalidRequest"), "Server: MinIO\r\n")};
     }
-    return Reply{Answer(200, "", "Server: MinIO\r\nETag: \"e\"\r\n")};
+    return Reply{Answer(200, "", kMinIO)};
   });
   TextSource text("123456789");
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(PutFrom(*store_, text));
   ASSERT_TRUE(UploadPartFrom(*store_, text));
   EXPECT_EQ(server_->seen().size(), 5u) << "one was refused, and none after it was sent that way";
+}
+
+TEST_F(S3StoreTest, AServerWithTheNameThatRepeatsNoChecksumGetsNoTrailers) {
+  Serve([](const Seen&) { return Reply{Answer(200, "", "Server: AmazonS3\r\nETag: \"e\"\r\n")}; });
+  TextSource text("123456789");
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(PutFrom(*store_, text));
+    ASSERT_TRUE(UploadPartFrom(*store_, text));
+  }
+  for (const Seen& seen : server_->seen()) EXPECT_EQ(seen.body, "123456789");
+}
+
+TEST_F(S3StoreTest, ATrailerThatIsNotAnsweredIsSentAgainAsAHeader) {
+  Serve([](const Seen& seen) {
+    const bool understood = seen.headers.Has("x-amz-checksum-crc32c");
+    return Reply{Answer(200, "", understood ? kMinIO : "Server: MinIO\r\nETag: \"framed\"\r\n")};
+  });
+  TextSource text("123456789");
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(PutFrom(*store_, text));
+  auto part = UploadPartFrom(*store_, text);
+  ASSERT_TRUE(part) << part.error().ToString();
+  EXPECT_EQ(part->etag, "e");
+  const auto seen = server_->seen();
+  ASSERT_EQ(seen.size(), 5u) << "one was sent twice, and none after it was sent that way";
+  EXPECT_EQ(seen[1].headers.Get("x-amz-content-sha256"), kTrailing);
+  for (std::size_t i : {0, 2, 3, 4}) EXPECT_EQ(seen[i].body, "123456789");
+}
+
+TEST_F(S3StoreTest, APartWhoseTrailerIsNotAnsweredIsSentAgainAsAHeader) {
+  Serve([](const Seen& seen) {
+    const bool understood = seen.headers.Has("x-amz-checksum-crc32c");
+    return Reply{Answer(200, "", understood ? kMinIO : "Server: MinIO\r\nETag: \"framed\"\r\n")};
+  });
+  TextSource text("123456789");
+  ASSERT_TRUE(UploadPartFrom(*store_, text));
+  auto part = UploadPartFrom(*store_, text);
+  ASSERT_TRUE(part) << part.error().ToString();
+  EXPECT_EQ(part->etag, "e");
+  EXPECT_EQ(server_->seen().size(), 3u);
 }
 
 TEST_F(S3StoreTest, ServersThatNobodyKnowsGetNoTrailers) {

@@ -146,7 +146,7 @@ void Dispatcher::Receive(JobPtr job, Result<http::Response> response) {
     job->ambiguous |= IsRetryable(response.error().code());
     return Retry(std::move(job), response.error(), std::nullopt);
   }
-  LearnServer(*response);
+  LearnServer(job->operation, *response);
   bool failed = response->status >= 300 || (job->operation.error_may_follow_200 && IsErrorDocument(response->body));
   if (failed) return HandleRefusal(std::move(job), *response);
   if (job->operation.check) {
@@ -161,11 +161,20 @@ void Dispatcher::Receive(JobPtr job, Result<http::Response> response) {
   Finish(std::move(job), std::move(response));
 }
 
-void Dispatcher::LearnServer(const http::Response& response) {
-  if (trailers_.load(std::memory_order_relaxed) != Trailers::kUnknown) return;
-  const std::string_view server = response.headers.Get("server");
-  bool known = std::ranges::any_of(kTakeTrailers, [&](std::string_view name) { return server.starts_with(name); });
-  trailers_.store(known && !signs_payloads() ? Trailers::kTaken : Trailers::kRefused, std::memory_order_relaxed);
+/// Learns from the server's name, then from the answer to an upload, whether it takes checksums behind bodies. Other
+/// servers bear the names, too, and know no checksums at all.
+void Dispatcher::LearnServer(const Operation& operation, const http::Response& response) {
+  Trailers now = trailers_.load(std::memory_order_relaxed);
+  if (now == Trailers::kUnknown) {
+    const std::string_view server = response.headers.Get("server");
+    bool known = std::ranges::any_of(kTakeTrailers, [&](std::string_view name) { return server.starts_with(name); });
+    const Trailers learned = known && !signs_payloads() ? Trailers::kNamed : Trailers::kRefused;
+    if (trailers_.compare_exchange_strong(now, learned, std::memory_order_relaxed)) now = learned;
+  }
+  if (now != Trailers::kNamed || response.status >= 300) return;
+  const std::string_view sent = operation.headers.Get("x-amz-checksum-crc32c");
+  if (sent.empty() || response.headers.Get("x-amz-checksum-crc32c") != sent) return;
+  trailers_.compare_exchange_strong(now, Trailers::kTaken, std::memory_order_relaxed);
 }
 
 /// Adjusts the number of requests under way: fewer after a refusal for load, slowly more after successes.

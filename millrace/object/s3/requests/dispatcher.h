@@ -82,10 +82,11 @@ class Dispatcher {
   Result<std::string> Presign(std::string_view method, std::string_view bucket, std::string_view key,
                               Duration valid_for);
   const Settings& settings() const { return *with_.settings; }
-  /// Whether a body's checksum may follow the body. True if the payload is not signed and the endpoint is known to
-  /// understand the coding. Another endpoint might store the coding with the bytes.
+  /// Whether a body's checksum may follow the body. True if the payload is not signed, the endpoint has a name that is
+  /// known to understand the coding, and an upload's answer has repeated its checksum. An endpoint that only has the
+  /// name might store the coding with the bytes.
   bool takes_trailers() const { return trailers_.load(std::memory_order_relaxed) == Trailers::kTaken; }
-  /// Records that the endpoint has refused such a body.
+  /// Records that the endpoint has refused such a body, or does not say that it understood it.
   void ForgoTrailers() { trailers_.store(Trailers::kRefused, std::memory_order_relaxed); }
   Clock& clock() const { return *with_.clock; }
 
@@ -104,9 +105,14 @@ class Dispatcher {
   bool FollowRedirect(Job& job, const Refusal& refusal);
   bool AdjustClock(Job& job, const http::Response& response);
 
-  enum class Trailers { kUnknown, kTaken, kRefused };
+  enum class Trailers {
+    kUnknown,
+    kNamed,  ///< the endpoint's name promises that it takes them
+    kTaken,
+    kRefused,
+  };
   bool signs_payloads() const { return with_.settings->scheme != "https" && !with_.settings->loopback; }
-  void LearnServer(const http::Response& response);
+  void LearnServer(const Operation& operation, const http::Response& response);
   Result<std::string> PayloadHash(const Operation& operation) const;
   void Pace(bool throttled) MR_EXCLUDES(pace_mutex_);
   void UploadBegan() MR_EXCLUDES(pace_mutex_);
