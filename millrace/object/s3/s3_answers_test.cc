@@ -1,10 +1,18 @@
 // The store against answers that lack something, or that say more than was asked for.
 #include <gmock/gmock.h>
 
+#include <atomic>
+#include <future>
+
 #include "millrace/object/s3/testing/scripted_store.h"
+#include "millrace/object/support/early_pages.h"
 
 namespace millrace::object::s3 {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr std::string_view kNoLength = "HTTP/1.1 200 OK\r\nETag: \"e\"\r\nx-amz-meta-a: 1\r\n\r\n";
 
@@ -50,6 +58,96 @@ TEST_F(S3StoreTest, ASizeThatNobodyTellsIsAnError) {
   auto gone = Head(*store_, "k");
   ASSERT_TRUE(gone) << gone.error().ToString();
   EXPECT_FALSE(*gone);
+}
+
+/// A page of a listing with these keys and common prefixes.
+std::string Page(const std::vector<std::string>& keys, const std::vector<std::string>& prefixes = {},
+                 std::string_view next = {}) {
+  std::string page = "<ListBucketResult>";
+  if (!next.empty()) {
+    page += fmt::format("<IsTruncated>true</IsTruncated><NextContinuationToken>{}</NextContinuationToken>", next);
+  }
+  for (const std::string& key : keys) {
+    page += fmt::format(
+        "<Contents><Key>{}</Key><Size>1</Size><LastModified>2026-01-01T00:00:00Z</LastModified></Contents>", key);
+  }
+  for (const std::string& prefix : prefixes)
+    page += fmt::format("<CommonPrefixes><Prefix>{}</Prefix></CommonPrefixes>", prefix);
+  return page + "</ListBucketResult>";
+}
+std::vector<std::string> KeysOf(const ListPage& page) {
+  std::vector<std::string> keys;
+  for (const ObjectInfo& object : page.objects) keys.push_back(object.key);
+  return keys;
+}
+
+TEST_F(S3StoreTest, AListingLeavesOutWhatItsPrefixDoesNotAskFor) {
+  Serve([](const Seen&) {
+    return Reply{Answer(200, Page({"a", "foo/x", "foobar/y"}, {"foo/", "foo/d/", "foo/e", "foobar/", "g/"}))};
+  });
+  auto page = List(*store_, {.prefix = "foo/", .delimiter = "/"});
+  ASSERT_TRUE(page) << page.error().ToString();
+  EXPECT_THAT(KeysOf(*page), ElementsAre("foo/x"));
+  EXPECT_THAT(page->common_prefixes, ElementsAre("foo/d/"));
+  page = List(*store_, {.prefix = "foo/x/y/z"});
+  ASSERT_TRUE(page) << page.error().ToString();
+  EXPECT_THAT(KeysOf(*page), IsEmpty());
+}
+
+TEST_F(S3StoreTest, AListingWhoseTokenRepeatsIsAnError) {
+  Serve([](const Seen&) { return Reply{Answer(200, Page({"a"}, {}, "t"))}; });
+  int pages = 0;
+  Status listed = ListAll(*store_, {}, [&](const ListPage&) { return ++pages < 10; });
+  ASSERT_FALSE(listed);
+  EXPECT_EQ(listed.error().code(), Code::kCorrupt);
+  EXPECT_THAT(listed.error().ToString(), HasSubstr("s3://b does not end"));
+  EXPECT_EQ(pages, 1);
+  std::promise<Result<ListPage>> page;
+  EarlyPages::List(
+      *store_, {.continuation = "t"}, {},
+      [](const std::string& token) { ADD_FAILURE() << token << " was a page's own"; },
+      [&](auto got) { page.set_value(std::move(got)); });
+  EXPECT_FALSE(page.get_future().get());
+}
+
+TEST_F(S3StoreTest, AListingThatIsCutWithoutATokenIsAnError) {
+  Serve([](const Seen&) {
+    return Reply{Answer(200, "<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>")};
+  });
+  EXPECT_EQ(List(*store_, {}).error().code(), Code::kCorrupt);
+}
+
+TEST_F(S3StoreTest, VersionsAndUploadsBelowAnotherPrefixAreLeftOut) {
+  Serve([](const Seen& seen) {
+    if (seen.target.find("versions") != std::string::npos) {
+      std::string versions;
+      for (const char* key : {"foo/x", "foobar/y"}) {
+        versions += fmt::format(
+            "<Version><Key>{}</Key><VersionId>1</VersionId><Size>1</Size>"
+            "<LastModified>2026-01-01T00:00:00Z</LastModified></Version>",
+            key);
+      }
+      return Reply{Answer(200, "<ListVersionsResult><CommonPrefixes><Prefix>g/</Prefix></CommonPrefixes>" + versions +
+                                   "</ListVersionsResult>")};
+    }
+    std::string uploads;
+    for (const char* key : {"foo/x", "foobar/y"}) {
+      uploads += fmt::format(
+          "<Upload><Key>{}</Key><UploadId>1</UploadId><Initiated>2026-01-01T00:00:00Z</Initiated>"
+          "</Upload>",
+          key);
+    }
+    return Reply{Answer(200, "<ListMultipartUploadsResult>" + uploads + "</ListMultipartUploadsResult>")};
+  });
+  auto versions = ListVersions(*store_, {.prefix = "foo/", .delimiter = "/"});
+  ASSERT_TRUE(versions) << versions.error().ToString();
+  ASSERT_EQ(versions->versions.size(), 1u);
+  EXPECT_EQ(versions->versions.front().info.key, "foo/x");
+  EXPECT_THAT(versions->common_prefixes, IsEmpty());
+  auto uploads = ListUploads(*store_, "foo/");
+  ASSERT_TRUE(uploads) << uploads.error().ToString();
+  ASSERT_EQ(uploads->size(), 1u);
+  EXPECT_EQ(uploads->front().key, "foo/x");
 }
 
 }  // namespace

@@ -127,6 +127,23 @@ bool IsAbsent(const Outcome& outcome) {
   return CodeOf(outcome) == Code::kNotFound && outcome.s3_code != "NoSuchBucket";
 }
 
+const std::string& KeyOf(const ObjectInfo& object) { return object.key; }
+const std::string& KeyOf(const VersionInfo& version) { return version.info.key; }
+
+/// Leaves out of a page what a listing of `prefix` did not ask for. Returns whether there were names outside of the
+/// prefix: some servers ignore it, or cut its last slash.
+template <class T>
+bool LeaveOutOthers(const std::string& prefix, const std::string& delimiter, std::vector<T>& objects,
+                    std::vector<std::string>& common_prefixes) {
+  auto is_outside = [&](const std::string& name) { return !name.starts_with(prefix); };
+  const std::size_t outside = std::erase_if(objects, [&](const T& object) { return is_outside(KeyOf(object)); }) +
+                              std::erase_if(common_prefixes, is_outside);
+  std::erase_if(common_prefixes, [&](const std::string& folder) {
+    return folder.size() <= prefix.size() || !folder.ends_with(delimiter);
+  });
+  return outside > 0;
+}
+
 Result<std::optional<GetResult>> InformationOnly(Result<std::optional<ObjectInfo>> found,
                                                  const std::optional<ByteRange>& range, std::size_t room) {
   std::optional<ObjectInfo> info = MR_TRY(std::move(found));
@@ -400,17 +417,29 @@ void S3Store::ListEarly(ListRequest request, Call call, std::move_only_function<
   add("continuation-token", request.continuation);
   Run<ListPage>(
       std::move(operation), std::move(call), std::move(done),
-      [after = std::move(request.start_after), next = std::move(next)](Outcome outcome) mutable -> Result<ListPage> {
+      [this, asked = std::move(request), next = std::move(next)](Outcome outcome) mutable -> Result<ListPage> {
         if (!outcome.response) return Fail(outcome.response.error());
-        if (std::string token = next ? PeekContinuation(outcome.response->body) : ""; !token.empty()) {
-          next(std::move(token));
-        }
+        std::string token = next ? PeekContinuation(outcome.response->body) : "";
+        if (!token.empty() && token != asked.continuation) next(std::move(token));
         ListPage page = MR_TRY(ParseListPage(outcome.response->body));
+        if (!page.continuation.empty() && page.continuation == asked.continuation) {
+          return Fail(Code::kCorrupt, "the listing of {} does not end: the endpoint repeats its continuation token",
+                      Describe());
+        }
+        if (LeaveOutOthers(asked.prefix, asked.delimiter, page.objects, page.common_prefixes))
+          WarnOfOthers(asked.prefix);
         // Servers differ on common prefixes that are less than start-after but have keys after it.
-        std::erase_if(page.common_prefixes, [&](const std::string& prefix) { return prefix <= after; });
-        std::erase_if(page.objects, [&](const ObjectInfo& object) { return object.key <= after; });
+        std::erase_if(page.common_prefixes, [&](const std::string& prefix) { return prefix <= asked.start_after; });
+        std::erase_if(page.objects, [&](const ObjectInfo& object) { return object.key <= asked.start_after; });
         return page;
       });
+}
+
+void S3Store::WarnOfOthers(const std::string& prefix) {
+  if (others_seen_.exchange(true, std::memory_order_relaxed)) return;
+  session_->dispatcher().log().Warning(
+      "the endpoint lists names outside of the prefix that it was asked for; they are left out",
+      {{"bucket", Describe()}, {"prefix", prefix}});
 }
 
 void S3Store::ListVersions(VersionsRequest request, Call call, Done<VersionsPage> done) {
@@ -425,12 +454,14 @@ void S3Store::ListVersions(VersionsRequest request, Call call, Done<VersionsPage
   add("version-id-marker", request.version_marker);
   Run<VersionsPage>(
       std::move(operation), std::move(call), std::move(done),
-      [marker = std::pair(request.key_marker, request.version_marker)](Outcome outcome) -> Result<VersionsPage> {
+      [this, asked = std::move(request)](Outcome outcome) -> Result<VersionsPage> {
         if (!outcome.response) return Fail(outcome.response.error());
         VersionsPage page = MR_TRY(ParseVersionsPage(outcome.response->body));
-        if (!page.next_key.empty() && marker == std::pair(page.next_key, page.next_version)) {
-          return Fail(Code::kCorrupt, "the list of versions does not end");
+        if (!page.next_key.empty() && page.next_key == asked.key_marker && page.next_version == asked.version_marker) {
+          return Fail(Code::kCorrupt, "the list of versions of {} does not end", Describe());
         }
+        if (LeaveOutOthers(asked.prefix, asked.delimiter, page.versions, page.common_prefixes))
+          WarnOfOthers(asked.prefix);
         return page;
       });
 }

@@ -99,6 +99,8 @@ class S3Store final : public Store, public EarlyPages {
   /// absent, to those who may list only a prefix. A listing then tells.
   template <class T>
   void EndDenied(std::string key, Error denied, Call call, Done<std::optional<T>> done);
+  /// Warns, once, that a listing had names outside of its prefix.
+  void WarnOfOthers(const std::string& prefix);
   void GetNothing(std::string key, GetOptions options, std::size_t room, Call call,
                   Done<std::optional<GetResult>> done);
   void StartDeletes(std::shared_ptr<DeleteRun> run);
@@ -113,6 +115,7 @@ class S3Store final : public Store, public EarlyPages {
   const std::shared_ptr<Endpoint::Session> session_;
   const std::string bucket_;
   std::atomic<bool> bucket_seen_ = false;    ///< a response has shown that the bucket exists
+  std::atomic<bool> others_seen_ = false;    ///< a listing had names outside of its prefix
   std::atomic<bool> plain_uploads_ = false;  ///< start multipart uploads without a checksum algorithm
   InFlight in_flight_;                       ///< last: its destruction waits for calls that use the other members
 };

@@ -211,6 +211,8 @@ void S3Store::ListUploadsFrom(std::string prefix, std::string key_marker, std::s
             if (!outcome.response) return done(Fail(outcome.response.error()));
             auto page = ParseUploadsPage(outcome.response->body);
             if (!page) return done(Fail(page.error()));
+            auto is_outside = [&](const UploadInfo& upload) { return !upload.key.starts_with(prefix); };
+            if (std::erase_if(page->uploads, is_outside) > 0) WarnOfOthers(prefix);
             std::ranges::move(page->uploads, std::back_inserter(uploads));
             if (page->next_key.empty()) return done(std::move(uploads));
             if (page->next_key == key_marker && page->next_upload_id == id_marker) {

@@ -89,6 +89,7 @@ class Dispatcher {
   /// Records that the endpoint has refused such a body, or does not say that it understood it.
   void ForgoTrailers() { trailers_.store(Trailers::kRefused, std::memory_order_relaxed); }
   Clock& clock() const { return *with_.clock; }
+  const Logger& log() const { return with_.log; }
 
  private:
   struct Job;
