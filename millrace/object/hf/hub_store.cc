@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <future>
+#include <set>
 
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/hash/text_encoding.h"
@@ -193,6 +194,7 @@ struct HubStore::PageWalk {
   Call call;
   Done<std::shared_ptr<const Listing>> then;
   std::vector<HubFile> files;
+  std::set<std::string> seen = {};  ///< addresses of pages
 };
 
 void HubStore::WithListing(ListingScope scope, Call call, Done<std::shared_ptr<const Listing>> then) {
@@ -217,7 +219,9 @@ void HubStore::ReadPages(std::unique_ptr<PageWalk> walk, std::string url) {
     std::ranges::move(*files, std::back_inserter(walk->files));
     std::string next = NextPage(outcome.response->headers.Get("link"));
     if (next.empty()) return walk->then(known_.Keep(walk->scope, std::move(walk->files)));
-    if (files->empty()) return walk->then(Fail(Code::kCorrupt, "{}: the list of files does not end", Describe()));
+    if (files->empty() || !walk->seen.insert(next).second) {
+      return walk->then(Fail(Code::kCorrupt, "{}: the list of files does not end", Describe()));
+    }
     ReadPages(std::move(walk), std::move(next));
   });
 }

@@ -46,6 +46,14 @@ TEST_F(HubTest, RevisionsAndDataSets) {
   EXPECT_EQ(Content(*Open("datasets/o/d@" + first), "x"), "one");
 }
 
+TEST_F(HubTest, AListingWhosePagesRepeatIsAnError) {
+  Restart({.page_files = 2, .endless_trees = true});
+  const auto page = List(*Open("o/m"), {});
+  ASSERT_FALSE(page);
+  EXPECT_EQ(page.error().code(), Code::kCorrupt);
+  EXPECT_THAT(page.error().ToString(), HasSubstr("does not end"));
+}
+
 TEST_F(HubTest, ListingsComeByPagesAndAreKept) {
   Restart({.page_files = 2});
   auto store = Open("o/m");

@@ -299,9 +299,9 @@ void HubServer::ServeTree(const Route& route, http::ServerRequest& request, http
   std::string page;
   for (std::size_t i = from; i < end; ++i) page += (page.empty() ? "" : ",") + entries[i];
   http::Headers headers;
-  if (end < entries.size()) {
+  if (end < entries.size() || options_.endless_trees) {
     headers.Set("Link", fmt::format("<{}{}?recursive={}&expand=false&cursor={}>; rel=\"next\"", url(), request.path(),
-                                    recursive, end));
+                                    recursive, end % entries.size()));
   }
   SendJson(response, std::move(headers), "[" + page + "]");
 }

@@ -26,6 +26,7 @@ class HubServer {
     std::string listen = "127.0.0.1:0";
     std::size_t large_from = 1000;  ///< bytes
     std::size_t page_files = 1000;  ///< entries of a page of a tree
+    bool endless_trees = false;     ///< the last page of a tree leads to its first
     std::string token;              ///< who sends another one is refused
   };
   /// What a request gets instead of its answer.
