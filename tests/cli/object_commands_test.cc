@@ -50,6 +50,35 @@ TEST_F(ObjectCommands, FoldersGlobsAndFilters) {
   EXPECT_EQ(Millrace({"cat", "s3://bucket/z"}).out, "d/a.txt");
 }
 
+TEST_F(ObjectCommands, TheLastFilterThatMatchesDecides) {
+  for (const char* name : {"d/a.txt", "d/b.bin", "d/old/c.txt"}) WriteLocal(name, name);
+  using Words = std::vector<std::string>;
+  for (const auto& [filters, expected] :
+       {std::pair(Words{"--exclude", "*", "--include", "*.txt"}, Words{"x/a.txt", "x/old/c.txt"}),
+        {{"--include", "*.txt", "--exclude=old/*"}, {"x/a.txt"}},
+        {{"--exclude", "*.txt", "--include", "old/*"}, {"x/b.bin", "x/old/c.txt"}}}) {
+    for (const Words& verb : {Words{"cp", "-r"}, {"sync"}}) {
+      Words command = verb;
+      command.insert(command.end(), filters.begin(), filters.end());
+      command.insert(command.end(), {"d/", "s3://bucket/x/"});
+      EXPECT_EQ(Millrace(command).exit, 0);
+      EXPECT_EQ(Keys("s3://bucket/x/"), expected);
+      EXPECT_EQ(Millrace({"rm", "-r", "s3://bucket/x/"}).exit, 0);
+    }
+  }
+  ASSERT_EQ(Millrace({"cp", "-r", "d/", "s3://bucket/x/"}).exit, 0);
+  EXPECT_EQ(Millrace({"rm", "-r", "--exclude", "*", "--include", "*.bin", "s3://bucket/x/"}).exit, 0);
+  EXPECT_THAT(Keys("s3://bucket/x/"), ElementsAre("x/a.txt", "x/old/c.txt"));
+  for (const Words& verb : {Words{"cp", "-r"}, {"sync"}, {"sync", "--delete"}, {"mv", "-r"}}) {
+    Words command = verb;
+    command.insert(command.end(), {"--include", "*.txt", "--exclude", "*", "d/", "s3://bucket/y/"});
+    const Ran ran = Millrace(command);
+    EXPECT_EQ(ran.exit, 0);
+    EXPECT_THAT(ran.err, HasSubstr("--include and --exclude leave out all that is at"));
+  }
+  EXPECT_THAT(Millrace({"rm", "-r", "--exclude", "*", "s3://bucket/x/"}).err, HasSubstr("leave out all"));
+}
+
 TEST_F(ObjectCommands, SyncCopiesOnlyWhatDiffers) {
   for (const char* name : {"d/a", "d/b", "d/sub/c"}) WriteLocal(name, name);
   EXPECT_EQ(Millrace({"sync", "d", "s3://bucket/d"}).exit, 0);

@@ -61,10 +61,17 @@ Result<ObjectPlace> OpenPlace(object::Connection& connection, const std::string&
 void SelectFlags::AddTo(CLI::App& command) {
   command.add_flag("-r,--recursive", recursive, "Include everything below a folder or prefix");
   command.add_flag("--raw", raw, "Treat *, ? and [ in sources as ordinary characters");
-  command.add_option("--include", include, "Only names that match this pattern (repeatable)")->allow_extra_args(false);
   command.add_flag("--files-from-stdin", from_stdin, "Read more sources from standard input, one a line");
-  command.add_option("--exclude", exclude, "Leave out names that match this pattern (repeatable)")
-      ->allow_extra_args(false);
+  auto add_filter = [&](const char* flag, bool includes, const char* description) {
+    command
+        .add_option_function<std::string>(
+            flag, [this, includes](const std::string& pattern) { rules.push_back({includes, pattern}); }, description)
+        ->trigger_on_parse();  // at each occurrence, so that the order of both flags is known
+  };
+  add_filter("--include", true,
+             "Take names that match this pattern; as the first filter: only these. The last filter that matches a name "
+             "decides (repeatable)");
+  add_filter("--exclude", false, "Leave out names that match this pattern (repeatable)");
 }
 
 void SelectFlags::AddBookkeepingTo(CLI::App& command) {
@@ -87,7 +94,7 @@ std::string Selection::Folder() const {
 
 Result<Selection> Select(object::Connection& connection, const std::string& text, const SelectFlags& flags) {
   Selection selection{.place = MR_TRY(OpenPlace(connection, text)),
-                      .filter = {flags.include, flags.exclude, flags.bookkeeping},
+                      .filter = transfer::NameFilter(flags.rules, flags.bookkeeping),
                       .links = flags.removes ? transfer::Links::kList : transfer::Links::kFollow};
   const std::string& key = selection.place.key;
   if (!flags.raw && transfer::HasWildcard(key)) {
@@ -133,16 +140,23 @@ Status ForEach(const Selection& selection, const object::Call& call,
       place.local()
           ? MR_TRY(transfer::ListLocal(selection.prefix, selection.name_from, on_problem, call, selection.links))
           : transfer::ListStore(*place.store, selection.prefix, selection.name_from, call);
-  bool any = false;
+  bool any = false, any_passes = false;
   while (auto item = MR_TRY(items->Next())) {
     const bool link = item->info.etag == object::TreeWalker::kLinkETag && item->info.key.ends_with('/');
     const std::string_view key(item->info.key.data(), item->info.key.size() - (link ? 1 : 0));
     if (selection.glob && !selection.glob->Matches(key)) continue;
     any = true;
-    if (selection.filter.Passes(item->name)) MR_TRY(visit(*std::move(item)));
+    if (!selection.filter.Passes(item->name)) continue;
+    any_passes = true;
+    MR_TRY(visit(*std::move(item)));
   }
+  if (any && !any_passes && selection.filter.has_rules()) WarnOfEmptyFilter(place);
   if (any || place.key.empty()) return {};  // an empty bucket is not an error
   return Fail(Code::kNotFound, "nothing matches {}", place.Name());
+}
+
+void WarnOfEmptyFilter(const ObjectPlace& place) {
+  PrintError("millrace: --include and --exclude leave out all that is at {}\n", place.Name());
 }
 
 Run::Run(const Context& context, std::string verb) : context_(context), verb_(std::move(verb)) {

@@ -37,9 +37,9 @@ struct SelectFlags {
   bool recursive = false;
   bool raw = false;  ///< wildcards are ordinary characters
   bool from_stdin = false;
-  bool bookkeeping = false;  ///< includes Millrace's own files
-  bool removes = false;      ///< the command removes: a symbolic link is an item itself
-  std::vector<std::string> include, exclude;
+  bool bookkeeping = false;                 ///< includes Millrace's own files
+  bool removes = false;                     ///< the command removes: a symbolic link is an item itself
+  std::vector<transfer::FilterRule> rules;  ///< --include and --exclude, in their order
   void AddTo(CLI::App& command);
   /// Adds --all, for commands that leave out Millrace's own files.
   void AddBookkeepingTo(CLI::App& command);
@@ -70,6 +70,9 @@ Result<Selection> Select(object::Connection& connection, const std::string& text
 Status ForEach(const Selection& selection, const object::Call& call,
                const std::function<void(const std::string&, const Error&)>& on_problem,
                const std::function<Status(transfer::Item)>& visit);
+
+/// Warns that the filter leaves out all that is at the place.
+void WarnOfEmptyFilter(const ObjectPlace& place);
 
 /// A batch of transfers as a command sees it: one line (or JSON object) an item, progress on a terminal, failures
 /// named, a summary, an exit status. One owner.

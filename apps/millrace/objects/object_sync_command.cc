@@ -97,7 +97,7 @@ Result<int> Sync(const Context& context, object::Connection& connection, const C
   MR_TRY(CheckWritable(to));
   MR_TRY(flags.write.Check());
   MR_TRY(CheckFolders(from, to));
-  transfer::NameFilter filter(flags.select.include, flags.select.exclude, flags.select.bookkeeping);
+  const transfer::NameFilter filter(flags.select.rules, flags.select.bookkeeping);
   MR_TRY(CheckApart(from, to, filter, flags.delete_extra));
   const std::string from_folder = AsFolder(from.key), to_folder = AsFolder(to.key);
   Run run(context, "sync");
@@ -120,9 +120,11 @@ Result<int> Sync(const Context& context, object::Connection& connection, const C
                             .exact_timestamps = flags.exact_timestamps,
                             .delete_extra = flags.delete_extra,
                             .allow_empty_source = flags.allow_empty_source,
-                            .filter = std::move(filter)};
+                            .filter = filter};
+  bool any_passes = false;
   Status planned = transfer::PlanSync(have, there, rules, [&](transfer::SyncAction action) -> Status {
     using Operation = transfer::SyncAction::Operation;
+    any_passes = any_passes || action.operation != Operation::kDelete;
     const bool is_own = share.HasName(action.item.name);
     if (!is_own && action.operation != Operation::kDelete) return {};
     if (action.operation == Operation::kSame && !flags.when.checksum) {
@@ -139,6 +141,7 @@ Result<int> Sync(const Context& context, object::Connection& connection, const C
   if (planned && !have.any() && !from.local() && !from.key.empty() && !flags.allow_empty_source) {
     planned = Fail(Code::kNotFound, "there is nothing at {}", from.Name());
   }
+  if (planned && have.any() && !any_passes && filter.has_rules()) WarnOfEmptyFilter(from);
   if (planned) planned = extra.Finish();
   return run.Finish(planned);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <ranges>
 
 namespace millrace::transfer {
 namespace {
@@ -105,23 +106,27 @@ bool IsBookkeeping(std::string_view name) {
   return name.starts_with(kFolder) || name.find("/.millrace/") != std::string_view::npos;
 }
 
-NameFilter::NameFilter(const std::vector<std::string>& include, const std::vector<std::string>& exclude,
-                       bool bookkeeping)
-    : include_(include.begin(), include.end()), exclude_(exclude.begin(), exclude.end()), bookkeeping_(bookkeeping) {
-  for (const std::string& pattern : exclude) {
-    if (pattern.ends_with('*') && !pattern.ends_with("\\*")) exclude_below_.emplace_back(pattern);
+NameFilter::NameFilter(const std::vector<FilterRule>& rules, bool bookkeeping) : bookkeeping_(bookkeeping) {
+  for (const auto& [includes, pattern] : rules) {
+    rules_.push_back({includes, pattern.ends_with('*') && !pattern.ends_with("\\*"), Glob(pattern)});
   }
 }
 
 bool NameFilter::ExcludesFolder(std::string_view folder) const {
   const std::string below = std::string(folder) + "/";
-  return std::ranges::any_of(exclude_below_, [&](const Glob& glob) { return glob.Matches(below); });
+  for (const Rule& rule : std::views::reverse(rules_)) {
+    if (rule.includes) return false;
+    if (rule.matches_below && rule.glob.Matches(below)) return true;
+  }
+  return false;
 }
 
 bool NameFilter::Passes(std::string_view name) const {
   if (!bookkeeping_ && IsBookkeeping(name)) return false;
-  auto matches = [name](const Glob& glob) { return glob.Matches(name); };
-  return (include_.empty() || std::ranges::any_of(include_, matches)) && std::ranges::none_of(exclude_, matches);
+  for (const Rule& rule : std::views::reverse(rules_)) {
+    if (rule.glob.Matches(name)) return rule.includes;
+  }
+  return rules_.empty() || !rules_.front().includes;
 }
 
 }  // namespace millrace::transfer

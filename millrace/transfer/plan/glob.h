@@ -46,21 +46,31 @@ bool HasWildcard(std::string_view text);
 /// indexes.
 bool IsBookkeeping(std::string_view name);
 
-/// The --include and --exclude patterns of a command. A name passes if it matches an include pattern (or there is none)
-/// and no exclude pattern. The order of patterns does not matter.
+/// One --include or --exclude of a command.
+struct FilterRule {
+  bool includes = false;
+  std::string pattern;
+};
+
+/// The --include and --exclude patterns of a command, in their order. The last pattern that a name matches decides
+/// whether it passes, as in aws s3. A name that matches none passes, unless the first pattern is an include pattern.
 class NameFilter {
  public:
   NameFilter() = default;
   /// If `bookkeeping` is false, names for which IsBookkeeping() holds do not pass.
-  NameFilter(const std::vector<std::string>& include, const std::vector<std::string>& exclude, bool bookkeeping = true);
+  explicit NameFilter(const std::vector<FilterRule>& rules, bool bookkeeping = true);
   bool Passes(std::string_view name) const;
-  /// Returns true only if an exclude pattern matches every name below the folder. May return false if that is not
-  /// certain.
+  /// Returns true only if no name below the folder passes. May return false if that is not certain.
   bool ExcludesFolder(std::string_view folder) const;
+  bool has_rules() const { return !rules_.empty(); }
 
  private:
-  std::vector<Glob> include_, exclude_;
-  std::vector<Glob> exclude_below_;  ///< exclude patterns that end with '*': they match all longer names, too
+  struct Rule {
+    bool includes;
+    bool matches_below;  ///< the pattern ends with '*': if it matches a name, it matches all longer names, too
+    Glob glob;
+  };
+  std::vector<Rule> rules_;
   bool bookkeeping_ = true;
 };
 

@@ -65,17 +65,32 @@ TEST(Glob, HostilePatternsStayFast) {
   EXPECT_FALSE(Glob(pattern + "b").Matches(text));
 }
 
-TEST(NameFilter, ExcludeWinsWhateverTheOrder) {
-  NameFilter filter({"*.txt", "keep/*"}, {"*secret*"});
-  EXPECT_TRUE(filter.Passes("a/b.txt"));
-  EXPECT_TRUE(filter.Passes("keep/x"));
-  EXPECT_FALSE(filter.Passes("a.bin"));
-  EXPECT_FALSE(filter.Passes("keep/secret.txt"));
+FilterRule Include(std::string pattern) { return {true, std::move(pattern)}; }
+FilterRule Exclude(std::string pattern) { return {false, std::move(pattern)}; }
+
+TEST(NameFilter, TheLastPatternThatMatchesDecides) {
+  const NameFilter texts({Exclude("*"), Include("*.txt"), Exclude("*secret*")});
+  EXPECT_TRUE(texts.Passes("a/b.txt"));
+  EXPECT_FALSE(texts.Passes("a.bin"));
+  EXPECT_FALSE(texts.Passes("secret.txt"));
+  EXPECT_FALSE(NameFilter({Include("*.txt"), Exclude("*")}).Passes("a.txt"));
   EXPECT_TRUE(NameFilter().Passes("anything"));
 }
 
+TEST(NameFilter, TheFirstPatternDecidesAboutNamesThatMatchNone) {
+  const NameFilter only({Include("*.txt"), Include("keep/*"), Exclude("*secret*")});
+  EXPECT_TRUE(only.Passes("a/b.txt"));
+  EXPECT_TRUE(only.Passes("keep/x"));
+  EXPECT_FALSE(only.Passes("a.bin"));
+  EXPECT_FALSE(only.Passes("keep/secret.txt"));
+  const NameFilter all_but({Exclude("*.tmp"), Include("keep/*")});
+  EXPECT_TRUE(all_but.Passes("a.bin"));
+  EXPECT_FALSE(all_but.Passes("a.tmp"));
+  EXPECT_TRUE(all_but.Passes("keep/a.tmp"));
+}
+
 TEST(NameFilter, LeavesOutWhatIsKeptBesideData) {
-  const NameFilter hides({}, {}, /*bookkeeping=*/false);
+  const NameFilter hides({}, /*bookkeeping=*/false);
   EXPECT_FALSE(hides.Passes(".millrace/a.index"));
   EXPECT_FALSE(hides.Passes("d/.millrace/a.index"));
   EXPECT_TRUE(hides.Passes("d/a.millrace/b"));
@@ -84,11 +99,13 @@ TEST(NameFilter, LeavesOutWhatIsKeptBesideData) {
 }
 
 TEST(NameFilter, SaysWhichFoldersAreExcludedForCertain) {
-  EXPECT_TRUE(NameFilter({}, {"a/*"}).ExcludesFolder("a"));
-  EXPECT_TRUE(NameFilter({}, {"*"}).ExcludesFolder("a/b"));
-  EXPECT_FALSE(NameFilter({}, {"a/*.tmp"}).ExcludesFolder("a"));
-  EXPECT_FALSE(NameFilter({}, {"a/b*"}).ExcludesFolder("a"));
-  EXPECT_FALSE(NameFilter({"b/*"}, {}).ExcludesFolder("a"));
+  EXPECT_TRUE(NameFilter({Exclude("a/*")}).ExcludesFolder("a"));
+  EXPECT_TRUE(NameFilter({Exclude("*")}).ExcludesFolder("a/b"));
+  EXPECT_TRUE(NameFilter({Include("*"), Exclude("a/*"), Exclude("*.tmp")}).ExcludesFolder("a"));
+  EXPECT_FALSE(NameFilter({Exclude("a/*.tmp")}).ExcludesFolder("a"));
+  EXPECT_FALSE(NameFilter({Exclude("a/b*")}).ExcludesFolder("a"));
+  EXPECT_FALSE(NameFilter({Include("b/*")}).ExcludesFolder("a"));
+  EXPECT_FALSE(NameFilter({Exclude("a/*"), Include("*.txt")}).ExcludesFolder("a"));
 }
 
 }  // namespace

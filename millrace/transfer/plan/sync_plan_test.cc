@@ -62,7 +62,7 @@ TEST(PlanSync, CopiesWhatIsMissingDifferentOrOlder) {
 
 TEST(PlanSync, FilteredNamesAreLeftAlone) {
   Files source = {{"a.txt", {1, 5}}, {"b.bin", {1, 5}}}, destination = {{"c.bin", {1, 5}}, {"d.txt", {1, 5}}};
-  SyncRules rules{.delete_extra = true, .filter = NameFilter({"*.txt"}, {})};
+  SyncRules rules{.delete_extra = true, .filter = NameFilter({{.includes = true, .pattern = "*.txt"}})};
   EXPECT_EQ(Plan(source, destination, rules), "+a.txt -d.txt ");
 }
 
