@@ -5,6 +5,7 @@
 #include "apps/millrace/cli/share_flag.h"
 #include "apps/millrace/objects/object_copier.h"
 #include "millrace/base/text.h"
+#include "millrace/transfer/plan/sorted_names.h"
 #include "millrace/transfer/plan/sync_plan.h"
 
 namespace millrace::cli {
@@ -37,36 +38,37 @@ class NotedStream final : public transfer::ItemStream {
   std::string link_;
 };
 
-/// Deletes names that the source does not have. Deletes none if there are more than `most`, in all shares together.
+/// Names that the source does not have. They are deleted only once both listings have ended: a listing that fails or
+/// turns out to be out of order says nothing about what the source lacks. Deletes none if there are more than `most`,
+/// in all shares together.
 class ExtraNames {
  public:
-  ExtraNames(Run& run, const ObjectPlace& to, const std::string& folder, std::optional<std::uint64_t> most)
-      : deletions_(run, to, folder, true), most_(most) {}
+  ExtraNames(Run& run, const ObjectPlace& to, std::string folder, std::optional<std::uint64_t> most)
+      : deletions_(run, to, folder, true), folder_(std::move(folder)), most_(most) {}
 
-  /// Counts a name. Deletes it if it is in this process's share.
-  void Add(std::string key, bool is_own) {
+  /// Counts a name. Keeps it if it is in this process's share.
+  void Add(std::string_view name, bool is_own) {
     ++count_;
-    if (!is_own) return;
-    if (!most_) return deletions_.Add(std::move(key));
-    if (count_ <= *most_) held_.push_back(std::move(key));
+    if (is_own && (!most_ || count_ <= *most_)) held_.Add(name);
   }
-  /// Fails if there are too many.
+  /// Deletes the names. Fails if there are too many.
   Status Finish() {
     if (most_ && count_ > *most_) {
       return Fail(Code::kInvalidArgument,
                   "the source lacks {} names that the destination has, more than --max-delete {}; none was deleted",
                   FormatCount(count_), *most_);
     }
-    for (std::string& key : held_) deletions_.Add(std::move(key));
+    held_.ForEach([&](const std::string& name) { deletions_.Add(folder_ + name); });
     deletions_.Flush();
     return {};
   }
 
  private:
   Deletions deletions_;
+  const std::string folder_;
   const std::optional<std::uint64_t> most_;
   std::uint64_t count_ = 0;
-  std::vector<std::string> held_;
+  transfer::SortedNames held_;
 };
 
 /// Returns the listing of one side. A missing local folder counts as empty.
@@ -134,7 +136,7 @@ Result<int> Sync(const Context& context, object::Connection& connection, const C
     } else if (there.IsBehindLink(action.item.name)) {
       return {};  // not part of the tree: only the link itself is kept or deleted
     } else if (std::ranges::none_of(unread, [&](const auto& path) { return action.item.name.starts_with(path); })) {
-      extra.Add(std::move(action.item.info.key), is_own);
+      extra.Add(action.item.name, is_own);
     }
     return {};
   });

@@ -13,7 +13,11 @@ class Cursor {
     for (;;) {
       std::optional<Item> next = MR_TRY(stream_.Next());
       if (next && seen_any_ && next->name <= last_) {
-        return Fail(Code::kInternal, "listing out of order: {} after {}", next->name, last_);
+        return Fail(
+            Code::kUnsupported,
+            "a listing is out of order: {:?} after {:?}. sync compares listings in the order of keys; from such a "
+            "store, use `cp -r`",
+            next->name, last_);
       }
       if (next) last_ = next->name;
       seen_any_ = true;

@@ -30,7 +30,8 @@ bool NeedsCopy(const object::ObjectInfo& source, const object::ObjectInfo& desti
 
 /// Merges the two streams and calls `act` with each action, in the order of the names, while it reads. So memory does
 /// not grow with the number of items. Blocks until both streams end or `act` fails. Errors: those of the streams and of
-/// `act`; kInternal if a stream is not sorted; kNotFound if the source is empty (see SyncRules::allow_empty_source).
+/// `act`; kUnsupported if a stream is not sorted; kNotFound if the source is empty (see SyncRules::allow_empty_source).
+/// After an error, the actions before may be wrong: so deletions must wait for success.
 Status PlanSync(ItemStream& source, ItemStream& destination, const SyncRules& rules,
                 const std::function<Status(SyncAction)>& act);
 

@@ -122,7 +122,7 @@ TEST(PlanSync, RefusesDisorder) {
   ListStream from({{"b", {}}, {"a", {}}}), to({});
   Status planned = PlanSync(from, to, {}, [](SyncAction) -> Status { return {}; });
   ASSERT_FALSE(planned);
-  EXPECT_EQ(planned.error().code(), Code::kInternal);
+  EXPECT_EQ(planned.error().code(), Code::kUnsupported);
 }
 
 }  // namespace
