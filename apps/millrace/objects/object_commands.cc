@@ -1,8 +1,10 @@
 // Places, selections and runs: the common part of the object verbs.
 #include "apps/millrace/objects/object_commands.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
@@ -10,6 +12,7 @@
 #include <map>
 
 #include "apps/millrace/cli/progress.h"
+#include "millrace/base/files/special_file.h"
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
 #include "millrace/transfer/local/local_removal.h"
@@ -35,6 +38,14 @@ std::string JournalFolder() {
 bool IsLink(const std::string& key) {
   std::error_code error;
   return fs::is_symlink("/" + (key.ends_with('/') ? key.substr(0, key.size() - 1) : key), error);
+}
+
+/// Refuses a source that is neither a file nor a folder.
+Status CheckNotSpecial(const std::string& path, bool removes) {
+  const std::string_view type = SpecialTypeAt(AT_FDCWD, path);
+  if (type.empty()) return {};
+  return Fail(Code::kInvalidArgument, "{} is {}, neither a file nor a folder{}", path, type,
+              removes ? "; it stays" : "; `millrace cp - DESTINATION` copies what standard input gives");
 }
 
 /// Returns the status of an item from the outcome of its removal. A missing file counts as removed.
@@ -92,6 +103,12 @@ std::string Selection::Folder() const {
   return keys.substr(0, keys.rfind('/') + 1);  // npos + 1 == 0
 }
 
+bool Selection::Wants(const std::string& path) const {
+  const std::string name = path.substr(std::min(name_from, path.size()));
+  if (path.empty() || path.ends_with('/')) return !filter.ExcludesFolder(name.substr(0, name.size() - !name.empty()));
+  return (!glob || glob->Matches(path)) && filter.Passes(name);
+}
+
 Result<Selection> Select(object::Connection& connection, const std::string& text, const SelectFlags& flags) {
   Selection selection{.place = MR_TRY(OpenPlace(connection, text)),
                       .filter = transfer::NameFilter(flags.rules, flags.bookkeeping),
@@ -111,6 +128,7 @@ Result<Selection> Select(object::Connection& connection, const std::string& text
     selection.single = selection.is_link = true;
     return selection;
   }
+  if (selection.place.local()) MR_TRY(CheckNotSpecial("/" + key, flags.removes));
   bool folder = selection.place.local() && fs::is_directory("/" + key);
   bool many = flags.recursive || key.empty() || key.ends_with('/');
   if (folder && !many) {
@@ -136,9 +154,12 @@ Status ForEach(const Selection& selection, const object::Call& call,
     if (!info) return Fail(Code::kNotFound, "{} does not exist", place.Name());
     return visit({place.key.substr(place.key.rfind('/') + 1), *std::move(info)});
   }
+  const auto on_wanted = [&](const std::string& path, const Error& error) {
+    if (selection.Wants(path)) on_problem(path, error);
+  };
   std::unique_ptr<transfer::ItemStream> items =
       place.local()
-          ? MR_TRY(transfer::ListLocal(selection.prefix, selection.name_from, on_problem, call, selection.links))
+          ? MR_TRY(transfer::ListLocal(selection.prefix, selection.name_from, on_wanted, call, selection.links))
           : transfer::ListStore(*place.store, selection.prefix, selection.name_from, call);
   bool any = false, any_passes = false;
   while (auto item = MR_TRY(items->Next())) {
@@ -296,7 +317,7 @@ int Run::Finish(const Status& planned, const std::function<void()>& last) {
     return done > failed ? kExitPartial : exit;
   }
   if (failed == 0) return kExitOk;
-  return counters.items_known == 1 ? last_exit_ : kExitPartial;
+  return counters.items_known == 1 && skipped_ == 0 ? last_exit_ : kExitPartial;
 }
 
 Result<object::Connection*> ConnectSources(const Context& context, object::Connection& connection,

@@ -59,14 +59,18 @@ struct Selection {
   bool is_link = false;  ///< single, and a symbolic link to be removed
   /// Returns the folder that the items are in, as a prefix of their keys: empty, or with a slash at its end.
   std::string Folder() const;
+  /// Returns whether the selection has a local path that could not be visited. A folder has a slash at its end.
+  bool Wants(const std::string& path) const;
 };
 /// Returns the selection of one argument. A trailing slash, --recursive, an empty key or a wildcard selects many items;
 /// anything else selects one.
-/// Errors: kInvalidArgument for a folder without a slash and --recursive; kNotFound for a local folder that is missing.
+/// Errors: kInvalidArgument for a folder without a slash and --recursive, and for a device, a FIFO or a socket;
+/// kNotFound for a local folder that is missing.
 Result<Selection> Select(object::Connection& connection, const std::string& text, const SelectFlags& flags);
 
-/// Calls `visit` for each item of the selection, in order. Calls `on_problem` for local files that cannot be named and
-/// folders that cannot be read. Errors: kNotFound if nothing matches, unless it is an empty bucket.
+/// Calls `visit` for each item of the selection, in order. Calls `on_problem` for local names that cannot be visited
+/// (TreeWalker::Options::on_problem). Warns if the filter leaves out all that matches. Errors: kNotFound if nothing
+/// matches, unless it is an empty bucket.
 Status ForEach(const Selection& selection, const object::Call& call,
                const std::function<void(const std::string&, const Error&)>& on_problem,
                const std::function<Status(transfer::Item)>& visit);

@@ -159,6 +159,7 @@ Result<int> List(const Context& context, object::Connection& connection, const L
     MR_TRY(ForEach(
         selection, {.stop = context.stop},
         [&](const std::string& path, const Error& error) {
+          if (transfer::IsNoFile(error)) return;
           PrintError("millrace: ls /{}: {}\n", path, error.ToString());
         },
         [&](transfer::Item item) -> Status {
@@ -182,6 +183,7 @@ Result<int> DiskUsage(const Context& context, object::Connection& connection, co
     MR_TRY(ForEach(
         selection, {.stop = context.stop},
         [&](const std::string& path, const Error& error) {
+          if (transfer::IsNoFile(error)) return;
           ++unreadable;
           PrintError("millrace: du /{}: {}\n", path, error.ToString());
         },

@@ -1,6 +1,7 @@
 // sync.
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "apps/millrace/cli/share_flag.h"
 #include "apps/millrace/objects/object_copier.h"
@@ -71,6 +72,26 @@ class ExtraNames {
   transfer::SortedNames held_;
 };
 
+/// Names of the source that cannot be copied. What the destination has there, and below, may be a copy of it and is not
+/// extra.
+class UnreadNames {
+ public:
+  void Add(std::string name) {
+    if (name.ends_with('/')) name.pop_back();
+    names_.insert(std::move(name));
+  }
+  bool Protect(const std::string& name) const {
+    if (names_.empty()) return false;
+    for (std::size_t end = 0; end != name.npos; end = name.find('/', end + 1)) {
+      if (names_.contains(name.substr(0, end))) return true;
+    }
+    return names_.contains(name);
+  }
+
+ private:
+  std::set<std::string> names_;  ///< of folders without their slash; empty: the whole source
+};
+
 /// Returns the listing of one side. A missing local folder counts as empty.
 Result<std::unique_ptr<transfer::ItemStream>> ListSide(const ObjectPlace& place, const object::Call& call,
                                                        const OnProblem& on_problem, transfer::Links links) {
@@ -103,17 +124,17 @@ Result<int> Sync(const Context& context, object::Connection& connection, const C
   MR_TRY(CheckApart(from, to, filter, flags.delete_extra));
   const std::string from_folder = AsFolder(from.key), to_folder = AsFolder(to.key);
   Run run(context, "sync");
-  const CopySource source = MR_TRY(CopySource::Of({.place = from, .prefix = from_folder}, false));
+  const CopySource source = MR_TRY(
+      CopySource::Of({.place = from, .prefix = from_folder, .name_from = from_folder.size(), .filter = filter}, false));
   Copier copier(run, flags, false, to, context.DataBudget());
   ExtraNames extra(run, to, to_folder, flags.max_delete);
-  // Folders of the source that cannot be read: files below them may exist, so they are not deleted.
-  std::vector<std::string> unread;
+  UnreadNames unread;
   auto source_problem = [&](const std::string& path, const Error& error) {
-    if (path.size() >= from_folder.size()) unread.push_back(path.substr(from_folder.size()));
-    run.AddFailure("/" + path, to.Name(to_folder), error);
+    if (path.size() >= from_folder.size()) unread.Add(path.substr(from_folder.size()));
+    if (source.selection.Wants(path)) run.AddFailure("/" + path, to.Name(to_folder), error);
   };
   auto destination_problem = [&](const std::string& path, const Error& error) {
-    run.AddFailure(from.Name(from_folder), "/" + path, error);
+    if (!transfer::IsNoFile(error)) run.AddFailure(from.Name(from_folder), "/" + path, error);
   };
   NotedStream have(MR_TRY(ListSide(from, run.call(), source_problem, transfer::Links::kFollow)));
   NotedStream there(MR_TRY(ListSide(to, run.call(), destination_problem,
@@ -135,7 +156,7 @@ Result<int> Sync(const Context& context, object::Connection& connection, const C
       copier.AddBeneath(source, to_folder, std::move(action.item));
     } else if (there.IsBehindLink(action.item.name)) {
       return {};  // not part of the tree: only the link itself is kept or deleted
-    } else if (std::ranges::none_of(unread, [&](const auto& path) { return action.item.name.starts_with(path); })) {
+    } else if (!unread.Protect(action.item.name)) {
       extra.Add(action.item.name, is_own);
     }
     return {};

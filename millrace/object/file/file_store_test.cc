@@ -261,6 +261,34 @@ TEST_F(FileStoreTest, WalkerReportsWhatItPassesOver) {
   EXPECT_THAT(passed_over, ElementsAre("bad\xff"));
 }
 
+TEST_F(FileStoreTest, WalkerNamesWhatIsNeitherAFileNorAFolder) {
+  WriteByHand(root_ / "d/file", "x");
+  ASSERT_EQ(mkfifo((root_ / "d/fifo").c_str(), 0600), 0);
+  ASSERT_EQ(mkfifo((root_ / "e").c_str(), 0600), 0);
+  fs::create_symlink("nowhere", root_ / "d/dangling");
+  fs::create_symlink("fifo", root_ / "d/to-fifo");
+  fs::create_symlink("loop", root_ / "d/loop");
+  fs::create_symlink(".", root_ / "d/self");
+  RootFolder root = *RootFolder::Open(root_, false);
+  using Links = TreeWalker::Links;
+  for (const auto& [links, expected] :
+       {std::pair(Links::kFollow, std::vector<std::string>{"d/dangling", "d/fifo", "d/loop", "d/to-fifo"}),
+        std::pair(Links::kList, std::vector<std::string>{"d/fifo"})}) {
+    std::vector<std::string> named, keys;
+    TreeWalker walker(root,
+                      {.prefix = "d/", .links = links, .on_problem = [&](const std::string& path, const Error& error) {
+                         named.push_back(path);
+                         EXPECT_EQ(error.code() == Code::kUnsupported, path != "d/loop") << error.ToString();
+                       }});
+    for (auto file = walker.Peek(); file && *file; file = walker.Peek()) {
+      keys.push_back((*file)->key);
+      walker.Advance();
+    }
+    EXPECT_EQ(named, expected);
+    EXPECT_EQ(keys.size(), links == Links::kFollow ? 1u : 5u);
+  }
+}
+
 TEST_F(FileStoreTest, SpecialFilesAreNoObjects) {
   ASSERT_EQ(mkfifo((root_ / "fifo").c_str(), 0600), 0);
   WriteByHand(root_ / "private", "old");

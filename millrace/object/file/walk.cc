@@ -7,17 +7,11 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "millrace/base/files/special_file.h"
 #include "millrace/object/rules.h"
 
 namespace millrace::object {
 namespace {
-
-/// A name in a folder. Folders sort as the keys below them, by their segment with a final slash.
-struct FolderEntry {
-  std::string order;  ///< the segment; with a trailing '/' for a folder
-  bool folder = false;
-  bool link = false;
-};
 
 WallTime ModifiedTime(const struct stat& status) {
   return WallTime(std::chrono::duration_cast<WallTime::duration>(std::chrono::seconds(status.st_mtim.tv_sec) +
@@ -29,6 +23,14 @@ struct CloseDir {
 };
 
 }  // namespace
+
+/// A name in a folder. Folders sort as the keys below them, by their segment with a final slash.
+struct TreeWalker::FolderEntry {
+  std::string order;  ///< the segment; with a trailing '/' for a folder
+  bool folder = false;
+  bool link = false;
+  std::unique_ptr<const Error> problem;  ///< why it is neither a file nor a folder; null for those
+};
 
 struct TreeWalker::Folder {
   std::string key;  ///< "" or "a/b/"
@@ -105,40 +107,79 @@ Status TreeWalker::Enter(std::string key) {
   folder->directory.reset(fdopendir(opened->get()));
   if (!folder->directory) return Fail(ErrnoError(errno, "reading folder " + folder->key));
   (void)opened->Release();
+  errno = 0;
   while (const dirent* found = readdir(folder->directory.get())) {
     std::string_view name = found->d_name;
     if (name == "." || name == "..") continue;
     std::optional<std::string> segment = SegmentOfName(name);
     if (!segment) {
       if (options_.on_reserved) options_.on_reserved(folder->key, std::string(name));
-      continue;
+    } else if (auto entry = Classify(*folder, *std::move(segment), found->d_type)) {
+      folder->entries.push_back(*std::move(entry));
     }
-    bool link = found->d_type == DT_LNK || found->d_type == DT_UNKNOWN, is_folder = found->d_type == DT_DIR;
-    if (!link && !is_folder && found->d_type != DT_REG) continue;
-    if (link && options_.links != Links::kFollow) {
-      struct stat itself, of_target;
-      if (fstatat(dirfd(folder->directory.get()), found->d_name, &itself, AT_SYMLINK_NOFOLLOW) != 0) continue;
-      link = S_ISLNK(itself.st_mode);  // readdir may not know the type
-      is_folder = S_ISDIR(itself.st_mode);
-      if (!link && !is_folder && !S_ISREG(itself.st_mode)) continue;
-      if (link) {
-        is_folder =
-            fstatat(dirfd(folder->directory.get()), found->d_name, &of_target, 0) == 0 && S_ISDIR(of_target.st_mode);
-      }
-    } else if (link) {
-      auto target = root_.TryOpen(MR_TRY(PathOfKey(folder->key + *segment)).Full(), O_PATH);
-      struct stat of_target;
-      if (!target || !*target || fstat(target->get(), &of_target) != 0) continue;
-      is_folder = S_ISDIR(of_target.st_mode);
-      if (!is_folder && !S_ISREG(of_target.st_mode)) continue;
-    }
-    if (is_folder) *segment += '/';
-    folder->entries.push_back({*std::move(segment), is_folder, link});
+    errno = 0;
+  }
+  if (errno != 0) {
+    const Error unread = ErrnoError(errno, "reading folder " + PathOf(folder->key));
+    if (!options_.on_problem) return Fail(unread);
+    options_.on_problem(folder->key, unread);
   }
   std::ranges::sort(folder->entries, {}, &FolderEntry::order);
   Position(*folder);
   stack_.push_back(std::move(folder));
   return {};
+}
+
+/// Finds out what a name is. `type` is readdir's answer. No value if the name is gone.
+std::optional<TreeWalker::FolderEntry> TreeWalker::Classify(const Folder& folder, std::string segment,
+                                                            unsigned char type) const {
+  FolderEntry entry{.order = std::move(segment), .folder = type == DT_DIR, .link = false, .problem = nullptr};
+  if (entry.folder) entry.order += '/';
+  if (type == DT_REG || type == DT_DIR) return entry;
+  const std::string name = NameOfSegment(entry.order), key = folder.key + entry.order;
+  auto because = [&entry](Error why) {
+    entry.problem = std::make_unique<const Error>(std::move(why));
+    return std::move(entry);
+  };
+  mode_t mode = DTTOIF(type);
+  if (type == DT_LNK || type == DT_UNKNOWN) {
+    struct stat status;
+    if (fstatat(dirfd(folder.directory.get()), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
+      if (errno == ENOENT) return std::nullopt;
+      return because(ErrnoError(errno, "reading the state of " + PathOf(key)));
+    }
+    mode = status.st_mode;
+  }
+  if (S_ISLNK(mode)) {
+    entry.link = true;
+    struct stat target;
+    if (options_.links != Links::kFollow) {
+      entry.folder = fstatat(dirfd(folder.directory.get()), name.c_str(), &target, 0) == 0 && S_ISDIR(target.st_mode);
+      if (entry.folder) entry.order += '/';
+      return entry;
+    }
+    auto path = PathOfKey(key);
+    if (!path) return because(path.error());
+    auto file = root_.TryOpen(path->Full(), O_PATH);
+    if (!file) return because(file.error());
+    if (!*file || fstat(file->get(), &target) != 0) {
+      return because({Code::kUnsupported, PathOf(key) + " is a symbolic link that leads nowhere"});
+    }
+    mode = target.st_mode;
+  }
+  if (const std::string_view special = SpecialTypeOf(mode); !special.empty()) {
+    return because({Code::kUnsupported, fmt::format("{} {} {}, neither a file nor a folder", PathOf(key),
+                                                    entry.link ? "leads to" : "is", special)});
+  }
+  entry.folder = S_ISDIR(mode);
+  if (entry.folder) entry.order += '/';
+  return entry;
+}
+
+/// Tells the caller what is skipped. Returns false: there is no file.
+bool TreeWalker::Report(const std::string& key, const Error& error) const {
+  if (options_.on_problem) options_.on_problem(key, error);
+  return false;
 }
 
 bool TreeWalker::IsAncestor(const struct stat& status) const {
@@ -154,10 +195,8 @@ Result<bool> TreeWalker::Look() {
     if (key > options_.prefix) folder.next = folder.entries.size();
     return false;
   }
-  if (Status possible = CheckKey(key); !possible) {
-    if (options_.on_problem) options_.on_problem(key, possible.error());
-    return false;
-  }
+  if (Status possible = CheckKey(key); !possible) return Report(key, possible.error());
+  if (entry.problem) return key >= from_ && Report(key, *entry.problem);
   const bool link_apart = entry.link && options_.links != Links::kFollow;
   const int above = dirfd(folder.directory.get());
   struct stat status;
@@ -173,9 +212,10 @@ Result<bool> TreeWalker::Look() {
   if (key < from_) return false;
   if (entry.link) {
     auto target = root_.TryOpen(MR_TRY(PathOfKey(key)).Full(), O_PATH);
-    if (!target || !*target || fstat(target->get(), &status) != 0) return false;
+    if (!target) return Report(key, target.error());
+    if (!*target || fstat(target->get(), &status) != 0) return false;  // gone meanwhile
   } else if (fstatat(above, NameOfSegment(entry.order).c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
-    return false;
+    return errno != ENOENT && Report(key, ErrnoError(errno, "reading the state of " + PathOf(key)));
   }
   if (!S_ISREG(status.st_mode)) return false;
   current_ = ObjectInfo{.key = std::move(key),

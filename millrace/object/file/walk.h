@@ -15,8 +15,8 @@ namespace millrace::object {
 /// A cursor over the regular files below a root whose keys begin with a prefix, in the byte order of the keys. Keeps
 /// only the names in the folders on the way to the current file, so its memory is that of the largest folders on one
 /// path. Follows symbolic links within the root, unless Options says otherwise. Skips links to a folder above
-/// themselves, sockets, pipes and devices. Files that are created or deleted meanwhile may or may not appear. Not
-/// thread-safe.
+/// themselves, and what is neither a file nor a folder. Files that are created or deleted meanwhile may or may not
+/// appear. Not thread-safe.
 class TreeWalker {
  public:
   /// How to treat symbolic links. To callers that remove files, a link is an item of its own, with the ETag kLinkETag;
@@ -30,8 +30,10 @@ class TreeWalker {
   struct Options {
     std::string prefix;
     Links links = Links::kFollow;
-    /// Called for what the walk skips: unreadable folders, names that are not UTF-8 or too long for a key. If empty, an
-    /// unreadable folder fails the walk, and impossible names are skipped silently.
+    /// Called for what the walk skips: folders (with a slash at the end) and names that cannot be read, names that are
+    /// not UTF-8 or too long for a key, and, with kUnsupported, FIFOs, sockets, devices and links that lead to none or
+    /// to nothing. Not called for links to a folder above themselves. If empty, an unreadable folder fails the walk,
+    /// and the others are skipped silently.
     std::function<void(const std::string& path, const Error& error)> on_problem;
     /// Called for the store's own folders, with the key of the parent folder and their name.
     std::function<void(const std::string& folder, const std::string& name)> on_reserved;
@@ -48,7 +50,11 @@ class TreeWalker {
 
  private:
   struct Folder;
+  struct FolderEntry;
   Status Enter(std::string key);
+  std::optional<FolderEntry> Classify(const Folder& folder, std::string segment, unsigned char type) const;
+  std::string PathOf(const std::string& key) const { return root_.path() + (root_.path() == "/" ? "" : "/") + key; }
+  bool Report(const std::string& key, const Error& error) const;
   void Position(Folder& folder) const;
   bool IsAncestor(const struct stat& status) const;
   /// Examines the current name of the top folder. True if it is a file, which is current_ then.

@@ -32,9 +32,14 @@ std::unique_ptr<ItemStream> ListStore(object::ReadStore& store, std::string pref
                                       object::Call call);
 
 using Links = object::TreeWalker::Links;
-/// Returns the files below the local folder "/`prefix`" (a key of the file store of "/"), named as above. Skips files
-/// that cannot be read or named and reports them to `on_problem`. `links`: symbolic links are followed or, for removal,
-/// are items themselves (see TreeWalker::Links).
+/// Returns whether a problem is about a name that is neither a file nor a folder: a FIFO, a socket, a device, or a link
+/// that leads to one or to nothing. Programs that look at a tree need not mind it; those that copy the tree leave it
+/// out.
+inline bool IsNoFile(const Error& problem) { return problem.code() == Code::kUnsupported; }
+
+/// Returns the files below the local folder "/`prefix`" (a key of the file store of "/"), named as above. Skips names
+/// that cannot be read or named and reports them to `on_problem` (TreeWalker::Options::on_problem). `links`: symbolic
+/// links are followed or, for removal, are items themselves (see TreeWalker::Links).
 Result<std::unique_ptr<ItemStream>> ListLocal(std::string prefix, std::size_t name_from,
                                               std::function<void(const std::string& path, const Error&)> on_problem,
                                               object::Call call, Links links = Links::kFollow);
