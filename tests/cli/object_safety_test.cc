@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pty.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +19,7 @@ namespace millrace {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -110,6 +112,100 @@ TEST_F(ObjectSafety, SyncDeletesLinksNotWhatTheyLeadTo) {
   EXPECT_EQ(Local("outside/kept"), "kept");
   EXPECT_EQ(Local("other/stays"), "stays");
   EXPECT_EQ(Local("other/b"), "b");
+}
+
+TEST_F(ObjectSafety, WhatIsNoFileIsNeitherReplacedNorRemoved) {
+  WriteLocal("file", "x");
+  WriteLocal("from/fifo", "x");
+  fs::create_directory(work() / "to");
+  ASSERT_EQ(mkfifo((work() / "to/fifo").c_str(), 0600), 0);
+  ASSERT_EQ(mkfifo((work() / "to/extra").c_str(), 0600), 0);
+  Link("fifo", "to/link");
+  Link("/proc/self/fd/1", "stdout");  // as /dev/stdout
+  ASSERT_EQ(Millrace({"cp", "file", "s3://bucket/fifo"}).exit, 0);
+  for (const char* source : {"s3://bucket/fifo", "file"}) {
+    for (const char* verb : {"cp", "mv"}) {
+      for (const auto& [name, type] :
+           {std::pair("to/fifo", "a FIFO"), {"to/link", "a FIFO"}, {"stdout", "descriptor"}}) {
+        const Ran ran = Millrace({verb, source, name});
+        EXPECT_EQ(ran.exit, 2);
+        EXPECT_THAT(ran.err, AllOf(HasSubstr(name), HasSubstr(type)));
+      }
+    }
+  }
+  EXPECT_EQ(Millrace({"pipe", "file://" + (work() / "to/fifo").string()}, {}, "x").exit, 2);
+  for (const char* source : {"from/", "s3://bucket/"}) {
+    const Ran ran = Millrace({"sync", "--delete", source, "to/"});
+    EXPECT_NE(ran.exit, 0);
+    EXPECT_THAT(ran.err, HasSubstr("a FIFO"));
+  }
+  EXPECT_TRUE(fs::is_fifo(work() / "to/fifo"));
+  EXPECT_TRUE(fs::is_fifo(work() / "to/extra"));
+  EXPECT_TRUE(fs::is_symlink(work() / "stdout"));
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"cp", "to/fifo", "s3://bucket/k"},
+                                                  {"mv", "to/fifo", "s3://bucket/k"},
+                                                  {"rm", "to/fifo"}}) {
+    const Ran ran = Millrace(command);
+    EXPECT_EQ(ran.exit, 2);
+    EXPECT_THAT(ran.err, HasSubstr("to/fifo is a FIFO"));
+  }
+  EXPECT_EQ(Local("file"), "x");
+  EXPECT_THAT(Keys("s3://bucket/"), ElementsAre("fifo"));
+}
+
+TEST_F(ObjectSafety, AReplacedFileKeepsItsPermissionsAndALinkIsNotFollowed) {
+  WriteLocal("file", "new");
+  WriteLocal("private", "old");
+  WriteLocal("target", "target");
+  Link("target", "link");
+  const auto only_owner = fs::perms::owner_read | fs::perms::owner_write;
+  fs::permissions(work() / "private", only_owner);
+  ASSERT_EQ(Millrace({"cp", "file", "s3://bucket/k"}).exit, 0);
+  for (const char* source : {"s3://bucket/k", "file"}) {
+    EXPECT_EQ(Millrace({"cp", source, "private"}).exit, 0);
+    EXPECT_EQ(Local("private"), "new");
+    EXPECT_EQ(fs::status(work() / "private").permissions(), only_owner);
+  }
+  EXPECT_EQ(Millrace({"cp", "s3://bucket/k", "link"}).exit, 0);
+  EXPECT_FALSE(fs::is_symlink(work() / "link"));
+  EXPECT_EQ(Local("target"), "target");
+}
+
+TEST_F(ObjectSafety, WhatCannotBeCopiedIsNamedAndItsCopyStays) {
+  WriteLocal("real/a", "a");
+  WriteLocal("disk/b", "b");
+  WriteLocal("from/c", "c");
+  Link("../real/a", "from/link");
+  Link("../disk", "from/mount");
+  WriteLocal("from/links", "not below link");
+  ASSERT_EQ(Millrace({"sync", "from/", "s3://bucket/x/"}).exit, 0);
+  fs::rename(work() / "real", work() / "away");  // disks that are not there at the moment
+  fs::rename(work() / "disk", work() / "gone");
+  fs::remove(work() / "from/links");
+  ASSERT_EQ(mkfifo((work() / "from/fifo").c_str(), 0600), 0);
+  Ran ran = Millrace({"sync", "--delete", "from/", "s3://bucket/x/"});
+  EXPECT_EQ(ran.exit, 3);
+  for (const char* told :
+       {"from/link is a symbolic link that leads nowhere", "from/mount is a symbolic link", "from/fifo is a FIFO"}) {
+    EXPECT_THAT(ran.err, HasSubstr(told));
+  }
+  EXPECT_THAT(Keys("s3://bucket/x/"), ElementsAre("x/c", "x/link", "x/mount/b"));
+  ran = Millrace({"cp", "-r", "from/", "s3://bucket/y/"});
+  EXPECT_EQ(ran.exit, 3);
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("from/link"), HasSubstr("from/mount"), HasSubstr("from/fifo")));
+  EXPECT_THAT(Keys("s3://bucket/y/"), ElementsAre("y/c"));
+  for (const std::vector<std::string>& without :
+       {std::vector<std::string>{"--exclude", "link", "--exclude", "mount", "--exclude", "fifo"},
+        {"--exclude", "*", "--include", "c"}}) {
+    std::vector<std::string> command = {"sync", "--delete"};
+    command.insert(command.end(), without.begin(), without.end());
+    command.insert(command.end(), {"from/", "s3://bucket/x/"});
+    ran = Millrace(command);
+    EXPECT_EQ(ran.exit, 0) << ran.err;
+    EXPECT_THAT(ran.err, Not(HasSubstr("from/")));
+  }
+  EXPECT_EQ(Millrace({"ls", "-r", "from/"}).err, "");
+  EXPECT_EQ(Millrace({"du", "from/"}).exit, 0);
 }
 
 TEST_F(ObjectSafety, AMovedFileThatIsReplacedMeanwhileStays) {

@@ -17,8 +17,8 @@ Result<std::string> KeyBeneath(const ObjectPlace& to, const std::string& folder,
   return MR_TRY(transfer::LocalPath("/" + folder, name)).substr(1);
 }
 
-/// Deletes the object that was downloaded, not one that has replaced it.
-Status DeleteDownloaded(const ObjectPlace& from, const object::ObjectInfo& info, const object::Call& call) {
+/// Deletes the object that was copied, not one that has replaced it.
+Status DeleteCopied(const ObjectPlace& from, const object::ObjectInfo& info, const object::Call& call) {
   auto now = MR_TRY(object::Head(*from.store, info.key, call));
   if (!now) return {};
   if (now->etag != info.etag) {
@@ -133,7 +133,8 @@ Result<bool> Copier::Move(const CopySource& from, const Item& item, const std::s
   if (!MR_TRY(Needed(place, item.info, key, call))) return false;
   if (!MR_TRY(Written(CopyOne(place, item, key, call)))) return false;
   if (!move_) return true;
-  MR_TRY(to_.local() ? DeleteDownloaded(place, item.info, call) : object::Delete(*place.store, item.info.key, call));
+  MR_TRY(CheckArrived(item.info.size, key, call));
+  MR_TRY(DeleteCopied(place, item.info, call));
   return true;
 }
 
@@ -145,6 +146,7 @@ Result<bool> Copier::MoveFile(const CopySource& from, const Item& item, const st
     if (!MR_TRY(Needed(from.selection.place, item.info, key, call))) return false;
     const transfer::LocalFile file = MR_TRY(transfer::LocalFile::Open("/" + item.info.key));
     if (!MR_TRY(Written(SendFile(file, key, call)))) return false;
+    MR_TRY(CheckArrived(file.size(), key, call));
     removed = MR_TRY(from.remover->RemoveSent(name, file)) != LocalRemover::Outcome::kBehindLink;
     return true;
   };
@@ -159,6 +161,18 @@ Result<bool> Copier::Written(const Status& copied) const {
   if (copied) return true;
   if (flags_.no_clobber && copied.error().code() == Code::kPreconditionFailed) return false;
   return std::unexpected(copied.error());
+}
+
+/// Checks that the destination of a move has all bytes, before the source goes. The bytes of a local file were counted
+/// when they were written. If the credentials may not look at the destination, the store's answer to the copy counts.
+Status Copier::CheckArrived(std::uint64_t size, const std::string& key, const object::Call& call) const {
+  if (to_.local()) return {};
+  const auto there = object::Head(*to_.store, key, call);
+  if (!there && there.error().code() == Code::kPermissionDenied) return {};
+  if (!there) return Fail(there.error().Context("looking at the copy; the source stays"));
+  if (*there && (*there)->size == size) return {};
+  return Fail(Code::kStale, "{} {} after the copy of {} bytes; the source stays", to_.Name(key),
+              *there ? fmt::format("has {} bytes", (*there)->size) : "is not there", size);
 }
 
 Status Copier::SendFile(const transfer::LocalFile& file, const std::string& key, const object::Call& call) {

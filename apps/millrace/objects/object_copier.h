@@ -52,8 +52,8 @@ struct CopySource {
   static Result<CopySource> Of(Selection selection, bool move);
 };
 
-/// Adds copies to a run. A move removes a source only if its name still has exactly the bytes that were sent. One
-/// thread calls the Add functions. Sources must outlive the run.
+/// Adds copies to a run. A move removes a source only if its name still has exactly the bytes that were sent, and the
+/// destination has as many. One thread calls the Add functions. Sources must outlive the run.
 class Copier {
  public:
   /// `relay_bytes`: the memory for copies between stores of different kinds.
@@ -80,6 +80,7 @@ class Copier {
   Result<bool> MoveFile(const CopySource& from, const transfer::Item& item, const std::string& key,
                         const object::Call& call);
   Result<bool> Written(const Status& copied) const;
+  Status CheckArrived(std::uint64_t size, const std::string& key, const object::Call& call) const;
   Status CopyOne(const ObjectPlace& from, const transfer::Item& item, const std::string& key, const object::Call& call);
   Status SendFile(const transfer::LocalFile& file, const std::string& key, const object::Call& call);
   Result<bool> Needed(const ObjectPlace& from, const object::ObjectInfo& source, const std::string& key,
