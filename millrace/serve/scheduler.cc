@@ -1,6 +1,7 @@
 #include "millrace/serve/scheduler.h"
 
 #include <algorithm>
+#include <cassert>
 #include <tuple>
 
 #include "millrace/serve/embedding_job.h"
@@ -485,7 +486,7 @@ std::vector<Scheduler::Share> Scheduler::ChooseShares() {
       done_.shared_tokens += text.stored;
     }
     if (text.generates()) {
-      shares.push_back({&text, 1, Guess(text), {}});
+      shares.push_back({&text, text.stored, 1, Guess(text), {}});
     } else {
       reading.push_back(&text);
     }
@@ -532,18 +533,23 @@ void Scheduler::DividePrompts(std::vector<Text*> reading, std::size_t left, std:
   }
   for (std::size_t i = 0; i < reading.size() && left > 0; ++i) {
     const std::size_t part = std::max<std::size_t>(1, left / (reading.size() - i));
-    shares.push_back({reading[i], std::min(part, reading[i]->left()), {}, {}});
+    shares.push_back({reading[i], reading[i]->stored, std::min(part, reading[i]->left()), {}, {}});
     left -= shares.back().count;
   }
 }
 
 /// Takes the blocks that the shares need, those of the texts that came first before others. Returns the shares that
-/// have them.
+/// have them. A text that gives up its blocks has no share in this step.
 std::vector<Scheduler::Share> Scheduler::GiveBlocks(std::vector<Share> shares) {
   std::vector<Share> given;
   for (Text& text : texts_) {
     const auto share = std::ranges::find(shares, &text, &Share::text);
     if (share == shares.end()) continue;
+    if (share->past != text.stored) {
+      // The text was pre-empted above. Its share was to follow tokens that the cache no longer has.
+      done_.preempted_drafts += share->guesses.size();
+      continue;
+    }
     // Guesses are not worth another text's blocks.
     if (!TakeBlocks(text, share->count + share->guesses.size())) share->guesses.clear();
     // The last text that has blocks gives them up, unless that is this one or one before.
@@ -596,6 +602,7 @@ void Scheduler::Compute(std::span<const Share> shares) {
   std::size_t tokens = 0;
   for (const Share& share : shares) {
     const Text& text = *share.text;
+    assert(share.past == text.stored && (share.guesses.empty() || share.count == text.left()));
     tokens += share.count + share.guesses.size();
     parts.push_back({.tokens = share.guesses.empty() ? std::span(text.tokens).subspan(text.stored, share.count)
                                                      : std::span(share.tokens),

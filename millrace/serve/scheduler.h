@@ -89,6 +89,7 @@ struct SchedulerCounters {
   std::uint64_t drafted_tokens = 0, accepted_tokens = 0;  ///< guesses, and those that came true
   std::uint64_t failed_drafts = 0;                        ///< calls of the draft model
   std::uint64_t preemptions = 0;        ///< texts whose blocks others needed, and that were computed again later
+  std::uint64_t preempted_drafts = 0;   ///< guesses that were dropped because their text was pre-empted in this step
   int used_blocks = 0, all_blocks = 0;  ///< of the cache
 };
 
@@ -151,8 +152,9 @@ class Scheduler {
   /// A text's share of a step.
   struct Share {
     Text* text;
-    std::size_t count;             ///< tokens that the text has
-    std::vector<TokenId> guesses;  ///< that may follow them
+    std::size_t past;              ///< tokens that the cache had of the text when the share was chosen
+    std::size_t count;             ///< tokens behind them that the text has
+    std::vector<TokenId> guesses;  ///< that may follow the text's last token
     std::vector<TokenId> tokens;   ///< both
   };
 

@@ -200,6 +200,63 @@ TEST(Scheduler, ATextThatGaveUpItsBlocksGoesOn) {
   EXPECT_EQ(scheduler.counters().used_blocks, 0);
 }
 
+/// A text of period four, so that its end can always be guessed. Which one depends on all tokens of the prompt.
+TokenId Periodic(std::span<const TokenId> tokens, std::size_t prompt) {
+  return static_cast<TokenId>(static_cast<std::size_t>(Scrambled(tokens.first(prompt), 4)) + tokens.size()) % 4;
+}
+
+TEST(Scheduler, APreemptionDropsGuesses) {
+  constexpr std::size_t kPrompt = 5;
+  SchedulerCounters all;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    std::mt19937_64 random(seed);
+    const auto below = [&](int most) { return static_cast<int>(random() % static_cast<std::uint64_t>(most)); };
+    const auto next = [](std::span<const TokenId> tokens) { return Periodic(tokens, kPrompt); };
+    const int block_tokens = 2 + below(4), longest = 8 + below(30);
+    const int blocks = (static_cast<int>(kPrompt) + longest) / block_tokens + 1 + below(6);
+    ScriptedModel model(next, 1000, {.blocks = blocks, .block_tokens = block_tokens});
+    Scheduler scheduler(model, {.prompt_chunk = 1 + below(20), .drafts = 1 + below(8), .drafting_texts = 8});
+    std::vector<std::vector<TokenId>> texts;  // with their prompts
+    std::vector<GenerationRequest> requests;
+    for (int i = 0; i < 8; ++i) {
+      std::vector<TokenId> prompt(kPrompt, 'p');
+      prompt[static_cast<std::size_t>(below(kPrompt))] = i;
+      const int tokens = 1 + below(longest);
+      texts.push_back(prompt);
+      for (int made = 0; made < tokens; ++made) texts.back().push_back(next(texts.back()));
+      requests.push_back(
+          {.prompt = std::move(prompt), .max_tokens = tokens, .ends = {}, .sampling = {.temperature = 0}});
+    }
+    const auto check = [&](std::vector<GenerationRequest> asked) {
+      auto generations = scheduler.Submit(asked);
+      ASSERT_TRUE(generations) << generations.error().ToString();
+      for (std::size_t i = 0; i < asked.size(); ++i) {
+        std::vector<TokenId> text = asked[i].prompt;
+        while (auto token = generations->at(i).Next({})) text.push_back(token->token);
+        EXPECT_EQ(text, texts[i]) << "seed " << seed << ", text " << i;
+      }
+    };
+    check(requests);
+    // What the cache kept of the texts is right, too.
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      const int known = requests[i].max_tokens / 2;
+      requests[i].prompt.assign(texts[i].begin(), texts[i].begin() + static_cast<std::ptrdiff_t>(kPrompt) + known);
+      requests[i].max_tokens -= known;
+    }
+    check(requests);
+    const SchedulerCounters counters = scheduler.counters();
+    EXPECT_EQ(counters.used_blocks, 0);
+    all.preemptions += counters.preemptions;
+    all.preempted_drafts += counters.preempted_drafts;
+    all.accepted_tokens += counters.accepted_tokens;
+    all.shared_tokens += counters.shared_tokens;
+  }
+  EXPECT_GT(all.preemptions, 100U);
+  EXPECT_GT(all.preempted_drafts, 50U);
+  EXPECT_GT(all.accepted_tokens, 1000U);
+  EXPECT_GT(all.shared_tokens, 500U);
+}
+
 TEST(Scheduler, ABeginningIsComputedOnce) {
   ScriptedModel model(ScriptedModel::Says("hello"));
   Scheduler scheduler(model, {});
