@@ -73,8 +73,11 @@ struct Api::Job {
   /// Returns what finds the calls of a text; nothing if there are none to find.
   std::optional<CallReader> Calls() const {
     if (tool_choice.kind == ToolChoice::Kind::kNone) return std::nullopt;
-    if (!tool_choice.is_forced() && tool_syntax == ToolSyntax::kUnknown) return std::nullopt;
-    return CallReader(tool_syntax, tool_choice.is_forced());
+    using enum TextForm::Kind;
+    // A text that must be JSON of a form is no call, whatever it says.
+    const bool is_json = options.form.kind == kJsonObject || options.form.kind == kJsonSchema;
+    if (!tool_choice.is_forced() && (tool_syntax == ToolSyntax::kUnknown || is_json)) return std::nullopt;
+    return CallReader(tool_syntax, tool_choice.names, tool_choice.is_forced());
   }
   std::string_view echo(std::size_t generation) const {
     return echoes.empty() ? std::string_view() : echoes[generation / static_cast<std::size_t>(options.made_texts())];

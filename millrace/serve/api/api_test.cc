@@ -347,6 +347,40 @@ TEST_F(ApiTest, TellsCallsOfTools) {
   EXPECT_EQ(none["finish_reason"], "stop");
 }
 
+TEST_F(ApiTest, JsonThatCallsNoToolIsContent) {
+  struct Case {
+    std::string mark, text, more;
+  };
+  const std::string alice = R"({"name": "Alice", "age": 30})", call = R"({"name":"f","parameters":{}})";
+  for (const Case& each : {
+           Case{"<|python_tag|>", alice, ""},
+           Case{"<|python_tag|>", alice, R"(, "tool_choice": "auto")"},
+           Case{"<|python_tag|>", call, R"(, "tool_choice": "none")"},
+           Case{"<|python_tag|>", call, R"(, "response_format": {"type": "json_object"})"},
+           Case{"<|python_tag|>", call, R"(, "response_format": {"type": "json_schema", "json_schema": {"name": "p",
+               "schema": {"type": "object", "properties": {"name": {"const": "f"}, "parameters": {"type": "object"}},
+                          "required": ["name", "parameters"], "additionalProperties": false}}})"},
+           Case{"[TOOL_CALLS]", "[" + alice + "]", ""},
+           Case{"<tool_call>", "<tool_call>" + alice + "</tool_call>", ""},
+       }) {
+    template_ = "{# " + each.mark + " #}>";
+    Serve(SaysBehindTheFirst('>', each.text));
+    const std::string body = std::string(kAskWithTools) + each.more;
+    const Json choice = Post(body + "}", 200, "/v1/chat/completions")["choices"][0];
+    EXPECT_EQ(choice["message"]["content"], each.text) << each.more;
+    EXPECT_FALSE(choice["message"].contains("tool_calls")) << choice;
+    EXPECT_EQ(choice["finish_reason"], "stop");
+    std::string content;
+    for (const Json& event : PostStream(body + R"(, "stream": true})", "/v1/chat/completions")) {
+      const Json& delta = event["choices"][0]["delta"];
+      EXPECT_FALSE(delta.contains("tool_calls")) << delta;
+      if (delta.contains("content")) content += delta["content"].get<std::string>();
+    }
+    EXPECT_EQ(content, each.text) << each.more;
+    server_->Stop(std::chrono::seconds(5));
+  }
+}
+
 TEST_F(ApiTest, ACallCanBeForced) {
   template_ = "{# <tool_call> #}>";
   Serve([](std::span<const TokenId>) -> TokenId { return 'x'; });

@@ -57,8 +57,9 @@ std::string_view MarkOf(ToolSyntax syntax) {
 
 }  // namespace
 
-CallReader::CallReader(ToolSyntax syntax, bool is_call)
+CallReader::CallReader(ToolSyntax syntax, std::vector<std::string> names, bool is_call)
     : syntax_(syntax),
+      names_(std::move(names)),
       is_call_(is_call),
       mark_(is_call ? "" : MarkOf(syntax)),
       end_mark_(!is_call && syntax == ToolSyntax::kHermes ? kHermesEnd : "") {
@@ -119,7 +120,8 @@ bool CallReader::AtStart() {
   std::string_view rest = std::string_view(pending_).substr(FirstWord(pending_));
   if (syntax_ == ToolSyntax::kLlama3 && !is_call_) {
     if (Begins(rest, kLlamaMark)) return false;
-    if (rest.starts_with(kLlamaMark)) rest.remove_prefix(kLlamaMark.size());
+    has_mark_ = rest.starts_with(kLlamaMark);
+    if (has_mark_) rest.remove_prefix(kLlamaMark.size());
     rest.remove_prefix(FirstWord(rest));
   }
   if (syntax_ == ToolSyntax::kMistral && !is_call_) {
@@ -154,13 +156,13 @@ bool CallReader::InText(AnswerParts& parts) {
     Tell(ready, parts);
     return false;
   }
-  if (FirstWord(std::string_view(pending_).substr(0, mark)) == mark && !told_words_) {
-    pending_.erase(0, mark);
-  } else {
-    Tell(mark, parts);
-  }
-  raw_ = mark_;
-  pending_.erase(0, mark_.size());
+  // The white space is text if no call follows.
+  const bool is_space = FirstWord(std::string_view(pending_).substr(0, mark)) == mark && !told_words_;
+  if (!is_space) Tell(mark, parts);
+  const std::size_t size = mark_.size() + (is_space ? mark : 0);
+  raw_ = pending_.substr(0, size);
+  pending_.erase(0, size);
+  has_mark_ = true;
   state_ = State::kBetween;
   return true;
 }
@@ -204,6 +206,12 @@ void CallReader::BeginCall() {
   state_ = State::kCall;
 }
 
+bool CallReader::IsNoCall() const {
+  if (scanner_->failed()) return true;
+  if (scanner_->has_name() && std::ranges::find(names_, scanner_->name()) == names_.end()) return true;
+  return scanner_->done() && !has_mark_ && !scanner_->has_arguments();
+}
+
 void CallReader::TellCall(AnswerParts& parts) {
   std::string arguments = scanner_->TakeArguments();
   if (arguments.empty() && scanner_->done() && !told_arguments_) arguments = "{}";
@@ -224,10 +232,11 @@ bool CallReader::InCall(AnswerParts& parts) {
   for (std::size_t taken = 0; taken < pending_.size(); ++taken) {
     if (!told_call_) raw_ += pending_[taken];
     scanner_->Add(std::string_view(pending_).substr(taken, 1));
-    TellCall(parts);
-    if (!scanner_->done() && !scanner_->failed()) continue;
+    const bool is_none = IsNoCall();
+    if (!is_none) TellCall(parts);
+    if (!is_none && !scanner_->done()) continue;
     pending_.erase(0, taken + 1);
-    if (scanner_->failed()) {
+    if (is_none) {
       // What was told of it stays a call; otherwise it is text.
       TellRaw(parts);
       state_ = State::kText;

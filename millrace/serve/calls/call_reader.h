@@ -22,12 +22,13 @@ struct AnswerParts {
   bool empty() const { return text.empty() && calls.empty(); }
 };
 
-/// Divides a text into words and calls, as a ToolSyntax spells them. What cannot be a call after all stays text. All
+/// Divides a text into words and calls, as a ToolSyntax spells them. A call has the name of one of the tools. Without a
+/// mark before it, it has arguments, too: other JSON may have a name. What is no call stays text, byte for byte. All
 /// parts together are the same however the text was cut. One owner, no locking.
 class CallReader {
  public:
-  /// With `is_call`, the text is one call, as JSON, and nothing else.
-  explicit CallReader(ToolSyntax syntax, bool is_call = false);
+  /// `names`: of the tools. With `is_call`, the text is one call, as JSON, and nothing else.
+  CallReader(ToolSyntax syntax, std::vector<std::string> names, bool is_call = false);
 
   AnswerParts Add(std::string_view text);
   /// Returns what was held back. Call it at the end of the text.
@@ -55,14 +56,18 @@ class CallReader {
   /// Tells what looked like a call and is none.
   void TellRaw(AnswerParts& parts);
   void BeginCall();
+  /// Whether what the scanner has read can be no call.
+  bool IsNoCall() const;
   void TellCall(AnswerParts& parts);
 
   const ToolSyntax syntax_;
+  const std::vector<std::string> names_;
   const bool is_call_;
   const std::string_view mark_, end_mark_;  ///< empty: none
   State state_ = State::kText;
   std::string pending_;
-  std::string raw_;  ///< the mark and the call, as long as nothing of it was told
+  std::string raw_;        ///< the mark and the call, as long as nothing of it was told
+  bool has_mark_ = false;  ///< one stands before the current call, or before the first one of its list
   std::optional<CallScanner> scanner_;
   std::size_t begun_ = 0, complete_ = 0;
   bool told_call_ = false, told_arguments_ = false;  ///< of the current call

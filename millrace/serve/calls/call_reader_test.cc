@@ -15,9 +15,9 @@ struct ReadCalls {
   std::vector<ToolCallPart> calls;
 };
 
-/// Reads `text` in pieces of up to `most` bytes.
+/// Reads `text` in pieces of up to `most` bytes. The tools are f, g and "g h".
 ReadCalls Read(ToolSyntax syntax, std::string_view text, std::size_t most = 1000, bool is_call = false) {
-  CallReader reader(syntax, is_call);
+  CallReader reader(syntax, {"f", "g", "g h"}, is_call);
   ReadCalls read;
   const auto take = [&](const AnswerParts& parts) {
     read.text += parts.text;
@@ -71,6 +71,43 @@ TEST(CallReader, WhatIsNoCallStaysText) {
   }
   Expect(kSyntax, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1", "|f({\"a\": 1)");
   Expect(ToolSyntax::kUnknown, "<tool_call>{\"name\": \"f\"}</tool_call>", "<tool_call>{\"name\": \"f\"}</tool_call>");
+}
+
+TEST(CallReader, OnlyToolsAreCalled) {
+  const std::string alice = R"({"name": "Alice", "age": 30})", nobody = R"({"name": "h", "arguments": {"a": 1}})";
+  const std::string later = R"({"arguments": {"a": 1}, "name": "h"})";
+  for (const auto& object : {alice, nobody, later}) {
+    Expect(ToolSyntax::kLlama3, object, object);
+    Expect(ToolSyntax::kLlama3, "\n <|python_tag|> " + object, "\n <|python_tag|> " + object);
+    for (const std::string text : {"[" + object + "]", "[ " + object + ", {}]\n", "[TOOL_CALLS] [" + object + "]",
+                                   " \n[TOOL_CALLS]" + object, "See: [TOOL_CALLS][" + object + "] ."}) {
+      Expect(ToolSyntax::kMistral, text, text);
+    }
+    for (const std::string text :
+         {"\n<tool_call>\n" + object + "\n</tool_call>\n", "Well, <tool_call>" + object + "</tool_call>"}) {
+      Expect(ToolSyntax::kHermes, text, text);
+    }
+  }
+  const std::string call = R"({"name": "f", "parameters": {}})";
+  Expect(ToolSyntax::kLlama3, call + "; " + nobody, "; " + nobody + "|f({})");
+}
+
+TEST(CallReader, ACallHasArgumentsThatAreAnObject) {
+  for (const std::string_view arguments : {"5", "[1]", "true", R"("words")", R"("[1]")"}) {
+    const std::string object = fmt::format(R"({{"name": "f", "arguments": {}}})", arguments);
+    Expect(ToolSyntax::kLlama3, object, object);
+    Expect(ToolSyntax::kMistral, "[" + object + "]", "[" + object + "]");
+    Expect(ToolSyntax::kHermes, "<tool_call>" + object + "</tool_call>", "<tool_call>" + object + "</tool_call>");
+  }
+  // A mark says that a call without arguments is one.
+  for (const std::string_view none : {"", R"(, "arguments": null)", R"(, "parameters": "")"}) {
+    const std::string object = fmt::format(R"({{"name": "f"{}}})", none);
+    Expect(ToolSyntax::kLlama3, object, object);
+    Expect(ToolSyntax::kMistral, "[" + object + "]", "[" + object + "]");
+    Expect(ToolSyntax::kLlama3, "<|python_tag|>" + object, "|f({})");
+    Expect(ToolSyntax::kMistral, "[TOOL_CALLS][" + object + "]", "|f({})");
+    Expect(ToolSyntax::kHermes, "<tool_call>" + object + "</tool_call>", "|f({})");
+  }
 }
 
 TEST(CallReader, ReadsCallsOfLlama) {

@@ -69,7 +69,7 @@ void CallScanner::BeginValue(char c) {
   depth_ = 0;
   in_string_ = escaped_ = false;
   is_scalar_ = c != '{' && c != '[' && c != '"';
-  if (c == '}' || c == ']' || c == ',' || c == ':') {
+  if (c == '}' || c == ']' || c == ',' || c == ':' || (NamesArguments(key_) && has_arguments_)) {
     state_ = State::kFailed;
     return;
   }
@@ -85,7 +85,10 @@ bool CallScanner::InValue(char c) {
   }
   value_ += c;
   // An object is told as it comes, anything else when it is complete.
-  if (NamesArguments(key_) && value_.front() == '{') arguments_ += c;
+  if (NamesArguments(key_) && value_.front() == '{') {
+    arguments_ += c;
+    has_arguments_ = true;
+  }
   if (in_string_) {
     if (escaped_) {
       escaped_ = false;
@@ -106,15 +109,21 @@ bool CallScanner::InValue(char c) {
 
 void CallScanner::EndValue() {
   state_ = State::kNext;
-  if (key_ != "name" && !(NamesArguments(key_) && value_.front() == '"')) return;
-  const auto text = ParseJson(value_, "a value");
-  if (!text || !text->is_string()) {
-    state_ = State::kFailed;
-  } else if (key_ == "name") {
-    name_ = text->get<std::string>();
-    has_name_ = true;
-  } else {
-    arguments_ += text->get<std::string>();  // the arguments are the text of JSON
+  if (key_ == "name") {
+    const auto name = ParseJson(value_, "a name");
+    has_name_ = name && name->is_string();
+    if (has_name_) name_ = name->get<std::string>();
+    if (!has_name_) state_ = State::kFailed;
+  } else if (NamesArguments(key_) && value_.front() != '{' && value_ != "null" && value_ != R"("")") {
+    // The arguments are the text of JSON.
+    const auto text = ParseJson(value_, "arguments");
+    const auto object = text && text->is_string() ? ParseJson(text->get_ref<const std::string&>(), "arguments") : text;
+    if (!object || !object->is_object()) {
+      state_ = State::kFailed;
+      return;
+    }
+    arguments_ += text->get_ref<const std::string&>();
+    has_arguments_ = true;
   }
 }
 

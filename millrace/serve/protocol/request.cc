@@ -244,6 +244,9 @@ ToolChoice ReadToolChoice(BodyReader& reader, const Json& tools) {
   constexpr std::string_view kKey = "tool_choice";
   using Kind = ToolChoice::Kind;
   ToolChoice choice{.kind = tools.empty() ? Kind::kNone : Kind::kAuto};
+  for (const Json& tool : tools) {
+    if (auto name = FunctionName(tool)) choice.names.push_back(*std::move(name));
+  }
   reader.Flag("parallel_tool_calls", choice.parallel);
   const Json* member = reader.Find(kKey);
   if (member == nullptr) return choice;
@@ -257,7 +260,7 @@ ToolChoice ReadToolChoice(BodyReader& reader, const Json& tools) {
   }
   if (choice.kind != Kind::kNamed) return choice;
   choice.name = FunctionName(*member).value_or("");
-  if (std::ranges::none_of(tools, [&](const Json& tool) { return FunctionName(tool) == choice.name; })) {
+  if (std::ranges::find(choice.names, choice.name) == choice.names.end()) {
     reader.Refuse(kKey,
                   fmt::format("tool_choice names the function \"{}\", which is not among the tools", choice.name));
   }
@@ -274,8 +277,7 @@ void ReadTools(BodyReader& reader, ChatRequest& request) {
   }
   request.tool_choice = ReadToolChoice(reader, tools);
   if (request.tool_choice.kind == ToolChoice::Kind::kNone) return;
-  const bool have_names = std::ranges::all_of(tools, [](const Json& tool) { return FunctionName(tool).has_value(); });
-  if (request.tool_choice.is_forced() && !have_names) {
+  if (request.tool_choice.is_forced() && request.tool_choice.names.size() < tools.size()) {
     reader.Refuse("tools", R"(each of the tools should be {"type": "function", "function": {"name": …}})");
   }
   request.tools = std::move(tools);

@@ -63,8 +63,9 @@ struct CompletionRequest {
 struct ToolChoice {
   enum class Kind : std::uint8_t { kNone, kAuto, kRequired, kNamed };
   Kind kind = Kind::kNone;
-  std::string name = {};  ///< of the function, with kNamed
-  bool parallel = true;   ///< an answer may have several calls
+  std::string name = {};                ///< of the function, with kNamed
+  std::vector<std::string> names = {};  ///< of the functions of all tools
+  bool parallel = true;                 ///< an answer may have several calls
   bool is_forced() const { return kind == Kind::kRequired || kind == Kind::kNamed; }
 };
 
