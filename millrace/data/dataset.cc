@@ -63,7 +63,7 @@ std::string Fingerprint(const ResolvedSources& resolved, const DatasetOptions& o
       "order={} objects={} weights={} template={} tokenizer={} mode={} rows={} boundaries={} length={} split={} "
       "seed={} "
       "window={}",
-      kOrderVersion, ShortHash(contents), weights, ShortHash(form.identity()), tokenizer.fingerprint(), mode,
+      kOrderVersion, ShortHash(contents), weights, ShortHash(form.identity()), tokenizer.text_fingerprint(), mode,
       rows.empty() ? "plain" : rows, options.boundaries ? "kept" : "none", options.sequence_length, split,
       options.shuffle_seed, options.shuffle_window);
 }
@@ -90,8 +90,8 @@ Status CheckDatasetOptions(const DatasetOptions& options, const tokenizer::Token
   if (options.threads < 1) return Fail(Code::kInvalidArgument, "{} threads cannot load data", options.threads);
   if (options.mode == SequenceMode::kPack && tokenizer.eos() == tokenizer::kNoToken) {
     return Fail(Code::kInvalidArgument,
-                "packing joins documents by an end-of-sequence token, which this tokenizer lacks; "
-                "use mode pad");
+                "packing joins documents by an end-of-sequence token, which this tokenizer lacks; name one as "
+                "eos_token in a tokenizer_config.json beside the tokenizer's file");
   }
   if (options.mode == SequenceMode::kPack && (options.best_fit || options.split_long)) {
     return Fail(Code::kInvalidArgument,
@@ -107,6 +107,17 @@ Status CheckDatasetOptions(const DatasetOptions& options, const tokenizer::Token
     return Fail(Code::kInvalidArgument, "a share of {} held out leaves one part without records", split.held_out);
   }
   return {};
+}
+
+/// Errors: kInvalidArgument if texts or answers would have no end that a model can learn.
+Status RequireEnd(const ResolvedSources& resolved, const DocumentForm& form, const DatasetOptions& options,
+                  const tokenizer::Tokenizer& tokenizer) {
+  if (!form.ends_with_eos() || options.IsForBert() || tokenizer.eos() != tokenizer::kNoToken) return {};
+  const auto is_text = [](const DataObject& object) { return object.token_bytes == 0; };
+  if (std::ranges::none_of(resolved.objects, is_text)) return {};
+  return Fail(Code::kInvalidArgument,
+              "documents end with an end-of-sequence token, which this tokenizer lacks; name one as eos_token in a "
+              "tokenizer_config.json beside the tokenizer's file");
 }
 
 Status RequireText(const ResolvedSources& resolved, std::string_view why) {
@@ -166,6 +177,7 @@ struct Dataset::Rep {
 Status Dataset::Rep::Build(object::Connection& connection, const Logger& log, object::Call call) {
   form = MR_TRY(DocumentForm::Make(options));
   ResolvedSources resolved = MR_TRY(ResolveSources(connection, options.sources, call, form->fields()));
+  MR_TRY(RequireEnd(resolved, *form, options, *tokenizer));
   const bool stored_samples = MR_TRY(HoldStoredSamples(resolved, options));
   fingerprint = Fingerprint(resolved, options, *form, *tokenizer, stored_samples);
   if (options.mode == SequenceMode::kSft) {

@@ -70,12 +70,18 @@ class Tokenizer {
   virtual TokenId eos() const = 0;
   virtual TokenId unk() const = 0;
   virtual TokenId pad() const { return kNoToken; }
+  /// Returns the token that documents of training begin with: bos(), unless the model's files only declare that one.
+  /// kNoToken if they begin with none.
+  virtual TokenId text_begin() const { return bos(); }
   /// Whether the file's post-processor puts bos() in front of texts. Nothing if the file does not say.
   virtual std::optional<bool> adds_bos() const { return std::nullopt; }
   /// One of "sentencepiece-bpe", "sentencepiece-unigram", "unigram", "byte-bpe", "bpe", "wordpiece", "wordlevel"
   virtual std::string_view kind() const = 0;
   /// The crc32c of the model's bytes as 8 hex digits. Everything that was tokenized with the model records it.
   virtual const std::string& fingerprint() const = 0;
+  /// fingerprint() and, if files beside the model declare them, text_begin() and eos(): all that the ids of documents
+  /// depend on.
+  virtual const std::string& text_fingerprint() const { return fingerprint(); }
 };
 
 /// Turns ids that come one by one into text. No part of the text ends within a UTF-8 character. All parts together are

@@ -150,9 +150,11 @@ Status DocumentForm::SetMarkers(const DatasetOptions& options) {
 
 std::uint32_t DocumentForm::added_tokens(const tokenizer::Tokenizer& tokenizer) const {
   if (layout_ > Layout::kTurns) return 0;
-  return static_cast<std::uint32_t>((tokenizer.bos() != tokenizer::kNoToken) +
+  return static_cast<std::uint32_t>((tokenizer.text_begin() != tokenizer::kNoToken) +
                                     (tokenizer.eos() != tokenizer::kNoToken));
 }
+
+bool DocumentForm::ends_with_eos() const { return layout_ <= Layout::kLlama2 || layout_ == Layout::kZephyr; }
 
 struct DocumentEncoder::Rep {
   using Layout = DocumentForm::Layout;
@@ -177,7 +179,7 @@ struct DocumentEncoder::Rep {
     if (!text) return text.error();
     content = *text;
     if (!tokenizer) return std::nullopt;
-    if (tokenizer->bos() != tokenizer::kNoToken) document.ids.push_back(tokenizer->bos());
+    if (tokenizer->text_begin() != tokenizer::kNoToken) document.ids.push_back(tokenizer->text_begin());
     MR_TRY(tokenizer->EncodeFirst(*text, wanted, document.ids));
     if (tokenizer->eos() != tokenizer::kNoToken) document.ids.push_back(tokenizer->eos());
     document.trained.push_back({0, static_cast<std::uint32_t>(document.ids.size())});

@@ -57,6 +57,8 @@ class DocumentForm {
   const std::vector<std::string>& fields() const { return fields_; }
   /// Returns how many of BOS and EOS every document has around its text. An index does not count these.
   std::uint32_t added_tokens(const tokenizer::Tokenizer& tokenizer) const;
+  /// Whether the tokenizer's eos() ends a document or an answer. Some layouts of chats have a mark of their own.
+  bool ends_with_eos() const;
 
  private:
   friend class DocumentEncoder;

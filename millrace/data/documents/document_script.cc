@@ -61,7 +61,7 @@ void DocumentScript::Special(std::string_view piece, bool trained) {
 }
 
 void DocumentScript::Bos() {
-  if (tokenizer_ && tokenizer_->bos() != kNoToken) Token(tokenizer_->bos(), false);
+  if (tokenizer_ && tokenizer_->text_begin() != kNoToken) Token(tokenizer_->text_begin(), false);
 }
 
 void DocumentScript::Eos(bool trained) {

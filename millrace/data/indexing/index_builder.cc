@@ -28,7 +28,7 @@ IndexIdentity IdentityOf(const DataObject& object, const IndexOptions& options) 
   return {object.info.etag,
           object.info.size,
           options.form->identity(),
-          options.tokenizer ? options.tokenizer->fingerprint() : "",
+          options.tokenizer ? options.tokenizer->text_fingerprint() : "",
           object.content ? std::string(object.content->format()) : "",
           options.hashes};
 }
@@ -408,7 +408,7 @@ Result<object::Location> IndexLocation(object::Connection& connection, const Dat
                                        const IndexOptions& options) {
   std::string view = options.form->identity();
   view += '\0';
-  if (options.tokenizer) view += options.tokenizer->fingerprint();
+  if (options.tokenizer) view += options.tokenizer->text_fingerprint();
   std::string_view key = object.info.key;
   std::size_t slash = key.rfind('/');
   std::string_view folder = slash == key.npos ? "" : key.substr(0, slash + 1);

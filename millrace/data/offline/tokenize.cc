@@ -200,7 +200,7 @@ class Tokenization {
   /// Returns the folder of the parts. Another input or other options have another folder.
   std::string PartsFolder() const {
     std::string identity =
-        fmt::format("1\n{}\n{}\n{}\n{} {} {}\n", options_.template_text, tokenizer_.fingerprint(),
+        fmt::format("1\n{}\n{}\n{}\n{} {} {}\n", options_.template_text, tokenizer_.text_fingerprint(),
                     tokenizer_.vocab_size(), options_.append_eod, options_.prepend_bos, options_.part_bytes);
     for (const DataObject& object : sources_.objects) {
       identity +=

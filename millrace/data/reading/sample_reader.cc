@@ -111,7 +111,7 @@ Status SampleReader::FillBertRow(const Reading& reading, std::uint64_t unit, Ran
 
 std::span<const TokenId> SampleReader::TextOf(const EncodedDocument& document) const {
   const tokenizer::Tokenizer& tokenizer = *corpus_->tokenizer;
-  const std::size_t begin = tokenizer.bos() != tokenizer::kNoToken, end = tokenizer.eos() != tokenizer::kNoToken;
+  const std::size_t begin = tokenizer.text_begin() != tokenizer::kNoToken, end = tokenizer.eos() != tokenizer::kNoToken;
   return std::span(document.ids).subspan(begin, document.ids.size() - begin - end);
 }
 

@@ -1,12 +1,15 @@
 #include "millrace/tokenizer/open/open.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <utility>
 
 #include "millrace/checkpoint/gguf/gguf_model.h"
 #include "millrace/checkpoint/read/gguf_reader.h"
 #include "millrace/object/blocking.h"
+#include "millrace/tokenizer/huggingface/declared_tokens.h"
 #include "millrace/tokenizer/load/load.h"
 
 namespace millrace::tokenizer {
@@ -15,14 +18,45 @@ namespace {
 constexpr std::uint64_t kMaxFileBytes = 256 * kMiB;  // JsonLimits::bytes: no larger tokenizer.json could be parsed
 constexpr std::string_view kFileNames[] = {"tokenizer.json", "tokenizer.model", "vocab.txt"};
 
+/// A guess: configurations with many added tokens have some megabytes.
+constexpr std::uint64_t kMaxConfigBytes = 16 * kMiB;
+
+/// Gives a tokenizer the tokens that the files beside it declare.
+Result<std::shared_ptr<const Tokenizer>> Declare(std::shared_ptr<const Tokenizer> tokenizer, const ReadSibling& read,
+                                                 std::string_view folder, const Logger& log) {
+  return WithDeclaredTokens(std::move(tokenizer), MR_TRY(ReadDeclaredTokens(read, folder)), log);
+}
+
+/// Opens a tokenizer's file. Files that have the name of one in a model's folder may have declarations beside them.
+Result<std::shared_ptr<const Tokenizer>> OpenFile(const object::Location& file, std::string_view bytes,
+                                                  std::string_view url, const Logger& log, const object::Call& call) {
+  auto tokenizer = MR_TRY(Load(AsBytes(bytes), url));
+  const std::string folder = file.key.substr(0, file.key.rfind('/') + 1);
+  if (std::ranges::find(kFileNames, std::string_view(file.key).substr(folder.size())) == std::end(kFileNames)) {
+    return tokenizer;
+  }
+  const auto read = [&](std::string_view name) -> Result<std::optional<std::string>> {
+    auto content = MR_TRY(object::GetAll(*file.store, folder + std::string(name), kMaxConfigBytes, call));
+    if (!content) return std::optional<std::string>();
+    return std::move(content->bytes);
+  };
+  return Declare(std::move(tokenizer), read, url.substr(0, url.rfind('/')), log);
+}
+
 /// Opens the tokenizer of a GGUF file, whose model may be one that cannot be loaded.
-Result<std::shared_ptr<const Tokenizer>> OpenGgufTokenizer(const object::Location& file, object::Call call) {
+Result<std::shared_ptr<const Tokenizer>> OpenGgufTokenizer(const object::Location& file, const Logger& log,
+                                                           object::Call call) {
   const std::string name = fmt::format("{}/{}", file.store->Describe(), file.key);
   const auto read = MR_TRY(checkpoint::ReadGgufHeader(file, std::move(call)));
   const checkpoint::GgufTokenizer tokenizer = checkpoint::TokenizerOf(read.header);
   for (const std::string_view form : kFileNames) {
     const auto found = tokenizer.files.find(std::string(form));
-    if (found != tokenizer.files.end()) return Load(AsBytes(found->second), name);
+    if (found == tokenizer.files.end()) continue;
+    const auto read = [&](std::string_view file_name) -> Result<std::optional<std::string>> {
+      const auto sibling = tokenizer.files.find(std::string(file_name));
+      return sibling == tokenizer.files.end() ? std::nullopt : std::optional(sibling->second);
+    };
+    return Declare(MR_TRY(Load(AsBytes(found->second), name)), read, name, log);
   }
   return Fail(Code::kUnsupported, "{}: {}", name, tokenizer.refusal);
 }
@@ -38,7 +72,8 @@ Result<std::shared_ptr<const Tokenizer>> OpenModelTokenizer(const checkpoint::Mo
     auto loaded = Load(AsBytes(*bytes), fmt::format("{}/{}", model.name(), file));
     if (loaded) {
       if (first) log.Warning("another form of the model's tokenizer is used", {{"file", file}, {"why", *first}});
-      return loaded;
+      const auto read = [&](std::string_view sibling) { return model.File(sibling, kMaxConfigBytes, call); };
+      return Declare(*std::move(loaded), read, model.name(), log);
     }
     if (loaded.error().code() != Code::kUnsupported) return loaded;
     if (!first) first = loaded.error();
@@ -51,10 +86,10 @@ Result<std::shared_ptr<const Tokenizer>> OpenModelTokenizer(const checkpoint::Mo
 Result<std::shared_ptr<const Tokenizer>> OpenTokenizer(object::Connection& connection, std::string_view url,
                                                        const Logger& log, object::Call call) {
   const object::Location location = MR_TRY(object::Locate(connection, url));
-  if (checkpoint::IsGgufUrl(url)) return OpenGgufTokenizer(location, std::move(call));
+  if (checkpoint::IsGgufUrl(url)) return OpenGgufTokenizer(location, log, std::move(call));
   if (!location.key.empty() && !location.key.ends_with('/')) {
     const auto content = MR_TRY(object::GetAll(*location.store, location.key, kMaxFileBytes, call));
-    if (content) return Load(AsBytes(content->bytes), url);
+    if (content) return OpenFile(location, content->bytes, url, log, call);
   }
   auto model = checkpoint::ModelSource::Open(connection, url, std::nullopt, log, call);
   if (!model && model.error().code() == Code::kNotFound) {

@@ -69,6 +69,27 @@ TEST_F(OpenTokenizerTest, OpensFoldersAndFiles) {
   EXPECT_THAT(KindAt("s3://bucket/none"), HasSubstr("there is no tokenizer at s3://bucket/none"));
 }
 
+TEST_F(OpenTokenizerTest, TokensThatTheFolderDeclaresAreTheTokenizers) {
+  constexpr std::string_view kTokens =
+      R"({"model": {"type": "WordLevel", "vocab": {"[UNK]": 0, "</s>": 1, "<end>": 2}, "unk_token": "[UNK]"},
+ "pre_tokenizer": {"type": "Whitespace"}})";
+  constexpr std::string_view kConfig = R"({"eos_token": "<end>"})";
+  const auto eos = [&](std::string_view url) { return OpenTokenizer(connection_, url, {}).value()->eos(); };
+  std::vector<checkpoint::SafetensorsEntry> weights{{"weight", {DType::kU8, {4}}}};
+  Put("hf/model.safetensors", checkpoint::MakeSafetensorsHeader(weights) + "abcd");
+  Put("hf/tokenizer.json", kTokens);
+  Put("hf/another.json", kTokens);
+  EXPECT_EQ(eos("s3://bucket/hf"), 1);
+  Put("hf/special_tokens_map.json", kConfig);
+  EXPECT_EQ(eos("s3://bucket/hf"), 2);
+  EXPECT_EQ(eos("s3://bucket/hf/tokenizer.json"), 2);
+  EXPECT_EQ(eos("s3://bucket/hf/another.json"), 1) << "another tokenizer than the folder's";
+  SaveModel(1, {{"files/tokenizer.json", kTokens}, {"files/tokenizer_config.json", kConfig}});
+  EXPECT_EQ(eos(checkpoint::testing::kUrl), 2);
+  Put("hf/tokenizer_config.json", "{");
+  EXPECT_THAT(OpenTokenizer(connection_, "s3://bucket/hf", {}).error().ToString(), HasSubstr("tokenizer_config.json"));
+}
+
 /// The file's model may be one that cannot be loaded.
 TEST_F(OpenTokenizerTest, OpensGgufFiles) {
   std::vector<std::string> tokens(256);
