@@ -76,6 +76,9 @@ Result<OpenedModel> ModelOpening::Open() {
     if (stored == nullptr) return Fail(Code::kNotFound, "{} has no config.json", options_.model_url);
     json = *stored;
     opened_.config_name = options_.model_url + "/config.json";
+    constexpr std::uint64_t kMostBytes = 1 * kMiB;  // a guess: such files have some hundred bytes
+    const auto generation = MR_TRY(opened_.weights->File(checkpoint::kGenerationConfigFile, kMostBytes));
+    if (generation) opened_.generation_config = MR_TRY(ParseJson(*generation, options_.model_url));
     MR_TRY(QuantizeBase());
     json.erase("quantization_config");  // it describes the files, not the model
   } else if (const Json* size = JsonFind(json, "vocab_size"); size == nullptr || *size == 0) {
@@ -85,6 +88,7 @@ Result<OpenedModel> ModelOpening::Open() {
   const bool compares = data.objective == data::Objective::kDpo;  // by the head that predicts tokens
   engine::SetHeads(json, {.tokens = data.LearnsTokens() || compares, .rows = data.LearnsRows() && !compares},
                    options_.classes);
+  if (!options_.model_url.empty()) opened_.stored_config = json;
   MR_TRY(OpenAdapter());
   opened_.config = MR_TRY(engine::ParseModelConfig(json, opened_.config_name));
   opened_.shape = TrainedShape(options_, *opened_.config, opened_.lora);

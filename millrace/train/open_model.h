@@ -26,6 +26,8 @@ namespace millrace::train {
 struct OpenedModel {
   std::shared_ptr<const engine::ModelConfig> config;
   std::string config_name;                                    ///< where it is from, for messages
+  Json stored_config;                                         ///< config.json of model.from; null: there is none
+  Json generation_config;                                     ///< generation_config.json there; null: there is none
   std::optional<checkpoint::ModelSource> weights;             ///< nothing: the model begins at random
   std::optional<engine::LoraOptions> lora;                    ///< nothing: the whole model is trained
   std::optional<checkpoint::ModelSource> adapter;             ///< to start from; nothing: a new one, or none

@@ -38,6 +38,7 @@
 #include "millrace/train/reporting/stopwatch.h"
 #include "millrace/train/reporting/telemetry.h"
 #include "millrace/train/state/run_state.h"
+#include "millrace/train/state/tuned_config.h"
 #include "millrace/train/step_end/delayed_scales.h"
 #include "millrace/train/step_end/step_judge.h"
 #include "millrace/train/step_runner.h"
@@ -477,7 +478,9 @@ Json Trainer::Meta() const {
                  .optimizer_steps = optimizer_->steps(),
                  .seed = options_.seed,
                  .data = loader_->state(),
-                 .model_config = model_->config().ToJson(),
+                 .model_config = TunedConfig(opened_.stored_config, model_->config(),
+                                             options_.data.classification.classes, options_.precision, *tokenizer_),
+                 .generation_config = TunedGenerationConfig(opened_.generation_config, *tokenizer_),
                  .transposed = opened_.lora ? std::vector<std::string>{} : engine::TransposedWeights(model_->config()),
                  .tokenizer_url = options_.tokenizer_url,
                  .tokenizer_fingerprint = tokenizer_->fingerprint(),
@@ -488,11 +491,6 @@ Json Trainer::Meta() const {
                  .compiled = compiled_};
   judge_.Save(state);
   if (scales_) state.fp8 = scales_->ToJson();
-  state.model_config["torch_dtype"] = options_.precision == at::kFloat  ? "float32"
-                                      : options_.precision == at::kHalf ? "float16"
-                                                                        : "bfloat16";
-  if (tokenizer_->bos() != tokenizer::kNoToken) state.model_config["bos_token_id"] = tokenizer_->bos();
-  if (tokenizer_->eos() != tokenizer::kNoToken) state.model_config["eos_token_id"] = tokenizer_->eos();
   Json meta = state.ToJson();
   if (!options_.job.empty()) meta["job"] = options_.job;
   return meta;

@@ -55,14 +55,30 @@ std::map<std::string, std::string> TokenizerFiles(const Context& context, object
   return {};
 }
 
-/// Returns the files of a model's tokenizer: the run's, or those that came with a folder.
-std::map<std::string, std::string> ModelFiles(const Context& context, object::Connection& connection,
-                                              const checkpoint::ModelSource& source, const std::string& url) {
-  if (source.step()) return TokenizerFiles(context, connection, source.reader().manifest());
-  auto found = checkpoint::TokenizerFilesAt(connection, url, context.log(), CallOf(context));
-  if (found) return *std::move(found);
-  context.log().Warning("the model is written without a tokenizer", {{"error", found.error()}});
+/// Adds the generation_config.json of a model, unless there is one in `files`.
+Status AddGenerationConfig(const Context& context, const checkpoint::ModelSource& source,
+                           std::map<std::string, std::string>& files) {
+  constexpr std::uint64_t kMostBytes = 1 * kMiB;  // a guess: such files have some hundred bytes
+  const std::string file(checkpoint::kGenerationConfigFile);
+  auto text = MR_TRY(source.File(file, kMostBytes, CallOf(context)));
+  if (text) files.emplace(file, *std::move(text));
   return {};
+}
+
+/// Returns the files beside a model's weights: its tokenizer, which is the run's or came with a folder, and how it
+/// generates.
+Result<std::map<std::string, std::string>> ModelFiles(const Context& context, object::Connection& connection,
+                                                      const checkpoint::ModelSource& source, const std::string& url) {
+  std::map<std::string, std::string> files;
+  if (source.step()) {
+    files = TokenizerFiles(context, connection, source.reader().manifest());
+  } else if (auto found = checkpoint::TokenizerFilesAt(connection, url, context.log(), CallOf(context)); found) {
+    files = *std::move(found);
+  } else {
+    context.log().Warning("the model is written without a tokenizer", {{"error", found.error()}});
+  }
+  MR_TRY(AddGenerationConfig(context, source, files));
+  return files;
 }
 
 Result<std::optional<engine::Quantization>> QuantizationArgument(const Arguments& arguments) {
@@ -92,7 +108,7 @@ Status Export(const Context& context, const Arguments& arguments) {
   MemoryBudget budget(context.DataBudget());
   Reader& reader = source.reader();
   if (options.format == checkpoint::ForeignFormat::kHuggingFace || options.format == checkpoint::ForeignFormat::kGguf)
-    options.files = ModelFiles(context, *connection, source, arguments.url);
+    options.files = MR_TRY(ModelFiles(context, *connection, source, arguments.url));
   std::optional<Bar> bar(std::in_place, context, checkpoint::ExportBytes(reader.manifest(), options));
   auto exported = MR_TRY(checkpoint::Export(reader, to, budget, options, CallOf(context), bar->progress()));
   bar.reset();
@@ -114,12 +130,16 @@ Status Export(const Context& context, const Arguments& arguments) {
   return {};
 }
 
-/// Returns the tokenizer of the run that made the adapter, else the base's.
-std::map<std::string, std::string> MergedFiles(const Context& context, object::Connection& connection,
-                                               const checkpoint::ModelSource& adapter,
-                                               const checkpoint::ModelSource& base, const std::string& base_url) {
+/// Returns the files of the run that made the adapter, else the base's.
+Result<std::map<std::string, std::string>> MergedFiles(const Context& context, object::Connection& connection,
+                                                       const checkpoint::ModelSource& adapter,
+                                                       const checkpoint::ModelSource& base,
+                                                       const std::string& base_url) {
   auto files = TokenizerFiles(context, connection, adapter.reader().manifest());
-  return files.empty() ? ModelFiles(context, connection, base, base_url) : files;
+  if (files.empty()) files = MR_TRY(ModelFiles(context, connection, base, base_url));
+  if (adapter.step()) MR_TRY(AddGenerationConfig(context, adapter, files));
+  MR_TRY(AddGenerationConfig(context, base, files));
+  return files;
 }
 
 /// Returns how the base of an adapter was quantized while the adapter was trained: what the user says, else what the
@@ -177,7 +197,7 @@ Status Merge(const Context& context, const Arguments& arguments) {
         merge.Apply(tensor, first, elements, &distance);
       }};
   if (arguments.file_bytes > 0) options.file_bytes = arguments.file_bytes;
-  options.files = MergedFiles(context, *connection, adapter, base, from);
+  options.files = MR_TRY(MergedFiles(context, *connection, adapter, base, from));
   const object::Location to = MR_TRY(object::Locate(*connection, arguments.destination));
   std::optional<Bar> bar(std::in_place, context, checkpoint::ExportBytes(base.reader().manifest(), options));
   const auto exported =

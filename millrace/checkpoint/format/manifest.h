@@ -39,6 +39,8 @@ struct FileMeta {
 
 /// The member of Manifest::meta that holds the model's Hugging Face config.json.
 inline constexpr std::string_view kMetaModelConfig = "model_config";
+/// The member of Manifest::meta that holds the model's generation_config.json, which a run carries through.
+inline constexpr std::string_view kMetaGenerationConfig = "generation_config";
 /// The member of Manifest::meta that lists the weights which are stored as the transposes of Hugging Face's matrices.
 inline constexpr std::string_view kMetaTransposed = "transposed";
 /// The member of Manifest::meta that holds an adapter's adapter_config.json.

@@ -73,7 +73,11 @@ Result<std::optional<std::string>> ModelSource::File(std::string_view name, std:
   }
   const auto& tensors = reader().manifest().tensors;
   const auto kept = tensors.find(fmt::format("{}{}", kFilesGroup, name));
-  if (kept == tensors.end()) return std::optional<std::string>();
+  if (kept == tensors.end()) {
+    const Json* carried = JsonFind(reader().manifest().meta, kMetaGenerationConfig);
+    if (carried == nullptr || name != kGenerationConfigFile) return std::optional<std::string>();
+    return DumpJsonPretty(*carried) + "\n";
+  }
   if (kept->second.dtype != DType::kU8)
     return Fail(Code::kCorrupt, "{}: {} is not a file: its element type is not U8", this->name(), kept->first);
   if (kept->second.bytes() > most) {

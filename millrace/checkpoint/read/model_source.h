@@ -16,6 +16,9 @@
 
 namespace millrace::checkpoint {
 
+/// The file of transformers that says how a model generates.
+inline constexpr std::string_view kGenerationConfigFile = "generation_config.json";
+
 /// A model's weights and the small files that came with it. Holds the checkpoint, so that no collector removes it, if
 /// the caller may write to its bucket. Const methods are thread-safe.
 class ModelSource {
@@ -34,8 +37,8 @@ class ModelSource {
   Result<std::string> Version(object::Call call = {}) const;
   /// For a model that was unpacked from something else, whose version this is.
   void SetVersion(std::string version) { version_ = std::move(version); }
-  /// Returns a file of the model's folder, or what an import kept of it ("tokenizer.json"); nothing if there is none.
-  /// Blocks.
+  /// Returns a file of the model's folder, or what an import kept of it ("tokenizer.json"), or the
+  /// generation_config.json that a run carried through; nothing if there is none. Blocks.
   /// Errors: kResourceExhausted if the file has more than `most` bytes.
   /// A GGUF file with a SentencePiece vocabulary has one file, "tokenizer.model".
   Result<std::optional<std::string>> File(std::string_view name, std::uint64_t most, object::Call call = {}) const;

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+#include <vector>
+
 namespace millrace::engine {
 namespace {
 
@@ -58,15 +61,20 @@ Result<std::int64_t> OptionalClasses(const Json& json, std::string_view what) {
   return classes;
 }
 
-void WriteClassNames(Json& json, std::int64_t classes) {
-  Json names = Json::object(), ids = Json::object();
-  for (std::int64_t i = 0; i < classes; ++i) {
-    const std::string name = fmt::format("LABEL_{}", i);
-    names[std::to_string(i)] = name;
-    ids[name] = i;
+void NameClasses(Json& json, std::span<const std::string> names) {
+  Json of_ids = Json::object(), of_names = Json::object();
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    of_ids[std::to_string(i)] = names[i];
+    of_names[names[i]] = i;
   }
-  json["id2label"] = names;
-  json["label2id"] = ids;
+  json["id2label"] = std::move(of_ids);
+  json["label2id"] = std::move(of_names);
+}
+
+void WriteClassNames(Json& json, std::int64_t classes) {
+  std::vector<std::string> names;
+  for (std::int64_t i = 0; i < classes; ++i) names.push_back(fmt::format("LABEL_{}", i));
+  NameClasses(json, names);
 }
 
 Status CheckSizes(const ModelSizes& sizes, std::string_view what) {

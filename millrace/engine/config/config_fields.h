@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -27,7 +28,9 @@ Result<double> OptionalDeviation(const Json& json, std::string_view key, double 
 /// Returns the number of classes of rows: num_labels or, as transformers writes it, as many as id2label has names.
 /// Absent: 2. Errors: kInvalidArgument outside of 1 … 1048576.
 Result<std::int64_t> OptionalClasses(const Json& json, std::string_view what);
-/// Writes id2label and label2id with transformers' default names.
+/// Writes id2label and label2id with these names.
+void NameClasses(Json& json, std::span<const std::string> names);
+/// Writes them with transformers' default names.
 void WriteClassNames(Json& json, std::int64_t classes);
 
 /// Checks that the sizes are positive and bounded, and that heads divide as they must.

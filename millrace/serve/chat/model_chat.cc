@@ -4,6 +4,7 @@
 #include <array>
 
 #include "millrace/object/blocking.h"
+#include "millrace/tokenizer/huggingface/declared_tokens.h"
 
 namespace millrace::serve {
 namespace {
@@ -14,12 +15,6 @@ Result<Json> ReadJsonFile(const checkpoint::ModelSource& model, std::string_view
   const auto text = MR_TRY(model.File(file, kMaxFileBytes, call));
   if (!text) return Json(nullptr);
   return ParseJson(*text, fmt::format("{}/{}", model.name(), file));
-}
-
-/// A special token is a string, or an object that has its content.
-std::string TokenText(const Json& token) {
-  if (token.is_string()) return token.get<std::string>();
-  return JsonString(token, "content").value_or("");
 }
 
 /// "chat_template" is a text, or a list of named ones.
@@ -50,7 +45,8 @@ Result<ChatTemplateSource> ReadChatTemplate(const checkpoint::ModelSource& model
   for (const char* name :
        {"bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"}) {
     const Json* token = JsonFind(config, name);
-    if (token != nullptr && !TokenText(*token).empty()) source.variables[name] = TokenText(*token);
+    const std::string text = token != nullptr ? tokenizer::SpecialTokenText(*token) : "";
+    if (!text.empty()) source.variables[name] = text;
   }
   if (const Json* templates = JsonFind(config, "chat_template")) TakeTemplates(*templates, source);
   if (auto text = MR_TRY(model.File("chat_template.jinja", kMaxFileBytes, call))) source.text = *std::move(text);
@@ -80,12 +76,12 @@ Result<std::vector<TokenId>> ReadEndTokens(const checkpoint::ModelSource& model,
     if (!id.is_number_integer() || id < 0 || id >= tokenizer.vocab_size()) return;
     if (std::find(ends.begin(), ends.end(), id.get<TokenId>()) == ends.end()) ends.push_back(id.get<TokenId>());
   };
-  for (const char* file : {"generation_config.json", "config.json"}) {
-    const Json config = MR_TRY(ReadJsonFile(model, file, call));
-    const Json* named = JsonFind(config, "eos_token_id");
+  const Json generation = MR_TRY(ReadJsonFile(model, checkpoint::kGenerationConfigFile, call));
+  const Json* config = JsonFind(model.reader().manifest().meta, checkpoint::kMetaModelConfig);
+  for (const Json* source : {&generation, config}) {
+    const Json* named = source != nullptr ? JsonFind(*source, "eos_token_id") : nullptr;
     if (named == nullptr || named->is_null()) continue;
     for (const Json& id : named->is_array() ? *named : Json::array({*named})) add(id);
-    break;
   }
   add(Json(tokenizer.eos()));
   return ends;

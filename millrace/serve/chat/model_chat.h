@@ -24,7 +24,7 @@ Result<ChatTemplateSource> ReadChatTemplate(const checkpoint::ModelSource& model
 Result<std::optional<ChatTemplateSource>> ReadTemplateFile(object::Connection& connection, std::string_view url,
                                                            object::Call call = {});
 
-/// Returns the tokens that end a text: those that generation_config.json names, or else config.json, and the
+/// Returns the tokens that end a text: those that generation_config.json names, those of config.json, and the
 /// tokenizer's. Blocks. Errors: kInvalidArgument for broken files.
 Result<std::vector<TokenId>> ReadEndTokens(const checkpoint::ModelSource& model, const tokenizer::Tokenizer& tokenizer,
                                            object::Call call = {});

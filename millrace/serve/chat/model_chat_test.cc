@@ -5,8 +5,10 @@
 #include <fstream>
 
 #include "millrace/base/files/files.h"
+#include "millrace/checkpoint/format/safetensors.h"
 #include "millrace/object/hf/testing/hub_server.h"
 #include "millrace/object/open/open.h"
+#include "millrace/tokenizer/load/load.h"
 
 namespace millrace::serve {
 namespace {
@@ -51,6 +53,31 @@ TEST(ReadTemplateFile, FromADisk) {
   std::ofstream(folder.path() / "t.jinja") << "text";
   EXPECT_EQ((*ReadTemplateFile(*connection, (folder.path() / "t.jinja").string()))->text, "text");
   EXPECT_FALSE(*ReadTemplateFile(*connection, (folder.path() / "none").string()));
+}
+
+TEST(ReadEndTokens, AreThoseOfAllFiles) {
+  const TempDir folder = *TempDir::Create();
+  const auto connection = *object::OpenConnection({});
+  const auto put = [&](const char* file, std::string_view content) {
+    std::ofstream(folder.path() / file, std::ios::binary) << content;
+  };
+  std::vector<checkpoint::SafetensorsEntry> weights{{"weight", {checkpoint::DType::kU8, {4}}}};
+  put("model.safetensors", checkpoint::MakeSafetensorsHeader(weights) + "abcd");
+  constexpr std::string_view kTokens =
+      R"({"model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "c": 2, "d": 3, "</s>": 4}, "unk_token": "a"}})";
+  const auto tokens = tokenizer::Load(AsBytes(kTokens), "tokenizer.json").value();
+  const auto ends = [&] {
+    const auto model = checkpoint::ModelSource::Open(*connection, folder.path().string(), std::nullopt, {});
+    EXPECT_TRUE(model) << model.error().ToString();
+    return ReadEndTokens(*model, *tokens).value();
+  };
+  put("config.json", R"({"model_type": "llama", "eos_token_id": 1})");
+  EXPECT_EQ(ends(), (std::vector<TokenId>{1, 4}));
+  put("generation_config.json", R"({"eos_token_id": [2, 3, 999]})");
+  EXPECT_EQ(ends(), (std::vector<TokenId>{2, 3, 1, 4})) << "999 is no token";
+  put("config.json", R"({"model_type": "llama"})");
+  put("generation_config.json", R"({"eos_token_id": null})");
+  EXPECT_EQ(ends(), (std::vector<TokenId>{4}));
 }
 
 }  // namespace

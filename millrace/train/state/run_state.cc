@@ -143,6 +143,7 @@ Json RunState::ToJson() const {
       {"tokenizer", {{"url", tokenizer_url}, {"fingerprint", tokenizer_fingerprint}}},
       {"train", {{"step", step}, {"optimizer", optimizer}, {"optimizer_steps", optimizer_steps}, {"seed", seed}}},
       {"data", data.ToJson()}};
+  if (!generation_config.is_null()) json[std::string(checkpoint::kMetaGenerationConfig)] = generation_config;
   if (!spikes.is_null()) json["train"]["spikes"] = spikes;
   if (!loss_scale.is_null()) json["train"]["loss_scale"] = loss_scale;
   if (!fp8.is_null()) json["train"]["fp8"] = fp8;
@@ -165,6 +166,9 @@ Result<RunState> RunState::FromJson(const Json& meta, std::string_view name) {
   };
   RunState state;
   state.model_config = *MR_TRY(member(checkpoint::kMetaModelConfig));
+  if (const Json* generation = JsonFind(meta, checkpoint::kMetaGenerationConfig); generation != nullptr) {
+    state.generation_config = *generation;
+  }
   const Json& train = *MR_TRY(member("train"));
   state.step = MR_TRY(JsonUint(train, "step"));
   if (JsonFind(train, "optimizer") != nullptr) state.optimizer = MR_TRY(JsonString(train, "optimizer"));

@@ -45,6 +45,7 @@ struct RunState {
   std::uint64_t seed = 0;
   data::LoaderState data;
   Json model_config;                    ///< Hugging Face's config.json
+  Json generation_config;               ///< generation_config.json of the model that the run began with; null: none
   std::vector<std::string> transposed;  ///< weights that are stored as the transposes of Hugging Face's
   std::string tokenizer_url, tokenizer_fingerprint;
   Json adapter_config;           ///< PEFT's adapter_config.json; null: the run trains no adapter

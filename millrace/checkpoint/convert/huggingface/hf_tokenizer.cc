@@ -12,17 +12,11 @@ namespace {
 /// The largest file of a tokenizer. A guess, far above real ones; the same bound as that of imports.
 constexpr std::uint64_t kMostFile = 256 * kMiB;
 constexpr std::string_view kConfig = "tokenizer_config.json", kFast = "tokenizer.json",
-                           kSentencePiece = "tokenizer.model";
+                           kSentencePiece = "tokenizer.model", kSpecials = "special_tokens_map.json",
+                           kAdded = "added_tokens.json", kTemplate = "chat_template.jinja";
 /// All tokenizer files that transformers looks for.
-constexpr std::string_view kNames[] = {kFast,
-                                       kSentencePiece,
-                                       "vocab.txt",
-                                       "vocab.json",
-                                       "merges.txt",
-                                       kConfig,
-                                       "added_tokens.json",
-                                       "special_tokens_map.json",
-                                       "chat_template.jinja"};
+constexpr std::string_view kNames[] = {kFast,   kSentencePiece, "vocab.txt", "vocab.json", "merges.txt",
+                                       kConfig, kAdded,         kSpecials,   kTemplate};
 
 /// Returns the roles of special tokens whose names tell them, such as "<s>".
 Json SpecialTokens(const Json& tokenizer) {
@@ -70,6 +64,33 @@ Json SentencePieceConfig(std::string_view model) {
   return config;
 }
 
+/// Puts the roles that special_tokens_map.json names into a tokenizer_config.json that guesses them.
+Status TakeRoles(std::map<std::string, std::string>& files) {
+  const auto map = files.find(std::string(kSpecials));
+  if (map == files.end()) return {};
+  std::string& text = files[std::string(kConfig)];
+  Json config = MR_TRY(ParseJson(text, kConfig));
+  config.update(MR_TRY(ParseJson(map->second, kSpecials)));
+  text = DumpJsonPretty(config) + "\n";
+  return {};
+}
+
+/// Adds the files beside a tokenizer's file that say more of it, if it has the name of one in a model's folder.
+Status TakeSiblings(const object::Location& tokenizer, std::map<std::string, std::string>& files,
+                    const object::Call& call) {
+  const std::string folder = tokenizer.key.substr(0, tokenizer.key.rfind('/') + 1);
+  const std::string_view name = std::string_view(tokenizer.key).substr(folder.size());
+  if (name != kFast && name != kSentencePiece) return {};
+  bool has_config = false;
+  for (const std::string_view file : {kConfig, kAdded, kSpecials, kTemplate}) {
+    auto content = MR_TRY(object::GetAll(*tokenizer.store, folder + std::string(file), kMostFile, call));
+    if (!content) continue;
+    files[std::string(file)] = std::move(content->bytes);
+    has_config = has_config || file == kConfig;
+  }
+  return has_config ? Status() : TakeRoles(files);
+}
+
 }  // namespace
 
 std::optional<TokenizerOrigin> FindTokenizerOrigin(const Manifest& manifest) {
@@ -107,7 +128,11 @@ Result<std::map<std::string, std::string>> TokenizerFilesAt(object::Connection& 
   const object::Location location = MR_TRY(object::Locate(connection, url));
   if (!location.key.empty() && !location.key.ends_with('/') && !IsGgufUrl(url)) {
     auto content = MR_TRY(object::GetAll(*location.store, location.key, kMostFile, call));
-    if (content) return TokenizerFilesOf(std::move(content->bytes), url);
+    if (content) {
+      auto files = MR_TRY(TokenizerFilesOf(std::move(content->bytes), url));
+      MR_TRY(TakeSiblings(location, files, call));
+      return files;
+    }
   }
   const ModelSource model = MR_TRY(ModelSource::Open(connection, url, std::nullopt, log, call));
   std::map<std::string, std::string> files;
@@ -120,6 +145,7 @@ Result<std::map<std::string, std::string>> TokenizerFilesAt(object::Connection& 
     if (found == files.end() || files.contains(std::string(kConfig))) continue;
     auto made = MR_TRY(TokenizerFilesOf(found->second, name));
     files.merge(made);
+    MR_TRY(TakeRoles(files));
   }
   if (files.empty()) return Fail(Code::kNotFound, "{} has no tokenizer", url);
   return files;

@@ -22,9 +22,9 @@ struct TokenizerOrigin {
 std::optional<TokenizerOrigin> FindTokenizerOrigin(const Manifest& manifest);
 
 /// Reads the tokenizer at `url`, which is a tokenizer's file or a model that has one. Returns the tokenizer's files for
-/// a model's folder, by name. They include tokenizer_config.json, so AutoTokenizer of transformers opens the folder.
-/// Errors: kNotFound if there is none; kUnsupported if it is neither a tokenizer.json nor a SentencePiece model.
-/// Blocks.
+/// a model's folder, by name, with those beside a tokenizer.json or tokenizer.model. They include
+/// tokenizer_config.json, so AutoTokenizer of transformers opens the folder. Errors: kNotFound if there is none;
+/// kUnsupported if it is neither a tokenizer.json nor a SentencePiece model. Blocks.
 Result<std::map<std::string, std::string>> TokenizerFilesAt(object::Connection& connection, std::string_view url,
                                                             const Logger& log, object::Call call = {});
 

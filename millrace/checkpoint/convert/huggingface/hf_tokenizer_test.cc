@@ -1,5 +1,8 @@
 #include "millrace/checkpoint/convert/huggingface/hf_tokenizer.h"
 #include "millrace/checkpoint/format/manifest.h"
+#include "millrace/checkpoint/testing/thread_group.h"
+#include "millrace/object/blocking.h"
+#include "millrace/object/memory/memory_store.h"
 
 #include <gmock/gmock.h>
 
@@ -33,6 +36,27 @@ TEST(HfTokenizerTest, OnlyARunsCheckpointWithoutFilesOfItsOwnNamesATokenizer) {
   EXPECT_EQ(FindTokenizerOrigin(manifest)->url, "s3://demo/tokenizer.model");
   manifest.tensors["files/tokenizer.json"] = {DType::kU8, {3}};
   EXPECT_FALSE(FindTokenizerOrigin(manifest));
+}
+
+TEST(HfTokenizerTest, WhatTheFolderDeclaresComesWithATokenizersFile) {
+  const std::shared_ptr<object::Store> store = object::MakeMemoryStore();
+  testing::StoreConnection connection(store);
+  const auto put = [&](const std::string& key, std::string_view content) {
+    ASSERT_TRUE(object::Put(*store, key, AsBytes(content)));
+  };
+  const std::string fast = R"({"added_tokens":[{"id":0,"content":"</s>"}],"model":{"type":"BPE"}})";
+  const std::string config = R"({"eos_token": "<|eot_id|>"})";
+  put("m/tokenizer.json", fast);
+  put("m/other.json", fast);
+  put("m/special_tokens_map.json", config);
+  const auto eos = [&](std::string_view file) {
+    const auto files = TokenizerFilesAt(connection, fmt::format("s3://bucket/m/{}", file), {}).value();
+    return (*ParseJson(files.at("tokenizer_config.json"), "it"))["eos_token"];
+  };
+  EXPECT_EQ(eos("tokenizer.json"), "<|eot_id|>");
+  EXPECT_EQ(eos("other.json"), "</s>");
+  put("m/tokenizer_config.json", R"({"eos_token": "<|im_end|>"})");
+  EXPECT_EQ(eos("tokenizer.json"), "<|im_end|>");
 }
 
 }  // namespace
