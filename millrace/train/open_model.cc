@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -13,6 +14,8 @@
 #include "millrace/engine/adapters/peft_config.h"
 #include "millrace/engine/config/families.h"
 #include "millrace/engine/models/make_model.h"
+#include "millrace/engine/weights/unused_weights.h"
+#include "millrace/engine/weights/weight_names.h"
 #include "millrace/train/auto_layout.h"
 
 namespace millrace::train {
@@ -36,6 +39,8 @@ class ModelOpening {
   Result<checkpoint::ModelSource> OpenSource(const std::string& url);
   /// Makes the weights a folder of this machine whose blocks are quantized, if the options say so.
   Status QuantizeBase();
+  /// Warns of weights in model.from that the model leaves out, and fails if it must not.
+  Status NameUnusedWeights();
   /// Opens the adapter to start from. Its configuration says which layers have adapters, and of which kind.
   Status OpenAdapter();
 
@@ -89,8 +94,9 @@ Result<OpenedModel> ModelOpening::Open() {
   engine::SetHeads(json, {.tokens = data.LearnsTokens() || compares, .rows = data.LearnsRows() && !compares},
                    options_.classes);
   if (!options_.model_url.empty()) opened_.stored_config = json;
-  MR_TRY(OpenAdapter());
   opened_.config = MR_TRY(engine::ParseModelConfig(json, opened_.config_name));
+  if (opened_.weights && group_.rank() == 0) MR_TRY(NameUnusedWeights());
+  MR_TRY(OpenAdapter());
   opened_.shape = TrainedShape(options_, *opened_.config, opened_.lora);
   return std::move(opened_);
 }
@@ -115,6 +121,15 @@ Status ModelOpening::QuantizeBase() {
   return {};
 }
 
+Status ModelOpening::NameUnusedWeights() {
+  const auto unused =
+      MR_TRY(engine::UnusedWeights(opened_.weights->reader(), *opened_.config, opened_.quantized.get()));
+  for (const std::string& name : unused) {
+    options_.log.Warning("the model has no place for a weight of model.from; it is left out", {{"weight", name}});
+  }
+  return {};
+}
+
 Status ModelOpening::OpenAdapter() {
   opened_.lora = options_.lora;
   if (!opened_.lora || options_.adapter_url.empty()) return {};
@@ -123,6 +138,13 @@ Status ModelOpening::OpenAdapter() {
   if (!config) return Fail(Code::kNotFound, "lora.adapter: {} has no adapter_config.json", options_.adapter_url);
   opened_.lora = MR_TRY(engine::ReadPeftConfig(*config, options_.adapter_url + "/adapter_config.json"));
   opened_.lora->dropout = options_.lora->dropout;
+  MR_TRY(engine::FindWhole(opened_.adapter->reader(), *opened_.config, *opened_.lora));
+  if (options_.data.objective == data::Objective::kDpo && !opened_.lora->whole.empty()) {
+    return Fail(Code::kUnsupported,
+                "lora.adapter: {} has {} whole; train.objective dpo compares with the model without its adapter, whose "
+                "weights such an adapter replaces",
+                options_.adapter_url, opened_.lora->whole.front());
+  }
   return {};
 }
 
@@ -179,6 +201,10 @@ Json AdapterConfig(const OpenedModel& opened, const Options& options) {
                                                        : "",
                           .transposed = !engine::TransposedWeights(config).empty()};
   if (classifies) facts.whole = {std::string(config.class_layer())};
+  for (const std::string& parameter : opened.lora->whole) {
+    const std::string module = parameter.substr(0, parameter.rfind('.'));
+    if (std::ranges::find(facts.whole, module) == facts.whole.end()) facts.whole.push_back(module);
+  }
   return engine::PeftConfig(*opened.lora, facts);
 }
 

@@ -80,6 +80,39 @@ TEST_F(LoraTest, StartsFromAnAdapter) {
   }
 }
 
+/// PEFT's modules_to_save.
+TEST_F(LoraTest, AnAdaptersOwnHeadAndNormsAreTrainedOn) {
+  const std::string base = Base("whole-base", 1);
+  Options first = Adapting(base, "whole-first");
+  first.lora->whole = {"lm_head.weight", "model.layers.0.input_layernorm.weight", "model.norm.weight"};
+  const Ran before = Run(first);
+  ASSERT_TRUE(before.outcome) << before.outcome.error().ToString();
+  const auto tensors = Tensors(first.checkpoint_url, 12);
+  for (const std::string& name : first.lora->whole) {
+    EXPECT_TRUE(tensors.contains("adapter/base_model.model." + name)) << name;
+  }
+  Options second = Adapting(base, "whole-second");
+  second.lora->dropout = 0;
+  second.adapter_url = first.checkpoint_url;
+  const Ran after = Run(second);
+  ASSERT_TRUE(after.outcome) << after.outcome.error().ToString();
+  EXPECT_LT(after.losses.at(1), (before.losses.at(1) + before.losses.at(12)) / 2) << "it begins where the first ended";
+  auto connection = object::OpenConnection({}).value();
+  const auto reader = checkpoint::Reader::Open(*connection, second.checkpoint_url, 12).value();
+  EXPECT_EQ(reader->manifest().meta.at("adapter_config").at("modules_to_save"),
+            (Json{"lm_head", "model.layers.0.input_layernorm", "model.norm"}));
+  Options divided = second;
+  divided.checkpoint_url.clear();
+  for (const engine::ParallelOptions& parallel :
+       {engine::ParallelOptions{.data = 2, .shard = 2, .tensor = 2, .zero = 3},
+        engine::ParallelOptions{.tensor = 2, .sequence = true, .pipeline = 2}}) {
+    divided.parallel = parallel;
+    const Ran again = RunRanks(divided, 4);
+    ASSERT_TRUE(again.outcome) << again.outcome.error().ToString();
+    for (const auto& [step, loss] : again.losses) EXPECT_NEAR(loss, after.losses.at(step), 5e-6 * loss) << step;
+  }
+}
+
 /// Magnitudes begin as the norms of the weights' rows, wherever these are. So nothing has changed before the first
 /// step.
 TEST_F(LoraTest, NewMagnitudesChangeNothing) {

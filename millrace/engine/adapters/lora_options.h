@@ -25,6 +25,8 @@ struct LoraOptions {
   /// Names of modules ("model.layers.0.self_attn.q_proj") or their ends ("q_proj"). "all-linear": all but the layers
   /// that make logits or scores. PEFT has other defaults for each model.
   std::vector<std::string> targets = {"all-linear"};
+  /// Parameters of the model that are trained, too ("lm_head.weight"): those of PEFT's modules_to_save.
+  std::vector<std::string> whole = {};
 
   /// Returns alpha/rank or, with rslora, alpha/sqrt(rank).
   double scale() const;

@@ -1,6 +1,7 @@
 #include "millrace/engine/adapters/peft_config.h"
 
-#include <initializer_list>
+#include <algorithm>
+#include <iterator>
 
 namespace millrace::engine {
 namespace {
@@ -12,6 +13,54 @@ bool IsNeutral(const Json& json, std::string_view key) {
   if (value->is_boolean()) return !value->get<bool>();
   if (value->is_string()) return *value == "none";
   return (value->is_object() || value->is_array()) && value->empty();
+}
+
+/// The members that say no more than is read, whatever they are: which model is adapted, what wrote the file, how the
+/// adapter was made, and options of others that are off.
+constexpr std::string_view kKnown[] = {"auto_mapping",
+                                       "base_model_name_or_path",
+                                       "corda_config",
+                                       "eva_config",
+                                       "fan_in_fan_out",
+                                       "inference_mode",
+                                       "layers_pattern",
+                                       "loftq_config",
+                                       "lora_alpha",
+                                       "lora_dropout",
+                                       "lora_ga_config",
+                                       "megatron_core",
+                                       "modules_to_save",
+                                       "peft_type",
+                                       "peft_version",
+                                       "qalora_group_size",
+                                       "r",
+                                       "revision",
+                                       "target_modules",
+                                       "task_type",
+                                       "use_dora",
+                                       "use_rslora"};
+
+/// Ways to begin an adapter that leave the base model as it is. Others take a part of the base away, which PEFT takes
+/// away again when it loads the adapter.
+bool KeepsBase(const Json& init) {
+  if (init.is_null() || init.is_boolean()) return true;
+  return init == "gaussian" || init == "eva" || init == "orthogonal";
+}
+
+/// PEFT gets new members with each release, and many change what an adapter does. So a member that is not known must
+/// ask for nothing.
+Status CheckMembers(const Json& json, std::string_view what) {
+  constexpr std::string_view kInit = "init_lora_weights";
+  for (const auto& [key, value] : json.items()) {
+    if (std::ranges::find(kKnown, key) != std::end(kKnown) || IsNeutral(json, key)) continue;
+    if (key != kInit) return Fail(Code::kUnsupported, "{}: {} {} is not implemented", what, key, DumpJson(value));
+    if (KeepsBase(value)) continue;
+    return Fail(Code::kUnsupported,
+                "{}: {} {} changes the model that is adapted, which is not implemented; save the adapter with PEFT's "
+                "path_initial_model_for_weight_conversion, which makes a plain one of it",
+                what, kInit, DumpJson(value));
+  }
+  return {};
 }
 
 }  // namespace
@@ -39,12 +88,7 @@ Json PeftConfig(const LoraOptions& options, const PeftFacts& facts) {
 Result<LoraOptions> ReadPeftConfig(const Json& json, std::string_view what) {
   const std::string type = MR_TRY(JsonString(json, "peft_type"));
   if (type != "LORA") return Fail(Code::kUnsupported, "{}: peft_type {} is not implemented; LORA is", what, type);
-  for (const char* key : {"bias", "rank_pattern", "alpha_pattern", "layers_to_transform", "layer_replication",
-                          "exclude_modules", "target_parameters", "lora_bias", "megatron_config", "use_qalora"}) {
-    if (!IsNeutral(json, key)) {
-      return Fail(Code::kUnsupported, "{}: {} {} is not implemented", what, key, DumpJson(*JsonFind(json, key)));
-    }
-  }
+  MR_TRY(CheckMembers(json, what));
   LoraOptions options;
   options.rank = static_cast<int>(MR_TRY(JsonInt(json, "r")));
   const auto number = [&](std::string_view key, double absent) -> Result<double> {

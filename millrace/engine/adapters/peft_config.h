@@ -29,8 +29,9 @@ struct PeftFacts {
 Json PeftConfig(const LoraOptions& options, const PeftFacts& facts);
 
 /// Reads LoRA's options from one.
-/// Errors: kUnsupported, with the key, if it asks for more than LoraOptions say; kInvalidArgument if a key is missing
-/// or of another type.
+/// Leaves LoraOptions::whole empty: the adapter's tensors say it (engine/config/whole_weights.h).
+/// Errors: kUnsupported, with the key, if it asks for more than LoraOptions say, or has a member that is not known and
+/// not neutral; kInvalidArgument if a key is missing or of another type.
 Result<LoraOptions> ReadPeftConfig(const Json& json, std::string_view what);
 
 }  // namespace millrace::engine

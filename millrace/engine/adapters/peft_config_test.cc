@@ -1,6 +1,6 @@
 #include "millrace/engine/adapters/peft_config.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 namespace millrace::engine {
 namespace {
@@ -29,6 +29,18 @@ TEST(PeftConfig, WhatIsNotImplementedIsNamed) {
             "a.json: target_modules is the pattern \".*attn.*\"; a list of names is implemented");
   EXPECT_EQ(refused("target_modules", Json::array()), "a.json.targets is empty; name modules, or all-linear");
   EXPECT_EQ(refused("lora_bias", false), "read");
+  for (const char* init : {"pissa", "pissa_niter_4", "olora", "corda", "loftq", "of_tomorrow"}) {
+    EXPECT_THAT(refused("init_lora_weights", init),
+                testing::StartsWith(fmt::format("a.json: init_lora_weights \"{}\" changes the model", init)));
+  }
+  EXPECT_EQ(refused("init_lora_weights", "gaussian"), "read");
+  EXPECT_EQ(refused("init_lora_weights", false), "read");
+  EXPECT_EQ(refused("trainable_token_indices", {1, 2}), "a.json: trainable_token_indices [1,2] is not implemented");
+  EXPECT_EQ(refused("alora_invocation_tokens", {7}), "a.json: alora_invocation_tokens [7] is not implemented");
+  EXPECT_EQ(refused("ensure_weight_tying", true), "a.json: ensure_weight_tying true is not implemented");
+  EXPECT_EQ(refused("of_tomorrow", {{"x", 1}}), "a.json: of_tomorrow {\"x\":1} is not implemented");
+  EXPECT_EQ(refused("of_tomorrow", nullptr), "read");
+  EXPECT_EQ(refused("of_tomorrow", Json::object()), "read");
 }
 
 }  // namespace

@@ -135,10 +135,11 @@ Result<std::uint64_t> FrozenFingerprint(const ParameterBuffer& parameters, const
   return static_cast<std::uint64_t>(all.item<std::int64_t>());
 }
 
-TrainedNames TrainedWithLora(const ModelConfig& config) {
+TrainedNames TrainedWithLora(const ModelConfig& config, const LoraOptions& options) {
   TrainedNames trained{.freeze = {"*"}};
   for (const std::string_view kind : {kLoraDown, kLoraUp, kLoraMagnitude})
     trained.except.push_back(fmt::format("*{}", kind));
+  trained.except.insert(trained.except.end(), options.whole.begin(), options.whole.end());
   if (config.predicts_rows() && !config.predicts_tokens()) {
     trained.except.push_back(fmt::format("{}.*", config.class_layer()));
   }

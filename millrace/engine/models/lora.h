@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "millrace/base/result.h"
+#include "millrace/engine/adapters/lora_options.h"
 #include "millrace/engine/config/model_config.h"
 #include "millrace/engine/parameters/parameter_buffer.h"
 #include "millrace/engine/parameters/state_ranks.h"
@@ -12,9 +13,9 @@
 
 namespace millrace::engine {
 
-/// Returns which parameters a run with LoRA trains: the adapters and, of a classifier, the layer that makes the scores.
-/// That one is new in most runs, and PEFT trains it likewise (modules_to_save of TaskType.SEQ_CLS).
-TrainedNames TrainedWithLora(const ModelConfig& config);
+/// Returns which parameters a run with LoRA trains: the adapters, LoraOptions::whole and, of a classifier, the layer
+/// that makes the scores. That one is new in most runs, and PEFT trains it, too (modules_to_save of TaskType.SEQ_CLS).
+TrainedNames TrainedWithLora(const ModelConfig& config, const LoraOptions& options);
 
 /// Sets the magnitudes of DoRA that this rank owns to the norms of the rows of the weights, as PEFT does. A, whose
 /// product with B is zero, does not count. `quantized`: the weights that are no parameters; may be null. All ranks of

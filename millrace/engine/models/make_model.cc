@@ -44,8 +44,9 @@ Result<std::unique_ptr<Model>> MakeModel(std::shared_ptr<const ModelConfig> conf
                 ScalarTypeName(dtype));
   }
   return CatchTorch("creating the model", [&]() -> std::unique_ptr<Model> {
-    auto buffer = std::make_unique<ParameterBuffer>(
-        share.sharding, share.lora ? TrainedWithLora(*config) : TrainedNames{.freeze = std::move(share.freeze)});
+    auto buffer =
+        std::make_unique<ParameterBuffer>(share.sharding, share.lora ? TrainedWithLora(*config, *share.lora)
+                                                                     : TrainedNames{.freeze = std::move(share.freeze)});
     if (share.stages.empty()) share.stages = {{.first = 0, .last = config->sizes().num_layers}};
     const bool both_ends = share.stages.front().embeds && share.stages.back().predicts;
     LayerFactory make(*buffer, config->initializer_range(), share.ranks, both_ends, std::move(share.lora),

@@ -39,7 +39,7 @@ class AdapterReader {
   Result<std::shared_ptr<const AdapterWeights>> Read(const std::function<Status(std::uint64_t)>& reserve,
                                                      const object::Call& call) {
     for (std::size_t number = 0; number < model_.linear_layers().size(); ++number) MR_TRY(Plan(number));
-    MR_TRY(CheckAllUsed());
+    MR_TRY(CheckAllUsed(call));
     MR_TRY(reserve(bytes_));
     return CatchTorch("loading an adapter", [&] {
       auto weights = std::make_shared<AdapterWeights>();
@@ -112,7 +112,30 @@ class AdapterReader {
     return layer.modules.back().first_output + layer.modules.back().outputs;
   }
 
-  Status CheckAllUsed() const {
+  /// PEFT puts a head's own weight beside the head's adapter. Checks that it is the model's.
+  Status CheckBase(const std::string& stored, const object::Call& call) const {
+    const std::size_t at = stored.find(kPeftBase);
+    const auto is_head = [&](const LinearLayer& layer) {
+      return layer.modules.size() == 1 && stored.substr(0, at).ends_with("." + layer.modules[0].name) &&
+             stored.substr(at + kPeftBase.size()) == "weight";
+    };
+    const auto head = std::ranges::find_if(model_.linear_layers(), is_head);
+    const checkpoint::TensorMeta& meta = reader_.manifest().tensors.at(stored);
+    if (head != model_.linear_layers().end() && !head->codes &&
+        at::IntArrayRef(meta.shape) == (*head->weight).sizes()) {
+      const at::ScalarType type = MR_TRY(ParseScalarType(checkpoint::DTypeName(meta.dtype)));
+      Buffer bytes(meta.bytes());
+      MR_TRY(reader_.Read(stored, 0, bytes.span(), call));
+      const at::Tensor theirs = at::empty(meta.shape, type_);
+      MR_TRY(CopyInto(theirs, type, bytes));
+      if ((*head->weight).cpu().equal(theirs)) return {};
+    }
+    return Fail(Code::kUnsupported,
+                "{} has {}, which is not the weight of the shared model; such an adapter is served alone",
+                reader_.name(), stored.substr(stored.find('/') + 1));
+  }
+
+  Status CheckAllUsed(const object::Call& call) const {
     for (const std::string& target : options_.targets) {
       if (target != "all-linear" && !found_targets_.contains(target)) {
         return Fail(Code::kInvalidArgument, "{} adapts \"{}\", and no linear layer of this model is called so",
@@ -122,8 +145,11 @@ class AdapterReader {
     for (const auto& [stored, meta] : reader_.manifest().tensors) {
       const bool of_adapter =
           stored.starts_with(checkpoint::kAdapterGroup) || stored.starts_with(checkpoint::kModelGroup);
-      // PEFT puts a head's own weight beside the head's adapter.
-      if (!of_adapter || used_.contains(stored) || stored.contains(kPeftBase)) continue;
+      if (!of_adapter || used_.contains(stored)) continue;
+      if (stored.contains(kPeftBase)) {
+        MR_TRY(CheckBase(stored, call));
+        continue;
+      }
       return Fail(Code::kUnsupported,
                   "{} has {}, which does not adapt a linear layer of this model; adapters whose modules were trained "
                   "whole are served alone, not over a shared model",

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "millrace/base/bytes.h"
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/engine/adapters/lora_options.h"
+#include "millrace/engine/config/whole_weights.h"
 #include "millrace/engine/parameters/parameter_buffer.h"
 #include "millrace/engine/parameters/scalar_types.h"
 #include "millrace/engine/weights/weight_names.h"
@@ -44,21 +46,6 @@ RowRange RowsOf(const PendingRead& pending) {
   const std::int64_t first = pending.piece->first / columns;
   const std::int64_t last = (pending.piece->first + pending.piece->elements() - 1) / columns;
   return {first, last - first + 1, columns};
-}
-
-/// Returns the name under which the checkpoint has a weight. Files of the base model alone, such as GPT-2's on the hub,
-/// lack the first part ("transformer.wte.weight" is "wte.weight").
-std::optional<std::string> FindWeight(const checkpoint::Manifest& manifest, const std::string& name) {
-  const std::size_t dot = name.find('.');
-  std::string old_name = name;  // of norms, in files of the first BERTs
-  if (const std::size_t at = name.rfind(".LayerNorm."); at != name.npos) {
-    old_name = name.substr(0, at) + (name.ends_with("weight") ? ".LayerNorm.gamma" : ".LayerNorm.beta");
-  }
-  for (const std::string& candidate : {name, name.substr(dot == name.npos ? 0 : dot + 1), old_name}) {
-    std::string full = std::string(checkpoint::kModelGroup) + candidate;
-    if (manifest.tensors.contains(full)) return full;
-  }
-  return std::nullopt;
 }
 
 /// Returns whether the checkpoint stores this weight as Hugging Face's files do, and not as the model holds it.
@@ -158,11 +145,25 @@ Status ReadPieces(checkpoint::Reader& reader, Model& model, Wanted wanted, Find 
 Status ReadWeights(checkpoint::Reader& reader, Model& model, std::vector<std::string>* absent,
                    const object::Call& call) {
   const auto of_model = [](const NamedParameter& parameter) { return !IsOfAdapter(parameter.name); };
-  return ReadPieces(reader, model, of_model, FindWeight, absent, call);
+  return ReadPieces(reader, model, of_model, FindModelWeight, absent, call);
 }
 
 Status ReadAdapter(checkpoint::Reader& reader, Model& model, const object::Call& call) {
-  return ReadPieces(reader, model, &NamedParameter::trainable, FindAdapterWeight, nullptr, call);
+  // Weights of the base that PEFT writes beside the adapters of an embedding or a head, by parameter.
+  std::map<std::string, std::string> beside;
+  for (const std::string& tensor : AdapterTensors(reader.manifest())) {
+    std::string parameter = BaseLayerWeight(tensor, model.config());
+    if (!parameter.empty()) beside.emplace(std::move(parameter), tensor);
+  }
+  const auto wanted = [&](const NamedParameter& parameter) {
+    return parameter.trainable || beside.contains(parameter.name);
+  };
+  const auto find = [&](const checkpoint::Manifest& manifest, const std::string& name) {
+    auto found = FindAdapterWeight(manifest, name);
+    const auto base = beside.find(name);
+    return found || base == beside.end() ? found : FindAdapterWeight(manifest, base->second);
+  };
+  return ReadPieces(reader, model, wanted, find, nullptr, call);
 }
 
 }  // namespace millrace::engine

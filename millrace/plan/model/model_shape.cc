@@ -136,6 +136,35 @@ bool ModelShape::is_adapted() const {
          }) > 0;
 }
 
+std::vector<std::string> ModelShape::ParameterNames() const {
+  std::vector<std::string> names;
+  const auto add = [&](const Layer& layer, std::int64_t number) {
+    const auto name_of = [&](std::size_t output) {
+      return NameIn(number, layer.output_names.empty() ? layer.name : layer.output_names[output]);
+    };
+    std::vector<std::string> modules;
+    for (std::size_t i = 0; i < std::max<std::size_t>(1, layer.output_names.size()); ++i) {
+      if (!layer.name.empty() && (modules.empty() || modules.back() != name_of(i))) modules.push_back(name_of(i));
+    }
+    for (const std::string& module : modules) {
+      if (!layer.tied) names.push_back(module + ".weight");
+      if (layer.bias) names.push_back(module + ".bias");
+    }
+    for (const AdaptedModule& adapted : layer.adapters.modules) {
+      const std::string module = name_of(adapted.first_output);
+      for (const std::string_view part : {engine::kLoraDown, engine::kLoraUp})
+        names.push_back(module + std::string(part));
+      if (layer.adapters.has_magnitudes) names.push_back(module + std::string(engine::kLoraMagnitude));
+    }
+  };
+  for (const Layer& layer : embedding) add(layer, 0);
+  for (std::int64_t i = 0; i < num_layers; ++i) {
+    for (const Layer& layer : kind_of_block.empty() ? block : marked_blocks[KindOf(i)]) add(layer, i);
+  }
+  for (const Layer& layer : head) add(layer, 0);
+  return names;
+}
+
 void ModelShape::LimitAttention(const std::vector<std::int64_t>& windows) {
   if (std::ranges::all_of(windows, [](std::int64_t window) { return window == 0; })) return;
   MarkLayers(*this, [&](Layer& layer, std::int64_t block) {
@@ -175,7 +204,12 @@ void ModelShape::Adapt(const engine::LoraOptions& lora, double bits) {
   const bool predicts_tokens =
       std::ranges::any_of(head, [](const Layer& layer) { return layer.kind == Kind::kTokenHead; });
   MarkLayers(*this, [&](Layer& layer, std::int64_t block) {
-    layer.trains_weight = layer.trains_bias = layer.predicts && !predicts_tokens;
+    const bool trains = layer.predicts && !predicts_tokens;
+    const auto is_whole = [&](std::string_view suffix) {
+      return std::ranges::find(lora.whole, NameIn(block, layer.name) + std::string(suffix)) != lora.whole.end();
+    };
+    layer.trains_weight = trains || is_whole(".weight");
+    layer.trains_bias = trains || is_whole(".bias");
     layer.adapters = AdaptersOf(layer, lora, block);
   });
 }

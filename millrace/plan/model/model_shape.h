@@ -93,12 +93,14 @@ struct ModelShape {
   /// Marks the parameters whose names match a glob as not trained: train.freeze.
   void Freeze(const std::vector<std::string>& globs);
   /// Adds adapters to the linear layers that LoRA's targets name, and marks all other parameters as not trained, but
-  /// for those of the layer that makes the scores of a classifier. `bits`: block_bits.
+  /// for those that LoRA trains whole and those of the layer that makes the scores of a classifier. `bits`: block_bits.
   void Adapt(const engine::LoraOptions& lora, double bits = 0);
   bool is_adapted() const;              ///< some layer has an adapter
   bool tied() const;                    ///< the head has the token table's weights
   std::int64_t ParameterCount() const;  ///< of the whole model, with its adapters
-  std::int64_t TrainedCount() const;    ///< of these, the parameters that are not frozen
+  /// Returns what Hugging Face calls all parameters, and PEFT those of adapters. A tied head has no weight.
+  std::vector<std::string> ParameterNames() const;
+  std::int64_t TrainedCount() const;  ///< of these, the parameters that are not frozen
   /// Returns the matrix elements that each token is multiplied with in a part.
   std::int64_t Multiplied(const std::vector<Layer>& part) const;
   /// Returns the length of a sequence without windows in which attention has as much work as in one of `length` tokens:

@@ -1,5 +1,6 @@
 // From a URL to a model that can be served.
 #include <ATen/ATen.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include "millrace/base/bytes.h"
@@ -16,6 +17,8 @@
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/weights/adapter_weights.h"
 #include "millrace/engine/weights/read_weights.h"
+#include "millrace/engine/weights/unused_weights.h"
+#include "millrace/engine/weights/weight_names.h"
 #include "millrace/serve/chat/model_chat.h"
 #include "millrace/serve/engine/engine_adapter.h"
 #include "millrace/serve/engine/engine_model.h"
@@ -81,6 +84,15 @@ Result<bool> AddsBos(const checkpoint::ModelSource& source, const tokenizer::Tok
       return add->get<bool>();
   }
   return tokenizer.adds_bos().value_or(true);
+}
+
+/// Checks that the model has a place for all weights. Warns of those that it leaves out.
+Status CheckAllUsed(const checkpoint::ModelSource& weights, const engine::ModelConfig& config,
+                    const engine::QuantizedWeights* quantized, const Logger& log, const object::Call& call) {
+  const auto unused = MR_TRY(engine::UnusedWeights(weights.reader(), config, quantized, call));
+  if (unused.empty()) return {};
+  log.Warning("weights of the model's files are not used", {{"weights", fmt::format("{}", fmt::join(unused, ", "))}});
+  return {};
 }
 
 /// What a served model has in place of full weights.
@@ -211,6 +223,8 @@ Result<LoadedModel> LoadModel(object::Connection& connection, const LoadOptions&
   const bool embeds_eos = encodes || (Trained(source) == nullptr && MR_TRY(PostProcessorEndsTexts(described, call)));
   auto ends = MR_TRY(ReadEndTokens(described, *tokenizer, call));
   auto chat = MR_TRY(ReadChatTemplate(described, *tokenizer, call));
+  if (base) MR_TRY(engine::FindWhole(source.reader(), *config, *share.lora));
+  MR_TRY(CheckAllUsed(weights, *config, share.quantized.get(), log, call));
   auto model = MR_TRY(engine::MakeModel(config, precision.type, device, /*seed=*/0, share));
   MR_TRY(engine::ReadWeights(weights.reader(), *model, nullptr, call));
   if (base) {

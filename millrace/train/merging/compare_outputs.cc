@@ -15,6 +15,7 @@
 #include "millrace/engine/errors.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/weights/read_weights.h"
+#include "millrace/engine/weights/weight_names.h"
 
 namespace millrace::train {
 namespace {
@@ -148,6 +149,7 @@ Result<OutputDifference> CompareOutputs(object::Connection& connection, const Me
   auto base = MR_TRY(ModelSource::Open(connection, merged.base_url, std::nullopt, options.log, call));
   StagedModel trained{.config = MR_TRY(ConfigOf(base))};
   trained.lora = MR_TRY(engine::ReadPeftConfig(*lora, adapter.name() + "/adapter_config.json"));
+  MR_TRY(engine::FindWhole(adapter.reader(), *trained.config, *trained.lora));
   if (merged.quantization) {
     MemoryBudget budget(kQuantizingBytes);
     const std::filesystem::path cache =

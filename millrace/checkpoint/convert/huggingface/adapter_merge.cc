@@ -81,6 +81,40 @@ bool SharesEmbedding(const Manifest& base) {
   return config && (*config)->Shape().tied();
 }
 
+/// Returns whether the weight is the embedding of tokens.
+bool IsEmbedding(const Manifest& base, const std::string& weight) {
+  const Json* json = JsonFind(base.meta, kMetaModelConfig);
+  const engine::ModelFamily* family = json == nullptr ? nullptr : engine::FamilyOf(*json);
+  return family != nullptr && weight == std::string(family->names.prefix) + std::string(family->names.embedding);
+}
+
+/// Checks that B or a magnitude belongs to an A, and that the configuration asks for it.
+Status CheckPair(const Reader& adapter, const std::string& tensor, const engine::LoraOptions& options) {
+  const bool is_magnitude = tensor.ends_with(kLoraMagnitude);
+  const std::size_t suffix = is_magnitude ? kLoraMagnitude.size() : kLoraUp.size();
+  const std::string down = tensor.substr(0, tensor.size() - suffix) + std::string(kLoraDown);
+  if (!adapter.manifest().tensors.contains(down)) {
+    return Fail(Code::kCorrupt, "{} has {} and no {}", adapter.name(), tensor, down);
+  }
+  if (!is_magnitude || options.dora) return {};
+  return Fail(Code::kCorrupt, "{} has {}, and its adapter_config.json has no use_dora", adapter.name(), tensor);
+}
+
+/// PEFT puts the model's own weight beside the adapter of a head or an embedding. Checks that it is the base's.
+Status CheckBase(Reader& adapter, const std::string& tensor, std::string_view name, Reader& base,
+                 const object::Call& call) {
+  const std::size_t at = name.find(kPeftBase);
+  const std::string weight = fmt::format("{}.{}", name.substr(0, at), name.substr(at + kPeftBase.size()));
+  const auto found = FindWeight(base.manifest(), weight);
+  const auto is_base = [&]() -> Result<bool> {
+    if (!found || !IsFloat(base.manifest().tensors.at(*found).dtype)) return false;
+    return MR_TRY(ReadFloats(adapter, tensor, call)) == MR_TRY(ReadFloats(base, *found, call));
+  };
+  if (MR_TRY(is_base())) return {};
+  return Fail(Code::kPreconditionFailed, "{} has {}, which is not the base model's weight {}", adapter.name(), name,
+              weight);
+}
+
 std::vector<float> Transposed(const std::vector<float>& matrix, std::uint64_t rows, std::uint64_t columns) {
   std::vector<float> turned(matrix.size());
   for (std::uint64_t i = 0; i < rows; ++i) {
@@ -100,15 +134,21 @@ Result<AdapterMerge> AdapterMerge::Open(Reader& adapter, const Json& config, Rea
   const Manifest& base = reader.manifest();
   AdapterMerge merge;
   for (const auto& [tensor, meta] : adapter.manifest().tensors) {
-    std::string_view name = tensor;
-    for (const std::string_view group : {kAdapterGroup, kModelGroup}) {
-      if (name.starts_with(group)) name.remove_prefix(group.size());
-    }
-    if (!name.starts_with(kPeftPrefix) || name.ends_with(kLoraUp) || name.ends_with(kLoraMagnitude)) {
-      continue;  // also the optimizer's state
+    if (!tensor.starts_with(kAdapterGroup) && !tensor.starts_with(kModelGroup)) continue;  // the optimizer's state
+    std::string_view name = std::string_view(tensor).substr(tensor.find('/') + 1);
+    if (!name.starts_with(kPeftPrefix)) {
+      return Fail(Code::kUnsupported, "{} has {}, which is no tensor of an adapter: PEFT's begin with {}",
+                  adapter.name(), name, kPeftPrefix);
     }
     name.remove_prefix(kPeftPrefix.size());
-    if (name.contains(kPeftBase)) continue;  // the model's own weight, which PEFT puts beside the adapter of a head
+    if (name.ends_with(kLoraUp) || name.ends_with(kLoraMagnitude)) {
+      MR_TRY(CheckPair(adapter, tensor, options));
+      continue;
+    }
+    if (name.contains(kPeftBase)) {
+      MR_TRY(CheckBase(adapter, tensor, name, reader, call));
+      continue;
+    }
     const bool low_rank = name.ends_with(kLoraDown);
     if (low_rank) name.remove_suffix(kLoraDown.size());
     const std::string weight = low_rank ? std::string(name) + ".weight" : std::string(name);
@@ -119,6 +159,12 @@ Result<AdapterMerge> AdapterMerge::Open(Reader& adapter, const Json& config, Rea
           "{} adapts the head {}, whose weights are those of the embedding; a merge would change both. Serve the "
           "adapter as it is, or leave {} out of lora.targets",
           adapter.name(), name, name);
+    }
+    if (SharesEmbedding(base) && IsEmbedding(base, weight)) {
+      return Fail(Code::kUnsupported,
+                  "{} has {} for the embedding alone, and the head of this model has the same weights; a merge would "
+                  "change both",
+                  adapter.name(), weight);
     }
     if (!found) {
       return Fail(Code::kPreconditionFailed, "the model has no weight {}, which {} adapts", weight, adapter.name());

@@ -99,12 +99,12 @@ TEST_F(AdapterMergeTest, MagnitudesAreTheNormsOfTheSumsRows) {
   for (const bool transposed : {false, true}) {
     const Matrix w = transposed ? Noise(kIn, kOut, 1) : Noise(kOut, kIn, 1);
     auto base = Folder(fmt::format("base-{}", transposed), {{"q.weight", w}});
-    auto adapter =
-        Folder(fmt::format("adapter-{}", transposed), {{"base_model.model.q.lora_A.weight", a},
-                                                       {"base_model.model.q.lora_B.weight", b},
-                                                       {"base_model.model.q.lora_magnitude_vector", magnitudes}});
     const engine::LoraOptions plain{.rank = kRank, .alpha = 3}, dora{.rank = kRank, .alpha = 3, .dora = true};
     const auto merged = [&](const engine::LoraOptions& options) {
+      std::map<std::string, Matrix> tensors{{"base_model.model.q.lora_A.weight", a},
+                                            {"base_model.model.q.lora_B.weight", b}};
+      if (options.dora) tensors.emplace("base_model.model.q.lora_magnitude_vector", magnitudes);
+      const auto adapter = Folder(fmt::format("adapter-{}-{}", transposed, options.dora), tensors);
       const auto merge = AdapterMerge::Open(*adapter, Config(options, transposed), *base).value();
       std::vector<float> got = w.values;
       for (std::uint64_t first = 0; first < got.size(); first += 7) {
@@ -153,7 +153,31 @@ TEST_F(AdapterMergeTest, WhatDoesNotFitIsNamed) {
   EXPECT_THAT(Refusal({{"q.weight", w}}, {{down, a}, {up, b}}, Config({.rank = 3})), HasSubstr("no pair of rank 3"));
   EXPECT_THAT(Refusal({{"q.weight", Noise(kIn, kOut, 1)}}, {{down, a}, {up, b}}, Config()),
               HasSubstr("model/q.weight is [5, 6], but"));
-  EXPECT_THAT(Refusal({{"q.weight", w}}, {{"other", a}}, Config()), HasSubstr("has no adapter"));
+  EXPECT_THAT(Refusal({{"q.weight", w}}, {{"other", a}}, Config()), HasSubstr("has other, which is no tensor of an"));
+  EXPECT_THAT(Refusal({{"q.weight", w}}, {{up, b}}, Config()), HasSubstr("and no model/base_model.model.q.lora_A"));
+  EXPECT_THAT(Refusal({{"q.weight", w}},
+                      {{down, a}, {up, b}, {"base_model.model.q.lora_magnitude_vector", Noise(kOut, 1, 1)}}, Config()),
+              HasSubstr("has no use_dora"));
+  EXPECT_THAT(Refusal({{"q.weight", w}},
+                      {{down, a}, {up, b}, {"base_model.model.q.base_layer.weight", Noise(kOut, kIn, 2)}}, Config()),
+              HasSubstr("q.base_layer.weight, which is not the base model's weight q.weight"));
+}
+
+TEST_F(AdapterMergeTest, TheEmbeddingOfATiedModelIsNotReplaced) {
+  const Matrix table = Noise(kOut, kIn, 1);
+  for (const bool tied : {false, true}) {
+    const std::string name = fmt::format("tied-{}", tied);
+    const Json config = {{"model_type", "llama"},      {"vocab_size", kOut},     {"hidden_size", 4},
+                         {"intermediate_size", 4},     {"num_hidden_layers", 1}, {"num_attention_heads", 1},
+                         {"tie_word_embeddings", tied}};
+    ASSERT_TRUE(object::Put(*store_, name + "/config.json", AsBytes(DumpJson(config))));
+    const auto base = Folder(name, {{"model.embed_tokens.weight", table}});
+    const auto adapter =
+        Folder(name + "-adapter", {{"base_model.model.model.embed_tokens.weight", Noise(kOut, kIn, 2)}});
+    const auto merge = AdapterMerge::Open(*adapter, Config(), *base);
+    EXPECT_EQ(merge.has_value(), !tied);
+    if (tied) EXPECT_THAT(merge.error().ToString(), HasSubstr("model.embed_tokens.weight for the embedding alone"));
+  }
 }
 
 }  // namespace
