@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing.context
 import operator
 import os
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple, Union
@@ -50,10 +51,55 @@ class SourceShare(NamedTuple):
     samples_per_epoch: int
 
 
+class _Progress:
+    """Where iterations begin. The processes of a DataLoader share it: a worker iterates, and the main process does not
+    hear of it otherwise. Samples count over all ranks."""
+
+    _NAMES = ("epoch", "samples", "skipped", "began_epoch", "began_samples", "in_worker")
+
+    epoch: int  #: of the next iteration
+    samples: int  #: before its first one
+    skipped: int  #: after that, samples that the caller drops (skip_to)
+    began_epoch: int  #: of the current or last iteration
+    began_samples: int
+    in_worker: int  #: 1: a worker has begun an iteration, and has not read its epoch to the end
+
+    def __init__(self, numbers: Optional[List[int]] = None) -> None:
+        numbers = numbers or [0] * len(self._NAMES)
+        self._numbers: Any = numbers if torch is None else torch.tensor(numbers, dtype=torch.int64).share_memory_()
+
+    def __getattr__(self, name: str) -> int:
+        if name not in self._NAMES:
+            raise AttributeError(name)
+        return int(self._numbers[self._NAMES.index(name)])
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._NAMES:
+            self._numbers[self._NAMES.index(name)] = value
+        else:
+            super().__setattr__(name, value)
+
+    def start_at(self, epoch: int, samples: int = 0, skipped: int = 0) -> None:
+        self.epoch, self.samples, self.skipped, self.in_worker = epoch, samples, skipped, 0
+
+    def __reduce__(self) -> Any:
+        # A process that a DataLoader spawns shares the numbers, as one that it forks does. Any other copy has its own.
+        if torch is not None and multiprocessing.context.get_spawning_popen() is not None:
+            return _shared_progress, (self._numbers,)
+        return _Progress, ([int(number) for number in self._numbers],)
+
+
+def _shared_progress(numbers: Any) -> _Progress:
+    progress = _Progress.__new__(_Progress)
+    progress._numbers = numbers
+    return progress
+
+
 class Dataset(_Base):  # type: ignore[misc,valid-type]
     """Records of a bucket as token sequences, in an order that does not depend on ranks or threads.
 
-    Iterating yields this rank's share of an epoch. The next iteration is the next epoch. Each sample is a dict of
+    Iterating yields this rank's share of an epoch. The next iteration is the next epoch; after an unfinished one, it is
+    the same epoch again, from its start. Each sample is a dict of
     ``input_ids``, ``labels`` and, except with ``mode="pack"``, ``attention_mask``. ``data[5]`` is ``data.sample(5)``.
     With an ``objective`` other than ``"causal_lm"``, it has other keys; see there.
 
@@ -218,9 +264,8 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         self._rank, self._world_size = rank, world_size
         self._prefetch = prefetch or (8 if self._batched else 64)
         self._opened: Optional[Tuple[int, _native.Dataset]] = None
-        self._epoch, self._samples = 0, 0  # the start of the next iteration, in samples of all ranks
-        self._began = (0, 0)  # epoch and sample at the start of the current iteration
-        self._skipped = 0
+        self._progress = _Progress()
+        self._at: Optional[Tuple[int, int]] = None  # epoch and samples behind the last yielded one; None: the start
         self._loader: Optional[_native.Loader] = None
         self._dataset  # opens the data now, so that errors are raised here and not at the first batch
 
@@ -289,9 +334,13 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         if worker is not None and worker.id != 0:
             return
         step = self._rows * self._world_size  # samples of all ranks in one step
-        epoch, first, whole = self._epoch, self._samples // step, self._whole // step
-        skipped, self._skipped = self._skipped // step, 0  # steps whose batches the caller drops (skip_to)
-        self._began = (epoch, self._samples)
+        progress = self._progress
+        epoch, begin = progress.epoch, progress.samples
+        first, whole, skipped = begin // step, self._whole // step, progress.skipped // step
+        # Another iteration begins at the start, unless a state is loaded before.
+        progress.start_at(epoch)
+        progress.began_epoch, progress.began_samples, progress.in_worker = epoch, begin, int(worker is not None)
+        self._at = (epoch, begin)
         options = {
             "rank": self._rank,
             "ranks": self._world_size,
@@ -302,47 +351,62 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
             "stride": 1,
             "phase": 0,
         }
-        loader = _native.Loader(self._dataset, options, self._state(epoch, self._samples + skipped * step))
+        loader = _native.Loader(self._dataset, options, self._state(epoch, begin + skipped * step))
         self._loader = loader
         for at in range(first, whole):
             batch = loader.next() if at >= skipped else self._empty
             # Advances before the yield, so that the caller's state_dict() is the position after this batch.
-            self._epoch, self._samples = epoch, (at + 1) * step
+            self._at = (epoch, (at + 1) * step)
             yield {name: self._tensor(rows) for name, rows in batch.items()} if self._batched else self._one(batch)
-        if self._epoch == epoch:
-            self._epoch, self._samples = epoch + 1, 0
-        self._loader = None
+        if progress.epoch == epoch:
+            progress.start_at(epoch + 1)
+        self._at = self._loader = None
 
     def set_epoch(self, epoch: int) -> None:
         """Starts the next iteration at this epoch. Keeps a restored position if it is in this epoch."""
-        if epoch != self._epoch:
-            self._epoch, self._samples, self._skipped = epoch, 0, 0
+        if epoch != self._progress.epoch:
+            self._start_at(epoch)
 
     # --- state
 
     def state_dict(self) -> Dict[str, Any]:
         """Returns the position after the last sample that was yielded. The same on every rank that has yielded as many.
-        torchdata's StatefulDataLoader saves the state of the worker that yields the samples."""
-        return self._state(self._epoch, min(self._samples, self._whole))
+        torchdata's StatefulDataLoader saves the state of the worker that yields the samples. With the workers of another
+        DataLoader, raises ``PreconditionFailedError`` within an epoch: this process does not know which samples it got.
+        When the workers have read the epoch to its end, this is the start of the next one."""
+        if self._at is not None:
+            return self._state(self._at[0], min(self._at[1], self._whole))
+        if self._progress.in_worker and _worker_info() is None:
+            raise PreconditionFailedError(
+                "a DataLoader's worker reads these data, and runs ahead of the program; count the samples and call "
+                "state_at(), use torchdata's StatefulDataLoader, or leave the workers out: the data set has threads"
+            )
+        return self._state(self._progress.epoch, self._progress.samples)
 
     def state_at(self, samples: int) -> Dict[str, Any]:
         """Returns the position ``samples`` samples, of all ranks, after the start of the current iteration. For callers
         that count trained samples, which can be fewer than the yielded ones."""
-        return self._state(self._began[0], min(self._began[1] + samples, self._whole))
+        progress = self._progress
+        return self._state(progress.began_epoch, min(progress.began_samples + samples, self._whole))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues at this position in the next iteration. The number of ranks and threads and the batch size may
         differ, but a step must divide the position. Raises ``PreconditionFailedError``, naming the differences, if the
         position belongs to other data or settings."""
-        self._epoch, self._samples = self._position(state)
-        self._skipped = 0
+        self._start_at(*self._position(state))
 
     def skip_to(self, state: Mapping[str, Any]) -> None:
         """As ``load_state_dict``, for callers that drop the samples before the position themselves, as transformers'
         Trainer and ``accelerate.skip_first_batches`` do. The next iteration is the whole epoch. Its samples before the
         position are all zeros and are not read."""
-        self._epoch, self._skipped = self._position(state)
-        self._samples = 0
+        epoch, skipped = self._position(state)
+        self._start_at(epoch, skipped=skipped)
+
+    def _start_at(self, epoch: int, samples: int = 0, skipped: int = 0) -> None:
+        self._at = None
+        worker = _worker_info()
+        if worker is None or worker.id == 0:  # the others yield nothing, and what they know is old
+            self._progress.start_at(epoch, samples, skipped)
 
     def _position(self, state: Mapping[str, Any]) -> Tuple[int, int]:
         theirs, ours = state["fingerprint"].split(" "), self.fingerprint.split(" ")
@@ -361,7 +425,8 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
 
     def stats(self) -> Dict[str, float]:
         """Returns statistics of the current iteration: ``batches``, ``tokens``, the seconds that it waited for data
-        (``waited_s``), and their causes (``waited_on_network_s``, ``_parse_s``, ``_tokenize_s``, ``_pack_s``)."""
+        (``waited_s``), and their causes (``waited_on_network_s``, ``_parse_s``, ``_tokenize_s``, ``_pack_s``). Empty if
+        a DataLoader's worker iterates."""
         return self._loader.stats() if self._loader is not None else {}
 
     # --- inside
@@ -419,7 +484,7 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
 
     def __getstate__(self) -> Dict[str, Any]:
         kept = dict(self.__dict__)
-        kept["_opened"] = kept["_loader"] = None
+        kept["_opened"] = kept["_loader"] = kept["_at"] = None
         return kept
 
     def __repr__(self) -> str:

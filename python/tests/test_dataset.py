@@ -80,6 +80,18 @@ def test_resumes_exactly_on_other_ranks_and_batches(dataset):
     assert taken + rest == order[: len(taken) + len(rest)] and len(order) - len(taken) - len(rest) < 4
 
 
+def test_a_second_iterator_begins_from_the_start(dataset):
+    data = numpy_dataset(dataset, batch_size=4)
+    peeked = next(iter(data))["input_ids"].tolist()
+    assert data.state_dict()["samples"] == 4
+    epoch = [batch["input_ids"].tolist() for batch in data]
+    assert len(epoch) == len(data) and epoch[0] == peeked
+    assert data.state_dict() == {"epoch": 1, "samples": 0, "fingerprint": data.fingerprint}
+    data.load_state_dict({"epoch": 0, "samples": 8, "fingerprint": data.fingerprint})
+    assert next(iter(data))["input_ids"].tolist() == epoch[2]
+    assert [batch["input_ids"].tolist() for batch in data] == epoch, "a state counts once"
+
+
 def test_a_position_in_other_data_is_refused(dataset):
     state = numpy_dataset(dataset).state_dict()
     with pytest.raises(millrace.Error, match="length") as raised:

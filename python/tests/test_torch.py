@@ -37,6 +37,46 @@ def test_workers_do_not_change_the_batches(dataset, workers):
     assert ids(loader) == order[: len(order) // 8 * 8]
 
 
+@pytest.mark.parametrize("start, persistent", [("fork", False), ("fork", True), ("spawn", False), ("spawn", True)])
+def test_each_epoch_of_a_loader_with_workers_is_the_next(dataset, start, persistent):
+    alone = dataset(batch_size=8)
+    order = [ids(alone) for _ in range(3)]
+    assert order[0] != order[1]
+    data = dataset(batch_size=8)
+    loader = DataLoader(
+        data, batch_size=None, num_workers=2, multiprocessing_context=start, persistent_workers=persistent
+    )
+    assert ids(loader) == order[0]
+    assert data.state_dict() == {"epoch": 1, "samples": 0, "fingerprint": data.fingerprint}
+    assert ids(loader) == order[1]
+    data.set_epoch(0)
+    assert ids(loader) == order[0]
+    data.load_state_dict({"epoch": 1, "samples": 24, "fingerprint": data.fingerprint})
+    assert ids(loader) == order[1][24:]
+    assert ids(loader) == order[2]
+
+
+def test_workers_read_both_halves_of_a_source_of_half_weight(corpus, model):
+    data = millrace.Dataset({corpus: 0.5}, tokenizer=model, mode="pad", sequence_length=64, batch_size=4)
+    loader = DataLoader(data, batch_size=None, num_workers=1)
+    halves = [{tuple(row) for row in ids(loader)} for _ in range(2)]
+    assert len(halves[0]) > 200 and not halves[0] & halves[1]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_second_iterator_of_workers_begins_from_the_start(dataset, persistent):
+    data = dataset(batch_size=1)
+    order = ids(dataset(batch_size=1))
+    loader = DataLoader(data, batch_size=None, num_workers=2, persistent_workers=persistent)
+    first = iter(loader)
+    assert ids([next(first)]) == order[:1]
+    with pytest.raises(millrace.Error, match="StatefulDataLoader"):
+        data.state_dict()
+    assert data.state_at(5)["samples"] == 5
+    del first
+    assert ids(loader) == order
+
+
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_a_data_loader_is_as_long_as_it_says(dataset, workers):
     order = [sample["input_ids"].tolist() for sample in dataset(rank=1, world_size=3)]
@@ -62,6 +102,9 @@ def test_stateful_data_loader_resumes_exactly(dataset, workers):
     resumed = make()
     resumed.load_state_dict(state)
     assert taken + ids(resumed) == order[: len(order) // 4 * 4]
+    data = dataset()
+    data.set_epoch(1)
+    assert ids(resumed) == [sample["input_ids"].tolist() for sample in data][: len(order) // 4 * 4]
 
 
 def test_accelerate_prepares_it(dataset):
