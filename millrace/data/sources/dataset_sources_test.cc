@@ -357,6 +357,28 @@ TEST_F(DatasetSourcesTest, SaysWhatIsWrongWithTheSources) {
   EXPECT_EQ(Open(Options("s3://corpus/a.jsonl")).error().code(), Code::kInvalidArgument) << "packing needs EOS";
 }
 
+TEST_F(DatasetSourcesTest, TextsAndAnswersNeedAnEnd) {
+  PutText(*store_, "a.jsonl",
+          R"({"text": "one", "response": "two", "messages": [{"role": "user", "content": "a"}, )"
+          R"({"role": "assistant", "content": "b"}]})"
+          "\n");
+  tokenizer_ = std::make_shared<ByteTokenizer>(1, tokenizer::kNoToken);
+  const auto open = [&](SequenceMode mode, std::string layout) {
+    DatasetOptions options = Options("s3://corpus/a.jsonl");
+    options.mode = mode;
+    options.layout = std::move(layout);
+    const auto opened = Open(options);
+    return opened ? "" : opened.error().ToString();
+  };
+  for (const std::string layout : {"", "alpaca", "guanaco", "llama2", "zephyr"}) {
+    EXPECT_THAT(open(SequenceMode::kSft, layout), ::testing::HasSubstr("name one as eos_token")) << layout;
+  }
+  EXPECT_THAT(open(SequenceMode::kPad, ""), ::testing::HasSubstr("name one as eos_token"));
+  // These end an answer with a mark of their own.
+  for (const std::string layout : {"llama3", "chatml", "gemma"})
+    EXPECT_EQ(open(SequenceMode::kSft, layout), "") << layout;
+}
+
 TEST_F(DatasetSourcesTest, FingerprintFollowsContentNotPlace) {
   PutText(*store_, "a.jsonl", ToJsonl({"some text that fills a sequence of thirty-two tokens", "two"}));
   std::string base = Open(Options("s3://corpus/a.jsonl")).value()->fingerprint();
