@@ -9,7 +9,7 @@
 #include "millrace/checkpoint/gguf/gguf_model.h"
 #include "millrace/checkpoint/read/gguf_reader.h"
 #include "millrace/object/blocking.h"
-#include "millrace/tokenizer/huggingface/declared_tokens.h"
+#include "millrace/tokenizer/load/declared_tokens.h"
 #include "millrace/tokenizer/load/load.h"
 
 namespace millrace::tokenizer {

@@ -1,4 +1,4 @@
-#include "millrace/tokenizer/huggingface/declared_tokens.h"
+#include "millrace/tokenizer/load/declared_tokens.h"
 
 #include <gmock/gmock.h>
 
