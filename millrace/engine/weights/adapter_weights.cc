@@ -126,9 +126,10 @@ class AdapterReader {
       const at::ScalarType type = MR_TRY(ParseScalarType(checkpoint::DTypeName(meta.dtype)));
       Buffer bytes(meta.bytes());
       MR_TRY(reader_.Read(stored, 0, bytes.span(), call));
-      const at::Tensor theirs = at::empty(meta.shape, type_);
+      const at::Tensor theirs = at::empty(meta.shape, type), own = (*head->weight).cpu();
       MR_TRY(CopyInto(theirs, type, bytes));
-      if ((*head->weight).cpu().equal(theirs)) return {};
+      // Either may be the other, rounded.
+      if (own.to(type).equal(theirs) || theirs.to(type_).equal(own)) return {};
     }
     return Fail(Code::kUnsupported,
                 "{} has {}, which is not the weight of the shared model; such an adapter is served alone",
