@@ -82,8 +82,10 @@ class FolderCheck {
 
   /// Whether the tensor is of a module whose weight is quantized: its codes, and what belongs to them.
   bool IsOfCodes(const std::string& name) const {
-    for (std::size_t dot = name.rfind('.'); dot != name.npos && dot > 0; dot = name.rfind('.', dot - 1)) {
-      if (modules_.contains(name.substr(0, dot))) return true;
+    for (const std::string& full : {name, std::string(names_.prefix) + name}) {
+      for (std::size_t dot = full.rfind('.'); dot != full.npos && dot > 0; dot = full.rfind('.', dot - 1)) {
+        if (modules_.contains(full.substr(0, dot))) return true;
+      }
     }
     return false;
   }
