@@ -328,6 +328,10 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
     # --- iteration
 
     def __iter__(self) -> Iterator[Dict[str, Any]]:
+        self._at = None  # where an unfinished iteration stopped
+        return self._iterate()
+
+    def _iterate(self) -> Iterator[Dict[str, Any]]:
         worker = _worker_info()
         # A DataLoader collates batches from the samples of each worker separately. If one worker yields all samples,
         # the batches and their number are the same as without workers.
