@@ -122,11 +122,11 @@ class AdapterReader {
     const auto head = std::ranges::find_if(model_.linear_layers(), is_head);
     const checkpoint::TensorMeta& meta = reader_.manifest().tensors.at(stored);
     if (head != model_.linear_layers().end() && !head->codes &&
-        at::IntArrayRef(meta.shape) == (*head->weight).sizes()) {
+        at::IntArrayRef(meta.shape) == head->weight->value.sizes()) {
       const at::ScalarType type = MR_TRY(ParseScalarType(checkpoint::DTypeName(meta.dtype)));
       Buffer bytes(meta.bytes());
       MR_TRY(reader_.Read(stored, 0, bytes.span(), call));
-      const at::Tensor theirs = at::empty(meta.shape, type), own = (*head->weight).cpu();
+      const at::Tensor theirs = at::empty(meta.shape, type), own = head->weight->value.detach().cpu();
       MR_TRY(CopyInto(theirs, type, bytes));
       // Either may be the other, rounded.
       if (own.to(type).equal(theirs) || theirs.to(type_).equal(own)) return {};
