@@ -79,11 +79,11 @@ TEST(CallReader, OnlyToolsAreCalled) {
   for (const auto& object : {alice, nobody, later}) {
     Expect(ToolSyntax::kLlama3, object, object);
     Expect(ToolSyntax::kLlama3, "\n <|python_tag|> " + object, "\n <|python_tag|> " + object);
-    for (const std::string text : {"[" + object + "]", "[ " + object + ", {}]\n", "[TOOL_CALLS] [" + object + "]",
+    for (const std::string& text : {"[" + object + "]", "[ " + object + ", {}]\n", "[TOOL_CALLS] [" + object + "]",
                                    " \n[TOOL_CALLS]" + object, "See: [TOOL_CALLS][" + object + "] ."}) {
       Expect(ToolSyntax::kMistral, text, text);
     }
-    for (const std::string text :
+    for (const std::string& text :
          {"\n<tool_call>\n" + object + "\n</tool_call>\n", "Well, <tool_call>" + object + "</tool_call>"}) {
       Expect(ToolSyntax::kHermes, text, text);
     }
