@@ -202,7 +202,9 @@ TEST(ReadAdapter, TakesWeightsOfTheModel) {
     const std::string beside = parameter.name == "lm_head.weight" ? "lm_head.base_layer.weight" : parameter.name;
     const auto found = stored.find("adapter/base_model.model." + beside);
     EXPECT_EQ(found != stored.end(), parameter.trainable || parameter.name == "lm_head.weight") << parameter.name;
-    if (found != stored.end()) EXPECT_TRUE(parameter.tensor.equal(found->second)) << parameter.name;
+    if (found != stored.end()) {
+      EXPECT_TRUE(parameter.tensor.equal(found->second)) << parameter.name;
+    }
   }
   EXPECT_TRUE(trained.contains("model.embed_tokens.weight"));
   EXPECT_TRUE(trained.contains("model.norm.weight"));

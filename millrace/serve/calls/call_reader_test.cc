@@ -80,7 +80,7 @@ TEST(CallReader, OnlyToolsAreCalled) {
     Expect(ToolSyntax::kLlama3, object, object);
     Expect(ToolSyntax::kLlama3, "\n <|python_tag|> " + object, "\n <|python_tag|> " + object);
     for (const std::string& text : {"[" + object + "]", "[ " + object + ", {}]\n", "[TOOL_CALLS] [" + object + "]",
-                                   " \n[TOOL_CALLS]" + object, "See: [TOOL_CALLS][" + object + "] ."}) {
+                                    " \n[TOOL_CALLS]" + object, "See: [TOOL_CALLS][" + object + "] ."}) {
       Expect(ToolSyntax::kMistral, text, text);
     }
     for (const std::string& text :

@@ -64,7 +64,8 @@ TEST(ReadEndTokens, AreThoseOfAllFiles) {
   std::vector<checkpoint::SafetensorsEntry> weights{{"weight", {checkpoint::DType::kU8, {4}}}};
   put("model.safetensors", checkpoint::MakeSafetensorsHeader(weights) + "abcd");
   constexpr std::string_view kTokens =
-      R"({"model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "c": 2, "d": 3, "</s>": 4}, "unk_token": "a"}})";
+      R"({"model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "c": 2, "d": 3, "</s>": 4}, "unk_token": "a"},
+          "added_tokens": [{"id": 4, "content": "</s>", "special": true}]})";
   const auto tokens = tokenizer::Load(AsBytes(kTokens), "tokenizer.json").value();
   const auto ends = [&] {
     const auto model = checkpoint::ModelSource::Open(*connection, folder.path().string(), std::nullopt, {});

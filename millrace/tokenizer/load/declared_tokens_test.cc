@@ -17,7 +17,8 @@ using ::testing::IsEmpty;
 /// Tokens 0 to 5.
 constexpr std::string_view kFile =
     R"({"model": {"type": "WordLevel", "vocab": {"a": 0, "[UNK]": 1, "<begin>": 2, "<end>": 3, "</s>": 4, "<s>": 5},
-                 "unk_token": "[UNK]"}, "pre_tokenizer": {"type": "Whitespace"}})";
+                 "unk_token": "[UNK]"}, "pre_tokenizer": {"type": "Whitespace"},
+        "added_tokens": [{"id": 4, "content": "</s>", "special": true}, {"id": 5, "content": "<s>", "special": true}]})";
 
 struct WarningsOnly final : LogSink {
   void Write(std::string_view line) override { lines.emplace_back(line); }
@@ -67,7 +68,8 @@ TEST(DeclaredTokens, AreTakenFromTheFolder) {
 TEST(DeclaredTokens, ABeginningBeginsTextsIfAFileSaysSo) {
   constexpr std::string_view kNoBegin =
       R"({"model": {"type": "WordLevel", "vocab": {"[UNK]": 0, "<begin>": 1, "</s>": 2}, "unk_token": "[UNK]"},
-          "pre_tokenizer": {"type": "Whitespace"}})";
+          "pre_tokenizer": {"type": "Whitespace"},
+          "added_tokens": [{"id": 2, "content": "</s>", "special": true}]})";
   const Declared gpt2 = Declare({{"tokenizer_config.json", R"({"bos_token": "<begin>"})"}}, kNoBegin);
   EXPECT_EQ(gpt2.tokenizer->bos(), 1);
   EXPECT_EQ(gpt2.tokenizer->text_begin(), kNoToken);

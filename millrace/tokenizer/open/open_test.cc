@@ -72,7 +72,7 @@ TEST_F(OpenTokenizerTest, OpensFoldersAndFiles) {
 TEST_F(OpenTokenizerTest, TokensThatTheFolderDeclaresAreTheTokenizers) {
   constexpr std::string_view kTokens =
       R"({"model": {"type": "WordLevel", "vocab": {"[UNK]": 0, "</s>": 1, "<end>": 2}, "unk_token": "[UNK]"},
- "pre_tokenizer": {"type": "Whitespace"}})";
+ "pre_tokenizer": {"type": "Whitespace"}, "added_tokens": [{"id": 1, "content": "</s>", "special": true}]})";
   constexpr std::string_view kConfig = R"({"eos_token": "<end>"})";
   const auto eos = [&](std::string_view url) { return OpenTokenizer(connection_, url, {}).value()->eos(); };
   std::vector<checkpoint::SafetensorsEntry> weights{{"weight", {DType::kU8, {4}}}};

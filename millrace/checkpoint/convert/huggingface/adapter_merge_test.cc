@@ -176,7 +176,9 @@ TEST_F(AdapterMergeTest, TheEmbeddingOfATiedModelIsNotReplaced) {
         Folder(name + "-adapter", {{"base_model.model.model.embed_tokens.weight", Noise(kOut, kIn, 2)}});
     const auto merge = AdapterMerge::Open(*adapter, Config(), *base);
     EXPECT_EQ(merge.has_value(), !tied);
-    if (tied) EXPECT_THAT(merge.error().ToString(), HasSubstr("model.embed_tokens.weight for the embedding alone"));
+    if (tied) {
+      EXPECT_THAT(merge.error().ToString(), HasSubstr("model.embed_tokens.weight for the embedding alone"));
+    }
   }
 }
 
