@@ -12,16 +12,17 @@
 
 namespace millrace::mount {
 
-Status CheckMount(const std::string& given, Duration timeout) {
+Status CheckMount(const std::string& given, Duration timeout, CheckedParts parts) {
   // In a thread of its own, because a daemon that hangs keeps its caller in the kernel.
   auto answer = std::make_shared<std::promise<Status>>();
   auto answered = answer->get_future();
-  std::thread([answer, given] {
+  std::thread([answer, given, parts] {
     auto check = [&]() -> Status {
       const std::string path = MR_TRY(ResolveMountPoint(given));
       auto mounted = MR_TRY(FindMount(path));
       if (!mounted) return Fail(Code::kNotFound, "nothing is mounted on {}", path);
       MR_TRY(QueryDaemon(path));
+      if (parts == CheckedParts::kDaemon) return {};
       std::error_code error;
       if (std::filesystem::directory_iterator listing(path, error); error) {
         return Fail(Code::kUnavailable, "{} cannot be listed: {}", path, error.message());

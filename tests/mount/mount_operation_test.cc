@@ -5,6 +5,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 
@@ -29,6 +30,21 @@ class MountOperationTest : public MountFixture {
   }
   MountProgram::Ran RunCheck(const std::string& timeout = "10s") {
     return mount_->Run({"mount", "--check", mount_->point().string(), "--check-timeout", timeout});
+  }
+  /// Runs the first command of packaging/systemd/millrace-check@.service. Returns whether it restarts the mount.
+  bool CheckOfServiceRestarts() {
+    const char* source = std::getenv("MILLRACE_SOURCE");
+    const std::filesystem::path folder = source != nullptr ? source : ".";
+    std::string unit = ReadFile(folder / "packaging/systemd/millrace-check@.service").value();
+    const std::string begin = "ExecStart=/bin/sh -c '";
+    unit = unit.substr(unit.find(begin) + begin.size());
+    std::string command = unit.substr(0, unit.find("'\n"));
+    const std::string installed = "/usr/bin/millrace";
+    command.replace(command.find(installed), installed.size(), MountProgram::program().string());
+    command = "systemctl() { echo restarted; }; " + command;
+    auto ran = Subprocess::Run({.argv = {"/bin/sh", "-c", command}, .env = {{"DIRECTORY", mount_->point().string()}}});
+    EXPECT_TRUE(ran) << ran.error().ToString();
+    return ran && ran->stdout_text.contains("restarted");
   }
 };
 
@@ -103,6 +119,20 @@ TEST_F(MountOperationTest, AStoreThatIsGoneFailsTheCheck) {
   auto failing = RunCheck();
   EXPECT_NE(failing.status, 0);
   EXPECT_THAT(failing.output, HasSubstr("Input/output error"));
+}
+
+TEST_F(MountOperationTest, TheCheckOfTheServiceRestartsOnlyAMountThatDoesNotAnswer) {
+  EXPECT_TRUE(CheckOfServiceRestarts()) << "nothing is mounted";
+  mount_->Put("f", "hello");
+  MustMount();
+  EXPECT_FALSE(CheckOfServiceRestarts());
+  mount_->StopServer();
+  EXPECT_FALSE(CheckOfServiceRestarts()) << "the mount is well";
+  EXPECT_NE(RunCheck().status, 0) << "the store is away";
+  mount_->StartServer();
+  EXPECT_EQ(mount_->Shell("cat f").output, "hello");
+  ::kill(mount_->daemon(), SIGKILL);
+  EXPECT_TRUE(CheckOfServiceRestarts()) << "its daemon is dead";
 }
 
 TEST_F(MountOperationTest, AStoreThatIsGoneDoesNotDelayFiguresNorTheEndOfAMountThatOwesItNothing) {

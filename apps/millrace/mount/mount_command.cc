@@ -32,7 +32,8 @@ struct MountFlags {
                       kept_name, session_log, quota_object;
   std::uint64_t staging_limit = 0, quota = 0;
   std::uint64_t max_cache = 20 * kGiB, read_part = 8 * kMiB, write_part = 8 * kMiB, read_ahead = 1 * kMiB;
-  bool read_only = false, allow_other = false, allow_root = false, foreground = false, check = false, recover = false;
+  bool read_only = false, allow_other = false, allow_root = false, foreground = false, check = false,
+       daemon_only = false, recover = false;
   bool strict = false, allow_delete = false, allow_overwrite = false, no_delete = false, no_overwrite = false;
   bool metrics_insecure = false;
   uid_t uid = ::geteuid();
@@ -184,7 +185,8 @@ Status RunRecover(const Context& context, const MountFlags& flags) {
 Status RunCheck(const Context& context, const MountFlags& flags) {
   const std::string& directory = flags.directory.empty() ? flags.url : flags.directory;
   const Duration timeout = MR_TRY(ParseDuration(flags.check_timeout));
-  MR_TRY(mount::CheckMount(directory, timeout));
+  const auto parts = flags.daemon_only ? mount::CheckedParts::kDaemon : mount::CheckedParts::kDaemonAndStore;
+  MR_TRY(mount::CheckMount(directory, timeout, parts));
   if (!context.globals.quiet) Print("{} is mounted and answers\n", directory);
   auto stats = mount::QueryStats(directory);
   const Json pending = stats ? stats->value("pending", Json::object()) : Json::object();
@@ -395,7 +397,10 @@ void AddMount(CLI::App& app, Context& context) {
                     "File of keys; serve /metrics to clients that send one as a bearer token (one key a line; only you "
                     "may be able to read it)");
   mount->add_flag("--metrics-insecure", flags->metrics_insecure, "Serve /metrics beyond loopback without keys");
-  mount->add_flag("--check", flags->check, "Ask whether the mount on a directory answers; status 0 if it does");
+  CLI::Option* check =
+      mount->add_flag("--check", flags->check, "Ask whether the mount on a directory answers; status 0 if it does");
+  mount->add_flag("--daemon-only", flags->daemon_only, "With --check: do not ask for the store behind the mount")
+      ->needs(check);
   mount->add_option("--check-timeout", flags->check_timeout, "How long to wait for its answer")->capture_default_str();
   mount->add_option("--status-fd", flags->status_fd)->group("");  // how the daemon reports to the command
   // For the mounter of the CSI driver, which starts a daemon again when one died: see millrace/mount/keeper.
