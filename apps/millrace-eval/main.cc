@@ -2,13 +2,13 @@
 #include <unistd.h>
 
 #include <cmath>
-#include <thread>
 
 #include "apps/common/globals.h"
 #include "apps/common/output.h"
 #include "apps/common/parse.h"
 #include "millrace/base/files/files.h"
 #include "millrace/base/json.h"
+#include "millrace/base/process/cores.h"
 #include "millrace/base/process/cpu.h"
 #include "millrace/base/text.h"
 #include "millrace/engine/runtime.h"
@@ -79,7 +79,7 @@ void AddFlags(CLI::App& app, Arguments& a) {
   app.add_option("--kv-cache", a.kv_cache,
                  "Memory for the keys and values of all texts: 4GiB, or what 8 of full length take (auto)")
       ->capture_default_str();
-  app.add_option("--threads", a.threads, "Compute threads; 0: one per core")
+  app.add_option("--threads", a.threads, "Compute threads; 0: OMP_NUM_THREADS, or one per core that may be used")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   app.footer(
@@ -161,7 +161,7 @@ Status Run(Arguments a, std::stop_token stop) {
   if (a.shots > 0 && task == eval::Task::kPerplexity) {
     return Fail(Code::kInvalidArgument, "--shots: perplexity is of whole texts, and has no questions");
   }
-  engine::ConfigureRuntime(a.threads > 0 ? a.threads : static_cast<int>(std::thread::hardware_concurrency()));
+  engine::ConfigureRuntime(a.threads > 0 ? a.threads : ComputeThreads());
   object::ConnectOptions connect = a.globals.connect;
   connect.log = log;
   const auto connection = MR_TRY(object::OpenConnection(std::move(connect)));

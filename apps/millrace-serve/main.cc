@@ -15,6 +15,7 @@
 #include "apps/millrace-serve/served_models.h"
 #include "millrace/base/files/files.h"
 #include "millrace/base/json.h"
+#include "millrace/base/process/cores.h"
 #include "millrace/base/process/cpu.h"
 #include "millrace/base/text.h"
 #include "millrace/engine/runtime.h"
@@ -116,7 +117,7 @@ void AddFlags(CLI::App& app, Arguments& a) {
                  "How keys and values are kept: in the type of the computation (auto), or as 8-bit integers, on a CPU")
       ->check(CLI::IsMember({"auto", "int8"}))
       ->capture_default_str();
-  app.add_option("--threads", a.threads, "Compute threads; 0: one per core")
+  app.add_option("--threads", a.threads, "Compute threads; 0: OMP_NUM_THREADS, or one per core that may be used")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   app.add_option("--add-bos", a.add_bos, "Begin text prompts with the beginning-of-text token: auto, on, off")
@@ -233,7 +234,7 @@ Status Serve(const Arguments& a, std::stop_token stop) {
   http::ApiKeys keys = MR_TRY(http::OpenAccess(a.listen, a.access, "--api-key-file FILE, or --insecure"));
   const std::shared_ptr<http::TlsIdentity> tls = MR_TRY(http::OpenTls(a.tls));
   const http::AllowedOrigins origins = MR_TRY(http::AllowedOrigins::Parse(a.cors_origins));
-  engine::ConfigureRuntime(a.threads > 0 ? a.threads : static_cast<int>(std::thread::hardware_concurrency()));
+  engine::ConfigureRuntime(a.threads > 0 ? a.threads : ComputeThreads());
   object::ConnectOptions connect = a.globals.connect;
   connect.log = log;
   auto connection = MR_TRY(object::OpenConnection(std::move(connect)));

@@ -1,10 +1,10 @@
 #include "apps/millrace-train/machine_command.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "apps/common/output.h"
 #include "millrace/base/json.h"
+#include "millrace/base/process/cores.h"
 #include "millrace/engine/errors.h"
 #include "millrace/engine/runtime.h"
 #include "millrace/engine/tuning/measure_machine.h"
@@ -16,7 +16,7 @@ CLI::App* AddMachineCommand(CLI::App& app) {
 }
 
 int PrintMachine() {
-  engine::ConfigureRuntime(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+  engine::ConfigureRuntime(ComputeThreads());
   const auto rates = engine::CatchTorch("measuring this machine", [] { return engine::MeasureMachine(SystemClock()); });
   if (!rates) {
     cli::Print("{}\n", DumpJson(Json{{"error", rates.error().ToString()}}));

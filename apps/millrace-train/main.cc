@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <thread>
 
 #include "apps/common/globals.h"
 #include "apps/common/lifeline.h"
@@ -16,6 +15,7 @@
 #include "apps/millrace-train/nodes_command.h"
 #include "apps/millrace-train/outputs_command.h"
 #include "millrace/base/files/files.h"
+#include "millrace/base/process/cores.h"
 #include "millrace/base/process/cpu.h"
 #include "millrace/base/process/descriptor_limit.h"
 #include "millrace/base/text.h"
@@ -104,12 +104,6 @@ class Reporter {
   std::uint64_t steps_ = 0;
 };
 
-int ThreadsOf(const jobs::Spec& spec, const engine::RankInfo& info) {
-  if (spec.train.threads > 0) return spec.train.threads;
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  return std::max(1, cores / info.local_size);
-}
-
 /// Returns where the supervisor wants the history. Empty if this machine does not have the supervisor's folder.
 std::filesystem::path HistoryFile() {
   const char* variable = std::getenv("MILLRACE_HISTORY_FILE");
@@ -142,7 +136,7 @@ Result<int> Run(const Arguments& arguments, std::unique_ptr<engine::Collective>&
   options.history_file = HistoryFile();
   if (!options.history_file.empty() || !options.metrics_listen.empty()) options.rank_interval = kRankInterval;
 
-  engine::ConfigureRuntime(ThreadsOf(spec, info));
+  engine::ConfigureRuntime(spec.train.threads > 0 ? spec.train.threads : ComputeThreads(info.local_size));
   options.device = MR_TRY(engine::ChooseDevice(spec.train.device, info.local_rank, train::PrecisionOf(options)));
   const int gpus = options.device.is_cpu() ? 0 : engine::GpuCount();
   const bool shares_gpu = !options.device.is_cpu() && info.local_size > gpus;

@@ -1,11 +1,11 @@
 #include "apps/millrace-train/outputs_command.h"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "apps/common/output.h"
 #include "apps/millrace-train/job_options.h"
+#include "millrace/base/process/cores.h"
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/engine/runtime.h"
@@ -36,7 +36,7 @@ Result<train::ComparedTokens> TokensOfRun(object::Connection& connection, const 
 Result<Json> MeasureOutputs(const OutputsArguments& arguments, const cli::Globals& globals, std::stop_token stop) {
   const Logger log = Logger::Stderr(globals.log_level);
   const object::Call call{.stop = std::move(stop), .deadline = {}};
-  engine::ConfigureRuntime(static_cast<int>(std::thread::hardware_concurrency()));
+  engine::ConfigureRuntime(ComputeThreads());
   object::ConnectOptions connect = globals.connect;
   connect.log = log;
   const auto connection = MR_TRY(object::OpenConnection(std::move(connect)));

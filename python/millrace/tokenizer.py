@@ -49,7 +49,7 @@ class Tokenizer:
         self, texts: Sequence[Union[str, bytes]], *, bos: bool = False, eos: bool = False, threads: Optional[int] = None
     ) -> "List[np.ndarray]":
         """Encodes many texts on ``threads`` threads (default: the cores that this process may use)."""
-        return self._native.encode_batch(texts, bos, eos, threads or len(os.sched_getaffinity(0)))
+        return self._native.encode_batch(texts, bos, eos, threads or 0)
 
     def decode(self, ids: "Union[Sequence[int], np.ndarray]") -> str:
         """Returns the text of ``ids``. Special tokens yield nothing. Bytes that are not UTF-8 become U+FFFD."""

@@ -1,8 +1,10 @@
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 
+#include "millrace/base/process/cores.h"
 #include "millrace/tokenizer/open/open.h"
 #include "python/native/arrays.h"
 #include "python/native/module.h"
@@ -52,9 +54,11 @@ py::array Encode(const TokenizerHandle& self, const py::object& text, bool bos, 
   return AdoptArray(Unwrap(std::move(ids)));
 }
 
+/// With 0 threads: as many as this process may use cores.
 py::list EncodeBatch(const TokenizerHandle& self, const std::vector<py::object>& texts, bool bos, bool eos,
                      int threads) {
-  if (threads < 1 || threads > 512) throw py::value_error("threads must be 1 to 512");
+  if (threads < 0 || threads > 512) throw py::value_error("threads must be 1 to 512");
+  if (threads == 0) threads = std::min(UsableCores(), 512);
   std::vector<std::string_view> views;
   for (const py::object& text : texts) views.push_back(TextOf(text));
   std::vector<Result<std::vector<TokenId>>> encoded(views.size());

@@ -4,13 +4,13 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "apps/millrace/cli/cli.h"
 #include "apps/millrace/cli/progress.h"
 #include "apps/millrace/data/data_flags.h"
+#include "millrace/base/process/cores.h"
 #include "millrace/base/text.h"
 #include "millrace/data/compact/compact.h"
 #include "millrace/data/compact/compact_report.h"
@@ -57,8 +57,7 @@ Result<data::CompactOptions> ResolveFlags(const Context& context, const CompactF
   if (flags.dedup == "exact") options.duplicates = data::DuplicateSearch::kExact;
   if (flags.dedup == "near") options.duplicates = data::DuplicateSearch::kNear;
   for (const std::string& url : flags.held_out) options.held_out.push_back({.url = url});
-  options.threads =
-      flags.data.threads > 0 ? flags.data.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  options.threads = flags.data.threads > 0 ? flags.data.threads : UsableCores();
   return options;
 }
 

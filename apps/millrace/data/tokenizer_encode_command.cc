@@ -9,7 +9,6 @@
 #include <memory>
 #include <stop_token>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,6 +16,7 @@
 #include "apps/millrace/data/input_lines.h"
 #include "apps/millrace/data/tokenizer_commands.h"
 #include "millrace/base/json.h"
+#include "millrace/base/process/cores.h"
 #include "millrace/base/threads/channel.h"
 #include "millrace/base/threads/task_scope.h"
 #include "millrace/tokenizer/open/open.h"
@@ -159,7 +159,7 @@ Status EncodeInput(const Context& context, const EncodeOptions& options) {
   auto connection = MR_TRY(context.Connect());
   auto tokenizer = MR_TRY(tokenizer::OpenTokenizer(*connection, options.model, context.log(), {.stop = context.stop}));
   const LineEncoder encoder(std::move(tokenizer), context.globals.json, options.specials);
-  const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const int threads = UsableCores();
   const auto most = 2 * static_cast<std::size_t>(threads);
   std::stop_source failed;
   const std::stop_callback relay(context.stop, [&] { failed.request_stop(); });

@@ -1,5 +1,4 @@
 #include <fcntl.h>
-#include <sched.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 
 #include "apps/millrace/doctor/doctor.h"
 #include "millrace/base/files/files.h"
+#include "millrace/base/process/cores.h"
 #include "millrace/base/process/cpu.h"
 #include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
@@ -113,12 +113,9 @@ Finding CheckDescriptors() {
 
 Finding CheckCpu() {
   CpuInfo cpu = DetectCpu();
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  const int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
   std::string core_type = OpenBlasCoreType(cpu);
   const char* chosen = std::getenv("OPENBLAS_CORETYPE");
-  std::string what = fmt::format("{} x {}{}{}{}", cores, cpu.brand.empty() ? "processor" : cpu.brand,
+  std::string what = fmt::format("{} x {}{}{}{}", UsableCores(), cpu.brand.empty() ? "processor" : cpu.brand,
                                  cpu.avx512     ? ", AVX-512"
                                  : cpu.avx2_fma ? ", AVX2"
                                                 : "",

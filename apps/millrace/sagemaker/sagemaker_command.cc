@@ -10,7 +10,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,6 +18,7 @@
 #include "apps/millrace/jobs/run_job.h"
 #include "millrace/base/config.h"
 #include "millrace/base/files/files.h"
+#include "millrace/base/process/cores.h"
 #include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
 #include "millrace/jobs/sagemaker/record_io.h"
@@ -246,8 +246,7 @@ int ScriptProcesses(const TrainingContainer& container, int gpus) {
 /// The job of a script of the user's, as the containers of AWS run it.
 Result<ContainerJob> ScriptJob(const Context& context, const TrainingContainer& container, const std::string& script) {
   const int gpus = CountDevices("nvidia");
-  const jobs::ContainerHardware hardware{
-      .cpus = static_cast<int>(std::thread::hardware_concurrency()), .gpus = gpus, .neurons = CountDevices("neuron")};
+  const jobs::ContainerHardware hardware{.cpus = UsableCores(), .gpus = gpus, .neurons = CountDevices("neuron")};
   const std::filesystem::path code = MR_TRY(FetchCode(context, container));
   std::vector<std::string> command = {script.ends_with(".sh") ? "bash" : "python3", script};
   const std::vector<std::string> words = jobs::CommandLineOf(container.hyperparameters);

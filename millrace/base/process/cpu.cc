@@ -1,5 +1,6 @@
 #include "millrace/base/process/cpu.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -85,6 +86,12 @@ std::map<std::string, std::string> MissingComputeEnvironment(const CpuInfo& cpu)
   // Tensors come from malloc. A training step of GPT-2 takes 2 to 3 % less CPU time with them in pages of 2 MiB.
   if (std::getenv("GLIBC_TUNABLES") == nullptr) missing["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1";
 #endif
+  // A thread of OpenMP that waits for another spins, with libgomp's default for milliseconds. Where another process has
+  // the other thread's core, the spinning one uses up its share of the time and both wait. 1,000 rounds are tens of
+  // microseconds: more than threads differ by where nothing else runs (benchmarks/busy).
+  if (std::getenv("OMP_WAIT_POLICY") == nullptr && std::getenv("GOMP_SPINCOUNT") == nullptr) {
+    missing["GOMP_SPINCOUNT"] = "1000";
+  }
   return missing;
 }
 
@@ -95,8 +102,11 @@ Status EnsureComputeEnvironment(char** argv) {
     if (::setenv(name.c_str(), value.c_str(), 1) != 0) return Fail(ErrnoError(errno, "setting " + name));
   }
   ::execv("/proc/self/exe", argv);
-  return Fail(ErrnoError(
-      errno, "running this program again with OPENBLAS_CORETYPE or GLIBC_TUNABLES set; set them by hand instead"));
+  const int error = errno;
+  std::string variables;
+  for (const auto& [name, value] : missing) variables += fmt::format(" {}={}", name, value);
+  return Fail(
+      ErrnoError(error, "running this program again with variables set; set them by hand instead:" + variables));
 }
 
 }  // namespace millrace

@@ -25,8 +25,9 @@ CpuInfo DetectCpu();
 std::string OpenBlasCoreType(const CpuInfo& cpu);
 
 /// Returns the variables that a compute program needs on this processor and that the environment does not set yet:
-/// OpenBlasCoreType(), and what makes malloc ask for huge pages (glibc's "Memory Allocation Tunables"). The launchers
-/// add them when they start millrace-train and millrace-serve.
+/// OpenBlasCoreType(), what makes malloc ask for huge pages (glibc's "Memory Allocation Tunables"), and how long a
+/// thread of libgomp spins before it sleeps. The launchers add them when they start ranks and servers. Libraries read
+/// them when they are loaded, so a process cannot set them for itself.
 std::map<std::string, std::string> MissingComputeEnvironment(const CpuInfo& cpu);
 
 /// Replaces this process by the same program with MissingComputeEnvironment() set (exec). Returns OK if nothing is

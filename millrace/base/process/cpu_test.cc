@@ -23,7 +23,8 @@ TEST(Cpu, CoreTypeFollowsTheInstructionSet) {
 TEST(Cpu, WhatTheUserSetStays) {
   const CpuInfo intel = Cpu("GenuineIntel", 6, true, true);
   for (const auto& [name, value] :
-       {std::pair("OPENBLAS_CORETYPE", "SkylakeX"), std::pair("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")}) {
+       {std::pair("OPENBLAS_CORETYPE", "SkylakeX"), std::pair("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
+        std::pair("GOMP_SPINCOUNT", "1000")}) {
     const char* before = std::getenv(name);
     const std::string saved = before ? before : "";
     ::setenv(name, "mine", 1);
@@ -32,6 +33,17 @@ TEST(Cpu, WhatTheUserSetStays) {
     EXPECT_EQ(MissingComputeEnvironment(intel).at(name), value);
     if (before) ::setenv(name, saved.c_str(), 1);
   }
+}
+
+TEST(Cpu, HowThreadsWaitIsTheUsersToSay) {
+  const char* before = std::getenv("OMP_WAIT_POLICY");
+  const std::string saved = before ? before : "";
+  ::unsetenv("GOMP_SPINCOUNT");
+  ::setenv("OMP_WAIT_POLICY", "active", 1);
+  EXPECT_FALSE(MissingComputeEnvironment(CpuInfo{}).contains("GOMP_SPINCOUNT"));
+  ::unsetenv("OMP_WAIT_POLICY");
+  EXPECT_TRUE(MissingComputeEnvironment(CpuInfo{}).contains("GOMP_SPINCOUNT"));
+  if (before) ::setenv("OMP_WAIT_POLICY", saved.c_str(), 1);
 }
 
 TEST(Cpu, ThisMachineHasAName) {

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <latch>
-#include <thread>
 #include <tuple>
 
 #include "millrace/base/copy.h"
+#include "millrace/base/process/cores.h"
 #include "millrace/checkpoint/format/safetensors.h"
 
 namespace millrace::checkpoint {
@@ -60,8 +60,7 @@ SafetensorsEntry EntryOf(const SaveSlice& slice) {
 
 }  // namespace
 
-Snapshot::Snapshot(MemoryBudget& budget)
-    : budget_(budget), threads_(std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMaxCopyThreads)) {
+Snapshot::Snapshot(MemoryBudget& budget) : budget_(budget), threads_(std::min(UsableCores(), kMaxCopyThreads)) {
   if (threads_ > 1) copiers_ = std::make_unique<ThreadPool>("ckpt-copy", threads_ - 1, threads_);
 }
 

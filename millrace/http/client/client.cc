@@ -1,8 +1,8 @@
 #include "millrace/http/client/client.h"
 
 #include <algorithm>
-#include <thread>
 
+#include "millrace/base/process/cores.h"
 #include "millrace/base/threads/sync.h"
 #include "millrace/http/client/event_loop.h"
 
@@ -16,8 +16,7 @@ int LoopsFor(const Client::Options& options) {
   constexpr int kMost = 4, kLeastConnections = 8;
   if (options.max_bytes_per_second > 0) return 1;
   if (options.loops > 0) return std::min(options.loops, options.max_connections);
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  return std::clamp(std::min(cores, options.max_connections / kLeastConnections), 1, kMost);
+  return std::clamp(std::min(UsableCores(), options.max_connections / kLeastConnections), 1, kMost);
 }
 
 /// The share of loop `index` when `count` loops divide `total`.

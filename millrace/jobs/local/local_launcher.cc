@@ -11,7 +11,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
-#include <thread>
+
+#include "millrace/base/process/cores.h"
 
 namespace millrace::jobs {
 namespace {
@@ -80,8 +81,8 @@ Subprocess::Options LocalLauncher::Command(int rank, int attempt, int port, int 
   command.env["MILLRACE_ATTEMPT"] = std::to_string(attempt);
   const bool has_threads = options_.env.contains("OMP_NUM_THREADS") || std::getenv("OMP_NUM_THREADS") != nullptr;
   if (options_.threads > 0 || !has_threads) {
-    int share = static_cast<int>(std::thread::hardware_concurrency()) / local_ranks;
-    command.env["OMP_NUM_THREADS"] = std::to_string(options_.threads > 0 ? options_.threads : std::max(1, share));
+    const int share = std::max(1, UsableCores() / local_ranks);
+    command.env["OMP_NUM_THREADS"] = std::to_string(options_.threads > 0 ? options_.threads : share);
   }
   command.env["MILLRACE_LIFELINE"] = std::to_string(lifeline);
   command.inherited_fds = {lifeline};

@@ -3,11 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/config.h"
 #include "millrace/base/files/files.h"
+#include "millrace/base/process/cores.h"
 #include "millrace/plan/machine/built_in_machines.h"
 
 namespace millrace::plan {
@@ -110,7 +110,7 @@ std::string_view Machine::DescriptionOf(const CpuInfo& cpu) {
 Machine Machine::ThisMachine() {
   Machine machine = Find(std::string(DescriptionOf(DetectCpu()))).value();
   machine.name = "this machine";
-  machine.cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  machine.cores = UsableCores();
   machine.memory = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
   return machine;
 }
