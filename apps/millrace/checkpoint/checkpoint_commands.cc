@@ -222,6 +222,7 @@ Status Collect(const Context& context, const Arguments& arguments) {
 }
 
 Status Pin(const Context& context, const Arguments& arguments) {
+  MR_TRY(RefuseDryRun(context, "ckpt pin"));
   auto connection = MR_TRY(context.Connect());
   object::Location root = MR_TRY(object::Locate(*connection, arguments.url));
   const auto me = checkpoint::LocalProvenance("", "");
@@ -229,6 +230,7 @@ Status Pin(const Context& context, const Arguments& arguments) {
                          CallOf(context));
 }
 Status Unpin(const Context& context, const Arguments& arguments) {
+  MR_TRY(RefuseDryRun(context, "ckpt unpin"));
   auto connection = MR_TRY(context.Connect());
   return checkpoint::Unpin(MR_TRY(object::Locate(*connection, arguments.url)), arguments.first, CallOf(context));
 }

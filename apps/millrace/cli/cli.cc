@@ -37,6 +37,11 @@ int ReportError(const Context& context, const Error& error) {
   return ToExitStatus(error.code());
 }
 
+Status RefuseDryRun(const Context& context, std::string_view command) {
+  if (!context.globals.dry_run) return {};
+  return Fail(Code::kInvalidArgument, "`millrace {}` has no --dry-run; nothing was done", command);
+}
+
 void PrintJsonLine(const Json& value) {
   std::string line = DumpJson(value);
   line += '\n';

@@ -7,6 +7,7 @@
 #include <memory>
 #include <stop_token>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "apps/common/globals.h"
@@ -48,6 +49,9 @@ inline constexpr int kExitOk = 0, kExitFailed = 1, kExitUsage = 2, kExitPartial 
 /// Prints `millrace: <error>` on standard error (or an {"event":"error"} object with --json) and returns its exit
 /// status.
 int ReportError(const Context& context, const Error& error);
+/// For a command that changes something and cannot show what it would change. `command`: "data tokenize".
+/// Errors: kInvalidArgument with --dry-run.
+Status RefuseDryRun(const Context& context, std::string_view command);
 /// Prints a JSON object as a line on standard output, and flushes it.
 void PrintJsonLine(const Json& value);
 /// Prints a JSON object as a line of a listing (see WriteListing).

@@ -50,6 +50,7 @@ void PrintTokenized(const Context& context, const TokenizeFlags& flags, const da
 }
 
 Result<int> Tokenize(const Context& context, const TokenizeFlags& flags) {
+  MR_TRY(RefuseDryRun(context, "data tokenize"));
   const WorkShare share = MR_TRY(ReadShare(flags.share));
   auto connection = MR_TRY(context.Connect());
   auto tokenizer =

@@ -253,8 +253,13 @@ class JobChecker {
     return location;
   }
 
-  /// Puts an object with a new key, reads it, checks that a second conditional put is refused, and deletes it.
+  /// Puts an object with a new key, reads it, checks that a second conditional put is refused, and deletes it. In a
+  /// folder of this machine it puts nothing, since that would make the folder.
   Result<std::string> Write(const std::string& url) {
+    if (const object::Url parsed = MR_TRY(object::ParseUrl(url)); parsed.scheme == object::Url::Scheme::kFile) {
+      MR_TRY(CheckWritable(parsed.key));
+      return fmt::format("{} can be written", url);
+    }
     const object::Location folder = MR_TRY(FolderAt(url));
     const std::string key = fmt::format("{}.millrace/check-{}", folder.key, SecureHex(8));
     const std::string_view text = "millrace looks whether it may write here\n";
@@ -286,16 +291,21 @@ class JobChecker {
 
   void CheckFolder(std::string name, std::string_view key, const std::string& path) {
     if (path.empty()) return;
-    // Missing folders are created later, below the nearest folder that exists.
-    std::filesystem::path folder = path;
-    std::error_code error;
-    while (!std::filesystem::exists(folder, error) && folder.has_relative_path()) folder = folder.parent_path();
-    if (std::filesystem::is_directory(folder, error) && ::access(folder.c_str(), W_OK | X_OK) == 0) {
+    if (const Status writable = CheckWritable(path)) {
       Add(Level::kOk, std::move(name), path);
     } else {
-      Failed(Code::kPermissionDenied, std::move(name), fmt::format("cannot write to {}", folder.string()),
+      Failed(writable.error().code(), std::move(name), writable.error().ToString(),
              fmt::format("name another folder in {}, or change its owner or mode", key));
     }
+  }
+
+  /// Missing folders are made later, below the nearest folder that exists.
+  static Status CheckWritable(const std::filesystem::path& path) {
+    std::error_code error;
+    std::filesystem::path folder = std::filesystem::absolute(path, error);
+    while (!std::filesystem::exists(folder, error) && folder.has_relative_path()) folder = folder.parent_path();
+    if (std::filesystem::is_directory(folder, error) && ::access(folder.c_str(), W_OK | X_OK) == 0) return {};
+    return Fail(Code::kPermissionDenied, "cannot write to {}", folder.string());
   }
 
   const Context& context_;

@@ -187,6 +187,7 @@ Result<int> AwaitEnd(const Context& context, const std::string& name) {
 }
 
 Result<int> StopOneJob(const Context& context, const NameArguments& arguments) {
+  MR_TRY(RefuseDryRun(context, "job stop"));
   if (IsRunFolder(arguments.name)) {
     return Fail(Code::kInvalidArgument, "{} is a folder: `job stop` takes the job's name, where it was started",
                 arguments.name);

@@ -169,6 +169,7 @@ Status ServeMount(const Context& context, const MountFlags& flags) {
 
 /// `millrace mount URL --recover`
 Status RunRecover(const Context& context, const MountFlags& flags) {
+  MR_TRY(RefuseDryRun(context, "mount --recover"));
   auto connection = MR_TRY(context.Connect());
   auto report = MR_TRY(mount::Recover(*connection, MR_TRY(ToSourceOptions(flags, context.log())),
                                       context.globals.memory_budget, context.stop));
@@ -237,6 +238,7 @@ std::string Describe(const mount::MountView& view) {
 }
 
 Status RunUmount(const Context& context, const UmountFlags& flags) {
+  MR_TRY(RefuseDryRun(context, "umount"));
   const Duration timeout = MR_TRY(ParseDuration(flags.timeout));
   const mount::UnmountOptions options{.lazy = flags.lazy, .everywhere = flags.everywhere, .timeout = timeout};
   const mount::UnmountReport report = MR_TRY(mount::Unmount(flags.directory, options, context.stop));

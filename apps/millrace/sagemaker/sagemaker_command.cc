@@ -312,6 +312,7 @@ Result<int> RunContainer(const Context& context, const TrainingContainer& contai
 }
 
 Result<int> Train(const Context& context, const std::filesystem::path& base) {
+  MR_TRY(RefuseDryRun(context, "sagemaker train"));
   Result<int> status = [&]() -> Result<int> {
     return RunContainer(context, MR_TRY(jobs::ReadTrainingContainer(base)));
   }();

@@ -119,6 +119,7 @@ Result<std::string> JoinRanks(const object::ReadLocation& folder, const TracedSt
 }
 
 Status FetchTrace(const Context& context, const TraceFlags& flags) {
+  MR_TRY(RefuseDryRun(context, "job trace"));
   const std::string url = MR_TRY(RunFolderOf(flags.target));
   const auto connection = MR_TRY(context.Connect());
   object::Location folder = MR_TRY(object::Locate(*connection, url));
