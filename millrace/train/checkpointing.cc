@@ -131,8 +131,9 @@ void Checkpointing::SaveFinished(std::uint64_t step, const std::map<std::string,
   if (saved_step_ != step) Start(step, {.metrics = metrics}, /*last=*/true, meta);
 }
 
-void Checkpointing::Start(std::uint64_t step, const checkpoint::SaveOptions& save, bool last,
+void Checkpointing::Start(std::uint64_t step, checkpoint::SaveOptions save, bool last,
                           const std::function<Json()>& meta) {
+  const TimePoint began = options_.clock->Now();
   const KeepBeating beating(heartbeat_, step, *options_.clock);
   // An observer knows how each ended. This one is under way, and the job lives on the newest that committed.
   const auto tell = [&](const Error& earlier) {
@@ -141,9 +142,12 @@ void Checkpointing::Start(std::uint64_t step, const checkpoint::SaveOptions& sav
   if (last) {  // whose end is the run's: nothing else may be under way beside it
     if (const auto before = writer_->Wait(); !before) tell(before.error());
   }
-  (void)writer_->WaitCopied();  // where the update was left out, nobody has
-  device_.Mark();               // the copy runs beside the next passes, but behind the update
-  if (const auto held = writer_->Start(step, slices_, meta(), save); !held) tell(held.error());
+  // Where the update was left out, nobody has waited. This counts to the save before.
+  const Duration copied = writer_->WaitCopied();
+  device_.Mark();  // the copy runs beside the next passes, but behind the update
+  const Json state = meta();
+  save.held_up = options_.clock->Now() - began - copied;
+  if (const auto held = writer_->Start(step, slices_, state, save); !held) tell(held.error());
   saved_step_ = step;
   if (save.to_store) store_due_ = false;
 }

@@ -91,7 +91,7 @@ class Checkpointing {
         device_(options.device) {}
   bool leads() const { return world_.rank() == 0; }
   void Yield(checkpoint::SaveOptions& save, const SavePoint& point);
-  void Start(std::uint64_t step, const checkpoint::SaveOptions& save, bool last, const std::function<Json()>& meta);
+  void Start(std::uint64_t step, checkpoint::SaveOptions save, bool last, const std::function<Json()>& meta);
 
   object::Connection& connection_;
   engine::Collective& world_;

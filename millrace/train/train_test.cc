@@ -199,6 +199,7 @@ TEST_F(TrainTest, KeepsAHistoryOfAllRanks) {
 TEST_F(TrainTest, TellsPrometheusOfRanksAndCheckpoints) {
   StepMetrics metrics({.steps = 40}, 1e6);
   metrics.Add({.step = 1, .tokens = 100, .step_s = 0.5, .flops_per_token = 1000});
+  metrics.SetSpeed({.step = 1, .tokens = 100, .step_s = 0.5, .flops_per_token = 1000});
   metrics.AddCheckpoint(checkpoint::SaveStats{.step = 1, .bytes = 77, .total = std::chrono::milliseconds(250)});
   metrics.AddCheckpoint(Fail(Code::kUnavailable, "the bucket is away"));
   std::vector<history::RankFigures> ranks(2, {.times = {.step = 0.5, .comm_wait = 0.25}, .memory_bytes = 9});
@@ -253,6 +254,7 @@ TEST_F(TrainTest, AStoppedRunGoesOnBitForBit) {
   ASSERT_TRUE(third.outcome);
   EXPECT_EQ(third.outcome->step, 12u);
   EXPECT_TRUE(third.losses.empty()) << "a finished job has nothing left to do";
+  EXPECT_FALSE(third.outcome->loss);
 }
 
 /// Models with dropout and with transposed weights: a run that stops goes on with the same losses, ranks change

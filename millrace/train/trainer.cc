@@ -98,6 +98,7 @@ class Trainer {
   Status MakePlan();
 
   Status RunStep(std::stop_token stop, Outcome& outcome);
+  void TellLine(const StepReport& line);
   Status WriteTrace();
   Result<StepReport> Step(bool stop_here, Sums& all);
   double LossFactor() const;
@@ -140,6 +141,7 @@ class Trainer {
   std::uint64_t step_ = 0;                                 ///< steps done
   data::LoaderState data_state_;
   std::map<std::string, double> quality_;  ///< of the step that is done
+  StepInterval interval_;                  ///< since the last line of figures
   std::unique_ptr<data::Loader> loader_;
   std::unique_ptr<StepRunner> steps_;
   std::unique_ptr<RunRecorder> recorder_;  ///< of rank 0; this and the next go after `checkpoints_`, which tell them
@@ -541,10 +543,18 @@ Status Trainer::RunStep(std::stop_token stop, Outcome& outcome) {
   outcome.loss = report.loss;
   MR_TRY(heartbeat_.Beat(step_));
   MR_TRY(Record(report));
-  if (leads() && observer_.on_step && (last || step_ % options_.log_every == 0)) observer_.on_step(report);
+  interval_.Add(report);
+  if (last || step_ % options_.log_every == 0) TellLine(interval_.Take());
   if (recorder_ && evaluated) recorder_->AddEvaluation(step_, report.evaluated);
   if (leads() && observer_.on_eval && evaluated) observer_.on_eval(*evaluated);
   return {};
+}
+
+/// Tells the figures of a step, with its speed and waits as means since the last line.
+void Trainer::TellLine(const StepReport& line) {
+  if (telemetry_) telemetry_->AddSpeed(line);
+  if (metrics_) metrics_->SetSpeed(line);
+  if (leads() && observer_.on_step) observer_.on_step(line);
 }
 
 Status Trainer::WriteTrace() {

@@ -93,7 +93,8 @@ class TieredWriter final : public Writer {
       blocked = Now() - job.started;
       busy_tiers_.insert(job.to.begin(), job.to.end());
       last_slot_ = *slot;
-      slots_[last_slot_] = SaveSlot{.busy = true, .copying = true, .blocked = blocked, .job = std::move(job)};
+      slots_[last_slot_] =
+          SaveSlot{.busy = true, .copying = true, .blocked = save.held_up + blocked, .job = std::move(job)};
       earlier = std::exchange(last_, std::nullopt);
     }
     changed_.NotifyAll();

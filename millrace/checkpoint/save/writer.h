@@ -29,13 +29,14 @@ namespace millrace::checkpoint {
 struct SaveStats {
   std::uint64_t step = 0;
   std::uint64_t bytes = 0;  ///< written by this rank
-  Duration blocked{0};      ///< how long the caller waited: for the save before, and for the copy
+  Duration blocked{0};      ///< what the caller waited: for the save before and for the copy; and SaveOptions::held_up
   Duration total{0};        ///< until committed
   CheckpointTier tier = CheckpointTier::kStore;
 };
 
 struct SaveOptions {
   std::map<std::string, double> metrics;  ///< for the manifest; rank 0's count, and only finite ones
+  Duration held_up{0};                    ///< what the save has taken of the caller's time before Start
   bool to_store = true;
   bool to_local = false;  ///< if both are set, the local tier comes first
 };

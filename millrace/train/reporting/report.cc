@@ -121,12 +121,36 @@ std::string_view LargestStage(const StepReport& report) {
 
 }  // namespace
 
+void StepInterval::Add(const StepReport& report) {
+  const StepReport before = std::exchange(sums_, report);
+  if (before.step == 0) return;
+  sums_.averaged += before.averaged;
+  sums_.step_s += before.step_s;
+  sums_.data_wait_s += before.data_wait_s;
+  for (int s = 0; s < data::kLoadStages; ++s) sums_.data_wait_on_s[s] += before.data_wait_on_s[s];
+  sums_.comm_wait_s += before.comm_wait_s;
+  sums_.checkpoint_wait_s += before.checkpoint_wait_s;
+  sums_.flops_per_token += before.flops_per_token;
+}
+
+StepReport StepInterval::Take() {
+  StepReport means = std::exchange(sums_, {});
+  const double steps = static_cast<double>(means.averaged);
+  for (double* sum :
+       {&means.step_s, &means.data_wait_s, &means.comm_wait_s, &means.checkpoint_wait_s, &means.flops_per_token}) {
+    *sum /= steps;
+  }
+  for (double& sum : means.data_wait_on_s) sum /= steps;
+  return means;
+}
+
 Json StepReport::ToJson() const {
   Json waited_on;
   for (int s = 0; s < data::kLoadStages; ++s) {
     waited_on[std::string(data::LoadStageName(static_cast<data::LoadStage>(s)))] = Seconds(data_wait_on_s[s]);
   }
   Json json = {{"step", step},
+               {"averaged_steps", averaged},
                {"loss", NineDigits(loss)},
                {"lr", NineDigits(lr)},
                {"grad_norm", NineDigits(grad_norm)},
@@ -166,19 +190,22 @@ std::string StepReport::ToText(std::uint64_t steps) const {
 }
 
 Json Outcome::ToJson() const {
-  return {{"event", "done"},
-          {"step", step},
-          {"loss", NineDigits(loss)},
-          {"stopped", stopped},
-          {"ending", stopped      ? "stopped"
-                     : complete() ? "complete"
-                                  : "steps_this_run"}};
+  Json json = {{"event", "done"},
+               {"step", step},
+               {"stopped", stopped},
+               {"ending", stopped      ? "stopped"
+                          : complete() ? "complete"
+                                       : "steps_this_run"}};
+  if (loss) json["loss"] = NineDigits(*loss);
+  return json;
 }
 
 std::string Outcome::ToText() const {
   if (stopped) return fmt::format("stopped after step {}; run the job again to go on", step);
-  if (complete()) return fmt::format("done: {} steps, loss {:.4f}", step, loss);
-  return fmt::format("done for this run: step {} of {}, loss {:.4f}; run the job again to go on", step, steps, loss);
+  if (complete() && !loss) return fmt::format("nothing to do: the run has its {} steps; raise train.steps", steps);
+  const std::string after = loss ? fmt::format(", loss {:.4f}", *loss) : "";
+  if (complete()) return fmt::format("done: {} steps{}", step, after);
+  return fmt::format("done for this run: step {} of {}{}; run the job again to go on", step, steps, after);
 }
 
 }  // namespace millrace::train

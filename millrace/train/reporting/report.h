@@ -40,16 +40,19 @@ struct Plan {
   std::string ToText() const;  ///< several lines
 };
 
-/// One step, over all ranks. Waits are this rank's.
+/// One step, over all ranks, or the last of several steps with the means of their times. Waits are this rank's.
 struct StepReport {
-  std::uint64_t step = 0;  ///< from 1
-  double loss = 0;         ///< mean over the batch's labels
+  std::uint64_t step = 0;      ///< from 1
+  std::uint64_t averaged = 1;  ///< the number of steps, up to this one, whose means the times below are
+  double loss = 0;             ///< mean over the batch's labels
   double lr = 0, grad_norm = 0;
   std::optional<double> loss_scale;        ///< the factor of the loss in this step, with float16
   bool overflow = false;                   ///< the step was not kept: with this factor, its gradient was not finite
   bool spike = false;                      ///< the step was not kept: its loss or gradient jumped
   std::optional<std::uint64_t> went_back;  ///< the run went on from the checkpoint of this step
   std::uint64_t tokens = 0;
+  /// Seconds of a step, and those of them in which it stood still. checkpoint_wait_s is all that saves take of the
+  /// training's thread: waits for the save before and for the copy, and the metadata.
   double step_s = 0, data_wait_s = 0, comm_wait_s = 0, checkpoint_wait_s = 0;
   std::array<double, data::kLoadStages> data_wait_on_s{};  ///< data_wait_s by the stage that the loader waited for
   double flops_per_token = 0;                              ///< of this step's documents
@@ -62,12 +65,24 @@ struct StepReport {
   std::string ToText(std::uint64_t steps) const;
 };
 
-/// How a run ended without an error.
+/// Averages the times of steps between two lines of figures. One thread.
+class StepInterval {
+ public:
+  void Add(const StepReport& report);
+  /// Returns the latest step with the means of the times since the last call. REQUIRES: Add() since then.
+  StepReport Take();
+
+ private:
+  StepReport sums_;  ///< times are sums, the rest is the latest step's
+};
+
+/// How a run ended, except by an error of its own.
 struct Outcome {
-  std::uint64_t step = 0;   ///< steps done since the beginning of the job
-  std::uint64_t steps = 0;  ///< of the whole job
-  double loss = 0;          ///< of the last step made; 0 if none was
-  bool stopped = false;     ///< asked to leave before the last step
+  std::uint64_t step = 0;      ///< steps done since the beginning of the job
+  std::uint64_t steps = 0;     ///< of the whole job
+  std::optional<double> loss;  ///< of the last step made; nothing: this run made none
+  bool stopped = false;        ///< asked to leave before the last step
+  std::optional<Error> lost;   ///< why it ended, although steps may be left: another run saves to the same place
   /// Returns whether no step of the job is left.
   bool complete() const { return step >= steps; }
   Json ToJson() const;

@@ -20,12 +20,6 @@ std::vector<double> SecondsBounds() {
 StepMetrics::StepMetrics(const Plan& plan, double flops_rate)
     : flops_rate_(flops_rate),
       step_(registry_.AddGauge("millrace_train_step", "Steps done")),
-      loss_(registry_.AddGauge("millrace_train_loss", "Of the last step")),
-      lr_(registry_.AddGauge("millrace_train_learning_rate", "Of the last step")),
-      grad_norm_(registry_.AddGauge("millrace_train_grad_norm", "Of the last step, before clipping")),
-      tokens_per_second_(registry_.AddGauge("millrace_train_tokens_per_second", "Of the last step, all ranks")),
-      utilization_(registry_.AddGauge("millrace_train_model_flops_utilization",
-                                      "Of the last step: its share of what the description of the machine promises")),
       checkpoint_step_(registry_.AddGauge("millrace_train_checkpoint_step", "Of the last checkpoint")),
       checkpoint_seconds_(
           registry_.AddGauge("millrace_train_checkpoint_seconds", "Time until the last checkpoint was committed")),
@@ -53,18 +47,27 @@ StepMetrics::StepMetrics(const Plan& plan, double flops_rate)
 }
 
 void StepMetrics::Add(const StepReport& report) {
+  // Before the first step there is no loss: a gauge of 0 would be one.
   step_.Set(static_cast<double>(report.step));
-  loss_.Set(report.loss);
-  lr_.Set(report.lr);
-  grad_norm_.Set(report.grad_norm);
-  tokens_per_second_.Set(report.tokens_per_s());
-  if (flops_rate_ > 0) utilization_.Set(report.tokens_per_s() * report.flops_per_token / flops_rate_);
+  registry_.AddGauge("millrace_train_loss", "Of the last step").Set(report.loss);
+  registry_.AddGauge("millrace_train_learning_rate", "Of the last step").Set(report.lr);
+  registry_.AddGauge("millrace_train_grad_norm", "Of the last step, before clipping").Set(report.grad_norm);
   tokens_.Add(report.tokens);
   step_seconds_.Observe(report.step_s);
   data_wait_.Observe(report.data_wait_s);
   comm_wait_.Observe(report.comm_wait_s);
   checkpoint_wait_.Observe(report.checkpoint_wait_s);
   for (int s = 0; s < data::kLoadStages; ++s) data_wait_on_[s]->Observe(report.data_wait_on_s[s]);
+}
+
+void StepMetrics::SetSpeed(const StepReport& report) {
+  const std::string mean = "Mean of the steps between the last two lines of figures (log.every_steps)";
+  registry_.AddGauge("millrace_train_tokens_per_second", mean + ", all ranks").Set(report.tokens_per_s());
+  if (flops_rate_ <= 0) return;
+  registry_
+      .AddGauge("millrace_train_model_flops_utilization",
+                mean + ": the share of what the description of the machine promises")
+      .Set(report.tokens_per_s() * report.flops_per_token / flops_rate_);
 }
 
 void StepMetrics::AddCheckpoint(const Result<checkpoint::SaveStats>& saved) {

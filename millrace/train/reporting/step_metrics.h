@@ -19,6 +19,8 @@ class StepMetrics {
   /// `plan` has the number of steps, and of steps already done. `flops_rate` is that of history::RunFacts.
   StepMetrics(const Plan& plan, double flops_rate);
   void Add(const StepReport& report);
+  /// Shows the speed of a step, which may be the mean of several.
+  void SetSpeed(const StepReport& report);
   void AddCheckpoint(const Result<checkpoint::SaveStats>& saved);
   /// Takes the latest figures of all ranks. They have the label "rank".
   void SetRanks(std::span<const history::RankFigures> ranks);
@@ -29,7 +31,7 @@ class StepMetrics {
  private:
   const double flops_rate_;
   metrics::Registry registry_;
-  metrics::Gauge &step_, &loss_, &lr_, &grad_norm_, &tokens_per_second_, &utilization_;
+  metrics::Gauge& step_;
   metrics::Gauge &checkpoint_step_, &checkpoint_seconds_, &checkpoint_bytes_;
   metrics::Counter &tokens_, &checkpoints_, &failed_checkpoints_;
   metrics::Histogram &step_seconds_, &data_wait_, &comm_wait_, &checkpoint_wait_;

@@ -17,6 +17,11 @@ constexpr int kQueuedHistograms = 4;                       // steps; each has so
 constexpr auto kFlushInterval = std::chrono::seconds(10);  // each flush puts the whole file again
 constexpr auto kFlushTimeout = std::chrono::seconds(30);   // a flush that takes longer fails and is tried again
 
+/// The speed and the waits of a step, or the means of several.
+struct StepSpeed {
+  StepReport report;
+};
+
 /// The histograms of a step.
 struct StepHistograms {
   std::uint64_t step = 0;
@@ -43,18 +48,8 @@ struct Telemetry::Rep {
 
   void Write(const StepReport& r) {
     const auto f = [](double value) { return static_cast<float>(value); };
-    const double share = r.step_s > 0 ? 1 / r.step_s : 0;
-    const auto on = [&](data::LoadStage stage) { return r.data_wait_on_s[static_cast<std::size_t>(stage)]; };
     writer->Add(static_cast<std::int64_t>(r.step),
-                {{"train/loss", f(r.loss)},
-                 {"train/lr", f(r.lr)},
-                 {"train/grad_norm", f(r.grad_norm)},
-                 {"speed/tokens_per_s", f(r.tokens_per_s())},
-                 {"speed/data_wait_share", f(r.data_wait_s * share)},
-                 {"speed/data_wait_on_network_share", f(on(data::LoadStage::kNetwork) * share)},
-                 {"speed/data_wait_on_tokenize_share", f(on(data::LoadStage::kTokenize) * share)},
-                 {"speed/comm_wait_share", f(r.comm_wait_s * share)},
-                 {"speed/checkpoint_wait_share", f(r.checkpoint_wait_s * share)}});
+                {{"train/loss", f(r.loss)}, {"train/lr", f(r.lr)}, {"train/grad_norm", f(r.grad_norm)}});
     for (const auto& [name, value] : r.preferences) {
       const std::string tag = "train/" + name;
       writer->Add(static_cast<std::int64_t>(r.step), {{tag, f(value)}});
@@ -63,6 +58,20 @@ struct Telemetry::Rep {
       const std::string tag = "eval/" + name;
       writer->Add(static_cast<std::int64_t>(r.step), {{tag, f(value)}});
     }
+  }
+
+  void Write(const StepSpeed& speed) {
+    const StepReport& r = speed.report;
+    const auto f = [](double value) { return static_cast<float>(value); };
+    const double share = r.step_s > 0 ? 1 / r.step_s : 0;
+    const auto on = [&](data::LoadStage stage) { return r.data_wait_on_s[static_cast<std::size_t>(stage)]; };
+    writer->Add(static_cast<std::int64_t>(r.step),
+                {{"speed/tokens_per_s", f(r.tokens_per_s())},
+                 {"speed/data_wait_share", f(r.data_wait_s * share)},
+                 {"speed/data_wait_on_network_share", f(on(data::LoadStage::kNetwork) * share)},
+                 {"speed/data_wait_on_tokenize_share", f(on(data::LoadStage::kTokenize) * share)},
+                 {"speed/comm_wait_share", f(r.comm_wait_s * share)},
+                 {"speed/checkpoint_wait_share", f(r.checkpoint_wait_s * share)}});
   }
 
   void Write(const StepHistograms& histograms) {
@@ -86,7 +95,11 @@ struct Telemetry::Rep {
   std::uint64_t dropped = 0;
   bool ended = false;  ///< set before the queue is closed, read after
   std::atomic<int> waiting_histograms = 0;
-  Channel<std::variant<StepReport, StepHistograms>> queue{kQueued};
+  using Queued = std::variant<StepReport, StepSpeed, StepHistograms>;
+  void Add(Queued queued) {
+    if (!queue.TryPush(queued)) ++dropped;
+  }
+  Channel<Queued> queue{kQueued};
   TaskScope thread;
 };
 
@@ -105,10 +118,9 @@ Telemetry::~Telemetry() {
 
 void Telemetry::NoteEnd() { rep_->ended = true; }
 
-void Telemetry::Add(const StepReport& report) {
-  std::variant<StepReport, StepHistograms> copy = report;
-  if (!rep_->queue.TryPush(copy)) ++rep_->dropped;
-}
+void Telemetry::Add(const StepReport& report) { rep_->Add(report); }
+
+void Telemetry::AddSpeed(const StepReport& report) { rep_->Add(StepSpeed{report}); }
 
 void Telemetry::AddHistograms(std::uint64_t step, std::vector<ParameterHistogram> histograms) {
   if (rep_->waiting_histograms >= kQueuedHistograms) {
@@ -116,7 +128,7 @@ void Telemetry::AddHistograms(std::uint64_t step, std::vector<ParameterHistogram
     return;
   }
   ++rep_->waiting_histograms;
-  std::variant<StepReport, StepHistograms> queued = StepHistograms{.step = step, .parameters = std::move(histograms)};
+  Rep::Queued queued = StepHistograms{.step = step, .parameters = std::move(histograms)};
   if (rep_->queue.TryPush(queued)) return;
   --rep_->waiting_histograms;
   ++rep_->dropped;

@@ -25,6 +25,8 @@ class Telemetry {
   Telemetry(std::unique_ptr<metrics::EventWriter> writer, const Run& run, Clock& clock, Logger log);
   ~Telemetry();
   void Add(const StepReport& report);
+  /// Queues the speed and the waits of a step, which may be means of several.
+  void AddSpeed(const StepReport& report);
   /// Queues the histograms of a step. Drops them if those of several steps wait already.
   void AddHistograms(std::uint64_t step, std::vector<ParameterHistogram> histograms);
   /// The last step of the job was made. A run that stops before may go on, so it has no end in TensorBoard.
