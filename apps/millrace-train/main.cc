@@ -23,6 +23,7 @@
 #include "millrace/engine/parallel/connect.h"
 #include "millrace/engine/parallel/nccl/connect_gpus.h"
 #include "millrace/engine/runtime.h"
+#include "millrace/jobs/policy.h"
 #include "millrace/object/open/open.h"
 #include "millrace/train/checks.h"
 #include "millrace/train/trainer.h"
@@ -133,6 +134,8 @@ Result<int> Run(const Arguments& arguments, std::unique_ptr<engine::Collective>&
   options.written_by.libraries["torch"] = TORCH_VERSION;
   options.log = Logger::Stderr(arguments.globals.log_level).With({"rank", info.rank});
   if (const char* path = std::getenv("MILLRACE_HEARTBEAT_FILE")) options.heartbeat_file = path;
+  if (const char* run = std::getenv("MILLRACE_RUN")) options.run_id = run;
+  if (const char* attempt = std::getenv("MILLRACE_ATTEMPT")) options.attempt = std::max(1, std::atoi(attempt));
   options.history_file = HistoryFile();
   if (!options.history_file.empty() || !options.metrics_listen.empty()) options.rank_interval = kRankInterval;
 
@@ -163,6 +166,10 @@ Result<int> Run(const Arguments& arguments, std::unique_ptr<engine::Collective>&
   const auto connection = MR_TRY(object::OpenConnection(std::move(connect)));
   Reporter reporter(arguments.globals.json);
   const train::Outcome outcome = MR_TRY(train::Train(*connection, *group, options, reporter.Observe(), stop));
+  if (outcome.lost) {
+    cli::PrintError("millrace-train: {}\n", outcome.lost->ToString());
+    return jobs::kExitLost;
+  }
   if (info.rank == 0 && !options.compile_only) reporter.Done(outcome);
   return outcome.stopped ? ToExitStatus(Code::kCancelled) : 0;
 }

@@ -17,6 +17,8 @@ bool AllEnded(std::span<const RankState> ranks) {
 /// Returns whether a rank saved and left because something asked it to. Ranks agree on that: all of them leave.
 bool HasLeft(const ExitState& exit) { return exit.signal == 0 && exit.exit_code == ToExitStatus(Code::kCancelled); }
 
+bool HasLost(const ExitState& exit) { return exit.signal == 0 && exit.exit_code == kExitLost; }
+
 }  // namespace
 
 /// Returns " at step 5", or that there was none.
@@ -28,6 +30,7 @@ std::string Policy::AtStep(const std::optional<std::uint64_t>& step) const {
 /// Returns whether a restart cannot cure this failure. The statuses are those of ToExitStatus(); other programs also
 /// have 2 for wrong usage.
 bool Policy::CannotHelp(const ExitState& exit) const {
+  if (options_.reports_steps && HasLost(exit)) return true;
   if (best_step_ || exit.signal != 0) return false;
   if (!options_.reports_steps) return exit.exit_code == 2 && attempt_ == 1;
   return exit.exit_code == 2 || exit.exit_code == 4 || exit.exit_code == 5;
@@ -126,6 +129,12 @@ std::optional<Failure> Policy::FindFailure(TimePoint now, std::span<const RankSt
         .rank = index,
         .what = fmt::format("the ranks saved and left{}, because one of them was asked to", AtStep(blamed->step)),
         .at = now};
+  }
+  if (options_.reports_steps && HasLost(*blamed->exit)) {
+    return Failure{.rank = index,
+                   .what = fmt::format("another run saves to the same checkpoint.url{}", AtStep(blamed->step)),
+                   .node = blamed->node,
+                   .at = now};
   }
   std::string how = blamed->exit->signal != 0 ? fmt::format("was {}", blamed->exit->ToString())
                                               : fmt::format("ended with {}", blamed->exit->ToString());

@@ -25,6 +25,9 @@ struct Failure {
   Duration silent{0};  ///< the time since the rank's last heartbeat
 };
 
+/// The exit status of a rank whose run must not go on, because another run saves to its checkpoint.url.
+inline constexpr int kExitLost = 6;
+
 /// How a job ended.
 struct Outcome {
   enum class Ending { kDone, kFailed, kInterrupted };
@@ -46,8 +49,8 @@ struct Outcome {
 ///
 /// An attempt is fruitless if it made no step, or failed at the same step as the attempt before. The job ends after
 /// `max_restarts` restarts or `max_fruitless` fruitless attempts in a row, and says what these have in common. It ends
-/// at once if, before the job's first step, a rank exits with 2, 4 or 5 (usage, not found, access denied): trying again
-/// cannot help.
+/// at once if, before the job's first step, a rank exits with 2, 4 or 5 (usage, not found, access denied), or at any
+/// time with kExitLost: trying again cannot help.
 ///
 /// A program of the user's own need not tell its steps (`reports_steps` is false). Until it tells one, its attempts do
 /// not count as fruitless. A hang_timeout that is given counts from its first sign of life. Only exit status 2 in the

@@ -110,6 +110,17 @@ TEST_F(PolicyTest, OneFailureEndsTheAttemptAndStartsAnother) {
   EXPECT_FALSE(policy_.failure());
 }
 
+TEST_F(PolicyTest, ARunThatMustNotGoOnIsNotStartedAgain) {
+  Start();
+  Step(57);
+  EXPECT_EQ(Next(), Action::kWait);
+  EndAll({.exit_code = kExitLost});
+  EXPECT_EQ(Next(), Action::kEnd);
+  EXPECT_EQ(policy_.outcome().ending, Outcome::Ending::kFailed);
+  EXPECT_EQ(policy_.outcome().exit_status, kExitLost);
+  EXPECT_THAT(policy_.outcome().message, HasSubstr("another run saves to the same checkpoint.url at step 57"));
+}
+
 TEST_F(PolicyTest, BlamesTheKilledRankRatherThanThoseThatMissIt) {
   Start();
   ranks_[0].exit = ExitState{.exit_code = 1};

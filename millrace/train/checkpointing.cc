@@ -2,8 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <tuple>
+
+#include "millrace/checkpoint/commit/commit.h"
+#include "millrace/checkpoint/exchange/decide.h"
+#include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/local/local_tier.h"
+#include "millrace/checkpoint/read/catalog.h"
 #include "millrace/checkpoint/read/reader.h"
+#include "millrace/checkpoint/read/store_reader.h"
 #include "millrace/checkpoint/save/replicas.h"
 #include "millrace/train/reporting/stopwatch.h"
 #include "millrace/train/state/rank_group.h"
@@ -43,6 +50,8 @@ Result<std::unique_ptr<Checkpointing>> Checkpointing::Open(
     std::function<void(const Result<checkpoint::SaveStats>&)> on_done) {
   std::unique_ptr<Checkpointing> made(new Checkpointing(connection, world, options, heartbeat, std::move(on_done)));
   made->ranks_ = MakeRankGroup(MR_TRY(world.Duplicate("checkpoint")));
+  std::string id = options.run_id.empty() ? checkpoint::NewAttempt() : options.run_id;
+  made->run_ = {.id = MR_TRY(made->ranks_->Broadcast(std::move(id))), .attempt = options.attempt};
   if (options.local) {
     made->machines_ = MR_TRY(
         checkpoint::PeerMachines::Connect(*made->ranks_, *options.local, options.checkpoint_url, *options.clock));
@@ -56,6 +65,7 @@ Result<std::optional<Checkpointing::Resumed>> Checkpointing::Resume(const std::v
       checkpoint::OpenNewest(connection_, *ranks_, options_.checkpoint_url, options_.local, machines_, options_.log));
   if (!newest.reader) return std::nullopt;
   checkpoint::Reader& reader = *newest.reader;
+  MR_TRY(CheckWhose(reader.manifest(), reader.name()));
   RunState state = MR_TRY(RunState::FromJson(reader.manifest().meta, reader.name()));
   if (state.tokenizer_fingerprint != identity.tokenizer_fingerprint) {
     return Fail(Code::kPreconditionFailed, "{} was trained with another tokenizer ({}); use another checkpoint.url",
@@ -71,8 +81,54 @@ Result<std::optional<Checkpointing::Resumed>> Checkpointing::Resume(const std::v
   MR_TRY(ReadState(reader, tensors));
   if (newest.in_store) saved_step_ = state.step;
   parent_ = reader.manifest().id();
+  if (!writer_) {
+    const checkpoint::RunLineage& before = reader.manifest().run;
+    run_.after = before.after;
+    if (!before.id.empty() && before.id != run_.id) run_.after.push_back(before.id);
+  }
   options_.log.Info("going on from a checkpoint", {{"checkpoint", reader.name()}, {"step", state.step}});
   return Resumed{.state = std::move(state), .metrics = reader.manifest().metrics};
+}
+
+/// Collective. Fails if this run must not go on from the newest checkpoint, because another run has committed it
+/// meanwhile. A run's first attempt goes on from any.
+Status Checkpointing::CheckWhose(const checkpoint::Manifest& newest, const std::string& name) {
+  if (newest.run.id == run_.id) return {};
+  const Error another(
+      Code::kPreconditionFailed,
+      fmt::format(
+          "another run has committed {}{} while this one ran. This run ends, so that it does not go on from the "
+          "other's model. Give each run a URL of its own (checkpoint.url)",
+          name, checkpoint::WhoWrote(newest)));
+  if (writer_ ? parent_ != newest.id() : run_.attempt > 1 && MR_TRY(HasCommitted())) lost_ = another;
+  if (!writer_ && run_.attempt > 1) stranger_ = another;
+  return lost_ ? Fail(*lost_) : Status();
+}
+
+/// Collective. Returns whether the store has a checkpoint of this run.
+Result<bool> Checkpointing::HasCommitted() {
+  const Json found = MR_TRY(checkpoint::DecideOnRank0(*ranks_, "", [&](const auto&) -> Result<Json> {
+    const object::Location root = MR_TRY(object::Locate(connection_, options_.checkpoint_url));
+    for (const checkpoint::ListedCheckpoint& entry : MR_TRY(checkpoint::ListCheckpoints(root))) {
+      const auto reader = checkpoint::OpenAt(root, entry.step);
+      if (reader && (*reader)->manifest().run.id == run_.id) return Json(true);
+    }
+    return Json(false);
+  }));
+  return found == true;
+}
+
+Status Checkpointing::CheckComplete() {
+  if (stranger_) lost_ = stranger_;
+  return lost_ ? Fail(*lost_) : Status();
+}
+
+std::optional<Error> Checkpointing::lost() const { return lost_ ? lost_ : writer_ ? writer_->lost() : std::nullopt; }
+
+Error Checkpointing::AwaitLost(std::uint64_t step) {
+  const KeepBeating beating(heartbeat_, step, *options_.clock);
+  std::ignore = writer_->Wait();
+  return lost().value_or(Error(Code::kPreconditionFailed, "another run saves to the same place"));
 }
 
 Result<std::optional<Checkpointing::Resumed>> Checkpointing::GoBack(std::uint64_t step,
@@ -94,6 +150,7 @@ Status Checkpointing::Prepare(const std::vector<StateTensor>& tensors) {
   writer.bandwidth = options_.checkpoint_bandwidth;
   writer.upload_limit = options_.checkpoint_upload_limit;
   writer.written_by = options_.written_by;
+  writer.run = run_;
   writer.parent = parent_;
   if (!options_.device.is_cpu()) {
     writer.read_slices = [this](MutableByteSpan to, ByteSpan from) { return device_.Read(to, from); };

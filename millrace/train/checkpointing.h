@@ -59,7 +59,7 @@ class Checkpointing {
     std::map<std::string, double> metrics;
   };
   /// Reads the newest checkpoint into the tensors. Nothing: there is none.
-  /// Errors: kPreconditionFailed if it belongs to another run.
+  /// Errors: kPreconditionFailed if it belongs to another job; lost() if another run has committed it beside this one.
   Result<std::optional<Resumed>> Resume(const std::vector<StateTensor>& tensors, const RunIdentity& identity);
   /// Waits for the saves under way, then reads the newest checkpoint as Resume() does. The heartbeat tells `step`
   /// meanwhile.
@@ -68,6 +68,15 @@ class Checkpointing {
 
   /// Prepares to save the tensors, whose memory it borrows. Call it after Resume().
   Status Prepare(const std::vector<StateTensor>& tensors);
+
+  /// Returns why this run must end: another run saves to the same place. Ranks learn of it at different times.
+  std::optional<Error> lost() const;
+  /// Waits until all ranks know why this run must end. REQUIRES: one of them knows.
+  Error AwaitLost(std::uint64_t step);
+  /// For a run that resumed and has no step to make. Fails, and so does lost(), if it is not the run's first attempt
+  /// and the checkpoint is another run's. With steps to make, a run goes on from it, as its first attempt may have
+  /// done.
+  Status CheckComplete();
 
   SaversBusy busy() const;
   /// Waits until what is being saved is copied and may change. Returns how long that took.
@@ -90,6 +99,8 @@ class Checkpointing {
         on_done_(std::move(on_done)),
         device_(options.device) {}
   bool leads() const { return world_.rank() == 0; }
+  Status CheckWhose(const checkpoint::Manifest& newest, const std::string& name);
+  Result<bool> HasCommitted();
   void Yield(checkpoint::SaveOptions& save, const SavePoint& point);
   void Start(std::uint64_t step, checkpoint::SaveOptions save, bool last, const std::function<Json()>& meta);
 
@@ -101,6 +112,9 @@ class Checkpointing {
   std::shared_ptr<checkpoint::RankExchange> ranks_;  ///< what checkpoints are agreed over
   /// Machines that hold copies for each other; null: one local folder or none.
   std::shared_ptr<checkpoint::PeerMachines> machines_;
+  checkpoint::RunLineage run_;     ///< the same on all ranks
+  std::optional<Error> lost_;      ///< for the checkpoint that it would go on from
+  std::optional<Error> stranger_;  ///< the run has resumed, not for the first time, from another's checkpoint
   std::optional<std::uint64_t> saved_step_;
   std::optional<checkpoint::CheckpointId> parent_;
   bool store_due_ = false;                     ///< a checkpoint that was put off

@@ -94,7 +94,9 @@ struct Options {
   std::uint64_t checkpoint_bandwidth = 0;  ///< bytes a second of each rank; 0: no limit
   Duration checkpoint_upload_limit{0};     ///< of each rank, to the store; zero: none
   checkpoint::Provenance written_by;       ///< into checkpoints
-  std::string job;                         ///< likewise: the job file, rendered
+  std::string run_id;  ///< of all attempts of a supervisor, as checkpoint::RunLineage; rank 0's counts; empty: random
+  int attempt = 1;     ///< the number of this start under `run_id`
+  std::string job;     ///< likewise: the job file, rendered
 
   std::uint64_t eval_every = 0;      ///< steps between two evaluations; 0: none are made
   std::uint64_t eval_samples = 256;  ///< at most so many sequences

@@ -64,6 +64,12 @@ class Trainer {
 
   Status Prepare();
   Result<Outcome> Run(std::stop_token stop);
+  /// Returns how a run ended that had to leave its checkpoints to another run; nothing: it did not. The same on all
+  /// ranks.
+  std::optional<Outcome> Lost() const {
+    const auto why = checkpoints_ ? checkpoints_->lost() : std::nullopt;
+    return why ? std::optional(Outcome{.step = step_, .steps = plan_.steps, .lost = why}) : std::nullopt;
+  }
   /// Tells the ranks that wait for this one why it fails. Without it, they would learn only that it has left.
   void Abort(const Error& cause) {
     if (layout_) layout_->Abort(cause);
@@ -76,6 +82,7 @@ class Trainer {
     PassSums passes;
     bool stop = false;
     SaversBusy busy;
+    bool lost = false;  ///< Checkpointing::lost() on any rank
   };
 
   bool leads() const { return group_.rank() == 0; }
@@ -503,6 +510,7 @@ Result<Outcome> Trainer::Run(std::stop_token stop) {
   const engine::ops::KernelScope scope(kernels_);
   if (leads() && observer_.on_plan) observer_.on_plan(plan_);
   Outcome outcome{.step = step_, .steps = plan_.steps};
+  if (checkpoints_ && step_ >= plan_.steps) MR_TRY(checkpoints_->CheckComplete());
   while (step_ < plan_.last_step && !outcome.stopped) {
     if (tracer_) tracer_->BeforeStep(step_ + 1);
     MR_TRY(RunStep(stop, outcome));
@@ -583,8 +591,12 @@ Result<StepReport> Trainer::Step(bool stop_here, Sums& all) {
   report.loss_scale = judge_.loss_scale();
   const double loss_factor = LossFactor();
   Sums mine{.passes = MR_TRY(steps_->Run(step_, report, loss_factor)), .stop = stop_here};
-  if (checkpoints_) mine.busy = checkpoints_->busy();
+  if (checkpoints_) {
+    mine.busy = checkpoints_->busy();
+    mine.lost = checkpoints_->lost().has_value();
+  }
   all = MR_TRY(SumOverRanks(mine, report));
+  if (all.lost) return Fail(checkpoints_->AwaitLost(step_));
   const std::uint64_t labels = all.passes.labels.denominator();
   if (labels == 0) return Fail(Code::kInvalidArgument, "step {}: no label of the batch counts", report.step);
 
@@ -672,7 +684,8 @@ Result<Trainer::Sums> Trainer::SumOverRanks(const Sums& mine, StepReport& report
                                  passes.context,
                                  mine.stop ? 1.0 : 0.0,
                                  mine.busy.store ? 1.0 : 0.0,
-                                 mine.busy.local ? 1.0 : 0.0};
+                                 mine.busy.local ? 1.0 : 0.0,
+                                 mine.lost ? 1.0 : 0.0};
   const std::size_t preferences = numbers.size();
   const bool compares = options_.data.objective == data::Objective::kDpo;
   if (compares) std::ranges::copy(passes.preferences.of, std::back_inserter(numbers));
@@ -684,7 +697,8 @@ Result<Trainer::Sums> Trainer::SumOverRanks(const Sums& mine, StepReport& report
                         .labels = {static_cast<std::uint64_t>(all[1]), static_cast<std::uint64_t>(all[2])},
                         .context = all[3]},
              .stop = all[4] > 0,
-             .busy = {.store = all[5] > 0, .local = all[6] > 0}};
+             .busy = {.store = all[5] > 0, .local = all[6] > 0},
+             .lost = all[7] > 0};
   if (compares) total.passes.preferences.Add(all.subspan(preferences));
   return total;
 }
@@ -700,6 +714,7 @@ Result<Outcome> Train(object::Connection& connection, engine::Collective& group,
   const Status prepared = trainer.Prepare();
   Result<Outcome> outcome = prepared ? trainer.Run(stop) : Fail(prepared.error());
   if (outcome) return outcome;
+  if (auto lost = trainer.Lost()) return *std::move(lost);
   trainer.Abort(outcome.error());
   return Fail(WithAdviceOnMemory(outcome.error(), options));
 }

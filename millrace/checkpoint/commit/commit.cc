@@ -6,23 +6,22 @@
 namespace millrace::checkpoint {
 namespace {
 
-/// Returns ", by ann@node-7 (millrace-train, 2026-…)"; an empty text if the manifest names no host.
-std::string WhoWrote(std::string_view manifest) {
-  const auto parsed = Manifest::ParsePart(manifest, "what is there");
-  if (!parsed || parsed->written_by.host.empty()) return "";
-  const Provenance& who = parsed->written_by;
-  return fmt::format(", by {}@{} ({}, {})", who.user, who.host, who.program, parsed->created);
-}
-
 Error Taken(std::uint64_t step, std::string_view manifest) {
+  const auto parsed = Manifest::ParsePart(manifest, "what is there");
   return Error(
       Code::kAlreadyExists,
       fmt::format("step {} has a committed checkpoint already{}: another run saves to the same place, or this "
                   "one went back (millrace ckpt gc URL --after STEP removes the newer ones; or use another URL)",
-                  step, WhoWrote(manifest)));
+                  step, parsed ? WhoWrote(*parsed) : ""));
 }
 
 }  // namespace
+
+std::string WhoWrote(const Manifest& manifest) {
+  const Provenance& who = manifest.written_by;
+  if (who.host.empty()) return "";
+  return fmt::format(", by {}@{} ({}, {})", who.user, who.host, who.program, manifest.created);
+}
 
 Result<std::string> ExpectedFence(object::Store& store, const CheckpointKeys& keys, std::uint64_t step,
                                   object::Call call) {

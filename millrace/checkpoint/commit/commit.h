@@ -14,6 +14,9 @@ namespace millrace::checkpoint {
 inline constexpr std::string_view kConditionAdvice =
     "checkpoints need a store that honours them, as Amazon S3, MinIO and `millrace s3d` do, or a folder";
 
+/// Returns ", by ann@node-7 (millrace-train, 2026-…)"; an empty text if the manifest names no host.
+std::string WhoWrote(const Manifest& manifest);
+
 /// Returns the ETag of the fence that the step's manifest must replace; empty if there is no object at the manifest's
 /// key. Call it before the attempt writes its first file.
 /// Errors: kAlreadyExists if the step is committed.
@@ -24,6 +27,7 @@ Result<std::string> ExpectedFence(object::Store& store, const CheckpointKeys& ke
 struct CommitOutcome {
   Status status;
   bool is_unknown = false;  ///< whether the put may still take effect; the attempt's files must then stay
+  bool is_lost = false;     ///< whether the save failed for another run, so that later ones will fail, too
 };
 /// Puts the manifest of manifest.step, on condition that the object at its key is still the one that ExpectedFence
 /// returned. Blocks for two or three small requests. Cannot be cancelled.

@@ -208,6 +208,14 @@ Status ParseHistory(const Json& json, Manifest& into) {
     by.version = MR_TRY(JsonString(*writer, "version"));
     by.libraries = MR_TRY(Strings(*MR_TRY(Member(*writer, "libraries", Json::value_t::object))));
   }
+  if (const Json* run = JsonFind(json, "run")) {
+    into.run.id = MR_TRY(JsonString(*run, "id"));
+    into.run.attempt = static_cast<int>(MR_TRY(JsonInt(*run, "attempt")));
+    for (const Json& id : *MR_TRY(Member(*run, "after", Json::value_t::array))) {
+      if (!id.is_string()) return Fail(Code::kCorrupt, "the id of a run is not a text");
+      into.run.after.push_back(id.get<std::string>());
+    }
+  }
   if (const Json* parent = JsonFind(json, "parent")) {
     CheckpointId& id = into.parent.emplace();
     id.step = MR_TRY(JsonUint(*parent, "step"));
@@ -295,6 +303,7 @@ std::string Manifest::Serialize() const {
                     {"program", written_by.program},
                     {"version", written_by.version},
                     {"libraries", written_by.libraries}};
+  if (!run.id.empty()) json["run"] = {{"id", run.id}, {"attempt", run.attempt}, {"after", run.after}};
   if (parent) json["parent"] = {{"step", parent->step}, {"attempt", parent->attempt}};
   if (!metrics.empty()) json["metrics"] = metrics;
   Json& file_list = json["files"] = Json::array();

@@ -2,10 +2,12 @@
 // docs/formats/checkpoint.md, "Manifest", describes it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "millrace/base/bytes.h"
@@ -61,6 +63,17 @@ struct CheckpointId {
   auto operator<=>(const CheckpointId&) const = default;
 };
 
+/// The run that made a checkpoint: all attempts of one supervisor, or the ranks of one start without a supervisor.
+struct RunLineage {
+  std::string id;                  ///< random; empty: unknown, as in checkpoints of older versions
+  int attempt = 1;                 ///< the number of this start of the run
+  std::vector<std::string> after;  ///< the ids of the runs from whose checkpoints it went on
+
+  /// Returns whether a run belongs to the past of this one.
+  bool WentOnFrom(std::string_view run) const { return std::ranges::find(after, run) != after.end(); }
+  bool operator==(const RunLineage&) const = default;
+};
+
 /// All that a reader needs besides the files. Tensor names carry their group as a prefix: "model/…", "optimizer/…".
 struct Manifest {
   static constexpr int kVersion = 2;  ///< of written manifests; readers also take version 1
@@ -71,6 +84,7 @@ struct Manifest {
   std::string attempt;  ///< random name of this attempt at the step, and of the folder of its files
   std::string created;  ///< ISO 8601
   Provenance written_by;
+  RunLineage run;
   std::optional<CheckpointId> parent;     ///< the checkpoint that the run resumed from, or saved before
   std::map<std::string, double> metrics;  ///< finite, such as {"loss": 2.31}; retention ranks checkpoints by them
   std::map<std::string, TensorMeta> tensors;

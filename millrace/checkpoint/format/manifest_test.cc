@@ -29,6 +29,7 @@ Manifest Example() {
   m.slices.push_back({"optimizer/boxed", 0, 5, "x/rank-00001.safetensors", 48, {{0, 2}, {4, 4}}});
   m.slices.push_back({"optimizer/boxed", 5, 11, "x/rank-00001.safetensors", 58, {{0, 2}, {4, 4}}});
   m.written_by = {"node-7", "ann", "millrace-train", "0.1.0", {{"torch", "2.11.0"}}};
+  m.run = {.id = "7d0e", .attempt = 2, .after = {"11aa", "22bb"}};
   m.parent = CheckpointId{100, "0123456789abcdef"};
   m.metrics = {{"loss", 2.25}};
   m.meta = {{"loss", 2.25}, {"text", "ü\n"}, {"list", {1, 2, 3}}};
@@ -55,6 +56,7 @@ TEST(Manifest, ParsesWhatItSerializes) {
   EXPECT_EQ(parsed->attempt, m.attempt);
   EXPECT_EQ(parsed->created, m.created);
   EXPECT_EQ(parsed->written_by, m.written_by);
+  EXPECT_EQ(parsed->run, m.run);
   EXPECT_EQ(parsed->parent, m.parent);
   EXPECT_EQ(parsed->metrics, m.metrics);
   EXPECT_EQ(parsed->tensors, m.tensors);
@@ -161,6 +163,7 @@ TEST(Manifest, ReadsWhatTheFirstVersionWrote) {
   EXPECT_EQ(manifest->slices[1], (Slice{"model/w", 3, 5, "a/r.safetensors", 76}));
   EXPECT_EQ(manifest->written_by, Provenance{});
   EXPECT_EQ(manifest->parent, std::nullopt);
+  EXPECT_EQ(manifest->run, RunLineage{});
 }
 
 TEST(Manifest, CoverageHoldsForAnyPartitionAndFailsForAnyOther) {

@@ -31,22 +31,21 @@ class Collector {
   Collector(const object::Location& root, bool dry_run, object::Call call)
       : store_(*root.store), keys_(root.key), dry_run_(dry_run), call_(std::move(call)) {}
 
-  Result<CollectResult> Run(const Retention& retention) {
+  Result<CollectResult> Run(const Retention& retention, const std::optional<std::set<std::uint64_t>>& ours) {
     MR_TRY(CheckStore());
     MR_TRY(TakeInventory());
     std::set<std::uint64_t> committed;
     for (const auto& [number, step] : steps_) {
       if (!step.manifest || Damaged(step)) continue;
-      committed.insert(number);
+      if (!ours || ours->contains(number)) committed.insert(number);
       newest_commit_ = std::max(newest_commit_, step.manifest->modified);
     }
-    collected_.committed.assign(committed.begin(), committed.end());
     if (committed.empty()) return collected_;
     const std::set<std::uint64_t> kept = Retained(committed, retention, MR_TRY(Metrics(retention)));
     for (const auto& [number, step] : steps_) {
       if (Damaged(step)) continue;  // does not count for retention and is not removed: an operator may repair it
       MR_TRY(RemoveStaleMarks(step));
-      if (step.manifest && !kept.contains(number) && !Kept(step)) {
+      if (committed.contains(number) && !kept.contains(number) && !Kept(step)) {
         MR_TRY(Retire(number, step));
       } else if (step.manifest) {
         MR_TRY(RemoveLosers(step));
@@ -239,9 +238,9 @@ class Collector {
 
 }  // namespace
 
-Result<CollectResult> CollectGarbage(const object::Location& root, Retention retention, bool dry_run,
-                                     object::Call call) {
-  return Collector(root, dry_run, std::move(call)).Run(retention);
+Result<CollectResult> CollectGarbage(const object::Location& root, Retention retention, bool dry_run, object::Call call,
+                                     const std::optional<std::set<std::uint64_t>>& ours) {
+  return Collector(root, dry_run, std::move(call)).Run(retention, ours);
 }
 
 Result<CollectResult> RemoveAfter(const object::Location& root, std::int64_t step, bool dry_run, object::Call call) {

@@ -62,7 +62,8 @@ TEST_F(CommitTest, OneOfTwoWritersAtOneStepWins) {
   gate->Open();
   auto lost = slow->Wait();
   ASSERT_FALSE(lost);
-  EXPECT_EQ(lost.error().code(), Code::kAlreadyExists);
+  EXPECT_EQ(lost.error().code(), Code::kPreconditionFailed);
+  EXPECT_TRUE(slow->lost());
   EXPECT_EQ(Keys().size(), 2u) << "the loser has taken its file away";
   ExpectGood(7, second);
 }
@@ -167,22 +168,116 @@ class Lines final : public LogSink {
   std::vector<std::string> lines_ MR_GUARDED_BY(mutex_);
 };
 
-TEST_F(CommitTest, ARunIsToldOfAnotherOnesCheckpoints) {
-  const State state = State::Random(1);
-  auto lines = std::make_shared<Lines>();
+/// Two runs that save to one place.
+class OtherRunTest : public CommitTest {
+ protected:
+  std::unique_ptr<Writer> OpenRun(const std::string& id, int attempt = 1, std::optional<std::uint64_t> resumed = {},
+                                  std::shared_ptr<RankExchange> group = SingleRankExchange()) {
+    Writer::Options options = Options();
+    options.retention = {.keep_last = 1};
+    options.log = Logger(lines_, LogLevel::kWarning);
+    options.run = RunLineage{.id = id, .attempt = attempt};
+    if (resumed) {
+      const auto reader = MustOpen(*resumed);
+      options.parent = reader->manifest().id();
+      if (reader->manifest().run.id != id) options.run->after = {reader->manifest().run.id};
+    }
+    return Open(std::move(group), options);
+  }
+  const State state_ = State::Random(1);
+  const std::shared_ptr<Lines> lines_ = std::make_shared<Lines>();
+};
+
+TEST_F(OtherRunTest, TheRunThatIsBehindSavesNoMore) {
+  auto behind = OpenRun("a"), ahead = OpenRun("b");
+  ASSERT_TRUE(Save(*behind, 10, state_));
+  EXPECT_FALSE(behind->lost());
+  auto late = Save(*ahead, 5, state_);  // began, too, without a checkpoint
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.error().code(), Code::kPreconditionFailed);
+  EXPECT_THAT(late.error().ToString(), AllOf(HasSubstr("another run saves to memory"), HasSubstr("/runs/a: "),
+                                             HasSubstr("has committed step 10"), HasSubstr("checkpoint.url")));
+  ASSERT_TRUE(ahead->lost());
+  ahead = OpenRun("b", 1, 10);
+  ASSERT_TRUE(Save(*ahead, 20, state_));
+  const auto keys = Keys();
+  for (const std::uint64_t step : {15, 20, 25, 30}) EXPECT_FALSE(Save(*behind, step, state_)) << step;
+  EXPECT_TRUE(behind->lost());
+  EXPECT_EQ(Keys(), keys) << "nothing was written";
+  EXPECT_TRUE(Save(*ahead, 30, state_));
+}
+
+TEST_F(OtherRunTest, RetentionLeavesItsCheckpoints) {
+  auto gate = std::make_shared<GateGroup>(1);
+  auto behind = OpenRun("b", 1, {}, gate), ahead = OpenRun("a");
+  ASSERT_TRUE(behind->Save(5, Whole(state_), {}));
+  gate->AwaitArrival();  // has seen no other run
+  ASSERT_TRUE(Save(*ahead, 10, state_));
+  gate->Open();
+  ASSERT_TRUE(behind->Wait());
+  EXPECT_THAT(Steps(), ElementsAre(5, 10));
+  ASSERT_TRUE(Save(*ahead, 20, state_));
+  ASSERT_TRUE(Save(*ahead, 30, state_));
+  EXPECT_THAT(Steps(), ElementsAre(5, 30)) << "each keeps its last";
+  EXPECT_THAT(lines_->lines(),
+              ElementsAre(AllOf(HasSubstr("another run has saved to the same place"), HasSubstr("its_step=5"))));
+  auto next = OpenRun("c", 1, 30);
+  ASSERT_TRUE(Save(*next, 40, state_));
+  EXPECT_THAT(Steps(), ElementsAre(5, 40)) << "a run's past is its own";
+}
+
+TEST_F(OtherRunTest, ALateCommitOfAnEarlierAttemptIsOurs) {
+  auto first = OpenRun("a");
+  ASSERT_TRUE(Save(*first, 10, state_));
+  auto second = OpenRun("a", 2, 10);
+  ASSERT_TRUE(Save(*first, 15, state_)) << "its answer came late";
+  ASSERT_TRUE(Save(*second, 20, state_));
+  EXPECT_THAT(Steps(), ElementsAre(20));
+  EXPECT_THAT(lines_->lines(), IsEmpty());
+  const auto over = Save(*first, 30, state_);
+  ASSERT_FALSE(over) << "an attempt that nobody ended";
+  EXPECT_THAT(over.error().ToString(), HasSubstr("a later attempt of this run"));
+  EXPECT_TRUE(first->lost());
+}
+
+TEST_F(OtherRunTest, ACommitWhoseAnswerIsLostIsOurs) {
+  auto writer = OpenRun("a");
+  store_->Add({.operation = object::Operation::kPut,
+               .key_prefix = "runs/a/step-00000001.json",
+               .fault = {.code = Code::kDeadlineExceeded, .after_effect = true}});
+  store_->Add({.operation = object::Operation::kGet,
+               .key_prefix = "runs/a/step-00000001.json",
+               .skip = 1,
+               .fault = {.code = Code::kUnavailable}});
+  EXPECT_FALSE(Save(*writer, 1, state_)) << "nobody knows";
+  EXPECT_TRUE(Save(*writer, 2, state_));
+  EXPECT_FALSE(writer->lost());
+}
+
+TEST_F(OtherRunTest, AllRanksLearnOfIt) {
+  ASSERT_TRUE(Save(*OpenRun("b"), 10, state_));
+  ThreadRanks ranks(2);
+  auto zero = OpenRun("a", 1, {}, ranks.Rank(0)), one = OpenRun("a", 1, {}, ranks.Rank(1));
+  const auto shares = state_.Share(2, 1);
+  ASSERT_TRUE(zero->Save(5, shares[0], {}));
+  ASSERT_TRUE(one->Save(5, shares[1], {}));
+  for (Writer* writer : {zero.get(), one.get()}) {
+    EXPECT_FALSE(writer->Wait());
+    EXPECT_TRUE(writer->lost());
+  }
+}
+
+TEST_F(OtherRunTest, AWriterThatKnowsNoPastTakesWhatIsThere) {
+  auto before = OpenRun("a");
+  for (const std::uint64_t step : {10, 20}) ASSERT_TRUE(Save(*before, step, state_));
   Writer::Options options = Options();
-  options.log = Logger(lines, LogLevel::kWarning);
-  options.parent = CheckpointId{10, "0123456789abcdef"};
-  ASSERT_TRUE(Save(*Open(), 10, state));
+  options.retention = {.keep_last = 1};
   auto writer = Open(SingleRankExchange(), options);
-  for (std::uint64_t step : {20, 30}) ASSERT_TRUE(Save(*writer, step, state));
-  EXPECT_THAT(lines->lines(), IsEmpty());
-  ASSERT_TRUE(Save(*Open(), 35, state));
-  ASSERT_TRUE(Save(*writer, 40, state));
-  EXPECT_THAT(lines->lines(),
-              ElementsAre(AllOf(HasSubstr("another run saves to the same place"), HasSubstr("its_step=35"))));
-  ASSERT_TRUE(Save(*writer, 50, state));
-  EXPECT_EQ(lines->lines().size(), 1u) << "told once";
+  ASSERT_TRUE(Save(*writer, 15, state_)) << "it went back";
+  EXPECT_THAT(Steps(), ElementsAre(20));
+  ASSERT_TRUE(Save(*writer, 30, state_));
+  EXPECT_THAT(Steps(), ElementsAre(30));
+  EXPECT_FALSE(Save(*before, 40, state_)) << "the other goes on without it";
 }
 
 TEST_F(CommitTest, TwoRunsAtOnePlaceHarmNoCheckpoint) {

@@ -8,10 +8,30 @@
 namespace millrace::checkpoint {
 namespace {
 
-/// The first byte of an encoded outcome.
-enum class Certainty : std::uint8_t { kKnown = 1, kUnknown = 2 };
+/// The first byte of an encoded beginning or outcome.
+enum class Certainty : std::uint8_t { kKnown = 1, kUnknown = 2, kLost = 3 };
+
+std::string Encode(Certainty certainty, const Result<std::string>& result) {
+  return static_cast<char>(certainty) + EncodeResult(result);
+}
+/// Takes the first byte off. A message without one is unknown.
+Certainty TakeCertainty(std::string& message) {
+  if (message.empty()) return Certainty::kUnknown;
+  const auto certainty = static_cast<Certainty>(message.front());
+  message.erase(0, 1);
+  return certainty == Certainty::kKnown || certainty == Certainty::kLost ? certainty : Certainty::kUnknown;
+}
 
 }  // namespace
+
+std::string EncodeBegin(const SaveBegin& begin) {
+  return Encode(begin.is_lost ? Certainty::kLost : Certainty::kKnown, begin.attempt);
+}
+
+SaveBegin DecodeBegin(std::string message) {
+  const bool is_lost = TakeCertainty(message) == Certainty::kLost;
+  return {DecodeResult(std::move(message)), is_lost};
+}
 
 std::string EncodeReport(const Result<RankReport>& report) {
   if (!report) return EncodeResult(Fail(report.error()));
@@ -33,14 +53,18 @@ Result<RankReport> DecodeReport(std::string message, std::size_t rank) {
 std::string EncodeOutcome(const CommitOutcome& outcome) {
   Result<std::string> result;
   if (!outcome.status) result = Fail(outcome.status.error());
-  return static_cast<char>(outcome.is_unknown ? Certainty::kUnknown : Certainty::kKnown) + EncodeResult(result);
+  return Encode(outcome.is_unknown ? Certainty::kUnknown
+                : outcome.is_lost  ? Certainty::kLost
+                                   : Certainty::kKnown,
+                result);
 }
 
 CommitOutcome DecodeOutcome(std::string message) {
-  const bool is_known = !message.empty() && message.front() == static_cast<char>(Certainty::kKnown);
-  if (!message.empty()) message.erase(0, 1);
+  const Certainty certainty = TakeCertainty(message);
   const auto result = DecodeResult(std::move(message));
-  return {result ? Status() : Fail(result.error()), !is_known};
+  return {.status = result ? Status() : Fail(result.error()),
+          .is_unknown = certainty == Certainty::kUnknown,
+          .is_lost = certainty == Certainty::kLost};
 }
 
 }  // namespace millrace::checkpoint

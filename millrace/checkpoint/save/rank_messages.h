@@ -21,6 +21,15 @@ struct RankReport {
   Manifest part;  ///< without coverage of whole tensors; no file if the rank has nothing to save
 };
 
+/// Rank 0's word at the beginning of a save.
+struct SaveBegin {
+  Result<std::string> attempt;
+  bool is_lost = false;  ///< with an error: as CommitOutcome has it
+};
+
+std::string EncodeBegin(const SaveBegin& begin);
+SaveBegin DecodeBegin(std::string message);
+
 /// Encodes a report, or the error that kept the rank from uploading.
 std::string EncodeReport(const Result<RankReport>& report);
 /// Returns the report of `rank`.

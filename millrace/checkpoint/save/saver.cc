@@ -1,5 +1,6 @@
 #include "millrace/checkpoint/save/saver.h"
 
+#include <optional>
 #include <utility>
 
 #include "millrace/checkpoint/exchange/result_message.h"
@@ -8,23 +9,29 @@
 #include "millrace/object/blocking.h"
 
 namespace millrace::checkpoint {
-Saver::Saver(object::Location root, std::shared_ptr<RankExchange> group, const Writer::Options& options,
-             std::shared_ptr<PeerReplicator> peers)
-    : store_(std::move(root.store)),
+Saver::Saver(CheckpointTier tier, object::Location root, std::shared_ptr<RankExchange> group,
+             const Writer::Options& options, std::shared_ptr<PeerReplicator> peers)
+    : tier_(tier),
+      store_(std::move(root.store)),
       root_(std::move(root.key)),
       keys_(root_),
       group_(std::move(group)),
       options_(options),
       peers_(std::move(peers)),
       pacer_(*options.clock, options.bandwidth),
+      guard_({store_, root_}, options.run, options.parent ? std::optional(options.parent->step) : std::nullopt,
+             options.log),
       parent_(options.parent) {}
 
 std::string Saver::name() const { return fmt::format("{}/{}", store_->Describe(), root_); }
 
 Status Saver::Save(const SaveJob& job, const Snapshot& snapshot) {
+  if (lost_) return Fail(*lost_);
   std::string expected;  // the fence that the manifest must replace; on rank 0 only
-  Result<std::string> begun = is_leader() ? BeginAttempt(job.step, expected) : std::string();
-  std::string attempt = MR_TRY(DecodeResult(MR_TRY(group_->Broadcast(EncodeResult(begun)))));
+  const std::string begins = is_leader() ? EncodeBegin(BeginAttempt(job.step, expected)) : "";
+  const SaveBegin begin = DecodeBegin(MR_TRY(group_->Broadcast(begins)));
+  if (begin.is_lost) lost_ = begin.attempt.error();
+  const std::string attempt = MR_TRY(begin.attempt);
 
   const std::string key = keys_.StepFolder(job.step) + RankFile(attempt, group_->rank());
   const Result<RankReport> report = Upload(job, snapshot, attempt, key);
@@ -42,15 +49,21 @@ Status Saver::Save(const SaveJob& job, const Snapshot& snapshot) {
     auto sent = group_->Broadcast(EncodeOutcome(outcome));
     if (!sent) options_.log.Warning("not all ranks know how a checkpoint ended", {{"error", sent.error()}});
   }
+  if (outcome.is_lost) lost_ = outcome.status.error();
   if (outcome.status) reported_ = {&snapshot, snapshot.layout_id()};
   if (!outcome.status && !outcome.is_unknown) RemoveOwnFile(snapshot, key);
   return outcome.status;
 }
 
-/// Rank 0: checks that the step is free. Returns a new attempt.
-Result<std::string> Saver::BeginAttempt(std::uint64_t step, std::string& expected) {
-  expected = MR_TRY(ExpectedFence(*store_, keys_, step));
-  return NewAttempt();
+/// Rank 0: checks that no other run saves here, and that the step is free. Returns a new attempt.
+SaveBegin Saver::BeginAttempt(std::uint64_t step, std::string& expected) {
+  const auto winner = guard_.FindWinner();
+  if (!winner) return {.attempt = Fail(winner.error().Context("looking for checkpoints of other runs"))};
+  if (*winner) return {.attempt = Fail(**winner), .is_lost = true};
+  auto fence = ExpectedFence(*store_, keys_, step);
+  if (!fence) return {.attempt = Fail(fence.error())};
+  expected = *std::move(fence);
+  return {.attempt = NewAttempt()};
 }
 
 /// Uploads this rank's file. Returns the report for rank 0.
@@ -88,7 +101,12 @@ CommitOutcome Saver::Commit(const SaveJob& job, const std::string& attempt, cons
   auto manifest = Merge(job, attempt, std::move(reports));
   if (!manifest) return {Fail(manifest.error())};
   CommitOutcome outcome = CommitManifest(*store_, keys_, *manifest, expected);
-  if (outcome.status) grandparent_ = std::exchange(parent_, manifest->id());
+  if (outcome.status) {
+    parent_ = manifest->id();
+    guard_.NoteCommit(job.step);
+  } else if (outcome.status.error().code() == Code::kAlreadyExists) {
+    if (auto winner = guard_.FindWinner(); winner && *winner) outcome = {.status = Fail(**winner), .is_lost = true};
+  }
   if (outcome.status && peers_) last_manifest_ = manifest->Serialize();
   return outcome;
 }
@@ -101,6 +119,7 @@ Result<Manifest> Saver::Merge(const SaveJob& job, const std::string& attempt, st
   manifest.attempt = attempt;
   manifest.created = FormatIso8601(options_.clock->Wall());
   manifest.written_by = options_.written_by;
+  manifest.run = guard_.run();
   manifest.parent = parent_;
   manifest.metrics = job.metrics;
   manifest.meta = job.meta;
@@ -178,7 +197,9 @@ void Saver::DistributeManifest() {
 }
 
 void Saver::CollectOld() {
-  auto collected = CollectGarbage({store_, root_}, options_.retention, /*dry_run=*/false);
+  // A local disk would fill up with what another run left.
+  const auto ours = tier_ == CheckpointTier::kLocal ? std::nullopt : std::optional(guard_.ours());
+  auto collected = CollectGarbage({store_, root_}, options_.retention, /*dry_run=*/false, {}, ours);
   if (!collected) {
     options_.log.Warning("old checkpoints not removed; the next save tries again", {{"error", collected.error()}});
     return;
@@ -186,18 +207,6 @@ void Saver::CollectOld() {
   if (collected->objects > 0) {
     options_.log.Info("old checkpoints removed",
                       {{"checkpoints", collected->removed_steps.size()}, {"bytes", collected->bytes}});
-  }
-  WarnOfOtherRuns(collected->committed);
-}
-
-/// Warns if the folder has steps after grandparent_ that this run did not save. Of these steps, this run has saved only
-/// parent_.
-void Saver::WarnOfOtherRuns(const std::vector<std::uint64_t>& committed) {
-  if (!grandparent_) return;
-  for (const std::uint64_t step : committed) {
-    if (step <= grandparent_->step || step == parent_->step) continue;
-    options_.log.Warning("another run saves to the same place: give each run a URL of its own",
-                         {{"url", name()}, {"its_step", step}, {"step", parent_->step}});
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/save/pacer.h"
 #include "millrace/checkpoint/save/rank_messages.h"
+#include "millrace/checkpoint/save/run_guard.h"
 #include "millrace/checkpoint/save/snapshot.h"
 #include "millrace/checkpoint/save/upload.h"
 #include "millrace/checkpoint/save/writer.h"
@@ -28,16 +30,20 @@ struct SaveJob {
 /// time, as for its group.
 class Saver {
  public:
-  /// Saves below `root`; ignores options.url. With `peers`, `root` is a folder on this machine's own disk.
-  Saver(object::Location root, std::shared_ptr<RankExchange> group, const Writer::Options& options,
+  /// Saves below `root`, which is `tier`'s; ignores options.url. With `peers`, `root` is a folder on this machine's own
+  /// disk.
+  Saver(CheckpointTier tier, object::Location root, std::shared_ptr<RankExchange> group, const Writer::Options& options,
         std::shared_ptr<PeerReplicator> peers = nullptr);
 
   /// Collective. Makes the same three exchanges whatever fails in between, so no rank waits for a rank that has failed.
   /// Blocks until the save is committed or has failed on all ranks.
   Status Save(const SaveJob& job, const Snapshot& snapshot);
+  /// Returns why a save failed for good: another run saves to the same place (RunGuard). The same on all ranks. All
+  /// later saves fail with this error, without an exchange.
+  const std::optional<Error>& lost() const { return lost_; }
   /// Removes what retention does not keep. Call it after a save; collective if there are `peers`. Rank 0 collects, or
   /// the first rank of each machine, after that rank has the manifest too. Logs failures; the next call tries again.
-  /// Also logs a warning if another run has committed checkpoints here since this run's last save.
+  /// In the store, another run's checkpoints stay.
   void Collect();
   std::string name() const;  ///< s3://runs/llama-demo
 
@@ -51,7 +57,7 @@ class Saver {
 
   bool is_leader() const { return group_->rank() == 0; }
   bool is_collector() const { return peers_ ? peers_->is_machine_leader() : is_leader(); }
-  Result<std::string> BeginAttempt(std::uint64_t step, std::string& expected);
+  SaveBegin BeginAttempt(std::uint64_t step, std::string& expected);
   Result<RankReport> Upload(const SaveJob& job, const Snapshot& snapshot, std::string_view attempt,
                             const std::string& key);
   CommitOutcome Commit(const SaveJob& job, const std::string& attempt, const std::string& expected,
@@ -61,9 +67,9 @@ class Saver {
   Status MergeTensors(Manifest& manifest);
   void DistributeManifest();
   void CollectOld();
-  void WarnOfOtherRuns(const std::vector<std::uint64_t>& committed);
   void RemoveOwnFile(const Snapshot& snapshot, const std::string& key);
 
+  const CheckpointTier tier_;
   const std::shared_ptr<object::Store> store_;
   const std::string root_;
   const CheckpointKeys keys_;
@@ -78,11 +84,12 @@ class Saver {
     bool operator==(const ReportedLayout&) const = default;
   };
   ReportedLayout reported_;
+  std::optional<Error> lost_;
 
   // On rank 0 only.
-  std::optional<CheckpointId> parent_;       ///< of the next save: the last checkpoint
-  std::optional<CheckpointId> grandparent_;  ///< the parent of parent_
-  std::string last_manifest_;                ///< for the other machines
+  RunGuard guard_;
+  std::optional<CheckpointId> parent_;  ///< of the next save: the last checkpoint
+  std::string last_manifest_;           ///< for the other machines
   std::map<std::size_t, RankLayout> rank_layouts_;
   std::map<std::string, TensorMeta> tensors_;  ///< of all ranks, as last checked
 };

@@ -51,14 +51,14 @@ class TieredWriter final : public Writer {
       : options_(std::move(options)),
         leader_(group->rank() == 0),
         two_budgets_(std::move(two_budgets)),
-        store_(std::move(root), group, options_) {
+        store_(CheckpointTier::kStore, std::move(root), group, options_) {
     if (local) {
       Options of_local = options_;
       of_local.retention = {.keep_last = options_.local->keep};
       of_local.bandwidth = 0;
       of_local.upload_limit = Duration::zero();
-      local_.emplace(*std::move(local), options_.local_group ? options_.local_group : group, of_local,
-                     options_.local_peers);
+      local_.emplace(CheckpointTier::kLocal, *std::move(local), options_.local_group ? options_.local_group : group,
+                     of_local, options_.local_peers);
     }
     snapshots_.emplace_back(two_budgets_ ? two_budgets_->first : budget);
     if (two_budgets_) snapshots_.emplace_back(two_budgets_->second);
@@ -117,6 +117,11 @@ class TieredWriter final : public Writer {
   bool busy(const SaveOptions& next) const override {
     MutexLock lock(mutex_);
     return !FreeSlotFor(TiersOf(next));
+  }
+
+  std::optional<Error> lost() const override {
+    MutexLock lock(mutex_);
+    return lost_;
   }
 
   Result<std::optional<SaveStats>> Wait() override {
@@ -205,6 +210,7 @@ class TieredWriter final : public Writer {
     Saver& saver = tier == CheckpointTier::kStore ? store_ : *local_;
     const Snapshot& snapshot = snapshots_[slot];
     const Status saved = saver.Save(job.save, snapshot);
+    if (saver.lost()) NoteLost(*saver.lost());
     Result<SaveStats> stats =
         SaveStats{job.save.step, snapshot.file().size(), Blocked(slot), Now() - job.started, tier};
     if (!saved) {
@@ -231,6 +237,10 @@ class TieredWriter final : public Writer {
         "those of the store are not touched by this)",
         options_.local->keep);
   }
+  void NoteLost(const Error& why) {
+    MutexLock lock(mutex_);
+    lost_ = why;
+  }
   Duration Blocked(std::size_t slot) const {
     MutexLock lock(mutex_);
     return slots_[slot].blocked;
@@ -251,6 +261,7 @@ class TieredWriter final : public Writer {
   std::size_t last_slot_ MR_GUARDED_BY(mutex_) = 0;            ///< slot of the last Start
   std::set<CheckpointTier> busy_tiers_ MR_GUARDED_BY(mutex_);  ///< tiers that a save is under way to
   LastResult last_ MR_GUARDED_BY(mutex_);
+  std::optional<Error> lost_ MR_GUARDED_BY(mutex_);
 
   TaskScope threads_;
 };

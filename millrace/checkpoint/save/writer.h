@@ -74,6 +74,9 @@ class Writer {
     Clock* clock = &SystemClock();  ///< must outlive the writer
     Logger log;
     Provenance written_by;  ///< for the manifest; rank 0's counts
+    /// The run that saves; rank 0's counts. With it, whatever is in the store after `parent` is another run's, unless
+    /// it names this run. Nothing: the checkpoints that the first save finds are this run's past.
+    std::optional<RunLineage> run;
     std::optional<CheckpointId>
         parent;  ///< the checkpoint that the run resumed from; a later save names the one before
     /// Called when a save to a tier has been committed there or has failed. On a background thread, one call at a time.
@@ -91,8 +94,9 @@ class Writer {
   /// WaitCopied returns. Returns how long the caller waited. `meta` is rank 0's; `millrace ckpt export` writes its
   /// member kMetaModelConfig as config.json. A save fails on all ranks, and nothing of it is committed, if any rank
   /// fails or if the slices of all ranks do not cover every tensor exactly once. It fails with kAlreadyExists if the
-  /// step is committed already. Errors: that of an earlier save, if one failed and Wait has not returned its error. The
-  /// new save is started all the same.
+  /// step is committed already, and with kPreconditionFailed if another run saves to the same place and is ahead.
+  /// Errors: that of an earlier save, if one failed and Wait has not returned its error. The new save is started all
+  /// the same.
   virtual Result<Duration> Start(std::uint64_t step, const std::vector<SaveSlice>& slices, const Json& meta,
                                  const SaveOptions& options = {}) = 0;
   /// Waits until the slices of the last Start are copied and may change. Returns how long that took.
@@ -103,6 +107,9 @@ class Writer {
   /// Whether Start with these options would wait for a save that is under way. Ranks may differ; they must agree before
   /// they skip a save.
   virtual bool busy(const SaveOptions& next = {}) const = 0;
+  /// Returns why all further saves to a tier fail: another run saves to the same place and is ahead. Ranks learn of it
+  /// at different times; after Wait() all know it.
+  virtual std::optional<Error> lost() const = 0;
   /// Waits for all saves under way and for the garbage collection after them. Returns nothing if there was no save
   /// since the last Wait. Of a save to both tiers it returns the result for the store. Of several saves it returns the
   /// first that failed, else the last.

@@ -84,6 +84,7 @@ Status CheckEnvironment(const Node& node, const RunSpec& run) {
                                              "MASTER_ADDR",
                                              "MASTER_PORT",
                                              "MILLRACE_ATTEMPT",
+                                             "MILLRACE_RUN",
                                              "MILLRACE_LIFELINE",
                                              "MILLRACE_CHECKPOINTS",
                                              "MILLRACE_HEARTBEAT_FILE",

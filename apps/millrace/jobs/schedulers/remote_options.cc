@@ -1,6 +1,7 @@
 #include "apps/millrace/jobs/schedulers/remote_options.h"
 
 #include "apps/millrace/doctor/doctor.h"
+#include "millrace/base/hash/random.h"
 #include "millrace/jobs/elastic.h"
 #include "millrace/jobs/health/spot_watch.h"
 #include "millrace/jobs/spec/foreign_program.h"
@@ -25,6 +26,7 @@ jobs::HealthOptions HealthOptionsOf(const Context& context, const jobs::Spec& sp
 std::map<std::string, std::string> RankEnvironment(const Context& context, const jobs::Spec& spec) {
   std::map<std::string, std::string> env = spec.run.env;
   env.merge(GlobalsEnvironment(context.globals));
+  env["MILLRACE_RUN"] = SecureHex(8);
   return env;
 }
 

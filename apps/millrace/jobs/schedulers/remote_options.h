@@ -10,7 +10,8 @@
 
 namespace millrace::cli {
 
-/// Returns the variables of every rank: those of run.env, and what the flags of this command say of the store.
+/// Returns the variables of every rank: those of run.env, what the flags of this command say of the store, and a random
+/// MILLRACE_RUN, which tells this start of the job from others.
 std::map<std::string, std::string> RankEnvironment(const Context& context, const jobs::Spec& spec);
 
 /// Fills in what follows from the job: how many nodes and ranks, the job file, the environment, the health checks.
