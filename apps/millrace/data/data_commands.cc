@@ -341,9 +341,13 @@ Result<int> Cat(const Context& context, const CatFlags& flags) {
 template <class Flags>
 CLI::App* Add(CLI::App& group, Context& context, std::string name, std::string description, std::string examples,
               Result<int> (*run)(const Context&, const Flags&), std::shared_ptr<Flags> flags) {
+  const auto act = [&context, flags, run, shown = "data " + name]() -> Result<int> {
+    MR_TRY(RefuseDryRun(context, shown));  // records are indexed, and the index is kept beside the data
+    return run(context, *flags);
+  };
   CLI::App* command =
-      AddCommand(group, context, std::move(name), std::move(description), std::move(examples), [&context, flags, run] {
-        Result<int> status = run(context, *flags);
+      AddCommand(group, context, std::move(name), std::move(description), std::move(examples), [&context, act] {
+        Result<int> status = act();
         return status ? *status : ReportError(context, status.error());
       });
   AddDataFlags(*command, *flags);
