@@ -141,6 +141,7 @@ def main():
     median, tokens = times[len(times) // 2], o.batch * o.length
     print(json.dumps({"program": "torch " + torch.__version__ + (" peft" if o.lora else "") + (" compiled" if o.compile else " eager"),
                       "parameters": sum(p.numel() for p in model.parameters()), "step_s_min": times[0], "step_s": median,
+                      "step_s_mean": sum(times) / len(times),
                       "step_s_max": times[-1], "cpu_s": processor, "tokens_per_s": tokens / median,
                       "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10, "loss": value}))
 
