@@ -504,7 +504,7 @@ def test_the_guide_runs_as_it_is_printed(job, runs, corpus, model, tmp_path):
     names = {}
     for found in re.finditer(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
         exec(compile("\n" * text[: found.start(1)].count("\n") + found.group(1), str(GUIDE), "exec"), names)
-    assert len(names["table"]) == 6 and "pipeline: 2" in names["parallel"].render()
+    assert len(names["table"]["step"]) == 6 and "pipeline: 2" in names["parallel"].render()
     assert len(names["tuner"].analytics().rows()) == 3 and names["tuner"].best_training_job()
 
 
