@@ -78,8 +78,13 @@ TEST_F(MountOperationTest, ListingInDetailCostsTheMountNothingPerName) {
   ASSERT_EQ(mount_->Shell("test $(ls -l d | wc -l) = 301").status, 0);
   auto told = mount_->Run({"stats", mount_->point().string(), "--json"});
   const Json stats = ParseJson(told.output, "stats").value();
-  EXPECT_LE(stats["operations"]["getxattr"]["count"], 4) << "ACLs and labels: asked for once";
-  EXPECT_LE(stats["operations"]["lookup"]["count"].get<int>() + stats["operations"]["stat"]["count"].get<int>(), 8);
+  // Only operations that were asked for are in the figures. Some versions of ls ask for no getxattr.
+  const auto count = [&](const std::string& operation) {
+    return stats.value(Json::json_pointer("/operations/" + operation + "/count"), 0);
+  };
+  EXPECT_GT(count("readdir"), 0);
+  EXPECT_LE(count("getxattr"), 4) << "ACLs and labels: asked for once";
+  EXPECT_LE(count("lookup") + count("stat"), 8);
 }
 
 TEST_F(MountOperationTest, PrometheusReadsTheSameFigures) {
