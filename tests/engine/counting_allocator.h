@@ -8,13 +8,15 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 namespace millrace::engine {
 
-/// Counts the bytes of live CPU tensors. The size of a block lies before it.
+/// Counts the bytes of live CPU tensors. The size of a block lies before it. Overrides what any version of libtorch
+/// declares, so some functions cannot say `override`.
 class CountingAllocator final : public c10::Allocator {
  public:
-  c10::DataPtr allocate(std::size_t bytes) const override {
+  c10::DataPtr allocate(std::size_t bytes) const {  // overrides libtorch's before 2.3
     auto* const base = static_cast<std::byte*>(std::aligned_alloc(kHeader, kHeader * (2 + bytes / kHeader)));
     std::memcpy(base, &bytes, sizeof bytes);
     const std::int64_t now = live += static_cast<std::int64_t>(bytes);
@@ -23,6 +25,8 @@ class CountingAllocator final : public c10::Allocator {
     std::byte* const block = base + kHeader;
     return {block, block, Free, c10::Device(c10::kCPU)};
   }
+  c10::DataPtr allocate(std::size_t bytes) { return std::as_const(*this).allocate(bytes); }  // of 2.3 and later
+  void copy_data(void* to, const void* from, std::size_t bytes) const { std::memcpy(to, from, bytes); }  // likewise
   c10::DeleterFnPtr raw_deleter() const override { return Free; }
   static inline std::atomic<std::int64_t> live = 0;
   static inline std::atomic<std::int64_t> peak = 0;  ///< the most that was live since somebody set it to 0

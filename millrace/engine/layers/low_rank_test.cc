@@ -1,6 +1,7 @@
 // Layers with a low-rank update against the reference: results and gradients.
 #include "millrace/engine/ops/low_rank.h"
 
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
