@@ -2,13 +2,15 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace millrace::data {
 namespace {
 
-constexpr std::string_view kAdvice = "install Debian's libexttextcat-2.0-0 and libexttextcat-data";
+constexpr std::string_view kAdvice = "install Debian's libexttextcat-dev and libexttextcat-data";
 
 }  // namespace
 
@@ -38,15 +40,19 @@ LanguageGuesser::~LanguageGuesser() { functions_->done(handle_); }
 
 Result<std::unique_ptr<LanguageGuesser>> LanguageGuesser::Open(const LanguageLibrary& library) {
   auto functions = std::make_unique<Functions>();
-  functions->library = ::dlopen(library.library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (functions->library == nullptr) {
-    return Fail(Code::kUnsupported, "a filter by language needs {}: {}", library.library, kAdvice);
+  const auto is_loaded = [&](const std::string& name) {
+    functions->library = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+    return functions->library != nullptr;
+  };
+  const auto loaded = std::ranges::find_if(library.libraries, is_loaded);
+  if (loaded == library.libraries.end()) {
+    return Fail(Code::kUnsupported, "a filter by language needs {}: {}", fmt::join(library.libraries, " or "), kAdvice);
   }
   functions->Find(functions->init, "special_textcat_Init");
   functions->Find(functions->done, "textcat_Done");
   functions->Find(functions->classify, "textcat_Classify");
   if (functions->init == nullptr || functions->done == nullptr || functions->classify == nullptr) {
-    return Fail(Code::kUnsupported, "{} lacks functions that a filter by language needs: {}", library.library, kAdvice);
+    return Fail(Code::kUnsupported, "{} lacks functions that a filter by language needs: {}", *loaded, kAdvice);
   }
   const std::string list = library.models + "fpdb.conf";
   void* const handle = functions->init(list.c_str(), library.models.c_str());

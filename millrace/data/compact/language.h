@@ -1,5 +1,5 @@
-// Guesses the languages of texts with libexttextcat, which is loaded at run time: Debian's packages libexttextcat-2.0-0
-// and libexttextcat-data.
+// Guesses the languages of texts with libexttextcat, which is loaded at run time: Debian's packages libexttextcat-dev
+// and libexttextcat-data. The package of the library alone has other names in other releases.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,8 @@ inline constexpr std::string_view kUnknownLanguage = "unknown";
 
 /// Where the library and its models are.
 struct LanguageLibrary {
-  std::string library = "libexttextcat-2.0.so.0";
+  /// Names of the library; the first one that loads is taken. Debian's sid has the second one, with the same functions.
+  std::vector<std::string> libraries = {"libexttextcat-2.0.so.0", "libexttextcat-2.0.so.1"};
   std::string models = "/usr/share/libexttextcat/";  ///< a folder, with its slash
 };
 

@@ -28,10 +28,16 @@ TEST(LanguageGuesser, TellsLanguagesApart) {
 }
 
 TEST(LanguageGuesser, SaysWhatToInstall) {
-  const auto library = LanguageGuesser::Open({.library = "libno-such-library.so.1"});
+  const auto library = LanguageGuesser::Open({.libraries = {"libno-such-library.so.1"}});
   ASSERT_FALSE(library);
   EXPECT_EQ(library.error().code(), Code::kUnsupported);
-  EXPECT_THAT(library.error().message(), HasSubstr("install Debian's libexttextcat-2.0-0"));
+  EXPECT_THAT(library.error().message(), HasSubstr("install Debian's libexttextcat-dev"));
+}
+
+TEST(LanguageGuesser, TakesTheFirstLibraryThatLoads) {
+  const auto opened = LanguageGuesser::Open({.libraries = {"libno-such-library.so.1", "libc.so.6", "libm.so.6"}});
+  ASSERT_FALSE(opened);
+  EXPECT_THAT(opened.error().message(), HasSubstr("libc.so.6 lacks functions"));
 }
 
 }  // namespace
