@@ -7,7 +7,7 @@
 #include "apps/common/output.h"
 #include "millrace/base/json.h"
 #include "millrace/checkpoint/format/provenance.h"
-#include "millrace/engine/parallel/connect.h"
+#include "millrace/collectives/connect.h"
 #include "millrace/engine/runtime.h"
 #include "millrace/jobs/health/peers.h"
 #include "millrace/train/links/link_check.h"

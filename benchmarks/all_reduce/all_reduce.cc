@@ -22,7 +22,7 @@
 #include "millrace/base/clock.h"
 #include "millrace/base/files/files.h"
 #include "millrace/base/process/subprocess.h"
-#include "millrace/engine/parallel/connect.h"
+#include "millrace/collectives/connect.h"
 
 namespace millrace {
 namespace {

@@ -8,10 +8,10 @@
 
 #include "millrace/base/files/files.h"
 #include "millrace/checkpoint/read/reader.h"
+#include "millrace/collectives/connect.h"
 #include "millrace/data/dataset.h"
 #include "millrace/engine/config/families.h"
 #include "millrace/engine/models/make_model.h"
-#include "millrace/engine/parallel/connect.h"
 #include "millrace/history/run_history.h"
 #include "millrace/http/server/server.h"
 #include "millrace/object/open/open.h"

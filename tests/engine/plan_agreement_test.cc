@@ -8,12 +8,12 @@
 #include <optional>
 #include <thread>
 
+#include "millrace/collectives/connect.h"
+#include "millrace/collectives/testing/counting.h"
 #include "millrace/engine/config/families.h"
 #include "millrace/engine/layout/pipeline_passes.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/models/preference.h"
-#include "millrace/engine/parallel/connect.h"
-#include "millrace/engine/parallel/testing/counting.h"
 #include "millrace/engine/testing/in_memory_codes.h"
 #include "millrace/plan/layout_cost.h"
 #include "millrace/plan/plan.h"

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "millrace/base/hash/random.h"
-#include "millrace/engine/parallel/testing/faulty.h"
+#include "millrace/collectives/testing/faulty.h"
 #include "millrace/train/testing/train_runs.h"
 
 namespace millrace::train {

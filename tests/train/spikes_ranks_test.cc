@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "millrace/checkpoint/save/writer.h"
-#include "millrace/engine/parallel/testing/faulty.h"
+#include "millrace/collectives/testing/faulty.h"
 #include "millrace/tokenizer/open/open.h"
 #include "millrace/train/state/rank_group.h"
 #include "millrace/train/state/run_state.h"

@@ -5,12 +5,12 @@
 
 #include <thread>
 
+#include "millrace/collectives/testing/run_ranks.h"
 #include "millrace/engine/device/choose_device.h"
 #include "millrace/engine/device/device_reader.h"
 #include "millrace/engine/device/host_copy.h"
 #include "millrace/engine/device/host_memory.h"
 #include "millrace/engine/errors.h"
-#include "millrace/engine/parallel/testing/run_ranks.h"
 #include "millrace/engine/parameters/memory.h"
 #include "millrace/engine/parameters/scalar_types.h"
 

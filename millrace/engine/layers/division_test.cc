@@ -5,11 +5,11 @@
 #include <mutex>
 #include <thread>
 
+#include "millrace/collectives/connect.h"
 #include "millrace/engine/config/families.h"
 #include "millrace/engine/gradients/divided_gradients.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/optim/adamw.h"
-#include "millrace/engine/parallel/connect.h"
 
 namespace millrace::engine {
 namespace {

@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "millrace/base/hash/random.h"
-#include "millrace/engine/parallel/testing/run_ranks.h"
+#include "millrace/collectives/testing/run_ranks.h"
 #include "millrace/engine/pipeline/tiny_pipeline.h"
 
 namespace millrace::engine {

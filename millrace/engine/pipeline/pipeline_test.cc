@@ -7,9 +7,9 @@
 #include <mutex>
 #include <vector>
 
-#include "millrace/engine/parallel/testing/counting.h"
-#include "millrace/engine/parallel/testing/forwarding.h"
-#include "millrace/engine/parallel/testing/run_ranks.h"
+#include "millrace/collectives/testing/counting.h"
+#include "millrace/collectives/testing/forwarding.h"
+#include "millrace/collectives/testing/run_ranks.h"
 #include "millrace/engine/pipeline/tiny_pipeline.h"
 #include "millrace/engine/testing/memory_meter.h"
 

@@ -9,10 +9,10 @@
 #include <atomic>
 
 #include "millrace/base/glob.h"
-#include "millrace/engine/parallel/testing/counting.h"
-#include "millrace/engine/parallel/testing/faulty.h"
-#include "millrace/engine/parallel/testing/forwarding.h"
-#include "millrace/engine/parallel/testing/run_ranks.h"
+#include "millrace/collectives/testing/counting.h"
+#include "millrace/collectives/testing/faulty.h"
+#include "millrace/collectives/testing/forwarding.h"
+#include "millrace/collectives/testing/run_ranks.h"
 #include "millrace/engine/sharding/testing/train_ranks.h"
 
 namespace millrace::engine {

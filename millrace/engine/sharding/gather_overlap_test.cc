@@ -5,7 +5,7 @@
 #include <limits>
 #include <semaphore>
 
-#include "millrace/engine/parallel/testing/forwarding.h"
+#include "millrace/collectives/testing/forwarding.h"
 #include "millrace/engine/sharding/testing/train_ranks.h"
 
 namespace millrace::engine {

@@ -8,10 +8,10 @@
 #include <memory>
 #include <vector>
 
+#include "millrace/collectives/connect.h"
 #include "millrace/engine/errors.h"
 #include "millrace/engine/ops/product.h"
 #include "millrace/engine/parallel/collective.h"
-#include "millrace/engine/parallel/connect.h"
 
 namespace millrace::engine {
 namespace {

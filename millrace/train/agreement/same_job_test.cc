@@ -5,7 +5,7 @@
 
 #include <thread>
 
-#include "millrace/engine/parallel/connect.h"
+#include "millrace/collectives/connect.h"
 
 namespace millrace::train {
 namespace {

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "millrace/engine/parallel/testing/counting.h"
+#include "millrace/collectives/testing/counting.h"
 #include "millrace/engine/parameters/scalar_types.h"
 #include "millrace/plan/traffic.h"
 #include "millrace/train/layouts/layout_runs.h"

@@ -7,8 +7,8 @@
 #include <set>
 #include <thread>
 
-#include "millrace/engine/parallel/connect.h"
-#include "millrace/engine/parallel/testing/forwarding.h"
+#include "millrace/collectives/connect.h"
+#include "millrace/collectives/testing/forwarding.h"
 
 namespace millrace::train {
 namespace {

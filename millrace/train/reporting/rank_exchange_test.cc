@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "millrace/base/files/files.h"
-#include "millrace/engine/parallel/connect.h"
+#include "millrace/collectives/connect.h"
 
 namespace millrace::train {
 namespace {

@@ -6,7 +6,7 @@
 #include <limits>
 #include <thread>
 
-#include "millrace/engine/parallel/connect.h"
+#include "millrace/collectives/connect.h"
 
 namespace millrace::train {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "millrace/base/files/files.h"
 #include "millrace/checkpoint/read/reader.h"
-#include "millrace/engine/parallel/connect.h"
+#include "millrace/collectives/connect.h"
 #include "millrace/object/open/open.h"
 #include "millrace/train/testing/test_corpus.h"
 #include "millrace/train/trainer.h"

@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "millrace/collectives/testing/forwarding.h"
+#include "millrace/collectives/testing/run_ranks.h"
 #include "millrace/engine/ops/backward/deferred_work.h"
 #include "millrace/engine/ops/exchange/exchange.h"
-#include "millrace/engine/parallel/testing/forwarding.h"
-#include "millrace/engine/parallel/testing/run_ranks.h"
 
 namespace millrace::engine::ops {
 namespace {

@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "millrace/collectives/connect.h"
 #include "millrace/engine/ops/backward/node.h"
 #include "millrace/engine/ops/cached/cached_attention.h"
 #include "millrace/engine/ops/choice/step_kernels.h"
@@ -20,7 +21,6 @@
 #include "millrace/engine/ops/product.h"
 #include "millrace/engine/ops/quantized/quantized_product.h"
 #include "millrace/engine/ops/reference.h"
-#include "millrace/engine/parallel/connect.h"
 #include "millrace/engine/testing/in_memory_codes.h"
 
 namespace millrace::engine::ops {

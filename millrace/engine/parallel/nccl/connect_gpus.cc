@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "millrace/engine/parallel/nccl/nccl_group.h"
+#include "millrace/collectives/nccl/nccl_group.h"
 #include "millrace/engine/parallel/staged.h"
 
 namespace millrace::engine {

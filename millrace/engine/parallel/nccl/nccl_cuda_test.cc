@@ -7,10 +7,10 @@
 #define MILLRACE_HAS_NCCL_HEADER
 #endif
 
+#include "millrace/collectives/nccl/communicator.h"
+#include "millrace/collectives/nccl/nccl_group.h"
+#include "millrace/collectives/testing/run_ranks.h"
 #include "millrace/engine/device/choose_device.h"
-#include "millrace/engine/parallel/nccl/communicator.h"
-#include "millrace/engine/parallel/nccl/nccl_group.h"
-#include "millrace/engine/parallel/testing/run_ranks.h"
 
 namespace millrace::engine {
 namespace {

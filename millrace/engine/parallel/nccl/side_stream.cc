@@ -1,4 +1,4 @@
-#include "millrace/engine/parallel/nccl/side_stream.h"
+#include "millrace/collectives/nccl/side_stream.h"
 
 #ifdef MILLRACE_CUDA
 #include <ATen/cuda/CUDAEvent.h>

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "millrace/collectives/connect.h"
 #include "millrace/engine/config/families.h"
 #include "millrace/engine/errors.h"
 #include "millrace/engine/gradients/divided_gradients.h"
@@ -20,7 +21,6 @@
 #include "millrace/engine/models/lora.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/optim/make_optimizer.h"
-#include "millrace/engine/parallel/connect.h"
 #include "millrace/engine/pipeline/pipeline_runner.h"
 #include "millrace/engine/sharding/data_exchange.h"
 
