@@ -4,18 +4,16 @@
 #include <utility>
 #include <vector>
 
-#include "millrace/engine/ops/cpu/simd.h"
+#include "millrace/base/process/bfloat16.h"
 
 namespace millrace::engine {
 namespace {
-
-using cpu::Bf16;
 
 /// Elements whose partial results are kept at a time: at most 8 KiB, so that they stay in the first-level cache while
 /// one source after the other is added.
 constexpr std::int64_t kBlock = 1024;
 
-MR_INLINE float Widen(Bf16 value) { return cpu::ToFloat(value); }
+MR_INLINE float Widen(Bf16 value) { return ToFloat(value); }
 template <class T>
 MR_INLINE T Widen(T value) {
   return value;
@@ -24,7 +22,7 @@ MR_INLINE T Widen(T value) {
 template <class T, class Wide>
 MR_INLINE T Narrow(Wide value) {
   if constexpr (std::is_same_v<T, Bf16>) {
-    return cpu::FromFloat<Bf16>(value);
+    return FromFloat<Bf16>(value);
   } else {
     return value;
   }

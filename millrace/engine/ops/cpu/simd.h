@@ -4,12 +4,14 @@
 #include <bit>
 #include <cstdint>
 
+#include "millrace/base/process/bfloat16.h"
 #include "millrace/base/process/simd.h"
 
 namespace millrace::engine::cpu {
 
-/// bfloat16 in memory; arithmetic is in float. An enumeration, because loops over a struct do not vectorise.
-enum class Bf16 : std::uint16_t {};
+using millrace::Bf16;
+using millrace::FromFloat;
+using millrace::ToFloat;
 
 /// Returns whether a register of this processor holds 16 float32.
 MR_INLINE bool HasWideRegisters() {
@@ -18,23 +20,6 @@ MR_INLINE bool HasWideRegisters() {
 #else
   return false;
 #endif
-}
-
-MR_INLINE float ToFloat(float value) { return value; }
-MR_INLINE float ToFloat(Bf16 value) { return std::bit_cast<float>(static_cast<std::uint32_t>(value) << 16); }
-
-template <class T>
-MR_INLINE T FromFloat(float value);
-template <>
-MR_INLINE float FromFloat<float>(float value) {
-  return value;
-}
-/// Rounds to nearest, ties to even; a NaN stays one.
-template <>
-MR_INLINE Bf16 FromFloat<Bf16>(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  const std::uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  return static_cast<Bf16>(value != value ? 0x7fc0 : rounded);
 }
 
 /// e^x to 2 units in the last place. Below -87.3 it stays at the smallest normal number, above 88.3 at the largest
