@@ -110,6 +110,17 @@ TEST_F(RemoteLauncherTest, AllRanksMeetAtOnePortOfTheFirstNode) {
   EXPECT_GT(std::stoi(Read("logs/rank-0.out")), 0);
 }
 
+TEST_F(RemoteLauncherTest, AllRanksHaveTheSecretOfTheirAttempt) {
+  auto launcher = Launch("echo $MILLRACE_RANK_SECRET");
+  Until(*launcher, AllEnded);
+  const std::string first = Read("logs/rank-0.out");
+  EXPECT_EQ(first.size(), 65u);
+  for (const char* rank : {"1", "2", "3"}) EXPECT_EQ(Read(fmt::format("logs/rank-{}.out", rank)), first);
+  ASSERT_TRUE(launcher->Start(2));
+  Until(*launcher, AllEnded);
+  EXPECT_NE(Read("logs/rank-0.out").substr(65), first);
+}
+
 TEST_F(RemoteLauncherTest, SeesExitsAndTheLastStepBeforeThem) {
   auto launcher = Launch("for s in 1 2 3; do echo $s > $MILLRACE_HEARTBEAT_FILE; done; exit $((RANK * 3))");
   const auto ranks = Until(*launcher, AllEnded);

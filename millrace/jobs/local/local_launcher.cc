@@ -14,6 +14,8 @@
 
 #include "millrace/base/process/cores.h"
 
+#include "millrace/base/hash/random.h"
+
 namespace millrace::jobs {
 namespace {
 
@@ -34,6 +36,8 @@ Result<int> FreePort() {
   }
   return ntohs(address.sin_port);
 }
+
+std::string NewRankSecret() { return SecureHex(32); }
 
 LocalLauncher::LocalLauncher(Options options)
     : options_(std::move(options)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -58,7 +62,16 @@ std::filesystem::path LocalLauncher::HeartbeatPath(int rank) const {
   return options_.folder / "heartbeats" / fmt::format("rank-{}", options_.place.first_rank + rank);
 }
 
-Subprocess::Options LocalLauncher::Command(int rank, int attempt, int port, int lifeline) const {
+/// Returns the value of MILLRACE_RANK_SECRET; empty: the launcher sets none.
+std::string LocalLauncher::RankSecret() const {
+  const Place& place = options_.place;
+  if (options_.foreign && !StartsRanks(*options_.foreign)) return "";
+  const bool are_all = place.world_size == 0 || place.world_size == options_.ranks;
+  return place.rank_secret.empty() && are_all ? NewRankSecret() : place.rank_secret;
+}
+
+Subprocess::Options LocalLauncher::Command(int rank, int attempt, int port, const std::string& secret,
+                                           int lifeline) const {
   Subprocess::Options command;
   command.argv = options_.foreign ? options_.foreign->command : options_.command;
   command.env = options_.env;
@@ -77,6 +90,8 @@ Subprocess::Options LocalLauncher::Command(int rank, int attempt, int port, int 
   command.env["GROUP_RANK"] = std::to_string(place.first_rank / local_ranks);
   command.env["MASTER_ADDR"] = place.master_address;
   command.env["MASTER_PORT"] = std::to_string(port);
+  if (!secret.empty()) command.env["MILLRACE_RANK_SECRET"] = secret;
+  if (options_.foreign && !StartsRanks(*options_.foreign)) command.unset_env = {"MILLRACE_RANK_SECRET"};
   command.env["MILLRACE_HEARTBEAT_FILE"] = HeartbeatPath(rank).string();
   command.env["MILLRACE_ATTEMPT"] = std::to_string(attempt);
   const bool has_threads = options_.env.contains("OMP_NUM_THREADS") || std::getenv("OMP_NUM_THREADS") != nullptr;
@@ -128,6 +143,7 @@ Status LocalLauncher::Start(int attempt) {
   last_.reset();
   MR_TRY(PrepareFolders());
   const int port = options_.place.master_port > 0 ? options_.place.master_port : MR_TRY(FreePort());
+  const std::string secret = RankSecret();
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return Fail(ErrnoError(errno, "cannot make a pipe"));
   const UniqueFd rank_end(ends[0]);
@@ -139,7 +155,7 @@ Status LocalLauncher::Start(int attempt) {
     std::uint64_t written = std::filesystem::file_size(LogPath(rank, "err"), none);
     if (none) written = 0;
     const std::uint64_t before = OutputSize(rank);
-    Subprocess process = MR_TRY(Subprocess::Start(Command(rank, attempt, port, rank_end.get())));
+    Subprocess process = MR_TRY(Subprocess::Start(Command(rank, attempt, port, secret, rank_end.get())));
     children.push_back({.process = std::move(process), .error_start = written, .written = before});
   }
   children_ = std::move(children);

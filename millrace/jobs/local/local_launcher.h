@@ -24,6 +24,8 @@ namespace millrace::jobs {
 /// The environment of a rank has:
 ///   - RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR and MASTER_PORT, as torchrun sets them.
 ///     MASTER_PORT changes with each attempt.
+///   - MILLRACE_RANK_SECRET, with which the ranks of one attempt know each other. Each attempt has another one. Foreign
+///     programs get none, but for those that make ranks of their own (StartsRanks).
 ///   - OMP_NUM_THREADS, unless this process has it and `threads` is 0.
 ///   - MILLRACE_HEARTBEAT_FILE. A rank writes "<steps done>\n" to it after each step. Writing it again unchanged shows
 ///     that the rank is alive.
@@ -46,6 +48,9 @@ class LocalLauncher final : public Launcher {
     int world_size = 0;                        ///< 0: the ranks of this machine are all
     std::string master_address = "127.0.0.1";  ///< of the machine with rank 0
     int master_port = 0;                       ///< 0: a free one of this machine, another in each attempt
+    /// Of the ranks of all machines. Empty: if the ranks of this machine are all, a fresh one in each attempt;
+    /// otherwise the ranks have what this process's environment has.
+    std::string rank_secret;
     /// If several launchers share a machine: how many of its ranks are before these, and how many there are; 0: these.
     int first_local_rank = 0, local_world_size = 0;
   };
@@ -98,7 +103,8 @@ class LocalLauncher final : public Launcher {
   std::filesystem::path HeartbeatPath(int rank) const;
   /// Where the code of a job that has run.source is.
   std::filesystem::path CodeFolder() const { return options_.folder / "source"; }
-  Subprocess::Options Command(int rank, int attempt, int port, int lifeline) const;
+  std::string RankSecret() const;
+  Subprocess::Options Command(int rank, int attempt, int port, const std::string& secret, int lifeline) const;
   void Look();
   void Follow(int rank);
   void ReadHeartbeat(int rank);
@@ -121,5 +127,8 @@ class LocalLauncher final : public Launcher {
 /// Returns a port of 127.0.0.1 that no process listens on. If another process takes it before rank 0, the attempt
 /// fails, and the next attempt gets another port.
 Result<int> FreePort();
+
+/// Returns a fresh secret for the ranks of an attempt.
+std::string NewRankSecret();
 
 }  // namespace millrace::jobs

@@ -64,6 +64,53 @@ TEST_F(LocalLauncherTest, GivesEachRankItsPlace) {
   EXPECT_EQ(first.substr(7), second.substr(7)) << "one rendezvous for all";
 }
 
+constexpr const char* kShowSecret = "echo ${MILLRACE_RANK_SECRET:-none}";
+
+TEST_F(LocalLauncherTest, RanksHaveASecretOfTheirAttempt) {
+  auto launcher = Launch(kShowSecret);
+  Until(*launcher, AllEnded);
+  const std::string first = Read("rank-0.out");
+  EXPECT_THAT(first, testing::MatchesRegex("[0-9a-f]+\n"));
+  EXPECT_EQ(first.size(), 65u);
+  EXPECT_EQ(Read("rank-1.out"), first);
+  ASSERT_TRUE(launcher->Start(2));
+  Until(*launcher, AllEnded);
+  const std::string both = Read("rank-0.out");
+  EXPECT_EQ(both.size(), 130u);
+  EXPECT_NE(both.substr(65), first) << "an attempt does not meet the one before it";
+}
+
+TEST_F(LocalLauncherTest, ForeignProgramsHaveNoSecret) {
+  ::setenv("MILLRACE_RANK_SECRET", "of this process", 1);
+  LocalLauncher::Options options{.foreign = ForeignProgram{.command = {"/bin/sh", "-c", kShowSecret}},
+                                 .folder = folder_.path()};
+  LocalLauncher launcher(std::move(options));
+  ASSERT_TRUE(launcher.Start(1));
+  Until(launcher, AllEnded);
+  ::unsetenv("MILLRACE_RANK_SECRET");
+  EXPECT_EQ(Read("rank-0.out"), "none\n");
+}
+
+TEST_F(LocalLauncherTest, ProgramsOfMillraceMayMakeRanks) {
+  EXPECT_TRUE(StartsRanks({.command = {"/usr/bin/millrace", "doctor", "--links"}}));
+  EXPECT_FALSE(StartsRanks({.command = {"python3", "train.py"}}));
+}
+
+TEST_F(LocalLauncherTest, ASecretOfSeveralMachinesIsGivenOrInherited) {
+  LocalLauncher::Options options{.command = {"/bin/sh", "-c", kShowSecret},
+                                 .place = {.first_rank = 1, .world_size = 2, .master_port = 29500},
+                                 .folder = folder_.path()};
+  LocalLauncher inherits(options);
+  ASSERT_TRUE(inherits.Start(1));
+  Until(inherits, AllEnded);
+  EXPECT_EQ(Read("rank-1.out"), "none\n");
+  options.place.rank_secret = "given";
+  LocalLauncher given(std::move(options));
+  ASSERT_TRUE(given.Start(1));
+  Until(given, AllEnded);
+  EXPECT_EQ(Read("rank-1.out"), "none\ngiven\n");
+}
+
 TEST_F(LocalLauncherTest, RanksMayBePartOfALargerJob) {
   std::vector<std::string> lines;
   LocalLauncher::Options options;

@@ -137,6 +137,7 @@ class Agent {
     options.place.world_size = static_cast<int>(MR_TRY(JsonInt(start, "world_size")));
     options.place.master_address = MR_TRY(JsonString(start, "master_address"));
     options.place.master_port = static_cast<int>(MR_TRY(JsonInt(start, "master_port")));
+    options.place.rank_secret = MR_TRY(JsonString(start, "rank_secret"));
     if (JsonFind(start, "local_world_size") != nullptr) {
       options.place.first_local_rank = static_cast<int>(MR_TRY(JsonInt(start, "first_local_rank")));
       options.place.local_world_size = static_cast<int>(MR_TRY(JsonInt(start, "local_world_size")));

@@ -16,7 +16,8 @@ namespace millrace::jobs {
 ///                      while ranks run is told unasked, every 30 s, and a notice of EC2 at once
 ///   {"port": true}     asks for a free port of this machine
 ///   {"start": {"attempt": 1, "first_rank": 4, "ranks": 2, "world_size": 8, "master_address": "10.0.0.1",
-///              "master_port": 29500, "threads": 0, "program": "/usr/bin/millrace-train", "job": "…", "env": {…}}}
+///              "master_port": 29500, "rank_secret": "…", "threads": 0, "program": "/usr/bin/millrace-train", "job":
+///              "…", "env": {…}}}
 ///                      starts ranks 4 and 5. With "first_local_rank" and "local_world_size", other agents start
 ///                      further ranks on this machine. `job` is the text of the job file. An empty `program` is
 ///                      millrace-train beside this program. With "foreign" (ForeignProgram as JSON), runs that instead

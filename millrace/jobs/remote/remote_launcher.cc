@@ -236,6 +236,8 @@ Status RemoteLauncher::StartRanks(int attempt) {
   Order(first, {{"port", true}});
   MR_TRY(Await(until, [](const Agent& agent) { return agent.port.has_value(); }, std::span(placed).first(1)));
   const int port = *agents_[first]->port;
+  const bool starts_ranks = !options_.foreign || StartsRanks(*options_.foreign);
+  const std::string secret = starts_ranks ? NewRankSecret() : "";
   states_.assign(static_cast<std::size_t>(ranks()), RankState{});
   for (std::size_t slot = 0; slot < placed.size(); ++slot) {
     Json order = {{"attempt", attempt},
@@ -244,6 +246,7 @@ Status RemoteLauncher::StartRanks(int attempt) {
                   {"world_size", ranks()},
                   {"master_address", options_.nodes[first].address},
                   {"master_port", port},
+                  {"rank_secret", secret},
                   {"threads", options_.threads},
                   {"program", options_.program},
                   {"job", job},

@@ -83,6 +83,7 @@ Status CheckEnvironment(const Node& node, const RunSpec& run) {
                                              "GROUP_RANK",
                                              "MASTER_ADDR",
                                              "MASTER_PORT",
+                                             "MILLRACE_RANK_SECRET",
                                              "MILLRACE_ATTEMPT",
                                              "MILLRACE_RUN",
                                              "MILLRACE_LIFELINE",

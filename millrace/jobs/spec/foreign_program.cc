@@ -36,6 +36,11 @@ std::vector<FolderMount> PodMounts(const Spec& spec) {
   return mounts;
 }
 
+bool StartsRanks(const ForeignProgram& program) {
+  const std::string name = std::filesystem::path(program.command.front()).filename().string();
+  return name == "millrace" || name == "millrace-train";
+}
+
 std::optional<ForeignProgram> ForeignProgramOf(const Spec& spec) {
   if (spec.run.command.empty()) return std::nullopt;
   ForeignProgram program{.command = spec.run.command,

@@ -46,6 +46,10 @@ struct ForeignProgram {
   bool operator==(const ForeignProgram&) const = default;
 };
 
+/// Returns whether the program is Millrace's own (millrace, millrace-train): its processes may become ranks, as those
+/// of `millrace doctor --links` do. Programs of others meet in their own ways.
+bool StartsRanks(const ForeignProgram& program);
+
 /// Returns nothing if the ranks of the job run millrace-train. PodMounts() are folders that are there already.
 /// REQUIRES: a Spec that Parse() returned.
 std::optional<ForeignProgram> ForeignProgramOf(const Spec& spec);
