@@ -14,6 +14,9 @@ endif()
 # Assertions stay on: a corrupted state must stop the process, not reach the bucket.
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1")
 
+# For vector loops: reductions in lanes (omp simd) and no errno from sqrt, but NaN and infinity as IEEE has them.
+set(MILLRACE_LOOP_OPTIONS -O3 -fno-math-errno -fno-trapping-math -fopenmp-simd)
+
 option(MILLRACE_ENGINE "Build the modules that need libtorch (engine, train, serve)" ON)
 option(MILLRACE_TESTS "Build tests" ON)
 option(MILLRACE_FUZZ "Build fuzzers (clang)" OFF)

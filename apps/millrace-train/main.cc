@@ -125,7 +125,7 @@ Result<int> Run(const Arguments& arguments, std::unique_ptr<engine::Collective>&
     cli::Print("{}", spec.Render());
     return 0;
   }
-  const engine::RankInfo info = MR_TRY(engine::RankInfo::FromEnvironment());
+  const collectives::RankInfo info = MR_TRY(collectives::RankInfo::FromEnvironment());
   train::Options options = MR_TRY(OptionsOf(spec));
   options.memory_budget = arguments.globals.memory_budget;
   if (options.local) options.local->meeting_point = info.master_address;
@@ -148,7 +148,7 @@ Result<int> Run(const Arguments& arguments, std::unique_ptr<engine::Collective>&
                         {{"ranks", info.local_size}, {"gpus", gpus}});
   }
   RaiseDescriptorLimit();  // on several machines, a rank has connections to every other one in each group
-  group = MR_TRY(engine::ConnectRanks(info, kRankTimeout));
+  group = MR_TRY(collectives::ConnectRanks(info, kRankTimeout));
   if (!options.device.is_cpu()) {
     engine::GpuGroup connected =
         MR_TRY(engine::ConnectGpus(std::move(group), options.device, shares_gpu, kRankTimeout));

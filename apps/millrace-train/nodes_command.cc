@@ -86,9 +86,9 @@ Finding LinksFinding(const train::NetworkFigures& figures, int rank) {
 }
 
 Result<Json> CompareNodes(const NodesArguments& arguments, std::unique_ptr<engine::Collective>& group) {
-  const engine::RankInfo info = MR_TRY(engine::RankInfo::FromEnvironment());
+  const collectives::RankInfo info = MR_TRY(collectives::RankInfo::FromEnvironment());
   engine::ConfigureRuntime(1);
-  group = MR_TRY(engine::ConnectRanks(info, kMeetingTime));
+  group = MR_TRY(collectives::ConnectRanks(info, kMeetingTime));
   const std::string host = checkpoint::LocalProvenance("millrace-train", MILLRACE_VERSION).host;
   const train::NetworkFigures figures = MR_TRY(train::MeasureNetwork(*group, host, SystemClock()));
   const std::vector<std::string> texts = MR_TRY(GatherTexts(*group, arguments.findings));

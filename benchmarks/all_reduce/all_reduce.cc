@@ -6,7 +6,6 @@
 // The program starts itself as RANKS processes (default 2). In each of ROUNDS rounds (default 10), all ranks copy
 // MEGABYTES (default 256) of float32 from one buffer to another at the same time; then they sum them over shared
 // memory, then over TCP. A time is that of the slowest rank. The best round of each counts.
-#include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -17,6 +16,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "millrace/base/clock.h"
@@ -34,24 +34,23 @@ struct Arguments {
 };
 
 /// Returns how long the slowest rank takes for `work`, which all ranks begin together.
-Result<double> SlowestSeconds(engine::Collective& group, const std::function<Status()>& work) {
+Result<double> SlowestSeconds(collectives::Collective& group, const std::function<Status()>& work) {
   MR_TRY(group.Barrier());
   const TimePoint start = SystemClock().Now();
   MR_TRY(work());
-  const at::Tensor seconds =
-      at::full({1}, std::chrono::duration<double>(SystemClock().Now() - start).count(), at::kDouble);
-  MR_TRY(group.AllReduce(seconds, engine::Reduction::kMax));
-  return seconds.item<double>();
+  double seconds = std::chrono::duration<double>(SystemClock().Now() - start).count();
+  MR_TRY(group.AllReduce(std::span(&seconds, 1), collectives::Reduction::kMax));
+  return seconds;
 }
 
 Status Measure(const Arguments& arguments) {
-  const engine::RankInfo info = MR_TRY(engine::RankInfo::FromEnvironment());
-  engine::RankInfo beside = info;
+  const collectives::RankInfo info = MR_TRY(collectives::RankInfo::FromEnvironment());
+  collectives::RankInfo beside = info;
   ++beside.master_port;  // each way of connecting has a store of its own
-  const auto shared = MR_TRY(engine::ConnectRanks(info, kTimeout));
-  const auto tcp = MR_TRY(engine::ConnectTcp(beside, kTimeout));
-  const at::Tensor data = at::zeros({std::int64_t{arguments.megabytes} * 250'000});
-  const at::Tensor copy = at::zeros_like(data);
+  const auto shared = MR_TRY(collectives::ConnectRanks(info, kTimeout));
+  const auto tcp = MR_TRY(collectives::ConnectTcp(beside, kTimeout));
+  std::vector<float> data(static_cast<std::size_t>(arguments.megabytes) * 250'000);
+  std::vector<float> copy(data.size());
 
   struct Case {
     const char* name;
@@ -60,18 +59,18 @@ Status Measure(const Arguments& arguments) {
   };
   Case cases[] = {{"memcpy",
                    [&]() -> Status {
-                     std::memcpy(copy.data_ptr(), data.data_ptr(), data.nbytes());
+                     std::memcpy(copy.data(), data.data(), data.size() * sizeof(float));
                      return {};
                    }},
-                  {"shared memory", [&] { return shared->AllReduce(data); }},
-                  {"TCP", [&] { return tcp->AllReduce(data); }}};
+                  {"shared memory", [&] { return shared->AllReduce(std::span(data)); }},
+                  {"TCP", [&] { return tcp->AllReduce(std::span(data)); }}};
   for (int round = 0; round < arguments.rounds; ++round) {
     for (Case& one : cases) one.best = std::min(one.best, MR_TRY(SlowestSeconds(*shared, one.work)));
   }
   if (info.rank == 0) {
     for (const Case& one : cases) {
       fmt::print("{:<14} {:8.1f} ms  {:6.2f} GB/s  {:5.2f} of memcpy's speed\n", one.name, 1e3 * one.best,
-                 static_cast<double>(data.nbytes()) / 1e9 / one.best, cases[0].best / one.best);
+                 static_cast<double>(data.size() * sizeof(float)) / 1e9 / one.best, cases[0].best / one.best);
     }
   }
   return shared->Barrier();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <new>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -10,10 +11,9 @@
 #include "millrace/base/threads/sync.h"
 #include "millrace/base/threads/task_scope.h"
 #include "millrace/collectives/operation_checks.h"
-#include "millrace/engine/errors.h"
 #include "millrace/trace/recorder.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 
 GroupMembers GroupMembers::Part(std::span<const int> members) const {
   GroupMembers part{.rank = static_cast<int>(std::ranges::find(members, rank) - members.begin())};
@@ -32,6 +32,16 @@ namespace {
 /// Operations that a lane holds before Start…() blocks: far more than the buckets of a step, and a bound on memory if a
 /// caller never waits.
 constexpr std::size_t kLaneOperations = 4096;
+
+/// Runs an operation, which may need scratch memory. Errors: its own; kResourceExhausted.
+template <class Run>
+Status RunWithMemory(Run& run) {
+  try {
+    return run();
+  } catch (const std::bad_alloc&) {
+    return Fail(Code::kResourceExhausted, "a collective: out of memory");
+  }
+}
 
 /// The outcome of one operation. Thread-safe.
 class Completion {
@@ -79,15 +89,16 @@ class FinishedOperation final : public Collective::Pending {
 };
 
 /// Transports move memory of the host.
-Status CheckOnCpu(const char* operation, const at::Tensor& tensor) {
-  if (tensor.device().is_cpu()) return {};
-  return Fail(Code::kInvalidArgument, "{}: the tensor is on {}, not on the CPU", operation, tensor.device().str());
+Status CheckOnHost(const char* operation, const Elements& elements) {
+  if (elements.device.is_host()) return {};
+  return Fail(Code::kInvalidArgument, "{}: the elements are on {}, not in the memory of the host", operation,
+              elements.device.ToText());
 }
 
 /// What they add: combine.h.
-Status CheckAddedOnCpu(const char* operation, const at::Tensor& tensor) {
-  if (tensor.scalar_type() != at::kHalf) return CheckOnCpu(operation, tensor);
-  return Fail(Code::kInvalidArgument, "{}: no reduction of {} on the CPU", operation, c10::toString(at::kHalf));
+Status CheckAddedOnHost(const char* operation, const Elements& elements) {
+  if (elements.type != ElementType::kFloat16) return CheckOnHost(operation, elements);
+  return Fail(Code::kInvalidArgument, "{}: no reduction of {} on the host", operation, NameOf(elements.type));
 }
 
 class BackgroundCollective final : public Collective {
@@ -105,53 +116,54 @@ class BackgroundCollective final : public Collective {
   int rank() const override { return transport_->rank(); }
   int size() const override { return transport_->size(); }
 
-  Operation StartAllReduce(at::Tensor tensor, Reduction reduction) override {
-    Status valid = CheckAllReducible(tensor, reduction);
-    if (valid) valid = CheckAddedOnCpu("all-reduce", tensor);
-    TracedOperation label = Label("all-reduce", tensor);
-    return Start(collectives_, std::move(label), std::move(valid),
-                 [this, tensor = std::move(tensor), reduction] { return transport_->AllReduce(tensor, reduction); });
+  Operation StartAllReduce(Elements elements, Reduction reduction) override {
+    Status valid = CheckAllReducible(elements, reduction);
+    if (valid) valid = CheckAddedOnHost("all-reduce", elements);
+    TracedOperation label = Label("all-reduce", elements);
+    return Start(collectives_, std::move(label), std::move(valid), [this, elements = std::move(elements), reduction] {
+      return transport_->AllReduce(elements, reduction);
+    });
   }
-  Operation StartAllGather(at::Tensor all, at::Tensor mine) override {
+  Operation StartAllGather(Elements all, Elements mine) override {
     Status valid = CheckParts("all-gather", all, mine, size());
-    if (valid) valid = CheckOnCpu("all-gather", all);
+    if (valid) valid = CheckOnHost("all-gather", all);
     TracedOperation label = Label("all-gather", all);
     return Start(collectives_, std::move(label), std::move(valid),
                  [this, all = std::move(all), mine = std::move(mine)] { return transport_->AllGather(all, mine); });
   }
-  Operation StartReduceScatter(at::Tensor mine, at::Tensor all, Reduction reduction) override {
+  Operation StartReduceScatter(Elements mine, Elements all, Reduction reduction) override {
     Status valid = CheckParts("reduce-scatter", all, mine, size());
     if (valid) valid = CheckReducible("reduce-scatter", mine, reduction);
-    if (valid) valid = CheckAddedOnCpu("reduce-scatter", all);
+    if (valid) valid = CheckAddedOnHost("reduce-scatter", all);
     TracedOperation label = Label("reduce-scatter", all);
     return Start(collectives_, std::move(label), std::move(valid),
                  [this, mine = std::move(mine), all = std::move(all), reduction] {
                    return transport_->ReduceScatter(mine, all, reduction);
                  });
   }
-  Operation StartBroadcast(at::Tensor tensor, int root) override {
-    Status valid = CheckTensor("broadcast", tensor);
-    if (valid) valid = CheckOnCpu("broadcast", tensor);
+  Operation StartBroadcast(Elements elements, int root) override {
+    Status valid = CheckElements("broadcast", elements);
+    if (valid) valid = CheckOnHost("broadcast", elements);
     if (valid && root != rank()) valid = CheckPeer("broadcast", root, rank(), size());
-    TracedOperation label = Label("broadcast", tensor);
+    TracedOperation label = Label("broadcast", elements);
     return Start(collectives_, std::move(label), std::move(valid),
-                 [this, tensor = std::move(tensor), root] { return transport_->Broadcast(tensor, root); });
+                 [this, elements = std::move(elements), root] { return transport_->Broadcast(elements, root); });
   }
-  Operation StartSend(at::Tensor tensor, int to) override {
-    Status valid = CheckTensor("send", tensor);
-    if (valid) valid = CheckOnCpu("send", tensor);
+  Operation StartSend(Elements elements, int to) override {
+    Status valid = CheckElements("send", elements);
+    if (valid) valid = CheckOnHost("send", elements);
     if (valid) valid = CheckPeer("send", to, rank(), size());
-    TracedOperation label = Label("send", tensor, to);
+    TracedOperation label = Label("send", elements, to);
     return Start(Lane(sends_, "send", to), std::move(label), std::move(valid),
-                 [this, tensor = std::move(tensor), to] { return transport_->Send(tensor, to); });
+                 [this, elements = std::move(elements), to] { return transport_->Send(elements, to); });
   }
-  Operation StartReceive(at::Tensor tensor, int from) override {
-    Status valid = CheckTensor("receive", tensor);
-    if (valid) valid = CheckOnCpu("receive", tensor);
+  Operation StartReceive(Elements elements, int from) override {
+    Status valid = CheckElements("receive", elements);
+    if (valid) valid = CheckOnHost("receive", elements);
     if (valid) valid = CheckPeer("receive", from, rank(), size());
-    TracedOperation label = Label("receive", tensor, from);
+    TracedOperation label = Label("receive", elements, from);
     return Start(Lane(receives_, "recv", from), std::move(label), std::move(valid),
-                 [this, tensor = std::move(tensor), from] { return transport_->Receive(tensor, from); });
+                 [this, elements = std::move(elements), from] { return transport_->Receive(elements, from); });
   }
 
   void Abort(const Error& cause) override { Abandon(cause); }
@@ -178,10 +190,10 @@ class BackgroundCollective final : public Collective {
   }
 
   /// Describes an operation that the calling thread starts. `peer`: of a message.
-  TracedOperation Label(const char* operation, const at::Tensor& tensor, std::optional<int> peer = {}) const {
+  TracedOperation Label(const char* operation, const Elements& elements, std::optional<int> peer = {}) const {
     TracedOperation label{.name = operation, .recorder = trace::CurrentRecorder(), .arguments = {}};
-    if (label.recorder == nullptr || !tensor.defined()) return label;
-    label.arguments = {{"group", name_}, {"ranks", size()}, {"bytes", tensor.nbytes()}};
+    if (label.recorder == nullptr || elements.fault != nullptr) return label;
+    label.arguments = {{"group", name_}, {"ranks", size()}, {"bytes", elements.bytes()}};
     if (peer) label.arguments["peer"] = *peer;
     return label;
   }
@@ -197,12 +209,11 @@ class BackgroundCollective final : public Collective {
     lane.Submit([this, completion, label = std::move(label), valid = std::move(valid), run = std::move(run)]() mutable {
       Status status = Failure();
       if (status) status = valid;
-      // at::Tensor's accessors throw, and so does the allocation of scratch memory.
+      // The allocation of scratch memory throws.
       if (status) {
         trace::Span span(label.name, trace::Category::kCommunication, label.recorder);
         span.SetArguments(std::move(label.arguments));
-        auto ran = CatchTorch("collective", run);
-        status = ran ? *std::move(ran) : Status(Fail(ran.error()));
+        status = RunWithMemory(run);
       }
       if (!status) {
         Abandon(status.error());
@@ -246,31 +257,31 @@ class SoloCollective final : public Collective {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
-  Operation StartAllReduce(at::Tensor tensor, Reduction reduction) override {
-    return std::make_unique<FinishedOperation>(CheckAllReducible(tensor, reduction));
+  Operation StartAllReduce(Elements elements, Reduction reduction) override {
+    return std::make_unique<FinishedOperation>(CheckAllReducible(elements, reduction));
   }
-  Operation StartAllGather(at::Tensor all, at::Tensor mine) override {
+  Operation StartAllGather(Elements all, Elements mine) override {
     return std::make_unique<FinishedOperation>(Copy("all-gather", all, mine, all, mine));
   }
-  Operation StartReduceScatter(at::Tensor mine, at::Tensor all, Reduction reduction) override {
+  Operation StartReduceScatter(Elements mine, Elements all, Reduction reduction) override {
     Status done = CheckReducible("reduce-scatter", mine, reduction);
     if (done && reduction == Reduction::kAddSum) {
       done = CheckParts("reduce-scatter", all, mine, 1);
-      if (done) done = CatchTorch("reduce-scatter", [&] { mine.view({-1}).add_(all.view({-1})); });
+      if (done) done = AddElements(mine, all);
     } else if (done) {
       done = Copy("reduce-scatter", all, mine, mine, all);
     }
     return std::make_unique<FinishedOperation>(std::move(done));
   }
-  Operation StartBroadcast(at::Tensor tensor, int root) override {
-    Status valid = CheckTensor("broadcast", tensor);
+  Operation StartBroadcast(Elements elements, int root) override {
+    Status valid = CheckElements("broadcast", elements);
     if (valid && root != 0) valid = CheckPeer("broadcast", root, 0, 1);
     return std::make_unique<FinishedOperation>(std::move(valid));
   }
-  Operation StartSend(at::Tensor, int to) override {
+  Operation StartSend(Elements, int to) override {
     return std::make_unique<FinishedOperation>(CheckPeer("send", to, 0, 1));
   }
-  Operation StartReceive(at::Tensor, int from) override {
+  Operation StartReceive(Elements, int from) override {
     return std::make_unique<FinishedOperation>(CheckPeer("receive", from, 0, 1));
   }
   void Abort(const Error&) override {}  // nobody waits, and nothing is under way
@@ -282,12 +293,10 @@ class SoloCollective final : public Collective {
   }
 
  private:
-  static Status Copy(const char* operation, const at::Tensor& all, const at::Tensor& mine, const at::Tensor& to,
-                     const at::Tensor& from) {
+  static Status Copy(const char* operation, const Elements& all, const Elements& mine, const Elements& to,
+                     const Elements& from) {
     MR_TRY(CheckParts(operation, all, mine, 1));
-    if (to.data_ptr() != from.data_ptr()) {
-      MR_TRY(CatchTorch(operation, [&] { to.view({-1}).copy_(from.view({-1})); }));
-    }
+    if (to.data != from.data) MR_TRY(CopyElements(to, from));
     return {};
   }
 };
@@ -300,4 +309,4 @@ std::unique_ptr<Collective> MakeCollective(std::unique_ptr<Transport> transport,
 
 std::unique_ptr<Collective> MakeSoloCollective() { return std::make_unique<SoloCollective>(); }
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

@@ -7,7 +7,7 @@
 #include "millrace/collectives/collective.h"
 #include "millrace/collectives/transport.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 
 /// Returns a group whose operations run on threads of its own, in lanes: one lane for operations of all ranks, and one
 /// for the sends to, and one for the receives from, each peer that has any. A lane runs its operations in the order in
@@ -21,4 +21,4 @@ std::unique_ptr<Collective> MakeCollective(std::unique_ptr<Transport> transport,
 /// Returns a group of one rank. Its operations are done when they have started.
 std::unique_ptr<Collective> MakeSoloCollective();
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

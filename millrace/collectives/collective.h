@@ -1,7 +1,5 @@
-// Collective operations: the ranks of one job exchange tensors.
+// Collective operations: the ranks of one job exchange elements.
 #pragma once
-
-#include <ATen/ATen.h>
 
 #include <memory>
 #include <numeric>
@@ -11,8 +9,9 @@
 #include <vector>
 
 #include "millrace/base/result.h"
+#include "millrace/collectives/elements.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 
 /// How an all-reduce or a reduce-scatter combines elements.
 enum class Reduction {
@@ -25,9 +24,9 @@ enum class Reduction {
 
 /// A fixed group of ranks.
 ///
-/// All ranks start the same operations in the same order, with contiguous tensors of the same shape and type; a send
-/// and its receive count as one operation of two ranks. Operations work in place or into a tensor of the caller, and
-/// run in the background from Start…() to Pending::Wait(). Operations of one group run in the order in which they were
+/// All ranks start the same operations in the same order, with as many elements of the same type; a send and its
+/// receive count as one operation of two ranks. Operations work in place or into memory of the caller, and run in the
+/// background from Start…() to Pending::Wait(). Operations of one group run in the order in which they were
 /// started. One thread at a time.
 ///
 /// Sums are deterministic: the same inputs on the same number of ranks give the same bits, and the same bits on all
@@ -35,11 +34,11 @@ enum class Reduction {
 /// each addition rounds: nccl/nccl_group.h.
 ///
 /// Errors, from Wait(): kUnavailable if a peer is lost, or late by more than the group's time-out; the message names
-/// the peer where it is known. All later calls then fail, too; make a new group. kInvalidArgument if the tensors do not
-/// match the operation.
+/// the peer where it is known. All later calls then fail, too; make a new group. kInvalidArgument if the elements do
+/// not match the operation.
 class Collective {
  public:
-  /// An operation in progress. Its tensors must not be changed, and those it writes must not be read, until Wait() has
+  /// An operation in progress. Its elements must not be changed, and those it writes must not be read, until Wait() has
   /// returned. The destructor waits.
   class Pending {
    public:
@@ -52,36 +51,39 @@ class Collective {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  /// Replaces `tensor` by its combination over all ranks.
-  virtual Operation StartAllReduce(at::Tensor tensor, Reduction reduction = Reduction::kSum) = 0;
+  /// Replaces `elements` by their combination over all ranks.
+  virtual Operation StartAllReduce(Elements elements, Reduction reduction = Reduction::kSum) = 0;
   /// Fills `all` with the ranks' `mine`, in rank order. `all` has size() times the elements of `mine`. `mine` may be
   /// this rank's part of `all`; nothing is copied then.
-  virtual Operation StartAllGather(at::Tensor all, at::Tensor mine) = 0;
+  virtual Operation StartAllGather(Elements all, Elements mine) = 0;
   /// Fills `mine` with this rank's part of the ranks' combined `all`. `all` has size() times the elements of `mine`;
   /// part r belongs to rank r. `mine` may be this rank's part of `all`. The content of the rest of `all` is undefined
   /// afterwards.
-  virtual Operation StartReduceScatter(at::Tensor mine, at::Tensor all, Reduction reduction = Reduction::kSum) = 0;
-  virtual Operation StartBroadcast(at::Tensor tensor, int root) = 0;
+  virtual Operation StartReduceScatter(Elements mine, Elements all, Reduction reduction = Reduction::kSum) = 0;
+  virtual Operation StartBroadcast(Elements elements, int root) = 0;
   /// Sends between one pair of ranks arrive in the order in which they were started. A send may be done before its
   /// receive has begun. A rank may have sends and receives in progress at once, in any order between different peers.
-  virtual Operation StartSend(at::Tensor tensor, int to) = 0;
-  virtual Operation StartReceive(at::Tensor tensor, int from) = 0;
+  virtual Operation StartSend(Elements elements, int to) = 0;
+  virtual Operation StartReceive(Elements elements, int from) = 0;
 
   /// Gives up: makes all operations of this rank fail, those under way too, and tells the other ranks that this rank
   /// failed with `cause`. So none of them waits for it. A group of one rank has nobody to tell and goes on.
   virtual void Abort(const Error& cause) = 0;
 
-  Status AllReduce(at::Tensor tensor, Reduction reduction = Reduction::kSum) {
-    return StartAllReduce(std::move(tensor), reduction)->Wait();
+  Status AllReduce(Elements elements, Reduction reduction = Reduction::kSum) {
+    return StartAllReduce(std::move(elements), reduction)->Wait();
   }
-  Status AllGather(at::Tensor all, at::Tensor mine) { return StartAllGather(std::move(all), std::move(mine))->Wait(); }
-  Status ReduceScatter(at::Tensor mine, at::Tensor all, Reduction reduction = Reduction::kSum) {
+  Status AllGather(Elements all, Elements mine) { return StartAllGather(std::move(all), std::move(mine))->Wait(); }
+  Status ReduceScatter(Elements mine, Elements all, Reduction reduction = Reduction::kSum) {
     return StartReduceScatter(std::move(mine), std::move(all), reduction)->Wait();
   }
-  Status Broadcast(at::Tensor tensor, int root) { return StartBroadcast(std::move(tensor), root)->Wait(); }
-  Status Send(at::Tensor tensor, int to) { return StartSend(std::move(tensor), to)->Wait(); }
-  Status Receive(at::Tensor tensor, int from) { return StartReceive(std::move(tensor), from)->Wait(); }
-  Status Barrier() { return AllReduce(at::zeros({1}, at::kByte), Reduction::kMax); }
+  Status Broadcast(Elements elements, int root) { return StartBroadcast(std::move(elements), root)->Wait(); }
+  Status Send(Elements elements, int to) { return StartSend(std::move(elements), to)->Wait(); }
+  Status Receive(Elements elements, int from) { return StartReceive(std::move(elements), from)->Wait(); }
+  Status Barrier() {
+    std::uint8_t nothing = 0;
+    return AllReduce(Elements::BytesOf(nothing), Reduction::kMax);
+  }
 
   /// Returns a group of some of these ranks with connections of its own: another thread may use it at the same time.
   /// `members` are ranks of this group in the order of their ranks in the new one, this rank among them. Every member
@@ -96,4 +98,4 @@ class Collective {
   }
 };
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

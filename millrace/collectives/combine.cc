@@ -6,7 +6,7 @@
 
 #include "millrace/base/process/bfloat16.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 namespace {
 
 /// Elements whose partial results are kept at a time: at most 8 KiB, so that they stay in the first-level cache while
@@ -88,7 +88,7 @@ MR_COMBINE(Uint8, std::uint8_t)
 
 }  // namespace
 
-void Combine(at::ScalarType type, Reduction reduction, void* out, std::span<const void* const> sources,
+void Combine(ElementType type, Reduction reduction, void* out, std::span<const void* const> sources,
              std::int64_t count) {
   if (reduction == Reduction::kAddSum) {
     std::vector<const void*> addends(sources.begin(), sources.end());
@@ -96,21 +96,21 @@ void Combine(at::ScalarType type, Reduction reduction, void* out, std::span<cons
     return Combine(type, Reduction::kSum, out, addends, count);
   }
   switch (type) {
-    case at::kFloat:
+    case ElementType::kFloat32:
       return CombineFloat(reduction, out, sources, count);
-    case at::kBFloat16:
+    case ElementType::kBFloat16:
       return CombineBf16(reduction, out, sources, count);
-    case at::kDouble:
+    case ElementType::kFloat64:
       return CombineDouble(reduction, out, sources, count);
-    case at::kLong:
+    case ElementType::kInt64:
       return CombineInt64(reduction, out, sources, count);
-    case at::kInt:
+    case ElementType::kInt32:
       return CombineInt32(reduction, out, sources, count);
-    case at::kByte:
+    case ElementType::kUint8:
       return CombineUint8(reduction, out, sources, count);
     default:
       std::unreachable();  // MakeCollective() refuses other types
   }
 }
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

@@ -1,72 +1,87 @@
 #include "millrace/collectives/combine.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
+#include <numeric>
 
-namespace millrace::engine {
+#include "millrace/base/hash/random.h"
+
+namespace millrace::collectives {
 namespace {
 
-at::Tensor CombineTensors(Reduction reduction, const std::vector<at::Tensor>& inputs) {
-  at::Tensor out = at::empty_like(inputs[0]);
+template <class T>
+std::vector<T> CombineAll(Reduction reduction, const std::vector<std::vector<T>>& inputs) {
+  std::vector<T> out(inputs[0].size());
   std::vector<const void*> sources;
-  for (const at::Tensor& input : inputs) sources.push_back(input.data_ptr());
-  Combine(out.scalar_type(), reduction, out.data_ptr(), sources, out.numel());
+  for (const std::vector<T>& input : inputs) sources.push_back(input.data());
+  Combine(kTypeOf<T>, reduction, out.data(), sources, static_cast<std::int64_t>(out.size()));
   return out;
 }
 
+std::vector<Bf16> Bf16s(std::size_t count, float value) { return std::vector<Bf16>(count, FromFloat<Bf16>(value)); }
+
 TEST(Combine, RoundsSumsOfBfloat16Once) {
   // In bfloat16, 256 + 1 is 256 again.
-  const at::Tensor large = at::full({3}, 256, at::kBFloat16), one = at::ones({3}, at::kBFloat16);
-  EXPECT_EQ(CombineTensors(Reduction::kSum, {large, one, one})[1].item<float>(), 258);
+  EXPECT_EQ(ToFloat(CombineAll<Bf16>(Reduction::kSum, {Bf16s(3, 256), Bf16s(3, 1), Bf16s(3, 1)})[1]), 258);
 }
 
 TEST(Combine, RoundsMeansOfBfloat16Once) {
   // The sum 261 is no bfloat16: rounded to 260 before the division, it would give 43.25.
-  const at::Tensor large = at::full({3}, 256, at::kBFloat16), one = at::ones({3}, at::kBFloat16);
-  EXPECT_EQ(CombineTensors(Reduction::kMean, {large, one, one, one, one, one})[1].item<float>(), 43.5F);
+  const auto large = Bf16s(3, 256), one = Bf16s(3, 1);
+  EXPECT_EQ(ToFloat(CombineAll<Bf16>(Reduction::kMean, {large, one, one, one, one, one})[1]), 43.5F);
 }
 
-TEST(Combine, DoesNotDependOnHowElementsAreCut) {
-  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kDouble}) {
-    std::vector<at::Tensor> inputs;
-    for (int i = 0; i < 5; ++i) inputs.push_back(at::randn({3'001}).to(type));
-    const at::Tensor whole = CombineTensors(Reduction::kSum, inputs);
-    for (const std::int64_t cut : {1, 17, 1'024, 3'000}) {
-      const auto part = [&](std::int64_t begin, std::int64_t elements) {
-        std::vector<at::Tensor> parts;
-        for (const at::Tensor& input : inputs) parts.push_back(input.narrow(0, begin, elements));
-        return CombineTensors(Reduction::kSum, parts);
-      };
-      EXPECT_TRUE(at::cat({part(0, cut), part(cut, 3'001 - cut)}).equal(whole));
+template <class T, class Make>
+void ExpectTheSameInParts(Make make) {
+  std::vector<std::vector<T>> inputs(5);
+  Random random(7);
+  for (std::vector<T>& input : inputs) {
+    for (int i = 0; i < 3'001; ++i) input.push_back(make(random.Uniform() * 6 - 3));
+  }
+  const std::vector<T> whole = CombineAll(Reduction::kSum, inputs);
+  for (const std::ptrdiff_t cut : {1, 17, 1'024, 3'000}) {
+    std::vector<T> joined;
+    for (const auto& [begin, end] : {std::pair{std::ptrdiff_t{0}, cut}, std::pair{cut, std::ptrdiff_t{3'001}}}) {
+      std::vector<std::vector<T>> parts;
+      for (const std::vector<T>& input : inputs) parts.emplace_back(input.begin() + begin, input.begin() + end);
+      const std::vector<T> part = CombineAll(Reduction::kSum, parts);
+      joined.insert(joined.end(), part.begin(), part.end());
     }
+    EXPECT_EQ(joined, whole);
   }
 }
 
+TEST(Combine, DoesNotDependOnHowElementsAreCut) {
+  ExpectTheSameInParts<float>([](double value) { return static_cast<float>(value); });
+  ExpectTheSameInParts<Bf16>([](double value) { return FromFloat<Bf16>(static_cast<float>(value)); });
+  ExpectTheSameInParts<double>([](double value) { return value; });
+}
+
 TEST(Combine, MayWriteToASource) {
-  const at::Tensor a = at::arange(2'000, at::kInt), b = at::full({2'000}, 5, at::kInt);
-  const void* const sources[] = {b.data_ptr(), a.data_ptr()};
-  Combine(at::kInt, Reduction::kSum, a.data_ptr(), sources, a.numel());
-  EXPECT_TRUE(a.equal(at::arange(5, 2'005, at::kInt)));
+  std::vector<std::int32_t> a(2'000), expected(2'000);
+  std::iota(a.begin(), a.end(), 0);
+  std::iota(expected.begin(), expected.end(), 5);
+  const std::vector<std::int32_t> b(2'000, 5);
+  const void* const sources[] = {b.data(), a.data()};
+  Combine(ElementType::kInt32, Reduction::kSum, a.data(), sources, 2'000);
+  EXPECT_EQ(a, expected);
 }
 
 TEST(Combine, MaximumKeepsNan) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  const at::Tensor max =
-      CombineTensors(Reduction::kMax, {at::tensor({1.0F, kNan, -3.0F}), at::tensor({kNan, 2.0F, -2.0F})});
-  EXPECT_TRUE(max[0].isnan().item<bool>());
-  EXPECT_TRUE(max[1].isnan().item<bool>());
-  EXPECT_EQ(max[2].item<float>(), -2);
+  const auto max = CombineAll<float>(Reduction::kMax, {{1, kNan, -3}, {kNan, 2, -2}});
+  EXPECT_TRUE(std::isnan(max[0]));
+  EXPECT_TRUE(std::isnan(max[1]));
+  EXPECT_EQ(max[2], -2);
 }
 
 TEST(Combine, SumsOfIntegersWrap) {
-  const at::Tensor most = at::full({1}, std::numeric_limits<std::int64_t>::max(), at::kLong);
-  EXPECT_EQ(CombineTensors(Reduction::kSum, {most, at::ones({1}, at::kLong)}).item<std::int64_t>(),
-            std::numeric_limits<std::int64_t>::min());
-  EXPECT_EQ(CombineTensors(Reduction::kSum, {at::full({1}, 200, at::kByte), at::full({1}, 100, at::kByte)}).item<int>(),
-            44);
+  using Limits = std::numeric_limits<std::int64_t>;
+  EXPECT_EQ(CombineAll<std::int64_t>(Reduction::kSum, {{Limits::max()}, {1}})[0], Limits::min());
+  EXPECT_EQ(CombineAll<std::uint8_t>(Reduction::kSum, {{200}, {100}})[0], 44);
 }
 
 }  // namespace
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

@@ -8,7 +8,7 @@
 #include "millrace/collectives/combine.h"
 #include "millrace/collectives/operation_label.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 namespace {
 
 /// Bytes of a part that are under way at a time in a reduction: large enough for a network's full speed, and bounds the
@@ -17,11 +17,12 @@ constexpr std::int64_t kPieceBytes = 1 << 20;
 /// Broadcasts of fewer bytes go from the root to all ranks at once: there the number of messages counts, not the bytes.
 constexpr std::int64_t kScatterBytes = 64 << 10;
 
-MutableByteSpan BytesAt(const at::Tensor& tensor, std::int64_t begin, std::int64_t elements) {
-  const auto element = static_cast<std::int64_t>(tensor.element_size());
-  return {static_cast<std::byte*>(tensor.data_ptr()) + begin * element, static_cast<std::size_t>(elements * element)};
+std::int64_t ElementBytes(const Elements& elements) { return static_cast<std::int64_t>(SizeOf(elements.type)); }
+MutableByteSpan BytesAt(const Elements& elements, std::int64_t begin, std::int64_t count) {
+  const std::int64_t element = ElementBytes(elements);
+  return {elements.begin() + begin * element, static_cast<std::size_t>(count * element)};
 }
-MutableByteSpan AllBytes(const at::Tensor& tensor) { return BytesAt(tensor, 0, tensor.numel()); }
+MutableByteSpan AllBytes(const Elements& elements) { return {elements.begin(), elements.bytes()}; }
 
 /// Messages under way that are waited for together. Empty messages are not sent.
 class Batch {
@@ -67,7 +68,7 @@ Status Agree(PeerLink& link, OperationLabel label) {
   return {};
 }
 
-/// The division of a tensor between ranks. All parts but the last ones are equal.
+/// The division of elements between ranks. All parts but the last ones are equal.
 struct Division {
   std::int64_t elements, part;
   std::int64_t Begin(int rank) const { return std::min(elements, part * rank); }
@@ -76,10 +77,10 @@ struct Division {
 Division DivideBetween(int ranks, std::int64_t elements) { return {elements, (elements + ranks - 1) / ranks}; }
 
 /// Combines this rank's part of the ranks' `all` into `mine`.
-Status ScatterReduced(PeerLink& link, const at::Tensor& all, Division division, MutableByteSpan mine,
+Status ScatterReduced(PeerLink& link, const Elements& all, Division division, MutableByteSpan mine,
                       Reduction reduction) {
   const int rank = link.rank(), size = link.size();
-  const auto element = static_cast<std::int64_t>(all.element_size());
+  const auto element = ElementBytes(all);
   const std::int64_t most = std::min(division.part, kPieceBytes / element);
   if (most == 0) return {};
   const std::int64_t steps = (division.part + most - 1) / most;
@@ -87,7 +88,8 @@ Status ScatterReduced(PeerLink& link, const at::Tensor& all, Division division, 
     return std::clamp<std::int64_t>(division.Elements(part) - step * most, 0, most);
   };
   // Two sets of pieces: one is combined while the other arrives.
-  const at::Tensor arrived = at::empty({2, size, most}, all.options());
+  const auto memory = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(2 * size * most * element));
+  const Elements arrived(memory.get(), all.type, 2 * size * most);
   Batch batches[] = {Batch(link), Batch(link)};
   const auto piece = [&](std::int64_t step, int peer) {
     return BytesAt(arrived, ((step % 2) * size + peer) * most, elements_of(rank, step));
@@ -110,13 +112,13 @@ Status ScatterReduced(PeerLink& link, const at::Tensor& all, Division division, 
       sources[peer] =
           peer == rank ? BytesAt(all, division.Begin(rank) + step * most, 0).data() : piece(step, peer).data();
     }
-    Combine(all.scalar_type(), reduction, mine.data() + step * most * element, sources, elements_of(rank, step));
+    Combine(all.type, reduction, mine.data() + step * most * element, sources, elements_of(rank, step));
   }
   return {};
 }
 
 /// Sends this rank's part of `all` to every other rank and receives theirs.
-Status GatherParts(PeerLink& link, const at::Tensor& all, Division division) {
+Status GatherParts(PeerLink& link, const Elements& all, Division division) {
   const int rank = link.rank(), size = link.size();
   Batch batch(link);
   for (int offset = 1; offset < size; ++offset) {
@@ -129,33 +131,33 @@ Status GatherParts(PeerLink& link, const at::Tensor& all, Division division) {
 
 }  // namespace
 
-Status DirectAllReduce(PeerLink& link, const at::Tensor& tensor, Reduction reduction) {
-  MR_TRY(Agree(link, LabelOf(OperationKind::kAllReduce, tensor, static_cast<std::uint32_t>(reduction))));
-  const Division division = DivideBetween(link.size(), tensor.numel());
-  const MutableByteSpan mine = BytesAt(tensor, division.Begin(link.rank()), division.Elements(link.rank()));
-  MR_TRY(ScatterReduced(link, tensor, division, mine, reduction));
-  return GatherParts(link, tensor, division);
+Status DirectAllReduce(PeerLink& link, const Elements& elements, Reduction reduction) {
+  MR_TRY(Agree(link, LabelOf(OperationKind::kAllReduce, elements, static_cast<std::uint32_t>(reduction))));
+  const Division division = DivideBetween(link.size(), elements.count);
+  const MutableByteSpan mine = BytesAt(elements, division.Begin(link.rank()), division.Elements(link.rank()));
+  MR_TRY(ScatterReduced(link, elements, division, mine, reduction));
+  return GatherParts(link, elements, division);
 }
 
-Status DirectAllGather(PeerLink& link, const at::Tensor& all, const at::Tensor& mine) {
+Status DirectAllGather(PeerLink& link, const Elements& all, const Elements& mine) {
   MR_TRY(Agree(link, LabelOf(OperationKind::kAllGather, mine)));
-  const MutableByteSpan own = BytesAt(all, link.rank() * mine.numel(), mine.numel());
-  if (!own.empty() && own.data() != mine.data_ptr()) std::memcpy(own.data(), mine.data_ptr(), own.size());
-  return GatherParts(link, all, {all.numel(), mine.numel()});
+  const MutableByteSpan own = BytesAt(all, link.rank() * mine.count, mine.count);
+  if (!own.empty() && own.data() != mine.data) std::memcpy(own.data(), mine.data, own.size());
+  return GatherParts(link, all, {all.count, mine.count});
 }
 
-Status DirectReduceScatter(PeerLink& link, const at::Tensor& mine, const at::Tensor& all, Reduction reduction) {
+Status DirectReduceScatter(PeerLink& link, const Elements& mine, const Elements& all, Reduction reduction) {
   MR_TRY(Agree(link, LabelOf(OperationKind::kReduceScatter, mine, static_cast<std::uint32_t>(reduction))));
-  return ScatterReduced(link, all, {all.numel(), mine.numel()}, AllBytes(mine), reduction);
+  return ScatterReduced(link, all, {all.count, mine.count}, AllBytes(mine), reduction);
 }
 
-Status DirectBroadcast(PeerLink& link, const at::Tensor& tensor, int root) {
-  MR_TRY(Agree(link, LabelOf(OperationKind::kBroadcast, tensor, static_cast<std::uint32_t>(root))));
+Status DirectBroadcast(PeerLink& link, const Elements& elements, int root) {
+  MR_TRY(Agree(link, LabelOf(OperationKind::kBroadcast, elements, static_cast<std::uint32_t>(root))));
   const int rank = link.rank(), size = link.size();
-  const bool scatters = size > 2 && static_cast<std::int64_t>(tensor.nbytes()) >= kScatterBytes;
-  const Division division = scatters ? DivideBetween(size, tensor.numel()) : Division{tensor.numel(), tensor.numel()};
+  const bool scatters = size > 2 && static_cast<std::int64_t>(elements.bytes()) >= kScatterBytes;
+  const Division division = scatters ? DivideBetween(size, elements.count) : Division{elements.count, elements.count};
   const auto part = [&](int of) {
-    return scatters ? BytesAt(tensor, division.Begin(of), division.Elements(of)) : AllBytes(tensor);
+    return scatters ? BytesAt(elements, division.Begin(of), division.Elements(of)) : AllBytes(elements);
   };
   Batch batch(link);
   for (int peer = 0; peer < size; ++peer) {
@@ -163,25 +165,25 @@ Status DirectBroadcast(PeerLink& link, const at::Tensor& tensor, int root) {
   }
   if (rank != root) MR_TRY(batch.Receive(part(rank), root));
   MR_TRY(batch.Wait());
-  return scatters ? GatherParts(link, tensor, division) : Status();
+  return scatters ? GatherParts(link, elements, division) : Status();
 }
 
-Status DirectSend(PeerLink& link, const at::Tensor& tensor, int to) {
-  OperationLabel label = LabelOf(OperationKind::kMessage, tensor);
+Status DirectSend(PeerLink& link, const Elements& elements, int to) {
+  OperationLabel label = LabelOf(OperationKind::kMessage, elements);
   Batch batch(link);
   MR_TRY(batch.Send(ObjectBytes(label), to));
-  MR_TRY(batch.Send(AllBytes(tensor), to));
+  MR_TRY(batch.Send(AllBytes(elements), to));
   return batch.Wait();
 }
 
-Status DirectReceive(PeerLink& link, const at::Tensor& tensor, int from) {
+Status DirectReceive(PeerLink& link, const Elements& elements, int from) {
   OperationLabel label{};
   Batch batch(link);
   MR_TRY(batch.Receive(ObjectBytes(label), from));
   MR_TRY(batch.Wait());
-  MR_TRY(CompareLabels(LabelOf(OperationKind::kMessage, tensor), link.NameOf(from), label));
-  MR_TRY(batch.Receive(AllBytes(tensor), from));
+  MR_TRY(CompareLabels(LabelOf(OperationKind::kMessage, elements), link.NameOf(from), label));
+  MR_TRY(batch.Receive(AllBytes(elements), from));
   return batch.Wait();
 }
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

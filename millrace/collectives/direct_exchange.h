@@ -1,15 +1,13 @@
 // Collective operations built of messages between pairs of ranks, for networks that offer nothing else.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <memory>
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/result.h"
 #include "millrace/collectives/collective.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 
 /// Messages between pairs of ranks. Messages from one rank to another arrive in the order in which they were started. A
 /// message has the size that its receiver expects: the operations below see to that. One thread at a time.
@@ -32,18 +30,18 @@ class PeerLink {
 
 // In each operation the ranks first compare what they have started; then each rank sends every other rank directly what
 // that rank needs. A rank that reduces has all addends at once, so that it adds them in the order of ranks and rounds
-// once, which a ring cannot do. Bytes that each of n ranks sends, beside labels of 24 bytes, for a tensor of B bytes:
+// once, which a ring cannot do. Bytes that each of n ranks sends, beside labels of 24 bytes, for elements of B bytes:
 // all-gather and reduce-scatter (n-1)/n · B, all-reduce 2 · (n-1)/n · B. Broadcast: the root at most 2 · B for more
 // than two ranks, the others at most B.
 //
-// Blocks until the operation is done on this rank. The tensors match the operation, as for Transport.
+// Blocks until the operation is done on this rank. The elements match the operation, as for Transport.
 // Errors: kInvalidArgument if the ranks have started different operations; those of the link.
-Status DirectAllReduce(PeerLink& link, const at::Tensor& tensor, Reduction reduction);
-Status DirectAllGather(PeerLink& link, const at::Tensor& all, const at::Tensor& mine);
-Status DirectReduceScatter(PeerLink& link, const at::Tensor& mine, const at::Tensor& all, Reduction reduction);
-Status DirectBroadcast(PeerLink& link, const at::Tensor& tensor, int root);
+Status DirectAllReduce(PeerLink& link, const Elements& elements, Reduction reduction);
+Status DirectAllGather(PeerLink& link, const Elements& all, const Elements& mine);
+Status DirectReduceScatter(PeerLink& link, const Elements& mine, const Elements& all, Reduction reduction);
+Status DirectBroadcast(PeerLink& link, const Elements& elements, int root);
 /// One message from one rank to another, with a label before it.
-Status DirectSend(PeerLink& link, const at::Tensor& tensor, int to);
-Status DirectReceive(PeerLink& link, const at::Tensor& tensor, int from);
+Status DirectSend(PeerLink& link, const Elements& elements, int to);
+Status DirectReceive(PeerLink& link, const Elements& elements, int from);
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

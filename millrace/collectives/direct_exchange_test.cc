@@ -10,8 +10,9 @@
 
 #include "millrace/base/threads/sync.h"
 #include "millrace/collectives/operation_label.h"
+#include "millrace/collectives/testing/array.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 namespace {
 
 /// The messages between the ranks of a test. Thread-safe.
@@ -103,36 +104,37 @@ TEST(DirectExchange, EachRankSendsNoMoreThanItsShare) {
     const std::size_t all_bytes = static_cast<std::size_t>(all_elements) * sizeof(float);
     const std::size_t share = all_bytes / ranks * (ranks - 1);  // (n-1)/n
     const std::vector<std::size_t> each(static_cast<std::size_t>(ranks), share);
+    EXPECT_EQ(
+        BytesSent(ranks,
+                  [&](PeerLink& link) -> Status {
+                    const Array<float> mine(part);
+                    MR_TRY(DirectReduceScatter(
+                        link, mine, Array<float>(all_elements, static_cast<float>(link.rank() + 1)), Reduction::kSum));
+                    EXPECT_TRUE(mine.IsFilledWith(static_cast<float>(ranks * (ranks + 1)) / 2));
+                    return {};
+                  }),
+        each);
     EXPECT_EQ(BytesSent(ranks,
                         [&](PeerLink& link) -> Status {
-                          const at::Tensor mine = at::empty({part});
-                          MR_TRY(DirectReduceScatter(link, mine, at::full({all_elements}, link.rank() + 1.0F),
-                                                     Reduction::kSum));
-                          EXPECT_TRUE(mine.equal(at::full({part}, ranks * (ranks + 1) / 2.0F)));
-                          return {};
-                        }),
-              each);
-    EXPECT_EQ(BytesSent(ranks,
-                        [&](PeerLink& link) -> Status {
-                          const at::Tensor all = at::empty({all_elements});
-                          MR_TRY(DirectAllGather(link, all, at::full({part}, link.rank() + 1.0F)));
-                          EXPECT_EQ(all[all_elements - 1].item<float>(), ranks);
+                          const Array<float> all(all_elements);
+                          MR_TRY(DirectAllGather(link, all, Array<float>(part, static_cast<float>(link.rank() + 1))));
+                          EXPECT_EQ(all.values().back(), static_cast<float>(ranks));
                           return {};
                         }),
               each);
     std::vector<std::size_t> twice(static_cast<std::size_t>(ranks), 2 * share);
     EXPECT_EQ(BytesSent(ranks,
                         [&](PeerLink& link) -> Status {
-                          const at::Tensor tensor = at::ones({all_elements});
-                          MR_TRY(DirectAllReduce(link, tensor, Reduction::kSum));
-                          EXPECT_TRUE(tensor.equal(at::full({all_elements}, ranks, at::kFloat)));
+                          const Array<float> numbers(all_elements, 1);
+                          MR_TRY(DirectAllReduce(link, numbers, Reduction::kSum));
+                          EXPECT_TRUE(numbers.IsFilledWith(static_cast<float>(ranks)));
                           return {};
                         }),
               twice);
     const std::vector<std::size_t> broadcast = BytesSent(ranks, [&](PeerLink& link) -> Status {
-      const at::Tensor tensor = at::full({all_elements}, link.rank(), at::kFloat);
-      MR_TRY(DirectBroadcast(link, tensor, 1));
-      EXPECT_TRUE(tensor.equal(at::ones({all_elements})));
+      const Array<float> told(all_elements, static_cast<float>(link.rank()));
+      MR_TRY(DirectBroadcast(link, told, 1));
+      EXPECT_TRUE(told.IsFilledWith(1));
       return {};
     });
     EXPECT_LE(broadcast[1], 2 * all_bytes);
@@ -143,4 +145,4 @@ TEST(DirectExchange, EachRankSendsNoMoreThanItsShare) {
 }
 
 }  // namespace
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

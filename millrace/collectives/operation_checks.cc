@@ -4,54 +4,47 @@
 
 #include <algorithm>
 
-namespace millrace::engine {
+namespace millrace::collectives {
 
-Status CheckTensor(const char* operation, const at::Tensor& tensor) {
-  if (!tensor.defined()) return Fail(Code::kInvalidArgument, "{}: the tensor is undefined", operation);
-  if (!tensor.is_contiguous()) return Fail(Code::kInvalidArgument, "{}: the tensor is not contiguous", operation);
+Status CheckElements(const char* operation, const Elements& elements) {
+  if (elements.fault != nullptr) {
+    return Fail(Code::kInvalidArgument, "{}: what it works on is {}", operation, elements.fault);
+  }
   return {};
 }
 
-Status CheckReducible(const char* operation, const at::Tensor& tensor, Reduction reduction) {
-  MR_TRY(CheckTensor(operation, tensor));
-  if (reduction == Reduction::kMean && !at::isFloatingType(tensor.scalar_type())) {
-    return Fail(Code::kInvalidArgument, "{}: no mean of {}", operation, c10::toString(tensor.scalar_type()));
+Status CheckReducible(const char* operation, const Elements& elements, Reduction reduction) {
+  MR_TRY(CheckElements(operation, elements));
+  if (reduction == Reduction::kMean && !IsFloatingPoint(elements.type)) {
+    return Fail(Code::kInvalidArgument, "{}: no mean of {}", operation, NameOf(elements.type));
   }
-  switch (tensor.scalar_type()) {
-    case at::kFloat:
-    case at::kBFloat16:
-    case at::kHalf:
-    case at::kDouble:
-    case at::kLong:
-    case at::kInt:
-    case at::kByte:
-      return {};
-    default:
-      return Fail(Code::kInvalidArgument, "{}: no reduction of {}", operation, c10::toString(tensor.scalar_type()));
+  if (elements.type == ElementType::kBytes) {
+    return Fail(Code::kInvalidArgument, "{}: no reduction of elements of their type", operation);
   }
+  return {};
 }
 
-Status CheckAllReducible(const at::Tensor& tensor, Reduction reduction) {
+Status CheckAllReducible(const Elements& elements, Reduction reduction) {
   if (reduction == Reduction::kAddSum) {
     return Fail(Code::kInvalidArgument, "all-reduce: a sum is added to the result of reduce-scatters only");
   }
-  return CheckReducible("all-reduce", tensor, reduction);
+  return CheckReducible("all-reduce", elements, reduction);
 }
 
-Status CheckParts(const char* operation, const at::Tensor& all, const at::Tensor& mine, int ranks) {
-  MR_TRY(CheckTensor(operation, all));
-  MR_TRY(CheckTensor(operation, mine));
-  if (all.scalar_type() != mine.scalar_type()) {
-    return Fail(Code::kInvalidArgument, "{}: the whole is {}, the part {}", operation, c10::toString(all.scalar_type()),
-                c10::toString(mine.scalar_type()));
+Status CheckParts(const char* operation, const Elements& all, const Elements& mine, int ranks) {
+  MR_TRY(CheckElements(operation, all));
+  MR_TRY(CheckElements(operation, mine));
+  if (all.type != mine.type) {
+    return Fail(Code::kInvalidArgument, "{}: the whole is {}, the part {}", operation, NameOf(all.type),
+                NameOf(mine.type));
   }
-  if (all.device() != mine.device()) {
-    return Fail(Code::kInvalidArgument, "{}: the whole is on {}, the part on {}", operation, all.device().str(),
-                mine.device().str());
+  if (all.device != mine.device) {
+    return Fail(Code::kInvalidArgument, "{}: the whole is on {}, the part on {}", operation, all.device.ToText(),
+                mine.device.ToText());
   }
-  if (all.numel() != mine.numel() * ranks) {
-    return Fail(Code::kInvalidArgument, "{}: {} ranks × {} elements = {}, but the whole tensor has {}", operation,
-                ranks, mine.numel(), mine.numel() * ranks, all.numel());
+  if (all.count != mine.count * ranks) {
+    return Fail(Code::kInvalidArgument, "{}: {} ranks × {} elements = {}, but the whole has {}", operation, ranks,
+                mine.count, mine.count * ranks, all.count);
   }
   return {};
 }
@@ -78,4 +71,4 @@ Status CheckSplit(const std::string& name, std::span<const int> members, int sel
   return {};
 }
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

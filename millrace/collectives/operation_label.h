@@ -1,7 +1,6 @@
 // What an operation is. Ranks compare labels to detect that they have not started the same one.
 #pragma once
 
-#include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include <cstdint>
@@ -10,7 +9,7 @@
 #include "millrace/base/result.h"
 #include "millrace/collectives/collective.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 
 enum class OperationKind : std::uint32_t { kAllReduce, kAllGather, kReduceScatter, kBroadcast, kMessage };
 
@@ -18,7 +17,7 @@ enum class OperationKind : std::uint32_t { kAllReduce, kAllGather, kReduceScatte
 /// build on machines of one kind.
 struct OperationLabel {
   OperationKind kind;
-  std::int32_t type;         ///< at::ScalarType
+  ElementType type;
   std::uint32_t detail = 0;  ///< the Reduction, or the root
   std::uint32_t zero = 0;    ///< fills the gap, so that labels compare as bytes
   std::int64_t elements = 0;
@@ -32,16 +31,12 @@ struct OperationLabel {
     if (kind == OperationKind::kAllReduce || kind == OperationKind::kReduceScatter) {
       detail_text = detail == static_cast<std::uint32_t>(Reduction::kMax) ? " (max)" : " (sum)";
     }
-    return fmt::format("{} of {} {}{}", kNames[static_cast<std::size_t>(kind)], elements,
-                       c10::toString(static_cast<at::ScalarType>(type)), detail_text);
+    return fmt::format("{} of {} {}{}", kNames[static_cast<std::size_t>(kind)], elements, NameOf(type), detail_text);
   }
 };
 
-inline OperationLabel LabelOf(OperationKind kind, const at::Tensor& tensor, std::uint32_t detail = 0) {
-  return {.kind = kind,
-          .type = static_cast<std::int32_t>(tensor.scalar_type()),
-          .detail = detail,
-          .elements = tensor.numel()};
+inline OperationLabel LabelOf(OperationKind kind, const Elements& elements, std::uint32_t detail = 0) {
+  return {.kind = kind, .type = elements.type, .detail = detail, .elements = elements.count};
 }
 
 /// Returns kInvalidArgument if `peer` has labelled its operation differently.
@@ -50,4 +45,4 @@ inline Status CompareLabels(const OperationLabel& mine, int peer, const Operatio
   return Fail(Code::kInvalidArgument, "this rank started {}, rank {} started {}", mine.ToText(), peer, theirs.ToText());
 }
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

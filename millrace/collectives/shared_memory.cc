@@ -4,21 +4,24 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cinttypes>
+#include <cstdio>
 #include <cstring>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "millrace/base/bytes.h"
+#include "millrace/base/files/files.h"
 #include "millrace/collectives/combine.h"
 #include "millrace/collectives/memory/presence.h"
 #include "millrace/collectives/memory/shared_counter.h"
 #include "millrace/collectives/operation_label.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 namespace {
 
-/// memcpy, also of no bytes: an empty tensor has no address.
+/// memcpy, also of no bytes: an empty tensor may have no address.
 void CopyBytes(void* to, const void* from, std::size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
@@ -42,9 +45,9 @@ constexpr std::size_t kMostChannelSlotBytes = 256 * kKiB, kLeastChannelSlotBytes
 /// How long a rank sleeps before it looks whether its peers live. 20 wake-ups a second cost nothing, and a lost rank is
 /// noticed well within a second.
 constexpr Duration kLookAfter = std::chrono::milliseconds(50);
-/// Polls before a wait sleeps: some 10 µs, about what a sleep and its wake-up cost. Only where cores are
-/// left for the threads that compute.
-constexpr int kSpins = 300;
+/// How long a wait polls before it sleeps: about what a sleep and its wake-up cost. Only where cores are left for the
+/// threads that compute.
+constexpr Duration kSpin = std::chrono::microseconds(10);
 
 /// Tensors in a segment are aligned to cache lines.
 constexpr std::size_t kAlignment = 64;
@@ -124,13 +127,29 @@ class SegmentLayout {
 };
 static_assert(sizeof(OperationLabel) <= kAlignment);
 
-/// Returns the number of cores that this process may use.
-int UsableCores() {
-  cpu_set_t cores;
-  return ::sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+/// Returns the cores that the quota in a control group's folder amounts to, rounded down; nothing if there is none.
+/// Control groups of version 2: "200000 100000" are 2 cores, "max 100000" is no quota.
+std::optional<int> CoresOfQuota(const std::string& folder) {
+  const auto text = ReadFile(folder + "/cpu.max", 100);
+  std::int64_t quota = 0, period = 0;
+  if (!text || std::sscanf(text->c_str(), "%" SCNd64 " %" SCNd64, &quota, &period) != 2 || period <= 0) return {};
+  return static_cast<int>(quota / period);
 }
 
-std::byte* BytesOf(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
+/// Returns the number of cores that this process may use, by its affinity and by the CPU quotas of its control group
+/// and of those above it. A container sees its own group as the root.
+int UsableCores() {
+  cpu_set_t cores;
+  int usable = ::sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+  const std::string group = ReadFile("/proc/self/cgroup", 10'000).value_or("");  // "0::/user.slice/job.scope"
+  const std::size_t path = group.find("0::/");
+  std::string below = path == group.npos ? "" : group.substr(path + 3, group.find('\n', path) - path - 3);
+  while (true) {
+    usable = std::min(usable, CoresOfQuota("/sys/fs/cgroup" + below).value_or(usable));
+    if (below.empty()) return usable;
+    below.resize(below.rfind('/'));
+  }
+}
 
 class SharedMemoryTransport final : public Transport {
  public:
@@ -142,7 +161,7 @@ class SharedMemoryTransport final : public Transport {
         size_(members.size()),
         in_job_(std::move(members.in_job)),
         timeout_(timeout),
-        spins_(UsableCores() > size_ ? kSpins : 0),
+        spin_(UsableCores() > size_ ? kSpin : Duration::zero()),
         splitter_(std::move(splitter)),
         taken_(in_job_.size()),
         channels_(in_job_.size()),
@@ -155,24 +174,24 @@ class SharedMemoryTransport final : public Transport {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  Status AllReduce(const at::Tensor& tensor, Reduction reduction) override {
-    const OperationLabel label = LabelOf(OperationKind::kAllReduce, tensor, static_cast<std::uint32_t>(reduction));
-    const auto element = static_cast<std::int64_t>(tensor.element_size());
+  Status AllReduce(const Elements& elements, Reduction reduction) override {
+    const OperationLabel label = LabelOf(OperationKind::kAllReduce, elements, static_cast<std::uint32_t>(reduction));
+    const auto element = static_cast<std::int64_t>(SizeOf(elements.type));
     const std::int64_t most_part = PartElements(element);
     const std::int64_t chunk = most_part * size_;
-    const std::int64_t steps = std::max<std::int64_t>(1, (tensor.numel() + chunk - 1) / chunk);
+    const std::int64_t steps = std::max<std::int64_t>(1, (elements.count + chunk - 1) / chunk);
     // A step's elements, divided between the ranks. All parts but those at the end are equal.
     struct Step {
-      std::int64_t begin, elements, part;
-      std::int64_t PartBegin(int rank) const { return begin + std::min(elements, part * rank); }
-      std::int64_t PartElements(int rank) const { return std::clamp<std::int64_t>(elements - part * rank, 0, part); }
+      std::int64_t begin, count, part;
+      std::int64_t PartBegin(int rank) const { return begin + std::min(count, part * rank); }
+      std::int64_t PartElements(int rank) const { return std::clamp<std::int64_t>(count - part * rank, 0, part); }
     };
     const auto step_at = [&](std::int64_t i) {
-      const std::int64_t elements = std::min(chunk, tensor.numel() - i * chunk);
-      const std::int64_t part = (elements + size_ - 1) / size_;
-      return Step{i * chunk, elements, std::min(most_part, static_cast<std::int64_t>(RoundUp(part, kAlignment)))};
+      const std::int64_t count = std::min(chunk, elements.count - i * chunk);
+      const std::int64_t part = (count + size_ - 1) / size_;
+      return Step{i * chunk, count, std::min(most_part, static_cast<std::int64_t>(RoundUp(part, kAlignment)))};
     };
-    std::byte* const data = BytesOf(tensor);
+    std::byte* const data = elements.begin();
     std::vector<const void*> sources(static_cast<std::size_t>(size_));
     // Three stages. In turn i, step i is copied out, step i-1 combined and step i-2 copied in.
     for (std::int64_t turn = 0; turn < steps + 2; ++turn) {
@@ -194,7 +213,7 @@ class SharedMemoryTransport final : public Transport {
             sources[peer] = peer == rank_ ? mine : slots[peer] + PlaceInSlot(rank_, peer) * step.part * element;
           }
           return Post(label, [&](std::byte* slot) {
-            Combine(tensor.scalar_type(), reduction, slot, sources, step.PartElements(rank_));
+            Combine(elements.type, reduction, slot, sources, step.PartElements(rank_));
             CopyBytes(mine, slot, static_cast<std::size_t>(step.PartElements(rank_) * element));
           });
         }));
@@ -213,14 +232,14 @@ class SharedMemoryTransport final : public Transport {
     return {};
   }
 
-  Status ReduceScatter(const at::Tensor& mine, const at::Tensor& all, Reduction reduction) override {
+  Status ReduceScatter(const Elements& mine, const Elements& all, Reduction reduction) override {
     const OperationLabel label = LabelOf(OperationKind::kReduceScatter, mine, static_cast<std::uint32_t>(reduction));
-    const auto element = static_cast<std::int64_t>(mine.element_size());
+    const auto element = static_cast<std::int64_t>(SizeOf(mine.type));
     const std::int64_t chunk = PartElements(element);
-    const std::int64_t steps = std::max<std::int64_t>(1, (mine.numel() + chunk - 1) / chunk);
-    const auto elements_of = [&](std::int64_t step) { return std::min(chunk, mine.numel() - step * chunk); };
+    const std::int64_t steps = std::max<std::int64_t>(1, (mine.count + chunk - 1) / chunk);
+    const auto elements_of = [&](std::int64_t step) { return std::min(chunk, mine.count - step * chunk); };
     const auto part_at = [&](int peer, std::int64_t step) {
-      return BytesOf(all) + (peer * mine.numel() + step * chunk) * element;
+      return all.begin() + (peer * mine.count + step * chunk) * element;
     };
     std::vector<const void*> sources(static_cast<std::size_t>(size_));
     for (std::int64_t turn = 0; turn < steps + 1; ++turn) {
@@ -240,7 +259,7 @@ class SharedMemoryTransport final : public Transport {
             sources[peer] =
                 peer == rank_ ? part_at(rank_, step) : slots[peer] + PlaceInSlot(rank_, peer) * chunk * element;
           }
-          Combine(mine.scalar_type(), reduction, BytesOf(mine) + step * chunk * element, sources, elements_of(step));
+          Combine(mine.type, reduction, mine.begin() + step * chunk * element, sources, elements_of(step));
           return {};
         }));
       }
@@ -248,16 +267,16 @@ class SharedMemoryTransport final : public Transport {
     return {};
   }
 
-  Status AllGather(const at::Tensor& all, const at::Tensor& mine) override {
+  Status AllGather(const Elements& all, const Elements& mine) override {
     const OperationLabel label = LabelOf(OperationKind::kAllGather, mine);
-    const std::size_t bytes = mine.nbytes(), chunk = layout_.slot_bytes();
+    const std::size_t bytes = mine.bytes(), chunk = layout_.slot_bytes();
     const std::size_t steps = std::max<std::size_t>(1, (bytes + chunk - 1) / chunk);
     const auto bytes_of = [&](std::size_t step) { return std::min(chunk, bytes - step * chunk); };
-    std::byte* const own = BytesOf(all) + static_cast<std::size_t>(rank_) * bytes;
+    std::byte* const own = all.begin() + static_cast<std::size_t>(rank_) * bytes;
     for (std::size_t turn = 0; turn < steps + 1; ++turn) {
       if (turn < steps) {
         MR_TRY(Post(label, [&](std::byte* slot) {
-          const std::byte* const from = BytesOf(mine) + turn * chunk;
+          const std::byte* const from = mine.begin() + turn * chunk;
           CopyBytes(slot, from, bytes_of(turn));
           if (own + turn * chunk != from) CopyBytes(own + turn * chunk, slot, bytes_of(turn));
         }));
@@ -266,7 +285,7 @@ class SharedMemoryTransport final : public Transport {
       for (int peer = 0; peer < size_; ++peer) {
         if (peer == rank_) continue;
         MR_TRY(Take(label, peer, [&](const std::byte* slot) {
-          CopyBytes(BytesOf(all) + static_cast<std::size_t>(peer) * bytes + (turn - 1) * chunk, slot,
+          CopyBytes(all.begin() + static_cast<std::size_t>(peer) * bytes + (turn - 1) * chunk, slot,
                     bytes_of(turn - 1));
         }));
       }
@@ -274,15 +293,15 @@ class SharedMemoryTransport final : public Transport {
     return {};
   }
 
-  Status Broadcast(const at::Tensor& tensor, int root) override {
-    const OperationLabel label = LabelOf(OperationKind::kBroadcast, tensor, static_cast<std::uint32_t>(root));
-    const std::size_t bytes = tensor.nbytes(), chunk = layout_.slot_bytes();
+  Status Broadcast(const Elements& elements, int root) override {
+    const OperationLabel label = LabelOf(OperationKind::kBroadcast, elements, static_cast<std::uint32_t>(root));
+    const std::size_t bytes = elements.bytes(), chunk = layout_.slot_bytes();
     const std::size_t steps = std::max<std::size_t>(1, (bytes + chunk - 1) / chunk);
     const auto copy = [&](std::byte* to, const std::byte* from, std::size_t step) {
       CopyBytes(to, from, std::min(chunk, bytes - step * chunk));
     };
     for (std::size_t step = 0; step < steps; ++step) {
-      std::byte* const data = BytesOf(tensor) + step * chunk;
+      std::byte* const data = elements.begin() + step * chunk;
       if (rank_ == root) {
         MR_TRY(Post(label, [&](std::byte* slot) { copy(slot, data, step); }));
       }
@@ -300,11 +319,11 @@ class SharedMemoryTransport final : public Transport {
     return {};
   }
 
-  Status Send(const at::Tensor& tensor, int to) override {
-    const OperationLabel label = LabelOf(OperationKind::kMessage, tensor);
+  Status Send(const Elements& elements, int to) override {
+    const OperationLabel label = LabelOf(OperationKind::kMessage, elements);
     ChannelState& channel = layout_.Channel(base(), rank_, to);
     std::uint32_t& sent = channels_[to].sent;
-    return ForEachPiece(tensor, [&](std::byte* data, std::size_t bytes) -> Status {
+    return ForEachPiece(elements, [&](std::byte* data, std::size_t bytes) -> Status {
       MR_TRY(Await(channel.taken, sent + 1 - kChannelSlots, to));
       std::byte* const slot = layout_.ChannelSlot(base(), rank_, to, sent);
       std::memcpy(slot, &label, sizeof label);
@@ -314,11 +333,11 @@ class SharedMemoryTransport final : public Transport {
     });
   }
 
-  Status Receive(const at::Tensor& tensor, int from) override {
-    const OperationLabel label = LabelOf(OperationKind::kMessage, tensor);
+  Status Receive(const Elements& elements, int from) override {
+    const OperationLabel label = LabelOf(OperationKind::kMessage, elements);
     ChannelState& channel = layout_.Channel(base(), from, rank_);
     std::uint32_t& taken = channels_[from].taken;
-    return ForEachPiece(tensor, [&](std::byte* data, std::size_t bytes) -> Status {
+    return ForEachPiece(elements, [&](std::byte* data, std::size_t bytes) -> Status {
       MR_TRY(Await(channel.sent, taken + 1, from));
       const std::byte* const slot = layout_.ChannelSlot(base(), from, rank_, taken);
       MR_TRY(Compare(label, from, slot));
@@ -402,12 +421,12 @@ class SharedMemoryTransport final : public Transport {
 
   /// Calls `pass` with each piece of a message; with one empty piece if the tensor is empty.
   template <class Pass>
-  Status ForEachPiece(const at::Tensor& tensor, Pass pass) const {
-    const std::size_t bytes = tensor.nbytes(), most = layout_.channel_slot_bytes();
+  Status ForEachPiece(const Elements& elements, Pass pass) const {
+    const std::size_t bytes = elements.bytes(), most = layout_.channel_slot_bytes();
     std::size_t at = 0;
     do {
       const std::size_t piece = std::min(most, bytes - at);
-      MR_TRY(pass(BytesOf(tensor) + at, piece));
+      MR_TRY(pass(elements.begin() + at, piece));
       at += piece;
     } while (at < bytes);
     return {};
@@ -417,7 +436,7 @@ class SharedMemoryTransport final : public Transport {
   Status Await(SharedCounter& counter, std::uint32_t target, int peer) {
     if (counter.Reached(target)) return {};
     const TimePoint start = SystemClock().Now();
-    while (!counter.AwaitFor(target, spins_, std::min(kLookAfter, timeout_))) {
+    while (!counter.AwaitFor(target, spin_, std::min(kLookAfter, timeout_))) {
       MR_TRY(RecordedFailure());
       const auto state = layout_.Rank(base(), peer).presence.Look();
       if (counter.Reached(target)) return {};  // done before the peer left
@@ -476,7 +495,7 @@ class SharedMemoryTransport final : public Transport {
   const int rank_, size_;
   const std::vector<int> in_job_;
   const Duration timeout_;
-  const int spins_;
+  const Duration spin_;
   const GroupSplitter splitter_;
   // Used only by the lane of collective operations.
   std::uint32_t posted_ = 0;
@@ -500,4 +519,4 @@ std::unique_ptr<Transport> MakeSharedMemoryTransport(std::shared_ptr<Segment> se
   return std::make_unique<SharedMemoryTransport>(std::move(segment), std::move(members), timeout, std::move(splitter));
 }
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

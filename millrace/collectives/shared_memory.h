@@ -12,7 +12,7 @@
 #include "millrace/collectives/memory/segment.h"
 #include "millrace/collectives/transport.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 
 /// Returns the size of the segment for a group. It depends on nothing but the number of ranks.
 std::size_t SharedMemoryBytes(int ranks);
@@ -35,4 +35,4 @@ using GroupSplitter =
 std::unique_ptr<Transport> MakeSharedMemoryTransport(std::shared_ptr<Segment> segment, GroupMembers members,
                                                      Duration timeout, GroupSplitter splitter);
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

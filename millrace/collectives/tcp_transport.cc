@@ -16,7 +16,7 @@
 #include "millrace/base/threads/sync.h"
 #include "millrace/collectives/direct_exchange.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 namespace {
 
 /// Bytes that pass in one system call: so all connections of an operation move on together.
@@ -215,23 +215,25 @@ class TcpTransport final : public Transport {
   int rank() const override { return members_.rank; }
   int size() const override { return members_.size(); }
 
-  Status AllReduce(const at::Tensor& tensor, Reduction reduction) override {
-    return DirectAllReduce(*operations_, tensor, reduction);
+  Status AllReduce(const Elements& elements, Reduction reduction) override {
+    return DirectAllReduce(*operations_, elements, reduction);
   }
-  Status AllGather(const at::Tensor& all, const at::Tensor& mine) override {
+  Status AllGather(const Elements& all, const Elements& mine) override {
     return DirectAllGather(*operations_, all, mine);
   }
-  Status ReduceScatter(const at::Tensor& mine, const at::Tensor& all, Reduction reduction) override {
+  Status ReduceScatter(const Elements& mine, const Elements& all, Reduction reduction) override {
     return DirectReduceScatter(*operations_, mine, all, reduction);
   }
-  Status Broadcast(const at::Tensor& tensor, int root) override { return DirectBroadcast(*operations_, tensor, root); }
-  Status Send(const at::Tensor& tensor, int to) override {
-    TcpLink& link = *MR_TRY(MessageLink(to, /*sends=*/true));
-    return DirectSend(link, tensor, to);
+  Status Broadcast(const Elements& elements, int root) override {
+    return DirectBroadcast(*operations_, elements, root);
   }
-  Status Receive(const at::Tensor& tensor, int from) override {
+  Status Send(const Elements& elements, int to) override {
+    TcpLink& link = *MR_TRY(MessageLink(to, /*sends=*/true));
+    return DirectSend(link, elements, to);
+  }
+  Status Receive(const Elements& elements, int from) override {
     TcpLink& link = *MR_TRY(MessageLink(from, /*sends=*/false));
-    return DirectReceive(link, tensor, from);
+    return DirectReceive(link, elements, from);
   }
 
   /// Ends all connections, so that the peers notice.
@@ -314,4 +316,4 @@ Result<std::unique_ptr<Transport>> ConnectTcpTransport(std::shared_ptr<RankNetwo
   return transport;
 }
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

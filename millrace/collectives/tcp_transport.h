@@ -11,7 +11,7 @@
 #include "millrace/collectives/tcp/rank_network.h"
 #include "millrace/collectives/transport.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 
 /// Connects this rank with the other members of a group. Blocks until all are there or `timeout` has passed.
 /// `group`: unique among the groups of the job. `addresses`: RankNetwork::Address() of each member.
@@ -24,4 +24,4 @@ Result<std::unique_ptr<Transport>> ConnectTcpTransport(std::shared_ptr<RankNetwo
                                                        std::vector<std::string> addresses, GroupMembers members,
                                                        Duration timeout, GroupSplitter splitter);
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

@@ -12,7 +12,7 @@
 #include "millrace/collectives/connect.h"
 #include "millrace/collectives/shared_memory.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 namespace {
 
 /// Where threads meet to make groups. Thread-safe.
@@ -121,4 +121,4 @@ std::vector<std::unique_ptr<Collective>> ConnectThreads(int size, Duration timeo
   return ranks;
 }
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

@@ -1,8 +1,6 @@
 // What carries the operations of a group: shared memory or TCP.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <memory>
 #include <span>
 #include <string>
@@ -11,7 +9,7 @@
 #include "millrace/base/result.h"
 #include "millrace/collectives/collective.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 
 /// The ranks of a group.
 struct GroupMembers {
@@ -26,8 +24,8 @@ struct GroupMembers {
 };
 
 /// The operations of Collective, without a background: each call blocks until the operation is done on this rank.
-/// MakeCollective() makes a Collective of it, which also checks the arguments: tensors are contiguous, on the CPU, and
-/// of sizes that match the operation on this rank.
+/// MakeCollective() makes a Collective of it, which also checks the arguments: elements are in the memory of the host,
+/// and of sizes that match the operation on this rank.
 ///
 /// One thread at a time calls AllReduce, AllGather, ReduceScatter and Broadcast. At the same time, one thread for each
 /// peer may call Send, and one thread for each peer Receive. Any thread may call Abort.
@@ -39,12 +37,12 @@ class Transport {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  virtual Status AllReduce(const at::Tensor& tensor, Reduction reduction) = 0;
-  virtual Status AllGather(const at::Tensor& all, const at::Tensor& mine) = 0;
-  virtual Status ReduceScatter(const at::Tensor& mine, const at::Tensor& all, Reduction reduction) = 0;
-  virtual Status Broadcast(const at::Tensor& tensor, int root) = 0;
-  virtual Status Send(const at::Tensor& tensor, int to) = 0;
-  virtual Status Receive(const at::Tensor& tensor, int from) = 0;
+  virtual Status AllReduce(const Elements& elements, Reduction reduction) = 0;
+  virtual Status AllGather(const Elements& all, const Elements& mine) = 0;
+  virtual Status ReduceScatter(const Elements& mine, const Elements& all, Reduction reduction) = 0;
+  virtual Status Broadcast(const Elements& elements, int root) = 0;
+  virtual Status Send(const Elements& elements, int to) = 0;
+  virtual Status Receive(const Elements& elements, int from) = 0;
 
   /// Makes all calls of this rank fail, those under way too, and tells the peers that this rank failed with `cause`.
   virtual void Abort(const Error& cause) = 0;
@@ -53,4 +51,4 @@ class Transport {
   virtual Result<std::unique_ptr<Collective>> Split(const std::string& name, std::span<const int> members) = 0;
 };
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

@@ -50,7 +50,7 @@ struct Observed {
   std::vector<std::int64_t> trained;   ///< likewise, of what has gradients
   std::int64_t partial = 0;            ///< of rank 0
   std::int64_t kept = 0;               ///< bytes of tensors after a forward pass
-  Traffic traffic;                     ///< of rank 0
+  collectives::Traffic traffic;        ///< of rank 0
 };
 
 struct Case {
@@ -85,13 +85,13 @@ void Observe(const Case& c, const Json& json, Observed& seen) {
   }
   seen.elements.resize(static_cast<std::size_t>(c.tensor));
   seen.trained.resize(static_cast<std::size_t>(c.tensor));
-  auto groups = ConnectThreads(c.tensor);
-  const auto traffic = std::shared_ptr<Traffic>(std::shared_ptr<void>(), &seen.traffic);
+  auto groups = collectives::ConnectThreads(c.tensor);
+  const auto traffic = std::shared_ptr<collectives::Traffic>(std::shared_ptr<void>(), &seen.traffic);
   std::barrier together(c.tensor);
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < c.tensor; ++rank) {
     threads.emplace_back([&, rank, inner = std::move(groups[static_cast<std::size_t>(rank)])]() mutable {
-      const auto group = rank == 0 ? MakeCounting(std::move(inner), traffic) : std::move(inner);
+      const auto group = rank == 0 ? collectives::MakeCounting(std::move(inner), traffic) : std::move(inner);
       const TensorRanks ranks{c.tensor > 1 ? group.get() : nullptr, c.sequence};
       auto model = MakeModel(config, c.bf16 ? at::kBFloat16 : at::kFloat, at::kCPU, 7,
                              ModelShare{.ranks = ranks, .freeze = c.freeze, .lora = c.lora, .quantized = codes})
@@ -163,13 +163,13 @@ void Compare(const Case& c) {
         cost.embedding.partial_elements + kBlocks * cost.blocks[0].once.partial_elements + cost.head.partial_elements,
         seen.partial);
   }
-  const auto equal = [&](Traffic::Kind kind, const plan::Exchanges::Count& count) {
+  const auto equal = [&](collectives::Traffic::Kind kind, const plan::Exchanges::Count& count) {
     EXPECT_EQ(count.operations, seen.traffic.operations(kind)) << "operations of kind " << kind;
     EXPECT_EQ(count.bytes, seen.traffic.bytes(kind)) << "bytes of kind " << kind;
   };
-  equal(Traffic::kAllReduce, exchanges.all_reduce);
-  equal(Traffic::kAllGather, exchanges.all_gather);
-  equal(Traffic::kReduceScatter, exchanges.reduce_scatter);
+  equal(collectives::Traffic::kAllReduce, exchanges.all_reduce);
+  equal(collectives::Traffic::kAllGather, exchanges.all_gather);
+  equal(collectives::Traffic::kReduceScatter, exchanges.reduce_scatter);
   // Of small things, such as positions and bounds of documents, the plan knows nothing. Where most is frozen, they are
   // a larger part of what is left.
   const bool is_whole = c.freeze.empty() && !c.lora;

@@ -12,7 +12,7 @@
 namespace millrace::train {
 namespace {
 
-using engine::FaultPlan;
+using collectives::FaultPlan;
 using engine::PipelineSchedule;
 
 enum class InjectedFault { kNone, kLost, kFails, kHangs };
@@ -103,7 +103,7 @@ class InjectedFailures : public TrainTest {
     const int ranks = run.ranks();
     // A rank that hangs is noticed by the time-out alone.
     const auto timeout = run.fault == InjectedFault::kHangs ? Duration(std::chrono::seconds(1)) : kGiveUp;
-    auto groups = engine::ConnectThreads(ranks, timeout);
+    auto groups = collectives::ConnectThreads(ranks, timeout);
     Ended ended;
     ended.outcomes.resize(static_cast<std::size_t>(ranks), Fail(Code::kInternal, "not run"));
     const Observer observer{.on_step = [&](const StepReport& report) { ended.losses[report.step] = report.loss; }};
@@ -114,7 +114,7 @@ class InjectedFailures : public TrainTest {
     for (int rank = 0; rank < ranks; ++rank) {
       threads.emplace_back([&, rank] {
         {
-          const auto group = engine::MakeFaulty(std::move(groups[rank]), run.PlanOf(rank, release.get_token()));
+          const auto group = collectives::MakeFaulty(std::move(groups[rank]), run.PlanOf(rank, release.get_token()));
           auto connection = object::OpenConnection({}).value();
           ended.outcomes[rank] = Train(*connection, *group, options, observer, {});
           // A rank that has ended leaves the group: its process is gone.

@@ -72,7 +72,7 @@ TEST_F(LostRanks, RunsThatLoseOneEndWithTheSameBits) {
     };
     wrap_ = [&](int rank, std::unique_ptr<engine::Collective> world) {
       if (rank != victim) return world;
-      return engine::MakeFaulty(std::move(world), {.counted_from = reached.get_token(), .lost_at = operation});
+      return collectives::MakeFaulty(std::move(world), {.counted_from = reached.get_token(), .lost_at = operation});
     };
     loses_ranks_ = true;
     const Ran lost = RunRanks(options, layout.ranks);

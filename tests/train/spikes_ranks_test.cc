@@ -57,7 +57,7 @@ class SpikesRanks : public TrainTest {
       slices.push_back({.name = name, .meta = reader->manifest().tensors.at(name), .bytes = AsBytes(bytes)});
     }
     MemoryBudget budget(8 * kMiB);
-    const auto group = MakeRankGroup(std::move(engine::ConnectThreads(1)[0]));
+    const auto group = MakeRankGroup(std::move(collectives::ConnectThreads(1)[0]));
     const auto writer = checkpoint::Writer::Open(*connection, group, budget, {.url = url}).value();
     EXPECT_TRUE(writer->Save(1, slices, reader->manifest().meta));
     EXPECT_TRUE(writer->Wait());
@@ -156,7 +156,7 @@ TEST_F(SpikesRanks, ARunThatDiesAfterItWentBackEndsWithTheSameBits) {
     };
     wrap_ = [&](int rank, std::unique_ptr<engine::Collective> world) {
       if (rank != 0) return world;
-      return engine::MakeFaulty(std::move(world), {.counted_from = went_back.get_token(), .lost_at = operation});
+      return collectives::MakeFaulty(std::move(world), {.counted_from = went_back.get_token(), .lost_at = operation});
     };
     const Ran lost = RunRanks(options, layout.ranks);
     ASSERT_FALSE(lost.outcome);

@@ -11,9 +11,10 @@
 #include "millrace/collectives/memory/presence.h"
 #include "millrace/collectives/memory/segment.h"
 #include "millrace/collectives/memory/shared_counter.h"
+#include "millrace/collectives/testing/array.h"
 #include "millrace/collectives/testing/run_ranks.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 namespace {
 
 TEST(Segment, LeavesNoNameBehind) {
@@ -39,7 +40,7 @@ TEST(Segment, LeavesNoNameBehind) {
 TEST(SharedCounter, WakesThoseWhoWait) {
   SharedCounter counter;
   std::jthread waiter([&] {
-    while (!counter.AwaitFor(3, 0, std::chrono::seconds(10))) {
+    while (!counter.AwaitFor(3, {}, std::chrono::seconds(10))) {
     }
   });
   for (std::uint32_t i = 1; i <= 3; ++i) counter.Raise(i);
@@ -77,7 +78,7 @@ TEST(SharedMemoryProcess, Peer) {
   if (port == nullptr) GTEST_SKIP() << "runs as the peer of AKilledRankIsNoticed";
   auto group = ConnectPair(1, std::atoi(port));
   ASSERT_TRUE(group) << group.error().ToString();
-  while ((*group)->AllReduce(at::ones({1'000'000}))) {
+  while ((*group)->AllReduce(Array<float>(1'000'000, 1))) {
   }
 }
 
@@ -90,9 +91,9 @@ TEST(SharedMemoryProcess, AKilledRankIsNoticed) {
   auto group = ConnectPair(0, port);
   ASSERT_TRUE(group) << group.error().ToString();
   for (int i = 0; i < 3; ++i) {
-    at::Tensor tensor = at::ones({1'000'000});
-    ASSERT_TRUE((*group)->AllReduce(tensor));
-    EXPECT_EQ(tensor[999'999].item<float>(), 2);
+    const Array<float> numbers(1'000'000, 1);
+    ASSERT_TRUE((*group)->AllReduce(numbers));
+    EXPECT_EQ(numbers.values().back(), 2);
   }
   // All names in /dev/shm are gone by now, so that nothing is left behind.
   const auto maps = ReadFile("/proc/self/maps");
@@ -105,7 +106,7 @@ TEST(SharedMemoryProcess, AKilledRankIsNoticed) {
   ASSERT_EQ(peer->Wait()->signal, SIGKILL);
   const TimePoint killed = SystemClock().Now();
   Status status;
-  while (status) status = (*group)->AllReduce(at::ones({1'000'000}));  // the peer may have begun one more
+  while (status) status = (*group)->AllReduce(Array<float>(1'000'000, 1));  // the peer may have begun one more
   EXPECT_LT(SystemClock().Now() - killed, std::chrono::seconds(2));
   EXPECT_EQ(status.error().code(), Code::kUnavailable);
   EXPECT_NE(status.error().ToString().find("the process of rank 1 has ended"), std::string::npos)
@@ -113,4 +114,4 @@ TEST(SharedMemoryProcess, AKilledRankIsNoticed) {
 }
 
 }  // namespace
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

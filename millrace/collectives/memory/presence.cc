@@ -2,7 +2,7 @@
 
 #include <cerrno>
 
-namespace millrace::engine {
+namespace millrace::collectives {
 
 void SharedPresence::Initialize() {
   pthread_mutexattr_t attributes;
@@ -52,4 +52,4 @@ void PresenceHolder::Hold(SharedPresence& presence) {
   ::pthread_mutex_unlock(&presence.mutex_);
 }
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

@@ -9,7 +9,7 @@
 
 #include "millrace/base/threads/sync.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 
 /// A rank's sign of life in shared memory: a mutex that the rank holds as long as it lives. When a process ends,
 /// however it ends, the kernel releases its robust mutexes (pthread_mutexattr_setrobust). So this needs no heartbeat
@@ -47,4 +47,4 @@ class PresenceHolder {
   std::thread thread_;
 };
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

@@ -8,7 +8,7 @@
 #include "millrace/base/files/files.h"
 #include "millrace/base/hash/random.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 
 Result<std::shared_ptr<Segment>> Segment::Map(int fd, std::size_t bytes, int flags) {
   void* const data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
@@ -53,4 +53,4 @@ void Segment::Unlink() {
   if (!name_.empty()) ::shm_unlink(std::exchange(name_, {}).c_str());
 }
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

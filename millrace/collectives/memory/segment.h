@@ -7,7 +7,7 @@
 
 #include "millrace/base/result.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 
 /// Owns a mapping of a piece of memory, filled with zeros by its creator. All of it is reserved when it is made, so
 /// that no access fails later. Thread-safe to read.
@@ -41,4 +41,4 @@ class Segment {
   std::string name_;  ///< empty: there is none, or it is not this object's to remove
 };
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

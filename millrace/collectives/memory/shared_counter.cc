@@ -7,7 +7,7 @@
 #include <climits>
 #include <ctime>
 
-namespace millrace::engine {
+namespace millrace::collectives {
 namespace {
 
 static_assert(sizeof(std::atomic<std::uint32_t>) == 4 && std::atomic<std::uint32_t>::is_always_lock_free);
@@ -27,10 +27,13 @@ void SharedCounter::Raise(std::uint32_t value) {
   Wake();
 }
 
-bool SharedCounter::AwaitFor(std::uint32_t target, int spins, Duration most) {
-  for (int i = 0; i < spins; ++i) {
-    if (Reached(target)) return true;
-    PauseCpu();
+bool SharedCounter::AwaitFor(std::uint32_t target, Duration spin, Duration most) {
+  if (spin > Duration::zero()) {
+    const TimePoint end = SystemClock().Now() + spin;
+    do {
+      if (Reached(target)) return true;
+      PauseCpu();
+    } while (SystemClock().Now() < end);
   }
   sleepers_.fetch_add(1, std::memory_order_seq_cst);
   const std::uint32_t seen = value_.load(std::memory_order_seq_cst);
@@ -49,4 +52,4 @@ void SharedCounter::Wake() {
   (void)::syscall(SYS_futex, &value_, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

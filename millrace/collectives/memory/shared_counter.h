@@ -6,7 +6,7 @@
 
 #include "millrace/base/clock.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 
 /// A counter that one thread raises and others wait for, in one or several processes. It lies in shared memory: zero
 /// bytes are a counter of 0, and no destructor needs to run. Counts modulo 2^32: values that are compared are less than
@@ -18,9 +18,9 @@ class alignas(64) SharedCounter {  // a cache line each: waiting for one does no
   }
   /// Sets the counter and wakes those who wait. A system call only if somebody sleeps.
   void Raise(std::uint32_t value);
-  /// Returns Reached(target). Polls `spins` times, then sleeps until the counter changes, Wake() is called or `most`
+  /// Returns Reached(target). Polls for `spin`, then sleeps until the counter changes, Wake() is called or `most`
   /// has passed. It may return false early: call it in a loop.
-  bool AwaitFor(std::uint32_t target, int spins, Duration most);
+  bool AwaitFor(std::uint32_t target, Duration spin, Duration most);
   /// Ends the sleep of those who wait, although the counter has not changed. One who is about to sleep may miss it.
   void Wake();
 
@@ -29,4 +29,4 @@ class alignas(64) SharedCounter {  // a cache line each: waiting for one does no
   std::atomic<std::uint32_t> sleepers_ = 0;
 };
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

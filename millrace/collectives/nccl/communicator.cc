@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace millrace::engine {
+namespace millrace::collectives {
 namespace {
 
 /// How often a call in progress is looked at. Most are done at once.
@@ -84,4 +84,4 @@ void Communicator::Abort() {
   if (handle_ != nullptr) api_->Abort(std::exchange(handle_, nullptr));
 }
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

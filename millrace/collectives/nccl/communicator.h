@@ -9,7 +9,7 @@
 #include "millrace/base/threads/sync.h"
 #include "millrace/collectives/nccl/nccl_api.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 
 /// Owns a communicator. Thread-safe; Launch() by one thread at a time.
 class Communicator {
@@ -44,4 +44,4 @@ class Communicator {
   NcclHandle handle_ MR_GUARDED_BY(mutex_);  ///< null after Abort()
 };
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

@@ -8,7 +8,7 @@
 
 #include "millrace/base/result.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 
 // The values and the sizes are those of nccl.h of NCCL 2.28; nccl_cuda_test compares them where that header is. It is
 // not needed: few of the machines that have the library have it.
@@ -61,4 +61,4 @@ class NcclApi {
 /// none, or one older than 2.14.
 Result<std::shared_ptr<NcclApi>> LoadNccl();
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

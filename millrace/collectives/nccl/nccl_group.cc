@@ -1,7 +1,5 @@
 #include "millrace/collectives/nccl/nccl_group.h"
 
-#include <ATen/core/grad_mode.h>
-
 #include <algorithm>
 #include <cstring>
 #include <deque>
@@ -17,10 +15,9 @@
 #include "millrace/collectives/operation_checks.h"
 #include "millrace/collectives/operation_label.h"
 #include "millrace/collectives/transport.h"
-#include "millrace/engine/errors.h"
 #include "millrace/trace/recorder.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 namespace {
 
 /// Operations that a lane holds before Start…() blocks.
@@ -38,48 +35,40 @@ struct Announcement {
   NcclId id;  ///< of the communicator for messages of this direction; zeros after the first
 };
 
-/// Returns nothing for a type that NCCL has no name for.
-std::optional<NcclType> TypeOf(at::ScalarType type) {
+NcclType TypeOf(ElementType type) {
   switch (type) {
-    case at::kByte:
-      return NcclType::kUint8;
-    case at::kInt:
-      return NcclType::kInt32;
-    case at::kLong:
-      return NcclType::kInt64;
-    case at::kHalf:
-      return NcclType::kFloat16;
-    case at::kBFloat16:
-      return NcclType::kBfloat16;
-    case at::kFloat:
+    case ElementType::kFloat32:
       return NcclType::kFloat32;
-    case at::kDouble:
+    case ElementType::kBFloat16:
+      return NcclType::kBfloat16;
+    case ElementType::kFloat16:
+      return NcclType::kFloat16;
+    case ElementType::kFloat64:
       return NcclType::kFloat64;
-    default:
-      return {};
+    case ElementType::kInt64:
+      return NcclType::kInt64;
+    case ElementType::kInt32:
+      return NcclType::kInt32;
+    case ElementType::kUint8:
+    case ElementType::kBytes:
+      return NcclType::kUint8;
   }
+  std::unreachable();
 }
 NcclReduction ReductionOf(Reduction reduction) {
   if (reduction == Reduction::kMax) return NcclReduction::kMax;
   return reduction == Reduction::kMean ? NcclReduction::kMean : NcclReduction::kSum;
 }
 
-/// A tensor as NCCL takes it: as bytes, if NCCL has no name for its type.
-struct Elements {
+/// Elements as NCCL takes them.
+struct NcclElements {
   void* data;
   std::size_t count;
   NcclType type;
-  static Elements Of(const at::Tensor& tensor) {
-    const auto type = TypeOf(tensor.scalar_type());
-    if (!type) return {tensor.data_ptr(), tensor.nbytes(), NcclType::kUint8};
-    return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), *type};
+  static NcclElements Of(const Elements& elements) {
+    return {elements.data, static_cast<std::size_t>(elements.count), TypeOf(elements.type)};
   }
 };
-
-template <class T>
-at::Tensor ByteTensorOf(T& object) {
-  return at::from_blob(&object, {static_cast<std::int64_t>(sizeof object)}, at::kByte);
-}
 
 /// The first failure of a group. Thread-safe. Outlives the group with its operations.
 class Failure {
@@ -119,8 +108,7 @@ class Launch {
       MR_TRY(*status_);
       end = end_;
     }
-    if (end) end->HoldCurrent();
-    return {};
+    return end ? end->HoldCurrent() : Status();
   }
 
  private:
@@ -132,13 +120,13 @@ class Launch {
 
 class NcclOperation final : public Collective::Pending {
  public:
-  /// `tensors` live until the caller's stream waits for the operation. `sum` is then added to `into`, if defined.
+  /// What `used` views lives until the caller's stream waits for the operation. `sum` is then added to `into`, if any.
   NcclOperation(const char* name, std::shared_ptr<Launch> launch, std::shared_ptr<const Failure> failure,
-                std::vector<at::Tensor> tensors, at::Tensor into = {}, at::Tensor sum = {})
+                std::vector<Elements> used, std::optional<Elements> into = {}, Elements sum = {})
       : name_(name),
         launch_(std::move(launch)),
         failure_(std::move(failure)),
-        tensors_(std::move(tensors)),
+        used_(std::move(used)),
         into_(std::move(into)),
         sum_(std::move(sum)) {}
   ~NcclOperation() override { (void)Wait(); }
@@ -146,23 +134,19 @@ class NcclOperation final : public Collective::Pending {
   Status Wait() override {
     trace::Span span("wait", trace::Category::kCommunication);
     if (span) span.SetArguments({{"for", name_}});
-    MR_TRY(MR_TRY(CatchTorch("NCCL", [&] { return launch_->Hold(); })));
+    MR_TRY(launch_->Hold());
     MR_TRY(failure_->Get());
-    if (!into_.defined()) return {};
-    const at::Tensor into = std::exchange(into_, {});
-    return CatchTorch("adding a sum", [&] {
-      const at::NoGradGuard no_grad;
-      into.view({-1}).add_(sum_.view({-1}));
-    });
+    const std::optional<Elements> into = std::exchange(into_, std::nullopt);
+    return into ? AddElements(*into, sum_) : Status();
   }
 
  private:
   const char* const name_;
   const std::shared_ptr<Launch> launch_;
   const std::shared_ptr<const Failure> failure_;
-  const std::vector<at::Tensor> tensors_;
-  at::Tensor into_;
-  const at::Tensor sum_;
+  const std::vector<Elements> used_;
+  std::optional<Elements> into_;
+  const Elements sum_;
 };
 
 class NcclGroup final : public Collective {
@@ -182,7 +166,7 @@ class NcclGroup final : public Collective {
 
   /// Connects the ranks. Call it once, first.
   Status Connect() {
-    options_.device->UseHere();
+    MR_TRY(options_.device->UseHere());
     labels_ = MR_TRY(inner_->Duplicate("nccl labels"));
     messages_ = MR_TRY(inner_->Duplicate("nccl messages"));
     alarm_ = MR_TRY(inner_->Duplicate("nccl alarm"));
@@ -191,9 +175,9 @@ class NcclGroup final : public Collective {
     const auto connected = Submit(lane_, {}, [this](const StreamPoint&) -> Result<std::shared_ptr<const StreamPoint>> {
       NcclId id{};
       if (rank() == 0) id = MR_TRY(NewId());
-      MR_TRY(labels_->Broadcast(ByteTensorOf(id), 0));
+      MR_TRY(labels_->Broadcast(Elements::BytesOf(id), 0));
       operations_.communicator = MR_TRY(NewCommunicator(id, size(), rank()));
-      operations_.stream = options_.device->NewStream();
+      operations_.stream = MR_TRY(options_.device->NewStream());
       return nullptr;
     });
     return connected->Hold();
@@ -202,70 +186,74 @@ class NcclGroup final : public Collective {
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
 
-  Operation StartAllReduce(at::Tensor tensor, Reduction reduction) override {
-    if (!Takes(tensor)) return inner_->StartAllReduce(std::move(tensor), reduction);
-    auto launch = Start(CheckAllReducible(tensor, reduction), [&] {
-      return Work{OperationKind::kAllReduce, tensor, static_cast<std::uint32_t>(reduction),
-                  [data = Elements::Of(tensor), reduction](NcclApi& api, NcclHandle with, void* stream) {
+  Operation StartAllReduce(Elements elements, Reduction reduction) override {
+    if (!Takes(elements)) return inner_->StartAllReduce(std::move(elements), reduction);
+    auto launch = Start(CheckAllReducible(elements, reduction), [&] {
+      return Work{OperationKind::kAllReduce, elements, static_cast<std::uint32_t>(reduction),
+                  [data = NcclElements::Of(elements), reduction](NcclApi& api, NcclHandle with, void* stream) {
                     return api.AllReduce(data.data, data.count, data.type, ReductionOf(reduction), with, stream);
                   }};
     });
-    return Pend("all-reduce", std::move(launch), {std::move(tensor)});
+    return Pend("all-reduce", std::move(launch), {std::move(elements)});
   }
-  Operation StartAllGather(at::Tensor all, at::Tensor mine) override {
+  Operation StartAllGather(Elements all, Elements mine) override {
     if (!Takes(all) && !Takes(mine)) return inner_->StartAllGather(std::move(all), std::move(mine));
     auto launch = Start(CheckParts("all-gather", all, mine, size()), [&] {
       return Work{OperationKind::kAllGather, mine, 0,
-                  [from = Elements::Of(mine), to = all.data_ptr()](NcclApi& api, NcclHandle with, void* stream) {
+                  [from = NcclElements::Of(mine), to = all.data](NcclApi& api, NcclHandle with, void* stream) {
                     return api.AllGather(from.data, to, from.count, from.type, with, stream);
                   }};
     });
     return Pend("all-gather", std::move(launch), {std::move(all), std::move(mine)});
   }
-  Operation StartReduceScatter(at::Tensor mine, at::Tensor all, Reduction reduction) override {
+  Operation StartReduceScatter(Elements mine, Elements all, Reduction reduction) override {
     if (!Takes(all) && !Takes(mine)) return inner_->StartReduceScatter(std::move(mine), std::move(all), reduction);
     Status valid = CheckParts("reduce-scatter", all, mine, size());
     if (valid) valid = CheckReducible("reduce-scatter", mine, reduction);
     // NCCL overwrites. A sum that is added has a place of its own, until the caller waits.
     const bool adds = valid && reduction == Reduction::kAddSum;
-    at::Tensor sum = mine;
-    if (adds) valid = CatchTorch("reduce-scatter", [&] { sum = at::empty_like(mine); });
+    Elements sum = mine;
+    if (adds) {
+      auto made = NewElements(mine);
+      if (made) sum = *std::move(made);
+      if (!made) valid = Fail(made.error());
+    }
     auto launch = Start(std::move(valid), [&] {
       return Work{
           OperationKind::kReduceScatter, mine, static_cast<std::uint32_t>(reduction),
-          [from = all.data_ptr(), to = Elements::Of(sum), reduction](NcclApi& api, NcclHandle with, void* stream) {
+          [from = all.data, to = NcclElements::Of(sum), reduction](NcclApi& api, NcclHandle with, void* stream) {
             return api.ReduceScatter(from, to.data, to.count, to.type, ReductionOf(reduction), with, stream);
           }};
     });
     return std::make_unique<NcclOperation>("reduce-scatter", std::move(launch), failure_,
-                                           std::vector<at::Tensor>{std::move(all), sum}, adds ? mine : at::Tensor(),
-                                           sum);
+                                           std::vector<Elements>{std::move(all), sum},
+                                           adds ? std::optional(mine) : std::nullopt, sum);
   }
-  Operation StartBroadcast(at::Tensor tensor, int root) override {
-    if (!Takes(tensor)) return inner_->StartBroadcast(std::move(tensor), root);
-    Status valid = CheckTensor("broadcast", tensor);
+  Operation StartBroadcast(Elements elements, int root) override {
+    if (!Takes(elements)) return inner_->StartBroadcast(std::move(elements), root);
+    Status valid = CheckElements("broadcast", elements);
     if (valid && root != rank()) valid = CheckPeer("broadcast", root, rank(), size());
     auto launch = Start(std::move(valid), [&] {
-      return Work{OperationKind::kBroadcast, tensor, static_cast<std::uint32_t>(root),
-                  [data = Elements::Of(tensor), root](NcclApi& api, NcclHandle with, void* stream) {
+      return Work{OperationKind::kBroadcast, elements, static_cast<std::uint32_t>(root),
+                  [data = NcclElements::Of(elements), root](NcclApi& api, NcclHandle with, void* stream) {
                     return api.Broadcast(data.data, data.count, data.type, root, with, stream);
                   }};
     });
-    return Pend("broadcast", std::move(launch), {std::move(tensor)});
+    return Pend("broadcast", std::move(launch), {std::move(elements)});
   }
-  Operation StartSend(at::Tensor tensor, int to) override {
-    if (!Takes(tensor)) return inner_->StartSend(std::move(tensor), to);
-    Status valid = CheckTensor("send", tensor);
+  Operation StartSend(Elements elements, int to) override {
+    if (!Takes(elements)) return inner_->StartSend(std::move(elements), to);
+    Status valid = CheckElements("send", elements);
     if (valid) valid = CheckPeer("send", to, rank(), size());
-    auto launch = StartMessage(std::move(valid), tensor, to, /*sends=*/true);
-    return Pend("send", std::move(launch), {std::move(tensor)});
+    auto launch = StartMessage(std::move(valid), elements, to, /*sends=*/true);
+    return Pend("send", std::move(launch), {std::move(elements)});
   }
-  Operation StartReceive(at::Tensor tensor, int from) override {
-    if (!Takes(tensor)) return inner_->StartReceive(std::move(tensor), from);
-    Status valid = CheckTensor("receive", tensor);
+  Operation StartReceive(Elements elements, int from) override {
+    if (!Takes(elements)) return inner_->StartReceive(std::move(elements), from);
+    Status valid = CheckElements("receive", elements);
     if (valid) valid = CheckPeer("receive", from, rank(), size());
-    auto launch = StartMessage(std::move(valid), tensor, from, /*sends=*/false);
-    return Pend("receive", std::move(launch), {std::move(tensor)});
+    auto launch = StartMessage(std::move(valid), elements, from, /*sends=*/false);
+    return Pend("receive", std::move(launch), {std::move(elements)});
   }
 
   void Abort(const Error& cause) override { Abandon(cause); }
@@ -284,8 +272,8 @@ class NcclGroup final : public Collective {
 
   /// An operation of all ranks.
   struct Work {
-    Work(OperationKind kind, const at::Tensor& tensor, std::uint32_t detail, Give give)
-        : label(LabelOf(kind, tensor, detail)), is_empty(tensor.numel() == 0), give(std::move(give)) {}
+    Work(OperationKind kind, const Elements& elements, std::uint32_t detail, Give give)
+        : label(LabelOf(kind, elements, detail)), is_empty(elements.count == 0), give(std::move(give)) {}
     OperationLabel label;
     bool is_empty;
     Give give;
@@ -308,9 +296,9 @@ class NcclGroup final : public Collective {
   };
 
   int NameOf(int member) const { return options_.in_job[static_cast<std::size_t>(member)]; }
-  bool Takes(const at::Tensor& tensor) const { return tensor.defined() && options_.takes(tensor); }
-  Operation Pend(const char* name, std::shared_ptr<Launch> launch, std::vector<at::Tensor> tensors) const {
-    return std::make_unique<NcclOperation>(name, std::move(launch), failure_, std::move(tensors));
+  bool Takes(const Elements& elements) const { return elements.fault == nullptr && options_.takes(elements); }
+  Operation Pend(const char* name, std::shared_ptr<Launch> launch, std::vector<Elements> used) const {
+    return std::make_unique<NcclOperation>(name, std::move(launch), failure_, std::move(used));
   }
 
   /// Runs `run` on a lane: it gives the device an operation that begins where the caller's stream is now.
@@ -322,18 +310,22 @@ class NcclGroup final : public Collective {
       ++unlaunched_;
     }
     std::shared_ptr<const StreamPoint> ready;
-    if (valid) valid = CatchTorch("NCCL", [&] { ready = options_.device->MarkCurrent(); });
+    if (valid) {
+      auto marked = options_.device->MarkCurrent();
+      if (marked) ready = *std::move(marked);
+      if (!marked) valid = Fail(marked.error());
+    }
     lane.Submit([this, launch, ready = std::move(ready), valid = std::move(valid), run = std::move(run)]() mutable {
       std::shared_ptr<const StreamPoint> end;
       Status status = failure_->Get();
       if (status) status = valid;
       if (status) {
-        auto ran = CatchTorch("NCCL", [&]() -> Status {
-          options_.device->UseHere();
+        const auto on_device = [&]() -> Status {
+          MR_TRY(options_.device->UseHere());
           end = MR_TRY(run(*ready));
           return {};
-        });
-        status = ran ? *std::move(ran) : Status(Fail(ran.error()));
+        };
+        status = on_device();
       }
       if (!status) {
         Abandon(status.error());
@@ -360,8 +352,8 @@ class NcclGroup final : public Collective {
     // Each rank compares with the one before it, and so with all.
     OperationLabel mine = work.label, theirs{};
     const int next = (rank() + 1) % size(), before = (rank() + size() - 1) % size();
-    const Operation send = labels_->StartSend(ByteTensorOf(mine), next);
-    const Operation receive = labels_->StartReceive(ByteTensorOf(theirs), before);
+    const Operation send = labels_->StartSend(Elements::BytesOf(mine), next);
+    const Operation receive = labels_->StartReceive(Elements::BytesOf(theirs), before);
     MR_TRY(receive->Wait());
     MR_TRY(send->Wait());
     MR_TRY(CompareLabels(mine, NameOf(before), theirs));
@@ -369,19 +361,19 @@ class NcclGroup final : public Collective {
     return GiveTo(operations_, work.give, ready);
   }
 
-  std::shared_ptr<Launch> StartMessage(Status valid, const at::Tensor& tensor, int peer, bool sends) {
+  std::shared_ptr<Launch> StartMessage(Status valid, const Elements& elements, int peer, bool sends) {
     if (!valid) {
       return Submit(lane_, std::move(valid),
                     [](const StreamPoint&) -> Result<std::shared_ptr<const StreamPoint>> { return nullptr; });
     }
     MessageLane& lane = message_lanes_.try_emplace({peer, sends}, sends ? "nccl send" : "nccl recv").first->second;
-    const Elements data = Elements::Of(tensor);
-    const OperationLabel label = LabelOf(OperationKind::kMessage, tensor);
+    const NcclElements data = NcclElements::Of(elements);
+    const OperationLabel label = LabelOf(OperationKind::kMessage, elements);
     return Submit(lane.pool, {}, [this, &lane, data, label, peer, sends](const StreamPoint& ready) {
       return Exchange(lane.channel, data, label, peer, sends, ready);
     });
   }
-  Result<std::shared_ptr<const StreamPoint>> Exchange(Channel& channel, const Elements& data,
+  Result<std::shared_ptr<const StreamPoint>> Exchange(Channel& channel, const NcclElements& data,
                                                       const OperationLabel& label, int peer, bool sends,
                                                       const StreamPoint& ready) {
     // The sender announces each message, and with the first one what the communicator of the two is called.
@@ -392,7 +384,7 @@ class NcclGroup final : public Collective {
     if (!sends) MR_TRY(CompareLabels(label, NameOf(peer), announced.label));
     if (is_first) {
       channel.communicator = MR_TRY(NewCommunicator(announced.id, 2, sends ? 0 : 1));
-      channel.stream = options_.device->NewStream();
+      channel.stream = MR_TRY(options_.device->NewStream());
     }
     if (data.count == 0) return nullptr;
     return GiveTo(
@@ -407,19 +399,19 @@ class NcclGroup final : public Collective {
     Operation operation;
     {
       MutexLock lock(messages_mutex_);  // lanes start at any time; a group takes one thread at a time
-      operation = sends ? messages_->StartSend(ByteTensorOf(announced), peer)
-                        : messages_->StartReceive(ByteTensorOf(announced), peer);
+      operation = sends ? messages_->StartSend(Elements::BytesOf(announced), peer)
+                        : messages_->StartReceive(Elements::BytesOf(announced), peer);
     }
     return operation->Wait();
   }
 
   Result<std::shared_ptr<const StreamPoint>> GiveTo(Channel& channel, const Give& give, const StreamPoint& ready)
       MR_EXCLUDES(mutex_) {
-    channel.stream->WaitFor(ready);
+    MR_TRY(channel.stream->WaitFor(ready));
     MR_TRY(channel.communicator->Launch(
         [&](NcclApi& api, NcclHandle with) { return give(api, with, channel.stream->handle()); },
         SystemClock().Now() + options_.timeout));
-    std::shared_ptr<const StreamPoint> end = channel.stream->Mark();
+    std::shared_ptr<const StreamPoint> end = MR_TRY(channel.stream->Mark());
     MutexLock lock(mutex_);
     under_way_.push_back({.end = end, .since = SystemClock().Now()});
     return end;
@@ -445,15 +437,9 @@ class NcclGroup final : public Collective {
     std::jthread signs([this](std::stop_token ends) { ExchangeSignsOfLife(std::move(ends)); });
     while (!stop.stop_requested() && failure_->Get()) {
       // A GPU that has failed says so to everyone who asks it.
-      const auto looked = CatchTorch("NCCL", [&] {
-        options_.device->UseHere();
-        return LookAtOperations();
-      });
-      if (!looked) {
-        Abandon(looked.error());
-      } else if (!*looked) {
-        Abandon(looked->error());
-      }
+      Status looked = options_.device->UseHere();
+      if (looked) looked = LookAtOperations();
+      if (!looked) Abandon(looked.error());
       SystemClock().SleepFor(kWatch, stop);
     }
     MutexLock lock(mutex_);
@@ -463,9 +449,10 @@ class NcclGroup final : public Collective {
   void ExchangeSignsOfLife(std::stop_token stop) MR_EXCLUDES(mutex_) {
     const int next = (rank() + 1) % size(), before = (rank() + size() - 1) % size();
     const Duration beat = std::min<Duration>(kLongestBeat, options_.timeout / 4);
-    at::Tensor sent = at::zeros({1}, at::kByte), received = at::zeros({1}, at::kByte);
+    std::uint8_t sent = 0, received = 0;
     while (!stop.stop_requested()) {
-      const Operation send = alarm_->StartSend(sent, next), receive = alarm_->StartReceive(received, before);
+      const Operation send = alarm_->StartSend(Elements::BytesOf(sent), next),
+                      receive = alarm_->StartReceive(Elements::BytesOf(received), before);
       Status alive = receive->Wait();
       if (alive) alive = send->Wait();
       if (!alive) {
@@ -480,7 +467,9 @@ class NcclGroup final : public Collective {
     const TimePoint now = SystemClock().Now();
     MutexLock lock(mutex_);
     const std::size_t before = under_way_.size();
-    std::erase_if(under_way_, [](const UnderWay& one) { return one.end->IsPassed(); });
+    for (auto one = under_way_.begin(); one != under_way_.end();) {
+      one = MR_TRY(one->end->IsPassed()) ? under_way_.erase(one) : std::next(one);
+    }
     if (under_way_.size() < before) {
       // The operations behind them have waited for their turn: their time begins now.
       for (UnderWay& one : under_way_) one.since = now;
@@ -533,11 +522,11 @@ class NcclGroup final : public Collective {
 
 Result<std::unique_ptr<Collective>> MakeNcclGroup(std::unique_ptr<Collective> inner, NcclOptions options) {
   if (inner->size() == 1) return inner;
-  if (!options.takes) options.takes = [](const at::Tensor& tensor) { return !tensor.device().is_cpu(); };
+  if (!options.takes) options.takes = [](const Elements& elements) { return !elements.device.is_host(); };
   if (options.in_job.empty()) options.in_job = GroupMembers::Job(inner->rank(), inner->size()).in_job;
   auto made = std::make_unique<NcclGroup>(std::move(inner), std::move(options));
-  MR_TRY(MR_TRY(CatchTorch("NCCL", [&] { return made->Connect(); })));
+  MR_TRY(made->Connect());
   return made;
 }
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

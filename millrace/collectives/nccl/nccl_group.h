@@ -11,22 +11,23 @@
 #include "millrace/collectives/nccl/nccl_api.h"
 #include "millrace/collectives/nccl/side_stream.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 
 /// What an NCCL group is made with.
 struct NcclOptions {
   std::shared_ptr<NcclApi> api;
   std::shared_ptr<StreamDevice> device;
   Duration timeout;
-  /// Which tensors go over NCCL; the others go through the inner group. Empty: those that are not on the CPU.
-  std::function<bool(const at::Tensor&)> takes = {};
+  /// Which elements go over NCCL; the others go through the inner group. Empty: those that are not in the memory of
+  /// the host.
+  std::function<bool(const Elements&)> takes = {};
   /// The ranks of the group by their numbers in the job, which errors name. Empty: the group is the job.
   std::vector<int> in_job = {};
 };
 
-/// Returns a group that takes the tensors of a GPU to NCCL. `inner` has the same ranks; each rank has a GPU of its own.
-/// All of them call it. Blocks until they are connected. Groups that are split from this one are of its kind. A group
-/// of one rank is `inner` itself.
+/// Returns a group that takes the elements of a GPU to NCCL. `inner` has the same ranks; each rank has a GPU of its
+/// own. All of them call it. Blocks until they are connected. Groups that are split from this one are of its kind. A
+/// group of one rank is `inner` itself.
 ///
 /// Pending::Wait() does not wait for the GPU: what the thread starts next waits, on its current stream. It does wait
 /// until the operation is launched, and an operation is launched when the rank before this one has started the same:
@@ -44,4 +45,4 @@ struct NcclOptions {
 /// Errors: those of Collective.
 Result<std::unique_ptr<Collective>> MakeNcclGroup(std::unique_ptr<Collective> inner, NcclOptions options);
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

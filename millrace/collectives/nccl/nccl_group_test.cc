@@ -5,10 +5,10 @@
 
 #include <barrier>
 
+#include "millrace/collectives/testing/array.h"
 #include "millrace/collectives/testing/run_ranks.h"
-#include "millrace/engine/parallel/nccl/connect_gpus.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 namespace {
 
 using ::testing::AnyOf;
@@ -23,7 +23,7 @@ void RunOver(const std::shared_ptr<FakeNccl>& nccl, Duration timeout, const std:
             MakeNcclGroup(std::move(inner), {.api = nccl,
                                              .device = std::make_shared<FakeStreams>(),
                                              .timeout = timeout,
-                                             .takes = [](const at::Tensor& t) { return t.is_floating_point(); },
+                                             .takes = [](const Elements& e) { return IsFloatingPoint(e.type); },
                                              .in_job = {10, 20, 30}});
         ASSERT_TRUE(group) << group.error().ToString();
         work(**group);
@@ -35,12 +35,12 @@ TEST(NcclGroup, AnOperationThatHangsIsAnErrorAfterTheTimeout) {
   const auto nccl = std::make_shared<FakeNccl>();
   std::barrier together(3);
   RunOver(nccl, std::chrono::seconds(4), [&](Collective& group) {
-    EXPECT_TRUE(group.AllReduce(at::ones({4})));
+    EXPECT_TRUE(group.AllReduce(Array<float>(4, 1)));
     together.arrive_and_wait();
-    EXPECT_TRUE(group.AllReduce(at::ones({4}, at::kLong))) << "over the inner group";
+    EXPECT_TRUE(group.AllReduce(Array<std::int64_t>(4, 1))) << "over the inner group";
     together.arrive_and_wait();
     nccl->Hang(1);
-    const Status hung = group.AllReduce(at::ones({4}));
+    const Status hung = group.AllReduce(Array<float>(4, 1));
     ASSERT_FALSE(hung);
     EXPECT_EQ(hung.error().code(), Code::kUnavailable);
     EXPECT_THAT(hung.error().ToString(), AnyOf(HasSubstr("did not end within 4000 ms"), HasSubstr("rank")));
@@ -52,11 +52,11 @@ TEST(NcclGroup, ARankThatGivesUpEndsAnOperationUnderWay) {
   const auto nccl = std::make_shared<FakeNccl>();
   std::barrier together(3);
   RunOver(nccl, std::chrono::seconds(60), [&](Collective& group) {
-    EXPECT_TRUE(group.AllReduce(at::ones({4})));
+    EXPECT_TRUE(group.AllReduce(Array<float>(4, 1)));
     together.arrive_and_wait();
     nccl->Hang(1);
     const TimePoint start = SystemClock().Now();
-    const auto hangs = group.StartAllReduce(at::ones({4}));
+    const auto hangs = group.StartAllReduce(Array<float>(4, 1));
     if (group.rank() == 1) group.Abort(Error(Code::kNotFound, "no data"));
     const Status status = hangs->Wait();
     ASSERT_FALSE(status);
@@ -69,10 +69,10 @@ TEST(NcclGroup, WhatNcclReportsLaterIsAnError) {
   const auto nccl = std::make_shared<FakeNccl>();
   std::barrier together(3);
   RunOver(nccl, std::chrono::seconds(60), [&](Collective& group) {
-    EXPECT_TRUE(group.AllReduce(at::ones({4})));
+    EXPECT_TRUE(group.AllReduce(Array<float>(4, 1)));
     together.arrive_and_wait();
     nccl->Hang(2);
-    const auto hangs = group.StartAllReduce(at::ones({4}));
+    const auto hangs = group.StartAllReduce(Array<float>(4, 1));
     nccl->LoseConnections();
     const Status status = hangs->Wait();
     ASSERT_FALSE(status);
@@ -100,56 +100,47 @@ TEST(NcclGroup, ErrorsNameRanksOfTheJob) {
     if (group.rank() == 1) return;
     const auto pair = group.Split("pair", members);
     ASSERT_TRUE(pair) << pair.error().ToString();
-    const Status differs = (*pair)->AllReduce(at::ones({4 + group.rank()}));
+    const Status differs = (*pair)->AllReduce(Array<float>(4 + group.rank()));
     ASSERT_FALSE(differs);
     EXPECT_THAT(differs.error().ToString(),
                 AnyOf(HasSubstr("rank 10 started"), HasSubstr("rank 30 started"), HasSubstr("reports")));
   });
 }
 
+Elements Halves(std::vector<_Float16>& values) {
+  return {values.data(), ElementType::kFloat16, static_cast<std::int64_t>(values.size())};
+}
+
 TEST(NcclGroup, AddsFloat16) {
   RunOver(std::make_shared<FakeNccl>(), std::chrono::seconds(60), [](Collective& group) {
-    const at::Tensor sum = at::full({5}, group.rank(), at::kHalf);
-    ASSERT_TRUE(group.AllReduce(sum));
-    EXPECT_TRUE(sum.equal(at::full({5}, 3, at::kHalf)));
-    at::Tensor mean = at::full({6}, group.rank(), at::kHalf), part = at::empty({2}, at::kHalf);
-    ASSERT_TRUE(group.ReduceScatter(part, mean, Reduction::kMean));
-    EXPECT_TRUE(part.equal(at::full({2}, 1, at::kHalf)));
+    const auto rank = static_cast<_Float16>(group.rank());
+    std::vector<_Float16> sum(5, rank), all(6, rank), part(2);
+    ASSERT_TRUE(group.AllReduce(Halves(sum)));
+    EXPECT_TRUE(sum == std::vector<_Float16>(5, 3));
+    ASSERT_TRUE(group.ReduceScatter(Halves(part), Halves(all), Reduction::kMean));
+    EXPECT_TRUE(part == std::vector<_Float16>(2, 1));
   });
 }
 
 TEST(NcclGroup, WorksWhileMessagesPassInBothDirections) {
   RunOver(std::make_shared<FakeNccl>(), std::chrono::seconds(60), [](Collective& group) {
     const int next = (group.rank() + 1) % 3, before = (group.rank() + 2) % 3;
-    std::vector<at::Tensor> boxes, sums;
+    std::vector<Array<float>> boxes, sums;
     std::vector<Collective::Operation> operations;
     for (int i = 0; i < 50; ++i) {
-      operations.push_back(group.StartSend(at::full({100}, 10 * i + group.rank(), at::kFloat), next));
-      operations.push_back(group.StartSend(at::full({i}, group.rank(), at::kFloat), before));
-      sums.push_back(at::full({64}, i, at::kFloat));
+      operations.push_back(group.StartSend(Array<float>(100, static_cast<float>(10 * i + group.rank())), next));
+      operations.push_back(group.StartSend(Array<float>(i, static_cast<float>(group.rank())), before));
+      sums.emplace_back(64, static_cast<float>(i));
       operations.push_back(group.StartAllReduce(sums.back()));
-      boxes.push_back(at::zeros({100}));
+      boxes.emplace_back(100);
       operations.push_back(group.StartReceive(boxes.back(), before));
-      operations.push_back(group.StartReceive(at::zeros({i}), next));
+      operations.push_back(group.StartReceive(Array<float>(i), next));
     }
     for (const auto& operation : operations) ASSERT_TRUE(operation->Wait());
     for (int i = 0; i < 50; ++i) {
-      EXPECT_TRUE(boxes[i].equal(at::full({100}, 10 * i + before, at::kFloat)));
-      EXPECT_TRUE(sums[i].equal(at::full({64}, 3 * i, at::kFloat)));
+      EXPECT_TRUE(boxes[i].IsFilledWith(static_cast<float>(10 * i + before)));
+      EXPECT_TRUE(sums[i].IsFilledWith(static_cast<float>(3 * i)));
     }
-  });
-}
-
-TEST(ConnectGpus, AllRanksGoThroughTheHostIfOneMust) {
-  RunRanks(GroupKind::kThreads, 2, [](std::unique_ptr<Collective> inner) {
-    const bool shares = inner->rank() == 0;
-    const auto connected = ConnectGpus(std::move(inner), at::Device(at::kCUDA, 0), shares, std::chrono::seconds(60));
-    ASSERT_TRUE(connected) << connected.error().ToString();
-    EXPECT_THAT(connected->through_host, AnyOf(HasSubstr("share GPUs"), HasSubstr("another rank"), HasSubstr("nccl")));
-    EXPECT_EQ(connected->through_host == "ranks share GPUs", shares);
-    at::Tensor sum = at::ones({3});
-    EXPECT_TRUE(connected->group->AllReduce(sum));
-    EXPECT_TRUE(sum.equal(at::full({3}, 2, at::kFloat)));
   });
 }
 
@@ -165,4 +156,4 @@ TEST(NcclLibrary, IsFoundOrSaysWhatIsMissing) {
 }
 
 }  // namespace
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

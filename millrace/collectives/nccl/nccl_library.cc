@@ -5,7 +5,7 @@
 
 #include "millrace/collectives/nccl/nccl_api.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 namespace {
 
 /// The first version whose communicators need not block.
@@ -127,4 +127,4 @@ Result<std::shared_ptr<NcclApi>> LoadNccl() {
   return NcclLibrary::Open(library);
 }
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

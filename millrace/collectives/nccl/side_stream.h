@@ -1,20 +1,20 @@
 // Work for a device beside what it computes, and what waits for it.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <memory>
 
-namespace millrace::engine {
+#include "millrace/base/result.h"
+
+namespace millrace::collectives {
 
 /// A point in the work of a stream. Thread-safe.
 class StreamPoint {
  public:
   virtual ~StreamPoint() = default;
-  /// Whether the device has come to it.
-  virtual bool IsPassed() const = 0;
+  /// Whether the device has come to it. Errors: those of the device, which may come late.
+  virtual Result<bool> IsPassed() const = 0;
   /// What the calling thread gives the device from now on waits for the point. The thread itself does not.
-  virtual void HoldCurrent() const = 0;
+  virtual Status HoldCurrent() const = 0;
 };
 
 /// A queue of work that a device does in order, beside its other streams.
@@ -22,8 +22,8 @@ class SideStream {
  public:
   virtual ~SideStream() = default;
   virtual void* handle() = 0;  ///< cudaStream_t
-  virtual void WaitFor(const StreamPoint& point) = 0;
-  virtual std::shared_ptr<const StreamPoint> Mark() = 0;
+  virtual Status WaitFor(const StreamPoint& point) = 0;
+  virtual Result<std::shared_ptr<const StreamPoint>> Mark() = 0;
 };
 
 /// The streams of a device. Thread-safe.
@@ -31,13 +31,10 @@ class StreamDevice {
  public:
   virtual ~StreamDevice() = default;
   /// Makes it the device of the calling thread.
-  virtual void UseHere() = 0;
-  virtual std::unique_ptr<SideStream> NewStream() = 0;
+  virtual Status UseHere() = 0;
+  virtual Result<std::unique_ptr<SideStream>> NewStream() = 0;
   /// Marks what the calling thread has given the device so far.
-  virtual std::shared_ptr<const StreamPoint> MarkCurrent() = 0;
+  virtual Result<std::shared_ptr<const StreamPoint>> MarkCurrent() = 0;
 };
 
-/// Returns the streams of a GPU. Throws c10::Error if this program was built without CUDA.
-std::shared_ptr<StreamDevice> MakeStreamDevice(at::Device device);
-
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

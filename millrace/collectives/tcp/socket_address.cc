@@ -9,7 +9,7 @@
 
 #include "millrace/base/files/files.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 namespace {
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
@@ -98,4 +98,12 @@ Result<Route> Route::To(const std::string& host, int port) {
   return Fail(ErrnoError(error, fmt::format("no route to {}", host)).WithCode(Code::kUnavailable));
 }
 
-}  // namespace millrace::engine
+bool IsThisMachine(std::string_view host) { return host == "127.0.0.1" || host == "localhost" || host == "::1"; }
+
+SocketAddress ListenAddress(const std::string& master_host, const Route& to_master, bool is_master) {
+  const bool is_known = to_master.local.is_loopback() ? IsThisMachine(master_host)
+                                                      : !is_master || to_master.local.host() == to_master.remote.host();
+  return is_known ? to_master.local : SocketAddress::Any(to_master.local);
+}
+
+}  // namespace millrace::collectives

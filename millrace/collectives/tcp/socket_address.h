@@ -4,10 +4,11 @@
 #include <sys/socket.h>
 
 #include <string>
+#include <string_view>
 
 #include "millrace/base/result.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 
 /// An IPv4 or IPv6 address with a port.
 class SocketAddress {
@@ -42,4 +43,13 @@ struct Route {
   static Result<Route> To(const std::string& host, int port);
 };
 
-}  // namespace millrace::engine
+/// Returns whether `host`, as it is written, is loopback: "127.0.0.1", "localhost" or "::1".
+bool IsThisMachine(std::string_view host);
+
+/// Returns where a rank listens, which is where the others reach it: on loopback if the master, as its name is written,
+/// is this machine; otherwise on this machine's address on the way to the master. On all interfaces only if that
+/// address tells nothing: if the master's name resolves to loopback here, or to an address that rank 0's machine does
+/// not have itself. The port is 0.
+SocketAddress ListenAddress(const std::string& master_host, const Route& to_master, bool is_master);
+
+}  // namespace millrace::collectives

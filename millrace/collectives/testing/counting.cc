@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace millrace::engine {
+namespace millrace::collectives {
 namespace {
 
 class CountingCollective : public Collective {
@@ -13,29 +13,29 @@ class CountingCollective : public Collective {
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
 
-  Operation StartAllReduce(at::Tensor tensor, Reduction reduction) override {
-    traffic_->Add(Traffic::kAllReduce, tensor.nbytes());
-    return inner_->StartAllReduce(std::move(tensor), reduction);
+  Operation StartAllReduce(Elements elements, Reduction reduction) override {
+    traffic_->Add(Traffic::kAllReduce, elements.bytes());
+    return inner_->StartAllReduce(std::move(elements), reduction);
   }
-  Operation StartAllGather(at::Tensor all, at::Tensor mine) override {
-    traffic_->Add(Traffic::kAllGather, all.nbytes());
+  Operation StartAllGather(Elements all, Elements mine) override {
+    traffic_->Add(Traffic::kAllGather, all.bytes());
     return inner_->StartAllGather(std::move(all), std::move(mine));
   }
-  Operation StartReduceScatter(at::Tensor mine, at::Tensor all, Reduction reduction) override {
-    traffic_->Add(Traffic::kReduceScatter, all.nbytes());
+  Operation StartReduceScatter(Elements mine, Elements all, Reduction reduction) override {
+    traffic_->Add(Traffic::kReduceScatter, all.bytes());
     return inner_->StartReduceScatter(std::move(mine), std::move(all), reduction);
   }
-  Operation StartBroadcast(at::Tensor tensor, int root) override {
-    traffic_->Add(Traffic::kBroadcast, tensor.nbytes());
-    return inner_->StartBroadcast(std::move(tensor), root);
+  Operation StartBroadcast(Elements elements, int root) override {
+    traffic_->Add(Traffic::kBroadcast, elements.bytes());
+    return inner_->StartBroadcast(std::move(elements), root);
   }
-  Operation StartSend(at::Tensor tensor, int to) override {
-    traffic_->Add(Traffic::kSend, tensor.nbytes());
-    return inner_->StartSend(std::move(tensor), to);
+  Operation StartSend(Elements elements, int to) override {
+    traffic_->Add(Traffic::kSend, elements.bytes());
+    return inner_->StartSend(std::move(elements), to);
   }
-  Operation StartReceive(at::Tensor tensor, int from) override {
-    traffic_->Add(Traffic::kReceive, tensor.nbytes());
-    return inner_->StartReceive(std::move(tensor), from);
+  Operation StartReceive(Elements elements, int from) override {
+    traffic_->Add(Traffic::kReceive, elements.bytes());
+    return inner_->StartReceive(std::move(elements), from);
   }
 
   void Abort(const Error& cause) override { inner_->Abort(cause); }
@@ -78,4 +78,4 @@ std::unique_ptr<Collective> MakeCountingByGroup(std::unique_ptr<Collective> inne
   return std::make_unique<GroupCountingCollective>(std::move(inner), traffic);
 }
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

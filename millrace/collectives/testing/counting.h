@@ -10,7 +10,7 @@
 
 #include "millrace/collectives/collective.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 
 /// The operations of a rank, by kind. Thread-safe.
 class Traffic {
@@ -21,7 +21,7 @@ class Traffic {
     counts_[kind].bytes += bytes;
   }
   std::uint64_t operations(Kind kind) const { return counts_[kind].operations; }
-  /// The bytes of the operations' tensors; of all-gather and reduce-scatter, those of the whole tensor.
+  /// The bytes of the operations' elements; of all-gather and reduce-scatter, those of the whole.
   std::uint64_t bytes(Kind kind) const { return counts_[kind].bytes; }
 
  private:
@@ -40,4 +40,4 @@ using GroupTraffic = std::map<std::string, Traffic>;
 /// splits groups.
 std::unique_ptr<Collective> MakeCountingByGroup(std::unique_ptr<Collective> inner, GroupTraffic& traffic);
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

@@ -1,15 +1,16 @@
 #include "millrace/collectives/testing/fake_nccl.h"
 
-#include <ATen/ATen.h>
-
+#include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <thread>
 #include <utility>
 
 #include "millrace/base/hash/random.h"
 #include "millrace/base/threads/task_scope.h"
+#include "millrace/collectives/combine.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 namespace {
 
 /// A point that has been passed when Pass() was called.
@@ -20,13 +21,14 @@ class FakePoint final : public StreamPoint {
     is_passed_ = true;
     passed_.NotifyAll();
   }
-  bool IsPassed() const override MR_EXCLUDES(mutex_) {
+  Result<bool> IsPassed() const override MR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     return is_passed_;
   }
-  void HoldCurrent() const override MR_EXCLUDES(mutex_) {
+  Status HoldCurrent() const override MR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     while (!is_passed_) passed_.Wait(mutex_);
+    return {};
   }
 
  private:
@@ -38,11 +40,11 @@ class FakePoint final : public StreamPoint {
 class FakeStream final : public SideStream {
  public:
   void* handle() override { return this; }
-  void WaitFor(const StreamPoint& point) override {
+  Status WaitFor(const StreamPoint& point) override {
     // The tests' points of other streams are passed, or are marks of the CPU, which is not late.
-    point.HoldCurrent();
+    return point.HoldCurrent();
   }
-  std::shared_ptr<const StreamPoint> Mark() override {
+  Result<std::shared_ptr<const StreamPoint>> Mark() override {
     auto point = std::make_shared<FakePoint>();
     Give([point] { point->Pass(); });
     return point;
@@ -60,28 +62,28 @@ class FakeStream final : public SideStream {
   ThreadPool thread_{"stream", 1, 1 << 16};
 };
 
-at::ScalarType ScalarOf(NcclType type) {
+ElementType TypeOf(NcclType type) {
   switch (type) {
     case NcclType::kUint8:
-      return at::kByte;
+      return ElementType::kUint8;
     case NcclType::kInt32:
-      return at::kInt;
+      return ElementType::kInt32;
     case NcclType::kInt64:
-      return at::kLong;
+      return ElementType::kInt64;
     case NcclType::kFloat16:
-      return at::kHalf;
+      return ElementType::kFloat16;
     case NcclType::kFloat32:
-      return at::kFloat;
+      return ElementType::kFloat32;
     case NcclType::kFloat64:
-      return at::kDouble;
+      return ElementType::kFloat64;
     case NcclType::kBfloat16:
-      return at::kBFloat16;
+      return ElementType::kBFloat16;
   }
-  return at::kByte;
+  std::unreachable();
 }
 
-at::Tensor TensorOf(const void* data, std::size_t count, NcclType type) {
-  return at::from_blob(const_cast<void*>(data), {static_cast<std::int64_t>(count)}, ScalarOf(type));
+void Copy(void* to, const void* from, std::size_t count, NcclType type) {
+  if (count > 0) std::memmove(to, from, count * SizeOf(TypeOf(type)));
 }
 
 enum Kind : std::int64_t { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kMessage };
@@ -90,8 +92,8 @@ std::int64_t Number(NcclType type) { return static_cast<std::int64_t>(type); }
 
 }  // namespace
 
-std::unique_ptr<SideStream> FakeStreams::NewStream() { return std::make_unique<FakeStream>(); }
-std::shared_ptr<const StreamPoint> FakeStreams::MarkCurrent() {
+Result<std::unique_ptr<SideStream>> FakeStreams::NewStream() { return std::make_unique<FakeStream>(); }
+Result<std::shared_ptr<const StreamPoint>> FakeStreams::MarkCurrent() {
   auto point = std::make_shared<FakePoint>();
   point->Pass();
   return point;
@@ -191,18 +193,36 @@ NcclResult FakeNccl::Give(NcclHandle with, void* stream, Part part,
 
 namespace {
 
-/// Combines tensors in the order of ranks, in float32 if they have 16 bits.
-at::Tensor Combined(const std::vector<at::Tensor>& parts, NcclReduction reduction) {
-  const at::ScalarType type = parts.front().scalar_type();
-  const bool is_narrow = type == at::kHalf || type == at::kBFloat16;
-  const at::ScalarType wide = is_narrow ? at::kFloat : type;
-  at::Tensor result = parts.front().to(wide, false, /*copy=*/true);
-  for (std::size_t i = 1; i < parts.size(); ++i) {
-    const at::Tensor next = parts[i].to(wide);
-    result = reduction == NcclReduction::kMax ? at::maximum(result, next) : result.add_(next);
+Reduction ReductionOf(NcclReduction reduction) {
+  if (reduction == NcclReduction::kMax) return Reduction::kMax;
+  return reduction == NcclReduction::kMean ? Reduction::kMean : Reduction::kSum;
+}
+
+/// Combines elements in the order of ranks, in float32 if they have 16 bits.
+void CombineParts(const std::vector<const void*>& parts, std::size_t count, NcclType type, NcclReduction reduction,
+                  void* into) {
+  const auto elements = static_cast<std::int64_t>(count);
+  if (type != NcclType::kFloat16) return Combine(TypeOf(type), ReductionOf(reduction), into, parts, elements);
+  std::vector<std::vector<float>> wide;
+  for (const void* part : parts) {
+    const auto* halves = static_cast<const _Float16*>(part);
+    wide.emplace_back(halves, halves + count);
   }
-  if (reduction == NcclReduction::kMean) result.div_(at::full_like(result, static_cast<double>(parts.size())));
-  return result.to(type);
+  const std::vector<const void*> sources = [&] {
+    std::vector<const void*> made;
+    for (const std::vector<float>& part : wide) made.push_back(part.data());
+    return made;
+  }();
+  Combine(ElementType::kFloat32, ReductionOf(reduction), wide[0].data(), sources, elements);
+  std::ranges::transform(wide[0], static_cast<_Float16*>(into), [](float sum) { return static_cast<_Float16>(sum); });
+}
+
+/// What `give` says of each part, in the order of ranks.
+template <class Parts, class Give>
+std::vector<const void*> Each(const Parts& parts, Give give) {
+  std::vector<const void*> made;
+  for (const auto& [rank, part] : parts) made.push_back(give(part));
+  return made;
 }
 
 }  // namespace
@@ -213,10 +233,9 @@ NcclResult FakeNccl::AllReduce(void* data, std::size_t count, NcclType type, Ncc
   const Part part{
       .what = {kAllReduce, elements, Number(type), static_cast<std::int64_t>(reduction)}, .from = data, .to = data};
   return Give(with, stream, part, [=](const std::map<int, Part>& parts) {
-    std::vector<at::Tensor> tensors;
-    for (const auto& [rank, each] : parts) tensors.push_back(TensorOf(each.from, count, type));
-    const at::Tensor sum = Combined(tensors, reduction);
-    for (const at::Tensor& tensor : tensors) tensor.copy_(sum);
+    std::vector<std::byte> sum(count * SizeOf(TypeOf(type)));
+    CombineParts(Each(parts, [](const Part& each) { return each.from; }), count, type, reduction, sum.data());
+    for (const auto& [rank, each] : parts) Copy(each.to, sum.data(), count, type);
   });
 }
 
@@ -226,11 +245,13 @@ NcclResult FakeNccl::ReduceScatter(const void* all, void* mine, std::size_t coun
   const Part part{
       .what = {kReduceScatter, elements, Number(type), static_cast<std::int64_t>(reduction)}, .from = all, .to = mine};
   return Give(with, stream, part, [=](const std::map<int, Part>& parts) {
-    std::vector<at::Tensor> tensors;
-    for (const auto& [rank, each] : parts) tensors.push_back(TensorOf(each.from, count * parts.size(), type));
-    const at::Tensor sum = Combined(tensors, reduction);
-    for (const auto& [rank, each] : parts)
-      TensorOf(each.to, count, type).copy_(sum.narrow(0, rank * elements, elements));
+    const std::size_t bytes = count * SizeOf(TypeOf(type));
+    std::vector<std::byte> sum(bytes * parts.size());
+    CombineParts(Each(parts, [](const Part& each) { return each.from; }), count * parts.size(), type, reduction,
+                 sum.data());
+    for (const auto& [rank, each] : parts) {
+      Copy(each.to, sum.data() + static_cast<std::size_t>(rank) * bytes, count, type);
+    }
   });
 }
 
@@ -238,20 +259,19 @@ NcclResult FakeNccl::AllGather(const void* mine, void* all, std::size_t count, N
                                void* stream) {
   const Part part{.what = {kAllGather, static_cast<std::int64_t>(count), Number(type), 0}, .from = mine, .to = all};
   return Give(with, stream, part, [=](const std::map<int, Part>& parts) {
-    std::vector<at::Tensor> tensors;
-    for (const auto& [rank, each] : parts) tensors.push_back(TensorOf(each.from, count, type));
-    const at::Tensor gathered = at::cat(tensors);
-    for (const auto& [rank, each] : parts) TensorOf(each.to, count * parts.size(), type).copy_(gathered);
+    const std::size_t bytes = count * SizeOf(TypeOf(type));
+    std::vector<std::byte> gathered(bytes * parts.size());
+    for (const auto& [rank, each] : parts) {
+      Copy(gathered.data() + static_cast<std::size_t>(rank) * bytes, each.from, count, type);
+    }
+    for (const auto& [rank, each] : parts) Copy(each.to, gathered.data(), count * parts.size(), type);
   });
 }
 
 NcclResult FakeNccl::Broadcast(void* data, std::size_t count, NcclType type, int root, NcclHandle with, void* stream) {
   const Part part{.what = {kBroadcast, static_cast<std::int64_t>(count), Number(type), root}, .from = data, .to = data};
   return Give(with, stream, part, [=](const std::map<int, Part>& parts) {
-    const at::Tensor sent = TensorOf(parts.at(root).from, count, type);
-    for (const auto& [rank, each] : parts) {
-      if (rank != root) TensorOf(each.to, count, type).copy_(sent);
-    }
+    for (const auto& [rank, each] : parts) Copy(each.to, parts.at(root).from, count, type);
   });
 }
 
@@ -259,7 +279,7 @@ NcclResult FakeNccl::Send(const void* data, std::size_t count, NcclType type, in
   const Part part{.what = {kMessage, static_cast<std::int64_t>(count), Number(type), 0}, .from = data, .to = nullptr};
   const auto compute = [=](const std::map<int, Part>& parts) {
     for (const auto& [rank, each] : parts) {
-      if (each.to != nullptr) TensorOf(each.to, count, type).copy_(TensorOf(data, count, type));
+      if (each.to != nullptr) Copy(each.to, data, count, type);
     }
   };
   return Give(with, stream, part, compute);
@@ -269,9 +289,9 @@ NcclResult FakeNccl::Receive(void* data, std::size_t count, NcclType type, int, 
   const Part part{.what = {kMessage, static_cast<std::int64_t>(count), Number(type), 0}, .from = nullptr, .to = data};
   return Give(with, stream, part, [=](const std::map<int, Part>& parts) {
     for (const auto& [rank, each] : parts) {
-      if (each.from != nullptr) TensorOf(data, count, type).copy_(TensorOf(each.from, count, type));
+      if (each.from != nullptr) Copy(data, each.from, count, type);
     }
   });
 }
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

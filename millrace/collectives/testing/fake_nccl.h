@@ -13,15 +13,15 @@
 #include "millrace/collectives/nccl/nccl_api.h"
 #include "millrace/collectives/nccl/side_stream.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 
 /// Streams that are threads. Each does its work in order, late by a random number of yields. What the CPU computes is
 /// done when a thread goes on, so a thread that holds its current stream waits.
 class FakeStreams final : public StreamDevice {
  public:
-  void UseHere() override {}
-  std::unique_ptr<SideStream> NewStream() override;
-  std::shared_ptr<const StreamPoint> MarkCurrent() override;
+  Status UseHere() override { return {}; }
+  Result<std::unique_ptr<SideStream>> NewStream() override;
+  Result<std::shared_ptr<const StreamPoint>> MarkCurrent() override;
 };
 
 /// NCCL among the threads of a process, on FakeStreams. Like NCCL, an operation begins when all ranks' streams have
@@ -75,4 +75,4 @@ class FakeNccl final : public NcclApi {
   std::map<std::string, std::weak_ptr<World>> worlds_ MR_GUARDED_BY(mutex_);
 };
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

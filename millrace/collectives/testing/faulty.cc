@@ -8,7 +8,7 @@
 #include "millrace/base/hash/random.h"
 #include "millrace/base/threads/sync.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 namespace {
 
 /// An operation of another group whose success is replaced by `status`.
@@ -87,23 +87,23 @@ class FaultyCollective final : public Collective {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  Operation StartAllReduce(at::Tensor tensor, Reduction reduction) override {
-    return Start([&] { return inner_->StartAllReduce(std::move(tensor), reduction); });
+  Operation StartAllReduce(Elements elements, Reduction reduction) override {
+    return Start([&] { return inner_->StartAllReduce(std::move(elements), reduction); });
   }
-  Operation StartAllGather(at::Tensor all, at::Tensor mine) override {
+  Operation StartAllGather(Elements all, Elements mine) override {
     return Start([&] { return inner_->StartAllGather(std::move(all), std::move(mine)); });
   }
-  Operation StartReduceScatter(at::Tensor mine, at::Tensor all, Reduction reduction) override {
+  Operation StartReduceScatter(Elements mine, Elements all, Reduction reduction) override {
     return Start([&] { return inner_->StartReduceScatter(std::move(mine), std::move(all), reduction); });
   }
-  Operation StartBroadcast(at::Tensor tensor, int root) override {
-    return Start([&] { return inner_->StartBroadcast(std::move(tensor), root); });
+  Operation StartBroadcast(Elements elements, int root) override {
+    return Start([&] { return inner_->StartBroadcast(std::move(elements), root); });
   }
-  Operation StartSend(at::Tensor tensor, int to) override {
-    return Start([&] { return inner_->StartSend(std::move(tensor), to); });
+  Operation StartSend(Elements elements, int to) override {
+    return Start([&] { return inner_->StartSend(std::move(elements), to); });
   }
-  Operation StartReceive(at::Tensor tensor, int from) override {
-    return Start([&] { return inner_->StartReceive(std::move(tensor), from); });
+  Operation StartReceive(Elements elements, int from) override {
+    return Start([&] { return inner_->StartReceive(std::move(elements), from); });
   }
 
   void Abort(const Error& cause) override {
@@ -145,4 +145,4 @@ std::unique_ptr<Collective> MakeFaulty(std::unique_ptr<Collective> inner, FaultP
   return std::make_unique<FaultyCollective>(std::move(inner), std::move(faults));
 }
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

@@ -9,7 +9,7 @@
 #include "millrace/base/clock.h"
 #include "millrace/collectives/collective.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 
 /// The faults of one rank. Operations are counted from 0, in the order in which they are started, over all groups that
 /// were split from the wrapped one.
@@ -34,4 +34,4 @@ struct FaultPlan {
 /// Delays pass on `clock`, in Start…().
 std::unique_ptr<Collective> MakeFaulty(std::unique_ptr<Collective> inner, FaultPlan plan, Clock& clock = SystemClock());
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

@@ -8,7 +8,7 @@
 
 #include "millrace/collectives/collective.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 
 /// Wraps a rank of a group. Groups that are split from it are those of `inner`, not wrapped.
 class ForwardingCollective : public Collective {
@@ -17,20 +17,22 @@ class ForwardingCollective : public Collective {
 
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
-  Operation StartAllReduce(at::Tensor tensor, Reduction reduction) override {
-    return inner_->StartAllReduce(std::move(tensor), reduction);
+  Operation StartAllReduce(Elements elements, Reduction reduction) override {
+    return inner_->StartAllReduce(std::move(elements), reduction);
   }
-  Operation StartReduceScatter(at::Tensor mine, at::Tensor all, Reduction reduction) override {
+  Operation StartReduceScatter(Elements mine, Elements all, Reduction reduction) override {
     return inner_->StartReduceScatter(std::move(mine), std::move(all), reduction);
   }
-  Operation StartAllGather(at::Tensor all, at::Tensor mine) override {
+  Operation StartAllGather(Elements all, Elements mine) override {
     return inner_->StartAllGather(std::move(all), std::move(mine));
   }
-  Operation StartBroadcast(at::Tensor tensor, int root) override {
-    return inner_->StartBroadcast(std::move(tensor), root);
+  Operation StartBroadcast(Elements elements, int root) override {
+    return inner_->StartBroadcast(std::move(elements), root);
   }
-  Operation StartSend(at::Tensor tensor, int to) override { return inner_->StartSend(std::move(tensor), to); }
-  Operation StartReceive(at::Tensor tensor, int from) override { return inner_->StartReceive(std::move(tensor), from); }
+  Operation StartSend(Elements elements, int to) override { return inner_->StartSend(std::move(elements), to); }
+  Operation StartReceive(Elements elements, int from) override {
+    return inner_->StartReceive(std::move(elements), from);
+  }
   void Abort(const Error& cause) override { inner_->Abort(cause); }
   Result<std::unique_ptr<Collective>> Split(std::string name, std::span<const int> members) override {
     return inner_->Split(std::move(name), members);
@@ -40,4 +42,4 @@ class ForwardingCollective : public Collective {
   const std::unique_ptr<Collective> inner_;
 };
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

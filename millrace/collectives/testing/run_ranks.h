@@ -15,18 +15,13 @@
 #include "millrace/collectives/nccl/nccl_group.h"
 #include "millrace/collectives/testing/fake_nccl.h"
 #include "millrace/collectives/testing/faulty.h"
-#include "millrace/engine/parallel/staged.h"
 
-namespace millrace::engine {
+namespace millrace::collectives {
 
-enum class GroupKind { kThreads, kTcp, kSharedMemory, kDelayed, kStaged, kNccl };
-inline constexpr GroupKind kEveryGroupKind[] = {GroupKind::kThreads, GroupKind::kTcp,    GroupKind::kSharedMemory,
-                                                GroupKind::kDelayed, GroupKind::kStaged, GroupKind::kNccl};
+enum class GroupKind { kThreads, kTcp, kSharedMemory, kDelayed, kNccl };
 
-inline std::string GroupKindName(const testing::TestParamInfo<GroupKind>& info) {
-  static constexpr const char* kNames[] = {"Threads", "Tcp", "SharedMemory", "Delayed", "Staged", "Nccl"};
-  return kNames[static_cast<std::size_t>(info.param)];
-}
+/// Returns a deadline that passes only where a test fails.
+inline TimePoint Soon() { return SystemClock().Now() + std::chrono::seconds(20); }
 
 inline int FreePort() {
   const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -38,7 +33,7 @@ inline int FreePort() {
 }
 
 /// Runs `work` on every rank of a group, each on a thread. kDelayed is threads whose operations start late at
-/// random. kStaged is threads that exchange copies of their tensors. kNccl is the group of GPUs, over FakeNccl.
+/// random. kNccl is the group of GPUs, over FakeNccl.
 inline void RunRanks(GroupKind kind, int size, const std::function<void(std::unique_ptr<Collective>)>& work,
                      Duration timeout = std::chrono::seconds(60)) {
   std::vector<std::unique_ptr<Collective>> groups(static_cast<std::size_t>(size));
@@ -58,14 +53,11 @@ inline void RunRanks(GroupKind kind, int size, const std::function<void(std::uni
       if (kind == GroupKind::kDelayed) {
         groups[rank] = MakeFaulty(std::move(groups[rank]), {.seed = 7, .most_delay = std::chrono::microseconds(300)});
       }
-      if (kind == GroupKind::kStaged) {
-        groups[rank] = StageThroughHost(std::move(groups[rank]), at::kCPU, [](const at::Tensor&) { return true; });
-      }
       if (kind == GroupKind::kNccl) {
         auto connected = MakeNcclGroup(std::move(groups[rank]), {.api = nccl,
                                                                  .device = std::make_shared<FakeStreams>(),
                                                                  .timeout = timeout,
-                                                                 .takes = [](const at::Tensor&) { return true; }});
+                                                                 .takes = [](const Elements&) { return true; }});
         ASSERT_TRUE(connected) << connected.error().ToString();
         groups[rank] = *std::move(connected);
       }
@@ -74,4 +66,4 @@ inline void RunRanks(GroupKind kind, int size, const std::function<void(std::uni
   }
 }
 
-}  // namespace millrace::engine
+}  // namespace millrace::collectives

@@ -114,7 +114,7 @@ TEST_F(DeviceCudaTest, ViewsStayValidWhileMemoryComesAndGoes) {
 }
 
 TEST_F(DeviceCudaTest, RanksThatShareAGpuExchangeItsTensors) {
-  RunRanks(GroupKind::kThreads, 2, [device = device_](std::unique_ptr<Collective> inner) {
+  collectives::RunRanks(collectives::GroupKind::kThreads, 2, [device = device_](std::unique_ptr<Collective> inner) {
     const auto group = StageThroughHost(std::move(inner), device);
     const int rank = group->rank();
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {

@@ -67,7 +67,7 @@ void Put(std::map<std::string, at::Tensor>& whole, const NamedParameter& paramet
 Learnt Learn(const std::shared_ptr<const ModelConfig>& config, int size, bool sequence_parallel) {
   const at::Tensor ids = at::randint(kVocab, {2, 25}, at::detail::createCPUGenerator(8), at::kLong);
   const std::int32_t documents[] = {0, 10, 24, 48};
-  auto groups = ConnectThreads(size);
+  auto groups = collectives::ConnectThreads(size);
   Learnt learnt;
   std::mutex mutex;
   std::vector<std::jthread> threads;

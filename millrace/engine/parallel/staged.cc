@@ -10,7 +10,7 @@
 namespace millrace::engine {
 namespace {
 
-using Stages = std::function<bool(const at::Tensor&)>;
+using Stages = std::function<bool(const Elements&)>;
 
 /// An operation that has failed before it started.
 class FailedOperation final : public Collective::Pending {
@@ -67,54 +67,57 @@ class StagedCollective final : public Collective {
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
 
-  Operation StartAllReduce(at::Tensor tensor, Reduction reduction) override {
-    if (!IsStaged(tensor)) return inner_->StartAllReduce(std::move(tensor), reduction);
+  Operation StartAllReduce(Elements elements, Reduction reduction) override {
+    if (!IsStaged(elements)) return inner_->StartAllReduce(std::move(elements), reduction);
     return Start([&] {
-      const at::Tensor host = Copy(tensor, SummedType(tensor));
+      const at::Tensor tensor = TensorOf(elements), host = Copy(tensor, SummedType(tensor));
       return std::make_unique<StagedOperation>(inner_->StartAllReduce(host, reduction), tensor, host);
     });
   }
-  Operation StartAllGather(at::Tensor all, at::Tensor mine) override {
+  Operation StartAllGather(Elements all, Elements mine) override {
     if (!IsStaged(all) || !IsStaged(mine)) return inner_->StartAllGather(std::move(all), std::move(mine));
     return Start([&] {
-      const at::Tensor host = EmptyOnHost(all.sizes(), all.scalar_type(), device_),
-                       part = Copy(mine, mine.scalar_type());
-      return std::make_unique<StagedOperation>(inner_->StartAllGather(host, part), all, host, part);
+      const at::Tensor into = TensorOf(all), host = EmptyOnHost(into.sizes(), into.scalar_type(), device_);
+      const at::Tensor from = TensorOf(mine), part = Copy(from, from.scalar_type());
+      return std::make_unique<StagedOperation>(inner_->StartAllGather(host, part), into, host, part);
     });
   }
-  Operation StartReduceScatter(at::Tensor mine, at::Tensor all, Reduction reduction) override {
+  Operation StartReduceScatter(Elements mine, Elements all, Reduction reduction) override {
     if (!IsStaged(all) || !IsStaged(mine)) {
       return inner_->StartReduceScatter(std::move(mine), std::move(all), reduction);
     }
     return Start([&] {
       // The device adds to `mine`, which stays there. 16 bits are rounded then, and not before.
       const bool adds = reduction == Reduction::kAddSum;
-      const at::ScalarType type = adds && all.scalar_type() == at::kBFloat16 ? at::kFloat : SummedType(all);
-      const at::Tensor host = Copy(all, type);
-      const at::Tensor part = EmptyOnHost(mine.sizes(), type, device_);
+      const at::Tensor into = TensorOf(mine), from = TensorOf(all);
+      const at::ScalarType type = adds && from.scalar_type() == at::kBFloat16 ? at::kFloat : SummedType(from);
+      const at::Tensor host = Copy(from, type);
+      const at::Tensor part = EmptyOnHost(into.sizes(), type, device_);
       return std::make_unique<StagedOperation>(
-          inner_->StartReduceScatter(part, host, adds ? Reduction::kSum : reduction), mine, part, host, adds);
+          inner_->StartReduceScatter(part, host, adds ? Reduction::kSum : reduction), into, part, host, adds);
     });
   }
-  Operation StartBroadcast(at::Tensor tensor, int root) override {
-    if (!IsStaged(tensor)) return inner_->StartBroadcast(std::move(tensor), root);
+  Operation StartBroadcast(Elements elements, int root) override {
+    if (!IsStaged(elements)) return inner_->StartBroadcast(std::move(elements), root);
     return Start([&] {
       const bool sends = root == rank();
+      const at::Tensor tensor = TensorOf(elements);
       const at::Tensor host =
           sends ? Copy(tensor, tensor.scalar_type()) : EmptyOnHost(tensor.sizes(), tensor.scalar_type(), device_);
       return std::make_unique<StagedOperation>(inner_->StartBroadcast(host, root), sends ? at::Tensor() : tensor, host);
     });
   }
-  Operation StartSend(at::Tensor tensor, int to) override {
-    if (!IsStaged(tensor)) return inner_->StartSend(std::move(tensor), to);
+  Operation StartSend(Elements elements, int to) override {
+    if (!IsStaged(elements)) return inner_->StartSend(std::move(elements), to);
     return Start([&] {
-      const at::Tensor host = Copy(tensor, tensor.scalar_type());
+      const at::Tensor tensor = TensorOf(elements), host = Copy(tensor, tensor.scalar_type());
       return std::make_unique<StagedOperation>(inner_->StartSend(host, to), at::Tensor(), host);
     });
   }
-  Operation StartReceive(at::Tensor tensor, int from) override {
-    if (!IsStaged(tensor)) return inner_->StartReceive(std::move(tensor), from);
+  Operation StartReceive(Elements elements, int from) override {
+    if (!IsStaged(elements)) return inner_->StartReceive(std::move(elements), from);
     return Start([&] {
+      const at::Tensor tensor = TensorOf(elements);
       const at::Tensor host = EmptyOnHost(tensor.sizes(), tensor.scalar_type(), device_);
       return std::make_unique<StagedOperation>(inner_->StartReceive(host, from), tensor, host);
     });
@@ -129,9 +132,7 @@ class StagedCollective final : public Collective {
 
  private:
   /// What the inner group refuses goes to it as it is.
-  bool IsStaged(const at::Tensor& tensor) const {
-    return tensor.defined() && tensor.is_contiguous() && stages_(tensor);
-  }
+  bool IsStaged(const Elements& elements) const { return elements.fault == nullptr && stages_(elements); }
 
   /// The inner group does not add float16 numbers.
   static at::ScalarType SummedType(const at::Tensor& tensor) {
@@ -163,8 +164,8 @@ class StagedCollective final : public Collective {
 }  // namespace
 
 std::unique_ptr<Collective> StageThroughHost(std::unique_ptr<Collective> inner, at::Device device,
-                                             std::function<bool(const at::Tensor&)> stages) {
-  if (!stages) stages = [](const at::Tensor& tensor) { return !tensor.device().is_cpu(); };
+                                             std::function<bool(const Elements&)> stages) {
+  if (!stages) stages = [](const Elements& elements) { return !elements.device.is_host(); };
   if (inner->size() == 1) return inner;  // nobody to exchange with: it takes the tensors of every device
   return std::make_unique<StagedCollective>(std::move(inner), device, std::move(stages));
 }

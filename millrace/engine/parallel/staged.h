@@ -20,6 +20,6 @@ namespace millrace::engine {
 ///
 /// `stages`: which tensors are copied; tests stage those of the CPU. Empty: those that are not on the CPU.
 std::unique_ptr<Collective> StageThroughHost(std::unique_ptr<Collective> inner, at::Device device,
-                                             std::function<bool(const at::Tensor&)> stages = {});
+                                             std::function<bool(const Elements&)> stages = {});
 
 }  // namespace millrace::engine

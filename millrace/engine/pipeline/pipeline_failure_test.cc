@@ -28,10 +28,10 @@ class FaultyRun {
 
   /// What a rank does. Returns its first error.
   Status Run(std::unique_ptr<Collective> group, Model& model) const {
-    FaultPlan plan{.seed = seed_, .most_delay = std::chrono::microseconds(seed_ % 4 == 0 ? 100 : 0)};
+    collectives::FaultPlan plan{.seed = seed_, .most_delay = std::chrono::microseconds(seed_ % 4 == 0 ? 100 : 0)};
     const bool guilty = group->rank() == culprit_;
     if (guilty && fault_ == PipelineFault::kLost) plan.lost_at = operation_;
-    const auto faulty = MakeFaulty(std::move(group), plan);
+    const auto faulty = collectives::MakeFaulty(std::move(group), plan);
     PipelineRunner runner(model, faulty.get(), OptionsOf(shape_));
     MR_TRY(runner.Train([&](int i) { return guilty && i == micro_batch_ ? Faulty(i) : NextTiny(i); }));
     std::vector<std::unique_ptr<TinySample>> samples;
@@ -119,7 +119,7 @@ TEST(PipelineFailures, EndAllRanksInEveryRun) {
       const FaultyRun run(shape, seed);
       std::vector<Status> outcomes(models.size());
       const TimePoint start = SystemClock().Now();
-      RunRanks(GroupKind::kThreads, shape.ranks, [&](std::unique_ptr<Collective> group) {
+      collectives::RunRanks(collectives::GroupKind::kThreads, shape.ranks, [&](std::unique_ptr<Collective> group) {
         const auto rank = static_cast<std::size_t>(group->rank());
         outcomes[rank] = run.Run(std::move(group), *models[rank]);
       });
@@ -136,7 +136,7 @@ TEST(PipelineFailures, EndRanksOnSeveralMachines) {
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {
     const FaultyRun run(shape, seed);
     std::vector<Status> outcomes(3);
-    RunRanks(GroupKind::kTcp, shape.ranks, [&](std::unique_ptr<Collective> group) {
+    collectives::RunRanks(collectives::GroupKind::kTcp, shape.ranks, [&](std::unique_ptr<Collective> group) {
       const int rank = group->rank();
       const auto model = TinyModel(config, at::kFloat, shape, rank);
       outcomes[static_cast<std::size_t>(rank)] = run.Run(std::move(group), *model);

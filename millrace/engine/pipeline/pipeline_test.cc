@@ -83,7 +83,7 @@ void LearnAndEvaluate(Model& model, Collective* group, const PipelineShape& shap
 
 struct LearnOptions {
   at::ScalarType dtype = at::kFloat;
-  GroupKind kind = GroupKind::kThreads;
+  collectives::GroupKind kind = collectives::GroupKind::kThreads;
   Recompute recompute = Recompute::kNone;
 };
 
@@ -91,7 +91,7 @@ Learnt LearnInPipeline(const std::shared_ptr<const ModelConfig>& config, const P
                        const LearnOptions& options = {}) {
   Learnt learnt;
   std::mutex mutex;
-  RunRanks(options.kind, shape.ranks, [&](Group group) {
+  collectives::RunRanks(options.kind, shape.ranks, [&](Group group) {
     const auto model = TinyModel(config, options.dtype, shape, group->rank());
     model->SetRecompute(options.recompute);
     LearnAndEvaluate(*model, group.get(), shape, learnt, mutex);
@@ -145,7 +145,7 @@ INSTANTIATE_TEST_SUITE_P(Families, PipelineFamilies,
                            return std::get<0>(info.param) + (std::get<1>(info.param) == at::kFloat ? "F32" : "BF16");
                          });
 
-class PipelineGroups : public testing::TestWithParam<GroupKind> {};
+class PipelineGroups : public testing::TestWithParam<collectives::GroupKind> {};
 
 TEST_P(PipelineGroups, LearnWhatOneRankLearns) {
   const auto config = TinyConfig("llama");
@@ -181,7 +181,7 @@ TEST(Pipeline, PassesOnTheRowsOfEachTensorRank) {
   for (const int stages : {1, 2}) {
     const PipelineShape shape{k1F1B, stages, 1, 3};
     std::mutex mutex;
-    RunRanks(GroupKind::kThreads, 2 * stages, [&](Group world) {
+    collectives::RunRanks(collectives::GroupKind::kThreads, 2 * stages, [&](Group world) {
       const int stage = world->rank() / 2, slice = world->rank() % 2;
       const std::vector<int> across = {2 * stage, 2 * stage + 1},
                              along = stages == 1 ? std::vector{slice} : std::vector{slice, slice + 2};
@@ -206,21 +206,21 @@ TEST(Pipeline, SendsWhatTheFormulaSays) {
   const auto config = TinyConfig("llama");
   for (const PipelineShape& shape : ShapesOf(3)) {
     SCOPED_TRACE(shape.ToText());
-    const auto trained = std::make_shared<Traffic>(), evaluated = std::make_shared<Traffic>();
-    RunRanks(GroupKind::kThreads, shape.ranks, [&](Group group) {
+    const auto trained = std::make_shared<collectives::Traffic>(), evaluated = std::make_shared<collectives::Traffic>();
+    collectives::RunRanks(collectives::GroupKind::kThreads, shape.ranks, [&](Group group) {
       const auto model = TinyModel(config, at::kBFloat16, shape, group->rank());
-      const Group other = MakeCounting(group->Duplicate("evaluation").value(), evaluated);
-      group = MakeCounting(std::move(group), trained);
+      const Group other = collectives::MakeCounting(group->Duplicate("evaluation").value(), evaluated);
+      group = collectives::MakeCounting(std::move(group), trained);
       EXPECT_TRUE(PipelineRunner(*model, group.get(), OptionsOf(shape)).Train(NextTiny));
       EXPECT_TRUE(PipelineRunner(*model, other.get(), OptionsOf(shape)).Evaluate(HeldOut(HeldOutSamples())));
     });
     // Bytes of bfloat16 hidden states; stages of one rank do not send.
     const std::uint64_t links = shape.ranks == 1 ? 0 : shape.stages() - 1;
     const std::uint64_t row_bytes = kTinyLength * kTinyHidden * 2, rows = kTinyRows * 3, held_out = 2 + 3 + 2;
-    EXPECT_EQ(trained->bytes(Traffic::kSend), 2 * links * rows * row_bytes);
-    EXPECT_EQ(trained->bytes(Traffic::kReceive), 2 * links * rows * row_bytes);
-    EXPECT_EQ(evaluated->bytes(Traffic::kSend), links * held_out * row_bytes);
-    EXPECT_EQ(trained->operations(Traffic::kAllReduce), 0u);
+    EXPECT_EQ(trained->bytes(collectives::Traffic::kSend), 2 * links * rows * row_bytes);
+    EXPECT_EQ(trained->bytes(collectives::Traffic::kReceive), 2 * links * rows * row_bytes);
+    EXPECT_EQ(evaluated->bytes(collectives::Traffic::kSend), links * held_out * row_bytes);
+    EXPECT_EQ(trained->operations(collectives::Traffic::kAllReduce), 0u);
   }
 }
 
@@ -228,7 +228,7 @@ TEST(Pipeline, AsksForEachBatchOnceAndLetsItGo) {
   const auto config = TinyConfig("llama");
   for (const PipelineShape& shape : ShapesOf(7)) {
     SCOPED_TRACE(shape.ToText());
-    RunRanks(GroupKind::kThreads, shape.ranks, [&](Group group) {
+    collectives::RunRanks(collectives::GroupKind::kThreads, shape.ranks, [&](Group group) {
       const auto model = TinyModel(config, at::kFloat, shape, group->rank());
       std::vector<std::weak_ptr<const ModelBatch>> given;
       std::size_t most = 0;
@@ -252,17 +252,18 @@ TEST(Pipeline, AsksForEachBatchOnceAndLetsItGo) {
 /// Frees messages at known times, in the rank's own thread, whose meter counts them. A group frees them in threads of
 /// its own, uncounted, when it is done with them. So it is sent a copy that no meter counts, and is lent what it
 /// receives into.
-class MeteredMessages : public ForwardingCollective {
+class MeteredMessages : public collectives::ForwardingCollective {
  public:
-  using ForwardingCollective::ForwardingCollective;
-  Operation StartSend(at::Tensor tensor, int to) override {
-    const auto* const bytes = static_cast<const std::byte*>(tensor.data_ptr());
-    const auto copy = std::make_shared<std::vector<std::byte>>(bytes, bytes + tensor.nbytes());
-    const auto free_copy = [copy](void*) {};
-    return inner_->StartSend(at::from_blob(copy->data(), tensor.sizes(), free_copy, tensor.options()), to);
+  using collectives::ForwardingCollective::ForwardingCollective;
+  Operation StartSend(Elements elements, int to) override {
+    const auto copy = std::make_shared<std::vector<std::byte>>(elements.begin(), elements.begin() + elements.bytes());
+    elements.data = copy->data();
+    elements.owner = copy;
+    return inner_->StartSend(std::move(elements), to);
   }
-  Operation StartReceive(at::Tensor tensor, int from) override {
-    return inner_->StartReceive(at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.options()), from);
+  Operation StartReceive(Elements elements, int from) override {
+    elements.owner.reset();
+    return inner_->StartReceive(std::move(elements), from);
   }
 };
 
@@ -270,7 +271,7 @@ class MeteredMessages : public ForwardingCollective {
 std::int64_t PeakOf(const PipelineShape& shape) {
   const auto config = TinyConfig("llama", 8);
   std::int64_t peak = 0;
-  RunRanks(GroupKind::kThreads, shape.ranks, [&](Group group) {
+  collectives::RunRanks(collectives::GroupKind::kThreads, shape.ranks, [&](Group group) {
     MeteredMessages metered(std::move(group));
     const auto model = TinyModel(config, at::kFloat, shape, metered.rank());
     PipelineRunner runner(*model, &metered, OptionsOf(shape));
@@ -303,7 +304,7 @@ TEST(Pipeline, EvaluatesAnyNumberOfBatches) {
       std::mutex mutex;
       std::vector<std::unique_ptr<TinySample>> samples;
       for (int i = 0; i < count; ++i) samples.push_back(std::make_unique<TinySample>(i, 2 + i % 3));
-      RunRanks(GroupKind::kDelayed, shape.ranks, [&](Group group) {
+      collectives::RunRanks(collectives::GroupKind::kDelayed, shape.ranks, [&](Group group) {
         const auto model = TinyModel(config, at::kFloat, shape, group->rank());
         const auto sums = PipelineRunner(*model, group.get(), OptionsOf(shape)).Evaluate(HeldOut(samples));
         ASSERT_TRUE(sums) << sums.error().ToString();

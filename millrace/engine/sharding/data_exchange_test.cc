@@ -246,11 +246,13 @@ TEST(DataExchange, WithoutOverlapSumsBeginBehindThePasses) {
           TrainingLayout layout{.zero = mesh.shard > 1 ? 1 : 0, .mesh = mesh, .micro_batches = 2};
           layout.exchange.reduce_in_bf16 = bf16;
           layout.exchange.overlap = overlap;
-          const auto traffic = std::make_shared<Traffic>();
-          RankTrainer trainer(world, {.optimizer = kSgd}, layout,
-                              [&](RankTrainer::Group group) { return MakeCounting(std::move(group), traffic); });
+          const auto traffic = std::make_shared<collectives::Traffic>();
+          RankTrainer trainer(world, {.optimizer = kSgd}, layout, [&](RankTrainer::Group group) {
+            return collectives::MakeCounting(std::move(group), traffic);
+          });
           const auto sums = [&] {
-            return traffic->operations(Traffic::kAllReduce) + traffic->operations(Traffic::kReduceScatter);
+            return traffic->operations(collectives::Traffic::kAllReduce) +
+                   traffic->operations(collectives::Traffic::kReduceScatter);
           };
           std::uint64_t before_finish = 0;
           trainer.before_finish = [&] { before_finish = sums(); };
@@ -280,7 +282,7 @@ TEST(DataExchange, OverlapChangesNoBits) {
   }
 }
 
-class DataExchangeOver : public testing::TestWithParam<GroupKind> {};
+class DataExchangeOver : public testing::TestWithParam<collectives::GroupKind> {};
 
 TEST_P(DataExchangeOver, TwoRanksTrainAsOne) {
   for (const std::string model : {"llama", "tied"}) {
@@ -291,7 +293,8 @@ TEST_P(DataExchangeOver, TwoRanksTrainAsOne) {
       (zero > 0 ? layout.mesh.shard : layout.mesh.replica) = 2;
       Trained two;
       std::mutex mutex;
-      RunRanks(GetParam(), 2, [&](std::unique_ptr<Collective> world) { TrainRank(*world, task, layout, mutex, two); });
+      collectives::RunRanks(GetParam(), 2,
+                            [&](std::unique_ptr<Collective> world) { TrainRank(*world, task, layout, mutex, two); });
       ExpectSame(two, one, at::kFloat, layout.ToText());
     }
   }
@@ -376,26 +379,30 @@ TEST_P(SendsWhatTheStageNeeds, ByBytes) {
         TrainingLayout layout{.zero = zero, .micro_batches = micro_batches};
         layout.exchange.reduce_in_bf16 = bf16;
         (zero > 0 ? layout.mesh.shard : layout.mesh.replica) = 2;
-        const auto traffic = std::make_shared<Traffic>();
-        RankTrainer trainer(world, {.optimizer = kAdamw}, layout,
-                            [&](RankTrainer::Group group) { return MakeCounting(std::move(group), traffic); });
+        const auto traffic = std::make_shared<collectives::Traffic>();
+        RankTrainer trainer(world, {.optimizer = kAdamw}, layout, [&](RankTrainer::Group group) {
+          return collectives::MakeCounting(std::move(group), traffic);
+        });
         trainer.Step(0);
         trainer.Step(1);
-        const auto bytes = [&](Traffic::Kind kind) { return static_cast<std::int64_t>(traffic->bytes(kind)); };
-        const std::int64_t reduced = bytes(Traffic::kAllReduce), scattered = bytes(Traffic::kReduceScatter);
-        const std::int64_t gathered = bytes(Traffic::kAllGather);
+        const auto bytes = [&](collectives::Traffic::Kind kind) {
+          return static_cast<std::int64_t>(traffic->bytes(kind));
+        };
+        const std::int64_t reduced = bytes(collectives::Traffic::kAllReduce),
+                           scattered = bytes(collectives::Traffic::kReduceScatter);
+        const std::int64_t gathered = bytes(collectives::Traffic::kAllGather);
         trainer.Step(2);
         const ParameterBuffer& buffer = trainer.model->buffer();
         const std::int64_t all = 4 * buffer.size(), gradients = bf16 ? all / 2 : all;
-        EXPECT_EQ(bytes(Traffic::kAllReduce) - reduced, zero == 0 ? gradients : 0);
-        EXPECT_EQ(bytes(Traffic::kReduceScatter) - scattered, zero == 0   ? 0
-                                                              : zero == 1 ? gradients
-                                                                          : micro_batches * gradients);
+        EXPECT_EQ(bytes(collectives::Traffic::kAllReduce) - reduced, zero == 0 ? gradients : 0);
+        EXPECT_EQ(bytes(collectives::Traffic::kReduceScatter) - scattered, zero == 0   ? 0
+                                                                           : zero == 1 ? gradients
+                                                                                       : micro_batches * gradients);
         // Values that one pass has used last and the next one uses first stay: of the head, and between micro-batches
         // of the embedding.
         const std::int64_t head = 4 * buffer.groups().back().size(), embedding = 4 * buffer.groups().front().size();
         const std::int64_t both_passes = micro_batches * (2 * all - head) - (micro_batches - 1) * embedding;
-        EXPECT_EQ(bytes(Traffic::kAllGather) - gathered, zero == 0 ? 0 : zero == 3 ? both_passes : all);
+        EXPECT_EQ(bytes(collectives::Traffic::kAllGather) - gathered, zero == 0 ? 0 : zero == 3 ? both_passes : all);
       });
     }
   }
@@ -405,17 +412,17 @@ INSTANTIATE_TEST_SUITE_P(Reduce, SendsWhatTheStageNeeds, testing::Bool(),
                          [](const auto& info) { return info.param ? "bf16" : "f32"; });
 
 /// Counts the sums in bfloat16 that have started and have not been waited for.
-class InFlightCollective final : public ForwardingCollective {
+class InFlightCollective final : public collectives::ForwardingCollective {
  public:
   InFlightCollective(std::unique_ptr<Collective> inner, int& most)
-      : ForwardingCollective(std::move(inner)), most_(most) {}
+      : collectives::ForwardingCollective(std::move(inner)), most_(most) {}
 
-  Operation StartAllReduce(at::Tensor tensor, Reduction reduction) override {
-    const bool counts = tensor.scalar_type() == at::kBFloat16;
-    return Counted(counts, inner_->StartAllReduce(std::move(tensor), reduction));
+  Operation StartAllReduce(Elements elements, Reduction reduction) override {
+    const bool counts = elements.type == collectives::ElementType::kBFloat16;
+    return Counted(counts, inner_->StartAllReduce(std::move(elements), reduction));
   }
-  Operation StartReduceScatter(at::Tensor mine, at::Tensor all, Reduction reduction) override {
-    const bool counts = all.scalar_type() == at::kBFloat16;
+  Operation StartReduceScatter(Elements mine, Elements all, Reduction reduction) override {
+    const bool counts = all.type == collectives::ElementType::kBFloat16;
     return Counted(counts, inner_->StartReduceScatter(std::move(mine), std::move(all), reduction));
   }
 
@@ -505,7 +512,7 @@ TEST(DataExchange, ALostRankEndsTheOthers) {
       OnThreads(static_cast<int>(layout.mesh.ranks()), [&](Collective& world) {
         const auto wrap = [&](RankTrainer::Group group) {
           if (world.rank() != 1) return group;
-          return MakeFaulty(std::move(group), {.lost_at = lost_at});
+          return collectives::MakeFaulty(std::move(group), {.lost_at = lost_at});
         };
         const auto ran = CatchTorch("training", [&] {
           RankTrainer trainer(world, {.optimizer = kAdamw}, layout, wrap);

@@ -24,25 +24,25 @@ struct GatherHold {
 
 /// A rank whose held gathers begin when they are waited for, and not before their release. Meanwhile the other ranks'
 /// parts of the values are NaN, so a pass that reads them early has no finite loss.
-class HeldGathers final : public ForwardingCollective {
+class HeldGathers final : public collectives::ForwardingCollective {
  public:
   HeldGathers(std::unique_ptr<Collective> inner, GatherHold& hold)
-      : ForwardingCollective(std::move(inner)), hold_(hold) {}
+      : collectives::ForwardingCollective(std::move(inner)), hold_(hold) {}
 
-  Operation StartAllGather(at::Tensor all, at::Tensor mine) override {
+  Operation StartAllGather(Elements all, Elements mine) override {
     if (!hold_.is_on || hold_.seen++ < hold_.first) {
-      return ForwardingCollective::StartAllGather(std::move(all), std::move(mine));
+      return collectives::ForwardingCollective::StartAllGather(std::move(all), std::move(mine));
     }
-    const at::Tensor own = mine.clone();
-    all.fill_(std::numeric_limits<double>::quiet_NaN());
-    mine.copy_(own);
+    const at::Tensor part = TensorOf(mine), own = part.clone();
+    TensorOf(all).fill_(std::numeric_limits<double>::quiet_NaN());
+    part.copy_(own);
     return std::make_unique<HeldGather>(*inner_, hold_, std::move(all), std::move(mine));
   }
 
  private:
   class HeldGather final : public Pending {
    public:
-    HeldGather(Collective& group, GatherHold& hold, at::Tensor all, at::Tensor mine)
+    HeldGather(Collective& group, GatherHold& hold, Elements all, Elements mine)
         : group_(group), hold_(hold), all_(std::move(all)), mine_(std::move(mine)) {}
     ~HeldGather() override { EXPECT_TRUE(is_done_) << "nobody waited for a gather"; }
     Status Wait() override {
@@ -56,7 +56,7 @@ class HeldGathers final : public ForwardingCollective {
    private:
     Collective& group_;
     GatherHold& hold_;
-    const at::Tensor all_, mine_;
+    const Elements all_, mine_;
     bool is_done_ = false;
   };
 

@@ -53,7 +53,7 @@ struct TrainedLayer {
 
 /// Two ranks, each a thread, that divide an array.
 struct DividedArray {
-  std::vector<std::unique_ptr<Collective>> ranks = ConnectThreads(2);
+  std::vector<std::unique_ptr<Collective>> ranks = collectives::ConnectThreads(2);
   at::Tensor parts;                ///< of both ranks, [2, n]
   std::vector<at::Tensor> copies;  ///< the whole array of each rank, [2n]
 

@@ -56,7 +56,7 @@ TEST(ReadWeights, FillsWhatARankOwns) {
                             .rank = static_cast<int>(random.Below(static_cast<std::uint64_t>(ranks))),
                             .zero = static_cast<int>(random.Below(4))};
     const at::ScalarType dtype = random.Below(2) == 0 ? at::kFloat : at::kBFloat16;
-    const auto groups = ConnectThreads(tensor);
+    const auto groups = collectives::ConnectThreads(tensor);
     Collective& group = *groups[random.Below(static_cast<std::uint64_t>(tensor))];
     const auto part =
         MakeTiny(dtype, 8, {.ranks = {&group}, .sharding = sharding, .initial_values = InitialValues::kNone});

@@ -58,7 +58,7 @@ TEST(SameJob, MachinesMayDiffer) {
 
 /// What each of four ranks is told if rank 2 has another job.
 std::vector<Status> Check(const std::string& of_rank_2) {
-  auto groups = engine::ConnectThreads(4);
+  auto groups = collectives::ConnectThreads(4);
   std::vector<Status> statuses(groups.size());
   std::vector<std::jthread> ranks;
   for (std::size_t rank = 0; rank < groups.size(); ++rank) {

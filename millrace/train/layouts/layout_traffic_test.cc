@@ -11,13 +11,13 @@ namespace millrace::train {
 namespace {
 
 /// Operations and bytes, by group and kind.
-using Exchanged = std::map<std::pair<std::string, engine::Traffic::Kind>, std::array<std::int64_t, 2>>;
+using Exchanged = std::map<std::pair<std::string, collectives::Traffic::Kind>, std::array<std::int64_t, 2>>;
 
-Exchanged ExchangedIn(const engine::GroupTraffic& groups) {
+Exchanged ExchangedIn(const collectives::GroupTraffic& groups) {
   Exchanged exchanged;
   for (const auto& [name, traffic] : groups) {
-    for (int i = 0; i < engine::Traffic::kKinds; ++i) {
-      const auto kind = static_cast<engine::Traffic::Kind>(i);
+    for (int i = 0; i < collectives::Traffic::kKinds; ++i) {
+      const auto kind = static_cast<collectives::Traffic::Kind>(i);
       const std::array counts{static_cast<std::int64_t>(traffic.operations(kind)),
                               static_cast<std::int64_t>(traffic.bytes(kind))};
       if (counts[0] > 0) exchanged[{name, kind}] = counts;
@@ -32,12 +32,12 @@ Exchanged PlannedFor(const Options& options, int ranks, std::size_t pipeline_ran
   static const std::map<std::string_view, std::string> kGroups = {
       {"all", ""},          {"data", "replica"},      {"ends", "tied"},   {"shard", "shard"}, {"replica", "replica"},
       {"tensor", "tensor"}, {"pipeline", "pipeline"}, {"stage", "stage"}, {"model", "model"}};
-  static const std::map<plan::ExchangeKind, engine::Traffic::Kind> kKinds = {
-      {plan::ExchangeKind::kAllReduce, engine::Traffic::kAllReduce},
-      {plan::ExchangeKind::kAllGather, engine::Traffic::kAllGather},
-      {plan::ExchangeKind::kReduceScatter, engine::Traffic::kReduceScatter},
-      {plan::ExchangeKind::kSend, engine::Traffic::kSend},
-      {plan::ExchangeKind::kReceive, engine::Traffic::kReceive}};
+  static const std::map<plan::ExchangeKind, collectives::Traffic::Kind> kKinds = {
+      {plan::ExchangeKind::kAllReduce, collectives::Traffic::kAllReduce},
+      {plan::ExchangeKind::kAllGather, collectives::Traffic::kAllGather},
+      {plan::ExchangeKind::kReduceScatter, collectives::Traffic::kReduceScatter},
+      {plan::ExchangeKind::kSend, collectives::Traffic::kSend},
+      {plan::ExchangeKind::kReceive, collectives::Traffic::kReceive}};
   plan::TrainingSetup setup = SetupOf(options, ranks);
   setup.compares_pairs = options.data.objective == data::Objective::kDpo || purpose == plan::kReferencePurpose;
   const plan::Layout layout = plan::MakeLayout(setup, options.parallel).value();
@@ -57,15 +57,15 @@ class LayoutTrafficTest : public LayoutsTest {
  protected:
   /// Returns what each rank exchanges in a run of `steps` steps.
   std::vector<Exchanged> ExchangedInRun(Options options, int ranks, std::uint64_t steps) {
-    std::vector<engine::GroupTraffic> traffic(static_cast<std::size_t>(ranks));
+    std::vector<collectives::GroupTraffic> traffic(static_cast<std::size_t>(ranks));
     wrap_ = [&](int rank, std::unique_ptr<engine::Collective> world) {
-      return engine::MakeCountingByGroup(std::move(world), traffic[static_cast<std::size_t>(rank)]);
+      return collectives::MakeCountingByGroup(std::move(world), traffic[static_cast<std::size_t>(rank)]);
     };
     options.steps = steps;
     const Ran ran = RunRanks(options, ranks);
     EXPECT_TRUE(ran.outcome) << ran.outcome.error().ToString();
     std::vector<Exchanged> exchanged;
-    for (const engine::GroupTraffic& each : traffic) exchanged.push_back(ExchangedIn(each));
+    for (const collectives::GroupTraffic& each : traffic) exchanged.push_back(ExchangedIn(each));
     return exchanged;
   }
 
@@ -165,7 +165,7 @@ TEST_F(LayoutTrafficTest, OfPairsIsWhatThePlannerSays) {
       Exchanged planned =
           PlannedFor(options, kRanks, static_cast<std::size_t>(mesh.Coordinate(rank, engine::MeshAxis::kPipeline)));
       Exchanged& seen = step[static_cast<std::size_t>(rank)];
-      const auto gathers = std::pair("tensor", engine::Traffic::kAllGather);
+      const auto gathers = std::pair("tensor", collectives::Traffic::kAllGather);
       if (planned.contains(gathers)) {
         EXPECT_LE(seen[gathers][1], planned[gathers][1]);
         seen[gathers][1] = planned[gathers][1];
@@ -204,7 +204,7 @@ TEST_F(LayoutTrafficTest, OfAnEvaluationIsThatOfTheReference) {
       if (!IsPlanned(mesh, rank)) continue;
       const auto stage = static_cast<std::size_t>(mesh.Coordinate(rank, engine::MeshAxis::kPipeline));
       Exchanged planned = PlannedFor(options, kRanks, stage, plan::kReferencePurpose);
-      planned[{"", engine::Traffic::kAllReduce}] = {1, 72};  // the evaluation's sums
+      planned[{"", collectives::Traffic::kAllReduce}] = {1, 72};  // the evaluation's sums
       EXPECT_EQ(evaluated[static_cast<std::size_t>(rank)], planned)
           << "family " << family << " rank " << rank << " tensor " << parallel.tensor << " pipeline "
           << parallel.pipeline << " zero " << parallel.zero;

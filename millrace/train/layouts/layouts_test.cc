@@ -208,7 +208,7 @@ TEST_F(LayoutsTest, ThePlannerMustKnowTheGpus) {
   Options options = OptionsOf(kLlama);
   options.auto_memory_weight = 0;
   options.device = at::Device(at::kCUDA, 0);
-  const auto world = std::move(engine::ConnectThreads(1)[0]);
+  const auto world = std::move(collectives::ConnectThreads(1)[0]);
   const auto refused = ChooseParallel(*world, options, {});
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), Code::kInvalidArgument);

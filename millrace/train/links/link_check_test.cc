@@ -18,7 +18,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 /// The network of a rank, which takes time by the rank's own clock.
-class TimedCollective final : public engine::ForwardingCollective {
+class TimedCollective final : public collectives::ForwardingCollective {
  public:
   /// `bytes_per_s` to each rank of the job. `members`: this group's ranks in the job.
   TimedCollective(std::unique_ptr<engine::Collective> inner, std::map<int, double> bytes_per_s,
@@ -28,13 +28,13 @@ class TimedCollective final : public engine::ForwardingCollective {
         members_(std::move(members)),
         clock_(clock) {}
 
-  Operation StartSend(at::Tensor tensor, int to) override {
-    Pass(tensor, to);
-    return inner_->StartSend(std::move(tensor), to);
+  Operation StartSend(engine::Elements elements, int to) override {
+    Pass(elements, to);
+    return inner_->StartSend(std::move(elements), to);
   }
-  Operation StartReceive(at::Tensor tensor, int from) override {
-    Pass(tensor, from);
-    return inner_->StartReceive(std::move(tensor), from);
+  Operation StartReceive(engine::Elements elements, int from) override {
+    Pass(elements, from);
+    return inner_->StartReceive(std::move(elements), from);
   }
   Result<std::unique_ptr<Collective>> Split(std::string name, std::span<const int> members) override {
     auto part = MR_TRY(inner_->Split(std::move(name), members));
@@ -43,10 +43,10 @@ class TimedCollective final : public engine::ForwardingCollective {
   }
 
  private:
-  void Pass(const at::Tensor& tensor, int peer) {
+  void Pass(const engine::Elements& elements, int peer) {
     constexpr double kLatency = 1e-4;
     const double seconds =
-        kLatency + static_cast<double>(tensor.nbytes()) / bytes_per_s_.at(members_[static_cast<std::size_t>(peer)]);
+        kLatency + static_cast<double>(elements.bytes()) / bytes_per_s_.at(members_[static_cast<std::size_t>(peer)]);
     clock_.Advance(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds)));
   }
   const std::map<int, double> bytes_per_s_;
@@ -58,7 +58,7 @@ class TimedCollective final : public engine::ForwardingCollective {
 std::vector<NetworkFigures> Measure(const std::vector<std::string>& nodes,
                                     const std::map<std::pair<int, int>, double>& slow = {}) {
   const int size = static_cast<int>(nodes.size());
-  auto groups = engine::ConnectThreads(size);
+  auto groups = collectives::ConnectThreads(size);
   std::vector<NetworkFigures> figures(nodes.size());
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < size; ++rank) {

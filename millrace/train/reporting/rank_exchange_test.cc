@@ -16,7 +16,7 @@ using std::chrono::seconds;
 
 /// The figures that two ranks gather. Rank 1 is on a GPU whose load `gpu` reads.
 std::vector<history::RankFigures> Gather(std::shared_ptr<const nvml::GpuMeter> gpu) {
-  auto groups = engine::ConnectThreads(2);
+  auto groups = collectives::ConnectThreads(2);
   std::vector<history::RankFigures> figures;
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < 2; ++rank) {

@@ -23,7 +23,7 @@ float GuessOf(DelayedScales& scales, std::size_t layer, Fp8Tensor tensor) {
 /// Runs work(rank, scales) on each rank. A rank has the layers of its place.
 void OnRanks(const std::vector<std::vector<std::string>>& layers,
              const std::function<void(std::size_t rank, DelayedScales&)>& work) {
-  auto groups = engine::ConnectThreads(static_cast<int>(layers.size()));
+  auto groups = collectives::ConnectThreads(static_cast<int>(layers.size()));
   std::vector<std::jthread> threads;
   for (std::size_t rank = 0; rank < layers.size(); ++rank) {
     threads.emplace_back([&, rank] {

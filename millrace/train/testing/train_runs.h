@@ -84,7 +84,7 @@ class TrainTest : public testing::Test {
                                   if (ran.saved.empty()) held.wait();
                                   ran.saved.push_back(stats->step);
                                 }};
-    auto groups = engine::ConnectThreads(ranks);
+    auto groups = collectives::ConnectThreads(ranks);
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < ranks; ++rank) {
       threads.emplace_back([&, rank, group = wrap_ ? wrap_(rank, std::move(groups[rank])) : std::move(groups[rank])] {

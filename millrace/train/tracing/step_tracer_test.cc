@@ -240,7 +240,7 @@ class ShiftedClock final : public Clock {
 
 TEST(ClockOffsets, AreThoseOfTheRanksClocks) {
   const Duration shifts[] = {std::chrono::hours(1), std::chrono::hours(1), std::chrono::hours(3)};
-  auto groups = engine::ConnectThreads(3);
+  auto groups = collectives::ConnectThreads(3);
   std::vector<std::vector<ClockOffset>> found(3);
   {
     std::vector<std::jthread> threads;

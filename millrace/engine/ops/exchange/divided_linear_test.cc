@@ -20,16 +20,16 @@ constexpr int kRanks = 2;
 constexpr std::int64_t kTokens = 12, kIn = 16, kOut = 8;  // of the whole layer
 
 /// Writes when operations start and when they are waited for, and calls `look` before each line.
-class RecordingCollective final : public ForwardingCollective {
+class RecordingCollective final : public collectives::ForwardingCollective {
  public:
-  using ForwardingCollective::ForwardingCollective;
-  Operation StartAllReduce(at::Tensor tensor, Reduction reduction) override {
-    return Record("all-reduce", [&] { return inner_->StartAllReduce(std::move(tensor), reduction); });
+  using collectives::ForwardingCollective::ForwardingCollective;
+  Operation StartAllReduce(Elements elements, Reduction reduction) override {
+    return Record("all-reduce", [&] { return inner_->StartAllReduce(std::move(elements), reduction); });
   }
-  Operation StartAllGather(at::Tensor all, at::Tensor mine) override {
+  Operation StartAllGather(Elements all, Elements mine) override {
     return Record("all-gather", [&] { return inner_->StartAllGather(std::move(all), std::move(mine)); });
   }
-  Operation StartReduceScatter(at::Tensor mine, at::Tensor all, Reduction reduction) override {
+  Operation StartReduceScatter(Elements mine, Elements all, Reduction reduction) override {
     return Record("reduce-scatter",
                   [&] { return inner_->StartReduceScatter(std::move(mine), std::move(all), reduction); });
   }
@@ -87,7 +87,7 @@ ColumnCase MakeColumnCase(int rank, bool sequence) {
 /// What the backward pass of a column-parallel layer does in which order, as rank 0 sees it.
 std::vector<std::string> BackwardEvents(bool sequence, bool again, bool defers) {
   std::vector<std::string> events;
-  RunRanks(GroupKind::kThreads, kRanks, [&](std::unique_ptr<Collective> group) {
+  collectives::RunRanks(collectives::GroupKind::kThreads, kRanks, [&](std::unique_ptr<Collective> group) {
     RecordingCollective recorded(std::move(group));
     const ColumnCase layer = MakeColumnCase(recorded.rank(), sequence);
     const TensorRanks ranks{&recorded, sequence};
@@ -135,7 +135,7 @@ TEST(ColumnLinear, DefersTheWeightsGradientWithItsGather) {
 /// What the backward pass of a row-parallel layer does in which order, as rank 0 sees it, if it makes its input again.
 std::vector<std::string> RowBackwardEvents(bool defers) {
   std::vector<std::string> events;
-  RunRanks(GroupKind::kThreads, kRanks, [&](std::unique_ptr<Collective> group) {
+  collectives::RunRanks(collectives::GroupKind::kThreads, kRanks, [&](std::unique_ptr<Collective> group) {
     RecordingCollective recorded(std::move(group));
     const int rank = recorded.rank();
     const Weight weight = TrainedWeight(RandomOf({kOut, kIn}, 5).chunk(kRanks, 1)[rank].contiguous());
@@ -180,7 +180,7 @@ class DividedLinear : public testing::TestWithParam<std::tuple<bool, bool>> {};
 
 TEST_P(DividedLinear, HasTheBitsOfTheProductAfterTheExchange) {
   const auto [sequence, again] = GetParam();
-  RunRanks(GroupKind::kDelayed, kRanks, [&](std::unique_ptr<Collective> group) {
+  collectives::RunRanks(collectives::GroupKind::kDelayed, kRanks, [&](std::unique_ptr<Collective> group) {
     const TensorRanks ranks{group.get(), sequence};
     const auto column = [&](const auto& forward) {
       const ColumnCase layer = MakeColumnCase(group->rank(), sequence);
@@ -218,11 +218,11 @@ INSTANTIATE_TEST_SUITE_P(Layouts, DividedLinear, testing::Combine(testing::Bool(
                          });
 
 TEST(ColumnLinear, FailsIfARankIsLostInTheBackwardPass) {
-  RunRanks(GroupKind::kThreads, kRanks, [&](std::unique_ptr<Collective> group) {
+  collectives::RunRanks(collectives::GroupKind::kThreads, kRanks, [&](std::unique_ptr<Collective> group) {
     const int rank = group->rank();
-    FaultPlan plan;
+    collectives::FaultPlan plan;
     if (rank == 1) plan.lost_at = 0;
-    const std::unique_ptr<Collective> faulty = MakeFaulty(std::move(group), plan);
+    const std::unique_ptr<Collective> faulty = collectives::MakeFaulty(std::move(group), plan);
     const ColumnCase layer = MakeColumnCase(rank, false);
     const at::Tensor out = ColumnLinear(layer.x, {layer.weight, layer.bias}, {faulty.get(), false});
     EXPECT_ANY_THROW(out.backward(layer.dout));

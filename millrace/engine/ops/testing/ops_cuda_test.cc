@@ -392,7 +392,7 @@ TEST_P(OpsCudaTest, DividedCrossEntropy) {
   for (const bool on_cpu : {false, true}) {
     Made got[2];
     std::int64_t correct[2] = {0, 0};
-    auto groups = ConnectThreads(2);
+    auto groups = collectives::ConnectThreads(2);
     const auto work = [&](std::size_t rank) {
       const TensorRanks ranks{.group = groups[rank].get()};
       const auto [first, count] = ranks.ShareOf(kVocab);

@@ -223,7 +223,7 @@ inline void TrainRank(Collective& world, const TrainingTask& task, const Trainin
 
 /// Runs `work` on a thread for each rank.
 inline void OnThreads(int ranks, const std::function<void(Collective&)>& work) {
-  auto groups = ConnectThreads(ranks);
+  auto groups = collectives::ConnectThreads(ranks);
   std::vector<std::jthread> threads;
   for (auto& group : groups) {
     threads.emplace_back([&work, group = std::move(group)] { work(*group); });

@@ -11,9 +11,13 @@
 #include "millrace/collectives/nccl/nccl_group.h"
 #include "millrace/collectives/testing/run_ranks.h"
 #include "millrace/engine/device/choose_device.h"
+#include "millrace/engine/parallel/collective.h"
+#include "millrace/engine/parallel/gpu_streams.h"
 
 namespace millrace::engine {
 namespace {
+
+using namespace collectives;
 
 #ifdef MILLRACE_HAS_NCCL_HEADER
 static_assert(sizeof(NcclId) == sizeof(ncclUniqueId));
@@ -33,14 +37,14 @@ TEST(NcclOnAGpu, OneRankConnectsAndAdds) {
   const auto library = LoadNccl();
   ASSERT_TRUE(library) << library.error().ToString();
   const auto streams = MakeStreamDevice(device);
-  streams->UseHere();
+  ASSERT_TRUE(streams->UseHere());
   NcclId id{};
   ASSERT_EQ((*library)->GetUniqueId(&id), NcclResult::kSuccess);
   const auto connected = Communicator::Connect(*library, id, 1, 0, SystemClock().Now() + kTimeout, {});
   ASSERT_TRUE(connected) << connected.error().ToString();
   const at::Tensor tensor = at::arange(1'000'003, at::device(device).dtype(at::kFloat)), before = tensor.clone();
-  const auto stream = streams->NewStream();
-  stream->WaitFor(*streams->MarkCurrent());
+  const auto stream = streams->NewStream().value();
+  ASSERT_TRUE(stream->WaitFor(*streams->MarkCurrent().value()));
   const Status given = (*connected)
                            ->Launch(
                                [&](NcclApi& api, NcclHandle with) {
@@ -49,10 +53,10 @@ TEST(NcclOnAGpu, OneRankConnectsAndAdds) {
                                },
                                SystemClock().Now() + kTimeout);
   ASSERT_TRUE(given) << given.error().ToString();
-  const auto end = stream->Mark();
-  end->HoldCurrent();
+  const auto end = stream->Mark().value();
+  ASSERT_TRUE(end->HoldCurrent());
   EXPECT_TRUE(tensor.equal(before));
-  EXPECT_TRUE(end->IsPassed());
+  EXPECT_TRUE(end->IsPassed().value());
   EXPECT_TRUE((*connected)->Look());
 }
 

@@ -1,15 +1,16 @@
-#include "millrace/engine/parallel/nccl/connect_gpus.h"
+#include "millrace/engine/parallel/connect_gpus.h"
 
 #include <utility>
 
 #include "millrace/collectives/nccl/nccl_group.h"
+#include "millrace/engine/parallel/gpu_streams.h"
 #include "millrace/engine/parallel/staged.h"
 
 namespace millrace::engine {
 
 Result<GpuGroup> ConnectGpus(std::unique_ptr<Collective> inner, at::Device device, bool shares_gpu, Duration timeout) {
   if (inner->size() == 1) return GpuGroup{std::move(inner), ""};
-  const auto library = LoadNccl();
+  const auto library = collectives::LoadNccl();
   std::string why;
   if (shares_gpu) {
     why = "ranks share GPUs";
@@ -22,8 +23,8 @@ Result<GpuGroup> ConnectGpus(std::unique_ptr<Collective> inner, at::Device devic
     if (why.empty()) why = "another rank cannot use NCCL";
     return GpuGroup{StageThroughHost(std::move(inner), device), std::move(why)};
   }
-  auto group = MR_TRY(
-      MakeNcclGroup(std::move(inner), {.api = *library, .device = MakeStreamDevice(device), .timeout = timeout}));
+  auto group = MR_TRY(collectives::MakeNcclGroup(
+      std::move(inner), {.api = *library, .device = MakeStreamDevice(device), .timeout = timeout}));
   return GpuGroup{std::move(group), ""};
 }
 
