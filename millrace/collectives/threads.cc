@@ -35,7 +35,7 @@ class ThreadGroups {
     meeting->joined.insert(members.in_job[static_cast<std::size_t>(members.rank)]);
     changed_.NotifyAll();
     std::optional<int> missing, gone;  // ranks that have not come, and never will
-    const auto is_decided = [&] {
+    const auto is_decided = [&]() MR_REQUIRES(mutex_) {
       missing = gone = std::nullopt;
       for (const int member : members.in_job) {
         if (meeting->joined.contains(member)) continue;
