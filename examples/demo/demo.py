@@ -20,7 +20,7 @@ from picture import run_picture
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-HOME = ROOT / "build/demo"  # artefacts of the last run; the downloaded texts stay for the next
+HOME = ROOT / "build/demo"  # artefacts of the last run
 KILL_AFTER_STEP = 60
 REFERENCE_STEPS = 80
 MAX_LOSS = 5.5
@@ -112,8 +112,8 @@ class Demo:
 
     def corpus(self) -> None:
         self.stage(2, "real text into the bucket")
-        made = subprocess.run([sys.executable, HERE / "corpus.py", HOME / "corpus", HOME / "packages"], check=True,
-                              capture_output=True, text=True).stdout
+        made = subprocess.run([sys.executable, HERE / "corpus.py", HOME / "corpus"], check=True, stdout=subprocess.PIPE,
+                              text=True).stdout
         files = [json.loads(line) for line in made.splitlines()]
         for file in files:
             self.say(f"{file['file']:<18} {file['records']:>6} records  {file['bytes'] / 1e6:6.1f} MB")
@@ -134,7 +134,7 @@ class Demo:
         self.run("tokenizer", "train", "--input", "s3://demo/corpus/*.jsonl", "--template", "{title}\n\t\t{text}\n\n",
                  "--vocab-size", "4096", "--output", "s3://demo/tokenizer.model")
         seconds = time.monotonic() - began
-        sentence = "The query planner chooses 索引 when it pays."
+        sentence = "The generator expression is 空 on other systems."
         ids = json.loads(self.run("tokenizer", "encode", "--model", "s3://demo/tokenizer.model", "--json",
                                   text=json.dumps({"text": sentence}) + "\n").stdout)["ids"]
         back = json.loads(self.run("tokenizer", "decode", "--model", "s3://demo/tokenizer.model", "--json",
@@ -151,10 +151,10 @@ class Demo:
         mnt.mkdir()
         self.run("mount", "s3://demo", str(mnt))
         try:
-            local = HOME / "corpus/postgresql.jsonl"
-            count = subprocess.run(["grep", "-c", "VACUUM", mnt / "corpus/postgresql.jsonl"], capture_output=True, text=True)
-            expected = sum("VACUUM" in line for line in local.open(encoding="utf-8"))
-            self.claim(int(count.stdout) == expected, f"grep -c VACUUM: {expected} lines")
+            local = HOME / "corpus/manual.jsonl"
+            count = subprocess.run(["grep", "-c", "add_library", mnt / "corpus/manual.jsonl"], capture_output=True, text=True)
+            expected = sum("add_library" in line for line in local.open(encoding="utf-8"))
+            self.claim(int(count.stdout) == expected, f"grep -c add_library: {expected} lines")
             subprocess.run(["cp", local, mnt / "copy.jsonl"], check=True)
             subprocess.run(["mv", mnt / "copy.jsonl", mnt / "moved.jsonl"], check=True)
             names = sorted(os.listdir(mnt))
@@ -216,7 +216,7 @@ class Demo:
         server = self.start("serve", "--model", "s3://demo/runs/demo", "--listen", "127.0.0.1:0", "--port-file",
                             str(port_file), log="serve.log", stdout=subprocess.DEVNULL)
         port = self.wait_for_port(server, port_file, 60)
-        prompt = "VACUUM\n\t\tThe VACUUM command"
+        prompt = "add_library (1)\n\t\tAdd a library"
         # No end of the text (</s>): whether this seed draws one at once depends on how the processor rounds in training.
         body = {"model": "demo", "prompt": prompt, "max_tokens": 48, "temperature": 0.7, "top_p": 0.9, "seed": 7,
                 "logit_bias": {"2": -100}, "stream": True}
