@@ -25,6 +25,9 @@ endif()
 add_library(millrace_torch INTERFACE)
 target_include_directories(millrace_torch SYSTEM INTERFACE
   ${MILLRACE_TORCH_INCLUDE} ${MILLRACE_TORCH_INCLUDE}/torch/csrc/api/include)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  target_compile_options(millrace_torch INTERFACE -include ${PROJECT_SOURCE_DIR}/cmake/clang_libtorch.h)
+endif()
 target_link_libraries(millrace_torch INTERFACE
   -Wl,--no-as-needed ${MILLRACE_LIB_torch} ${MILLRACE_LIB_torch_cpu} ${MILLRACE_LIB_c10} OpenMP::OpenMP_CXX)
 
