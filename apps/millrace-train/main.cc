@@ -21,7 +21,7 @@
 #include "millrace/base/text.h"
 #include "millrace/collectives/connect.h"
 #include "millrace/engine/device/choose_device.h"
-#include "millrace/engine/parallel/nccl/connect_gpus.h"
+#include "millrace/engine/parallel/connect_gpus.h"
 #include "millrace/engine/runtime.h"
 #include "millrace/jobs/policy.h"
 #include "millrace/object/open/open.h"

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/object/open/open.h"
 #include "millrace/train/testing/train_runs.h"
@@ -28,7 +30,7 @@ class TwoRunsTest : public TrainTest {
   Ran RunWithOther(const Options& options, std::uint64_t step, const Options& other, int ranks = 1) {
     on_step_ = [this, step, other](const StepReport& report) {
       if (report.step != step) return;
-      on_step_ = nullptr;
+      const auto running = std::exchange(on_step_, nullptr);  // keeps what this call has captured
       const Ran ran = Run(other);
       ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
       ASSERT_FALSE(ran.outcome->lost) << ran.outcome->lost->ToString();

@@ -395,7 +395,7 @@ TEST_F(RemoteLauncherTest, AJobFileMayBeLongerThanAPipe) {
 TEST_F(RemoteLauncherTest, AnAgentRefusesOrdersOfTheWrongForm) {
   const std::string orders =
       R"({"start": {"attempt": 1, "first_rank": 0, "ranks": 1, "world_size": 1, "master_address": "a", )"
-      R"("master_port": 1, "threads": 0, "program": "/bin/true", "job": "", "env": )";
+      R"("master_port": 1, "rank_secret": "", "threads": 0, "program": "/bin/true", "job": "", "env": )";
   for (const char* env : {R"({"A": 5}}})", R"(["A"]}})", R"("A"}})"}) {
     const auto ran = Subprocess::Run(
         {.argv = {"/bin/sh", "-c", fmt::format("echo '{}{}' | '{}' job agent", orders, env, millrace_)}});

@@ -19,6 +19,13 @@
 namespace millrace::collectives {
 
 enum class GroupKind { kThreads, kTcp, kSharedMemory, kDelayed, kNccl };
+inline constexpr GroupKind kEveryGroupKind[] = {GroupKind::kThreads, GroupKind::kTcp, GroupKind::kSharedMemory,
+                                                GroupKind::kDelayed, GroupKind::kNccl};
+
+inline std::string GroupKindName(const testing::TestParamInfo<GroupKind>& info) {
+  static constexpr const char* kNames[] = {"Threads", "Tcp", "SharedMemory", "Delayed", "Nccl"};
+  return kNames[static_cast<std::size_t>(info.param)];
+}
 
 /// Returns a deadline that passes only where a test fails.
 inline TimePoint Soon() { return SystemClock().Now() + std::chrono::seconds(20); }

@@ -158,7 +158,8 @@ TEST_P(PipelineGroups, LearnWhatOneRankLearns) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Over, PipelineGroups, testing::ValuesIn(kEveryGroupKind), GroupKindName);
+INSTANTIATE_TEST_SUITE_P(Over, PipelineGroups, testing::ValuesIn(collectives::kEveryGroupKind),
+                         collectives::GroupKindName);
 
 TEST(Pipeline, LearnsTheSameWithRecomputation) {
   for (const std::string_view family : {"llama", "gpt2"}) {

@@ -300,7 +300,8 @@ TEST_P(DataExchangeOver, TwoRanksTrainAsOne) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Over, DataExchangeOver, testing::ValuesIn(kEveryGroupKind), GroupKindName);
+INSTANTIATE_TEST_SUITE_P(Over, DataExchangeOver, testing::ValuesIn(collectives::kEveryGroupKind),
+                         collectives::GroupKindName);
 
 /// Bytes that a rank's parameters and gradients have, at most, at any hook.
 class PeakHooks final : public GroupHooks {

@@ -12,9 +12,8 @@
 #include <charconv>
 #include <cstdlib>
 
-#include "millrace/base/process/cores.h"
-
 #include "millrace/base/hash/random.h"
+#include "millrace/base/process/cores.h"
 
 namespace millrace::jobs {
 namespace {

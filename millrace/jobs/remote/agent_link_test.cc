@@ -91,6 +91,7 @@ class AgentLinkTest : public testing::Test {
               {"world_size", 1},
               {"master_address", "127.0.0.1"},
               {"master_port", 1},
+              {"rank_secret", "of this start"},
               {"threads", 1},
               {"program", program.string()},
               {"job", "name: tested\n"}}}};

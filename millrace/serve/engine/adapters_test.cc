@@ -263,10 +263,11 @@ TEST_P(AdaptersTest, SaysWhatIsWrongWithAnAdapter) {
   std::filesystem::resize_file(Path("cut/adapter_model.safetensors"), size - 5);
   EXPECT_FALSE(refusal("cut").empty());
 
-  const auto full = shared.load_adapter(Path("strange"),
-                                        [](std::uint64_t) -> Status { return Fail(Code::kThrottled, "no room"); }, {});
+  WriteAdapter("own", options);
+  const auto full =
+      shared.load_adapter(Path("own"), [](std::uint64_t) -> Status { return Fail(Code::kThrottled, "no room"); }, {});
   EXPECT_FALSE(full);
-  EXPECT_FALSE(Load("strange").load_adapter) << "a model with an adapter takes no others";
+  EXPECT_FALSE(Load("own").load_adapter) << "a model with an adapter takes no others";
 }
 
 /// A run's checkpoint tells over which weights it was trained.

@@ -109,7 +109,7 @@ TEST_F(LayoutsTest, LearnTheSameBitsFromCopies) {
     const Ran plain = RunRanks(options, layout.ranks);
     ASSERT_TRUE(plain.outcome) << plain.outcome.error().ToString();
     wrap_ = [](int, std::unique_ptr<engine::Collective> world) {
-      return engine::StageThroughHost(std::move(world), at::kCPU, [](const at::Tensor&) { return true; });
+      return engine::StageThroughHost(std::move(world), at::kCPU, [](const collectives::Elements&) { return true; });
     };
     const Ran copies = RunRanks(options, layout.ranks);
     wrap_ = {};
