@@ -11,8 +11,13 @@ set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
-# Assertions stay on: a corrupted state must stop the process, not reach the bucket.
-set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1")
+# Assertions stay on: a corrupted state must stop the process, not reach the bucket. Line numbers are for debuggers and
+# for packages of symbols (make package): without them, a build writes a fifth of the bytes.
+option(MILLRACE_LINE_NUMBERS "Compile line numbers into programs" OFF)
+set(CMAKE_CXX_FLAGS_RELEASE "-O2")
+if(MILLRACE_LINE_NUMBERS)
+  string(APPEND CMAKE_CXX_FLAGS_RELEASE " -g1")
+endif()
 
 # For vector loops: reductions in lanes (omp simd) and no errno from sqrt, but NaN and infinity as IEEE has them.
 set(MILLRACE_LOOP_OPTIONS -O3 -fno-math-errno -fno-trapping-math -fopenmp-simd)
@@ -82,20 +87,27 @@ endfunction()
 
 add_link_options(-Wl,--build-id=sha1)  # debuggers find separate debug symbols by it (mold adds none by default)
 
-# millrace_module(NAME SOURCES a.cc ... [DEPS module ...] [LIBS library ...] [TESTS a_test.cc ...] [TEST_DEPS module ...])
+# Modules and programs that wait more than they compute: -O1 compiles them in two thirds of the time.
+set(MILLRACE_WAITING_OPTIONS -O1)
+
+# millrace_module(NAME SOURCES a.cc ... [WAITING] [DEPS module ...] [LIBS library ...] [TESTS a_test.cc ...]
+#                 [TEST_DEPS module ...])
 #
 # One folder, one static library millrace::NAME, and, where there are tests, one program NAME_test whose cases ctest runs
-# one by one. OWN_PRECOMPILED: the target sets its own precompiled headers. DEPS are other modules; LIBS are outside
-# libraries that the module's headers need or that it links.
+# one by one. WAITING: see MILLRACE_WAITING_OPTIONS. OWN_PRECOMPILED: the target sets its own precompiled headers. DEPS are
+# other modules; LIBS are outside libraries that the module's headers need or that it links.
 function(millrace_module name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "OWN_PRECOMPILED" "" "SOURCES;DEPS;LIBS;TESTS;TEST_DEPS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "OWN_PRECOMPILED;WAITING" "" "SOURCES;DEPS;LIBS;TESTS;TEST_DEPS")
   string(REPLACE "/" "_" target ${name})
   add_library(millrace_${target} STATIC ${arg_SOURCES})
   add_library(millrace::${target} ALIAS millrace_${target})
   target_include_directories(millrace_${target} PUBLIC ${PROJECT_SOURCE_DIR})
   list(TRANSFORM arg_DEPS PREPEND millrace::)
   target_link_libraries(millrace_${target} PUBLIC ${arg_DEPS} ${arg_LIBS})
-  if(NOT arg_OWN_PRECOMPILED)
+  if(arg_WAITING)
+    target_compile_options(millrace_${target} PRIVATE ${MILLRACE_WAITING_OPTIONS})
+    target_precompile_headers(millrace_${target} REUSE_FROM millrace_waiting_precompiled)
+  elseif(NOT arg_OWN_PRECOMPILED)
     target_precompile_headers(millrace_${target} REUSE_FROM millrace_precompiled)
   endif()
   if(arg_TESTS AND MILLRACE_TESTS)
@@ -104,7 +116,7 @@ function(millrace_module name)
   endif()
 endfunction()
 
-set(MILLRACE_TEST_OPTIONS -O1)  # compiles in two thirds of the time; what is tested is compiled as for users
+set(MILLRACE_TEST_OPTIONS -O0)  # compiles in half of the time; what is tested is compiled as for users
 
 # millrace_test(NAME SOURCES ... LIBS ... [TIMEOUT s] [LABEL l] [PRECOMPILED target]): a GoogleTest program; each case is a
 # ctest test, or with WHOLE the program is one. PRECOMPILED: whose precompiled headers it takes.
@@ -125,7 +137,8 @@ function(millrace_test name)
     target_compile_options(${name} PRIVATE ${MILLRACE_TEST_OPTIONS})
   endif()
   target_precompile_headers(${name} REUSE_FROM ${arg_PRECOMPILED})
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  # Small batches: fixtures of different files may have one name.
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests UNITY_BUILD_BATCH_SIZE 8)
   # gtest_discover_tests flattens lists, so that a property can hold one value only: hence a label, and two ways to set
   # an environment variable.
   set(labels)
@@ -144,19 +157,27 @@ function(millrace_test name)
       ENVIRONMENT_MODIFICATION "MILLRACE_SOURCE=set:${PROJECT_SOURCE_DIR}")
 endfunction()
 
-# millrace_program(NAME SOURCES ... DEPS module ... LIBS ... [PRECOMPILED target]): a program in ${CMAKE_BINARY_DIR}/bin. The
-# target `programs` builds all of them and no test.
+# millrace_program(NAME SOURCES ... [SHIPPED] DEPS module ... LIBS ... [PRECOMPILED target]): a program in
+# ${CMAKE_BINARY_DIR}/bin. SHIPPED: users get it. The target `programs` builds all of these, `helper_programs` the others,
+# which are of tests and benchmarks.
 add_custom_target(programs)
+add_custom_target(helper_programs)
 function(millrace_program name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "PRECOMPILED" "SOURCES;DEPS;LIBS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SHIPPED" "PRECOMPILED" "SOURCES;DEPS;LIBS")
   add_executable(${name} ${arg_SOURCES})
   list(TRANSFORM arg_DEPS PREPEND millrace::)
   target_link_libraries(${name} PRIVATE ${arg_DEPS} ${arg_LIBS})
   millrace_align_thread_locals(${name})
   target_compile_definitions(${name} PRIVATE MILLRACE_VERSION="${PROJECT_VERSION}")
   if(NOT arg_PRECOMPILED)
-    set(arg_PRECOMPILED millrace_precompiled)
+    set(arg_PRECOMPILED millrace_waiting_precompiled)
+    target_compile_options(${name} PRIVATE ${MILLRACE_WAITING_OPTIONS})
   endif()
   target_precompile_headers(${name} REUSE_FROM ${arg_PRECOMPILED})
-  add_dependencies(programs ${name})
+  set_target_properties(${name} PROPERTIES UNITY_BUILD_BATCH_SIZE 8)  # commands may have functions of one name
+  if(arg_SHIPPED)
+    add_dependencies(programs ${name})
+  else()
+    add_dependencies(helper_programs ${name})
+  endif()
 endfunction()

@@ -8,7 +8,7 @@
 namespace millrace::csi {
 namespace {
 
-constexpr char kFormat[] = "millrace-csi-mark";
+constexpr char kMarkFormat[] = "millrace-csi-mark";
 constexpr std::uint64_t kVersion = 1;
 constexpr std::array<std::string_view, 2> kKinds = {"volume", "snapshot"};
 constexpr std::array<std::string_view, 3> kStates = {"copying", "ready", "deleting"};
@@ -16,8 +16,8 @@ constexpr std::array<std::string_view, 3> kStates = {"copying", "ready", "deleti
 Result<Mark> FromJson(const Json& json) {
   const std::string format = MR_TRY(JsonString(json, "format"));
   const std::uint64_t version = MR_TRY(JsonUint(json, "version"));
-  if (format != kFormat || version != kVersion) {
-    return Fail(Code::kInvalidArgument, "its format is {} {}, not {} {}", format, version, kFormat, kVersion);
+  if (format != kMarkFormat || version != kVersion) {
+    return Fail(Code::kInvalidArgument, "its format is {} {}, not {} {}", format, version, kMarkFormat, kVersion);
   }
   Mark mark;
   mark.id = MR_TRY(JsonString(json, "id"));
@@ -44,7 +44,7 @@ Result<Mark> FromJson(const Json& json) {
 std::string Mark::ToJson() const {
   Json all = Json::object();
   for (const auto& [parameter, value] : parameters) all[parameter] = value;
-  return DumpJsonPretty({{"format", kFormat},
+  return DumpJsonPretty({{"format", kMarkFormat},
                          {"version", kVersion},
                          {"id", id},
                          {"driver", driver},

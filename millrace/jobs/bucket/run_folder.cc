@@ -14,8 +14,8 @@
 namespace millrace::jobs {
 namespace {
 
-constexpr std::uint64_t kMaxStatusBytes = 8 * kMiB;  // some 200 bytes a rank
-constexpr std::uint64_t kMaxPageBytes = 16 * kMiB;   // a history has at most 8 MiB
+constexpr std::uint64_t kMaxPublishedStatusBytes = 8 * kMiB;  // some 200 bytes a rank
+constexpr std::uint64_t kMaxPageBytes = 16 * kMiB;            // a history has at most 8 MiB
 constexpr std::size_t kOffsetDigits = 16;
 
 std::string LogKey(std::string_view prefix, std::uint64_t begin) { return fmt::format("{}{:016}", prefix, begin); }
@@ -145,7 +145,7 @@ Status RunFolderWriter::WriteEvents(const object::Call& call) {
 
 Result<Json> ReadRunStatus(const object::ReadLocation& folder, const object::Call& call) {
   const std::string key = folder.key + "status.json";
-  const auto found = MR_TRY(object::GetAll(*folder.store, key, kMaxStatusBytes, call));
+  const auto found = MR_TRY(object::GetAll(*folder.store, key, kMaxPublishedStatusBytes, call));
   const std::string what = fmt::format("{}/{}", folder.store->Describe(), key);
   if (!found) {
     return Fail(Code::kNotFound, "{} does not exist: no job with this log.url has started yet", what);
