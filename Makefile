@@ -1,11 +1,18 @@
 # The commands of a developer. `make demo` and `make test` set a new machine up by themselves.
 SHELL := /bin/bash
-.PHONY: all setup build gpu wheel demo test bench fmt lint asan tsan package nightly clean
+.PHONY: all setup setup-dev build gpu wheel demo test test-all bench fmt lint asan tsan asan-engine package nightly clean
 
 all: build
 
 setup:            ## install missing packages of the distribution (root or sudo)
 	@tools/setup build
+
+setup-dev:        ## for editors and commit hooks: packages, compile_commands.json for clangd, pre-commit's hooks
+	@tools/setup build test lint
+	@tools/build clangd millrace_generated
+	@ln -sf build/clangd/compile_commands.json compile_commands.json
+	@! command -v pre-commit >/dev/null || pre-commit install
+	@echo 'to build and test one module: cmake --preset dev && ninja -C build/dev vfs_test && build/dev/tests/vfs_test'
 
 build: setup      ## programs in build/release/bin
 	@tools/build release
@@ -19,26 +26,33 @@ wheel:            ## dist/millrace-….whl, the Python package of build/release
 	@tools/build release millrace_python
 	@python3 tools/python_backend.py dist
 
-demo: setup       ## the whole data path on real text, with its figures; ends non-zero if a claim fails
-	@tools/build release programs
+demo:             ## the whole data path on real text, with its figures; ends non-zero if a claim fails
+	@tools/setup build demo
+	@tools/build release millrace millrace-train millrace-serve
 	@tools/with-cleanup demo python3 examples/demo/demo.py
 
-test:             ## all tests, real mounts included; TESTS=regex runs some; WITHIN=seconds begins no long one later
+test:             ## the tests that find nearly everything, real mounts included; TESTS=regex runs some of all tests
 	@tools/setup build test
 	@tools/build release
-	@tools/with-cleanup test tools/run-tests release $(if $(TESTS),--tests-regex '$(TESTS)',$(if $(WITHIN),--within $(WITHIN)))
+	@tools/with-cleanup test tools/run-tests release $(if $(STRICT),--strict) $(if $(TESTS),--tests-regex '$(TESTS)')
 
-# Tests under AddressSanitizer and UBSan, or ThreadSanitizer, of all modules but the libtorch ones.
-# With SINCE, WITHIN=seconds begins no test program later than that.
-asan tsan:        ## the tests under a sanitizer; SINCE=commit runs those of the targets that changed since then
+export MILLRACE_PEERS ?= $(CURDIR)/build/peers
+test-all:         ## every test; installs the peers that interop tests talk to in MILLRACE_PEERS (build/peers)
+	@tools/setup build test machine
+	@tests/install-peers "$$MILLRACE_PEERS" all
+	@tools/build release
+	@tools/with-cleanup test tools/run-tests release --all
+
+# asan, tsan: all modules but those with libtorch. asan-engine: those, with libtorch as it is.
+asan tsan asan-engine: ## tests under a sanitizer; SINCE=commit: of the ranks' exchange and of targets that changed since
 	@tools/setup build test
-	@tools/with-cleanup $@ tools/sanitize $@ $(SINCE) $(if $(SINCE),$(WITHIN))
+	@tools/with-cleanup $@ tools/sanitize $@ $(SINCE)
 
 package:          ## Debian packages in build/packages: millrace, millrace-engine, python3-millrace, their debug symbols
 	@tools/setup build package
 	@tools/package
 
-nightly:          ## everything that is too long for each change; about three hours on two cores
+nightly:          ## everything that is too long for each change; hours on two cores
 	@tools/setup build test lint package machine image
 	@tools/nightly
 
@@ -52,10 +66,9 @@ fmt:
 	@tools/setup lint
 	@git ls-files '*.cc' '*.h' | xargs clang-format-19 -i
 
-# With SINCE, clang-tidy begins no file later than WITHIN=seconds.
-lint:             ## format, order of modules, clang-tidy, static analyzer; SINCE=commit: of files that changes can reach
+lint:             ## format, modules, clang's warnings, clang-tidy; SINCE=commit: clang-tidy of what changed since
 	@tools/setup build test lint
-	@tools/lint $(SINCE) $(if $(SINCE),$(WITHIN))
+	@tools/lint $(SINCE)
 
 clean:
 	rm -rf build
