@@ -67,7 +67,10 @@ def test_encrypted_columns_are_called_so(endpoint):
         with millrace.open(url, "wb") as file:
             file.write(buffer.getvalue())
         what = "the column text is encrypted" if plaintext_footer else "the Parquet file is encrypted"
-        with pytest.raises(NotImplementedError, match=what):
+        with pytest.raises(NotImplementedError) as refused:
             list(millrace.documents(url, template="{text}"))
+        if "reads no Arrow" in str(refused.value):
+            pytest.skip(str(refused.value))
+        assert what in str(refused.value)
         if plaintext_footer:
             assert list(millrace.documents(url, template="{title}")) == ["a"]
