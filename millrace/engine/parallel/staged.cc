@@ -68,7 +68,7 @@ class StagedCollective final : public Collective {
   int size() const override { return inner_->size(); }
 
   Operation StartAllReduce(Elements elements, Reduction reduction) override {
-    if (!IsStaged(elements)) return inner_->StartAllReduce(std::move(elements), reduction);
+    if (!IsStagedSum(elements)) return inner_->StartAllReduce(std::move(elements), reduction);
     return Start([&] {
       const at::Tensor tensor = TensorOf(elements), host = Copy(tensor, SummedType(tensor));
       return std::make_unique<StagedOperation>(inner_->StartAllReduce(host, reduction), tensor, host);
@@ -83,7 +83,7 @@ class StagedCollective final : public Collective {
     });
   }
   Operation StartReduceScatter(Elements mine, Elements all, Reduction reduction) override {
-    if (!IsStaged(all) || !IsStaged(mine)) {
+    if (!IsStagedSum(all) || !IsStagedSum(mine)) {
       return inner_->StartReduceScatter(std::move(mine), std::move(all), reduction);
     }
     return Start([&] {
@@ -133,6 +133,10 @@ class StagedCollective final : public Collective {
  private:
   /// What the inner group refuses goes to it as it is.
   bool IsStaged(const Elements& elements) const { return elements.fault == nullptr && stages_(elements); }
+
+  bool IsStagedSum(const Elements& elements) const {
+    return IsStaged(elements) && elements.type != collectives::ElementType::kBytes;
+  }
 
   /// The inner group does not add float16 numbers.
   static at::ScalarType SummedType(const at::Tensor& tensor) {
