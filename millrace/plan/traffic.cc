@@ -13,7 +13,7 @@ using engine::MeshAxis;
 
 constexpr std::int64_t kFloatBytes = 4, kBf16Bytes = 2;
 constexpr std::int64_t kBucketBytes = 8 << 20;  // engine::DataExchangeOptions
-constexpr std::int64_t kSumBytes = 56;          // of a step's losses, labels and flags, over all ranks
+constexpr std::int64_t kSumBytes = 64;          // of a step's losses, labels and flags, over all ranks
 constexpr std::int64_t kRewardBytes = 48;       // engine::PreferenceSums
 constexpr std::int64_t kNormBytes = 8;          // of the gradient's norm
 constexpr std::int64_t kLabelBytes = 16;        // of the labels of tokens and of rows
