@@ -78,7 +78,7 @@ class DeviceMemory {
   virtual ~DeviceMemory() = default;
   virtual std::string NameOf(int number) const = 0;  ///< "cuda:1"
   virtual Result<Elements> New(const Elements& like) const = 0;
-  /// Of as many elements of the same type on the same device.
+  /// REQUIRES, as Add(): both have the same count, element type and device.
   virtual Status Copy(const Elements& to, const Elements& from) const = 0;
   virtual Status Add(const Elements& to, const Elements& what) const = 0;
 };

@@ -30,7 +30,7 @@ class RunGuard {
   /// Call it after each commit of this run.
   void NoteCommit(std::uint64_t step);
 
-  /// Of the next manifest.
+  /// Returns what the next manifest says of its run.
   const RunLineage& run() const { return run_; }
   /// Returns the steps whose checkpoints this run or its past made, as of the last look or commit.
   const std::set<std::uint64_t>& ours() const { return ours_; }

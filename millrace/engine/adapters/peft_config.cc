@@ -15,7 +15,7 @@ bool IsNeutral(const Json& json, std::string_view key) {
   return (value->is_object() || value->is_array()) && value->empty();
 }
 
-/// The members that say no more than is read, whatever they are: which model is adapted, what wrote the file, how the
+/// Members that are ignored with any value: which model is adapted, what wrote the file, how the
 /// adapter was made, and options of others that are off.
 constexpr std::string_view kKnown[] = {"auto_mapping",
                                        "base_model_name_or_path",

@@ -48,7 +48,7 @@ class LocalLauncher final : public Launcher {
     int world_size = 0;                        ///< 0: the ranks of this machine are all
     std::string master_address = "127.0.0.1";  ///< of the machine with rank 0
     int master_port = 0;                       ///< 0: a free one of this machine, another in each attempt
-    /// Of the ranks of all machines. Empty: if the ranks of this machine are all, a fresh one in each attempt;
+    /// The secret of the ranks of all machines. Empty: a fresh one in each attempt if all ranks are on this machine;
     /// otherwise the ranks have what this process's environment has.
     std::string rank_secret;
     /// If several launchers share a machine: how many of its ranks are before these, and how many there are; 0: these.

@@ -74,7 +74,7 @@ struct Api::Job {
   std::optional<CallReader> Calls() const {
     if (tool_choice.kind == ToolChoice::Kind::kNone) return std::nullopt;
     using enum TextForm::Kind;
-    // A text that must be JSON of a form is no call, whatever it says.
+    // With a JSON response_format, the text is the answer and never a call.
     const bool is_json = options.form.kind == kJsonObject || options.form.kind == kJsonSchema;
     if (!tool_choice.is_forced() && (tool_syntax == ToolSyntax::kUnknown || is_json)) return std::nullopt;
     return CallReader(tool_syntax, tool_choice.names, tool_choice.is_forced());
