@@ -1,18 +1,14 @@
 #include "millrace/collectives/shared_memory.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cinttypes>
-#include <cstdio>
 #include <cstring>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "millrace/base/bytes.h"
-#include "millrace/base/files/files.h"
+#include "millrace/base/process/cores.h"
 #include "millrace/collectives/combine.h"
 #include "millrace/collectives/memory/presence.h"
 #include "millrace/collectives/memory/shared_counter.h"
@@ -126,30 +122,6 @@ class SegmentLayout {
   std::size_t rank_states_, taken_, channel_states_, outboxes_, channels_, bytes_;  ///< offsets
 };
 static_assert(sizeof(OperationLabel) <= kAlignment);
-
-/// Returns the cores that the quota in a control group's folder amounts to, rounded down; nothing if there is none.
-/// Control groups of version 2: "200000 100000" are 2 cores, "max 100000" is no quota.
-std::optional<int> CoresOfQuota(const std::string& folder) {
-  const auto text = ReadFile(folder + "/cpu.max", 100);
-  std::int64_t quota = 0, period = 0;
-  if (!text || std::sscanf(text->c_str(), "%" SCNd64 " %" SCNd64, &quota, &period) != 2 || period <= 0) return {};
-  return static_cast<int>(quota / period);
-}
-
-/// Returns the number of cores that this process may use, by its affinity and by the CPU quotas of its control group
-/// and of those above it. A container sees its own group as the root.
-int UsableCores() {
-  cpu_set_t cores;
-  int usable = ::sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
-  const std::string group = ReadFile("/proc/self/cgroup", 10'000).value_or("");  // "0::/user.slice/job.scope"
-  const std::size_t path = group.find("0::/");
-  std::string below = path == group.npos ? "" : group.substr(path + 3, group.find('\n', path) - path - 3);
-  while (true) {
-    usable = std::min(usable, CoresOfQuota("/sys/fs/cgroup" + below).value_or(usable));
-    if (below.empty()) return usable;
-    below.resize(below.rfind('/'));
-  }
-}
 
 class SharedMemoryTransport final : public Transport {
  public:
