@@ -1,6 +1,6 @@
 # The commands of a developer. `make demo` and `make test` set a new machine up by themselves.
 SHELL := /bin/bash
-.PHONY: all setup setup-dev build gpu wheel demo test test-all bench fmt lint asan tsan asan-engine package nightly clean
+.PHONY: all setup setup-dev build gpu wheel demo test test-all bench fmt lint asan tsan package nightly clean
 
 all: build
 
@@ -43,8 +43,7 @@ test-all:         ## every test; installs the peers that interop tests talk to i
 	@tools/build release
 	@tools/with-cleanup test tools/run-tests release --all
 
-# asan, tsan: all modules but those with libtorch. asan-engine: those, with libtorch as it is.
-asan tsan asan-engine: ## tests under a sanitizer; SINCE=commit: of the ranks' exchange and of targets that changed since
+asan tsan:        ## tests under a sanitizer, tsan without libtorch's modules; SINCE=commit: ranks' exchange and what changed
 	@tools/setup build test
 	@tools/with-cleanup $@ tools/sanitize $@ $(SINCE)
 
