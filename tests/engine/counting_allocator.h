@@ -14,6 +14,9 @@ namespace millrace::engine {
 
 /// Counts the bytes of live CPU tensors. The size of a block lies before it. Overrides what any version of libtorch
 /// declares, so some functions cannot say `override`.
+#ifdef __clang__
+#pragma clang diagnostic ignored "-Winconsistent-missing-override"
+#endif
 class CountingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) const {  // overrides libtorch's before 2.3

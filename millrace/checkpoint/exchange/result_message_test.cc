@@ -6,7 +6,7 @@ namespace millrace::checkpoint {
 namespace {
 
 TEST(ResultMessage, AResultArrivesAsItWasSent) {
-  for (const std::string text : {std::string(), std::string("5d1c0a9be2f34471"), std::string("\0!?+=\x81", 6)}) {
+  for (const std::string& text : {std::string(), std::string("5d1c0a9be2f34471"), std::string("\0!?+=\x81", 6)}) {
     const auto sent = DecodeResult(EncodeResult(text));
     ASSERT_TRUE(sent) << sent.error().ToString();
     EXPECT_EQ(*sent, text);

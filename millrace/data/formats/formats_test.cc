@@ -17,7 +17,7 @@ using testing::ReadBack;
 using testing::StoredObject;
 using testing::Zstd;
 
-constexpr DataFormat kGzipped{RecordLayout::kJsonLines, Compression::kGzip},
+const DataFormat kGzipped{RecordLayout::kJsonLines, Compression::kGzip},
     kZstandard{RecordLayout::kJsonLines, Compression::kZstd};
 
 TEST(Format, IsWhatTheNameOrTheSourceSays) {

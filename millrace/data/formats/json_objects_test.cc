@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 using testing::ReadBack;
 using testing::StoredObject;
 
-constexpr DataFormat kObjects{RecordLayout::kObjects, Compression::kNone};
+const DataFormat kObjects{RecordLayout::kObjects, Compression::kNone};
 
 TEST(JsonObjects, AreRecordsHoweverTheyArePrinted) {
   EXPECT_EQ(

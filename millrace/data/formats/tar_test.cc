@@ -12,7 +12,7 @@ using testing::FindAll;
 using testing::ReadBack;
 using testing::StoredObject;
 
-constexpr DataFormat kTarred{RecordLayout::kTar};
+const DataFormat kTarred{RecordLayout::kTar};
 
 void Octal(std::string& header, std::size_t at, std::size_t digits, std::uint64_t value) {
   header.replace(at, digits, fmt::format("{:0{}o}", value, digits));

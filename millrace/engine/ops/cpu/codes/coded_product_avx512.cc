@@ -31,7 +31,6 @@ struct Fp8WidenedInAvx512 {
 class PermutedInAvx512 {
  public:
   static constexpr bool kHalved = false;
-  static constexpr std::int64_t kBatch = kCodeLanes;
 
   explicit PermutedInAvx512(const float* map) : map_(_mm512_loadu_ps(map)) {}
   MR_INLINE void LookUp(const std::uint8_t* from, SumLanes& to) const {

@@ -36,8 +36,8 @@ class Stack {
   void (*run_)() = nullptr;
   const void* bottom_ = nullptr;  ///< of the stack's memory, for AddressSanitizer
   std::size_t bytes_ = 0;
-  void* fake_ = nullptr;   ///< AddressSanitizer's stack for locals whose use after a return it finds
-  void* fiber_ = nullptr;  ///< ThreadSanitizer's name of the stack
+  [[maybe_unused]] void* fake_ = nullptr;   ///< AddressSanitizer's stack for locals whose use after a return it finds
+  [[maybe_unused]] void* fiber_ = nullptr;  ///< ThreadSanitizer's name of the stack
 };
 
 /// A moment that stacks come from and go on after. To ThreadSanitizer, what a stack did before LeaveFor() happens
