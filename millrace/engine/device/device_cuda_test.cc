@@ -17,7 +17,7 @@
 namespace millrace::engine {
 namespace {
 
-class DeviceCudaTest : public testing::Test {
+class DeviceCudaTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!at::cuda::is_available()) GTEST_SKIP() << "no GPU";

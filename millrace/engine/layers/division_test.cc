@@ -96,7 +96,7 @@ Learnt Learn(const std::shared_ptr<const ModelConfig>& config, int size, bool se
   return learnt;
 }
 
-class Division : public testing::TestWithParam<std::tuple<const char*, int, bool>> {};
+class Division : public ::testing::TestWithParam<std::tuple<const char*, int, bool>> {};
 
 TEST_P(Division, RanksLearnWhatOneLearns) {
   const auto& [family, size, sequence_parallel] = GetParam();
@@ -115,9 +115,9 @@ TEST_P(Division, RanksLearnWhatOneLearns) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Division,
-                         testing::Combine(testing::Values("llama", "mistral", "ministral", "qwen2", "qwen3", "gpt2",
-                                                          "gptj", "bert"),
-                                          testing::Values(2, 4), testing::Bool()),
+                         ::testing::Combine(::testing::Values("llama", "mistral", "ministral", "qwen2", "qwen3", "gpt2",
+                                                              "gptj", "bert"),
+                                            ::testing::Values(2, 4), ::testing::Bool()),
                          [](const auto& info) {
                            return fmt::format("{}_{}{}", std::get<0>(info.param), std::get<1>(info.param),
                                               std::get<2>(info.param) ? "_sequence" : "");

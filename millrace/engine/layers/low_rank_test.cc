@@ -57,7 +57,7 @@ LinearWeights MakeWeights(at::ScalarType type, double dropout, bool trains_matri
   return weights;
 }
 
-class LowRank : public testing::TestWithParam<at::ScalarType> {};
+class LowRank : public ::testing::TestWithParam<at::ScalarType> {};
 
 TEST_P(LowRank, AgreesWithTheReference) {
   const double tolerance = GetParam() == at::kFloat ? 2e-6 : 1.5e-2;
@@ -112,7 +112,7 @@ TEST_P(LowRank, UpdatesOfManyRowsAreThoseOfEachRowAlone) {
   ExpectClose(together, want, GetParam() == at::kFloat ? 2e-6 : 1.5e-2, "out");
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, LowRank, testing::Values(at::kFloat, at::kBFloat16),
+INSTANTIATE_TEST_SUITE_P(Types, LowRank, ::testing::Values(at::kFloat, at::kBFloat16),
                          [](const auto& info) { return std::string(at::toString(info.param)); });
 
 TEST(LowRankUpdate, LearnsFromAnInputWithoutGradient) {

@@ -18,7 +18,7 @@
 namespace millrace::engine::ops {
 namespace {
 
-constexpr std::int64_t kIn = 40, kOut = 365, kRank = 4;
+constexpr std::int64_t kInputs = 40, kOutputs = 365, kRank = 4;
 
 struct AdapterCase {
   bool codes = false, magnitudes = false, dropout = false;
@@ -49,18 +49,18 @@ class AdaptedLayer : public ::testing::TestWithParam<AdapterCase> {
   LinearWeights Weights(bool fused) const {
     const AdapterCase& c = GetParam();
     at::manual_seed(2);
-    const at::Tensor matrix = at::randn({kOut, kIn});
-    LinearWeights weights{.bias = {.value = Rounded(at::randn({kOut}), fused)}};
+    const at::Tensor matrix = at::randn({kOutputs, kInputs});
+    LinearWeights weights{.bias = {.value = Rounded(at::randn({kOutputs}), fused)}};
     if (c.codes) {
       auto rows = std::make_shared<QuantizedRows>();
-      rows->Append(testing::ToNf4(matrix.narrow(0, 0, 90)), {.rows = 90, .columns = kIn});
-      rows->Append(testing::ToNf4(matrix.narrow(0, 90, kOut - 90)), {.rows = kOut - 90, .columns = kIn});
+      rows->Append(testing::ToNf4(matrix.narrow(0, 0, 90)), {.rows = 90, .columns = kInputs});
+      rows->Append(testing::ToNf4(matrix.narrow(0, 90, kOutputs - 90)), {.rows = kOutputs - 90, .columns = kInputs});
       weights.codes = std::move(rows);
     } else {
       weights.matrix.value = Rounded(matrix, fused);
     }
     LowRankUpdate& update = weights.update;
-    update = {.down = Trained(at::randn({2 * kRank, kIn}), fused), .scale = 0.5};
+    update = {.down = Trained(at::randn({2 * kRank, kInputs}), fused), .scale = 0.5};
     for (const auto& [first, outputs] : {std::pair(5, 100), std::pair(120, 245)}) {
       LowRankUpdate::Module module{.first_output = first, .up = Trained(at::randn({outputs, kRank}), fused)};
       if (c.dropout) {
@@ -77,7 +77,7 @@ class AdaptedLayer : public ::testing::TestWithParam<AdapterCase> {
   std::vector<at::Tensor> Run(bool fused) const {
     const LinearWeights weights = Weights(fused);
     at::manual_seed(3);
-    const at::Tensor x = Rounded(at::randn({GetParam().tokens, kIn}), fused).set_requires_grad(true);
+    const at::Tensor x = Rounded(at::randn({GetParam().tokens, kInputs}), fused).set_requires_grad(true);
     const at::Tensor out = fused ? Linear(x, weights) : reference::Linear(x, weights);
     (out * at::randn(out.sizes())).sum().backward();
     std::vector<at::Tensor> results{out.detach(), x.grad()};

@@ -152,7 +152,7 @@ struct LayoutCase {
   bool dora = false, head = false;
 };
 
-class LoraLayouts : public testing::TestWithParam<LayoutCase> {};
+class LoraLayouts : public ::testing::TestWithParam<LayoutCase> {};
 
 TEST_P(LoraLayouts, TrainsTheSameAdapters) {
   const auto& [model, layout, dropout, dora, head] = GetParam();
@@ -174,7 +174,7 @@ TEST_P(LoraLayouts, TrainsTheSameAdapters) {
 
 INSTANTIATE_TEST_SUITE_P(
     Layouts, LoraLayouts,
-    testing::Values(
+    ::testing::Values(
         LayoutCase{"llama", {.mesh = {.tensor = 2}}, 0.2}, LayoutCase{"llama", {.mesh = {.tensor = 4}}, 0},
         LayoutCase{"llama", {.mesh = {.tensor = 2}, .micro_batches = 3, .sequence = true}, 0.2},
         LayoutCase{"gpt2", {.mesh = {.tensor = 2}, .sequence = true}, 0},

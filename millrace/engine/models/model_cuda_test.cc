@@ -105,7 +105,7 @@ double Distance(const at::Tensor& a, const at::Tensor& b) {
   return ((a - b).to(at::kDouble).norm() / b.to(at::kDouble).norm()).item<double>();
 }
 
-class ModelCudaTest : public testing::TestWithParam<Case> {
+class ModelCudaTest : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
     if (at::cuda::getNumGPUs() == 0) GTEST_SKIP() << "there is no GPU";
@@ -251,7 +251,7 @@ TEST_P(ModelCudaTest, PlainOpsHaveTheNumbersOfTheCpu) {
   EXPECT_LT(Distance(gpu.gradients, cpu.gradients), 1e-5);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, ModelCudaTest, testing::ValuesIn(Cases()),
+INSTANTIATE_TEST_SUITE_P(Families, ModelCudaTest, ::testing::ValuesIn(Cases()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

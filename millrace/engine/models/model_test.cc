@@ -123,7 +123,7 @@ TEST(Model, WeightsDependOnTheSeedAlone) {
   EXPECT_NEAR(embedding.std().item<double>(), 0.02, 0.002);
 }
 
-class ModelTypes : public testing::TestWithParam<at::ScalarType> {};
+class ModelTypes : public ::testing::TestWithParam<at::ScalarType> {};
 
 TEST_P(ModelTypes, GenerationWithACacheEqualsTheWholeForward) {
   auto model = MakeModel(Tiny(), GetParam(), at::kCPU, 3).value();
@@ -195,7 +195,7 @@ TEST_P(ModelTypes, APartHasTheLogitsThatItHasAlone) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, ModelTypes, testing::Values(at::kFloat, at::kBFloat16),
+INSTANTIATE_TEST_SUITE_P(Types, ModelTypes, ::testing::Values(at::kFloat, at::kBFloat16),
                          [](const auto& info) { return info.param == at::kFloat ? "F32" : "BF16"; });
 
 TEST(Model, AccumulatedGradientsEqualTheFullBatch) {

@@ -71,7 +71,7 @@ double LossOf(const DpoOptions& options, double chosen, double rejected, double 
          std::log1p(std::exp(margin)) * options.label_smoothing;
 }
 
-class PreferenceTest : public testing::TestWithParam<DpoOptions> {
+class PreferenceTest : public ::testing::TestWithParam<DpoOptions> {
  protected:
   /// Makes the reference's pass and then one that learns.
   at::Tensor Pass(Model& model, Preferences& preferences) {
@@ -137,8 +137,8 @@ TEST_P(PreferenceTest, ItsGradientIsTheSlope) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Losses, PreferenceTest,
-                         testing::Values(DpoOptions{.beta = 0.5}, DpoOptions{.beta = 0.5, .label_smoothing = 0.2},
-                                         DpoOptions{.loss = DpoOptions::Loss::kIpo, .beta = 0.3}),
+                         ::testing::Values(DpoOptions{.beta = 0.5}, DpoOptions{.beta = 0.5, .label_smoothing = 0.2},
+                                           DpoOptions{.loss = DpoOptions::Loss::kIpo, .beta = 0.3}),
                          [](const auto& info) {
                            return info.param.loss == DpoOptions::Loss::kIpo ? "Ipo"
                                   : info.param.label_smoothing > 0          ? "Smoothed"

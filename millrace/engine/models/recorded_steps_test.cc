@@ -20,7 +20,7 @@ at::Tensor Told(const at::Tensor& ids, const ForwardContext& context) {
   return at::stack({ids, positions, tables.select(1, 0).to(at::kLong), own.to(at::kLong), rows}, 1).to(at::kFloat);
 }
 
-class RecordedStepsTest : public testing::Test {
+class RecordedStepsTest : public ::testing::Test {
  protected:
   /// Runs a step of `count` sequences, the i-th of which has past(i) tokens, and checks what it was told.
   void Step(std::int64_t count, const std::function<std::int64_t(std::int64_t)>& past_of) {

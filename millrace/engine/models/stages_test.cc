@@ -14,7 +14,7 @@
 namespace millrace::engine {
 namespace {
 
-constexpr std::int64_t kLayers = 5, kTokens = 61, kLength = 16;
+constexpr std::int64_t kLayers = 5, kTokens = 61, kRowLength = 16;
 
 std::shared_ptr<const ModelConfig> TinyOf(std::string_view family) {
   Json json = {{"model_type", family}, {"vocab_size", kTokens}};
@@ -58,7 +58,7 @@ using Models = std::vector<std::unique_ptr<Model>>;
 /// One model a stage.
 Models MakeStages(const std::shared_ptr<const ModelConfig>& config, int count, at::ScalarType dtype) {
   Models models;
-  for (const ModelStage& stage : DivideModel(*config, {.pipeline = count}, kLength)) {
+  for (const ModelStage& stage : DivideModel(*config, {.pipeline = count}, kRowLength)) {
     models.push_back(MakeModel(config, dtype, at::kCPU, 7, {.stages = {stage}}).value());
     models.back()->buffer().EnableGradients();
   }
@@ -103,7 +103,7 @@ void ExpectSame(const Learnt& got, const Learnt& want) {
   }
 }
 
-class StagesTest : public testing::TestWithParam<std::tuple<std::string, at::ScalarType>> {
+class StagesTest : public ::testing::TestWithParam<std::tuple<std::string, at::ScalarType>> {
  protected:
   std::shared_ptr<const ModelConfig> config() const { return TinyOf(std::get<0>(GetParam())); }
   Models Make(int count) const { return MakeStages(config(), count, std::get<1>(GetParam())); }
@@ -142,8 +142,8 @@ TEST_P(StagesTest, RecomputedBlocksKeepLess) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, StagesTest,
-                         testing::Combine(testing::Values("llama", "gpt2", "gptj", "bert"),
-                                          testing::Values(at::kFloat, at::kBFloat16)),
+                         ::testing::Combine(::testing::Values("llama", "gpt2", "gptj", "bert"),
+                                            ::testing::Values(at::kFloat, at::kBFloat16)),
                          [](const auto& info) {
                            return std::get<0>(info.param) + (std::get<1>(info.param) == at::kFloat ? "F32" : "BF16");
                          });

@@ -40,7 +40,7 @@ struct Textbook {
 };
 using TextbookStep = std::function<void(Textbook&, const std::vector<double>& gradient, double lr, int t)>;
 
-double Norm(const std::vector<double>& x) {
+double NormOf(const std::vector<double>& x) {
   double sum = 0;
   for (const double value : x) sum += value * value;
   return std::sqrt(sum);
@@ -67,7 +67,7 @@ TextbookStep LambTextbook(const LambOptions& o) {
       const double m = p.first[i] / (1 - std::pow(o.beta1, t)), v = p.second[i] / (1 - std::pow(o.beta2, t));
       update[i] = m / (std::sqrt(v) + o.eps) + p.decay * p.weight[i];
     }
-    const double ratio = p.decay > 0 ? Norm(p.weight) / Norm(update) : 1;
+    const double ratio = p.decay > 0 ? NormOf(p.weight) / NormOf(update) : 1;
     for (std::size_t i = 0; i < g.size(); ++i) p.weight[i] -= lr * ratio * update[i];
   };
 }
@@ -109,7 +109,7 @@ std::vector<Method> Methods() {
           {"sgd", {nesterov, rules}, SgdTextbook(nesterov), 0.1, {"momentum"}}};
 }
 
-class OptimizerTest : public testing::TestWithParam<at::ScalarType> {
+class OptimizerTest : public ::testing::TestWithParam<at::ScalarType> {
  protected:
   /// Returns all precisions that state can have beside such weights.
   static std::vector<StateStorage> Precisions() {
@@ -377,7 +377,7 @@ TEST_P(OptimizerTest, ThreadsDoNotChangeTheBits) {
   at::set_num_threads(threads);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, OptimizerTest, testing::Values(at::kFloat, at::kBFloat16, at::kDouble),
+INSTANTIATE_TEST_SUITE_P(Types, OptimizerTest, ::testing::Values(at::kFloat, at::kBFloat16, at::kDouble),
                          [](const auto& info) {
                            return info.param == at::kFloat ? "F32" : info.param == at::kBFloat16 ? "BF16" : "Reference";
                          });

@@ -19,7 +19,8 @@ Group Staged(Group inner) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, CollectiveConformance,
-                         testing::Values(GroupUnderTest{.kind = GroupKind::kThreads, .name = "Staged", .wrap = Staged}),
+                         ::testing::Values(GroupUnderTest{
+                             .kind = GroupKind::kThreads, .name = "Staged", .wrap = Staged}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(StagedGroup, AddsFloat16InFloat32) {

@@ -122,7 +122,7 @@ std::vector<PipelineShape> ShapesOf(int micro_batches) {
   return shapes;
 }
 
-class PipelineFamilies : public testing::TestWithParam<std::tuple<std::string, at::ScalarType>> {};
+class PipelineFamilies : public ::testing::TestWithParam<std::tuple<std::string, at::ScalarType>> {};
 
 TEST_P(PipelineFamilies, LearnWhatOneRankLearns) {
   const auto& [family, dtype] = GetParam();
@@ -139,13 +139,13 @@ TEST_P(PipelineFamilies, LearnWhatOneRankLearns) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, PipelineFamilies,
-                         testing::Combine(testing::Values("llama", "gpt2", "gptj", "bert"),
-                                          testing::Values(at::kFloat, at::kBFloat16)),
+                         ::testing::Combine(::testing::Values("llama", "gpt2", "gptj", "bert"),
+                                            ::testing::Values(at::kFloat, at::kBFloat16)),
                          [](const auto& info) {
                            return std::get<0>(info.param) + (std::get<1>(info.param) == at::kFloat ? "F32" : "BF16");
                          });
 
-class PipelineGroups : public testing::TestWithParam<collectives::GroupKind> {};
+class PipelineGroups : public ::testing::TestWithParam<collectives::GroupKind> {};
 
 TEST_P(PipelineGroups, LearnWhatOneRankLearns) {
   const auto config = TinyConfig("llama");
@@ -158,7 +158,7 @@ TEST_P(PipelineGroups, LearnWhatOneRankLearns) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Over, PipelineGroups, testing::ValuesIn(collectives::kEveryGroupKind),
+INSTANTIATE_TEST_SUITE_P(Over, PipelineGroups, ::testing::ValuesIn(collectives::kEveryGroupKind),
                          collectives::GroupKindName);
 
 TEST(Pipeline, LearnsTheSameWithRecomputation) {

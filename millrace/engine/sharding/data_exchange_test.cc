@@ -50,7 +50,7 @@ std::vector<TrainingLayout> DataLayouts() {
   return layouts;
 }
 
-class DataExchangeTest : public testing::TestWithParam<const char*> {};
+class DataExchangeTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(DataExchangeTest, EveryStageLearnsWhatOneRankLearns) {
   int round = 0;
@@ -218,7 +218,7 @@ TEST(FrozenParameters, RefuseHalfAMatrixAndGlobsWithoutEffect) {
   EXPECT_THAT(none.error().ToString(), testing::HasSubstr("freeze: no parameter of the model matches \"*.mpl.*\""));
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, DataExchangeTest, testing::Values("llama", "tied", "gpt2"),
+INSTANTIATE_TEST_SUITE_P(Models, DataExchangeTest, ::testing::Values("llama", "tied", "gpt2"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(DataExchange, Bf16GradientsAreClose) {
@@ -282,7 +282,7 @@ TEST(DataExchange, OverlapChangesNoBits) {
   }
 }
 
-class DataExchangeOver : public testing::TestWithParam<collectives::GroupKind> {};
+class DataExchangeOver : public ::testing::TestWithParam<collectives::GroupKind> {};
 
 TEST_P(DataExchangeOver, TwoRanksTrainAsOne) {
   for (const std::string model : {"llama", "tied"}) {
@@ -300,7 +300,7 @@ TEST_P(DataExchangeOver, TwoRanksTrainAsOne) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Over, DataExchangeOver, testing::ValuesIn(collectives::kEveryGroupKind),
+INSTANTIATE_TEST_SUITE_P(Over, DataExchangeOver, ::testing::ValuesIn(collectives::kEveryGroupKind),
                          collectives::GroupKindName);
 
 /// Bytes that a rank's parameters and gradients have, at most, at any hook.
@@ -370,7 +370,7 @@ TEST(DataExchange, KeepsWhatTheStagePromises) {
   }
 }
 
-class SendsWhatTheStageNeeds : public testing::TestWithParam<bool> {};
+class SendsWhatTheStageNeeds : public ::testing::TestWithParam<bool> {};
 
 TEST_P(SendsWhatTheStageNeeds, ByBytes) {
   const bool bf16 = GetParam();
@@ -409,7 +409,7 @@ TEST_P(SendsWhatTheStageNeeds, ByBytes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Reduce, SendsWhatTheStageNeeds, testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(Reduce, SendsWhatTheStageNeeds, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "bf16" : "f32"; });
 
 /// Counts the sums in bfloat16 that have started and have not been waited for.

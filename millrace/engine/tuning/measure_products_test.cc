@@ -20,12 +20,12 @@ using Result = ProductShape::Result;
 
 constexpr std::int64_t kRows = 7, kColumns = 10, kInner = 5;
 
-at::Tensor Noise(at::IntArrayRef shape, std::uint64_t seed) {
+at::Tensor RandomTensor(at::IntArrayRef shape, std::uint64_t seed) {
   return at::randn(shape, at::detail::createCPUGenerator(seed));
 }
 
 at::Tensor MatrixOf(std::int64_t rows, std::int64_t columns, bool transposed, std::uint64_t seed) {
-  return transposed ? Noise({columns, rows}, seed).t() : Noise({rows, columns}, seed);
+  return transposed ? RandomTensor({columns, rows}, seed).t() : RandomTensor({rows, columns}, seed);
 }
 
 TEST(ProductChoice, EveryMethodMakesTheProduct) {
@@ -39,11 +39,11 @@ TEST(ProductChoice, EveryMethodMakesTheProduct) {
           SeenProducts seen;
           const KernelScope scope(kernels, &seen);
           const at::Tensor a = MatrixOf(kRows, kInner, left, 1), b = MatrixOf(kInner, kColumns, right, 2);
-          const at::Tensor bias = Noise({kColumns}, 3);
+          const at::Tensor bias = RandomTensor({kColumns}, 3);
           if (result == Result::kAdd) {
             // Some columns of a matrix; the others stay.
             for (const float scale : {1.0F, 0.5F}) {
-              const at::Tensor whole = Noise({kRows, kColumns + 4}, 4), before = whole.clone();
+              const at::Tensor whole = RandomTensor({kRows, kColumns + 4}, 4), before = whole.clone();
               AddProduct(whole.narrow(1, 2, kColumns), a, b, scale);
               before.narrow(1, 2, kColumns).add_(at::mm(a, b), scale);
               EXPECT_TRUE(at::allclose(whole, before, 1e-5, 1e-5)) << scale;

@@ -28,7 +28,7 @@ struct CachedText {
   std::int64_t stored = 0;
 };
 
-class AttendBlocksTest : public testing::TestWithParam<PagedCase> {
+class AttendBlocksTest : public ::testing::TestWithParam<PagedCase> {
  protected:
   const PagedCase& c() const { return GetParam(); }
   CachedLayer Layer() const {
@@ -144,7 +144,7 @@ std::vector<PagedCase> PagedCases() {
   }
   return cases;
 }
-INSTANTIATE_TEST_SUITE_P(Cases, AttendBlocksTest, testing::ValuesIn(PagedCases()), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Cases, AttendBlocksTest, ::testing::ValuesIn(PagedCases()), [](const auto& info) {
   const PagedCase& c = info.param;
   return std::string(c.type == at::kFloat ? "F32" : "BF16") + "_" + std::to_string(c.layout.heads) + "over" +
          std::to_string(c.layout.kv_heads) + "x" + std::to_string(c.layout.head_dim) + "window" +

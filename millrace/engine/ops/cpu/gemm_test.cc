@@ -14,12 +14,12 @@ namespace millrace::engine::cpu {
 namespace {
 
 template <class T>
-class GemmTest : public testing::Test {
+class GemmTest : public ::testing::Test {
   void SetUp() override {
     if (std::is_same_v<T, Bf16> && !MultipliesBf16()) GTEST_SKIP() << "this processor does not multiply bfloat16";
   }
 };
-using ElementTypes = testing::Types<float, Bf16>;
+using ElementTypes = ::testing::Types<float, Bf16>;
 TYPED_TEST_SUITE(GemmTest, ElementTypes);
 
 std::mt19937& Generator() {

@@ -12,7 +12,7 @@ namespace millrace::engine::cpu {
 namespace {
 
 template <class T>
-class RowProductTest : public testing::Test {
+class RowProductTest : public ::testing::Test {
  protected:
   std::vector<T> Draw(std::int64_t count) {
     std::vector<T> values(static_cast<std::size_t>(count));
@@ -21,7 +21,7 @@ class RowProductTest : public testing::Test {
   }
   std::mt19937 random_{3};
 };
-using RowTypes = testing::Types<float, Bf16>;
+using RowTypes = ::testing::Types<float, Bf16>;
 TYPED_TEST_SUITE(RowProductTest, RowTypes);
 
 TYPED_TEST(RowProductTest, EachElementIsItsSum) {

@@ -176,7 +176,7 @@ void ExpectSameBits(const LayerResults& got, const LayerResults& want) {
   if (want.dbias.defined()) EXPECT_TRUE(got.dbias.equal(want.dbias));
 }
 
-class DividedLinear : public testing::TestWithParam<std::tuple<bool, bool>> {};
+class DividedLinear : public ::testing::TestWithParam<std::tuple<bool, bool>> {};
 
 TEST_P(DividedLinear, HasTheBitsOfTheProductAfterTheExchange) {
   const auto [sequence, again] = GetParam();
@@ -211,7 +211,7 @@ TEST_P(DividedLinear, HasTheBitsOfTheProductAfterTheExchange) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, DividedLinear, testing::Combine(testing::Bool(), testing::Bool()),
+INSTANTIATE_TEST_SUITE_P(Layouts, DividedLinear, ::testing::Combine(::testing::Bool(), ::testing::Bool()),
                          [](const auto& info) {
                            return std::string(std::get<0>(info.param) ? "sequence" : "whole") +
                                   (std::get<1>(info.param) ? "_again" : "_kept");

@@ -52,7 +52,7 @@ at::Tensor Weigh(const at::Tensor& y, std::uint64_t seed) {
   return (y.to(at::kFloat) * at::randn(y.sizes(), at::detail::createCPUGenerator(seed))).sum();
 }
 
-class OpsTest : public testing::TestWithParam<at::ScalarType> {
+class OpsTest : public ::testing::TestWithParam<at::ScalarType> {
   /// The references are ATen's. It asks the processor whether oneDNN takes bfloat16, and not oneDNN, which may have
   /// been told to use fewer instructions (DNNL_MAX_CPU_ISA).
   void SetUp() override { at::globalContext().setUserEnabledMkldnn(cpu::MultipliesBf16()); }
@@ -381,7 +381,7 @@ TEST_P(OpsTest, TokenCrossEntropies) {
   EXPECT_TRUE(TokenCrossEntropies(x, frozen, {}, labels, 70'000, {}).equal(got)) << "losses without gradients";
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, OpsTest, testing::Values(at::kFloat, at::kBFloat16),
+INSTANTIATE_TEST_SUITE_P(Types, OpsTest, ::testing::Values(at::kFloat, at::kBFloat16),
                          [](const auto& info) { return info.param == at::kFloat ? "F32" : "BF16"; });
 
 TEST(LinearCrossEntropy, ALabelOutsideTheVocabularyIsRefused) {

@@ -87,7 +87,7 @@ struct Shape {
   int block_bits;
 };
 
-class CodedProductTest : public testing::TestWithParam<Shape> {};
+class CodedProductTest : public ::testing::TestWithParam<Shape> {};
 
 TEST_P(CodedProductTest, EachElementIsItsSum) {
   const auto [columns, inner, block_bits] = GetParam();
@@ -121,13 +121,13 @@ TEST_P(CodedProductTest, ARowHasTheSameBitsBesideOthers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Int8, CodedProductTest,
-                         testing::Values(Shape{32, 512, 0}, Shape{3, 31, 0}, Shape{13, 2077, 0}, Shape{1, 1, 0}));
+                         ::testing::Values(Shape{32, 512, 0}, Shape{3, 31, 0}, Shape{13, 2077, 0}, Shape{1, 1, 0}));
 INSTANTIATE_TEST_SUITE_P(Fp8, CodedProductTest,
-                         testing::Values(Shape{32, 512, kFp8}, Shape{3, 31, kFp8}, Shape{13, 2077, kFp8},
-                                         Shape{1, 1, kFp8}));
+                         ::testing::Values(Shape{32, 512, kFp8}, Shape{3, 31, kFp8}, Shape{13, 2077, kFp8},
+                                           Shape{1, 1, kFp8}));
 INSTANTIATE_TEST_SUITE_P(Nf4, CodedProductTest,
-                         testing::Values(Shape{32, 512, 6}, Shape{3, 64, 6}, Shape{13, 2112, 6}, Shape{5, 48, 4},
-                                         Shape{7, 8192, 12}));
+                         ::testing::Values(Shape{32, 512, 6}, Shape{3, 64, 6}, Shape{13, 2112, 6}, Shape{5, 48, 4},
+                                           Shape{7, 8192, 12}));
 
 }  // namespace
 }  // namespace millrace::engine::cpu

@@ -24,7 +24,7 @@ namespace {
 const StepKernels kInFp8{.fp8 = Fp8Scaling::kCurrent};
 const StepKernels kInBlocks{.fp8 = Fp8Scaling::kBlock};
 
-class Fp8CudaTest : public testing::Test {
+class Fp8CudaTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (at::cuda::getNumGPUs() == 0) GTEST_SKIP() << "there is no GPU";

@@ -48,7 +48,7 @@ TEST(CudaArithmetic, TurnsAPairByItsAngle) {
 }
 
 /// One step of each optimizer from the same state as a kernel of the CPU.
-class CudaOptimizers : public testing::Test {
+class CudaOptimizers : public ::testing::Test {
  protected:
   static constexpr std::size_t kCount = 1000;
   struct State {
