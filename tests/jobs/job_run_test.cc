@@ -359,6 +359,19 @@ TEST_F(JobRunTest, OneAttachesToASubmittedJob) {
   EXPECT_THAT(attached->stdout_text, testing::EndsWith("{\"step\": 60}\n"));
 }
 
+TEST_F(JobRunTest, WhoReadsThatAJobHasEndedFindsItsEndInTheBucket) {
+  total_ = "60";
+  const std::string url = Path("bucket/run");
+  const auto submitted = Subprocess::Run(Command(
+      {"job", "submit", Path("job.yaml"), "--program", Path("rank.sh"), "--no-check", "--set", "log.url=" + url}));
+  ASSERT_TRUE(submitted->state.ok()) << *ReadFile(Path("stderr"));
+  const Json ended = AwaitStatus([](const Json& status) { return status["state"] == "done"; });
+  const Json in_bucket = *ParseJson(*ReadFile(url + "/status.json"), "status");
+  EXPECT_EQ(in_bucket["state"], "done");
+  EXPECT_EQ(in_bucket["step"], ended["step"]);
+  EXPECT_THAT(*ReadFile(url + "/events.jsonl"), HasSubstr("\"event\":\"done\""));
+}
+
 TEST_F(JobRunTest, ASubmissionThatCannotStartSaysWhy) {
   std::filesystem::create_directories(Path("state/jobs"));
   std::ofstream(Path("state/jobs/tested")) << "in the way";

@@ -296,18 +296,22 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   Logger log = context.log();
   options.on_status = [&](const jobs::JobStatus& status) {
     if (arguments.in_pod) pod_log.Tell(status);
-    reporter->NoteStatus(status);  // first: who reads that the job has ended finds its last metrics
+    reporter->NoteStatus(status);
+    if (keeper) keeper->NoteStatus(status, spec.run.launcher);
+    if (!status.active()) {
+      // Who reads that the job has ended finds its last report, in the bucket too. Afterwards Slurm may end this
+      // process.
+      reporter.reset();
+      keeper.reset();
+    }
     // A full disk must not end the training.
     if (auto written = folder.Write(status); !written)
       log.Warning("cannot write the status", {{"error", written.error()}});
-    if (keeper) keeper->NoteStatus(status, spec.run.launcher);
   };
   jobs::Supervisor supervisor(*launcher, SystemClock(), Random(SystemEntropy()), std::move(options));
   std::stop_source stopped;
   if (in_slurm && MR_TRY(IsStoppedInSlurm(spec.name))) stopped.request_stop();
   const jobs::Outcome outcome = supervisor.Run(stopped.stop_requested() ? stopped.get_token() : context.stop);
-  reporter.reset();  // writes the last report, which the keeper copies
-  keeper.reset();    // writes the end, before Slurm may end this process
   const bool goes_on = outcome.ending == jobs::Outcome::Ending::kInterrupted ? outcome.may_return : outcome.lacks_nodes;
   if (in_slurm && goes_on) {
     const auto requeued = RequeueIfInterrupted(spec.name);

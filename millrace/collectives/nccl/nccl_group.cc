@@ -215,8 +215,11 @@ class NcclGroup final : public Collective {
     Elements sum = mine;
     if (adds) {
       auto made = NewElements(mine);
-      if (made) sum = *std::move(made);
-      if (!made) valid = Fail(made.error());
+      if (made) {
+        sum = *std::move(made);
+      } else {
+        valid = Fail(made.error());
+      }
     }
     auto launch = Start(std::move(valid), [&] {
       return Work{
@@ -312,8 +315,11 @@ class NcclGroup final : public Collective {
     std::shared_ptr<const StreamPoint> ready;
     if (valid) {
       auto marked = options_.device->MarkCurrent();
-      if (marked) ready = *std::move(marked);
-      if (!marked) valid = Fail(marked.error());
+      if (marked) {
+        ready = *std::move(marked);
+      } else {
+        valid = Fail(marked.error());
+      }
     }
     lane.Submit([this, launch, ready = std::move(ready), valid = std::move(valid), run = std::move(run)]() mutable {
       std::shared_ptr<const StreamPoint> end;
