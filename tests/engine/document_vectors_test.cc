@@ -9,8 +9,6 @@
 namespace millrace::engine {
 namespace {
 
-constexpr double kTolerance = 5e-6;  // of a tensor's norm
-
 class DocumentVectors : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
@@ -44,12 +42,13 @@ TEST_P(DocumentVectors, APackedDocumentIsPredictedAsAlone) {
     logits.push_back(model_->Logits(inputs.slice(1, bounds[i], bounds[i + 1])));
   }
   const at::Tensor& want = Expected("packed/logits");
-  ExpectClose(at::cat(logits, 1).view(want.sizes()), want, kTolerance, "logits");
+  ExpectClose(at::cat(logits, 1).view(want.sizes()), want, kFloatTolerance, "logits");
 }
 
 TEST_P(DocumentVectors, PaddingChangesNoPrediction) {
   const at::Tensor counts = (Expected("padded/labels") != ops::kIgnoreLabel).unsqueeze(2);
-  ExpectClose(model_->Logits(Expected("padded/input_ids")) * counts, Expected("padded/logits"), kTolerance, "logits");
+  ExpectClose(model_->Logits(Expected("padded/input_ids")) * counts, Expected("padded/logits"), kFloatTolerance,
+              "logits");
 }
 
 TEST_P(DocumentVectors, EveryTokenHasTheLossOfTransformers) {
@@ -63,7 +62,7 @@ TEST_P(DocumentVectors, EveryTokenHasTheLossOfTransformers) {
       batch.labels.view(-1)[token] = labels.view(-1)[token];
       losses[token] = model_->LossSum(batch);
     }
-    ExpectClose(losses.view(labels.sizes()), Expected(kind + "/token_losses"), kTolerance, kind);
+    ExpectClose(losses.view(labels.sizes()), Expected(kind + "/token_losses"), kFloatTolerance, kind);
   }
 }
 
@@ -71,10 +70,10 @@ TEST_P(DocumentVectors, LearnsAsTransformersDoes) {
   model_->buffer().EnableGradients();
   for (const std::string kind : {"packed", "padded"}) {
     const at::Tensor loss = model_->LossSum(Batch(kind));
-    ExpectClose(loss.detach(), Expected(kind + "/token_losses").sum(), kTolerance, kind);
+    ExpectClose(loss.detach(), Expected(kind + "/token_losses").sum(), kFloatTolerance, kind);
     loss.backward();
   }
-  const auto tolerances = Tolerances::Load(Folder(GetParam()), at::kFloat, kTolerance);
+  const auto tolerances = Tolerances::Load(Folder(GetParam()), at::kFloat, kFloatTolerance);
   ASSERT_TRUE(tolerances) << tolerances.error().ToString();
   ExpectGradients(*model_, expected_, *tolerances);
 }

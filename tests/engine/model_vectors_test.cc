@@ -26,7 +26,7 @@ class ModelVectors : public testing::TestWithParam<std::tuple<Family, at::Scalar
     auto expected = LoadSafetensors(Folder(family.folder) / "expected.safetensors");
     ASSERT_TRUE(expected) << expected.error().ToString();
     expected_ = *std::move(expected);
-    auto tolerances = Tolerances::Load(Folder(family.folder), dtype, 5e-6);
+    auto tolerances = Tolerances::Load(Folder(family.folder), dtype, kFloatTolerance);
     ASSERT_TRUE(tolerances) << tolerances.error().ToString();
     tolerances_ = *std::move(tolerances);
   }

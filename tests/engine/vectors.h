@@ -25,6 +25,14 @@ inline std::filesystem::path Folder(std::string_view name) {
   return std::filesystem::path(source != nullptr ? source : ".") / "tests/engine/testdata" / name;
 }
 
+/// How exact float32 is, of a tensor's norm. A loop that a sanitizer watches has no vectors, so its sum has one
+/// accumulator instead of many, and twice the error.
+#ifdef __SANITIZE_ADDRESS__
+inline constexpr double kFloatTolerance = 1e-5;
+#else
+inline constexpr double kFloatTolerance = 5e-6;
+#endif
+
 using Tensors = std::map<std::string, at::Tensor>;
 
 /// A whole safetensors file: 8 bytes of header length, a JSON header, data.
