@@ -184,8 +184,7 @@ void LowRankPass::AddInputGradient(const at::Tensor& dout, const at::Tensor& dx)
   for (std::size_t i = 0; i < update_.modules.size(); ++i) {
     const at::Tensor mine = inner.narrow(1, static_cast<std::int64_t>(i) * rank(), rank());
     // The gradient of a dropped element is dropped alike.
-    at::Tensor into = dx;
-    into.add_(Dropout(Product(mine, DownOf(down, i)), update_.modules[i].dropout));
+    dx.add_(Dropout(Product(mine, DownOf(down, i)), update_.modules[i].dropout));
   }
 }
 

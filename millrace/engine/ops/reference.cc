@@ -76,7 +76,7 @@ at::Tensor Linear(const LayerInput& input, const LinearWeights& weights) {
   const at::Tensor& x = input.value;
   const at::Tensor matrix =
       weights.codes ? Dequantized(*weights.codes).to(x.options()).t() : Tapped(weights.matrix).t();
-  const at::Tensor out = weights.bias.defined() ? at::addmm(Tapped(weights.bias), x, matrix) : at::mm(x, matrix);
+  at::Tensor out = weights.bias.defined() ? at::addmm(Tapped(weights.bias), x, matrix) : at::mm(x, matrix);
   const LowRankUpdate& update = weights.update;
   if (!update.defined()) return out;
   const at::Tensor down = Tapped(update.down);
@@ -215,7 +215,7 @@ at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Wei
     *correct += own.ge(most).logical_and(labels != kIgnoreLabel).sum().item<std::int64_t>();
   }
   const at::Tensor log_p = at::log_softmax(logits, 1);
-  const at::Tensor plain = at::nll_loss(log_p, labels, /*weight=*/{}, at::Reduction::Sum, kIgnoreLabel);
+  at::Tensor plain = at::nll_loss(log_p, labels, /*weight=*/{}, at::Reduction::Sum, kIgnoreLabel);
   if (options.label_smoothing == 0 && options.z_loss == 0) return plain;
   const at::Tensor counts = (labels != kIgnoreLabel).to(at::kFloat);
   const at::Tensor uniform = -(log_p.mean(1) * counts).sum();

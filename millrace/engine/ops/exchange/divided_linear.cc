@@ -36,7 +36,7 @@ InExchange StartSumming(at::Tensor x, const TensorRanks& ranks) {
   }
   TORCH_CHECK(x.size(0) % ranks.size() == 0, x.size(0), " tokens do not divide among ", ranks.size(), " ranks");
   at::Tensor mine = at::empty({x.size(0) / ranks.size(), x.size(1)}, x.options());
-  Collective::Operation scatter = ranks.group->StartReduceScatter(mine, std::move(x));
+  Collective::Operation scatter = ranks.group->StartReduceScatter(mine, x);
   return {std::move(mine), std::move(scatter)};
 }
 

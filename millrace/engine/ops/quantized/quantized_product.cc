@@ -61,7 +61,7 @@ at::Tensor ProductOnGpu(const at::Tensor& x, const QuantizedRows& matrix, const 
                         const AddToRows& add) {
   if constexpr (kBuiltWithCuda) {
     if (!add) {
-      const at::Tensor product = cuda::ProductOfCodes(x, matrix, bias);
+      at::Tensor product = cuda::ProductOfCodes(x, matrix, bias);
       if (product.defined()) return product;
     }
   }
