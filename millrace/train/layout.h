@@ -46,7 +46,7 @@ class RankLayout {
 
  private:
   RankLayout(engine::Collective& world, engine::Mesh mesh, engine::ParallelOptions options)
-      : world_(world), mesh_(std::move(mesh)), options_(std::move(options)) {}
+      : world_(world), mesh_(mesh), options_(std::move(options)) {}
 
   engine::Collective& world_;
   const engine::Mesh mesh_;

@@ -29,7 +29,7 @@ void StageMessages::Send(const PipelineMessage& message, at::Tensor tensor) {
   if (RankOf(message) == rank_) {
     own_.push_back({message, std::move(tensor), nullptr});
   } else {
-    sends_.push_back(group_->StartSend(std::move(tensor), RankOf(message)));
+    sends_.push_back(group_->StartSend(tensor, RankOf(message)));
   }
 }
 

@@ -35,8 +35,9 @@ std::optional<GpuAlgorithm> GpuAlgorithm::FromText(std::string_view text) {
   GpuAlgorithm algorithm;
   if (text.size() != kDigits * algorithm.words.size()) return std::nullopt;
   for (std::uint64_t& word : algorithm.words) {
-    const auto parsed = std::from_chars(text.data(), text.data() + kDigits, word, 16);
-    if (parsed.ec != std::errc() || parsed.ptr != text.data() + kDigits) return std::nullopt;
+    const std::string_view digits = text.substr(0, kDigits);
+    const auto parsed = std::from_chars(digits.begin(), digits.end(), word, 16);
+    if (parsed.ec != std::errc() || parsed.ptr != digits.end()) return std::nullopt;
     text.remove_prefix(kDigits);
   }
   return algorithm;
