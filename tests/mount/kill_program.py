@@ -161,6 +161,8 @@ class Round:
         mount = self.mount(gate.address)
         pid.append(daemon_of(mount.point))
         first = self.work(mount)
+        if first.returncode != 0:  # the program may see the end before the thread that kills goes on
+            killed.wait(60)
         if not killed.is_set():  # it was to die while it published what it had staged
             if first.returncode != 0:
                 raise Failure(first.stderr.decode())
