@@ -1,6 +1,7 @@
 #include "millrace/train/reporting/step_metrics.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "millrace/train/reporting/stopwatch.h"
@@ -11,7 +12,8 @@ namespace {
 /// From 1 ms, as good as no wait, to half an hour.
 std::vector<double> SecondsBounds() {
   std::vector<double> bounds;
-  for (double bound = 1e-3; bound < 3600; bound *= 2) bounds.push_back(bound);
+  constexpr int kDoublings = 22;  // up to 35 minutes
+  for (int i = 0; i < kDoublings; ++i) bounds.push_back(std::ldexp(1e-3, i));
   return bounds;
 }
 
