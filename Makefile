@@ -1,6 +1,6 @@
 # The commands of a developer. `make demo` and `make test` set a new machine up by themselves.
 SHELL := /bin/bash
-.PHONY: all setup setup-dev build gpu wheel demo test test-all bench fmt lint asan tsan package nightly clean
+.PHONY: all setup setup-dev build gpu wheel demo test test-all bench fmt lint reference asan tsan package nightly clean
 
 all: build
 
@@ -47,7 +47,7 @@ asan tsan:        ## tests under a sanitizer, tsan without libtorch's modules; S
 	@tools/setup build test
 	@tools/with-cleanup $@ tools/sanitize $@ $(SINCE)
 
-package:          ## Debian packages in build/packages: millrace, millrace-engine, python3-millrace, their debug symbols
+package:          ## Debian packages in build/packages: millrace, millrace-engine, libmillrace, millrace-dev, …, debug symbols
 	@tools/setup build package
 	@tools/package
 
@@ -68,6 +68,10 @@ fmt:
 lint:             ## format, modules, clang's warnings, clang-tidy; SINCE=commit: clang-tidy of what changed since
 	@tools/setup build test lint
 	@tools/lint $(SINCE)
+
+reference:        ## pages about the C++ libraries in build/reference, made of their headers
+	@tools/setup reference
+	@tools/reference
 
 clean:
 	rm -rf build

@@ -2,7 +2,6 @@
 # and MILLRACE_CSI_BUILT.
 set(MILLRACE_CSI AUTO CACHE STRING "Build the CSI driver (millrace csi): AUTO (where gRPC is found), ON or OFF")
 set(MILLRACE_CSI_BUILT OFF)
-add_custom_target(millrace_generated)  # what is written while building: tools/lint reads it
 # The libraries of the distribution are not instrumented: for ThreadSanitizer their threads look like races.
 if(NOT MILLRACE_CSI STREQUAL "OFF" AND NOT MILLRACE_SANITIZE MATCHES "thread")
   find_program(MILLRACE_PROTOC protoc)

@@ -5,7 +5,8 @@
 #   csi       millrace-csi       the CSI driver for Kubernetes, if gRPC was found
 #   arrow     millrace-arrow     the plug-in for Arrow and Parquet, if Arrow was found
 #   python    python3-millrace   the Python package for the distribution's Python
-include(GNUInstallDirs)
+#   libraries    libmillrace     the shared libraries of C++ programs (MillraceLibraries.cmake)
+#   development  millrace-dev    what such programs are built with: headers, and what CMake and pkg-config read
 install(TARGETS millrace RUNTIME COMPONENT programs)
 foreach(program IN ITEMS millrace-train millrace-serve millrace-eval)
   if(TARGET ${program})
@@ -40,10 +41,12 @@ install(CODE [[
     execute_process(COMMAND "${root}/bin/millrace" completion ${shell} OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)
     file(WRITE "${root}/share/${path}" "${text}")
   endforeach()
+  execute_process(COMMAND "${root}/bin/millrace" job schema OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)
+  file(WRITE "${root}/share/millrace/job.schema.json" "${text}")
   # The programs where they were built make the pages: `train` and `serve` may be in another package.
   execute_process(COMMAND "${source}/tools/man_pages.py" "${built}/millrace" "${root}/share/man/man1"
     COMMAND_ERROR_IS_FATAL ANY)
-  message(STATUS "Installed: sbin/mount.millrace, units of systemd, completions and man pages under ${root}")
+  message(STATUS "Installed: sbin/mount.millrace, units of systemd, completions, the schema of job files and man pages under ${root}")
 ]] COMPONENT programs)
 
 # The extension module belongs to the distribution's Python; pip installs another copy for any other (pyproject.toml).
@@ -94,6 +97,16 @@ set(CPACK_DEBIAN_PYTHON_PACKAGE_NAME python3-millrace)
 set(CPACK_DEBIAN_PYTHON_PACKAGE_SECTION python)
 set(CPACK_DEBIAN_PYTHON_PACKAGE_DEPENDS "python3-numpy")
 set(CPACK_COMPONENT_PYTHON_DESCRIPTION "Data sets, tokenizers, files and checkpoints of millrace for Python.")
+# The name has no version, so that an update replaces the libraries: only the packages' own versions fit each other.
+set(CPACK_DEBIAN_LIBRARIES_PACKAGE_NAME libmillrace)
+set(CPACK_DEBIAN_LIBRARIES_PACKAGE_SECTION libs)
+set(CPACK_DEBIAN_LIBRARIES_PACKAGE_RECOMMENDS ca-certificates)
+set(CPACK_COMPONENT_LIBRARIES_DESCRIPTION "Object stores, token batches and checkpoints for C++ programs.")
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME millrace-dev)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS "libmillrace (= ${PROJECT_VERSION})")
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SUGGESTS "cmake, g++")
+set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION "Headers of libmillrace, for programs in C++23.")
 set(CPACK_COMPONENTS_ALL programs)
 if(MILLRACE_ENGINE)
   list(APPEND CPACK_COMPONENTS_ALL engine)
@@ -103,6 +116,9 @@ if(TARGET millrace-csi)
 endif()
 if(TARGET millrace_arrow)
   list(APPEND CPACK_COMPONENTS_ALL arrow)
+endif()
+if(TARGET millrace_storage_library)
+  list(APPEND CPACK_COMPONENTS_ALL libraries development)
 endif()
 if(TARGET millrace_python)
   list(APPEND CPACK_COMPONENTS_ALL python)

@@ -1,5 +1,6 @@
 # Headers that most files include, parsed once per build instead of once per file: fmt, JSON and the standard library for
-# modules, GoogleTest as well for tests. Modules that include libtorch share that of millrace_engine.
+# modules, GoogleTest as well for tests. Modules that include libtorch share that of millrace_engine, and their tests
+# that of MillraceTorch.cmake.
 set(common_headers <algorithm> <chrono> <cstdint> <expected> <filesystem> <functional> <map> <memory> <mutex> <optional>
     <span> <stop_token> <string> <string_view> <thread> <vector> <fmt/format.h> <nlohmann/json.hpp>)
 

@@ -6,7 +6,7 @@
 #include "millrace/data/arrow/ipc_content.h"
 #include "millrace/data/arrow/parquet_content.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/memory_store.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace millrace;

@@ -6,8 +6,8 @@
 #include <map>
 #include <string>
 
+#include "millrace/s3d/operations/fake_request.h"
 #include "millrace/s3d/protocol/payload.h"
-#include "millrace/s3d/testing/fake_request.h"
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "millrace/object/s3/settings/profile.h"
+#include "millrace/object/s3/credentials/profile.h"
 
 namespace {
 

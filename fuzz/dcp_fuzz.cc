@@ -4,12 +4,12 @@
 #include <cstdlib>
 
 #include "millrace/base/bytes.h"
-#include "millrace/checkpoint/convert/dcp/dcp_source.h"
-#include "millrace/checkpoint/convert/source/import_source.h"
-#include "millrace/checkpoint/convert/source/meta_names.h"
+#include "millrace/checkpoint/convert/tensors/import_source.h"
+#include "millrace/checkpoint/convert/tensors/meta_names.h"
+#include "millrace/checkpoint/convert/torch/dcp_source.h"
 #include "millrace/checkpoint/convert/torch/state_tree.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/memory_store.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace millrace;

@@ -1,5 +1,6 @@
 // A disk cache with a corrupted index returns a block's own bytes or a miss, and continues to work.
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstddef>

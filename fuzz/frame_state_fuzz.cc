@@ -10,7 +10,7 @@
 #include "millrace/base/bytes.h"
 #include "millrace/data/formats/decoded_content.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/memory_store.h"
 
 namespace {
 

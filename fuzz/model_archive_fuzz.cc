@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "millrace/checkpoint/convert/archive/tar_stream.h"
+#include "millrace/checkpoint/convert/tar_stream.h"
 
 namespace {
 

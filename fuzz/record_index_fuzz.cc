@@ -4,7 +4,7 @@
 #include <string>
 
 #include "millrace/base/hash/crc.h"
-#include "millrace/data/index/record_index.h"
+#include "millrace/data/records/record_index.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace millrace;

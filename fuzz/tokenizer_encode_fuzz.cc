@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "millrace/base/hash/text_encoding.h"
-#include "millrace/tokenizer/load/load.h"
+#include "millrace/tokenizer/formats/load.h"
 #include "millrace/tokenizer/tokenizer.h"
 
 namespace {

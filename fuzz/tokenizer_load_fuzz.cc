@@ -1,7 +1,7 @@
 // Files of tokenizers: any bytes are either refused or a tokenizer that encodes and decodes without harm.
 #include <cstdlib>
 
-#include "millrace/tokenizer/load/load.h"
+#include "millrace/tokenizer/formats/load.h"
 #include "millrace/tokenizer/tokenizer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

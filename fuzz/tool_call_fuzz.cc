@@ -10,7 +10,7 @@ namespace {
 /// Returns words and calls without their ids, which are random.
 std::string Read(millrace::serve::ToolSyntax syntax, std::string_view text, std::size_t piece) {
   using millrace::serve::AnswerParts;
-  millrace::serve::CallReader reader(syntax, {"f", "g"});
+  millrace::serve::ToolCallParser reader(syntax, {"f", "g"});
   std::string words, calls;
   const auto take = [&](const AnswerParts& parts) {
     words += parts.text;

@@ -1,7 +1,7 @@
 // Any bytes are either an error or an archive whose tensors lie inside it.
 #include <cstdlib>
 
-#include "millrace/checkpoint/convert/source/import_source.h"
+#include "millrace/checkpoint/convert/tensors/import_source.h"
 #include "millrace/checkpoint/convert/torch/torch_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -5,7 +5,8 @@
 1. A file includes headers only of its own module and of the modules that its target names in DEPS, not of those that only
    its dependencies name. Headers count as well as .cc files; tests may use TEST_DEPS too.
 2. Folders do not include each other in cycles. Tests are left out.
-3. A folder has at most 25 tracked files.
+3. A header that a target names in PUBLIC is installed for programs of others. It includes such headers and those of the
+   standard library, nothing else.
 """
 import collections
 import pathlib
@@ -13,7 +14,7 @@ import re
 import subprocess
 import sys
 
-MOST_FILES = 25  # as many as fit on one screen of a listing
+OUTSIDE = re.compile(r"^#include <([^>]+)>", flags=re.M)
 INCLUDE = re.compile(r'^#include "((?:millrace|apps)/[^"]+)"', flags=re.M)
 
 
@@ -38,10 +39,11 @@ def declared(root: pathlib.Path) -> dict[str, dict]:
     modules = {}
     for lists in sorted((root / "millrace").rglob("CMakeLists.txt")):
         for call in re.findall(r"millrace_module\(([^)]*)\)", without_comments(lists)):
-            name, fields = fields_of(call, ("SOURCES", "DEPS", "LIBS", "TESTS", "TEST_DEPS"))
+            name, fields = fields_of(call, ("PUBLIC", "SOURCES", "DEPS", "LIBS", "TESTS", "TEST_DEPS"))
             modules[name.replace("/", "_")] = {"folder": lists.parent, "deps": fields.get("DEPS", []),
                                                "sources": fields.get("SOURCES", []), "tests": fields.get("TESTS", []),
-                                               "test_deps": fields.get("TEST_DEPS", [])}
+                                               "test_deps": fields.get("TEST_DEPS", []),
+                                               "public": fields.get("PUBLIC", [])}
     return modules
 
 
@@ -192,18 +194,25 @@ def cycles(tree: Tree):
                 yield f"    {edges[here][there]}"
 
 
-def full_folders(files: list[str]):
-    counts = collections.Counter(pathlib.PurePosixPath(file).parent.as_posix() for file in files
-                                 if file.startswith(("millrace/", "apps/", "tests/", "benchmarks/", "tools/")))
-    for folder, count in sorted(counts.items()):
-        if count > MOST_FILES:
-            yield f"{folder}: {count} files; at most {MOST_FILES} are easy to survey"
+def wrong_public_headers(root: pathlib.Path, tree: Tree):
+    public = {(target["folder"] / header).relative_to(root).as_posix()
+              for target in tree.targets.values() for header in target.get("public", [])}
+    for header in sorted(public):
+        if not (root / header).exists():
+            yield f"{header}: is named as a public header and does not exist"
+            continue
+        for other in tree.includes.get(header, []):
+            if other not in public:
+                yield f"{header}: is installed, but includes {other}, which is not"
+        for other in OUTSIDE.findall((root / header).read_text()):
+            if not re.fullmatch(r"[a-z_0-9]+", other):  # as <vector> and <cstdint>
+                yield f"{header}: is installed, but includes <{other}>, which is not of the standard library"
 
 
 def main(root: pathlib.Path) -> int:
     files = tracked(root)
     tree = Tree(root, files)
-    breaches = [*wrong_includes(tree), *cycles(tree), *full_folders(files)]
+    breaches = [*wrong_includes(tree), *cycles(tree), *wrong_public_headers(root, tree)]
     print(*breaches, sep="\n", end="\n" if breaches else "")
     print(f"{len(tree.targets)} targets, {len(breaches)} breaches of their order")
     return 1 if breaches else 0

@@ -29,7 +29,7 @@ UniqueFd FromEnvironment() {
 
 }  // namespace
 
-Lifeline::Lifeline() : pipe_(FromEnvironment()) {
+SupervisorWatch::SupervisorWatch() : pipe_(FromEnvironment()) {
   if (!pipe_) return;
   wake_ = UniqueFd(::eventfd(0, EFD_CLOEXEC));
   thread_ = std::thread([this] {
@@ -42,7 +42,7 @@ Lifeline::Lifeline() : pipe_(FromEnvironment()) {
   });
 }
 
-Lifeline::~Lifeline() {
+SupervisorWatch::~SupervisorWatch() {
   if (!thread_.joinable()) return;
   ::eventfd_write(wake_.get(), 1);
   thread_.join();

@@ -8,15 +8,15 @@
 
 namespace millrace::cli {
 
-/// While it lives, a thread waits on the pipe; $MILLRACE_LIFELINE has the number of its descriptor. When the supervisor
-/// has ended, in whatever way, the thread ends this process at once, without cleaning up. Does nothing if the variable
-/// is not set. Programs that this process starts do not get the descriptor.
-class Lifeline {
+/// Ends this process with its supervisor. A thread waits on the pipe; $MILLRACE_LIFELINE has the number of its
+/// descriptor. When the supervisor has ended, in whatever way, the thread ends this process at once, without cleaning
+/// up. Does nothing if the variable is not set. Programs that this process starts do not get the descriptor.
+class SupervisorWatch {
  public:
-  Lifeline();
-  ~Lifeline();
-  Lifeline(const Lifeline&) = delete;
-  Lifeline& operator=(const Lifeline&) = delete;
+  SupervisorWatch();
+  ~SupervisorWatch();
+  SupervisorWatch(const SupervisorWatch&) = delete;
+  SupervisorWatch& operator=(const SupervisorWatch&) = delete;
 
  private:
   UniqueFd pipe_, wake_;

@@ -1,5 +1,6 @@
-// Standard output and standard error of the programs. A reader that goes away (`| head`) ends a listing, never work:
-// fmt::print would throw then, and end the process in the middle of a copy.
+// Writes to standard output and standard error of the programs. If the reader of standard output goes away (`| head`),
+// a listing ends, but a copy or another change goes on. fmt::print() is not used: it would throw then, and end the
+// process in the middle of a copy.
 #pragma once
 
 #include <fmt/format.h>
@@ -9,23 +10,25 @@
 
 namespace millrace::cli {
 
-/// Writes to standard output. Drops the text if nobody reads standard output any more. Reports another failure, such as
-/// a full disk, once on standard error; FinishOutput() then returns false. Never throws. Thread-safe.
+/// Writes to standard output. If nobody reads standard output any more, drops the text. Reports any other failure, such
+/// as a full disk, on standard error; FinishOutput() then returns false. Reports only the first failure. Never throws.
+/// Thread-safe.
 void WriteOutput(std::string_view text);
 /// Writes to standard error. Ignores failures. Never throws. Thread-safe.
 void WriteErrorOutput(std::string_view text);
-/// Writes output that is the only purpose of a command. Ends the process by SIGPIPE once nobody reads standard output,
-/// as ls and cat do. REQUIRES: nothing is under way that must be finished.
+/// Writes output that is the only purpose of a command. If nobody reads standard output any more, ends the process by
+/// SIGPIPE, as ls and cat do. REQUIRES: the process has no work that it must finish.
 void WriteListing(std::string_view text);
-/// Ends the process by SIGPIPE, unless GoOnWithoutReader() was called.
+/// Ends the process by SIGPIPE. Does nothing after GoOnWithoutReader().
 void EndForWantOfReader();
-/// For commands that do more than list: from now on a missing reader does not end the process.
+/// From now on, a missing reader of standard output does not end the process. For commands that do more than list.
 void GoOnWithoutReader();
 /// Returns the errno of the first write to standard output that failed, or 0.
 int OutputFailure();
-/// Flushes standard output, for readers that wait for it.
+/// Flushes standard output, so that a reader that waits for the text gets it.
 void FlushOutput();
-/// Flushes standard output at the end. Returns false if a write failed for another reason than a missing reader.
+/// Flushes standard output at the end of the process. Returns false if a write failed, unless only the reader was
+/// missing.
 bool FinishOutput();
 
 template <class... T>

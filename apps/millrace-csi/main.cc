@@ -14,7 +14,7 @@
 #include "millrace/csi/mounter/local_mounter.h"
 #include "millrace/csi/provision/connections.h"
 #include "millrace/csi/volume/s3_policy.h"
-#include "millrace/mount/keeper/keeper.h"
+#include "millrace/mount/daemon/session_holder.h"
 
 namespace millrace::cli {
 namespace {
@@ -132,7 +132,7 @@ Status RunKeeper(const Arguments& a, const std::stop_token& stop) {
   const Logger log = Logger::Stderr(a.globals.log_level);
   const std::filesystem::path socket = a.socket.empty() ? DriverFolder(a) + "/keeper/keeper.sock" : a.socket;
   MR_TRY(MakeSocketFolder(socket));
-  const auto keeper = MR_TRY(mount::Keeper::Start(socket, log));
+  const auto keeper = MR_TRY(mount::SessionHolder::Start(socket, log));
   log.Info("the keeper serves", {{"socket", socket.string()}});
   SystemClock().SleepUntil(TimePoint::max(), stop);
   return {};

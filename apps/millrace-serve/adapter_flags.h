@@ -10,8 +10,8 @@
 #include "millrace/base/log.h"
 #include "millrace/base/result.h"
 #include "millrace/object/connection.h"
-#include "millrace/serve/adapters/adapter_store.h"
 #include "millrace/serve/engine/engine_model.h"
+#include "millrace/serve/models/adapter_store.h"
 
 namespace millrace::cli {
 
@@ -24,7 +24,7 @@ struct AdapterFlags {
 void AddAdapterFlags(CLI::App& app, AdapterFlags& flags);
 
 /// Returns the adapters that the flags name, or null if they name none. None is loaded yet. Borrows the connection and
-/// the model. `model_name`: of the model itself.
+/// the model. `model_name`: the name of the model itself.
 /// Errors: kInvalidArgument on a flag; kUnsupported if the model has an adapter itself.
 Result<std::unique_ptr<serve::AdapterStore>> OpenAdapters(object::Connection& connection, const AdapterFlags& flags,
                                                           const serve::LoadedModel& loaded,

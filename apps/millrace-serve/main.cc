@@ -1,4 +1,5 @@
 // `millrace-serve`: loads a model from a bucket and answers completions over HTTP until it is told to stop.
+#include <fmt/ranges.h>
 #include <pthread.h>
 
 #include <atomic>

@@ -1,4 +1,5 @@
-// The models behind `millrace serve`: the one that is served, the one that guesses, and newer ones of the same run.
+// Loads the models behind `millrace serve`: the served model, the draft model of speculative decoding, and newer
+// checkpoints of the same run.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -12,8 +13,8 @@
 #include "millrace/object/connection.h"
 #include "millrace/object/store.h"
 #include "millrace/serve/engine/engine_model.h"
-#include "millrace/serve/follow/model_follower.h"
-#include "millrace/serve/follow/served_scheduler.h"
+#include "millrace/serve/models/model_follower.h"
+#include "millrace/serve/models/served_scheduler.h"
 
 namespace millrace::cli {
 
@@ -26,7 +27,7 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags);
 
 /// A model that is ready to be served.
 struct ServedModel {
-  std::shared_ptr<serve::Scheduler> scheduler;  ///< owns the model and the one that guesses for it
+  std::shared_ptr<serve::Scheduler> scheduler;  ///< owns the model and its draft model
   serve::LoadedModel facts;                     ///< without its `model`
   int context_length = 0, vocab_size = 0;
 };
@@ -42,11 +43,12 @@ class ModelLoader {
         scheduling_(scheduling),
         log_(std::move(log)) {}
 
-  /// Loads the checkpoint of `step`; without one, what the options say. Blocks. Errors: those of LoadModel();
-  /// kPreconditionFailed if the draft model has other tokens; kUnsupported if it makes no texts.
+  /// Loads the checkpoint of `step`. Without a step, loads the model that the options name. Blocks. Errors: those of
+  /// LoadModel(); kPreconditionFailed if the draft model has other tokens; kUnsupported if the model makes no texts.
   Result<ServedModel> Load(std::optional<std::uint64_t> step, const object::Call& call) const;
-  /// Serves newer checkpoints than that of `first`, if the flags say so; else returns null. This object outlives the
-  /// follower. Errors: kInvalidArgument if the model is no run's, or a flag is wrong.
+  /// If the flags ask for it, serves each newer checkpoint of the run after `first`; otherwise returns null. This
+  /// object must outlive the follower. Errors: kInvalidArgument if the model does not come from a run, or if a flag is
+  /// wrong.
   Result<std::unique_ptr<serve::ModelFollower>> Follow(const ServedModel& first, serve::ServedScheduler& served) const;
 
  private:

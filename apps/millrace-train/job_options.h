@@ -1,4 +1,4 @@
-// From a job file to a training run's options.
+// Translates a job file into the options of a training run.
 #pragma once
 
 #include "millrace/base/result.h"

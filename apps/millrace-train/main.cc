@@ -10,6 +10,7 @@
 #include "apps/common/globals.h"
 #include "apps/common/lifeline.h"
 #include "apps/common/output.h"
+#include "apps/millrace-train/console.h"
 #include "apps/millrace-train/job_options.h"
 #include "apps/millrace-train/machine_command.h"
 #include "apps/millrace-train/nodes_command.h"
@@ -31,7 +32,6 @@
 namespace millrace {
 namespace {
 
-constexpr std::uint64_t kMaxJobFile = 4 * kMiB;
 /// A rank that dies is noticed at once; this bounds the wait for one that hangs or is slow
 /// to index its data. The supervisor's heartbeat notices earlier.
 constexpr auto kRankTimeout = std::chrono::minutes(30);
@@ -46,65 +46,6 @@ struct Arguments {
   cli::Globals globals;
 };
 
-/// Prints rank 0's lines on standard output. Lines of two threads do not mix.
-class Reporter {
- public:
-  explicit Reporter(bool json) : json_(json) {}
-
-  train::Observer Observe() {
-    return {.on_compiled =
-                [this](const train::CompileReport& report) {
-                  Print((json_ ? DumpJson(report.ToJson()) : report.ToText()) + "\n");
-                },
-            .on_plan =
-                [this](const train::Plan& plan) {
-                  steps_ = plan.steps;
-                  Print(json_ ? DumpJson(plan.ToJson()) + "\n" : plan.ToText());
-                },
-            .on_step =
-                [this](const train::StepReport& report) {
-                  Print((json_ ? DumpJson(report.ToJson()) : report.ToText(steps_)) + "\n");
-                },
-            .on_eval =
-                [this](const train::EvalReport& report) {
-                  Print((json_ ? DumpJson(report.ToJson()) : report.ToText()) + "\n");
-                },
-            .on_checkpoint = [this](const Result<checkpoint::SaveStats>& stats) { Checkpoint(stats); }};
-  }
-  void Done(const train::Outcome& outcome) { Print((json_ ? DumpJson(outcome.ToJson()) : outcome.ToText()) + "\n"); }
-
- private:
-  void Checkpoint(const Result<checkpoint::SaveStats>& stats) {
-    if (!stats) {
-      if (json_) Print(DumpJson({{"event", "checkpoint_failed"}, {"error", stats.error().ToString()}}) + "\n");
-      cli::PrintError("millrace-train: checkpoint not saved: {}\n", stats.error().ToString());
-      return;
-    }
-    const double seconds = std::chrono::duration<double>(stats->total).count();
-    const double blocked = std::chrono::duration<double>(stats->blocked).count();
-    if (json_) {
-      Print(DumpJson({{"event", "checkpoint"},
-                      {"step", stats->step},
-                      {"tier", stats->tier == checkpoint::CheckpointTier::kLocal ? "local" : "store"},
-                      {"bytes", stats->bytes},
-                      {"seconds", seconds},
-                      {"blocked_s", blocked}}) +
-            "\n");
-    } else {
-      Print(fmt::format("checkpoint of step {} committed{}: {} by this rank in {}, training held up {:.1f} ms\n",
-                        stats->step, stats->tier == checkpoint::CheckpointTier::kLocal ? " on the local disk" : "",
-                        FormatBytes(stats->bytes), FormatDuration(stats->total), 1e3 * blocked));
-    }
-  }
-  static void Print(const std::string& text) {
-    cli::WriteOutput(text);
-    cli::FlushOutput();
-  }
-
-  const bool json_;
-  std::uint64_t steps_ = 0;
-};
-
 /// Returns where the supervisor wants the history. Empty if this machine does not have the supervisor's folder.
 std::filesystem::path HistoryFile() {
   const char* variable = std::getenv("MILLRACE_HISTORY_FILE");
@@ -115,7 +56,7 @@ std::filesystem::path HistoryFile() {
 
 /// Stores the collective in `group`; the caller must not destroy it (see main).
 Result<int> Run(const Arguments& arguments, std::unique_ptr<engine::Collective>& group, std::stop_token stop) {
-  const std::string text = MR_TRY(ReadFile(arguments.job_file, kMaxJobFile));
+  const std::string text = MR_TRY(ReadFile(arguments.job_file, jobs::Spec::kMaxFile));
   const jobs::Spec spec = MR_TRY(jobs::Spec::Parse(text, arguments.job_file, arguments.assignments));
   if (!spec.run.command.empty()) {
     return Fail(Code::kInvalidArgument, "{}: the job runs a program of its own; `millrace job run {}` starts it",
@@ -128,7 +69,7 @@ Result<int> Run(const Arguments& arguments, std::unique_ptr<engine::Collective>&
   const collectives::RankInfo info = MR_TRY(collectives::RankInfo::FromEnvironment());
   train::Options options = MR_TRY(OptionsOf(spec));
   options.memory_budget = arguments.globals.memory_budget;
-  if (options.local) options.local->meeting_point = info.master_address;
+  if (options.checkpoint.local) options.checkpoint.local->meeting_point = info.master_address;
   options.compile_only = arguments.compile_only;
   options.written_by = checkpoint::LocalProvenance("millrace-train", MILLRACE_VERSION);
   options.written_by.libraries["torch"] = TORCH_VERSION;
@@ -137,8 +78,11 @@ Result<int> Run(const Arguments& arguments, std::unique_ptr<engine::Collective>&
   if (const char* run = std::getenv("MILLRACE_RUN")) options.run_id = run;
   if (const char* attempt = std::getenv("MILLRACE_ATTEMPT")) options.attempt = std::max(1, std::atoi(attempt));
   options.history_file = HistoryFile();
-  if (!options.history_file.empty() || !options.metrics_listen.empty()) options.rank_interval = kRankInterval;
+  options.tracking.folder = options.history_file.parent_path();
+  options.tracking.ca_bundle = arguments.globals.connect.ca_bundle;
+  if (!options.history_file.empty() || !options.reports.metrics_listen.empty()) options.rank_interval = kRankInterval;
 
+  options.limit_threads = spec.train.threads == 0;
   engine::ConfigureRuntime(spec.train.threads > 0 ? spec.train.threads : ComputeThreads(info.local_size));
   options.device = MR_TRY(engine::ChooseDevice(spec.train.device, info.local_rank, train::PrecisionOf(options)));
   const int gpus = options.device.is_cpu() ? 0 : engine::GpuCount();
@@ -164,13 +108,12 @@ Result<int> Run(const Arguments& arguments, std::unique_ptr<engine::Collective>&
   object::ConnectOptions connect = arguments.globals.connect;
   connect.log = options.log;
   const auto connection = MR_TRY(object::OpenConnection(std::move(connect)));
-  Reporter reporter(arguments.globals.json);
-  const train::Outcome outcome = MR_TRY(train::Train(*connection, *group, options, reporter.Observe(), stop));
+  Console console(arguments.globals.json);
+  const train::RunOutcome outcome = MR_TRY(train::Train(*connection, *group, options, {&console}, stop));
   if (outcome.lost) {
     cli::PrintError("millrace-train: {}\n", outcome.lost->ToString());
     return jobs::kExitLost;
   }
-  if (info.rank == 0 && !options.compile_only) reporter.Done(outcome);
   return outcome.stopped ? ToExitStatus(Code::kCancelled) : 0;
 }
 
@@ -184,7 +127,7 @@ int main(int argc, char** argv) {
     return 1;
   }
   const cli::SignalStop signals;
-  const cli::Lifeline lifeline;
+  const cli::SupervisorWatch lifeline;
   Arguments arguments;
   CLI::App app("One rank of a training job; `millrace train` starts as many as the job file says.", "millrace-train");
   app.set_version_flag("--version", MILLRACE_VERSION);

@@ -10,7 +10,7 @@
 #include "millrace/collectives/connect.h"
 #include "millrace/engine/runtime.h"
 #include "millrace/jobs/health/peers.h"
-#include "millrace/train/links/link_check.h"
+#include "millrace/train/ranks/link_check.h"
 
 namespace millrace {
 namespace {

@@ -10,7 +10,7 @@
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/engine/runtime.h"
 #include "millrace/object/open/open.h"
-#include "millrace/plan/machine/machine.h"
+#include "millrace/plan/machine.h"
 #include "millrace/tokenizer/open/open.h"
 
 namespace millrace {

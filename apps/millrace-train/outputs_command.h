@@ -8,7 +8,7 @@
 
 #include "apps/common/globals.h"
 #include "millrace/base/result.h"
-#include "millrace/train/merging/compare_outputs.h"
+#include "millrace/train/compare_outputs.h"
 
 namespace millrace {
 

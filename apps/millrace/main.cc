@@ -7,7 +7,7 @@
 #include "apps/millrace/cli/cli.h"
 #include "apps/millrace/mount/mount_helper.h"
 #include "millrace/base/text.h"
-#include "millrace/mount/words/mountpoint_words.h"
+#include "millrace/mount/point/mountpoint_options.h"
 
 namespace millrace::cli {
 namespace {
@@ -16,7 +16,7 @@ namespace {
 class Help final : public CLI::Formatter {
  public:
   std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override {
-    if (mode == CLI::AppFormatMode::Sub) return make_expanded(app);
+    if (mode == CLI::AppFormatMode::Sub) return Formatter::make_help(app, std::move(name), mode);
     std::string text = make_description(app) + make_usage(app, name) + make_positionals(app) +
                        make_subcommands(app, mode) + make_groups(app, mode);
     if (app->get_parent() != nullptr)
@@ -70,7 +70,7 @@ std::size_t CommandPosition(const CLI::App& app, const std::vector<std::string>&
 Status TranslateMount(const CLI::App& app, Context& context) {
   const std::size_t command = CommandPosition(app, context.arguments);
   if (command >= context.arguments.size() || context.arguments[command] != "mount") return {};
-  mount::MountCommandLine line = MR_TRY(mount::TranslateMountpointWords(context.arguments));
+  mount::MountCommandLine line = MR_TRY(mount::TranslateMountpointOptions(context.arguments));
   context.arguments = std::move(line.arguments);
   for (const std::string& note : line.notes) PrintError("millrace: {}\n", note);
   return {};

@@ -1,4 +1,6 @@
 // `millrace s3d`: an S3 endpoint for development, tests and drills.
+#include <fmt/ranges.h>
+
 #include <cstdlib>
 #include <memory>
 

@@ -29,7 +29,7 @@ FIRST = 3  # the first step that counts
 
 @contextlib.contextmanager
 def busy(count):
-    """So many processes that compute and never wait."""
+    """`count` processes that compute and never wait."""
     processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield

@@ -169,8 +169,8 @@ def cross_entropy(logits, labels):
 
 
 class LanguageModel(nn.Module):
-    """A Llama, GPT-2 or GPT-J. `recompute`: the first so many blocks keep only their input. `chunks`: the head and the
-    loss take the tokens in so many parts, and compute the logits again in the backward pass."""
+    """A Llama, GPT-2 or GPT-J. `recompute`: the number of first blocks that keep only their input. `chunks`: the number
+    of parts in which the head and the loss take the tokens, computing the logits again in the backward pass."""
 
     def __init__(self, c, length, dtype, recompute=0, chunks=1):
         super().__init__()

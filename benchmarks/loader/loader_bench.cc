@@ -11,7 +11,7 @@
 #include "millrace/data/documents/document_reader.h"
 #include "millrace/data/loader.h"
 #include "millrace/object/open/open.h"
-#include "millrace/tokenizer/load/load.h"
+#include "millrace/tokenizer/formats/load.h"
 
 namespace millrace::data {
 namespace {

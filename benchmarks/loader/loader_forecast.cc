@@ -10,10 +10,10 @@
 #include <thread>
 
 #include "millrace/base/files/files.h"
-#include "millrace/data/forecast/simulate.h"
 #include "millrace/data/loader.h"
+#include "millrace/data/simulate.h"
 #include "millrace/object/open/open.h"
-#include "millrace/tokenizer/load/load.h"
+#include "millrace/tokenizer/formats/load.h"
 
 namespace millrace::data {
 namespace {

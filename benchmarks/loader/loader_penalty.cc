@@ -14,9 +14,9 @@
 #include "millrace/base/json.h"
 #include "millrace/data/loader.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/fault/fault_store.h"
-#include "millrace/object/memory/memory_store.h"
-#include "millrace/tokenizer/load/load.h"
+#include "millrace/object/local/memory_store.h"
+#include "millrace/object/testing/fault_store.h"
+#include "millrace/tokenizer/formats/load.h"
 
 namespace millrace::data {
 namespace {

@@ -133,7 +133,7 @@ class Server:
 
 
 class S3d(Server):
-    """Likewise `millrace s3d`: a server that lists with next to no work."""
+    """`millrace s3d` on the same memory: a server that lists with next to no work."""
 
     def start(self, folder, millrace):
         return subprocess.Popen(

@@ -12,7 +12,7 @@
 #include <random>
 #include <vector>
 
-#include "millrace/engine/ops/cpu/codes/coded_product.h"
+#include "millrace/engine/ops/cpu/coded_product.h"
 #include "millrace/engine/ops/cpu/row_product.h"
 
 namespace millrace {

@@ -9,7 +9,7 @@
 #include "millrace/base/hash/crc.h"
 #include "millrace/base/json.h"
 #include "millrace/base/text.h"
-#include "millrace/tokenizer/load/load.h"
+#include "millrace/tokenizer/formats/load.h"
 #include "millrace/tokenizer/tokenizer.h"
 
 namespace millrace::tokenizer {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The peer of train_step: the same Llama or GPT-2 in PyTorch, as a careful user writes it. Fused
-scaled_dot_product_attention, fused AdamW, torch's own norms. With --document, a Llama's rows are made of documents of so many
+scaled_dot_product_attention, fused AdamW, torch's own norms. With --document N, a Llama's rows are made of documents of N
 tokens, kept apart by a mask and by positions that begin anew, as transformers does on a CPU. With --lora, PEFT's adapters of that rank
 on all linear layers are trained, and the model is frozen. Prints one JSON object."""
 import argparse

@@ -22,15 +22,15 @@
 #include "millrace/engine/config/families.h"
 #include "millrace/engine/families/gpt2/gpt2_config.h"
 #include "millrace/engine/families/llama/llama_config.h"
-#include "millrace/engine/gradients/divided_gradients.h"
 #include "millrace/engine/models/make_model.h"
-#include "millrace/engine/ops/choice/step_kernels.h"
-#include "millrace/engine/ops/cuda/choice/measure_gpu_products.h"
+#include "millrace/engine/ops/common/step_kernels.h"
 #include "millrace/engine/optim/adamw.h"
 #include "millrace/engine/runtime.h"
+#include "millrace/engine/sharding/divided_gradients.h"
 #include "millrace/engine/testing/in_memory_codes.h"
+#include "millrace/engine/tuning/measure_gpu_products.h"
 #include "millrace/engine/tuning/measure_products.h"
-#include "millrace/plan/machine/gpu_peaks.h"
+#include "millrace/plan/gpu_peaks.h"
 
 #ifdef MILLRACE_CUDA
 // PyPI's packages of CUDA lack the header cuda_profiler_api.h, which declares these two.

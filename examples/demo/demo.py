@@ -22,8 +22,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 HOME = ROOT / "build/demo"  # artefacts of the last run
 KILL_AFTER_STEP = 60
-REFERENCE_STEPS = 80
-MAX_LOSS = 5.5
+REFERENCE_STEPS = 70
+MAX_LOSS = 5.7
 
 
 class Failed(Exception):
@@ -184,7 +184,7 @@ class Demo:
         self.note("waited for data", f"{100 * sum(s['data_wait_s'] for s in run.steps) / step_s:.2f} % of the time")
         saves = [e for e in run.events if e["event"] == "checkpoint"]
         stalls = [s["checkpoint_wait_s"] for s in run.steps if s["checkpoint_wait_s"] > 0]
-        self.claim(len(saves) >= 6, f"{len(saves)} checkpoints committed")
+        self.claim(len(saves) >= 4, f"{len(saves)} checkpoints committed")
         self.note("checkpoints", f"{len(saves)} committed, training held up {1e3 * max(stalls, default=0):.1f} ms at most")
         events = [o for o in self.run_json("ls", "s3://demo/runs/demo/tb/") if "tfevents" in o["key"]]
         self.claim(len(events) >= 1, f"{len(events)} TensorBoard event files in the bucket")

@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <mutex>
 
+#include "millrace/base/result.h"
+
 namespace millrace {
 namespace {
 

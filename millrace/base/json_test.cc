@@ -25,7 +25,7 @@ TEST(Json, DepthIsBounded) {
   EXPECT_FALSE(ParseJson("[[[[1]]]]", "x", {.depth = 3}));
 }
 
-/// Parses an object of so many keys. Returns the CPU time of this thread that it took, in seconds.
+/// Parses an object of `keys` keys. Returns the CPU time of this thread that it took, in seconds.
 double ParseKeys(int keys) {
   std::string text = "{";
   for (int i = 0; i < keys; ++i) text += fmt::format("{}\"key {}\":{}", i == 0 ? "" : ",", i, i);

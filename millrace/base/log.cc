@@ -1,5 +1,6 @@
 #include "millrace/base/log.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -38,6 +39,9 @@ Result<LogLevel> ParseLogLevel(std::string_view name) {
     if (kLevels[i] == name) return static_cast<LogLevel>(i);
   return Fail(Code::kInvalidArgument, "{}", UnknownName("log level", name, kLevels));
 }
+
+std::string LogField::FloatingDigits(float v) { return fmt::format("{}", v); }
+std::string LogField::FloatingDigits(double v) { return fmt::format("{}", v); }
 
 struct Logger::Rep {
   std::shared_ptr<LogSink> sink;

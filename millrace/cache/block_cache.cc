@@ -44,7 +44,7 @@ object::GetOptions RangeOf(const ObjectVersion& version, std::uint64_t offset, s
 }
 
 /// The identity of block `block` of the run's version on disk.
-BlockId IdOf(const object::ReadStore& store, const Run& run, std::uint64_t block, std::uint64_t block_bytes) {
+BlockId IdOf(const object::ReadStore& store, const BlockRun& run, std::uint64_t block, std::uint64_t block_bytes) {
   const ObjectVersion& v = run.version;
   const std::string identity = store.Identity();
   return Sha256(AsBytes(fmt::format("{}:{}\n{}:{}\n{}:{}\n{} {} {}", identity.size(), identity, v.key.size(), v.key,
@@ -95,7 +95,7 @@ Result<BlockCache::Proof> BlockCache::Fetch(const ObjectVersion& version, std::u
                                             object::Call call) {
   const std::uint64_t end = std::min(version.size, offset + length);
   const VersionKey key(version);
-  std::vector<std::shared_ptr<Run>> runs;
+  std::vector<std::shared_ptr<BlockRun>> runs;
   Proof proof;
   std::uint64_t at = offset;
   while (at < end) {
@@ -190,7 +190,7 @@ Result<View> BlockCache::ViewExactly(const VersionKey& key, std::uint64_t offset
   return view;
 }
 
-Status BlockCache::Lend(const std::shared_ptr<Run>& run, std::uint64_t at, std::uint64_t end, View& view,
+Status BlockCache::Lend(const std::shared_ptr<BlockRun>& run, std::uint64_t at, std::uint64_t end, View& view,
                         const object::Call& call) {
   MR_TRY(run->Wait(call));
   view.segments.push_back({run->bytes().subspan(at - run->offset, end - at), run});
@@ -207,7 +207,7 @@ Status BlockCache::GetExactly(const ObjectVersion& version, std::uint64_t at, Mu
                       object::Get(store_, version.key, RangeOf(version, at, into.size()), into, call));
 }
 
-BlockCache::FillSource BlockCache::Fill(const std::shared_ptr<Run>& run, bool may_block) {
+BlockCache::FillSource BlockCache::Fill(const std::shared_ptr<BlockRun>& run, bool may_block) {
   if (disk_ && IsOnDisk(*run)) {
     auto load = [this, run] {
       if (!LoadFromDisk(run)) FillFromStore(run);
@@ -223,7 +223,7 @@ BlockCache::FillSource BlockCache::Fill(const std::shared_ptr<Run>& run, bool ma
   return FillSource::kStore;
 }
 
-void BlockCache::FillFromStore(const std::shared_ptr<Run>& run) {
+void BlockCache::FillFromStore(const std::shared_ptr<BlockRun>& run) {
   run->SetAsked(clock_.Now());
   ++misses_;
   bytes_fetched_ += run->bytes().size();
@@ -246,14 +246,14 @@ void BlockCache::FillFromStore(const std::shared_ptr<Run>& run) {
              {.stop = stop_.get_token()}, std::move(done));
 }
 
-bool BlockCache::IsOnDisk(const Run& run) const {
+bool BlockCache::IsOnDisk(const BlockRun& run) const {
   for (std::uint64_t i = 0; i < run.blocks; ++i) {
     if (!disk_->Has(IdOf(store_, run, run.first_block + i, block_bytes_))) return false;
   }
   return true;
 }
 
-bool BlockCache::LoadFromDisk(const std::shared_ptr<Run>& run) {
+bool BlockCache::LoadFromDisk(const std::shared_ptr<BlockRun>& run) {
   for (std::uint64_t i = 0; i < run->blocks; ++i) {
     auto outcome =
         disk_->Load(IdOf(store_, *run, run->first_block + i, block_bytes_), BlockOf(run->filling(), i, block_bytes_));
@@ -265,7 +265,7 @@ bool BlockCache::LoadFromDisk(const std::shared_ptr<Run>& run) {
   return true;
 }
 
-void BlockCache::SaveToDisk(const Run& run) {
+void BlockCache::SaveToDisk(const BlockRun& run) {
   for (std::uint64_t i = 0; i < run.blocks; ++i) {
     disk_->Store(IdOf(store_, run, run.first_block + i, block_bytes_), BlockOf(run.bytes(), i, block_bytes_));
   }

@@ -89,7 +89,7 @@ class BlockCache {
   /// Like ReadView(), but copies all bytes into `into`. Returns their number.
   Result<std::size_t> Read(const ObjectVersion& version, std::uint64_t offset, MutableByteSpan into,
                            Mode mode = Mode::kBlocks, object::Call call = {});
-  /// When a version was current, as far as a fetch proves it.
+  /// The time at which a version was current, as far as a fetch proves it.
   struct Proof {
     bool now = false;  ///< the store sent some of the bytes during this call: the version is current
     /// When the oldest of the bytes was requested: the version was current then. Nothing if some bytes are from the
@@ -98,7 +98,7 @@ class BlockCache {
   };
   /// Fetches a range into the cache. Blocks until it is there.
   Result<Proof> Fetch(const ObjectVersion& version, std::uint64_t offset, std::uint64_t length, object::Call call = {});
-  /// How much of a range Prefetch() has accepted.
+  /// The part of a range that Prefetch() has accepted.
   struct PrefetchResult {
     std::uint64_t bytes = 0;         ///< from the start of the range on; these are cached or in flight
     std::optional<TimePoint> asked;  ///< Proof::asked as Fetch() would return it once all bytes have arrived
@@ -118,18 +118,18 @@ class BlockCache {
   Result<View> ViewBlocks(const VersionKey& key, std::uint64_t offset, MutableByteSpan room, const object::Call& call);
   Result<View> ViewExactly(const VersionKey& key, std::uint64_t offset, MutableByteSpan room, const object::Call& call);
   /// Adds the bytes from `at` to `end` of a run to `view`, once they are there.
-  Status Lend(const std::shared_ptr<Run>& run, std::uint64_t at, std::uint64_t end, View& view,
+  Status Lend(const std::shared_ptr<BlockRun>& run, std::uint64_t at, std::uint64_t end, View& view,
               const object::Call& call);
   /// Reads bytes into the caller's memory and does not keep them: for random reads, and while memory is short.
   Status GetExactly(const ObjectVersion& version, std::uint64_t at, MutableByteSpan into, View& view,
                     const object::Call& call);
   /// Fills a claimed run: from the disk if every block is there, else from the store. If `may_block`, reads the disk on
   /// this thread. Never waits for the store.
-  FillSource Fill(const std::shared_ptr<Run>& run, bool may_block);
-  void FillFromStore(const std::shared_ptr<Run>& run) MR_EXCLUDES(mutex_);
-  bool IsOnDisk(const Run& run) const;
-  bool LoadFromDisk(const std::shared_ptr<Run>& run);
-  void SaveToDisk(const Run& run);
+  FillSource Fill(const std::shared_ptr<BlockRun>& run, bool may_block);
+  void FillFromStore(const std::shared_ptr<BlockRun>& run) MR_EXCLUDES(mutex_);
+  bool IsOnDisk(const BlockRun& run) const;
+  bool LoadFromDisk(const std::shared_ptr<BlockRun>& run);
+  void SaveToDisk(const BlockRun& run);
 
   // Constant after construction.
   object::ReadStore& store_;

@@ -9,7 +9,7 @@
 #include "millrace/base/files/files.h"
 #include "millrace/base/hash/random.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/memory_store.h"
 
 namespace millrace::cache {
 namespace {

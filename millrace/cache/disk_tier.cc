@@ -20,7 +20,8 @@ constexpr ManagedFolder::Format kFolderKind = {
     .name_form = &CacheNameForm};
 
 constexpr std::uint64_t kPage = 4096;  ///< satisfies the alignment that O_DIRECT needs on common disks
-/// Eviction takes the least recently used of so many entries: two buckets. A guess: a larger sample costs more reads.
+/// The entries from which eviction takes the least recently used one: two buckets. A guess: a larger sample costs more
+/// reads.
 constexpr std::uint64_t kSample = 32;
 
 }  // namespace

@@ -68,8 +68,8 @@ void BufferPool::Give(RunBuffer buffer) {
   }
 }
 
-Run::Run(const VersionKey& key, std::uint64_t first, std::uint64_t count, std::uint64_t at, std::uint64_t size,
-         std::atomic<std::uint64_t>& held, BufferPool& pool)
+BlockRun::BlockRun(const VersionKey& key, std::uint64_t first, std::uint64_t count, std::uint64_t at,
+                   std::uint64_t size, std::atomic<std::uint64_t>& held, BufferPool& pool)
     : version(key.version),
       version_hash(key.hash),
       first_block(first),
@@ -82,12 +82,12 @@ Run::Run(const VersionKey& key, std::uint64_t first, std::uint64_t count, std::u
   held_ += memory();
 }
 
-Run::~Run() {
+BlockRun::~BlockRun() {
   held_ -= memory();
   pool_.Give(std::move(buffer_));
 }
 
-void Run::Finish(std::optional<Error> error) {
+void BlockRun::Finish(std::optional<Error> error) {
   MutexLock lock(mutex_);
   done_ = true;
   ready_.store(!error, std::memory_order_release);
@@ -95,7 +95,7 @@ void Run::Finish(std::optional<Error> error) {
   finished_.NotifyAll();
 }
 
-Status Run::Wait(const object::Call& call) {
+Status BlockRun::Wait(const object::Call& call) {
   if (ready_.load(std::memory_order_acquire)) return {};
   MutexLock lock(mutex_);
   auto done = [this]() MR_NO_THREAD_SAFETY_ANALYSIS { return done_; };
@@ -145,12 +145,12 @@ MemoryTier::Claim MemoryTier::Find(const VersionKey& key, std::uint64_t block, s
     if (blocks == 1 || !MakeRoom(shard, BufferPool::RoundUp(size_of(1)), priority)) return {};
     blocks = 1;
   }
-  auto run = std::make_shared<Run>(key, block, blocks, offset, size_of(blocks), shard.held, pool_);
+  auto run = std::make_shared<BlockRun>(key, block, blocks, offset, size_of(blocks), shard.held, pool_);
   for (std::uint64_t i = 0; i < blocks; ++i) shard.index[{key.hash, block + i}] = run;
   return {std::move(run), true};
 }
 
-std::shared_ptr<Run> MemoryTier::Peek(const VersionKey& key, std::uint64_t block) {
+std::shared_ptr<BlockRun> MemoryTier::Peek(const VersionKey& key, std::uint64_t block) {
   Shard& shard = ShardOf(key.hash, block);
   MutexLock lock(shard.mutex);
   auto found = shard.index.find({key.hash, block});
@@ -159,37 +159,37 @@ std::shared_ptr<Run> MemoryTier::Peek(const VersionKey& key, std::uint64_t block
   return other.key == key.version.key && other.etag == key.version.etag ? found->second : nullptr;
 }
 
-void MemoryTier::Publish(const std::shared_ptr<Run>& run, std::optional<Error> error) {
+void MemoryTier::Publish(const std::shared_ptr<BlockRun>& run, std::optional<Error> error) {
   Shard& shard = ShardOf(run->version_hash, run->first_block);
   {
     MutexLock lock(shard.mutex);
     if (error) {
       Drop(shard, run);
     } else {
-      run->state_ = Run::State::kFresh;
+      run->state_ = BlockRun::State::kFresh;
       run->position_ = shard.fresh.insert(shard.fresh.end(), run);
     }
   }
   run->Finish(std::move(error));
 }
 
-void MemoryTier::Touch(const std::shared_ptr<Run>& run, std::uint64_t end) {
+void MemoryTier::Touch(const std::shared_ptr<BlockRun>& run, std::uint64_t end) {
   Shard& shard = ShardOf(run->version_hash, run->first_block);
   MutexLock lock(shard.mutex);
-  if (run->state_ == Run::State::kFresh && end >= run->end()) {
+  if (run->state_ == BlockRun::State::kFresh && end >= run->end()) {
     shard.consumed.splice(shard.consumed.end(), shard.fresh, run->position_);
     shard.consumed_bytes += run->memory();
-    run->state_ = Run::State::kConsumed;
+    run->state_ = BlockRun::State::kConsumed;
     while (shard.consumed_bytes > shard_keep_read_ && shard.consumed.size() > 1) EvictOldest(shard, shard.consumed);
-  } else if (run->state_ == Run::State::kFresh) {
+  } else if (run->state_ == BlockRun::State::kFresh) {
     shard.fresh.splice(shard.fresh.end(), shard.fresh, run->position_);
-  } else if (run->state_ == Run::State::kConsumed) {
+  } else if (run->state_ == BlockRun::State::kConsumed) {
     shard.consumed.splice(shard.consumed.end(), shard.consumed, run->position_);
   }
 }
 
-void MemoryTier::EvictOldest(Shard& shard, std::list<std::shared_ptr<Run>>& queue) {
-  Drop(shard, std::shared_ptr<Run>(queue.front()));  // a copy: Drop() erases the element
+void MemoryTier::EvictOldest(Shard& shard, std::list<std::shared_ptr<BlockRun>>& queue) {
+  Drop(shard, std::shared_ptr<BlockRun>(queue.front()));  // a copy: Drop() erases the element
   ++evictions_;
 }
 
@@ -201,17 +201,17 @@ bool MemoryTier::MakeRoom(Shard& shard, std::uint64_t bytes, Priority priority) 
   return fits();
 }
 
-void MemoryTier::Unlink(Shard& shard, Run& run) {
-  if (run.state_ == Run::State::kFresh) {
+void MemoryTier::Unlink(Shard& shard, BlockRun& run) {
+  if (run.state_ == BlockRun::State::kFresh) {
     shard.fresh.erase(run.position_);
-  } else if (run.state_ == Run::State::kConsumed) {
+  } else if (run.state_ == BlockRun::State::kConsumed) {
     shard.consumed_bytes -= run.memory();
     shard.consumed.erase(run.position_);
   }
-  run.state_ = Run::State::kDropped;
+  run.state_ = BlockRun::State::kDropped;
 }
 
-void MemoryTier::Drop(Shard& shard, const std::shared_ptr<Run>& run) {
+void MemoryTier::Drop(Shard& shard, const std::shared_ptr<BlockRun>& run) {
   for (std::uint64_t i = 0; i < run->blocks; ++i) shard.index.erase({run->version_hash, run->first_block + i});
   Unlink(shard, *run);
 }

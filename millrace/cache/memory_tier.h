@@ -51,7 +51,7 @@ class BufferPool {
  public:
   /// `most`: the limit of bytes in unused buffers. Beyond it the oldest buffers are freed.
   explicit BufferPool(std::uint64_t most) : most_(most) {}
-  /// Returns the size of the buffer that Take() returns for so many bytes.
+  /// Returns the size of the buffer that Take() returns for `bytes`.
   static std::uint64_t RoundUp(std::uint64_t bytes);
   RunBuffer Take(std::uint64_t bytes) MR_EXCLUDES(mutex_);
   void Give(RunBuffer buffer) MR_EXCLUDES(mutex_);
@@ -65,11 +65,11 @@ class BufferPool {
 
 /// Adjacent blocks of one version: the unit of fetching, eviction and accounting. A run begins in flight and is
 /// finished once, with bytes or with an error. The tier, the fetch and the readers share it. Thread-safe.
-class Run {
+class BlockRun {
  public:
-  Run(const VersionKey& key, std::uint64_t first_block, std::uint64_t blocks, std::uint64_t offset, std::uint64_t size,
-      std::atomic<std::uint64_t>& held, BufferPool& pool);
-  ~Run();
+  BlockRun(const VersionKey& key, std::uint64_t first_block, std::uint64_t blocks, std::uint64_t offset,
+           std::uint64_t size, std::atomic<std::uint64_t>& held, BufferPool& pool);
+  ~BlockRun();
 
   const ObjectVersion version;
   const std::uint64_t version_hash;
@@ -106,7 +106,7 @@ class Run {
 
   // Guarded by the mutex of the run's shard.
   State state_ = State::kInFlight;
-  std::list<std::shared_ptr<Run>>::iterator position_;
+  std::list<std::shared_ptr<BlockRun>>::iterator position_;
 };
 
 /// An index of runs in shards. Each shard is an LRU cache with two queues: `fresh` has runs that were fetched and not
@@ -122,18 +122,18 @@ class MemoryTier {
              std::uint64_t keep_read);
 
   struct Claim {
-    std::shared_ptr<Run> run;  ///< null: there is no room
-    bool mine = false;         ///< the caller must fill the run and call Publish()
+    std::shared_ptr<BlockRun> run;  ///< null: there is no room
+    bool mine = false;              ///< the caller must fill the run and call Publish()
   };
   /// Returns the run with `block`. If there is none, returns a new run that begins there and has the missing blocks up
   /// to `last_block`, as far as one request may fetch them.
   Claim Find(const VersionKey& key, std::uint64_t block, std::uint64_t last_block, Priority priority);
   /// Returns the run with `block`, if any. Claims nothing.
-  std::shared_ptr<Run> Peek(const VersionKey& key, std::uint64_t block);
+  std::shared_ptr<BlockRun> Peek(const VersionKey& key, std::uint64_t block);
   /// Ends a claim and wakes the readers. Drops a run that failed.
-  void Publish(const std::shared_ptr<Run>& run, std::optional<Error> error);
+  void Publish(const std::shared_ptr<BlockRun>& run, std::optional<Error> error);
   /// Reports that the run was read up to the offset `end` in the object. Updates the order of eviction.
-  void Touch(const std::shared_ptr<Run>& run, std::uint64_t end);
+  void Touch(const std::shared_ptr<BlockRun>& run, std::uint64_t end);
 
   std::uint64_t held() const;
   std::uint64_t evictions() const { return evictions_; }
@@ -148,17 +148,17 @@ class MemoryTier {
   };
   struct Shard {
     Mutex mutex;
-    std::unordered_map<BlockKey, std::shared_ptr<Run>, BlockKeyHash> index MR_GUARDED_BY(mutex);
-    std::list<std::shared_ptr<Run>> fresh MR_GUARDED_BY(mutex), consumed MR_GUARDED_BY(mutex);  ///< oldest first
+    std::unordered_map<BlockKey, std::shared_ptr<BlockRun>, BlockKeyHash> index MR_GUARDED_BY(mutex);
+    std::list<std::shared_ptr<BlockRun>> fresh MR_GUARDED_BY(mutex), consumed MR_GUARDED_BY(mutex);  ///< oldest first
     std::uint64_t consumed_bytes MR_GUARDED_BY(mutex) = 0;
     std::atomic<std::uint64_t> held = 0;
   };
 
   Shard& ShardOf(std::uint64_t version_hash, std::uint64_t block);
   bool MakeRoom(Shard& shard, std::uint64_t bytes, Priority priority) MR_REQUIRES(shard.mutex);
-  void EvictOldest(Shard& shard, std::list<std::shared_ptr<Run>>& queue) MR_REQUIRES(shard.mutex);
-  void Drop(Shard& shard, const std::shared_ptr<Run>& run) MR_REQUIRES(shard.mutex);
-  void Unlink(Shard& shard, Run& run) MR_REQUIRES(shard.mutex);
+  void EvictOldest(Shard& shard, std::list<std::shared_ptr<BlockRun>>& queue) MR_REQUIRES(shard.mutex);
+  void Drop(Shard& shard, const std::shared_ptr<BlockRun>& run) MR_REQUIRES(shard.mutex);
+  void Unlink(Shard& shard, BlockRun& run) MR_REQUIRES(shard.mutex);
 
   const std::uint64_t block_bytes_, blocks_per_fetch_;
   BufferPool pool_;  ///< at most an eighth of the capacity; declared before the shards, so that it outlives the runs

@@ -9,8 +9,8 @@
 
 namespace millrace::collectives {
 
-/// Returns a group whose operations run on threads of its own, in lanes: one lane for operations of all ranks, and one
-/// for the sends to, and one for the receives from, each peer that has any. A lane runs its operations in the order in
+/// Returns a group whose operations run on threads of its own, in lanes. Operations of all ranks have one lane. Sends
+/// to a peer have one lane for each peer, and so have receives from a peer. A lane runs its operations in the order in
 /// which they were started. So a send that waits for its receiver delays neither other peers nor an all-reduce.
 ///
 /// The first error of any operation aborts the transport. All operations that fail return that error, also those that

@@ -13,7 +13,7 @@
 
 namespace millrace::collectives {
 
-/// How an all-reduce or a reduce-scatter combines elements.
+/// The operation by which an all-reduce or a reduce-scatter combines elements.
 enum class Reduction {
   kSum,
   kMax,
@@ -66,8 +66,8 @@ class Collective {
   virtual Operation StartSend(Elements elements, int to) = 0;
   virtual Operation StartReceive(Elements elements, int from) = 0;
 
-  /// Gives up: makes all operations of this rank fail, those under way too, and tells the other ranks that this rank
-  /// failed with `cause`. So none of them waits for it. A group of one rank has nobody to tell and goes on.
+  /// Gives up: makes all operations of this rank fail, those under way too, and notifies the other ranks that this rank
+  /// failed with `cause`. So none of them waits for it. A group of one rank goes on.
   virtual void Abort(const Error& cause) = 0;
 
   Status AllReduce(Elements elements, Reduction reduction = Reduction::kSum) {

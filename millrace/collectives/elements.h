@@ -1,4 +1,4 @@
-// What the operations of ranks work on: contiguous elements in memory, whatever library made them.
+// The operands of collective operations: contiguous elements in memory, whatever library made them.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ bool IsFloatingPoint(ElementType type);
 
 class DeviceMemory;
 
-/// Where elements are.
+/// The device that has elements.
 struct ElementDevice {
   const DeviceMemory* memory = nullptr;  ///< null: the memory of the host. Borrowed for ever.
   int number = 0;                        ///< of several devices that `memory` is for
@@ -71,7 +71,7 @@ struct Elements {
   const char* fault = "undefined";         ///< why no operation takes them; null: operations do
 };
 
-/// The memory of devices. The library that makes elements there provides it. Thread-safe. What it is told to do comes
+/// The memory of devices. The library that makes elements there provides it. Thread-safe. Its operations come
 /// after what the calling thread has given the device before; the thread does not wait.
 class DeviceMemory {
  public:

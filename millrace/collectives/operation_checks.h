@@ -1,4 +1,4 @@
-// Whether the arguments of an operation are right, on this rank.
+// Checks the arguments of an operation on this rank.
 #pragma once
 
 #include <span>

@@ -1,4 +1,5 @@
-// What an operation is. Ranks compare labels to detect that they have not started the same one.
+// A label of an operation: everything that must be the same on all ranks. Ranks compare labels to detect that they have
+// started different operations.
 #pragma once
 
 #include <fmt/format.h>

@@ -10,9 +10,9 @@
 #include "millrace/base/bytes.h"
 #include "millrace/base/process/cores.h"
 #include "millrace/collectives/combine.h"
-#include "millrace/collectives/memory/presence.h"
-#include "millrace/collectives/memory/shared_counter.h"
 #include "millrace/collectives/operation_label.h"
+#include "millrace/collectives/presence.h"
+#include "millrace/collectives/shared_counter.h"
 
 namespace millrace::collectives {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "millrace/base/clock.h"
 #include "millrace/base/result.h"
-#include "millrace/collectives/memory/segment.h"
+#include "millrace/collectives/segment.h"
 #include "millrace/collectives/transport.h"
 
 namespace millrace::collectives {

@@ -1,5 +1,6 @@
 // Groups of threads: the memory that they share is the process's own.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-// What carries the operations of a group: shared memory or TCP.
+// The transport of a group's operations: shared memory or TCP.
 #pragma once
 
 #include <memory>
@@ -44,7 +44,7 @@ class Transport {
   virtual Status Send(const Elements& elements, int to) = 0;
   virtual Status Receive(const Elements& elements, int from) = 0;
 
-  /// Makes all calls of this rank fail, those under way too, and tells the peers that this rank failed with `cause`.
+  /// Makes all calls of this rank fail, those under way too, and notifies the peers that this rank failed with `cause`.
   virtual void Abort(const Error& cause) = 0;
 
   /// As Collective::Split. `members` are distinct ranks of this group, this rank among them.

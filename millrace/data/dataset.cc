@@ -5,16 +5,17 @@
 
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/text.h"
+#include "millrace/data/batch/sequence_row.h"
 #include "millrace/data/batch/stage_trace.h"
-#include "millrace/data/bert/bert_sampler.h"
 #include "millrace/data/compression/decoder.h"
-#include "millrace/data/content/content.h"
 #include "millrace/data/documents/document_encoder.h"
-#include "millrace/data/forecast/needs.h"
-#include "millrace/data/forecast/simulate.h"
-#include "millrace/data/indexing/index_builder.h"
+#include "millrace/data/index_builder.h"
+#include "millrace/data/needs.h"
 #include "millrace/data/order/plan.h"
+#include "millrace/data/reading/bert_sampler.h"
 #include "millrace/data/reading/sample_reader.h"
+#include "millrace/data/records/content.h"
+#include "millrace/data/simulate.h"
 #include "millrace/data/sources/sources.h"
 
 namespace millrace::data {
@@ -301,6 +302,12 @@ Status Dataset::ReadSample(std::uint64_t epoch, std::uint64_t index, SequenceRow
   return rep_->reader->Read(epoch, index, row, std::move(call));
 }
 
+Status Dataset::ReadSample(std::uint64_t epoch, std::uint64_t index, std::span<TokenId> inputs,
+                           std::span<TokenId> labels, object::Call call) {
+  SequenceRow row{.inputs = inputs, .labels = labels};
+  return ReadSample(epoch, index, row, std::move(call));
+}
+
 Forecast Dataset::Simulate(const SimulationParameters& parameters, int rows, std::uint64_t batches) const {
   const Plan& plan = *rep_->plan;
   SimulationParameters with_cache = parameters;
@@ -327,7 +334,7 @@ Result<double> Dataset::MeasureEncoding(object::Call call) {
     MR_TRY(reader->Read(0, i, row, call, &trace));
     auto spent = trace.Within(began, SystemClock().Now());
     spent[static_cast<std::size_t>(LoadStage::kNetwork)] = {};
-    for (Duration one : spent) seconds += std::chrono::duration<double>(one).count();
+    for (Duration one : spent) seconds += SecondsOf(one);
     bytes += needs[i].bytes;
   }
   return seconds / static_cast<double>(std::max<std::uint64_t>(bytes, 1));

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "millrace/base/error.h"
 #include "millrace/base/log.h"
-#include "millrace/base/result.h"
-#include "millrace/data/batch/sequence_row.h"
+#include "millrace/data/batch/token.h"
 #include "millrace/data/options/dataset_options.h"
 #include "millrace/object/connection.h"
 #include "millrace/tokenizer/tokenizer.h"
@@ -18,6 +18,7 @@
 namespace millrace::data {
 
 class SampleReader;
+struct SequenceRow;
 struct Forecast;
 struct SimulationParameters;
 
@@ -41,8 +42,10 @@ class Dataset final {
   std::uint64_t bytes_fetched() const;
   /// Documents that best_fit cut because they are longer than a row. 0 without best_fit.
   std::uint64_t truncated_documents() const;
+  /// The part that one source contributes.
   struct SourceShare {
-    std::uint64_t samples_per_pass = 0, samples_per_epoch = 0;
+    std::uint64_t samples_per_pass = 0;   ///< sequences of the whole source
+    std::uint64_t samples_per_epoch = 0;  ///< sequences of the part that an epoch takes: DataSource::weight
   };
   std::vector<SourceShare> source_shares() const;  ///< in the order of the sources
   /// Everything that the order depends on, as words "name=value".
@@ -53,14 +56,12 @@ class Dataset final {
   /// Fills `row` with sample `index` of the epoch's order. A pure function of (epoch, index).
   /// REQUIRES: index < samples_per_epoch().
   Status ReadSample(std::uint64_t epoch, std::uint64_t index, SequenceRow& row, object::Call call = {});
+  /// As above, for rows without boundaries. The spans have sequence_length elements each.
   Status ReadSample(std::uint64_t epoch, std::uint64_t index, std::span<TokenId> inputs, std::span<TokenId> labels,
-                    object::Call call = {}) {
-    SequenceRow row{.inputs = inputs, .labels = labels};
-    return ReadSample(epoch, index, row, std::move(call));
-  }
+                    object::Call call = {});
 
   /// Predicts how long a rank on another machine waits for the first `batches` batches of `rows` rows. The model is in
-  /// data/forecast/simulate.h.
+  /// data/simulate.h.
   Forecast Simulate(const SimulationParameters& parameters, int rows, std::uint64_t batches) const;
   /// Returns the seconds of one thread for a byte of records, measured on a part of these data. For Simulate.
   Result<double> MeasureEncoding(object::Call call = {});
@@ -68,9 +69,10 @@ class Dataset final {
   /// Bytes of cache for one reader. With less than `least`, the same bytes are fetched repeatedly. With `best`, the
   /// next shuffle window is fetched while the current one is read.
   struct ReaderNeeds {
-    std::uint64_t least = 0, best = 0;
+    std::uint64_t least = 0;  ///< bytes
+    std::uint64_t best = 0;   ///< bytes
   };
-  ReaderNeeds reader_needs() const;
+  ReaderNeeds reader_needs() const;  ///< for one reader of this data set
   /// Returns a reader with its own caches. `read_ahead_threads` threads fetch what later samples need; 0: none.
   /// The data set must outlive the reader.
   std::unique_ptr<SampleReader> NewReader(std::uint64_t cache_bytes, int read_ahead_threads);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "millrace/data/batch/sequence_row.h"
 #include "millrace/data/testing/dataset_fixture.h"
 
 namespace millrace::data {

@@ -2,8 +2,14 @@
 
 #include <algorithm>
 #include <optional>
+#include <vector>
 
+#include "millrace/base/result.h"
 #include "millrace/base/text.h"
+#include "millrace/base/threads/sync.h"
+#include "millrace/base/threads/task_scope.h"
+#include "millrace/data/batch/stage_trace.h"
+#include "millrace/data/order/batch_schedule.h"
 #include "millrace/data/reading/chunk_disk.h"
 #include "millrace/data/reading/sample_reader.h"
 
@@ -78,104 +84,122 @@ Status CheckState(const Dataset& dataset, const LoaderState& state) {
 
 }  // namespace
 
-Loader::Loader(std::shared_ptr<Dataset> dataset, std::unique_ptr<SampleReader> reader, Reservation memory,
-               Options options, const LoaderState& start)
-    : dataset_(std::move(dataset)),
-      options_(options),
-      clock_(*dataset_->options().clock),
-      schedule_(dataset_->samples_per_epoch(), options, {.epoch = start.epoch, .sample = start.samples}),
-      memory_(std::move(memory)),
-      reader_(std::move(reader)),
-      ring_(options.prefetch_batches) {
-  for (int i = 0; i < options.threads; ++i) {
-    threads_.Spawn("data-load", [this](std::stop_token stop) { Fill(std::move(stop)); });
+/// Threads take the numbers of micro-batches in order, fill them in any order, and leave them in a ring for the
+/// consumer.
+struct Loader::Rep {
+  /// A micro-batch that is ready, and what its thread did.
+  struct FilledSlot {
+    Result<Batch> batch;
+    StageTrace trace;
+  };
+
+  Rep(std::shared_ptr<Dataset> data, std::unique_ptr<SampleReader> from, Reservation reserved, Options chosen,
+      const LoaderState& start)
+      : dataset(std::move(data)),
+        options(std::move(chosen)),
+        clock(*dataset->options().clock),
+        schedule(dataset->samples_per_epoch(), options, {.epoch = start.epoch, .sample = start.samples}),
+        memory(std::move(reserved)),
+        reader(std::move(from)),
+        ring(options.prefetch_batches) {
+    for (int i = 0; i < options.threads; ++i) {
+      threads.Spawn("data-load", [this](std::stop_token stop) { Fill(std::move(stop)); });
+    }
   }
-}
+  ~Rep() {
+    threads.RequestStop();
+    threads.Join();
+  }
 
-Loader::~Loader() {
-  threads_.RequestStop();
-  threads_.Join();
-}
+  Result<Batch> Next(std::stop_token stop) MR_EXCLUDES(mutex);
+  /// The loop of a thread.
+  void Fill(std::stop_token stop) MR_EXCLUDES(mutex);
+  Result<Batch> Make(std::uint64_t number, StageTrace& trace, const std::stop_token& stop);
 
-Result<Batch> Loader::Next(std::stop_token stop) {
-  MutexLock lock(mutex_);
-  auto& slot = ring_[taken_ % ring_.size()];
+  // Constant after construction.
+  const std::shared_ptr<Dataset> dataset;
+  const Options options;
+  const Clock& clock;
+  const BatchSchedule schedule;
+  Reservation memory;
+  std::unique_ptr<SampleReader> reader;
+
+  Mutex mutex;
+  CondVar filled, freed;
+  // Guarded by mutex.
+  std::vector<std::optional<FilledSlot>> ring MR_GUARDED_BY(mutex);
+  std::uint64_t started MR_GUARDED_BY(mutex) = 0;  ///< micro-batches that a thread has begun
+  std::uint64_t taken MR_GUARDED_BY(mutex) = 0;    ///< micro-batches that Next has returned
+  Stats stats MR_GUARDED_BY(mutex);
+  TaskScope threads;
+};
+
+Result<Batch> Loader::Rep::Next(std::stop_token stop) {
+  MutexLock lock(mutex);
+  auto& slot = ring[taken % ring.size()];
   auto ready = [&slot]() MR_NO_THREAD_SAFETY_ANALYSIS { return slot.has_value(); };
   if (!ready()) {
-    TimePoint since = clock_.Now();
-    bool filled = filled_.Wait(mutex_, stop, ready);
-    TimePoint until = clock_.Now();
-    stats_.waited += until - since;
-    if (!filled) return Fail(Code::kCancelled, "interrupted while waiting for data");
+    TimePoint since = clock.Now();
+    bool is_filled = filled.Wait(mutex, stop, ready);
+    TimePoint until = clock.Now();
+    stats.waited += until - since;
+    if (!is_filled) return Fail(Code::kCancelled, "interrupted while waiting for data");
     auto spent = slot->trace.Within(since, until);
-    for (int s = 0; s < kLoadStages; ++s) stats_.waited_on[s] += spent[s];
+    for (int s = 0; s < kLoadStages; ++s) stats.waited_on[s] += spent[s];
   }
   if (!slot->batch) return Fail(slot->batch.error());
   Batch batch = *std::move(slot->batch);
   slot.reset();
-  ++taken_;
-  ++stats_.batches;
-  stats_.tokens += static_cast<std::uint64_t>(batch.rows) * batch.sequence_length;
+  ++taken;
+  ++stats.batches;
+  stats.tokens += static_cast<std::uint64_t>(batch.rows) * batch.sequence_length;
   lock.Unlock();
-  freed_.NotifyOne();
+  freed.NotifyOne();
   return batch;
 }
 
-LoaderState Loader::state() const {
-  MutexLock lock(mutex_);
-  SamplePosition next = schedule_.GlobalBatch(taken_ / schedule_.micro_batches());
-  return {.epoch = next.epoch, .samples = next.sample, .fingerprint = dataset_->fingerprint()};
-}
-
-Loader::Stats Loader::stats() const {
-  MutexLock lock(mutex_);
-  return stats_;
-}
-
-std::uint64_t Loader::batches_per_epoch() const { return schedule_.epoch_batches(); }
-
-void Loader::Fill(std::stop_token stop) {
+void Loader::Rep::Fill(std::stop_token stop) {
   while (true) {
     std::uint64_t number;
     {
-      MutexLock lock(mutex_);
-      auto room = [this]() MR_NO_THREAD_SAFETY_ANALYSIS { return started_ < taken_ + ring_.size(); };
-      if (!freed_.Wait(mutex_, stop, room) || stop.stop_requested()) return;
-      number = started_++;
+      MutexLock lock(mutex);
+      auto room = [this]() MR_NO_THREAD_SAFETY_ANALYSIS { return started < taken + ring.size(); };
+      if (!freed.Wait(mutex, stop, room) || stop.stop_requested()) return;
+      number = started++;
     }
-    FilledSlot filled{.trace = StageTrace(clock_)};
-    filled.batch = Make(number, filled.trace, stop);
-    if (options_.on_made) options_.on_made(number, filled.trace);
+    FilledSlot made{.trace = StageTrace(clock)};
+    made.batch = Make(number, made.trace, stop);
+    if (options.on_made) options.on_made(number, made.trace);
     {
-      MutexLock lock(mutex_);
-      ring_[number % ring_.size()] = std::move(filled);
+      MutexLock lock(mutex);
+      ring[number % ring.size()] = std::move(made);
     }
-    filled_.NotifyOne();
+    filled.NotifyOne();
   }
 }
 
-Result<Batch> Loader::Make(std::uint64_t number, StageTrace& trace, const std::stop_token& stop) {
+Result<Batch> Loader::Rep::Make(std::uint64_t number, StageTrace& trace, const std::stop_token& stop) {
   ScopedStage packing(&trace, LoadStage::kPack);
-  SamplePosition at = schedule_.MicroBatch(number);
-  std::size_t length = dataset_->options().sequence_length;
-  std::size_t rows = options_.micro_batch;
-  Batch batch{.rows = options_.micro_batch,
-              .sequence_length = dataset_->options().sequence_length,
+  SamplePosition at = schedule.MicroBatch(number);
+  std::size_t length = dataset->options().sequence_length;
+  std::size_t rows = options.micro_batch;
+  Batch batch{.rows = options.micro_batch,
+              .sequence_length = dataset->options().sequence_length,
               .inputs = std::vector<TokenId>(rows * length),
               .labels = std::vector<TokenId>(rows * length),
               .first_sample = at.sample};
-  if (dataset_->options().boundaries) batch.positions.resize(rows * length);
-  if (dataset_->options().IsForBert()) batch.segments.resize(rows * length);
+  if (dataset->options().boundaries) batch.positions.resize(rows * length);
+  if (dataset->options().IsForBert()) batch.segments.resize(rows * length);
   for (std::size_t r = 0; r < rows; ++r) {
     SequenceRow row{.inputs = std::span(batch.inputs).subspan(r * length, length),
                     .labels = std::span(batch.labels).subspan(r * length, length)};
     if (!batch.positions.empty()) row.positions = std::span(batch.positions).subspan(r * length, length);
     if (!batch.segments.empty()) row.segments = std::span(batch.segments).subspan(r * length, length);
-    MR_TRY(reader_->Read(at.epoch, at.sample + r, row, {.stop = stop}, &trace));
+    MR_TRY(reader->Read(at.epoch, at.sample + r, row, {.stop = stop}, &trace));
     batch.lengths.push_back(row.length);
-    if (dataset_->options().objective == Objective::kDpo) {
+    if (dataset->options().objective == Objective::kDpo) {
       AddPairs(row, batch);
-    } else if (dataset_->options().objective != Objective::kCausalLm) {
+    } else if (dataset->options().objective != Objective::kCausalLm) {
       batch.row_labels.push_back(row.row_label);
     }
   }
@@ -183,12 +207,30 @@ Result<Batch> Loader::Make(std::uint64_t number, StageTrace& trace, const std::s
     if (batch.positions[t] == 0) batch.cu_seqlens.push_back(static_cast<std::int32_t>(t));
   }
   if (!batch.positions.empty()) batch.cu_seqlens.push_back(static_cast<std::int32_t>(batch.positions.size()));
-  if (dataset_->options().LearnsTokens()) {
+  if (dataset->options().LearnsTokens()) {
     batch.loss_tokens = batch.labels.size() - std::ranges::count(batch.labels, kIgnoreLabel);
   }
   batch.loss_rows = batch.row_labels.size() - std::ranges::count(batch.row_labels, kIgnoreLabel);
   return batch;
 }
+
+Loader::Loader(std::unique_ptr<Rep> rep) : rep_(std::move(rep)) {}
+Loader::~Loader() = default;
+
+Result<Batch> Loader::Next(std::stop_token stop) { return rep_->Next(std::move(stop)); }
+
+LoaderState Loader::state() const {
+  MutexLock lock(rep_->mutex);
+  SamplePosition next = rep_->schedule.GlobalBatch(rep_->taken / rep_->schedule.micro_batches());
+  return {.epoch = next.epoch, .samples = next.sample, .fingerprint = rep_->dataset->fingerprint()};
+}
+
+Loader::Stats Loader::stats() const {
+  MutexLock lock(rep_->mutex);
+  return rep_->stats;
+}
+
+std::uint64_t Loader::batches_per_epoch() const { return rep_->schedule.epoch_batches(); }
 
 Result<std::unique_ptr<Loader>> Loader::Start(std::shared_ptr<Dataset> dataset, MemoryBudget& budget, Options options,
                                               LoaderState state, Logger log) {
@@ -207,8 +249,8 @@ Result<std::unique_ptr<Loader>> Loader::Start(std::shared_ptr<Dataset> dataset, 
     auto memory = budget.TryAcquire(cache + fixed, MemoryBudget::Priority::kForeground);
     if (!memory) continue;
     log.Debug("loader started", {{"epoch", state.epoch}, {"samples", state.samples}, {"cache_bytes", cache}});
-    return std::unique_ptr<Loader>(
-        new Loader(dataset, dataset->NewReader(cache, kReadAheadThreads), *std::move(memory), options, state));
+    return std::unique_ptr<Loader>(new Loader(std::make_unique<Loader::Rep>(
+        dataset, dataset->NewReader(cache, kReadAheadThreads), *std::move(memory), options, state)));
   }
   return Fail(Code::kResourceExhausted,
               "loading data needs {} for its shuffle window and batches, and the memory budget has "

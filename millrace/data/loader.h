@@ -4,26 +4,21 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <stop_token>
-#include <vector>
 
 #include "millrace/base/clock.h"
+#include "millrace/base/error.h"
 #include "millrace/base/log.h"
-#include "millrace/base/result.h"
 #include "millrace/base/threads/memory_budget.h"
-#include "millrace/base/threads/sync.h"
-#include "millrace/base/threads/task_scope.h"
 #include "millrace/data/batch/batch.h"
-#include "millrace/data/batch/stage_trace.h"
+#include "millrace/data/batch/load_stage.h"
 #include "millrace/data/dataset.h"
 #include "millrace/data/loader_state.h"
 #include "millrace/data/options/loader_options.h"
-#include "millrace/data/order/batch_schedule.h"
 
 namespace millrace::data {
 
-/// A rank's batches in their order (order/batch_schedule.h). Neighbouring rows share documents, so a rank takes
+/// A rank's batches in their order (data/README.md). Neighbouring rows share documents, so a rank takes
 /// contiguous rows, and few documents are tokenized on two ranks. All ranks see the same number of batches. All memory
 /// is one reservation of the budget. The state of the last whole batch is exact.
 ///
@@ -31,12 +26,15 @@ namespace millrace::data {
 /// consumer. One thread consumes; any thread may call the const methods.
 class Loader final {
  public:
+  /// The batches to make, and the number of threads.
   using Options = LoaderOptions;
+  /// The work that the loader has done so far.
   struct Stats {
     Duration waited{0};  ///< time that the consumer waited
-    /// `waited`, divided by what the thread that made the awaited batch did meanwhile.
+    /// `waited`, divided by what the thread that made the awaited batch did meanwhile. By LoadStage.
     std::array<Duration, kLoadStages> waited_on{};
-    std::uint64_t batches = 0, tokens = 0;
+    std::uint64_t batches = 0;  ///< micro-batches that Next returned
+    std::uint64_t tokens = 0;   ///< inputs of these, padding counted
   };
   /// Starts at `state`; a default state is the beginning. `budget` must outlive the loader.
   /// Errors: kPreconditionFailed if `state` belongs to other data, naming what differs; kInvalidArgument if the batch
@@ -55,37 +53,13 @@ class Loader final {
   /// Returns the position after the last whole global batch that Next returned. Another loader can start there. With a
   /// stride: the position of the batch that this loader takes next, as if its phase were 0.
   LoaderState state() const;
-  Stats stats() const;
+  Stats stats() const;                      ///< since Start
   std::uint64_t batches_per_epoch() const;  ///< global batches
 
  private:
-  struct FilledSlot {
-    Result<Batch> batch;
-    StageTrace trace;
-  };
-
-  Loader(std::shared_ptr<Dataset> dataset, std::unique_ptr<SampleReader> reader, Reservation memory, Options options,
-         const LoaderState& start);
-  /// The loop of a thread.
-  void Fill(std::stop_token stop);
-  Result<Batch> Make(std::uint64_t number, StageTrace& trace, const std::stop_token& stop);
-
-  // Constant after construction.
-  const std::shared_ptr<Dataset> dataset_;
-  const Options options_;
-  const Clock& clock_;
-  const BatchSchedule schedule_;
-  Reservation memory_;
-  std::unique_ptr<SampleReader> reader_;
-
-  mutable Mutex mutex_;
-  CondVar filled_, freed_;
-  // Guarded by mutex_.
-  std::vector<std::optional<FilledSlot>> ring_ MR_GUARDED_BY(mutex_);
-  std::uint64_t started_ MR_GUARDED_BY(mutex_) = 0;  ///< micro-batches that a thread has begun
-  std::uint64_t taken_ MR_GUARDED_BY(mutex_) = 0;    ///< micro-batches that Next has returned
-  Stats stats_ MR_GUARDED_BY(mutex_);
-  TaskScope threads_;
+  struct Rep;
+  explicit Loader(std::unique_ptr<Rep> rep);
+  const std::unique_ptr<Rep> rep_;
 };
 
 }  // namespace millrace::data

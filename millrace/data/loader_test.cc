@@ -1,4 +1,5 @@
 #include "millrace/data/loader.h"
+#include "millrace/data/batch/stage_trace.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +10,7 @@
 #include <thread>
 
 #include "millrace/data/testing/testing.h"
-#include "millrace/object/fault/fault_store.h"
+#include "millrace/object/testing/fault_store.h"
 
 namespace millrace::data {
 namespace {
@@ -72,7 +73,7 @@ class LoaderTest : public ::testing::Test {
         }
       }
     }
-    for (auto& loader : loaders) EXPECT_EQ(loader->state().ToJson(), loaders[0]->state().ToJson());
+    for (auto& loader : loaders) EXPECT_EQ(loader->state(), loaders[0]->state());
     if (after) *after = loaders[0]->state();
     return rows;
   }
@@ -117,7 +118,7 @@ TEST_F(LoaderTest, ResumesAtEveryPointOnAnyNumberOfRanks) {
     int ranks = stop_at % 2 ? 4 : 1;
     Loader::Options options{.ranks = ranks, .global_batch = 48, .micro_batch = 12, .prefetch_batches = 3, .threads = 2};
     std::vector<BatchRow> rows = Read(options, stop_at, {}, &state);
-    auto restored = LoaderState::FromJson(state.ToJson()).value();
+    auto restored = LoaderState::Parse(state.Serialize()).value();
     options.ranks = 5 - ranks;
     auto rest = Read(options, total - stop_at, restored);
     rows.insert(rows.end(), rest.begin(), rest.end());
@@ -327,13 +328,13 @@ TEST_P(LoaderModes, KillsAndOtherRanksChangeNothing) {
         for (int m = 0; m < 24 / ranks / options.micro_batch; ++m) Append(loader->Next().value(), rows);
       }
     }
-    std::string saved = DumpJson(loaders[0]->state().ToJson());
+    std::string saved = loaders[0]->state().Serialize();
     // A batch that some ranks have not got does not count.
     if (ranks > 1 && done + batches < total) {
       EXPECT_TRUE(loaders[0]->Next().has_value());
-      EXPECT_EQ(DumpJson(loaders[0]->state().ToJson()), saved);
+      EXPECT_EQ(loaders[0]->state().Serialize(), saved);
     }
-    state = LoaderState::FromJson(ParseJson(saved, "state").value()).value();
+    state = LoaderState::Parse(saved).value();
     done += batches;
   }
   EXPECT_EQ(rows, expected);
@@ -397,7 +398,7 @@ TEST_F(LoaderTest, AnyChangeIsRefusedByItsName) {
   dataset_ = open(base);
   LoaderState state = Start({})->state();
   state.epoch = state.samples = UINT64_MAX;
-  EXPECT_LT(DumpJson(state.ToJson()).size(), 1000u);
+  EXPECT_LT(state.Serialize().size(), 1000u);
   state.epoch = 3, state.samples = 8;
   EXPECT_TRUE(Loader::Start(dataset_, budget_, {}, state).has_value());
   using Change = std::pair<std::string, std::function<void(DatasetOptions&)>>;
@@ -475,7 +476,7 @@ TEST_F(LoaderFaults, ALastingFailureEndsAndLeavesAStateToGoOnFrom) {
       << failed.error().ToString();
   EXPECT_NE(failed.error().ToString().find("jsonl"), std::string::npos) << "the object is named";
   EXPECT_GE(clock_.Now() - began, std::chrono::minutes(10));
-  EXPECT_EQ(loader->state().ToJson(), state.ToJson());
+  EXPECT_EQ(loader->state(), state);
   faults_->Clear();
   auto rest = Read({}, batches_ - 3, loader->state());
   rows.insert(rows.end(), rest.begin(), rest.end());

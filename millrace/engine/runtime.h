@@ -8,4 +8,9 @@ namespace millrace::engine {
 /// REQUIRES: main() calls it once, before the first tensor.
 void ConfigureRuntime(int threads);
 
+/// Lowers the number of threads to those that matrix products of `flops` floating-point operations keep busy. Threads
+/// wait for each other at the end of each product. Where one of them has lost its core to another process, that takes
+/// milliseconds, whatever the product takes.
+void LimitThreads(double flops);
+
 }  // namespace millrace::engine

@@ -38,7 +38,7 @@ Result<std::vector<Score>> Scorer::Run(std::span<const ScoreRequest> requests, s
 Status Scorer::Admit(std::span<const ScoreRequest> requests, std::list<std::size_t>& waiting) {
   for (auto at = waiting.begin(); at != waiting.end() && texts_.size() < most_texts_;) {
     const ScoreRequest& request = requests[*at];
-    if (std::ranges::find(texts_, request.group, &Text::group) != texts_.end()) {
+    if (std::ranges::find(texts_, request.group, &ScoredSequence::group) != texts_.end()) {
       ++at;
       continue;
     }
@@ -55,7 +55,8 @@ Result<bool> Scorer::Begin(const ScoreRequest& request, std::size_t index) {
     return Fail(Code::kInvalidArgument, "a continuation of {} tokens does not fit the model's context of {}",
                 request.continuation.size(), context);
   }
-  Text text{.request = index, .group = request.group, .tokens = {}, .last = request.continuation.back(), .blocks = {}};
+  ScoredSequence text{
+      .request = index, .group = request.group, .tokens = {}, .last = request.continuation.back(), .blocks = {}};
   const std::size_t most = context + 1 - request.continuation.size();
   const std::size_t skipped = request.context.size() - std::min(request.context.size(), most);
   text.tokens.assign(request.context.begin() + static_cast<std::ptrdiff_t>(skipped), request.context.end());
@@ -86,7 +87,7 @@ Result<bool> Scorer::Begin(const ScoreRequest& request, std::size_t index) {
 Status Scorer::Step(std::vector<Score>& scores) {
   std::vector<serve::StepPart> parts;
   std::size_t left = kStepTokens;
-  for (const Text& text : texts_) {
+  for (const ScoredSequence& text : texts_) {
     const std::size_t count = std::min(text.tokens.size() - text.stored, left);
     if (count == 0) break;
     const std::size_t end = text.stored + count;
@@ -117,7 +118,8 @@ Status Scorer::Step(std::vector<Score>& scores) {
 }
 
 /// Adds the token behind `position` to a score. `logits`: of what follows there.
-Status Scorer::AddScore(const Text& text, std::size_t position, std::span<const float> logits, Score& score) const {
+Status Scorer::AddScore(const ScoredSequence& text, std::size_t position, std::span<const float> logits,
+                        Score& score) const {
   const TokenId token = position + 1 < text.tokens.size() ? text.tokens[position + 1] : text.last;
   const float most = *std::ranges::max_element(logits), mine = logits[static_cast<std::size_t>(token)];
   double total = 0;

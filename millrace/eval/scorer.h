@@ -17,7 +17,7 @@ namespace millrace::eval {
 
 using serve::TokenId;
 
-/// How likely is the continuation after the context?
+/// A request for the likelihood of the continuation after the context.
 struct ScoreRequest {
   std::vector<TokenId> context;       ///< at least one token; tokens at its beginning are left out if it is too long
   std::vector<TokenId> continuation;  ///< at least one token, and no more than the model's context
@@ -45,14 +45,14 @@ class Scorer {
   std::uint64_t computed_tokens() const { return computed_tokens_; }
 
  private:
-  struct Text;
+  struct ScoredSequence;
   Status Admit(std::span<const ScoreRequest> requests, std::list<std::size_t>& waiting);
   Result<bool> Begin(const ScoreRequest& request, std::size_t index);
   Status Step(std::vector<Score>& scores);
-  Status AddScore(const Text& text, std::size_t position, std::span<const float> logits, Score& score) const;
+  Status AddScore(const ScoredSequence& text, std::size_t position, std::span<const float> logits, Score& score) const;
 
   /// A text that is being computed.
-  struct Text {
+  struct ScoredSequence {
     std::size_t request = 0, group = 0;
     std::vector<TokenId> tokens;  ///< all but the last one, behind which nothing is predicted
     TokenId last = 0;
@@ -63,7 +63,7 @@ class Scorer {
   serve::LanguageModel& model_;
   const std::size_t most_texts_;
   serve::BlockPool pool_;
-  std::list<Text> texts_;
+  std::list<ScoredSequence> texts_;
   std::uint64_t computed_tokens_ = 0;
 };
 

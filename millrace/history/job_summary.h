@@ -1,5 +1,5 @@
-// What views show of a job beside its run history: the state of its processes, the events of its
-// supervisor and the metrics that the job file defines.
+// The data of a job that views show beside its run history: the state of its processes, the events of its supervisor
+// and the metrics that the job file defines.
 #pragma once
 
 #include <cstdint>

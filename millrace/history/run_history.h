@@ -1,5 +1,6 @@
-// What a training run did: its speed, losses, waits, checkpoints and ranks. Rank 0 writes it, `millrace top` and the
-// HTML report read it. The size is bounded, however long the run is. docs/formats/run-history.md describes the JSON.
+// The history of a training run: its speed, losses, waits, checkpoints and ranks. Rank 0 writes it, `millrace top` and
+// the HTML report read it. The size is bounded, however long the run is. docs/formats/run-history.md describes the
+// JSON.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +40,7 @@ struct ChartPoint {
   bool operator==(const ChartPoint&) const = default;
 };
 
-/// What a GPU does. What its driver does not tell is absent.
+/// The figures of a GPU. Figures that its driver does not report are absent.
 struct GpuFigures {
   std::optional<double> utilization;  ///< share of the last second or less in which it computed
   std::optional<double> celsius, watts;
@@ -47,7 +48,7 @@ struct GpuFigures {
   bool operator==(const GpuFigures&) const = default;
 };
 
-/// What one rank reported last. Times are means of the steps since its report before.
+/// The last report of one rank. Times are means of the steps since its report before.
 struct RankFigures {
   StepTimes times;
   std::uint64_t memory_bytes = 0;      ///< resident

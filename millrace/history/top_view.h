@@ -10,7 +10,7 @@
 
 namespace millrace::history {
 
-/// How a view is drawn.
+/// The size of a view.
 struct ViewSize {
   int width = 80;         ///< columns; lines are cut there
   int height = 0;         ///< lines; 0: as many as there are

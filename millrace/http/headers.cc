@@ -39,4 +39,10 @@ void Headers::Remove(std::string_view name) {
   std::erase_if(fields_, [&](const auto& field) { return SameName(field.first, name); });
 }
 
+Headers ContentType(std::string type) {
+  Headers headers;
+  headers.Set("Content-Type", std::move(type));
+  return headers;
+}
+
 }  // namespace millrace::http

@@ -29,4 +29,7 @@ class Headers {
   std::vector<std::pair<std::string, std::string>> fields_;
 };
 
+/// Returns fields with the one `Content-Type`.
+Headers ContentType(std::string type);
+
 }  // namespace millrace::http

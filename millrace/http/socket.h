@@ -16,7 +16,7 @@
 
 namespace millrace::http {
 
-/// How long a thread waits for a peer.
+/// The time that a thread waits for a peer.
 struct WaitLimits {
   Duration stall = std::chrono::seconds(60);  ///< without any byte
   /// The least rate of a body. All waits for one request's body together may take `stall` plus one second for every
@@ -43,11 +43,11 @@ class Socket {
   Result<std::size_t> Receive(MutableByteSpan into, TimePoint deadline);
   /// Receives bytes of a body, within the wait limits.
   Result<std::size_t> Receive(MutableByteSpan into);
-  /// Sends all bytes of both spans. `more` tells that others follow at once: small pieces then go together.
+  /// Sends all bytes of both spans. `more`: other bytes follow at once, so small pieces are sent together.
   Status Send(ByteSpan head, ByteSpan body, bool more);
   Status SendFile(int file, std::uint64_t offset, std::uint64_t length);
 
-  /// Tells the peer that nothing more comes. Does nothing without TLS. Does not block.
+  /// Announces the end of the stream to the peer. Does nothing without TLS. Does not block.
   void EndTls();
   /// Shuts down both directions: reads and writes fail from then on, and a thread that waits wakes up.
   void Cut();

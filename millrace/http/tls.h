@@ -20,7 +20,8 @@ struct SslDeleter {
 /// OpenSSL's state of one connection.
 using SslSession = std::unique_ptr<ssl_st, SslDeleter>;
 
-/// What a server shows its clients. Connections have TLS 1.2 or newer, and HTTP/1.1. Thread-safe.
+/// The certificate and key that a server shows its clients. Connections have TLS 1.2 or newer, and HTTP/1.1.
+/// Thread-safe.
 class TlsIdentity {
  public:
   /// Reads a chain of certificates, the server's own first, and the key of that one, both in PEM. Blocks.

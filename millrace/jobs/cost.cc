@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "millrace/base/result.h"
+
 namespace millrace::jobs {
 
 void CostMeter::Count(TimePoint now, std::size_t machines) {

@@ -1,4 +1,4 @@
-// What a job has cost so far.
+// A meter of what a job has cost so far.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ class CostMeter {
   /// `before`: what earlier runs of the same job have cost.
   CostMeter(CostSpec spec, TimePoint now, double before) : spec_(std::move(spec)), last_(now), spent_(before) {}
 
-  /// Adds the time since the last call for so many machines. Those that are spare are paid, too.
+  /// Adds the time since the last call for `machines` machines. Spare machines are paid, too.
   void Count(TimePoint now, std::size_t machines);
   bool known() const { return spec_.price_per_hour > 0; }
   double spent() const { return spent_; }

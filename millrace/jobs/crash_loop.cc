@@ -1,6 +1,7 @@
 #include "millrace/jobs/crash_loop.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
@@ -13,7 +14,7 @@ constexpr std::size_t kMostFailures = 3;  // two may be chance while steps are m
 
 }  // namespace
 
-void CrashLoop::Note(Attempt attempt) {
+void CrashLoop::RecordAttempt(Attempt attempt) {
   nodes_.push_back(attempt.node);
   if (nodes_.size() > kMostFailures) nodes_.erase(nodes_.begin());
   if (!attempt.fruitless) streak_.clear();
@@ -28,7 +29,7 @@ std::string CrashLoop::Suspect() const {
   return always || stuck ? last : "";
 }
 
-void CrashLoop::Forgive() {
+void CrashLoop::ForgetNodes() {
   streak_.clear();
   nodes_.clear();
 }

@@ -1,5 +1,5 @@
-// How many machines a job may go on with, and the job file that these get. With launcher local, ranks take the place of
-// machines: each has an agent of its own.
+// The numbers of machines that an elastic job may go on with, and the job file that these machines get. With launcher
+// local, ranks take the place of machines: each has an agent of its own.
 #pragma once
 
 #include <vector>
@@ -14,7 +14,7 @@ namespace millrace::jobs {
 std::vector<int> NodeCounts(const Spec& spec);
 
 /// Returns the same job on another number of nodes (with launcher local: of ranks). The global batch, and so the
-/// samples of each step, are the same. Errors: kInvalidArgument if the work does not divide among so many ranks.
+/// samples of each step, are the same. Errors: kInvalidArgument if the work does not divide among their ranks.
 Result<Spec> OnNodes(const Spec& spec, int nodes);
 
 }  // namespace millrace::jobs

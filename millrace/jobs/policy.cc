@@ -49,7 +49,7 @@ void Policy::Started(TimePoint now, int ranks) {
 }
 
 void Policy::NoteSetAside() {
-  crash_loop_.Forgive();
+  crash_loop_.ForgetNodes();
   fruitless_ = 0;
   failed_step_.reset();
 }
@@ -63,7 +63,7 @@ void Policy::StartFailed(TimePoint now, const Error& error) {
       return;
     }
     waiting_since_.reset();
-    End({Outcome::Ending::kFailed,
+    End({JobOutcome::Ending::kFailed,
          fmt::format("the ranks could not be started for {}: {}", FormatDuration(options_.start_patience),
                      error.ToString()),
          ToExitStatus(error.code())});
@@ -78,7 +78,7 @@ void Policy::StartFailed(TimePoint now, const Error& error) {
     outcome_.lacks_nodes = true;
     return;
   }
-  End({Outcome::Ending::kFailed, fmt::format("the ranks cannot be started: {}", error.ToString()),
+  End({JobOutcome::Ending::kFailed, fmt::format("the ranks cannot be started: {}", error.ToString()),
        ToExitStatus(error.code())});
 }
 
@@ -233,12 +233,12 @@ Policy::Decision Policy::Settle(TimePoint now, std::span<const RankState> ranks)
     state_ = State::kIdle;
     return {.until = now};
   }
-  if (!failure_) return End({Outcome::Ending::kDone, "all ranks finished", 0});
+  if (!failure_) return End({JobOutcome::Ending::kDone, "all ranks finished", 0});
 
   const std::optional<ExitState> exit =
       failure_->rank >= 0 ? ranks[static_cast<std::size_t>(failure_->rank)].exit : std::nullopt;
   if (exit && CannotHelp(*exit)) {
-    return End({Outcome::Ending::kFailed, failure_->what + "; starting it again would not help", exit->exit_code});
+    return End({JobOutcome::Ending::kFailed, failure_->what + "; starting it again would not help", exit->exit_code});
   }
   return TryAgain(now);
 }
@@ -248,14 +248,14 @@ Policy::Decision Policy::TryAgain(TimePoint now) {
   const bool fruitless = !attempt_step_ || attempt_step_ == failed_step_;
   fruitless_ = fruitless ? fruitless_ + 1 : 0;
   failed_step_ = attempt_step_;
-  crash_loop_.Note({.step = attempt_step_, .node = failure_->node, .fruitless = fruitless});
+  crash_loop_.RecordAttempt({.step = attempt_step_, .node = failure_->node, .fruitless = fruitless});
   if (restarts() >= options_.max_restarts) {
-    return End({Outcome::Ending::kFailed,
+    return End({JobOutcome::Ending::kFailed,
                 fmt::format("{}; no restart is left of run.max_restarts = {}", failure_->what, options_.max_restarts),
                 1});
   }
   if (fruitless_ >= options_.max_fruitless && (options_.reports_steps || best_step_)) {
-    return End({Outcome::Ending::kFailed,
+    return End({JobOutcome::Ending::kFailed,
                 fmt::format("{}; {} attempts in a row made no progress: {}", failure_->what, fruitless_,
                             crash_loop_.Explain()),
                 1});
@@ -266,7 +266,7 @@ Policy::Decision Policy::TryAgain(TimePoint now) {
   return {.until = due_};
 }
 
-/// Returns the delay after so many failures in a row.
+/// Returns the delay after `failures` failures in a row.
 Duration Policy::BackOff(int failures, Duration longest) {
   Duration delay = options_.first_delay;
   for (int i = 0; i < failures && delay < longest; ++i) delay *= 2;
@@ -276,13 +276,13 @@ Duration Policy::BackOff(int failures, Duration longest) {
 
 Policy::Decision Policy::Interrupted() {
   if (!end_reason_.empty()) {
-    return End({.ending = Outcome::Ending::kInterrupted,
+    return End({.ending = JobOutcome::Ending::kInterrupted,
                 .message = fmt::format("{}; stopped {}", end_reason_,
                                        best_step_ ? fmt::format("at step {}", *best_step_) : "before the first step"),
                 .exit_status = may_return_ ? ToExitStatus(Code::kCancelled) : 1,
                 .may_return = may_return_});
   }
-  return End({Outcome::Ending::kInterrupted,
+  return End({JobOutcome::Ending::kInterrupted,
               best_step_
                   ? fmt::format("stopped at step {}; the same command continues from the last checkpoint", *best_step_)
               : options_.reports_steps ? "stopped before the first step"
@@ -290,7 +290,7 @@ Policy::Decision Policy::Interrupted() {
               ToExitStatus(Code::kCancelled)});
 }
 
-Policy::Decision Policy::End(Outcome outcome) {
+Policy::Decision Policy::End(JobOutcome outcome) {
   outcome_ = std::move(outcome);
   state_ = State::kEnded;
   return {.action = Action::kEnd};

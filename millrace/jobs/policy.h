@@ -15,7 +15,7 @@
 
 namespace millrace::jobs {
 
-/// Why an attempt failed.
+/// The reason for which an attempt failed.
 struct Failure {
   int rank = -1;     ///< the rank that failed; -1: none in particular
   std::string what;  ///< "rank 1 was killed by signal 9 (Killed) at step 57"
@@ -28,8 +28,8 @@ struct Failure {
 /// The exit status of a rank whose run must not go on, because another run saves to its checkpoint.url.
 inline constexpr int kExitLost = 6;
 
-/// How a job ended.
-struct Outcome {
+/// The end of a job.
+struct JobOutcome {
   enum class Ending { kDone, kFailed, kInterrupted };
   Ending ending = Ending::kDone;
   std::string message;       ///< a sentence
@@ -52,7 +52,7 @@ struct Outcome {
 /// at once if, before the job's first step, a rank exits with 2, 4 or 5 (usage, not found, access denied), or at any
 /// time with kExitLost: trying again cannot help.
 ///
-/// A program of the user's own need not tell its steps (`reports_steps` is false). Until it tells one, its attempts do
+/// A program of the user's own need not report steps (`reports_steps` is false). Until it reports one, its attempts do
 /// not count as fruitless. A hang_timeout that is given counts from its first sign of life. Only exit status 2 in the
 /// first attempt ends the job at once.
 ///
@@ -62,7 +62,7 @@ class Policy {
   struct Options {
     int max_restarts = 3;
     int max_fruitless = 3;
-    bool reports_steps = true;             ///< false: a program that need not tell its steps
+    bool reports_steps = true;             ///< false: a program that need not report steps
     std::optional<Duration> hang_timeout;  ///< nothing: the larger of hang_floor and hang_factor × longest step
     Duration hang_floor = std::chrono::seconds(30);
     int hang_factor = 5;
@@ -120,7 +120,7 @@ class Policy {
   /// Returns the back-off time from a failure to the next start.
   Duration delay() const { return delay_; }
   /// REQUIRES: Next() has returned kEnd.
-  const Outcome& outcome() const { return outcome_; }
+  const JobOutcome& outcome() const { return outcome_; }
   /// Returns the time without a heartbeat that counts as a hang, once a rank makes steps.
   Duration hang_limit() const;
 
@@ -145,7 +145,7 @@ class Policy {
   Decision Settle(TimePoint now, std::span<const RankState> ranks);
   Decision TryAgain(TimePoint now);
   Duration BackOff(int failures, Duration longest);
-  Decision End(Outcome outcome);
+  Decision End(JobOutcome outcome);
   Decision Interrupted();
 
   const Options options_;
@@ -166,7 +166,7 @@ class Policy {
   std::optional<std::uint64_t> best_step_, attempt_step_, failed_step_;
   Duration longest_step_{0}, delay_{0};
   std::optional<Failure> failure_;
-  Outcome outcome_;
+  JobOutcome outcome_;
 };
 
 }  // namespace millrace::jobs

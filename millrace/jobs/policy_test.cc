@@ -66,7 +66,7 @@ TEST_F(PolicyTest, EndsWellWhenAllRanksDo) {
   EXPECT_EQ(Next(), Action::kWait);
   EndAll({});
   EXPECT_EQ(Next(), Action::kEnd);
-  EXPECT_EQ(policy_.outcome().ending, Outcome::Ending::kDone);
+  EXPECT_EQ(policy_.outcome().ending, JobOutcome::Ending::kDone);
   EXPECT_EQ(policy_.outcome().exit_status, 0);
   EXPECT_EQ(Next(), Action::kEnd);
 }
@@ -116,7 +116,7 @@ TEST_F(PolicyTest, ARunThatMustNotGoOnIsNotStartedAgain) {
   EXPECT_EQ(Next(), Action::kWait);
   EndAll({.exit_code = kExitLost});
   EXPECT_EQ(Next(), Action::kEnd);
-  EXPECT_EQ(policy_.outcome().ending, Outcome::Ending::kFailed);
+  EXPECT_EQ(policy_.outcome().ending, JobOutcome::Ending::kFailed);
   EXPECT_EQ(policy_.outcome().exit_status, kExitLost);
   EXPECT_THAT(policy_.outcome().message, HasSubstr("another run saves to the same checkpoint.url at step 57"));
 }
@@ -138,7 +138,7 @@ TEST_F(PolicyTest, GivesUpAfterFruitlessAttemptsInARow) {
   SitOutDelay();
   Start();
   EXPECT_EQ(FailAt(std::nullopt), Action::kEnd);
-  EXPECT_EQ(policy_.outcome().ending, Outcome::Ending::kFailed);
+  EXPECT_EQ(policy_.outcome().ending, JobOutcome::Ending::kFailed);
   EXPECT_THAT(policy_.outcome().message, HasSubstr("no progress"));
 }
 
@@ -201,7 +201,7 @@ TEST_F(PolicyTest, AStopWinsOverRegrouping) {
   EXPECT_EQ(Next(/*stop=*/true), Action::kWait);
   EndAll({.exit_code = 130});
   EXPECT_EQ(Next(/*stop=*/true), Action::kEnd);
-  EXPECT_EQ(policy_.outcome().ending, Outcome::Ending::kInterrupted);
+  EXPECT_EQ(policy_.outcome().ending, JobOutcome::Ending::kInterrupted);
 }
 
 TEST_F(PolicyTest, AFailureWhileRanksAreAskedToRegroupIsAFailure) {
@@ -222,7 +222,7 @@ TEST_F(PolicyTest, AJobThatIsEndedForAReasonDoesNotReturn) {
   EXPECT_EQ(Next(), Action::kTerminate);
   EndAll({.exit_code = 130});
   EXPECT_EQ(Next(), Action::kEnd);
-  EXPECT_EQ(policy_.outcome().ending, Outcome::Ending::kInterrupted);
+  EXPECT_EQ(policy_.outcome().ending, JobOutcome::Ending::kInterrupted);
   EXPECT_FALSE(policy_.outcome().may_return);
   EXPECT_EQ(policy_.outcome().exit_status, 1);
   EXPECT_EQ(policy_.outcome().message, "the cost limit is reached; stopped at step 5");
@@ -380,7 +380,7 @@ TEST_F(PolicyTest, StopLetsRanksSaveAndLeave) {
   now_ += seconds(5);
   EndAll({.exit_code = 130});
   EXPECT_EQ(Next(true), Action::kEnd);
-  EXPECT_EQ(policy_.outcome().ending, Outcome::Ending::kInterrupted);
+  EXPECT_EQ(policy_.outcome().ending, JobOutcome::Ending::kInterrupted);
   EXPECT_EQ(policy_.outcome().exit_status, 130);
 }
 
@@ -392,14 +392,14 @@ TEST_F(PolicyTest, RanksThatDoNotLeaveInTimeAreKilled) {
   EXPECT_EQ(Next(true), Action::kWait);
   EndAll({.signal = 9});
   EXPECT_EQ(Next(true), Action::kEnd);
-  EXPECT_EQ(policy_.outcome().ending, Outcome::Ending::kInterrupted);
+  EXPECT_EQ(policy_.outcome().ending, JobOutcome::Ending::kInterrupted);
 }
 
 TEST_F(PolicyTest, StopDuringTheDelayEndsAtOnce) {
   Start();
   EXPECT_EQ(FailAt(5), Action::kWait);
   EXPECT_EQ(Next(true), Action::kEnd);
-  EXPECT_EQ(policy_.outcome().ending, Outcome::Ending::kInterrupted);
+  EXPECT_EQ(policy_.outcome().ending, JobOutcome::Ending::kInterrupted);
   EXPECT_EQ(Policy({}, Random(1)).Next(now_, {}, true).action, Action::kEnd);
 }
 

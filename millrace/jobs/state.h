@@ -105,7 +105,7 @@ Result<std::vector<JobStatus>> ListJobs(const std::filesystem::path& root);
 /// again).
 Status StopJob(const std::filesystem::path& root, std::string_view name);
 
-/// Where a job was submitted to.
+/// The place to which a job was submitted.
 struct Submission {
   std::string launcher;  ///< as run.launcher
   std::string id;        ///< of the job there

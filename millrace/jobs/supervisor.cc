@@ -12,8 +12,6 @@ namespace {
 
 constexpr int kTailLines = 20;  // a guess: a stack trace and its message, on one screen
 
-double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-
 std::string_view UseName(NodeState::Use use) {
   switch (use) {
     case NodeState::Use::kRuns:
@@ -49,7 +47,7 @@ Supervisor::Supervisor(Launcher& launcher, Clock& clock, Random random, Options 
   status_.started = FormatIso8601(clock_.Wall());
 }
 
-Outcome Supervisor::Run(std::stop_token stop) {
+JobOutcome Supervisor::Run(std::stop_token stop) {
   Publish("starting", "starting");
   for (;;) {
     NoteSteps();
@@ -103,7 +101,7 @@ void Supervisor::Start() {
   std::string sentence = fmt::format("started {} ranks", launcher_.ranks());
   if (attempt > 1) {
     sentence = fmt::format("attempt {}: {} again: {}", attempt, sentence, reason);
-    fields.update({{"reason", reason}, {"delay_s", Seconds(policy_.delay())}});
+    fields.update({{"reason", reason}, {"delay_s", SecondsOf(policy_.delay())}});
   }
   Emit(JobEvent::Level::kInfo, attempt > 1 ? "restart" : "start", sentence, fields);  // before any line of the ranks
   ranks_ = launcher_.Wait(clock_.Now(), {});
@@ -145,7 +143,7 @@ void Supervisor::NoteSteps() {
   failed_at_.reset();
   Emit(JobEvent::Level::kInfo, "resumed",
        fmt::format("steps are made again, from step {}, {} after the failure", *stepping->step, FormatDuration(took)),
-       {{"attempt", policy_.attempt()}, {"step", *stepping->step}, {"resume_s", Seconds(took)}});
+       {{"attempt", policy_.attempt()}, {"step", *stepping->step}, {"resume_s", SecondsOf(took)}});
 }
 
 /// Reports what has changed on the machines.
@@ -213,17 +211,17 @@ void Supervisor::NoteFailure() {
         {"reason", failure.what},
         {"hang", failure.hang},
         {"step", policy_.best_step().value_or(0)},
-        {"silent_s", Seconds(failure.silent)},
+        {"silent_s", SecondsOf(failure.silent)},
         {"log", log}});
   Publish("restarting", failure.what);
 }
 
 void Supervisor::NoteEnd() {
-  const Outcome& outcome = policy_.outcome();
-  const char* event = outcome.ending == Outcome::Ending::kDone     ? "done"
-                      : outcome.ending == Outcome::Ending::kFailed ? "failed"
-                                                                   : "interrupted";
-  auto level = outcome.ending == Outcome::Ending::kFailed ? JobEvent::Level::kError : JobEvent::Level::kInfo;
+  const JobOutcome& outcome = policy_.outcome();
+  const char* event = outcome.ending == JobOutcome::Ending::kDone     ? "done"
+                      : outcome.ending == JobOutcome::Ending::kFailed ? "failed"
+                                                                      : "interrupted";
+  auto level = outcome.ending == JobOutcome::Ending::kFailed ? JobEvent::Level::kError : JobEvent::Level::kInfo;
   Json fields = {
       {"reason", outcome.message}, {"step", policy_.best_step().value_or(0)}, {"restarts", policy_.restarts()}};
   std::string sentence = outcome.message;

@@ -53,7 +53,7 @@ class Supervisor {
   Supervisor(Launcher& launcher, Clock& clock, Random random, Options options);
 
   /// Blocks until the job is done or has failed, or, after `stop` has fired, until its ranks have ended.
-  Outcome Run(std::stop_token stop);
+  JobOutcome Run(std::stop_token stop);
 
  private:
   void Start();
@@ -75,7 +75,7 @@ class Supervisor {
   Policy policy_;
   std::span<const RankState> ranks_;  ///< result of the launcher's latest Wait()
   CostMeter cost_;
-  std::vector<NodeState> nodes_;  ///< as they were told last
+  std::vector<NodeState> nodes_;  ///< as they were reported last
   int suspected_ = 0;             ///< the attempt whose suspect was dealt with
   std::string regroup_reason_;
   JobStatus status_;

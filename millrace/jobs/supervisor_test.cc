@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "millrace/jobs/fake_launcher.h"
+#include "millrace/jobs/testing/fake_launcher.h"
 
 namespace millrace::jobs {
 namespace {
@@ -17,7 +17,7 @@ using Event = FakeLauncher::Event;
 /// Runs a job whose attempts follow `script`, and keeps what was told.
 class SupervisorTest : public testing::Test {
  protected:
-  Outcome Run(std::function<FakeLauncher::Script(int)> script, Policy::Options policy = {}) {
+  JobOutcome Run(std::function<FakeLauncher::Script(int)> script, Policy::Options policy = {}) {
     launcher_ = std::make_unique<FakeLauncher>(clock_, 2, std::move(script));
     launcher_->on_wait = [this] {
       if (stop_at_ && clock_.Now() >= *stop_at_) stop_.request_stop();
@@ -78,13 +78,13 @@ TEST_F(SupervisorTest, NoStatusShowsARankAheadOfTheJob) {
 }
 
 TEST_F(SupervisorTest, TellsARunWithOneFailure) {
-  Outcome outcome = Run([](int attempt) {
+  JobOutcome outcome = Run([](int attempt) {
     if (attempt == 2) return EndedBy(Steps(50, 60), {});
     auto script = Steps(1, 57);
     script.push_back({script.back().after + milliseconds(100), 1, std::nullopt, {.signal = 9}});
     return script;
   });
-  EXPECT_EQ(outcome.ending, Outcome::Ending::kDone);
+  EXPECT_EQ(outcome.ending, JobOutcome::Ending::kDone);
   EXPECT_THAT(EventNames(), ElementsAre("start", "failure", "restart", "resumed", "done"));
   const Json& failure = events_[1].object;
   EXPECT_EQ(failure["rank"], 1);
@@ -106,8 +106,8 @@ TEST_F(SupervisorTest, TellsARunWithOneFailure) {
 
 TEST_F(SupervisorTest, StopSavesAndLeaves) {
   stop_at_ = clock_.Now() + seconds(10);
-  Outcome outcome = Run([](int) { return Steps(1, 1000); });
-  EXPECT_EQ(outcome.ending, Outcome::Ending::kInterrupted);
+  JobOutcome outcome = Run([](int) { return Steps(1, 1000); });
+  EXPECT_EQ(outcome.ending, JobOutcome::Ending::kInterrupted);
   EXPECT_EQ(outcome.exit_status, 130);
   EXPECT_THAT(EventNames(), ElementsAre("start", "stopping", "interrupted"));
   EXPECT_THAT(launcher_->signals, ElementsAre(SIGTERM));
@@ -115,8 +115,8 @@ TEST_F(SupervisorTest, StopSavesAndLeaves) {
 }
 
 TEST_F(SupervisorTest, AHangIsFoundAndCured) {
-  Outcome outcome = Run([](int attempt) { return attempt == 1 ? Steps(1, 5) : EndedBy(Steps(6, 7), {}); });
-  EXPECT_EQ(outcome.ending, Outcome::Ending::kDone);
+  JobOutcome outcome = Run([](int attempt) { return attempt == 1 ? Steps(1, 5) : EndedBy(Steps(6, 7), {}); });
+  EXPECT_EQ(outcome.ending, JobOutcome::Ending::kDone);
   EXPECT_EQ(events_[1].object["hang"], true);
   EXPECT_NEAR(events_[1].object["silent_s"].get<double>(), 30, 1.1);
 }
@@ -128,13 +128,13 @@ TEST_F(SupervisorTest, AMachineWhoseRanksFailTwiceIsSetAside) {
     const bool replaced = launcher_->machines[1].use == NodeState::Use::kSetAside;
     return rank == 0 ? "n1" : replaced ? "n3" : "n2";
   };
-  const Outcome outcome = Run([](int attempt) {
+  const JobOutcome outcome = Run([](int attempt) {
     if (attempt > 2) return EndedBy(Steps(1, 9), {});
     auto script = Steps(1, 4);
     script.push_back({script.back().after + milliseconds(100), 1, std::nullopt, {.exit_code = 1}});
     return script;
   });
-  EXPECT_EQ(outcome.ending, Outcome::Ending::kDone);
+  EXPECT_EQ(outcome.ending, JobOutcome::Ending::kDone);
   EXPECT_THAT(EventNames(),
               ElementsAre("start", "failure", "restart", "resumed", "failure", "node", "restart", "resumed", "done"));
   EXPECT_EQ(events_[5].object["node"], "n2");
@@ -170,8 +170,8 @@ TEST_F(SupervisorTest, RanksRegroupWithoutARestart) {
       launcher_->regroup_reason = "2 nodes are ready again; there were 1";
     }
   };
-  const Outcome outcome = Run([](int attempt) { return attempt == 1 ? Steps(1, 100) : EndedBy(Steps(7, 9), {}); });
-  EXPECT_EQ(outcome.ending, Outcome::Ending::kDone);
+  const JobOutcome outcome = Run([](int attempt) { return attempt == 1 ? Steps(1, 100) : EndedBy(Steps(7, 9), {}); });
+  EXPECT_EQ(outcome.ending, JobOutcome::Ending::kDone);
   EXPECT_THAT(EventNames(), ElementsAre("start", "regroup", "restart", "done"));
   EXPECT_THAT(launcher_->signals, ElementsAre(SIGTERM));
   EXPECT_EQ(events_[2].object["reason"], "2 nodes are ready again; there were 1");
@@ -183,8 +183,8 @@ TEST_F(SupervisorTest, AJobLeavesMachinesThatAreTakenAway) {
   on_wait_ = [this] {
     if (clock_.Now() > launcher_->start_times[0] + seconds(8)) launcher_->leave_reason = "node n1 is to be taken away";
   };
-  const Outcome outcome = Run([](int) { return Steps(1, 1000); });
-  EXPECT_EQ(outcome.ending, Outcome::Ending::kInterrupted);
+  const JobOutcome outcome = Run([](int) { return Steps(1, 1000); });
+  EXPECT_EQ(outcome.ending, JobOutcome::Ending::kInterrupted);
   EXPECT_TRUE(outcome.may_return);
   EXPECT_EQ(outcome.exit_status, 130);
   EXPECT_THAT(outcome.message, HasSubstr("node n1 is to be taken away; stopped at step"));
@@ -196,8 +196,8 @@ TEST_F(SupervisorTest, AJobSavesAndEndsWhenItHasCostTooMuch) {
   spent_before_ = 20;
   machines_ = {{.name = "n1", .use = NodeState::Use::kRuns}, {.name = "n2"}};
   const TimePoint begun = clock_.Now();
-  const Outcome outcome = Run([](int) { return Steps(1, 1000); });
-  EXPECT_EQ(outcome.ending, Outcome::Ending::kInterrupted);
+  const JobOutcome outcome = Run([](int) { return Steps(1, 1000); });
+  EXPECT_EQ(outcome.ending, JobOutcome::Ending::kInterrupted);
   EXPECT_FALSE(outcome.may_return);
   EXPECT_THAT(outcome.message, HasSubstr("and cost.cap is 60.00 EUR; stopped at step"));
   EXPECT_THAT(launcher_->signals, ElementsAre(SIGTERM));
@@ -212,8 +212,8 @@ TEST_F(SupervisorTest, RanksThatCannotBeStartedEndTheJob) {
   FakeLauncher launcher(clock_, 1, [](int) { return FakeLauncher::Script(); });
   launcher.start_error = Error(Code::kNotFound, "no millrace-train");
   Supervisor supervisor(launcher, clock_, Random(1), {.name = "job"});
-  Outcome outcome = supervisor.Run({});
-  EXPECT_EQ(outcome.ending, Outcome::Ending::kFailed);
+  JobOutcome outcome = supervisor.Run({});
+  EXPECT_EQ(outcome.ending, JobOutcome::Ending::kFailed);
   EXPECT_EQ(outcome.exit_status, 4);
 }
 
@@ -227,7 +227,7 @@ TEST_F(SupervisorTest, SaysOnceWhatAStartWaitsFor) {
   Supervisor::Options options{.name = "job", .policy = {.max_restarts = 0, .start_patience = seconds(600)}};
   options.on_event = [this](const JobEvent& event) { events_.push_back(event); };
   options.on_status = [this](const JobStatus& status) { statuses_.push_back(status); };
-  EXPECT_EQ(Supervisor(launcher, clock_, Random(1), std::move(options)).Run({}).ending, Outcome::Ending::kDone);
+  EXPECT_EQ(Supervisor(launcher, clock_, Random(1), std::move(options)).Run({}).ending, JobOutcome::Ending::kDone);
   EXPECT_THAT(EventNames(), ElementsAre("waiting", "start", "done"));
   EXPECT_THAT(events_[0].sentence, HasSubstr("node n2 is away"));
   EXPECT_EQ(events_[1].object["attempt"], 1);
@@ -262,15 +262,15 @@ TEST_F(SupervisorTest, KeepsItsPromisesUnderRandomRanks) {
       return events;
     };
     events_.clear();
-    Outcome outcome = Run(script, policy);
+    JobOutcome outcome = Run(script, policy);
     EXPECT_LE(launcher_->starts, policy.max_restarts + 1) << seed;
-    if (outcome.ending == Outcome::Ending::kInterrupted) {
+    if (outcome.ending == JobOutcome::Ending::kInterrupted) {
       EXPECT_TRUE(stop_at_.has_value()) << seed;
       EXPECT_LE(clock_.Now() - *stop_at_, policy.grace + seconds(1)) << seed;
     }
-    EXPECT_EQ(EventNames().back(), outcome.ending == Outcome::Ending::kDone     ? "done"
-                                   : outcome.ending == Outcome::Ending::kFailed ? "failed"
-                                                                                : "interrupted");
+    EXPECT_EQ(EventNames().back(), outcome.ending == JobOutcome::Ending::kDone     ? "done"
+                                   : outcome.ending == JobOutcome::Ending::kFailed ? "failed"
+                                                                                   : "interrupted");
   }
 }
 

@@ -1,4 +1,4 @@
-// From a job file to what the planner must know of it.
+// Derives from a job file the facts that the planner needs.
 #pragma once
 
 #include "millrace/jobs/spec/spec.h"

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "millrace/jobs/spec/testing/small_job.h"
+#include "millrace/jobs/testing/small_job.h"
 
 namespace millrace::jobs {
 namespace {

@@ -18,12 +18,12 @@ struct EndpointOptions {
   std::string listen;          ///< "127.0.0.1:9464"; port 0 takes a free one
   http::AccessOptions access;  ///< a file of keys that scrapers send as bearer tokens
   std::string how;             ///< the option with which the user allows access beyond loopback, for messages
-  /// Whether the program works: if not, GET /health gets status 503 and the error. Empty: it always does.
+  /// Returns an error if the program does not work: GET /health then gets status 503 and the error. Empty: never.
   std::function<Status()> health;
   Logger log;
 };
 
-/// What makes the text of each path: {"/metrics", …}. Paths besides /metrics are JSON.
+/// The functions that make the text of each path: {"/metrics", …}. Paths besides /metrics are JSON.
 using EndpointTexts = std::map<std::string, std::function<std::string()>, std::less<>>;
 
 /// Starts a server that answers GET of the paths in `texts`, and GET /health (without a key). Calls the functions on

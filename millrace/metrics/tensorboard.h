@@ -24,7 +24,7 @@ struct Scalar {
   float value = 0;
 };
 
-/// What a run was made with, by name: "train.optimizer.lr". TensorBoard's HPARAMS tab compares runs by them.
+/// The hyperparameters of a run, by name: "train.optimizer.lr". TensorBoard's HPARAMS tab compares runs by them.
 using HyperParameters = std::map<std::string, std::variant<double, std::string>>;
 
 /// Encode events. The bytes of EventFileHeader() followed by those of the other functions' calls are an event file.

@@ -12,7 +12,7 @@
 #include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/memory_store.h"
 
 namespace millrace::metrics {
 namespace {

@@ -9,11 +9,11 @@
 #include "millrace/base/threads/memory_budget.h"
 #include "millrace/cache/block_cache.h"
 #include "millrace/http/server/server.h"
+#include "millrace/mount/daemon/session_lease.h"
 #include "millrace/mount/fuse/fuse_mount.h"
 #include "millrace/mount/fuse/session_header.h"
-#include "millrace/mount/keeper/kept_mount.h"
 #include "millrace/mount/point/mount_point.h"
-#include "millrace/mount/status/mount_stats.h"
+#include "millrace/mount/point/mount_stats.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/support/conditions.h"
 #include "millrace/vfs/tree.h"
@@ -83,26 +83,26 @@ cache::BlockCache::Options CacheOptions(const SessionOptions& options, std::uint
 struct KeptState {
   /// Holds the mount's name at the keeper. If the keeper has the mount of a process that died, reads that process's
   /// log; else begins a log. If the log cannot be read, the mount is dropped: it cannot be served any more.
-  Status Open(const KeptMountOptions& keeper, const SourceOptions& source, vfs::TreeOptions& tree);
+  Status Open(const SessionHolderOptions& keeper, const SourceOptions& source, vfs::TreeOptions& tree);
   MountToResume Resumed() { return {.device = std::move(device), .state = &state}; }
   /// Call when the mount cannot be served. If no process can go on with it, it ends.
   void GiveUp(const Error& reason) const {
-    if (held && reason.code() == Code::kCorrupt) held->Drop();
+    if (held && reason.code() == Code::kCorrupt) held->ForgetSession();
   }
   /// Call when the mount has ended.
   void End() {
     if (log) log->Remove();
-    if (held) held->Drop();
+    if (held) held->ForgetSession();
   }
 
-  std::unique_ptr<HeldMount> held;
+  std::unique_ptr<SessionLease> held;
   std::unique_ptr<vfs::SessionLog> log;
   UniqueFd device;
   vfs::SessionState state;
 };
 
-Status KeptState::Open(const KeptMountOptions& keeper, const SourceOptions& source, vfs::TreeOptions& tree) {
-  held = MR_TRY(HeldMount::Hold(keeper.socket, keeper.name, source.log));
+Status KeptState::Open(const SessionHolderOptions& keeper, const SourceOptions& source, vfs::TreeOptions& tree) {
+  held = MR_TRY(SessionLease::Acquire(keeper.socket, keeper.name, source.log));
   device = held->TakeDevice();
   tree.began = SystemClock().Wall();
   if (device) {
@@ -112,7 +112,7 @@ Status KeptState::Open(const KeptMountOptions& keeper, const SourceOptions& sour
       header = Fail(Code::kInvalidArgument, "{} is the log of {}", keeper.log.string(), header->source);
     }
     if (!header) {
-      held->Drop();
+      held->ForgetSession();
       return Fail(header.error().Context("the mount of a process that died cannot be served on"));
     }
     log = std::move(resumed->log);
@@ -177,7 +177,7 @@ Status Serve(object::Connection& connection, const SessionOptions& options, std:
                    .began = source.tree.began,
                    .stats = &stats,
                    .log = log};
-  if (kept.held) fuse.keep = [&kept](int device) { return kept.held->Keep(device); };
+  if (kept.held) fuse.keep = [&kept](int device) { return kept.held->StoreDevice(device); };
   auto made = kept.device ? FuseMount::Resume(*tree, std::move(fuse), kept.Resumed())
                           : FuseMount::Create(*tree, std::move(fuse));
   if (!made) kept.GiveUp(made.error());

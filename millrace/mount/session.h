@@ -16,8 +16,8 @@
 
 namespace millrace::mount {
 
-/// Where a mount is kept while its process is dead: see keeper/keeper.h.
-struct KeptMountOptions {
+/// The place where a mount is kept while its process is dead: see daemon/session_holder.h.
+struct SessionHolderOptions {
   std::string socket;         ///< of the keeper
   std::string name;           ///< of the mount at the keeper
   std::filesystem::path log;  ///< the file of the mount's SessionLog, which belongs to one mount
@@ -36,12 +36,13 @@ struct SessionOptions {
   std::uint64_t process_bytes = 0;        ///< what the process takes besides the mount: code, connections
   std::filesystem::path cache_directory;  ///< a managed folder for blocks on disk; empty: no disk cache
   std::uint64_t cache_disk_bytes = 20 * kGiB;
-  /// How long Serve tries to publish at the end. Files that are not published by then stay staged for the next mount.
+  /// The time for which Serve tries to publish at the end. Files that are not published by then stay staged for the
+  /// next mount.
   Duration flush_timeout = std::chrono::minutes(5);
   std::optional<metrics::EndpointOptions> metrics;  ///< where /metrics is served, if anywhere
   /// Another process can go on with this mount if this process dies. If the keeper has a mount of that name, Serve goes
   /// on with it, and mounts nothing. Needs root, and Linux 6.9; on an older kernel the mount is not kept.
-  std::optional<KeptMountOptions> keeper;
+  std::optional<SessionHolderOptions> keeper;
 };
 
 /// Mounts `options.source` on `options.mount_point` and serves it. Blocks until it is unmounted or `stop` fires,

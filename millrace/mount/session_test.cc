@@ -12,9 +12,9 @@
 
 #include "millrace/base/files/files.h"
 #include "millrace/mount/check.h"
+#include "millrace/mount/point/control.h"
 #include "millrace/mount/point/mount_point.h"
 #include "millrace/mount/recovery.h"
-#include "millrace/mount/status/control.h"
 #include "millrace/mount/unmount.h"
 #include "millrace/object/open/open.h"
 

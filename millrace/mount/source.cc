@@ -1,6 +1,7 @@
 #include "millrace/mount/source.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-// What a mount shows: a bucket, a prefix of one, a folder, or all buckets.
+// The source of a mount: a bucket, a prefix of one, a folder, or all buckets.
 #pragma once
 
 #include <unistd.h>
@@ -17,7 +17,7 @@
 
 namespace millrace::mount {
 
-/// What is mounted, and how files of it behave. Serve and Recover take the same options for the same mount.
+/// The options of the mounted source, and of its files. Serve and Recover take the same options for the same mount.
 struct SourceOptions {
   std::string url;         ///< "s3://bucket[/prefix]", "s3://" for all buckets, "file:///folder" or a path
   std::string key_prefix;  ///< shows only the keys below this prefix of the URL's; must not begin with '/'

@@ -9,7 +9,7 @@
 
 #include "millrace/base/files/files.h"
 #include "millrace/base/json.h"
-#include "millrace/mount/status/control.h"
+#include "millrace/mount/point/control.h"
 #include "millrace/vfs/staging/staging_area.h"
 
 namespace millrace::mount {

@@ -15,7 +15,7 @@ namespace millrace::nvml {
 /// The library's name, as the driver installs it.
 inline constexpr const char* kLibrary = "libnvidia-ml.so.1";
 
-/// What a GPU does now. What a device does not have, it does not report as an error.
+/// The present load of a GPU. What a device does not have, it does not report as an error.
 struct GpuLoad {
   std::optional<int> utilization;  ///< per cent of the last second or less in which it computed
   std::optional<int> celsius;      ///< of the chip

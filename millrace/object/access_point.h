@@ -23,7 +23,7 @@ struct AccessPoint {
   std::string Host() const;
 };
 
-/// Whether the text is meant as an ARN, and not as the name of a bucket.
+/// Returns whether the text is meant as an ARN, and not as the name of a bucket.
 inline bool IsArn(std::string_view bucket) { return bucket.starts_with("arn:"); }
 
 /// Parses an ARN at the beginning of `text`; "/key" may follow, and `rest` is what does. Also understands a colon

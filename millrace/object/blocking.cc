@@ -1,5 +1,6 @@
 #include "millrace/object/blocking.h"
 
+#include "millrace/base/result.h"
 #include "millrace/base/threads/sync.h"
 
 namespace millrace::object {

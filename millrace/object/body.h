@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "millrace/base/bytes.h"
-#include "millrace/base/result.h"
+#include "millrace/base/error.h"
 #include "millrace/object/object_info.h"
 
 namespace millrace::object {
@@ -28,7 +28,7 @@ class Sink {
 class Source {
  public:
   virtual ~Source() = default;
-  virtual std::uint64_t size() const = 0;
+  virtual std::uint64_t size() const = 0;  ///< bytes; never changes
   /// Fills `into` with the bytes from `offset` on. Returns the same bytes each time. May block on a local file, but on
   /// nothing else.
   virtual Status Read(std::uint64_t offset, MutableByteSpan into) = 0;
@@ -37,11 +37,14 @@ class Source {
 /// The content of an upload that is in memory. Borrows the bytes.
 class Payload : public ByteSpan {
  public:
+  /// No bytes.
   Payload() = default;
+  /// Any contiguous bytes.
   template <std::convertible_to<ByteSpan> Bytes>
   Payload(const Bytes& bytes) : ByteSpan(bytes) {}  // NOLINT(google-explicit-constructor): bytes are a payload
   /// Bytes with their CRC-32C, if the caller has computed it already. The store then does not compute it again.
   Payload(ByteSpan bytes, std::uint32_t crc32c) : ByteSpan(bytes), crc32c_(crc32c) {}
+  /// The CRC-32C that the caller passed.
   std::optional<std::uint32_t> crc32c() const { return crc32c_; }
 
  private:

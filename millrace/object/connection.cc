@@ -4,6 +4,8 @@
 
 #include "millrace/object/connection.h"
 
+#include "millrace/base/result.h"
+
 namespace millrace::object {
 
 Result<Location> Locate(Connection& connection, std::string_view text) {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string_view>
 
-#include "millrace/base/result.h"
+#include "millrace/base/error.h"
 #include "millrace/object/location.h"
 #include "millrace/object/service.h"
 #include "millrace/object/store.h"
@@ -20,6 +20,7 @@ class Connection {
   /// s3: the bucket of `url`. hf: the repository at its revision; writes fail with kReadOnly. file: the root folder
   /// "/", so that keys are absolute paths without their first slash.
   virtual Result<std::shared_ptr<Store>> OpenStore(const Url& url) = 0;
+  /// Errors: kUnsupported if the connection has no buckets to manage.
   virtual Result<std::shared_ptr<Service>> OpenService() = 0;
   /// Returns a URL that keeps naming the content that is there now. hf: with the commit that the revision is. Other
   /// URLs come back as they are. Blocks on requests. Errors: those of reading there.

@@ -1,4 +1,4 @@
-// What a store says about an object: size, ETag, times, metadata and checksum.
+// The information that a store has of an object: size, ETag, times, metadata and checksum.
 #pragma once
 
 #include <cstdint>
@@ -12,37 +12,40 @@ namespace millrace::object {
 
 /// A digest of an object's bytes that the store keeps.
 struct Checksum {
+  /// The way the digest is computed.
   enum class Algorithm {
-    kNone,
-    kMd5,
-    kCrc32c,
-    kCrc64Nvme,
-    kSha256,
-    kGitBlob,  ///< git's name of a file: the SHA-1 of "blob SIZE", a NUL byte and the content
+    kNone,       ///< there is no digest
+    kMd5,        ///< RFC 1321
+    kCrc32c,     ///< Castagnoli's polynomial, as RFC 3720 has it
+    kCrc64Nvme,  ///< the polynomial of NVM Express
+    kSha256,     ///< FIPS 180-4
+    kGitBlob,    ///< git's name of a file: the SHA-1 of "blob SIZE", a NUL byte and the content
   };
-  Algorithm algorithm = Algorithm::kNone;
-  std::string value;  ///< the digest's bytes, most significant first
-  int parts = 0;      ///< more than 0: a digest of the digests of this many upload parts, as in the ETag "…-3"
+  Algorithm algorithm = Algorithm::kNone;  ///< of the digest
+  std::string value;                       ///< the digest's bytes, most significant first
+  int parts = 0;  ///< more than 0: a digest of the digests of this many upload parts, as in the ETag "…-3"
   bool operator==(const Checksum&) const = default;
 };
 
-/// How S3 stores an object and describes its content. An empty field means the bucket's default. Stores ignore the
-/// fields that they do not support.
+/// The way in which S3 stores an object and describes its content. An empty field means the bucket's default. Stores
+/// ignore the fields that they do not support.
 struct Attributes {
-  std::string storage_class;  ///< "STANDARD_IA"
-  std::string acl;            ///< a canned ACL: "public-read". Only written: Head never returns it
-  std::string encryption;     ///< "AES256", "aws:kms"
-  std::string kms_key;        ///< with "aws:kms"
-  std::string cache_control, content_encoding, content_disposition;
+  std::string storage_class;        ///< "STANDARD_IA"
+  std::string acl;                  ///< a canned ACL: "public-read". Only written: Head never returns it
+  std::string encryption;           ///< "AES256", "aws:kms"
+  std::string kms_key;              ///< with "aws:kms"
+  std::string cache_control;        ///< the HTTP header of this name
+  std::string content_encoding;     ///< the HTTP header of this name
+  std::string content_disposition;  ///< the HTTP header of this name
 };
 
 /// The metadata of one version of an object. A listing leaves the fields after `modified` empty.
 struct ObjectInfo {
-  std::string key;
-  std::uint64_t size = 0;
-  std::string etag;  ///< opaque, without quotes; changes whenever the content does
-  WallTime modified;
-  std::string content_type;
+  std::string key;                               ///< the whole name in the bucket
+  std::uint64_t size = 0;                        ///< bytes
+  std::string etag;                              ///< opaque, without quotes; changes whenever the content does
+  WallTime modified;                             ///< when this version was written
+  std::string content_type;                      ///< "application/json"
   std::map<std::string, std::string> metadata;   ///< user metadata; names in lower case, without "x-amz-meta-"
   Checksum checksum;                             ///< of the whole content, if the store has one
   std::shared_ptr<const Attributes> attributes;  ///< may be null
@@ -50,9 +53,9 @@ struct ObjectInfo {
 
 /// One version of an object, in a bucket that keeps old versions.
 struct VersionInfo {
-  ObjectInfo info;  ///< as in a listing
-  std::string id;   ///< "null" for a version from a time when the bucket kept no versions
-  bool latest = false;
+  ObjectInfo info;        ///< as in a listing
+  std::string id;         ///< "null" for a version from a time when the bucket kept no versions
+  bool latest = false;    ///< whether the key shows this version now
   bool deletion = false;  ///< a delete marker: it has no content
 };
 

@@ -1,5 +1,7 @@
 #include "millrace/object/read_store.h"
 
+#include "millrace/base/result.h"
+
 namespace millrace::object {
 
 void ReadStore::GetTo(std::string key, GetOptions options, std::uint64_t limit, Sink& sink, Call call,

@@ -34,9 +34,10 @@ class ReadStore {
   /// Advice: these objects will be read whole, in this order. It may change when bytes are fetched, but no result.
   virtual void WillRead(std::span<const std::string> keys) { (void)keys; }
 
+  /// The metadata of an object.
   virtual void Head(std::string key, Call call, Done<std::optional<ObjectInfo>> done) = 0;
-  /// Checks the bytes against the store's checksum if the store has one for them.
-  /// Errors: kInvalidArgument if the requested bytes do not fit `into`.
+  /// The bytes of an object, or a range of them. Checks them against the store's checksum if the store has one for
+  /// them. Errors: kInvalidArgument if the requested bytes do not fit `into`.
   virtual void Get(std::string key, GetOptions options, MutableByteSpan into, Call call,
                    Done<std::optional<GetResult>> done) = 0;
   /// Delivers at most `limit` bytes to `sink`, which is borrowed. Does not check the bytes: for a whole object, the
@@ -48,8 +49,9 @@ class ReadStore {
   /// it. Errors: kPreconditionFailed if the object has another version now.
   virtual void HeadPart(std::string key, std::string etag, int number, Call call,
                         Done<std::optional<std::uint64_t>> done);
+  /// One page of a listing.
   virtual void List(ListRequest request, Call call, Done<ListPage> done) = 0;
-  /// Errors: kUnsupported if the store keeps no versions.
+  /// One page of a listing of all versions. Errors: kUnsupported if the store keeps no versions.
   virtual void ListVersions(VersionsRequest request, Call call, Done<VersionsPage> done);
 };
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "millrace/base/clock.h"
-#include "millrace/base/result.h"
+#include "millrace/base/error.h"
 #include "millrace/object/requests.h"
 
 namespace millrace::object {
@@ -14,14 +14,16 @@ namespace millrace::object {
 /// Manages the buckets of one endpoint. Thread-safe. Calls block.
 class Service {
  public:
+  /// A bucket of the listing.
   struct Bucket {
-    std::string name;
-    WallTime created;
+    std::string name;  ///< as in its URL
+    WallTime created;  ///< when it was made
   };
   virtual ~Service() = default;
   /// As ReadStore::Identity.
   virtual std::string Identity() const = 0;
-  virtual Result<std::vector<Bucket>> ListBuckets(Call call) = 0;
+  virtual Result<std::vector<Bucket>> ListBuckets(Call call) = 0;  ///< those of this identity
+  /// Errors: kAlreadyExists if somebody has a bucket of this name.
   virtual Status MakeBucket(std::string_view name, Call call) = 0;
   /// Errors: kNotEmpty if the bucket still has objects.
   virtual Status RemoveBucket(std::string_view name, Call call) = 0;

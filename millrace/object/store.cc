@@ -1,5 +1,7 @@
 #include "millrace/object/store.h"
 
+#include "millrace/base/result.h"
+
 namespace millrace::object {
 namespace {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "millrace/base/result.h"
+#include "millrace/base/error.h"
 
 namespace millrace::object {
 
@@ -12,8 +12,13 @@ namespace millrace::object {
 /// "s3://arn:aws:s3:REGION:ACCOUNT:accesspoint/NAME/some/key", "hf://OWNER/MODEL@REVISION/file",
 /// "hf://datasets/OWNER/NAME/file" (read-only, object/hf).
 struct Url {
-  enum class Scheme { kS3, kFile, kHub };
-  Scheme scheme = Scheme::kFile;
+  /// The kind of store.
+  enum class Scheme {
+    kS3,    ///< s3://
+    kFile,  ///< file:// and paths
+    kHub,   ///< hf://
+  };
+  Scheme scheme = Scheme::kFile;  ///< of the URL
   /// s3: a name, or the ARN of an access point; empty for "s3://" alone. hf: the repository with its kind and revision,
   /// "datasets/OWNER/NAME@REVISION", where models have no kind. The revision stays percent-encoded. file: empty.
   std::string bucket;

@@ -5,14 +5,14 @@
 #include <vector>
 
 #include "millrace/base/result.h"
+#include "millrace/engine/config/model_shape.h"
 #include "millrace/engine/layout/mesh.h"
 #include "millrace/engine/layout/parallel_options.h"
 #include "millrace/engine/layout/stage_division.h"
-#include "millrace/plan/model/model_shape.h"
 
 namespace millrace::plan {
 
-/// What is trained, on how many ranks. Plain data.
+/// The training that is planned, and its number of ranks. Plain data.
 struct TrainingSetup {
   ModelShape model;
   int ranks = 1, ranks_per_machine = 1;

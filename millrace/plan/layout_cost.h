@@ -47,7 +47,7 @@ struct BlockCount {
   std::int64_t all = 0, recomputed = 0;
 };
 
-/// What rank `rank` of a pipeline has.
+/// The share of rank `rank` of a pipeline.
 struct RankShare {
   int rank = 0;
   std::int64_t blocks = 0;

@@ -9,14 +9,14 @@ namespace {
 using Kind = LayerKind;
 
 constexpr std::int64_t kAlign = 16;  // elements: engine::ParameterBuffer starts parameters on 64-byte boundaries
-constexpr std::int64_t kChunkLogits = 12 << 20;  // engine/ops/cross_entropy.cc makes about so many logits at a time
+constexpr std::int64_t kChunkLogits = 12 << 20;  // logits that engine/ops/cross_entropy.cc makes at a time, about
 constexpr std::int64_t kLeastChunkRows = 64;
 // The same on a GPU: bytes, and rows (engine/ops/cuda/cross_entropy.cc).
 constexpr std::int64_t kChunkBytesOnGpu = 512 << 20, kLeastChunkRowsOnGpu = 2048;
 constexpr std::int64_t kFloat = 4, kIndex = 8;  // bytes
-constexpr std::int64_t kNormBlocks = 32;        // engine/ops/norm.cc sums gradients of weights in so many parts at most
-constexpr std::int64_t kNormBlockRows = 32;     // and each part has so many rows at least
-constexpr std::int64_t kPanelElements = 1 << 20, kLeastPanelRows = 64;  // engine/ops/quantized/quantized_product.cc
+constexpr std::int64_t kNormBlocks = 32;        // engine/ops/norm.cc sums gradients of weights in at most 32 parts
+constexpr std::int64_t kNormBlockRows = 32;     // and each part has at least 32 rows
+constexpr std::int64_t kPanelElements = 1 << 20, kLeastPanelRows = 64;  // engine/ops/quantized_product.cc
 constexpr std::int64_t kQueryBlock = 64;                                // engine/ops/attention.cc
 constexpr double kAttentionRate = 0.5;                                  // of the rate of large products
 
@@ -334,7 +334,7 @@ class PartCounter {
     const std::int64_t in = layer.kind == Kind::kRows ? layer.in / tensor_ : layer.in;
     return IsQuantized(layer) && !layer.adapters.drops && !setup_.bf16 && tokens_ > in;
   }
-  /// Rows of a quantized matrix that are float32 at once (engine/ops/quantized/quantized_product.cc).
+  /// Rows of a quantized matrix that are float32 at once (engine/ops/quantized_product.cc).
   static std::int64_t PanelBytes(std::int64_t in, std::int64_t out) {
     return std::min(out, std::max(kLeastPanelRows, kPanelElements / in)) * in * kFloat;
   }

@@ -1,4 +1,4 @@
-// What one part of a model costs a rank: the embedding, a block or the head, for one micro-batch.
+// The cost of one part of a model on a rank: of the embedding, a block or the head, for one micro-batch.
 #pragma once
 
 #include <array>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "millrace/plan/layout.h"
-#include "millrace/plan/machine/machine.h"
+#include "millrace/plan/machine.h"
 
 namespace millrace::plan {
 
@@ -21,7 +21,7 @@ struct Exchanges {
   void Add(const Exchanges& other, std::int64_t times = 1);
 };
 
-/// How tensor-parallel ranks divide a part.
+/// The division of a part among tensor-parallel ranks.
 struct PartDivision {
   int tensor = 1, tensor_rank = 0;
   bool sequence = false;
@@ -46,7 +46,7 @@ struct PartCost {
   std::int64_t weight_pass_bytes = 0;    ///< what a pass for weight gradients alone needs of them, and gradients
   std::int64_t forward_bytes = 0;        ///< at most, while a forward pass runs; of a head
   std::int64_t backward_bytes = 0;       ///< at most, while a backward pass runs, with what is still kept
-  std::int64_t deferring_bytes = 0;      ///< likewise, if the pass puts off the gradients of weights
+  std::int64_t deferring_bytes = 0;      ///< the same, if the pass puts off the gradients of weights
   Exchanges forward, backward;           ///< along the tensor axis
   // Seconds on one rank, without exchanges. `reference`: a forward pass of the model without its adapters, which makes
   // no gradients. `weights`: of the backward pass, for the gradients of weights.

@@ -1,4 +1,4 @@
-// What a job needs and how long it takes, before anything is spent.
+// Predicts the resources and the time of a job before anything is spent.
 #pragma once
 
 #include <string>

@@ -217,7 +217,7 @@ TEST(Memory, AdaptersAloneHaveState) {
   EXPECT_EQ(setup.model.marked_blocks.size(), 2u);
 }
 
-/// Peaks of the allocator in training steps on an H200 (docs/benchmarks.md), in GiB: what a plan has but for the
+/// Peaks of the allocator in training steps on an H200 (docs/benchmarks/gpu.md), in GiB: what a plan has but for the
 /// process.
 TEST(Memory, IsWhatAGpuAllocates) {
   const auto model = [](Json json) { return engine::ParseModelConfig(json, "config.json").value()->Shape(); };
@@ -284,6 +284,12 @@ TEST(Windows, AttentionHasTheWorkOfTheKeysThatQueriesSee) {
   EXPECT_EQ(AttendedLength(kLength, 0), kLength);
   EXPECT_EQ(AttendedLength(kLength, kLength), kLength);
   EXPECT_EQ(AttendedLength(512, kWindow), 512);
+}
+
+/// Llama 3 8B: queries, keys and values are one product, and so are both halves of SwiGLU.
+TEST(Products, OfABlockOnAverage) {
+  const double elements = 4096.0 * (4096 + 2 * 1024) + 4096.0 * 4096 + 4096.0 * 2 * 14336 + 14336.0 * 4096;
+  EXPECT_DOUBLE_EQ(SetupOf8B(8).model.FlopsPerProduct(512), 2 * 512 * elements / 4);
 }
 
 TEST(Windows, CountBlockByBlock) {

@@ -8,7 +8,7 @@
 
 namespace millrace::plan {
 
-/// What is looked for. The chosen layout minimises
+/// The goal of the search. The chosen layout minimises
 ///   (1 - memory_weight) · time / (least time) + memory_weight · memory / (least memory)
 /// among the layouts that fit the memory. Memory is that of the fullest rank.
 struct SearchGoal {

@@ -1,4 +1,4 @@
-// What ranks that divide gradients or parameters exchange in the passes of a step (ZeRO 2 and 3).
+// The exchanges in the passes of a step between ranks that divide gradients or parameters (ZeRO 2 and 3).
 #pragma once
 
 #include <cstdint>

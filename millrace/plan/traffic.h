@@ -1,4 +1,4 @@
-// What a rank exchanges in a step. docs/scale.md has the formulas.
+// The bytes that a rank exchanges in a step. docs/scale.md has the formulas.
 #pragma once
 
 #include <cstdint>

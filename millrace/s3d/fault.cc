@@ -1,5 +1,7 @@
 #include "millrace/s3d/fault.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <limits>

@@ -10,7 +10,7 @@
 #include "millrace/s3d/fault.h"
 #include "millrace/s3d/operations/dispatch.h"
 #include "millrace/s3d/operations/documents.h"
-#include "millrace/s3d/policy/policy.h"
+#include "millrace/s3d/protocol/policy.h"
 #include "millrace/s3d/protocol/signature.h"
 #include "millrace/s3d/storage/storage.h"
 

@@ -1,4 +1,4 @@
-// Which blocks of a model's cache are free, in use, or known by the tokens that they hold. Sequences that begin alike
+// The pool of a model's cache blocks: free, in use, or known by the tokens that they hold. Sequences that begin alike
 // share the blocks of their beginning, so that a chat's system prompt is computed once.
 #pragma once
 

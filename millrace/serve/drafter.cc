@@ -5,18 +5,18 @@
 
 namespace millrace::serve {
 
-void Drafter::Forget(Sequence& sequence) {
+void Drafter::Release(Sequence& sequence) {
   pool_.Release(sequence.blocks);
   sequence = {};
 }
 
 /// Takes the blocks for what a text has and for its guesses. Returns whether there is room.
-bool Drafter::Prepare(Wanted& wanted) {
+bool Drafter::Prepare(DraftRequest& wanted) {
   Sequence& sequence = *wanted.sequence;
   const std::size_t known = wanted.tokens.size();
   const auto in_block = static_cast<std::size_t>(pool_.block_tokens());
   if (known + wanted.most - 1 > static_cast<std::size_t>(model_.context_length())) {
-    Forget(sequence);
+    Release(sequence);
     return false;
   }
   if (sequence.stored == 0) {
@@ -39,13 +39,13 @@ bool Drafter::Prepare(Wanted& wanted) {
     has_room = block >= 0;
     if (has_room) sequence.blocks.push_back(block);
   }
-  if (!has_room) Forget(sequence);
+  if (!has_room) Release(sequence);
   return has_room;
 }
 
-Status Drafter::Guess(std::span<Wanted> wanted) {
+Status Drafter::DraftTokens(std::span<DraftRequest> wanted) {
   std::list<Turn> turns;
-  for (Wanted& each : wanted) {
+  for (DraftRequest& each : wanted) {
     each.guesses.clear();
     if (each.most == 0 || !Prepare(each)) continue;
     const auto left = each.tokens.subspan(each.sequence->stored);
@@ -53,7 +53,7 @@ Status Drafter::Guess(std::span<Wanted> wanted) {
   }
   while (!turns.empty()) {
     if (auto done = Step(turns); !done) {
-      for (Wanted& each : wanted) each.guesses.clear();
+      for (DraftRequest& each : wanted) each.guesses.clear();
       return done;
     }
   }
@@ -77,7 +77,7 @@ Status Drafter::Step(std::list<Turn>& turns) {
   std::size_t row = 0;
   auto part = parts.begin();
   for (auto turn = turns.begin(); turn != turns.end();) {
-    Wanted& wanted = *turn->wanted;
+    DraftRequest& wanted = *turn->wanted;
     Sequence& sequence = *wanted.sequence;
     if (sequence.stored < wanted.tokens.size()) {
       sequence.sure += turn->tokens.size();

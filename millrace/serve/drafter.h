@@ -24,7 +24,7 @@ namespace millrace::serve {
 /// guess is right with a probability of at least (1 - d) / (1 + d); under Leviathan's rule that is 1 - d.
 class Drafter {
  public:
-  /// What the small model has of one text.
+  /// The state of one text in the small model.
   struct Sequence {
     std::vector<std::int32_t> blocks;
     std::size_t stored = 0;             ///< tokens in the blocks: of the text, and then of the last guesses
@@ -33,11 +33,11 @@ class Drafter {
     std::size_t published = 0;          ///< of the blocks
   };
   /// One text whose next tokens are to be guessed. Borrowed by the call.
-  struct Wanted {
+  struct DraftRequest {
     Sequence* sequence = nullptr;
     std::span<const TokenId> tokens = {};  ///< of the text so far
     const Sampler* sampler = nullptr;      ///< that draws its next token
-    std::size_t most = 0;                  ///< so many guesses at most
+    std::size_t most = 0;                  ///< the most guesses
     std::span<const TokenId> ends = {};    ///< tokens that end the text: the last guesses
     std::vector<TokenId> guesses = {};     ///< the result
   };
@@ -49,18 +49,18 @@ class Drafter {
 
   /// Guesses the next tokens of texts, together. A text gets none if the cache or the model's context has no room.
   /// Errors: those of the model; no text then has guesses.
-  Status Guess(std::span<Wanted> wanted);
+  Status DraftTokens(std::span<DraftRequest> wanted);
   /// The text has ended.
-  void Forget(Sequence& sequence);
+  void Release(Sequence& sequence);
 
  private:
   /// A text in a call: its sampler goes on from guess to guess.
   struct Turn {
-    Wanted* wanted = nullptr;
+    DraftRequest* wanted = nullptr;
     Sampler sampler;
     std::span<const TokenId> tokens;  ///< to be computed next
   };
-  bool Prepare(Wanted& wanted);
+  bool Prepare(DraftRequest& wanted);
   Status Step(std::list<Turn>& turns);
 
   LanguageModel& model_;

@@ -76,8 +76,8 @@ TEST(Drafter, GuessesWhatTheSamplerWouldDraw) {
   const std::vector<TokenId> tokens{1, 2, 3};
   Drafter::Sequence sequence;
   const Sampler sampler({.temperature = 0.8, .seed = 4});
-  std::vector<Drafter::Wanted> wanted{{&sequence, tokens, &sampler, 5, {}, {}}};
-  ASSERT_TRUE(drafter.Guess(wanted));
+  std::vector<Drafter::DraftRequest> wanted{{&sequence, tokens, &sampler, 5, {}, {}}};
+  ASSERT_TRUE(drafter.DraftTokens(wanted));
   ASSERT_EQ(wanted[0].guesses.size(), 5U);
   NoisyModel same(1);
   Scheduler scheduler(same, {.drafts = 0});
@@ -87,10 +87,10 @@ TEST(Drafter, GuessesWhatTheSamplerWouldDraw) {
 
   const std::vector<TokenId> ends{wanted[0].guesses[2]};
   const auto first = std::ranges::find(wanted[0].guesses, ends[0]) - wanted[0].guesses.begin();
-  std::vector<Drafter::Wanted> ending{{&sequence, tokens, &sampler, 5, ends, {}}};
-  ASSERT_TRUE(drafter.Guess(ending));
+  std::vector<Drafter::DraftRequest> ending{{&sequence, tokens, &sampler, 5, ends, {}}};
+  ASSERT_TRUE(drafter.DraftTokens(ending));
   EXPECT_EQ(ending[0].guesses.size(), static_cast<std::size_t>(first) + 1) << "nothing follows an end";
-  drafter.Forget(sequence);
+  drafter.Release(sequence);
 }
 
 /// Drafts of any quality change no text, greedy or sampled, and good ones save steps of the model.
@@ -200,14 +200,14 @@ TEST(Drafter, LongPromptsAreReadInPartsAndShared) {
   Drafter::Sequence first, second;
   std::vector<std::size_t> guessed;
   for (int call = 0; call < 3; ++call) {
-    std::vector<Drafter::Wanted> wanted{{&first, tokens, &sampler, 2, {}, {}}};
-    ASSERT_TRUE(drafter.Guess(wanted));
+    std::vector<Drafter::DraftRequest> wanted{{&first, tokens, &sampler, 2, {}, {}}};
+    ASSERT_TRUE(drafter.DraftTokens(wanted));
     guessed.push_back(wanted[0].guesses.size());
   }
   EXPECT_EQ(guessed, (std::vector<std::size_t>{0, 0, 2}));
   EXPECT_EQ(model.largest, 16U);
-  std::vector<Drafter::Wanted> wanted{{&second, tokens, &sampler, 2, {}, {}}};
-  ASSERT_TRUE(drafter.Guess(wanted));
+  std::vector<Drafter::DraftRequest> wanted{{&second, tokens, &sampler, 2, {}, {}}};
+  ASSERT_TRUE(drafter.DraftTokens(wanted));
   EXPECT_EQ(wanted[0].guesses.size(), 2U) << "the beginning was in the cache";
 }
 
@@ -217,16 +217,16 @@ TEST(Drafter, WrongGuessesAreForgottenByTextsThatGoOnWithoutIt) {
   const Sampler sampler({.temperature = 0});
   std::vector<TokenId> tokens{1, 2, 3};
   Drafter::Sequence sequence;
-  std::vector<Drafter::Wanted> wanted{{&sequence, tokens, &sampler, 5, {}, {}}};
-  ASSERT_TRUE(drafter.Guess(wanted));
+  std::vector<Drafter::DraftRequest> wanted{{&sequence, tokens, &sampler, 5, {}, {}}};
+  ASSERT_TRUE(drafter.DraftTokens(wanted));
   ASSERT_EQ(wanted[0].guesses.size(), 5U);
   tokens.push_back(wanted[0].guesses[0]);
   const TokenId wrong = (wanted[0].guesses[1] + 1) % 12;
   tokens.insert(tokens.end(), {wrong, 4, 5, 6, 7});
   wanted[0].tokens = tokens;
-  ASSERT_TRUE(drafter.Guess(wanted));
+  ASSERT_TRUE(drafter.DraftTokens(wanted));
   EXPECT_EQ(model.largest, 5U) << "all behind the guess that came true";
-  drafter.Forget(sequence);
+  drafter.Release(sequence);
 }
 
 TEST(Drafter, ReadsNoTextThatIsTooLongForIt) {
@@ -235,13 +235,13 @@ TEST(Drafter, ReadsNoTextThatIsTooLongForIt) {
   const Sampler sampler({.temperature = 0});
   Drafter::Sequence sequence;
   std::vector<TokenId> tokens(40, 5);
-  std::vector<Drafter::Wanted> wanted{{&sequence, tokens, &sampler, 4, {}, {}}};
-  ASSERT_TRUE(drafter.Guess(wanted));
+  std::vector<Drafter::DraftRequest> wanted{{&sequence, tokens, &sampler, 4, {}, {}}};
+  ASSERT_TRUE(drafter.DraftTokens(wanted));
   EXPECT_EQ(model.steps, 0);
   wanted[0].most = 3;
-  ASSERT_TRUE(drafter.Guess(wanted));
+  ASSERT_TRUE(drafter.DraftTokens(wanted));
   EXPECT_EQ(model.steps, 1) << "its guesses would just fit";
-  drafter.Forget(sequence);
+  drafter.Release(sequence);
 }
 
 TEST(Drafter, TextsGoOnWithoutItsMemoryOrItsModel) {

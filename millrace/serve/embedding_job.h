@@ -10,8 +10,8 @@
 
 namespace millrace::serve {
 
-/// Its texts become vectors in their order. The scheduler's thread changes `vectors`, and the caller reads them once
-/// `has_ended`.
+/// A call whose texts become vectors in their order. The scheduler's thread changes `vectors`, and the caller reads
+/// them once `has_ended`.
 struct EmbeddingJob {
   const EmbeddingTask task;
   std::vector<std::vector<float>> vectors = {};

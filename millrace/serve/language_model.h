@@ -48,7 +48,7 @@ struct StepPart {
   /// The blocks of the sequence, in order: token p is in block p / block_tokens of them. They have room for these
   /// tokens. Blocks of tokens before `past` may be those of other sequences, too, that begin alike.
   std::span<const std::int32_t> blocks;
-  int logits = 1;                    ///< the last so many of these tokens get the logits of what follows them
+  int logits = 1;                    ///< the number of last tokens that get the logits of what follows them
   const Adapter* adapter = nullptr;  ///< of this model; of all parts of a sequence. Null: the model's own weights
 };
 

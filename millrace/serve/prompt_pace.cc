@@ -26,8 +26,7 @@ std::optional<PromptPace::Step> PromptPace::Recent::Median() const {
 void PromptPace::Note(std::size_t waiting, std::size_t prompt, Duration took) {
   if (waiting == 0) return;
   waiting_[steps_++ % waiting_.size()] = waiting;
-  (prompt == 0 ? plain_ : mixed_)
-      .Add({.tokens = static_cast<double>(waiting + prompt), .seconds = std::chrono::duration<double>(took).count()});
+  (prompt == 0 ? plain_ : mixed_).Add({.tokens = static_cast<double>(waiting + prompt), .seconds = SecondsOf(took)});
 }
 
 double PromptPace::Usual() const {

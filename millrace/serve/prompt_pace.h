@@ -1,4 +1,4 @@
-// How much of the prompts a step computes beside texts that wait for their next token.
+// Chooses how many tokens of prompts a step computes beside texts that wait for their next token.
 #pragma once
 
 #include <array>
@@ -9,15 +9,15 @@
 
 namespace millrace::serve {
 
-/// Learns from the times of steps what a token of a prompt costs, and gives prompts as many as the texts beside them
-/// hardly notice: on a processor that computes slowly, few; on a GPU, many. Not thread-safe.
+/// Learns from the times of steps how long a token of a prompt takes. Gives prompts as many tokens as hardly delay the
+/// texts beside them: few on a processor that computes slowly, many on a GPU. Not thread-safe.
 class PromptPace {
  public:
   struct Options {
     std::size_t first = 64;             ///< tokens of prompts in a step, until enough steps were timed
     std::size_t least = 8, most = 256;  ///< the bounds from then on
-    /// A step with prompts may take so many times as long as one without, beside as many texts as usual. Beside more
-    /// texts, which make a step longer themselves, there is less room for prompts. 0: `first`.
+    /// The longest time of a step with prompts, divided by that of a step without, beside as many texts as usual.
+    /// Beside more texts, which make a step longer themselves, there is less room for prompts. 0: `first`.
     double slowdown = 2;
     Duration unnoticed = std::chrono::milliseconds(10);  ///< and may always take so long
   };

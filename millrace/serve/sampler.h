@@ -11,14 +11,14 @@
 #include <vector>
 
 #include "millrace/serve/constraint/constraint.h"
-#include "millrace/serve/sampling/token_weights.h"
+#include "millrace/serve/token_weights.h"
 #include "millrace/tokenizer/tokenizer.h"
 
 namespace millrace::serve {
 
 using tokenizer::TokenId;
 
-/// How a token follows from logits. The members stand in the order in which they are applied.
+/// The options by which a token follows from logits. The members stand in the order in which they are applied.
 struct SamplingOptions {
   std::vector<std::pair<TokenId, double>> bias;  ///< added to the logits of these tokens
   /// Makes tokens of the prompt and of the text so far less likely: positive logits are divided by it, others
@@ -37,7 +37,7 @@ struct SamplingOptions {
   std::shared_ptr<Constraint> constraint = {};
   std::vector<TokenId> ends = {};  ///< with a constraint: tokens that may follow where a text may end
   std::uint64_t seed = 0;
-  std::optional<int> logprobs = {};  ///< tell the token's log-probability, and those of so many of the likeliest tokens
+  std::optional<int> logprobs = {};  ///< return log-probabilities: of the token, and of this many likeliest ones
   bool operator==(const SamplingOptions&) const = default;
 };
 
@@ -50,7 +50,7 @@ struct TokenLogprob {
 struct SampledToken {
   TokenId token = tokenizer::kNoToken;
   double logprob = 0;                   ///< only with SamplingOptions::logprobs
-  std::vector<TokenLogprob> likeliest;  ///< likewise; the likeliest first
+  std::vector<TokenLogprob> likeliest;  ///< only with SamplingOptions::logprobs; the likeliest first
 };
 
 /// Memory of a draw, of some bytes for each token of the vocabulary. Nothing in it lasts from one draw to the next.

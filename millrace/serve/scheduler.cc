@@ -97,8 +97,8 @@ Result<FinishReason> Generation::result() const {
 const GenerationRequest& Generation::request() const { return state_->request; }
 
 /// A text that is being generated. Its tokens are the prompt and those that were drawn.
-struct Scheduler::Text {
-  Text(std::shared_ptr<Generation::State> of, std::shared_ptr<SamplingMemory> memory)
+struct Scheduler::RunningSequence {
+  RunningSequence(std::shared_ptr<Generation::State> of, std::shared_ptr<SamplingMemory> memory)
       : state(std::move(of)),
         sampler(state->request.sampling, state->request.prompt, std::move(memory)),
         tokens(state->request.prompt) {}
@@ -114,8 +114,8 @@ struct Scheduler::Text {
   std::size_t stored = 0;            ///< tokens that the cache has
   std::vector<std::int32_t> blocks;  ///< that have them
   int made = 0;
-  int uncharged = 0;        ///< tokens that its user's account does not have yet
-  std::size_t guesses = 2;  ///< the most that are made at a time
+  int uncharged = 0;       ///< tokens that its user's account does not have yet
+  std::size_t drafts = 2;  ///< the most that are made at a time
   Drafter::Sequence draft;
   bool has_ended = false;
   Result<FinishReason> result = FinishReason::kLength;  ///< once it has ended
@@ -138,7 +138,7 @@ Scheduler::Scheduler(LanguageModel& model, Options options, LanguageModel* draft
 Scheduler::~Scheduler() {
   scope_.RequestStop();
   scope_.Join();
-  for (Text& text : texts_) text.state->End(Fail(Code::kCancelled, "the server is stopping"));
+  for (RunningSequence& text : sequences_) text.state->End(Fail(Code::kCancelled, "the server is stopping"));
   MutexLock lock(mutex_);
   for (auto& generation : queue_) generation->End(Fail(Code::kCancelled, "the server is stopping"));
   for (auto& job : embeddings_) job->End(Fail(Code::kCancelled, "the server is stopping"));
@@ -268,7 +268,7 @@ void Scheduler::EmbedSome() {
   if (!job) return;
   const std::vector<std::vector<TokenId>>& all = job->task.texts;
   const std::size_t most =
-      texts_.empty() ? static_cast<std::size_t>(options_.embedding_chunk) : pace_.Tokens(texts_.size());
+      sequences_.empty() ? static_cast<std::size_t>(options_.embedding_chunk) : pace_.Tokens(sequences_.size());
   std::vector<std::span<const TokenId>> texts;
   std::size_t tokens = 0;
   for (std::size_t i = job->vectors.size(); i < all.size(); ++i) {
@@ -297,7 +297,7 @@ void Scheduler::Run(std::stop_token stop) {
     EmbedSome();
     DropGoneAndLate();
     Admit();
-    std::vector<Share> shares = ChooseShares();
+    std::vector<StepShare> shares = ChooseShares();
     AddDrafts(shares);
     Compute(GiveBlocks(std::move(shares)));
     RemoveEnded();
@@ -306,7 +306,7 @@ void Scheduler::Run(std::stop_token stop) {
 
 /// Returns whether there is some, and not that the scheduler stops.
 bool Scheduler::WaitForWork(std::stop_token stop) {
-  if (texts_.empty()) {
+  if (sequences_.empty()) {
     MutexLock lock(mutex_);
     arrived_.Wait(mutex_, stop,
                   [this]() MR_NO_THREAD_SAFETY_ANALYSIS { return !queue_.empty() || !embeddings_.empty(); });
@@ -316,7 +316,7 @@ bool Scheduler::WaitForWork(std::stop_token stop) {
 
 void Scheduler::DropGoneAndLate() {
   const TimePoint now = clock_.Now();
-  for (Text& text : texts_) {
+  for (RunningSequence& text : sequences_) {
     if (text.state->cancelled) {
       End(text, Fail(Code::kCancelled, "the generation was cut short"));
     } else if (auto late = Late(text.state->request, now, /*waits=*/false)) {
@@ -356,10 +356,10 @@ Scheduler::User& Scheduler::Arrive(int user) {
 /// Returns the place of the generation whose turn it is, or the size of the queue if none may join.
 std::size_t Scheduler::NextInQueue() const {
   const auto most = static_cast<std::size_t>(options_.max_running);
-  const bool is_full = texts_.size() >= most;
+  const bool is_full = sequences_.size() >= most;
   std::size_t next = queue_.size();
   const User* best = nullptr;
-  for (std::size_t i = 0; i < queue_.size() && texts_.size() < 2 * most; ++i) {
+  for (std::size_t i = 0; i < queue_.size() && sequences_.size() < 2 * most; ++i) {
     const User& user = users_.at(queue_[i]->request.user);
     if (is_full && user.running > 0) continue;
     if (best != nullptr && user.computed >= best->computed) continue;
@@ -370,15 +370,15 @@ std::size_t Scheduler::NextInQueue() const {
 }
 
 /// Returns how many tokens behind the next one are worth guessing.
-std::size_t Scheduler::MostGuesses(const Text& text) const {
-  if (texts_.size() > static_cast<std::size_t>(options_.drafting_texts)) return 0;
+std::size_t Scheduler::MaxDraftTokens(const RunningSequence& text) const {
+  if (sequences_.size() > static_cast<std::size_t>(options_.drafting_texts)) return 0;
   const auto left = static_cast<std::size_t>(text.state->request.max_tokens - text.made - 1);
-  return std::min({left, text.guesses, static_cast<std::size_t>(options_.drafts)});
+  return std::min({left, text.drafts, static_cast<std::size_t>(options_.drafts)});
 }
 
 /// Returns the tokens that followed when the last three tokens, or the last two, stood in the text before.
-std::vector<TokenId> Scheduler::Guess(const Text& text) const {
-  const std::size_t most = MostGuesses(text);
+std::vector<TokenId> Scheduler::DraftTokens(const RunningSequence& text) const {
+  const std::size_t most = MaxDraftTokens(text);
   if (most == 0) return {};
   const std::span<const TokenId> tokens(text.tokens);
   for (const std::size_t length : {std::size_t{3}, std::size_t{2}}) {
@@ -388,36 +388,36 @@ std::vector<TokenId> Scheduler::Guess(const Text& text) const {
     const auto found = std::ranges::find_end(before, last);
     if (found.empty()) continue;
     const auto behind = std::span(found.end(), tokens.end());
-    const auto guesses = behind.first(std::min(most, behind.size()));
-    return {guesses.begin(), guesses.end()};
+    const auto drafts = behind.first(std::min(most, behind.size()));
+    return {drafts.begin(), drafts.end()};
   }
   return {};
 }
 
 /// Lets the draft model guess. Where it has no guess, those from what the text repeats stay.
-void Scheduler::AddDrafts(std::vector<Share>& shares) {
+void Scheduler::AddDrafts(std::vector<StepShare>& shares) {
   if (!drafter_) return;
-  std::vector<Drafter::Wanted> wanted;
-  std::vector<Share*> wanting;
-  for (Share& share : shares) {
+  std::vector<Drafter::DraftRequest> wanted;
+  std::vector<StepShare*> wanting;
+  for (StepShare& share : shares) {
     if (!share.text->generates()) continue;
     wanted.push_back({&share.text->draft,
                       share.text->tokens,
                       &share.text->sampler,
-                      MostGuesses(*share.text),
+                      MaxDraftTokens(*share.text),
                       share.text->state->request.ends,
                       {}});
     wanting.push_back(&share);
   }
   if (wanted.empty()) return;
   // Texts go on without guesses.
-  if (!drafter_->Guess(wanted)) ++done_.failed_drafts;
+  if (!drafter_->DraftTokens(wanted)) ++done_.failed_drafts;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
-    if (!wanted[i].guesses.empty()) wanting[i]->guesses = std::move(wanted[i].guesses);
+    if (!wanted[i].guesses.empty()) wanting[i]->drafts = std::move(wanted[i].guesses);
   }
 }
 
-/// Returns the blocks of so many tokens and the one behind them.
+/// Returns the number of blocks for `tokens` tokens and the one behind them.
 int Scheduler::BlocksFor(std::size_t tokens) const {
   return static_cast<int>(tokens / static_cast<std::size_t>(pool_.block_tokens())) + 1;
 }
@@ -426,58 +426,60 @@ int Scheduler::BlocksFor(std::size_t tokens) const {
 /// joins first: it is in texts_ already, without blocks.
 void Scheduler::Admit() {
   int promised = 0;
-  for (const Text& text : texts_) promised += BlocksFor(text.tokens.size()) - static_cast<int>(text.blocks.size());
+  for (const RunningSequence& text : sequences_)
+    promised += BlocksFor(text.tokens.size()) - static_cast<int>(text.blocks.size());
   MutexLock lock(mutex_);
   for (std::size_t next = NextInQueue(); next < queue_.size(); next = NextInQueue()) {
     const auto place = queue_.begin() + static_cast<std::ptrdiff_t>(next);
     const std::size_t tokens = (*place)->request.prompt.size();
     promised += BlocksFor(tokens);
-    if (promised > pool_.available() && !texts_.empty()) return;
+    if (promised > pool_.available() && !sequences_.empty()) return;
     User& user = users_[(*place)->request.user];
     --user.waiting;
     ++user.running;
     user.computed += tokens;
-    texts_.emplace_back(std::move(*place), sampling_memory_);
+    sequences_.emplace_back(std::move(*place), sampling_memory_);
     queue_.erase(place);
     ++running_;
   }
 }
 
 /// Returns the texts that have no place in the next step: the last ones of the users who have the most.
-std::vector<const Scheduler::Text*> Scheduler::Paused() const {
+std::vector<const Scheduler::RunningSequence*> Scheduler::Paused() const {
   const auto most = static_cast<std::size_t>(options_.max_running);
-  if (texts_.size() <= most) return {};
+  if (sequences_.size() <= most) return {};
   std::map<int, int> of_user;
   // Each text with the number of its user's texts before it, and of all texts before it.
-  std::vector<std::tuple<int, std::size_t, const Text*>> places;
-  for (const Text& text : texts_) places.emplace_back(of_user[text.state->request.user]++, places.size(), &text);
+  std::vector<std::tuple<int, std::size_t, const RunningSequence*>> places;
+  for (const RunningSequence& text : sequences_)
+    places.emplace_back(of_user[text.state->request.user]++, places.size(), &text);
   std::ranges::sort(places);
-  std::vector<const Text*> paused;
+  std::vector<const RunningSequence*> paused;
   for (std::size_t i = most; i < places.size(); ++i) paused.push_back(std::get<2>(places[i]));
   return paused;
 }
 
 /// Returns how many tokens a step computes for texts that wait for their next one.
-std::size_t Scheduler::TokensOf(std::span<const Share> shares) {
+std::size_t Scheduler::TokensOf(std::span<const StepShare> shares) {
   std::size_t tokens = 0;
-  for (const Share& share : shares) tokens += share.text->generates() ? 1 + share.guesses.size() : 0;
+  for (const StepShare& share : shares) tokens += share.text->generates() ? 1 + share.drafts.size() : 0;
   return tokens;
 }
 
 /// Chooses who computes how many tokens: one for each text that generates, and for prompts equal parts of the rest.
-std::vector<Scheduler::Share> Scheduler::ChooseShares() {
-  std::vector<Share> shares;
-  std::vector<Text*> reading;
+std::vector<Scheduler::StepShare> Scheduler::ChooseShares() {
+  std::vector<StepShare> shares;
+  std::vector<RunningSequence*> reading;
   int spare = pool_.available();
   bool one_waits = false;
-  const std::vector<const Text*> paused = Paused();
-  for (Text& text : texts_) {
+  const std::vector<const RunningSequence*> paused = Paused();
+  for (RunningSequence& text : sequences_) {
     if (std::ranges::find(paused, &text) != paused.end()) continue;
     spare -= BlocksFor(text.tokens.size()) - static_cast<int>(text.blocks.size());
     if (text.stored == 0) {
       // A text that begins, or begins again, waits until its tokens have room, and so do those behind it that begin.
       // Otherwise it would be pre-empted soon.
-      if ((one_waits || spare < 0) && &text != &texts_.front()) {
+      if ((one_waits || spare < 0) && &text != &sequences_.front()) {
         one_waits = true;
         continue;
       }
@@ -486,7 +488,7 @@ std::vector<Scheduler::Share> Scheduler::ChooseShares() {
       done_.shared_tokens += text.stored;
     }
     if (text.generates()) {
-      shares.push_back({&text, text.stored, 1, Guess(text), {}});
+      shares.push_back({&text, text.stored, 1, DraftTokens(text), {}});
     } else {
       reading.push_back(&text);
     }
@@ -494,12 +496,12 @@ std::vector<Scheduler::Share> Scheduler::ChooseShares() {
   if (reading.empty()) return shares;
   std::size_t left = static_cast<std::size_t>(options_.prompt_chunk);
   if (!shares.empty()) left = pace_.Tokens(TokensOf(shares));
-  std::map<int, std::vector<Text*>> by_user;
-  for (Text* text : reading) by_user[text->state->request.user].push_back(text);
+  std::map<int, std::vector<RunningSequence*>> by_user;
+  for (RunningSequence* text : reading) by_user[text->state->request.user].push_back(text);
   std::vector<std::pair<std::size_t, int>> order;  // users who need little first: they leave tokens to the others
   for (const auto& [user, texts] : by_user) {
     std::size_t needed = 0;
-    for (const Text* text : texts) needed += text->left();
+    for (const RunningSequence* text : texts) needed += text->left();
     order.emplace_back(needed, user);
   }
   if (order.size() > left) {
@@ -517,8 +519,8 @@ std::vector<Scheduler::Share> Scheduler::ChooseShares() {
   return shares;
 }
 
-/// Divides so many tokens among the prompts of a user.
-void Scheduler::DividePrompts(std::vector<Text*> reading, std::size_t left, std::vector<Share>& shares) {
+/// Divides `left` tokens among the prompts of a user.
+void Scheduler::DividePrompts(std::vector<RunningSequence*> reading, std::size_t left, std::vector<StepShare>& shares) {
   // Prompts that need less than their part leave the rest to the longer ones behind them. Where there are fewer tokens
   // than prompts, they go round.
   std::ranges::rotate(reading, reading.begin() + static_cast<std::ptrdiff_t>(turn_ % reading.size()));
@@ -527,7 +529,7 @@ void Scheduler::DividePrompts(std::vector<Text*> reading, std::size_t left, std:
     std::vector<std::pair<std::size_t, std::size_t>> order;
     for (std::size_t i = 0; i < reading.size(); ++i) order.emplace_back(reading[i]->left(), i);
     std::ranges::sort(order);
-    std::vector<Text*> sorted;
+    std::vector<RunningSequence*> sorted;
     for (const auto& [needed, place] : order) sorted.push_back(reading[place]);
     reading = std::move(sorted);
   }
@@ -540,31 +542,32 @@ void Scheduler::DividePrompts(std::vector<Text*> reading, std::size_t left, std:
 
 /// Takes the blocks that the shares need, those of the texts that came first before others. Returns the shares that
 /// have them. A text that gives up its blocks has no share in this step.
-std::vector<Scheduler::Share> Scheduler::GiveBlocks(std::vector<Share> shares) {
-  std::vector<Share> given;
-  for (Text& text : texts_) {
-    const auto share = std::ranges::find(shares, &text, &Share::text);
+std::vector<Scheduler::StepShare> Scheduler::GiveBlocks(std::vector<StepShare> shares) {
+  std::vector<StepShare> given;
+  for (RunningSequence& text : sequences_) {
+    const auto share = std::ranges::find(shares, &text, &StepShare::text);
     if (share == shares.end()) continue;
     if (share->past != text.stored) {
       // The text was pre-empted above. Its share was to follow tokens that the cache no longer has.
-      done_.preempted_drafts += share->guesses.size();
+      done_.preempted_drafts += share->drafts.size();
       continue;
     }
     // Guesses are not worth another text's blocks.
-    if (!TakeBlocks(text, share->count + share->guesses.size())) share->guesses.clear();
+    if (!TakeBlocks(text, share->count + share->drafts.size())) share->drafts.clear();
     // The last text that has blocks gives them up, unless that is this one or one before.
     bool has_room = TakeBlocks(text, share->count);
     while (!has_room) {
-      const auto last = std::find_if(texts_.rbegin(), texts_.rend(),
-                                     [&](const Text& other) { return &other == &text || !other.blocks.empty(); });
+      const auto last = std::find_if(sequences_.rbegin(), sequences_.rend(), [&](const RunningSequence& other) {
+        return &other == &text || !other.blocks.empty();
+      });
       if (&*last == &text) break;
       Preempt(*last);
       has_room = TakeBlocks(text, share->count);
     }
     if (has_room) {
-      if (!share->guesses.empty()) {
+      if (!share->drafts.empty()) {
         share->tokens.assign(text.tokens.end() - static_cast<std::ptrdiff_t>(share->count), text.tokens.end());
-        share->tokens.insert(share->tokens.end(), share->guesses.begin(), share->guesses.end());
+        share->tokens.insert(share->tokens.end(), share->drafts.begin(), share->drafts.end());
       }
       given.push_back(std::move(*share));
     } else {
@@ -572,14 +575,14 @@ std::vector<Scheduler::Share> Scheduler::GiveBlocks(std::vector<Share> shares) {
     }
   }
   // The model computes neighbours of one adapter together.
-  const auto root = [](const Share& share) { return share.text->root(); };
+  const auto root = [](const StepShare& share) { return share.text->root(); };
   for (auto next = given.begin(); next != given.end(); ++next) {
     std::rotate(std::ranges::upper_bound(given.begin(), next, root(*next), {}, root), next, next + 1);
   }
   return given;
 }
 
-bool Scheduler::TakeBlocks(Text& text, std::size_t count) {
+bool Scheduler::TakeBlocks(RunningSequence& text, std::size_t count) {
   const auto tokens = static_cast<std::size_t>(pool_.block_tokens());
   while (text.blocks.size() * tokens < text.stored + count) {
     const std::int32_t block = pool_.Take();
@@ -589,26 +592,26 @@ bool Scheduler::TakeBlocks(Text& text, std::size_t count) {
   return true;
 }
 
-void Scheduler::Preempt(Text& text) {
+void Scheduler::Preempt(RunningSequence& text) {
   if (text.stored > 0) ++done_.preemptions;
   pool_.Release(text.blocks);
   text.blocks.clear();
   text.stored = 0;
 }
 
-void Scheduler::Compute(std::span<const Share> shares) {
+void Scheduler::Compute(std::span<const StepShare> shares) {
   if (shares.empty()) return;
   std::vector<StepPart> parts;
   std::size_t tokens = 0;
-  for (const Share& share : shares) {
-    const Text& text = *share.text;
-    assert(share.past == text.stored && (share.guesses.empty() || share.count == text.left()));
-    tokens += share.count + share.guesses.size();
-    parts.push_back({.tokens = share.guesses.empty() ? std::span(text.tokens).subspan(text.stored, share.count)
-                                                     : std::span(share.tokens),
+  for (const StepShare& share : shares) {
+    const RunningSequence& text = *share.text;
+    assert(share.past == text.stored && (share.drafts.empty() || share.count == text.left()));
+    tokens += share.count + share.drafts.size();
+    parts.push_back({.tokens = share.drafts.empty() ? std::span(text.tokens).subspan(text.stored, share.count)
+                                                    : std::span(share.tokens),
                      .past = static_cast<int>(text.stored),
                      .blocks = text.blocks,
-                     .logits = share.count == text.left() ? 1 + static_cast<int>(share.guesses.size()) : 0,
+                     .logits = share.count == text.left() ? 1 + static_cast<int>(share.drafts.size()) : 0,
                      .adapter = text.adapter()});
   }
   const std::size_t waiting = TokensOf(shares);
@@ -616,7 +619,7 @@ void Scheduler::Compute(std::span<const Share> shares) {
   const auto logits = model_.Step(parts);
   if (logits) pace_.Note(waiting, tokens - waiting, clock_.Now() - began);
   if (!logits && shares.size() > 1) {
-    for (const Share& share : shares) Compute({&share, 1});
+    for (const StepShare& share : shares) Compute({&share, 1});
     return;
   }
   if (!logits) return End(*shares[0].text, std::unexpected(logits.error()));
@@ -631,8 +634,8 @@ void Scheduler::Compute(std::span<const Share> shares) {
 }
 
 /// Draws a token from each row of `logits`, as long as the token before was guessed. Notes what was stored.
-void Scheduler::Advance(const Share& share, std::span<const float> logits) {
-  Text& text = *share.text;
+void Scheduler::Advance(const StepShare& share, std::span<const float> logits) {
+  RunningSequence& text = *share.text;
   const std::size_t first_stored = text.stored, width = static_cast<std::size_t>(model_.vocab_size());
   const GenerationRequest& request = text.state->request;
   text.stored += share.count;
@@ -652,14 +655,14 @@ void Scheduler::Advance(const Share& share, std::span<const float> logits) {
       ++text.uncharged;
       if (++text.made == request.max_tokens) end = FinishReason::kLength;
     }
-    if (row == share.guesses.size() || share.guesses[row] != token) break;
+    if (row == share.drafts.size() || share.drafts[row] != token) break;
     ++right;
     ++text.stored;
   }
-  done_.drafted_tokens += share.guesses.size();
+  done_.drafted_tokens += share.drafts.size();
   done_.accepted_tokens += right;
   // Texts that repeat themselves get longer guesses, others shorter ones.
-  if (!share.guesses.empty()) text.guesses = right == share.guesses.size() ? text.guesses + 2 : right + 1;
+  if (!share.drafts.empty()) text.drafts = right == share.drafts.size() ? text.drafts + 2 : right + 1;
   const auto block_tokens = static_cast<std::size_t>(pool_.block_tokens());
   const std::size_t known = std::min(text.stored, text.tokens.size());
   for (std::size_t full = first_stored / block_tokens; (full + 1) * block_tokens <= known; ++full) {
@@ -669,10 +672,10 @@ void Scheduler::Advance(const Share& share, std::span<const float> logits) {
 }
 
 /// The text leaves the batch: RemoveEnded() removes it.
-void Scheduler::End(Text& text, Result<FinishReason> how) {
+void Scheduler::End(RunningSequence& text, Result<FinishReason> how) {
   pool_.Release(text.blocks);
   text.blocks.clear();
-  if (drafter_) drafter_->Forget(text.draft);
+  if (drafter_) drafter_->Release(text.draft);
   text.has_ended = true;
   text.result = std::move(how);
 }
@@ -682,15 +685,15 @@ void Scheduler::RemoveEnded() {
   std::vector<std::shared_ptr<Generation::State>> ended;
   std::vector<Result<FinishReason>> how;
   std::map<int, int> made;
-  for (Text& text : texts_) made[text.state->request.user] += std::exchange(text.uncharged, 0);
-  for (auto text = texts_.begin(); text != texts_.end();) {
+  for (RunningSequence& text : sequences_) made[text.state->request.user] += std::exchange(text.uncharged, 0);
+  for (auto text = sequences_.begin(); text != sequences_.end();) {
     if (!text->has_ended) {
       ++text;
       continue;
     }
     ended.push_back(std::move(text->state));
     how.push_back(std::move(text->result));
-    text = texts_.erase(text);
+    text = sequences_.erase(text);
   }
   done_.used_blocks = pool_.used();
   {

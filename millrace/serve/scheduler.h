@@ -81,7 +81,7 @@ struct EmbeddingTask {
 };
 struct EmbeddingJob;
 
-/// What a scheduler has done since it started, and what its cache has now.
+/// The counters of a scheduler since it started, and the present state of its cache.
 struct SchedulerCounters {
   std::uint64_t steps = 0;                                ///< of the model
   std::uint64_t tokens = 0;                               ///< that it computed
@@ -122,7 +122,7 @@ class Scheduler {
     /// Tokens of texts that are embedded between two steps; a text is never cut. Beside texts that wait for their next
     /// token, the number of tokens for prompts takes its place.
     int embedding_chunk = 512;
-    int drafting_texts = 4;  ///< guesses are made while at most so many texts run: more of them use the processor well
+    int drafting_texts = 4;  ///< the most running texts with which guesses are made: more texts use the processor well
   };
   /// `draft`: a model that guesses what texts say next; may be null.
   /// REQUIRES: the models and `clock` outlive this object, and the models have the same vocabulary.
@@ -147,18 +147,18 @@ class Scheduler {
   SchedulerCounters counters() const MR_EXCLUDES(mutex_);
 
  private:
-  struct Text;
-  using Texts = std::list<Text>;
+  struct RunningSequence;
+  using RunningSequences = std::list<RunningSequence>;
   /// A text's share of a step.
-  struct Share {
-    Text* text;
-    std::size_t past;              ///< tokens that the cache had of the text when the share was chosen
-    std::size_t count;             ///< tokens behind them that the text has
-    std::vector<TokenId> guesses;  ///< that may follow the text's last token
-    std::vector<TokenId> tokens;   ///< both
+  struct StepShare {
+    RunningSequence* text;
+    std::size_t past;             ///< tokens that the cache had of the text when the share was chosen
+    std::size_t count;            ///< tokens behind them that the text has
+    std::vector<TokenId> drafts;  ///< that may follow the text's last token
+    std::vector<TokenId> tokens;  ///< both
   };
 
-  /// What the queue knows of a user.
+  /// The state of a user in the queue.
   struct User {
     std::uint64_t computed = 0;  ///< tokens; at least those of every user that was there when this one came
     int waiting = 0, running = 0, embedding = 0;
@@ -173,22 +173,22 @@ class Scheduler {
   User& Arrive(int user) MR_REQUIRES(mutex_);
   void Admit() MR_EXCLUDES(mutex_);
   std::size_t NextInQueue() const MR_REQUIRES(mutex_);
-  std::size_t MostGuesses(const Text& text) const;
-  std::vector<TokenId> Guess(const Text& text) const;
-  void AddDrafts(std::vector<Share>& shares);
+  std::size_t MaxDraftTokens(const RunningSequence& text) const;
+  std::vector<TokenId> DraftTokens(const RunningSequence& text) const;
+  void AddDrafts(std::vector<StepShare>& shares);
   int BlocksFor(std::size_t tokens) const;
-  std::vector<const Text*> Paused() const;
-  static std::size_t TokensOf(std::span<const Share> shares);
-  std::vector<Share> ChooseShares();
-  void DividePrompts(std::vector<Text*> reading, std::size_t tokens, std::vector<Share>& shares);
-  std::vector<Share> GiveBlocks(std::vector<Share> shares);
-  bool TakeBlocks(Text& text, std::size_t count);
-  void Preempt(Text& text);
-  void Compute(std::span<const Share> shares);
-  void Advance(const Share& share, std::span<const float> logits);
+  std::vector<const RunningSequence*> Paused() const;
+  static std::size_t TokensOf(std::span<const StepShare> shares);
+  std::vector<StepShare> ChooseShares();
+  void DividePrompts(std::vector<RunningSequence*> reading, std::size_t tokens, std::vector<StepShare>& shares);
+  std::vector<StepShare> GiveBlocks(std::vector<StepShare> shares);
+  bool TakeBlocks(RunningSequence& text, std::size_t count);
+  void Preempt(RunningSequence& text);
+  void Compute(std::span<const StepShare> shares);
+  void Advance(const StepShare& share, std::span<const float> logits);
   std::shared_ptr<EmbeddingJob> NextEmbedding() MR_EXCLUDES(mutex_);
   void EmbedSome() MR_EXCLUDES(mutex_);
-  void End(Text& text, Result<FinishReason> how);
+  void End(RunningSequence& text, Result<FinishReason> how);
   void RemoveEnded() MR_EXCLUDES(mutex_);
 
   LanguageModel& model_;
@@ -200,7 +200,7 @@ class Scheduler {
   BlockPool pool_;
   PromptPace pace_;
   std::optional<Drafter> drafter_;
-  Texts texts_;  ///< running, the one that came first in front
+  RunningSequences sequences_;  ///< running, the one that came first in front
   std::size_t turn_ = 0;
   SchedulerCounters done_;
 

@@ -1,4 +1,4 @@
-// A tokenizer of bytes and a model that says what it is told, for tests.
+// A tokenizer of bytes, and a model whose tokens a test scripts.
 #pragma once
 
 #include <algorithm>
@@ -61,7 +61,7 @@ class ScriptedModel final : public LanguageModel {
     cached_.resize(static_cast<std::size_t>(size_.tokens()));
   }
 
-  /// What follows the last ">" of the prompt is `text`, and then the end.
+  /// Returns a function that gives `text` behind the last ">" of the prompt, and then the end.
   static Next Says(std::string text) {
     return [text](std::span<const TokenId> tokens) -> TokenId {
       auto start = std::find(tokens.rbegin(), tokens.rend(), TokenId{'>'});
@@ -99,7 +99,7 @@ class ScriptedModel final : public LanguageModel {
     }
     return std::span<const float>(logits_);
   }
-  /// A text's vector tells its first token, its last one, and how many there are.
+  /// A text's vector has its first token, its last one, and their number.
   Result<std::vector<std::vector<float>>> Embed(std::span<const std::span<const TokenId>> texts) override {
     if (on_embed) MR_TRY(on_embed(texts));
     std::vector<std::vector<float>> vectors;

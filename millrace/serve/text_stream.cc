@@ -51,23 +51,23 @@ Detokenizer::Detokenizer(const tokenizer::Tokenizer& tokenizer, std::span<const 
     : tokenizer_(tokenizer) {
   auto tail = prompt.last(std::min(kContext, prompt.size()));
   window_.assign(tail.begin(), tail.end());
-  told_ = window_.size();
+  emitted_ = window_.size();
 }
 
 Result<std::string> Detokenizer::Add(TokenId token) {
   window_.push_back(token);
-  return Take(window_.size() - told_ >= kMostWaiting);
+  return Take(window_.size() - emitted_ >= kMostWaiting);
 }
 
-Result<std::string> Detokenizer::Finish() { return told_ == window_.size() ? std::string() : Take(true); }
+Result<std::string> Detokenizer::Finish() { return emitted_ == window_.size() ? std::string() : Take(true); }
 
 Result<std::string> Detokenizer::Take(bool all) {
-  std::string before = MR_TRY(tokenizer_.Decode(std::span(window_).first(told_)));
+  std::string before = MR_TRY(tokenizer_.Decode(std::span(window_).first(emitted_)));
   std::string text = MR_TRY(tokenizer_.Decode(window_));
   text.erase(0, text.starts_with(before) ? before.size() : std::min(before.size(), text.size()));
   if (!all && (text.empty() || text.ends_with(kReplacement) || UnfinishedTail(text) > 0)) return std::string();
-  window_.erase(window_.begin(), window_.begin() + static_cast<std::ptrdiff_t>(told_));
-  told_ = window_.size();
+  window_.erase(window_.begin(), window_.begin() + static_cast<std::ptrdiff_t>(emitted_));
+  emitted_ = window_.size();
   return ReplaceInvalidUtf8(text);
 }
 

@@ -31,7 +31,7 @@ class Detokenizer {
 
   const tokenizer::Tokenizer& tokenizer_;
   std::vector<TokenId> window_;
-  std::size_t told_ = 0;  ///< the number of tokens in the window whose text was returned
+  std::size_t emitted_ = 0;  ///< the number of tokens in the window whose text was returned
 };
 
 /// Finds the first stop string in text that arrives in pieces. Holds back text that may be the beginning of one.

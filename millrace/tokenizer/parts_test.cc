@@ -4,6 +4,7 @@
 #include <map>
 
 #include "millrace/base/hash/random.h"
+#include "millrace/base/result.h"
 #include "millrace/tokenizer/bpe/adjacent_characters.h"
 #include "millrace/tokenizer/tables/byte_trie.h"
 #include "millrace/tokenizer/unicode/nfc.h"

@@ -4,6 +4,13 @@
 
 namespace millrace::tokenizer {
 
+Status Tokenizer::EncodeFirst(std::string_view text, std::size_t count, std::vector<TokenId>& ids) const {
+  std::size_t before = ids.size();
+  MR_TRY(Encode(text, ids));
+  if (ids.size() - before > count) ids.resize(before + count);
+  return {};
+}
+
 Status Tokenizer::DecodeNext(DecodeState& state, TokenId id, std::string& text) const {
   state.pending += MR_TRY(Decode(std::span(&id, 1)));
   std::size_t certain = state.pending.size() - UnfinishedEnd(state.pending);

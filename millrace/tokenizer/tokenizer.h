@@ -11,11 +11,13 @@
 #include <vector>
 
 #include "millrace/base/bytes.h"
-#include "millrace/base/result.h"
+#include "millrace/base/error.h"
 
 namespace millrace::tokenizer {
 
+/// The number of a token in a vocabulary.
 using TokenId = std::int32_t;
+/// In the place of an id: there is no such token.
 inline constexpr TokenId kNoToken = -1;
 
 /// The state of a decoding that gets its tokens one by one. Make a new state for each text.
@@ -35,12 +37,7 @@ class Tokenizer {
   virtual Status Encode(std::string_view text, std::vector<TokenId>& ids) const = 0;
   /// Appends the first `count` ids that Encode() would append, or all if there are fewer. May save the work for the
   /// rest.
-  virtual Status EncodeFirst(std::string_view text, std::size_t count, std::vector<TokenId>& ids) const {
-    std::size_t before = ids.size();
-    MR_TRY(Encode(text, ids));
-    if (ids.size() - before > count) ids.resize(before + count);
-    return {};
-  }
+  virtual Status EncodeFirst(std::string_view text, std::size_t count, std::vector<TokenId>& ids) const;
   /// As Encode(), but recognises special tokens that the text spells out ("<s>", "<|endoftext|>"). If several begin at
   /// one position, the longest counts. The text between two of them is encoded as a text of its own. Use it for chat
   /// templates, and never for text that others wrote.
@@ -64,18 +61,18 @@ class Tokenizer {
   /// none.
   virtual TokenId IdOf(std::string_view piece) const;
 
-  virtual int vocab_size() const = 0;
-  // kNoToken if the model has no such token.
-  virtual TokenId bos() const = 0;
-  virtual TokenId eos() const = 0;
-  virtual TokenId unk() const = 0;
-  virtual TokenId pad() const { return kNoToken; }
+  virtual int vocab_size() const = 0;               ///< ids are less than this
+  virtual TokenId bos() const = 0;                  ///< begins a text; kNoToken if the model has none
+  virtual TokenId eos() const = 0;                  ///< ends a text; kNoToken if the model has none
+  virtual TokenId unk() const = 0;                  ///< stands for unknown text; kNoToken if the model has none
+  virtual TokenId pad() const { return kNoToken; }  ///< fills rows; kNoToken if the model has none
   /// Returns the token that documents of training begin with: bos(), unless the model's files only declare that one.
   /// kNoToken if they begin with none.
   virtual TokenId text_begin() const { return bos(); }
-  /// Whether the file's post-processor puts bos() in front of texts. Nothing if the file does not say.
+  /// Returns whether the file's post-processor puts bos() in front of texts. Nothing if the file does not say.
   virtual std::optional<bool> adds_bos() const { return std::nullopt; }
-  /// One of "sentencepiece-bpe", "sentencepiece-unigram", "unigram", "byte-bpe", "bpe", "wordpiece", "wordlevel"
+  /// The algorithm, one of "sentencepiece-bpe", "sentencepiece-unigram", "unigram", "byte-bpe", "bpe", "wordpiece",
+  /// "wordlevel"
   virtual std::string_view kind() const = 0;
   /// The crc32c of the model's bytes as 8 hex digits. Everything that was tokenized with the model records it.
   virtual const std::string& fingerprint() const = 0;
@@ -88,6 +85,7 @@ class Tokenizer {
 /// the text of Tokenizer::Decode(). One thread at a time. The tokenizer must outlive the decoder.
 class StreamDecoder {
  public:
+  /// Begins a text. Borrows `tokenizer`.
   explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
   /// Appends to `text` what is certain now, which may be nothing.

@@ -14,7 +14,7 @@
 
 namespace millrace::trace {
 
-/// What a span is of. Viewers show and filter categories by their names.
+/// The category of a span. Viewers show and filter categories by their names.
 enum class Category : std::uint8_t { kStep, kPass, kModel, kKernel, kOptimizer, kCommunication, kData, kCheckpoint };
 /// "step", "pass", "model", "kernel", "optimizer", "communication", "data", "checkpoint"
 std::string_view CategoryName(Category category);
@@ -31,7 +31,7 @@ struct TraceEvent {
 /// Keeps the spans of one rank while it is on. Thread-safe.
 class Recorder {
  public:
-  /// At most so many events: some 100 bytes each. Beyond them, spans are counted and dropped.
+  /// The most events, of some 100 bytes each. Beyond them, spans are counted and dropped.
   static constexpr std::size_t kMostEvents = 1'000'000;
 
   /// REQUIRES: `clock` outlives the recorder.
@@ -68,7 +68,7 @@ class Recorder {
   std::uint64_t dropped_ MR_GUARDED_BY(mutex_) = 0;
 };
 
-/// While it lives, spans of this thread go to `recorder`, which may be null. Scopes may be nested; the innermost
+/// A scope in which spans of this thread go to `recorder`, which may be null. Scopes may be nested; the innermost
 /// counts.
 class ThreadScope {
  public:

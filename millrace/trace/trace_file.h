@@ -13,7 +13,7 @@
 
 namespace millrace::trace {
 
-/// Whose trace it is.
+/// The rank that a trace belongs to.
 struct RankFacts {
   int rank = 0, ranks = 1;
   std::string job, node;

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "millrace/engine/device/choose_device.h"
-#include "millrace/plan/machine/gpu_peaks.h"
-#include "millrace/plan/machine/machine.h"
+#include "millrace/plan/gpu_peaks.h"
+#include "millrace/plan/machine.h"
 #include "millrace/plan/search.h"
 
 namespace millrace::train {

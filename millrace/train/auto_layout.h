@@ -1,4 +1,4 @@
-// What the planner says of a run: its layout, where the job file leaves that to the planner, and its memory.
+// Asks the planner about a run: for its layout, where the job file leaves that to the planner, and for its memory.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +6,9 @@
 
 #include "millrace/base/result.h"
 #include "millrace/engine/config/model_config.h"
+#include "millrace/engine/config/model_shape.h"
 #include "millrace/engine/layout/parallel_options.h"
 #include "millrace/engine/parallel/collective.h"
-#include "millrace/plan/model/model_shape.h"
 #include "millrace/train/options.h"
 
 namespace millrace::train {
@@ -29,8 +29,8 @@ Result<engine::ParallelOptions> ChooseParallel(engine::Collective& world, const 
 Result<std::uint64_t> PlannedMemory(const Options& options, const plan::ModelShape& model,
                                     const engine::ParallelOptions& parallel, int ranks);
 
-/// Returns the floating-point operations a second that the machine's description promises for all ranks; of GPUs that
-/// it does not describe, the peak of their data sheet, or 0 if that is not known.
+/// Returns the floating-point operations a second that the machine's description promises for all ranks. For GPUs that
+/// it does not describe, returns the peak of their data sheet, or 0 if the peak is not known.
 Result<double> PromisedRate(const Options& options, int ranks);
 
 }  // namespace millrace::train

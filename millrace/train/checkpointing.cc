@@ -5,15 +5,15 @@
 #include <tuple>
 
 #include "millrace/checkpoint/commit/commit.h"
-#include "millrace/checkpoint/exchange/decide.h"
 #include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/local/local_tier.h"
 #include "millrace/checkpoint/read/catalog.h"
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/checkpoint/read/store_reader.h"
+#include "millrace/checkpoint/save/decide.h"
 #include "millrace/checkpoint/save/replicas.h"
+#include "millrace/train/ranks/rank_group.h"
 #include "millrace/train/reporting/stopwatch.h"
-#include "millrace/train/state/rank_group.h"
 
 namespace millrace::train {
 namespace {
@@ -52,17 +52,17 @@ Result<std::unique_ptr<Checkpointing>> Checkpointing::Open(
   made->ranks_ = MakeRankGroup(MR_TRY(world.Duplicate("checkpoint")));
   std::string id = options.run_id.empty() ? checkpoint::NewAttempt() : options.run_id;
   made->run_ = {.id = MR_TRY(made->ranks_->Broadcast(std::move(id))), .attempt = options.attempt};
-  if (options.local) {
-    made->machines_ = MR_TRY(
-        checkpoint::PeerMachines::Connect(*made->ranks_, *options.local, options.checkpoint_url, *options.clock));
+  if (options.checkpoint.local) {
+    made->machines_ = MR_TRY(checkpoint::PeerMachines::Connect(*made->ranks_, *options.checkpoint.local,
+                                                               options.checkpoint.url, *options.clock));
   }
   return made;
 }
 
 Result<std::optional<Checkpointing::Resumed>> Checkpointing::Resume(const std::vector<StateTensor>& tensors,
                                                                     const RunIdentity& identity) {
-  const checkpoint::NewestCheckpoint newest = MR_TRY(
-      checkpoint::OpenNewest(connection_, *ranks_, options_.checkpoint_url, options_.local, machines_, options_.log));
+  const checkpoint::NewestCheckpoint newest = MR_TRY(checkpoint::OpenNewest(
+      connection_, *ranks_, options_.checkpoint.url, options_.checkpoint.local, machines_, options_.log));
   if (!newest.reader) return std::nullopt;
   checkpoint::Reader& reader = *newest.reader;
   MR_TRY(CheckWhose(reader.manifest(), reader.name()));
@@ -108,7 +108,7 @@ Status Checkpointing::CheckWhose(const checkpoint::Manifest& newest, const std::
 /// Collective. Returns whether the store has a checkpoint of this run.
 Result<bool> Checkpointing::HasCommitted() {
   const Json found = MR_TRY(checkpoint::DecideOnRank0(*ranks_, "", [&](const auto&) -> Result<Json> {
-    const object::Location root = MR_TRY(object::Locate(connection_, options_.checkpoint_url));
+    const object::Location root = MR_TRY(object::Locate(connection_, options_.checkpoint.url));
     for (const checkpoint::ListedCheckpoint& entry : MR_TRY(checkpoint::ListCheckpoints(root))) {
       const auto reader = checkpoint::OpenAt(root, entry.step);
       if (reader && (*reader)->manifest().run.id == run_.id) return Json(true);
@@ -126,7 +126,7 @@ Status Checkpointing::CheckComplete() {
 std::optional<Error> Checkpointing::lost() const { return lost_ ? lost_ : writer_ ? writer_->lost() : std::nullopt; }
 
 Error Checkpointing::AwaitLost(std::uint64_t step) {
-  const KeepBeating beating(heartbeat_, step, *options_.clock);
+  const HeartbeatScope beating(heartbeat_, step, *options_.clock);
   std::ignore = writer_->Wait();
   return lost().value_or(Error(Code::kPreconditionFailed, "another run saves to the same place"));
 }
@@ -134,7 +134,7 @@ Error Checkpointing::AwaitLost(std::uint64_t step) {
 Result<std::optional<Checkpointing::Resumed>> Checkpointing::GoBack(std::uint64_t step,
                                                                     const std::vector<StateTensor>& tensors,
                                                                     const RunIdentity& identity) {
-  const KeepBeating beating(heartbeat_, step, *options_.clock);
+  const HeartbeatScope beating(heartbeat_, step, *options_.clock);
   if (const auto before = writer_->Wait(); !before) {
     options_.log.Warning("an earlier checkpoint was not committed", {{"error", before.error()}});
   }
@@ -143,12 +143,12 @@ Result<std::optional<Checkpointing::Resumed>> Checkpointing::GoBack(std::uint64_
 
 Status Checkpointing::Prepare(const std::vector<StateTensor>& tensors) {
   slices_ = MR_TRY(checkpoint::ShareReplicas(*ranks_, SlicesOf(tensors)));
-  checkpoint::Writer::Options writer{.url = options_.checkpoint_url,
-                                     .retention = options_.retention,
-                                     .local = options_.local,
+  checkpoint::Writer::Options writer{.url = options_.checkpoint.url,
+                                     .retention = options_.checkpoint.retention,
+                                     .local = options_.checkpoint.local,
                                      .local_peers = machines_};
-  writer.bandwidth = options_.checkpoint_bandwidth;
-  writer.upload_limit = options_.checkpoint_upload_limit;
+  writer.bandwidth = options_.checkpoint.bandwidth;
+  writer.upload_limit = options_.checkpoint.upload_limit.value_or(Duration::zero());
   writer.written_by = options_.written_by;
   writer.run = run_;
   writer.parent = parent_;
@@ -159,7 +159,7 @@ Status Checkpointing::Prepare(const std::vector<StateTensor>& tensors) {
   writer.clock = options_.clock;
   writer.log = options_.log;
   if (leads()) writer.on_done = on_done_;
-  const bool two_copies = options_.local && options_.local_beside;
+  const bool two_copies = options_.checkpoint.local && options_.checkpoint.local_beside;
   if (two_copies) writer.local_group = MakeRankGroup(MR_TRY(world_.Duplicate("local checkpoint")));
   // A snapshot's size is the model's, not a matter of choice; it has a budget of its own.
   snapshot_budget_ = std::make_unique<MemoryBudget>((two_copies ? 2 : 1) * (writer.snapshot_bytes + kMiB));
@@ -174,8 +174,8 @@ SaversBusy Checkpointing::busy() const {
 double Checkpointing::SaveIfDue(const SavePoint& point, const std::function<Json()>& meta) {
   if (saved_step_ == point.step) return 0;
   checkpoint::SaveOptions save{.metrics = point.metrics};
-  save.to_store = point.last || store_due_ || point.step % options_.checkpoint_every == 0;
-  save.to_local = options_.local && point.step % options_.local_every == 0;
+  save.to_store = point.last || store_due_ || point.step % options_.checkpoint.every_steps == 0;
+  save.to_local = options_.checkpoint.local && point.step % options_.checkpoint.local_every_steps == 0;
   if (!point.last) Yield(save, point);
   if (!save.to_store && !save.to_local) return 0;
   const Stopwatch waiting(*options_.clock);
@@ -191,7 +191,7 @@ void Checkpointing::SaveFinished(std::uint64_t step, const std::map<std::string,
 void Checkpointing::Start(std::uint64_t step, checkpoint::SaveOptions save, bool last,
                           const std::function<Json()>& meta) {
   const TimePoint began = options_.clock->Now();
-  const KeepBeating beating(heartbeat_, step, *options_.clock);
+  const HeartbeatScope beating(heartbeat_, step, *options_.clock);
   // An observer knows how each ended. This one is under way, and the job lives on the newest that committed.
   const auto tell = [&](const Error& earlier) {
     options_.log.Warning("an earlier checkpoint was not committed", {{"error", earlier}});
@@ -204,14 +204,14 @@ void Checkpointing::Start(std::uint64_t step, checkpoint::SaveOptions save, bool
   device_.Mark();  // the copy runs beside the next passes, but behind the update
   const Json state = meta();
   save.held_up = options_.clock->Now() - began - copied;
-  if (const auto held = writer_->Start(step, slices_, state, save); !held) tell(held.error());
+  if (const auto held = writer_->Start(step, slices_, DumpJson(state), save); !held) tell(held.error());
   saved_step_ = step;
   if (save.to_store) store_due_ = false;
 }
 
 /// Takes out of a save, on all ranks alike, what would have to wait, where training is not to.
 void Checkpointing::Yield(checkpoint::SaveOptions& save, const SavePoint& point) {
-  if (options_.when_busy == Options::WhenBusy::kWait) return;
+  if (options_.checkpoint.when_busy == WhenBusy::kWait) return;
   const auto tell = [&](std::string_view what) {
     if (!leads()) return;
     options_.log.Warning(
@@ -221,7 +221,7 @@ void Checkpointing::Yield(checkpoint::SaveOptions& save, const SavePoint& point)
         {{"step", point.step}});
   };
   const bool store = save.to_store && point.busy.store, local = save.to_local && point.busy.local;
-  if (store && options_.when_busy == Options::WhenBusy::kDelay) {
+  if (store && options_.checkpoint.when_busy == WhenBusy::kDelay) {
     if (!store_due_) tell("put off");
     store_due_ = true;
   } else if (store || local) {
@@ -232,7 +232,7 @@ void Checkpointing::Yield(checkpoint::SaveOptions& save, const SavePoint& point)
 }
 
 Status Checkpointing::Finish(std::uint64_t step) {
-  const KeepBeating beating(heartbeat_, step, *options_.clock);
+  const HeartbeatScope beating(heartbeat_, step, *options_.clock);
   const auto done = writer_->Wait();
   if (!done) return Fail(done.error().Context(fmt::format("the checkpoint of step {}, the last, was not saved", step)));
   return {};

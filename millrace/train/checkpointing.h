@@ -1,4 +1,4 @@
-// The checkpoints of a run: the one that it resumes from, and those that it makes.
+// Reads the checkpoint that a run resumes from, and saves the run's own checkpoints.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
 #include "millrace/base/threads/memory_budget.h"
+#include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/local/peer_machines.h"
 #include "millrace/checkpoint/save/writer.h"
 #include "millrace/engine/device/device_reader.h"
@@ -23,15 +24,15 @@
 
 namespace millrace::train {
 
-/// What a run must have in common with the checkpoint that it resumes from.
+/// The facts that must be the same in a run and in the checkpoint that it resumes from.
 struct RunIdentity {
   std::string tokenizer_fingerprint;
   std::string optimizer;
   Json adapter_config;           ///< as RunState has it
-  std::string base_fingerprint;  ///< likewise
+  std::string base_fingerprint;  ///< as RunState has it
 };
 
-/// Whether a save to a tier would have to wait for the one before.
+/// The places where a new save would have to wait for an earlier one. `store`: the bucket. `local`: the local tier.
 struct SaversBusy {
   bool store = false, local = false;
 };
@@ -39,54 +40,65 @@ struct SaversBusy {
 /// A point at which a checkpoint may be due.
 struct SavePoint {
   std::uint64_t step = 0;                 ///< steps done
-  bool last = false;                      ///< of this run: a checkpoint is due in any case
+  bool last = false;                      ///< the last step of this run: the checkpoint is due in any case
   std::map<std::string, double> metrics;  ///< for the manifest
-  SaversBusy busy;                        ///< on any rank
+  SaversBusy busy;                        ///< true where any rank is busy
 };
 
-/// Every rank makes one and calls the same functions in the same order. One owner thread.
+/// The checkpoints of one rank. Every rank makes one object, and calls the same functions in the same order. One owner
+/// thread.
 class Checkpointing {
  public:
-  /// Collective over `world`. `on_done`: as Writer::Options, on rank 0.
+  /// Collective over `world`. `on_done` is called on rank 0 after each save, as Writer::Options::on_done.
   /// REQUIRES: all references outlive this object.
   static Result<std::unique_ptr<Checkpointing>> Open(object::Connection& connection, engine::Collective& world,
                                                      const Options& options, Heartbeat& heartbeat,
                                                      std::function<void(const Result<checkpoint::SaveStats>&)> on_done);
 
-  /// A checkpoint that was read.
+  /// The content of a checkpoint, without its tensors.
   struct Resumed {
     RunState state;
     std::map<std::string, double> metrics;
   };
-  /// Reads the newest checkpoint into the tensors. Nothing: there is none.
-  /// Errors: kPreconditionFailed if it belongs to another job; lost() if another run has committed it beside this one.
+  /// Reads the newest checkpoint into the tensors. Returns nothing if there is no checkpoint.
+  /// Errors: kPreconditionFailed if the checkpoint belongs to another job; lost() if another run has committed it while
+  /// this run ran.
   Result<std::optional<Resumed>> Resume(const std::vector<StateTensor>& tensors, const RunIdentity& identity);
-  /// Waits for the saves under way, then reads the newest checkpoint as Resume() does. The heartbeat tells `step`
-  /// meanwhile.
+  /// Waits for the saves in progress, then reads the newest checkpoint as Resume() does. Meanwhile the heartbeat shows
+  /// `step`.
   Result<std::optional<Resumed>> GoBack(std::uint64_t step, const std::vector<StateTensor>& tensors,
                                         const RunIdentity& identity);
 
-  /// Prepares to save the tensors, whose memory it borrows. Call it after Resume().
+  /// Prepares to save the tensors. Borrows their memory. Call it after Resume().
   Status Prepare(const std::vector<StateTensor>& tensors);
 
-  /// Returns why this run must end: another run saves to the same place. Ranks learn of it at different times.
+  /// Returns an error if another run saves to the same place. Then this run must end. Ranks may get the error at
+  /// different times.
   std::optional<Error> lost() const;
-  /// Waits until all ranks know why this run must end. REQUIRES: one of them knows.
+  /// Waits until all ranks have the error, and returns it. Meanwhile the heartbeat shows `step`. REQUIRES: lost() has
+  /// an error on some rank.
   Error AwaitLost(std::uint64_t step);
-  /// For a run that resumed and has no step to make. Fails, and so does lost(), if it is not the run's first attempt
-  /// and the checkpoint is another run's. With steps to make, a run goes on from it, as its first attempt may have
-  /// done.
+  /// Checks a run that has no step left to make. Fails if this is not the run's first attempt, and it has resumed from
+  /// another run's checkpoint; lost() then has the error, too. A run with steps left may go on from such a checkpoint,
+  /// because its first attempt may have done so, too.
   Status CheckComplete();
 
+  /// Returns the id of the first of the runs that went on from each other's checkpoints and led to this one. Call it
+  /// after Resume().
+  const std::string& first_run() const { return run_.after.empty() ? run_.id : run_.after.front(); }
+
+  /// Returns the places that are busy on this rank.
   SaversBusy busy() const;
-  /// Waits until what is being saved is copied and may change. Returns how long that took.
+  /// Waits until the tensors of the save in progress are copied. Until then they must not change. Returns how long that
+  /// took.
   Duration WaitCopied() { return writer_->WaitCopied(); }
-  /// Starts a save if one is due. `meta` makes its metadata. Returns the seconds that the caller waited.
+  /// Starts a save if one is due. `meta` returns the metadata of the checkpoint. Returns the seconds that the caller
+  /// waited.
   double SaveIfDue(const SavePoint& point, const std::function<Json()>& meta);
-  /// Starts the save of a run that is complete, if its last step is not in the store.
+  /// Saves the last step of a complete run, unless the store has it already. Returns before the save has ended.
   void SaveFinished(std::uint64_t step, const std::map<std::string, double>& metrics,
                     const std::function<Json()>& meta);
-  /// Waits for the saves under way. Errors: that of the last save.
+  /// Waits for the saves in progress. Errors: that of the last save.
   Status Finish(std::uint64_t step);
 
  private:
@@ -109,18 +121,18 @@ class Checkpointing {
   const Options& options_;
   Heartbeat& heartbeat_;
   const std::function<void(const Result<checkpoint::SaveStats>&)> on_done_;
-  std::shared_ptr<checkpoint::RankExchange> ranks_;  ///< what checkpoints are agreed over
-  /// Machines that hold copies for each other; null: one local folder or none.
+  std::shared_ptr<checkpoint::RankExchange> ranks_;  ///< the group over which the ranks agree on checkpoints
+  /// The machines that hold copies for each other. Null: one local folder, or no local tier.
   std::shared_ptr<checkpoint::PeerMachines> machines_;
   checkpoint::RunLineage run_;     ///< the same on all ranks
-  std::optional<Error> lost_;      ///< for the checkpoint that it would go on from
-  std::optional<Error> stranger_;  ///< the run has resumed, not for the first time, from another's checkpoint
+  std::optional<Error> lost_;      ///< another run has committed the checkpoint that this run would go on from
+  std::optional<Error> stranger_;  ///< a later attempt than the first has resumed from another run's checkpoint
   std::optional<std::uint64_t> saved_step_;
   std::optional<checkpoint::CheckpointId> parent_;
-  bool store_due_ = false;                     ///< a checkpoint that was put off
+  bool store_due_ = false;  ///< a save to the store was put off, and is made as soon as the store is not busy
   std::vector<checkpoint::SaveSlice> slices_;  ///< this rank's share of the tensors
   std::unique_ptr<MemoryBudget> snapshot_budget_;
-  engine::DeviceReader device_;  ///< of the tensors; goes after the writer, which reads with it
+  engine::DeviceReader device_;  ///< reads the tensors of the device; destroyed after the writer, which uses it
   std::unique_ptr<checkpoint::Writer> writer_;
 };
 

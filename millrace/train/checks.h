@@ -5,8 +5,8 @@
 #include "millrace/engine/device/choose_device.h"
 #include "millrace/engine/parallel/collective.h"
 #include "millrace/train/layout.h"
-#include "millrace/train/links/link_check.h"
 #include "millrace/train/options.h"
+#include "millrace/train/ranks/link_check.h"
 #include "millrace/train/reporting/heartbeat.h"
 
 namespace millrace::train {
@@ -26,8 +26,8 @@ Error WithAdviceOnMemory(const Error& error, const Options& options);
 Status CheckDevices(engine::Collective& world, const Options& options);
 
 /// Measures and returns the network between the machines of the ranks if options.check_network says so. Rank 0 logs the
-/// figures, and a warning for each slow link; its heartbeat tells the supervisor of machines whose links are all slow.
-/// Collective over `world`. Errors: kUnavailable if a rank is lost.
+/// figures, and a warning for each slow link; its heartbeat reports to the supervisor machines whose links are all
+/// slow. Collective over `world`. Errors: kUnavailable if a rank is lost.
 Result<NetworkFigures> CheckNetwork(engine::Collective& world, const Options& options, Heartbeat& heartbeat);
 
 /// Checks that the options allow plain operations, if they ask for them. Errors: kUnsupported.

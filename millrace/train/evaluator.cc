@@ -53,34 +53,6 @@ data::Batch RowWithoutLabels(const data::DatasetOptions& options) {
 
 }  // namespace
 
-std::map<std::string, double> EvalReport::Metrics() const {
-  std::map<std::string, double> metrics = {{"loss", loss}};
-  if (tells_perplexity) metrics["perplexity"] = std::exp(loss);
-  if (tells_accuracy) metrics["accuracy"] = accuracy;
-  if (tells_accuracy && has_row_accuracy) metrics["next_sentence_accuracy"] = row_accuracy;
-  metrics.insert(preferences.begin(), preferences.end());
-  return metrics;
-}
-
-Json EvalReport::ToJson() const {
-  Json json = {{"event", "eval"}, {"step", step}, {"samples", samples}, {"labels", labels}, {"seconds", seconds}};
-  for (const auto& [name, value] : Metrics()) json[name] = NineDigits(value);
-  return json;
-}
-
-std::string EvalReport::ToText() const {
-  std::string metrics;
-  if (tells_perplexity) metrics += fmt::format("  perplexity {:.2f}", std::exp(loss));
-  if (tells_accuracy) metrics += fmt::format("  accuracy {:.4f}", accuracy);
-  if (tells_accuracy && has_row_accuracy) metrics += fmt::format("  next-sentence accuracy {:.4f}", row_accuracy);
-  if (!preferences.empty()) {
-    metrics += fmt::format("  margin {:.3f}  accuracy {:.3f}", preferences.at("rewards/margins"),
-                           preferences.at("rewards/accuracies"));
-  }
-  return fmt::format("eval after step {}  loss {:.4f}{}  ({} samples, {:.1f} s)", step, loss, metrics, samples,
-                     seconds);
-}
-
 Result<std::unique_ptr<Evaluator>> Evaluator::Open(object::Connection& connection,
                                                    std::shared_ptr<const tokenizer::Tokenizer> tokenizer,
                                                    const data::DatasetOptions& options, const engine::DpoOptions& dpo,

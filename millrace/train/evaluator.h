@@ -18,27 +18,9 @@
 #include "millrace/tokenizer/tokenizer.h"
 #include "millrace/train/layout.h"
 #include "millrace/train/micro_batch.h"
+#include "millrace/train/reporting/report.h"
 
 namespace millrace::train {
-
-/// One evaluation, over all ranks.
-struct EvalReport {
-  std::uint64_t step = 0;  ///< steps done
-  double loss = 0;         ///< mean over the labels; of tokens plus of rows, if there are both
-  std::uint64_t samples = 0, labels = 0;
-  double accuracy = 0;      ///< the share of the labels that the model predicts: of tokens or, without any, of rows
-  double row_accuracy = 0;  ///< of row labels beside those of tokens: of next sentences
-  bool has_row_accuracy = false;
-  double seconds = 0;
-  bool tells_perplexity = true;  ///< e to the loss
-  bool tells_accuracy = false;
-  std::map<std::string, double> preferences;  ///< of Objective::kDpo: engine::PreferenceSums::Means()
-
-  /// Returns what it tells, by name: "loss", "perplexity", "accuracy", "next_sentence_accuracy", and preferences.
-  std::map<std::string, double> Metrics() const;
-  Json ToJson() const;
-  std::string ToText() const;
-};
 
 /// Holds a rank's share of the evaluated sequences as tokens, in samples / ranks × 16 × sequence length bytes. Each
 /// sequence is on one data rank, so reports do not depend on the number of ranks, but for rounding. A rank with fewer
@@ -58,7 +40,7 @@ class Evaluator {
                                                  std::uint64_t samples, at::Device device, const RankLayout& layout,
                                                  const Logger& log);
 
-  /// Computes the loss. A collective operation. The caller sets step, seconds and what is told.
+  /// Computes the loss. A collective operation. The caller sets step, seconds and the metrics to report.
   Result<EvalReport> Evaluate(engine::PipelineRunner& passes);
 
  private:

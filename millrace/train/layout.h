@@ -31,10 +31,11 @@ class RankLayout {
   /// The groups over which parameters are divided or repeated.
   engine::StateRanks state() const;
   engine::Sharding sharding() const;
-  /// What this rank has of a model of this configuration. Stages are balanced for sequences of `length` tokens.
+  /// Returns the share of a model of this configuration that this rank has. Stages are balanced for sequences of
+  /// `length` tokens.
   engine::ModelShare ShareOf(const engine::ModelConfig& config, std::int64_t length) const;
 
-  /// Gives up all groups, the one of all ranks too: tells their ranks that this rank failed with `cause`.
+  /// Gives up all groups, the one of all ranks too: notifies their ranks that this rank failed with `cause`.
   void Abort(const Error& cause);
 
   int data_rank() const { return mesh_.DataRank(world_.rank()); }

@@ -31,8 +31,8 @@ struct MicroBatch {
 struct LabelCounts {
   std::uint64_t tokens = 0, rows = 0;
 
-  /// The loss of one row counts as much as that of so many tokens: so the sum of both, divided by denominator(), is the
-  /// mean over the tokens plus the mean over the rows, as in BERT's pre-training.
+  /// The loss of one row counts as much as that of this number of tokens. The sum of both, divided by denominator(), is
+  /// the mean over the tokens plus the mean over the rows, as in BERT's pre-training.
   double row_weight() const;
   std::uint64_t denominator() const { return tokens > 0 ? tokens : rows; }
 };

@@ -38,7 +38,7 @@ TEST_F(ObjectivesTest, PreTrainingIsTheSameOnAnyRanks) {
       }
     }
 
-    options.checkpoint_url = CheckpointUrl(run);
+    options.checkpoint.url = CheckpointUrl(run);
     ASSERT_TRUE(Run(options, 5).outcome);
     const Ran rest = Run(options);
     ASSERT_TRUE(rest.outcome) << rest.outcome.error().ToString();
@@ -48,16 +48,16 @@ TEST_F(ObjectivesTest, PreTrainingIsTheSameOnAnyRanks) {
 
 TEST_F(ObjectivesTest, ClassesAreLearntFromAPreTrainedModel) {
   Options base = Bert("base", data::Objective::kMlm);
-  base.checkpoint_url = CheckpointUrl("base");
+  base.checkpoint.url = CheckpointUrl("base");
   ASSERT_TRUE(Run(base).outcome);
 
   Options options = Bert("classes", data::Objective::kClassification);
-  options.model_url = base.checkpoint_url;
+  options.model_url = base.checkpoint.url;
   options.model_config = nullptr;
   options.steps = 60;
   options.data.split.held_out = 0.2;
-  options.eval_every = 30;
-  options.eval_accuracy = true;
+  options.eval.every_steps = 30;
+  options.eval.metrics.emplace_back("accuracy");
   const Ran one = Run(options);
   ASSERT_TRUE(one.outcome) << one.outcome.error().ToString();
   EXPECT_NEAR(one.losses.at(1), std::log(2.0), 0.3);
@@ -78,15 +78,15 @@ TEST_F(ObjectivesTest, AGpt2LearnsClasses) {
                           {"n_layer", 2},         {"n_head", 4},  {"n_positions", 32}};
   options.steps = 60;
   options.data.split.held_out = 0.2;
-  options.eval_every = 60;
-  options.eval_accuracy = true;
+  options.eval.every_steps = 60;
+  options.eval.metrics.emplace_back("accuracy");
   const Ran one = Run(options);
   ASSERT_TRUE(one.outcome) << one.outcome.error().ToString();
   EXPECT_NEAR(one.losses.at(1), std::log(2.0), 0.3);
   EXPECT_GT(one.evals.at(60).accuracy, 0.95) << one.evals.at(60).ToText();
 
   options.steps = 8;
-  options.eval_every = 0;
+  options.eval.every_steps = 0;
   const Ran some = Run(options);
   for (const engine::ParallelOptions& parallel :
        {engine::ParallelOptions{.tensor = 2, .sequence = true}, engine::ParallelOptions{.pipeline = 2, .zero = 1}}) {

@@ -6,13 +6,13 @@
 #include <filesystem>
 #include <utility>
 
-#include "millrace/checkpoint/convert/mapped/quantized_model.h"
-#include "millrace/checkpoint/convert/quantized/quantized_names.h"
+#include "millrace/checkpoint/convert/quantized_model.h"
+#include "millrace/checkpoint/convert/tensors/quantized_names.h"
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/read/reader.h"
-#include "millrace/data/bert/bert_tokens.h"
-#include "millrace/engine/adapters/peft_config.h"
+#include "millrace/data/reading/bert_tokens.h"
 #include "millrace/engine/config/families.h"
+#include "millrace/engine/config/peft_config.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/weights/unused_weights.h"
 #include "millrace/engine/weights/weight_names.h"
@@ -110,7 +110,7 @@ Status ModelOpening::QuantizeBase() {
                 "model.from: the weights of {} are quantized as {}; train adapters over them: {}", options_.model_url,
                 QuantizationName(*stored), "lora: {base: " + std::string(QuantizationName(*stored)) + "}");
   }
-  const KeepBeating beating(heartbeat_, std::nullopt, clock_);  // it may take minutes
+  const HeartbeatScope beating(heartbeat_, std::nullopt, clock_);  // it may take minutes
   const std::filesystem::path cache =
       options_.quantized_folder.empty() ? MR_TRY(checkpoint::DefaultQuantizedFolder()) : options_.quantized_folder;
   auto model = MR_TRY(checkpoint::OpenQuantizedModel(connection_, *opened_.weights, *options_.base_quantization, cache,

@@ -1,4 +1,4 @@
-// The forward and backward passes of a training step on one rank.
+// Runs the forward and backward passes of a training step on one rank.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,9 @@
 
 #include "millrace/base/result.h"
 #include "millrace/data/loader.h"
+#include "millrace/engine/config/model_shape.h"
 #include "millrace/engine/pipeline/pipeline_runner.h"
 #include "millrace/engine/sharding/data_exchange.h"
-#include "millrace/plan/model/model_shape.h"
 #include "millrace/train/layout.h"
 #include "millrace/train/micro_batch.h"
 #include "millrace/train/options.h"
@@ -17,16 +17,17 @@
 
 namespace millrace::train {
 
-/// What the passes of a step add up to, on this rank's samples. All 0 on ranks that do not count their samples.
+/// Sums over the passes of a step, for this rank's samples. All are 0 on ranks that do not count their samples.
 struct PassSums {
   double loss = 0;
   LabelCounts labels;
-  double context =
-      0;  ///< summed over all tokens: ModelShape::AttendedLength() of the document that each attends within
+  /// The sum over all tokens of ModelShape::AttendedLength() for the document of the token.
+  double context = 0;
   engine::PreferenceSums preferences;  ///< of Objective::kDpo
 };
 
-/// Draws a step's micro-batches from the loader and runs them through the model. Borrows all that it is given.
+/// Takes the micro-batches of a step from the loader, and runs them through the model. Borrows all arguments of the
+/// constructor.
 class StepRunner {
  public:
   StepRunner(const RankLayout& layout, const Options& options, const plan::ModelShape& shape, data::Loader& loader,
@@ -39,9 +40,10 @@ class StepRunner {
         exchange_(exchange),
         micro_batches_(micro_batches) {}
 
-  /// Runs the passes after `step` steps. Afterwards the owned gradients are those of the sum of all ranks' losses. Adds
-  /// this rank's waits to the report. A collective operation. Errors: those of the data; kUnavailable if a rank is
-  /// lost. `loss_factor`: of the loss in the backward passes, and so of the gradients.
+  /// Runs the passes of the step after `step` finished steps. Afterwards the owned gradients are those of the sum of
+  /// all ranks' losses. Adds this rank's waits to the report. `loss_factor` multiplies the loss in the backward passes,
+  /// and so the gradients.
+  /// Collective: all ranks call it. Errors: those of the data; kUnavailable if a rank is lost.
   Result<PassSums> Run(std::uint64_t step, StepReport& report, double loss_factor = 1);
 
  private:

@@ -9,13 +9,14 @@
 #include "millrace/base/files/files.h"
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/collectives/connect.h"
+#include "millrace/data/batch/sequence_row.h"
 #include "millrace/data/dataset.h"
 #include "millrace/engine/config/families.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/history/run_history.h"
 #include "millrace/http/server/server.h"
 #include "millrace/object/open/open.h"
-#include "millrace/tokenizer/load/load.h"
+#include "millrace/tokenizer/formats/load.h"
 #include "millrace/train/reporting/heartbeat.h"
 #include "millrace/train/reporting/step_metrics.h"
 #include "millrace/train/state/run_state.h"
@@ -31,7 +32,7 @@ TEST_F(TrainTest, LearnsAndReports) {
   Options options = Tiny("learns");
   options.steps = 30;
   options.heartbeat_file = folder_->path() / "beat";
-  options.tensorboard_url = (folder_->path() / "tb").native();
+  options.reports.tensorboard = (folder_->path() / "tb").native();
   options.shown_job = "name: shown";
   const Ran ran = Run(options);
   ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
@@ -77,11 +78,11 @@ TEST_F(TrainTest, EvaluatesTheHeldOutPartWithoutChangingTheRun) {
   options.data.split.held_out = 0.2;
   const Ran plain = Run(options);
   ASSERT_TRUE(plain.outcome) << plain.outcome.error().ToString();
-  options.checkpoint_url = CheckpointUrl("evaluated");
-  options.eval_every = 5;
-  options.eval_samples = 12;
-  options.tensorboard_url = (folder_->path() / "eval-tb").native();
-  options.eval_accuracy = true;
+  options.checkpoint.url = CheckpointUrl("evaluated");
+  options.eval.every_steps = 5;
+  options.eval.samples = 12;
+  options.reports.tensorboard = (folder_->path() / "eval-tb").native();
+  options.eval.metrics.emplace_back("accuracy");
   const Ran ran = Run(options);
   ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
   EXPECT_EQ(ran.losses, plain.losses) << "bit for bit";
@@ -92,13 +93,13 @@ TEST_F(TrainTest, EvaluatesTheHeldOutPartWithoutChangingTheRun) {
   EXPECT_EQ(ran.evals.at(5).ToJson()["event"], "eval");
   EXPECT_NEAR(ran.evals.at(5).ToJson()["perplexity"].get<double>(), std::exp(ran.evals.at(5).loss), 1e-3);
   auto connection = object::OpenConnection({}).value();
-  auto reader = checkpoint::Reader::Open(*connection, options.checkpoint_url, 12).value();
+  auto reader = checkpoint::Reader::Open(*connection, options.checkpoint.url, 12).value();
   EXPECT_EQ(reader->manifest().metrics.at("eval_loss"), ran.evals.at(12).loss);
   EXPECT_EQ(reader->manifest().metrics.at("eval_perplexity"), std::exp(ran.evals.at(12).loss));
   EXPECT_EQ(reader->manifest().metrics.at("eval_accuracy"), ran.evals.at(12).accuracy);
 
   // The same sequences on two ranks.
-  options.checkpoint_url.clear();
+  options.checkpoint.url.clear();
   options.micro_batch = 1;
   const Ran two = RunRanks(options, 2);
   ASSERT_TRUE(two.outcome) << two.outcome.error().ToString();
@@ -116,8 +117,8 @@ TEST_F(TrainTest, EvaluatesSourcesOfTheirOwnWithoutChangingTheRun) {
   const std::filesystem::path test = folder_->path() / "test";
   std::filesystem::create_directory(test);
   ASSERT_TRUE(WriteFileAtomic(test / "records.json", AsBytes(Corpus(30))));
-  options.eval_sources = {{.url = (test / "records.json").native(), .format = "jsonl"}};
-  options.eval_every = 6;
+  options.eval.sources = {{.url = (test / "records.json").native(), .format = "jsonl"}};
+  options.eval.every_steps = 6;
   std::optional<std::uint64_t> samples;
   for (const bool is_split : {false, true}) {
     options.data.split.held_out = is_split ? 0.2 : 0;
@@ -129,7 +130,7 @@ TEST_F(TrainTest, EvaluatesSourcesOfTheirOwnWithoutChangingTheRun) {
     EXPECT_EQ(ran.evals.at(6).samples, *samples) << "all of their records";
     EXPECT_LT(ran.evals.at(12).loss, ran.evals.at(6).loss);
   }
-  options.eval_samples = 8;
+  options.eval.samples = 8;
   const Ran two = RunRanks(options, 2);
   ASSERT_TRUE(two.outcome) << two.outcome.error().ToString();
   EXPECT_EQ(two.evals.at(6).samples, 8u);
@@ -140,9 +141,9 @@ TEST_F(TrainTest, TellsPrometheusWhatStepsWaitedFor) {
   EXPECT_THAT(metrics.PrometheusText(), HasSubstr("\nmillrace_train_step 10\n"));
   StepReport report{.step = 11, .loss = 2.5, .tokens = 256, .step_s = 0.5, .data_wait_s = 0.25, .comm_wait_s = 0.125};
   report.data_wait_on_s[static_cast<std::size_t>(data::LoadStage::kTokenize)] = 0.25;
-  metrics.Add(report);
+  metrics.OnStep(report);
   report.step = 12;
-  metrics.Add(report);
+  metrics.OnStep(report);
   const std::string text = metrics.PrometheusText();
   for (const char* line : {"millrace_train_steps_planned 40", "millrace_train_step 12", "millrace_train_loss 2.5",
                            "millrace_train_tokens_total 512", "millrace_train_step_seconds_sum 1",
@@ -156,11 +157,11 @@ TEST_F(TrainTest, TellsPrometheusWhatStepsWaitedFor) {
 
 TEST_F(TrainTest, KeepsAHistoryOfAllRanks) {
   Options options = Tiny("history");
-  options.checkpoint_url = CheckpointUrl("history");
+  options.checkpoint.url = CheckpointUrl("history");
   const Ran plain = RunRanks(
       [&] {
         Options other = options;
-        other.checkpoint_url = CheckpointUrl("no-history");
+        other.checkpoint.url = CheckpointUrl("no-history");
         return other;
       }(),
       2);
@@ -198,14 +199,14 @@ TEST_F(TrainTest, KeepsAHistoryOfAllRanks) {
 
 TEST_F(TrainTest, TellsPrometheusOfRanksAndCheckpoints) {
   StepMetrics metrics({.steps = 40}, 1e6);
-  metrics.Add({.step = 1, .tokens = 100, .step_s = 0.5, .flops_per_token = 1000});
-  metrics.SetSpeed({.step = 1, .tokens = 100, .step_s = 0.5, .flops_per_token = 1000});
-  metrics.AddCheckpoint(checkpoint::SaveStats{.step = 1, .bytes = 77, .total = std::chrono::milliseconds(250)});
-  metrics.AddCheckpoint(Fail(Code::kUnavailable, "the bucket is away"));
+  metrics.OnStep({.step = 1, .tokens = 100, .step_s = 0.5, .flops_per_token = 1000});
+  metrics.OnFigures({.step = 1, .tokens = 100, .step_s = 0.5, .flops_per_token = 1000});
+  metrics.OnCheckpoint(checkpoint::SaveStats{.step = 1, .bytes = 77, .total = std::chrono::milliseconds(250)});
+  metrics.OnCheckpoint(Fail(Code::kUnavailable, "the bucket is away"));
   std::vector<history::RankFigures> ranks(2, {.times = {.step = 0.5, .comm_wait = 0.25}, .memory_bytes = 9});
   ranks[1].straggles = true;
-  metrics.SetRanks(ranks);
-  metrics.SetRanks(ranks);
+  metrics.OnRanks(ranks);
+  metrics.OnRanks(ranks);
   const std::string text = metrics.PrometheusText();
   for (const char* line :
        {"millrace_train_model_flops_utilization 0.2", "millrace_train_checkpoint_step 1",
@@ -220,23 +221,23 @@ TEST_F(TrainTest, TellsPrometheusOfRanksAndCheckpoints) {
 TEST_F(TrainTest, AnAddressInUseIsToldBeforeTheFirstStep) {
   auto taken = http::Server::Start({}, [](http::ServerRequest&, http::ServerResponse&) {}).value();
   Options options = Tiny("taken");
-  options.metrics_listen = taken->address();
+  options.reports.metrics_listen = taken->address();
   const Ran ran = Run(options);
   ASSERT_FALSE(ran.outcome);
   EXPECT_THAT(ran.outcome.error().ToString(), HasSubstr(taken->address()));
   EXPECT_TRUE(ran.losses.empty());
-  options.metrics_listen = "127.0.0.1:0";
+  options.reports.metrics_listen = "127.0.0.1:0";
   EXPECT_TRUE(Run(options).outcome);
 }
 
 TEST_F(TrainTest, AStoppedRunGoesOnBitForBit) {
   Options options = Tiny("whole");
-  options.checkpoint_url = CheckpointUrl("whole");
+  options.checkpoint.url = CheckpointUrl("whole");
   const Ran whole = Run(options);
   ASSERT_TRUE(whole.outcome) << whole.outcome.error().ToString();
   EXPECT_THAT(whole.saved, testing::ElementsAre(4, 8, 12));
 
-  options.checkpoint_url = CheckpointUrl("parts");
+  options.checkpoint.url = CheckpointUrl("parts");
   const Ran first = Run(options, 4);
   ASSERT_TRUE(first.outcome) << first.outcome.error().ToString();
   EXPECT_TRUE(first.outcome->stopped);
@@ -270,7 +271,7 @@ TEST_F(TrainTest, OtherFamiliesResumeBitForBit) {
     ASSERT_TRUE(whole.outcome) << whole.outcome.error().ToString();
     EXPECT_LT(whole.losses.at(12), whole.losses.at(1));
 
-    options.checkpoint_url = CheckpointUrl(run);
+    options.checkpoint.url = CheckpointUrl(run);
     const Ran first = Run(options, 5);
     ASSERT_TRUE(first.outcome) << first.outcome.error().ToString();
     const Ran second = Run(options);
@@ -288,7 +289,7 @@ TEST_F(TrainTest, OtherFamiliesResumeBitForBit) {
     }
 
     Options donated = Tiny(run + " donated");
-    donated.model_url = options.checkpoint_url;
+    donated.model_url = options.checkpoint.url;
     donated.model_config = nullptr;
     donated.steps = 1;
     const Ran again = Run(donated);
@@ -367,7 +368,7 @@ TEST_F(TrainTest, PackedDocumentsResumeBitForBit) {
     options.micro_batch = 1;
     const Ran two = RunRanks(options, 2);
     options.micro_batch = 2;
-    options.checkpoint_url = CheckpointUrl(mode == data::SequenceMode::kPack ? "packed" : "fitted");
+    options.checkpoint.url = CheckpointUrl(mode == data::SequenceMode::kPack ? "packed" : "fitted");
     const Ran first = Run(options, 2), second = Run(options);
     ASSERT_TRUE(two.outcome && first.outcome && second.outcome);
     EXPECT_EQ(second.plan.resumed_from, 3u);
@@ -395,7 +396,7 @@ TEST_F(TrainTest, RanksAndMicroBatchesDoNotChangeTheRun) {
 TEST_F(TrainTest, GoesOnWithAnotherNumberOfRanks) {
   Options options = Tiny("reference");
   const Ran reference = Run(options);
-  options.checkpoint_url = CheckpointUrl("elastic");
+  options.checkpoint.url = CheckpointUrl("elastic");
   ASSERT_TRUE(RunRanks(options, 2, 5).outcome);
   const Ran rest = RunRanks(options, 4);
   ASSERT_TRUE(rest.outcome) << rest.outcome.error().ToString();
@@ -406,9 +407,9 @@ TEST_F(TrainTest, GoesOnWithAnotherNumberOfRanks) {
 TEST_F(TrainTest, GoesOnFromTheLocalDisk) {
   Options options = Tiny("local");
   const Ran whole = RunRanks(options, 2);
-  options.checkpoint_url = CheckpointUrl("local");
-  options.local = checkpoint::LocalTierOptions{.path = (folder_->path() / "disk").native()};
-  options.local_every = 3;
+  options.checkpoint.url = CheckpointUrl("local");
+  options.checkpoint.local = checkpoint::LocalTierOptions{.path = (folder_->path() / "disk").native()};
+  options.checkpoint.local_every_steps = 3;
   const Ran first = RunRanks(options, 2, 5);
   ASSERT_TRUE(first.outcome) << first.outcome.error().ToString();
   EXPECT_THAT(first.saved, testing::ElementsAre(3, 4, 6, 6)) << "the last one on the disk and in the store";
@@ -430,9 +431,9 @@ TEST_F(TrainTest, GoesOnFromTheLocalDisk) {
 TEST_F(TrainTest, GoesOnFromTheDisksOfTheMachinesThatAreLeft) {
   Options options = Tiny("machines");
   const Ran whole = RunRanks(options, 4);
-  options.checkpoint_url = CheckpointUrl("machines");
-  options.local = checkpoint::LocalTierOptions{.path = (folder_->path() / "disks").native(), .copies = 2};
-  options.local_every = 2;
+  options.checkpoint.url = CheckpointUrl("machines");
+  options.checkpoint.local = checkpoint::LocalTierOptions{.path = (folder_->path() / "disks").native(), .copies = 2};
+  options.checkpoint.local_every_steps = 2;
   own_disks_ = true;
   const Ran first = RunRanks(options, 4, 5);
   ASSERT_TRUE(first.outcome) << first.outcome.error().ToString();
@@ -449,13 +450,13 @@ TEST_F(TrainTest, GoesOnFromTheDisksOfTheMachinesThatAreLeft) {
 TEST_F(TrainTest, ACheckpointThatIsDueTooEarlyYields) {
   Options options = Tiny("busy");
   const Ran undisturbed = Run(options);
-  options.checkpoint_url = CheckpointUrl("skip");
-  options.when_busy = Options::WhenBusy::kSkip;
+  options.checkpoint.url = CheckpointUrl("skip");
+  options.checkpoint.when_busy = WhenBusy::kSkip;
   const Ran skipped = RunRanks(options, 2, 0, 9);
   ASSERT_TRUE(skipped.outcome) << skipped.outcome.error().ToString();
   EXPECT_THAT(skipped.saved, testing::ElementsAre(4, 12)) << "the last one is always made";
-  options.checkpoint_url = CheckpointUrl("delay");
-  options.when_busy = Options::WhenBusy::kDelay;
+  options.checkpoint.url = CheckpointUrl("delay");
+  options.checkpoint.when_busy = WhenBusy::kDelay;
   const Ran delayed = RunRanks(options, 2, 0, 9);
   ASSERT_TRUE(delayed.outcome) << delayed.outcome.error().ToString();
   ASSERT_GE(delayed.saved.size(), 2u);
@@ -469,17 +470,17 @@ TEST_F(TrainTest, ACheckpointThatIsDueTooEarlyYields) {
 TEST_F(TrainTest, Bf16RunsResumeToo) {
   Options options = Tiny("bf16");
   options.precision = at::kBFloat16;
-  options.checkpoint_url = CheckpointUrl("bf16");
+  options.checkpoint.url = CheckpointUrl("bf16");
   const Ran first = Run(options, 4);
   ASSERT_TRUE(first.outcome) << first.outcome.error().ToString();
   const Ran second = Run(options);
   ASSERT_TRUE(second.outcome) << second.outcome.error().ToString();
-  options.checkpoint_url.clear();
+  options.checkpoint.url.clear();
   const Ran whole = Run(options);
   std::map<std::uint64_t, double> joined = first.losses;
   joined.insert(second.losses.begin(), second.losses.end());
   EXPECT_EQ(joined, whole.losses);
-  options.checkpoint_url = CheckpointUrl("bf16");
+  options.checkpoint.url = CheckpointUrl("bf16");
   options.precision = at::kFloat;
   EXPECT_THAT(Run(options).outcome.error().ToString(), HasSubstr("train.precision"));
 }
@@ -512,7 +513,7 @@ TEST_F(TrainTest, EveryOptimizerResumesBitForBit) {
     options.micro_batch = 1;
     const Ran two = RunRanks(options, 2);
     options.micro_batch = 2;
-    options.checkpoint_url = CheckpointUrl(name);
+    options.checkpoint.url = CheckpointUrl(name);
     const Ran first = Run(options, 2), second = Run(options);
     ASSERT_TRUE(two.outcome && first.outcome && second.outcome);
     EXPECT_EQ(second.plan.resumed_from, 3u);
@@ -526,7 +527,7 @@ TEST_F(TrainTest, EveryOptimizerResumesBitForBit) {
 TEST_F(TrainTest, AnotherOptimizerIsRefusedByName) {
   Options options = Tiny("other-optimizer");
   options.steps = 4;
-  options.checkpoint_url = CheckpointUrl("other-optimizer");
+  options.checkpoint.url = CheckpointUrl("other-optimizer");
   ASSERT_TRUE(Run(options).outcome);
   options.optimizer.method = engine::SgdOptions();
   const Ran ran = Run(options);
@@ -549,7 +550,7 @@ TEST_F(TrainTest, StepsOfThisRunKeepTheSchedule) {
   options.warmup_proportion = 0.25;
   const Ran whole = Run(options);
   ASSERT_TRUE(whole.outcome) << whole.outcome.error().ToString();
-  options.checkpoint_url = CheckpointUrl("parts-of-a-run");
+  options.checkpoint.url = CheckpointUrl("parts-of-a-run");
   options.steps_this_run = 5;
   std::map<std::uint64_t, double> joined;
   std::vector<std::string> endings;
@@ -564,7 +565,7 @@ TEST_F(TrainTest, StepsOfThisRunKeepTheSchedule) {
   }
   EXPECT_EQ(joined, whole.losses) << "bit for bit, with the schedule of all 12 steps";
   EXPECT_THAT(endings, testing::ElementsAre("steps_this_run", "steps_this_run", "complete"));
-  EXPECT_THAT((Outcome{.step = 5, .steps = 12}).ToText(), HasSubstr("step 5 of 12"));
+  EXPECT_THAT((RunOutcome{.step = 5, .steps = 12}).ToText(), HasSubstr("step 5 of 12"));
 }
 
 /// The reported loss stays the plain cross-entropy, so the first step's is the same; the updates differ.
@@ -581,12 +582,12 @@ TEST_F(TrainTest, LabelSmoothingChangesTheUpdatesOnly) {
 
 TEST_F(TrainTest, StartsFromACheckpointOfAnotherRun) {
   Options options = Tiny("donor");
-  options.checkpoint_url = CheckpointUrl("donor");
+  options.checkpoint.url = CheckpointUrl("donor");
   ASSERT_TRUE(Run(options).outcome);
   // Steps that change nothing: what the new run saves are the weights that it began with.
   options = Tiny("heir");
   options.model_url = CheckpointUrl("donor");
-  options.checkpoint_url = CheckpointUrl("heir");
+  options.checkpoint.url = CheckpointUrl("heir");
   options.schedule = {.shape = engine::Schedule::Shape::kConstant, .lr = 1e-30};
   options.steps = 1;
   const Ran ran = RunRanks(options, 2);
@@ -597,7 +598,7 @@ TEST_F(TrainTest, StartsFromACheckpointOfAnotherRun) {
     if (name.starts_with(checkpoint::kModelGroup)) EXPECT_TRUE(heir.at(name) == bytes) << name;
   }
   options.model_url = CheckpointUrl("none");
-  options.checkpoint_url = CheckpointUrl("none again");
+  options.checkpoint.url = CheckpointUrl("none again");
   EXPECT_THAT(Run(options).outcome.error().ToString(), HasSubstr("no model at"));
 }
 
@@ -632,11 +633,11 @@ TEST_F(TrainTest, RanksShareWhatIsSaved) {
   options.global_batch = 6;
   options.model_config["hidden_size"] = 128;
   options.model_config["intermediate_size"] = 344;
-  options.checkpoint_url = CheckpointUrl("shares");
+  options.checkpoint.url = CheckpointUrl("shares");
   const Ran ran = RunRanks(options, 3);
   ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
   auto connection = object::OpenConnection({}).value();
-  const auto reader = checkpoint::Reader::Open(*connection, options.checkpoint_url).value();
+  const auto reader = checkpoint::Reader::Open(*connection, options.checkpoint.url).value();
   ASSERT_TRUE(reader->Verify());
   std::vector<std::uint64_t> sizes;
   for (const auto& [name, file] : reader->manifest().files) sizes.push_back(file.size);

@@ -23,7 +23,7 @@ class TwoRunsTest : public TrainTest {
 
   Options Saving(std::string_view place, const std::string& run, int attempt = 1) const {
     Options options = Tiny(run);
-    options.checkpoint_url = CheckpointUrl(place);
+    options.checkpoint.url = CheckpointUrl(place);
     options.run_id = run;
     options.attempt = attempt;
     return options;
@@ -32,27 +32,31 @@ class TwoRunsTest : public TrainTest {
   static void AwaitCheckpoint(const Options& options) {
     auto connection = object::OpenConnection({}).value();
     const TimePoint deadline = SystemClock().Now() + std::chrono::seconds(60);
-    while (!checkpoint::Reader::Open(*connection, options.checkpoint_url)) {
+    while (!checkpoint::Reader::Open(*connection, options.checkpoint.url)) {
       ASSERT_LT(SystemClock().Now(), deadline);
       std::this_thread::yield();
     }
   }
   /// Runs `options`. After its step `step`, and its checkpoint if it has one by then, `other` runs from its beginning
-  /// to its end.
+  /// to its end. The step after the next checkpoint waits until that one has failed, unless it is the run's last.
   Ran RunWithOther(const Options& options, std::uint64_t step, const Options& other, int ranks = 1) {
     on_step_ = [this, step, options, other](const StepReport& report) {
       if (report.step != step) return;
-      if (options.checkpoint_every < step) AwaitCheckpoint(options);
+      if (options.checkpoint.every_steps < step) AwaitCheckpoint(options);
       const auto running = std::exchange(on_step_, nullptr);  // keeps what this call has captured
       const Ran ran = Run(other);
       ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
       ASSERT_FALSE(ran.outcome->lost) << ran.outcome->lost->ToString();
+      const std::uint64_t next = step - step % options.checkpoint.every_steps + options.checkpoint.every_steps;
+      on_step_ = [this, next](const StepReport& later) {
+        if (later.step == next + 1) EXPECT_TRUE(failed_saves_.try_acquire_for(std::chrono::seconds(60)));
+      };
     };
     return RunRanks(options, ranks);
   }
   static std::string RunOf(const Options& options) {
     auto connection = object::OpenConnection({}).value();
-    return checkpoint::Reader::Open(*connection, options.checkpoint_url).value()->manifest().run.id;
+    return checkpoint::Reader::Open(*connection, options.checkpoint.url).value()->manifest().run.id;
   }
 };
 
@@ -65,7 +69,7 @@ TEST_F(TwoRunsTest, TheRunThatIsBehindEndsAndSaysWhy) {
     ASSERT_TRUE(ran.outcome->lost) << "with " << ranks << " ranks";
     EXPECT_LT(ran.outcome->step, 12u);
     const std::string why = ran.outcome->lost->ToString();
-    EXPECT_THAT(why, HasSubstr(first.checkpoint_url));
+    EXPECT_THAT(why, HasSubstr(first.checkpoint.url));
     EXPECT_THAT(why, HasSubstr("it has committed step "));
     EXPECT_THAT(why, HasSubstr("Give each run a URL of its own (checkpoint.url)"));
     EXPECT_THAT(ran.saved, ElementsAre(4));
@@ -75,7 +79,7 @@ TEST_F(TwoRunsTest, TheRunThatIsBehindEndsAndSaysWhy) {
 
 TEST_F(TwoRunsTest, TheLastCheckpointDecidesToo) {
   Options first = Saving("last", "first");
-  first.checkpoint_every = 100;  // only at the end
+  first.checkpoint.every_steps = 100;  // only at the end
   const Ran ran = RunWithOther(first, 5, Saving("last", "second"));
   ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
   ASSERT_TRUE(ran.outcome->lost) << "the model there is the other's";
@@ -123,9 +127,9 @@ TEST_F(TwoRunsTest, AttemptsOfOneRunGoOnFromEachOther) {
 
 TEST_F(TwoRunsTest, LocalCheckpointsAreNoExcuse) {
   Options first = Saving("local", "first");
-  first.local = checkpoint::LocalTierOptions{.path = (folder_->path() / "disk").native(), .keep = 2};
-  first.local_every = 1;
-  first.checkpoint_every = 6;
+  first.checkpoint.local = checkpoint::LocalTierOptions{.path = (folder_->path() / "disk").native(), .keep = 2};
+  first.checkpoint.local_every_steps = 1;
+  first.checkpoint.every_steps = 6;
   const Ran ran = RunWithOther(first, 7, Saving("local", "second"));
   ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
   EXPECT_TRUE(ran.outcome->lost);

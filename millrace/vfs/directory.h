@@ -16,7 +16,7 @@
 #include "millrace/vfs/listing/listing.h"
 #include "millrace/vfs/listing/page_stream.h"
 #include "millrace/vfs/metadata/inode_table.h"
-#include "millrace/vfs/session/session_state.h"
+#include "millrace/vfs/staging/session_state.h"
 #include "millrace/vfs/types/node.h"
 
 namespace millrace::vfs {

@@ -20,7 +20,7 @@ struct SavedFile;
 struct TreeCore;
 class Writer;
 
-/// How a file is opened. Reading and writing may be combined. Truncation needs writing.
+/// The flags with which a file is opened. Reading and writing may be combined. Truncation needs writing.
 struct OpenFlags {
   bool read = true;
   bool write = false;

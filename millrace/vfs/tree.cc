@@ -11,8 +11,8 @@
 #include "millrace/vfs/core/session_restore.h"
 #include "millrace/vfs/core/staged_adoption.h"
 #include "millrace/vfs/core/tree_core.h"
-#include "millrace/vfs/names/names.h"
 #include "millrace/vfs/rename/rename_recovery.h"
+#include "millrace/vfs/types/names.h"
 
 namespace millrace::vfs {
 namespace {

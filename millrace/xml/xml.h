@@ -11,8 +11,8 @@ inline constexpr std::string_view kS3Namespace = "http://s3.amazonaws.com/doc/20
 
 /// Appends `text` with markup, line ends and control characters escaped, so that an XML reader gets exactly `text`.
 void AppendEscaped(std::string_view text, std::string& out);
-/// Whether XML 1.0 can represent the text. It cannot represent some control characters, although S3 sends them as
-/// references.
+/// Returns whether XML 1.0 can represent the text. It cannot represent some control characters, although S3 sends them
+/// as references.
 bool Fits(std::string_view text);
 /// Removes the quotes around an ETag.
 std::string Unquote(std::string_view etag);

@@ -25,7 +25,7 @@ from .session import Options
 from .tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from . import checkpoint, dcp
+    from . import checkpoint, dcp, job
     from .callbacks import CheckpointCallback, StateCallback
     from .dataset import Dataset
     from .endpoint import Endpoint
@@ -61,6 +61,7 @@ __all__ = [
     "dcp",
     "default_bucket",
     "documents",
+    "job",
     "lines",
     "open",
     "register_s3",
@@ -90,7 +91,7 @@ _LAZY_MODULES = {
 def __getattr__(name: str) -> Any:
     import importlib
 
-    if name in ("checkpoint", "dcp"):
+    if name in ("checkpoint", "dcp", "job"):
         return importlib.import_module(f".{name}", __name__)
     if name not in _LAZY_MODULES:
         raise AttributeError(f"module 'millrace' has no attribute '{name}'")

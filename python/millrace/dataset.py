@@ -5,13 +5,24 @@ from __future__ import annotations
 import multiprocessing.context
 import operator
 import os
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, Iterator, List, Literal, Mapping, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 
 from . import _native
 from .documents import Sources, sources_of
 from .errors import InvalidArgumentError, PreconditionFailedError
+from .job import (
+    DEFAULTS,
+    TYPES,
+    DataClassification,
+    DataLayout,
+    DataMlm,
+    DataMode,
+    DataPreference,
+    DataSplitPart,
+    TrainObjective,
+)
 from .session import Options, parse_bytes, session_of
 from .tokenizer import Tokenizer
 
@@ -27,19 +38,10 @@ except ImportError:  # a Dataset then returns numpy arrays
         return None
 
 
-# The defaults of the job file's sections `mlm`, `classification` and `preference`.
-_MLM = {
-    "probability": 0.15,
-    "max_predictions": None,
-    "whole_word": False,
-    "next_sentence": True,
-    "short_sequences": 0.1,
-}
-_CLASSIFICATION = {"text": "sentence", "pair": "", "label": "label", "classes": []}
-_PREFERENCE = {"prompt": "{prompt}", "chosen": "{chosen}", "rejected": "{rejected}"}
-
-
-def _section(name: str, given: Optional[Mapping[str, Any]], defaults: Mapping[str, Any]) -> Dict[str, Any]:
+def _section(name: str, given: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
+    """The keys of a section of the job file, with its defaults; None for keys that have none."""
+    prefix = f"data.{name}."
+    defaults = {path[len(prefix) :]: DEFAULTS.get(path) for path in TYPES if path.startswith(prefix)}
     unknown = sorted(set(given or {}) - set(defaults))
     if unknown:
         raise ValueError(f"{name} has no {', '.join(unknown)}; it has {', '.join(defaults)}")
@@ -173,12 +175,12 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         format: str = "",
         split: str = "",
         sequence_length: int = 2048,
-        objective: str = "causal_lm",
-        mlm: Optional[Mapping[str, Any]] = None,
-        classification: Optional[Mapping[str, Any]] = None,
-        preference: Optional[Mapping[str, Any]] = None,
-        mode: str = "pack",
-        layout: str = "",
+        objective: TrainObjective = "causal_lm",
+        mlm: Optional[DataMlm] = None,
+        classification: Optional[DataClassification] = None,
+        preference: Optional[DataPreference] = None,
+        mode: DataMode = "pack",
+        layout: Union[DataLayout, Literal[""]] = "",
         response: str = "{response}",
         instruction_template: str = "",
         response_template: str = "",
@@ -186,7 +188,7 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         split_long: bool = False,
         boundaries: bool = False,
         held_out: float = 0.0,
-        part: str = "train",
+        part: DataSplitPart = "train",
         split_seed: int = 1,
         batch_size: Optional[int] = None,
         shuffle_seed: int = 1,
@@ -233,9 +235,9 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
             "template": template,
             "sequence_length": sequence_length,
             "objective": objective,
-            "mlm": _section("mlm", mlm, _MLM),
-            "classification": _section("classification", classification, _CLASSIFICATION),
-            "preference": _section("preference", preference, _PREFERENCE),
+            "mlm": _section("mlm", mlm),
+            "classification": _section("classification", classification),
+            "preference": _section("preference", preference),
             "mode": mode,
             "layout": layout,
             "response": response,

@@ -7,9 +7,10 @@ import shlex
 from typing import Any, Dict, Optional
 
 from .errors import InvalidArgumentError, UnsupportedError
+from .job import WORDS
 
 #: Words of SageMaker's model-parallel library that a job file has otherwise. It takes the others as they are.
-_PARALLEL_WORDS = {"tensor_parallel_degree": "tensor", "pipeline_parallel_degree": "pipeline"}
+_PARALLEL_WORDS = {word: key.rpartition(".")[2] for word, key in WORDS.items() if key.startswith("train.parallel.")}
 _PARALLEL_NOTHING = ("auto_partition", "default_partition", "horovod", "prescaled_batch")
 
 

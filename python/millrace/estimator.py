@@ -27,6 +27,7 @@ from .distribution import Distribution
 from .endpoint import Endpoint, serve
 from .errors import InvalidArgumentError, UnsupportedError
 from .hyperparameters import Keys
+from .job import Job
 from .programs import Program, ProgramError, clean_message
 from .script import Script
 from .session import Options
@@ -148,7 +149,7 @@ class Estimator:
         self,
         entry_point: Optional[str] = None,
         *,
-        job: Union[str, os.PathLike, Dict[str, Any], None] = None,
+        job: Union[str, os.PathLike, Job, Dict[str, Any], None] = None,
         source_dir: Optional[str] = None,
         dependencies: Optional[Sequence[str]] = None,
         hyperparameters: Optional[Dict[str, Any]] = None,

@@ -11,7 +11,9 @@ import json
 import os
 from typing import Any, Callable, Dict, List, Optional
 
-SECTIONS = ("model", "data", "train", "lora", "eval", "checkpoint", "run", "log")
+from .job import TYPES, WORDS
+
+SECTIONS = tuple(dict.fromkeys(path.partition(".")[0] for path in TYPES if "." in path))
 
 
 def _integer(value: Any) -> int:
@@ -26,40 +28,6 @@ def _truth(value: Any) -> bool:
         return words[value.lower()]
     return bool(value)
 
-
-#: Names that are one key of the job file: the key, and what makes its value.
-DIRECT: Dict[str, "tuple[str, Callable[[Any], Any]]"] = {
-    "adam_epsilon": ("train.optimizer.eps", float),
-    "block_size": ("data.sequence_length", _integer),
-    "data_seed": ("data.shuffle.seed", _integer),
-    "epochs": ("train.epochs", float),
-    "eval_steps": ("eval.every_steps", _integer),
-    "label_smoothing_factor": ("train.loss.label_smoothing", float),
-    "learning_rate": ("train.optimizer.lr", float),
-    "logging_steps": ("log.every_steps", _integer),
-    "lora_alpha": ("lora.alpha", float),
-    "lora_dropout": ("lora.dropout", float),
-    "lora_r": ("lora.r", _integer),
-    "max_grad_norm": ("train.optimizer.clip_norm", float),
-    "max_length": ("data.sequence_length", _integer),
-    "max_predictions_per_seq": ("data.mlm.max_predictions", _integer),
-    "max_seq_length": ("data.sequence_length", _integer),
-    "max_steps": ("train.steps", _integer),
-    "model_name_or_path": ("model.from", str),
-    "model_type": ("model.family", str),
-    "neftune_noise_alpha": ("train.neftune_alpha", float),
-    "num_steps_per_checkpoint": ("checkpoint.every_steps", _integer),
-    "num_train_epochs": ("train.epochs", float),
-    "save_steps": ("checkpoint.every_steps", _integer),
-    "save_total_limit": ("checkpoint.keep_last", _integer),
-    "seed": ("train.seed", _integer),
-    "steps_this_run": ("train.steps_this_run", _integer),
-    "tokenizer_name": ("data.tokenizer", str),
-    "warmup_proportion": ("train.schedule.warmup_proportion", float),
-    "warmup_ratio": ("train.schedule.warmup_proportion", float),
-    "warmup_steps": ("train.schedule.warmup_steps", _integer),
-    "weight_decay": ("train.optimizer.weight_decay", float),
-}
 
 #: Names whose effect a job has anyway, or that only steer the script they come from.
 IGNORED = {
@@ -81,6 +49,28 @@ IGNORED = {
     "report_to",
     "smp",
     "use_sequential",
+}
+
+#: How a value becomes one of a key's type, by the type's name in JSON Schema.
+_CONVERT: Dict[str, Callable[[Any], Any]] = {"integer": _integer, "number": float, "string": str, "boolean": _truth}
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _own_names() -> Dict[str, str]:
+    """Names of keys that no other section has: hyperparameters without their section. And ``seed``, of training."""
+    names = [path.rpartition(".")[2] for path in TYPES]
+    own = {path.rpartition(".")[2]: path for path in TYPES if names.count(path.rpartition(".")[2]) == 1}
+    return {**own, "seed": "train.seed"}
+
+
+#: Names that are one key of the job file: the key, and what makes its value.
+DIRECT: Dict[str, "tuple[str, Callable[[Any], Any]]"] = {
+    name: (key, _CONVERT.get(TYPES[key], _as_it_is))
+    for name, key in {**_own_names(), **WORDS}.items()
+    if name not in IGNORED and name not in SECTIONS
 }
 
 #: Names that must have one value, because a job does just that.
@@ -127,11 +117,7 @@ _OTHERS = (
 NEVER = 1 << 40
 
 #: Names in the configuration of a model at Hugging Face or NVIDIA that a job file has otherwise, and those it has not.
-_CONFIG_NAMES = {
-    "num_hidden_layers": "num_layers",
-    "num_attention_heads": "num_heads",
-    "num_key_value_heads": "num_kv_heads",
-}
+_CONFIG_NAMES = {word: key.rpartition(".")[2] for word, key in WORDS.items() if key.startswith("model.config.")}
 _CONFIG_IGNORED = (
     "architectures",
     "model_type",

@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include "millrace/base/json.h"
+#include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/read/catalog.h"
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/checkpoint/save/replicas.h"
@@ -117,12 +119,11 @@ double StartSaving(const WriterHandle& self, std::uint64_t step, std::vector<Sli
                       .bytes = Borrowed<ByteSpan>(address, bytes),
                       .box = BoxOf(std::move(box))});
   }
-  Json parsed = Unwrap(ParseJson(meta, "metadata", {.depth = 1024}));
   OpenWriter& open = *self;
   Result<Duration> held = Fail(Code::kInternal, "");
   {
     py::gil_scoped_release release;
-    held = open.writer->Start(step, slices, parsed,
+    held = open.writer->Start(step, slices, meta,
                               {.metrics = std::move(metrics), .to_store = to_store, .to_local = to_local});
   }
   return std::chrono::duration<double>(Unwrap(std::move(held))).count();
@@ -187,7 +188,7 @@ ReaderHandle OpenCheckpoint(const SessionHandle& session, const std::string& url
 /// (name, first element within the box, box, address, bytes)
 using WantedTuple = std::tuple<std::string, std::uint64_t, BoxTuple, std::uintptr_t, std::uint64_t>;
 
-void Read(const ReaderHandle& self, std::vector<WantedTuple> tuples, int parallel) {
+void ReadSlices(const ReaderHandle& self, std::vector<WantedTuple> tuples, int parallel) {
   std::vector<checkpoint::Reader::TensorRange> wanted;
   for (auto& [name, begin, box, address, bytes] : tuples) {
     wanted.push_back({.tensor = std::move(name),
@@ -209,7 +210,8 @@ py::dict Tensors(const ReaderHandle& self) {
   return dict;
 }
 
-std::vector<std::tuple<std::uint64_t, double, bool>> List(const SessionHandle& session, const std::string& url) {
+std::vector<std::tuple<std::uint64_t, double, bool>> ListCheckpoints(const SessionHandle& session,
+                                                                     const std::string& url) {
   std::shared_ptr<Session> shared = session.shared();
   auto entries = Interruptible<std::vector<checkpoint::ListedCheckpoint>>(
       [&](std::stop_token stop) -> Result<std::vector<checkpoint::ListedCheckpoint>> {
@@ -241,14 +243,14 @@ void AddCheckpoint(py::module_& module) {
       .def_property_readonly("busy", [](const WriterHandle& self) { return self->writer->busy(); });
   py::class_<ReaderHandle>(module, "CheckpointReader")
       .def(py::init(&OpenCheckpoint), py::arg("session"), py::arg("url"), py::arg("step"))
-      .def("read", &Read, py::arg("wanted"), py::arg("parallel"))
+      .def("read", &ReadSlices, py::arg("wanted"), py::arg("parallel"))
       .def("tensors", &Tensors)
       .def_property_readonly("step", [](const ReaderHandle& self) { return self->reader->manifest().step; })
       .def_property_readonly("name", [](const ReaderHandle& self) { return self->reader->name(); })
       .def_property_readonly("meta", [](const ReaderHandle& self) { return DumpJson(self->reader->manifest().meta); })
       .def_property_readonly("metrics", [](const ReaderHandle& self) { return self->reader->manifest().metrics; });
   module.def("balance_replicas", &Balance, py::arg("held"));
-  module.def("list_checkpoints", &List, py::arg("session"), py::arg("url"));
+  module.def("list_checkpoints", &ListCheckpoints, py::arg("session"), py::arg("url"));
 }
 
 }  // namespace millrace::python

@@ -1,5 +1,6 @@
 #include <pybind11/stl.h>
 
+#include "millrace/data/batch/sequence_row.h"
 #include "millrace/data/loader.h"
 #include "python/native/arrays.h"
 #include "python/native/module.h"
@@ -223,8 +224,8 @@ data::DatasetOptions OptionsOf(const std::vector<SourceTuple>& sources, const py
   return made;
 }
 
-DatasetHandle Open(const SessionHandle& session, const std::vector<SourceTuple>& sources,
-                   const TokenizerHandle& tokenizer, const py::dict& options) {
+DatasetHandle MakeDataset(const SessionHandle& session, const std::vector<SourceTuple>& sources,
+                          const TokenizerHandle& tokenizer, const py::dict& options) {
   data::DatasetOptions made = OptionsOf(sources, options);
   const bool causal = made.objective == data::Objective::kCausalLm, compares = made.objective == data::Objective::kDpo;
   const TokenId eos = tokenizer.tokenizer->eos();
@@ -276,7 +277,7 @@ LoaderHandle StartLoader(const DatasetHandle& dataset, const py::dict& options, 
   return LoaderHandle(std::make_shared<OpenLoader>(std::move(open), std::move(loader)));
 }
 
-py::dict Next(const LoaderHandle& self) {
+py::dict NextBatch(const LoaderHandle& self) {
   OpenLoader& open = *self;
   // Tries without waiting first, because an interruptible wait costs a thread.
   std::stop_source at_once;
@@ -296,7 +297,7 @@ py::dict Next(const LoaderHandle& self) {
 
 void AddDataset(py::module_& module) {
   py::class_<DatasetHandle>(module, "Dataset")
-      .def(py::init(&Open), py::arg("session"), py::arg("sources"), py::arg("tokenizer"), py::arg("options"))
+      .def(py::init(&MakeDataset), py::arg("session"), py::arg("sources"), py::arg("tokenizer"), py::arg("options"))
       .def("sample", &Sample, py::arg("epoch"), py::arg("index"))
       .def_property_readonly("samples_per_epoch",
                              [](const DatasetHandle& self) { return self->dataset->samples_per_epoch(); })
@@ -319,7 +320,7 @@ void AddDataset(py::module_& module) {
       .def_property_readonly("fingerprint", [](const DatasetHandle& self) { return self->dataset->fingerprint(); });
   py::class_<LoaderHandle>(module, "Loader")
       .def(py::init(&StartLoader), py::arg("dataset"), py::arg("options"), py::arg("state"))
-      .def("next", &Next)
+      .def("next", &NextBatch)
       .def("state", [](const LoaderHandle& self) { return StateDict(self->loader->state()); })
       .def("stats", [](const LoaderHandle& self) {
         data::Loader::Stats stats = self->loader->stats();

@@ -40,7 +40,8 @@ struct OpenDocuments {
 };
 using DocumentsHandle = ProcessBound<OpenDocuments>;
 
-DocumentsHandle Open(const SessionHandle& session, const std::vector<SourceTuple>& sources, const std::string& form) {
+DocumentsHandle MakeDocuments(const SessionHandle& session, const std::vector<SourceTuple>& sources,
+                              const std::string& form) {
   std::vector<data::DataSource> wanted;
   for (const auto& [url, weight, format, split] : sources) wanted.push_back({url, weight, format, split});
   auto open = std::make_shared<OpenDocuments>();
@@ -52,7 +53,7 @@ DocumentsHandle Open(const SessionHandle& session, const std::vector<SourceTuple
   return DocumentsHandle(std::move(open));
 }
 
-py::list Next(const DocumentsHandle& self, std::size_t count) {
+py::list NextDocuments(const DocumentsHandle& self, std::size_t count) {
   OpenDocuments& open = *self;
   using Some = std::span<const std::string_view>;
   auto next = [&] { return open.documents->Next(count); };
@@ -74,8 +75,8 @@ py::list Next(const DocumentsHandle& self, std::size_t count) {
 
 void AddDocuments(py::module_& module) {
   py::class_<DocumentsHandle>(module, "Documents")
-      .def(py::init(&Open), py::arg("session"), py::arg("sources"), py::arg("template"))
-      .def("next", &Next, py::arg("count"))
+      .def(py::init(&MakeDocuments), py::arg("session"), py::arg("sources"), py::arg("template"))
+      .def("next", &NextDocuments, py::arg("count"))
       .def_property_readonly("broken", [](const DocumentsHandle& self) { return self->documents->broken(); });
 }
 

@@ -75,7 +75,7 @@ class ObjectReader {
   std::optional<transfer::RangedReader> stream_;
   ByteSpan piece_;
 };
-using ReaderHandle = ProcessBound<ObjectReader>;
+using ObjectReaderHandle = ProcessBound<ObjectReader>;
 
 /// Writes an object front to back. The object appears when Finish returns.
 class ObjectWriter {
@@ -92,7 +92,7 @@ class ObjectWriter {
   const object::Location at_;
   transfer::MultipartWriter writer_;
 };
-using WriterHandle = ProcessBound<ObjectWriter>;
+using ObjectWriterHandle = ProcessBound<ObjectWriter>;
 
 object::Location Locate(const SessionHandle& session, const std::string& url) {
   return Unwrap(object::Locate(*session->connection, url));
@@ -112,15 +112,15 @@ std::optional<py::dict> Head(const SessionHandle& session, const std::string& ur
   return InfoDict(*info, info->key);
 }
 
-ReaderHandle OpenReader(const SessionHandle& session, const std::string& url) {
+ObjectReaderHandle OpenObjectReader(const SessionHandle& session, const std::string& url) {
   object::Location at = LocateObject(session, url);
   auto info = Interruptible<std::optional<object::ObjectInfo>>(
       [&](std::stop_token stop) { return object::Head(*at.store, at.key, {.stop = std::move(stop)}); });
   if (!info) throw Raised{Error(Code::kNotFound, fmt::format("no object {}", url))};
-  return ReaderHandle(std::make_shared<ObjectReader>(session.shared(), std::move(at), *std::move(info)));
+  return ObjectReaderHandle(std::make_shared<ObjectReader>(session.shared(), std::move(at), *std::move(info)));
 }
 
-std::size_t ReadInto(const ReaderHandle& self, std::uint64_t offset, const py::buffer& into) {
+std::size_t ReadInto(const ObjectReaderHandle& self, std::uint64_t offset, const py::buffer& into) {
   py::buffer_info buffer = into.request(true);
   MutableByteSpan span(static_cast<std::byte*>(buffer.ptr), static_cast<std::size_t>(buffer.size * buffer.itemsize));
   ObjectReader& reader = *self;
@@ -128,11 +128,11 @@ std::size_t ReadInto(const ReaderHandle& self, std::uint64_t offset, const py::b
       [&](std::stop_token stop) { return reader.Read(offset, span, {.stop = std::move(stop)}); });
 }
 
-WriterHandle OpenWriter(const SessionHandle& session, const std::string& url, bool create) {
-  return WriterHandle(std::make_shared<ObjectWriter>(session.shared(), LocateObject(session, url), create));
+ObjectWriterHandle OpenObjectWriter(const SessionHandle& session, const std::string& url, bool create) {
+  return ObjectWriterHandle(std::make_shared<ObjectWriter>(session.shared(), LocateObject(session, url), create));
 }
 
-std::size_t Write(const WriterHandle& self, const py::buffer& bytes) {
+std::size_t Write(const ObjectWriterHandle& self, const py::buffer& bytes) {
   py::buffer_info buffer = bytes.request();
   ByteSpan span(static_cast<const std::byte*>(buffer.ptr), static_cast<std::size_t>(buffer.size * buffer.itemsize));
   transfer::MultipartWriter& writer = **self;
@@ -140,7 +140,7 @@ std::size_t Write(const WriterHandle& self, const py::buffer& bytes) {
   return span.size();
 }
 
-py::str Finish(const WriterHandle& self) {
+py::str Finish(const ObjectWriterHandle& self) {
   transfer::MultipartWriter& writer = **self;
   auto finished = Interruptible<transfer::MultipartWriter::Finished>(
       [&](std::stop_token stop) { return writer.Finish({.stop = std::move(stop)}); });
@@ -148,7 +148,7 @@ py::str Finish(const WriterHandle& self) {
 }
 
 /// Returns (infos, folders): all objects below the URL and, with a delimiter, all folders.
-py::tuple List(const SessionHandle& session, const std::string& url, bool deep) {
+py::tuple ListObjects(const SessionHandle& session, const std::string& url, bool deep) {
   object::Location at = Locate(session, url);
   std::vector<object::ObjectInfo> objects;
   std::vector<std::string> folders;
@@ -199,22 +199,22 @@ void Copy(const SessionHandle& session, const std::string& from, const std::stri
 }  // namespace
 
 void AddFiles(py::module_& module) {
-  py::class_<ReaderHandle>(module, "Reader")
-      .def(py::init(&OpenReader), py::arg("session"), py::arg("url"))
+  py::class_<ObjectReaderHandle>(module, "Reader")
+      .def(py::init(&OpenObjectReader), py::arg("session"), py::arg("url"))
       .def("read_into", &ReadInto, py::arg("offset"), py::arg("into"))
-      .def_property_readonly("size", [](const ReaderHandle& self) { return self->info().size; })
-      .def_property_readonly("etag", [](const ReaderHandle& self) { return self->info().etag; });
-  py::class_<WriterHandle>(module, "Writer")
-      .def(py::init(&OpenWriter), py::arg("session"), py::arg("url"), py::arg("create"))
+      .def_property_readonly("size", [](const ObjectReaderHandle& self) { return self->info().size; })
+      .def_property_readonly("etag", [](const ObjectReaderHandle& self) { return self->info().etag; });
+  py::class_<ObjectWriterHandle>(module, "Writer")
+      .def(py::init(&OpenObjectWriter), py::arg("session"), py::arg("url"), py::arg("create"))
       .def("write", &Write, py::arg("bytes"))
       .def("finish", &Finish)
-      .def("abort", [](const WriterHandle& self) {
+      .def("abort", [](const ObjectWriterHandle& self) {
         transfer::MultipartWriter& writer = **self;
         py::gil_scoped_release release;
         writer.Abort();
       });
   module.def("head", &Head, py::arg("session"), py::arg("url"));
-  module.def("list", &List, py::arg("session"), py::arg("url"), py::arg("deep"));
+  module.def("list", &ListObjects, py::arg("session"), py::arg("url"), py::arg("deep"));
   module.def("buckets", &Buckets, py::arg("session"));
   module.def("delete", &Delete, py::arg("session"), py::arg("urls"));
   module.def("copy", &Copy, py::arg("session"), py::arg("source"), py::arg("destination"));

@@ -511,7 +511,7 @@ def test_the_guide_runs_as_it_is_printed(job, runs, corpus, model, tmp_path):
 def test_the_guide_names_all_arguments_and_hyperparameters():
     from millrace import estimator, hyperparameters
 
-    text = GUIDE.read_text(encoding="utf-8")
+    text = GUIDE.read_text(encoding="utf-8") + (GUIDE.parent / "job-file.md").read_text(encoding="utf-8")
     known = {*estimator._parameters(), *estimator.IGNORED_ARGUMENTS, *estimator.OFF_ARGUMENTS, *hyperparameters.DIRECT}
     known |= set(hyperparameters._OTHERS) | set(hyperparameters.FIXED) - {"apply_optimizer"}
     assert [name for name in sorted(known) if f"`{name}" not in text] == []

@@ -1,12 +1,14 @@
 """Runs the code blocks of docs/guide/python.md in their order, in a temporary folder with temporary buckets."""
 
 import json
+import os
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from conftest import BIN
 from conftest import millrace as run
 from conftest import records
 
@@ -66,6 +68,7 @@ def buckets(endpoint, tmp_path):
 
 
 def test_the_guide_runs_as_it_is_printed(buckets, tmp_path, monkeypatch):
+    monkeypatch.setenv("MILLRACE_PROGRAM", os.path.join(BIN, "millrace"))
     monkeypatch.chdir(tmp_path)
     names = {}
     for line, block in blocks():

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs tools/setup where there is no apt: it names what is missing, and goes on if nothing is.
+"""Runs tools/setup. Where there is no apt, it names what is missing, and goes on if nothing is. Where another program
+holds apt's lock, it waits.
 
     setup_test.py SOURCE_FOLDER
 """
@@ -50,6 +51,48 @@ class WithoutApt(unittest.TestCase):
     def test_only_the_groups_that_were_asked_for_count(self):
         run = self.setup("build", "image")
         self.assertEqual((run.returncode, run.stderr.splitlines()[1:]), (1, ["  buildah", "  crun"]))
+
+
+class WithApt(unittest.TestCase):
+    """Stand-ins of apt and dpkg install a package into a copy of the tree."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        (self.root / "tools").mkdir()
+        shutil.copy(SETUP, self.root / "tools")
+        self.programs = self.root / "programs"
+        self.programs.mkdir()
+        for name in [*NEEDED, "grep", "mkdir", "tail"]:
+            (self.programs / name).symlink_to(shutil.which(name))
+        self.program("dpkg-query", "exit 1")
+        self.program("sudo", 'exec "$@"')
+        self.program("sleep", "exit 0")
+
+    def program(self, name, script):
+        (self.programs / name).write_text(f"#!{shutil.which('bash')}\n{script}\n")
+        (self.programs / name).chmod(0o755)
+
+    def setup(self):
+        return subprocess.run([self.root / "tools/setup", "demo"], env={"PATH": str(self.programs)}, capture_output=True,
+                              text=True)
+
+    def test_it_waits_for_another_program_that_installs(self):
+        self.program("apt-get", f"""
+            echo "$1" >>{self.root}/calls
+            mapfile -t calls <{self.root}/calls
+            [[ ${{#calls[@]}} -gt 3 ]] || {{ echo 'E: Could not get lock /var/lib/apt/lists/lock'; exit 100; }}""")
+        run = self.setup()
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        self.assertEqual(run.stdout.splitlines()[1:], ["setup: waiting for another program that installs packages"])
+        self.assertEqual((self.root / "calls").read_text().split(), ["update"] * 4 + ["install"])
+
+    def test_another_failure_ends_it(self):
+        self.program("apt-get", "echo 'E: Unable to locate package'; exit 100")
+        run = self.setup()
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("E: Unable to locate package\nsetup: failed: apt-get update", run.stderr)
 
 
 if __name__ == "__main__":

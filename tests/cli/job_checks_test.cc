@@ -102,6 +102,27 @@ TEST_F(JobChecksTest, AModelIsAFolderOrAFile) {
   }
 }
 
+TEST_F(JobChecksTest, WhatRunsBesideARankIsCheckedToo) {
+  program_.Write("lib/wandb/__init__.py", "raise SystemExit('it is not loaded')\n");
+  program_.Write("hooks.py", "def on_step(step): pass\n");
+  const std::string hooks = (program_.folder() / "hooks.py").string();
+  const std::string lib = (program_.folder() / "lib").string();
+  const auto with = [&](std::string_view log, std::string_view path) {
+    return Train({"--dry-run", "--set", fmt::format("log={{{}}}", log), "--set",
+                  fmt::format("run.env={{PYTHONPATH: \"{}\", PYTHONNOUSERSITE: \"1\"}}", path)});
+  };
+  const Ran fine = with(fmt::format("wandb: {{}}, callbacks: \"{}\"", hooks), lib);
+  EXPECT_EQ(fine.exit, 0) << fine.out << fine.err;
+  EXPECT_THAT(fine.out, AllOf(HasSubstr("ok    wandb"), HasSubstr("ok    callbacks")));
+  // A folder of the name is no package.
+  program_.Write("empty/wandb/run.txt", "a record\n");
+  const Ran none = with("wandb: {}", (program_.folder() / "empty").string());
+  EXPECT_EQ(none.exit, 1);
+  EXPECT_THAT(none.out, AllOf(HasSubstr("fail  wandb"), HasSubstr("python3 -m pip install wandb")));
+  EXPECT_THAT(with("wandb: {}, python: no-such-python", lib).out, HasSubstr("fail  python"));
+  EXPECT_THAT(with("callbacks: /nonexistent/hooks.py", lib).out, HasSubstr("fail  callbacks"));
+}
+
 TEST_F(JobChecksTest, TheCureIsThatOfWhatIsMissing) {
   const Ran none = Train({"--dry-run", "--set", "data.tokenizer=s3://corpus/none.model"});
   EXPECT_EQ(none.exit, 1);

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "millrace/base/text.h"
+#include "millrace/base/threads/sync.h"
 #include "millrace/http/testing/scripted_server.h"
 #include "tests/support/program.h"
 
@@ -46,7 +47,15 @@ class OddStores : public testing::Test {
                            {"AWS_REGION", "us-east-1"}});
   }
 
-  Ran Millrace(std::vector<std::string> arguments) { return program_.Run(std::move(arguments)); }
+  Ran Millrace(std::vector<std::string> arguments) {
+    HandOver();
+    Ran ran = program_.Run(std::move(arguments));
+    HandOver();
+    return ran;
+  }
+  /// While a program runs, the server's thread uses the members. The program's messages order the two threads, but
+  /// ThreadSanitizer sees only locks.
+  void HandOver() { MutexLock lock(mutex_); }
   void Store(const std::string& key, std::string bytes) {
     objects_[key] = {std::move(bytes), fmt::format("version-{}", ++versions_)};
   }
@@ -56,6 +65,7 @@ class OddStores : public testing::Test {
   }
 
   Reply Handle(const Seen& seen) {
+    MutexLock lock(mutex_);
     if (instead_) {
       if (auto reply = instead_(seen)) return *std::move(reply);
     }
@@ -116,7 +126,8 @@ class OddStores : public testing::Test {
   }
 
   testing_support::Program program_;
-  std::map<std::string, StoredObject> objects_;  // the server's thread while a program runs
+  Mutex mutex_;
+  std::map<std::string, StoredObject> objects_;
   int versions_ = 0;
   std::function<std::optional<Reply>(const Seen&)> instead_;  ///< answers in place of the store
   std::function<void(std::vector<std::string>&)> reorder_;    ///< changes what a listing names

@@ -15,9 +15,9 @@
 #include "millrace/checkpoint/testing/random_state.h"
 #include "millrace/checkpoint/testing/thread_group.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/fault/fault_store.h"
-#include "millrace/object/file/file_store.h"
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/file_store.h"
+#include "millrace/object/local/memory_store.h"
+#include "millrace/object/testing/fault_store.h"
 
 namespace millrace::checkpoint {
 namespace {
@@ -62,7 +62,7 @@ class CheckpointCrashTest : public ::testing::TestWithParam<Cut> {
       options.parallel_parts = 2;
       options.clock = &clock_;
       writers.push_back(*Writer::Open(connection, ranks.Rank(rank), budget_, options));
-      EXPECT_TRUE(writers.back()->Save(step, shares[rank], {{"step", step}}));
+      EXPECT_TRUE(writers.back()->Save(step, shares[rank], fmt::format(R"({{"step": {}}})", step)));
     }
     bool saved = true;
     for (auto& writer : writers) saved = writer->Wait().has_value() && saved;

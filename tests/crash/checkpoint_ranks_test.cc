@@ -20,13 +20,13 @@
 #include "millrace/checkpoint/local/peer_machines.h"
 #include "millrace/checkpoint/read/catalog.h"
 #include "millrace/checkpoint/read/reader.h"
+#include "millrace/checkpoint/save/local_folder.h"
 #include "millrace/checkpoint/save/writer.h"
 #include "millrace/checkpoint/testing/random_state.h"
 #include "millrace/checkpoint/testing/thread_group.h"
-#include "millrace/checkpoint/tier/local_folder.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/fault/fault_store.h"
-#include "millrace/object/file/file_store.h"
+#include "millrace/object/local/file_store.h"
+#include "millrace/object/testing/fault_store.h"
 
 namespace millrace::checkpoint {
 namespace {
@@ -49,8 +49,8 @@ struct Point {
   enum class At { kCopy, kFileSize, kExchange, kRequest, kCommit };
   At at = At::kRequest;
   bool after = false;  ///< the exchange or request has taken place
-  /// Of the exchange: 0 to 2 for the disk, 3 to 5 for the store, in groups of their own both 0 to 2. Or so many
-  /// requests go first.
+  /// For an exchange, its number: 0 to 2 for the disk and 3 to 5 for the store, or 0 to 2 for both if each has a
+  /// group of its own. For a request, the number of requests before it.
   int index = 0;
   Operation operation = Operation::kPut;
   const char* key = "";                          ///< its beginning

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <registration.grpc.pb.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <thread>
@@ -12,7 +13,7 @@
 #include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
 #include "millrace/http/testing/scripted_server.h"
-#include "millrace/mount/status/control.h"
+#include "millrace/mount/point/control.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/connection.h"
 #include "millrace/object/url.h"

@@ -8,9 +8,9 @@
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
-#include "millrace/mount/keeper/keeper.h"
-#include "millrace/mount/keeper/kept_mount.h"
-#include "millrace/mount/status/control.h"
+#include "millrace/mount/daemon/session_holder.h"
+#include "millrace/mount/daemon/session_lease.h"
+#include "millrace/mount/point/control.h"
 #include "millrace/vfs/staging/staging_area.h"
 #include "tests/csi/csi_node.h"
 #include "tests/support/kill.h"
@@ -38,7 +38,7 @@ class CsiKeeperTest : public CsiDriverTest {
     keeper_.reset();
   }
   void StartKeeper() {
-    auto keeper = mount::Keeper::Start(keeper_socket_, Logger(log_, LogLevel::kInfo));
+    auto keeper = mount::SessionHolder::Start(keeper_socket_, Logger(log_, LogLevel::kInfo));
     ASSERT_TRUE(keeper) << keeper.error().ToString();
     keeper_ = *std::move(keeper);
   }
@@ -72,7 +72,7 @@ class CsiKeeperTest : public CsiDriverTest {
 
   const Volume volume_{.options = {"allow-delete", "allow-overwrite"},
                        .secrets = {{"AWS_ACCESS_KEY_ID", kKey}, {"AWS_SECRET_ACCESS_KEY", kSecret}}};
-  std::unique_ptr<mount::Keeper> keeper_;
+  std::unique_ptr<mount::SessionHolder> keeper_;
 };
 
 TEST_F(CsiKeeperTest, KilledDaemonsAndMountersDoNotBreakAPod) {
@@ -103,7 +103,7 @@ TEST_F(CsiKeeperTest, KilledDaemonsAndMountersDoNotBreakAPod) {
   Must(Unpublish(volume_, "pod"));
   Must(Unstage(volume_));
   EXPECT_EQ(MountsHere(), 0);
-  EXPECT_TRUE(mount::ListKept(keeper_socket_)->empty());
+  EXPECT_TRUE(mount::ListHeldSessions(keeper_socket_)->empty());
   EXPECT_TRUE(Daemons().empty());
 }
 
@@ -112,7 +112,7 @@ TEST_F(CsiKeeperTest, AnotherKeeperGetsMountsAndPlans) {
   EXPECT_EQ(Write(target("pod") + "/a", "without a keeper"), 0);
   StartKeeper();
   auto known = [&] {
-    const auto kept = mount::ListKept(keeper_socket_);
+    const auto kept = mount::ListHeldSessions(keeper_socket_);
     return kept && kept->size() == 1 && kept->front().has_device && kept->front().has_plan;
   };
   while (!known()) std::this_thread::yield();
@@ -147,7 +147,7 @@ TEST_F(CsiKeeperTest, AVolumeWhoseStoreIsGoneCanBeRemoved) {
   Must(Unpublish(volume_, "pod"));
   Must(Unstage(volume_));
   EXPECT_EQ(MountsHere(), 0);
-  EXPECT_TRUE(mount::ListKept(keeper_socket_)->empty());
+  EXPECT_TRUE(mount::ListHeldSessions(keeper_socket_)->empty());
 }
 
 TEST_F(CsiKeeperTest, AnotherNamespaceDoesNotKeepAVolumeFromEnding) {
@@ -159,7 +159,7 @@ TEST_F(CsiKeeperTest, AnotherNamespaceDoesNotKeepAVolumeFromEnding) {
   EXPECT_EQ(other->Run(read_copy), "content");
   Must(Unstage(volume_));
   EXPECT_EQ(MountsHere(), 0);
-  EXPECT_TRUE(mount::ListKept(keeper_socket_)->empty());
+  EXPECT_TRUE(mount::ListHeldSessions(keeper_socket_)->empty());
   EXPECT_TRUE(Daemons().empty());
   EXPECT_THAT(other->Run(read_copy), HasSubstr("not connected"));
   Must(Stage(volume_));
@@ -241,7 +241,7 @@ TEST_F(CsiKeeperTest, ANewMountTakesOverWhatMountsThatAreOverLeft) {
     auto left = *(*area)->Create();
     ASSERT_TRUE(left->Write(0, AsBytes("content")));
     ASSERT_TRUE(left->Save({.key = "a", .size = 7, .complete = true, .held = left->held()}, false));
-    left->Keep();
+    left->LeaveOnDisk();
   }
   Volume second = volume_;
   second.id = "volume-2";

@@ -29,7 +29,7 @@ class CountingAllocator final : public c10::Allocator {
     return {block, block, Free, c10::Device(c10::kCPU)};
   }
   c10::DataPtr allocate(std::size_t bytes) { return std::as_const(*this).allocate(bytes); }  // of 2.3 and later
-  void copy_data(void* to, const void* from, std::size_t bytes) const { std::memcpy(to, from, bytes); }  // likewise
+  void copy_data(void* to, const void* from, std::size_t bytes) const { std::memcpy(to, from, bytes); }  // of 2.3, too
   c10::DeleterFnPtr raw_deleter() const override { return Free; }
   static inline std::atomic<std::int64_t> live = 0;
   static inline std::atomic<std::int64_t> peak = 0;  ///< the most that was live since somebody set it to 0

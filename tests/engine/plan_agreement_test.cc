@@ -48,7 +48,7 @@ Json ConfigOf(std::string_view family) {
 /// What ranks did, all of them together but for what is said of rank 0.
 struct Observed {
   std::vector<std::int64_t> elements;  ///< of each rank's buffer
-  std::vector<std::int64_t> trained;   ///< likewise, of what has gradients
+  std::vector<std::int64_t> trained;   ///< of each rank's buffer, of what has gradients
   std::int64_t partial = 0;            ///< of rank 0
   std::int64_t kept = 0;               ///< bytes of tensors after a forward pass
   collectives::Traffic traffic;        ///< of rank 0
@@ -81,7 +81,7 @@ void Observe(const Case& c, const Json& json, Observed& seen) {
   const auto codes = c.quantized ? QuantizedBlocks(config) : nullptr;
   const at::Tensor ids = at::randint(kVocabulary, {kRows, kLength}, at::detail::createCPUGenerator(3), at::kLong);
   at::Tensor labels = ids.roll(1, 1).contiguous();
-  if (std::string_view(c.family) == "bert") {  // so many tokens are predicted as the plan says: 0.15 of 128
+  if (std::string_view(c.family) == "bert") {  // as many tokens are predicted as the plan says: 0.15 of 128
     labels.view({-1}).narrow(0, 19, kRows * kLength - 19).fill_(-100);
   }
   seen.elements.resize(static_cast<std::size_t>(c.tensor));
@@ -327,7 +327,7 @@ TEST(PlanAgreement, PeaksAreThoseOfTheEngine) {
   }
 }
 
-/// Likewise of pairs of answers, whose reference passes first. Their head is frozen.
+/// The same for pairs of answers, whose reference passes first. Their head is frozen.
 TEST(PlanAgreement, PeaksOfPairsAreThoseOfTheEngine) {
   static CountingAllocator allocator;
   c10::SetCPUAllocator(&allocator, 1);

@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "millrace/engine/ops/backward/deferred_work.h"
-#include "millrace/engine/sharding/testing/train_ranks.h"
+#include "millrace/engine/ops/common/deferred_work.h"
+#include "millrace/engine/testing/train_ranks.h"
 #include "millrace/plan/layout_cost.h"
 #include "millrace/plan/plan.h"
 #include "millrace/plan/sharded_passes.h"

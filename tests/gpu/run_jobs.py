@@ -53,7 +53,7 @@ F32, TF32, HALF = 1e-4, 1e-2, 3e-2
 def case(model, tolerance=F32, ranks=1, parallel="{}", precision="f32", compare_precision=None, data="", train="",
          length=64, records="corpus.jsonl", tokenizer="tokenizer.model", lora="", falls=0.9, fp8="current"):
     """A job, and how close its losses on both devices are. compare_precision: of the CPU's run, where that has no other.
-    falls: the last loss is below so many times the first. lora: the job adapts a model that was trained before."""
+    falls: the most that the last loss is, divided by the first. lora: the job adapts a model that was trained before."""
     return dict(model=model, tolerance=tolerance, ranks=ranks, parallel=parallel, precision=precision,
                 compare_precision=compare_precision or precision, data=data, train=train, length=length,
                 records=records, tokenizer=tokenizer, lora=lora, falls=falls, fp8=fp8)

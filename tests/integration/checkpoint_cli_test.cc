@@ -11,7 +11,7 @@
 #include "millrace/checkpoint/save/writer.h"
 #include "millrace/checkpoint/testing/random_state.h"
 #include "millrace/checkpoint/testing/thread_group.h"
-#include "millrace/object/file/file_store.h"
+#include "millrace/object/local/file_store.h"
 #include "tests/support/program.h"
 
 namespace millrace::checkpoint {
@@ -44,7 +44,7 @@ class CheckpointCliTest : public ::testing::Test {
       options.retention.keep_last = 10;
       options.chunk_bytes = 4096;
       writers.push_back(*Writer::Open(connection_, ranks.Rank(rank), budget, options));
-      ASSERT_TRUE(writers.back()->Save(step, shares[rank], meta));
+      ASSERT_TRUE(writers.back()->Save(step, shares[rank], DumpJson(meta)));
     }
     for (auto& writer : writers) ASSERT_TRUE(writer->Wait());
   }

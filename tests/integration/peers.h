@@ -20,7 +20,7 @@ class Server {
   /// kUnsupported when neither $MILLRACE_PEERS/bin nor PATH has a `minio`, or for TLS an `openssl`. The server also
   /// knows buckets by host name: BUCKET.localhost.
   static Result<std::unique_ptr<Server>> StartMinio(Options options);
-  /// Likewise with `versitygw`, which keeps objects as files. No TLS.
+  /// Starts `versitygw`, which keeps objects as files. No TLS.
   static Result<std::unique_ptr<Server>> StartVersityGateway(Options options);
 
   const std::string& url() const { return url_; }  ///< http(s)://localhost:port

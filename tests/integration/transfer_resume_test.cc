@@ -12,7 +12,7 @@
 #include "millrace/base/hash/random.h"
 #include "millrace/base/hash/text_encoding.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/fault/fault_store.h"
+#include "millrace/object/testing/fault_store.h"
 #include "millrace/s3d/server.h"
 #include "millrace/transfer/copy/compare.h"
 #include "millrace/transfer/copy/copy.h"

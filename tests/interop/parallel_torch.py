@@ -317,7 +317,7 @@ def with_torch(folder, ranks, train, family, tokens, **options):
 
 
 def run_job(program, job, count):
-    """Runs a job of so many steps and returns what it says of each. Other tests may have jobs of the same name."""
+    """Runs a job of `count` steps and returns what it says of each. Other tests may have jobs of the same name."""
     done = subprocess.run([program.path, "train", job, "--json"], capture_output=True, text=True,
                           env=dict(os.environ, MILLRACE_STATE_DIR=str(job.parent / "state")))
     assert done.returncode == 0, done.stdout + done.stderr

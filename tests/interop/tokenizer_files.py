@@ -179,7 +179,7 @@ class Maker:
         ])
 
     def model(self, kind, normalizer, pre_tokenizer, lines, alphabet):
-        """Trains on the lines as the file normalizes and splits them. So many words are known, and some are not."""
+        """Trains on the lines as the file normalizes and splits them. Some words are known, and some are not."""
         trainers, models = self.tokenizers.trainers, self.tokenizers.models
         unk = self.rng.choice(["<unk>", "[UNK]"])
         empty = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": normalizer, "pre_tokenizer": pre_tokenizer,

@@ -15,7 +15,7 @@
 #include <span>
 
 #include "millrace/base/files/files.h"
-#include "millrace/tokenizer/load/load.h"
+#include "millrace/tokenizer/formats/load.h"
 #include "millrace/tokenizer/tokenizer.h"
 
 namespace millrace::tokenizer {

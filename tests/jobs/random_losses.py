@@ -204,7 +204,7 @@ run: {json.dumps(run)}
         return kind
 
     def disturbed_run(self, launcher, name, most):
-        """Runs a job with at most so many losses. Returns their kinds, and the seconds from each to the next step."""
+        """Runs a job with at most `most` losses. Returns their kinds, and the seconds from each to the next step."""
         self.call(launcher.environment, "--json", "job", "submit", self.write(name, launcher), "--no-check")
         try:
             return self.disturb(launcher, name, most)

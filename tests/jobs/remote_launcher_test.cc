@@ -1,5 +1,5 @@
 // A job on several machines: here, agents on this one, each behind a shell as behind ssh.
-#include "millrace/jobs/remote/remote_launcher.h"
+#include "millrace/jobs/launchers/remote_launcher.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

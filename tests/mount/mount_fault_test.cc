@@ -21,6 +21,7 @@ namespace millrace {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 using namespace std::chrono_literals;
 
 /// The same files and changes wherever it runs, so that a folder of the local disk says what a mount must have.
@@ -343,6 +344,7 @@ TEST_F(MountFaultTest, AFullStagingDiskGivesEnospcAndGoesOnWhenThereIsRoom) {
   auto full = Within(30s, "dd if=/dev/zero of=too-much bs=1M count=40");
   EXPECT_NE(full.status, 0);
   EXPECT_THAT(full.output, HasSubstr("No space left on device"));
+  EXPECT_THAT(mount_->log(), Not(HasSubstr("nor written down"))) << "there is room for records";
   mount_->SetFaults("");
   Check("rm -f too-much && cp ../expected fits && cmp fits ../expected");
   EXPECT_EQ(::fsync(kept.get()), 0) << "what was staged before is whole";

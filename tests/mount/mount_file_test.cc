@@ -16,7 +16,7 @@
 #include "millrace/base/json.h"
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/file/file_store.h"
+#include "millrace/object/local/file_store.h"
 #include "tests/mount/mount_fixture.h"
 
 namespace millrace {
@@ -515,6 +515,29 @@ TEST_F(MountTest, WhatWasWrittenHereCanBeSyncedElsewhere) {
   EXPECT_EQ(synced.status, 0) << synced.output << "markers of folders are no files";
   EXPECT_EQ(ReadFile(there / "d/sub/f").value_or("?"), "x\n");
   EXPECT_EQ(ReadFile(there / "d/g").value_or("?"), "y\n");
+}
+
+/// Linux asks the mount to open the program before it finds that the program runs.
+TEST_F(MountTest, ARefusedOpenLeavesTheFileOfARunningProgramWhole) {
+  MustMount();
+  std::ofstream(mount_->scratch() / "open.py") << R"(
+import errno, os, subprocess
+def empty():
+    os.close(os.open("program", os.O_RDONLY | os.O_TRUNC))
+running = subprocess.Popen(["./program", "60"])
+try:
+    empty()
+except OSError as error:
+    print(errno.errorcode[error.errno])
+print(os.path.getsize("program") == os.path.getsize("/bin/sleep"))
+running.kill()
+running.wait()
+empty()
+print(os.path.getsize("program"))
+)";
+  Check("cp /bin/sleep program && python3 " + (mount_->scratch() / "open.py").string(), "ETXTBSY\nTrue\n0\n");
+  MustUmount();
+  EXPECT_EQ(mount_->Object("program"), "");
 }
 
 TEST_F(MountTest, FoldersMountToo) {

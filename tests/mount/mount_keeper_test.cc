@@ -15,7 +15,7 @@
 
 #include "millrace/base/hash/random.h"
 #include "millrace/http/socket.h"
-#include "millrace/mount/keeper/kept_mount.h"
+#include "millrace/mount/daemon/session_lease.h"
 #include "tests/mount/mount_program.h"
 #include "tests/support/kill.h"
 
@@ -34,7 +34,7 @@ class KeeperProcess {
          .stderr_file = socket.string() + ".log"});
     EXPECT_TRUE(started) << started.error().ToString();
     process_.emplace(*std::move(started));
-    while (!process_->Poll() && !mount::ListKept(socket)) std::this_thread::yield();
+    while (!process_->Poll() && !mount::ListHeldSessions(socket)) std::this_thread::yield();
   }
   void Kill() {
     process_->Signal(SIGKILL);
@@ -330,7 +330,7 @@ TEST_F(MountKeeper, AnotherKeeperGetsTheMount) {
   EXPECT_EQ(mount_.Object("meanwhile"), "works");
   StartKeeper();
   auto known = [&] {
-    const auto kept = mount::ListKept(socket());
+    const auto kept = mount::ListHeldSessions(socket());
     return kept && !kept->empty() && kept->front().has_device;
   };
   while (!known()) std::this_thread::yield();

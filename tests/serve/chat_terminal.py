@@ -195,6 +195,39 @@ def test_keys(millrace, env, fake, folder):
         chat.end()
 
 
+def test_what_is_pasted_is_sent_as_it_was(millrace, env, fake, folder):
+    """Also in a locale without UTF-8, with characters that a terminal would obey, and in more lines than the screen has."""
+    text = "\u202eright to left\u2069 \u00fc 👩\u200d🚀\n\ttab " + "a long line " * 400 + "\nlast"
+    with Chat([millrace, "chat", fake.url], env | {"LC_ALL": "C"}) as chat:
+        chat.ask("earlier")
+        chat.wait("[5 + ")
+        chat.wait("> ")
+        chat.type(f"\x1b[200~{text}\x1b[201~")
+        chat.wait("last")
+        chat.type(UP)
+        chat.wait("earlier")
+        chat.type("\x1b[B")
+        chat.wait("last")
+        assert "\u202e" not in chat.output and "\u2069" not in chat.output, "no character that changes what follows"
+        chat.type(ENTER)
+        chat.wait("[5 + ")
+        assert fake.requests[-1]["messages"][-1]["content"] == text, fake.requests[-1]["messages"][-1]
+        chat.wait("> ")
+        chat.end()
+
+
+def test_own_keys(millrace, env, fake, folder):
+    """~/.editrc binds keys, as for other programs with libedit; the chat's own keys stay."""
+    (folder / ".editrc").write_text("edit off\nbind ^T ed-move-to-beg\nbind ^C ed-insert\n")
+    with Chat([millrace, "chat", fake.url], env | {"HOME": str(folder)}) as chat:
+        chat.wait("> ")
+        chat.type("nonsense\x03" + "ill" + "\x14" + "m" + ENTER)
+        chat.wait("[5 + ")
+        assert fake.requests[-1]["messages"][-1]["content"] == "mill", fake.requests[-1]["messages"][-1]
+        chat.wait("> ")
+        chat.end()
+
+
 def test_control_characters(millrace, env, fake, folder):
     """Whatever the server says: names, errors and answers."""
     evil = "\x1b[31m\x1b]0;title\x07\x1b]52;c;eA==\x1b\\ \u009b2J\u202e\x08\x7f\r over\r\nline"

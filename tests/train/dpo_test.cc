@@ -57,8 +57,8 @@ TEST_F(DpoTest, LearnsWhichAnswerIsBetter) {
   Options options = Comparing(Base("learnt-base", 1), "learnt");
   options.steps = 30;
   options.data.split.held_out = 0.2;
-  options.eval_every = 15;
-  options.eval_accuracy = true;
+  options.eval.every_steps = 15;
+  options.eval.metrics.emplace_back("accuracy");
   std::map<std::uint64_t, StepReport> reports;
   on_step_ = [&](const StepReport& report) { reports[report.step] = report; };
   const Ran ran = Run(options);
@@ -84,9 +84,9 @@ TEST_F(DpoTest, LearnsWhichAnswerIsBetter) {
 TEST_F(DpoTest, IsTheSameOnAnyRanks) {
   const std::string base = Base("ranks-base", 1);
   Options options = Comparing(base, "ranks");
-  options.checkpoint_url.clear();
+  options.checkpoint.url.clear();
   options.data.split.held_out = 0.2;
-  options.eval_every = 12;
+  options.eval.every_steps = 12;
   options.steps = 6;
   const Ran one = Run(options);
   ASSERT_TRUE(one.outcome) << one.outcome.error().ToString();
@@ -131,11 +131,11 @@ TEST_F(DpoTest, PairsThatShareRowsLearnTheSame) {
   }
   ASSERT_TRUE(WriteFileAtomic(folder_->path() / "few.json", AsBytes(lines)));
   Options options = Comparing(Base("packed-base", 1), "packed");
-  options.checkpoint_url.clear();
+  options.checkpoint.url.clear();
   options.data.sources = {{.url = (folder_->path() / "few.json").native(), .format = "jsonl"}};
   options.data.sequence_length = 64;  // twice the model's positions, which an answer with its prompt has
-  options.eval_sources = options.data.sources;
-  options.eval_every = 6;
+  options.eval.sources = options.data.sources;
+  options.eval.every_steps = 6;
   options.steps = 6;
   options.global_batch = kPairs;
   std::map<std::uint64_t, StepReport> reports;

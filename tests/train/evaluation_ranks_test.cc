@@ -46,22 +46,22 @@ class EvaluationRanks : public BertTest {
     const std::string base = fmt::format("base {} {}", data::ObjectiveName(objective), pairs);
     Options learning = options_of(base);
     learning.steps = 15;
-    learning.checkpoint_every = 15;
-    learning.checkpoint_url = CheckpointUrl(base);
+    learning.checkpoint.every_steps = 15;
+    learning.checkpoint.url = CheckpointUrl(base);
     EXPECT_TRUE(Run(learning).outcome);
     Options options = options_of("evaluating");
-    options.model_url = learning.checkpoint_url;
+    options.model_url = learning.checkpoint.url;
     options.schedule = {.shape = engine::Schedule::Shape::kConstant, .lr = 1e-30};
     options.steps = 1;
-    options.eval_every = 1;
-    options.eval_accuracy = true;
+    options.eval.every_steps = 1;
+    options.eval.metrics.emplace_back("accuracy");
     return options;
   }
 
   void ExpectTheSameOnAnyRanks(Objective objective, bool pairs = false) {
     Options options = Evaluating(objective, pairs);
     for (const std::uint64_t samples : {2, 7}) {  // neither divides among 3 or 4 ranks
-      options.eval_samples = samples;
+      options.eval.samples = samples;
       options.parallel = {};
       const Ran one = Run(options);
       ASSERT_TRUE(one.outcome) << one.outcome.error().ToString();
@@ -99,12 +99,12 @@ TEST_F(EvaluationRanks, MaskedLmWithPairs) { ExpectTheSameOnAnyRanks(Objective::
 TEST_F(EvaluationRanks, TakeWholeSourcesWhateverTheirNumber) {
   Options options = Tiny("few records");
   ASSERT_TRUE(WriteFileAtomic(folder_->path() / "few.json", AsBytes(Corpus(3))));
-  options.eval_sources = {{.url = (folder_->path() / "few.json").native(), .format = "jsonl"}};
+  options.eval.sources = {{.url = (folder_->path() / "few.json").native(), .format = "jsonl"}};
   options.schedule = {.shape = engine::Schedule::Shape::kConstant, .lr = 1e-30};
   options.global_batch = 12;
   options.micro_batch = 1;
   options.steps = 1;
-  options.eval_every = 1;
+  options.eval.every_steps = 1;
   const Ran one = Run(options);
   ASSERT_TRUE(one.outcome) << one.outcome.error().ToString();
   const std::uint64_t samples = one.evals.at(1).samples;

@@ -86,17 +86,17 @@ class InjectedFailures : public TrainTest {
     options.steps = kSteps;
     options.schedule = {.lr = 1e-3, .min_lr = 1e-4, .warmup_steps = 1};
     options.parallel = run.parallel;
-    options.checkpoint_every = 2;
-    if (run.saves) options.checkpoint_url = CheckpointUrl(fmt::format("injected-{}", run.seed));
-    if (run.evaluates) options.eval_every = 2;
-    options.eval_samples = 8;
+    options.checkpoint.every_steps = 2;
+    if (run.saves) options.checkpoint.url = CheckpointUrl(fmt::format("injected-{}", run.seed));
+    if (run.evaluates) options.eval.every_steps = 2;
+    options.eval.samples = 8;
     options.data.shuffle_window = 256;
     options.memory_budget = 32 * kMiB;
     return options;
   }
 
   struct Ended {
-    std::vector<Result<Outcome>> outcomes;
+    std::vector<Result<RunOutcome>> outcomes;
     std::map<std::uint64_t, double> losses;
   };
   Ended Play(const InjectedRun& run) {
@@ -106,7 +106,8 @@ class InjectedFailures : public TrainTest {
     auto groups = collectives::ConnectThreads(ranks, timeout);
     Ended ended;
     ended.outcomes.resize(static_cast<std::size_t>(ranks), Fail(Code::kInternal, "not run"));
-    const Observer observer{.on_step = [&](const StepReport& report) { ended.losses[report.step] = report.loss; }};
+    CallingObserver observer;
+    observer.on_step = [&](const StepReport& report) { ended.losses[report.step] = report.loss; };
     const Options options = OptionsOf(run);
     std::stop_source release;
     std::latch others(ranks - 1);  // the ranks that are not to blame
@@ -116,7 +117,7 @@ class InjectedFailures : public TrainTest {
         {
           const auto group = collectives::MakeFaulty(std::move(groups[rank]), run.PlanOf(rank, release.get_token()));
           auto connection = object::OpenConnection({}).value();
-          ended.outcomes[rank] = Train(*connection, *group, options, observer, {});
+          ended.outcomes[rank] = Train(*connection, *group, options, {&observer}, {});
           // A rank that has ended leaves the group: its process is gone.
         }
         if (rank != run.culprit) others.count_down();
@@ -140,7 +141,7 @@ class InjectedFailures : public TrainTest {
     const std::string blamed = fmt::format("rank {} ", run.culprit);
     bool named = false;
     for (int rank = 0; rank < run.ranks(); ++rank) {
-      const Result<Outcome>& outcome = ended.outcomes[static_cast<std::size_t>(rank)];
+      const Result<RunOutcome>& outcome = ended.outcomes[static_cast<std::size_t>(rank)];
       // A rank may be done with all steps before another is lost on its way out.
       if (outcome) {
         EXPECT_EQ(outcome->step, kSteps);

@@ -18,12 +18,12 @@ TEST_F(LoraTest, KeepsTheAdapterAlone) {
   const Ran ran = Run(options);
   ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
   EXPECT_LT(ran.losses.at(12), ran.losses.at(1));
-  for (const auto& [name, bytes] : Tensors(options.checkpoint_url, 12)) {
+  for (const auto& [name, bytes] : Tensors(options.checkpoint.url, 12)) {
     EXPECT_TRUE(name.starts_with("adapter/base_model.model.model.layers.") || name.starts_with("optimizer/")) << name;
     EXPECT_NE(name.find(".lora_"), std::string::npos) << name;
   }
   auto connection = object::OpenConnection({}).value();
-  const auto reader = checkpoint::Reader::Open(*connection, options.checkpoint_url, 12).value();
+  const auto reader = checkpoint::Reader::Open(*connection, options.checkpoint.url, 12).value();
   const Json& config = reader->manifest().meta.at("adapter_config");
   EXPECT_EQ(config.at("r"), 4);
   EXPECT_EQ(config.at("base_model_name_or_path"), base);
@@ -47,7 +47,7 @@ TEST_F(LoraTest, AStoppedRunGoesOnBitForBitInItsLayout) {
     ASSERT_TRUE(rest.outcome) << rest.outcome.error().ToString();
     EXPECT_EQ(rest.losses.begin()->first, 7);
     for (const auto& [step, loss] : rest.losses) EXPECT_EQ(loss, all.losses.at(step)) << step;
-    EXPECT_EQ(Tensors(whole.checkpoint_url, 12), Tensors(parts.checkpoint_url, 12));
+    EXPECT_EQ(Tensors(whole.checkpoint.url, 12), Tensors(parts.checkpoint.url, 12));
   }
 }
 
@@ -72,7 +72,7 @@ TEST_F(LoraTest, StartsFromAnAdapter) {
     ASSERT_TRUE(before.outcome);
     Options second = Adapting(base, fmt::format("second-{}", dora));
     second.lora = engine::LoraOptions{.rank = 1};  // the adapter's own rank counts
-    second.adapter_url = first.checkpoint_url;
+    second.adapter_url = first.checkpoint.url;
     const Ran after = Run(second);
     ASSERT_TRUE(after.outcome) << after.outcome.error().ToString();
     const double halfway = (before.losses.at(1) + before.losses.at(12)) / 2;
@@ -87,22 +87,22 @@ TEST_F(LoraTest, AnAdaptersOwnHeadAndNormsAreTrainedOn) {
   first.lora->whole = {"lm_head.weight", "model.layers.0.input_layernorm.weight", "model.norm.weight"};
   const Ran before = Run(first);
   ASSERT_TRUE(before.outcome) << before.outcome.error().ToString();
-  const auto tensors = Tensors(first.checkpoint_url, 12);
+  const auto tensors = Tensors(first.checkpoint.url, 12);
   for (const std::string& name : first.lora->whole) {
     EXPECT_TRUE(tensors.contains("adapter/base_model.model." + name)) << name;
   }
   Options second = Adapting(base, "whole-second");
   second.lora->dropout = 0;
-  second.adapter_url = first.checkpoint_url;
+  second.adapter_url = first.checkpoint.url;
   const Ran after = Run(second);
   ASSERT_TRUE(after.outcome) << after.outcome.error().ToString();
   EXPECT_LT(after.losses.at(1), (before.losses.at(1) + before.losses.at(12)) / 2) << "it begins where the first ended";
   auto connection = object::OpenConnection({}).value();
-  const auto reader = checkpoint::Reader::Open(*connection, second.checkpoint_url, 12).value();
+  const auto reader = checkpoint::Reader::Open(*connection, second.checkpoint.url, 12).value();
   EXPECT_EQ(reader->manifest().meta.at("adapter_config").at("modules_to_save"),
             (Json{"lm_head", "model.layers.0.input_layernorm", "model.norm"}));
   Options divided = second;
-  divided.checkpoint_url.clear();
+  divided.checkpoint.url.clear();
   for (const engine::ParallelOptions& parallel :
        {engine::ParallelOptions{.data = 2, .shard = 2, .tensor = 2, .zero = 3},
         engine::ParallelOptions{.tensor = 2, .sequence = true, .pipeline = 2}}) {
@@ -119,7 +119,7 @@ TEST_F(LoraTest, NewMagnitudesChangeNothing) {
   const std::string base = Base("norms-base", 1);
   const auto first_loss = [&](bool dora, const engine::ParallelOptions& parallel, int ranks) {
     Options options = Adapting(base, "norms");
-    options.checkpoint_url.clear();
+    options.checkpoint.url.clear();
     options.lora->dropout = 0;
     options.lora->dora = dora;
     options.parallel = parallel;
@@ -154,9 +154,9 @@ TEST_F(LoraTest, RefusesCheckpointsOfAnotherAdapterOrModel) {
   EXPECT_THAT(refusal([&](Options& o) { o.model_url = other; }), HasSubstr("adapts a model with other weights"));
   Options plain = options;
   plain.lora.reset();
-  plain.checkpoint_url = CheckpointUrl("plain");
+  plain.checkpoint.url = CheckpointUrl("plain");
   ASSERT_TRUE(Run(plain, 4).outcome);
-  EXPECT_THAT(refusal([&](Options& o) { o.checkpoint_url = plain.checkpoint_url; }),
+  EXPECT_THAT(refusal([&](Options& o) { o.checkpoint.url = plain.checkpoint.url; }),
               HasSubstr("was made without lora"));
   EXPECT_TRUE(Run(options).outcome) << "refusals change nothing";
 }
@@ -215,7 +215,7 @@ TEST_P(QuantizedBaseTest, AStoppedRunGoesOnBitForBit) {
   const Ran rest = Run(parts);
   ASSERT_TRUE(rest.outcome) << rest.outcome.error().ToString();
   for (const auto& [step, loss] : rest.losses) EXPECT_EQ(loss, all.losses.at(step)) << step;
-  EXPECT_EQ(Tensors(whole.checkpoint_url, 12), Tensors(parts.checkpoint_url, 12));
+  EXPECT_EQ(Tensors(whole.checkpoint.url, 12), Tensors(parts.checkpoint.url, 12));
   Options in_full = parts;
   in_full.base_quantization.reset();
   const Ran refused = Run(in_full);

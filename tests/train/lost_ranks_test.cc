@@ -42,8 +42,8 @@ class LostRanks : public TrainTest {
     options.micro_batch = 1;
     options.steps = kSteps;
     options.data.threads = 1;
-    options.checkpoint_every = kEvery;
-    options.checkpoint_url = CheckpointUrl(run);
+    options.checkpoint.every_steps = kEvery;
+    options.checkpoint.url = CheckpointUrl(run);
     options.parallel = layout.parallel;
     return options;
   }
@@ -56,7 +56,7 @@ TEST_F(LostRanks, RunsThatLoseOneEndWithTheSameBits) {
     const auto victim = static_cast<int>(random.Below(static_cast<std::uint64_t>(layout.ranks)));
     // A checkpoint begins when the one before is committed. So there is one from which the run can go on.
     const std::uint64_t step = 2 * kEvery + random.Below(kSteps - 2 * kEvery - 1);
-    // A rank starts at least so many operations in a step, so it is lost before the end of the next one.
+    // A rank starts at least eight operations in a step, so it is lost before the end of the next one.
     const std::uint64_t operation = random.Below(8);
     ++number;
     SCOPED_TRACE(fmt::format("layout {}: rank {} of {} is lost after step {} at operation {}", number, victim,
@@ -90,7 +90,7 @@ TEST_F(LostRanks, RunsThatLoseOneEndWithTheSameBits) {
     for (const auto& [at, loss] : rest.losses) seen[at] = loss;
     for (const auto& [at, loss] : lost.losses) EXPECT_EQ(loss, whole.losses.at(at)) << at;
     EXPECT_EQ(seen, whole.losses);
-    EXPECT_EQ(Tensors(options.checkpoint_url, kSteps), Tensors(undisturbed.checkpoint_url, kSteps));
+    EXPECT_EQ(Tensors(options.checkpoint.url, kSteps), Tensors(undisturbed.checkpoint.url, kSteps));
   }
 }
 

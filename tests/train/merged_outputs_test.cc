@@ -1,5 +1,5 @@
 // What a merge over weights of few bits does to a model's outputs, measured with few blocks in memory.
-#include "millrace/train/merging/compare_outputs.h"
+#include "millrace/train/compare_outputs.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,10 +8,10 @@
 
 #include "millrace/checkpoint/convert/export.h"
 #include "millrace/checkpoint/convert/huggingface/adapter_merge.h"
-#include "millrace/checkpoint/convert/mapped/quantized_model.h"
+#include "millrace/checkpoint/convert/quantized_model.h"
 #include "millrace/checkpoint/read/model_source.h"
-#include "millrace/engine/adapters/peft_config.h"
 #include "millrace/engine/config/families.h"
+#include "millrace/engine/config/peft_config.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/weights/read_weights.h"
 #include "millrace/tokenizer/open/open.h"
@@ -33,7 +33,7 @@ class MergedOutputsTest : public AdapterTest {
     options.quantized_folder = Cache();
     const Ran ran = Run(options);
     EXPECT_TRUE(ran.outcome) << ran.outcome.error().ToString();
-    MergedAdapter merged{.adapter_url = options.checkpoint_url,
+    MergedAdapter merged{.adapter_url = options.checkpoint.url,
                          .base_url = base,
                          .quantization = kNf4,
                          .merged_url = (folder_->path() / (dora ? "dora-folder" : "folder")).native()};

@@ -45,7 +45,7 @@ TEST_F(NeftuneTest, AStoppedAdapterRunGoesOnBitForBitAndEvaluatesWithoutNoise) {
     Options options = Adapting(base, run);
     options.neftune_alpha = alpha;
     options.data.split.held_out = 0.2;
-    options.eval_every = 12;
+    options.eval.every_steps = 12;
     return options;
   };
   const Ran all = Run(noisy("whole", 5));

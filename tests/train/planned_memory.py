@@ -2,7 +2,7 @@
 
     planned_memory.py BIN_FOLDER PARALLEL
 
-PARALLEL is the content of train.parallel, for two ranks. Medians of runs are within 5 % of the prediction (docs/benchmarks.md); the
+PARALLEL is the content of train.parallel, for two ranks. Medians of runs are within 5 % of the prediction (docs/scale.md); the
 heap of a single run has more or fewer holes, by some 2 %.
 """
 import importlib.util

@@ -9,7 +9,7 @@
 #include "millrace/checkpoint/save/writer.h"
 #include "millrace/collectives/testing/faulty.h"
 #include "millrace/tokenizer/open/open.h"
-#include "millrace/train/state/rank_group.h"
+#include "millrace/train/ranks/rank_group.h"
 #include "millrace/train/state/run_state.h"
 #include "millrace/train/testing/train_runs.h"
 
@@ -41,11 +41,11 @@ class SpikesRanks : public TrainTest {
     const std::string url = CheckpointUrl(fmt::format("{} broken {}", run, value));
     Options base = Tiny("base");
     base.steps = 1;
-    base.checkpoint_url = CheckpointUrl(fmt::format("{} base {}", run, value));
+    base.checkpoint.url = CheckpointUrl(fmt::format("{} base {}", run, value));
     EXPECT_TRUE(Run(base).outcome);
     auto connection = object::OpenConnection({}).value();
-    const auto reader = checkpoint::Reader::Open(*connection, base.checkpoint_url).value();
-    auto tensors = Tensors(base.checkpoint_url, 1);
+    const auto reader = checkpoint::Reader::Open(*connection, base.checkpoint.url).value();
+    auto tensors = Tensors(base.checkpoint.url, 1);
     const auto tokenizer = tokenizer::OpenTokenizer(*connection, base.tokenizer_url, {}).value();
     std::vector<tokenizer::TokenId> ids;
     EXPECT_TRUE(tokenizer->Encode("~", ids));
@@ -59,7 +59,7 @@ class SpikesRanks : public TrainTest {
     MemoryBudget budget(8 * kMiB);
     const auto group = MakeRankGroup(std::move(collectives::ConnectThreads(1)[0]));
     const auto writer = checkpoint::Writer::Open(*connection, group, budget, {.url = url}).value();
-    EXPECT_TRUE(writer->Save(1, slices, reader->manifest().meta));
+    EXPECT_TRUE(writer->Save(1, slices, reader->MetaText()));
     EXPECT_TRUE(writer->Wait());
     return url;
   }
@@ -76,7 +76,7 @@ class SpikesRanks : public TrainTest {
     options.model_url = url;
     options.micro_batch = 1;
     options.steps = 14;
-    options.checkpoint_every = 4;
+    options.checkpoint.every_steps = 4;
     options.spikes = {.action = action, .sigma = 1000, .window = 8};
     return options;
   }
@@ -93,9 +93,9 @@ class SpikesRanks : public TrainTest {
 TEST_F(SpikesRanks, StepsThatAreNotNumbersAreSkipped) {
   for (const float value : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
     Options options = Spiky("skip", Action::kSkipStep, value);
-    options.checkpoint_every = 1;
-    options.retention.keep_last = 100;
-    options.checkpoint_url = CheckpointUrl(fmt::format("skip {}", value));
+    options.checkpoint.every_steps = 1;
+    options.checkpoint.retention.keep_last = 100;
+    options.checkpoint.url = CheckpointUrl(fmt::format("skip {}", value));
     const Ran one = Run(options);
     ASSERT_TRUE(one.outcome) << one.outcome.error().ToString();
     ASSERT_EQ(one.spikes.size(), 1u);
@@ -103,11 +103,11 @@ TEST_F(SpikesRanks, StepsThatAreNotNumbersAreSkipped) {
     EXPECT_GT(spike, 4u);
     for (const auto& [step, loss] : one.losses) EXPECT_EQ(std::isfinite(loss), step != spike) << step;
     auto connection = object::OpenConnection({}).value();
-    const auto saved = checkpoint::Reader::Open(*connection, options.checkpoint_url, spike).value();
+    const auto saved = checkpoint::Reader::Open(*connection, options.checkpoint.url, spike).value();
     EXPECT_EQ(saved->manifest().metrics.at("loss"), one.losses.at(spike - 1)) << "of the weights that are saved";
-    EXPECT_EQ(StateAt(options.checkpoint_url, spike).optimizer_steps, static_cast<std::int64_t>(spike) - 1);
+    EXPECT_EQ(StateAt(options.checkpoint.url, spike).optimizer_steps, static_cast<std::int64_t>(spike) - 1);
 
-    options.checkpoint_url.clear();
+    options.checkpoint.url.clear();
     for (const SpikyLayout& layout : kSpikyLayouts) {
       options.parallel = layout.parallel;
       const Ran ran = RunRanks(options, layout.ranks);
@@ -130,7 +130,7 @@ TEST_F(SpikesRanks, ARunThatDiesAfterItWentBackEndsWithTheSameBits) {
     SCOPED_TRACE(name);
     Options options = Spiky(name, Action::kRollBack);
     options.parallel = layout.parallel;
-    options.checkpoint_url = CheckpointUrl(name);
+    options.checkpoint.url = CheckpointUrl(name);
     const Ran whole = RunRanks(options, layout.ranks);
     ASSERT_TRUE(whole.outcome) << whole.outcome.error().ToString();
     ASSERT_EQ(whole.spikes.size(), 1u);
@@ -139,8 +139,8 @@ TEST_F(SpikesRanks, ARunThatDiesAfterItWentBackEndsWithTheSameBits) {
     EXPECT_EQ(*back, (spike - 1) / 4 * 4);
     EXPECT_GT(*back, 0u);
     // The samples of the steps that were undone are left out.
-    EXPECT_EQ(StateAt(options.checkpoint_url, 14).data.samples, 8 * (14 + spike - *back));
-    EXPECT_EQ(StateAt(options.checkpoint_url, 14).optimizer_steps, 14);
+    EXPECT_EQ(StateAt(options.checkpoint.url, 14).data.samples, 8 * (14 + spike - *back));
+    EXPECT_EQ(StateAt(options.checkpoint.url, 14).optimizer_steps, 14);
     if (one.empty()) one = whole.losses;
     for (const auto& [step, loss] : whole.losses) {
       EXPECT_NEAR(loss, one.at(step), 1e-5 * loss) << step;
@@ -149,7 +149,7 @@ TEST_F(SpikesRanks, ARunThatDiesAfterItWentBackEndsWithTheSameBits) {
 
     // In the step after the return, or at its first operation.
     const std::uint64_t operation = layout.parallel.pipeline > 1 ? 5 : 0;
-    options.checkpoint_url = CheckpointUrl(name + " lost");
+    options.checkpoint.url = CheckpointUrl(name + " lost");
     std::stop_source went_back;
     on_step_ = [&](const StepReport& report) {
       if (report.went_back) went_back.request_stop();
@@ -168,25 +168,25 @@ TEST_F(SpikesRanks, ARunThatDiesAfterItWentBackEndsWithTheSameBits) {
     EXPECT_EQ(rest.plan.resumed_from, *back);
     EXPECT_EQ(rest.spikes, whole.spikes) << "it meets the jump again, and goes back again";
     for (const auto& [step, loss] : rest.losses) EXPECT_EQ(loss, whole.losses.at(step)) << step;
-    EXPECT_EQ(Tensors(options.checkpoint_url, 14), Tensors(CheckpointUrl(name), 14));
-    EXPECT_EQ(StateAt(options.checkpoint_url, 14).data.samples, StateAt(CheckpointUrl(name), 14).data.samples);
+    EXPECT_EQ(Tensors(options.checkpoint.url, 14), Tensors(CheckpointUrl(name), 14));
+    EXPECT_EQ(StateAt(options.checkpoint.url, 14).data.samples, StateAt(CheckpointUrl(name), 14).data.samples);
   }
 }
 
 /// Another checkpoint is committed between the return and the stop.
 TEST_F(SpikesRanks, ARunThatWentBackIsStoppedAndGoesOn) {
   Options options = Spiky("stopped", Action::kRollBack);
-  options.checkpoint_url = CheckpointUrl("back whole");
+  options.checkpoint.url = CheckpointUrl("back whole");
   const Ran whole = RunRanks(options, 2);
   ASSERT_TRUE(whole.outcome) << whole.outcome.error().ToString();
-  options.checkpoint_url = CheckpointUrl("back stopped");
+  options.checkpoint.url = CheckpointUrl("back stopped");
   ASSERT_TRUE(RunRanks(options, 2, whole.spikes.begin()->first).outcome);
   const Ran rest = RunRanks(options, 2);
   ASSERT_TRUE(rest.outcome) << rest.outcome.error().ToString();
   EXPECT_EQ(rest.plan.resumed_from, *whole.spikes.begin()->second + 1) << "a stop ends the step under way";
   EXPECT_TRUE(rest.spikes.empty());
   for (const auto& [step, loss] : rest.losses) EXPECT_EQ(loss, whole.losses.at(step)) << step;
-  EXPECT_EQ(Tensors(options.checkpoint_url, 14), Tensors(CheckpointUrl("back whole"), 14));
+  EXPECT_EQ(Tensors(options.checkpoint.url, 14), Tensors(CheckpointUrl("back whole"), 14));
 }
 
 TEST_F(SpikesRanks, WeightsThatAreBeyondUseEndTheRun) {
@@ -201,8 +201,8 @@ TEST_F(SpikesRanks, WeightsThatAreBeyondUseEndTheRun) {
   }
   // Its only checkpoint has such weights.
   options.spikes.action = Action::kRollBack;
-  options.checkpoint_every = 1;
-  options.checkpoint_url = CheckpointUrl("hopeless");
+  options.checkpoint.every_steps = 1;
+  options.checkpoint.url = CheckpointUrl("hopeless");
   const Ran ran = RunRanks(options, 2);
   ASSERT_FALSE(ran.outcome);
   EXPECT_THAT(ran.outcome.error().ToString(),

@@ -10,9 +10,9 @@
 #include "millrace/base/hash/random.h"
 #include "millrace/checkpoint/save/replicas.h"
 #include "millrace/checkpoint/save/writer.h"
-#include "millrace/engine/sharding/testing/train_ranks.h"
+#include "millrace/engine/testing/train_ranks.h"
 #include "millrace/object/open/open.h"
-#include "millrace/train/state/rank_group.h"
+#include "millrace/train/ranks/rank_group.h"
 
 namespace millrace::train {
 namespace {
@@ -83,7 +83,7 @@ class StateTest : public testing::Test {
       const auto group = MakeRankGroup(world.Duplicate("checkpoint").value());
       const auto slices = checkpoint::ShareReplicas(*group, SlicesOf(tensors)).value();
       const auto writer = checkpoint::Writer::Open(*connection, group, budget, {.url = url}).value();
-      ASSERT_TRUE(writer->Save(2, slices, Json::object()));
+      ASSERT_TRUE(writer->Save(2, slices, "{}"));
       const auto saved = writer->Wait();
       EXPECT_TRUE(saved) << ToText(task, layout) << ": " << saved.error().ToString();
       {

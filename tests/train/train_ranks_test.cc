@@ -10,6 +10,7 @@
 #include "millrace/base/hash/random.h"
 #include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
+#include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/object/open/open.h"
 #include "millrace/s3d/server.h"

@@ -1,4 +1,5 @@
 // `millrace chat`: a chat with a model in the terminal.
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 #include "apps/millrace/chat/chat_session.h"
 
+#include <fmt/ranges.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -21,8 +22,6 @@ namespace {
 constexpr std::string_view kDim = "\x1b[2m", kRed = "\x1b[31m", kPlain = "\x1b[0m";
 constexpr std::string_view kPrompt = "> ";
 constexpr std::uint64_t kMaxFileBytes = 64 * kMiB;
-
-double SecondsOf(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 double UnixNow() { return std::chrono::duration<double>(SystemClock().Wall().time_since_epoch()).count(); }
 
@@ -179,17 +178,17 @@ Status ChatSession::Interactive() {
     PrintNote(fmt::format("{} at {}. /help lists the commands, Ctrl-C stops an answer, Ctrl-D ends.",
                           options_.model.id.empty() ? "The model" : options_.model.id, client_.url()));
   }
-  LineEditor editor;
+  const auto editor = MR_TRY(LineEditor::Open());
   for (const serve::ChatMessage& message : conversation_.messages) {
-    if (message.role == "user") editor.Remember(message.content);
+    if (message.role == "user") editor->Remember(message.content);
   }
   while (OutputFailure() == 0) {
-    const auto line = editor.Read(kPrompt, context_.stop);
+    const auto line = editor->Read(kPrompt, context_.stop);
     if (context_.stop.stop_requested()) return Fail(Code::kCancelled, "the chat was ended by a signal");
     if (!line) return {};
     const std::string_view text = Trim(*line);
     if (text.empty()) continue;
-    editor.Remember(*line);
+    editor->Remember(*line);
     Next next = Next::kAnswer;
     if (text.starts_with('/') && !text.starts_with("//")) {
       const auto ran = RunCommand(text);
@@ -199,7 +198,7 @@ Status ChatSession::Interactive() {
       conversation_.messages.push_back({"user", std::string(text.substr(text.starts_with("//") ? 1 : 0)), ""});
     }
     if (next == Next::kQuit) return {};
-    if (next == Next::kAnswer) MR_TRY(Answer(editor));
+    if (next == Next::kAnswer) MR_TRY(Answer(*editor));
   }
   return {};
 }

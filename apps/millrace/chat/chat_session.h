@@ -43,7 +43,7 @@ class ChatSession {
   void PrintProblem(const Error& error);
   void PrintNote(const std::string& text);
 
-  /// What a command leads to. Commands print what they have to say.
+  /// The next action of the session after a command. Commands print what they have to say.
   enum class Next { kPrompt, kAnswer, kQuit };
   Result<Next> RunCommand(std::string_view line);
   Result<Next> Help(std::string_view argument);

@@ -14,7 +14,7 @@ constexpr auto kGrace = std::chrono::seconds(10);
 constexpr std::uint64_t kMaxWords = 64 * kKiB;
 
 /// The last lines that the server wrote, without the name of the program.
-std::string LastWords(const std::filesystem::path& log) {
+std::string LastErrorLines(const std::filesystem::path& log) {
   const auto text = ReadFile(log, kMaxWords);
   if (!text) return "";
   std::string words(Trim(*text));
@@ -76,7 +76,7 @@ ModelServer::~ModelServer() { process_.Stop(kGrace); }
 std::string ModelServer::Ended() {
   const auto state = process_.Poll();
   if (!state) return "";
-  const std::string words = LastWords(folder_.path() / "log");
+  const std::string words = LastErrorLines(folder_.path() / "log");
   return fmt::format("the model's server ended ({}){}{}", state->ToString(), words.empty() ? "" : ": ", words);
 }
 

@@ -1,4 +1,4 @@
-// What the commands `millrace ckpt …` share.
+// Helpers that the `millrace ckpt …` commands share.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 #include "apps/millrace/cli/cli.h"
 #include "apps/millrace/cli/progress.h"
+#include "millrace/checkpoint/commit/retention.h"
 #include "millrace/checkpoint/read/reader.h"
-#include "millrace/checkpoint/retention/retention.h"
 
 namespace millrace::cli::ckpt {
 
@@ -38,9 +38,9 @@ struct Arguments {
 inline object::Call CallOf(const Context& context) { return {.stop = context.stop}; }
 
 /// Shows the progress of a long command if the options ask for it.
-class Bar {
+class ProgressBar {
  public:
-  Bar(const Context& context, std::uint64_t total) {
+  ProgressBar(const Context& context, std::uint64_t total) {
     counters_.bytes_known = total;
     counters_.all_known = true;
     if (WantsProgress(context.globals.progress, context.globals.quiet, context.globals.json)) line_.emplace(counters_);
@@ -54,7 +54,7 @@ class Bar {
   std::optional<ProgressLine> line_;
 };
 
-/// What a command does. Its error is reported, and decides the exit status.
+/// The work of a command. Its error is reported, and decides the exit status.
 using Action = Status (*)(const Context&, const Arguments&);
 
 /// Adds a command with the given positional arguments, in that order.

@@ -1,4 +1,6 @@
 // millrace ckpt: lists, shows, verifies, compares, pins and removes checkpoints.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <chrono>
 #include <limits>
@@ -7,12 +9,13 @@
 #include "apps/millrace/checkpoint/action.h"
 #include "apps/millrace/checkpoint/conversion_commands.h"
 #include "millrace/base/text.h"
+#include "millrace/checkpoint/commit/collect.h"
+#include "millrace/checkpoint/commit/pins.h"
+#include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/read/catalog.h"
 #include "millrace/checkpoint/read/diff.h"
 #include "millrace/checkpoint/read/held_reader.h"
 #include "millrace/checkpoint/read/reader.h"
-#include "millrace/checkpoint/retention/collect.h"
-#include "millrace/checkpoint/retention/marks.h"
 
 namespace millrace::cli {
 namespace ckpt {
@@ -156,7 +159,7 @@ Status Show(const Context& context, const Arguments& arguments) {
 
 Status VerifyOne(const Context& context, Reader& reader) {
   auto started = SystemClock().Now();
-  std::optional<Bar> bar(std::in_place, context, reader.manifest().FileBytes());
+  std::optional<ProgressBar> bar(std::in_place, context, reader.manifest().FileBytes());
   auto verified = MR_TRY(reader.Verify(Parallel(context), CallOf(context), bar->progress()));
   bar.reset();
   double seconds = std::chrono::duration<double>(SystemClock().Now() - started).count();

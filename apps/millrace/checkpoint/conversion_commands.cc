@@ -14,9 +14,9 @@
 #include "millrace/checkpoint/convert/huggingface/adapter_merge.h"
 #include "millrace/checkpoint/convert/huggingface/hf_tokenizer.h"
 #include "millrace/checkpoint/convert/import.h"
-#include "millrace/checkpoint/convert/mapped/quantized_model.h"
 #include "millrace/checkpoint/convert/open_source.h"
-#include "millrace/checkpoint/convert/source/foreign_format.h"
+#include "millrace/checkpoint/convert/quantized_model.h"
+#include "millrace/checkpoint/convert/tensors/foreign_format.h"
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/tokenizer/open/open.h"
 
@@ -109,7 +109,7 @@ Status Export(const Context& context, const Arguments& arguments) {
   Reader& reader = source.reader();
   if (options.format == checkpoint::ForeignFormat::kHuggingFace || options.format == checkpoint::ForeignFormat::kGguf)
     options.files = MR_TRY(ModelFiles(context, *connection, source, arguments.url));
-  std::optional<Bar> bar(std::in_place, context, checkpoint::ExportBytes(reader.manifest(), options));
+  std::optional<ProgressBar> bar(std::in_place, context, checkpoint::ExportBytes(reader.manifest(), options));
   auto exported = MR_TRY(checkpoint::Export(reader, to, budget, options, CallOf(context), bar->progress()));
   bar.reset();
   if (context.globals.json) {
@@ -199,7 +199,7 @@ Status Merge(const Context& context, const Arguments& arguments) {
   if (arguments.file_bytes > 0) options.file_bytes = arguments.file_bytes;
   options.files = MR_TRY(MergedFiles(context, *connection, adapter, base, from));
   const object::Location to = MR_TRY(object::Locate(*connection, arguments.destination));
-  std::optional<Bar> bar(std::in_place, context, checkpoint::ExportBytes(base.reader().manifest(), options));
+  std::optional<ProgressBar> bar(std::in_place, context, checkpoint::ExportBytes(base.reader().manifest(), options));
   const auto exported =
       MR_TRY(checkpoint::Export(base.reader(), to, budget, options, CallOf(context), bar->progress()));
   bar.reset();
@@ -248,7 +248,7 @@ Status Merge(const Context& context, const Arguments& arguments) {
 Result<std::optional<Manifest>> ImportOwnShare(const Context& context, const Arguments& arguments,
                                                object::Connection& connection, checkpoint::ImportSource source,
                                                MemoryBudget& budget, const checkpoint::ImportOptions& options) {
-  std::optional<Bar> bar(std::in_place, context, MR_TRY(checkpoint::ImportBytes(source, options)));
+  std::optional<ProgressBar> bar(std::in_place, context, MR_TRY(checkpoint::ImportBytes(source, options)));
   auto done = MR_TRY(checkpoint::ImportShare(connection, std::move(source), arguments.url, budget, options,
                                              context.log(), CallOf(context), bar->progress()));
   bar.reset();
@@ -294,7 +294,7 @@ Status Import(const Context& context, const Arguments& arguments) {
   MemoryBudget budget(context.DataBudget());
   std::optional<Manifest> committed;
   if (options.share.is_all()) {
-    std::optional<Bar> bar(std::in_place, context, bytes);
+    std::optional<ProgressBar> bar(std::in_place, context, bytes);
     committed = MR_TRY(checkpoint::Import(*connection, std::move(source), arguments.url, budget, options,
                                           CallOf(context), bar->progress()));
   } else {

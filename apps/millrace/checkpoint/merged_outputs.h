@@ -1,4 +1,4 @@
-// What a merge over weights of 4 or 8 bits did to the model's outputs.
+// Reports how a merge of an adapter into weights of 4 or 8 bits changed the model's outputs.
 #pragma once
 
 #include <optional>
@@ -12,17 +12,18 @@
 
 namespace millrace::cli::ckpt {
 
-/// A merge that was made.
+/// A finished merge: an adapter, its base model and the merged model, by URL.
 struct MadeMerge {
   const checkpoint::ModelSource& adapter;
   std::string adapter_url, base_url, merged_url;
   engine::Quantization quantization;
 };
 
-/// Runs `millrace-train outputs`, which has libtorch, and returns what it prints. Blocks. Errors: those of AskEngine.
+/// Runs `millrace-train outputs`, which has libtorch, on the merge. Returns the figures that it prints. Blocks. Errors:
+/// those of AskEngine.
 Result<Json> MeasureOutputs(const Context& context, const MadeMerge& merge);
 
-/// Returns MeasureOutputs()' figures for people.
+/// Returns the figures of MeasureOutputs() as sentences for the terminal.
 std::string OutputsText(const Json& outputs);
 
 }  // namespace millrace::cli::ckpt

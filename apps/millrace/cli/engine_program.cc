@@ -11,7 +11,7 @@ namespace millrace::cli {
 namespace {
 
 constexpr auto kPoll = std::chrono::milliseconds(50);
-constexpr auto kGrace = std::chrono::seconds(5);
+constexpr auto kEngineGrace = std::chrono::seconds(5);
 constexpr std::size_t kMostOutput = 1 * kMiB;
 
 }  // namespace
@@ -29,7 +29,7 @@ Result<Json> AskEngine(const Context& context, std::vector<std::string> argument
   std::optional<ExitState> ended;
   while (!(ended = child.Wait(kPoll))) {
     if (!context.stop.stop_requested()) continue;
-    child.Stop(kGrace);
+    child.Stop(kEngineGrace);
     return Fail(Code::kCancelled, "stopped");
   }
   const std::string text = MR_TRY(child.ReadStdout(kMostOutput));

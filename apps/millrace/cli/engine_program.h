@@ -1,4 +1,4 @@
-// Questions to millrace-train, which has libtorch.
+// Runs commands of millrace-train, which has libtorch, and returns their answers.
 #pragma once
 
 #include <string>

@@ -10,8 +10,8 @@
 #include "apps/millrace/data/data_inspect.h"
 #include "millrace/base/text.h"
 #include "millrace/data/dataset.h"
-#include "millrace/data/forecast/simulate.h"
-#include "millrace/data/indexing/index_builder.h"
+#include "millrace/data/index_builder.h"
+#include "millrace/data/simulate.h"
 #include "millrace/data/sources/sources.h"
 #include "millrace/tokenizer/open/open.h"
 

@@ -27,6 +27,7 @@ struct CompactFlags {
   std::vector<std::string> match, reject, scripts, languages, held_out;
   std::string index_memory;
   std::size_t held_out_words = 13;
+  int threads = 0;  ///< 0: one a core
   bool force = false;
 };
 
@@ -57,7 +58,7 @@ Result<data::CompactOptions> ResolveFlags(const Context& context, const CompactF
   if (flags.dedup == "exact") options.duplicates = data::DuplicateSearch::kExact;
   if (flags.dedup == "near") options.duplicates = data::DuplicateSearch::kNear;
   for (const std::string& url : flags.held_out) options.held_out.push_back({.url = url});
-  options.threads = flags.data.threads > 0 ? flags.data.threads : UsableCores();
+  options.threads = flags.threads > 0 ? flags.threads : UsableCores();
   return options;
 }
 
@@ -129,7 +130,7 @@ void AddDataCompactCommand(CLI::App& group, Context& context) {
                       "Format of the records (default: as names say); see data inspect");
   command->add_option("--split", flags->data.split,
                       "Split of a Hugging Face data set: train; or write #config:train behind the URL");
-  command->add_option("--template", flags->data.template_text,
+  command->add_option("--template", flags->data.keys["template"],
                       "Text of a record that filters and duplicates are about: fields in braces (default {text})");
   command->add_option("--shard-size", flags->shard_size, "Size of a shard before compression, up to 1GiB")
       ->capture_default_str();
@@ -171,7 +172,7 @@ void AddDataCompactCommand(CLI::App& group, Context& context) {
   command->add_option("--index-memory", flags->index_memory,
                       "Most memory for the texts that duplicates are searched among [3/4 of what is available]");
   command->add_flag("--force", flags->force, "Replace the shards and the report of an earlier run");
-  command->add_option("--threads", flags->data.threads, "Threads that read and judge records (default: one a core)")
+  command->add_option("--threads", flags->threads, "Threads that read and judge records (default: one a core)")
       ->check(CLI::Range(1, 512));
 }
 

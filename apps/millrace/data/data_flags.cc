@@ -1,6 +1,15 @@
 #include "apps/millrace/data/data_flags.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
 #include "millrace/base/files/files.h"
+#include "millrace/jobs/spec/data_fields.h"
 #include "millrace/jobs/spec/spec.h"
 
 namespace millrace::cli {
@@ -8,20 +17,162 @@ namespace {
 
 bool IsJobFile(std::string_view name) { return name.ends_with(".yaml") || name.ends_with(".yml"); }
 
-Result<data::SequenceMode> ParseMode(std::string_view name) {
-  if (auto mode = data::ParseSequenceMode(name)) return *mode;
-  return Fail(Code::kUnsupported, "data mode \"{}\" is not known; use pack, pad or sft", name);
+/// The visitor of the keys that are flags, too. `Use` gets each: it adds a flag, or takes the text that was given.
+template <class Use>
+class FlagVisitor {
+ public:
+  explicit FlagVisitor(Use& use, std::string_view section = "") : use_(use), section_(section) {}
+
+  void Text(const jobs::Key& key, std::string& value, jobs::TextKind, bool) {
+    if (key.name() != "tokenizer") use_.Text(NameOf(key), key, value);  // its help says more
+  }
+  void Word(const jobs::Key& key, std::string& value, const jobs::Choice& choice) {
+    use_.Word(NameOf(key), key, value, choice.supported);
+  }
+  template <class T>
+  void Integer(const jobs::Key& key, T& value, std::int64_t least, std::int64_t most) {
+    use_.Number(NameOf(key), key, value, least, most);
+  }
+  template <class T>
+  void OptionalInteger(const jobs::Key& key, std::optional<T>& value, std::int64_t least, std::int64_t most) {
+    use_.Number(NameOf(key), key, value, least, most);
+  }
+  void Number(const jobs::Key& key, double& value, double least, double most) {
+    use_.Number(NameOf(key), key, value, least, most);
+  }
+  void Flag(const jobs::Key& key, bool& value) {
+    if (key.name() != "same_by_size") use_.Flag(NameOf(key), key, value);  // it is for runs that resume
+  }
+  template <class Fields>
+  void Section(const jobs::Key& key, Fields fields) {
+    if (key.name() != "split" && key.name() != "shuffle") return;  // a job file has the settings of an objective
+    FlagVisitor inner(use_, key.name());
+    fields(inner);
+  }
+  template <class Fields>
+  void Only(const jobs::Condition& condition, Fields fields) {
+    if (Use::kTakesAll || condition.holds) fields(*this);
+  }
+  // No flags: lists, sizes, and what only a job file has.
+  void Sources(const jobs::Key&, std::vector<data::DataSource>&) {}
+  void Texts(const jobs::Key&, std::vector<std::string>&) {}
+  void Bytes(const jobs::Key&, std::uint64_t&, std::uint64_t) {}
+
+ private:
+  /// Returns the flag's name: "held-out", "split-seed".
+  std::string NameOf(const jobs::Key& key) const {
+    const bool is_unique = section_ != "shuffle" && (section_.empty() || key.name() != "seed");
+    std::string name = is_unique ? std::string(key.name()) : fmt::format("{}_{}", section_, key.name());
+    std::ranges::replace(name, '_', '-');
+    return name;
+  }
+
+  Use& use_;
+  const std::string_view section_;
+};
+
+template <class Use>
+void VisitFlags(Use& use, jobs::DataSpec& spec) {
+  FlagVisitor visitor(use);
+  jobs::VisitObjective(visitor, spec.dataset.objective);
+  jobs::VisitData(visitor, spec);
 }
 
-Result<data::Objective> ParseObjectiveFlag(std::string_view name) {
-  if (auto objective = data::ParseObjective(name)) return *objective;
-  return Fail(Code::kInvalidArgument, "objective \"{}\" is not known; use causal_lm, mlm, classification or dpo", name);
-}
+/// Adds the flags to a command.
+class FlagAdder {
+ public:
+  static constexpr bool kTakesAll = true;
+  FlagAdder(CLI::App& command, DataFlags& flags) : command_(command), flags_(flags) {}
 
-Result<data::SplitPart> ParsePart(std::string_view name) {
-  if (auto part = data::ParseSplitPart(name == "held-out" ? "held_out" : name)) return *part;
-  return Fail(Code::kInvalidArgument, "part \"{}\" of the split is not known; use train or held_out", name);
-}
+  void Text(const std::string& name, const jobs::Key& key, const std::string& value) {
+    Add(name, Help(key, value.empty() ? key.unset() : value));
+  }
+  void Word(const std::string& name, const jobs::Key& key, const std::string& value,
+            std::initializer_list<std::string_view> words) {
+    std::vector<std::string> known(words.begin(), words.end());
+    const std::string help = Help(key, value);
+    for (const std::string_view word : words) {
+      if (!word.contains('_')) continue;
+      std::ranges::replace(known.emplace_back(word), '_', '-');  // as flags are written
+    }
+    if (CLI::Option* option = Add(name, help)) option->check(CLI::IsMember(std::move(known)));
+  }
+  template <class T, class Bound>
+  void Number(const std::string& name, const jobs::Key& key, const T& value, Bound least, Bound most) {
+    std::string plain(key.unset());
+    if constexpr (std::is_arithmetic_v<T>) plain = fmt::format("{}", value);
+    CLI::Option* const option = Add(name, Help(key, plain));
+    if (option == nullptr) return;
+    CLI::Range range(least, most);
+    range.description("");  // the widest bounds would say nothing
+    option->type_name(std::is_same_v<Bound, double> ? "FLOAT" : "INT")->check(range);
+  }
+  void Flag(const std::string& name, const jobs::Key& key, const bool&) {
+    command_.add_flag_callback("--" + name, [keys = &flags_.keys, name] { (*keys)[name] = "true"; }, Help(key, ""));
+  }
+
+ private:
+  /// Returns the key's sentence as the help of a flag.
+  static std::string Help(const jobs::Key& key, std::string_view value) {
+    std::string help(key.sentence());
+    std::erase(help, '`');
+    if (help.ends_with('.')) help.pop_back();
+    return value.empty() ? help : fmt::format("{} (default {})", help, value);
+  }
+  /// Returns null if the flag is there: of a key that has several declarations, the first.
+  CLI::Option* Add(const std::string& name, std::string help) {
+    if (command_.get_option_no_throw("--" + name) != nullptr) return nullptr;
+    std::erase(help, '`');
+    return command_.add_option_function<std::string>(
+        "--" + name, [keys = &flags_.keys, name](const std::string& text) { (*keys)[name] = text; }, std::move(help));
+  }
+
+  CLI::App& command_;
+  DataFlags& flags_;
+};
+
+/// Sets what was given, in the order of the declarations. The texts were checked when they were parsed.
+class FlagTaker {
+ public:
+  static constexpr bool kTakesAll = false;
+  explicit FlagTaker(const DataFlags& flags) : flags_(flags) {}
+
+  void Text(const std::string& name, const jobs::Key&, std::string& value) {
+    if (const std::string* text = Find(name)) value = Unescape(*text);
+  }
+  void Word(const std::string& name, const jobs::Key&, std::string& value,
+            std::initializer_list<std::string_view> words) {
+    const std::string* text = Find(name);
+    if (text == nullptr) return;
+    value = *text;
+    if (std::ranges::find(words, value) == words.end()) std::ranges::replace(value, '-', '_');
+  }
+  template <class T, class Bound>
+  void Number(const std::string& name, const jobs::Key&, T& value, Bound, Bound) {
+    const std::string* text = Find(name);
+    if (text == nullptr) return;
+    Bound number{};
+    std::from_chars(text->data(), text->data() + text->size(), number);
+    value = static_cast<typename ValueOf<T>::Type>(number);
+  }
+  void Flag(const std::string& name, const jobs::Key&, bool& value) { value = value || Find(name) != nullptr; }
+
+ private:
+  template <class T>
+  struct ValueOf {
+    using Type = T;
+  };
+  template <class T>
+  struct ValueOf<std::optional<T>> {
+    using Type = T;
+  };
+  const std::string* Find(const std::string& name) const {
+    const auto found = flags_.keys.find(name);
+    return found == flags_.keys.end() || found->second.empty() ? nullptr : &found->second;
+  }
+
+  const DataFlags& flags_;
+};
 
 Result<DataRequest> FromJob(const std::string& path, const std::vector<std::string>& set) {
   std::string text = MR_TRY(ReadFile(path));
@@ -77,66 +228,28 @@ void AddDataFlags(CLI::App& command, DataFlags& flags) {
                      "may end in +no_header, and tsv in +quotes");
   command.add_option("--split", flags.split,
                      "Split of a Hugging Face data set: train; or write #config:train behind the URL");
-  command.add_option("--max-broken", flags.max_broken, "Most records that may be unusable (default 100, or 0.1 %)");
   command.add_option("--tokenizer", flags.tokenizer, kTokenizerHelp);
-  command.add_option("--template", flags.template_text, "Fields in braces (default {text})");
-  command.add_option("--objective", flags.objective,
-                     "causal_lm, mlm, classification or dpo (default causal_lm); a job file has their settings");
-  command.add_option("--mode", flags.mode, "pack, pad or sft (default pack)");
-  command.add_option(
-      "--layout", flags.layout,
-      "Chat format of sft: alpaca, guanaco, turns, llama2, llama3, chatml, zephyr or gemma (default: the templates)");
-  command.add_option("--response", flags.response, "Template of the answer in sft (default {response})");
-  command.add_option("--instruction-template", flags.instruction_template,
-                     "With --layout turns: the text that begins a prompt (default: only the last answer is learnt)");
-  command.add_option("--response-template", flags.response_template,
-                     "With --layout turns: the text that begins an answer");
-  command.add_flag("--best-fit", flags.best_fit, "With pad and sft: fill rows with several whole documents");
-  command.add_flag("--split-long", flags.split_long, "With pad: divide long documents into several samples");
-  command.add_flag("--boundaries", flags.boundaries, "Keep documents that share a row apart");
-  command.add_option("--held-out", flags.held_out, "Share of the records to hold out, chosen by their content")
-      ->check(CLI::Range(0.0, 0.999));
-  command.add_option("--part", flags.part, "train or held_out (default train)");
-  command.add_option("--split-seed", flags.split_seed, "Default 1");
-  command.add_option("--sequence-length", flags.sequence_length, "Tokens (default 256)")->check(CLI::PositiveNumber);
-  command.add_option("--shuffle-seed", flags.seed, "Default 1");
-  command.add_option("--shuffle-window", flags.window, "Records; 0: keep the order of the sources");
-  command.add_option("--index-cache", flags.index_cache, "URL for indexes when the data's bucket is read-only");
-  command.add_option("--threads", flags.threads, "Threads that tokenize (default 2)")->check(CLI::Range(1, 512));
+  FlagAdder adder(command, flags);
+  jobs::DataSpec defaults;
+  VisitFlags(adder, defaults);
 }
 
 Result<DataRequest> ResolveDataFlags(const DataFlags& flags) {
   bool job = flags.inputs.size() == 1 && IsJobFile(flags.inputs[0]);
   if (!job && !flags.set.empty()) return Fail(Code::kInvalidArgument, "--set changes a job file, and none is given");
   DataRequest request = job ? MR_TRY(FromJob(flags.inputs[0], flags.set)) : MR_TRY(FromUrls(flags));
-  data::DatasetOptions& options = request.options;
+  jobs::DataSpec spec{.dataset = std::move(request.options), .tokenizer = {}};
+  FlagTaker taker(flags);
+  VisitFlags(taker, spec);
+  request.options = std::move(spec.dataset);
   if (!flags.tokenizer.empty()) request.tokenizer = flags.tokenizer;
-  if (!flags.template_text.empty()) options.template_text = Unescape(flags.template_text);
-  if (!flags.objective.empty()) options.objective = MR_TRY(ParseObjectiveFlag(flags.objective));
-  if (!flags.mode.empty()) options.mode = MR_TRY(ParseMode(flags.mode));
-  if (!flags.layout.empty()) options.layout = flags.layout == "template" ? "" : flags.layout;
-  if (!flags.response.empty()) options.response_text = Unescape(flags.response);
-  if (!flags.instruction_template.empty()) options.instruction_template = Unescape(flags.instruction_template);
-  if (!flags.response_template.empty()) options.response_template = Unescape(flags.response_template);
-  options.best_fit |= flags.best_fit;
-  options.split_long |= flags.split_long;
-  options.boundaries |= flags.boundaries;
-  options.split.held_out = flags.held_out.value_or(options.split.held_out);
-  if (!flags.part.empty()) options.split.part = MR_TRY(ParsePart(flags.part));
-  options.split.seed = flags.split_seed.value_or(options.split.seed);
-  if (flags.sequence_length > 0) options.sequence_length = flags.sequence_length;
-  if (flags.threads > 0) options.threads = flags.threads;
   if (flags.global_batch > 0) request.global_batch = flags.global_batch;
-  options.shuffle_seed = flags.seed.value_or(options.shuffle_seed);
-  options.shuffle_window = flags.window.value_or(options.shuffle_window);
-  if (flags.max_broken) options.max_broken = flags.max_broken;
   if (!flags.format.empty() && job) {
     return Fail(Code::kInvalidArgument, "--format is for URLs; a job file's sources have a format each");
   }
   if (!flags.split.empty() && job) {
     return Fail(Code::kInvalidArgument, "--split is for URLs; a job file's sources have a split each");
   }
-  if (!flags.index_cache.empty()) options.cache_url = flags.index_cache;
   return request;
 }
 

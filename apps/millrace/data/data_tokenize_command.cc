@@ -9,7 +9,7 @@
 #include "apps/millrace/cli/share_flag.h"
 #include "apps/millrace/data/data_flags.h"
 #include "millrace/base/text.h"
-#include "millrace/data/offline/tokenize.h"
+#include "millrace/data/tokenize.h"
 #include "millrace/tokenizer/open/open.h"
 
 namespace millrace::cli {

@@ -12,7 +12,7 @@
 #include "millrace/base/text.h"
 #include "millrace/data/documents/document_reader.h"
 #include "millrace/object/blocking.h"
-#include "millrace/tokenizer/load/load.h"
+#include "millrace/tokenizer/formats/load.h"
 #include "millrace/tokenizer/open/open.h"
 #include "millrace/tokenizer/tokenizer.h"
 #include "millrace/tokenizer/train/train.h"
@@ -58,7 +58,7 @@ Status Train(const Context& context, const TrainFlags& flags) {
                    {"documents", reader.documents()},
                    {"broken", reader.broken()},
                    {"bytes", reader.bytes()},
-                   {"seconds", std::chrono::duration<double>(took).count()}});
+                   {"seconds", SecondsOf(took)}});
   } else if (!context.globals.quiet) {
     Print("{}{}: {} pieces from {} documents of {} in {}\n", context.globals.dry_run ? "(dry run) " : "", flags.output,
           trained->vocab_size(), FormatCount(reader.documents()), FormatBytes(reader.bytes()), FormatDuration(took));

@@ -1,4 +1,4 @@
-// The checks of `millrace doctor`. Each checks one thing, changes nothing, and does not depend on the others.
+// The checks of `millrace doctor`. Each check looks at one thing, changes nothing, and does not depend on other checks.
 #pragma once
 
 #include <string>
@@ -13,44 +13,46 @@ namespace millrace::cli {
 using jobs::Finding;
 using jobs::Findings;
 
-/// Prints one line for the finding, with its limit, and one for the advice; with --json, one object. `node`: the
-/// machine that it is of, if others are told of too.
+/// Prints a finding with its limit on one line, and its advice on another line. With --json, prints one object, which
+/// names the checked machine `node`, unless `node` is empty.
 void PrintFinding(const Context& context, const Finding& finding, const std::string& node = "");
 
-/// The features that the user wants. If something that they need is missing, that is a failure, otherwise a warning.
-struct Needs {
+/// The features that the user asks for. A missing part of such a feature is a failure; otherwise it is a warning.
+struct RequiredFeatures {
   std::vector<std::string> urls;
   bool mount = false, train = false, serve = false, gpu = false;
-  bool node = false;   ///< only whether this machine is fit for ranks
-  bool links = false;  ///< with `node`: this is a rank; compares its machine with those of the others
+  bool node = false;  ///< checks only whether this machine is fit for ranks
+  /// With `node`, in a rank of a job: also compares this machine with the machines of the other ranks.
+  bool links = false;
 };
 
 // Checks of this machine (doctor_machine.cc). They take milliseconds.
-Finding CheckPrograms(const Needs& needs);
-Finding CheckFuse(const Needs& needs);
+Finding CheckPrograms(const RequiredFeatures& needs);
+Finding CheckFuse(const RequiredFeatures& needs);
 Finding CheckDisk();
 Finding CheckMemory(std::uint64_t budget);
 Finding CheckDescriptors();
 Finding CheckCpu();
-Finding CheckGpu(const Needs& needs);
+Finding CheckGpu(const RequiredFeatures& needs);
 
-/// Checks credentials, endpoint, clock and every URL (doctor_store.cc). Sends requests only if there is an s3:// URL or
-/// an endpoint was given. Each request ends within some seconds.
-Findings CheckStores(const Context& context, const Needs& needs);
+/// Checks the credentials, the endpoint, the clock and every URL (doctor_store.cc). Sends requests only if the user
+/// gave an s3:// URL or an endpoint. Each request ends within some seconds.
+Findings CheckStores(const Context& context, const RequiredFeatures& needs);
 
-/// Returns the URL at which the store of these URLs answers: the endpoint that was given, or Amazon's if one of them is
-/// an s3:// URL. "" if they are elsewhere.
+/// Returns the URL of the endpoint that serves these URLs: the endpoint that the user gave, or Amazon's if one URL is
+/// an s3:// URL. Returns "" if no URL is in S3.
 std::string StoreEndpointUrl(const Context& context, const std::vector<std::string>& urls);
-/// Checks whether this machine is fit for ranks (doctor_node.cc). The store is that of the URLs, or the endpoint that
-/// was given. Measures how fast the objects below the URLs are read. Takes some seconds.
-Findings CheckThisNode(const Context& context, const Needs& needs);
-/// What was found on the machines of a job.
+/// Checks whether this machine is fit for ranks (doctor_node.cc). The network and the clock are checked against
+/// StoreEndpointUrl(). Also measures how fast the objects below the URLs are read. Takes some seconds.
+Findings CheckThisNode(const Context& context, const RequiredFeatures& needs);
+/// The findings on the machines of a job.
 struct ComparedNodes {
-  int rank = 0;                                            ///< of this process; the first one tells of all machines
-  std::vector<std::pair<std::string, Findings>> findings;  ///< by the machine's name; "": this one, and no others
+  int rank = 0;  ///< the rank of this process; rank 0 reports all machines
+  /// By the machine's name; an entry "" is this machine, and then the only one.
+  std::vector<std::pair<std::string, Findings>> findings;
 };
-/// Joins the other ranks, compares the findings with those of their machines, and measures the links between them.
-/// Blocks until all ranks are there, for two minutes at most.
+/// Joins the other ranks, compares the findings with those of their machines, and measures the links between the
+/// machines. Blocks until all ranks have joined, for two minutes at most.
 ComparedNodes CompareWithRanks(const Context& context, Findings findings);
 
 }  // namespace millrace::cli

@@ -16,7 +16,7 @@ int ReportNodes(const Context& context, const ComparedNodes& nodes) {
   return failed && (nodes.rank == 0 || nodes.findings.front().first.empty()) ? kExitFailed : kExitOk;
 }
 
-int Run(const Context& context, const Needs& needs) {
+int Run(const Context& context, const RequiredFeatures& needs) {
   bool failed = false;
   auto report = [&](const Finding& finding) {
     PrintFinding(context, finding);
@@ -51,7 +51,7 @@ void PrintFinding(const Context& context, const Finding& finding, const std::str
 }
 
 void AddDoctorCommand(CLI::App& app, Context& context) {
-  auto needs = std::make_shared<Needs>();
+  auto needs = std::make_shared<RequiredFeatures>();
   CLI::App* doctor = AddCommand(app, context, "doctor", "Check this machine, the credentials and the endpoint",
                                 "  millrace doctor\n"
                                 "  millrace doctor s3://runs --endpoint-url http://127.0.0.1:9000\n"

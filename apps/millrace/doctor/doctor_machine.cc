@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <fmt/ranges.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -36,7 +37,7 @@ std::optional<std::string> FindInPath(std::string_view program) {
 
 }  // namespace
 
-Finding CheckPrograms(const Needs& needs) {
+Finding CheckPrograms(const RequiredFeatures& needs) {
   auto folder = ProgramDirectory();
   if (!folder) return {Level::kWarn, "programs", folder.error().ToString(), ""};
   std::vector<std::string> present, missing;
@@ -56,7 +57,7 @@ Finding CheckPrograms(const Needs& needs) {
           "build with -DMILLRACE_ENGINE=ON (needs libtorch) or install the whole package"};
 }
 
-Finding CheckFuse(const Needs& needs) {
+Finding CheckFuse(const RequiredFeatures& needs) {
   const char* device = "/dev/fuse";
   if (access(device, F_OK) != 0) {
     return {Missing(needs.mount), "fuse", "/dev/fuse does not exist: `millrace mount` cannot work, s3:// URLs do",
@@ -130,7 +131,7 @@ Finding CheckCpu() {
   return {Level::kOk, "cpu", what, ""};
 }
 
-Finding CheckGpu(const Needs& needs) {
+Finding CheckGpu(const RequiredFeatures& needs) {
   const auto gpus = nvml::ReadGpus(jobs::MachinePaths().nvml);
   if (!gpus) {
     return {Missing(needs.gpu), "gpu", gpus.error().ToString(),

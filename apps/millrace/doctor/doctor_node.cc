@@ -13,7 +13,7 @@
 #include "millrace/jobs/health/node_checks.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/open/open.h"
-#include "millrace/object/s3/settings/settings.h"
+#include "millrace/object/s3/credentials/settings.h"
 #include "millrace/transfer/stream/ranged_reader.h"
 
 namespace millrace::cli {
@@ -26,8 +26,6 @@ constexpr std::uint64_t kMostRead = 256 * kMiB, kLeastRead = 1 * kMiB;
 constexpr Duration kReadingTime = std::chrono::seconds(5);
 constexpr int kFirstBytes = 5, kPasses = 3;  // the fastest of them was not delayed by other work
 constexpr std::uint64_t kReadingBudget = 128 * kMiB;
-
-double InSeconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 /// Returns the largest of the first objects below the URL; nothing if there is none.
 Result<std::optional<object::ObjectInfo>> LargestObject(const object::Location& location, const object::Call& call) {
@@ -66,7 +64,7 @@ Result<Finding> MeasureReading(const Context& context, const std::string& url) {
       read += some.size();
       if (some.empty() || SystemClock().Now() - begun > kReadingTime) break;
     }
-    rate = std::max(rate, static_cast<double>(read) / std::max(InSeconds(SystemClock().Now() - begun), 1e-9));
+    rate = std::max(rate, static_cast<double>(read) / std::max(SecondsOf(SystemClock().Now() - begun), 1e-9));
   }
   return Finding{.level = Level::kOk,
                  .check = "store",
@@ -115,7 +113,7 @@ std::string StoreEndpointUrl(const Context& context, const std::vector<std::stri
   return s3 || !settings->aws ? settings->AddressOf("", "", settings->region).Url("") : "";
 }
 
-Findings CheckThisNode(const Context& context, const Needs& needs) {
+Findings CheckThisNode(const Context& context, const RequiredFeatures& needs) {
   const jobs::HealthOptions options{.store = StoreEndpointUrl(context, needs.urls),
                                     .ca_bundle = context.globals.connect.ca_bundle};
   Findings findings = jobs::CheckNode(options, {}, SystemClock(), context.stop);

@@ -10,8 +10,8 @@
 #include "millrace/object/blocking.h"
 #include "millrace/object/open/open.h"
 #include "millrace/object/s3/credentials/credentials.h"
+#include "millrace/object/s3/credentials/settings.h"
 #include "millrace/object/s3/requests/retry.h"
-#include "millrace/object/s3/settings/settings.h"
 #include "millrace/object/support/conditions.h"
 
 namespace millrace::cli {
@@ -161,7 +161,7 @@ bool IsS3(const std::string& text) {
 
 }  // namespace
 
-Findings CheckStores(const Context& context, const Needs& needs) {
+Findings CheckStores(const Context& context, const RequiredFeatures& needs) {
   object::ConnectOptions options = context.globals.connect;
   options.max_attempts = 2;
   options.log = context.log();

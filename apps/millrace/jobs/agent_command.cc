@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "apps/common/output.h"
-#include "millrace/jobs/remote/agent_link.h"
-#include "millrace/jobs/remote/node_agent.h"
+#include "millrace/jobs/launchers/agent_link.h"
+#include "millrace/jobs/launchers/node_agent.h"
 
 namespace millrace::cli {
 

@@ -1,4 +1,4 @@
-// Jobs whose supervisor runs on this machine, in the background.
+// Starts jobs whose supervisor runs on this machine, in the background.
 #pragma once
 
 #include <cstdint>
@@ -11,21 +11,23 @@
 
 namespace millrace::cli {
 
-/// A supervisor that was started in the background.
+/// A supervisor that StartInBackground() has started.
 struct BackgroundStart {
   std::int64_t pid = 0;
-  int exit_status = 0;  ///< not 0: it ended at once, and has said why on standard error
+  int exit_status = 0;  ///< not 0: the supervisor has ended already, and has written the reason to standard error
 };
 
-/// Starts `millrace job run --detached` with the job. `spec` has been checked; `program` is that of a rank, or empty.
-/// Blocks until the supervisor has taken the job's folder or has ended. Errors: kBusy if the job runs already.
+/// Starts `millrace job run --detached` with the job. `spec` has been checked. `program` is the program of each rank;
+/// empty: millrace-train. Blocks until the supervisor has locked the job's folder or has ended. Errors: kBusy if the
+/// job runs already.
 Result<BackgroundStart> StartInBackground(const Context& context, const jobs::Spec& spec, const std::string& program);
 
-/// Calls StartInBackground() and prints what to type next. Returns the supervisor's exit status if it ended at once.
+/// Calls StartInBackground() and prints the commands that show and stop the job. Returns 0, or the supervisor's exit
+/// status if the supervisor has ended already.
 Result<int> SubmitHere(const Context& context, const jobs::Spec& spec, const std::string& program);
 
-/// Makes this process, which StartInBackground() started, independent of the terminal: it gets a session of its own,
-/// its standard error goes to `log`, and StartInBackground() returns.
+/// Detaches this process from the terminal. StartInBackground() has started this process and returns after the call.
+/// The process gets a session of its own, and its standard error goes to `log`.
 Status LeaveTerminal(const std::filesystem::path& log);
 
 }  // namespace millrace::cli

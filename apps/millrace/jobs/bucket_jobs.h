@@ -10,7 +10,7 @@
 
 #include "apps/millrace/cli/cli.h"
 #include "millrace/base/result.h"
-#include "millrace/jobs/bucket/run_publisher.h"
+#include "millrace/jobs/run_publisher.h"
 #include "millrace/jobs/spec/spec.h"
 #include "millrace/jobs/state.h"
 
@@ -47,7 +47,7 @@ Result<std::vector<jobs::JobStatus>> ListRunFolders(const Context& context, cons
 Result<jobs::JobStatus> PrintRunLog(const Context& context, const std::string& url, const std::string& name,
                                     bool follow);
 
-/// What keeps the folder of a run up to date, with the connection that it needs.
+/// Keeps the folder of a run up to date, with the connection that it needs.
 class RunFolderKeeper {
  public:
   RunFolderKeeper(std::unique_ptr<object::Connection> connection, std::unique_ptr<jobs::RunPublisher> publisher)

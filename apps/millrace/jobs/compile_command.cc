@@ -2,7 +2,7 @@
 
 #include "apps/common/output.h"
 #include "millrace/base/text.h"
-#include "millrace/train/compile_cache/compile_cache.h"
+#include "millrace/train/compile/compile_cache.h"
 
 namespace millrace::cli {
 namespace {

@@ -8,7 +8,7 @@
 #include <memory>
 #include <optional>
 
-#include "apps/millrace/jobs/source/job_source.h"
+#include "apps/millrace/jobs/job_source.h"
 #include "millrace/base/hash/random.h"
 #include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
@@ -61,6 +61,7 @@ class JobChecker {
     if (!spec_.log.tensorboard.empty()) {
       Check("tensorboard", "check log.tensorboard and the rights there", [&] { return Write(spec_.log.tensorboard); });
     }
+    if (spec_.run.launcher == "local") CheckSidecars();
     return std::move(checks_);
   }
 
@@ -86,7 +87,7 @@ class JobChecker {
             [&] { return Write(spec_.data.dataset.cache_url); });
     }
     if (IsElsewhere()) return;
-    CheckFolder("local disk", "checkpoint.local.path", spec_.checkpoint.local_path);
+    if (const auto& local = spec_.checkpoint.local) CheckFolder("local disk", "checkpoint.local.path", local->path);
     CheckFolder("data cache", "data.cache.path", spec_.data.dataset.disk_cache.native());
   }
 
@@ -120,6 +121,37 @@ class JobChecker {
                     absent ? "check run.source: a relative path counts from the working directory" : "");
     }
     Add(Level::kOk, "source", *described);
+  }
+
+  /// Checks what runs beside rank 0: Python, W&B's package, and the user's file.
+  void CheckSidecars() {
+    if (!spec_.log.wandb && spec_.log.callbacks.empty()) return;
+    const std::string& python = spec_.log.python;
+    if (const auto found = FindProgram(python); !found || ::access(found->c_str(), X_OK) != 0) {
+      return Failed(Code::kInvalidArgument, "python", fmt::format("{} cannot be run as a program", python),
+                    "install Python 3, or set log.python");
+    }
+    if (spec_.log.wandb) {
+      // Looks for the package, which loads in seconds, and does not load it.
+      constexpr std::string_view kLook =
+          "import importlib.util as u, sys\nsys.path[:] = filter(None, sys.path)\nfound = u.find_spec('wandb')\n"
+          "sys.exit(not (found and found.origin))";
+      const auto looked = Subprocess::Run(
+          {.argv = {python, "-c", std::string(kLook)}, .env = spec_.run.env, .stderr_file = "/dev/null"});
+      if (!looked || !looked->state.ok()) {
+        Failed(Code::kInvalidArgument, "wandb", fmt::format("{} has no package wandb", python),
+               fmt::format("{} -m pip install wandb, or set log.python", python));
+      } else {
+        Add(Level::kOk, "wandb", fmt::format("{} has the package", python));
+      }
+    }
+    if (spec_.log.callbacks.empty()) return;
+    if (::access(spec_.log.callbacks.c_str(), R_OK) != 0) {
+      Failed(Code::kInvalidArgument, "callbacks", fmt::format("{} cannot be read", spec_.log.callbacks),
+             "check log.callbacks: an absolute path on this machine");
+    } else {
+      Add(Level::kOk, "callbacks", spec_.log.callbacks);
+    }
   }
 
   Result<std::string> LookAtMount(const jobs::FolderMount& mount) {

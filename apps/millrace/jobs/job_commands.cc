@@ -1,5 +1,6 @@
 // millrace job …, millrace train, millrace serve.
 #include <fcntl.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -15,19 +16,20 @@
 #include "apps/millrace/jobs/bucket_jobs.h"
 #include "apps/millrace/jobs/compile_command.h"
 #include "apps/millrace/jobs/hub_revisions.h"
+#include "apps/millrace/jobs/job_source.h"
 #include "apps/millrace/jobs/plan_command.h"
 #include "apps/millrace/jobs/run_job.h"
 #include "apps/millrace/jobs/run_reporter.h"
 #include "apps/millrace/jobs/schedulers/scheduled_jobs.h"
-#include "apps/millrace/jobs/source/job_source.h"
 #include "millrace/base/files/files.h"
 #include "millrace/base/process/cpu.h"
 #include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
 #include "millrace/jobs/cost.h"
 #include "millrace/jobs/kubernetes/manifests.h"
-#include "millrace/jobs/local/local_launcher.h"
+#include "millrace/jobs/launchers/local_launcher.h"
 #include "millrace/jobs/spec/spec.h"
+#include "millrace/jobs/spec/spec_schema.h"
 #include "millrace/jobs/state.h"
 
 namespace millrace::cli {
@@ -322,7 +324,7 @@ Result<int> TryLargestBatch(const Context& context, const CompileArguments& argu
     }
     const double ratio = static_cast<double>(batch.global_batch) / spec.train.global_batch;
     const double factor = arguments.scale_lr == "linear" ? ratio : arguments.scale_lr == "sqrt" ? std::sqrt(ratio) : 1;
-    const double lr = spec.train.optimizer.lr * factor;
+    const double lr = spec.train.schedule.lr * factor;
     if (context.globals.json) {
       PrintJsonLine({{"event", "largest_micro_batch"},
                      {"micro_batch", batch.micro_batch},
@@ -461,6 +463,11 @@ void AddJobCommands(CLI::App& app, Context& context) {
              });
   AddCompile(*job, context);
   AddRender(*job, context);
+  AddCommand(*job, context, "schema", "Print the JSON schema of job files, by which editors complete and check them",
+             "  millrace job schema > job.schema.json", [] {
+               Print("{}\n", DumpJsonPretty(jobs::JobSchema()));
+               return kExitOk;
+             });
   AddSubmit(*job, context);
   AddNameCommands(*job, context);
   AddAgentCommand(*job, context);

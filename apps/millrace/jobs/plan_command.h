@@ -1,5 +1,4 @@
-// millrace job plan: what a job needs, before anything is spent; and millrace job machine: a description of this
-// machine for plans.
+// `millrace job plan`: predicts what a job needs. `millrace job machine`: describes this machine for plans.
 #pragma once
 
 #include <string_view>

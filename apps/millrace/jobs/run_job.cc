@@ -17,12 +17,12 @@
 #include "apps/millrace/jobs/bucket_jobs.h"
 #include "apps/millrace/jobs/hub_revisions.h"
 #include "apps/millrace/jobs/job_checks.h"
+#include "apps/millrace/jobs/job_source.h"
 #include "apps/millrace/jobs/run_reporter.h"
 #include "apps/millrace/jobs/schedulers/launch_on_nodes.h"
 #include "apps/millrace/jobs/schedulers/pod_log.h"
 #include "apps/millrace/jobs/schedulers/remote_options.h"
 #include "apps/millrace/jobs/schedulers/scheduled_jobs.h"
-#include "apps/millrace/jobs/source/job_source.h"
 #include "apps/millrace/jobs/ssh_jobs.h"
 #include "apps/millrace/jobs/webhook.h"
 #include "millrace/base/files/files.h"
@@ -31,7 +31,7 @@
 #include "millrace/base/text.h"
 #include "millrace/jobs/health/spot_watch.h"
 #include "millrace/jobs/kubernetes/cluster_job.h"
-#include "millrace/jobs/local/local_launcher.h"
+#include "millrace/jobs/launchers/local_launcher.h"
 #include "millrace/jobs/spec/foreign_program.h"
 #include "millrace/jobs/state.h"
 #include "millrace/jobs/supervisor.h"
@@ -40,7 +40,6 @@
 namespace millrace::cli {
 namespace {
 
-constexpr std::uint64_t kMaxJobFile = 4 * kMiB;
 /// SageMaker kills a container 120 s after SIGTERM.
 constexpr Duration kSageMakerGrace = std::chrono::seconds(100);
 constexpr Duration kPodPatience = std::chrono::days(7);
@@ -87,7 +86,7 @@ class SupervisorLog {
   bool lost_ = false;
 };
 
-void Tell(const Context& context, const std::string& name, const jobs::JobEvent& event) {
+void PrintEvent(const Context& context, const std::string& name, const jobs::JobEvent& event) {
   if (context.globals.json) PrintJsonLine(event.object);
   if (context.globals.quiet && event.level == jobs::JobEvent::Level::kInfo) return;
   PrintError("millrace: job {}: {}\n", name, event.sentence);
@@ -124,11 +123,17 @@ jobs::JobStatus StartingStatus(const std::string& name) {
           .updated = now};
 }
 
-/// Returns what the earlier runs of a job that has not come to its end have cost.
-double SpentBefore(const std::string& name) {
+/// What earlier runs of a job that has not come to its end have left.
+struct UnfinishedJob {
+  bool exists = false;
+  double spent = 0;  ///< what they have cost
+};
+
+UnfinishedJob FindUnfinished(const std::string& name) {
   const auto root = jobs::StateRoot();
   const auto status = root ? jobs::ReadJob(*root, name) : Fail(root.error());
-  return status && status->state != "done" && status->cost ? status->cost->spent : 0;
+  if (!status || status->state == "done") return {};
+  return {.exists = true, .spent = status->cost ? status->cost->spent : 0};
 }
 
 /// Returns what shows the metrics of the job file in TensorBoard; null if it defines none, or names no folder.
@@ -170,7 +175,7 @@ Result<std::unique_ptr<jobs::Launcher>> Launch(const Context& context, const job
 }  // namespace
 
 Result<jobs::Spec> ReadSpec(const JobArguments& arguments, jobs::SpecPurpose purpose) {
-  std::string text = MR_TRY(ReadFile(arguments.file, kMaxJobFile));
+  std::string text = MR_TRY(ReadFile(arguments.file, jobs::Spec::kMaxFile));
   jobs::Spec spec = MR_TRY(jobs::Spec::Parse(text, arguments.file, arguments.assignments, purpose));
   if (arguments.compiles && !spec.run.command.empty()) {
     return Fail(Code::kInvalidArgument, "{}: job compile is for Millrace's own training, not for run.command",
@@ -208,7 +213,7 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   jobs::Spec spec = MR_TRY(ReadSpec(arguments));
   if (arguments.compiles) {
     spec.name += "-compile";  // a job of its own, so that the status of the real one stays
-    spec.train.compile = "on";
+    spec.train.compile = train::Compile::kOn;
     spec.run.max_restarts = 0;
   }
   if (context.globals.dry_run) return ShowChecks(context, spec, arguments);
@@ -226,7 +231,7 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   MR_TRY(PackJobSource(context, spec));
   const std::unique_ptr<Webhook> webhook =
       MR_TRY(Webhook::Open(spec, context.globals.connect.ca_bundle, context.log()));
-  const double spent_before = SpentBefore(spec.name);
+  const UnfinishedJob earlier = FindUnfinished(spec.name);
   auto folder = MR_TRY(jobs::JobFolder::Claim(MR_TRY(jobs::StateRoot()), spec.name));
   MR_TRY(WriteFileAtomic(folder.path() / "job.yaml", AsBytes(spec.Render())));
 
@@ -243,7 +248,7 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
       }));
   if (arguments.detached) MR_TRY(LeaveTerminal(folder.logs() / "supervisor.log"));
 
-  PodLog pod_log;
+  SupervisorOutput pod_log;
   std::optional<RunReporter> reporter;
   const auto on_line = [&](int rank, jobs::LocalLauncher::Stream stream, std::string_view line) {
     if (rank == 0 && keeper && stream == jobs::LocalLauncher::Stream::kOut) {
@@ -264,14 +269,16 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   const std::unique_ptr<jobs::Launcher> launcher = MR_TRY(Launch(context, spec, arguments, folder, on_line));
 
   const auto tell = [&](const jobs::JobEvent& event) {
-    if (webhook) webhook->Note(event);
+    if (webhook) webhook->PostEvent(event);
     words.Write(event.sentence);
     if (keeper) keeper->NoteEvent(event.object);
-    if (arguments.in_pod) return pod_log.Tell(event);
-    if (!arguments.detached) Tell(context, spec.name, event);
+    if (arguments.in_pod) return pod_log.Print(event);
+    if (!arguments.detached) PrintEvent(context, spec.name, event);
   };
-  std::unique_ptr<jobs::MetricEvents> events = MR_TRY(OpenMetricEvents(context, spec));
-  reporter.emplace(folder.path(), spec.log.metric_definitions, SystemClock(), context.log(), std::move(events), tell);
+  RunReporter::MetricTargets targets;
+  targets.events = MR_TRY(OpenMetricEvents(context, spec));
+  targets.trackers = MR_TRY(JobTrackers::Open(context, spec, folder.path(), earlier.exists));
+  reporter.emplace(folder.path(), spec.log.metric_definitions, SystemClock(), context.log(), std::move(targets), tell);
   const std::unique_ptr<http::Server> metrics_server = MR_TRY(ServeForeignMetrics(context, spec, folder));
   jobs::Supervisor::Options options{.name = spec.name};
   options.policy.max_restarts = spec.run.max_restarts;
@@ -283,11 +290,11 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   if (spec.run.in_pods()) options.policy.start_patience = kPodPatience;
   if (spec.run.command.empty()) options.policy.sequences_per_step = static_cast<std::uint64_t>(spec.train.global_batch);
   options.cost = spec.cost;
-  options.spent_before = spent_before;
+  options.spent_before = earlier.spent;
   std::optional<jobs::SpotWatch> spot;  // agents watch the machines of other launchers
   if (spec.run.spot && spec.run.launcher == "local") {
     spot.emplace(jobs::SpotWatch::DefaultEndpoint());
-    options.leave_reason = [&spot] { return spot->Notice().value_or(jobs::Finding{}).what; };
+    options.leave_reason = [&spot] { return spot->TerminationNotice().value_or(jobs::Finding{}).what; };
   }
   options.on_event = [&](const jobs::JobEvent& event) {
     reporter->NoteEvent(event);
@@ -295,7 +302,7 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   };
   Logger log = context.log();
   options.on_status = [&](const jobs::JobStatus& status) {
-    if (arguments.in_pod) pod_log.Tell(status);
+    if (arguments.in_pod) pod_log.Print(status);
     reporter->NoteStatus(status);
     if (keeper) keeper->NoteStatus(status, spec.run.launcher);
     if (!status.active()) {
@@ -311,8 +318,9 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   jobs::Supervisor supervisor(*launcher, SystemClock(), Random(SystemEntropy()), std::move(options));
   std::stop_source stopped;
   if (in_slurm && MR_TRY(IsStoppedInSlurm(spec.name))) stopped.request_stop();
-  const jobs::Outcome outcome = supervisor.Run(stopped.stop_requested() ? stopped.get_token() : context.stop);
-  const bool goes_on = outcome.ending == jobs::Outcome::Ending::kInterrupted ? outcome.may_return : outcome.lacks_nodes;
+  const jobs::JobOutcome outcome = supervisor.Run(stopped.stop_requested() ? stopped.get_token() : context.stop);
+  const bool goes_on =
+      outcome.ending == jobs::JobOutcome::Ending::kInterrupted ? outcome.may_return : outcome.lacks_nodes;
   if (in_slurm && goes_on) {
     const auto requeued = RequeueIfInterrupted(spec.name);
     if (!requeued) return Fail(requeued.error());

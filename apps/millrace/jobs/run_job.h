@@ -1,4 +1,4 @@
-// What `job run` does: checks, the supervisor, and everything that listens to it.
+// Runs a job for `job run`: the checks, the supervisor, and every consumer of the supervisor's events.
 #pragma once
 
 #include <map>
@@ -8,7 +8,7 @@
 
 #include "apps/millrace/cli/cli.h"
 #include "millrace/base/result.h"
-#include "millrace/jobs/local/local_launcher.h"
+#include "millrace/jobs/launchers/local_launcher.h"
 #include "millrace/jobs/spec/spec.h"
 
 namespace millrace::cli {
@@ -23,7 +23,7 @@ struct JobArguments {
   std::string machine;    ///< of a plan; empty: the job file's
   bool compiles = false;  ///< the ranks end when their step is compiled
   /// With the launcher sagemaker: which ranks of the job are this machine's.
-  std::optional<jobs::LocalLauncher::Place> place;
+  std::optional<jobs::LocalLauncher::RankPlacement> place;
   std::map<std::string, std::string> env;  ///< of this machine's ranks, beside the job's
   bool in_pod = false;                     ///< standard output becomes a pod's log, for `job submit` elsewhere
 };

@@ -55,19 +55,20 @@ history::LoggedMetrics MetricsIn(const std::filesystem::path& folder) {
 }
 
 RunReporter::RunReporter(std::filesystem::path folder, const std::vector<jobs::MetricDefinition>& definitions,
-                         Clock& clock, Logger log, std::unique_ptr<jobs::MetricEvents> events,
+                         Clock& clock, Logger log, MetricTargets targets,
                          std::function<void(const jobs::JobEvent&)> on_slow)
     : folder_(std::move(folder)),
       clock_(clock),
       log_(std::move(log)),
-      events_(std::move(events)),
+      targets_(std::move(targets)),
       on_slow_(std::move(on_slow)),
       started_(clock.Now()),
       next_look_(clock.Now()),
       next_report_(clock.Now()) {
   if (definitions.empty()) return;
   output_.emplace(definitions, MetricsIn(folder_), [this](const std::string& name, std::uint64_t step, double value) {
-    if (events_) events_->Add(name, step, value);
+    if (targets_.events) targets_.events->Add(name, step, value);
+    if (targets_.trackers) targets_.trackers->Add(name, step, value);
   });
 }
 
@@ -96,7 +97,10 @@ void RunReporter::NoteStatus(const jobs::JobStatus& status) {
   job.events = std::move(job_.events);
   job.metrics = std::move(job_.metrics);
   job_ = std::move(job);
-  if (!status.active()) return WriteMetrics();
+  if (!status.active()) {
+    if (targets_.trackers) targets_.trackers->End(status);
+    return WriteMetrics();
+  }
   const TimePoint now = clock_.Now();
   if (now < next_look_) return;
   next_look_ = now + kLookInterval;

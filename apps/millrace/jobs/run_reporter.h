@@ -1,5 +1,5 @@
-// The supervisor's part in seeing a job: it keeps the events, the metrics that the job file defines and
-// the HTML report, and tells of slow ranks.
+// Records a job for its views: the events of the supervisor, the metrics that the job file defines and the HTML report.
+// Also reports slow ranks.
 #pragma once
 
 #include <filesystem>
@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "apps/millrace/jobs/job_trackers.h"
 #include "millrace/base/clock.h"
 #include "millrace/base/log.h"
 #include "millrace/history/job_summary.h"
@@ -22,7 +23,7 @@
 
 namespace millrace::cli {
 
-/// Returns what views show of a status.
+/// Returns the part of a status that views show.
 history::JobSummary SummaryOf(const jobs::JobStatus& status);
 /// Returns the path of the history in a job's folder. Rank 0 writes it, where its machine has the folder.
 std::string HistoryFileIn(const std::filesystem::path& folder);
@@ -41,11 +42,14 @@ history::LoggedMetrics MetricsIn(const std::filesystem::path& folder);
 /// Files that cannot be written are reported once and disturb nothing. One thread at a time.
 class RunReporter {
  public:
-  /// `events` shows the metrics in TensorBoard; null: nowhere.
+  /// The receivers of the metrics of the job file, beside metrics.json; null: none.
+  struct MetricTargets {
+    std::unique_ptr<jobs::MetricEvents> events;  ///< TensorBoard
+    std::unique_ptr<JobTrackers> trackers;
+  };
   /// `on_slow` gets an event for each rank that has become slower than its peers: "straggler" {rank, node, slowness}.
   RunReporter(std::filesystem::path folder, const std::vector<jobs::MetricDefinition>& definitions, Clock& clock,
-              Logger log, std::unique_ptr<jobs::MetricEvents> events,
-              std::function<void(const jobs::JobEvent&)> on_slow);
+              Logger log, MetricTargets targets, std::function<void(const jobs::JobEvent&)> on_slow);
   /// Writes the last report.
   ~RunReporter();
 
@@ -64,7 +68,7 @@ class RunReporter {
   const std::filesystem::path folder_;
   Clock& clock_;
   const Logger log_;
-  const std::unique_ptr<jobs::MetricEvents> events_;
+  const MetricTargets targets_;
   const std::function<void(const jobs::JobEvent&)> on_slow_;
 
   std::optional<jobs::OutputMetrics> output_;  ///< if the job file defines metrics

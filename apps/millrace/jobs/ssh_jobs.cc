@@ -5,7 +5,7 @@
 #include "apps/millrace/jobs/schedulers/remote_options.h"
 #include "millrace/base/process/subprocess.h"
 #include "millrace/history/run_history.h"
-#include "millrace/jobs/ssh/ssh.h"
+#include "millrace/jobs/launchers/ssh.h"
 
 namespace millrace::cli {
 

@@ -50,7 +50,7 @@ Webhook::~Webhook() {
   thread_.Join();
 }
 
-void Webhook::Note(const jobs::JobEvent& event) {
+void Webhook::PostEvent(const jobs::JobEvent& event) {
   const std::string what = event.object.value("event", "");
   if (std::ranges::find(kEvents, what) == kEvents.end()) return;
   Json body = {{"job", job_}};

@@ -1,4 +1,4 @@
-// Notes to a webhook when a job starts, fails and ends.
+// Posts a message to a webhook when a job starts, fails and ends.
 #pragma once
 
 #include <memory>
@@ -15,19 +15,21 @@
 
 namespace millrace::cli {
 
-/// Posts JSON in a thread of its own. A server that is slow or away never holds the job up: what does not fit the queue
-/// is dropped, and each note is tried three times. The first failure is logged, without the URL, which may be a secret.
+/// Posts messages of JSON, on a thread of its own. A slow or absent server never delays the job. A message is tried
+/// three times. After the first message that failed, each message is tried once. If the queue is full, the message is
+/// dropped. The first failure is logged, without the URL, which may be a secret.
 class Webhook {
  public:
-  /// Returns null without log.webhook and log.webhook_file. Errors: those of reading the file; kInvalidArgument if its
-  /// first line is no URL.
+  /// Returns null if the job has neither log.webhook nor log.webhook_file. Errors: those of reading the file;
+  /// kInvalidArgument if its first line is not a URL.
   static Result<std::unique_ptr<Webhook>> Open(const jobs::Spec& spec, const std::string& ca_bundle, Logger log);
-  /// Waits for the notes under way, for a quarter of a minute at most.
+  /// Waits until every queued message is sent or has failed. A message takes 15 s at most, and 5 s after an earlier
+  /// failure.
   ~Webhook();
 
-  /// Posts an event that people wait for: start, failure, straggler, done, failed, interrupted. Ignores others. One
-  /// caller thread.
-  void Note(const jobs::JobEvent& event);
+  /// Queues a message for an event that people wait for: start, failure, straggler, done, failed, interrupted. Ignores
+  /// other events. Call it on one thread.
+  void PostEvent(const jobs::JobEvent& event);
 
  private:
   Webhook(std::string url, std::string job, const std::string& ca_bundle, Logger log);
@@ -38,9 +40,9 @@ class Webhook {
   const Logger log_;
 
   http::Client client_;
-  bool failed_ = false;  ///< of the thread
+  bool failed_ = false;  ///< a message has failed; used only by the thread
   Channel<std::string> queue_;
-  TaskScope thread_;  ///< last: uses the others
+  TaskScope thread_;  ///< last member: the thread uses the others
 };
 
 }  // namespace millrace::cli

@@ -14,10 +14,10 @@
 #include "millrace/mount/daemon/background.h"
 #include "millrace/mount/daemon/caretaker.h"
 #include "millrace/mount/daemon/service_manager.h"
+#include "millrace/mount/point/control.h"
 #include "millrace/mount/point/mount_point.h"
 #include "millrace/mount/recovery.h"
 #include "millrace/mount/session.h"
-#include "millrace/mount/status/control.h"
 #include "millrace/mount/unmount.h"
 
 namespace millrace::cli {
@@ -405,7 +405,7 @@ void AddMount(CLI::App& app, Context& context) {
       ->needs(check);
   mount->add_option("--check-timeout", flags->check_timeout, "How long to wait for its answer")->capture_default_str();
   mount->add_option("--status-fd", flags->status_fd)->group("");  // how the daemon reports to the command
-  // For the mounter of the CSI driver, which starts a daemon again when one died: see millrace/mount/keeper.
+  // For the mounter of the CSI driver, which starts a daemon again when one died: see millrace/mount/daemon.
   CLI::Option* keeper = mount->add_option("--keeper", flags->keeper)->group("");
   CLI::Option* kept_name = mount->add_option("--kept-name", flags->kept_name)->group("")->needs(keeper);
   keeper->needs(kept_name)->needs(mount->add_option("--session-log", flags->session_log)->group("")->needs(keeper));

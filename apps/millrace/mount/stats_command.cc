@@ -7,8 +7,8 @@
 #include "apps/millrace/cli/cli.h"
 #include "millrace/base/text.h"
 #include "millrace/base/threads/sync.h"
+#include "millrace/mount/point/control.h"
 #include "millrace/mount/point/mount_point.h"
-#include "millrace/mount/status/control.h"
 
 namespace millrace::cli {
 namespace {

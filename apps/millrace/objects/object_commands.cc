@@ -180,7 +180,7 @@ void WarnOfEmptyFilter(const ObjectPlace& place) {
   PrintError("millrace: --include and --exclude leave out all that is at {}\n", place.Name());
 }
 
-Run::Run(const Context& context, std::string verb) : context_(context), verb_(std::move(verb)) {
+TransferRun::TransferRun(const Context& context, std::string verb) : context_(context), verb_(std::move(verb)) {
   const Globals& globals = context.globals;
   show_progress_ = !globals.dry_run && WantsProgress(globals.progress, globals.quiet, globals.json);
   batch_ = std::make_unique<transfer::Batch>(std::min(globals.connect.concurrency, kMostWorkers), context.stop,
@@ -188,9 +188,9 @@ Run::Run(const Context& context, std::string verb) : context_(context), verb_(st
   if (show_progress_) progress_ = std::make_unique<ProgressLine>(batch_->counters());
 }
 
-Run::~Run() = default;
+TransferRun::~TransferRun() = default;
 
-transfer::CopySettings Run::Settings(std::optional<std::uint64_t> part_bytes) {
+transfer::CopySettings TransferRun::Settings(std::optional<std::uint64_t> part_bytes) {
   return {.part_bytes = part_bytes.value_or(kPartBytes),
           .parallel_parts = std::min(context_.globals.connect.concurrency, kParallelParts),
           .larger_download_parts = !part_bytes,
@@ -200,7 +200,7 @@ transfer::CopySettings Run::Settings(std::optional<std::uint64_t> part_bytes) {
           .on_resumed = [this](std::uint64_t bytes) { batch_->counters().bytes_resumed += bytes; }};
 }
 
-void Run::Add(std::string source, std::string destination, std::uint64_t size, transfer::Batch::Job job) {
+void TransferRun::Add(std::string source, std::string destination, std::uint64_t size, transfer::Batch::Job job) {
   if (context_.globals.dry_run) {
     ++dry_items_;
     return PrintItem(source, destination, size, "dry_run", nullptr);
@@ -208,7 +208,7 @@ void Run::Add(std::string source, std::string destination, std::uint64_t size, t
   batch_->Add(std::move(source), std::move(destination), size, std::move(job));
 }
 
-void Run::AddMany(std::vector<std::string> names, bool as_destination, transfer::Batch::GroupJob job) {
+void TransferRun::AddMany(std::vector<std::string> names, bool as_destination, transfer::Batch::GroupJob job) {
   if (context_.globals.dry_run) {
     dry_items_ += names.size();
     for (const std::string& name : names)
@@ -250,11 +250,11 @@ void Deletions::Flush() {
                });
 }
 
-void Run::AddFailure(const std::string& source, const std::string& destination, const Error& error) {
+void TransferRun::AddFailure(const std::string& source, const std::string& destination, const Error& error) {
   batch_->AddFailure(source, destination, error);
 }
 
-void Run::Report(const transfer::Batch::Outcome& outcome) {
+void TransferRun::Report(const transfer::Batch::Outcome& outcome) {
   const Error* error = outcome.status ? nullptr : &outcome.status.error();
   if (error && error->code() == Code::kCancelled) {
     cancelled_ = true;
@@ -266,8 +266,8 @@ void Run::Report(const transfer::Batch::Outcome& outcome) {
   PrintItem(outcome.source, outcome.destination, outcome.size, error ? "failed" : "ok", error);
 }
 
-void Run::PrintItem(const std::string& source, const std::string& destination, std::uint64_t size,
-                    std::string_view status, const Error* error) {
+void TransferRun::PrintItem(const std::string& source, const std::string& destination, std::uint64_t size,
+                            std::string_view status, const Error* error) {
   bool deletion = source.empty();
   std::string line = verb_ + " " + (deletion ? "delete" : source) + (destination.empty() ? "" : " " + destination);
   if (deletion && status == "ok") status = "deleted";
@@ -282,7 +282,7 @@ void Run::PrintItem(const std::string& source, const std::string& destination, s
   }
 }
 
-int Run::Finish(const Status& planned, const std::function<void()>& last) {
+int TransferRun::Finish(const Status& planned, const std::function<void()>& last) {
   batch_->Finish();
   if (last) last();
   progress_.reset();

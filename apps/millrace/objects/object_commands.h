@@ -1,4 +1,5 @@
-// Shared by the object commands: places, selections of items, and a batch of transfers with its reports.
+// Parts that all commands on objects share: where a URL or path leads, which items the arguments select, and a batch of
+// transfers with its report.
 #pragma once
 
 #include <atomic>
@@ -19,7 +20,7 @@
 
 namespace millrace::cli {
 
-/// A URL or path that a user typed, with its store open. Local paths are keys of the file store of "/".
+/// A URL or path that the user typed, with its open store. A local path is a key in the file store of the folder "/".
 struct ObjectPlace {
   object::Url url;
   std::shared_ptr<object::Store> store;
@@ -30,6 +31,7 @@ struct ObjectPlace {
   std::string Name(const std::string& of_key) const;
   std::string Name() const { return Name(key); }
 };
+/// Parses a URL or path, and opens its store. Errors: those of object::Locate().
 Result<ObjectPlace> OpenPlace(object::Connection& connection, const std::string& text);
 
 /// Flags of the commands that take many sources.
@@ -37,29 +39,31 @@ struct SelectFlags {
   bool recursive = false;
   bool raw = false;  ///< wildcards are ordinary characters
   bool from_stdin = false;
-  bool bookkeeping = false;                 ///< includes Millrace's own files
-  bool removes = false;                     ///< the command removes: a symbolic link is an item itself
+  bool bookkeeping = false;  ///< includes Millrace's own files, in folders named .millrace
+  bool removes = false;      ///< the command removes its items: it removes a symbolic link, not the link's target
   std::vector<transfer::FilterRule> rules;  ///< --include and --exclude, in their order
   void AddTo(CLI::App& command);
   /// Adds --all, for commands that leave out Millrace's own files.
   void AddBookkeepingTo(CLI::App& command);
-  /// Returns `given` and, with --files-from-stdin, the lines of standard input.
+  /// Returns the arguments in `given`, followed by the lines of standard input if --files-from-stdin was given.
   Result<std::vector<std::string>> Sources(std::span<const std::string> given) const;
 };
 
-/// The items that one source argument selects.
+/// The items that one source argument selects: one object (`single`), or all keys that begin with `prefix` and pass
+/// `glob` and `filter`.
 struct Selection {
   ObjectPlace place;
-  bool single = false;                 ///< one object or file: place.key
-  std::string prefix;                  ///< otherwise: all keys that begin with this…
-  std::size_t name_from = 0;           ///< …an item's name is its key without this many bytes…
-  std::optional<transfer::Glob> glob;  ///< …the whole key matches this…
-  transfer::NameFilter filter;         ///< …and the name passes this
+  bool single = false;                 ///< the selection is one object or file: place.key
+  std::string prefix;                  ///< all keys of the selection begin with this prefix
+  std::size_t name_from = 0;           ///< the length of the part of a key that is left out of the item's name
+  std::optional<transfer::Glob> glob;  ///< the pattern that the whole key must match; nothing: any key
+  transfer::NameFilter filter;         ///< the rules that the name must pass
   transfer::Links links = transfer::Links::kFollow;
-  bool is_link = false;  ///< single, and a symbolic link to be removed
-  /// Returns the folder that the items are in, as a prefix of their keys: empty, or with a slash at its end.
+  bool is_link = false;  ///< the one object is a symbolic link, which the command removes
+  /// Returns the folder of the items, as a prefix of their keys: empty, or with a slash at its end.
   std::string Folder() const;
-  /// Returns whether the selection has a local path that could not be visited. A folder has a slash at its end.
+  /// Returns whether a local path belongs to the selection. For paths that could not be read: those of the selection
+  /// are reported as problems. The path of a folder ends with a slash.
   bool Wants(const std::string& path) const;
 };
 /// Returns the selection of one argument. A trailing slash, --recursive, an empty key or a wildcard selects many items;
@@ -68,36 +72,36 @@ struct Selection {
 /// kNotFound for a local folder that is missing.
 Result<Selection> Select(object::Connection& connection, const std::string& text, const SelectFlags& flags);
 
-/// Calls `visit` for each item of the selection, in order. Calls `on_problem` for local names that cannot be visited
-/// (TreeWalker::Options::on_problem). Warns if the filter leaves out all that matches. Errors: kNotFound if nothing
-/// matches, unless it is an empty bucket.
+/// Calls `visit` for each item of the selection, in order. Calls `on_problem` for each local name that cannot be read
+/// (TreeWalker::Options::on_problem). Warns if the filter leaves out every item. Errors: kNotFound if nothing matches,
+/// unless the selection is an empty bucket.
 Status ForEach(const Selection& selection, const object::Call& call,
                const std::function<void(const std::string&, const Error&)>& on_problem,
                const std::function<Status(transfer::Item)>& visit);
 
-/// Warns that the filter leaves out all that is at the place.
+/// Warns the user that the filter leaves out every item of the place.
 void WarnOfEmptyFilter(const ObjectPlace& place);
 
-/// A batch of transfers as a command sees it: one line (or JSON object) an item, progress on a terminal, failures
-/// named, a summary, an exit status. One owner.
-class Run {
+/// Runs the transfers of a command and reports them: one line or JSON object for each item, progress on a terminal, the
+/// failures, a summary and the exit status. One owner.
+class TransferRun {
  public:
-  /// `verb` begins each line: "cp", "rm". With --dry-run, items are printed and nothing is done.
-  Run(const Context& context, std::string verb);
-  ~Run();
+  /// `verb` begins each line, such as "cp" or "rm". With --dry-run, prints the items and transfers nothing.
+  TransferRun(const Context& context, std::string verb);
+  ~TransferRun();
 
   object::Call call() const { return {.stop = context_.stop}; }
   transfer::CopySettings Settings(std::optional<std::uint64_t> part_bytes);
 
-  /// Adds one item. An empty source means that the destination is deleted.
+  /// Adds one item. If `source` is empty, the item is the removal of the destination.
   void Add(std::string source, std::string destination, std::uint64_t size, transfer::Batch::Job job);
-  /// Adds one request that deletes many items. `as_destination` as above.
+  /// Adds one request that removes many items. `as_destination`: they are reported as destinations, not as sources.
   void AddMany(std::vector<std::string> names, bool as_destination, transfer::Batch::GroupJob job);
   void AddFailure(const std::string& source, const std::string& destination, const Error& error);
   /// Counts an item that needs no transfer.
   void Skip() { ++skipped_; }
-  /// Waits for all items, calls `last` if given, and prints the summary. `planned`: whether the list of items was
-  /// complete. Returns the exit status.
+  /// Waits for all items, calls `last` if there is one, and prints the summary. `planned`: the error that ended the
+  /// list of items early, if any. Returns the exit status.
   int Finish(const Status& planned, const std::function<void()>& last = {});
 
  private:
@@ -122,15 +126,15 @@ class Run {
 /// LocalRemover. Not thread-safe.
 class Deletions {
  public:
-  /// `run` and `place` must outlive the run. All keys begin with `folder` (see Selection::Folder). `as_destination`:
-  /// the keys were not named by the user (sync --delete).
-  Deletions(Run& run, const ObjectPlace& place, std::string folder, bool as_destination)
+  /// `run` and `place` must live until TransferRun::Finish() has returned. All keys begin with `folder` (see
+  /// Selection::Folder). `as_destination`: the user did not name the keys (sync --delete).
+  Deletions(TransferRun& run, const ObjectPlace& place, std::string folder, bool as_destination)
       : run_(run), place_(place), folder_(std::move(folder)), as_destination_(as_destination) {}
   void Add(std::string key);
   void Flush();
 
  private:
-  Run& run_;
+  TransferRun& run_;
   const ObjectPlace& place_;
   const std::string folder_;
   const bool as_destination_;

@@ -73,7 +73,7 @@ Result<CopySource> CopySource::Of(Selection selection, bool move) {
   return source;
 }
 
-Copier::Copier(Run& run, const CopyFlags& flags, bool move, ObjectPlace to, std::uint64_t relay_bytes)
+Copier::Copier(TransferRun& run, const CopyFlags& flags, bool move, ObjectPlace to, std::uint64_t relay_bytes)
     : run_(run),
       flags_(flags),
       move_(move),

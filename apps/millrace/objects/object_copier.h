@@ -57,7 +57,7 @@ struct CopySource {
 class Copier {
  public:
   /// `relay_bytes`: the memory for copies between stores of different kinds.
-  Copier(Run& run, const CopyFlags& flags, bool move, ObjectPlace to, std::uint64_t relay_bytes);
+  Copier(TransferRun& run, const CopyFlags& flags, bool move, ObjectPlace to, std::uint64_t relay_bytes);
 
   /// Adds an item. `key` is its destination.
   void Add(const CopySource& from, transfer::Item item, const std::string& key);
@@ -87,7 +87,7 @@ class Copier {
                       const object::Call& call);
   void NoteLink(const CopySource& from, const std::string& link, bool moved) MR_EXCLUDES(mutex_);
 
-  Run& run_;
+  TransferRun& run_;
   const CopyFlags& flags_;
   const bool move_;
   const ObjectPlace to_;

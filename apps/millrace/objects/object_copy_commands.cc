@@ -69,7 +69,7 @@ Result<int> CopyOrMove(const Context& context, object::Connection& connection, c
     if (!selection.single && !selection.glob) MR_TRY(CheckApart(FolderOf(selection), to, selection.filter, false));
   }
   bool folder = many || to.key.empty() || to.key.ends_with('/') || (to.local() && fs::is_directory("/" + to.key));
-  Run run(context, move ? "mv" : "cp");
+  TransferRun run(context, move ? "mv" : "cp");
   Copier copier(run, flags, move, to, context.DataBudget());
   Status planned;
   for (const CopySource& source : selected) {

@@ -39,7 +39,7 @@ Result<int> Duplicate(const Context& context, object::Connection& connection, co
     return Fail(Code::kInvalidArgument, "duplicate copies inside the store: both places must be s3://");
   }
   std::string folder = to.key.empty() || to.key.ends_with('/') ? to.key : to.key + "/";
-  Run run(context, "duplicate");
+  TransferRun run(context, "duplicate");
   std::vector<transfer::Item> items;
   MR_TRY(ForEach(sample, run.call(), nullptr, [&](transfer::Item item) -> Status {
     if (items.size() == kMostSamples) {

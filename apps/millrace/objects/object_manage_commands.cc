@@ -61,7 +61,7 @@ Result<int> Remove(const Context& context, object::Connection& connection, const
     PrintError("millrace: rm: nothing was deleted\n");
     return kExitFailed;
   }
-  Run run(context, "rm");
+  TransferRun run(context, "rm");
   Status planned;
   std::map<std::string, Deletions> listed;  // by bucket
   for (const Selection& selection : selections) {
@@ -110,7 +110,7 @@ Result<std::string> BucketOf(const std::string& text) {
 }
 
 Result<int> MakeBuckets(const Context& context, object::Connection& connection, const std::vector<std::string>& urls) {
-  Run run(context, "mb");
+  TransferRun run(context, "mb");
   std::shared_ptr<object::Service> service = MR_TRY(connection.OpenService());
   for (const std::string& text : urls) {
     const std::string bucket = MR_TRY(BucketOf(text));
@@ -140,7 +140,7 @@ Result<int> RemoveBuckets(const Context& context, object::Connection& connection
     const int emptied = MR_TRY(Remove(context, connection, flags.removal));
     if (emptied != kExitOk) return emptied;
   }
-  Run run(context, "rb");
+  TransferRun run(context, "rb");
   std::shared_ptr<object::Service> service = MR_TRY(connection.OpenService());
   for (const std::string& text : flags.removal.urls) {
     ObjectPlace place = MR_TRY(OpenPlace(connection, text));
@@ -183,7 +183,7 @@ Result<int> ListUnfinished(const Context& context, object::Connection& connectio
 
 Result<int> AbortUnfinished(const Context& context, object::Connection& connection, const UploadsFlags& flags) {
   ObjectPlace place = MR_TRY(OpenPlace(connection, flags.url));
-  Run run(context, "abort");
+  TransferRun run(context, "abort");
   for (const object::UploadInfo& upload : MR_TRY(UnfinishedUploads(place, flags, run.call()))) {
     run.Add(place.Name(upload.key), "", 0, [store = place.store, upload](const object::Call& call) -> Result<bool> {
       MR_TRY(object::AbortMultipart(*store, upload.key, upload.upload_id, call));

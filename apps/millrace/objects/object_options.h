@@ -14,7 +14,7 @@ namespace millrace::cli {
 
 inline constexpr std::uint64_t kPartBytes = 8 * kMiB;
 
-/// What a command line says about the objects it writes.
+/// The flags of a command line about the objects it writes.
 struct WriteFlags {
   std::optional<std::uint64_t> part_bytes;  ///< nothing: kPartBytes, and more for large downloads
   std::string content_type;

@@ -44,7 +44,7 @@ class NotedStream final : public transfer::ItemStream {
 /// in all shares together.
 class ExtraNames {
  public:
-  ExtraNames(Run& run, const ObjectPlace& to, std::string folder, std::optional<std::uint64_t> most)
+  ExtraNames(TransferRun& run, const ObjectPlace& to, std::string folder, std::optional<std::uint64_t> most)
       : deletions_(run, to, folder, true), folder_(std::move(folder)), most_(most) {}
 
   /// Counts a name. Keeps it if it is in this process's share.
@@ -123,7 +123,7 @@ Result<int> Sync(const Context& context, object::Connection& connection, const C
   const transfer::NameFilter filter(flags.select.rules, flags.select.bookkeeping);
   MR_TRY(CheckApart(from, to, filter, flags.delete_extra));
   const std::string from_folder = AsFolder(from.key), to_folder = AsFolder(to.key);
-  Run run(context, "sync");
+  TransferRun run(context, "sync");
   const CopySource source = MR_TRY(
       CopySource::Of({.place = from, .prefix = from_folder, .name_from = from_folder.size(), .filter = filter}, false));
   Copier copier(run, flags, false, to, context.DataBudget());

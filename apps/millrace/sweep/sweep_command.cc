@@ -5,8 +5,8 @@
 
 #include "apps/common/output.h"
 #include "apps/millrace/cli/cli.h"
+#include "apps/millrace/jobs/job_source.h"
 #include "apps/millrace/jobs/run_job.h"
-#include "apps/millrace/jobs/source/job_source.h"
 #include "apps/millrace/sweep/sweep_driver.h"
 #include "apps/millrace/sweep/sweep_plan.h"
 #include "millrace/base/text.h"

@@ -1,4 +1,4 @@
-// Starts the runs of a sweep, watches them, and stops those that are not worth going on with.
+// Starts the runs of a sweep, watches them, and stops unpromising runs early.
 #pragma once
 
 #include <string>

@@ -107,10 +107,14 @@ Result<SweepPlan> PlanSweep(const SweepArguments& arguments) {
     }
     assignments.push_back(fmt::format("name={}-{}", plan.state.name, n + 1));
     spec = MR_TRY(jobs::Spec::Parse(text, arguments.file, assignments));
-    for (std::string* folder :
-         {&spec.checkpoint.url, &spec.checkpoint.local_path, &spec.log.url, &spec.log.tensorboard}) {
+    for (std::string* folder : {&spec.checkpoint.url, &spec.log.url, &spec.log.tensorboard}) {
       Separate(*folder, spec.name);
     }
+    if (spec.checkpoint.local) Separate(spec.checkpoint.local->path, spec.name);
+    // Trackers show the runs of a sweep side by side.
+    if (spec.log.mlflow && spec.log.mlflow->experiment.empty()) spec.log.mlflow->experiment = plan.state.name;
+    if (spec.log.wandb && spec.log.wandb->group.empty()) spec.log.wandb->group = plan.state.name;
+    if (spec.log.wandb && spec.log.wandb->project.empty()) spec.log.wandb->project = plan.state.name;
     plan.state.runs.push_back({.name = spec.name, .values = values[n]});
     plan.specs.push_back(std::move(spec));
   }

@@ -1,4 +1,4 @@
-// What a sweep is to do, from its command line: the runs and their job files.
+// The plan of a sweep, read from its command line: the runs and their job files.
 #pragma once
 
 #include <cstddef>

@@ -18,15 +18,15 @@ constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l", kLeave = "\x1b[?25h\
 constexpr std::string_view kHome = "\x1b[H", kClearLine = "\x1b[K", kClearBelow = "\x1b[J";
 constexpr auto kLook = std::chrono::milliseconds(100);  // how soon a stop or a new size is noticed
 
-Key KeyOf(std::string_view typed) {
-  if (typed == "q" || typed == "Q" || typed == "\x04") return Key::kQuit;
-  if (typed == "k" || typed == "\x1b[A" || typed == "\x1bOA") return Key::kUp;
-  if (typed == "j" || typed == "\x1b[B" || typed == "\x1bOB") return Key::kDown;
-  if (typed == "\x1b[5~" || typed == "b") return Key::kPageUp;
-  if (typed == "\x1b[6~" || typed == " ") return Key::kPageDown;
-  if (typed == "\x1b[H" || typed == "\x1bOH" || typed == "\x1b[1~" || typed == "g") return Key::kHome;
-  if (typed == "\x1b[F" || typed == "\x1bOF" || typed == "\x1b[4~" || typed == "G") return Key::kEnd;
-  return Key::kNone;
+TerminalKey KeyOf(std::string_view typed) {
+  if (typed == "q" || typed == "Q" || typed == "\x04") return TerminalKey::kQuit;
+  if (typed == "k" || typed == "\x1b[A" || typed == "\x1bOA") return TerminalKey::kUp;
+  if (typed == "j" || typed == "\x1b[B" || typed == "\x1bOB") return TerminalKey::kDown;
+  if (typed == "\x1b[5~" || typed == "b") return TerminalKey::kPageUp;
+  if (typed == "\x1b[6~" || typed == " ") return TerminalKey::kPageDown;
+  if (typed == "\x1b[H" || typed == "\x1bOH" || typed == "\x1b[1~" || typed == "g") return TerminalKey::kHome;
+  if (typed == "\x1b[F" || typed == "\x1bOF" || typed == "\x1b[4~" || typed == "G") return TerminalKey::kEnd;
+  return TerminalKey::kNone;
 }
 
 }  // namespace
@@ -75,23 +75,23 @@ void Terminal::Draw(const std::vector<std::string>& lines) {
   FlushOutput();
 }
 
-Key Terminal::ReadKey(TimePoint until, std::stop_token stop) {
+TerminalKey Terminal::ReadKey(TimePoint until, std::stop_token stop) {
   const Size before = GetSize();
   while (!stop.stop_requested()) {
     const Duration left = until - SystemClock().Now();
-    if (left <= Duration(0)) return Key::kNone;
+    if (left <= Duration(0)) return TerminalKey::kNone;
     const auto wait = std::chrono::ceil<std::chrono::milliseconds>(std::min<Duration>(left, kLook));
     pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
     if (::poll(&input, 1, static_cast<int>(wait.count())) > 0) {
       char typed[16];  // a key is one read: terminals send its sequence at once
       const ssize_t n = ::read(STDIN_FILENO, typed, sizeof typed);
-      if (n <= 0) return Key::kQuit;
+      if (n <= 0) return TerminalKey::kQuit;
       return KeyOf({typed, static_cast<std::size_t>(n)});
     }
     const Size now = GetSize();
-    if (now.width != before.width || now.height != before.height) return Key::kNone;
+    if (now.width != before.width || now.height != before.height) return TerminalKey::kNone;
   }
-  return Key::kNone;
+  return TerminalKey::kNone;
 }
 
 }  // namespace millrace::cli

@@ -12,7 +12,7 @@
 
 namespace millrace::cli {
 
-enum class Key { kNone, kQuit, kUp, kDown, kPageUp, kPageDown, kHome, kEnd };
+enum class TerminalKey { kNone, kQuit, kUp, kDown, kPageUp, kPageDown, kHome, kEnd };
 
 /// Returns whether standard output is a terminal that takes colours: a terminal, no NO_COLOR, and TERM is not dumb.
 bool WantsColours();
@@ -32,9 +32,9 @@ class Terminal {
   static Size GetSize();
   /// Draws the lines from the top, and clears what was below and beside them.
   void Draw(const std::vector<std::string>& lines);
-  /// Waits for a key until `until`, or until `stop` fires or the window changes its size. kNone: none came. kQuit also
-  /// at the end of the input.
-  Key ReadKey(TimePoint until, std::stop_token stop);
+  /// Waits for a key until `until`, or until `stop` fires or the window changes its size. Returns kNone if no key came.
+  /// kQuit also at the end of the input.
+  TerminalKey ReadKey(TimePoint until, std::stop_token stop);
 
  private:
   std::optional<termios> before_;

@@ -38,15 +38,15 @@ Status PrintOnce(const Context& context, JobWatcher& watcher) {
   return {};
 }
 
-std::size_t Scrolled(Key key, std::size_t first, std::size_t page, std::size_t ranks) {
+std::size_t Scrolled(TerminalKey key, std::size_t first, std::size_t page, std::size_t ranks) {
   const std::size_t last = ranks > page ? ranks - page : 0;
   const std::size_t step = std::max<std::size_t>(1, page);
-  if (key == Key::kUp) return first > 0 ? first - 1 : 0;
-  if (key == Key::kDown) return std::min(last, first + 1);
-  if (key == Key::kPageUp) return first > step ? first - step : 0;
-  if (key == Key::kPageDown) return std::min(last, first + step);
-  if (key == Key::kHome) return 0;
-  if (key == Key::kEnd) return last;
+  if (key == TerminalKey::kUp) return first > 0 ? first - 1 : 0;
+  if (key == TerminalKey::kDown) return std::min(last, first + 1);
+  if (key == TerminalKey::kPageUp) return first > step ? first - step : 0;
+  if (key == TerminalKey::kPageDown) return std::min(last, first + step);
+  if (key == TerminalKey::kHome) return 0;
+  if (key == TerminalKey::kEnd) return last;
   return std::min(first, last);
 }
 
@@ -61,10 +61,10 @@ Status Watch(const Context& context, JobWatcher& watcher, Duration every) {
     history::ViewSize size{.width = width, .height = height, .colours = WantsColours(), .keys = true};
     const std::size_t ranks = std::max(watched.job.ranks.size(), watched.history.ranks().size());
     const std::size_t page = history::RanksShown(watched.job, watched.history, size);
-    size.first = first = Scrolled(Key::kNone, first, page, ranks);
+    size.first = first = Scrolled(TerminalKey::kNone, first, page, ranks);
     terminal.Draw(history::DrawTop(watched.job, watched.history, NowSeconds(), size));
-    const Key key = terminal.ReadKey(next, context.stop);
-    if (key == Key::kQuit) break;
+    const TerminalKey key = terminal.ReadKey(next, context.stop);
+    if (key == TerminalKey::kQuit) break;
     first = Scrolled(key, first, page, ranks);
     if (SystemClock().Now() < next) continue;
     next = SystemClock().Now() + every;

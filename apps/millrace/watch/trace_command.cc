@@ -24,8 +24,6 @@
 namespace millrace::cli {
 namespace {
 
-constexpr std::uint64_t kMaxJobFile = 4 * kMiB;
-
 struct TraceFlags {
   std::string target, steps, out;
 };
@@ -52,7 +50,7 @@ Result<std::string> RunFolderOf(const std::string& target) {
   const auto root = MR_TRY(jobs::StateRoot());
   const jobs::JobStatus status = MR_TRY(jobs::ReadJob(root, target));
   const std::filesystem::path file = root / "jobs" / status.name / "job.yaml";
-  const std::string text = MR_TRY(ReadFile(file, kMaxJobFile));
+  const std::string text = MR_TRY(ReadFile(file, jobs::Spec::kMaxFile));
   const jobs::Spec spec = MR_TRY(jobs::Spec::Parse(text, file.string()));
   if (spec.log.url.empty()) {
     return Fail(Code::kNotFound, "job \"{}\" has no trace: it has neither log.url nor train.profile", target);

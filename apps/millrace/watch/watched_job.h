@@ -1,4 +1,5 @@
-// Reads what `millrace top` shows, from where a job leaves it.
+// Reads the state of a job for `millrace top`: from the job's folder on this machine, a rank's metrics server, or the
+// folder of the run in a bucket.
 #pragma once
 
 #include <memory>

@@ -12,7 +12,7 @@ namespace millrace {
 /// S3 allows keys of this many bytes. File systems allow longer paths, but no record of ours needs one.
 inline constexpr std::size_t kMaxConfinedBytes = 1024;
 
-/// How CheckConfined() treats the segments between slashes.
+/// The way in which CheckConfined() treats the segments between slashes.
 enum class NameSegments {
   kPlain,  ///< refuses empty ones, "." and "..", so that the name stays below its root as a path, too
   kAny,    ///< accepts all: for a key that is compared with keys of a listing and never becomes a path

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <memory>
 
+#include "millrace/base/environment.h"
 #include "millrace/base/hash/random.h"
 #include "millrace/base/json.h"
 
@@ -57,10 +58,8 @@ bool IsOneComponent(std::string_view name) {
          name.find('\0') == std::string_view::npos;
 }
 
-std::string Variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr ? value : "";
-}
+/// Returns the value of a variable, or "" if it is not set.
+std::string Folder(const char* variable) { return EnvironmentVariable(variable).value_or(""); }
 
 }  // namespace
 
@@ -253,9 +252,9 @@ Status ManagedFolder::WriteMarker() const {
 }
 
 Result<fs::path> DefaultCacheFolder(std::string_view flag) {
-  if (const std::string cache = Variable("XDG_CACHE_HOME"); cache.starts_with('/')) return fs::path(cache) / "millrace";
-  if (const std::string home = Variable("HOME"); home.starts_with('/')) return fs::path(home) / ".cache" / "millrace";
-  if (::geteuid() == 0 && Variable("HOME").empty()) return fs::path("/var/cache/millrace");
+  if (const std::string cache = Folder("XDG_CACHE_HOME"); cache.starts_with('/')) return fs::path(cache) / "millrace";
+  if (const std::string home = Folder("HOME"); home.starts_with('/')) return fs::path(home) / ".cache" / "millrace";
+  if (::geteuid() == 0 && Folder("HOME").empty()) return fs::path("/var/cache/millrace");
   return Fail(Code::kInvalidArgument,
               "{} has no default: neither XDG_CACHE_HOME nor HOME is an absolute path; name a folder with {}", flag,
               flag);

@@ -14,7 +14,7 @@
 
 namespace millrace {
 
-/// What Millrace makes under a name in a managed folder. kForeign: Millrace never makes such a name there.
+/// The thing that Millrace makes under a name in a managed folder. kForeign: Millrace never makes such a name there.
 enum class NameForm { kForeign, kFile, kFolder };
 
 /// A handle of a managed folder. Open() resolves the path once. The methods reach files through the handle by a name of
@@ -34,7 +34,7 @@ class ManagedFolder {
  public:
   static constexpr char kMarkerName[] = ".millrace-folder";
 
-  /// What a folder is used for and which names it may have.
+  /// The use of a folder, and the names it may have.
   struct Format {
     std::string_view purpose;      ///< in the marker: "staging"
     std::uint64_t version = 1;     ///< in the marker: the version of the content's format

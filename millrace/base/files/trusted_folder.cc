@@ -20,8 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostLinks = 40;        // the kernel's own limit (path_resolution(7))
-constexpr mode_t kFolderMode = 0700;  // for the owner alone
+constexpr int kMostLinks = 40;          // the kernel's own limit (path_resolution(7))
+constexpr mode_t kOwnersFolder = 0700;  // for the owner alone
 constexpr mode_t kGroupMayWrite = S_IWGRP, kAllMayWrite = S_IWOTH;
 
 bool IsInGroup(gid_t group) {
@@ -92,7 +92,7 @@ class FolderWalk {
     UniqueFd next(::openat(at_.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
     if (!next && errno == ENOENT) {
       if (missing_ == MissingFolder::kFail) return SystemFailure("opening");
-      if (::mkdirat(at_.get(), name.c_str(), kFolderMode) != 0 && errno != EEXIST) return SystemFailure("making");
+      if (::mkdirat(at_.get(), name.c_str(), kOwnersFolder) != 0 && errno != EEXIST) return SystemFailure("making");
       next = UniqueFd(::openat(at_.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
     }
     struct stat info{};

@@ -13,7 +13,7 @@
 
 namespace millrace {
 
-/// How error messages name a folder.
+/// The role of a folder, as error messages name it.
 struct FolderRole {
   std::string_view what;  ///< "the staging folder"
   std::string_view cure;  ///< "choose another one with --staging-dir"; empty: none

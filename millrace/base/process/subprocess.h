@@ -16,7 +16,7 @@
 
 namespace millrace {
 
-/// How a child ended.
+/// The end of a child: its exit code or signal.
 struct ExitState {
   int exit_code = 0;  ///< meaningful when signal == 0
   int signal = 0;

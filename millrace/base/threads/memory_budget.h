@@ -2,13 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
+#include <memory>
 #include <optional>
 #include <stop_token>
 #include <utility>
 
-#include "millrace/base/result.h"
-#include "millrace/base/threads/sync.h"
+#include "millrace/base/error.h"
 
 namespace millrace {
 
@@ -17,15 +16,20 @@ class MemoryBudget;
 /// A share of a MemoryBudget. The destructor gives it back. Movable, one owner. The budget must outlive it.
 class Reservation {
  public:
+  /// A share of nothing.
   Reservation() = default;
+  /// Takes the share of `other` over.
   Reservation(Reservation&& other) noexcept
       : budget_(std::exchange(other.budget_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  /// Gives its own share back, then takes that of `other` over.
   Reservation& operator=(Reservation&& other) noexcept;
   ~Reservation() { Release(); }
 
+  /// The size of the share.
   std::uint64_t bytes() const { return bytes_; }
   /// Gives back all but `bytes`.
   void ShrinkTo(std::uint64_t bytes);
+  /// Gives back the whole share.
   void Release() { ShrinkTo(0); }
 
  private:
@@ -39,35 +43,30 @@ class Reservation {
 /// speculative ones (readahead). Speculative requests never take the last eighth of the budget. Thread-safe.
 class MemoryBudget {
  public:
+  /// The urgency of a request: somebody waits for what the memory is for, or only may need it later.
   enum class Priority { kForeground, kSpeculative };
 
-  explicit MemoryBudget(std::uint64_t total) : total_(total) {}
+  /// `total`: bytes.
+  explicit MemoryBudget(std::uint64_t total);
+  /// REQUIRES: every Reservation has been given back.
+  ~MemoryBudget();
+  MemoryBudget(const MemoryBudget&) = delete;
+  MemoryBudget& operator=(const MemoryBudget&) = delete;
 
   /// Reserves `bytes` for a foreground request. Blocks until they are free.
   /// Errors: kCancelled if `stop` fires; kResourceExhausted, at once, if bytes > total().
-  Result<Reservation> Acquire(std::uint64_t bytes, std::stop_token stop = {}) MR_EXCLUDES(mutex_);
+  Result<Reservation> Acquire(std::uint64_t bytes, std::stop_token stop = {});
   /// Reserves `bytes`, or returns nothing if they are not free or a foreground request waits. Never blocks.
-  std::optional<Reservation> TryAcquire(std::uint64_t bytes, Priority priority) MR_EXCLUDES(mutex_);
+  std::optional<Reservation> TryAcquire(std::uint64_t bytes, Priority priority);
 
-  std::uint64_t total() const { return total_; }
-  std::uint64_t used() const MR_EXCLUDES(mutex_);
-  std::uint64_t peak() const MR_EXCLUDES(mutex_);
+  std::uint64_t total() const;  ///< bytes that all reservations together may have
+  std::uint64_t used() const;   ///< bytes that are reserved now
+  std::uint64_t peak() const;   ///< the most bytes that were reserved at a time
 
  private:
   friend class Reservation;
-  void Give(std::uint64_t bytes) MR_EXCLUDES(mutex_);
-  void Take(std::uint64_t bytes) MR_REQUIRES(mutex_);
-
-  // Constant after construction.
-  const std::uint64_t total_;
-
-  mutable Mutex mutex_;
-  CondVar freed_;
-  // Guarded by mutex_.
-  std::deque<std::uint64_t> waiting_ MR_GUARDED_BY(mutex_);  ///< tickets of blocked Acquire calls, oldest first
-  std::uint64_t next_ticket_ MR_GUARDED_BY(mutex_) = 0;
-  std::uint64_t used_ MR_GUARDED_BY(mutex_) = 0;
-  std::uint64_t peak_ MR_GUARDED_BY(mutex_) = 0;
+  struct Rep;
+  const std::unique_ptr<Rep> rep_;
 };
 
 }  // namespace millrace

@@ -23,7 +23,7 @@ std::string WhoWrote(const Manifest& manifest);
 Result<std::string> ExpectedFence(object::Store& store, const CheckpointKeys& keys, std::uint64_t step,
                                   object::Call call = {});
 
-/// What became of the put of a manifest.
+/// The outcome of the put of a manifest.
 struct CommitOutcome {
   Status status;
   bool is_unknown = false;  ///< whether the put may still take effect; the attempt's files must then stay

@@ -6,23 +6,23 @@
 #include <thread>
 
 #include "millrace/base/files/files.h"
-#include "millrace/checkpoint/convert/dcp/dcp_source.h"
+#include "millrace/checkpoint/commit/collect.h"
 #include "millrace/checkpoint/convert/export.h"
 #include "millrace/checkpoint/convert/import.h"
 #include "millrace/checkpoint/convert/open_source.h"
-#include "millrace/checkpoint/convert/source/foreign_format.h"
-#include "millrace/checkpoint/convert/stream/export_target.h"
+#include "millrace/checkpoint/convert/tensors/export_target.h"
+#include "millrace/checkpoint/convert/tensors/foreign_format.h"
+#include "millrace/checkpoint/convert/torch/dcp_source.h"
 #include "millrace/checkpoint/convert/torch/torch_file.h"
 #include "millrace/checkpoint/convert/torch/torch_state.h"
 #include "millrace/checkpoint/read/open_safetensors.h"
 #include "millrace/checkpoint/read/reader.h"
-#include "millrace/checkpoint/retention/collect.h"
 #include "millrace/checkpoint/save/writer.h"
 #include "millrace/checkpoint/testing/random_state.h"
 #include "millrace/checkpoint/testing/thread_group.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/fault/fault_store.h"
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/memory_store.h"
+#include "millrace/object/testing/fault_store.h"
 
 namespace millrace::checkpoint {
 namespace {
@@ -39,7 +39,7 @@ class ConvertTest : public ::testing::Test {
     options.chunk_bytes = 4096;
     auto writer = Writer::Open(connection_, ranks.Rank(0), budget_, options);
     ASSERT_TRUE(writer) << writer.error().ToString();
-    ASSERT_TRUE((*writer)->Save(step, state.Share(1, step)[0], meta));
+    ASSERT_TRUE((*writer)->Save(step, state.Share(1, step)[0], DumpJson(meta)));
     auto saved = (*writer)->Wait();
     ASSERT_TRUE(saved) << saved.error().ToString();
   }

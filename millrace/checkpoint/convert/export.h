@@ -7,10 +7,11 @@
 #include <string>
 
 #include "millrace/base/threads/memory_budget.h"
-#include "millrace/checkpoint/convert/source/foreign_format.h"
-#include "millrace/checkpoint/convert/source/import_source.h"
-#include "millrace/checkpoint/convert/stream/export_target.h"
-#include "millrace/checkpoint/convert/stream/tensor_stream.h"
+#include "millrace/checkpoint/convert/tensors/export_target.h"
+#include "millrace/checkpoint/convert/tensors/foreign_format.h"
+#include "millrace/checkpoint/convert/tensors/import_source.h"
+#include "millrace/checkpoint/convert/tensors/tensor_stream.h"
+#include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/gguf/ggml_type.h"
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/engine/quantized/quantization.h"

@@ -9,8 +9,8 @@
 
 #include "millrace/base/text.h"
 #include "millrace/checkpoint/commit/commit.h"
-#include "millrace/checkpoint/convert/import_notes.h"
-#include "millrace/checkpoint/convert/source/meta_names.h"
+#include "millrace/checkpoint/convert/import_journal.h"
+#include "millrace/checkpoint/convert/tensors/meta_names.h"
 #include "millrace/checkpoint/convert/torch/zip.h"
 #include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/format/chunk_sums.h"
@@ -542,7 +542,7 @@ class SharedImport {
     const auto content = MR_TRY(object::GetAll(*root_.store, key, Manifest::kMaxBytes, call_));
     if (!content || IsFence(content->bytes)) return Fail(taken);
     Manifest there = MR_TRY(Manifest::Parse(content->bytes, key));
-    if (!ImportNotes::IsAttemptOf(identity, there.attempt)) return Fail(taken);
+    if (!ImportJournal::IsAttemptOf(identity, there.attempt)) return Fail(taken);
     const Manifest planned = MR_TRY(importer_.ManifestOf(there.attempt));
     if (planned.tensors != there.tensors || planned.slices.size() != there.slices.size()) return Fail(taken);
     result_.resumed = result_.own_files;
@@ -614,7 +614,7 @@ class SharedImport {
   const Logger& log_;
   const object::Call& call_;
   const ByteProgress& progress_;
-  std::optional<ImportNotes> notes_;
+  std::optional<ImportJournal> notes_;
   ImportShareResult result_;
 };
 

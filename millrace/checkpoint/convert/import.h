@@ -9,7 +9,8 @@
 #include "millrace/base/log.h"
 #include "millrace/base/process/work_share.h"
 #include "millrace/base/threads/memory_budget.h"
-#include "millrace/checkpoint/convert/source/import_source.h"
+#include "millrace/checkpoint/convert/tensors/import_source.h"
+#include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/read/reader.h"
 
 namespace millrace::checkpoint {
@@ -30,7 +31,7 @@ struct ImportOptions {
 Result<Manifest> Import(object::Connection& connection, ImportSource source, std::string_view url, MemoryBudget& budget,
                         const ImportOptions& options = {}, object::Call call = {}, const ByteProgress& progress = {});
 
-/// What one share of an import did.
+/// The result of one share of an import.
 struct ImportShareResult {
   std::optional<Manifest> manifest;  ///< committed; none: this share is done, and the first one commits
   std::size_t files = 0;             ///< of the checkpoint

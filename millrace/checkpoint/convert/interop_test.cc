@@ -12,7 +12,7 @@
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/checkpoint/save/writer.h"
 #include "millrace/checkpoint/testing/thread_group.h"
-#include "millrace/object/file/file_store.h"
+#include "millrace/object/local/file_store.h"
 
 namespace millrace::checkpoint {
 namespace {
@@ -90,7 +90,7 @@ TEST_F(InteropTest, TransformersLoadsWhatItSavedByWayOfACheckpoint) {
     Writer::Options options;
     options.url = root + "/checkpoint";
     writers.push_back(*Writer::Open(connection, ranks.Rank(rank), budget, options));
-    ASSERT_TRUE(writers.back()->Save(5, shares[rank], (*source)->manifest().meta));
+    ASSERT_TRUE(writers.back()->Save(5, shares[rank], (*source)->MetaText()));
   }
   for (auto& writer : writers) ASSERT_TRUE(writer->Wait());
 

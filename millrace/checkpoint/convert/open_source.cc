@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <iterator>
 
-#include "millrace/checkpoint/convert/dcp/dcp_source.h"
 #include "millrace/checkpoint/convert/deepspeed/deepspeed_source.h"
-#include "millrace/checkpoint/convert/gguf/gguf_source.h"
+#include "millrace/checkpoint/convert/gguf_source.h"
 #include "millrace/checkpoint/convert/huggingface/hf_folder.h"
 #include "millrace/checkpoint/convert/huggingface/hf_source.h"
 #include "millrace/checkpoint/convert/megatron/megatron_source.h"
+#include "millrace/checkpoint/convert/torch/dcp_source.h"
 #include "millrace/checkpoint/convert/torch/torch_file.h"
 #include "millrace/checkpoint/read/gguf_reader.h"
 #include "millrace/object/blocking.h"

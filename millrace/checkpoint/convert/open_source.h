@@ -5,13 +5,13 @@
 
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
-#include "millrace/checkpoint/convert/source/foreign_format.h"
-#include "millrace/checkpoint/convert/source/import_source.h"
+#include "millrace/checkpoint/convert/tensors/foreign_format.h"
+#include "millrace/checkpoint/convert/tensors/import_source.h"
 #include "millrace/object/connection.h"
 
 namespace millrace::checkpoint {
 
-/// Returns the format of the folder or file at `url`, as the names of its files tell it. Blocks.
+/// Returns the format of the folder or file at `url`, by the names of its files. Blocks.
 /// Errors: kNotFound if no format matches.
 Result<ForeignFormat> DetectForeignFormat(object::Connection& connection, std::string_view url, object::Call call = {});
 

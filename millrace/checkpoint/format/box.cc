@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "millrace/base/result.h"
+
 namespace millrace::checkpoint {
 namespace {
 

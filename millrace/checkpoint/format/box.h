@@ -8,14 +8,16 @@
 #include <string>
 #include <vector>
 
-#include "millrace/base/result.h"
+#include "millrace/base/error.h"
 
 namespace millrace::checkpoint {
 
 /// The elements with offsets[i] ≤ index i < offsets[i] + lengths[i]. Both empty: the whole tensor. That is a scalar's
 /// only box.
 struct Box {
-  std::vector<std::uint64_t> offsets, lengths;
+  std::vector<std::uint64_t> offsets;  ///< the first index in each dimension
+  std::vector<std::uint64_t> lengths;  ///< the number of indexes in each dimension
+  /// Returns whether it is the whole tensor.
   bool whole() const { return lengths.empty(); }
   auto operator<=>(const Box&) const = default;
 };
@@ -32,8 +34,9 @@ std::string ToString(const Box& box);
 
 /// A run of `elements` elements of a box in C order, from its element `begin` on.
 struct BoxRun {
-  const Box& box;
-  std::uint64_t begin = 0, elements = 0;
+  const Box& box;              ///< borrowed
+  std::uint64_t begin = 0;     ///< the first element, counted within the box
+  std::uint64_t elements = 0;  ///< their number
 };
 /// Calls `visit` for every maximal stretch of elements that is contiguous in both runs. Passes its first element in
 /// each box (not in the run) and its length. Takes time in proportion to the number of stretches.

@@ -72,8 +72,8 @@ std::string NewAttempt();
 std::string NewFence();
 /// Every whole manifest is at least this long: its fixed members alone are longer. A shorter object was cut off.
 inline constexpr std::uint64_t kLeastManifestBytes = 128;
-/// Whether the content of an object under a manifest's key is a fence. A manifest that was cut to a fence's size is
-/// not.
+/// Returns whether the content of an object under a manifest's key is a fence. A manifest that was cut to a fence's
+/// size is not.
 bool IsFence(std::string_view content);
 
 }  // namespace millrace::checkpoint

@@ -3,6 +3,8 @@
 #include <array>
 #include <string>
 
+#include "millrace/base/result.h"
+
 namespace millrace::checkpoint {
 namespace {
 

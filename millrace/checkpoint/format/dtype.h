@@ -4,26 +4,27 @@
 #include <cstdint>
 #include <string_view>
 
-#include "millrace/base/result.h"
+#include "millrace/base/error.h"
 
 namespace millrace::checkpoint {
 
+/// The type of an element. All are little-endian.
 enum class DType : std::uint8_t {
-  kF32,
-  kF16,
-  kBF16,
-  kI64,
-  kI32,
-  kU8,
-  kBool,
-  kF64,
-  kI16,
-  kI8,
-  kU64,
-  kU32,
-  kU16,
-  kF8E4M3,
-  kF8E5M2,
+  kF32,     ///< IEEE 754, 32 bits
+  kF16,     ///< IEEE 754, 16 bits
+  kBF16,    ///< the upper half of a kF32
+  kI64,     ///< signed, 64 bits
+  kI32,     ///< signed, 32 bits
+  kU8,      ///< unsigned, 8 bits
+  kBool,    ///< a byte: 0 or 1
+  kF64,     ///< IEEE 754, 64 bits
+  kI16,     ///< signed, 16 bits
+  kI8,      ///< signed, 8 bits
+  kU64,     ///< unsigned, 64 bits
+  kU32,     ///< unsigned, 32 bits
+  kU16,     ///< unsigned, 16 bits
+  kF8E4M3,  ///< 8 bits: 4 of the exponent, 3 of the fraction; no infinity
+  kF8E5M2,  ///< 8 bits: 5 of the exponent, 2 of the fraction
 };
 inline constexpr int kDTypes = 15;  ///< the number of element types
 

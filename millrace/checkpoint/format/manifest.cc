@@ -262,7 +262,7 @@ Result<Manifest> FromJson(const Json& json) {
 
 }  // namespace
 
-std::uint64_t Manifest::FileBytes() const {
+std::uint64_t CheckpointContents::FileBytes() const {
   std::uint64_t bytes = 0;
   for (const auto& [name, file] : files) bytes += file.size;
   return bytes;

@@ -1,4 +1,4 @@
-// Who made a checkpoint.
+// The provenance of a checkpoint: the machine, user and program that made it.
 #pragma once
 
 #include <map>
@@ -8,8 +8,10 @@ namespace millrace::checkpoint {
 
 /// The machine, user and program that made a checkpoint. Any member may be empty.
 struct Provenance {
-  std::string host, user;
-  std::string program, version;                  ///< "millrace-train", "0.1.0"
+  std::string host;                              ///< the machine's name
+  std::string user;                              ///< who ran the program
+  std::string program;                           ///< "millrace-train"
+  std::string version;                           ///< "0.1.0"
   std::map<std::string, std::string> libraries;  ///< name to version: {"torch": "2.11.0"}
   bool operator==(const Provenance&) const = default;
 };

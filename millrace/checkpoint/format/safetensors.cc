@@ -1,5 +1,7 @@
 #include "millrace/checkpoint/format/safetensors.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <optional>

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "millrace/base/result.h"
+
 namespace millrace::checkpoint {
 namespace {
 

@@ -104,7 +104,7 @@ class Vocabulary {
     return vocabulary;
   }
 
-  /// Returns the tokenizer.json. It is written as text: a JSON value of so many members would take quadratic time.
+  /// Returns the tokenizer.json. It is written as text: a JSON value of 100,000 members would take quadratic time.
   std::string ToTokenizerJson() const {
     const Json normalizer = pre_->composes ? Json{{"type", "NFC"}} : Json();
     const Json decoder{{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}};

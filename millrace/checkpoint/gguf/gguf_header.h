@@ -55,7 +55,7 @@ Result<std::optional<GgufHeader>> ParseGgufHeader(std::string_view bytes, std::u
 /// alignment of 32.
 std::string MakeGgufHeader(const std::map<std::string, GgufValue>& metadata, std::vector<GgufTensor>& tensors);
 
-/// Returns the padding behind so many bytes of tensor data.
+/// Returns the padding behind `bytes` of tensor data.
 std::uint64_t GgufPadding(std::uint64_t bytes);
 
 }  // namespace millrace::checkpoint

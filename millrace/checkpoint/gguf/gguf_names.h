@@ -11,7 +11,7 @@ namespace millrace::checkpoint {
 /// The architectures that Millrace reads and writes: values of general.architecture, and of config.json's model_type.
 inline constexpr std::string_view kGgufLlama = "llama", kGgufGpt2 = "gpt2";
 
-/// Returns Hugging Face's name of a tensor, or nothing if models of that architecture and so many blocks have no such
+/// Returns Hugging Face's name of a tensor, or nothing if models of that architecture and number of blocks have no such
 /// tensor.
 std::optional<std::string> HuggingFaceNameOf(std::string_view architecture, std::string_view gguf_name,
                                              std::int64_t blocks);

@@ -21,7 +21,7 @@ struct GgufTokenizer {
 GgufTokenizer TokenizerOf(const GgufHeader& header);
 
 /// Returns the tokenizer.model of a file whose tokenizer.ggml.model is "llama": a BPE model with the file's pieces,
-/// scores and types, that puts a space in front of texts and has bytes for unknown characters, as that of Llama 2.
+/// scores and types. As that of Llama 2, the model puts a space in front of texts and has bytes for unknown characters.
 /// Returns nothing if the file has another vocabulary, or one whose lists differ in length.
 std::optional<std::string> SentencePieceOf(const GgufHeader& header);
 

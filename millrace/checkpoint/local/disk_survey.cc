@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "millrace/base/hash/crc.h"
-#include "millrace/checkpoint/exchange/decide.h"
 #include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/format/manifest.h"
+#include "millrace/checkpoint/save/decide.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/support/listing.h"
 
@@ -74,12 +74,12 @@ Result<std::shared_ptr<DiskSurvey>> DiskSurvey::Take(RankExchange& group, std::s
   return survey;
 }
 
-bool DiskSurvey::Here(const std::string& key) const {
+bool DiskSurvey::HasLocalCopy(const std::string& key) const {
   const auto found = found_.find(key);
   return found != found_.end() && std::ranges::count(found->second.machines, machines_->index()) > 0;
 }
 
-void DiskSurvey::Distrust(int machine, const std::string& key) {
+void DiskSurvey::IgnoreCopy(int machine, const std::string& key) {
   const auto found = found_.find(key);
   if (found == found_.end()) return;
   std::erase(found->second.machines, machine);
@@ -96,14 +96,15 @@ void DiskSurvey::Get(std::string key, object::GetOptions options, MutableByteSpa
                      object::Done<std::optional<object::GetResult>> done) {
   const auto found = found_.find(key);
   if (found == found_.end()) return done(std::nullopt);
-  if (Here(key)) return own_.store->Get(std::move(key), std::move(options), into, std::move(call), std::move(done));
+  if (HasLocalCopy(key))
+    return own_.store->Get(std::move(key), std::move(options), into, std::move(call), std::move(done));
   queue_.Submit([this, &found = found->second, range = options.range, into, call = std::move(call),
                  done = std::move(done)]() mutable { done(Fetch(found, range, into, call)); });
 }
 
 void DiskSurvey::GetTo(std::string key, object::GetOptions options, std::uint64_t limit, object::Sink& sink,
                        object::Call call, object::Done<std::optional<object::GetResult>> done) {
-  if (Here(key))
+  if (HasLocalCopy(key))
     return own_.store->GetTo(std::move(key), std::move(options), limit, sink, std::move(call), std::move(done));
   ReadStore::GetTo(std::move(key), std::move(options), limit, sink, std::move(call), std::move(done));
 }

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "millrace/checkpoint/exchange/rank_exchange.h"
 #include "millrace/checkpoint/local/peer_machines.h"
+#include "millrace/checkpoint/save/rank_exchange.h"
 #include "millrace/object/location.h"
 #include "millrace/object/read_store.h"
 #include "millrace/object/support/work_queue.h"
@@ -24,10 +24,10 @@ class DiskSurvey final : public object::ReadStore {
   static Result<std::shared_ptr<DiskSurvey>> Take(RankExchange& group, std::shared_ptr<PeerMachines> machines,
                                                   const object::Location& own, const object::Call& call);
 
-  /// Whether this rank's machine has a copy of the file.
-  bool Here(const std::string& key) const;
+  /// Returns whether this rank's machine has a copy of the file.
+  bool HasLocalCopy(const std::string& key) const;
   /// Ignores that machine's copy of the file from now on. Must not be called while another call is under way.
-  void Distrust(int machine, const std::string& key);
+  void IgnoreCopy(int machine, const std::string& key);
 
   std::string Describe() const override { return own_.store->Describe(); }
   void Head(std::string key, object::Call call, object::Done<std::optional<object::ObjectInfo>> done) override;

@@ -6,14 +6,14 @@
 #include <set>
 
 #include "millrace/base/json.h"
-#include "millrace/checkpoint/exchange/decide.h"
-#include "millrace/checkpoint/exchange/result_message.h"
+#include "millrace/checkpoint/commit/collect.h"
 #include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/local/disk_survey.h"
 #include "millrace/checkpoint/read/catalog.h"
 #include "millrace/checkpoint/read/store_reader.h"
-#include "millrace/checkpoint/retention/collect.h"
-#include "millrace/checkpoint/tier/local_folder.h"
+#include "millrace/checkpoint/save/decide.h"
+#include "millrace/checkpoint/save/local_folder.h"
+#include "millrace/checkpoint/save/result_message.h"
 #include "millrace/object/blocking.h"
 
 namespace millrace::checkpoint {
@@ -197,7 +197,7 @@ class RestartChooser {
     std::optional<Error> damage;
     for (const Json& copy : all.at("damaged")) {
       const std::string key = folder + copy.at("file").get<std::string>(), why = copy.at("error").get<std::string>();
-      survey_->Distrust(copy.at("machine").get<int>(), key);
+      survey_->IgnoreCopy(copy.at("machine").get<int>(), key);
       if (!MR_TRY(object::Head(*survey_, key, call_))) {
         damage = Error(Code::kCorrupt, why);
       } else if (group_.rank() == 0) {
@@ -212,7 +212,8 @@ class RestartChooser {
     Json damaged = Json::array();
     int number = 0;
     for (const auto& [file, meta] : reader.manifest().files) {
-      if (!survey_->Here(reader.folder() + file) || number++ % machines.local_size() != machines.local_rank()) continue;
+      if (!survey_->HasLocalCopy(reader.folder() + file) || number++ % machines.local_size() != machines.local_rank())
+        continue;
       if (auto checked = reader.VerifyFile(file, call_); !checked)
         damaged.push_back({{"file", file}, {"error", checked.error().ToString()}});
     }

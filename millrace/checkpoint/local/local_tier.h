@@ -1,14 +1,14 @@
-// Which checkpoint a run resumes from: a local one or the store's.
+// The choice of the checkpoint that a run resumes from: a local one or the store's.
 #pragma once
 
 #include <memory>
 #include <string>
 
-#include "millrace/checkpoint/exchange/rank_exchange.h"
 #include "millrace/checkpoint/local/peer_machines.h"
 #include "millrace/checkpoint/read/reader.h"
-#include "millrace/checkpoint/tier/checkpoint_tier.h"
-#include "millrace/checkpoint/tier/local_tier_options.h"
+#include "millrace/checkpoint/save/checkpoint_tier.h"
+#include "millrace/checkpoint/save/local_tier_options.h"
+#include "millrace/checkpoint/save/rank_exchange.h"
 
 namespace millrace::checkpoint {
 

@@ -1,13 +1,14 @@
 // The local tier: made often, bounded, and chosen at a restart when all of it survives.
 #include "millrace/checkpoint/local/local_tier.h"
+#include "millrace/checkpoint/commit/pins.h"
 #include "millrace/checkpoint/read/catalog.h"
-#include "millrace/checkpoint/retention/marks.h"
+#include "millrace/checkpoint/save/local_folder.h"
 #include "millrace/checkpoint/save/writer.h"
 #include "millrace/checkpoint/testing/random_state.h"
 #include "millrace/checkpoint/testing/thread_group.h"
-#include "millrace/checkpoint/tier/local_folder.h"
 
 #include <fcntl.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -22,8 +23,8 @@
 #include "millrace/base/hash/random.h"
 #include "millrace/base/threads/sync.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/fault/fault_store.h"
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/memory_store.h"
+#include "millrace/object/testing/fault_store.h"
 
 namespace millrace::checkpoint {
 namespace {

@@ -15,12 +15,12 @@
 #include "millrace/base/hash/random.h"
 #include "millrace/base/json.h"
 #include "millrace/base/text.h"
-#include "millrace/checkpoint/exchange/decide.h"
-#include "millrace/checkpoint/exchange/result_message.h"
 #include "millrace/checkpoint/format/checkpoint_keys.h"
-#include "millrace/checkpoint/tier/local_folder.h"
+#include "millrace/checkpoint/save/decide.h"
+#include "millrace/checkpoint/save/local_folder.h"
+#include "millrace/checkpoint/save/result_message.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/file/paths.h"
+#include "millrace/object/local/paths.h"
 
 namespace millrace::checkpoint {
 namespace {

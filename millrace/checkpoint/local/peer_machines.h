@@ -6,9 +6,9 @@
 #include <string_view>
 #include <vector>
 
-#include "millrace/checkpoint/exchange/rank_exchange.h"
-#include "millrace/checkpoint/tier/local_tier_options.h"
-#include "millrace/checkpoint/tier/peer_replicator.h"
+#include "millrace/checkpoint/save/local_tier_options.h"
+#include "millrace/checkpoint/save/peer_replicator.h"
+#include "millrace/checkpoint/save/rank_exchange.h"
 #include "millrace/http/client/client.h"
 #include "millrace/http/server/server.h"
 

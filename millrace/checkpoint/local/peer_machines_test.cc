@@ -1,10 +1,10 @@
 // A run on several machines, each with a disk of its own: threads are the ranks, folders the disks.
 #include "millrace/checkpoint/local/peer_machines.h"
 #include "millrace/checkpoint/local/local_tier.h"
+#include "millrace/checkpoint/save/local_folder.h"
 #include "millrace/checkpoint/save/writer.h"
 #include "millrace/checkpoint/testing/random_state.h"
 #include "millrace/checkpoint/testing/thread_group.h"
-#include "millrace/checkpoint/tier/local_folder.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@
 
 #include "millrace/base/files/files.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/memory_store.h"
 
 namespace millrace::checkpoint {
 namespace {

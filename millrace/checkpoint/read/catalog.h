@@ -6,17 +6,17 @@
 #include <vector>
 
 #include "millrace/base/clock.h"
-#include "millrace/base/result.h"
+#include "millrace/base/error.h"
 #include "millrace/object/location.h"
 
 namespace millrace::checkpoint {
 
 /// A committed checkpoint.
 struct ListedCheckpoint {
-  std::uint64_t step = 0;
-  std::string key;  ///< of its manifest
-  WallTime modified;
-  bool pinned = false;
+  std::uint64_t step = 0;  ///< of the training
+  std::string key;         ///< of its manifest
+  WallTime modified;       ///< when it was committed
+  bool pinned = false;     ///< whether `millrace ckpt pin` keeps it
 };
 
 /// Returns the committed checkpoints in ascending order of step. A checkpoint whose manifest is damaged, cut off or

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "millrace/checkpoint/format/half.h"
+#include "millrace/checkpoint/format/manifest.h"
 
 namespace millrace::checkpoint {
 namespace {

@@ -8,8 +8,8 @@
 
 #include <bit>
 
-#include "millrace/object/fault/fault_store.h"
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/memory_store.h"
+#include "millrace/object/testing/fault_store.h"
 
 namespace millrace::checkpoint {
 namespace {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/gguf/gguf_model.h"
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/object/connection.h"

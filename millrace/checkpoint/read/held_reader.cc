@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "millrace/checkpoint/format/manifest.h"
+
 namespace millrace::checkpoint {
 
 Result<HeldReader> OpenHeld(object::Connection& connection, std::string_view url, std::optional<std::uint64_t> step,
@@ -9,7 +11,7 @@ Result<HeldReader> OpenHeld(object::Connection& connection, std::string_view url
   const object::Location root = MR_TRY(object::Locate(connection, url));
   for (int tries = 3;; --tries) {
     auto reader = MR_TRY(Reader::Open(connection, url, step, call));
-    auto hold = Hold::Take(root, reader->manifest().step, call);
+    auto hold = CheckpointLease::Acquire(root, reader->manifest().step, call);
     if (hold) return HeldReader{std::move(reader), *std::move(hold)};
     if (hold.error().code() == Code::kCancelled) return Fail(hold.error());
     const bool going = hold.error().code() == Code::kNotFound || hold.error().code() == Code::kBusy;

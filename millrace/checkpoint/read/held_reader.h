@@ -8,15 +8,15 @@
 
 #include "millrace/base/log.h"
 #include "millrace/base/result.h"
+#include "millrace/checkpoint/commit/pins.h"
 #include "millrace/checkpoint/read/reader.h"
-#include "millrace/checkpoint/retention/marks.h"
 
 namespace millrace::checkpoint {
 
 /// A checkpoint that is being read, and the hold that keeps collectors away from it.
 struct HeldReader {
   std::unique_ptr<Reader> reader;
-  std::unique_ptr<Hold> hold;  ///< null if the caller may not write to the store; OpenHeld logs that
+  std::unique_ptr<CheckpointLease> hold;  ///< null if the caller may not write to the store; OpenHeld logs that
 };
 
 /// Opens as Reader::Open does and takes a hold. If a collector removes the checkpoint meanwhile, tries again: without a

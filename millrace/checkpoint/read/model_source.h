@@ -9,10 +9,10 @@
 
 #include "millrace/base/json.h"
 #include "millrace/base/log.h"
+#include "millrace/checkpoint/commit/pins.h"
 #include "millrace/checkpoint/read/gguf_reader.h"
 #include "millrace/checkpoint/read/held_reader.h"
 #include "millrace/checkpoint/read/reader.h"
-#include "millrace/checkpoint/retention/marks.h"
 
 namespace millrace::checkpoint {
 

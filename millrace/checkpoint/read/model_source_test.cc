@@ -1,7 +1,7 @@
 #include "millrace/checkpoint/read/model_source.h"
+#include "millrace/checkpoint/commit/collect.h"
 #include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/format/safetensors.h"
-#include "millrace/checkpoint/retention/collect.h"
 #include "millrace/checkpoint/save/save_slice.h"
 #include "millrace/checkpoint/testing/checkpoint_test_base.h"
 
@@ -24,7 +24,7 @@ class ModelSourceTest : public testing::CheckpointTest {
       slices.push_back({name, {DType::kU8, {static_cast<std::int64_t>(content.size())}}, 0, AsBytes(content)});
     clock_.Advance(testing::kSecond);
     auto writer = Open();
-    ASSERT_TRUE(writer->Save(step, slices, {{std::string(kMetaModelConfig), {{"model_type", "llama"}}}}));
+    ASSERT_TRUE(writer->Save(step, slices, R"({"model_config": {"model_type": "llama"}})"));
     ASSERT_TRUE(writer->Wait());
   }
   void PutFolder(const std::map<std::string, std::string>& files) {

@@ -5,7 +5,7 @@
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/checkpoint/testing/thread_group.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/memory_store.h"
 
 namespace millrace::checkpoint {
 namespace {

@@ -7,6 +7,10 @@
 
 namespace millrace::checkpoint {
 
+const CheckpointContents& Reader::contents() const { return manifest(); }
+
+std::string Reader::MetaText() const { return DumpJson(manifest().meta); }
+
 Result<std::unique_ptr<StoreReader>> OpenAt(const object::ReadLocation& root, std::uint64_t step, object::Call call) {
   const CheckpointKeys keys(root.key);
   const std::string name = fmt::format("{}/{}", root.store->Describe(), keys.StepName(step));

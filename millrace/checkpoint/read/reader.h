@@ -10,11 +10,14 @@
 #include <vector>
 
 #include "millrace/base/bytes.h"
-#include "millrace/base/result.h"
-#include "millrace/checkpoint/format/manifest.h"
+#include "millrace/base/error.h"
+#include "millrace/checkpoint/format/box.h"
+#include "millrace/checkpoint/format/contents.h"
 #include "millrace/object/connection.h"
 
 namespace millrace::checkpoint {
+
+struct Manifest;
 
 /// Called with the number of bytes done since the last call. Calls come from any thread, several at a time.
 using ByteProgress = std::function<void(std::uint64_t bytes)>;
@@ -28,7 +31,12 @@ class Reader {
   static Result<std::unique_ptr<Reader>> Open(object::Connection& connection, std::string_view url,
                                               std::optional<std::uint64_t> step = std::nullopt, object::Call call = {});
   virtual ~Reader() = default;
+  /// Everything of the manifest (format/manifest.h, which programs that use the libraries do not have).
   virtual const Manifest& manifest() const = 0;
+  /// Returns what the checkpoint holds. Lives as long as the reader.
+  const CheckpointContents& contents() const;
+  /// Returns the caller's metadata as one line of JSON: what Writer::Start got. "null" if there is none.
+  std::string MetaText() const;
   virtual const std::string& name() const = 0;  ///< "s3://runs/llama-demo/step-00000150"
 
   /// Fills `into`, a whole number of elements, with elements of the flattened tensor from element `begin` on. If it
@@ -38,17 +46,20 @@ class Reader {
 
   /// Consecutive elements of a box of a tensor, such as a rank's shard. The box need not be one that was saved.
   struct TensorRange {
-    std::string tensor;
+    std::string tensor;       ///< its name
     std::uint64_t begin = 0;  ///< first element, counted within the box
-    MutableByteSpan into;
-    Box box = {};  ///< of the tensor; by default all of it
+    MutableByteSpan into;     ///< gets the elements; a whole number of them
+    Box box = {};             ///< of the tensor; by default all of it
   };
   /// Reads many runs of elements at once. Merges near ranges, and keeps up to `parallel` requests of up to 32 MiB in
   /// flight. Fails as Read does.
   virtual Status ReadMany(const std::vector<TensorRange>& wanted, int parallel = 8, object::Call call = {}) = 0;
 
+  /// The amount that Verify read.
   struct VerifyStats {
-    std::uint64_t files = 0, chunks = 0, bytes = 0;
+    std::uint64_t files = 0;   ///< complete files
+    std::uint64_t chunks = 0;  ///< that have a checksum
+    std::uint64_t bytes = 0;   ///< of the files
   };
   /// Reads and checks every byte.
   virtual Result<VerifyStats> Verify(int parallel = 8, object::Call call = {}, const ByteProgress& progress = {}) = 0;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/object/location.h"
 #include "millrace/object/read_store.h"
@@ -36,7 +37,7 @@ class StoreReader final : public Reader {
 
  private:
   using Files = std::map<std::string, FileMeta>;
-  /// Where bytes of a file are copied to.
+  /// The destination of bytes of a file.
   struct CopyTarget {
     std::uint64_t offset = 0;
     MutableByteSpan into;

@@ -292,7 +292,7 @@ TEST_F(CommitTest, TwoRunsAtOnePlaceHarmNoCheckpoint) {
       Random random(static_cast<std::uint64_t>(run));
       for (std::uint64_t step = 1; step <= 60; step += 1 + random.Below(2)) {
         clock_.Advance(kSecond);
-        ASSERT_TRUE(writer->Save(step, Whole(states[run]), {{"run", run}}));
+        ASSERT_TRUE(writer->Save(step, Whole(states[run]), fmt::format(R"({{"run": {}}})", run)));
         if (const auto saved = writer->Wait(); !saved) {
           // Taken by the other one, or taken for a leftover by it: given up, or its upload ended.
           EXPECT_THAT(saved.error().code(), AnyOf(Code::kAlreadyExists, Code::kPreconditionFailed, Code::kNotFound))

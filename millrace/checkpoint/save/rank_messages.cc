@@ -3,7 +3,7 @@
 #include <string_view>
 #include <utility>
 
-#include "millrace/checkpoint/exchange/result_message.h"
+#include "millrace/checkpoint/save/result_message.h"
 
 namespace millrace::checkpoint {
 namespace {

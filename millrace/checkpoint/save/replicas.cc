@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "millrace/base/json.h"
-#include "millrace/checkpoint/exchange/result_message.h"
+#include "millrace/checkpoint/save/result_message.h"
 
 namespace millrace::checkpoint {
 namespace {

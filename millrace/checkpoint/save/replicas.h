@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "millrace/checkpoint/exchange/rank_exchange.h"
+#include "millrace/checkpoint/save/rank_exchange.h"
 #include "millrace/checkpoint/save/save_slice.h"
 
 namespace millrace::checkpoint {

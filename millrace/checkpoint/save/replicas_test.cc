@@ -8,7 +8,7 @@
 
 #include <thread>
 
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/memory_store.h"
 
 namespace millrace::checkpoint {
 namespace {

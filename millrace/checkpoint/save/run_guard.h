@@ -1,4 +1,4 @@
-// Whose the checkpoints below a root are, so that two runs that save to one place do not mix theirs.
+// A guard that detects another run that saves checkpoints to the same root, so that two runs do not mix theirs.
 #pragma once
 
 #include <cstdint>

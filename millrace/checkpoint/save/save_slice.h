@@ -6,7 +6,7 @@
 #include <string>
 
 #include "millrace/base/bytes.h"
-#include "millrace/base/result.h"
+#include "millrace/base/error.h"
 #include "millrace/checkpoint/format/box.h"
 #include "millrace/checkpoint/format/tensor_meta.h"
 
@@ -14,7 +14,7 @@ namespace millrace::checkpoint {
 
 /// Consecutive elements, in C order, of a box of a tensor. Borrows the bytes.
 struct SaveSlice {
-  std::string name;
+  std::string name;         ///< of the tensor, with its group in front: "model/…"
   TensorMeta meta;          ///< of the whole tensor
   std::uint64_t begin = 0;  ///< the first element, counted within the box
   ByteSpan bytes;           ///< borrowed until the save has copied it

@@ -3,12 +3,19 @@
 #include <optional>
 #include <utility>
 
-#include "millrace/checkpoint/exchange/result_message.h"
+#include "millrace/checkpoint/commit/collect.h"
 #include "millrace/checkpoint/format/chunk_sums.h"
-#include "millrace/checkpoint/retention/collect.h"
+#include "millrace/checkpoint/save/result_message.h"
 #include "millrace/object/blocking.h"
 
 namespace millrace::checkpoint {
+namespace {
+
+/// Nested values of a caller's metadata. A guess: far more than any configuration has.
+constexpr int kMostDepth = 1024;
+
+}  // namespace
+
 Saver::Saver(CheckpointTier tier, object::Location root, std::shared_ptr<RankExchange> group,
              const Writer::Options& options, std::shared_ptr<PeerReplicator> peers)
     : tier_(tier),
@@ -122,7 +129,7 @@ Result<Manifest> Saver::Merge(const SaveJob& job, const std::string& attempt, st
   manifest.run = guard_.run();
   manifest.parent = parent_;
   manifest.metrics = job.metrics;
-  manifest.meta = job.meta;
+  if (!job.meta.empty()) manifest.meta = MR_TRY(ParseJson(job.meta, "the metadata of the save", {.depth = kMostDepth}));
   bool changed = false;
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
     RankReport report = MR_TRY(DecodeReport(std::move(reports[rank]), rank));

@@ -10,6 +10,7 @@
 #include "millrace/checkpoint/commit/commit.h"
 #include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/save/pacer.h"
+#include "millrace/checkpoint/save/peer_replicator.h"
 #include "millrace/checkpoint/save/rank_messages.h"
 #include "millrace/checkpoint/save/run_guard.h"
 #include "millrace/checkpoint/save/snapshot.h"
@@ -21,7 +22,7 @@ namespace millrace::checkpoint {
 /// The arguments of a save beside the snapshot. `meta` and `metrics` count on rank 0 only.
 struct SaveJob {
   std::uint64_t step = 0;
-  Json meta;
+  std::string meta;  ///< a JSON text, or empty
   std::map<std::string, double> metrics;
   Status snapshot;  ///< the result of Snapshot::Take on this rank
 };

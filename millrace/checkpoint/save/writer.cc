@@ -10,8 +10,8 @@
 
 #include "millrace/base/threads/task_scope.h"
 #include "millrace/checkpoint/format/checkpoint_keys.h"
+#include "millrace/checkpoint/save/local_folder.h"
 #include "millrace/checkpoint/save/saver.h"
-#include "millrace/checkpoint/tier/local_folder.h"
 
 namespace millrace::checkpoint {
 namespace {
@@ -73,14 +73,14 @@ class TieredWriter final : public Writer {
     threads_.Join();
   }
 
-  Result<Duration> Start(std::uint64_t step, const std::vector<SaveSlice>& slices, const Json& meta,
+  Result<Duration> Start(std::uint64_t step, const std::vector<SaveSlice>& slices, std::string meta,
                          const SaveOptions& save) override {
     if (save.to_local && !local_) return Fail(Code::kInvalidArgument, "this writer has no local folder to save to");
     if (!save.to_local && !save.to_store) return Fail(Code::kInvalidArgument, "a save needs a tier to save to");
     PendingSave job{.slices = slices, .to = TiersOf(save), .started = Now()};
     job.save.step = step;
     if (leader_) {
-      job.save.meta = meta;
+      job.save.meta = std::move(meta);
       std::ranges::copy_if(save.metrics, std::inserter(job.save.metrics, job.save.metrics.end()),
                            [](const auto& metric) { return std::isfinite(metric.second); });
     }
@@ -268,9 +268,9 @@ class TieredWriter final : public Writer {
 
 }  // namespace
 
-Result<Duration> Writer::Save(std::uint64_t step, const std::vector<SaveSlice>& slices, const Json& meta,
+Result<Duration> Writer::Save(std::uint64_t step, const std::vector<SaveSlice>& slices, std::string meta,
                               const SaveOptions& options) {
-  auto started = Start(step, slices, meta, options);
+  auto started = Start(step, slices, std::move(meta), options);
   const Duration copied = WaitCopied();
   if (!started) return started;
   return *started + copied;

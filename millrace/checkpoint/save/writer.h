@@ -10,35 +10,37 @@
 #include <vector>
 
 #include "millrace/base/clock.h"
+#include "millrace/base/error.h"
 #include "millrace/base/log.h"
-#include "millrace/base/result.h"
 #include "millrace/base/threads/memory_budget.h"
-#include "millrace/checkpoint/exchange/rank_exchange.h"
-#include "millrace/checkpoint/format/manifest.h"
+#include "millrace/checkpoint/commit/retention.h"
+#include "millrace/checkpoint/format/contents.h"
 #include "millrace/checkpoint/format/provenance.h"
-#include "millrace/checkpoint/retention/retention.h"
+#include "millrace/checkpoint/save/checkpoint_tier.h"
+#include "millrace/checkpoint/save/local_tier_options.h"
+#include "millrace/checkpoint/save/rank_exchange.h"
 #include "millrace/checkpoint/save/save_slice.h"
-#include "millrace/checkpoint/tier/checkpoint_tier.h"
-#include "millrace/checkpoint/tier/local_tier_options.h"
-#include "millrace/checkpoint/tier/peer_replicator.h"
 #include "millrace/object/connection.h"
 
 namespace millrace::checkpoint {
 
-/// How a save went on this rank.
+class PeerReplicator;
+
+/// The statistics of a save on this rank.
 struct SaveStats {
-  std::uint64_t step = 0;
+  std::uint64_t step = 0;   ///< of the save
   std::uint64_t bytes = 0;  ///< written by this rank
   Duration blocked{0};      ///< what the caller waited: for the save before and for the copy; and SaveOptions::held_up
   Duration total{0};        ///< until committed
-  CheckpointTier tier = CheckpointTier::kStore;
+  CheckpointTier tier = CheckpointTier::kStore;  ///< where it was saved
 };
 
+/// The options of one save. The same on all ranks, but for `metrics` and `held_up`.
 struct SaveOptions {
   std::map<std::string, double> metrics;  ///< for the manifest; rank 0's count, and only finite ones
   Duration held_up{0};                    ///< what the save has taken of the caller's time before Start
-  bool to_store = true;
-  bool to_local = false;  ///< if both are set, the local tier comes first
+  bool to_store = true;                   ///< save to Writer::Options::url
+  bool to_local = false;  ///< save to Writer::Options::local; if both are set, the local tier comes first
 };
 
 /// Saves checkpoints asynchronously. Copies the slices into a buffer of its own; a background thread uploads and
@@ -47,10 +49,11 @@ struct SaveOptions {
 /// Destruction waits for the saves under way.
 class Writer {
  public:
+  /// Options that stay the same for all saves of a writer.
   struct Options {
-    std::string url;  ///< such as s3://runs/llama-demo
-    Retention retention;
-    std::optional<LocalTierOptions> local;
+    std::string url;                        ///< such as s3://runs/llama-demo
+    Retention retention;                    ///< which checkpoints in the store stay
+    std::optional<LocalTierOptions> local;  ///< a second place to save to; nothing: none
     /// The machines that hold copies for each other; null if all ranks see one local folder. From
     /// PeerMachines::Connect.
     std::shared_ptr<PeerReplicator> local_peers;
@@ -59,10 +62,10 @@ class Writer {
     /// in the budget when the writer opens. Null: both tiers share one group, and saves follow each other. Set it on
     /// all ranks or on none; the ranks' memory may differ.
     std::shared_ptr<RankExchange> local_group;
-    std::uint64_t part_bytes = 8 * kMiB;
+    std::uint64_t part_bytes = 8 * kMiB;   ///< of one request
     std::uint64_t chunk_bytes = 1 * kMiB;  ///< of one checksum; 4 KiB to 1 GiB
-    int parallel_parts = 4;
-    std::uint64_t bandwidth = 0;  ///< the most bytes a second that this rank sends to the store; 0: no limit
+    int parallel_parts = 4;                ///< requests in flight
+    std::uint64_t bandwidth = 0;           ///< the most bytes a second that this rank sends to the store; 0: no limit
     /// The longest that a rank's upload to the store may take. A longer one fails the save on all ranks, and the save
     /// leaves nothing behind. Zero: no limit.
     Duration upload_limit{0};
@@ -72,8 +75,8 @@ class Writer {
     std::uint64_t snapshot_bytes = 0;
     SliceReader read_slices;        ///< empty: their memory is this process's
     Clock* clock = &SystemClock();  ///< must outlive the writer
-    Logger log;
-    Provenance written_by;  ///< for the manifest; rank 0's counts
+    Logger log;                     ///< what becomes of the saves
+    Provenance written_by;          ///< for the manifest; rank 0's counts
     /// The run that saves; rank 0's counts. With it, whatever is in the store after `parent` is another run's, unless
     /// it names this run. Nothing: the checkpoints that the first save finds are this run's past.
     std::optional<RunLineage> run;
@@ -91,21 +94,21 @@ class Writer {
 
   /// Starts a save. Collective: every rank calls it with the same step and options. Waits for a save under way if
   /// busy() says so, then returns; the copy goes on in the background. The slices' bytes must not change until
-  /// WaitCopied returns. Returns how long the caller waited. `meta` is rank 0's; `millrace ckpt export` writes its
-  /// member kMetaModelConfig as config.json. A save fails on all ranks, and nothing of it is committed, if any rank
-  /// fails or if the slices of all ranks do not cover every tensor exactly once. It fails with kAlreadyExists if the
-  /// step is committed already, and with kPreconditionFailed if another run saves to the same place and is ahead.
-  /// Errors: that of an earlier save, if one failed and Wait has not returned its error. The new save is started all
-  /// the same.
-  virtual Result<Duration> Start(std::uint64_t step, const std::vector<SaveSlice>& slices, const Json& meta,
+  /// WaitCopied returns. Returns how long the caller waited. `meta` is rank 0's: a JSON text, or empty. `millrace ckpt
+  /// export` writes its member "model_config" as config.json. A save fails on all ranks, and nothing of it is
+  /// committed, if any rank fails, if `meta` is no JSON text, or if the slices of all ranks do not cover every tensor
+  /// exactly once. It fails with kAlreadyExists if the step is committed already, and with kPreconditionFailed if
+  /// another run saves to the same place and is ahead. Errors: that of an earlier save, if one failed and Wait has not
+  /// returned its error. The new save is started all the same.
+  virtual Result<Duration> Start(std::uint64_t step, const std::vector<SaveSlice>& slices, std::string meta,
                                  const SaveOptions& options = {}) = 0;
   /// Waits until the slices of the last Start are copied and may change. Returns how long that took.
   virtual Duration WaitCopied() = 0;
   /// Start and WaitCopied.
-  Result<Duration> Save(std::uint64_t step, const std::vector<SaveSlice>& slices, const Json& meta,
+  Result<Duration> Save(std::uint64_t step, const std::vector<SaveSlice>& slices, std::string meta,
                         const SaveOptions& options = {});
-  /// Whether Start with these options would wait for a save that is under way. Ranks may differ; they must agree before
-  /// they skip a save.
+  /// Returns whether Start with these options would wait for a save that is under way. Ranks may differ; they must
+  /// agree before they skip a save.
   virtual bool busy(const SaveOptions& next = {}) const = 0;
   /// Returns why all further saves to a tier fail: another run saves to the same place and is ahead. Ranks learn of it
   /// at different times; after Wait() all know it.

@@ -9,14 +9,15 @@
 #include <string>
 #include <vector>
 
+#include "millrace/base/json.h"
 #include "millrace/checkpoint/read/catalog.h"
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/checkpoint/save/writer.h"
 #include "millrace/checkpoint/testing/random_state.h"
 #include "millrace/checkpoint/testing/thread_group.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/fault/fault_store.h"
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/memory_store.h"
+#include "millrace/object/testing/fault_store.h"
 
 namespace millrace::checkpoint::testing {
 
@@ -80,7 +81,7 @@ class CheckpointTest : public ::testing::Test {
   /// Saves and waits. Advances the clock first, so that every save has another time.
   Status Save(Writer& writer, std::uint64_t step, const State& state, const Json& meta = {}) {
     clock_.Advance(kSecond);
-    auto saved = writer.Save(step, Whole(state), meta);
+    auto saved = writer.Save(step, Whole(state), DumpJson(meta));
     auto waited = writer.Wait();
     if (!saved) return Fail(saved.error());
     if (!waited) return Fail(waited.error());
@@ -94,7 +95,7 @@ class CheckpointTest : public ::testing::Test {
     std::vector<std::unique_ptr<Writer>> writers;
     for (std::size_t rank = 0; rank < slices.size(); ++rank) {
       writers.push_back(Open(ranks.Rank(static_cast<int>(rank))));
-      EXPECT_TRUE(writers.back()->Save(step, slices[rank], {{"rank", rank}}));
+      EXPECT_TRUE(writers.back()->Save(step, slices[rank], fmt::format(R"({{"rank": {}}})", rank)));
     }
     std::vector<Result<std::optional<SaveStats>>> results;
     for (auto& writer : writers) results.push_back(writer->Wait());

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "millrace/base/hash/random.h"
+#include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/checkpoint/save/save_slice.h"
 

@@ -5,8 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "millrace/base/result.h"
 #include "millrace/base/threads/sync.h"
-#include "millrace/checkpoint/exchange/rank_exchange.h"
+#include "millrace/checkpoint/save/rank_exchange.h"
 #include "millrace/object/connection.h"
 
 namespace millrace::checkpoint::testing {
@@ -25,7 +26,7 @@ class ThreadRanks {
   }
 
  private:
-  /// What the ranks have said in one exchange; every rank counts exchanges for itself.
+  /// The messages of the ranks in one exchange; every rank counts exchanges for itself.
   struct Exchange {
     std::vector<std::optional<std::string>> said;
   };

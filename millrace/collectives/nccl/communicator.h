@@ -1,4 +1,4 @@
-// A communicator of NCCL that never blocks for longer than it is told.
+// A communicator of NCCL that never blocks beyond its time limit.
 #pragma once
 
 #include <functional>

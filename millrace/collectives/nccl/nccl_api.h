@@ -29,7 +29,7 @@ struct NcclId {
 using NcclHandle = void*;  ///< a communicator
 
 /// NCCL's functions, for one device. A communicator is used by one thread at a time. Nothing blocks: kInProgress means
-/// that AsyncState() will tell when the call is done, and that the communicator takes no other before. Operations are
+/// that AsyncState() will report the end of the call, and that the communicator takes no other before. Operations are
 /// given to `stream`, in whose order the device does them.
 class NcclApi {
  public:
@@ -53,7 +53,7 @@ class NcclApi {
                           void* stream) = 0;
   virtual NcclResult Receive(void* data, std::size_t count, NcclType type, int from, NcclHandle with, void* stream) = 0;
 
-  /// What NCCL says of a result: "unhandled system error (…)".
+  /// Returns NCCL's text for a result: "unhandled system error (…)".
   virtual std::string Text(NcclResult result) = 0;
 };
 

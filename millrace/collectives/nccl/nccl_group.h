@@ -13,13 +13,13 @@
 
 namespace millrace::collectives {
 
-/// What an NCCL group is made with.
+/// The options of an NCCL group.
 struct NcclOptions {
   std::shared_ptr<NcclApi> api;
   std::shared_ptr<StreamDevice> device;
   Duration timeout;
-  /// Which elements go over NCCL; the others go through the inner group. Empty: those that are not in the memory of
-  /// the host.
+  /// Selects the elements that go over NCCL. The others go through the inner group. Empty: those that are not in the
+  /// memory of the host.
   std::function<bool(const Elements&)> takes = {};
   /// The ranks of the group by their numbers in the job, which errors name. Empty: the group is the job.
   std::vector<int> in_job = {};
@@ -29,10 +29,10 @@ struct NcclOptions {
 /// own. All of them call it. Blocks until they are connected. Groups that are split from this one are of its kind. A
 /// group of one rank is `inner` itself.
 ///
-/// Pending::Wait() does not wait for the GPU: what the thread starts next waits, on its current stream. It does wait
-/// until the operation is launched, and an operation is launched when the rank before this one has started the same:
-/// ranks compare what they start through `inner`, so that different operations, and lost ranks, are errors and not a
-/// GPU that hangs. An operation begins when the GPU has done what it was given before Start…().
+/// Pending::Wait() does not wait for the GPU: what the thread starts next waits, on its current stream. It waits until
+/// the operation is launched. An operation is launched when the rank before this one has started the same operation.
+/// Ranks compare their operations through `inner`. So different operations and lost ranks are errors, and no GPU hangs.
+/// An operation begins when the GPU has done what it was given before Start…().
 ///
 /// Operations run on a stream of their own, and so do messages from and to each peer, on communicators of their own.
 /// Lost ranks: each rank sends a sign of life to the next one four times a second. If one ends, or an operation is late

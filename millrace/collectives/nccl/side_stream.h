@@ -1,4 +1,5 @@
-// Work for a device beside what it computes, and what waits for it.
+// The interface of a device's streams: work that runs beside the computation, and points in a stream that other work
+// waits for.
 #pragma once
 
 #include <memory>
@@ -11,9 +12,9 @@ namespace millrace::collectives {
 class StreamPoint {
  public:
   virtual ~StreamPoint() = default;
-  /// Whether the device has come to it. Errors: those of the device, which may come late.
+  /// Returns whether the device has passed the point. Errors: those of the device, which may be reported late.
   virtual Result<bool> IsPassed() const = 0;
-  /// What the calling thread gives the device from now on waits for the point. The thread itself does not.
+  /// Makes later work of the calling thread on the device wait for the point. The thread itself does not wait.
   virtual Status HoldCurrent() const = 0;
 };
 
@@ -30,10 +31,10 @@ class SideStream {
 class StreamDevice {
  public:
   virtual ~StreamDevice() = default;
-  /// Makes it the device of the calling thread.
+  /// Selects this device for the calling thread.
   virtual Status UseHere() = 0;
   virtual Result<std::unique_ptr<SideStream>> NewStream() = 0;
-  /// Marks what the calling thread has given the device so far.
+  /// Returns a point after all work that the calling thread has given the device so far.
   virtual Result<std::shared_ptr<const StreamPoint>> MarkCurrent() = 0;
 };
 

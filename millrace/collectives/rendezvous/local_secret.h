@@ -1,4 +1,4 @@
-// A secret among the ranks of one user on one machine, for ranks that nobody has given one.
+// Draws a secret for ranks that were started without one, and shares it among the ranks of one user on one machine.
 #pragma once
 
 #include <sys/types.h>

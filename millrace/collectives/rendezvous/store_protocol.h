@@ -1,4 +1,4 @@
-// What passes between the store at which ranks meet and the ranks.
+// The protocol between the rendezvous store and the ranks.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// How the two ends of a connection prove to each other that they belong to the same start of a job.
+// The handshake in which the two ends of a connection prove to each other that they belong to the same start of a job.
 //
 //   client                                server
 //   greeting: magic, nonce  ────────▶
@@ -7,7 +7,7 @@
 //                           ◀────────  verdict, proof
 //
 // A proof is the HMAC-SHA256, with the ranks' key, of the role, both nonces and the request. So the key never travels,
-// nothing that was heard can be used again, and neither end tells the other anything before it has proved the key. All
+// recorded messages cannot be used again, and neither end sends anything else before the other has proved the key. All
 // messages have fixed sizes. What follows on the connection is neither encrypted nor signed.
 #pragma once
 
@@ -26,7 +26,7 @@
 
 namespace millrace::collectives {
 
-/// What the ranks of one start of a job have in common and nobody else has.
+/// The secret that the ranks of one start of a job share, and nobody else has.
 class RankKey {
  public:
   /// `start` tells starts with the same secret apart: ranks of different ones do not meet.
@@ -40,7 +40,7 @@ class RankKey {
   SecretBytes key_;
 };
 
-/// What a connection is for. Each listener gives it a meaning.
+/// The purpose of a connection. Each listener gives it a meaning.
 using ConnectionRequest = std::array<std::byte, 32>;
 
 /// The listening end of a connection, which has just come. Reads no more than the handshake, and waits for nothing.
@@ -62,7 +62,7 @@ class ServerHandshake {
   ConnectionRequest request_{};
 };
 
-/// What a connect does while nobody listens at the address.
+/// The behaviour of a connect while nobody listens at the address.
 enum class NobodyListens { kFails, kIsAwaited };
 
 /// Connects to a listener of another rank, and proves the key. A listener may have too many connections and end this
@@ -71,7 +71,7 @@ enum class NobodyListens { kFails, kIsAwaited };
 Result<UniqueFd> ConnectProved(const SocketAddress& to, const RankKey& key, const ConnectionRequest& request,
                                NobodyListens nobody, TimePoint deadline, const std::stop_token& stop);
 
-/// What every connection has: small messages leave at once, and a machine that is gone is noticed.
+/// Configures a connection: small messages leave at once, and the loss of the other machine is noticed.
 void ConfigureConnection(int fd);
 
 /// Waits for `events`. Returns false at `deadline`. Errors: kCancelled.

@@ -32,7 +32,7 @@ class RankListener {
   /// Begins to listen. Errors: kUnavailable, which names the address, if another program has it; those of bind(2).
   static Result<RankListener> Open(const SocketAddress& at, RankKey key, Limits limits, Clock& clock = SystemClock());
 
-  /// Where it listens.
+  /// Returns the address on which the listener accepts connections.
   const SocketAddress& address() const { return address_; }
   /// Adds what the loop has to wait for.
   void AppendWaits(std::vector<pollfd>& waits) const;

@@ -20,7 +20,7 @@
 
 namespace millrace::collectives {
 
-/// Which connection it is. Both ends give it the same name.
+/// The name of a connection. Both ends give it the same name.
 struct ConnectionName {
   std::string group;  ///< unique among the groups of a job
   int from = 0;       ///< the member that connects
@@ -36,7 +36,7 @@ class RankNetwork {
                                                    bool is_master);
   ~RankNetwork();
 
-  /// What other ranks need to reach this one: "10.0.0.7 40113".
+  /// Returns the address by which other ranks reach this one: "10.0.0.7 40113".
   std::string Address() const;
   /// Connects to the rank with this Address(). `is_master`: it is rank 0, at `master_host`. Blocks until the connection
   /// is there; the other rank may not have asked for it yet. Errors: those of ConnectProved.

@@ -35,7 +35,7 @@ class SocketAddress {
   socklen_t size_ = 0;
 };
 
-/// How this machine reaches another one.
+/// The route from this machine to another one.
 struct Route {
   SocketAddress local, remote;  ///< local: without a port
   /// Resolves `host` and returns the first of its addresses to which there is a route. Sends nothing to it.
@@ -46,10 +46,10 @@ struct Route {
 /// Returns whether `host`, as it is written, is loopback: "127.0.0.1", "localhost" or "::1".
 bool IsThisMachine(std::string_view host);
 
-/// Returns where a rank listens, which is where the others reach it: on loopback if the master, as its name is written,
-/// is this machine; otherwise on this machine's address on the way to the master. On all interfaces only if that
-/// address tells nothing: if the master's name resolves to loopback here, or to an address that rank 0's machine does
-/// not have itself. The port is 0.
+/// Returns the address on which a rank listens, and at which the others reach it. This is loopback if the master, as
+/// its name is written, is this machine. Otherwise it is this machine's address on the way to the master. On all
+/// interfaces only if that address is of no use: if the master's name resolves to loopback here, or to an address that
+/// rank 0's machine does not have itself. The port is 0.
 SocketAddress ListenAddress(const std::string& master_host, const Route& to_master, bool is_master);
 
 }  // namespace millrace::collectives

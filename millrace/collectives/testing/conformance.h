@@ -1,4 +1,4 @@
-// What every group of ranks must do. A test program includes it and instantiates CollectiveConformance.
+// A conformance suite for groups of ranks. A test program includes it and instantiates CollectiveConformance.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -78,7 +78,7 @@ std::vector<T> Input(std::int64_t count, int rank, std::uint64_t seed = 1) {
   return values;
 }
 
-/// What a reduction must give, bit for bit: addends in the order of ranks; bfloat16 in float, not yet rounded.
+/// The expected result of a reduction, bit for bit: addends in the order of ranks; bfloat16 in float, not yet rounded.
 template <class T>
 std::vector<WideOf<T>> Reduced(std::int64_t count, int ranks, Reduction reduction, std::uint64_t seed = 1) {
   std::vector<WideOf<T>> result(static_cast<std::size_t>(count));

@@ -34,7 +34,7 @@ class Traffic {
 /// Wraps a rank of a group. It and the groups that are split from it add each operation that starts to `traffic`.
 std::unique_ptr<Collective> MakeCounting(std::unique_ptr<Collective> inner, std::shared_ptr<Traffic> traffic);
 
-/// What a rank exchanges in each of its groups, by the name that Split() was given; "" is the group of all.
+/// The traffic of a rank in each of its groups, by the name that Split() was given; "" is the group of all.
 using GroupTraffic = std::map<std::string, Traffic>;
 /// Wraps a rank of a group. Each group that is split from it counts by itself. Borrows `traffic`; one thread at a time
 /// splits groups.

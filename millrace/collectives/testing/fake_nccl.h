@@ -25,15 +25,15 @@ class FakeStreams final : public StreamDevice {
 };
 
 /// NCCL among the threads of a process, on FakeStreams. Like NCCL, an operation begins when all ranks' streams have
-/// come to it, waits for ever for a rank that does not come, and checks nothing: ranks that give different operations,
-/// or sizes, wait for ever, too. Thread-safe.
+/// come to it, and waits for ever for a rank that does not come. It checks nothing: ranks that give different
+/// operations, or sizes, wait for ever, too. Thread-safe.
 class FakeNccl final : public NcclApi {
  public:
   /// From now on, operations of the communicators' rank `rank` never begin: its device hangs.
   void Hang(int rank) { hanging_ = rank; }
   /// From now on, rank `rank` of a communicator cannot connect.
   void RefuseToConnect(int rank) { refused_ = rank; }
-  /// From now on, all communicators tell that a network connection is lost.
+  /// From now on, all communicators report a lost network connection.
   void LoseConnections() { has_lost_ = true; }
 
   NcclResult GetUniqueId(NcclId* id) override;

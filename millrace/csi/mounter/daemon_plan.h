@@ -1,4 +1,5 @@
-// What starts a mount's daemon, as a text for the keeper. It may have a volume's keys: no file may have it.
+// The plan to start the daemon of a mount, as a text for the keeper. The plan may contain the keys of a volume, so it
+// is never written to a file.
 #pragma once
 
 #include <string>
@@ -9,7 +10,7 @@
 
 namespace millrace::csi {
 
-/// How to start the daemon of a mount, and start it again after its death. A value type.
+/// The plan to start the daemon of a mount, and to start it again after its death. A value type.
 struct DaemonPlan {
   std::string volume, target, url;  ///< for messages
   Subprocess::Options process;      ///< its argv, environment, and files

@@ -1,4 +1,5 @@
-// Which volumes or paths are being worked on. Kubernetes repeats calls that take long while the first one still runs.
+// The in-flight table: the volumes or paths that calls are working on. Kubernetes repeats calls that take long while
+// the first one still runs.
 #pragma once
 
 #include <set>
@@ -11,12 +12,12 @@
 namespace millrace::csi {
 
 /// A set of names in use. Thread-safe. Must outlive its holds.
-class InFlight {
+class InFlightTable {
  public:
   /// Holds a name until it is destroyed.
   class Hold {
    public:
-    Hold(InFlight& owner, std::string name) : owner_(&owner), name_(std::move(name)) {}
+    Hold(InFlightTable& owner, std::string name) : owner_(&owner), name_(std::move(name)) {}
     Hold(Hold&& other) noexcept : owner_(std::exchange(other.owner_, nullptr)), name_(std::move(other.name_)) {}
     Hold& operator=(Hold&&) = delete;
     ~Hold() {
@@ -24,7 +25,7 @@ class InFlight {
     }
 
    private:
-    InFlight* owner_;
+    InFlightTable* owner_;
     std::string name_;
   };
 

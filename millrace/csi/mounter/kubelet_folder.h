@@ -1,6 +1,6 @@
-// Paths that kubelet asks for, held to the parts of kubelet's folder where volumes are: pods/ and
-// plugins/kubernetes.io/csi/. Who could name other paths could mount over any folder of the node, or over kubelet's own
-// certificates.
+// Checks that a path from kubelet lies in a part of kubelet's folder that has volumes: pods/ or
+// plugins/kubernetes.io/csi/. Without this check, a caller could mount over any folder of the node, or over kubelet's
+// own certificates.
 #pragma once
 
 #include <string>
@@ -24,12 +24,12 @@ class KubeletFolder {
   static Result<KubeletFolder> Open(const std::string& path);
 
   /// Opens the parent of `target` component by component, without following links.
-  /// Errors: kInvalidArgument if `target` is not below one of these parts, or a link is on the way; kNotFound if its
-  /// parent does not exist.
+  /// Errors: kInvalidArgument if `target` is not below one of these two parts, or if a component is a link; kNotFound
+  /// if the parent does not exist.
   Result<TargetPath> Find(const std::string& target) const;
 
-  /// Whether this path of the mount table is below kubelet's folder. If that folder is a bind mount itself, each mount
-  /// in it appears at a path outside, too.
+  /// Returns whether this path of the mount table is below kubelet's folder. If that folder is a bind mount itself,
+  /// each mount in it appears at a path outside, too.
   bool Contains(const std::string& path) const { return path.starts_with(resolved_); }
 
  private:

@@ -15,8 +15,8 @@
 #include "millrace/base/text.h"
 #include "millrace/csi/mounter/daemon_start.h"
 #include "millrace/csi/mounter/probe.h"
-#include "millrace/csi/volume/mount_words.h"
-#include "millrace/mount/keeper/kept_mount.h"
+#include "millrace/csi/volume/mount_options.h"
+#include "millrace/mount/daemon/session_lease.h"
 #include "millrace/mount/point/mount_point.h"
 
 namespace millrace::csi {
@@ -110,16 +110,17 @@ LocalMounter::~LocalMounter() {
 void LocalMounter::CleanUp() {
   std::set<std::string> kept;
   if (!options_.keeper.empty()) {
-    for (const mount::KeptName& each : mount::ListKept(options_.keeper).value_or(std::vector<mount::KeptName>{})) {
+    for (const mount::HeldSessionInfo& each :
+         mount::ListHeldSessions(options_.keeper).value_or(std::vector<mount::HeldSessionInfo>{})) {
       // What a mounter left that died before its daemon was there.
-      if (!each.held && !each.has_device) (void)mount::ForgetKept(options_.keeper, each.name);
+      if (!each.held && !each.has_device) (void)mount::ForgetHeldSession(options_.keeper, each.name);
       if (each.has_device) kept.insert(each.name);
     }
   }
   for (const MountRecord& record : records_.All()) {
     const auto mounted = mount::FindMount(record.target);
     if (!mounted || !*mounted || (*mounted)->type != kMountType) continue;
-    if (kept.contains(KeptName(record.target))) continue;  // its daemon is, or will be, there
+    if (kept.contains(SessionName(record.target))) continue;  // its daemon is, or will be, there
     const auto answer = ProbeMount(record.target, options_.probe_timeout);
     if (!answer || answer->daemon || answer->daemon.error().code() != Code::kUnavailable) continue;
     // The record stays until the volume is unstaged: it says whose keys the mount had.
@@ -204,14 +205,14 @@ int LocalMounter::AwaitPublished(Duration at_most) {
 }
 
 void LocalMounter::WatchDaemons(const std::stop_token& stop) {
-  // So much later than it could be, the log says that a daemon ended, and its process is reaped. With a keeper, pods
+  // The delay until the log says that a daemon ended, and until its process is reaped. With a keeper, pods
   // wait for the next daemon.
   const Duration pause = options_.keeper.empty() ? Duration(std::chrono::seconds(1)) : std::chrono::milliseconds(100);
   while (SystemClock().SleepFor(pause, stop)) {
     const std::vector<EndedDaemon> ended = TakeEnded();
     const std::set<std::string> kept = options_.keeper.empty() ? std::set<std::string>() : WatchKeeper();
     for (const EndedDaemon& daemon : ended) {
-      const bool goes_on = kept.contains(KeptName(daemon.target));
+      const bool goes_on = kept.contains(SessionName(daemon.target));
       options_.log.Log(goes_on ? LogLevel::kWarning : LogLevel::kError,
                        goes_on
                            ? "the daemon of a mount ended; another one takes its place"
@@ -243,7 +244,7 @@ std::vector<LocalMounter::EndedDaemon> LocalMounter::TakeEnded() {
 Status LocalMounter::Mount(const MountRequest& request) {
   MR_TRY(CheckPlan(request.plan));
   const TargetPath target = MR_TRY(folder_.Find(request.target));
-  const InFlight::Hold hold = MR_TRY(in_flight_.Begin(target.path));
+  const InFlightTable::Hold hold = MR_TRY(in_flight_.Begin(target.path));
   if (request.exclusive) MR_TRY(CheckExclusive(request.volume, target.path));
   return MountHere(request, target);
 }
@@ -291,7 +292,7 @@ Status LocalMounter::MountAnew(const MountRequest& request, const TargetPath& ta
                          .memory = memory}));
   MR_TRY(WriteToken(request, target));
   Status started = StartDaemon(request, target);
-  if (!started && is_new) records_.Forget(target.path);
+  if (!started && is_new) records_.RemoveRecord(target.path);
   return started;
 }
 
@@ -309,7 +310,7 @@ std::filesystem::path LocalMounter::StagingOf(const std::string& volume) const {
 /// The staging folder of a mount. A mount that is kept has its own: when it goes on, nobody owns its files for a
 /// moment, and another mount of the volume would take them.
 std::filesystem::path LocalMounter::StagingOf(const std::string& volume, const TargetPath& target) const {
-  return options_.keeper.empty() ? StagingOf(volume) : StagingOf(volume) / KeptName(target.path);
+  return options_.keeper.empty() ? StagingOf(volume) : StagingOf(volume) / SessionName(target.path);
 }
 
 Subprocess::Options LocalMounter::DaemonOptions(const MountRequest& request, const TargetPath& target) const {
@@ -322,7 +323,7 @@ Subprocess::Options LocalMounter::DaemonOptions(const MountRequest& request, con
                             .stderr_file = log,
                             .die_with_parent = false};
   if (!options_.keeper.empty()) {
-    start.argv.insert(start.argv.end(), {"--keeper", options_.keeper.string(), "--kept-name", KeptName(target.path),
+    start.argv.insert(start.argv.end(), {"--keeper", options_.keeper.string(), "--kept-name", SessionName(target.path),
                                          "--session-log", (records_.FolderOf(target.path) / kSessionLog).string()});
   }
   start.argv.insert(start.argv.end(), request.plan.flags.begin(), request.plan.flags.end());
@@ -360,15 +361,15 @@ Status LocalMounter::StartDaemon(const MountRequest& request, const TargetPath& 
   HandOverStaged(request.volume, target);
   const DaemonPlan plan = PlanDaemon(request, target);
   if (options_.keeper.empty()) return StartDaemon(plan, options_.start_timeout, {});
-  const std::string name = KeptName(target.path);
-  MR_TRY(mount::PutPlan(options_.keeper, name, plan.Encode()));
+  const std::string name = SessionName(target.path);
+  MR_TRY(mount::StoreDaemonPlan(options_.keeper, name, plan.Encode()));
   {
     MutexLock lock(mutex_);
     plans_.insert_or_assign(name, plan);
   }
   Status started = StartDaemon(plan, options_.start_timeout, {});
   if (started) return started;
-  (void)mount::ForgetKept(options_.keeper, name);
+  (void)mount::ForgetHeldSession(options_.keeper, name);
   MutexLock lock(mutex_);
   plans_.erase(name);
   return started;
@@ -391,7 +392,7 @@ Status LocalMounter::StartDaemon(const DaemonPlan& plan, Duration timeout, const
 Status LocalMounter::Bind(const BindRequest& request) {
   const TargetPath from = MR_TRY(folder_.Find(request.source));
   const TargetPath to = MR_TRY(folder_.Find(request.target));
-  const InFlight::Hold hold = MR_TRY(in_flight_.Begin(to.path));
+  const InFlightTable::Hold hold = MR_TRY(in_flight_.Begin(to.path));
   const auto shown = MR_TRY(FindOurs(from.path));
   if (!shown) return Fail(Code::kNotFound, "no volume is mounted on {}", from.path);
   if (request.exclusive) {
@@ -427,7 +428,7 @@ Status LocalMounter::Bind(const BindRequest& request) {
 
 Status LocalMounter::StopDaemon(const std::string& path, const MountRecord& record) {
   const auto answer = ProbeMount(path, options_.probe_timeout);
-  if (!answer && CannotBeRestarted(KeptName(path))) return Abandon(path, record);
+  if (!answer && CannotBeRestarted(SessionName(path))) return Abandon(path, record);
   if (!answer) return Fail(Code::kUnavailable, "the mount on {} does not answer", path);
   if (const auto mounted = MR_TRY(FindOurs(path))) {
     const auto pods = MR_TRY(FindOtherPoints(mounted->device, path));
@@ -469,8 +470,8 @@ Status LocalMounter::UnmountHere(const TargetPath& target) {
   records_.Remove(target.path);
   MutexLock lock(mutex_);
   memory_.erase(target.path);
-  plans_.erase(KeptName(target.path));
-  retries_.erase(KeptName(target.path));
+  plans_.erase(SessionName(target.path));
+  retries_.erase(SessionName(target.path));
   return {};
 }
 
@@ -478,7 +479,7 @@ Status LocalMounter::Unmount(const std::string& path, bool remove_folder) {
   auto found = folder_.Find(path);
   if (!found && found.error().code() == Code::kNotFound) return {};
   const TargetPath target = MR_TRY(std::move(found));
-  const InFlight::Hold hold = MR_TRY(in_flight_.Begin(target.path));
+  const InFlightTable::Hold hold = MR_TRY(in_flight_.Begin(target.path));
   MR_TRY(UnmountHere(target));
   if (!remove_folder || ::unlinkat(target.parent.get(), target.name.c_str(), AT_REMOVEDIR) == 0 || errno == ENOENT) {
     return {};

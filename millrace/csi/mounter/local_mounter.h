@@ -35,10 +35,10 @@ struct LocalMounterOptions {
   std::uint64_t node_memory = 0;            ///< of all daemons together; 0: no limit
   std::uint64_t cache_bytes = 20 * kGiB;    ///< of the disk cache that the node's volumes share
   Duration start_timeout = std::chrono::seconds(60);
-  /// How long Unmount waits for the daemon to publish. Shorter than the two minutes that kubelet waits for a call.
+  /// The time that Unmount waits for the daemon to publish. Shorter than the two minutes that kubelet waits for a call.
   Duration stop_timeout = std::chrono::seconds(90);
   Duration probe_timeout = std::chrono::seconds(10);
-  /// The socket of the node's keeper (mount/keeper/keeper.h). Empty: a mount ends with its daemon.
+  /// The socket of the node's keeper (mount/daemon/session_holder.h). Empty: a mount ends with its daemon.
   std::filesystem::path keeper;
   Logger log;
 };
@@ -82,7 +82,7 @@ class LocalMounter final : public Mounter {
   std::filesystem::path StagingOf(const std::string& volume, const TargetPath& target) const;
   DaemonPlan PlanDaemon(const MountRequest& request, const TargetPath& target) const;
   /// The name of a mount at the keeper.
-  static std::string KeptName(const std::string& target);
+  static std::string SessionName(const std::string& target);
   Status RenewKeys(const MountRequest& request, const TargetPath& target, pid_t daemon) MR_EXCLUDES(mutex_);
   void HandOverStaged(const std::string& volume, const TargetPath& target) const;
   Subprocess::Options DaemonOptions(const MountRequest& request, const TargetPath& target) const;
@@ -105,13 +105,13 @@ class LocalMounter final : public Mounter {
   const KubeletFolder folder_;
   const MountRecords records_;
 
-  InFlight in_flight_;
+  InFlightTable in_flight_;
   Mutex mutex_;
   std::map<std::string, Daemon> daemons_ MR_GUARDED_BY(mutex_);        ///< by target
   std::map<std::string, std::uint64_t> memory_ MR_GUARDED_BY(mutex_);  ///< of the mounts, by target; bytes
   /// The plans of all mounts that the keeper has, by their names there. A new keeper gets them again.
   std::map<std::string, DaemonPlan> plans_ MR_GUARDED_BY(mutex_);
-  /// When to start a daemon again whose last start failed.
+  /// The time of the next start of a daemon whose last start failed.
   struct Retry {
     TimePoint at;
     Duration pause;  ///< from there to the next try, if this one fails too

@@ -9,7 +9,7 @@
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/text.h"
 #include "millrace/csi/mounter/local_mounter.h"
-#include "millrace/mount/keeper/kept_mount.h"
+#include "millrace/mount/daemon/session_lease.h"
 #include "millrace/mount/point/mount_point.h"
 #include "millrace/vfs/staging/staging_area.h"
 
@@ -22,26 +22,26 @@ constexpr Duration kRestartTimeout = std::chrono::minutes(10);
 
 }  // namespace
 
-std::string LocalMounter::KeptName(const std::string& target) { return ShortHash(target); }
+std::string LocalMounter::SessionName(const std::string& target) { return ShortHash(target); }
 
 /// Starts daemons again that died, and gives a keeper that lost its memory the plans. Returns the names of the mounts
 /// that the keeper has.
 std::set<std::string> LocalMounter::WatchKeeper() {
-  const auto kept = mount::ListKept(options_.keeper);
+  const auto kept = mount::ListHeldSessions(options_.keeper);
   if (!kept) return {};  // mounts go on without it; the next one gets everything again
   std::set<std::string> names;
   std::vector<std::pair<std::string, std::string>> unknown;
   std::vector<std::string> left;
   {
     MutexLock lock(mutex_);
-    for (const mount::KeptName& each : *kept) {
+    for (const mount::HeldSessionInfo& each : *kept) {
       if (each.has_device) names.insert(each.name);
       if (!each.held && each.has_device) left.push_back(each.name);
       const auto plan = plans_.find(each.name);
       if (each.held && !each.has_plan && plan != plans_.end()) unknown.emplace_back(each.name, plan->second.Encode());
     }
   }
-  for (const auto& [name, plan] : unknown) (void)mount::PutPlan(options_.keeper, name, plan);
+  for (const auto& [name, plan] : unknown) (void)mount::StoreDaemonPlan(options_.keeper, name, plan);
   BeginRestarts(left);
   return names;
 }
@@ -73,7 +73,7 @@ void LocalMounter::BeginRestarts(const std::vector<std::string>& names) {
 /// Starts the daemon of a mount that the keeper has. Needs no hold of the target: a daemon whose mount is being removed
 /// ends, and only one daemon can hold a name at the keeper.
 void LocalMounter::Restart(const std::string& name, const std::stop_token& stop) {
-  auto text = mount::ReadPlan(options_.keeper, name);
+  auto text = mount::ReadDaemonPlan(options_.keeper, name);
   auto plan = text ? DaemonPlan::Decode(*text) : Fail(text.error());
   if (!plan) {
     MutexLock lock(mutex_);
@@ -82,7 +82,7 @@ void LocalMounter::Restart(const std::string& name, const std::stop_token& stop)
   if (!plan) {
     options_.log.Error("the daemon of a mount died, and nobody knows its plan any more; its pods get errors",
                        {{"mount", name}, {"reason", plan.error()}});
-    return void(mount::ForgetKept(options_.keeper, name));
+    return void(mount::ForgetHeldSession(options_.keeper, name));
   }
   const Status started = StartDaemon(*plan, kRestartTimeout, stop);
   if (!started && stop.stop_requested()) return;
@@ -110,9 +110,9 @@ void LocalMounter::HandOverStaged(const std::string& volume, const TargetPath& t
   const fs::path shared = StagingOf(volume), own = StagingOf(volume, target);
   std::set<std::string> kept;
   if (!options_.keeper.empty()) {
-    const auto listed = mount::ListKept(options_.keeper);
+    const auto listed = mount::ListHeldSessions(options_.keeper);
     if (!listed) return;  // then no mount is known to be over
-    for (const mount::KeptName& each : *listed) kept.insert(each.name);
+    for (const mount::HeldSessionInfo& each : *listed) kept.insert(each.name);
   }
   std::error_code error;
   fs::create_directories(shared, error);
@@ -143,12 +143,12 @@ void LocalMounter::HandOverStaged(const std::string& volume, const TargetPath& t
 /// process that serves the mount; 0 if none answers.
 Status LocalMounter::RenewKeys(const MountRequest& request, const TargetPath& target, pid_t daemon) {
   if (options_.keeper.empty()) return {};
-  const std::string name = KeptName(target.path);
-  const auto listed = mount::ListKept(options_.keeper);
+  const std::string name = SessionName(target.path);
+  const auto listed = mount::ListHeldSessions(options_.keeper);
   if (!listed) return {};  // kubelet asks again
-  const auto kept = std::ranges::find(*listed, name, &mount::KeptName::name);
+  const auto kept = std::ranges::find(*listed, name, &mount::HeldSessionInfo::name);
   if (kept == listed->end() || !kept->has_device) return {};
-  const auto text = mount::ReadPlan(options_.keeper, name);
+  const auto text = mount::ReadDaemonPlan(options_.keeper, name);
   const auto known = text ? DaemonPlan::Decode(*text) : Fail(text.error());
   if (!known) return {};  // the watcher brings a new keeper the plans
   const DaemonPlan next = PlanDaemon(request, target);
@@ -159,7 +159,7 @@ Status LocalMounter::RenewKeys(const MountRequest& request, const TargetPath& ta
     plans_.insert_or_assign(name, next);
     retries_.erase(name);
   }
-  MR_TRY(mount::PutPlan(options_.keeper, name, next.Encode()));
+  MR_TRY(mount::StoreDaemonPlan(options_.keeper, name, next.Encode()));
   options_.log.Info("the keys of a volume have changed; its mount goes on with the new ones",
                     {{"volume", request.volume}, {"target", target.path}});
   if (process) ::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0);
@@ -178,7 +178,7 @@ bool LocalMounter::CannotBeRestarted(const std::string& name) {
 /// Ends a mount whose daemon cannot be started again: else its pod could never be removed. What was staged with a
 /// record stays for the volume's next mount.
 Status LocalMounter::Abandon(const std::string& path, const MountRecord& record) {
-  const std::string name = KeptName(path);
+  const std::string name = SessionName(path);
   const Retry never{.at = TimePoint::max(), .pause = kFirstRestart};
   std::jthread start;
   {
@@ -192,7 +192,7 @@ Status LocalMounter::Abandon(const std::string& path, const MountRecord& record)
     MutexLock lock(mutex_);
     retries_.insert_or_assign(name, never);  // that thread may have set another time
   }
-  Status ended = mount::ForgetKept(options_.keeper, name);
+  Status ended = mount::ForgetHeldSession(options_.keeper, name);
   if (ended) ended = mount::Detach(path, /*lazy=*/true);
   MutexLock lock(mutex_);
   retries_.erase(name);

@@ -56,7 +56,7 @@ Status MountRecords::Write(const MountRecord& record) const {
   return WriteFileAtomic(folder / kFile, AsBytes(DumpJson(json)), 0600);
 }
 
-void MountRecords::Forget(const std::string& target) const {
+void MountRecords::RemoveRecord(const std::string& target) const {
   std::error_code error;
   std::filesystem::remove(FolderOf(target) / kFile, error);
 }

@@ -1,4 +1,4 @@
-// What a mounter keeps on disk of its mounts, so that the next one knows them.
+// The records that a mounter keeps on disk of its mounts, so that the next mounter knows them.
 #pragma once
 
 #include <cstdint>
@@ -31,10 +31,10 @@ class MountRecords {
   std::optional<MountRecord> Read(const std::string& target) const;
   Status Write(const MountRecord& record) const;
   /// Removes the record, and leaves the mount's other files.
-  void Forget(const std::string& target) const;
+  void RemoveRecord(const std::string& target) const;
   /// Removes the mount's folder.
   void Remove(const std::string& target) const;
-  /// Where files of the mount at `target` are. Exists if the mount has, or had, a record.
+  /// Returns the folder with the files of the mount at `target`. Exists if the mount has, or had, a record.
   std::filesystem::path FolderOf(const std::string& target) const;
 
  private:

@@ -37,7 +37,7 @@ TEST(MountRecords, ForgettingLeavesTheLog) {
   const MountRecords records(folder.path() / "mounts");
   ASSERT_TRUE(records.Write({"v", "/pods/1", "f", true, 7}));
   std::ofstream(records.FolderOf("/pods/1") / "log") << "why it failed";
-  records.Forget("/pods/1");
+  records.RemoveRecord("/pods/1");
   EXPECT_FALSE(records.Read("/pods/1"));
   EXPECT_TRUE(std::filesystem::exists(records.FolderOf("/pods/1") / "log"));
   records.Remove("/pods/1");

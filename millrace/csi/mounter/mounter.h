@@ -31,7 +31,7 @@ enum class MountHealth : std::uint8_t {
   kGone     ///< its daemon has ended
 };
 
-/// What a mount point shows, and whether it works.
+/// The state of a mount point: the volume that it shows, and whether it works.
 struct MountState {
   MountHealth health = MountHealth::kAnswers;
   std::string problem;           ///< why programs fail there, or will; empty if all is well

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "millrace/base/threads/sync.h"
-#include "millrace/mount/status/control.h"
+#include "millrace/mount/point/control.h"
 
 namespace millrace::csi {
 namespace {

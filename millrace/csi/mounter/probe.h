@@ -12,7 +12,7 @@
 
 namespace millrace::csi {
 
-/// What a mount's daemon answers.
+/// The answer of a mount's daemon.
 struct ProbeAnswer {
   Status daemon;  ///< kUnavailable: the daemon is gone; kUnsupported: it is another program's mount
   Json stats = Json::object();
@@ -22,7 +22,7 @@ struct ProbeAnswer {
 /// is removed. Starts no more of them while several wait already. Thread-safe.
 std::optional<ProbeAnswer> ProbeMount(const std::string& path, Duration timeout);
 
-/// Returns how full the mount is. Returns nothing if the mount cannot tell, or does not answer within `timeout`. A
+/// Returns how full the mount is. Returns nothing if the mount does not know, or does not answer within `timeout`. A
 /// mount with a quota asks its store, so a missing answer does not mean that the daemon is ill. Threads: as
 /// ProbeMount().
 std::optional<struct statvfs> ProbeSpace(const std::string& path, Duration timeout);

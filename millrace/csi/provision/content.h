@@ -22,7 +22,7 @@ Result<std::uint64_t> CopyContent(const ContentFolder& from, const ContentFolder
 /// Deletes every object below the prefix, and aborts the multipart uploads there.
 Status DeleteContent(const ContentFolder& folder, const object::Call& call);
 
-/// Whether there is any object below the prefix.
+/// Returns whether there is any object below the prefix.
 Result<bool> HasContent(object::Store& store, const std::string& prefix, const object::Call& call);
 
 }  // namespace millrace::csi

@@ -70,7 +70,7 @@ Result<std::int64_t> ParseCapacity(const std::string& text) {
   return static_cast<std::int64_t>(std::min<std::uint64_t>(bytes, kUnlimited));
 }
 
-Result<VolumePlace> ParsePlace(const std::string& bucket, std::string prefix) {
+Result<VolumeLocation> ParsePlace(const std::string& bucket, std::string prefix) {
   const object::Url url = MR_TRY(object::ParseUrl("s3://" + bucket));
   if (url.bucket.empty() || url.bucket != bucket) {
     return Fail(Code::kInvalidArgument, "\"{}\" is not the name of a bucket", bucket);
@@ -79,7 +79,7 @@ Result<VolumePlace> ParsePlace(const std::string& bucket, std::string prefix) {
   if (prefix.starts_with('/') || prefix.contains("//")) {
     return Fail(Code::kInvalidArgument, "\"{}\" is no prefix for volumes: it has an empty part", prefix);
   }
-  return VolumePlace{.bucket = bucket, .prefix = prefix.empty() ? "" : prefix + "/"};
+  return VolumeLocation{.bucket = bucket, .prefix = prefix.empty() ? "" : prefix + "/"};
 }
 
 Status CheckSize(const VolumeRequest& request) {
@@ -96,7 +96,7 @@ Status CheckSize(const VolumeRequest& request) {
 }  // namespace
 
 Result<std::unique_ptr<Provisioner>> Provisioner::Create(ProvisionerOptions options) {
-  std::optional<VolumePlace> place;
+  std::optional<VolumeLocation> place;
   if (!options.default_place.empty()) {
     const object::Url url = MR_TRY(object::ParseUrl(options.default_place));
     if (url.scheme != object::Url::Scheme::kS3) {
@@ -107,10 +107,10 @@ Result<std::unique_ptr<Provisioner>> Provisioner::Create(ProvisionerOptions opti
   return std::unique_ptr<Provisioner>(new Provisioner(std::move(options), std::move(place)));
 }
 
-Result<VolumePlace> Provisioner::PlaceFor(const std::map<std::string, std::string>& own) const {
+Result<VolumeLocation> Provisioner::PlaceFor(const std::map<std::string, std::string>& own) const {
   if (Value(own, kOwnBucketParameter) == "true") {
     const std::string prefix = Value(own, kBucketPrefixParameter);
-    return VolumePlace{.bucket_prefix = prefix.empty() ? kDefaultBucketPrefix : prefix};
+    return VolumeLocation{.bucket_prefix = prefix.empty() ? kDefaultBucketPrefix : prefix};
   }
   const std::string bucket = Value(own, kBucketParameter);
   if (!bucket.empty()) return ParsePlace(bucket, Value(own, kPrefixParameter));
@@ -119,14 +119,14 @@ Result<VolumePlace> Provisioner::PlaceFor(const std::map<std::string, std::strin
                 "the StorageClass says nowhere where volumes go: set its parameter bucketName, or bucketPerVolume: "
                 "\"true\", or give the driver a default with --place");
   }
-  VolumePlace place = *default_place_;
+  VolumeLocation place = *default_place_;
   if (const std::string prefix = Value(own, kPrefixParameter); !prefix.empty()) {
     place = MR_TRY(ParsePlace(place.bucket, place.prefix + prefix));
   }
   return place;
 }
 
-Result<Provisioner::OpenedRoot> Provisioner::Open(VolumeRoot root, const Secrets& secrets) const {
+Result<Provisioner::OpenedRoot> Provisioner::OpenRoot(VolumeRoot root, const Secrets& secrets) const {
   OpenedRoot opened{.root = std::move(root)};
   opened.connection = MR_TRY(options_.connect(secrets));
   opened.store =
@@ -134,32 +134,33 @@ Result<Provisioner::OpenedRoot> Provisioner::Open(VolumeRoot root, const Secrets
   return opened;
 }
 
-Result<std::optional<Provisioner::StoredMark>> Provisioner::ReadMark(const OpenedRoot& at, RootKind kind,
-                                                                     const object::Call& call) const {
+Result<std::optional<Provisioner::StoredVolumeRecord>> Provisioner::ReadRecord(const OpenedRoot& at, RootKind kind,
+                                                                               const object::Call& call) const {
   const std::string key = at.root.mark_key(kind);
   auto content = object::GetAll(*at.store, key, kMostMarkBytes, call);
   if (!content && content.error().code() == Code::kNotFound) return std::nullopt;  // the bucket does not exist
   if (!content) return Fail(content.error());
   if (!*content) return std::nullopt;
-  Mark mark = MR_TRY(Mark::Parse((*content)->bytes, fmt::format("s3://{}/{}", at.root.bucket, key)));
+  VolumeRecord mark = MR_TRY(VolumeRecord::Parse((*content)->bytes, fmt::format("s3://{}/{}", at.root.bucket, key)));
   if (mark.id != at.root.id() || mark.driver != options_.driver) {
     return Fail(Code::kPreconditionFailed, "{} belongs to the volume {} of the driver {}", at.root.id(), mark.id,
                 mark.driver);
   }
-  return StoredMark{.mark = std::move(mark), .etag = (*content)->info.etag};
+  return StoredVolumeRecord{.mark = std::move(mark), .etag = (*content)->info.etag};
 }
 
-Result<std::optional<Mark>> Provisioner::Find(const std::string& id, RootKind kind, const Secrets& secrets,
-                                              const object::Call& call) const {
+Result<std::optional<VolumeRecord>> Provisioner::FindRecord(const std::string& id, RootKind kind,
+                                                            const Secrets& secrets, const object::Call& call) const {
   auto root = ParseRootId(id);
   if (!root) return std::nullopt;
-  const OpenedRoot at = MR_TRY(Open(*std::move(root), secrets));
-  auto stored = MR_TRY(ReadMark(at, kind, call));
-  if (!stored || stored->mark.state == MarkState::kDeleting) return std::nullopt;
+  const OpenedRoot at = MR_TRY(OpenRoot(*std::move(root), secrets));
+  auto stored = MR_TRY(ReadRecord(at, kind, call));
+  if (!stored || stored->mark.state == VolumeState::kDeleting) return std::nullopt;
   return std::move(stored->mark);
 }
 
-Status Provisioner::Claim(const OpenedRoot& at, RootKind kind, const Mark& mark, const object::Call& call) const {
+Status Provisioner::CreateRecord(const OpenedRoot& at, RootKind kind, const VolumeRecord& mark,
+                                 const object::Call& call) const {
   if (at.root.own_bucket()) {
     auto service = MR_TRY(at.connection->OpenService());
     Status made = service->MakeBucket(at.root.bucket, call);
@@ -175,57 +176,59 @@ Status Provisioner::Claim(const OpenedRoot& at, RootKind kind, const Mark& mark,
   return {};
 }
 
-Result<Mark> Provisioner::Fill(const OpenedRoot& at, RootKind kind, Mark mark, const Secrets& secrets,
-                               const object::Call& call) const {
-  if (mark.state != MarkState::kCopying) return mark;
+Result<VolumeRecord> Provisioner::CopySourceContent(const OpenedRoot& at, RootKind kind, VolumeRecord mark,
+                                                    const Secrets& secrets, const object::Call& call) const {
+  if (mark.state != VolumeState::kCopying) return mark;
   auto source_root = ParseRootId(mark.source);
   if (!source_root) return Fail(Code::kNotFound, "{} is no volume or snapshot of this driver", mark.source);
-  const OpenedRoot source = MR_TRY(Open(*std::move(source_root), secrets));
+  const OpenedRoot source = MR_TRY(OpenRoot(*std::move(source_root), secrets));
   const std::uint64_t bytes = MR_TRY(CopyContent({*source.store, source.root.bucket, source.root.data_prefix()},
                                                  {*at.store, at.root.bucket, at.root.data_prefix()}, call));
-  mark.state = MarkState::kReady;
+  mark.state = VolumeState::kReady;
   if (kind == RootKind::kSnapshot) mark.capacity_bytes = static_cast<std::int64_t>(bytes);
   MR_TRY(object::Put(*at.store, at.root.mark_key(kind), AsBytes(mark.ToJson()), {}, call));
   return mark;
 }
 
-Result<Mark> Provisioner::Make(const OpenedRoot& at, RootKind kind, Mark wanted, const Secrets& secrets,
-                               const std::function<Status(const Mark&)>& check, const object::Call& call) const {
-  auto stored = MR_TRY(ReadMark(at, kind, call));
-  if (stored && stored->mark.state == MarkState::kDeleting) {
+Result<VolumeRecord> Provisioner::CreateRoot(const OpenedRoot& at, RootKind kind, VolumeRecord wanted,
+                                             const Secrets& secrets,
+                                             const std::function<Status(const VolumeRecord&)>& check,
+                                             const object::Call& call) const {
+  auto stored = MR_TRY(ReadRecord(at, kind, call));
+  if (stored && stored->mark.state == VolumeState::kDeleting) {
     return Fail(Code::kBusy, "{} is being deleted", at.root.id());
   }
   if (stored) {
     MR_TRY(check(stored->mark));
-    return Fill(at, kind, std::move(stored->mark), secrets, call);
+    return CopySourceContent(at, kind, std::move(stored->mark), secrets, call);
   }
   if (!wanted.source.empty()) MR_TRY(CheckSource(wanted, secrets, call));
   wanted.id = at.root.id();
   wanted.driver = options_.driver;
-  wanted.state = wanted.source.empty() ? MarkState::kReady : MarkState::kCopying;
+  wanted.state = wanted.source.empty() ? VolumeState::kReady : VolumeState::kCopying;
   wanted.created_unix_seconds =
       std::chrono::duration_cast<std::chrono::seconds>(options_.clock->Wall().time_since_epoch()).count();
-  MR_TRY(Claim(at, kind, wanted, call));
+  MR_TRY(CreateRecord(at, kind, wanted, call));
   options_.log.Info(kind == RootKind::kVolume ? "a volume is made" : "a snapshot is made",
                     {{"id", wanted.id}, {"name", wanted.name}, {"source", wanted.source}});
-  return Fill(at, kind, std::move(wanted), secrets, call);
+  return CopySourceContent(at, kind, std::move(wanted), secrets, call);
 }
 
-Status Provisioner::CheckSource(const Mark& mark, const Secrets& secrets, const object::Call& call) const {
-  const auto source = MR_TRY(Find(mark.source, mark.source_kind, secrets, call));
+Status Provisioner::CheckSource(const VolumeRecord& mark, const Secrets& secrets, const object::Call& call) const {
+  const auto source = MR_TRY(FindRecord(mark.source, mark.source_kind, secrets, call));
   if (!source) return Fail(Code::kNotFound, "there is no volume or snapshot {}", mark.source);
-  if (source->state != MarkState::kReady) return Fail(Code::kUnavailable, "{} is not complete yet", mark.source);
+  if (source->state != VolumeState::kReady) return Fail(Code::kUnavailable, "{} is not complete yet", mark.source);
   return {};
 }
 
-Result<Mark> Provisioner::CreateVolume(const VolumeRequest& request, const object::Call& call) {
+Result<VolumeRecord> Provisioner::CreateVolume(const VolumeRequest& request, const object::Call& call) {
   const std::map<std::string, std::string> own = OwnParameters(request.parameters);
   MR_TRY(CheckParameters(own));
   MR_TRY(CheckSize(request));
-  const VolumePlace place = MR_TRY(PlaceFor(own));
+  const VolumeLocation place = MR_TRY(PlaceFor(own));
   VolumeRoot root = MR_TRY(place.RootOf(RootKind::kVolume, request.name));
-  const OpenedRoot at = MR_TRY(Open(std::move(root), request.secrets));
-  auto check = [&](const Mark& mark) -> Status {
+  const OpenedRoot at = MR_TRY(OpenRoot(std::move(root), request.secrets));
+  auto check = [&](const VolumeRecord& mark) -> Status {
     const bool fits = mark.capacity_bytes >= request.required_bytes &&
                       (request.limit_bytes == 0 || mark.capacity_bytes <= request.limit_bytes);
     if (mark.name == request.name && mark.parameters == own && mark.source == request.source && fits) return {};
@@ -237,30 +240,30 @@ Result<Mark> Provisioner::CreateVolume(const VolumeRequest& request, const objec
   };
   if (own.contains(kCapacityParameter)) {
     const std::int64_t left = MR_TRY(AvailableCapacity(own, call));
-    const bool exists = MR_TRY(ReadMark(at, RootKind::kVolume, call)).has_value();
+    const bool exists = MR_TRY(ReadRecord(at, RootKind::kVolume, call)).has_value();
     if (!exists && request.required_bytes > left) {
       return Fail(Code::kNoSpace, "the StorageClass has {} bytes left, and the volume needs {}", left,
                   request.required_bytes);
     }
   }
-  return Make(at, RootKind::kVolume,
-              {.name = request.name,
-               .capacity_bytes = request.required_bytes != 0 ? request.required_bytes : request.limit_bytes,
-               .source = request.source,
-               .source_kind = request.source_kind,
-               .parameters = own},
-              request.secrets, check, call);
+  return CreateRoot(at, RootKind::kVolume,
+                    {.name = request.name,
+                     .capacity_bytes = request.required_bytes != 0 ? request.required_bytes : request.limit_bytes,
+                     .source = request.source,
+                     .source_kind = request.source_kind,
+                     .parameters = own},
+                    request.secrets, check, call);
 }
 
-Status Provisioner::Remove(const std::string& id, RootKind kind, const Secrets& secrets,
-                           const object::Call& call) const {
+Status Provisioner::DeleteRoot(const std::string& id, RootKind kind, const Secrets& secrets,
+                               const object::Call& call) const {
   auto root = ParseRootId(id);
   if (!root) {
     options_.log.Info("nothing is deleted: this driver made no such volume", {{"id", id}});
     return {};
   }
-  const OpenedRoot at = MR_TRY(Open(*std::move(root), secrets));
-  auto stored = MR_TRY(ReadMark(at, kind, call));
+  const OpenedRoot at = MR_TRY(OpenRoot(*std::move(root), secrets));
+  auto stored = MR_TRY(ReadRecord(at, kind, call));
   if (!stored) {
     options_.log.Info("nothing is deleted: this volume has no ownership mark", {{"id", id}});
     return {};
@@ -270,8 +273,8 @@ Status Provisioner::Remove(const std::string& id, RootKind kind, const Secrets& 
     options_.log.Info("a volume's content is kept; its mark is deleted", {{"id", id}});
     return object::Delete(*at.store, key, call);
   }
-  if (stored->mark.state != MarkState::kDeleting) {
-    stored->mark.state = MarkState::kDeleting;
+  if (stored->mark.state != VolumeState::kDeleting) {
+    stored->mark.state = VolumeState::kDeleting;
     MR_TRY(object::Put(*at.store, key, AsBytes(stored->mark.ToJson()), {.if_match = stored->etag}, call));
   }
   MR_TRY(DeleteContent({*at.store, at.root.bucket, at.root.data_prefix()}, call));
@@ -289,22 +292,24 @@ Status Provisioner::Remove(const std::string& id, RootKind kind, const Secrets& 
 }
 
 Status Provisioner::DeleteVolume(const std::string& id, const Secrets& secrets, const object::Call& call) {
-  return Remove(id, RootKind::kVolume, secrets, call);
+  return DeleteRoot(id, RootKind::kVolume, secrets, call);
 }
 
-Result<std::optional<Mark>> Provisioner::FindVolume(const std::string& id, const Secrets& secrets,
-                                                    const object::Call& call) {
-  return Find(id, RootKind::kVolume, secrets, call);
+Result<std::optional<VolumeRecord>> Provisioner::FindVolume(const std::string& id, const Secrets& secrets,
+                                                            const object::Call& call) {
+  return FindRecord(id, RootKind::kVolume, secrets, call);
 }
 
-Result<Mark> Provisioner::ExpandVolume(const std::string& id, std::int64_t required_bytes, std::int64_t limit_bytes,
-                                       const Secrets& secrets, const object::Call& call) {
+Result<VolumeRecord> Provisioner::ExpandVolume(const std::string& id, std::int64_t required_bytes,
+                                               std::int64_t limit_bytes, const Secrets& secrets,
+                                               const object::Call& call) {
   auto root = ParseRootId(id);
   if (!root) return Fail(Code::kNotFound, "there is no volume {}", id);
-  const OpenedRoot at = MR_TRY(Open(*std::move(root), secrets));
-  auto stored = MR_TRY(ReadMark(at, RootKind::kVolume, call));
-  if (!stored || stored->mark.state == MarkState::kDeleting) return Fail(Code::kNotFound, "there is no volume {}", id);
-  Mark& mark = stored->mark;
+  const OpenedRoot at = MR_TRY(OpenRoot(*std::move(root), secrets));
+  auto stored = MR_TRY(ReadRecord(at, RootKind::kVolume, call));
+  if (!stored || stored->mark.state == VolumeState::kDeleting)
+    return Fail(Code::kNotFound, "there is no volume {}", id);
+  VolumeRecord& mark = stored->mark;
   if (limit_bytes != 0 && std::max(mark.capacity_bytes, required_bytes) > limit_bytes) {
     return Fail(Code::kInvalidArgument, "the volume has {} bytes and needs {}; the limit is {}", mark.capacity_bytes,
                 required_bytes, limit_bytes);
@@ -316,51 +321,51 @@ Result<Mark> Provisioner::ExpandVolume(const std::string& id, std::int64_t requi
   return mark;
 }
 
-Result<Mark> Provisioner::CreateSnapshot(const SnapshotRequest& request, const object::Call& call) {
+Result<VolumeRecord> Provisioner::CreateSnapshot(const SnapshotRequest& request, const object::Call& call) {
   auto source = ParseRootId(request.volume_id);
-  const auto volume = MR_TRY(Find(request.volume_id, RootKind::kVolume, request.secrets, call));
+  const auto volume = MR_TRY(FindRecord(request.volume_id, RootKind::kVolume, request.secrets, call));
   if (!source || !volume) return Fail(Code::kNotFound, "there is no volume {}", request.volume_id);
   const std::string prefix = Value(volume->parameters, kBucketPrefixParameter);
-  const VolumePlace place = PlaceOf(*source, prefix.empty() ? kDefaultBucketPrefix : prefix);
+  const VolumeLocation place = PlaceOf(*source, prefix.empty() ? kDefaultBucketPrefix : prefix);
   VolumeRoot root = MR_TRY(place.RootOf(RootKind::kSnapshot, request.name));
-  const OpenedRoot at = MR_TRY(Open(std::move(root), request.secrets));
-  auto check = [&](const Mark& mark) -> Status {
+  const OpenedRoot at = MR_TRY(OpenRoot(std::move(root), request.secrets));
+  auto check = [&](const VolumeRecord& mark) -> Status {
     if (mark.name == request.name && mark.source == request.volume_id) return {};
     return Fail(Code::kAlreadyExists, "the snapshot {} exists; it is of the volume {}", mark.id, mark.source);
   };
-  return Make(at, RootKind::kSnapshot, {.name = request.name, .source = request.volume_id}, request.secrets, check,
-              call);
+  return CreateRoot(at, RootKind::kSnapshot, {.name = request.name, .source = request.volume_id}, request.secrets,
+                    check, call);
 }
 
 Status Provisioner::DeleteSnapshot(const std::string& id, const Secrets& secrets, const object::Call& call) {
-  return Remove(id, RootKind::kSnapshot, secrets, call);
+  return DeleteRoot(id, RootKind::kSnapshot, secrets, call);
 }
 
-Result<std::optional<Mark>> Provisioner::FindSnapshot(const std::string& id, const Secrets& secrets,
-                                                      const object::Call& call) {
-  return Find(id, RootKind::kSnapshot, secrets, call);
+Result<std::optional<VolumeRecord>> Provisioner::FindSnapshot(const std::string& id, const Secrets& secrets,
+                                                              const object::Call& call) {
+  return FindRecord(id, RootKind::kSnapshot, secrets, call);
 }
 
-Result<MarkPage> Provisioner::List(const VolumePlace& place, RootKind kind, const std::string& token, int most,
-                                   const Secrets& secrets, const object::Call& call) const {
+Result<VolumePage> Provisioner::ListRecords(const VolumeLocation& place, RootKind kind, const std::string& token,
+                                            int most, const Secrets& secrets, const object::Call& call) const {
   if (!token.empty() && !token.starts_with(kTokenBegin)) {
     return Fail(Code::kInvalidArgument, "\"{}\" is not a token that a listing gave", token);
   }
   const std::string folder = place.FolderOf(kind);
-  const OpenedRoot at = MR_TRY(Open({.bucket = place.bucket}, secrets));
+  const OpenedRoot at = MR_TRY(OpenRoot({.bucket = place.bucket}, secrets));
   const std::string after = token.empty() ? "" : folder + token.substr(kTokenBegin.size()) + "/";
-  MarkPage page;
+  VolumePage page;
   Status read;
   auto add_roots = [&](const object::ListPage& listed) -> Status {
     for (const std::string& prefix : listed.common_prefixes) {
       if (prefix <= after) continue;  // S3 gives the prefix again whose keys lie behind `after`
       const OpenedRoot root{
           .root = {.bucket = place.bucket, .prefix = prefix}, .connection = at.connection, .store = at.store};
-      auto stored = ReadMark(root, kind, call);
+      auto stored = ReadRecord(root, kind, call);
       if (!stored && stored.error().code() != Code::kCorrupt && stored.error().code() != Code::kPreconditionFailed) {
         return Fail(stored.error());
       }
-      if (!stored || !*stored || (*stored)->mark.state == MarkState::kDeleting) continue;  // not a volume of ours
+      if (!stored || !*stored || (*stored)->mark.state == VolumeState::kDeleting) continue;  // not a volume of ours
       if (most > 0 && page.marks.size() == static_cast<std::size_t>(most)) {
         const VolumeRoot last = *ParseRootId(page.marks.back().id);
         page.next =
@@ -382,18 +387,18 @@ Result<MarkPage> Provisioner::List(const VolumePlace& place, RootKind kind, cons
   return page;
 }
 
-Result<MarkPage> Provisioner::ListVolumes(const std::string& token, int most, const object::Call& call) {
-  return List(*default_place_, RootKind::kVolume, token, most, {}, call);
+Result<VolumePage> Provisioner::ListVolumes(const std::string& token, int most, const object::Call& call) {
+  return ListRecords(*default_place_, RootKind::kVolume, token, most, {}, call);
 }
 
-Result<MarkPage> Provisioner::ListSnapshots(const std::string& volume_id, const std::string& token, int most,
-                                            const Secrets& secrets, const object::Call& call) {
-  if (volume_id.empty()) return List(*default_place_, RootKind::kSnapshot, token, most, secrets, call);
+Result<VolumePage> Provisioner::ListSnapshots(const std::string& volume_id, const std::string& token, int most,
+                                              const Secrets& secrets, const object::Call& call) {
+  if (volume_id.empty()) return ListRecords(*default_place_, RootKind::kSnapshot, token, most, secrets, call);
   const auto root = ParseRootId(volume_id);
-  if (!root || root->own_bucket()) return MarkPage{};
+  if (!root || root->own_bucket()) return VolumePage{};
   // All of its place: the mark alone says whose a snapshot is.
-  MarkPage all = MR_TRY(List(PlaceOf(*root, ""), RootKind::kSnapshot, token, /*most=*/0, secrets, call));
-  std::erase_if(all.marks, [&](const Mark& mark) { return mark.source != volume_id; });
+  VolumePage all = MR_TRY(ListRecords(PlaceOf(*root, ""), RootKind::kSnapshot, token, /*most=*/0, secrets, call));
+  std::erase_if(all.marks, [&](const VolumeRecord& mark) { return mark.source != volume_id; });
   if (most > 0 && all.marks.size() > static_cast<std::size_t>(most)) {
     all.marks.resize(static_cast<std::size_t>(most));
     const std::string& last = all.marks.back().id;
@@ -408,12 +413,12 @@ Result<std::int64_t> Provisioner::AvailableCapacity(const std::map<std::string, 
   const std::string capacity = Value(own, kCapacityParameter);
   if (capacity.empty()) return kUnlimited;
   std::int64_t left = MR_TRY(ParseCapacity(capacity));
-  const VolumePlace place = MR_TRY(PlaceFor(own));
+  const VolumeLocation place = MR_TRY(PlaceFor(own));
   if (place.bucket.empty()) {
     return Fail(Code::kInvalidArgument, "the parameter capacity needs volumes in one bucket: set bucketName");
   }
-  const MarkPage all = MR_TRY(List(place, RootKind::kVolume, "", /*most=*/0, {}, call));
-  for (const Mark& mark : all.marks) left -= mark.capacity_bytes;
+  const VolumePage all = MR_TRY(ListRecords(place, RootKind::kVolume, "", /*most=*/0, {}, call));
+  for (const VolumeRecord& mark : all.marks) left -= mark.capacity_bytes;
   return std::max<std::int64_t>(left, 0);
 }
 

@@ -13,7 +13,7 @@
 #include "millrace/base/clock.h"
 #include "millrace/base/log.h"
 #include "millrace/base/result.h"
-#include "millrace/csi/provision/mark.h"
+#include "millrace/csi/provision/volume_record.h"
 #include "millrace/csi/provision/volume_root.h"
 #include "millrace/csi/volume/secrets.h"
 #include "millrace/object/connection.h"
@@ -40,8 +40,8 @@ struct SnapshotRequest {
 };
 
 /// A page of a listing.
-struct MarkPage {
-  std::vector<Mark> marks;
+struct VolumePage {
+  std::vector<VolumeRecord> marks;
   std::string next;  ///< the token of the next page; empty on the last one
 };
 
@@ -62,34 +62,36 @@ class Provisioner {
 
   /// Errors: kAlreadyExists if the name is taken by a volume of other size, parameters or source, or its place has
   /// content that no volume owns; kNotFound if the source does not exist; kInvalidArgument.
-  Result<Mark> CreateVolume(const VolumeRequest& request, const object::Call& call);
+  Result<VolumeRecord> CreateVolume(const VolumeRequest& request, const object::Call& call);
   /// Deletes the content that the volume owns, or with `onDelete: retain` only its mark. Succeeds if there is no such
   /// volume. Errors: kPreconditionFailed if the mark names another driver or volume.
   Status DeleteVolume(const std::string& id, const Secrets& secrets, const object::Call& call);
   /// Nothing if there is no such volume.
-  Result<std::optional<Mark>> FindVolume(const std::string& id, const Secrets& secrets, const object::Call& call);
+  Result<std::optional<VolumeRecord>> FindVolume(const std::string& id, const Secrets& secrets,
+                                                 const object::Call& call);
   /// Raises the capacity to at least `required_bytes`. Errors: kNotFound; kInvalidArgument beyond `limit_bytes`.
-  Result<Mark> ExpandVolume(const std::string& id, std::int64_t required_bytes, std::int64_t limit_bytes,
-                            const Secrets& secrets, const object::Call& call);
+  Result<VolumeRecord> ExpandVolume(const std::string& id, std::int64_t required_bytes, std::int64_t limit_bytes,
+                                    const Secrets& secrets, const object::Call& call);
 
   /// Copies the volume's content on the server. Files that are written meanwhile are in it or not, each as a whole.
-  Result<Mark> CreateSnapshot(const SnapshotRequest& request, const object::Call& call);
+  Result<VolumeRecord> CreateSnapshot(const SnapshotRequest& request, const object::Call& call);
   Status DeleteSnapshot(const std::string& id, const Secrets& secrets, const object::Call& call);
-  Result<std::optional<Mark>> FindSnapshot(const std::string& id, const Secrets& secrets, const object::Call& call);
+  Result<std::optional<VolumeRecord>> FindSnapshot(const std::string& id, const Secrets& secrets,
+                                                   const object::Call& call);
 
   bool lists() const { return default_place_.has_value(); }
   /// Lists what is at the default place, or for snapshots at the place of `volume_id`.
   /// REQUIRES: lists(), or a volume. Errors: kInvalidArgument for a token that no page gave.
-  Result<MarkPage> ListVolumes(const std::string& token, int most, const object::Call& call);
-  Result<MarkPage> ListSnapshots(const std::string& volume_id, const std::string& token, int most,
-                                 const Secrets& secrets, const object::Call& call);
+  Result<VolumePage> ListVolumes(const std::string& token, int most, const object::Call& call);
+  Result<VolumePage> ListSnapshots(const std::string& volume_id, const std::string& token, int most,
+                                   const Secrets& secrets, const object::Call& call);
   /// The bytes that a class with the parameter `capacity` has left; the most that fits if it has no such parameter.
   Result<std::int64_t> AvailableCapacity(const std::map<std::string, std::string>& parameters,
                                          const object::Call& call);
 
  private:
-  struct StoredMark {
-    Mark mark;
+  struct StoredVolumeRecord {
+    VolumeRecord mark;
     std::string etag;
   };
   struct OpenedRoot {
@@ -97,26 +99,28 @@ class Provisioner {
     std::shared_ptr<object::Connection> connection;
     std::shared_ptr<object::Store> store;
   };
-  Provisioner(ProvisionerOptions options, std::optional<VolumePlace> place)
+  Provisioner(ProvisionerOptions options, std::optional<VolumeLocation> place)
       : options_(std::move(options)), default_place_(std::move(place)) {}
 
-  Result<VolumePlace> PlaceFor(const std::map<std::string, std::string>& parameters) const;
-  Result<OpenedRoot> Open(VolumeRoot root, const Secrets& secrets) const;
-  Result<std::optional<StoredMark>> ReadMark(const OpenedRoot& at, RootKind kind, const object::Call& call) const;
-  Result<std::optional<Mark>> Find(const std::string& id, RootKind kind, const Secrets& secrets,
-                                   const object::Call& call) const;
-  Status Claim(const OpenedRoot& at, RootKind kind, const Mark& mark, const object::Call& call) const;
-  Result<Mark> Fill(const OpenedRoot& at, RootKind kind, Mark mark, const Secrets& secrets,
-                    const object::Call& call) const;
-  Result<Mark> Make(const OpenedRoot& at, RootKind kind, Mark wanted, const Secrets& secrets,
-                    const std::function<Status(const Mark&)>& check, const object::Call& call) const;
-  Status CheckSource(const Mark& mark, const Secrets& secrets, const object::Call& call) const;
-  Status Remove(const std::string& id, RootKind kind, const Secrets& secrets, const object::Call& call) const;
-  Result<MarkPage> List(const VolumePlace& place, RootKind kind, const std::string& token, int most,
-                        const Secrets& secrets, const object::Call& call) const;
+  Result<VolumeLocation> PlaceFor(const std::map<std::string, std::string>& parameters) const;
+  Result<OpenedRoot> OpenRoot(VolumeRoot root, const Secrets& secrets) const;
+  Result<std::optional<StoredVolumeRecord>> ReadRecord(const OpenedRoot& at, RootKind kind,
+                                                       const object::Call& call) const;
+  Result<std::optional<VolumeRecord>> FindRecord(const std::string& id, RootKind kind, const Secrets& secrets,
+                                                 const object::Call& call) const;
+  Status CreateRecord(const OpenedRoot& at, RootKind kind, const VolumeRecord& mark, const object::Call& call) const;
+  Result<VolumeRecord> CopySourceContent(const OpenedRoot& at, RootKind kind, VolumeRecord mark, const Secrets& secrets,
+                                         const object::Call& call) const;
+  Result<VolumeRecord> CreateRoot(const OpenedRoot& at, RootKind kind, VolumeRecord wanted, const Secrets& secrets,
+                                  const std::function<Status(const VolumeRecord&)>& check,
+                                  const object::Call& call) const;
+  Status CheckSource(const VolumeRecord& mark, const Secrets& secrets, const object::Call& call) const;
+  Status DeleteRoot(const std::string& id, RootKind kind, const Secrets& secrets, const object::Call& call) const;
+  Result<VolumePage> ListRecords(const VolumeLocation& place, RootKind kind, const std::string& token, int most,
+                                 const Secrets& secrets, const object::Call& call) const;
 
   const ProvisionerOptions options_;
-  const std::optional<VolumePlace> default_place_;
+  const std::optional<VolumeLocation> default_place_;
 };
 
 }  // namespace millrace::csi

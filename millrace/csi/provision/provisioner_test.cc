@@ -39,22 +39,22 @@ class ProvisionerTest : public testing::Test {
     options.region = "us-east-1";
     options.no_sign_request = true;
     connection_ = *object::OpenConnection(options);
-    provisioner_ = Make("csi.millrace.dev");
+    provisioner_ = CreateRoot("csi.millrace.dev");
     vols_ = object::Locate(*connection_, "s3://vols")->store;
   }
-  std::unique_ptr<Provisioner> Make(const std::string& driver) {
+  std::unique_ptr<Provisioner> CreateRoot(const std::string& driver) {
     return *Provisioner::Create({.driver = driver,
                                  .default_place = "s3://vols/team",
                                  .connect = [this](const Secrets&) { return connection_; },
                                  .clock = &clock_});
   }
-  Result<Mark> Create(const std::string& name, std::int64_t bytes = 0,
-                      std::map<std::string, std::string> parameters = {}) {
+  Result<VolumeRecord> Create(const std::string& name, std::int64_t bytes = 0,
+                              std::map<std::string, std::string> parameters = {}) {
     return provisioner_->CreateVolume({.name = name, .required_bytes = bytes, .parameters = std::move(parameters)}, {});
   }
-  Mark Must(Result<Mark> mark) {
+  VolumeRecord Must(Result<VolumeRecord> mark) {
     EXPECT_TRUE(mark) << mark.error().ToString();
-    return mark.value_or(Mark{});
+    return mark.value_or(VolumeRecord{});
   }
   void Put(const std::string& key, const std::string& content) {
     ASSERT_TRUE(object::Put(*vols_, key, AsBytes(content)));
@@ -77,7 +77,7 @@ class ProvisionerTest : public testing::Test {
 };
 
 TEST_F(ProvisionerTest, MakesAVolumeOnce) {
-  const Mark first = Must(Create("pvc-1", 100));
+  const VolumeRecord first = Must(Create("pvc-1", 100));
   EXPECT_EQ(first.id, "s3://vols/team/volumes/pvc-1");
   EXPECT_EQ(Must(Create("pvc-1", 100)).created_unix_seconds, first.created_unix_seconds);
   EXPECT_EQ(Must(Create("pvc-1", 50)).capacity_bytes, 100);
@@ -96,10 +96,10 @@ TEST_F(ProvisionerTest, NeedsNoOtherRightsThanItsPolicy) {
   connection_.reset();
   Serve(policy.dump());
   Connect();
-  const Mark first = Must(Create("pvc-1", 100));
+  const VolumeRecord first = Must(Create("pvc-1", 100));
   Put("team/volumes/pvc-1/data/a", "a");
   Must(Create("pvc-1", 100));
-  const Mark snapshot = Must(provisioner_->CreateSnapshot({.name = "snap-1", .volume_id = first.id}, {}));
+  const VolumeRecord snapshot = Must(provisioner_->CreateSnapshot({.name = "snap-1", .volume_id = first.id}, {}));
   Must(provisioner_->CreateVolume(
       {.name = "pvc-2", .required_bytes = 100, .source = first.id, .source_kind = RootKind::kVolume}, {}));
   Must(provisioner_->ExpandVolume(first.id, 200, 0, {}, {}));
@@ -117,7 +117,7 @@ TEST_F(ProvisionerTest, NeedsNoOtherRightsThanItsPolicy) {
 }
 
 TEST_F(ProvisionerTest, DeletesWhatTheVolumeOwnsAndNothingElse) {
-  const Mark mark = Must(Create("pvc-1"));
+  const VolumeRecord mark = Must(Create("pvc-1"));
   Put("team/volumes/pvc-1/data/a", "a");
   Put("team/volumes/pvc-1/data/deep/b", "b");
   Put("team/volumes/pvc-10/data/c", "c");
@@ -137,9 +137,9 @@ TEST_F(ProvisionerTest, DeletesNothingWithoutItsMark) {
 }
 
 TEST_F(ProvisionerTest, LeavesVolumesOfOtherDriversAlone) {
-  const Mark mark = Must(Create("pvc-1"));
+  const VolumeRecord mark = Must(Create("pvc-1"));
   Put("team/volumes/pvc-1/data/a", "a");
-  auto other = Make("csi.example.org");
+  auto other = CreateRoot("csi.example.org");
   Status deleted = other->DeleteVolume(mark.id, {}, {});
   ASSERT_FALSE(deleted);
   EXPECT_EQ(deleted.error().code(), Code::kPreconditionFailed);
@@ -155,14 +155,14 @@ TEST_F(ProvisionerTest, TakesNoFolderWithContent) {
 }
 
 TEST_F(ProvisionerTest, RetainsContentWhenTheClassSaysSo) {
-  const Mark mark = Must(Create("pvc-1", 0, {{"onDelete", "retain"}}));
+  const VolumeRecord mark = Must(Create("pvc-1", 0, {{"onDelete", "retain"}}));
   Put("team/volumes/pvc-1/data/a", "a");
   ASSERT_TRUE(provisioner_->DeleteVolume(mark.id, {}, {}));
   EXPECT_THAT(Keys(), ElementsAre("team/volumes/pvc-1/data/a"));
 }
 
 TEST_F(ProvisionerTest, GivesAVolumeABucketOfItsOwn) {
-  const Mark mark = Must(Create("pvc-1", 0, {{"bucketPerVolume", "true"}, {"bucketNamePrefix", "t-"}}));
+  const VolumeRecord mark = Must(Create("pvc-1", 0, {{"bucketPerVolume", "true"}, {"bucketNamePrefix", "t-"}}));
   EXPECT_EQ(mark.id, "s3://t-pvc-1");
   auto bucket = object::Locate(*connection_, "s3://t-pvc-1")->store;
   ASSERT_TRUE(object::Put(*bucket, "data/a", AsBytes(std::string("a"))));
@@ -171,7 +171,7 @@ TEST_F(ProvisionerTest, GivesAVolumeABucketOfItsOwn) {
 }
 
 TEST_F(ProvisionerTest, KeepsABucketWithForeignContent) {
-  const Mark mark = Must(Create("pvc-1", 0, {{"bucketPerVolume", "true"}}));
+  const VolumeRecord mark = Must(Create("pvc-1", 0, {{"bucketPerVolume", "true"}}));
   auto bucket = object::Locate(*connection_, "s3://millrace-pvc-1")->store;
   ASSERT_TRUE(object::Put(*bucket, "data/a", AsBytes(std::string("a"))));
   ASSERT_TRUE(object::Put(*bucket, "of-somebody", AsBytes(std::string("b"))));
@@ -183,15 +183,15 @@ TEST_F(ProvisionerTest, KeepsABucketWithForeignContent) {
 }
 
 TEST_F(ProvisionerTest, ClonesAndRestores) {
-  const Mark source = Must(Create("pvc-1"));
+  const VolumeRecord source = Must(Create("pvc-1"));
   Put("team/volumes/pvc-1/data/a", "one");
-  const Mark snapshot = Must(provisioner_->CreateSnapshot({.name = "snap-1", .volume_id = source.id}, {}));
+  const VolumeRecord snapshot = Must(provisioner_->CreateSnapshot({.name = "snap-1", .volume_id = source.id}, {}));
   EXPECT_EQ(snapshot.id, "s3://vols/team/snapshots/snap-1");
   EXPECT_EQ(snapshot.capacity_bytes, 3);
   Put("team/volumes/pvc-1/data/a", "changed");
-  const Mark restored = Must(
+  const VolumeRecord restored = Must(
       provisioner_->CreateVolume({.name = "pvc-2", .source = snapshot.id, .source_kind = RootKind::kSnapshot}, {}));
-  EXPECT_EQ(restored.state, MarkState::kReady);
+  EXPECT_EQ(restored.state, VolumeState::kReady);
   EXPECT_EQ(object::GetAll(*vols_, "team/volumes/pvc-2/data/a", 100)->value().bytes, "one");
   Must(provisioner_->CreateVolume({.name = "pvc-3", .source = source.id}, {}));
   EXPECT_EQ(object::GetAll(*vols_, "team/volumes/pvc-3/data/a", 100)->value().bytes, "changed");
@@ -201,7 +201,7 @@ TEST_F(ProvisionerTest, ClonesAndRestores) {
 }
 
 TEST_F(ProvisionerTest, FinishesACopyThatWasCutOff) {
-  const Mark source = Must(Create("pvc-1"));
+  const VolumeRecord source = Must(Create("pvc-1"));
   for (int i = 0; i < 20; ++i) Put(fmt::format("team/volumes/pvc-1/data/{}", i), "content");
   ASSERT_TRUE(server_->SetFaults("error=403,op=CopyObject,skip=5"));
   auto cut =
@@ -238,7 +238,7 @@ TEST_F(ProvisionerTest, CountsTheCapacityOfAClass) {
 }
 
 TEST_F(ProvisionerTest, ExpandsButNeverShrinks) {
-  const Mark mark = Must(Create("a", 100));
+  const VolumeRecord mark = Must(Create("a", 100));
   EXPECT_EQ(Must(provisioner_->ExpandVolume(mark.id, 300, 0, {}, {})).capacity_bytes, 300);
   EXPECT_EQ(Must(provisioner_->ExpandVolume(mark.id, 200, 0, {}, {})).capacity_bytes, 300);
   EXPECT_FALSE(provisioner_->ExpandVolume("s3://vols/team/volumes/none", 1, 0, {}, {}));

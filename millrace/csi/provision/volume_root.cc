@@ -52,9 +52,9 @@ std::optional<VolumeRoot> ParseRootId(std::string_view id) {
   return known ? std::optional(std::move(root)) : std::nullopt;
 }
 
-std::string VolumePlace::FolderOf(RootKind kind) const { return fmt::format("{}{}", prefix, FolderName(kind)); }
+std::string VolumeLocation::FolderOf(RootKind kind) const { return fmt::format("{}{}", prefix, FolderName(kind)); }
 
-Result<VolumeRoot> VolumePlace::RootOf(RootKind kind, const std::string& name) const {
+Result<VolumeRoot> VolumeLocation::RootOf(RootKind kind, const std::string& name) const {
   auto make = [&](const std::string& chosen) -> VolumeRoot {
     if (bucket.empty()) return {.bucket = bucket_prefix + (kind == RootKind::kSnapshot ? "snap-" : "") + chosen};
     return {.bucket = bucket, .prefix = FolderOf(kind) + chosen + "/"};
@@ -71,7 +71,7 @@ Result<VolumeRoot> VolumePlace::RootOf(RootKind kind, const std::string& name) c
   return root;
 }
 
-VolumePlace PlaceOf(const VolumeRoot& root, const std::string& bucket_prefix) {
+VolumeLocation PlaceOf(const VolumeRoot& root, const std::string& bucket_prefix) {
   if (root.own_bucket()) return {.bucket_prefix = bucket_prefix};
   const std::size_t name = root.prefix.rfind('/', root.prefix.size() - 2);
   const std::size_t folder = name == 0 ? std::string::npos : root.prefix.rfind('/', name - 1);

@@ -1,4 +1,4 @@
-// Where volumes and snapshots are in buckets, and their ids, which are the URLs of these places:
+// The places of volumes and snapshots in buckets, and their ids, which are the URLs of these places:
 //
 //   s3://BUCKET/PREFIX/volumes/NAME     volume.json, data/…      a prefix of one bucket for each volume
 //   s3://BUCKET/PREFIX/snapshots/NAME   snapshot.json, data/…
@@ -19,7 +19,7 @@ namespace millrace::csi {
 
 inline constexpr std::size_t kMaxIdBytes = 128;  ///< the limit of the CSI specification for its strings
 
-/// What a root holds.
+/// The content of a root.
 enum class RootKind : std::uint8_t { kVolume, kSnapshot };
 
 /// The root of one volume or snapshot.
@@ -38,8 +38,8 @@ struct VolumeRoot {
 /// The root that an id names; nothing for an id that this driver did not make.
 std::optional<VolumeRoot> ParseRootId(std::string_view id);
 
-/// Where a StorageClass puts volumes.
-struct VolumePlace {
+/// The place where a StorageClass puts volumes.
+struct VolumeLocation {
   std::string bucket;         ///< empty: each volume has a bucket of its own
   std::string prefix;         ///< in that bucket; empty, or ends with a slash
   std::string bucket_prefix;  ///< the names of own buckets begin with it
@@ -52,6 +52,6 @@ struct VolumePlace {
 };
 
 /// The place that a volume's root is in, for snapshots of the volume.
-VolumePlace PlaceOf(const VolumeRoot& root, const std::string& bucket_prefix);
+VolumeLocation PlaceOf(const VolumeRoot& root, const std::string& bucket_prefix);
 
 }  // namespace millrace::csi

@@ -61,7 +61,7 @@ void CallLog::Record(std::string_view method, const CallSubject& subject, bool q
   registry_
       .AddHistogram("millrace_csi_call_seconds", "How long calls took", {0.01, 0.1, 1, 10, 60, 120},
                     {{"method", std::string(method)}})
-      .Observe(std::chrono::duration<double>(took).count());
+      .Observe(SecondsOf(took));
   if (!done) {
     log_.Error(fmt::format("{} failed", method),
                {{"volume", subject.volume}, {"pod", subject.pod}, {"cause", done.error()}});

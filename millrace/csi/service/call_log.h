@@ -1,4 +1,4 @@
-// What every call of a service has in common: a line in the log, a figure in the metrics, and gRPC's form of an error.
+// The common part of every call of a service: a line in the log, a figure in the metrics, and gRPC's form of an error.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -22,7 +22,7 @@ Error FromGrpcStatus(const grpc::Status& status);
 /// The caller's deadline, for requests to a store.
 object::Call CallOf(const grpc::ServerContext& context);
 
-/// What a call is about. Nothing in it is a secret.
+/// The subject of a call. Nothing in it is a secret.
 struct CallSubject {
   std::string volume, pod;
 };

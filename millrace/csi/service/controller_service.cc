@@ -4,8 +4,8 @@
 #include "millrace/csi/mounter/in_flight.h"
 #include "millrace/csi/service/requests.h"
 #include "millrace/csi/service/services.h"
+#include "millrace/csi/volume/mount_options.h"
 #include "millrace/csi/volume/mount_plan.h"
-#include "millrace/csi/volume/mount_words.h"
 
 namespace millrace::csi {
 namespace {
@@ -20,12 +20,12 @@ Status CheckCapabilities(const Capabilities& capabilities) {
     MR_TRY(RequireFileSystem(capability));
     const std::vector<std::string> options = {capability.mount().mount_flags().begin(),
                                               capability.mount().mount_flags().end()};
-    MR_TRY(ParseMountWords(options));  // now, not when the first pod starts
+    MR_TRY(ParseMountOptions(options));  // now, not when the first pod starts
   }
   return {};
 }
 
-void FillVolume(const Mark& mark, pb::Volume& volume) {
+void FillVolume(const VolumeRecord& mark, pb::Volume& volume) {
   const VolumeRoot root = ParseRootId(mark.id).value_or(VolumeRoot{});
   volume.set_volume_id(mark.id);
   volume.set_capacity_bytes(mark.capacity_bytes);
@@ -46,12 +46,12 @@ void FillVolume(const Mark& mark, pb::Volume& volume) {
   }
 }
 
-void FillSnapshot(const Mark& mark, pb::Snapshot& snapshot) {
+void FillSnapshot(const VolumeRecord& mark, pb::Snapshot& snapshot) {
   snapshot.set_snapshot_id(mark.id);
   snapshot.set_source_volume_id(mark.source);
   snapshot.set_size_bytes(mark.capacity_bytes);
   snapshot.mutable_creation_time()->set_seconds(mark.created_unix_seconds);
-  snapshot.set_ready_to_use(mark.state == MarkState::kReady);
+  snapshot.set_ready_to_use(mark.state == VolumeState::kReady);
 }
 
 class ControllerService final : public pb::Controller::Service {
@@ -77,8 +77,8 @@ class ControllerService final : public pb::Controller::Service {
       }
       if (source.has_volume()) wanted.source = source.volume().volume_id();
       if (request->has_volume_content_source()) MR_TRY(Require(!wanted.source.empty(), "id of the volume's source"));
-      const InFlight::Hold hold = MR_TRY(in_flight_.Begin(request->name()));
-      const Mark mark = MR_TRY(provisioner_.CreateVolume(wanted, CallOf(*context)));
+      const InFlightTable::Hold hold = MR_TRY(in_flight_.Begin(request->name()));
+      const VolumeRecord mark = MR_TRY(provisioner_.CreateVolume(wanted, CallOf(*context)));
       FillVolume(mark, *response->mutable_volume());
       return {};
     });
@@ -88,7 +88,7 @@ class ControllerService final : public pb::Controller::Service {
                             pb::DeleteVolumeResponse*) override {
     return log_.Run("DeleteVolume", {.volume = request->volume_id(), .pod = ""}, /*quiet=*/false, [&]() -> Status {
       MR_TRY(Require(!request->volume_id().empty(), "volume id"));
-      const InFlight::Hold hold = MR_TRY(in_flight_.Begin(request->volume_id()));
+      const InFlightTable::Hold hold = MR_TRY(in_flight_.Begin(request->volume_id()));
       return provisioner_.DeleteVolume(request->volume_id(), ToMap(request->secrets()), CallOf(*context));
     });
   }
@@ -123,9 +123,9 @@ class ControllerService final : public pb::Controller::Service {
                            pb::ListVolumesResponse* response) override {
     return log_.Run("ListVolumes", {}, /*quiet=*/true, [&]() -> Status {
       MR_TRY(CheckListing(request->max_entries()));
-      const MarkPage page = MR_TRY(
+      const VolumePage page = MR_TRY(
           AsAborted(provisioner_.ListVolumes(request->starting_token(), request->max_entries(), CallOf(*context))));
-      for (const Mark& mark : page.marks) {
+      for (const VolumeRecord& mark : page.marks) {
         auto& entry = *response->add_entries();
         FillVolume(mark, *entry.mutable_volume());
         entry.mutable_status()->mutable_volume_condition()->set_message("the volume exists");
@@ -163,8 +163,8 @@ class ControllerService final : public pb::Controller::Service {
     return log_.Run("CreateSnapshot", subject, /*quiet=*/false, [&]() -> Status {
       MR_TRY(Require(!request->name().empty(), "name"));
       MR_TRY(Require(!request->source_volume_id().empty(), "source volume id"));
-      const InFlight::Hold hold = MR_TRY(in_flight_.Begin(request->name()));
-      const Mark mark = MR_TRY(provisioner_.CreateSnapshot(
+      const InFlightTable::Hold hold = MR_TRY(in_flight_.Begin(request->name()));
+      const VolumeRecord mark = MR_TRY(provisioner_.CreateSnapshot(
           {.name = request->name(), .volume_id = request->source_volume_id(), .secrets = ToMap(request->secrets())},
           CallOf(*context)));
       FillSnapshot(mark, *response->mutable_snapshot());
@@ -176,7 +176,7 @@ class ControllerService final : public pb::Controller::Service {
                               pb::DeleteSnapshotResponse*) override {
     return log_.Run("DeleteSnapshot", {.volume = request->snapshot_id(), .pod = ""}, /*quiet=*/false, [&]() -> Status {
       MR_TRY(Require(!request->snapshot_id().empty(), "snapshot id"));
-      const InFlight::Hold hold = MR_TRY(in_flight_.Begin(request->snapshot_id()));
+      const InFlightTable::Hold hold = MR_TRY(in_flight_.Begin(request->snapshot_id()));
       return provisioner_.DeleteSnapshot(request->snapshot_id(), ToMap(request->secrets()), CallOf(*context));
     });
   }
@@ -192,10 +192,10 @@ class ControllerService final : public pb::Controller::Service {
             if (found) FillSnapshot(*found, *response->add_entries()->mutable_snapshot());
             return {};
           }
-          const MarkPage page =
+          const VolumePage page =
               MR_TRY(AsAborted(provisioner_.ListSnapshots(request->source_volume_id(), request->starting_token(),
                                                           request->max_entries(), secrets, CallOf(*context))));
-          for (const Mark& mark : page.marks) FillSnapshot(mark, *response->add_entries()->mutable_snapshot());
+          for (const VolumeRecord& mark : page.marks) FillSnapshot(mark, *response->add_entries()->mutable_snapshot());
           response->set_next_token(page.next);
           return {};
         });
@@ -219,8 +219,8 @@ class ControllerService final : public pb::Controller::Service {
     return log_.Run("ControllerExpandVolume", subject, /*quiet=*/false, [&]() -> Status {
       MR_TRY(Require(!request->volume_id().empty(), "volume id"));
       MR_TRY(Require(request->has_capacity_range(), "capacity range"));
-      const InFlight::Hold hold = MR_TRY(in_flight_.Begin(request->volume_id()));
-      const Mark mark = MR_TRY(provisioner_.ExpandVolume(
+      const InFlightTable::Hold hold = MR_TRY(in_flight_.Begin(request->volume_id()));
+      const VolumeRecord mark = MR_TRY(provisioner_.ExpandVolume(
           request->volume_id(), request->capacity_range().required_bytes(), request->capacity_range().limit_bytes(),
           ToMap(request->secrets()), CallOf(*context)));
       response->set_capacity_bytes(mark.capacity_bytes != 0 ? mark.capacity_bytes
@@ -256,14 +256,14 @@ class ControllerService final : public pb::Controller::Service {
     return {};
   }
   /// CSI's code for a token that no page gave.
-  static Result<MarkPage> AsAborted(Result<MarkPage> page) {
+  static Result<VolumePage> AsAborted(Result<VolumePage> page) {
     if (page || page.error().code() != Code::kInvalidArgument) return page;
     return Fail(page.error().WithCode(Code::kBusy));
   }
 
   Provisioner& provisioner_;
   CallLog& log_;
-  InFlight in_flight_;
+  InFlightTable in_flight_;
 };
 
 }  // namespace

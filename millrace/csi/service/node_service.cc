@@ -47,7 +47,7 @@ class NodeService final : public pb::Node::Service {
       MR_TRY(Require(!request->staging_target_path().empty(), "staging path"));
       MR_TRY(Require(request->has_volume_capability(), "volume capability"));
       MR_TRY(RequireFileSystem(request->volume_capability()));
-      const InFlight::Hold hold = MR_TRY(in_flight_.Begin(request->volume_id()));
+      const InFlightTable::Hold hold = MR_TRY(in_flight_.Begin(request->volume_id()));
       const VolumeUse use = UseOf(*request);
       if (MR_TRY(AuthenticationOf(use.attributes)) != Authentication::kDriver) return {};  // each pod gets its own
       MountPlan plan = MR_TRY(PlanMount(use));
@@ -61,7 +61,7 @@ class NodeService final : public pb::Node::Service {
     return log_.Run("NodeUnstageVolume", SubjectOf(*request), /*quiet=*/false, [&]() -> Status {
       MR_TRY(Require(!request->volume_id().empty(), "volume id"));
       MR_TRY(Require(!request->staging_target_path().empty(), "staging path"));
-      const InFlight::Hold hold = MR_TRY(in_flight_.Begin(request->volume_id()));
+      const InFlightTable::Hold hold = MR_TRY(in_flight_.Begin(request->volume_id()));
       return mounter_.Unmount(request->staging_target_path(), /*remove_folder=*/false);
     });
   }
@@ -73,7 +73,7 @@ class NodeService final : public pb::Node::Service {
       MR_TRY(Require(!request->target_path().empty(), "target path"));
       MR_TRY(Require(request->has_volume_capability(), "volume capability"));
       MR_TRY(RequireFileSystem(request->volume_capability()));
-      const InFlight::Hold hold = MR_TRY(in_flight_.Begin(request->target_path()));
+      const InFlightTable::Hold hold = MR_TRY(in_flight_.Begin(request->target_path()));
       return Publish(*request);
     });
   }
@@ -83,7 +83,7 @@ class NodeService final : public pb::Node::Service {
     return log_.Run("NodeUnpublishVolume", SubjectOf(*request), /*quiet=*/false, [&]() -> Status {
       MR_TRY(Require(!request->volume_id().empty(), "volume id"));
       MR_TRY(Require(!request->target_path().empty(), "target path"));
-      const InFlight::Hold hold = MR_TRY(in_flight_.Begin(request->target_path()));
+      const InFlightTable::Hold hold = MR_TRY(in_flight_.Begin(request->target_path()));
       return mounter_.Unmount(request->target_path(), /*remove_folder=*/true);
     });
   }
@@ -186,7 +186,7 @@ class NodeService final : public pb::Node::Service {
   const std::string node_id_;
   Mounter& mounter_;
   CallLog& log_;
-  InFlight in_flight_;
+  InFlightTable in_flight_;
 };
 
 }  // namespace

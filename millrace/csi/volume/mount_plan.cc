@@ -6,7 +6,7 @@
 
 #include "millrace/base/json.h"
 #include "millrace/base/text.h"
-#include "millrace/csi/volume/mount_words.h"
+#include "millrace/csi/volume/mount_options.h"
 #include "millrace/object/url.h"
 
 namespace millrace::csi {
@@ -66,7 +66,7 @@ Result<std::string> BucketUrl(const std::map<std::string, std::string>& attribut
 
 /// Who writes pods may reach a bucket with keys of their own, at the endpoint that the driver's administrator chose: an
 /// endpoint of theirs could be any service that the node reaches and the pod does not.
-Status CheckInline(const VolumeUse& use, const MountWords& words) {
+Status CheckInline(const VolumeUse& use, const MountOptions& words) {
   for (const std::string& flag : words.flags) {
     if (IsInlineFlag(flag)) continue;
     return Fail(Code::kPermissionDenied, "an inline volume may not set {}", flag.substr(2, flag.find('=') - 2));
@@ -108,7 +108,7 @@ Status AddPodIdentity(const VolumeUse& use, MountPlan& plan) {
   return {};
 }
 
-Status AddGroup(const VolumeUse& use, const MountWords& words, MountPlan& plan) {
+Status AddGroup(const VolumeUse& use, const MountOptions& words, MountPlan& plan) {
   if (use.group.empty()) return {};
   if (use.group.find_first_not_of("0123456789") != std::string::npos || use.group.size() > 10) {
     return Fail(Code::kInvalidArgument, "the volume's group \"{}\" is no number", use.group);
@@ -167,7 +167,7 @@ Result<MountPlan> PlanMount(const VolumeUse& use) {
   std::vector<std::string> options = use.mount_options;
   const std::string inline_options = Attribute(use.attributes, kOptions);
   for (const std::string_view option : Split(inline_options, ',')) options.emplace_back(option);
-  MountWords words = MR_TRY(ParseMountWords(options));
+  MountOptions words = MR_TRY(ParseMountOptions(options));
   const bool ephemeral = IsEphemeral(use.attributes);
   const bool unsigned_requests = Contains(words.flags, "--no-sign-request");
   if (ephemeral) MR_TRY(CheckInline(use, words));

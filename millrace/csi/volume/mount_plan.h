@@ -1,4 +1,4 @@
-// From what Kubernetes says about a volume to the mount that shows it.
+// Translates what Kubernetes says about a volume into the mount that shows it.
 #pragma once
 
 #include <map>
@@ -10,7 +10,7 @@
 
 namespace millrace::csi {
 
-/// Where the keys of a volume come from.
+/// The origin of a volume's keys.
 enum class Authentication : std::uint8_t {
   kDriver,  ///< of the secret that comes with staging, else the driver's own: one mount for all pods of the node
   kSecret,  ///< of the secret that comes with publishing: a mount for each pod
@@ -27,7 +27,7 @@ struct VolumeUse {
   Secrets secrets;
 };
 
-/// How `millrace mount` shows a volume.
+/// The arguments and environment with which `millrace mount` shows a volume.
 struct MountPlan {
   std::string url;
   std::vector<std::string> flags;                  ///< each is an IsVolumeFlag
@@ -46,10 +46,10 @@ inline constexpr char kProvisionedAttribute[] = "provisioned";  ///< "true": the
 inline constexpr char kCapacityAttribute[] = "capacityBytes";
 inline constexpr char kEnforceAttribute[] = "enforceCapacity";  ///< "true": the capacity is a quota
 
-/// Whether the pod brings the volume along (an inline volume).
+/// Returns whether the pod brings the volume along (an inline volume).
 bool IsEphemeral(const std::map<std::string, std::string>& attributes);
 
-/// "namespace/name" of the pod, if kubelet tells it; for logs.
+/// "namespace/name" of the pod, if kubelet gives it; for logs.
 std::string PodOf(const std::map<std::string, std::string>& attributes);
 
 /// The attribute authenticationSource. Unless it is kDriver, staging mounts nothing.

@@ -8,7 +8,7 @@
 
 namespace millrace::csi {
 
-/// Who gets the policy.
+/// The identity that gets the policy.
 enum class PolicyUse : std::uint8_t {
   kReadOnlyVolume,
   kVolume,       ///< that pods write, too

@@ -4,7 +4,7 @@
 #include <array>
 #include <string_view>
 
-#include "millrace/csi/volume/mount_words.h"
+#include "millrace/csi/volume/mount_options.h"
 
 namespace millrace::csi {
 namespace {

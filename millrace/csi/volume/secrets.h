@@ -16,11 +16,11 @@ using Secrets = std::map<std::string, std::string>;
 /// Errors: kInvalidArgument if one half of a key is missing, or a value has a line break; messages quote no value.
 Result<std::map<std::string, std::string>> IdentityEnvironment(const Secrets& secrets);
 
-/// Whether an environment is one that a volume may have: it has no other variables than those of IdentityEnvironment
-/// and AWS_MAX_ATTEMPTS, and none of them names a file, a program or a service. The mounter asks, since it does not
-/// trust the Node service. Errors: kInvalidArgument, naming the variable.
+/// Checks whether an environment is one that a volume may have: it has no other variables than those of
+/// IdentityEnvironment and AWS_MAX_ATTEMPTS, and none of them names a file, a program or a service. The mounter asks,
+/// since it does not trust the Node service. Errors: kInvalidArgument, naming the variable.
 Status CheckVolumeEnvironment(const std::map<std::string, std::string>& environment);
-/// Whether a process with this environment uses none of the driver's keys.
+/// Returns whether a process with this environment uses none of the driver's keys.
 bool HidesDriverIdentity(const std::map<std::string, std::string>& environment);
 
 }  // namespace millrace::csi

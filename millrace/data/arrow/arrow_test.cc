@@ -13,7 +13,7 @@
 
 #include "millrace/base/hash/random.h"
 #include "millrace/base/text.h"
-#include "millrace/data/content/arrow_plugin.h"
+#include "millrace/data/records/arrow_plugin.h"
 #include "millrace/data/records/record_template.h"
 #include "millrace/data/testing/testing.h"
 

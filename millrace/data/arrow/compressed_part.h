@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "millrace/data/content/content.h"
+#include "millrace/data/records/content.h"
 
 namespace millrace::data::arrow_format {
 

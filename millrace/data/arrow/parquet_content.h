@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "millrace/data/content/content.h"
+#include "millrace/data/records/content.h"
 
 namespace millrace::data::arrow_format {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "millrace/data/arrow/store_file.h"
-#include "millrace/data/content/content.h"
+#include "millrace/data/records/content.h"
 
 namespace millrace::data::arrow_format {
 
@@ -27,7 +27,7 @@ Result<object::ByteRange> ChunkRange(const parquet::FileMetaData& metadata, int 
                                      const DataObject& object);
 
 /// Returns the data pages of a column in order. Reads the offset index if the file has one, else the pages' headers,
-/// one small read each. Headers of version 1 do not tell the rows of lists. Then the whole chunk is read and
+/// one small read each. Headers of version 1 do not have the rows of lists. Then the whole chunk is read and
 /// decompressed, a page at a time. Blocks. Throws the exceptions of Parquet's reader.
 Result<std::vector<PageAt>> LocatePages(const std::shared_ptr<StoreFile>& file,
                                         const std::shared_ptr<parquet::FileMetaData>& metadata, int group, int column,
@@ -47,7 +47,7 @@ struct RowSlice {
   std::uint64_t bytes() const;
   /// Returns the state of the slice's frame (README.md).
   std::string Encode() const;
-  /// Tells the state of a slice from the state of whole row groups, which has their number in place of the i32 0.
+  /// Makes the state of a slice from the state of whole row groups, which has their number in place of the i32 0.
   static bool IsOne(std::string_view state);
   /// Errors: kCorrupt if a page is outside its chunk, or all pages exceed kMaxFrameContent.
   static Result<RowSlice> Parse(std::string_view state, const parquet::FileMetaData& metadata,

@@ -1,7 +1,7 @@
 // Defines the library's only symbol.
 #include "millrace/data/arrow/ipc_content.h"
 #include "millrace/data/arrow/parquet_content.h"
-#include "millrace/data/content/arrow_plugin.h"
+#include "millrace/data/records/arrow_plugin.h"
 
 namespace millrace::data {
 namespace {

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "millrace/data/content/content.h"
+#include "millrace/data/records/content.h"
 
 namespace millrace::data::arrow_format {
 

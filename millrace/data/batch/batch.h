@@ -10,8 +10,8 @@ namespace millrace::data {
 
 /// Consecutive sequences of the global order. Arrays are row-major int32.
 struct Batch {
-  int rows = 0;
-  int sequence_length = 0;
+  int rows = 0;                 ///< sequences
+  int sequence_length = 0;      ///< tokens of each row
   std::vector<TokenId> inputs;  ///< [rows, sequence_length]
   /// [rows, sequence_length]. Objective::kCausalLm: shifted by one, the model predicts labels[t] from inputs[0] to
   /// inputs[t]. kMlm: not shifted, labels[t] is the token that inputs[t] hides. kClassification: all kIgnoreLabel.

@@ -3,23 +3,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
-#include <string_view>
 #include <vector>
 
 #include "millrace/base/clock.h"
+#include "millrace/data/batch/load_stage.h"
 
 namespace millrace::data {
-
-/// What a thread that makes a batch is busy with.
-enum class LoadStage : std::uint8_t {
-  kNetwork,   ///< waits for bytes of the store, or decompresses them
-  kParse,     ///< makes text of records
-  kTokenize,  ///< makes tokens of text
-  kPack,      ///< anything else
-};
-inline constexpr int kLoadStages = 4;
-std::string_view LoadStageName(LoadStage stage);  ///< "network", "parse", "tokenize", "pack"
 
 /// The stages of one batch. One thread at a time.
 class StageTrace {

@@ -10,12 +10,12 @@
 #include "millrace/base/threads/sync.h"
 #include "millrace/base/threads/task_scope.h"
 #include "millrace/data/compact/compact_report.h"
-#include "millrace/data/compact/matching/near_index.h"
+#include "millrace/data/compact/near_index.h"
 #include "millrace/data/compact/output_folder.h"
 #include "millrace/data/compact/page_reader.h"
 #include "millrace/data/compact/shard_builder.h"
-#include "millrace/data/content/content.h"
 #include "millrace/data/documents/document_reader.h"
+#include "millrace/data/records/content.h"
 #include "millrace/data/sources/sources.h"
 #include "millrace/data/sources/survey.h"
 
@@ -273,10 +273,10 @@ class Compaction {
                                .banding = banding_};
     // Each thread has a guesser of its own; the first one says whether there is a library.
     if (!options_.languages.empty()) {
-      if (const auto library = LanguageGuesser::Open(); !library) return Fail(library.error());
+      if (const auto library = LanguageDetector::Open(); !library) return Fail(library.error());
     }
     const auto make_judge = [&] {
-      auto guesser = options_.languages.empty() ? nullptr : LanguageGuesser::Open().value();
+      auto guesser = options_.languages.empty() ? nullptr : LanguageDetector::Open().value();
       return RecordJudge(*template_, judging, std::move(guesser));
     };
     std::optional<ShardStager> stager;

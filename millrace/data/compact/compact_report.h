@@ -1,4 +1,4 @@
-// What a compaction kept and removed, and why.
+// The report of a compaction: the records that it kept and removed, with reasons.
 #pragma once
 
 #include <array>
@@ -51,7 +51,7 @@ struct CompactReport {
   std::vector<CompactedShard> shards;
   std::uint64_t index_bytes = 0;  ///< memory that digests, signatures and held-out runs take at the end
 
-  /// Returns report.json. `options` are told as they are.
+  /// Returns report.json. `options` are part of the report.
   Json ToJson(const Json& options) const;
 };
 

@@ -1,5 +1,6 @@
 #include "millrace/data/compact/compact.h"
 
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -8,7 +9,7 @@
 #include "millrace/data/compact/shard_builder.h"
 #include "millrace/data/documents/document_reader.h"
 #include "millrace/data/testing/testing.h"
-#include "millrace/object/fault/fault_store.h"
+#include "millrace/object/testing/fault_store.h"
 
 namespace millrace::data {
 namespace {
@@ -121,7 +122,7 @@ TEST_F(CompactTest, StopsBeforeItsIndexTakesTooMuchMemory) {
 }
 
 TEST_F(CompactTest, KeepsTheLanguagesThatAreWanted) {
-  if (const auto library = LanguageGuesser::Open(); !library) GTEST_SKIP() << library.error().message();
+  if (const auto library = LanguageDetector::Open(); !library) GTEST_SKIP() << library.error().message();
   const std::string german = "Der schnelle braune Fuchs springt über den faulen Hund und läuft in den Wald hinein.";
   const std::string french = "Le renard brun saute par-dessus le chien paresseux et s'enfuit dans la forêt.";
   PutText(*input_, "d/a.jsonl", ToJsonl({german, french, "ok"}));

@@ -15,7 +15,7 @@ constexpr std::string_view kAdvice = "install Debian's libexttextcat-dev and lib
 }  // namespace
 
 /// The functions of libexttextcat, as its header textcat.h declares them.
-struct LanguageGuesser::Functions {
+struct LanguageDetector::Functions {
   void* library = nullptr;
   void* (*init)(const char*, const char*) = nullptr;
   void (*done)(void*) = nullptr;
@@ -33,12 +33,12 @@ struct LanguageGuesser::Functions {
   }
 };
 
-LanguageGuesser::LanguageGuesser(std::unique_ptr<Functions> functions, void* handle)
+LanguageDetector::LanguageDetector(std::unique_ptr<Functions> functions, void* handle)
     : functions_(std::move(functions)), handle_(handle) {}
 
-LanguageGuesser::~LanguageGuesser() { functions_->done(handle_); }
+LanguageDetector::~LanguageDetector() { functions_->done(handle_); }
 
-Result<std::unique_ptr<LanguageGuesser>> LanguageGuesser::Open(const LanguageLibrary& library) {
+Result<std::unique_ptr<LanguageDetector>> LanguageDetector::Open(const LanguageLibrary& library) {
   auto functions = std::make_unique<Functions>();
   const auto is_loaded = [&](const std::string& name) {
     functions->library = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -59,10 +59,10 @@ Result<std::unique_ptr<LanguageGuesser>> LanguageGuesser::Open(const LanguageLib
   if (handle == nullptr) {
     return Fail(Code::kUnsupported, "a filter by language needs the models in {}: {}", library.models, kAdvice);
   }
-  return std::unique_ptr<LanguageGuesser>(new LanguageGuesser(std::move(functions), handle));
+  return std::unique_ptr<LanguageDetector>(new LanguageDetector(std::move(functions), handle));
 }
 
-std::vector<std::string> LanguageGuesser::Guess(std::string_view text) const {
+std::vector<std::string> LanguageDetector::DetectLanguages(std::string_view text) const {
   if (text.size() < kLeastBytes) return {};
   text = text.substr(0, kMostBytes);
   while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0xC0) == 0x80) text.remove_suffix(1);

@@ -11,10 +11,10 @@
 
 namespace millrace::data {
 
-/// Stands for the language of texts that are too short to tell, or resemble too many languages.
+/// Stands for the language of texts that are too short to classify, or resemble too many languages.
 inline constexpr std::string_view kUnknownLanguage = "unknown";
 
-/// Where the library and its models are.
+/// The place of the library and its models.
 struct LanguageLibrary {
   /// Names of the library; the first one that loads is taken. Debian's sid has the second one, with the same functions.
   std::vector<std::string> libraries = {"libexttextcat-2.0.so.0", "libexttextcat-2.0.so.1"};
@@ -23,7 +23,7 @@ struct LanguageLibrary {
 
 /// Compares frequencies of character n-grams with those of about 160 languages (Cavnar and Trenkle 1994). The result
 /// depends on the text and the library's version alone. One thread; other threads have guessers of their own.
-class LanguageGuesser {
+class LanguageDetector {
  public:
   /// How much of a text is read. Reading more rarely changes the result.
   static constexpr std::size_t kMostBytes = 4096;
@@ -31,18 +31,19 @@ class LanguageGuesser {
   static constexpr std::size_t kLeastBytes = 24;
 
   /// Errors: kUnsupported without the library or its models; the message says what to install.
-  static Result<std::unique_ptr<LanguageGuesser>> Open(const LanguageLibrary& library = {});
-  ~LanguageGuesser();
-  LanguageGuesser(const LanguageGuesser&) = delete;
-  LanguageGuesser& operator=(const LanguageGuesser&) = delete;
+  static Result<std::unique_ptr<LanguageDetector>> Open(const LanguageLibrary& library = {});
+  ~LanguageDetector();
+  LanguageDetector(const LanguageDetector&) = delete;
+  LanguageDetector& operator=(const LanguageDetector&) = delete;
 
   /// Returns the languages that the text may be of, the likeliest first, as ISO 639 codes: "en", "sco". Languages of
-  /// nearly the same n-grams come together. Empty if the text is too short to tell, or resembles too many languages.
-  std::vector<std::string> Guess(std::string_view text) const;
+  /// nearly the same n-grams come together. Empty if the text is too short to classify, or resembles too many
+  /// languages.
+  std::vector<std::string> DetectLanguages(std::string_view text) const;
 
  private:
   struct Functions;
-  LanguageGuesser(std::unique_ptr<Functions> functions, void* handle);
+  LanguageDetector(std::unique_ptr<Functions> functions, void* handle);
   const std::unique_ptr<Functions> functions_;
   void* const handle_;
 };

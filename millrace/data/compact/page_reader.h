@@ -15,7 +15,7 @@
 #include "millrace/base/threads/sync.h"
 #include "millrace/base/threads/task_scope.h"
 #include "millrace/data/compact/record_judge.h"
-#include "millrace/data/content/data_object.h"
+#include "millrace/data/records/data_object.h"
 
 namespace millrace::data {
 
@@ -28,7 +28,7 @@ struct RecordPage {
   std::latch is_judged{1};
 };
 
-/// Eight threads read objects ahead, and `threads` threads judge their pages. So many small objects do not wait for one
+/// Eight threads read objects ahead, and `threads` threads judge their pages. Thus small objects do not wait for one
 /// another. Holds at most 17 pages and two for each thread; a page has about 4 MiB, or one long record. One thread
 /// calls Next(). The objects must outlive it.
 class PageReader {

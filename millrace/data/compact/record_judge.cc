@@ -4,7 +4,7 @@
 #include <array>
 #include <utility>
 
-#include "millrace/data/compact/matching/word_hashes.h"
+#include "millrace/data/compact/word_hashes.h"
 #include "millrace/data/sources/survey.h"
 
 namespace millrace::data {
@@ -36,7 +36,7 @@ std::string_view RemovalReasonName(RemovalReason reason) {
 }
 
 RecordJudge::RecordJudge(const RecordTemplate& record_template, JudgeOptions options,
-                         std::unique_ptr<LanguageGuesser> languages)
+                         std::unique_ptr<LanguageDetector> languages)
     : options_(std::move(options)), languages_(std::move(languages)), parser_(record_template) {}
 
 JudgedPage RecordJudge::Judge(std::string_view lines) {
@@ -74,7 +74,7 @@ void RecordJudge::JudgeText(std::string_view text, JudgedRecord& record, JudgedP
 }
 
 bool RecordJudge::HasLanguage(std::string_view text) const {
-  const std::vector<std::string> guessed = languages_->Guess(text);
+  const std::vector<std::string> guessed = languages_->DetectLanguages(text);
   if (guessed.empty()) return std::ranges::find(options_.languages, kUnknownLanguage) != options_.languages.end();
   return std::ranges::find_first_of(guessed, options_.languages) != guessed.end();
 }

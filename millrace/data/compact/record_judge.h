@@ -1,4 +1,4 @@
-// What can be said of a record without the records before it: whether a filter removes it, and its signature.
+// Judges a record without the records before it: whether a filter removes it, and its signature.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,17 @@
 #include <vector>
 
 #include "millrace/base/bytes.h"
+#include "millrace/data/compact/digest_index.h"
+#include "millrace/data/compact/held_out_runs.h"
 #include "millrace/data/compact/language.h"
-#include "millrace/data/compact/matching/digest_index.h"
-#include "millrace/data/compact/matching/held_out_runs.h"
-#include "millrace/data/compact/matching/min_hash.h"
+#include "millrace/data/compact/min_hash.h"
 #include "millrace/data/compact/text_patterns.h"
 #include "millrace/data/records/record_template.h"
 
 namespace millrace::data {
 
-/// Why a record is left out. A record that several filters remove counts for the first one of this list.
+/// The reason for which a record is left out. A record that several filters remove counts for the first one of this
+/// list.
 enum class RemovalReason : std::uint8_t {
   kBroken,  ///< the line is not a usable record
   kMinChars,
@@ -35,13 +36,13 @@ inline constexpr std::size_t kRemovalReasons = 10;
 /// Returns the reason's name in reports: "broken", "min_chars", "exact_duplicate".
 std::string_view RemovalReasonName(RemovalReason reason);
 
-/// How duplicates are searched for. kNear removes exact duplicates, too.
+/// The search for duplicates. kNear removes exact duplicates, too.
 enum class DuplicateSearch : std::uint8_t { kNone, kExact, kNear };
 
 /// Consecutive words that are an element of a text's set. 5 words: the choice of most published pipelines.
 inline constexpr std::size_t kShingleWords = 5;
 
-/// What a judge looks for.
+/// The criteria of a judge.
 struct JudgeOptions {
   std::optional<std::uint64_t> min_chars, max_chars;  ///< Unicode characters of the text
   std::vector<std::string> scripts;                   ///< the text's main script is one of these; empty: any
@@ -75,7 +76,7 @@ class RecordJudge {
  public:
   /// `languages`: with JudgeOptions::languages.
   RecordJudge(const RecordTemplate& record_template, JudgeOptions options,
-              std::unique_ptr<LanguageGuesser> languages = nullptr);
+              std::unique_ptr<LanguageDetector> languages = nullptr);
   /// `lines` are lines of JSON. The result depends on them and the options alone.
   JudgedPage Judge(std::string_view lines);
 
@@ -85,7 +86,7 @@ class RecordJudge {
   bool HasLanguage(std::string_view text) const;
 
   const JudgeOptions options_;
-  const std::unique_ptr<LanguageGuesser> languages_;
+  const std::unique_ptr<LanguageDetector> languages_;
   RecordParser parser_;
   std::vector<std::uint64_t> words_, runs_;
 };

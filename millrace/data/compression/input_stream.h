@@ -12,7 +12,7 @@
 #include "millrace/base/bytes.h"
 #include "millrace/base/result.h"
 #include "millrace/base/threads/sync.h"
-#include "millrace/data/content/data_object.h"
+#include "millrace/data/records/data_object.h"
 
 namespace millrace::data {
 

@@ -1,4 +1,4 @@
-// The first bytes of an object, decoded, which tell its format.
+// The first bytes of an object, decoded, which show its format.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 #include "millrace/base/bytes.h"
 #include "millrace/base/result.h"
 #include "millrace/data/compression/compression.h"
-#include "millrace/data/content/data_object.h"
+#include "millrace/data/records/data_object.h"
 
 namespace millrace::data {
 

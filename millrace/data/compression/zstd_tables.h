@@ -1,5 +1,5 @@
-// What a zstd decoder carries from one block of a frame to the next (RFC 8878). With this state, decoding can begin
-// inside a frame.
+// The state that a zstd decoder carries from one block of a frame to the next (RFC 8878). With this state, decoding can
+// begin inside a frame.
 //
 // libzstd decodes whole frames only. But beside the last bytes that it decoded, a decoder knows little at the start of
 // a block: the Huffman code of the literals, three FSE tables for the parts of sequences, and the last three offsets. A

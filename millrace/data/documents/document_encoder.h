@@ -1,5 +1,5 @@
-// From the bytes of one record to the tokens of one document, and which of them the loss trains. The code that counts
-// tokens and the code that fills rows both use this, so that they agree.
+// Encodes the bytes of one record as the tokens of one document, and marks those that the loss trains. The code that
+// counts tokens and the code that fills rows both use this encoder, so that they agree.
 #pragma once
 
 #include <cstdint>
@@ -40,9 +40,9 @@ struct EncodedDocument {
   }
 };
 
-/// How a record becomes a document: by a template, in mode sft by a layout of prompts and answers, for the objective
-/// dpo by such a layout twice, or in classification by the fields of texts and class. data/README.md has the layouts
-/// and their masks. Immutable; any thread may read it.
+/// The form in which a record becomes a document: by a template, in mode sft by a layout of prompts and answers, for
+/// the objective dpo by such a layout twice, or in classification by the fields of texts and class. data/README.md has
+/// the layouts and their masks. Immutable; any thread may read it.
 class DocumentForm {
  public:
   /// Errors: kInvalidArgument if a template does not parse or the layout is unknown; names the known ones.
@@ -57,7 +57,8 @@ class DocumentForm {
   const std::vector<std::string>& fields() const { return fields_; }
   /// Returns how many of BOS and EOS every document has around its text. An index does not count these.
   std::uint32_t added_tokens(const tokenizer::Tokenizer& tokenizer) const;
-  /// Whether the tokenizer's eos() ends a document or an answer. Some layouts of chats have a mark of their own.
+  /// Returns whether the tokenizer's eos() ends a document or an answer. Some layouts of chats have a mark of their
+  /// own.
   bool ends_with_eos() const;
 
  private:
@@ -85,7 +86,7 @@ class DocumentForm {
 /// outlive it.
 class DocumentEncoder {
  public:
-  /// Without a tokenizer the encoder only tells which records are broken.
+  /// Without a tokenizer the encoder only finds broken records.
   DocumentEncoder(const DocumentForm& form, const tokenizer::Tokenizer* tokenizer);
   DocumentEncoder(DocumentEncoder&&) noexcept;
   ~DocumentEncoder();

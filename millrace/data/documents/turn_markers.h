@@ -1,11 +1,11 @@
-// The texts that tell the turns of a conversation apart where it is written as one text.
+// The texts that separate the turns of a conversation that is written as one text.
 #pragma once
 
 #include <string>
 
 namespace millrace::data {
 
-/// What begins the turns, as in trl's DataCollatorForCompletionOnlyLM.
+/// The texts that begin the turns, as in trl's DataCollatorForCompletionOnlyLM.
 struct TurnMarkers {
   std::string instruction;  ///< empty: only the text behind the last `response` is trained
   std::string response;

@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "millrace/data/content/content.h"
 #include "millrace/data/formats/format.h"
+#include "millrace/data/records/content.h"
 
 namespace millrace::data {
 

@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "millrace/base/text.h"
-#include "millrace/data/content/arrow_plugin.h"
 #include "millrace/data/formats/decoded_content.h"
 #include "millrace/data/formats/json_array.h"
 #include "millrace/data/formats/table.h"
 #include "millrace/data/hdf5/sample_shard.h"
+#include "millrace/data/records/arrow_plugin.h"
 
 namespace millrace::data {
 namespace {

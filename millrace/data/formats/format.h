@@ -9,11 +9,11 @@
 
 #include "millrace/base/result.h"
 #include "millrace/data/compression/compression.h"
-#include "millrace/data/content/content.h"
+#include "millrace/data/records/content.h"
 
 namespace millrace::data {
 
-/// How records lie in the decompressed bytes.
+/// The layout of records in the decompressed bytes.
 enum class RecordLayout : std::uint8_t {
   kJsonLines,  ///< a JSON object a line
   kJson,       ///< one JSON array whose elements are the records
@@ -55,8 +55,8 @@ Result<DataFormat> FormatOf(std::string_view declared, std::string_view key);
 /// Errors: also those of LookAtJson (json_array.h) and ReadTableHeader (table.h).
 Result<DataFormat> FormatOf(std::string_view declared, const DataObject& object, object::Call call);
 
-/// Returns false if the name of an object found in a folder says that it holds no records: names that begin with '.';
-/// names that begin with '_' and do not end as data do; README, LICENSE and checksums; files that describe a data set
+/// Returns false if an object found in a folder holds no records by its name: names that begin with '.'; names that
+/// begin with '_' and do not end as data do; README, LICENSE and checksums; files that describe a data set
 /// (dataset_info.json, .idx, .md, .yaml and others).
 bool MayHoldRecords(std::string_view key);
 

@@ -1,4 +1,5 @@
-// Collects the records of a frame as lines of JSON. Counts the bytes, so that no input can make more than may be held.
+// Collects the records of a frame as lines of JSON. Counts the bytes, so that no input can exceed the limits of a
+// record and of a frame.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +8,8 @@
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/result.h"
-#include "millrace/data/content/frame.h"
 #include "millrace/data/records/broken_reason.h"
+#include "millrace/data/records/frame.h"
 
 namespace millrace::data {
 
@@ -16,8 +17,8 @@ namespace millrace::data {
 /// line finds them. Stops when `json` is longer than `most` bytes.
 void AppendEscaped(std::string_view text, std::string& json, std::size_t most = static_cast<std::size_t>(-1));
 
-/// A growing text of lines. Of a record that exceeds kMaxRecordBytes, one byte more than that is kept, so that readers
-/// find it "too_long". What is appended to it then takes no memory. One thread.
+/// A growing text of lines. If a record exceeds kMaxRecordBytes, keeps only that many bytes and one more, so that
+/// readers find the record "too_long". Later bytes of such a record take no memory. One thread.
 class RecordLines {
  public:
   /// `most` is the limit of all lines together.

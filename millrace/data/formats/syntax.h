@@ -1,4 +1,4 @@
-// How decoded bytes are divided into records, and how the records become lines of JSON.
+// The syntax of a format: divides decoded bytes into records, and turns the records into lines of JSON.
 #pragma once
 
 #include <cstddef>

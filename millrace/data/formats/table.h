@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "millrace/data/compression/compression.h"
-#include "millrace/data/content/data_object.h"
 #include "millrace/data/formats/syntax.h"
+#include "millrace/data/records/data_object.h"
 
 namespace millrace::data {
 
-/// How rows are divided into fields. Plain data.
+/// The dialect of a table: how rows are divided into fields. Plain data.
 struct TableDialect {
   char delimiter = '\t';
   /// A field that begins with '"' goes on to the next '"' and may hold delimiters and newlines; '""' is a quotation

@@ -7,7 +7,7 @@
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/result.h"
-#include "millrace/data/content/data_object.h"
+#include "millrace/data/records/data_object.h"
 
 namespace millrace::data {
 

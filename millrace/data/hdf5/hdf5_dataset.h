@@ -10,14 +10,14 @@
 
 namespace millrace::data {
 
-/// What was done to the bytes of a chunk when it was written.
+/// A filter that changed the bytes of a chunk when it was written.
 enum class Hdf5Filter : std::uint16_t {
   kDeflate = 1,     ///< compressed by zlib
   kShuffle = 2,     ///< first bytes of all elements first, and so on
   kFletcher32 = 3,  ///< a checksum behind the bytes
 };
 
-/// Where a chunk is stored.
+/// The place of a chunk in the file.
 struct Hdf5Chunk {
   std::uint64_t address = 0;
   std::uint32_t bytes = 0;            ///< stored

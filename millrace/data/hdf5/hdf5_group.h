@@ -17,7 +17,7 @@
 
 namespace millrace::data {
 
-/// What a message of an object header says.
+/// The type of a message in an object header.
 enum class Hdf5MessageType : std::uint16_t {
   kDataspace = 1,
   kLinkInfo = 2,

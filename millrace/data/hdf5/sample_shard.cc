@@ -20,8 +20,8 @@ constexpr std::array<std::string_view, 6> kTableNames = {
     "input_ids", "input_mask", "segment_ids", "masked_lm_positions", "masked_lm_ids", "next_sentence_labels"};
 /// Samples of a frame, in bytes: enough for the store's throughput, little enough to be shuffled.
 constexpr std::uint64_t kFrameBytes = 2 * kMiB;
-/// Chunks with a smaller gap between them are read at once, in reads of at most kReadBytes. Guesses.
-constexpr std::uint64_t kJoinGap = 256 * kKiB, kReadBytes = 16 * kMiB;
+/// Chunks with a smaller gap between them are read at once, in reads of at most kMaxChunksRead. Guesses.
+constexpr std::uint64_t kJoinGap = 256 * kKiB, kMaxChunksRead = 16 * kMiB;
 
 /// The tables of a shard. Immutable.
 struct ShardTables {
@@ -183,7 +183,7 @@ class SampleShard final : public Content {
     for (; last < chunks.size(); ++last) {
       const Hdf5Chunk& place = *chunks[last].place;
       const std::uint64_t with = std::max(end, place.address + place.bytes);
-      if (last > i && (place.address > end + kJoinGap || with - begin > kReadBytes)) break;
+      if (last > i && (place.address > end + kJoinGap || with - begin > kMaxChunksRead)) break;
       end = with;
     }
     Buffer bytes(end - begin);

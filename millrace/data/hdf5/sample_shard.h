@@ -4,8 +4,8 @@
 
 #include <memory>
 
-#include "millrace/data/content/content.h"
-#include "millrace/data/content/data_object.h"
+#include "millrace/data/records/content.h"
+#include "millrace/data/records/data_object.h"
 
 namespace millrace::data {
 

@@ -6,6 +6,7 @@
 
 #include <map>
 
+#include "millrace/data/hdf5/hdf5_dataset.h"
 #include "millrace/data/hdf5/stored_sample.h"
 #include "millrace/data/hdf5/testing.h"
 #include "millrace/data/loader.h"
@@ -221,6 +222,29 @@ TEST_F(SampleShards, NamesWhatIsWrong) {
   EXPECT_THAT(changed([](auto& t) { t[5].values[3] = 2; }), HasSubstr("next_sentence_labels of sample 3"));
   EXPECT_THAT(Refusal("no HDF5 at all, but long enough to hold a superblock"), HasSubstr("does not begin"));
   EXPECT_THAT(Refusal("short"), HasSubstr("too short"));
+}
+
+/// libhdf5 takes a gigabyte for such a megabyte.
+TEST(Hdf5Chunk, DecompressesToItsElementsOrNotAtAll) {
+  Hdf5Dataset table{.rows = 1000, .element_bytes = 4, .chunk_rows = 1000};
+  table.filters = {Hdf5Filter::kDeflate};
+  table.chunks.resize(1);
+  const auto decoded = [&](std::size_t bytes) {
+    const std::string plain(bytes, '\0');
+    std::string packed(compressBound(bytes), '\0');
+    uLongf size = packed.size();
+    EXPECT_EQ(compress(reinterpret_cast<Bytef*>(packed.data()), &size, reinterpret_cast<const Bytef*>(plain.data()),
+                       plain.size()),
+              Z_OK);
+    packed.resize(size);
+    return DecodeHdf5Chunk(table, 0, AsBytes(packed));
+  };
+  EXPECT_EQ(decoded(4000).value().size(), 4000u);
+  for (const std::size_t bytes : {std::size_t{3999}, std::size_t{4001}, std::size_t{64 * kMiB}}) {
+    const auto refused = decoded(bytes);
+    ASSERT_FALSE(refused.has_value()) << bytes;
+    EXPECT_EQ(refused.error().code(), Code::kCorrupt);
+  }
 }
 
 /// Returns the content of a file.

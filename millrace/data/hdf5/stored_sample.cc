@@ -4,8 +4,8 @@
 #include <cassert>
 #include <numeric>
 
-#include "millrace/data/content/frame.h"
 #include "millrace/data/hdf5/hdf5_bytes.h"
+#include "millrace/data/records/frame.h"
 
 namespace millrace::data {
 namespace {

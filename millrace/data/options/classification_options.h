@@ -1,4 +1,4 @@
-// How records are read as texts with a class.
+// The options by which records are read as texts with a class.
 #pragma once
 
 #include <string>

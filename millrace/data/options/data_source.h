@@ -12,8 +12,8 @@ struct DataSource {
   std::string url;
   /// Passes over this source per epoch. With 0.5 the first epoch reads one half and the second epoch the other half.
   double weight = 1.0;
-  std::string format;  ///< of the objects, as FormatOf (formats/format.h) takes it; empty: their names tell
-  std::string split;   ///< the same as "#train" at the end of the URL; empty: the URL tells
+  std::string format;  ///< of the objects, as FormatOf (formats/format.h) takes it; empty: their names show it
+  std::string split;   ///< the same as "#train" at the end of the URL; empty: as the URL says
   bool operator==(const DataSource&) const = default;
 };
 

@@ -7,6 +7,7 @@
 
 namespace millrace::data {
 
+/// A part of the records.
 enum class SplitPart : std::uint8_t { kTrain, kHeldOut };
 
 std::string_view SplitPartName(SplitPart part);  ///< "train", "held_out"
@@ -15,9 +16,9 @@ std::optional<SplitPart> ParseSplitPart(std::string_view name);
 
 /// A hash of a record's content alone decides its part. So a record keeps its part when data are moved or added.
 struct HeldOutSplit {
-  double held_out = 0;  ///< share of the records in [0, 1), in steps of 1/65536
-  SplitPart part = SplitPart::kTrain;
-  std::uint64_t seed = 1;
+  double held_out = 0;                 ///< share of the records in [0, 1), in steps of 1/65536
+  SplitPart part = SplitPart::kTrain;  ///< the part that is read
+  std::uint64_t seed = 1;              ///< another seed holds other records out
   bool operator==(const HeldOutSplit&) const = default;
 };
 

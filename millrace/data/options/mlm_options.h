@@ -1,4 +1,4 @@
-// How samples of BERT's pre-training are made of text.
+// The options by which text becomes samples of BERT's pre-training.
 #pragma once
 
 #include <cstdint>

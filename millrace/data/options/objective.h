@@ -1,4 +1,4 @@
-// What a model learns from rows of tokens.
+// The objective of a model that learns from rows of tokens.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 
 namespace millrace::data {
 
+/// The task of the model.
 enum class Objective : std::uint8_t {
   kCausalLm,        ///< each token from those in front of it; SequenceMode says how rows are made
   kMlm,             ///< masked tokens from the whole row, and whether one text follows another: BERT's pre-training

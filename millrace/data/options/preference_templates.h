@@ -1,4 +1,4 @@
-// How records are read as a prompt with two answers.
+// The templates by which a record is read as a prompt with two answers.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@ namespace millrace::data {
 
 /// Plain data. Templates as DatasetOptions::template_text. The defaults are the columns that trl reads.
 struct PreferenceTemplates {
-  std::string prompt = "{prompt}";
+  std::string prompt = "{prompt}";      ///< what both answers answer
   std::string chosen = "{chosen}";      ///< the better answer
   std::string rejected = "{rejected}";  ///< the other one
   bool operator==(const PreferenceTemplates&) const = default;

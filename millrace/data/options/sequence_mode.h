@@ -1,4 +1,4 @@
-// How documents become sequences of one length.
+// The mode by which documents become sequences of one length.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 
 namespace millrace::data {
 
+/// The way a row is made of documents.
 enum class SequenceMode : std::uint8_t {
   kPack,  ///< joins documents (BOS text EOS) and cuts them into full sequences; drops a tail shorter than a sequence
   kPad,   ///< one document a sequence, truncated, or padded with EOS

@@ -1,4 +1,4 @@
-// Which samples of the global order make a rank's micro-batches. Arithmetic only.
+// The schedule of a rank's micro-batches: the samples of the global order that each one has. Arithmetic only.
 #pragma once
 
 #include <algorithm>

@@ -9,12 +9,12 @@
 #include <span>
 #include <vector>
 
-#include "millrace/data/index/record_index.h"
 #include "millrace/data/options/data_source.h"
 #include "millrace/data/options/held_out_split.h"
 #include "millrace/data/options/sequence_mode.h"
 #include "millrace/data/order/blend.h"
 #include "millrace/data/order/permutation.h"
+#include "millrace/data/records/record_index.h"
 
 namespace millrace::data {
 
@@ -59,7 +59,7 @@ struct PlanOptions {
   bool best_fit = false;           ///< pad, sft, pairs of answers: documents share rows
   bool pairs = false;              ///< a document is a pair of answers, whose labels are all of its own tokens
   bool split_long = false;         ///< pad: a long document is several samples
-  /// Not 0: a document of n tokens of text is ⌈n / piece⌉ samples (data/bert). BOS and EOS do not count.
+  /// Not 0: a document of n tokens of text is ⌈n / piece⌉ samples (data/reading). BOS and EOS do not count.
   std::uint64_t piece = 0;
   HeldOutSplit split;
   bool shuffled() const { return window > 1; }
@@ -128,7 +128,7 @@ struct Stream {
   std::uint64_t key = 0;
 };
 
-/// Where a sample lies in its stream.
+/// The location of a sample in its stream.
 struct SampleLocation {
   std::uint32_t stream = 0;
   std::uint64_t pass = 0;    ///< of the stream
@@ -138,8 +138,8 @@ struct SampleLocation {
 /// Everything that an epoch's order is made of. Immutable; any thread may call any method. The indexes must outlive it.
 class Plan {
  public:
-  /// Errors: kInvalidArgument, naming the source, if a source holds less than one sample or an epoch would take none of
-  /// it.
+  /// Errors: kInvalidArgument, naming the source, if a source holds less than one sample or an epoch would take no
+  /// sample of it.
   static Result<Plan> Make(std::span<const RecordIndex> indexes, std::span<const std::vector<std::uint32_t>> by_source,
                            std::span<const DataSource> sources, PlanOptions options);
 
@@ -153,7 +153,8 @@ class Plan {
 
   /// Returns where sample `index` of an epoch's order lies. REQUIRES: index < samples().
   SampleLocation Locate(std::uint64_t epoch, std::uint64_t index) const;
-  /// Returns when a unit of a pass is read, in epochs since the start of the first one. Tells what to fetch first.
+  /// Returns when a unit of a pass is read, in epochs since the start of the first one. Units with the least value are
+  /// fetched first.
   double TimeOf(std::uint32_t stream, std::uint64_t pass, std::uint64_t unit) const;
 
   PassOrder OrderOf(std::uint32_t stream, std::uint64_t pass) const;

@@ -321,7 +321,7 @@ TEST(Plan, TenThousandMillionSamples) {
   }
 }
 
-/// Measures the figures of README.md. Two records of one chunk are as far apart as two random places of a window.
+/// Measures the figures of data/README.md. Two records of one chunk are as far apart as two random places of a window.
 /// Records of other chunks are as far apart as two random places of the pass.
 TEST(Plan, NeighboursLandFarApart) {
   constexpr std::size_t kRecords = 40'000;

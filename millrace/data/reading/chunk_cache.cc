@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "millrace/base/text.h"
-#include "millrace/data/content/content.h"
+#include "millrace/data/records/content.h"
 
 namespace millrace::data {
 namespace {

@@ -10,17 +10,17 @@
 #include "millrace/base/bytes.h"
 #include "millrace/base/threads/sync.h"
 #include "millrace/base/threads/task_scope.h"
-#include "millrace/data/bert/bert_sampler.h"
-#include "millrace/data/content/data_object.h"
 #include "millrace/data/documents/document_encoder.h"
 #include "millrace/data/order/plan.h"
+#include "millrace/data/reading/bert_sampler.h"
 #include "millrace/data/reading/chunk_disk.h"
 #include "millrace/data/reading/read_ahead.h"
 #include "millrace/data/reading/single_flight_cache.h"
+#include "millrace/data/records/data_object.h"
 
 namespace millrace::data {
 
-/// What the readers of one data set share. Immutable.
+/// The parts that the readers of one data set share. Immutable.
 struct Corpus {
   std::vector<DataObject> objects;
   const Plan* plan = nullptr;
@@ -31,7 +31,7 @@ struct Corpus {
   const BertSampler* bert = nullptr;          ///< makes the rows of objectives for BERT; null: of others
   Objective objective = Objective::kCausalLm;
   bool stored_samples = false;  ///< records are samples with their masks
-  bool boundaries = false;      ///< rows tell where documents begin
+  bool boundaries = false;      ///< rows mark where documents begin
   Duration patience{};          ///< how long a store that does not answer is retried
   Clock* clock = &SystemClock();
 };

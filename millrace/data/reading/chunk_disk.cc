@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "millrace/base/hash/digest.h"
-#include "millrace/data/content/content.h"
+#include "millrace/data/records/content.h"
 
 namespace millrace::data {
 namespace {

@@ -14,7 +14,7 @@
 #include "millrace/base/threads/channel.h"
 #include "millrace/base/threads/task_scope.h"
 #include "millrace/cache/disk_tier.h"
-#include "millrace/data/content/data_object.h"
+#include "millrace/data/records/data_object.h"
 
 namespace millrace::data {
 

@@ -7,7 +7,7 @@
 #include "millrace/base/files/files.h"
 #include "millrace/data/testing/dataset_fixture.h"
 #include "millrace/data/testing/stored_object.h"
-#include "millrace/object/fault/fault_store.h"
+#include "millrace/object/testing/fault_store.h"
 
 namespace millrace::data {
 namespace {

@@ -6,10 +6,11 @@
 
 namespace millrace::data {
 
-/// With a small depth, little memory is used and the network is left to others. With a large one, the consumer waits
-/// less. A late chunk doubles the depth. While chunks arrive in time, the depth shrinks by one at a time. A step down
-/// that makes a chunk late is undone, and the next step down takes twice as many chunks in time. So the depth settles
-/// at the least that suffices, and follows when the consumer or the store changes. Arithmetic only; the owner locks.
+/// Adapts the depth of reading ahead. With a small depth, little memory is used and the network is left to others. With
+/// a large one, the consumer waits less. A late chunk doubles the depth. While chunks arrive in time, the depth shrinks
+/// by one at a time. A step down that makes a chunk late is undone, and the next step down takes twice as many chunks
+/// in time. So the depth settles at the least that suffices, and follows when the consumer or the store changes.
+/// Arithmetic only; the owner locks.
 class ReadAheadDepth {
  public:
   static constexpr int kLeast = 4;  ///< the depth at the start and the least depth; a guess

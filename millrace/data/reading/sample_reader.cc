@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "millrace/data/batch/stage_trace.h"
+#include "millrace/data/formats/megatron.h"
 #include "millrace/data/hdf5/stored_sample.h"
-#include "millrace/data/megatron/megatron.h"
 #include "millrace/data/reading/pair_row.h"
 
 namespace millrace::data {

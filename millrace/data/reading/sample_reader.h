@@ -53,7 +53,7 @@ class SampleReader final {
   /// Appends the tokens of the pass from `first` on, until the row is full.
   Status AppendStream(const Reading& reading, std::uint64_t first, RowWriter& row);
   Status AppendUnit(const Reading& reading, std::uint64_t unit, RowWriter& row);
-  /// Where a unit of a pass lies.
+  /// The location of a unit of a pass.
   struct UnitLocation {
     std::shared_ptr<const WindowOrder> window;
     std::uint32_t item = 0;  ///< for window->At
@@ -85,7 +85,7 @@ class SampleReader final {
 
   /// Fetches ahead what `window` needs from `unit` on, and then the next window.
   Status ReadAhead(const Reading& reading, std::size_t window, const WindowOrder& order, std::uint64_t unit);
-  /// Tells the stores which objects come next, where a chunk is most of its object (docs/formats/mount-hints.md).
+  /// Hints to the stores which objects come next, where a chunk is most of its object (docs/formats/mount-hints.md).
   void Announce(std::span<const ChunkCache::Due> chunks) const;
 
   std::unique_ptr<DocumentEncoder> BorrowEncoder();

@@ -1,4 +1,4 @@
-// Why a line is not a usable record.
+// The reasons for which a line is not a usable record.
 #pragma once
 
 #include <cstdint>

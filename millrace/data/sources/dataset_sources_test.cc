@@ -6,11 +6,11 @@
 #include <set>
 
 #include "millrace/data/documents/document_reader.h"
-#include "millrace/data/indexing/index_builder.h"
+#include "millrace/data/index_builder.h"
 #include "millrace/data/reading/sample_reader.h"
 #include "millrace/data/testing/dataset_fixture.h"
 #include "millrace/data/testing/stored_object.h"
-#include "millrace/object/fault/fault_store.h"
+#include "millrace/object/testing/fault_store.h"
 
 namespace millrace::data {
 namespace {

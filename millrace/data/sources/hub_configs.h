@@ -15,7 +15,7 @@ struct HubConfig {
   std::string name;
   std::string folder;       ///< its data_dir, ending in '/'; empty: the data set's own
   bool is_default = false;  ///< the README marks it as the default
-  /// The splits in their order, each with its patterns. Empty: the names of the folder's objects tell the splits.
+  /// The splits in their order, each with its patterns. Empty: the names of the folder's objects give the splits.
   std::vector<std::pair<std::string, std::vector<std::string>>> splits;
 };
 

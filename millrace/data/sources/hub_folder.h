@@ -21,7 +21,7 @@ SplitUrl ParseSplitUrl(std::string_view text);
 /// shard named "train-00000-of-00005.parquet" (or .arrow).
 bool IsHubFile(std::string_view key);
 
-/// What the objects of a folder tell about it.
+/// The kind of a folder, as its objects show it.
 enum class FolderKind {
   kPlain,      ///< any data
   kHub,        ///< a data set of Hugging Face's
@@ -42,7 +42,7 @@ struct NamedSplit {
 /// Objects that the rule does not name are in no split. Some may be in several.
 std::vector<NamedSplit> SplitsByNames(const std::vector<std::string_view>& paths);
 
-/// Returns those objects of `found`, in `folder`, that belong to `split`: a split that names tell of, or else a folder
+/// Returns those objects of `found`, in `folder`, that belong to `split`: a split that names show, or else a folder
 /// inside `folder`. Without a split, a folder of Hugging Face must have only one; any other folder is taken whole.
 /// Cached computations ("cache-….arrow") of a Hugging Face folder are left out.
 /// Errors, naming the splits that exist: kNotFound if there is no such split; kInvalidArgument if one must be chosen.

@@ -12,7 +12,7 @@
 #include "millrace/base/text.h"
 #include "millrace/base/threads/parallel_for.h"
 #include "millrace/data/formats/format.h"
-#include "millrace/data/megatron/megatron.h"
+#include "millrace/data/formats/megatron.h"
 #include "millrace/data/sources/hub_configs.h"
 #include "millrace/data/sources/hub_folder.h"
 #include "millrace/object/blocking.h"
@@ -77,7 +77,7 @@ struct Found {
   std::vector<object::ObjectInfo> objects;
   std::string folder;  ///< the folder that was listed, or the folder of the single object
   FolderKind kind = FolderKind::kPlain;
-  bool readme = false;                     ///< the folder has a README.md, which may declare configurations
+  bool readme = false;                     ///< the folder has a README, which may declare configurations
   std::vector<object::ObjectInfo> others;  ///< objects of a folder that hold no records by their names
 };
 Result<Found> Find(object::ReadStore& store, const std::string& prefix, std::string_view pattern, object::Call call) {

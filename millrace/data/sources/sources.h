@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "millrace/base/result.h"
-#include "millrace/data/content/data_object.h"
 #include "millrace/data/options/data_source.h"
+#include "millrace/data/records/data_object.h"
 #include "millrace/object/connection.h"
 #include "millrace/object/store.h"
 

@@ -9,8 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "millrace/data/batch/sequence_row.h"
 #include "millrace/data/testing/dataset_fixture.h"
-#include "millrace/tokenizer/load/load.h"
+#include "millrace/tokenizer/formats/load.h"
 
 namespace millrace::data::testing {
 

@@ -13,7 +13,7 @@
 #include "millrace/data/dataset.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/connection.h"
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/memory_store.h"
 
 namespace millrace::data::testing {
 

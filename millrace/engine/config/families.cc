@@ -1,5 +1,7 @@
 #include "millrace/engine/config/families.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <vector>

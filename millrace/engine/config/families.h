@@ -24,7 +24,7 @@ const ModelFamily* FamilyOf(const Json& config);
 /// Returns the model types of all families, with commas between them.
 std::string KnownModelTypes();
 
-/// Changes a config.json so that the model has these heads, with so many classes of rows. Does nothing to families
+/// Changes a config.json so that the model has these heads, with `classes` classes of rows. Does nothing to families
 /// whose heads are always the same.
 void SetHeads(Json& config, ModelHeads heads, std::int64_t classes);
 

@@ -8,7 +8,7 @@
 
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
-#include "millrace/plan/model/model_shape.h"
+#include "millrace/engine/config/model_shape.h"
 
 namespace millrace::engine {
 

@@ -1,4 +1,4 @@
-// What a family of models says of itself.
+// The interface of a family of models: what the family tells the rest of the program.
 #pragma once
 
 #include <cstdint>
@@ -12,36 +12,39 @@
 
 namespace millrace::engine {
 
-/// What the heads of a model predict: tokens, classes of rows, or both.
+/// The predictions of a model's heads: tokens, classes of rows, or both.
 struct ModelHeads {
   bool tokens = true, rows = false;
 };
 
-/// How Hugging Face's folders name the weights of a family, where folders differ.
+/// The names of a family's weights in Hugging Face's folders. Folders of one family may differ in them.
 struct FolderNames {
-  std::string_view prefix;     ///< of the base model's weights in the class with a head; folders of the base lack it
-  std::string_view embedding;  ///< a weight of the base model, without the prefix. It tells which class saved a folder
+  /// The prefix of the base model's weights in a class with a head; a folder of the base model has no prefix.
+  std::string_view prefix;
+  std::string_view embedding;  ///< a weight of the base model, without the prefix; shows which class saved a folder
   bool tied = false;           ///< the default of config.json's tie_word_embeddings
-  std::span<const std::string_view> tied_names = {};  ///< weights that are another one, if the model is tied
-  std::span<const std::string_view> computed = {};    ///< suffixes of tensors that are computed, so no weights
-  bool transposed_blocks = false;                     ///< matrices of blocks stand there as [in, out]
+  /// Weights that share the memory of another weight if the model is tied.
+  std::span<const std::string_view> tied_names = {};
+  /// Suffixes of tensors that are computed when the model is made, so they are not weights.
+  std::span<const std::string_view> computed = {};
+  bool transposed_blocks = false;  ///< the folder has the matrices of blocks as [in, out]
 };
 
-/// A family of models. Each defines a function that returns its own.
+/// A family of models. Each family defines a function that returns this description.
 struct ModelFamily {
   std::span<const std::string_view> model_types;  ///< values of config.json's model_type
   /// Reads a config.json of one of these types, and validates it.
   Result<std::shared_ptr<const ModelConfig>> (*parse)(const Json& json, std::string_view what);
-  /// Returns the config.json of a new model of these sizes, without head_dim. An intermediate_size or num_kv_heads of 0
-  /// is the family's usual one. Members that it leaves out have the defaults of `parse`.
+  /// Returns the config.json of a new model of these sizes, without head_dim. If intermediate_size or num_kv_heads is
+  /// 0, the family chooses its usual value. A member that is not in the result has the default of `parse`.
   Json (*new_model)(std::string_view model_type, const ModelSizes& sizes);
   /// Keys of config.json, beside the sizes, that a job file's model.config may have.
   std::span<const std::string_view> options;
   FolderNames names;
-  /// Models with a head for tokens predict the next one. False: they predict hidden ones.
+  /// True if the head for tokens predicts the next token; false if it predicts masked tokens.
   bool causal = true;
-  /// Changes a config.json of the family so that its models have these heads, with so many classes of rows. Heads that
-  /// the family lacks become others. Null: the heads are always the same, and predict tokens.
+  /// Changes a config.json of the family so that its models have these heads, with this number of classes. If the
+  /// family lacks a head, it chooses another one. Null: the models always have a head for tokens.
   void (*set_heads)(Json& json, ModelHeads heads, std::int64_t classes) = nullptr;
 };
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <set>
 
-#include "millrace/engine/adapters/peft_config.h"
 #include "millrace/engine/config/families.h"
+#include "millrace/engine/config/peft_config.h"
 
 namespace millrace::engine {
 namespace {

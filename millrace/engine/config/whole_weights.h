@@ -1,4 +1,4 @@
-// Which of an adapter's tensors are weights of the model itself.
+// Finds the tensors of an adapter that are whole weights of the model itself.
 #pragma once
 
 #include <span>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "millrace/base/result.h"
-#include "millrace/engine/adapters/lora_options.h"
+#include "millrace/engine/config/lora_options.h"
 #include "millrace/engine/config/model_config.h"
 
 namespace millrace::engine {

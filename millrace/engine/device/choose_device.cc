@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <array>
 
-#include "millrace/engine/ops/cuda/tensors/built_with_cuda.h"
+#include "millrace/engine/device/built_with_cuda.h"
 
 namespace millrace::engine {
 namespace {

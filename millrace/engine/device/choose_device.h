@@ -11,7 +11,7 @@
 
 namespace millrace::engine {
 
-/// How numbers are kept and multiplied.
+/// The types in which numbers are kept and multiplied.
 struct Precision {
   at::ScalarType type = at::kFloat;  ///< of weights and activations
   bool tf32 = false;                 ///< products of float32 numbers may round their inputs to TF32

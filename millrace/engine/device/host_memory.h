@@ -1,4 +1,4 @@
-// Copies between the host and a device that wait for neither.
+// Copies between the host and a device that block neither of them.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -15,7 +15,7 @@
 
 namespace millrace::engine {
 
-/// What an adapter does to one linear layer.
+/// The update of one linear layer by an adapter.
 struct LayerUpdate {
   ops::LowRankUpdate update = {};  ///< undefined: the layer stays as it is
   at::Tensor factors = {};         ///< with magnitudes: m / |V| [out] in float32, and 1 where a row has no magnitude

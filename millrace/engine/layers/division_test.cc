@@ -7,9 +7,9 @@
 
 #include "millrace/collectives/connect.h"
 #include "millrace/engine/config/families.h"
-#include "millrace/engine/gradients/divided_gradients.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/optim/adamw.h"
+#include "millrace/engine/sharding/divided_gradients.h"
 
 namespace millrace::engine {
 namespace {

@@ -1,4 +1,4 @@
-// Tables that are looked up.
+// An embedding table: maps each token id to a row.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -7,13 +7,13 @@
 
 #include "millrace/engine/layers/forward_context.h"
 #include "millrace/engine/ops/embedding.h"
-#include "millrace/engine/ops/exchange/exchange.h"
+#include "millrace/engine/ops/exchange.h"
 #include "millrace/engine/parameters/parameter_buffer.h"
 
 namespace millrace::engine {
 
-/// ids int64 [N] → rows of a table [N, columns]; with sequence parallelism this rank's rows of them [N / ranks,
-/// columns]. A value type; LayerFactory makes it.
+/// Maps ids int64 [N] to rows of a table [N, columns]. With sequence parallelism, returns only this rank's rows [N /
+/// ranks, columns]. A value type. LayerFactory makes it.
 class Embedding {
  public:
   Embedding() = default;

@@ -1,4 +1,4 @@
-// What all layers of one forward pass share.
+// The context that all layers of one forward pass share.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 #include "millrace/engine/layers/embedding_noise.h"
 #include "millrace/engine/layers/kv_cache.h"
+#include "millrace/engine/ops/common/sequences.h"
 #include "millrace/engine/ops/dropout.h"
-#include "millrace/engine/ops/layout/sequences.h"
 
 namespace millrace::engine {
 

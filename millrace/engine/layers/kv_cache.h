@@ -8,13 +8,13 @@
 #include <memory>
 #include <vector>
 
-#include "millrace/engine/ops/cached/cached_attention.h"
+#include "millrace/engine/ops/cached_attention.h"
 
 namespace millrace::engine {
 
 class RecordedSteps;  // models/recorded_steps.h
 
-/// How a cache has its keys and values.
+/// The type of a cache's keys and values.
 enum class KvNumbers {
   kComputed,  ///< in the type that the model computes in
   kInt8,      ///< as 8-bit integers, with a scale for each token and head

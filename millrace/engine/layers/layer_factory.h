@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "millrace/engine/adapters/lora_options.h"
+#include "millrace/engine/config/lora_options.h"
 #include "millrace/engine/layers/embedding.h"
 #include "millrace/engine/layers/linear.h"
 #include "millrace/engine/layers/norm.h"
@@ -39,8 +39,8 @@ struct LinearSpec {
   bool predicts = false;  ///< its outputs are logits or scores
 };
 
-/// What an adapter that is not among the parameters must know of a linear layer (layers/adapted_linear.h). The handle
-/// is valid as long as the model.
+/// A linear layer, as adapters outside of the parameters see it (layers/adapted_linear.h). The handle is valid as long
+/// as the model.
 struct LinearLayer {
   struct Module {
     std::string name;  ///< "model.layers.0.self_attn.q_proj"
@@ -111,7 +111,7 @@ class LayerFactory {
   std::vector<LinearLayer> TakeLinearLayers() { return std::move(linear_layers_); }
 
  private:
-  /// What this rank holds of the outputs of one name, or of one of them.
+  /// The part that this rank holds of the outputs of one name, or of one of them.
   struct OutputSlice {
     std::string name;
     std::int64_t rows;  ///< of all outputs of that name

@@ -10,13 +10,13 @@
 #include "millrace/engine/layers/adapted_linear.h"
 #include "millrace/engine/layers/forward_context.h"
 #include "millrace/engine/layers/low_rank.h"
-#include "millrace/engine/ops/exchange/divided_linear.h"
+#include "millrace/engine/ops/divided_linear.h"
 #include "millrace/engine/ops/linear.h"
 #include "millrace/engine/parameters/parameter_buffer.h"
 
 namespace millrace::engine {
 
-/// How tensor-parallel ranks divide a linear layer [out, in].
+/// The division of a linear layer [out, in] among tensor-parallel ranks.
 enum class LinearDivision {
   kNone,     ///< every rank computes all of it
   kColumns,  ///< a rank has some of the outputs: it sees all inputs, and its outputs stay with it

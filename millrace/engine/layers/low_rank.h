@@ -1,4 +1,4 @@
-// What a linear layer knows of its LoRA adapters.
+// Holds the LoRA adapters of a linear layer, as handles to their weights.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +13,22 @@
 
 namespace millrace::engine {
 
-/// The adapters of a layer's modules: ops::LowRankUpdate, with handles for weights. A value type. A default one has no
-/// module.
+/// The adapters of a layer's modules, such as the query, key and value of one fused layer. For() makes an
+/// ops::LowRankUpdate of them, for one pass. A value type. A default object has no module and changes nothing.
 struct LowRankAdapters {
   struct Module {
-    std::int64_t first_output = 0;
-    WeightHandle up;
-    std::uint64_t dropout_site = 0;
-    WeightHandle magnitude = {};  ///< with DoRA
+    std::int64_t first_output = 0;   ///< the module's first output among those of the layer
+    WeightHandle up;                 ///< B of LoRA: [outputs of the module, rank]
+    std::uint64_t dropout_site = 0;  ///< the number of the site at which elements of x are dropped
+    WeightHandle magnitude = {};     ///< with DoRA: the magnitude of each output
   };
-  WeightHandle down;
+  WeightHandle down;  ///< A of LoRA, of all modules: [modules · rank, in]
   std::vector<Module> modules;
   double scale = 1, dropout = 0;
-  bool sees_some_tokens = false;  ///< the rows of x are this rank's, as in ForwardContext::first_token
-  std::int64_t first_input = 0;   ///< of this rank's columns of x
+  bool sees_some_tokens = false;  ///< true: x has only this rank's tokens (ForwardContext::first_token)
+  std::int64_t first_input = 0;   ///< the first of this rank's columns of x
 
+  /// Returns the update for one pass. Empty if there is no module, or if the pass leaves out adapters.
   ops::LowRankUpdate For(const ForwardContext& context) const {
     if (modules.empty() || context.without_adapters) return {};
     ops::LowRankUpdate update{.down = *down, .scale = scale};
@@ -43,8 +44,8 @@ struct LowRankAdapters {
     return update;
   }
 
-  /// Returns what the adapter adds to the logits of a head with inputs x [N, in]. REQUIRES: one module at most, without
-  /// magnitudes.
+  /// Returns what the adapter adds to the logits of a head, whose inputs are x [N, in]. REQUIRES: at most one module,
+  /// without a magnitude.
   ops::HeadUpdate ForHead(const at::Tensor& x, const ForwardContext& context) const {
     const ops::LowRankUpdate update = For(context);
     if (!update.defined()) return {};

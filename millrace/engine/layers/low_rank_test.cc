@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <string>
 
-#include "millrace/engine/ops/choice/step_kernels.h"
+#include "millrace/engine/ops/common/step_kernels.h"
 #include "millrace/engine/ops/cpu/gemm.h"
 #include "millrace/engine/ops/linear.h"
 #include "millrace/engine/ops/reference.h"

@@ -1,4 +1,4 @@
-// Normalisation of the residual stream.
+// Normalizes the residual stream in front of a layer.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -11,17 +11,19 @@
 
 namespace millrace::engine {
 
-/// A layer norm if it has a bias, else a root-mean-square norm. A value type; LayerFactory makes it.
+/// The norm of a block: a layer norm if there is a bias, else a root-mean-square norm. A value type. LayerFactory makes
+/// it. `eps` is added to the variance or the mean square.
 class Norm {
  public:
   Norm() = default;
   Norm(WeightHandle weight, WeightHandle bias, double eps) : weight_(weight), bias_(bias), eps_(eps) {}
-  /// Returns x + delta and its norm. `delta` may be undefined.
+  /// Returns the sum x + delta, and the norm of the sum. An undefined `delta` counts as zero.
   ops::Normed Forward(const at::Tensor& x, const at::Tensor& delta = {}) const {
     return bias_->defined() ? ops::AddLayerNorm(x, delta, *weight_, *bias_, eps_)
                             : ops::AddRmsNorm(x, delta, *weight_, eps_);
   }
-  /// Returns what Forward() returned, as the input of a layer.
+  /// Returns the norm in `normed` as the input of a layer. With selective recomputation, the backward pass computes the
+  /// norm again instead of keeping it.
   ops::LayerInput Output(const ops::Normed& normed, const ForwardContext& context) const {
     if (!context.selective_recompute) return normed.out;
     return {normed.out, [norm = *this, sum = normed.sum.detach()] {

@@ -1,5 +1,5 @@
 // Products with codes against products with the numbers that they stand for.
-#include "millrace/engine/ops/quantized/quantized_product.h"
+#include "millrace/engine/ops/quantized_product.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "millrace/engine/ops/choice/step_kernels.h"
+#include "millrace/engine/ops/common/step_kernels.h"
 #include "millrace/engine/ops/linear.h"
 #include "millrace/engine/ops/reference.h"
 #include "millrace/engine/testing/in_memory_codes.h"

@@ -1,4 +1,4 @@
-// Rotary positions of a model.
+// Rotates the queries and keys of a model by the positions of their tokens (rotary embeddings).
 #pragma once
 
 #include <ATen/ATen.h>
@@ -7,21 +7,22 @@
 #include <functional>
 #include <map>
 
-#include "millrace/engine/ops/layout/head_layout.h"
-#include "millrace/engine/ops/layout/sequences.h"
+#include "millrace/engine/ops/common/head_layout.h"
+#include "millrace/engine/ops/common/sequences.h"
 #include "millrace/engine/ops/rotary.h"
 
 namespace millrace::engine {
 
-/// Rotates queries and keys by the positions of their tokens. The angles may depend on the length of the token's own
-/// sequence, so that what stands beside a sequence does not change it. One thread at a time.
+/// The angles of a model's rotary embeddings. The angles may depend on the length of a token's own sequence, but not on
+/// the other sequences of the batch. One thread at a time.
 class RotaryPositions {
  public:
   RotaryPositions() = default;
-  /// The same angles for all sequences.
+  /// Uses the same angles for all sequences.
   explicit RotaryPositions(ops::RotaryTable table) : positions_(table.positions()), tables_{{positions_, table}} {}
-  /// Sequences of up to `positions` tokens. Those of equal `group_of`(length) have the same angles, those of
-  /// `make_table`(group_of(length)). A table has at least as many positions as the sequence is long.
+  /// Uses angles that depend on the length of the sequence, of at most `positions` tokens. `group_of` maps a length to
+  /// a group. All sequences of a group have the angles of `make_table(group)`, a table with at least as many positions
+  /// as the sequence has tokens.
   RotaryPositions(std::int64_t positions, std::function<std::int64_t(std::int64_t length)> group_of,
                   std::function<ops::RotaryTable(std::int64_t group)> make_table)
       : positions_(positions), group_of_(std::move(group_of)), make_table_(std::move(make_table)) {}
@@ -29,7 +30,7 @@ class RotaryPositions {
   /// Returns whether all sequences have the same angles.
   bool same_for_all_lengths() const { return !group_of_; }
 
-  /// qkv [N, layout.columns()] → the same with queries and keys rotated.
+  /// Returns qkv [N, layout.columns()] with its queries and keys rotated.
   /// Throws c10::Error if a sequence is longer than the model's positions.
   at::Tensor Forward(const at::Tensor& qkv, const ops::HeadLayout& layout, const ops::Sequences& sequences) const;
 
@@ -40,7 +41,7 @@ class RotaryPositions {
   std::int64_t positions_ = 0;
   std::function<std::int64_t(std::int64_t)> group_of_;
   std::function<ops::RotaryTable(std::int64_t)> make_table_;
-  mutable std::map<std::int64_t, ops::RotaryTable> tables_;  ///< those in use lately, by group
+  mutable std::map<std::int64_t, ops::RotaryTable> tables_;  ///< a few tables, by group
 };
 
 }  // namespace millrace::engine

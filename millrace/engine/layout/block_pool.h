@@ -9,10 +9,9 @@
 
 namespace millrace::engine {
 
-/// Free blocks, and the bytes of all blocks. A block serves a request of its size or of a smaller one, so that few
-/// blocks serve requests of different sizes, and the heap does not fill with holes between blocks that come and go. The
-/// planner follows the same choices without memory. Memory: the owner of a block, which frees it in its destructor. One
-/// thread at a time.
+/// Free blocks, and the bytes of all blocks. A block serves a request of its size or of a smaller one. So few blocks
+/// serve requests of different sizes, and blocks that come and go leave no holes in the heap. The planner follows the
+/// same choices without memory. Memory: the owner of a block, which frees it in its destructor. One thread at a time.
 template <class Memory>
 class BlockPool {
  public:

@@ -1,4 +1,4 @@
-// How the ranks of a job divide the work: the job file's train.parallel.
+// The options by which the ranks of a job divide the work: the job file's train.parallel.
 #pragma once
 
 #include <optional>
@@ -20,7 +20,7 @@ enum class PipelineSchedule {
 std::string_view PipelineScheduleName(PipelineSchedule schedule);  ///< "simple", "1f1b", "interleaved", "zero_bubble"
 std::optional<PipelineSchedule> ParsePipelineSchedule(std::string_view name);
 
-/// What a forward pass does not keep, so that the backward pass computes it again.
+/// The activations that a forward pass does not keep, so that the backward pass computes them again.
 enum class Recompute {
   kNone,
   kSelective,  ///< outputs of norms and of activation functions: cheap to compute, large to keep
@@ -44,7 +44,7 @@ struct ParallelOptions {
   bool reduce_in_bf16 = false;  ///< gradients travel along `data` and `shard` in 16 bits (DataExchangeOptions)
   bool overlap = true;          ///< sums of gradients begin during the backward pass; false only with zero 0 and 1
   Recompute recompute = Recompute::kNone;
-  int recompute_every = 1;            ///< with kFull: every so many blocks, one is computed again
+  int recompute_every = 1;            ///< with kFull and N: one of N blocks is computed again
   bool offload_activations = false;   ///< with kFull, on a GPU: inputs of these blocks wait in the host's memory
   std::string placement = "cluster";  ///< Mesh
   bool operator==(const ParallelOptions&) const = default;

@@ -1,4 +1,4 @@
-// What the parts of a model cost, so that the stages of a pipeline can have about the same work. Arithmetic only.
+// The cost of a model's parts, by which the stages of a pipeline get about the same work. Arithmetic only.
 #pragma once
 
 #include <cstdint>

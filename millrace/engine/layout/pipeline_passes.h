@@ -38,8 +38,9 @@ struct PipelinePass {
 /// receiver, no rank waits forever. The gradients of a stage are added in the order of micro-batches. So they have the
 /// same bits with every schedule and every number of ranks.
 ///
-/// With p ranks, m micro-batches and v stages a rank, rank r holds the activations of at most so many micro-batches of
-/// a stage at once. (Of one that waits for kBackwardWeight, only what its weight gradients need.)
+/// With p ranks, m micro-batches and v stages a rank, rank r holds the activations of at most this number of
+/// micro-batches of a stage at once. (A micro-batch that waits for kBackwardWeight has only the activations that its
+/// weight gradients need.)
 ///   kSimple       m
 ///   k1F1B         min(m, p - r)
 ///   kInterleaved  min(m · v, 2 (p - r - 1) + (v - 1) p + 1); as 1F1B with one stage a rank

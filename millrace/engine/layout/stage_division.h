@@ -1,4 +1,4 @@
-// How a pipeline divides the blocks of a model. Arithmetic only.
+// The division of a model's blocks into the stages of a pipeline. Arithmetic only.
 #pragma once
 
 #include <cstdint>

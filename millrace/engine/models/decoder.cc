@@ -4,8 +4,8 @@
 #include "millrace/engine/errors.h"
 #include "millrace/engine/models/preference.h"
 #include "millrace/engine/ops/cross_entropy.h"
-#include "millrace/engine/ops/exchange/exchange.h"
-#include "millrace/engine/ops/quantized/quantized_product.h"
+#include "millrace/engine/ops/exchange.h"
+#include "millrace/engine/ops/quantized_product.h"
 
 namespace millrace::engine {
 namespace {

@@ -1,4 +1,4 @@
-// What decoders share: a norm and a head, which predict the next token, or a class of each row from its last token.
+// The base of decoders: a norm and a head, which predict the next token, or a class of each row from its last token.
 #pragma once
 
 #include <ATen/ATen.h>

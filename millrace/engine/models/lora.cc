@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "millrace/base/hash/random.h"
-#include "millrace/engine/adapters/lora_options.h"
+#include "millrace/engine/config/lora_options.h"
 #include "millrace/engine/parameters/name_hash.h"
 
 namespace millrace::engine {

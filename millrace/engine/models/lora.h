@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "millrace/base/result.h"
-#include "millrace/engine/adapters/lora_options.h"
+#include "millrace/engine/config/lora_options.h"
 #include "millrace/engine/config/model_config.h"
 #include "millrace/engine/parameters/parameter_buffer.h"
 #include "millrace/engine/parameters/state_ranks.h"

@@ -5,7 +5,7 @@
 
 #include <set>
 
-#include "millrace/engine/sharding/testing/train_ranks.h"
+#include "millrace/engine/testing/train_ranks.h"
 
 namespace millrace::engine {
 namespace {

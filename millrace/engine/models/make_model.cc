@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "millrace/engine/adapters/lora_options.h"
+#include "millrace/engine/config/lora_options.h"
 #include "millrace/engine/config/model_family.h"
 #include "millrace/engine/errors.h"
 #include "millrace/engine/layers/layer_factory.h"

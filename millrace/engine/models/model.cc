@@ -7,11 +7,11 @@
 #include <algorithm>
 
 #include "millrace/engine/device/host_memory.h"
-#include "millrace/engine/models/kept_inputs.h"
 #include "millrace/engine/models/recorded_steps.h"
-#include "millrace/engine/ops/backward/deferred_work.h"
-#include "millrace/engine/ops/backward/node.h"
-#include "millrace/engine/ops/choice/step_kernels.h"
+#include "millrace/engine/models/saved_inputs.h"
+#include "millrace/engine/ops/common/deferred_work.h"
+#include "millrace/engine/ops/common/node.h"
+#include "millrace/engine/ops/common/step_kernels.h"
 #include "millrace/trace/recorder.h"
 
 namespace millrace::engine {
@@ -151,7 +151,7 @@ ForwardContext Model::ContextOf(const ModelBatch& batch) const {
 /// The block as one op that keeps nothing but its input, and runs the block again in the backward pass (Chen et al.
 /// 2016). Dropout is a function of its place, so the second run drops the same elements.
 Stream Model::RunAgainBackward(std::int64_t layer, const Stream& x,
-                               const std::shared_ptr<const ForwardContext>& context, KeptInputs& inputs) const {
+                               const std::shared_ptr<const ForwardContext>& context, SavedInputs& inputs) const {
   Stream out;
   {
     const at::NoGradGuard no_grad;
@@ -170,7 +170,7 @@ Stream Model::RunAgainBackward(std::int64_t layer, const Stream& x,
 }
 
 Stream Model::RunBlock(std::int64_t layer, const Stream& x, const std::shared_ptr<const ForwardContext>& context,
-                       KeptInputs& inputs) const {
+                       SavedInputs& inputs) const {
   const PartHooks hooks(*buffer_, block_groups_[static_cast<std::size_t>(layer)]);
   const std::string name = trace::CurrentRecorder() != nullptr ? BlockName(layer) : std::string();
   const trace::Span span(name.c_str(), trace::Category::kModel);
@@ -209,7 +209,7 @@ at::Tensor Model::Forward(std::size_t stage, const ModelBatch& batch, const at::
     hooks.AfterForward();
     if (hooks && Learns(x)) x = OnBackward("BeginningOfEmbedding", x, [hooks] { hooks.BeforeBackward(); });
   }
-  KeptInputs kept(offloads_);
+  SavedInputs kept(offloads_);
   for (std::int64_t layer = parts.first; layer < parts.last; ++layer) x = RunBlock(layer, x, context, kept);
   if (!parts.predicts) return x.Sum();
   const trace::Span span("head", trace::Category::kModel);
@@ -245,7 +245,7 @@ Stream Model::RunBlocks(const at::Tensor& ids, const std::shared_ptr<const Forwa
               "a model that is divided among ranks does not generate text");
   TORCH_CHECK(context->cache == nullptr || config_->generates(), config_->family(), " does not generate text");
   Stream x = Embed(ids, {}, *context);
-  KeptInputs kept(std::nullopt);
+  SavedInputs kept(std::nullopt);
   for (std::int64_t layer = 0; layer < stages_[0].last; ++layer) x = RunBlock(layer, x, context, kept);
   return x;
 }
@@ -353,7 +353,7 @@ at::Tensor Model::Predict(std::size_t stage, const at::Tensor& inputs, const at:
   const auto context = std::make_shared<const ForwardContext>(
       ForwardContext{.sequences = ops::Sequences::Even(inputs.size(0), inputs.size(1))});
   Stream x = parts.embeds ? Embed(inputs, {}, *context) : Stream{.residual = hidden};
-  KeptInputs kept(offloads_);
+  SavedInputs kept(offloads_);
   for (std::int64_t layer = parts.first; layer < parts.last; ++layer) x = RunBlock(layer, x, context, kept);
   if (!parts.predicts) return x.Sum();
   const at::Tensor logits = Scores(x, *context, {});

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "millrace/engine/adapters/lora_options.h"
+#include "millrace/engine/config/lora_options.h"
 #include "millrace/engine/config/model_config.h"
 #include "millrace/engine/layers/forward_context.h"
 #include "millrace/engine/layers/kv_cache.h"
@@ -33,7 +33,7 @@ struct Predictions {
   std::int64_t tokens = 0, rows = 0;
 };
 
-/// What a model learns from in one pass. Tensors of int64. The call borrows it.
+/// The input of one pass from which a model learns. Tensors of int64. The call borrows it.
 struct ModelBatch {
   at::Tensor inputs;  ///< [rows, length]
   /// [rows, length]; -100 where nothing is to be predicted. A causal model predicts labels[:, t] from inputs[:, ..t]
@@ -59,11 +59,11 @@ struct ModelBatch {
   bool as_reference = false;  ///< with preferences: the pass is the reference's, by the model without its adapters
 };
 
-/// Which parameters of a new model get initial values. The others are zero until they are read. Making random numbers
-/// takes longer than reading weights.
+/// The parameters of a new model that get initial values. The others are zero until they are read. Making random
+/// numbers takes longer than reading weights.
 enum class InitialValues { kAll, kAdapters, kNone };
 
-/// What a rank has of a model.
+/// The part of a model that a rank has.
 struct ModelShare {
   TensorRanks ranks = {};                ///< that divide each layer
   std::vector<ModelStage> stages = {};   ///< this rank's, in order; empty: the whole model
@@ -82,7 +82,7 @@ struct SequencePart {
   /// The blocks of the sequence, in order, with room for these tokens. No other part writes to the blocks that these
   /// tokens come to.
   std::span<const std::int32_t> blocks;
-  std::int64_t logits = 1;                  ///< the last so many of these tokens get the logits of what follows them
+  std::int64_t logits = 1;                  ///< the number of last tokens that get the logits of what follows them
   const AdapterWeights* adapter = nullptr;  ///< of linear_layers(); null: the model's own weights
 };
 
@@ -96,8 +96,8 @@ struct Stream {
   Stream Detached() const { return {residual.detach(), delta.defined() ? delta.detach() : at::Tensor()}; }
 };
 
-/// What blocks that are computed again keep (kept_inputs.h).
-class KeptInputs;
+/// The inputs that recomputed blocks keep (saved_inputs.h).
+class SavedInputs;
 
 /// A model with its weights, or some stages of one. A family derives it and says how each part is made and what it
 /// computes: the embedding, a block, the head. Not thread-safe: one thread uses a model at a time. Calls may throw
@@ -116,7 +116,7 @@ class Model {
   const std::vector<NamedParameter>& Parameters() { return buffer().parameters(); }
   /// Returns whether the head declares this parameter. A tied LM head is the embedding's.
   bool IsOfHead(const NamedParameter& parameter) const;
-  /// Returns the stages that this rank has, in order. One that is the whole model, unless MakeModel was told otherwise.
+  /// Returns the stages that this rank has, in order. One that is the whole model, unless MakeModel got a share.
   const std::vector<ModelStage>& stages() const { return stages_; }
   const TensorRanks& ranks() const { return ranks_; }
   /// Returns the linear layers in the order of a forward pass.
@@ -126,8 +126,8 @@ class Model {
   /// minutes shows progress. May be empty.
   std::function<void()> on_block = {};
 
-  /// Which blocks keep less for the backward pass. With `offload`, what kFull keeps on a GPU waits on the host. The
-  /// results have the same bits.
+  /// Sets which blocks keep less for the backward pass. With `offload`, what kFull keeps on a GPU waits on the host.
+  /// The results have the same bits.
   void SetRecompute(Recompute what, int every = 1, bool offload = false);
 
   /// The layer that predicts tokens is read for each one. From now on it is read as 8-bit integers, with a scale a row;
@@ -214,9 +214,9 @@ class Model {
   Stream RunBlocks(const at::Tensor& ids, const std::shared_ptr<const ForwardContext>& context) const;
   /// `inputs`: of the blocks of this pass.
   Stream RunBlock(std::int64_t layer, const Stream& x, const std::shared_ptr<const ForwardContext>& context,
-                  KeptInputs& inputs) const;
+                  SavedInputs& inputs) const;
   Stream RunAgainBackward(std::int64_t layer, const Stream& x, const std::shared_ptr<const ForwardContext>& context,
-                          KeptInputs& inputs) const;
+                          SavedInputs& inputs) const;
   bool Recomputes(std::int64_t layer) const;
 
   const std::shared_ptr<const ModelConfig> config_;

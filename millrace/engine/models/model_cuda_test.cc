@@ -4,11 +4,11 @@
 #include <gtest/gtest.h>
 
 #include "millrace/engine/config/families.h"
-#include "millrace/engine/gradients/divided_gradients.h"
 #include "millrace/engine/models/make_model.h"
-#include "millrace/engine/ops/choice/step_kernels.h"
+#include "millrace/engine/ops/common/step_kernels.h"
 #include "millrace/engine/optim/adamw.h"
 #include "millrace/engine/parameters/scalar_types.h"
+#include "millrace/engine/sharding/divided_gradients.h"
 
 namespace millrace::engine {
 namespace {

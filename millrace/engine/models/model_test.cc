@@ -7,9 +7,9 @@
 #include <span>
 
 #include "millrace/engine/families/llama/llama_config.h"
-#include "millrace/engine/gradients/divided_gradients.h"
 #include "millrace/engine/optim/adamw.h"
 #include "millrace/engine/parameters/scalar_types.h"
+#include "millrace/engine/sharding/divided_gradients.h"
 
 namespace millrace::engine {
 namespace {

@@ -1,5 +1,5 @@
-// Direct preference optimization (DPO: Rafailov et al. 2023): the model learns which of two answers is better, compared
-// with a reference that stays as it is.
+// Direct preference optimization (DPO: Rafailov et al. 2023): the model learns which of two answers is better. A
+// reference model, which does not change, is the standard of comparison.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -11,22 +11,11 @@
 #include <string>
 
 #include "millrace/engine/models/model.h"
+#include "millrace/engine/options/loss_options.h"
 
 namespace millrace::engine {
 
-/// With r the sum of log-probabilities of an answer's tokens minus that of the reference, and d = r(chosen) -
-/// r(rejected), the loss of a pair is
-///   kSigmoid: -(1 - label_smoothing) · log sigmoid(beta · d) - label_smoothing · log sigmoid(-beta · d)
-///   kIpo:     (r(chosen)/tokens of chosen - r(rejected)/tokens of rejected - 1/(2 · beta))²
-/// as in trl 1.16. Its label_smoothing (conservative DPO) is as in trl before 1.0.
-struct DpoOptions {
-  enum class Loss : std::uint8_t { kSigmoid, kIpo };
-  Loss loss = Loss::kSigmoid;
-  double beta = 0.1;
-  double label_smoothing = 0;  ///< of kSigmoid: the share of pairs that may be the wrong way round; 0 to 0.5
-};
-
-/// What pairs add up to. The reward of an answer is beta · r.
+/// The sums over pairs. The reward of an answer is beta · r.
 struct PreferenceSums {
   enum Number : std::uint8_t {
     kPairs,
@@ -45,14 +34,14 @@ struct PreferenceSums {
   std::map<std::string, double> Means() const;
 };
 
-/// What the passes of one batch of pairs share. An answer of a pair is a document, behind its prompt;
-/// ModelBatch::answers says which. Pair p counts if row_labels[p] is not -100.
+/// The state that all passes over one batch of pairs share. Each answer of a pair is a document behind its prompt;
+/// ModelBatch::answers has their places. Pair p counts if row_labels[p] is not -100.
 struct Preferences {
   DpoOptions options;
-  /// float64 [pairs, 2]: the log-probabilities of the answers by the reference. A pass with ModelBatch::as_reference
-  /// sets it, on ranks that have the head, and has the loss 0. Other passes need it.
+  /// The log-probabilities of the answers by the reference: float64 [pairs, 2]. A pass with ModelBatch::as_reference
+  /// sets this on ranks that have the head, and has the loss 0. All other passes need it.
   at::Tensor reference = {};
-  PreferenceSums sums = {};  ///< passes that are not the reference's add to it
+  PreferenceSums sums = {};  ///< every pass adds to the sums, except that of the reference
 };
 
 /// Returns the sum of the pairs' losses: a float32 scalar. `losses` are float64 [rows · length], the cross-entropies of

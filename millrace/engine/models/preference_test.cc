@@ -7,7 +7,7 @@
 #include <cmath>
 #include <vector>
 
-#include "millrace/engine/sharding/testing/train_ranks.h"
+#include "millrace/engine/testing/train_ranks.h"
 
 namespace millrace::engine {
 namespace {

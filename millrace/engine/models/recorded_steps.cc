@@ -9,7 +9,8 @@
 namespace millrace::engine {
 namespace {
 
-/// Rows that are computed for so many sequences. Those that are none cost little, and each number is a recording.
+/// Rows that are computed for `sequences` sequences. Rows without a sequence cost little, and each number is a
+/// recording.
 std::int64_t RowsFor(std::int64_t sequences) {
   constexpr std::int64_t kExact = 4, kFine = 8, kFew = 64, kCoarse = 32;
   if (sequences <= kExact) return sequences;

@@ -1,4 +1,4 @@
-// Steps of generation in which each sequence gets one token, as one thing that a GPU does.
+// Records a step of generation, in which each sequence gets one token, so that a GPU runs the whole step at once.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -14,9 +14,10 @@
 
 namespace millrace::engine {
 
-/// Records a step for each number of sequences and each length of the longest one, both rounded up, the second time
-/// that it is asked for. A step of one stream is hundreds of kernels of some microseconds each: without recording, the
-/// GPU waits for the host between them. For one cache and the model that made it. Not thread-safe.
+/// Keeps one recording for each number of sequences and length of the longest sequence, both rounded up. Makes the
+/// recording when such a step is asked for the second time. A step of one sequence is hundreds of kernels of some
+/// microseconds each. Without a recording, the GPU waits for the host between the kernels. For one cache and the model
+/// that made it. Not thread-safe.
 class RecordedSteps {
  public:
   /// Returns logits [n, vocabulary], float32, for ids [n] and their context, without waiting for the GPU.

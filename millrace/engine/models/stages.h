@@ -1,4 +1,4 @@
-// How a pipeline divides a model into stages.
+// Divides a model into the stages of a pipeline.
 #pragma once
 
 #include <cstdint>

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "millrace/engine/ops/backward/node.h"
+#include "millrace/engine/ops/common/node.h"
 #include "millrace/engine/ops/cuda_ops.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/reference.h"

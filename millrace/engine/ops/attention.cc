@@ -8,7 +8,7 @@
 
 #include "millrace/engine/ops/attention.h"
 
-#include "millrace/engine/ops/backward/node.h"
+#include "millrace/engine/ops/common/node.h"
 #include "millrace/engine/ops/cuda_ops.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/product.h"
@@ -49,7 +49,7 @@ struct HeadTask {
 /// A block of queries of one head, and the keys that one of them at least sees.
 struct QueryBlock {
   std::int64_t first, count;     ///< queries, counted within the sequence
-  std::int64_t first_key, keys;  ///< likewise
+  std::int64_t first_key, keys;  ///< counted within the sequence
   cpu::VisibleKeys visible;      ///< counted within the block's keys
   QueryBlock(const HeadTask& task, std::int64_t first_query)
       : first(first_query), count(std::min(kQueryBlock, task.length() - first_query)) {

@@ -5,16 +5,16 @@
 
 #include <cstdint>
 
+#include "millrace/engine/ops/common/head_layout.h"
+#include "millrace/engine/ops/common/sequences.h"
 #include "millrace/engine/ops/dropout.h"
-#include "millrace/engine/ops/layout/head_layout.h"
-#include "millrace/engine/ops/layout/sequences.h"
 
 namespace millrace::engine::ops {
 
-/// Which keys a query sees.
+/// The keys that a query sees.
 struct AttentionMask {
   bool causal = true;       ///< only keys up to the query's own position
-  std::int64_t window = 0;  ///< with `causal`: only the last so many of them, the query's own included; 0: all
+  std::int64_t window = 0;  ///< with `causal`: the number of last keys, the query's own included; 0: all
   /// Returns the keys that a query at `position` of a sequence of `length` tokens sees: [begin, end).
   std::int64_t begin(std::int64_t position) const {
     return window > 0 && position >= window ? position - window + 1 : 0;

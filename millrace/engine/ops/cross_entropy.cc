@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "millrace/engine/errors.h"
-#include "millrace/engine/ops/backward/node.h"
+#include "millrace/engine/ops/common/node.h"
 #include "millrace/engine/ops/cuda_ops.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/product.h"

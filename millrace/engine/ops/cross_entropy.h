@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "millrace/engine/options/loss_options.h"
 #include "millrace/engine/parallel/tensor_ranks.h"
 #include "millrace/engine/parameters/weight.h"
 
@@ -12,16 +13,8 @@ namespace millrace::engine::ops {
 
 inline constexpr std::int64_t kIgnoreLabel = -100;  // as in PyTorch's cross_entropy and in transformers
 
-/// Changes what is minimised. With p = softmax(logits) over C classes, the objective of a token is
-///   (1 - label_smoothing) · -log p[label] + label_smoothing/C · sum of -log p + z_loss · logsumexp(logits)²:
-/// label smoothing as in torch.nn.functional.cross_entropy, z-loss as in PaLM (Chowdhery et al. 2022).
-struct LossOptions {
-  double label_smoothing = 0;  ///< 0 to 1
-  double z_loss = 0;           ///< PaLM: 1e-4
-};
-
-/// What an adapter of the head adds to the logits: inner · up^T. `inner` [N, rank], scale · drop(x) · down^T, is the
-/// output of other ops, to which its gradient goes. A default one adds nothing.
+/// The part of the logits that an adapter of the head adds: inner · up^T. `inner` [N, rank], scale · drop(x) · down^T,
+/// is the output of other ops, to which its gradient goes. A default one adds nothing.
 struct HeadUpdate {
   at::Tensor inner;
   Weight up;  ///< [vocab, rank]; of ranks that divide the head, their rows

@@ -1,6 +1,6 @@
 // The fused ops for tensors on an NVIDIA GPU, in float32, bfloat16 or float16. Each is what the op of its name in ops/
-// promises, and runs on the current stream without waiting for it. Ops that are not here are made of those that are, or
-// by their reference.
+// promises, and runs on the current stream without waiting for it. Other ops are composed of these, or computed by
+// their reference.
 #pragma once
 
 #include <ATen/ATen.h>

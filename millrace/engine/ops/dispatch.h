@@ -1,4 +1,4 @@
-// From tensors to kernels: the implementations of an op by device and element type, and rows of memory.
+// The dispatch from tensors to kernels: the implementations of an op by device and element type, and rows of memory.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "millrace/engine/ops/choice/step_kernels.h"
+#include "millrace/engine/device/built_with_cuda.h"
+#include "millrace/engine/ops/common/step_kernels.h"
 #include "millrace/engine/ops/cpu/kernels.h"
-#include "millrace/engine/ops/cuda/tensors/built_with_cuda.h"
 #include "millrace/engine/ops/dropout.h"
 #include "millrace/trace/recorder.h"
 

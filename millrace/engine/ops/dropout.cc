@@ -1,7 +1,7 @@
 #include "millrace/engine/ops/dropout.h"
 
 #include "millrace/base/hash/random.h"
-#include "millrace/engine/ops/backward/node.h"
+#include "millrace/engine/ops/common/node.h"
 #include "millrace/engine/ops/cuda_ops.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/reference.h"

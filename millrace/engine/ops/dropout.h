@@ -18,7 +18,7 @@ struct DropoutRows {
 /// One place in a model where elements are dropped. A default site drops nothing.
 struct DropoutSite {
   double probability = 0;
-  std::uint64_t site = 0;  ///< tells the places of a model apart
+  std::uint64_t site = 0;  ///< identifies the place in the model
   DropoutRows rows;
   std::int64_t first_token = 0;   ///< the first row of x, counted in the micro-batch: ranks may divide the tokens
   std::int64_t first_column = 0;  ///< the first column of x: ranks may divide them

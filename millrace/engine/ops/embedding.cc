@@ -1,6 +1,6 @@
 #include "millrace/engine/ops/embedding.h"
 
-#include "millrace/engine/ops/backward/node.h"
+#include "millrace/engine/ops/common/node.h"
 #include "millrace/engine/ops/cuda_ops.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/reference.h"

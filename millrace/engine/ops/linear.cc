@@ -5,14 +5,14 @@
 #include <algorithm>
 #include <limits>
 
-#include "millrace/engine/ops/backward/deferred_work.h"
-#include "millrace/engine/ops/backward/node.h"
-#include "millrace/engine/ops/choice/step_kernels.h"
+#include "millrace/engine/ops/common/deferred_work.h"
+#include "millrace/engine/ops/common/node.h"
+#include "millrace/engine/ops/common/step_kernels.h"
 #include "millrace/engine/ops/cuda/tensors/product.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/dropout.h"
 #include "millrace/engine/ops/product.h"
-#include "millrace/engine/ops/quantized/quantized_product.h"
+#include "millrace/engine/ops/quantized_product.h"
 #include "millrace/engine/ops/reference.h"
 
 namespace millrace::engine::ops {

@@ -8,9 +8,9 @@
 #include <optional>
 #include <utility>
 
-#include "millrace/engine/ops/cuda/fp8/fp8_linear.h"
+#include "millrace/engine/ops/cuda/quantized/fp8_linear.h"
 #include "millrace/engine/ops/low_rank.h"
-#include "millrace/engine/ops/quantized/quantized_product.h"
+#include "millrace/engine/ops/quantized_product.h"
 #include "millrace/engine/parameters/weight.h"
 #include "millrace/engine/quantized/quantized_matrix.h"
 
@@ -25,7 +25,7 @@ struct LayerInput {
   std::function<at::Tensor()> again;
 };
 
-/// What x is multiplied with.
+/// The weights that x is multiplied with.
 struct LinearWeights {
   Weight matrix = {};         ///< [out, in]
   Weight bias = {};           ///< [out]; may be undefined
@@ -39,10 +39,10 @@ struct LinearWeights {
   bool takes_gradients() const { return !matrix.autograd_adds() && !bias.autograd_adds(); }
   /// Returns whether a backward pass needs x again.
   bool needs_input() const { return matrix.gradient.defined() || update.learns(); }
-  /// Returns whether a pass over so many tokens adds the update to the numbers that codes stand for, while these are in
-  /// the processor's cache. The update's own products read and write all outputs, and all gradients of inputs, so that
-  /// is less work if the tokens are more than the inputs. Without codes, a copy of the matrix would cost as much as it
-  /// saves. Not where tokens have the same bits whatever others there are.
+  /// Returns whether a pass over `tokens` tokens adds the update to the numbers that codes stand for, while these are
+  /// in the processor's cache. The update's own products read and write all outputs, and all gradients of inputs, so
+  /// that is less work if the tokens are more than the inputs. Without codes, a copy of the matrix would cost as much
+  /// as it saves. Not where tokens have the same bits whatever others there are.
   bool adds_update_first(std::int64_t tokens) const;
   /// Returns all tensors that may require grad, with x as the first.
   std::vector<at::Tensor> InputsWith(const at::Tensor& x) const;

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "millrace/base/process/simd.h"
-#include "millrace/engine/ops/choice/step_kernels.h"
+#include "millrace/engine/ops/common/step_kernels.h"
 #include "millrace/engine/ops/cpu/row_product.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/product.h"

@@ -13,8 +13,8 @@
 
 namespace millrace::engine::ops {
 
-/// What a layer's frozen weight [out, in] lacks. Module i, a range of the outputs, adds scale · drop(x)·down_i^T·up_i^T
-/// to its own. `down_i` is rows i·rank … of `down`. A default update adds nothing.
+/// The low-rank update of a layer's frozen weight [out, in]. Module i, a range of the outputs, adds scale ·
+/// drop(x)·down_i^T·up_i^T to its own. `down_i` is rows i·rank … of `down`. A default update adds nothing.
 ///
 /// With magnitudes, row j of a module's matrix becomes m_j · V_j / |V_j|, where V is the weight with the update.
 /// Dropout is then of that matrix's part, too: the outputs are W·(x - drop(x)) + m · V·drop(x) / |V|. ops::LinearPass
@@ -52,9 +52,9 @@ struct UpdatedRows {
   at::Tensor x, out;        ///< [N, in], [N, out]
   at::Tensor factors = {};  ///< defined: the outputs with the update are multiplied with it, [out] in float32
 };
-/// Adds each update's outputs to its rows, which no other part has. Rows in the memory of a CPU have the bits that they
-/// would have alone, if the thread's KernelScope says so: each thread then computes a few rows of one update, because
-/// the products of an adapter are too small to be shared. REQUIRES: is_matrix(), no graph is recorded.
+/// Adds each update's outputs to its rows, which no other part has. If the thread's KernelScope says so, rows in the
+/// memory of a CPU have the bits that they would have alone. Each thread then computes a few rows of one update,
+/// because the products of an adapter are too small to be shared. REQUIRES: is_matrix(), no graph is recorded.
 void AddUpdates(std::span<const UpdatedRows> parts);
 
 /// The passes of one update without autograd. A pass keeps what a later one needs: [N, modules · rank] numbers. So an

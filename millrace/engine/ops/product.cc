@@ -2,7 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include "millrace/engine/ops/choice/step_kernels.h"
+#include "millrace/engine/ops/common/step_kernels.h"
 #include "millrace/engine/ops/cpu/row_product.h"
 #include "millrace/engine/ops/cuda/tensors/product.h"
 #include "millrace/engine/ops/cuda_ops.h"

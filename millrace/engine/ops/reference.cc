@@ -2,11 +2,11 @@
 
 #include <cmath>
 
-#include "millrace/engine/ops/backward/node.h"
+#include "millrace/engine/ops/common/node.h"
 #include "millrace/engine/ops/cpu/philox.h"
 #include "millrace/engine/ops/cuda_ops.h"
 #include "millrace/engine/ops/dispatch.h"
-#include "millrace/engine/ops/quantized/quantized_product.h"
+#include "millrace/engine/ops/quantized_product.h"
 
 namespace millrace::engine::ops::reference {
 namespace {

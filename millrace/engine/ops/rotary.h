@@ -6,12 +6,12 @@
 #include <cstdint>
 #include <span>
 
-#include "millrace/engine/ops/layout/head_layout.h"
-#include "millrace/engine/ops/layout/sequences.h"
+#include "millrace/engine/ops/common/head_layout.h"
+#include "millrace/engine/ops/common/sequences.h"
 
 namespace millrace::engine::ops {
 
-/// Which dimensions of a head form the pairs that are rotated: j and j + dim/2 (Llama), or 2j and 2j + 1 (GPT-J).
+/// The pairs of dimensions of a head that are rotated: j and j + dim/2 (Llama), or 2j and 2j + 1 (GPT-J).
 enum class RotaryPairs { kHalves, kNeighbours };
 
 /// The rotations of every position. A value type; copies share memory.
@@ -22,7 +22,7 @@ struct RotaryTable {
   static RotaryTable Make(std::int64_t positions, std::span<const float> frequencies, RotaryPairs pairs,
                           at::Device device, double scale = 1);
   std::int64_t positions() const { return cosine.size(0); }
-  std::int64_t dim() const { return 2 * cosine.size(1); }  ///< the first so many dimensions of a head are rotated
+  std::int64_t dim() const { return 2 * cosine.size(1); }  ///< the number of a head's first dimensions that are rotated
 };
 /// Returns theta^(-2j/dim) for j = 0 … dim/2-1.
 std::vector<float> RotaryFrequencies(std::int64_t dim, double theta);

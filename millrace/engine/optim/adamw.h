@@ -4,12 +4,9 @@
 #include "millrace/engine/ops/cpu/kernels.h"
 #include "millrace/engine/optim/blocks.h"
 #include "millrace/engine/optim/optimizer.h"
+#include "millrace/engine/options/optimizer_options.h"
 
 namespace millrace::engine {
-
-struct AdamwOptions {
-  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
-};
 
 /// Keeps two moments per parameter: exp_avg and exp_avg_sq. A step is one pass over memory.
 class Adamw final : public Optimizer {

@@ -6,14 +6,10 @@
 #include "millrace/engine/ops/cpu/kernels.h"
 #include "millrace/engine/optim/blocks.h"
 #include "millrace/engine/optim/optimizer.h"
+#include "millrace/engine/options/optimizer_options.h"
 #include "millrace/engine/parameters/state_ranks.h"
 
 namespace millrace::engine {
-
-/// The defaults are FusedLAMB's.
-struct LambOptions {
-  double beta1 = 0.9, beta2 = 0.999, eps = 1e-6, weight_decay = 0.01;
-};
 
 /// Keeps two moments per parameter: exp_avg and exp_avg_sq. For each parameter tensor,
 ///   update = exp_avg/(1 - beta1^t) / (sqrt(exp_avg_sq/(1 - beta2^t)) + eps) + weight_decay · weight

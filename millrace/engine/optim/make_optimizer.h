@@ -11,14 +11,9 @@
 #include "millrace/engine/optim/adamw.h"
 #include "millrace/engine/optim/lamb.h"
 #include "millrace/engine/optim/sgd.h"
+#include "millrace/engine/options/optimizer_options.h"
 
 namespace millrace::engine {
-
-struct OptimizerOptions {
-  std::variant<AdamwOptions, LambOptions, SgdOptions> method;
-  ParameterRules rules = {};
-  StateStorage storage = {};
-};
 
 /// Checks that each glob matches a parameter of the model, on some rank. All ranks of ranks.model call it.
 /// Errors: kInvalidArgument, with `key` and the glob; kUnavailable if a rank is lost.

@@ -7,7 +7,7 @@
 
 #include "millrace/base/glob.h"
 #include "millrace/base/hash/random.h"
-#include "millrace/engine/adapters/lora_options.h"
+#include "millrace/engine/config/lora_options.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/optim/blocks.h"
 #include "millrace/engine/parameters/name_hash.h"
@@ -15,7 +15,7 @@
 namespace millrace::engine {
 namespace {
 
-/// Elements that are widened at a time: weights and two moments of so many stay in the first-level cache.
+/// Elements that are widened at a time: their weights and two moments stay in the first-level cache.
 constexpr std::int64_t kPartElements = 2048;
 
 /// Keeps the random bits of rounding apart from others that come from the same seed and name.

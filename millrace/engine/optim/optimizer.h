@@ -1,5 +1,5 @@
-// What all optimizers have in common: state by names, a master copy of the weights, and which
-// parameters decay or learn faster. MakeOptimizer (make_optimizer.h) makes one.
+// The base of all optimizers: state by names, a master copy of the weights, and which parameters decay or learn faster.
+// MakeOptimizer (make_optimizer.h) makes one.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -13,6 +13,7 @@
 
 #include "millrace/engine/ops/cpu/kernels.h"
 #include "millrace/engine/ops/cuda/tensors/optimizer.h"
+#include "millrace/engine/options/optimizer_options.h"
 #include "millrace/engine/parameters/parameter_buffer.h"
 
 namespace millrace::engine {
@@ -22,33 +23,6 @@ struct NamedState {
   std::string name;                   ///< "exp_avg/model.norm.weight"
   at::Tensor tensor;                  ///< [piece->elements()], of the type and in the memory that StateStorage says
   const OwnedPiece* piece = nullptr;  ///< valid as long as the buffer
-};
-
-/// What differs between the parameters that an optimizer updates.
-struct ParameterRules {
-  std::vector<std::string> no_decay = {};  ///< globs over parameter names
-  /// LoRA+ (Hayou et al. 2024): the learning rate of the matrices B of adapters is so many times that of A.
-  double loraplus_lr_ratio = 1;
-
-  /// Returns whether weight decay applies to a parameter. It does not to parameters with fewer than two dimensions
-  /// (biases, weights of norms), nor to those that a glob of no_decay matches.
-  bool Decays(const NamedParameter& parameter) const;
-  /// Returns the factor of a parameter's learning rate. As in PEFT's create_loraplus_optimizer, loraplus_lr_ratio is
-  /// also for trained parameters with fewer than two dimensions: the bias of a classifier.
-  double LrRatioOf(const NamedParameter& parameter) const;
-};
-
-/// How an optimizer keeps its state, to need less memory of a GPU. It computes in float32 and rounds stochastically
-/// what it keeps in bfloat16. The random bits of an element depend on the seed, the step and the element only, so a
-/// run's bits are the same under any division among ranks and after a resume.
-struct StateStorage {
-  bool bf16_moments = false;
-  /// A bfloat16 model has no master copy: each step rounds the new weights.
-  bool rounds_weights = false;
-  std::uint64_t seed = 0;
-  /// Moments and master copy are in the host's memory, where kernels of the GPU read and write them. Bits are the same.
-  /// On a CPU this changes nothing.
-  bool on_host = false;
 };
 
 /// Updates the weights that this rank owns from their gradients. There is state for owned elements of trainable

@@ -5,8 +5,8 @@
 
 #include <cmath>
 
-#include "millrace/engine/gradients/divided_gradients.h"
 #include "millrace/engine/optim/make_optimizer.h"
+#include "millrace/engine/sharding/divided_gradients.h"
 
 namespace millrace::engine {
 namespace {

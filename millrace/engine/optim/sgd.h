@@ -3,14 +3,9 @@
 
 #include "millrace/engine/optim/blocks.h"
 #include "millrace/engine/optim/optimizer.h"
+#include "millrace/engine/options/optimizer_options.h"
 
 namespace millrace::engine {
-
-struct SgdOptions {
-  double momentum = 0.9;  ///< 0: none, and no state is kept for it
-  bool nesterov = false;
-  double weight_decay = 0;  ///< coupled: added to the gradient, so that it enters the momentum
-};
 
 /// Keeps one tensor per parameter: momentum. With g = gradient + weight_decay · weight,
 ///   momentum = options.momentum · momentum + g

@@ -1,4 +1,4 @@
-// How the ranks of a job exchange the tensors of their GPUs.
+// Connects the ranks of a job so that they exchange the tensors of their GPUs.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -17,9 +17,9 @@ struct GpuGroup {
   std::string through_host;  ///< why tensors go through the memory of the host; empty: they go over NCCL
 };
 
-/// Makes `inner`, the group of all ranks, take the tensors of `device`, a GPU: over NCCL if every rank has a GPU of its
-/// own and finds the library, otherwise through the memory of the host. All ranks call it, and choose the same.
-/// `shares_gpu`: another rank uses this one's GPU.
+/// Makes `inner`, the group of all ranks, take the tensors of `device`, a GPU. They go over NCCL if every rank has a
+/// GPU of its own and finds the library, otherwise through the memory of the host. All ranks call it, and choose the
+/// same. `shares_gpu`: another rank uses this one's GPU.
 Result<GpuGroup> ConnectGpus(std::unique_ptr<Collective> inner, at::Device device, bool shares_gpu, Duration timeout);
 
 }  // namespace millrace::engine

@@ -1,4 +1,4 @@
-// The streams of a GPU, for exchanges beside what it computes.
+// Makes the streams of a GPU, for exchanges that run beside the computation.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -6,7 +6,7 @@
 #include <numbers>
 
 #include "millrace/base/hash/random.h"
-#include "millrace/engine/ops/cuda/tensors/built_with_cuda.h"
+#include "millrace/engine/device/built_with_cuda.h"
 #include "millrace/engine/ops/cuda/tensors/initial_values.h"
 
 namespace millrace::engine {

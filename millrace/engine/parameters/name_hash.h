@@ -1,4 +1,4 @@
-// Numbers that follow from names: keys of random numbers.
+// Hashes names to the keys of random numbers.
 #pragma once
 
 #include <cstdint>

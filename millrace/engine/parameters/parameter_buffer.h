@@ -21,7 +21,7 @@
 
 namespace millrace::engine {
 
-/// What a rank holds of a parameter, and its initial values.
+/// The part that a rank holds of a parameter, and its initial values.
 struct ParameterSpec {
   enum class Init { kNormal, kUniform, kOnes, kZeros };
   std::string name;                 ///< Hugging Face's: "model.layers.0.self_attn.q_proj.weight"
@@ -37,7 +37,7 @@ struct ParameterSpec {
   bool shared_by_stages = false;
 };
 
-/// Which parameters are trained: globs over names. The others are frozen.
+/// The parameters that are trained: globs over names. The others are frozen.
 struct TrainedNames {
   std::vector<std::string> freeze = {};
   std::vector<std::string> except = {};  ///< trained, although `freeze` matches
@@ -98,8 +98,8 @@ struct OwnedPiece {
   std::int64_t elements() const { return values.numel(); }
 };
 
-/// Is told when a part of the model begins and ends to use a group. So parameters need to be there only while they are
-/// used, and gradients can go when they are complete. Calls come on the thread that runs the model. They may throw.
+/// Gets a call when a part of the model begins or ends to use a group. So parameters need to be there only while they
+/// are used, and gradients can go when they are complete. Calls come on the thread that runs the model. They may throw.
 class GroupHooks {
  public:
   virtual ~GroupHooks() = default;
@@ -183,8 +183,8 @@ class ParameterBuffer {
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
   const std::vector<ParameterGroup>& groups() const { return groups_; }
 
-  /// What this rank updates and saves. Pieces are in the order of parameters. A parameter of which this rank owns
-  /// nothing has no piece, others have one.
+  /// Returns the number of elements that this rank updates and saves. Pieces are in the order of parameters. A
+  /// parameter of which this rank owns nothing has no piece, others have one.
   std::int64_t owned_size() const { return size_ / sharding_.parts(); }
   std::int64_t owned_trained_size() const { return trained_size_ / sharding_.parts(); }
   const std::vector<OwnedSpan>& owned_spans() const { return spans_; }
@@ -241,7 +241,7 @@ class ParameterBuffer {
   std::optional<std::size_t> open_[2];  ///< the part's groups that take further parameters: frozen, trainable
   bool allocated_ = false;
   at::TensorOptions options_;  ///< of values
-  /// All groups, or with divides_values() the owned parts of all groups; gradients likewise.
+  /// All groups, or with divides_values() the owned parts of all groups. The gradients are divided in the same way.
   at::Tensor values_, gradients_;
   MemoryPool pool_;                  ///< of what comes and goes, in the host's memory
   std::vector<GroupMemory> memory_;  ///< by group

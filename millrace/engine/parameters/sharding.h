@@ -1,4 +1,4 @@
-// How ranks divide the memory of a model's parameters between them.
+// The sharding of a model's parameters: how ranks divide their memory.
 #pragma once
 
 namespace millrace::engine {

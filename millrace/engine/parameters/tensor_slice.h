@@ -1,4 +1,4 @@
-// Which part of a whole tensor a rank holds.
+// The slice of a whole tensor that a rank holds.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What an op sees of a parameter.
+// A parameter as an op sees it: the weight and its gradient.
 #pragma once
 
 #include <ATen/ATen.h>

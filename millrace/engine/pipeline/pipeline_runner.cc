@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "millrace/engine/errors.h"
-#include "millrace/engine/ops/backward/deferred_work.h"
+#include "millrace/engine/ops/common/deferred_work.h"
 #include "millrace/engine/pipeline/stage_messages.h"
 #include "millrace/trace/recorder.h"
 

@@ -20,7 +20,7 @@ struct PipelineOptions {
   int micro_batches = 1;   ///< a training step
 };
 
-/// What the micro-batches of a call add up to.
+/// The sums over the micro-batches of a call.
 struct PipelineSums {
   double loss = 0;    ///< what Model::Forward() returned for the last stage; 0 on ranks without it
   Duration waited{};  ///< how long this rank waited for its neighbours

@@ -44,7 +44,7 @@ class StageMessages {
     at::Tensor tensor;
     Collective::Operation operation;
   };
-  /// What one neighbour sends.
+  /// The messages of one neighbour.
   struct Inbox {
     std::vector<PipelineMessage> expected;
     std::size_t posted = 0;        ///< receives that have been started

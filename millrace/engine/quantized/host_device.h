@@ -1,4 +1,4 @@
-// What functions begin with that also run on GPUs.
+// Macros that mark a function for the host and for GPUs.
 #pragma once
 
 #ifdef __CUDACC__

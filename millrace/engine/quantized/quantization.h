@@ -1,4 +1,4 @@
-// How the frozen weights of a model are stored in fewer bits.
+// The ways in which the frozen weights of a model are stored in fewer bits.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// Turns weights into codes, as bitsandbytes and (to E4M3) compressed-tensors do. Pure functions.
+// Quantizes weights to codes of 4 or 8 bits, as bitsandbytes does; to E4M3, as compressed-tensors does. Pure functions.
 #pragma once
 
 #include <cstddef>
@@ -8,31 +8,36 @@
 
 namespace millrace::engine {
 
-/// Elements of a matrix, in C order, that share a scale of NF4. A block may begin in one row and end in the next.
+/// The number of elements that share a scale in NF4. The elements follow each other in C order. So a block may begin in
+/// one row and end in the next.
 inline constexpr std::size_t kNf4Block = 64;
-/// Scales that share a scale of their own: double quantization.
+/// The number of scales that share a scale of their own (double quantization).
 inline constexpr std::size_t kScaleBlock = 256;
 
-/// Quantizes consecutive elements to NF4. Writes a scale for each block, the largest magnitude in it, and a code for
-/// each element, two in a byte with the first one in the high half. An element x gets the number of midpoints between
-/// values of kNf4Map that are smaller than x / scale, so a tie takes the lower value. Elements of a block of zeros get
-/// the code of zero, as from bitsandbytes on a CPU. A matrix may be passed in several calls.
-/// REQUIRES: scales has ⌈elements / kNf4Block⌉ numbers, codes ⌈elements / 2⌉ bytes. The number of elements is a
+/// Quantizes consecutive elements of a matrix to NF4. Writes one scale for each block: the largest magnitude in the
+/// block. Writes one code of 4 bits for each element. A byte has two codes, the first one in its upper half.
+///
+/// The code of an element x is the number of midpoints below x / scale. The midpoints lie between neighbouring values
+/// of kNf4Map. So of two equally near values, the lower one is taken. Elements of a block of zeros get the code of
+/// zero, as from bitsandbytes on a CPU.
+///
+/// A matrix may be passed in several calls.
+/// REQUIRES: scales has ⌈elements / kNf4Block⌉ numbers, and codes has ⌈elements / 2⌉ bytes. The number of elements is a
 /// multiple of kNf4Block, except in the last call for a matrix.
 void QuantizeNf4(std::span<const float> elements, std::span<std::uint8_t> codes, std::span<float> scales);
 
-/// Scales of NF4, quantized once more: codes of DynamicMap(), in blocks of kScaleBlock.
+/// The scales of NF4 after a second quantization. Their codes are those of DynamicMap(), in blocks of kScaleBlock.
 struct QuantizedScales {
-  float offset = 0;  ///< the mean of the scales, without which they are quantized
+  float offset = 0;  ///< the mean of the scales, which is subtracted before the second quantization
   std::vector<std::uint8_t> codes;
   std::vector<float> block_scales;
 };
-/// The mean is summed in double. bitsandbytes sums in float32, in an order that depends on the device, so its offset
-/// may differ in the last bits, and codes next to a midpoint with it.
+/// Quantizes the scales of a matrix. Sums the mean in double. bitsandbytes sums in float32, in an order that depends on
+/// the device. So its offset may differ in the last bits, and a code may differ where a scale lies next to a midpoint.
 QuantizedScales QuantizeScales(std::span<const float> scales);
 
-/// Quantizes a row to integers -127 … 127, the nearest to 127 · x / scale, ties to even. Returns the scale: the largest
-/// magnitude in the row. bitsandbytes calls it SCB.
+/// Quantizes a row to integers from -127 to 127: the nearest to 127 · x / scale, ties to even. Returns the scale: the
+/// largest magnitude in the row. bitsandbytes calls the scale SCB.
 float QuantizeInt8(std::span<const float> row, std::span<std::int8_t> codes);
 
 /// Quantizes a row to E4M3: the nearest to x / scale, ties to even. Returns the scale: the largest magnitude in the

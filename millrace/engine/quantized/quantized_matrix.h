@@ -61,7 +61,7 @@ class QuantizedMatrix {
   /// Returns what the codes of each row, or their numbers, are multiplied by. REQUIRES: kind() is not kNf4.
   std::span<const float> row_factors() const { return factors_; }
 
-  /// What a GPU has of the matrix.
+  /// The form of the matrix on a GPU.
   class DeviceForm {
    public:
     virtual ~DeviceForm() = default;

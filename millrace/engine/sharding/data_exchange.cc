@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "millrace/engine/errors.h"
-#include "millrace/engine/gradients/divided_gradients.h"
+#include "millrace/engine/sharding/divided_gradients.h"
 
 namespace millrace::engine {
 namespace {

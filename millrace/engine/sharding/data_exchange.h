@@ -1,4 +1,4 @@
-// What ranks that see different samples exchange: gradients, and the parameters that they divide between them.
+// The exchanges of ranks that see different samples: gradients, and the parameters that the ranks divide.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ struct DataExchangeOptions {
   bool reduce_in_bf16 = false;  ///< gradients travel as bfloat16; they are added in float32 and rounded once
   /// Sums of gradients begin as soon as a backward pass has completed them. False: in Finish(); only of stages 0 and 1.
   bool overlap = true;
-  /// Without sharding, an all-reduce has at least so many bytes: 8 MiB amortise its latency and still overlap with the
+  /// The least bytes of an all-reduce without sharding: 8 MiB amortise its latency and still overlap with the
   /// backward pass.
   std::int64_t bucket_bytes = 8 << 20;
 };
 
-/// Which owned values are new: all, or those of trainable groups.
+/// The owned values that are new: all, or those of trainable groups.
 enum class ChangedValues { kAll, kTrained };
 
 /// Sums gradients over the ranks along the shard and the replica axis, and brings the parameters of a group where a

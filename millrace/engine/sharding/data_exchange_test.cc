@@ -13,7 +13,7 @@
 #include "millrace/collectives/testing/faulty.h"
 #include "millrace/collectives/testing/forwarding.h"
 #include "millrace/collectives/testing/run_ranks.h"
-#include "millrace/engine/sharding/testing/train_ranks.h"
+#include "millrace/engine/testing/train_ranks.h"
 
 namespace millrace::engine {
 namespace {

@@ -6,7 +6,7 @@
 #include <semaphore>
 
 #include "millrace/collectives/testing/forwarding.h"
-#include "millrace/engine/sharding/testing/train_ranks.h"
+#include "millrace/engine/testing/train_ranks.h"
 
 namespace millrace::engine {
 namespace {

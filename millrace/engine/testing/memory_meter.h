@@ -11,7 +11,7 @@
 
 namespace millrace::engine {
 
-/// While it lives, counts the CPU memory that tensors of this thread allocate and free.
+/// Counts, while it lives, the CPU memory that tensors of this thread allocate and free.
 class MemoryMeter {
  public:
   MemoryMeter() : count_(std::make_shared<Count>()), guard_(c10::DebugInfoKind::PROFILER_STATE, count_) {}

@@ -1,4 +1,4 @@
-// How fast this machine computes now: the figures of a machine description (docs/machines) that are rates.
+// Measures how fast this machine computes now: the figures of a machine description (docs/machines) that are rates.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +24,11 @@ struct MachineSizes {
   int rounds = 7;
 };
 
-/// Times on the CPU, in turns, the three products of a linear layer in training, a sum of two arrays, and the exchanges
-/// of two ranks that divide an array as ZeRO-3 does: an all-gather and a reduce-scatter. A rate is that of the median
-/// time. The products are the output, the gradient of the input, and that of the weight, which is added: on some
-/// processors, gradients are slower than outputs. Blocks for some seconds.
-/// Throws c10::Error if memory runs out, ErrorException if an exchange fails.
+/// Times these operations on the CPU, in turns: the three products of a linear layer in training, a sum of two arrays,
+/// and the exchanges of two ranks that divide an array as ZeRO-3 does, an all-gather and a reduce-scatter. A rate is
+/// that of the median time. The products are the output, the gradient of the input, and that of the weight, which is
+/// added: on some processors, gradients are slower than outputs. Blocks for some seconds. Throws c10::Error if memory
+/// runs out, ErrorException if an exchange fails.
 MachineRates MeasureMachine(Clock& clock, const MachineSizes& sizes = {});
 
 }  // namespace millrace::engine

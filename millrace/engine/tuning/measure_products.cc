@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "millrace/engine/ops/product.h"
-#include "millrace/engine/tuning/faster.h"
+#include "millrace/engine/tuning/speedup_threshold.h"
 
 namespace millrace::engine::ops {
 namespace {
@@ -63,7 +63,7 @@ ProductMethod FastestMethod(const ProductShape& shape, Clock& clock) {
   }
   const ProductMethod usual = DefaultMethod(shape);
   std::vector<double> seconds;
-  for (const Duration time : best) seconds.push_back(std::chrono::duration<double>(time).count());
+  for (const Duration time : best) seconds.push_back(SecondsOf(time));
   const auto faster = FasterThan(seconds[static_cast<std::size_t>(usual)], seconds);
   return faster ? kMethods[*faster] : usual;
 }

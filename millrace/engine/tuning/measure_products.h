@@ -7,7 +7,7 @@
 #include <string>
 
 #include "millrace/base/clock.h"
-#include "millrace/engine/ops/choice/step_kernels.h"
+#include "millrace/engine/ops/common/step_kernels.h"
 
 namespace millrace::engine::ops {
 

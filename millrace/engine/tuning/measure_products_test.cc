@@ -7,7 +7,7 @@
 #include <optional>
 #include <set>
 
-#include "millrace/engine/ops/choice/step_kernels.h"
+#include "millrace/engine/ops/common/step_kernels.h"
 #include "millrace/engine/ops/cpu/gemm.h"
 #include "millrace/engine/ops/product.h"
 #include "millrace/engine/tuning/measure_products.h"

@@ -1,6 +1,7 @@
 #include "millrace/engine/weights/adapter_weights.h"
 
 #include <ATen/ATen.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <optional>
@@ -12,7 +13,7 @@
 
 #include "millrace/base/bytes.h"
 #include "millrace/checkpoint/format/manifest.h"
-#include "millrace/engine/adapters/peft_config.h"
+#include "millrace/engine/config/peft_config.h"
 #include "millrace/engine/errors.h"
 #include "millrace/engine/parameters/scalar_types.h"
 #include "millrace/engine/weights/weight_names.h"
@@ -112,21 +113,27 @@ class AdapterReader {
     return layer.modules.back().first_output + layer.modules.back().outputs;
   }
 
-  /// PEFT puts a head's own weight beside the head's adapter. Checks that it is the model's.
+  /// PEFT puts a head's own weight and bias beside the head's adapter. Checks that they are the model's.
   Status CheckBase(const std::string& stored, const object::Call& call) const {
     const std::size_t at = stored.find(kPeftBase);
+    const std::string part = stored.substr(at + kPeftBase.size());
     const auto is_head = [&](const LinearLayer& layer) {
-      return layer.modules.size() == 1 && stored.substr(0, at).ends_with("." + layer.modules[0].name) &&
-             stored.substr(at + kPeftBase.size()) == "weight";
+      return layer.modules.size() == 1 && stored.substr(0, at).ends_with("." + layer.modules[0].name);
     };
     const auto head = std::ranges::find_if(model_.linear_layers(), is_head);
     const checkpoint::TensorMeta& meta = reader_.manifest().tensors.at(stored);
-    if (head != model_.linear_layers().end() && !head->codes &&
-        at::IntArrayRef(meta.shape) == head->weight->value.sizes()) {
+    at::Tensor kept;
+    if (head != model_.linear_layers().end() && part == "weight" && !head->codes) kept = head->weight->value;
+    if (head != model_.linear_layers().end() && part == "bias") {
+      const auto& parameters = model_.buffer().parameters();
+      const auto bias = std::ranges::find(parameters, head->modules[0].name + ".bias", &NamedParameter::name);
+      if (bias != parameters.end()) kept = bias->tensor;
+    }
+    if (kept.defined() && at::IntArrayRef(meta.shape) == kept.sizes()) {
       const at::ScalarType type = MR_TRY(ParseScalarType(checkpoint::DTypeName(meta.dtype)));
       Buffer bytes(meta.bytes());
       MR_TRY(reader_.Read(stored, 0, bytes.span(), call));
-      const at::Tensor theirs = at::empty(meta.shape, type), own = head->weight->value.detach().cpu();
+      const at::Tensor theirs = at::empty(meta.shape, type), own = kept.detach().cpu();
       MR_TRY(CopyInto(theirs, type, bytes));
       // Either may be the other, rounded.
       if (own.to(type).equal(theirs) || theirs.to(type_).equal(own)) return {};

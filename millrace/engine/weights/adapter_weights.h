@@ -7,7 +7,7 @@
 
 #include "millrace/base/result.h"
 #include "millrace/checkpoint/read/reader.h"
-#include "millrace/engine/adapters/lora_options.h"
+#include "millrace/engine/config/lora_options.h"
 #include "millrace/engine/layers/adapted_linear.h"
 #include "millrace/engine/models/model.h"
 #include "millrace/object/store.h"

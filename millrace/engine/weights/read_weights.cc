@@ -12,7 +12,7 @@
 
 #include "millrace/base/bytes.h"
 #include "millrace/checkpoint/format/manifest.h"
-#include "millrace/engine/adapters/lora_options.h"
+#include "millrace/engine/config/lora_options.h"
 #include "millrace/engine/config/whole_weights.h"
 #include "millrace/engine/parameters/parameter_buffer.h"
 #include "millrace/engine/parameters/scalar_types.h"

@@ -16,7 +16,7 @@ namespace millrace::engine {
 /// pass through a buffer of about 256 MiB. Ranks that hold more than they own then call DataExchange::ShareValues().
 /// Blocks.
 /// Skips LoRA's adapters: they are not of the model.
-/// UnusedWeights() tells what the checkpoint has beside the model's weights.
+/// UnusedWeights() returns what the checkpoint has beside the model's weights.
 /// If `absent` is not null, weights of the model's head may be missing: they keep their values, and their names are
 /// added to it. So a pre-trained model gets a new head.
 /// Errors: kNotFound if a weight is missing; kCorrupt if a weight has another shape; those of Reader::ReadMany.

@@ -13,6 +13,7 @@
 #include "millrace/engine/config/families.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/parameters/scalar_types.h"
+#include "millrace/engine/weights/adapter_weights.h"
 #include "millrace/engine/weights/unused_weights.h"
 #include "millrace/engine/weights/weight_names.h"
 #include "millrace/object/open/open.h"
@@ -45,7 +46,7 @@ TEST(ReadWeights, FillsWhatARankOwns) {
   const std::string url = (folder.path() / "run").native();
   const auto writer =
       checkpoint::Writer::Open(*connection, checkpoint::SingleRankExchange(), budget, {.url = url}).value();
-  ASSERT_TRUE(writer->Save(1, slices, Json::object()));
+  ASSERT_TRUE(writer->Save(1, slices, "{}"));
   ASSERT_TRUE(writer->Wait());
   const auto reader = checkpoint::Reader::Open(*connection, url).value();
 
@@ -90,7 +91,7 @@ class StoredTensors {
     const std::string url = (folder_.path() / "run").native();
     const auto writer =
         checkpoint::Writer::Open(*connection_, checkpoint::SingleRankExchange(), budget, {.url = url}).value();
-    EXPECT_TRUE(writer->Save(1, slices, Json::object()));
+    EXPECT_TRUE(writer->Save(1, slices, "{}"));
     EXPECT_TRUE(writer->Wait());
     reader_ = checkpoint::Reader::Open(*connection_, url).value();
   }
@@ -209,6 +210,30 @@ TEST(ReadAdapter, TakesWeightsOfTheModel) {
   EXPECT_TRUE(trained.contains("model.embed_tokens.weight"));
   EXPECT_TRUE(trained.contains("model.norm.weight"));
   EXPECT_EQ(trained.size(), 8U);
+}
+
+/// PEFT puts a head's own weight and bias beside the head's adapter. Beside a shared model, they must be the model's.
+TEST(ReadAdapterWeights, TakesTheModelsOwnHead) {
+  const auto config = ParseModelConfig(TinyConfig("gptj", {{"rotary_dim", 4}}), "config.json").value();
+  const auto model = MakeModel(config, at::kFloat, at::kCPU, 1).value();
+  const std::string head = "adapter/base_model.model.lm_head.";
+  std::map<std::string, at::Tensor> stored = {{head + "lora_A.weight", at::rand({2, 12})},
+                                              {head + "lora_B.weight", at::rand({31, 2})}};
+  for (const NamedParameter& parameter : model->Parameters()) {
+    for (const std::string part : {"weight", "bias"}) {
+      if (parameter.name == "lm_head." + part) stored[head + "base_layer." + part] = parameter.tensor.detach().clone();
+    }
+  }
+  ASSERT_EQ(stored.size(), 4U);
+  const LoraOptions lora{.rank = 2, .targets = {"lm_head"}};
+  const auto reserve = [](std::uint64_t) { return Status(); };
+  const auto read = ReadAdapterWeights(StoredTensors(stored).reader(), *model, lora, reserve);
+  EXPECT_TRUE(read) << read.error().ToString();
+  stored.at(head + "base_layer.bias")[3] += 1;
+  const auto refused = ReadAdapterWeights(StoredTensors(stored).reader(), *model, lora, reserve);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().ToString().find("lm_head.base_layer.bias"), std::string::npos)
+      << refused.error().ToString();
 }
 
 }  // namespace

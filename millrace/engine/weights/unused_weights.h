@@ -1,4 +1,4 @@
-// What a checkpoint or a folder has beside the weights of its model.
+// Finds the tensors of a checkpoint or a folder that its model leaves out.
 #pragma once
 
 #include <string>

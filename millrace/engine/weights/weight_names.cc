@@ -2,7 +2,7 @@
 
 #include <string_view>
 
-#include "millrace/engine/adapters/peft_config.h"
+#include "millrace/engine/config/peft_config.h"
 #include "millrace/engine/config/whole_weights.h"
 
 namespace millrace::engine {

@@ -8,7 +8,7 @@
 #include "millrace/base/result.h"
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/read/reader.h"
-#include "millrace/engine/adapters/lora_options.h"
+#include "millrace/engine/config/lora_options.h"
 #include "millrace/engine/config/model_config.h"
 
 namespace millrace::engine {

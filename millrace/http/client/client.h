@@ -37,7 +37,7 @@ class Client {
     Timeouts timeouts;
     std::string ca_bundle;  ///< a path; empty: the system's certificates
     bool verify_tls = true;
-    std::string client_certificate, client_key;  ///< paths of PEM files that tell servers who asks; empty: none
+    std::string client_certificate, client_key;  ///< paths of PEM files of the client's identity; empty: none
     Proxies proxies;                             ///< the client does not read the environment
     /// Replaces the resolver for these "host:port". A new connection takes one of a name's addresses at random, and
     /// another one if nobody answers there.

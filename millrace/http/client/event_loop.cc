@@ -260,7 +260,7 @@ void Client::EventLoop::HedgeLate() {
     if (flight.transfer->answered() || !room || !hedging_.Spend()) continue;
     ++doubled_;
     ++flight.host->active;
-    flight.second = flight.transfer->Twin();
+    flight.second = flight.transfer->MakeHedge();
     flight.transfer->Join(&flight.winner);
     flight.second->Join(&flight.winner);
     hedged_.fetch_add(1, std::memory_order_relaxed);

@@ -40,7 +40,7 @@ class Client::EventLoop {
   void Send(Request request, BodyTarget target, Call call, Completion done) MR_EXCLUDES(mutex_);
   Stats stats() const;
   int in_flight() const { return in_flight_.load(std::memory_order_relaxed); }
-  /// Whether the caller is a completion on this loop's thread. Nothing moves here until it returns.
+  /// Returns whether the caller is a completion on this loop's thread. Nothing moves here until it returns.
   bool is_own_thread() const { return thread_.get_id() == std::this_thread::get_id(); }
   void LimitActive(int most) {
     most_active_.store(std::clamp(most, 1, options_.max_connections), std::memory_order_relaxed);

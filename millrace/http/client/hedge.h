@@ -1,4 +1,5 @@
-// When a request is worth sending a second time. Source: Dean and Barroso, "The Tail at Scale" (2013).
+// The policy of hedged requests: decides when a request is sent a second time. Source: Dean and Barroso, "The Tail at
+// Scale" (2013).
 #pragma once
 
 #include <optional>

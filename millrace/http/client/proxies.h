@@ -1,4 +1,4 @@
-// Which proxies the client uses.
+// The proxies that the client uses.
 #pragma once
 
 #include <functional>

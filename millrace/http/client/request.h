@@ -48,9 +48,9 @@ class BodySink {
   virtual Status Take(std::uint64_t offset, ByteSpan bytes) = 0;
 };
 
-/// Where the body of a successful (2xx) response goes. With a sink: to the sink. Else with a non-empty `into`: straight
-/// into it. A body longer than `sink_limit` or `into` fails with kCorrupt. With neither: into Response::body, up to
-/// `max_collected`, as the bodies of all other responses.
+/// The destination of the body of a successful (2xx) response. With a sink: to the sink. Else with a non-empty `into`:
+/// straight into it. A body longer than `sink_limit` or `into` fails with kCorrupt. With neither: into Response::body,
+/// up to `max_collected`, as the bodies of all other responses.
 struct BodyTarget {
   MutableByteSpan into;      ///< borrowed until the completion has run
   BodySink* sink = nullptr;  ///< borrowed until the completion has run
@@ -65,8 +65,8 @@ struct Response {
   std::uint64_t received = 0;  ///< bytes of body, wherever they went
 };
 
-/// How a caller ends a request early. A cancelled request completes soon with kCancelled; the client no longer touches
-/// its buffers then.
+/// The limits of a call: a stop token and a deadline. A cancelled request completes soon with kCancelled; the client no
+/// longer touches its buffers then.
 struct Call {
   std::stop_token stop;
   Deadline deadline;

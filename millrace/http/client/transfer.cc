@@ -1,5 +1,7 @@
 #include "millrace/http/client/transfer.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -13,7 +15,7 @@ namespace {
 constexpr long kReceiveBuffer = 256 * kKiB;  // stays in the cache of a core until the bytes are copied
 constexpr long kSendBuffer = 256 * kKiB;     // as above
 /// The share of one transfer in a turn of the loop: two receive buffers. It keeps many MD5 streams fed, see
-/// docs/benchmarks.md.
+/// docs/benchmarks/transfer.md, "Downloads verified by MD5".
 constexpr std::size_t kTurnBytes = 512 * kKiB;
 constexpr std::size_t kMaxHeaderBytes = 256 * kKiB;  // far above those of S3, a few KiB; bounds the memory
 constexpr std::size_t kLeastProgress = 4 * kKiB;     // Timeouts::stall promises it
@@ -78,7 +80,7 @@ TimePoint TokenBucket::OpensAt(TimePoint now) const {
 Transfer::Transfer(Request request, BodyTarget target, Call call)
     : request_(std::move(request)), target_(target), call_(std::move(call)) {}
 
-std::unique_ptr<Transfer> Transfer::Twin() const { return std::make_unique<Transfer>(request_, target_, call_); }
+std::unique_ptr<Transfer> Transfer::MakeHedge() const { return std::make_unique<Transfer>(request_, target_, call_); }
 
 Transfer::~Transfer() {
   curl_slist_free_all(fields_);

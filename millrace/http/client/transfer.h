@@ -20,10 +20,10 @@ class TokenBucket {
   explicit TokenBucket(std::uint64_t bytes_per_second);
 
   bool limited() const { return rate_ > 0; }
-  /// Whether bytes may move at `now`.
+  /// Returns whether bytes may move at `now`.
   bool Open(TimePoint now);
   void Take(std::size_t bytes) { level_ -= static_cast<double>(bytes); }
-  /// When bytes may move again.
+  /// Returns the time at which bytes may move again.
   TimePoint OpensAt(TimePoint now) const;
 
  private:
@@ -56,11 +56,11 @@ class Transfer {
   CURL* easy() const { return easy_; }
 
   /// A second transfer of the same request, for hedging.
-  std::unique_ptr<Transfer> Twin() const;
+  std::unique_ptr<Transfer> MakeHedge() const;
   /// Of the transfers that share `race`, the first to receive a response wins and is written to it. The others end when
   /// their responses begin.
   void Join(Transfer** race) { race_ = race; }
-  /// Whether the response has begun.
+  /// Returns whether the response has begun.
   bool answered() const { return phase_ == Phase::kReceiving; }
   bool upload() const { return request_.upload; }
   bool hedge() const { return request_.hedge && request_.body_size() == 0; }
@@ -71,15 +71,15 @@ class Transfer {
   const Call& call() const { return call_; }
   const std::string& url() const { return request_.url; }
 
-  /// When the transfer will have been idle for too long. No value while it connects (libcurl limits that) or waits for
-  /// bandwidth (not the server's fault).
+  /// Returns the time at which the transfer will have been idle for too long. Returns no value while it connects
+  /// (libcurl limits that) or waits for bandwidth (not the server's fault).
   std::optional<TimePoint> IdleLimit(const Timeouts& timeouts) const;
   /// The error of a transfer whose IdleLimit has passed.
   Error IdleError(const Timeouts& timeouts) const;
   /// The bucket whose tokens ran out under this transfer; null while bytes may move.
   TokenBucket* waits_for() const { return waits_for_; }
-  /// Whether the transfer has received its share of this turn and paused. Without shares, libcurl would read one
-  /// connection as long as bytes come, up to 25 MB, while the others wait.
+  /// Returns whether the transfer has received its share of this turn and paused. Without shares, libcurl would read
+  /// one connection as long as bytes come, up to 25 MB, while the others wait.
   bool gave_way() const { return gave_way_; }
   /// Ends the pause.
   CURLcode Resume();

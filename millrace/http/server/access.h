@@ -1,4 +1,4 @@
-// Who may use a server: bearer keys, and the rule that a server without keys listens on loopback only.
+// Access control of a server: bearer keys, and the rule that a server without keys listens on loopback only.
 #pragma once
 
 #include <filesystem>
@@ -28,8 +28,8 @@ class ApiKeys {
 
   bool empty() const { return digests_.empty(); }
   std::size_t size() const { return digests_.size(); }
-  /// Whether a request with these headers may pass: there are no keys, or it has one of them (`Authorization: Bearer
-  /// KEY`). Takes the same time for every wrong key.
+  /// Returns whether a request with these headers may pass: there are no keys, or it has one of them (`Authorization:
+  /// Bearer KEY`). Takes the same time for every wrong key.
   bool Allow(const Headers& headers) const { return empty() || Find(headers); }
   /// Returns the number of the key that a request with these headers has, counted from 0 in the file's order; nothing
   /// if it has none of them. Takes the same time for every key.

@@ -25,7 +25,7 @@ bool IsOrigin(std::string_view text) {
 /// Returns an origin as browsers write it: without its scheme's own port.
 std::string AsSent(std::string origin) {
   const std::string_view port = origin.starts_with("https:") ? ":443" : ":80";
-  if (origin.ends_with(port)) origin.resize(origin.size() - port.size());
+  if (origin.ends_with(port)) origin.erase(origin.size() - port.size());
   return origin;
 }
 

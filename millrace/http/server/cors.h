@@ -21,7 +21,7 @@ class AllowedOrigins {
   static Result<AllowedOrigins> Parse(const std::vector<std::string>& origins);
 
   bool empty() const { return origins_.empty() && !all_; }
-  /// Whether a page sent the request that may. False for requests without an Origin.
+  /// Returns whether a page sent the request that may. False for requests without an Origin.
   bool Allow(const Headers& headers) const;
   /// Returns the Access-Control-Allow-Origin for a page that may; "" for others.
   std::string_view Answer(const Headers& headers) const;

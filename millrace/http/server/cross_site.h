@@ -1,4 +1,4 @@
-// Tells requests that a web page of another site makes a browser send. Without signatures or keys, only the fields
+// Detects requests that a web page of another site makes a browser send. Without signatures or keys, only the fields
 // Host, Origin and Sec-Fetch-Site distinguish these from the requests of the machine's user.
 #pragma once
 

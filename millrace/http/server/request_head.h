@@ -30,13 +30,13 @@ struct RequestHead {
   }
 };
 
-/// Why the server refuses a request: the status and a sentence for the response. The connection ends after it.
+/// A refusal of a request by the server: the status and a sentence for the response. The connection ends after it.
 struct Refusal {
   int status = 400;
   std::string reason;
 };
 
-/// Whether `text` consists of printable ASCII characters without spaces.
+/// Returns whether `text` consists of printable ASCII characters without spaces.
 bool IsVisible(std::string_view text);
 
 /// Parses a head: request line and fields, up to and including the empty line.

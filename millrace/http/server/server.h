@@ -72,8 +72,8 @@ class Server {
     /// Each has a thread. For one more, the server closes the connection that has waited longest; if none waits, it
     /// answers 503 to the new one.
     int max_connections = 512;
-    /// The same limit for the connections of one peer address (IPv6: of one /64 network). 0: half of max_connections,
-    /// and no limit for loopback addresses, because a proxy or many programs of this machine may use them.
+    /// The same limit for the connections of one peer address (IPv6: of one /64 network). 0: half of max_connections.
+    /// Loopback addresses then have no limit, because a proxy or many programs of this machine may use them.
     int max_per_address = 0;
     std::uint64_t max_header_bytes = 64 * kKiB;
     Duration idle_timeout = std::chrono::seconds(75);    ///< the default of nginx

@@ -41,7 +41,7 @@ class BodyReader {
   BodyReader(Socket& socket, InputBuffer& input, const RequestHead& head);
 
   Result<std::size_t> Read(MutableByteSpan into);
-  /// Whether the rest of the body is short enough to read and discard, so that the connection can serve another
+  /// Returns whether the rest of the body is short enough to read and discard, so that the connection can serve another
   /// request.
   bool Drainable() const;
   /// Discards the rest. False if that failed or the rest is too long.
@@ -72,7 +72,7 @@ class ServerConnection {
   void Cut() { socket_.Cut(); }
   /// Ends the connection unless it is handling a request; then returns false.
   bool CutIfWaiting();
-  /// When the connection began to wait for a whole request. REQUIRES: !busy().
+  /// Returns the time at which the connection began to wait for a whole request. REQUIRES: !busy().
   TimePoint waiting_since() const { return TimePoint(Duration(waiting_since_.load())); }
   bool busy() const { return state_ == State::kBusy; }
   int fd() const { return socket_.fd(); }

@@ -1,4 +1,4 @@
-// What a check found: the common form of reports for people, scripts and the supervisor.
+// A finding of a check: the common form of reports for people, scripts and the supervisor.
 #pragma once
 
 #include <string>

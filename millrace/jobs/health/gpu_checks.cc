@@ -1,6 +1,7 @@
 #include "millrace/jobs/health/gpu_checks.h"
 
 #include <fcntl.h>
+#include <fmt/ranges.h>
 #include <time.h>
 #include <unistd.h>
 

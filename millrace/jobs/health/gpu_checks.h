@@ -1,4 +1,4 @@
-// Whether the GPUs of a machine are fit for ranks, by NVIDIA's management library (NVML) and the kernel's log.
+// Checks whether the GPUs of a machine are fit for ranks, by NVIDIA's management library (NVML) and the kernel's log.
 #pragma once
 
 #include <string>

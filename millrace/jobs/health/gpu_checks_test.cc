@@ -27,7 +27,7 @@ class GpuChecksTest : public testing::Test {
     ::setenv("FAKE_NVML", (folder_.path() / "devices").c_str(), 1);
     return CheckNodeGpus({.kernel_log = folder_.path() / "kmsg", .nvml = MILLRACE_FAKE_NVML}, wanted);
   }
-  /// A record of the kernel's log, so many seconds ago.
+  /// A record of the kernel's log, `ago_s` seconds ago.
   static std::string Record(std::int64_t ago_s, const std::string& text) {
     timespec now{};
     ::clock_gettime(CLOCK_MONOTONIC, &now);

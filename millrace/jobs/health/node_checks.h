@@ -1,4 +1,4 @@
-// Whether a machine is fit to run ranks: its clock, disk, memory, network, processor, shared memory and GPUs.
+// Checks whether a machine is fit to run ranks: its clock, disk, memory, network, processor, shared memory and GPUs.
 #pragma once
 
 #include <filesystem>
@@ -14,41 +14,42 @@
 
 namespace millrace::jobs {
 
-/// What to check. Plain data; it travels to other machines as JSON.
+/// The checks to make, and their arguments. Plain data, which is sent to other machines as JSON.
 struct HealthOptions {
   std::vector<std::string> checks = AllHealthChecks();
-  std::string folder;     ///< whose disk is checked; empty: $TMPDIR or /tmp
-  std::string store;      ///< URL of the store's endpoint; empty: there is none
+  std::string folder;     ///< the folder whose disk is checked; empty: $TMPDIR or /tmp
+  std::string store;      ///< URL of the store's endpoint; empty: no store is checked
   std::string ca_bundle;  ///< a path; empty: the system's certificates
-  std::string spot;       ///< URL of EC2's metadata service, to be asked for notices; empty: it is not
-  int gpus = 0;           ///< that the ranks of the machine want; 0: none, or what there is
-  bool passive = false;   ///< takes no time of the processor, the disk or the store
+  std::string spot;       ///< URL of EC2's metadata service, which announces that a spot machine ends; empty: not asked
+  int gpus = 0;          ///< the number of GPUs that the machine's ranks need; 0: they need none, or take what is there
+  bool passive = false;  ///< leaves out checks that use the processor, the disk or the store for a time
 
   Json ToJson() const;
   /// Errors: kInvalidArgument.
   static Result<HealthOptions> FromJson(const Json& json);
 };
 
-/// Where the machine shows its state. The defaults are Linux's and NVIDIA's.
+/// The places from which the checks read the machine's state. The defaults are those of Linux and NVIDIA.
 struct MachinePaths {
   std::filesystem::path proc = "/proc", system = "/sys", shared_memory = "/dev/shm", kernel_log = "/dev/kmsg";
   std::string nvml = millrace::nvml::kLibrary;
 };
 
-/// Checks this machine. Blocks for about a second, and for some more if the store does not answer. One thread.
+/// Makes the checks of `options` on this machine. Blocks for about a second, and longer if the store does not answer.
+/// One thread.
 Findings CheckNode(const HealthOptions& options, const MachinePaths& paths, Clock& clock, std::stop_token stop);
 
-// The single checks.
+// One function for each check; CheckNode() calls them.
 Finding CheckNodeDisk(const std::filesystem::path& folder, bool passive);
 Finding CheckNodeMemory(const MachinePaths& paths, bool passive);
 Finding CheckNodeCpu();
 Finding CheckSharedMemory(const std::filesystem::path& folder);
 
-/// What a machine has of memory. In a control group with a limit, what the group has.
+/// The memory of a machine, in bytes. If the process is in a control group with a limit, the memory of the group.
 struct MemoryState {
   std::uint64_t total = 0, available = 0;
 };
-/// Errors: kNotFound if proc/meminfo has no such values.
+/// Reads proc/meminfo and the control group. Errors: kNotFound if proc/meminfo lacks the values.
 Result<MemoryState> ReadMemoryState(const MachinePaths& paths);
 
 }  // namespace millrace::jobs

@@ -71,7 +71,7 @@ SpotWatch::SpotWatch(std::string endpoint, Duration interval)
         Watch(endpoint, interval, std::move(stop));
       }) {}
 
-std::optional<Finding> SpotWatch::Notice() const {
+std::optional<Finding> SpotWatch::TerminationNotice() const {
   const MutexLock lock(mutex_);
   return notice_;
 }

@@ -11,10 +11,10 @@
 
 namespace millrace::jobs {
 
-/// Asks the metadata service of EC2 every few seconds, from a thread of its own, whether this machine is about to be
-/// stopped, terminated or hibernated: spot/instance-action of the instance metadata, with the session tokens of its
-/// version 2. Amazon announces that two minutes before. A service that does not answer has no notice. The destructor
-/// joins. Any thread may call Notice().
+/// Asks the metadata service of EC2 whether this machine is about to be stopped, terminated or hibernated. A thread
+/// asks every few seconds for spot/instance-action of the instance metadata, with the session tokens of its version 2.
+/// Amazon announces that two minutes before. A service that does not answer has no notice. The destructor joins. Any
+/// thread may call TerminationNotice().
 class SpotWatch {
  public:
   /// Returns $AWS_EC2_METADATA_SERVICE_ENDPOINT, as the SDKs know it, or the address that EC2 documents.
@@ -23,7 +23,7 @@ class SpotWatch {
   explicit SpotWatch(std::string endpoint, Duration interval = std::chrono::seconds(5));
 
   /// Returns a finding that fails, from the notice on: "EC2 will terminate this machine at 2026-01-31T12:00:00Z".
-  std::optional<Finding> Notice() const MR_EXCLUDES(mutex_);
+  std::optional<Finding> TerminationNotice() const MR_EXCLUDES(mutex_);
 
  private:
   void Watch(const std::string& endpoint, Duration interval, std::stop_token stop);

@@ -17,8 +17,8 @@ using std::chrono::milliseconds;
 constexpr std::string_view kNotice = R"({"action": "terminate", "time": "2026-01-31T12:00:00Z"})";
 
 std::optional<Finding> AwaitNotice(const SpotWatch& watch) {
-  for (int i = 0; i < 2000 && !watch.Notice(); ++i) SystemClock().SleepFor(milliseconds(5));
-  return watch.Notice();
+  for (int i = 0; i < 2000 && !watch.TerminationNotice(); ++i) SystemClock().SleepFor(milliseconds(5));
+  return watch.TerminationNotice();
 }
 
 TEST(SpotWatchTest, TellsANoticeThatNeedsASessionToken) {
@@ -51,8 +51,8 @@ TEST(SpotWatchTest, WithoutAnAnswerOrWithAnotherThereIsNoNotice) {
   });
   const SpotWatch watch(server.url(), milliseconds(1)), nobody("http://127.0.0.1:1", milliseconds(1));
   while (asked < 6) SystemClock().SleepFor(milliseconds(1));
-  EXPECT_FALSE(watch.Notice());
-  EXPECT_FALSE(nobody.Notice());
+  EXPECT_FALSE(watch.TerminationNotice());
+  EXPECT_FALSE(nobody.TerminationNotice());
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <optional>
 
+#include "millrace/base/environment.h"
 #include "millrace/base/text.h"
 #include "millrace/http/client/client.h"
 
@@ -16,11 +17,6 @@ constexpr int kRequests = 3;  // the first one connects
 constexpr Duration kPatience = std::chrono::seconds(5), kSlowAnswer = std::chrono::seconds(1);
 /// Amazon refuses requests that are dated further from its own clock.
 constexpr Duration kSkewRefused = std::chrono::minutes(15), kSkewSuspicious = std::chrono::minutes(1);
-
-std::optional<std::string> EnvironmentValue(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
-}
 
 }  // namespace
 
@@ -47,7 +43,7 @@ StoreFindings CheckStoreEndpoint(const StoreEndpoint& endpoint, Clock& clock, st
   }
   http::Client client({.timeouts = {.connect = kPatience, .first_byte = kPatience},
                        .ca_bundle = endpoint.ca_bundle,
-                       .proxies = http::Proxies::FromEnvironment(EnvironmentValue)});
+                       .proxies = http::Proxies::FromEnvironment(EnvironmentVariable)});
   std::optional<Duration> fastest;
   std::string date;
   for (int i = 0; i < kRequests; ++i) {

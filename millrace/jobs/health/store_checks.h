@@ -1,4 +1,4 @@
-// Whether a store answers a machine, and whether their clocks agree.
+// Checks whether a store answers a machine, and whether their clocks agree.
 #pragma once
 
 #include <stop_token>
@@ -22,7 +22,7 @@ struct StoreFindings {
 /// Sends some unsigned requests. Any answer counts, also a refusal. Blocks for at most 15 s.
 StoreFindings CheckStoreEndpoint(const StoreEndpoint& endpoint, Clock& clock, std::stop_token stop);
 
-/// Judges this machine's clock by the "Date" of an answer that has just come. "": the store does not tell its time.
+/// Judges this machine's clock by the "Date" of an answer that has just come. "": the store's answer has no time.
 Finding CheckClock(WallTime now, std::string_view date);
 
 }  // namespace millrace::jobs

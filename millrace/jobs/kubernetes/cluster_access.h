@@ -1,4 +1,5 @@
-// How a cluster is reached: its address and who asks. Read from a kubeconfig or from a pod's service account.
+// The access to a cluster: its address and the caller's credentials. Read from a kubeconfig or from a pod's service
+// account.
 #pragma once
 
 #include <functional>

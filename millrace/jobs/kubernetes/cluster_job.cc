@@ -12,7 +12,7 @@
 #include "millrace/base/clock.h"
 #include "millrace/base/files/files.h"
 #include "millrace/base/text.h"
-#include "millrace/jobs/remote/line_buffer.h"
+#include "millrace/jobs/launchers/line_buffer.h"
 
 namespace millrace::jobs {
 namespace {
@@ -327,9 +327,9 @@ std::string RankLine(int rank, bool is_error, std::string_view text) {
 
 std::string StatusLine(const JobStatus& status) { return "[status] " + DumpJson(status.ToJson()); }
 
-Result<LogNews> CollectLog(ClusterApi& api, const ClusterJobName& job, const ClusterJob& found,
-                           const std::filesystem::path& folder) {
-  LogNews news;
+Result<CollectedLog> CollectLog(ClusterApi& api, const ClusterJobName& job, const ClusterJob& found,
+                                const std::filesystem::path& folder) {
+  CollectedLog news;
   if (!found.has_log) return news;
   const UniqueFd lock = MR_TRY(OpenFile(folder / "collect.lock", O_RDWR | O_CREAT));
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return news;
@@ -341,7 +341,7 @@ Result<LogNews> CollectLog(ClusterApi& api, const ClusterJobName& job, const Clu
   if (!position.time.empty()) query += "&sinceTime=" + PercentEncode(position.time, /*keep_slash=*/false);
   const auto text =
       MR_TRY(api.Text(fmt::format("/api/v1/namespaces/{}/pods/{}/log?{}", job.space, found.supervisor_pod, query)));
-  if (!text) return LogNews();  // the container has not started
+  if (!text) return CollectedLog();  // the container has not started
   FolderLogs logs(folder / "logs");
   for (std::string_view line : Split(*text, '\n')) {
     const std::size_t space = line.find(' ');
@@ -361,7 +361,7 @@ Result<LogNews> CollectLog(ClusterApi& api, const ClusterJobName& job, const Clu
   return news;
 }
 
-void Judge(JobStatus& status, const ClusterJobName& job, const ClusterJob& found, bool stop_requested) {
+void ApplyClusterState(JobStatus& status, const ClusterJobName& job, const ClusterJob& found, bool stop_requested) {
   const auto set = [&](const char* state, std::string message) {
     status.state = state;
     status.message = std::move(message);

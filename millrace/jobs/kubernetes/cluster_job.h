@@ -1,4 +1,4 @@
-// What a cluster says of a job: its phase with the reason in words, and what its supervisor has written.
+// The state of a job in a cluster: its phase with the reason in words, and the output of its supervisor.
 #pragma once
 
 #include <filesystem>
@@ -13,7 +13,7 @@
 
 namespace millrace::jobs {
 
-/// Which job, and where.
+/// The name of a job, and the cluster that has it.
 struct ClusterJobName {
   std::string launcher;  ///< kubernetes, jobset or mpijob
   std::string context, space, name;
@@ -59,18 +59,18 @@ Status StopClusterJob(ClusterApi& api, const ClusterJobName& job, const ClusterJ
 std::string RankLine(int rank, bool is_error, std::string_view text);
 std::string StatusLine(const JobStatus& status);
 
-/// What CollectLog() found.
-struct LogNews {
+/// The result of CollectLog().
+struct CollectedLog {
   std::optional<JobStatus> status;  ///< the last
   bool of_new_pod = false;          ///< the supervisor runs in another pod than at the last call
 };
 
 /// Appends what the supervisor has written since the last call to the job's folder: logs/rank-R.out and .err,
 /// logs/supervisor.log. Does nothing while another process does it.
-Result<LogNews> CollectLog(ClusterApi& api, const ClusterJobName& job, const ClusterJob& found,
-                           const std::filesystem::path& folder);
+Result<CollectedLog> CollectLog(ClusterApi& api, const ClusterJobName& job, const ClusterJob& found,
+                                const std::filesystem::path& folder);
 
 /// Changes what the supervisor last said to what is true now. `stop_requested`: by `millrace job stop`.
-void Judge(JobStatus& status, const ClusterJobName& job, const ClusterJob& found, bool stop_requested);
+void ApplyClusterState(JobStatus& status, const ClusterJobName& job, const ClusterJob& found, bool stop_requested);
 
 }  // namespace millrace::jobs

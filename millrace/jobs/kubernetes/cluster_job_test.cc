@@ -73,7 +73,7 @@ class ClusterJobTest : public testing::Test {
     return *found;
   }
   std::string Read(const std::string& name) { return ReadFile(folder_.path() / name).value_or(""); }
-  LogNews Collect() {
+  CollectedLog Collect() {
     ClusterApi api = Api();
     const auto news =
         CollectLog(api, job_, {.supervisor_pod = "j-0-x", .has_log = true, .supervisor_uid = "uid0"}, folder_.path());
@@ -146,7 +146,7 @@ TEST_F(ClusterJobTest, TakesTheSupervisorsLogApartOnce) {
       "2026-01-01T00:00:01.000000005Z words of a library\n"
       "2026-01-01T00:00:01.000000006Z [rank 0] [status] {}\n"
       "2026-01-01T00:00:01.000000007Z [rank ../../x] y\n";
-  LogNews news = Collect();
+  CollectedLog news = Collect();
   EXPECT_TRUE(news.of_new_pod);
   ASSERT_TRUE(news.status);
   EXPECT_EQ(*news.status, status);
@@ -212,7 +212,7 @@ TEST_F(ClusterJobTest, TellsWhyAJobIsStillInItsQueue) {
   EXPECT_EQ(Find().reason, "insufficient unused quota for cpu");
   EXPECT_THAT(server_.seen().back().target, HasSubstr("job-uid%3Du1"));
   JobStatus status;
-  Judge(status, job_, Find(), /*stop_requested=*/false);
+  ApplyClusterState(status, job_, Find(), /*stop_requested=*/false);
   EXPECT_EQ(status.message, "j of namespace space waits in its queue: insufficient unused quota for cpu");
 }
 
@@ -258,8 +258,8 @@ class JudgeTest : public testing::Test {
  protected:
   std::string After(std::string state, ClusterJob::Phase phase, bool stop_requested = false) {
     JobStatus status{.name = "j", .state = std::move(state), .message = "last words"};
-    Judge(status, {.space = "s", .name = "j"}, {.phase = phase, .reason = "no nodes", .supervisor_pod = "p"},
-          stop_requested);
+    ApplyClusterState(status, {.space = "s", .name = "j"},
+                      {.phase = phase, .reason = "no nodes", .supervisor_pod = "p"}, stop_requested);
     return fmt::format("{}: {}", status.state, status.message);
   }
 };

@@ -13,7 +13,7 @@
 
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
-#include "millrace/jobs/remote/remote_launcher.h"
+#include "millrace/jobs/launchers/remote_launcher.h"
 #include "millrace/jobs/spec/spec.h"
 
 namespace millrace::jobs {
@@ -25,7 +25,7 @@ inline constexpr const char* kJobNameLabel = "millrace.io/job";
 inline constexpr const char* kQueueLabel = "kueue.x-k8s.io/queue-name";
 inline constexpr const char* kPodJobFile = "/etc/millrace/job/job.yaml";
 
-/// What a submission adds to a job.
+/// The options that a submission adds to a job.
 struct PodOptions {
   std::string agent_key;                   ///< fresh and secret
   std::map<std::string, std::string> env;  ///< for every container

@@ -41,7 +41,7 @@ class OutputMetrics {
   const OnValue on_value_;
   TrainerTranscript transcript_;
   history::LoggedMetrics earlier_, metrics_;
-  std::uint64_t step_ = 0;                      ///< 0: no line has told one
+  std::uint64_t step_ = 0;                      ///< 0: no line had one
   std::map<std::string, std::uint64_t> found_;  ///< values of each metric, if there are no steps
 };
 

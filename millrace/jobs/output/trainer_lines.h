@@ -15,7 +15,7 @@
 
 namespace millrace::jobs {
 
-/// What a line of rank 0 says.
+/// A line of rank 0, parsed.
 struct TrainerLine {
   std::string text;                        ///< for readers: "{'loss': 2.5, 'learning_rate': 0.0003, 'step': 7}"
   std::optional<std::uint64_t> step = {};  ///< of the figures in the line

@@ -1,5 +1,7 @@
 #include "millrace/jobs/sagemaker/training_container.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cstdint>
@@ -148,7 +150,7 @@ InstanceGroups GroupsOf(const TrainingContainer& container) {
   return groups;
 }
 
-/// Returns train of "train.py" and of "folder/train.py": what a script is imported as.
+/// Returns what a script is imported as: train for "train.py", in any folder.
 std::string ModuleName(std::string_view program) {
   constexpr std::string_view kPython = ".py";
   if (program.ends_with(kPython)) program.remove_suffix(kPython.size());

@@ -1,5 +1,5 @@
-// What SageMaker tells a training container: files below /opt/ml.
-// Source: https://docs.aws.amazon.com/sagemaker/latest/dg/your-algorithms-training-algo-running-container.html
+// The files below /opt/ml that SageMaker gives a training container. Source:
+// https://docs.aws.amazon.com/sagemaker/latest/dg/your-algorithms-training-algo-running-container.html
 #pragma once
 
 #include <filesystem>
@@ -33,7 +33,7 @@ struct TrainingContainer {
   std::vector<std::string> hosts;               ///< sorted; each host has the same list
   std::string current_host;
 
-  /// Where a channel of mode File or FastFile is.
+  /// Returns the folder of a channel of mode File or FastFile.
   std::filesystem::path FolderOf(std::string_view channel) const { return base / "input" / "data" / channel; }
   /// The pipe that carries a channel's data for the first epoch.
   std::filesystem::path PipeOf(const TrainingChannel& channel) const {
@@ -59,7 +59,7 @@ Result<std::vector<std::string>> AssignmentsOf(const TrainingContainer& containe
 /// Returns the words that the toolkit gives to a script: {"--lr", "0.1", "--name", "abc"}, sorted by name.
 std::vector<std::string> CommandLineOf(const std::map<std::string, Json>& hyperparameters);
 
-/// What a container has; SageMaker does not tell it.
+/// The hardware of a container, which SageMaker does not describe.
 struct ContainerHardware {
   int cpus = 1, gpus = 0, neurons = 0;
 };

@@ -1,4 +1,4 @@
-// Which files of a folder are left out, in the language of .gitignore.
+// The rules that leave files of a folder out, in the language of .gitignore.
 #pragma once
 
 #include <string>

@@ -1,6 +1,7 @@
 #include "millrace/jobs/source/source_archive.h"
 
 #include <fcntl.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

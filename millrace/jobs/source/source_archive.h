@@ -13,7 +13,7 @@
 
 namespace millrace::jobs {
 
-/// What a folder of code may have. More is a mistake, such as a data set or a virtual environment in it.
+/// The limits of a folder of code. More is a mistake, such as a data set or a virtual environment in it.
 struct SourceLimits {
   std::uint64_t bytes = 256'000'000;  ///< of the archive; it is in memory
   std::size_t entries = 20'000;       ///< files, links and folders

@@ -10,8 +10,8 @@
 #include "millrace/jobs/source/ignore_rules.h"
 #include "millrace/jobs/source/source_store.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/fault/fault_store.h"
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/memory_store.h"
+#include "millrace/object/testing/fault_store.h"
 
 namespace millrace::jobs {
 namespace {

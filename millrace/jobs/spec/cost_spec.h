@@ -10,7 +10,7 @@ namespace millrace::jobs {
 struct CostSpec {
   double price_per_hour = 0;  ///< of one machine; 0: unknown
   std::string currency = "USD";
-  std::optional<double> cap;  ///< the job ends when it has cost so much; nothing: no limit
+  std::optional<double> cap;  ///< the job ends when it has cost this amount; nothing: no limit
   bool operator==(const CostSpec&) const = default;
 };
 

@@ -29,7 +29,7 @@ bool IsMounted(std::string_view url);
 /// mounts it, because a container cannot. Empty for other jobs.
 std::vector<FolderMount> PodMounts(const Spec& spec);
 
-/// What the ranks of one machine run. Plain data; an agent on another machine gets it as JSON.
+/// The program that the ranks of one machine run. Plain data; an agent on another machine gets it as JSON.
 struct ForeignProgram {
   std::vector<std::string> command;
   std::string directory;  ///< where it runs; empty: where the launcher does

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "millrace/jobs/spec/foreign_program.h"
-#include "millrace/jobs/spec/testing/small_job.h"
+#include "millrace/jobs/testing/small_job.h"
 
 namespace millrace::jobs {
 namespace {
@@ -72,6 +72,13 @@ TEST(ForeignProgram, KeysOfOurTrainingAreRefused) {
   EXPECT_THAT(Spec::Parse(kScript, "job.yaml", {}, SpecPurpose::kPlan).error().ToString(), HasSubstr("run.command"));
   EXPECT_THAT(ParseSmall({"run.mounts={\"s3://bee\": /b}"}).error().ToString(), HasSubstr("it is for run.command"));
   EXPECT_THAT(ParseSmall({"checkpoint.path=/b"}).error().ToString(), HasSubstr("it is for run.command"));
+}
+
+TEST(ForeignProgram, TrackersGetTheMetricsThatAreFound) {
+  EXPECT_THAT(RefusalOf({"log={mlflow: {}}"}), HasSubstr("log.mlflow: needs log.metric_definitions"));
+  EXPECT_THAT(RefusalOf({"log={wandb: {}}"}), HasSubstr("log.wandb: needs log.metric_definitions"));
+  EXPECT_EQ(RefusalOf({"log={mlflow: {}, wandb: {}, metric_definitions: [{Name: a, Regex: b}]}"}), "");
+  EXPECT_THAT(RefusalOf({"log.callbacks=/hooks.py"}), HasSubstr("is for Millrace's own training"));
 }
 
 TEST(ForeignProgram, ItsCodeMayTravel) {

@@ -1,4 +1,4 @@
-// From a job file to a model's configuration.
+// Reads the configuration of a job file's model.
 #pragma once
 
 #include "millrace/base/json.h"

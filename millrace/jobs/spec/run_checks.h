@@ -1,4 +1,4 @@
-// What must hold between the keys of `run`.
+// Checks the constraints between the keys of `run`.
 #pragma once
 
 #include "millrace/base/config.h"

@@ -53,7 +53,7 @@ struct KubernetesSpec {
   bool operator==(const KubernetesSpec&) const = default;
 };
 
-/// How many ranks a job may go on with.
+/// The numbers of ranks that a job may go on with.
 struct ElasticSpec {
   int min = 1;
   std::optional<int> max;  ///< nothing: nodes × processes_per_node

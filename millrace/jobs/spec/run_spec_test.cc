@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "millrace/base/files/files.h"
-#include "millrace/jobs/spec/testing/small_job.h"
+#include "millrace/jobs/testing/small_job.h"
 
 namespace millrace::jobs {
 namespace {

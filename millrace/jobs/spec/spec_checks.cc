@@ -84,26 +84,23 @@ Status CheckObjective(const Node& root, const Spec& spec) {
 
 Status CheckTrain(const Node& node, const Spec& spec) {
   const TrainSpec& train = spec.train;
-  if (train.epochs.has_value() == train.steps.has_value()) {
-    return Fail((train.steps ? node["steps"] : node).Invalid("give exactly one of epochs and steps"));
-  }
-  const OptimizerSpec& optimizer = train.optimizer;
-  if (optimizer.name == "sgd" && optimizer.sgd.nesterov && optimizer.sgd.momentum == 0) {
+  const auto* const sgd = std::get_if<engine::SgdOptions>(&train.optimizer.method);
+  if (sgd != nullptr && sgd->nesterov && sgd->momentum == 0) {
     return Fail(node["optimizer"]["nesterov"].Invalid("needs a momentum above 0"));
   }
-  if (optimizer.stochastic_rounding && train.precision != "bf16" && train.precision != "fp8") {
+  if (train.optimizer.storage.rounds_weights && train.precision != "bf16" && train.precision != "fp8") {
     return Fail(node["optimizer"]["stochastic_rounding"].Invalid(
         fmt::format("rounds bfloat16 weights; write train.precision: bf16 (it is {})", train.precision)));
   }
-  if (train.fp8_scaling != "current" && train.precision != "fp8") {
+  if (train.fp8_scaling != engine::ops::Fp8Scaling::kCurrent && train.precision != "fp8") {
     return Fail(node["fp8_scaling"].Invalid(fmt::format("is for train.precision: fp8 (it is {})", train.precision)));
   }
-  const ScheduleSpec& schedule = train.schedule;
-  if (schedule.min_lr > optimizer.lr) {
+  const engine::Schedule& schedule = train.schedule;
+  if (schedule.min_lr > schedule.lr) {
     return Fail(node["schedule"]["min_lr"].Invalid(
-        fmt::format("{} should not be above optimizer.lr ({})", schedule.min_lr, optimizer.lr)));
+        fmt::format("{} should not be above optimizer.lr ({})", schedule.min_lr, schedule.lr)));
   }
-  if (schedule.warmup_steps > 0 && schedule.warmup_proportion > 0) {
+  if (schedule.warmup_steps > 0 && train.warmup_proportion > 0) {
     return Fail(node["schedule"]["warmup_proportion"].Invalid("give warmup_steps or warmup_proportion, not both"));
   }
   return {};
@@ -171,6 +168,23 @@ Status CompleteParallel(const Node& node, Spec& spec) {
   return {};
 }
 
+Status CheckTrackers(const Node& node, const Spec& spec) {
+  const LogSpec& log = spec.log;
+  if (log.mlflow && !log.mlflow->url.empty() && !IsWebhookUrl(log.mlflow->url)) {
+    return Fail(node["mlflow"]["url"].Invalid(
+        "should be a URL of http:// or https:// without a user's name or password: MLflow's variables have these"));
+  }
+  if (spec.run.command.empty()) return {};
+  if (!log.callbacks.empty()) {
+    return Fail(node["callbacks"].Invalid("is for Millrace's own training, not for run.command"));
+  }
+  if ((log.wandb || log.mlflow) && log.metric_definitions.empty()) {
+    return Fail(node[log.wandb ? "wandb" : "mlflow"].Invalid(
+        "needs log.metric_definitions: the metrics that are found in the output of run.command"));
+  }
+  return {};
+}
+
 Status CheckLog(const Node& node, const Spec& spec) {
   const LogSpec& log = spec.log;
   if (spec.train.profile && log.url.empty()) {
@@ -185,7 +199,7 @@ Status CheckLog(const Node& node, const Spec& spec) {
   if (!log.webhook.empty() && !log.webhook_file.empty()) {
     return Fail(node["webhook_file"].Invalid("names the URL that log.webhook has: give one of them"));
   }
-  return {};
+  return CheckTrackers(node, spec);
 }
 
 Status CheckEval(const Node& node, const Spec& spec) {

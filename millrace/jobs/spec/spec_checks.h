@@ -1,4 +1,4 @@
-// What must hold between the keys of a job file.
+// Checks the constraints between the keys of a job file.
 #pragma once
 
 #include "millrace/base/config.h"

@@ -1,4 +1,4 @@
-// Which runs of a sweep are not worth going on with, by a metric that they report.
+// Early stopping: finds the unpromising runs of a sweep by a metric that the runs report.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace millrace::jobs {
 
-/// A value of the metric after so many steps.
+/// A value of the metric after a number of steps.
 struct MetricReport {
   std::uint64_t step = 0;
   double value = 0;
@@ -21,7 +21,7 @@ struct StoppingOptions {
   Rule rule = Rule::kNone;
   bool lower_is_better = true;
   std::uint64_t min_steps = 0;  ///< no run is stopped before; of ASHA also the first rung, so at least 1
-  int factor = 3;               ///< of ASHA: one run of so many goes on from a rung (eta)
+  int factor = 3;               ///< of ASHA: one run of `factor` goes on from a rung (eta)
 };
 
 /// Says why a run should be stopped: a sentence; nothing: it should go on.

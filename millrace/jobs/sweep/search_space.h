@@ -1,4 +1,4 @@
-// Which values the runs of a sweep have: all combinations of lists, or values drawn at random.
+// The search space of a sweep: all combinations of lists of values, or values drawn at random.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,7 @@ namespace millrace::mount {
 
 /// A thread of a daemon. On SIGHUP the thread reopens `log_file` (if any) as standard output and error, for log
 /// rotation, and calls `reload`. Twice in each period of the service manager's watchdog, the thread calls `check`. If
-/// that returns true, the thread tells the service manager that the mount is alive.
+/// that returns true, the thread notifies the service manager that the mount is alive.
 ///
 /// REQUIRES: one per process, because it handles a signal. `manager` outlives it.
 class Caretaker {

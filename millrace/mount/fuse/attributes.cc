@@ -4,7 +4,7 @@
 #include <sys/xattr.h>
 
 #include "millrace/base/clock.h"
-#include "millrace/mount/fuse/kept_session.h"
+#include "millrace/mount/fuse/resumable_session.h"
 
 namespace millrace::mount {
 namespace {

@@ -14,7 +14,7 @@ class CoveredPoint {
   CoveredPoint() = default;
   /// Call right after mounting.
   explicit CoveredPoint(std::string mount_point);
-  /// Whether that mount is there: another one may be, or none.
+  /// Returns whether that mount is there: another one may be, or none.
   bool IsOurs() const;
 
  private:

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "millrace/base/hash/random.h"
@@ -17,20 +18,19 @@
 #include "millrace/mount/fuse/attributes.h"
 #include "millrace/mount/fuse/covered_point.h"
 #include "millrace/mount/fuse/hints.h"
-#include "millrace/mount/fuse/kept_session.h"
 #include "millrace/mount/fuse/open_files.h"
 #include "millrace/mount/fuse/request.h"
+#include "millrace/mount/fuse/resumable_session.h"
 #include "millrace/mount/fuse/session_header.h"
+#include "millrace/mount/point/control.h"
 #include "millrace/mount/point/mount_point.h"
-#include "millrace/mount/status/control.h"
-#include "millrace/mount/status/mount_stats.h"
-#include "millrace/object/file/mount_hints.h"
-#include "millrace/object/file/mount_location.h"
+#include "millrace/mount/point/mount_stats.h"
+#include "millrace/object/local/mount_hints.h"
+#include "millrace/object/local/mount_location.h"
 
 namespace millrace::mount {
 namespace {
 
-constexpr std::uint64_t kMaxRequest = 1 * kMiB;        // the kernel's limit for one read or write: 256 pages
 constexpr auto kLookForEnd = std::chrono::seconds(1);  // the delay after an unmount until waiting reads are cancelled
 
 /// Runs a handler and counts how long it took; every handler has replied when it returns.
@@ -100,6 +100,7 @@ class FuseServer final : public FuseMount, private RequestContext {
   void Keep(std::unique_ptr<vfs::File> file, fuse_req_t request, bool writes, fuse_file_info* info);
   Status NewSession();
   Status BeginKept();
+  Status ServeByLibfuse();
   bool IsUnmounted() const;
   void ReplyRepeated(fuse_req_t request, fuse_file_info* info, std::uint64_t number);
 
@@ -107,7 +108,7 @@ class FuseServer final : public FuseMount, private RequestContext {
   bool mounted_ = false;
   CoveredPoint covered_;
   std::function<void()> live_;
-  KeptSession kept_;  ///< in use with options.session
+  ResumableSession kept_;  ///< in use with options.session
   OpenFiles files_;
 };
 
@@ -190,7 +191,7 @@ Status FuseServer::Mount() {
   covered_ = CoveredPoint(options.mount_point);
   if (options.session == nullptr) return {};
   kept = &kept_;
-  return KeptSession::Attach(session_, kept);
+  return {};
 }
 
 Status FuseServer::Resume(MountToResume mount) {
@@ -198,7 +199,7 @@ Status FuseServer::Resume(MountToResume mount) {
   if (start.request.empty()) return Fail(Code::kCorrupt, "the log of the mount lacks the first request of the kernel");
   MR_TRY(NewSession());
   kept = &kept_;
-  MR_TRY(KeptSession::Resume(session_, kept, std::move(start), mount.device.get()));
+  MR_TRY(kept->Resume(session_, std::move(start), mount.device.get()));
   mount.device.Release();
   mounted_ = true;
   covered_ = CoveredPoint(options.mount_point);
@@ -223,7 +224,7 @@ Status FuseServer::BeginKept() {
     if (!resumed) options.session->PutHeader(FormatHeader({options.source, options.began, kept->start()}));
     MR_TRY(options.keep(fuse_session_fd(session_)));
   }
-  if (resumed) MR_TRY(KeptSession::RequestResend(session_));
+  if (resumed) MR_TRY(ResumableSession::RequestResend(session_));
   if (live_) live_();
   return {};
 }
@@ -266,6 +267,7 @@ Status FuseServer::Serve(std::function<void()> live, std::stop_token stop) {
       if (IsUnmounted()) ended.request_stop();
     }
     ended.request_stop();
+    if (kept != nullptr) return kept->Stop(session_);
     fuse_session_exit(session_);
     while (!served.stop_requested()) {  // until the serving thread has seen the signal
       pthread_kill(server, SIGUSR1);
@@ -273,12 +275,7 @@ Status FuseServer::Serve(std::function<void()> live, std::stop_token stop) {
                       [] { return false; });
     }
   });
-  fuse_loop_config* config = fuse_loop_cfg_create();
-  fuse_loop_cfg_set_clone_fd(config, kept == nullptr ? 1 : 0);  // requests that a clone has read end with it
-  fuse_loop_cfg_set_max_threads(config, static_cast<unsigned>(options.max_threads));
-  fuse_loop_cfg_set_idle_threads(config, static_cast<unsigned>(options.max_threads));
-  const int result = fuse_session_loop_mt(session_, config);
-  fuse_loop_cfg_destroy(config);
+  const Status served = kept != nullptr ? kept->Serve(session_, options.max_threads) : ServeByLibfuse();
   stopper.request_stop();
   stopper.join();
   Status flushed = tree.FlushAll({.stop = {}, .deadline = Deadline::After(SystemClock(), options.flush_timeout)});
@@ -288,6 +285,16 @@ Status FuseServer::Serve(std::function<void()> live, std::stop_token stop) {
                       {{"files", left.files}, {"bytes", left.bytes}, {"reason", flushed.error()}});
     return flushed;
   }
+  return served;
+}
+
+Status FuseServer::ServeByLibfuse() {
+  fuse_loop_config* config = fuse_loop_cfg_create();
+  fuse_loop_cfg_set_clone_fd(config, 1);
+  fuse_loop_cfg_set_max_threads(config, static_cast<unsigned>(options.max_threads));
+  fuse_loop_cfg_set_idle_threads(config, static_cast<unsigned>(options.max_threads));
+  const int result = fuse_session_loop_mt(session_, config);
+  fuse_loop_cfg_destroy(config);
   if (result < 0) return Fail(ErrnoError(-result, "serving the mount"));
   return {};
 }
@@ -320,7 +327,7 @@ void FuseServer::Lookup(fuse_req_t request, fuse_ino_t parent, const char* name)
   }();
   if (!found) return server.ReplyError(request, "lookup", parent, found.error());
   fuse_entry_param param{};
-  param.entry_timeout = Seconds(server.tree.negative_ttl());  // an inode of 0 is remembered as absent
+  param.entry_timeout = SecondsOf(server.tree.negative_ttl());  // an inode of 0 is remembered as absent
   if (*found) param = ToEntry(**found);
   if (fuse_reply_entry(request, &param) != 0 && *found) server.tree.Forget(param.ino, 1);
 }
@@ -343,7 +350,7 @@ void FuseServer::GetAttributes(fuse_req_t request, fuse_ino_t inode, fuse_file_i
   }();
   if (!entry) return server.ReplyError(request, "stat", inode, entry.error());
   struct stat info = ToStat(entry->attributes);
-  fuse_reply_attr(request, &info, Seconds(entry->valid_for));
+  fuse_reply_attr(request, &info, SecondsOf(entry->valid_for));
 }
 
 void FuseServer::SetAttributes(fuse_req_t request, fuse_ino_t inode, struct stat* wanted, int which,
@@ -355,7 +362,7 @@ void FuseServer::SetAttributes(fuse_req_t request, fuse_ino_t inode, struct stat
   auto entry = server.tree.SetAttributes(inode, change, through != nullptr ? through->file.get() : nullptr);
   if (!entry) return server.ReplyError(request, "setattr", inode, entry.error());
   struct stat now = ToStat(entry->attributes);
-  fuse_reply_attr(request, &now, Seconds(entry->valid_for));
+  fuse_reply_attr(request, &now, SecondsOf(entry->valid_for));
 }
 
 void FuseServer::MakeDirectory(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode) {
@@ -398,9 +405,15 @@ void FuseServer::Rename(fuse_req_t request, fuse_ino_t parent, const char* name,
 
 // --- Files ---
 
+/// Linux asks for an open with O_TRUNC first, and only then refuses it with ETXTBSY if the file is a program that runs.
+/// With O_RDONLY it has no earlier check, as it has for writing. So such an open leaves the file as it is until the
+/// close, of which a refused open has none.
+bool EmptiesAtClose(int flags) { return (flags & O_ACCMODE) == O_RDONLY && (flags & O_TRUNC) != 0; }
+
 void FuseServer::Keep(std::unique_ptr<vfs::File> file, fuse_req_t request, bool writes, fuse_file_info* info) {
   auto handle = std::make_unique<FileHandle>();
   handle->file = std::move(file);
+  handle->emptied_at_close = EmptiesAtClose(info->flags);
   if (writes) handle->opener = ProcessOf(request);
   info->keep_cache = handle->file->may_keep_pages();
   info->noflush = !writes;
@@ -410,19 +423,20 @@ void FuseServer::Keep(std::unique_ptr<vfs::File> file, fuse_req_t request, bool 
 void FuseServer::ReplyRepeated(fuse_req_t request, fuse_file_info* info, std::uint64_t number) {
   info->fh = number;
   info->keep_cache = 0;
-  info->noflush = (info->flags & O_ACCMODE) == O_RDONLY;
+  info->noflush = (info->flags & O_ACCMODE) == O_RDONLY && !EmptiesAtClose(info->flags);
   if (fuse_reply_open(request, info) != 0) (void)files_.CloseFile(info->fh);
 }
 
 void FuseServer::Open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
   FuseServer& server = Of(request);
   const int access = info->flags & O_ACCMODE;
-  const bool writes = access != O_RDONLY;
+  const bool empties_at_close = EmptiesAtClose(info->flags), writes = access != O_RDONLY || empties_at_close;
+  const bool truncates = (info->flags & O_TRUNC) != 0 && !empties_at_close;
   if (const auto number = server.files_.FindRepeated()) return server.ReplyRepeated(request, info, *number);
   auto file = [&] {
     Interruptible wait(request);
-    return server.tree.OpenFile(
-        inode, {.read = access != O_WRONLY, .write = writes, .truncate = (info->flags & O_TRUNC) != 0}, wait.call());
+    return server.tree.OpenFile(inode, {.read = access != O_WRONLY, .write = writes, .truncate = truncates},
+                                wait.call());
   }();
   if (!file) return server.ReplyError(request, "open", inode, file.error());
   // The kernel has cached the size of the version before.
@@ -516,6 +530,10 @@ void FuseServer::Flush(fuse_req_t request, fuse_ino_t inode, fuse_file_info* inf
   // Children that inherited the descriptor close it when they end; the file is still being written by their parent.
   const pid_t closer = handle->opener == 0 ? 0 : ProcessOf(request);
   if (closer != 0 && closer != handle->opener) return void(fuse_reply_err(request, 0));
+  if (std::exchange(handle->emptied_at_close, false)) {
+    if (Status cut = handle->file->Truncate(0); !cut)
+      return Of(request).ReplyError(request, "close", inode, cut.error());
+  }
   Of(request).ReplyStatus(request, "close", inode, handle->file->Flush());
 }
 

@@ -11,7 +11,7 @@
 #include "millrace/base/files/files.h"
 #include "millrace/base/log.h"
 #include "millrace/base/result.h"
-#include "millrace/vfs/session/session_log.h"
+#include "millrace/vfs/staging/session_log.h"
 #include "millrace/vfs/tree.h"
 
 namespace millrace::mount {
@@ -59,7 +59,7 @@ class FuseMount {
   virtual ~FuseMount() = default;  ///< unmounts
   /// Answers requests on threads of its own until it is unmounted or `stop` fires. Then publishes the content of
   /// open files. Calls `live` once, as soon as the kernel has accepted the mount. Errors: the first failure to
-  /// publish; those of libfuse's loop.
+  /// publish; those of reading the kernel's requests.
   virtual Status Serve(std::function<void()> live, std::stop_token stop) = 0;
 };
 

@@ -3,8 +3,8 @@
 #include <cstddef>
 
 #include "millrace/base/text.h"
-#include "millrace/object/file/mount_hints.h"
-#include "millrace/vfs/names/names.h"
+#include "millrace/object/local/mount_hints.h"
+#include "millrace/vfs/types/names.h"
 
 namespace millrace::mount {
 

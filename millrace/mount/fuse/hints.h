@@ -1,4 +1,5 @@
-// Parsing of read hints: programs tell a mount which files they will open (millrace/object/file/mount_hints.h).
+// Parsing of read hints, by which programs announce the files that they will open
+// (millrace/object/local/mount_hints.h).
 #pragma once
 
 #include <string>

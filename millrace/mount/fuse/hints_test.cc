@@ -6,7 +6,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "millrace/object/file/mount_hints.h"
+#include "millrace/object/local/mount_hints.h"
 
 namespace millrace::mount {
 namespace {

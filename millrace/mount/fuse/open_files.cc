@@ -11,6 +11,7 @@ void OpenFiles::Restore(vfs::Tree& tree, const vfs::SessionState& state) {
     auto handle = std::make_unique<FileHandle>();
     handle->file = tree.RestoreFile(saved, state);
     handle->opener = static_cast<pid_t>(saved.opener);
+    handle->emptied_at_close = saved.emptied_at_close;
     if (!handle->file) continue;
     files_[number] = std::move(handle);
     opened_before_[saved.request] = number;
@@ -35,7 +36,10 @@ std::uint64_t OpenFiles::AddFile(std::unique_ptr<FileHandle> handle, bool reads)
   MutexLock lock(mutex_);
   const std::uint64_t number = next_number_++;
   if (session_ != nullptr) {
-    vfs::SavedFile saved{.request = RequestOrigin::Current().number, .reads = reads, .opener = handle->opener};
+    vfs::SavedFile saved{.request = RequestOrigin::Current().number,
+                         .reads = reads,
+                         .emptied_at_close = handle->emptied_at_close,
+                         .opener = handle->opener};
     handle->file->Describe(saved);
     session_->PutFile(number, saved);
   }

@@ -9,8 +9,8 @@
 #include <unordered_map>
 
 #include "millrace/base/threads/sync.h"
-#include "millrace/mount/fuse/kept_session.h"
-#include "millrace/vfs/session/session_log.h"
+#include "millrace/mount/fuse/resumable_session.h"
+#include "millrace/vfs/staging/session_log.h"
 #include "millrace/vfs/tree.h"
 
 namespace millrace::mount {
@@ -18,7 +18,8 @@ namespace millrace::mount {
 /// An open file as the kernel knows it.
 struct FileHandle {
   std::unique_ptr<vfs::File> file;
-  pid_t opener = 0;  ///< the process that opened it for writing
+  pid_t opener = 0;               ///< the process that opened it for writing
+  bool emptied_at_close = false;  ///< it was opened with O_RDONLY and O_TRUNC: FuseServer::Open
 };
 
 /// Owns the open files and directories, because an unmount may come before the kernel releases them. With a session,

@@ -1,6 +1,6 @@
 #include "millrace/mount/fuse/request.h"
 
-#include "millrace/mount/status/mount_stats.h"
+#include "millrace/mount/point/mount_stats.h"
 
 #include <signal.h>
 #include <sys/stat.h>
@@ -72,8 +72,6 @@ pid_t ProcessOf(fuse_req_t request) {
   return pid;
 }
 
-double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-
 timespec ToTimespec(WallTime time) {
   const auto since = time.time_since_epoch();
   const auto seconds = std::chrono::floor<std::chrono::seconds>(since);
@@ -116,7 +114,7 @@ fuse_entry_param ToEntry(const vfs::CacheableAttributes& entry) {
   fuse_entry_param param{};
   param.ino = entry.attributes.inode;
   param.attr = ToStat(entry.attributes);
-  param.attr_timeout = param.entry_timeout = Seconds(entry.valid_for);
+  param.attr_timeout = param.entry_timeout = SecondsOf(entry.valid_for);
   return param;
 }
 

@@ -13,14 +13,16 @@
 
 namespace millrace::mount {
 
-class KeptSession;
+class ResumableSession;
+
+constexpr std::uint64_t kMaxRequest = 1 * kMiB;  ///< of one read or write; the kernel's limit: 256 pages
 
 /// The state that all handlers share. It is the FUSE session's user data.
 struct RequestContext {
   vfs::Tree& tree;
   const FuseOptions options;
-  KeptSession* kept = nullptr;  ///< null unless another process can go on with the mount
-  std::stop_source ended;       ///< fires when the mount has ended, and no program waits for a reply any more
+  ResumableSession* kept = nullptr;  ///< null unless another process can go on with the mount
+  std::stop_source ended;            ///< fires when the mount has ended, and no program waits for a reply any more
   static RequestContext& Of(fuse_req_t request) { return *static_cast<RequestContext*>(fuse_req_userdata(request)); }
 };
 
@@ -49,7 +51,6 @@ pid_t ProcessOf(fuse_req_t request);
 mode_t TypeOf(vfs::NodeKind kind);
 struct stat ToStat(const vfs::NodeAttributes& attributes);
 fuse_entry_param ToEntry(const vfs::CacheableAttributes& entry);
-double Seconds(Duration duration);
 
 /// Counts and logs the failure of a request and returns the errno for its reply. Logs expected answers such as "not
 /// found" at level debug, and faults of the store or of Millrace as warnings.

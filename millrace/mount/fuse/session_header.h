@@ -5,7 +5,7 @@
 
 #include "millrace/base/clock.h"
 #include "millrace/base/result.h"
-#include "millrace/mount/fuse/kept_session.h"
+#include "millrace/mount/fuse/resumable_session.h"
 
 namespace millrace::mount {
 

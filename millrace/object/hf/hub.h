@@ -13,8 +13,8 @@ namespace millrace::object::hf {
 /// destroyed before its stores, which keep alive what they share. No completion may destroy it or its stores.
 class Hub {
  public:
-  /// Reads the environment and the token's file (settings.h), but sends nothing. Of the options, those about S3 do not
-  /// count; AWS_MAX_ATTEMPTS does. Errors: those of LoadSettings().
+  /// Reads the environment and the token's file (settings.h), but sends nothing. Ignores the options about S3. Uses
+  /// AWS_MAX_ATTEMPTS. Errors: those of LoadSettings().
   static Result<std::unique_ptr<Hub>> Open(const ConnectOptions& options);
   ~Hub();
 

@@ -56,7 +56,7 @@ class HubStore final : public Store {
     std::string sha;
     WallTime time;
   };
-  /// Where the bytes of a Get go: `into`, or `sink` with at most `room` bytes.
+  /// The destination of the bytes of a Get: `into`, or `sink` with at most `room` bytes.
   struct Target {
     MutableByteSpan into;
     Sink* sink = nullptr;

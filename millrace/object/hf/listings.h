@@ -1,5 +1,5 @@
-// The files of a repository at one commit, as far as the hub has told them. A commit never changes, so what was learnt
-// once holds for the life of a store.
+// The files of a repository at one commit, as far as the hub has listed them. A commit never changes, so what was
+// learnt once holds for the life of a store.
 #pragma once
 
 #include <map>
@@ -29,7 +29,7 @@ struct HubFile {
 /// Errors: kUnavailable if it is something else: then a server in between answered.
 Result<std::vector<HubFile>> ParseHubFiles(std::string_view json);
 
-/// What a listing is of.
+/// The scope of a listing.
 struct ListingScope {
   std::string folder;  ///< without slashes at its ends; empty: the root
   bool recursive = false;

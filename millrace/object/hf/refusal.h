@@ -1,4 +1,4 @@
-// What the hub means by a response without success, and what its user can do about it.
+// Explains a response of the hub without success, and says what the user can do about it.
 #pragma once
 
 #include <optional>

@@ -20,7 +20,7 @@ struct Repository {
 
   /// "hf://datasets/OWNER/NAME@REVISION"
   std::string Describe() const { return "hf://" + text; }
-  /// Whether the revision is the full name of a commit.
+  /// Returns whether the revision is the full name of a commit.
   bool IsCommit() const;
   std::string_view KindName() const;  ///< "model", "data set", "space"
 
@@ -35,7 +35,7 @@ struct Repository {
   std::string Api(std::string_view call, std::string_view revision) const;
 };
 
-/// Whether git can have a file or folder of this name: no segment is empty, "." or "..".
+/// Returns whether git can have a file or folder of this name: no segment is empty, "." or "..".
 bool IsTreePath(std::string_view path);
 
 }  // namespace millrace::object::hf

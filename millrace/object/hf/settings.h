@@ -1,4 +1,4 @@
-// Where the hub is, and the token that it knows its users by, as huggingface_hub finds them.
+// The settings of the hub: its address, and the token that identifies its users, as huggingface_hub finds them.
 #pragma once
 
 #include <functional>

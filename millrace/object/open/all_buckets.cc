@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "millrace/base/result.h"
 #include "millrace/base/threads/sync.h"
 #include "millrace/object/support/work_queue.h"
 

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "millrace/base/threads/sync.h"
-#include "millrace/object/file/file_store.h"
 #include "millrace/object/hf/hub.h"
+#include "millrace/object/local/file_store.h"
 #include "millrace/object/s3/endpoint.h"
 
 namespace millrace::object {

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "millrace/base/result.h"
+#include "millrace/base/error.h"
 #include "millrace/object/connect_options.h"
 #include "millrace/object/connection.h"
 

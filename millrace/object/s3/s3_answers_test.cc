@@ -4,7 +4,7 @@
 #include <atomic>
 #include <future>
 
-#include "millrace/object/s3/testing/scripted_store.h"
+#include "millrace/object/s3/scripted_store.h"
 #include "millrace/object/support/early_pages.h"
 
 namespace millrace::object::s3 {

@@ -78,8 +78,8 @@ class S3Store final : public Store, public EarlyPages {
   struct SentBody {
     std::shared_ptr<http::BodySource> source;
     bool trailing = false;
-    /// Whether the endpoint may have refused the body because of its trailing checksum, or took it without a word about
-    /// the checksum: then the coding may be among the bytes that it stored.
+    /// Returns whether the endpoint may have refused the body because of its trailing checksum, or answered without the
+    /// checksum. In the second case, the coding may be among the stored bytes.
     bool Refused(const Error& error) const {
       const Code code = error.code();
       return trailing &&
@@ -96,7 +96,7 @@ class S3Store final : public Store, public EarlyPages {
   void AskForSize(ObjectInfo info, Call call, Done<std::optional<ObjectInfo>> done);
   void AskForBucket(Call call, Done<std::optional<ObjectInfo>> done);
   /// Ends an operation on `key` that was `denied`. S3 denies reading an absent key, instead of saying that it is
-  /// absent, to those who may list only a prefix. A listing then tells.
+  /// absent, to those who may list only a prefix. A listing then decides.
   template <class T>
   void EndDenied(std::string key, Error denied, Call call, Done<std::optional<T>> done);
   /// Warns, once, that a listing had names outside of its prefix.

@@ -8,7 +8,7 @@
 
 #include "millrace/base/hash/text_encoding.h"
 #include "millrace/object/s3/protocol/checksums.h"
-#include "millrace/object/s3/testing/scripted_store.h"
+#include "millrace/object/s3/scripted_store.h"
 #include "millrace/object/support/early_pages.h"
 
 namespace millrace::object::s3 {

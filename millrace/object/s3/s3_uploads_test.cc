@@ -6,7 +6,7 @@
 
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/hash/text_encoding.h"
-#include "millrace/object/s3/testing/scripted_store.h"
+#include "millrace/object/s3/scripted_store.h"
 
 namespace millrace::object::s3 {
 namespace {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "millrace/base/hash/random.h"
+#include "millrace/base/result.h"
 #include "millrace/base/threads/sync.h"
 #include "millrace/object/blocking.h"
 

@@ -1,5 +1,5 @@
-// Whether a service honours the conditions of writes. Fencing of checkpoints and the mount's renames rely on them, but
-// some services with an S3 API accept If-Match and If-None-Match and ignore them.
+// Probes whether a service honours the conditions of writes. Fencing of checkpoints and the mount's renames rely on
+// them, but some services with an S3 API accept If-Match and If-None-Match and ignore them.
 #pragma once
 
 #include <string_view>

@@ -1,10 +1,11 @@
 #include "millrace/object/support/conditions.h"
+#include "millrace/base/result.h"
 
 #include <gmock/gmock.h>
 
 #include "millrace/object/blocking.h"
-#include "millrace/object/fault/fault_store.h"
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/memory_store.h"
+#include "millrace/object/testing/fault_store.h"
 
 namespace millrace::object {
 namespace {

@@ -8,8 +8,8 @@
 
 namespace millrace::object {
 
-/// What a store offers besides ReadStore when it finds out where the next page begins before it has read the page:
-/// reading a thousand names takes a while in which the server could work.
+/// The interface of a store that finds out where the next page begins before it has read the page. Reading a thousand
+/// names takes a while in which the server could work.
 class EarlyPages {
  public:
   virtual ~EarlyPages() = default;

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "millrace/base/hash/random.h"
+#include "millrace/base/result.h"
 #include "millrace/base/threads/sync.h"
 #include "millrace/object/blocking.h"
 

@@ -1,9 +1,9 @@
 #include "millrace/object/testing/conformance.h"
 
 #include "millrace/base/files/files.h"
-#include "millrace/object/fault/fault_store.h"
-#include "millrace/object/file/file_store.h"
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/file_store.h"
+#include "millrace/object/local/memory_store.h"
+#include "millrace/object/testing/fault_store.h"
 
 namespace millrace::object {
 namespace {

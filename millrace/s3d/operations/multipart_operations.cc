@@ -13,14 +13,14 @@
 namespace millrace::s3d {
 namespace {
 
-constexpr int kMaxParts = 10'000;                         // S3's limit
+constexpr int kMaxPartNumber = 10'000;                    // S3's limit
 constexpr std::uint64_t kMaxCompleteDocument = 8 * kMiB;  // 10,000 parts with all their checksums
 constexpr std::uint64_t kMaxObject = 5 * 1024 * kGiB;     // 5 TiB: 10,000 parts of 512 MiB
 /// The most extents of an object. Each is three numbers of at most 10 bytes, so they fit in a journal record (64 MiB).
 constexpr std::size_t kMaxExtents = 2'000'000;
 
 Reply<int> PartNumberOf(const Exchange& exchange) {
-  auto number = exchange.Number("partNumber", 0, 1, kMaxParts);
+  auto number = exchange.Number("partNumber", 0, 1, kMaxPartNumber);
   if (!number) return Refuse("InvalidArgument", "Part number must be an integer between 1 and 10000, inclusive.");
   return static_cast<int>(*number);
 }

@@ -6,8 +6,8 @@
 #include "millrace/s3d/operations/documents.h"
 #include "millrace/s3d/operations/exchange.h"
 #include "millrace/s3d/operations/receive.h"
-#include "millrace/s3d/policy/policy.h"
 #include "millrace/s3d/protocol/payload.h"
+#include "millrace/s3d/protocol/policy.h"
 #include "millrace/xml/xml.h"
 
 namespace millrace::s3d {

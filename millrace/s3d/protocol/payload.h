@@ -100,7 +100,7 @@ class Payload {
   /// than all the rest). Do not change bytes of a Read() until the next Read() or AwaitHashes() has returned.
   void HashBeside() { hashes_->StartThread(); }
   void AwaitHashes() { hashes_->Finish(); }
-  /// Returns the body's length, if the headers tell it.
+  /// Returns the body's length, if the headers have it.
   std::optional<std::uint64_t> expected() const { return expected_; }
 
   // Known once Read() has returned 0:

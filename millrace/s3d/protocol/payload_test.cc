@@ -4,7 +4,7 @@
 
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/hash/text_encoding.h"
-#include "millrace/s3d/testing/fake_request.h"
+#include "millrace/s3d/operations/fake_request.h"
 
 namespace millrace::s3d {
 namespace {

@@ -34,7 +34,7 @@ struct Authenticated {
 /// thread-safe.
 class Authenticator {
  public:
-  /// Which requests pass without a signature. A signature that is present is always checked.
+  /// The requests that pass without a signature. A signature that is present is always checked.
   enum class Anonymous {
     kRefused,
     kThisMachine,  ///< all but those that a browser sends for another site (see CheckSite)

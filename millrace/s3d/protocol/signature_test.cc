@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "millrace/base/text.h"
+#include "millrace/s3d/operations/fake_request.h"
 #include "millrace/s3d/protocol/payload.h"
-#include "millrace/s3d/testing/fake_request.h"
 
 namespace millrace::s3d {
 namespace {

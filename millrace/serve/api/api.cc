@@ -7,7 +7,6 @@
 #include "millrace/base/hash/random.h"
 #include "millrace/base/text.h"
 #include "millrace/http/server/cross_site.h"
-#include "millrace/serve/api/text_maker.h"
 #include "millrace/serve/calls/forced_call.h"
 
 namespace millrace::serve {
@@ -17,18 +16,8 @@ constexpr int kDefaultMaxTokens = 16;
 /// Prompts may be lists of lists of token ids. A million values take some 16 MiB of memory.
 constexpr JsonLimits kBodyLimits{.depth = 32, .values = 1024 * 1024};
 
-const std::vector<double> kSecondsBuckets = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100};
-
-double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-
 std::int64_t UnixSeconds(WallTime time) {
   return std::chrono::duration_cast<std::chrono::seconds>(time.time_since_epoch()).count();
-}
-
-http::Headers ContentType(std::string type) {
-  http::Headers headers;
-  headers.Set("Content-Type", std::move(type));
-  return headers;
 }
 
 template <auto parse>
@@ -53,65 +42,6 @@ ApiError OtherSite() {
 }
 
 }  // namespace
-
-struct Api::Job {
-  AnswerForm form = AnswerForm::kCompletion;
-  AnswerHead head;
-  RequestOptions options;
-  std::vector<std::vector<TokenId>> prompts;
-  std::vector<TokenId> ends;
-  std::vector<std::string> echoes;            ///< the text of each prompt, where it is to be repeated
-  std::shared_ptr<Scheduler> scheduler = {};  ///< that makes the texts
-  std::vector<Generation> generations;        ///< options.made_texts() for each prompt
-  int user = 0;
-  ToolSyntax tool_syntax = ToolSyntax::kUnknown;
-  ToolChoice tool_choice;
-  Usage usage;
-  TimePoint arrived;
-  bool first_token_seen = false;
-
-  /// Returns what finds the calls of a text; nothing if there are none to find.
-  std::optional<CallReader> Calls() const {
-    if (tool_choice.kind == ToolChoice::Kind::kNone) return std::nullopt;
-    using enum TextForm::Kind;
-    // With a JSON response_format, the text is the answer and never a call.
-    const bool is_json = options.form.kind == kJsonObject || options.form.kind == kJsonSchema;
-    if (!tool_choice.is_forced() && (tool_syntax == ToolSyntax::kUnknown || is_json)) return std::nullopt;
-    return CallReader(tool_syntax, tool_choice.names, tool_choice.is_forced());
-  }
-  std::string_view echo(std::size_t generation) const {
-    return echoes.empty() ? std::string_view() : echoes[generation / static_cast<std::size_t>(options.made_texts())];
-  }
-};
-
-Api::Metrics::Metrics(metrics::Registry& registry)
-    : prompt_tokens(registry.AddCounter("millrace_prompt_tokens_total", "Tokens of admitted prompts")),
-      generated_tokens(registry.AddCounter("millrace_generated_tokens_total", "Tokens made")),
-      cancelled(registry.AddCounter("millrace_requests_cancelled_total", "Requests whose client went away")),
-      shared_tokens(registry.AddCounter("millrace_shared_tokens_total",
-                                        "Tokens that were in the KV cache and not computed again")),
-      preemptions(registry.AddCounter("millrace_preemptions_total", "Texts that gave up their blocks of the KV cache")),
-      drafted_tokens(registry.AddCounter("millrace_drafted_tokens_total", "Tokens guessed before they were computed")),
-      accepted_tokens(registry.AddCounter("millrace_accepted_tokens_total", "Guessed tokens that came true")),
-      failed_drafts(registry.AddCounter("millrace_failed_drafts_total", "Calls of the draft model that failed")),
-      adapter_loads(registry.AddCounter("millrace_adapter_loads_total", "Adapters loaded")),
-      adapter_failures(registry.AddCounter("millrace_adapter_failures_total", "Adapters that could not be loaded")),
-      adapter_evictions(
-          registry.AddCounter("millrace_adapter_evictions_total", "Adapters that gave up their memory to others")),
-      reloads(registry.AddCounter("millrace_model_reloads_total", "Newer checkpoints that were taken")),
-      failed_reloads(
-          registry.AddCounter("millrace_model_reload_failures_total", "Newer checkpoints that could not be served")),
-      running(registry.AddGauge("millrace_generations_running", "Texts the model works on")),
-      waiting(registry.AddGauge("millrace_generations_waiting", "Texts that wait for the model")),
-      cache_blocks_used(registry.AddGauge("millrace_cache_blocks_used", "Blocks of the KV cache that texts use")),
-      cache_blocks(registry.AddGauge("millrace_cache_blocks", "Blocks of the KV cache")),
-      adapters(registry.AddGauge("millrace_adapters", "Adapters in memory")),
-      adapter_bytes(registry.AddGauge("millrace_adapter_bytes", "Memory of adapters")),
-      model_step(registry.AddGauge("millrace_model_step", "Step of the checkpoint that new requests get")),
-      first_token_s(
-          registry.AddHistogram("millrace_first_token_seconds", "From request to first token", kSecondsBuckets)),
-      request_s(registry.AddHistogram("millrace_request_seconds", "From request to the end of its answer",
-                                      kSecondsBuckets)) {}
 
 Api::Api(ServedScheduler& scheduler, const tokenizer::Tokenizer& tokenizer, Clock& clock, Options options)
     : scheduler_(scheduler),
@@ -141,7 +71,7 @@ void Api::Handle(http::ServerRequest& request, http::ServerResponse& response) {
       return SendError(response, OtherSite());
     }
     if (method != route.method) {
-      http::Headers headers = ContentType("application/json");
+      http::Headers headers = http::ContentType("application/json");
       headers.Set("Allow", std::string(route.method));
       ApiError error{.status = 405, .message = fmt::format("{} takes {}, not {}", path, route.method, method)};
       Count(error.status);
@@ -181,8 +111,8 @@ void Api::Complete(http::ServerRequest& request, http::ServerResponse& response,
   auto job = Admit(*std::move(parsed), arrived, UserOf(request), request.stop());
   if (!job) return SendError(response, job.error());
   job->arrived = arrived;
-  Status done = job->options.stream ? Stream(*job, request, response) : Collect(*job, request, response);
-  metrics_.request_s.Observe(Seconds(clock_.Now() - arrived));
+  const Status done = CompletionAnswer(*job, tokenizer_, metrics_, clock_).Send(request, response);
+  metrics_.request_s.Observe(SecondsOf(clock_.Now() - arrived));
   if (done) return Count(200);
   // A client's going shows as a failed write or as the stop token, whichever comes first.
   if (request.stop().stop_requested() || done.error().code() == Code::kUnavailable) metrics_.cancelled.Add();
@@ -249,8 +179,8 @@ bool Api::AddsBos(const Adapter* adapter) const {
   return follows ? adapter->add_bos().value_or(options_.add_bos) : options_.add_bos;
 }
 
-Parsed<Api::Job> Api::Describe(const CompletionRequest& request, AnswerForm form, const Adapter* adapter) const {
-  Job job{.form = form, .options = request.options, .ends = options_.ends};
+Parsed<CompletionJob> Api::Describe(const CompletionRequest& request, AnswerForm form, const Adapter* adapter) const {
+  CompletionJob job{.form = form, .options = request.options, .ends = options_.ends};
   for (const Prompt& prompt : request.prompts) {
     auto tokens = Tokens(prompt, "prompt", adapter);
     if (!tokens) return std::unexpected(std::move(tokens).error());
@@ -265,7 +195,7 @@ Parsed<Api::Job> Api::Describe(const CompletionRequest& request, AnswerForm form
   return job;
 }
 
-Parsed<Api::Job> Api::Describe(const ChatRequest& request, const Adapter* adapter) const {
+Parsed<CompletionJob> Api::Describe(const ChatRequest& request, const Adapter* adapter) const {
   if (!options_.chat) {
     return std::unexpected(ApiError{.message = fmt::format("{} takes no conversations", options_.model_name)});
   }
@@ -283,7 +213,7 @@ Parsed<Api::Job> Api::Describe(const ChatRequest& request, const Adapter* adapte
                                     .param = "messages",
                                     .code = "chat_template"});
   }
-  Job job{.form = AnswerForm::kChat, .options = request.options, .ends = options_.ends};
+  CompletionJob job{.form = AnswerForm::kChat, .options = request.options, .ends = options_.ends};
   job.tool_syntax = options_.chat->tool_syntax();
   job.tool_choice = request.tool_choice;
   if (job.tool_choice.is_forced()) {
@@ -301,7 +231,7 @@ Parsed<Api::Job> Api::Describe(const ChatRequest& request, const Adapter* adapte
   return job;
 }
 
-Parsed<Api::Job> Api::Admit(AnyRequest any, TimePoint arrived, int user, std::stop_token stop) {
+Parsed<CompletionJob> Api::Admit(AnyRequest any, TimePoint arrived, int user, std::stop_token stop) {
   struct ModelName {
     const std::string& operator()(const CompletionRequest& request) const { return request.options.model; }
     const std::string& operator()(const InputsRequest& request) const { return request.request.options.model; }
@@ -310,19 +240,19 @@ Parsed<Api::Job> Api::Admit(AnyRequest any, TimePoint arrived, int user, std::st
   struct Describer {
     const Api& api;
     const Adapter* adapter;
-    Parsed<Job> operator()(const CompletionRequest& request) const {
+    Parsed<CompletionJob> operator()(const CompletionRequest& request) const {
       return api.Describe(request, AnswerForm::kCompletion, adapter);
     }
-    Parsed<Job> operator()(const InputsRequest& request) const {
+    Parsed<CompletionJob> operator()(const InputsRequest& request) const {
       return api.Describe(request.request, AnswerForm::kInputs, adapter);
     }
-    Parsed<Job> operator()(const ChatRequest& request) const { return api.Describe(request, adapter); }
+    Parsed<CompletionJob> operator()(const ChatRequest& request) const { return api.Describe(request, adapter); }
   };
   const auto adapter = ChooseAdapter(std::visit(ModelName{}, any), std::move(stop));
   if (!adapter) return std::unexpected(adapter.error());
   auto described = std::visit(Describer{*this, adapter->get()}, any);
   if (!described) return described;
-  Job& job = *described;
+  CompletionJob& job = *described;
   const RequestOptions& options = job.options;
   const auto constraint = forms_.Get(options.form);
   if (!constraint) {
@@ -371,203 +301,6 @@ Parsed<Api::Job> Api::Admit(AnyRequest any, TimePoint arrived, int user, std::st
   return described;
 }
 
-std::string Api::TokenText(TokenId token) const {
-  // A token within a text: one that begins a word keeps its space.
-  tokenizer::DecodeState within{.begun = true};
-  std::string text;
-  if (!tokenizer_.DecodeNext(within, token, text)) return text;
-  tokenizer_.DecodeEnd(within, text);
-  return text.empty() ? tokenizer_.Piece(token).value_or("") : text;
-}
-
-TokenLogprobs Api::Logprobs(const SampledToken& token) const {
-  TokenLogprobs told{.text = TokenText(token.token), .logprob = token.logprob};
-  for (const TokenLogprob& each : token.likeliest) told.likeliest.emplace_back(TokenText(each.token), each.logprob);
-  return told;
-}
-
-/// A text while it is made.
-struct Api::Text {
-  TextMaker maker;
-  std::vector<TokenLogprobs> logprobs = {};  ///< of tokens whose text was not sent yet
-  double logprob_sum = 0;
-  int tokens = 0;
-  bool has_ended = false;
-
-  /// Returns the mean log-probability of a token.
-  double Score() const { return tokens > 0 ? logprob_sum / tokens : 0; }
-};
-
-Status Api::TakeToken(Job& job, std::size_t index, Text& text, const SampledToken& token, const Emit& emit) {
-  if (!std::exchange(job.first_token_seen, true)) metrics_.first_token_s.Observe(Seconds(clock_.Now() - job.arrived));
-  ++job.usage.completion;
-  ++text.tokens;
-  text.logprob_sum += token.logprob;
-  metrics_.generated_tokens.Add();
-  if (job.options.sampling.logprobs) text.logprobs.push_back(Logprobs(token));
-  const AnswerParts parts = MR_TRY(text.maker.Add(token.token));
-  if (!parts.empty()) MR_TRY(emit(index, parts, ""));
-  return {};
-}
-
-Status Api::EndText(Job& job, std::size_t index, Text& text, const Emit& emit) {
-  text.has_ended = true;
-  Generation& generation = job.generations[index];
-  std::string finish = "stop";
-  if (text.maker.stopped()) {
-    generation.Cancel();
-  } else if (MR_TRY(generation.result()) == FinishReason::kLength) {
-    finish = "length";
-  }
-  const AnswerParts rest = MR_TRY(text.maker.Finish());
-  if (text.maker.stopped()) finish = "stop";
-  // As OpenAI's, a text whose function was named stops.
-  const bool tells_calls = job.tool_choice.kind != ToolChoice::Kind::kNamed;
-  if (finish == "stop" && text.maker.calls() && tells_calls) finish = "tool_calls";
-  return emit(index, rest, finish);
-}
-
-Status Api::MakeTexts(Job& job, std::vector<Text>& texts, std::stop_token stop, const Emit& emit) {
-  const Generation& any = job.generations.front();
-  for (std::size_t open = texts.size(); open > 0;) {
-    const std::uint64_t seen = any.news();
-    bool is_idle = true;
-    for (std::size_t i = 0; i < texts.size(); ++i) {
-      if (texts[i].has_ended) continue;
-      // In this order: tokens come before the end.
-      const bool has_ended = job.generations[i].has_ended();
-      const auto token = job.generations[i].TryNext();
-      if (!token && !has_ended) continue;
-      is_idle = false;
-      // One token of each text, so that none waits for another.
-      if (token) MR_TRY(TakeToken(job, i, texts[i], *token, emit));
-      if (token && !texts[i].maker.stopped()) continue;
-      if (stop.stop_requested()) return Fail(Code::kCancelled, "the client has gone or the server stops");
-      MR_TRY(EndText(job, i, texts[i], emit));
-      --open;
-    }
-    if (is_idle) any.AwaitNews(seen, stop);
-    if (stop.stop_requested()) return Fail(Code::kCancelled, "the client has gone or the server stops");
-  }
-  return {};
-}
-
-std::vector<Api::Text> Api::BeginTexts(const Job& job) const {
-  std::vector<Text> texts;
-  for (const Generation& generation : job.generations) {
-    texts.push_back(
-        {TextMaker(tokenizer_, generation.request().prompt, job.options.stops, job.Calls(), job.tool_choice.parallel)});
-  }
-  return texts;
-}
-
-/// Returns the numbers of the texts that the answer has: all, or the likeliest ones of each prompt.
-std::vector<std::size_t> Api::ChooseTexts(const Job& job, const std::vector<Text>& texts) {
-  const auto made = static_cast<std::size_t>(job.options.made_texts()),
-             wanted = static_cast<std::size_t>(job.options.texts);
-  std::vector<std::size_t> chosen;
-  for (std::size_t first = 0; first < texts.size(); first += made) {
-    std::vector<std::size_t> order(made);
-    std::iota(order.begin(), order.end(), first);
-    if (made > wanted) {
-      std::ranges::sort(order, [&](std::size_t a, std::size_t b) {
-        const double first_score = texts[a].Score(), second_score = texts[b].Score();
-        return first_score != second_score ? first_score > second_score : a < b;
-      });
-    }
-    chosen.insert(chosen.end(), order.begin(), order.begin() + static_cast<std::ptrdiff_t>(wanted));
-  }
-  return chosen;
-}
-
-Status Api::Collect(Job& job, http::ServerRequest& request, http::ServerResponse& response) {
-  struct Whole {
-    std::string text, finish;
-    std::vector<ToolCallPart> calls;
-    std::vector<TokenLogprobs> logprobs;
-  };
-  std::vector<Text> texts = BeginTexts(job);
-  std::vector<Whole> answers(texts.size());
-  for (std::size_t i = 0; i < answers.size(); ++i) answers[i].text = job.echo(i);
-  MR_TRY(MakeTexts(job, texts, request.stop(),
-                   [&](std::size_t index, const AnswerParts& parts, std::string_view finish) -> Status {
-                     Whole& whole = answers[index];
-                     whole.text += parts.text;
-                     whole.finish = finish;
-                     for (const ToolCallPart& part : parts.calls) {
-                       if (part.index == whole.calls.size()) whole.calls.push_back(part);
-                       if (part.id.empty()) whole.calls[part.index].arguments += part.arguments;
-                     }
-                     if (parts.empty()) return {};  // tokens of a stop string
-                     std::ranges::move(texts[index].logprobs, std::back_inserter(whole.logprobs));
-                     texts[index].logprobs.clear();
-                     return {};
-                   }));
-  Json choices = Json::array();
-  for (const std::size_t i : ChooseTexts(job, texts)) {
-    choices.push_back(Choice(job.form, /*chunk=*/false,
-                             {.index = choices.size(),
-                              .text = answers[i].text,
-                              .logprobs = job.options.sampling.logprobs ? &answers[i].logprobs : nullptr,
-                              .calls = answers[i].calls,
-                              .finish = answers[i].finish}));
-  }
-  const Json body = Answer(job.form, /*chunk=*/false, job.head, std::move(choices), job.usage);
-  return response.Send(200, ContentType("application/json"), AsBytes(DumpJson(body)));
-}
-
-Status Api::Stream(Job& job, http::ServerRequest& request, http::ServerResponse& response) {
-  const auto send = [&](Json choices, const std::optional<Usage>& usage) -> Status {
-    if (!response.started()) {
-      http::Headers headers = ContentType("text/event-stream; charset=utf-8");
-      headers.Set("Cache-Control", "no-cache");
-      MR_TRY(response.Start(200, std::move(headers), std::nullopt));
-    }
-    return response.Write(
-        AsBytes(ServerSentEvent(Answer(job.form, /*chunk=*/true, job.head, std::move(choices), usage))));
-  };
-  std::vector<Text> texts = BeginTexts(job);
-  std::vector<std::size_t> offsets(texts.size());
-  std::vector<bool> begun(texts.size());
-  const auto piece = [&](std::size_t index, std::string_view text, std::span<const ToolCallPart> calls) -> Status {
-    std::vector<TokenLogprobs>& logprobs = texts[index].logprobs;
-    const bool tells = job.options.sampling.logprobs.has_value();
-    Json choice = Choice(job.form, /*chunk=*/true,
-                         {.index = index,
-                          .text = text,
-                          .logprobs = tells && !logprobs.empty() ? &logprobs : nullptr,
-                          .calls = calls,
-                          .text_offset = offsets[index],
-                          .finish = ""});
-    logprobs.clear();
-    offsets[index] += text.size();
-    return send(Json::array({std::move(choice)}), std::nullopt);
-  };
-  const Status made = MakeTexts(
-      job, texts, request.stop(), [&](std::size_t index, const AnswerParts& parts, std::string_view finish) -> Status {
-        if (!begun[index]) {
-          begun[index] = true;
-          if (auto first = FirstChoice(job.form, index)) MR_TRY(send(Json::array({*std::move(first)}), std::nullopt));
-          if (!job.echo(index).empty()) MR_TRY(piece(index, job.echo(index), {}));
-        }
-        if (!parts.text.empty()) MR_TRY(piece(index, parts.text, {}));
-        for (const ToolCallPart& call : parts.calls) MR_TRY(piece(index, "", {&call, 1}));
-        if (finish.empty()) return {};
-        Json last = Choice(job.form, /*chunk=*/true, {.index = index, .text = "", .finish = finish});
-        return send(Json::array({std::move(last)}), std::nullopt);
-      });
-  if (!made) {
-    if (!response.started()) return made;
-    // The status line is out: the error travels as an event, for those who still listen.
-    (void)response.Write(AsBytes(ServerSentEvent(ToApiError(made.error()).ToJson())));
-    (void)response.Finish();
-    return made;
-  }
-  if (job.options.include_usage) MR_TRY(send(Json::array(), job.usage));
-  MR_TRY(response.Write(AsBytes(kStreamEnd)));
-  return response.Finish();
-}
-
 void Api::Count(int status) {
   registry_.AddCounter("millrace_requests_total", "Requests answered", {{"status", std::to_string(status)}}).Add();
 }
@@ -575,12 +308,12 @@ void Api::Count(int status) {
 void Api::SendJson(http::ServerResponse& response, int status, const Json& body) {
   Count(status);
   // A client that has gone needs no answer.
-  (void)response.Send(status, ContentType("application/json"), AsBytes(DumpJson(body)));
+  (void)response.Send(status, http::ContentType("application/json"), AsBytes(DumpJson(body)));
 }
 
 void Api::SendError(http::ServerResponse& response, const ApiError& error) {
   Count(error.status);
-  http::Headers headers = ContentType("application/json");
+  http::Headers headers = http::ContentType("application/json");
   if (error.status == 429) headers.Set("Retry-After", "1");
   if (error.status == 401) headers.Set("WWW-Authenticate", "Bearer");
   (void)response.Send(error.status, std::move(headers), AsBytes(DumpJson(error.ToJson())));
@@ -630,43 +363,11 @@ void Api::SendModels(http::ServerRequest& request, http::ServerResponse& respons
   SendError(response, NoSuchModel(decoded.value_or(std::string(name)), names.size() > 1));
 }
 
-/// Raises counters to those of the scheduler and of the adapters.
-void Api::RaiseCounters() {
-  const auto raise = [](metrics::Counter& counter, std::uint64_t to) {
-    counter.Add(to - std::min(to, counter.value()));
-  };
-  MutexLock lock(raising_);
-  const SchedulerCounters counters = scheduler_.counters();
-  raise(metrics_.shared_tokens, counters.shared_tokens);
-  raise(metrics_.preemptions, counters.preemptions);
-  raise(metrics_.drafted_tokens, counters.drafted_tokens);
-  raise(metrics_.accepted_tokens, counters.accepted_tokens);
-  raise(metrics_.failed_drafts, counters.failed_drafts);
-  if (options_.follower != nullptr) {
-    const FollowCounters followed = options_.follower->counters();
-    raise(metrics_.reloads, followed.reloads);
-    raise(metrics_.failed_reloads, followed.failed_reloads);
-    metrics_.model_step.Set(static_cast<double>(followed.step));
-  }
-  if (options_.adapters == nullptr) return;
-  const AdapterCounters adapters = options_.adapters->counters();
-  raise(metrics_.adapter_loads, adapters.loads);
-  raise(metrics_.adapter_failures, adapters.failed_loads);
-  raise(metrics_.adapter_evictions, adapters.evictions);
-  metrics_.adapters.Set(adapters.loaded);
-  metrics_.adapter_bytes.Set(static_cast<double>(adapters.bytes));
-}
-
 void Api::SendMetrics(http::ServerResponse& response) {
-  metrics_.running.Set(scheduler_.running());
-  metrics_.waiting.Set(scheduler_.waiting());
-  const SchedulerCounters counters = scheduler_.counters();
-  metrics_.cache_blocks_used.Set(counters.used_blocks);
-  metrics_.cache_blocks.Set(counters.all_blocks);
-  RaiseCounters();
+  metrics_.Update(scheduler_, options_.follower, options_.adapters);
   Count(200);
   std::string text = registry_.PrometheusText();
-  (void)response.Send(200, ContentType("text/plain; version=0.0.4"), AsBytes(text));
+  (void)response.Send(200, http::ContentType("text/plain; version=0.0.4"), AsBytes(text));
 }
 
 }  // namespace millrace::serve

@@ -12,26 +12,24 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 
 #include "millrace/base/clock.h"
 #include "millrace/base/log.h"
-#include "millrace/base/threads/sync.h"
 #include "millrace/http/server/access.h"
 #include "millrace/http/server/cors.h"
 #include "millrace/http/server/server.h"
 #include "millrace/metrics/metrics.h"
-#include "millrace/serve/adapters/adapter_store.h"
+#include "millrace/serve/api/api_metrics.h"
+#include "millrace/serve/api/completion.h"
 #include "millrace/serve/api/text_forms.h"
-#include "millrace/serve/calls/call_reader.h"
 #include "millrace/serve/chat/chat_template.h"
-#include "millrace/serve/follow/model_follower.h"
-#include "millrace/serve/follow/served_scheduler.h"
+#include "millrace/serve/models/adapter_store.h"
+#include "millrace/serve/models/model_follower.h"
+#include "millrace/serve/models/served_scheduler.h"
 #include "millrace/serve/page/chat_page.h"
-#include "millrace/serve/protocol/answer.h"
 #include "millrace/serve/protocol/request.h"
 #include "millrace/serve/scheduler.h"
 #include "millrace/tokenizer/tokenizer.h"
@@ -75,20 +73,7 @@ class Api {
   void Drain() { draining_.store(true, std::memory_order_relaxed); }
 
  private:
-  struct Metrics {
-    explicit Metrics(metrics::Registry& registry);
-    metrics::Counter &prompt_tokens, &generated_tokens, &cancelled, &shared_tokens, &preemptions, &drafted_tokens,
-        &accepted_tokens, &failed_drafts;
-    metrics::Counter &adapter_loads, &adapter_failures, &adapter_evictions, &reloads, &failed_reloads;
-    metrics::Gauge &running, &waiting, &cache_blocks_used, &cache_blocks, &adapters, &adapter_bytes, &model_step;
-    metrics::Histogram &first_token_s, &request_s;
-  };
-  /// One request: its generations and the form of its answer.
-  struct Job;
-  struct Text;
-  /// Takes pieces of the text of that number. `finish`: how it ended, as the protocol says; "" while it goes on.
-  using Emit = std::function<Status(std::size_t index, const AnswerParts& parts, std::string_view finish)>;
-  /// What a path of the interface reads.
+  /// The reader of a path's requests.
   using Parse = Parsed<AnyRequest> (*)(const Json& body, const RequestLimits& limits);
 
   void Post(http::ServerRequest& request, http::ServerResponse& response);
@@ -99,24 +84,14 @@ class Api {
   /// Returns whose request it is, for the scheduler.
   int UserOf(http::ServerRequest& request) const;
   Parsed<Json> ReadBody(http::ServerRequest& request) const;
-  Parsed<Job> Admit(AnyRequest request, TimePoint arrived, int user, std::stop_token stop);
+  Parsed<CompletionJob> Admit(AnyRequest request, TimePoint arrived, int user, std::stop_token stop);
   /// Returns the adapter that a request's model is; null for the served model itself.
   Parsed<std::shared_ptr<const Adapter>> ChooseAdapter(const std::string& model, std::stop_token stop) const;
   bool AddsBos(const Adapter* adapter) const;
-  Parsed<Job> Describe(const CompletionRequest& request, AnswerForm form, const Adapter* adapter) const;
-  Parsed<Job> Describe(const ChatRequest& request, const Adapter* adapter) const;
+  Parsed<CompletionJob> Describe(const CompletionRequest& request, AnswerForm form, const Adapter* adapter) const;
+  Parsed<CompletionJob> Describe(const ChatRequest& request, const Adapter* adapter) const;
   Parsed<std::vector<TokenId>> Tokens(const Prompt& prompt, std::string_view param, const Adapter* adapter) const;
   Parsed<std::vector<TokenId>> EmbeddingTokens(const Prompt& input) const;
-  Status Stream(Job& job, http::ServerRequest& request, http::ServerResponse& response);
-  Status Collect(Job& job, http::ServerRequest& request, http::ServerResponse& response);
-  std::vector<Text> BeginTexts(const Job& job) const;
-  /// Makes all texts beside each other. Calls `emit` with their pieces, and with the end of each.
-  Status MakeTexts(Job& job, std::vector<Text>& texts, std::stop_token stop, const Emit& emit);
-  Status TakeToken(Job& job, std::size_t index, Text& text, const SampledToken& token, const Emit& emit);
-  Status EndText(Job& job, std::size_t index, Text& text, const Emit& emit);
-  static std::vector<std::size_t> ChooseTexts(const Job& job, const std::vector<Text>& texts);
-  TokenLogprobs Logprobs(const SampledToken& token) const;
-  std::string TokenText(TokenId token) const;
 
   void SendJson(http::ServerResponse& response, int status, const Json& body);
   void SendError(http::ServerResponse& response, const ApiError& error);
@@ -125,7 +100,6 @@ class Api {
   void SendMetrics(http::ServerResponse& response);
   ApiError NoSuchModel(std::string_view wanted, bool has_adapters = false) const;
   Json ModelEntry(const std::string& name) const;
-  void RaiseCounters();
   void Count(int status);
 
   ServedScheduler& scheduler_;
@@ -135,9 +109,8 @@ class Api {
   const Options options_;
   const std::int64_t created_;
   metrics::Registry registry_;
-  Metrics metrics_{registry_};
+  ApiMetrics metrics_{registry_};
   const ChatPage page_;
-  Mutex raising_;  ///< held while counters are raised to the scheduler's
   std::atomic<bool> draining_{false};
 };
 

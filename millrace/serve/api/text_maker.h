@@ -1,4 +1,4 @@
-// From the tokens of one text to the pieces of its answer.
+// Turns the tokens of one text into the pieces of its answer.
 #pragma once
 
 #include <optional>
@@ -19,16 +19,16 @@ class TextMaker {
   /// `prompt`: the tokens before the text. `calls`: finds the calls; nothing: all is words. Without `parallel`, the
   /// text stops behind its first call. REQUIRES: `tokenizer` outlives this object.
   TextMaker(const tokenizer::Tokenizer& tokenizer, std::span<const TokenId> prompt, std::vector<std::string> stops,
-            std::optional<CallReader> calls, bool parallel)
+            std::optional<ToolCallParser> calls, bool parallel)
       : detokenizer_(tokenizer, prompt), matcher_(std::move(stops)), calls_(std::move(calls)), parallel_(parallel) {}
 
   /// Returns what `token` completes; may be empty.
   Result<AnswerParts> Add(TokenId token) { return Divide(matcher_.Add(MR_TRY(detokenizer_.Add(token)))); }
   /// Returns what was held back. Call it at the end of the text, also of a text that stopped.
   Result<AnswerParts> Finish();
-  /// Whether the text needs no more tokens: behind a stop string, or its only call.
+  /// Returns whether the text needs no more tokens: behind a stop string, or its only call.
   bool stopped() const { return matcher_.stopped() || (!parallel_ && calls_ && calls_->has_call()); }
-  /// Whether the text has a call.
+  /// Returns whether the text has a call.
   bool calls() const { return calls_ && calls_->calls() > 0; }
 
  private:
@@ -36,7 +36,7 @@ class TextMaker {
 
   Detokenizer detokenizer_;
   StopMatcher matcher_;
-  std::optional<CallReader> calls_;
+  std::optional<ToolCallParser> calls_;
   const bool parallel_;
 };
 

@@ -57,7 +57,7 @@ std::string_view MarkOf(ToolSyntax syntax) {
 
 }  // namespace
 
-CallReader::CallReader(ToolSyntax syntax, std::vector<std::string> names, bool is_call)
+ToolCallParser::ToolCallParser(ToolSyntax syntax, std::vector<std::string> names, bool is_call)
     : syntax_(syntax),
       names_(std::move(names)),
       is_call_(is_call),
@@ -67,7 +67,7 @@ CallReader::CallReader(ToolSyntax syntax, std::vector<std::string> names, bool i
   if (is_call || syntax == ToolSyntax::kLlama3 || syntax == ToolSyntax::kMistral) state_ = State::kStart;
 }
 
-AnswerParts CallReader::Add(std::string_view text) {
+AnswerParts ToolCallParser::Add(std::string_view text) {
   pending_ += text;
   AnswerParts parts;
   while (Step(parts)) {
@@ -75,19 +75,19 @@ AnswerParts CallReader::Add(std::string_view text) {
   return parts;
 }
 
-AnswerParts CallReader::Finish() {
+AnswerParts ToolCallParser::Finish() {
   AnswerParts parts;
   const bool after_call = state_ == State::kBetween && raw_.empty();
-  TellRaw(parts);
+  EmitRaw(parts);
   const std::string_view rest = std::string_view(pending_).substr(FirstWord(pending_));
   const bool is_rest_of_call = after_call && (Begins(rest, end_mark_) || rest == "]");
-  const bool is_space = rest.empty() && begun_ > 0 && !told_words_;
-  if (!is_rest_of_call && !is_space) Tell(pending_.size(), parts);
+  const bool is_space = rest.empty() && begun_ > 0 && !emitted_text_;
+  if (!is_rest_of_call && !is_space) EmitText(pending_.size(), parts);
   pending_.clear();
   return parts;
 }
 
-bool CallReader::Step(AnswerParts& parts) {
+bool ToolCallParser::Step(AnswerParts& parts) {
   if (pending_.empty()) return false;
   switch (state_) {
     case State::kStart:
@@ -102,21 +102,21 @@ bool CallReader::Step(AnswerParts& parts) {
   return false;
 }
 
-void CallReader::Tell(std::size_t size, AnswerParts& parts) {
+void ToolCallParser::EmitText(std::size_t size, AnswerParts& parts) {
   if (size == 0) return;
   parts.text.append(pending_, 0, size);
   pending_.erase(0, size);
-  told_words_ = told_words_ || parts.text.find_first_not_of(kSpaces) != std::string::npos;
+  emitted_text_ = emitted_text_ || parts.text.find_first_not_of(kSpaces) != std::string::npos;
 }
 
-void CallReader::TellRaw(AnswerParts& parts) {
+void ToolCallParser::EmitRaw(AnswerParts& parts) {
   if (raw_.empty()) return;
   parts.text += raw_;
   raw_.clear();
-  told_words_ = true;
+  emitted_text_ = true;
 }
 
-bool CallReader::AtStart() {
+bool ToolCallParser::AtStart() {
   std::string_view rest = std::string_view(pending_).substr(FirstWord(pending_));
   if (syntax_ == ToolSyntax::kLlama3 && !is_call_) {
     if (Begins(rest, kLlamaMark)) return false;
@@ -146,19 +146,19 @@ bool CallReader::AtStart() {
   return true;
 }
 
-bool CallReader::InText(AnswerParts& parts) {
+bool ToolCallParser::InText(AnswerParts& parts) {
   const std::size_t mark = mark_.empty() ? std::string::npos : pending_.find(mark_);
   if (mark == std::string::npos) {
     const std::size_t held = mark_.empty() ? 0 : TailOf(pending_, mark_);
     const std::size_t ready = pending_.size() - held;
     // White space alone, before a call or between two of them, is no content.
-    if (FirstWord(std::string_view(pending_).substr(0, ready)) == ready && !told_words_) return false;
-    Tell(ready, parts);
+    if (FirstWord(std::string_view(pending_).substr(0, ready)) == ready && !emitted_text_) return false;
+    EmitText(ready, parts);
     return false;
   }
   // The white space is text if no call follows.
-  const bool is_space = FirstWord(std::string_view(pending_).substr(0, mark)) == mark && !told_words_;
-  if (!is_space) Tell(mark, parts);
+  const bool is_space = FirstWord(std::string_view(pending_).substr(0, mark)) == mark && !emitted_text_;
+  if (!is_space) EmitText(mark, parts);
   const std::size_t size = mark_.size() + (is_space ? mark : 0);
   raw_ = pending_.substr(0, size);
   pending_.erase(0, size);
@@ -167,7 +167,7 @@ bool CallReader::InText(AnswerParts& parts) {
   return true;
 }
 
-bool CallReader::Between(AnswerParts& parts) {
+bool ToolCallParser::Between(AnswerParts& parts) {
   std::size_t begin = FirstWord(pending_);
   const bool is_list = syntax_ == ToolSyntax::kMistral && !is_call_;
   const std::string_view separators = is_list ? "[," : syntax_ == ToolSyntax::kLlama3 && begun_ > 0 ? ";" : "";
@@ -194,56 +194,56 @@ bool CallReader::Between(AnswerParts& parts) {
   if (after_call && is_list && rest.front() == ']') {
     pending_.erase(0, begin + 1);
   } else {
-    TellRaw(parts);  // no call follows: the mark is text
+    EmitRaw(parts);  // no call follows: the mark is text
   }
   state_ = State::kText;
   return true;
 }
 
-void CallReader::BeginCall() {
+void ToolCallParser::BeginCall() {
   scanner_.emplace();
-  told_call_ = told_arguments_ = false;
+  emitted_call_ = emitted_arguments_ = false;
   state_ = State::kCall;
 }
 
-bool CallReader::IsNoCall() const {
+bool ToolCallParser::IsNoCall() const {
   if (scanner_->failed()) return true;
   if (scanner_->has_name() && std::ranges::find(names_, scanner_->name()) == names_.end()) return true;
   return scanner_->done() && !has_mark_ && !scanner_->has_arguments();
 }
 
-void CallReader::TellCall(AnswerParts& parts) {
+void ToolCallParser::EmitCall(AnswerParts& parts) {
   std::string arguments = scanner_->TakeArguments();
-  if (arguments.empty() && scanner_->done() && !told_arguments_) arguments = "{}";
+  if (arguments.empty() && scanner_->done() && !emitted_arguments_) arguments = "{}";
   if (arguments.empty()) return;
-  if (!told_call_) {
-    told_call_ = true;
+  if (!emitted_call_) {
+    emitted_call_ = true;
     raw_.clear();
     parts.calls.push_back({.index = begun_++, .id = NewCallId(syntax_), .name = scanner_->name()});
   }
-  told_arguments_ = true;
+  emitted_arguments_ = true;
   // One part for all that a piece of text has of a call's arguments.
   if (parts.calls.empty() || !parts.calls.back().id.empty()) parts.calls.push_back({.index = begun_ - 1});
   parts.calls.back().arguments += arguments;
 }
 
-bool CallReader::InCall(AnswerParts& parts) {
+bool ToolCallParser::InCall(AnswerParts& parts) {
   // Byte by byte, so that what was told does not depend on what a piece has behind it.
   for (std::size_t taken = 0; taken < pending_.size(); ++taken) {
-    if (!told_call_) raw_ += pending_[taken];
+    if (!emitted_call_) raw_ += pending_[taken];
     scanner_->Add(std::string_view(pending_).substr(taken, 1));
     const bool is_none = IsNoCall();
-    if (!is_none) TellCall(parts);
+    if (!is_none) EmitCall(parts);
     if (!is_none && !scanner_->done()) continue;
     pending_.erase(0, taken + 1);
     if (is_none) {
       // What was told of it stays a call; otherwise it is text.
-      TellRaw(parts);
+      EmitRaw(parts);
       state_ = State::kText;
       return true;
     }
     ++complete_;
-    told_words_ = false;
+    emitted_text_ = false;
     state_ = State::kBetween;
     return true;
   }

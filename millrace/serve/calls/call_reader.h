@@ -15,7 +15,7 @@
 
 namespace millrace::serve {
 
-/// What a piece of text is: words of the answer, or parts of its calls.
+/// A piece of an answer: its words, or parts of its calls.
 struct AnswerParts {
   std::string text;
   std::vector<ToolCallPart> calls;
@@ -25,17 +25,17 @@ struct AnswerParts {
 /// Divides a text into words and calls, as a ToolSyntax spells them. A call has the name of one of the tools. Without a
 /// mark before it, it has arguments, too: other JSON may have a name. What is no call stays text, byte for byte. All
 /// parts together are the same however the text was cut. One owner, no locking.
-class CallReader {
+class ToolCallParser {
  public:
   /// `names`: of the tools. With `is_call`, the text is one call, as JSON, and nothing else.
-  CallReader(ToolSyntax syntax, std::vector<std::string> names, bool is_call = false);
+  ToolCallParser(ToolSyntax syntax, std::vector<std::string> names, bool is_call = false);
 
   AnswerParts Add(std::string_view text);
   /// Returns what was held back. Call it at the end of the text.
   AnswerParts Finish();
   /// The number of calls that have begun.
   std::size_t calls() const { return begun_; }
-  /// Whether a call is complete.
+  /// Returns whether a call is complete.
   bool has_call() const { return complete_ > 0; }
 
  private:
@@ -51,14 +51,14 @@ class CallReader {
   bool InText(AnswerParts& parts);
   bool Between(AnswerParts& parts);
   bool InCall(AnswerParts& parts);
-  /// Tells the first `size` bytes of pending_ as words.
-  void Tell(std::size_t size, AnswerParts& parts);
-  /// Tells what looked like a call and is none.
-  void TellRaw(AnswerParts& parts);
+  /// Emits the first `size` bytes of pending_ as words of the answer.
+  void EmitText(std::size_t size, AnswerParts& parts);
+  /// Emits text that looked like a call and is not one.
+  void EmitRaw(AnswerParts& parts);
   void BeginCall();
-  /// Whether what the scanner has read can be no call.
+  /// Returns whether what the scanner has read can be no call.
   bool IsNoCall() const;
-  void TellCall(AnswerParts& parts);
+  void EmitCall(AnswerParts& parts);
 
   const ToolSyntax syntax_;
   const std::vector<std::string> names_;
@@ -66,12 +66,12 @@ class CallReader {
   const std::string_view mark_, end_mark_;  ///< empty: none
   State state_ = State::kText;
   std::string pending_;
-  std::string raw_;        ///< the mark and the call, as long as nothing of it was told
+  std::string raw_;        ///< the mark and the call, until a part of the call was emitted
   bool has_mark_ = false;  ///< one stands before the current call, or before the first one of its list
-  std::optional<CallScanner> scanner_;
+  std::optional<ToolCallScanner> scanner_;
   std::size_t begun_ = 0, complete_ = 0;
-  bool told_call_ = false, told_arguments_ = false;  ///< of the current call
-  bool told_words_ = false;                          ///< more than white space, since the last call
+  bool emitted_call_ = false, emitted_arguments_ = false;  ///< of the current call
+  bool emitted_text_ = false;                              ///< more than white space, since the last call
 };
 
 }  // namespace millrace::serve

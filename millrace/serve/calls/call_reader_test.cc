@@ -17,7 +17,7 @@ struct ReadCalls {
 
 /// Reads `text` in pieces of up to `most` bytes. The tools are f, g and "g h".
 ReadCalls Read(ToolSyntax syntax, std::string_view text, std::size_t most = 1000, bool is_call = false) {
-  CallReader reader(syntax, {"f", "g", "g h"}, is_call);
+  ToolCallParser reader(syntax, {"f", "g", "g h"}, is_call);
   ReadCalls read;
   const auto take = [&](const AnswerParts& parts) {
     read.text += parts.text;
@@ -50,7 +50,7 @@ void Expect(ToolSyntax syntax, std::string_view text, std::string_view shown) {
   }
 }
 
-TEST(CallReader, ReadsHermesCalls) {
+TEST(ToolCallParser, ReadsHermesCalls) {
   constexpr auto kSyntax = ToolSyntax::kHermes;
   Expect(kSyntax, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>", "|f({\"a\": 1})");
   Expect(kSyntax,
@@ -61,7 +61,7 @@ TEST(CallReader, ReadsHermesCalls) {
   Expect(kSyntax, "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 2}\"}</tool_call>", "|f({\"a\": 2})");
 }
 
-TEST(CallReader, WhatIsNoCallStaysText) {
+TEST(ToolCallParser, WhatIsNoCallStaysText) {
   constexpr auto kSyntax = ToolSyntax::kHermes;
   for (const std::string_view text :
        {"plain <b> words", " \n", "", "<tool_call", "<tool_call>", "<tool_call>no json", "a <tool_call> {\"x\": 1} b",
@@ -73,7 +73,7 @@ TEST(CallReader, WhatIsNoCallStaysText) {
   Expect(ToolSyntax::kUnknown, "<tool_call>{\"name\": \"f\"}</tool_call>", "<tool_call>{\"name\": \"f\"}</tool_call>");
 }
 
-TEST(CallReader, OnlyToolsAreCalled) {
+TEST(ToolCallParser, OnlyToolsAreCalled) {
   const std::string alice = R"({"name": "Alice", "age": 30})", nobody = R"({"name": "h", "arguments": {"a": 1}})";
   const std::string later = R"({"arguments": {"a": 1}, "name": "h"})";
   for (const auto& object : {alice, nobody, later}) {
@@ -92,7 +92,7 @@ TEST(CallReader, OnlyToolsAreCalled) {
   Expect(ToolSyntax::kLlama3, call + "; " + nobody, "; " + nobody + "|f({})");
 }
 
-TEST(CallReader, ACallHasArgumentsThatAreAnObject) {
+TEST(ToolCallParser, ACallHasArgumentsThatAreAnObject) {
   for (const std::string_view arguments : {"5", "[1]", "true", R"("words")", R"("[1]")"}) {
     const std::string object = fmt::format(R"({{"name": "f", "arguments": {}}})", arguments);
     Expect(ToolSyntax::kLlama3, object, object);
@@ -110,7 +110,7 @@ TEST(CallReader, ACallHasArgumentsThatAreAnObject) {
   }
 }
 
-TEST(CallReader, ReadsCallsOfLlama) {
+TEST(ToolCallParser, ReadsCallsOfLlama) {
   constexpr auto kSyntax = ToolSyntax::kLlama3;
   Expect(kSyntax, "{\"name\": \"f\", \"parameters\": {\"a\": [1, {}]}}", "|f({\"a\": [1, {}]})");
   Expect(kSyntax, "<|python_tag|>{\"type\": \"function\", \"name\": \"f\", \"parameters\": {}}", "|f({})");
@@ -119,7 +119,7 @@ TEST(CallReader, ReadsCallsOfLlama) {
   Expect(kSyntax, "It is {\"name\": \"f\"}", "It is {\"name\": \"f\"}");
 }
 
-TEST(CallReader, ReadsMistralsCalls) {
+TEST(ToolCallParser, ReadsMistralsCalls) {
   constexpr auto kSyntax = ToolSyntax::kMistral;
   const std::string calls = "[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", \"arguments\": {}}]";
   Expect(kSyntax, "[TOOL_CALLS] " + calls, "|f({\"a\": 1})|g({})");
@@ -129,7 +129,7 @@ TEST(CallReader, ReadsMistralsCalls) {
   EXPECT_EQ(Read(kSyntax, calls).calls[0].id.size(), 9U);
 }
 
-TEST(CallReader, IdsDiffer) {
+TEST(ToolCallParser, IdsDiffer) {
   const std::string call = "<tool_call>{\"name\": \"f\"}</tool_call>";
   const ReadCalls read = Read(ToolSyntax::kHermes, call + call);
   ASSERT_EQ(read.calls.size(), 2U);
@@ -137,13 +137,13 @@ TEST(CallReader, IdsDiffer) {
   EXPECT_NE(read.calls[0].id, read.calls[1].id);
 }
 
-TEST(CallReader, AForcedCallIsTheWholeText) {
+TEST(ToolCallParser, AForcedCallIsTheWholeText) {
   for (const auto syntax : {ToolSyntax::kUnknown, ToolSyntax::kHermes, ToolSyntax::kMistral}) {
     EXPECT_EQ(Shown(Read(syntax, " {\"name\": \"f\", \"arguments\": {\"a\": 1}}", 3, true)), "|f({\"a\": 1})");
   }
 }
 
-TEST(CallReader, AnyTextInAnyPiecesIsTheSame) {
+TEST(ToolCallParser, AnyTextInAnyPiecesIsTheSame) {
   constexpr std::array<std::string_view, 14> kParts = {"<tool_call>",
                                                        "</tool_call>",
                                                        "[TOOL_CALLS]",

@@ -13,18 +13,18 @@ bool NamesArguments(std::string_view key) { return key == "arguments" || key == 
 
 }  // namespace
 
-std::size_t CallScanner::Add(std::string_view text) {
+std::size_t ToolCallScanner::Add(std::string_view text) {
   std::size_t taken = 0;
   while (taken < text.size() && !done() && !failed()) Byte(text[taken++]);
   return taken;
 }
 
-std::string CallScanner::TakeArguments() {
+std::string ToolCallScanner::TakeArguments() {
   if (!has_name_) return {};
   return std::exchange(arguments_, {});
 }
 
-void CallScanner::Byte(char c) {
+void ToolCallScanner::Byte(char c) {
   switch (state_) {
     case State::kInValue:
       if (InValue(c)) return;
@@ -63,7 +63,7 @@ void CallScanner::Byte(char c) {
   }
 }
 
-void CallScanner::BeginValue(char c) {
+void ToolCallScanner::BeginValue(char c) {
   has_members_ = true;
   value_.clear();
   depth_ = 0;
@@ -77,7 +77,7 @@ void CallScanner::BeginValue(char c) {
   InValue(c);
 }
 
-bool CallScanner::InValue(char c) {
+bool ToolCallScanner::InValue(char c) {
   const bool has_begun = !value_.empty();
   if (has_begun && depth_ == 0 && !in_string_) {
     // The value is complete, or a number or a word that ends here.
@@ -107,7 +107,7 @@ bool CallScanner::InValue(char c) {
   return true;
 }
 
-void CallScanner::EndValue() {
+void ToolCallScanner::EndValue() {
   state_ = State::kNext;
   if (key_ == "name") {
     const auto name = ParseJson(value_, "a name");

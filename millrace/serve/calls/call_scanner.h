@@ -7,21 +7,21 @@
 
 namespace millrace::serve {
 
-/// Reads a JSON object byte by byte. Tells the name as soon as it is complete, and the arguments as they come: the text
-/// of the member "arguments", or "parameters", without the white space around it. This is an object, or a string that
-/// has one. null and "" count as no arguments. Other members are skipped. One owner, no locking.
-class CallScanner {
+/// Reads a JSON object byte by byte. Returns the name as soon as it is complete, and the arguments as they come: the
+/// text of the member "arguments", or "parameters", without the white space around it. This is an object, or a string
+/// that has one. null and "" count as no arguments. Other members are skipped. One owner, no locking.
+class ToolCallScanner {
  public:
   /// Reads the bytes up to the end of the object. Returns how many it took.
   std::size_t Add(std::string_view text);
-  /// Whether the object is complete.
+  /// Returns whether the object is complete.
   bool done() const { return state_ == State::kDone; }
-  /// Whether the text is no JSON object, or has no name, or arguments of another kind, or twice.
+  /// Returns whether the text is no JSON object, or has no name, or arguments of another kind, or twice.
   bool failed() const { return state_ == State::kFailed; }
-  /// Whether the name is known.
+  /// Returns whether the name is known.
   bool has_name() const { return has_name_; }
   const std::string& name() const { return name_; }
-  /// Whether there were arguments so far.
+  /// Returns whether there were arguments so far.
   bool has_arguments() const { return has_arguments_; }
   /// Returns the text of the arguments that was not taken yet. It is empty as long as the name is not known.
   std::string TakeArguments();

@@ -1,4 +1,4 @@
-// What a text must be if a request wants a call of a tool.
+// The schema of a text that must be a call of a tool.
 #pragma once
 
 #include <string_view>

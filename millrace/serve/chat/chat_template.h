@@ -1,4 +1,4 @@
-// How a model wants conversations written as prompts.
+// A model's template, by which conversations become prompts.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ namespace millrace::serve {
 
 using tokenizer::TokenId;
 
-/// What a model's files say about conversations, or a user does.
+/// The facts about conversations from a model's files, or from a user.
 struct ChatTemplateSource {
   std::string text;                     ///< Jinja; empty: the model has no template
   std::string tool_text;                ///< for conversations with tools; empty: `text`

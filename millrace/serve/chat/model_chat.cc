@@ -4,7 +4,7 @@
 #include <array>
 
 #include "millrace/object/blocking.h"
-#include "millrace/tokenizer/load/declared_tokens.h"
+#include "millrace/tokenizer/formats/declared_tokens.h"
 
 namespace millrace::serve {
 namespace {

@@ -1,4 +1,4 @@
-// What a model's files say about conversations.
+// Reads from a model's files how it writes conversations.
 #pragma once
 
 #include <optional>

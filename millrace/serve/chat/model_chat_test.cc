@@ -8,7 +8,7 @@
 #include "millrace/checkpoint/format/safetensors.h"
 #include "millrace/object/hf/testing/hub_server.h"
 #include "millrace/object/open/open.h"
-#include "millrace/tokenizer/load/load.h"
+#include "millrace/tokenizer/formats/load.h"
 
 namespace millrace::serve {
 namespace {

@@ -1,4 +1,4 @@
-// How a model spells calls of tools in its answers.
+// The syntax by which a model writes calls of tools in its answers.
 #pragma once
 
 #include <cstdint>

@@ -25,7 +25,7 @@ struct ChatUsage {
   std::int64_t prompt_tokens = 0, completion_tokens = 0;
 };
 
-/// Why and when an answer ended, and its number of tokens. The text itself went to the caller.
+/// The end of an answer: its reason, its time, and the answer's number of tokens. The text itself went to the caller.
 struct ChatAnswer {
   std::string finish_reason;  ///< "stop", "length", …; empty if the answer broke off
   std::optional<ChatUsage> usage;

@@ -15,6 +15,9 @@ namespace millrace::serve {
 /// So no escape sequence reaches the terminal. "\r\n" becomes "\n".
 std::string HarmlessText(std::string_view text);
 
+/// Returns true for the characters, beside C0 controls, that HarmlessText replaces.
+bool IsDeceptive(char32_t c);
+
 /// Reads the UTF-8 character that begins at `at`. Returns its code point and sets `length` to its bytes. A byte that is
 /// no UTF-8 is U+FFFD of length 1. REQUIRES: at < text.size().
 char32_t CharacterAt(std::string_view text, std::size_t at, std::size_t& length);

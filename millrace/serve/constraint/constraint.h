@@ -1,4 +1,4 @@
-// Which tokens may follow, so that a text has the form that a request wants.
+// A constraint on a text's tokens: allows those with which the text keeps the form that a request wants.
 #pragma once
 
 #include <cstdint>

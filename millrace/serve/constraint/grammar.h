@@ -1,4 +1,4 @@
-// Grammars over bytes: what a text may be.
+// Grammars over bytes, which define the texts that are allowed.
 #pragma once
 
 #include <bitset>

@@ -27,7 +27,7 @@ class GrammarMachine {
   State Next(State from, unsigned char byte);
   /// Returns whether a text may end here.
   bool Accepts(State state) const { return states_[static_cast<std::size_t>(state)].accepts; }
-  /// Returns whether so many states exist that no more are made. Then new ways lead to kDead.
+  /// Returns whether the limit of states is reached, so that no more are made. Then new ways lead to kDead.
   bool full() const { return states_.size() >= kMaxStates; }
   std::size_t states() const { return states_.size(); }
   static constexpr std::size_t kMaxStates = 60'000;
@@ -41,7 +41,7 @@ class GrammarMachine {
     Grammar::NodeId next = 0;
     int depth = 0;
   };
-  /// Where a byte is taken next, and behind which calls.
+  /// The node at which a byte is taken next, behind a stack of calls.
   using Place = std::pair<Grammar::NodeId, Stack>;
   struct StateData {
     std::vector<Place> places;

@@ -13,8 +13,8 @@
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/format/safetensors.h"
 #include "millrace/checkpoint/save/writer.h"
-#include "millrace/engine/adapters/peft_config.h"
 #include "millrace/engine/config/families.h"
+#include "millrace/engine/config/peft_config.h"
 #include "millrace/engine/models/lora.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/parameters/scalar_types.h"
@@ -296,7 +296,7 @@ TEST_P(AdaptersTest, ARunOverOtherWeightsIsRefused) {
         {std::string(checkpoint::kMetaAdapterConfig), engine::PeftConfig(options, {.base = Path("base"), .task = ""})},
         {"tokenizer", {{"fingerprint", shared.tokenizer->fingerprint()}}},
         {"train", {{"base_fingerprint", fingerprint}, {"base_quantization", quantization}}}};
-    ASSERT_TRUE((*writer)->Save(step, slices, meta));
+    ASSERT_TRUE((*writer)->Save(step, slices, DumpJson(meta)));
     ASSERT_TRUE((*writer)->Wait());
   };
   save(1, fmt::format("{:016x}", other));

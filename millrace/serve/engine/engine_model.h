@@ -10,9 +10,9 @@
 #include "millrace/base/log.h"
 #include "millrace/base/result.h"
 #include "millrace/object/connection.h"
-#include "millrace/serve/adapters/adapter_store.h"
 #include "millrace/serve/chat/chat_template.h"
 #include "millrace/serve/language_model.h"
+#include "millrace/serve/models/adapter_store.h"
 #include "millrace/tokenizer/tokenizer.h"
 
 namespace millrace::engine {
@@ -23,7 +23,7 @@ namespace millrace::serve {
 
 enum class PoolingMode : std::uint8_t { kMean, kFirst, kLast, kMax, kMeanSqrt, kWeightedMean };
 
-/// How a text's hidden states become its vector.
+/// The pooling of a text's hidden states into its vector.
 struct Pooling {
   std::vector<PoolingMode> modes = {PoolingMode::kMean};  ///< the vectors of several are joined
   bool normalizes = true;                                 ///< the vector has length 1

@@ -12,9 +12,9 @@
 #include <tuple>
 
 #include "millrace/base/files/files.h"
+#include "millrace/checkpoint/commit/collect.h"
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/format/safetensors.h"
-#include "millrace/checkpoint/retention/collect.h"
 #include "millrace/checkpoint/save/writer.h"
 #include "millrace/checkpoint/testing/thread_group.h"
 #include "millrace/engine/config/families.h"
@@ -22,12 +22,12 @@
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/parameters/scalar_types.h"
 #include "millrace/http/client/client.h"
-#include "millrace/object/fault/fault_store.h"
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/memory_store.h"
 #include "millrace/object/open/open.h"
+#include "millrace/object/testing/fault_store.h"
 #include "millrace/serve/api/api.h"
 #include "millrace/serve/testing.h"
-#include "millrace/tokenizer/load/load.h"
+#include "millrace/tokenizer/formats/load.h"
 
 namespace millrace::serve {
 namespace {
@@ -224,7 +224,7 @@ class LoadModelTest : public testing::Test {
                         .meta = {.dtype = checkpoint::DType::kU8, .shape = {static_cast<std::int64_t>(content.size())}},
                         .bytes = AsBytes(content)});
     }
-    ASSERT_TRUE((*writer)->Save(step, slices, meta));
+    ASSERT_TRUE((*writer)->Save(step, slices, DumpJson(meta)));
     ASSERT_TRUE((*writer)->Wait());
   }
   Json Meta() const {

@@ -1,4 +1,4 @@
-// How the hidden states of a text become its vector (embedding), as the files of sentence-transformers say.
+// The pooling of a text's hidden states into its vector (embedding), as the files of sentence-transformers say.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -13,7 +13,7 @@
 
 namespace millrace::serve::jinja {
 
-/// What one rendering may take. Templates come with models, from anywhere.
+/// The limits of one rendering. Templates come with models, from anywhere.
 struct RenderLimits {
   std::int64_t steps = 20'000'000;              ///< operations and elements that filters visit
   std::int64_t text_bytes = 256 * 1024 * 1024;  ///< of all strings that are made

@@ -33,7 +33,7 @@ struct AnswerHead {
   std::string model;
 };
 
-/// What "logprobs" tells about one token. Logarithms are natural.
+/// The "logprobs" of one token. Logarithms are natural.
 struct TokenLogprobs {
   std::string text;  ///< may have part of a character
   double logprob = 0;
@@ -60,7 +60,7 @@ struct AnswerPiece {
 
 /// Returns one of "choices": of a whole answer, or of a chunk of a stream.
 Json Choice(AnswerForm form, bool chunk, const AnswerPiece& piece);
-/// Returns the choice that begins a streamed text, if the form has one: it tells the role.
+/// Returns the choice that begins a streamed text, if the form has one: it has the role.
 std::optional<Json> FirstChoice(AnswerForm form, std::size_t index);
 Json Answer(AnswerForm form, bool chunk, const AnswerHead& head, Json choices, const std::optional<Usage>& usage);
 /// "data: {…}\n\n"

@@ -14,27 +14,29 @@
 
 namespace millrace::serve {
 
-/// Reads members of one object, and remembers the first thing that is wrong with it. The object outlives the reader.
+/// Reads the members of one JSON object, and remembers the first error. The object must outlive the reader.
 class BodyReader {
  public:
   explicit BodyReader(const Json& body) : body_(body) {}
 
   bool good() const { return !error_; }
   ApiError error() const { return *error_; }
+  /// Sets the error, unless there is one already.
   void Refuse(std::string_view param, std::string message, std::string code = "");
 
   /// Returns a member; null if it is absent or null.
   const Json* Find(std::string_view key);
-  // These leave `into` as it is, if the member is absent.
+  // The next four read a member. If the member is absent, `into` does not change, and Integer() returns nothing.
   void Flag(std::string_view key, bool& into);
   void Text(std::string_view key, std::string& into);
   void Number(std::string_view key, double& into, double least, double most);
   std::optional<std::int64_t> Integer(std::string_view key, std::int64_t least, std::int64_t most);
-  /// Refuses a member of the interface unless it is absent, or has a value that changes nothing.
+  /// Reads a member that this server does not support. Sets the error unless the member is absent, or has the value
+  /// that changes nothing.
   void Neutral(std::string_view key, const Json& value);
-  /// Takes a member that changes nothing here, whatever it is.
+  /// Accepts a member with any value. The member has no effect.
   void Ignore(std::string_view key) { known_.push_back(key); }
-  /// Refuses members that no call named, with the nearest known name.
+  /// Sets the error if the object has a member that no call has named. The message suggests the nearest known name.
   void RejectUnknown();
 
  private:

@@ -17,7 +17,7 @@ struct EmbeddingRequest {
   std::string model;           ///< empty: not given
   std::vector<Prompt> inputs;  ///< at least one
   bool base64 = false;         ///< the vectors as bytes: little-endian float32
-  int dimensions = 0;          ///< the first so many elements of each vector, at length 1; 0: all of them
+  int dimensions = 0;          ///< the number of first elements of each vector to return, scaled to length 1; 0: all
 };
 
 /// Parses the body. Unknown members are errors.

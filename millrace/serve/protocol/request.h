@@ -1,5 +1,4 @@
-// What a request may say, as OpenAI's, Hugging Face's and SageMaker's clients say it. Works on JSON only, without a
-// model.
+// The requests of OpenAI's, Hugging Face's and SageMaker's clients. Works on JSON only, without a model.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +25,7 @@ struct RequestLimits {
   std::size_t max_biases = 1024;
 };
 
-/// What a text must be.
+/// The form that a text must have.
 struct TextForm {
   enum class Kind : std::uint8_t { kAny, kJsonObject, kJsonSchema, kRegex, kChoice };
   Kind kind = Kind::kAny;
@@ -35,12 +34,12 @@ struct TextForm {
   std::vector<std::string> choices = {};
 };
 
-/// What requests of all forms have.
+/// The options that requests of all forms have.
 struct RequestOptions {
   std::string model;  ///< empty: not given
   std::optional<int> max_tokens;
   int texts = 1;             ///< of each prompt ("n")
-  int best_of = 0;           ///< so many are made, and the likeliest are the answer; 0: as many as are wanted
+  int best_of = 0;           ///< the number of texts to make; the likeliest are the answer; 0: `texts`
   SamplingOptions sampling;  ///< its seed counts only if given
   bool seed_given = false;
   std::vector<std::string> stops;
@@ -59,7 +58,7 @@ struct CompletionRequest {
   bool echo = false;
 };
 
-/// Whether an answer may, or must, call tools.
+/// The choice whether an answer may, or must, call tools.
 struct ToolChoice {
   enum class Kind : std::uint8_t { kNone, kAuto, kRequired, kNamed };
   Kind kind = Kind::kNone;

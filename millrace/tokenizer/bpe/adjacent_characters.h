@@ -1,4 +1,4 @@
-// Tells where a text may be cut: its parts, merged one by one, then have exactly the tokens of the whole text.
+// Finds places where a text may be cut: its parts, merged one by one, then have exactly the tokens of the whole text.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ class AdjacentCharacters {
   /// character.
   void AddToken(std::string_view token);
 
-  /// Whether `left` and `right` may be neighbours in one token. Both are code points or kInvalid.
+  /// Returns whether `left` and `right` may be neighbours in one token. Both are code points or kInvalid.
   bool MayJoin(char32_t left, char32_t right) const {
     if ((left | right) < 0x80) return ascii_[left << 7 | right];
     return MayJoinWide(left, right);

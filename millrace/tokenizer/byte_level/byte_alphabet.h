@@ -1,5 +1,5 @@
-// How files of byte-level vocabularies write bytes: printable bytes of Latin-1 as themselves, the others from U+0100
-// on.
+// The alphabet by which files of byte-level vocabularies write bytes: printable bytes of Latin-1 as themselves, the
+// others from U+0100 on.
 #pragma once
 
 #include <array>

@@ -7,6 +7,7 @@
 #include <ranges>
 #include <utility>
 
+#include "millrace/base/result.h"
 #include "millrace/tokenizer/bpe/adjacent_characters.h"
 #include "millrace/tokenizer/bpe/merger.h"
 #include "millrace/tokenizer/tables/merge_table.h"

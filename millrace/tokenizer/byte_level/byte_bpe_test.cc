@@ -10,7 +10,7 @@
 
 #include "millrace/base/hash/random.h"
 #include "millrace/base/hash/text_encoding.h"
-#include "millrace/tokenizer/load/load.h"
+#include "millrace/tokenizer/formats/load.h"
 
 namespace millrace::tokenizer {
 namespace {
@@ -129,7 +129,7 @@ TEST(ByteBpe, AStreamEndsNowhereWithinACharacter) {
   Random random(8);
   for (int i = 0; i < 500; ++i) {
     std::string text = OddText(random), streamed;
-    std::set<std::size_t> boundaries = {0};  // of characters, and of bytes that are none
+    std::set<std::size_t> boundaries = {0};  // of characters, and of bytes outside of characters
     for (const char *at = text.data(), *end = at + text.size(); at != end;) {
       at += DecodeUtf8(at, end).length;
       boundaries.insert(static_cast<std::size_t>(at - text.data()));

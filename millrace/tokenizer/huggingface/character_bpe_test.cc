@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "millrace/tokenizer/load/load.h"
+#include "millrace/tokenizer/formats/load.h"
 
 namespace millrace::tokenizer {
 namespace {

@@ -1,4 +1,4 @@
-// How a tokenizer.json turns tokens back into text.
+// The decoder of a tokenizer.json, which turns tokens back into text.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ class TokenDecoder {
 
   /// Returns the text of all tokens. A byte-level decoder, which stands alone, keeps invalid bytes.
   std::string Decode(std::vector<std::string> tokens) const;
-  /// Whether Decode() returns the concatenation of DecodeOne() of each token.
+  /// Returns whether Decode() returns the concatenation of DecodeOne() of each token.
   bool goes_by_token() const { return goes_by_token_; }
   /// Returns the text of one token, which may end within a character. `first`: no token was decoded before.
   std::string DecodeOne(std::string token, bool first) const;

@@ -86,7 +86,7 @@ class HfNormalizer {
   static void ForEachMatch(const Replace& step, std::string_view text, Edit edit);
   template <class Edit>
   static void ForEachMatch(const ReplaceMatches& step, std::string_view text, Edit edit);
-  /// How many bytes at the beginning of `after` stem from the first `head` bytes of `before`.
+  /// Returns the number of bytes at the beginning of `after` stem from the first `head` bytes of `before`.
   std::size_t HeadAfter(const Step& step, std::string_view before, std::size_t head, std::string_view after) const;
   std::size_t HeadAfter(const Precompiled& step, std::string_view before, std::size_t head) const;
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "millrace/base/hash/text_encoding.h"
+#include "millrace/tokenizer/formats/load.h"
 #include "millrace/tokenizer/huggingface/regex.h"
-#include "millrace/tokenizer/load/load.h"
 
 namespace millrace::tokenizer {
 namespace {

@@ -1,4 +1,4 @@
-// How a tokenizer.json divides normalized text into the words that its model sees.
+// The pre-tokenizer of a tokenizer.json, which divides normalized text into the words that its model sees.
 #pragma once
 
 #include <concepts>
@@ -47,7 +47,7 @@ class HfTextSliceVisitor {
 /// thread.
 class HfPreTokenizer {
  public:
-  /// What becomes of a match, with the library's names.
+  /// The treatment of a match, with the library's names.
   enum class Behavior : std::uint8_t { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
   enum class CharacterKind : std::uint8_t { kWhiteSpace = 1, kPunctuation = 2, kNumber = 4, kWord = 8 };
   enum class Prefix : std::uint8_t { kNever, kFirst, kAlways };
@@ -90,7 +90,7 @@ class HfPreTokenizer {
 
   explicit HfPreTokenizer(std::vector<Step> steps);
 
-  /// Whether the words depend on where the text begins.
+  /// Returns whether the words depend on where the text begins.
   bool asks_for_head() const { return asks_for_head_; }
   /// Calls visit for each word, until it returns false. No word is empty. REQUIRES: the text is valid UTF-8.
   void ForEachWord(HfTextSlice text, HfTextSliceVisitor visit) const;

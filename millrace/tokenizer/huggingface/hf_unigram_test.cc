@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "millrace/tokenizer/load/load.h"
+#include "millrace/tokenizer/formats/load.h"
 #include "millrace/tokenizer/unicode/graphemes.h"
 #include "millrace/tokenizer/unicode/nfkc.h"
 

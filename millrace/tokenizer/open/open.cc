@@ -8,9 +8,10 @@
 
 #include "millrace/checkpoint/gguf/gguf_model.h"
 #include "millrace/checkpoint/read/gguf_reader.h"
+#include "millrace/checkpoint/read/model_source.h"
 #include "millrace/object/blocking.h"
-#include "millrace/tokenizer/load/declared_tokens.h"
-#include "millrace/tokenizer/load/load.h"
+#include "millrace/tokenizer/formats/declared_tokens.h"
+#include "millrace/tokenizer/formats/load.h"
 
 namespace millrace::tokenizer {
 namespace {

@@ -4,19 +4,22 @@
 #include <memory>
 #include <string_view>
 
+#include "millrace/base/error.h"
 #include "millrace/base/log.h"
-#include "millrace/base/result.h"
-#include "millrace/checkpoint/read/model_source.h"
 #include "millrace/object/connection.h"
 #include "millrace/tokenizer/tokenizer.h"
 
+namespace millrace::checkpoint {
+class ModelSource;
+}
+
 namespace millrace::tokenizer {
 
-/// Opens the tokenizer at `url`, which names a tokenizer's file (see load.h), a Hugging Face folder, a checkpoint, or a
-/// GGUF file of any model. bos_token and eos_token of a tokenizer_config.json, or else a special_tokens_map.json, in
-/// the same folder are the tokenizer's. Paths and s3:// URLs alike. Blocks. The tokenizer needs neither the connection
-/// nor the file afterwards. Any thread. Errors: kNotFound if there is neither a file nor a model with a tokenizer;
-/// those of OpenModelTokenizer(), Load() and ReadDeclaredTokens().
+/// Opens the tokenizer at `url`. The URL names a tokenizer's file (see load.h), a Hugging Face folder, a checkpoint, or
+/// a GGUF file of any model. The tokenizer gets bos_token and eos_token from a tokenizer_config.json in the same
+/// folder, or else from a special_tokens_map.json. Paths and s3:// URLs alike. Blocks. The tokenizer needs neither the
+/// connection nor the file afterwards. Any thread. Errors: kNotFound if there is neither a file nor a model with a
+/// tokenizer; those of OpenModelTokenizer(), Load() and ReadDeclaredTokens().
 Result<std::shared_ptr<const Tokenizer>> OpenTokenizer(object::Connection& connection, std::string_view url,
                                                        const Logger& log, object::Call call = {});
 

@@ -32,7 +32,7 @@ class OpenTokenizerTest : public checkpoint::testing::CheckpointTest {
       slices.push_back({name, {DType::kU8, {static_cast<std::int64_t>(content.size())}}, 0, AsBytes(content)});
     clock_.Advance(checkpoint::testing::kSecond);
     auto writer = Open();
-    ASSERT_TRUE(writer->Save(step, slices, {{std::string(checkpoint::kMetaModelConfig), {{"model_type", "llama"}}}}));
+    ASSERT_TRUE(writer->Save(step, slices, R"({"model_config": {"model_type": "llama"}})"));
     ASSERT_TRUE(writer->Wait());
   }
   void Put(const std::string& key, std::string_view content) {

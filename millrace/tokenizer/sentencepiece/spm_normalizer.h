@@ -18,11 +18,11 @@ class SpmNormalizer {
   /// Keeps the text of `user_defined` pieces as it is. Its arguments need not outlive the call.
   static Result<SpmNormalizer> Make(const SentencePieceModel& model, const std::vector<std::string>& user_defined);
 
-  /// Whether a text only gets its dummy prefix, and its spaces only become U+2581.
+  /// Returns whether a text only gets its dummy prefix, and its spaces only become U+2581.
   bool trivial() const { return map_.empty() && user_defined_.empty() && !remove_extra_ && !suffix_ && escape_; }
   bool add_dummy_prefix() const { return dummy_prefix_; }
   bool remove_extra_whitespaces() const { return remove_extra_; }
-  /// Whether the vocabulary treats a space and U+2581 alike. Normalized text then has spaces for both.
+  /// Returns whether the vocabulary treats a space and U+2581 alike. Normalized text then has spaces for both.
   bool escape_whitespaces() const { return escape_; }
 
   /// Sets `normalized` to the normalized text. Adds the dummy prefix if `prefix` and the model has one.

@@ -1,4 +1,4 @@
-// How DeepSeek V3 and R1 split a text into words, as code.
+// Splits a text into words as the regular expressions of DeepSeek V3 and R1 do, without a regular-expression engine.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,8 @@
 
 namespace millrace::tokenizer {
 
-/// Applies three patterns, each to every word that the patterns before left or found: \p{N}{1,3}, then
+/// Gives the words that three patterns give. The first pattern cuts the text: each match is a word, and so is each text
+/// between two matches. Each later pattern cuts these words in the same way. The patterns are \p{N}{1,3}, then
 /// [一-龥぀-ゟ゠-ヿ]+, then
 ///
 ///   [!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|

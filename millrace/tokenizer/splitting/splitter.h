@@ -1,4 +1,4 @@
-// The regular expressions that split a text into words for byte-level tokenizers, as code.
+// Splits a text into words as the regular expressions of byte-level tokenizers do, in code that was written by hand.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// A value for every code point, in a table of two levels. Blocks of 256 equal values share their memory.
+// A table with a value for every code point, in two levels: a code point leads to its block, and the block has its
+// value. Many blocks of 256 equal values share one memory.
 #pragma once
 
 #include <array>
@@ -8,6 +9,7 @@
 
 namespace millrace::tokenizer {
 
+/// Maps each code point to a value, with two reads of memory. A code point that was not set has the value `other`.
 /// Immutable once filled; then any thread.
 template <class T>
 class CodePointMap {
@@ -26,7 +28,8 @@ class CodePointMap {
     return values_[block * kBlock + code % kBlock];
   }
 
-  /// Sets the range [first, end). Its whole blocks share one block. REQUIRES: no later change within a shared block.
+  /// Sets all code points of the range [first, end). All whole blocks in the range share the memory of one block.
+  /// REQUIRES: no later call changes a part of such a block.
   void Fill(char32_t first, char32_t end, T value) {
     std::uint16_t shared = 0;
     while (first < end) {
@@ -51,7 +54,7 @@ class CodePointMap {
     return static_cast<std::uint16_t>(values_.size() / kBlock - 1);
   }
 
-  static constexpr std::uint16_t kFirstOwned = 1;  // block 0 stays as it was made
+  static constexpr std::uint16_t kFirstOwned = 1;  // block 0 has only `other`, and all blocks begin as block 0
   std::array<std::uint16_t, kBlocks> blocks_{};
   std::vector<T> values_;
 };

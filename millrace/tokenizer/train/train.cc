@@ -85,7 +85,7 @@ class VectorIterator final : public sentencepiece::SentenceIterator {
   bool done() const override { return at_ >= sentences_.size(); }
   void Next() override { ++at_; }
   const std::string& value() const override { return sentences_[at_]; }
-  sentencepiece::util::Status status() const override { return {}; }
+  decltype(std::declval<sentencepiece::SentenceIterator>().status()) status() const override { return {}; }
 
  private:
   const std::vector<std::string>& sentences_;

@@ -12,7 +12,7 @@
 #include "millrace/base/files/files.h"
 #include "millrace/base/hash/random.h"
 #include "millrace/base/text.h"
-#include "millrace/tokenizer/load/load.h"
+#include "millrace/tokenizer/formats/load.h"
 #include "millrace/tokenizer/sentencepiece/sentencepiece_model.h"
 
 namespace millrace::tokenizer {

@@ -35,12 +35,11 @@ struct Graphemes::Context {
 };
 
 Graphemes::Graphemes() : kinds_(Grapheme::kOther) {
-  for (std::size_t i = 0; i < kGraphemeRangeCount; ++i) {
-    const char32_t end = i + 1 < kGraphemeRangeCount ? kGraphemeRanges[i + 1] >> 5 : 0x110000;
+  for (std::size_t i = 0; i < kGraphemeRangesCount; ++i) {
+    const char32_t end = i + 1 < kGraphemeRangesCount ? kGraphemeRanges[i + 1] >> 5 : 0x110000;
     const auto kind = static_cast<Grapheme>(kGraphemeRanges[i] & 31);
     if (kind != Grapheme::kOther) kinds_.Fill(kGraphemeRanges[i] >> 5, end, kind);
   }
-  kinds_.At('\r') = kinds_.At('\n') = Grapheme::kControl;
 }
 
 Grapheme Graphemes::KindOf(char32_t code) const {

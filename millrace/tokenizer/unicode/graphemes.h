@@ -1,4 +1,5 @@
-// Extended grapheme clusters (UAX 29), the characters as a reader sees them, as Rust's unicode-segmentation finds them.
+// Finds extended grapheme clusters: the characters as a reader sees them (Unicode Standard Annex 29). The result is
+// that of Rust's unicode-segmentation.
 #pragma once
 
 #include <cstddef>
@@ -9,30 +10,33 @@
 
 namespace millrace::tokenizer {
 
+/// The ranges of equal Grapheme, in order. An entry holds the first code point of a range (upper 27 bits) and the
+/// Grapheme of the range (lower 5 bits). The range ends where the next one begins. Made by tools/unicode_tables.py.
 extern const std::uint32_t kGraphemeRanges[];
-extern const std::size_t kGraphemeRangeCount;
+extern const std::size_t kGraphemeRangesCount;
 
-/// The properties of characters that the rules need, in the order of tools/grapheme_tables.py.
+/// The property Grapheme_Cluster_Break of a character, with the properties of emoji and Indic conjuncts that the rules
+/// need. The order is that of GRAPHEMES in tools/unicode_tables.py.
 enum class Grapheme : std::uint8_t {
   kOther,
-  kControl,     ///< carriage return and line feed among them
-  kLinker,      ///< extends, and links Indic consonants
-  kExtend,      ///< extends, and may stand in an Indic conjunct
-  kLoneExtend,  ///< extends
-  kJoiner,      ///< U+200D
-  kRegion,
-  kPrepend,
-  kSpacing,
-  kLeading,  ///< Hangul, this and the next four
-  kVowel,
-  kTrailing,
-  kOpenSyllable,
-  kClosedSyllable,
-  kPicture,
-  kConsonant,  ///< Indic, of conjuncts
+  kControl,         ///< Control, CR, LF
+  kLinker,          ///< Extend that also links the consonants of an Indic conjunct
+  kExtend,          ///< Extend that may stand in an Indic conjunct
+  kLoneExtend,      ///< Extend that may not stand in an Indic conjunct
+  kJoiner,          ///< ZWJ, the zero-width joiner U+200D
+  kRegion,          ///< Regional_Indicator: two of them make a flag
+  kPrepend,         ///< Prepend: joins the next character
+  kSpacing,         ///< SpacingMark: joins the character before
+  kLeading,         ///< L, a leading consonant of Hangul
+  kVowel,           ///< V, a vowel of Hangul
+  kTrailing,        ///< T, a trailing consonant of Hangul
+  kOpenSyllable,    ///< LV, a syllable of Hangul without a trailing consonant
+  kClosedSyllable,  ///< LVT, a syllable of Hangul with a trailing consonant
+  kPicture,         ///< Extended_Pictographic, such as an emoji
+  kConsonant,       ///< a consonant of an Indic conjunct
 };
 
-/// Finds clusters. An invalid byte is a cluster of its own. Immutable; any thread.
+/// Finds the clusters of a text. An invalid byte of UTF-8 is a cluster of its own. Immutable; any thread.
 class Graphemes {
  public:
   Graphemes();

@@ -12,6 +12,9 @@
 
 namespace millrace::tokenizer {
 
+/// Made by tools/unicode_tables.py. Orders: a code point, shifted by 8 bits, and its combining class. Decomposed: a
+/// code point, shifted by 3 bits, with the number of code points that follow, which it is taken apart to. Pairs: two
+/// code points, and the one that they make.
 extern const std::uint32_t kNfcOrders[], kNfcDecomposed[], kNfcPairs[];
 extern const std::size_t kNfcOrdersCount, kNfcDecomposedCount, kNfcPairsCount;
 

@@ -11,6 +11,8 @@
 
 namespace millrace::tokenizer {
 
+/// Made by tools/unicode_tables.py. Compatible: a code point, shifted by 5 bits, and how many it is taken apart to;
+/// then these. Marks: the first and the last of each range of combining marks.
 extern const std::uint32_t kCompatible[], kCombiningMarks[];
 extern const std::size_t kCompatibleCount, kCombiningMarksCount;
 

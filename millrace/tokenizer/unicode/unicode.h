@@ -54,10 +54,11 @@ enum CharClass : std::uint8_t {
   kLower = 64,   ///< \p{Ll}; kLetter is set too
 };
 
+/// Each is a first code point, shifted by 5 bits, and the category from there on. Made by tools/unicode_tables.py.
 extern const std::uint32_t kCategoryRanges[];
-extern const std::size_t kCategoryRangeCount;
+extern const std::size_t kCategoryRangesCount;
 
-/// Whether the character has the property White_Space.
+/// Returns whether the character has the property White_Space.
 bool IsWhiteSpace(char32_t code);
 
 /// Returns the CharClass bits of every code point.
@@ -73,8 +74,8 @@ void FillWordCharacters(CodePointMap<std::uint8_t>& words);
 /// Calls visit(first, end, category) for each range of code points of one category.
 template <class Visit>
 void ForEachCategoryRange(Visit visit) {
-  for (std::size_t i = 0; i < kCategoryRangeCount; ++i) {
-    char32_t end = i + 1 < kCategoryRangeCount ? kCategoryRanges[i + 1] >> 5 : 0x110000;
+  for (std::size_t i = 0; i < kCategoryRangesCount; ++i) {
+    char32_t end = i + 1 < kCategoryRangesCount ? kCategoryRanges[i + 1] >> 5 : 0x110000;
     visit(static_cast<char32_t>(kCategoryRanges[i] >> 5), end, static_cast<Category>(kCategoryRanges[i] & 31));
   }
 }

@@ -61,7 +61,7 @@ inline int EncodeUtf8(char32_t code, char* to) {
   return 4;
 }
 
-/// Whether `bytes` are the beginning of a character that more bytes would complete.
+/// Returns whether `bytes` are the beginning of a character that more bytes would complete.
 bool MayBecomeWhole(std::string_view bytes);
 /// Returns how many bytes at the end of `text` are the beginning of an incomplete character.
 std::size_t UnfinishedEnd(std::string_view text);

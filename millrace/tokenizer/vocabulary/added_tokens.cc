@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "millrace/base/result.h"
 #include "millrace/tokenizer/unicode/unicode.h"
 #include "millrace/tokenizer/unicode/utf8.h"
 

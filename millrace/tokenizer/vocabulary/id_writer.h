@@ -33,7 +33,7 @@ class IdWriter {
   TokenId* from(std::size_t at) { return ids_.data() + at; }
   /// Drops the ids from position `size` on.
   void Cut(std::size_t size) { at_ = size; }
-  /// Whether the limit is reached.
+  /// Returns whether the limit is reached.
   bool full() const { return at_ >= limit_; }
 
  private:

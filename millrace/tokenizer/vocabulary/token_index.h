@@ -1,4 +1,4 @@
-// From a token's string to its id.
+// An index from a token's string to its id.
 #pragma once
 
 #include <cstdint>

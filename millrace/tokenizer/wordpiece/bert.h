@@ -15,7 +15,7 @@
 
 namespace millrace::tokenizer {
 
-/// The classes of a character, as bits. tools/bert_tables.py writes the first five.
+/// The classes of a character, as bits. tools/unicode_tables.py writes the first five.
 enum BertClass : std::uint8_t {
   kBertRemoved = 1,      ///< clean_text removes the character
   kBertSpace = 2,        ///< clean_text replaces the character by a space
@@ -27,8 +27,8 @@ enum BertClass : std::uint8_t {
   kBertMark = 128,       ///< a combining mark that strip_accents keeps, and sorts by its combining class
 };
 
-/// Tables of bert_data.cc. Classes: code point << 5 | bits, at each change of the bits. Orders: code point << 8 |
-/// combining class. Maps: code point << 3 | length, followed by that many code points.
+/// Made by tools/unicode_tables.py. Classes: code point << 5 | bits, at each change of the bits. Orders: code point
+/// << 8 | combining class. Maps: code point << 3 | length, followed by that many code points.
 extern const std::uint32_t kBertClasses[], kBertOrders[], kBertStrippedMap[], kBertLowered[];
 extern const std::size_t kBertClassesCount, kBertOrdersCount, kBertStrippedMapCount, kBertLoweredCount;
 

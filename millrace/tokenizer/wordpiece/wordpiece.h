@@ -25,7 +25,7 @@ struct WordPieceSpec {
 /// Errors: kInvalidArgument if the vocabulary has no unknown token, or a token twice.
 Result<std::shared_ptr<const Tokenizer>> MakeWordPiece(WordPieceSpec spec, std::string fingerprint);
 
-/// Whether the first 64 KiB of the text have a line "[UNK]".
+/// Returns whether the first 64 KiB of the text have a line "[UNK]".
 bool LooksLikeBertVocabulary(std::string_view text);
 
 /// Loads BERT's vocab.txt, which has one token a line. The file does not say whether text becomes lower case and loses

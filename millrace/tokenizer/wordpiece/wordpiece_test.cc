@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "millrace/base/hash/random.h"
-#include "millrace/tokenizer/load/load.h"
+#include "millrace/tokenizer/formats/load.h"
 
 namespace millrace::tokenizer {
 namespace {

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "millrace/object/open/open.h"
+#include "millrace/train/compile/compile_cache.h"
 #include "millrace/train/compile/product_json.h"
 #include "millrace/train/compile/step_compiler.h"
-#include "millrace/train/compile_cache/compile_cache.h"
 #include "millrace/train/testing/train_runs.h"
 
 namespace millrace::train {
@@ -77,7 +77,7 @@ TEST_F(CompileTest, EveryWayWorksInAnyLayout) {
     SCOPED_TRACE(each.name);
     Options options = Compiled("layouts");
     options.steps = 4;
-    options.eval_every = 4;
+    options.eval.every_steps = 4;
     options.data.split.held_out = 0.1;
     each.set(options);
     const Ran on = RunRanks(options, each.ranks);
@@ -176,10 +176,10 @@ TEST(ProductJsonTest, KeepsProductsOfBothKinds) {
 
 TEST_F(CompileTest, ResumesWithTheStepOfTheCheckpoint) {
   Options options = Compiled("resumed");
-  options.checkpoint_url = CheckpointUrl("resumed");
+  options.checkpoint.url = CheckpointUrl("resumed");
   const Ran whole = Run([&] {
     Options undisturbed = options;
-    undisturbed.checkpoint_url = CheckpointUrl("undisturbed");
+    undisturbed.checkpoint.url = CheckpointUrl("undisturbed");
     return undisturbed;
   }());
   ASSERT_TRUE(whole.outcome);
@@ -197,13 +197,13 @@ TEST_F(CompileTest, ResumesWithTheStepOfTheCheckpoint) {
 
 TEST_F(CompileTest, OnlyCompilesIfToldSo) {
   Options options = Compiled("ahead");
-  options.checkpoint_url = CheckpointUrl("ahead");
+  options.checkpoint.url = CheckpointUrl("ahead");
   options.compile_only = true;
   const Ran ran = Run(options);
   ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
   EXPECT_TRUE(ran.losses.empty());
   EXPECT_GT(ran.compiled.peak_memory, 10'000'000u) << "a process of PyTorch";
-  EXPECT_FALSE(std::filesystem::exists(options.checkpoint_url));
+  EXPECT_FALSE(std::filesystem::exists(options.checkpoint.url));
   EXPECT_EQ(EntriesOf(options).size(), 1u);
   options.compile = Compile::kAuto;
   EXPECT_EQ(Run(options).outcome.error().code(), Code::kInvalidArgument);

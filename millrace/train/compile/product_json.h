@@ -3,7 +3,7 @@
 
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
-#include "millrace/engine/ops/choice/step_kernels.h"
+#include "millrace/engine/ops/common/step_kernels.h"
 
 namespace millrace::train {
 

@@ -13,14 +13,14 @@
 
 #include "millrace/base/process/cpu.h"
 #include "millrace/base/text.h"
+#include "millrace/engine/device/built_with_cuda.h"
 #include "millrace/engine/device/choose_device.h"
 #include "millrace/engine/errors.h"
-#include "millrace/engine/ops/cuda/choice/measure_gpu_products.h"
-#include "millrace/engine/ops/cuda/tensors/built_with_cuda.h"
 #include "millrace/engine/ops/cuda/tensors/lt_product.h"
+#include "millrace/engine/tuning/measure_gpu_products.h"
 #include "millrace/engine/tuning/measure_products.h"
-#include "millrace/train/agreement/share_text.h"
 #include "millrace/train/compile/product_json.h"
+#include "millrace/train/ranks/share_text.h"
 #include "millrace/train/reporting/stopwatch.h"
 
 namespace millrace::train {
@@ -76,11 +76,6 @@ Result<std::optional<CompiledEntry>> FindUndamaged(CompileCache& cache, const Js
 }
 
 }  // namespace
-
-std::string_view CompileName(Compile compile) {
-  constexpr std::array<std::string_view, 3> kNames = {"auto", "on", "off"};
-  return kNames.at(static_cast<std::size_t>(compile));
-}
 
 std::string ChangedKeys(const CompiledEntry& one, const CompiledEntry& other) {
   std::set<std::string> keys;

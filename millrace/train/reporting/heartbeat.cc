@@ -31,7 +31,7 @@ void Heartbeat::BeatInStep(std::uint64_t step, Clock& clock) {
   (void)Beat(step);  // if it fails, the next step tells
 }
 
-KeepBeating::KeepBeating(Heartbeat& heartbeat, std::optional<std::uint64_t> step, Clock& clock) {
+HeartbeatScope::HeartbeatScope(Heartbeat& heartbeat, std::optional<std::uint64_t> step, Clock& clock) {
   beating_.Spawn("heartbeat", [&heartbeat, step, &clock](std::stop_token stop) {
     while (clock.SleepFor(std::chrono::seconds(5), stop)) {
       if (!heartbeat.Beat(step)) return;  // the next step tells

@@ -27,16 +27,16 @@ class Heartbeat {
 
  private:
   UniqueFd file_;
-  std::string told_;  ///< lines of Tell()
+  std::string told_;  ///< lines of all calls of Tell()
   TimePoint last_in_step_ = {};
 };
 
-/// While it lives, beats every few seconds though no step is made: waiting for an upload to end, which has time-outs of
-/// its own, may take longer than any step did and is no hang.
-class KeepBeating {
+/// A scope in which the heartbeat is written every few seconds though no step is made. Waiting for an upload to end may
+/// take longer than any step did, and is no hang: uploads have time-outs of their own.
+class HeartbeatScope {
  public:
   /// Without a `step`, the run is still being prepared, and may do so as long as the supervisor lets it.
-  KeepBeating(Heartbeat& heartbeat, std::optional<std::uint64_t> step, Clock& clock);
+  HeartbeatScope(Heartbeat& heartbeat, std::optional<std::uint64_t> step, Clock& clock);
 
  private:
   TaskScope beating_;

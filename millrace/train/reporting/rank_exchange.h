@@ -17,11 +17,11 @@ namespace millrace::train {
 /// Returns the times of a step as a history keeps them.
 history::StepTimes TimesOf(const StepReport& report);
 
-/// What this rank's figures are of.
+/// The stage and the device that this rank reports figures of.
 struct RankPlace {
   int stage = 0;  ///< of the pipeline
   at::Device device = at::kCPU;
-  std::shared_ptr<const nvml::GpuMeter> gpu = nullptr;  ///< of `device`; null: nobody tells its load
+  std::shared_ptr<const nvml::GpuMeter> gpu = nullptr;  ///< of `device`; null: its load is unknown
 };
 
 /// Adds up a rank's steps. About once per interval, the ranks gather their means. This takes one all-gather of 16

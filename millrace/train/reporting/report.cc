@@ -189,7 +189,35 @@ std::string StepReport::ToText(std::uint64_t steps) const {
       share(checkpoint_wait_s), kept);
 }
 
-Json Outcome::ToJson() const {
+std::map<std::string, double> EvalReport::Metrics() const {
+  std::map<std::string, double> metrics = {{"loss", loss}};
+  if (tells_perplexity) metrics["perplexity"] = std::exp(loss);
+  if (tells_accuracy) metrics["accuracy"] = accuracy;
+  if (tells_accuracy && has_row_accuracy) metrics["next_sentence_accuracy"] = row_accuracy;
+  metrics.insert(preferences.begin(), preferences.end());
+  return metrics;
+}
+
+Json EvalReport::ToJson() const {
+  Json json = {{"event", "eval"}, {"step", step}, {"samples", samples}, {"labels", labels}, {"seconds", seconds}};
+  for (const auto& [name, value] : Metrics()) json[name] = NineDigits(value);
+  return json;
+}
+
+std::string EvalReport::ToText() const {
+  std::string metrics;
+  if (tells_perplexity) metrics += fmt::format("  perplexity {:.2f}", std::exp(loss));
+  if (tells_accuracy) metrics += fmt::format("  accuracy {:.4f}", accuracy);
+  if (tells_accuracy && has_row_accuracy) metrics += fmt::format("  next-sentence accuracy {:.4f}", row_accuracy);
+  if (!preferences.empty()) {
+    metrics += fmt::format("  margin {:.3f}  accuracy {:.3f}", preferences.at("rewards/margins"),
+                           preferences.at("rewards/accuracies"));
+  }
+  return fmt::format("eval after step {}  loss {:.4f}{}  ({} samples, {:.1f} s)", step, loss, metrics, samples,
+                     seconds);
+}
+
+Json RunOutcome::ToJson() const {
   Json json = {{"event", "done"},
                {"step", step},
                {"stopped", stopped},
@@ -200,7 +228,7 @@ Json Outcome::ToJson() const {
   return json;
 }
 
-std::string Outcome::ToText() const {
+std::string RunOutcome::ToText() const {
   if (stopped) return fmt::format("stopped after step {}; run the job again to go on", step);
   if (complete() && !loss) return fmt::format("nothing to do: the run has its {} steps; raise train.steps", steps);
   const std::string after = loss ? fmt::format(", loss {:.4f}", *loss) : "";

@@ -1,4 +1,5 @@
-// The reports of a run: its plan, each step, its end. As text and as JSON objects; README.md describes the keys.
+// The reports of a run: its plan, each step, each evaluation, its end. As text and as JSON objects; train/README.md
+// describes the keys.
 #pragma once
 
 #include <array>
@@ -51,7 +52,7 @@ struct StepReport {
   bool spike = false;                      ///< the step was not kept: its loss or gradient jumped
   std::optional<std::uint64_t> went_back;  ///< the run went on from the checkpoint of this step
   std::uint64_t tokens = 0;
-  /// Seconds of a step, and those of them in which it stood still. checkpoint_wait_s is all that saves take of the
+  /// Seconds of a step, and the seconds in which it stood still. checkpoint_wait_s is the time that saves take of the
   /// training's thread: waits for the save before and for the copy, and the metadata.
   double step_s = 0, data_wait_s = 0, comm_wait_s = 0, checkpoint_wait_s = 0;
   std::array<double, data::kLoadStages> data_wait_on_s{};  ///< data_wait_s by the stage that the loader waited for
@@ -76,8 +77,27 @@ class StepInterval {
   StepReport sums_;  ///< times are sums, the rest is the latest step's
 };
 
-/// How a run ended, except by an error of its own.
-struct Outcome {
+/// One evaluation, over all ranks.
+struct EvalReport {
+  std::uint64_t step = 0;  ///< steps done
+  double loss = 0;         ///< mean over the labels; of tokens plus of rows, if there are both
+  std::uint64_t samples = 0, labels = 0;
+  double accuracy = 0;      ///< the share of the labels that the model predicts: of tokens or, without any, of rows
+  double row_accuracy = 0;  ///< of row labels beside those of tokens: of next sentences
+  bool has_row_accuracy = false;
+  double seconds = 0;
+  bool tells_perplexity = true;  ///< e to the loss
+  bool tells_accuracy = false;
+  std::map<std::string, double> preferences;  ///< of Objective::kDpo: engine::PreferenceSums::Means()
+
+  /// Returns the metrics, by name: "loss", "perplexity", "accuracy", "next_sentence_accuracy", and preferences.
+  std::map<std::string, double> Metrics() const;
+  Json ToJson() const;
+  std::string ToText() const;
+};
+
+/// The end of a run, except by an error of its own.
+struct RunOutcome {
   std::uint64_t step = 0;      ///< steps done since the beginning of the job
   std::uint64_t steps = 0;     ///< of the whole job
   std::optional<double> loss;  ///< of the last step made; nothing: this run made none

@@ -52,9 +52,9 @@ TEST(StepMetrics, SpeedIsThatOfTheLine) {
   StepInterval interval;
   for (const auto& report : {Step(1, 1.0, 0), Step(2, 3.0, 0)}) {
     interval.Add(report);
-    metrics.Add(report);
+    metrics.OnStep(report);
   }
-  metrics.SetSpeed(interval.Take());
+  metrics.OnFigures(interval.Take());
   const std::string text = metrics.PrometheusText();
   for (const char* line : {"millrace_train_tokens_per_second 50", "millrace_train_model_flops_utilization 0.05",
                            "millrace_train_step_seconds_sum 4", "millrace_train_loss 4"}) {
@@ -62,15 +62,15 @@ TEST(StepMetrics, SpeedIsThatOfTheLine) {
   }
 }
 
-TEST(Outcome, ARunWithoutAStepHasNoLoss) {
-  const Outcome idle{.step = 12, .steps = 12};
+TEST(RunOutcome, ARunWithoutAStepHasNoLoss) {
+  const RunOutcome idle{.step = 12, .steps = 12};
   EXPECT_EQ(idle.ToText(), "nothing to do: the run has its 12 steps; raise train.steps");
   EXPECT_FALSE(idle.ToJson().contains("loss"));
   EXPECT_EQ(idle.ToJson()["ending"], "complete");
-  const Outcome done{.step = 12, .steps = 12, .loss = 2.5};
+  const RunOutcome done{.step = 12, .steps = 12, .loss = 2.5};
   EXPECT_EQ(done.ToText(), "done: 12 steps, loss 2.5000");
   EXPECT_EQ(done.ToJson()["loss"], 2.5);
-  const Outcome part{.step = 6, .steps = 12, .loss = 2.5};
+  const RunOutcome part{.step = 6, .steps = 12, .loss = 2.5};
   EXPECT_EQ(part.ToText(), "done for this run: step 6 of 12, loss 2.5000; run the job again to go on");
 }
 

@@ -49,7 +49,10 @@ RunRecorder::RunRecorder(std::filesystem::path file, const Plan& plan, double fl
   });
 }
 
-RunRecorder::~RunRecorder() {
+RunRecorder::~RunRecorder() { Stop(); }
+
+/// Writes what has changed. Nothing is written later.
+void RunRecorder::Stop() {
   if (file_.empty()) return;
   writer_.RequestStop();
   writer_.Join();
@@ -58,7 +61,7 @@ RunRecorder::~RunRecorder() {
 
 double RunRecorder::Now() const { return std::chrono::duration<double>(clock_.Wall().time_since_epoch()).count(); }
 
-void RunRecorder::AddStep(const StepReport& report) {
+void RunRecorder::OnStep(const StepReport& report) {
   history::ChartPoint point{.first_step = report.step,
                             .last_step = report.step,
                             .loss = report.loss,
@@ -73,13 +76,13 @@ void RunRecorder::AddStep(const StepReport& report) {
   changed_ = true;
 }
 
-void RunRecorder::AddEvaluation(std::uint64_t step, std::map<std::string, double> metrics) {
+void RunRecorder::OnEvaluation(const EvalReport& report) {
   MutexLock lock(mutex_);
-  history_.AddEvaluation({.step = step, .metrics = std::move(metrics)});
+  history_.AddEvaluation({.step = report.step, .metrics = report.Metrics()});
   changed_ = true;
 }
 
-void RunRecorder::AddCheckpoint(const Result<checkpoint::SaveStats>& saved) {
+void RunRecorder::OnCheckpoint(const Result<checkpoint::SaveStats>& saved) {
   history::CheckpointNote note{.tier = "store", .time = Now()};
   if (saved) {
     note.step = saved->step;
@@ -95,18 +98,13 @@ void RunRecorder::AddCheckpoint(const Result<checkpoint::SaveStats>& saved) {
   changed_ = true;
 }
 
-void RunRecorder::SetRanks(std::vector<history::RankFigures>& ranks, std::uint64_t steps) {
+void RunRecorder::OnRanks(std::span<const history::RankFigures> ranks) {
   MutexLock lock(mutex_);
-  for (const int rank : stragglers_.Observe(ranks, steps)) {
-    const history::RankFigures& slow = ranks[static_cast<std::size_t>(rank)];
-    log_.Warning("a rank is slower than its peers", {{"slow_rank", rank},
-                                                     {"times", fmt::format("{:.1f}", slow.slowness)},
-                                                     {"step_s", slow.times.step},
-                                                     {"data_wait_s", slow.times.data_wait}});
-  }
-  history_.SetRanks(ranks);
+  history_.SetRanks({ranks.begin(), ranks.end()});
   changed_ = true;
 }
+
+void RunRecorder::OnEnd(const RunEnd&) { Stop(); }
 
 std::string RunRecorder::ToJson() const {
   MutexLock lock(mutex_);

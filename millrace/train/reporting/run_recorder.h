@@ -3,19 +3,16 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <map>
 #include <string>
-#include <vector>
+#include <string_view>
 
 #include "millrace/base/clock.h"
 #include "millrace/base/log.h"
 #include "millrace/base/result.h"
 #include "millrace/base/threads/sync.h"
 #include "millrace/base/threads/task_scope.h"
-#include "millrace/checkpoint/save/writer.h"
 #include "millrace/history/run_history.h"
-#include "millrace/history/stragglers.h"
-#include "millrace/train/reporting/report.h"
+#include "millrace/train/reporting/run_observer.h"
 
 namespace millrace::train {
 
@@ -25,21 +22,23 @@ std::string LoggedMetricsText(const std::filesystem::path& history_file);
 
 /// Rank 0 has one. A thread writes the file about once a second, if something has changed, and at the end. A file that
 /// cannot be written is reported once and disturbs nothing. Thread-safe.
-class RunRecorder {
+class RunRecorder final : public RunObserver {
  public:
   /// Goes on with the history in the file if the run goes on. An empty `file`: it is in memory only. `flops_rate` is
   /// that of history::RunFacts. REQUIRES: `clock` outlives the recorder.
   RunRecorder(std::filesystem::path file, const Plan& plan, double flops_rate, Clock& clock, Logger log);
-  ~RunRecorder();
+  ~RunRecorder() override;
 
-  void AddStep(const StepReport& report);
-  void AddEvaluation(std::uint64_t step, std::map<std::string, double> metrics);
-  void AddCheckpoint(const Result<checkpoint::SaveStats>& saved);
-  /// Takes the figures over `steps` steps. Logs which ranks have become slower than their peers.
-  void SetRanks(std::vector<history::RankFigures>& ranks, std::uint64_t steps);
+  std::string_view observer_name() const override { return "history"; }
+  void OnStep(const StepReport& report) override;
+  void OnEvaluation(const EvalReport& report) override;
+  void OnCheckpoint(const Result<checkpoint::SaveStats>& saved) override;
+  void OnRanks(std::span<const history::RankFigures> ranks) override;
+  void OnEnd(const RunEnd& end) override;
   std::string ToJson() const;
 
  private:
+  void Stop();
   void Write();
   double Now() const;
 
@@ -50,9 +49,8 @@ class RunRecorder {
 
   mutable Mutex mutex_;
   history::RunHistory history_ MR_GUARDED_BY(mutex_);
-  history::StragglerDetector stragglers_ MR_GUARDED_BY(mutex_);
   bool changed_ MR_GUARDED_BY(mutex_) = true;
-  bool failed_ = false;  ///< of the writer's thread, and of the destructor after it
+  bool failed_ = false;  ///< of the writer's thread, and of OnEnd() after it
   TaskScope writer_;
 };
 

@@ -48,7 +48,7 @@ StepMetrics::StepMetrics(const Plan& plan, double flops_rate)
   }
 }
 
-void StepMetrics::Add(const StepReport& report) {
+void StepMetrics::OnStep(const StepReport& report) {
   // Before the first step there is no loss: a gauge of 0 would be one.
   step_.Set(static_cast<double>(report.step));
   registry_.AddGauge("millrace_train_loss", "Of the last step").Set(report.loss);
@@ -62,17 +62,17 @@ void StepMetrics::Add(const StepReport& report) {
   for (int s = 0; s < data::kLoadStages; ++s) data_wait_on_[s]->Observe(report.data_wait_on_s[s]);
 }
 
-void StepMetrics::SetSpeed(const StepReport& report) {
+void StepMetrics::OnFigures(const StepReport& means) {
   const std::string mean = "Mean of the steps between the last two lines of figures (log.every_steps)";
-  registry_.AddGauge("millrace_train_tokens_per_second", mean + ", all ranks").Set(report.tokens_per_s());
+  registry_.AddGauge("millrace_train_tokens_per_second", mean + ", all ranks").Set(means.tokens_per_s());
   if (flops_rate_ <= 0) return;
   registry_
       .AddGauge("millrace_train_model_flops_utilization",
                 mean + ": the share of what the description of the machine promises")
-      .Set(report.tokens_per_s() * report.flops_per_token / flops_rate_);
+      .Set(means.tokens_per_s() * means.flops_per_token / flops_rate_);
 }
 
-void StepMetrics::AddCheckpoint(const Result<checkpoint::SaveStats>& saved) {
+void StepMetrics::OnCheckpoint(const Result<checkpoint::SaveStats>& saved) {
   if (!saved) return failed_checkpoints_.Add();
   checkpoints_.Add();
   checkpoint_step_.Set(static_cast<double>(saved->step));
@@ -80,7 +80,7 @@ void StepMetrics::AddCheckpoint(const Result<checkpoint::SaveStats>& saved) {
   checkpoint_bytes_.Set(static_cast<double>(saved->bytes));
 }
 
-void StepMetrics::SetRanks(std::span<const history::RankFigures> ranks) {
+void StepMetrics::OnRanks(std::span<const history::RankFigures> ranks) {
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const history::RankFigures& rank = ranks[i];
     const auto set = [&](std::string name, std::string help, double value, metrics::Labels more = {}) {

@@ -5,25 +5,24 @@
 #include <span>
 #include <string>
 
-#include "millrace/checkpoint/save/writer.h"
 #include "millrace/history/run_history.h"
 #include "millrace/metrics/metrics.h"
-#include "millrace/train/links/link_check.h"
-#include "millrace/train/reporting/report.h"
+#include "millrace/train/ranks/link_check.h"
+#include "millrace/train/reporting/run_observer.h"
 
 namespace millrace::train {
 
 /// Adds up the reports of steps. Thread-safe.
-class StepMetrics {
+class StepMetrics final : public RunObserver {
  public:
   /// `plan` has the number of steps, and of steps already done. `flops_rate` is that of history::RunFacts.
   StepMetrics(const Plan& plan, double flops_rate);
-  void Add(const StepReport& report);
-  /// Shows the speed of a step, which may be the mean of several.
-  void SetSpeed(const StepReport& report);
-  void AddCheckpoint(const Result<checkpoint::SaveStats>& saved);
-  /// Takes the latest figures of all ranks. They have the label "rank".
-  void SetRanks(std::span<const history::RankFigures> ranks);
+  std::string_view observer_name() const override { return "metrics"; }
+  void OnStep(const StepReport& report) override;
+  void OnFigures(const StepReport& means) override;
+  void OnCheckpoint(const Result<checkpoint::SaveStats>& saved) override;
+  /// The figures have the label "rank".
+  void OnRanks(std::span<const history::RankFigures> ranks) override;
   /// Takes what was measured between the machines of the run. Links have the labels "from" and "to".
   void SetNetwork(const NetworkFigures& network);
   std::string PrometheusText() const { return registry_.PrometheusText(); }

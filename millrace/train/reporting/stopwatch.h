@@ -7,8 +7,6 @@
 
 namespace millrace::train {
 
-inline double SecondsOf(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-
 /// Measures the time since it was made. Borrows the clock.
 class Stopwatch {
  public:

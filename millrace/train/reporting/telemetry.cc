@@ -8,6 +8,7 @@
 
 #include "millrace/base/threads/channel.h"
 #include "millrace/base/threads/task_scope.h"
+#include "millrace/train/reporting/tracker_observer.h"
 
 namespace millrace::train {
 namespace {
@@ -17,15 +18,14 @@ constexpr int kQueuedHistograms = 4;                       // steps; each has so
 constexpr auto kFlushInterval = std::chrono::seconds(10);  // each flush puts the whole file again
 constexpr auto kFlushTimeout = std::chrono::seconds(30);   // a flush that takes longer fails and is tried again
 
-/// The speed and the waits of a step, or the means of several.
-struct StepSpeed {
-  StepReport report;
+struct StepFigures {
+  std::uint64_t step = 0;
+  tracking::Metrics metrics;
 };
 
-/// The histograms of a step.
 struct StepHistograms {
   std::uint64_t step = 0;
-  std::vector<ParameterHistogram> parameters;
+  RunObserver::Histograms parameters;
 };
 
 }  // namespace
@@ -46,37 +46,15 @@ struct Telemetry::Rep {
     Flush();
   }
 
-  void Write(const StepReport& r) {
-    const auto f = [](double value) { return static_cast<float>(value); };
-    writer->Add(static_cast<std::int64_t>(r.step),
-                {{"train/loss", f(r.loss)}, {"train/lr", f(r.lr)}, {"train/grad_norm", f(r.grad_norm)}});
-    for (const auto& [name, value] : r.preferences) {
-      const std::string tag = "train/" + name;
-      writer->Add(static_cast<std::int64_t>(r.step), {{tag, f(value)}});
+  void Write(const StepFigures& figures) {
+    for (const auto& [tag, value] : figures.metrics) {
+      writer->Add(static_cast<std::int64_t>(figures.step), {{tag, static_cast<float>(value)}});
     }
-    for (const auto& [name, value] : r.evaluated) {
-      const std::string tag = "eval/" + name;
-      writer->Add(static_cast<std::int64_t>(r.step), {{tag, f(value)}});
-    }
-  }
-
-  void Write(const StepSpeed& speed) {
-    const StepReport& r = speed.report;
-    const auto f = [](double value) { return static_cast<float>(value); };
-    const double share = r.step_s > 0 ? 1 / r.step_s : 0;
-    const auto on = [&](data::LoadStage stage) { return r.data_wait_on_s[static_cast<std::size_t>(stage)]; };
-    writer->Add(static_cast<std::int64_t>(r.step),
-                {{"speed/tokens_per_s", f(r.tokens_per_s())},
-                 {"speed/data_wait_share", f(r.data_wait_s * share)},
-                 {"speed/data_wait_on_network_share", f(on(data::LoadStage::kNetwork) * share)},
-                 {"speed/data_wait_on_tokenize_share", f(on(data::LoadStage::kTokenize) * share)},
-                 {"speed/comm_wait_share", f(r.comm_wait_s * share)},
-                 {"speed/checkpoint_wait_share", f(r.checkpoint_wait_s * share)}});
   }
 
   void Write(const StepHistograms& histograms) {
     const auto step = static_cast<std::int64_t>(histograms.step);
-    for (const ParameterHistogram& parameter : histograms.parameters) {
+    for (const ParameterHistogram& parameter : *histograms.parameters) {
       writer->AddHistogram(step, "weights/" + parameter.name, parameter.weights.Buckets());
       writer->AddHistogram(step, "gradients/" + parameter.name, parameter.gradients.Buckets());
     }
@@ -95,7 +73,7 @@ struct Telemetry::Rep {
   std::uint64_t dropped = 0;
   bool ended = false;  ///< set before the queue is closed, read after
   std::atomic<int> waiting_histograms = 0;
-  using Queued = std::variant<StepReport, StepSpeed, StepHistograms>;
+  using Queued = std::variant<StepFigures, StepHistograms>;
   void Add(Queued queued) {
     if (!queue.TryPush(queued)) ++dropped;
   }
@@ -116,19 +94,23 @@ Telemetry::~Telemetry() {
   if (rep_->dropped > 0) rep_->log.Warning("TensorBoard misses steps", {{"dropped", rep_->dropped}});
 }
 
-void Telemetry::NoteEnd() { rep_->ended = true; }
+void Telemetry::OnEnd(const RunEnd& end) { rep_->ended = !end.error && end.outcome.complete(); }
 
-void Telemetry::Add(const StepReport& report) { rep_->Add(report); }
+void Telemetry::OnStep(const StepReport& report) {
+  rep_->Add(StepFigures{.step = report.step, .metrics = StepMetricsOf(report)});
+}
 
-void Telemetry::AddSpeed(const StepReport& report) { rep_->Add(StepSpeed{report}); }
+void Telemetry::OnFigures(const StepReport& means) {
+  rep_->Add(StepFigures{.step = means.step, .metrics = SpeedMetricsOf(means)});
+}
 
-void Telemetry::AddHistograms(std::uint64_t step, std::vector<ParameterHistogram> histograms) {
+void Telemetry::OnHistograms(std::uint64_t step, const Histograms& histograms) {
   if (rep_->waiting_histograms >= kQueuedHistograms) {
     ++rep_->dropped;
     return;
   }
   ++rep_->waiting_histograms;
-  Rep::Queued queued = StepHistograms{.step = step, .parameters = std::move(histograms)};
+  Rep::Queued queued = StepHistograms{.step = step, .parameters = histograms};
   if (rep_->queue.TryPush(queued)) return;
   --rep_->waiting_histograms;
   ++rep_->dropped;

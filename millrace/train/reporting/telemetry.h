@@ -3,34 +3,32 @@
 
 #include <memory>
 #include <string>
-#include <vector>
+#include <string_view>
 
 #include "millrace/base/log.h"
 #include "millrace/metrics/tensorboard.h"
-#include "millrace/train/histograms/parameter_histograms.h"
-#include "millrace/train/reporting/report.h"
+#include "millrace/train/reporting/run_observer.h"
 
 namespace millrace::train {
 
-/// Queues reports and histograms; a thread writes them and flushes every ten seconds. Add() never blocks. If the store
-/// is slow for long, reports are dropped, and the log has their number. The log also has failures of the store. The
-/// destructor flushes the rest. One caller thread. A run begins with what it was made with: the job as a text, and
-/// hyperparameters.
-class Telemetry {
+/// Queues reports and histograms; a thread writes them and flushes every ten seconds. If the store is slow for long,
+/// reports are dropped, and the log has their number. The log also has failures of the store. The destructor flushes
+/// the rest. The first event of a run has the job as a text, and the hyperparameters. A run that stops before its last
+/// step may go on, so it has no end in TensorBoard.
+class Telemetry final : public RunObserver {
  public:
   struct Run {
     std::string name, job;  ///< the job is YAML
     metrics::HyperParameters parameters;
   };
   Telemetry(std::unique_ptr<metrics::EventWriter> writer, const Run& run, Clock& clock, Logger log);
-  ~Telemetry();
-  void Add(const StepReport& report);
-  /// Queues the speed and the waits of a step, which may be means of several.
-  void AddSpeed(const StepReport& report);
-  /// Queues the histograms of a step. Drops them if those of several steps wait already.
-  void AddHistograms(std::uint64_t step, std::vector<ParameterHistogram> histograms);
-  /// The last step of the job was made. A run that stops before may go on, so it has no end in TensorBoard.
-  void NoteEnd();
+  ~Telemetry() override;
+  std::string_view observer_name() const override { return "TensorBoard"; }
+  void OnStep(const StepReport& report) override;
+  void OnFigures(const StepReport& means) override;
+  /// Drops the histograms if those of several steps wait already.
+  void OnHistograms(std::uint64_t step, const Histograms& histograms) override;
+  void OnEnd(const RunEnd& end) override;
 
  private:
   struct Rep;

@@ -28,20 +28,20 @@ TEST_F(TrainTest, RoundedStateResumesBitForBit) {
     const Ran whole = Run(options);
     ASSERT_TRUE(whole.outcome) << whole.outcome.error().ToString();
     EXPECT_LT(whole.losses.at(8), whole.losses.at(1));
-    options.checkpoint_url = CheckpointUrl(name);
+    options.checkpoint.url = CheckpointUrl(name);
     const Ran first = Run(options, 2), second = Run(options);
     ASSERT_TRUE(first.outcome && second.outcome);
     std::map<std::uint64_t, double> joined = first.losses;
     joined.insert(second.losses.begin(), second.losses.end());
     EXPECT_EQ(joined, whole.losses);
     auto connection = object::OpenConnection({}).value();
-    const auto reader = checkpoint::Reader::Open(*connection, options.checkpoint_url).value();
+    const auto reader = checkpoint::Reader::Open(*connection, options.checkpoint.url).value();
     for (const auto& [tensor, meta] : reader->manifest().tensors) {
       EXPECT_FALSE(rounds_weights && tensor.starts_with("optimizer/master/")) << tensor;
       if (tensor.starts_with("optimizer/exp_avg")) EXPECT_EQ(checkpoint::DTypeName(meta.dtype), "BF16") << tensor;
     }
 
-    options.checkpoint_url.clear();
+    options.checkpoint.url.clear();
     options.micro_batch = 1;
     options.parallel = {.shard = 2, .zero = 3};
     const Ran divided = RunRanks(options, 2);
@@ -64,7 +64,7 @@ TEST_F(TrainTest, RoundedStateResumesBitForBit) {
 TEST_F(TrainTest, StateOfAnotherPrecisionIsRefusedByName) {
   Options options = Tiny("other-moments");
   options.steps = 4;
-  options.checkpoint_url = CheckpointUrl("other-moments");
+  options.checkpoint.url = CheckpointUrl("other-moments");
   ASSERT_TRUE(Run(options).outcome);
   options.optimizer.storage.bf16_moments = true;
   const Ran ran = Run(options);
@@ -75,7 +75,7 @@ TEST_F(TrainTest, StateOfAnotherPrecisionIsRefusedByName) {
   // A run may lose its master copy, but cannot get one.
   options = Tiny("without-master");
   options.precision = at::kBFloat16;
-  options.checkpoint_url = CheckpointUrl("without-master");
+  options.checkpoint.url = CheckpointUrl("without-master");
   options.steps_this_run = 2;
   ASSERT_TRUE(Run(options).outcome);
   options.optimizer.storage.rounds_weights = true;

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
-#include "millrace/engine/adapters/peft_config.h"
+#include "millrace/checkpoint/format/manifest.h"
+#include "millrace/data/loader_state_json.h"
+#include "millrace/engine/config/peft_config.h"
 #include "millrace/engine/errors.h"
 #include "millrace/engine/parameters/scalar_types.h"
 
@@ -99,7 +101,7 @@ class StateReads {
 
 }  // namespace
 
-std::vector<StateTensor> StateTensors(engine::Model& model, engine::Optimizer& optimizer, Kept kept) {
+std::vector<StateTensor> StateTensors(engine::Model& model, engine::Optimizer& optimizer, SavedParameters kept) {
   const engine::ParameterBuffer& buffer = model.buffer();
   std::vector<StateTensor> tensors;
   const auto add = [&](std::string name, const at::Tensor& tensor, const engine::OwnedPiece& piece) {
@@ -112,7 +114,7 @@ std::vector<StateTensor> StateTensors(engine::Model& model, engine::Optimizer& o
   };
   for (const engine::OwnedPiece& piece : buffer.owned_pieces()) {
     const std::string& name = buffer.parameters()[piece.parameter].name;
-    if (kept == Kept::kModel) {
+    if (kept == SavedParameters::kModel) {
       add(std::string(checkpoint::kModelGroup) + name, piece.values, piece);
     } else if (piece.trainable) {
       add(fmt::format("{}{}{}", checkpoint::kAdapterGroup, engine::kPeftPrefix, name), piece.values, piece);
@@ -142,7 +144,7 @@ Json RunState::ToJson() const {
       {std::string(checkpoint::kMetaModelConfig), model_config},
       {"tokenizer", {{"url", tokenizer_url}, {"fingerprint", tokenizer_fingerprint}}},
       {"train", {{"step", step}, {"optimizer", optimizer}, {"optimizer_steps", optimizer_steps}, {"seed", seed}}},
-      {"data", data.ToJson()}};
+      {"data", data::LoaderStateToJson(data)}};
   if (!generation_config.is_null()) json[std::string(checkpoint::kMetaGenerationConfig)] = generation_config;
   if (!spikes.is_null()) json["train"]["spikes"] = spikes;
   if (!loss_scale.is_null()) json["train"]["loss_scale"] = loss_scale;
@@ -186,7 +188,7 @@ Result<RunState> RunState::FromJson(const Json& meta, std::string_view name) {
     state.base_fingerprint = MR_TRY(JsonString(train, "base_fingerprint"));
     state.base_quantization = engine::ParseQuantization(JsonString(train, "base_quantization").value_or(""));
   }
-  state.data = MR_TRY(data::LoaderState::FromJson(*MR_TRY(member("data"))));
+  state.data = MR_TRY(data::LoaderStateFromJson(*MR_TRY(member("data"))));
   const Json& tokenizer = *MR_TRY(member("tokenizer"));
   state.tokenizer_url = MR_TRY(JsonString(tokenizer, "url"));
   state.tokenizer_fingerprint = MR_TRY(JsonString(tokenizer, "fingerprint"));

@@ -15,12 +15,12 @@
 #include "millrace/engine/optim/optimizer.h"
 #include "millrace/engine/parameters/tensor_slice.h"
 #include "millrace/engine/quantized/quantization.h"
-#include "millrace/train/compile_cache/compile_cache.h"
+#include "millrace/train/compile/compile_cache.h"
 
 namespace millrace::train {
 
-/// What this rank owns of a tensor of the run: consecutive elements of its slice. The tensor's name in checkpoints is
-/// "model/…", "adapter/…" or "optimizer/exp_avg/…".
+/// The part of a tensor of the run that this rank owns: consecutive elements of its slice. The tensor's name in
+/// checkpoints is "model/…", "adapter/…" or "optimizer/exp_avg/…".
 struct StateTensor {
   std::string name;
   at::Tensor tensor;                      ///< [n]; a view into the model or the optimizer
@@ -29,9 +29,11 @@ struct StateTensor {
   std::int64_t first = 0;  ///< the first of the elements in the flattened slice
   bool saves = true;       ///< this rank saves them; otherwise other ranks that hold the same do
 };
-/// What a run keeps of a model: all of it, or the trained parameters as an adapter of a model that stays as it is.
-enum class Kept { kModel, kAdapter };
-std::vector<StateTensor> StateTensors(engine::Model& model, engine::Optimizer& optimizer, Kept kept = Kept::kModel);
+/// The parameters that a run saves of a model: all of them, or the trained ones as an adapter of a model that stays as
+/// it is.
+enum class SavedParameters { kModel, kAdapter };
+std::vector<StateTensor> StateTensors(engine::Model& model, engine::Optimizer& optimizer,
+                                      SavedParameters kept = SavedParameters::kModel);
 
 /// Returns the slices that a rank saves. If several ranks return the same elements, checkpoint::ShareReplicas divides
 /// them. They borrow the tensors' memory, which may be a GPU's: checkpoint::SliceReader.

@@ -1,4 +1,4 @@
-// The configuration files of the model that a run trains: what the model's folder says is carried through.
+// Makes the configuration files of a trained model. They keep all members of the files that the run began with.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -12,13 +12,15 @@
 
 namespace millrace::train {
 
-/// Returns the config.json of the trained model. It has all members of `stored`, the config.json that the run began
-/// with, with the values of `config`. Its classes have the names `classes`; without them those of `stored`, if it has
-/// as many. eos_token_id has the tokenizer's eos, too, since texts of training end with it. `stored` may be null.
+/// Returns the config.json of the trained model: `stored`, the config.json that the run began with, with the values of
+/// `config`. The classes get the names `classes`; without `classes`, they keep their stored names if their number is
+/// the same. The tokenizer's end-of-text token is added to eos_token_id, because the texts of training end with it.
+/// `stored` may be null.
 Json TunedConfig(const Json& stored, const engine::ModelConfig& config, std::span<const std::string> classes,
                  at::ScalarType precision, const tokenizer::Tokenizer& tokenizer);
 
-/// Returns the generation_config.json of the trained model: `stored` and the tokenizer's eos; null if that is null.
+/// Returns the generation_config.json of the trained model: `stored` with the tokenizer's end-of-text token. Null if
+/// `stored` is null.
 Json TunedGenerationConfig(const Json& stored, const tokenizer::Tokenizer& tokenizer);
 
 }  // namespace millrace::train

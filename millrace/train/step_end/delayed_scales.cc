@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "millrace/train/state/rank_group.h"
+#include "millrace/train/ranks/rank_group.h"
 
 namespace millrace::train {
 namespace {

@@ -8,7 +8,7 @@
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
 #include "millrace/engine/models/model.h"
-#include "millrace/engine/ops/choice/largest_values.h"
+#include "millrace/engine/ops/common/largest_values.h"
 #include "millrace/engine/parallel/collective.h"
 
 namespace millrace::train {

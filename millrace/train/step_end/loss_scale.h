@@ -9,8 +9,8 @@
 namespace millrace::train {
 
 /// Float16 has no numbers below 6e-8, so gradients of hidden states would become zero. A factor of the loss makes them
-/// larger (Micikevicius et al. 2018). It is halved when a gradient is infinite, and doubled after so many steps without
-/// one. All ranks make the same calls. Plain arithmetic.
+/// larger (Micikevicius et al. 2018). It is halved when a gradient is infinite, and doubled after a number of steps
+/// without one. All ranks make the same calls. Plain arithmetic.
 class LossScale {
  public:
   static constexpr double kFirst = 65'536;
@@ -25,7 +25,7 @@ class LossScale {
   /// Returns whether gradients were infinite so often that they would be without any factor.
   bool is_hopeless() const { return value_ < kLeast; }
 
-  /// What a checkpoint must have of it, so that a resumed run computes the same bits.
+  /// Returns the state that a checkpoint needs, so that a resumed run computes the same bits.
   Json ToJson() const;
   /// Errors: kCorrupt.
   Status Restore(const Json& json);

@@ -49,7 +49,7 @@ TEST_F(LossScaleRuns, AFactorChangesNothingThatIsLearnt) {
 TEST_F(LossScaleRuns, AnInfiniteGradientIsNotLearntFrom) {
   Options options = Tiny("overflow");
   options.loss_scale = 0x1p134;  // over 256 labels, times a gradient: beyond float32
-  options.checkpoint_url = CheckpointUrl("overflow");
+  options.checkpoint.url = CheckpointUrl("overflow");
   std::vector<double> scales;
   int overflows = 0;
   on_step_ = [&](const StepReport& report) {
@@ -64,7 +64,7 @@ TEST_F(LossScaleRuns, AnInfiniteGradientIsNotLearntFrom) {
   EXPECT_EQ(whole.losses.size(), 12U);
 
   Options again = options;
-  again.checkpoint_url = CheckpointUrl("overflow-stopped");
+  again.checkpoint.url = CheckpointUrl("overflow-stopped");
   const Ran stopped = Run(again, /*stop_after=*/5);
   const std::vector<double> first = scales;
   const Ran rest = Run(again);

@@ -1,4 +1,5 @@
-// Steps whose loss jumps: when one is, and what a run does about it.
+// Detects spikes: steps whose loss or gradient norm is far above that of the steps before. The options say what a run
+// does then.
 #pragma once
 
 #include <cstdint>
@@ -6,30 +7,20 @@
 
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
+#include "millrace/train/options/spike_options.h"
 
 namespace millrace::train {
 
-struct SpikeOptions {
-  enum class Action {
-    kNone,
-    kSkipStep,  ///< the step changes no weight (as OLMo's SkipStepOptimizer)
-    kRollBack,  ///< the run goes back to its newest checkpoint, and on with the samples behind these (as PaLM did)
-  };
-  Action action = Action::kNone;
-  double sigma = 6;            ///< a spike is so many standard deviations above the mean
-  std::uint32_t window = 128;  ///< of so many steps before it
-};
-
-/// Remembers losses and gradient norms. Every rank makes the same calls, and so comes to the same answers.
+/// Keeps the losses and gradient norms of the last steps. Every rank makes the same calls and gets the same answers.
 class SpikeDetector {
  public:
   explicit SpikeDetector(const SpikeOptions& options) : options_(options) {}
 
-  /// Returns whether a step's loss or gradient norm lies far above those of the steps before, and remembers it if not.
-  /// Until half of the window is full, nothing is a spike.
+  /// Returns whether the loss or the gradient norm of a step is far above those of the steps before. If it is not, adds
+  /// them to the window. Returns false until half of the window is full.
   bool IsSpike(double loss, double grad_norm);
 
-  /// What a checkpoint must have of it, so that a resumed run comes to the same answers.
+  /// Returns the state that a checkpoint needs, so that a resumed run comes to the same answers.
   Json ToJson() const;
   /// Errors: kCorrupt.
   Status Restore(const Json& json);

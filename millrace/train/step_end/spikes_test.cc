@@ -60,7 +60,7 @@ class SpikesTest : public TrainTest {
     options.data.sources = {{.url = (folder_->path() / "spiky.json").native(), .format = "jsonl"}};
     options.data.shuffle_window = 0;
     options.steps = 30;
-    options.checkpoint_every = 5;
+    options.checkpoint.every_steps = 5;
     options.spikes = {.action = action, .sigma = 4, .window = 8};
     return options;
   }
@@ -77,7 +77,7 @@ TEST_F(SpikesTest, StepsAreSkippedAndResumeBitForBit) {
   EXPECT_EQ(kept.losses.at(first), whole.losses.at(first));
   EXPECT_NE(kept.losses.at(first + 1), whole.losses.at(first + 1)) << "the other run learnt from the spike";
 
-  options.checkpoint_url = CheckpointUrl("skip");
+  options.checkpoint.url = CheckpointUrl("skip");
   ASSERT_TRUE(Run(options, first).outcome);
   const Ran rest = Run(options);
   ASSERT_TRUE(rest.outcome) << rest.outcome.error().ToString();
@@ -94,7 +94,7 @@ TEST_F(SpikesTest, StepsAreSkippedAndResumeBitForBit) {
 
 TEST_F(SpikesTest, ARunGoesBackAndOnWithOtherSamples) {
   Options options = Spiky("back", Action::kRollBack);
-  options.checkpoint_url = CheckpointUrl("back");
+  options.checkpoint.url = CheckpointUrl("back");
   const Ran ran = Run(options);
   ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
   EXPECT_TRUE(ran.outcome->complete());

@@ -17,16 +17,16 @@ class AdapterTest : public TrainTest {
     Options options = Tiny(name);
     options.seed = seed;
     options.steps = 1;
-    options.checkpoint_url = CheckpointUrl(name);
+    options.checkpoint.url = CheckpointUrl(name);
     EXPECT_TRUE(Run(options).outcome);
-    return options.checkpoint_url;
+    return options.checkpoint.url;
   }
   Options Adapting(const std::string& base, std::string_view run) const {
     Options options = Tiny(run);
     options.model_config = {};
     options.model_url = base;
     options.lora = engine::LoraOptions{.rank = 4, .alpha = 16, .dropout = 0.1};
-    options.checkpoint_url = CheckpointUrl(run);
+    options.checkpoint.url = CheckpointUrl(run);
     return options;
   }
 };

@@ -7,7 +7,7 @@
 namespace millrace::train {
 namespace {
 
-constexpr int kRoundTrips = 16;  // the fastest of so many was not delayed by the scheduler
+constexpr int kRoundTrips = 16;  // the fastest of them was not delayed by the scheduler
 
 std::int64_t Nanoseconds(const Clock& clock) { return clock.Now().time_since_epoch().count(); }
 

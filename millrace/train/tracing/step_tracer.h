@@ -16,8 +16,8 @@
 #include "millrace/object/location.h"
 #include "millrace/trace/recorder.h"
 #include "millrace/trace/trace_file.h"
+#include "millrace/train/options/profile_options.h"
 #include "millrace/train/tracing/clock_offsets.h"
-#include "millrace/train/tracing/profile_options.h"
 
 namespace millrace::train {
 

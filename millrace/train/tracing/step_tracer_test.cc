@@ -12,7 +12,7 @@
 #include "millrace/base/files/files.h"
 #include "millrace/checkpoint/testing/thread_group.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/memory_store.h"
 #include "millrace/trace/trace_file.h"
 #include "millrace/train/testing/train_runs.h"
 #include "millrace/train/tracing/traced_store.h"
@@ -102,11 +102,11 @@ class StepTracerTest : public TrainTest {
 
 TEST_F(StepTracerTest, ShowsWhatARankDoes) {
   Options options = Traced("plain");
-  options.checkpoint_url = CheckpointUrl("plain");
-  options.checkpoint_every = 3;
-  options.eval_every = 4;
-  options.eval_sources = options.data.sources;
-  options.eval_samples = 4;
+  options.checkpoint.url = CheckpointUrl("plain");
+  options.checkpoint.every_steps = 3;
+  options.eval.every_steps = 4;
+  options.eval.sources = options.data.sources;
+  options.eval.samples = 4;
   const Ran ran = Run(options);
   ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
   const ParsedTrace trace = Joined("plain");
@@ -125,8 +125,8 @@ TEST_F(StepTracerTest, ShowsWhatARankDoes) {
 
 TEST_F(StepTracerTest, ShowsRequestsToTheStore) {
   Options options = Traced("requests");
-  options.checkpoint_url = CheckpointUrl("requests");
-  options.checkpoint_every = 3;
+  options.checkpoint.url = CheckpointUrl("requests");
+  options.checkpoint.every_steps = 3;
   // The save of the last step waits until the upload of step 3 has ended.
   options.profile->last_step = *options.steps;
   const Ran ran = Run(options);
@@ -209,7 +209,7 @@ TEST_F(StepTracerTest, JoinsRanksThatDivideTheModel) {
 TEST_F(StepTracerTest, WritesTheStepsThatWereMadeWhenARunStops) {
   Options options = Traced("stopped");
   options.profile->last_step = 5;
-  options.checkpoint_url = CheckpointUrl("stopped");
+  options.checkpoint.url = CheckpointUrl("stopped");
   const Ran ran = Run(options, /*stop_after=*/2);
   ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
   ASSERT_EQ(ran.outcome->step, 3);

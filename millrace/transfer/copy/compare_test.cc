@@ -5,7 +5,7 @@
 #include "millrace/base/files/files.h"
 #include "millrace/base/hash/crc.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/memory_store.h"
 #include "millrace/transfer/copy/verify.h"
 
 namespace millrace::transfer {

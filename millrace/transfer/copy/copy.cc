@@ -7,7 +7,7 @@
 #include "millrace/base/text.h"
 #include "millrace/object/rules.h"
 #include "millrace/transfer/local/local_file.h"
-#include "millrace/transfer/resume/partial_file.h"
+#include "millrace/transfer/local/partial_file.h"
 
 namespace millrace::transfer {
 namespace {

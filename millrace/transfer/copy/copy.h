@@ -8,15 +8,16 @@
 
 #include "millrace/base/threads/memory_budget.h"
 #include "millrace/object/store.h"
-#include "millrace/transfer/local/local_file.h"
 
 namespace millrace::transfer {
 
+class LocalFile;
 class Md5Pool;
 
+/// The settings of transfers of bytes. A value type.
 struct CopySettings {
   std::uint64_t part_bytes = 8 * kMiB;  ///< larger objects move in parts of this size
-  int parallel_parts = 8;
+  int parallel_parts = 8;               ///< requests in flight
   /// Downloads use larger parts, up to 64 MiB, if at least parallel_parts / 2 parts remain. (A request costs a server
   /// as much as a megabyte or two.)
   bool larger_download_parts = false;
@@ -26,20 +27,22 @@ struct CopySettings {
   Md5Pool* md5 = nullptr;
   /// The folder for journals of multipart uploads. Empty: no journals, and an upload that fails is aborted.
   std::string journal_folder;
-  /// Called on any thread with the number of bytes that have been moved, and that an earlier run had moved. May be
-  /// empty.
-  std::function<void(std::uint64_t bytes)> on_bytes, on_resumed;
+  /// Called on any thread with the number of bytes that have been moved since the last call. May be empty.
+  std::function<void(std::uint64_t bytes)> on_bytes;
+  /// Called on any thread with the number of bytes that an earlier run had moved. May be empty.
+  std::function<void(std::uint64_t bytes)> on_resumed;
 };
 
 // All functions below block and are thread-safe. They hold little memory: bytes pass between the connection's buffer
 // and the file. After a failure the destination is as it was before. Parts that were moved are removed, unless the same
-// call made again can use them: parts of a download then stay in a hidden sibling with a journal, parts of an upload in
-// the store.
+// call made again can use them. Such parts of a download stay in a hidden sibling with a journal. Such parts of an
+// upload stay in the store.
 
 /// Uploads a file. The store checks the bytes by CRC-32C.
 /// Errors: kStale if the file changes meanwhile; those of LocalFile::Open() if it is no regular file.
 Status Upload(const LocalFile& file, object::Store& store, const std::string& key, const object::PutOptions& put,
               const CopySettings& settings, object::Call call);
+/// As above, of the file at `path`.
 Status Upload(const std::string& path, object::Store& store, const std::string& key, const object::PutOptions& put,
               const CopySettings& settings, object::Call call);
 
@@ -64,6 +67,7 @@ Status RelayObject(object::ReadStore& from, const object::ObjectInfo& info, obje
 
 /// Copies a local file to another, by way of a hidden sibling as Download() does.
 Status CopyFile(const LocalFile& file, const std::string& to, const CopySettings& settings, object::Call call);
+/// As above, of the file at `from`.
 Status CopyFile(const std::string& from, const std::string& to, const CopySettings& settings, object::Call call);
 
 /// Returns the local path of an item below a folder.

@@ -10,8 +10,8 @@
 #include "millrace/transfer/copy/copy.h"
 #include "millrace/transfer/copy/download_md5.h"
 #include "millrace/transfer/copy/verify.h"
-#include "millrace/transfer/resume/partial_file.h"
-#include "millrace/transfer/resume/resume.h"
+#include "millrace/transfer/local/partial_file.h"
+#include "millrace/transfer/local/resume.h"
 #include "millrace/transfer/stream/window.h"
 
 namespace millrace::transfer {
@@ -83,7 +83,7 @@ class WholeSink final : public FileSink {
     md5s_.emplace(*pool_, size_, size_);
     HashInto(*md5s_);
   }
-  bool Prove(const object::Checksum& expected) const { return md5s_ && md5s_->Prove(expected); }
+  bool Matches(const object::Checksum& expected) const { return md5s_ && md5s_->Matches(expected); }
 
  private:
   const std::uint64_t size_;
@@ -140,7 +140,7 @@ Status DownloadWhole(object::ReadStore& store, const object::ObjectInfo& info, c
   }
   MR_TRY(window.Finish());
   MR_TRY(file.MarkDone(0, sink.crc32c()));
-  if (settings.verify && !sink.Prove(checksum)) MR_TRY(Verify(store, file, info, checksum, call));
+  if (settings.verify && !sink.Matches(checksum)) MR_TRY(Verify(store, file, info, checksum, call));
   MR_TRY(file.Publish(ToTimespec(info.modified)));
   if (settings.on_bytes) settings.on_bytes(info.size);
   return {};
@@ -148,8 +148,8 @@ Status DownloadWhole(object::ReadStore& store, const object::ObjectInfo& info, c
 
 /// Returns the size of a download's parts, a multiple of part_bytes: uploads usually have parts of such sizes, and a
 /// request then touches few of them.
-std::uint64_t PartBytesFor(std::uint64_t size, const CopySettings& settings) {
-  constexpr std::uint64_t kMost = 64 * kMiB;  // measured: docs/benchmarks.md, "What limits transfers"
+std::uint64_t DownloadPartBytes(std::uint64_t size, const CopySettings& settings) {
+  constexpr std::uint64_t kMost = 64 * kMiB;  // measured: docs/benchmarks/transfer.md, "What limits transfers"
   if (!settings.larger_download_parts) return settings.part_bytes;
   const std::uint64_t most = std::max<std::uint64_t>(1, kMost / settings.part_bytes);
   const std::uint64_t parts = (size + settings.part_bytes - 1) / settings.part_bytes;
@@ -177,7 +177,7 @@ struct RequestSizes {
 Result<RequestSizes> ChooseRequests(object::ReadStore& store, const object::ObjectInfo& info,
                                     const object::Checksum& checksum, const CopySettings& settings, int downloads,
                                     const object::Call& call) {
-  const std::uint64_t usual = PartBytesFor(info.size, settings);
+  const std::uint64_t usual = DownloadPartBytes(info.size, settings);
   if (!settings.verify || checksum.algorithm != object::Checksum::Algorithm::kMd5) return RequestSizes{usual, 0};
   if (checksum.parts == 0) {
     // Beside other downloads one connection is enough, and one request needs no second read of the file.
@@ -255,7 +255,7 @@ Status Download(object::ReadStore& store, const object::ObjectInfo& info, const 
   Status fetched = FetchParts(store, info, file, plan, path, settings, call);
   if (!fetched && WorthKeeping(fetched.error().code())) file.Keep();
   MR_TRY(std::move(fetched));
-  const bool proven = (plan.md5s && plan.md5s->Prove(checksum)) || (plan.follow && plan.follow->Prove(checksum));
+  const bool proven = (plan.md5s && plan.md5s->Matches(checksum)) || (plan.follow && plan.follow->Matches(checksum));
   if (settings.verify && !proven) MR_TRY(Verify(store, file, info, checksum, call));
   return file.Publish(ToTimespec(info.modified));
 }

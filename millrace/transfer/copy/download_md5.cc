@@ -24,7 +24,7 @@ void PartMd5s::Request::Take(std::uint64_t offset, Buffer piece) {
   if (end % md5s_.part_bytes_ == 0 || end == md5s_.object_bytes_) md5s_.digests_[part] = stream_.Finish();
 }
 
-bool PartMd5s::Prove(const object::Checksum& expected) const {
+bool PartMd5s::Matches(const object::Checksum& expected) const {
   PartDigests digests;
   for (const auto& digest : digests_) {
     if (!digest) return false;
@@ -57,7 +57,7 @@ Result<bool> FollowingMd5::Advance() {
   return true;
 }
 
-bool FollowingMd5::Prove(const object::Checksum& expected) {
+bool FollowingMd5::Matches(const object::Checksum& expected) {
   return hashed_ == object_bytes_ && AsText(stream_.Finish()) == expected.value;
 }
 

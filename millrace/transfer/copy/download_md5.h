@@ -42,7 +42,7 @@ class PartMd5s {
 
   /// Returns true if every part was hashed to its end and the digests give `expected`. False does not mean damage:
   /// parts that an earlier run has downloaded are not hashed.
-  bool Prove(const object::Checksum& expected) const;
+  bool Matches(const object::Checksum& expected) const;
 
  private:
   Md5Pool& pool_;
@@ -62,7 +62,7 @@ class FollowingMd5 {
   /// Hashes a piece and returns true. Returns false if the next part has not arrived, or all are hashed.
   Result<bool> Advance();
   /// Returns true if all parts were hashed and the digest is `expected`.
-  bool Prove(const object::Checksum& expected);
+  bool Matches(const object::Checksum& expected);
 
  private:
   const int fd_;

@@ -12,9 +12,9 @@
 #include "millrace/base/hash/crc.h"
 #include "millrace/base/hash/random.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/memory_store.h"
 #include "millrace/transfer/copy/copy.h"
-#include "millrace/transfer/resume/partial_file.h"
+#include "millrace/transfer/local/partial_file.h"
 
 namespace millrace::transfer {
 namespace {
@@ -54,7 +54,7 @@ TEST(PartMd5s, RequestsMayCoverSeveralPartsAndBeginAgain) {
     for (std::uint64_t parts_each : {1u, 3u}) {
       const std::string content = Content(200'000);
       PartMd5s md5s(pool, content.size(), part_bytes);
-      EXPECT_FALSE(md5s.Prove(Md5OfParts(content, part_bytes))) << "nothing was seen yet";
+      EXPECT_FALSE(md5s.Matches(Md5OfParts(content, part_bytes))) << "nothing was seen yet";
       const std::uint64_t step = part_bytes * parts_each;
       for (std::uint64_t begin = (content.size() - 1) / step * step;; begin -= step) {  // the last request first
         PartMd5s::Request request(md5s);
@@ -64,8 +64,8 @@ TEST(PartMd5s, RequestsMayCoverSeveralPartsAndBeginAgain) {
         TakeAll(request, content, begin, end);
         if (begin == 0) break;
       }
-      EXPECT_TRUE(md5s.Prove(Md5OfParts(content, part_bytes)));
-      EXPECT_FALSE(md5s.Prove(Md5OfParts(content + "x", part_bytes)));
+      EXPECT_TRUE(md5s.Matches(Md5OfParts(content, part_bytes)));
+      EXPECT_FALSE(md5s.Matches(Md5OfParts(content + "x", part_bytes)));
     }
   }
 }

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "millrace/object/blocking.h"
-#include "millrace/transfer/resume/resume.h"
+#include "millrace/transfer/local/resume.h"
 #include "millrace/transfer/stream/window.h"
 
 namespace millrace::transfer {

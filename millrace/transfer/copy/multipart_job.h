@@ -8,7 +8,7 @@
 
 #include "millrace/object/store.h"
 #include "millrace/transfer/copy/copy.h"
-#include "millrace/transfer/resume/upload_journal.h"
+#include "millrace/transfer/local/upload_journal.h"
 
 namespace millrace::transfer {
 
@@ -17,19 +17,18 @@ struct MultipartJob {
   object::Store& to;
   const std::string& key;
   const object::PutOptions& put;
-  std::string source;  ///< the name of the source, with its version; an upload of another source is not resumed
+  std::string source;  ///< the name of the source, with its version; an upload from another source is not resumed
   std::uint64_t size = 0, part_bytes = 0;
   /// Starts the request for one part. Called on the thread that runs the job.
   std::function<void(std::string upload_id, int number, object::ByteRange range, object::Call,
                      object::Done<object::PartInfo>)>
       send;
-  /// Returns whether a part that the store has from an earlier run has the bytes of `range`.
+  /// Returns whether a part that an earlier run sent has the bytes of `range`. Such a part is not sent again.
   std::function<Result<bool>(object::ByteRange range, const object::PartInfo&)> trust;
-  /// Called once before the first `send`, with the size of the parts and the ranges that will be sent, in order. May be
-  /// empty.
+  /// Called once before the first `send`, with the size of the parts and the ranges that the job will send, in order.
+  /// May be empty.
   std::function<Status(std::uint64_t part_bytes, std::vector<object::ByteRange> missing)> begin;
-  /// Fails if the source has changed, or had other bytes than it should. Called before the upload is completed. May be
-  /// empty.
+  /// Called before the upload is completed. Fails if the source has changed, or if its bytes were wrong. May be empty.
   std::function<Status()> check;
 };
 

@@ -10,11 +10,11 @@
 #include "millrace/base/hash/random.h"
 #include "millrace/base/threads/sync.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/fault/fault_store.h"
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/memory_store.h"
+#include "millrace/object/testing/fault_store.h"
 #include "millrace/transfer/copy/copy.h"
 #include "millrace/transfer/copy/verify.h"
-#include "millrace/transfer/resume/upload_journal.h"
+#include "millrace/transfer/local/upload_journal.h"
 
 namespace millrace::transfer {
 namespace {

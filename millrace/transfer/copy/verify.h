@@ -44,7 +44,7 @@ Status VerifyFile(int fd, std::uint64_t size, const object::Checksum& expected, 
                   const object::Call& call);
 
 /// Like VerifyFile(), for a checksum of an object's parts. Requests the sizes of the parts from the store. Returns
-/// false if the store does not tell them: the file is then neither right nor wrong. Blocks. Errors: kCorrupt if the
+/// false if the store does not have them: the file is then neither right nor wrong. Blocks. Errors: kCorrupt if the
 /// checksums differ; kStale if the object was replaced.
 Result<bool> VerifyParts(int fd, object::ReadStore& store, const object::ObjectInfo& info,
                          const object::Checksum& expected, const object::Call& call);
@@ -53,7 +53,7 @@ Result<bool> VerifyParts(int fd, object::ReadStore& store, const object::ObjectI
 using PartDigests = std::vector<Md5Digest>;
 
 /// Returns the size of an object's parts if all but the last are as long as the first. Nearly every client uploads such
-/// parts. Returns 0 if the sizes differ or the store does not tell them. Blocks.
+/// parts. Returns 0 if the sizes differ or the store does not have them. Blocks.
 /// Errors: kStale if the object was replaced.
 Result<std::uint64_t> EvenPartBytes(object::ReadStore& store, const object::ObjectInfo& info, int parts,
                                     const object::Call& call);

@@ -1,4 +1,4 @@
-// A regular file to read. It can tell whether another program has changed it meanwhile.
+// A regular file to read. Detects whether another program has changed it meanwhile.
 #pragma once
 
 #include <sys/stat.h>

@@ -12,7 +12,7 @@
 
 #include "millrace/base/files/special_file.h"
 #include "millrace/base/hash/random.h"
-#include "millrace/object/file/paths.h"
+#include "millrace/object/local/paths.h"
 
 namespace millrace::transfer {
 namespace {

@@ -1,7 +1,7 @@
 #include "millrace/transfer/plan/items.h"
 
 #include "millrace/base/threads/sync.h"
-#include "millrace/object/file/walk.h"
+#include "millrace/object/local/walk.h"
 #include "millrace/object/rules.h"
 
 namespace millrace::transfer {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "millrace/object/file/walk.h"
+#include "millrace/object/local/walk.h"
 #include "millrace/object/read_store.h"
 
 namespace millrace::transfer {

@@ -11,7 +11,7 @@
 #include "millrace/base/files/mount_table.h"
 #include "millrace/base/text.h"
 #include "millrace/object/access_point.h"
-#include "millrace/object/file/mount_location.h"
+#include "millrace/object/local/mount_location.h"
 
 namespace millrace::transfer {
 namespace {

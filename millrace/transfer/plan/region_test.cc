@@ -6,8 +6,8 @@
 #include <fstream>
 
 #include "millrace/base/files/files.h"
-#include "millrace/object/file/file_store.h"
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/file_store.h"
+#include "millrace/object/local/memory_store.h"
 
 namespace millrace::transfer {
 namespace {

@@ -14,7 +14,7 @@ constexpr std::uint64_t kKeys = 50'000;
 #else
 constexpr std::uint64_t kKeys = 1'000'000;
 #endif
-constexpr std::uint64_t kExtra = 10;  ///< every so many keys the two sides differ
+constexpr std::uint64_t kExtra = 10;  ///< each side lacks one of `kExtra` keys, and each another one
 
 /// Lists made-up keys, a page when it is asked for; knows nothing else.
 class MadeUpStore final : public object::Store {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "millrace/base/hash/crc.h"
+#include "millrace/base/result.h"
 #include "millrace/base/threads/sync.h"
 #include "millrace/object/blocking.h"
 

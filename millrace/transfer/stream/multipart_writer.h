@@ -6,7 +6,7 @@
 #include <string>
 
 #include "millrace/base/bytes.h"
-#include "millrace/base/result.h"
+#include "millrace/base/error.h"
 #include "millrace/base/threads/memory_budget.h"
 #include "millrace/object/store.h"
 
@@ -20,10 +20,11 @@ namespace millrace::transfer {
 /// that keeps several writers open holds up to a part of the budget for each.
 class MultipartWriter {
  public:
+  /// The properties of the object and of its parts.
   struct Options {
     std::uint64_t part_bytes = 8 * kMiB;  ///< raised to the store's minimum
-    int parallel_parts = 4;
-    object::PutOptions put;  ///< conditions apply when the object is published
+    int parallel_parts = 4;               ///< parts in flight
+    object::PutOptions put;               ///< conditions apply when the object is published
     /// The expected size, 0 if unknown. With it, small objects need less memory, and parts need not grow.
     std::uint64_t expected_bytes = 0;
   };
@@ -39,16 +40,17 @@ class MultipartWriter {
   Result<MutableByteSpan> Space(object::Call call = {});
   /// Appends the first `bytes` bytes of Space() to the object.
   Status Commit(std::size_t bytes);
+  /// The object that was written.
   struct Finished {
-    std::string etag;
-    std::uint64_t size = 0;
+    std::string etag;          ///< of the object
+    std::uint64_t size = 0;    ///< bytes
     std::uint32_t crc32c = 0;  ///< of the whole content
   };
   /// Uploads the rest, waits for all parts and publishes the object atomically.
   Result<Finished> Finish(object::Call call = {});
   /// Aborts the upload and waits for its requests. May be called at any time. Later calls of Finish() fail.
   void Abort();
-  std::uint64_t bytes_written() const;
+  std::uint64_t bytes_written() const;  ///< so far
 
  private:
   struct Rep;

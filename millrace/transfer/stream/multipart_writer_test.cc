@@ -7,8 +7,8 @@
 #include "millrace/base/hash/crc.h"
 #include "millrace/base/hash/random.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/fault/fault_store.h"
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/memory_store.h"
+#include "millrace/object/testing/fault_store.h"
 
 namespace millrace::transfer {
 namespace {

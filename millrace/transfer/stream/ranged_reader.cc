@@ -5,6 +5,7 @@
 #include <stop_token>
 #include <utility>
 
+#include "millrace/base/result.h"
 #include "millrace/base/threads/sync.h"
 #include "millrace/object/rules.h"
 #include "millrace/transfer/stream/window.h"

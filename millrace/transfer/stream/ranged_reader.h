@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "millrace/base/bytes.h"
-#include "millrace/base/result.h"
+#include "millrace/base/error.h"
 #include "millrace/base/threads/memory_budget.h"
 #include "millrace/object/read_store.h"
 
@@ -18,13 +18,14 @@ namespace millrace::transfer {
 /// object is replaced or deleted meanwhile, Next() fails with kStale.
 class RangedReader {
  public:
+  /// The range to read, and the way to read it.
   struct Options {
-    std::uint64_t part_bytes = 8 * kMiB;
-    int parallel_parts = 8;
-    std::optional<object::ByteRange> range;
+    std::uint64_t part_bytes = 8 * kMiB;     ///< of one request
+    int parallel_parts = 8;                  ///< requests in flight
+    std::optional<object::ByteRange> range;  ///< nothing: the whole object
     /// Reads these ranges, one after the other, instead of `range`. No part reaches from one into the next.
     std::vector<object::ByteRange> ranges = {};
-    /// If false, Next() returns parts in the order of their arrival; offset() tells their position.
+    /// If false, Next() returns parts in the order of their arrival; offset() returns their position.
     bool in_order = true;
   };
   /// `info` comes from Head() or a listing.
@@ -36,9 +37,11 @@ class RangedReader {
   Result<ByteSpan> Next(object::Call call = {});
   /// A part with its memory. It may outlive the reader, but not the budget.
   struct OwnedPart {
-    Reservation reservation;
-    Buffer buffer;
-    std::uint64_t offset = 0, length = 0;
+    Reservation reservation;   ///< of the buffer
+    Buffer buffer;             ///< may be longer than the part
+    std::uint64_t offset = 0;  ///< in the object
+    std::uint64_t length = 0;  ///< bytes of the object
+    /// The bytes of the object.
     ByteSpan bytes() const { return buffer.span().first(length); }
   };
   /// Like Next(), but passes on the part's memory. Returns nothing at the end.

@@ -3,7 +3,7 @@
 #include "millrace/object/blocking.h"
 #include "millrace/transfer/stream/window.h"
 #include "millrace/vfs/attributes/copy.h"
-#include "millrace/vfs/names/names.h"
+#include "millrace/vfs/types/names.h"
 
 namespace millrace::vfs {
 namespace {

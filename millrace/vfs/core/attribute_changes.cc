@@ -4,7 +4,7 @@
 
 #include "millrace/object/blocking.h"
 #include "millrace/vfs/core/tree_core.h"
-#include "millrace/vfs/names/names.h"
+#include "millrace/vfs/types/names.h"
 
 namespace millrace::vfs {
 namespace {
@@ -71,7 +71,7 @@ Status ChangeAttributes(TreeCore& core, const InodePtr& inode, const AttributeSt
   MutexLock changing(inode->changing);
   auto writer = core.WriterOf(*inode);
   if (writer && writer->unpublished()) return ChangeWithWriter(core, *inode, *writer, path, change, call);
-  std::optional<Writer::Turn> turn;
+  std::optional<Writer::PublicationLock> turn;
   if (writer) turn.emplace(MR_TRY(Writer::Hold(writer, call)));
   Metadata reported;
   {
@@ -80,7 +80,7 @@ Status ChangeAttributes(TreeCore& core, const InodePtr& inode, const AttributeSt
   }
   Metadata state = MR_TRY(core.attributes.ChangeFile(path, reported, change, call));
   if (turn) {
-    turn->Move(path, state.etag);
+    turn->SetStoredVersion(path, state.etag);
     turn->ForgetMetadata();
   }
   MutexLock lock(inode->mutex);

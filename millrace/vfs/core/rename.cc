@@ -2,7 +2,7 @@
 
 #include "millrace/object/blocking.h"
 #include "millrace/vfs/attributes/copy.h"
-#include "millrace/vfs/names/names.h"
+#include "millrace/vfs/types/names.h"
 
 namespace millrace::vfs {
 namespace {
@@ -47,7 +47,7 @@ Result<bool> RenameStaged(TreeCore& core, const NamedPath& from, const NamedPath
 
 /// Ends a rename that another process has done in the store, of a file that is open for writing. The content is
 /// published: that process had the turn.
-Status FollowRename(TreeCore& core, const InodePtr& inode, Writer::Turn& turn, const NamedPath& from,
+Status FollowRename(TreeCore& core, const InodePtr& inode, Writer::PublicationLock& turn, const NamedPath& from,
                     const NamedPath& to, const object::Call& call) {
   const TimePoint as_of = core.clock.Now();
   const auto copied = MR_TRY(object::Head(core.store, to.path, call));
@@ -61,7 +61,7 @@ Status FollowRename(TreeCore& core, const InodePtr& inode, Writer::Turn& turn, c
   core.metadata.Put(to.path, moved);
   core.metadata.Put(from.path, {.as_of = as_of});
   core.table.Move(*inode, to.parent, to.name);
-  turn.Move(to.path, copied->etag);
+  turn.SetStoredVersion(to.path, copied->etag);
   {
     MutexLock lock(inode->mutex);
     core.ReportMoved(*inode, std::move(moved));
@@ -74,7 +74,7 @@ Status RenameFile(TreeCore& core, const NamedPath& from, const NamedPath& to, Re
                   const object::Call& call) {
   InodePtr inode = core.table.FindChild(from.parent, from.name);
   auto writer = inode ? core.WriterOf(*inode) : nullptr;
-  std::optional<Writer::Turn> turn;
+  std::optional<Writer::PublicationLock> turn;
   if (writer)
     turn.emplace(
         MR_TRY(core.write_back.PublishAndHold(inode, writer, call)));  // the new name must have all that was written
@@ -111,7 +111,7 @@ Status RenameFile(TreeCore& core, const NamedPath& from, const NamedPath& to, Re
   core.metadata.Put(from.path, {.as_of = moved.as_of});
   if (inode) {
     core.table.Move(*inode, to.parent, to.name);
-    if (turn) turn->Move(to.path, moved.etag);
+    if (turn) turn->SetStoredVersion(to.path, moved.etag);
     MutexLock lock(inode->mutex);
     core.ReportMoved(*inode, std::move(moved));
   } else if (replaced) {

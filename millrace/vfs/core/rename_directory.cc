@@ -10,9 +10,9 @@
 #include "millrace/transfer/stream/window.h"
 #include "millrace/vfs/attributes/copy.h"
 #include "millrace/vfs/core/rename.h"
-#include "millrace/vfs/names/names.h"
 #include "millrace/vfs/rename/rename_cleanup.h"
 #include "millrace/vfs/rename/rename_recovery.h"
+#include "millrace/vfs/types/names.h"
 
 namespace millrace::vfs {
 namespace {
@@ -351,7 +351,7 @@ class DirectoryRename {
       auto inode = core_.table.Find(id);
       if (copied == copied_.end() || !inode) continue;
       auto turn = turns_.find(id);
-      if (turn != turns_.end()) turn->second.Move(record_.to + name, copied->second.state.etag);
+      if (turn != turns_.end()) turn->second.SetStoredVersion(record_.to + name, copied->second.state.etag);
       MutexLock lock((*inode)->mutex);
       core_.ReportMoved(**inode, copied->second.state);
     }
@@ -366,7 +366,7 @@ class DirectoryRename {
   const std::stop_callback<std::function<void()>> on_caller_;
   RenameRecord record_;
   std::unique_ptr<RenameLease> lease_;
-  std::map<InodeId, Writer::Turn>
+  std::map<InodeId, Writer::PublicationLock>
       turns_;  ///< of open files with writers: their content cannot change before the rename ends
   Versions listed_;
   std::set<std::string> to_mark_;  ///< directories below `from` with files that will store attributes

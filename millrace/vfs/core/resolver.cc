@@ -4,7 +4,7 @@
 
 #include "millrace/object/blocking.h"
 #include "millrace/vfs/listing/listing.h"
-#include "millrace/vfs/names/names.h"
+#include "millrace/vfs/types/names.h"
 
 namespace millrace::vfs {
 namespace {

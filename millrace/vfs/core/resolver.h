@@ -1,4 +1,4 @@
-// What is at a path: from memory while that is fresh, else from the store.
+// Resolves a path to its metadata: from memory while that is fresh, else from the store.
 #pragma once
 
 #include <string>

@@ -35,7 +35,7 @@ Result<bool> RestoreContent(TreeCore& core, const SavedContent& saved, const obj
       core.ledger->AddUnconfirmed(saved.record.upload_key, saved.record.upload_begun, saved.record.upload_id);
     }
   }
-  if (left.file) left.file->Unsave();
+  if (left.file) left.file->RemoveRecord();
   SavedContent now = saved;
   now.abandoned = now.abandoned && !core.table.IsLinked(*inode);  // an unlink that had not ended comes again
   const bool published = now.unpublished && !now.record.expected.empty() && WasPublished(core, now.record, call);

@@ -1,4 +1,4 @@
-// What another process was doing with a tree, made again in this one.
+// Restores in this process the work that another process was doing with a tree.
 #pragma once
 
 #include <set>
@@ -6,14 +6,14 @@
 
 #include "millrace/object/store.h"
 #include "millrace/vfs/metadata/inode_table.h"
-#include "millrace/vfs/session/session_state.h"
+#include "millrace/vfs/staging/session_state.h"
 
 namespace millrace::vfs {
 
 struct TreeCore;
 
 /// Gives inodes the contents that another process was changing. Contents that no open file needs are dropped, as at the
-/// last close. A content of which some bytes are gone is dropped, too: IsStale tells its open files. Call before
+/// last close. A content of which some bytes are gone is dropped, too: IsStale finds its open files. Call before
 /// AdoptStaged. Blocks on the store. Returns the keys of contents that turn out to be published: what was kept of them
 /// before is outdated. REQUIRES: core.staging, and the inodes are restored.
 std::set<std::string> RestoreContents(TreeCore& core, const SessionState& state, const object::Call& call);

@@ -5,7 +5,7 @@
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
 #include "millrace/vfs/core/tree_core.h"
-#include "millrace/vfs/names/names.h"
+#include "millrace/vfs/types/names.h"
 
 namespace millrace::vfs {
 namespace {
@@ -68,16 +68,16 @@ bool AdoptFile(TreeCore& core, StagingArea::AdoptedFile left, const std::set<std
                              {{"key", record.upload_key}, {"reason", removed.error()}});
   }
   if (!record.complete) {
-    if (removed) left.file->Unsave();
+    if (removed) left.file->RemoveRecord();
     return false;
   }
   if (!removed) core.ledger->AddUnconfirmed(record.upload_key, record.upload_begun, record.upload_id);
   if (record.removing && WasRemoved(core, record, call)) {
-    left.file->Unsave();
+    left.file->RemoveRecord();
     return false;
   }
   if (!record.expected.empty() && WasPublished(core, record, call)) {
-    left.file->Unsave();
+    left.file->RemoveRecord();
     return false;
   }
   auto inode = InodeAt(core, record.key);
@@ -88,7 +88,7 @@ bool AdoptFile(TreeCore& core, StagingArea::AdoptedFile left, const std::set<std
   }
   if (auto restored = core.WriterOf(**inode)) {  // the file was changed after this content was kept
     if (published.contains(record.key)) {
-      left.file->Unsave();
+      left.file->RemoveRecord();
     } else if (restored->unpublished()) {
       restored->SetOlder(std::move(left.file));
     }  // else it had been given up; it stays staged for the next mount

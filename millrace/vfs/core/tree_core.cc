@@ -6,7 +6,7 @@
 
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
-#include "millrace/vfs/names/names.h"
+#include "millrace/vfs/types/names.h"
 
 namespace millrace::vfs {
 namespace {

@@ -112,8 +112,8 @@ Status WriteBack::Publish(const InodePtr& inode, const std::shared_ptr<Writer>& 
   return {};
 }
 
-Result<Writer::Turn> WriteBack::PublishAndHold(const InodePtr& inode, const std::shared_ptr<Writer>& writer,
-                                               const object::Call& call) {
+Result<Writer::PublicationLock> WriteBack::PublishAndHold(const InodePtr& inode, const std::shared_ptr<Writer>& writer,
+                                                          const object::Call& call) {
   MutexLock changing(inode->changing);
   auto held = Writer::Hold(writer, call);
   if (!held) OnFailed(inode, *writer, held.error(), call);
@@ -123,7 +123,7 @@ Result<Writer::Turn> WriteBack::PublishAndHold(const InodePtr& inode, const std:
 /// Keeps content that could not be published. Queues it for another attempt, unless the base is lost; then the next
 /// mount publishes it under another name. The program has got the error.
 void WriteBack::OnFailed(const InodePtr& inode, Writer& writer, const Error& reason, const object::Call& call) {
-  auto kept = writer.Keep(/*durable=*/true);
+  auto kept = writer.KeepOnDisk(/*durable=*/true);
   if (!kept) {
     core_.options.log.Error("what was written could not be published, nor written down", {{"reason", kept.error()}});
     return;
@@ -140,7 +140,7 @@ void WriteBack::OnFailed(const InodePtr& inode, Writer& writer, const Error& rea
 Status WriteBack::Close(const InodePtr& inode, const std::shared_ptr<Writer>& writer, const object::Call& call) {
   if (!core_.options.close_async) return Publish(inode, writer, call);
   if (!writer->unpublished()) return {};
-  auto kept = writer->Keep(/*durable=*/false);
+  auto kept = writer->KeepOnDisk(/*durable=*/false);
   // If the staging area or the queue is full, the close publishes the content itself.
   if (!kept || !PublishLater(inode, core_.options.publish_delay)) return Publish(inode, writer, call);
   return {};
@@ -211,7 +211,8 @@ Status WriteBack::PublishKept(const InodePtr& inode, const object::Call& call) {
     PathLock::SharedLock shared = MR_TRY(core_.LockShared(*inode, call));
     MutexLock changing(inode->changing);
     published = writer->PublishKept(call);
-    if (!published && IsLost(published.error().code())) published = Divert(*inode, *writer, std::move(published), call);
+    if (!published && IsLost(published.error().code()))
+      published = PublishElsewhere(*inode, *writer, std::move(published), call);
   }
   if (published) {
     ReleaseWriter(inode);
@@ -225,7 +226,7 @@ Status WriteBack::PublishKept(const InodePtr& inode, const object::Call& call) {
 
 /// Call when another client has replaced the base, or created the file first. Publishes the content under a new name,
 /// so that the other client's file stays.
-Status WriteBack::Divert(Inode& inode, Writer& writer, Status failed, const object::Call& call) {
+Status WriteBack::PublishElsewhere(Inode& inode, Writer& writer, Status failed, const object::Call& call) {
   {
     MutexLock lock(inode.mutex);
     if (inode.writing_files > 0) return failed;  // the program that writes gets the error
@@ -233,7 +234,7 @@ Status WriteBack::Divert(Inode& inode, Writer& writer, Status failed, const obje
   const std::string key = MR_TRY(core_.table.PathOf(inode));
   for (int n = 1; n <= kDivertedNames && !failed && IsLost(failed.error().code()); ++n) {
     const std::string name = fmt::format("{}.millrace-recovered-{}", key, n);
-    MR_TRY(writer.Divert(name, call));
+    MR_TRY(writer.PublishUnder(name, call));
     failed = writer.Publish(call);
     if (failed) {
       core_.options.log.Warning("others replaced a file; what was written here has a name of its own",
@@ -371,14 +372,14 @@ void WriteBack::EndUnlink(const InodePtr& inode, const std::shared_ptr<Writer>& 
     writer->Discard();
     return ReleaseWriter(inode);
   }
-  writer->Revive();
+  writer->UndoAbandon();
   bool closed;
   {
     MutexLock lock(inode->mutex);
     closed = inode->writing_files == 0;
   }
   if (closed)
-    (void)writer->Keep(/*durable=*/false);  // a close meanwhile kept nothing, since the file was being removed
+    (void)writer->KeepOnDisk(/*durable=*/false);  // a close meanwhile kept nothing, since the file was being removed
   if (writer->kept()) (void)PublishLater(inode, kRetry);
   ReleaseWriter(inode);
 }

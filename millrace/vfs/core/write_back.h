@@ -48,8 +48,8 @@ class WriteBack {
       MR_EXCLUDES(inode->mutex);
   /// As Publish, for a caller that holds a SharedLock of the file, or an ExclusiveLock that covers it. Returns the
   /// turn: the content does not change while the turn exists.
-  Result<Writer::Turn> PublishAndHold(const InodePtr& inode, const std::shared_ptr<Writer>& writer,
-                                      const object::Call& call) MR_EXCLUDES(inode->mutex);
+  Result<Writer::PublicationLock> PublishAndHold(const InodePtr& inode, const std::shared_ptr<Writer>& writer,
+                                                 const object::Call& call) MR_EXCLUDES(inode->mutex);
   /// Does what close(2) waits for: publishes the content; with TreeOptions::close_async, only keeps it on the local
   /// disk.
   Status Close(const InodePtr& inode, const std::shared_ptr<Writer>& writer, const object::Call& call)
@@ -87,7 +87,8 @@ class WriteBack {
       MR_EXCLUDES(inode->mutex);
   Status PublishLater(const InodePtr& inode, Duration delay);
   Status PublishKept(const InodePtr& inode, const object::Call& call) MR_EXCLUDES(inode->mutex);
-  Status Divert(Inode& inode, Writer& writer, Status failed, const object::Call& call) MR_EXCLUDES(inode.mutex);
+  Status PublishElsewhere(Inode& inode, Writer& writer, Status failed, const object::Call& call)
+      MR_EXCLUDES(inode.mutex);
   void RemoveLeftUploads(const object::Call& call);
   void ReleaseWriter(const InodePtr& inode) MR_EXCLUDES(inode->mutex);
   std::optional<std::string> StoredEtag(const Inode& inode, const Writer& writer, const object::Call& call);

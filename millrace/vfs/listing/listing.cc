@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "millrace/object/blocking.h"
-#include "millrace/vfs/names/names.h"
+#include "millrace/vfs/types/names.h"
 
 namespace millrace::vfs {
 

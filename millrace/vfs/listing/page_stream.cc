@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "millrace/base/result.h"
 #include "millrace/object/support/early_pages.h"
 
 namespace millrace::vfs {

@@ -30,14 +30,14 @@ std::vector<std::string> GuessSplitKeys(std::string_view prefix, std::string_vie
 /// At most `most_ahead` pages wait for the reader.
 ///
 /// The number of ranges adapts to the store. While pages are slow, and twice as many ranges bring more pages in the
-/// same time, the number doubles, up to `parallel`. So a distant store gets all of them (docs/benchmarks.md, "In
-/// pieces"). A server that only divides its work among the ranges gets fewer.
+/// same time, the number doubles, up to `parallel`. So a distant store gets all of them
+/// (docs/benchmarks/mount.md, "Listings"). A server that only divides its work among the ranges gets fewer.
 ///
 /// One thread calls Next. The destructor cancels the requests under way and waits for their end.
 class PageStream {
  public:
   /// A store whose pages take this long is slow. With 20 ms more a request, a split listing takes less than half the
-  /// time (docs/benchmarks.md, "In pieces").
+  /// time (docs/benchmarks/mount.md, "Listings").
   static constexpr Duration kSlowPage = std::chrono::milliseconds(20);
   struct Options {
     int parallel = 1;     ///< key ranges listed at the same time, at most
@@ -110,7 +110,7 @@ class PageStream {
   int running_ MR_GUARDED_BY(mutex_) = 0;     ///< callbacks that have not returned yet
   int waiting_pages_ MR_GUARDED_BY(mutex_) = 0;
   Duration quickest_ MR_GUARDED_BY(mutex_) = Duration::max();
-  /// How many ranges are listed at the same time, and how fast that is.
+  /// A trial of a number of ranges that are listed at the same time, and its speed.
   struct Trial {
     int ranges = 1;
     bool decided = false;

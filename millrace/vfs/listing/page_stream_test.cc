@@ -1,4 +1,5 @@
 #include "millrace/vfs/listing/page_stream.h"
+#include "millrace/base/result.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +10,7 @@
 #include "millrace/base/hash/random.h"
 #include "millrace/base/threads/sync.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/memory_store.h"
 #include "millrace/object/support/early_pages.h"
 
 namespace millrace::vfs {

@@ -39,8 +39,8 @@ inline constexpr std::size_t kMaxMetadataBytes = 2048;
 
 StoredAttributes FromMetadata(const UserMetadata& metadata);
 
-/// Replaces the attributes in `metadata` and keeps the rest. Errors: kNoSpace if an object cannot hold so much; then
-/// nothing has changed.
+/// Replaces the attributes in `metadata` and keeps the rest. Errors: kNoSpace if the attributes do not fit into an
+/// object; then nothing has changed.
 Status ToMetadata(const StoredAttributes& attributes, UserMetadata& metadata);
 
 /// The metadata key with the rename's id on the copies that a rename makes. ToMetadata and ForgetTimes drop it: a file

@@ -14,7 +14,7 @@
 #include "millrace/base/threads/sync.h"
 #include "millrace/vfs/metadata/metadata.h"
 #include "millrace/vfs/metadata/slot_index.h"
-#include "millrace/vfs/session/session_log.h"
+#include "millrace/vfs/staging/session_log.h"
 #include "millrace/vfs/types/node.h"
 
 namespace millrace::vfs {

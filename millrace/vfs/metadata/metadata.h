@@ -1,4 +1,4 @@
-// What is at a path, and a packed form of it for large tables.
+// The metadata of a path, and a packed form of it for large tables.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace millrace::vfs {
 
-/// What is at a path, as of a moment.
+/// The metadata of a path, as of a moment.
 struct Metadata {
   enum class State : std::uint8_t { kAbsent, kFile, kDirectory };
   State state = State::kAbsent;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "millrace/vfs/names/names.h"
+#include "millrace/vfs/types/names.h"
 
 namespace millrace::vfs {
 namespace {

@@ -1,4 +1,4 @@
-// A cache of what is at paths.
+// A cache of the metadata of paths.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ namespace millrace::vfs {
 
 /// A bounded cache of paths (keys without a trailing slash) with a time-to-live. The later answer wins: an answer whose
 /// request began before a change of this tree does not undo the change. A directory that is known in full answers for
-/// names that do not exist, too. A path takes about 100 bytes (README.md, "The memory of a name"). The CLOCK algorithm
-/// evicts paths that were not used for long. Thread-safe. Never blocks.
+/// names that do not exist, too. A path takes about 100 bytes (vfs/README.md, "The memory of a name"). The CLOCK
+/// algorithm evicts paths that were not used for long. Thread-safe. Never blocks.
 class MetadataCache {
  public:
   MetadataCache(const Clock& clock, Duration ttl, Duration negative_ttl, std::size_t capacity)
@@ -34,7 +34,7 @@ class MetadataCache {
   /// Call when every name in `directory` ("" or ending with '/') that existed at `as_of` has been Put.
   void PutComplete(std::string_view directory, TimePoint as_of) MR_EXCLUDES(mutex_);
 
-  /// What is known of a directory's marker object. kMarked: entries of the directory have stored attributes.
+  /// The known form of a directory's marker object. kMarked: entries of the directory have stored attributes.
   enum class Marker : std::uint8_t { kNone, kPlain, kMarked };
   std::optional<Marker> FindMarker(std::string_view directory) MR_EXCLUDES(mutex_);
   void PutMarker(std::string_view directory, Marker marker, TimePoint as_of) MR_EXCLUDES(mutex_);

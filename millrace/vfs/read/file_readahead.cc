@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "millrace/vfs/names/names.h"
+#include "millrace/vfs/types/names.h"
 
 namespace millrace::vfs {
 namespace {

@@ -20,10 +20,11 @@
 
 namespace millrace::vfs {
 
-/// Guesses which files will be opened next, and fetches them into the cache. Two kinds of files are candidates: files
-/// that a program has announced (WillOpen), and, if files of a directory are opened in the order of its listing or
-/// every n-th of that order, the files that follow. A small file is fetched whole, of a larger one only the beginning.
-/// The bytes of guesses that are not opened yet are bounded. OrderGuess bounds the number of wrong guesses.
+/// Guesses which files will be opened next, and fetches them into the cache. Two kinds of files are candidates. The
+/// first kind is files that a program has announced (WillOpen). The second kind is the next files of a directory, if
+/// its files are opened in the order of its listing, or every n-th of that order. A small file is fetched whole, of a
+/// larger one only the beginning. The bytes of guesses that are not opened yet are bounded. OrderGuess bounds the
+/// number of wrong guesses.
 ///
 /// A guess also proves the version: soon after it, Confirm answers a lookup or an open without another request. If the
 /// bytes are in the cache already, a Head proves the version. Thread-safe. The destructor cancels the requests under

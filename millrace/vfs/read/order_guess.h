@@ -1,4 +1,4 @@
-// Which files of an ordered set will be opened next.
+// Predicts which files of an ordered set will be opened next, such as the files of a directory by name.
 #pragma once
 
 #include <cstdint>
@@ -7,22 +7,25 @@
 
 namespace millrace::vfs {
 
-/// Watches which positions of an order are opened, and plans which to read ahead. A pure state machine: one owner, no
-/// locking.
+/// Watches which positions of an order are opened, and plans which positions to read ahead. A pure state machine: one
+/// owner, no locking.
 ///
-/// A guess costs one credit; a right guess earns two. So a reader that keeps to the order is soon served far ahead, and
-/// a reader that does not costs a few guesses only. An open that follows the order without a guess earns one. The order
-/// is that of the set, or every n-th position of it (one of n readers that share the set). Several readers may follow
-/// it from different positions: a plan begins at the position opened last.
+/// The plan is as long as the credit allows. Reading a position ahead costs one credit. If the position is then opened,
+/// it earns two. An open that follows the order without having been read ahead earns one. So a reader that keeps to the
+/// order is soon served far ahead. A reader that does not keep to it costs a few requests only.
+///
+/// A reader may open every position, or every n-th one, if n readers share the set. Several readers may follow the
+/// order from different positions: a plan begins at the position opened last.
 class OrderGuess {
  public:
   struct Options {
     int initial_credit = 8;
     int most_ahead = 64;  ///< positions
-    /// Files are read ahead only as far as they are expected to be opened within this time.
+    /// Reads ahead only the positions that are likely to be opened within this time.
     Duration horizon = std::chrono::milliseconds(500);
   };
-  /// The positions first, first + step, … are likely to come next, nearest first.
+  /// The positions that are likely to be opened next: first, first + step, first + 2 · step, … The nearest is the
+  /// first.
   struct Plan {
     std::uint64_t first = 0, step = 1;
     int count = 0;
@@ -30,9 +33,9 @@ class OrderGuess {
 
   explicit OrderGuess(Options options) : options_(options), credit_(options.initial_credit) {}
 
-  /// Call when a position is opened. `guessed`: it was read ahead. Returns which positions to read ahead now.
+  /// Call when a position is opened. `guessed`: the position was read ahead. Returns the positions to read ahead now.
   Plan OnOpen(std::uint64_t position, bool guessed, TimePoint now);
-  /// Call when a position of the plan is read ahead that was not before.
+  /// Call for each position of a plan that is now read ahead for the first time. Takes one credit.
   void OnGuess() { --credit_; }
   int credit() const { return credit_; }
 
@@ -40,8 +43,9 @@ class OrderGuess {
   const Options options_;
   int credit_;
   bool started_ = false;
-  std::uint64_t last_ = 0, step_ = 1, stride_ = 1;  ///< stride_: of the last two opens
-  int strides_ = 0;                                 ///< how many in a row were equal
+  /// The position opened last; the distance between two positions of the order; that between the last two opens.
+  std::uint64_t last_ = 0, step_ = 1, stride_ = 1;
+  int strides_ = 0;  ///< the number of equal strides in a row
   TimePoint opened_;
   Duration interval_{};  ///< between opens, smoothed
 };

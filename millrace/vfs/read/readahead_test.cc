@@ -10,7 +10,7 @@ namespace {
 constexpr std::uint64_t kBound = 64 * kMiB, kRead = 128 * kKiB;
 
 /// Feeds reads to a window and takes all it plans.
-struct Reader {
+struct WindowReader {
   ReadaheadWindow window{{}};
   std::uint64_t planned = 0, largest = 0;
   bool Read(std::uint64_t offset, std::uint64_t length = kRead, std::uint64_t bound = kBound) {
@@ -23,7 +23,7 @@ struct Reader {
 };
 
 TEST(ReadaheadWindow, GrowsWhileReadsFollowEachOther) {
-  Reader reader;
+  WindowReader reader;
   std::uint64_t ahead = 0;
   for (std::uint64_t at = 0; at < 512 * kMiB; at += kRead) {
     ASSERT_TRUE(reader.Read(at));
@@ -35,7 +35,7 @@ TEST(ReadaheadWindow, GrowsWhileReadsFollowEachOther) {
 }
 
 TEST(ReadaheadWindow, StartsSmall) {
-  Reader reader;
+  WindowReader reader;
   reader.Read(0);
   EXPECT_LE(reader.planned, 1 * kMiB);
 }
@@ -52,20 +52,20 @@ TEST(ReadaheadWindow, LargePlansEndAtParts) {
 }
 
 TEST(ReadaheadWindow, JumpsFetchNothingAhead) {
-  Reader reader;
+  WindowReader reader;
   for (int i = 1; i < 100; ++i) EXPECT_FALSE(reader.Read((i * 7919 % 100) * 10 * kMiB + 1));
   EXPECT_EQ(reader.planned, 0u);
 }
 
 TEST(ReadaheadWindow, TwoReadsInARowAfterAJumpStartASequence) {
-  Reader reader;
+  WindowReader reader;
   EXPECT_FALSE(reader.Read(100 * kMiB));
   EXPECT_TRUE(reader.Read(100 * kMiB + kRead));
   EXPECT_GT(reader.planned, 0u);
 }
 
 TEST(ReadaheadWindow, ReadsOutOfOrderAndSmallSkipsAreOneSequence) {
-  Reader reader;
+  WindowReader reader;
   for (std::uint64_t at = 0; at < 64 * kMiB; at += 4 * kRead) {
     for (std::uint64_t i : {1, 0, 3, 2}) {
       EXPECT_TRUE(reader.Read(at + i * kRead));
@@ -90,7 +90,7 @@ TEST(ReadaheadWindow, ShortMemoryShrinksIt) {
 }
 
 TEST(ReadaheadWindow, KeepsWithinItsBound) {
-  Reader reader;
+  WindowReader reader;
   for (std::uint64_t at = 0; at < 64 * kMiB; at += kRead) reader.Read(at, kRead, 4 * kMiB);
   EXPECT_LE(reader.window.window(), 4 * kMiB);
 }

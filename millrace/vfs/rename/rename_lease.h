@@ -17,7 +17,7 @@ namespace millrace::vfs {
 
 /// The largest record that is read: about 1 KiB for each of the 250,000 objects that one rename may move.
 inline constexpr std::uint64_t kMaxRenameRecordBytes = 256 * kMiB;
-/// How often a holder rewrites its record. 15 s, a guess: few requests, and no long wait for a takeover.
+/// The interval at which a holder rewrites its record. 15 s, a guess: few requests, and no long wait for a takeover.
 inline constexpr Duration kLeaseBeat = std::chrono::seconds(15);
 /// A holder whose last rewrite is older deletes nothing. Three beats: two rewrites in a row may fail.
 inline constexpr Duration kLeaseTrusted = std::chrono::seconds(45);

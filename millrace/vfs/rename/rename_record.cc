@@ -5,7 +5,7 @@
 #include "millrace/base/files/confine.h"
 #include "millrace/base/json.h"
 #include "millrace/base/text.h"
-#include "millrace/vfs/names/names.h"
+#include "millrace/vfs/types/names.h"
 
 namespace millrace::vfs {
 namespace {

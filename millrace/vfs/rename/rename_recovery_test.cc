@@ -5,7 +5,7 @@
 #include <set>
 
 #include "millrace/object/blocking.h"
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/memory_store.h"
 #include "millrace/vfs/metadata/attributes.h"
 #include "millrace/vfs/rename/rename_cleanup.h"
 

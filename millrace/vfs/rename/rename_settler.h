@@ -10,9 +10,9 @@
 
 #include "millrace/base/clock.h"
 #include "millrace/base/threads/sync.h"
-#include "millrace/vfs/names/path_lock.h"
 #include "millrace/vfs/rename/rename_lease.h"
 #include "millrace/vfs/types/options.h"
+#include "millrace/vfs/types/path_lock.h"
 
 namespace millrace::vfs {
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -100,7 +101,7 @@ std::string StagedFile::path() const { return area_.folder_.path() / DataName(id
 StagedFile::~StagedFile() {
   area_.ReleaseBytes(held_.bytes());
   if (kept_) return;
-  Unsave();
+  RemoveRecord();
   area_.Retire(id_, std::move(fd_));
 }
 
@@ -108,6 +109,16 @@ void StagedFile::EmptySpareRecord() const {
   const std::string spare = SpareRecordName(id_);
   auto emptied = area_.folder_.OpenFile(spare, O_WRONLY | O_TRUNC);
   if (!emptied && emptied.error().code() != Code::kNotFound) (void)area_.folder_.Remove(spare);
+}
+
+/// Returns true if the disk has room for `bytes` and, after them, for records. An upload begins with its record,
+/// and content without a record is lost with this process.
+bool StagedFile::HasRoom(std::uint64_t bytes) const {
+  constexpr std::uint64_t kRecords = 256 * kKiB;
+  struct statvfs disk{};
+  if (::fstatvfs(fd_.get(), &disk) != 0 || disk.f_blocks == 0) return true;  // unknown, or without a limit
+  const std::uint64_t blocks = ::geteuid() == 0 ? disk.f_bfree : disk.f_bavail;
+  return blocks * disk.f_frsize >= bytes + kRecords;
 }
 
 Status StagedFile::Charge(std::uint64_t bytes) const {
@@ -118,6 +129,7 @@ Status StagedFile::Charge(std::uint64_t bytes) const {
 
 Status StagedFile::Write(std::uint64_t offset, ByteSpan bytes) {
   const std::uint64_t end = offset + bytes.size(), fresh = bytes.size() - held_.BytesIn(offset, end);
+  if (fresh > 0 && !HasRoom(fresh)) return Fail(ErrnoError(ENOSPC, "cannot write " + path()));
   MR_TRY(Charge(fresh));
   if (Status written = WriteFully(fd_.get(), bytes, offset, path()); !written) {
     area_.ReleaseBytes(fresh);
@@ -202,7 +214,7 @@ Status StagedFile::Save(const StagedRecord& record, bool durable) {
   return {};
 }
 
-void StagedFile::Unsave() {
+void StagedFile::RemoveRecord() {
   if (saved_) {
     // The next record uses the file again. Its old content is removed: after a power failure it could appear under the
     // next record's name.
@@ -281,7 +293,7 @@ Result<std::vector<StagingArea::AdoptedFile>> StagingArea::Adopt(const std::stri
     auto text = folder_.ReadFile(record, kMaxRecordBytes);
     if (!text && text.error().code() == Code::kNotFound)
       continue;  // a spare, or without a record: the destructor removes its bytes
-    file->Keep();
+    file->LeaveOnDisk();
     if (!text) {
       unreadable->push_back(text.error().ToString());
       continue;

@@ -75,10 +75,10 @@ class StagedFile {
   /// also of the machine.
   Status Save(const StagedRecord& record, bool durable);
   /// Removes the record. Call when the content is in the store or elsewhere.
-  void Unsave();
+  void RemoveRecord();
   /// Makes the destructor leave bytes and record on the disk, for StagingArea::Adopt of this or another process.
-  void Keep() { kept_ = true; }
-  /// Undoes Keep: the destructor removes bytes and record.
+  void LeaveOnDisk() { kept_ = true; }
+  /// Undoes LeaveOnDisk: the destructor removes bytes and record.
   void Release() { kept_ = false; }
   std::string path() const;
   const std::string& id() const { return id_; }
@@ -89,6 +89,7 @@ class StagedFile {
   void EmptySpareRecord() const;
   bool Punch(std::uint64_t begin, std::uint64_t end) const;
   Status MakeZero(std::uint64_t begin, std::uint64_t end) const;
+  bool HasRoom(std::uint64_t bytes) const;
   Status Charge(std::uint64_t bytes) const;
 
   StagingArea& area_;
@@ -100,8 +101,8 @@ class StagedFile {
 
 /// A private, managed folder (base/files/managed_folder.h) of staged files. All mounts of a user share it. A process
 /// locks its files; if another process can lock a file, the owner is dead. Files that are not needed any more are
-/// emptied and used again: creating a file is the most expensive part of staging a small one, and on ext4 even more so
-/// after many files were removed. Thread-safe.
+/// emptied and used again. Creating a file is the most expensive part of staging a small one. On ext4 it costs even
+/// more after many files were removed. Thread-safe.
 class StagingArea {
  public:
   struct Options {
@@ -122,7 +123,7 @@ class StagingArea {
   };
   /// Takes over the files below `prefix` that dead processes left for this store, in the order of StagedRecord::saved.
   /// Removes files without a record. Keeps records that cannot be read, and adds their errors to `unreadable`. The
-  /// files returned are kept (StagedFile::Keep): they stay on the disk unless Unsave is called.
+  /// files returned are kept (StagedFile::LeaveOnDisk): they stay on the disk unless Release is called.
   Result<std::vector<AdoptedFile>> Adopt(const std::string& prefix, std::vector<std::string>* unreadable)
       MR_EXCLUDES(mutex_);
 

@@ -92,10 +92,10 @@ TEST_F(StagingAreaTest, ARecordSurvivesItsProcess) {
     auto file = *area->Create();
     ASSERT_TRUE(file->Write(10, AsBytes("kept")));
     ASSERT_TRUE(file->Save(Record(*file), false));
-    file->Keep();
+    file->LeaveOnDisk();
     auto lost = *area->Create();
     ASSERT_TRUE(lost->Write(0, AsBytes("no record")));
-    lost->Keep();  // as a killed process does
+    lost->LeaveOnDisk();  // as a killed process does
   }
   EXPECT_EQ(area->used(), 0u);
   std::vector<std::string> unreadable;
@@ -113,7 +113,7 @@ TEST_F(StagingAreaTest, ARecordSurvivesItsProcess) {
   adopted.clear();
   EXPECT_EQ(Files(), 2u) << "not finished: it stays";
   adopted = *area->Adopt("dir/", &unreadable);
-  adopted.at(0).file->Unsave();
+  adopted.at(0).file->RemoveRecord();
   adopted.clear();
   EXPECT_EQ(Files(), 0u);
 }
@@ -125,7 +125,7 @@ TEST_F(StagingAreaTest, DamagedRecordsAreNamedAndLeftAlone) {
     auto file = *area->Create();
     ASSERT_TRUE(file->Write(0, AsBytes("data")));
     ASSERT_TRUE(file->Save(Record(*file), true));
-    file->Keep();
+    file->LeaveOnDisk();
     path = fs::path(file->path()).replace_extension(".record");
   }
   const std::string text = *ReadFile(path);
@@ -156,7 +156,7 @@ TEST_F(StagingAreaTest, RecordsThatNameSomethingElsewhereAreNamedAndLeftAlone) {
     ASSERT_TRUE(CheckKeys(record, "dir/", "it"));
     attempt(record);
     ASSERT_TRUE(file->Save(record, false));
-    file->Keep();
+    file->LeaveOnDisk();
     file.reset();
     std::vector<std::string> unreadable;
     EXPECT_TRUE(area->Adopt("dir/", &unreadable)->empty());
@@ -179,7 +179,7 @@ TEST_F(StagingAreaTest, FilesServeAgainAndBringNothingAlong) {
     ASSERT_TRUE(file->Save(record, /*durable=*/i == 3));
     const std::string text = *ReadFile(fs::path(file->path()).replace_extension(".record"));
     EXPECT_EQ(DecodeRecord(text, "it")->record.key, record.key) << "nothing of a longer one is left";
-    file->Unsave();
+    file->RemoveRecord();
     file.reset();
     EXPECT_EQ(Files(), 0u);
     if (names.empty()) names = Names();
@@ -211,7 +211,7 @@ TEST_F(StagingAreaTest, WhatOthersUsedMeanwhileIsNotSpareAnyMore) {
     path = theirs->path();
     EXPECT_NE((*area->Create())->path(), path) << "theirs is locked";
     ASSERT_TRUE(theirs->Save(Record(*theirs), false));  // of an empty file
-    theirs->Keep();
+    theirs->LeaveOnDisk();
   }
   EXPECT_NE((*area->Create())->path(), path);
   std::vector<std::string> unreadable;
@@ -259,7 +259,7 @@ TEST_F(StagingAreaTest, AFolderThatIsSwappedForALinkLeadsNowhereElse) {
   fs::create_directory_symlink(victim, staging);
 
   ASSERT_TRUE(file->Save(Record(*file), true));
-  file->Unsave();
+  file->RemoveRecord();
   file.reset();
   std::vector<std::string> unreadable;
   EXPECT_TRUE(area->Adopt("", &unreadable)->empty());
@@ -275,7 +275,7 @@ TEST_F(StagingAreaTest, WhatAnEarlierReleaseStagedIsAdopted) {
     auto file = *area->Create();
     ASSERT_TRUE(file->Write(0, AsBytes(std::string(100, 'x'))));
     ASSERT_TRUE(file->Save(Record(*file), true));
-    file->Keep();
+    file->LeaveOnDisk();
   }
   fs::remove(folder.path() / "staging" / ManagedFolder::kMarkerName);
   std::vector<std::string> unreadable;
@@ -288,7 +288,7 @@ TEST_F(StagingAreaTest, WhatDeadProcessesLeftIsHandedOver) {
   for (auto* file : {&owned, &left}) {
     ASSERT_TRUE((*file)->Write(0, AsBytes(std::string(100, 'x'))));
     ASSERT_TRUE((*file)->Save(Record(**file), true));
-    (*file)->Keep();
+    (*file)->LeaveOnDisk();
   }
   left.reset();
   const fs::path other = folder.path() / "other";
@@ -307,7 +307,7 @@ TEST_F(StagingAreaTest, AFileThatWasEmptiedIsNotClaimed) {
   ASSERT_TRUE(file->Write(0, AsBytes(std::string(100, 'x'))));
   const std::string id = file->id();
   const IntervalSet held = file->held();
-  file->Keep();
+  file->LeaveOnDisk();
   file.reset();
   fs::resize_file(folder.path() / "staging" / (id + ".data"), 99);
   EXPECT_EQ(area->Claim(id, held).error().code(), Code::kCorrupt);

@@ -64,7 +64,7 @@ void UploadLedger::AddUnconfirmed(const std::string& key, WallTime begun, std::s
 }
 
 void UploadLedger::Add(UnconfirmedUpload left) {
-  left.file->Keep();
+  left.file->LeaveOnDisk();
   MutexLock lock(mutex_);
   unconfirmed_.push_back(std::move(left));
 }
@@ -79,7 +79,7 @@ Status UploadLedger::Remove(const object::Call& call) {
   for (UnconfirmedUpload& left : now) {
     Status removed = first ? AbortRecorded(store_, left.record, call) : Status(Fail(first.error()));
     if (removed) {
-      left.file->Unsave();
+      left.file->RemoveRecord();
     } else {
       first = std::move(removed);
       Add(std::move(left));

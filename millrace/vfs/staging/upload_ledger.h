@@ -11,9 +11,9 @@
 
 namespace millrace::vfs {
 
-/// Aborts the upload of a record. If the record has no upload id (the answer of the store was lost), aborts all uploads
-/// of the key that have no parts and were begun from five minutes before to ten minutes after the record was written.
-/// Some of these may be other clients'; those clients begin them again.
+/// Aborts the upload of a record. If the answer of the store was lost, the record has no upload id. Then aborts all
+/// uploads of the key that have no parts and were begun from five minutes before to ten minutes after the record was
+/// written. Some of these may be other clients'; those clients begin them again.
 Status AbortRecorded(object::Store& store, const StagedRecord& record, const object::Call& call);
 
 /// The multipart uploads of one process. A record in the staging area is written before an upload is begun, so that the

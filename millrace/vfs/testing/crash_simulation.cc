@@ -7,6 +7,8 @@
 #include <atomic>
 #include <utility>
 
+#include "millrace/base/result.h"
+
 namespace millrace::vfs {
 namespace {
 

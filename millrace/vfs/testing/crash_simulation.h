@@ -11,8 +11,8 @@
 
 namespace millrace::vfs {
 
-/// While it exists, every system call of this process that changes a file, and every request that changes a
-/// CrashingStore, is a step. Just before step `dies_at` the simulated process dies: the staging folder is copied to
+/// Simulates a crash at a step. A step is every system call of this process that changes a file, and every request that
+/// changes a CrashingStore. Just before step `dies_at` the simulated process dies: the staging folder is copied to
 /// `remains`, where no destructor can change it. Only one may exist at a time. Thread-safe.
 class CrashSimulation {
  public:

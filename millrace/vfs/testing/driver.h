@@ -13,8 +13,8 @@
 #include "millrace/base/text.h"
 #include "millrace/base/threads/sync.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/fault/fault_store.h"
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/memory_store.h"
+#include "millrace/object/testing/fault_store.h"
 #include "millrace/transfer/stream/multipart_writer.h"
 #include "millrace/vfs/tree.h"
 

@@ -27,7 +27,7 @@ class Model {
     auto slash = path.rfind('/');
     return slash == std::string::npos ? "" : path.substr(0, slash + 1);
   }
-  /// What walking to the parent gives.
+  /// Returns the result of walking to the parent.
   Code ParentError(const std::string& path) const {
     std::string parent = Parent(path);
     if (directories.contains(parent)) return kOk;

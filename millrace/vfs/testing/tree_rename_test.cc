@@ -8,7 +8,7 @@
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/hash/text_encoding.h"
 #include "millrace/vfs/metadata/attributes.h"
-#include "millrace/vfs/session/session_log.h"
+#include "millrace/vfs/staging/session_log.h"
 #include "millrace/vfs/testing/driver.h"
 
 namespace millrace::vfs {

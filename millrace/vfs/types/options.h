@@ -1,4 +1,4 @@
-// What a caller chooses when it opens a tree.
+// The options of a caller that opens a tree.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ namespace millrace::vfs {
 class SessionLog;
 struct SessionState;
 
-/// Whether modes, owners, times, extended attributes and symbolic links are kept in object metadata.
+/// The policy that decides whether modes, owners, times, extended attributes and symbolic links are kept in object
+/// metadata.
 enum class StoredAttributesPolicy : std::uint8_t {
   kAuto,    ///< the store is asked for the attributes of entries of directories that are marked as having some
   kAlways,  ///< the store is asked for the attributes of every entry: for buckets written by s3fs or rclone
@@ -40,14 +41,14 @@ struct TreeOptions {
   StoredAttributesPolicy stored_attributes = StoredAttributesPolicy::kAuto;
   /// The owner and permissions of files and directories that store no attributes.
   std::uint32_t uid = 0, gid = 0, file_permissions = 0644, directory_permissions = 0755;
-  /// How long names, attributes and listings may be used after the store sent them.
+  /// The time for which names, attributes and listings may be used after the store sent them.
   Duration metadata_ttl = std::chrono::seconds(1);
-  /// How long a name counts as absent after the store's answer.
+  /// The time for which a name counts as absent after the store's answer.
   Duration negative_ttl = std::chrono::seconds(1);
   /// True: every open asks the store for the current version (close-to-open consistency). False: an open uses what the
   /// store said within the last metadata_ttl.
   bool revalidate_open = true;
-  /// The most paths in the metadata cache. Inodes take memory of their own: README.md, "The memory of a name".
+  /// The most paths in the metadata cache. Inodes take memory of their own: vfs/README.md, "The memory of a name".
   std::size_t metadata_entries = 65'536;
   /// The most key ranges of one long listing that are listed at the same time: see PageStream. 1: one page at a time.
   int parallel_listing = 1;

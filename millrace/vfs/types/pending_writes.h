@@ -1,4 +1,4 @@
-// What a tree has not published yet.
+// The writes that a tree has not published yet.
 #pragma once
 
 #include <cstdint>

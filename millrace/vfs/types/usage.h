@@ -1,4 +1,4 @@
-// How much of its limit a tree uses.
+// The usage of a tree: the part of its limit that its files take.
 #pragma once
 
 #include <cstdint>

@@ -153,11 +153,11 @@ std::string FileContent::Describe(StagedRecord& record) const {
   return staged_ ? staged_->id() : "";
 }
 
-Status FileContent::Keep(StagedRecord record, bool durable) {
+Status FileContent::SaveRecord(StagedRecord record, bool durable) {
   MR_TRY(EnsureStaged());
   Describe(record);
   MR_TRY(staged_->Save(record, durable));
-  staged_->Keep();
+  staged_->LeaveOnDisk();
   kept_ = true;
   DropOlder();
   return {};
@@ -168,15 +168,15 @@ Status FileContent::SaveUpload(const StagedRecord& record) {
   return staged_->Save(record, /*durable=*/false);
 }
 
-void FileContent::Unkeep() {
+void FileContent::RemoveRecords() {
   kept_ = false;
-  if (staged_) staged_->Unsave();
+  if (staged_) staged_->RemoveRecord();
   DropOlder();
 }
 
 void FileContent::GiveUp(const StagedRecord* upload) {
   kept_ = false;
-  if (upload == nullptr || !staged_ || !SaveUpload(*upload)) return Unkeep();
+  if (upload == nullptr || !staged_ || !SaveUpload(*upload)) return RemoveRecords();
   staged_->Release();
   DropOlder();
 }
@@ -184,11 +184,11 @@ void FileContent::GiveUp(const StagedRecord* upload) {
 void FileContent::LeaveUpload(const StagedRecord& upload) {
   if (!staged_) return;
   staged_->Drop(0, IntervalSet::kEnd);
-  if (SaveUpload(upload)) staged_->Keep();
+  if (SaveUpload(upload)) staged_->LeaveOnDisk();
 }
 
 void FileContent::DropOlder() {
-  if (older_) older_->Unsave();
+  if (older_) older_->RemoveRecord();
   older_.reset();
 }
 

@@ -28,14 +28,14 @@ class FileContent {
  public:
   /// The content of a stored version, or an empty content.
   FileContent(StagingArea& staging, std::optional<cache::ObjectVersion> base);
-  /// The content that Keep left, of this or another process.
+  /// The content that Writer::KeepOnDisk left, of this or another process.
   FileContent(StagingArea& staging, StagingArea::AdoptedFile left);
   /// A content that another process was changing. `left.file` is null if nothing is staged.
   static FileContent Restore(StagingArea& staging, StagingArea::AdoptedFile left);
 
   std::uint64_t size() const { return size_; }
   const std::optional<cache::ObjectVersion>& base() const { return base_; }
-  /// How many of the base's first bytes are in the content, where nothing is staged over them.
+  /// Returns the number of the base's first bytes that are in the content, where nothing is staged over them.
   std::uint64_t base_bytes() const { return base_bytes_; }
   /// True if the content builds on the base. False if the base was truncated to no bytes, unless it was empty.
   bool builds_on_base() const { return base_ && (base_bytes_ > 0 || base_->size == 0); }
@@ -96,11 +96,11 @@ class FileContent {
 
   /// Fills the fields of `record` that describe the content, and writes the record beside the staging file. The content
   /// is then kept: it survives the death of the process; if `durable`, also of the machine.
-  Status Keep(StagedRecord record, bool durable);
+  Status SaveRecord(StagedRecord record, bool durable);
   /// Writes a record that names an upload, and no content. REQUIRES: !kept().
   Status SaveUpload(const StagedRecord& record);
   /// Removes the records of the present and of an older content.
-  void Unkeep();
+  void RemoveRecords();
   /// Gives up the content, so that no process publishes it. Replaces its record by `upload`, which names an upload to
   /// abort, until this object is destroyed. If `upload` is null, leaves no record.
   void GiveUp(const StagedRecord* upload);

@@ -102,7 +102,7 @@ void Publication::Commit(std::string etag) {
     ++writer_.publications_;
     // If metadata changed meanwhile, a kept content stays kept, with a new record: a chmod that succeeded must not be
     // lost.
-    if (!writer_.unpublished_ || !content.kept() || !writer_.SaveContent(/*durable=*/false)) content.Unkeep();
+    if (!writer_.unpublished_ || !content.kept() || !writer_.SaveContent(/*durable=*/false)) content.RemoveRecords();
     writer_.LogContent();
     if (!content.kept() && writer_.environment_.staging.crowded()) writer_.DropUnchanged();
     now.as_of = writer_.environment_.clock.Now();

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "millrace/object/blocking.h"
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/memory_store.h"
 
 namespace millrace::vfs {
 namespace {

@@ -171,20 +171,20 @@ void Writer::GiveTurnBack() {
   changed_.NotifyAll();
 }
 
-void Writer::Turn::Move(std::string key, std::string etag) {
+void Writer::PublicationLock::SetStoredVersion(std::string key, std::string etag) {
   MutexLock lock(writer_->mutex_);
   writer_->next_.key = key;
   writer_->content_.MoveBase(std::move(key), std::move(etag));
   writer_->LogContent();
 }
 
-void Writer::Turn::ForgetMetadata() {
+void Writer::PublicationLock::ForgetMetadata() {
   MutexLock lock(writer_->mutex_);
   writer_->next_.metadata.reset();
   writer_->LogContent();
 }
 
-Writer::Turn::~Turn() {
+Writer::PublicationLock::~PublicationLock() {
   if (writer_) writer_->GiveTurnBack();
 }
 
@@ -207,10 +207,10 @@ Status Writer::PublishKept(const object::Call& call) {
   return PublishAll(call);
 }
 
-Result<Writer::Turn> Writer::Hold(std::shared_ptr<Writer> writer, const object::Call& call) {
+Result<Writer::PublicationLock> Writer::Hold(std::shared_ptr<Writer> writer, const object::Call& call) {
   Writer& held = *writer;
   MR_TRY(held.TakeTurn(call));
-  Turn turn(std::move(writer));
+  PublicationLock turn(std::move(writer));
   MR_TRY(held.PublishAll(call));
   return turn;
 }
@@ -466,7 +466,7 @@ bool Writer::abandoned() const {
   return abandoned_;
 }
 
-void Writer::Revive() {
+void Writer::UndoAbandon() {
   MutexLock lock(mutex_);
   abandoned_ = false;
   removing_.reset();
@@ -509,7 +509,7 @@ Result<bool> Writer::MoveUnstored(std::string key, bool exclusive, bool over_sto
   return true;
 }
 
-Status Writer::Divert(std::string key, const object::Call& call) {
+Status Writer::PublishUnder(std::string key, const object::Call& call) {
   MR_TRY(Detach(call));
   MR_TRY(TakeTurn(call));
   TurnScope turn(*this);
@@ -552,7 +552,7 @@ Status Writer::Detach(const object::Call& call) {
 
 // --- Records ---
 
-Result<std::string> Writer::Keep(bool durable) {
+Result<std::string> Writer::KeepOnDisk(bool durable) {
   MutexLock lock(mutex_);
   while (in_turn_ && !content_.kept()) changed_.Wait(mutex_);
   if (!unpublished_ || abandoned_) return std::string();
@@ -595,7 +595,7 @@ Status Writer::SaveContent(bool durable) {
   record.metadata = next_.metadata;
   record.content_type = next_.content_type;
   record.expected = next_.expected_etag;
-  MR_TRY(content_.Keep(std::move(record), durable));
+  MR_TRY(content_.SaveRecord(std::move(record), durable));
   LogContent();
   return {};
 }

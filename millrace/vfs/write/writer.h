@@ -15,7 +15,7 @@
 #include "millrace/object/store.h"
 #include "millrace/object/support/work_queue.h"
 #include "millrace/vfs/metadata/metadata.h"
-#include "millrace/vfs/session/session_log.h"
+#include "millrace/vfs/staging/session_log.h"
 #include "millrace/vfs/staging/staging_area.h"
 #include "millrace/vfs/staging/upload_ledger.h"
 #include "millrace/vfs/write/file_content.h"
@@ -73,7 +73,7 @@ class Writer {
     OnPublished on_published = {};
   };
   Writer(Environment environment, Start start);
-  /// Continues with the content that another writer or process has kept (Keep).
+  /// Continues with the content that another writer or process has kept (KeepOnDisk).
   Writer(Environment environment, StagingArea::AdoptedFile left, OnPublished on_published = {});
   /// Continues with the content that another process was changing. `left.file` is null if nothing is staged.
   Writer(Environment environment, const SavedContent& saved, StagingArea::AdoptedFile left, OnPublished on_published);
@@ -92,7 +92,7 @@ class Writer {
   /// Returns false if the file began without a base and no attempt to publish was made:
   /// then the store has nothing of it.
   bool may_be_stored() const MR_EXCLUDES(mutex_);
-  /// True while the unpublished content is the one that Keep wrote.
+  /// True while the unpublished content is the one that KeepOnDisk wrote.
   bool kept() const MR_EXCLUDES(mutex_);
 
   /// These three wait for a Publish under way. Errors: kNoSpace if the staging area is full, or Environment::grow
@@ -111,37 +111,37 @@ class Writer {
 
   /// Makes the content durable and visible, unless it already is. Blocks on the store. Errors: as Publication::Run.
   Status Publish(const object::Call& call) MR_EXCLUDES(mutex_);
-  /// As Publish, if the content is kept. Does nothing if it has changed since Keep.
+  /// As Publish, if the content is kept. Does nothing if the content has changed since KeepOnDisk.
   Status PublishKept(const object::Call& call) MR_EXCLUDES(mutex_);
   /// Call before the name is removed. The file is not published any more, but can still be read and written. Waits for
-  /// a Publish under way. Revive undoes this. Discard makes it final and removes the kept content. If the process dies
-  /// in between, the next mount publishes the kept content only if the store then has `stored` under the key: an ETag,
-  /// or empty for no object.
+  /// a Publish under way. UndoAbandon undoes this. Discard makes it final and removes the kept content. If the process
+  /// dies in between, the next mount publishes the kept content only if the store then has `stored` under the key: an
+  /// ETag, or empty for no object.
   void Abandon(std::optional<std::string> stored = {}) MR_EXCLUDES(mutex_);
   bool abandoned() const MR_EXCLUDES(mutex_);
-  void Revive() MR_EXCLUDES(mutex_);
+  void UndoAbandon() MR_EXCLUDES(mutex_);
   void Discard() MR_EXCLUDES(mutex_);
   /// Writes a record of the unpublished content, which then survives this writer and the process; if `durable`, also
-  /// the death of the machine. Later changes do not touch the kept content, until the next Keep or Publish. Returns the
-  /// path of the staging file, or an empty path if nothing is unpublished. Errors: kNoSpace if some bytes are only in
-  /// sent parts; those of the disk.
-  Result<std::string> Keep(bool durable) MR_EXCLUDES(mutex_);
+  /// the death of the machine. Later changes do not touch the kept content, until the next KeepOnDisk or Publish.
+  /// Returns the path of the staging file, or an empty path if nothing is unpublished. Errors: kNoSpace if some bytes
+  /// are only in sent parts; those of the disk.
+  Result<std::string> KeepOnDisk(bool durable) MR_EXCLUDES(mutex_);
   /// Aborts the upload of a kept content. The next mount sends all of the content.
   void GiveUpParts(const object::Call& call) MR_EXCLUDES(mutex_);
   /// Call when another client has replaced the file. Forgets the base; the content will be published under the new
   /// `key`.
-  Status Divert(std::string key, const object::Call& call) MR_EXCLUDES(mutex_);
+  Status PublishUnder(std::string key, const object::Call& call) MR_EXCLUDES(mutex_);
   /// Copies the base's bytes of the content into staging, so that the content survives the base.
   Status Detach(const object::Call& call) MR_EXCLUDES(mutex_);
   /// The turn, after a publication. While it exists, the content stays as it was published, and changes wait.
-  class Turn {
+  class PublicationLock {
    public:
-    explicit Turn(std::shared_ptr<Writer> writer) : writer_(std::move(writer)) {}
-    Turn(Turn&&) = default;
-    Turn& operator=(Turn&&) = delete;
-    ~Turn();
+    explicit PublicationLock(std::shared_ptr<Writer> writer) : writer_(std::move(writer)) {}
+    PublicationLock(PublicationLock&&) = default;
+    PublicationLock& operator=(PublicationLock&&) = delete;
+    ~PublicationLock();
     /// Call when the stored version has another key or ETag.
-    void Move(std::string key, std::string etag);
+    void SetStoredVersion(std::string key, std::string etag);
     /// Call when the stored version has other metadata. The next version gets them.
     void ForgetMetadata();
 
@@ -149,7 +149,7 @@ class Writer {
     std::shared_ptr<Writer> writer_;
   };
   /// Publishes, as Publish does, and returns the turn.
-  static Result<Turn> Hold(std::shared_ptr<Writer> writer, const object::Call& call);
+  static Result<PublicationLock> Hold(std::shared_ptr<Writer> writer, const object::Call& call);
   /// Gives another key to a file that is not in the store. Returns false and changes nothing if the store may have it.
   /// `exclusive`: the new key must not exist. `over_stored`: the store has an object under the new key, which this file
   /// replaces.
@@ -164,7 +164,7 @@ class Writer {
   friend class Publication;
   /// Gives the turn back at the end of a scope.
   class TurnScope;
-  /// What prevents a change: nothing, bytes that must first be published, or a full staging area.
+  /// The obstacle to a change: nothing, bytes that must first be published, or a full staging area.
   enum class Obstacle : std::uint8_t { kNone, kPublication, kFullStaging };
   struct ContentChange {
     Interval range;

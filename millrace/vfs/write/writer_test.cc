@@ -6,8 +6,8 @@
 
 #include "millrace/base/hash/random.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/fault/fault_store.h"
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/memory_store.h"
+#include "millrace/object/testing/fault_store.h"
 
 namespace millrace::vfs {
 namespace {
@@ -360,9 +360,9 @@ TEST_F(WriterTest, ARestoredContentIsNotCountedAgain) {
 TEST_F(WriterTest, WhatIsSavedAgainIsNoNewerThanWhatHasTakenItsName) {
   auto replaced = Make({.key = "f", .unpublished = true}), moved = Make({.key = "g", .unpublished = true});
   ASSERT_TRUE(moved->Write(0, AsBytes("new"), {}));
-  ASSERT_TRUE(moved->Keep(/*durable=*/false));
+  ASSERT_TRUE(moved->KeepOnDisk(/*durable=*/false));
   ASSERT_TRUE(replaced->Write(0, AsBytes("old content"), {}));
-  ASSERT_TRUE(replaced->Keep(/*durable=*/false));
+  ASSERT_TRUE(replaced->KeepOnDisk(/*durable=*/false));
   ASSERT_TRUE(*moved->MoveUnstored("f", /*exclusive=*/false, /*over_stored=*/false, {}));
   replaced->Abandon("");  // or any other reason to write its record again
   replaced.reset(), moved.reset();

@@ -8,6 +8,7 @@
 
 #include "apps/millrace/jobs/schedulers/scheduler.h"
 #include "millrace/base/clock.h"
+#include "millrace/base/environment.h"
 #include "millrace/base/hash/random.h"
 #include "millrace/jobs/kubernetes/cluster_job.h"
 
@@ -17,11 +18,6 @@ namespace {
 constexpr int kAgentKeyBytes = 32;
 /// Callers that follow a job ask often; a cluster is not to be asked more often than this about one job.
 constexpr Duration kRefreshInterval = std::chrono::milliseconds(500);
-
-std::optional<std::string> Variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-}
 
 class Kubernetes final : public Scheduler {
  public:
@@ -86,7 +82,7 @@ class Kubernetes final : public Scheduler {
     std::unique_ptr<jobs::ClusterApi>& api = clusters_[context];
     if (!api) {
       // A pod's own cluster has no context.
-      auto access = MR_TRY(jobs::FindCluster(context == jobs::kThisCluster ? "" : context, Variable));
+      auto access = MR_TRY(jobs::FindCluster(context == jobs::kThisCluster ? "" : context, EnvironmentVariable));
       api = std::make_unique<jobs::ClusterApi>(std::move(access));
     }
     return api.get();
@@ -102,8 +98,8 @@ class Kubernetes final : public Scheduler {
     const jobs::ClusterJob found = MR_TRY(jobs::FindClusterJob(*api, job));
     const std::filesystem::path root = MR_TRY(jobs::StateRoot());
     // A node that is lost does not give its logs.
-    const jobs::LogNews news =
-        jobs::CollectLog(*api, job, found, root / "jobs" / status.name).value_or(jobs::LogNews());
+    const jobs::CollectedLog news =
+        jobs::CollectLog(*api, job, found, root / "jobs" / status.name).value_or(jobs::CollectedLog());
     if (news.status) {
       status = *news.status;
     } else if (news.of_new_pod) {
@@ -112,7 +108,7 @@ class Kubernetes final : public Scheduler {
       status.ranks.clear();
     }
     if (news.status || news.of_new_pod) MR_TRY(jobs::NoteStatus(root, status.name, status));
-    jobs::Judge(status, job, found, MR_TRY(jobs::IsStopRequested(root, status.name)));
+    jobs::ApplyClusterState(status, job, found, MR_TRY(jobs::IsStopRequested(root, status.name)));
     next = SystemClock().Now() + kRefreshInterval;
     return {};
   }

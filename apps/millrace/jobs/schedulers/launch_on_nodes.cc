@@ -7,7 +7,7 @@
 #include "millrace/history/run_history.h"
 #include "millrace/jobs/elastic.h"
 #include "millrace/jobs/kubernetes/manifests.h"
-#include "millrace/jobs/slurm/slurm.h"
+#include "millrace/jobs/launchers/slurm.h"
 
 namespace millrace::cli {
 

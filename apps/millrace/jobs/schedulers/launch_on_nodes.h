@@ -7,7 +7,7 @@
 
 #include "apps/millrace/cli/cli.h"
 #include "millrace/base/result.h"
-#include "millrace/jobs/remote/remote_launcher.h"
+#include "millrace/jobs/launchers/remote_launcher.h"
 #include "millrace/jobs/spec/spec.h"
 #include "millrace/jobs/state.h"
 

@@ -8,16 +8,16 @@
 
 namespace millrace::cli {
 
-void PodLog::Write(const std::string& line) {
-  Print("{}\n", line);
+void SupervisorOutput::Write(const std::string& line) {
+  cli::Print("{}\n", line);
   FlushOutput();
 }
 
-void PodLog::Tell(const jobs::JobEvent& event) {
+void SupervisorOutput::Print(const jobs::JobEvent& event) {
   for (const std::string_view line : Split(event.sentence, '\n')) Write(fmt::format("[supervisor] {}", line));
 }
 
-void PodLog::Tell(const jobs::JobStatus& status) {
+void SupervisorOutput::Print(const jobs::JobStatus& status) {
   constexpr Duration kInterval = std::chrono::seconds(2);
   const TimePoint now = SystemClock().Now();
   if (status.state == state_ && status.message == message_ && now < next_) return;

@@ -10,12 +10,12 @@
 namespace millrace::cli {
 
 /// Prints lines in the form of jobs::CollectLog(). One owner.
-class PodLog {
+class SupervisorOutput {
  public:
   void Write(const std::string& line);
-  void Tell(const jobs::JobEvent& event);
-  /// Prints what has changed at once, and the steps now and then.
-  void Tell(const jobs::JobStatus& status);
+  void Print(const jobs::JobEvent& event);
+  /// Prints changes at once, and the number of steps from time to time.
+  void Print(const jobs::JobStatus& status);
 
  private:
   std::string state_, message_;  ///< printed last

@@ -1,11 +1,13 @@
 #include "apps/millrace/jobs/schedulers/scheduled_jobs.h"
 
+#include <fmt/ranges.h>
+
 #include <utility>
 
 #include "apps/common/output.h"
 #include "millrace/base/clock.h"
 #include "millrace/base/process/subprocess.h"
-#include "millrace/jobs/slurm/slurm.h"
+#include "millrace/jobs/launchers/slurm.h"
 
 namespace millrace::cli {
 namespace {

@@ -1,4 +1,4 @@
-// Jobs that a scheduler starts: they are submitted here, and the scheduler knows of them what their files do not say.
+// Submits jobs to a scheduler (Slurm or Kubernetes), reads their state there, and stops them.
 #pragma once
 
 #include <string>
@@ -13,32 +13,35 @@
 
 namespace millrace::cli {
 
-/// Submits a job to its scheduler and returns its id there. `spec` has been checked. Errors: kBusy if the job is there
-/// already.
+/// Submits a job to its scheduler. Returns the id that the scheduler gave the job. REQUIRES: `spec` has been checked.
+/// Errors: kBusy if a job of this name waits or runs already; those of Scheduler::Submit().
 Result<std::string> GiveToScheduler(const Context& context, const jobs::Spec& spec, Scheduler& scheduler);
-/// Submits several jobs as one array of Slurm, of which at most `at_once` run at the same time. The name of each is
-/// `name`, a dash and its element's number. Returns the array's id; element 3 of array 17 is job 17_3.
-/// Errors: kUnsupported if Slurm's script would not be the same for all, or there is only one; kBusy as above.
+/// Submits several jobs as one array of Slurm. At most `at_once` of them run at the same time. The name of each job is
+/// `name`, a dash and the number of its element. Returns the array's id. Slurm calls element 3 of array 17 job 17_3.
+/// Errors: kUnsupported if there is only one job, or if the jobs need different scripts for Slurm; kBusy as above.
 Result<std::string> GiveArrayToSlurm(const Context& context, const std::string& name,
                                      const std::vector<std::pair<int, jobs::Spec>>& elements, int at_once);
 /// Calls GiveToScheduler() and prints the id.
 Result<int> SubmitToScheduler(const Context& context, const jobs::Spec& spec, Scheduler& scheduler);
 
-/// As jobs::ReadJob() and jobs::ListJobs(), with what the jobs' schedulers know.
+/// Like jobs::ReadJob() and jobs::ListJobs(). If a job was submitted to a scheduler, its status is what the scheduler
+/// knows now: see Scheduler::Refresh().
 Result<jobs::JobStatus> ReadJobAnywhere(std::string_view name);
 Result<std::vector<jobs::JobStatus>> ListJobsAnywhere();
 
-/// Asks a job to save and leave, whatever started it, and keeps it from coming back. Does not wait for it; waits some
-/// seconds for a supervisor that is just starting. Errors: kPreconditionFailed if it does not run.
+/// Asks a job to save and leave, whatever started the job, and prevents a restart. Does not wait until the job has
+/// ended. If the supervisor is just starting, waits up to 5 s for it. Errors: kPreconditionFailed if the job does not
+/// run.
 Status AskToStop(const Context& context, const std::string& name);
 
-/// Returns whether a scheduler may start a job again that was interrupted: `job stop` was not asked to end it.
+/// Returns whether a scheduler may restart an interrupted job. False after `job stop`, and for a job that no scheduler
+/// has.
 Result<bool> MayStartAgain(const std::string& name);
-/// Returns whether `job stop` was asked to end this job of Slurm. Its signal may have come before this process could
-/// take it, or before there was this process.
+/// Returns whether `job stop` has stopped this job of Slurm. The stop is recorded in the job's folder. So it is known
+/// even if Slurm's signal came before this process started, or before this process could handle signals.
 Result<bool> IsStoppedInSlurm(const std::string& name);
-/// Puts this job back into Slurm's queue, if it was interrupted by Slurm rather than by `job stop`. Returns whether it
-/// did.
+/// Puts this job back into Slurm's queue, if Slurm has interrupted it. Returns false, and does nothing, if `job stop`
+/// has stopped the job or somebody has cancelled it.
 Result<bool> RequeueIfInterrupted(const std::string& name);
 
 }  // namespace millrace::cli

@@ -1,4 +1,5 @@
-// What starts jobs on machines that it has: Slurm, Kubernetes. `millrace job` speaks to all of them in the same way.
+// The interface of schedulers, which start jobs on machines of their own: Slurm, Kubernetes. `millrace job` uses all of
+// them in the same way.
 #pragma once
 
 #include <string>

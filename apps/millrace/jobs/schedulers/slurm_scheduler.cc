@@ -2,7 +2,7 @@
 
 #include "apps/millrace/jobs/schedulers/scheduler.h"
 #include "millrace/base/process/subprocess.h"
-#include "millrace/jobs/slurm/slurm.h"
+#include "millrace/jobs/launchers/slurm.h"
 
 namespace millrace::cli {
 namespace {

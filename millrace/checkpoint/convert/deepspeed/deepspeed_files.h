@@ -11,7 +11,7 @@
 
 #include "millrace/base/result.h"
 #include "millrace/checkpoint/convert/deepspeed/zero_layout.h"
-#include "millrace/checkpoint/convert/source/import_source.h"
+#include "millrace/checkpoint/convert/tensors/import_source.h"
 #include "millrace/checkpoint/format/tensor_meta.h"
 #include "millrace/object/store.h"
 

@@ -8,7 +8,7 @@
 #include "millrace/base/text.h"
 #include "millrace/checkpoint/convert/deepspeed/deepspeed_files.h"
 #include "millrace/checkpoint/convert/huggingface/hf_model.h"
-#include "millrace/checkpoint/convert/source/meta_names.h"
+#include "millrace/checkpoint/convert/tensors/meta_names.h"
 #include "millrace/checkpoint/convert/torch/torch_state.h"
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/object/blocking.h"

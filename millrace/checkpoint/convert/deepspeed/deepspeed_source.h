@@ -4,7 +4,7 @@
 #pragma once
 
 #include "millrace/base/result.h"
-#include "millrace/checkpoint/convert/source/import_source.h"
+#include "millrace/checkpoint/convert/tensors/import_source.h"
 #include "millrace/object/location.h"
 
 namespace millrace::checkpoint {
@@ -17,7 +17,7 @@ namespace millrace::checkpoint {
 Result<ImportSource> OpenDeepSpeedFolder(const object::Location& folder, const SourceOptions& options,
                                          object::Call call);
 
-/// Whether the folder with these files is such a folder, or one save's subfolder.
+/// Returns whether the folder with these files is such a folder, or one save's subfolder.
 bool IsDeepSpeedFolder(const std::map<std::string, object::ObjectInfo>& files);
 
 }  // namespace millrace::checkpoint

@@ -1,4 +1,4 @@
-// Where DeepSpeed's ZeRO optimizers keep the elements of a parameter. Every rank has a part of the flattened
+// The layout of parameters in the files of DeepSpeed's ZeRO optimizers. Every rank has a part of the flattened
 // parameters, in one flat tensor for each group. The source is deepspeed/utils/zero_to_fp32.py. Pure functions.
 #pragma once
 

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "millrace/checkpoint/format/half.h"
-#include "millrace/engine/adapters/peft_config.h"
 #include "millrace/engine/config/families.h"
+#include "millrace/engine/config/peft_config.h"
 
 namespace millrace::checkpoint {
 namespace {

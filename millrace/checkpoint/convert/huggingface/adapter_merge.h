@@ -11,12 +11,13 @@
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
 #include "millrace/checkpoint/format/dtype.h"
+#include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/engine/quantized/quantized_matrix.h"
 
 namespace millrace::checkpoint {
 
-/// What a merge over quantized weights did to them, as sums of squares over all quantized weights.
+/// The change of quantized weights by a merge, as sums of squares over all quantized weights.
 struct MergeDistance {
   double base = 0;       ///< of the weights that the codes stand for
   double update = 0;     ///< of what the adapter adds

@@ -10,9 +10,9 @@
 #include "millrace/checkpoint/format/safetensors.h"
 #include "millrace/checkpoint/read/open_safetensors.h"
 #include "millrace/checkpoint/testing/thread_group.h"
-#include "millrace/engine/adapters/peft_config.h"
+#include "millrace/engine/config/peft_config.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/memory_store.h"
 
 namespace millrace::checkpoint {
 namespace {

@@ -9,12 +9,12 @@
 #include <utility>
 
 #include "millrace/checkpoint/convert/huggingface/hf_folder.h"
-#include "millrace/checkpoint/convert/quantized/quantized_names.h"
-#include "millrace/checkpoint/convert/quantized/weight_quantizer.h"
-#include "millrace/checkpoint/convert/source/import_source.h"
-#include "millrace/checkpoint/convert/source/meta_names.h"
-#include "millrace/checkpoint/convert/stream/group_view.h"
-#include "millrace/checkpoint/convert/stream/transpose.h"
+#include "millrace/checkpoint/convert/tensors/group_view.h"
+#include "millrace/checkpoint/convert/tensors/import_source.h"
+#include "millrace/checkpoint/convert/tensors/meta_names.h"
+#include "millrace/checkpoint/convert/tensors/quantized_names.h"
+#include "millrace/checkpoint/convert/tensors/transpose.h"
+#include "millrace/checkpoint/convert/tensors/weight_quantizer.h"
 #include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/format/safetensors.h"

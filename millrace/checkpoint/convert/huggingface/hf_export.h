@@ -6,8 +6,8 @@
 #include <string>
 
 #include "millrace/base/result.h"
-#include "millrace/checkpoint/convert/stream/export_target.h"
-#include "millrace/checkpoint/convert/stream/tensor_stream.h"
+#include "millrace/checkpoint/convert/tensors/export_target.h"
+#include "millrace/checkpoint/convert/tensors/tensor_stream.h"
 #include "millrace/engine/quantized/quantization.h"
 
 namespace millrace::checkpoint {

@@ -26,16 +26,17 @@ inline constexpr WeightsNames kModelFiles{"model.safetensors", "model.safetensor
 inline constexpr WeightsNames kAdapterFiles{"adapter_model.safetensors", "", "adapter_model.bin", "",
                                             "adapter_config.json"};
 
-/// Whether the name is that of a file of weights or of their index, of any framework.
+/// Returns whether the name is that of a file of weights or of their index, of any framework.
 bool IsWeightsFile(std::string_view name);
-/// Whether an import keeps the file beside the weights: tokenizer, configuration, licence, template.
+/// Returns whether an import keeps the file beside the weights: tokenizer, configuration, licence, template.
 bool IsModelFile(std::string_view name);
 
 /// Maps a tensor's name in the folder to its name in the checkpoint. The checkpoint has the names of the model class
 /// with a language-model head ("wte.weight" → "transformer.wte.weight"), whichever class saved the folder.
 class ModelNames {
  public:
-  /// `config` is the folder's config.json. `names` are all tensors of the folder; they tell which class saved it.
+  /// `config` is the folder's config.json. `names` are all tensors of the folder; they show which class saved the
+  /// folder.
   ModelNames(const Json& config, const std::vector<std::string>& names);
   /// Returns the name in the checkpoint. Returns nothing for computed tensors that old versions saved: causal masks,
   /// frequencies of rotary embeddings, position ids.
@@ -46,7 +47,8 @@ class ModelNames {
   std::span<const std::string_view> computed_;  ///< suffixes of computed tensors
 };
 
-/// Whether `config` ties the tensor to another one. Hugging Face's libraries save a tied matrix under the other name.
+/// Returns whether `config` ties the tensor to another one. Hugging Face's libraries save a tied matrix under the other
+/// name.
 bool IsTiedName(const Json& config, std::string_view name);
 
 }  // namespace millrace::checkpoint

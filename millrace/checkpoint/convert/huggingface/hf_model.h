@@ -6,7 +6,7 @@
 
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
-#include "millrace/checkpoint/convert/source/import_source.h"
+#include "millrace/checkpoint/convert/tensors/import_source.h"
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/object/store.h"
 

@@ -5,7 +5,7 @@
 
 #include "millrace/checkpoint/convert/huggingface/hf_folder.h"
 #include "millrace/checkpoint/convert/huggingface/hf_model.h"
-#include "millrace/checkpoint/convert/source/meta_names.h"
+#include "millrace/checkpoint/convert/tensors/meta_names.h"
 #include "millrace/checkpoint/convert/torch/torch_file.h"
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/format/safetensors.h"

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "millrace/base/result.h"
-#include "millrace/checkpoint/convert/source/foreign_format.h"
-#include "millrace/checkpoint/convert/source/import_source.h"
+#include "millrace/checkpoint/convert/tensors/foreign_format.h"
+#include "millrace/checkpoint/convert/tensors/import_source.h"
 #include "millrace/object/location.h"
 
 namespace millrace::checkpoint {

@@ -2,7 +2,7 @@
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/testing/thread_group.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/memory/memory_store.h"
+#include "millrace/object/local/memory_store.h"
 
 #include <gmock/gmock.h>
 

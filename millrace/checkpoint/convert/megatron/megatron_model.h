@@ -1,4 +1,5 @@
-// What a checkpoint of Megatron says of its model, and the same model's Hugging Face configuration. Pure functions.
+// The model that a checkpoint of Megatron describes, and the Hugging Face configuration of the same model. Pure
+// functions.
 #pragma once
 
 #include <cstdint>

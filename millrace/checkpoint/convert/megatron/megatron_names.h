@@ -1,5 +1,5 @@
-// Which rows of Megatron's tensors are which rows of Hugging Face's. Megatron stacks queries, keys and values group by
-// group, and the two halves of a gated MLP. Sources: megatron/core/models/gpt, megatron/core/transformer/mlp.py, and
+// The mapping of rows of Megatron's tensors to rows of Hugging Face's. Megatron stacks queries, keys and values group
+// by group, and the two halves of a gated MLP. Sources: megatron/core/models/gpt, megatron/core/transformer/mlp.py, and
 // megatron/bridge/models/conversion/param_mapping.py. Pure functions.
 #pragma once
 

@@ -6,13 +6,13 @@
 #include <utility>
 
 #include "millrace/base/text.h"
-#include "millrace/checkpoint/convert/dcp/dcp_names.h"
-#include "millrace/checkpoint/convert/dcp/dcp_source.h"
 #include "millrace/checkpoint/convert/huggingface/hf_model.h"
 #include "millrace/checkpoint/convert/megatron/megatron_model.h"
 #include "millrace/checkpoint/convert/megatron/megatron_names.h"
 #include "millrace/checkpoint/convert/megatron/stored_fragment.h"
-#include "millrace/checkpoint/convert/source/meta_names.h"
+#include "millrace/checkpoint/convert/tensors/meta_names.h"
+#include "millrace/checkpoint/convert/torch/dcp_names.h"
+#include "millrace/checkpoint/convert/torch/dcp_source.h"
 #include "millrace/checkpoint/convert/torch/torch_file.h"
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/object/blocking.h"

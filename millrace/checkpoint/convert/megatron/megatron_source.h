@@ -4,7 +4,7 @@
 #pragma once
 
 #include "millrace/base/result.h"
-#include "millrace/checkpoint/convert/source/import_source.h"
+#include "millrace/checkpoint/convert/tensors/import_source.h"
 #include "millrace/object/location.h"
 
 namespace millrace::checkpoint {
@@ -16,7 +16,7 @@ namespace millrace::checkpoint {
 Result<ImportSource> OpenMegatronFolder(const object::Location& folder, const SourceOptions& options,
                                         object::Call call);
 
-/// Whether a folder with these files is such a folder, or that of one save.
+/// Returns whether a folder with these files is such a folder, or that of one save.
 bool IsMegatronFolder(const std::map<std::string, object::ObjectInfo>& files);
 
 }  // namespace millrace::checkpoint

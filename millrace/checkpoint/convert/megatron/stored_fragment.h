@@ -7,11 +7,12 @@
 
 #include "millrace/base/result.h"
 #include "millrace/checkpoint/convert/megatron/megatron_names.h"
-#include "millrace/checkpoint/convert/source/import_source.h"
+#include "millrace/checkpoint/convert/tensors/import_source.h"
 
 namespace millrace::checkpoint {
 
-/// What a file has of a tensor of Megatron. The box is explicit, never empty. A part without elements is the whole box.
+/// The part of a tensor of Megatron that a file has. The box is explicit, never empty. A part without elements is the
+/// whole box.
 struct StoredFragment {
   SourceBox part;
   std::uint64_t element_bytes = 0;

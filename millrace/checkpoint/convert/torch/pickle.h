@@ -42,7 +42,7 @@ class Pickle {
     Id state = kNone;  ///< of a kCall: the argument of __setstate__
   };
 
-  /// Bounds on memory. Guesses, far above what states of models and optimizers need.
+  /// Bounds on memory. The numbers are guesses, far above what the states of models and optimizers need.
   struct Limits {
     std::uint64_t bytes = 256 * 1024 * 1024;  ///< of the pickle
     std::uint64_t values = 16'000'000;
@@ -55,8 +55,8 @@ class Pickle {
   static Result<Pickle> Read(std::string_view bytes, std::span<const std::string_view> allowed, std::string_view name) {
     return Read(bytes, allowed, name, Limits());
   }
-  /// Like Read, but takes every global. For pickles that hold objects of a program's classes beside what is wanted of
-  /// them. Runs nothing either: such an object is a kCall, whose items[0] may then also be a kCall.
+  /// Like Read, but accepts every global. For pickles that also hold objects of a program's own classes. Runs no code:
+  /// such an object is a kCall, whose items[0] may then also be a kCall.
   static Result<Pickle> ReadWithObjects(std::string_view bytes, std::string_view name, Limits limits);
   static Result<Pickle> ReadWithObjects(std::string_view bytes, std::string_view name) {
     return ReadWithObjects(bytes, name, Limits());
@@ -69,7 +69,7 @@ class Pickle {
   /// Returns the value of a text key in a kDict, in a kCall's state if it has one, or else in a kCall's items. Returns
   /// nullptr if there is no such key.
   const Value* Member(const Value& dict, std::string_view key) const;
-  /// Whether the value is a call of `global`.
+  /// Returns whether the value is a call of `global`.
   bool IsCall(const Value& value, std::string_view global) const {
     return value.kind == ValueKind::kCall && values_[value.items[0]].text == global;
   }
@@ -82,11 +82,12 @@ class Pickle {
   Id top_ = kNone;
 };
 
-/// Whether the text is a decimal int of at most 617 digits, the largest size that Pickle and PickleWriter support.
+/// Returns whether the text is a decimal int of at most 617 digits, the largest size that Pickle and PickleWriter
+/// support.
 bool IsBigInt(std::string_view decimal);
 
-/// Writes a pickle of protocol 2. Each call appends one instruction of the pickle stack machine. The caller must call
-/// them in a valid order; the comments below show the stack before and after.
+/// Writes a pickle of protocol 2. Each call appends one instruction of the pickle stack machine. The caller must make
+/// the calls in a valid order. The comments below show the stack before and after a call.
 class PickleWriter {
  public:
   PickleWriter() : out_("\x80\x02") {}

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "millrace/checkpoint/convert/source/meta_names.h"
-#include "millrace/checkpoint/convert/stream/group_view.h"
+#include "millrace/checkpoint/convert/tensors/group_view.h"
+#include "millrace/checkpoint/convert/tensors/meta_names.h"
 #include "millrace/checkpoint/convert/torch/state_tree.h"
 #include "millrace/checkpoint/convert/torch/torch_file.h"
 #include "millrace/checkpoint/format/manifest.h"

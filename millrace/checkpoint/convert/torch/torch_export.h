@@ -4,8 +4,8 @@
 #include <string_view>
 
 #include "millrace/base/result.h"
-#include "millrace/checkpoint/convert/stream/export_target.h"
-#include "millrace/checkpoint/convert/stream/tensor_stream.h"
+#include "millrace/checkpoint/convert/tensors/export_target.h"
+#include "millrace/checkpoint/convert/tensors/tensor_stream.h"
 
 namespace millrace::checkpoint {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "millrace/checkpoint/convert/source/foreign_format.h"
+#include "millrace/checkpoint/convert/tensors/foreign_format.h"
 #include "millrace/object/blocking.h"
 
 namespace millrace::checkpoint {

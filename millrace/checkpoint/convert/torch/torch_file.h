@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "millrace/base/threads/memory_budget.h"
-#include "millrace/checkpoint/convert/source/import_source.h"
+#include "millrace/checkpoint/convert/tensors/import_source.h"
 #include "millrace/checkpoint/convert/torch/random_bytes.h"
 #include "millrace/checkpoint/convert/torch/torch_state.h"
 #include "millrace/checkpoint/convert/torch/zip.h"
 
 namespace millrace::checkpoint {
 
-/// What happens to objects in a pickle that are neither tensors nor plain values.
+/// The treatment of objects in a pickle that are neither tensors nor plain values.
 enum class PickledObjects {
   kRefused,  ///< the archive is not opened
   kNamed,    ///< they are values that name their class (Pickle::ReadWithObjects)

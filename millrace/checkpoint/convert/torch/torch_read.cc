@@ -4,8 +4,8 @@
 #include <numeric>
 
 #include "millrace/base/hash/text_encoding.h"
-#include "millrace/checkpoint/convert/source/import_source.h"
-#include "millrace/checkpoint/convert/source/meta_names.h"
+#include "millrace/checkpoint/convert/tensors/import_source.h"
+#include "millrace/checkpoint/convert/tensors/meta_names.h"
 #include "millrace/checkpoint/convert/torch/torch_dtypes.h"
 #include "millrace/checkpoint/convert/torch/torch_state.h"
 #include "millrace/checkpoint/format/dtype.h"

@@ -18,7 +18,7 @@ struct ZipEntry {
   std::string name;
   std::uint64_t header = 0;  ///< offset of its local header
   std::uint64_t size = 0;
-  std::uint32_t crc32 = 0;  ///< 0 if torch was told to leave the checksum out
+  std::uint32_t crc32 = 0;  ///< 0 if the archive was written without checksums
 };
 
 /// The central directory of an archive. All entries lie inside the archive, and none overlaps another.

@@ -9,7 +9,7 @@
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
 #include "millrace/engine/config/model_family.h"
-#include "millrace/engine/families/gpt/gpt_config.h"
+#include "millrace/engine/families/gpt_config.h"
 
 namespace millrace::engine {
 

@@ -1,5 +1,5 @@
+#include "millrace/engine/config/common_layers.h"
 #include "millrace/engine/families/gpt2/gpt2_config.h"
-#include "millrace/plan/model/common_layers.h"
 
 namespace millrace::engine {
 

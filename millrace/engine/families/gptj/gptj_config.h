@@ -9,13 +9,13 @@
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
 #include "millrace/engine/config/model_family.h"
-#include "millrace/engine/families/gpt/gpt_config.h"
+#include "millrace/engine/families/gpt_config.h"
 
 namespace millrace::engine {
 
 class GptjConfig final : public GptConfig {
  public:
-  std::int64_t rotary_dim = 64;  ///< the first so many dimensions of a head are rotated
+  std::int64_t rotary_dim = 64;  ///< the number of a head's first dimensions that are rotated
 
   /// The defaults of transformers' GPTJConfig.
   GptjConfig();

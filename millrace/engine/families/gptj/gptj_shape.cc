@@ -1,5 +1,5 @@
+#include "millrace/engine/config/common_layers.h"
 #include "millrace/engine/families/gptj/gptj_config.h"
-#include "millrace/plan/model/common_layers.h"
 
 namespace millrace::engine {
 

@@ -1,5 +1,5 @@
-// How models of the Llama family change the angles of rotary positions, to reach beyond the positions of their
-// pre-training. Keys, defaults and formulas are those of transformers' modeling_rope_utils.py.
+// The scaling of rotary positions in the Llama family: changes of the angles by which models reach beyond the positions
+// of their pre-training. Keys, defaults and formulas are those of transformers' modeling_rope_utils.py.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@
 
 namespace millrace::engine {
 
-/// What config.json's `rope_scaling` or `rope_parameters` says. Members that a method does not name are not used by it.
+/// The scaling in config.json's `rope_scaling` or `rope_parameters`. Members that a method does not name are not used
+/// by it.
 struct RopeScaling {
   enum class Method {
     kNone,

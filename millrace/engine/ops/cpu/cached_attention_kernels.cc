@@ -79,7 +79,7 @@ MR_INLINE void ScoreTile(const T* keys, std::int64_t keys_stride, const float* q
 }
 
 /// out[r] += Σ weights[r][j] · values[j] over `count` keys, for kRows rows and kParts registers of dimensions. `some`:
-/// the last register has so many.
+/// the number of dimensions in the last register.
 template <class R, int kRows, int kParts, bool kSome, class T>
 MR_INLINE void MixTile(const T* values, std::int64_t dim, const float* weights, std::int64_t weights_stride,
                        std::int64_t count, float* out, std::int64_t some) {
@@ -291,9 +291,9 @@ MR_INLINE void StoreCodes(const CachedBlocks<std::int8_t>& cache, std::int64_t b
 
 }  // namespace
 
-MR_SIMD static void AttendF32(const AttendBlocks<float>& op) { AttendBody<WideRegisters>(op); }
-MR_SIMD static void AttendBf16(const AttendBlocks<Bf16>& op) { AttendBody<WideRegisters>(op); }
-MR_SIMD static void AttendInt8(const AttendBlocks<std::int8_t>& op) { AttendBody<WideRegisters>(op); }
+MR_SIMD_V4 static void AttendF32(const AttendBlocks<float>& op) { AttendBody<WideRegisters>(op); }
+MR_SIMD_V4 static void AttendBf16(const AttendBlocks<Bf16>& op) { AttendBody<WideRegisters>(op); }
+MR_SIMD_V4 static void AttendInt8(const AttendBlocks<std::int8_t>& op) { AttendBody<WideRegisters>(op); }
 MR_SIMD_TO_V3 static void AttendNarrowF32(const AttendBlocks<float>& op) { AttendBody<NarrowRegisters>(op); }
 MR_SIMD_TO_V3 static void AttendNarrowBf16(const AttendBlocks<Bf16>& op) { AttendBody<NarrowRegisters>(op); }
 MR_SIMD_TO_V3 static void AttendNarrowInt8(const AttendBlocks<std::int8_t>& op) { AttendBody<NarrowRegisters>(op); }

@@ -135,7 +135,7 @@ struct CrossEntropy {
   void Run(Rows rows) const;
 };
 
-/// What one rank knows of the softmax of a row of which it has some columns.
+/// The softmax of a row, as far as a rank with some of the columns knows it.
 struct PartialSoftmax {
   float most;   ///< the greatest logit
   float sum;    ///< of exp(logit - most)
@@ -164,7 +164,7 @@ struct CrossEntropyGradient {
 // The inner loops of attention over one block of scores [rows, keys]. Row r sees keys [begin(r), end(r)). Rows of all
 // matrices of this shape are VisibleKeys::stride() elements apart.
 
-/// Which keys of a block each of its rows sees. With `causal`, row r sees keys up to first_row + r, and of these the
+/// The keys of a block that each of its rows sees. With `causal`, row r sees keys up to first_row + r, and of these the
 /// last `window` if that is not 0. Both count from the block's first key.
 struct VisibleKeys {
   std::int64_t keys, first_row, window;

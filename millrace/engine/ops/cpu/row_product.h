@@ -22,6 +22,6 @@ struct RowProduct {
   void Run(std::int64_t begin, std::int64_t end) const;
 };
 constexpr std::int64_t kProductRows = 120;    ///< rows whose sums a core keeps at a time
-constexpr std::int64_t kProductColumns = 32;  ///< columns likewise: their weights stay in a core's second cache
+constexpr std::int64_t kProductColumns = 32;  ///< columns of these sums: their weights stay in a core's second cache
 
 }  // namespace millrace::engine::cpu

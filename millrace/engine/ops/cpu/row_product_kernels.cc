@@ -25,17 +25,17 @@ bool MultipliesPairs() {
 
 }  // namespace
 
-MR_SIMD static void HalvedProductF32(const RowProduct<float>& op, std::int64_t begin, std::int64_t end) {
+MR_SIMD_TO_V3 static void HalvedProductF32(const RowProduct<float>& op, std::int64_t begin, std::int64_t end) {
   RowProductBody<WidenedElements, true>(op.x, op, begin, end);
 }
-MR_SIMD static void HalvedProductBf16(const float* x, const RowProduct<Bf16>& op, std::int64_t begin,
-                                      std::int64_t end) {
+static void HalvedProductBf16(const float* x, const RowProduct<Bf16>& op, std::int64_t begin, std::int64_t end) {
   RowProductBody<WidenedElements, true>(x, op, begin, end);
 }
-MR_SIMD static void RowProductF32(const RowProduct<float>& op, std::int64_t begin, std::int64_t end) {
+MR_SIMD_V4 static void RowProductF32(const RowProduct<float>& op, std::int64_t begin, std::int64_t end) {
   RowProductBody<WidenedElements>(op.x, op, begin, end);
 }
-MR_SIMD static void RowProductBf16(const float* x, const RowProduct<Bf16>& op, std::int64_t begin, std::int64_t end) {
+MR_SIMD_V4 static void RowProductBf16(const float* x, const RowProduct<Bf16>& op, std::int64_t begin,
+                                      std::int64_t end) {
   RowProductBody<WidenedElements>(x, op, begin, end);
 }
 MR_SIMD static void Widen(const Bf16* from, std::int64_t count, float* to) {

@@ -88,7 +88,7 @@ template <class Elements, class T>
 struct DenseColumns {
   static constexpr bool kWholeRegisters = false;
   static constexpr bool kAlwaysWritten = false;
-  /// With at least so many rows, these columns are written down too: bfloat16 is then widened once, and columns whose
+  /// The least rows with which these columns are written down too: bfloat16 is then widened once, and columns whose
   /// distance is a power of two do not fall on the same lines of the cache.
   static constexpr std::int64_t kWritingRows = sizeof(T) == sizeof(float) ? 32 : 8;
   const T* first;
@@ -159,7 +159,7 @@ MR_INLINE void AddLastElements(const X* x, const Columns& weight, std::int64_t f
   }
 }
 
-/// With at most so many rows, memory is the limit.
+/// The most rows with which memory is the limit.
 constexpr int kPrefetchingRows = 4;
 
 /// sums[r][c] += x[r] · column[first + c] over `inner` elements, for kRows rows and kColumns columns, a multiple of 4.
@@ -205,8 +205,8 @@ MR_INLINE void ProductTile(const T* x, std::int64_t stride, const Columns& weigh
   }
 }
 
-/// As ProductTile for four columns, with the same bits, for processors whose registers hold half of the lanes:
-/// one half of the lanes is summed after the other, so that all sums stay in registers.
+/// As ProductTile for four columns, with the same bits, for processors whose registers hold half of the lanes. One half
+/// of the lanes is summed after the other, so that all sums stay in registers.
 template <class Elements, int kRows, class X, class Columns>
 MR_INLINE void HalvedTile(const X* x, std::int64_t stride, const Columns& weight, std::int64_t first,
                           std::int64_t inner, float* sums) {
@@ -370,9 +370,9 @@ MR_INLINE void HalvedProduct(const X* x, std::int64_t stride, std::int64_t rows,
   }
 }
 
-/// The same for kRows rows, at most four. Columns of a tile are as far apart as can be, and each is read to its end,
-/// with no regard to kInner, which only orders the sum: so memory sees streams that never jump. Neighbouring columns, a
-/// part of each at a time, take up to twice as long.
+/// The same for kRows rows, at most four. Columns of a tile are as far apart as can be, and each is read to its end.
+/// kInner only orders the sum. So memory sees streams that never jump. Neighbouring columns, a part of each at a time,
+/// take up to twice as long.
 template <class Elements, int kRows, std::int64_t kInner, class X, class Columns>
 MR_INLINE void FewRowsProduct(const X* x, const Columns& weight, std::int64_t columns, std::int64_t inner,
                               float* sums) {

@@ -13,10 +13,10 @@ using millrace::Bf16;
 using millrace::FromFloat;
 using millrace::ToFloat;
 
-/// Returns whether a register of this processor holds 16 float32.
+/// Returns whether a register of this processor holds 16 float32, and MR_SIMD_V4 may run.
 MR_INLINE bool HasWideRegisters() {
 #if defined(__x86_64__)
-  return __builtin_cpu_supports("avx512f") != 0;
+  return __builtin_cpu_supports("x86-64-v4") != 0;
 #else
   return false;
 #endif

@@ -24,16 +24,16 @@ MR_INLINE constexpr std::uint16_t RoundStochastically(float value, std::uint32_t
   return static_cast<std::uint16_t>(is_finite ? rounded : is_nan ? nan : bits >> 16);
 }
 
-/// Which of an element's numbers is rounded.
+/// The number of an element that is rounded.
 enum class RoundedNumber : std::uint64_t { kWeight, kMoment1, kMoment2 };
 
 /// Returns the key of a number's random bits. `key`: of the tensor and the step.
 MR_INLINE constexpr std::uint64_t RoundingKey(std::uint64_t key, RoundedNumber number) {
   return MixBits(key + static_cast<std::uint64_t>(number));
 }
-/// Returns 16 random bits for an element of a whole tensor, whose index has these two halves: a hash of 32 bits by
-/// multiplications and shifts (with the constants of Wellons' lowbias32) that takes in a half of the key before each
-/// multiplication. It is a fifth of the work of a generator of 64 bits, and vectorises without one.
+/// Returns 16 random bits for an element of a whole tensor, whose index has these two halves. The bits are a hash of 32
+/// bits by multiplications and shifts, with the constants of Wellons' lowbias32. The hash takes in a half of the key
+/// before each multiplication. It is a fifth of the work of a generator of 64 bits, and vectorises without one.
 MR_INLINE constexpr std::uint32_t RoundingBits(std::uint64_t key, std::uint32_t low, std::uint32_t high) {
   std::uint32_t x = low ^ static_cast<std::uint32_t>(key);
   x = (x ^ (x >> 16)) * 0x7feb352d;
@@ -45,7 +45,7 @@ MR_INLINE constexpr std::uint32_t RoundingBits(std::uint64_t key, std::uint32_t 
 /// Numbers the elements of a slice as the whole tensor numbers them, so that a weight is rounded alike under any
 /// division among ranks.
 struct ElementNumbers {
-  std::int64_t run = std::numeric_limits<std::int64_t>::max();  ///< so many elements are consecutive in both
+  std::int64_t run = std::numeric_limits<std::int64_t>::max();  ///< the number of elements that are consecutive in both
   std::int64_t stride = 0;  ///< in the whole tensor, from the first element of a run to that of the next
   std::int64_t offset = 0;  ///< of the slice's first element
 };

@@ -14,7 +14,7 @@
 #include <cmath>
 #include <optional>
 
-#include "millrace/engine/ops/backward/node.h"
+#include "millrace/engine/ops/common/node.h"
 #include "millrace/engine/ops/cuda/kernels/kept_probabilities.h"
 #include "millrace/engine/ops/cuda_ops.h"
 #include "millrace/engine/ops/dispatch.h"

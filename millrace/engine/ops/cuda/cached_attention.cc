@@ -1,4 +1,4 @@
-#include "millrace/engine/ops/cached/cached_attention.h"
+#include "millrace/engine/ops/cached_attention.h"
 
 #include <c10/cuda/CUDAGuard.h>
 

@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "millrace/engine/errors.h"
-#include "millrace/engine/ops/backward/node.h"
+#include "millrace/engine/ops/common/node.h"
 #include "millrace/engine/ops/cuda/tensors/product.h"
 #include "millrace/engine/ops/cuda/tensors/tensors.h"
 #include "millrace/engine/ops/cuda_ops.h"

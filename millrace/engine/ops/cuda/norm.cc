@@ -2,7 +2,7 @@
 
 #include <c10/cuda/CUDAGuard.h>
 
-#include "millrace/engine/ops/backward/node.h"
+#include "millrace/engine/ops/common/node.h"
 #include "millrace/engine/ops/cuda/tensors/tensors.h"
 #include "millrace/engine/ops/cuda_ops.h"
 #include "millrace/engine/ops/product.h"

@@ -29,7 +29,7 @@ class HubServer {
     bool endless_trees = false;     ///< the last page of a tree leads to its first
     std::string token;              ///< who sends another one is refused
   };
-  /// What a request gets instead of its answer.
+  /// The fault that a request gets instead of its answer.
   enum class Fault {
     kNone,
     kThrottle,     ///< 429 with Retry-After: 0
@@ -48,7 +48,7 @@ class HubServer {
 
   std::string url() const;  ///< "http://127.0.0.1:port"
 
-  /// Who may read a repository without the server's token, or at all.
+  /// Access to a repository: for all, or with the server's token alone. A private repository does not exist for others.
   enum class Access { kPublic, kPrivate, kGated };
   void SetAccess(const std::string& repository, Access access) MR_EXCLUDES(mutex_);
   /// Makes `branch` a new commit with exactly these files; makes the repository. Returns the commit.

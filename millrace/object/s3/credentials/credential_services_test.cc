@@ -13,7 +13,7 @@
 #include "millrace/http/client/client.h"
 #include "millrace/http/testing/scripted_server.h"
 #include "millrace/object/s3/credentials/credentials.h"
-#include "millrace/object/s3/settings/settings.h"
+#include "millrace/object/s3/credentials/settings.h"
 
 namespace millrace::object::s3 {
 namespace {

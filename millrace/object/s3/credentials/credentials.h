@@ -11,9 +11,9 @@
 #include <memory>
 #include <string>
 
+#include "millrace/object/s3/credentials/profile.h"
+#include "millrace/object/s3/credentials/settings.h"
 #include "millrace/object/s3/protocol/signer.h"
-#include "millrace/object/s3/settings/profile.h"
-#include "millrace/object/s3/settings/settings.h"
 
 namespace millrace::object::s3 {
 

@@ -1,5 +1,6 @@
 #include "millrace/object/s3/credentials/credentials.h"
 
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <pwd.h>
 #include <unistd.h>
@@ -8,7 +9,7 @@
 #include <map>
 
 #include "millrace/object/s3/credentials/credential_cache.h"
-#include "millrace/object/s3/settings/settings.h"
+#include "millrace/object/s3/credentials/settings.h"
 
 namespace millrace::object::s3 {
 namespace {

@@ -17,7 +17,7 @@ struct ErrorDocument {
 };
 /// All fields are empty if the body is not an error document: some proxies answer with HTML.
 ErrorDocument ParseErrorDocument(std::string_view body);
-/// Whether the body of a response with status 200 is an error document. CopyObject, CompleteMultipartUpload and
+/// Returns whether the body of a response with status 200 is an error document. CopyObject, CompleteMultipartUpload and
 /// UploadPartCopy send the status before they know the outcome.
 bool IsErrorDocument(std::string_view body);
 

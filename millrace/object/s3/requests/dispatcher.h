@@ -13,12 +13,12 @@
 #include "millrace/http/client/client.h"
 #include "millrace/object/requests.h"
 #include "millrace/object/s3/credentials/credential_cache.h"
+#include "millrace/object/s3/credentials/settings.h"
 #include "millrace/object/s3/protocol/signer.h"
 #include "millrace/object/s3/requests/operation_name.h"
 #include "millrace/object/s3/requests/pace.h"
 #include "millrace/object/s3/requests/retry.h"
 #include "millrace/object/s3/requests/timers.h"
-#include "millrace/object/s3/settings/settings.h"
 
 namespace millrace::object::s3 {
 
@@ -70,9 +70,9 @@ class Dispatcher {
   /// call returns.
   void Run(Operation operation, Call call, std::move_only_function<void(Outcome)> done);
 
-  /// How long to wait before the next try, after `tries` of which the last failed with `error`. At least as long as the
-  /// server `asked`. Returns the operation's final error if there shall be no further try: the error is permanent, the
-  /// tries are used up, or the call ends before.
+  /// Returns the wait before the next try, after `tries` of which the last failed with `error`. The wait is at least as
+  /// long as the server `asked`. Returns the operation's final error if there shall be no further try: the error is
+  /// permanent, the tries are used up, or the call ends before.
   Result<Duration> NextTry(int tries, const Error& error, const Call& call, std::optional<Duration> asked);
   /// Runs `work` on the thread of the timers, after `wait` or as soon as `stop` fires.
   void After(Duration wait, std::stop_token stop, std::move_only_function<void()> work) {
@@ -82,9 +82,9 @@ class Dispatcher {
   Result<std::string> Presign(std::string_view method, std::string_view bucket, std::string_view key,
                               Duration valid_for);
   const Settings& settings() const { return *with_.settings; }
-  /// Whether a body's checksum may follow the body. True if the payload is not signed, the endpoint has a name that is
-  /// known to understand the coding, and an upload's answer has repeated its checksum. An endpoint that only has the
-  /// name might store the coding with the bytes.
+  /// Returns whether a body's checksum may follow the body. True if the payload is not signed, the endpoint has a name
+  /// that is known to understand the coding, and an upload's answer has repeated its checksum. An endpoint that only
+  /// has the name might store the coding with the bytes.
   bool takes_trailers() const { return trailers_.load(std::memory_order_relaxed) == Trailers::kTaken; }
   /// Records that the endpoint has refused such a body, or does not say that it understood it.
   void ForgoTrailers() { trailers_.store(Trailers::kRefused, std::memory_order_relaxed); }

@@ -9,7 +9,7 @@
 
 namespace millrace::object::s3 {
 
-/// What the right is given for.
+/// The resources that a right is given for.
 enum class RightScope : unsigned char {
   kService,  ///< all buckets
   kListing,  ///< a bucket; a policy can limit it to a prefix by the condition s3:prefix

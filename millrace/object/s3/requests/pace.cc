@@ -40,11 +40,11 @@ void UploadPace::Ended(std::uint64_t bytes, TimePoint now) {
   }
   bytes_ += bytes;
   if (ended_ < 3 * limit_ || now <= counted_from_) return;
-  Judge(static_cast<double>(bytes_) / std::chrono::duration<double>(now - counted_from_).count());
+  AdjustLimit(static_cast<double>(bytes_) / std::chrono::duration<double>(now - counted_from_).count());
   StartRound(now);
 }
 
-void UploadPace::Judge(double rate) {
+void UploadPace::AdjustLimit(double rate) {
   const bool kept = mode_ == Mode::kSteady || rate >= good_rate_ * (mode_ == Mode::kRising ? kWorthMore : kWorthLess);
   if (kept) {
     good_limit_ = limit_;

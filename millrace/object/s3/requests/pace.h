@@ -14,7 +14,7 @@ class AdaptiveLimit {
  public:
   AdaptiveLimit(int least, int most) : least_(least), most_(most), limit_(most) {}
   int limit() const { return static_cast<int>(limit_); }
-  /// Whether the limit is at its maximum. Successes change nothing then.
+  /// Returns whether the limit is at its maximum. Successes change nothing then.
   bool open() const { return limit_ >= most_; }
   void Succeeded();
   void Throttled(TimePoint now);
@@ -41,7 +41,7 @@ class UploadPace {
 
  private:
   enum class Mode { kRising, kSteady, kTryingLess };
-  void Judge(double rate);
+  void AdjustLimit(double rate);
   void StartRound(TimePoint now);
 
   const int most_;

@@ -67,7 +67,7 @@ TEST(AdaptiveLimit, SettlesAroundWhatTheServerTakes) {
 }
 
 /// Lets `count` uploads of 1 MB end while there are always `waiting` of them; `rate_of` tells the bytes a second that
-/// come through when so many are sent at once.
+/// come through when that number of uploads is sent at once.
 template <class Rate>
 void Upload(UploadPace& pace, FakeClock& clock, int count, int waiting, Rate rate_of) {
   for (int i = 0; i < waiting; ++i) pace.Began();

@@ -1,4 +1,4 @@
-// Which failed requests are retried, and how long to wait before a retry.
+// The retry policy: which failed requests are sent again, and how long to wait before.
 #pragma once
 
 #include <optional>

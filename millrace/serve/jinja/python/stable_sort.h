@@ -1,4 +1,4 @@
-// Sorts by any order, also one that contradicts itself.
+// Sorts by any comparison, even by an inconsistent one.
 #pragma once
 
 #include <algorithm>

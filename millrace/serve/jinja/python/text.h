@@ -20,7 +20,7 @@ std::int64_t CountCharacters(std::string_view text);
 /// Returns the byte at which each character begins, and the size.
 std::vector<std::size_t> CharacterStarts(std::string_view text);
 
-/// Which ends Strip() takes characters from.
+/// The ends of a text at which Strip() takes characters away.
 enum class Ends { kBoth, kLeft, kRight };
 /// Removes white space as str.strip() does, or the characters of `characters`.
 std::string_view Strip(std::string_view text, Ends ends, std::optional<std::string_view> characters = {});

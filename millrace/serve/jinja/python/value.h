@@ -17,10 +17,10 @@ namespace millrace::serve::jinja {
 
 class Value;
 using List = std::vector<Value>;
-/// In the order of insertion; no key is there twice.
+/// A dictionary in the order of insertion; no key is there twice.
 using Dict = std::vector<std::pair<Value, Value>>;
 
-/// What a template reads where there is nothing. Prints as nothing; has no attributes.
+/// The value that a template reads where there is nothing. Prints as nothing; has no attributes.
 struct Undefined {
   std::string name;  ///< for messages
 };
@@ -30,7 +30,8 @@ struct Sequence {
   List items;
   bool tuple = false;
 };
-/// What a loop can visit, without places: the result of a filter that works as it is read, or a view of a mapping.
+/// A value that a loop can visit, without positions: the result of a filter that works as it is read, or a view of a
+/// mapping.
 struct Iteration {
   List items;
   std::string view = {};  ///< "dict_items" and the like; empty: of a filter, which counts as true and has no length
@@ -108,7 +109,7 @@ class Value {
 
   /// Returns how many lists, mappings and the like lie within each other at the deepest place; 0 for other values.
   int nesting() const { return nesting_; }
-  /// Whether the value is or has a namespace, a function or a loop, which may refer to other values.
+  /// Returns whether the value is or has a namespace, a function or a loop, which may refer to other values.
   bool refers() const { return refers_; }
   bool Truthy() const;
   /// Returns Python's str(). Print() is for templates.
@@ -134,7 +135,7 @@ class Value {
 /// Returns the value's text, as {{ value }} and filters of texts use it.
 /// Errors: kUnsupported for what prints as an object of Python: functions, results of filters before `|list`.
 Result<std::string> Print(const Value& value);
-/// Whether a mapping can have the value as a key.
+/// Returns whether a mapping can have the value as a key.
 bool Hashable(const Value& value);
 bool Equal(const Value& a, const Value& b);
 /// Returns whether a < b. Errors: kInvalidArgument for types that have no order.

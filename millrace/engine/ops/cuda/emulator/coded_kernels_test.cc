@@ -5,8 +5,8 @@
 #include <memory>
 #include <random>
 
-#include "millrace/engine/ops/cuda/codes/coded_kernels.h"
 #include "millrace/engine/ops/cuda/emulator/kernel_test.h"
+#include "millrace/engine/ops/cuda/quantized/coded_kernels.h"
 #include "millrace/engine/quantized/code_maps.h"
 
 namespace millrace::engine::cuda::emulator {

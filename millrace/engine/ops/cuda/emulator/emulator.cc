@@ -65,7 +65,7 @@ struct Thread {
   explicit Thread(void (*run)()) : stack(run) {}
   Stack stack;
   State state = State::kEnded;
-  Place place;
+  WaitPoint place;
   unsigned lanes = 0;  ///< of its warp that it waits for
   int turn = 0;        ///< which of the two slots its next exchange uses
   std::uint64_t slots[2] = {};
@@ -91,7 +91,7 @@ class Runner {
     }
   }
 
-  void WaitForBlock(Place place) {
+  void WaitForBlock(WaitPoint place) {
     // A thread that is ahead leaves for the next barrier while others still arrive from this one.
     Moment& barrier = barriers_[threads_[running_]->barriers++ % 2];
     barrier.LeaveFor();
@@ -99,7 +99,7 @@ class Runner {
     barrier.ArriveFrom();
   }
 
-  void WaitForWarp(Place place) {
+  void WaitForWarp(WaitPoint place) {
     Thread& thread = *threads_[running_];
     Moment& barrier = warp_barriers_[running_ / kWarp][thread.warp_barriers++ % 2];
     barrier.LeaveFor();
@@ -107,7 +107,7 @@ class Runner {
     barrier.ArriveFrom();
   }
 
-  std::uint64_t Exchange(unsigned lanes, std::uint64_t bits, int lane_mask, Place place) {
+  std::uint64_t Exchange(unsigned lanes, std::uint64_t bits, int lane_mask, WaitPoint place) {
     const unsigned number = running_, first = number / kWarp * kWarp;
     Thread& thread = *threads_[number];
     const int turn = thread.turn;
@@ -118,7 +118,7 @@ class Runner {
   }
 
  private:
-  void Wait(State state, Place place, unsigned lanes = 0) {
+  void Wait(State state, WaitPoint place, unsigned lanes = 0) {
     Thread& thread = *threads_[running_];
     thread.state = state;
     thread.place = place;
@@ -199,7 +199,7 @@ class Runner {
   /// Lets a warp go on if its lanes all wait at the same place.
   void ReleaseWarp(unsigned first) {
     if (first + kWarp > count_) return;
-    const Place place = threads_[first]->place;
+    const WaitPoint place = threads_[first]->place;
     for (unsigned lane = 0; lane < kWarp; ++lane) {
       const Thread& thread = *threads_[first + lane];
       if (thread.state != State::kWaitsForWarp || thread.place != place || thread.lanes != kAllLanes) return;
@@ -265,11 +265,11 @@ class Runner {
 
 void Use(const Gpu& gpu) { current_gpu = gpu; }
 
-void WaitForBlock(Place place) { Runner::instance().WaitForBlock(place); }
+void WaitForBlock(WaitPoint place) { Runner::instance().WaitForBlock(place); }
 
-void WaitForWarp(Place place) { Runner::instance().WaitForWarp(place); }
+void WaitForWarp(WaitPoint place) { Runner::instance().WaitForWarp(place); }
 
-std::uint64_t ExchangeInWarp(unsigned lanes, std::uint64_t bits, int lane_mask, Place place) {
+std::uint64_t ExchangeInWarp(unsigned lanes, std::uint64_t bits, int lane_mask, WaitPoint place) {
   return Runner::instance().Exchange(lanes, bits, lane_mask, place);
 }
 

@@ -3,8 +3,8 @@
 
 namespace millrace::engine::cuda::emulator {
 
-/// Which of the warps that can go on does so first, until it waits for others; in which order its threads run in
-/// between; and in which order the blocks of a kernel run.
+/// The order of execution: of the warps that can go on until they wait for others, of the threads of a warp in between,
+/// and of the blocks of a kernel.
 enum class Order { kForward, kBackward, kShuffled };
 
 /// The GPU that kernels see from now on.

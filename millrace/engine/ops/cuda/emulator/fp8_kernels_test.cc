@@ -1,5 +1,5 @@
 // Casts to 8 bits, against the rounding of single numbers.
-#include "millrace/engine/ops/cuda/fp8/fp8_kernels.h"
+#include "millrace/engine/ops/cuda/quantized/fp8_kernels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,17 +13,17 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-struct Size {
+struct CodesSize {
   std::int64_t rows, columns;
   std::size_t all() const { return static_cast<std::size_t>(rows * columns); }
   std::size_t at(std::int64_t row, std::int64_t column) const {
     return static_cast<std::size_t>(row * columns + column);
   }
 };
-constexpr Size kSizes[] = {{16, 16}, {128, 128}, {144, 272}, {400, 16}, {16, 528}, {304, 640}};
+constexpr CodesSize kCodesSizes[] = {{16, 16}, {128, 128}, {144, 272}, {400, 16}, {16, 528}, {304, 640}};
 
 /// Numbers of many magnitudes, so that some are subnormal and some are rounded to zero.
-Numbers NumbersOf(const Size& size) {
+Numbers NumbersOf(const CodesSize& size) {
   Numbers x = Random(size.all(), 1, 1);
   const Numbers exponents = Random(size.all(), 6, 2);
   for (std::size_t i = 0; i < x.size(); ++i) x[i] *= std::exp2(exponents[i]);
@@ -46,8 +46,8 @@ class Bytes {
 };
 
 /// Casts x by cast(operand) and returns the codes and then the transposed ones, as numbers.
-Numbers CastTo(Fp8Format format, const Numbers& x, const Size& size, const std::function<void(const Fp8Operand&)>& cast,
-               bool codes = true, bool transposed = true) {
+Numbers CastTo(Fp8Format format, const Numbers& x, const CodesSize& size,
+               const std::function<void(const Fp8Operand&)>& cast, bool codes = true, bool transposed = true) {
   Memory memory(Element::kBfloat16, x);
   Bytes of_rows(size.all()), of_columns(size.all());
   cast({.x = memory.data(),
@@ -63,7 +63,7 @@ Numbers CastTo(Fp8Format format, const Numbers& x, const Size& size, const std::
 }
 
 /// Holds codes and transposed codes against those of single numbers, with the factor of (row, column).
-void ExpectCodes(Fp8Format format, const Numbers& got, const Numbers& x, const Size& size,
+void ExpectCodes(Fp8Format format, const Numbers& got, const Numbers& x, const CodesSize& size,
                  const std::function<float(std::int64_t, std::int64_t)>& encode,
                  const std::function<float(std::int64_t, std::int64_t)>& encode_transposed) {
   for (std::int64_t row = 0; row < size.rows; ++row) {
@@ -79,7 +79,7 @@ void ExpectCodes(Fp8Format format, const Numbers& got, const Numbers& x, const S
 }
 
 TEST(Fp8Kernels, AMatrixHasOneScale) {
-  for (const Size& size : kSizes) {
+  for (const CodesSize& size : kCodesSizes) {
     const Numbers x = NumbersOf(size);
     for (const Fp8Format format : {Fp8Format::kE4m3, Fp8Format::kE5m2}) {
       Numbers got = InEveryOrder([&] {
@@ -99,7 +99,7 @@ TEST(Fp8Kernels, AMatrixHasOneScale) {
 }
 
 TEST(Fp8Kernels, TheLargestIsNanIfThereIsOne) {
-  constexpr Size kSize{32, 128};
+  constexpr CodesSize kSize{32, 128};
   Numbers x = NumbersOf(kSize);
   const auto largest = [&] {
     return InEveryOrder([&] {
@@ -116,7 +116,7 @@ TEST(Fp8Kernels, TheLargestIsNanIfThereIsOne) {
 }
 
 TEST(Fp8Kernels, AGuessedScaleSaturatesAndSeesTheLargest) {
-  constexpr Size kSize{48, 144};
+  constexpr CodesSize kSize{48, 144};
   Numbers x = Rounded(Element::kBfloat16, Random(kSize.all(), 1, 3));
   constexpr Fp8Format kFormat = Fp8Format::kE4m3;
   const float guess = LargestOf(x) / 4;
@@ -151,7 +151,7 @@ TEST(Fp8Kernels, AGuessedScaleSaturatesAndSeesTheLargest) {
 std::int64_t Blocks(std::int64_t elements) { return (elements + kFp8Block - 1) / kFp8Block; }
 
 /// Returns the largest absolute value of the part of x from (row, column) on.
-float LargestOfPart(const Numbers& x, const Size& size, std::int64_t row, std::int64_t column, std::int64_t rows,
+float LargestOfPart(const Numbers& x, const CodesSize& size, std::int64_t row, std::int64_t column, std::int64_t rows,
                     std::int64_t columns) {
   float largest = 0;
   for (std::int64_t i = row; i < std::min(row + rows, size.rows); ++i) {
@@ -161,14 +161,14 @@ float LargestOfPart(const Numbers& x, const Size& size, std::int64_t row, std::i
   }
   return largest;
 }
-Fp8Scale ScaleOfPart(const Numbers& x, const Size& size, std::int64_t row, std::int64_t column, std::int64_t rows,
+Fp8Scale ScaleOfPart(const Numbers& x, const CodesSize& size, std::int64_t row, std::int64_t column, std::int64_t rows,
                      std::int64_t columns) {
   return Fp8ScaleOf(Fp8Format::kE4m3, LargestOfPart(x, size, row, column, rows, columns));
 }
 std::int64_t Begin(std::int64_t i) { return i / kFp8Block * kFp8Block; }
 
 TEST(Fp8Kernels, BlocksOfLinesHaveScales) {
-  for (const Size& size : kSizes) {
+  for (const CodesSize& size : kCodesSizes) {
     Numbers x = NumbersOf(size);
     std::fill_n(x.begin(), 16, 0.0F);  // a block of zeros, if it is one
     const auto factors = static_cast<std::size_t>(Blocks(size.columns) * size.rows);
@@ -202,7 +202,7 @@ TEST(Fp8Kernels, BlocksOfLinesHaveScales) {
 }
 
 TEST(Fp8Kernels, SquaresHaveScales) {
-  for (const Size& size : kSizes) {
+  for (const CodesSize& size : kCodesSizes) {
     const Numbers x = NumbersOf(size);
     const std::int64_t stride = Fp8SquareStride(size.columns), stride_transposed = Fp8SquareStride(size.rows);
     EXPECT_TRUE(stride % 4 == 0 && stride >= Blocks(size.columns) && stride < Blocks(size.columns) + 4);
@@ -233,7 +233,7 @@ TEST(Fp8Kernels, SquaresHaveScales) {
 }
 
 TEST(Fp8Kernels, OneOfBothIsEnough) {
-  constexpr Size kSize{144, 272};
+  constexpr CodesSize kSize{144, 272};
   const Numbers x = NumbersOf(kSize);
   const auto run = [&](auto&& cast) {
     const Numbers both = cast(true, true), codes = cast(true, false), transposed = cast(false, true);

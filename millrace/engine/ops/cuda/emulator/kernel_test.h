@@ -1,4 +1,4 @@
-// What tests of kernels share.
+// Helpers that tests of kernels share.
 #pragma once
 
 #include <gtest/gtest.h>

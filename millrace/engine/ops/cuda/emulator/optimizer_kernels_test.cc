@@ -23,7 +23,7 @@ const Form kForms[] = {{Element::kFloat},
                        {Element::kFloat, true, true}};
 
 /// The numbers of some runs of elements, end to end.
-struct State {
+struct ParameterState {
   Numbers weights, master, gradients, moment1, moment2;
 };
 struct Run {
@@ -39,12 +39,12 @@ std::size_t All() {
   return all;
 }
 
-State MakeState(const Form& form) {
+ParameterState MakeParameterState(const Form& form) {
   const Element moments = form.bf16_moments ? Element::kBfloat16 : Element::kFloat;
-  State state{.weights = Rounded(form.weights, Random(All(), 1, 1)),
-              .gradients = Random(All(), 0.1, 2),
-              .moment1 = Rounded(moments, Random(All(), 0.1, 3)),
-              .moment2 = Rounded(moments, Random(All(), 0.1, 4))};
+  ParameterState state{.weights = Rounded(form.weights, Random(All(), 1, 1)),
+                       .gradients = Random(All(), 0.1, 2),
+                       .moment1 = Rounded(moments, Random(All(), 0.1, 3)),
+                       .moment2 = Rounded(moments, Random(All(), 0.1, 4))};
   for (float& moment : state.moment2) moment = std::abs(moment);
   state.master = state.weights;
   return state;
@@ -57,11 +57,11 @@ cpu::RoundedElements ElementsOf(std::size_t run) {
 
 /// Runs update(runs) over the state in memory and returns all of it end to end.
 template <class Update>
-Numbers OnGpu(const Form& form, const State& state, bool misaligned, bool has_momentum, Update&& update) {
+Numbers OnGpu(const Form& form, const ParameterState& state, bool misaligned, bool has_momentum, Update&& update) {
   return InEveryOrder([&] {
     const Element of_moments = form.bf16_moments ? Element::kBfloat16 : Element::kFloat;
     const bool is_float = form.weights == Element::kFloat;
-    State left = state;
+    ParameterState left = state;
     std::vector<Memory> weights, masters, moment1, moment2;
     std::vector<Numbers> gradients;
     for (const Run& run : kRuns) {
@@ -110,8 +110,8 @@ Numbers RoundedOnCpu(const Numbers& numbers, std::size_t run, RoundedNumber numb
 /// Runs update(run's number, master, gradients, moments) of the CPU over each run, and keeps the numbers as `form`
 /// does.
 template <class Update>
-Numbers OnCpu(const Form& form, const State& state, Update&& update) {
-  State left = state;
+Numbers OnCpu(const Form& form, const ParameterState& state, Update&& update) {
+  ParameterState left = state;
   Numbers all;
   for (std::size_t i = 0; i < kRunCount; ++i) {
     const auto count = static_cast<std::size_t>(kRuns[i].count);
@@ -156,7 +156,7 @@ constexpr cpu::AdamwStep kAdamw{.lr = 0,
 
 TEST(OptimizerKernels, AdamwIsTheCpus) {
   for (const Form& form : kForms) {
-    const State state = MakeState(form);
+    const ParameterState state = MakeParameterState(form);
     const Numbers want =
         OnCpu(form, state, [](std::size_t i, Numbers& master, Numbers& gradients, Numbers& m1, Numbers& m2) {
           cpu::AdamwStep step = kAdamw;
@@ -178,7 +178,7 @@ TEST(OptimizerKernels, SgdIsTheCpus) {
     for (const auto& [momentum, nesterov] : {std::pair{0.0F, false}, std::pair{0.9F, false}, std::pair{0.9F, true}}) {
       const cpu::SgdStep shared{
           .lr = 0, .momentum = momentum, .weight_decay = 0, .gradient_scale = 2, .nesterov = nesterov};
-      const State state = MakeState(form);
+      const ParameterState state = MakeParameterState(form);
       Numbers want = OnCpu(form, state, [&](std::size_t i, Numbers& master, Numbers& gradients, Numbers& m1, Numbers&) {
         cpu::SgdStep step = shared;
         step.lr = kRuns[i].lr;
@@ -202,7 +202,7 @@ TEST(OptimizerKernels, LambIsTheCpus) {
                                 .correction2 = 0.0975F,
                                 .gradient_scale = 0.5F};
   for (const Form& form : {kForms[0], kForms[1], kForms[3]}) {
-    const State state = MakeState(form);
+    const ParameterState state = MakeParameterState(form);
     std::vector<cpu::LambSquares> squares(kRunCount);
     const Numbers want =
         OnCpu(form, state, [&](std::size_t i, Numbers& master, Numbers& gradients, Numbers& m1, Numbers& m2) {

@@ -1,4 +1,4 @@
-// Which attention probabilities dropout keeps, over raw memory of the GPU.
+// Computes the attention probabilities that dropout keeps, over raw memory of the GPU.
 #pragma once
 
 #include <cstdint>

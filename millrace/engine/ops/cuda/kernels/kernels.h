@@ -98,8 +98,8 @@ struct DropoutArgs {
 };
 void Dropout(Element element, const DropoutArgs& args, Stream stream);
 
-/// What rows of logits have in common. Labels count from `first_column` of all ranks' `vocab` columns; this rank has
-/// `columns` of them. A label of `ignored` has loss 0 and gradients 0. Another one outside the vocabulary makes the
+/// The arguments that rows of logits share. Labels count from `first_column` of all ranks' `vocab` columns; this rank
+/// has `columns` of them. A label of `ignored` has loss 0 and gradients 0. Another one outside the vocabulary makes the
 /// loss NaN.
 struct CrossEntropyArgs {
   void* logits = nullptr;  ///< [rows, columns]; the gradients take their place
@@ -153,7 +153,7 @@ struct StoreArgs {
 };
 void StoreInCache(Element element, const StoreArgs& args, Stream stream);
 
-/// How the keys of sequences are divided among blocks of threads: each takes `keys`, a multiple of 32, of one sequence.
+/// The division of the keys of sequences among blocks of threads: each takes `keys`, a multiple of 32, of one sequence.
 struct KeySplits {
   std::int64_t keys = 0, count = 0;
 };

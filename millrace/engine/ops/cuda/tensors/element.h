@@ -1,4 +1,4 @@
-// From tensors to what kernels take.
+// Maps the types of tensors to the element types of kernels.
 #pragma once
 
 #include <ATen/ATen.h>

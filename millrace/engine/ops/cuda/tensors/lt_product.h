@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "millrace/engine/ops/choice/gpu_product.h"
+#include "millrace/engine/ops/common/gpu_product.h"
 #include "millrace/engine/ops/cuda/kernels/kernels.h"
 
 namespace millrace::engine::ops::cuda {

@@ -10,8 +10,8 @@
 
 namespace millrace::engine::ops::cuda {
 
-/// What a step updates: consecutive elements under the same rules, as often as there are such runs. A step of a model
-/// has hundreds of runs, so they hold addresses and not tensors. SetBlocks() is called for them here.
+/// The runs that a step updates. A run is consecutive elements under the same rules. A step of a model has hundreds of
+/// runs, so they hold addresses and not tensors. SetBlocks() is called for them here.
 struct OptimizerRuns {
   std::vector<engine::cuda::OptimizerRun> runs;
   bool bf16_moments = false;
@@ -19,7 +19,7 @@ struct OptimizerRuns {
 
 /// Returns zeros of the host, [count], which kernels of every GPU reach at the same address over the bus. The memory is
 /// pinned, and as large as it must be: the allocator of pinned tensors would round it up to a power of two. Throws
-/// c10::Error if the host has not so much.
+/// c10::Error if the host has too little memory.
 at::Tensor HostZeros(std::int64_t count, at::ScalarType type);
 
 /// As cpu::Adamw. lr and decay come from the runs. `like`: one of the weights.

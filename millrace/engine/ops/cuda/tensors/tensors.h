@@ -1,4 +1,4 @@
-// From tensors on a GPU to the arguments of kernels.
+// Turns tensors on a GPU into the arguments of kernels.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -50,18 +50,18 @@ extern dim3 blockDim, gridDim;
 
 namespace millrace::engine::cuda::emulator {
 
-/// Where a thread waits.
-struct Place {
+/// The place in the source at which a thread waits.
+struct WaitPoint {
   const char* file = nullptr;
   int line = 0;
-  bool operator==(const Place&) const = default;
+  bool operator==(const WaitPoint&) const = default;
 };
 /// Returns when all threads of the block that have not ended wait at the same place.
-void WaitForBlock(Place place);
+void WaitForBlock(WaitPoint place);
 /// Returns when all lanes of the warp wait at the same place.
-void WaitForWarp(Place place);
+void WaitForWarp(WaitPoint place);
 /// Returns the bits that lane (own ^ lane_mask) of the warp gives at the same place.
-std::uint64_t ExchangeInWarp(unsigned lanes, std::uint64_t bits, int lane_mask, Place place);
+std::uint64_t ExchangeInWarp(unsigned lanes, std::uint64_t bits, int lane_mask, WaitPoint place);
 /// Runs a kernel. Returns whether a GPU would start it.
 bool Run(dim3 grid, dim3 block, const std::function<void()>& kernel);
 

@@ -1,0 +1,16 @@
+// Exports a checkpoint as a folder of torch.distributed.checkpoint.
+#pragma once
+
+#include <string_view>
+
+#include "millrace/base/result.h"
+#include "millrace/checkpoint/convert/tensors/export_target.h"
+#include "millrace/checkpoint/convert/tensors/tensor_stream.h"
+
+namespace millrace::checkpoint {
+
+/// Writes the tensors and values below `group`, or all of them if it is empty. Blocks.
+/// Errors: kNotFound if the group has no tensors; kUnsupported if two entries would get the same name in torch.
+Result<ExportResult> ExportDcp(TensorStream& stream, const ExportTarget& target, std::string_view group);
+
+}  // namespace millrace::checkpoint

@@ -1,0 +1,135 @@
+#include "millrace/mount/daemon/session_lease.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "millrace/base/text.h"
+#include "millrace/mount/daemon/session_holder.h"
+
+namespace millrace::mount {
+namespace {
+
+constexpr std::uint64_t kMostPlan = 1 * kMiB;
+constexpr Duration kReconnect = std::chrono::milliseconds(100);  // a keeper starts in some milliseconds
+
+/// Sends a message and returns the answer. Errors: kBusy, kNotFound and kInternal as the keeper answers.
+Result<SessionHolderMessage> Ask(int connection, std::string_view text, int descriptor = -1) {
+  MR_TRY(SendHolderMessage(connection, text, descriptor));
+  SessionHolderMessage answer = MR_TRY(ReceiveHolderMessage(connection));
+  if (answer.text == "ok" || answer.text.starts_with("ok\n")) return answer;
+  if (answer.text == "busy") return Fail(Code::kBusy, "another process serves the mount");
+  if (answer.text == "none") return Fail(Code::kNotFound, "the keeper has nothing under this name");
+  return Fail(Code::kInternal, "the keeper answers \"{}\"", answer.text);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<SessionLease>> SessionLease::Acquire(std::filesystem::path socket, std::string name,
+                                                            Logger log) {
+  std::unique_ptr<SessionLease> held(new SessionLease(std::move(socket), std::move(name), std::move(log)));
+  MutexLock lock(held->mutex_);
+  held->device_ = MR_TRY(held->Connect());
+  return held;
+}
+
+SessionLease::~SessionLease() { watcher_ = {}; }
+
+/// Connects and holds the name. Returns the keeper's descriptor.
+Result<UniqueFd> SessionLease::Connect() {
+  UniqueFd connection = MR_TRY(ConnectSessionHolder(socket_));
+  SessionHolderMessage answer = MR_TRY(Ask(connection.get(), "hold " + name_));
+  connection_ = std::move(connection);
+  return std::move(answer.descriptor);
+}
+
+Status SessionLease::SendDevice() {
+  MR_TRY(Ask(connection_.get(), "keep", kept_.get()));
+  return {};
+}
+
+Status SessionLease::StoreDevice(int device) {
+  MutexLock lock(mutex_);
+  kept_ = UniqueFd(::fcntl(device, F_DUPFD_CLOEXEC, 0));
+  if (!kept_) return Fail(ErrnoError(errno, "cannot duplicate the FUSE descriptor"));
+  if (!SendDevice()) connection_.Reset();  // the keeper is gone: the watcher looks for the next one
+  watcher_ = std::jthread([this](const std::stop_token& stop) { Watch(stop); });
+  return {};
+}
+
+void SessionLease::ForgetSession() {
+  watcher_ = {};
+  MutexLock lock(mutex_);
+  if (connection_) (void)Ask(connection_.get(), "drop");
+  connection_.Reset();
+  kept_.Reset();
+}
+
+/// Brings the descriptor to the next keeper whenever the keeper ends.
+void SessionLease::Watch(const std::stop_token& stop) {
+  while (SystemClock().SleepFor(kReconnect, stop)) {
+    MutexLock lock(mutex_);
+    if (connection_) {
+      pollfd ended{connection_.get(), POLLIN, 0};
+      if (::poll(&ended, 1, 0) == 0) continue;
+      log_.Warning("the keeper is gone; the mount goes on", {{"mount", name_}});
+      connection_.Reset();
+    }
+    if (auto connected = Connect(); !connected) continue;
+    if (Status kept = SendDevice(); !kept) {
+      connection_.Reset();
+      continue;
+    }
+    log_.Info("another keeper has the mount", {{"mount", name_}});
+  }
+}
+
+Result<std::vector<HeldSessionInfo>> ListHeldSessions(const std::filesystem::path& socket) {
+  const UniqueFd connection = MR_TRY(ConnectSessionHolder(socket));
+  const SessionHolderMessage answer = MR_TRY(Ask(connection.get(), "list"));
+  std::vector<HeldSessionInfo> names;
+  for (const std::string_view line : Split(answer.text, '\n')) {
+    const auto words = Split(line, ' ');
+    if (words.size() != 4) continue;
+    names.push_back({.name = std::string(words[0]),
+                     .held = words[1] == "held",
+                     .has_device = words[2] == "kept",
+                     .has_plan = words[3] == "plan"});
+  }
+  return names;
+}
+
+Status StoreDaemonPlan(const std::filesystem::path& socket, std::string_view name, std::string_view plan) {
+  if (plan.size() > kMostPlan) return Fail(Code::kInvalidArgument, "a plan of {} bytes is too long", plan.size());
+  const UniqueFd memory(::memfd_create("plan", MFD_CLOEXEC));
+  if (!memory) return Fail(ErrnoError(errno, "cannot make a memfd"));
+  MR_TRY(WriteFully(memory.get(), AsBytes(plan), 0, "a memfd"));
+  const UniqueFd connection = MR_TRY(ConnectSessionHolder(socket));
+  MR_TRY(Ask(connection.get(), fmt::format("plan {}", name), memory.get()));
+  return {};
+}
+
+Result<std::string> ReadDaemonPlan(const std::filesystem::path& socket, std::string_view name) {
+  const UniqueFd connection = MR_TRY(ConnectSessionHolder(socket));
+  const SessionHolderMessage answer = MR_TRY(Ask(connection.get(), fmt::format("read {}", name)));
+  struct stat info{};
+  if (!answer.descriptor || ::fstat(answer.descriptor.get(), &info) != 0 ||
+      static_cast<std::uint64_t>(info.st_size) > kMostPlan) {
+    return Fail(Code::kInternal, "the keeper's plan cannot be read");
+  }
+  std::string plan(static_cast<std::size_t>(info.st_size), '\0');
+  MR_TRY(ReadExactly(answer.descriptor.get(), AsWritableBytes(plan), 0, "a memfd"));
+  return plan;
+}
+
+Status ForgetHeldSession(const std::filesystem::path& socket, std::string_view name) {
+  const UniqueFd connection = MR_TRY(ConnectSessionHolder(socket));
+  MR_TRY(Ask(connection.get(), fmt::format("forget {}", name)));
+  return {};
+}
+
+}  // namespace millrace::mount

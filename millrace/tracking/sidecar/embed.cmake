@@ -1,0 +1,12 @@
+# Writes Python files as constants of a C++ source. Run by ninja: cmake -DOUTPUT=… -DFOLDER=… -P embed.cmake
+set(source "#include \"millrace/tracking/sidecar/sidecar_files.h\"\n\nnamespace millrace::tracking {\n")
+foreach(name IN ITEMS Wandb Callback)
+  string(TOLOWER ${name} file)
+  file(READ ${FOLDER}/${file}_sidecar.py text)
+  string(FIND "${text}" ")FILE\"" ending)
+  if(NOT ending EQUAL -1)
+    message(FATAL_ERROR "${file}_sidecar.py has the characters that end a raw string")
+  endif()
+  string(APPEND source "const std::string_view k${name}Sidecar = R\"FILE(${text})FILE\";\n")
+endforeach()
+file(WRITE ${OUTPUT} "${source}}  // namespace millrace::tracking\n")
