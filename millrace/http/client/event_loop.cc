@@ -246,6 +246,8 @@ void Client::EventLoop::Begin(Flight& flight, Transfer& transfer) {
   transfer.Prepare(easy, options_, share_, context_);
   transfer.owner = &flight;
   curl_easy_setopt(easy, CURLOPT_PRIVATE, &transfer);
+  curl_easy_setopt(easy, CURLOPT_CLOSESOCKETFUNCTION, OnClose);
+  curl_easy_setopt(easy, CURLOPT_CLOSESOCKETDATA, this);
   next_sweep_ = std::min(next_sweep_, context_.now + std::min(options_.timeouts.first_byte, options_.timeouts.stall));
   curl_multi_add_handle(multi_, easy);
 }
@@ -376,17 +378,24 @@ void Client::EventLoop::Complete(Id id, Result<Response> result) {
   done(std::move(result));
 }
 
-int Client::EventLoop::OnSocket(CURL*, curl_socket_t socket, int what, void* self, void* known) {
+// libcurl may speak of a socket once more after it has closed it. Another thread may have the number by then, so the
+// numbers are looked up in watched_ before the kernel hears of them.
+int Client::EventLoop::OnSocket(CURL*, curl_socket_t socket, int what, void* self, void*) {
   auto& loop = *static_cast<EventLoop*>(self);
   if (what == CURL_POLL_REMOVE) {
-    epoll_ctl(loop.epoll_.get(), EPOLL_CTL_DEL, socket, nullptr);
+    if (loop.watched_.erase(socket)) epoll_ctl(loop.epoll_.get(), EPOLL_CTL_DEL, socket, nullptr);
     return 0;
   }
   epoll_event event{.events = (what & CURL_POLL_IN ? EPOLLIN : 0u) | (what & CURL_POLL_OUT ? EPOLLOUT : 0u),
                     .data = {.fd = socket}};
-  epoll_ctl(loop.epoll_.get(), known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, socket, &event);
-  if (!known) curl_multi_assign(loop.multi_, socket, self);
+  bool added = loop.watched_.insert(socket).second;
+  epoll_ctl(loop.epoll_.get(), added ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, socket, &event);
   return 0;
+}
+
+int Client::EventLoop::OnClose(void* self, curl_socket_t socket) {
+  static_cast<EventLoop*>(self)->watched_.erase(socket);  // the kernel forgets a closed socket by itself
+  return close(socket);
 }
 
 int Client::EventLoop::OnTimer(CURLM*, long milliseconds, void* self) {

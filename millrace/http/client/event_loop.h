@@ -16,6 +16,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -108,6 +109,7 @@ class Client::EventLoop {
   void Complete(Id id, Result<Response> result);
 
   static int OnSocket(CURL*, curl_socket_t socket, int what, void* self, void* known);
+  static int OnClose(void* self, curl_socket_t socket);
   static int OnTimer(CURLM*, long milliseconds, void* self);
 
   // Constant after construction.
@@ -140,6 +142,7 @@ class Client::EventLoop {
   std::set<Id> active_;
   Id last_resumed_ = 0;
   std::vector<CURL*> idle_handles_;
+  std::unordered_set<curl_socket_t> watched_;  ///< libcurl's sockets that the kernel watches
   std::optional<TimePoint> curl_timer_;
   TimePoint next_sweep_ = TimePoint::max();  ///< when to search for stalled transfers again
   std::thread thread_;
