@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""The image of deploy/image: skopeo pushes its OCI layout to a registry and gets it back; the Containerfile is well formed.
+"""The image of deploy/image: skopeo pushes its OCI layout to a registry and gets it back; the Containerfile is well formed. Helm
+installs the chart of a release from the registry.
 
     image_layout.py --source FOLDER
 
 The programs in the image are stand-ins, because only its form is looked at. The registry is a few lines of this test, by the
-OCI Distribution Specification 1.1. Exit status 77: skopeo or what `build` needs is not here.
+OCI Distribution Specification 1.1. Helm is that of $MILLRACE_PEERS. Exit status 77: skopeo or what `build` needs is not here.
 """
 import argparse
+import contextlib
 import hashlib
 import http.server
 import json
@@ -94,6 +96,15 @@ class Registry(http.server.BaseHTTPRequestHandler):
         pass
 
 
+@contextlib.contextmanager
+def registry():
+    """A registry that runs meanwhile. Yields its host and port."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Registry) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
 def skopeo(*words):
     return subprocess.run(["skopeo", "--insecure-policy", *map(str, words)], check=True, stdout=subprocess.PIPE, text=True).stdout
 
@@ -109,18 +120,43 @@ def test_a_registry_takes_the_image_and_gives_it_back(source, folder):
         subprocess.run([source / "deploy/image/build", "--programs", programs, "--output", folder / name, "--tag", "millrace:1"], check=True)
         images.append({path.relative_to(folder / name): path.read_bytes() for path in (folder / name).rglob("*") if path.is_file()})
     assert images[0] == images[1], "the same files make the same image"
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Registry) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        there = f"docker://127.0.0.1:{server.server_port}/team/millrace:1"
+    with registry() as host:
+        there = f"docker://{host}/team/millrace:1"
         skopeo("copy", "--dest-tls-verify=false", f"oci:{folder}/one:1", there)
         seen = json.loads(skopeo("inspect", "--no-tags", "--tls-verify=false", there))
         assert (seen["Os"], len(seen["Layers"])) == ("linux", 2), seen
         skopeo("copy", "--src-tls-verify=false", there, f"oci:{folder}/back:1")
-        server.shutdown()
     blobs = [{path.name for path in (folder / name / "blobs/sha256").iterdir()} for name in ("one", "back")]
     assert blobs[0] == blobs[1], "the blobs, the manifest among them, came back as they were"
     # podman and containerd unpack the layers from there.
     skopeo("copy", f"oci:{folder}/back:1", f"docker-archive:{folder}/back.tar:millrace:1")
+
+
+def test_helm_installs_the_chart_from_a_registry(source, folder):
+    version = "9.8.7"
+    for name in ("chart", "again"):
+        subprocess.run([source / "tools/release/chart", version, folder / name], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["diff", "-r", folder / "chart", folder / "again"], check=True)
+    helm = shutil.which("helm", path=os.environ.get("MILLRACE_PEERS", "") + "/bin:" + os.environ["PATH"])
+    if helm is None:
+        print("no helm here: tests/install-peers FOLDER helm installs one, and MILLRACE_PEERS=FOLDER names it")
+        return
+    own = os.environ | {f"HELM_{name}_HOME": str(folder / "helm") for name in ("CACHE", "CONFIG", "DATA")}
+
+    def run(*words):
+        return subprocess.run([helm, *map(str, words)], check=True, stdout=subprocess.PIPE, text=True, env=own).stdout
+
+    with registry() as host:
+        skopeo("copy", "--dest-tls-verify=false", f"oci:{folder}/chart/millrace-chart:{version}", f"docker://{host}/charts/millrace:{version}")
+        there = f"oci://{host}/charts/millrace"
+        shown = run("show", "chart", there, "--version", version, "--plain-http")
+        assert f"version: {version}" in shown and f"appVersion: {version}" in shown, shown
+        from_registry = run("template", "here", "--kube-version", "1.31.0", there, "--version", version, "--plain-http")
+    assert run("template", "here", "--kube-version", "1.31.0", folder / f"chart/millrace-{version}.tgz") == from_registry
+    # But for the versions, it is the chart of the source tree.
+    same = [line for line in from_registry.splitlines() if version not in line]
+    from_tree = run("template", "here", "--kube-version", "1.31.0", source / "deploy/kubernetes/chart").splitlines()
+    assert len(same) > 100 and not set(same) - set(from_tree), sorted(set(same) - set(from_tree))
 
 
 def test_the_containerfile_is_well_formed(source, _):
@@ -157,7 +193,8 @@ def main():
         print(f"skipped: not installed: {', '.join(absent)}")
         sys.exit(77)
     with tempfile.TemporaryDirectory() as name:
-        for test in (test_a_registry_takes_the_image_and_gives_it_back, test_the_containerfile_is_well_formed):
+        for test in (test_a_registry_takes_the_image_and_gives_it_back, test_helm_installs_the_chart_from_a_registry,
+                     test_the_containerfile_is_well_formed):
             test(arguments.source.resolve(), pathlib.Path(name))
             print(f"ok {test.__name__}", flush=True)
 
