@@ -61,7 +61,7 @@ def page(name, text, version):
 def main():
     program, folder = sys.argv[1], pathlib.Path(sys.argv[2])
     folder.mkdir(parents=True, exist_ok=True)
-    version = output(program, "--version").strip()
+    version = output(program, "--version").splitlines()[0]
 
     def write(words):
         try:

@@ -6,6 +6,7 @@
 #include "apps/common/output.h"
 #include "apps/millrace/cli/cli.h"
 #include "apps/millrace/mount/mount_helper.h"
+#include "apps/millrace/version.h"
 #include "millrace/base/text.h"
 #include "millrace/mount/point/mountpoint_options.h"
 
@@ -98,7 +99,7 @@ int Main(int argc, char** argv) {
   app.footer(
       "An environment variable sets the default of each global flag: MILLRACE_ENDPOINT_URL for --endpoint-url, and so "
       "on.");
-  app.set_version_flag("--version", "millrace " MILLRACE_VERSION);
+  app.set_version_flag("--version", VersionText, "Print the version, and what of this machine it uses");
   app.require_subcommand(1);
   app.fallthrough();
   AddGlobalFlags(app, context.globals);
