@@ -32,6 +32,93 @@ std::int64_t GatheredOnDevice(const Layout& layout, const RankShare& share, std:
          std::min(share.trained, waiting * share.largest_trained) * kGradientBytes;
 }
 
+/// Blocks for weights of other ranks, for gradients before they are divided, and for their copies that travel.
+std::int64_t GatheredBytes(const TrainingSetup& setup, const Layout& layout, const RankShare& share,
+                           const Machine& machine) {
+  const std::int64_t element = setup.element_bytes();
+  if (layout.options.zero >= 2) {
+    const std::int64_t gathered =
+        machine.accelerators > 0 ? GatheredOnDevice(layout, share, element) : PooledBytes(layout, share, element);
+    return gathered +
+           (layout.options.reduce_in_bf16 ? std::min(share.trained, 2 * share.largest_trained) * kSentBytes : 0);
+  }
+  if (!layout.options.reduce_in_bf16 || layout.data_ranks() <= 1) return 0;
+  // Copies of two buckets that travel.
+  return std::min(share.trained, 2 * std::max(share.largest_trained, kBucketElements)) * kSentBytes;
+}
+
+/// The residual stream of a micro-batch on one rank.
+std::int64_t StreamBytes(const TrainingSetup& setup, const Layout& layout) {
+  const bool divides_tokens = layout.options.sequence && layout.options.tensor > 1;
+  return setup.micro_tokens() / (divides_tokens ? layout.options.tensor : 1) * setup.model.hidden_size *
+         setup.element_bytes();
+}
+
+/// What the blocks of a rank keep on the device for the backward pass of one micro-batch.
+std::int64_t BlockBytes(const TrainingSetup& setup, const Layout& layout, const LayoutCost& cost,
+                        const RankShare& share, const Machine& machine) {
+  return KeptByBlocks(cost, share) + (OffloadsInputs(layout, machine) ? 0 : InputBytes(setup, layout, share));
+}
+
+/// What the blocks of a rank keep for passes that make weight gradients later.
+std::int64_t WeightPassBytes(const LayoutCost& cost, const RankShare& share) {
+  std::int64_t bytes = 0;
+  for (std::size_t kind = 0; kind < share.kinds.size(); ++kind) {
+    bytes += share.kinds[kind].all * cost.blocks[kind].once.weight_pass_bytes;
+  }
+  return bytes;
+}
+
+std::int64_t ActivationBytes(const TrainingSetup& setup, const Layout& layout, const LayoutCost& cost,
+                             const RankShare& share, const Machine& machine) {
+  const std::int64_t blocks = BlockBytes(setup, layout, cost, share, machine);
+  const std::int64_t ends = share.embeds ? cost.embedding.kept_bytes : 0;
+  const auto kept = static_cast<std::int64_t>(
+      MicrobatchesInFlight(layout, share.rank) * static_cast<double>(blocks + ends) +
+      MicrobatchesOfWeights(layout, share.rank) * static_cast<double>(WeightPassBytes(cost, share)));
+  if (!OffloadsInputs(layout, machine)) return kept;
+  return kept +
+         std::min(InputBytes(setup, layout, share), kInputsUnderWay * setup.model.stream * StreamBytes(setup, layout));
+}
+
+/// The results that live during one pass, where they are largest. The head's part is gone before the blocks go back.
+std::int64_t WorkingBytes(const TrainingSetup& setup, const Layout& layout, const LayoutCost& cost,
+                          const RankShare& share, const Machine& machine) {
+  const std::int64_t stream = StreamBytes(setup, layout);
+  const bool defers = layout.options.pipeline > 1 && layout.options.schedule == engine::PipelineSchedule::kZeroBubble;
+  const auto peak_of = [defers](const PartCost& part) { return defers ? part.deferring_bytes : part.backward_bytes; };
+  std::int64_t working = 0;
+  for (std::size_t kind = 0; kind < share.kinds.size(); ++kind) {
+    const PartCost &once = cost.blocks[kind].once, &again = cost.blocks[kind].again;
+    if (share.kinds[kind].recomputed > 0) {
+      // What its first norm or product keeps is, in some blocks, the input that is kept anyway.
+      const bool keeps_input = setup.model.stream == 1 || share.blocks == share.recomputed_first;
+      working = std::max(working, peak_of(again) - (keeps_input ? stream : 0));
+    }
+    if (share.kinds[kind].all > share.kinds[kind].recomputed) {
+      working = std::max(working, peak_of(once) - once.kept_bytes);
+    }
+  }
+  // A pass that defers has, of the blocks behind it, what the weight gradients need in place of what the blocks kept.
+  if (defers && share.blocks > 0) {
+    const std::int64_t more = WeightPassBytes(cost, share) - BlockBytes(setup, layout, cost, share, machine);
+    working += std::max<std::int64_t>(0, more / share.blocks * (share.blocks - 1));
+  }
+  if (share.head != nullptr) {
+    // The last block's result is there, too; the part of it that a norm of this block keeps is counted already.
+    const std::int64_t result = share.recomputed > 0 ? setup.model.stream * stream : stream;
+    working = std::max({working, share.head->forward_bytes + result, share.head->backward_bytes});
+  }
+  return working;
+}
+
+/// Samples read ahead, and with DPO all pairs of a step: the reference passes over them before the first is learnt
+/// from. Its passes keep nothing, so they need less of the other kinds of memory than those that learn.
+std::int64_t DataBytes(const TrainingSetup& setup, const Layout& layout) {
+  const std::int64_t pairs = layout.microbatches * setup.micro_tokens() * kPairTokenBytes;
+  return setup.data_bytes + (setup.compares_pairs ? pairs : 0);
+}
+
 }  // namespace
 
 std::string_view MemoryKindName(MemoryKind kind) {
@@ -57,71 +144,18 @@ MemoryUse MemoryOf(const TrainingSetup& setup, const Layout& layout, const Layou
     use[MemoryKind::kOptimizer] = held(trained, 1) * setup.moments * setup.moment_bytes;
     use[MemoryKind::kMaster] = held(trained, 1) * setup.master_bytes();
   }
-  if (zero >= 2) {
-    use[MemoryKind::kGathered] =
-        machine.accelerators > 0 ? GatheredOnDevice(layout, share, element) : PooledBytes(layout, share, element);
-    if (layout.options.reduce_in_bf16) {
-      use[MemoryKind::kGathered] += std::min(trained, 2 * share.largest_trained) * kSentBytes;
-    }
-  } else if (layout.options.reduce_in_bf16 && layout.data_ranks() > 1) {
-    // Copies of two buckets that travel.
-    use[MemoryKind::kGathered] += std::min(trained, 2 * std::max(share.largest_trained, kBucketElements)) * kSentBytes;
-  }
-
-  const double in_flight = MicrobatchesInFlight(layout, share.rank);
-  const double of_weights = MicrobatchesOfWeights(layout, share.rank);
-  const bool divides_tokens = layout.options.sequence && layout.options.tensor > 1;
-  const std::int64_t stream =
-      setup.micro_tokens() / (divides_tokens ? layout.options.tensor : 1) * setup.model.hidden_size * element;
-  const std::int64_t inputs = InputBytes(setup, layout, share);
-  const std::int64_t blocks = KeptByBlocks(cost, share) + (OffloadsInputs(layout, machine) ? 0 : inputs);
-  const std::int64_t ends = share.embeds ? cost.embedding.kept_bytes : 0;
-  std::int64_t weight_passes = 0;
-  for (std::size_t kind = 0; kind < share.kinds.size(); ++kind) {
-    weight_passes += share.kinds[kind].all * cost.blocks[kind].once.weight_pass_bytes;
-  }
-  use[MemoryKind::kActivations] = static_cast<std::int64_t>(in_flight * static_cast<double>(blocks + ends) +
-                                                            of_weights * static_cast<double>(weight_passes));
-  if (OffloadsInputs(layout, machine)) {
-    use[MemoryKind::kActivations] += std::min(inputs, kInputsUnderWay * setup.model.stream * stream);
-  }
-  // The head's part is gone before the blocks go back.
-  const bool defers = layout.options.pipeline > 1 && layout.options.schedule == engine::PipelineSchedule::kZeroBubble;
-  const auto peak_of = [defers](const PartCost& part) { return defers ? part.deferring_bytes : part.backward_bytes; };
-  std::int64_t working = 0;
-  for (std::size_t kind = 0; kind < share.kinds.size(); ++kind) {
-    const PartCost &once = cost.blocks[kind].once, &again = cost.blocks[kind].again;
-    if (share.kinds[kind].recomputed > 0) {
-      // What its first norm or product keeps is, in some blocks, the input that is kept anyway.
-      const bool keeps_input = setup.model.stream == 1 || share.blocks == share.recomputed_first;
-      working = std::max(working, peak_of(again) - (keeps_input ? stream : 0));
-    }
-    if (share.kinds[kind].all > share.kinds[kind].recomputed) {
-      working = std::max(working, peak_of(once) - once.kept_bytes);
-    }
-  }
-  // A pass that defers has, of the blocks behind it, what the weight gradients need in place of what the blocks kept.
-  if (defers && share.blocks > 0) {
-    working += std::max<std::int64_t>(0, (weight_passes - blocks) / share.blocks * (share.blocks - 1));
-  }
-  if (share.head != nullptr) {
-    // The last block's result is there, too; the part of it that a norm of this block keeps is counted already.
-    const std::int64_t result = share.recomputed > 0 ? setup.model.stream * stream : stream;
-    working = std::max({working, share.head->forward_bytes + result, share.head->backward_bytes});
-  }
-  use[MemoryKind::kWorking] = working;
+  use[MemoryKind::kGathered] = GatheredBytes(setup, layout, share, machine);
+  use[MemoryKind::kActivations] = ActivationBytes(setup, layout, cost, share, machine);
+  use[MemoryKind::kWorking] = WorkingBytes(setup, layout, cost, share, machine);
   use[MemoryKind::kProcess] = static_cast<std::int64_t>(machine.process_memory);
   if (machine.accelerators > 0) return use;  // the rest is in the host's memory
-  if (layout.options.pipeline > 1 && in_flight > 1) {
+  if (layout.options.pipeline > 1 && MicrobatchesInFlight(layout, share.rank) > 1) {
     use[MemoryKind::kProcess] += static_cast<std::int64_t>(kHoles * static_cast<double>(use[MemoryKind::kActivations]));
   }
   const std::int64_t state = setup.moments * setup.moment_bytes + setup.master_bytes();
   const std::int64_t saved = setup.model.is_adapted() ? trained : all;  // adapters are saved without their model
   use[MemoryKind::kSnapshot] = setup.snapshots * Part(saved * element + trained * state, layout.data_ranks());
-  use[MemoryKind::kData] = setup.data_bytes;
-  // The reference passes over all pairs of a step before the first of them is learnt from. Its passes keep nothing, so
-  // they need less of the other kinds than those that learn.
-  if (setup.compares_pairs) use[MemoryKind::kData] += layout.microbatches * setup.micro_tokens() * kPairTokenBytes;
+  use[MemoryKind::kData] = DataBytes(setup, layout);
   return use;
 }
 
