@@ -90,60 +90,32 @@ class PartCounter {
         learns_ = learns_ || layer.trains_weight;
         break;
       case Kind::kNorm:
-        learns_ = learns_ || layer.trains_weight || layer.trains_bias;
-        if (!learns_ && !selective_) {  // with selective recomputation, its output is made again for the next layer
-          Pass(4 * rows_ * layer.in, false);
-          break;
-        }
-        Keep(rows_ * layer.in * bytes_ + rows_ * kFloat * (layer.bias ? 2 : 1));
-        GoBack((IsPreNorm() ? 3 : 2) * rows_ * layer.in * bytes_ +
-               std::min(kNormBlocks, (rows_ + kNormBlockRows - 1) / kNormBlockRows) * layer.in * (layer.bias ? 2 : 1) *
-                   kFloat);
-        Pass(4 * rows_ * layer.in);
+        AddNorm(layer);
         break;
-      case Kind::kHeadNorm: {
-        const std::int64_t all = OwnColumns(), own = ColumnsOf(layer);
-        Keep(tokens_ * own * bytes_ + tokens_ * own / layer.in * kFloat);
-        // Gradients of queries, keys and values together, and of what was taken apart before; a copy of its own.
-        GoBack(waiting_ + tokens_ * (2 * all + 2 * own) * bytes_);
-        Pass(4 * tokens_ * own);
+      case Kind::kHeadNorm:
+        AddHeadNorm(layer);
         break;
-      }
       case Kind::kColumns:
         Enter(layer.in, layer.cheap_input && NeedsInput(layer));
-        KeepInput(layer, layer.in);
-        KeepScaled(layer, ColumnsOf(layer));
-        GoBackThroughProduct(layer, layer.in, ColumnsOf(layer));
-        Multiply(layer.in, ColumnsOf(layer), layer.trains_weight);
-        MultiplyAdapters(layer);
+        AddProduct(layer, layer.in, ColumnsOf(layer));
         break;
       case Kind::kRows:
-        KeepInput(layer, layer.in / tensor_);
-        KeepScaled(layer, layer.out());
         if (layer.adapters.has_magnitudes && tensor_ > 1) cost_.forward.all_reduce.Add(1, layer.out() * kFloat);
-        GoBackThroughProduct(layer, layer.in / tensor_, layer.out());
-        Multiply(layer.in / tensor_, layer.out(), layer.trains_weight);
-        MultiplyAdapters(layer);
+        AddProduct(layer, layer.in / tensor_, layer.out());
         Leave(layer.out());
         break;
       case Kind::kWhole:
-        KeepInput(layer, layer.in);
-        KeepScaled(layer, layer.out());
-        GoBackThroughProduct(layer, layer.in, layer.out());
-        Multiply(layer.in, layer.out(), layer.trains_weight);
-        MultiplyAdapters(layer);
+        AddProduct(layer, layer.in, layer.out());
         break;
       case Kind::kAttention:
         AddAttention(layer);
         break;
       case Kind::kActivation:
-      case Kind::kGated: {
-        const std::int64_t inputs = (layer.kind == Kind::kGated ? 2 : 1) * layer.in / tensor_;
-        Keep(tokens_ * inputs * bytes_);
-        GoBack(waiting_ + tokens_ * (layer.in / tensor_ + inputs) * bytes_);
-        Pass(tokens_ * (inputs + layer.in / tensor_));
+        AddActivation(layer, layer.in / tensor_);
         break;
-      }
+      case Kind::kGated:
+        AddActivation(layer, 2 * layer.in / tensor_);
+        break;
       case Kind::kJoinRows:
         if (division_.sequence) cost_.forward.all_gather.Add(1, tokens_ * layer.in * bytes_);
         break;
@@ -151,6 +123,42 @@ class PartCounter {
         AddTokenHead(layer);
         break;
     }
+  }
+
+  void AddNorm(const Layer& layer) {
+    learns_ = learns_ || layer.trains_weight || layer.trains_bias;
+    if (!learns_ && !selective_) {  // with selective recomputation, its output is made again for the next layer
+      Pass(4 * rows_ * layer.in, false);
+      return;
+    }
+    Keep(rows_ * layer.in * bytes_ + rows_ * kFloat * (layer.bias ? 2 : 1));
+    GoBack((IsPreNorm() ? 3 : 2) * rows_ * layer.in * bytes_ +
+           std::min(kNormBlocks, (rows_ + kNormBlockRows - 1) / kNormBlockRows) * layer.in * (layer.bias ? 2 : 1) *
+               kFloat);
+    Pass(4 * rows_ * layer.in);
+  }
+
+  void AddHeadNorm(const Layer& layer) {
+    const std::int64_t all = OwnColumns(), own = ColumnsOf(layer);
+    Keep(tokens_ * own * bytes_ + tokens_ * own / layer.in * kFloat);
+    // Gradients of queries, keys and values together, and of what was taken apart before; a copy of its own.
+    GoBack(waiting_ + tokens_ * (2 * all + 2 * own) * bytes_);
+    Pass(4 * tokens_ * own);
+  }
+
+  /// A product whose matrix is [out, in] on this rank.
+  void AddProduct(const Layer& layer, std::int64_t in, std::int64_t out) {
+    KeepInput(layer, in);
+    KeepScaled(layer, out);
+    GoBackThroughProduct(layer, in, out);
+    Multiply(in, out, layer.trains_weight);
+    MultiplyAdapters(layer);
+  }
+
+  void AddActivation(const Layer& layer, std::int64_t inputs) {
+    Keep(tokens_ * inputs * bytes_);
+    GoBack(waiting_ + tokens_ * (layer.in / tensor_ + inputs) * bytes_);
+    Pass(tokens_ * (inputs + layer.in / tensor_));
   }
 
   /// As engine::TensorRanks::ShareOf.
