@@ -312,6 +312,12 @@ Value Interpreter::MakeMacro(const Statement& statement, const ScopePointer& sco
       });
 }
 
+Status Interpreter::SpendOn(const Value& made) {
+  if (const std::string* text = made.text()) MR_TRY(SpendText(text->size()));
+  if (const Sequence* items = made.sequence()) MR_TRY(Spend(static_cast<std::int64_t>(items->items.size())));
+  return {};
+}
+
 Result<Value> Interpreter::Evaluate(const Expression& expression, const ScopePointer& scope) {
   MR_TRY(Spend(1));
   const Level level(left_.depth);
@@ -359,28 +365,17 @@ Result<Value> Interpreter::EvaluateKind(const Expression& expression, const Scop
       if (!value.number()) return Fail(Code::kInvalidArgument, "{} has no sign", value.TypeName());
       return value;
     }
-    case Kind::kArithmetic: {
-      const Value left = MR_TRY(operand(0)), right = MR_TRY(operand(1));
-      Value result = MR_TRY(Calculate(expression.text, left, right));
-      if (const std::string* text = result.text()) MR_TRY(SpendText(text->size()));
-      if (const Sequence* items = result.sequence()) MR_TRY(Spend(static_cast<std::int64_t>(items->items.size())));
-      return result;
-    }
-    case Kind::kConcatenate: {
-      std::string text;
-      for (std::size_t i = 0; i < expression.operands.size(); ++i) text += MR_TRY(Print(MR_TRY(operand(i))));
-      MR_TRY(SpendText(text.size()));
-      return Value::Of(std::move(text));
-    }
+    case Kind::kArithmetic:
+      return EvaluateArithmetic(expression, scope);
+    case Kind::kConcatenate:
+      return EvaluateConcatenate(expression, scope);
     case Kind::kCompare:
       return EvaluateCompare(expression, scope);
-    case Kind::kAnd: {
-      Value left = MR_TRY(operand(0));
-      return left.Truthy() ? operand(1) : std::move(left);
-    }
+    case Kind::kAnd:
     case Kind::kOr: {
       Value left = MR_TRY(operand(0));
-      return left.Truthy() ? std::move(left) : operand(1);
+      const bool decides = left.Truthy() == (expression.kind == Kind::kOr);
+      return decides ? std::move(left) : operand(1);
     }
     case Kind::kConditional:
       if (MR_TRY(operand(1)).Truthy()) return operand(0);
@@ -411,9 +406,23 @@ Result<Value> Interpreter::EvaluateSlice(const Expression& expression, const Sco
     places[i] = place.AsInteger();
   }
   Value slice = MR_TRY(Slice(of, places[0], places[1], places[2].value_or(1)));
-  if (const std::string* text = slice.text()) MR_TRY(SpendText(text->size()));
-  if (const Sequence* items = slice.sequence()) MR_TRY(Spend(static_cast<std::int64_t>(items->items.size())));
+  MR_TRY(SpendOn(slice));
   return slice;
+}
+
+Result<Value> Interpreter::EvaluateArithmetic(const Expression& expression, const ScopePointer& scope) {
+  const Value left = MR_TRY(Evaluate(*expression.operands[0], scope));
+  const Value right = MR_TRY(Evaluate(*expression.operands[1], scope));
+  Value result = MR_TRY(Calculate(expression.text, left, right));
+  MR_TRY(SpendOn(result));
+  return result;
+}
+
+Result<Value> Interpreter::EvaluateConcatenate(const Expression& expression, const ScopePointer& scope) {
+  std::string text;
+  for (const auto& operand : expression.operands) text += MR_TRY(Print(MR_TRY(Evaluate(*operand, scope))));
+  MR_TRY(SpendText(text.size()));
+  return Value::Of(std::move(text));
 }
 
 Result<Value> Interpreter::EvaluateCompare(const Expression& expression, const ScopePointer& scope) {

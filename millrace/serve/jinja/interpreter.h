@@ -64,10 +64,14 @@ class Interpreter {
   Value MakeMacro(const Statement& statement, const ScopePointer& scope);
   Status Bind(const std::vector<std::string>& targets, const Value& value, Scope& scope);
 
+  /// Counts the text or the elements of a value that an operation has made.
+  Status SpendOn(const Value& made);
   Result<Value> Evaluate(const Expression& expression, const ScopePointer& scope);
   Result<Value> EvaluateKind(const Expression& expression, const ScopePointer& scope);
   Result<Value> EvaluateName(const Expression& expression, const Scope& scope);
   Result<Value> EvaluateSlice(const Expression& expression, const ScopePointer& scope);
+  Result<Value> EvaluateArithmetic(const Expression& expression, const ScopePointer& scope);
+  Result<Value> EvaluateConcatenate(const Expression& expression, const ScopePointer& scope);
   Result<Value> EvaluateCompare(const Expression& expression, const ScopePointer& scope);
   Result<Value> EvaluateDict(const Expression& expression, const ScopePointer& scope);
   Result<List> EvaluateAll(const Expression& expression, std::size_t first, const ScopePointer& scope);
