@@ -231,6 +231,35 @@ Parsed<CompletionJob> Api::Describe(const ChatRequest& request, const Adapter* a
   return job;
 }
 
+Parsed<std::vector<GenerationRequest>> Api::RequestTexts(const CompletionJob& job,
+                                                         const GenerationRequest& common) const {
+  const RequestOptions& options = job.options;
+  // A conversation goes on until the model ends it; a completion by default for a few words.
+  const int default_tokens = job.form == AnswerForm::kChat ? options_.limits.max_tokens : kDefaultMaxTokens;
+  std::vector<GenerationRequest> texts;
+  for (const std::vector<TokenId>& prompt : job.prompts) {
+    const int room = options_.context_length - static_cast<int>(std::min<std::size_t>(prompt.size(), 1 << 30));
+    if (room < options.max_tokens.value_or(1)) {
+      return std::unexpected(ApiError{
+          .message = fmt::format("the prompt has {} tokens and max_tokens is {}, but the model's context is {} tokens",
+                                 prompt.size(), options.max_tokens.value_or(1), options_.context_length),
+          .param = job.form == AnswerForm::kChat ? "messages" : "prompt",
+          .code = "context_length_exceeded"});
+    }
+    for (int text = 0; text < options.made_texts(); ++text) {
+      GenerationRequest made = common;
+      made.prompt = prompt;
+      made.max_tokens = options.max_tokens.value_or(std::min({default_tokens, room, options_.limits.max_tokens}));
+      // To find the best.
+      if (options.made_texts() > options.texts && !made.sampling.logprobs) made.sampling.logprobs = 0;
+      // Several texts of one seed draw differently, but the same again in the same request.
+      made.sampling.seed = (options.seed_given ? made.sampling.seed : SystemEntropy()) + texts.size();
+      texts.push_back(std::move(made));
+    }
+  }
+  return texts;
+}
+
 Parsed<CompletionJob> Api::Admit(AnyRequest any, TimePoint arrived, int user, std::stop_token stop) {
   struct ModelName {
     const std::string& operator()(const CompletionRequest& request) const { return request.options.model; }
@@ -260,39 +289,19 @@ Parsed<CompletionJob> Api::Admit(AnyRequest any, TimePoint arrived, int user, st
                                     .param = job.tool_choice.is_forced() ? "tools" : "response_format",
                                     .code = "unsupported_form"});
   }
-  // A conversation goes on until the model ends it; a completion by default for a few words.
-  const int default_tokens = job.form == AnswerForm::kChat ? options_.limits.max_tokens : kDefaultMaxTokens;
-  std::vector<GenerationRequest> generations;
-  for (const std::vector<TokenId>& prompt : job.prompts) {
-    const int room = options_.context_length - static_cast<int>(std::min<std::size_t>(prompt.size(), 1 << 30));
-    if (room < options.max_tokens.value_or(1)) {
-      return std::unexpected(ApiError{
-          .message = fmt::format("the prompt has {} tokens and max_tokens is {}, but the model's context is {} tokens",
-                                 prompt.size(), options.max_tokens.value_or(1), options_.context_length),
-          .param = job.form == AnswerForm::kChat ? "messages" : "prompt",
-          .code = "context_length_exceeded"});
-    }
-    job.usage.prompt += static_cast<std::int64_t>(prompt.size());
-    for (int text = 0; text < options.made_texts(); ++text) {
-      SamplingOptions sampling = options.sampling;
-      sampling.constraint = *constraint;
-      if (*constraint) sampling.ends = job.ends;
-      if (options.made_texts() > options.texts && !sampling.logprobs) sampling.logprobs = 0;  // to find the best
-      // Several texts of one seed draw differently, but the same again in the same request.
-      sampling.seed = (options.seed_given ? sampling.seed : SystemEntropy()) + generations.size();
-      generations.push_back(
-          {.prompt = prompt,
-           .max_tokens = options.max_tokens.value_or(std::min({default_tokens, room, options_.limits.max_tokens})),
-           .ends = job.ends,
-           .sampling = std::move(sampling),
-           .user = user,
-           .start_by = After(arrived, options_.max_wait),
-           .end_by = After(arrived, options_.max_time),
-           .adapter = *adapter});
-    }
-  }
+  GenerationRequest common{.ends = job.ends,
+                           .sampling = options.sampling,
+                           .user = user,
+                           .start_by = After(arrived, options_.max_wait),
+                           .end_by = After(arrived, options_.max_time),
+                           .adapter = *adapter};
+  common.sampling.constraint = *constraint;
+  if (*constraint) common.sampling.ends = job.ends;
+  auto generations = RequestTexts(job, common);
+  if (!generations) return std::unexpected(generations.error());
+  for (const std::vector<TokenId>& prompt : job.prompts) job.usage.prompt += static_cast<std::int64_t>(prompt.size());
   job.scheduler = scheduler_.Get();
-  auto admitted = job.scheduler->Submit(std::move(generations));
+  auto admitted = job.scheduler->Submit(*std::move(generations));
   if (!admitted) return std::unexpected(ToApiError(admitted.error()));
   job.generations = *std::move(admitted);
   job.head = {(job.form == AnswerForm::kChat ? "chatcmpl-" : "cmpl-") + SecureHex(12), UnixSeconds(clock_.Wall()),

@@ -85,6 +85,8 @@ class Api {
   int UserOf(http::ServerRequest& request) const;
   Parsed<Json> ReadBody(http::ServerRequest& request) const;
   Parsed<CompletionJob> Admit(AnyRequest request, TimePoint arrived, int user, std::stop_token stop);
+  /// Returns the texts that a job asks the scheduler for: `common`, with the prompts, lengths and seeds of the job.
+  Parsed<std::vector<GenerationRequest>> RequestTexts(const CompletionJob& job, const GenerationRequest& common) const;
   /// Returns the adapter that a request's model is; null for the served model itself.
   Parsed<std::shared_ptr<const Adapter>> ChooseAdapter(const std::string& model, std::stop_token stop) const;
   bool AddsBos(const Adapter* adapter) const;
