@@ -157,6 +157,50 @@ std::string ModuleName(std::string_view program) {
   return std::string(program);
 }
 
+/// Returns the values of the script's environment that describe the machine, the program and the folders.
+Json MachineValues(const TrainingContainer& container, const ContainerHardware& hardware,
+                   const InstanceGroups& groups) {
+  const std::filesystem::path input = container.base / "input", output = container.base / "output";
+  const std::string program = container.Reserved("sagemaker_program");
+  const auto level = container.reserved.find("sagemaker_container_log_level");
+  const auto code = container.reserved.find("sagemaker_submit_directory");
+  return {
+      {"hosts", container.hosts},
+      {"network_interface_name", TextIn(container.resources, "network_interface_name")},
+      {"user_entry_point", program},
+      {"resource_config", container.resources},
+      {"input_data_config", container.inputs},
+      {"output_data_dir", (output / "data").string()},
+      {"current_host", container.current_host},
+      {"current_instance_type", TextIn(container.resources, "current_instance_type")},
+      {"current_instance_group", groups.current},
+      {"current_instance_group_hosts", groups.current_hosts},
+      {"instance_groups", groups.names},
+      {"instance_groups_dict", groups.by_name},
+      {"distribution_instance_groups", groups.distributed},
+      {"is_hetero", groups.names.size() > 1},
+      {"module_name", ModuleName(program)},
+      {"log_level", level == container.reserved.end() ? Json(kInfoLevel) : level->second},
+      {"framework_module", nullptr},
+      {"input_dir", input.string()},
+      {"input_config_dir", (input / "config").string()},
+      {"output_dir", output.string()},
+      {"num_cpus", hardware.cpus},
+      {"num_gpus", hardware.gpus},
+      {"num_neurons", hardware.neurons},
+      {"model_dir", (container.base / "model").string()},
+      {"module_dir", code == container.reserved.end() ? Json((container.base / "code").string()) : code->second},
+      {"output_intermediate_dir", (output / "intermediate").string()},
+  };
+}
+
+/// "model_dir" becomes "SM_MODEL_DIR".
+std::string VariableName(std::string_view key) {
+  std::string name = fmt::format("SM_{}", key);
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  return name;
+}
+
 }  // namespace
 
 std::string TrainingContainer::Reserved(std::string_view name) const {
@@ -251,11 +295,7 @@ std::vector<std::string> CommandLineOf(const std::map<std::string, Json>& hyperp
 
 std::map<std::string, std::string> ScriptEnvironment(const TrainingContainer& container,
                                                      const ContainerHardware& hardware) {
-  const std::filesystem::path input = container.base / "input", output = container.base / "output";
   const InstanceGroups groups = GroupsOf(container);
-  const std::string program = container.Reserved("sagemaker_program");
-  const auto level = container.reserved.find("sagemaker_container_log_level");
-  const auto code = container.reserved.find("sagemaker_submit_directory");
   const std::string name = container.Reserved("sagemaker_job_name");
   Json folders = Json::object();
   std::vector<std::string> names;
@@ -263,34 +303,7 @@ std::map<std::string, std::string> ScriptEnvironment(const TrainingContainer& co
     folders[channel.name] = container.FolderOf(channel.name).string();
     names.push_back(channel.name);
   }
-  Json values = {
-      {"hosts", container.hosts},
-      {"network_interface_name", TextIn(container.resources, "network_interface_name")},
-      {"user_entry_point", program},
-      {"resource_config", container.resources},
-      {"input_data_config", container.inputs},
-      {"output_data_dir", (output / "data").string()},
-      {"current_host", container.current_host},
-      {"current_instance_type", TextIn(container.resources, "current_instance_type")},
-      {"current_instance_group", groups.current},
-      {"current_instance_group_hosts", groups.current_hosts},
-      {"instance_groups", groups.names},
-      {"instance_groups_dict", groups.by_name},
-      {"distribution_instance_groups", groups.distributed},
-      {"is_hetero", groups.names.size() > 1},
-      {"module_name", ModuleName(program)},
-      {"log_level", level == container.reserved.end() ? Json(kInfoLevel) : level->second},
-      {"framework_module", nullptr},
-      {"input_dir", input.string()},
-      {"input_config_dir", (input / "config").string()},
-      {"output_dir", output.string()},
-      {"num_cpus", hardware.cpus},
-      {"num_gpus", hardware.gpus},
-      {"num_neurons", hardware.neurons},
-      {"model_dir", (container.base / "model").string()},
-      {"module_dir", code == container.reserved.end() ? Json((container.base / "code").string()) : code->second},
-      {"output_intermediate_dir", (output / "intermediate").string()},
-  };
+  Json values = MachineValues(container, hardware, groups);
   const Json parameters = FrameworkParameters(container);
   const Json& together = groups.distributed_hosts;
   const std::string master = together.empty() ? container.hosts.front() : VariableText(together.front());
@@ -310,12 +323,7 @@ std::map<std::string, std::string> ScriptEnvironment(const TrainingContainer& co
   for (const auto& [channel, folder] : folders.items()) values["channel_" + channel] = folder;
   for (const auto& [key, value] : container.hyperparameters) values["hp_" + key] = value;
   std::map<std::string, std::string> variables;
-  for (const auto& [key, value] : values.items()) {
-    std::string variable = "SM_" + key;
-    std::ranges::transform(variable, variable.begin(),
-                           [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
-    variables[variable] = VariableText(value);
-  }
+  for (const auto& [key, value] : values.items()) variables[VariableName(key)] = VariableText(value);
   return variables;
 }
 
