@@ -36,6 +36,9 @@ struct JobOutcome {
   int exit_status = 0;       ///< of the supervisor's own process
   bool may_return = true;    ///< an interrupted job may go on by itself, when a scheduler starts it again
   bool lacks_nodes = false;  ///< the job failed because too few machines were ready
+
+  /// Returns whether the job goes on where a scheduler starts it again.
+  bool goes_on() const { return ending == Ending::kInterrupted ? may_return : lacks_nodes; }
 };
 
 /// Decides, and its owner acts. Call Next() with the states of the ranks, carry out the action, and call Next() again,

@@ -142,6 +142,17 @@ Result<JobStatus> JobStatus::FromJson(const Json& json, std::string_view what) {
   return status;
 }
 
+JobStatus StartingStatus(const std::string& name, WallTime now) {
+  const std::string text = FormatIso8601(now);
+  return {.name = name,
+          .state = "starting",
+          .message = "starting",
+          .pid = ::getpid(),
+          .pid_start = ProcessStart(::getpid()),
+          .started = text,
+          .updated = text};
+}
+
 Result<fs::path> StateRoot() {
   auto variable = [](const char* name) {
     const char* value = std::getenv(name);
@@ -210,6 +221,12 @@ Result<std::vector<JobStatus>> ListJobs(const fs::path& root) {
   }
   std::sort(jobs.begin(), jobs.end(), [](const JobStatus& a, const JobStatus& b) { return a.name < b.name; });
   return jobs;
+}
+
+UnfinishedJob FindUnfinished(const fs::path& root, std::string_view name) {
+  const auto status = ReadJob(root, name);
+  if (!status || status->state == "done") return {};
+  return {.exists = true, .spent = status->cost ? status->cost->spent : 0};
 }
 
 Status StopJob(const fs::path& root, std::string_view name) {
@@ -281,6 +298,11 @@ Status RequestStop(const fs::path& root, std::string_view name) {
 Result<bool> IsStopRequested(const fs::path& root, std::string_view name) {
   std::error_code error;
   return fs::exists(MR_TRY(FolderOf(root, name)) / "stop", error);
+}
+
+Result<bool> MayStartAgain(const fs::path& root, std::string_view name) {
+  const auto submission = MR_TRY(SubmissionOf(root, name));
+  return submission && !MR_TRY(IsStopRequested(root, name));
 }
 
 }  // namespace millrace::jobs

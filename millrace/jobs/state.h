@@ -72,6 +72,9 @@ struct JobStatus {
   bool operator==(const JobStatus&) const = default;
 };
 
+/// Returns the status of a job whose supervisor is this process and has started no rank yet.
+JobStatus StartingStatus(const std::string& name, WallTime now);
+
 /// $MILLRACE_STATE_DIR, else $XDG_STATE_HOME/millrace, else ~/.local/state/millrace.
 Result<std::filesystem::path> StateRoot();
 
@@ -100,6 +103,12 @@ class JobFolder {
 Result<JobStatus> ReadJob(const std::filesystem::path& root, std::string_view name);
 /// Returns the status of all jobs, sorted by name. Leaves out folders without a readable status.
 Result<std::vector<JobStatus>> ListJobs(const std::filesystem::path& root);
+/// The remains of earlier runs of a job that has not come to its end.
+struct UnfinishedJob {
+  bool exists = false;
+  double spent = 0;  ///< what they have cost
+};
+UnfinishedJob FindUnfinished(const std::filesystem::path& root, std::string_view name);
 /// Asks the supervisor to stop (SIGTERM). Does not wait. Signals no other process.
 /// Errors: kPreconditionFailed if none runs; kUnavailable while one is starting and its process is not known yet (try
 /// again).
@@ -125,5 +134,8 @@ Status NoteStatus(const std::filesystem::path& root, std::string_view name, cons
 Status RequestStop(const std::filesystem::path& root, std::string_view name);
 /// Returns whether that was done since the job was submitted.
 Result<bool> IsStopRequested(const std::filesystem::path& root, std::string_view name);
+/// Returns whether a scheduler may restart an interrupted job. False after `job stop`, and for a job that no scheduler
+/// has.
+Result<bool> MayStartAgain(const std::filesystem::path& root, std::string_view name);
 
 }  // namespace millrace::jobs

@@ -12,6 +12,10 @@ namespace {
 
 constexpr int kTailLines = 20;  // a guess: a stack trace and its message, on one screen
 
+/// SageMaker kills a container 120 s after SIGTERM.
+constexpr Duration kSageMakerGrace = std::chrono::seconds(100);
+constexpr Duration kPodPatience = std::chrono::days(7);
+
 std::string_view UseName(NodeState::Use use) {
   switch (use) {
     case NodeState::Use::kRuns:
@@ -34,6 +38,20 @@ std::string DescribeState(const RankState& rank) {
 }
 
 }  // namespace
+
+Supervisor::Options Supervisor::OptionsOf(const Spec& spec, bool in_sagemaker) {
+  Options options{.name = spec.name};
+  options.policy.max_restarts = spec.run.max_restarts;
+  options.policy.hang_timeout = spec.run.hang_timeout;
+  if (in_sagemaker) options.policy.grace = kSageMakerGrace;
+  options.policy.reports_steps = spec.run.command.empty();
+  if (spec.run.is_over_ssh()) options.policy.start_patience = spec.run.ssh.connect_timeout.value_or(Duration(0));
+  // The cluster decides when pods come; `job status` tells why they do not.
+  if (spec.run.in_pods()) options.policy.start_patience = kPodPatience;
+  if (spec.run.command.empty()) options.policy.sequences_per_step = static_cast<std::uint64_t>(spec.train.global_batch);
+  options.cost = spec.cost;
+  return options;
+}
 
 Supervisor::Supervisor(Launcher& launcher, Clock& clock, Random random, Options options)
     : launcher_(launcher),

@@ -13,6 +13,7 @@
 #include "millrace/jobs/cost.h"
 #include "millrace/jobs/launcher.h"
 #include "millrace/jobs/policy.h"
+#include "millrace/jobs/spec/spec.h"
 #include "millrace/jobs/state.h"
 
 namespace millrace::jobs {
@@ -49,6 +50,9 @@ class Supervisor {
     /// Called when something has changed, and about every `status_interval`.
     std::function<void(const JobStatus&)> on_status;
   };
+  /// Returns the options that a job file decides: names, restarts, times and costs. `in_sagemaker`: this machine is a
+  /// container of SageMaker.
+  static Options OptionsOf(const Spec& spec, bool in_sagemaker);
   /// REQUIRES: `launcher` and `clock` outlive this object.
   Supervisor(Launcher& launcher, Clock& clock, Random random, Options options);
 

@@ -153,10 +153,11 @@ Result<int> AttachToJob(const Context& context, NameArguments arguments) {
   }
   // Slurm starts an interrupted job again, but says so only some seconds later.
   constexpr int kLooks = 20;
+  const std::filesystem::path root = MR_TRY(jobs::StateRoot());
   bool shown = false;
   for (int looks = 0;;) {
     const jobs::JobStatus status = MR_TRY(ReadJobAnywhere(arguments.name));
-    const bool may_return = status.state == "interrupted" && MR_TRY(MayStartAgain(arguments.name));
+    const bool may_return = status.state == "interrupted" && MR_TRY(jobs::MayStartAgain(root, arguments.name));
     if (status.state == "queued" || status.state == "starting" || (may_return && ++looks < kLooks)) {
       if (!SystemClock().SleepFor(std::chrono::milliseconds(500), context.stop)) {
         return Fail(Code::kCancelled, "job \"{}\" is still {}", status.name, status.state);

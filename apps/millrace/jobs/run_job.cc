@@ -40,10 +40,6 @@
 namespace millrace::cli {
 namespace {
 
-/// SageMaker kills a container 120 s after SIGTERM.
-constexpr Duration kSageMakerGrace = std::chrono::seconds(100);
-constexpr Duration kPodPatience = std::chrono::days(7);
-
 Result<std::vector<std::string>> RankCommand(const JobArguments& arguments, const std::filesystem::path& job_file) {
   const std::string program =
       arguments.program.empty() ? (MR_TRY(ProgramDirectory()) / "millrace-train").string() : arguments.program;
@@ -112,30 +108,6 @@ Result<std::unique_ptr<jobs::Launcher>> LaunchHere(const Context& context, const
   return std::make_unique<jobs::LocalLauncher>(std::move(local));
 }
 
-jobs::JobStatus StartingStatus(const std::string& name) {
-  const std::string now = FormatIso8601(SystemClock().Wall());
-  return {.name = name,
-          .state = "starting",
-          .message = "starting",
-          .pid = ::getpid(),
-          .pid_start = jobs::ProcessStart(::getpid()),
-          .started = now,
-          .updated = now};
-}
-
-/// What earlier runs of a job that has not come to its end have left.
-struct UnfinishedJob {
-  bool exists = false;
-  double spent = 0;  ///< what they have cost
-};
-
-UnfinishedJob FindUnfinished(const std::string& name) {
-  const auto root = jobs::StateRoot();
-  const auto status = root ? jobs::ReadJob(*root, name) : Fail(root.error());
-  if (!status || status->state == "done") return {};
-  return {.exists = true, .spent = status->cost ? status->cost->spent : 0};
-}
-
 /// Returns what shows the metrics of the job file in TensorBoard; null if it defines none, or names no folder.
 Result<std::unique_ptr<jobs::MetricEvents>> OpenMetricEvents(const Context& context, const jobs::Spec& spec) {
   if (spec.log.metric_definitions.empty() || spec.log.tensorboard.empty()) return nullptr;
@@ -156,13 +128,11 @@ Result<std::unique_ptr<http::Server>> ServeForeignMetrics(const Context& context
       {{"/metrics", [path = folder.path()] { return MetricsIn(path).PrometheusText(); }}});
 }
 
-bool IsOverSsh(const jobs::Spec& spec) { return spec.run.launcher == "ssh" || spec.run.launcher == "mpijob"; }
-
 /// Returns the launcher that the job asks for.
 Result<std::unique_ptr<jobs::Launcher>> Launch(const Context& context, const jobs::Spec& spec,
                                                const JobArguments& arguments, const jobs::JobFolder& folder,
                                                OnLine on_line) {
-  if (IsOverSsh(spec)) return LaunchOverSsh(context, spec, arguments.program, folder, std::move(on_line));
+  if (spec.run.is_over_ssh()) return LaunchOverSsh(context, spec, arguments.program, folder, std::move(on_line));
   if (spec.run.launcher == "slurm" || arguments.in_pod) {
     return LaunchOnNodes(context, spec, arguments.program, folder, std::move(on_line));
   }
@@ -211,11 +181,7 @@ Status CheckBeforeStart(const Context& context, const jobs::Spec& spec, const Jo
 
 Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   jobs::Spec spec = MR_TRY(ReadSpec(arguments));
-  if (arguments.compiles) {
-    spec.name += "-compile";  // a job of its own, so that the status of the real one stays
-    spec.train.compile = train::Compile::kOn;
-    spec.run.max_restarts = 0;
-  }
+  if (arguments.compiles) spec = spec.CompileJob();
   if (context.globals.dry_run) return ShowChecks(context, spec, arguments);
   if (spec.run.in_pods() && !arguments.in_pod) {
     return Fail(Code::kInvalidArgument, "run.launcher is {}: `millrace job submit {}` starts the job in its cluster",
@@ -231,13 +197,14 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   MR_TRY(PackJobSource(context, spec));
   const std::unique_ptr<Webhook> webhook =
       MR_TRY(Webhook::Open(spec, context.globals.connect.ca_bundle, context.log()));
-  const UnfinishedJob earlier = FindUnfinished(spec.name);
-  auto folder = MR_TRY(jobs::JobFolder::Claim(MR_TRY(jobs::StateRoot()), spec.name));
+  const std::filesystem::path root = MR_TRY(jobs::StateRoot());
+  const jobs::UnfinishedJob earlier = jobs::FindUnfinished(root, spec.name);
+  auto folder = MR_TRY(jobs::JobFolder::Claim(root, spec.name));
   MR_TRY(WriteFileAtomic(folder.path() / "job.yaml", AsBytes(spec.Render())));
 
   SupervisorLog words(MR_TRY(OpenFile(folder.logs() / "supervisor.log", O_WRONLY | O_CREAT | O_APPEND)));
   ::signal(SIGHUP, SIG_IGN);  // the job outlives the terminal that it was started from
-  const jobs::JobStatus first_status = StartingStatus(spec.name);
+  const jobs::JobStatus first_status = jobs::StartingStatus(spec.name, SystemClock().Wall());
   MR_TRY(folder.Write(first_status));
   std::unique_ptr<RunFolderKeeper> keeper =
       MR_TRY(KeepRunFolder(context, spec, folder, first_status, [&](const Error& error) {
@@ -280,16 +247,7 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   targets.trackers = MR_TRY(JobTrackers::Open(context, spec, folder.path(), earlier.exists));
   reporter.emplace(folder.path(), spec.log.metric_definitions, SystemClock(), context.log(), std::move(targets), tell);
   const std::unique_ptr<http::Server> metrics_server = MR_TRY(ServeForeignMetrics(context, spec, folder));
-  jobs::Supervisor::Options options{.name = spec.name};
-  options.policy.max_restarts = spec.run.max_restarts;
-  options.policy.hang_timeout = spec.run.hang_timeout;
-  if (arguments.place) options.policy.grace = kSageMakerGrace;
-  options.policy.reports_steps = spec.run.command.empty();
-  if (IsOverSsh(spec)) options.policy.start_patience = spec.run.ssh.connect_timeout.value_or(Duration(0));
-  // The cluster decides when pods come; `job status` tells why they do not.
-  if (spec.run.in_pods()) options.policy.start_patience = kPodPatience;
-  if (spec.run.command.empty()) options.policy.sequences_per_step = static_cast<std::uint64_t>(spec.train.global_batch);
-  options.cost = spec.cost;
+  auto options = jobs::Supervisor::OptionsOf(spec, /*in_sagemaker=*/arguments.place.has_value());
   options.spent_before = earlier.spent;
   std::optional<jobs::SpotWatch> spot;  // agents watch the machines of other launchers
   if (spec.run.spot && spec.run.launcher == "local") {
@@ -317,12 +275,10 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   };
   jobs::Supervisor supervisor(*launcher, SystemClock(), Random(SystemEntropy()), std::move(options));
   std::stop_source stopped;
-  if (in_slurm && MR_TRY(IsStoppedInSlurm(spec.name))) stopped.request_stop();
+  if (in_slurm && MR_TRY(jobs::IsStoppedInSlurm(root, spec.name))) stopped.request_stop();
   const jobs::JobOutcome outcome = supervisor.Run(stopped.stop_requested() ? stopped.get_token() : context.stop);
-  const bool goes_on =
-      outcome.ending == jobs::JobOutcome::Ending::kInterrupted ? outcome.may_return : outcome.lacks_nodes;
-  if (in_slurm && goes_on) {
-    const auto requeued = RequeueIfInterrupted(spec.name);
+  if (in_slurm && outcome.goes_on()) {
+    const auto requeued = jobs::RequeueIfInterrupted(root, spec.name);
     if (!requeued) return Fail(requeued.error());
     if (*requeued) words.Write("back in Slurm's queue; the job goes on from its last checkpoint");
   }

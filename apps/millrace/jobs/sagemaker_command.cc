@@ -7,6 +7,7 @@
 #include <cctype>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -70,14 +71,6 @@ Status RunProgram(const Context& context, std::vector<std::string> argv, std::st
 
 Result<std::string> ThisProgram() { return (MR_TRY(ProgramDirectory()) / "millrace").string(); }
 
-/// Returns SageMaker's name of the job in the letters that a job's name has.
-std::string JobName(const TrainingContainer& container) {
-  std::string name = ValueOf("TRAINING_JOB_NAME");
-  if (name.empty()) name = container.Reserved("sagemaker_job_name");
-  std::erase_if(name, [](unsigned char c) { return std::isalnum(c) == 0 && c != '-' && c != '_'; });
-  return name.empty() ? "training" : name;
-}
-
 /// Copies what a pipe carries into a file, because samples are shuffled over all of them. A record of RecordIO is a
 /// whole object, whose last line may have no end.
 Result<std::string> SpoolPipe(const TrainingContainer& container, const TrainingChannel& channel) {
@@ -137,17 +130,9 @@ struct ContainerJob {
 };
 
 /// Adds the assignments that hold with and without a script.
-void AddPlace(const TrainingContainer& container, JobArguments& arguments) {
-  const bool is_first = container.host_index() == 0;
-  arguments.assignments.push_back("name=" + DumpJson(JobName(container)));
-  arguments.assignments.emplace_back("run.launcher=sagemaker");
-  arguments.assignments.push_back(fmt::format("run.nodes={}", container.hosts.size()));
-  // Other hosts cannot be started again from here: SageMaker starts all of them again, or nobody does.
-  if (container.hosts.size() > 1) arguments.assignments.emplace_back("run.max_restarts=0");
-  if (is_first) return;
-  for (const char* key : {"log.url", "log.webhook", "log.tensorboard"}) {
-    arguments.assignments.push_back(fmt::format("{}=\"\"", key));
-  }
+void AddPlacement(const TrainingContainer& container, JobArguments& arguments) {
+  std::ranges::move(jobs::PlacementAssignments(container, ValueOf("TRAINING_JOB_NAME")),
+                    std::back_inserter(arguments.assignments));
 }
 
 /// Returns the path of the job file: the hyperparameter job_file, or job.yaml of the channel job; "" if there is none.
@@ -205,7 +190,7 @@ Result<ContainerJob> TrainerJob(const Context& context, const TrainingContainer&
       arguments.assignments.push_back(MR_TRY(SourcesAssignment(container, channel, "eval.sources")));
     }
   }
-  AddPlace(container, arguments);
+  AddPlacement(container, arguments);
   return ContainerJob{.arguments = std::move(arguments), .folder = std::move(scratch)};
 }
 
@@ -262,7 +247,7 @@ Result<ContainerJob> ScriptJob(const Context& context, const TrainingContainer& 
        {{"command", command}, {"directory", code.string()}, {"processes_per_node", ScriptProcesses(container, gpus)}}},
       {"checkpoint", {{"url", (container.base / "checkpoints").string()}}}};
   MR_TRY(WriteFileAtomic(arguments.file, AsBytes(DumpJson(job))));  // JSON is YAML
-  AddPlace(container, arguments);
+  AddPlacement(container, arguments);
   return ContainerJob{.arguments = std::move(arguments), .folder = std::move(scratch)};
 }
 

@@ -50,8 +50,9 @@ Reports ReportsOf(const WatchedJob& watched, const std::string& metric) {
 std::string StateOf(const jobs::SweepRun& run, const jobs::JobStatus& status) {
   if (status.active()) return "running";
   if (status.state == "done" || status.state == "failed") return status.state;
-  const auto returns = MayStartAgain(run.name);  // Slurm starts an interrupted job again
-  if (status.state == "interrupted" && returns && *returns) return "running";
+  const auto root = jobs::StateRoot();
+  const auto returns = root && jobs::MayStartAgain(*root, run.name).value_or(false);  // Slurm starts it again
+  if (status.state == "interrupted" && returns) return "running";
   return run.reason.empty() ? "interrupted" : "stopped";
 }
 

@@ -74,6 +74,13 @@ bool IsOneOf(std::string_view word, std::span<const std::string_view> words) {
   return std::ranges::find(words, word) != words.end();
 }
 
+/// Returns whether a job was submitted as the allocation that this process is in.
+Result<bool> IsThisAllocations(const std::filesystem::path& root, std::string_view name) {
+  const std::string id = AllocationId();
+  const auto submission = MR_TRY(SubmissionOf(root, name));
+  return !id.empty() && submission && submission->id == id;
+}
+
 }  // namespace
 
 bool SlurmJob::waits() const {
@@ -205,6 +212,37 @@ Result<std::vector<RemoteNode>> AllocatedNodes(const std::string& millrace) {
     return Fail(Code::kUnavailable, "scontrol does not tell the nodes of {}", list);
   }
   return nodes;
+}
+
+void ApplySlurmState(JobStatus& status, const SlurmJob& found) {
+  if (found.waits()) {
+    status.state = "queued";
+    status.message = fmt::format("Slurm job {} waits{}", found.id, found.reason.empty() ? "" : ": " + found.reason);
+    status.ranks.clear();
+  } else if (found.runs() && (status.state == "queued" || !status.active())) {
+    status.state = "starting";
+    status.message = fmt::format("Slurm job {} has {}", found.id, found.nodes);
+    status.ranks.clear();
+  } else if (found.leaves() && (status.active() || status.state == "interrupted")) {
+    status.state = "stopping";  // it may yet go back to the queue
+  } else if (!found.runs() && !found.leaves() && status.active()) {
+    status.state = "lost";
+    status.message = fmt::format("Slurm job {} is gone{}; its last words: {}", found.id,
+                                 found.state.empty() ? "" : " (" + found.state + ")", status.message);
+  }
+}
+
+Result<bool> IsStoppedInSlurm(const std::filesystem::path& root, std::string_view name) {
+  return MR_TRY(IsThisAllocations(root, name)) && MR_TRY(IsStopRequested(root, name));
+}
+
+Result<bool> RequeueIfInterrupted(const std::filesystem::path& root, std::string_view name) {
+  if (!MR_TRY(IsThisAllocations(root, name)) || MR_TRY(IsStopRequested(root, name))) return false;
+  const std::string id = AllocationId();
+  // A job that was cancelled is not to come back.
+  if (MR_TRY(FindSlurmJob(id)).state != "RUNNING") return false;
+  MR_TRY(RequeueSlurmJob(id));
+  return true;
 }
 
 }  // namespace millrace::jobs

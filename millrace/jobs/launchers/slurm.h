@@ -1,6 +1,7 @@
 // Slurm through its commands: sbatch, scontrol, scancel, srun.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "millrace/base/result.h"
 #include "millrace/jobs/launchers/remote_launcher.h"
 #include "millrace/jobs/spec/spec.h"
+#include "millrace/jobs/state.h"
 
 namespace millrace::jobs {
 
@@ -43,6 +45,8 @@ std::string RenderBatchScript(const Spec& spec, const BatchOptions& options);
 Result<std::string> SubmitBatch(const std::string& script, const std::map<std::string, std::string>& env);
 /// Errors: kNotFound without scontrol; kUnavailable if the controller does not answer.
 Result<SlurmJob> FindSlurmJob(const std::string& id);
+/// Changes a status to what Slurm says of the job: it waits, has nodes, leaves them, or is gone.
+void ApplySlurmState(JobStatus& status, const SlurmJob& found);
 /// Ends a job that waits, or kills one that runs.
 Status CancelSlurmJob(const std::string& id);
 /// Sends SIGTERM to the batch script alone, so that the supervisor can let the ranks save.
@@ -58,5 +62,11 @@ bool DrainSlurmNode(const std::string& node, std::string_view why);
 Result<std::vector<RemoteNode>> AllocatedNodes(const std::string& millrace);
 /// Returns $SLURM_JOB_ID, of an array's element "ARRAY_NUMBER"; "" outside an allocation.
 std::string AllocationId();
+/// Returns whether `job stop` has stopped this job of Slurm. The stop is recorded in the job's folder. So it is known
+/// even if Slurm's signal came before this process started, or before this process could handle signals.
+Result<bool> IsStoppedInSlurm(const std::filesystem::path& root, std::string_view name);
+/// Puts this job back into Slurm's queue, if Slurm has interrupted it. Returns false, and does nothing, if `job stop`
+/// has stopped the job or somebody has cancelled it.
+Result<bool> RequeueIfInterrupted(const std::filesystem::path& root, std::string_view name);
 
 }  // namespace millrace::jobs

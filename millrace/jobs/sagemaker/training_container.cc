@@ -201,6 +201,13 @@ std::string VariableName(std::string_view key) {
   return name;
 }
 
+/// Returns SageMaker's name of the job in the letters that a job's name has.
+std::string JobName(const TrainingContainer& container, std::string name) {
+  if (name.empty()) name = container.Reserved("sagemaker_job_name");
+  std::erase_if(name, [](unsigned char c) { return std::isalnum(c) == 0 && c != '-' && c != '_'; });
+  return name.empty() ? "training" : name;
+}
+
 }  // namespace
 
 std::string TrainingContainer::Reserved(std::string_view name) const {
@@ -272,6 +279,19 @@ Result<std::vector<std::string>> AssignmentsOf(const TrainingContainer& containe
                   name);
     }
     assignments.push_back(name + "=" + DumpJson(value));  // JSON is YAML
+  }
+  return assignments;
+}
+
+std::vector<std::string> PlacementAssignments(const TrainingContainer& container, std::string sagemaker_name) {
+  std::vector<std::string> assignments = {"name=" + DumpJson(JobName(container, std::move(sagemaker_name))),
+                                          "run.launcher=sagemaker",
+                                          fmt::format("run.nodes={}", container.hosts.size())};
+  // Other hosts cannot be started again from here: SageMaker starts all of them again, or nobody does.
+  if (container.hosts.size() > 1) assignments.emplace_back("run.max_restarts=0");
+  if (container.host_index() == 0) return assignments;
+  for (const char* key : {"log.url", "log.webhook", "log.tensorboard"}) {
+    assignments.push_back(fmt::format("{}=\"\"", key));
   }
   return assignments;
 }

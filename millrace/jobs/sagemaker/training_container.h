@@ -56,6 +56,10 @@ Result<TrainingContainer> ReadTrainingContainer(const std::filesystem::path& bas
 Result<std::vector<std::string>> AssignmentsOf(const TrainingContainer& container,
                                                const std::vector<std::string_view>& others);
 
+/// Returns the assignments of a job's name and its place in SageMaker. Only the first host reports the job.
+/// `sagemaker_name`: $TRAINING_JOB_NAME; empty: the name is a reserved hyperparameter.
+std::vector<std::string> PlacementAssignments(const TrainingContainer& container, std::string sagemaker_name);
+
 /// Returns the words that the toolkit gives to a script: {"--lr", "0.1", "--name", "abc"}, sorted by name.
 std::vector<std::string> CommandLineOf(const std::map<std::string, Json>& hyperparameters);
 

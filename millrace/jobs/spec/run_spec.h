@@ -79,6 +79,8 @@ struct RunSpec {
   KubernetesSpec kubernetes;
   /// Returns whether pods run the ranks.
   bool in_pods() const { return launcher == "kubernetes" || launcher == "jobset" || launcher == "mpijob"; }
+  /// Returns whether ssh reaches the machines of the ranks.
+  bool is_over_ssh() const { return launcher == "ssh" || launcher == "mpijob"; }
   bool operator==(const RunSpec&) const = default;
 };
 

@@ -31,6 +31,14 @@ Result<Spec> Spec::Parse(std::string_view yaml, std::string file_name, const std
   return spec;
 }
 
+Spec Spec::CompileJob() const {
+  Spec job = *this;
+  job.name += "-compile";
+  job.train.compile = train::Compile::kOn;
+  job.run.max_restarts = 0;
+  return job;
+}
+
 int Spec::Classes() const {
   constexpr int kBinary = 2;
   const std::size_t named = data.dataset.classification.classes.size();

@@ -116,6 +116,9 @@ struct Spec {
                             const std::vector<std::string>& overrides = {}, SpecPurpose purpose = SpecPurpose::kRun);
   /// Returns the job as YAML with all defaults. Parse() turns it back into the same Spec.
   std::string Render() const;
+  /// Returns the job that ends when the step of this job is compiled. It has a name of its own, so that the status of
+  /// this job stays.
+  Spec CompileJob() const;
   /// Returns the classes of train.objective classification: model.num_labels, or as many as have names, or 2.
   int Classes() const;
   /// Returns the number of ranks of the whole job.

@@ -19,13 +19,6 @@ Status Refresh(jobs::JobStatus& status) {
   return {};
 }
 
-/// Returns whether a job was submitted as the allocation that this process is in.
-Result<bool> IsThisAllocations(const std::string& name) {
-  const std::string id = jobs::AllocationId();
-  const auto submission = MR_TRY(jobs::SubmissionOf(MR_TRY(jobs::StateRoot()), name));
-  return !id.empty() && submission && submission->id == id;
-}
-
 }  // namespace
 
 Scheduler* SchedulerOf(std::string_view launcher) {
@@ -140,25 +133,6 @@ Status AskToStop(const Context& context, const std::string& name) {
       return Fail(Code::kCancelled, "job \"{}\" was not asked to stop", name);
     }
   }
-}
-
-Result<bool> MayStartAgain(const std::string& name) {
-  const std::filesystem::path root = MR_TRY(jobs::StateRoot());
-  const auto submission = MR_TRY(jobs::SubmissionOf(root, name));
-  return submission && !MR_TRY(jobs::IsStopRequested(root, name));
-}
-
-Result<bool> IsStoppedInSlurm(const std::string& name) {
-  return MR_TRY(IsThisAllocations(name)) && MR_TRY(jobs::IsStopRequested(MR_TRY(jobs::StateRoot()), name));
-}
-
-Result<bool> RequeueIfInterrupted(const std::string& name) {
-  if (!MR_TRY(IsThisAllocations(name)) || MR_TRY(IsStoppedInSlurm(name))) return false;
-  const std::string id = jobs::AllocationId();
-  // A job that was cancelled is not to come back.
-  if (MR_TRY(jobs::FindSlurmJob(id)).state != "RUNNING") return false;
-  MR_TRY(jobs::RequeueSlurmJob(id));
-  return true;
 }
 
 }  // namespace millrace::cli

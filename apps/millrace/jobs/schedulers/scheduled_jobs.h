@@ -34,14 +34,4 @@ Result<std::vector<jobs::JobStatus>> ListJobsAnywhere();
 /// run.
 Status AskToStop(const Context& context, const std::string& name);
 
-/// Returns whether a scheduler may restart an interrupted job. False after `job stop`, and for a job that no scheduler
-/// has.
-Result<bool> MayStartAgain(const std::string& name);
-/// Returns whether `job stop` has stopped this job of Slurm. The stop is recorded in the job's folder. So it is known
-/// even if Slurm's signal came before this process started, or before this process could handle signals.
-Result<bool> IsStoppedInSlurm(const std::string& name);
-/// Puts this job back into Slurm's queue, if Slurm has interrupted it. Returns false, and does nothing, if `job stop`
-/// has stopped the job or somebody has cancelled it.
-Result<bool> RequeueIfInterrupted(const std::string& name);
-
 }  // namespace millrace::cli

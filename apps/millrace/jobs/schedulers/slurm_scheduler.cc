@@ -25,24 +25,7 @@ class Slurm final : public Scheduler {
   }
 
   void Refresh(jobs::JobStatus& status, const jobs::Submission& submission) override {
-    const std::string& id = submission.id;
-    const auto found = jobs::FindSlurmJob(id);
-    if (!found) return;
-    if (found->waits()) {
-      status.state = "queued";
-      status.message = fmt::format("Slurm job {} waits{}", id, found->reason.empty() ? "" : ": " + found->reason);
-      status.ranks.clear();
-    } else if (found->runs() && (status.state == "queued" || !status.active())) {
-      status.state = "starting";
-      status.message = fmt::format("Slurm job {} has {}", id, found->nodes);
-      status.ranks.clear();
-    } else if (found->leaves() && (status.active() || status.state == "interrupted")) {
-      status.state = "stopping";  // it may yet go back to the queue
-    } else if (!found->runs() && !found->leaves() && status.active()) {
-      status.state = "lost";
-      status.message = fmt::format("Slurm job {} is gone{}; its last words: {}", id,
-                                   found->state.empty() ? "" : " (" + found->state + ")", status.message);
-    }
+    if (const auto found = jobs::FindSlurmJob(submission.id)) jobs::ApplySlurmState(status, *found);
   }
 
   Status Stop(const std::string& name, const jobs::Submission& submission) override {
