@@ -22,7 +22,6 @@
 #include "apps/millrace/jobs/schedulers/launch_on_nodes.h"
 #include "apps/millrace/jobs/schedulers/pod_log.h"
 #include "apps/millrace/jobs/schedulers/remote_options.h"
-#include "apps/millrace/jobs/schedulers/scheduled_jobs.h"
 #include "apps/millrace/jobs/ssh_jobs.h"
 #include "apps/millrace/jobs/webhook.h"
 #include "millrace/base/files/files.h"
@@ -32,6 +31,7 @@
 #include "millrace/jobs/health/spot_watch.h"
 #include "millrace/jobs/kubernetes/cluster_job.h"
 #include "millrace/jobs/launchers/local_launcher.h"
+#include "millrace/jobs/launchers/slurm.h"
 #include "millrace/jobs/spec/foreign_program.h"
 #include "millrace/jobs/state.h"
 #include "millrace/jobs/supervisor.h"
@@ -48,9 +48,11 @@ Result<std::vector<std::string>> RankCommand(const JobArguments& arguments, cons
   return command;
 }
 
+using Stream = jobs::LocalLauncher::Stream;
+
 /// Prints a line of rank 0: standard output unchanged, standard error with the prefix "[rank 0]".
-void HandOn(jobs::LocalLauncher::Stream stream, std::string_view line) {
-  if (stream == jobs::LocalLauncher::Stream::kError) {
+void HandOn(Stream stream, std::string_view line) {
+  if (stream == Stream::kError) {
     PrintError("[rank 0] {}\n", line);
     return;
   }
@@ -88,7 +90,7 @@ void PrintEvent(const Context& context, const std::string& name, const jobs::Job
   PrintError("millrace: job {}: {}\n", name, event.sentence);
 }
 
-using OnLine = std::function<void(int rank, jobs::LocalLauncher::Stream, std::string_view)>;
+using OnLine = std::function<void(int rank, Stream, std::string_view)>;
 
 Result<std::unique_ptr<jobs::Launcher>> LaunchHere(const Context& context, const jobs::Spec& spec,
                                                    const JobArguments& arguments, const jobs::JobFolder& folder,
@@ -115,6 +117,101 @@ Result<std::unique_ptr<jobs::MetricEvents>> OpenMetricEvents(const Context& cont
                                   context.log());
 }
 
+/// All that shows or records what a job does: the terminal or the pod's log, the supervisor's log file, the job's
+/// folders here and in a bucket, the webhook, the trackers. The supervisor's thread calls it.
+class JobAudience {
+ public:
+  /// REQUIRES: all references, and the webhook unless it is null, outlive this object.
+  JobAudience(const Context& context, const jobs::Spec& spec, const JobArguments& arguments,
+              const jobs::JobFolder& folder, SupervisorLog& words, Webhook* webhook)
+      : context_(context),
+        spec_(spec),
+        arguments_(arguments),
+        folder_(folder),
+        words_(words),
+        webhook_(webhook),
+        log_(context.log()) {}
+
+  /// Writes that the job starts, and opens its folder in the bucket.
+  Status WriteFirstStatus() {
+    const jobs::JobStatus status = jobs::StartingStatus(spec_.name, SystemClock().Wall());
+    MR_TRY(folder_.Write(status));
+    keeper_ = MR_TRY(KeepRunFolder(context_, spec_, folder_, status, [this](const Error& error) {
+      const std::string sentence =
+          fmt::format("{} cannot be written, the job goes on without: {}", spec_.log.url, error.ToString());
+      words_.Write(sentence);
+      if (!arguments_.detached) PrintError("millrace: job {}: {}\n", spec_.name, sentence);
+    }));
+    return {};
+  }
+
+  /// Opens the receivers of metrics and the report. `goes_on`: an earlier run of the job did not come to its end.
+  Status OpenReporter(bool goes_on) {
+    RunReporter::MetricTargets targets;
+    targets.events = MR_TRY(OpenMetricEvents(context_, spec_));
+    targets.trackers = MR_TRY(JobTrackers::Open(context_, spec_, folder_.path(), goes_on));
+    reporter_.emplace(folder_.path(), spec_.log.metric_definitions, SystemClock(), log_, std::move(targets),
+                      [this](const jobs::JobEvent& event) { Announce(event); });
+    return {};
+  }
+
+  void HearLine(int rank, Stream stream, std::string_view line) {
+    if (rank == 0 && keeper_ && stream == Stream::kOut) {
+      if (auto event = jobs::EventOfLine(line)) {
+        (*event)["time"] = FormatIso8601(SystemClock().Wall());
+        keeper_->NoteEvent(*event);
+      }
+    }
+    if (rank == 0 && reporter_) reporter_->NoteLine(line);
+    if (arguments_.in_pod) return pod_log_.Write(jobs::RankLine(rank, stream == Stream::kError, line));
+    if (rank != 0 || arguments_.detached) return;
+    HandOn(stream, line);
+    words_.NoteLostOutput(spec_.name);
+  }
+
+  void HearEvent(const jobs::JobEvent& event) {
+    reporter_->NoteEvent(event);
+    Announce(event);
+  }
+
+  void HearStatus(const jobs::JobStatus& status) {
+    if (arguments_.in_pod) pod_log_.Print(status);
+    reporter_->NoteStatus(status);
+    if (keeper_) keeper_->NoteStatus(status, spec_.run.launcher);
+    if (!status.active()) {
+      // Who reads that the job has ended finds its last report, in the bucket too. Afterwards Slurm may end this
+      // process.
+      reporter_.reset();
+      keeper_.reset();
+    }
+    // A full disk must not end the training.
+    if (auto written = folder_.Write(status); !written) {
+      log_.Warning("cannot write the status", {{"error", written.error()}});
+    }
+  }
+
+ private:
+  /// Tells everybody but the report.
+  void Announce(const jobs::JobEvent& event) {
+    if (webhook_) webhook_->PostEvent(event);
+    words_.Write(event.sentence);
+    if (keeper_) keeper_->NoteEvent(event.object);
+    if (arguments_.in_pod) return pod_log_.Print(event);
+    if (!arguments_.detached) PrintEvent(context_, spec_.name, event);
+  }
+
+  const Context& context_;
+  const jobs::Spec& spec_;
+  const JobArguments& arguments_;
+  const jobs::JobFolder& folder_;
+  SupervisorLog& words_;
+  Webhook* const webhook_;  ///< null: none
+  Logger log_;
+  std::unique_ptr<RunFolderKeeper> keeper_;  ///< null: the job has no folder in a bucket, or has ended
+  SupervisorOutput pod_log_;
+  std::optional<RunReporter> reporter_;  ///< until the job has ended
+};
+
 /// Serves the metrics of the job file to Prometheus if the job runs a program of the user's own, which does not. Null:
 /// it does not, or is not asked to.
 Result<std::unique_ptr<http::Server>> ServeForeignMetrics(const Context& context, const jobs::Spec& spec,
@@ -140,6 +237,19 @@ Result<std::unique_ptr<jobs::Launcher>> Launch(const Context& context, const job
     return LaunchInParts(context, spec, arguments.program, folder, std::move(on_line));
   }
   return LaunchHere(context, spec, arguments, folder, std::move(on_line));
+}
+
+/// Errors: kInvalidArgument if another program starts the jobs of this launcher.
+Status CheckStartsHere(const jobs::Spec& spec, const JobArguments& arguments) {
+  if (spec.run.in_pods() && !arguments.in_pod) {
+    return Fail(Code::kInvalidArgument, "run.launcher is {}: `millrace job submit {}` starts the job in its cluster",
+                spec.run.launcher, arguments.file);
+  }
+  if (spec.run.launcher == "sagemaker" && !arguments.place) {
+    return Fail(Code::kInvalidArgument,
+                "run.launcher is sagemaker: in a container of SageMaker, `millrace sagemaker train` starts the job");
+  }
+  return {};
 }
 
 }  // namespace
@@ -183,14 +293,7 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   jobs::Spec spec = MR_TRY(ReadSpec(arguments));
   if (arguments.compiles) spec = spec.CompileJob();
   if (context.globals.dry_run) return ShowChecks(context, spec, arguments);
-  if (spec.run.in_pods() && !arguments.in_pod) {
-    return Fail(Code::kInvalidArgument, "run.launcher is {}: `millrace job submit {}` starts the job in its cluster",
-                spec.run.launcher, arguments.file);
-  }
-  if (spec.run.launcher == "sagemaker" && !arguments.place) {
-    return Fail(Code::kInvalidArgument,
-                "run.launcher is sagemaker: in a container of SageMaker, `millrace sagemaker train` starts the job");
-  }
+  MR_TRY(CheckStartsHere(spec, arguments));
   if (spec.run.launcher == "mpijob") MR_TRY(jobs::NameMpiHosts(spec.run));
   if (!arguments.no_check) MR_TRY(CheckBeforeStart(context, spec, arguments));
   MR_TRY(PinHubRevisions(context, spec));
@@ -199,53 +302,19 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
       MR_TRY(Webhook::Open(spec, context.globals.connect.ca_bundle, context.log()));
   const std::filesystem::path root = MR_TRY(jobs::StateRoot());
   const jobs::UnfinishedJob earlier = jobs::FindUnfinished(root, spec.name);
-  auto folder = MR_TRY(jobs::JobFolder::Claim(root, spec.name));
+  const auto folder = MR_TRY(jobs::JobFolder::Claim(root, spec.name));
   MR_TRY(WriteFileAtomic(folder.path() / "job.yaml", AsBytes(spec.Render())));
 
   SupervisorLog words(MR_TRY(OpenFile(folder.logs() / "supervisor.log", O_WRONLY | O_CREAT | O_APPEND)));
   ::signal(SIGHUP, SIG_IGN);  // the job outlives the terminal that it was started from
-  const jobs::JobStatus first_status = jobs::StartingStatus(spec.name, SystemClock().Wall());
-  MR_TRY(folder.Write(first_status));
-  std::unique_ptr<RunFolderKeeper> keeper =
-      MR_TRY(KeepRunFolder(context, spec, folder, first_status, [&](const Error& error) {
-        const std::string sentence =
-            fmt::format("{} cannot be written, the job goes on without: {}", spec.log.url, error.ToString());
-        words.Write(sentence);
-        if (!arguments.detached) PrintError("millrace: job {}: {}\n", spec.name, sentence);
-      }));
+  JobAudience audience(context, spec, arguments, folder, words, webhook.get());
+  MR_TRY(audience.WriteFirstStatus());
   if (arguments.detached) MR_TRY(LeaveTerminal(folder.logs() / "supervisor.log"));
 
-  SupervisorOutput pod_log;
-  std::optional<RunReporter> reporter;
-  const auto on_line = [&](int rank, jobs::LocalLauncher::Stream stream, std::string_view line) {
-    if (rank == 0 && keeper && stream == jobs::LocalLauncher::Stream::kOut) {
-      if (auto event = jobs::EventOfLine(line)) {
-        (*event)["time"] = FormatIso8601(SystemClock().Wall());
-        keeper->NoteEvent(*event);
-      }
-    }
-    if (rank == 0 && reporter) reporter->NoteLine(line);
-    if (arguments.in_pod) {
-      return pod_log.Write(jobs::RankLine(rank, stream == jobs::LocalLauncher::Stream::kError, line));
-    }
-    if (rank != 0 || arguments.detached) return;
-    HandOn(stream, line);
-    words.NoteLostOutput(spec.name);
-  };
-  const bool in_slurm = spec.run.launcher == "slurm";
-  const std::unique_ptr<jobs::Launcher> launcher = MR_TRY(Launch(context, spec, arguments, folder, on_line));
-
-  const auto tell = [&](const jobs::JobEvent& event) {
-    if (webhook) webhook->PostEvent(event);
-    words.Write(event.sentence);
-    if (keeper) keeper->NoteEvent(event.object);
-    if (arguments.in_pod) return pod_log.Print(event);
-    if (!arguments.detached) PrintEvent(context, spec.name, event);
-  };
-  RunReporter::MetricTargets targets;
-  targets.events = MR_TRY(OpenMetricEvents(context, spec));
-  targets.trackers = MR_TRY(JobTrackers::Open(context, spec, folder.path(), earlier.exists));
-  reporter.emplace(folder.path(), spec.log.metric_definitions, SystemClock(), context.log(), std::move(targets), tell);
+  const std::unique_ptr<jobs::Launcher> launcher =
+      MR_TRY(Launch(context, spec, arguments, folder,
+                    [&](int rank, Stream stream, std::string_view line) { audience.HearLine(rank, stream, line); }));
+  MR_TRY(audience.OpenReporter(earlier.exists));
   const std::unique_ptr<http::Server> metrics_server = MR_TRY(ServeForeignMetrics(context, spec, folder));
   auto options = jobs::Supervisor::OptionsOf(spec, /*in_sagemaker=*/arguments.place.has_value());
   options.spent_before = earlier.spent;
@@ -254,26 +323,10 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
     spot.emplace(jobs::SpotWatch::DefaultEndpoint());
     options.leave_reason = [&spot] { return spot->TerminationNotice().value_or(jobs::Finding{}).what; };
   }
-  options.on_event = [&](const jobs::JobEvent& event) {
-    reporter->NoteEvent(event);
-    tell(event);
-  };
-  Logger log = context.log();
-  options.on_status = [&](const jobs::JobStatus& status) {
-    if (arguments.in_pod) pod_log.Print(status);
-    reporter->NoteStatus(status);
-    if (keeper) keeper->NoteStatus(status, spec.run.launcher);
-    if (!status.active()) {
-      // Who reads that the job has ended finds its last report, in the bucket too. Afterwards Slurm may end this
-      // process.
-      reporter.reset();
-      keeper.reset();
-    }
-    // A full disk must not end the training.
-    if (auto written = folder.Write(status); !written)
-      log.Warning("cannot write the status", {{"error", written.error()}});
-  };
+  options.on_event = [&](const jobs::JobEvent& event) { audience.HearEvent(event); };
+  options.on_status = [&](const jobs::JobStatus& status) { audience.HearStatus(status); };
   jobs::Supervisor supervisor(*launcher, SystemClock(), Random(SystemEntropy()), std::move(options));
+  const bool in_slurm = spec.run.launcher == "slurm";
   std::stop_source stopped;
   if (in_slurm && MR_TRY(jobs::IsStoppedInSlurm(root, spec.name))) stopped.request_stop();
   const jobs::JobOutcome outcome = supervisor.Run(stopped.stop_requested() ? stopped.get_token() : context.stop);
