@@ -172,6 +172,95 @@ Result<std::optional<engine::Quantization>> QuantizationOf(const std::string& wa
   return checkpoint::QuantizedWhileTraining(source.reader().manifest());
 }
 
+/// The files of a model, and what its layers get from them.
+struct ModelFiles {
+  checkpoint::ModelSource source;
+  std::optional<checkpoint::ModelSource> base = {};  ///< of an adapter
+  std::optional<engine::Quantization> kind = {};     ///< nothing: the model has full weights
+  checkpoint::QuantizedModel quantized = {};
+  std::optional<checkpoint::ModelSource> local = {};  ///< where the weights are quantized
+  engine::ModelShare share = {.initial_values = engine::InitialValues::kNone};
+
+  const checkpoint::ModelSource& stored() const { return base ? *base : source; }
+  const checkpoint::ModelSource& weights() const { return local ? *local : stored(); }
+  /// What says which tokenizer the model takes, and how its texts are made.
+  const checkpoint::ModelSource& described() const { return Trained(source) != nullptr ? source : stored(); }
+};
+
+/// Opens a model, the base of an adapter, and the quantized weights, which it makes if they are not there.
+Result<ModelFiles> OpenFiles(object::Connection& connection, const LoadOptions& options, const Logger& log,
+                             const object::Call& call) {
+  ModelFiles files{.source = MR_TRY(OpenModel(connection, options.model_url, options.step, log, call))};
+  if (const auto adapter = MR_TRY(files.source.AdapterConfig(call))) {
+    files.share.lora = MR_TRY(engine::ReadPeftConfig(*adapter, files.source.name() + "/adapter_config.json"));
+    const std::string from = MR_TRY(JsonString(*adapter, "base_model_name_or_path"));
+    files.base = MR_TRY(OpenModel(connection, from, std::nullopt, log, call));
+  } else {
+    files.share.freeze = {"*"};  // FrozenFingerprint() is of all weights, as it is of an adapter's base
+  }
+  files.kind = MR_TRY(QuantizationOf(options.weights, files.source, files.stored()));
+  if (!files.kind) return files;
+  MemoryBudget budget(kQuantizingBytes);
+  const auto cache = MR_TRY(checkpoint::DefaultQuantizedFolder());
+  // The base of a run's adapters stays the same.
+  const bool replaced = options.is_followed && !files.base;
+  const auto open = replaced ? checkpoint::QuantizeForOneLoad : checkpoint::OpenQuantizedModel;
+  files.quantized = MR_TRY(open(connection, files.stored(), *files.kind, cache, budget, log, call));
+  files.share.quantized = std::move(files.quantized.weights);
+  files.local =
+      MR_TRY(checkpoint::ModelSource::Open(connection, files.quantized.folder.string(), std::nullopt, log, call));
+  return files;
+}
+
+Result<std::shared_ptr<const engine::ModelConfig>> ReadConfig(const ModelFiles& files) {
+  const std::string& name = files.source.name();
+  const Json* stored = JsonFind(files.source.reader().manifest().meta, checkpoint::kMetaModelConfig);
+  if (stored == nullptr) stored = JsonFind(files.weights().reader().manifest().meta, checkpoint::kMetaModelConfig);
+  if (stored == nullptr) return Fail(Code::kCorrupt, "{} does not say what model it holds (no config.json)", name);
+  return MR_TRY(engine::ParseModelConfig(*stored, name));
+}
+
+/// Returns what is known of a model without its weights: all but `model`, `device` and `load_adapter`.
+Result<LoadedModel> DescribeModel(object::Connection& connection, const LoadOptions& options, const ModelFiles& files,
+                                  const engine::ModelConfig& config, const Logger& log, const object::Call& call) {
+  const checkpoint::ModelSource& described = files.described();
+  const std::string& name = files.source.name();
+  LoadedModel loaded{.tokenizer = MR_TRY(LoadTokenizer(connection, described, options, log, call))};
+  const tokenizer::Tokenizer& tokenizer = *loaded.tokenizer;
+  if (tokenizer.vocab_size() > config.sizes().vocab_size) {
+    return Fail(Code::kPreconditionFailed, "the tokenizer has {} tokens, the model at {} only {}",
+                tokenizer.vocab_size(), name, config.sizes().vocab_size);
+  }
+  loaded.source = checkpoint::IsModelArchive(options.model_url) ? options.model_url : name;
+  loaded.step = files.source.step();
+  loaded.parameters = config.ParameterCount();
+  loaded.generates = config.generates();
+  loaded.add_bos = MR_TRY(AddsBos(described, tokenizer, call));
+  // An encoder sees whole texts with both of their marks, ours too.
+  const bool encodes = !engine::FindFamily(config.family())->causal;
+  loaded.embeds_bos = encodes || loaded.add_bos;
+  loaded.embeds_eos = encodes || (Trained(files.source) == nullptr && MR_TRY(PostProcessorEndsTexts(described, call)));
+  loaded.ends = MR_TRY(ReadEndTokens(described, tokenizer, call));
+  loaded.chat = MR_TRY(ReadChatTemplate(described, tokenizer, call));
+  return loaded;
+}
+
+/// Makes a model and reads its weights, and its adapter's.
+Result<std::unique_ptr<engine::Model>> ReadModel(const ModelFiles& files,
+                                                 const std::shared_ptr<const engine::ModelConfig>& config,
+                                                 at::ScalarType type, at::Device device, const Logger& log,
+                                                 const object::Call& call) {
+  engine::ModelShare share = files.share;
+  if (files.base) MR_TRY(engine::FindWhole(files.source.reader(), *config, *share.lora));
+  MR_TRY(CheckAllUsed(files.weights(), *config, share.quantized.get(), log, call));
+  auto model = MR_TRY(engine::MakeModel(config, type, device, /*seed=*/0, share));
+  MR_TRY(engine::ReadWeights(files.weights().reader(), *model, nullptr, call));
+  if (!files.base) return model;
+  MR_TRY(CheckAdapted(files.source, *model, {files.kind, share.quantized}, files.base->name()));
+  MR_TRY(engine::ReadAdapter(files.source.reader(), *model, call));
+  return model;
+}
+
 }  // namespace
 
 Result<LoadedModel> LoadModel(object::Connection& connection, const LoadOptions& options, Logger log,
@@ -181,86 +270,30 @@ Result<LoadedModel> LoadModel(object::Connection& connection, const LoadOptions&
   const engine::Precision precision = MR_TRY(engine::ParsePrecision(precision_name));
   const at::Device device = MR_TRY(engine::ChooseDevice(options.device, /*local_rank=*/0, precision));
   MR_TRY(engine::CheckPrecision("--precision", precision, device));
-  const auto source = MR_TRY(OpenModel(connection, options.model_url, options.step, log, call));
-  const std::string& name = source.name();
-  engine::ModelShare share{.initial_values = engine::InitialValues::kNone};
-  std::optional<checkpoint::ModelSource> base;  // of an adapter
-  if (const auto adapter = MR_TRY(source.AdapterConfig(call))) {
-    share.lora = MR_TRY(engine::ReadPeftConfig(*adapter, name + "/adapter_config.json"));
-    const std::string from = MR_TRY(JsonString(*adapter, "base_model_name_or_path"));
-    base = MR_TRY(OpenModel(connection, from, std::nullopt, log, call));
-  } else {
-    share.freeze = {"*"};  // FrozenFingerprint() is of all weights, as it is of an adapter's base
-  }
-  checkpoint::QuantizedModel quantized;
-  std::optional<checkpoint::ModelSource> local;  // where the weights are quantized
-  const auto kind = MR_TRY(QuantizationOf(options.weights, source, base ? *base : source));
-  if (kind) {
-    MemoryBudget budget(kQuantizingBytes);
-    const auto cache = MR_TRY(checkpoint::DefaultQuantizedFolder());
-    // The base of a run's adapters stays the same.
-    const bool replaced = options.is_followed && !base;
-    const auto open = replaced ? checkpoint::QuantizeForOneLoad : checkpoint::OpenQuantizedModel;
-    quantized = MR_TRY(open(connection, base ? *base : source, *kind, cache, budget, log, call));
-    share.quantized = std::move(quantized.weights);
-    local = MR_TRY(checkpoint::ModelSource::Open(connection, quantized.folder.string(), std::nullopt, log, call));
-  }
-  const checkpoint::ModelSource& weights = local ? *local : base ? *base : source;
-  const Json* stored = JsonFind(source.reader().manifest().meta, checkpoint::kMetaModelConfig);
-  if (stored == nullptr) stored = JsonFind(weights.reader().manifest().meta, checkpoint::kMetaModelConfig);
-  if (stored == nullptr) return Fail(Code::kCorrupt, "{} does not say what model it holds (no config.json)", name);
-  auto config = MR_TRY(engine::ParseModelConfig(*stored, name));
-  const checkpoint::ModelSource& described = Trained(source) != nullptr || !base ? source : *base;
-  auto tokenizer = MR_TRY(LoadTokenizer(connection, described, options, log, call));
-  if (tokenizer->vocab_size() > config->sizes().vocab_size) {
-    return Fail(Code::kPreconditionFailed, "the tokenizer has {} tokens, the model at {} only {}",
-                tokenizer->vocab_size(), name, config->sizes().vocab_size);
-  }
-  bool add_bos = MR_TRY(AddsBos(described, *tokenizer, call));
-  // An encoder sees whole texts with both of their marks, ours too.
-  const bool encodes = !engine::FindFamily(config->family())->causal;
-  Pooling pooling = MR_TRY(ReadPooling(described, call));
-  const bool embeds_eos = encodes || (Trained(source) == nullptr && MR_TRY(PostProcessorEndsTexts(described, call)));
-  auto ends = MR_TRY(ReadEndTokens(described, *tokenizer, call));
-  auto chat = MR_TRY(ReadChatTemplate(described, *tokenizer, call));
-  if (base) MR_TRY(engine::FindWhole(source.reader(), *config, *share.lora));
-  MR_TRY(CheckAllUsed(weights, *config, share.quantized.get(), log, call));
-  auto model = MR_TRY(engine::MakeModel(config, precision.type, device, /*seed=*/0, share));
-  MR_TRY(engine::ReadWeights(weights.reader(), *model, nullptr, call));
-  if (base) {
-    MR_TRY(CheckAdapted(source, *model, {kind, share.quantized}, base->name()));
-    MR_TRY(engine::ReadAdapter(source.reader(), *model, call));
-  }
+  const ModelFiles files = MR_TRY(OpenFiles(connection, options, log, call));
+  const auto config = MR_TRY(ReadConfig(files));
+  LoadedModel loaded = MR_TRY(DescribeModel(connection, options, files, *config, log, call));
+  loaded.device = device.str();
+  Pooling pooling = MR_TRY(ReadPooling(files.described(), call));
+  auto model = MR_TRY(ReadModel(files, config, precision.type, device, log, call));
   if (wants_codes) MR_TRY(engine::CatchTorch("quantizing the weights", [&] { model->QuantizeHead(); }));
   engine::Model& made = *model;
-  auto served = MR_TRY(MakeEngineModel(std::move(model), tokenizer->vocab_size(), options.kv_cache_bytes,
-                                       options.kv_cache_dtype == "int8", std::move(pooling)));
+  loaded.model = MR_TRY(MakeEngineModel(std::move(model), loaded.tokenizer->vocab_size(), options.kv_cache_bytes,
+                                        options.kv_cache_dtype == "int8", std::move(pooling)));
+  const std::string& name = files.source.name();
   log.Info("model loaded", {{"from", name},
-                            {"parameters", config->ParameterCount()},
+                            {"parameters", loaded.parameters},
                             {"precision", precision_name},
                             {"weights", wants_codes ? options.weights : precision_name},
-                            {"device", device.str()},
-                            {"cached_tokens", served->cache().tokens()}});
-  LoadAdapter load_adapter;
-  if (!base) {
-    load_adapter = [over = AdapterBase{connection, made, {kind, share.quantized}, tokenizer, name, log}](
-                       const std::string& url, const ReserveMemory& reserve, const object::Call& adapter_call) {
-      return LoadAdapterOver(over, url, reserve, adapter_call);
-    };
-  }
-  return LoadedModel{.model = std::move(served),
-                     .tokenizer = tokenizer,
-                     .source = checkpoint::IsModelArchive(options.model_url) ? options.model_url : name,
-                     .step = source.step(),
-                     .parameters = config->ParameterCount(),
-                     .device = device.str(),
-                     .generates = config->generates(),
-                     .add_bos = add_bos,
-                     .embeds_bos = encodes || add_bos,
-                     .embeds_eos = embeds_eos,
-                     .ends = std::move(ends),
-                     .chat = std::move(chat),
-                     .load_adapter = std::move(load_adapter)};
+                            {"device", loaded.device},
+                            {"cached_tokens", loaded.model->cache().tokens()}});
+  if (files.base) return loaded;
+  loaded.load_adapter =
+      [over = AdapterBase{connection, made, {files.kind, files.share.quantized}, loaded.tokenizer, name, log}](
+          const std::string& url, const ReserveMemory& reserve, const object::Call& adapter_call) {
+        return LoadAdapterOver(over, url, reserve, adapter_call);
+      };
+  return loaded;
 }
 
 }  // namespace millrace::serve
