@@ -46,8 +46,8 @@ struct Arguments {
   bool no_page = false;
 };
 
-void AddFlags(CLI::App& app, Arguments& a) {
-  AddGlobalFlags(app, a.globals);
+/// Adds the flags of the model and its weights.
+void AddLoadFlags(CLI::App& app, Arguments& a) {
   app.add_option(
          "--model,model", a.load.model_url,
          "URL of a run's checkpoints, an imported checkpoint, a Hugging Face folder, a GGUF file or a model.tar.gz")
@@ -65,7 +65,10 @@ void AddFlags(CLI::App& app, Arguments& a) {
   app.add_option("--device", a.load.device, "Where it computes: an NVIDIA GPU if there is one (auto), cpu, or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str();
-  AddAdapterFlags(app, a.adapters);
+}
+
+/// Adds the flags of the HTTP server.
+void AddServerFlags(CLI::App& app, Arguments& a) {
   app.add_option("--name", a.name, "The model's name in requests (default: the last part of its URL)");
   app.add_option("--listen", a.listen, "HOST:PORT; port 0 chooses a free port")->capture_default_str();
   app.add_option("--api-key-file", a.access.key_file,
@@ -84,6 +87,10 @@ void AddFlags(CLI::App& app, Arguments& a) {
       ->take_all();
   app.add_flag("--no-page", a.no_page, "Serve the API without the chat page at /");
   app.add_option("--port-file", a.port_file, "Write the port to this file when the server accepts requests");
+}
+
+/// Adds the flags that bound requests.
+void AddLimitFlags(CLI::App& app, Arguments& a) {
   app.add_option("--max-tokens-limit", a.max_tokens_limit, "The largest max_tokens of a request")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
@@ -105,6 +112,10 @@ void AddFlags(CLI::App& app, Arguments& a) {
   app.add_option("--max-batch", a.max_batch, "Most completions that the model works on at a time")
       ->check(CLI::Range(1, 1 << 12))
       ->capture_default_str();
+}
+
+/// Adds the flags of the computation and of prompts.
+void AddGenerationFlags(CLI::App& app, Arguments& a) {
   AddModelFlags(app, a.models);
   app.add_option("--draft-tokens", a.drafts,
                  "Most tokens guessed at a time, by --draft or from what a text repeats, while few texts are made; 0: "
@@ -130,6 +141,15 @@ void AddFlags(CLI::App& app, Arguments& a) {
                  "zephyr, gemma and guanaco, or the model's own, and plain for models without one (auto)")
       ->capture_default_str();
   app.add_option("--grace", a.grace, "Time for open requests to finish after SIGTERM")->capture_default_str();
+}
+
+void AddFlags(CLI::App& app, Arguments& a) {
+  AddGlobalFlags(app, a.globals);
+  AddLoadFlags(app, a);
+  AddAdapterFlags(app, a.adapters);
+  AddServerFlags(app, a);
+  AddLimitFlags(app, a);
+  AddGenerationFlags(app, a);
   app.footer(
       "Examples:\n"
       "  millrace serve s3://runs/llama-demo\n"
@@ -227,6 +247,52 @@ Result<Duration> ParseFlag(std::string_view flag, const std::string& value) {
   return duration;
 }
 
+Result<serve::LoadOptions> LoadOptionsOf(const Arguments& a) {
+  serve::LoadOptions load = a.load;
+  if (a.kv_cache != "auto") {
+    const auto bytes = ParseBytes(a.kv_cache);
+    if (!bytes) return Fail(bytes.error().code(), "--kv-cache: {}", bytes.error().ToString());
+    load.kv_cache_bytes = *bytes;
+  }
+  if (a.models.follow && a.adapters.any()) {
+    return Fail(Code::kInvalidArgument, "--follow changes the weights under adapters; leave one of them out");
+  }
+  load.is_followed = a.models.follow;
+  return load;
+}
+
+/// `users`: how many keys there are. One of several users leaves places to the others.
+serve::Scheduler::Options SchedulingOf(const Arguments& a, std::size_t users) {
+  const int shared = users > 1 ? std::max(1, a.max_concurrent / 2) : 0;
+  return {.max_admitted = a.max_concurrent,
+          .max_of_user = a.max_per_key > 0 ? a.max_per_key : shared,
+          .max_running = a.max_batch,
+          .drafts = a.drafts};
+}
+
+/// REQUIRES: `api` outlives the server.
+Result<std::unique_ptr<http::Server>> StartServer(const Arguments& a, std::shared_ptr<http::TlsIdentity> tls,
+                                                  const http::AllowedOrigins& origins, serve::Api& api,
+                                                  const Logger& log) {
+  http::Server::Options options{.listen = a.listen};
+  options.log = log;
+  options.tls = std::move(tls);
+  return http::Server::Start(std::move(options), http::ShareWith(origins, [&api](auto& request, auto& response) {
+                               api.Handle(request, response);
+                             }));
+}
+
+/// Reads the files of a certificate anew at each SIGHUP. REQUIRES: `tls` and `log` outlive the watch.
+std::unique_ptr<HangupWatch> RenewOnHangup(http::TlsIdentity& tls, Logger& log) {
+  return std::make_unique<HangupWatch>([&log, &tls] {
+    if (auto read = tls.Reload(); !read) {
+      log.Error("the TLS certificate was not renewed; the old one stays", {{"error", read.error()}});
+    } else {
+      log.Info("the TLS certificate was read anew", {});
+    }
+  });
+}
+
 Status Serve(const Arguments& a, std::stop_token stop) {
   const Duration grace = MR_TRY(ParseFlag("--grace", a.grace));
   const Duration max_wait = MR_TRY(ParseFlag("--max-wait", a.max_wait));
@@ -239,24 +305,7 @@ Status Serve(const Arguments& a, std::stop_token stop) {
   object::ConnectOptions connect = a.globals.connect;
   connect.log = log;
   auto connection = MR_TRY(object::OpenConnection(std::move(connect)));
-  serve::LoadOptions load = a.load;
-  if (a.kv_cache != "auto") {
-    const auto bytes = ParseBytes(a.kv_cache);
-    if (!bytes) return Fail(bytes.error().code(), "--kv-cache: {}", bytes.error().ToString());
-    load.kv_cache_bytes = *bytes;
-  }
-  if (a.models.follow && a.adapters.any()) {
-    return Fail(Code::kInvalidArgument, "--follow changes the weights under adapters; leave one of them out");
-  }
-  load.is_followed = a.models.follow;
-  // So that one user leaves places to the others.
-  const int shared = keys.size() > 1 ? std::max(1, a.max_concurrent / 2) : 0;
-  const ModelLoader loader(*connection, load, a.models,
-                           {.max_admitted = a.max_concurrent,
-                            .max_of_user = a.max_per_key > 0 ? a.max_per_key : shared,
-                            .max_running = a.max_batch,
-                            .drafts = a.drafts},
-                           log);
+  const ModelLoader loader(*connection, MR_TRY(LoadOptionsOf(a)), a.models, SchedulingOf(a, keys.size()), log);
   auto first = MR_TRY(loader.Load(std::nullopt, {.stop = stop, .deadline = {}}));
   const serve::LoadedModel& loaded = first.facts;
   serve::ServedScheduler scheduler(std::move(first.scheduler));
@@ -287,22 +336,8 @@ Status Serve(const Arguments& a, std::stop_token stop) {
                   .max_wait = max_wait,
                   .max_time = max_time,
                   .log = log});
-  http::Server::Options options{.listen = a.listen};
-  options.log = log;
-  options.tls = tls;
-  auto server = MR_TRY(http::Server::Start(
-      std::move(options),
-      http::ShareWith(origins, [&api](auto& request, auto& response) { api.Handle(request, response); })));
-  std::optional<HangupWatch> renews;
-  if (tls) {
-    renews.emplace([&log, &tls] {
-      if (auto read = tls->Reload(); !read) {
-        log.Error("the TLS certificate was not renewed; the old one stays", {{"error", read.error()}});
-      } else {
-        log.Info("the TLS certificate was read anew", {});
-      }
-    });
-  }
+  auto server = MR_TRY(StartServer(a, tls, origins, api, log));
+  const std::unique_ptr<HangupWatch> renews = tls ? RenewOnHangup(*tls, log) : nullptr;
   if (!a.port_file.empty()) MR_TRY(WriteFileAtomic(a.port_file, AsBytes(fmt::format("{}\n", server->port()))));
   Announce(a, loaded, name, *server);
 
