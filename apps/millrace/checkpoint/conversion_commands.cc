@@ -160,19 +160,73 @@ void PrintDistance(engine::Quantization kind, const checkpoint::MergeDistance& d
         share(distance.update, distance.base), share(distance.rounded, distance.base));
 }
 
+/// Returns the URL of the model that an adapter changes: what the user says, else what its configuration names.
+Result<std::string> BaseUrl(const Arguments& arguments, const checkpoint::ModelSource& adapter, const Json& config) {
+  if (!arguments.other.empty()) return arguments.other;
+  const Json* base = JsonFind(config, "base_model_name_or_path");
+  if (base != nullptr && base->is_string() && !base->get_ref<const std::string&>().empty()) {
+    return base->get<std::string>();
+  }
+  return Fail(Code::kInvalidArgument, "{} does not say which model it adapts; name it with --base", adapter.name());
+}
+
+/// The results of a merge.
+struct MergeReport {
+  std::string adapter, base, destination;
+  std::size_t changed = 0;  ///< tensors
+  checkpoint::ExportResult exported = {};
+  std::optional<engine::Quantization> kind = {};  ///< of the base while the adapter was trained
+  checkpoint::MergeDistance distance = {};        ///< with `kind`
+  std::optional<Result<Json>> outputs = {};       ///< with `kind`, unless the user skips the measurement
+
+  /// Returns why the outputs were not measured; empty: they were.
+  std::string unmeasured() const {
+    if (!outputs) return "--no-outputs was given";
+    return *outputs ? "" : std::string(outputs->error().message());
+  }
+};
+
+Json MergeJson(const MergeReport& report) {
+  Json line{{"event", "merged"},
+            {"adapter", report.adapter},
+            {"base", report.base},
+            {"destination", report.destination},
+            {"changed", report.changed},
+            {"tensors", report.exported.tensors},
+            {"files", report.exported.files},
+            {"bytes", report.exported.bytes}};
+  if (!report.kind) return line;
+  const std::string unmeasured = report.unmeasured();
+  line["quantized"] = QuantizationName(*report.kind);
+  line["squares"] = {{"base", report.distance.base},
+                     {"update", report.distance.update},
+                     {"quantized", report.distance.quantized},
+                     {"rounded", report.distance.rounded}};
+  line["outputs"] = unmeasured.empty() ? **report.outputs : Json(nullptr);
+  if (!unmeasured.empty()) line["outputs_not_measured"] = unmeasured;
+  return line;
+}
+
+void PrintMerge(const MergeReport& report) {
+  Print("{} + {} -> {}: {} of {} tensors changed, {} in {} file{}\n", report.base, report.adapter, report.destination,
+        report.changed, report.exported.tensors, FormatBytes(report.exported.bytes), report.exported.files,
+        report.exported.files == 1 ? "" : "s");
+  if (!report.kind) return;
+  PrintDistance(*report.kind, report.distance);
+  if (const std::string unmeasured = report.unmeasured(); unmeasured.empty()) {
+    Print("{}", OutputsText(**report.outputs));
+  } else {
+    Print("what the merge does to the model's outputs was not measured: {}\n", unmeasured);
+  }
+}
+
 Status Merge(const Context& context, const Arguments& arguments) {
   auto connection = MR_TRY(context.Connect());
   const auto adapter =
       MR_TRY(checkpoint::ModelSource::Open(*connection, arguments.url, arguments.step, context.log(), CallOf(context)));
   const auto config = MR_TRY(adapter.AdapterConfig(CallOf(context)));
   if (!config) return Fail(Code::kNotFound, "{} is no adapter: it has no adapter_config.json", adapter.name());
-  std::string from = arguments.other;
-  if (const Json* base = JsonFind(*config, "base_model_name_or_path"); from.empty() && base != nullptr) {
-    if (base->is_string()) from = base->get<std::string>();
-  }
-  if (from.empty()) {
-    return Fail(Code::kInvalidArgument, "{} does not say which model it adapts; name it with --base", adapter.name());
-  }
+  const std::string from = MR_TRY(BaseUrl(arguments, adapter, *config));
   const auto base =
       MR_TRY(checkpoint::ModelSource::Open(*connection, from, std::nullopt, context.log(), CallOf(context)));
   const auto kind = MR_TRY(BaseQuantization(arguments, adapter));
@@ -186,60 +240,37 @@ Status Merge(const Context& context, const Arguments& arguments) {
   }
   const auto merge =
       MR_TRY(checkpoint::AdapterMerge::Open(adapter.reader(), *config, base.reader(), codes, CallOf(context)));
-  checkpoint::MergeDistance distance;
   if (context.globals.dry_run) {
     Print("would merge {} into {} as {}: {} weights change\n", adapter.name(), base.name(), arguments.destination,
           merge.tensors());
     return {};
   }
+  MergeReport report{.adapter = adapter.name(),
+                     .base = base.name(),
+                     .destination = arguments.destination,
+                     .changed = merge.tensors(),
+                     .kind = kind};
   checkpoint::ExportOptions options{
       .change = [&](const std::string& tensor, std::uint64_t first, MutableByteSpan elements) {
-        merge.Apply(tensor, first, elements, &distance);
+        merge.Apply(tensor, first, elements, &report.distance);
       }};
   if (arguments.file_bytes > 0) options.file_bytes = arguments.file_bytes;
   options.files = MR_TRY(MergedFiles(context, *connection, adapter, base, from));
   const object::Location to = MR_TRY(object::Locate(*connection, arguments.destination));
   std::optional<ProgressBar> bar(std::in_place, context, checkpoint::ExportBytes(base.reader().manifest(), options));
-  const auto exported =
-      MR_TRY(checkpoint::Export(base.reader(), to, budget, options, CallOf(context), bar->progress()));
+  report.exported = MR_TRY(checkpoint::Export(base.reader(), to, budget, options, CallOf(context), bar->progress()));
   bar.reset();
-  std::optional<Result<Json>> outputs;
   if (kind && !arguments.skips_outputs) {
-    outputs = MeasureOutputs(context, {.adapter = adapter,
-                                       .adapter_url = arguments.url,
-                                       .base_url = from,
-                                       .merged_url = arguments.destination,
-                                       .quantization = *kind});
+    report.outputs = MeasureOutputs(context, {.adapter = adapter,
+                                              .adapter_url = arguments.url,
+                                              .base_url = from,
+                                              .merged_url = arguments.destination,
+                                              .quantization = *kind});
   }
-  const std::string unmeasured = !outputs   ? "--no-outputs was given"
-                                 : *outputs ? ""
-                                            : std::string(outputs->error().message());
   if (context.globals.json) {
-    Json line{{"event", "merged"},          {"adapter", adapter.name()},
-              {"base", base.name()},        {"destination", arguments.destination},
-              {"changed", merge.tensors()}, {"tensors", exported.tensors},
-              {"files", exported.files},    {"bytes", exported.bytes}};
-    if (kind) {
-      line["quantized"] = QuantizationName(*kind);
-      line["squares"] = {{"base", distance.base},
-                         {"update", distance.update},
-                         {"quantized", distance.quantized},
-                         {"rounded", distance.rounded}};
-      line["outputs"] = unmeasured.empty() ? **outputs : Json(nullptr);
-      if (!unmeasured.empty()) line["outputs_not_measured"] = unmeasured;
-    }
-    PrintJsonLine(line);
+    PrintJsonLine(MergeJson(report));
   } else {
-    Print("{} + {} -> {}: {} of {} tensors changed, {} in {} file{}\n", base.name(), adapter.name(),
-          arguments.destination, merge.tensors(), exported.tensors, FormatBytes(exported.bytes), exported.files,
-          exported.files == 1 ? "" : "s");
-    if (!kind) return {};
-    PrintDistance(*kind, distance);
-    if (unmeasured.empty()) {
-      Print("{}", OutputsText(**outputs));
-    } else {
-      Print("what the merge does to the model's outputs was not measured: {}\n", unmeasured);
-    }
+    PrintMerge(report);
   }
   return {};
 }
