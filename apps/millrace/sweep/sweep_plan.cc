@@ -68,17 +68,56 @@ jobs::StoppingOptions::Rule RuleOf(const std::string& word) {
   return word == "asha" ? jobs::StoppingOptions::Rule::kAsha : jobs::StoppingOptions::Rule::kNone;
 }
 
-}  // namespace
-
-Result<SweepPlan> PlanSweep(const SweepArguments& arguments) {
-  constexpr std::uint64_t kMostJobFile = 4 * kMiB;
-  const std::string text = MR_TRY(ReadFile(arguments.file, kMostJobFile));
+/// Returns the keys that differ from run to run.
+Result<std::vector<jobs::VariedKey>> VariedKeys(const SweepArguments& arguments) {
   std::vector<jobs::VariedKey> keys;
   for (const std::string& each : arguments.varied) {
     keys.push_back(MR_TRY(jobs::ParseVariedKey(each)));
     if (keys.back().key == "name") return Fail(Code::kInvalidArgument, "name cannot be varied: each run has its own");
   }
   if (keys.empty()) return Fail(Code::kInvalidArgument, "nothing differs from run to run: give --vary KEY=VALUES");
+  return keys;
+}
+
+/// Gives a run folders of its own. Trackers show the runs of a sweep side by side.
+void SeparateRun(jobs::Spec& spec, const std::string& sweep) {
+  for (std::string* folder : {&spec.checkpoint.url, &spec.log.url, &spec.log.tensorboard}) {
+    Separate(*folder, spec.name);
+  }
+  if (spec.checkpoint.local) Separate(spec.checkpoint.local->path, spec.name);
+  if (spec.log.mlflow && spec.log.mlflow->experiment.empty()) spec.log.mlflow->experiment = sweep;
+  if (spec.log.wandb && spec.log.wandb->group.empty()) spec.log.wandb->group = sweep;
+  if (spec.log.wandb && spec.log.wandb->project.empty()) spec.log.wandb->project = sweep;
+}
+
+/// Checks that early stopping and the launcher can read the metric of a sweep.
+Status CheckMetric(const SweepPlan& plan) {
+  const std::string& metric = plan.state.metric;
+  if (plan.stopping.rule != jobs::StoppingOptions::Rule::kNone && metric.empty()) {
+    return Fail(Code::kInvalidArgument, "--early-stop needs a metric: define one in log.metric_definitions");
+  }
+  if (plan.stopping.rule == jobs::StoppingOptions::Rule::kAsha && plan.stopping.min_steps == 0) {
+    return Fail(Code::kInvalidArgument, "--early-stop asha needs --min-steps: the step of the first rung");
+  }
+  const jobs::Spec& first = plan.specs.front();
+  if (first.run.launcher == "ssh" && !metric.empty() && !IsDefined(first, metric)) {
+    return Fail(Code::kInvalidArgument,
+                "with launcher: ssh, the metric {} is found in the lines of rank 0: add it to log.metric_definitions, "
+                "such as {{Name: {}, Regex: \"loss ([0-9.]+)\"}}",
+                metric, metric);
+  }
+  if (first.run.in_pods() && first.log.url.empty() && !metric.empty()) {
+    return Fail(Code::kInvalidArgument, "the metrics of pods are read from their bucket: set log.url");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<SweepPlan> PlanSweep(const SweepArguments& arguments) {
+  constexpr std::uint64_t kMostJobFile = 4 * kMiB;
+  const std::string text = MR_TRY(ReadFile(arguments.file, kMostJobFile));
+  const std::vector<jobs::VariedKey> keys = MR_TRY(VariedKeys(arguments));
   const std::vector<jobs::RunValues> values = arguments.random
                                                   ? MR_TRY(jobs::RandomRuns(keys, *arguments.random, arguments.seed))
                                                   : MR_TRY(jobs::GridRuns(keys));
@@ -107,33 +146,11 @@ Result<SweepPlan> PlanSweep(const SweepArguments& arguments) {
     }
     assignments.push_back(fmt::format("name={}-{}", plan.state.name, n + 1));
     spec = MR_TRY(jobs::Spec::Parse(text, arguments.file, assignments));
-    for (std::string* folder : {&spec.checkpoint.url, &spec.log.url, &spec.log.tensorboard}) {
-      Separate(*folder, spec.name);
-    }
-    if (spec.checkpoint.local) Separate(spec.checkpoint.local->path, spec.name);
-    // Trackers show the runs of a sweep side by side.
-    if (spec.log.mlflow && spec.log.mlflow->experiment.empty()) spec.log.mlflow->experiment = plan.state.name;
-    if (spec.log.wandb && spec.log.wandb->group.empty()) spec.log.wandb->group = plan.state.name;
-    if (spec.log.wandb && spec.log.wandb->project.empty()) spec.log.wandb->project = plan.state.name;
+    SeparateRun(spec, plan.state.name);
     plan.state.runs.push_back({.name = spec.name, .values = values[n]});
     plan.specs.push_back(std::move(spec));
   }
-  if (plan.stopping.rule != jobs::StoppingOptions::Rule::kNone && plan.state.metric.empty()) {
-    return Fail(Code::kInvalidArgument, "--early-stop needs a metric: define one in log.metric_definitions");
-  }
-  if (plan.stopping.rule == jobs::StoppingOptions::Rule::kAsha && plan.stopping.min_steps == 0) {
-    return Fail(Code::kInvalidArgument, "--early-stop asha needs --min-steps: the step of the first rung");
-  }
-  const jobs::Spec& first = plan.specs.front();
-  if (first.run.launcher == "ssh" && !plan.state.metric.empty() && !IsDefined(first, plan.state.metric)) {
-    return Fail(Code::kInvalidArgument,
-                "with launcher: ssh, the metric {} is found in the lines of rank 0: add it to log.metric_definitions, "
-                "such as {{Name: {}, Regex: \"loss ([0-9.]+)\"}}",
-                plan.state.metric, plan.state.metric);
-  }
-  if (first.run.in_pods() && first.log.url.empty() && !plan.state.metric.empty()) {
-    return Fail(Code::kInvalidArgument, "the metrics of pods are read from their bucket: set log.url");
-  }
+  MR_TRY(CheckMetric(plan));
   return plan;
 }
 
