@@ -146,6 +146,37 @@ bool LayerFactory::HasAdapter(const std::string& module, const LinearSpec& spec)
   return named;
 }
 
+WeightHandle LayerFactory::DeclareDown(const std::vector<std::string>& modules, std::int64_t in_features,
+                                       const TensorSlice& inputs, bool partial_gradient) {
+  const std::size_t first = buffer_.specs().size();
+  for (const std::string& name : modules) {
+    buffer_.Declare({.name = name + std::string(kLoraDown),
+                     .shape = {lora_->rank, in_features},
+                     .slice = inputs,
+                     .init = Init::kUniform,
+                     // kaiming_uniform_ with a = sqrt(5), as PEFT: between ±1/sqrt(in)
+                     .stddev = 1 / std::sqrt(3 * static_cast<double>(in_features)),
+                     .joins_previous = &name != modules.data(),
+                     .partial_gradient = partial_gradient});
+  }
+  return buffer_.Use(first, modules.size());
+}
+
+WeightHandle LayerFactory::DeclareMagnitudes(const std::string& module, std::size_t first_up, std::size_t count) {
+  const std::size_t first = buffer_.specs().size();
+  for (std::size_t i = 0; i < count; ++i) {
+    const ParameterSpec of_up = buffer_.specs()[first_up + i];
+    buffer_.Declare({.name = module + std::string(kLoraMagnitude),
+                     .shape = {of_up.shape[0]},
+                     .slice = of_up.slice,
+                     .repeats = of_up.repeats,
+                     .init = Init::kOnes,  // until InitializeMagnitudes()
+                     .joins_previous = of_up.joins_previous,
+                     .partial_gradient = of_up.partial_gradient});
+  }
+  return buffer_.Use(first, count);
+}
+
 LowRankAdapters LayerFactory::MakeAdapters(const LinearSpec& spec, LinearDivision division,
                                            const std::vector<OutputSlice>& slices) {
   if (!lora_) return {};
@@ -161,19 +192,9 @@ LowRankAdapters LayerFactory::MakeAdapters(const LinearSpec& spec, LinearDivisio
   const std::int64_t rank = lora_->rank;
   const TensorSlice inputs = division == LinearDivision::kRows ? SliceOf(1, 0, spec.in_features) : TensorSlice{};
   adapters.first_input = inputs.begin;
-  const std::size_t first_down = buffer_.specs().size();
-  for (const std::string& name : names) {
-    buffer_.Declare({.name = name + std::string(kLoraDown),
-                     .shape = {rank, spec.in_features},
-                     .slice = inputs,
-                     .init = Init::kUniform,
-                     // kaiming_uniform_ with a = sqrt(5), as PEFT: between ±1/sqrt(in)
-                     .stddev = 1 / std::sqrt(3 * static_cast<double>(spec.in_features)),
-                     .joins_previous = &name != names.data(),
-                     // Each rank sees the gradient of its own outputs, or tokens.
-                     .partial_gradient = division == LinearDivision::kColumns || adapters.sees_some_tokens});
-  }
-  adapters.down = buffer_.Use(first_down, names.size());
+  adapters.down = DeclareDown(names, spec.in_features, inputs,
+                              // Each rank sees the gradient of its own outputs, or tokens.
+                              division == LinearDivision::kColumns || adapters.sees_some_tokens);
   std::int64_t output = 0;
   std::size_t module = 0;
   for (std::size_t i = 0; i < slices.size();) {
@@ -199,21 +220,7 @@ LowRankAdapters LayerFactory::MakeAdapters(const LinearSpec& spec, LinearDivisio
     if (!adapted) continue;
     ++module;
     const WeightHandle up = buffer_.Use(first_up, count);
-    WeightHandle magnitude;
-    if (lora_->dora) {
-      const std::size_t first_magnitude = buffer_.specs().size();
-      for (std::size_t j = 0; j < count; ++j) {
-        const ParameterSpec of_up = buffer_.specs()[first_up + j];
-        buffer_.Declare({.name = name + std::string(kLoraMagnitude),
-                         .shape = {of_up.shape[0]},
-                         .slice = of_up.slice,
-                         .repeats = of_up.repeats,
-                         .init = Init::kOnes,  // until InitializeMagnitudes()
-                         .joins_previous = of_up.joins_previous,
-                         .partial_gradient = of_up.partial_gradient});
-      }
-      magnitude = buffer_.Use(first_magnitude, count);
-    }
+    const WeightHandle magnitude = lora_->dora ? DeclareMagnitudes(name, first_up, count) : WeightHandle();
     adapters.modules.push_back({first_output, up, HashName(0, name), magnitude});
   }
   return adapters;

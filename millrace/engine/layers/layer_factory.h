@@ -123,6 +123,11 @@ class LayerFactory {
   std::size_t Note(const LinearSpec& spec, WeightHandle weight, std::shared_ptr<const QuantizedRows> codes);
   bool HasAdapter(const std::string& module, const LinearSpec& spec) const;
   LowRankAdapters MakeAdapters(const LinearSpec& spec, LinearDivision division, const std::vector<OutputSlice>& slices);
+  /// Declares the matrices A of the modules that share a layer's input. `inputs`: this rank's part of it.
+  WeightHandle DeclareDown(const std::vector<std::string>& modules, std::int64_t in_features, const TensorSlice& inputs,
+                           bool partial_gradient);
+  /// Declares the magnitudes of a module. `first_up`, `count`: its matrices B.
+  WeightHandle DeclareMagnitudes(const std::string& module, std::size_t first_up, std::size_t count);
   std::shared_ptr<const QuantizedRows> FindQuantized(const LinearSpec& spec, LinearDivision division,
                                                      const std::vector<OutputSlice>& slices) const;
   std::vector<OutputSlice> SlicesOf(const std::vector<LinearSpec::Output>& outputs, bool divided) const;
