@@ -15,7 +15,6 @@
 #include "millrace/collectives/background.h"
 #include "millrace/collectives/rendezvous/local_secret.h"
 #include "millrace/collectives/rendezvous/rank_store.h"
-#include "millrace/collectives/rendezvous/store_server.h"
 #include "millrace/collectives/shared_memory.h"
 #include "millrace/collectives/tcp/rank_network.h"
 #include "millrace/collectives/tcp_transport.h"

@@ -1,6 +1,7 @@
-// A rank's end of the store at which the ranks of a job meet.
+// The store at which the ranks of a job meet: rank 0 keeps it, and each rank has a connection.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -8,9 +9,34 @@
 #include "millrace/base/files/files.h"
 #include "millrace/base/result.h"
 #include "millrace/collectives/tcp/handshake.h"
+#include "millrace/collectives/tcp/rank_listener.h"
 #include "millrace/collectives/tcp/socket_address.h"
 
 namespace millrace::collectives {
+
+/// Keeps texts under keys for the ranks that have the key of this start. Listens from construction to destruction, on a
+/// thread of its own. Entries and connections are bounded; a connection that breaks the protocol is ended.
+class StoreServer {
+ public:
+  struct Limits {
+    RankListener::Limits strangers = {};
+    std::size_t connections = 1 << 16;
+    std::size_t entries = 1 << 20;
+  };
+  /// Errors: those of RankListener::Open.
+  static Result<std::unique_ptr<StoreServer>> Open(const SocketAddress& at, RankKey key) {
+    return Open(at, std::move(key), Limits());
+  }
+  static Result<std::unique_ptr<StoreServer>> Open(const SocketAddress& at, RankKey key, const Limits& limits);
+  ~StoreServer();
+
+  const SocketAddress& address() const;
+
+ private:
+  class Loop;
+  explicit StoreServer(std::unique_ptr<Loop> loop);
+  const std::unique_ptr<Loop> loop_;
+};
 
 /// Texts that ranks leave for each other under keys: a connection to rank 0's StoreServer. One thread at a time.
 class RankStore {

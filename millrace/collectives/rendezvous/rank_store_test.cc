@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "millrace/collectives/rendezvous/store_protocol.h"
-#include "millrace/collectives/rendezvous/store_server.h"
 #include "millrace/collectives/testing/run_ranks.h"
 
 namespace millrace::collectives {
