@@ -12,6 +12,11 @@
 
 namespace millrace::engine {
 
+/// Returns x [N, columns] plus noise that is uniform in ±alpha/sqrt(row length · columns). As in transformers, the row
+/// length includes padding. The numbers come from Philox 4x32-10, keyed by seed and step, at the counter (column,
+/// position in the row, sample). So they do not depend on ranks, micro-batches or threads.
+at::Tensor AddNoise(const at::Tensor& x, const EmbeddingNoise& noise);
+
 /// Maps ids int64 [N] to rows of a table [N, columns]. With sequence parallelism, returns only this rank's rows [N /
 /// ranks, columns]. A value type. LayerFactory makes it.
 class Embedding {

@@ -5,7 +5,6 @@
 #include <optional>
 #include <vector>
 
-#include "millrace/engine/layers/embedding_noise.h"
 #include "millrace/engine/layers/kv_cache.h"
 #include "millrace/engine/ops/common/sequences.h"
 #include "millrace/engine/ops/dropout.h"
@@ -18,6 +17,14 @@ struct AdapterWeights;
 struct AdaptedRows {
   std::int64_t first = 0, count = 0;
   const AdapterWeights* adapter = nullptr;
+};
+
+/// Noise that is added to embeddings (NEFTune: Jain et al. 2023). A default one is none.
+struct EmbeddingNoise {
+  double alpha = 0;
+  ops::DropoutRows rows;
+  std::int64_t first_token = 0;  ///< the first row of x, counted in the micro-batch: ranks may divide the tokens
+  bool active() const { return alpha > 0; }
 };
 
 /// The tokens of a forward pass. Borrows the cache and its tables.

@@ -8,6 +8,7 @@
 
 #include "millrace/base/clock.h"
 #include "millrace/base/result.h"
+#include "millrace/collectives/nccl/side_stream.h"
 #include "millrace/engine/parallel/collective.h"
 
 namespace millrace::engine {
@@ -21,5 +22,8 @@ struct GpuGroup {
 /// GPU of its own and finds the library, otherwise through the memory of the host. All ranks call it, and choose the
 /// same. `shares_gpu`: another rank uses this one's GPU.
 Result<GpuGroup> ConnectGpus(std::unique_ptr<Collective> inner, at::Device device, bool shares_gpu, Duration timeout);
+
+/// Returns the streams of a GPU. Throws c10::Error if this program was built without CUDA.
+std::shared_ptr<collectives::StreamDevice> MakeStreamDevice(at::Device device);
 
 }  // namespace millrace::engine

@@ -12,7 +12,7 @@
 #include "millrace/collectives/testing/run_ranks.h"
 #include "millrace/engine/device/choose_device.h"
 #include "millrace/engine/parallel/collective.h"
-#include "millrace/engine/parallel/gpu_streams.h"
+#include "millrace/engine/parallel/connect_gpus.h"
 
 namespace millrace::engine {
 namespace {

@@ -21,6 +21,22 @@ at::Tensor PartOf(const at::Tensor& all, const Sharding& sharding) {
 
 }  // namespace
 
+void UseOrder::Restart() {
+  if (!recorded_.empty()) expected_ = std::exchange(recorded_, {});
+  as_expected_ = true;
+}
+
+void UseOrder::Add(std::size_t group) {
+  as_expected_ = as_expected_ && recorded_.size() < expected_.size() && expected_[recorded_.size()] == group;
+  recorded_.push_back(group);
+}
+
+std::optional<std::size_t> UseOrder::Next(std::size_t ahead) const {
+  const std::size_t at = recorded_.size() + ahead;
+  if (!as_expected_ || at >= expected_.size()) return std::nullopt;
+  return expected_[at];
+}
+
 DataExchange::DataExchange(ParameterBuffer& buffer, const StateRanks& ranks, DataExchangeOptions options)
     : buffer_(buffer), ranks_(ranks), options_(options), sharding_(buffer.sharding()), groups_(buffer.groups().size()) {
   TORCH_CHECK(StateRanks::SizeOf(ranks.shard) == sharding_.ranks && (sharding_.zero > 0 || sharding_.ranks == 1),

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "millrace/base/clock.h"
@@ -10,7 +11,6 @@
 #include "millrace/engine/parallel/collective.h"
 #include "millrace/engine/parameters/parameter_buffer.h"
 #include "millrace/engine/parameters/state_ranks.h"
-#include "millrace/engine/sharding/use_order.h"
 
 namespace millrace::engine {
 
@@ -26,6 +26,22 @@ struct DataExchangeOptions {
 
 /// The owned values that are new: all, or those of trainable groups.
 enum class ChangedValues { kAll, kTrained };
+
+/// Predicts which parameters are used next: records the order in which groups are used, and expects the same order the
+/// next time. A value type.
+class UseOrder {
+ public:
+  /// Begins from the start: what was recorded since the last call is expected from now on, if it is anything.
+  void Restart();
+  /// Records a use. A use that was not expected ends the expectations until the next Restart().
+  void Add(std::size_t group);
+  /// Returns the group that is expected to be used after `ahead` others; nothing if that is not known.
+  std::optional<std::size_t> Next(std::size_t ahead = 0) const;
+
+ private:
+  std::vector<std::size_t> expected_, recorded_;
+  bool as_expected_ = true;
+};
 
 /// Sums gradients over the ranks along the shard and the replica axis, and brings the parameters of a group where a
 /// pass needs them. It overlaps both with the passes. It sets ParameterBuffer::hooks. What happens depends on the

@@ -15,7 +15,7 @@
 #include <optional>
 
 #include "millrace/engine/ops/common/node.h"
-#include "millrace/engine/ops/cuda/kernels/kept_probabilities.h"
+#include "millrace/engine/ops/cuda/kernels/kernels.h"
 #include "millrace/engine/ops/cuda_ops.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/reference.h"

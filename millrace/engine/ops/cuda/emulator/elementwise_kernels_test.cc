@@ -4,8 +4,7 @@
 
 #include "millrace/engine/ops/cpu/philox.h"
 #include "millrace/engine/ops/cuda/emulator/kernel_test.h"
-#include "millrace/engine/ops/cuda/kernels/initial_values_kernels.h"
-#include "millrace/engine/ops/cuda/kernels/kept_probabilities.h"
+#include "millrace/engine/ops/cuda/kernels/kernels.h"
 
 namespace millrace::engine::cuda::emulator {
 namespace {

@@ -1,6 +1,6 @@
 // Products of few rows.
 #include "millrace/engine/ops/cuda/emulator/kernel_test.h"
-#include "millrace/engine/ops/cuda/kernels/few_rows.h"
+#include "millrace/engine/ops/cuda/kernels/kernels.h"
 
 namespace millrace::engine::cuda::emulator {
 namespace {

@@ -1,7 +1,7 @@
 // Products of few rows with a weight's transpose: what generation computes. Each element of the weight is read once,
 // so such a product is as fast as memory, if enough loads are under way at once.
 #include "millrace/engine/ops/cuda/kernels/device.cuh"
-#include "millrace/engine/ops/cuda/kernels/few_rows.h"
+#include "millrace/engine/ops/cuda/kernels/kernels.h"
 
 namespace millrace::engine::cuda {
 namespace {

@@ -1,4 +1,4 @@
-#include "millrace/engine/ops/cuda/kernels/initial_values_kernels.h"
+#include "millrace/engine/ops/cuda/kernels/kernels.h"
 
 #include <numbers>
 

@@ -1,4 +1,4 @@
-#include "millrace/engine/ops/cuda/kernels/kept_probabilities.h"
+#include "millrace/engine/ops/cuda/kernels/kernels.h"
 
 #include "millrace/engine/ops/cpu/philox.h"
 #include "millrace/engine/ops/cuda/kernels/device.cuh"

@@ -212,4 +212,33 @@ void LambApply(Element element, const OptimizerRuns& runs, Stream stream);
 std::int64_t SumOfSquaresBlocks(std::int64_t count);
 void SumOfSquares(const float* x, std::int64_t count, double* sums, Stream stream);
 
+/// The probabilities of one sequence, [heads, length, length], and the random numbers that decide about them: those of
+/// the CPU (DropoutSite).
+struct KeptProbabilities {
+  std::uint64_t key;
+  std::uint32_t threshold, sample;
+  float scale;
+  std::int64_t first_head, heads, first_position, length;
+};
+
+/// Writes 0 or `scale` for each probability.
+void FillKeptProbabilities(const KeptProbabilities& of, float* out, Stream stream);
+
+inline constexpr std::int64_t kMostFewRows = 4;
+/// A product of few rows with a weight's transpose: out [rows, outputs] = x [rows, inputs] · weight [outputs, inputs]^T
+/// + bias [outputs], which may be null. Sums are float32. Rows of x are `x_stride` elements apart; all else is dense.
+/// The weight may be read before kernels that Launch() started have ended (device.cuh): they must not write it.
+struct FewRowsArgs {
+  const void *x = nullptr, *weight = nullptr, *bias = nullptr;
+  void* out = nullptr;
+  std::int64_t rows = 0, inputs = 0, outputs = 0, x_stride = 0;
+};
+/// Returns whether MultiplyFewRows() takes these: at most kMostFewRows rows, and vectors of 16 bytes fit.
+bool FitsFewRows(Element element, const FewRowsArgs& args);
+void MultiplyFewRows(Element element, const FewRowsArgs& args, Stream stream);
+
+/// Fill into[0 … count) with elements `first` … of a tensor: see parameters/parameter_buffer.cc.
+void FillNormal(std::uint64_t key, double stddev, std::int64_t first, float* into, std::int64_t count, Stream stream);
+void FillUniform(std::uint64_t key, double stddev, std::int64_t first, float* into, std::int64_t count, Stream stream);
+
 }  // namespace millrace::engine::cuda

@@ -2,7 +2,7 @@
 
 #include <c10/cuda/CUDAStream.h>
 
-#include "millrace/engine/ops/cuda/kernels/initial_values_kernels.h"
+#include "millrace/engine/ops/cuda/kernels/kernels.h"
 
 namespace millrace::engine::ops::cuda {
 

@@ -7,7 +7,7 @@
 
 namespace millrace::engine::ops::cuda {
 
-/// As in parameters/initial_values.h.
+/// As in parameters/parameter_buffer.cc.
 void FillNormal(std::uint64_t key, double stddev, std::int64_t first, const at::Tensor& run);
 void FillUniform(std::uint64_t key, double stddev, std::int64_t first, const at::Tensor& run);
 

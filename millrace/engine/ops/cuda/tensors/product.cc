@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "millrace/engine/ops/common/step_kernels.h"
-#include "millrace/engine/ops/cuda/kernels/few_rows.h"
+#include "millrace/engine/ops/cuda/kernels/kernels.h"
 #include "millrace/engine/ops/cuda/tensors/lt_product.h"
 #include "millrace/engine/ops/cuda/tensors/tensors.h"
 

@@ -1,4 +1,4 @@
-#include "millrace/engine/layers/embedding_noise.h"
+#include "millrace/engine/layers/embedding.h"
 
 #include <gtest/gtest.h>
 
