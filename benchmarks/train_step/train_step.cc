@@ -30,7 +30,7 @@
 #include "millrace/engine/testing/in_memory_codes.h"
 #include "millrace/engine/tuning/measure_gpu_products.h"
 #include "millrace/engine/tuning/measure_products.h"
-#include "millrace/plan/gpu_peaks.h"
+#include "millrace/plan/machine.h"
 
 #ifdef MILLRACE_CUDA
 // PyPI's packages of CUDA lack the header cuda_profiler_api.h, which declares these two.

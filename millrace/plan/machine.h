@@ -1,6 +1,7 @@
 // The description of the machines that a job runs on, as a plan needs it: docs/machines/*.yaml.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,5 +57,17 @@ struct Machine {
 
 /// Returns the names of the descriptions that are built in, sorted: those of docs/machines.
 std::vector<std::string_view> MachineNames();
+
+/// Floating-point operations a second in dense products, as NVIDIA's data sheets promise them.
+struct GpuPeaks {
+  double f32 = 0;
+  double tf32 = 0;
+  double bf16 = 0;  ///< of float16, too
+  double fp8 = 0;   ///< 0: it has none
+};
+
+/// Returns the peaks of a card: "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB". Nothing if it is not one of the A100,
+/// H100, GH200, H200 and B200.
+std::optional<GpuPeaks> PeaksOf(std::string_view card);
 
 }  // namespace millrace::plan

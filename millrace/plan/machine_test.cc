@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "millrace/base/files/files.h"
-#include "millrace/plan/gpu_peaks.h"
 
 namespace millrace::plan {
 namespace {

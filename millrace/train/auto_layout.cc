@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "millrace/engine/device/choose_device.h"
-#include "millrace/plan/gpu_peaks.h"
 #include "millrace/plan/machine.h"
 #include "millrace/plan/search.h"
 
