@@ -7,7 +7,7 @@
 
 #include "apps/common/output.h"
 #include "millrace/base/text.h"
-#include "millrace/jobs/source/source_store.h"
+#include "millrace/jobs/source/source_archive.h"
 #include "millrace/jobs/state.h"
 #include "millrace/object/location.h"
 

@@ -14,7 +14,6 @@
 #include "millrace/base/process/subprocess.h"
 #include "millrace/jobs/launcher.h"
 #include "millrace/jobs/launchers/log_follower.h"
-#include "millrace/jobs/launchers/node_code.h"
 #include "millrace/jobs/launchers/node_mounts.h"
 #include "millrace/jobs/spec/foreign_program.h"
 

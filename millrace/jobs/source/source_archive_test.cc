@@ -8,7 +8,6 @@
 
 #include "millrace/base/files/files.h"
 #include "millrace/jobs/source/ignore_rules.h"
-#include "millrace/jobs/source/source_store.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/local/memory_store.h"
 #include "millrace/object/testing/fault_store.h"

@@ -1,7 +1,12 @@
 #include "millrace/jobs/spec/foreign_words.h"
 
+#include "millrace/jobs/spec/spec_schema.h"
+
 #include <algorithm>
 #include <string>
+#include <vector>
+
+#include <fmt/ranges.h>
 
 namespace millrace::jobs {
 namespace {
@@ -224,6 +229,19 @@ const ForeignWord* FindForeignWord(std::string_view key) {
   plain.erase(0, plain.find_first_not_of('_'));
   const auto found = std::ranges::find(kWords, plain, &ForeignWord::word);
   return found != std::end(kWords) ? &*found : nullptr;
+}
+
+std::string KeyHint(std::string_view section, std::string_view name) {
+  if (const ForeignWord* word = FindForeignWord(name); word != nullptr) {
+    const bool elsewhere = !word->section.empty() && word->section != section;
+    return fmt::format("is a word of {}: {}{}", word->programs, word->advice,
+                       elsewhere ? fmt::format(", in {}", word->section) : "");
+  }
+  constexpr std::size_t kMost = 3;  // more would be no hint
+  const std::vector<std::string> paths = KeysNamed(name);
+  if (paths.empty() || paths.size() > kMost) return "";
+  return fmt::format("is not a key of {}: write {}", section.empty() ? "the job file itself" : section,
+                     fmt::join(paths, " or "));
 }
 
 }  // namespace millrace::jobs

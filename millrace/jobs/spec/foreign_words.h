@@ -3,6 +3,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace millrace::jobs {
@@ -24,5 +25,9 @@ std::span<const ForeignWord> ForeignWords();
 /// Returns the word that a key is, or null. Dashes count as underscores, and leading ones do not count: so a flag of a
 /// command line is found, too.
 const ForeignWord* FindForeignWord(std::string_view key);
+
+/// Returns what to write instead of the key `name`, which the section `section` ("train.parallel"; "" for the file)
+/// does not have: it is another program's word, or a key of another section. Returns "" if it is neither.
+std::string KeyHint(std::string_view section, std::string_view name);
 
 }  // namespace millrace::jobs

@@ -1,4 +1,4 @@
-#include "millrace/jobs/spec/run_checks.h"
+#include "millrace/jobs/spec/spec_checks.h"
 
 #include <algorithm>
 #include <regex>

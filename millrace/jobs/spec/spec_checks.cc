@@ -6,7 +6,6 @@
 #include "millrace/engine/config/families.h"
 #include "millrace/jobs/spec/foreign_checks.h"
 #include "millrace/jobs/spec/model_config.h"
-#include "millrace/jobs/spec/run_checks.h"
 
 namespace millrace::jobs {
 namespace {

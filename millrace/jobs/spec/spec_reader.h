@@ -18,7 +18,7 @@
 #include "millrace/base/json.h"
 #include "millrace/base/text.h"
 #include "millrace/engine/config/families.h"
-#include "millrace/jobs/spec/key_hints.h"
+#include "millrace/jobs/spec/foreign_words.h"
 #include "millrace/jobs/spec/key_refuser.h"
 #include "millrace/jobs/spec/spec_fields.h"
 #include "millrace/object/url.h"

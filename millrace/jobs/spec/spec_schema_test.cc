@@ -6,7 +6,6 @@
 #include "millrace/base/config.h"
 #include "millrace/base/hash/random.h"
 #include "millrace/jobs/spec/foreign_words.h"
-#include "millrace/jobs/spec/key_hints.h"
 #include "millrace/jobs/spec/spec.h"
 #include "millrace/jobs/testing/random_spec.h"
 #include "millrace/jobs/testing/small_job.h"
