@@ -1,18 +1,58 @@
 #include "millrace/train/trainer.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "millrace/engine/errors.h"
 #include "millrace/engine/ops/common/step_kernels.h"
+#include "millrace/engine/sharding/divided_gradients.h"
 #include "millrace/trace/recorder.h"
 #include "millrace/train/checks.h"
 #include "millrace/train/reporting/stopwatch.h"
-#include "millrace/train/step_sums.h"
 #include "millrace/train/training_run.h"
 
 namespace millrace::train {
 namespace {
+
+/// The sums of a step: of one rank, or over all ranks, where a flag says that one of them has it.
+struct StepSums {
+  PassSums passes;
+  bool stop = false;  ///< the run was asked to end behind this step
+  SaversBusy busy;
+  bool lost = false;  ///< Checkpointing::lost()
+};
+
+/// Returns the sums over all ranks. `compares`: the sums have preferences, on all ranks. One all-reduce of about a
+/// dozen numbers. Collective. Errors: kUnavailable if a rank is lost.
+Result<StepSums> SumOverRanks(engine::Collective& group, const StepSums& mine, bool compares) {
+  const PassSums& passes = mine.passes;
+  std::vector<double> numbers = {passes.loss,
+                                 static_cast<double>(passes.labels.tokens),
+                                 static_cast<double>(passes.labels.rows),
+                                 passes.context,
+                                 mine.stop ? 1.0 : 0.0,
+                                 mine.busy.store ? 1.0 : 0.0,
+                                 mine.busy.local ? 1.0 : 0.0,
+                                 mine.lost ? 1.0 : 0.0};
+  const std::size_t preferences = numbers.size();
+  if (compares) std::ranges::copy(passes.preferences.of, std::back_inserter(numbers));
+  const at::Tensor sums = at::tensor(numbers, at::kDouble);
+  MR_TRY(group.AllReduce(sums));
+  const std::span<const double> all(sums.data_ptr<double>(), numbers.size());
+  StepSums total{.passes = {.loss = all[0],
+                            .labels = {static_cast<std::uint64_t>(all[1]), static_cast<std::uint64_t>(all[2])},
+                            .context = all[3],
+                            .preferences = {}},
+                 .stop = all[4] > 0,
+                 .busy = {.store = all[5] > 0, .local = all[6] > 0},
+                 .lost = all[7] > 0};
+  if (compares) total.passes.preferences.Add(all.subspan(preferences));
+  return total;
+}
 
 /// The loop over the steps of a run that was built.
 class TrainingLoop {

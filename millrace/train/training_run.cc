@@ -1,20 +1,20 @@
 #include "millrace/train/training_run.h"
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
 #include <utility>
 
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/engine/errors.h"
+#include "millrace/engine/models/make_model.h"
 #include "millrace/engine/runtime.h"
-#include "millrace/engine/sharding/divided_gradients.h"
 #include "millrace/tokenizer/open/open.h"
 #include "millrace/train/auto_layout.h"
 #include "millrace/train/checks.h"
 #include "millrace/train/ranks/same_job.h"
-#include "millrace/train/run_plan.h"
 #include "millrace/train/state/run_state.h"
 #include "millrace/train/state/tuned_config.h"
-#include "millrace/train/tracing/trace_observer.h"
 
 namespace millrace::train {
 
@@ -52,14 +52,7 @@ Status TrainingRun::Build() {
   loader = MR_TRY(data::Loader::Start(dataset, data_budget, LoaderOptions(), data_state, options.log));
   runner = std::make_unique<StepRunner>(*layout, options, opened.shape, *loader, *model.passes, *model.exchange,
                                         MicroBatchesOf(options, *layout));
-  plan = MR_TRY(PlanRun({.options = options,
-                         .layout = *layout,
-                         .dataset = *dataset,
-                         .loader = *loader,
-                         .config = model.model->config(),
-                         .shape = opened.shape,
-                         .steps_done = step}));
-  schedule = ScheduleFor(options, plan.steps);
+  MR_TRY(MakePlan());
   if (options.eval.every_steps > 0) {
     evaluator = MR_TRY(Evaluator::Open(connection, tokenizer, EvaluatedData(), options.dpo, options.eval.samples,
                                        options.device, *layout, options.log));
@@ -73,6 +66,43 @@ Status TrainingRun::Build() {
                                          .network = network,
                                          .id = checkpoints ? checkpoints->first_run() : options.run_id},
                                         observers, heartbeat));
+  return {};
+}
+
+Status TrainingRun::MakePlan() {
+  const int ranks = group.size();
+  plan.name = options.name;
+  plan.precision = engine::PrecisionName(PrecisionOf(options));
+  plan.device = options.device.str();
+  plan.ranks = ranks;
+  plan.parallel = layout->options();
+  plan.shape = layout->mesh().shape();
+  plan.global_batch = options.global_batch;
+  plan.micro_batch = options.micro_batch;
+  plan.sequence_length = options.data.sequence_length;
+  plan.accumulation = static_cast<std::uint64_t>(MicroBatchesOf(options, *layout));
+  plan.records = dataset->records();
+  plan.data_bytes = dataset->bytes();
+  plan.samples_per_epoch = dataset->samples_per_epoch();
+  plan.tokens_per_epoch = dataset->tokens_per_epoch();
+  plan.steps_per_epoch = loader->batches_per_epoch();
+  plan.steps = options.steps
+                   ? *options.steps
+                   : static_cast<std::uint64_t>(std::ceil(*options.epochs * static_cast<double>(plan.steps_per_epoch)));
+  plan.resumed_from = step;
+  plan.last_step = plan.steps;
+  if (options.steps_this_run) plan.last_step = std::min(plan.steps, step + *options.steps_this_run);
+  plan.parameters = model.model->config().ParameterCount();
+  plan.flops_per_token = opened.shape.FlopsPerToken(options.data.sequence_length);
+  if (leads()) {
+    plan.memory_bytes = MR_TRY(PlannedMemory(options, opened.shape, layout->options(), ranks));
+  }
+  plan.checkpoint_url = options.checkpoint.url;
+  schedule = options.schedule;
+  schedule.total_steps = plan.steps;
+  if (options.warmup_proportion > 0) {
+    schedule.warmup_steps = engine::WarmupSteps(options.warmup_proportion, plan.steps);
+  }
   return {};
 }
 

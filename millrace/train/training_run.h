@@ -92,6 +92,9 @@ struct TrainingRun {
   Status TryStep(const engine::ops::StepKernels& trial_kernels, engine::ops::SeenProducts& seen);
   data::Loader::Options LoaderOptions() const;
   Status OpenTracer();
+  /// Sets the plan of the run, and its learning rates. Only the plan of rank 0 has an estimate of memory: its machine
+  /// has the file that describes the machines. Errors: those of PlannedMemory().
+  Status MakePlan();
 };
 
 }  // namespace millrace::train

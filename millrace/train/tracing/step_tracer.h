@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "millrace/base/clock.h"
@@ -17,9 +18,16 @@
 #include "millrace/trace/recorder.h"
 #include "millrace/trace/trace_file.h"
 #include "millrace/train/options/profile_options.h"
-#include "millrace/train/tracing/clock_offsets.h"
+#include "millrace/train/reporting/heartbeat.h"
+#include "millrace/train/reporting/run_observer.h"
+#include "millrace/train/tracing/traced_store.h"
 
 namespace millrace::train {
+
+/// A rank's clock minus rank 0's, and the most that this may be off.
+struct ClockOffset {
+  Duration offset{0}, error{0};
+};
 
 /// Every rank of a run with train.profile has one, and makes the same calls. Its thread is the one that trains; other
 /// threads may use recorder().
@@ -67,6 +75,28 @@ class StepTracer {
   const Logger log_;
   trace::Recorder recorder_;
   bool started_ = false, written_ = false;
+};
+
+/// Records what the thread of Train() does in each step. Behind the last step to be traced, all ranks write their
+/// traces, while `heartbeat` beats. If a rank is lost then, the log says so, and the run notices in its next exchange.
+class TraceObserver final : public RunObserver {
+ public:
+  /// `requests` records those to stores. REQUIRES: all references outlive this object.
+  TraceObserver(StepTracer& tracer, const TracedConnection& requests, Heartbeat& heartbeat, Clock& clock, Logger log)
+      : tracer_(tracer), requests_(requests), heartbeat_(heartbeat), clock_(clock), log_(std::move(log)) {}
+  std::string_view observer_name() const override { return "train.profile"; }
+  void OnStepBegin(std::uint64_t step) override;
+  void OnCheckpoint(const Result<checkpoint::SaveStats>& saved) override { tracer_.NoteCheckpoint(saved); }
+  void OnStepEnd(std::uint64_t step, bool last) override;
+  void OnEnd(const RunEnd& end) override;
+
+ private:
+  StepTracer& tracer_;
+  const TracedConnection& requests_;
+  Heartbeat& heartbeat_;
+  Clock& clock_;
+  const Logger log_;
+  std::optional<trace::ThreadScope> scope_;  ///< in a step, of the thread of Train()
 };
 
 }  // namespace millrace::train
