@@ -1,76 +1,23 @@
-// Decides which tokens the model computes next. Texts join and leave the batch at any token (continuous batching; Yu et
-// al. 2022, Orca), and prompts are read in parts beside texts that are being generated.
+// Owns the thread on which the model runs: texts wait in its queue, join the running batch in their users' turns, and
+// leave it.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <deque>
-#include <list>
 #include <map>
 #include <memory>
-#include <optional>
-#include <span>
 #include <stop_token>
 #include <vector>
 
 #include "millrace/base/clock.h"
 #include "millrace/base/result.h"
-#include "millrace/base/threads/channel.h"
 #include "millrace/base/threads/sync.h"
 #include "millrace/base/threads/task_scope.h"
-#include "millrace/serve/block_pool.h"
-#include "millrace/serve/drafter.h"
+#include "millrace/serve/generation.h"
 #include "millrace/serve/language_model.h"
-#include "millrace/serve/prompt_pace.h"
-#include "millrace/serve/sampler.h"
+#include "millrace/serve/running_batch.h"
 
 namespace millrace::serve {
-
-struct GenerationRequest {
-  std::vector<TokenId> prompt;  ///< at least one token
-  int max_tokens = 16;          ///< prompt and these tokens must fit the model's context
-  std::vector<TokenId> ends;    ///< tokens that end the text; Next() does not return them
-  SamplingOptions sampling;
-  int user = 0;                                 ///< whose it is: users get equal parts of the model
-  TimePoint start_by = TimePoint::max();        ///< the text ends with kThrottled if it still waits then
-  TimePoint end_by = TimePoint::max();          ///< the text ends with kDeadlineExceeded if it has not ended by then
-  std::shared_ptr<const Adapter> adapter = {};  ///< null: the model's own weights
-};
-
-enum class FinishReason { kEnd, kLength };  ///< kEnd: an end token; kLength: max_tokens were generated
-
-/// The consumer's handle of one text that is being generated. One owner, one thread. The destructor cancels it.
-class Generation {
- public:
-  Generation(Generation&&) noexcept = default;
-  Generation& operator=(Generation&&) = delete;
-  ~Generation();
-
-  /// Returns the next token. Blocks. Returns nothing at the end, or after `stop` has fired.
-  std::optional<SampledToken> Next(std::stop_token stop);
-  /// Returns the next token if there is one already. Does not block.
-  std::optional<SampledToken> TryNext();
-  /// Returns whether the text has ended. Tokens that TryNext() has not returned are still there.
-  bool has_ended() const;
-  /// Returns a number that grows when any text of the same Submit() gets a token or ends.
-  std::uint64_t news() const;
-  /// Blocks until news() is no longer `seen`, or `stop` fires.
-  void AwaitNews(std::uint64_t seen, std::stop_token stop) const;
-  /// Returns how the text ended. REQUIRES: Next() has returned nothing.
-  /// Errors: kCancelled if it was cancelled; kThrottled and kDeadlineExceeded as GenerationRequest says; those of the
-  /// model.
-  Result<FinishReason> result() const;
-  const GenerationRequest& request() const;
-  /// Ends the generation: no more tokens are needed.
-  void Cancel();
-
- private:
-  friend class Scheduler;
-  struct News;
-  struct State;
-  explicit Generation(std::shared_ptr<State> state) : state_(std::move(state)) {}
-  std::shared_ptr<State> state_;
-};
 
 /// Texts that are to become vectors.
 struct EmbeddingTask {
@@ -80,18 +27,6 @@ struct EmbeddingTask {
   TimePoint end_by = TimePoint::max();    ///< it ends with kDeadlineExceeded if it has not ended by then
 };
 struct EmbeddingJob;
-
-/// The counters of a scheduler since it started, and the present state of its cache.
-struct SchedulerCounters {
-  std::uint64_t steps = 0;                                ///< of the model
-  std::uint64_t tokens = 0;                               ///< that it computed
-  std::uint64_t shared_tokens = 0;                        ///< that it need not compute, because the cache had them
-  std::uint64_t drafted_tokens = 0, accepted_tokens = 0;  ///< guesses, and those that came true
-  std::uint64_t failed_drafts = 0;                        ///< calls of the draft model
-  std::uint64_t preemptions = 0;        ///< texts whose blocks others needed, and that were computed again later
-  std::uint64_t preempted_drafts = 0;   ///< guesses that were dropped because their text was pre-empted in this step
-  int used_blocks = 0, all_blocks = 0;  ///< of the cache
-};
 
 /// Owns the thread on which the model runs. Thread-safe. The destructor ends running and waiting generations with
 /// kCancelled.
@@ -105,25 +40,7 @@ struct SchedulerCounters {
 /// If a step fails, its texts are tried one by one, and only those that fail again end.
 class Scheduler {
  public:
-  struct Options {
-    int max_admitted = 64;   ///< generations and embedding tasks, running or waiting
-    int max_of_user = 0;     ///< of them, of one user; 0: as many as of all
-    int max_running = 32;    ///< generations in a step
-    int prompt_chunk = 256;  ///< tokens of prompts in a step while no text waits for its next token
-    /// The same beside texts that do, until enough steps were timed. From then on, as many that a step takes `slowdown`
-    /// times as long as it usually does without them (PromptPace), from 8 to prompt_chunk. `slowdown` 0: mixed_chunk
-    /// always.
-    int mixed_chunk = 64;
-    double slowdown = 2;
-    /// The most tokens of a text that are guessed, and computed at once: by the draft model, or else from what the text
-    /// repeats (prompt look-up; Saxena 2023). Guesses change no text: a token is drawn as if there were none, and wrong
-    /// guesses are dropped. 0: none.
-    int drafts = 6;
-    /// Tokens of texts that are embedded between two steps; a text is never cut. Beside texts that wait for their next
-    /// token, the number of tokens for prompts takes its place.
-    int embedding_chunk = 512;
-    int drafting_texts = 4;  ///< the most running texts with which guesses are made: more texts use the processor well
-  };
+  using Options = SchedulerOptions;
   /// `draft`: a model that guesses what texts say next; may be null.
   /// REQUIRES: the models and `clock` outlive this object, and the models have the same vocabulary.
   Scheduler(LanguageModel& model, Options options, LanguageModel* draft = nullptr, Clock& clock = SystemClock());
@@ -147,17 +64,6 @@ class Scheduler {
   SchedulerCounters counters() const MR_EXCLUDES(mutex_);
 
  private:
-  struct RunningSequence;
-  using RunningSequences = std::list<RunningSequence>;
-  /// A text's share of a step.
-  struct StepShare {
-    RunningSequence* text;
-    std::size_t past;             ///< tokens that the cache had of the text when the share was chosen
-    std::size_t count;            ///< tokens behind them that the text has
-    std::vector<TokenId> drafts;  ///< that may follow the text's last token
-    std::vector<TokenId> tokens;  ///< both
-  };
-
   /// The state of a user in the queue.
   struct User {
     std::uint64_t computed = 0;  ///< tokens; at least those of every user that was there when this one came
@@ -173,44 +79,22 @@ class Scheduler {
   User& Arrive(int user) MR_REQUIRES(mutex_);
   void Admit() MR_EXCLUDES(mutex_);
   std::size_t NextInQueue() const MR_REQUIRES(mutex_);
-  std::size_t MaxDraftTokens(const RunningSequence& text) const;
-  std::vector<TokenId> DraftTokens(const RunningSequence& text) const;
-  void AddDrafts(std::vector<StepShare>& shares);
-  int BlocksFor(std::size_t tokens) const;
-  std::vector<const RunningSequence*> Paused() const;
-  static std::size_t TokensOf(std::span<const StepShare> shares);
-  std::vector<StepShare> ChooseShares();
-  void DividePrompts(std::vector<RunningSequence*> reading, std::size_t tokens, std::vector<StepShare>& shares);
-  std::vector<StepShare> GiveBlocks(std::vector<StepShare> shares);
-  bool TakeBlocks(RunningSequence& text, std::size_t count);
-  void Preempt(RunningSequence& text);
-  void Compute(std::span<const StepShare> shares);
-  void Advance(const StepShare& share, std::span<const float> logits);
   std::shared_ptr<EmbeddingJob> NextEmbedding() MR_EXCLUDES(mutex_);
   void EmbedSome() MR_EXCLUDES(mutex_);
-  void End(RunningSequence& text, Result<FinishReason> how);
   void RemoveEnded() MR_EXCLUDES(mutex_);
 
   LanguageModel& model_;
   const Options options_;
   Clock& clock_;
-  /// Of all texts' samplers. Only the scheduler's thread draws.
-  const std::shared_ptr<SamplingMemory> sampling_memory_ = std::make_shared<SamplingMemory>();
-  // Of the scheduler's thread.
-  BlockPool pool_;
-  PromptPace pace_;
-  std::optional<Drafter> drafter_;
-  RunningSequences sequences_;  ///< running, the one that came first in front
-  std::size_t turn_ = 0;
-  SchedulerCounters done_;
+  RunningBatch batch_;  ///< of the scheduler's thread
 
   mutable Mutex mutex_;
   CondVar arrived_;
-  std::deque<std::shared_ptr<Generation::State>> queue_ MR_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<GenerationState>> queue_ MR_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<EmbeddingJob>> embeddings_ MR_GUARDED_BY(mutex_);  ///< the last served behind
   std::map<int, User> users_ MR_GUARDED_BY(mutex_);
   int running_ MR_GUARDED_BY(mutex_) = 0;
-  SchedulerCounters counters_ MR_GUARDED_BY(mutex_);  ///< done_ after the last step
+  SchedulerCounters counters_ MR_GUARDED_BY(mutex_);  ///< of batch_, after the last step
   TaskScope scope_;                                   ///< the last member: joined before the others are destroyed
 };
 
