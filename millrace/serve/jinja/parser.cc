@@ -1,5 +1,5 @@
 // The grammar of Jinja 3.1 (jinja2/parser.py has it in the form of code), by recursive descent.
-#include "millrace/serve/jinja/parser.h"
+#include "millrace/serve/jinja/syntax.h"
 
 #include <algorithm>
 #include <array>

@@ -1,11 +1,13 @@
-// The parts of a parsed template.
+// The parts of a parsed template, and the parser that makes them (parser.cc).
 #pragma once
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "millrace/base/result.h"
 #include "millrace/serve/jinja/python/value.h"
 
 namespace millrace::serve::jinja {
@@ -76,5 +78,9 @@ struct Statement {
   std::vector<Parameter> parameters = {};
   Block body = {}, otherwise = {};
 };
+
+/// Returns the statements of a template.
+/// Errors: kInvalidArgument with the line; kUnsupported for what Jinja has and Millrace does not.
+Result<Block> ParseTemplate(std::string_view source);
 
 }  // namespace millrace::serve::jinja

@@ -1,7 +1,5 @@
 #include "millrace/serve/jinja/template.h"
 
-#include "millrace/serve/jinja/parser.h"
-
 namespace millrace::serve::jinja {
 
 Result<Template> Template::Parse(std::string_view source) {

@@ -2,13 +2,20 @@
 
 #include <fmt/format.h>
 
+#include <string_view>
+
 #include "millrace/base/bytes.h"
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/text.h"
-#include "millrace/serve/page/page_files.h"
 
 namespace millrace::serve {
+
+// The files of the page, embedded at build time (embed.cmake).
+/// page.html, with {{style}} and {{script}} where the other two go.
+extern const std::string_view kPageMarkup;
+extern const std::string_view kPageStyle;   ///< page.css
+extern const std::string_view kPageScript;  ///< the scripts, joined
 namespace {
 
 /// The source expression of an inline script or style (W3C, Content Security Policy Level 3).
