@@ -29,6 +29,9 @@ std::optional<std::uint64_t> OffsetOf(std::string_view key, std::string_view pre
   return offset;
 }
 
+/// A supervisor writes its status every ten seconds; buckets may be away for a while.
+constexpr auto kLostAfter = std::chrono::minutes(2);
+
 }  // namespace
 
 std::optional<Json> EventOfLine(std::string_view line) {
@@ -153,6 +156,18 @@ Result<Json> ReadRunStatus(const object::ReadLocation& folder, const object::Cal
   const auto json = ParseJson(found->bytes, what);
   if (!json) return Fail(json.error().WithCode(Code::kCorrupt));
   return *json;
+}
+
+Result<JobStatus> StatusInFolder(const Json& json, WallTime now) {
+  JobStatus status = MR_TRY(JobStatus::FromJson(json, "status.json"));
+  const auto updated = ParseIso8601(status.updated);
+  if (!updated || !status.active()) return status;
+  const Duration silent = now - *updated;
+  if (silent < kLostAfter) return status;
+  status.state = "lost";
+  status.message = fmt::format("its supervisor has written nothing for {}; its last words: {}", FormatDuration(silent),
+                               status.message);
+  return status;
 }
 
 RunLogReader::RunLogReader(object::ReadLocation folder, std::string run, std::string name)

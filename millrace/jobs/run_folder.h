@@ -14,6 +14,7 @@
 #include "millrace/base/hash/random.h"
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
+#include "millrace/jobs/state.h"
 #include "millrace/object/location.h"
 
 namespace millrace::jobs {
@@ -64,6 +65,10 @@ std::string NewRunName(WallTime now, Random& random);
 
 /// Reads the status in a folder. Errors: kNotFound if there is none; kCorrupt.
 Result<Json> ReadRunStatus(const object::ReadLocation& folder, const object::Call& call);
+
+/// Returns the status of a job as its run's folder has it. The state is "lost" if the job is active and has not written
+/// its status for two minutes. Errors: kCorrupt.
+Result<JobStatus> StatusInFolder(const Json& json, WallTime now);
 
 /// Reads one log of a run while it grows. One owner, one thread.
 class RunLogReader {

@@ -153,6 +153,17 @@ JobStatus StartingStatus(const std::string& name, WallTime now) {
           .updated = text};
 }
 
+JobStatus QueuedStatus(const std::string& name, std::string_view scheduler, WallTime now, const JobStatus* earlier) {
+  const std::string text = FormatIso8601(now);
+  JobStatus status{.name = name,
+                   .state = "queued",
+                   .message = fmt::format("being submitted to {}", scheduler),
+                   .started = text,
+                   .updated = text};
+  if (earlier != nullptr && earlier->state != "done") status.cost = earlier->cost;
+  return status;
+}
+
 Result<fs::path> StateRoot() {
   auto variable = [](const char* name) {
     const char* value = std::getenv(name);

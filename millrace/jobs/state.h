@@ -75,6 +75,10 @@ struct JobStatus {
 /// Returns the status of a job whose supervisor is this process and has started no rank yet.
 JobStatus StartingStatus(const std::string& name, WallTime now);
 
+/// Returns the status of a job that a scheduler is about to get. `earlier`: the last run of a job of this name; null:
+/// none. What it has cost counts on, unless it is done.
+JobStatus QueuedStatus(const std::string& name, std::string_view scheduler, WallTime now, const JobStatus* earlier);
+
 /// $MILLRACE_STATE_DIR, else $XDG_STATE_HOME/millrace, else ~/.local/state/millrace.
 Result<std::filesystem::path> StateRoot();
 

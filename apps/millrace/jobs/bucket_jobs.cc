@@ -12,8 +12,6 @@
 namespace millrace::cli {
 namespace {
 
-/// A supervisor writes its status every ten seconds; buckets may be away for a while.
-constexpr auto kLostAfter = std::chrono::minutes(2);
 /// Between two looks at a run's folder. More would show nothing new.
 constexpr auto kLookInterval = std::chrono::seconds(5);
 
@@ -21,18 +19,6 @@ Result<object::ReadLocation> FolderAt(object::Connection& connection, const std:
   object::Location location = MR_TRY(object::Locate(connection, url));
   if (!location.key.empty() && !location.key.ends_with('/')) location.key += '/';
   return object::ReadLocation(location);
-}
-
-Result<jobs::JobStatus> StatusOf(const Json& json) {
-  jobs::JobStatus status = MR_TRY(jobs::JobStatus::FromJson(json, "status.json"));
-  const auto updated = ParseIso8601(status.updated);
-  if (!updated || !status.active()) return status;
-  const Duration silent = SystemClock().Wall() - *updated;
-  if (silent < kLostAfter) return status;
-  status.state = "lost";
-  status.message = fmt::format("its supervisor has written nothing for {}; its last words: {}", FormatDuration(silent),
-                               status.message);
-  return status;
 }
 
 Json StatusJson(const jobs::JobStatus& status, std::string_view launcher) {
@@ -57,7 +43,7 @@ Result<jobs::JobStatus> RunFolderReader::Status(const object::Call& call) {
   std::string run = MR_TRY(JsonString(json, "run"));
   if (run != run_) log_.reset();
   run_ = std::move(run);
-  return StatusOf(json);
+  return jobs::StatusInFolder(json, SystemClock().Wall());
 }
 
 Result<std::optional<std::string>> RunFolderReader::ReadObject(std::string_view name, std::uint64_t most_bytes,
@@ -91,7 +77,7 @@ Result<std::vector<jobs::JobStatus>> ListRunFolders(const Context& context, cons
     const bool is_run = json || (json.error().code() != Code::kNotFound && json.error().code() != Code::kCorrupt);
     if (!is_run) continue;
     if (!json) return Fail(json.error());
-    if (auto status = StatusOf(*json)) found.push_back(*std::move(status));
+    if (auto status = jobs::StatusInFolder(*json, SystemClock().Wall())) found.push_back(*std::move(status));
   }
   return found;
 }

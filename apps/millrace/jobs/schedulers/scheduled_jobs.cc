@@ -36,13 +36,7 @@ Status Prepare(const std::filesystem::path& root, const jobs::Spec& spec, std::s
     return Fail(Code::kBusy, "job \"{}\" is {} already; `millrace job stop {}` ends it", spec.name, known->state,
                 spec.name);
   }
-  const std::string now = FormatIso8601(SystemClock().Wall());
-  jobs::JobStatus status{.name = spec.name,
-                         .state = "queued",
-                         .message = fmt::format("being submitted to {}", title),
-                         .started = now,
-                         .updated = now};
-  if (known && known->state != "done") status.cost = known->cost;
+  const jobs::JobStatus status = jobs::QueuedStatus(spec.name, title, SystemClock().Wall(), known ? &*known : nullptr);
   MR_TRY(jobs::PrepareSubmission(root, spec.name, spec.Render(), status));
   return {};
 }
