@@ -154,5 +154,27 @@ TEST_F(JobFolderTest, NamesStayInTheFolder) {
   EXPECT_EQ(ReadJob(root_.path(), "none").error().code(), Code::kNotFound);
 }
 
+TEST_F(JobFolderTest, OnlyJobsThatHaveNotEndedGoOn) {
+  EXPECT_FALSE(FindUnfinished(root_.path(), "demo").exists);
+  JobStatus status = Running();
+  auto folder = JobFolder::Claim(root_.path(), "demo");
+  ASSERT_TRUE(folder && folder->Write(status));
+  EXPECT_TRUE(FindUnfinished(root_.path(), "demo").exists);
+  EXPECT_EQ(FindUnfinished(root_.path(), "demo").spent, 12.5);
+  status.state = "done";
+  ASSERT_TRUE(folder->Write(status));
+  EXPECT_FALSE(FindUnfinished(root_.path(), "demo").exists);
+}
+
+TEST(QueuedStatus, CountsTheCostOfAJobThatGoesOn) {
+  JobStatus earlier = Running();
+  EXPECT_EQ(QueuedStatus("demo", "Slurm", WallTime(), &earlier).cost, earlier.cost);
+  earlier.state = "done";
+  EXPECT_EQ(QueuedStatus("demo", "Slurm", WallTime(), &earlier).cost, std::nullopt);
+  const JobStatus first = QueuedStatus("demo", "Slurm", WallTime(), nullptr);
+  EXPECT_EQ(first.state, "queued");
+  EXPECT_EQ(first.message, "being submitted to Slurm");
+}
+
 }  // namespace
 }  // namespace millrace::jobs

@@ -274,5 +274,25 @@ TEST_F(SupervisorTest, KeepsItsPromisesUnderRandomRanks) {
   }
 }
 
+TEST(SupervisorOptions, FollowTheJobFile) {
+  Spec spec{.name = "demo"};
+  spec.run.max_restarts = 7;
+  spec.run.launcher = "ssh";
+  spec.run.ssh.connect_timeout = seconds(9);
+  spec.train.global_batch = 16;
+  Supervisor::Options options = Supervisor::OptionsOf(spec, /*in_sagemaker=*/false);
+  EXPECT_EQ(options.name, "demo");
+  EXPECT_EQ(options.policy.max_restarts, 7);
+  EXPECT_EQ(options.policy.start_patience, seconds(9));
+  EXPECT_EQ(options.policy.sequences_per_step, 16U);
+  spec.run.launcher = "kubernetes";
+  EXPECT_GT(Supervisor::OptionsOf(spec, false).policy.start_patience, std::chrono::hours(24));  // for pods
+  spec.run.command = {"python3"};
+  options = Supervisor::OptionsOf(spec, /*in_sagemaker=*/true);
+  EXPECT_FALSE(options.policy.reports_steps);
+  EXPECT_EQ(options.policy.sequences_per_step, 0U);
+  EXPECT_LT(options.policy.grace, seconds(120));  // SageMaker kills then
+}
+
 }  // namespace
 }  // namespace millrace::jobs

@@ -80,5 +80,20 @@ TEST(BatchScript, ItsKeysAreForSlurm) {
   EXPECT_THAT(refused.error().ToString(), testing::AllOf(HasSubstr("partition"), HasSubstr("launcher: slurm")));
 }
 
+std::string StateAfter(std::string state, const SlurmJob& found) {
+  JobStatus status{.name = "demo", .state = std::move(state)};
+  ApplySlurmState(status, found);
+  return status.state;
+}
+
+TEST(SlurmState, DecidesWhereTheSupervisorCannotTell) {
+  EXPECT_EQ(StateAfter("running", {.id = "7", .state = "PENDING"}), "queued");
+  EXPECT_EQ(StateAfter("queued", {.id = "7", .state = "RUNNING"}), "starting");
+  EXPECT_EQ(StateAfter("running", {.id = "7", .state = "RUNNING"}), "running");
+  EXPECT_EQ(StateAfter("interrupted", {.id = "7", .state = "COMPLETING"}), "stopping");
+  EXPECT_EQ(StateAfter("running", {.id = "7"}), "lost");
+  EXPECT_EQ(StateAfter("done", {.id = "7"}), "done");
+}
+
 }  // namespace
 }  // namespace millrace::jobs

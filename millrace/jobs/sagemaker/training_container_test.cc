@@ -84,5 +84,15 @@ TEST(CommandLineOf, WritesValuesAsPythonDoes) {
                                                  "1e-05", "--map", "a=True,n=None,z=1", "-n", ""));
 }
 
+TEST(PlacementAssignments, OnlyTheFirstHostReportsTheJob) {
+  TrainingContainer container{.hosts = {"algo-1", "algo-2"}, .current_host = "algo-1"};
+  EXPECT_THAT(PlacementAssignments(container, "my job/1"),
+              ElementsAre("name=\"myjob1\"", "run.launcher=sagemaker", "run.nodes=2", "run.max_restarts=0"));
+  container.current_host = "algo-2";
+  EXPECT_THAT(PlacementAssignments(container, ""),
+              ElementsAre("name=\"training\"", "run.launcher=sagemaker", "run.nodes=2", "run.max_restarts=0",
+                          "log.url=\"\"", "log.webhook=\"\"", "log.tensorboard=\"\""));
+}
+
 }  // namespace
 }  // namespace millrace::jobs
