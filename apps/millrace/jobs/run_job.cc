@@ -19,10 +19,8 @@
 #include "apps/millrace/jobs/job_checks.h"
 #include "apps/millrace/jobs/job_source.h"
 #include "apps/millrace/jobs/run_reporter.h"
-#include "apps/millrace/jobs/schedulers/launch_on_nodes.h"
 #include "apps/millrace/jobs/schedulers/pod_log.h"
-#include "apps/millrace/jobs/schedulers/remote_options.h"
-#include "apps/millrace/jobs/ssh_jobs.h"
+#include "apps/millrace/jobs/schedulers/remote_launch.h"
 #include "apps/millrace/jobs/webhook.h"
 #include "millrace/base/files/files.h"
 #include "millrace/base/process/cpu.h"
@@ -229,12 +227,9 @@ Result<std::unique_ptr<http::Server>> ServeForeignMetrics(const Context& context
 Result<std::unique_ptr<jobs::Launcher>> Launch(const Context& context, const jobs::Spec& spec,
                                                const JobArguments& arguments, const jobs::JobFolder& folder,
                                                OnLine on_line) {
-  if (spec.run.is_over_ssh()) return LaunchOverSsh(context, spec, arguments.program, folder, std::move(on_line));
-  if (spec.run.launcher == "slurm" || arguments.in_pod) {
-    return LaunchOnNodes(context, spec, arguments.program, folder, std::move(on_line));
-  }
-  if (spec.run.launcher == "local" && spec.run.elastic) {
-    return LaunchInParts(context, spec, arguments.program, folder, std::move(on_line));
+  const bool in_parts = spec.run.launcher == "local" && spec.run.elastic;
+  if (spec.run.is_over_ssh() || spec.run.launcher == "slurm" || arguments.in_pod || in_parts) {
+    return LaunchRemotely(context, spec, arguments.program, folder, std::move(on_line));
   }
   return LaunchHere(context, spec, arguments, folder, std::move(on_line));
 }
