@@ -67,7 +67,7 @@ class RunningBatch {
   /// As they are after the last call of TakeEnded().
   const SchedulerCounters& counters() const { return counters_; }
 
-  /// Returns whether the cache has room for one more prompt of so many tokens, and for its first token. True for the
+  /// Returns whether the cache has room for one more prompt of `tokens` tokens, and for its first token. True for the
   /// first text.
   bool HasRoomFor(std::size_t tokens) const;
   void Add(std::shared_ptr<GenerationState> text);
