@@ -50,7 +50,7 @@ struct GenerationState {
   GenerationState(GenerationRequest r, std::shared_ptr<GenerationNews> n)
       : request(std::move(r)), news(std::move(n)), tokens(static_cast<std::size_t>(request.max_tokens)) {}
 
-  void Add(SampledToken token) {
+  void AddToken(SampledToken token) {
     tokens.Push(std::move(token));
     news->Raise();
   }

@@ -56,7 +56,7 @@ bool RunningBatch::HasRoomFor(std::size_t tokens) const {
   return promised <= pool_.available() || sequences_.empty();
 }
 
-void RunningBatch::Add(std::shared_ptr<GenerationState> text) {
+void RunningBatch::AddText(std::shared_ptr<GenerationState> text) {
   sequences_.emplace_back(std::move(text), sampling_memory_);
 }
 
@@ -366,7 +366,7 @@ void RunningBatch::Advance(const StepShare& share, std::span<const float> logits
     } else if (std::ranges::find(request.ends, token) != request.ends.end()) {
       end = FinishReason::kEnd;
     } else {
-      text.state->Add(std::move(sampled));
+      text.state->AddToken(std::move(sampled));
       text.tokens.push_back(token);
       ++text.uncharged;
       if (++text.made == request.max_tokens) end = FinishReason::kLength;

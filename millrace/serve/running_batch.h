@@ -70,7 +70,7 @@ class RunningBatch {
   /// Returns whether the cache has room for one more prompt of `tokens` tokens, and for its first token. True for the
   /// first text.
   bool HasRoomFor(std::size_t tokens) const;
-  void Add(std::shared_ptr<GenerationState> text);
+  void AddText(std::shared_ptr<GenerationState> text);
   /// Ends the texts that nobody waits for any more, and those that are late.
   void EndGoneAndLate();
   /// Gives each text that generates its next tokens, and reads parts of prompts. Does nothing without texts. Blocks for

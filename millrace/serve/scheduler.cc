@@ -270,7 +270,7 @@ void Scheduler::Admit() {
     --user.waiting;
     ++user.running;
     user.computed += tokens;
-    batch_.Add(std::move(*place));
+    batch_.AddText(std::move(*place));
     queue_.erase(place);
     ++running_;
   }
