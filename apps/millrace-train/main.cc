@@ -12,18 +12,20 @@
 #include "apps/common/output.h"
 #include "apps/millrace-train/console.h"
 #include "apps/millrace-train/job_options.h"
-#include "apps/millrace-train/machine_command.h"
 #include "apps/millrace-train/nodes_command.h"
 #include "apps/millrace-train/outputs_command.h"
 #include "millrace/base/files/files.h"
+#include "millrace/base/json.h"
 #include "millrace/base/process/cores.h"
 #include "millrace/base/process/cpu.h"
 #include "millrace/base/process/descriptor_limit.h"
 #include "millrace/base/text.h"
 #include "millrace/collectives/connect.h"
 #include "millrace/engine/device/choose_device.h"
+#include "millrace/engine/errors.h"
 #include "millrace/engine/parallel/connect_gpus.h"
 #include "millrace/engine/runtime.h"
+#include "millrace/engine/tuning/measure_machine.h"
 #include "millrace/jobs/policy.h"
 #include "millrace/object/open/open.h"
 #include "millrace/train/checks.h"
@@ -117,6 +119,22 @@ Result<int> Run(const Arguments& arguments, std::unique_ptr<engine::Collective>&
   return outcome.stopped ? ToExitStatus(Code::kCancelled) : 0;
 }
 
+/// Measures the machine on all of its cores, and prints a JSON object: `f32`, `bf16`, `memory_bandwidth` and
+/// `link_bandwidth`, as engine::MachineRates has them. Returns the exit status.
+int PrintMachine() {
+  engine::ConfigureRuntime(ComputeThreads());
+  const auto rates = engine::CatchTorch("measuring this machine", [] { return engine::MeasureMachine(SystemClock()); });
+  if (!rates) {
+    cli::Print("{}\n", DumpJson(Json{{"error", rates.error().ToString()}}));
+    return ToExitStatus(rates.error().code());
+  }
+  cli::Print("{}\n", DumpJson(Json{{"f32", rates->f32},
+                                   {"bf16", rates->bf16},
+                                   {"memory_bandwidth", rates->memory_bandwidth},
+                                   {"link_bandwidth", rates->link_bandwidth}}));
+  return 0;
+}
+
 }  // namespace
 }  // namespace millrace
 
@@ -139,7 +157,7 @@ int main(int argc, char** argv) {
   const CLI::App* outputs = AddOutputsCommand(app, outputs_arguments);
   NodesArguments nodes_arguments;
   const CLI::App* nodes = AddNodesCommand(app, nodes_arguments);
-  const CLI::App* machine = AddMachineCommand(app);
+  const CLI::App* machine = app.add_subcommand("machine", "Measure how fast this machine computes");
   cli::AddGlobalFlags(app, arguments.globals);
   app.footer("Examples:\n  millrace-train job.yaml\n  millrace-train job.yaml --set train.steps=100 --json");
   try {

@@ -9,6 +9,8 @@
 #include <memory>
 #include <optional>
 #include <stop_token>
+#include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -19,7 +21,6 @@
 #include "apps/millrace/jobs/job_checks.h"
 #include "apps/millrace/jobs/job_source.h"
 #include "apps/millrace/jobs/run_reporter.h"
-#include "apps/millrace/jobs/schedulers/pod_log.h"
 #include "apps/millrace/jobs/schedulers/remote_launch.h"
 #include "apps/millrace/jobs/webhook.h"
 #include "millrace/base/files/files.h"
@@ -81,6 +82,39 @@ class SupervisorLog {
   const UniqueFd file_;
   bool lost_ = false;
 };
+
+/// The output of a supervisor in a pod, in the form of jobs::CollectLog(): `millrace job` elsewhere reads the pod's
+/// log. One owner.
+class SupervisorOutput {
+ public:
+  void Write(const std::string& line);
+  void Print(const jobs::JobEvent& event);
+  /// Prints changes at once, and the number of steps from time to time.
+  void Print(const jobs::JobStatus& status);
+
+ private:
+  std::string state_, message_;  ///< printed last
+  TimePoint next_;
+};
+
+void SupervisorOutput::Write(const std::string& line) {
+  cli::Print("{}\n", line);
+  FlushOutput();
+}
+
+void SupervisorOutput::Print(const jobs::JobEvent& event) {
+  for (const std::string_view line : Split(event.sentence, '\n')) Write(fmt::format("[supervisor] {}", line));
+}
+
+void SupervisorOutput::Print(const jobs::JobStatus& status) {
+  constexpr Duration kInterval = std::chrono::seconds(2);
+  const TimePoint now = SystemClock().Now();
+  if (status.state == state_ && status.message == message_ && now < next_) return;
+  state_ = status.state;
+  message_ = status.message;
+  next_ = now + kInterval;
+  Write(jobs::StatusLine(status));
+}
 
 void PrintEvent(const Context& context, const std::string& name, const jobs::JobEvent& event) {
   if (context.globals.json) PrintJsonLine(event.object);

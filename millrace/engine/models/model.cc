@@ -1,14 +1,19 @@
 #include "millrace/engine/models/model.h"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/core/Stream.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
 
+#include "millrace/engine/device/host_copy.h"
 #include "millrace/engine/device/host_memory.h"
 #include "millrace/engine/models/recorded_steps.h"
-#include "millrace/engine/models/saved_inputs.h"
 #include "millrace/engine/ops/common/deferred_work.h"
 #include "millrace/engine/ops/common/node.h"
 #include "millrace/engine/ops/common/step_kernels.h"
@@ -96,6 +101,51 @@ void AddAdapted(std::vector<AdaptedRows>& rows, std::int64_t first, std::int64_t
 bool Learns(const Stream& x) { return ops::Recording({x.residual, x.delta}); }
 
 }  // namespace
+
+/// The inputs of one forward pass, first block first. They stay where they are, or wait in pinned memory of the host;
+/// then each comes back while the block behind it goes backward. One thread at a time.
+class SavedInputs {
+ public:
+  /// `copies`: a stream for copies to the host and back; nothing: inputs stay.
+  explicit SavedInputs(std::optional<c10::Stream> copies) : copies_(copies) {}
+
+  /// Keeps the input of the next block. Returns what gives it back outside of any graph, to be called once.
+  std::function<Stream()> Keep(const Stream& x);
+
+ private:
+  class OnHost;
+
+  const std::optional<c10::Stream> copies_;
+  std::shared_ptr<OnHost> last_;  ///< of the block before
+};
+
+/// The input of a block on the host.
+class SavedInputs::OnHost {
+ public:
+  OnHost(const Stream& x, c10::Stream copies) : residual_(x.residual, copies) {
+    if (x.delta.defined()) delta_.emplace(x.delta, copies);
+  }
+  void Fetch() {
+    residual_.Fetch();
+    if (delta_) delta_->Fetch();
+  }
+  Stream Take() { return {residual_.Take(), delta_ ? delta_->Take() : at::Tensor()}; }
+
+ private:
+  HostCopy residual_;
+  std::optional<HostCopy> delta_;
+};
+
+std::function<Stream()> SavedInputs::Keep(const Stream& x) {
+  const Stream in = x.Detached();
+  if (!copies_) return [in] { return in.Detached(); };
+  auto kept = std::make_shared<OnHost>(in, *copies_);
+  return [kept, before = std::exchange(last_, kept)] {
+    Stream taken = kept->Take();
+    if (before != nullptr) before->Fetch();
+    return taken;
+  };
+}
 
 void Model::MakeLayers(std::vector<ModelStage> stages, LayerFactory& make) {
   stages_ = std::move(stages);

@@ -96,7 +96,7 @@ struct Stream {
   Stream Detached() const { return {residual.detach(), delta.defined() ? delta.detach() : at::Tensor()}; }
 };
 
-/// The inputs that recomputed blocks keep (saved_inputs.h).
+/// The inputs that recomputed blocks keep (model.cc).
 class SavedInputs;
 
 /// A model with its weights, or some stages of one. A family derives it and says how each part is made and what it
