@@ -31,9 +31,9 @@ void NoteFailure(int errno_value) {
 
 }  // namespace
 
-void GoOnWithoutReader() { GoesOn() = true; }
+void IgnoreBrokenPipe() { GoesOn() = true; }
 
-void EndForWantOfReader() {
+void ExitOnBrokenPipe() {
   if (GoesOn()) return;
   signal(SIGPIPE, SIG_DFL);
   sigset_t pipe;
@@ -61,7 +61,7 @@ void WriteErrorOutput(std::string_view text) {
 
 void WriteListing(std::string_view text) {
   WriteOutput(text);
-  if (FirstFailure() == EPIPE) EndForWantOfReader();
+  if (FirstFailure() == EPIPE) ExitOnBrokenPipe();
 }
 
 int OutputFailure() { return FirstFailure(); }

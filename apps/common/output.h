@@ -19,10 +19,10 @@ void WriteErrorOutput(std::string_view text);
 /// Writes output that is the only purpose of a command. If nobody reads standard output any more, ends the process by
 /// SIGPIPE, as ls and cat do. REQUIRES: the process has no work that it must finish.
 void WriteListing(std::string_view text);
-/// Ends the process by SIGPIPE. Does nothing after GoOnWithoutReader().
-void EndForWantOfReader();
+/// Ends the process by SIGPIPE. Does nothing after IgnoreBrokenPipe().
+void ExitOnBrokenPipe();
 /// From now on, a missing reader of standard output does not end the process. For commands that do more than list.
-void GoOnWithoutReader();
+void IgnoreBrokenPipe();
 /// Returns the errno of the first write to standard output that failed, or 0.
 int OutputFailure();
 /// Flushes standard output, so that a reader that waits for the text gets it.

@@ -96,7 +96,7 @@ Result<int> RunFile(const Context& context, object::Connection& connection, cons
   std::ifstream file;
   if (flags.file != "-") file.open(flags.file);
   if (flags.file != "-" && !file) return Fail(Code::kNotFound, "cannot read {}", flags.file);
-  GoOnWithoutReader();  // other lines copy
+  IgnoreBrokenPipe();  // other lines copy
   std::istream& lines = flags.file == "-" ? std::cin : file;
   Tally tally;
   {

@@ -20,7 +20,7 @@ Status WriteBytesOut(ByteSpan bytes) {
   while (!bytes.empty()) {
     ssize_t n = write(STDOUT_FILENO, bytes.data(), bytes.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EPIPE) EndForWantOfReader();
+    if (n < 0 && errno == EPIPE) ExitOnBrokenPipe();
     if (n < 0) return Fail(ErrnoError(errno, "writing to standard output"));
     bytes = bytes.subspan(static_cast<std::size_t>(n));
   }
