@@ -272,7 +272,7 @@ Result<int> SubmitJob(const Context& context, const JobArguments& arguments) {
   if (!arguments.no_check) MR_TRY(CheckBeforeStart(context, spec, arguments));
   MR_TRY(PinHubRevisions(context, spec));
   MR_TRY(PackJobSource(context, spec));
-  if (Scheduler* scheduler = SchedulerOf(spec.run.launcher)) return SubmitToScheduler(context, spec, *scheduler);
+  if (Scheduler* scheduler = SchedulerOf(spec.run.launcher)) return SubmitAndPrintId(context, spec, *scheduler);
   return SubmitHere(context, spec, arguments.program);
 }
 

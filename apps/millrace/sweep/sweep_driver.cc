@@ -161,7 +161,7 @@ class SweepDriver {
       elements.emplace_back(static_cast<int>(i) + 1, plan_.specs[i]);
     }
     if (elements.empty() || elements.back().first > kMostArrayNumber) return false;
-    const auto id = GiveArrayToSlurm(context_, state().name, elements, arguments_.at_once);
+    const auto id = SubmitArrayToSlurm(context_, state().name, elements, arguments_.at_once);
     if (!id && id.error().code() == Code::kUnsupported) return false;
     if (!id) return Fail(id.error());
     for (const auto& [number, spec] : elements) Started(static_cast<std::size_t>(number) - 1);
@@ -183,7 +183,7 @@ class SweepDriver {
     const Status done = [&]() -> Status {
       MR_TRY(PinHubRevisions(context_, plan_.specs[i]));
       if (scheduler_ != nullptr) {
-        MR_TRY(GiveToScheduler(context_, plan_.specs[i], *scheduler_));
+        MR_TRY(SubmitToScheduler(context_, plan_.specs[i], *scheduler_));
         return {};
       }
       const BackgroundStart started = MR_TRY(StartInBackground(context_, plan_.specs[i], arguments_.program));

@@ -49,7 +49,7 @@ Status NoteId(const std::filesystem::path& root, const jobs::Spec& spec, const R
 
 }  // namespace
 
-Result<std::string> GiveToScheduler(const Context& context, const jobs::Spec& spec, Scheduler& scheduler) {
+Result<std::string> SubmitToScheduler(const Context& context, const jobs::Spec& spec, Scheduler& scheduler) {
   const std::filesystem::path root = MR_TRY(jobs::StateRoot());
   MR_TRY(Prepare(root, spec, scheduler.title()));
   auto id = scheduler.Submit(context, spec);
@@ -57,8 +57,8 @@ Result<std::string> GiveToScheduler(const Context& context, const jobs::Spec& sp
   return id;
 }
 
-Result<std::string> GiveArrayToSlurm(const Context& context, const std::string& name,
-                                     const std::vector<std::pair<int, jobs::Spec>>& elements, int at_once) {
+Result<std::string> SubmitArrayToSlurm(const Context& context, const std::string& name,
+                                       const std::vector<std::pair<int, jobs::Spec>>& elements, int at_once) {
   const std::filesystem::path root = MR_TRY(jobs::StateRoot());
   const std::filesystem::path programs = MR_TRY(ProgramDirectory());
   std::vector<std::string> numbers;
@@ -84,8 +84,8 @@ Result<std::string> GiveArrayToSlurm(const Context& context, const std::string& 
   return id;
 }
 
-Result<int> SubmitToScheduler(const Context& context, const jobs::Spec& spec, Scheduler& scheduler) {
-  const std::string id = MR_TRY(GiveToScheduler(context, spec, scheduler));
+Result<int> SubmitAndPrintId(const Context& context, const jobs::Spec& spec, Scheduler& scheduler) {
+  const std::string id = MR_TRY(SubmitToScheduler(context, spec, scheduler));
   if (context.globals.json) {
     PrintJsonLine({{"event", "submitted"}, {"name", spec.name}, {"launcher", spec.run.launcher}, {"id", id}});
   } else {

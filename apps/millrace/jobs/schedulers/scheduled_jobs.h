@@ -15,14 +15,14 @@ namespace millrace::cli {
 
 /// Submits a job to its scheduler. Returns the id that the scheduler gave the job. REQUIRES: `spec` has been checked.
 /// Errors: kBusy if a job of this name waits or runs already; those of Scheduler::Submit().
-Result<std::string> GiveToScheduler(const Context& context, const jobs::Spec& spec, Scheduler& scheduler);
+Result<std::string> SubmitToScheduler(const Context& context, const jobs::Spec& spec, Scheduler& scheduler);
 /// Submits several jobs as one array of Slurm. At most `at_once` of them run at the same time. The name of each job is
 /// `name`, a dash and the number of its element. Returns the array's id. Slurm calls element 3 of array 17 job 17_3.
 /// Errors: kUnsupported if there is only one job, or if the jobs need different scripts for Slurm; kBusy as above.
-Result<std::string> GiveArrayToSlurm(const Context& context, const std::string& name,
-                                     const std::vector<std::pair<int, jobs::Spec>>& elements, int at_once);
-/// Calls GiveToScheduler() and prints the id.
-Result<int> SubmitToScheduler(const Context& context, const jobs::Spec& spec, Scheduler& scheduler);
+Result<std::string> SubmitArrayToSlurm(const Context& context, const std::string& name,
+                                       const std::vector<std::pair<int, jobs::Spec>>& elements, int at_once);
+/// Calls SubmitToScheduler() and prints the id.
+Result<int> SubmitAndPrintId(const Context& context, const jobs::Spec& spec, Scheduler& scheduler);
 
 /// Like jobs::ReadJob() and jobs::ListJobs(). If a job was submitted to a scheduler, its status is what the scheduler
 /// knows now: see Scheduler::Refresh().
