@@ -300,7 +300,7 @@ Status NoteStatus(const fs::path& root, std::string_view name, const JobStatus& 
   return WriteStatusFile(folder, status);
 }
 
-Status RequestStop(const fs::path& root, std::string_view name) {
+Status NoteStopRequest(const fs::path& root, std::string_view name) {
   const fs::path folder = MR_TRY(FolderOf(root, name));
   MR_TRY(OpenTrustedFolder(folder, kJobRole, MissingFolder::kFail));
   return WriteFileAtomic(folder / "stop", AsBytes(""));

@@ -135,7 +135,7 @@ Result<std::optional<Submission>> SubmissionOf(const std::filesystem::path& root
 /// Replaces the status of a job whose supervisor cannot write here, because it runs in a cluster.
 Status NoteStatus(const std::filesystem::path& root, std::string_view name, const JobStatus& status);
 /// Keeps the supervisor of a scheduler's job from putting it back into the queue when it is interrupted.
-Status RequestStop(const std::filesystem::path& root, std::string_view name);
+Status NoteStopRequest(const std::filesystem::path& root, std::string_view name);
 /// Returns whether that was done since the job was submitted.
 Result<bool> IsStopRequested(const std::filesystem::path& root, std::string_view name);
 /// Returns whether a scheduler may restart an interrupted job. False after `job stop`, and for a job that no scheduler

@@ -195,7 +195,7 @@ Result<int> StopOneJob(const Context& context, const NameArguments& arguments) {
     return Fail(Code::kInvalidArgument, "{} is a folder: `job stop` takes the job's name, where it was started",
                 arguments.name);
   }
-  MR_TRY(AskToStop(context, arguments.name));
+  MR_TRY(RequestStop(context, arguments.name));
   return arguments.no_wait ? kExitOk : MR_TRY(AwaitEnd(context, arguments.name));
 }
 

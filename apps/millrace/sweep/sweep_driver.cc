@@ -135,7 +135,7 @@ class SweepDriver {
       if (run.state != "running" || !run.reason.empty()) continue;
       const auto why = jobs::WhyStop(plan_.stopping, reports_, i, run.rungs_passed);
       if (!why) continue;
-      const Status asked = AskToStop(context_, run.name);
+      const Status asked = RequestStop(context_, run.name);
       if (!asked) continue;  // it has ended meanwhile, or the next look tries again
       run.reason = *why;
       Tell(run, fmt::format("is stopped early: {}", *why));
@@ -244,7 +244,7 @@ void StopRuns(const Context& context, jobs::SweepState& state) {
   for (jobs::SweepRun& run : state.runs) {
     if (run.state != "running") continue;
     // One that has just ended is found so by the next look.
-    if (const Status asked = AskToStop(context, run.name); !asked)
+    if (const Status asked = RequestStop(context, run.name); !asked)
       context.log().Info("not stopped", {{"job", run.name}});
   }
 }

@@ -67,7 +67,7 @@ class Kubernetes final : public Scheduler {
       return Fail(Code::kPreconditionFailed, "job \"{}\" does not run: {} of namespace {} {}", name, job.name,
                   job.space, found.phase == Phase::kGone ? "is gone" : "has ended");
     }
-    MR_TRY(jobs::RequestStop(MR_TRY(jobs::StateRoot()), name));
+    MR_TRY(jobs::NoteStopRequest(MR_TRY(jobs::StateRoot()), name));
     return jobs::StopClusterJob(*api, job, found);
   }
 

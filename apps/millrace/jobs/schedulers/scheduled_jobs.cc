@@ -107,7 +107,7 @@ Result<std::vector<jobs::JobStatus>> ListJobsAnywhere() {
   return all;
 }
 
-Status AskToStop(const Context& context, const std::string& name) {
+Status RequestStop(const Context& context, const std::string& name) {
   const std::filesystem::path root = MR_TRY(jobs::StateRoot());
   if (const auto submission = MR_TRY(jobs::SubmissionOf(root, name))) {
     Scheduler* scheduler = SchedulerOf(submission->launcher);

@@ -32,6 +32,6 @@ Result<std::vector<jobs::JobStatus>> ListJobsAnywhere();
 /// Asks a job to save and leave, whatever started the job, and prevents a restart. Does not wait until the job has
 /// ended. If the supervisor is just starting, waits up to 5 s for it. Errors: kPreconditionFailed if the job does not
 /// run.
-Status AskToStop(const Context& context, const std::string& name);
+Status RequestStop(const Context& context, const std::string& name);
 
 }  // namespace millrace::cli

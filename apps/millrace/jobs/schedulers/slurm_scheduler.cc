@@ -35,7 +35,7 @@ class Slurm final : public Scheduler {
       return Fail(Code::kPreconditionFailed, "job \"{}\" does not run: Slurm job {} is {}", name, id,
                   job.state.empty() ? "gone" : job.state);
     }
-    MR_TRY(jobs::RequestStop(MR_TRY(jobs::StateRoot()), name));
+    MR_TRY(jobs::NoteStopRequest(MR_TRY(jobs::StateRoot()), name));
     return job.waits() ? jobs::CancelSlurmJob(id) : jobs::TerminateBatch(id);
   }
 };
