@@ -311,7 +311,7 @@ Result<bool> IsStopRequested(const fs::path& root, std::string_view name) {
   return fs::exists(MR_TRY(FolderOf(root, name)) / "stop", error);
 }
 
-Result<bool> MayStartAgain(const fs::path& root, std::string_view name) {
+Result<bool> MayRestart(const fs::path& root, std::string_view name) {
   const auto submission = MR_TRY(SubmissionOf(root, name));
   return submission && !MR_TRY(IsStopRequested(root, name));
 }

@@ -140,6 +140,6 @@ Status NoteStopRequest(const std::filesystem::path& root, std::string_view name)
 Result<bool> IsStopRequested(const std::filesystem::path& root, std::string_view name);
 /// Returns whether a scheduler may restart an interrupted job. False after `job stop`, and for a job that no scheduler
 /// has.
-Result<bool> MayStartAgain(const std::filesystem::path& root, std::string_view name);
+Result<bool> MayRestart(const std::filesystem::path& root, std::string_view name);
 
 }  // namespace millrace::jobs

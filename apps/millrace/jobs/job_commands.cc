@@ -157,7 +157,7 @@ Result<int> AttachToJob(const Context& context, NameArguments arguments) {
   bool shown = false;
   for (int looks = 0;;) {
     const jobs::JobStatus status = MR_TRY(ReadJobAnywhere(arguments.name));
-    const bool may_return = status.state == "interrupted" && MR_TRY(jobs::MayStartAgain(root, arguments.name));
+    const bool may_return = status.state == "interrupted" && MR_TRY(jobs::MayRestart(root, arguments.name));
     if (status.state == "queued" || status.state == "starting" || (may_return && ++looks < kLooks)) {
       if (!SystemClock().SleepFor(std::chrono::milliseconds(500), context.stop)) {
         return Fail(Code::kCancelled, "job \"{}\" is still {}", status.name, status.state);

@@ -51,7 +51,7 @@ std::string StateOf(const jobs::SweepRun& run, const jobs::JobStatus& status) {
   if (status.active()) return "running";
   if (status.state == "done" || status.state == "failed") return status.state;
   const auto root = jobs::StateRoot();
-  const auto returns = root && jobs::MayStartAgain(*root, run.name).value_or(false);  // Slurm starts it again
+  const auto returns = root && jobs::MayRestart(*root, run.name).value_or(false);  // Slurm starts it again
   if (status.state == "interrupted" && returns) return "running";
   return run.reason.empty() ? "interrupted" : "stopped";
 }
