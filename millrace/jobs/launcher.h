@@ -23,7 +23,7 @@ struct RankState {
   std::uint64_t beats = 0;            ///< the number of heartbeats in this attempt
   std::string node;                   ///< the machine's name; empty: this machine
   std::string cause;                  ///< of its exit, if that is not the rank's own: "node n3 is lost: …"
-  std::string told;                   ///< the lines behind the step in its heartbeat file; see README.md
+  std::string report_lines;           ///< the lines behind the step in its heartbeat file; see README.md
 };
 
 /// A machine of a job, as its launcher uses it.

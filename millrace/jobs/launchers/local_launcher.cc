@@ -325,7 +325,7 @@ void LocalLauncher::ReadHeartbeat(int rank) {
   if (n > 0 && error == std::errc{} && end < text + n && *end == '\n') state.step = step;
   const std::string_view lines(text, static_cast<std::size_t>(std::max<ssize_t>(n, 0)));
   const std::size_t first = lines.find('\n'), last = lines.rfind('\n');
-  state.told = first == last ? "" : lines.substr(first + 1, last - first);
+  state.report_lines = first == last ? "" : lines.substr(first + 1, last - first);
 }
 
 void LocalLauncher::Signal(int signal_number) {

@@ -201,10 +201,11 @@ class Agent {
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       const RankState& rank = ranks[i];
       const int number = first_rank_ + static_cast<int>(i);
-      if (rank.beats != emitted_[i].beats || rank.step != emitted_[i].step || rank.told != emitted_[i].told) {
+      if (rank.beats != emitted_[i].beats || rank.step != emitted_[i].step ||
+          rank.report_lines != emitted_[i].report_lines) {
         Json beat = {{"rank", number}, {"beats", rank.beats}};
         if (rank.step) beat["step"] = *rank.step;
-        if (rank.told != emitted_[i].told) beat["told"] = rank.told;
+        if (rank.report_lines != emitted_[i].report_lines) beat["told"] = rank.report_lines;
         Tell({{"beat", std::move(beat)}});
       }
       if (rank.exit && !emitted_[i].exit) {

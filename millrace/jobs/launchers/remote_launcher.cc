@@ -276,10 +276,10 @@ void RemoteLauncher::ReportBadNode(std::size_t node) {
   if (options_.on_bad_node && bad_nodes_.insert(state.name).second) options_.on_bad_node(state.name, state.reason);
 }
 
-/// Sets nodes aside whose network is slow, as long as there are spares for them. `told` are lines of a rank.
-void RemoteLauncher::SetAsideSlowNodes(std::string_view told) {
+/// Sets nodes aside whose network is slow, as long as there are spares for them. `report_lines`: of a rank.
+void RemoteLauncher::SetAsideSlowNodes(std::string_view report_lines) {
   constexpr std::string_view kSlow = "slow ";
-  for (std::string_view line : Split(told, '\n')) {
+  for (std::string_view line : Split(report_lines, '\n')) {
     if (!line.starts_with(kSlow)) continue;
     line.remove_prefix(kSlow.size());
     int rank = -1;
@@ -437,8 +437,8 @@ Status RemoteLauncher::OnAgentEvent(std::size_t node, const Json& event) {
     state.beats = MR_TRY(JsonUint(*beat, "beats"));
     if (JsonFind(*beat, "step") != nullptr) state.step = MR_TRY(JsonUint(*beat, "step"));
     if (JsonFind(*beat, "told") != nullptr) {
-      state.told = MR_TRY(JsonString(*beat, "told"));
-      SetAsideSlowNodes(state.told);
+      state.report_lines = MR_TRY(JsonString(*beat, "told"));
+      SetAsideSlowNodes(state.report_lines);
     }
   } else if (const Json* written = JsonFind(event, "line")) {
     const std::size_t rank = MR_TRY(rank_of(*written));

@@ -122,7 +122,7 @@ class RemoteLauncher final : public Launcher {
   Status OnAgentEvent(std::size_t node, const Json& event);
   Status OnHealthEvent(std::size_t node, const Json& health);
   Error ExplainEnd(std::size_t node, const std::optional<ExitState>& ended) const;
-  void SetAsideSlowNodes(std::string_view told);
+  void SetAsideSlowNodes(std::string_view report_lines);
   void OnNodeLost(std::size_t node, Error why);
   void Abandon();
 
