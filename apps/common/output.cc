@@ -18,9 +18,9 @@ std::atomic<int>& FirstFailure() {
   return failure;
 }
 
-std::atomic<bool>& GoesOn() {
-  static std::atomic<bool> goes_on = false;
-  return goes_on;
+std::atomic<bool>& BrokenPipeIsIgnored() {
+  static std::atomic<bool> is_ignored = false;
+  return is_ignored;
 }
 
 void NoteFailure(int errno_value) {
@@ -31,10 +31,10 @@ void NoteFailure(int errno_value) {
 
 }  // namespace
 
-void IgnoreBrokenPipe() { GoesOn() = true; }
+void IgnoreBrokenPipe() { BrokenPipeIsIgnored() = true; }
 
 void ExitOnBrokenPipe() {
-  if (GoesOn()) return;
+  if (BrokenPipeIsIgnored()) return;
   signal(SIGPIPE, SIG_DFL);
   sigset_t pipe;
   sigemptyset(&pipe);
