@@ -100,9 +100,9 @@ Status Checkpointing::CheckWhose(const checkpoint::Manifest& newest, const std::
           "another run has committed {}{} while this one ran. This run ends, so that it does not go on from the "
           "other's model. Give each run a URL of its own (checkpoint.url)",
           name, checkpoint::WhoWrote(newest)));
-  if (writer_ ? parent_ != newest.id() : run_.attempt > 1 && MR_TRY(HasCommitted())) lost_ = another;
-  if (!writer_ && run_.attempt > 1) stranger_ = another;
-  return lost_ ? Fail(*lost_) : Status();
+  if (writer_ ? parent_ != newest.id() : run_.attempt > 1 && MR_TRY(HasCommitted())) fenced_ = another;
+  if (!writer_ && run_.attempt > 1) foreign_resume_ = another;
+  return fenced_ ? Fail(*fenced_) : Status();
 }
 
 /// Collective. Returns whether the store has a checkpoint of this run.
@@ -119,21 +119,23 @@ Result<bool> Checkpointing::HasCommitted() {
 }
 
 Status Checkpointing::CheckComplete() {
-  if (stranger_) lost_ = stranger_;
-  return lost_ ? Fail(*lost_) : Status();
+  if (foreign_resume_) fenced_ = foreign_resume_;
+  return fenced_ ? Fail(*fenced_) : Status();
 }
 
-std::optional<Error> Checkpointing::lost() const { return lost_ ? lost_ : writer_ ? writer_->lost() : std::nullopt; }
+std::optional<Error> Checkpointing::fenced() const {
+  return fenced_ ? fenced_ : writer_ ? writer_->lost() : std::nullopt;
+}
 
-Error Checkpointing::AwaitLost(std::uint64_t step) {
+Error Checkpointing::AwaitFenced(std::uint64_t step) {
   const HeartbeatScope beating(heartbeat_, step, *options_.clock);
   std::ignore = writer_->Wait();
-  return lost().value_or(Error(Code::kPreconditionFailed, "another run saves to the same place"));
+  return fenced().value_or(Error(Code::kPreconditionFailed, "another run saves to the same place"));
 }
 
-Result<std::optional<Checkpointing::Resumed>> Checkpointing::GoBack(std::uint64_t step,
-                                                                    const std::vector<StateTensor>& tensors,
-                                                                    const RunIdentity& identity) {
+Result<std::optional<Checkpointing::Resumed>> Checkpointing::RollBack(std::uint64_t step,
+                                                                      const std::vector<StateTensor>& tensors,
+                                                                      const RunIdentity& identity) {
   const HeartbeatScope beating(heartbeat_, step, *options_.clock);
   if (const auto before = writer_->Wait(); !before) {
     options_.log.Warning("an earlier checkpoint was not committed", {{"error", before.error()}});
@@ -176,7 +178,7 @@ double Checkpointing::SaveIfDue(const SavePoint& point, const std::function<Json
   checkpoint::SaveOptions save{.metrics = point.metrics};
   save.to_store = point.last || store_due_ || point.step % options_.checkpoint.every_steps == 0;
   save.to_local = options_.checkpoint.local && point.step % options_.checkpoint.local_every_steps == 0;
-  if (!point.last) Yield(save, point);
+  if (!point.last) DropBusyTiers(save, point);
   if (!save.to_store && !save.to_local) return 0;
   const Stopwatch waiting(*options_.clock);
   Start(point.step, save, point.last, meta);
@@ -210,7 +212,7 @@ void Checkpointing::Start(std::uint64_t step, checkpoint::SaveOptions save, bool
 }
 
 /// Takes out of a save, on all ranks alike, what would have to wait, where training is not to.
-void Checkpointing::Yield(checkpoint::SaveOptions& save, const SavePoint& point) {
+void Checkpointing::DropBusyTiers(checkpoint::SaveOptions& save, const SavePoint& point) {
   if (options_.checkpoint.when_busy == WhenBusy::kWait) return;
   const auto tell = [&](std::string_view what) {
     if (!leads()) return;

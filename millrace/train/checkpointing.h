@@ -61,26 +61,26 @@ class Checkpointing {
     std::map<std::string, double> metrics;
   };
   /// Reads the newest checkpoint into the tensors. Returns nothing if there is no checkpoint.
-  /// Errors: kPreconditionFailed if the checkpoint belongs to another job; lost() if another run has committed it while
-  /// this run ran.
+  /// Errors: kPreconditionFailed if the checkpoint belongs to another job; fenced() if another run has committed it
+  /// while this run ran.
   Result<std::optional<Resumed>> Resume(const std::vector<StateTensor>& tensors, const RunIdentity& identity);
   /// Waits for the saves in progress, then reads the newest checkpoint as Resume() does. Meanwhile the heartbeat shows
   /// `step`.
-  Result<std::optional<Resumed>> GoBack(std::uint64_t step, const std::vector<StateTensor>& tensors,
-                                        const RunIdentity& identity);
+  Result<std::optional<Resumed>> RollBack(std::uint64_t step, const std::vector<StateTensor>& tensors,
+                                          const RunIdentity& identity);
 
   /// Prepares to save the tensors. Borrows their memory. Call it after Resume().
   Status Prepare(const std::vector<StateTensor>& tensors);
 
   /// Returns an error if another run saves to the same place. Then this run must end. Ranks may get the error at
   /// different times.
-  std::optional<Error> lost() const;
-  /// Waits until all ranks have the error, and returns it. Meanwhile the heartbeat shows `step`. REQUIRES: lost() has
+  std::optional<Error> fenced() const;
+  /// Waits until all ranks have the error, and returns it. Meanwhile the heartbeat shows `step`. REQUIRES: fenced() has
   /// an error on some rank.
-  Error AwaitLost(std::uint64_t step);
+  Error AwaitFenced(std::uint64_t step);
   /// Checks a run that has no step left to make. Fails if this is not the run's first attempt, and it has resumed from
-  /// another run's checkpoint; lost() then has the error, too. A run with steps left may go on from such a checkpoint,
-  /// because its first attempt may have done so, too.
+  /// another run's checkpoint; fenced() then has the error, too. A run with steps left may go on from such a
+  /// checkpoint, because its first attempt may have done so, too.
   Status CheckComplete();
 
   /// Returns the id of the first of the runs that went on from each other's checkpoints and led to this one. Call it
@@ -113,7 +113,7 @@ class Checkpointing {
   bool leads() const { return world_.rank() == 0; }
   Status CheckWhose(const checkpoint::Manifest& newest, const std::string& name);
   Result<bool> HasCommitted();
-  void Yield(checkpoint::SaveOptions& save, const SavePoint& point);
+  void DropBusyTiers(checkpoint::SaveOptions& save, const SavePoint& point);
   void Start(std::uint64_t step, checkpoint::SaveOptions save, bool last, const std::function<Json()>& meta);
 
   object::Connection& connection_;
@@ -124,9 +124,9 @@ class Checkpointing {
   std::shared_ptr<checkpoint::RankExchange> ranks_;  ///< the group over which the ranks agree on checkpoints
   /// The machines that hold copies for each other. Null: one local folder, or no local tier.
   std::shared_ptr<checkpoint::PeerMachines> machines_;
-  checkpoint::RunLineage run_;     ///< the same on all ranks
-  std::optional<Error> lost_;      ///< another run has committed the checkpoint that this run would go on from
-  std::optional<Error> stranger_;  ///< a later attempt than the first has resumed from another run's checkpoint
+  checkpoint::RunLineage run_;           ///< the same on all ranks
+  std::optional<Error> fenced_;          ///< another run has committed the checkpoint that this run would go on from
+  std::optional<Error> foreign_resume_;  ///< a later attempt than the first has resumed from another run's checkpoint
   std::optional<std::uint64_t> saved_step_;
   std::optional<checkpoint::CheckpointId> parent_;
   bool store_due_ = false;  ///< a save to the store was put off, and is made as soon as the store is not busy

@@ -23,7 +23,7 @@ struct StepSums {
   PassSums passes;
   bool stop = false;  ///< the run was asked to end behind this step
   SaversBusy busy;
-  bool lost = false;  ///< Checkpointing::lost()
+  bool fenced = false;  ///< Checkpointing::fenced()
 };
 
 /// Returns the sums over all ranks. `compares`: the sums have preferences, on all ranks. One all-reduce of about a
@@ -37,7 +37,7 @@ Result<StepSums> SumOverRanks(engine::Collective& group, const StepSums& mine, b
                                  mine.stop ? 1.0 : 0.0,
                                  mine.busy.store ? 1.0 : 0.0,
                                  mine.busy.local ? 1.0 : 0.0,
-                                 mine.lost ? 1.0 : 0.0};
+                                 mine.fenced ? 1.0 : 0.0};
   const std::size_t preferences = numbers.size();
   if (compares) std::ranges::copy(passes.preferences.of, std::back_inserter(numbers));
   const at::Tensor sums = at::tensor(numbers, at::kDouble);
@@ -49,7 +49,7 @@ Result<StepSums> SumOverRanks(engine::Collective& group, const StepSums& mine, b
                             .preferences = {}},
                  .stop = all[4] > 0,
                  .busy = {.store = all[5] > 0, .local = all[6] > 0},
-                 .lost = all[7] > 0};
+                 .fenced = all[7] > 0};
   if (compares) total.passes.preferences.Add(all.subspan(preferences));
   return total;
 }
@@ -156,7 +156,7 @@ Result<StepReport> TrainingLoop::Step(bool stop_here, StepSums& all) {
   report.loss_scale = run_.judge.loss_scale();
   const double loss_factor = LossFactor();
   all = MR_TRY(RunPasses(stop_here, loss_factor, report));
-  if (all.lost) return Fail(run_.checkpoints->AwaitLost(run_.step));
+  if (all.fenced) return Fail(run_.checkpoints->AwaitFenced(run_.step));
   const std::uint64_t labels = all.passes.labels.denominator();
   if (labels == 0) return Fail(Code::kInvalidArgument, "step {}: no label of the batch counts", report.step);
 
@@ -193,7 +193,7 @@ Result<StepSums> TrainingLoop::RunPasses(bool stop_here, double loss_factor, Ste
   StepSums mine{.passes = MR_TRY(run_.runner->Run(run_.step, report, loss_factor)), .stop = stop_here};
   if (run_.checkpoints) {
     mine.busy = run_.checkpoints->busy();
-    mine.lost = run_.checkpoints->lost().has_value();
+    mine.fenced = run_.checkpoints->fenced().has_value();
   }
   const trace::Span span("sum the losses", trace::Category::kCommunication);
   const Stopwatch waiting(run_.clock);
@@ -247,7 +247,7 @@ Status TrainingLoop::EndSpike(StepReport& report) {
   MR_TRY(LeaveOut());
   std::optional<Checkpointing::Resumed> resumed;
   if (run_.options.spikes.action == SpikeOptions::Action::kRollBack && run_.checkpoints) {
-    resumed = MR_TRY(run_.checkpoints->GoBack(run_.step, run_.model.tensors, run_.Identity()));
+    resumed = MR_TRY(run_.checkpoints->RollBack(run_.step, run_.model.tensors, run_.Identity()));
   }
   if (!resumed) return run_.judge.NoteLeftOut(run_.step);  // there may be no checkpoint yet
   // The loader stands behind the samples since that checkpoint, so that others follow.
@@ -269,7 +269,7 @@ Result<RunOutcome> Train(object::Connection& connection, engine::Collective& gro
   const Status built = run.Build();
   Result<RunOutcome> outcome = built ? loop.Run(std::move(stop)) : Fail(built.error());
   if (!outcome) {
-    const auto lost = run.checkpoints ? run.checkpoints->lost() : std::nullopt;
+    const auto lost = run.checkpoints ? run.checkpoints->fenced() : std::nullopt;
     if (lost) {
       // The run had to leave its checkpoints to another run. All ranks know.
       outcome = RunOutcome{.step = run.step, .steps = run.plan.steps, .lost = lost};
