@@ -40,8 +40,9 @@ std::optional<SplitPattern> PatternOf(std::span<const std::string> regexes) {
   if (std::ranges::equal(regexes, kDeepSeek3)) return SplitPattern::kDeepSeek3;
   if (!regexes.empty() && regexes.back() == kEachDigit) {
     const auto others = regexes.first(regexes.size() - 1);
-    if (std::ranges::equal(others, RunSplitter::Regexes(RunSplitter::Variant::kLlm))) return SplitPattern::kDeepSeek2;
-    if (std::ranges::equal(others, RunSplitter::Regexes(RunSplitter::Variant::kCoder))) {
+    if (std::ranges::equal(others, EarlyDeepSeekSplitter::Regexes(EarlyDeepSeekSplitter::Variant::kLlm)))
+      return SplitPattern::kDeepSeek2;
+    if (std::ranges::equal(others, EarlyDeepSeekSplitter::Regexes(EarlyDeepSeekSplitter::Variant::kCoder))) {
       return SplitPattern::kDeepSeekCoder;
     }
   }

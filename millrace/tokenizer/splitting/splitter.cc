@@ -9,8 +9,8 @@ Splitter::Splitter(SplitPattern pattern)
       longest_number_(pattern == SplitPattern::kQwen2 || pattern == SplitPattern::kTekken ? 1 : 3),
       classes_(MakeCharClasses()) {
   if (pattern == SplitPattern::kDeepSeek3) deepseek_.emplace();
-  if (pattern == SplitPattern::kDeepSeek2) runs_.emplace(RunSplitter::Variant::kLlm);
-  if (pattern == SplitPattern::kDeepSeekCoder) runs_.emplace(RunSplitter::Variant::kCoder);
+  if (pattern == SplitPattern::kDeepSeek2) early_deepseek_.emplace(EarlyDeepSeekSplitter::Variant::kLlm);
+  if (pattern == SplitPattern::kDeepSeekCoder) early_deepseek_.emplace(EarlyDeepSeekSplitter::Variant::kCoder);
   if (pattern == SplitPattern::kGpt2Digits) {  // begins with the pre-tokenizer Digits
     for (char32_t code = 0; code < 0x110000; ++code) {
       if (IsUnicode17Number(code)) classes_.At(code) = kNumber;

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "millrace/tokenizer/splitting/deepseek_splitter.h"
-#include "millrace/tokenizer/splitting/run_splitter.h"
+#include "millrace/tokenizer/splitting/early_deepseek_splitter.h"
 #include "millrace/tokenizer/unicode/unicode.h"
 #include "millrace/tokenizer/unicode/utf8.h"
 
@@ -33,7 +33,7 @@ enum class SplitPattern : std::uint8_t {
   kTekken,
   /// DeepSeek V3 and R1: see deepseek_splitter.h.
   kDeepSeek3,
-  /// DeepSeek LLM and V2, and DeepSeek Coder: see run_splitter.h.
+  /// DeepSeek LLM and V2, and DeepSeek Coder: see early_deepseek_splitter.h.
   kDeepSeek2,
   kDeepSeekCoder,
 };
@@ -47,7 +47,7 @@ class Splitter {
   /// The end of the word that begins at `at`, which is before `end`, the text's end.
   const char* WordEnd(const char* at, const char* end) const {
     if (deepseek_) return deepseek_->WordEnd(at, end);
-    if (runs_) return runs_->WordEnd(at, end);
+    if (early_deepseek_) return early_deepseek_->WordEnd(at, end);
     if (is_gpt2_) return Gpt2WordEnd(at, end);
     return is_o200k_ ? O200kWordEnd(at, end) : Llama3WordEnd(at, end);
   }
@@ -90,7 +90,7 @@ class Splitter {
 
   SplitPattern pattern_;
   std::optional<DeepSeekSplitter> deepseek_;
-  std::optional<RunSplitter> runs_;
+  std::optional<EarlyDeepSeekSplitter> early_deepseek_;
   bool is_gpt2_, is_o200k_;  ///< or of its kind
   int longest_number_;
   std::uint8_t ascii_[128];

@@ -1,4 +1,4 @@
-#include "millrace/tokenizer/splitting/run_splitter.h"
+#include "millrace/tokenizer/splitting/early_deepseek_splitter.h"
 
 #include <iterator>
 #include <span>
@@ -48,13 +48,13 @@ std::string ToClass(std::span<const CodeRange> ranges) {
 
 }  // namespace
 
-std::vector<std::string> RunSplitter::Regexes(Variant kind) {
+std::vector<std::string> EarlyDeepSeekSplitter::Regexes(Variant kind) {
   const std::string lines = "[\r\n]", blank = "\\s?", east = ToClass(kEasternRanges);
   if (kind == Variant::kCoder) return {lines, blank + "\\p{L}+", blank + "\\p{P}+", east};
   return {lines, blank + ToClass(kCasedLetters), blank + ToClass(kMarkRanges), "\\s+$", east};
 }
 
-RunSplitter::RunSplitter(Variant kind) : cuts_blank_ends_(kind == Variant::kLlm), bits_(0) {
+EarlyDeepSeekSplitter::EarlyDeepSeekSplitter(Variant kind) : cuts_blank_ends_(kind == Variant::kLlm), bits_(0) {
   ForEachCategoryRange([&](char32_t first, char32_t end, Category category) {
     std::uint8_t bits = 0;
     if (category >= Category::kNd && category <= Category::kNo) bits = kDigit;
@@ -81,7 +81,7 @@ RunSplitter::RunSplitter(Variant kind) : cuts_blank_ends_(kind == Variant::kLlm)
   bits_.At('\r') = bits_.At('\n') = kLineEnd;  // no other pattern matches these
 }
 
-RunSplitter::ClassifiedCharacter RunSplitter::Classify(const char* at, const char* end) const {
+EarlyDeepSeekSplitter::ClassifiedCharacter EarlyDeepSeekSplitter::Classify(const char* at, const char* end) const {
   if (at == end) return {};
   const DecodedCharacter character = DecodeUtf8(at, end);
   const std::uint8_t bits = character.code == kInvalid ? std::uint8_t{0} : bits_[character.code];
@@ -89,17 +89,17 @@ RunSplitter::ClassifiedCharacter RunSplitter::Classify(const char* at, const cha
 }
 
 /// Returns true if \s?L+ matches at `at`. REQUIRES: `at` is not inside a match.
-bool RunSplitter::BeginsLetters(ClassifiedCharacter look, const char* at, const char* end) const {
+bool EarlyDeepSeekSplitter::BeginsLetters(ClassifiedCharacter look, const char* at, const char* end) const {
   return look.Is(kLetters) || (look.Is(kBlank) && Classify(at + look.length, end).Is(kLetters));
 }
 
-struct RunSplitter::Word {
+struct EarlyDeepSeekSplitter::Word {
   ClassifiedCharacter first;
   bool letters = false;  ///< a match of \s?L+, else the text between two matches
   bool marks = false;    ///< a match of \s?P+ in that, else the text between two matches
 };
 
-RunSplitter::Word RunSplitter::Begin(const char* at, const char* end) const {
+EarlyDeepSeekSplitter::Word EarlyDeepSeekSplitter::Begin(const char* at, const char* end) const {
   Word word{.first = Classify(at, end)};
   word.letters = BeginsLetters(word.first, at, end);
   word.marks = word.first.Is(kMarks);
@@ -112,7 +112,7 @@ RunSplitter::Word RunSplitter::Begin(const char* at, const char* end) const {
 }
 
 /// Returns true if the first three patterns end the word in front of `at`. REQUIRES: `at` is not the word's start.
-bool RunSplitter::EndsAt(const Word& word, ClassifiedCharacter look, const char* at, const char* end) const {
+bool EarlyDeepSeekSplitter::EndsAt(const Word& word, ClassifiedCharacter look, const char* at, const char* end) const {
   if (look.Is(kNothing | kLineEnd)) return true;
   if (word.letters ? !look.Is(kLetters) : BeginsLetters(look, at, end)) return true;
   if (word.marks || look.Is(kMarks)) return word.marks != look.Is(kMarks);
@@ -122,7 +122,7 @@ bool RunSplitter::EndsAt(const Word& word, ClassifiedCharacter look, const char*
   return following.Is(kMarks) && !BeginsLetters(following, next, end);
 }
 
-const char* RunSplitter::WordEnd(const char* at, const char* end) const {
+const char* EarlyDeepSeekSplitter::WordEnd(const char* at, const char* end) const {
   const Word word = Begin(at, end);
   const char* next = at + word.first.length;
   if (word.first.Is(kLineEnd | kDigit)) return next;

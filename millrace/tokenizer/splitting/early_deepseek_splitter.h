@@ -19,10 +19,10 @@ namespace millrace::tokenizer {
 /// In DeepSeek LLM and V2 (kLlm), L is the cased letters of some scripts. P is [!-/:-~！-／：-～‘-‟　-。], which has
 /// the letters of ASCII, too. So "né" is two words. In DeepSeek Coder (kCoder), L is \p{L}, P is \p{P}, and there is no
 /// pattern \s+$. No pattern matches an invalid byte. Immutable; any thread.
-class RunSplitter {
+class EarlyDeepSeekSplitter {
  public:
   enum class Variant : std::uint8_t { kLlm, kCoder };
-  explicit RunSplitter(Variant kind);
+  explicit EarlyDeepSeekSplitter(Variant kind);
 
   /// Returns the regular expressions as the files of the models write them, without the one for numbers.
   static std::vector<std::string> Regexes(Variant kind);
