@@ -153,18 +153,18 @@ Reply<void> Server::Rep::Serve(const Route& route, const Target& target, const Q
                           .prefix = prefix == query.end() ? nullptr : &prefix->second,
                           .copy_source = route.copies ? request.headers().Get("x-amz-copy-source") : ""}));
   }
-  Exchange exchange{request,
-                    response,
-                    *storage,
-                    who,
-                    query,
-                    target.bucket,
-                    target.key,
-                    request_id,
-                    options.min_part_bytes,
-                    fault.unconditional,
-                    policy.get()};
-  Reply<void> served = route.run(exchange);
+  OperationContext context{request,
+                           response,
+                           *storage,
+                           who,
+                           query,
+                           target.bucket,
+                           target.key,
+                           request_id,
+                           options.min_part_bytes,
+                           fault.unconditional,
+                           policy.get()};
+  Reply<void> served = route.run(context);
   if (!served && served.error().code == "NoSuchKey" && policy && policy->HidesAbsence(target.bucket)) {
     return Refuse("AccessDenied", "Access Denied");
   }

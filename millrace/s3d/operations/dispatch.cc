@@ -143,23 +143,23 @@ Reply<const Route*> FindRoute(const http::ServerRequest& request, const Target& 
   return Refuse("MethodNotAllowed", "The specified method is not allowed against this resource.");
 }
 
-bool Exchange::Asks(std::string_view parameter) const {
+bool OperationContext::Asks(std::string_view parameter) const {
   return std::ranges::any_of(query, [&](const auto& field) { return field.first == parameter; });
 }
 
-Reply<WriteCondition> Exchange::Condition() const {
+Reply<WriteCondition> OperationContext::Condition() const {
   return unconditional ? WriteCondition() : ParseWriteCondition(request.headers());
 }
 
-std::string_view Exchange::Parameter(std::string_view name) const {
+std::string_view OperationContext::Parameter(std::string_view name) const {
   for (const auto& [key, value] : query) {
     if (key == name) return value;
   }
   return {};
 }
 
-Reply<std::uint64_t> Exchange::Number(std::string_view name, std::uint64_t absent, std::uint64_t least,
-                                      std::uint64_t most) const {
+Reply<std::uint64_t> OperationContext::Number(std::string_view name, std::uint64_t absent, std::uint64_t least,
+                                              std::uint64_t most) const {
   std::string_view text = Parameter(name);
   if (text.empty()) return absent;
   std::uint64_t value = 0;
@@ -171,20 +171,20 @@ Reply<std::uint64_t> Exchange::Number(std::string_view name, std::uint64_t absen
   return value;
 }
 
-http::Headers Exchange::CommonHeaders() const {
+http::Headers OperationContext::CommonHeaders() const {
   http::Headers headers;
   headers.Set("x-amz-request-id", request_id);
   headers.Set("Server", "millrace");
   return headers;
 }
 
-Reply<void> Exchange::SendXml(std::string_view document, http::Headers headers) {
+Reply<void> OperationContext::SendXml(std::string_view document, http::Headers headers) {
   headers.Set("Content-Type", "application/xml");
   MR_TRY(response.Send(200, std::move(headers), AsBytes(document)));
   return {};
 }
 
-Reply<void> Exchange::SendEmpty(int status, http::Headers headers) {
+Reply<void> OperationContext::SendEmpty(int status, http::Headers headers) {
   MR_TRY(response.Send(status, std::move(headers), {}));
   return {};
 }

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "millrace/http/server/server.h"
-#include "millrace/s3d/operations/exchange.h"
+#include "millrace/s3d/operations/operation_context.h"
 #include "millrace/s3d/protocol/s3_error.h"
 
 namespace millrace::s3d {

@@ -1,6 +1,6 @@
 #include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/text.h"
-#include "millrace/s3d/operations/exchange.h"
+#include "millrace/s3d/operations/operation_context.h"
 #include "millrace/xml/xml.h"
 
 namespace millrace::s3d {
@@ -9,8 +9,8 @@ namespace {
 /// Writes names into an answer: as they are, or percent-encoded if the request has encoding-type=url.
 class Naming {
  public:
-  static Reply<Naming> Of(const Exchange& exchange) {
-    std::string_view type = exchange.Parameter("encoding-type");
+  static Reply<Naming> Of(const OperationContext& context) {
+    std::string_view type = context.Parameter("encoding-type");
     if (!type.empty() && type != "url")
       return Refuse("InvalidArgument", "Invalid Encoding Method specified in Request");
     return Naming(!type.empty());
@@ -42,17 +42,17 @@ void WriteEntries(xml::Writer& xml, const Listing& listing, const Naming& naming
   }
 }
 
-Reply<ListQuery> QueryOf(const Exchange& exchange) {
+Reply<ListQuery> QueryOf(const OperationContext& context) {
   ListQuery query;
-  query.prefix = exchange.Parameter("prefix");
-  query.delimiter = exchange.Parameter("delimiter");
+  query.prefix = context.Parameter("prefix");
+  query.delimiter = context.Parameter("delimiter");
   query.max_keys =
-      static_cast<int>(std::min<std::uint64_t>(1000, MR_TRY(exchange.Number("max-keys", 1000, 0, INT32_MAX))));
+      static_cast<int>(std::min<std::uint64_t>(1000, MR_TRY(context.Number("max-keys", 1000, 0, INT32_MAX))));
   return query;
 }
 
-void WriteQuery(xml::Writer& xml, const Exchange& exchange, const ListQuery& query, const Naming& naming) {
-  xml.Text("Name", exchange.bucket).Text("Prefix", naming(query.prefix));
+void WriteQuery(xml::Writer& xml, const OperationContext& context, const ListQuery& query, const Naming& naming) {
+  xml.Text("Name", context.bucket).Text("Prefix", naming(query.prefix));
   if (!query.delimiter.empty()) xml.Text("Delimiter", naming(query.delimiter));
   xml.Number("MaxKeys", query.max_keys);
   if (naming.encodes()) xml.Text("EncodingType", "url");
@@ -60,52 +60,52 @@ void WriteQuery(xml::Writer& xml, const Exchange& exchange, const ListQuery& que
 
 }  // namespace
 
-Reply<void> ListObjects(Exchange& exchange) {
-  Naming naming = MR_TRY(Naming::Of(exchange));
-  ListQuery query = MR_TRY(QueryOf(exchange));
-  query.after = exchange.Parameter("marker");
-  Listing listing = MR_TRY(exchange.storage.List(exchange.bucket, query));
+Reply<void> ListObjects(OperationContext& context) {
+  Naming naming = MR_TRY(Naming::Of(context));
+  ListQuery query = MR_TRY(QueryOf(context));
+  query.after = context.Parameter("marker");
+  Listing listing = MR_TRY(context.storage.List(context.bucket, query));
   xml::Writer xml("ListBucketResult");
-  WriteQuery(xml, exchange, query, naming);
+  WriteQuery(xml, context, query, naming);
   xml.Text("Marker", naming(query.after)).Bool("IsTruncated", listing.truncated);
   if (listing.truncated) xml.Text("NextMarker", naming(listing.entries.back().name));
   WriteEntries(xml, listing, naming, true);
-  return exchange.SendXml(xml.Finish());
+  return context.SendXml(xml.Finish());
 }
 
-Reply<void> ListObjectsV2(Exchange& exchange) {
-  Naming naming = MR_TRY(Naming::Of(exchange));
-  ListQuery query = MR_TRY(QueryOf(exchange));
-  query.after = exchange.Parameter("start-after");
-  std::string_view token = exchange.Parameter("continuation-token");
-  if (exchange.Asks("continuation-token")) {
+Reply<void> ListObjectsV2(OperationContext& context) {
+  Naming naming = MR_TRY(Naming::Of(context));
+  ListQuery query = MR_TRY(QueryOf(context));
+  query.after = context.Parameter("start-after");
+  std::string_view token = context.Parameter("continuation-token");
+  if (context.Asks("continuation-token")) {
     auto after = Base64Decode(token);
     if (!after || after->empty()) return Refuse("InvalidArgument", "The continuation token provided is incorrect");
     query.after = AsText(*after);
   }
-  Listing listing = MR_TRY(exchange.storage.List(exchange.bucket, query));
+  Listing listing = MR_TRY(context.storage.List(context.bucket, query));
   xml::Writer xml("ListBucketResult");
-  WriteQuery(xml, exchange, query, naming);
-  if (exchange.Asks("start-after")) xml.Text("StartAfter", naming(exchange.Parameter("start-after")));
+  WriteQuery(xml, context, query, naming);
+  if (context.Asks("start-after")) xml.Text("StartAfter", naming(context.Parameter("start-after")));
   if (!token.empty()) xml.Text("ContinuationToken", token);
   xml.Number("KeyCount", listing.entries.size()).Bool("IsTruncated", listing.truncated);
   if (listing.truncated) xml.Text("NextContinuationToken", Base64Encode(AsBytes(listing.entries.back().name)));
-  WriteEntries(xml, listing, naming, exchange.Parameter("fetch-owner") == "true");
-  return exchange.SendXml(xml.Finish());
+  WriteEntries(xml, listing, naming, context.Parameter("fetch-owner") == "true");
+  return context.SendXml(xml.Finish());
 }
 
 /// Each object is its only version.
-Reply<void> ListObjectVersions(Exchange& exchange) {
-  Naming naming = MR_TRY(Naming::Of(exchange));
-  ListQuery query = MR_TRY(QueryOf(exchange));
-  query.after = exchange.Parameter("key-marker");
-  if (exchange.Asks("version-id-marker") && query.after.empty()) {
+Reply<void> ListObjectVersions(OperationContext& context) {
+  Naming naming = MR_TRY(Naming::Of(context));
+  ListQuery query = MR_TRY(QueryOf(context));
+  query.after = context.Parameter("key-marker");
+  if (context.Asks("version-id-marker") && query.after.empty()) {
     return Refuse("InvalidArgument", "A version-id marker cannot be specified without a key marker.");
   }
-  Listing listing = MR_TRY(exchange.storage.List(exchange.bucket, query));
+  Listing listing = MR_TRY(context.storage.List(context.bucket, query));
   xml::Writer xml("ListVersionsResult");
-  WriteQuery(xml, exchange, query, naming);
-  xml.Text("KeyMarker", naming(query.after)).Text("VersionIdMarker", exchange.Parameter("version-id-marker"));
+  WriteQuery(xml, context, query, naming);
+  xml.Text("KeyMarker", naming(query.after)).Text("VersionIdMarker", context.Parameter("version-id-marker"));
   xml.Bool("IsTruncated", listing.truncated);
   if (listing.truncated) {
     xml.Text("NextKeyMarker", naming(listing.entries.back().name)).Text("NextVersionIdMarker", "null");
@@ -120,23 +120,23 @@ Reply<void> ListObjectVersions(Exchange& exchange) {
   for (const auto& [name, object] : listing.entries) {
     if (!object) xml.Open("CommonPrefixes").Text("Prefix", naming(name)).Close("CommonPrefixes");
   }
-  return exchange.SendXml(xml.Finish());
+  return context.SendXml(xml.Finish());
 }
 
-Reply<void> ListMultipartUploads(Exchange& exchange) {
-  Naming naming = MR_TRY(Naming::Of(exchange));
-  if (!exchange.Parameter("delimiter").empty()) {
+Reply<void> ListMultipartUploads(OperationContext& context) {
+  Naming naming = MR_TRY(Naming::Of(context));
+  if (!context.Parameter("delimiter").empty()) {
     return Refuse("NotImplemented", "Uploads are listed without a delimiter here");
   }
   UploadQuery query;
-  query.prefix = exchange.Parameter("prefix");
-  query.key_marker = exchange.Parameter("key-marker");
-  query.upload_id_marker = exchange.Parameter("upload-id-marker");
+  query.prefix = context.Parameter("prefix");
+  query.key_marker = context.Parameter("key-marker");
+  query.upload_id_marker = context.Parameter("upload-id-marker");
   query.max_uploads =
-      static_cast<int>(std::min<std::uint64_t>(1000, MR_TRY(exchange.Number("max-uploads", 1000, 1, INT32_MAX))));
-  UploadListing listing = MR_TRY(exchange.storage.ListUploads(exchange.bucket, query));
+      static_cast<int>(std::min<std::uint64_t>(1000, MR_TRY(context.Number("max-uploads", 1000, 1, INT32_MAX))));
+  UploadListing listing = MR_TRY(context.storage.ListUploads(context.bucket, query));
   xml::Writer xml("ListMultipartUploadsResult");
-  xml.Text("Bucket", exchange.bucket).Text("KeyMarker", naming(query.key_marker));
+  xml.Text("Bucket", context.bucket).Text("KeyMarker", naming(query.key_marker));
   xml.Text("UploadIdMarker", query.upload_id_marker).Text("Prefix", naming(query.prefix));
   if (listing.truncated) {
     xml.Text("NextKeyMarker", naming(listing.entries.back().key));
@@ -148,16 +148,16 @@ Reply<void> ListMultipartUploads(Exchange& exchange) {
     xml.Open("Upload").Text("Key", naming(entry.key)).Text("UploadId", entry.upload_id);
     xml.Text("StorageClass", "STANDARD").Text("Initiated", FormatIso8601(entry.initiated)).Close("Upload");
   }
-  return exchange.SendXml(xml.Finish());
+  return context.SendXml(xml.Finish());
 }
 
-Reply<void> ListParts(Exchange& exchange) {
-  std::string_view id = exchange.Parameter("uploadId");
-  auto marker = static_cast<int>(MR_TRY(exchange.Number("part-number-marker", 0, 0, INT32_MAX)));
-  std::size_t most = std::min<std::uint64_t>(1000, MR_TRY(exchange.Number("max-parts", 1000, 1, INT32_MAX)));
-  Upload upload = MR_TRY(exchange.storage.GetUpload(exchange.bucket, exchange.key, id));
+Reply<void> ListParts(OperationContext& context) {
+  std::string_view id = context.Parameter("uploadId");
+  auto marker = static_cast<int>(MR_TRY(context.Number("part-number-marker", 0, 0, INT32_MAX)));
+  std::size_t most = std::min<std::uint64_t>(1000, MR_TRY(context.Number("max-parts", 1000, 1, INT32_MAX)));
+  Upload upload = MR_TRY(context.storage.GetUpload(context.bucket, context.key, id));
   xml::Writer xml("ListPartsResult");
-  xml.Text("Bucket", exchange.bucket).Text("Key", exchange.key).Text("UploadId", id);
+  xml.Text("Bucket", context.bucket).Text("Key", context.key).Text("UploadId", id);
   xml.Text("StorageClass", "STANDARD").Number("PartNumberMarker", marker).Number("MaxParts", most);
   if (upload.checksum_kind) {
     xml.Text("ChecksumAlgorithm", ChecksumName(*upload.checksum_kind));
@@ -176,7 +176,7 @@ Reply<void> ListParts(Exchange& exchange) {
   bool truncated = at != upload.parts.end();
   xml.Bool("IsTruncated", truncated);
   if (truncated) xml.Number("NextPartNumberMarker", last);
-  return exchange.SendXml(xml.Finish());
+  return context.SendXml(xml.Finish());
 }
 
 }  // namespace millrace::s3d

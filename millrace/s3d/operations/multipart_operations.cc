@@ -5,7 +5,7 @@
 #include "millrace/base/text.h"
 #include "millrace/s3d/operations/conditions.h"
 #include "millrace/s3d/operations/documents.h"
-#include "millrace/s3d/operations/exchange.h"
+#include "millrace/s3d/operations/operation_context.h"
 #include "millrace/s3d/operations/receive.h"
 #include "millrace/s3d/protocol/payload.h"
 #include "millrace/xml/xml.h"
@@ -19,20 +19,20 @@ constexpr std::uint64_t kMaxObject = 5 * 1024 * kGiB;     // 5 TiB: 10,000 parts
 /// The most extents of an object. Each is three numbers of at most 10 bytes, so they fit in a journal record (64 MiB).
 constexpr std::size_t kMaxExtents = 2'000'000;
 
-Reply<int> PartNumberOf(const Exchange& exchange) {
-  auto number = exchange.Number("partNumber", 0, 1, kMaxPartNumber);
+Reply<int> PartNumberOf(const OperationContext& context) {
+  auto number = context.Number("partNumber", 0, 1, kMaxPartNumber);
   if (!number) return Refuse("InvalidArgument", "Part number must be an integer between 1 and 10000, inclusive.");
   return static_cast<int>(*number);
 }
 
-Reply<void> ReadChecksumChoice(const Exchange& exchange, Upload& upload) {
-  std::string_view name = exchange.Header("x-amz-checksum-algorithm");
+Reply<void> ReadChecksumChoice(const OperationContext& context, Upload& upload) {
+  std::string_view name = context.Header("x-amz-checksum-algorithm");
   if (name.empty()) return {};
   upload.checksum_kind = ParseChecksumName(name);
   if (!upload.checksum_kind) return Refuse("InvalidRequest", "Checksum algorithm provided is unsupported");
   bool is_sha = *upload.checksum_kind == ChecksumKind::kSha1 || *upload.checksum_kind == ChecksumKind::kSha256;
   bool is_crc64 = *upload.checksum_kind == ChecksumKind::kCrc64Nvme;
-  std::string_view type = exchange.Header("x-amz-checksum-type");
+  std::string_view type = context.Header("x-amz-checksum-type");
   upload.checksum_type =
       type == "FULL_OBJECT" || (type.empty() && is_crc64) ? ChecksumType::kFullObject : ChecksumType::kComposite;
   bool known = type.empty() || type == "FULL_OBJECT" || type == "COMPOSITE";
@@ -68,7 +68,8 @@ Reply<const StoredPart*> MatchPart(const Upload& upload, const CompletedPart& wa
   return &found->second;
 }
 
-Reply<Object> Assemble(const Exchange& exchange, const std::vector<CompletedPart>& wanted, const Upload& upload) {
+Reply<Object> Assemble(const OperationContext& context, const std::vector<CompletedPart>& wanted,
+                       const Upload& upload) {
   Object object;
   Hasher etags(Hasher::Algorithm::kMd5);
   std::vector<PartChecksum> checksums;
@@ -78,7 +79,7 @@ Reply<Object> Assemble(const Exchange& exchange, const std::vector<CompletedPart
   }
   for (const CompletedPart& entry : wanted) {
     const StoredPart* part = MR_TRY(MatchPart(upload, entry));
-    if (&entry != &wanted.back() && part->size < exchange.min_part_bytes) {
+    if (&entry != &wanted.back() && part->size < context.min_part_bytes) {
       return Refuse("EntityTooSmall", "Your proposed upload is smaller than the minimum allowed size");
     }
     auto digest = HexDecode(part->etag);
@@ -96,7 +97,7 @@ Reply<Object> Assemble(const Exchange& exchange, const std::vector<CompletedPart
     return Refuse("EntityTooLarge", "Your proposed upload exceeds the maximum allowed object size.");
   object.etag = fmt::format("{}-{}", HexEncode(etags.Finish()), wanted.size());
   object.attributes = upload.attributes;
-  object.modified = exchange.storage.Now();
+  object.modified = context.storage.Now();
   if (upload.checksum_kind) {
     auto combined = CombineChecksums(*upload.checksum_kind, upload.checksum_type, checksums);
     if (!combined) return Refuse("InvalidPart", combined.error().ToString());
@@ -106,14 +107,14 @@ Reply<Object> Assemble(const Exchange& exchange, const std::vector<CompletedPart
 }
 
 /// Checks the completed object against the size and checksum in the request.
-Reply<void> CheckPromises(const Exchange& exchange, const Object& object) {
+Reply<void> CheckPromises(const OperationContext& context, const Object& object) {
   std::uint64_t size = object.size;
-  if (std::string_view told = exchange.Header("x-amz-mp-object-size"); !told.empty() && told != std::to_string(size)) {
+  if (std::string_view told = context.Header("x-amz-mp-object-size"); !told.empty() && told != std::to_string(size)) {
     return Refuse("InvalidRequest",
                   fmt::format("The provided x-amz-mp-object-size does not match what was uploaded: {}", size));
   }
   for (ChecksumKind kind : kChecksumKinds) {
-    std::string_view told = exchange.Header(ChecksumHeader(kind));
+    std::string_view told = context.Header(ChecksumHeader(kind));
     if (told.empty()) continue;
     if (!object.checksum || object.checksum->kind != kind || object.checksum->value != told) {
       return Refuse("BadDigest",
@@ -125,33 +126,33 @@ Reply<void> CheckPromises(const Exchange& exchange, const Object& object) {
 
 }  // namespace
 
-Reply<void> CreateMultipartUpload(Exchange& exchange) {
+Reply<void> CreateMultipartUpload(OperationContext& context) {
   Upload upload;
-  upload.attributes = MR_TRY(StoredAttributes(exchange.request.headers()));
-  upload.initiated = exchange.storage.Now();
-  MR_TRY(ReadChecksumChoice(exchange, upload));
+  upload.attributes = MR_TRY(StoredAttributes(context.request.headers()));
+  upload.initiated = context.storage.Now();
+  MR_TRY(ReadChecksumChoice(context, upload));
   auto kind = upload.checksum_kind;
   auto type = upload.checksum_type;
-  std::string id = MR_TRY(exchange.storage.CreateUpload(exchange.bucket, exchange.key, std::move(upload)));
-  http::Headers headers = exchange.CommonHeaders();
+  std::string id = MR_TRY(context.storage.CreateUpload(context.bucket, context.key, std::move(upload)));
+  http::Headers headers = context.CommonHeaders();
   if (kind) {
     headers.Set("x-amz-checksum-algorithm", std::string(ChecksumName(*kind)));
     headers.Set("x-amz-checksum-type", std::string(ChecksumTypeName(type)));
   }
   xml::Writer xml("InitiateMultipartUploadResult");
-  xml.Text("Bucket", exchange.bucket).Text("Key", exchange.key).Text("UploadId", id);
-  return exchange.SendXml(xml.Finish(), std::move(headers));
+  xml.Text("Bucket", context.bucket).Text("Key", context.key).Text("UploadId", id);
+  return context.SendXml(xml.Finish(), std::move(headers));
 }
 
-Reply<void> UploadPart(Exchange& exchange) {
-  std::string_view id = exchange.Parameter("uploadId");
-  int number = MR_TRY(PartNumberOf(exchange));
-  Upload upload = MR_TRY(exchange.storage.GetUpload(exchange.bucket, exchange.key, id));
-  Payload payload = MR_TRY(Payload::Open(exchange.request, exchange.who, kMaxPut, upload.checksum_kind));
+Reply<void> UploadPart(OperationContext& context) {
+  std::string_view id = context.Parameter("uploadId");
+  int number = MR_TRY(PartNumberOf(context));
+  Upload upload = MR_TRY(context.storage.GetUpload(context.bucket, context.key, id));
+  Payload payload = MR_TRY(Payload::Open(context.request, context.who, kMaxPut, upload.checksum_kind));
   StoredPart part;
-  part.extents = MR_TRY(ReceiveBody(payload, exchange.storage.blobs(), part.size));
+  part.extents = MR_TRY(ReceiveBody(payload, context.storage.blobs(), part.size));
   part.etag = HexEncode(payload.md5());
-  part.modified = exchange.storage.Now();
+  part.modified = context.storage.Now();
   const auto& checksum = payload.checksum();
   if (checksum && upload.checksum_kind) {
     if (checksum->kind != *upload.checksum_kind) {
@@ -161,20 +162,20 @@ Reply<void> UploadPart(Exchange& exchange) {
     }
     part.checksum = checksum->value;
   }
-  http::Headers headers = exchange.CommonHeaders();
+  http::Headers headers = context.CommonHeaders();
   headers.Set("ETag", Quote(part.etag));
   if (checksum) headers.Set(ChecksumHeader(checksum->kind), checksum->value);
-  MR_TRY(exchange.storage.PutPart(exchange.bucket, exchange.key, id, number, std::move(part)));
-  return exchange.SendEmpty(200, std::move(headers));
+  MR_TRY(context.storage.PutPart(context.bucket, context.key, id, number, std::move(part)));
+  return context.SendEmpty(200, std::move(headers));
 }
 
-Reply<void> UploadPartCopy(Exchange& exchange) {
-  std::string_view id = exchange.Parameter("uploadId");
-  int number = MR_TRY(PartNumberOf(exchange));
-  Upload upload = MR_TRY(exchange.storage.GetUpload(exchange.bucket, exchange.key, id));
-  ObjectPtr source = MR_TRY(CopySource(exchange));
+Reply<void> UploadPartCopy(OperationContext& context) {
+  std::string_view id = context.Parameter("uploadId");
+  int number = MR_TRY(PartNumberOf(context));
+  Upload upload = MR_TRY(context.storage.GetUpload(context.bucket, context.key, id));
+  ObjectPtr source = MR_TRY(CopySource(context));
   BodyRange span{0, source->size};
-  if (std::string_view range = exchange.Header("x-amz-copy-source-range"); !range.empty()) {
+  if (std::string_view range = context.Header("x-amz-copy-source-range"); !range.empty()) {
     auto parsed = ParseRange(range, source->size);
     std::size_t dash = range.find('-');
     if (!parsed || !*parsed || dash + 1 == range.size() || range.find("=-") != std::string_view::npos) {
@@ -191,44 +192,44 @@ Reply<void> UploadPartCopy(Exchange& exchange) {
   part.size = span.length;
   part.extents = Slice(source->extents, span.offset, span.length);
   MR_TRY(DigestPart(upload.checksum_kind, part));
-  part.modified = exchange.storage.Now();
+  part.modified = context.storage.Now();
   xml::Writer xml("CopyPartResult");
   xml.Text("LastModified", FormatIso8601(part.modified)).Text("ETag", Quote(part.etag));
   if (upload.checksum_kind) xml.Text(ChecksumElement(*upload.checksum_kind), part.checksum);
-  MR_TRY(exchange.storage.PutPart(exchange.bucket, exchange.key, id, number, std::move(part)));
-  return exchange.SendXml(xml.Finish());
+  MR_TRY(context.storage.PutPart(context.bucket, context.key, id, number, std::move(part)));
+  return context.SendXml(xml.Finish());
 }
 
-Reply<void> CompleteMultipartUpload(Exchange& exchange) {
-  WriteCondition condition = MR_TRY(exchange.Condition());
+Reply<void> CompleteMultipartUpload(OperationContext& context) {
+  WriteCondition condition = MR_TRY(context.Condition());
   // The checksum headers of this request belong to the object, not to the request's body.
-  std::string document = MR_TRY(exchange.request.ReadAllBody(kMaxCompleteDocument));
-  if (exchange.who.content_sha256.size() == 64 && HexEncode(Sha256(AsBytes(document))) != exchange.who.content_sha256) {
+  std::string document = MR_TRY(context.request.ReadAllBody(kMaxCompleteDocument));
+  if (context.who.content_sha256.size() == 64 && HexEncode(Sha256(AsBytes(document))) != context.who.content_sha256) {
     return Refuse("XAmzContentSHA256Mismatch",
                   "The provided 'x-amz-content-sha256' header does not match what was computed.");
   }
   std::vector<CompletedPart> wanted = MR_TRY(ParseCompleteRequest(document));
   auto assemble = [&](const Upload& upload) -> Reply<Object> {
-    Object object = MR_TRY(Assemble(exchange, wanted, upload));
-    MR_TRY(CheckPromises(exchange, object));
+    Object object = MR_TRY(Assemble(context, wanted, upload));
+    MR_TRY(CheckPromises(context, object));
     return object;
   };
-  ObjectPtr object = MR_TRY(exchange.storage.CompleteUpload(exchange.bucket, exchange.key,
-                                                            exchange.Parameter("uploadId"), condition, assemble));
+  ObjectPtr object = MR_TRY(
+      context.storage.CompleteUpload(context.bucket, context.key, context.Parameter("uploadId"), condition, assemble));
   xml::Writer xml("CompleteMultipartUploadResult");
   xml.Text("Location",
-           fmt::format("http://{}/{}/{}", exchange.Header("Host"), exchange.bucket, PercentEncode(exchange.key, true)));
-  xml.Text("Bucket", exchange.bucket).Text("Key", exchange.key).Text("ETag", Quote(object->etag));
+           fmt::format("http://{}/{}/{}", context.Header("Host"), context.bucket, PercentEncode(context.key, true)));
+  xml.Text("Bucket", context.bucket).Text("Key", context.key).Text("ETag", Quote(object->etag));
   if (object->checksum) {
     xml.Text(ChecksumElement(object->checksum->kind), object->checksum->value);
     xml.Text("ChecksumType", ChecksumTypeName(object->checksum->type));
   }
-  return exchange.SendXml(xml.Finish());
+  return context.SendXml(xml.Finish());
 }
 
-Reply<void> AbortMultipartUpload(Exchange& exchange) {
-  MR_TRY(exchange.storage.AbortUpload(exchange.bucket, exchange.key, exchange.Parameter("uploadId")));
-  return exchange.SendEmpty(204);
+Reply<void> AbortMultipartUpload(OperationContext& context) {
+  MR_TRY(context.storage.AbortUpload(context.bucket, context.key, context.Parameter("uploadId")));
+  return context.SendEmpty(204);
 }
 
 }  // namespace millrace::s3d

@@ -4,7 +4,7 @@
 #include "millrace/base/text.h"
 #include "millrace/s3d/operations/conditions.h"
 #include "millrace/s3d/operations/documents.h"
-#include "millrace/s3d/operations/exchange.h"
+#include "millrace/s3d/operations/operation_context.h"
 #include "millrace/s3d/operations/receive.h"
 #include "millrace/s3d/protocol/payload.h"
 #include "millrace/s3d/protocol/policy.h"
@@ -46,20 +46,20 @@ std::string WithoutAwsChunked(std::string_view encodings) {
 }
 
 /// Returns ETag, dates, stored fields and, if the request asks for them, checksums.
-http::Headers ObjectHeaders(const Exchange& exchange, const Object& object, bool whole) {
-  http::Headers headers = exchange.CommonHeaders();
+http::Headers ObjectHeaders(const OperationContext& context, const Object& object, bool whole) {
+  http::Headers headers = context.CommonHeaders();
   headers.Set("ETag", Quote(object.etag));
   headers.Set("Last-Modified", FormatHttpDate(object.modified));
   headers.Set("Accept-Ranges", "bytes");
   headers.Set("Content-Type", "binary/octet-stream");
   for (const auto& [name, value] : object.attributes) headers.Set(name, value);
-  if (whole && object.checksum && exchange.Header("x-amz-checksum-mode") == "ENABLED") {
+  if (whole && object.checksum && context.Header("x-amz-checksum-mode") == "ENABLED") {
     headers.Set(ChecksumHeader(object.checksum->kind), object.checksum->value);
     headers.Set("x-amz-checksum-type", std::string(ChecksumTypeName(object.checksum->type)));
   }
   for (std::string_view name :
        {"content-type", "content-language", "expires", "cache-control", "content-disposition", "content-encoding"}) {
-    std::string_view wanted = exchange.Parameter(fmt::format("response-{}", name));
+    std::string_view wanted = context.Parameter(fmt::format("response-{}", name));
     if (!wanted.empty()) headers.Set(name, std::string(wanted));
   }
   return headers;
@@ -72,13 +72,13 @@ struct Reading {
   int parts = 0;  ///< the object's number of parts, if the request names a part
 };
 
-Reply<Reading> DecideReading(const Exchange& exchange, const Object& object) {
+Reply<Reading> DecideReading(const OperationContext& context, const Object& object) {
   Reading reading{200, {0, object.size}, 0};
-  if (exchange.Asks("partNumber")) {
-    if (!exchange.Header("Range").empty()) {
+  if (context.Asks("partNumber")) {
+    if (!context.Header("Range").empty()) {
       return Refuse("InvalidRequest", "Cannot specify both Range header and partNumber query parameter");
     }
-    std::uint64_t number = MR_TRY(exchange.Number("partNumber", 1, 1, 10'000));
+    std::uint64_t number = MR_TRY(context.Number("partNumber", 1, 1, 10'000));
     std::vector<std::uint64_t> sizes = object.part_sizes;
     if (sizes.empty()) sizes.push_back(object.size);
     if (number > sizes.size()) return Refuse("InvalidPartNumber", "The requested partnumber is not satisfiable.");
@@ -88,29 +88,30 @@ Reply<Reading> DecideReading(const Exchange& exchange, const Object& object) {
     reading.parts = static_cast<int>(object.part_sizes.size());
     return reading;
   }
-  std::string_view condition = exchange.Header("If-Range");
+  std::string_view condition = context.Header("If-Range");
   if (!condition.empty() && xml::Unquote(condition) != object.etag && condition != FormatHttpDate(object.modified)) {
     return reading;
   }
-  if (auto span = MR_TRY(ParseRange(exchange.Header("Range"), object.size))) {
+  if (auto span = MR_TRY(ParseRange(context.Header("Range"), object.size))) {
     reading.span = *span;
     reading.status = 206;
   }
   return reading;
 }
 
-Reply<void> SendBytes(Exchange& exchange, int status, http::Headers headers, const Object& object, BodyRange span) {
+Reply<void> SendBytes(OperationContext& context, int status, http::Headers headers, const Object& object,
+                      BodyRange span) {
   Extents extents = Slice(object.extents, span.offset, span.length);
-  if (exchange.request.method() == "HEAD") extents.clear();
+  if (context.request.method() == "HEAD") extents.clear();
   // Opens the first file before the answer starts, so that a failure still becomes an error answer.
   std::shared_ptr<const UniqueFd> fd;
   if (!extents.empty()) fd = MR_TRY(extents.front().blob->Open());
-  MR_TRY(exchange.response.Start(status, std::move(headers), span.length));
+  MR_TRY(context.response.Start(status, std::move(headers), span.length));
   for (std::size_t i = 0; i < extents.size(); ++i) {
     if (i > 0) fd = MR_TRY(extents[i].blob->Open());
-    MR_TRY(exchange.response.WriteFile(fd->get(), extents[i].offset, extents[i].length));
+    MR_TRY(context.response.WriteFile(fd->get(), extents[i].offset, extents[i].length));
   }
-  MR_TRY(exchange.response.Finish());
+  MR_TRY(context.response.Finish());
   return {};
 }
 
@@ -148,16 +149,16 @@ Reply<Attributes> StoredAttributes(const http::Headers& headers) {
   return attributes;
 }
 
-Reply<void> GetObject(Exchange& exchange) {
-  ObjectPtr object = MR_TRY(exchange.storage.Get(exchange.bucket, exchange.key));
-  ReadVerdict verdict = CheckRead(exchange.request.headers(), "", *object);
+Reply<void> GetObject(OperationContext& context) {
+  ObjectPtr object = MR_TRY(context.storage.Get(context.bucket, context.key));
+  ReadVerdict verdict = CheckRead(context.request.headers(), "", *object);
   if (verdict == ReadVerdict::kFailed) {
     return Refuse("PreconditionFailed", "At least one of the pre-conditions you specified did not hold.");
   }
-  if (verdict == ReadVerdict::kNotModified) return exchange.SendEmpty(304, ObjectHeaders(exchange, *object, false));
-  Reading reading = MR_TRY(DecideReading(exchange, *object));
+  if (verdict == ReadVerdict::kNotModified) return context.SendEmpty(304, ObjectHeaders(context, *object, false));
+  Reading reading = MR_TRY(DecideReading(context, *object));
   bool whole = reading.span.length == object->size;
-  http::Headers headers = ObjectHeaders(exchange, *object, whole);
+  http::Headers headers = ObjectHeaders(context, *object, whole);
   if (reading.status == 206) {
     std::uint64_t end = reading.span.offset + reading.span.length;
     if (reading.span.length > 0) {
@@ -167,32 +168,32 @@ Reply<void> GetObject(Exchange& exchange) {
     }
   }
   if (reading.parts > 0) headers.Set("x-amz-mp-parts-count", std::to_string(reading.parts));
-  return SendBytes(exchange, reading.status, std::move(headers), *object, reading.span);
+  return SendBytes(context, reading.status, std::move(headers), *object, reading.span);
 }
 
-Reply<void> PutObject(Exchange& exchange) {
-  WriteCondition condition = MR_TRY(exchange.Condition());
+Reply<void> PutObject(OperationContext& context) {
+  WriteCondition condition = MR_TRY(context.Condition());
   Object object;
-  object.attributes = MR_TRY(StoredAttributes(exchange.request.headers()));
-  MR_TRY(exchange.storage.HeadBucket(exchange.bucket));
-  Payload payload = MR_TRY(Payload::Open(exchange.request, exchange.who, kMaxPut));
-  object.extents = MR_TRY(ReceiveBody(payload, exchange.storage.blobs(), object.size));
+  object.attributes = MR_TRY(StoredAttributes(context.request.headers()));
+  MR_TRY(context.storage.HeadBucket(context.bucket));
+  Payload payload = MR_TRY(Payload::Open(context.request, context.who, kMaxPut));
+  object.extents = MR_TRY(ReceiveBody(payload, context.storage.blobs(), object.size));
   object.etag = HexEncode(payload.md5());
   object.checksum = payload.checksum();
-  object.modified = exchange.storage.Now();
-  ObjectPtr stored = MR_TRY(exchange.storage.Put(exchange.bucket, exchange.key, std::move(object), condition));
+  object.modified = context.storage.Now();
+  ObjectPtr stored = MR_TRY(context.storage.Put(context.bucket, context.key, std::move(object), condition));
 
-  http::Headers headers = exchange.CommonHeaders();
+  http::Headers headers = context.CommonHeaders();
   headers.Set("ETag", Quote(stored->etag));
   if (stored->checksum) {
     headers.Set(ChecksumHeader(stored->checksum->kind), stored->checksum->value);
     headers.Set("x-amz-checksum-type", std::string(ChecksumTypeName(stored->checksum->type)));
   }
-  return exchange.SendEmpty(200, std::move(headers));
+  return context.SendEmpty(200, std::move(headers));
 }
 
-Reply<ObjectPtr> CopySource(Exchange& exchange) {
-  std::string_view source = exchange.Header("x-amz-copy-source");
+Reply<ObjectPtr> CopySource(OperationContext& context) {
+  std::string_view source = context.Header("x-amz-copy-source");
   std::size_t mark = source.find('?');
   if (mark != std::string_view::npos && source.substr(mark) != "?versionId=null") {
     return Refuse("NoSuchVersion", "The specified version does not exist.");
@@ -205,25 +206,25 @@ Reply<ObjectPtr> CopySource(Exchange& exchange) {
   if (slash == std::string_view::npos || slash == 0 || slash + 1 == path.size()) {
     return Refuse("InvalidArgument", "Copy Source must mention the source bucket and key: sourcebucket/sourcekey");
   }
-  ObjectPtr object = MR_TRY(exchange.storage.Get(path.substr(0, slash), path.substr(slash + 1)));
-  if (CheckRead(exchange.request.headers(), "x-amz-copy-source-", *object) != ReadVerdict::kServe) {
+  ObjectPtr object = MR_TRY(context.storage.Get(path.substr(0, slash), path.substr(slash + 1)));
+  if (CheckRead(context.request.headers(), "x-amz-copy-source-", *object) != ReadVerdict::kServe) {
     return Refuse("PreconditionFailed", "At least one of the pre-conditions you specified did not hold.");
   }
   return object;
 }
 
-Reply<void> CopyObject(Exchange& exchange) {
-  WriteCondition condition = MR_TRY(exchange.Condition());
-  ObjectPtr source = MR_TRY(CopySource(exchange));
+Reply<void> CopyObject(OperationContext& context) {
+  WriteCondition condition = MR_TRY(context.Condition());
+  ObjectPtr source = MR_TRY(CopySource(context));
   if (source->size > kMaxPut) {
     return Refuse("InvalidRequest", "The specified copy source is larger than the maximum allowable size: 5368709120");
   }
-  std::string_view directive = exchange.Header("x-amz-metadata-directive");
+  std::string_view directive = context.Header("x-amz-metadata-directive");
   if (!directive.empty() && directive != "COPY" && directive != "REPLACE") {
     return Refuse("InvalidArgument", "Unknown metadata directive.");
   }
-  auto own = PercentDecode(exchange.Header("x-amz-copy-source"));
-  std::string self = exchange.bucket + "/" + exchange.key;
+  auto own = PercentDecode(context.Header("x-amz-copy-source"));
+  std::string self = context.bucket + "/" + context.key;
   if (directive != "REPLACE" && own && (*own == self || *own == "/" + self)) {
     return Refuse("InvalidRequest",
                   "This copy request is illegal because it is trying to copy an object to itself without changing the "
@@ -231,28 +232,28 @@ Reply<void> CopyObject(Exchange& exchange) {
   }
   // Both objects share the bytes. They never change, and are removed with the last object that names them.
   Object copy = *source;
-  copy.modified = exchange.storage.Now();
-  if (directive == "REPLACE") copy.attributes = MR_TRY(StoredAttributes(exchange.request.headers()));
-  ObjectPtr stored = MR_TRY(exchange.storage.Put(exchange.bucket, exchange.key, std::move(copy), condition));
+  copy.modified = context.storage.Now();
+  if (directive == "REPLACE") copy.attributes = MR_TRY(StoredAttributes(context.request.headers()));
+  ObjectPtr stored = MR_TRY(context.storage.Put(context.bucket, context.key, std::move(copy), condition));
   xml::Writer xml("CopyObjectResult");
   xml.Text("LastModified", FormatIso8601(stored->modified)).Text("ETag", Quote(stored->etag));
   if (stored->checksum) {
     xml.Text(ChecksumElement(stored->checksum->kind), stored->checksum->value);
     xml.Text("ChecksumType", ChecksumTypeName(stored->checksum->type));
   }
-  return exchange.SendXml(xml.Finish());
+  return context.SendXml(xml.Finish());
 }
 
-Reply<void> DeleteObject(Exchange& exchange) {
-  WriteCondition condition = MR_TRY(exchange.Condition());
-  MR_TRY(exchange.storage.Delete(exchange.bucket, {&exchange.key, 1}, condition));
-  return exchange.SendEmpty(204);
+Reply<void> DeleteObject(OperationContext& context) {
+  WriteCondition condition = MR_TRY(context.Condition());
+  MR_TRY(context.storage.Delete(context.bucket, {&context.key, 1}, condition));
+  return context.SendEmpty(204);
 }
 
-Reply<void> DeleteObjects(Exchange& exchange) {
-  Payload payload = MR_TRY(Payload::Open(exchange.request, exchange.who, kMaxDeleteDocument));
+Reply<void> DeleteObjects(OperationContext& context) {
+  Payload payload = MR_TRY(Payload::Open(context.request, context.who, kMaxDeleteDocument));
   DeleteRequest request = MR_TRY(ParseDeleteRequest(MR_TRY(ReadDocument(payload))));
-  MR_TRY(exchange.storage.HeadBucket(exchange.bucket));
+  MR_TRY(context.storage.HeadBucket(context.bucket));
   xml::Writer xml("DeleteResult");
   auto deleted = [&](const std::string& key) {
     if (!request.quiet) xml.Open("Deleted").Text("Key", key).Close("Deleted");
@@ -262,14 +263,14 @@ Reply<void> DeleteObjects(Exchange& exchange) {
     Reply<void> done;
     if (!item.version_id.empty() && item.version_id != "null") {
       done = Refuse("NoSuchVersion", "The specified version does not exist.");
-    } else if (auto allowed = exchange.policy ? exchange.policy->CheckDelete(exchange.bucket, item.key) : Reply<void>();
+    } else if (auto allowed = context.policy ? context.policy->CheckDelete(context.bucket, item.key) : Reply<void>();
                !allowed) {
       done = std::move(allowed);
     } else if (item.etag.empty()) {
       unconditional.push_back(std::move(item.key));
       continue;
     } else {
-      done = exchange.storage.Delete(exchange.bucket, {&item.key, 1}, {.if_match = item.etag});
+      done = context.storage.Delete(context.bucket, {&item.key, 1}, {.if_match = item.etag});
     }
     if (done) {
       deleted(item.key);
@@ -278,9 +279,9 @@ Reply<void> DeleteObjects(Exchange& exchange) {
       xml.Text("Message", done.error().message).Close("Error");
     }
   }
-  MR_TRY(exchange.storage.Delete(exchange.bucket, unconditional, {}));
+  MR_TRY(context.storage.Delete(context.bucket, unconditional, {}));
   for (const std::string& key : unconditional) deleted(key);
-  return exchange.SendXml(xml.Finish());
+  return context.SendXml(xml.Finish());
 }
 
 }  // namespace millrace::s3d

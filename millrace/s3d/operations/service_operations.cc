@@ -1,6 +1,6 @@
 #include "millrace/base/clock.h"
 #include "millrace/base/text.h"
-#include "millrace/s3d/operations/exchange.h"
+#include "millrace/s3d/operations/operation_context.h"
 #include "millrace/xml/xml.h"
 
 namespace millrace::s3d {
@@ -52,58 +52,58 @@ constexpr EmptyDocument kEmptyBucketSettings[] = {
 
 }  // namespace
 
-Reply<void> ListBuckets(Exchange& exchange) {
+Reply<void> ListBuckets(OperationContext& context) {
   xml::Writer xml("ListAllMyBucketsResult");
   xml.Open("Owner").Text("ID", "millrace").Text("DisplayName", "millrace").Close("Owner").Open("Buckets");
-  for (const auto& [name, created] : exchange.storage.ListBuckets()) {
+  for (const auto& [name, created] : context.storage.ListBuckets()) {
     xml.Open("Bucket").Text("Name", name).Text("CreationDate", FormatIso8601(created)).Close("Bucket");
   }
-  return exchange.SendXml(xml.Close("Buckets").Finish());
+  return context.SendXml(xml.Close("Buckets").Finish());
 }
 
-Reply<void> CreateBucket(Exchange& exchange) {
+Reply<void> CreateBucket(OperationContext& context) {
   // The document names a region; every region is here.
-  MR_TRY(exchange.request.ReadAllBody(kMaxConfiguration));
-  if (ToLower(exchange.Header("x-amz-bucket-object-lock-enabled")) == "true") {
+  MR_TRY(context.request.ReadAllBody(kMaxConfiguration));
+  if (ToLower(context.Header("x-amz-bucket-object-lock-enabled")) == "true") {
     return Refuse("NotImplemented", "Object lock is not implemented here");
   }
-  MR_TRY(exchange.storage.CreateBucket(exchange.bucket));
-  http::Headers headers = exchange.CommonHeaders();
-  headers.Set("Location", "/" + exchange.bucket);
-  return exchange.SendEmpty(200, std::move(headers));
+  MR_TRY(context.storage.CreateBucket(context.bucket));
+  http::Headers headers = context.CommonHeaders();
+  headers.Set("Location", "/" + context.bucket);
+  return context.SendEmpty(200, std::move(headers));
 }
 
-Reply<void> DeleteBucket(Exchange& exchange) {
-  MR_TRY(exchange.storage.DeleteBucket(exchange.bucket));
-  return exchange.SendEmpty(204);
+Reply<void> DeleteBucket(OperationContext& context) {
+  MR_TRY(context.storage.DeleteBucket(context.bucket));
+  return context.SendEmpty(204);
 }
 
-Reply<void> HeadBucket(Exchange& exchange) {
-  MR_TRY(exchange.storage.HeadBucket(exchange.bucket));
-  http::Headers headers = exchange.CommonHeaders();
+Reply<void> HeadBucket(OperationContext& context) {
+  MR_TRY(context.storage.HeadBucket(context.bucket));
+  http::Headers headers = context.CommonHeaders();
   headers.Set("x-amz-bucket-region", "us-east-1");
-  return exchange.SendEmpty(200, std::move(headers));
+  return context.SendEmpty(200, std::move(headers));
 }
 
-Reply<void> GetBucketSetting(Exchange& exchange) {
-  MR_TRY(exchange.storage.HeadBucket(exchange.bucket));
+Reply<void> GetBucketSetting(OperationContext& context) {
+  MR_TRY(context.storage.HeadBucket(context.bucket));
   for (const Absence& absence : kAbsentBucketSettings) {
-    if (exchange.Asks(absence.parameter)) return Refuse(absence.code, std::string(absence.message));
+    if (context.Asks(absence.parameter)) return Refuse(absence.code, std::string(absence.message));
   }
   for (const EmptyDocument& document : kEmptyBucketSettings) {
-    if (exchange.Asks(document.parameter)) return exchange.SendXml(xml::Writer(document.root).Finish());
+    if (context.Asks(document.parameter)) return context.SendXml(xml::Writer(document.root).Finish());
   }
-  if (exchange.Asks("acl")) return exchange.SendXml(OwnerOnlyAcl());
+  if (context.Asks("acl")) return context.SendXml(OwnerOnlyAcl());
   xml::Writer payment("RequestPaymentConfiguration");
-  return exchange.SendXml(payment.Text("Payer", "BucketOwner").Finish());
+  return context.SendXml(payment.Text("Payer", "BucketOwner").Finish());
 }
 
-Reply<void> GetObjectSetting(Exchange& exchange) {
-  MR_TRY(exchange.storage.Get(exchange.bucket, exchange.key));
-  if (exchange.Asks("acl")) return exchange.SendXml(OwnerOnlyAcl());
-  if (exchange.Asks("tagging")) {
+Reply<void> GetObjectSetting(OperationContext& context) {
+  MR_TRY(context.storage.Get(context.bucket, context.key));
+  if (context.Asks("acl")) return context.SendXml(OwnerOnlyAcl());
+  if (context.Asks("tagging")) {
     xml::Writer xml("Tagging");
-    return exchange.SendXml(xml.Open("TagSet").Close("TagSet").Finish());
+    return context.SendXml(xml.Open("TagSet").Close("TagSet").Finish());
   }
   return Refuse("NoSuchObjectLockConfiguration", "The specified object does not have a ObjectLock configuration");
 }

@@ -17,7 +17,7 @@ namespace millrace::s3d {
 class Policy;
 
 /// One request and its response. Borrows everything. Lives as long as the handler's call. One thread.
-struct Exchange {
+struct OperationContext {
   http::ServerRequest& request;
   http::ServerResponse& response;
   Storage& storage;
@@ -50,38 +50,38 @@ struct Exchange {
   Reply<void> SendEmpty(int status) { return SendEmpty(status, CommonHeaders()); }
 };
 
-/// An operation sends its answer through the exchange. If it fails, the dispatcher sends the <Error> document.
-using Operation = Reply<void> (*)(Exchange&);
+/// An operation sends its answer through the context. If it fails, the dispatcher sends the <Error> document.
+using Operation = Reply<void> (*)(OperationContext&);
 
 // service_operations.cc
-Reply<void> ListBuckets(Exchange& exchange);
-Reply<void> CreateBucket(Exchange& exchange);
-Reply<void> DeleteBucket(Exchange& exchange);
-Reply<void> HeadBucket(Exchange& exchange);
+Reply<void> ListBuckets(OperationContext& context);
+Reply<void> CreateBucket(OperationContext& context);
+Reply<void> DeleteBucket(OperationContext& context);
+Reply<void> HeadBucket(OperationContext& context);
 /// Answers location, versioning, acl, policy, … like a bucket without any configuration.
-Reply<void> GetBucketSetting(Exchange& exchange);
-Reply<void> GetObjectSetting(Exchange& exchange);
+Reply<void> GetBucketSetting(OperationContext& context);
+Reply<void> GetObjectSetting(OperationContext& context);
 
 // list_operations.cc
-Reply<void> ListObjects(Exchange& exchange);
-Reply<void> ListObjectsV2(Exchange& exchange);
-Reply<void> ListObjectVersions(Exchange& exchange);
-Reply<void> ListMultipartUploads(Exchange& exchange);
-Reply<void> ListParts(Exchange& exchange);
+Reply<void> ListObjects(OperationContext& context);
+Reply<void> ListObjectsV2(OperationContext& context);
+Reply<void> ListObjectVersions(OperationContext& context);
+Reply<void> ListMultipartUploads(OperationContext& context);
+Reply<void> ListParts(OperationContext& context);
 
 // object_operations.cc
-Reply<void> GetObject(Exchange& exchange);  ///< and HeadObject
-Reply<void> PutObject(Exchange& exchange);
-Reply<void> CopyObject(Exchange& exchange);
-Reply<void> DeleteObject(Exchange& exchange);
-Reply<void> DeleteObjects(Exchange& exchange);
+Reply<void> GetObject(OperationContext& context);  ///< and HeadObject
+Reply<void> PutObject(OperationContext& context);
+Reply<void> CopyObject(OperationContext& context);
+Reply<void> DeleteObject(OperationContext& context);
+Reply<void> DeleteObjects(OperationContext& context);
 
 // multipart_operations.cc
-Reply<void> CreateMultipartUpload(Exchange& exchange);
-Reply<void> UploadPart(Exchange& exchange);
-Reply<void> UploadPartCopy(Exchange& exchange);
-Reply<void> CompleteMultipartUpload(Exchange& exchange);
-Reply<void> AbortMultipartUpload(Exchange& exchange);
+Reply<void> CreateMultipartUpload(OperationContext& context);
+Reply<void> UploadPart(OperationContext& context);
+Reply<void> UploadPartCopy(OperationContext& context);
+Reply<void> CompleteMultipartUpload(OperationContext& context);
+Reply<void> AbortMultipartUpload(OperationContext& context);
 
 // Shared by object and multipart operations (object_operations.cc):
 inline constexpr std::uint64_t kMaxPut = 5 * kGiB;  // S3's limit of a PUT
@@ -89,7 +89,7 @@ inline constexpr std::uint64_t kMaxPut = 5 * kGiB;  // S3's limit of a PUT
 /// Errors: NotImplemented on a field that asks for something that this endpoint does not do.
 Reply<Attributes> StoredAttributes(const http::Headers& headers);
 /// Returns the object that x-amz-copy-source names, after its conditions were checked.
-Reply<ObjectPtr> CopySource(Exchange& exchange);
+Reply<ObjectPtr> CopySource(OperationContext& context);
 std::string Quote(std::string_view etag);
 
 }  // namespace millrace::s3d
