@@ -148,7 +148,7 @@ def write_wordpiece(data):
 def main():
     source, part, target = sys.argv[1:]
     data = Unicode(pathlib.Path(source))
-    headers, write = {"unicode": (("unicode/graphemes.h", "unicode/nfkc.h", "unicode/unicode.h"), write_unicode),
+    headers, write = {"unicode": (("unicode/graphemes.h", "unicode/nfc.h", "unicode/unicode.h"), write_unicode),
                       "wordpiece": (("wordpiece/bert.h",), write_wordpiece)}[part]
     with contextlib.redirect_stdout(io.StringIO()) as text:
         for header in headers:

@@ -9,7 +9,7 @@
 #include "millrace/base/json.h"
 #include "millrace/base/process/process_name.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/open/all_buckets.h"
+#include "millrace/object/open/open.h"
 #include "millrace/vfs/staging/staging_area.h"
 
 namespace millrace::mount {

@@ -1,8 +1,12 @@
 // Open files: reads with readahead, writes through the inode's Writer.
 #include "millrace/vfs/file.h"
 
-#include "millrace/vfs/core/file_reader.h"
+#include <algorithm>
+#include <cstdint>
+
+#include "millrace/base/threads/sync.h"
 #include "millrace/vfs/core/tree_core.h"
+#include "millrace/vfs/read/readahead.h"
 
 namespace millrace::vfs {
 namespace {
@@ -38,8 +42,66 @@ Result<Metadata> CurrentVersion(TreeCore& core, Inode& inode, OpenFlags flags, c
 
 }  // namespace
 
+/// Reads the stored versions of one open file, and prefetches what it is likely to read next. Thread-safe. `core` must
+/// outlive it.
+class File::Reader {
+ public:
+  explicit Reader(TreeCore& core);
+  ~Reader();
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  /// Returns up to room.size() bytes of `version` from `offset`; no bytes at its end. Blocks. Errors: kStale if the
+  /// object was replaced.
+  Result<cache::View> Read(const cache::ObjectVersion& version, std::uint64_t offset, MutableByteSpan room,
+                           const object::Call& call) MR_EXCLUDES(mutex_);
+
+ private:
+  std::uint64_t Bound() const;
+  void Count(bool sequential);
+
+  TreeCore& core_;
+  Mutex mutex_;
+  ReadaheadWindow window_ MR_GUARDED_BY(mutex_);
+  bool counted_ = false;  ///< guarded by mutex_ until destruction
+};
+
+File::Reader::Reader(TreeCore& core) : core_(core), window_({.part = core.options.read_part_bytes}) {}
+
+File::Reader::~Reader() { Count(false); }
+
+Result<cache::View> File::Reader::Read(const cache::ObjectVersion& version, std::uint64_t offset, MutableByteSpan room,
+                                       const object::Call& call) {
+  if (offset >= version.size || room.empty()) return cache::View{};
+  ReadaheadWindow::Plan plan;
+  {
+    MutexLock lock(mutex_);
+    plan = window_.OnRead(offset, std::min<std::uint64_t>(room.size(), version.size - offset), Bound());
+    Count(window_.sequential());
+    if (plan.prefetch_length > 0) {
+      const std::uint64_t wanted =
+          std::min(plan.prefetch_length, version.size - std::min(version.size, plan.prefetch_from));
+      const std::uint64_t accepted = core_.cache.Prefetch(version, plan.prefetch_from, wanted).bytes;
+      window_.OnPrefetched(plan, accepted == wanted ? plan.prefetch_length : accepted);
+    }
+  }
+  using Mode = cache::BlockCache::Mode;
+  return core_.cache.ReadView(version, offset, room, plan.exact ? Mode::kExact : Mode::kBlocks, call);
+}
+
+/// Returns the largest window. All sequential readers share half of the cache's memory.
+std::uint64_t File::Reader::Bound() const {
+  const auto readers = static_cast<std::uint64_t>(std::max(1, core_.sequential_readers.load()));
+  return std::min(core_.options.max_readahead, core_.cache.capacity() / 2 / readers);
+}
+
+void File::Reader::Count(bool sequential) {
+  if (sequential != counted_) core_.sequential_readers += sequential ? 1 : -1;
+  counted_ = sequential;
+}
+
 File::File(std::shared_ptr<TreeCore> core, InodePtr inode)
-    : core_(std::move(core)), inode_(std::move(inode)), reader_(std::make_unique<FileReader>(*core_)) {
+    : core_(std::move(core)), inode_(std::move(inode)), reader_(std::make_unique<Reader>(*core_)) {
   MutexLock lock(inode_->mutex);
   ++inode_->open_files;
 }

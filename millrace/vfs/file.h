@@ -15,7 +15,6 @@
 namespace millrace::vfs {
 
 struct Inode;
-class FileReader;
 struct SavedFile;
 struct TreeCore;
 class Writer;
@@ -69,6 +68,7 @@ class File {
 
  private:
   friend class Tree;
+  class Reader;
   /// Opens the stored version of a file. Blocks on the store.
   static Result<std::unique_ptr<File>> OpenStored(std::shared_ptr<TreeCore> core, std::shared_ptr<Inode> inode,
                                                   OpenFlags flags, const object::Call& call);
@@ -88,7 +88,7 @@ class File {
   // Constant once open.
   const std::shared_ptr<TreeCore> core_;
   const std::shared_ptr<Inode> inode_;
-  const std::unique_ptr<FileReader> reader_;
+  const std::unique_ptr<Reader> reader_;
   bool writable_ = false, may_keep_pages_ = false, found_change_ = false;
   std::uint64_t content_ = 0;  ///< Inode::content at the open
 

@@ -1,5 +1,4 @@
 // All buckets of an endpoint as one store, and as one tree.
-#include "millrace/object/open/all_buckets.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

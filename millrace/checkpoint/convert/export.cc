@@ -3,12 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "millrace/checkpoint/convert/gguf_export.h"
-#include "millrace/checkpoint/convert/huggingface/hf_export.h"
+#include "millrace/checkpoint/convert/tensors/export_target.h"
 #include "millrace/checkpoint/convert/tensors/group_view.h"
 #include "millrace/checkpoint/convert/tensors/tensor_stream.h"
-#include "millrace/checkpoint/convert/torch/dcp_export.h"
-#include "millrace/checkpoint/convert/torch/torch_export.h"
 #include "millrace/checkpoint/format/manifest.h"
 
 namespace millrace::checkpoint {

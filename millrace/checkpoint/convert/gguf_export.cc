@@ -1,4 +1,4 @@
-#include "millrace/checkpoint/convert/gguf_export.h"
+#include "millrace/checkpoint/convert/tensors/export_target.h"
 
 #include <algorithm>
 #include <cstring>

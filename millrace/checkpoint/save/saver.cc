@@ -1,5 +1,7 @@
 #include "millrace/checkpoint/save/saver.h"
 
+#include <algorithm>
+#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -15,6 +17,14 @@ namespace {
 constexpr int kMostDepth = 1024;
 
 }  // namespace
+
+void Pacer::Pass(std::uint64_t bytes) {
+  if (rate_ == 0) return;
+  clock_.SleepUntil(free_at_);
+  const double seconds = static_cast<double>(bytes) / static_cast<double>(rate_);
+  free_at_ =
+      std::max(free_at_, clock_.Now()) + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
 
 Saver::Saver(CheckpointTier tier, object::Location root, std::shared_ptr<RankExchange> group,
              const Writer::Options& options, std::shared_ptr<PeerReplicator> peers)

@@ -1,15 +1,16 @@
 // One save of all ranks to one tier: the protocol of docs/formats/checkpoint.md, "Saving".
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "millrace/base/clock.h"
 #include "millrace/checkpoint/commit/commit.h"
 #include "millrace/checkpoint/format/checkpoint_keys.h"
-#include "millrace/checkpoint/save/pacer.h"
 #include "millrace/checkpoint/save/peer_replicator.h"
 #include "millrace/checkpoint/save/rank_messages.h"
 #include "millrace/checkpoint/save/run_guard.h"
@@ -25,6 +26,20 @@ struct SaveJob {
   std::string meta;  ///< a JSON text, or empty
   std::map<std::string, double> metrics;
   Status snapshot;  ///< the result of Snapshot::Take on this rank
+};
+
+/// Limits the rate of a stream of bytes. The first bytes pass at once, later ones when the rate allows. One thread.
+class Pacer {
+ public:
+  /// `bytes_per_second` 0: no limit. The clock must outlive it.
+  Pacer(Clock& clock, std::uint64_t bytes_per_second) : clock_(clock), rate_(bytes_per_second) {}
+  /// Blocks until `bytes` more may be sent.
+  void Pass(std::uint64_t bytes);
+
+ private:
+  Clock& clock_;
+  const std::uint64_t rate_;
+  TimePoint free_at_{};  ///< when the next bytes may be sent
 };
 
 /// Saves to one tier, one save after the other. All ranks make the same exchanges in the same order. One thread at a

@@ -1,5 +1,7 @@
 #include "millrace/checkpoint/save/snapshot.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstring>
 #include <latch>
@@ -58,7 +60,33 @@ SafetensorsEntry EntryOf(const SaveSlice& slice) {
   return entry;
 }
 
+constexpr std::size_t kPage = 4 * kKiB, kHugePage = 2 * kMiB;
+
 }  // namespace
+
+Status PageBuffer::Grow(std::uint64_t size) {
+  if (size <= size_) return {};
+  Free();
+  std::size_t rounded = (size + kHugePage - 1) / kHugePage * kHugePage;
+  void* mapped = mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) {
+    return Fail(Code::kResourceExhausted, "the system has no {} bytes for the snapshot of a checkpoint", rounded);
+  }
+  madvise(mapped, rounded, MADV_HUGEPAGE);
+  data_ = static_cast<std::byte*>(mapped);
+  size_ = rounded;
+  return {};
+}
+
+void PageBuffer::Free() {
+  if (data_ != nullptr) munmap(data_, size_);
+  data_ = nullptr;
+  size_ = 0;
+}
+
+void PageBuffer::Touch() {
+  for (std::size_t at = 0; at < size_; at += kPage) static_cast<volatile std::byte*>(data_)[at] = std::byte{0};
+}
 
 Snapshot::Snapshot(MemoryBudget& budget) : budget_(budget), threads_(std::min(UsableCores(), kMaxCopyThreads)) {
   if (threads_ > 1) copiers_ = std::make_unique<ThreadPool>("ckpt-copy", threads_ - 1, threads_);

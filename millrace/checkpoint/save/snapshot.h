@@ -1,17 +1,39 @@
 // A copy of one rank's slices in memory, laid out as the rank's file.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "millrace/base/bytes.h"
+#include "millrace/base/result.h"
 #include "millrace/base/threads/memory_budget.h"
 #include "millrace/base/threads/task_scope.h"
 #include "millrace/checkpoint/format/manifest.h"
-#include "millrace/checkpoint/save/page_buffer.h"
 #include "millrace/checkpoint/save/save_slice.h"
 
 namespace millrace::checkpoint {
+
+/// Memory from mmap, in huge pages if the system grants them. Not thread-safe.
+class PageBuffer {
+ public:
+  PageBuffer() = default;
+  PageBuffer(const PageBuffer&) = delete;
+  PageBuffer& operator=(const PageBuffer&) = delete;
+  ~PageBuffer() { Free(); }
+  /// Makes the buffer at least `size` bytes long. If it has to grow, its content is lost.
+  /// Errors: kResourceExhausted if the system has no memory.
+  Status Grow(std::uint64_t size);
+  void Free();
+  /// Writes to every page, so that later writes do not wait for page faults.
+  void Touch();
+  MutableByteSpan span() { return {data_, size_}; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
 
 /// The file of one save: header and data in one buffer, which later saves use again. Not thread-safe.
 class Snapshot {

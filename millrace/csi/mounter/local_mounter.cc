@@ -13,7 +13,7 @@
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/json.h"
 #include "millrace/base/text.h"
-#include "millrace/csi/mounter/daemon_start.h"
+#include "millrace/csi/mounter/daemon_plan.h"
 #include "millrace/csi/mounter/probe.h"
 #include "millrace/csi/volume/mount_options.h"
 #include "millrace/mount/daemon/session_lease.h"

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "millrace/base/bytes.h"
@@ -13,12 +14,41 @@
 #include "millrace/data/options/classification_options.h"
 #include "millrace/data/options/data_source.h"
 #include "millrace/data/options/held_out_split.h"
-#include "millrace/data/options/mlm_options.h"
-#include "millrace/data/options/objective.h"
-#include "millrace/data/options/preference_templates.h"
 #include "millrace/data/options/sequence_mode.h"
 
 namespace millrace::data {
+
+/// The task of the model.
+enum class Objective : std::uint8_t {
+  kCausalLm,        ///< each token from those in front of it; SequenceMode says how rows are made
+  kMlm,             ///< masked tokens from the whole row, and whether one text follows another: BERT's pre-training
+  kClassification,  ///< one class a row
+  kDpo,             ///< the better one of a row's two answers to a prompt (direct preference optimization)
+};
+
+std::string_view ObjectiveName(Objective objective);  ///< "causal_lm", "mlm", "classification", "dpo"
+/// Returns nothing if no objective has that name.
+std::optional<Objective> ParseObjective(std::string_view name);
+
+/// Plain data. The defaults are those of BERT's create_pretraining_data.py (Devlin et al., 2018). Samples that are
+/// stored with their masks ignore all of them.
+struct MlmOptions {
+  double probability = 0.15;  ///< share of a row's tokens that are to be predicted, in (0, 1)
+  /// The most tokens of a row that are to be predicted. Nothing: probability · sequence_length, rounded up.
+  std::optional<std::uint32_t> max_predictions;
+  bool whole_word = false;       ///< mask all pieces of a word or none
+  bool next_sentence = true;     ///< rows are pairs of texts; half of them are random
+  double short_sequences = 0.1;  ///< share of the rows that are cut to a random length
+  bool operator==(const MlmOptions&) const = default;
+};
+
+/// Plain data. Templates as DatasetOptions::template_text. The defaults are the columns that trl reads.
+struct PreferenceTemplates {
+  std::string prompt = "{prompt}";      ///< what both answers answer
+  std::string chosen = "{chosen}";      ///< the better answer
+  std::string rejected = "{rejected}";  ///< the other one
+  bool operator==(const PreferenceTemplates&) const = default;
+};
 
 /// Plain data. Dataset::Open checks it.
 struct DatasetOptions {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "millrace/data/loader.h"
-#include "millrace/data/reading/bert_row.h"
+#include "millrace/data/reading/bert_sampler.h"
 #include "millrace/data/testing/bert_fixture.h"
 #include "millrace/data/testing/stored_object.h"
 

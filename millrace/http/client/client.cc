@@ -1,13 +1,13 @@
 #include "millrace/http/client/client.h"
 
 #include <algorithm>
+#include <initializer_list>
 
 #include "millrace/base/process/cores.h"
 #include "millrace/base/threads/sync.h"
 #include "millrace/http/client/event_loop.h"
 
 namespace millrace::http {
-
 namespace {
 
 int LoopsFor(const Client::Options& options) {
@@ -23,6 +23,18 @@ int LoopsFor(const Client::Options& options) {
 int Share(int total, int index, int count) { return std::max(1, (total + count - 1 - index) / count); }
 
 }  // namespace
+
+Proxies Proxies::FromEnvironment(const std::function<std::optional<std::string>(const char*)>& getenv) {
+  auto first = [&](std::initializer_list<const char*> names) {
+    for (const char* name : names) {
+      if (auto value = getenv(name)) return *value;
+    }
+    return std::string();
+  };
+  return {.http = first({"http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"}),
+          .https = first({"https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"}),
+          .except = first({"no_proxy", "NO_PROXY"})};
+}
 
 Client::Client(Options options) {
   const int count = LoopsFor(options);

@@ -2,18 +2,27 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "millrace/base/clock.h"
 #include "millrace/base/log.h"
 #include "millrace/base/result.h"
-#include "millrace/http/client/proxies.h"
 #include "millrace/http/client/request.h"
 
 namespace millrace::http {
+
+/// Empty: no proxies.
+struct Proxies {
+  std::string http, https;  ///< URLs ("http://host:port"), by the scheme of the request
+  std::string except;       ///< hosts, domains and networks reached without a proxy, separated by commas; "*": all
+  /// Reads HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY. The spellings in lower case take precedence.
+  static Proxies FromEnvironment(const std::function<std::optional<std::string>(const char*)>& getenv);
+};
 
 /// Limits on the phases of a request. A request that exceeds one fails with kUnavailable.
 struct Timeouts {

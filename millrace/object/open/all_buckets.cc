@@ -1,4 +1,4 @@
-#include "millrace/object/open/all_buckets.h"
+#include "millrace/object/open/open.h"
 
 #include <algorithm>
 #include <map>

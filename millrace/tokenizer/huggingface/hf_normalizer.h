@@ -11,7 +11,6 @@
 #include "millrace/tokenizer/sentencepiece/character_map.h"
 #include "millrace/tokenizer/unicode/graphemes.h"
 #include "millrace/tokenizer/unicode/nfc.h"
-#include "millrace/tokenizer/unicode/nfkc.h"
 
 namespace millrace::tokenizer {
 

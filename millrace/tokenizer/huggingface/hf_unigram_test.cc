@@ -6,7 +6,7 @@
 
 #include "millrace/tokenizer/formats/load.h"
 #include "millrace/tokenizer/unicode/graphemes.h"
-#include "millrace/tokenizer/unicode/nfkc.h"
+#include "millrace/tokenizer/unicode/nfc.h"
 
 namespace millrace::tokenizer {
 namespace {

@@ -1,4 +1,5 @@
-// Unicode's composed form NFC and decomposed form NFD, as Hugging Face's tokenizers library makes them.
+// Unicode's normal forms as Hugging Face's tokenizers library makes them: composed (NFC, NFKC) and decomposed (NFD,
+// NFKD).
 #pragma once
 
 #include <cstddef>
@@ -9,6 +10,7 @@
 
 #include "millrace/tokenizer/tables/code_point_map.h"
 #include "millrace/tokenizer/tables/merge_table.h"
+#include "millrace/tokenizer/unicode/character_replacements.h"
 
 namespace millrace::tokenizer {
 
@@ -52,6 +54,27 @@ class Nfc {
   CodePointMap<Traits> traits_;
   std::vector<char32_t> decomposed_{0};  ///< for each decomposition, its length and its code points
   MergeTable pairs_;
+};
+
+/// Made by tools/unicode_tables.py. Compatible: a code point, shifted by 5 bits, and how many it is taken apart to;
+/// then these. Marks: the first and the last of each range of combining marks.
+extern const std::uint32_t kCompatible[], kCombiningMarks[];
+extern const std::size_t kCompatibleCount, kCombiningMarksCount;
+
+/// As Nfc, after replacing characters by their compatible ones (ﬁ, ①, ｱ). Immutable; any thread.
+class Nfkc {
+ public:
+  Nfkc();
+
+  const Nfc& nfc() const { return nfc_; }
+  /// Returns `text` itself if nothing changes, else `buffer`.
+  std::string_view Normalize(std::string_view text, std::string& buffer) const;
+  /// Appends the text in decomposed form (NFKD).
+  void Decompose(std::string_view text, std::string& to) const;
+
+ private:
+  Nfc nfc_;
+  CharacterReplacements compatible_;
 };
 
 }  // namespace millrace::tokenizer

@@ -34,8 +34,8 @@ using OwnerAlive = std::function<std::optional<bool>(std::string_view owner)>;
 struct TreeOptions {
   std::string prefix;  ///< the root of the tree; empty, or ends with '/'
   bool read_only = false;
-  /// Directories at the top are buckets (object/open/all_buckets.h). They cannot be renamed. Each bucket holds the
-  /// records that the tree writes for it.
+  /// Directories at the top are buckets (OpenAllBuckets of object/open/open.h). They cannot be renamed. Each bucket
+  /// holds the records that the tree writes for it.
   bool buckets_at_top = false;
   bool allow_delete = true, allow_overwrite = true;  ///< false: deleting, or overwriting, is kPermissionDenied
   StoredAttributesPolicy stored_attributes = StoredAttributesPolicy::kAuto;
