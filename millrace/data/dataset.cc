@@ -10,7 +10,6 @@
 #include "millrace/data/compression/decoder.h"
 #include "millrace/data/documents/document_encoder.h"
 #include "millrace/data/index_builder.h"
-#include "millrace/data/needs.h"
 #include "millrace/data/order/plan.h"
 #include "millrace/data/reading/bert_sampler.h"
 #include "millrace/data/reading/sample_reader.h"

@@ -1,4 +1,5 @@
-// Predicts how long a run will wait for its data, from the plan and the figures of the machine that will run it.
+// Predicts how long a run will wait for its data, from the plan and the figures of the machine that will run it: the
+// chunks and bytes that each batch needs, and a simulation of reading them.
 #pragma once
 
 #include <array>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "millrace/base/bytes.h"
+#include "millrace/data/order/plan.h"
 
 namespace millrace::data {
 
@@ -16,6 +18,10 @@ struct BatchNeeds {
   std::vector<std::uint32_t> chunks;  ///< in the order in which they are fetched
   std::uint64_t bytes = 0;            ///< of the records to encode
 };
+
+/// Returns the needs of the first `batches` batches of `rows` samples, or of all in the first epoch if it has fewer.
+/// The time is proportional to the documents in the batches.
+std::vector<BatchNeeds> NeedsOf(const Plan& plan, std::uint64_t rows, std::uint64_t batches);
 
 /// The figures of the machine, its network and its store.
 struct SimulationParameters {

@@ -1,4 +1,4 @@
-// Serving a mount: from a URL and a folder to a file system that programs use.
+// Serving a mount, from a URL and a folder to a file system that programs use; and recovery without mounting.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include "millrace/base/result.h"
 #include "millrace/metrics/endpoint.h"
 #include "millrace/mount/source.h"
+#include "millrace/vfs/rename/rename_recovery.h"
 
 namespace millrace::mount {
 
@@ -57,5 +58,20 @@ struct SessionOptions {
 /// the mount; kCorrupt if that process's log cannot be read: then the mount ends, and programs get ENOTCONN.
 Status Serve(object::Connection& connection, const SessionOptions& options, std::function<Status()> on_live,
              std::stop_token stop);
+
+struct RecoveryReport {
+  int files_published = 0;
+  int files_left = 0;  ///< still in staging_directory
+  std::filesystem::path staging_directory;
+  vfs::RecoveredRenames renames;
+  Status result;  ///< the first failure to publish a file or to take one over; else success
+};
+
+/// Does what the next mount of `options` would do first: finishes or undoes directory renames that were cut off, and
+/// publishes staged files. Blocks until all files are published or have failed, or `stop` fires. May be repeated after
+/// a failure. `memory_bytes` bounds cache and data in flight. The connection must outlive the call. Errors: those of
+/// the store and of the staging folder, if nothing could be done. The report has the failures of files.
+Result<RecoveryReport> Recover(object::Connection& connection, const SourceOptions& options, std::uint64_t memory_bytes,
+                               std::stop_token stop);
 
 }  // namespace millrace::mount

@@ -14,7 +14,6 @@
 #include "millrace/mount/check.h"
 #include "millrace/mount/point/control.h"
 #include "millrace/mount/point/mount_point.h"
-#include "millrace/mount/recovery.h"
 #include "millrace/mount/unmount.h"
 #include "millrace/object/open/open.h"
 

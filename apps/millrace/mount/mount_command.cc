@@ -16,7 +16,6 @@
 #include "millrace/mount/daemon/service_manager.h"
 #include "millrace/mount/point/control.h"
 #include "millrace/mount/point/mount_point.h"
-#include "millrace/mount/recovery.h"
 #include "millrace/mount/session.h"
 #include "millrace/mount/unmount.h"
 

@@ -14,6 +14,13 @@
 
 namespace millrace::checkpoint {
 
+/// Maps the *.safetensors files of a folder and finds the weights that nf4, int8 or fp8 stores there, with or
+/// without double quantization. Their names are those of a checkpoint (ModelNames). The matrices keep the mapping.
+/// Blocks.
+/// Errors: kCorrupt if a weight lacks a part, or a part has another length than the weight's shape says; kUnsupported
+/// for other quantizations, such as fp4.
+Result<std::shared_ptr<const engine::QuantizedWeights>> MapQuantizedWeights(const std::filesystem::path& folder);
+
 struct QuantizedModel {
   /// A Hugging Face folder with the model's other weights, and with the quantized ones as bitsandbytes stores them.
   std::filesystem::path folder;

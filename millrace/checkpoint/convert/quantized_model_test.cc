@@ -14,7 +14,6 @@
 
 #include "millrace/base/files/files.h"
 #include "millrace/checkpoint/convert/export.h"
-#include "millrace/checkpoint/convert/mapped_weights.h"
 #include "millrace/checkpoint/convert/tensors/quantized_names.h"
 #include "millrace/checkpoint/format/half.h"
 #include "millrace/checkpoint/format/safetensors.h"
