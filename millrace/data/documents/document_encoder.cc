@@ -34,6 +34,66 @@ constexpr std::string_view kAlpacaWithout =
 /// it again. A guess: bounds this quadratic work.
 constexpr std::uint64_t kMaxAnswerBytes = 128 * kMiB;
 
+/// The largest number of a class. A guess: more classes than a model has. Keeps labels apart from kIgnoreLabel.
+constexpr std::int32_t kMaxClass = 65'535;
+
+struct LabelledRecord {
+  std::string_view text, pair;  ///< `pair` is empty if the options name none
+  std::int32_t label = 0;       ///< in [0, kMaxClass]
+};
+
+/// Parses records by the fields that the options name. Keeps its buffers between calls. One thread. The options must
+/// outlive it.
+class LabelledRecordParser {
+ public:
+  explicit LabelledRecordParser(const ClassificationOptions& options) : options_(options) {}
+
+  /// Returns the texts and the class of `record`, or why it is broken. kNotClass: the label is neither the name of a
+  /// class nor, where classes have no names, a number from 0 to kMaxClass. Valid until the next call.
+  std::expected<LabelledRecord, BrokenReason> Parse(std::string_view record) {
+    auto parsed = json_.Parse(record);
+    if (!parsed) return std::unexpected(parsed.error());
+    if (auto failed = Read(*parsed, options_.text, text_)) return std::unexpected(*failed);
+    if (!options_.pair.empty()) {
+      if (auto failed = Read(*parsed, options_.pair, pair_)) return std::unexpected(*failed);
+    }
+    if (auto failed = Read(*parsed, options_.label, label_)) return std::unexpected(*failed);
+    if (text_.empty() && pair_.empty()) return std::unexpected(BrokenReason::kEmpty);
+    auto number = ClassOf(label_);
+    if (!number) return std::unexpected(number.error());
+    return LabelledRecord{text_, pair_, *number};
+  }
+
+ private:
+  /// Replaces `value` by the text of a field.
+  static std::optional<BrokenReason> Read(const simdjson::dom::object& object, const std::string& field,
+                                          std::string& value) {
+    value.clear();
+    simdjson::dom::element element;
+    if (!FindLast(object, field, element)) return BrokenReason::kMissingField;
+    if (!AppendPythonText(element, value)) return BrokenReason::kNotText;
+    return {};
+  }
+
+  std::expected<std::int32_t, BrokenReason> ClassOf(std::string_view label) const {
+    if (!options_.classes.empty()) {
+      auto named = std::ranges::find(options_.classes, label);
+      if (named == options_.classes.end()) return std::unexpected(BrokenReason::kNotClass);
+      return static_cast<std::int32_t>(named - options_.classes.begin());
+    }
+    std::int32_t number = -1;
+    auto [end, error] = std::from_chars(label.data(), label.data() + label.size(), number);
+    if (error != std::errc() || end != label.data() + label.size() || number < 0 || number > kMaxClass) {
+      return std::unexpected(BrokenReason::kNotClass);
+    }
+    return number;
+  }
+
+  const ClassificationOptions& options_;
+  JsonRecordParser json_;
+  std::string text_, pair_, label_;
+};
+
 }  // namespace
 
 DocumentForm DocumentForm::OfTemplate(RecordTemplate record_template) {
@@ -163,79 +223,6 @@ std::uint32_t DocumentForm::added_tokens(const tokenizer::Tokenizer& tokenizer) 
 }
 
 bool DocumentForm::ends_with_eos() const { return layout_ <= Layout::kLlama2 || layout_ == Layout::kZephyr; }
-
-/// The largest number of a class. A guess: more classes than a model has. Keeps labels apart from kIgnoreLabel.
-inline constexpr std::int32_t kMaxClass = 65'535;
-
-struct LabelledRecord {
-  std::string_view text, pair;  ///< `pair` is empty if the options name none
-  std::int32_t label = 0;       ///< in [0, kMaxClass]
-};
-
-/// Parses records by the fields that the options name. Keeps its buffers between calls. One thread. The options must
-/// outlive it.
-class LabelledRecordParser {
- public:
-  explicit LabelledRecordParser(const ClassificationOptions& options);
-  ~LabelledRecordParser();
-
-  /// Returns the texts and the class of `record`, or why it is broken. kNotClass: the label is neither the name of a
-  /// class nor, where classes have no names, a number from 0 to kMaxClass. Valid until the next call.
-  std::expected<LabelledRecord, BrokenReason> Parse(std::string_view record);
-
- private:
-  struct Rep;
-  std::unique_ptr<Rep> rep_;
-};
-
-struct LabelledRecordParser::Rep {
-  using Failure = std::optional<BrokenReason>;
-
-  /// Replaces `value` by the text of a field.
-  static Failure Read(const simdjson::dom::object& object, const std::string& field, std::string& value) {
-    value.clear();
-    simdjson::dom::element element;
-    if (!FindLast(object, field, element)) return BrokenReason::kMissingField;
-    if (!AppendPythonText(element, value)) return BrokenReason::kNotText;
-    return {};
-  }
-
-  std::expected<std::int32_t, BrokenReason> ClassOf(std::string_view label) const {
-    if (!options.classes.empty()) {
-      auto named = std::ranges::find(options.classes, label);
-      if (named == options.classes.end()) return std::unexpected(BrokenReason::kNotClass);
-      return static_cast<std::int32_t>(named - options.classes.begin());
-    }
-    std::int32_t number = -1;
-    auto [end, error] = std::from_chars(label.data(), label.data() + label.size(), number);
-    if (error != std::errc() || end != label.data() + label.size() || number < 0 || number > kMaxClass) {
-      return std::unexpected(BrokenReason::kNotClass);
-    }
-    return number;
-  }
-
-  const ClassificationOptions& options;
-  JsonRecordParser json;
-  std::string text, pair, label;
-};
-
-LabelledRecordParser::LabelledRecordParser(const ClassificationOptions& options) : rep_(new Rep{options}) {}
-LabelledRecordParser::~LabelledRecordParser() = default;
-
-std::expected<LabelledRecord, BrokenReason> LabelledRecordParser::Parse(std::string_view record) {
-  auto parsed = rep_->json.Parse(record);
-  if (!parsed) return std::unexpected(parsed.error());
-  const ClassificationOptions& options = rep_->options;
-  if (auto failed = Rep::Read(*parsed, options.text, rep_->text)) return std::unexpected(*failed);
-  if (!options.pair.empty()) {
-    if (auto failed = Rep::Read(*parsed, options.pair, rep_->pair)) return std::unexpected(*failed);
-  }
-  if (auto failed = Rep::Read(*parsed, options.label, rep_->label)) return std::unexpected(*failed);
-  if (rep_->text.empty() && rep_->pair.empty()) return std::unexpected(BrokenReason::kEmpty);
-  auto number = rep_->ClassOf(rep_->label);
-  if (!number) return std::unexpected(number.error());
-  return LabelledRecord{rep_->text, rep_->pair, *number};
-}
 
 struct DocumentEncoder::Rep {
   using Layout = DocumentForm::Layout;
