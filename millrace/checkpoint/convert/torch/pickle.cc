@@ -20,6 +20,11 @@ constexpr std::size_t kLongestBigInt = 256, kMostDigits = 617;
 /// The longest module and name of a global together. A guess: those of torch have fewer than 70 characters.
 constexpr std::size_t kLongestGlobal = 512;
 
+// The instructions of each Step function of PickleMachine.
+constexpr std::string_view kNumberCodes = "IJKMG\x8a\x8b", kTextCodes = "XBC\x8c\x8d\x8e",
+                           kContainerCodes = "]})aesut\x85\x86\x87", kObjectCodes = "cRbQ\x93\x81",
+                           kMemoCodes = "qrhj\x94";
+
 template <class T>
 T BigEndian(std::string_view bytes) {
   return std::byteswap(LoadLittle<T>(AsBytes(bytes).data()));
@@ -212,6 +217,11 @@ Status PickleMachine::PushCall() {
 }
 
 Status PickleMachine::Step(char code) {
+  if (kNumberCodes.contains(code)) return StepNumber(code);
+  if (kTextCodes.contains(code)) return StepText(code);
+  if (kContainerCodes.contains(code)) return StepContainer(code);
+  if (kObjectCodes.contains(code)) return StepObject(code);
+  if (kMemoCodes.contains(code)) return StepMemo(code);
   switch (static_cast<unsigned char>(code)) {
     case 0x80:  // PROTO
       if (const auto protocol = static_cast<unsigned char>(MR_TRY(Take(1))[0]); protocol > 5)
@@ -237,46 +247,6 @@ Status PickleMachine::Step(char code) {
     case '(':
       marks_.push_back(stack_.size());
       return {};
-    case 'I':
-    case 'J':
-    case 'K':
-    case 'M':
-    case 0x8a:
-    case 0x8b:
-    case 'G':
-      return StepNumber(code);
-    case 'X':
-    case 0x8c:
-    case 0x8d:
-    case 'B':
-    case 'C':
-    case 0x8e:
-      return StepText(code);
-    case ']':
-    case '}':
-    case ')':
-    case 'a':
-    case 'e':
-    case 's':
-    case 'u':
-    case 't':
-    case 0x85:
-    case 0x86:
-    case 0x87:
-      return StepContainer(code);
-    case 'c':
-    case 0x93:
-    case 'R':
-    case 0x81:
-    case 'b':
-    case 'Q':
-      return StepObject(code);
-    case 'q':
-    case 'r':
-    case 0x94:
-    case 'h':
-    case 'j':
-      return StepMemo(code);
     default:
       return Fail(Code::kUnsupported, "torch does not write the instruction {:#04x}", static_cast<unsigned char>(code));
   }
