@@ -136,6 +136,33 @@ std::vector<float> Transposed(const std::vector<float>& matrix, std::uint64_t ro
   return turned;
 }
 
+/// Returns the base's tensor that the adapter's `name` changes, which is the model's `weight`.
+/// Errors: kUnsupported if the change would reach another weight too, or the tensor is of another type;
+/// kPreconditionFailed if the model has no such weight.
+Result<std::string> FindChanged(const Reader& adapter, std::string_view name, const std::string& weight,
+                                const Manifest& base) {
+  const auto found = FindWeight(base, weight);
+  if (name == "lm_head" && (!found || SharesEmbedding(base))) {
+    return Fail(Code::kUnsupported,
+                "{} adapts the head {}, whose weights are those of the embedding; a merge would change both. Serve the "
+                "adapter as it is, or leave {} out of lora.targets",
+                adapter.name(), name, name);
+  }
+  if (SharesEmbedding(base) && IsEmbedding(base, weight)) {
+    return Fail(Code::kUnsupported,
+                "{} has {} for the embedding alone, and the head of this model has the same weights; a merge would "
+                "change both",
+                adapter.name(), weight);
+  }
+  if (!found) {
+    return Fail(Code::kPreconditionFailed, "the model has no weight {}, which {} adapts", weight, adapter.name());
+  }
+  const DType dtype = base.tensors.at(*found).dtype;
+  if (IsFloat(dtype)) return *found;
+  return Fail(Code::kUnsupported, "{} is {}; an adapter can be merged into F32, BF16 and F16", *found,
+              DTypeName(dtype));
+}
+
 }  // namespace
 
 Result<AdapterMerge> AdapterMerge::Open(Reader& adapter, const Json& config, Reader& reader,
@@ -165,70 +192,21 @@ Result<AdapterMerge> AdapterMerge::Open(Reader& adapter, const Json& config, Rea
     const bool low_rank = name.ends_with(kLoraDown);
     if (low_rank) name.remove_suffix(kLoraDown.size());
     const std::string weight = low_rank ? std::string(name) + ".weight" : std::string(name);
-    const auto found = FindWeight(base, weight);
-    if (name == "lm_head" && (!found || SharesEmbedding(base))) {
-      return Fail(
-          Code::kUnsupported,
-          "{} adapts the head {}, whose weights are those of the embedding; a merge would change both. Serve the "
-          "adapter as it is, or leave {} out of lora.targets",
-          adapter.name(), name, name);
-    }
-    if (SharesEmbedding(base) && IsEmbedding(base, weight)) {
-      return Fail(Code::kUnsupported,
-                  "{} has {} for the embedding alone, and the head of this model has the same weights; a merge would "
-                  "change both",
-                  adapter.name(), weight);
-    }
-    if (!found) {
-      return Fail(Code::kPreconditionFailed, "the model has no weight {}, which {} adapts", weight, adapter.name());
-    }
-    const TensorMeta& to = base.tensors.at(*found);
-    if (!IsFloat(to.dtype)) {
-      return Fail(Code::kUnsupported, "{} is {}; an adapter can be merged into F32, BF16 and F16", *found,
-                  DTypeName(to.dtype));
-    }
+    const std::string changed = MR_TRY(FindChanged(adapter, name, weight, base));
+    const TensorMeta& to = base.tensors.at(changed);
     Change change{.dtype = to.dtype, .columns = to.shape.empty() ? 1 : static_cast<std::uint64_t>(to.shape.back())};
     std::vector<std::int64_t> wanted = meta.shape;
     if (low_rank) {
-      const std::string up = tensor.substr(0, tensor.size() - kLoraDown.size()) + std::string(kLoraUp);
-      const auto pair = adapter.manifest().tensors.find(up);
-      if (pair == adapter.manifest().tensors.end()) return Fail(Code::kCorrupt, "{} has no {}", adapter.name(), up);
-      const std::vector<std::int64_t>&a = meta.shape, &b = pair->second.shape;
-      if (a.size() != 2 || b.size() != 2 || a[0] != b[1] || a[0] != options.rank) {
-        return Fail(Code::kCorrupt, "{}: {} [{}] and {} [{}] are no pair of rank {}", adapter.name(), tensor,
-                    fmt::join(a, ", "), up, fmt::join(b, ", "), options.rank);
-      }
-      wanted = {b[0], a[1]};
       change.transposed = fan_in_fan_out && !StoresTransposed(base, weight);
-      if (change.transposed) std::swap(wanted[0], wanted[1]);
-      change.rank = static_cast<std::uint64_t>(options.rank);
-      std::vector<float> down = MR_TRY(ReadFloats(adapter, tensor, call));
-      std::vector<float> upward = MR_TRY(ReadFloats(adapter, up, call));
-      for (float& value : upward) value *= static_cast<float>(options.scale());
-      if (options.dora) {
-        const std::string magnitude = tensor.substr(0, tensor.size() - kLoraDown.size()) + std::string(kLoraMagnitude);
-        const auto there = adapter.manifest().tensors.find(magnitude);
-        if (there == adapter.manifest().tensors.end() || there->second.shape != std::vector{b[0]}) {
-          return Fail(Code::kCorrupt, "{} has no {} [{}], which use_dora asks for", adapter.name(), magnitude, b[0]);
-        }
-        change.magnitudes = MR_TRY(ReadFloats(adapter, magnitude, call));
-      }
-      const auto out = static_cast<std::uint64_t>(b[0]), in = static_cast<std::uint64_t>(a[1]);
-      if (change.transposed) {
-        change.left = Transposed(down, change.rank, in);
-        change.right = Transposed(upward, out, change.rank);
-      } else {
-        change.left = std::move(upward);
-        change.right = std::move(down);
-      }
+      wanted = MR_TRY(ReadPair(adapter, tensor, options, change, call));
     } else {
       change.whole = MR_TRY(ReadFloats(adapter, tensor, call));
     }
     if (to.shape != wanted) {
-      return Fail(Code::kPreconditionFailed, "{} is [{}], but {} adapts a [{}]", *found, fmt::join(to.shape, ", "),
+      return Fail(Code::kPreconditionFailed, "{} is [{}], but {} adapts a [{}]", changed, fmt::join(to.shape, ", "),
                   adapter.name(), fmt::join(wanted, ", "));
     }
-    merge.changes_.emplace(*found, std::move(change));
+    merge.changes_.emplace(changed, std::move(change));
   }
   if (merge.changes_.empty()) return Fail(Code::kNotFound, "{} has no adapter", adapter.name());
   merge.quantized_ = std::move(quantized);
@@ -237,6 +215,40 @@ Result<AdapterMerge> AdapterMerge::Open(Reader& adapter, const Json& config, Rea
     if (!change.magnitudes.empty()) MR_TRY(FindFactors(reader, tensor, change, call));
   }
   return merge;
+}
+
+Result<std::vector<std::int64_t>> AdapterMerge::ReadPair(Reader& adapter, const std::string& down,
+                                                         const engine::LoraOptions& options, Change& change,
+                                                         const object::Call& call) {
+  const std::map<std::string, TensorMeta>& tensors = adapter.manifest().tensors;
+  const std::string name = down.substr(0, down.size() - kLoraDown.size()), up = name + std::string(kLoraUp);
+  const auto pair = tensors.find(up);
+  if (pair == tensors.end()) return Fail(Code::kCorrupt, "{} has no {}", adapter.name(), up);
+  const std::vector<std::int64_t>&a = tensors.at(down).shape, &b = pair->second.shape;
+  if (a.size() != 2 || b.size() != 2 || a[0] != b[1] || a[0] != options.rank) {
+    return Fail(Code::kCorrupt, "{}: {} [{}] and {} [{}] are no pair of rank {}", adapter.name(), down,
+                fmt::join(a, ", "), up, fmt::join(b, ", "), options.rank);
+  }
+  change.rank = static_cast<std::uint64_t>(options.rank);
+  std::vector<float> inward = MR_TRY(ReadFloats(adapter, down, call));
+  std::vector<float> upward = MR_TRY(ReadFloats(adapter, up, call));
+  for (float& value : upward) value *= static_cast<float>(options.scale());
+  if (options.dora) {
+    const std::string magnitude = name + std::string(kLoraMagnitude);
+    const auto there = tensors.find(magnitude);
+    if (there == tensors.end() || there->second.shape != std::vector{b[0]}) {
+      return Fail(Code::kCorrupt, "{} has no {} [{}], which use_dora asks for", adapter.name(), magnitude, b[0]);
+    }
+    change.magnitudes = MR_TRY(ReadFloats(adapter, magnitude, call));
+  }
+  if (!change.transposed) {
+    change.left = std::move(upward);
+    change.right = std::move(inward);
+    return std::vector{b[0], a[1]};
+  }
+  change.left = Transposed(inward, change.rank, static_cast<std::uint64_t>(a[1]));
+  change.right = Transposed(upward, static_cast<std::uint64_t>(b[0]), change.rank);
+  return std::vector{a[1], b[0]};
 }
 
 Status AdapterMerge::AddCodes(const Manifest& base) {

@@ -13,6 +13,7 @@
 #include "millrace/checkpoint/format/dtype.h"
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/read/reader.h"
+#include "millrace/engine/config/lora_options.h"
 #include "millrace/engine/quantized/quantized_matrix.h"
 
 namespace millrace::checkpoint {
@@ -59,6 +60,12 @@ class AdapterMerge {
     const engine::QuantizedMatrix* codes = nullptr;  ///< of W [out, in]
     bool codes_transposed = false;                   ///< the base stores the transpose of W
   };
+  /// Reads B and the magnitudes that belong to an A, `down`, and A itself. Returns the shape of the stored tensor that
+  /// they change. Errors: kCorrupt if one of them is missing, or their shapes do not fit.
+  /// REQUIRES: change.transposed is set.
+  static Result<std::vector<std::int64_t>> ReadPair(Reader& adapter, const std::string& down,
+                                                    const engine::LoraOptions& options, Change& change,
+                                                    const object::Call& call);
   Status AddCodes(const Manifest& base);
   /// Reads a weight to find the factors of its rows.
   static Status FindFactors(Reader& base, const std::string& tensor, Change& change, const object::Call& call);
