@@ -139,6 +139,77 @@ Result<SavedContent> Content(RecordFields& fields) {
   return saved;
 }
 
+void ApplyInode(InodeId id, RecordFields& fields, SessionState& state) {
+  SavedInode& inode = state.inodes[id];
+  inode.parent = fields.Number();
+  inode.kind = static_cast<NodeKind>(fields.Number());
+  inode.lookups = static_cast<std::uint32_t>(fields.Number());
+  inode.name = fields.Text();
+  state.last_generation = std::max(state.last_generation, static_cast<std::uint32_t>(id >> 32));
+}
+
+void ApplyLookups(InodeId id, RecordFields& fields, SessionState& state) {
+  const auto lookups = static_cast<std::uint32_t>(fields.Number());
+  if (auto inode = state.inodes.find(id); inode != state.inodes.end()) inode->second.lookups = lookups;
+}
+
+void ApplyFile(std::uint64_t number, RecordFields& fields, SessionState& state) {
+  SavedFile& file = state.files[number];
+  file.inode = fields.Number();
+  file.request = fields.Number();
+  const std::uint64_t access = fields.Number();
+  file.reads = (access & 1) != 0;
+  file.writes = (access & 2) != 0;
+  file.emptied_at_close = (access & 4) != 0;
+  file.opener = static_cast<std::int64_t>(fields.Number());
+  file.etag = fields.Text();
+  file.size = fields.Number();
+}
+
+void ApplyVersion(InodeId id, RecordFields& fields, SessionState& state) {
+  const std::string from = fields.Text(), to = fields.Text();
+  const std::uint64_t size = fields.Number();
+  for (auto& [number, file] : state.files) {
+    if (file.inode != id || file.etag != from) continue;
+    file.etag = to;
+    file.size = size;
+  }
+}
+
+void ApplyDirectory(std::uint64_t number, RecordFields& fields, SessionState& state) {
+  SavedDirectory& directory = state.directories[number];
+  directory.inode = fields.Number();
+  directory.request = fields.Number();
+}
+
+Status ApplyPage(std::uint64_t number, RecordFields& fields, SessionState& state) {
+  const std::uint64_t page = fields.Number();
+  SavedPage begin = Page(fields);
+  auto directory = state.directories.find(number);
+  if (directory == state.directories.end()) return {};
+  auto& begins = directory->second.begins;
+  if (page > begins.size() || page >= kMostPages) return Fail(Code::kCorrupt, "a directory's page is missing");
+  begins.resize(page);  // page 0 begins the directory anew
+  begins.push_back(std::move(begin));
+  return {};
+}
+
+Status ApplyWrite(std::uint64_t number, RecordFields& fields, SessionState& state) {
+  const std::uint64_t begin = fields.Number(), end = fields.Number();
+  const WallTime modified = fields.Time();
+  auto content = state.contents.find(number);
+  if (!fields.ok() || content == state.contents.end()) return {};
+  if (begin >= end) return Fail(Code::kCorrupt, "an impossible range");
+  StagedRecord& staged = content->second.record;
+  staged.held.Add(begin, end);
+  staged.changed.Add(begin, end);
+  staged.size = std::max(staged.size, end);
+  staged.modified = modified;
+  staged.expected.clear();
+  content->second.unpublished = content->second.times_outdated = content->second.forget_times = true;
+  return {};
+}
+
 }  // namespace
 
 std::string HeaderRecord(std::string_view header) { return RecordPacker(RecordKind::kHeader).Text(header).Take(); }
@@ -219,90 +290,39 @@ Status ApplyRecord(ByteSpan record, SessionState& state) {
     case RecordKind::kHeader:
       state.header = fields.Text();
       break;
-    case RecordKind::kInode: {
-      SavedInode& inode = state.inodes[first];
-      inode.parent = fields.Number();
-      inode.kind = static_cast<NodeKind>(fields.Number());
-      inode.lookups = static_cast<std::uint32_t>(fields.Number());
-      inode.name = fields.Text();
-      state.last_generation = std::max(state.last_generation, static_cast<std::uint32_t>(first >> 32));
+    case RecordKind::kInode:
+      ApplyInode(first, fields, state);
       break;
-    }
-    case RecordKind::kLookups: {
-      const auto lookups = static_cast<std::uint32_t>(fields.Number());
-      if (auto inode = state.inodes.find(first); inode != state.inodes.end()) inode->second.lookups = lookups;
+    case RecordKind::kLookups:
+      ApplyLookups(first, fields, state);
       break;
-    }
     case RecordKind::kInodeGone:
       state.inodes.erase(first);
       break;
-    case RecordKind::kFile: {
-      SavedFile& file = state.files[first];
-      file.inode = fields.Number();
-      file.request = fields.Number();
-      const std::uint64_t access = fields.Number();
-      file.reads = (access & 1) != 0;
-      file.writes = (access & 2) != 0;
-      file.emptied_at_close = (access & 4) != 0;
-      file.opener = static_cast<std::int64_t>(fields.Number());
-      file.etag = fields.Text();
-      file.size = fields.Number();
+    case RecordKind::kFile:
+      ApplyFile(first, fields, state);
       break;
-    }
     case RecordKind::kFileGone:
       state.files.erase(first);
       break;
-    case RecordKind::kVersion: {
-      const std::string from = fields.Text(), to = fields.Text();
-      const std::uint64_t size = fields.Number();
-      for (auto& [number, file] : state.files) {
-        if (file.inode != first || file.etag != from) continue;
-        file.etag = to;
-        file.size = size;
-      }
+    case RecordKind::kVersion:
+      ApplyVersion(first, fields, state);
       break;
-    }
-    case RecordKind::kDirectory: {
-      SavedDirectory& directory = state.directories[first];
-      directory.inode = fields.Number();
-      directory.request = fields.Number();
+    case RecordKind::kDirectory:
+      ApplyDirectory(first, fields, state);
       break;
-    }
-    case RecordKind::kPage: {
-      const std::uint64_t page = fields.Number();
-      SavedPage begin = Page(fields);
-      auto directory = state.directories.find(first);
-      if (directory == state.directories.end()) break;
-      auto& begins = directory->second.begins;
-      if (page > begins.size() || page >= kMostPages) return Fail(Code::kCorrupt, "a directory's page is missing");
-      begins.resize(page);  // page 0 begins the directory anew
-      begins.push_back(std::move(begin));
+    case RecordKind::kPage:
+      MR_TRY(ApplyPage(first, fields, state));
       break;
-    }
     case RecordKind::kDirectoryGone:
       state.directories.erase(first);
       break;
-    case RecordKind::kContent: {
-      auto saved = Content(fields);
-      if (!saved) return Fail(saved.error());
-      state.contents.insert_or_assign(first, *std::move(saved));
+    case RecordKind::kContent:
+      state.contents.insert_or_assign(first, MR_TRY(Content(fields)));
       break;
-    }
-    case RecordKind::kWrite: {
-      const std::uint64_t begin = fields.Number(), end = fields.Number();
-      const WallTime modified = fields.Time();
-      auto content = state.contents.find(first);
-      if (!fields.ok() || content == state.contents.end()) break;
-      if (begin >= end) return Fail(Code::kCorrupt, "an impossible range");
-      StagedRecord& staged = content->second.record;
-      staged.held.Add(begin, end);
-      staged.changed.Add(begin, end);
-      staged.size = std::max(staged.size, end);
-      staged.modified = modified;
-      staged.expected.clear();
-      content->second.unpublished = content->second.times_outdated = content->second.forget_times = true;
+    case RecordKind::kWrite:
+      MR_TRY(ApplyWrite(first, fields, state));
       break;
-    }
     case RecordKind::kContentGone:
       state.contents.erase(first);
       break;
