@@ -160,113 +160,148 @@ void AppendMap(const arrow::MapArray& map, std::int64_t i, RecordLines& out) {
   out.Append('}');
 }
 
-void AppendValue(const arrow::Array& array, std::int64_t i, RecordLines& out) {
+/// Returns false, and appends nothing, if the type is neither a number nor a Boolean.
+bool AppendIfNumber(const arrow::Array& array, std::int64_t i, RecordLines& out) {
   using arrow::Type;
-  if (array.IsNull(i)) {
-    out.Append("null");
-    return;
-  }
   switch (array.type_id()) {
     case Type::BOOL:
       out.Append(ViewOf<arrow::BooleanArray>(array, i) ? "true" : "false");
-      return;
+      return true;
     case Type::INT8:
       AppendNumber(int{ViewOf<arrow::Int8Array>(array, i)}, out);
-      return;
+      return true;
     case Type::INT16:
       AppendNumber(int{ViewOf<arrow::Int16Array>(array, i)}, out);
-      return;
+      return true;
     case Type::INT32:
       AppendNumber(ViewOf<arrow::Int32Array>(array, i), out);
-      return;
+      return true;
     case Type::INT64:
       AppendNumber(ViewOf<arrow::Int64Array>(array, i), out);
-      return;
+      return true;
     case Type::UINT8:
       AppendNumber(unsigned{ViewOf<arrow::UInt8Array>(array, i)}, out);
-      return;
+      return true;
     case Type::UINT16:
       AppendNumber(unsigned{ViewOf<arrow::UInt16Array>(array, i)}, out);
-      return;
+      return true;
     case Type::UINT32:
       AppendNumber(ViewOf<arrow::UInt32Array>(array, i), out);
-      return;
+      return true;
     case Type::UINT64:
       AppendNumber(ViewOf<arrow::UInt64Array>(array, i), out);
-      return;
+      return true;
     case Type::FLOAT:
       AppendNumber(ViewOf<arrow::FloatArray>(array, i), out);
-      return;
+      return true;
     case Type::DOUBLE:
       AppendNumber(ViewOf<arrow::DoubleArray>(array, i), out);
-      return;
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// Returns false, and appends nothing, if the type is neither a string nor bytes.
+bool AppendIfText(const arrow::Array& array, std::int64_t i, RecordLines& out) {
+  using arrow::Type;
+  switch (array.type_id()) {
     case Type::STRING:
       AppendQuoted(ViewOf<arrow::StringArray>(array, i), out);
-      return;
+      return true;
     case Type::LARGE_STRING:
       AppendQuoted(ViewOf<arrow::LargeStringArray>(array, i), out);
-      return;
+      return true;
     case Type::STRING_VIEW:
       AppendQuoted(ViewOf<arrow::StringViewArray>(array, i), out);
-      return;
+      return true;
     case Type::BINARY:
       AppendBytes<arrow::BinaryArray>(array, i, out);
-      return;
+      return true;
     case Type::LARGE_BINARY:
       AppendBytes<arrow::LargeBinaryArray>(array, i, out);
-      return;
+      return true;
     case Type::BINARY_VIEW:
       AppendBytes<arrow::BinaryViewArray>(array, i, out);
-      return;
+      return true;
     case Type::FIXED_SIZE_BINARY:
       AppendBytes<arrow::FixedSizeBinaryArray>(array, i, out);
-      return;
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// Returns false, and appends nothing, if the type has no values of its own inside.
+bool AppendIfNested(const arrow::Array& array, std::int64_t i, RecordLines& out) {
+  using arrow::Type;
+  switch (array.type_id()) {
     case Type::LIST:
       AppendList<arrow::ListArray>(array, i, out);
-      return;
+      return true;
     case Type::LARGE_LIST:
       AppendList<arrow::LargeListArray>(array, i, out);
-      return;
+      return true;
     case Type::FIXED_SIZE_LIST:
       AppendList<arrow::FixedSizeListArray>(array, i, out);
-      return;
+      return true;
+    case Type::LIST_VIEW:
+      AppendList<arrow::ListViewArray>(array, i, out);
+      return true;
+    case Type::LARGE_LIST_VIEW:
+      AppendList<arrow::LargeListViewArray>(array, i, out);
+      return true;
     case Type::MAP:
       AppendMap(static_cast<const arrow::MapArray&>(array), i, out);
-      return;
+      return true;
     case Type::STRUCT:
       AppendStruct(static_cast<const arrow::StructArray&>(array), i, out);
-      return;
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// Returns false, and appends nothing, if the value does not stand in another array that `array` refers to.
+bool AppendIfReference(const arrow::Array& array, std::int64_t i, RecordLines& out) {
+  using arrow::Type;
+  switch (array.type_id()) {
     case Type::DICTIONARY: {
       const auto& dictionary = static_cast<const arrow::DictionaryArray&>(array);
       AppendValue(*dictionary.dictionary(), dictionary.GetValueIndex(i), out);
-      return;
+      return true;
     }
-    case Type::LIST_VIEW:
-      AppendList<arrow::ListViewArray>(array, i, out);
-      return;
-    case Type::LARGE_LIST_VIEW:
-      AppendList<arrow::LargeListViewArray>(array, i, out);
-      return;
     case Type::RUN_END_ENCODED: {
       const auto& runs = static_cast<const arrow::RunEndEncodedArray&>(array);
       AppendValue(*runs.values(), arrow::ree_util::FindPhysicalIndex(*array.data(), i, array.offset()), out);
-      return;
+      return true;
     }
     case Type::SPARSE_UNION: {
       const auto& either = static_cast<const arrow::SparseUnionArray&>(array);
       AppendValue(*either.field(either.child_id(i)), i, out);
-      return;
+      return true;
     }
     case Type::DENSE_UNION: {
       const auto& either = static_cast<const arrow::DenseUnionArray&>(array);
       AppendValue(*either.field(either.child_id(i)), either.value_offset(i), out);
-      return;
+      return true;
     }
     case Type::EXTENSION:
       AppendValue(*static_cast<const arrow::ExtensionArray&>(array).storage(), i, out);
-      return;
+      return true;
     default:
-      break;
+      return false;
+  }
+}
+
+void AppendValue(const arrow::Array& array, std::int64_t i, RecordLines& out) {
+  if (array.IsNull(i)) {
+    out.Append("null");
+    return;
+  }
+  if (AppendIfText(array, i, out) || AppendIfNumber(array, i, out) || AppendIfNested(array, i, out) ||
+      AppendIfReference(array, i, out)) {
+    return;
   }
   // Only types of fixed size are left: dates, times, decimals.
   auto scalar = array.GetScalar(i);
