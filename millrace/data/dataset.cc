@@ -152,6 +152,10 @@ struct Dataset::Rep {
       : options(Settle(std::move(o))), tokenizer(std::move(t)) {}
 
   Status Build(object::Connection& connection, const Logger& log, object::Call call);
+  Status CheckSources(const ResolvedSources& resolved) const;
+  Status LoadIndexes(object::Connection& connection, const ResolvedSources& resolved, bool counted, const Logger& log,
+                     const object::Call& call);
+  Status MakePlan(const ResolvedSources& resolved, bool counted, const Logger& log);
   void CountFetched(const DataObject& object, const RecordIndex& index, const Logger& log);
   void MeasureNeeds();
   std::unique_ptr<SampleReader> NewReader(std::uint64_t cache_bytes, int read_ahead_threads) const {
@@ -174,24 +178,22 @@ struct Dataset::Rep {
   std::unique_ptr<SampleReader> reader;
 };
 
-Status Dataset::Rep::Build(object::Connection& connection, const Logger& log, object::Call call) {
-  form = MR_TRY(DocumentForm::Make(options));
-  ResolvedSources resolved = MR_TRY(ResolveSources(connection, options.sources, call, form->fields()));
-  MR_TRY(RequireEnd(resolved, *form, options, *tokenizer));
-  const bool stored_samples = MR_TRY(HoldStoredSamples(resolved, options));
-  fingerprint = Fingerprint(resolved, options, *form, *tokenizer, stored_samples);
+/// Errors: kInvalidArgument if the sources have token ids where the options need records.
+Status Dataset::Rep::CheckSources(const ResolvedSources& resolved) const {
   if (options.mode == SequenceMode::kSft) {
     MR_TRY(RequireText(resolved, "do not tell prompts from answers; mode sft needs records"));
   }
   if (options.objective == Objective::kDpo) {
     MR_TRY(RequireText(resolved, "do not tell prompts from answers; the objective dpo needs records"));
   }
-  if (options.IsForBert()) {
-    MR_TRY(RequireText(resolved, "are no text, which rows for BERT are made of"));
-    bert = MR_TRY(BertSampler::Make(options, *tokenizer));
-  }
+  if (options.IsForBert()) MR_TRY(RequireText(resolved, "are no text, which rows for BERT are made of"));
   if (options.split.held_out > 0) MR_TRY(RequireText(resolved, "cannot be split by what they say"));
-  const bool counted = CountsTokens(options) && !stored_samples;
+  return {};
+}
+
+/// `counted`: the indexes have the documents' numbers of tokens.
+Status Dataset::Rep::LoadIndexes(object::Connection& connection, const ResolvedSources& resolved, bool counted,
+                                 const Logger& log, const object::Call& call) {
   IndexOptions index_options{.form = &*form,
                              .tokenizer = counted ? tokenizer.get() : nullptr,
                              .cache_url = options.cache_url,
@@ -210,6 +212,10 @@ Status Dataset::Rep::Build(object::Connection& connection, const Logger& log, ob
                                         {"first_at", first.offset},
                                         {"first_reason", BrokenReasonName(first.reason)}});
   }
+  return {};
+}
+
+Status Dataset::Rep::MakePlan(const ResolvedSources& resolved, bool counted, const Logger& log) {
   plan = MR_TRY(Plan::Make(indexes, resolved.by_source, options.sources,
                            {.mode = options.mode,
                             .sequence_length = static_cast<std::uint64_t>(options.sequence_length),
@@ -225,6 +231,20 @@ Status Dataset::Rep::Build(object::Connection& connection, const Logger& log, ob
     log.Warning("documents are cut because they are longer than a row",
                 {{"count", plan->truncated()}, {"row", options.sequence_length}});
   }
+  return {};
+}
+
+Status Dataset::Rep::Build(object::Connection& connection, const Logger& log, object::Call call) {
+  form = MR_TRY(DocumentForm::Make(options));
+  ResolvedSources resolved = MR_TRY(ResolveSources(connection, options.sources, call, form->fields()));
+  MR_TRY(RequireEnd(resolved, *form, options, *tokenizer));
+  const bool stored_samples = MR_TRY(HoldStoredSamples(resolved, options));
+  fingerprint = Fingerprint(resolved, options, *form, *tokenizer, stored_samples);
+  MR_TRY(CheckSources(resolved));
+  if (options.IsForBert()) bert = MR_TRY(BertSampler::Make(options, *tokenizer));
+  const bool counted = CountsTokens(options) && !stored_samples;
+  MR_TRY(LoadIndexes(connection, resolved, counted, log, call));
+  MR_TRY(MakePlan(resolved, counted, log));
   std::shared_ptr<ChunkDisk> disk;
   if (!options.disk_cache.empty()) {
     disk = MR_TRY(ChunkDisk::Open(options.disk_cache, options.disk_cache_bytes, log));
