@@ -126,6 +126,35 @@ Status KeptState::Open(const SessionHolderOptions& keeper, const SourceOptions& 
   return {};
 }
 
+/// Serves the mount's figures where the options say; null if nowhere. `resumed`: the mount is that of a process that
+/// died, so a failure is logged: what the programs of a mount were writing is worth more than its figures.
+Result<std::unique_ptr<http::Server>> ServeStats(const SessionOptions& options, MountStats& stats, bool resumed) {
+  if (!options.metrics) return nullptr;
+  auto started = metrics::ServeMetrics(*options.metrics, {{"/metrics", [&stats] { return stats.PrometheusText(); }}});
+  if (started || !resumed) return started;
+  options.source.log.Error("this mount goes on without metrics", {{"reason", started.error()}});
+  return nullptr;
+}
+
+FuseOptions FuseOptionsFor(const SessionOptions& options, const OpenedSource& source, const MemoryPlan& memory,
+                           const KeptState& kept, MountStats& stats) {
+  return {.mount_point = options.mount_point,
+          .source = options.source.url,
+          .store = source.root.store->Identity(),
+          .read_only = options.source.read_only,
+          .allow_other = options.allow_other,
+          .allow_root = options.allow_root,
+          .xattrs = options.source.stored_attributes != vfs::StoredAttributesPolicy::kNever,
+          .strict = !options.source.allow_delete || !options.source.allow_overwrite,
+          .kernel_read_ahead = options.kernel_read_ahead,
+          .max_threads = memory.threads,
+          .flush_timeout = options.flush_timeout,
+          .session = kept.log.get(),
+          .began = source.tree.began,
+          .stats = &stats,
+          .log = options.source.log};
+}
+
 }  // namespace
 
 Status Serve(object::Connection& connection, const SessionOptions& options, std::function<Status()> on_live,
@@ -151,32 +180,9 @@ Status Serve(object::Connection& connection, const SessionOptions& options, std:
   if (!opened) kept.GiveUp(opened.error());
   auto tree = MR_TRY(std::move(opened));
   MountStats stats(*tree, *cache, options.source.url, options.mount_point, std::move(staging));
-  std::unique_ptr<http::Server> metrics_server;
-  if (options.metrics) {
-    auto started = metrics::ServeMetrics(*options.metrics, {{"/metrics", [&stats] { return stats.PrometheusText(); }}});
-    if (started) {
-      metrics_server = std::move(*started);
-    } else if (kept.device) {  // what the programs of a mount were writing is worth more than its figures
-      log.Error("this mount goes on without metrics", {{"reason", started.error()}});
-    } else {
-      return Fail(started.error());
-    }
-  }
-  FuseOptions fuse{.mount_point = options.mount_point,
-                   .source = options.source.url,
-                   .store = store.Identity(),
-                   .read_only = options.source.read_only,
-                   .allow_other = options.allow_other,
-                   .allow_root = options.allow_root,
-                   .xattrs = options.source.stored_attributes != vfs::StoredAttributesPolicy::kNever,
-                   .strict = !options.source.allow_delete || !options.source.allow_overwrite,
-                   .kernel_read_ahead = options.kernel_read_ahead,
-                   .max_threads = memory.threads,
-                   .flush_timeout = options.flush_timeout,
-                   .session = kept.log.get(),
-                   .began = source.tree.began,
-                   .stats = &stats,
-                   .log = log};
+  const std::unique_ptr<http::Server> metrics_server =
+      MR_TRY(ServeStats(options, stats, /*resumed=*/bool(kept.device)));
+  FuseOptions fuse = FuseOptionsFor(options, source, memory, kept, stats);
   if (kept.held) fuse.keep = [&kept](int device) { return kept.held->StoreDevice(device); };
   auto made = kept.device ? FuseMount::Resume(*tree, std::move(fuse), kept.Resumed())
                           : FuseMount::Create(*tree, std::move(fuse));
