@@ -21,7 +21,7 @@
 namespace millrace::mount {
 namespace {
 
-/// The memory of each thread: a request and a reply, at most 1 MiB each (kMaxRequest in fuse_mount.cc).
+/// The memory of each thread: a request and a reply, at most 1 MiB each (kMaxRequest in fuse/request.h).
 constexpr std::uint64_t kThreadBytes = 2 * kMiB;
 
 Status CheckFolder(const std::string& url, const std::string& prefix) {

@@ -19,7 +19,7 @@ namespace millrace::mount {
 struct FileHandle {
   std::unique_ptr<vfs::File> file;
   pid_t opener = 0;               ///< the process that opened it for writing
-  bool emptied_at_close = false;  ///< it was opened with O_RDONLY and O_TRUNC: FuseServer::Open
+  bool emptied_at_close = false;  ///< it was opened with O_RDONLY and O_TRUNC: HandleOpen
 };
 
 /// Owns the open files and directories, because an unmount may come before the kernel releases them. With a session,

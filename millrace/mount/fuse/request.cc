@@ -118,12 +118,32 @@ fuse_entry_param ToEntry(const vfs::CacheableAttributes& entry) {
   return param;
 }
 
-int LogFailure(const FuseOptions& options, const char* operation, fuse_ino_t inode, const Error& error) {
+vfs::Ownership OwnershipOf(fuse_req_t request, mode_t mode) {
+  const fuse_ctx* caller = fuse_req_ctx(request);
+  return {.permissions = mode & 07777, .uid = caller->uid, .gid = caller->gid};
+}
+
+FileHandle* FindFile(fuse_req_t request, const fuse_file_info* info) {
+  return RequestContext::Of(request).files.FindFile(info->fh);
+}
+
+void ReplyError(fuse_req_t request, const char* operation, fuse_ino_t inode, const Error& error) {
+  const FuseOptions& options = RequestContext::Of(request).options;
   options.stats->CountFailure(operation);
   const LogLevel level = IsExpectedAnswer(error.code()) ? LogLevel::kDebug : LogLevel::kWarning;
   options.log.Log(level, fmt::format("{} failed", operation), {{"inode", inode}, {"reason", error}});
-  if (options.strict && error.code() == Code::kPermissionDenied) return EPERM;
-  return ToErrno(error.code());
+  const bool refused = options.strict && error.code() == Code::kPermissionDenied;
+  fuse_reply_err(request, refused ? EPERM : ToErrno(error.code()));
+}
+
+void ReplyStatus(fuse_req_t request, const char* operation, fuse_ino_t inode, const Status& status) {
+  status ? void(fuse_reply_err(request, 0)) : ReplyError(request, operation, inode, status.error());
+}
+
+void ReplyEntry(fuse_req_t request, const vfs::CacheableAttributes& entry) {
+  vfs::Tree& tree = RequestContext::Of(request).tree;
+  const fuse_entry_param param = ToEntry(entry);
+  if (fuse_reply_entry(request, &param) != 0) tree.Forget(param.ino, 1);
 }
 
 }  // namespace millrace::mount

@@ -1,4 +1,4 @@
-// Questions to the daemon of a mount: ioctls on the mount's root, which the daemon answers (fuse/fuse_mount.cc).
+// Questions to the daemon of a mount: ioctls on the mount's root, which the daemon answers (fuse/ioctl_handler.cc).
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,13 @@
-#include "millrace/mount/fuse/attributes.h"
+#include "millrace/mount/fuse/handlers.h"
 
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/xattr.h>
 
+#include <algorithm>
+
 #include "millrace/base/clock.h"
+#include "millrace/mount/fuse/request.h"
 #include "millrace/mount/fuse/resumable_session.h"
 
 namespace millrace::mount {
@@ -14,15 +18,6 @@ WallTime ToWallTime(const timespec& time) {
                                                                  std::chrono::nanoseconds(time.tv_nsec)));
 }
 
-void ReplyError(fuse_req_t request, const char* operation, fuse_ino_t inode, const Error& error) {
-  fuse_reply_err(request, LogFailure(RequestContext::Of(request).options, operation, inode, error));
-}
-
-void ReplyEntry(fuse_req_t request, const vfs::CacheableAttributes& entry) {
-  fuse_entry_param param = ToEntry(entry);
-  if (fuse_reply_entry(request, &param) != 0) RequestContext::Of(request).tree.Forget(param.ino, 1);
-}
-
 /// Answers an xattr request: with the number of bytes if `room` is 0, else with the bytes.
 void ReplyBytes(fuse_req_t request, std::string_view bytes, std::size_t room) {
   if (room == 0) return void(fuse_reply_xattr(request, bytes.size()));
@@ -30,8 +25,7 @@ void ReplyBytes(fuse_req_t request, std::string_view bytes, std::size_t room) {
   fuse_reply_buf(request, bytes.data(), bytes.size());
 }
 
-}  // namespace
-
+/// Returns the change that a setattr request asks for, except the size.
 vfs::AttributeChange ToChange(const struct stat& wanted, int which) {
   vfs::AttributeChange change;
   if (which & FUSE_SET_ATTR_MODE) change.permissions = wanted.st_mode & 07777;
@@ -44,58 +38,52 @@ vfs::AttributeChange ToChange(const struct stat& wanted, int which) {
   return change;
 }
 
-std::optional<vfs::CacheableAttributes> FindMade(fuse_req_t request, fuse_ino_t parent, const char* name,
-                                                 const Result<vfs::CacheableAttributes>& made, vfs::NodeKind kind) {
-  if (made || made.error().code() != Code::kAlreadyExists || !RequestOrigin::Current().repeated) return std::nullopt;
-  vfs::Tree& tree = RequestContext::Of(request).tree;
-  auto there = tree.Lookup(parent, name);
-  if (!there || !*there) return std::nullopt;
-  if ((*there)->attributes.kind == kind) return *std::move(there);
-  tree.Forget((*there)->attributes.inode, 1);
-  return std::nullopt;
-}
+}  // namespace
 
-vfs::Ownership OwnershipOf(fuse_req_t request, mode_t mode) {
-  const fuse_ctx* caller = fuse_req_ctx(request);
-  return {.permissions = mode & 07777, .uid = caller->uid, .gid = caller->gid};
-}
-
-void HandleReadLink(fuse_req_t request, fuse_ino_t inode) {
-  auto target = [&] {
+void HandleGetAttributes(fuse_req_t request, fuse_ino_t inode, fuse_file_info*) {
+  RequestContext& context = RequestContext::Of(request);
+  auto entry = [&] {
     Interruptible wait(request);
-    return RequestContext::Of(request).tree.ReadLink(inode, wait.call());
+    return context.tree.GetAttributes(inode, wait.call());
   }();
-  if (!target) return ReplyError(request, "readlink", inode, target.error());
-  fuse_reply_readlink(request, target->c_str());
+  if (!entry) return ReplyError(request, "stat", inode, entry.error());
+  struct stat info = ToStat(entry->attributes);
+  fuse_reply_attr(request, &info, SecondsOf(entry->valid_for));
 }
 
-void HandleSymlink(fuse_req_t request, const char* target, fuse_ino_t parent, const char* name) {
-  auto made = RequestContext::Of(request).tree.MakeSymlink(parent, name, target, OwnershipOf(request, 0777));
-  if (auto before = FindMade(request, parent, name, made, vfs::NodeKind::kSymlink)) made = *before;
-  made ? ReplyEntry(request, *made) : ReplyError(request, "symlink", parent, made.error());
+void HandleSetAttributes(fuse_req_t request, fuse_ino_t inode, struct stat* wanted, int which, fuse_file_info* info) {
+  RequestContext& context = RequestContext::Of(request);
+  vfs::AttributeChange change = ToChange(*wanted, which);
+  if (which & FUSE_SET_ATTR_SIZE) change.size = static_cast<std::uint64_t>(wanted->st_size);
+  FileHandle* const through = info != nullptr ? FindFile(request, info) : nullptr;
+  auto entry = context.tree.SetAttributes(inode, change, through != nullptr ? through->file.get() : nullptr);
+  if (!entry) return ReplyError(request, "setattr", inode, entry.error());
+  struct stat now = ToStat(entry->attributes);
+  fuse_reply_attr(request, &now, SecondsOf(entry->valid_for));
 }
 
-void HandleMakeNode(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device) {
-  if (!S_ISREG(mode)) {
-    auto made =
-        RequestContext::Of(request).tree.MakeSpecial(parent, name, mode & S_IFMT, device, OwnershipOf(request, mode));
-    if (auto before = FindMade(request, parent, name, made, vfs::NodeKind::kSpecial)) made = *before;
-    return made ? ReplyEntry(request, *made) : ReplyError(request, "mknod", parent, made.error());
+void HandleStatFs(fuse_req_t request, fuse_ino_t) {
+  RequestContext& context = RequestContext::Of(request);
+  // A bucket has no size. 1 EiB, so that programs which check for free space find enough.
+  constexpr std::uint64_t kBlock = 4096, kBlocks = (1ULL << 60) / kBlock;
+  struct statvfs info{};
+  info.f_bsize = info.f_frsize = kBlock;
+  info.f_blocks = info.f_bfree = info.f_bavail = kBlocks;
+  auto usage = [&] {
+    Interruptible wait(request);
+    return context.tree.usage(wait.call());
+  }();
+  // Programs take an error for the mount's death.
+  if (!usage) {
+    context.options.log.Warning("how full the volume is cannot be told", {{"reason", usage.error()}});
   }
-  auto created = RequestContext::Of(request).tree.Create(parent, name, true, OwnershipOf(request, mode));
-  if (!created) {
-    const auto before = FindMade(request, parent, name, Fail(created.error()), vfs::NodeKind::kFile);
-    if (before) return ReplyEntry(request, *before);
+  if (usage && *usage) {
+    info.f_blocks = (*usage)->limit / kBlock;
+    info.f_bfree = info.f_bavail = ((*usage)->limit - std::min((*usage)->used, (*usage)->limit)) / kBlock;
   }
-  if (!created) return ReplyError(request, "mknod", parent, created.error());
-  Status closed = created->file->Close();
-  if (closed) return ReplyEntry(request, created->entry);
-  RequestContext::Of(request).tree.Forget(created->entry.attributes.inode, 1);
-  ReplyError(request, "mknod", parent, closed.error());
-}
-
-void HandleLink(fuse_req_t request, fuse_ino_t, fuse_ino_t, const char*) {
-  fuse_reply_err(request, EPERM);  // link(2): the file system does not support hard links
+  info.f_files = info.f_ffree = info.f_favail = 1ULL << 40;
+  info.f_namemax = 255;
+  fuse_reply_statfs(request, &info);
 }
 
 void HandleGetXattr(fuse_req_t request, fuse_ino_t inode, const char* name, std::size_t room) {

@@ -1,4 +1,4 @@
-#include "millrace/mount/fuse/hints.h"
+#include "millrace/mount/fuse/handlers.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
