@@ -60,7 +60,7 @@ Result<std::string> Publication::Send() {
   const bool answer_lost = !etag && etag.error().code() == Code::kUnavailable && !base_etag_.empty();
   if (!etag && may_be_published_ && (answer_lost || MeansReplaced(etag.error().code()))) {
     if (auto published = FindPublished()) {
-      (void)writer_.DropUpload(call_);
+      (void)writer_.sender_.DropUpload(call_);
       return *std::move(published);
     }
   }
@@ -118,18 +118,18 @@ Result<std::string> Publication::PutWhole() {
     MutexLock lock(writer_.mutex_);
     was_longer = writer_.upload_.active();
   }
-  if (was_longer) (void)writer_.DropUpload(call_);
+  if (was_longer) (void)writer_.sender_.DropUpload(call_);
   std::string key;
   {
     MutexLock lock(writer_.mutex_);
     key = writer_.next_.key;
   }
-  object::PutOptions options = MR_TRY(writer_.NextOptions(call_));
+  object::PutOptions options = MR_TRY(writer_.base_.NextOptions(call_));
   options.if_match = base_etag_;
   options.if_none_match = exclusive_;
   Reservation reservation = MR_TRY(environment.budget.Acquire(size_, call_.stop));
   Buffer content(size_);
-  MR_TRY(writer_.Assemble({0, size_}, content.span(), std::nullopt, call_));
+  MR_TRY(writer_.base_.Assemble({0, size_}, content.span(), std::nullopt, call_));
   if (!base_etag_.empty()) Expect(HexEncode(Md5(content.span())));
   return MR_TRY(object::Put(environment.store, std::move(key), content.span(), std::move(options), call_)).etag;
 }
@@ -150,14 +150,14 @@ Result<std::string> Publication::PutParts() {
     session = writer_.upload_.session();
   }
   if (failure) {
-    if (failure->code() == Code::kNotFound && readable) (void)writer_.DropUpload(call_);
+    if (failure->code() == Code::kNotFound && readable) (void)writer_.sender_.DropUpload(call_);
     return Fail(*failure);
   }
   if (!base_etag_.empty()) Expect(EtagOfParts(parts));
   auto completed = object::CompleteMultipart(writer_.environment_.store, session.key, session.id, std::move(parts),
                                              {.if_match = base_etag_, .if_none_match = exclusive_}, call_);
   if (completed) return std::move(completed->etag);
-  if (completed.error().code() == Code::kNotFound && readable) (void)writer_.DropUpload(call_);
+  if (completed.error().code() == Code::kNotFound && readable) (void)writer_.sender_.DropUpload(call_);
   return Fail(completed.error());
 }
 
@@ -207,7 +207,7 @@ bool Publication::HasSameBytes(const std::string& key, const std::string& etag) 
     auto got =
         object::Get(environment.store, key, {.range = object::ByteRange{at, length}, .if_match = etag}, a, call_);
     if (!got || !*got || (*got)->bytes != length) return false;
-    if (!writer_.Assemble({at, at + length}, b, std::nullopt, call_)) return false;
+    if (!writer_.base_.Assemble({at, at + length}, b, std::nullopt, call_)) return false;
     if (!std::ranges::equal(a, b)) return false;
   }
   return true;

@@ -7,9 +7,6 @@
 namespace millrace::vfs {
 namespace {
 
-/// Bytes fetched at a time: enough to make the requests few, and little memory. 1 MiB: a guess.
-constexpr std::uint64_t kDetachBytes = 1 * kMiB;
-
 std::uint64_t ContentNumber(const Writer::Environment& environment) {
   return environment.session != nullptr ? environment.session->NextContent() : 0;
 }
@@ -40,75 +37,72 @@ class Writer::TurnScope {
   Writer& writer_;
 };
 
-Writer::Writer(Environment environment, Start start)
+Writer::Initial Writer::Begin(const Environment& environment, Start start) {
+  const std::uint64_t size = start.base ? start.base->size : 0;
+  return {.content = FileContent(environment.staging, std::move(start.base)),
+          .next = {.key = std::move(start.key), .exclusive = start.exclusive, .metadata = std::move(start.metadata)},
+          .modified = environment.clock.Wall(),
+          .counted = std::max(start.replaces, size),
+          .unpublished = start.unpublished,
+          .on_published = std::move(start.on_published)};
+}
+
+Writer::Initial Writer::Adopt(const Environment& environment, StagingArea::AdoptedFile left, OnPublished on_published) {
+  NextVersion next = NextVersion::Of(left.record);
+  const WallTime modified = left.record.modified;
+  const std::uint64_t counted = CountedOf(left.record);
+  return {.content = FileContent(environment.staging, std::move(left)),
+          .next = std::move(next),
+          .modified = modified,
+          .counted = counted,
+          .on_published = std::move(on_published)};
+}
+
+Writer::Initial Writer::Restore(const Environment& environment, const SavedContent& saved,
+                                StagingArea::AdoptedFile left, OnPublished on_published) {
+  NextVersion next = NextVersion::Of(left.record);
+  next.attempted = saved.attempted;
+  next.restored = true;
+  next.times_outdated = saved.times_outdated;
+  next.metadata_changed = saved.metadata_changed;
+  if (next.metadata && saved.forget_times) ForgetTimes(*next.metadata);
+  const WallTime modified = left.record.modified;
+  const std::uint64_t counted = CountedOf(left.record);
+  return {.content = FileContent::Restore(environment.staging, std::move(left)),
+          .next = std::move(next),
+          .modified = modified,
+          .counted = counted,
+          .unpublished = saved.unpublished,
+          .abandoned = saved.abandoned,
+          .on_published = std::move(on_published)};
+}
+
+Writer::Writer(Environment environment, Initial initial)
     : environment_(std::move(environment)),
       session_content_(ContentNumber(environment_)),
       layout_(LayoutFor(environment_)),
-      size_(start.base ? start.base->size : 0),
-      modified_(environment_.clock.Wall().time_since_epoch().count()),
-      counted_(std::max(start.replaces, size_.load())),
-      content_(environment_.staging, start.base),
+      size_(initial.content.size()),
+      modified_(initial.modified.time_since_epoch().count()),
+      counted_(initial.counted),
+      content_(std::move(initial.content)),
       upload_(layout_, environment_.store.limits().max_part, environment_.parallel_parts),
-      next_{.key = std::move(start.key), .exclusive = start.exclusive, .metadata = std::move(start.metadata)},
-      unpublished_(start.unpublished),
-      on_published_(std::move(start.on_published)) {
+      next_(std::move(initial.next)),
+      unpublished_(initial.unpublished),
+      abandoned_(initial.abandoned),
+      on_published_(std::move(initial.on_published)) {
   if (!content_.base() && !next_.metadata) next_.metadata.emplace();
   MutexLock lock(mutex_);
   LogContent();
 }
 
+Writer::Writer(Environment environment, Start start) : Writer(environment, Begin(environment, std::move(start))) {}
+
 Writer::Writer(Environment environment, StagingArea::AdoptedFile left, OnPublished on_published)
-    : environment_(std::move(environment)),
-      session_content_(ContentNumber(environment_)),
-      layout_(LayoutFor(environment_)),
-      size_(left.record.size),
-      modified_(left.record.modified.time_since_epoch().count()),
-      counted_(CountedOf(left.record)),
-      content_(environment_.staging, StagingArea::AdoptedFile{.file = std::move(left.file), .record = left.record}),
-      upload_(layout_, environment_.store.limits().max_part, environment_.parallel_parts),
-      next_{.key = std::move(left.record.key),
-            .named = left.record.saved,
-            .exclusive = left.record.exclusive,
-            .attempted = true,
-            .expected_etag = std::move(left.record.expected),
-            .metadata = std::move(left.record.metadata),
-            .content_type = std::move(left.record.content_type)},
-      unpublished_(true),
-      on_published_(std::move(on_published)) {
-  if (!content_.base() && !next_.metadata) next_.metadata.emplace();
-  MutexLock lock(mutex_);
-  LogContent();
-}
+    : Writer(environment, Adopt(environment, std::move(left), std::move(on_published))) {}
 
 Writer::Writer(Environment environment, const SavedContent& saved, StagingArea::AdoptedFile left,
                OnPublished on_published)
-    : environment_(std::move(environment)),
-      session_content_(ContentNumber(environment_)),
-      layout_(LayoutFor(environment_)),
-      size_(left.record.size),
-      modified_(left.record.modified.time_since_epoch().count()),
-      counted_(CountedOf(left.record)),
-      content_(FileContent::Restore(environment_.staging,
-                                    StagingArea::AdoptedFile{.file = std::move(left.file), .record = left.record})),
-      upload_(layout_, environment_.store.limits().max_part, environment_.parallel_parts),
-      next_{.key = std::move(left.record.key),
-            .named = left.record.saved,
-            .exclusive = left.record.exclusive,
-            .attempted = saved.attempted,
-            .restored = true,
-            .expected_etag = std::move(left.record.expected),
-            .metadata = std::move(left.record.metadata),
-            .content_type = std::move(left.record.content_type),
-            .times_outdated = saved.times_outdated,
-            .metadata_changed = saved.metadata_changed},
-      unpublished_(saved.unpublished),
-      abandoned_(saved.abandoned),
-      on_published_(std::move(on_published)) {
-  if (!content_.base() && !next_.metadata) next_.metadata.emplace();
-  if (next_.metadata && saved.forget_times) ForgetTimes(*next_.metadata);
-  MutexLock lock(mutex_);
-  LogContent();
-}
+    : Writer(environment, Restore(environment, saved, std::move(left), std::move(on_published))) {}
 
 Writer::~Writer() {
   MutexLock lock(mutex_);
@@ -121,28 +115,6 @@ Writer::~Writer() {
   if (aborted || aborted.error().code() == Code::kNotFound) return;
   content_.LeaveUpload(RecordNow());  // the process that adopts the record tries again
 }
-
-bool Writer::unpublished() const {
-  MutexLock lock(mutex_);
-  return unpublished_ && !abandoned_;
-}
-
-std::optional<cache::ObjectVersion> Writer::stored() const {
-  MutexLock lock(mutex_);
-  return content_.base();
-}
-
-bool Writer::may_be_stored() const {
-  MutexLock lock(mutex_);
-  return MayBeStored();
-}
-
-bool Writer::kept() const {
-  MutexLock lock(mutex_);
-  return content_.kept() && unpublished_ && !abandoned_;
-}
-
-bool Writer::MayBeStored() const { return content_.base() || next_.attempted; }
 
 // --- Turns ---
 
@@ -346,9 +318,7 @@ void Writer::OnContentChanged() {
   size_ = content_.size();
   modified_ = environment_.clock.Wall().time_since_epoch().count();
   unpublished_ = true;
-  next_.times_outdated = true;
-  next_.expected_etag.clear();
-  if (next_.metadata) ForgetTimes(*next_.metadata);
+  next_.OnContentChanged();
 }
 
 /// Returns where a change begins that moves the file's end away from `end`. The part in which the file ends changes,
@@ -406,6 +376,21 @@ void Writer::MoveToUpload(Interval range) {
 /// Returns true if the staged bytes of sent parts may be dropped.
 bool Writer::MayDropSent() const { return !abandoned_ && !content_.kept(); }
 
+// --- Parts ---
+
+/// Sends the parts that the upload lacks for the whole content. Returns false if it lacks nothing.
+bool Writer::SendMissing() {
+  const bool missing = upload_.QueueMissing(content_);
+  SendQueued();
+  return missing;
+}
+
+void Writer::SendQueued() {
+  while (const std::optional<int> number = upload_.TakeQueued()) {
+    environment_.uploads.Submit([this, part = *number] { sender_.Send(part); });
+  }
+}
+
 // --- Reading ---
 
 Result<std::size_t> Writer::Read(std::uint64_t offset, MutableByteSpan into, const ReadStored& read_stored,
@@ -461,11 +446,6 @@ void Writer::Abandon(std::optional<std::string> stored) {
   LogContent();
 }
 
-bool Writer::abandoned() const {
-  MutexLock lock(mutex_);
-  return abandoned_;
-}
-
 void Writer::UndoAbandon() {
   MutexLock lock(mutex_);
   abandoned_ = false;
@@ -492,7 +472,7 @@ Result<bool> Writer::MoveUnstored(std::string key, bool exclusive, bool over_sto
     active = upload_.active();
   }
   TurnScope turn(*this);
-  if (active) (void)DropUpload(call);
+  if (active) (void)sender_.DropUpload(call);
   MutexLock lock(mutex_);
   const NextVersion before = next_;
   next_.key = std::move(key);
@@ -510,10 +490,10 @@ Result<bool> Writer::MoveUnstored(std::string key, bool exclusive, bool over_sto
 }
 
 Status Writer::PublishUnder(std::string key, const object::Call& call) {
-  MR_TRY(Detach(call));
+  MR_TRY(base_.Detach(call));
   MR_TRY(TakeTurn(call));
   TurnScope turn(*this);
-  (void)DropUpload(call);
+  (void)sender_.DropUpload(call);
   MutexLock lock(mutex_);
   next_.key = std::move(key);
   next_.exclusive = true;
@@ -523,31 +503,6 @@ Status Writer::PublishUnder(std::string key, const object::Call& call) {
   if (!next_.metadata) next_.metadata.emplace();
   LogContent();
   return {};
-}
-
-Status Writer::Detach(const object::Call& call) {
-  Buffer buffer(kDetachBytes);
-  for (std::uint64_t at = 0;;) {
-    Interval range;
-    cache::ObjectVersion base;
-    {
-      MutexLock lock(mutex_);
-      MR_TRY(AwaitTurn(call));
-      MR_TRY(content_.EnsureStaged());
-      auto missing = content_.FirstInBase(at);
-      if (!missing) return {};
-      range = {missing->begin, std::min(missing->end, missing->begin + kDetachBytes)};
-      base = *content_.base();
-    }
-    const MutableByteSpan bytes = buffer.span().first(range.size());
-    const std::size_t read =
-        MR_TRY(environment_.cache.Read(base, range.begin, bytes, cache::BlockCache::Mode::kExact, call));
-    if (read != range.size()) return Fail(Code::kStale, "{} became shorter", base.key);
-    at = range.end;
-    MutexLock lock(mutex_);
-    MR_TRY(content_.StageBase(range.begin, bytes));
-    LogContent();
-  }
 }
 
 // --- Records ---
@@ -571,7 +526,7 @@ void Writer::GiveUpParts(const object::Call& call) {
     in_turn_ = true;
   }
   TurnScope turn(*this);
-  (void)DropUpload(call);  // if the store does not confirm it, the ledger has a record
+  (void)sender_.DropUpload(call);  // if the store does not confirm it, the ledger has a record
   MutexLock lock(mutex_);
   if (content_.kept()) (void)SaveContent(/*durable=*/false);
 }
@@ -592,9 +547,7 @@ StagedRecord Writer::RecordNow() const {
 Status Writer::SaveContent(bool durable) {
   StagedRecord record = RecordNow();
   record.removing = removing_;
-  record.metadata = next_.metadata;
-  record.content_type = next_.content_type;
-  record.expected = next_.expected_etag;
+  next_.Describe(record);
   MR_TRY(content_.SaveRecord(std::move(record), durable));
   LogContent();
   return {};
@@ -621,9 +574,7 @@ void Writer::LogContent(bool recoverable) {
                      .times_outdated = next_.times_outdated,
                      .metadata_changed = next_.metadata_changed};
   saved.staged = content_.Describe(saved.record);
-  saved.record.metadata = next_.metadata;
-  saved.record.content_type = next_.content_type;
-  saved.record.expected = next_.expected_etag;
+  next_.Describe(saved.record);
   environment_.session->PutContent(session_content_, saved);
   logged_ = true;
 }
@@ -635,16 +586,9 @@ void Writer::LogWrite(Interval range) {
   environment_.session->PutWrite(session_content_, range, modified());
 }
 
-void Writer::SetOlder(std::unique_ptr<StagedFile> older) {
-  MutexLock lock(mutex_);
-  content_.SetOlder(std::move(older));
-}
-
 void Writer::SetMetadata(UserMetadata metadata) {
   MutexLock lock(mutex_);
-  next_.metadata = std::move(metadata);
-  next_.metadata_changed = true;
-  next_.expected_etag.clear();
+  next_.SetMetadata(std::move(metadata));
   unpublished_ = true;
   // Best effort: without these metadata, the kept content still has all bytes.
   if (content_.kept() && !in_turn_) (void)SaveContent(/*durable=*/false);

@@ -18,9 +18,11 @@
 #include "millrace/vfs/staging/session_log.h"
 #include "millrace/vfs/staging/staging_area.h"
 #include "millrace/vfs/staging/upload_ledger.h"
+#include "millrace/vfs/write/base_reader.h"
 #include "millrace/vfs/write/file_content.h"
 #include "millrace/vfs/write/next_version.h"
 #include "millrace/vfs/write/part_layout.h"
+#include "millrace/vfs/write/part_sender.h"
 #include "millrace/vfs/write/part_upload.h"
 #include "millrace/vfs/write/publication.h"
 
@@ -29,9 +31,12 @@ namespace millrace::vfs {
 /// The next version of a file. Accepts writes at any offset. Its content can be read at any time. Each publication
 /// sends the whole content; the published version then becomes the base of the next one.
 ///
-/// A Writer joins three types under its mutex:
+/// A Writer joins six types under its mutex:
 ///   - FileContent: the base and the staged bytes over it;
+///   - NextVersion: the name and metadata of the next version;
+///   - BaseReader: reads what both take from the base;
 ///   - PartUpload: the parts that are sent while the file is written, and their multipart upload;
+///   - PartSender: sends these parts;
 ///   - Publication: one attempt to publish.
 ///
 /// Filled parts are sent in the background, and sent again if they change later. Nothing appears under the key before
@@ -85,15 +90,27 @@ class Writer {
   std::uint64_t size() const { return size_; }
   WallTime modified() const { return WallTime(WallTime::duration(modified_)); }
   /// True if the present content is to be published.
-  bool unpublished() const MR_EXCLUDES(mutex_);
+  bool unpublished() const MR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return unpublished_ && !abandoned_;
+  }
 
   /// Returns the version that this writer published last, or else the base that it began with.
-  std::optional<cache::ObjectVersion> stored() const MR_EXCLUDES(mutex_);
+  std::optional<cache::ObjectVersion> stored() const MR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return content_.base();
+  }
   /// Returns false if the file began without a base and no attempt to publish was made:
   /// then the store has nothing of it.
-  bool may_be_stored() const MR_EXCLUDES(mutex_);
+  bool may_be_stored() const MR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return MayBeStored();
+  }
   /// True while the unpublished content is the one that KeepOnDisk wrote.
-  bool kept() const MR_EXCLUDES(mutex_);
+  bool kept() const MR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return content_.kept() && unpublished_ && !abandoned_;
+  }
 
   /// These three wait for a Publish under way. Errors: kNoSpace if the staging area is full, or Environment::grow
   /// refuses; then nothing has changed;
@@ -118,7 +135,10 @@ class Writer {
   /// dies in between, the next mount publishes the kept content only if the store then has `stored` under the key: an
   /// ETag, or empty for no object.
   void Abandon(std::optional<std::string> stored = {}) MR_EXCLUDES(mutex_);
-  bool abandoned() const MR_EXCLUDES(mutex_);
+  bool abandoned() const MR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return abandoned_;
+  }
   void UndoAbandon() MR_EXCLUDES(mutex_);
   void Discard() MR_EXCLUDES(mutex_);
   /// Writes a record of the unpublished content, which then survives this writer and the process; if `durable`, also
@@ -132,7 +152,7 @@ class Writer {
   /// `key`.
   Status PublishUnder(std::string key, const object::Call& call) MR_EXCLUDES(mutex_);
   /// Copies the base's bytes of the content into staging, so that the content survives the base.
-  Status Detach(const object::Call& call) MR_EXCLUDES(mutex_);
+  Status Detach(const object::Call& call) MR_EXCLUDES(mutex_) { return base_.Detach(call); }
   /// The turn, after a publication. While it exists, the content stays as it was published, and changes wait.
   class PublicationLock {
    public:
@@ -158,9 +178,14 @@ class Writer {
   /// Sets the user metadata of the next version.
   void SetMetadata(UserMetadata metadata) MR_EXCLUDES(mutex_);
   /// For a restored writer: takes the older content that is kept until this one is.
-  void SetOlder(std::unique_ptr<StagedFile> older) MR_EXCLUDES(mutex_);
+  void SetOlder(std::unique_ptr<StagedFile> older) MR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    content_.SetOlder(std::move(older));
+  }
 
  private:
+  friend class BaseReader;
+  friend class PartSender;
   friend class Publication;
   /// Gives the turn back at the end of a scope.
   class TurnScope;
@@ -171,6 +196,21 @@ class Writer {
     std::function<Status(FileContent&)> apply;
     bool adds_bytes = false;  ///< a write: parts that it has filled are sent
   };
+
+  /// The state that a writer begins with.
+  struct Initial {
+    FileContent content;
+    NextVersion next;
+    WallTime modified;
+    std::uint64_t counted = 0;  ///< the size up to which Environment::grow knows of the file
+    bool unpublished = true, abandoned = false;
+    OnPublished on_published;
+  };
+  static Initial Begin(const Environment& environment, Start start);
+  static Initial Adopt(const Environment& environment, StagingArea::AdoptedFile left, OnPublished on_published);
+  static Initial Restore(const Environment& environment, const SavedContent& saved, StagingArea::AdoptedFile left,
+                         OnPublished on_published);
+  Writer(Environment environment, Initial initial);
 
   // Turns.
   Status Await(const object::Call& call, const std::function<bool()>& ready) MR_REQUIRES(mutex_);
@@ -189,7 +229,7 @@ class Writer {
   bool FreeStaged() MR_REQUIRES(mutex_);
   void DropUnchanged() MR_REQUIRES(mutex_);
   bool MayDropSent() const MR_REQUIRES(mutex_);
-  bool MayBeStored() const MR_REQUIRES(mutex_);
+  bool MayBeStored() const MR_REQUIRES(mutex_) { return content_.base() || next_.attempted; }
   Status TooLong() const MR_EXCLUDES(mutex_);
   Status GrowTo(std::uint64_t end, const object::Call& call) MR_EXCLUDES(mutex_);
   std::uint64_t PartEnd(std::uint64_t end) const;
@@ -202,18 +242,9 @@ class Writer {
   void LogWrite(Interval range) MR_REQUIRES(mutex_);
   void MoveToUpload(Interval range) MR_REQUIRES(mutex_);
 
-  // Parts: writer_upload.cc.
+  // Parts.
   bool SendMissing() MR_REQUIRES(mutex_);
   void SendQueued() MR_REQUIRES(mutex_);
-  void Send(int number) MR_EXCLUDES(mutex_);
-  Status TrySend(int number) MR_EXCLUDES(mutex_);
-  void OnSent(int number, Result<object::PartInfo> sent) MR_EXCLUDES(mutex_);
-  Status Assemble(Interval range, MutableByteSpan into, std::optional<int> part, const object::Call& call)
-      MR_EXCLUDES(mutex_);
-  Result<object::PutOptions> NextOptions(const object::Call& call) MR_EXCLUDES(mutex_);
-  object::PutOptions TakeOptions() MR_REQUIRES(mutex_);
-  Result<std::string> EnsureUpload(const object::Call& call) MR_EXCLUDES(upload_mutex_, mutex_);
-  Status DropUpload(const object::Call& call) MR_EXCLUDES(mutex_);
 
   // Constant after construction.
   const Environment environment_;
@@ -225,7 +256,8 @@ class Writer {
   std::atomic<WallTime::rep> modified_;
   std::atomic<std::uint64_t> counted_;  ///< the size up to which Environment::grow knows of the file
 
-  Mutex upload_mutex_;  ///< held while an upload is begun; locked before mutex_
+  BaseReader base_{*this};
+  PartSender sender_{*this};
 
   // Guarded by mutex_.
   mutable Mutex mutex_;
@@ -236,7 +268,7 @@ class Writer {
   bool unpublished_ MR_GUARDED_BY(mutex_);
   bool in_turn_ MR_GUARDED_BY(mutex_) = false;  ///< a thread has the turn: content and base do not change
   std::uint64_t publications_ MR_GUARDED_BY(mutex_) = 0;
-  bool abandoned_ MR_GUARDED_BY(mutex_) = false;
+  bool abandoned_ MR_GUARDED_BY(mutex_);
   std::optional<std::string> removing_ MR_GUARDED_BY(mutex_);  ///< the argument of Abandon
   OnPublished on_published_ MR_GUARDED_BY(mutex_);
   /// The session's log has this content, as it was before the present change, with the same staging file.
