@@ -3,19 +3,15 @@
 #include <algorithm>
 #include <charconv>
 
-#include "millrace/base/hash/digest.h"
-#include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/text.h"
-#include "millrace/object/access_point.h"
 #include "millrace/object/rules.h"
+#include "millrace/object/s3/batch_deletion.h"
 #include "millrace/object/s3/protocol/checksums.h"
 #include "millrace/object/s3/protocol/xml.h"
 #include "millrace/xml/xml.h"
 
 namespace millrace::object::s3 {
 namespace {
-
-constexpr std::string_view kMetaPrefix = "x-amz-meta-";
 
 bool ParseNumber(std::string_view text, std::uint64_t& value) {
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -111,15 +107,6 @@ void SetRange(const ByteRange& range, http::Headers& headers) {
   headers.Set("Range", fmt::format("bytes={}-{}", range.offset, last));
 }
 
-void SetCustomerKey(std::string_view prefix, const std::string& key, http::Headers& headers) {
-  if (key.empty()) return;
-  Hasher md5(Hasher::Algorithm::kMd5);
-  md5.Update(AsBytes(key));
-  headers.Set(fmt::format("{}Algorithm", prefix), "AES256");
-  headers.Set(fmt::format("{}Key", prefix), Base64Encode(AsBytes(key)));
-  headers.Set(fmt::format("{}Key-Md5", prefix), Base64Encode(md5.Finish()));
-}
-
 Code CodeOf(const Outcome& outcome) { return outcome.response.error().code(); }
 
 /// Whether the bucket exists but the key does not.
@@ -155,74 +142,16 @@ Result<std::optional<GetResult>> InformationOnly(Result<std::optional<ObjectInfo
 
 }  // namespace
 
-std::string QuoteETag(std::string_view etag) {
-  return etag.find('"') == etag.npos ? fmt::format("\"{}\"", etag) : std::string(etag);
-}
-
-void SetConditions(std::string_view if_match, bool if_none_match, http::Headers& headers) {
-  if (!if_match.empty()) headers.Set("If-Match", QuoteETag(if_match));
-  if (if_none_match) headers.Set("If-None-Match", "*");
-}
-
-void SetMetadata(const std::string& content_type, const std::map<std::string, std::string>& metadata,
-                 http::Headers& headers) {
-  if (!content_type.empty()) headers.Set("Content-Type", content_type);
-  for (const auto& [name, value] : metadata) headers.Set(fmt::format("{}{}", kMetaPrefix, name), value);
-}
-
-void SetAttributes(const Attributes& attributes, const Attributes& otherwise, http::Headers& headers) {
-  for (const auto& [name, member] :
-       {std::pair("X-Amz-Storage-Class", &Attributes::storage_class), std::pair("X-Amz-Acl", &Attributes::acl),
-        std::pair("X-Amz-Server-Side-Encryption", &Attributes::encryption),
-        std::pair("X-Amz-Server-Side-Encryption-Aws-Kms-Key-Id", &Attributes::kms_key),
-        std::pair("Cache-Control", &Attributes::cache_control),
-        std::pair("Content-Encoding", &Attributes::content_encoding),
-        std::pair("Content-Disposition", &Attributes::content_disposition)}) {
-    const std::string& value = (attributes.*member).empty() ? otherwise.*member : attributes.*member;
-    if (!value.empty()) headers.Set(name, value);
-  }
-}
-
-Error WriteError(const Outcome& outcome, bool conditional) {
-  const Error& error = outcome.response.error();
-  if (!conditional || !outcome.ambiguous || error.code() != Code::kPreconditionFailed) return error;
-  return error
-      .Context(
-          "the answer to an earlier try was lost, and now the condition no longer holds: the object may be what "
-          "this very call wrote; read it to find out")
-      .WithCode(Code::kUnavailable);
-}
-
-Operation S3Store::NewOperation(OperationName name, std::string_view method, std::string key) const {
-  return {.name = name, .method = std::string(method), .bucket = bucket_, .key = std::move(key)};
-}
-
-Operation S3Store::NewKeyedOperation(OperationName name, std::string_view method, std::string key) const {
-  Operation operation = NewOperation(name, method, std::move(key));
-  SetCustomerKey("X-Amz-Server-Side-Encryption-Customer-", session_->dispatcher().settings().customer_key,
-                 operation.headers);
-  return operation;
-}
-
-void S3Store::SetCopySource(const std::string& key, const CopyOptions& options, http::Headers& headers) const {
-  const std::string& from = options.source_bucket.empty() ? bucket_ : options.source_bucket;
-  const std::string path = IsArn(from) ? fmt::format("{}/object/{}", from, key) : fmt::format("/{}/{}", from, key);
-  headers.Set("X-Amz-Copy-Source", PercentEncode(path, /*keep_slash=*/true));
-  if (!options.source_if_match.empty()) headers.Set("X-Amz-Copy-Source-If-Match", QuoteETag(options.source_if_match));
-  SetCustomerKey("X-Amz-Copy-Source-Server-Side-Encryption-Customer-",
-                 session_->dispatcher().settings().copy_source_key, headers);
-}
-
 void S3Store::Head(std::string key, Call call, Done<std::optional<ObjectInfo>> done) {
   HeadIfMatch(std::move(key), "", std::move(call), std::move(done));
 }
 
 void S3Store::HeadIfMatch(std::string key, std::string if_match, Call call, Done<std::optional<ObjectInfo>> done) {
   if (Status good = CheckKey(key); !good) return done(Fail(good.error()));
-  Operation operation = NewKeyedOperation("HeadObject", "HEAD", key);
+  Operation operation = bucket_.NewKeyedOperation("HeadObject", "HEAD", key);
   operation.headers.Set("X-Amz-Checksum-Mode", "ENABLED");
   SetConditions(if_match, false, operation.headers);
-  RunThen(
+  bucket_.RunThen(
       std::move(operation), call, [this, key = std::move(key), call, done = std::move(done)](Outcome outcome) mutable {
         if (outcome.response) {
           const http::Headers& headers = outcome.response->headers;
@@ -239,40 +168,41 @@ void S3Store::HeadIfMatch(std::string key, std::string if_match, Call call, Done
         }
         if (CodeOf(outcome) != Code::kNotFound) return done(Fail(outcome.response.error()));
         // The 404 of a HEAD has no body that could distinguish a missing key from a missing bucket.
-        if (bucket_seen_.load(std::memory_order_relaxed)) return done(std::nullopt);
+        if (bucket_.seen()) return done(std::nullopt);
         AskForBucket(std::move(call), std::move(done));
       });
 }
 
 void S3Store::AskForSize(ObjectInfo info, Call call, Done<std::optional<ObjectInfo>> done) {
   constexpr ByteRange kFirst{0, 1};
-  Operation operation = NewKeyedOperation("GetObject", "GET", info.key);
+  Operation operation = bucket_.NewKeyedOperation("GetObject", "GET", info.key);
   auto into = std::make_shared<std::byte>();
   operation.target.into = MutableByteSpan(into.get(), kFirst.length);
   SetRange(kFirst, operation.headers);
   operation.check = [kFirst](const http::Response& response) { return CheckRange(response, kFirst); };
-  RunThen(std::move(operation), std::move(call),
-          [info = std::move(info), into, done = std::move(done)](Outcome outcome) mutable {
-            if (outcome.s3_code == "InvalidRange") {  // there is no first byte
-              info.size = 0;
-              return done(std::move(info));
-            }
-            if (!outcome.response) {
-              if (IsAbsent(outcome)) return done(std::nullopt);
-              return done(Fail(outcome.response.error().Context("asking for the size, which HEAD did not tell")));
-            }
-            const http::Headers& headers = outcome.response->headers;
-            if (xml::Unquote(headers.Get("etag")) != info.etag) {
-              return done(Fail(Code::kUnavailable, "{} was replaced while it was looked at", info.key));
-            }
-            const auto range = ParseContentRange(headers.Get("content-range"));
-            if (range) info.size = range->total;
-            if (range || ParseNumber(headers.Get("content-length"), info.size)) return done(std::move(info));
-            done(Fail(Code::kUnsupported,
-                      "neither HEAD nor a Get tells the size of {}: the endpoint, or a proxy before it, leaves out "
-                      "Content-Length and Content-Range",
-                      info.key));
-          });
+  bucket_.RunThen(
+      std::move(operation), std::move(call),
+      [info = std::move(info), into, done = std::move(done)](Outcome outcome) mutable {
+        if (outcome.s3_code == "InvalidRange") {  // there is no first byte
+          info.size = 0;
+          return done(std::move(info));
+        }
+        if (!outcome.response) {
+          if (IsAbsent(outcome)) return done(std::nullopt);
+          return done(Fail(outcome.response.error().Context("asking for the size, which HEAD did not tell")));
+        }
+        const http::Headers& headers = outcome.response->headers;
+        if (xml::Unquote(headers.Get("etag")) != info.etag) {
+          return done(Fail(Code::kUnavailable, "{} was replaced while it was looked at", info.key));
+        }
+        const auto range = ParseContentRange(headers.Get("content-range"));
+        if (range) info.size = range->total;
+        if (range || ParseNumber(headers.Get("content-length"), info.size)) return done(std::move(info));
+        done(Fail(Code::kUnsupported,
+                  "neither HEAD nor a Get tells the size of {}: the endpoint, or a proxy before it, leaves out "
+                  "Content-Length and Content-Range",
+                  info.key));
+      });
 }
 
 template <class T>
@@ -288,10 +218,10 @@ void S3Store::EndDenied(std::string key, Error denied, Call call, Done<std::opti
 void S3Store::HeadPart(std::string key, std::string etag, int number, Call call,
                        Done<std::optional<std::uint64_t>> done) {
   if (Status good = CheckKey(key); !good) return done(Fail(good.error()));
-  Operation operation = NewKeyedOperation("HeadObject", "HEAD", std::move(key));
+  Operation operation = bucket_.NewKeyedOperation("HeadObject", "HEAD", std::move(key));
   operation.query = {{"partNumber", std::to_string(number)}};
   SetConditions(etag, false, operation.headers);
-  Run<std::optional<std::uint64_t>>(
+  bucket_.RunOperation<std::optional<std::uint64_t>>(
       std::move(operation), std::move(call), std::move(done),
       [](Outcome outcome) -> Result<std::optional<std::uint64_t>> {
         if (!outcome.response) {  // the part does not exist, or the server does not know parts
@@ -307,19 +237,20 @@ void S3Store::HeadPart(std::string key, std::string etag, int number, Call call,
 }
 
 void S3Store::AskForBucket(Call call, Done<std::optional<ObjectInfo>> done) {
-  Run<std::optional<ObjectInfo>>(NewOperation("HeadBucket", "HEAD"), std::move(call), std::move(done),
-                                 [bucket = bucket_](Outcome outcome) -> Result<std::optional<ObjectInfo>> {
-                                   // The permission to read objects does not imply one for the bucket.
-                                   if (outcome.response || CodeOf(outcome) == Code::kPermissionDenied) {
-                                     return std::nullopt;
-                                   }
-                                   if (CodeOf(outcome) != Code::kNotFound) return Fail(outcome.response.error());
-                                   // A response to HEAD has no message.
-                                   return Fail(Code::kNotFound,
-                                               "there is no bucket s3://{} at this endpoint; check the name and the "
-                                               "endpoint, or make it: millrace mb s3://{}",
-                                               bucket, bucket);
-                                 });
+  bucket_.RunOperation<std::optional<ObjectInfo>>(
+      bucket_.NewOperation("HeadBucket", "HEAD"), std::move(call), std::move(done),
+      [bucket = bucket_.bucket()](Outcome outcome) -> Result<std::optional<ObjectInfo>> {
+        // The permission to read objects does not imply one for the bucket.
+        if (outcome.response || CodeOf(outcome) == Code::kPermissionDenied) {
+          return std::nullopt;
+        }
+        if (CodeOf(outcome) != Code::kNotFound) return Fail(outcome.response.error());
+        // A response to HEAD has no message.
+        return Fail(Code::kNotFound,
+                    "there is no bucket s3://{} at this endpoint; check the name and the "
+                    "endpoint, or make it: millrace mb s3://{}",
+                    bucket, bucket);
+      });
 }
 
 void S3Store::Get(std::string key, GetOptions options, MutableByteSpan into, Call call,
@@ -329,7 +260,7 @@ void S3Store::Get(std::string key, GetOptions options, MutableByteSpan into, Cal
   if (into.empty() || (range && range->length == 0)) {
     return GetNothing(std::move(key), std::move(options), into.size(), std::move(call), std::move(done));
   }
-  Operation operation = NewKeyedOperation("GetObject", "GET", key);
+  Operation operation = bucket_.NewKeyedOperation("GetObject", "GET", key);
   operation.target.into = into;
   bool fits = range && range->length <= into.size();
   if (range) {
@@ -342,24 +273,24 @@ void S3Store::Get(std::string key, GetOptions options, MutableByteSpan into, Cal
   operation.check = [range = options.range, into](const http::Response& response) {
     return CheckGot(response, range, into);
   };
-  RunThen(std::move(operation), call,
-          [this, key = std::move(key), options = std::move(options), room = into.size(), fits, call,
-           done = std::move(done)](Outcome outcome) mutable {
-            if (outcome.response) return done(ResultOf(std::move(key), *outcome.response));
-            if (IsAbsent(outcome)) return done(std::nullopt);
-            if (outcome.s3_code == "InvalidRange") {  // the range begins at or after the end
-              return GetNothing(std::move(key), std::move(options), room, std::move(call), std::move(done));
-            }
-            if (CodeOf(outcome) == Code::kPermissionDenied) {
-              return EndDenied(std::move(key), outcome.response.error(), std::move(call), std::move(done));
-            }
-            if (CodeOf(outcome) == Code::kCorrupt && !outcome.answered && !fits) {
-              return done(Fail(outcome.response.error()
-                                   .Context("the bytes asked for do not fit the buffer they are to land in")
-                                   .WithCode(Code::kInvalidArgument)));
-            }
-            done(Fail(outcome.response.error()));
-          });
+  bucket_.RunThen(std::move(operation), call,
+                  [this, key = std::move(key), options = std::move(options), room = into.size(), fits, call,
+                   done = std::move(done)](Outcome outcome) mutable {
+                    if (outcome.response) return done(ResultOf(std::move(key), *outcome.response));
+                    if (IsAbsent(outcome)) return done(std::nullopt);
+                    if (outcome.s3_code == "InvalidRange") {  // the range begins at or after the end
+                      return GetNothing(std::move(key), std::move(options), room, std::move(call), std::move(done));
+                    }
+                    if (CodeOf(outcome) == Code::kPermissionDenied) {
+                      return EndDenied(std::move(key), outcome.response.error(), std::move(call), std::move(done));
+                    }
+                    if (CodeOf(outcome) == Code::kCorrupt && !outcome.answered && !fits) {
+                      return done(Fail(outcome.response.error()
+                                           .Context("the bytes asked for do not fit the buffer they are to land in")
+                                           .WithCode(Code::kInvalidArgument)));
+                    }
+                    done(Fail(outcome.response.error()));
+                  });
 }
 
 void S3Store::GetTo(std::string key, GetOptions options, std::uint64_t limit, Sink& sink, Call call,
@@ -368,7 +299,7 @@ void S3Store::GetTo(std::string key, GetOptions options, std::uint64_t limit, Si
   if (limit == 0 || (options.range && options.range->length == 0)) {
     return GetNothing(std::move(key), std::move(options), 0, std::move(call), std::move(done));
   }
-  Operation operation = NewKeyedOperation("GetObject", "GET", key);
+  Operation operation = bucket_.NewKeyedOperation("GetObject", "GET", key);
   auto pass_on = std::make_shared<RangeSink>(sink, options.range ? options.range->offset : 0);
   operation.target.sink = pass_on.get();
   operation.target.sink_limit = limit;
@@ -376,19 +307,19 @@ void S3Store::GetTo(std::string key, GetOptions options, std::uint64_t limit, Si
   if (!options.range) operation.headers.Set("X-Amz-Checksum-Mode", "ENABLED");
   SetConditions(options.if_match, false, operation.headers);
   operation.check = [range = options.range](const http::Response& response) { return CheckRange(response, range); };
-  RunThen(std::move(operation), call,
-          [this, key = std::move(key), options = std::move(options), pass_on, call,
-           done = std::move(done)](Outcome outcome) mutable {
-            if (outcome.response) return done(ResultOf(std::move(key), *outcome.response));
-            if (IsAbsent(outcome)) return done(std::nullopt);
-            if (outcome.s3_code == "InvalidRange") {
-              return GetNothing(std::move(key), std::move(options), 0, std::move(call), std::move(done));
-            }
-            if (CodeOf(outcome) == Code::kPermissionDenied) {
-              return EndDenied(std::move(key), outcome.response.error(), std::move(call), std::move(done));
-            }
-            done(Fail(outcome.response.error()));
-          });
+  bucket_.RunThen(std::move(operation), call,
+                  [this, key = std::move(key), options = std::move(options), pass_on, call,
+                   done = std::move(done)](Outcome outcome) mutable {
+                    if (outcome.response) return done(ResultOf(std::move(key), *outcome.response));
+                    if (IsAbsent(outcome)) return done(std::nullopt);
+                    if (outcome.s3_code == "InvalidRange") {
+                      return GetNothing(std::move(key), std::move(options), 0, std::move(call), std::move(done));
+                    }
+                    if (CodeOf(outcome) == Code::kPermissionDenied) {
+                      return EndDenied(std::move(key), outcome.response.error(), std::move(call), std::move(done));
+                    }
+                    done(Fail(outcome.response.error()));
+                  });
 }
 
 /// A Get of no bytes, for the info only.
@@ -406,7 +337,7 @@ void S3Store::ListEarly(ListRequest request, Call call, std::move_only_function<
   if (request.max_keys < 1 || request.max_keys > 1000) {
     return done(Fail(Code::kInvalidArgument, "a page has 1 to 1000 keys, not {}", request.max_keys));
   }
-  Operation operation = NewOperation("ListObjectsV2", "GET");
+  Operation operation = bucket_.NewOperation("ListObjectsV2", "GET");
   operation.query = {{"list-type", "2"}, {"encoding-type", "url"}, {"max-keys", std::to_string(request.max_keys)}};
   auto add = [&](const char* name, const std::string& value) {
     if (!value.empty()) operation.query.emplace_back(name, value);
@@ -415,7 +346,7 @@ void S3Store::ListEarly(ListRequest request, Call call, std::move_only_function<
   add("delimiter", request.delimiter);
   add("start-after", request.start_after);
   add("continuation-token", request.continuation);
-  Run<ListPage>(
+  bucket_.RunOperation<ListPage>(
       std::move(operation), std::move(call), std::move(done),
       [this, asked = std::move(request), next = std::move(next)](Outcome outcome) mutable -> Result<ListPage> {
         if (!outcome.response) return Fail(outcome.response.error());
@@ -427,7 +358,7 @@ void S3Store::ListEarly(ListRequest request, Call call, std::move_only_function<
                       Describe());
         }
         if (LeaveOutOthers(asked.prefix, asked.delimiter, page.objects, page.common_prefixes))
-          WarnOfOthers(asked.prefix);
+          bucket_.WarnOfOthers(asked.prefix);
         // Servers differ on common prefixes that are less than start-after but have keys after it.
         std::erase_if(page.common_prefixes, [&](const std::string& prefix) { return prefix <= asked.start_after; });
         std::erase_if(page.objects, [&](const ObjectInfo& object) { return object.key <= asked.start_after; });
@@ -435,15 +366,8 @@ void S3Store::ListEarly(ListRequest request, Call call, std::move_only_function<
       });
 }
 
-void S3Store::WarnOfOthers(const std::string& prefix) {
-  if (others_seen_.exchange(true, std::memory_order_relaxed)) return;
-  session_->dispatcher().log().Warning(
-      "the endpoint lists names outside of the prefix that it was asked for; they are left out",
-      {{"bucket", Describe()}, {"prefix", prefix}});
-}
-
 void S3Store::ListVersions(VersionsRequest request, Call call, Done<VersionsPage> done) {
-  Operation operation = NewOperation("ListObjectVersions", "GET");
+  Operation operation = bucket_.NewOperation("ListObjectVersions", "GET");
   operation.query = {{"versions", ""}, {"encoding-type", "url"}};
   auto add = [&](const char* name, const std::string& value) {
     if (!value.empty()) operation.query.emplace_back(name, value);
@@ -452,7 +376,7 @@ void S3Store::ListVersions(VersionsRequest request, Call call, Done<VersionsPage
   add("delimiter", request.delimiter);
   add("key-marker", request.key_marker);
   add("version-id-marker", request.version_marker);
-  Run<VersionsPage>(
+  bucket_.RunOperation<VersionsPage>(
       std::move(operation), std::move(call), std::move(done),
       [this, asked = std::move(request)](Outcome outcome) -> Result<VersionsPage> {
         if (!outcome.response) return Fail(outcome.response.error());
@@ -461,7 +385,7 @@ void S3Store::ListVersions(VersionsRequest request, Call call, Done<VersionsPage
           return Fail(Code::kCorrupt, "the list of versions of {} does not end", Describe());
         }
         if (LeaveOutOthers(asked.prefix, asked.delimiter, page.versions, page.common_prefixes))
-          WarnOfOthers(asked.prefix);
+          bucket_.WarnOfOthers(asked.prefix);
         return page;
       });
 }
@@ -471,7 +395,7 @@ void S3Store::Put(std::string key, Payload body, PutOptions options, Call call, 
   if (body.size() > limits().max_put) {
     return done(Fail(Code::kInvalidArgument, "{} bytes are too many for one request: use multipart", body.size()));
   }
-  Operation operation = NewKeyedOperation("PutObject", "PUT", std::move(key));
+  Operation operation = bucket_.NewKeyedOperation("PutObject", "PUT", std::move(key));
   operation.body = body;
   operation.headers.Set("X-Amz-Checksum-Crc32c", EncodeCrc32c(body));
   SendPut(std::move(operation), std::move(options), std::move(call), std::move(done));
@@ -482,91 +406,71 @@ void S3Store::PutFrom(std::string key, Source& body, PutOptions options, Call ca
   if (body.size() > limits().max_put) {
     return done(Fail(Code::kInvalidArgument, "{} bytes are too many for one request: use multipart", body.size()));
   }
-  Operation operation = NewKeyedOperation("PutObject", "PUT", key);
+  Operation operation = bucket_.NewKeyedOperation("PutObject", "PUT", key);
   // Content-Encoding would then have two codings, which servers treat differently. A conditional Put cannot be sent
   // again after it took effect.
   const bool may_trail =
       options.attributes.content_encoding.empty() && !options.if_none_match && options.if_match.empty();
-  auto attached = AttachBody(body, may_trail, operation);
+  auto attached = bucket_.AttachBody(body, may_trail, operation);
   if (!attached) return done(Fail(attached.error()));
   SendPut(std::move(operation), options, call,
           [this, key = std::move(key), &body, options, call, sent = *std::move(attached),
            done = std::move(done)](Result<PutResult> put) mutable {
             if (put || !sent.Refused(put.error())) return done(std::move(put));
-            session_->dispatcher().ForgoTrailers();
+            bucket_.dispatcher().ForgoTrailers();
             PutFrom(std::move(key), body, std::move(options), std::move(call), std::move(done));
           });
-}
-
-/// Makes `body` the operation's body. The checksum follows the body if `may_trail` and the endpoint allow it; else a
-/// header has it.
-Result<S3Store::SentBody> S3Store::AttachBody(Source& body, bool may_trail, Operation& operation) {
-  if (may_trail && body.size() > 0 && session_->dispatcher().takes_trailers()) {
-    auto trailing = std::make_shared<TrailingBody>(body);
-    trailing->SetHeaders(operation.headers);
-    operation.source = trailing.get();
-    operation.check = [trailing](const http::Response& response) -> Status {
-      const std::string_view stored = response.headers.Get("x-amz-checksum-crc32c");
-      if (stored == trailing->checksum()) return {};
-      if (stored.empty()) {
-        return Fail(Code::kUnsupported, "the endpoint does not say that it understood the checksum behind the body");
-      }
-      return Fail(Code::kCorrupt, "the endpoint says that it has bytes of the checksum {}, not {}", stored,
-                  trailing->checksum());
-    };
-    return SentBody{.source = std::move(trailing), .trailing = true};
-  }
-  auto plain = std::make_shared<SourceBody>(body);
-  operation.headers.Set("X-Amz-Checksum-Crc32c", MR_TRY(EncodeCrc32c(*plain)));
-  operation.source = plain.get();
-  return SentBody{.source = std::move(plain)};
 }
 
 void S3Store::SendPut(Operation operation, PutOptions options, Call call, Done<PutResult> done) {
   SetConditions(options.if_match, options.if_none_match, operation.headers);
   SetMetadata(options.content_type, options.metadata, operation.headers);
-  SetAttributes(options.attributes, session_->dispatcher().settings().new_objects, operation.headers);
+  SetAttributes(options.attributes, bucket_.dispatcher().settings().new_objects, operation.headers);
   bool conditional = options.if_none_match || !options.if_match.empty();
-  Run<PutResult>(std::move(operation), std::move(call), std::move(done),
-                 [conditional](Outcome outcome) -> Result<PutResult> {
-                   if (!outcome.response) return Fail(WriteError(outcome, conditional));
-                   return PutResult{.etag = xml::Unquote(outcome.response->headers.Get("etag"))};
-                 });
+  bucket_.RunOperation<PutResult>(std::move(operation), std::move(call), std::move(done),
+                                  [conditional](Outcome outcome) -> Result<PutResult> {
+                                    if (!outcome.response) return Fail(WriteError(outcome, conditional));
+                                    return PutResult{.etag = xml::Unquote(outcome.response->headers.Get("etag"))};
+                                  });
 }
 
 void S3Store::Delete(std::string key, Call call, Done<void> done) {
   if (Status good = CheckKey(key); !good) return done(Fail(good.error()));
-  Run<void>(NewOperation("DeleteObject", "DELETE", std::move(key)), std::move(call), std::move(done),
-            [](Outcome outcome) -> Status {
-              if (outcome.response || IsAbsent(outcome)) return {};
-              return Fail(outcome.response.error());
-            });
+  bucket_.RunOperation<void>(bucket_.NewOperation("DeleteObject", "DELETE", std::move(key)), std::move(call),
+                             std::move(done), [](Outcome outcome) -> Status {
+                               if (outcome.response || IsAbsent(outcome)) return {};
+                               return Fail(outcome.response.error());
+                             });
+}
+
+void S3Store::DeleteMany(std::vector<std::string> keys, Call call, Done<std::vector<DeleteFailure>> done) {
+  DeleteInBatches(bucket_, std::move(keys), std::move(call), std::move(done));
 }
 
 void S3Store::Copy(std::string source, std::string destination, CopyOptions options, Call call, Done<PutResult> done) {
   for (const std::string* key : {&source, &destination}) {
     if (Status good = CheckKey(*key); !good) return done(Fail(good.error()));
   }
-  Operation operation = NewKeyedOperation("CopyObject", "PUT", std::move(destination));
+  Operation operation = bucket_.NewKeyedOperation("CopyObject", "PUT", std::move(destination));
   operation.error_may_follow_200 = true;
-  SetCopySource(source, options, operation.headers);
+  bucket_.SetCopySource(source, options, operation.headers);
   SetConditions("", options.if_none_match, operation.headers);
   if (options.metadata) {
     operation.headers.Set("X-Amz-Metadata-Directive", "REPLACE");
     SetMetadata(options.content_type, *options.metadata, operation.headers);
   }
-  SetAttributes(options.attributes, session_->dispatcher().settings().new_objects, operation.headers);
-  Run<PutResult>(std::move(operation), std::move(call), std::move(done),
-                 [conditional = options.if_none_match](Outcome outcome) -> Result<PutResult> {
-                   if (!outcome.response) return Fail(WriteError(outcome, conditional));
-                   WrittenDocument written = MR_TRY(ParseWritten(outcome.response->body));
-                   return PutResult{.etag = std::move(written.etag)};
-                 });
+  SetAttributes(options.attributes, bucket_.dispatcher().settings().new_objects, operation.headers);
+  bucket_.RunOperation<PutResult>(std::move(operation), std::move(call), std::move(done),
+                                  [conditional = options.if_none_match](Outcome outcome) -> Result<PutResult> {
+                                    if (!outcome.response) return Fail(WriteError(outcome, conditional));
+                                    WrittenDocument written = MR_TRY(ParseWritten(outcome.response->body));
+                                    return PutResult{.etag = std::move(written.etag)};
+                                  });
 }
 
 Result<std::string> S3Store::Presign(std::string_view method, std::string_view key, Duration valid_for) {
   MR_TRY(CheckKey(key));
-  return session_->dispatcher().Presign(method, bucket_, key, valid_for);
+  return bucket_.dispatcher().Presign(method, bucket_.bucket(), key, valid_for);
 }
 
 std::shared_ptr<Store> NewStore(std::shared_ptr<Endpoint::Session> session, std::string bucket) {

@@ -1,0 +1,165 @@
+#include "millrace/object/s3/batch_deletion.h"
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
+#include "millrace/base/threads/sync.h"
+#include "millrace/object/rules.h"
+#include "millrace/object/s3/protocol/checksums.h"
+#include "millrace/object/s3/protocol/xml.h"
+#include "millrace/xml/xml.h"
+
+namespace millrace::object::s3 {
+namespace {
+
+/// The keys of one request.
+struct DeleteBatch {
+  std::vector<std::string> keys;
+  int tries = 0;
+};
+
+/// One call of DeleteInBatches. Lives until its last request has ended. Thread-safe.
+class BatchDeletion : public std::enable_shared_from_this<BatchDeletion> {
+ public:
+  BatchDeletion(BucketClient& bucket, Call call, Done<std::vector<DeleteFailure>> done)
+      : bucket_(bucket), call_(std::move(call)), done_(std::move(done)) {}
+
+  /// Call once. REQUIRES: there are keys.
+  void Run(std::vector<std::string> keys) MR_EXCLUDES(mutex_) {
+    constexpr std::size_t kMaxBatch = 1000;  // the limit of DeleteObjects
+    constexpr std::size_t kMaxAtOnce = 4;    // each deletes up to 1,000 keys: more at once bring refusals for load
+    // Keys that no XML document can name are deleted one by one.
+    auto odd = std::partition(keys.begin(), keys.end(), xml::Fits);
+    std::size_t plain = static_cast<std::size_t>(odd - keys.begin()), count;
+    {
+      MutexLock lock(mutex_);
+      for (std::size_t at = 0; at < keys.size();) {
+        std::size_t size = at < plain ? std::min(kMaxBatch, plain - at) : 1;
+        auto begin = std::move_iterator(keys.begin() + static_cast<std::ptrdiff_t>(at));
+        batches_.push_back({.keys = {begin, begin + static_cast<std::ptrdiff_t>(size)}});
+        at += size;
+      }
+      count = count_ = batches_.size();
+    }
+    for (std::size_t i = 0; i < std::min(kMaxAtOnce, count); ++i) SendNext();
+  }
+
+ private:
+  void SendNext() MR_EXCLUDES(mutex_) {
+    DeleteBatch batch;
+    {
+      MutexLock lock(mutex_);
+      if (batches_.empty()) return;
+      batch = std::move(batches_.back());
+      batches_.pop_back();
+    }
+    Send(std::move(batch));
+  }
+  void Send(DeleteBatch batch);
+  void Settle(int tries, std::vector<DeleteError> errors);
+  void Note(std::vector<DeleteFailure> failed) MR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    std::ranges::move(failed, std::back_inserter(failures_));
+  }
+  void End(std::vector<DeleteFailure> failed, bool refused) MR_EXCLUDES(mutex_);
+
+  BucketClient& bucket_;
+  const Call call_;
+  Done<std::vector<DeleteFailure>> done_;
+  Mutex mutex_;
+  std::vector<DeleteBatch> batches_ MR_GUARDED_BY(mutex_);  ///< taken from the end
+  std::size_t count_ MR_GUARDED_BY(mutex_) = 0, ended_ MR_GUARDED_BY(mutex_) = 0, refused_ MR_GUARDED_BY(mutex_) = 0;
+  std::vector<DeleteFailure> failures_ MR_GUARDED_BY(mutex_);
+};
+
+void BatchDeletion::Send(DeleteBatch batch) {
+  ++batch.tries;
+  bool single = !xml::Fits(batch.keys[0]);
+  Operation operation = single ? bucket_.NewOperation("DeleteObject", "DELETE", batch.keys[0])
+                               : bucket_.NewOperation("DeleteObjects", "POST");
+  if (!single) {
+    operation.query = {{"delete", ""}};
+    operation.own_body = DeleteDocument(batch.keys);
+    ByteSpan body = AsBytes(operation.own_body);
+    operation.headers.Set("X-Amz-Checksum-Crc32c", EncodeCrc32c(body));
+    operation.headers.Set("Content-MD5", Base64Encode(Md5(body)));  // older servers insist on it
+    operation.headers.Set("Content-Type", "application/xml");
+  }
+  bucket_.RunThen(std::move(operation), call_,
+                  [self = shared_from_this(), batch = std::move(batch), single](Outcome outcome) mutable {
+                    std::optional<Error> refused;
+                    std::vector<DeleteError> errors;
+                    if (!outcome.response) refused = outcome.response.error();
+                    if (outcome.response && !single) {
+                      auto parsed = ParseDeleteErrors(outcome.response->body);
+                      if (parsed) {
+                        errors = *std::move(parsed);
+                      } else {
+                        refused = parsed.error();
+                      }
+                    }
+                    if (!refused) return self->Settle(batch.tries, std::move(errors));
+                    std::vector<DeleteFailure> failed;
+                    for (std::string& key : batch.keys) failed.push_back({.key = std::move(key), .error = *refused});
+                    self->End(std::move(failed), true);
+                  });
+}
+
+/// Takes the response to a batch. Sends the keys again that the server could not delete for the moment.
+void BatchDeletion::Settle(int tries, std::vector<DeleteError> errors) {
+  std::vector<DeleteFailure> failed, transient;
+  for (DeleteError& error : errors) {
+    if (error.code == "NoSuchKey") continue;
+    Code code = CodeFromS3(error.code);
+    auto& which = IsRetryable(code) ? transient : failed;
+    which.push_back({.key = std::move(error.key), .error = Error(code, error.message + " (" + error.code + ")")});
+  }
+  if (transient.empty()) return End(std::move(failed), false);
+  auto wait = bucket_.dispatcher().NextTry(tries, transient.front().error, call_, std::nullopt);
+  if (!wait) {
+    std::ranges::move(transient, std::back_inserter(failed));
+    return End(std::move(failed), false);
+  }
+  Note(std::move(failed));
+  DeleteBatch batch{.tries = tries};
+  for (DeleteFailure& failure : transient) batch.keys.push_back(std::move(failure.key));
+  bucket_.RunAfter(*wait, call_,
+                   [self = shared_from_this(), batch = std::move(batch)]() mutable { self->Send(std::move(batch)); });
+}
+
+/// Records the end of a batch. Begins the next batch, or, after the last one, completes the call.
+void BatchDeletion::End(std::vector<DeleteFailure> failed, bool refused) {
+  Note(std::move(failed));
+  std::vector<DeleteFailure> failures;
+  bool nothing_went;
+  {
+    MutexLock lock(mutex_);
+    refused_ += refused;
+    if (++ended_ < count_) {
+      lock.Unlock();
+      return SendNext();
+    }
+    failures = std::move(failures_);
+    nothing_went = refused_ == count_;
+  }
+  if (nothing_went) return done_(Fail(failures.front().error));
+  done_(std::move(failures));
+}
+
+}  // namespace
+
+void DeleteInBatches(BucketClient& bucket, std::vector<std::string> keys, Call call,
+                     Done<std::vector<DeleteFailure>> done) {
+  for (const std::string& key : keys) {
+    if (Status good = CheckKey(key); !good) return done(Fail(good.error()));
+  }
+  if (keys.empty()) return done(std::vector<DeleteFailure>());
+  std::make_shared<BatchDeletion>(bucket, std::move(call), std::move(done))->Run(std::move(keys));
+}
+
+}  // namespace millrace::object::s3
