@@ -9,15 +9,15 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "millrace/base/files/managed_folder.h"
 #include "millrace/base/files/trusted_folder.h"
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/json.h"
 #include "millrace/base/text.h"
-#include "millrace/csi/mounter/daemon_plan.h"
 #include "millrace/csi/mounter/probe.h"
 #include "millrace/csi/volume/mount_options.h"
-#include "millrace/mount/daemon/session_lease.h"
 #include "millrace/mount/point/mount_point.h"
+#include "millrace/vfs/staging/staging_area.h"
 
 namespace millrace::csi {
 namespace {
@@ -79,7 +79,7 @@ Result<std::unique_ptr<LocalMounter>> LocalMounter::Open(LocalMounterOptions opt
   MR_TRY(OpenTrustedFolder(options.state_folder, {.what = "the mounter's folder", .cure = "choose another one"},
                            MissingFolder::kMake));
   std::unique_ptr<LocalMounter> mounter(new LocalMounter(std::move(options), std::move(folder)));
-  if (!mounter->options_.keeper.empty()) (void)mounter->WatchKeeper();
+  (void)mounter->kept_.Watch();
   mounter->CleanUp();
   for (const MountRecord& record : mounter->records_.All()) {
     const auto mounted = FindOurs(record.target);
@@ -92,35 +92,29 @@ Result<std::unique_ptr<LocalMounter>> LocalMounter::Open(LocalMounterOptions opt
 }
 
 LocalMounter::LocalMounter(LocalMounterOptions options, KubeletFolder folder)
-    : options_(std::move(options)), folder_(std::move(folder)), records_(options_.state_folder / "mounts") {}
+    : options_(std::move(options)),
+      folder_(std::move(folder)),
+      records_(options_.state_folder / "mounts"),
+      kept_(
+          options_.keeper, options_.start_timeout,
+          [this](const DaemonPlan& plan, Duration timeout, const std::stop_token& stop) {
+            return StartDaemon(plan, timeout, stop);
+          },
+          options_.log) {}
 
 LocalMounter::~LocalMounter() {
   watcher_ = {};
-  std::map<std::string, Starting> starting;
-  {
-    MutexLock lock(mutex_);
-    starting.swap(starting_);
-  }
-  for (auto& [name, start] : starting) start.thread.request_stop();
-  starting.clear();  // waits for them; the next mounter starts these daemons
+  kept_.Stop();
   MutexLock lock(mutex_);
   for (auto& [target, daemon] : daemons_) daemon.process.Detach();
 }
 
 void LocalMounter::CleanUp() {
-  std::set<std::string> kept;
-  if (!options_.keeper.empty()) {
-    for (const mount::HeldSessionInfo& each :
-         mount::ListHeldSessions(options_.keeper).value_or(std::vector<mount::HeldSessionInfo>{})) {
-      // What a mounter left that died before its daemon was there.
-      if (!each.held && !each.has_device) (void)mount::ForgetHeldSession(options_.keeper, each.name);
-      if (each.has_device) kept.insert(each.name);
-    }
-  }
+  const std::set<std::string> kept = kept_.RemoveUnstarted();
   for (const MountRecord& record : records_.All()) {
     const auto mounted = mount::FindMount(record.target);
     if (!mounted || !*mounted || (*mounted)->type != kMountType) continue;
-    if (kept.contains(SessionName(record.target))) continue;  // its daemon is, or will be, there
+    if (kept.contains(KeptMounts::NameOf(record.target))) continue;  // its daemon is, or will be, there
     const auto answer = ProbeMount(record.target, options_.probe_timeout);
     if (!answer || answer->daemon || answer->daemon.error().code() != Code::kUnavailable) continue;
     // The record stays until the volume is unstaged: it says whose keys the mount had.
@@ -210,9 +204,9 @@ void LocalMounter::WatchDaemons(const std::stop_token& stop) {
   const Duration pause = options_.keeper.empty() ? Duration(std::chrono::seconds(1)) : std::chrono::milliseconds(100);
   while (SystemClock().SleepFor(pause, stop)) {
     const std::vector<EndedDaemon> ended = TakeEnded();
-    const std::set<std::string> kept = options_.keeper.empty() ? std::set<std::string>() : WatchKeeper();
+    const std::set<std::string> kept = kept_.Watch();
     for (const EndedDaemon& daemon : ended) {
-      const bool goes_on = kept.contains(SessionName(daemon.target));
+      const bool goes_on = kept.contains(KeptMounts::NameOf(daemon.target));
       options_.log.Log(goes_on ? LogLevel::kWarning : LogLevel::kError,
                        goes_on
                            ? "the daemon of a mount ended; another one takes its place"
@@ -263,12 +257,13 @@ Status LocalMounter::MountHere(const MountRequest& request, const TargetPath& ta
     const auto answer = ProbeMount(target.path, options_.probe_timeout);
     const bool is_same =
         record && record->fingerprint == fingerprint && record->driver_identity == request.plan.driver_identity;
-    if (!answer && is_same) MR_TRY(RenewKeys(request, target, 0));  // wrong keys keep a daemon from starting
+    if (!answer && is_same)
+      MR_TRY(kept_.RenewKeys(PlanDaemon(request, target), 0));  // wrong keys keep a daemon from starting
     if (!answer) return Fail(Code::kUnavailable, "the mount on {} does not answer", target.path);
     if (answer->daemon) {
       if (!is_same) return Fail(Code::kAlreadyExists, "{} is mounted with other options", target.path);
       MR_TRY(WriteToken(request, target));  // kubelet publishes again before the old one expires
-      return RenewKeys(request, target, answer->stats.value("pid", 0));
+      return kept_.RenewKeys(PlanDaemon(request, target), answer->stats.value("pid", 0));
     }
     if (answer->daemon.error().code() != Code::kUnavailable) return Fail(answer->daemon.error());
     MR_TRY(mount::Detach(target.path, /*lazy=*/true));
@@ -310,7 +305,37 @@ std::filesystem::path LocalMounter::StagingOf(const std::string& volume) const {
 /// The staging folder of a mount. A mount that is kept has its own: when it goes on, nobody owns its files for a
 /// moment, and another mount of the volume would take them.
 std::filesystem::path LocalMounter::StagingOf(const std::string& volume, const TargetPath& target) const {
-  return options_.keeper.empty() ? StagingOf(volume) : StagingOf(volume) / SessionName(target.path);
+  return options_.keeper.empty() ? StagingOf(volume) : StagingOf(volume) / KeptMounts::NameOf(target.path);
+}
+
+/// Gives a new mount what mounts of its volume left that are over. Call before the keeper knows the new one.
+void LocalMounter::HandOverStaged(const std::string& volume, const TargetPath& target) const {
+  namespace fs = std::filesystem;
+  const fs::path shared = StagingOf(volume), own = StagingOf(volume, target);
+  const auto kept = kept_.Names();
+  if (!kept) return;  // then no mount is known to be over
+  std::error_code error;
+  fs::create_directories(shared, error);
+  std::vector<fs::path> over = {shared};
+  for (const auto& entry : fs::directory_iterator(shared, error)) {
+    if (entry.is_directory(error) && !kept->contains(entry.path().filename())) over.push_back(entry.path());
+  }
+  for (const fs::path& folder : over) {
+    if (folder == own || !fs::exists(folder / ManagedFolder::kMarkerName, error)) continue;
+    const auto moved = vfs::StagingArea::HandOver(folder, own);
+    if (!moved) {
+      options_.log.Error("what an earlier mount of a volume left cannot be handed over; it stays staged",
+                         {{"volume", volume}, {"folder", folder}, {"reason", moved.error()}});
+    } else if (*moved > 0) {
+      options_.log.Warning("what an earlier mount of a volume left is handed over to the next one",
+                           {{"volume", volume}, {"folder", folder}, {"files", *moved}});
+    }
+    // The keeper may have lost its memory while the mount's daemon lives.
+    const bool ended = folder != shared && !fs::exists(options_.state_folder / "mounts" / folder.filename(), error);
+    const bool empty = std::ranges::none_of(fs::directory_iterator(folder, error),
+                                            [](const auto& file) { return file.path().extension() == ".record"; });
+    if (moved && ended && empty) fs::remove_all(folder, error);
+  }
 }
 
 Subprocess::Options LocalMounter::DaemonOptions(const MountRequest& request, const TargetPath& target) const {
@@ -323,8 +348,9 @@ Subprocess::Options LocalMounter::DaemonOptions(const MountRequest& request, con
                             .stderr_file = log,
                             .die_with_parent = false};
   if (!options_.keeper.empty()) {
-    start.argv.insert(start.argv.end(), {"--keeper", options_.keeper.string(), "--kept-name", SessionName(target.path),
-                                         "--session-log", (records_.FolderOf(target.path) / kSessionLog).string()});
+    start.argv.insert(start.argv.end(),
+                      {"--keeper", options_.keeper.string(), "--kept-name", KeptMounts::NameOf(target.path),
+                       "--session-log", (records_.FolderOf(target.path) / kSessionLog).string()});
   }
   start.argv.insert(start.argv.end(), request.plan.flags.begin(), request.plan.flags.end());
   auto has = [&](std::string_view flag) {
@@ -359,20 +385,7 @@ DaemonPlan LocalMounter::PlanDaemon(const MountRequest& request, const TargetPat
 
 Status LocalMounter::StartDaemon(const MountRequest& request, const TargetPath& target) {
   HandOverStaged(request.volume, target);
-  const DaemonPlan plan = PlanDaemon(request, target);
-  if (options_.keeper.empty()) return StartDaemon(plan, options_.start_timeout, {});
-  const std::string name = SessionName(target.path);
-  MR_TRY(mount::StoreDaemonPlan(options_.keeper, name, plan.Encode()));
-  {
-    MutexLock lock(mutex_);
-    plans_.insert_or_assign(name, plan);
-  }
-  Status started = StartDaemon(plan, options_.start_timeout, {});
-  if (started) return started;
-  (void)mount::ForgetHeldSession(options_.keeper, name);
-  MutexLock lock(mutex_);
-  plans_.erase(name);
-  return started;
+  return kept_.StartFirst(PlanDaemon(request, target));
 }
 
 Status LocalMounter::StartDaemon(const DaemonPlan& plan, Duration timeout, const std::stop_token& stop) {
@@ -428,7 +441,7 @@ Status LocalMounter::Bind(const BindRequest& request) {
 
 Status LocalMounter::StopDaemon(const std::string& path, const MountRecord& record) {
   const auto answer = ProbeMount(path, options_.probe_timeout);
-  if (!answer && CannotBeRestarted(SessionName(path))) return Abandon(path, record);
+  if (!answer && kept_.CannotBeRestarted(path)) return kept_.Abandon(path, record.volume);
   if (!answer) return Fail(Code::kUnavailable, "the mount on {} does not answer", path);
   if (const auto mounted = MR_TRY(FindOurs(path))) {
     const auto pods = MR_TRY(FindOtherPoints(mounted->device, path));
@@ -468,10 +481,8 @@ Status LocalMounter::UnmountHere(const TargetPath& target) {
     }
   }
   records_.Remove(target.path);
-  MutexLock lock(mutex_);
-  memory_.erase(target.path);
-  plans_.erase(SessionName(target.path));
-  retries_.erase(SessionName(target.path));
+  kept_.ForgetMount(target.path);
+  ReleaseMemory(target.path);
   return {};
 }
 

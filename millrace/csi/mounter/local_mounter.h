@@ -2,7 +2,6 @@
 // that one volume's failure is not another's, and each has only its own keys.
 #pragma once
 
-#include <atomic>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -19,6 +18,7 @@
 #include "millrace/base/threads/sync.h"
 #include "millrace/csi/mounter/daemon_plan.h"
 #include "millrace/csi/mounter/in_flight.h"
+#include "millrace/csi/mounter/kept_mounts.h"
 #include "millrace/csi/mounter/kubelet_folder.h"
 #include "millrace/csi/mounter/mount_records.h"
 #include "millrace/csi/mounter/mounter.h"
@@ -81,21 +81,13 @@ class LocalMounter final : public Mounter {
   std::filesystem::path StagingOf(const std::string& volume) const;
   std::filesystem::path StagingOf(const std::string& volume, const TargetPath& target) const;
   DaemonPlan PlanDaemon(const MountRequest& request, const TargetPath& target) const;
-  /// The name of a mount at the keeper.
-  static std::string SessionName(const std::string& target);
-  Status RenewKeys(const MountRequest& request, const TargetPath& target, pid_t daemon) MR_EXCLUDES(mutex_);
   void HandOverStaged(const std::string& volume, const TargetPath& target) const;
   Subprocess::Options DaemonOptions(const MountRequest& request, const TargetPath& target) const;
   Status StartDaemon(const DaemonPlan& plan, Duration timeout, const std::stop_token& stop) MR_EXCLUDES(mutex_);
-  std::set<std::string> WatchKeeper() MR_EXCLUDES(mutex_);
   struct EndedDaemon {
     std::string volume, target, cause;
   };
   std::vector<EndedDaemon> TakeEnded() MR_EXCLUDES(mutex_);
-  void BeginRestarts(const std::vector<std::string>& names) MR_EXCLUDES(mutex_);
-  void Restart(const std::string& name, const std::stop_token& stop) MR_EXCLUDES(mutex_);
-  bool CannotBeRestarted(const std::string& name) MR_EXCLUDES(mutex_);
-  Status Abandon(const std::string& path, const MountRecord& record) MR_EXCLUDES(mutex_);
   Status WriteToken(const MountRequest& request, const TargetPath& target) const;
   Status StopDaemon(const std::string& path, const MountRecord& record) MR_EXCLUDES(mutex_);
   Status UnmountHere(const TargetPath& target) MR_EXCLUDES(mutex_);
@@ -109,21 +101,7 @@ class LocalMounter final : public Mounter {
   Mutex mutex_;
   std::map<std::string, Daemon> daemons_ MR_GUARDED_BY(mutex_);        ///< by target
   std::map<std::string, std::uint64_t> memory_ MR_GUARDED_BY(mutex_);  ///< of the mounts, by target; bytes
-  /// The plans of all mounts that the keeper has, by their names there. A new keeper gets them again.
-  std::map<std::string, DaemonPlan> plans_ MR_GUARDED_BY(mutex_);
-  /// The time of the next start of a daemon whose last start failed.
-  struct Retry {
-    TimePoint at;
-    Duration pause;  ///< from there to the next try, if this one fails too
-  };
-  std::map<std::string, Retry> retries_ MR_GUARDED_BY(mutex_);  ///< by the names at the keeper
-  /// The start of a daemon whose mount is at the keeper. On a thread of its own, since the daemon asks its store.
-  struct Starting {
-    TimePoint began;
-    std::shared_ptr<std::atomic<bool>> ended;
-    std::jthread thread;
-  };
-  std::map<std::string, Starting> starting_ MR_GUARDED_BY(mutex_);  ///< by the names at the keeper
+  KeptMounts kept_;
   std::jthread watcher_;
 };
 
