@@ -140,8 +140,6 @@ void Driver::Stop(Duration grace) {
   }
 }
 
-std::string Driver::http_address() const { return rep_->http ? rep_->http->address() : ""; }
-
 struct MounterServer::Rep {
   explicit Rep(const Logger& log) : calls(log, registry) {}
   metrics::Registry registry;

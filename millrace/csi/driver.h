@@ -40,7 +40,6 @@ class Driver {
   ~Driver();
   /// Ends when calls in progress have ended, but after `grace` cancels them. Removes the sockets.
   void Stop(Duration grace);
-  std::string http_address() const;  ///< "127.0.0.1:39121"; empty without one
 
  private:
   struct Rep;

@@ -12,10 +12,8 @@
 #define MR_TSA(x)
 #endif
 #define MR_GUARDED_BY(mutex) MR_TSA(guarded_by(mutex))
-#define MR_PT_GUARDED_BY(mutex) MR_TSA(pt_guarded_by(mutex))
 #define MR_REQUIRES(...) MR_TSA(requires_capability(__VA_ARGS__))
 #define MR_EXCLUDES(...) MR_TSA(locks_excluded(__VA_ARGS__))
-#define MR_ACQUIRED_AFTER(...) MR_TSA(acquired_after(__VA_ARGS__))
 #define MR_NO_THREAD_SAFETY_ANALYSIS MR_TSA(no_thread_safety_analysis)
 
 namespace millrace {

@@ -13,7 +13,7 @@ Result<ModelSource> ModelSource::Open(object::Connection& connection, std::strin
   auto held = OpenHeld(connection, url, step, log, call);
   if (held) return ModelSource(*std::move(held));
   if (held.error().code() != Code::kNotFound || step) return Fail(held.error());
-  auto files = OpenSafetensorsFiles(connection, url, call);
+  auto files = OpenSafetensors(connection, url, call);
   if (!files && files.error().code() == Code::kNotFound) {
     return Fail(Code::kNotFound,
                 "no model at {}: neither committed checkpoints (`millrace ckpt ls` shows them) nor *.safetensors files",

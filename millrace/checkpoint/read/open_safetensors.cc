@@ -144,8 +144,8 @@ class FolderReader {
 
 }  // namespace
 
-Result<std::unique_ptr<StoreReader>> OpenSafetensorsFiles(object::Connection& connection, std::string_view url,
-                                                          object::Call call) {
+Result<std::unique_ptr<StoreReader>> OpenSafetensors(object::Connection& connection, std::string_view url,
+                                                     object::Call call) {
   object::Location location = MR_TRY(object::Locate(connection, url));
   std::string folder = location.key;
   std::vector<std::string> files;
@@ -162,11 +162,6 @@ Result<std::unique_ptr<StoreReader>> OpenSafetensorsFiles(object::Connection& co
   if (files.empty()) files = MR_TRY(reader.FindFiles());
   Manifest manifest = MR_TRY(reader.Read(files));
   return std::make_unique<StoreReader>(location.store, folder, std::move(name), std::move(manifest));
-}
-
-Result<std::unique_ptr<Reader>> OpenSafetensors(object::Connection& connection, std::string_view url,
-                                                object::Call call) {
-  return OpenSafetensorsFiles(connection, url, std::move(call));
 }
 
 }  // namespace millrace::checkpoint

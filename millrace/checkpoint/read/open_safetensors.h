@@ -5,7 +5,6 @@
 #include <string_view>
 
 #include "millrace/base/result.h"
-#include "millrace/checkpoint/read/reader.h"
 #include "millrace/checkpoint/read/store_reader.h"
 #include "millrace/object/connection.h"
 
@@ -15,11 +14,7 @@ namespace millrace::checkpoint {
 /// ("model/lm_head.weight"). If the folder has a config.json, meta[kMetaModelConfig] holds its content. Reads the
 /// shards that model.safetensors.index.json names; without an index model.safetensors; without that every *.safetensors
 /// of the folder. These files have no checksums; sizes and offsets are checked. Blocks.
-Result<std::unique_ptr<Reader>> OpenSafetensors(object::Connection& connection, std::string_view url,
-                                                object::Call call = {});
-
-/// The same, for callers that need to know where the files are.
-Result<std::unique_ptr<StoreReader>> OpenSafetensorsFiles(object::Connection& connection, std::string_view url,
-                                                          object::Call call);
+Result<std::unique_ptr<StoreReader>> OpenSafetensors(object::Connection& connection, std::string_view url,
+                                                     object::Call call = {});
 
 }  // namespace millrace::checkpoint

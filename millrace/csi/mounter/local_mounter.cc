@@ -27,6 +27,8 @@ constexpr char kSessionLog[] = "session";
 constexpr char kMountType[] = "fuse.millrace";
 constexpr std::string_view kMemoryFlag = "--memory-budget=";
 constexpr std::uint64_t kLogLimit = 1 * kMiB;
+/// The time that Unmount waits for the daemon to publish. Shorter than the two minutes that kubelet waits for a call.
+constexpr Duration kStopTimeout = std::chrono::seconds(90);
 
 /// The topmost mount at a path of ours; nothing if there is none.
 /// Errors: kAlreadyExists if another program mounted there.
@@ -448,7 +450,7 @@ Status LocalMounter::StopDaemon(const std::string& path, const MountRecord& reco
     if (!pods.empty()) return Fail(Code::kBusy, "{} is in use at {}", path, pods.front());
   }
   // Other mount namespaces of the node may have copies, made by programs that have nothing to do with the volume.
-  const mount::UnmountOptions unmount{.everywhere = true, .timeout = options_.stop_timeout};
+  const mount::UnmountOptions unmount{.everywhere = true, .timeout = kStopTimeout};
   auto report = MR_TRY(mount::Unmount(path, unmount, {}));
   using Outcome = mount::UnmountOutcome;
   switch (report.outcome) {

@@ -35,8 +35,6 @@ struct LocalMounterOptions {
   std::uint64_t node_memory = 0;            ///< of all daemons together; 0: no limit
   std::uint64_t cache_bytes = 20 * kGiB;    ///< of the disk cache that the node's volumes share
   Duration start_timeout = std::chrono::seconds(60);
-  /// The time that Unmount waits for the daemon to publish. Shorter than the two minutes that kubelet waits for a call.
-  Duration stop_timeout = std::chrono::seconds(90);
   Duration probe_timeout = std::chrono::seconds(10);
   /// The socket of the node's keeper (mount/daemon/session_holder.h). Empty: a mount ends with its daemon.
   std::filesystem::path keeper;

@@ -51,7 +51,6 @@ class Client {
     /// Replaces the resolver for these "host:port". A new connection takes one of a name's addresses at random, and
     /// another one if nobody answers there.
     std::map<std::string, std::vector<std::string>> addresses;
-    std::string user_agent = "millrace";
     /// The largest share of the requests with Request::hedge that are sent a second time. 0.05: the additional load
     /// that "The Tail at Scale" (Dean and Barroso, 2013) allows, which is 5 %.
     double hedged_share = 0.05;

@@ -100,7 +100,7 @@ void Transfer::Prepare(CURL* easy, const Client::Options& options, CURLSH* share
   curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
   curl_easy_setopt(easy, CURLOPT_HTTP_CONTENT_DECODING, 0L);
   curl_easy_setopt(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
-  curl_easy_setopt(easy, CURLOPT_USERAGENT, options.user_agent.c_str());
+  curl_easy_setopt(easy, CURLOPT_USERAGENT, "millrace");
   curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, Milliseconds(options.timeouts.connect));
   curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
   // Each connection resolves the name again and takes an address at random, so that all addresses of a service are

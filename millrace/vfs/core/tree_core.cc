@@ -16,6 +16,8 @@ namespace {
 constexpr Duration kRootPatience = std::chrono::milliseconds(300);
 /// A store that did not answer is not asked about the root again for this time; a guess.
 constexpr Duration kRootPause = std::chrono::seconds(5);
+/// The most paths in the metadata cache. Inodes take memory of their own: vfs/README.md, "The memory of a name".
+constexpr std::size_t kMetadataEntries = 65'536;
 
 }  // namespace
 
@@ -38,7 +40,7 @@ TreeCore::TreeCore(object::Store& s, cache::BlockCache& c, MemoryBudget& b, std:
                                                     .log = options.log})
                           : nullptr),
       table(options.prefix, options.session),
-      metadata(*options.clock, options.metadata_ttl, options.negative_ttl, options.metadata_entries),
+      metadata(*options.clock, options.metadata_ttl, options.negative_ttl, kMetadataEntries),
       attributes(store, metadata, *options.clock, options.prefix, options.stored_attributes, options.buckets_at_top,
                  uploads_begun()),
       ahead(

@@ -10,6 +10,9 @@ constexpr Duration kRetry = std::chrono::seconds(1);  ///< after the first failu
 /// Names that Divert tries for one file. A guess: far more than there are mounts that replace one file.
 constexpr int kDivertedNames = 100;
 
+/// Parts of one file that are sent at the same time. A guess: hides the latency of a request.
+constexpr int kPartsOfWriter = 4;
+
 bool IsLost(Code code) { return code == Code::kStale || code == Code::kAlreadyExists; }
 
 }  // namespace
@@ -17,7 +20,7 @@ bool IsLost(Code code) { return code == Code::kStale || code == Code::kAlreadyEx
 WriteBack::WriteBack(TreeCore& core)
     : core_(core),
       publisher_(
-          {.parallel = core.options.publish_parallel, .most = core.options.publish_most}, *core.options.clock,
+          {}, *core.options.clock,
           [this](const InodePtr& inode, const object::Call& call) { return PublishKept(inode, call); },
           [this](const InodePtr& inode) { core_.table.Forget(inode->id, 1); }) {}
 
@@ -31,7 +34,7 @@ Writer::Environment WriteBack::WriterEnvironment(const Inode& inode) {
       .clock = core_.clock,
       .ledger = core_.uploads_begun(),
       .part_bytes = core_.options.write_part_bytes,
-      .parallel_parts = core_.options.write_parallel_parts,
+      .parallel_parts = kPartsOfWriter,
       .await_room = [this](const object::Call& call) { return publisher_.AwaitProgress(call); },
       .session = core_.options.session,
       .inode = inode.id};

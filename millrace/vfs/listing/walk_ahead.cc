@@ -11,8 +11,11 @@ namespace {
 constexpr int kInOrder = 2;
 /// Parents that are remembered, and children of each. They bound the memory to a few tens of MiB; a guess.
 constexpr std::size_t kMostParents = 16, kMostChildren = 16'384;
-/// Started listings that are not read yet: twice Options::ahead_slow, so that two walks do not drop each other's.
-constexpr std::size_t kMaxStarted = 24;
+/// Listings started ahead where pages take PageStream::kSlowPage or longer; fewer if half of Options::trust is too
+/// short to read them.
+constexpr std::size_t kAheadIfSlow = 12;
+/// Started listings that are not read yet. Twice as many, so that two walks do not drop each other's.
+constexpr std::size_t kMaxStarted = 2 * kAheadIfSlow;
 /// Pages that such a listing holds. A guess: most directories have no more, and a walker that gave up wastes few.
 constexpr int kPagesAhead = 2;
 
@@ -76,7 +79,7 @@ void WalkAhead::StartNext(const ChildDirectories& children, StartedListings& dro
   std::size_t ahead = options_.ahead;
   if (slow_) {
     const auto in_time = static_cast<std::size_t>(options_.trust / 2 / std::max<Duration>(children.pace, Duration(1)));
-    ahead = std::max(ahead, std::min(options_.ahead_slow, in_time));
+    ahead = std::max(ahead, std::min(kAheadIfSlow, in_time));
   }
   const std::size_t end = std::min(children.keys.size(), children.next + ahead);
   for (std::size_t i = children.next; i < end; ++i) {

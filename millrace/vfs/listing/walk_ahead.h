@@ -27,8 +27,6 @@ class WalkAhead {
     Duration trust{};       ///< how old a listing may be when it is read; zero: no listing is started
     int parallel = 1;       ///< see PageStream
     std::size_t ahead = 3;  ///< listings started ahead of the walker in one directory
-    /// The most where pages take PageStream::kSlowPage or longer; fewer if half of `trust` is too short to read them.
-    std::size_t ahead_slow = 12;
   };
   /// Store and clock must outlive this.
   WalkAhead(object::ReadStore& store, const Clock& clock, Options options)

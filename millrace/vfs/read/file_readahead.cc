@@ -13,6 +13,8 @@ constexpr int kAscending = 2, kMostAscending = 1024;
 /// Names that stay in an order behind the file opened last. A guess: several readers follow one order.
 constexpr std::uint64_t kKeepBehind = 4096;
 constexpr std::size_t kMostGuesses = 1024;  ///< not opened yet; bounds the memory; a guess
+/// Of files larger than the first, only the beginning is read ahead.
+constexpr std::uint64_t kWholeFileBytes = 8 * kMiB, kBeginningBytes = 1 * kMiB;
 
 }  // namespace
 
@@ -155,7 +157,7 @@ bool FileReadahead::HasRoom() {
   while (!oldest_.empty() && (guessed_bytes_ >= options_.most_bytes || guesses_.size() >= kMostGuesses)) {
     // A guess that was not opened in time was wrong. A younger guess may still be right.
     const Guess& oldest = guesses_.at(oldest_.front());
-    if (now - oldest.made < 2 * options_.guess.horizon) return false;
+    if (now - oldest.made < 2 * OrderGuess::kHorizon) return false;
     DropGuess(std::string(oldest_.front()));
   }
   return true;
@@ -176,7 +178,7 @@ bool FileReadahead::AddGuess(const std::string& path, DeferredWork& work) {
 }
 
 std::uint64_t FileReadahead::BytesAhead(const Metadata& metadata) const {
-  return metadata.size <= options_.whole_file_bytes ? metadata.size : std::min(metadata.size, options_.beginning_bytes);
+  return metadata.size <= kWholeFileBytes ? metadata.size : std::min(metadata.size, kBeginningBytes);
 }
 
 void FileReadahead::DropGuess(const std::string& path) {

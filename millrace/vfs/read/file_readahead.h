@@ -32,8 +32,6 @@ namespace millrace::vfs {
 class FileReadahead {
  public:
   struct Options {
-    std::uint64_t whole_file_bytes = 8 * kMiB;  ///< of larger files only the beginning is read ahead
-    std::uint64_t beginning_bytes = 1 * kMiB;
     std::uint64_t most_bytes = 64 * kMiB;  ///< of guesses that are not opened yet
     std::size_t most_hints = 65'536;
     Duration trust{};  ///< how long a version counts as current after its request

@@ -20,7 +20,7 @@ OrderGuess::Plan OrderGuess::OnOpen(std::uint64_t position, bool guessed, TimePo
     if (stride_ > 0 && strides_ >= kSameStrides) step_ = stride_;
     const bool follows = stride > 0 && stride == step_;
     credit_ = std::min(credit_ + (guessed ? 2 : follows ? 1 : 0), 2 * options_.most_ahead);
-    const Duration gap = std::min<Duration>(now - opened_, options_.horizon);
+    const Duration gap = std::min<Duration>(now - opened_, kHorizon);
     interval_ = interval_ == Duration::zero() ? gap : (interval_ * 7 + gap) / 8;
   }
   started_ = true;
@@ -28,7 +28,7 @@ OrderGuess::Plan OrderGuess::OnOpen(std::uint64_t position, bool guessed, TimePo
   opened_ = now;
   int count = std::min(credit_, options_.most_ahead);
   if (interval_ > Duration::zero()) {
-    count = static_cast<int>(std::min<std::int64_t>(count, std::max<std::int64_t>(1, options_.horizon / interval_)));
+    count = static_cast<int>(std::min<std::int64_t>(count, std::max<std::int64_t>(1, kHorizon / interval_)));
   }
   return {.first = position + step_, .step = step_, .count = credit_ > 0 ? count : 0};
 }

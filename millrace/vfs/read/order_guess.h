@@ -21,9 +21,9 @@ class OrderGuess {
   struct Options {
     int initial_credit = 8;
     int most_ahead = 64;  ///< positions
-    /// Reads ahead only the positions that are likely to be opened within this time.
-    Duration horizon = std::chrono::milliseconds(500);
   };
+  /// Only the positions that are likely to be opened within this time are read ahead.
+  static constexpr Duration kHorizon = std::chrono::milliseconds(500);
   /// The positions that are likely to be opened next: first, first + step, first + 2 · step, … The nearest is the
   /// first.
   struct Plan {

@@ -3,12 +3,18 @@
 #include <algorithm>
 
 namespace millrace::vfs {
+namespace {
+
+/// The longest skips that do not end a sequence.
+constexpr std::uint64_t kSkipForward = 16 * kMiB, kSkipBack = 1 * kMiB;
+
+}  // namespace
 
 bool ReadaheadWindow::Follows(std::uint64_t offset, std::uint64_t length) const {
   if (!started_) return offset < options_.initial;
   // After a jump, the next read or one sent out of order with it.
   if (window_ == 0) return offset <= expected_ + 2 * length && offset + 2 * length >= expected_;
-  return offset <= std::max(expected_, ahead_) + options_.skip_forward && offset + options_.skip_back >= expected_;
+  return offset <= std::max(expected_, ahead_) + kSkipForward && offset + kSkipBack >= expected_;
 }
 
 ReadaheadWindow::Plan ReadaheadWindow::OnRead(std::uint64_t offset, std::uint64_t length, std::uint64_t bound) {

@@ -19,7 +19,6 @@ class ReadaheadWindow {
   struct Options {
     std::uint64_t initial = 1 * kMiB;
     std::uint64_t part = 8 * kMiB;  ///< windows of a part and more end at multiples of it
-    std::uint64_t skip_forward = 16 * kMiB, skip_back = 1 * kMiB;
   };
   struct Plan {
     bool exact = false;  ///< fetch only the bytes read

@@ -48,14 +48,11 @@ struct TreeOptions {
   /// True: every open asks the store for the current version (close-to-open consistency). False: an open uses what the
   /// store said within the last metadata_ttl.
   bool revalidate_open = true;
-  /// The most paths in the metadata cache. Inodes take memory of their own: vfs/README.md, "The memory of a name".
-  std::size_t metadata_entries = 65'536;
   /// The most key ranges of one long listing that are listed at the same time: see PageStream. 1: one page at a time.
   int parallel_listing = 1;
   std::uint64_t read_part_bytes = 8 * kMiB;
   std::uint64_t max_readahead = 128 * kMiB;  ///< of one file; all files together use at most half of the cache's memory
   std::uint64_t write_part_bytes = 8 * kMiB;
-  int write_parallel_parts = 4;  ///< parts of one file that are sent at the same time
   /// The folder for bytes that were written and are not published yet. A tree that is not read-only needs it.
   std::filesystem::path staging_directory;
   std::uint64_t staging_limit = 16 * kGiB;
@@ -67,9 +64,7 @@ struct TreeOptions {
   /// published in the background, `publish_delay` later. Removing or renaming the file before then costs no request.
   bool close_async = false;
   Duration publish_delay = std::chrono::seconds(1);
-  int publish_parallel = 8;         ///< files that are published in the background at the same time
-  std::size_t publish_most = 4096;  ///< files that wait for the background; beyond this bound, Close publishes
-  Clock* clock = &SystemClock();    ///< must outlive the tree
+  Clock* clock = &SystemClock();  ///< must outlive the tree
   /// The name of this process in rename records (RenameRecord::owner). Choose one that no other process has.
   std::string owner = "unknown";
   /// Decides whether the owner of another record is alive. Empty: only the record's age decides.

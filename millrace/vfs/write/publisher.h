@@ -27,7 +27,7 @@ class Publisher {
  public:
   struct Options {
     int parallel = 8;
-    std::size_t most = 4096;  ///< files that wait
+    std::size_t most = 4096;  ///< files that wait; beyond this bound, File::Close publishes
     Duration first_retry = std::chrono::seconds(1), longest_retry = std::chrono::minutes(1);
   };
   /// Publishes a file, if it has anything to publish. Runs on one of the publisher's threads.
