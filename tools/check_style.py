@@ -1,9 +1,8 @@
-"""Checks the wording of headers, comments and documents. Prints each breach of an enforced rule, and how many breaches
-the other rules have; exit status 1 if an enforced rule has one.
+"""Checks the wording of headers, comments and documents. Prints each breach of a rule; exit status 1 if there is one.
 
-    python3 tools/check_style.py SOURCE_FOLDER [--list RULE]
+    python3 tools/check_style.py SOURCE_FOLDER
 
-RULE prints the breaches of one rule, enforced or not. The rules:
+The rules:
 
 headline  The first comment of a header says what the header has: "A write-ahead log of …", "Reads …". It does not begin
           with a clause or a pronoun: "What …", "How …", "When …", "Whether …", "Those that …".
@@ -11,9 +10,8 @@ summary   The documentation of a type or function in a header begins in the same
 phrase    Comments and documents do not use the phrases in PHRASES, because their noun is elsewhere: "so many", "likewise".
 type      A type of a namespace has a name that is unique and says something: NodeKind, not Kind.
 speech    A public function does not tell, hear or say: data is sent, received, recorded or emitted.
-object    A public function names the object of its verb: AddRecord, not Add.
-
-A rule joins ENFORCED once the tree keeps it.
+object    A public function names the object of its verb, in its name or by a parameter: TakePage() or Take(page), not
+          Take().
 """
 import bisect
 import pathlib
@@ -24,7 +22,6 @@ from collections.abc import Iterator
 from check_layers import tracked
 
 RULES = ("headline", "summary", "phrase", "type", "speech", "object")
-ENFORCED = ("headline", "summary", "phrase", "type")
 
 CLAUSE_HEADS = {"how", "what", "when", "where", "whether", "which", "who", "whom", "whose", "why", "while", "if"}
 PRONOUNS = {"it", "its", "that", "these", "this", "those", "they", "such", "none", "nothing", "they", "ones"}
@@ -117,7 +114,8 @@ class Scope:
 
 
 def declarations(source: str) -> Iterator[tuple[int, str, str]]:
-    """The (line, "type" or "function", name) of the types of namespaces, and of the public functions of types."""
+    """The (line, kind, name) of the types of namespaces, and of the public functions of types. Kinds are "type", "function"
+    and "nullary": a function without parameters."""
     code = COMMENT.sub(lambda match: blank(match), source)
     code = re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", blank, code, flags=re.M)
     lines = [match.start() for match in re.finditer("\n", code)]
@@ -135,9 +133,10 @@ def declarations(source: str) -> Iterator[tuple[int, str, str]]:
             if scopes:
                 scopes.pop()
         elif inner and inner.kind == "type" and inner.access == "public":
-            function = FUNCTION.search(re.sub(r"MR_\w+|alignas|noexcept", " ", statement.split("=")[0]))
+            declared = re.sub(r"MR_\w+|alignas|noexcept", " ", statement.split("=")[0])
+            function = FUNCTION.search(declared)
             if function and function[1] != inner.name and "using " not in statement and "override" not in statement:
-                yield line, "function", function[1]
+                yield line, "nullary" if declared[function.end():].lstrip().startswith(")") else "function", function[1]
         if token[0] == "{":
             scopes.append(Scope(statement, inner))
             if scopes[-1].is_outer_type:
@@ -149,9 +148,9 @@ def name_breaches(source: str) -> Iterator[tuple[str, Breach]]:
     for line, kind, name in declarations(source):
         if kind == "type" and name in TYPES:
             yield "type", (line, f"{name} says nothing without its header; qualify it, as NodeKind")
-        elif kind == "function" and name in SPEECH:
+        elif kind != "type" and name in SPEECH:
             yield "speech", (line, f"{name}() is a verb of speech; say what happens to the data")
-        elif kind == "function" and name in WITHOUT_OBJECT:
+        elif kind == "nullary" and name in WITHOUT_OBJECT:
             yield "object", (line, f"{name}() has no object")
 
 
@@ -165,7 +164,7 @@ def breaches(name: str, source: str) -> Iterator[tuple[str, Breach]]:
     yield from (("phrase", each) for each in phrase_breaches(name, source))
 
 
-def main(root: pathlib.Path, listed: str | None) -> int:
+def main(root: pathlib.Path) -> int:
     found: dict[str, list[str]] = {rule: [] for rule in RULES}
     # The change log is a record: its old entries stay as they were written.
     files = [name for name in tracked(root)
@@ -174,15 +173,11 @@ def main(root: pathlib.Path, listed: str | None) -> int:
     for name in files:
         for rule, (line, what) in breaches(name, (root / name).read_text()):
             found[rule].append(f"{name}:{line}: {rule}: {what}")
-    for rule, lines in found.items():
-        if rule in ENFORCED or rule == listed:
-            print(*lines, sep="\n", end="\n" if lines else "")
-    print(f"{len(files)} files; " + ", ".join(
-        f"{rule}: {len(lines)}" + ("" if rule in ENFORCED else " (not enforced)") for rule, lines in found.items()))
-    return 1 if any(found[rule] for rule in ENFORCED) else 0
+    for lines in found.values():
+        print(*lines, sep="\n", end="\n" if lines else "")
+    print(f"{len(files)} files; " + ", ".join(f"{rule}: {len(lines)}" for rule, lines in found.items()))
+    return 1 if any(found.values()) else 0
 
 
 if __name__ == "__main__":
-    arguments = sys.argv[1:]
-    listed_rule = arguments[arguments.index("--list") + 1] if "--list" in arguments else None
-    sys.exit(main(pathlib.Path(arguments[0]).resolve(), listed_rule))
+    sys.exit(main(pathlib.Path(sys.argv[1]).resolve()))

@@ -69,7 +69,7 @@ Result<bool> Scorer::Begin(const ScoreRequest& request, std::size_t index) {
   text.published = text.blocks.size();
   text.stored = text.blocks.size() * in_block;
   while (text.blocks.size() < wanted) {
-    const std::int32_t block = pool_.Take();
+    const std::int32_t block = pool_.TakeBlock();
     if (block < 0) {
       pool_.Release(text.blocks);
       if (!texts_.empty()) return false;

@@ -40,7 +40,7 @@ std::vector<std::int32_t> BlockPool::Share(std::span<const TokenId> tokens, std:
   return shared;
 }
 
-std::int32_t BlockPool::Take() {
+std::int32_t BlockPool::TakeBlock() {
   if (free_.empty()) {
     if (unused_.empty()) return -1;
     const std::int32_t evicted = unused_.front();

@@ -29,7 +29,7 @@ class BlockPool {
   /// At least one token is left over, whose logits can be computed. `root`: sequences of different roots share nothing.
   std::vector<std::int32_t> Share(std::span<const TokenId> tokens, std::uint64_t root = 0);
   /// Returns a block that the caller alone uses; -1 if none is available.
-  std::int32_t Take();
+  std::int32_t TakeBlock();
   /// Makes the last of `blocks` known, which the caller uses. `tokens` are those of all of `blocks`, which they fill.
   /// If another block is known by the same tokens, it takes the place of the last one.
   void Publish(std::span<const TokenId> tokens, std::span<std::int32_t> blocks, std::uint64_t root = 0);

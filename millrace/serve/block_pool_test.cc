@@ -24,7 +24,7 @@ std::vector<std::int32_t> Store(BlockPool& pool, const std::vector<TokenId>& tok
   std::vector<std::int32_t> blocks = pool.Share(tokens);
   const auto in_block = static_cast<std::size_t>(pool.block_tokens());
   while (blocks.size() * in_block < tokens.size()) {
-    blocks.push_back(pool.Take());
+    blocks.push_back(pool.TakeBlock());
     if (blocks.size() * in_block <= tokens.size()) pool.Publish(tokens, blocks);
   }
   return blocks;
@@ -50,14 +50,14 @@ TEST(BlockPool, WhatNobodyUsesStaysUntilItsMemoryIsWanted) {
   pool.Release(first);
   EXPECT_EQ(pool.used(), 0);
   EXPECT_EQ(pool.available(), 4);
-  EXPECT_EQ(pool.Take(), 3) << "the one that has nothing";
-  EXPECT_EQ(pool.Take(), first[2]) << "the end goes before the beginning";
+  EXPECT_EQ(pool.TakeBlock(), 3) << "the one that has nothing";
+  EXPECT_EQ(pool.TakeBlock(), first[2]) << "the end goes before the beginning";
   const auto again = pool.Share(Tokens(12));
   EXPECT_THAT(again, ElementsAre(first[0], first[1]));
-  EXPECT_EQ(pool.Take(), -1) << "all are in use";
+  EXPECT_EQ(pool.TakeBlock(), -1) << "all are in use";
   pool.Release(again);
-  EXPECT_EQ(pool.Take(), first[1]);
-  EXPECT_EQ(pool.Take(), first[0]);
+  EXPECT_EQ(pool.TakeBlock(), first[1]);
+  EXPECT_EQ(pool.TakeBlock(), first[0]);
   EXPECT_THAT(pool.Share(Tokens(12)), IsEmpty());
 }
 
@@ -67,13 +67,13 @@ TEST(BlockPool, TheLeastRecentlyUsedGoesFirst) {
   pool.Release(a);
   pool.Release(b);
   pool.Release(pool.Share(Tokens(5)));
-  EXPECT_EQ(pool.Take(), b[0]);
+  EXPECT_EQ(pool.TakeBlock(), b[0]);
   EXPECT_THAT(pool.Share(Tokens(5)), ElementsAre(a[0]));
 }
 
 TEST(BlockPool, EqualBlocksOfTwoTextsBecomeOne) {
   BlockPool pool({.blocks = 8, .block_tokens = 4});
-  std::vector<std::int32_t> one{pool.Take(), pool.Take()}, other{pool.Take(), pool.Take()};
+  std::vector<std::int32_t> one{pool.TakeBlock(), pool.TakeBlock()}, other{pool.TakeBlock(), pool.TakeBlock()};
   pool.Publish(Tokens(8), std::span(one).first(1));
   pool.Publish(Tokens(8), std::span(other).first(1));
   EXPECT_EQ(other[0], one[0]);
@@ -92,7 +92,7 @@ TEST(BlockPool, SequencesOfOtherRootsShareNothing) {
   BlockPool pool({.blocks = 10, .block_tokens = 4});
   const auto first = Store(pool, Tokens(10));
   EXPECT_THAT(pool.Share(Tokens(10), 1), IsEmpty());
-  std::vector<std::int32_t> other{pool.Take()};
+  std::vector<std::int32_t> other{pool.TakeBlock()};
   pool.Publish(Tokens(4), other, 1);
   EXPECT_NE(other[0], first[0]) << "equal tokens, but another root's";
   EXPECT_THAT(pool.Share(Tokens(10), 1), ElementsAre(other[0]));

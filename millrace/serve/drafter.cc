@@ -35,7 +35,7 @@ bool Drafter::Prepare(DraftRequest& wanted) {
   const std::size_t end = behind > chunk_ ? sequence.stored + chunk_ : known + wanted.most - 1;
   bool has_room = true;
   while (has_room && sequence.blocks.size() * in_block < end) {
-    const std::int32_t block = pool_.Take();
+    const std::int32_t block = pool_.TakeBlock();
     has_room = block >= 0;
     if (has_room) sequence.blocks.push_back(block);
   }

@@ -23,7 +23,7 @@ std::optional<PromptPace::Step> PromptPace::Recent::Median() const {
   return Step{.tokens = median(&Step::tokens), .seconds = median(&Step::seconds)};
 }
 
-void PromptPace::Note(std::size_t waiting, std::size_t prompt, Duration took) {
+void PromptPace::AddStep(std::size_t waiting, std::size_t prompt, Duration took) {
   if (waiting == 0) return;
   waiting_[steps_++ % waiting_.size()] = waiting;
   (prompt == 0 ? plain_ : mixed_).Add({.tokens = static_cast<double>(waiting + prompt), .seconds = SecondsOf(took)});

@@ -24,7 +24,7 @@ class PromptPace {
   explicit PromptPace(const Options& options) : options_(options) {}
 
   /// Notes a step that computed `waiting` tokens of texts that wait for their next one, and `prompt` tokens of prompts.
-  void Note(std::size_t waiting, std::size_t prompt, Duration took);
+  void AddStep(std::size_t waiting, std::size_t prompt, Duration took);
   /// Returns how many tokens of prompts the next step may have beside `waiting` others; at least `least`.
   std::size_t Tokens(std::size_t waiting) const;
 

@@ -17,7 +17,7 @@ struct Machine {
   void Run(PromptPace& pace, std::size_t waiting, int steps = 100) const {
     for (int i = 0; i < steps; ++i) {
       const std::size_t prompt = i % 2 == 0 ? 0 : pace.Tokens(waiting);
-      pace.Note(waiting, prompt, Time(waiting + prompt));
+      pace.AddStep(waiting, prompt, Time(waiting + prompt));
     }
   }
 };
@@ -40,7 +40,7 @@ TEST(PromptPace, MoreTextsThanUsualLeaveLessRoom) {
   machine.Run(pace, 12, 1000);
   EXPECT_NEAR(static_cast<double>(pace.Tokens(12)), 32, 1) << "more texts have become usual";
   // One text that is alone in most steps is few of all tokens.
-  for (int i = 0; i < 100; ++i) pace.Note(i % 5 == 0 ? 12 : 1, 0, machine.Time(i % 5 == 0 ? 12 : 1));
+  for (int i = 0; i < 100; ++i) pace.AddStep(i % 5 == 0 ? 12 : 1, 0, machine.Time(i % 5 == 0 ? 12 : 1));
   EXPECT_NEAR(static_cast<double>(pace.Tokens(12)), 32, 2);
 }
 
@@ -70,7 +70,7 @@ TEST(PromptPace, DelayedStepsDoNotCount) {
   for (int i = 0; i < 1000; ++i) {
     const std::size_t prompt = i % 2 == 0 ? 0 : pace.Tokens(4);
     const Duration delay = random() % 5 == 0 ? std::chrono::milliseconds(300) : Duration(0);
-    pace.Note(4, prompt, machine.Time(4 + prompt) + delay);
+    pace.AddStep(4, prompt, machine.Time(4 + prompt) + delay);
   }
   EXPECT_NEAR(static_cast<double>(pace.Tokens(4)), 24, 1);
 }

@@ -301,7 +301,7 @@ std::vector<RunningBatch::StepShare> RunningBatch::GiveBlocks(std::vector<StepSh
 bool RunningBatch::TakeBlocks(RunningSequence& text, std::size_t count) {
   const auto tokens = static_cast<std::size_t>(pool_.block_tokens());
   while (text.blocks.size() * tokens < text.stored + count) {
-    const std::int32_t block = pool_.Take();
+    const std::int32_t block = pool_.TakeBlock();
     if (block < 0) return false;
     text.blocks.push_back(block);
   }
@@ -333,7 +333,7 @@ void RunningBatch::Compute(std::span<const StepShare> shares) {
   const std::size_t waiting = TokensOf(shares);
   const TimePoint began = clock_.Now();
   const auto logits = model_.Step(parts);
-  if (logits) pace_.Note(waiting, tokens - waiting, clock_.Now() - began);
+  if (logits) pace_.AddStep(waiting, tokens - waiting, clock_.Now() - began);
   if (!logits && shares.size() > 1) {
     for (const StepShare& share : shares) Compute({&share, 1});
     return;

@@ -203,7 +203,7 @@ void Checkpointing::Start(std::uint64_t step, checkpoint::SaveOptions save, bool
   }
   // Where the update was left out, nobody has waited. This counts to the save before.
   const Duration copied = writer_->WaitCopied();
-  device_.Mark();  // the copy runs beside the next passes, but behind the update
+  device_.MarkWritten();  // the copy runs beside the next passes, but behind the update
   const Json state = meta();
   save.held_up = options_.clock->Now() - began - copied;
   if (const auto held = writer_->Start(step, slices_, DumpJson(state), save); !held) tell(held.error());

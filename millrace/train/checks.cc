@@ -66,7 +66,7 @@ Result<NetworkFigures> CheckNetwork(engine::Collective& world, const Options& op
   for (const std::string& sentence : SlowLinks(figures)) options.log.Warning(sentence);
   for (const SlowMachine& slow : SlowMachines(figures)) {
     options.log.Warning(slow.sentence);
-    MR_TRY(heartbeat.Tell(fmt::format("slow {} {}", slow.rank, slow.sentence)));
+    MR_TRY(heartbeat.AddLine(fmt::format("slow {} {}", slow.rank, slow.sentence)));
   }
   return figures;
 }

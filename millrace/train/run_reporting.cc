@@ -115,7 +115,7 @@ Status RunReporting::AfterStep(const StepReport& report, const std::optional<Eva
   observers_.OnStep(report);
   MR_TRY(GatherRanks(report));
   interval_.Add(report);
-  if (tells_figures) observers_.OnFigures(interval_.Take());
+  if (tells_figures) observers_.OnFigures(interval_.TakeMeans());
   if (evaluated) observers_.OnEvaluation(*evaluated);
   if (report.went_back) {
     observers_.OnRestart(

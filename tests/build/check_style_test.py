@@ -105,11 +105,11 @@ class Names(unittest.TestCase):
         self.assertEqual(of_rule("speech", source), [4, 5])
 
     def test_of_public_functions_name_their_object(self):
-        source = "struct Builder {\n  void Add(int x);\n  void AddRecord(int x);\n  int sum = Add(1);\n};\n"
+        source = "struct Page {\n  Lines Take();\n  void Take(Line line);\n  Lines TakeLines();\n  int sum = Take();\n};\n"
         self.assertEqual(of_rule("object", source), [3])
 
     def test_of_overriders_are_those_of_their_base(self):
-        self.assertEqual(of_rule("object", "struct File : Sink {\n  void Take(int x) override;\n};\n"), [])
+        self.assertEqual(of_rule("object", "struct File : Sink {\n  int Take() override;\n};\n"), [])
 
 
 class Programs(unittest.TestCase):

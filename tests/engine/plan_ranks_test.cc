@@ -100,7 +100,7 @@ TEST(PlanOfRanks, PeaksOfPassesThatDeferAreThoseOfTheEngine) {
       const ops::DeferScope defer(deferred);
       model->Backward(0, outputs[0], gradient);
     }
-    deferred.Run();
+    deferred.RunAll();
     // The pipeline keeps the graph of an output, and not its values.
     const auto seen =
         static_cast<double>(CountingAllocator::peak - before) - 2 * static_cast<double>(gradient.nbytes());

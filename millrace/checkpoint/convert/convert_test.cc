@@ -548,11 +548,11 @@ TEST_F(ConvertTest, ATensorOutOfOrderIsPutInOrderOrRefused) {
   // Two by three, stored by columns.
   PickleWriter pickle;
   pickle.EmptyDict();
-  pickle.Mark();
+  pickle.OpenMark();
   pickle.Text("t");
   pickle.Global("torch._utils", "_rebuild_tensor_v2");
-  pickle.Mark();
-  pickle.Mark();
+  pickle.OpenMark();
+  pickle.OpenMark();
   pickle.Text("storage");
   pickle.Global("torch", "ByteStorage");
   pickle.Text("0");

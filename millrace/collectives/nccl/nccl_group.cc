@@ -417,7 +417,7 @@ class NcclGroup final : public Collective {
     MR_TRY(channel.communicator->Launch(
         [&](NcclApi& api, NcclHandle with) { return give(api, with, channel.stream->handle()); },
         SystemClock().Now() + options_.timeout));
-    std::shared_ptr<const StreamPoint> end = MR_TRY(channel.stream->Mark());
+    std::shared_ptr<const StreamPoint> end = MR_TRY(channel.stream->RecordPoint());
     MutexLock lock(mutex_);
     under_way_.push_back({.end = end, .since = SystemClock().Now()});
     return end;

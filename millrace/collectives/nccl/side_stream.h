@@ -24,7 +24,7 @@ class SideStream {
   virtual ~SideStream() = default;
   virtual void* handle() = 0;  ///< cudaStream_t
   virtual Status WaitFor(const StreamPoint& point) = 0;
-  virtual Result<std::shared_ptr<const StreamPoint>> Mark() = 0;
+  virtual Result<std::shared_ptr<const StreamPoint>> RecordPoint() = 0;
 };
 
 /// The streams of a device. Thread-safe.

@@ -44,7 +44,7 @@ class FakeStream final : public SideStream {
     // The tests' points of other streams are passed, or are marks of the CPU, which is not late.
     return point.HoldCurrent();
   }
-  Result<std::shared_ptr<const StreamPoint>> Mark() override {
+  Result<std::shared_ptr<const StreamPoint>> RecordPoint() override {
     auto point = std::make_shared<FakePoint>();
     Give([point] { point->Pass(); });
     return point;

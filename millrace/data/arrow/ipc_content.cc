@@ -171,7 +171,7 @@ class IpcContent final : public Content {
         if (!batch) break;
         MR_TRY(AppendRows(*batch, what, lines));
       }
-      return lines.Take();
+      return lines.TakeLines();
     });
   }
 
@@ -225,7 +225,7 @@ class IpcContent final : public Content {
         batch->Read(LoadLittle<std::uint64_t>(slice + 8), LoadLittle<std::uint64_t>(slice + 16), memory.pool(), call));
     RecordLines lines;
     MR_TRY(AppendRows(*rows, what, lines));
-    return lines.Take();
+    return lines.TakeLines();
   }
 
   Result<std::unique_ptr<SparseBatch>> OpenSparse(const Schema& schema, std::string_view dictionaries,

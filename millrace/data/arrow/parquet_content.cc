@@ -150,7 +150,7 @@ class ParquetContent final : public Content {
       if (!batch) break;
       MR_TRY(AppendRows(*batch, what, lines));
     }
-    return lines.Take();
+    return lines.TakeLines();
   }
 
   /// Cuts a row group that is too large for a frame into slices of a few pages each.

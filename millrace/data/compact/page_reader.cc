@@ -22,7 +22,7 @@ PageReader::PageReader(std::span<const DataObject> objects, int threads, std::fu
     judging_.Spawn("compact-judge", [this, make_judge](std::stop_token) {
       RecordJudge judge = make_judge();
       while (auto page = unjudged_.Pop()) {
-        (*page)->judged = judge.Judge(AsText((*page)->lines));
+        (*page)->judged = judge.JudgeLines(AsText((*page)->lines));
         (*page)->is_judged.count_down();
       }
     });

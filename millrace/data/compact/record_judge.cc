@@ -39,7 +39,7 @@ RecordJudge::RecordJudge(const RecordTemplate& record_template, JudgeOptions opt
                          std::unique_ptr<LanguageDetector> languages)
     : options_(std::move(options)), languages_(std::move(languages)), parser_(record_template) {}
 
-JudgedPage RecordJudge::Judge(std::string_view lines) {
+JudgedPage RecordJudge::JudgeLines(std::string_view lines) {
   JudgedPage page;
   for (std::size_t at = 0; at < lines.size(); ++page.lines) {
     const std::size_t end = std::min(lines.find('\n', at), lines.size());

@@ -78,7 +78,7 @@ class RecordJudge {
   RecordJudge(const RecordTemplate& record_template, JudgeOptions options,
               std::unique_ptr<LanguageDetector> languages = nullptr);
   /// `lines` are lines of JSON. The result depends on them and the options alone.
-  JudgedPage Judge(std::string_view lines);
+  JudgedPage JudgeLines(std::string_view lines);
 
  private:
   void JudgeText(std::string_view text, JudgedRecord& record, JudgedPage& page);

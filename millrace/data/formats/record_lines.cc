@@ -67,7 +67,7 @@ Status RecordLines::EndRecord() {
               records_, FormatBytes(most_));
 }
 
-Buffer RecordLines::Take() {
+Buffer RecordLines::TakeLines() {
   Buffer bytes(lines_.size());
   if (!lines_.empty()) std::memcpy(bytes.data(), lines_.data(), lines_.size());
   lines_ = std::string();

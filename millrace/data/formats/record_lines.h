@@ -40,7 +40,7 @@ class RecordLines {
   std::uint64_t capacity() const { return lines_.capacity(); }
   std::string_view text() const { return lines_; }
   /// Returns the lines and becomes empty.
-  Buffer Take();
+  Buffer TakeLines();
 
  private:
   const std::uint64_t most_;

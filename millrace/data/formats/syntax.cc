@@ -78,7 +78,7 @@ class TextLines final : public Syntax {
       if (line.ends_with('\r')) line.remove_suffix(1);
       if (!IsBlank(line)) MR_TRY(AppendDocument(line, lines));
     }
-    return lines.Take();
+    return lines.TakeLines();
   }
 };
 
@@ -125,7 +125,7 @@ class Text final : public Syntax {
       if (!IsBlank(rest.substr(0, end))) MR_TRY(AppendDocument(rest.substr(0, end), lines));
       rest.remove_prefix(end);
     }
-    return lines.Take();
+    return lines.TakeLines();
   }
 };
 

@@ -97,7 +97,7 @@ class TableSyntax final : public Syntax {
       }
       MR_TRY(lines.EndRecord());
     }
-    return lines.Take();
+    return lines.TakeLines();
   }
 
   std::string DescribeForm(std::string_view record) const override {

@@ -159,7 +159,7 @@ class SampleLines {
     return lines_.EndRecord();
   }
 
-  Buffer Take() { return lines_.Take(); }
+  Buffer Take() { return lines_.TakeLines(); }
 
  private:
   /// Begins a field, and before the first field the line.

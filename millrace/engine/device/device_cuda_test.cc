@@ -50,7 +50,7 @@ TEST_F(DeviceCudaTest, ReadsBehindWhatIsUnderWay) {
   for (int i = 0; i < 30; ++i) matrix = at::mm(matrix, matrix);  // takes longer than starting a read
   values.copy_(at::arange(kElements, matrix.options()) + matrix[0][0] * 4096 - 1);
   DeviceReader reader(device_);
-  reader.Mark();
+  reader.MarkWritten();
   at::Tensor read = at::full({kElements}, -1, at::kFloat);
   const MutableByteSpan to = BytesOf(read);
   const ByteSpan from(static_cast<const std::byte*>(values.data_ptr()), values.nbytes());
@@ -72,7 +72,7 @@ TEST_F(DeviceCudaTest, ReadsPinnedMemoryBehindWhatIsUnderWay) {
   for (int i = 0; i < 30; ++i) matrix = at::mm(matrix, matrix);  // takes longer than starting a read
   pinned.copy_(at::arange(kElements, matrix.options()) + matrix[0][0] * 4096 - 1, /*non_blocking=*/true);
   DeviceReader reader(device_);
-  reader.Mark();
+  reader.MarkWritten();
   at::Tensor read = at::full({kElements}, -1, at::kFloat);
   ASSERT_TRUE(reader.Read(BytesOf(read), {static_cast<const std::byte*>(pinned.data_ptr()), pinned.nbytes()}));
   EXPECT_TRUE(read.equal(at::arange(kElements, at::kFloat)));
@@ -89,7 +89,7 @@ TEST_F(DeviceCudaTest, TensorsWaitOnTheHost) {
   for (std::int64_t i = 0; i < 20; ++i) waiting.push_back(std::make_unique<HostCopy>(of(i), copies));
   for (std::int64_t i = 19; i >= 0; --i) {
     const auto at = static_cast<std::size_t>(i);
-    const at::Tensor taken = waiting[at]->Take();
+    const at::Tensor taken = waiting[at]->TakeTensor();
     if (i > 0) waiting[at - 1]->Fetch();
     const at::Tensor other = of(-1);
     EXPECT_TRUE(taken.eq(i).all().item<bool>()) << i;

@@ -18,7 +18,7 @@ constexpr std::size_t kPinnedBytes = 16 * kMiB;
 
 }  // namespace
 
-void DeviceReader::Mark() {
+void DeviceReader::MarkWritten() {
   if (!device_.is_cpu()) written_.record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
 }
 

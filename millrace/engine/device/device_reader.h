@@ -18,7 +18,7 @@ class DeviceReader {
 
   /// From now on, Read() returns what memory has when the work is done that this thread has given the device so far.
   /// One thread at a time, while no Read() runs.
-  void Mark();
+  void MarkWritten();
   /// Copies from an address of the device, or of pinned memory, and returns when the bytes are there. Nothing may write
   /// to them meanwhile. Thread-safe. REQUIRES: both have the same size.
   Status Read(MutableByteSpan to, ByteSpan from);

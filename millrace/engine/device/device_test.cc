@@ -55,7 +55,7 @@ TEST(DeviceReader, CopiesBytes) {
   DeviceReader reader(at::kCPU);
   const std::string from = "some bytes";
   std::string to(from.size(), '.');
-  reader.Mark();
+  reader.MarkWritten();
   ASSERT_TRUE(reader.Read({reinterpret_cast<std::byte*>(to.data()), to.size()}, AsBytes(from)));
   EXPECT_EQ(to, from);
 }

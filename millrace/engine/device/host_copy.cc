@@ -42,7 +42,7 @@ void HostCopy::Fetch() {
   fetched_.record(copies_);
 }
 
-at::Tensor HostCopy::Take() {
+at::Tensor HostCopy::TakeTensor() {
   Fetch();
   fetched_.block(CurrentStream(copies_.device()));
   host_.reset();

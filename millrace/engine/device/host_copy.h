@@ -21,7 +21,7 @@ class HostCopy {
   /// Begins to bring it back, behind what the caller's stream was given so far. Again: does nothing.
   void Fetch();
   /// Returns the tensor, dense. The caller's stream waits for it. At most once.
-  at::Tensor Take();
+  at::Tensor TakeTensor();
 
  private:
   const c10::Stream copies_;

@@ -23,7 +23,7 @@ struct Recorder::Memory {
 #endif
 };
 
-void RecordedWork::Run() {
+void RecordedWork::Replay() {
 #ifdef MILLRACE_CUDA
   if (form_->graph != nullptr) return form_->graph->replay();
 #endif

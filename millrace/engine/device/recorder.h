@@ -17,7 +17,7 @@ class RecordedWork {
   RecordedWork(RecordedWork&& other) noexcept;
   ~RecordedWork();
   /// Gives the work to the device, on the current stream.
-  void Run();
+  void Replay();
 
  private:
   std::unique_ptr<Form> form_;

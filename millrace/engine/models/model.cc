@@ -129,7 +129,7 @@ class SavedInputs::OnHost {
     residual_.Fetch();
     if (delta_) delta_->Fetch();
   }
-  Stream Take() { return {residual_.Take(), delta_ ? delta_->Take() : at::Tensor()}; }
+  Stream Take() { return {residual_.TakeTensor(), delta_ ? delta_->TakeTensor() : at::Tensor()}; }
 
  private:
   HostCopy residual_;

@@ -82,7 +82,7 @@ at::Tensor RecordedSteps::Run(const at::Tensor& ids, const ops::Sequences& seque
       return compute(step.ids, *step.context).narrow(0, 0, count);
     }
   }
-  step.work->Run();
+  step.work->Replay();
   return logits.narrow(0, 0, count).clone();  // the next step overwrites it
 }
 

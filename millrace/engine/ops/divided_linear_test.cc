@@ -101,7 +101,7 @@ std::vector<std::string> BackwardEvents(bool sequence, bool again, bool defers) 
       out.backward(layer.dout);
     }
     recorded.Log("end");
-    later.Run();
+    later.RunAll();
     recorded.Log("later");
     if (recorded.rank() == 0) events = recorded.events;
   });
@@ -153,7 +153,7 @@ std::vector<std::string> RowBackwardEvents(bool defers) {
       out.backward(RandomOf({kTokens, kOut}, 7).chunk(kRanks)[rank].contiguous());
     }
     recorded.Log("end");
-    later.Run();
+    later.RunAll();
     EXPECT_TRUE(weight.gradient.any().item<bool>());
     if (rank == 0) events = recorded.events;
   });

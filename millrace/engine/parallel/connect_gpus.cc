@@ -52,7 +52,7 @@ class GpuStream final : public SideStream {
   Status WaitFor(const StreamPoint& point) override {
     return CatchTorch("an exchange of GPUs", [&] { static_cast<const GpuPoint&>(point).Hold(stream_); });
   }
-  Result<std::shared_ptr<const StreamPoint>> Mark() override { return MarkOn(stream_); }
+  Result<std::shared_ptr<const StreamPoint>> RecordPoint() override { return MarkOn(stream_); }
 
  private:
   const c10::cuda::CUDAStream stream_;

@@ -53,7 +53,7 @@ TEST(NcclOnAGpu, OneRankConnectsAndAdds) {
                                },
                                SystemClock().Now() + kTimeout);
   ASSERT_TRUE(given) << given.error().ToString();
-  const auto end = stream->Mark().value();
+  const auto end = stream->RecordPoint().value();
   ASSERT_TRUE(end->HoldCurrent());
   EXPECT_TRUE(tensor.equal(before));
   EXPECT_TRUE(end->IsPassed().value());

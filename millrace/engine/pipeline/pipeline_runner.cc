@@ -103,7 +103,7 @@ class PassRunner {
           Backward(pass);
           break;
         case PassKind::kBackwardWeight:
-          deferred_.at(KeyOf(pass)).Run();
+          deferred_.at(KeyOf(pass)).RunAll();
           deferred_.erase(KeyOf(pass));
           break;
       }

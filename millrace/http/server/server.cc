@@ -206,7 +206,7 @@ bool Server::Rep::CutLongestWaiting(const PeerAddress* of) {
 void Server::Rep::Serve(Workers::iterator worker) {
   BlockSignals();
   pthread_setname_np(pthread_self(), "http-serve");
-  worker->connection->Run();
+  worker->connection->ServeRequests();
   MutexLock lock(mutex);
   Unwatch(*worker);
   worker->connection.reset();

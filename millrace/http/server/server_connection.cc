@@ -307,7 +307,7 @@ ServerConnection::ServerConnection(UniqueFd fd, const Server::Options& options, 
       peer_(PeerName(socket_.fd())),
       waiting_since_(clock.Now().time_since_epoch().count()) {}
 
-void ServerConnection::Run() {
+void ServerConnection::ServeRequests() {
   if (options_.tls) {
     // The handshake counts as a part of the first head.
     auto started = socket_.StartTls(*options_.tls, socket_.clock().Now() + options_.header_timeout);

@@ -68,7 +68,7 @@ class ServerConnection {
   ServerConnection(UniqueFd fd, const Server::Options& options, const Clock& clock, const Handler& handler,
                    const std::atomic<bool>& draining);
 
-  void Run();
+  void ServeRequests();
   void Cut() { socket_.Cut(); }
   /// Ends the connection unless it is handling a request; then returns false.
   bool CutIfWaiting();

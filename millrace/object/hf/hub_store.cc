@@ -90,10 +90,10 @@ Result<ListPage> PageOf(const Listing& listing, const ListRequest& request, Wall
         at = first();
         break;
       case PageBuilder::Next::kDone:
-        return page.Take();
+        return page.TakePage();
     }
   }
-  return page.Take();
+  return page.TakePage();
 }
 
 }  // namespace

@@ -209,13 +209,13 @@ class FileStore final : public Store {
     for (;;) {
       MR_TRY(keep_going());
       const ObjectInfo* file = MR_TRY(walker->Peek());
-      if (!file) return page.Take();
+      if (!file) return page.TakePage();
       PageBuilder::Next step = page.Offer(*file);
       if (step == PageBuilder::Next::kDone) break;
       walker->Advance();
       if (step == PageBuilder::Next::kSkip) walker->Seek(page.start());
     }
-    ListPage result = page.Take();
+    ListPage result = page.TakePage();
     Park(request, result.continuation, std::move(walker));
     return result;
   }

@@ -185,7 +185,7 @@ class MemoryStore final : public Store {
       if (step == PageBuilder::Next::kDone) break;
       next = step == PageBuilder::Next::kSkip ? objects_.lower_bound(page.start()) : std::next(next);
     }
-    return page.Take();
+    return page.TakePage();
   }
 
   Result<PutResult> DoPut(const std::string& key, ByteSpan body, const PutOptions& options) MR_EXCLUDES(mutex_) {

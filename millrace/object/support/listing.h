@@ -13,7 +13,7 @@ namespace millrace::object {
 ///
 ///   PageBuilder page(request);
 ///   for (key = first key >= page.start(); ; )
-///     switch (page.Offer(info)) { kTaken: next key; kSkip: first key >= page.start(); kDone: return page.Take(); }
+///     switch (page.Offer(info)) { kTaken: next key; kSkip: first key >= page.start(); kDone: return page.TakePage(); }
 class PageBuilder {
  public:
   /// Errors: kInvalidArgument if no page has returned this continuation, or if max_keys is out of range.
@@ -30,7 +30,7 @@ class PageBuilder {
   /// Adds the next key in order, if it belongs on the page.
   Next Offer(const ObjectInfo& object);
   /// The page. Call it after kDone or when no keys are left.
-  ListPage Take() { return std::move(page_); }
+  ListPage TakePage() { return std::move(page_); }
 
  private:
   explicit PageBuilder(ListRequest request) : request_(std::move(request)) {}

@@ -18,7 +18,7 @@ ListPage OnePage(const std::set<std::string>& keys, const ListRequest& request) 
     if (step == PageBuilder::Next::kDone) break;
     next = step == PageBuilder::Next::kSkip ? keys.lower_bound(page->start()) : std::next(next);
   }
-  return page->Take();
+  return page->TakePage();
 }
 
 /// Every object and prefix that the request selects, by the definition: no paging, no skipping.

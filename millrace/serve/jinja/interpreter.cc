@@ -85,7 +85,7 @@ Interpreter::Interpreter(const Block& block, Dict variables, WallTime now, Rende
   for (auto& [name, value] : variables) globals_->Set(*name.text(), std::move(value));
 }
 
-Result<std::string> Interpreter::Run() {
+Result<std::string> Interpreter::RenderText() {
   const auto scope = std::make_shared<Scope>(Scope{.outer = globals_});
   std::string out;
   const auto flow = RunBlock(block_, scope, out);

@@ -35,7 +35,7 @@ class Interpreter {
   /// `now`: what strftime_now() formats.
   Interpreter(const Block& block, Dict variables, WallTime now, RenderLimits limits);
   /// Errors: kInvalidArgument with the line; kUnsupported; kResourceExhausted beyond a limit.
-  Result<std::string> Run();
+  Result<std::string> RenderText();
 
   // For functions and filters.
   WallTime now() const { return now_; }

@@ -13,7 +13,7 @@ Result<Heartbeat> Heartbeat::Open(const std::filesystem::path& path) {
   return heartbeat;
 }
 
-Status Heartbeat::Tell(const std::string& line) {
+Status Heartbeat::AddLine(const std::string& line) {
   told_ += line + "\n";
   return Beat(std::nullopt);
 }

@@ -20,7 +20,7 @@ class Heartbeat {
   static Result<Heartbeat> Open(const std::filesystem::path& path);
   /// Adds a line to the file, behind the steps, and beats: what the supervisor should know of the machines. The lines
   /// that it knows: millrace/jobs/README.md. Call it before another thread beats.
-  Status Tell(const std::string& line);
+  Status AddLine(const std::string& line);
   Status Beat(std::optional<std::uint64_t> step);
   /// Beats unless it did so less than a second ago: a step is under way and makes progress. One thread.
   void BeatInStep(std::uint64_t step, Clock& clock);

@@ -133,7 +133,7 @@ void StepInterval::Add(const StepReport& report) {
   sums_.flops_per_token += before.flops_per_token;
 }
 
-StepReport StepInterval::Take() {
+StepReport StepInterval::TakeMeans() {
   StepReport means = std::exchange(sums_, {});
   const double steps = static_cast<double>(means.averaged);
   for (double* sum :

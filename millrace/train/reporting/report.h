@@ -71,7 +71,7 @@ class StepInterval {
  public:
   void Add(const StepReport& report);
   /// Returns the latest step with the means of the times since the last call. REQUIRES: Add() since then.
-  StepReport Take();
+  StepReport TakeMeans();
 
  private:
   StepReport sums_;  ///< times are sums, the rest is the latest step's

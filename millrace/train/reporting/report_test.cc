@@ -24,7 +24,7 @@ TEST(StepInterval, LinesHaveTheMeansOfTheStepsSinceTheLastOne) {
   interval.Add(Step(1, 1.0, 0.5));
   interval.Add(Step(2, 2.0, 0));
   interval.Add(Step(3, 3.0, 0.1));
-  const StepReport line = interval.Take();
+  const StepReport line = interval.TakeMeans();
   EXPECT_EQ(line.step, 3u);
   EXPECT_EQ(line.averaged, 3u);
   EXPECT_EQ(line.loss, 3.5) << "of the last step";
@@ -41,7 +41,7 @@ TEST(StepInterval, LinesHaveTheMeansOfTheStepsSinceTheLastOne) {
   EXPECT_EQ(line.ToJson()["tokens_per_s"], 50);
 
   interval.Add(Step(4, 1.0, 0));
-  const StepReport next = interval.Take();
+  const StepReport next = interval.TakeMeans();
   EXPECT_EQ(next.averaged, 1u) << "each step counts once";
   EXPECT_DOUBLE_EQ(next.step_s, 1.0);
 }
@@ -54,7 +54,7 @@ TEST(StepMetrics, SpeedIsThatOfTheLine) {
     interval.Add(report);
     metrics.OnStep(report);
   }
-  metrics.OnFigures(interval.Take());
+  metrics.OnFigures(interval.TakeMeans());
   const std::string text = metrics.PrometheusText();
   for (const char* line : {"millrace_train_tokens_per_second 50", "millrace_train_model_flops_utilization 0.05",
                            "millrace_train_step_seconds_sum 4", "millrace_train_loss 4"}) {

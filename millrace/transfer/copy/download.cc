@@ -253,7 +253,7 @@ Status Download(object::ReadStore& store, const object::ObjectInfo& info, const 
     plan.follow.emplace(pool, file.fd(), info.size, sizes.request_bytes, path);
   }
   Status fetched = FetchParts(store, info, file, plan, path, settings, call);
-  if (!fetched && WorthKeeping(fetched.error().code())) file.Keep();
+  if (!fetched && WorthKeeping(fetched.error().code())) file.KeepFiles();
   MR_TRY(std::move(fetched));
   const bool proven = (plan.md5s && plan.md5s->Matches(checksum)) || (plan.follow && plan.follow->Matches(checksum));
   if (settings.verify && !proven) MR_TRY(Verify(store, file, info, checksum, call));

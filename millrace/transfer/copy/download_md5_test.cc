@@ -140,7 +140,7 @@ TEST_F(DownloadMd5Test, PartsOfAnEarlierRunCount) {
         path_, {.source = store_->Describe() + "/k\n" + info.etag, .size = info.size, .part_bytes = 40'000});
     ASSERT_TRUE(WriteFully(earlier.fd(), AsBytes(content).first(40'000), 0, path_));
     ASSERT_TRUE(earlier.MarkDone(0, Crc32c(AsBytes(content).first(40'000), 0)));
-    earlier.Keep();
+    earlier.KeepFiles();
   }
   std::uint64_t resumed = 0;
   settings_.on_resumed = [&](std::uint64_t bytes) { resumed += bytes; };

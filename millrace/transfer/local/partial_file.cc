@@ -83,7 +83,7 @@ Result<PartialFile> PartialFile::Open(const std::string& path, Plan plan) {
   struct statvfs disk;
   std::uint64_t missing = file.plan_.size - have;
   if (missing > kHashPiece && fstatvfs(file.fd(), &disk) == 0 && missing / disk.f_frsize > disk.f_bavail) {
-    file.Keep();
+    file.KeepFiles();
     return Fail(Code::kNoSpace, "no space for the {} of {}", FormatBytes(missing), path);
   }
   return file;
@@ -181,7 +181,7 @@ Status PartialFile::Publish(timespec modified) {
   return {};
 }
 
-void PartialFile::Keep() {
+void PartialFile::KeepFiles() {
   if (journal_ && bytes_done() > 0) temporary_.clear();
 }
 

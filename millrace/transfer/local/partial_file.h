@@ -49,7 +49,7 @@ class PartialFile {
   /// followed.
   Status Publish(timespec modified);
   /// Keeps file and journal for a later process, if a part is complete.
-  void Keep();
+  void KeepFiles();
 
  private:
   struct PartState {

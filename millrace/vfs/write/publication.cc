@@ -46,7 +46,7 @@ Publication::Publication(Writer& writer, const object::Call& call) : writer_(wri
   whole_ = size_ <= writer_.layout_.Range(1).size() && content.readable();
 }
 
-Status Publication::Run() {
+Status Publication::PublishContent() {
   auto etag = Send();
   if (!etag) return Fail(Explain(etag.error()));
   Commit(*std::move(etag));

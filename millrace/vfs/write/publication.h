@@ -27,7 +27,7 @@ class Publication {
   /// Publishes the content, makes the published version the writer's base, and calls Writer::Start::on_published.
   /// Blocks on the store. Errors: kAlreadyExists if the key must not exist and does; kStale if another client replaced
   /// or removed the base; those of the store. After an error the content is unchanged, and another attempt may be made.
-  Status Run();
+  Status PublishContent();
 
  private:
   Result<std::string> Send();

@@ -195,7 +195,7 @@ Status Writer::PublishAll(const object::Call& call) {
       if (!unpublished_ || abandoned_) return {};
     }
     // Repeats if metadata changed during the upload: they make another version of the same bytes.
-    MR_TRY(Publication(*this, call).Run());
+    MR_TRY(Publication(*this, call).PublishContent());
   }
 }
 

@@ -126,7 +126,8 @@ class Writer {
   Result<std::size_t> Read(std::uint64_t offset, MutableByteSpan into, const ReadStored& read_stored,
                            const object::Call& call) MR_EXCLUDES(mutex_);
 
-  /// Makes the content durable and visible, unless it already is. Blocks on the store. Errors: as Publication::Run.
+  /// Makes the content durable and visible, unless it already is. Blocks on the store. Errors: as
+  /// Publication::PublishContent.
   Status Publish(const object::Call& call) MR_EXCLUDES(mutex_);
   /// As Publish, if the content is kept. Does nothing if the content has changed since KeepOnDisk.
   Status PublishKept(const object::Call& call) MR_EXCLUDES(mutex_);

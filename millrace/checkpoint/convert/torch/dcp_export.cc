@@ -83,7 +83,7 @@ class MetadataWriter {
     Begin(kDcpModule, "Metadata");
     out_.Text("state_dict_metadata");
     out_.EmptyDict();
-    out_.Mark();
+    out_.OpenMark();
     for (const DcpEntry& entry : entries) {
       out_.Text(entry.fqn);
       entry.tensor() != nullptr ? Tensor(*entry.tensor()) : Plain();
@@ -91,7 +91,7 @@ class MetadataWriter {
     out_.SetItems();
     out_.Text("planner_data");
     out_.EmptyDict();
-    out_.Mark();
+    out_.OpenMark();
     for (const DcpEntry& entry : entries) {
       out_.Text(entry.fqn);
       Path(entry.path);
@@ -99,7 +99,7 @@ class MetadataWriter {
     out_.SetItems();
     out_.Text("storage_data");
     out_.EmptyDict();
-    out_.Mark();
+    out_.OpenMark();
     for (const DcpEntry& entry : entries) StorageOf(entry);
     out_.SetItems();
     out_.Text("storage_meta");
@@ -124,7 +124,7 @@ class MetadataWriter {
     out_.EmptyTuple();
     out_.NewObject();
     out_.EmptyDict();
-    out_.Mark();
+    out_.OpenMark();
   }
   void End() {
     out_.SetItems();
@@ -133,14 +133,14 @@ class MetadataWriter {
   template <class Numbers>
   void Size(const Numbers& numbers) {
     out_.Global("torch", "Size");
-    out_.Mark();
+    out_.OpenMark();
     out_.IntTuple(numbers);
     out_.Tuple();
     out_.Reduce();
   }
   void Call(std::string_view module, std::string_view name, auto argument) {
     out_.Global(module, name);
-    out_.Mark();
+    out_.OpenMark();
     argument();
     out_.Tuple();
     out_.Reduce();
@@ -157,7 +157,7 @@ class MetadataWriter {
     out_.Global(kDcpModule, "TensorProperties");
     out_.EmptyTuple();
     out_.NewObject();
-    out_.Mark();
+    out_.OpenMark();
     WriteDType(out_, meta.dtype);
     Call("torch.serialization", "_get_layout", [&] { out_.Text("torch.strided"); });
     out_.Bool(false);
@@ -169,7 +169,7 @@ class MetadataWriter {
     Size(meta.shape);
     out_.Text("chunks");
     out_.EmptyList();
-    out_.Mark();
+    out_.OpenMark();
     Begin(kDcpModule, "ChunkStorageMetadata");
     out_.Text("offsets");
     Size(Origin(meta));
@@ -183,7 +183,7 @@ class MetadataWriter {
     return std::vector<std::int64_t>(meta.shape.size(), 0);
   }
   void Path(const std::vector<DcpKey>& path) {
-    out_.Mark();
+    out_.OpenMark();
     for (const DcpKey& key : path) {
       if (const auto* text = std::get_if<std::string>(&key))
         out_.Text(*text);

@@ -105,10 +105,10 @@ class PickleWriter {
   void EmptyDict() { out_ += '}'; }
   void EmptyList() { out_ += ']'; }
   void EmptyTuple() { out_ += ')'; }
-  void Mark() { out_ += '('; }
-  void SetItems() { out_ += 'u'; }  ///< dict, Mark, key, value, … → dict
-  void Appends() { out_ += 'e'; }   ///< list, Mark, item, … → list
-  void Tuple() { out_ += 't'; }     ///< Mark, item, … → tuple
+  void OpenMark() { out_ += '('; }
+  void SetItems() { out_ += 'u'; }  ///< dict, OpenMark, key, value, … → dict
+  void Appends() { out_ += 'e'; }   ///< list, OpenMark, item, … → list
+  void Tuple() { out_ += 't'; }     ///< OpenMark, item, … → tuple
   void Reduce() { out_ += 'R'; }    ///< callable, tuple of arguments → result
   void NewObject() { out_ += '\x81'; }
   void Build() { out_ += 'b'; }         ///< object, state → object
@@ -116,7 +116,7 @@ class PickleWriter {
   /// A tuple of ints.
   template <class Numbers>
   void IntTuple(const Numbers& numbers) {
-    Mark();
+    OpenMark();
     for (auto number : numbers) Int(static_cast<std::int64_t>(number));
     Tuple();
   }

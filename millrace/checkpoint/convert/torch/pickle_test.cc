@@ -147,8 +147,8 @@ TEST(PickleTest, AViewOutsideItsStorageIsCorrupt) {
                                              {4, 0, 1, true}}) {
     PickleWriter out;
     out.Global("torch._utils", "_rebuild_tensor_v2");
-    out.Mark();
-    out.Mark();
+    out.OpenMark();
+    out.OpenMark();
     out.Text("storage");
     out.Global("torch", "FloatStorage");
     out.Text("0");

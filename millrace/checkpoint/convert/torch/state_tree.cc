@@ -141,7 +141,7 @@ Status WriteDict(PickleWriter& out, const StateNode& node, const std::map<std::s
   } else {
     out.EmptyDict();
   }
-  out.Mark();
+  out.OpenMark();
   for (const StateNode::Item& item : node.items) {
     StateNode key = MR_TRY(NodeOfValue(item.key, node.path, 0));
     MR_TRY(WriteState(out, key, storages));
@@ -193,12 +193,12 @@ Status WriteState(PickleWriter& out, const StateNode& node, const std::map<std::
       break;
     case NodeKind::kSize:
       out.Global("torch", "Size");
-      out.Mark();
+      out.OpenMark();
       break;
     case NodeKind::kTuple:
       break;
   }
-  out.Mark();
+  out.OpenMark();
   for (const StateNode::Item& item : node.items) MR_TRY(WriteState(out, *item, storages));
   if (node.kind == NodeKind::kList) {
     out.Appends();

@@ -41,13 +41,13 @@ Status WriteNumpyType(PickleWriter& out, std::string_view type) {
     return Fail(Code::kUnsupported, "numpy values of the type \"{}\" are not supported", type);
   }
   out.Global("numpy", "dtype");
-  out.Mark();
+  out.OpenMark();
   out.Text(type.substr(1));
   out.Bool(false);
   out.Bool(true);
   out.Tuple();
   out.Reduce();
-  out.Mark();
+  out.OpenMark();
   out.Int(3);
   out.Text(type.substr(0, 1));
   for (int i = 0; i < 3; ++i) out.None();
@@ -65,7 +65,7 @@ Status WriteScalar(PickleWriter& out, const Json& inner) {
   if (!inner.is_array() || inner.size() != 2 || !inner[0].is_string() || !inner[1].is_string())
     return Fail(Code::kCorrupt, "a numpy scalar is not [type, content]");
   out.Global("numpy._core.multiarray", "scalar");
-  out.Mark();
+  out.OpenMark();
   MR_TRY(WriteNumpyType(out, *Text(inner[0])));
   const auto content = MR_TRY(Base64Decode(*Text(inner[1])));
   out.Bytes(AsText(content));
@@ -84,13 +84,13 @@ Status WriteArray(PickleWriter& out, const Json& inner) {
     shape.push_back(size.get<std::int64_t>());
   }
   out.Global("numpy._core.multiarray", "_reconstruct");
-  out.Mark();
+  out.OpenMark();
   out.Global("numpy", "ndarray");
   out.IntTuple(std::vector<int>{0});
   out.Bytes("b");
   out.Tuple();
   out.Reduce();
-  out.Mark();
+  out.OpenMark();
   out.Int(1);
   out.IntTuple(shape);
   MR_TRY(WriteNumpyType(out, *Text(inner[0])));
@@ -168,8 +168,8 @@ void WriteTensor(PickleWriter& out, const TensorMeta& meta, std::string_view key
   const TorchDType& dtype = TorchDTypeOf(meta.dtype);
   const bool typed = !dtype.storage.empty();
   out.Global("torch._utils", typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
-  out.Mark();
-  out.Mark();
+  out.OpenMark();
+  out.OpenMark();
   out.Text("storage");
   typed ? out.Global("torch", dtype.storage) : out.Global("torch.storage", "UntypedStorage");
   out.Text(key);

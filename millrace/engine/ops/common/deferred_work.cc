@@ -9,7 +9,7 @@ thread_local DeferredWork* deferring_into = nullptr;
 
 }  // namespace
 
-void DeferredWork::Run() {
+void DeferredWork::RunAll() {
   for (std::function<void()>& work : std::exchange(work_, {})) std::exchange(work, nullptr)();
 }
 

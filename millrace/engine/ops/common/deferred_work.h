@@ -12,7 +12,7 @@ class DeferredWork {
  public:
   bool empty() const { return work_.empty(); }
   /// Does the work, in the order in which it was put off, and frees it.
-  void Run();
+  void RunAll();
 
  private:
   friend void RunOrDefer(std::function<void()> work);

@@ -27,11 +27,11 @@ TEST(DeferredWork, IsDoneLaterInOrder) {
   }
   add('f');
   EXPECT_EQ(text, "aef");
-  second.Run();
-  first.Run();
+  second.RunAll();
+  first.RunAll();
   EXPECT_EQ(text, "aefcbd");
   EXPECT_TRUE(first.empty());
-  first.Run();
+  first.RunAll();
   EXPECT_EQ(text, "aefcbd") << "work is done once";
 }
 
@@ -47,7 +47,7 @@ TEST(DeferredWork, FreesWhatItKeepsAsItGoes) {
     });
   }
   EXPECT_EQ(first.use_count(), 2);
-  work.Run();
+  work.RunAll();
   EXPECT_EQ(*first + *second, 2);
   EXPECT_EQ(second.use_count(), 1);
 }
@@ -81,7 +81,7 @@ TEST(DeferredWork, IsThatOfWeightMatrices) {
       }
     }
     EXPECT_GE(late, family == "llama" ? 14 : 16);
-    work.Run();
+    work.RunAll();
     EXPECT_TRUE(later->buffer().gradients().equal(now->buffer().gradients())) << family;
   }
 }
@@ -116,7 +116,7 @@ TEST(DeferredWork, IsDoneBeforeAPartOfTheModelIs) {
     later->Backward(0, loss);
   }
   EXPECT_TRUE(hooks.done.empty());
-  work.Run();
+  work.RunAll();
   const std::vector<std::pair<std::size_t, bool>> expected = {{3, true}, {2, true}, {1, true}, {0, true}};
   EXPECT_EQ(hooks.done, expected);
 }

@@ -155,7 +155,7 @@ Passed Pass(const Layer& layer, const StepKernels& kernels, Input input = Input:
   } else {
     RunBackward({out}, {layer.dout.to(at::kCUDA)});
   }
-  later.Run();
+  later.RunAll();
   return {out.detach(), x.grad(), weights.matrix.gradient, weights.bias.gradient};
 }
 
