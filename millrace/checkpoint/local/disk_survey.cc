@@ -131,7 +131,7 @@ void DiskSurvey::List(object::ListRequest request, object::Call, object::Done<ob
       if (next == object::PageBuilder::Next::kDone) break;
       found = next == object::PageBuilder::Next::kSkip ? found_.lower_bound(page.start()) : std::next(found);
     }
-    return page.Take();
+    return page.TakePage();
   }());
 }
 
