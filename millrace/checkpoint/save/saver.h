@@ -15,7 +15,6 @@
 #include "millrace/checkpoint/save/rank_messages.h"
 #include "millrace/checkpoint/save/run_guard.h"
 #include "millrace/checkpoint/save/snapshot.h"
-#include "millrace/checkpoint/save/upload.h"
 #include "millrace/checkpoint/save/writer.h"
 
 namespace millrace::checkpoint {

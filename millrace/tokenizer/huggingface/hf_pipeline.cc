@@ -7,7 +7,6 @@
 
 #include "millrace/tokenizer/huggingface/hf_decoder.h"
 #include "millrace/tokenizer/huggingface/hf_model.h"
-#include "millrace/tokenizer/huggingface/hf_steps.h"
 #include "millrace/tokenizer/unicode/utf8.h"
 #include "millrace/tokenizer/vocabulary/token_index.h"
 

@@ -1,4 +1,4 @@
-#include "millrace/tokenizer/huggingface/hf_steps.h"
+#include "millrace/tokenizer/huggingface/hf_pipeline.h"
 
 #include <array>
 #include <optional>
