@@ -191,7 +191,7 @@ Result<std::shared_ptr<const serve::ChatTemplate>> ChooseChatTemplate(object::Co
 /// "s3://runs/llama-demo/" is called llama-demo, and so is "s3://runs/llama-demo/model.tar.gz".
 std::string NameOf(std::string url) {
   for (const std::string_view end : {"/model.tar.gz", ".tar.gz", ".tgz"}) {
-    if (url.size() > end.size() && url.ends_with(end)) url.resize(url.size() - end.size());
+    if (url.size() > end.size() && url.ends_with(end)) url.erase(url.size() - end.size());
   }
   while (url.ends_with('/')) url.pop_back();
   return url.substr(url.find_last_of('/') + 1);
