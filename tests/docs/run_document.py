@@ -21,8 +21,9 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 TIMEOUT_S = 500
 NEEDED = ("millrace", "millrace-train", "millrace-serve", "millrace-eval")
-#: Documents that need what another one needs.
+#: Documents that need what another one needs, and folders whose documents all need the same.
 PREPARED_LIKE = {"evaluate": "serve"}
+PREPARED_TOGETHER = ("recipes",)
 
 PROLOGUE = """
 set -E -o pipefail
@@ -40,7 +41,8 @@ def isolated(text: str, scratch: pathlib.Path) -> str:
 
 def preparation_of(document: pathlib.Path) -> pathlib.Path:
     in_example = document.stem == "README" and document.parent != ROOT
-    name = document.parent.name if in_example else document.stem
+    together = document.parent.name in PREPARED_TOGETHER
+    name = document.parent.name if in_example or together else document.stem
     return HERE / "prepare" / f"{PREPARED_LIKE.get(name, name)}.sh"
 
 
