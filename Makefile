@@ -1,6 +1,6 @@
 # The commands of a developer. `make demo` and `make test` set a new machine up by themselves.
 SHELL := /bin/bash
-.PHONY: all setup setup-dev build gpu wheel demo test test-all bench fmt lint reference asan tsan package nightly clean
+.PHONY: all setup setup-dev build gpu wheel demo test test-all bench fmt lint reference docs asan tsan package nightly clean
 
 all: build
 
@@ -72,6 +72,11 @@ lint:             ## format, modules, clang's warnings, clang-tidy; SINCE=commit
 reference:        ## pages about the C++ libraries in build/reference, made of their headers
 	@tools/setup reference
 	@tools/reference
+
+docs:             ## the site of the documents, with search, in build/site
+	@tools/setup build docs
+	@tools/build release millrace
+	@tools/site
 
 clean:
 	rm -rf build
