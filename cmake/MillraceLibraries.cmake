@@ -10,7 +10,7 @@ if(NOT MILLRACE_LIBRARIES OR SKBUILD OR MILLRACE_SANITIZE)  # a sanitizer would 
   return()
 endif()
 
-# Minor versions are not compatible with each other while the major version is 0.
+# Within a major version, programs compile against each newer minor version. Binaries need the minor version of their build.
 set(MILLRACE_SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 set(MILLRACE_COMPONENTS)
 
@@ -70,7 +70,7 @@ install(EXPORT MillraceTargets NAMESPACE Millrace:: DESTINATION ${configuration}
 include(CMakePackageConfigHelpers)
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/MillraceConfig.cmake.in ${CMAKE_BINARY_DIR}/MillraceConfig.cmake
   INSTALL_DESTINATION ${configuration} NO_SET_AND_CHECK_MACRO)
-write_basic_package_version_file(${CMAKE_BINARY_DIR}/MillraceConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/MillraceConfigVersion.cmake COMPATIBILITY SameMajorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/MillraceConfig.cmake ${CMAKE_BINARY_DIR}/MillraceConfigVersion.cmake
   DESTINATION ${configuration} COMPONENT development)
 

@@ -11,7 +11,7 @@ struct Provenance {
   std::string host;                              ///< the machine's name
   std::string user;                              ///< who ran the program
   std::string program;                           ///< "millrace-train"
-  std::string version;                           ///< "0.1.0"
+  std::string version;                           ///< "1.0.0"
   std::map<std::string, std::string> libraries;  ///< name to version: {"torch": "2.11.0"}
   bool operator==(const Provenance&) const = default;
 };
