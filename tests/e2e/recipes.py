@@ -4,7 +4,7 @@
     python3 recipes.py --data FOLDER       writes FOLDER/hub and FOLDER/training: what the recipes name
 
 Each job file passes the checks of `millrace train --dry-run`, has a plan and, on one machine, makes two steps. The plan of
-QLoRA with the published sizes fits a GPU of 8 GB.
+QLoRA with the published sizes fits a GPU of 8 GB. Where $MILLRACE_PEERS has transformers, the classifier is served.
 """
 import gzip
 import json
@@ -14,12 +14,14 @@ import random
 import subprocess
 import sys
 import tempfile
+import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/support"))
 import small_models  # noqa: E402
 
 RECIPES = ROOT / "examples/recipes"
+PEERS = pathlib.Path(os.environ.get("MILLRACE_PEERS", "/nonexistent"))
 MACHINE = "gpu-8gb.yaml"  # describes a machine
 ELSEWHERE = {"slurm-two-nodes": "slurm", "kubernetes-two-nodes": "kubernetes"}
 WORDS = "the mill race turns a wheel and grain becomes flour while water runs below".split()
@@ -118,6 +120,31 @@ def check_plan_of_qlora(recipes):
     assert not missing, f"docs/recipes/qwen3-4b-qlora.md lacks {missing} of\n{printed}"
 
 
+def check_endpoint(recipes):
+    """examples/recipes/classify.py answers with the classes of the classifier that `check` trained."""
+    python, packages = PEERS / "venv/bin/python", str(PEERS / "trainers")
+    env = {**recipes.env, "PYTHONPATH": packages, "HF_HUB_OFFLINE": "1"}
+    there = python.exists() and subprocess.run([python, "-c", "import torch, transformers"], env=env, capture_output=True)
+    if not there or there.returncode != 0:
+        print("left out: the endpoint of the classifier; there is no transformers in MILLRACE_PEERS")
+        return
+    folder = recipes.folder / "classifier"
+    recipes.run("ckpt", "export", recipes.folder / "training/runs/bert-classifier", folder, "--to", "hf")
+    recipes.run("cp", "hf://google-bert/bert-base-uncased/vocab.txt", folder / "vocab.txt")
+    server = subprocess.Popen([python, RECIPES / "classify.py", folder, "--listen", "127.0.0.1:0"], env=env,
+                              stdout=subprocess.PIPE, text=True)
+    try:
+        request = urllib.request.Request(server.stdout.readline().strip() + "/classify",
+                                         json.dumps({"texts": ["a moving film", "dull"]}).encode())
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            classes = json.load(answer)["classes"]
+        assert [each["label"] in ("LABEL_0", "LABEL_1") for each in classes] == [True, True], classes
+        print("ok the endpoint of the classifier")
+    finally:
+        server.terminate()
+        server.wait()
+
+
 def main(programs):
     assert (programs / "hub_server").exists(), "hub_server is not built"
     with tempfile.TemporaryDirectory(prefix="millrace-recipes-") as folder:
@@ -131,6 +158,7 @@ def main(programs):
                     check(recipes, path.stem)
                     print(f"ok {path.stem}", flush=True)
             check_plan_of_qlora(recipes)
+            check_endpoint(recipes)
         finally:
             recipes.close()
 
