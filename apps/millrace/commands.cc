@@ -14,6 +14,7 @@ void AddCommands(CLI::App& app, Context& context) {
   AddDoctorCommand(app, context);
   AddTokenizerCommands(app, context);
   AddDataCommands(app, context);
+  AddInitCommand(app, context);
   AddJobCommands(app, context);
   AddTraceCommand(app, context);
   AddTopCommand(app, context);

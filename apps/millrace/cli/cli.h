@@ -77,6 +77,7 @@ void AddDataCommands(CLI::App& app, Context& context);
 void AddDataTokenizeCommand(CLI::App& data, Context& context);  // of the group that AddDataCommands makes
 void AddDataCompactCommand(CLI::App& data, Context& context);   // of the same group
 void AddCheckpointCommands(CLI::App& app, Context& context);
+void AddInitCommand(CLI::App& app, Context& context);
 void AddJobCommands(CLI::App& app, Context& context);   // job train serve
 void AddSweepCommand(CLI::App& job, Context& context);  // of the group that AddJobCommands makes
 void AddCsiCommand(CLI::App& app, Context& context);    // csi
