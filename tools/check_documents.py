@@ -9,6 +9,7 @@
 - THIRD_PARTY_NOTICES.md names every generated table with its generator, and every library that CMake finds. Python
   packages for tests are pinned with hashes.
 - Every promise in SECURITY.md names tests, and these tests exist.
+- CHANGELOG.md begins with the version that CMakeLists.txt says, or with what is not released.
 """
 import fnmatch
 import os
@@ -280,10 +281,18 @@ def untested_promises(root, promises):
                 yield f"line {number}: there is no test {test}"
 
 
+def wrong_version(root, changelog):
+    version = re.search(r"project\(\w+ VERSION ([0-9.]+)", (root / "CMakeLists.txt").read_text())[1]
+    first = re.search(r"^## (.+)$", changelog, re.MULTILINE)
+    if first is None or first[1] not in (version, "Unreleased"):
+        yield f"does not begin with ## {version}, the version in CMakeLists.txt, or ## Unreleased"
+
+
 def main(root):
     tree = Tree(root)
     breaches = [*bad_documents(tree), *bad_comments(tree)]
-    for name, check in (("THIRD_PARTY_NOTICES.md", missing_notices), ("SECURITY.md", untested_promises)):
+    for name, check in (("THIRD_PARTY_NOTICES.md", missing_notices), ("SECURITY.md", untested_promises),
+                        ("CHANGELOG.md", wrong_version)):
         breaches += [f"{name}: {breach}" for breach in check(root, tree.read(name))]
     for breach in breaches:
         print(breach)

@@ -10,7 +10,7 @@ import unittest
 
 ROOT = pathlib.Path(sys.argv.pop(1)).resolve()
 sys.path.insert(0, str(ROOT / "tools"))
-from check_documents import Tree, bad_comments, bad_documents  # noqa: E402
+from check_documents import Tree, bad_comments, bad_documents, wrong_version  # noqa: E402
 
 FILES = {
     "docs/guide/data.md": "# Data\n\n## Read `a` & b\n\n## Twice\n\n## Twice\n",
@@ -110,6 +110,12 @@ class CheckDocuments(unittest.TestCase):
     def test_wants_a_readme_of_each_module(self):
         (self.root / "millrace/base/README.md").unlink()
         self.assertEqual(list(bad_documents(Tree(self.root))), ["millrace/base: a module without a README.md"])
+
+    def test_the_changelog_begins_with_the_version(self):
+        self.write("CMakeLists.txt", "project(millrace VERSION 1.2.0 LANGUAGES CXX)\n")
+        for first, breaches in (("1.2.0", 0), ("Unreleased", 0), ("1.1.0", 1)):
+            with self.subTest(first):
+                self.assertEqual(len(list(wrong_version(self.root, f"# Changelog\n\n## {first}\n\n## 1.0.0\n"))), breaches)
 
     def test_comments(self):
         for name, comment, breach in [
