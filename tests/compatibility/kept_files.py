@@ -33,11 +33,11 @@ def crc32c(data):
 
 
 class Kept:
-    """Copies of the kept folders, owned by this user, and the endpoint of one of them."""
+    """Copies of the kept folders, owned by this user, and the endpoints of two of them."""
 
     def __init__(self, programs, folder):
-        self.millrace, self.folder = programs / "millrace", folder
-        for name in ("s3d", "staging"):
+        self.millrace, self.folder, self.servers = programs / "millrace", folder, []
+        for name in ("s3d", "renaming", "staging"):
             shutil.copytree(KEPT / name, folder / name)
             (folder / name).chmod(0o700)
             for path in (folder / name).rglob("*"):
@@ -52,22 +52,33 @@ class Kept:
             self.env[name] = "kept"
         for name in ("AWS_SECRET_ACCESS_KEY", "MILLRACE_S3D_SECRET_KEY"):
             self.env[name] = "kept-secret"
-        port = folder / "port"
-        self.server = subprocess.Popen([self.millrace, "s3d", "--root", folder / "s3d", "--listen", "127.0.0.1:0",
-                                        "--port-file", port], env=self.env, stdout=subprocess.DEVNULL)
+        self.renaming = self.serve("renaming")
+        self.endpoint = self.env["AWS_ENDPOINT_URL"] = self.serve("s3d")
+
+    def serve(self, name):
+        """Returns the URL of an endpoint that serves a folder."""
+        port = self.folder / f"{name}-port"
+        server = subprocess.Popen([self.millrace, "s3d", "--root", self.folder / name, "--listen", "127.0.0.1:0",
+                                   "--port-file", port], env=self.env, stdout=subprocess.DEVNULL)
+        self.servers.append(server)
         end = time.monotonic() + 30
         while not port.exists() or not port.read_text().strip():
-            assert self.server.poll() is None and time.monotonic() < end, "the endpoint of the kept folder does not start"
+            assert server.poll() is None and time.monotonic() < end, f"the endpoint of {name} does not start"
             time.sleep(0.02)
-        self.endpoint = self.env["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{port.read_text().strip()}"
+        return f"http://127.0.0.1:{port.read_text().strip()}"
+
+    def close(self):
+        for server in self.servers:
+            server.terminate()
+            server.wait()
 
     def run(self, *arguments):
         ran = subprocess.run([self.millrace, *map(str, arguments)], env=self.env, cwd=self.folder, capture_output=True, text=True)
         assert ran.returncode == 0, f"{arguments}: exit status {ran.returncode}\n{ran.stdout}{ran.stderr}"
         return ran.stdout
 
-    def objects(self, url):
-        return {row["key"]: row for row in map(json.loads, self.run("--json", "ls", "-r", "--all", url).splitlines())}
+    def objects(self, url, *more):
+        return {row["key"]: row for row in map(json.loads, self.run("--json", "ls", "-r", "--all", url, *more).splitlines())}
 
 
 def check_endpoint(kept):
@@ -106,6 +117,17 @@ def check_staged(kept):
     assert kept.run("cat", "s3://mounted/staged.txt").encode() == STAGED
 
 
+def check_rename(kept):
+    """A mount was killed when the copies were made and the rename was committed: the old names are to go."""
+    there = ("--endpoint-url", kept.renaming)
+    names = {f"{n}.txt" for n in range(1, 7)}
+    before = kept.objects("s3://renaming/", *there)
+    assert {f"old/{name}" for name in names} | {f"new/{name}" for name in names} < before.keys(), before
+    kept.run("mount", "s3://renaming", "--recover", "--staging-dir", kept.folder / "staging", *there)
+    after = kept.objects("s3://renaming/", *there).keys() - {".millrace/root"}
+    assert after == {"new/", *(f"new/{name}" for name in names)}, after
+
+
 def check_mount(kept):
     point = kept.folder / "point"
     kept.run("mount", "s3://mounted", point, "--staging-dir", kept.folder / "staging")
@@ -132,15 +154,14 @@ def main(programs):
     with tempfile.TemporaryDirectory(prefix="millrace-kept-") as folder:
         kept = Kept(programs, pathlib.Path(folder))
         try:
-            checks = [check_endpoint, check_run, check_staged, check_job_files]
+            checks = [check_endpoint, check_run, check_staged, check_rename, check_job_files]
             if os.access("/dev/fuse", os.R_OK | os.W_OK):
                 checks.append(check_mount)
             for check in checks:
                 check(kept)
                 print(f"ok {check.__name__}", flush=True)
         finally:
-            kept.server.terminate()
-            kept.server.wait()
+            kept.close()
     return 0
 
 
