@@ -3,6 +3,7 @@
 
     man_pages.py PROGRAM FOLDER
 """
+import os
 import pathlib
 import re
 import subprocess
@@ -11,8 +12,13 @@ import sys
 NOT_FOUND = 4  # an exit status of millrace
 
 
+# man indents the text of a section by 7 columns, and terminals have 80.
+COLUMNS = "72"
+
+
 def output(*command):
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    environment = {**os.environ, "COLUMNS": COLUMNS}
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
 
 
 def escape(text):
@@ -22,10 +28,10 @@ def escape(text):
 
 
 def commands_of(text):
-    """The names below a heading "Commands:" or "Subcommands:" of a help text."""
+    """The names below the headings "Commands:" and "Commands for …:" of a help text."""
     names, inside = [], False
     for line in text.splitlines():
-        if re.match(r"(sub)?commands:", line, re.IGNORECASE):
+        if re.match(r"Commands( for [\w ]+)?:$", line):
             inside = True
         elif inside and (found := re.match(r"  ([a-z][\w-]*)(\s|$)", line)):
             names.append(found[1])

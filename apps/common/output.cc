@@ -1,11 +1,14 @@
 #include "apps/common/output.h"
 
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
+#include <cstdlib>
 
 #include "millrace/base/result.h"
 
@@ -73,6 +76,17 @@ void FlushOutput() {
 bool FinishOutput() {
   FlushOutput();
   return FirstFailure() == 0 || FirstFailure() == EPIPE;
+}
+
+int OutputColumns(int descriptor) {
+  constexpr int kUsual = 80;
+  const char* variable = std::getenv("COLUMNS");
+  const std::string_view text = variable != nullptr ? variable : "";
+  int columns = 0;
+  std::from_chars(text.data(), text.data() + text.size(), columns);
+  if (columns > 0) return columns;
+  winsize size{};
+  return ::ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kUsual;
 }
 
 }  // namespace millrace::cli

@@ -30,6 +30,9 @@ void FlushOutput();
 /// Flushes standard output at the end of the process. Returns false if a write failed, unless only the reader was
 /// missing.
 bool FinishOutput();
+/// Returns the width of the terminal in characters: $COLUMNS if it is a number, else that of the terminal behind the
+/// descriptor, else 80.
+int OutputColumns(int descriptor);
 
 template <class... T>
 void Print(fmt::format_string<T...> format, T&&... arguments) {

@@ -57,13 +57,13 @@ void AddBytes(CLI::App& command, const std::string& name, std::uint64_t& into, c
 void AddMounterFlags(CLI::App& command, Arguments& a) {
   command.add_option("--state-folder", a.state_folder,
                      "Records and logs of mounts, staged writes, cached blocks (default: below kubelet's folder)");
-  AddBytes(command, "--mount-memory", a.mount_memory, "Memory of each mount (default 512MiB)");
+  AddBytes(command, "--mount-memory", a.mount_memory, "Memory of each mount (default: 512MiB)");
   AddBytes(
       command, "--node-memory", a.node_memory,
       "Memory of all mounts of the node together; a volume for which too little is left waits (default: no limit)");
   command.add_option("--keeper", a.keeper,
                      "The socket of this node's keeper: mounts then go on after the death of their processes");
-  AddBytes(command, "--cache-size", a.cache_bytes, "Disk cache that the volumes of the node share (default 20GiB)");
+  AddBytes(command, "--cache-size", a.cache_bytes, "Disk cache that the volumes of the node share (default: 20GiB)");
 }
 
 std::optional<metrics::EndpointOptions> HttpOptions(const Arguments& a, const Logger& log) {

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "apps/common/flag_checks.h"
 #include "apps/common/globals.h"
 #include "apps/common/output.h"
 #include "apps/common/parse.h"
@@ -43,11 +44,11 @@ void AddFlags(CLI::App& app, Arguments& a) {
          "perplexity: {\"text\"}; choice: {\"query\", \"choices\", \"gold\"}; hellaswag, mmlu: the lines of these data "
          "sets; match: {\"prompt\", \"answer\"}")
       ->required()
-      ->check(CLI::IsMember({"perplexity", "choice", "hellaswag", "mmlu", "match"}));
+      ->check(OneOf({"perplexity", "choice", "hellaswag", "mmlu", "match"}));
   app.add_option("--data", a.data_url, "URL of the documents: a JSON object a line")->required();
   app.add_option("--limit", a.limit, "Use the first documents only; 0: all")->capture_default_str();
   app.add_option("--shots", a.shots, "Put so many answered questions before each question")
-      ->check(CLI::Range(0, 1000))
+      ->check(Between(0, 1000))
       ->capture_default_str();
   app.add_option("--shots-data", a.shots_url, "URL of the answered questions, in the form of the documents");
   app.add_option("--until", a.options.until,
@@ -55,7 +56,7 @@ void AddFlags(CLI::App& app, Arguments& a) {
                  "newline)")
       ->allow_extra_args(false);
   app.add_option("--max-tokens", a.options.most_tokens, "match: the most tokens of an answer")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(Between(1, 1 << 20))
       ->capture_default_str();
   app.add_flag("--ignore-case", a.options.ignore_case, "match: small and capital letters are equal");
   app.add_flag("--ignore-punctuation", a.options.ignore_punctuation, "match: punctuation does not count");
@@ -65,22 +66,22 @@ void AddFlags(CLI::App& app, Arguments& a) {
   app.add_option("--tokenizer", a.load.tokenizer_url,
                  "URL of a tokenizer file, or of a model that has one (default: the model's own)");
   app.add_option("--precision", a.load.precision, "Precision of the weights and the computation")
-      ->check(CLI::IsMember({"f32", "tf32", "bf16", "fp16"}))
+      ->check(OneOf({"f32", "tf32", "bf16", "fp16"}))
       ->capture_default_str();
   app.add_option("--device", a.load.device, "Where it computes: an NVIDIA GPU if there is one (auto), cpu, or cuda")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->check(OneOf({"auto", "cpu", "cuda"}))
       ->capture_default_str();
   app.add_option("--add-bos", a.add_bos, "Begin texts with the beginning-of-text token: auto, on, off")
-      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->check(OneOf({"auto", "on", "off"}))
       ->capture_default_str();
   app.add_option("--max-batch", a.options.most_texts, "Most texts that the model computes at a time")
-      ->check(CLI::Range(1, 1 << 12))
+      ->check(Between(1, 1 << 12))
       ->capture_default_str();
   app.add_option("--kv-cache", a.kv_cache,
                  "Memory for the keys and values of all texts: 4GiB, or what 8 of full length take (auto)")
       ->capture_default_str();
   app.add_option("--threads", a.threads, "Compute threads; 0: OMP_NUM_THREADS, or one per core that may be used")
-      ->check(CLI::Range(0, 1024))
+      ->check(Between(0, 1024))
       ->capture_default_str();
   app.footer(
       "Examples:\n"
@@ -164,6 +165,7 @@ Status Run(Arguments a, std::stop_token stop) {
   engine::ConfigureRuntime(a.threads > 0 ? a.threads : ComputeThreads());
   object::ConnectOptions connect = a.globals.connect;
   connect.log = log;
+  if (!connect.first_contact) connect.first_contact = kFirstContact;
   const auto connection = MR_TRY(object::OpenConnection(std::move(connect)));
   // The documents come first: reading them takes no time, and they are where mistakes are.
   auto documents = MR_TRY(ReadDocuments(*connection, task, a.data_url, a.limit, call));

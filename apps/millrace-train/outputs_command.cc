@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "apps/common/flag_checks.h"
 #include "apps/common/output.h"
 #include "apps/millrace-train/job_options.h"
 #include "millrace/base/process/cores.h"
@@ -67,12 +68,12 @@ CLI::App* AddOutputsCommand(CLI::App& app, OutputsArguments& arguments) {
   command->add_option("--base", merged.base_url, "The model that the adapter adapts")->required();
   command->add_option("--step", merged.step, "Which checkpoint of the adapter (default: the newest)");
   command->add_option("--quantize", arguments.quantization, "How the base was quantized: nf4, int8 or fp8")
-      ->check(CLI::IsMember({"nf4", "int8", "fp8"}));
+      ->check(cli::OneOf({"nf4", "int8", "fp8"}));
   command->add_option("--sequences", arguments.sequences, "How many sequences")
-      ->check(CLI::Range(1, 1 << 10))
+      ->check(cli::Between(1, 1 << 10))
       ->capture_default_str();
   command->add_option("--length", arguments.length, "Tokens of each")
-      ->check(CLI::Range(1, 1 << 14))
+      ->check(cli::Between(1, 1 << 14))
       ->capture_default_str();
   command->add_option("--weight-bytes", arguments.weight_bytes, "Weights in memory at once (default: half of memory)");
   return command;

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 
+#include "apps/common/help.h"
 #include "apps/common/output.h"
+#include "apps/common/parse.h"
 #include "apps/millrace/cli/cli.h"
 #include "apps/millrace/mount/mount_helper.h"
 #include "apps/millrace/version.h"
@@ -12,45 +14,6 @@
 
 namespace millrace::cli {
 namespace {
-
-/// Prints commands before flags, and leaves out the environment variable of each flag: the footer explains them.
-class Help final : public CLI::Formatter {
- public:
-  std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override {
-    if (mode == CLI::AppFormatMode::Sub) return Formatter::make_help(app, std::move(name), mode);
-    std::string text = make_description(app) + make_usage(app, name) + make_positionals(app) +
-                       make_subcommands(app, mode) + make_groups(app, mode);
-    if (app->get_parent() != nullptr)
-      text += "\nGlobal flags (--endpoint-url, --json, --dry-run, ...): see `millrace --help`\n";
-    return text + make_footer(app);
-  }
-  std::string make_option_opts(const CLI::Option* option) const override {
-    std::string text = Formatter::make_option_opts(option);
-    std::size_t begin = text.find(" (Env:");
-    if (begin != std::string::npos) text.erase(begin, text.find(')', begin) + 1 - begin);
-    return text;
-  }
-};
-
-/// Returns an error text that suggests known words close to `word`, which `command` does not know.
-std::string Suggestion(const CLI::App& command, const std::string& word) {
-  std::vector<std::string> names;
-  for (const CLI::App* app = &command; app != nullptr; app = app->get_parent()) {
-    for (const CLI::Option* option : app->get_options())
-      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-    if (app == &command)
-      for (const CLI::App* sub : app->get_subcommands([](const CLI::App*) { return true; }))
-        names.push_back(sub->get_name());
-  }
-  bool takes_commands = !command.get_subcommands([](const CLI::App*) { return true; }).empty();
-  std::vector<std::string_view> views(names.begin(), names.end());
-  return UnknownName(word.starts_with('-') ? "flag" : takes_commands ? "command" : "argument", word, views);
-}
-
-const CLI::App& ChosenCommand(const CLI::App& app) {
-  auto chosen = app.get_subcommands();
-  return chosen.empty() ? app : ChosenCommand(*chosen.front());
-}
 
 /// "millrace ckpt ls"
 std::string FullName(const CLI::App& command) {
@@ -95,7 +58,7 @@ int Main(int argc, char** argv) {
   }
 
   CLI::App app("Train language models directly from object storage.", "millrace");
-  app.formatter(std::make_shared<Help>());
+  UseHelp(app);
   app.footer(
       "An environment variable sets the default of each global flag: MILLRACE_ENDPOINT_URL for --endpoint-url, and so "
       "on.");
@@ -104,7 +67,6 @@ int Main(int argc, char** argv) {
   app.fallthrough();
   AddGlobalFlags(app, context.globals);
   AddCommands(app, context);
-  app.add_subcommand("help", "Help about a command: the same as its --help");
   if (!context.arguments.empty() && context.arguments.front() == "help") {
     std::ranges::rotate(context.arguments, context.arguments.begin() + 1);
     context.arguments.back() = "--help";
@@ -121,10 +83,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     const CLI::App& chosen = ChosenCommand(app);
-    // Reports an unknown word first: it often causes the other errors of the parser.
-    std::vector<std::string> unknown = app.remaining(true);
-    PrintError("millrace: {}; see `{} --help`\n", unknown.empty() ? error.what() : Suggestion(chosen, unknown.front()),
-               FullName(chosen));
+    PrintError("millrace: {}; see `{} --help`\n", DescribeMistake(app, error), FullName(chosen));
     return kExitUsage;
   }
   const int status = context.run();

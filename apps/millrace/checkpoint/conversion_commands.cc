@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "apps/common/flag_checks.h"
 #include "apps/common/output.h"
 #include "apps/millrace/checkpoint/merged_outputs.h"
 #include "apps/millrace/cli/share_flag.h"
@@ -357,8 +358,8 @@ Status Import(const Context& context, const Arguments& arguments) {
 }  // namespace
 
 void AddConversions(CLI::App& ckpt, Context& context, const std::shared_ptr<Arguments>& arguments) {
-  const auto written = CLI::IsMember({"hf", "peft", "torch", "dcp", "gguf"});
-  const auto read = CLI::IsMember({"hf", "peft", "torch", "dcp", "megatron", "deepspeed", "gguf"});
+  const auto written = OneOf({"hf", "peft", "torch", "dcp", "gguf"});
+  const auto read = OneOf({"hf", "peft", "torch", "dcp", "megatron", "deepspeed", "gguf"});
   CLI::App* to = AddAction(
       ckpt, context, arguments, "export",
       "Write a checkpoint for other programs: Hugging Face, PEFT, torch.load, DCP, GGUF",
@@ -377,7 +378,7 @@ void AddConversions(CLI::App& ckpt, Context& context, const std::shared_ptr<Argu
       ->check(written);
   to->add_option("--type", arguments->type,
                  "gguf: matrices are f32, f16, bf16, q8_0 or q4_0 (default: as in the checkpoint)")
-      ->check(CLI::IsMember({"f32", "f16", "bf16", "q8_0", "q4_0"}));
+      ->check(OneOf({"f32", "f16", "bf16", "q8_0", "q4_0"}));
   to->add_option("--group", arguments->group, "torch and dcp: only what lies below this path, such as model");
   const auto add_file_size = [&](CLI::App* command, const char* usual = "5GB") {
     command->add_option_function<std::string>(
@@ -390,7 +391,7 @@ void AddConversions(CLI::App& ckpt, Context& context, const std::shared_ptr<Argu
         fmt::format("Begin another file of weights after so many bytes (default: {})", usual));
   };
   add_file_size(to);
-  const auto kinds = CLI::IsMember({"nf4", "int8", "fp8"});
+  const auto kinds = OneOf({"nf4", "int8", "fp8"});
   to->add_option("--quantize", arguments->quantize,
                  "hf only: write the matrices of blocks in 4 or 8 bits: nf4, int8 (as bitsandbytes) or fp8 (as vLLM)")
       ->check(kinds);

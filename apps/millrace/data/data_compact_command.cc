@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/common/flag_checks.h"
 #include "apps/millrace/cli/cli.h"
 #include "apps/millrace/cli/progress.h"
 #include "apps/millrace/data/data_flags.h"
@@ -131,17 +132,17 @@ void AddDataCompactCommand(CLI::App& group, Context& context) {
   command->add_option("--split", flags->data.split,
                       "Split of a Hugging Face data set: train; or write #config:train behind the URL");
   command->add_option("--template", flags->data.keys["template"],
-                      "Text of a record that filters and duplicates are about: fields in braces (default {text})");
+                      "Text of a record that filters and duplicates are about: fields in braces (default: {text})");
   command->add_option("--shard-size", flags->shard_size, "Size of a shard before compression, up to 1GiB")
       ->capture_default_str();
   command->add_option("--compression", flags->compression, "none, gzip or zstd")
       ->capture_default_str()
-      ->check(CLI::IsMember({"none", "gzip", "zstd"}));
+      ->check(OneOf({"none", "gzip", "zstd"}));
   command
       ->add_option("--dedup", flags->dedup,
                    "none; exact: remove records with the text of an earlier one; near: also nearly the text")
       ->capture_default_str()
-      ->check(CLI::IsMember({"none", "exact", "near"}));
+      ->check(OneOf({"none", "exact", "near"}));
   command
       ->add_option("--similarity", flags->similarity,
                    "With near: the least share of runs of 5 words that duplicates have in common, 0.5 to 1")
@@ -168,12 +169,12 @@ void AddDataCompactCommand(CLI::App& group, Context& context) {
       ->allow_extra_args(false);
   command->add_option("--held-out-words", flags->held_out_words, "Words of such a run")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
+      ->check(Between(1, 1000));
   command->add_option("--index-memory", flags->index_memory,
                       "Most memory for the texts that duplicates are searched among [3/4 of what is available]");
   command->add_flag("--force", flags->force, "Replace the shards and the report of an earlier run");
   command->add_option("--threads", flags->threads, "Threads that read and judge records (default: one a core)")
-      ->check(CLI::Range(1, 512));
+      ->check(Between(1, 512));
 }
 
 }  // namespace millrace::cli

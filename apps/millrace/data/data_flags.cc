@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "apps/common/flag_checks.h"
 #include "millrace/base/files/files.h"
 #include "millrace/jobs/spec/data_fields.h"
 #include "millrace/jobs/spec/spec.h"
@@ -95,7 +96,7 @@ class FlagAdder {
       if (!word.contains('_')) continue;
       std::ranges::replace(known.emplace_back(word), '_', '-');  // as flags are written
     }
-    if (CLI::Option* option = Add(name, help)) option->check(CLI::IsMember(std::move(known)));
+    if (CLI::Option* option = Add(name, help)) option->check(OneOf(std::move(known)));
   }
   template <class T, class Bound>
   void Number(const std::string& name, const jobs::Key& key, const T& value, Bound least, Bound most) {
@@ -103,9 +104,7 @@ class FlagAdder {
     if constexpr (std::is_arithmetic_v<T>) plain = fmt::format("{}", value);
     CLI::Option* const option = Add(name, Help(key, plain));
     if (option == nullptr) return;
-    CLI::Range range(least, most);
-    range.description("");  // the widest bounds would say nothing
-    option->type_name(std::is_same_v<Bound, double> ? "FLOAT" : "INT")->check(range);
+    option->type_name(std::is_same_v<Bound, double> ? "FLOAT" : "INT")->check(Between(least, most));
   }
   void Flag(const std::string& name, const jobs::Key& key, const bool&) {
     command_.add_flag_callback("--" + name, [keys = &flags_.keys, name] { (*keys)[name] = "true"; }, Help(key, ""));
@@ -117,7 +116,7 @@ class FlagAdder {
     std::string help(key.sentence());
     std::erase(help, '`');
     if (help.ends_with('.')) help.pop_back();
-    return value.empty() ? help : fmt::format("{} (default {})", help, value);
+    return value.empty() ? help : fmt::format("{} (default: {})", help, value);
   }
   /// Returns null if the flag is there: of a key that has several declarations, the first.
   CLI::Option* Add(const std::string& name, std::string help) {

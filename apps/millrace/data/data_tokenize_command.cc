@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/common/flag_checks.h"
 #include "apps/millrace/cli/cli.h"
 #include "apps/millrace/cli/progress.h"
 #include "apps/millrace/cli/share_flag.h"
@@ -106,11 +107,13 @@ void AddDataTokenizeCommand(CLI::App& group, Context& context) {
                     "End-of-sequence behind every document that is not empty (the default)");
   command->add_flag("--prepend-bos", flags->prepend_bos, "Begin-of-sequence in front of every such document");
   command->add_option("--index-cache", flags->index_cache, "URL for indexes when the data's bucket is read-only");
-  command->add_option("--threads", flags->threads)->capture_default_str()->check(CLI::Range(1, 512));
+  command->add_option("--threads", flags->threads, "Threads that tokenize")
+      ->capture_default_str()
+      ->check(Between(1, 512));
   AddShareFlag(*command, flags->share);
   command->add_option("--progress", flags->progress, "auto, on or off")
       ->capture_default_str()
-      ->check(CLI::IsMember({"auto", "on", "off"}));
+      ->check(OneOf({"auto", "on", "off"}));
 }
 
 }  // namespace millrace::cli

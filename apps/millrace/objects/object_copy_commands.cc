@@ -123,6 +123,7 @@ void AddCopyCommands(CLI::App& app, Context& context) {
                      "Sources, then the destination: s3://bucket/key, file:///path or a path. Sources may be files of "
                      "the hub, hf://OWNER/MODEL/path or hf://datasets/OWNER/NAME/path, and may have the wildcards * ? "
                      "[a-z]. The destination of several sources is a folder")
+        ->type_name("SOURCE... DESTINATION")
         ->required()
         ->expected(1, 1 << 20);
     flags->select.AddTo(*command);

@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "apps/common/flag_checks.h"
 #include "millrace/base/text.h"
 
 namespace millrace::cli {
@@ -71,7 +72,7 @@ void AddSizeFlag(CLI::App& command, const std::string& name, std::optional<std::
 
 void WriteFlags::AddTo(CLI::App& command) {
   AddSizeFlag(command, "--part-size", part_bytes,
-              "Size of the parts of large objects (default 8MiB, up to 64MiB for large downloads)");
+              "Size of the parts of large objects (default: 8MiB, up to 64MiB for large downloads)");
   command.add_option("--content-type", content_type,
                      "Content type of the objects (default: from the name's extension)");
   command.add_option("--metadata", metadata, "name=value to store with the objects (repeatable)")
@@ -79,8 +80,8 @@ void WriteFlags::AddTo(CLI::App& command) {
   command.add_option("--storage-class", attributes.storage_class,
                      "Storage class: STANDARD_IA, GLACIER_IR, ... (default: the bucket's)");
   command.add_option("--acl", attributes.acl, "Canned ACL: private, public-read, bucket-owner-full-control, ...");
-  command.add_option("--sse", attributes.encryption, "Encryption by the server: AES256 or aws:kms")
-      ->check(CLI::IsMember({"AES256", "aws:kms", "aws:kms:dsse"}));
+  command.add_option("--sse", attributes.encryption, "Encryption by the server")
+      ->check(OneOf({"AES256", "aws:kms", "aws:kms:dsse"}));
   command.add_option("--sse-kms-key-id", attributes.kms_key, "ID of the KMS key (implies --sse aws:kms)");
   command.add_option("--cache-control", attributes.cache_control, "Cache-Control of the objects");
   command.add_option("--content-encoding", attributes.content_encoding, "Content-Encoding of the objects");

@@ -2,6 +2,7 @@
 #include <fstream>
 #include <iostream>
 
+#include "apps/common/flag_checks.h"
 #include "apps/millrace/objects/object_commands.h"
 #include "millrace/base/text.h"
 #include "millrace/base/threads/sync.h"
@@ -133,7 +134,7 @@ void AddRunCommand(CLI::App& app, Context& context) {
                                  });
   command->add_option("FILE", flags->file, "Commands, one a line; - is standard input (the default)");
   command->add_option("--workers", flags->workers, "Lines that run at a time")
-      ->check(CLI::Range(1, 256))
+      ->check(Between(1, 256))
       ->capture_default_str();
 }
 

@@ -186,6 +186,7 @@ void AddSyncCommand(CLI::App& app, Context& context) {
                        context, [&](object::Connection& connection) { return Sync(context, connection, *flags); });
                  });
   sync->add_option("PLACE", flags->places, "The source folder or prefix, then the destination")
+      ->type_name("SOURCE DESTINATION")
       ->required()
       ->expected(2);
   sync->add_flag("--delete", flags->delete_extra, "Delete what the source does not have");

@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "apps/common/flag_checks.h"
 #include "apps/common/output.h"
 #include "apps/millrace/cli/cli.h"
 #include "apps/millrace/jobs/job_source.h"
@@ -207,22 +208,22 @@ void AddSweepFlags(CLI::App& sweep, SweepArguments& arguments) {
   sweep.add_option("--set", arguments.assignments, "key.path=value: the same in all runs (repeatable)")
       ->allow_extra_args(false);
   sweep.add_option("--random", arguments.random, "Draw the values of so many runs, instead of all combinations")
-      ->check(CLI::Range(std::size_t{1}, jobs::kMostSweepRuns));
-  sweep.add_option("--seed", arguments.seed, "Of the values that are drawn (default 1)");
-  sweep.add_option("--at-once", arguments.at_once, "The most runs at the same time (default 1)")
-      ->check(CLI::Range(1, 1000));
+      ->check(Between(std::size_t{1}, jobs::kMostSweepRuns));
+  sweep.add_option("--seed", arguments.seed, "Of the values that are drawn (default: 1)");
+  sweep.add_option("--at-once", arguments.at_once, "The most runs at the same time (default: 1)")
+      ->check(Between(1, 1000));
   sweep.add_option("--metric", arguments.metric,
                    "What runs are compared by (default: eval_loss with eval, else loss; of a program of your own, the "
                    "last of log.metric_definitions)");
-  sweep.add_option("--mode", arguments.mode, "Which value is best (default min)")->check(CLI::IsMember({"min", "max"}));
+  sweep.add_option("--mode", arguments.mode, "Which value is best (default: min)")->check(OneOf({"min", "max"}));
   CLI::Option* early =
-      sweep.add_option("--early-stop", arguments.early_stop, "Stop runs that are worse than others (default none)")
-          ->check(CLI::IsMember({"none", "median", "asha"}));
+      sweep.add_option("--early-stop", arguments.early_stop, "Stop runs that are worse than others (default: none)")
+          ->check(OneOf({"none", "median", "asha"}));
   sweep.add_option("--min-steps", arguments.min_steps, "With it: stop no run before this step; asha: the first rung")
-      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40))
+      ->check(Between(std::uint64_t{1}, std::uint64_t{1} << 40))
       ->needs(early);
-  sweep.add_option("--factor", arguments.factor, "With asha: one run of so many goes on from a rung (default 3)")
-      ->check(CLI::Range(2, 1000))
+  sweep.add_option("--factor", arguments.factor, "With asha: one run of so many goes on from a rung (default: 3)")
+      ->check(Between(2, 1000))
       ->needs(early);
   sweep.add_option("--name", arguments.name, "Of the sweep (default: the job's name); its runs are NAME-1, NAME-2, …");
   sweep.add_flag("--no-check", arguments.no_check, "Start the runs without checking data and buckets first");
