@@ -5,6 +5,7 @@
 #include <array>
 #include <cctype>
 
+#include "apps/common/flag_checks.h"
 #include "millrace/base/files/files.h"
 #include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/text.h"
@@ -53,7 +54,7 @@ void AddGlobalFlags(CLI::App& app, Globals& g) {
       into = *parsed;
     };
   };
-  const char* group = "Global";
+  const char* group = "Global flags";
   app.add_option("--endpoint-url", g.connect.endpoint_url, "S3 endpoint, such as http://127.0.0.1:9000")->group(group);
   app.add_option("--region", g.connect.region, "Region of the endpoint")->group(group);
   app.add_option("--profile", g.connect.profile, "Profile in ~/.aws/config and ~/.aws/credentials")->group(group);
@@ -75,15 +76,26 @@ void AddGlobalFlags(CLI::App& app, Globals& g) {
       "--virtual-host", [&g] { g.connect.path_style = false; }, "URLs of the form https://BUCKET.HOST/KEY");
   path->excludes(virtual_host)->group(group);
   virtual_host->group(group);
+  app.add_option_function<std::string>(
+         "--wait-for-endpoint",
+         [&g](const std::string& text) {
+           auto parsed = ParseDuration(text);
+           if (!parsed) throw CLI::ValidationError("--wait-for-endpoint: " + parsed.error().ToString());
+           g.connect.first_contact = *parsed;
+         },
+         "How long to wait for an endpoint that does not answer yet, such as 5m for one that still starts (default: "
+         "3s)")
+      ->type_name("DURATION")
+      ->group(group);
   app.add_option("--concurrency", g.connect.concurrency, "Most connections to the endpoint")
-      ->check(CLI::Range(1, 1024))
+      ->check(Between(1, 1024))
       ->capture_default_str()
       ->group(group);
   app.add_option_function<std::string>("--bandwidth", bytes(g.connect.bandwidth),
                                        "Most bytes per second in each direction, e.g. 100MB")
       ->group(group);
   app.add_option_function<std::string>("--memory-budget", bytes(g.memory_budget),
-                                       "Most memory for data in flight (default 512MiB)")
+                                       "Most memory for data in flight (default: 512MiB)")
       ->group(group);
   app.add_option_function<std::string>(
          "--log-level",
@@ -92,13 +104,13 @@ void AddGlobalFlags(CLI::App& app, Globals& g) {
            if (!level) throw CLI::ValidationError(level.error().ToString());
            g.log_level = *level;
          },
-         "Least level of log messages: debug, info, warning, error, off (default warning)")
+         "Least level of log messages: debug, info, warning, error, off (default: warning)")
       ->group(group);
   app.add_flag("--json", g.json, "Print one JSON object per line on standard output")->group(group);
   app.add_flag("--dry-run", g.dry_run, "Print what would be done; change nothing")->group(group);
   app.add_flag("--quiet", g.quiet, "Print no progress and no summaries")->group(group);
   app.add_option("--progress", g.progress, "Show progress: auto (on a terminal), on, off")
-      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->check(OneOf({"auto", "on", "off"}))
       ->capture_default_str()
       ->group(group);
   for (CLI::Option* option : app.get_options()) {
@@ -125,6 +137,10 @@ std::map<std::string, std::string> GlobalsEnvironment(const Globals& g) {
   add("MILLRACE_SSE_C_SOURCE_KEY_FILE", g.sse_c_source_key_file, defaults.sse_c_source_key_file);
   if (g.connect.path_style) env[*g.connect.path_style ? "MILLRACE_PATH_STYLE" : "MILLRACE_VIRTUAL_HOST"] = "true";
   add("MILLRACE_CONCURRENCY", g.connect.concurrency, defaults.connect.concurrency);
+  if (g.connect.first_contact) {
+    env["MILLRACE_WAIT_FOR_ENDPOINT"] =
+        fmt::format("{}ms", std::chrono::duration_cast<std::chrono::milliseconds>(*g.connect.first_contact).count());
+  }
   add("MILLRACE_BANDWIDTH", g.connect.bandwidth, defaults.connect.bandwidth);
   add("MILLRACE_MEMORY_BUDGET", g.memory_budget, defaults.memory_budget);
   add("MILLRACE_JSON", g.json, false);

@@ -28,6 +28,10 @@ struct Globals {
   LogLevel log_level = LogLevel::kWarning;
 };
 
+/// The longest wait for the first answer of an endpoint, in commands that a user watches, without --wait-for-endpoint.
+/// Ranks of jobs and drivers have no such limit: they start again, beside a store that may be away for a while.
+inline constexpr Duration kFirstContact = std::chrono::seconds(3);
+
 /// Reads an SSE-C key from a file that has its 32 bytes, or a line with their base64 or hex form. Messages never quote
 /// the content.
 Result<std::string> ReadCustomerKey(const std::string& path);

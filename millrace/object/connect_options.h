@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "millrace/base/clock.h"
 #include "millrace/base/log.h"
 #include "millrace/object/object_info.h"
 
@@ -23,7 +24,10 @@ struct ConnectOptions {
   std::optional<bool> path_style;  ///< no value: path style for explicit endpoints, else virtual-host style
   int concurrency = 64;            ///< connections
   int max_attempts = 0;            ///< 0: AWS_MAX_ATTEMPTS, else 10
-  std::uint64_t bandwidth = 0;     ///< bytes per second, 0: no limit
+  /// How long requests wait for an endpoint that has not answered this connection yet: a wrong address is no failure
+  /// that passes. Once it has answered, failures are tried again max_attempts times. No value: from the start.
+  std::optional<Duration> first_contact;
+  std::uint64_t bandwidth = 0;  ///< bytes per second, 0: no limit
   /// SSE-C: a key of the user's own, 32 bytes, or empty. It encrypts everything that is written and decrypts
   /// everything that is read. They are secrets: no message contains them, and a connection that others could listen to
   /// is refused.

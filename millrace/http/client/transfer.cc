@@ -45,6 +45,10 @@ std::string_view AdviceFor(CURLcode code) {
   switch (code) {
     case CURLE_COULDNT_RESOLVE_HOST:
       return "; check the endpoint's name and this machine's resolver";
+    case CURLE_COULDNT_RESOLVE_PROXY:
+      return "; check the proxy's name in HTTPS_PROXY or HTTP_PROXY; NO_PROXY names hosts that need no proxy";
+    case CURLE_SSL_CONNECT_ERROR:
+      return "; check that the server speaks https: the URL of one that speaks http begins with http://";
     case CURLE_COULDNT_CONNECT:
       return "; check that the endpoint's address and port are right and that it is running";
     case CURLE_PEER_FAILED_VERIFICATION:
@@ -203,7 +207,10 @@ Result<Response> Transfer::Finish(CURLcode code) {
   std::string_view reason = reason_[0] ? reason_ : curl_easy_strerror(code);
   // After connecting, an error is the other side's (a response that is not HTTP, say). A retry may succeed.
   bool connected = phase_ != Phase::kConnecting && code != CURLE_OUT_OF_MEMORY;
-  return Fail(Failure(connected ? Code::kUnavailable : CodeOf(code), fmt::format("{}{}", reason, AdviceFor(code))));
+  // A server of http waits for the rest of what it takes for a request, so the handshake ends by a timeout.
+  const bool in_handshake = !connected && code == CURLE_OPERATION_TIMEDOUT && reason.contains("SSL");
+  return Fail(Failure(connected ? Code::kUnavailable : CodeOf(code),
+                      fmt::format("{}{}", reason, AdviceFor(in_handshake ? CURLE_SSL_CONNECT_ERROR : code))));
 }
 
 int Transfer::OnConnected(void* self, char*, char*, int, int) {

@@ -345,6 +345,9 @@ Result<std::optional<std::string>> ServerConnection::ReadHead() {
       begun = true;
       deadline = socket_.clock().Now() + options_.header_timeout;
     }
+    // A client that begins a TLS handshake waits for an answer in TLS. The end of the connection tells it at once.
+    constexpr char kTlsHandshake = 0x16;
+    if (waiting.starts_with(kTlsHandshake)) return Fail(Code::kInvalidArgument, "the client speaks TLS");
     std::size_t end = waiting.find("\r\n\r\n", searched);
     if (end != std::string_view::npos) {
       std::string head(waiting.substr(0, end + 4));

@@ -228,6 +228,13 @@ TEST(Server, LetsIdleAndSlowClientsGo) {
   EXPECT_TRUE(stalled.ReadUntil("\r\n\r\n").starts_with("HTTP/1.1 504"));
 }
 
+TEST(Server, EndsTheConnectionOfAClientThatSpeaksTls) {
+  auto server = StartServer(EchoBody, {.idle_timeout = std::chrono::hours(1), .header_timeout = std::chrono::hours(1)});
+  RawClient client(server->port());
+  client.Send(std::string_view("\x16\x03\x01\x02\x00\x01", 6));
+  EXPECT_EQ(client.ReadToEnd(), "");
+}
+
 constexpr std::string_view kGet = "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
 
 /// A server whose handlers wait until the test lets them go.

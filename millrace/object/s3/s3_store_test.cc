@@ -547,6 +547,49 @@ TEST_F(S3StoreTest, NobodyThereIsAnErrorThatSaysSo) {
                                HasSubstr("check that the endpoint's address and port are right")));
 }
 
+TEST_F(S3StoreTest, AnEndpointThatHasNeverAnsweredIsNotWaitedFor) {
+  first_contact_ = std::chrono::seconds(3);
+  Serve([](const Seen&) { return Reply{""}; }, /*max_attempts=*/1000);
+  server_.reset();
+  const TimePoint before = clock_.Now();
+  auto put = Put(*store_, "k", AsBytes("x"));
+  ASSERT_FALSE(put);
+  EXPECT_EQ(put.error().code(), Code::kUnavailable);
+  EXPECT_LE(clock_.Now() - before, std::chrono::seconds(3));
+  EXPECT_THAT(put.error().ToString(),
+              ::testing::AllOf(HasSubstr("no S3 endpoint answers at http://127.0.0.1:"),
+                               HasSubstr("check that the endpoint's address and port are right"),
+                               HasSubstr("--wait-for-endpoint")));
+}
+
+TEST_F(S3StoreTest, AnEndpointThatHasAnsweredIsWaitedForWhenItIsGone) {
+  first_contact_ = std::chrono::seconds(3);
+  std::optional<TimePoint> back;
+  Serve(
+      [&](const Seen&) {
+        if (back && clock_.Now() < *back) return Reply{"", Then::kReset};
+        return Reply{Answer(200, "", "ETag: \"e\"\r\n")};
+      },
+      /*max_attempts=*/30);
+  ASSERT_TRUE(Put(*store_, "k", AsBytes("x")));
+  back = clock_.Now() + std::chrono::minutes(1);
+  EXPECT_TRUE(Put(*store_, "k", AsBytes("x")));
+}
+
+TEST_F(S3StoreTest, AWebServerThatIsNoEndpointIsNamed) {
+  constexpr std::string_view kPage = "<!DOCTYPE html>\n<html><body>It works!</html>";
+  for (const std::string_view body : {kPage, std::string_view("{\"status\": \"ok\"}")}) {
+    Serve([&](const Seen&) { return Reply{Answer(200, std::string(body))}; });
+    auto list = List(*store_, {});
+    ASSERT_FALSE(list);
+    EXPECT_EQ(list.error().code(), Code::kInvalidArgument);
+    EXPECT_THAT(list.error().ToString(), ::testing::AllOf(HasSubstr(fmt::format("127.0.0.1:{}", server_->port())),
+                                                          HasSubstr("check that --endpoint-url is an S3 endpoint")));
+  }
+  Serve([&](const Seen&) { return Reply{Answer(404, std::string(kPage))}; });
+  EXPECT_THAT(List(*store_, {}).error().ToString(), HasSubstr("answers with a web page: is it an S3 endpoint?"));
+}
+
 /// Whatever the server does, a call with a deadline ends by it, with an error that says what was wrong.
 TEST_F(S3StoreTest, NothingHangsPastItsDeadline) {
   const std::vector<Reply> mischief = {

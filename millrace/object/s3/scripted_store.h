@@ -44,6 +44,7 @@ class S3StoreTest : public ::testing::Test {
                       .loopback = true,
                       .region = "us-east-1",
                       .max_attempts = max_attempts,
+                      .first_contact = first_contact_,
                       .customer_key = customer_key_,
                       .copy_source_key = copy_source_key_,
                       .new_objects = new_objects_,
@@ -60,6 +61,7 @@ class S3StoreTest : public ::testing::Test {
 
   FakeClock clock_;
   Clock* store_clock_ = &clock_;
+  std::optional<Duration> first_contact_;
   std::string customer_key_, copy_source_key_, expected_bucket_owner_;
   Attributes new_objects_;
   std::unique_ptr<ScriptedServer> server_;

@@ -101,6 +101,7 @@ Result<Settings> Settings::Resolve(const ConnectOptions& options, const Profiles
   settings.ca_bundle = FirstOf({options.ca_bundle, env("AWS_CA_BUNDLE"), Member(profile, "ca_bundle")});
   settings.no_sign_request = options.no_sign_request;
   settings.request_payer = options.request_payer;
+  settings.first_contact = options.first_contact;
   settings.max_attempts =
       MR_TRY(Attempts(options, FirstOf({env("AWS_MAX_ATTEMPTS"), Member(profile, "max_attempts")})));
 

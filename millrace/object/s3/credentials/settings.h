@@ -22,6 +22,7 @@ struct Settings {
   std::string region, profile, ca_bundle;
   bool no_sign_request = false, request_payer = false;
   int max_attempts = 10;
+  std::optional<Duration> first_contact;      ///< see ConnectOptions
   std::string customer_key, copy_source_key;  ///< secrets, see ConnectOptions
   Attributes new_objects;
   std::string expected_bucket_owner;

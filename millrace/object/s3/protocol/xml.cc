@@ -16,7 +16,8 @@ Result<xml::Document> Parse(std::string_view body, std::initializer_list<std::st
   for (std::string_view root : roots) {
     if (name == root) return document;
   }
-  return Fail(Code::kCorrupt, "the answer is a <{}> where <{}> belongs", name.substr(0, 64), *roots.begin());
+  return Fail(Code::kCorrupt, "the answer is a <{}> where <{}> belongs; check that the endpoint's URL names no bucket",
+              name.substr(0, 64), *roots.begin());
 }
 
 std::string_view Text(pugi::xml_node parent, const char* child) { return parent.child_value(child); }

@@ -30,6 +30,16 @@ Status CheckHeaders(const http::Headers& headers) {
   return {};
 }
 
+/// Returns whether the body is the page of a web server.
+bool IsWebPage(std::string_view body) {
+  constexpr std::size_t kBegin = 512;  // comments and blanks before the first tag
+  const std::string begin = ToLower(body.substr(0, kBegin));
+  return begin.contains("<!doctype html") || begin.contains("<html");
+}
+
+/// Returns whether S3 answers the operation with a document.
+bool AsksForDocument(const Operation& operation) { return operation.method == "GET" && operation.key.empty(); }
+
 bool IsRegionName(std::string_view region) {
   return !region.empty() && region.size() <= 32 && std::ranges::all_of(region, [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
@@ -43,6 +53,7 @@ struct Dispatcher::Job {
   Operation operation;
   Call call;
   std::move_only_function<void(Outcome)> done;
+  TimePoint began;
   std::optional<TimePoint> first_failure;
   int tries = 0, corrupt_answers = 0, redirects = 0;
   std::optional<Settings::Address> redirected;  ///< the address that a redirect gave for this operation
@@ -67,7 +78,7 @@ Dispatcher::Dispatcher(Dependencies dependencies)
 }
 
 void Dispatcher::Run(Operation operation, Call call, std::move_only_function<void(Outcome)> done) {
-  auto job = std::make_unique<Job>(std::move(operation), std::move(call), std::move(done));
+  auto job = std::make_unique<Job>(std::move(operation), std::move(call), std::move(done), with_.clock->Now());
   if (!job->operation.own_body.empty()) job->operation.body = AsBytes(job->operation.own_body);
   if (Status clean = CheckHeaders(job->operation.headers); !clean) return Finish(std::move(job), Fail(clean.error()));
   if (Status good = with_.settings->CheckBucket(job->operation.bucket); !good) {
@@ -146,9 +157,20 @@ void Dispatcher::Receive(JobPtr job, Result<http::Response> response) {
     job->ambiguous |= IsRetryable(response.error().code());
     return Retry(std::move(job), response.error(), std::nullopt);
   }
+  reached_.store(true, std::memory_order_relaxed);
   LearnServer(job->operation, *response);
   bool failed = response->status >= 300 || (job->operation.error_may_follow_200 && IsErrorDocument(response->body));
   if (failed) return HandleRefusal(std::move(job), *response);
+  if (AsksForDocument(job->operation) && !Trim(response->body).starts_with('<')) {
+    return Finish(std::move(job),
+                  Fail(Code::kInvalidArgument,
+                       "{} answers, but not as S3 does; check that --endpoint-url is an S3 endpoint", EndpointUrl()));
+  }
+  if (AsksForDocument(job->operation) && IsWebPage(response->body)) {
+    return Finish(std::move(job),
+                  Fail(Code::kInvalidArgument,
+                       "{} answers with a web page; check that --endpoint-url is an S3 endpoint", EndpointUrl()));
+  }
   if (job->operation.check) {
     if (Status good = job->operation.check(*response); !good) {
       bool worth_it = good.error().code() == Code::kCorrupt && ++job->corrupt_answers < kMaxCorruptAnswers;
@@ -219,6 +241,9 @@ void Dispatcher::HandleRefusal(JobPtr job, const http::Response& response) {
   if (!refusal.region.empty() && refusal.region != RegionOf(job->operation.bucket)) {
     refusal.message += fmt::format("; the bucket is in {}", refusal.region);
   }
+  if (refusal.s3_code.empty() && IsWebPage(response.body)) {
+    refusal.message += fmt::format("; {} answers with a web page: is it an S3 endpoint?", EndpointUrl());
+  }
   Retry(std::move(job), Error(refusal.code, refusal.message), refusal.wait);
 }
 
@@ -242,6 +267,10 @@ void Dispatcher::Retry(JobPtr job, Error error, std::optional<Duration> asked) {
   const TimePoint now = with_.clock->Now();
   const TimePoint since = job->first_failure.value_or(now);
   job->first_failure = since;
+  const auto& patience = with_.settings->first_contact;
+  if (patience && !reached_.load(std::memory_order_relaxed) && now - job->began + *wait > *patience) {
+    return Finish(std::move(job), Fail(NobodyThere(error)));
+  }
   if (notice_.IsDue(now, now - since + *wait)) {
     with_.log.Warning(
         "the store does not answer as it should; trying again",
@@ -249,6 +278,13 @@ void Dispatcher::Retry(JobPtr job, Error error, std::optional<Duration> asked) {
   }
   std::stop_token stop = job->call.stop;
   After(*wait, std::move(stop), [this, job = std::move(job)]() mutable { Try(std::move(job)); });
+}
+
+/// Returns the error of a first contact that failed.
+Error Dispatcher::NobodyThere(const Error& error) const {
+  return Error(error.code(),
+               fmt::format("no S3 endpoint answers at {}: {} (--wait-for-endpoint 5m waits for one that still starts)",
+                           EndpointUrl(), error.ToString()));
 }
 
 void Dispatcher::Finish(JobPtr job, Result<http::Response> response) {

@@ -99,7 +99,8 @@ class Dispatcher {
   void Send(JobPtr job, const Credentials& credentials);
   void Receive(JobPtr job, Result<http::Response> response);
   void HandleRefusal(JobPtr job, const http::Response& response);
-  /// Retries after a wait if NextTry allows it; else finishes the job with the error.
+  /// Retries after a wait if NextTry allows it; else finishes the job with the error. Also finishes it if the endpoint
+  /// has never answered and Settings::first_contact would be over.
   void Retry(JobPtr job, Error error, std::optional<Duration> wait);
   void Finish(JobPtr job, Result<http::Response> response);
   bool Relocate(Job& job, const Refusal& refusal);
@@ -115,6 +116,8 @@ class Dispatcher {
   bool signs_payloads() const { return with_.settings->scheme != "https" && !with_.settings->loopback; }
   void LearnServer(const Operation& operation, const http::Response& response);
   Result<std::string> PayloadHash(const Operation& operation) const;
+  Error NobodyThere(const Error& error) const;
+  std::string EndpointUrl() const { return with_.settings->scheme + "://" + with_.settings->authority; }
   void Pace(bool throttled) MR_EXCLUDES(pace_mutex_);
   void UploadBegan() MR_EXCLUDES(pace_mutex_);
   void UploadEnded(std::uint64_t bytes) MR_EXCLUDES(pace_mutex_);
@@ -132,7 +135,8 @@ class Dispatcher {
       0};  ///< how far the server's clock is ahead; 0 until it refuses a signature for that
 
   std::atomic<Trailers> trailers_{Trailers::kUnknown};
-  std::atomic<bool> paced_{false};  ///< the limit is below most_at_once
+  std::atomic<bool> reached_{false};  ///< the endpoint has answered
+  std::atomic<bool> paced_{false};    ///< the limit is below most_at_once
   Mutex pace_mutex_;
   AdaptiveLimit pace_ MR_GUARDED_BY(pace_mutex_);
   UploadPace uploads_ MR_GUARDED_BY(pace_mutex_);
