@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "millrace/base/clock.h"
+#include "apps/common/progress_text.h"
 #include "millrace/base/threads/task_scope.h"
 #include "millrace/transfer/plan/batch.h"
 
@@ -20,8 +20,9 @@ class ProgressLine {
   ~ProgressLine();
 
  private:
-  void Draw(TimePoint started);
+  void Draw();
   const transfer::BatchCounters& counters_;
+  RecentRate rate_;  ///< the thread's
   TaskScope thread_;
 };
 

@@ -257,11 +257,14 @@ void TransferRun::AddFailure(const std::string& source, const std::string& desti
 void TransferRun::Report(const transfer::Batch::Outcome& outcome) {
   const Error* error = outcome.status ? nullptr : &outcome.status.error();
   if (error && error->code() == Code::kCancelled) {
-    cancelled_ = true;
+    ++cancelled_;
     return;
   }
   if (error) last_exit_ = ToExitStatus(error->code());
-  if (!outcome.needed) return Skip();
+  if (!outcome.needed) {
+    ++unneeded_;
+    return Skip();
+  }
   if (!error) bytes_done_ += outcome.size;
   PrintItem(outcome.source, outcome.destination, outcome.size, error ? "failed" : "ok", error);
 }
@@ -287,12 +290,15 @@ int TransferRun::Finish(const Status& planned, const std::function<void()>& last
   if (last) last();
   progress_.reset();
   const transfer::BatchCounters& counters = batch_->counters();
-  std::uint64_t done = counters.items_done, failed = counters.items_failed, bytes = bytes_done_;
+  // Items that a stop kept from starting have not failed.
+  const std::uint64_t done = counters.items_done - cancelled_, failed = counters.items_failed - cancelled_;
+  const std::uint64_t bytes = bytes_done_;
   double seconds = std::chrono::duration<double>(SystemClock().Now() - started_).count();
   if (context_.globals.json) {
     PrintJsonLine({{"event", "summary"},
-                   {"items", done + dry_items_},
+                   {"items", done - unneeded_ + dry_items_},
                    {"failed", failed},
+                   {"stopped", cancelled_},
                    {"unchanged", skipped_.load()},
                    {"bytes", bytes},
                    {"resumed_bytes", counters.bytes_resumed.load()},
@@ -301,11 +307,13 @@ int TransferRun::Finish(const Status& planned, const std::function<void()>& last
     std::string moved = bytes == 0 ? ""
                                    : fmt::format(", {} at {}/s", FormatBytes(bytes),
                                                  FormatBytes(static_cast<std::uint64_t>(bytes / seconds)));
-    PrintError("{}: {} items{} in {:.2f} s{}{}\n", verb_, FormatCount(done - failed), moved, seconds,
-               skipped_ ? fmt::format(", {} unchanged", FormatCount(skipped_.load())) : "",
-               failed ? fmt::format(", {} FAILED", FormatCount(failed)) : "");
+    const std::uint64_t copied = done - failed - unneeded_;
+    PrintError("{}: {} item{}{} in {:.2f} s{}{}{}\n", verb_, FormatCount(copied), copied == 1 ? "" : "s", moved,
+               seconds, skipped_ ? fmt::format(", {} unchanged", FormatCount(skipped_.load())) : "",
+               failed ? fmt::format(", {} FAILED", FormatCount(failed)) : "",
+               cancelled_ > 0 ? fmt::format(", {} not begun", FormatCount(cancelled_)) : "");
   }
-  if (context_.stop.stop_requested() || cancelled_) {
+  if (context_.stop.stop_requested() || cancelled_ > 0) {
     PrintError("millrace: interrupted; finished items stay, and no item is half-written. {}\n",
                verb_ == "sync" ? "Run the same command again to continue"
                                : "Run the same command again to continue a large file; `millrace sync` copies only "

@@ -115,7 +115,8 @@ class TransferRun {
   std::atomic<std::uint64_t> skipped_ = 0;
   std::uint64_t dry_items_ = 0, bytes_done_ = 0;
   int last_exit_ = 0;
-  bool cancelled_ = false;
+  std::uint64_t cancelled_ = 0;  ///< items that a stop ended or kept from starting
+  std::uint64_t unneeded_ = 0;   ///< items that needed no transfer, which the batch has counted as done
   bool show_progress_ = false;
   transfer::Md5Pool md5_;  ///< outlives the jobs of the batch
   std::unique_ptr<transfer::Batch> batch_;

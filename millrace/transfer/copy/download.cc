@@ -18,11 +18,12 @@ namespace millrace::transfer {
 namespace {
 
 /// Writes one part to its position in the file and computes its CRC-32C. With HashInto(), it collects pieces, hashes
-/// them and writes each piece at once.
+/// them and writes each piece at once. Reports bytes as they arrive, those that a retry brings again only once.
 class FileSink : public object::Sink {
  public:
-  FileSink(const PartialFile& file, std::uint64_t index, std::uint64_t begin, const std::string& path)
-      : file_(file), index_(index), begin_(begin), path_(path) {}
+  FileSink(const PartialFile& file, std::uint64_t index, std::uint64_t begin, const std::string& path,
+           const CopySettings& settings)
+      : file_(file), index_(index), begin_(begin), path_(path), settings_(settings), reported_(begin) {}
   /// Computes MD5s of the object's own parts, too.
   void HashInto(PartMd5s& md5s) { md5_.emplace(md5s); }
 
@@ -33,6 +34,7 @@ class FileSink : public object::Sink {
       if (md5_) md5_->Reset();
     }
     crc_ = Crc32c(bytes, crc_);
+    Report(offset + bytes.size());
     if (!md5_) return WriteFully(file_.fd(), bytes, offset, path_);
     while (!bytes.empty()) {
       if (filled_ == 0) BeginPiece(offset);
@@ -61,9 +63,17 @@ class FileSink : public object::Sink {
     return {};
   }
 
+  void Report(std::uint64_t end) {
+    if (end <= reported_) return;
+    if (settings_.on_bytes) settings_.on_bytes(end - reported_);
+    reported_ = end;
+  }
+
   const PartialFile& file_;
   const std::uint64_t index_, begin_;
   const std::string& path_;
+  const CopySettings& settings_;
+  std::uint64_t reported_;  ///< the end of the bytes that were reported, in the object
   std::uint32_t crc_ = 0;
   std::optional<PartMd5s::Request> md5_;
   Buffer piece_;
@@ -74,8 +84,9 @@ class FileSink : public object::Sink {
 /// The sink of a whole object. The answer's header tells which checksum the object has.
 class WholeSink final : public FileSink {
  public:
-  WholeSink(const PartialFile& file, std::uint64_t size, const std::string& path, Md5Pool* pool)
-      : FileSink(file, 0, 0, path), size_(size), pool_(pool) {}
+  WholeSink(const PartialFile& file, std::uint64_t size, const std::string& path, const CopySettings& settings,
+            Md5Pool* pool)
+      : FileSink(file, 0, 0, path, settings), size_(size), pool_(pool) {}
 
   void Begin(const object::ObjectInfo& info) override {
     const bool md5 = info.checksum.algorithm == object::Checksum::Algorithm::kMd5 && info.checksum.parts <= 1;
@@ -128,7 +139,7 @@ Status Verify(object::ReadStore& store, const PartialFile& file, const object::O
 Status DownloadWhole(object::ReadStore& store, const object::ObjectInfo& info, const std::string& path,
                      const CopySettings& settings, Md5Pool& pool, const object::Call& call) {
   PartialFile file = MR_TRY(PartialFile::Open(path, {.size = info.size}));
-  WholeSink sink(file, info.size, path, settings.verify ? &pool : nullptr);
+  WholeSink sink(file, info.size, path, settings, settings.verify ? &pool : nullptr);
   Window window(1, call);
   object::Checksum checksum;
   if (window.Enter()) {
@@ -141,9 +152,7 @@ Status DownloadWhole(object::ReadStore& store, const object::ObjectInfo& info, c
   MR_TRY(window.Finish());
   MR_TRY(file.MarkDone(0, sink.crc32c()));
   if (settings.verify && !sink.Matches(checksum)) MR_TRY(Verify(store, file, info, checksum, call));
-  MR_TRY(file.Publish(ToTimespec(info.modified)));
-  if (settings.on_bytes) settings.on_bytes(info.size);
-  return {};
+  return file.Publish(ToTimespec(info.modified));
 }
 
 /// Returns the size of a download's parts, a multiple of part_bytes: uploads usually have parts of such sizes, and a
@@ -210,14 +219,13 @@ Status FetchParts(object::ReadStore& store, const object::ObjectInfo& info, Part
     MR_TRY(follow_until([](const Window::Progress& seen) { return !seen.full; }));
     if (!window.Enter()) break;
     object::ByteRange range{i * plan.part_bytes, std::min(plan.part_bytes, info.size - i * plan.part_bytes)};
-    FileSink& sink = sinks.emplace_back(file, i, range.offset, path);
+    FileSink& sink = sinks.emplace_back(file, i, range.offset, path, settings);
     if (plan.md5s) sink.HashInto(*plan.md5s);
     store.GetTo(info.key, {.range = range, .if_match = info.etag}, range.length, sink, window.call(),
                 [&, length = range.length](auto got) {
                   Status status = CheckGetResult(got, info, length);
                   if (status) status = file.MarkDone(sink.index(), sink.crc32c());
                   if (status && plan.follow) plan.follow->Arrived(sink.index());
-                  if (status && settings.on_bytes) settings.on_bytes(length);
                   window.Leave(std::move(status));
                 });
   }
