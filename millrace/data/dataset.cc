@@ -151,10 +151,11 @@ struct Dataset::Rep {
   Rep(DatasetOptions o, std::shared_ptr<const tokenizer::Tokenizer> t)
       : options(Settle(std::move(o))), tokenizer(std::move(t)) {}
 
-  Status Build(object::Connection& connection, const Logger& log, object::Call call);
+  using Progress = std::function<void(std::uint64_t, std::uint64_t)>;
+  Status Build(object::Connection& connection, const Logger& log, object::Call call, Progress progress);
   Status CheckSources(const ResolvedSources& resolved) const;
   Status LoadIndexes(object::Connection& connection, const ResolvedSources& resolved, bool counted, const Logger& log,
-                     const object::Call& call);
+                     const object::Call& call, Progress progress);
   Status MakePlan(const ResolvedSources& resolved, bool counted, const Logger& log);
   void CountFetched(const DataObject& object, const RecordIndex& index, const Logger& log);
   void MeasureNeeds();
@@ -193,24 +194,30 @@ Status Dataset::Rep::CheckSources(const ResolvedSources& resolved) const {
 
 /// `counted`: the indexes have the documents' numbers of tokens.
 Status Dataset::Rep::LoadIndexes(object::Connection& connection, const ResolvedSources& resolved, bool counted,
-                                 const Logger& log, const object::Call& call) {
+                                 const Logger& log, const object::Call& call, Progress progress) {
   IndexOptions index_options{.form = &*form,
                              .tokenizer = counted ? tokenizer.get() : nullptr,
                              .cache_url = options.cache_url,
                              .hashes = options.split.held_out > 0,
                              .max_broken = options.max_broken,
-                             .threads = options.threads};
+                             .threads = options.threads,
+                             .progress = std::move(progress)};
   indexes = MR_TRY(LoadOrBuildIndexes(connection, resolved.objects, index_options, log, call));
+  std::uint64_t with_broken = 0;  // objects
+  std::string first;
   for (std::size_t i = 0; i < indexes.size(); ++i) {
     broken += indexes[i].broken_count();
     bytes += resolved.objects[i].info.size;
     CountFetched(resolved.objects[i], indexes[i], log);
     if (indexes[i].broken().empty()) continue;
-    const BrokenLine& first = indexes[i].broken().front();
-    log.Warning("records are skipped", {{"object", resolved.objects[i].url},
-                                        {"count", indexes[i].broken_count()},
-                                        {"first_at", first.offset},
-                                        {"first_reason", BrokenReasonName(first.reason)}});
+    const BrokenLine& line = indexes[i].broken().front();
+    if (with_broken++ == 0) {
+      first = fmt::format("{} at byte {}: {}", resolved.objects[i].url, line.offset, BrokenReasonName(line.reason));
+    }
+  }
+  if (broken > 0) {
+    log.Warning("records are skipped; `millrace data inspect` names them",
+                {{"records", broken}, {"objects", with_broken}, {"first", first}});
   }
   return {};
 }
@@ -234,7 +241,7 @@ Status Dataset::Rep::MakePlan(const ResolvedSources& resolved, bool counted, con
   return {};
 }
 
-Status Dataset::Rep::Build(object::Connection& connection, const Logger& log, object::Call call) {
+Status Dataset::Rep::Build(object::Connection& connection, const Logger& log, object::Call call, Progress progress) {
   form = MR_TRY(DocumentForm::Make(options));
   ResolvedSources resolved = MR_TRY(ResolveSources(connection, options.sources, call, form->fields()));
   MR_TRY(RequireEnd(resolved, *form, options, *tokenizer));
@@ -243,7 +250,7 @@ Status Dataset::Rep::Build(object::Connection& connection, const Logger& log, ob
   MR_TRY(CheckSources(resolved));
   if (options.IsForBert()) bert = MR_TRY(BertSampler::Make(options, *tokenizer));
   const bool counted = CountsTokens(options) && !stored_samples;
-  MR_TRY(LoadIndexes(connection, resolved, counted, log, call));
+  MR_TRY(LoadIndexes(connection, resolved, counted, log, call, std::move(progress)));
   MR_TRY(MakePlan(resolved, counted, log));
   std::shared_ptr<ChunkDisk> disk;
   if (!options.disk_cache.empty()) {
@@ -287,10 +294,11 @@ void Dataset::Rep::MeasureNeeds() {
 
 Result<std::shared_ptr<Dataset>> Dataset::Open(object::Connection& connection,
                                                std::shared_ptr<const tokenizer::Tokenizer> tokenizer,
-                                               DatasetOptions options, Logger log, object::Call call) {
+                                               DatasetOptions options, Logger log, object::Call call,
+                                               std::function<void(std::uint64_t, std::uint64_t)> progress) {
   auto rep = std::make_unique<Rep>(std::move(options), std::move(tokenizer));
   MR_TRY(CheckDatasetOptions(rep->options, *rep->tokenizer));
-  MR_TRY(rep->Build(connection, log, std::move(call)));
+  MR_TRY(rep->Build(connection, log, std::move(call), std::move(progress)));
   return std::shared_ptr<Dataset>(new Dataset(std::move(rep)));
 }
 

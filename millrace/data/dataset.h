@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -26,10 +27,12 @@ struct SimulationParameters;
 class Dataset final {
  public:
   /// Builds or loads the indexes of all objects, and logs progress. Blocks. If several ranks open the same data, let
-  /// one open them first, so that the index is built once. `connection` must outlive the data set.
+  /// one open them first, so that the index is built once. `connection` must outlive the data set. `progress` is
+  /// called on any thread while indexes are built: with the bytes that are done, and with all of them.
   static Result<std::shared_ptr<Dataset>> Open(object::Connection& connection,
                                                std::shared_ptr<const tokenizer::Tokenizer> tokenizer,
-                                               DatasetOptions options, Logger log, object::Call call = {});
+                                               DatasetOptions options, Logger log, object::Call call = {},
+                                               std::function<void(std::uint64_t, std::uint64_t)> progress = nullptr);
   ~Dataset();
 
   std::uint64_t samples_per_epoch() const;  ///< sequences

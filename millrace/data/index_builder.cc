@@ -1,6 +1,7 @@
 #include "millrace/data/index_builder.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "millrace/base/threads/parallel_for.h"
 #include "millrace/base/threads/sync.h"
 #include "millrace/base/threads/task_scope.h"
+#include "millrace/data/documents/field_mismatch.h"
 #include "millrace/data/formats/megatron.h"
 #include "millrace/data/hdf5/stored_sample.h"
 #include "millrace/data/records/content.h"
@@ -266,6 +268,8 @@ class Indexing {
     }
     if (builds.empty()) return {};
     log_.Info("building record indexes", {{"objects", builds.size()}, {"bytes", bytes}});
+    to_read_ = bytes;
+    Report(0);
     Channel<IndexingPart> parts(static_cast<std::size_t>(options_.threads));
     std::stop_source cancel;
     std::stop_callback relay(call_.stop, [&] { cancel.request_stop(); });
@@ -317,12 +321,20 @@ class Indexing {
       if (object.content && !part->content && (!samples || options_.hashes)) {
         part->content = MR_TRY(object.content->ReadFrame(part->frame, call));
       }
+      const std::uint64_t read = object.content ? part->frame.bytes : part->range.length;
       RecordIndex index = samples          ? MR_TRY(indexer.IndexSamples(std::move(part->frame), part->content))
                           : object.content ? MR_TRY(indexer.IndexFrame(std::move(part->frame), *part->content))
                                            : MR_TRY(indexer.IndexRange(object, part->range, call));
+      Report(read);
       MR_TRY(Finish(*part->build, MR_TRY(part->build->Deliver(part->number, std::move(index))), call));
     }
     return {};
+  }
+
+  void Report(std::uint64_t more) {
+    // Neighbouring frames may overlap, so their bytes may be more than those of the objects.
+    const std::uint64_t done = read_ += more;
+    if (options_.progress) options_.progress(std::min(done, to_read_), to_read_);
   }
 
   Status Finish(const ObjectBuild& build, std::optional<RecordIndex> whole, object::Call call) {
@@ -343,6 +355,14 @@ class Indexing {
     }
     const std::uint64_t limit = options_.max_broken.value_or(std::max<std::uint64_t>(100, (records + broken) / 1000));
     if (broken == 0 || (broken <= limit && records > 0) || limit == kAnyNumber) return {};
+    const std::string allowed =
+        records == 0 ? "which leaves none" : fmt::format("and {} are allowed", FormatCount(limit));
+    if (const auto mismatch = MR_TRY(FindMismatch())) {
+      // If no record fits, the template is wrong, and not the data.
+      return Fail(records == 0 ? Code::kInvalidArgument : Code::kCorrupt,
+                  "{} of {} records cannot be used, {}: {}. Change the template, or allow as many (max_broken)",
+                  FormatCount(broken), FormatCount(records + broken), allowed, mismatch->ToString());
+    }
     constexpr std::size_t kNamed = 5;  // a guess: the message stays short
     std::string first;
     std::size_t named = 0;
@@ -355,11 +375,19 @@ class Indexing {
       }
     }
     return Fail(Code::kCorrupt,
-                "{} of {} records cannot be used, {}: {}{}. Mend them, or the template, or allow as many (max_broken); "
-                "`millrace data inspect` names them",
-                FormatCount(broken), FormatCount(records + broken),
-                records == 0 ? "which leaves none" : fmt::format("and {} are allowed", FormatCount(limit)), first,
-                broken > named ? "…" : "");
+                "{} of {} records cannot be used, {}: {}{}. Mend the records, or the template, or allow as many "
+                "(max_broken); `millrace data inspect` names them",
+                FormatCount(broken), FormatCount(records + broken), allowed, first, broken > named ? "…" : "");
+  }
+
+  /// If most of the unusable records of an object lack a field, returns how they differ from what is read.
+  Result<std::optional<FieldMismatch>> FindMismatch() const {
+    constexpr auto kMissing = static_cast<std::size_t>(BrokenReason::kMissingField);
+    for (std::size_t i = 0; i < found_.size(); ++i) {
+      if (2 * found_[i]->broken_by_reason()[kMissing] <= found_[i]->broken_count()) continue;
+      if (auto mismatch = MR_TRY(FindFieldMismatch(objects_[i], *options_.form, call_))) return mismatch;
+    }
+    return std::nullopt;
   }
 
   /// Stores the index. A failure is only logged, because this run can use the index anyway.
@@ -384,6 +412,8 @@ class Indexing {
   const IndexOptions& options_;
   const Logger& log_;
   const object::Call call_;
+  std::uint64_t to_read_ = 0;  ///< constant once parts are found
+  std::atomic<std::uint64_t> read_ = 0;
   std::vector<std::optional<RecordIndex>> found_;  ///< each element is written by one thread at a time
 };
 

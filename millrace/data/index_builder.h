@@ -1,6 +1,8 @@
 // Makes the record indexes of a set of objects, or loads those that are stored.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -28,6 +30,9 @@ struct IndexOptions {
   /// more.
   std::optional<std::uint64_t> max_broken;
   int threads = 2;  ///< threads that tokenize; as many more wait for the store
+  /// Called on any thread with the bytes of the objects without an index that have been read so far, and with all of
+  /// them. May be empty.
+  std::function<void(std::uint64_t done, std::uint64_t all)> progress = nullptr;
 };
 
 /// Returns one index per object, in their order. Reads objects without a valid index in parts of 4 MiB or a frame.

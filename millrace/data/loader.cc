@@ -21,15 +21,22 @@ constexpr int kReadAheadThreads = 16;  ///< the most fetches at a time; read_ahe
 constexpr std::uint64_t kPerThreadBytes = 2 * kMiB;       ///< a chunk, and a document that is being made
 constexpr std::uint64_t kPerReadAheadBytes = 512 * kKiB;  ///< a chunk that is being fetched (kChunkBytes)
 
-/// Returns the names of the words that two fingerprints do not share.
+/// Returns how the words that two fingerprints do not share differ: "length differs (64 then, 128 now)".
 std::string Differences(std::string_view ours, std::string_view theirs) {
-  std::string names;
-  auto theirs_words = Split(theirs, ' ');
-  for (std::string_view word : Split(ours, ' ')) {
+  std::string text;
+  const std::vector<std::string_view> theirs_words = Split(theirs, ' ');
+  for (const std::string_view word : Split(ours, ' ')) {
     if (std::ranges::find(theirs_words, word) != theirs_words.end()) continue;
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", word.substr(0, word.find('=')));
+    const std::string_view name = word.substr(0, word.find('='));
+    const auto value = [&name](std::string_view of) { return of.substr(std::min(name.size() + 1, of.size())); };
+    const auto before = std::ranges::find_if(theirs_words, [&](std::string_view w) {
+      return w.starts_with(name) && w.substr(name.size()).starts_with('=');
+    });
+    text += text.empty() ? "" : ", ";
+    text += fmt::format("{} differs ({} then, {} now)", name, before == theirs_words.end() ? "none" : value(*before),
+                        value(word));
   }
-  return names;
+  return text;
 }
 
 Status CheckOptions(const Dataset& dataset, const Loader::Options& o) {
@@ -70,10 +77,8 @@ void AddPairs(const SequenceRow& row, Batch& batch) {
 Status CheckState(const Dataset& dataset, const LoaderState& state) {
   bool fresh = state.epoch == 0 && state.samples == 0;
   if (state.fingerprint != dataset.fingerprint() && !(fresh && state.fingerprint.empty())) {
-    return Fail(Code::kPreconditionFailed,
-                "the position to resume from belongs to other data: {} differ(s); its data were "
-                "\"{}\", these are \"{}\"",
-                Differences(dataset.fingerprint(), state.fingerprint), state.fingerprint, dataset.fingerprint());
+    return Fail(Code::kPreconditionFailed, "the position to resume from belongs to other data: {}",
+                state.fingerprint.empty() ? "it names no data" : Differences(dataset.fingerprint(), state.fingerprint));
   }
   if (state.samples > dataset.samples_per_epoch()) {
     return Fail(Code::kPreconditionFailed, "the position to resume from, sample {}, is beyond the epoch's {}",

@@ -1,15 +1,22 @@
 // millrace data index | inspect | plan | cat; tokenize is in data_tokenize_command.cc
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "apps/common/flag_checks.h"
 #include "apps/millrace/cli/cli.h"
+#include "apps/millrace/cli/progress.h"
 #include "apps/millrace/data/data_flags.h"
 #include "apps/millrace/data/data_inspect.h"
 #include "millrace/base/text.h"
 #include "millrace/data/dataset.h"
+#include "millrace/data/documents/field_mismatch.h"
 #include "millrace/data/index_builder.h"
 #include "millrace/data/simulate.h"
 #include "millrace/data/sources/sources.h"
@@ -25,6 +32,26 @@ struct OpenData {
   std::shared_ptr<data::Dataset> dataset;
 };
 
+/// Shows how far the first read of the data is, which indexes the records.
+class IndexingLine {
+ public:
+  explicit IndexingLine(const Context& context) {
+    counters_.all_known = true;
+    const Globals& globals = context.globals;
+    if (WantsProgress(globals.progress, globals.quiet, globals.json)) line_.emplace(counters_);
+  }
+  std::function<void(std::uint64_t, std::uint64_t)> progress() {
+    return [this](std::uint64_t done, std::uint64_t all) {
+      counters_.bytes_known = all;
+      counters_.bytes_moved = std::max(done, counters_.bytes_moved.load());
+    };
+  }
+
+ private:
+  transfer::BatchCounters counters_;
+  std::optional<ProgressLine> line_;
+};
+
 Result<OpenData> OpenDataset(const Context& context, const DataRequest& request) {
   if (request.tokenizer.empty()) {
     return Fail(Code::kInvalidArgument, "no tokenizer: give --tokenizer URL, or a job file that names one");
@@ -33,14 +60,16 @@ Result<OpenData> OpenDataset(const Context& context, const DataRequest& request)
   open.connection = MR_TRY(context.Connect());
   open.tokenizer =
       MR_TRY(tokenizer::OpenTokenizer(*open.connection, request.tokenizer, context.log(), {.stop = context.stop}));
-  open.dataset = MR_TRY(
-      data::Dataset::Open(*open.connection, open.tokenizer, request.options, context.log(), {.stop = context.stop}));
+  IndexingLine line(context);
+  open.dataset = MR_TRY(data::Dataset::Open(*open.connection, open.tokenizer, request.options, context.log(),
+                                            {.stop = context.stop}, line.progress()));
   return open;
 }
 
 struct Indexed {
   data::ResolvedSources sources;
   std::vector<data::RecordIndex> indexes;
+  data::DocumentForm form;
   bool counts_tokens = false;
 };
 
@@ -54,14 +83,17 @@ Result<Indexed> LoadIndexes(const Context& context, const DataRequest& request,
   }
   auto form = MR_TRY(data::DocumentForm::Make(request.options));
   object::Call call{.stop = context.stop};
+  IndexingLine line(context);
   Indexed result{.sources = MR_TRY(data::ResolveSources(*connection, request.options.sources, call, form.fields())),
+                 .form = form,
                  .counts_tokens = tokenizer != nullptr};
   result.indexes = MR_TRY(data::LoadOrBuildIndexes(*connection, result.sources.objects,
                                                    {.form = &form,
                                                     .tokenizer = tokenizer.get(),
                                                     .cache_url = request.options.cache_url,
                                                     .max_broken = max_broken,
-                                                    .threads = request.options.threads},
+                                                    .threads = request.options.threads,
+                                                    .progress = line.progress()},
                                                    context.log(), call));
   return result;
 }
@@ -91,7 +123,8 @@ void PrintTotals(const Context& context, const Totals& t, bool counts_tokens, st
     PrintJsonLine(line);
     return;
   }
-  Print("{} objects, {}, {} records", FormatCount(t.objects), FormatBytes(t.bytes), FormatCount(t.records));
+  Print("{} object{}, {}, {} record{}", FormatCount(t.objects), t.objects == 1 ? "" : "s", FormatBytes(t.bytes),
+        FormatCount(t.records), t.records == 1 ? "" : "s");
   if (counts_tokens) Print(", {} tokens", FormatCount(t.tokens));
   Print(", {} broken\n", FormatCount(t.broken));
 }
@@ -109,9 +142,11 @@ Result<int> Index(const Context& context, const DataFlags& flags) {
   return kExitOk;
 }
 
-Status PrintObject(const Context& context, const data::DataObject& object, const data::RecordIndex& index,
-                   bool tokens) {
-  const std::vector<data::BrokenLine>& named = index.broken();
+/// Prints an object. People see the places of `most` unusable records, and scripts see all that the index names.
+Status PrintObject(const Context& context, const data::DataObject& object, const data::RecordIndex& index, bool tokens,
+                   std::size_t most) {
+  const std::size_t shown = context.globals.json ? index.broken().size() : std::min(most, index.broken().size());
+  const std::span<const data::BrokenLine> named = std::span(index.broken()).first(shown);
   const std::vector<std::string> places = MR_TRY(data::NameBroken(object, index, named.size(), {.stop = context.stop}));
   if (context.globals.json) {
     Json skipped = Json::object(), broken = Json::array();
@@ -131,7 +166,8 @@ Status PrintObject(const Context& context, const data::DataObject& object, const
     PrintJsonListing(line);
     return {};
   }
-  PrintListing("{}  {}  {} records", object.url, FormatBytes(object.info.size), FormatCount(index.records()));
+  PrintListing("{}  {}  {} record{}", object.url, FormatBytes(object.info.size), FormatCount(index.records()),
+               index.records() == 1 ? "" : "s");
   if (tokens) PrintListing("  {} tokens", FormatCount(index.tokens()));
   PrintListing("\n");
   for (std::size_t i = 0; i < named.size(); ++i) {
@@ -156,19 +192,48 @@ void PrintLeftOut(const Context& context, const std::vector<std::string>& urls) 
   Print("left out, because their names say that they hold no records: {}\n", names);
 }
 
+/// Says which fields the records have, if they lack those that are read.
+Status PrintMismatch(const Context& context, const Indexed& indexed) {
+  constexpr auto kMissing = static_cast<std::size_t>(data::BrokenReason::kMissingField);
+  std::uint64_t lacking = 0, records = 0;
+  std::optional<data::FieldMismatch> mismatch;
+  for (std::size_t i = 0; i < indexed.indexes.size(); ++i) {
+    const data::RecordIndex& index = indexed.indexes[i];
+    records += index.records() + index.broken_count();
+    lacking += index.broken_by_reason()[kMissing];
+    if (mismatch || index.broken_by_reason()[kMissing] == 0) continue;
+    mismatch = MR_TRY(data::FindFieldMismatch(indexed.sources.objects[i], indexed.form, {.stop = context.stop}));
+  }
+  if (!mismatch) return {};
+  if (context.globals.json) {
+    PrintJsonLine({{"event", "missing_fields"},
+                   {"records", lacking},
+                   {"missing", mismatch->missing},
+                   {"present", mismatch->present}});
+    return {};
+  }
+  Print("{} of {} records cannot be used: {}\n", FormatCount(lacking), FormatCount(records), mismatch->ToString());
+  Print("    --template names other fields, as in --template '{{{}}}'\n",
+        mismatch->present.empty() ? "text" : mismatch->present.back());
+  return {};
+}
+
 struct InspectFlags : DataFlags {
   std::string picture;
-  bool text = false;
+  bool text = false, all = false;
 };
 
 Result<int> Inspect(const Context& context, const InspectFlags& flags) {
   DataRequest request = MR_TRY(ResolveDataFlags(flags));
   Indexed indexed = MR_TRY(LoadIndexes(context, request, data::kAnyNumber));
+  constexpr std::size_t kFew = 5;  // more would scroll the rest out of a terminal
+  const std::size_t most = flags.all ? SIZE_MAX : kFew;
   for (std::size_t i = 0; i < indexed.indexes.size(); ++i) {
-    MR_TRY(PrintObject(context, indexed.sources.objects[i], indexed.indexes[i], indexed.counts_tokens));
+    MR_TRY(PrintObject(context, indexed.sources.objects[i], indexed.indexes[i], indexed.counts_tokens, most));
   }
   PrintLeftOut(context, indexed.sources.left_out);
   PrintTotals(context, Sum(indexed), indexed.counts_tokens, "total");
+  MR_TRY(PrintMismatch(context, indexed));
   MR_TRY(PrintLengths(context, indexed.indexes, indexed.counts_tokens, flags.picture));
   if (flags.text) MR_TRY(PrintSurvey(context, request.options));
   return kExitOk;
@@ -271,7 +336,6 @@ Result<int> Plan(const Context& context, const PlanFlags& flags) {
     Print("source       {}: {} of its {} samples an epoch\n", request.options.sources[s].url,
           FormatCount(shares[s].samples_per_epoch), FormatCount(shares[s].samples_per_pass));
   }
-  Print("fingerprint  {}\n", dataset.fingerprint());
   if (!flags.simulate.empty()) MR_TRY(PrintForecast(context, request, *open.dataset, flags.simulate));
   return kExitOk;
 }
@@ -365,9 +429,12 @@ void AddDataCommands(CLI::App& app, Context& context) {
       "'{title}\\n{text}'",
       &Index, std::make_shared<DataFlags>());
   auto inspect_flags = std::make_shared<InspectFlags>();
-  CLI::App* inspect =
-      Add(*group, context, "inspect", "List objects, records and every record that cannot be used",
-          "  millrace data inspect s3://corpus/wiki/ --text --picture lengths.svg", &Inspect, inspect_flags);
+  CLI::App* inspect = Add(*group, context, "inspect", "List objects, their records, and records that cannot be used",
+                          "  millrace data inspect s3://corpus/wiki/ --text --picture lengths.svg\n"
+                          "  millrace data inspect s3://corpus/wiki/ --template '{title} {body.text}' --all",
+                          &Inspect, inspect_flags);
+  inspect->add_flag("--all", inspect_flags->all,
+                    "Name up to a thousand unusable records of each object, instead of a few");
   inspect->add_option("--picture", inspect_flags->picture, "SVG file for a picture of the records' lengths");
   inspect->add_flag("--text", inspect_flags->text, "Read all documents; report their scripts and duplicates");
   auto plan_flags = std::make_shared<PlanFlags>();
@@ -375,15 +442,15 @@ void AddDataCommands(CLI::App& app, Context& context) {
                        "  millrace data plan job.yaml --set data.sequence_length=2048\n"
                        "  millrace data plan job.yaml --simulate bandwidth=100MB/s,latency=50ms,step=200ms",
                        &Plan, plan_flags);
-  plan->add_option("--global-batch", plan_flags->global_batch, "Samples a step (default 8)")
-      ->check(CLI::PositiveNumber);
+  plan->add_option("--global-batch", plan_flags->global_batch, "Samples a step (default: 8)")->check(AtLeast(1));
   plan->add_option(
       "--simulate", plan_flags->simulate,
       "Print how long a rank would wait for data, with this bandwidth and latency of the store and this step time");
   auto cat_flags = std::make_shared<CatFlags>();
   CLI::App* cat = Add(*group, context, "cat", "Print samples as the model sees them",
                       "  millrace data cat job.yaml --start 1000 --count 2", &Cat, cat_flags);
-  cat->add_option("--epoch", cat_flags->epoch)->capture_default_str();
+  cat->add_option("--epoch", cat_flags->epoch, "Passage through the data, which decides the order")
+      ->capture_default_str();
   cat->add_option("--start", cat_flags->start, "First sample")->capture_default_str();
   cat->add_option("--count", cat_flags->count, "Samples")->capture_default_str();
   cat->add_flag("--tokens", cat_flags->tokens, "Show where tokens end, and in ‹› those that are not learned");

@@ -1,11 +1,14 @@
 // millrace tokenizer train | encode | decode | show
 #include <charconv>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "apps/common/flag_checks.h"
 #include "apps/millrace/cli/cli.h"
+#include "apps/millrace/cli/progress.h"
 #include "apps/millrace/data/data_flags.h"
 #include "apps/millrace/data/input_lines.h"
 #include "apps/millrace/data/tokenizer_commands.h"
@@ -29,6 +32,38 @@ struct TrainFlags {
   tokenizer::TrainOptions options;
 };
 
+/// Asks the store for the output's bucket, before minutes of training.
+Status CheckOutput(const Context& context, const object::Location& output, const std::string& url) {
+  if (MR_TRY(object::ParseUrl(url)).scheme != object::Url::Scheme::kS3) return {};
+  auto listed = object::List(*output.store, {.prefix = output.key, .max_keys = 1}, {.stop = context.stop});
+  if (listed || listed.error().code() == Code::kPermissionDenied) return {};  // to write may be allowed
+  return Fail(listed.error().Context(fmt::format("looking at the output {}", url)));
+}
+
+/// Trains on what the reader reads, and shows how far it is: the share of the data, then that it trains.
+Result<std::string> TrainOn(const Context& context, data::DocumentReader& reader,
+                            const tokenizer::TrainOptions& options) {
+  transfer::BatchCounters counters;
+  counters.bytes_known = reader.all_bytes();
+  counters.all_known = true;
+  const bool shows = WantsProgress(context.globals.progress, context.globals.quiet, context.globals.json);
+  std::optional<ProgressLine> line;
+  if (shows) line.emplace(counters);
+  const auto next = [&](std::string& document) -> Result<bool> {
+    const Result<bool> found = reader.Next(document);
+    counters.bytes_moved = reader.bytes();
+    if (found && !*found) {
+      line.reset();
+      if (shows) PrintError("training on {} documents", FormatCount(reader.documents()));
+    }
+    return found;
+  };
+  auto model = tokenizer::TrainSentencePieceBpe(next, options);
+  line.reset();
+  if (shows) PrintError("\r\033[K");
+  return model;
+}
+
 Status Train(const Context& context, const TrainFlags& flags) {
   auto options = flags.options;
   options.max_input_bytes = MR_TRY(ParseBytes(flags.max_input));
@@ -39,10 +74,18 @@ Status Train(const Context& context, const TrainFlags& flags) {
 
   auto connection = MR_TRY(context.Connect());
   object::Location output = MR_TRY(object::Locate(*connection, flags.output));
+  MR_TRY(CheckOutput(context, output, flags.output));
   auto reader = MR_TRY(data::DocumentReader::Open(*connection, sources, record_template, {.stop = context.stop}));
   TimePoint began = SystemClock().Now();
-  auto model =
-      MR_TRY(tokenizer::TrainSentencePieceBpe([&](std::string& document) { return reader.Next(document); }, options));
+  auto trained_model = TrainOn(context, reader, options);
+  if (!trained_model && reader.documents() == 0 && reader.broken() > 0) {
+    const std::string mismatch = MR_TRY(reader.DescribeMismatch());
+    if (!mismatch.empty()) {
+      return Fail(Code::kInvalidArgument, "none of {} records can be used: {}; name others with --template or --field",
+                  FormatCount(reader.broken()), mismatch);
+    }
+  }
+  const std::string model = MR_TRY(std::move(trained_model));
   auto trained = MR_TRY(tokenizer::Load(AsBytes(model), flags.output));
   if (context.stop.stop_requested()) return Fail(Code::kCancelled, "interrupted; nothing was written");
   if (!context.globals.dry_run) {
@@ -176,11 +219,13 @@ void AddTrain(CLI::App& group, Context& context) {
   train
       ->add_option("--character-coverage", flags->options.character_coverage,
                    "Share of the text's characters that get pieces of their own; the rest falls back to bytes")
-      ->check(CLI::Range(0.5, 1.0))
+      ->check(Between(0.5, 1.0))
       ->capture_default_str();
   train->add_option("--max-input", flags->max_input, "Bytes of text to train on; of more text, a sample is taken")
       ->capture_default_str();
-  train->add_option("--threads", flags->options.threads)->check(CLI::Range(1, 128))->capture_default_str();
+  train->add_option("--threads", flags->options.threads, "Threads that train")
+      ->check(Between(1, 128))
+      ->capture_default_str();
   train->add_option("--seed", flags->options.seed, "Of the sample")->capture_default_str();
 }
 

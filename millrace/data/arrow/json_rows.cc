@@ -345,7 +345,9 @@ Result<std::vector<int>> ChooseColumns(const std::vector<std::string>& names, co
                                        std::string_view what) {
   std::vector<int> chosen;
   for (std::size_t i = 0; i < names.size(); ++i) {
-    if (fields.empty() || std::ranges::find(fields, names[i]) != fields.end()) chosen.push_back(static_cast<int>(i));
+    // The field "body.text" is in the column of that name, or in the column "body".
+    const auto reads = [&](const std::string& field) { return field == names[i] || field.starts_with(names[i] + "."); };
+    if (fields.empty() || std::ranges::any_of(fields, reads)) chosen.push_back(static_cast<int>(i));
   }
   if (chosen.empty()) {
     return Fail(Code::kInvalidArgument, "{}: no column \"{}\"; it has {}", what, fmt::join(fields, "\", \""),

@@ -7,6 +7,7 @@
 
 #include "millrace/base/threads/channel.h"
 #include "millrace/base/threads/task_scope.h"
+#include "millrace/data/documents/field_mismatch.h"
 #include "millrace/data/formats/decoded_content.h"
 
 namespace millrace::data {
@@ -14,7 +15,11 @@ namespace millrace::data {
 class DocumentReader::Rep {
  public:
   Rep(ResolvedSources sources, const RecordTemplate& record_template, object::Call call)
-      : sources_(std::move(sources)), parser_(record_template), deadline_(call.deadline), caller_(call.stop) {
+      : sources_(std::move(sources)),
+        form_(DocumentForm::OfTemplate(record_template)),
+        parser_(record_template),
+        deadline_(call.deadline),
+        caller_(call.stop) {
     working_.Spawn("documents-read", [this](std::stop_token stop) {
       Status read = ReadAll(stop);
       if (!read) contents_.Push(std::unexpected(read.error()), stop);
@@ -52,6 +57,20 @@ class DocumentReader::Rep {
   std::uint64_t documents() const { return documents_; }
   std::uint64_t broken() const { return broken_; }
   std::uint64_t bytes() const { return bytes_; }
+  std::uint64_t all_bytes() const {
+    std::uint64_t sum = 0;
+    for (const DataObject& object : sources_.objects) sum += object.info.size;
+    return sum;
+  }
+
+  Result<std::string> DescribeMismatch() const {
+    if (documents_ > 0) return "";
+    for (const DataObject& object : sources_.objects) {
+      const auto found = MR_TRY(FindFieldMismatch(object, form_, {.stop = caller_, .deadline = deadline_}));
+      if (found) return found->ToString();
+    }
+    return "";
+  }
 
  private:
   /// The content of a frame. At the end of an object: no content, and the size of the object.
@@ -117,6 +136,7 @@ class DocumentReader::Rep {
   }
 
   const ResolvedSources sources_;
+  const DocumentForm form_;  ///< of the template
   RecordParser parser_;
   const Deadline deadline_;
   const std::stop_token caller_;
@@ -157,5 +177,7 @@ bool DocumentReader::ready() const { return rep_->Ready(); }
 std::uint64_t DocumentReader::documents() const { return rep_->documents(); }
 std::uint64_t DocumentReader::broken() const { return rep_->broken(); }
 std::uint64_t DocumentReader::bytes() const { return rep_->bytes(); }
+std::uint64_t DocumentReader::all_bytes() const { return rep_->all_bytes(); }
+Result<std::string> DocumentReader::DescribeMismatch() const { return rep_->DescribeMismatch(); }
 
 }  // namespace millrace::data

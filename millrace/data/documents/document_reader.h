@@ -35,7 +35,11 @@ class DocumentReader {
 
   std::uint64_t documents() const;
   std::uint64_t broken() const;
-  std::uint64_t bytes() const;  ///< of the objects that were read to their end
+  std::uint64_t bytes() const;      ///< of the objects that were read to their end
+  std::uint64_t all_bytes() const;  ///< of all objects
+  /// If no document was usable, returns how the records differ from what the template reads, as a sentence; else "".
+  /// Blocks on a read.
+  Result<std::string> DescribeMismatch() const;
 
  private:
   class Rep;

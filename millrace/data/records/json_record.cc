@@ -43,6 +43,19 @@ bool FindLast(simdjson::dom::object object, std::string_view name, simdjson::dom
   return found;
 }
 
+bool FindField(simdjson::dom::object object, std::string_view name, simdjson::dom::element& value) {
+  if (FindLast(object, name, value)) return true;
+  for (std::size_t dot = name.find('.'); dot != name.npos; dot = name.find('.', dot + 1)) {
+    simdjson::dom::element outer;
+    simdjson::dom::object inner;
+    if (FindLast(object, name.substr(0, dot), outer) && !outer.get(inner) &&
+        FindField(inner, name.substr(dot + 1), value)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 bool AppendPythonText(simdjson::dom::element value, std::string& out) {
   using Type = simdjson::dom::element_type;
   switch (value.type()) {

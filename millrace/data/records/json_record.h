@@ -30,6 +30,10 @@ class JsonRecordParser {
 /// Finds the last member of that name, which is the one that Python keeps. Returns false if there is none.
 bool FindLast(simdjson::dom::object object, std::string_view name, simdjson::dom::element& value);
 
+/// Finds the member that a template names: the last one of that name, or, for "body.text", the member "text" of the
+/// object "body". A member whose own name has the dot comes first. Returns false if there is none.
+bool FindField(simdjson::dom::object object, std::string_view name, simdjson::dom::element& value);
+
 /// Appends the text of a string, or a number or truth value as Python's str() prints it. Returns false for other
 /// values.
 bool AppendPythonText(simdjson::dom::element value, std::string& out);

@@ -68,7 +68,7 @@ std::expected<std::string_view, BrokenReason> RecordParser::Parse(std::string_vi
   bool any = false;
   for (std::size_t i = 0; i < t.fields_.size(); ++i) {
     simdjson::dom::element field;
-    if (!FindLast(object, t.fields_[i], field)) return std::unexpected(BrokenReason::kMissingField);
+    if (!FindField(object, t.fields_[i], field)) return std::unexpected(BrokenReason::kMissingField);
     const std::size_t before = document.size();
     if (!AppendPythonText(field, document)) return std::unexpected(BrokenReason::kNotText);
     any |= document.size() > before;

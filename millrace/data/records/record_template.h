@@ -18,6 +18,7 @@ namespace millrace::data {
 inline constexpr std::uint64_t kMaxDocumentBytes = 4 * kMaxRecordBytes;
 
 /// "{title}\n\t\t{text}\n\n": literal text and the names of string fields in braces; "{{" and "}}" are braces.
+/// "{body.text}" is the field "text" of the object in the field "body".
 /// Immutable; any thread may read it.
 class RecordTemplate {
  public:

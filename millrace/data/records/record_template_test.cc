@@ -29,6 +29,10 @@ TEST(RecordTemplate, SaysWhyARecordIsUnusable) {
   EXPECT_EQ(Render("{a}", "{\"a\":\"\xFF\"}"), "!not_utf8");
   EXPECT_EQ(Render("{a}", "{\"a\":\"\xED\xA0\x80\"}"), "!not_utf8");
   EXPECT_EQ(Render("{a}{b}", R"({"a":"x"})"), "!missing_field");
+  EXPECT_EQ(Render("{a.b} {c}", R"({"a":{"b":"x"},"c":1})"), "x 1");
+  EXPECT_EQ(Render("{a.b}", R"({"a.b":"whole","a":{"b":"inner"}})"), "whole");
+  EXPECT_EQ(Render("{a.b.c}", R"({"a":{"b.c":"x"}})"), "x");
+  EXPECT_EQ(Render("{a.b}", R"({"a":"text"})"), "!missing_field");
   EXPECT_EQ(Render("{a}", R"({"a":[3]})"), "!not_text");
   EXPECT_EQ(Render("{a}", R"({"a":{"b":"x"}})"), "!not_text");
   EXPECT_EQ(Render("{a}", R"({"a":null})"), "!not_text");

@@ -113,6 +113,23 @@ std::unordered_map<std::string, std::string> TrainerArguments(const TrainOptions
   };
 }
 
+/// Returns the error of a training that failed. The library's message begins with its source line.
+Error WhyNotTrained(std::string_view message, const TrainOptions& options) {
+  constexpr std::string_view kAtMost = "set it to a value <= ";
+  if (const std::size_t at = message.find(kAtMost); at != message.npos) {
+    const std::string_view most = message.substr(at + kAtMost.size());
+    return Error(Code::kInvalidArgument,
+                 fmt::format("the text gives a vocabulary of at most {} pieces, not {}; train on more text, or on a "
+                             "smaller vocabulary",
+                             most.substr(0, most.find_first_not_of("0123456789")), options.vocab_size));
+  }
+  const std::size_t check = message.rfind("] ");  // "src/file.cc(660) [condition] What is wrong."
+  return Error(Code::kInvalidArgument,
+               fmt::format("training a vocabulary of {} pieces: {}; more text, another vocabulary size or a lower "
+                           "character coverage may help",
+                           options.vocab_size, check == message.npos ? message : message.substr(check + 2)));
+}
+
 }  // namespace
 
 Result<std::string> TrainSentencePieceBpe(const std::function<Result<bool>(std::string& document)>& next,
@@ -144,12 +161,7 @@ Result<std::string> TrainSentencePieceBpe(const std::function<Result<bool>(std::
   VectorIterator iterator(sentences);
   std::string model;
   auto status = sentencepiece::SentencePieceTrainer::Train(TrainerArguments(options), &iterator, &model);
-  if (!status.ok()) {
-    return Fail(Code::kInvalidArgument,
-                "training a vocabulary of {} pieces: {}; more text, another vocabulary size or a "
-                "lower character coverage may help",
-                options.vocab_size, status.ToString());
-  }
+  if (!status.ok()) return Fail(WhyNotTrained(status.ToString(), options));
   return model;
 }
 
