@@ -176,5 +176,7 @@ int main(int argc, char** argv) {
   const Result<int> run = act();
   if (!run) cli::PrintError("millrace-train: {}\n", run.error().ToString());
   cli::FlushOutput();
-  return run ? *run : ToExitStatus(run.error().code());
+  // No restart makes a checkpoint of another model or other data fit: the status is that of a wrong job file.
+  const bool is_foreign = !run && run.error().code() == Code::kPreconditionFailed;
+  return run ? *run : ToExitStatus(is_foreign ? Code::kInvalidArgument : run.error().code());
 }

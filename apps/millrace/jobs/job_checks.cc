@@ -9,13 +9,21 @@
 #include <optional>
 
 #include "apps/millrace/jobs/job_source.h"
+#include "apps/millrace/jobs/plan_command.h"
 #include "millrace/base/hash/random.h"
+#include "millrace/base/process/cores.h"
 #include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
+#include "millrace/checkpoint/format/manifest.h"
+#include "millrace/checkpoint/read/catalog.h"
+#include "millrace/checkpoint/read/reader.h"
+#include "millrace/data/documents/field_mismatch.h"
 #include "millrace/data/sources/sources.h"
+#include "millrace/http/server/server.h"
 #include "millrace/jobs/health/node_checks.h"
 #include "millrace/jobs/source/source_archive.h"
 #include "millrace/jobs/spec/foreign_program.h"
+#include "millrace/jobs/spec/model_config.h"
 #include "millrace/jobs/training_setup.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/open/open.h"
@@ -87,8 +95,44 @@ class JobChecker {
             [&] { return Write(spec_.data.dataset.cache_url); });
     }
     if (IsElsewhere()) return;
+    CheckMemory();
+    CheckMetricsPort();
     if (const auto& local = spec_.checkpoint.local) CheckFolder("local disk", "checkpoint.local.path", local->path);
     CheckFolder("data cache", "data.cache.path", spec_.data.dataset.disk_cache.native());
+  }
+
+  /// Asks the planner whether the ranks fit this machine.
+  void CheckMemory() {
+    if (spec_.run.launcher != "local" || silent_) return;
+    const int ranks = spec_.run.processes_per_node, cores = UsableCores();
+    constexpr int kManyRanks = 4;  // of a core: tests of layouts have as many
+    if (jobs::WantedGpus(spec_) == 0 && ranks > kManyRanks * cores) {
+      Add(Level::kWarn, "cores", fmt::format("{} ranks share {} core{}", ranks, cores, cores == 1 ? "" : "s"),
+          "lower run.processes_per_node: ranks that wait for each other are slow");
+    }
+    const auto forecast = ForecastMemory(context_, spec_);
+    if (!forecast) return;  // ranks say what is wrong with the model or the layout
+    const auto size = [](double bytes) { return FormatBytes(static_cast<std::uint64_t>(bytes)); };
+    const std::string what =
+        fmt::format("a rank needs about {} of the {} that it may use", size(forecast->bytes), size(forecast->limit));
+    if (forecast->fits) return Add(Level::kOk, "memory", what);
+    constexpr std::string_view kCure =
+        "lower train.micro_batch or data.sequence_length, set train.recompute, or use a smaller model: `millrace job "
+        "plan` lists what takes how much";
+    // A plan is an estimate: a job that may just fit is only warned of.
+    constexpr double kHopeless = 1.5;
+    if (forecast->bytes < kHopeless * forecast->limit) return Add(Level::kWarn, "memory", what, kCure);
+    Failed(Code::kResourceExhausted, "memory", what, kCure);
+  }
+
+  /// A second job with the same port would fail when its rank 0 has started.
+  void CheckMetricsPort() {
+    const std::string& listen = spec_.log.metrics_listen;
+    if (listen.empty() || spec_.run.launcher != "local") return;
+    const auto server = http::Server::Start({.listen = listen}, [](http::ServerRequest&, http::ServerResponse&) {});
+    if (server) return Add(Level::kOk, "metrics", fmt::format("{} is free", listen));
+    Failed(server.error().code(), "metrics", fmt::format("log.metrics_listen: {}", server.error().ToString()),
+           "another job may have the port: choose another, or 127.0.0.1:0 for a free one");
   }
 
   /// Checks the folders of a program of the user's own.
@@ -236,7 +280,8 @@ class JobChecker {
   }
 
   Result<std::string> LookAtData(const std::vector<data::DataSource>& sources) {
-    const auto resolved = MR_TRY(data::ResolveSources(*connection_, sources, NewCall()));
+    const auto form = MR_TRY(data::DocumentForm::Make(spec_.data.dataset));
+    const auto resolved = MR_TRY(data::ResolveSources(*connection_, sources, NewCall(), form.fields()));
     std::uint64_t bytes = 0;
     for (const data::DataObject& object : resolved.objects) bytes += object.info.size;
     // The rights to list and to read are separate.
@@ -245,13 +290,23 @@ class JobChecker {
     const auto read = MR_TRY(object::Get(*first.store, first.info.key, {.range = object::ByteRange{0, 1}},
                                          MutableByteSpan(&byte, 1), NewCall()));
     if (!read) return Fail(Code::kNotFound, "{} is listed but cannot be read", first.url);
+    const auto mismatch = data::FindFieldMismatch(first, form, NewCall());
+    // The first part of a large object may take longer than this check.
+    if (!mismatch && !MayPass(mismatch.error().code())) return Fail(mismatch.error());
+    if (mismatch && *mismatch && (*mismatch)->in_all) {
+      return Fail(Code::kInvalidArgument, "{}: {}; see data.template, data.mode and data.layout", first.url,
+                  (*mismatch)->ToString());
+    }
     return fmt::format("{} object{}, {}", FormatCount(resolved.objects.size()), resolved.objects.size() == 1 ? "" : "s",
                        FormatBytes(bytes));
   }
 
   Result<std::string> LookAtTokenizer() {
-    const auto tokenizer =
-        MR_TRY(tokenizer::OpenTokenizer(*connection_, spec_.data.tokenizer, context_.log(), NewCall()));
+    auto opened = tokenizer::OpenTokenizer(*connection_, spec_.data.tokenizer, context_.log(), NewCall());
+    if (!opened && opened.error().code() == Code::kNotFound) {
+      return Fail(Code::kNotFound, "{}{}", opened.error().ToString(), HubHint(spec_.data.tokenizer));
+    }
+    const auto tokenizer = MR_TRY(std::move(opened));
     const int pieces = tokenizer->vocab_size();
     if (spec_.model.from.empty() && spec_.model.vocab_size > 0 && spec_.model.vocab_size < pieces) {
       return Fail(Code::kInvalidArgument,
@@ -270,13 +325,42 @@ class JobChecker {
     const object::Location file = MR_TRY(object::Locate(*connection_, spec_.model.from));
     const bool is_file = !file.key.empty() && !file.key.ends_with('/');
     if (is_file && MR_TRY(object::Head(*file.store, file.key, NewCall()))) return spec_.model.from;
-    return Fail(Code::kNotFound, "there is nothing at {}", spec_.model.from);
+    return Fail(Code::kNotFound, "there is nothing at {}{}", spec_.model.from, HubHint(spec_.model.from));
+  }
+
+  /// "meta-llama/Llama-2-7b-hf" is a model of the hub to most users, and a path here.
+  static std::string HubHint(std::string_view url) {
+    const bool is_name =
+        std::ranges::count(url, '/') == 1 && !url.starts_with('.') && !url.starts_with('/') && !url.ends_with('/');
+    return is_name ? fmt::format("; the model of this name of the Hugging Face hub is hf://{}/", url) : "";
   }
 
   Result<std::string> LookAtCheckpoints() {
     const object::Location location = MR_TRY(FolderAt(spec_.checkpoint.url));
-    MR_TRY(object::List(*location.store, {.prefix = location.key, .max_keys = 1}, NewCall()));
+    const auto saved = MR_TRY(checkpoint::ListCheckpoints(location, NewCall()));
+    if (!saved.empty() && spec_.run.command.empty()) MR_TRY(CompareModels(saved.back().step));
     return Write(spec_.checkpoint.url);
+  }
+
+  /// Refuses to go on from a checkpoint of a model of another size.
+  Status CompareModels(std::uint64_t step) {
+    if (!spec_.model.from.empty()) return {};
+    const auto reader = checkpoint::Reader::Open(*connection_, spec_.checkpoint.url, step, NewCall());
+    if (!reader) return {};  // a damaged one: ranks go back to one before
+    const Json* there = JsonFind((*reader)->manifest().meta, checkpoint::kMetaModelConfig);
+    if (there == nullptr) return {};
+    const Json here = jobs::ModelConfigOf(spec_);
+    for (const char* key : {"model_type", "hidden_size", "num_hidden_layers", "num_attention_heads",
+                            "num_key_value_heads", "intermediate_size", "vocab_size", "n_embd", "n_layer", "n_head"}) {
+      const Json *stored = JsonFind(*there, key), *wanted = JsonFind(here, key);
+      const bool chosen = wanted != nullptr && *wanted != 0;  // 0: follows from other values
+      if (stored == nullptr || !chosen || *stored == *wanted) continue;
+      return Fail(Code::kPreconditionFailed,
+                  "step {} there is of another model: its {} is {}, this job's is {}. Use another checkpoint.url, or "
+                  "remove the old checkpoints: millrace rm -r {}",
+                  step, key, DumpJson(*stored), DumpJson(*wanted), spec_.checkpoint.url);
+    }
+    return {};
   }
 
   Result<object::Location> FolderAt(const std::string& url) {

@@ -160,6 +160,16 @@ Result<int> PlanJob(const Context& context, const jobs::Spec& spec) {
   return plan.fits() ? kExitOk : kExitFailed;
 }
 
+Result<MemoryForecast> ForecastMemory(const Context& context, const jobs::Spec& spec) {
+  const plan::Machine machine = MR_TRY(plan::Machine::Find(spec.run.machine));
+  const plan::TrainingSetup setup = MR_TRY(SetupOf(context, spec));
+  engine::ParallelOptions layout = spec.train.parallel.options;
+  if (spec.train.parallel.automatic) layout = MR_TRY(plan::ChooseLayout(setup, machine, GoalOf(spec))).options;
+  const plan::Plan plan = MR_TRY(plan::MakePlan(setup, layout, machine));
+  return MemoryForecast{
+      .bytes = static_cast<double>(plan.memory[plan.fullest].total()), .limit = plan.memory_limit, .fits = plan.fits()};
+}
+
 Result<LargestBatch> FindLargestBatch(const Context& context, const jobs::Spec& spec, int most) {
   if (spec.train.parallel.automatic) {
     return Fail(Code::kInvalidArgument,

@@ -24,6 +24,14 @@ struct LargestBatch {
 /// Errors: kResourceExhausted if not even one sequence fits; kInvalidArgument if the planner chooses the layout.
 Result<LargestBatch> FindLargestBatch(const Context& context, const jobs::Spec& spec, int most);
 
+/// The memory that a rank of a job needs by its plan, and the memory that it may use, in bytes.
+struct MemoryForecast {
+  double bytes = 0, limit = 0;
+  bool fits = true;
+};
+/// Reads what PlanJob reads. With `layout: auto`, of the best layout. Errors: those of the plan.
+Result<MemoryForecast> ForecastMemory(const Context& context, const jobs::Spec& spec);
+
 /// Measures this machine for some seconds, and prints its description in the form of docs/machines, or its figures as
 /// JSON. Returns the exit status. Errors: those of AskEngine.
 Result<int> DescribeMachine(const Context& context);

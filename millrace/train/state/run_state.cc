@@ -37,12 +37,13 @@ Result<const checkpoint::TensorMeta*> FindTensor(const checkpoint::Reader& reade
     return Fail(
         Code::kPreconditionFailed,
         "{} has no tensor {}: another model, other options of train.optimizer, or a parameter that train.freeze "
-        "named before",
+        "named before; use another checkpoint.url",
         reader.name(), state.name);
   }
   if (found->second.shape != state.whole_shape) {
-    return Fail(Code::kPreconditionFailed, "{}: {} has the shape [{}], the model wants [{}]", reader.name(), state.name,
-                fmt::join(found->second.shape, ", "), fmt::join(state.whole_shape, ", "));
+    return Fail(Code::kPreconditionFailed,
+                "{} is of another model: {} has the shape [{}], this run's has [{}]; use another checkpoint.url",
+                reader.name(), state.name, fmt::join(found->second.shape, ", "), fmt::join(state.whole_shape, ", "));
   }
   return &found->second;
 }
