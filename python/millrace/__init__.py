@@ -15,7 +15,7 @@ fsspec. ``StateCallback`` and ``CheckpointCallback`` need transformers. Importin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, List
 
 from ._native import __version__
 from .documents import Source, documents
@@ -88,11 +88,27 @@ _LAZY_MODULES = {
 }
 
 
+# The packages of the extras, by the name that an import looks for.
+_EXTRAS = {"torch": "torch", "fsspec": "fsspec", "transformers": "transformers"}
+
+
+def __dir__() -> List[str]:
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     import importlib
 
-    if name in ("checkpoint", "dcp", "job"):
-        return importlib.import_module(f".{name}", __name__)
-    if name not in _LAZY_MODULES:
+    is_module = name in ("checkpoint", "dcp", "job")
+    if not is_module and name not in _LAZY_MODULES:
         raise AttributeError(f"module 'millrace' has no attribute '{name}'")
-    return getattr(importlib.import_module(f".{_LAZY_MODULES[name]}", __name__), name)
+    try:
+        module = importlib.import_module(f".{name if is_module else _LAZY_MODULES[name]}", __name__)
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        raise ModuleNotFoundError(
+            f"millrace.{name} needs the package {error.name}: pip install 'millrace[{extra}]'", name=error.name
+        ) from error
+    return module if is_module else getattr(module, name)

@@ -44,8 +44,28 @@ def _section(name: str, given: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
     defaults = {path[len(prefix) :]: DEFAULTS.get(path) for path in TYPES if path.startswith(prefix)}
     unknown = sorted(set(given or {}) - set(defaults))
     if unknown:
-        raise ValueError(f"{name} has no {', '.join(unknown)}; it has {', '.join(defaults)}")
+        raise InvalidArgumentError(f"{name} has no {', '.join(unknown)}; it has {', '.join(defaults)}")
     return {**defaults, **(given or {})}
+
+
+def _whole(name: str, value: Any) -> int:
+    """The argument as an int. Errors name it."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an int, not {value!r} ({type(value).__name__})") from None
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__float__"):
+        raise TypeError(f"{name} must be a number, not {value!r} ({type(value).__name__})")
+    return float(value)
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, not {value!r} ({type(value).__name__})")
+    return value
 
 
 class SourceShare(NamedTuple):
@@ -195,9 +215,9 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         shuffle_window: int = 262_144,
         rank: int = 0,
         world_size: int = 1,
-        labels: str = "aligned",
-        dtype: str = "int64",
-        framework: Optional[str] = None,
+        labels: Literal["aligned", "shifted"] = "aligned",
+        dtype: Literal["int64", "int32"] = "int64",
+        framework: Optional[Literal["torch", "numpy"]] = None,
         max_broken: Optional[int] = None,
         index_cache: str = "",
         disk_cache: Union[str, os.PathLike] = "",
@@ -209,54 +229,58 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
     ) -> None:
         super().__init__()
         if labels not in ("aligned", "shifted"):
-            raise ValueError(f'labels must be "aligned" or "shifted", not "{labels}"')
+            raise InvalidArgumentError(f'labels must be "aligned" or "shifted", not "{labels}"')
         if labels == "shifted" and objective not in ("causal_lm", "dpo"):
-            raise ValueError(f"labels of the objective {objective} are never shifted")
+            raise InvalidArgumentError(f"labels of the objective {objective} are never shifted")
         if dtype not in ("int64", "int32"):
-            raise ValueError(f'dtype must be "int64" or "int32", not "{dtype}"')
+            raise InvalidArgumentError(f'dtype must be "int64" or "int32", not "{dtype}"')
         if framework not in (None, "torch", "numpy"):
-            raise ValueError(f'framework must be "torch" or "numpy", not "{framework}"')
+            raise InvalidArgumentError(f'framework must be "torch" or "numpy", not "{framework}"')
         if framework == "torch" and torch is None:
-            raise ValueError("framework is torch, and torch is not installed")
+            raise InvalidArgumentError("framework is torch, and torch is not installed")
         if part not in ("train", "held_out"):
-            raise ValueError(f'part must be "train" or "held_out", not "{part}"')
+            raise InvalidArgumentError(f'part must be "train" or "held_out", not "{part}"')
+        max_broken = None if max_broken is None else _whole("max_broken", max_broken)
+        batch_size = None if batch_size is None else _whole("batch_size", batch_size)
+        rank, world_size = _whole("rank", rank), _whole("world_size", world_size)
+        patience = _number("patience", patience)
         if max_broken is not None and max_broken < 0:
-            raise ValueError(f"max_broken must not be negative, and is {max_broken}")
+            raise InvalidArgumentError(f"max_broken must not be negative, and is {max_broken}")
         if not 0 <= patience < 1e9:
-            raise ValueError(f"a patience of {patience} seconds makes no sense")
+            raise InvalidArgumentError(f"a patience of {patience} seconds makes no sense")
         if batch_size is not None and batch_size < 1:
-            raise ValueError(f"a batch of {batch_size} samples is none")
+            raise InvalidArgumentError(f"batch_size must be at least 1, and is {batch_size}")
         if not 0 <= rank < world_size:
-            raise ValueError(f"rank {rank} of {world_size} does not exist")
+            raise InvalidArgumentError(f"rank {rank} of {world_size} does not exist")
         self._connection = connection
         self._tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer, connection=connection)
         self._sources = sources_of(sources, format, split)
         self._options: Dict[str, Any] = {
-            "template": template,
-            "sequence_length": sequence_length,
-            "objective": objective,
+            "template": _text("template", template),
+            "sequence_length": _whole("sequence_length", sequence_length),
+            "objective": _text("objective", objective),
             "mlm": _section("mlm", mlm),
             "classification": _section("classification", classification),
             "preference": _section("preference", preference),
-            "mode": mode,
-            "layout": layout,
-            "response": response,
-            "instruction_template": instruction_template,
-            "response_template": response_template,
+            "mode": _text("mode", mode),
+            "layout": _text("layout", layout),
+            "response": _text("response", response),
+            "instruction_template": _text("instruction_template", instruction_template),
+            "response_template": _text("response_template", response_template),
             "best_fit": best_fit,
             "split_long": split_long,
             "boundaries": boundaries,
-            "held_out": held_out,
+            "held_out": _number("held_out", held_out),
             "part": part,
-            "split_seed": split_seed,
-            "shuffle_seed": shuffle_seed,
-            "shuffle_window": shuffle_window,
+            "split_seed": _whole("split_seed", split_seed),
+            "shuffle_seed": _whole("shuffle_seed", shuffle_seed),
+            "shuffle_window": _whole("shuffle_window", shuffle_window),
             "max_broken": max_broken,
-            "index_cache": index_cache,
+            "index_cache": _text("index_cache", index_cache),
             "disk_cache": os.fspath(disk_cache),
             "disk_cache_bytes": parse_bytes(disk_cache_bytes),
-            "patience": float(patience),
-            "threads": threads,
+            "patience": patience,
+            "threads": _whole("threads", threads),
             "aligned": labels == "aligned",
             "wide": dtype == "int64",
         }
@@ -264,7 +288,7 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         self._rows = batch_size or 1
         self._batched = batch_size is not None
         self._rank, self._world_size = rank, world_size
-        self._prefetch = prefetch or (8 if self._batched else 64)
+        self._prefetch = (None if prefetch is None else _whole("prefetch", prefetch)) or (8 if self._batched else 64)
         self._opened: Optional[Tuple[int, _native.Dataset]] = None
         self._progress = _Progress()
         self._at: Optional[Tuple[int, int]] = None  # epoch and samples behind the last yielded one; None: the start
@@ -316,6 +340,11 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
 
     def sample(self, index: int, epoch: int = 0) -> Dict[str, Any]:
         """Returns sample ``index`` of an epoch, counted over all ranks."""
+        index, epoch = _whole("index", index), _whole("epoch", epoch)
+        if not 0 <= index < self.samples_per_epoch:
+            raise IndexError(f"there is no sample {index} in epochs of {self.samples_per_epoch}")
+        if epoch < 0:
+            raise InvalidArgumentError(f"epoch must not be negative, and is {epoch}")
         return self._one(self._dataset.sample(epoch, index))
 
     def __getitem__(self, index: Any) -> Any:
@@ -370,6 +399,9 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
 
     def set_epoch(self, epoch: int) -> None:
         """Starts the next iteration at this epoch. Keeps a restored position if it is in this epoch."""
+        epoch = _whole("epoch", epoch)
+        if epoch < 0:
+            raise InvalidArgumentError(f"epoch must not be negative, and is {epoch}")
         if epoch != self._progress.epoch:
             self._start_at(epoch)
 
@@ -415,12 +447,16 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
             self._progress.start_at(epoch, samples, skipped)
 
     def _position(self, state: Mapping[str, Any]) -> Tuple[int, int]:
+        missing = [name for name in ("fingerprint", "epoch", "samples") if name not in state]
+        if missing:
+            raise InvalidArgumentError(f"the state has no {', '.join(missing)}: give what state_dict() returned")
         theirs, ours = state["fingerprint"].split(" "), self.fingerprint.split(" ")
         if theirs != ours:
-            names = ", ".join(word.partition("=")[0] for word in ours if word not in theirs)
+            then = dict(word.partition("=")[::2] for word in theirs)
+            now = [word.partition("=") for word in ours if word not in theirs]
+            parts = [f"{name} differs ({then.get(name, 'none')} then, {value} now)" for name, _, value in now]
             raise PreconditionFailedError(
-                f'the position to resume from belongs to other data: {names} differ(s); its data were "'
-                f'{state["fingerprint"]}", these are "{self.fingerprint}"'
+                f"the position to resume from belongs to other data: {', '.join(parts)}"
             )
         epoch, samples, step = int(state["epoch"]), int(state["samples"]), self._rows * self._world_size
         if not 0 <= samples <= self.samples_per_epoch or epoch < 0:

@@ -7,7 +7,7 @@ import os
 from typing import IO, Any, Iterator, Optional, Union
 
 from . import _native
-from .errors import AlreadyExistsError, PreconditionFailedError
+from .errors import AlreadyExistsError, InvalidArgumentError, PreconditionFailedError
 from .session import Options, session_of
 
 #: Bytes that a small read fetches. A guess.
@@ -198,9 +198,11 @@ def open(
     path = os.fspath(url)
     kind, text = mode.replace("b", "").replace("t", ""), "b" not in mode
     if kind not in ("r", "w", "x") or ("b" in mode and "t" in mode) or len(set(mode)) != len(mode):
-        raise ValueError(f'mode "{mode}" is not one of rb, wb, xb, r, w, x; objects cannot be changed in place')
+        raise InvalidArgumentError(
+            f'mode "{mode}" is not one of rb, wb, xb, r, w, x; objects cannot be changed in place'
+        )
     if not text and (encoding is not None or errors is not None or newline is not None):
-        raise ValueError("encoding, errors and newline are for text; leave out the b of the mode")
+        raise InvalidArgumentError("encoding, errors and newline are for text; leave out the b of the mode")
     encoding = encoding or "utf-8"
     if text:  # raises on wrong arguments before any request
         io.TextIOWrapper(io.BytesIO(), encoding, errors, newline).detach()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Dict, Optional, Tuple, Union
 
 from . import _native
+from .errors import InvalidArgumentError
 
 _SUFFIXES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -25,7 +26,7 @@ def parse_bytes(size: Union[int, str]) -> int:
     try:
         return int(float(text[: len(text) - len(unit)]) * _SUFFIXES[unit])
     except ValueError:
-        raise ValueError(f'"{size}" is not a size; write 512MiB or 2GiB') from None
+        raise InvalidArgumentError(f'"{size}" is not a size; write 512MiB or 2GiB') from None
 
 
 @dataclass(frozen=True)

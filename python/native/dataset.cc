@@ -160,14 +160,16 @@ using LoaderHandle = ProcessBound<OpenLoader>;
 
 data::SequenceMode ModeOf(std::string_view name) {
   if (auto mode = data::ParseSequenceMode(name)) return *mode;
-  throw py::value_error(fmt::format("mode must be \"pack\", \"pad\" or \"sft\", not \"{}\"", name));
+  return Unwrap<data::SequenceMode>(
+      Fail(Code::kInvalidArgument, "mode must be \"pack\", \"pad\" or \"sft\", not \"{}\"", name));
 }
 
 data::Objective ObjectiveOf(std::string_view name) {
   const auto objective = data::ParseObjective(name);
   if (objective) return *objective;
-  throw py::value_error(
-      fmt::format("objective must be \"causal_lm\", \"dpo\", \"mlm\" or \"classification\", not \"{}\"", name));
+  return Unwrap<data::Objective>(
+      Fail(Code::kInvalidArgument,
+           "objective must be \"causal_lm\", \"dpo\", \"mlm\" or \"classification\", not \"{}\"", name));
 }
 
 data::MlmOptions MlmOf(const py::dict& options) {

@@ -100,7 +100,7 @@ object::Location Locate(const SessionHandle& session, const std::string& url) {
 
 object::Location LocateObject(const SessionHandle& session, const std::string& url) {
   object::Location at = Locate(session, url);
-  if (at.key.empty() || at.key.ends_with('/')) throw py::value_error(url + " names no object");
+  if (at.key.empty() || at.key.ends_with('/')) Unwrap<void>(Fail(Code::kInvalidArgument, "{} names no object", url));
   return at;
 }
 

@@ -57,7 +57,7 @@ py::array Encode(const TokenizerHandle& self, const py::object& text, bool bos, 
 /// With 0 threads: as many as this process may use cores.
 py::list EncodeBatch(const TokenizerHandle& self, const std::vector<py::object>& texts, bool bos, bool eos,
                      int threads) {
-  if (threads < 0 || threads > 512) throw py::value_error("threads must be 1 to 512");
+  if (threads < 0 || threads > 512) Unwrap<void>(Fail(Code::kInvalidArgument, "threads must be 1 to 512"));
   if (threads == 0) threads = std::min(UsableCores(), 512);
   std::vector<std::string_view> views;
   for (const py::object& text : texts) views.push_back(TextOf(text));

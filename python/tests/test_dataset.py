@@ -1,4 +1,7 @@
 import pickle
+import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -112,8 +115,48 @@ def test_mistakes_are_named(corpus, model):
     ):
         with pytest.raises(ValueError, match=word):
             millrace.Dataset(corpus, tokenizer=model, **wrong)
+        with pytest.raises(millrace.Error) as raised:
+            millrace.Dataset(corpus, tokenizer=model, **wrong)
+        assert raised.value.code == "invalid_argument"
     with pytest.raises(FileNotFoundError, match="s3://corpus/none"):
         millrace.Dataset("s3://corpus/none/", tokenizer=model)
+
+
+def test_an_argument_of_another_type_is_named(corpus, model, dataset):
+    for name, value in (
+        ("sequence_length", "64"),
+        ("sequence_length", 64.0),
+        ("batch_size", "8"),
+        ("threads", None),
+        ("held_out", "0.1"),
+        ("template", None),
+    ):
+        with pytest.raises(TypeError, match=f"{name} must be an? .*{re.escape(repr(value))}"):
+            millrace.Dataset(corpus, tokenizer=model, **{name: value})
+    data = numpy_dataset(dataset)
+    with pytest.raises(IndexError, match="there is no sample -1 in epochs of"):
+        data.sample(-1)
+    with pytest.raises(TypeError, match="index must be an int"):
+        data.sample("1")
+    with pytest.raises(TypeError, match="epoch must be an int, not 'x'"):
+        data.set_epoch("x")
+    with pytest.raises(millrace.Error, match="the state has no fingerprint, samples: give what state_dict"):
+        data.load_state_dict({"epoch": 0})
+    with pytest.raises(millrace.Error, match=r"length differs \(\d+ then, 16 now\)"):
+        numpy_dataset(dataset, sequence_length=16).load_state_dict(data.state_dict())
+
+
+def test_names_are_listed_without_their_modules():
+    listed = dir(millrace)
+    assert {"Dataset", "CheckpointCallback", "checkpoint", "register_s3"} <= set(listed)
+    assert not {"Any", "TYPE_CHECKING", "annotations"} & set(listed)
+
+
+def test_a_missing_package_is_named_with_its_extra():
+    program = "import sys; sys.modules['fsspec'] = None; import millrace; millrace.register_s3"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ran.returncode != 0
+    assert "millrace.register_s3 needs the package fsspec: pip install 'millrace[fsspec]'" in ran.stderr
 
 
 def test_pickles_without_what_is_open(dataset):
