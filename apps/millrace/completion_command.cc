@@ -1,8 +1,16 @@
 // completion: scripts for shells, made from the tree of commands.
+#include <fmt/ranges.h>
+
+#include <array>
+#include <filesystem>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <vector>
 
+#include "apps/common/flag_checks.h"
 #include "apps/millrace/cli/cli.h"
+#include "millrace/jobs/state.h"
 #include "millrace/object/blocking.h"
 
 namespace millrace::cli {
@@ -10,7 +18,11 @@ namespace {
 
 struct Word {
   std::string text, description;
+  std::string values = "";  ///< of a flag: what it takes, with blanks between, if that is a list
 };
+
+/// Commands whose argument is the name of a job.
+constexpr std::array<std::string_view, 5> kJobCommands = {"job status", "job logs", "job attach", "job stop", "top"};
 
 /// A command with its subcommands and flags. `path` is "" for the program itself, else "ckpt ls" and so on.
 struct Command {
@@ -26,8 +38,11 @@ std::vector<const CLI::App*> SubcommandsOf(const CLI::App& app) {
 std::vector<Word> FlagsOf(const CLI::App& app) {
   std::vector<Word> flags;
   for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& name : option->get_lnames()) flags.push_back({"--" + name, option->get_description()});
-    for (const std::string& name : option->get_snames()) flags.push_back({"-" + name, option->get_description()});
+    const std::string values = fmt::format("{}", fmt::join(ChoicesOf(*option), " "));
+    for (const std::string& name : option->get_lnames())
+      flags.push_back({"--" + name, option->get_description(), values});
+    for (const std::string& name : option->get_snames())
+      flags.push_back({"-" + name, option->get_description(), values});
   }
   return flags;
 }
@@ -66,10 +81,27 @@ std::string CaseOfCommands(const std::vector<Command>& commands, std::string_vie
   return cases;
 }
 
+/// Finds the values of a flag behind its command, "cp --sse", in shell syntax that bash and zsh share.
+std::string CaseOfValues(const std::vector<Command>& commands, std::string_view indent) {
+  std::string cases;
+  for (const Command& command : commands) {
+    for (const Word& flag : command.flags) {
+      if (flag.values.empty()) continue;
+      const std::string pattern =
+          command.path.empty() ? "*' " + flag.text + "'" : "'" + command.path + " " + flag.text + "'";
+      cases += fmt::format("{}{}) values='{}' ;;\n", indent, pattern, flag.values);
+    }
+  }
+  return cases;
+}
+
+/// The commands that take the name of a job, as the pattern of a case.
+std::string JobPattern() { return fmt::format("'{}'", fmt::join(kJobCommands, "'|'")); }
+
 std::string Bash(const std::vector<Command>& commands) {
   return "# bash completion for millrace: source <(millrace completion bash)\n"
          "_millrace() {\n"
-         "  local path= commands flags word i current=${COMP_WORDS[COMP_CWORD]}\n"
+         "  local path= commands flags values= word i current=${COMP_WORDS[COMP_CWORD]}\n"
          "  _millrace_words \"\"\n"
          "  for ((i = 1; i < COMP_CWORD; ++i)); do\n"
          "    word=${COMP_WORDS[i]}\n"
@@ -78,6 +110,7 @@ std::string Bash(const std::vector<Command>& commands) {
          "      _millrace_words \"$path\"\n"
          "    fi\n"
          "  done\n"
+         "  _millrace_values \"$path ${COMP_WORDS[COMP_CWORD-1]}\"\n"
          "  local line=${COMP_LINE:0:COMP_POINT} url\n"
          "  url=${line##*[[:space:]]}\n"
          "  if [[ $url == s3:* ]]; then\n"
@@ -85,13 +118,25 @@ std::string Bash(const std::vector<Command>& commands) {
          "    COMPREPLY=($(compgen -W \"$(millrace complete-url \"$url\" 2>/dev/null)\" -- \"$url\"))\n"
          "    [[ $COMP_WORDBREAKS != *:* ]] || COMPREPLY=(\"${COMPREPLY[@]#s3:}\")  # bash has split the word there\n"
          "    compopt -o nospace 2>/dev/null\n"
+         "  elif [[ -n $values ]]; then\n"
+         "    COMPREPLY=($(compgen -W \"$values\" -- \"$current\"))\n"
          "  elif [[ $current == -* ]]; then\n"
          "    COMPREPLY=($(compgen -W \"$flags\" -- \"$current\"))\n"
          "  elif [[ -n $commands ]]; then\n"
          "    COMPREPLY=($(compgen -W \"$commands\" -- \"$current\"))\n"
          "  else\n"
-         "    COMPREPLY=($(compgen -f -- \"$current\"))\n"
+         "    case $path in\n"
+         "      " +
+         JobPattern() +
+         ") COMPREPLY=($(compgen -W \"$(millrace complete-job 2>/dev/null)\" -- \"$current\")) ;;\n"
+         "      *) COMPREPLY=($(compgen -f -- \"$current\")) ;;\n"
+         "    esac\n"
          "  fi\n"
+         "}\n"
+         "_millrace_values() {\n"
+         "  case $1 in\n" +
+         CaseOfValues(commands, "    ") +
+         "  esac\n"
          "}\n"
          "_millrace_words() {\n"
          "  case $1 in\n" +
@@ -109,8 +154,13 @@ std::string Zsh(const std::vector<Command>& commands) {
          CaseOfCommands(commands, "    ") +
          "  esac\n"
          "}\n"
+         "_millrace_values() {\n"
+         "  case $1 in\n" +
+         CaseOfValues(commands, "    ") +
+         "  esac\n"
+         "}\n"
          "_millrace() {\n"
-         "  local at= commands flags word\n"
+         "  local at= commands flags values= word\n"
          "  _millrace_words \"\"\n"
          "  for word in ${words[2,CURRENT-1]}; do\n"
          "    if [[ \" $commands \" == *\" $word \"* ]]; then\n"
@@ -118,14 +168,22 @@ std::string Zsh(const std::vector<Command>& commands) {
          "      _millrace_words \"$at\"\n"
          "    fi\n"
          "  done\n"
+         "  _millrace_values \"$at ${words[CURRENT-1]}\"\n"
          "  if [[ $PREFIX == s3:* ]]; then\n"
          "    compadd -S '' -- ${(f)\"$(millrace complete-url \"$PREFIX\" 2>/dev/null)\"}\n"
+         "  elif [[ -n $values ]]; then\n"
+         "    compadd -- ${=values}\n"
          "  elif [[ $PREFIX == -* ]]; then\n"
          "    compadd -- ${=flags}\n"
          "  elif [[ -n $commands ]]; then\n"
          "    compadd -- ${=commands}\n"
          "  else\n"
-         "    _files\n"
+         "    case $at in\n"
+         "      " +
+         JobPattern() +
+         ") compadd -- ${(f)\"$(millrace complete-job 2>/dev/null)\"} ;;\n"
+         "      *) _files ;;\n"
+         "    esac\n"
          "  fi\n"
          "}\n"
          // zsh's autoload runs this whole file at the first Tab: that Tab must complete too.
@@ -156,6 +214,10 @@ std::string Fish(const std::vector<Command>& commands) {
   script +=
       "\ncomplete -c millrace -f -n 'string match -q \"s3:*\" -- (commandline -ct)' "
       "-a '(millrace complete-url (commandline -ct) 2>/dev/null)'\n";
+  for (const std::string_view path : kJobCommands) {
+    script +=
+        fmt::format("complete -c millrace -f -n '__millrace_at {}' -a '(millrace complete-job 2>/dev/null)'\n", path);
+  }
   for (const Command& command : commands) {
     const std::string condition = fmt::format("'__millrace_at {}'", command.path);
     for (const Word& word : command.commands) {
@@ -164,8 +226,9 @@ std::string Fish(const std::vector<Command>& commands) {
     }
     for (const Word& word : command.flags) {
       bool is_long = word.text.starts_with("--");
-      script += fmt::format("complete -c millrace -n {} {} {} -d {}\n", command.path.empty() ? "true" : condition,
-                            is_long ? "-l" : "-s", word.text.substr(is_long ? 2 : 1), Quoted(word.description, "\\'"));
+      script += fmt::format("complete -c millrace -n {} {} {} -d {}{}\n", command.path.empty() ? "true" : condition,
+                            is_long ? "-l" : "-s", word.text.substr(is_long ? 2 : 1), Quoted(word.description, "\\'"),
+                            word.values.empty() ? "" : fmt::format(" -x -a '{}'", word.values));
     }
   }
   return script;
@@ -203,6 +266,17 @@ int CompleteUrl(const Context& context, const std::string& typed) {
   return kExitOk;
 }
 
+/// Prints the names of the jobs of this machine.
+int CompleteJob() {
+  const auto root = jobs::StateRoot();
+  if (!root) return kExitOk;
+  std::error_code error;
+  for (const auto& folder : std::filesystem::directory_iterator(*root / "jobs", error)) {
+    PrintListing("{}\n", folder.path().filename().string());
+  }
+  return kExitOk;
+}
+
 }  // namespace
 
 void AddCompletionCommand(CLI::App& app, Context& context) {
@@ -223,7 +297,8 @@ void AddCompletionCommand(CLI::App& app, Context& context) {
                                   [&context, typed] { return CompleteUrl(context, *typed); });
   complete->group("");  // for the scripts above
   complete->add_option("URL", *typed)->required();
-  command->add_option("SHELL", *shell, "bash, zsh or fish")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  AddCommand(app, context, "complete-job", "Print the names of jobs", "", CompleteJob)->group("");
+  command->add_option("SHELL", *shell, "bash, zsh or fish")->required()->check(OneOf({"bash", "zsh", "fish"}));
 }
 
 }  // namespace millrace::cli

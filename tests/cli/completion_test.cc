@@ -77,6 +77,17 @@ TEST_F(Completion, ScriptsKnowTheCommands) {
   EXPECT_EQ(Millrace({"completion", "tcsh"}).exit, 2);
 }
 
+TEST_F(Completion, ValuesAndJobsAreCompleted) {
+  std::filesystem::create_directories(work() / "state/jobs/llama-demo");
+  const std::string bash =
+      "export MILLRACE_STATE_DIR=$PWD/state; source <(millrace completion bash); COMP_LINE=; COMP_POINT=0\n"
+      "tab() { COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _millrace; echo \"${COMPREPLY[*]}\"; }\n";
+  EXPECT_EQ(program_.Shell(bash + "tab millrace cp --sse A").out, "AES256\n");
+  EXPECT_EQ(program_.Shell(bash + "tab millrace ckpt gc --mode m").out, "min max\n");
+  EXPECT_EQ(program_.Shell(bash + "tab millrace --progress o").out, "on off\n");
+  EXPECT_EQ(program_.Shell(bash + "tab millrace job status lla").out, "llama-demo\n");
+}
+
 TEST_F(Completion, FishCompletesByCommand) {
   if (!HasShell("fish")) GTEST_SKIP() << "fish is not installed";
   EXPECT_THAT(Fish("millrace sy"), ElementsAre(StartsWith("sync\t")));
