@@ -9,6 +9,7 @@
 #include <optional>
 #include <thread>
 
+#include "apps/common/flag_checks.h"
 #include "apps/common/globals.h"
 #include "apps/common/output.h"
 #include "apps/common/parse.h"
@@ -56,14 +57,14 @@ void AddLoadFlags(CLI::App& app, Arguments& a) {
   app.add_option("--tokenizer", a.load.tokenizer_url,
                  "URL of a tokenizer file, or of a model that has one (default: the model's own)");
   app.add_option("--precision", a.load.precision, "Precision of the weights and the computation")
-      ->check(CLI::IsMember({"f32", "tf32", "bf16", "fp16"}))
+      ->check(OneOf({"f32", "tf32", "bf16", "fp16"}))
       ->capture_default_str();
   app.add_option("--weights", a.load.weights,
                  "How weights are kept and read: f32 or bf16, which replace --precision, or quantized: int8, fp8, nf4 "
                  "(default: as --precision says, or as the model's files have them)")
-      ->check(CLI::IsMember({"f32", "bf16", "int8", "fp8", "nf4"}));
+      ->check(OneOf({"f32", "bf16", "int8", "fp8", "nf4"}));
   app.add_option("--device", a.load.device, "Where it computes: an NVIDIA GPU if there is one (auto), cpu, or cuda")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->check(OneOf({"auto", "cpu", "cuda"}))
       ->capture_default_str();
 }
 
@@ -92,16 +93,16 @@ void AddServerFlags(CLI::App& app, Arguments& a) {
 /// Adds the flags that bound requests.
 void AddLimitFlags(CLI::App& app, Arguments& a) {
   app.add_option("--max-tokens-limit", a.max_tokens_limit, "The largest max_tokens of a request")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(Between(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--max-concurrent", a.max_concurrent,
                  "Most completions that run or wait; further requests get status 429")
-      ->check(CLI::Range(1, 1 << 16))
+      ->check(Between(1, 1 << 16))
       ->capture_default_str();
   app.add_option(
          "--max-per-key", a.max_per_key,
          "Most completions of one API key that run or wait; 0: half of --max-concurrent if there are several keys")
-      ->check(CLI::Range(0, 1 << 16))
+      ->check(Between(0, 1 << 16))
       ->capture_default_str();
   app.add_option("--max-wait", a.max_wait,
                  "Longest wait of a request for its turn, such as 30s; then it gets status 429. 0s: no limit")
@@ -110,7 +111,7 @@ void AddLimitFlags(CLI::App& app, Arguments& a) {
                  "Longest time from a request to the end of its answer; then it gets status 504. 0s: no limit")
       ->capture_default_str();
   app.add_option("--max-batch", a.max_batch, "Most completions that the model works on at a time")
-      ->check(CLI::Range(1, 1 << 12))
+      ->check(Between(1, 1 << 12))
       ->capture_default_str();
 }
 
@@ -120,20 +121,20 @@ void AddGenerationFlags(CLI::App& app, Arguments& a) {
   app.add_option("--draft-tokens", a.drafts,
                  "Most tokens guessed at a time, by --draft or from what a text repeats, while few texts are made; 0: "
                  "none")
-      ->check(CLI::Range(0, 64))
+      ->check(Between(0, 64))
       ->capture_default_str();
   app.add_option("--kv-cache", a.kv_cache,
                  "Memory for the keys and values of all completions: 4GiB, or what 8 of full length take (auto)")
       ->capture_default_str();
   app.add_option("--kv-cache-dtype", a.load.kv_cache_dtype,
                  "How keys and values are kept: in the type of the computation (auto), or as 8-bit integers, on a CPU")
-      ->check(CLI::IsMember({"auto", "int8"}))
+      ->check(OneOf({"auto", "int8"}))
       ->capture_default_str();
   app.add_option("--threads", a.threads, "Compute threads; 0: OMP_NUM_THREADS, or one per core that may be used")
-      ->check(CLI::Range(0, 1024))
+      ->check(Between(0, 1024))
       ->capture_default_str();
   app.add_option("--add-bos", a.add_bos, "Begin text prompts with the beginning-of-text token: auto, on, off")
-      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->check(OneOf({"auto", "on", "off"}))
       ->capture_default_str();
   app.add_option("--chat-template", a.chat_template,
                  "How conversations are written: a file in Jinja or a tokenizer_config.json (a path, s3:// or hf://), "
@@ -208,6 +209,10 @@ void Announce(const Arguments& a, const serve::LoadedModel& loaded, const std::s
     PrintError("millrace serve: {} ({} parameters, from {}) at {}://{}/v1\n", name,
                FormatCount(static_cast<std::uint64_t>(loaded.parameters)), loaded.source,
                a.tls.certificate.empty() ? "http" : "https", server.address());
+    if (!a.no_page) {
+      PrintError("millrace serve: chat with it in a browser at {}://{}/\n",
+                 a.tls.certificate.empty() ? "http" : "https", server.address());
+    }
   }
 }
 
@@ -304,6 +309,7 @@ Status Serve(const Arguments& a, std::stop_token stop) {
   engine::ConfigureRuntime(a.threads > 0 ? a.threads : ComputeThreads());
   object::ConnectOptions connect = a.globals.connect;
   connect.log = log;
+  if (!connect.first_contact) connect.first_contact = kFirstContact;
   auto connection = MR_TRY(object::OpenConnection(std::move(connect)));
   const ModelLoader loader(*connection, MR_TRY(LoadOptionsOf(a)), a.models, SchedulingOf(a, keys.size()), log);
   auto first = MR_TRY(loader.Load(std::nullopt, {.stop = stop, .deadline = {}}));

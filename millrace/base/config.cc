@@ -167,6 +167,12 @@ Status CheckShape(const YAML::Node& node, const std::string& file_name, int dept
   return {};
 }
 
+/// Returns whether a line, counted from 0, begins with blanks that have a tab among them.
+bool IsIndentedByTab(std::string_view text, int line) {
+  for (int i = 0; i < line && !text.empty(); ++i) text.remove_prefix(std::min(text.find('\n'), text.size() - 1) + 1);
+  return text.substr(0, text.find_first_not_of(" \t")).contains('\t');
+}
+
 Result<YAML::Node> Load(std::string_view text, const std::string& file_name) {
   try {
     YAML::Node root = YAML::Load(std::string(text));
@@ -174,6 +180,11 @@ Result<YAML::Node> Load(std::string_view text, const std::string& file_name) {
     MR_TRY(CheckShape(root, file_name, 0, nodes));
     return root;
   } catch (const YAML::Exception& error) {
+    // The parser may notice a tab only in the next line.
+    for (const int line : {error.mark.line, error.mark.line - 1, error.mark.line + 1}) {
+      if (line < 0 || !IsIndentedByTab(text, line)) continue;
+      return Fail(Code::kInvalidArgument, "{}:{}: a tab cannot indent in YAML; use spaces", file_name, line + 1);
+    }
     return Fail(Code::kInvalidArgument, "{}:{}:{}: {}", file_name, error.mark.line + 1, error.mark.column + 1,
                 error.msg);
   }

@@ -283,10 +283,10 @@ Policy::Decision Policy::Interrupted() {
                 .may_return = may_return_});
   }
   return End({JobOutcome::Ending::kInterrupted,
-              best_step_
-                  ? fmt::format("stopped at step {}; the same command continues from the last checkpoint", *best_step_)
+              best_step_ ? fmt::format("stopped at step {}; {} continues from the last checkpoint", *best_step_,
+                                       options_.command)
               : options_.reports_steps ? "stopped before the first step"
-                                       : "stopped; the same command starts it again",
+                                       : fmt::format("stopped; {} starts it again", options_.command),
               ToExitStatus(Code::kCancelled)});
 }
 

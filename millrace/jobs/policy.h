@@ -76,7 +76,8 @@ class Policy {
     /// How long machines may be away. Meanwhile starts that fail with kUnavailable are tried again every few seconds.
     /// They are no attempts. 0: each is an attempt.
     Duration start_patience{0};
-    std::uint64_t sequences_per_step = 0;  ///< to name the data of a step that fails each time; 0: unknown
+    std::string command = "the same command";  ///< what continues a job that was stopped, in the words for a user
+    std::uint64_t sequences_per_step = 0;      ///< to name the data of a step that fails each time; 0: unknown
   };
   enum class Action { kWait, kStart, kTerminate, kKill, kEnd };
   struct Decision {

@@ -116,7 +116,7 @@ void Supervisor::Start() {
   waits_for_.clear();
   policy_.Started(clock_.Now(), launcher_.ranks());
   Json fields = {{"attempt", attempt}, {"ranks", launcher_.ranks()}};
-  std::string sentence = fmt::format("started {} ranks", launcher_.ranks());
+  std::string sentence = fmt::format("started {} rank{}", launcher_.ranks(), launcher_.ranks() == 1 ? "" : "s");
   if (attempt > 1) {
     sentence = fmt::format("attempt {}: {} again: {}", attempt, sentence, reason);
     fields.update({{"reason", reason}, {"delay_s", SecondsOf(policy_.delay())}});

@@ -144,6 +144,12 @@ Result<Url> ParseUrl(std::string_view text) {
     return Url{Url::Scheme::kFile, "", *std::move(decoded)};
   }
   if (text.starts_with(kHub)) return ParseHubUrl(text);
+  if (constexpr std::string_view kScheme = "s3:"; text.starts_with(kScheme)) {
+    std::string_view rest = text.substr(kScheme.size());
+    while (rest.starts_with('/')) rest.remove_prefix(1);
+    return Fail(Code::kInvalidArgument,
+                "{}: a bucket's URL has two slashes: s3://{}; for a file of this name, write ./{}", text, rest, text);
+  }
   if (std::size_t end = text.find("://"); end != std::string_view::npos) {
     return Fail(Code::kInvalidArgument,
                 "{}: unknown scheme \"{}\"; use s3://bucket/key, hf://OWNER/MODEL/path, file:///path or a path", text,

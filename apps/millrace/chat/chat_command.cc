@@ -91,6 +91,21 @@ Result<serve::ServedModel> ChooseModel(const std::vector<serve::ServedModel>& mo
   return Fail(Code::kNotFound, "{}; the server has {}", UnknownName("model", wanted, names), fmt::join(names, ", "));
 }
 
+/// Returns the name of the adapter if the flags of `millrace serve` name exactly one: NAME of "--adapter NAME=URL".
+std::string OnlyAdapter(const std::vector<std::string>& serve_flags) {
+  constexpr std::string_view kFlag = "--adapter";
+  std::string name;
+  for (std::size_t i = 0; i < serve_flags.size(); ++i) {
+    std::string_view value;
+    if (serve_flags[i] == kFlag && i + 1 < serve_flags.size()) value = serve_flags[i + 1];
+    if (serve_flags[i].starts_with("--adapter=")) value = std::string_view(serve_flags[i]).substr(kFlag.size() + 1);
+    if (value.empty()) continue;
+    if (!name.empty()) return "";
+    name = value.substr(0, value.find('='));
+  }
+  return name;
+}
+
 Result<int> Chat(const Context& context, const ChatFlags& flags) {
   const bool is_server = IsServer(flags.target);
   if (is_server && !flags.serve_flags.empty()) {
@@ -126,7 +141,8 @@ Result<int> Chat(const Context& context, const ChatFlags& flags) {
   }
   serve::ChatClient client(std::move(options));
   std::vector<serve::ServedModel> models = MR_TRY(client.Models({.stop = context.stop}));
-  serve::ServedModel model = MR_TRY(ChooseModel(models, flags.model));
+  serve::ServedModel model =
+      MR_TRY(ChooseModel(models, flags.model.empty() ? OnlyAdapter(flags.serve_flags) : flags.model));
   ChatSession session(context, client,
                       {.conversation = std::move(conversation),
                        .models = std::move(models),
@@ -161,7 +177,8 @@ void AddChatCommand(CLI::App& app, Context& context) {
       ->required();
   chat->add_option("SERVE-FLAGS", flags->serve_flags, "After --: flags of the server that is started");
   chat->add_option("--message", flags->message, "Ask this, print the answer and end; so does a pipe on standard input");
-  chat->add_option("--model", flags->model, "The model's name in the server (default: its first one)");
+  chat->add_option("--model", flags->model,
+                   "The model's name in the server (default: the only --adapter behind --, else the first)");
   chat->add_option("--system", flags->system, "The system prompt");
   for (const std::string_view name : serve::ParameterNames()) {
     std::string flag = "--" + std::string(name);

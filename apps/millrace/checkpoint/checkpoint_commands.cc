@@ -6,6 +6,7 @@
 #include <limits>
 #include <optional>
 
+#include "apps/common/flag_checks.h"
 #include "apps/millrace/checkpoint/action.h"
 #include "apps/millrace/checkpoint/conversion_commands.h"
 #include "millrace/base/text.h"
@@ -16,6 +17,7 @@
 #include "millrace/checkpoint/read/diff.h"
 #include "millrace/checkpoint/read/held_reader.h"
 #include "millrace/checkpoint/read/reader.h"
+#include "millrace/object/blocking.h"
 
 namespace millrace::cli {
 namespace ckpt {
@@ -87,6 +89,20 @@ Status AllWhole(std::size_t damaged, std::size_t of) {
   return Fail(Code::kCorrupt, "{} of {} checkpoints {} damaged", damaged, of, damaged == 1 ? "is" : "are");
 }
 
+/// Returns the first folder directly below `root` that has checkpoints: the URL of a run is often taken for theirs. ""
+/// if there is none.
+Result<std::string> FolderWithCheckpoints(const object::Location& root, const object::Call& call) {
+  constexpr int kMostFolders = 20;  // a run has few
+  const std::string prefix = root.key.empty() || root.key.ends_with('/') ? root.key : root.key + "/";
+  const auto page =
+      MR_TRY(object::List(*root.store, {.prefix = prefix, .delimiter = "/", .max_keys = kMostFolders}, call));
+  for (const std::string& folder : page.common_prefixes) {
+    const std::string key = folder.substr(0, folder.size() - 1);
+    if (!MR_TRY(checkpoint::ListCheckpoints({root.store, key}, call)).empty()) return key.substr(prefix.size());
+  }
+  return "";
+}
+
 Status List(const Context& context, const Arguments& arguments) {
   auto connection = MR_TRY(context.Connect());
   object::Location root = MR_TRY(object::Locate(*connection, arguments.url));
@@ -116,7 +132,11 @@ Status List(const Context& context, const Arguments& arguments) {
                    Metrics(manifest));
     }
   }
-  if (entries.empty() && !context.globals.json) PrintError("no checkpoints in {}\n", arguments.url);
+  if (entries.empty() && !context.globals.json) {
+    const std::string below = MR_TRY(FolderWithCheckpoints(root, CallOf(context)));
+    PrintError("no checkpoints in {}{}\n", arguments.url,
+               below.empty() ? "" : fmt::format("; there are some in its folder {}", below));
+  }
   return AllWhole(damaged, entries.size());
 }
 
@@ -142,9 +162,10 @@ Status Show(const Context& context, const Arguments& arguments) {
   PrintListing("{}\ncreated {}, {} rank{}, {} file{}, {}\n", reader->name(), manifest.created, manifest.ranks,
                manifest.ranks == 1 ? "" : "s", manifest.files.size(), manifest.files.size() == 1 ? "" : "s",
                FormatBytes(manifest.FileBytes()));
-  PrintListing("written by {} with {} {}\n", Who(manifest),
-               manifest.written_by.program.empty() ? "?" : manifest.written_by.program, manifest.written_by.version);
-  if (manifest.parent) PrintListing("after step {}\n", manifest.parent->step);
+  const checkpoint::Provenance& by = manifest.written_by;
+  PrintListing("written by {} with {}{}{}\n", Who(manifest), by.program.empty() ? "?" : by.program,
+               by.version.empty() ? "" : " ", by.version);
+  if (manifest.parent) PrintListing("the checkpoint before it is that of step {}\n", manifest.parent->step);
   PrintListing("{}{}\n", Metrics(manifest), manifest.metrics.empty() ? "" : "\n");
   std::size_t width = 6;
   for (const auto& [name, meta] : manifest.tensors) width = std::max(width, name.size());
@@ -308,15 +329,14 @@ void AddCommands(CLI::App& app, Context& context) {
                            "  millrace ckpt gc s3://runs/llama-demo --keep-last 3 --keep-every 1000\n",
                            &Collect);
   gc->add_option("--keep-last", arguments->retention.keep_last, "Keep only the newest N checkpoints (default: all)")
-      ->check(CLI::Range(1, std::numeric_limits<int>::max()));
+      ->check(AtLeast(1));
   gc->add_option("--keep-every", arguments->retention.keep_every, "Also keep steps that are multiples of N");
   gc->add_option("--keep-best", arguments->retention.keep_best, "Also keep the N with the best metric")
-      ->check(CLI::Range(0, std::numeric_limits<int>::max()));
+      ->check(AtLeast(0));
   gc->add_option("--metric", arguments->retention.metric, "By which (default: loss)");
-  gc->add_option("--mode", arguments->mode, "Whether the least or the greatest is best")
-      ->check(CLI::IsMember({"min", "max"}));
+  gc->add_option("--mode", arguments->mode, "Whether the least or the greatest is best")->check(OneOf({"min", "max"}));
   gc->add_option("--after", arguments->after, "Instead remove the checkpoints of later steps: a run goes back to STEP")
-      ->check(CLI::NonNegativeNumber)
+      ->check(AtLeast(0))
       ->excludes("--keep-last")
       ->excludes("--keep-every")
       ->excludes("--keep-best");

@@ -9,6 +9,7 @@
 #include <memory>
 #include <utility>
 
+#include "apps/common/flag_checks.h"
 #include "apps/common/output.h"
 #include "apps/millrace/cli/cli.h"
 #include "apps/millrace/jobs/agent_command.h"
@@ -262,7 +263,7 @@ void AddRender(CLI::App& job, Context& context) {
   AddJobFileArguments(*command, arguments);
   command
       ->add_option("--launcher", *launcher, "Print the script or the objects that `job submit` gives to this launcher")
-      ->check(CLI::IsMember({"slurm", "kubernetes", "jobset", "mpijob"}));
+      ->check(OneOf({"slurm", "kubernetes", "jobset", "mpijob"}));
 }
 
 /// Checks a job and gives it to the scheduler that its file names.
@@ -381,13 +382,13 @@ void AddCompile(CLI::App& job, Context& context) {
       command
           ->add_option("--largest-micro-batch", arguments->largest_micro_batch,
                        "Compile with the largest micro-batch, up to this number, that fits the memory, and print it")
-          ->check(CLI::Range(1, 1 << 16));
+          ->check(Between(1, 1 << 16));
   command
       ->add_option("--scale-lr", arguments->scale_lr,
-                   "With it: how the printed learning rate follows the global batch (default none)")
-      ->check(CLI::IsMember({"none", "linear", "sqrt"}))
+                   "With it: how the printed learning rate follows the global batch (default: none)")
+      ->check(OneOf({"none", "linear", "sqrt"}))
       ->needs(largest);
-  command->add_option("--older-than", arguments->older_than, "With --prune: the age that is old (default 90d)")
+  command->add_option("--older-than", arguments->older_than, "With --prune: the age that is old (default: 90d)")
       ->needs(prune);
 }
 
@@ -399,7 +400,10 @@ Result<int> RunPod(const Context& context, JobArguments arguments) {
   }
   arguments.no_check = true;  // `job submit` has checked
   arguments.in_pod = true;
-  return RunJob(context, arguments);
+  // The network of a pod may come up after its programs.
+  Context patient = context;
+  if (!patient.globals.connect.first_contact) patient.globals.connect.first_contact = std::chrono::minutes(1);
+  return RunJob(patient, arguments);
 }
 
 void AddPod(CLI::App& job, Context& context) {
@@ -415,7 +419,8 @@ void AddNameCommands(CLI::App& job, Context& context) {
   auto add = [&](std::string name, std::string description, std::string examples, auto function) {
     CLI::App* command = AddCommand(job, context, std::move(name), std::move(description), std::move(examples),
                                    Act(context, function, arguments));
-    command->add_option("NAME", arguments->name, "The job's name, or the URL of its log.url")->required();
+    command->add_option("NAME", arguments->name, "The job's name, or its log.url, such as s3://runs/llama-demo")
+        ->required();
     return command;
   };
   add("status", "Show the state of a job; without a name, of all jobs",
@@ -427,7 +432,7 @@ void AddNameCommands(CLI::App& job, Context& context) {
   CLI::App* logs =
       add("logs", "Print a rank's output",
           "  millrace job logs llama-demo --follow\n  millrace job logs llama-demo --rank 1 --errors", ShowLogs);
-  logs->add_option("--rank", arguments->rank, "Which rank")->check(CLI::NonNegativeNumber)->capture_default_str();
+  logs->add_option("--rank", arguments->rank, "Which rank")->check(AtLeast(0))->capture_default_str();
   logs->add_flag("--errors", arguments->errors, "Print standard error instead of standard output");
   logs->add_flag("-f,--follow", arguments->follow, "Print new output until the job ends");
   add("attach", "Print rank 0's output until the job ends; end as it ends", "  millrace job attach llama-demo",
@@ -437,6 +442,8 @@ void AddNameCommands(CLI::App& job, Context& context) {
   add("list", "List the jobs of this machine, or those whose log.url is in a folder",
       "  millrace job list\n  millrace job list s3://runs\n  millrace --json job list", ListAllJobs)
       ->get_option("NAME")
+      ->description("The folder of the jobs' log.url, such as s3://runs (default: the jobs of this machine)")
+      ->type_name("FOLDER")
       ->required(false);
   stop->add_flag("--no-wait", arguments->no_wait, "Do not wait until the job has stopped");
 }

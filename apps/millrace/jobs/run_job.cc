@@ -257,6 +257,22 @@ Result<std::unique_ptr<http::Server>> ServeForeignMetrics(const Context& context
       {{"/metrics", [path = folder.path()] { return MetricsIn(path).PrometheusText(); }}});
 }
 
+/// Returns the command that continues the job, as it was typed: "`millrace train job.yaml`".
+std::string CommandAgain(const JobArguments& arguments) {
+  std::string command = fmt::format("millrace {} {}", arguments.detached ? "job submit" : "train", arguments.file);
+  for (const std::string& assignment : arguments.assignments) command += fmt::format(" --set '{}'", assignment);
+  return "`" + command + "`";
+}
+
+/// Names the page with the run's curves, for a user who watched it.
+void NameReport(const Context& context, const JobArguments& arguments, const jobs::JobFolder& folder,
+                const std::string& name) {
+  if (context.globals.quiet || context.globals.json || arguments.detached || arguments.in_pod) return;
+  const std::string report = ReportFileIn(folder.path());
+  std::error_code error;
+  if (std::filesystem::exists(report, error)) PrintError("millrace: job {}: its report is {}\n", name, report);
+}
+
 /// Returns the launcher that the job asks for.
 Result<std::unique_ptr<jobs::Launcher>> Launch(const Context& context, const jobs::Spec& spec,
                                                const JobArguments& arguments, const jobs::JobFolder& folder,
@@ -346,6 +362,7 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   MR_TRY(audience.OpenReporter(earlier.exists));
   const std::unique_ptr<http::Server> metrics_server = MR_TRY(ServeForeignMetrics(context, spec, folder));
   auto options = jobs::Supervisor::OptionsOf(spec, /*in_sagemaker=*/arguments.place.has_value());
+  options.policy.command = CommandAgain(arguments);
   options.spent_before = earlier.spent;
   std::optional<jobs::SpotWatch> spot;  // agents watch the machines of other launchers
   if (spec.run.spot && spec.run.launcher == "local") {
@@ -359,6 +376,7 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   std::stop_source stopped;
   if (in_slurm && MR_TRY(jobs::IsStoppedInSlurm(root, spec.name))) stopped.request_stop();
   const jobs::JobOutcome outcome = supervisor.Run(stopped.stop_requested() ? stopped.get_token() : context.stop);
+  NameReport(context, arguments, folder, spec.name);
   if (in_slurm && outcome.goes_on()) {
     const auto requeued = jobs::RequeueIfInterrupted(root, spec.name);
     if (!requeued) return Fail(requeued.error());

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "apps/common/flag_checks.h"
 #include "apps/millrace/cli/cli.h"
 #include "millrace/base/process/descriptor_limit.h"
 #include "millrace/base/text.h"
@@ -172,7 +173,15 @@ Status RunRecover(const Context& context, const MountFlags& flags) {
   auto connection = MR_TRY(context.Connect());
   auto report = MR_TRY(mount::Recover(*connection, MR_TRY(ToSourceOptions(flags, context.log())),
                                       context.globals.memory_budget, context.stop));
-  if (!context.globals.quiet) {
+  if (context.globals.json) {
+    PrintJsonLine({{"event", "recovered"},
+                   {"files_published", report.files_published},
+                   {"files_left", report.files_left},
+                   {"staging_directory", report.staging_directory.string()},
+                   {"renames_finished", report.renames.finished},
+                   {"renames_undone", report.renames.rolled_back},
+                   {"renames_left", report.renames.left}});
+  } else if (!context.globals.quiet) {
     Print("files that were staged: {} published, {} left in {}\n", report.files_published, report.files_left,
           report.staging_directory.string());
     Print("renames of directories that were cut off: {} finished, {} undone, {} left to whoever is at work\n",
@@ -187,9 +196,13 @@ Status RunCheck(const Context& context, const MountFlags& flags) {
   const Duration timeout = MR_TRY(ParseDuration(flags.check_timeout));
   const auto parts = flags.daemon_only ? mount::CheckedParts::kDaemon : mount::CheckedParts::kDaemonAndStore;
   MR_TRY(mount::CheckMount(directory, timeout, parts));
-  if (!context.globals.quiet) Print("{} is mounted and answers\n", directory);
   auto stats = mount::QueryStats(directory);
   const Json pending = stats ? stats->value("pending", Json::object()) : Json::object();
+  if (context.globals.json) {
+    PrintJsonLine({{"event", "mounted"}, {"directory", directory}, {"failing", pending.value("failing", 0)}});
+  } else if (!context.globals.quiet) {
+    Print("{} is mounted and answers\n", directory);
+  }
   if (const int failing = pending.value("failing", 0); failing > 0) {
     PrintError("{} files cannot be published yet; they are staged, and tried again: {}\n", failing,
                pending.value("reason", ""));
@@ -288,7 +301,7 @@ void AddObjectFlags(CLI::App& mount, object::ConnectOptions& connect) {
   CLI::Option* sse =
       mount.add_option("--sse", connect.new_objects.encryption,
                        "Server-side encryption of files that are written: AES256, aws:kms, aws:kms:dsse");
-  sse->check(CLI::IsMember({"AES256", "aws:kms", "aws:kms:dsse"}));
+  sse->check(OneOf({"AES256", "aws:kms", "aws:kms:dsse"}));
   mount.add_option("--sse-kms-key-id", connect.new_objects.kms_key, "With --sse=aws:kms: ARN of the KMS key")
       ->needs(sse);
   mount.add_option("--expected-bucket-owner", connect.expected_bucket_owner,
@@ -326,15 +339,15 @@ void AddMount(CLI::App& app, Context& context) {
   mount->add_flag("--no-overwrite", flags->no_overwrite, "Refuse to overwrite");
   mount->add_option("--uid", flags->uid, "Owner of files that store none (default: you)");
   mount->add_option("--gid", flags->gid, "Group of files that store none (default: yours)");
-  mount->add_option("--file-mode", flags->file_mode, "Mode of files that store none (default 0644)");
+  mount->add_option("--file-mode", flags->file_mode, "Mode of files that store none (default: 0644)");
   mount->add_option("--dir-mode", flags->directory_mode,
                     "Mode of directories that store none; with 02000, as in 02770, what is made in them has their "
-                    "group (default 0755)");
+                    "group (default: 0755)");
   mount
       ->add_option("--stored-attributes", flags->stored_attributes,
                    "Modes, owners, times, xattrs and links in object metadata: auto; always, to ask for those of "
                    "every entry, as buckets of s3fs and rclone need; or never")
-      ->check(CLI::IsMember({"auto", "always", "never"}));
+      ->check(OneOf({"auto", "always", "never"}));
   mount->add_option("--prefix", flags->prefix, "Show only the keys below this prefix");
   AddObjectFlags(*mount, context.globals.connect);
   AddBytes(
@@ -348,21 +361,21 @@ void AddMount(CLI::App& app, Context& context) {
       "--cache", flags->cache_directory,
       "Keep blocks in this folder of your own, which is new, empty or was made by millrace; mounts may share "
       "it");
-  AddBytes(*mount, "--max-cache-size", flags->max_cache, "Most bytes in the --cache folder (default 20GiB)");
+  AddBytes(*mount, "--max-cache-size", flags->max_cache, "Most bytes in the --cache folder (default: 20GiB)");
   mount->add_option(
       "--metadata-ttl", flags->metadata_ttl,
       "Trust names, attributes and versions for this long, also on open; a duration or \"forever\" (default: "
       "1s, and every open asks)");
   mount->add_option("--negative-ttl", flags->negative_ttl,
                     "Trust for this long that a name does not exist (default: as --metadata-ttl)");
-  AddBytes(*mount, "--read-part-size", flags->read_part, "Most bytes of one read request (default 8MiB)");
-  AddBytes(*mount, "--write-part-size", flags->write_part, "Bytes of one uploaded part (default 8MiB)");
+  AddBytes(*mount, "--read-part-size", flags->read_part, "Most bytes of one read request (default: 8MiB)");
+  AddBytes(*mount, "--write-part-size", flags->write_part, "Bytes of one uploaded part (default: 8MiB)");
   mount
       ->add_option(
           "--close", flags->close,
           "What close waits for: sync, that the store has the file; async, that it is staged on local disk (it "
           "outlives the daemon, and is published in the background)")
-      ->check(CLI::IsMember({"sync", "async"}))
+      ->check(OneOf({"sync", "async"}))
       ->capture_default_str();
   mount
       ->add_option("--publish-delay", flags->publish_delay,
@@ -380,14 +393,14 @@ void AddMount(CLI::App& app, Context& context) {
            "Of that folder; beyond it, writes give ENOSPC (default: a "
            "quarter of the free disk)");
   AddBytes(*mount, "--kernel-read-ahead", flags->read_ahead,
-           "How far the kernel reads ahead (default 1MiB; needs root)");
+           "How far the kernel reads ahead (default: 1MiB; needs root)");
   mount
       ->add_option("--parallel-listing", flags->parallel_listing,
                    "Parts of a long listing to read at a time, if its pages are slow and this is faster")
-      ->check(CLI::Range(1, 16))
+      ->check(Between(1, 16))
       ->capture_default_str();
   mount->add_option("--threads", flags->threads, "Most requests served at a time")
-      ->check(CLI::Range(2, 256))
+      ->check(Between(2, 256))
       ->capture_default_str();
   CLI::Option* log_file =
       mount->add_option("--log-file", flags->log_file, "Where the daemon logs (default: the system log)");

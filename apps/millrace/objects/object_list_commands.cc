@@ -151,7 +151,12 @@ Result<int> List(const Context& context, object::Connection& connection, const L
     if (!flags.recursive && (flags.raw || !transfer::HasWildcard(place.key))) {
       bool any = false;
       MR_TRY(ListLevel(context, flags, place, totals, any));
-      if (!any && !place.key.empty()) return Fail(Code::kNotFound, "nothing at {}", place.Name());
+      if (!any && !place.key.empty()) {
+        // The bare name of a bucket is a path here.
+        const bool may_be_bucket = place.local() && !text.contains('/');
+        return Fail(Code::kNotFound, "nothing at {}{}", place.Name(),
+                    may_be_bucket ? fmt::format("; a bucket of this name is s3://{}/", text) : "");
+      }
       continue;
     }
     Selection selection = MR_TRY(

@@ -5,6 +5,7 @@
 #include <iostream>
 #include <map>
 
+#include "apps/common/flag_checks.h"
 #include "apps/millrace/objects/object_commands.h"
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
@@ -109,14 +110,23 @@ Result<std::string> BucketOf(const std::string& text) {
   return Fail(Code::kInvalidArgument, "{} is not a bucket; expected s3://bucket", text);
 }
 
+/// Returns whether the bucket is one of the user's own.
+Result<bool> Owns(object::Service& service, const std::string& bucket, const object::Call& call) {
+  const auto buckets = MR_TRY(service.ListBuckets(call));
+  return std::ranges::any_of(buckets, [&](const auto& one) { return one.name == bucket; });
+}
+
 Result<int> MakeBuckets(const Context& context, object::Connection& connection, const std::vector<std::string>& urls) {
   TransferRun run(context, "mb");
   std::shared_ptr<object::Service> service = MR_TRY(connection.OpenService());
   for (const std::string& text : urls) {
     const std::string bucket = MR_TRY(BucketOf(text));
     run.Add("s3://" + bucket, "", 0, [service, bucket](const object::Call& call) -> Result<bool> {
-      MR_TRY(service->MakeBucket(bucket, call));
-      return true;
+      const Status made = service->MakeBucket(bucket, call);
+      if (made) return true;
+      if (made.error().code() != Code::kAlreadyExists || !MR_TRY(Owns(*service, bucket, call)))
+        return Fail(made.error());
+      return false;
     });
   }
   return run.Finish({});
@@ -246,7 +256,7 @@ void AddManageCommands(CLI::App& app, Context& context) {
                                    });
                                  });
   command->add_option("URL", presign->url, "s3://bucket/key")->required();
-  command->add_option("--method", presign->method, "GET or PUT")->check(CLI::IsMember({"GET", "PUT"}));
+  command->add_option("--method", presign->method, "GET or PUT")->check(OneOf({"GET", "PUT"}));
   command->add_option_function<std::string>(
       "--expires-in",
       [presign](const std::string& text) {
@@ -258,7 +268,7 @@ void AddManageCommands(CLI::App& app, Context& context) {
         }
         presign->valid_for = *parsed;
       },
-      "How long the URL works, such as 15m; a number is seconds (default 1h, at most 7d)");
+      "How long the URL works, such as 15m; a number is seconds (default: 1h, at most 7d)");
 
   auto made = std::make_shared<std::vector<std::string>>();
   CLI::App* mb = AddCommand(app, context, "mb", "Make buckets", "  millrace mb s3://bucket\n", [&context, made] {

@@ -93,6 +93,7 @@ Result<ForeignFormat> DetectForeignFormat(object::Connection& connection, std::s
     if (MR_TRY(object::Head(*folder.store, folder.key.substr(0, folder.key.size() - !folder.key.empty()), call)))
       return ForeignFormat::kTorch;
   }
+  if (files.empty()) return Fail(Code::kNotFound, "there is nothing at {}", url);
   return Fail(Code::kNotFound,
               "{} cannot be imported: it is neither a folder with *.safetensors or pytorch_model.bin (Hugging Face), "
               "adapter_config.json (PEFT), .metadata (torch.distributed.checkpoint), latest_checkpointed_iteration.txt "

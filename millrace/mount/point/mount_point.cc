@@ -70,7 +70,7 @@ Result<std::string> ResolveMountPoint(const std::string& path) {
   const bool answers = ::lstat(trimmed.c_str(), &info) == 0 || !IsDisconnectedError(errno);
   if (answers || last == "." || last == "..") {
     if (::realpath(trimmed.c_str(), resolved) == nullptr) {
-      if (errno == ENOENT) return Fail(Code::kNotFound, "the mount point {} does not exist; make it with mkdir", path);
+      if (errno == ENOENT) return Fail(Code::kNotFound, "there is no mount point {}", path);
       return Fail(ErrnoError(errno, trimmed));
     }
     return std::string(resolved);
@@ -80,7 +80,11 @@ Result<std::string> ResolveMountPoint(const std::string& path) {
 }
 
 Result<std::string> PrepareMountPoint(const std::string& given) {
-  std::string path = MR_TRY(ResolveMountPoint(given));
+  auto resolved = ResolveMountPoint(given);
+  if (!resolved && resolved.error().code() == Code::kNotFound) {
+    return Fail(Code::kNotFound, "the mount point {} does not exist; make it with mkdir", given);
+  }
+  std::string path = MR_TRY(std::move(resolved));
   if (::access("/dev/fuse", R_OK | W_OK) != 0) {
     if (errno == ENOENT) {
       return Fail(

@@ -156,6 +156,11 @@ class FolderExport {
     config_ = JsonFind(manifest.meta, config_key_);
     transposed_ = TransposedNames(manifest.meta);
     MR_TRY(PlanShards(TensorsBelow(manifest, group_)));
+    if (shards_.empty() && group_ == kModelGroup && !TensorsBelow(manifest, kAdapterGroup).empty()) {
+      return Fail(Code::kInvalidArgument,
+                  "{} is an adapter (LoRA): `--to peft` writes it, and `millrace ckpt merge` makes a whole model of it",
+                  stream_.reader().name());
+    }
     if (shards_.empty()) return Fail(Code::kNotFound, "{} has no tensors named {}…", stream_.reader().name(), group_);
     if (config_ == nullptr) {
       return Fail(Code::kNotFound, "{} does not describe its model: its meta has no {} to write {} from",
