@@ -53,6 +53,8 @@ void WriteOutput(std::string_view text) {
 }
 
 void WriteErrorOutput(std::string_view text) {
+  // Lines of standard output that were printed before come before, where both go to one file.
+  FlushOutput();
   // One write per message, so that messages of several processes do not mix. A failure cannot be reported anywhere.
   while (!text.empty()) {
     const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());

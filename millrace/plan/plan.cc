@@ -1,6 +1,8 @@
 #include "millrace/plan/plan.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 
 #include "millrace/base/text.h"
 
@@ -165,9 +167,10 @@ std::string PlanText(const Plan& plan, const TrainingSetup& setup, const Machine
   part("messages", time.messages);
   part("gradients", time.gradients);
   part("optimizer", time.optimizer);
-  text +=
-      fmt::format("{:.4g} tokens/s, {:.4g} of a rank; {:.3g} TFLOP/s of a rank\n", TokensOfStep(setup) / time.total(),
-                  TokensOfStep(setup) / time.total() / setup.ranks, AchievedRate(plan, setup) / 1e12);
+  const double rate = TokensOfStep(setup) / time.total();
+  const auto count = [](double number) { return FormatCount(static_cast<std::uint64_t>(std::llround(number))); };
+  text += fmt::format("{} tokens/s, {} of a rank; {:.3g} TFLOP/s of a rank\n", count(rate), count(rate / setup.ranks),
+                      AchievedRate(plan, setup) / 1e12);
   return text;
 }
 

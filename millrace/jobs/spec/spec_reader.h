@@ -68,7 +68,13 @@ class SpecReader {
     config::Node node = Member(key);
     if (!status_) return;
     if (!node) {
-      if (required && value.empty()) Refuse(node.Invalid("is required"));
+      const bool is_tokenizer = key == "tokenizer";  // users expect that of the model that they start from
+      if (required && value.empty()) {
+        Refuse(node.Invalid(is_tokenizer
+                                ? "is required: a tokenizer's file, or a model that has one, such as the URL of "
+                                  "model.from"
+                                : "is required"));
+      }
       return;
     }
     Take(node.String(), value);
