@@ -59,7 +59,7 @@ class JobChecksTest : public ObjectFixture {
 TEST_F(JobChecksTest, ADryRunLooksAtAllThatAJobNeedsAndLeavesNothing) {
   const Ran ran = Train({"--dry-run", "--json"});
   EXPECT_EQ(ran.exit, 0) << ran.out << ran.err;
-  EXPECT_EQ(Levels(ran), "program=ok data=ok tokenizer=ok checkpoints=ok tensorboard=ok ");
+  EXPECT_EQ(Levels(ran), "program=ok data=ok tokenizer=ok checkpoints=ok memory=ok tensorboard=ok ");
   EXPECT_THAT(ran.out, AllOf(HasSubstr("1 object, "), HasSubstr("300 pieces")));
   EXPECT_TRUE(program_.Run({"ls", "-r", "s3://runs/"}).out.empty());
   EXPECT_FALSE(started());
