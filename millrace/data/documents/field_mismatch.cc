@@ -13,14 +13,14 @@
 namespace millrace::data {
 namespace {
 
-constexpr std::uint64_t kReadBytes = 1 * kMiB;  // holds a record of nearly every data set
+constexpr std::uint64_t kSampleBytes = 1 * kMiB;  // holds a record of nearly every data set
 constexpr int kMostRecords = 200;               // a guess: a header or a few odd records may come first
 constexpr std::size_t kMostNamed = 20;          // fields in a message
 
 /// Returns the first records of the object as lines. The last may be cut.
 Result<Buffer> ReadFirst(const DataObject& object, const object::Call& call) {
   if (!object.content) {
-    Buffer bytes(std::min(kReadBytes, object.info.size));
+    Buffer bytes(std::min(kSampleBytes, object.info.size));
     MR_TRY(ReadRange(object, 0, bytes.span(), "reading", call));
     return bytes;
   }
