@@ -78,7 +78,7 @@ TEST_F(InteropTest, TransformersLoadsWhatItSavedByWayOfACheckpoint) {
   std::vector<std::vector<SaveSlice>> shares(2);
   for (const auto& [name, meta] : (*source)->manifest().tensors) {
     auto& bytes = content[name] = std::vector<std::byte>(meta.bytes());
-    ASSERT_TRUE((*source)->Read(name, 0, bytes));
+    ASSERT_TRUE((*source)->Read(name, 0, bytes, {}));
     const std::uint64_t half = meta.elements() / 2, element = DTypeBytes(meta.dtype);
     shares[0].push_back({name, meta, 0, ByteSpan(bytes).first(half * element)});
     shares[1].push_back({name, meta, half, ByteSpan(bytes).subspan(half * element)});

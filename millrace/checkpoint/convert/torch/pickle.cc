@@ -479,7 +479,7 @@ void PickleWriter::Bytes(std::string_view bytes) {
     text += static_cast<char>(code >= 0x80 ? 0x80 | (code & 0x3f) : code);
   }
   Global("_codecs", "encode");
-  Mark();
+  OpenMark();
   Text(text);
   Text("latin1");
   Tuple();
