@@ -44,7 +44,7 @@ class Client {
     /// one for every 8 connections. A limited bandwidth has one thread.
     int loops = 0;
     Timeouts timeouts;
-    std::string ca_bundle;  ///< a path; empty: the system's certificates
+    std::string ca_bundle;  ///< a path; empty: Authorities::OfSystem() of the process's environment
     bool verify_tls = true;
     std::string client_certificate, client_key;  ///< paths of PEM files of the client's identity; empty: none
     Proxies proxies;                             ///< the client does not read the environment

@@ -9,6 +9,8 @@
 #include <array>
 #include <iterator>
 
+#include "millrace/base/environment.h"
+
 namespace millrace::http {
 
 namespace {
@@ -29,7 +31,9 @@ Client::EventLoop::EventLoop(Options options)
       most_uploads_(options_.max_connections),
       context_{.now = clock_.Now(),
                .down = TokenBucket(options_.max_bytes_per_second),
-               .up = TokenBucket(options_.max_bytes_per_second)},
+               .up = TokenBucket(options_.max_bytes_per_second),
+               .authorities = options_.ca_bundle.empty() ? Authorities::OfSystem(EnvironmentVariable)
+                                                         : Authorities{.file = options_.ca_bundle}},
       hedging_(options_.hedged_share) {
   curl_global_init(CURL_GLOBAL_DEFAULT);  // counted and thread-safe
   multi_ = curl_multi_init();

@@ -20,6 +20,9 @@ constexpr std::size_t kTurnBytes = 512 * kKiB;
 constexpr std::size_t kMaxHeaderBytes = 256 * kKiB;  // far above those of S3, a few KiB; bounds the memory
 constexpr std::size_t kLeastProgress = 4 * kKiB;     // Timeouts::stall promises it
 constexpr std::uint64_t kMaxReserve = kMiB;  // Content-Length may lie: more is allocated only when bytes have come
+constexpr std::string_view kNoAuthorities =
+    "; this system has no certificates of authorities at a known path: install its package ca-certificates, or name a "
+    "PEM file of them with --ca-bundle or SSL_CERT_FILE";
 
 long Milliseconds(Duration duration) {
   return static_cast<long>(std::chrono::ceil<std::chrono::milliseconds>(duration).count());
@@ -41,7 +44,7 @@ Code CodeOf(CURLcode code) {
   }
 }
 
-std::string_view AdviceFor(CURLcode code) {
+std::string_view AdviceFor(CURLcode code, const Authorities& trusted) {
   switch (code) {
     case CURLE_COULDNT_RESOLVE_HOST:
       return "; check the endpoint's name and this machine's resolver";
@@ -52,10 +55,12 @@ std::string_view AdviceFor(CURLcode code) {
     case CURLE_COULDNT_CONNECT:
       return "; check that the endpoint's address and port are right and that it is running";
     case CURLE_PEER_FAILED_VERIFICATION:
+      if (trusted.empty()) return kNoAuthorities;
       return "; if the server's certificate is from a private authority, name it: of a store with --ca-bundle or "
              "AWS_CA_BUNDLE, of a cluster in the kubeconfig";
     case CURLE_SSL_CACERT_BADFILE:
-      return "; check the file given by --ca-bundle or AWS_CA_BUNDLE";
+      if (trusted.empty()) return kNoAuthorities;
+      return "; check the file given by --ca-bundle, AWS_CA_BUNDLE or SSL_CERT_FILE";
     default:
       return "";
   }
@@ -120,7 +125,10 @@ void Transfer::Prepare(CURL* easy, const Client::Options& options, CURLSH* share
   const Proxies& proxies = options.proxies;
   curl_easy_setopt(easy, CURLOPT_PROXY, (request_.url.starts_with("https:") ? proxies.https : proxies.http).c_str());
   curl_easy_setopt(easy, CURLOPT_NOPROXY, proxies.except.c_str());
-  if (!options.ca_bundle.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, options.ca_bundle.c_str());
+  if (const Authorities& trusted = context.authorities; !trusted.empty()) {
+    curl_easy_setopt(easy, CURLOPT_CAINFO, trusted.file.empty() ? nullptr : trusted.file.c_str());
+    if (!trusted.folder.empty()) curl_easy_setopt(easy, CURLOPT_CAPATH, trusted.folder.c_str());
+  }
   if (!options.client_certificate.empty()) {
     curl_easy_setopt(easy, CURLOPT_SSLCERT, options.client_certificate.c_str());
     curl_easy_setopt(easy, CURLOPT_SSLKEY, options.client_key.c_str());
@@ -210,7 +218,7 @@ Result<Response> Transfer::Finish(CURLcode code) {
   // A server of http waits for the rest of what it takes for a request, so the handshake ends by a timeout.
   const bool in_handshake = !connected && code == CURLE_OPERATION_TIMEDOUT && reason.contains("SSL");
   return Fail(Failure(connected ? Code::kUnavailable : CodeOf(code),
-                      fmt::format("{}{}", reason, AdviceFor(in_handshake ? CURLE_SSL_CONNECT_ERROR : code))));
+                      fmt::format("{}{}", reason, AdviceFor(in_handshake ? CURLE_SSL_CONNECT_ERROR : code, context_->authorities))));
 }
 
 int Transfer::OnConnected(void* self, char*, char*, int, int) {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "millrace/http/client/authorities.h"
 #include "millrace/http/client/client.h"
 
 namespace millrace::http {
@@ -39,6 +40,7 @@ struct TransferContext {
   std::uint64_t turn = 0;  ///< number of the current turn
   bool gave_way = false;   ///< whether some transfer gave way in this turn
   TokenBucket down, up;
+  Authorities authorities;  ///< those that transfers trust
   std::uint64_t bytes_sent = 0, bytes_received = 0;
 };
 
