@@ -1,6 +1,7 @@
 #include "millrace/nvml/nvml.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <utility>
 
@@ -154,8 +155,13 @@ std::string GpuState::ToText() const {
   return text;
 }
 
-Result<std::optional<std::vector<GpuState>>> ReadGpus(const std::string& library) {
+Result<std::optional<std::vector<GpuState>>> ReadGpus(const std::string& library, const std::string& control) {
   const std::unique_ptr<Nvml> nvml = Nvml::Load(library);
+  if (!nvml && ::access(control.c_str(), F_OK) == 0) {
+    const char* why = ::dlerror();
+    return Fail(Code::kUnavailable, "there is an NVIDIA driver, but {} cannot be used: {}", library,
+                why != nullptr ? why : "it lacks functions");
+  }
   if (!nvml) return std::optional<std::vector<GpuState>>();
   MR_TRY(nvml->Start());
   return std::optional(MR_TRY(nvml->Read()));

@@ -15,6 +15,9 @@ namespace millrace::nvml {
 /// The library's name, as the driver installs it.
 inline constexpr const char* kLibrary = "libnvidia-ml.so.1";
 
+/// The device that is there where a driver is, in a container too if it sees a GPU.
+inline constexpr const char* kControlDevice = "/dev/nvidiactl";
+
 /// The present load of a GPU. What a device does not have, it does not report as an error.
 struct GpuLoad {
   std::optional<int> utilization;  ///< per cent of the last second or less in which it computed
@@ -38,8 +41,10 @@ struct GpuState {
 };
 
 /// Returns the state of all devices. Nothing if there is no driver. Blocks for up to some seconds.
-/// Errors: kUnavailable if the driver or a device does not answer.
-Result<std::optional<std::vector<GpuState>>> ReadGpus(const std::string& library);
+/// Errors: kUnavailable if the driver or a device does not answer, or if `control` exists but the library cannot be
+/// loaded.
+Result<std::optional<std::vector<GpuState>>> ReadGpus(const std::string& library,
+                                                      const std::string& control = kControlDevice);
 
 /// Reads the load of one GPU again and again. One thread at a time.
 class GpuMeter {

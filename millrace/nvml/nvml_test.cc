@@ -39,6 +39,15 @@ TEST_F(NvmlTest, WithoutADriverOrTheDeviceThereIsNoMeter) {
   EXPECT_EQ(GpuMeter::Open(MILLRACE_FAKE_NVML, "0000:00:00.0"), nullptr) << "the driver does not answer";
 }
 
+TEST_F(NvmlTest, ADriverWithoutItsLibraryIsAnErrorAndNotAMachineWithoutGpus) {
+  const auto none = ReadGpus("libno-such-library.so.1", "/dev/no-such-device");
+  ASSERT_TRUE(none);
+  EXPECT_FALSE(none->has_value());
+  const auto lost = ReadGpus("libno-such-library.so.1", folder_.path());
+  ASSERT_FALSE(lost);
+  EXPECT_NE(lost.error().message().find("libno-such-library.so.1 cannot be used"), std::string::npos);
+}
+
 TEST_F(NvmlTest, ReadsAllDevices) {
   const auto gpus = ReadGpus(MILLRACE_FAKE_NVML);
   ASSERT_TRUE(gpus && *gpus);

@@ -82,7 +82,7 @@ std::vector<XidError> HardwareXids(const std::filesystem::path& kernel_log) {
 }
 
 Findings CheckNodeGpus(const MachinePaths& paths, int wanted) {
-  const auto gpus = nvml::ReadGpus(paths.nvml);
+  const auto gpus = nvml::ReadGpus(paths.nvml, paths.gpu_control);
   if (!gpus) {
     return {{Level::kFail, "gpu", gpus.error().ToString(), "run nvidia-smi; a driver that was updated needs a reboot",
              "the driver answers"}};

@@ -37,14 +37,14 @@ class GpuChecksTest : public testing::Test {
 };
 
 TEST_F(GpuChecksTest, WithoutADriverThereIsNoGpu) {
-  const Findings findings = CheckNodeGpus({.nvml = "libno-such-library.so.1"});
+  const Findings findings = CheckNodeGpus({.nvml = "libno-such-library.so.1", .gpu_control = "/dev/no-such-device"});
   ASSERT_EQ(findings.size(), 1u);
   EXPECT_EQ(findings[0].level, Level::kOk);
   EXPECT_EQ(findings[0].what, "none (no NVIDIA driver)");
 }
 
 TEST_F(GpuChecksTest, EachRankWantsAGpu) {
-  const Findings none = CheckNodeGpus({.nvml = "libno-such-library.so.1"}, 2);
+  const Findings none = CheckNodeGpus({.nvml = "libno-such-library.so.1", .gpu_control = "/dev/no-such-device"}, 2);
   ASSERT_EQ(none.size(), 1u);
   EXPECT_EQ(none[0].level, Level::kFail);
   EXPECT_THAT(none[0].what, HasSubstr("train.device is cuda"));

@@ -32,7 +32,7 @@ struct HealthOptions {
 /// The places from which the checks read the machine's state. The defaults are those of Linux and NVIDIA.
 struct MachinePaths {
   std::filesystem::path proc = "/proc", system = "/sys", shared_memory = "/dev/shm", kernel_log = "/dev/kmsg";
-  std::string nvml = millrace::nvml::kLibrary;
+  std::string nvml = millrace::nvml::kLibrary, gpu_control = millrace::nvml::kControlDevice;
 };
 
 /// Makes the checks of `options` on this machine. Blocks for about a second, and longer if the store does not answer.

@@ -30,7 +30,8 @@ class NodeChecksTest : public testing::Test {
     return {.proc = folder_.path() / "proc",
             .system = folder_.path() / "sys",
             .shared_memory = folder_.path(),
-            .nvml = "libno-such-library.so.1"};
+            .nvml = "libno-such-library.so.1",
+            .gpu_control = "/dev/no-such-device"};
   }
   std::vector<std::string> Names(const HealthOptions& options) {
     std::vector<std::string> names;
@@ -42,7 +43,8 @@ class NodeChecksTest : public testing::Test {
 };
 
 TEST_F(NodeChecksTest, ThisMachineIsFit) {
-  for (const Finding& finding : CheckNode({}, {.nvml = "libno-such-library.so.1"}, SystemClock(), {})) {
+  for (const Finding& finding :
+       CheckNode({}, {.nvml = "libno-such-library.so.1", .gpu_control = "/dev/no-such-device"}, SystemClock(), {})) {
     EXPECT_NE(finding.level, Level::kFail) << finding.check << ": " << finding.what;
     EXPECT_NE(finding.what, "");
     if (finding.level == Level::kWarn) EXPECT_NE(finding.advice, "") << finding.check;
