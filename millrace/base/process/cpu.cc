@@ -11,6 +11,8 @@
 #include <cpuid.h>
 #endif
 
+#include "millrace/base/process/program_path.h"
+
 namespace millrace {
 namespace {
 
@@ -101,7 +103,7 @@ Status EnsureComputeEnvironment(char** argv) {
   for (const auto& [name, value] : missing) {
     if (::setenv(name.c_str(), value.c_str(), 1) != 0) return Fail(ErrnoError(errno, "setting " + name));
   }
-  ::execv("/proc/self/exe", argv);
+  ::execv(MR_TRY(ProgramPath()).c_str(), argv);
   const int error = errno;
   std::string variables;
   for (const auto& [name, value] : missing) variables += fmt::format(" {}={}", name, value);

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "millrace/base/process/program_path.h"
 #include "millrace/base/text.h"
 
 extern char** environ;
@@ -234,11 +235,6 @@ Result<std::string> Subprocess::ReadStdout(std::size_t max_bytes) {
   }
 }
 
-Result<std::filesystem::path> ProgramDirectory() {
-  std::error_code error;
-  auto path = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) return Fail(Code::kIo, "cannot read /proc/self/exe: {}", error.message());
-  return path.parent_path();
-}
+Result<std::filesystem::path> ProgramDirectory() { return MR_TRY(ProgramPath()).parent_path(); }
 
 }  // namespace millrace
