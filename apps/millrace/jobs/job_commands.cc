@@ -207,8 +207,13 @@ int RunProgram(const Context& context, const std::string& command) {
   environment.merge(MissingComputeEnvironment(DetectCpu()));
   for (const auto& [name, value] : environment) ::setenv(name.c_str(), value.c_str(), 1);
   auto word = std::find(context.arguments.begin(), context.arguments.end(), command);
-  return ReportError(
-      context, ExecSibling("millrace-" + command, {word + (word != context.arguments.end()), context.arguments.end()}));
+  const Error failed =
+      ExecSibling("millrace-" + command, {word + (word != context.arguments.end()), context.arguments.end()});
+  if (failed.code() != Code::kNotFound) return ReportError(context, failed);
+  return ReportError(context, {Code::kNotFound,
+                               fmt::format("millrace-{} is not beside millrace: it is in the package millrace-engine, "
+                                           "and in the bundle of a release whose name ends in -engine.tar.gz",
+                                           command)});
 }
 
 /// Returns an action for AddCommand that calls a function and reports its error.

@@ -16,7 +16,8 @@ int RunCsi(const Context& context) {
   if (failed.code() != Code::kNotFound) return ReportError(context, failed);
   return ReportError(context, {Code::kNotFound,
                                "millrace-csi is not beside millrace: it is in the package millrace-csi, and is built "
-                               "where libgrpc++-dev, protobuf-compiler and protobuf-compiler-grpc are installed"});
+                               "where libgrpc++-dev, protobuf-compiler and protobuf-compiler-grpc are installed; the "
+                               "program in one file is both: ln -s millrace millrace-csi"});
 }
 
 }  // namespace

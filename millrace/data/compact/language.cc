@@ -46,7 +46,9 @@ Result<std::unique_ptr<LanguageDetector>> LanguageDetector::Open(const LanguageL
   };
   const auto loaded = std::ranges::find_if(library.libraries, is_loaded);
   if (loaded == library.libraries.end()) {
-    return Fail(Code::kUnsupported, "a filter by language needs {}: {}", fmt::join(library.libraries, " or "), kAdvice);
+    const char* why = ::dlerror();
+    return Fail(Code::kUnsupported, "a filter by language needs {}, which cannot be loaded ({}): {}",
+                fmt::join(library.libraries, " or "), why != nullptr ? why : "no reason given", kAdvice);
   }
   functions->Find(functions->init, "special_textcat_Init");
   functions->Find(functions->done, "textcat_Done");
