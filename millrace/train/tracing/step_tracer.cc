@@ -49,8 +49,8 @@ Status AnswerClock(engine::Collective& pair, const Clock& clock) {
   return {};
 }
 
-/// Returns the offset of each rank. An offset below its error is 0: the ranks of a machine share its clock. All ranks
-/// call it. Takes about 16 round trips for each rank. Errors: kUnavailable if a rank is lost.
+}  // namespace
+
 Result<std::vector<ClockOffset>> MeasureClockOffsets(engine::Collective& world, const Clock& clock) {
   const at::Tensor all = at::zeros({world.size(), 2}, at::kLong);
   for (int rank = 1; rank < world.size(); ++rank) {
@@ -73,8 +73,6 @@ Result<std::vector<ClockOffset>> MeasureClockOffsets(engine::Collective& world, 
   }
   return offsets;
 }
-
-}  // namespace
 
 Result<std::unique_ptr<StepTracer>> StepTracer::Open(object::Connection& connection, engine::Collective& world,
                                                      const ProfileOptions& options, const Clock& clock, Logger log) {
