@@ -67,7 +67,8 @@ int Main(int argc, char** argv) {
   app.fallthrough();
   AddGlobalFlags(app, context.globals);
   AddCommands(app, context);
-  if (!context.arguments.empty() && context.arguments.front() == "help") {
+  const bool asks = context.arguments.size() < 2 || !context.arguments[1].starts_with('-');  // not `help --help`
+  if (!context.arguments.empty() && context.arguments.front() == "help" && asks) {
     std::ranges::rotate(context.arguments, context.arguments.begin() + 1);
     context.arguments.back() = "--help";
   }

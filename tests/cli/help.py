@@ -33,13 +33,16 @@ class Help:
 
 def check(words, lines, columns):
     name = " ".join(["millrace", *words])
-    for line in lines:
-        assert len(line) <= columns, f"{name}: longer than {columns} columns: {line}"
+    examples = lines.index("Examples:") if "Examples:" in lines else len(lines)
+    for number, line in enumerate(lines):
+        word = line.strip().removesuffix(" \\")  # a word of an example stays whole
+        whole = number > examples and (" " not in word or word[0] in "'\"")
+        assert len(line) <= columns or whole, f"{name}: longer than {columns} columns: {line}"
         assert not RAW.search(line), f"{name}: {line}"
         assert "(default " not in line, f"{name}: defaults are printed as (default: …): {line}"
     usage = next(line for line in lines if line.startswith("Usage: "))
     assert usage.startswith(f"Usage: {name}"), usage
-    for before, after in zip(lines, lines[1:] + [""]):
+    for before, after in zip(lines[:examples], lines[1:examples] + [""]):
         # A flag or an argument has its description beside it, or in the next line.
         if re.match(r"  (    --|-\w, --|[A-Z][A-Z.|-]*( |$))", before) and not re.search(r"\S {2,}\S", before):
             assert after.startswith("      "), f"{name}: no description: {before}"

@@ -123,6 +123,15 @@ Error WhyNotTrained(std::string_view message, const TrainOptions& options) {
                              "smaller vocabulary",
                              most.substr(0, most.find_first_not_of("0123456789")), options.vocab_size));
   }
+  constexpr std::string_view kCharacters = "required_chars. ", kAgainst = " vs ";
+  const std::size_t characters = message.find(kCharacters);
+  if (const std::size_t at = message.find(kAgainst, characters); characters != message.npos && at != message.npos) {
+    const std::string_view least = message.substr(at + kAgainst.size());
+    return Error(Code::kInvalidArgument,
+                 fmt::format("the text's characters need a vocabulary of at least {} pieces, not {}; a lower character "
+                             "coverage needs fewer",
+                             least.substr(0, least.find_first_not_of("0123456789")), options.vocab_size));
+  }
   const std::size_t check = message.rfind("] ");  // "src/file.cc(660) [condition] What is wrong."
   return Error(Code::kInvalidArgument,
                fmt::format("training a vocabulary of {} pieces: {}; more text, another vocabulary size or a lower "
