@@ -160,7 +160,7 @@ def progress(machine):
 
 
 JOB = """name: first
-model: {{config: {{hidden_size: {hidden}, num_layers: 1, num_heads: 2}}}}
+model: {{config: {{hidden_size: {hidden}, num_layers: 1, num_heads: {heads}}}}}
 data: {{sources: [{{url: "s3://corpus/a.jsonl"}}], tokenizer: "s3://corpus/m.model", sequence_length: 16, template: "{template}"}}
 train: {{steps: 2, global_batch: 2}}
 checkpoint: {{url: "s3://corpus/checkpoints"}}
@@ -170,8 +170,8 @@ log: {{metrics_listen: "{listen}"}}
 
 def jobs(machine):
     """Checks before a job starts."""
-    def dry_run(hidden=32, template="{body.text}", listen="", status=0):
-        (machine.work / "job.yaml").write_text(JOB.format(hidden=hidden, template=template, listen=listen))
+    def dry_run(hidden=32, heads=2, template="{body.text}", listen="", status=0):
+        (machine.work / "job.yaml").write_text(JOB.format(hidden=hidden, heads=heads, template=template, listen=listen))
         return machine.run("train", "job.yaml", "--dry-run", status=status).stdout
 
     (machine.work / "tab.yaml").write_text("name: x\nmodel:\n\tconfig: {}\n")
@@ -185,8 +185,9 @@ def jobs(machine):
         taken.listen()
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         assert "log.metrics_listen: cannot listen on " + listen in dry_run(listen=listen, status=1)
-    assert re.search("memory.*a rank needs about", dry_run(hidden=65_536, status=1))
-    machine.run("train", "job.yaml", "--set", "model.config.hidden_size=32")
+    assert re.search("memory.*a rank needs about", dry_run(hidden=65_536, heads=64, status=1))
+    machine.run("train", "job.yaml", "--set", "model.config={hidden_size: 32, num_layers: 1, num_heads: 2}", "--set",
+                "data.template='{title}'")
     foreign = dry_run(hidden=64, status=1)
     assert "step 2 there is of another model: its hidden_size is 32, this job's is 64" in foreign, foreign
 
