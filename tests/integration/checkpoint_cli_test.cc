@@ -179,7 +179,7 @@ TEST_F(CheckpointCliTest, ExportsTheModelOnly) {
     if (!name.starts_with("model/")) continue;
     ++models;
     std::vector<std::byte> bytes(tensor.bytes.size());
-    ASSERT_TRUE((*reader)->Read(name, 0, bytes));
+    ASSERT_TRUE((*reader)->Read(name, 0, bytes, {}));
     EXPECT_TRUE(bytes == tensor.bytes);
   }
   EXPECT_EQ((*reader)->manifest().tensors.size(), models);

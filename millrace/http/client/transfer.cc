@@ -217,8 +217,9 @@ Result<Response> Transfer::Finish(CURLcode code) {
   bool connected = phase_ != Phase::kConnecting && code != CURLE_OUT_OF_MEMORY;
   // A server of http waits for the rest of what it takes for a request, so the handshake ends by a timeout.
   const bool in_handshake = !connected && code == CURLE_OPERATION_TIMEDOUT && reason.contains("SSL");
-  return Fail(Failure(connected ? Code::kUnavailable : CodeOf(code),
-                      fmt::format("{}{}", reason, AdviceFor(in_handshake ? CURLE_SSL_CONNECT_ERROR : code, context_->authorities))));
+  return Fail(Failure(
+      connected ? Code::kUnavailable : CodeOf(code),
+      fmt::format("{}{}", reason, AdviceFor(in_handshake ? CURLE_SSL_CONNECT_ERROR : code, context_->authorities))));
 }
 
 int Transfer::OnConnected(void* self, char*, char*, int, int) {
