@@ -252,6 +252,9 @@ std::string HelpFormatter::make_help(const CLI::App* app, std::string name, CLI:
   return text + Footer(*app, columns);
 }
 
-void UseHelp(CLI::App& app) { app.formatter(std::make_shared<HelpFormatter>()); }
+void UseHelp(CLI::App& app) {
+  app.formatter(std::make_shared<HelpFormatter>());
+  for (CLI::App* command : app.get_subcommands({})) UseHelp(*command);
+}
 
 }  // namespace millrace::cli

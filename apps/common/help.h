@@ -26,7 +26,7 @@ class HelpFormatter final : public CLI::Formatter {
   std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override;
 };
 
-/// Lets `app`, and all commands that are added to it later, print their help with HelpFormatter.
+/// Lets `app` and all of its commands, also those that are added later, print their help with HelpFormatter.
 void UseHelp(CLI::App& app);
 
 }  // namespace millrace::cli

@@ -44,7 +44,7 @@ TEST(ParseUrl, Files) {
   EXPECT_EQ(ParseUrl("file:///a/b%20c"), (Url{Url::Scheme::kFile, "", "/a/b c"}));
   EXPECT_EQ(ParseUrl("/a/b%20c"), (Url{Url::Scheme::kFile, "", "/a/b%20c"}));
   EXPECT_EQ(ParseUrl("../x"), (Url{Url::Scheme::kFile, "", "../x"}));
-  EXPECT_EQ(ParseUrl("s3:/x"), (Url{Url::Scheme::kFile, "", "s3:/x"}));
+  EXPECT_EQ(ParseUrl("./s3:/x"), (Url{Url::Scheme::kFile, "", "./s3:/x"}));
 }
 
 TEST(ParseUrl, RepositoriesOfTheHub) {

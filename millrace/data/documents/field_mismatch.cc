@@ -14,8 +14,8 @@ namespace millrace::data {
 namespace {
 
 constexpr std::uint64_t kSampleBytes = 1 * kMiB;  // holds a record of nearly every data set
-constexpr int kMostRecords = 200;               // a guess: a header or a few odd records may come first
-constexpr std::size_t kMostNamed = 20;          // fields in a message
+constexpr int kMostRecords = 200;                 // a guess: a header or a few odd records may come first
+constexpr std::size_t kMostNamed = 20;            // fields in a message
 
 /// Returns the first records of the object as lines. The last may be cut.
 Result<Buffer> ReadFirst(const DataObject& object, const object::Call& call) {
@@ -68,9 +68,8 @@ std::string FieldMismatch::ToString() const {
   std::vector<std::string> named(present.begin(),
                                  present.begin() + static_cast<std::ptrdiff_t>(std::min(kMostNamed, present.size())));
   if (named.size() < present.size()) named.emplace_back("…");
-  std::string text =
-      fmt::format("the records have no field{} {}; they have {}", missing.size() == 1 ? "" : "s",
-                  fmt::join(missing, ", "), present.empty() ? "none" : fmt::format("{}", fmt::join(named, ", ")));
+  std::string text = fmt::format("the records have no field{} {}; they have {}", missing.size() == 1 ? "" : "s",
+                                 fmt::join(missing, ", "), fmt::join(named, ", "));
   const bool chats = Has(present, "messages") || Has(present, "conversations");
   if (chats && !Has(missing, "messages")) text += " (conversations are read by mode: sft with layout: chatml)";
   return text;
@@ -95,7 +94,8 @@ Result<std::optional<FieldMismatch>> FindFieldMismatch(const DataObject& object,
     if (first || broken != BrokenReason::kMissingField) continue;
     JsonRecordParser parser;
     const auto record = parser.Parse(line);
-    if (!record) continue;
+    // A row of a table with too few or too many fields is an empty record. Only its place says something.
+    if (!record || record->size() == 0) continue;
     first.emplace();
     simdjson::dom::element value;
     for (const std::string& field : form.fields()) {
