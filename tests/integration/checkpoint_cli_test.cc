@@ -234,7 +234,7 @@ TEST_F(CheckpointCliTest, SaysWhatIsWrong) {
   EXPECT_EQ(Run({"ckpt", "gc", root_, "--keep-last", "0"}).exit, 2);
   const std::string nothing = program_.folder() / "nothing";
   EXPECT_EQ(Run({"ckpt", "import", nothing, root_}).exit, 4);
-  EXPECT_THAT(Run({"ckpt", "import", nothing, root_}).err, HasSubstr("cannot be imported"));
+  EXPECT_THAT(Run({"ckpt", "import", nothing, root_}).err, HasSubstr("there is nothing at " + nothing));
   EXPECT_EQ(Run({"ckpt", "import", nothing, root_, "--from", "pickle"}).exit, 2);
   EXPECT_EQ(Run({"ckpt", "export", root_, nothing, "--file-size", "large"}).exit, 2);
   EXPECT_EQ(Run({"ckpt", "ls", "gopher://x"}).exit, 2);

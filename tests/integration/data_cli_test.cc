@@ -179,16 +179,20 @@ TEST_F(DataCliTest, InspectNamesEveryBrokenRecord) {
   auto inspected = Run({"data", "inspect", "corpus/", "--json", "--text", "--picture", "lengths.svg"});
   ASSERT_EQ(inspected.exit, 0) << inspected.err;
   auto lines = inspected.objects();
-  ASSERT_EQ(lines.size(), 6u);
+  ASSERT_EQ(lines.size(), 7u);
   EXPECT_THAT(lines[2]["url"].get<std::string>(), HasSubstr("/corpus/c.jsonl"));
   EXPECT_EQ(lines[2]["records"], 1);
   EXPECT_THAT(lines[2]["broken"],
               ElementsAre(Json{{"offset", 16}, {"place", "at byte 16"}, {"reason", "not_json"}},
                           Json{{"offset", 25}, {"place", "at byte 25"}, {"reason", "missing_field"}}));
   EXPECT_EQ(lines[3]["broken"], 2);
-  EXPECT_EQ(lines[4]["of"], "bytes");
-  EXPECT_EQ(lines[4]["count"], 121);
-  EXPECT_EQ(lines[5]["documents"], 121);
+  EXPECT_EQ(lines[4]["event"], "missing_fields");
+  EXPECT_EQ(lines[4]["records"], 1);
+  EXPECT_THAT(lines[4]["missing"], ElementsAre("text"));
+  EXPECT_THAT(lines[4]["present"], ElementsAre("title"));
+  EXPECT_EQ(lines[5]["of"], "bytes");
+  EXPECT_EQ(lines[5]["count"], 121);
+  EXPECT_EQ(lines[6]["documents"], 121);
   EXPECT_THAT(ReadFile(folder_ / "lengths.svg").value(), HasSubstr("bytes a record"));
   EXPECT_EQ(Run({"data", "inspect", "nowhere/*.jsonl"}).exit, 4);
   EXPECT_EQ(Run({"data", "plan", "corpus/"}).exit, 2) << "packing needs a tokenizer";
