@@ -382,6 +382,7 @@ TEST_F(PolicyTest, StopLetsRanksSaveAndLeave) {
   EXPECT_EQ(Next(true), Action::kEnd);
   EXPECT_EQ(policy_.outcome().ending, JobOutcome::Ending::kInterrupted);
   EXPECT_EQ(policy_.outcome().exit_status, 130);
+  EXPECT_EQ(policy_.outcome().message, "stopped at step 4; the same command continues from the last checkpoint");
 }
 
 TEST_F(PolicyTest, RanksThatDoNotLeaveInTimeAreKilled) {

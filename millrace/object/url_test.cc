@@ -45,6 +45,9 @@ TEST(ParseUrl, Files) {
   EXPECT_EQ(ParseUrl("/a/b%20c"), (Url{Url::Scheme::kFile, "", "/a/b%20c"}));
   EXPECT_EQ(ParseUrl("../x"), (Url{Url::Scheme::kFile, "", "../x"}));
   EXPECT_EQ(ParseUrl("./s3:/x"), (Url{Url::Scheme::kFile, "", "./s3:/x"}));
+  for (const char* slip : {"s3:/bucket/", "s3:bucket/"}) {
+    EXPECT_NE(ParseUrl(slip).error().ToString().find("two slashes: s3://bucket/"), std::string::npos) << slip;
+  }
 }
 
 TEST(ParseUrl, RepositoriesOfTheHub) {

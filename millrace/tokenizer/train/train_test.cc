@@ -246,6 +246,16 @@ TEST(TokenizerTraining, SamplesLongInputTheSameWayEachTime) {
   EXPECT_NE(TrainOn(800, options).value(), once);
 }
 
+TEST(TokenizerTraining, SaysWhichVocabulariesTheTextAllows) {
+  const Result<std::string> large = TrainOn(20, {.vocab_size = 50'000}), small = TrainOn(800, {.vocab_size = 261});
+  ASSERT_FALSE(large);
+  EXPECT_THAT(large.error().message(), testing::MatchesRegex("the text gives a vocabulary of at most [0-9]+ pieces, "
+                                                             "not 50000; .*"));
+  ASSERT_FALSE(small);
+  EXPECT_THAT(small.error().message(), testing::MatchesRegex("the text's characters need a vocabulary of at least "
+                                                             "[0-9]+ pieces, not 261; .*"));
+}
+
 TEST(TokenizerTraining, TakesLinesOfAnyLengthAndSkipsBrokenText) {
   int calls = 0;
   auto model = TrainSentencePieceBpe(
