@@ -98,6 +98,12 @@ std::string Item(const std::string& name, const std::string& description, std::s
   return line + WrapText(description, indent, columns) + "\n";
 }
 
+/// Returns the heading of a group. CLI11's own names of groups depend on its version.
+std::string Heading(const std::string& group) {
+  const std::string name = ToLower(group);
+  return name == "subcommands" ? "Commands" : name == "options" ? "Options" : group;
+}
+
 std::string Positionals(const CLI::App& app, std::size_t columns) {
   std::string items;
   for (const CLI::Option* option : app.get_options([](const CLI::Option* o) { return o->get_positional(); })) {
@@ -117,7 +123,7 @@ std::string Flags(const CLI::App& app, std::size_t columns) {
       items +=
           Item(names, option->get_positional() ? "The same as the argument " + value : Description(*option), columns);
     }
-    if (!group.empty() && !items.empty()) text += fmt::format("\n{}:\n{}", group, items);
+    if (!group.empty() && !items.empty()) text += fmt::format("\n{}:\n{}", Heading(group), items);
   }
   return text;
 }
@@ -131,7 +137,7 @@ std::string Commands(const CLI::App& app, std::size_t columns) {
   for (const CLI::App* command : ShownCommands(app)) longest = std::max(longest, command->get_name().size());
   std::vector<std::pair<std::string, std::string>> groups;  // in the order of their first commands
   for (const CLI::App* command : ShownCommands(app)) {
-    const std::string group = command->get_group() == "Subcommands" ? "Commands" : command->get_group();
+    const std::string group = Heading(command->get_group());
     auto found = std::ranges::find(groups, group, &std::pair<std::string, std::string>::first);
     if (found == groups.end()) found = groups.insert(groups.end(), {group, ""});
     found->second += Item(command->get_name(), command->get_description(), columns, kNames + longest + 2);
