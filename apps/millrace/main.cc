@@ -55,6 +55,9 @@ int Main(int argc, char** argv) {
       return kExitUsage;
     }
     context.arguments = *std::move(translated);
+    // At boot, the network or the store may come up after the mounts.
+    const auto waits = [](const std::string& argument) { return argument.starts_with("--wait-for-endpoint"); };
+    if (std::ranges::none_of(context.arguments, waits)) context.arguments.emplace_back("--wait-for-endpoint=30s");
   }
 
   CLI::App app("Train language models directly from object storage.", "millrace");
