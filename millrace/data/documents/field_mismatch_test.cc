@@ -62,7 +62,7 @@ TEST_F(FieldMismatchTest, AnOpenDataSetSaysIt) {
     EXPECT_EQ(refused.error().code(), Code::kInvalidArgument) << "which no restart of a job can mend";
     EXPECT_THAT(refused.error().ToString(),
                 HasSubstr("2 of 2 records cannot be used, which leaves none: the records have no field content; they "
-                          "have title, text"))
+                          "have id, title, text"))
         << (i == 0 ? "a new index" : "a kept index");
   }
 }
