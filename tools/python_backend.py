@@ -180,10 +180,12 @@ def tag():
     return f"{python}-{python}-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
 
 
-def write_wheel(folder, files):
-    """Packs pairs of (name in the wheel, path or bytes). Returns the wheel's name."""
-    name, info = f"millrace-{version()}-{tag()}.whl", f"millrace-{version()}.dist-info"
-    wheel = f"Wheel-Version: 1.0\nGenerator: millrace\nRoot-Is-Purelib: false\nTag: {tag()}\n"
+def write_wheel(folder, files, wheel_tag=None):
+    """Packs pairs of (name in the wheel, path or bytes). The tag is that of this Python and machine unless it is given.
+    Returns the wheel's name."""
+    wheel_tag = wheel_tag or tag()
+    name, info = f"millrace-{version()}-{wheel_tag}.whl", f"millrace-{version()}.dist-info"
+    wheel = f"Wheel-Version: 1.0\nGenerator: millrace\nRoot-Is-Purelib: false\nTag: {wheel_tag}\n"
     points = "[fsspec.specs]\nmillrace = millrace.filesystem:MillraceFileSystem\n"
     with open(os.path.join(ROOT, "LICENSE"), "rb") as file:
         licence = file.read()
@@ -203,7 +205,8 @@ def write_wheel(folder, files):
                     content = file.read()
             entry = zipfile.ZipInfo(inside, (2020, 1, 1, 0, 0, 0))
             entry.compress_type = zipfile.ZIP_DEFLATED
-            entry.external_attr = (0o755 if inside.endswith(".so") else 0o644) << 16
+            runs = inside.endswith(".so") or ".data/scripts/" in inside
+            entry.external_attr = (0o100755 if runs else 0o100644) << 16  # pip wants to see that it is a regular file
             archive.writestr(entry, content)
             digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
             record += f"{inside},sha256={digest},{len(content)}\n"
@@ -218,15 +221,20 @@ def get_requires_for_build_wheel(config_settings=None):
     return [] if built(config_settings) else ["pybind11>=2.12"]
 
 
-def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    binaries = built(config_settings) or refreshed(config_settings) or compile_module(config_settings)
+def python_files():
+    """Returns pairs of (name in the wheel, path) of the package's Python files."""
     sources = os.path.join(ROOT, "python", "millrace")
-    files = [
+    return [
         (os.path.join("millrace", os.path.relpath(folder, sources), name).replace("/./", "/"), os.path.join(folder, name))
         for folder, _, names in sorted(os.walk(sources))
         for name in sorted(names)
         if name.endswith((".py", ".pyi")) or name == "py.typed"
     ]
+
+
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    binaries = built(config_settings) or refreshed(config_settings) or compile_module(config_settings)
+    files = python_files()
     with tempfile.TemporaryDirectory() as scratch:
         for name in (MODULE, ARROW):
             path = os.path.realpath(os.path.join(binaries, name))

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sysconfig
 from typing import Any, Dict, List, Optional
 
 from .errors import Error, NotFoundError
@@ -25,10 +26,11 @@ class ProgramError(Error):
 def find_program(path: Optional[str] = None) -> str:
     """Returns the path of the program: ``path``, $MILLRACE_PROGRAM, or ``millrace`` in PATH."""
     wanted = path or os.environ.get("MILLRACE_PROGRAM") or "millrace"
-    found = shutil.which(wanted)
+    # The wheel installs the program beside Python's own, which need not be in PATH.
+    found = shutil.which(wanted) or shutil.which(wanted, path=sysconfig.get_path("scripts"))
     if found is None:
         raise NotFoundError(
-            f"there is no program {wanted}: install Millrace's programs (make install, or the packages of make package), "
+            f"there is no program {wanted}: install Millrace's programs (a release has them in one file), "
             "or name the program with program= or MILLRACE_PROGRAM"
         )
     return found
