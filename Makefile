@@ -1,6 +1,6 @@
 # The commands of a developer. `make demo` and `make test` set a new machine up by themselves.
 SHELL := /bin/bash
-.PHONY: all setup setup-dev build gpu wheel demo test test-all bench fmt lint reference docs asan tsan package nightly clean
+.PHONY: all setup setup-dev build gpu wheel demo test test-all bench fmt lint reference docs asan tsan package release nightly clean
 
 all: build
 
@@ -21,10 +21,9 @@ PYTHON ?= python3
 gpu: setup        ## programs for NVIDIA GPUs in build/gpu/bin, with the PyTorch of PYTHON
 	@tools/gpu '$(PYTHON)'
 
-wheel:            ## dist/millrace-….whl, the Python package of build/release
-	@tools/setup build test
-	@tools/build release millrace_python
-	@python3 tools/python_backend.py dist
+wheel:            ## dist/millrace-….whl for each Python here: the package with the program `millrace`, for any Linux with glibc
+	@tools/setup build test release
+	@tools/release/build wheels
 
 demo:             ## the whole data path on real text, with its figures; ends non-zero if a claim fails
 	@tools/setup build demo
@@ -50,6 +49,10 @@ asan tsan:        ## tests under a sanitizer, tsan without libtorch's modules; S
 package:          ## Debian packages in build/packages: millrace, millrace-engine, libmillrace, millrace-dev, …, debug symbols
 	@tools/setup build package
 	@tools/package
+
+release:          ## dist/: programs and wheels for any Linux of this processor, hashes, SBOM, licences: docs/releasing.md
+	@tools/setup build test release
+	@tools/release/build
 
 nightly:          ## everything that is too long for each change; hours on two cores
 	@tools/setup build test lint package machine image
