@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The program in one file of `make release` runs in roots that have no libraries of ours: one with busybox alone, without any
-C library, and other releases of Debian.
+C library, and other releases of Debian. So does the bundle with the engine, where it was made.
 
-    roots.py --program FILE [--cache FOLDER] [ROOT...]
+    roots.py --program FILE [--engine FOLDER] [--cache FOLDER] [ROOT...]
 
 ROOT: busybox, or a release of Debian (default: busybox bullseye trixie). Debian's roots are made by mmdebstrap and kept in
 FOLDER (default: build/release-roots). Needs root. Exit status 77: something that the test needs is not here.
@@ -29,7 +29,7 @@ cd "$1"
 while read -r _ point type _; do case $type in fuse.*) umount -l "$point" || true ;; esac; done </proc/mounts
 mkdir -p proc dev tmp mnt root
 mount --bind . . && cd "$1"
-mount -t proc proc proc; mount -t tmpfs -o mode=755 dev dev; mount -t tmpfs -o mode=1777 tmp tmp
+mount -t proc proc proc; mount -t tmpfs -o mode=755 dev dev; mkdir dev/shm; mount -t tmpfs shm dev/shm; mount -t tmpfs -o mode=1777 tmp tmp
 for node in null zero full random urandom tty fuse; do
   [ ! -e "/dev/$node" ] || { touch "dev/$node"; mount --bind "/dev/$node" "dev/$node"; }
 done
@@ -99,6 +99,26 @@ else
   say "no /dev/fuse: nothing was mounted"
 fi
 say "all of it works"
+"""
+# A job of two ranks.
+JOB = """name: tested
+model:
+  config: {hidden_size: 32, num_layers: 1, num_heads: 2, intermediate_size: 64}
+data:
+  sources: [{url: "s3://BUCKET/text.jsonl"}]
+  tokenizer: s3://BUCKET/tokenizer.model
+  sequence_length: 32
+train: {steps: 4, global_batch: 4, micro_batch: 2}
+checkpoint: {url: "s3://BUCKET/run", every_steps: 4}
+run: {processes_per_node: 2}
+"""
+ENGINE_SCRIPT = r"""
+export PATH=/opt/engine/bin:$PATH
+millrace eval --help >/tmp/out || fail "eval"
+millrace serve --help >/tmp/out || fail "serve"
+millrace train /job.yaml >/tmp/log 2>&1 || { cat /tmp/log; fail "train"; }
+millrace ckpt verify "s3://$BUCKET/run"
+say "the engine: two ranks trained"
 """
 
 
@@ -182,13 +202,16 @@ def make_root(name, cache, folder):
         "passwd: compat systemd\ngroup: compat systemd\nhosts: compat hesiod mymachines resolve [!UNAVAIL=return] files myhostname dns\n")
 
 
-def run(name, program, ports, work, cache):
+def run(name, program, engine, ports, work, cache):
     folder = work / name
     folder.mkdir()
     make_root(name, cache, folder)
     shutil.copy(program, folder / "usr/bin/millrace")
     shutil.copy(work / "authority.pem", folder / "authority.pem")
-    (folder / "script").write_text(SCRIPT)
+    (folder / "script").write_text(SCRIPT + (ENGINE_SCRIPT if engine else ""))
+    if engine:
+        shutil.copytree(engine, folder / "opt/engine")
+        (folder / "job.yaml").write_text(JOB.replace("BUCKET", f"of-{name}"))
     has = any((folder / file).exists() for file in ("etc/ssl/certs/ca-certificates.crt", "etc/ssl/cert.pem"))
     print(f"roots: {name}", flush=True)
     return subprocess.run(
@@ -200,6 +223,7 @@ def run(name, program, ports, work, cache):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--program", type=pathlib.Path, required=True)
+    parser.add_argument("--engine", type=pathlib.Path)
     parser.add_argument("--cache", type=pathlib.Path, default=SOURCE / "build/release-roots")
     parser.add_argument("roots", nargs="*", default=["busybox", "bullseye", "trixie"])
     arguments = parser.parse_args()
@@ -217,8 +241,9 @@ def main():
         work = pathlib.Path(name)
         authority(work)
         program = arguments.program.resolve()
+        engine = arguments.engine if arguments.engine and arguments.engine.is_dir() else None
         with s3d(program, work) as port, tls_store(work) as tls_port:
-            failed = [root for root in arguments.roots if not run(root, program, (port, tls_port), work, arguments.cache)]
+            failed = [root for root in arguments.roots if not run(root, program, engine, (port, tls_port), work, arguments.cache)]
     sys.exit(f"roots: failed in {', '.join(failed)}" if failed else 0)
 
 
