@@ -100,6 +100,15 @@ else
 fi
 say "all of it works"
 """
+# What a user without root sees where there is no fusermount3.
+USER_SCRIPT = r"""
+export AWS_ACCESS_KEY_ID=dev AWS_SECRET_ACCESS_KEY=dev-secret AWS_REGION=us-east-1 HOME=/tmp
+export AWS_ENDPOINT_URL=http://store.test:$PORT
+[ -e /dev/fuse ] || exit 0
+mkdir /tmp/own
+if millrace mount "s3://$BUCKET" /tmp/own >/tmp/out 2>&1; then echo "roots: FAILED: a mount without fusermount3"; exit 1; fi
+grep "package fuse3" /tmp/out || { cat /tmp/out; echo "roots: FAILED: the missing fusermount3 is not named"; exit 1; }
+"""
 # A job of two ranks.
 JOB = """name: tested
 model:
@@ -213,11 +222,18 @@ def run(name, program, engine, ports, work, cache):
         shutil.copytree(engine, folder / "opt/engine")
         (folder / "job.yaml").write_text(JOB.replace("BUCKET", f"of-{name}"))
     has = any((folder / file).exists() for file in ("etc/ssl/certs/ca-certificates.crt", "etc/ssl/cert.pem"))
+    (folder / "user-script").write_text(USER_SCRIPT)
     print(f"roots: {name}", flush=True)
-    return subprocess.run(
-        ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "sh", "-c", PLACE, "sh", folder,
-         f"BUCKET=of-{name}", f"PORT={ports[0]}", f"TLS_PORT={ports[1]}", f"HAS_AUTHORITIES={'yes' if has else 'no'}",
-         "chroot", ".", "/bin/sh", "/script"], check=False).returncode == 0  # fmt: skip
+
+    def inside(*words):
+        return subprocess.run(
+            ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "sh", "-c", PLACE, "sh", folder,
+             f"BUCKET=of-{name}", f"PORT={ports[0]}", f"TLS_PORT={ports[1]}", f"HAS_AUTHORITIES={'yes' if has else 'no'}",
+             "chroot", *words], check=False).returncode == 0  # fmt: skip
+
+    has_fusermount = (folder / "usr/bin/fusermount3").exists()
+    return inside(".", "/bin/sh", "/script") and (
+        has_fusermount or inside("--userspec=65534:65534", ".", "/bin/sh", "/user-script"))
 
 
 def main():

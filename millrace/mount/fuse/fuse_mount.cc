@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "millrace/base/process/subprocess.h"
 #include "millrace/base/threads/sync.h"
 #include "millrace/mount/fuse/handlers.h"
 #include "millrace/mount/fuse/request.h"
@@ -99,6 +100,12 @@ Status FuseServer::Mount() {
   MR_TRY(NewSession());
   if (fuse_session_mount(session, options.mount_point.c_str()) != 0) {
     const bool others = options.allow_other || options.allow_root;
+    if (::geteuid() != 0 && !FindProgram("fusermount3")) {
+      return Fail(
+          Code::kUnsupported,
+          "cannot mount on {}: there is no fusermount3, without which only root mounts: install the package fuse3",
+          options.mount_point);
+    }
     return Fail(Code::kIo, "cannot mount on {}{}", options.mount_point,
                 others && ::geteuid() != 0 ? ": --allow-other and --allow-root need user_allow_other in /etc/fuse.conf"
                                            : "; see the message above");
