@@ -173,7 +173,7 @@ class Bench {
     const engine::Precision fp8 = {.type = at::kBFloat16, .fp8 = true};
     if (dtype_ != fp8.type || !engine::CheckPrecision("linear, FP8", fp8, at::Device(device_.type(), 0))) return;
     ops::LargestValues largest(1, at::Device(device_.type(), 0));
-    largest.Guess({{4, 4, 4}});
+    largest.SetAmax({{4, 4, 4}});
     Linear("linear, FP8", {.fp8 = ops::Fp8Scaling::kCurrent});
     Linear("linear, FP8 delayed", {.fp8 = ops::Fp8Scaling::kDelayed, .largest = &largest});
     if (engine::CheckBlockScaling("linear, FP8", at::Device(device_.type(), 0))) {

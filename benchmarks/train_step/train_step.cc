@@ -164,13 +164,13 @@ engine::ops::StepKernels KernelsOf(const Options& options, const std::function<v
   return kernels;
 }
 
-/// Guesses the largest values of the next step from those of this one.
-void GuessNext(engine::ops::LargestValues& largest, std::vector<engine::ops::OfFp8Tensors>& guesses) {
+/// Sets the amax of the next step by the largest values of this one.
+void UpdateAmax(engine::ops::LargestValues& largest, std::vector<engine::ops::OfFp8Tensors>& amaxes) {
   const std::vector<engine::ops::OfFp8Tensors> seen = largest.TakeSeen();
   for (std::size_t layer = 0; layer < seen.size(); ++layer) {
-    std::ranges::transform(guesses[layer], seen[layer], guesses[layer].begin(), engine::ops::NextGuess);
+    std::ranges::transform(amaxes[layer], seen[layer], amaxes[layer].begin(), engine::ops::DecayedAmax);
   }
-  largest.Guess(guesses);
+  largest.SetAmax(amaxes);
 }
 
 /// What the steps learn from: random tokens. `rows` · `length` of them are one micro-batch.
@@ -284,7 +284,7 @@ int Run(Options options) {
     optimizer.Skip();
   });
   engine::ops::LargestValues largest(model.linear_layers().size(), at::Device(options.device));
-  std::vector<engine::ops::OfFp8Tensors> guesses(largest.layers());
+  std::vector<engine::ops::OfFp8Tensors> amaxes(largest.layers());
   kernels.largest = &largest;
   const engine::ops::KernelScope scope(kernels);
   std::vector<double> seconds;
@@ -301,7 +301,7 @@ int Run(Options options) {
     const at::Tensor sum = passes();
     const double norm = engine::GradientNorm(model.buffer(), 1 / labels);
     optimizer.Step(3e-4, engine::ClipScale(norm, 1) / labels);
-    if (kernels.fp8 == engine::ops::Fp8Scaling::kDelayed) GuessNext(largest, guesses);
+    if (kernels.fp8 == engine::ops::Fp8Scaling::kDelayed) UpdateAmax(largest, amaxes);
     Synchronize(options);
     loss = sum.item<double>() / labels;
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;

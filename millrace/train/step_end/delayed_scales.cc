@@ -30,7 +30,7 @@ Result<std::vector<std::string>> NamesOfAll(engine::Collective& group, const std
 
 DelayedScales::DelayedScales(engine::Collective& group, std::vector<std::string> all, std::vector<std::size_t> own,
                              at::Device device)
-    : group_(group), all_(std::move(all)), own_(std::move(own)), guesses_(all_.size()), values_(own_.size(), device) {}
+    : group_(group), all_(std::move(all)), own_(std::move(own)), amax_(all_.size()), values_(own_.size(), device) {}
 
 std::vector<std::string> LayerNames(const engine::Model& model) {
   std::vector<std::string> names;
@@ -56,37 +56,37 @@ Status DelayedScales::EndStep() {
       at::zeros({static_cast<std::int64_t>(all_.size()), static_cast<std::int64_t>(kFp8Tensors)}, at::kFloat);
   auto* const of_all = reinterpret_cast<OfFp8Tensors*>(seen.data_ptr<float>());
   for (std::size_t i = 0; i < own_.size(); ++i) {
-    // A rank that saw NaN or infinity must not change the guess of all.
+    // A rank that saw NaN or infinity must not change the amax of all.
     std::ranges::transform(seen_here[i], of_all[own_[i]].begin(),
                            [](float value) { return std::isfinite(value) ? value : 0; });
   }
   MR_TRY(group_.AllReduce(seen, engine::Reduction::kMax));
   for (std::size_t layer = 0; layer < all_.size(); ++layer) {
     for (std::size_t tensor = 0; tensor < kFp8Tensors; ++tensor) {
-      float& guess = guesses_[layer][tensor];
-      guess = engine::ops::NextGuess(guess, of_all[layer][tensor]);
+      float& amax = amax_[layer][tensor];
+      amax = engine::ops::DecayedAmax(amax, of_all[layer][tensor]);
     }
   }
-  Guess();
+  SetAmax();
   return {};
 }
 
-void DelayedScales::Guess() {
+void DelayedScales::SetAmax() {
   std::vector<OfFp8Tensors> own;
-  for (const std::size_t layer : own_) own.push_back(guesses_[layer]);
-  values_.Guess(own);
+  for (const std::size_t layer : own_) own.push_back(amax_[layer]);
+  values_.SetAmax(own);
 }
 
 Json DelayedScales::ToJson() const {
   Json json = Json::object();
-  for (std::size_t layer = 0; layer < all_.size(); ++layer) json[all_[layer]] = guesses_[layer];
+  for (std::size_t layer = 0; layer < all_.size(); ++layer) json[all_[layer]] = amax_[layer];
   return json;
 }
 
 Status DelayedScales::Restore(const Json& json) {
   const auto corrupt = [] { return Fail(Code::kCorrupt, "train.fp8 in the checkpoint is not three numbers a layer"); };
   if (!json.is_object()) return corrupt();
-  std::vector<OfFp8Tensors> guesses(all_.size());
+  std::vector<OfFp8Tensors> amaxes(all_.size());
   for (std::size_t layer = 0; layer < all_.size(); ++layer) {
     const Json* const of_layer = JsonFind(json, all_[layer]);
     if (of_layer == nullptr) continue;
@@ -95,11 +95,11 @@ Status DelayedScales::Restore(const Json& json) {
       const Json& number = (*of_layer)[tensor];
       const double value = number.is_number() ? number.get<double>() : -1;
       if (!(value >= 0 && value <= std::numeric_limits<float>::max())) return corrupt();
-      guesses[layer][tensor] = static_cast<float>(value);
+      amaxes[layer][tensor] = static_cast<float>(value);
     }
   }
-  guesses_ = std::move(guesses);
-  Guess();
+  amax_ = std::move(amaxes);
+  SetAmax();
   return {};
 }
 

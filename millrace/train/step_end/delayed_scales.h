@@ -13,8 +13,8 @@
 
 namespace millrace::train {
 
-/// The guesses of a run. All ranks have the same: what a rank sees counts for all that have the layer. So a run may go
-/// on with other ranks. Calls are collective where they say so; one thread at a time.
+/// The amax values of a run. All ranks have the same: what a rank sees counts for all that have the layer. So a run may
+/// go on with other ranks. Calls are collective where they say so; one thread at a time.
 class DelayedScales {
  public:
   /// `layers`: the names of this rank's linear layers. Collective; blocks. Borrows the group.
@@ -30,21 +30,21 @@ class DelayedScales {
   /// Forgets what a step saw that is left out.
   void Skip() { values_.TakeSeen(); }
 
-  /// {"LAYER": [input, weight, gradient of the output], …} of all layers, as guessed for the next step.
+  /// {"LAYER": [input, weight, gradient of the output], …} of all layers: the amax for the next step.
   Json ToJson() const;
-  /// Layers that are absent in it have no guess: their next scales follow from the values of that step.
+  /// Layers that are absent in it have no amax: their next scales follow from the values of that step.
   /// Errors: kCorrupt.
   Status Restore(const Json& json);
 
  private:
   DelayedScales(engine::Collective& group, std::vector<std::string> all, std::vector<std::size_t> own,
                 at::Device device);
-  void Guess();
+  void SetAmax();
 
   engine::Collective& group_;
-  const std::vector<std::string> all_;              ///< the names of the layers of all ranks
-  const std::vector<std::size_t> own_;              ///< the places in `all_` of this rank's layers
-  std::vector<engine::ops::OfFp8Tensors> guesses_;  ///< of `all_`
+  const std::vector<std::string> all_;           ///< the names of the layers of all ranks
+  const std::vector<std::size_t> own_;           ///< the places in `all_` of this rank's layers
+  std::vector<engine::ops::OfFp8Tensors> amax_;  ///< of `all_`
   engine::ops::LargestValues values_;
 };
 

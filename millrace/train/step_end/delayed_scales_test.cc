@@ -17,7 +17,7 @@ void See(DelayedScales& scales, std::size_t layer, Fp8Tensor tensor, float value
   scales.values().seen(layer, tensor).fill_(value);
 }
 float GuessOf(DelayedScales& scales, std::size_t layer, Fp8Tensor tensor) {
-  return scales.values().guess(layer, tensor).item<float>();
+  return scales.values().amax(layer, tensor).item<float>();
 }
 
 /// Runs work(rank, scales) on each rank. A rank has the layers of its place.
@@ -85,8 +85,8 @@ TEST(DelayedScalesTest, ALeftOutStepIsForgotten) {
 TEST(DelayedScalesTest, ACheckpointOfOtherLayersIsTakenAsFarAsItGoes) {
   OnRanks({{"a", "b"}}, [](std::size_t, DelayedScales& scales) {
     ASSERT_TRUE(scales.Restore({{"a", {1, 2, 3}}, {"z", {4, 5, 6}}}));
-    EXPECT_TRUE(scales.values().Guesses(0, Fp8Tensor::kWeight));
-    EXPECT_FALSE(scales.values().Guesses(1, Fp8Tensor::kWeight));
+    EXPECT_TRUE(scales.values().HasAmax(0, Fp8Tensor::kWeight));
+    EXPECT_FALSE(scales.values().HasAmax(1, Fp8Tensor::kWeight));
     for (const Json& damaged : {Json(3), Json{{"a", 3}}, Json{{"a", {1, 2}}}, Json{{"a", {1, 2, "x"}}},
                                 Json{{"a", {1, 2, -3}}}, Json{{"a", {1, 2, 1e300}}}, Json{{"a", {1, 2, nullptr}}}}) {
       const Status restored = scales.Restore(damaged);

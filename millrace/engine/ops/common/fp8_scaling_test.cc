@@ -16,31 +16,31 @@ TEST(Fp8ScalingTest, NamesAreParsed) {
 }
 
 TEST(Fp8ScalingTest, AGuessFollowsGrowthAtOnceAndForgetsSlowly) {
-  EXPECT_EQ(NextGuess(0, 3), 3);
-  EXPECT_EQ(NextGuess(2, 3), 3);
-  float guess = 4;
-  for (int step = 0; step < 256; ++step) guess = NextGuess(guess, 0.5F);
-  EXPECT_NEAR(guess, 2, 1e-3);
-  for (int step = 0; step < 10'000; ++step) guess = NextGuess(guess, 0.5F);
-  EXPECT_EQ(guess, 0.5F);
+  EXPECT_EQ(DecayedAmax(0, 3), 3);
+  EXPECT_EQ(DecayedAmax(2, 3), 3);
+  float amax = 4;
+  for (int step = 0; step < 256; ++step) amax = DecayedAmax(amax, 0.5F);
+  EXPECT_NEAR(amax, 2, 1e-3);
+  for (int step = 0; step < 10'000; ++step) amax = DecayedAmax(amax, 0.5F);
+  EXPECT_EQ(amax, 0.5F);
 }
 
 TEST(Fp8ScalingTest, WhatIsNoNumberChangesNoGuess) {
   for (const float seen : {0.0F, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
-    EXPECT_EQ(NextGuess(2, seen), 2);
-    EXPECT_EQ(NextGuess(0, seen), 0);
+    EXPECT_EQ(DecayedAmax(2, seen), 2);
+    EXPECT_EQ(DecayedAmax(0, seen), 0);
   }
 }
 
 TEST(Fp8ScalingTest, EachTensorOfALayerHasItsValues) {
   LargestValues largest(3, at::kCPU);
   EXPECT_EQ(largest.layers(), 3);
-  EXPECT_FALSE(largest.Guesses(1, Fp8Tensor::kWeight));
-  largest.Guess({{1, 2, 3}, {4, 0, 6}, {7, 8, 9}});
-  EXPECT_EQ(largest.guess(0, Fp8Tensor::kOutputGradient).item<float>(), 3);
-  EXPECT_EQ(largest.guess(1, Fp8Tensor::kInput).item<float>(), 4);
-  EXPECT_TRUE(largest.Guesses(1, Fp8Tensor::kInput));
-  EXPECT_FALSE(largest.Guesses(1, Fp8Tensor::kWeight));
+  EXPECT_FALSE(largest.HasAmax(1, Fp8Tensor::kWeight));
+  largest.SetAmax({{1, 2, 3}, {4, 0, 6}, {7, 8, 9}});
+  EXPECT_EQ(largest.amax(0, Fp8Tensor::kOutputGradient).item<float>(), 3);
+  EXPECT_EQ(largest.amax(1, Fp8Tensor::kInput).item<float>(), 4);
+  EXPECT_TRUE(largest.HasAmax(1, Fp8Tensor::kInput));
+  EXPECT_FALSE(largest.HasAmax(1, Fp8Tensor::kWeight));
   largest.seen(2, Fp8Tensor::kWeight).fill_(5);
   EXPECT_EQ(largest.TakeSeen(), (std::vector<OfFp8Tensors>{{0, 0, 0}, {0, 0, 0}, {0, 5, 0}}));
   EXPECT_EQ(largest.TakeSeen(), std::vector<OfFp8Tensors>(3));

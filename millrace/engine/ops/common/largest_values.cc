@@ -15,7 +15,7 @@ at::Tensor Zeros(std::size_t layers, at::Device device) {
 }  // namespace
 
 LargestValues::LargestValues(std::size_t layers, at::Device device)
-    : guesses_(Zeros(layers, device)), seen_(Zeros(layers, device)), known_(layers) {}
+    : amax_(Zeros(layers, device)), seen_(Zeros(layers, device)), known_(layers) {}
 
 at::Tensor LargestValues::At(const at::Tensor& table, std::size_t layer, Fp8Tensor tensor) {
   return table.select(0, static_cast<std::int64_t>(layer)).narrow(0, static_cast<std::int64_t>(tensor), 1);
@@ -29,21 +29,21 @@ std::vector<OfFp8Tensors> LargestValues::TakeSeen() {
   return seen;
 }
 
-void LargestValues::Guess(const std::vector<OfFp8Tensors>& guesses) {
-  TORCH_CHECK(guesses.size() == layers(), guesses.size(), " guesses for ", layers(), " layers");
+void LargestValues::SetAmax(const std::vector<OfFp8Tensors>& amaxes) {
+  TORCH_CHECK(amaxes.size() == layers(), amaxes.size(), " values for ", layers(), " layers");
   at::Tensor on_host = Zeros(layers(), at::kCPU);
-  std::memcpy(on_host.data_ptr(), guesses.data(), on_host.nbytes());
-  guesses_.copy_(on_host);
-  for (std::size_t i = 0; i < guesses.size(); ++i) {
-    std::ranges::transform(guesses[i], known_[i].begin(), [](float guess) { return guess > 0; });
+  std::memcpy(on_host.data_ptr(), amaxes.data(), on_host.nbytes());
+  amax_.copy_(on_host);
+  for (std::size_t i = 0; i < amaxes.size(); ++i) {
+    std::ranges::transform(amaxes[i], known_[i].begin(), [](float amax) { return amax > 0; });
   }
 }
 
-float NextGuess(float guess, float seen) {
+float DecayedAmax(float amax, float seen) {
   constexpr double kSteps = 256;
   static const float kept = static_cast<float>(std::exp2(-1 / kSteps));
-  if (!std::isfinite(seen) || seen <= 0) return guess;
-  return std::max(seen, guess * kept);
+  if (!std::isfinite(seen) || seen <= 0) return amax;
+  return std::max(seen, amax * kept);
 }
 
 }  // namespace millrace::engine::ops

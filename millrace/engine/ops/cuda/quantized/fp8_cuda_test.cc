@@ -208,10 +208,10 @@ TEST_F(Fp8LinearTest, TheRightGuessIsAsGoodAsTheLargestValue) {
   const std::vector<OfFp8Tensors> seen = largest.TakeSeen();
   const auto of = [](const at::Tensor& x) { return static_cast<float>(LargestOf(x)); };
   EXPECT_EQ(seen, (std::vector<OfFp8Tensors>{{of(layer.x), of(layer.w), of(layer.dout)}}));
-  largest.Guess(seen);
+  largest.SetAmax(seen);
   EXPECT_TRUE(same(Pass(layer, delayed), current));
   EXPECT_EQ(largest.TakeSeen(), seen);
-  largest.Guess({{seen[0][0] / 8, seen[0][1] / 8, seen[0][2] / 8}});
+  largest.SetAmax({{seen[0][0] / 8, seen[0][1] / 8, seen[0][2] / 8}});
   const Passed too_small = Pass(layer, delayed);
   EXPECT_FALSE(same(too_small, current));
   EXPECT_TRUE(at::isfinite(too_small.out).all().item<bool>());
@@ -229,7 +229,7 @@ TEST_F(Fp8LinearTest, AnInfiniteNumberIsSeenThroughAGuess) {
   Layer layer = MakeLayer(32, 64, 48);
   LargestValues largest(1, at::kCUDA);
   const StepKernels delayed{.fp8 = Fp8Scaling::kDelayed, .largest = &largest};
-  largest.Guess({{4, 0.2F, 4e-3F}});
+  largest.SetAmax({{4, 0.2F, 4e-3F}});
   layer.x[3][5] = std::numeric_limits<float>::infinity();
   EXPECT_FALSE(at::isfinite(Pass(layer, delayed).out[3]).any().item<bool>());
 }
@@ -350,7 +350,7 @@ std::vector<double> Losses(StepKernels kernels) {
   model->buffer().EnableGradients();
   Adamw optimizer(model->buffer(), {});
   LargestValues largest(model->linear_layers().size(), at::kCUDA);
-  std::vector<OfFp8Tensors> guesses(largest.layers());
+  std::vector<OfFp8Tensors> amaxes(largest.layers());
   if (kernels.fp8 == Fp8Scaling::kDelayed) kernels.largest = &largest;
   const KernelScope scope(kernels);
   const auto generator = at::detail::createCPUGenerator(3);
@@ -366,9 +366,9 @@ std::vector<double> Losses(StepKernels kernels) {
     optimizer.Step(1e-3, kScale * ClipScale(GradientNorm(model->buffer(), kScale), 1));
     const std::vector<OfFp8Tensors> seen = largest.TakeSeen();
     for (std::size_t i = 0; i < seen.size(); ++i) {
-      std::ranges::transform(guesses[i], seen[i], guesses[i].begin(), NextGuess);
+      std::ranges::transform(amaxes[i], seen[i], amaxes[i].begin(), DecayedAmax);
     }
-    largest.Guess(guesses);
+    largest.SetAmax(amaxes);
   }
   return losses;
 }

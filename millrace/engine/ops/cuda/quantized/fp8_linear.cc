@@ -73,9 +73,9 @@ Fp8Linear::Fp8Linear(Weight weight, std::size_t layer, Fp8Scaling scaling, Large
 Fp8Linear::Largest Fp8Linear::LargestOf(const at::Tensor& x, Fp8Tensor tensor, bool counts) const {
   Largest largest;
   if (scaling_ == Fp8Scaling::kBlock) return largest;
-  if (largest_ != nullptr && largest_->Guesses(layer_, tensor)) {
+  if (largest_ != nullptr && largest_->HasAmax(layer_, tensor)) {
     // What does not count is noted nowhere, but is cast alike.
-    return {largest_->guess(layer_, tensor), counts ? largest_->seen(layer_, tensor) : FloatsLike(x, 1).zero_()};
+    return {largest_->amax(layer_, tensor), counts ? largest_->seen(layer_, tensor) : FloatsLike(x, 1).zero_()};
   }
   largest.value = FloatsLike(x, 1);
   kernels::FindLargest(x.data_ptr(), x.numel(), largest.value.data_ptr<float>(), StreamOf(x));

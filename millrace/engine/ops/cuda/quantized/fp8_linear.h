@@ -50,7 +50,7 @@ class Fp8Linear {
   /// The numbers that one scale for all of a tensor follows from.
   struct Largest {
     at::Tensor value;
-    at::Tensor seen;  ///< undefined: `value` is no guess
+    at::Tensor seen;  ///< undefined: `value` is no amax
   };
 
   /// `counts`: what is cast belongs to a step that is learnt from.
