@@ -32,8 +32,8 @@ SignalStop::~SignalStop() {
 }
 
 Result<std::string> ReadCustomerKey(const std::string& path) {
-  constexpr std::size_t kKeyBytes = 32, kMostBytes = 256;
-  std::string text = MR_TRY(ReadFile(path, kMostBytes));
+  constexpr std::size_t kKeyBytes = 32, kMaxBytes = 256;
+  std::string text = MR_TRY(ReadFile(path, kMaxBytes));
   if (text.size() == kKeyBytes) return text;
   const std::string_view line = Trim(text);
   for (const auto& decoded : {HexDecode(line), Base64Decode(line)}) {

@@ -18,7 +18,7 @@
 namespace millrace::cli {
 namespace {
 
-constexpr std::size_t kMostColumns = 100;  // longer lines are hard to read
+constexpr std::size_t kMaxColumns = 100;  // longer lines are hard to read
 constexpr std::size_t kLeastColumns = 30;
 constexpr std::size_t kNarrow = 60;  // below, descriptions stand under the names
 constexpr std::size_t kNames = 2, kDescriptions = 28, kUnderNames = 6;
@@ -248,7 +248,7 @@ std::string ValueName(const CLI::Option& option) {
 
 std::string HelpFormatter::make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const {
   if (mode == CLI::AppFormatMode::Sub) return Formatter::make_help(app, std::move(name), mode);
-  const auto columns = std::clamp(static_cast<std::size_t>(OutputColumns(STDOUT_FILENO)), kLeastColumns, kMostColumns);
+  const auto columns = std::clamp(static_cast<std::size_t>(OutputColumns(STDOUT_FILENO)), kLeastColumns, kMaxColumns);
   std::string text = WrapText(app->get_description(), 0, columns) + "\n" + Usage(*app, name, columns) +
                      Positionals(*app, columns) + Commands(*app, columns) + Flags(*app, columns);
   if (app->get_parent() != nullptr) {

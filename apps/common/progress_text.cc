@@ -12,7 +12,7 @@
 namespace millrace::cli {
 namespace {
 
-constexpr std::uint64_t kMostBar = 24, kLeastBar = 6;
+constexpr std::uint64_t kMaxBar = 24, kLeastBar = 6;
 constexpr Duration kWindow = std::chrono::seconds(5);  // a guess: follows a change soon, and does not flicker
 
 std::string TimeLeft(const WorkProgress& p) {
@@ -31,7 +31,7 @@ std::string Items(const WorkProgress& p) {
 std::string Bar(double share, std::uint64_t room) {
   constexpr std::uint64_t kBrackets = 3;
   if (room < kLeastBar + kBrackets) return "";
-  const std::uint64_t width = std::min(kMostBar, room - kBrackets);
+  const std::uint64_t width = std::min(kMaxBar, room - kBrackets);
   const auto filled = std::min(width, static_cast<std::uint64_t>(share * static_cast<double>(width)));
   return fmt::format("[{:#>{}}{:.>{}}] ", "", filled, "", width - filled);
 }

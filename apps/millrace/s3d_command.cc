@@ -14,7 +14,7 @@ namespace millrace::cli {
 namespace {
 
 constexpr Duration kStopGrace = std::chrono::seconds(5);
-constexpr std::size_t kMostPolicyBytes = 64 * kKiB;
+constexpr std::size_t kMaxPolicyBytes = 64 * kKiB;
 
 struct S3dFlags {
   s3d::Options options;
@@ -41,7 +41,7 @@ Status Serve(const Context& context, S3dFlags flags) {
   if (options.anonymous && options.insecure) {
     context.log().Warning("everybody who can reach this address can read and write", {{"listen", options.listen}});
   }
-  if (!flags.policy_file.empty()) options.policy = MR_TRY(ReadFile(flags.policy_file, kMostPolicyBytes));
+  if (!flags.policy_file.empty()) options.policy = MR_TRY(ReadFile(flags.policy_file, kMaxPolicyBytes));
   options.log = context.log();
   auto server = MR_TRY(s3d::Server::Start(options));
   if (!flags.port_file.empty()) {

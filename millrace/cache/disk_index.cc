@@ -17,7 +17,7 @@ constexpr std::string_view kMagic = "MRCIDX02";
 constexpr char kLock[] = "lock", kIndex[] = "index", kNewIndex[] = "index.new";
 constexpr std::string_view kSlots = "blocks-";
 /// Two processes rarely change one of 64 shards at the same time. The heads of 64 shards fill one page.
-constexpr std::uint64_t kMostShards = 64;
+constexpr std::uint64_t kMaxShards = 64;
 constexpr std::uint64_t kShardBytes = 1 * kGiB;  ///< a smaller cache has one shard; a guess
 constexpr std::uint64_t kLeastSlot = 4 * kKiB;   ///< a page: file systems allocate no less
 // Offsets and sizes of the format (docs/formats/cache.md): a page with the layout, a page of heads, the entries.
@@ -135,7 +135,7 @@ DiskLayout DiskLayout::For(std::uint64_t max_bytes, std::uint64_t block_bytes) {
       std::bit_ceil(std::max(max_bytes, 1 * kMiB));  // so that processes whose limits differ a little share the layout
   DiskLayout layout;
   layout.slot_bytes = BytesOnDisk(block_bytes);
-  layout.shards = std::clamp<std::uint64_t>(limit / kShardBytes, 1, kMostShards);
+  layout.shards = std::clamp<std::uint64_t>(limit / kShardBytes, 1, kMaxShards);
   const std::uint64_t slots = limit / layout.shards / std::max(kLeastSlot, layout.slot_bytes / 16);
   layout.buckets = std::max<std::uint64_t>(1, std::bit_ceil(slots / kWays));
   return layout;

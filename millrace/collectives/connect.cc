@@ -58,7 +58,7 @@ class MeetingPoint {
                     "MILLRACE_RANK_SECRET is not set, and the ranks meet at {}, which other machines reach: give all "
                     "ranks the same secret of {} to {} characters in this variable, such as the output of `openssl "
                     "rand -hex 32`; or start them with `millrace job run`, which does so",
-                    info.master_address, kLeastSecret, SecretBytes::kMost);
+                    info.master_address, kLeastSecret, SecretBytes::kMax);
       }
       if (info.rank == 0) local = MR_TRY(LocalSecret::Serve(info.master_port));
       secret = local ? local->secret() : MR_TRY(LocalSecret::Fetch(info.master_port, deadline));
@@ -257,9 +257,9 @@ Result<SecretBytes> TakeSecret() {
   char* const text = std::getenv(kSecretVariable);
   if (text == nullptr) return SecretBytes();
   const std::string_view given(text);
-  if (given.size() < kLeastSecret || given.size() > SecretBytes::kMost) {
+  if (given.size() < kLeastSecret || given.size() > SecretBytes::kMax) {
     return Fail(Code::kInvalidArgument, "{} has {} characters; expected {} to {}", kSecretVariable, given.size(),
-                kLeastSecret, SecretBytes::kMost);
+                kLeastSecret, SecretBytes::kMax);
   }
   SecretBytes secret(AsBytes(given));
   ::explicit_bzero(text, given.size());

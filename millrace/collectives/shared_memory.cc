@@ -30,13 +30,13 @@ constexpr std::uint32_t kOutboxSlots = 4;
 constexpr std::size_t kOutboxesBytes = 8 * kMiB;
 /// The largest slot takes some 60 µs to copy, many times as long as waking a peer, and two of them fit into a
 /// second-level cache of 1 MiB. The smallest takes some 4 µs, about as long as waking a peer.
-constexpr std::size_t kMostSlotBytes = 512 * kKiB, kLeastSlotBytes = 32 * kKiB;
+constexpr std::size_t kMaxSlotBytes = 512 * kKiB, kLeastSlotBytes = 32 * kKiB;
 
 /// Slots of a channel for messages from one rank to another: one is written while the other is read.
 constexpr std::uint32_t kChannelSlots = 2;
 /// All channels together, for the same reason as above, and a slot's bounds: there are ranks² channels.
 constexpr std::size_t kChannelsBytes = 4 * kMiB;
-constexpr std::size_t kMostChannelSlotBytes = 256 * kKiB, kLeastChannelSlotBytes = 4 * kKiB;
+constexpr std::size_t kMaxChannelSlotBytes = 256 * kKiB, kLeastChannelSlotBytes = 4 * kKiB;
 
 /// How long a rank sleeps before it looks whether its peers live. 20 wake-ups a second cost nothing, and a lost rank is
 /// noticed well within a second.
@@ -72,9 +72,9 @@ class SegmentLayout {
  public:
   explicit SegmentLayout(int ranks)
       : ranks_(static_cast<std::size_t>(ranks)),
-        slot_bytes_(SlotBytes(kOutboxesBytes / (ranks_ * kOutboxSlots), kLeastSlotBytes, kMostSlotBytes)),
+        slot_bytes_(SlotBytes(kOutboxesBytes / (ranks_ * kOutboxSlots), kLeastSlotBytes, kMaxSlotBytes)),
         channel_slot_bytes_(SlotBytes(kChannelsBytes / (ranks_ * ranks_ * kChannelSlots), kLeastChannelSlotBytes,
-                                      kMostChannelSlotBytes)) {
+                                      kMaxChannelSlotBytes)) {
     std::size_t at = RoundUp(sizeof(FailureRecord), kAlignment);
     const auto place = [&](std::size_t bytes) { return std::exchange(at, at + RoundUp(bytes, kAlignment)); };
     rank_states_ = place(ranks_ * sizeof(RankState));

@@ -20,7 +20,7 @@ namespace millrace::collectives {
 namespace {
 
 /// Bytes that pass in one system call: so all connections of an operation move on together.
-constexpr std::size_t kMostAtOnce = 1 << 20;
+constexpr std::size_t kMaxAtOnce = 1 << 20;
 /// How long a message may still be on its way after its sender's other connection has ended.
 constexpr Duration kParting = std::chrono::milliseconds(200);
 constexpr Duration kPartingLook = std::chrono::milliseconds(50);
@@ -138,7 +138,7 @@ class TcpLink final : public PeerLink {
   template <class Call>
   bool Pass(const Connection& connection, std::deque<Piece*>& queue, Call call) {
     bool moved = false;
-    for (std::size_t most = kMostAtOnce; !queue.empty() && most > 0;) {
+    for (std::size_t most = kMaxAtOnce; !queue.empty() && most > 0;) {
       Piece& piece = *queue.front();
       const ssize_t passed = call(piece, std::min(piece.left, most));
       if (passed < 0 && errno == EINTR) continue;

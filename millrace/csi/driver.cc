@@ -50,9 +50,9 @@ Status Listen(Listener& listener) {
   if (std::max(own.string().size(), listener.socket.string().size()) >= kMaxSocketPath) {
     return Fail(Code::kInvalidArgument, "the path {} is too long for a socket", listener.socket.string());
   }
-  constexpr int kMostThreads = 64;  // calls wait for mounts and for stores
+  constexpr int kMaxThreads = 64;  // calls wait for mounts and for stores
   grpc::ResourceQuota quota;
-  quota.SetMaxThreads(kMostThreads);
+  quota.SetMaxThreads(kMaxThreads);
   grpc::ServerBuilder builder;
   builder.SetResourceQuota(quota);
   builder.AddListeningPort("unix:" + own.string(), grpc::InsecureServerCredentials());

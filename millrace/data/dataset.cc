@@ -346,13 +346,13 @@ Forecast Dataset::Simulate(const SimulationParameters& parameters, int rows, std
 
 Result<double> Dataset::MeasureEncoding(object::Call call) {
   // Guesses: enough documents for a mean.
-  constexpr std::uint64_t kEnoughBytes = 4 * kMiB, kMostSamples = 4096;
+  constexpr std::uint64_t kEnoughBytes = 4 * kMiB, kMaxSamples = 4096;
   auto reader = NewReader(rep_->needs.least, 0);
   auto length = static_cast<std::size_t>(rep_->options.sequence_length);
   std::vector<TokenId> inputs(length), labels(length);
   double seconds = 0;
   std::uint64_t bytes = 0;
-  const std::uint64_t samples = std::min(kMostSamples, rep_->plan->samples());
+  const std::uint64_t samples = std::min(kMaxSamples, rep_->plan->samples());
   std::vector<BatchNeeds> needs = NeedsOf(*rep_->plan, 1, samples);
   for (std::uint64_t i = 0; i < samples && bytes < kEnoughBytes; ++i) {
     StageTrace trace;

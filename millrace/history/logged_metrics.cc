@@ -34,8 +34,8 @@ Result<MetricSeries> SeriesFromJson(const Json& json) {
   series.stride = MR_TRY(JsonUint(json, "stride"));
   series.latest = MR_TRY(JsonNumber(json, "latest"));
   const Json* points = JsonFind(json, "points");
-  if (points == nullptr || !points->is_array() || points->empty() || points->size() > LoggedMetrics::kMostPoints) {
-    return Fail(Code::kCorrupt, "has no list of 1 to {} points", LoggedMetrics::kMostPoints);
+  if (points == nullptr || !points->is_array() || points->empty() || points->size() > LoggedMetrics::kMaxPoints) {
+    return Fail(Code::kCorrupt, "has no list of 1 to {} points", LoggedMetrics::kMaxPoints);
   }
   for (const Json& each : *points) {
     MetricPoint point;
@@ -52,7 +52,7 @@ Result<MetricSeries> SeriesFromJson(const Json& json) {
 }  // namespace
 
 void LoggedMetrics::Add(const std::string& name, std::uint64_t step, double value) {
-  if (!series_.contains(name) && series_.size() >= kMostSeries) return;
+  if (!series_.contains(name) && series_.size() >= kMaxSeries) return;
   MetricSeries& series = series_[name];
   series.latest = value;
   std::erase_if(series.points, [&](const MetricPoint& point) { return point.last_step > step; });
@@ -62,7 +62,7 @@ void LoggedMetrics::Add(const std::string& name, std::uint64_t step, double valu
     return JoinNext(series.points.back(), next);
   }
   series.points.push_back(next);
-  if (series.points.size() > kMostPoints) HalvePoints(series);
+  if (series.points.size() > kMaxPoints) HalvePoints(series);
 }
 
 void LoggedMetrics::DropAfter(std::uint64_t step) {
@@ -112,8 +112,8 @@ Result<LoggedMetrics> LoggedMetrics::Parse(std::string_view text, std::string_vi
       return Fail(Code::kCorrupt, "is of another version of Millrace");
     }
     const Json* metrics = JsonFind(json, "metrics");
-    if (metrics == nullptr || !metrics->is_object() || metrics->size() > kMostSeries) {
-      return Fail(Code::kCorrupt, "has no map of at most {} metrics", kMostSeries);
+    if (metrics == nullptr || !metrics->is_object() || metrics->size() > kMaxSeries) {
+      return Fail(Code::kCorrupt, "has no map of at most {} metrics", kMaxSeries);
     }
     LoggedMetrics logged;
     for (const auto& [name, series] : metrics->items()) logged.series_[name] = MR_TRY(SeriesFromJson(series));

@@ -32,8 +32,8 @@ struct MetricSeries {
 /// One thread at a time.
 class LoggedMetrics {
  public:
-  static constexpr std::size_t kMostSeries = 40;   ///< as many definitions as a job file may have
-  static constexpr std::size_t kMostPoints = 512;  ///< of one metric, as RunHistory::kMostPoints
+  static constexpr std::size_t kMaxSeries = 40;   ///< as many definitions as a job file may have
+  static constexpr std::size_t kMaxPoints = 512;  ///< of one metric, as RunHistory::kMaxPoints
 
   /// Adds a value. A step before the last one of this metric means that the run went back: the value takes the place of
   /// the later ones. Joins neighbours when there are too many points. REQUIRES: `value` is finite.

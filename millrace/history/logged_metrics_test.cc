@@ -47,8 +47,8 @@ TEST(LoggedMetricsTest, StaysSmallHoweverLongTheRunIs) {
   constexpr std::uint64_t kSteps = 100'000;
   for (std::uint64_t step = 1; step <= kSteps; ++step) metrics.Add("step", step, static_cast<double>(step));
   const std::vector<MetricPoint>& points = metrics.series().at("step").points;
-  EXPECT_LE(points.size(), LoggedMetrics::kMostPoints);
-  EXPECT_GE(points.size(), LoggedMetrics::kMostPoints / 2 - 1);
+  EXPECT_LE(points.size(), LoggedMetrics::kMaxPoints);
+  EXPECT_GE(points.size(), LoggedMetrics::kMaxPoints / 2 - 1);
   std::uint64_t values = 0;
   double sum = 0;
   for (const MetricPoint& point : points) {
@@ -57,8 +57,8 @@ TEST(LoggedMetricsTest, StaysSmallHoweverLongTheRunIs) {
   }
   EXPECT_EQ(values, kSteps);
   EXPECT_DOUBLE_EQ(sum, kSteps * (kSteps + 1) / 2.0);
-  for (std::size_t i = 0; i <= LoggedMetrics::kMostSeries; ++i) metrics.Add("metric " + std::to_string(i), 1, 1);
-  EXPECT_EQ(metrics.series().size(), LoggedMetrics::kMostSeries);
+  for (std::size_t i = 0; i <= LoggedMetrics::kMaxSeries; ++i) metrics.Add("metric " + std::to_string(i), 1, 1);
+  EXPECT_EQ(metrics.series().size(), LoggedMetrics::kMaxSeries);
 }
 
 TEST(LoggedMetricsTest, ReadsWhatItHasWritten) {

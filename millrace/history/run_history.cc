@@ -8,7 +8,7 @@ namespace millrace::history {
 namespace {
 
 constexpr int kVersion = 1;
-constexpr std::size_t kMostRanks = 4096;
+constexpr std::size_t kMaxRanks = 4096;
 
 /// Nine digits distinguish float32 values; microseconds are enough for times. Numbers that are not finite are null.
 Json Rounded(double value) {
@@ -38,7 +38,7 @@ void Join(ChartPoint& point, const ChartPoint& next) {
 
 template <class Note>
 void Append(std::vector<Note>& notes, Note note) {
-  if (notes.size() >= RunHistory::kMostNotes) notes.erase(notes.begin());
+  if (notes.size() >= RunHistory::kMaxNotes) notes.erase(notes.begin());
   notes.push_back(std::move(note));
 }
 
@@ -267,7 +267,7 @@ void RunHistory::AddStep(ChartPoint step, double time) {
     return;
   }
   points_.push_back(std::move(step));
-  if (points_.size() <= kMostPoints) return;
+  if (points_.size() <= kMaxPoints) return;
   std::vector<ChartPoint> joined;
   for (std::size_t i = 0; i < points_.size(); ++i) {
     if (i % 2 == 0) {
@@ -317,11 +317,11 @@ Result<RunHistory> RunHistory::Parse(std::string_view text, std::string_view wha
     if (const Json* latest = JsonFind(json, "latest"); latest != nullptr && !latest->is_null()) {
       history.latest_ = MR_TRY(PointFromJson(*latest));
     }
-    history.ranks_ = MR_TRY(ListFromJson(json, "ranks", kMostRanks, &RankFromJson));
-    history.checkpoints_ = MR_TRY(ListFromJson(json, "checkpoints", kMostNotes, &CheckpointFromJson));
-    history.evaluations_ = MR_TRY(ListFromJson(json, "evaluations", kMostNotes, &EvaluationFromJson));
-    history.starts_ = MR_TRY(ListFromJson(json, "starts", kMostNotes, &StartFromJson));
-    history.points_ = MR_TRY(ListFromJson(json, "points", kMostPoints, &PointFromJson));
+    history.ranks_ = MR_TRY(ListFromJson(json, "ranks", kMaxRanks, &RankFromJson));
+    history.checkpoints_ = MR_TRY(ListFromJson(json, "checkpoints", kMaxNotes, &CheckpointFromJson));
+    history.evaluations_ = MR_TRY(ListFromJson(json, "evaluations", kMaxNotes, &EvaluationFromJson));
+    history.starts_ = MR_TRY(ListFromJson(json, "starts", kMaxNotes, &StartFromJson));
+    history.points_ = MR_TRY(ListFromJson(json, "points", kMaxPoints, &PointFromJson));
     return history;
   };
   auto history = parse();

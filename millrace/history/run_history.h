@@ -97,8 +97,8 @@ struct RunFacts {
 /// Plain data with bounds. One thread at a time.
 class RunHistory {
  public:
-  static constexpr std::size_t kMostPoints = 512;  ///< two for each pixel column of a small chart
-  static constexpr std::size_t kMostNotes = 256;   ///< of each kind; the oldest go first
+  static constexpr std::size_t kMaxPoints = 512;  ///< two for each pixel column of a small chart
+  static constexpr std::size_t kMaxNotes = 256;   ///< of each kind; the oldest go first
 
   /// Begins, or goes on after a restart. Points, checkpoints and evaluations after step `resumed_from` are dropped,
   /// because the run makes these steps again.

@@ -28,8 +28,8 @@ TEST(RunHistoryTest, StaysSmallAndKeepsTheSums) {
   RunHistory history = Started();
   constexpr std::uint64_t kSteps = 5000;
   for (std::uint64_t step = 1; step <= kSteps; ++step) history.AddStep(Step(step, static_cast<double>(step)), 1000);
-  EXPECT_LE(history.points().size(), RunHistory::kMostPoints);
-  EXPECT_GT(history.points().size(), RunHistory::kMostPoints / 4);
+  EXPECT_LE(history.points().size(), RunHistory::kMaxPoints);
+  EXPECT_GT(history.points().size(), RunHistory::kMaxPoints / 4);
   std::uint64_t expected = 1, tokens = 0;
   double losses = 0;
   for (const ChartPoint& point : history.points()) {
@@ -101,8 +101,7 @@ TEST(RunHistoryTest, RefusesWhatIsNoHistory) {
     EXPECT_THAT(read.error().ToString(), HasSubstr("the file"));
   }
   Json json = Started().ToJson();
-  for (std::size_t i = 0; i <= RunHistory::kMostNotes; ++i)
-    json["starts"].push_back({{"time", 1}, {"resumed_from", 0}});
+  for (std::size_t i = 0; i <= RunHistory::kMaxNotes; ++i) json["starts"].push_back({{"time", 1}, {"resumed_from", 0}});
   EXPECT_FALSE(RunHistory::Parse(DumpJson(json), "the file"));
 }
 

@@ -13,7 +13,7 @@
 namespace millrace::http {
 namespace {
 
-constexpr std::uint64_t kMostPemBytes = 1 * kMiB;  // a chain has some kilobytes
+constexpr std::uint64_t kMaxPemBytes = 1 * kMiB;  // a chain has some kilobytes
 
 template <auto free>
 struct OpenSslDeleter {
@@ -52,7 +52,7 @@ int ChooseProtocol(SSL*, const unsigned char** chosen, unsigned char* length, co
 
 Status UseCertificates(SSL_CTX* context, const std::filesystem::path& file) {
   const std::string text = MR_TRY(ReadFile(file));
-  if (text.size() > kMostPemBytes)
+  if (text.size() > kMaxPemBytes)
     return Fail(Code::kInvalidArgument, "{} is too large for certificates", file.string());
   const Bio bio = MemoryBio(text);
   const Certificate own(PEM_read_bio_X509(bio.get(), nullptr, NoPassphrase, nullptr));
@@ -74,7 +74,7 @@ Status UseCertificates(SSL_CTX* context, const std::filesystem::path& file) {
 }
 
 Status UseKey(SSL_CTX* context, const std::filesystem::path& file, const std::filesystem::path& certificate) {
-  const std::string text = MR_TRY(ReadPrivateFile(file, kMostPemBytes));
+  const std::string text = MR_TRY(ReadPrivateFile(file, kMaxPemBytes));
   const PrivateKey key(PEM_read_bio_PrivateKey(MemoryBio(text).get(), nullptr, NoPassphrase, nullptr));
   if (!key) {
     return Fail(Code::kInvalidArgument, "{} has no key in PEM without a passphrase: {}", file.string(), LastReason());

@@ -10,13 +10,13 @@
 namespace millrace::jobs {
 namespace {
 
-constexpr std::size_t kMostFailures = 3;  // two may be chance while steps are made
+constexpr std::size_t kMaxFailures = 3;  // two may be chance while steps are made
 
 }  // namespace
 
 void CrashLoop::RecordAttempt(Attempt attempt) {
   nodes_.push_back(attempt.node);
-  if (nodes_.size() > kMostFailures) nodes_.erase(nodes_.begin());
+  if (nodes_.size() > kMaxFailures) nodes_.erase(nodes_.begin());
   if (!attempt.fruitless) streak_.clear();
   streak_.push_back(std::move(attempt));
 }
@@ -24,7 +24,7 @@ void CrashLoop::RecordAttempt(Attempt attempt) {
 std::string CrashLoop::Suspect() const {
   if (nodes_.empty()) return "";
   const std::string& last = nodes_.back();
-  const bool always = nodes_.size() == kMostFailures && std::ranges::count(nodes_, last) == std::ssize(nodes_);
+  const bool always = nodes_.size() == kMaxFailures && std::ranges::count(nodes_, last) == std::ssize(nodes_);
   const bool stuck = streak_.size() >= 2 && streak_[streak_.size() - 2].node == last;
   return always || stuck ? last : "";
 }

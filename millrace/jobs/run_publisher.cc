@@ -23,8 +23,8 @@ RunPublisher::~RunPublisher() {
 void RunPublisher::NoteEvent(Json event) {
   const MutexLock lock(mutex_);
   // A bucket that stays away must not fill the memory: a job that fails all the time has an event a second.
-  constexpr std::size_t kMostEvents = 10'000;
-  if (events_.size() < kMostEvents) events_.push_back(std::move(event));
+  constexpr std::size_t kMaxEvents = 10'000;
+  if (events_.size() < kMaxEvents) events_.push_back(std::move(event));
 }
 
 void RunPublisher::NoteStatus(Json status) {

@@ -7,8 +7,8 @@ namespace millrace::metrics {
 namespace {
 
 // Few: a scraper or two ask, every few seconds. A connection that sends nothing gives way to the next.
-constexpr int kMostConnections = 16;
-constexpr Duration kMostWait = std::chrono::seconds(10);
+constexpr int kMaxConnections = 16;
+constexpr Duration kMaxWait = std::chrono::seconds(10);
 
 }  // namespace
 
@@ -35,9 +35,9 @@ Result<std::unique_ptr<http::Server>> ServeMetrics(const EndpointOptions& option
     (void)response.Send(200, std::move(headers), AsBytes(body));
   };
   auto server = MR_TRY(http::Server::Start({.listen = options.listen,
-                                            .max_connections = kMostConnections,
-                                            .header_timeout = kMostWait,
-                                            .wait = {.stall = kMostWait},
+                                            .max_connections = kMaxConnections,
+                                            .header_timeout = kMaxWait,
+                                            .wait = {.stall = kMaxWait},
                                             .log = options.log},
                                            std::move(answer)));
   options.log.Info("/metrics is served", {{"address", server->address()}});

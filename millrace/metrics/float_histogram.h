@@ -19,8 +19,8 @@ struct HistogramBucket {
 /// numbers count in the outermost bins, whose bounds then are the least and the greatest number.
 class FloatHistogram {
  public:
-  static constexpr int kLeastExponent = -40, kMostExponent = 24, kBinsPerPower = 8;
-  static constexpr int kBinsPerSign = (kMostExponent - kLeastExponent) * kBinsPerPower;
+  static constexpr int kLeastExponent = -40, kMaxExponent = 24, kBinsPerPower = 8;
+  static constexpr int kBinsPerSign = (kMaxExponent - kLeastExponent) * kBinsPerPower;
   /// Bins in the order of their numbers: negative ones, about 0, positive ones.
   static constexpr int kBins = 2 * kBinsPerSign + 1;
 

@@ -74,8 +74,8 @@ Result<object::Location> OpenRoot(object::Connection& connection, const object::
 
 /// The limit of a quota's object. Errors: kNotFound if there is none.
 Result<std::uint64_t> ReadLimit(object::Store& store, const std::string& key, const object::Call& call) {
-  constexpr std::size_t kMostBytes = 64 * kKiB;
-  const auto content = MR_TRY(object::GetAll(store, key, kMostBytes, call));
+  constexpr std::size_t kMaxBytes = 64 * kKiB;
+  const auto content = MR_TRY(object::GetAll(store, key, kMaxBytes, call));
   if (!content) return Fail(Code::kNotFound, "no object {}", key);
   const Json json = MR_TRY(ParseJson(content->bytes, key));
   const std::int64_t bytes = MR_TRY(JsonInt(json, "capacity_bytes"));

@@ -13,7 +13,7 @@ namespace {
 // Values of NVML's documented, versioned interface.
 constexpr int kUncorrected = 1, kSinceLoaded = 0;  // NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC
 constexpr int kChip = 0;                           // NVML_TEMPERATURE_GPU
-constexpr unsigned kMostLinks = 18;                // NVML_NVLINK_MAX_LINKS
+constexpr unsigned kMaxLinks = 18;                 // NVML_NVLINK_MAX_LINKS
 constexpr std::pair<unsigned long long, const char*> kSlowdowns[] = {
     {0x08, "the hardware"}, {0x20, "heat (the driver)"}, {0x40, "heat (the hardware)"}, {0x80, "a power brake"}};
 
@@ -120,7 +120,7 @@ class Nvml {
         if ((reasons & bit) != 0) gpu.slowdowns.emplace_back(reason);
       }
     }
-    for (unsigned link = 0; link_ && link < kMostLinks; ++link) {
+    for (unsigned link = 0; link_ && link < kMaxLinks; ++link) {
       unsigned active = 0;
       if (link_(device, link, &active) != 0) continue;
       ++(active != 0 ? gpu.links_up : gpu.links_down);

@@ -17,13 +17,13 @@ namespace {
 
 using config::Node;
 
-constexpr std::uint64_t kMostBytes = 64 * kKiB;  // of a description
-constexpr double kMost = 1e9;
+constexpr std::uint64_t kMaxBytes = 64 * kKiB;  // of a description
+constexpr double kMax = 1e9;
 constexpr int kZen5 = 26;  // AMD's family
 
 Result<double> Required(const Node& node, double least) {
   if (!node) return Fail(node.Invalid("is required"));
-  return node.Number(least, kMost);
+  return node.Number(least, kMax);
 }
 
 Result<Link> ReadLink(const Node& node) {
@@ -114,7 +114,7 @@ Result<Machine> Machine::Parse(std::string_view yaml, std::string what) {
   machine.bf16_rate = 1e9 * MR_TRY(Required(root["bf16"], 1e-3));
   if (const Node node = root["copies_bf16"]) machine.copies_bf16 = MR_TRY(node.Bool());
   machine.memory_bandwidth = 1e9 * MR_TRY(Required(root["memory_bandwidth"], 1e-3));
-  if (const Node node = root["host_bandwidth"]) machine.host_bandwidth = 1e9 * MR_TRY(node.Number(1e-3, kMost));
+  if (const Node node = root["host_bandwidth"]) machine.host_bandwidth = 1e9 * MR_TRY(node.Number(1e-3, kMax));
   machine.process_memory = 1e9 * MR_TRY(Required(root["process_memory"], 0));
   machine.operation = 1e-6 * MR_TRY(Required(root["operation"], 0));
   machine.overlap = MR_TRY(Required(root["overlap"], 0));
@@ -129,7 +129,7 @@ Result<Machine> Machine::Find(const std::string& name_or_file) {
   for (const BuiltInMachine& machine : kBuiltInMachines) {
     if (machine.name == name_or_file) return Parse(machine.yaml, fmt::format("{}.yaml", name_or_file));
   }
-  const auto text = ReadFile(name_or_file, kMostBytes);
+  const auto text = ReadFile(name_or_file, kMaxBytes);
   if (text) return Parse(*text, name_or_file);
   if (text.error().code() != Code::kNotFound) return Fail(text.error());
   return Fail(Code::kNotFound, "no machine \"{}\": give a file, or one of {}", name_or_file,

@@ -10,8 +10,8 @@ namespace {
 
 using engine::ParallelOptions, engine::PipelineSchedule, engine::Recompute;
 
-constexpr int kMostVirtualStages = 16;
-constexpr int kMostUnevenStages = 8;  // beyond, only numbers that divide the blocks evenly
+constexpr int kMaxVirtualStages = 16;
+constexpr int kMaxUnevenStages = 8;  // beyond, only numbers that divide the blocks evenly
 
 std::vector<int> Divisors(int number) {
   std::vector<int> divisors;
@@ -81,10 +81,10 @@ class LayoutSearch {
     options.schedule = PipelineSchedule::kZeroBubble;
     TryShards(options, cost, data);
     options.schedule = PipelineSchedule::kInterleaved;
-    const auto most = std::min<std::int64_t>(kMostVirtualStages, setup_.model.num_layers / options.pipeline);
+    const auto most = std::min<std::int64_t>(kMaxVirtualStages, setup_.model.num_layers / options.pipeline);
     for (options.virtual_stages = 2; options.virtual_stages <= most; ++options.virtual_stages) {
       const bool even = setup_.model.num_layers % (std::int64_t{options.pipeline} * options.virtual_stages) == 0;
-      if (even || options.virtual_stages <= kMostUnevenStages) {
+      if (even || options.virtual_stages <= kMaxUnevenStages) {
         TryShards(options, cost, data);
       }
     }

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 constexpr std::size_t kContext = 6;                        // tokens of the prompt that decide about what follows
-constexpr std::size_t kMostWaiting = 8;
+constexpr std::size_t kMaxWaiting = 8;
 
 /// Bytes of the character that starts with `lead`; 0 if none does.
 std::size_t CharacterLength(unsigned char lead) {
@@ -56,7 +56,7 @@ Detokenizer::Detokenizer(const tokenizer::Tokenizer& tokenizer, std::span<const 
 
 Result<std::string> Detokenizer::Add(TokenId token) {
   window_.push_back(token);
-  return Take(window_.size() - emitted_ >= kMostWaiting);
+  return Take(window_.size() - emitted_ >= kMaxWaiting);
 }
 
 Result<std::string> Detokenizer::Finish() { return emitted_ == window_.size() ? std::string() : Take(true); }

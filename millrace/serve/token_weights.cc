@@ -74,8 +74,8 @@ double TokenWeights::Compute(std::span<const float> logits, double most, double 
   weights_.resize(all * kChunk);
   sums_.resize(all);
   largest_.resize(all);
-  constexpr double kMostFactor = 1e300;  // finite, so that the likeliest token has 0 as its exponent
-  const double factor = std::min(1 / temperature, kMostFactor);
+  constexpr double kMaxFactor = 1e300;  // finite, so that the likeliest token has 0 as its exponent
+  const double factor = std::min(1 / temperature, kMaxFactor);
   WeighChunks(logits.data(), whole, kChunk, most, factor, weights_.data(), sums_.data(), largest_.data());
   if (whole < all) {
     float rest[kChunk];

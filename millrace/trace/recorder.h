@@ -32,10 +32,10 @@ struct TraceEvent {
 class Recorder {
  public:
   /// The most events, of some 100 bytes each. Beyond them, spans are counted and dropped.
-  static constexpr std::size_t kMostEvents = 1'000'000;
+  static constexpr std::size_t kMaxEvents = 1'000'000;
 
   /// REQUIRES: `clock` outlives the recorder.
-  explicit Recorder(const Clock& clock, std::size_t most_events = kMostEvents)
+  explicit Recorder(const Clock& clock, std::size_t most_events = kMaxEvents)
       : clock_(clock), most_events_(most_events) {}
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;

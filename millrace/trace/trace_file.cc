@@ -125,7 +125,7 @@ Result<std::string> JoinTraces(std::span<const std::string> traces) {
 Result<std::string> Compress(std::string_view text) {
   constexpr int kGzipWindow = 15 + 16;  // deflateInit2: the largest window, with gzip's header
   constexpr int kLevel = 4;             // a trace shrinks to about a tenth; higher levels take several times as long
-  if (text.size() > kMostTraceBytes * 2) return Fail(Code::kResourceExhausted, "a trace of {} bytes", text.size());
+  if (text.size() > kMaxTraceBytes * 2) return Fail(Code::kResourceExhausted, "a trace of {} bytes", text.size());
   z_stream stream{};
   if (deflateInit2(&stream, kLevel, Z_DEFLATED, kGzipWindow, 8, Z_DEFAULT_STRATEGY) != Z_OK) {
     return Fail(Code::kResourceExhausted, "gzip: no memory");

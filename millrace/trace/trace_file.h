@@ -42,7 +42,7 @@ Result<std::string> Compress(std::string_view text);
 Result<std::string> Decompress(std::string_view bytes, std::uint64_t most_bytes);
 
 /// The most text of a rank's trace: that of a full Recorder.
-inline constexpr std::uint64_t kMostTraceBytes = std::uint64_t{1} << 30;
+inline constexpr std::uint64_t kMaxTraceBytes = std::uint64_t{1} << 30;
 
 /// Returns the key of a trace in the folder of a run, for the steps `first` to `last`: "traces/steps-10-12.json.gz".
 std::string TraceKey(std::uint64_t first, std::uint64_t last);

@@ -12,8 +12,8 @@ namespace {
 
 constexpr auto kRequestPatience = std::chrono::seconds(20);
 constexpr auto kFirstPause = std::chrono::milliseconds(500), kLongestPause = std::chrono::milliseconds(30'000);
-constexpr std::size_t kMostAnswer = 16 * kMiB;  // a run with all of its parameters has some hundred KiB
-constexpr std::size_t kMostWords = 400;         // of an error page
+constexpr std::size_t kMaxAnswer = 16 * kMiB;  // a run with all of its parameters has some hundred KiB
+constexpr std::size_t kMaxWords = 400;         // of an error page
 
 bool IsTemporary(Code code) {
   return code == Code::kUnavailable || code == Code::kThrottled || code == Code::kDeadlineExceeded;
@@ -25,7 +25,7 @@ Error ErrorOf(int status, std::string_view endpoint, const std::string& body) {
   const std::string code = json ? JsonString(*json, "error_code").value_or("") : "";
   std::string words = json ? JsonString(*json, "message").value_or("") : "";
   if (words.empty()) words = fmt::format("status {}", status);
-  words = CutText(words, kMostWords);
+  words = CutText(words, kMaxWords);
   const std::string message = fmt::format("MLflow refuses {}: {}", endpoint, words);
   if (status == 429) return Error(Code::kThrottled, message);
   if (status >= 500) return Error(Code::kUnavailable, message);
@@ -115,7 +115,7 @@ Result<Json> MlflowClient::Once(std::string_view endpoint, const std::optional<J
   // The client's requests keep the machine's time, whatever clock the pauses follow.
   const Duration left = deadline.infinite() ? Duration(kRequestPatience) : deadline.at() - clock_.Now();
   const auto patience = std::clamp<Duration>(left, std::chrono::milliseconds(1), kRequestPatience);
-  const auto response = client_.Send(std::move(request), {.max_collected = kMostAnswer},
+  const auto response = client_.Send(std::move(request), {.max_collected = kMaxAnswer},
                                      {.deadline = Deadline::After(SystemClock(), patience)});
   const std::string_view path = endpoint.substr(0, endpoint.find('?'));
   if (!response) {

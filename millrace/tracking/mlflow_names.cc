@@ -31,9 +31,9 @@ std::string MlflowKey(std::string_view name) {
     key += part;
   }
   if (key.empty()) key = "_";
-  if (key.size() <= kMostMlflowKey) return key;
+  if (key.size() <= kMaxMlflowKey) return key;
   const std::string checksum = fmt::format("-{:08x}", Crc32c(AsBytes(name)));
-  return key.substr(0, kMostMlflowKey - checksum.size()) + checksum;
+  return key.substr(0, kMaxMlflowKey - checksum.size()) + checksum;
 }
 
 std::string CutText(std::string_view value, std::size_t most) {

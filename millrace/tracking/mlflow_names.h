@@ -8,10 +8,10 @@
 namespace millrace::tracking {
 
 /// Limits of one request of runs/log-batch.
-inline constexpr std::size_t kMostMlflowMetrics = 1000, kMostMlflowParameters = 100;
+inline constexpr std::size_t kMaxMlflowMetrics = 1000, kMaxMlflowParameters = 100;
 /// The most bytes of a parameter's value: in MLflow 2.8 and later, in 1.28 and later, and in older versions.
 inline constexpr std::size_t kMlflowValueLimits[] = {6000, 500, 250};
-inline constexpr std::size_t kMostMlflowKey = 250;
+inline constexpr std::size_t kMaxMlflowKey = 250;
 
 /// Returns `name` as the key of a metric, a parameter or a tag: ASCII letters, digits, "_-. " and single "/" between
 /// parts that are no "." or "..". "data.sources[0].url" becomes "data.sources.0.url"; other characters become '_'. A

@@ -21,7 +21,7 @@ TEST(MlflowNames, ReplacesOtherCharacters) {
 
 TEST(MlflowNames, TellsLongNamesApart) {
   const std::string one = std::string(300, 'a') + "1", two = std::string(300, 'a') + "2";
-  EXPECT_EQ(MlflowKey(one).size(), kMostMlflowKey);
+  EXPECT_EQ(MlflowKey(one).size(), kMaxMlflowKey);
   EXPECT_NE(MlflowKey(one), MlflowKey(two));
 }
 

@@ -18,10 +18,10 @@ namespace {
 constexpr auto kOpenPatience = std::chrono::seconds(30), kEndPatience = std::chrono::seconds(30);
 constexpr auto kSendInterval = std::chrono::seconds(1);
 constexpr std::string_view kRunTag = "millrace.run";
-constexpr std::size_t kMostTagValue = 5000;  // bytes; MLflow 1 takes 5,000, later ones 8,000
+constexpr std::size_t kMaxTagValue = 5000;  // bytes; MLflow 1 takes 5,000, later ones 8,000
 
 Json Tag(std::string_view key, std::string_view value) {
-  return {{"key", MlflowKey(key)}, {"value", CutText(value, kMostTagValue)}};
+  return {{"key", MlflowKey(key)}, {"value", CutText(value, kMaxTagValue)}};
 }
 
 /// Returns a number in the JSON of protocol buffers, where NaN and infinities are texts.
@@ -160,10 +160,9 @@ Status MlflowTracker::LogParameters(const Parameters& parameters, Deadline deadl
     }
   }
   MR_TRY(LogNewParameters(fresh, deadline));
-  for (std::size_t i = 0; i < changed.size(); i += kMostMlflowParameters) {
+  for (std::size_t i = 0; i < changed.size(); i += kMaxMlflowParameters) {
     const auto first = changed.begin() + static_cast<std::ptrdiff_t>(i);
-    const auto last =
-        changed.begin() + static_cast<std::ptrdiff_t>(std::min(i + kMostMlflowParameters, changed.size()));
+    const auto last = changed.begin() + static_cast<std::ptrdiff_t>(std::min(i + kMaxMlflowParameters, changed.size()));
     MR_TRY(client_.Call("runs/log-batch", Json{{"run_id", run_id_}, {"tags", Json::array_t(first, last)}}, deadline));
   }
   return {};
@@ -176,7 +175,7 @@ Status MlflowTracker::LogNewParameters(const std::vector<std::pair<std::string, 
   for (std::size_t i = 0; i < fresh.size();) {
     Json params = Json::array();
     bool shorter = false;  // whether a lower limit would change this batch
-    const std::size_t end = std::min(i + kMostMlflowParameters, fresh.size());
+    const std::size_t end = std::min(i + kMaxMlflowParameters, fresh.size());
     const bool has_next = limit + 1 < std::size(kMlflowValueLimits);
     for (std::size_t j = i; j < end; ++j) {
       const auto& [key, value] = fresh[j];
@@ -252,15 +251,15 @@ void MlflowTracker::Run() {
     add_tags(entry->tags);
     // All entries of one call fit: a call logs some dozen metrics.
     std::optional<Entry> next;
-    while (entry->metrics.size() < kMostMlflowMetrics / 2 && (next = queue_.TryPop())) {
+    while (entry->metrics.size() < kMaxMlflowMetrics / 2 && (next = queue_.TryPop())) {
       for (Json& metric : next->metrics) entry->metrics.push_back(std::move(metric));
       add_tags(next->tags);
     }
     entry->tags = Json::array();
     for (auto& [key, tag] : tags) entry->tags.push_back(std::move(tag));
-    for (std::size_t i = 0; i < std::max<std::size_t>(entry->metrics.size(), 1); i += kMostMlflowMetrics) {
+    for (std::size_t i = 0; i < std::max<std::size_t>(entry->metrics.size(), 1); i += kMaxMlflowMetrics) {
       const auto first = entry->metrics.begin() + static_cast<std::ptrdiff_t>(i);
-      const auto size = std::min(kMostMlflowMetrics, entry->metrics.size() - i);
+      const auto size = std::min(kMaxMlflowMetrics, entry->metrics.size() - i);
       SendBatch({.metrics = Json::array_t(first, first + static_cast<std::ptrdiff_t>(size)),
                  .tags = i == 0 ? entry->tags : Json::array()});
     }

@@ -81,8 +81,8 @@ Result<OpenedModel> ModelOpening::Open() {
     if (stored == nullptr) return Fail(Code::kNotFound, "{} has no config.json", options_.model_url);
     json = *stored;
     opened_.config_name = options_.model_url + "/config.json";
-    constexpr std::uint64_t kMostBytes = 1 * kMiB;  // a guess: such files have some hundred bytes
-    const auto generation = MR_TRY(opened_.weights->File(checkpoint::kGenerationConfigFile, kMostBytes));
+    constexpr std::uint64_t kMaxBytes = 1 * kMiB;  // a guess: such files have some hundred bytes
+    const auto generation = MR_TRY(opened_.weights->File(checkpoint::kGenerationConfigFile, kMaxBytes));
     if (generation) opened_.generation_config = MR_TRY(ParseJson(*generation, options_.model_url));
     MR_TRY(QuantizeBase());
     json.erase("quantization_config");  // it describes the files, not the model

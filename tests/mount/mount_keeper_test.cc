@@ -155,7 +155,7 @@ class Worker {
   }
 
   void WriteSome() {
-    const std::uint64_t at = random_.Below(kMost), size = 1 + random_.Below(40'000);
+    const std::uint64_t at = random_.Below(kMax), size = 1 + random_.Below(40'000);
     std::string bytes(size, '\0');
     for (char& c : bytes) c = static_cast<char>(random_.Next());
     Check(::pwrite(fd_, bytes.data(), size, static_cast<off_t>(at)) == static_cast<ssize_t>(size), "write");
@@ -219,7 +219,7 @@ class Worker {
     failed_ = true;
   }
 
-  static constexpr std::uint64_t kMost = 400'000;
+  static constexpr std::uint64_t kMax = 400'000;
   const fs::path folder_;
   Random random_;
   int fd_ = -1, names_ = 0;

@@ -13,8 +13,8 @@ namespace millrace::testing_support {
 namespace {
 
 bool HoldsDescriptors(pid_t process) {
-  constexpr std::uint64_t kMostStat = 4 * kKiB;
-  const auto stat = ReadFile(fmt::format("/proc/{}/stat", process), kMostStat);
+  constexpr std::uint64_t kMaxStat = 4 * kKiB;
+  const auto stat = ReadFile(fmt::format("/proc/{}/stat", process), kMaxStat);
   if (!stat) return false;
   // The first thread may be dead while others still hold the descriptors.
   std::error_code error;

@@ -92,10 +92,10 @@ Status AllWhole(std::size_t damaged, std::size_t of) {
 /// Returns the first folder directly below `root` that has checkpoints: the URL of a run is often taken for theirs. ""
 /// if there is none.
 Result<std::string> FolderWithCheckpoints(const object::Location& root, const object::Call& call) {
-  constexpr int kMostFolders = 20;  // a run has few
+  constexpr int kMaxFolders = 20;  // a run has few
   const std::string prefix = root.key.empty() || root.key.ends_with('/') ? root.key : root.key + "/";
   const auto page =
-      MR_TRY(object::List(*root.store, {.prefix = prefix, .delimiter = "/", .max_keys = kMostFolders}, call));
+      MR_TRY(object::List(*root.store, {.prefix = prefix, .delimiter = "/", .max_keys = kMaxFolders}, call));
   for (const std::string& folder : page.common_prefixes) {
     const std::string key = folder.substr(0, folder.size() - 1);
     if (!MR_TRY(checkpoint::ListCheckpoints({root.store, key}, call)).empty()) return key.substr(prefix.size());

@@ -59,9 +59,9 @@ std::map<std::string, std::string> TokenizerFiles(const Context& context, object
 /// Adds the generation_config.json of a model, unless there is one in `files`.
 Status AddGenerationConfig(const Context& context, const checkpoint::ModelSource& source,
                            std::map<std::string, std::string>& files) {
-  constexpr std::uint64_t kMostBytes = 1 * kMiB;  // a guess: such files have some hundred bytes
+  constexpr std::uint64_t kMaxBytes = 1 * kMiB;  // a guess: such files have some hundred bytes
   const std::string file(checkpoint::kGenerationConfigFile);
-  auto text = MR_TRY(source.File(file, kMostBytes, CallOf(context)));
+  auto text = MR_TRY(source.File(file, kMaxBytes, CallOf(context)));
   if (text) files.emplace(file, *std::move(text));
   return {};
 }

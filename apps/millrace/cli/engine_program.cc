@@ -12,7 +12,7 @@ namespace {
 
 constexpr auto kPoll = std::chrono::milliseconds(50);
 constexpr auto kEngineGrace = std::chrono::seconds(5);
-constexpr std::size_t kMostOutput = 1 * kMiB;
+constexpr std::size_t kMaxOutput = 1 * kMiB;
 
 }  // namespace
 
@@ -32,7 +32,7 @@ Result<Json> AskEngine(const Context& context, std::vector<std::string> argument
     child.Stop(kEngineGrace);
     return Fail(Code::kCancelled, "stopped");
   }
-  const std::string text = MR_TRY(child.ReadStdout(kMostOutput));
+  const std::string text = MR_TRY(child.ReadStdout(kMaxOutput));
   auto answer = ParseJson(text, "the output of " + command);
   if (!answer) return Fail(Code::kInternal, "{} failed ({})", command, ended->ToString());
   if (const auto why = JsonString(*answer, "error")) return Fail(Code::kUnavailable, "{}", *why);

@@ -84,10 +84,10 @@ class LineEncoder {
   }
 
   void Append(const std::vector<TokenId>& ids, std::string& output) const {
-    constexpr std::size_t kMostBytes = 12;  // of a number and its separator
+    constexpr std::size_t kMaxBytes = 12;  // of a number and its separator
     constexpr std::string_view kBegin = "{\"ids\":[", kEnd = "]}";
     const std::size_t before = output.size();
-    output.resize_and_overwrite(before + kBegin.size() + kEnd.size() + 1 + kMostBytes * ids.size(),
+    output.resize_and_overwrite(before + kBegin.size() + kEnd.size() + 1 + kMaxBytes * ids.size(),
                                 [&](char* buffer, std::size_t size) {
                                   char *at = buffer + before, *end = buffer + size;
                                   if (json_) at = std::ranges::copy(kBegin, at).out;

@@ -22,7 +22,7 @@ namespace {
 using Level = Finding::Level;
 
 /// How much of an object is read. A guess: a second of 10 Gb/s would be 1.2 GB, and a slow link should not take long.
-constexpr std::uint64_t kMostRead = 256 * kMiB, kLeastRead = 1 * kMiB;
+constexpr std::uint64_t kMaxRead = 256 * kMiB, kLeastRead = 1 * kMiB;
 constexpr Duration kReadingTime = std::chrono::seconds(5);
 constexpr int kFirstBytes = 5, kPasses = 3;  // the fastest of them was not delayed by other work
 constexpr std::uint64_t kReadingBudget = 128 * kMiB;
@@ -51,7 +51,7 @@ Result<Finding> MeasureReading(const Context& context, const std::string& url) {
     fastest = std::min(fastest, SystemClock().Now() - begun);
   }
   MemoryBudget budget(kReadingBudget);
-  const std::uint64_t bytes = std::min(object->size, kMostRead);
+  const std::uint64_t bytes = std::min(object->size, kMaxRead);
   double rate = 0;
   const TimePoint first = SystemClock().Now();
   for (int pass = 0; pass < kPasses && SystemClock().Now() - first < kReadingTime; ++pass) {

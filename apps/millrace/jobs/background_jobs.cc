@@ -39,8 +39,8 @@ Result<BackgroundStart> StartInBackground(const Context& context, const jobs::Sp
     options.argv.insert(options.argv.end(), {"--program", std::filesystem::absolute(program).string()});
   }
   Subprocess supervisor = MR_TRY(Subprocess::Start(std::move(options)));
-  constexpr std::size_t kMostWords = 64 * kKiB;
-  const std::string words = MR_TRY(supervisor.ReadStdout(kMostWords));
+  constexpr std::size_t kMaxWords = 64 * kKiB;
+  const std::string words = MR_TRY(supervisor.ReadStdout(kMaxWords));
   if (!words.ends_with(kDetached)) {
     const ExitState ended = *supervisor.Wait();
     if (ended.signal == 0 && ended.exit_code != 0) return BackgroundStart{.exit_status = ended.exit_code};

@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Of a record that is longer, the fields are not looked at.
-constexpr std::uint64_t kMostOfRecord = 4 * kMiB;
+constexpr std::uint64_t kMaxOfRecord = 4 * kMiB;
 /// The model that is not there yet.
 constexpr std::string_view kNewModel = "new";
 
@@ -78,7 +78,7 @@ Result<JobMachine> ParseMachine(std::string_view text) {
 Result<std::string> FirstLine(const data::DataObject& object, object::Call call) {
   if (object.token_bytes != 0) return std::string();
   if (object.content == nullptr) {
-    std::string text(std::min<std::uint64_t>(object.info.size, kMostOfRecord), '\0');
+    std::string text(std::min<std::uint64_t>(object.info.size, kMaxOfRecord), '\0');
     MR_TRY(data::ReadRange(object, 0, AsWritableBytes(text), "reading the first record of", call));
     return text.substr(0, text.find('\n'));
   }

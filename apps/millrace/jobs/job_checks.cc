@@ -379,11 +379,11 @@ class JobChecker {
     const object::Location folder = MR_TRY(FolderAt(url));
     const std::string key = fmt::format("{}.millrace/check-{}", folder.key, SecureHex(8));
     const std::string_view text = "millrace looks whether it may write here\n";
-    constexpr std::uint64_t kMostBytes = 4096;
+    constexpr std::uint64_t kMaxBytes = 4096;
     const auto put = [&] { return object::Put(*folder.store, key, AsBytes(text), {.if_none_match = true}, NewCall()); };
     if (auto first = put(); !first) return Fail(first.error().Context(fmt::format("writing to {}", url)));
     const auto looked = [&]() -> Status {
-      const auto read = MR_TRY(object::GetAll(*folder.store, key, kMostBytes, NewCall()));
+      const auto read = MR_TRY(object::GetAll(*folder.store, key, kMaxBytes, NewCall()));
       if (!read || read->bytes != text)
         return Fail(Code::kCorrupt, "{}: the store returns other bytes than were written", url);
       const auto again = put();

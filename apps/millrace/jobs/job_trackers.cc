@@ -10,14 +10,14 @@ namespace millrace::cli {
 namespace {
 
 constexpr std::string_view kIdFile = "tracked-run";
-constexpr std::uint64_t kMostId = 256;  // bytes
+constexpr std::uint64_t kMaxId = 256;  // bytes
 
 /// Returns the id of the run that goes on, or a new one.
 Result<std::string> IdIn(const std::filesystem::path& folder, bool goes_on) {
   const std::filesystem::path file = folder / kIdFile;
   if (goes_on) {
     // A job may not have had trackers before.
-    if (const auto known = ReadFile(file, kMostId); known && !known->empty()) return *known;
+    if (const auto known = ReadFile(file, kMaxId); known && !known->empty()) return *known;
   }
   std::string id = SecureHex(8);
   MR_TRY(WriteFileAtomic(file, AsBytes(id)));

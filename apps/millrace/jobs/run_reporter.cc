@@ -13,7 +13,7 @@ namespace {
 
 constexpr auto kLookInterval = std::chrono::seconds(5);    // reading a history takes milliseconds
 constexpr auto kReportInterval = std::chrono::minutes(1);  // a page that somebody has open and loads again
-constexpr std::size_t kMostEvents = 256;                   // in the report; the file has all
+constexpr std::size_t kMaxEvents = 256;                    // in the report; the file has all
 
 Status AppendLine(const std::filesystem::path& path, const std::string& line) {
   const UniqueFd file = MR_TRY(OpenFile(path, O_WRONLY | O_CREAT));
@@ -78,7 +78,7 @@ RunReporter::~RunReporter() {
 }
 
 void RunReporter::NoteEvent(const jobs::JobEvent& event) {
-  if (job_.events.size() >= kMostEvents) job_.events.erase(job_.events.begin());
+  if (job_.events.size() >= kMaxEvents) job_.events.erase(job_.events.begin());
   job_.events.push_back({.time = event.object.value("time", ""),
                          .what = event.object.value("event", ""),
                          .sentence = event.sentence.substr(0, event.sentence.find('\n'))});

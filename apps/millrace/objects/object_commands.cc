@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Each thread waits for one object. Parts of large objects are transferred in parallel besides.
-constexpr int kMostWorkers = 64;
+constexpr int kMaxWorkers = 64;
 constexpr int kParallelParts = 8;
 constexpr std::size_t kDeletesPerRequest = 1000;  // the most that S3 takes in one request
 
@@ -183,7 +183,7 @@ void WarnOfEmptyFilter(const ObjectPlace& place) {
 TransferRun::TransferRun(const Context& context, std::string verb) : context_(context), verb_(std::move(verb)) {
   const Globals& globals = context.globals;
   show_progress_ = !globals.dry_run && WantsProgress(globals.progress, globals.quiet, globals.json);
-  batch_ = std::make_unique<transfer::Batch>(std::min(globals.connect.concurrency, kMostWorkers), context.stop,
+  batch_ = std::make_unique<transfer::Batch>(std::min(globals.connect.concurrency, kMaxWorkers), context.stop,
                                              [this](const transfer::Batch::Outcome& outcome) { Report(outcome); });
   if (show_progress_) progress_ = std::make_unique<ProgressLine>(batch_->counters());
 }

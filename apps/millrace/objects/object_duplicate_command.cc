@@ -6,7 +6,7 @@
 namespace millrace::cli {
 namespace {
 
-constexpr std::size_t kMostSamples = 1'000'000;
+constexpr std::size_t kMaxSamples = 1'000'000;
 
 struct DuplicateFlags {
   std::string from, to, share;
@@ -42,9 +42,9 @@ Result<int> Duplicate(const Context& context, object::Connection& connection, co
   TransferRun run(context, "duplicate");
   std::vector<transfer::Item> items;
   MR_TRY(ForEach(sample, run.call(), nullptr, [&](transfer::Item item) -> Status {
-    if (items.size() == kMostSamples) {
+    if (items.size() == kMaxSamples) {
       return Fail(Code::kInvalidArgument, "{} has more than {} objects, too many for a sample", flags.from,
-                  FormatCount(kMostSamples));
+                  FormatCount(kMaxSamples));
     }
     items.push_back(std::move(item));
     return {};

@@ -208,7 +208,7 @@ void AddSweepFlags(CLI::App& sweep, SweepArguments& arguments) {
   sweep.add_option("--set", arguments.assignments, "key.path=value: the same in all runs (repeatable)")
       ->allow_extra_args(false);
   sweep.add_option("--random", arguments.random, "Draw the values of so many runs, instead of all combinations")
-      ->check(Between(std::size_t{1}, jobs::kMostSweepRuns));
+      ->check(Between(std::size_t{1}, jobs::kMaxSweepRuns));
   sweep.add_option("--seed", arguments.seed, "Of the values that are drawn (default: 1)");
   sweep.add_option("--at-once", arguments.at_once, "The most runs at the same time (default: 1)")
       ->check(Between(1, 1000));

@@ -23,7 +23,7 @@ constexpr Duration kSweepLook = std::chrono::milliseconds(500);
 /// A look asks a scheduler about each run.
 constexpr Duration kSchedulerLook = std::chrono::seconds(5);
 /// Slurm's default for MaxArraySize is 1001, one more than the largest number of an element.
-constexpr int kMostArrayNumber = 1000;
+constexpr int kMaxArrayNumber = 1000;
 
 Reports ReportsOf(const WatchedJob& watched, const std::string& metric) {
   Reports reports;
@@ -160,7 +160,7 @@ class SweepDriver {
       MR_TRY(PinHubRevisions(context_, plan_.specs[i]));
       elements.emplace_back(static_cast<int>(i) + 1, plan_.specs[i]);
     }
-    if (elements.empty() || elements.back().first > kMostArrayNumber) return false;
+    if (elements.empty() || elements.back().first > kMaxArrayNumber) return false;
     const auto id = SubmitArrayToSlurm(context_, state().name, elements, arguments_.at_once);
     if (!id && id.error().code() == Code::kUnsupported) return false;
     if (!id) return Fail(id.error());

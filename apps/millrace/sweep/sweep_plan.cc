@@ -115,8 +115,8 @@ Status CheckMetric(const SweepPlan& plan) {
 }  // namespace
 
 Result<SweepPlan> PlanSweep(const SweepArguments& arguments) {
-  constexpr std::uint64_t kMostJobFile = 4 * kMiB;
-  const std::string text = MR_TRY(ReadFile(arguments.file, kMostJobFile));
+  constexpr std::uint64_t kMaxJobFile = 4 * kMiB;
+  const std::string text = MR_TRY(ReadFile(arguments.file, kMaxJobFile));
   const std::vector<jobs::VariedKey> keys = MR_TRY(VariedKeys(arguments));
   const std::vector<jobs::RunValues> values = arguments.random
                                                   ? MR_TRY(jobs::RandomRuns(keys, *arguments.random, arguments.seed))

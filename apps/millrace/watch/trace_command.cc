@@ -109,9 +109,9 @@ Result<std::string> JoinRanks(const object::ReadLocation& folder, const TracedSt
   std::vector<std::string> traces;
   for (int rank = 0;; ++rank) {
     const std::string key = folder.key + trace::RankTraceKey(steps.first, steps.last, rank);
-    const auto found = MR_TRY(object::GetAll(*folder.store, key, trace::kMostTraceBytes, call));
+    const auto found = MR_TRY(object::GetAll(*folder.store, key, trace::kMaxTraceBytes, call));
     if (!found) break;
-    traces.push_back(MR_TRY(trace::Decompress(found->bytes, trace::kMostTraceBytes)));
+    traces.push_back(MR_TRY(trace::Decompress(found->bytes, trace::kMaxTraceBytes)));
   }
   return trace::Compress(MR_TRY(trace::JoinTraces(traces)));
 }
@@ -125,7 +125,7 @@ Status FetchTrace(const Context& context, const TraceFlags& flags) {
   const object::Call call{.stop = context.stop, .deadline = {}};
   const TracedSteps steps = MR_TRY(ChooseSteps(folder, url, flags, call));
   const auto found = MR_TRY(object::GetAll(*folder.store, folder.key + trace::TraceKey(steps.first, steps.last),
-                                           trace::kMostTraceBytes, call));
+                                           trace::kMaxTraceBytes, call));
   const std::string packed = found ? found->bytes : MR_TRY(JoinRanks(folder, steps, call));
   const std::string name = fmt::format("trace-{}-{}.json.gz", steps.first, steps.last);
   const std::filesystem::path out = flags.out.empty() ? name : flags.out;

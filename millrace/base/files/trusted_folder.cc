@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostLinks = 40;          // the kernel's own limit (path_resolution(7))
+constexpr int kMaxLinks = 40;           // the kernel's own limit (path_resolution(7))
 constexpr mode_t kOwnersFolder = 0700;  // for the owner alone
 constexpr mode_t kGroupMayWrite = S_IWGRP, kAllMayWrite = S_IWOTH;
 
@@ -116,7 +116,7 @@ class FolderWalk {
     if (!ours || stranger_on_the_way_) {
       return Refuse(fmt::format("{} is a symbolic link that another user may have made", name), "; ");
     }
-    if (++links_ > kMostLinks) return Refuse(fmt::format("{} is a symbolic link in a circle", name), "; ");
+    if (++links_ > kMaxLinks) return Refuse(fmt::format("{} is a symbolic link in a circle", name), "; ");
     std::array<char, PATH_MAX> target{};
     const ssize_t size = ::readlinkat(link.get(), "", target.data(), target.size());
     if (size <= 0) return SystemFailure("reading a symbolic link of");

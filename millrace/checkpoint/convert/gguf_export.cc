@@ -23,7 +23,7 @@ namespace {
 
 /// Elements that are converted at a time, at least. A guess: 256 KiB of floats stay in the second-level cache.
 constexpr std::uint64_t kStepElements = 64 * kKiB;
-constexpr std::uint64_t kMostVocabulary = 64 * kMiB;  ///< of a tokenizer's file; a guess
+constexpr std::uint64_t kMaxVocabulary = 64 * kMiB;  ///< of a tokenizer's file; a guess
 constexpr std::string_view kRopeFactors = "rope_freqs.weight";
 
 /// general.file_type: llama.cpp's enumeration llama_ftype.
@@ -209,7 +209,7 @@ class GgufExport {
     const std::string kept = std::string(kFilesGroup) + name;
     const auto file = manifest.tensors.find(kept);
     std::string content;
-    if (file == manifest.tensors.end() || file->second.bytes() > kMostVocabulary) return content;
+    if (file == manifest.tensors.end() || file->second.bytes() > kMaxVocabulary) return content;
     content.resize(file->second.bytes());
     MR_TRY(stream_.reader().Read(kept, 0, AsWritableBytes(content), stream_.call()));
     return content;

@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t kAttemptDigits = 16, kIdentityDigits = kAttemptDigits / 2;
 constexpr std::string_view kEnding = ".json";
 /// The most bytes of a note. A note has 6 bytes for each MiB of a file, and a file is a tensor at least.
-constexpr std::uint64_t kMostNoteBytes = 64 * kMiB;
+constexpr std::uint64_t kMaxNoteBytes = 64 * kMiB;
 
 std::string Digits(std::string_view text, std::size_t digits) {
   return HexEncode(Sha256(AsBytes(text))).substr(0, digits);
@@ -65,7 +65,7 @@ Status ImportJournal::Read(object::Store& store, const object::Call& call) {
     const char* last = key.data() + key.size() - kEnding.size();
     if (!key.starts_with(start)) continue;
     const auto [end, error] = std::from_chars(key.data() + start.size(), last, file);
-    const auto content = MR_TRY(object::GetAll(store, key, kMostNoteBytes, call));
+    const auto content = MR_TRY(object::GetAll(store, key, kMaxNoteBytes, call));
     if (error != std::errc() || end != last || !content) continue;
     const Manifest note = MR_TRY(Manifest::ParsePart(content->bytes, key));
     const auto meta = note.files.find(RankFile(attempt_, static_cast<int>(file)));

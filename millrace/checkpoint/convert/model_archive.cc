@@ -27,9 +27,9 @@ namespace {
 /// Two of these are in memory: one is read while the other one arrives. A guess, as the parts of other downloads.
 constexpr std::uint64_t kArchiveChunk = 16 * kMiB;
 constexpr std::size_t kInflated = 256 * kKiB;
-constexpr std::size_t kMostArchiveFiles = 10'000;
+constexpr std::size_t kMaxArchiveFiles = 10'000;
 /// What may follow the archive's end: tar pads to its record size, which is 10 KiB or a tape's.
-constexpr std::uint64_t kMostPadding = 16 * kMiB;
+constexpr std::uint64_t kMaxPadding = 16 * kMiB;
 constexpr std::uint64_t kImportMemory = 256 * kMiB;  // a tensor that is not in C order must fit half of it
 constexpr std::string_view kPickle = "pytorch_model.bin";
 
@@ -177,8 +177,8 @@ class ArchiveFiles final : public TarVisitor {
       : what_(std::move(what)), most_(most_bytes), store_(store) {}
 
   Status Begin(const std::string& name, std::uint64_t size) override {
-    if (seen_.size() >= kMostArchiveFiles) {
-      return Fail(Code::kResourceExhausted, "{} has more than {} files", what_, kMostArchiveFiles);
+    if (seen_.size() >= kMaxArchiveFiles) {
+      return Fail(Code::kResourceExhausted, "{} has more than {} files", what_, kMaxArchiveFiles);
     }
     if (!seen_.insert(name).second) return Fail(Code::kCorrupt, "{} has two files {}", what_, name);
     keeps_ = IsOfModel(name);
@@ -232,7 +232,7 @@ Result<std::string> Unpack(const object::Location& archive, const std::string& w
     if (bytes.empty()) break;
     MR_TRY(inflater->Add(bytes, [&](ByteSpan inflated) -> Status {
       if (tar.ended()) padding += inflated.size();
-      if (padding > kMostPadding) return Fail(Code::kCorrupt, "{} goes on behind the end of its archive", what);
+      if (padding > kMaxPadding) return Fail(Code::kCorrupt, "{} goes on behind the end of its archive", what);
       return tar.Add(inflated);
     }));
   }

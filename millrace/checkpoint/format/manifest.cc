@@ -23,13 +23,13 @@ constexpr std::size_t kTail = kCrcMember.size() + kCrcDigits + kEnd.size();
 /// Sizes of files are signed 64-bit integers in many interfaces.
 constexpr std::uint64_t kMaxFileBytes = std::numeric_limits<std::int64_t>::max();
 /// The limits of Writer::Options::chunk_bytes. A guess: smaller chunks make large manifests, larger ones slow reads.
-constexpr std::uint64_t kLeastChunk = 4 * kKiB, kMostChunk = 1 * kGiB;
+constexpr std::uint64_t kLeastChunk = 4 * kKiB, kMaxChunk = 1 * kGiB;
 /// A bound against damage. A guess: far more ranks than any job has.
 constexpr std::int64_t kMaxRanks = 1 << 20;
 /// Bounds the memory for the parsed JSON. 64 million values hold 12 million slices.
-constexpr std::size_t kMostValues = 64 * 1024 * 1024;
+constexpr std::size_t kMaxValues = 64 * 1024 * 1024;
 /// The most bytes of a file's name. A guess: names of Millrace have about 40.
-constexpr std::size_t kMostName = 512;
+constexpr std::size_t kMaxName = 512;
 
 std::uint64_t ChunkCount(const FileMeta& file) {
   return file.size / file.chunk_bytes + (file.size % file.chunk_bytes != 0);
@@ -49,11 +49,11 @@ Result<std::vector<std::uint32_t>> DecodeCrcs(std::string_view text) {
 
 Status CheckFile(std::string_view name, const FileMeta& file) {
   MR_TRY(CheckConfined(name, "", "the manifest"));
-  if (name.size() > kMostName || name.ends_with('/') || name.find('\\') != name.npos)
+  if (name.size() > kMaxName || name.ends_with('/') || name.find('\\') != name.npos)
     return Fail(Code::kCorrupt, "\"{}\" is not an acceptable name of a file", name);
   if (file.size > kMaxFileBytes) return Fail(Code::kCorrupt, "file {}: impossible size {}", name, file.size);
   if (file.chunk_crc32c.empty() && file.chunk_bytes == 0) return {};
-  if (file.chunk_bytes < kLeastChunk || file.chunk_bytes > kMostChunk)
+  if (file.chunk_bytes < kLeastChunk || file.chunk_bytes > kMaxChunk)
     return Fail(Code::kCorrupt, "file {}: impossible chunk size {}", name, file.chunk_bytes);
   if (file.chunk_crc32c.size() != ChunkCount(file)) {
     return Fail(Code::kCorrupt, "file {}: {} checksums for {} chunks", name, file.chunk_crc32c.size(),
@@ -349,7 +349,7 @@ Result<Manifest> Manifest::ParsePart(std::string_view text, std::string_view nam
     return Fail(Code::kCorrupt, "{}: its CRC-32C is {}, it says {}: damaged after it was written", name, actual,
                 stored);
   }
-  auto json = ParseJson(text, name, {.bytes = kMaxBytes, .values = kMostValues});
+  auto json = ParseJson(text, name, {.bytes = kMaxBytes, .values = kMaxValues});
   if (!json) return Fail(json.error().WithCode(Code::kCorrupt));
   auto manifest = FromJson(*json);
   if (!manifest) {

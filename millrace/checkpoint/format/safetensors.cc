@@ -132,9 +132,9 @@ Result<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(std::string_view js
 
 std::string MissingShard(const std::set<std::string>& files) {
   constexpr std::string_view kOf = "-of-", kSuffix = ".safetensors";
-  constexpr std::size_t kMostDigits = 9;  // of a shard's number: fits 32 bits
+  constexpr std::size_t kMaxDigits = 9;  // of a shard's number: fits 32 bits
   const auto number = [](std::string_view text) -> std::optional<std::uint64_t> {
-    if (text.empty() || text.size() > kMostDigits || text.find_first_not_of("0123456789") != text.npos) return {};
+    if (text.empty() || text.size() > kMaxDigits || text.find_first_not_of("0123456789") != text.npos) return {};
     return std::strtoull(std::string(text).c_str(), nullptr, 10);
   };
   struct ShardSet {

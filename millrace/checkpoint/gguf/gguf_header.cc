@@ -12,11 +12,11 @@ namespace {
 
 constexpr std::string_view kMagic = "GGUF";
 constexpr std::uint32_t kVersion = 3;
-constexpr std::uint64_t kGgufAlignment = 32;        ///< of data, unless the metadata say otherwise
-constexpr std::uint64_t kMostDimensions = 4;        ///< GGML_MAX_DIMS
-constexpr std::uint64_t kMostNesting = 4;           ///< of arrays in arrays; a guess: none is in use
-constexpr std::uint64_t kMostGgufName = 64 * kKiB;  ///< of a key: 2^16 - 1, as the specification says
-constexpr std::uint64_t kMostAlignment = 1 * kMiB;  ///< a guess
+constexpr std::uint64_t kGgufAlignment = 32;       ///< of data, unless the metadata say otherwise
+constexpr std::uint64_t kMaxDimensions = 4;        ///< GGML_MAX_DIMS
+constexpr std::uint64_t kMaxNesting = 4;           ///< of arrays in arrays; a guess: none is in use
+constexpr std::uint64_t kMaxGgufName = 64 * kKiB;  ///< of a key: 2^16 - 1, as the specification says
+constexpr std::uint64_t kMaxAlignment = 1 * kMiB;  ///< a guess
 
 /// The types of values in the metadata.
 enum class ValueType : std::uint32_t {
@@ -135,7 +135,7 @@ class HeaderReader {
   Result<std::optional<GgufValue>> Array(std::uint64_t nesting) {
     const ValueType type = MR_TRY(Type());
     const auto count = Number<std::uint64_t>();
-    if (nesting > kMostNesting) return Fail(Code::kCorrupt, "{}: arrays are nested too deep", what_);
+    if (nesting > kMaxNesting) return Fail(Code::kCorrupt, "{}: arrays are nested too deep", what_);
     if (count > kMaxGgufHeader) return Fail(Code::kCorrupt, "{}: an array of {} elements", what_, count);
     if (count > rest() / WidthOf(type)) {  // of strings and arrays, at least the length
       ended_ = true;
@@ -175,18 +175,18 @@ class HeaderReader {
 /// Reads the name, shape, type and offset of a tensor. Offsets count from the start of the data.
 Result<GgufTensor> ReadTensor(HeaderReader& reader, std::string_view what) {
   GgufTensor tensor;
-  tensor.name = MR_TRY(reader.String(kMostGgufName));
+  tensor.name = MR_TRY(reader.String(kMaxGgufName));
   const auto dimensions = reader.Number<std::uint32_t>();
-  if (dimensions > kMostDimensions)
+  if (dimensions > kMaxDimensions)
     return Fail(Code::kCorrupt, "{}: tensor {} has {} dimensions", what, tensor.name, dimensions);
   std::uint64_t elements = 1;
   for (std::uint32_t d = 0; d < dimensions; ++d) {
     const auto extent = reader.Number<std::uint64_t>();
     // Far above any tensor, and far below where products overflow.
-    constexpr std::uint64_t kMostElements = 1ull << 48;
+    constexpr std::uint64_t kMaxElements = 1ull << 48;
     if (extent == 0 && !reader.at_end())
       return Fail(Code::kCorrupt, "{}: tensor {} has no elements", what, tensor.name);
-    if (extent > kMostElements || (extent > 0 && elements > kMostElements / extent))
+    if (extent > kMaxElements || (extent > 0 && elements > kMaxElements / extent))
       return Fail(Code::kCorrupt, "{}: tensor {} is too large", what, tensor.name);
     elements *= extent;
     tensor.shape.insert(tensor.shape.begin(), static_cast<std::int64_t>(extent));
@@ -209,7 +209,7 @@ Result<GgufTensor> ReadTensor(HeaderReader& reader, std::string_view what) {
 Status PlaceTensors(GgufHeader& header, std::uint64_t file_bytes, std::string_view what) {
   std::uint64_t alignment = kGgufAlignment;
   if (const auto* says = header.Find<std::int64_t>("general.alignment")) {
-    if (*says < 1 || *says > static_cast<std::int64_t>(kMostAlignment))
+    if (*says < 1 || *says > static_cast<std::int64_t>(kMaxAlignment))
       return Fail(Code::kCorrupt, "{}: an alignment of {} bytes", what, *says);
     alignment = static_cast<std::uint64_t>(*says);
   }
@@ -297,7 +297,7 @@ Result<std::optional<GgufHeader>> ParseGgufHeader(std::string_view bytes, std::u
   const auto tensors = reader.Number<std::uint64_t>(), members = reader.Number<std::uint64_t>();
   GgufHeader header;
   for (std::uint64_t i = 0; i < members && !reader.at_end(); ++i) {
-    std::string key = MR_TRY(reader.String(kMostGgufName));
+    std::string key = MR_TRY(reader.String(kMaxGgufName));
     const ValueType type = MR_TRY(reader.Type());
     auto value = type == ValueType::kArray ? MR_TRY(reader.Array(0)) : std::optional(MR_TRY(reader.Scalar(type)));
     if (value && !header.metadata.emplace(key, *std::move(value)).second && !reader.at_end())

@@ -144,10 +144,10 @@ void DecodeRun(GgmlType type, ByteSpan stored, MutableByteSpan elements) {
 /// Returns the values of rope_freqs.weight; none if the file does not have it.
 Result<std::vector<float>> ReadRopeFactors(const object::ReadLocation& location, const ReadGguf& read,
                                            std::string_view what, const object::Call& call) {
-  constexpr std::uint64_t kMostFactors = 4096;  // of heads of 8,192 rows; those of today have 256
+  constexpr std::uint64_t kMaxFactors = 4096;  // of heads of 8,192 rows; those of today have 256
   const auto tensor = std::ranges::find(read.header.tensors, kRopeFactors, &GgufTensor::name);
   if (tensor == read.header.tensors.end()) return std::vector<float>();
-  if (tensor->shape.size() != 1 || static_cast<std::uint64_t>(tensor->shape[0]) > kMostFactors)
+  if (tensor->shape.size() != 1 || static_cast<std::uint64_t>(tensor->shape[0]) > kMaxFactors)
     return Fail(Code::kCorrupt, "{}: the tensor {} should be a list of factors", what, kRopeFactors);
   std::string bytes(tensor->bytes(), '\0');
   const object::GetOptions range{.range = object::ByteRange{tensor->offset, bytes.size()}, .if_match = read.info.etag};

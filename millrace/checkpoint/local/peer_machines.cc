@@ -29,7 +29,7 @@ namespace {
 constexpr int kTokenBytes = 16, kSecretBytes = 32;
 /// The buffer for a file that another machine sends. 8 MiB: the part size of uploads. Larger if the file would have too
 /// many parts, up to a bound on memory (a guess).
-constexpr std::uint64_t kPartBytes = 8 * kMiB, kMostPartBytes = 1 * kGiB;
+constexpr std::uint64_t kPartBytes = 8 * kMiB, kMaxPartBytes = 1 * kGiB;
 /// A request to another machine is repeated for about 15 seconds, for example if that machine has no free connection.
 /// A guess.
 constexpr int kAttempts = 12;
@@ -37,7 +37,7 @@ constexpr Duration kFirstPause = std::chrono::milliseconds(100), kLongestPause =
 /// Connections of a rank to each other machine. A guess; half of kReaders.
 constexpr int kConnections = 4;
 /// All ranks of a large run may connect at once. An idle connection is closed soon, to make room for others. A guess.
-constexpr int kMostConnections = 2048;
+constexpr int kMaxConnections = 2048;
 constexpr Duration kIdle = std::chrono::seconds(1);
 constexpr char kFrom[] = "from", kBytes[] = "bytes";
 
@@ -149,7 +149,7 @@ class FolderServer {
     const std::string upload = MR_TRY(object::CreateMultipart(*folder_.store, key));
     auto written = [&]() -> Status {
       std::vector<object::PartInfo> parts;
-      Buffer part(std::clamp(size / parts_at_most + 1, std::min(kPartBytes, size), kMostPartBytes));
+      Buffer part(std::clamp(size / parts_at_most + 1, std::min(kPartBytes, size), kMaxPartBytes));
       while (const std::size_t got = MR_TRY(Fill(request, part.span()))) {
         const int number = static_cast<int>(parts.size()) + 1;
         parts.push_back(MR_TRY(object::UploadPart(*folder_.store, key, upload, number, part.span().first(got))));
@@ -226,7 +226,7 @@ Result<std::shared_ptr<PeerMachines>> PeerMachines::Connect(RankExchange& group,
     object::RootFolder root = MR_TRY(object::RootFolder::Open("/" + own->key, true));
     auto serving = std::make_shared<FolderServer>(*own, std::move(root), made->authorization_);
     made->server_ = MR_TRY(http::Server::Start(
-        {.listen = address + ":0", .max_connections = kMostConnections, .idle_timeout = kIdle},
+        {.listen = address + ":0", .max_connections = kMaxConnections, .idle_timeout = kIdle},
         [serving](http::ServerRequest& request, http::ServerResponse& response) { (*serving)(request, response); }));
     return fmt::format("{}:{}", address, made->server_->port());
   };

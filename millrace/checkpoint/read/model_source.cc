@@ -47,11 +47,11 @@ Result<std::string> ModelSource::Version(object::Call call) const {
 
 Result<std::optional<Json>> ModelSource::AdapterConfig(object::Call call) const {
   constexpr std::string_view kFile = "adapter_config.json";
-  constexpr std::uint64_t kMostBytes = 1 * kMiB;  // PEFT's files have about a kilobyte
+  constexpr std::uint64_t kMaxBytes = 1 * kMiB;  // PEFT's files have about a kilobyte
   const Json* stored = JsonFind(reader().manifest().meta, kMetaAdapterConfig);
   if (stored != nullptr) return std::optional<Json>(*stored);
   if (!folder_.store) return std::optional<Json>();
-  const auto text = MR_TRY(File(kFile, kMostBytes, std::move(call)));
+  const auto text = MR_TRY(File(kFile, kMaxBytes, std::move(call)));
   if (!text) return std::optional<Json>();
   return MR_TRY(ParseJson(*text, fmt::format("{}/{}", name(), kFile)));
 }

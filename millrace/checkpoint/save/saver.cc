@@ -16,7 +16,7 @@ namespace millrace::checkpoint {
 namespace {
 
 /// Nested values of a caller's metadata. A guess: far more than any configuration has.
-constexpr int kMostDepth = 1024;
+constexpr int kMaxMetaDepth = 1024;
 
 /// Counts the parts in flight and collects their results. The uploading thread must call WaitForAll before it destroys
 /// this object.
@@ -233,7 +233,8 @@ Result<Manifest> Saver::Merge(const SaveJob& job, const std::string& attempt, st
   manifest.run = guard_.run();
   manifest.parent = parent_;
   manifest.metrics = job.metrics;
-  if (!job.meta.empty()) manifest.meta = MR_TRY(ParseJson(job.meta, "the metadata of the save", {.depth = kMostDepth}));
+  if (!job.meta.empty())
+    manifest.meta = MR_TRY(ParseJson(job.meta, "the metadata of the save", {.depth = kMaxMetaDepth}));
   bool changed = false;
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
     RankReport report = MR_TRY(DecodeReport(std::move(reports[rank]), rank));

@@ -66,7 +66,7 @@ class StoreClient {
       std::size_t wanted = sizeof head;
       if (bytes_ >= sizeof head) {
         std::memcpy(&head, order_.data(), sizeof head);
-        ended = head.size > kMostStoreText || (head.order == StoreOrder::kGet && head.size > 0) ||
+        ended = head.size > kMaxStoreText || (head.order == StoreOrder::kGet && head.size > 0) ||
                 (head.order != StoreOrder::kSet && head.order != StoreOrder::kGet);
         if (ended) return {};
         wanted += head.size;
@@ -87,7 +87,7 @@ class StoreClient {
 
  private:
   UniqueFd fd_;
-  std::array<std::byte, sizeof(StoreHead) + kMostStoreText> order_{};
+  std::array<std::byte, sizeof(StoreHead) + kMaxStoreText> order_{};
   std::size_t bytes_ = 0;  ///< of the order, so far
   std::optional<StoreKey> awaited_;
   std::string answer_;
@@ -189,9 +189,9 @@ Result<RankStore> RankStore::Connect(const SocketAddress& at, const RankKey& key
 }
 
 Status RankStore::Set(std::string_view key, std::string_view text, TimePoint deadline) {
-  if (text.size() > kMostStoreText) {
+  if (text.size() > kMaxStoreText) {
     return Fail(Code::kInvalidArgument, "{}: a text of {} bytes; at most {} are stored", kLost, text.size(),
-                kMostStoreText);
+                kMaxStoreText);
   }
   const StoreHead head{
       .order = StoreOrder::kSet, .size = static_cast<std::uint16_t>(text.size()), .key = Sha256(AsBytes(key))};
@@ -209,7 +209,7 @@ Result<std::string> RankStore::Get(std::string_view key, TimePoint deadline) {
   const auto exchange = [&]() -> Status {
     MR_TRY(SendAll(fd_.get(), std::as_bytes(std::span(&head, 1)), deadline, {}));
     MR_TRY(ReceiveAll(fd_.get(), std::as_writable_bytes(std::span(&size, 1)), deadline, {}));
-    if (size > kMostStoreText) return Fail(Code::kInternal, "it answers with {} bytes", size);
+    if (size > kMaxStoreText) return Fail(Code::kInternal, "it answers with {} bytes", size);
     text.resize(size);
     return ReceiveAll(fd_.get(), AsWritableBytes(text), deadline, {});
   };

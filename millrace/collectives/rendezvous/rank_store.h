@@ -44,7 +44,7 @@ class RankStore {
   /// Connects. Waits for rank 0 until `deadline`. Errors: those of ConnectProved.
   static Result<RankStore> Connect(const SocketAddress& at, const RankKey& key, TimePoint deadline);
 
-  /// Leaves a text of at most kMostStoreText bytes. Errors: kInvalidArgument if it is longer; kUnavailable if rank 0 is
+  /// Leaves a text of at most kMaxStoreText bytes. Errors: kInvalidArgument if it is longer; kUnavailable if rank 0 is
   /// lost.
   Status Set(std::string_view key, std::string_view text, TimePoint deadline);
   /// Returns the text under a key as soon as it is there. Errors: kUnavailable if it does not come by `deadline`, or if

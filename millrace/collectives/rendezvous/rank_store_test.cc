@@ -41,7 +41,7 @@ TEST_F(RankStoreTest, KeepsTexts) {
   ASSERT_TRUE(b.Set("empty", "", Soon()));
   EXPECT_EQ(b.Get("key", Soon()).value(), "another");
   EXPECT_EQ(b.Get("empty", Soon()).value(), "");
-  const std::string longest(kMostStoreText, 'x');
+  const std::string longest(kMaxStoreText, 'x');
   ASSERT_TRUE(a.Set(std::string(100'000, 'k'), longest, Soon()));
   EXPECT_EQ(a.Get(std::string(100'000, 'k'), Soon()).value(), longest);
   EXPECT_EQ(a.Set("key", longest + "x", Soon()).error().code(), Code::kInvalidArgument);
@@ -111,7 +111,7 @@ TEST_F(RankStoreTest, SilentRanksHoldUpNoOther) {
 }
 
 TEST_F(RankStoreTest, LengthsAreBounded) {
-  StoreHead head{.order = StoreOrder::kSet, .size = kMostStoreText + 1, .key = {}};
+  StoreHead head{.order = StoreOrder::kSet, .size = kMaxStoreText + 1, .key = {}};
   const UniqueFd too_long = Proved(), no_order = Proved(), get_with_text = Proved();
   ASSERT_TRUE(SendAll(too_long.get(), std::as_bytes(std::span(&head, 1)), Soon(), {}));
   EXPECT_TRUE(IsEnded(too_long));

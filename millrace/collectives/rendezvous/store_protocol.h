@@ -18,7 +18,7 @@ inline constexpr ConnectionRequest kStoreRequest = {std::byte{'s'}, std::byte{'t
 /// Keys travel as their SHA-256, so that all have one size.
 using StoreKey = Sha256Digest;
 /// The longest text. Ranks leave names of machines, addresses and names of segments.
-inline constexpr std::size_t kMostStoreText = 1024;
+inline constexpr std::size_t kMaxStoreText = 1024;
 
 enum class StoreOrder : std::uint8_t {
   kSet,  ///< the text follows; there is no answer

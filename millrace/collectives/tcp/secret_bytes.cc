@@ -11,15 +11,15 @@ namespace millrace::collectives {
 
 struct SecretBytes::Page {
   explicit Page(ByteSpan bytes) : size(bytes.size()) {
-    void* const mapped = ::mmap(nullptr, kMost, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapped == MAP_FAILED || size > kMost) std::abort();
+    void* const mapped = ::mmap(nullptr, kMax, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped == MAP_FAILED || size > kMax) std::abort();
     data = static_cast<std::byte*>(mapped);
-    ::madvise(mapped, kMost, MADV_DONTDUMP);
+    ::madvise(mapped, kMax, MADV_DONTDUMP);
     std::ranges::copy(bytes, data);
   }
   ~Page() {
-    ::explicit_bzero(data, kMost);
-    ::munmap(data, kMost);
+    ::explicit_bzero(data, kMax);
+    ::munmap(data, kMax);
   }
   Page(const Page&) = delete;
   Page& operator=(const Page&) = delete;

@@ -29,12 +29,12 @@ Result<std::vector<std::string>> Texts(const Json& json, std::string_view key) {
   return texts;
 }
 
-constexpr std::uint64_t kMostLogBytes = 4 * kMiB;
+constexpr std::uint64_t kMaxLogBytes = 4 * kMiB;
 constexpr Duration kEndTimeout = std::chrono::seconds(5);  // between the closing of its report and its end
 
 /// The last line that the daemon logged after the first `offset` bytes, without the program's name.
 std::string LastLine(const std::filesystem::path& log, std::uint64_t offset) {
-  const std::string text = ReadFile(log, kMostLogBytes).value_or("");
+  const std::string text = ReadFile(log, kMaxLogBytes).value_or("");
   std::string_view rest = Trim(std::string_view(text).substr(std::min<std::size_t>(offset, text.size())));
   rest = rest.substr(rest.rfind('\n') + 1);
   constexpr std::string_view kProgram = "millrace: ";

@@ -11,10 +11,10 @@ namespace {
 
 constexpr char kFormat[] = "millrace-csi-mount";
 constexpr char kFile[] = "mount.json";
-constexpr std::uint64_t kMostBytes = 64 * kKiB;
+constexpr std::uint64_t kMaxBytes = 64 * kKiB;
 
 std::optional<MountRecord> ReadRecord(const std::filesystem::path& path) {
-  auto text = ReadFile(path, kMostBytes);
+  auto text = ReadFile(path, kMaxBytes);
   if (!text) return std::nullopt;
   auto json = ParseJson(*text, path.string());
   if (!json || !json->is_object() || json->value("format", "") != kFormat) return std::nullopt;

@@ -12,7 +12,7 @@
 namespace millrace::csi {
 namespace {
 
-constexpr int kMostThreads = 4;  // per name; calls for one volume may overlap
+constexpr int kMaxThreads = 4;  // per name; calls for one volume may overlap
 
 /// How many threads ask for each name: a path, and what is asked of it. Lives as long as the process, because those
 /// threads may.
@@ -25,7 +25,7 @@ class AskedPaths {
   bool Add(const std::string& name) MR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     int& threads = threads_[name];
-    if (threads == kMostThreads) return false;
+    if (threads == kMaxThreads) return false;
     ++threads;
     return true;
   }

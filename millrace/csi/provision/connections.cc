@@ -7,7 +7,7 @@
 namespace millrace::csi {
 
 Result<std::shared_ptr<object::Connection>> Connections::Get(const Secrets& secrets) {
-  constexpr std::size_t kMost = 16;  // each has sockets; a cluster has few StorageClasses
+  constexpr std::size_t kMax = 16;  // each has sockets; a cluster has few StorageClasses
   MutexLock lock(mutex_);
   const auto found = std::ranges::find(entries_, secrets, &Entry::secrets);
   if (found != entries_.end()) {
@@ -29,7 +29,7 @@ Result<std::shared_ptr<object::Connection>> Connections::Get(const Secrets& secr
   }
   std::shared_ptr<object::Connection> connection = MR_TRY(object::OpenConnection(std::move(options)));
   entries_.push_front({secrets, connection});
-  if (entries_.size() > kMost) entries_.pop_back();
+  if (entries_.size() > kMax) entries_.pop_back();
   return connection;
 }
 

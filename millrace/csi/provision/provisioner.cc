@@ -22,7 +22,7 @@ constexpr auto kParameters =
     std::to_array<std::string_view>({kBucketParameter, kPrefixParameter, kOwnBucketParameter, kBucketPrefixParameter,
                                      kOnDeleteParameter, kCapacityParameter, kEnforceCapacityParameter});
 constexpr char kDefaultBucketPrefix[] = "millrace-";
-constexpr std::uint64_t kMostMarkBytes = 256 * kKiB;
+constexpr std::uint64_t kMaxMarkBytes = 256 * kKiB;
 // No bucket has a limit. Sums of it do not overflow.
 constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max() / 1024;
 constexpr std::string_view kTokenBegin = "after:";
@@ -137,7 +137,7 @@ Result<Provisioner::OpenedRoot> Provisioner::OpenRoot(VolumeRoot root, const Sec
 Result<std::optional<Provisioner::StoredVolumeRecord>> Provisioner::ReadRecord(const OpenedRoot& at, RootKind kind,
                                                                                const object::Call& call) const {
   const std::string key = at.root.mark_key(kind);
-  auto content = object::GetAll(*at.store, key, kMostMarkBytes, call);
+  auto content = object::GetAll(*at.store, key, kMaxMarkBytes, call);
   if (!content && content.error().code() == Code::kNotFound) return std::nullopt;  // the bucket does not exist
   if (!content) return Fail(content.error());
   if (!*content) return std::nullopt;

@@ -26,9 +26,9 @@ namespace {
 // Arrow's format: each message begins with the continuation marker. The marker and a zero length end the stream.
 constexpr std::uint32_t kMessageBegin = 0xFFFFFFFF;
 constexpr std::size_t kEndBytes = 8;
-constexpr std::int64_t kMostRows = std::int64_t{1} << 60;  // the sum of two does not overflow
+constexpr std::int64_t kMaxRows = std::int64_t{1} << 60;  // the sum of two does not overflow
 /// The most decompressed bytes of one batch. 1 TiB: reserved addresses, which fit in the 128 TiB of a process.
-constexpr std::uint64_t kMostDecompressed = std::uint64_t{1} << 40;
+constexpr std::uint64_t kMaxDecompressed = std::uint64_t{1} << 40;
 /// 64 bytes: the alignment that Arrow recommends for buffers.
 constexpr std::uint64_t kAlignment = 64;
 /// Ranges of a buffer with a smaller gap between them are read at once. A guess: 64 KiB cost less than a round trip.
@@ -186,7 +186,7 @@ bool SparseBatch::CheckBuffers(const arrow::ArrayData& data) {
 
 Status SparseBatch::CheckRows() const {
   const std::int64_t rows = batch_->num_rows();
-  if (rows < 0 || rows > kMostRows) return Damaged();
+  if (rows < 0 || rows > kMaxRows) return Damaged();
   for (const auto& data : batch_->column_data()) {
     if (data->length != rows) return Damaged();
   }
@@ -199,11 +199,11 @@ Status SparseBatch::MapDecompressed(const object::Call& call) {
   std::uint64_t bytes = 0;
   bytes_ = 0;
   for (const CompressedBuffer& buffer : compressed_) {
-    if (buffer.bytes > kMostDecompressed || bytes > kMostDecompressed) return Damaged();
+    if (buffer.bytes > kMaxDecompressed || bytes > kMaxDecompressed) return Damaged();
     bytes += (buffer.bytes + kAlignment - 1) / kAlignment * kAlignment;
     bytes_ += buffer.bytes;
   }
-  if (bytes > kMostDecompressed) return Damaged();
+  if (bytes > kMaxDecompressed) return Damaged();
   decompressed_ = MR_TRY(MapAddresses(static_cast<std::size_t>(bytes + kAlignment)));
   std::byte* target = decompressed_.memory;
   for (CompressedBuffer& buffer : compressed_) {
@@ -269,7 +269,7 @@ Result<std::shared_ptr<arrow::RecordBatch>> SparseBatch::Read(std::uint64_t firs
 /// Fetches all bytes of `rows` rows of an array, from `first` on.
 Status SparseBatch::FetchRows(const arrow::ArrayData& data, std::int64_t first, std::int64_t rows,
                               const object::Call& call) {
-  if (data.offset < 0 || data.offset > kMostRows || data.length > kMostRows) return Damaged();
+  if (data.offset < 0 || data.offset > kMaxRows || data.length > kMaxRows) return Damaged();
   if (first < 0 || rows < 0 || first > data.length || rows > data.length - first) return Damaged();
   const std::int64_t at = data.offset + first;
   const arrow::DataType& storage = *StorageOf(data.type.get());

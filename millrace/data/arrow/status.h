@@ -21,7 +21,7 @@ inline Error ToError(const arrow::Status& status, std::string_view what) {
         Code::kUnsupported,
         fmt::format("{}: decoding this piece takes more than {}, and no more can be held; write smaller record "
                     "batches or row groups (pandas and pyarrow: max_chunksize=1000, row_group_size=1000)",
-                    what, FormatBytes(kMostDecodingBytes)));
+                    what, FormatBytes(kMaxDecodingBytes)));
   }
   bool unsupported = status.IsNotImplemented() || status.IsCapacityError();
   return Error(unsupported ? Code::kUnsupported : Code::kCorrupt, fmt::format("{}: {}", what, status.message()));

@@ -66,7 +66,7 @@ Result<std::unique_ptr<LanguageDetector>> LanguageDetector::Open(const LanguageL
 
 std::vector<std::string> LanguageDetector::DetectLanguages(std::string_view text) const {
   if (text.size() < kLeastBytes) return {};
-  text = text.substr(0, kMostBytes);
+  text = text.substr(0, kMaxBytes);
   while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0xC0) == 0x80) text.remove_suffix(1);
   // "[en--utf8][sco--utf8]", or a word without brackets: "SHORT", "UNKNOWN".
   const char* const answer = functions_->classify(handle_, text.data(), text.size());

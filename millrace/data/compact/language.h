@@ -26,7 +26,7 @@ struct LanguageLibrary {
 class LanguageDetector {
  public:
   /// How much of a text is read. Reading more rarely changes the result.
-  static constexpr std::size_t kMostBytes = 4096;
+  static constexpr std::size_t kMaxBytes = 4096;
   /// Texts below this size are not judged: the library would name some language at random.
   static constexpr std::size_t kLeastBytes = 24;
 

@@ -26,7 +26,7 @@ TEST(LanguageDetector, TellsLanguagesApart) {
   EXPECT_THAT(guesser.DetectLanguages("这是一个关于语言识别的简单测试，我们希望它能够正确识别中文。"),
               ElementsAre("zh"));
   EXPECT_THAT(guesser.DetectLanguages("ok"), IsEmpty());
-  std::string cut(LanguageDetector::kMostBytes - 1, 'a');
+  std::string cut(LanguageDetector::kMaxBytes - 1, 'a');
   guesser.DetectLanguages(cut + "é");  // the limit is within a character
 }
 

@@ -14,8 +14,8 @@ namespace millrace::data {
 namespace {
 
 constexpr std::uint64_t kSampleBytes = 1 * kMiB;  // holds a record of nearly every data set
-constexpr int kMostRecords = 200;                 // a guess: a header or a few odd records may come first
-constexpr std::size_t kMostNamed = 20;            // fields in a message
+constexpr int kMaxRecords = 200;                  // a guess: a header or a few odd records may come first
+constexpr std::size_t kMaxNamed = 20;             // fields in a message
 
 /// Returns the first records of the object as lines. The last may be cut.
 Result<Buffer> ReadFirst(const DataObject& object, const object::Call& call) {
@@ -66,7 +66,7 @@ bool Has(const std::vector<std::string>& names, std::string_view name) {
 
 std::string FieldMismatch::ToString() const {
   std::vector<std::string> named(present.begin(),
-                                 present.begin() + static_cast<std::ptrdiff_t>(std::min(kMostNamed, present.size())));
+                                 present.begin() + static_cast<std::ptrdiff_t>(std::min(kMaxNamed, present.size())));
   if (named.size() < present.size()) named.emplace_back("…");
   std::string text = fmt::format("the records have no field{} {}; they have {}", missing.size() == 1 ? "" : "s",
                                  fmt::join(missing, ", "), fmt::join(named, ", "));
@@ -84,7 +84,7 @@ Result<std::optional<FieldMismatch>> FindFieldMismatch(const DataObject& object,
   EncodedDocument document;
   std::optional<FieldMismatch> first;
   int usable = 0;
-  for (int i = 0; i < kMostRecords && !rest.empty(); ++i) {
+  for (int i = 0; i < kMaxRecords && !rest.empty(); ++i) {
     const std::size_t end = rest.find('\n');
     const std::string_view line = rest.substr(0, end);
     rest = end == rest.npos ? std::string_view() : rest.substr(end + 1);

@@ -35,7 +35,7 @@ Result<Buffer> MetadataReader::Read(std::uint64_t address, std::uint64_t bytes) 
     const std::uint64_t page = (address + done) / kPageBytes, begin = (address + done) % kPageBytes;
     auto at = pages_.find(page);
     if (at == pages_.end()) {
-      if ((pages_.size() + 1) * kPageBytes > kMost) return Unsupported("its tables are too large to be held in memory");
+      if ((pages_.size() + 1) * kPageBytes > kMax) return Unsupported("its tables are too large to be held in memory");
       Buffer content(std::min(kPageBytes, object_.info.size - page * kPageBytes));
       MR_TRY(ReadRange(object_, page * kPageBytes, content.span(), "reading the tables of", call_));
       at = pages_.emplace(page, std::move(content)).first;

@@ -43,7 +43,7 @@ class MetadataReader {
   MetadataReader(const DataObject& object, object::Call call) : object_(object), call_(std::move(call)) {}
 
   /// Returns the bytes at an address. Blocks.
-  /// Errors: kCorrupt if the range is not in the file; kUnsupported beyond kMost bytes of pages; those of ReadRange.
+  /// Errors: kCorrupt if the range is not in the file; kUnsupported beyond kMax bytes of pages; those of ReadRange.
   Result<Buffer> Read(std::uint64_t address, std::uint64_t bytes);
   /// Returns an error of the file: its URL and `why`.
   std::unexpected<Error> Corrupt(std::string_view why) const;
@@ -54,7 +54,7 @@ class MetadataReader {
  private:
   static constexpr std::uint64_t kPageBytes = 64 * kKiB;
   /// The most metadata of a file. A guess: chunk tables of 20 GB of samples.
-  static constexpr std::uint64_t kMost = 256 * kMiB;
+  static constexpr std::uint64_t kMax = 256 * kMiB;
 
   const DataObject& object_;
   const object::Call call_;

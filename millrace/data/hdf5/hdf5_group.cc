@@ -59,8 +59,8 @@ class HeaderReader {
 
  private:
   Status BeginSecondVersion(std::uint64_t address) {
-    constexpr std::uint64_t kMostBytes = 4 + 1 + 1 + 16 + 4 + 8;  // in front of the messages
-    const Buffer start = MR_TRY(file_.Read(address, std::min(kMostBytes, file_.file_bytes() - address)));
+    constexpr std::uint64_t kMaxBytes = 4 + 1 + 1 + 16 + 4 + 8;  // in front of the messages
+    const Buffer start = MR_TRY(file_.Read(address, std::min(kMaxBytes, file_.file_bytes() - address)));
     FieldCursor cursor(start.span());
     cursor.Skip(4);
     const std::uint8_t version = cursor.U8(), flags = cursor.U8();
@@ -110,9 +110,9 @@ class HeaderReader {
 
 /// Returns the address of the outermost group's object header.
 Result<std::uint64_t> RootAddress(MetadataReader& file) {
-  constexpr std::uint64_t kLeast = 48, kMost = 96 + 8;  // bytes of a superblock
+  constexpr std::uint64_t kLeast = 48, kMax = 96 + 8;  // bytes of a superblock
   if (file.file_bytes() < kLeast) return file.Corrupt("it is too short");
-  const Buffer start = MR_TRY(file.Read(0, std::min(kMost, file.file_bytes())));
+  const Buffer start = MR_TRY(file.Read(0, std::min(kMax, file.file_bytes())));
   if (!AsText(start).starts_with(kSignature)) return file.Corrupt("it does not begin as HDF5 files do");
   FieldCursor cursor(start.span());
   cursor.Skip(kSignature.size());

@@ -12,7 +12,7 @@ namespace millrace::data {
 namespace {
 
 constexpr std::uint64_t kBlockBytes = 1 * kMiB;  ///< the block size of a mount's cache, which may share the folder
-constexpr std::size_t kMostWaiting = 4096;       ///< chunks; a guess: kWaitingBytes limits them first
+constexpr std::size_t kMaxWaiting = 4096;        ///< chunks; a guess: kWaitingBytes limits them first
 
 bool OnDiskAnyway(const DataObject& object) { return !object.content && object.url.starts_with('/'); }
 
@@ -49,7 +49,7 @@ Result<std::unique_ptr<ChunkDisk>> ChunkDisk::Open(std::filesystem::path folder,
   return std::unique_ptr<ChunkDisk>(new ChunkDisk(std::move(tier)));
 }
 
-ChunkDisk::ChunkDisk(std::unique_ptr<cache::DiskTier> tier) : tier_(std::move(tier)), waiting_(kMostWaiting) {
+ChunkDisk::ChunkDisk(std::unique_ptr<cache::DiskTier> tier) : tier_(std::move(tier)), waiting_(kMaxWaiting) {
   writer_.Spawn("data-disk", [this](const std::stop_token&) {
     while (auto waiting = waiting_.Pop()) {
       Write(*waiting);

@@ -51,12 +51,12 @@ Result<double> OptionalDeviation(const Json& json, std::string_view key, double 
 }
 
 Result<std::int64_t> OptionalClasses(const Json& json, std::string_view what) {
-  constexpr std::int64_t kMostClasses = 1 << 20;
+  constexpr std::int64_t kMaxClasses = 1 << 20;
   const Json* names = JsonFind(json, "id2label");
   const std::int64_t named = names != nullptr && names->is_object() ? static_cast<std::int64_t>(names->size()) : 2;
   const std::int64_t classes = MR_TRY(OptionalInt(json, "num_labels", named));
-  if (classes < 1 || classes > kMostClasses) {
-    return Fail(Code::kInvalidArgument, "{}: {} labels; there must be 1 … {}", what, classes, kMostClasses);
+  if (classes < 1 || classes > kMaxClasses) {
+    return Fail(Code::kInvalidArgument, "{}: {} labels; there must be 1 … {}", what, classes, kMaxClasses);
   }
   return classes;
 }

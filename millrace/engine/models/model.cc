@@ -310,7 +310,7 @@ at::Tensor Model::NextLogits(const at::Tensor& ids, const ForwardContext& contex
   const ops::HeadLayout layout{sizes.num_heads, sizes.num_kv_heads, sizes.head_dim};
   const at::Device device = buffer_->device();
   const bool repeats = RepeatsSteps() && context.adapted_rows.empty() &&
-                       sequences.count() <= RecordedSteps::kMostSequences && sequences.limit() <= sizes.max_positions &&
+                       sequences.count() <= RecordedSteps::kMaxSequences && sequences.limit() <= sizes.max_positions &&
                        !ops::UsesPlainKernels() && ops::RepeatsAttendBlocks(layout, buffer_->dtype(), device);
   if (!repeats) return compute(ids.to(device, /*non_blocking=*/true), context);
   std::shared_ptr<RecordedSteps>& recorded = context.cache->Recorded();

@@ -25,11 +25,11 @@ class RecordedSteps {
 
   RecordedSteps(KvCache& cache, at::Device device) : cache_(cache), device_(device), recorder_(device) {}
   /// Sequences of a step, at most.
-  static constexpr std::int64_t kMostSequences = 256;
+  static constexpr std::int64_t kMaxSequences = 256;
 
   /// Returns the logits of a step for the next token of each of n sequences. ids: int64 [n], on the device, or pinned
   /// on the CPU. `max_positions`: of the model. REQUIRES: the work of `compute` depends on the positions and blocks of
-  /// single tokens only in what the GPU reads; n <= kMostSequences, and no sequence is longer than max_positions.
+  /// single tokens only in what the GPU reads; n <= kMaxSequences, and no sequence is longer than max_positions.
   at::Tensor Run(const at::Tensor& ids, const ops::Sequences& sequences, const ops::BlockTables& tables,
                  std::int64_t max_positions, const Compute& compute);
 

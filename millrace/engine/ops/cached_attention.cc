@@ -47,8 +47,8 @@ std::vector<RowTask> TasksOf(const HeadLayout& layout, const Sequences& sequence
   std::vector<RowTask> tasks;
   for (std::int64_t i = 0; i < sequences.count(); ++i) {
     const std::int64_t rows = sequences.length(i) * group;
-    for (std::int64_t first = 0; first < rows; first += cpu::kMostAttendingRows) {
-      const std::int64_t count = std::min(cpu::kMostAttendingRows, rows - first);
+    for (std::int64_t first = 0; first < rows; first += cpu::kMaxAttendingRows) {
+      const std::int64_t count = std::min(cpu::kMaxAttendingRows, rows - first);
       const std::int64_t keys = sequences.past(i) + (first + count - 1) / group + 1;
       for (std::int64_t head = 0; head < layout.kv_heads; ++head) tasks.push_back({i, head, first, count, keys});
     }
@@ -82,7 +82,7 @@ at::Tensor AttendBlocksOf(const at::Tensor& qkv, const HeadLayout& layout, const
   std::atomic<std::size_t> next = 0;
   const auto threads = std::min(static_cast<std::int64_t>(tasks.size()), std::int64_t{at::get_num_threads()});
   at::parallel_for(0, threads, 1, [&](std::int64_t, std::int64_t) {
-    constexpr std::int64_t kRows = cpu::kMostAttendingRows;
+    constexpr std::int64_t kRows = cpu::kMaxAttendingRows;
     std::vector<float> queries(static_cast<std::size_t>(kRows * dim)), mixed(queries.size());
     std::vector<float> scores(static_cast<std::size_t>(kRows * scores_stride));
     std::vector<cpu::KeySpan> visible(static_cast<std::size_t>(kRows));

@@ -63,7 +63,7 @@ at::Tensor Optimizer::MakeState(at::ScalarType type) const {
 }
 
 void Optimizer::AddState(std::string kind) {
-  TORCH_CHECK(state_.size() < kMostMoments);
+  TORCH_CHECK(state_.size() < kMaxMoments);
   state_.push_back({std::move(kind), MakeState(storage_.bf16_moments ? at::kBFloat16 : at::kFloat)});
 }
 
@@ -124,7 +124,7 @@ void Optimizer::ForEachPart(const UniformRun& run, std::int64_t from, std::int64
                             const std::function<void(const Part&)>& update) const {
   const bool rounds_weights = storage_.rounds_weights, rounds_moments = storage_.bf16_moments && !state_.empty();
   const std::int64_t most = rounds_weights || rounds_moments ? kPartElements : count;
-  float wide_weights[kPartElements], wide_moments[kMostMoments][kPartElements];
+  float wide_weights[kPartElements], wide_moments[kMaxMoments][kPartElements];
   cpu::RoundedElements elements{.key = StepKey(run), .first = 0, .numbers = run.numbers};
   for (std::int64_t done = 0; done < count; done += most) {
     Part part{.from = from + done, .count = std::min(most, count - done)};
@@ -133,7 +133,7 @@ void Optimizer::ForEachPart(const UniformRun& run, std::int64_t from, std::int64
     cpu::Bf16* const weights = rounds_weights ? ops::Data<cpu::Bf16>(run.values) + part.from : nullptr;
     if (rounds_weights) cpu::Widen(weights, wide_weights, part.count);
     part.master = rounds_weights ? wide_weights : run.master.data_ptr<float>() + part.from;
-    std::array<cpu::Bf16*, kMostMoments> moments = {};
+    std::array<cpu::Bf16*, kMaxMoments> moments = {};
     for (std::size_t i = 0; i < state_.size(); ++i) {
       const std::int64_t at = run.begin + part.from;
       if (rounds_moments) {

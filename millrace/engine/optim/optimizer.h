@@ -65,13 +65,13 @@ class Optimizer {
     cpu::ElementNumbers numbers = {};  ///< of the slice
     std::int64_t size() const { return values.numel(); }
   };
-  static constexpr std::size_t kMostMoments = 2;
+  static constexpr std::size_t kMaxMoments = 2;
   /// Elements of a run as updates take them: in float32.
   struct Part {
     std::int64_t from = 0, count = 0;  ///< elements of the run
     float* master = nullptr;           ///< the weights
     float* gradients = nullptr;
-    std::array<float*, kMostMoments> moments = {};  ///< in the order of AddState(); null: there are fewer
+    std::array<float*, kMaxMoments> moments = {};  ///< in the order of AddState(); null: there are fewer
     at::Tensor Master() const { return Tensor(master); }
     at::Tensor Gradients() const { return Tensor(gradients); }
     at::Tensor Moment(std::size_t i) const { return Tensor(moments[i]); }

@@ -82,9 +82,9 @@ struct Fp8Scale {
 /// the tensor is NaN.
 MR_HOST_DEVICE inline Fp8Scale Fp8ScaleOf(Fp8Format format, float largest) {
   if (largest == 0) return {};
-  constexpr float kMost = 0x1p126F;  // its inverse is a normal number
+  constexpr float kMax = 0x1p126F;  // its inverse is a normal number
   const float factor = Fp8Largest(format) / largest;
-  const float encode = factor > kMost ? kMost : factor;
+  const float encode = factor > kMax ? kMax : factor;
   return {encode, 1 / encode};
 }
 

@@ -19,7 +19,7 @@
 namespace millrace::engine::ops::cuda {
 namespace {
 
-constexpr int kMostAlgorithms = 16;
+constexpr int kMaxAlgorithms = 16;
 /// Ways take turns, so that all of them meet the same clocks. The best time of a way counts.
 constexpr int kRounds = 5, kProducts = 4;
 
@@ -103,8 +103,8 @@ class Trial {
       const at::Tensor want = ResultsOf([&] { return MakeAsUsual(); });
       const at::Tensor got = ResultsOf([&] { return Make(algorithm); });
       if (!got.equal(ResultsOf([&] { return Make(algorithm); }))) return false;
-      constexpr double kMost = 1e-2;  // of bfloat16, relative
-      return ((got - want).norm() / want.norm()).item<double>() < kMost;
+      constexpr double kMax = 1e-2;  // of bfloat16, relative
+      return ((got - want).norm() / want.norm()).item<double>() < kMax;
     } catch (const c10::Error&) {  // what cuBLAS suggests may still not run
       return false;
     }
@@ -159,7 +159,7 @@ class Timer {
 
 std::optional<GpuAlgorithm> FasterAlgorithm(const GpuProduct& product, at::Device device) {
   const Trial trial(product, device);
-  std::vector<GpuAlgorithm> algorithms = Algorithms(product, trial.operands(), kMostAlgorithms);
+  std::vector<GpuAlgorithm> algorithms = Algorithms(product, trial.operands(), kMaxAlgorithms);
   std::erase_if(algorithms, [&](const GpuAlgorithm& algorithm) { return !trial.IsRight(algorithm); });
   if (algorithms.empty()) return std::nullopt;
   const auto several = [](auto&& make) {

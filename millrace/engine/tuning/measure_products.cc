@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::array kMethods = {ProductMethod::kSgemm, ProductMethod::kMatmul, ProductMethod::kBlas};
 /// Methods take turns, so that all of them meet the same load of the machine. The best time counts.
-constexpr int kLeastRounds = 5, kMostRounds = 40;
+constexpr int kLeastRounds = 5, kMaxRounds = 40;
 constexpr Duration kLongEnough = std::chrono::milliseconds(60);  // of a shape
 
 /// Matrices as a step's product of this shape has them.
@@ -54,7 +54,7 @@ ProductMethod FastestMethod(const ProductShape& shape, Clock& clock) {
   best.fill(Duration::max());
   for (const ProductMethod method : kMethods) TimeOf(operands, shape, method, clock);  // compiles, and warms caches
   Duration spent{};
-  for (int round = 0; round < kMostRounds && (round < kLeastRounds || spent < kLongEnough); ++round) {
+  for (int round = 0; round < kMaxRounds && (round < kLeastRounds || spent < kLongEnough); ++round) {
     for (std::size_t i = 0; i < kMethods.size(); ++i) {
       const Duration took = TimeOf(operands, shape, kMethods[i], clock);
       best[i] = std::min(best[i], took);

@@ -11,12 +11,12 @@ namespace millrace::http {
 namespace {
 
 int LoopsFor(const Client::Options& options) {
-  // Guesses. A loop with fewer connections than kLeastConnections would mostly idle. The cores beyond kMost are left
+  // Guesses. A loop with fewer connections than kLeastConnections would mostly idle. The cores beyond kMax are left
   // to those who use the bytes.
-  constexpr int kMost = 4, kLeastConnections = 8;
+  constexpr int kMax = 4, kLeastConnections = 8;
   if (options.max_bytes_per_second > 0) return 1;
   if (options.loops > 0) return std::min(options.loops, options.max_connections);
-  return std::clamp(std::min(UsableCores(), options.max_connections / kLeastConnections), 1, kMost);
+  return std::clamp(std::min(UsableCores(), options.max_connections / kLeastConnections), 1, kMax);
 }
 
 /// The share of loop `index` when `count` loops divide `total`.

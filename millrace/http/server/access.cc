@@ -15,9 +15,9 @@
 namespace millrace::http {
 namespace {
 
-constexpr std::uint64_t kMostKeyFileBytes = 64 * kKiB;  // a thousand keys of 64 characters: more is another file
-constexpr std::size_t kLeastKeyBytes = 16;              // shorter keys can be guessed
-constexpr std::uint8_t kLoopbackNet = 127;              // 127.0.0.0/8
+constexpr std::uint64_t kMaxKeyFileBytes = 64 * kKiB;  // a thousand keys of 64 characters: more is another file
+constexpr std::size_t kLeastKeyBytes = 16;             // shorter keys can be guessed
+constexpr std::uint8_t kLoopbackNet = 127;             // 127.0.0.0/8
 
 }  // namespace
 
@@ -26,7 +26,7 @@ ApiKeys::ApiKeys(const std::vector<std::string>& keys) {
 }
 
 Result<ApiKeys> ApiKeys::Load(const std::filesystem::path& file) {
-  const std::string text = MR_TRY(ReadPrivateFile(file, kMostKeyFileBytes));
+  const std::string text = MR_TRY(ReadPrivateFile(file, kMaxKeyFileBytes));
   std::vector<std::string> keys;
   int number = 0;
   for (std::string_view line : Split(text, '\n')) {

@@ -263,10 +263,10 @@ TEST(Server, TurnsAwayMoreRequestsThanItsConnections) {
 }
 
 TEST(Server, HalfOpenConnectionsDoNotShutOthersOut) {
-  constexpr int kMost = 16;
-  auto server = StartServer(EchoBody, {.max_connections = kMost});
+  constexpr int kMax = 16;
+  auto server = StartServer(EchoBody, {.max_connections = kMax});
   std::vector<std::unique_ptr<RawClient>> half_open;
-  for (int i = 0; i < kMost; ++i) {
+  for (int i = 0; i < kMax; ++i) {
     half_open.push_back(std::make_unique<RawClient>(server->port()));
     half_open.back()->Send("GET / HT");
   }

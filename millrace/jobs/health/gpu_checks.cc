@@ -56,10 +56,10 @@ std::vector<XidError> HardwareXids(const std::filesystem::path& kernel_log) {
   // A record of /dev/kmsg: "PRIORITY,NUMBER,MICROSECONDS,FLAGS;TEXT"; each read() returns one.
   const auto file = OpenFile(kernel_log, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (!file) return {};
-  constexpr std::size_t kMostBytes = 16 * kMiB;
+  constexpr std::size_t kMaxBytes = 16 * kMiB;
   std::string text;
   char record[8192];
-  while (text.size() < kMostBytes) {
+  while (text.size() < kMaxBytes) {
     const ssize_t n = ::read(file->get(), record, sizeof record);
     if (n < 0 && errno == EPIPE) continue;  // a record was overwritten before it was read
     if (n <= 0) break;

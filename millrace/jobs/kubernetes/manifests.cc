@@ -19,9 +19,9 @@ constexpr int kPodLeaveSeconds = 180;
 /// Finished jobs stay for their logs.
 constexpr int kKeepSeconds = 7 * 24 * 3600;
 /// How often one pod may fail. The podFailurePolicy does not count pods that leave or are taken away.
-constexpr int kMostPodFailures = 20;
+constexpr int kMaxPodFailures = 20;
 /// How often the launcher of an MPIJob starts. The operator cannot tell a deleted launcher from a failed job.
-constexpr int kMostLaunchers = 3;
+constexpr int kMaxLaunchers = 3;
 constexpr const char* kMillrace = "/usr/bin/millrace";
 constexpr const char* kCsiDriver = "csi.millrace.dev";
 /// Not a volume: those that a group may write to are not to be trusted.
@@ -105,7 +105,7 @@ class Renderer {
                  {"completionMode", "Indexed"},
                  {"completions", spec_.run.nodes},
                  {"parallelism", spec_.run.nodes},
-                 {"backoffLimitPerIndex", kMostPodFailures},
+                 {"backoffLimitPerIndex", kMaxPodFailures},
                  {"maxFailedIndexes", 0},
                  {"podReplacementPolicy", "Failed"},
                  {"ttlSecondsAfterFinished", kKeepSeconds}};
@@ -151,7 +151,7 @@ class Renderer {
     const Json spec = {{"slotsPerWorker", spec_.run.processes_per_node},
                        {"runPolicy",
                         {{"cleanPodPolicy", "Running"},
-                         {"backoffLimit", kMostLaunchers},
+                         {"backoffLimit", kMaxLaunchers},
                          {"ttlSecondsAfterFinished", kKeepSeconds},
                          {"suspend", true}}},
                        {"sshAuthMountPath", "/root/.ssh"},

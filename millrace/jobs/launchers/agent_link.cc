@@ -31,12 +31,12 @@ namespace {
 
 constexpr Duration kHandshakeTime = std::chrono::seconds(10);
 constexpr Duration kSilence = std::chrono::seconds(20);  ///< as a supervisor's (RemoteLauncher::Options::silence)
-constexpr std::size_t kMostHandshakes = 16;              ///< under way at a time; more wait in the kernel's queue
+constexpr std::size_t kMaxHandshakes = 16;               ///< under way at a time; more wait in the kernel's queue
 constexpr std::size_t kChunk = 64 * kKiB;
 constexpr char kIdentity[] = "millrace";
 
 /// Bytes that wait for a slow reader. When there are more, the other side is not read.
-constexpr std::size_t kMostPending = 256 * kKiB;
+constexpr std::size_t kMaxPending = 256 * kKiB;
 
 struct FreeSsl {
   void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
@@ -146,7 +146,7 @@ class SendBuffer {
  public:
   std::string_view bytes() const { return std::string_view(bytes_).substr(begin_); }
   bool empty() const { return begin_ == bytes_.size(); }
-  bool full() const { return bytes().size() >= kMostPending; }
+  bool full() const { return bytes().size() >= kMaxPending; }
   void Add(std::string_view more) { bytes_ += more; }
   void Drop(std::size_t n) {
     begin_ += n;
@@ -278,7 +278,7 @@ class HandshakeAcceptor {
   std::optional<TlsLink> AcceptLink(int wake) {
     for (;;) {
       std::vector<pollfd> watched = {{wake, POLLIN, 0},
-                                     {candidates_.size() < kMostHandshakes ? listener_.fd.get() : -1, POLLIN, 0}};
+                                     {candidates_.size() < kMaxHandshakes ? listener_.fd.get() : -1, POLLIN, 0}};
       TimePoint next = TimePoint::max();
       for (const PendingHandshake& each : candidates_) {
         watched.push_back({each.link.fd(), each.link.events(), 0});
@@ -359,11 +359,11 @@ Result<UniqueFd> Dial(std::string_view address, TimePoint until) {
 }  // namespace
 
 Result<std::string> ReadAgentKey(const std::filesystem::path& file) {
-  constexpr std::size_t kLeast = 16, kMost = 256;  // OpenSSL's limit is PSK_MAX_PSK_LEN
-  std::string key = MR_TRY(ReadFile(file, kMost + 1));
+  constexpr std::size_t kLeast = 16, kMax = 256;  // OpenSSL's limit is PSK_MAX_PSK_LEN
+  std::string key = MR_TRY(ReadFile(file, kMax + 1));
   if (key.ends_with('\n')) key.pop_back();
-  if (key.size() < kLeast || key.size() > kMost) {
-    return Fail(Code::kInvalidArgument, "{}: a key has {} to {} bytes", file.string(), kLeast, kMost);
+  if (key.size() < kLeast || key.size() > kMax) {
+    return Fail(Code::kInvalidArgument, "{}: a key has {} to {} bytes", file.string(), kLeast, kMax);
   }
   return key;
 }

@@ -32,7 +32,7 @@ namespace millrace::jobs {
 namespace {
 
 constexpr Duration kLookInterval = std::chrono::milliseconds(100);  // a guess: log lines then seem immediate
-constexpr std::size_t kMostHeartbeat = 4096;                        // bytes that are read of a heartbeat file
+constexpr std::size_t kMaxHeartbeat = 4096;                         // bytes that are read of a heartbeat file
 
 /// The archive to unpack, and where.
 struct CodeOptions {
@@ -317,7 +317,7 @@ void LocalLauncher::ReadHeartbeat(int rank) {
   RankProcess& child = children_[static_cast<std::size_t>(rank)];
   if (beat != child.beat) ++state.beats;
   child.beat = beat;
-  char text[kMostHeartbeat];
+  char text[kMaxHeartbeat];
   ssize_t n = ::pread(file->get(), text, sizeof text, 0);
   std::uint64_t step = 0;
   auto [end, error] = std::from_chars(text, text + std::max<ssize_t>(n, 0), step);

@@ -48,10 +48,10 @@ std::string Sentence(const Finding& finding) {
 }  // namespace
 
 std::string LastErrorLines(std::string_view words) {
-  constexpr std::size_t kMostLines = 2;
+  constexpr std::size_t kMaxLines = 2;
   std::vector<std::string_view> lines = Split(words, '\n');
   std::erase_if(lines, [](std::string_view line) { return Trim(line).empty(); });
-  if (lines.size() > kMostLines) lines.erase(lines.begin(), lines.end() - kMostLines);
+  if (lines.size() > kMaxLines) lines.erase(lines.begin(), lines.end() - kMaxLines);
   return fmt::format("{}", fmt::join(lines, " "));
 }
 

@@ -19,7 +19,7 @@ class RE2;
 namespace millrace::jobs {
 
 /// The bounds are SageMaker's (AlgorithmSpecification and MetricDefinition in its API).
-inline constexpr std::size_t kMostMetricDefinitions = 40, kMostMetricName = 255, kMostMetricRegex = 500;
+inline constexpr std::size_t kMaxMetricDefinitions = 40, kMaxMetricName = 255, kMaxMetricRegex = 500;
 
 struct MetricDefinition {
   std::string name;

@@ -30,9 +30,9 @@ void OutputMetrics::TakeEnd(Duration ran) {
 void OutputMetrics::Search(std::string_view readable, std::string_view line) {
   std::vector<std::pair<std::string, double>> values;
   matcher_.Find(readable, line, [&](const std::string& name, double value) { values.emplace_back(name, value); });
-  constexpr double kMostSteps = 1e15;  // beyond, a double may skip integers
+  constexpr double kMaxSteps = 1e15;  // beyond, a double may skip integers
   for (const auto& [name, value] : values) {
-    if (name == "step" && value >= 1 && value <= kMostSteps) step_ = static_cast<std::uint64_t>(value);
+    if (name == "step" && value >= 1 && value <= kMaxSteps) step_ = static_cast<std::uint64_t>(value);
   }
   for (const auto& [name, value] : values) {
     const std::uint64_t step = step_ > 0 ? step_ : ++found_[name];

@@ -115,8 +115,8 @@ class Packer {
 
   Result<SourceArchive> Pack() {
     rules_.Add(kAlwaysIgnored);
-    constexpr std::uint64_t kMostRules = kMiB;
-    if (const auto own = ReadFile(root_ / kIgnoreFile, kMostRules)) {
+    constexpr std::uint64_t kMaxRules = kMiB;
+    if (const auto own = ReadFile(root_ / kIgnoreFile, kMaxRules)) {
       rules_.Add(*own);
     } else if (own.error().code() != Code::kNotFound) {
       return Fail(own.error());

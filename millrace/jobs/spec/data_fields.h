@@ -15,7 +15,7 @@
 
 namespace millrace::jobs {
 
-inline constexpr std::int64_t kMostSteps = std::int64_t{1} << 40;
+inline constexpr std::int64_t kMaxSteps = std::int64_t{1} << 40;
 
 /// Visits a word whose value is not stored as text.
 template <class Visitor, class Value, class Name, class Parse>
@@ -150,7 +150,7 @@ void VisitData(Visitor& v, DataSpec& spec) {
     s.Integer(
         Key("window", "The number of records among which the order is random. 0 or 1: each source keeps its order.")
             .In("records"),
-        data.shuffle_window, 0, kMostSteps);
+        data.shuffle_window, 0, kMaxSteps);
   });
   v.OptionalInteger(
       Key("max_broken", "Number of unusable records that are allowed.").In("records").Unset("100, or 0.1 % of all"),

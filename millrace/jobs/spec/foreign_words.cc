@@ -237,9 +237,9 @@ std::string KeyHint(std::string_view section, std::string_view name) {
     return fmt::format("is a word of {}: {}{}", word->programs, word->advice,
                        elsewhere ? fmt::format(", in {}", word->section) : "");
   }
-  constexpr std::size_t kMost = 3;  // more would be no hint
+  constexpr std::size_t kMax = 3;  // more would be no hint
   const std::vector<std::string> paths = KeysNamed(name);
-  if (paths.empty() || paths.size() > kMost) return "";
+  if (paths.empty() || paths.size() > kMax) return "";
   return fmt::format("is not a key of {}: write {}", section.empty() ? "the job file itself" : section,
                      fmt::join(paths, " or "));
 }

@@ -101,9 +101,9 @@ Status CheckVolumeSource(const Node& volume) {
     return Fail(
         volume["source"].Invalid("should be one volume as Kubernetes writes it, such as {hostPath: {path: /data}}"));
   }
-  constexpr std::size_t kMostName = 253;
+  constexpr std::size_t kMaxName = 253;
   auto is_name = [](const std::string& text) {
-    return std::ranges::all_of(Split(text, '.'), [](std::string_view part) { return IsLabel(part, kMostName); });
+    return std::ranges::all_of(Split(text, '.'), [](std::string_view part) { return IsLabel(part, kMaxName); });
   };
   if (claim && !is_name(MR_TRY(volume["claim"].String()))) {
     return Fail(volume["claim"].Invalid("cannot be the name of a PersistentVolumeClaim"));
@@ -161,7 +161,7 @@ Status CheckElastic(const Node& node, const RunSpec& run) {
 
 Status CheckPods(const Node& node, const RunSpec& run) {
   const KubernetesSpec& pods = run.kubernetes;
-  constexpr std::size_t kMostLabel = 63, kMostName = 253;
+  constexpr std::size_t kMaxLabel = 63, kMaxName = 253;
   if (pods.image.empty()) {
     return Fail(node["image"].Invalid("is required: a container image with Millrace (docs/guide/kubernetes.md)"));
   }
@@ -169,7 +169,7 @@ Status CheckPods(const Node& node, const RunSpec& run) {
   if (std::ranges::find(kPolicies, pods.image_pull_policy) == std::end(kPolicies)) {
     return Fail(node["image_pull_policy"].Invalid("should be one of Always, IfNotPresent, Never"));
   }
-  if (!pods.space.empty() && !IsLabel(pods.space, kMostLabel)) {
+  if (!pods.space.empty() && !IsLabel(pods.space, kMaxLabel)) {
     return Fail(node["namespace"].Invalid("should be lower-case letters, digits and '-'"));
   }
   for (const auto& [name, amount] : pods.resources) {
@@ -179,8 +179,7 @@ Status CheckPods(const Node& node, const RunSpec& run) {
     }
   }
   const auto check_secret = [&](const char* key, const std::string& name) -> Status {
-    if (std::ranges::all_of(Split(name, '.'), [](std::string_view part) { return IsLabel(part, kMostName); }))
-      return {};
+    if (std::ranges::all_of(Split(name, '.'), [](std::string_view part) { return IsLabel(part, kMaxName); })) return {};
     return Fail(node[key].Invalid(fmt::format("{} cannot be the name of a Secret", name)));
   };
   for (const std::string& name : pods.env_from) MR_TRY(check_secret("env_from", name));
@@ -214,11 +213,11 @@ Status CompleteHosts(const Node& node, RunSpec& run, SpecPurpose purpose) {
           fmt::format("{} has {} slots and {} has {}: every host should have as many, or set processes_per_node",
                       hosts.front().host, hosts.front().slots, host.host, host.slots)));
     }
-    constexpr int kMostProcesses = 256;
+    constexpr int kMaxProcesses = 256;
     const int slots = hosts.front().slots;
-    if (slots > kMostProcesses) {
+    if (slots > kMaxProcesses) {
       return Fail(
-          node["hostfile"].Invalid(fmt::format("{} slots on a host; at most {} are possible", slots, kMostProcesses)));
+          node["hostfile"].Invalid(fmt::format("{} slots on a host; at most {} are possible", slots, kMaxProcesses)));
     }
     if (slots > 0) run.processes_per_node = slots;
   }
@@ -230,12 +229,12 @@ Status CompleteHosts(const Node& node, RunSpec& run, SpecPurpose purpose) {
 
 Status CheckPodName(const Node& root, const Spec& spec) {
   // Pods are named after the job; their names are host names, of at most 63 characters.
-  constexpr std::size_t kMost = 50;
-  if (!spec.run.in_pods() || IsLabel(spec.name, kMost)) return {};
+  constexpr std::size_t kMax = 50;
+  if (!spec.run.in_pods() || IsLabel(spec.name, kMax)) return {};
   return Fail(root["name"].Invalid(
       fmt::format("should be at most {} lower-case letters, digits and '-' with launcher: {}, because pods are named "
                   "after the job",
-                  kMost, spec.run.launcher)));
+                  kMax, spec.run.launcher)));
 }
 
 Status CheckCost(const Node& node, const CostSpec& cost) {

@@ -94,8 +94,8 @@ void SchemaWriter::AddSources(const Key& key, bool required) {
 void SchemaWriter::MetricDefinitions(const Key& key, std::vector<MetricDefinition>& definitions) {
   const auto text = [](std::size_t most) { return Json{{"type", "string"}, {"minLength", 1}, {"maxLength", most}}; };
   Json item = {{"type", "object"}, {"additionalProperties", false}, {"required", Json::array({"Name", "Regex"})}};
-  item["properties"] = {{"Name", text(kMostMetricName)}, {"Regex", text(kMostMetricRegex)}};
-  Json schema = {{"type", "array"}, {"items", std::move(item)}, {"maxItems", kMostMetricDefinitions}};
+  item["properties"] = {{"Name", text(kMaxMetricName)}, {"Regex", text(kMaxMetricRegex)}};
+  Json schema = {{"type", "array"}, {"items", std::move(item)}, {"maxItems", kMaxMetricDefinitions}};
   if (definitions.empty()) schema["default"] = Json::array();
   Add(key, std::move(schema), "list of `{Name, Regex}`");
 }

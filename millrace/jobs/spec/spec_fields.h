@@ -21,7 +21,7 @@
 
 namespace millrace::jobs {
 
-inline constexpr int kMostRanks = 1 << 24, kMostStages = 1024, kMostMicrobatches = 1 << 20;
+inline constexpr int kMaxRanks = 1 << 24, kMaxStages = 1024, kMaxMicrobatches = 1 << 20;
 
 template <class Visitor>
 void VisitModelConfig(Visitor& c, ModelSpec& model) {
@@ -107,7 +107,7 @@ void VisitSchedule(Visitor& v, TrainSpec& train) {
   VisitWordOf(v, Key("name", "Shape after the warm-up: see below."), schedule.shape,
               {{"cosine", "constant", "linear", "polynomial", "wsd", "inverse_sqrt"}, {}}, engine::ScheduleShapeName,
               [&](const std::string& word) { return engine::ParseScheduleShape(word).value_or(schedule.shape); });
-  v.Integer(Key("warmup_steps", "Length of the linear rise from 0.").In("steps"), schedule.warmup_steps, 0, kMostSteps);
+  v.Integer(Key("warmup_steps", "Length of the linear rise from 0.").In("steps"), schedule.warmup_steps, 0, kMaxSteps);
   v.Number(Key("warmup_proportion", "The same as a share of all steps. Give at most one of the two."),
            train.warmup_proportion, 0, 1);
   const auto with_name = [&](std::initializer_list<std::string_view> names) {
@@ -125,7 +125,7 @@ void VisitSchedule(Visitor& v, TrainSpec& train) {
   });
   v.Only(with_name({"inverse_sqrt"}), [&](auto& o) {
     o.Integer(Key("timescale", "Steps of the fall; 0: the warm-up steps, or 10,000 without a warm-up.").In("steps"),
-              schedule.timescale, 0, kMostSteps);
+              schedule.timescale, 0, kMaxSteps);
   });
 }
 
@@ -140,7 +140,7 @@ void ReadSageMakerWords(Reader& r, ParallelSpec& parallel) {
   engine::ParallelOptions& options = parallel.options;
   std::optional<int> partitions, active;
   std::optional<bool> ddp, overlapping;
-  r.OptionalInteger(Key("partitions", "SageMaker's word for `pipeline`."), partitions, 1, kMostStages);
+  r.OptionalInteger(Key("partitions", "SageMaker's word for `pipeline`."), partitions, 1, kMaxStages);
   if (partitions && options.pipeline != 1 && options.pipeline != *partitions) {
     return r.Refused("partitions", Code::kInvalidArgument, fmt::format("pipeline says {} stages", options.pipeline));
   }
@@ -152,9 +152,9 @@ void ReadSageMakerWords(Reader& r, ParallelSpec& parallel) {
     options.data = 1;
   }
   r.OptionalInteger(Key("active_microbatches", "SageMaker's word, which follows from `schedule`."), active, 1,
-                    kMostMicrobatches);
+                    kMaxMicrobatches);
   const bool is_simple = options.schedule == engine::PipelineSchedule::kSimple;
-  const int in_flight = is_simple ? parallel.microbatches.value_or(kMostMicrobatches) : options.pipeline;
+  const int in_flight = is_simple ? parallel.microbatches.value_or(kMaxMicrobatches) : options.pipeline;
   if (active && *active < in_flight) {
     r.Refused("active_microbatches", Code::kInvalidArgument,
               is_simple ? "schedule simple keeps all micro-batches of a step in flight; use schedule: 1f1b"
@@ -169,15 +169,15 @@ void ReadSageMakerWords(Reader& r, ParallelSpec& parallel) {
 template <class Visitor>
 void VisitGivenLayout(Visitor& v, ParallelSpec& parallel) {
   engine::ParallelOptions& options = parallel.options;
-  v.Extent(Key("data", "Ranks that see different samples.").In("ranks"), options.data, kMostRanks);
-  v.Extent(Key("shard", "Of these, ranks that divide state between them.").In("ranks"), options.shard, kMostRanks);
+  v.Extent(Key("data", "Ranks that see different samples.").In("ranks"), options.data, kMaxRanks);
+  v.Extent(Key("shard", "Of these, ranks that divide state between them.").In("ranks"), options.shard, kMaxRanks);
   v.Integer(Key("tensor", "Ranks that divide each layer between them.").In("ranks"), options.tensor, 1, 1024);
   v.Flag(Key("sequence", "They also divide the tokens between the layers."), options.sequence);
   VisitWordOf(v, Key("schedule", "Order of a pipeline's work: see below."), options.schedule,
               {{"1f1b", "simple", "interleaved", "zero_bubble"}, {}}, engine::PipelineScheduleName,
               [&](const std::string& word) { return engine::ParsePipelineSchedule(word).value_or(options.schedule); });
   v.StagesOrSchedule(Key("pipeline", "Ranks that have different layers: the number of stages.").In("stages"),
-                     options.pipeline, options.schedule, kMostStages);
+                     options.pipeline, options.schedule, kMaxStages);
   v.Integer(Key("virtual_stages", "Stages of each rank; 2 or more with `interleaved`.").In("stages"),
             options.virtual_stages, 1, 1024);
   v.Integer(Key("zero", "What the ranks of `shard` divide: see below."), options.zero, 0, 3);
@@ -191,7 +191,7 @@ void VisitGivenLayout(Visitor& v, ParallelSpec& parallel) {
   v.Flag(Key("offload_activations", "With `recompute: full`: inputs of these blocks wait on the host."),
          options.offload_activations);
   v.OptionalInteger(Key("microbatches", "Micro-batches of each data-parallel rank in a step."), parallel.microbatches,
-                    1, kMostMicrobatches);
+                    1, kMaxMicrobatches);
   v.OnlyRead([&](auto& r) { ReadSageMakerWords(r, parallel); });
 }
 
@@ -243,11 +243,11 @@ void VisitTrain(Visitor& v, TrainSpec& train, data::Objective& objective) {
   v.ExactlyOne({"epochs", "steps"});
   v.OptionalNumber(Key("epochs", "Passes over the data. The steps follow from the data's length."), train.epochs, 1e-6,
                    1e6);
-  v.OptionalInteger(Key("steps", "Length of the run.").In("steps"), train.steps, 1, kMostSteps);
+  v.OptionalInteger(Key("steps", "Length of the run.").In("steps"), train.steps, 1, kMaxSteps);
   v.OptionalInteger(Key("steps_this_run", "The steps after which this run ends. The schedule keeps its length.")
                         .In("steps")
                         .Unset("all that are left"),
-                    train.steps_this_run, 1, kMostSteps);
+                    train.steps_this_run, 1, kMaxSteps);
   v.Integer(Key("global_batch", "Sequences per optimizer step, over all ranks.").In("sequences"), train.global_batch, 1,
             1 << 24);
   v.Integer(Key("micro_batch", "Sequences per forward and backward pass on one rank.").In("sequences"),
@@ -314,7 +314,7 @@ void VisitLora(Visitor& v, LoraSpec& lora, TrainSpec& train) {
 
 template <class Visitor>
 void VisitEval(Visitor& v, train::EvalOptions& eval) {
-  v.Integer(Key("every_steps", "Steps between two evaluations; 0: none.").In("steps"), eval.every_steps, 0, kMostSteps);
+  v.Integer(Key("every_steps", "Steps between two evaluations; 0: none.").In("steps"), eval.every_steps, 0, kMaxSteps);
   v.Integer(Key("samples", "Most sequences of an evaluation.").In("sequences"), eval.samples, 1, 1 << 24);
   v.OptionalSources(Key("sources", "Records to evaluate, as in `data.sources`.").Unset("the held-out part"),
                     eval.sources);
@@ -328,7 +328,7 @@ void VisitLocalTier(Visitor& v, train::CheckpointOptions& options) {
   checkpoint::LocalTierOptions local = options.local.value_or(checkpoint::LocalTierOptions());
   v.Text(Key("path", "Folder on the machine."), local.path, TextKind::kFolder, false);
   v.Integer(Key("every_steps", "Steps between two checkpoints there.").In("steps"), options.local_every_steps, 1,
-            kMostSteps);
+            kMaxSteps);
   v.Integer(Key("keep", "How many of the newest stay there.").In("checkpoints"), local.keep, 1, 1 << 20);
   v.Integer(Key("copies", "Machines that each rank's file is on.").In("machines"), local.copies, 1, 16);
   v.Flag(Key("beside", "Save there while a checkpoint to `url` is on its way."), options.local_beside);
@@ -339,11 +339,11 @@ void VisitLocalTier(Visitor& v, train::CheckpointOptions& options) {
 template <class Visitor>
 void VisitSaving(Visitor& v, train::CheckpointOptions& options) {
   checkpoint::Retention& retention = options.retention;
-  v.Integer(Key("every_steps", "Steps between two checkpoints.").In("steps"), options.every_steps, 1, kMostSteps);
+  v.Integer(Key("every_steps", "Steps between two checkpoints.").In("steps"), options.every_steps, 1, kMaxSteps);
   v.Integer(Key("keep_last", "How many of the newest checkpoints stay.").In("checkpoints"), retention.keep_last, 1,
             1 << 20);
   v.Integer(Key("keep_every", "Steps that are multiples of it stay for ever; 0: none.").In("steps"),
-            retention.keep_every, 0, kMostSteps);
+            retention.keep_every, 0, kMaxSteps);
   v.Section(Key("best", "The best checkpoints by a metric, which stay too."), [&](auto& b) {
     b.Integer(Key("keep", "How many of the best stay.").In("checkpoints"), retention.keep_best, 0, 1 << 20);
     b.Text(Key("metric", "The metric: `loss`, or with `eval` `eval_loss`, `eval_accuracy` and others.").Form("name"),
@@ -390,7 +390,7 @@ void VisitCost(Visitor& v, CostSpec& cost) {
 
 template <class Visitor>
 void VisitLog(Visitor& v, LogSpec& log) {
-  v.Integer(Key("every_steps", "Steps between two lines of figures.").In("steps"), log.every_steps, 1, kMostSteps);
+  v.Integer(Key("every_steps", "Steps between two lines of figures.").In("steps"), log.every_steps, 1, kMaxSteps);
   v.Text(Key("url", "The folder where status, events and logs are kept."), log.url, TextKind::kUrl, false);
   v.Text(Key("tensorboard", "The folder where event files go: figures, the job file, hyperparameters."),
          log.tensorboard, TextKind::kUrl, false);
@@ -399,7 +399,7 @@ void VisitLog(Visitor& v, LogSpec& log) {
           .Form("map of `every_steps`"),
       [&](auto& h) {
         h.Integer(Key("every_steps", "Steps between two of them; 0: none.").In("steps"), log.histograms_every, 0,
-                  kMostSteps);
+                  kMaxSteps);
       });
   v.Text(Key("metrics_listen", "Where rank 0 answers `GET /metrics`.").Form("host:port"), log.metrics_listen,
          TextKind::kPlain, false);

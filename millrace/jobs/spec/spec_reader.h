@@ -357,16 +357,16 @@ class SpecReader {
     if (!status_ || !node) return;
     if (!node.IsSequence()) return Refuse(node.Invalid("should be a list of {Name, Regex}"));
     const std::vector<config::Node> elements = node.Elements();
-    if (elements.size() > kMostMetricDefinitions) {
+    if (elements.size() > kMaxMetricDefinitions) {
       return Refuse(
-          node.Invalid(fmt::format("has {} definitions; {} are the most", elements.size(), kMostMetricDefinitions)));
+          node.Invalid(fmt::format("has {} definitions; {} are the most", elements.size(), kMaxMetricDefinitions)));
     }
     for (const config::Node& element : elements) {
       if (!element.IsMap()) return Refuse(element.Invalid("should be a map with Name and Regex"));
       SpecReader inner(element, status_);
       MetricDefinition definition;
-      inner.ShortText("Name", definition.name, kMostMetricName);
-      inner.ShortText("Regex", definition.regex, kMostMetricRegex);
+      inner.ShortText("Name", definition.name, kMaxMetricName);
+      inner.ShortText("Regex", definition.regex, kMaxMetricRegex);
       inner.Finish();
       if (!status_) return;
       if (auto checked = CheckMetricRegex(definition.regex); !checked) {

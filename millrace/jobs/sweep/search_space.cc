@@ -13,7 +13,7 @@ namespace millrace::jobs {
 namespace {
 
 /// Whole numbers up to here are exact as double.
-constexpr double kMostInteger = 9007199254740992.0;
+constexpr double kMaxInteger = 9007199254740992.0;
 
 /// Splits at commas that are in no brackets, braces or quotes.
 std::vector<std::string> SplitValues(std::string_view text) {
@@ -57,7 +57,7 @@ Result<VariedKey> ParseRange(std::string key, VariedKey::Draw draw, std::string_
   if (draw == VariedKey::Draw::kLog && *least <= 0) {
     return Fail(Code::kInvalidArgument, "{}: log:{} should begin above 0", key, range);
   }
-  const auto is_whole = [](double value) { return std::floor(value) == value && std::abs(value) <= kMostInteger; };
+  const auto is_whole = [](double value) { return std::floor(value) == value && std::abs(value) <= kMaxInteger; };
   if (draw == VariedKey::Draw::kInteger && (!is_whole(*least) || !is_whole(*most))) {
     return Fail(Code::kInvalidArgument, "{}: int:{} should have whole numbers", key, range);
   }
@@ -120,9 +120,9 @@ Result<std::vector<RunValues>> GridRuns(const std::vector<VariedKey>& keys) {
       return Fail(Code::kInvalidArgument, "{} has a range: say how many values to draw (--random N), or list them",
                   each.key);
     }
-    if (runs.size() * each.values.size() > kMostSweepRuns) {
+    if (runs.size() * each.values.size() > kMaxSweepRuns) {
       return Fail(Code::kInvalidArgument, "these are more than {} combinations: draw some of them (--random N)",
-                  FormatCount(kMostSweepRuns));
+                  FormatCount(kMaxSweepRuns));
     }
     std::vector<RunValues> longer;
     for (const RunValues& run : runs) {

@@ -34,10 +34,10 @@ Result<VariedKey> ParseVariedKey(std::string_view text);
 using RunValues = std::vector<std::pair<std::string, std::string>>;
 
 /// The most runs of a sweep: a mistyped grid is noticed before it fills a disk.
-inline constexpr std::size_t kMostSweepRuns = 10'000;
+inline constexpr std::size_t kMaxSweepRuns = 10'000;
 
 /// Returns all combinations of the keys' values. The last key varies fastest.
-/// Errors: kInvalidArgument if a key has a range, is there twice, or there are more than kMostSweepRuns combinations.
+/// Errors: kInvalidArgument if a key has a range, is there twice, or there are more than kMaxSweepRuns combinations.
 Result<std::vector<RunValues>> GridRuns(const std::vector<VariedKey>& keys);
 
 /// Draws the values of `count` runs. Those of run n depend on `seed`, n and the keys alone, so that a larger count

@@ -10,7 +10,7 @@
 namespace millrace::jobs {
 namespace {
 
-constexpr std::uint64_t kMostSweepBytes = 64 * kMiB;
+constexpr std::uint64_t kMaxSweepBytes = 64 * kMiB;
 constexpr int kSweepVersion = 1;
 constexpr const char* kSweepFile = "sweep.json";
 constexpr const char* kStopFile = "stop";
@@ -99,7 +99,7 @@ Result<SweepState> ReadSweep(const std::filesystem::path& root, std::string_view
   if (name.find('/') != name.npos || !std::filesystem::exists(path)) {
     return Fail(Code::kNotFound, "no sweep \"{}\" was started on this machine by this user", name);
   }
-  const std::string text = MR_TRY(ReadFile(path, kMostSweepBytes));
+  const std::string text = MR_TRY(ReadFile(path, kMaxSweepBytes));
   const Json json = MR_TRY(ParseJson(text, path.string()));
   return SweepState::FromJson(json, path.string());
 }

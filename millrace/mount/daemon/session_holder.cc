@@ -19,9 +19,9 @@
 namespace millrace::mount {
 namespace {
 
-constexpr std::size_t kMostName = 128,
-                      kMostText = 200'000;  // a list of kMaxHeldSessions names; the kernel sends 212,992 bytes
-constexpr std::size_t kMostRequest = 256;
+constexpr std::size_t kMaxName = 128,
+                      kMaxText = 200'000;  // a list of kMaxHeldSessions names; the kernel sends 212,992 bytes
+constexpr std::size_t kMaxRequestBytes = 256;
 
 Result<sockaddr_un> AddressOf(const std::filesystem::path& socket) {
   sockaddr_un address{};
@@ -42,7 +42,7 @@ Result<UniqueFd> MakeSocket(int flags) {
 }
 
 bool IsName(std::string_view name) {
-  return !name.empty() && name.size() <= kMostName && std::ranges::all_of(name, [](char c) {
+  return !name.empty() && name.size() <= kMaxName && std::ranges::all_of(name, [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.' ||
            c == '_';
   });
@@ -190,7 +190,7 @@ std::string SessionHolderThread::List() const {
   for (const auto& [name, kept] : kept_) {
     text += fmt::format("\n{} {} {} {}", name, kept.holder >= 0 ? "held" : "left", kept.device ? "kept" : "new",
                         kept.plan ? "plan" : "bare");
-    if (text.size() > kMostText) return "error the list is too long";
+    if (text.size() > kMaxText) return "error the list is too long";
   }
   return text;
 }
@@ -264,7 +264,7 @@ Status SendHolderMessage(int socket, std::string_view text, int descriptor) {
 }
 
 Result<SessionHolderMessage> ReceiveHolderMessage(int socket) {
-  std::string text(kMostText + kMostRequest, '\0');
+  std::string text(kMaxText + kMaxRequestBytes, '\0');
   iovec bytes{text.data(), text.size()};
   msghdr message{};
   message.msg_iov = &bytes;

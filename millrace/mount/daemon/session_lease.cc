@@ -14,7 +14,7 @@
 namespace millrace::mount {
 namespace {
 
-constexpr std::uint64_t kMostPlan = 1 * kMiB;
+constexpr std::uint64_t kMaxPlan = 1 * kMiB;
 constexpr Duration kReconnect = std::chrono::milliseconds(100);  // a keeper starts in some milliseconds
 
 /// Sends a message and returns the answer. Errors: kBusy, kNotFound and kInternal as the keeper answers.
@@ -104,7 +104,7 @@ Result<std::vector<HeldSessionInfo>> ListHeldSessions(const std::filesystem::pat
 }
 
 Status StoreDaemonPlan(const std::filesystem::path& socket, std::string_view name, std::string_view plan) {
-  if (plan.size() > kMostPlan) return Fail(Code::kInvalidArgument, "a plan of {} bytes is too long", plan.size());
+  if (plan.size() > kMaxPlan) return Fail(Code::kInvalidArgument, "a plan of {} bytes is too long", plan.size());
   const UniqueFd memory(::memfd_create("plan", MFD_CLOEXEC));
   if (!memory) return Fail(ErrnoError(errno, "cannot make a memfd"));
   MR_TRY(WriteFully(memory.get(), AsBytes(plan), 0, "a memfd"));
@@ -118,7 +118,7 @@ Result<std::string> ReadDaemonPlan(const std::filesystem::path& socket, std::str
   const SessionHolderMessage answer = MR_TRY(Ask(connection.get(), fmt::format("read {}", name)));
   struct stat info{};
   if (!answer.descriptor || ::fstat(answer.descriptor.get(), &info) != 0 ||
-      static_cast<std::uint64_t>(info.st_size) > kMostPlan) {
+      static_cast<std::uint64_t>(info.st_size) > kMaxPlan) {
     return Fail(Code::kInternal, "the keeper's plan cannot be read");
   }
   std::string plan(static_cast<std::size_t>(info.st_size), '\0');

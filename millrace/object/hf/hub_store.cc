@@ -17,7 +17,7 @@ namespace {
 /// The hub's storage signs addresses for an hour. A part that asks the storage at once saves the hub a request, and the
 /// hub limits requests.
 constexpr Duration kRedirectLife = std::chrono::minutes(5);
-constexpr std::size_t kMostRedirects = 1000;  // about a megabyte
+constexpr std::size_t kMaxKnownRedirects = 1000;  // about a megabyte
 
 ObjectInfo InfoOf(const HubFile& file, WallTime time) {
   ObjectInfo info{.key = file.path, .size = file.size, .etag = file.hash, .modified = time};
@@ -332,7 +332,7 @@ std::string HubStore::RedirectOf(const std::string& key) {
 void HubStore::KeepRedirect(const std::string& key, std::string url) {
   if (url.empty()) return;
   MutexLock lock(mutex_);
-  if (redirects_.size() >= kMostRedirects) redirects_.clear();
+  if (redirects_.size() >= kMaxKnownRedirects) redirects_.clear();
   Redirect& kept = redirects_[key];
   if (kept.url == url) return;  // its life began when the hub gave it
   kept = {std::move(url), client_->clock().Now() + kRedirectLife};

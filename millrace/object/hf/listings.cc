@@ -7,7 +7,7 @@
 namespace millrace::object::hf {
 namespace {
 
-constexpr std::size_t kMostListed = 500'000, kMostSingle = 50'000;
+constexpr std::size_t kMaxListed = 500'000, kMaxSingle = 50'000;
 
 bool IsHex(std::string_view text, std::size_t digits) {
   return text.size() == digits &&
@@ -67,7 +67,7 @@ std::shared_ptr<const Listing> KnownFiles::Keep(const ListingScope& scope, std::
   files.erase(repeated.begin(), repeated.end());
   auto listing = std::make_shared<const Listing>(std::move(files));
   MutexLock lock(mutex_);
-  if (listed_ + listing->size() > kMostListed) {
+  if (listed_ + listing->size() > kMaxListed) {
     listings_.clear();
     listed_ = 0;
   }
@@ -87,7 +87,7 @@ std::optional<KnownFiles::Answer> KnownFiles::FindFile(const std::string& path) 
 
 void KnownFiles::KeepFile(const std::string& path, Answer answer) {
   MutexLock lock(mutex_);
-  if (files_.size() >= kMostSingle) files_.clear();
+  if (files_.size() >= kMaxSingle) files_.clear();
   files_.insert_or_assign(path, std::move(answer));
 }
 

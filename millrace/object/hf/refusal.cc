@@ -8,11 +8,11 @@
 namespace millrace::object::hf {
 namespace {
 
-constexpr std::size_t kMostQuoted = 300;  // of the hub's own words
+constexpr std::size_t kMaxQuoted = 300;  // of the hub's own words
 
 /// The words of a server, safe to print.
 std::string Quoted(std::string_view words) {
-  std::string text(words.substr(0, kMostQuoted));
+  std::string text(words.substr(0, kMaxQuoted));
   std::ranges::replace_if(text, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
   return text;
 }

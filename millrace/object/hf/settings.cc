@@ -31,7 +31,7 @@ fs::path TokenPath(const GetEnv& getenv) {
 }
 
 Result<std::string> FindToken(const GetEnv& getenv) {
-  constexpr std::uint64_t kMostBytes = 64 * kKiB;  // a token has some forty
+  constexpr std::uint64_t kMaxBytes = 64 * kKiB;  // a token has some forty
   std::string token, from = "HF_TOKEN";
   for (const char* name : {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}) {
     if (token.empty()) token = Value(getenv, name);
@@ -41,7 +41,7 @@ Result<std::string> FindToken(const GetEnv& getenv) {
     std::error_code error;
     if (path.empty() || !fs::exists(path, error)) return "";
     from = path.string();
-    token = Trim(MR_TRY(ReadFile(path, kMostBytes)));
+    token = Trim(MR_TRY(ReadFile(path, kMaxBytes)));
   }
   // Anything else would break the header that the token goes into.
   if (!std::ranges::all_of(token, [](unsigned char c) { return c > 0x20 && c < 0x7f; })) {

@@ -97,8 +97,8 @@ Result<std::unique_ptr<LanguageModel>> MakeEngineModel(std::unique_ptr<engine::M
   const std::int64_t in_context = (context + kBlockTokens - 1) / kBlockTokens;
   std::int64_t blocks = kDefaultContexts * in_context;
   if (cache_bytes > 0) {
-    constexpr std::int64_t kMostBlocks = 1 << 30;  // sizes are ints
-    blocks = std::min(static_cast<std::int64_t>(cache_bytes) / block_bytes, kMostBlocks / kBlockTokens);
+    constexpr std::int64_t kMaxBlocks = 1 << 30;  // sizes are ints
+    blocks = std::min(static_cast<std::int64_t>(cache_bytes) / block_bytes, kMaxBlocks / kBlockTokens);
   }
   if (blocks < 1) {
     return Fail(Code::kInvalidArgument,

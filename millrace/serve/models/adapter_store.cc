@@ -9,12 +9,12 @@
 namespace millrace::serve {
 namespace {
 
-constexpr std::size_t kMostNameBytes = 255;
+constexpr std::size_t kMaxNameBytes = 255;
 
 }  // namespace
 
 bool IsAdapterName(std::string_view name) {
-  return !name.empty() && name.size() <= kMostNameBytes && name != "." && name != ".." &&
+  return !name.empty() && name.size() <= kMaxNameBytes && name != "." && name != ".." &&
          std::ranges::all_of(name,
                              [](char c) { return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f && c != '/'; });
 }

@@ -29,10 +29,10 @@ void BodyReader::Text(std::string_view key, std::string& into) {
 }
 
 std::optional<std::int64_t> BodyReader::Integer(std::string_view key, std::int64_t least, std::int64_t most) {
-  constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   const Json* member = Find(key);
   if (member == nullptr) return std::nullopt;
-  if (!member->is_number_integer() || (member->is_number_unsigned() && member->get<std::uint64_t>() > kMost)) {
+  if (!member->is_number_integer() || (member->is_number_unsigned() && member->get<std::uint64_t>() > kMax)) {
     Refuse(key, fmt::format("{} should be a whole number", key));
     return std::nullopt;
   }

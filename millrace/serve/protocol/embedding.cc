@@ -17,7 +17,7 @@ namespace {
 
 /// The most elements of an answer in JSON. A guess: as numbers they take some 30 bytes each, and twice that on their
 /// way.
-constexpr std::size_t kMostNumbers = std::size_t{1} << 21;
+constexpr std::size_t kMaxNumbers = std::size_t{1} << 21;
 
 /// Returns the double of the fewest digits that name this float. So JSON has "0.1" and not "0.10000000149011612".
 double FewDigits(float value) {
@@ -60,12 +60,12 @@ Parsed<EmbeddingRequest> ParseEmbedding(const Json& body, const RequestLimits& l
 std::optional<ApiError> CheckAnswer(const EmbeddingRequest& request, std::size_t elements) {
   const std::size_t kept =
       request.dimensions > 0 ? std::min(elements, static_cast<std::size_t>(request.dimensions)) : elements;
-  if (request.base64 || request.inputs.size() * kept <= kMostNumbers) return std::nullopt;
+  if (request.base64 || request.inputs.size() * kept <= kMaxNumbers) return std::nullopt;
   return ApiError{
       .message = fmt::format("an answer of {} inputs with {} elements each is too large for JSON numbers, of "
                              "which it may have {}: ask for encoding_format \"base64\", or give fewer "
                              "inputs",
-                             request.inputs.size(), kept, kMostNumbers),
+                             request.inputs.size(), kept, kMaxNumbers),
       .param = "input"};
 }
 

@@ -16,7 +16,7 @@
 namespace millrace::tracking {
 namespace {
 
-constexpr std::size_t kMostAnswerLine = 64 * kKiB;  // of one line: warnings have some hundred bytes
+constexpr std::size_t kMaxAnswerLine = 64 * kKiB;  // of one line: warnings have some hundred bytes
 
 /// Blocks SIGPIPE in this thread: a pipe whose reader is gone must not end this process. Threads inherit the mask.
 class PipeSignalBlocked {
@@ -56,7 +56,7 @@ std::optional<std::string> ReadLine(int fd, std::string& unread, std::optional<T
       unread.erase(0, end + 1);
       return line;
     }
-    if (unread.size() > kMostAnswerLine) unread.clear();  // no answer of ours
+    if (unread.size() > kMaxAnswerLine) unread.clear();  // no answer of ours
     if (until) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(*until - SystemClock().Now()).count();
       pollfd readable{.fd = fd, .events = POLLIN, .revents = 0};

@@ -11,7 +11,7 @@ namespace millrace::train {
 namespace {
 
 constexpr std::uint64_t kFormat = 1;
-constexpr std::uint64_t kMostBytes = 4 * kMiB;  // a document has some kilobytes
+constexpr std::uint64_t kMaxBytes = 4 * kMiB;  // a document has some kilobytes
 constexpr std::string_view kSuffix = ".json";
 constexpr std::size_t kHashDigits = 64;
 
@@ -60,7 +60,7 @@ std::string CompileCache::KeyOf(const Json& made_for) const {
 std::string CompileCache::UrlOf(const Json& made_for) const { return url_ + HashOf(made_for) + std::string(kSuffix); }
 
 Result<std::optional<CompiledEntry>> CompileCache::Find(const Json& made_for, object::Call call) {
-  const auto content = MR_TRY(object::GetAll(*folder_.store, KeyOf(made_for), kMostBytes, call));
+  const auto content = MR_TRY(object::GetAll(*folder_.store, KeyOf(made_for), kMaxBytes, call));
   if (!content) return std::nullopt;
   const std::string name = UrlOf(made_for);
   auto entry = MR_TRY(CompiledEntry::FromJson(MR_TRY(ParseJson(content->bytes, name)), name));
@@ -95,7 +95,7 @@ Result<std::vector<CompileCache::Listed>> CompileCache::List(object::Call call) 
       },
       call));
   for (Listed& listed : all) {
-    const auto content = MR_TRY(object::GetAll(*folder_.store, listed.key, kMostBytes, call));
+    const auto content = MR_TRY(object::GetAll(*folder_.store, listed.key, kMaxBytes, call));
     if (!content) continue;  // deleted meanwhile
     const auto json = ParseJson(content->bytes, listed.key);
     if (!json) continue;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kMessages = 8, kTransfers = 3;         // the fastest of them was not delayed by other work
 constexpr std::int64_t kBytes = 4 << 20;             // enough that latency does not count on networks up to 10 GB/s
-constexpr int kMostRounds = 63;                      // about a second on a network of 1 GB/s
+constexpr int kMaxRounds = 63;                       // about a second on a network of 1 GB/s
 constexpr double kSlowShare = 0.5;                   // of the median bandwidth
 constexpr double kSlowLatency = 5, kNoticed = 1e-3;  // times the median; seconds
 constexpr std::size_t kFewestLinks = 3;              // and machines
@@ -68,7 +68,7 @@ Status MeasureLinks(engine::Collective& leaders, const std::vector<int>& in_job,
                     std::vector<LinkFigures>& links) {
   const int teams = leaders.size() + leaders.size() % 2;
   const at::Tensor message = at::zeros({1}, at::kByte), block = at::zeros({kBytes}, at::kByte);
-  for (int round = 0; round < std::min(teams - 1, kMostRounds); ++round) {
+  for (int round = 0; round < std::min(teams - 1, kMaxRounds); ++round) {
     const int peer = PartnerOf(leaders.rank(), round, teams);
     if (peer >= leaders.size()) continue;
     LinkFigures link{.first = in_job[static_cast<std::size_t>(std::min(peer, leaders.rank()))],

@@ -35,7 +35,7 @@ enum RankNumber {
 };
 constexpr std::int64_t kNumbers = kFixedNumbers + data::kLoadStages;
 
-constexpr std::uint64_t kMostSteps = 4096;  // a guess: figures come within a minute, even if steps become much slower
+constexpr std::uint64_t kMaxSteps = 4096;  // a guess: figures come within a minute, even if steps become much slower
 
 std::string StageName(int stage) { return std::string(data::LoadStageName(static_cast<data::LoadStage>(stage))); }
 
@@ -128,7 +128,7 @@ Result<std::optional<std::vector<history::RankFigures>>> RankExchange::AfterStep
   PutLoad(place_.gpu ? place_.gpu->Read() : nvml::GpuLoad{}, numbers);
   numbers[kStage] = place_.stage;
   // All ranks must gather after the same step, but their clocks differ: they take the number of rank 0.
-  numbers[kNextAfter] = std::clamp(std::round(interval_s_ / std::max(1e-9, wall / steps)), 1.0, double{kMostSteps});
+  numbers[kNextAfter] = std::clamp(std::round(interval_s_ / std::max(1e-9, wall / steps)), 1.0, double{kMaxSteps});
   for (int s = 0; s < data::kLoadStages; ++s) numbers[kFixedNumbers + s] = sum_.data_wait_on[StageName(s)];
 
   const at::Tensor all = at::zeros({group_->size() * kNumbers}, at::kDouble);

@@ -16,7 +16,7 @@ using engine::ops::Fp8Tensor;
 void See(DelayedScales& scales, std::size_t layer, Fp8Tensor tensor, float value) {
   scales.values().seen(layer, tensor).fill_(value);
 }
-float GuessOf(DelayedScales& scales, std::size_t layer, Fp8Tensor tensor) {
+float AmaxOf(DelayedScales& scales, std::size_t layer, Fp8Tensor tensor) {
   return scales.values().amax(layer, tensor).item<float>();
 }
 
@@ -43,9 +43,9 @@ TEST(DelayedScalesTest, WhatOneRankSeesCountsForAllThatHaveTheLayer) {
     if (rank == 1) See(scales, 1, Fp8Tensor::kWeight, 7);
     if (rank == 2) See(scales, 2, Fp8Tensor::kOutputGradient, 0.5F);
     ASSERT_TRUE(scales.EndStep());
-    EXPECT_EQ(GuessOf(scales, 0, Fp8Tensor::kInput), rank == 2 ? 3 : 2);
-    EXPECT_EQ(GuessOf(scales, 1, Fp8Tensor::kWeight), rank == 2 ? 0 : 7);
-    if (rank == 2) EXPECT_EQ(GuessOf(scales, 2, Fp8Tensor::kOutputGradient), 0.5F);
+    EXPECT_EQ(AmaxOf(scales, 0, Fp8Tensor::kInput), rank == 2 ? 3 : 2);
+    EXPECT_EQ(AmaxOf(scales, 1, Fp8Tensor::kWeight), rank == 2 ? 0 : 7);
+    if (rank == 2) EXPECT_EQ(AmaxOf(scales, 2, Fp8Tensor::kOutputGradient), 0.5F);
     const Json expected = {{"a", {0, 7, 0}}, {"b", {2, 0, 0}}, {"c", {0, 0, 0}}, {"d", {3, 0, 0}}, {"e", {0, 0, 0.5}}};
     EXPECT_EQ(scales.ToJson(), expected);
   });
@@ -66,7 +66,7 @@ TEST(DelayedScalesTest, OtherRanksGoOnAlike) {
   OnRanks({{"e", "d", "c", "b", "a"}}, [&](std::size_t, DelayedScales& scales) {
     ASSERT_TRUE(scales.Restore(read));
     EXPECT_EQ(scales.ToJson(), state);
-    EXPECT_EQ(GuessOf(scales, 3, Fp8Tensor::kInput), state["b"][0].get<float>());
+    EXPECT_EQ(AmaxOf(scales, 3, Fp8Tensor::kInput), state["b"][0].get<float>());
   });
 }
 
@@ -78,7 +78,7 @@ TEST(DelayedScalesTest, ALeftOutStepIsForgotten) {
     scales.Skip();
     See(scales, 0, Fp8Tensor::kInput, std::numeric_limits<float>::infinity());
     ASSERT_TRUE(scales.EndStep());
-    EXPECT_EQ(GuessOf(scales, 0, Fp8Tensor::kInput), 2);
+    EXPECT_EQ(AmaxOf(scales, 0, Fp8Tensor::kInput), 2);
   });
 }
 
@@ -92,7 +92,7 @@ TEST(DelayedScalesTest, ACheckpointOfOtherLayersIsTakenAsFarAsItGoes) {
       const Status restored = scales.Restore(damaged);
       ASSERT_FALSE(restored) << damaged.dump();
       EXPECT_EQ(restored.error().code(), Code::kCorrupt);
-      EXPECT_EQ(GuessOf(scales, 0, Fp8Tensor::kWeight), 2);  // as before
+      EXPECT_EQ(AmaxOf(scales, 0, Fp8Tensor::kWeight), 2);  // as before
     }
   });
 }

@@ -5,7 +5,7 @@
 namespace millrace::train {
 namespace {
 
-constexpr int kMostFailures = 8;  // of steps in a row, or of returns to one checkpoint
+constexpr int kMaxFailures = 8;  // of steps in a row, or of returns to one checkpoint
 
 }  // namespace
 
@@ -46,7 +46,7 @@ Status StepGuard::CheckLossScale(std::uint64_t step) const {
 }
 
 Status StepGuard::NoteLeftOut(std::uint64_t step) const {
-  if (not_finite_ <= kMostFailures) return {};
+  if (not_finite_ <= kMaxFailures) return {};
   return Fail(Code::kInternal,
               "the loss or the gradient norm was not a finite number in {} steps in a row, up to step {}: the weights "
               "are beyond use. Go on from an earlier checkpoint, with a lower learning rate",
@@ -54,11 +54,11 @@ Status StepGuard::NoteLeftOut(std::uint64_t step) const {
 }
 
 Status StepGuard::NoteWentBack(std::uint64_t step) {
-  if (++went_back_[step] <= kMostFailures) return {};
+  if (++went_back_[step] <= kMaxFailures) return {};
   return Fail(Code::kInternal,
               "the loss jumped after each of {} attempts to go on from the checkpoint of step {}. Try a lower "
               "learning rate, or train.spikes.sigma above {}",
-              kMostFailures, step, options_.sigma);
+              kMaxFailures, step, options_.sigma);
 }
 
 void StepGuard::Save(RunState& state) const {

@@ -159,9 +159,9 @@ Status StepTracer::Join() {
   const object::Call call{.deadline = Deadline::After(clock_, kStoreTimeout)};
   for (int rank = 0; rank < world_.size(); ++rank) {
     const std::string key = trace::RankTraceKey(options_.first_step, options_.last_step, rank);
-    const auto found = MR_TRY(object::GetAll(*folder_.store, folder_.key + key, trace::kMostTraceBytes, call));
+    const auto found = MR_TRY(object::GetAll(*folder_.store, folder_.key + key, trace::kMaxTraceBytes, call));
     if (!found) continue;  // its rank has warned
-    traces.push_back(MR_TRY(trace::Decompress(found->bytes, trace::kMostTraceBytes)));
+    traces.push_back(MR_TRY(trace::Decompress(found->bytes, trace::kMaxTraceBytes)));
   }
   const std::string joined = MR_TRY(trace::JoinTraces(traces));
   const std::string key = trace::TraceKey(options_.first_step, options_.last_step);

@@ -53,7 +53,7 @@ class TracedConnection::Lanes {
 
  private:
   /// The most spans: as a quarter of a recorder's.
-  static constexpr std::size_t kMostSpans = trace::Recorder::kMostEvents / 4;
+  static constexpr std::size_t kMaxSpans = trace::Recorder::kMaxEvents / 4;
 
   int Take() MR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
@@ -70,7 +70,7 @@ class TracedConnection::Lanes {
     MutexLock lock(mutex_);
     taken_[static_cast<std::size_t>(span.thread)] = false;
     if (!keep) return;
-    if (spans_.events.size() < kMostSpans) {
+    if (spans_.events.size() < kMaxSpans) {
       spans_.events.push_back(std::move(span));
     } else {
       ++spans_.dropped;

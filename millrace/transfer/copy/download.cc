@@ -158,9 +158,9 @@ Status DownloadWhole(object::ReadStore& store, const object::ObjectInfo& info, c
 /// Returns the size of a download's parts, a multiple of part_bytes: uploads usually have parts of such sizes, and a
 /// request then touches few of them.
 std::uint64_t DownloadPartBytes(std::uint64_t size, const CopySettings& settings) {
-  constexpr std::uint64_t kMost = 64 * kMiB;  // measured: docs/benchmarks/transfer.md, "What limits transfers"
+  constexpr std::uint64_t kMax = 64 * kMiB;  // measured: docs/benchmarks/transfer.md, "What limits transfers"
   if (!settings.larger_download_parts) return settings.part_bytes;
-  const std::uint64_t most = std::max<std::uint64_t>(1, kMost / settings.part_bytes);
+  const std::uint64_t most = std::max<std::uint64_t>(1, kMax / settings.part_bytes);
   const std::uint64_t parts = (size + settings.part_bytes - 1) / settings.part_bytes;
   return settings.part_bytes * std::clamp<std::uint64_t>(2 * parts / std::max(1, settings.parallel_parts), 1, most);
 }
@@ -174,7 +174,7 @@ struct PartsPlan {
 
 /// Parts of an upload up to this size are downloaded with one request each. A request that fails begins again, so a
 /// longer one would lose too much.
-constexpr std::uint64_t kMostHashedPart = 128 * kMiB;
+constexpr std::uint64_t kMaxHashedPart = 128 * kMiB;
 /// From this number of downloads on, one connection per object keeps the network and the MD5 lanes busy (half the lanes
 /// reach two thirds of the speed, benchmarks/md5).
 constexpr int kManyDownloads = 8;
@@ -190,11 +190,11 @@ Result<RequestSizes> ChooseRequests(object::ReadStore& store, const object::Obje
   if (!settings.verify || checksum.algorithm != object::Checksum::Algorithm::kMd5) return RequestSizes{usual, 0};
   if (checksum.parts == 0) {
     // Beside other downloads one connection is enough, and one request needs no second read of the file.
-    if (downloads >= kManyDownloads && info.size <= kMostHashedPart) return RequestSizes{info.size, info.size};
+    if (downloads >= kManyDownloads && info.size <= kMaxHashedPart) return RequestSizes{info.size, info.size};
     return RequestSizes{settings.part_bytes, 0};  // short, so that hashing keeps up with arriving
   }
   const std::uint64_t own = MR_TRY(EvenPartBytes(store, info, checksum.parts, call));
-  if (own == 0 || own > kMostHashedPart) return RequestSizes{usual, 0};
+  if (own == 0 || own > kMaxHashedPart) return RequestSizes{usual, 0};
   return RequestSizes{own * std::max<std::uint64_t>(1, usual / own), own};
 }
 

@@ -26,7 +26,7 @@ void Md5Pool::Add(Queue& queue, Buffer piece) {
   for (;;) {
     {
       MutexLock lock(mutex_);
-      while (waiting_ >= kMostWaiting && ready_.empty()) changed_.Wait(mutex_);  // other threads hash all of them
+      while (waiting_ >= kMaxWaiting && ready_.empty()) changed_.Wait(mutex_);  // other threads hash all of them
       if (!WorthHashing()) return;
     }
     HashWaiting();

@@ -15,7 +15,7 @@
 namespace millrace::transfer {
 
 /// Joins the MD5 work of concurrent streams. A connection delivers several pieces before the next connection gets its
-/// turn, so each stream has a queue of pieces. When all streams have a piece waiting, or kMostWaiting pieces wait in
+/// turn, so each stream has a queue of pieces. When all streams have a piece waiting, or kMaxWaiting pieces wait in
 /// all, the appending thread hashes one piece of each stream at the same time (base/hash/md5_lanes.h). The pool has no
 /// threads of its own. It holds at most 16 MiB of waiting pieces. Thread-safe.
 /// REQUIRES: the pool outlives its streams.
@@ -42,7 +42,7 @@ class Md5Pool {
  private:
   static_assert(kPieceBytes % kMd5BlockBytes == 0);
   /// 16 MiB: for each of sixteen streams, twice the 512 KiB that a connection delivers in its turn.
-  static constexpr std::size_t kMostWaiting = 256;
+  static constexpr std::size_t kMaxWaiting = 256;
 
   /// The part of a stream that other threads use. Guarded by mutex_, except `state` and the front piece while in_work.
   struct Queue {
@@ -58,7 +58,7 @@ class Md5Pool {
   void Add(Queue& queue, Buffer piece) MR_EXCLUDES(mutex_);
   /// Returns true if waiting for more pieces gains nothing.
   bool WorthHashing() const MR_REQUIRES(mutex_) {
-    return ready_.size() >= std::min(kMd5Lanes, begun_) || waiting_ >= kMostWaiting;
+    return ready_.size() >= std::min(kMd5Lanes, begun_) || waiting_ >= kMaxWaiting;
   }
   /// Blocks until all pieces of the queue are hashed. Hashes them itself if no other thread does.
   void Drain(Queue& queue) MR_EXCLUDES(mutex_);

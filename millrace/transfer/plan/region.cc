@@ -162,8 +162,8 @@ Overlap Compare(const std::vector<Region>& first, const std::vector<Region>& sec
 std::optional<Region> SameFileCheck::Locate(const Name& name) {
   if (!name.local) return RegionOf(name.store, name.key);
   const std::size_t slash = name.key.rfind('/') + 1;  // npos + 1 == 0
-  constexpr std::size_t kMostFolders = 1024;          // names come sorted, so a listing needs the folders of one path
-  if (folders_.size() > kMostFolders) folders_.clear();
+  constexpr std::size_t kMaxFolders = 1024;           // names come sorted, so a listing needs the folders of one path
+  if (folders_.size() > kMaxFolders) folders_.clear();
   auto [folder, fresh] = folders_.try_emplace("/" + name.key.substr(0, slash));
   if (fresh) folder->second = object::LocationInMount(folder->first);
   if (!folder->second) return std::nullopt;

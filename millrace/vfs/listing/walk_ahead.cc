@@ -10,7 +10,7 @@ namespace {
 /// Directories that are read in order before listings are started. A guess: one could be chance.
 constexpr int kInOrder = 2;
 /// Parents that are remembered, and children of each. They bound the memory to a few tens of MiB; a guess.
-constexpr std::size_t kMostParents = 16, kMostChildren = 16'384;
+constexpr std::size_t kMaxParents = 16, kMaxChildren = 16'384;
 /// Listings started ahead where pages take PageStream::kSlowPage or longer; fewer if half of Options::trust is too
 /// short to read them.
 constexpr std::size_t kAheadIfSlow = 12;
@@ -38,13 +38,13 @@ void WalkAhead::OnPage(const std::string& directory, std::span<const ListedName>
     if (!listed.metadata.is_directory()) continue;
     if (known == children_.end()) {
       if (!first) return;  // the names of the pages before are not remembered any more
-      if (children_.size() == kMostParents) children_.pop_back();
+      if (children_.size() == kMaxParents) children_.pop_back();
       children_.push_front({.parent = directory, .keys = {}});
       known = children_.begin();
     }
     std::string key = directory + listed.name + "/";
     auto& keys = known->keys;
-    if (keys.size() < kMostChildren && (keys.empty() || keys.back() < key)) keys.push_back(std::move(key));
+    if (keys.size() < kMaxChildren && (keys.empty() || keys.back() < key)) keys.push_back(std::move(key));
   }
 }
 

@@ -65,8 +65,8 @@ std::optional<std::int64_t> ParseFraction(std::string_view digits) {
 
 std::optional<WallTime> FromSeconds(std::int64_t seconds, std::int64_t nanos) {
   // Seconds whose nanoseconds fit into 64 bits.
-  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max() / kSecond - 1;
-  if (seconds > kMost || seconds < -kMost) return std::nullopt;
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max() / kSecond - 1;
+  if (seconds > kMax || seconds < -kMax) return std::nullopt;
   return WallTime(std::chrono::duration_cast<WallTime::duration>(std::chrono::nanoseconds(seconds * kSecond + nanos)));
 }
 

@@ -8,9 +8,9 @@ namespace millrace::vfs {
 namespace {
 
 /// A generation and a count of lookups end here: see Record.
-constexpr std::uint32_t kMost = std::numeric_limits<std::uint32_t>::max();
+constexpr std::uint32_t kMax = std::numeric_limits<std::uint32_t>::max();
 /// The largest slot that is restored: records of 80 bytes, so a hundred gigabytes. Only a damaged log has a larger one.
-constexpr std::uint32_t kMostRestored = 1U << 30;
+constexpr std::uint32_t kMaxRestored = 1U << 30;
 
 std::uint64_t HashChild(std::uint32_t parent, std::string_view name) {
   return std::hash<std::string_view>()(name) ^ (parent * 0x9E3779B97F4A7C15ULL);
@@ -64,7 +64,7 @@ Status InodeTable::Restore(const SessionState& state) {
   MutexLock lock(mutex_);
   Slot most = kRoot;
   for (const auto& [id, inode] : state.inodes) most = std::max(most, static_cast<Slot>(id));
-  if (most > kMostRestored) return Fail(Code::kCorrupt, "an inode has an impossible number");
+  if (most > kMaxRestored) return Fail(Code::kCorrupt, "an inode has an impossible number");
   records_.resize(static_cast<std::size_t>(most) + 1);
   for (const auto& [id, inode] : state.inodes) {
     const auto slot = static_cast<Slot>(id);
@@ -187,7 +187,7 @@ void InodeTable::RemoveUnused(Slot slot, RemovedInodes& removed) {
   const std::uint32_t generation = record.generation;
   record = Record();
   record.generation = generation + 1;
-  if (generation == kMost) return;  // all numbers of the slot are used
+  if (generation == kMax) return;  // all numbers of the slot are used
   record.parent = free_;
   free_ = slot;
 }
@@ -287,7 +287,7 @@ InodePtr InodeTable::Acquire(InodeId parent, std::string_view name, NodeKind kin
     if (above != kNone) Attach(slot, above, name);
   }
   Record& record = records_[slot];
-  if (record.lookups < kMost) ++record.lookups;
+  if (record.lookups < kMax) ++record.lookups;
   added ? LogInode(slot) : LogLookups(slot);
   return Use(slot);
 }
@@ -296,7 +296,7 @@ void InodeTable::Hold(const Inode& inode) {
   MutexLock lock(mutex_);
   const Slot slot = SlotOf(inode.id);
   Record& record = records_[slot];
-  if (record.lookups < kMost) ++record.lookups;
+  if (record.lookups < kMax) ++record.lookups;
   LogLookups(slot);
 }
 
@@ -306,7 +306,7 @@ void InodeTable::Forget(InodeId id, std::uint64_t lookups) {
   const Slot slot = SlotOf(id);
   if (slot == kNone || slot == kRoot) return;
   Record& record = records_[slot];
-  if (record.lookups < kMost)
+  if (record.lookups < kMax)
     record.lookups -= static_cast<std::uint32_t>(std::min<std::uint64_t>(lookups, record.lookups));
   LogLookups(slot);
   RemoveUnused(slot, removed);

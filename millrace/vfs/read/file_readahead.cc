@@ -7,12 +7,12 @@
 namespace millrace::vfs {
 namespace {
 
-constexpr std::size_t kMostWatches = 64;  ///< directories; bounds the memory; a guess
+constexpr std::size_t kMaxWatches = 64;  ///< directories; bounds the memory; a guess
 /// Opens in the order of names before the order of a directory is followed. Each attempt doubles the number; a guess.
-constexpr int kAscending = 2, kMostAscending = 1024;
+constexpr int kAscending = 2, kMaxAscending = 1024;
 /// Names that stay in an order behind the file opened last. A guess: several readers follow one order.
 constexpr std::uint64_t kKeepBehind = 4096;
-constexpr std::size_t kMostGuesses = 1024;  ///< not opened yet; bounds the memory; a guess
+constexpr std::size_t kMaxGuesses = 1024;  ///< not opened yet; bounds the memory; a guess
 /// Of files larger than the first, only the beginning is read ahead.
 constexpr std::uint64_t kWholeFileBytes = 8 * kMiB, kBeginningBytes = 1 * kMiB;
 
@@ -94,7 +94,7 @@ FileReadahead::Stats FileReadahead::stats() const {
 /// order.
 void FileReadahead::FollowDirectory(const std::string& path, bool guessed, DeferredWork& work) {
   const std::string directory(DirectoryOf(path));
-  if (!watches_.contains(directory) && watches_.size() >= kMostWatches) {
+  if (!watches_.contains(directory) && watches_.size() >= kMaxWatches) {
     watches_.erase(std::ranges::min_element(watches_, {}, [](const auto& watch) { return watch.second.used; }));
   }
   DirectoryWatch& watch = watches_[directory];
@@ -123,7 +123,7 @@ void FileReadahead::FollowDirectory(const std::string& path, bool guessed, Defer
 
 void FileReadahead::StartOrder(DirectoryWatch& watch, const std::string& directory, const std::string& after,
                                DeferredWork& work) {
-  watch.needed = std::min(watch.needed * 2, kMostAscending);
+  watch.needed = std::min(watch.needed * 2, kMaxAscending);
   watch.ascending = 0;
   watch.order = std::make_shared<FileOrder>(options_.guess);
   watch.order->listing.emplace(store_, metadata_, clock_, directory,
@@ -154,7 +154,7 @@ void FileReadahead::ExtendGuesses(const FileOrderPtr& order, DeferredWork& work)
 
 bool FileReadahead::HasRoom() {
   const TimePoint now = clock_.Now();
-  while (!oldest_.empty() && (guessed_bytes_ >= options_.most_bytes || guesses_.size() >= kMostGuesses)) {
+  while (!oldest_.empty() && (guessed_bytes_ >= options_.most_bytes || guesses_.size() >= kMaxGuesses)) {
     // A guess that was not opened in time was wrong. A younger guess may still be right.
     const Guess& oldest = guesses_.at(oldest_.front());
     if (now - oldest.made < 2 * OrderGuess::kHorizon) return false;

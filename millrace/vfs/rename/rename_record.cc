@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kJournalFormat = "millrace-rename-2";
 constexpr std::string_view kToBucket = "to_bucket";  ///< member: `to` is in this bucket, not in the record's
-constexpr int kMostDepth = 4;  ///< of JSON: a record has three levels, the last one each source's array
+constexpr int kMaxDepth = 4;  ///< of JSON: a record has three levels, the last one each source's array
 
 std::int64_t Nanos(WallTime time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
@@ -105,7 +105,7 @@ std::string EncodeRename(const RenameRecord& record, const RenameRoot& root) {
 }
 
 Result<RenameRecord> DecodeRename(std::string_view text, std::string_view what, const RenameRoot& root) {
-  Json json = MR_TRY(ParseJson(text, what, {.depth = kMostDepth}));
+  Json json = MR_TRY(ParseJson(text, what, {.depth = kMaxDepth}));
   if (MR_TRY(JsonString(json, "format")) != kJournalFormat) {
     return Fail(Code::kUnsupported, "{} is not of the format {}", what, kJournalFormat);
   }

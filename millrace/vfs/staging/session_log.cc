@@ -15,7 +15,7 @@ namespace millrace::vfs {
 namespace {
 
 constexpr std::uint64_t kFrameBytes = 8;  ///< before a record: its length and its CRC-32C
-constexpr std::uint64_t kMostRecord = 512 * kMiB;
+constexpr std::uint64_t kMaxRecord = 512 * kMiB;
 /// A log is replaced when it is so long, and this many times as long as what its state needs. 16 MiB are read in some
 /// 50 ms; requests wait meanwhile.
 constexpr std::uint64_t kLeastToReplace = 16 * kMiB, kTimesToReplace = 4;
@@ -89,7 +89,7 @@ Result<SessionState> SessionLog::Read(ByteSpan bytes, std::string_view what) {
   while (bytes.size() >= kFrameBytes) {
     const auto length = LoadLittle<std::uint32_t>(bytes.data());
     const auto crc = LoadLittle<std::uint32_t>(bytes.data() + 4);
-    if (length > kMostRecord) return Fail(Code::kCorrupt, "{} is damaged", what);
+    if (length > kMaxRecord) return Fail(Code::kCorrupt, "{} is damaged", what);
     if (length > bytes.size() - kFrameBytes) break;  // its process was killed while it wrote this record
     const ByteSpan record = bytes.subspan(kFrameBytes, length);
     bytes = bytes.subspan(kFrameBytes + length);

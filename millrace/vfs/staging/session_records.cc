@@ -25,8 +25,8 @@ enum class RecordKind : std::uint8_t {
 };
 
 /// The most bytes of one field. As staging_area.cc: a record of more intervals is a damaged one.
-constexpr std::uint64_t kMostField = 256 * kMiB;
-constexpr std::uint64_t kMostPages = 1 << 24;
+constexpr std::uint64_t kMaxField = 256 * kMiB;
+constexpr std::uint64_t kMaxPages = 1 << 24;
 
 class RecordPacker {
  public:
@@ -64,7 +64,7 @@ class RecordFields {
   WallTime Time() { return WallTime(std::chrono::nanoseconds(static_cast<std::int64_t>(Number()))); }
   std::string Text() {
     const std::uint64_t size = Number();
-    if (!ok_ || size > kMostField || size > bytes_.size()) {
+    if (!ok_ || size > kMaxField || size > bytes_.size()) {
       Missing();
       return {};
     }
@@ -188,7 +188,7 @@ Status ApplyPage(std::uint64_t number, RecordFields& fields, SessionState& state
   auto directory = state.directories.find(number);
   if (directory == state.directories.end()) return {};
   auto& begins = directory->second.begins;
-  if (page > begins.size() || page >= kMostPages) return Fail(Code::kCorrupt, "a directory's page is missing");
+  if (page > begins.size() || page >= kMaxPages) return Fail(Code::kCorrupt, "a directory's page is missing");
   begins.resize(page);  // page 0 begins the directory anew
   begins.push_back(std::move(begin));
   return {};

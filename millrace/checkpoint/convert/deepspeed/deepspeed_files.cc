@@ -12,7 +12,7 @@ using ValueKind = Pickle::ValueKind;
 using Value = Pickle::Value;
 
 /// The bounds of numbers in the files. Guesses, far above real runs.
-constexpr std::uint64_t kMostRanks = 1'000'000, kMostSteps = 1'000'000'000'000;
+constexpr std::uint64_t kMaxRanks = 1'000'000, kMaxOptimizerSteps = 1'000'000'000'000;
 
 /// One open file. Collects the tensors that are wanted, and finds their places in few requests.
 class DeepSpeedArchive {
@@ -179,7 +179,7 @@ Result<std::vector<const Value*>> StatesOf(const DeepSpeedArchive& archive, cons
   const auto items = archive.Items(archive.Find(base, "state"));
   states.resize(items.size() / 2);
   for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
-    const auto number = archive.Number(&archive.pickle()[items[i]], kMostRanks);
+    const auto number = archive.Number(&archive.pickle()[items[i]], kMaxRanks);
     if (!number || *number >= states.size() || states[*number] != nullptr)
       return Fail(archive.Wrong("the optimizer's state"));
     states[*number] = &archive.pickle()[items[i + 1]];
@@ -198,7 +198,8 @@ Result<std::set<std::string>> WantStates(DeepSpeedArchive& archive, const Value*
       if (key.kind != ValueKind::kText || key.text.empty() || key.text.find('/') != key.text.npos)
         return Fail(archive.Wrong("the optimizer's state"));
       if (key.text == "step") {
-        if (const auto steps = archive.Number(&value, kMostSteps)) optimizer.steps = static_cast<double>(*steps);
+        if (const auto steps = archive.Number(&value, kMaxOptimizerSteps))
+          optimizer.steps = static_cast<double>(*steps);
         if (const auto steps = MR_TRY(archive.Scalar(value))) optimizer.steps = steps;
         continue;
       }
@@ -212,7 +213,7 @@ Result<std::set<std::string>> WantStates(DeepSpeedArchive& archive, const Value*
   const auto* groups = base != nullptr ? archive.Find(base, "param_groups") : nullptr;
   if (groups != nullptr && groups->kind == ValueKind::kList && !groups->items.empty()) {
     const Value* step = archive.Find(&archive.pickle()[groups->items[0]], "step");
-    if (const auto steps = archive.Number(step, kMostSteps)) optimizer.steps = static_cast<double>(*steps);
+    if (const auto steps = archive.Number(step, kMaxOptimizerSteps)) optimizer.steps = static_cast<double>(*steps);
   }
   return keys;
 }
@@ -248,8 +249,8 @@ Result<DeepSpeedModel> ReadDeepSpeedModel(ImportSource& source, const std::strin
   DeepSpeedModel model;
   MR_TRY(ReadShapes(archive, root, model));
   MR_TRY(ReadNames(archive, root, model));
-  model.step = archive.Number(archive.Find(&root, "global_steps"), kMostSteps);
-  model.model_parallel = archive.Number(archive.Find(&root, "mp_world_size"), kMostRanks).value_or(1);
+  model.step = archive.Number(archive.Find(&root, "global_steps"), kMaxOptimizerSteps);
+  model.model_parallel = archive.Number(archive.Find(&root, "mp_world_size"), kMaxRanks).value_or(1);
   // Only what is imported is placed, so that only its checksums are compared: parameters come from the optimizer.
   std::set<std::string> known;
   for (const ZeroGroup& group : model.groups)
@@ -285,9 +286,9 @@ Result<DeepSpeedOptimizer> ReadDeepSpeedOptimizer(ImportSource& source, const st
   std::set<std::uint64_t> counts;
   if (count != nullptr && count->kind == ValueKind::kList) {
     for (const Pickle::Id id : count->items)
-      counts.insert(archive.Number(&archive.pickle()[id], kMostRanks).value_or(0));
+      counts.insert(archive.Number(&archive.pickle()[id], kMaxRanks).value_or(0));
   } else {
-    counts.insert(archive.Number(count, kMostRanks).value_or(0));
+    counts.insert(archive.Number(count, kMaxRanks).value_or(0));
   }
   if (counts.size() != 1) {
     return Fail(Code::kUnsupported,

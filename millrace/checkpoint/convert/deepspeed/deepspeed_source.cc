@@ -21,7 +21,7 @@ constexpr std::string_view kWholeModel = "mp_rank_00_model_states.pt";
 /// The longest name of a subfolder: the limit of file systems.
 constexpr std::size_t kLongestTag = 255;
 /// The most boxes of all tensors. A guess: 100 times those of a model of 1,000 layers on 100 ranks.
-constexpr std::size_t kMostBoxes = 100'000'000;
+constexpr std::size_t kMaxBoxes = 100'000'000;
 
 /// The number behind `before` in a file's name; nothing if there is none.
 std::optional<std::size_t> NumberBehind(std::string_view name, std::string_view before) {
@@ -312,7 +312,7 @@ class DeepSpeedFolder {
       if (const auto found = boxes.find(box.tensor); found != boxes.end()) found->second.push_back(box);
     for (const auto& [name, of] : second) {
       MR_TRY(AddTensor(name, source_.tensors.at(of)));
-      if (source_.boxes.size() + boxes.at(of).size() > kMostBoxes)
+      if (source_.boxes.size() + boxes.at(of).size() > kMaxBoxes)
         return Fail(Code::kResourceExhausted, "{}: the parameters have too many names", source_.name);
       for (SourceBox box : boxes.at(of)) {
         box.tensor = name;

@@ -12,7 +12,7 @@ namespace millrace::checkpoint {
 namespace {
 
 /// The largest file beside the weights that is imported. A guess: larger files are not a tokenizer's.
-constexpr std::uint64_t kMostExtra = 256 * kMiB;
+constexpr std::uint64_t kMaxExtra = 256 * kMiB;
 
 /// Splits a tensor's name into its group, with the name of the optimizer's state, and the parameter's name. The
 /// latter is empty if the tensor belongs to no parameter.
@@ -57,7 +57,7 @@ void NormalizeModel(ImportSource& source) {
 
 void AddModelFile(ImportSource& source, const std::string& file, const std::string& name) {
   const object::ObjectInfo& info = source.files.at(file);
-  if (!IsModelFile(name) || info.size > kMostExtra) return;
+  if (!IsModelFile(name) || info.size > kMaxExtra) return;
   const std::string tensor = std::string(kFilesGroup) + name;
   source.tensors[tensor] = {DType::kU8, {static_cast<std::int64_t>(info.size)}};
   if (info.size > 0) source.boxes.push_back({tensor, {}, file, 0, {}});

@@ -15,7 +15,7 @@ namespace millrace::checkpoint {
 namespace {
 
 /// The largest index of shards. A guess: an entry takes about 100 bytes.
-constexpr std::uint64_t kMostIndex = 100 * kMiB;
+constexpr std::uint64_t kMaxIndex = 100 * kMiB;
 /// The first read of a shard. A guess: it covers the header of most shards, so that one request is enough.
 constexpr std::uint64_t kFirstRead = 256 * kKiB;
 
@@ -90,7 +90,7 @@ class FolderSource {
   }
 
   Result<std::set<std::string>> ReadIndex(const std::string& index) {
-    const auto parsed = ParseJsonTree(MR_TRY(ReadSmall(index, kMostIndex)), What(index));
+    const auto parsed = ParseJsonTree(MR_TRY(ReadSmall(index, kMaxIndex)), What(index));
     if (!parsed) return Fail(parsed.error().WithCode(Code::kCorrupt));
     const nlohmann::json& json = *parsed;
     if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object())

@@ -10,7 +10,7 @@ namespace millrace::checkpoint {
 namespace {
 
 /// The largest file of a tokenizer. A guess, far above real ones; the same bound as that of imports.
-constexpr std::uint64_t kMostFile = 256 * kMiB;
+constexpr std::uint64_t kMaxFile = 256 * kMiB;
 constexpr std::string_view kConfig = "tokenizer_config.json", kFast = "tokenizer.json",
                            kSentencePiece = "tokenizer.model", kSpecials = "special_tokens_map.json",
                            kAdded = "added_tokens.json", kTemplate = "chat_template.jinja";
@@ -83,7 +83,7 @@ Status TakeSiblings(const object::Location& tokenizer, std::map<std::string, std
   if (name != kFast && name != kSentencePiece) return {};
   bool has_config = false;
   for (const std::string_view file : {kConfig, kAdded, kSpecials, kTemplate}) {
-    auto content = MR_TRY(object::GetAll(*tokenizer.store, folder + std::string(file), kMostFile, call));
+    auto content = MR_TRY(object::GetAll(*tokenizer.store, folder + std::string(file), kMaxFile, call));
     if (!content) continue;
     files[std::string(file)] = std::move(content->bytes);
     has_config = has_config || file == kConfig;
@@ -127,7 +127,7 @@ Result<std::map<std::string, std::string>> TokenizerFilesAt(object::Connection& 
                                                             const Logger& log, object::Call call) {
   const object::Location location = MR_TRY(object::Locate(connection, url));
   if (!location.key.empty() && !location.key.ends_with('/') && !IsGgufUrl(url)) {
-    auto content = MR_TRY(object::GetAll(*location.store, location.key, kMostFile, call));
+    auto content = MR_TRY(object::GetAll(*location.store, location.key, kMaxFile, call));
     if (content) {
       auto files = MR_TRY(TokenizerFilesOf(std::move(content->bytes), url));
       MR_TRY(TakeSiblings(location, files, call));
@@ -137,7 +137,7 @@ Result<std::map<std::string, std::string>> TokenizerFilesAt(object::Connection& 
   const ModelSource model = MR_TRY(ModelSource::Open(connection, url, std::nullopt, log, call));
   std::map<std::string, std::string> files;
   for (const std::string_view name : kNames) {
-    auto content = MR_TRY(model.File(name, kMostFile, call));
+    auto content = MR_TRY(model.File(name, kMaxFile, call));
     if (content) files.emplace(name, *std::move(content));
   }
   for (const std::string_view name : {kFast, kSentencePiece}) {

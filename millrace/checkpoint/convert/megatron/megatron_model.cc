@@ -10,9 +10,9 @@ using ValueKind = Pickle::ValueKind;
 using Value = Pickle::Value;
 
 /// The largest size in a configuration. A bound for products of two; a guess, far above real models.
-constexpr std::uint64_t kMostSize = 1ull << 30;
+constexpr std::uint64_t kMaxSize = 1ull << 30;
 /// The most layers. A guess: it bounds the number of tensors.
-constexpr std::uint64_t kMostLayers = 100'000;
+constexpr std::uint64_t kMaxLayers = 100'000;
 constexpr std::string_view kCure = "Give the model's own configuration with --config config.json";
 
 /// Megatron's arguments: the members of an argparse.Namespace or of a dict.
@@ -58,10 +58,10 @@ Error Unsupported(std::string_view what) {
 Status CheckSizes(const MegatronModel& model) {
   for (const std::uint64_t size :
        {model.layers, model.hidden, model.heads, model.head_dim, model.intermediate, model.groups, model.vocabulary}) {
-    if (size == 0 || size > kMostSize)
+    if (size == 0 || size > kMaxSize)
       return Fail(Code::kCorrupt, "a size of the model is missing or impossible ({})", size);
   }
-  if (model.layers > kMostLayers || model.heads % model.groups != 0 || model.heads > kMostSize / model.head_dim ||
+  if (model.layers > kMaxLayers || model.heads % model.groups != 0 || model.heads > kMaxSize / model.head_dim ||
       (model.family == MegatronFamily::kGpt2 &&
        (model.groups != model.heads || model.heads * model.head_dim != model.hidden))) {
     return Fail(Code::kCorrupt,
@@ -208,7 +208,7 @@ Result<MegatronModel> ModelOfConfig(const Json& config) {
     model.hidden = MR_TRY(JsonUint(config, "n_embd"));
     model.heads = model.groups = MR_TRY(JsonUint(config, "n_head"));
     model.head_dim = model.heads > 0 ? model.hidden / model.heads : 0;
-    model.intermediate = MR_TRY(optional("n_inner", model.hidden > kMostSize ? 0 : 4 * model.hidden));
+    model.intermediate = MR_TRY(optional("n_inner", model.hidden > kMaxSize ? 0 : 4 * model.hidden));
     model.tied = tied == nullptr || !tied->is_boolean() || tied->get<bool>();
   } else if (type == "llama" || type == "mistral" || type == "qwen2" || type == "qwen3") {
     model.layers = MR_TRY(JsonUint(config, "num_hidden_layers"));

@@ -27,9 +27,9 @@ constexpr std::string_view kTracker = "latest_checkpointed_iteration.txt", kForm
 constexpr std::string_view kCommonFile = "common.pt", kCommonEntry = "common_state/shard_0_1";
 constexpr std::string_view kStateEntry = "optimizer.state.", kBucketEntry = "optimizer.distributed.";
 /// The largest tracker, and the largest metadata.json. Guesses: real ones have some dozen bytes.
-constexpr std::uint64_t kMostTracker = 64, kMostFormat = 64 * kKiB;
+constexpr std::uint64_t kMaxTracker = 64, kMaxFormat = 64 * kKiB;
 /// The most boxes of all tensors. A guess: a model of 100 layers and 100 heads has about 300,000.
-constexpr std::size_t kMostParts = 100'000'000;
+constexpr std::size_t kMaxParts = 100'000'000;
 
 /// Values that the import reads from the common state. Megatron writes there what all ranks share.
 struct CommonState {
@@ -211,7 +211,7 @@ class MegatronMapper {
         part.tensor = own.group + TargetName(own, mapped, own.name.layer.value_or(layer));
         boxes_.push_back(std::move(part));
       });
-      if (boxes_.size() > kMostParts) return Fail(Code::kResourceExhausted, "the model has too many parts");
+      if (boxes_.size() > kMaxParts) return Fail(Code::kResourceExhausted, "the model has too many parts");
     }
     return {};
   }
@@ -255,7 +255,7 @@ class MegatronFolder {
  private:
   /// Goes to the subfolder that the tracker names, if there is a tracker.
   Status FindSave() {
-    auto tracker = MR_TRY(object::GetAll(*folder_.store, folder_.key + std::string(kTracker), kMostTracker, call_));
+    auto tracker = MR_TRY(object::GetAll(*folder_.store, folder_.key + std::string(kTracker), kMaxTracker, call_));
     if (!tracker) return {};
     const std::string_view text = Trim(tracker->bytes);
     std::uint64_t iteration = 0;
@@ -268,7 +268,7 @@ class MegatronFolder {
 
   Status CheckFormat() const {
     const std::string what = fmt::format("{}/{}", NameOf(folder_), kFormatFile);
-    auto content = MR_TRY(object::GetAll(*folder_.store, folder_.key + std::string(kFormatFile), kMostFormat, call_));
+    auto content = MR_TRY(object::GetAll(*folder_.store, folder_.key + std::string(kFormatFile), kMaxFormat, call_));
     if (!content) {
       return Fail(Code::kNotFound,
                   "{} does not exist: the folder has no checkpoint of Megatron's dist_checkpointing. "

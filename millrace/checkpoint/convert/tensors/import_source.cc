@@ -7,7 +7,7 @@ namespace millrace::checkpoint {
 namespace {
 
 /// Bounds the memory for a listing. A guess: DCP writes about one file a rank.
-constexpr std::size_t kMostFiles = 100'000;
+constexpr std::size_t kMaxFiles = 100'000;
 
 }  // namespace
 
@@ -67,11 +67,11 @@ Result<std::map<std::string, object::ObjectInfo>> FilesOf(const object::Location
           std::string name = info.key.substr(folder.key.size());
           if (!name.empty()) files.emplace(std::move(name), info);
         }
-        return files.size() <= kMostFiles;
+        return files.size() <= kMaxFiles;
       },
       call));
-  if (files.size() > kMostFiles)
-    return Fail(Code::kResourceExhausted, "{} has more than {} files", NameOf(folder), kMostFiles);
+  if (files.size() > kMaxFiles)
+    return Fail(Code::kResourceExhausted, "{} has more than {} files", NameOf(folder), kMaxFiles);
   return files;
 }
 

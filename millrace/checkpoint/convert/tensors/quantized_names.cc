@@ -109,20 +109,20 @@ Result<QuantState> ParseState(std::string_view text, std::string_view name) {
   const Json* shape = JsonFind(json, "shape");
   if (shape == nullptr || !shape->is_array() || shape->size() != 2) return corrupt("shape");
   for (const Json& extent : *shape) {
-    constexpr std::int64_t kMost = std::int64_t{1} << 31;  // so that products do not overflow
-    if (!extent.is_number_integer() || extent < 1 || extent > kMost) return corrupt("shape");
+    constexpr std::int64_t kMax = std::int64_t{1} << 31;  // so that products do not overflow
+    if (!extent.is_number_integer() || extent < 1 || extent > kMax) return corrupt("shape");
     state.shape.push_back(extent.get<std::int64_t>());
   }
-  constexpr std::int64_t kMostBlock = 4096;  // bitsandbytes' own bound
+  constexpr std::int64_t kMaxBlock = 4096;  // bitsandbytes' own bound
   const auto block = number("blocksize");
-  if (!block || *block < 2 || *block > kMostBlock || *block % 2 != 0) return corrupt("blocksize");
+  if (!block || *block < 2 || *block > kMaxBlock || *block % 2 != 0) return corrupt("blocksize");
   state.block = static_cast<int>(*block);
   const std::string dtype = JsonString(json, "dtype").value_or("");
   state.dtype = dtype == "float16" ? DType::kF16 : dtype == "bfloat16" ? DType::kBF16 : DType::kF32;
   if (const Json* offset = JsonFind(json, "nested_offset")) {
     const auto scale_block = number("nested_blocksize");
     if (!offset->is_number()) return corrupt("nested_offset");
-    if (!scale_block || *scale_block < 1 || *scale_block > kMostBlock) return corrupt("nested_blocksize");
+    if (!scale_block || *scale_block < 1 || *scale_block > kMaxBlock) return corrupt("nested_blocksize");
     state.scale_offset = offset->get<float>();
     state.scale_block = static_cast<int>(*scale_block);
   }

@@ -22,9 +22,9 @@ using ValueKind = Pickle::ValueKind;
 using Value = Pickle::Value;
 
 /// The largest .metadata: Pickle::Limits::bytes.
-constexpr std::uint64_t kMostMetadata = 256 * kMiB;
+constexpr std::uint64_t kMaxMetadata = 256 * kMiB;
 /// The largest value that is kept as a torch.save archive. A bound, since it becomes text in the manifest; a guess.
-constexpr std::uint64_t kMostValue = 64 * kMiB;
+constexpr std::uint64_t kMaxValue = 64 * kMiB;
 /// The bytes to prefetch from both ends of a tensor's archive, where its headers and its directory are. A guess: they
 /// cover archives of one tensor.
 constexpr std::uint64_t kArchiveEnd = 4 * kKiB;
@@ -287,7 +287,7 @@ class DcpReader {
     auto state = archive ? PartOf(archive->pickle(), item.path) : Result<TorchState>(Fail(archive.error()));
     if (state) return OpenParts(item, bytes, *archive, *std::move(state));
     if (state.error().code() != Code::kUnsupported) return Fail(state.error().Context(bytes.name()));
-    if (bytes.size() > kMostValue)
+    if (bytes.size() > kMaxValue)
       return Fail(Code::kResourceExhausted, "{}: a value of more than 64 MiB", bytes.name());
     std::string all(bytes.size(), '\0');
     MR_TRY(bytes.ReadAt(0, AsWritableBytes(all)));
@@ -382,7 +382,7 @@ Result<ImportSource> OpenDcpFolder(const object::Location& folder, object::Call 
   ImportSource source{.format = ForeignFormat::kDcp, .folder = folder, .name = NameOf(folder)};
   source.files = MR_TRY(FilesOf(folder, call));
   const std::string what = fmt::format("{}/{}", source.name, kDcpMetadataFile);
-  auto content = MR_TRY(object::GetAll(*folder.store, folder.key + std::string(kDcpMetadataFile), kMostMetadata, call));
+  auto content = MR_TRY(object::GetAll(*folder.store, folder.key + std::string(kDcpMetadataFile), kMaxMetadata, call));
   if (!content) {
     return Fail(Code::kNotFound,
                 "{} does not exist: the folder is not a checkpoint of torch.distributed.checkpoint, or its save was "

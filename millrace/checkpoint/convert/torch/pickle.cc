@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kLongestNumber = 9;
 /// The largest int: 256 bytes, or 2,048 bits. A bound, since the conversion to decimal takes quadratic time. A guess:
 /// hashes and most keys are smaller. 2^2047 has 617 decimal digits.
-constexpr std::size_t kLongestBigInt = 256, kMostDigits = 617;
+constexpr std::size_t kLongestBigInt = 256, kMaxDigits = 617;
 /// The longest module and name of a global together. A guess: those of torch have fewer than 70 characters.
 constexpr std::size_t kLongestGlobal = 512;
 
@@ -422,7 +422,7 @@ void PickleWriter::Unsigned(std::uint64_t value) {
 
 bool IsBigInt(std::string_view decimal) {
   if (decimal.starts_with('-')) decimal.remove_prefix(1);
-  return !decimal.empty() && decimal.size() <= kMostDigits && decimal.find_first_not_of("0123456789") == decimal.npos;
+  return !decimal.empty() && decimal.size() <= kMaxDigits && decimal.find_first_not_of("0123456789") == decimal.npos;
 }
 
 void PickleWriter::BigInt(std::string_view decimal) {

@@ -13,7 +13,7 @@ constexpr std::uint64_t kSmallWindow = 4 * kKiB;
 /// The largest gap between merged ranges. A guess: reading 32 KiB more takes less time than another request.
 constexpr std::uint64_t kSmallGap = 32 * kKiB;
 /// The largest merged request: the size of one part in ranged reads elsewhere.
-constexpr std::uint64_t kMostMerged = 8 * kMiB;
+constexpr std::uint64_t kMaxMerged = 8 * kMiB;
 /// Requests in flight. A guess: small requests wait for the store's latency, not for bandwidth.
 constexpr int kPrefetchParallel = 32;
 
@@ -37,7 +37,7 @@ Result<Prefetched> Prefetched::Get(object::ReadStore& store, std::vector<ObjectR
     std::uint64_t end = begin;
     for (; last < ranges.size() && ranges[last].object->key == object.key; ++last) {
       const ObjectRange& range = ranges[last];
-      if (last > first && (range.begin > end + kSmallGap || range.begin + range.size > begin + kMostMerged)) break;
+      if (last > first && (range.begin > end + kSmallGap || range.begin + range.size > begin + kMaxMerged)) break;
       end = std::max(end, range.begin + range.size);
     }
     Buffer& buffer = prefetched.got_[{object.key, begin}];

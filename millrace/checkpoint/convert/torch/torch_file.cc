@@ -9,9 +9,9 @@ namespace millrace::checkpoint {
 namespace {
 
 /// The largest pickle: Pickle::Limits::bytes.
-constexpr std::uint64_t kMostPickle = 256 * kMiB;
+constexpr std::uint64_t kMaxPickle = 256 * kMiB;
 /// The largest "byteorder" entry: it holds "little" or "big".
-constexpr std::uint64_t kMostSmall = 64;
+constexpr std::uint64_t kMaxSmall = 64;
 constexpr std::string_view kPickleName = "data.pkl", kArchive = "archive/";
 
 /// Returns the folder of data.pkl, with its slash. torch names the folder after the file.
@@ -31,10 +31,10 @@ Result<TorchArchive> TorchArchive::Open(RandomBytes& bytes, PickledObjects objec
   auto folder = FolderOf(zip);
   if (!folder) return Fail(folder.error().Context(bytes.name()));
   if (const ZipEntry* order = zip.Find(*folder + "byteorder")) {
-    if (MR_TRY(zip.ReadAll(*order, kMostSmall)) != "little")
+    if (MR_TRY(zip.ReadAll(*order, kMaxSmall)) != "little")
       return Fail(Code::kUnsupported, "{}: a big-endian machine wrote it", bytes.name());
   }
-  const std::string content = MR_TRY(zip.ReadAll(*zip.Find(*folder + std::string(kPickleName)), kMostPickle));
+  const std::string content = MR_TRY(zip.ReadAll(*zip.Find(*folder + std::string(kPickleName)), kMaxPickle));
   Pickle pickle = MR_TRY(objects == PickledObjects::kNamed ? Pickle::ReadWithObjects(content, bytes.name())
                                                            : Pickle::Read(content, TorchGlobals(), bytes.name()));
   return TorchArchive(bytes, std::move(zip), *std::move(folder), std::move(pickle));

@@ -19,10 +19,10 @@ constexpr std::uint16_t kEncrypted = 0x0001, kHasDescriptor = 0x0008, kUtf8 = 0x
 constexpr std::uint16_t kPaddingExtra = 0x4246;
 constexpr std::uint64_t kAlignment = 64;
 /// Bounds on memory. Guesses, far above what torch writes.
-constexpr std::uint64_t kMostDirectory = 256 * kMiB, kMostName = 4096;
+constexpr std::uint64_t kMaxDirectory = 256 * kMiB, kMaxName = 4096;
 /// The end record is the last thing in the archive. A comment of up to 65,535 bytes may follow it, but torch writes
 /// none, so the first attempt reads little.
-constexpr std::uint64_t kFirstTail = 4 * kKiB, kMostTail = 65'535 + kEndSize;
+constexpr std::uint64_t kFirstTail = 4 * kKiB, kMaxTail = 65'535 + kEndSize;
 
 template <class T>
 T Field(std::string_view text, std::size_t at) {
@@ -77,7 +77,7 @@ Result<Zip> Zip::Open(RandomBytes& bytes) {
     const Directory directory = MR_TRY(zip.FindDirectory());
     if (directory.offset > directory.end || directory.size > directory.end - directory.offset)
       return Fail(Code::kCorrupt, "the directory does not lie inside the archive");
-    if (directory.size > kMostDirectory) return Fail(Code::kResourceExhausted, "the directory is larger than 256 MiB");
+    if (directory.size > kMaxDirectory) return Fail(Code::kResourceExhausted, "the directory is larger than 256 MiB");
     if (directory.entries > directory.size / kCentralSize)
       return Fail(Code::kCorrupt, "the directory is too short for {} entries", directory.entries);
     std::string text(directory.size, '\0');
@@ -92,7 +92,7 @@ Result<Zip> Zip::Open(RandomBytes& bytes) {
 
 Result<Zip::Directory> Zip::FindDirectory() const {
   const std::uint64_t size = bytes_->size();
-  for (std::uint64_t most : {kFirstTail, kMostTail}) {
+  for (std::uint64_t most : {kFirstTail, kMaxTail}) {
     std::string tail(std::min(size, most), '\0');
     MR_TRY(bytes_->ReadAt(size - tail.size(), AsWritableBytes(tail)));
     const std::size_t at = FindEnd(tail);
@@ -132,7 +132,7 @@ Status Zip::ParseDirectory(std::string_view text, const Directory& directory) {
       return Fail(Code::kCorrupt, "entry {} of its directory is damaged", i);
     const std::size_t name = Field<std::uint16_t>(text, 28), extra = Field<std::uint16_t>(text, 30);
     const std::size_t whole = kCentralSize + name + extra + Field<std::uint16_t>(text, 32);
-    if (name > kMostName || whole > text.size()) return Fail(Code::kCorrupt, "entry {} of its directory is damaged", i);
+    if (name > kMaxName || whole > text.size()) return Fail(Code::kCorrupt, "entry {} of its directory is damaged", i);
     ZipEntry entry{.name = std::string(text.substr(kCentralSize, name)),
                    .header = Field<std::uint32_t>(text, 42),
                    .size = Field<std::uint32_t>(text, 24),

@@ -41,7 +41,7 @@ struct KeySpan {
 };
 
 /// Queries that one call takes.
-constexpr std::int64_t kMostAttendingRows = 16;
+constexpr std::int64_t kMaxAttendingRows = 16;
 
 /// Attention of some queries over the keys and values of one head of their sequence.
 template <class T>
@@ -51,7 +51,7 @@ struct AttendBlocks {
   std::int64_t kv_head;
   const float* queries;        ///< [rows, head_dim], scaled
   const KeySpan* visible;      ///< [rows]
-  std::int64_t rows;           ///< at most kMostAttendingRows
+  std::int64_t rows;           ///< at most kMaxAttendingRows
   float* scores;               ///< [rows, scores_stride]: workspace
   std::int64_t scores_stride;  ///< at least ScoresStride() of the furthest end
   float* out;                  ///< [rows, head_dim]

@@ -155,9 +155,9 @@ MR_INLINE void MixBlock(const T* values, std::int64_t dim, const float* weights,
 /// Calls `work(rows, first)` for runs of R::kSharingRows, 4, 2 and 1 rows, where `rows` is a constant.
 template <class R, class Work>
 MR_INLINE void ForRows(std::int64_t rows, Work&& work) {
-  constexpr int kMost = R::kSharingRows;
+  constexpr int kMax = R::kSharingRows;
   std::int64_t row = 0;
-  for (; row + kMost <= rows; row += kMost) work(std::integral_constant<int, kMost>(), row);
+  for (; row + kMax <= rows; row += kMax) work(std::integral_constant<int, kMax>(), row);
   for (; row + 4 <= rows; row += 4) work(std::integral_constant<int, 4>(), row);
   for (; row + 2 <= rows; row += 2) work(std::integral_constant<int, 2>(), row);
   for (; row < rows; ++row) work(std::integral_constant<int, 1>(), row);
@@ -222,7 +222,7 @@ MR_INLINE void AttendBody(const AttendBlocks<T>& op) {
     }
   }
   std::fill_n(op.out, op.rows * dim, 0.0F);
-  float sums[kMostAttendingRows];
+  float sums[kMaxAttendingRows];
   for (std::int64_t row = 0; row < op.rows; ++row) {
     const KeySpan& seen = op.visible[row];
     sums[row] = Exponentials<R>(op.scores + row * op.scores_stride, seen.begin - base, seen.end - base, keys);
@@ -262,18 +262,18 @@ void StoreBody(const CachedBlocks<T>& cache, std::int64_t block, std::int64_t kv
 /// Writes the nearest codes of a row, `step` bytes apart. Returns the scale.
 template <class T>
 MR_INLINE float QuantizeRow(const T* row, std::int64_t dim, std::int8_t* codes, std::int64_t step) {
-  constexpr float kMost = 127, kShift = 12582912.0F;  // 1.5 · 2^23: adding it rounds to an integer, ties to even
+  constexpr float kMax = 127, kShift = 12582912.0F;  // 1.5 · 2^23: adding it rounds to an integer, ties to even
   float most = 0;
 #pragma omp simd reduction(max : most)
   for (std::int64_t d = 0; d < dim; ++d) {
     const float x = ToFloat(row[d]), size = x < 0 ? -x : x;
     most = size > most ? size : most;
   }
-  const float factor = most > 0 ? kMost / most : 0;
+  const float factor = most > 0 ? kMax / most : 0;
   for (std::int64_t d = 0; d < dim; ++d) {
     codes[d * step] = static_cast<std::int8_t>((ToFloat(row[d]) * factor + kShift) - kShift);
   }
-  return most / kMost;
+  return most / kMax;
 }
 
 template <class T>

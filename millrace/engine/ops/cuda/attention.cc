@@ -147,8 +147,8 @@ bool FlashTakes(at::ScalarType type, std::int64_t head_dim) {
 
 /// Returns whether cuDNN computes both passes for heads of this size on this GPU. It has no windows.
 bool CudnnTakes(const Plan& plan) {
-  constexpr std::int64_t kMostDim = 128;
-  return plan.sequences.even() && plan.mask.window == 0 && plan.layout.head_dim <= kMostDim &&
+  constexpr std::int64_t kMaxDim = 128;
+  return plan.sequences.even() && plan.mask.window == 0 && plan.layout.head_dim <= kMaxDim &&
          at::cuda::getCurrentDeviceProperties()->major >= 9 && at::globalContext().userEnabledCuDNNSDP();
 }
 

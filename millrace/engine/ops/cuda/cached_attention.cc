@@ -10,7 +10,7 @@ namespace millrace::engine::ops::cuda {
 namespace {
 
 /// Queries that share keys: for more, products of matrices are faster than a kernel that reads the keys again.
-constexpr std::int64_t kMostShared = 64;
+constexpr std::int64_t kMaxShared = 64;
 
 /// What computes a sequence's attention.
 enum class Way { kFewQueries, kPrompt, kBehind };
@@ -42,7 +42,7 @@ struct Batch {
   }
   Way WayOf(std::int64_t sequence) const {
     const std::int64_t length = sequences.length(sequence);
-    const bool few = length * (layout.heads / layout.kv_heads) <= kMostShared;
+    const bool few = length * (layout.heads / layout.kv_heads) <= kMaxShared;
     if (few && kernels::FitsCachedAttention(ElementOf(qkv), layout.head_dim)) return Way::kFewQueries;
     return sequences.past(sequence) == 0 ? Way::kPrompt : Way::kBehind;
   }
@@ -91,8 +91,7 @@ at::Tensor AttendPart(const Batch& batch, std::int64_t sequence) {
 }  // namespace
 
 bool RepeatsAttendBlocks(const HeadLayout& layout, at::ScalarType type) {
-  return layout.heads / layout.kv_heads <= kMostShared &&
-         kernels::FitsCachedAttention(ElementOf(type), layout.head_dim);
+  return layout.heads / layout.kv_heads <= kMaxShared && kernels::FitsCachedAttention(ElementOf(type), layout.head_dim);
 }
 
 at::Tensor AttendBlocks(const at::Tensor& qkv_in, const HeadLayout& layout, const Sequences& sequences,

@@ -136,13 +136,13 @@ bool RetryNotice::IsDue(TimePoint now, Duration taken) {
 Duration Backoff::Wait(int attempt, Code code, std::optional<Duration> asked) {
   // As the AWS SDKs, which wait up to 20 s; a service that refuses for load gets more time from the start.
   constexpr Duration kFirst = std::chrono::milliseconds(50), kFirstThrottled = std::chrono::milliseconds(250),
-                     kMost = std::chrono::seconds(20);
+                     kMax = std::chrono::seconds(20);
   Duration bound = code == Code::kThrottled ? kFirstThrottled : kFirst;
-  for (int i = 1; i < attempt && bound < kMost; ++i) bound *= 2;
-  bound = std::min(bound, kMost);
+  for (int i = 1; i < attempt && bound < kMax; ++i) bound *= 2;
+  bound = std::min(bound, kMax);
   MutexLock lock(mutex_);
   auto jittered = std::chrono::duration_cast<Duration>(bound * random_.Uniform());
-  return std::max(jittered, std::min(asked.value_or(Duration(0)), kMost));
+  return std::max(jittered, std::min(asked.value_or(Duration(0)), kMax));
 }
 
 Duration Backoff::LongWait() {

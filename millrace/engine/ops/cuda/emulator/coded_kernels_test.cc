@@ -220,7 +220,7 @@ TEST_P(CodedKernels, NumbersOfBytes) {
 
 TEST_P(CodedKernels, FewRowsTimesNf4) {
   for (const auto scales : {Nf4Matrix::Scales::kPlain, Nf4Matrix::Scales::kNested}) {
-    for (std::int64_t rows = 1; rows <= kMostCodedRows; ++rows) {
+    for (std::int64_t rows = 1; rows <= kMaxCodedRows; ++rows) {
       const Nf4Matrix small(45, 128, scales, 64), wide(21, 4096 + 256, scales, 32);
       EXPECT_EQ(ExpectProducts(Way::kRows, small, 45, 128, rows), 3);
       EXPECT_EQ(ExpectProducts(Way::kRows, wide, 21, 4096 + 256, rows), 3);
@@ -229,7 +229,7 @@ TEST_P(CodedKernels, FewRowsTimesNf4) {
 }
 
 TEST_P(CodedKernels, FewRowsTimesBytes) {
-  for (std::int64_t rows = 1; rows <= kMostCodedRows; ++rows) {
+  for (std::int64_t rows = 1; rows <= kMaxCodedRows; ++rows) {
     EXPECT_EQ(ExpectProducts(Way::kRows, Int8Matrix(45, 96), 45, 96, rows), 3);
     EXPECT_EQ(ExpectProducts(Way::kRows, Fp8Matrix(45, 96), 45, 96, rows), 3);
     EXPECT_EQ(ExpectProducts(Way::kRows, Int8Matrix(21, 4096 + 32), 21, 4096 + 32, rows), 3);

@@ -24,7 +24,7 @@ dim3 blockDim, gridDim;
 namespace millrace::engine::cuda::emulator {
 namespace {
 
-constexpr unsigned kMostThreads = 1024, kMostRows = 65'535, kWarp = 32, kAllLanes = ~0U;
+constexpr unsigned kMaxThreads = 1024, kMaxRows = 65'535, kWarp = 32, kAllLanes = ~0U;
 
 Gpu current_gpu;
 
@@ -257,7 +257,7 @@ class Runner {
   std::vector<std::unique_ptr<Thread>> threads_;  // reused by later kernels
   unsigned count_ = 0, running_ = 0;
   Stack outside_;
-  Moment between_blocks_, barriers_[2], warp_barriers_[kMostThreads / kWarp][2];
+  Moment between_blocks_, barriers_[2], warp_barriers_[kMaxThreads / kWarp][2];
   std::mt19937_64 random_{1};
 };
 
@@ -275,8 +275,8 @@ std::uint64_t ExchangeInWarp(unsigned lanes, std::uint64_t bits, int lane_mask, 
 
 bool Run(dim3 grid, dim3 block, const std::function<void()>& kernel) {
   const auto product = [](const dim3& sizes) { return std::uint64_t{sizes.x} * sizes.y * sizes.z; };
-  if (product(grid) == 0 || grid.x > 0x7fffffff || grid.y > kMostRows || grid.z > kMostRows) return false;
-  if (product(block) == 0 || product(block) > kMostThreads) return false;
+  if (product(grid) == 0 || grid.x > 0x7fffffff || grid.y > kMaxRows || grid.z > kMaxRows) return false;
+  if (product(block) == 0 || product(block) > kMaxThreads) return false;
   Runner::instance().Run(grid, block, kernel);
   return true;
 }

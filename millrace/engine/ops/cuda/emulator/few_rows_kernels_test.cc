@@ -12,7 +12,7 @@ TEST_P(FewRowsKernels, AreProducts) {
   const Element element = GetParam();
   for (const auto& [inputs, outputs, stride] :
        {std::tuple{8, 1, 8}, std::tuple{64, 40, 64}, std::tuple{1032, 37, 1040}, std::tuple{4096, 20, 4096}}) {
-    for (std::int64_t rows = 1; rows <= kMostFewRows; ++rows) {
+    for (std::int64_t rows = 1; rows <= kMaxFewRows; ++rows) {
       for (const bool has_bias : {false, true}) {
         const Numbers x = Rounded(element, Random(static_cast<std::size_t>(rows * stride), 1, 1));
         const Numbers weight = Rounded(element, Random(static_cast<std::size_t>(inputs * outputs), 1, 2));

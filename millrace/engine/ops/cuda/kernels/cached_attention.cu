@@ -13,9 +13,9 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kKeys = kWarp;               // that a block of threads takes at a time
 constexpr int kPerKey = kThreads / kKeys;  // threads that compute a score
-constexpr int kMostDim = 256;
-constexpr int kMostQueries = 8;  // of a block of threads; more are divided among blocks, which read the keys again
-constexpr std::int64_t kMostSplits = 256;
+constexpr int kMaxDim = 256;
+constexpr int kMaxQueries = 8;  // of a block of threads; more are divided among blocks, which read the keys again
+constexpr std::int64_t kMaxSplits = 256;
 
 /// Queries of one sequence that share a key-value head, and all tokens whose keys they may see.
 struct Shared {
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads, BlocksAtOnce(kQueries, kVectors, kPa
     return;
   }
 
-  alignas(16) __shared__ float queries[kQueries][kMostDim];
+  alignas(16) __shared__ float queries[kQueries][kMaxDim];
   __shared__ float weights[kQueries][kKeys];                       // of the keys of a step; before, their scores
   __shared__ float most[kQueries], sum[kQueries], kept[kQueries];  // of the keys so far
   __shared__ int first_seen[kQueries], behind_seen[kQueries];      // the keys that a query sees
@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(kJoinThreads) JoinSplits(CachedAttentionArgs a
   const int thread = static_cast<int>(threadIdx.x), dim = static_cast<int>(a.cache.dim);
   const int splits = static_cast<int>(a.splits.count);
   const bool has_split = thread < splits;
-  __shared__ float weights[kMostSplits];
+  __shared__ float weights[kMaxSplits];
   __shared__ float mixed[kJoinThreads][kFour];
   const float mine = has_split ? from.sums[2 * thread] : -FLT_MAX;
   const float own_sum = has_split ? from.sums[2 * thread + 1] : 0;
@@ -310,25 +310,25 @@ void DispatchQueries(std::int64_t shared, Work&& work) {
   if (shared <= 1) return work(Constant<1>{});
   if (shared <= 2) return work(Constant<2>{});
   if (shared <= 4) return work(Constant<4>{});
-  work(Constant<kMostQueries>{});
+  work(Constant<kMaxQueries>{});
 }
 
 /// Calls work(Constant<most vectors that a thread has>{}) for heads of this size.
 template <class T, class Work>
 void DispatchVectors(std::int64_t dim, Work&& work) {
-  constexpr int kOfLargest = kMostDim / kPack<T> / kPerKey;
-  if (dim <= kMostDim / 2) return work(Constant<kOfLargest / 2>{});
+  constexpr int kOfLargest = kMaxDim / kPack<T> / kPerKey;
+  if (dim <= kMaxDim / 2) return work(Constant<kOfLargest / 2>{});
   work(Constant<kOfLargest>{});
 }
 
 std::int64_t MostShared(const CachedAttentionArgs& args) { return args.heads / args.cache.kv_heads * args.most_tokens; }
-std::int64_t GroupsOf(const CachedAttentionArgs& args) { return (MostShared(args) + kMostQueries - 1) / kMostQueries; }
+std::int64_t GroupsOf(const CachedAttentionArgs& args) { return (MostShared(args) + kMaxQueries - 1) / kMaxQueries; }
 
 }  // namespace
 
 bool FitsCachedAttention(Element element, std::int64_t dim) {
   bool fits = false;
-  DispatchElement(element, [&]<class T>(T) { fits = dim > 0 && dim <= kMostDim && dim % kPack<T> == 0; });
+  DispatchElement(element, [&]<class T>(T) { fits = dim > 0 && dim <= kMaxDim && dim % kPack<T> == 0; });
   return fits;
 }
 
@@ -339,7 +339,7 @@ KeySplits DivideKeys(const CachedAttentionArgs& args, std::int64_t all_keys, std
     all_keys = std::min(all_keys, args.sequences.count * seen);
   }
   const std::int64_t wanted = Multiprocessors() * 8, heads = args.cache.kv_heads * GroupsOf(args);
-  const std::int64_t fair = (all_keys * heads + wanted - 1) / wanted, least = (longest + kMostSplits - 1) / kMostSplits;
+  const std::int64_t fair = (all_keys * heads + wanted - 1) / wanted, least = (longest + kMaxSplits - 1) / kMaxSplits;
   KeySplits splits{.keys = RoundUp(std::max({fair, least, std::int64_t{1}}), kKeys)};
   splits.count = std::max<std::int64_t>(1, (longest + splits.keys - 1) / splits.keys);
   return splits;

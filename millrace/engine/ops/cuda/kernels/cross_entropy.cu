@@ -7,7 +7,7 @@
 namespace millrace::engine::cuda {
 namespace {
 
-constexpr int kMostThreads = 1024;
+constexpr int kMaxThreads = 1024;
 constexpr int kUnroll = 4;  // vectors that a thread loads at once
 
 /// The greatest of some logits, and the sum of exp(logit - most).
@@ -84,7 +84,7 @@ __device__ __forceinline__ void WriteZeros(T* row, std::int64_t columns) {
 }
 
 template <class T, int N>
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(kMaxThreads)
     CrossEntropyKernel(CrossEntropyArgs a, bool gradient, double* losses, std::int32_t* correct) {
   const std::int64_t row = blockIdx.x, label = a.labels[row];
   T* const logits = static_cast<T*>(a.logits) + row * a.stride;
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kMostThreads)
 }
 
 template <class T, int N>
-__global__ void __launch_bounds__(kMostThreads) ScanKernel(CrossEntropyArgs a, cpu::PartialSoftmax* partial) {
+__global__ void __launch_bounds__(kMaxThreads) ScanKernel(CrossEntropyArgs a, cpu::PartialSoftmax* partial) {
   const std::int64_t row = blockIdx.x, label = a.labels[row] - a.first_column;
   const T* const logits = static_cast<const T*>(a.logits) + row * a.stride;
   const Softmax softmax = ScanRow<N>(logits, a.columns);
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kMostThreads) ScanKernel(CrossEntropyArgs a, c
 }
 
 template <class T, int N>
-__global__ void __launch_bounds__(kMostThreads) GradientKernel(CrossEntropyArgs a, const float* lse) {
+__global__ void __launch_bounds__(kMaxThreads) GradientKernel(CrossEntropyArgs a, const float* lse) {
   const std::int64_t row = blockIdx.x;
   T* const logits = static_cast<T*>(a.logits) + row * a.stride;
   if (a.labels[row] == a.ignored) return WriteZeros<N>(logits, a.stride);
@@ -139,7 +139,7 @@ void ForLogits(Element element, const CrossEntropyArgs& args, Work&& work) {
   if (args.rows == 0) return;
   DispatchPacks(element, args.stride, {args.logits}, [&]<class T, int N>(T value, Constant<N> vector) {
     constexpr std::int64_t kLongRow = 128 << 10;  // bytes
-    const std::int64_t most = args.columns * static_cast<std::int64_t>(sizeof(T)) > kLongRow ? kMostThreads : 512;
+    const std::int64_t most = args.columns * static_cast<std::int64_t>(sizeof(T)) > kLongRow ? kMaxThreads : 512;
     work(value, vector, static_cast<unsigned>(std::clamp<std::int64_t>(RoundUp(args.columns / N, kWarp), kWarp, most)));
   });
 }

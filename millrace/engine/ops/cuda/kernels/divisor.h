@@ -19,7 +19,7 @@ class Divisor {
   Divisor() = default;
   /// `value`: above 0.
   explicit Divisor(std::int64_t value) : value_(value) {
-    if (value > kMost) return;
+    if (value > kMax) return;
     const auto divisor = static_cast<std::uint64_t>(value);
     shift_ = static_cast<std::uint32_t>(std::bit_width(divisor - 1));  // 2^shift is at least the divisor
     factor_ = static_cast<std::uint32_t>(((((std::uint64_t{1} << shift_) - divisor) << 32) / divisor) + 1);
@@ -38,7 +38,7 @@ class Divisor {
   }
 
  private:
-  static constexpr std::int64_t kMost = 0xffffffff;
+  static constexpr std::int64_t kMax = 0xffffffff;
 
   std::int64_t value_ = 1;
   std::uint32_t factor_ = 1, shift_ = 0;

@@ -78,11 +78,11 @@ std::int64_t AddRowsScratchRows(std::int64_t count) { return 2 * ((count + kWind
 void AddRows(Element element, const AddRowsArgs& args, Stream stream) {
   if (args.count == 0 || args.columns == 0) return;
   const unsigned windows = BlocksFor(args.count, kWindow);
-  constexpr std::int64_t kMostY = 65'535;
+  constexpr std::int64_t kMaxY = 65'535;
   DispatchPacks(element, args.columns, {args.dout}, [&]<class T, int N>(T, Constant<N>) {
-    Start(SumWindows<T, N>, dim3(windows, BlocksFor(args.columns, kThreads * N, kMostY)), kThreads, stream, args);
+    Start(SumWindows<T, N>, dim3(windows, BlocksFor(args.columns, kThreads * N, kMaxY)), kThreads, stream, args);
   });
-  Start(JoinWindows, dim3(windows, BlocksFor(args.columns, kThreads, kMostY)), kThreads, stream, args);
+  Start(JoinWindows, dim3(windows, BlocksFor(args.columns, kThreads, kMaxY)), kThreads, stream, args);
 }
 
 }  // namespace millrace::engine::cuda

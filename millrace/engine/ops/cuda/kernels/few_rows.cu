@@ -107,8 +107,8 @@ bool FitsFewRows(Element element, const FewRowsArgs& args) {
   DispatchElement(element, [&]<class T>(T) {
     fits = FitsPacks<T>(args.inputs, {args.x, args.weight}) && args.x_stride % kPack<T> == 0;
   });
-  constexpr std::int64_t kMost = std::numeric_limits<int>::max() / 2;
-  return fits && args.rows >= 1 && args.rows <= kMostFewRows && args.inputs <= kMost && args.outputs <= kMost;
+  constexpr std::int64_t kMax = std::numeric_limits<int>::max() / 2;
+  return fits && args.rows >= 1 && args.rows <= kMaxFewRows && args.inputs <= kMax && args.outputs <= kMax;
 }
 
 void MultiplyFewRows(Element element, const FewRowsArgs& args, Stream stream) {

@@ -34,18 +34,18 @@ __global__ void Uniform(std::uint64_t key, double bound, std::int64_t first, flo
   }
 }
 
-constexpr std::int64_t kMostBlocks = 16'384;
+constexpr std::int64_t kMaxBlocks = 16'384;
 
 }  // namespace
 
 void FillNormal(std::uint64_t key, double stddev, std::int64_t first, float* into, std::int64_t count, Stream stream) {
   if (count == 0) return;
-  Start(Normal, BlocksFor(count / 2 + 1, kThreads, kMostBlocks), kThreads, stream, key, stddev, first, into, count);
+  Start(Normal, BlocksFor(count / 2 + 1, kThreads, kMaxBlocks), kThreads, stream, key, stddev, first, into, count);
 }
 
 void FillUniform(std::uint64_t key, double stddev, std::int64_t first, float* into, std::int64_t count, Stream stream) {
   if (count == 0) return;
-  Start(Uniform, BlocksFor(count, kThreads, kMostBlocks), kThreads, stream, key, stddev * std::numbers::sqrt3, first,
+  Start(Uniform, BlocksFor(count, kThreads, kMaxBlocks), kThreads, stream, key, stddev * std::numbers::sqrt3, first,
         into, count);
 }
 

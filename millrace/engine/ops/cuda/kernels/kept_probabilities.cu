@@ -28,8 +28,8 @@ __global__ void Kept(KeptProbabilities of, float* out) {
 void FillKeptProbabilities(const KeptProbabilities& of, float* out, Stream stream) {
   const std::int64_t threads = of.heads * of.length * ((of.length + 3) / 4);
   if (threads == 0) return;
-  constexpr std::int64_t kMostBlocks = 132 * 16;
-  Start(Kept, BlocksFor(threads, kThreads, kMostBlocks), kThreads, stream, of, out);
+  constexpr std::int64_t kMaxBlocks = 132 * 16;
+  Start(Kept, BlocksFor(threads, kThreads, kMaxBlocks), kThreads, stream, of, out);
 }
 
 }  // namespace millrace::engine::cuda

@@ -224,7 +224,7 @@ struct KeptProbabilities {
 /// Writes 0 or `scale` for each probability.
 void FillKeptProbabilities(const KeptProbabilities& of, float* out, Stream stream);
 
-inline constexpr std::int64_t kMostFewRows = 4;
+inline constexpr std::int64_t kMaxFewRows = 4;
 /// A product of few rows with a weight's transpose: out [rows, outputs] = x [rows, inputs] · weight [outputs, inputs]^T
 /// + bias [outputs], which may be null. Sums are float32. Rows of x are `x_stride` elements apart; all else is dense.
 /// The weight may be read before kernels that Launch() started have ended (device.cuh): they must not write it.
@@ -233,7 +233,7 @@ struct FewRowsArgs {
   void* out = nullptr;
   std::int64_t rows = 0, inputs = 0, outputs = 0, x_stride = 0;
 };
-/// Returns whether MultiplyFewRows() takes these: at most kMostFewRows rows, and vectors of 16 bytes fit.
+/// Returns whether MultiplyFewRows() takes these: at most kMaxFewRows rows, and vectors of 16 bytes fit.
 bool FitsFewRows(Element element, const FewRowsArgs& args);
 void MultiplyFewRows(Element element, const FewRowsArgs& args, Stream stream);
 

@@ -9,7 +9,7 @@ namespace millrace::engine::cuda {
 namespace {
 
 constexpr int kBlock = 128;  // threads of a block with several rows
-constexpr std::int64_t kMostThreads = 1024;
+constexpr std::int64_t kMaxThreads = 1024;
 
 /// How a kernel divides rows among threads.
 struct Shape {
@@ -18,13 +18,13 @@ struct Shape {
 };
 
 /// `enough`: threads of a row above which each gets more vectors instead, up to `most_each`.
-Shape ShapeOf(std::int64_t vectors, std::int64_t enough, int most_each, std::int64_t most_threads = kMostThreads) {
+Shape ShapeOf(std::int64_t vectors, std::int64_t enough, int most_each, std::int64_t most_threads = kMaxThreads) {
   std::int64_t lanes = 1;
   while (lanes < kWarp && lanes < vectors) lanes *= 2;
   if (vectors <= kWarp) return {dim3(lanes, kBlock / lanes), 1};
   int each = 1;
   while (each < most_each && vectors > enough * each) each *= 2;
-  if (vectors > most_threads * each) return {dim3(kMostThreads), 0};
+  if (vectors > most_threads * each) return {dim3(kMaxThreads), 0};
   return {dim3(RoundUp((vectors + each - 1) / each, kWarp)), each};
 }
 
@@ -59,7 +59,7 @@ __device__ __forceinline__ void ForEachPack(std::int64_t columns, Work&& work) {
 }
 
 template <class T, int N, int kEach, bool kMean>
-__global__ void __launch_bounds__(kMostThreads) NormForwardKernel(NormForwardArgs a) {
+__global__ void __launch_bounds__(kMaxThreads) NormForwardKernel(NormForwardArgs a) {
   StartEarly();
   const auto *x = static_cast<const T*>(a.x), *delta = static_cast<const T*>(a.delta);
   const auto *weight = static_cast<const T*>(a.weight), *bias = static_cast<const T*>(a.bias);

@@ -55,8 +55,8 @@ struct CodedProductArgs {
   CodedBox box;
 };
 
-inline constexpr std::int64_t kMostCodedRows = 4;
-/// Returns whether MultiplyCodedRows() takes these: at most kMostCodedRows rows, vectors of 16 bytes fit, and blocks of
+inline constexpr std::int64_t kMaxCodedRows = 4;
+/// Returns whether MultiplyCodedRows() takes these: at most kMaxCodedRows rows, vectors of 16 bytes fit, and blocks of
 /// scales end with rows.
 bool FitsCodedRows(Element element, const Codes& codes, const CodedProductArgs& args);
 /// Makes a product of few rows, in float32. Each code is read once.

@@ -15,7 +15,7 @@ namespace {
 
 /// The most rows that are multiplied by codes. With more, a product is bound by arithmetic, and to write the numbers
 /// for cuBLAS costs little beside it.
-constexpr std::int64_t kMostRows = 2 * kernels::kTileRows;
+constexpr std::int64_t kMaxRows = 2 * kernels::kTileRows;
 
 /// The codes and scales of a matrix on one GPU.
 class CodesOnGpu final : public QuantizedMatrix::DeviceForm {
@@ -86,8 +86,8 @@ struct BoxProduct {
 };
 
 bool FitsKernels(kernels::Element element, const BoxProduct& product) {
-  return product.args.rows <= kernels::kMostCodedRows ? kernels::FitsCodedRows(element, product.codes, product.args)
-                                                      : kernels::FitsCodedTiles(element, product.codes, product.args);
+  return product.args.rows <= kernels::kMaxCodedRows ? kernels::FitsCodedRows(element, product.codes, product.args)
+                                                     : kernels::FitsCodedTiles(element, product.codes, product.args);
 }
 
 }  // namespace
@@ -107,7 +107,7 @@ at::Tensor Dequantized(const QuantizedRows& matrix, std::int64_t first, std::int
 
 at::Tensor ProductOfCodes(const at::Tensor& x_in, const QuantizedRows& matrix, const at::Tensor& bias_in) {
   const std::int64_t rows = x_in.size(0);
-  if (rows == 0 || rows > kMostRows) return {};
+  if (rows == 0 || rows > kMaxRows) return {};
   const c10::cuda::CUDAGuard guard(x_in.device());
   const at::Tensor x = x_in.stride(1) == 1 ? x_in : x_in.contiguous();
   const at::Tensor bias = bias_in.defined() ? bias_in.to(x.scalar_type()).contiguous() : bias_in;
@@ -130,7 +130,7 @@ at::Tensor ProductOfCodes(const at::Tensor& x_in, const QuantizedRows& matrix, c
   const auto fits = [&](const BoxProduct& product) { return FitsKernels(element, product); };
   if (!std::ranges::all_of(products, fits)) return {};
   for (const BoxProduct& product : products) {
-    if (rows <= kernels::kMostCodedRows) {
+    if (rows <= kernels::kMaxCodedRows) {
       kernels::MultiplyCodedRows(element, product.codes, product.args, StreamOf(x));
       continue;
     }

@@ -143,7 +143,7 @@ template <class Kind>
 bool Fits(Element element, const Kind& codes, const CodedProductArgs& args) {
   bool fits = false;
   DispatchElement(element, [&]<class T>(T) { fits = FitsReader<T>(codes, args); });
-  return fits && args.rows >= 1 && args.rows <= kMostCodedRows;
+  return fits && args.rows >= 1 && args.rows <= kMaxCodedRows;
 }
 
 template <class Kind>
@@ -154,7 +154,7 @@ void Multiply(Element element, const Kind& codes, const CodedProductArgs& args, 
   DispatchElement(element, [&]<class T>(T) {
     if (args.rows == 1) return StartCodedRows<T, Reader, 1>(args, reader, stream);
     if (args.rows == 2) return StartCodedRows<T, Reader, 2>(args, reader, stream);
-    StartCodedRows<T, Reader, kMostCodedRows>(args, reader, stream);
+    StartCodedRows<T, Reader, kMaxCodedRows>(args, reader, stream);
   });
 }
 

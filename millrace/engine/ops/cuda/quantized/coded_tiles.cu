@@ -171,8 +171,8 @@ void StartTiles(const CodedProductArgs& args, const Reader& codes, const Splits&
 
 template <class Kind>
 bool Fits(Element element, const Kind& codes, const CodedProductArgs& args) {
-  constexpr std::int64_t kMostRows = 65'535;  // of a grid
-  return element != Element::kFloat && args.rows >= 1 && args.rows <= kMostRows && FitsReader<Half>(codes, args);
+  constexpr std::int64_t kMaxRows = 65'535;  // of a grid
+  return element != Element::kFloat && args.rows >= 1 && args.rows <= kMaxRows && FitsReader<Half>(codes, args);
 }
 
 template <class Kind>

@@ -191,8 +191,8 @@ __device__ __forceinline__ T FinishSum(float sum, const Reader& codes, const voi
 /// Returns whether a product can read its operands as vectors.
 template <class T, class Kind>
 bool FitsReader(const Kind& codes, const CodedProductArgs& args) {
-  constexpr std::int64_t kMost = std::numeric_limits<int>::max() / 2;
-  return args.box.row_stride <= kMost && args.box.rows <= kMost && ReaderOf<Kind>::Type::Fits(codes, args.box) &&
+  constexpr std::int64_t kMax = std::numeric_limits<int>::max() / 2;
+  return args.box.row_stride <= kMax && args.box.rows <= kMax && ReaderOf<Kind>::Type::Fits(codes, args.box) &&
          FitsPacks<T>(args.x_stride, {args.x});
 }
 

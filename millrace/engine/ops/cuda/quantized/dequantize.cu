@@ -89,9 +89,9 @@ template <class Kind>
 void StartDequantize(const Kind& codes, const CodedBox& box, Element type, void* out, Stream stream) {
   const std::int64_t all = box.rows * box.columns;
   if (all == 0) return;
-  constexpr std::int64_t kMostBlocks = 132 * 16;
+  constexpr std::int64_t kMaxBlocks = 132 * 16;
   const bool together = FitsTogether(codes, box) && BeginsAtVector(out);
-  const unsigned blocks = BlocksFor(together ? all / kNumbers : all, kThreads, kMostBlocks);
+  const unsigned blocks = BlocksFor(together ? all / kNumbers : all, kThreads, kMaxBlocks);
   DispatchElement(type, [&]<class T>(T) {
     const auto kernel = together ? TogetherKernel<T, Kind> : OneKernel<T, Kind>;
     Start(kernel, blocks, kThreads, stream, codes, box, static_cast<T*>(out));

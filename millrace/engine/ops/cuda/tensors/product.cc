@@ -40,7 +40,7 @@ struct Operand {
 /// Returns a · b + bias if MultiplyFewRows() takes them; otherwise an undefined tensor.
 at::Tensor ProductOfFewRows(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
   const bool of_weight = b.stride(0) == 1 && b.stride(1) == b.size(0) && a.stride(1) == 1;
-  if (!of_weight || a.size(0) > kernels::kMostFewRows || a.size(0) == 0 || b.size(0) == 0) return {};
+  if (!of_weight || a.size(0) > kernels::kMaxFewRows || a.size(0) == 0 || b.size(0) == 0) return {};
   if (bias.defined() && !bias.is_contiguous()) return {};
   kernels::FewRowsArgs args{.x = a.data_ptr(),
                             .weight = b.data_ptr(),
