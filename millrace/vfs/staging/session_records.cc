@@ -91,7 +91,7 @@ void PackPage(RecordPacker& packer, const SavedPage& begin) {
   }
 }
 
-SavedPage Page(RecordFields& fields) {
+SavedPage UnpackPage(RecordFields& fields) {
   SavedPage begin{.start_after = fields.Text(), .held = {}};
   for (std::uint64_t left = fields.Number(); fields.ok() && left > 0; --left) {
     SavedPage::HeldFile held;
@@ -184,7 +184,7 @@ void ApplyDirectory(std::uint64_t number, RecordFields& fields, SessionState& st
 
 Status ApplyPage(std::uint64_t number, RecordFields& fields, SessionState& state) {
   const std::uint64_t page = fields.Number();
-  SavedPage begin = Page(fields);
+  SavedPage begin = UnpackPage(fields);
   auto directory = state.directories.find(number);
   if (directory == state.directories.end()) return {};
   auto& begins = directory->second.begins;
