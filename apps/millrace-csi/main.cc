@@ -198,6 +198,7 @@ int Main(int argc, char** argv) {
   std::function<Status()> run;
 
   CLI::App* node = app.add_subcommand("node", "Serve kubelet on a node: stage, publish, figures");
+  node->footer("Examples:\n  millrace csi node --http-listen 127.0.0.1:9809");
   AddCommonFlags(*node, a);
   node->add_option("--socket", a.socket, "Where it listens (default: csi.sock in kubelet's folder)");
   node->add_option("--node-id", a.node_id, "The node's name (default: the host's)")->envname("NODE_NAME");
@@ -211,6 +212,7 @@ int Main(int argc, char** argv) {
   node->callback([&] { run = [&] { return RunDriver(a, /*node=*/true, /*controller=*/false, signals.token()); }; });
 
   CLI::App* controller = app.add_subcommand("controller", "Make and remove volumes and snapshots, for csi-provisioner");
+  controller->footer("Examples:\n  millrace csi controller --place s3://volumes/cluster");
   AddCommonFlags(*controller, a);
   controller->add_option("--socket", a.socket, "Where it listens");
   controller->add_option("--place", a.place, "s3://BUCKET/PREFIX for StorageClasses that name no bucket, and listings");
@@ -218,6 +220,7 @@ int Main(int argc, char** argv) {
       [&] { run = [&] { return RunDriver(a, /*node=*/false, /*controller=*/true, signals.token()); }; });
 
   CLI::App* both = app.add_subcommand("all", "The services of node and controller on one socket, for tests");
+  both->footer("Examples:\n  millrace csi all --socket /tmp/csi.sock");
   AddCommonFlags(*both, a);
   AddMounterFlags(*both, a);
   both->add_option("--socket", a.socket, "Where it listens");
@@ -227,6 +230,7 @@ int Main(int argc, char** argv) {
   both->callback([&] { run = [&] { return RunDriver(a, /*node=*/true, /*controller=*/true, signals.token()); }; });
 
   CLI::App* mounter = app.add_subcommand("mounter", "Own the mounts of a node, so that drivers can be replaced");
+  mounter->footer("Examples:\n  millrace csi mounter --publish-timeout 5m");
   AddCommonFlags(*mounter, a);
   AddMounterFlags(*mounter, a);
   mounter->add_option("--publish-timeout", a.publish_timeout, "Time to publish closed files after SIGTERM")
@@ -235,6 +239,7 @@ int Main(int argc, char** argv) {
   mounter->callback([&] { run = [&] { return RunMounter(a, signals.token()); }; });
 
   CLI::App* keeper = app.add_subcommand("keeper", "Hold the mounts of a node while their processes are started again");
+  keeper->footer("Examples:\n  millrace csi keeper --kubelet-folder /var/lib/kubelet");
   keeper->add_option("--name", a.name, "The driver's name in the cluster")->capture_default_str();
   keeper->add_option("--kubelet-folder", a.kubelet_folder, "Kubelet's folder (its --root-dir)")->capture_default_str();
   keeper->add_option("--socket", a.socket, "Where it listens (default: keeper/keeper.sock in the driver's folder)");
@@ -243,6 +248,7 @@ int Main(int argc, char** argv) {
   PolicyArguments p;
   CLI::App* policy =
       app.add_subcommand("policy", "Print the policy of IAM with exactly the rights that a volume needs");
+  policy->footer("Examples:\n  millrace csi policy --bucket volumes");
   policy
       ->add_option("--bucket", p.request.bucket,
                    "Bucket, or ARN of an access point; with --bucket-per-volume: how the names of buckets begin")
