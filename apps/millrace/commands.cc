@@ -21,7 +21,7 @@ constexpr std::array<CommandGroup, 6> kGroups = {{
     {"Commands for objects and buckets", "ls du head cp mv sync cat pipe rm presign mb rb uploads duplicate run s3d"},
     {"Commands for mounts", "mount umount stats csi"},
     {"Commands for data", "data tokenizer"},
-    {"Commands for training", "train job ckpt top sagemaker"},
+    {"Commands for training", "init train job ckpt top sagemaker"},
     {"Commands for models", "serve chat eval"},
     {"Commands for help", "doctor completion help"},
 }};
