@@ -121,7 +121,7 @@ void CredentialCache::Run(std::stop_token stop) {
     }
     if (fetched) {
       log_.Debug("fetched credentials", {{"source", source->Describe()}});
-    } else {
+    } else if (waiting.empty()) {  // else requests fail with this error, which their callers report
       log_.Warning("cannot fetch credentials", {{"source", source->Describe()}, {"error", fetched.error()}});
     }
     for (Receiver& receiver : waiting) receiver(fetched);
