@@ -1,9 +1,20 @@
 #include "millrace/base/hash/crc.h"
 
 #include <array>
+#include <cstring>
+
+// The instructions of two architectures: a CRC-32C of some bytes, and products of polynomials (carry-less).
 #if defined(__x86_64__)
 #include <nmmintrin.h>
 #include <wmmintrin.h>
+#define MR_CRC32C __attribute__((target("sse4.2")))
+#define MR_CARRY_LESS __attribute__((target("pclmul,sse4.2")))
+#elif defined(__aarch64__) && defined(__GNUC__) && !defined(__clang__)
+#include <sys/auxv.h>
+#define MR_CRC32C __attribute__((target("+crc")))
+#define MR_CARRY_LESS __attribute__((target("+crypto")))
+#include <arm_acle.h>
+#include <arm_neon.h>
 #endif
 
 namespace millrace {
@@ -79,7 +90,44 @@ Word Sliced(ByteSpan bytes, Word crc, const std::array<std::array<Word, 256>, 8>
   return crc;
 }
 
+#if defined(MR_CRC32C)
+
 #if defined(__x86_64__)
+bool HasCrc32c() { return __builtin_cpu_supports("sse4.2"); }
+bool HasCarryLess() { return __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.2"); }
+
+MR_CRC32C inline std::uint64_t Crc32cOf(std::uint64_t crc, std::uint64_t word) { return _mm_crc32_u64(crc, word); }
+MR_CRC32C inline std::uint64_t Crc32cOf(std::uint64_t crc, std::byte b) {
+  return _mm_crc32_u8(static_cast<std::uint32_t>(crc), static_cast<std::uint8_t>(b));
+}
+
+using Words2 = __m128i;
+MR_CARRY_LESS inline Words2 MakeWords2(std::uint64_t low, std::uint64_t high) {
+  return _mm_set_epi64x(static_cast<long long>(high), static_cast<long long>(low));
+}
+MR_CARRY_LESS inline Words2 MultiplyLow(Words2 a, Words2 b) { return _mm_clmulepi64_si128(a, b, 0x00); }
+MR_CARRY_LESS inline Words2 MultiplyHigh(Words2 a, Words2 b) { return _mm_clmulepi64_si128(a, b, 0x11); }
+#else
+bool HasCrc32c() { return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0; }
+bool HasCarryLess() { return (getauxval(AT_HWCAP) & HWCAP_PMULL) != 0; }
+
+MR_CRC32C inline std::uint64_t Crc32cOf(std::uint64_t crc, std::uint64_t word) {
+  return __crc32cd(static_cast<std::uint32_t>(crc), word);
+}
+MR_CRC32C inline std::uint64_t Crc32cOf(std::uint64_t crc, std::byte b) {
+  return __crc32cb(static_cast<std::uint32_t>(crc), static_cast<std::uint8_t>(b));
+}
+
+using Words2 = uint64x2_t;
+MR_CARRY_LESS inline Words2 MakeWords2(std::uint64_t low, std::uint64_t high) { return Words2{low, high}; }
+MR_CARRY_LESS inline Words2 MultiplyLow(Words2 a, Words2 b) {
+  return vreinterpretq_u64_p128(vmull_p64(vgetq_lane_u64(a, 0), vgetq_lane_u64(b, 0)));
+}
+MR_CARRY_LESS inline Words2 MultiplyHigh(Words2 a, Words2 b) {
+  return vreinterpretq_u64_p128(vmull_high_p64(vreinterpretq_p64_u64(a), vreinterpretq_p64_u64(b)));
+}
+#endif
+
 /// A linear map of a 32-bit checksum ("append kLane zero bytes") as four lookups.
 using LaneShift = std::array<std::array<std::uint32_t, 256>, 4>;
 constexpr LaneShift MakeLaneShift(std::uint64_t bytes) {
@@ -105,13 +153,13 @@ std::uint32_t ShiftLane(std::uint32_t crc) {
 /// Advances over as many groups of three lanes as `n` bytes hold. The CRC instruction takes 8 bytes a cycle, but its
 /// result comes after three cycles: three independent lanes keep it busy.
 template <std::size_t kLane>
-__attribute__((target("sse4.2"))) std::uint64_t ThreeLanes32c(const std::byte*& p, std::size_t& n, std::uint64_t crc) {
+MR_CRC32C std::uint64_t ThreeLanes32c(const std::byte*& p, std::size_t& n, std::uint64_t crc) {
   for (; n >= 3 * kLane; n -= 3 * kLane, p += 3 * kLane) {
     std::uint64_t a = crc, b = 0, c = 0;
     for (std::size_t i = 0; i < kLane; i += 8) {
-      a = _mm_crc32_u64(a, LoadLittle<std::uint64_t>(p + i));
-      b = _mm_crc32_u64(b, LoadLittle<std::uint64_t>(p + kLane + i));
-      c = _mm_crc32_u64(c, LoadLittle<std::uint64_t>(p + 2 * kLane + i));
+      a = Crc32cOf(a, LoadLittle<std::uint64_t>(p + i));
+      b = Crc32cOf(b, LoadLittle<std::uint64_t>(p + kLane + i));
+      c = Crc32cOf(c, LoadLittle<std::uint64_t>(p + 2 * kLane + i));
     }
     std::uint32_t ab = ShiftLane<kLane>(static_cast<std::uint32_t>(a)) ^ static_cast<std::uint32_t>(b);
     crc = ShiftLane<kLane>(ab) ^ c;
@@ -119,13 +167,13 @@ __attribute__((target("sse4.2"))) std::uint64_t ThreeLanes32c(const std::byte*& 
   return crc;
 }
 
-__attribute__((target("sse4.2"))) std::uint32_t Hardware32c(ByteSpan bytes, std::uint32_t seed) {
+MR_CRC32C std::uint32_t Hardware32c(ByteSpan bytes, std::uint32_t seed) {
   const std::byte* p = bytes.data();
   std::size_t n = bytes.size();
   std::uint64_t crc = ThreeLanes32c<2048>(p, n, seed);
   crc = ThreeLanes32c<256>(p, n, crc);  // libcurl hands over 16 KiB, a quarter of which is left here
-  for (; n >= 8; n -= 8, p += 8) crc = _mm_crc32_u64(crc, LoadLittle<std::uint64_t>(p));
-  for (; n > 0; --n, ++p) crc = _mm_crc32_u8(static_cast<std::uint32_t>(crc), static_cast<std::uint8_t>(*p));
+  for (; n >= 8; n -= 8, p += 8) crc = Crc32cOf(crc, LoadLittle<std::uint64_t>(p));
+  for (; n > 0; --n, ++p) crc = Crc32cOf(crc, *p);
   return static_cast<std::uint32_t>(crc);
 }
 
@@ -140,27 +188,29 @@ constexpr std::uint64_t XPower64Nvme(int n) {
 /// polynomial. Source: Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction" (Intel,
 /// 2009). The carry-less product of two reflected words comes out one bit too low, hence the exponents less one.
 template <int Bits>
-__attribute__((target("pclmul,sse4.2"))) __m128i Fold64Nvme(__m128i remainder) {
-  const __m128i factors =
-      _mm_set_epi64x(static_cast<long long>(XPower64Nvme(Bits - 1)), static_cast<long long>(XPower64Nvme(Bits + 63)));
-  return _mm_xor_si128(_mm_clmulepi64_si128(remainder, factors, 0x00), _mm_clmulepi64_si128(remainder, factors, 0x11));
+MR_CARRY_LESS Words2 Fold64Nvme(Words2 remainder) {
+  const Words2 factors = MakeWords2(XPower64Nvme(Bits + 63), XPower64Nvme(Bits - 1));
+  return MultiplyLow(remainder, factors) ^ MultiplyHigh(remainder, factors);
 }
 
 /// Keeps four independent remainders, so that the multiplier never waits for a result.
-__attribute__((target("pclmul,sse4.2"))) std::uint64_t Folded64Nvme(ByteSpan bytes, std::uint64_t crc) {
+MR_CARRY_LESS std::uint64_t Folded64Nvme(ByteSpan bytes, std::uint64_t crc) {
   constexpr std::size_t kStep = 64;  // four registers of 16 bytes
   if (bytes.size() < 2 * kStep) return Sliced<std::uint64_t>(bytes, crc, kTables64Nvme);
-  auto load = [&](std::size_t at) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes.data() + at)); };
-  __m128i lanes[4] = {_mm_xor_si128(load(0), _mm_set_epi64x(0, static_cast<long long>(crc))), load(16), load(32),
-                      load(48)};
+  auto load = [&](std::size_t from) {
+    Words2 words;
+    std::memcpy(&words, bytes.data() + from, sizeof words);
+    return words;
+  };
+  Words2 lanes[4] = {load(0) ^ MakeWords2(crc, 0), load(16), load(32), load(48)};
   std::size_t at = kStep;
   for (; at + kStep <= bytes.size(); at += kStep) {
-    for (std::size_t i = 0; i < 4; ++i) lanes[i] = _mm_xor_si128(Fold64Nvme<8 * kStep>(lanes[i]), load(at + 16 * i));
+    for (std::size_t i = 0; i < 4; ++i) lanes[i] = Fold64Nvme<8 * kStep>(lanes[i]) ^ load(at + 16 * i);
   }
-  __m128i remainder = lanes[0];
-  for (std::size_t i = 1; i < 4; ++i) remainder = _mm_xor_si128(Fold64Nvme<128>(remainder), lanes[i]);
+  Words2 remainder = lanes[0];
+  for (std::size_t i = 1; i < 4; ++i) remainder = Fold64Nvme<128>(remainder) ^ lanes[i];
   std::byte last[16];
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(last), remainder);
+  std::memcpy(last, &remainder, sizeof last);
   return Sliced<std::uint64_t>(bytes.subspan(at), Sliced<std::uint64_t>(last, 0, kTables64Nvme), kTables64Nvme);
 }
 #endif
@@ -168,8 +218,8 @@ __attribute__((target("pclmul,sse4.2"))) std::uint64_t Folded64Nvme(ByteSpan byt
 }  // namespace
 
 std::uint32_t Crc32c(ByteSpan bytes, std::uint32_t seed) {
-#if defined(__x86_64__)
-  static const bool hardware = __builtin_cpu_supports("sse4.2");
+#if defined(MR_CRC32C)
+  static const bool hardware = HasCrc32c();
   if (hardware) return ~Hardware32c(bytes, ~seed);
 #endif
   return ~Sliced<std::uint32_t>(bytes, ~seed, kTables32c);
@@ -180,8 +230,8 @@ std::uint32_t Crc32cCombine(std::uint32_t a, std::uint32_t b, std::uint64_t leng
 }
 
 std::uint64_t Crc64Nvme(ByteSpan bytes, std::uint64_t seed) {
-#if defined(__x86_64__)
-  static const bool hardware = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.2");
+#if defined(MR_CARRY_LESS)
+  static const bool hardware = HasCarryLess();
   if (hardware) return ~Folded64Nvme(bytes, ~seed);
 #endif
   return ~Sliced<std::uint64_t>(bytes, ~seed, kTables64Nvme);
