@@ -381,8 +381,9 @@ void AddInitCommand(CLI::App& app, Context& context) {
   command->add_option("--model", flags->model, "URL of the model to start from, or \"new\" for a small one");
   command->add_option("--machine", flags->machine, "cpu, gpu, gpu:GPUS, or slurm:NODESxGPUS");
   command->add_option("--tokenizer", flags->tokenizer, "URL of the tokenizer (default: the model's)");
-  command->add_option("--checkpoints", flags->checkpoints,
-                      "URL for checkpoints (default: runs/NAME in the data's bucket)");
+  command
+      ->add_option("--checkpoints", flags->checkpoints, "URL for checkpoints (default: runs/NAME in the data's bucket)")
+      ->type_name("URL");
   command->add_option("--name", flags->name, "Name of the job (default: the file's)");
   command->add_flag("--force", flags->force, "Replace the file");
 }
