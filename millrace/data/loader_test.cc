@@ -187,7 +187,8 @@ TEST_F(LoaderTest, RefusesAStateOfOtherDataAndNamesWhatDiffers) {
       << refused.error().ToString();
   dataset_ = Open(SequenceMode::kPad);
   refused = Loader::Start(dataset_, budget_, {}, state);
-  EXPECT_NE(refused.error().message().find("mode differs (pack then, pad now)"), std::string::npos) << refused.error().ToString();
+  EXPECT_NE(refused.error().message().find("mode differs (pack then, pad now)"), std::string::npos)
+      << refused.error().ToString();
   LoaderState unnamed{.epoch = 1, .samples = 8};
   EXPECT_EQ(Loader::Start(dataset_, budget_, {}, unnamed).error().code(), Code::kPreconditionFailed);
 }
