@@ -233,7 +233,7 @@ std::string WrapExample(std::string_view line, std::size_t columns) {
 }
 
 std::string ValueName(const CLI::Option& option) {
-  const std::string type = TypeOf(option);
+  std::string type = TypeOf(option);
   if (option.get_positional()) {
     if (!IsPlainType(type)) return type;
     std::string name = option.get_name(true, false);
