@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <iterator>
 
 #include "millrace/base/environment.h"
@@ -149,6 +150,11 @@ void Client::EventLoop::WaitForEvents() {
   std::array<epoll_event, 64> events;
   int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), WaitTimeout());
   context_.now = clock_.Now();
+  // First, as what follows may close sockets.
+  for (int i = 0; i < count; ++i) {
+    const int fd = events[i].data.fd;
+    if (fd != wake_.get() && !watched_.contains(fd)) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  }
   for (int i = 0; i < count; ++i) {
     int fd = events[i].data.fd;
     if (fd == wake_.get()) {
@@ -156,6 +162,7 @@ void Client::EventLoop::WaitForEvents() {
       [[maybe_unused]] ssize_t taken = read(wake_.get(), &wakes, sizeof wakes);
       continue;
     }
+    if (!watched_.contains(fd)) continue;
     int what = (events[i].events & EPOLLIN ? CURL_CSELECT_IN : 0) |
                (events[i].events & EPOLLOUT ? CURL_CSELECT_OUT : 0) |
                (events[i].events & (EPOLLERR | EPOLLHUP) ? CURL_CSELECT_ERR : 0);
@@ -250,8 +257,6 @@ void Client::EventLoop::Begin(Flight& flight, Transfer& transfer) {
   transfer.Prepare(easy, options_, share_, context_);
   transfer.owner = &flight;
   curl_easy_setopt(easy, CURLOPT_PRIVATE, &transfer);
-  curl_easy_setopt(easy, CURLOPT_CLOSESOCKETFUNCTION, OnClose);
-  curl_easy_setopt(easy, CURLOPT_CLOSESOCKETDATA, this);
   next_sweep_ = std::min(next_sweep_, context_.now + std::min(options_.timeouts.first_byte, options_.timeouts.stall));
   curl_multi_add_handle(multi_, easy);
 }
@@ -382,24 +387,23 @@ void Client::EventLoop::Complete(Id id, Result<Response> result) {
   done(std::move(result));
 }
 
-// libcurl may speak of a socket once more after it has closed it. Another thread may have the number by then, so the
-// numbers are looked up in watched_ before the kernel hears of them.
+// libcurl 7.88 closes a socket that was still connecting, and asks for its removal afterwards. Another thread may have
+// its number by then. So nothing is done with the number of a removed socket. The kernel forgets the closed ones by
+// itself; WaitForEvents() takes out an open one when it has an event.
 int Client::EventLoop::OnSocket(CURL*, curl_socket_t socket, int what, void* self, void*) {
   auto& loop = *static_cast<EventLoop*>(self);
   if (what == CURL_POLL_REMOVE) {
-    if (loop.watched_.erase(socket)) epoll_ctl(loop.epoll_.get(), EPOLL_CTL_DEL, socket, nullptr);
+    loop.watched_.erase(socket);
     return 0;
   }
   epoll_event event{.events = (what & CURL_POLL_IN ? EPOLLIN : 0u) | (what & CURL_POLL_OUT ? EPOLLOUT : 0u),
                     .data = {.fd = socket}};
-  bool added = loop.watched_.insert(socket).second;
-  epoll_ctl(loop.epoll_.get(), added ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, socket, &event);
+  loop.watched_.insert(socket);
+  // The kernel may still have it from an earlier request, and may have forgotten it with a socket of the same number.
+  if (epoll_ctl(loop.epoll_.get(), EPOLL_CTL_MOD, socket, &event) != 0 && errno == ENOENT) {
+    epoll_ctl(loop.epoll_.get(), EPOLL_CTL_ADD, socket, &event);
+  }
   return 0;
-}
-
-int Client::EventLoop::OnClose(void* self, curl_socket_t socket) {
-  static_cast<EventLoop*>(self)->watched_.erase(socket);  // the kernel forgets a closed socket by itself
-  return close(socket);
 }
 
 int Client::EventLoop::OnTimer(CURLM*, long milliseconds, void* self) {

@@ -109,7 +109,6 @@ class Client::EventLoop {
   void Complete(Id id, Result<Response> result);
 
   static int OnSocket(CURL*, curl_socket_t socket, int what, void* self, void* known);
-  static int OnClose(void* self, curl_socket_t socket);
   static int OnTimer(CURLM*, long milliseconds, void* self);
 
   // Constant after construction.
@@ -142,7 +141,7 @@ class Client::EventLoop {
   std::set<Id> active_;
   Id last_resumed_ = 0;
   std::vector<CURL*> idle_handles_;
-  std::unordered_set<curl_socket_t> watched_;  ///< libcurl's sockets that the kernel watches
+  std::unordered_set<curl_socket_t> watched_;  ///< sockets whose events libcurl wants
   std::optional<TimePoint> curl_timer_;
   TimePoint next_sweep_ = TimePoint::max();  ///< when to search for stalled transfers again
   std::thread thread_;
