@@ -28,11 +28,11 @@ Result<std::unique_ptr<RankNetwork>> RankNetwork::Open(const std::string& master
   if (!wake) return Fail(ErrnoError(errno, "an eventfd"));
   const SocketAddress listens = route.local.WithPort(listener.address().port());
   return std::unique_ptr<RankNetwork>(
-      new RankNetwork(std::move(route), std::move(key), std::move(listener), listens, std::move(wake)));
+      new RankNetwork(route, std::move(key), std::move(listener), listens, std::move(wake)));
 }
 
-RankNetwork::RankNetwork(Route master, RankKey key, RankListener listener, SocketAddress listens, UniqueFd wake)
-    : master_(std::move(master)),
+RankNetwork::RankNetwork(const Route& master, RankKey key, RankListener listener, SocketAddress listens, UniqueFd wake)
+    : master_(master),
       key_(std::move(key)),
       listens_(listens),
       wake_(std::move(wake)),

@@ -58,7 +58,7 @@ class RankNetwork {
   };
   static_assert(sizeof(Ticket) == sizeof(ConnectionRequest));
 
-  RankNetwork(Route master, RankKey key, RankListener listener, SocketAddress listens, UniqueFd wake);
+  RankNetwork(const Route& master, RankKey key, RankListener listener, SocketAddress listens, UniqueFd wake);
   static Ticket TicketOf(const ConnectionName& name);
   static GroupId IdOf(const std::string& group);
   void Listen(const std::stop_token& stop);
