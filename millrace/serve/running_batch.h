@@ -121,7 +121,7 @@ class RunningBatch {
   LanguageModel& model_;
   const SchedulerOptions options_;
   Clock& clock_;
-  /// Of all texts' samplers.
+  /// The memory that the samplers of all texts share.
   const std::shared_ptr<SamplingMemory> sampling_memory_ = std::make_shared<SamplingMemory>();
   BlockPool pool_;
   PromptPace pace_;

@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Of a record that is longer, the fields are not looked at.
+/// The fields of a longer record are not looked at.
 constexpr std::uint64_t kMaxOfRecord = 4 * kMiB;
 /// The model that is not there yet.
 constexpr std::string_view kNewModel = "new";

@@ -1,4 +1,4 @@
-// The content of an object, whatever its format: records as lines of JSON, one after another.
+// The content of an object of any format, as records: lines of JSON, one after another.
 //
 // The lines of a plain .jsonl object are its content as they are, and any range of them can be read. Everything else
 // (compressed lines, text, Arrow, Parquet, tar) is read one frame at a time. Offsets of records always count in the

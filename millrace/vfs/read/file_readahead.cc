@@ -13,7 +13,7 @@ constexpr int kAscending = 2, kMaxAscending = 1024;
 /// Names that stay in an order behind the file opened last. A guess: several readers follow one order.
 constexpr std::uint64_t kKeepBehind = 4096;
 constexpr std::size_t kMaxGuesses = 1024;  ///< not opened yet; bounds the memory; a guess
-/// Of files larger than the first, only the beginning is read ahead.
+/// A file above kWholeFileBytes is read ahead only at its beginning.
 constexpr std::uint64_t kWholeFileBytes = 8 * kMiB, kBeginningBytes = 1 * kMiB;
 
 }  // namespace
