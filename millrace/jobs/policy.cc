@@ -31,7 +31,7 @@ std::string Policy::AtStep(const std::optional<std::uint64_t>& step) const {
 /// have 2 for wrong usage.
 bool Policy::CannotHelp(const ExitState& exit) const {
   if (options_.reports_steps && HasLost(exit)) return true;
-  if (best_step_ || exit.signal != 0) return false;
+  if (has_stepped_ || exit.signal != 0) return false;
   if (!options_.reports_steps) return exit.exit_code == 2 && attempt_ == 1;
   return exit.exit_code == 2 || exit.exit_code == 4 || exit.exit_code == 5;
 }
@@ -98,6 +98,8 @@ void Policy::Watch(TimePoint now, std::span<const RankState> ranks) {
     seen.beats = ranks[i].beats;
     if (!ranks[i].step || ranks[i].step == seen.step) continue;
     if (seen.step) longest_step_ = std::max(longest_step_, Duration(now - seen.stepped));  // start-up is no step
+    // A rank reports the step that it begins at, too: 0, or the one of a checkpoint that an earlier attempt made.
+    has_stepped_ = has_stepped_ || *ranks[i].step > seen.step.value_or(best_step_.value_or(0));
     seen.step = ranks[i].step;
     seen.stepped = now;
     attempt_step_ = std::max(attempt_step_.value_or(0), *seen.step);

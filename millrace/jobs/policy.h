@@ -157,6 +157,7 @@ class Policy {
   State state_ = State::kIdle;
   int attempt_ = 0, fruitless_ = 0, regroups_ = 0;
   bool regroups_now_ = false;
+  bool has_stepped_ = false;  ///< a rank of this or an earlier attempt made a step
   std::string end_reason_;
   bool may_return_ = true;  ///< with end_reason_
   CrashLoop crash_loop_;

@@ -295,6 +295,15 @@ TEST_F(PolicyTest, WrongUsageIsNotTriedAgain) {
   EXPECT_EQ(Next(), Action::kWait) << "once steps were made it may be a passing thing";
 }
 
+TEST_F(PolicyTest, WrongUsageIsNotTriedAgainThoughAnotherRankIsAtItsFirstStep) {
+  Start();
+  Step(0);
+  EXPECT_EQ(Next(), Action::kWait);
+  EndAll({.exit_code = 2});
+  EXPECT_EQ(Next(), Action::kEnd);
+  EXPECT_EQ(policy_.outcome().exit_status, 2);
+}
+
 TEST_F(PolicyTest, SilenceIsAHangAfterFiveOfTheLongestStepsButAtLeastHalfAMinute) {
   Start();
   Step(1, minutes(10));  // start-up is no step
