@@ -72,7 +72,7 @@ void Policy::StartFailed(TimePoint now, const Error& error) {
   if (error.code() == Code::kUnavailable) {
     ++attempt_;
     attempt_step_.reset();
-    failure_ = Failure{.what = fmt::format("the ranks could not be started: {}", error.ToString()), .at = now};
+    failure_ = Failure{.what = fmt::format("the ranks could not be started: {}", error.ToString())};
     regroups_now_ = false;
     TryAgain(now);
     outcome_.lacks_nodes = true;
@@ -109,7 +109,7 @@ void Policy::Watch(TimePoint now, std::span<const RankState> ranks) {
 
 /// Finds a rank that failed. After one rank dies, others may exit with an error before the next check. So a rank that a
 /// signal killed is blamed first, and one that left last. While others may still save, a rank that left is no failure.
-std::optional<Failure> Policy::FindFailure(TimePoint now, std::span<const RankState> ranks) const {
+std::optional<Failure> Policy::FindFailure(std::span<const RankState> ranks) const {
   const auto weight = [](const RankState& rank) {
     return rank.exit->signal != 0 || !rank.cause.empty() ? 2 : HasLeft(*rank.exit) ? 0 : 1;
   };
@@ -123,27 +123,22 @@ std::optional<Failure> Policy::FindFailure(TimePoint now, std::span<const RankSt
   int index = static_cast<int>(blamed - ranks.data());
   if (!blamed->cause.empty()) {
     return Failure{.rank = index,
-                   .what = fmt::format("{}, with rank {}{}", blamed->cause, index, AtStep(blamed->step)),
-                   .at = now};
+                   .what = fmt::format("{}, with rank {}{}", blamed->cause, index, AtStep(blamed->step))};
   }
   if (HasLeft(*blamed->exit)) {
     return Failure{
         .rank = index,
-        .what = fmt::format("the ranks saved and left{}, because one of them was asked to", AtStep(blamed->step)),
-        .at = now};
+        .what = fmt::format("the ranks saved and left{}, because one of them was asked to", AtStep(blamed->step))};
   }
   if (options_.reports_steps && HasLost(*blamed->exit)) {
     return Failure{.rank = index,
                    .what = fmt::format("another run saves to the same checkpoint.url{}", AtStep(blamed->step)),
-                   .node = blamed->node,
-                   .at = now};
+                   .node = blamed->node};
   }
   std::string how = blamed->exit->signal != 0 ? fmt::format("was {}", blamed->exit->ToString())
                                               : fmt::format("ended with {}", blamed->exit->ToString());
-  return Failure{.rank = index,
-                 .what = fmt::format("rank {} {}{}", index, how, AtStep(blamed->step)),
-                 .node = blamed->node,
-                 .at = now};
+  return Failure{
+      .rank = index, .what = fmt::format("rank {} {}{}", index, how, AtStep(blamed->step)), .node = blamed->node};
 }
 
 std::optional<Failure> Policy::FindSilence(TimePoint now, std::span<const RankState> ranks) const {
@@ -155,14 +150,12 @@ std::optional<Failure> Policy::FindSilence(TimePoint now, std::span<const RankSt
                                        AtStep(ranks[i].step)),
                    .node = ranks[i].node,
                    .hang = true,
-                   .at = now,
                    .silent = silent};
   }
   if (finished_at_ && now - *finished_at_ >= options_.grace) {
     return Failure{
         .what = fmt::format("some ranks still ran {} after others had finished", FormatDuration(now - *finished_at_)),
-        .hang = true,
-        .at = now};
+        .hang = true};
   }
   return std::nullopt;
 }
@@ -203,7 +196,7 @@ Policy::Decision Policy::Next(TimePoint now, std::span<const RankState> ranks, b
 }
 
 Policy::Decision Policy::WhileRunning(TimePoint now, std::span<const RankState> ranks, bool stop_requested) {
-  if (auto failure = FindFailure(now, ranks)) return Fail(now, ranks, *std::move(failure));
+  if (auto failure = FindFailure(ranks)) return Fail(now, ranks, *std::move(failure));
   if (AllEnded(ranks)) return Settle(now, ranks);
   if (stop_requested || regroups_now_) {
     stopping_ = stop_requested;

@@ -21,7 +21,6 @@ struct Failure {
   std::string what;  ///< "rank 1 was killed by signal 9 (Killed) at step 57"
   std::string node;  ///< of that rank, unless the node itself was lost; empty: this machine
   bool hang = false;
-  TimePoint at;        ///< when it was noticed
   Duration silent{0};  ///< the time since the rank's last heartbeat
 };
 
@@ -41,9 +40,9 @@ struct JobOutcome {
   bool goes_on() const { return ending == Ending::kInterrupted ? may_return : lacks_nodes; }
 };
 
-/// Decides, and its owner acts. Call Next() with the states of the ranks, carry out the action, and call Next() again,
-/// at Decision::until at the latest. All ranks start and end together: one failure ends the attempt, and the next
-/// attempt starts all ranks.
+/// Decides, and its owner acts. All times are of the owner's running time (RunningTime). Call Next() with the states of
+/// the ranks, carry out the action, and call Next() again, at Decision::until at the latest. All ranks start and end
+/// together: one failure ends the attempt, and the next attempt starts all ranks.
 ///
 ///   idle ──kStart──▶ running ──kTerminate──▶ leaving ──┐
 ///    ▲                  │ failure, hang        │ grace over
@@ -138,7 +137,7 @@ class Policy {
   };
 
   void Watch(TimePoint now, std::span<const RankState> ranks);
-  std::optional<Failure> FindFailure(TimePoint now, std::span<const RankState> ranks) const;
+  std::optional<Failure> FindFailure(std::span<const RankState> ranks) const;
   std::optional<Failure> FindSilence(TimePoint now, std::span<const RankState> ranks) const;
   TimePoint NextSilence(std::span<const RankState> ranks) const;
   Duration SilenceLimit(const Watched& rank) const;

@@ -15,6 +15,8 @@ constexpr int kTailLines = 20;  // a guess: a stack trace and its message, on on
 /// SageMaker kills a container 120 s after SIGTERM.
 constexpr Duration kSageMakerGrace = std::chrono::seconds(100);
 constexpr Duration kPodPatience = std::chrono::days(7);
+/// The loop looks once a second. A status that takes longer to write does not make a freeze.
+constexpr Duration kMaxTick = std::chrono::seconds(5);
 
 std::string_view UseName(NodeState::Use use) {
   switch (use) {
@@ -58,7 +60,8 @@ Supervisor::Supervisor(Launcher& launcher, Clock& clock, Random random, Options 
       clock_(clock),
       options_(std::move(options)),
       policy_(options_.policy, random),
-      cost_(options_.cost, clock.Now(), options_.spent_before) {
+      cost_(options_.cost, clock.Now(), options_.spent_before),
+      running_time_(kMaxTick) {
   status_.name = options_.name;
   status_.pid = ::getpid();
   status_.pid_start = ProcessStart(status_.pid);
@@ -76,7 +79,8 @@ JobOutcome Supervisor::Run(std::stop_token stop) {
       regroup_reason_ = std::move(reason);
       policy_.Regroup();
     }
-    Policy::Decision decision = policy_.Next(clock_.Now(), ranks_, stop.stop_requested());
+    const TimePoint now = running_time_.Advance(clock_.Now());
+    Policy::Decision decision = policy_.Next(now, ranks_, stop.stop_requested());
     NoteFailure();
     NoteSuspect();
     switch (decision.action) {
@@ -92,8 +96,8 @@ JobOutcome Supervisor::Run(std::stop_token stop) {
       case Policy::Action::kWait:
         if (clock_.Now() >= next_status_) Publish(status_.state, status_.message);
         // A token that has fired would end every wait at once.
-        ranks_ =
-            launcher_.Wait(std::min(decision.until, next_status_), stop.stop_requested() ? std::stop_token{} : stop);
+        ranks_ = launcher_.Wait(clock_.Now() + std::min(decision.until - now, next_status_ - clock_.Now()),
+                                stop.stop_requested() ? std::stop_token{} : stop);
         break;
       case Policy::Action::kEnd:
         NoteEnd();
@@ -108,13 +112,13 @@ void Supervisor::Start() {
   if (auto started = launcher_.Start(attempt); !started) {
     ranks_ = {};
     NoteNodes();
-    policy_.StartFailed(clock_.Now(), started.error());
+    policy_.StartFailed(running_time_.AdvanceWhole(clock_.Now()), started.error());
     if (policy_.waiting()) NoteWaiting(started.error().ToString());
     return;
   }
   NoteNodes();
   waits_for_.clear();
-  policy_.Started(clock_.Now(), launcher_.ranks());
+  policy_.Started(running_time_.AdvanceWhole(clock_.Now()), launcher_.ranks());
   Json fields = {{"attempt", attempt}, {"ranks", launcher_.ranks()}};
   std::string sentence = fmt::format("started {} rank{}", launcher_.ranks(), launcher_.ranks() == 1 ? "" : "s");
   if (attempt > 1) {
@@ -220,7 +224,7 @@ void Supervisor::NoteFailure() {
   if (!policy_.failure() || noted_failure_ == policy_.attempt()) return;
   const Failure& failure = *policy_.failure();
   noted_failure_ = policy_.attempt();
-  if (!failed_at_) failed_at_ = failure.at;
+  if (!failed_at_) failed_at_ = clock_.Now();
   std::string log = failure.rank >= 0 ? launcher_.ErrorTail(failure.rank, kTailLines) : "";
   Emit(JobEvent::Level::kWarning, "failure",
        log.empty() ? failure.what : fmt::format("{}; the last lines of its log:\n{}", failure.what, log),

@@ -121,6 +121,20 @@ TEST_F(SupervisorTest, AHangIsFoundAndCured) {
   EXPECT_NEAR(events_[1].object["silent_s"].get<double>(), 30, 1.1);
 }
 
+TEST_F(SupervisorTest, AFreezeOfTheSupervisorIsNoHangOfItsRanks) {
+  bool frozen = false;
+  on_wait_ = [&] {  // the whole machine is suspended for an hour: no rank makes a step meanwhile
+    if (frozen || clock_.Now() < launcher_->start_times[0] + seconds(5)) return;
+    frozen = true;
+    clock_.Advance(std::chrono::hours(1));
+    launcher_->DelayEvents(std::chrono::hours(1));
+  };
+  const JobOutcome outcome = Run([](int) { return EndedBy(Steps(1, 20), {}); });
+  EXPECT_TRUE(frozen);
+  EXPECT_EQ(outcome.ending, JobOutcome::Ending::kDone);
+  EXPECT_THAT(EventNames(), ElementsAre("start", "done"));
+}
+
 TEST_F(SupervisorTest, AMachineWhoseRanksFailTwiceIsSetAside) {
   machines_ = {
       {.name = "n1", .use = NodeState::Use::kRuns}, {.name = "n2", .use = NodeState::Use::kRuns}, {.name = "n3"}};

@@ -13,6 +13,7 @@
 #include <fstream>
 #include <memory>
 
+#include "millrace/base/text.h"
 #include "millrace/http/testing/scripted_server.h"
 
 namespace millrace::jobs {
@@ -80,6 +81,16 @@ class RemoteLauncherTest : public testing::Test {
   }
   std::string Read(const std::string& name) { return ReadFile(folder_.path() / name).value_or(""); }
   pid_t AgentOf(const std::string& node) { return std::stoi(Read(node)); }
+  /// Returns the processes of a session that run a program.
+  static std::vector<pid_t> MembersNamed(pid_t session, std::string_view program) {
+    std::vector<pid_t> members;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+      const pid_t pid = std::atoi(entry.path().filename().c_str());
+      const std::string name = ReadFile(entry.path() / "comm").value_or("");
+      if (pid > 0 && ::getsid(pid) == session && Trim(name) == program) members.push_back(pid);
+    }
+    return members;
+  }
 
   const TempDir folder_ = *TempDir::Create();
   std::string millrace_;
@@ -332,6 +343,61 @@ TEST_F(RemoteLauncherTest, AnAgentThatSaysNothingIsLost) {
   const auto ranks = Until(launcher, [](auto states) { return states[0].exit.has_value(); });
   EXPECT_THAT(ranks[0].cause, HasSubstr("node n1 is lost: it said nothing"));
   EXPECT_FALSE(ranks[2].exit);
+}
+
+/// Waits until a process has ended, without a word to anybody meanwhile.
+bool AwaitEnd(pid_t pid, Duration patience = seconds(30)) {
+  const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (process.get() < 0) return errno == ESRCH;
+  pollfd watched{.fd = process.get(), .events = POLLIN, .revents = 0};
+  return ::poll(&watched, 1, static_cast<int>(patience / milliseconds(1))) == 1;
+}
+
+TEST_F(RemoteLauncherTest, RanksWhoseSupervisorSaysNothingEndByThemselves) {
+  RemoteLauncher::Options options = Options("exec sleep 60", 1);
+  options.lease = seconds(2);
+  RemoteLauncher launcher(std::move(options));
+  ASSERT_TRUE(launcher.Start(1));
+  const pid_t rank = static_cast<pid_t>(launcher.Wait(SystemClock().Now(), {})[0].pid);
+  EXPECT_TRUE(AwaitEnd(rank));
+  const auto ranks = Until(launcher, AllEnded);
+  EXPECT_THAT(ranks[0].cause, HasSubstr("the supervisor said nothing for 2.0 s"));
+}
+
+TEST_F(RemoteLauncherTest, RanksWhoseSupervisorAnswersOutliveTheLease) {
+  RemoteLauncher::Options options = Options("exec sleep 60", 1);
+  options.lease = seconds(3);
+  RemoteLauncher launcher(std::move(options));
+  ASSERT_TRUE(launcher.Start(1));
+  const TimePoint end = SystemClock().Now() + seconds(6);
+  while (SystemClock().Now() < end) {
+    ASSERT_FALSE(launcher.Wait(end, {})[0].exit) << launcher.ErrorTail(0, 5);
+  }
+}
+
+/// srun that is stopped and then killed leaves its agent as it was: the agent meets neither an end of its input nor an
+/// error of its output.
+TEST_F(RemoteLauncherTest, NoRankStartsWhileOneOfALostNodeMayRun) {
+  RemoteLauncher::Options options = Options("echo 0 > $MILLRACE_HEARTBEAT_FILE; exec sleep 60", 1);
+  const std::string relay = fmt::format(
+      "echo $$ > {0}/session; test -e {0}/second && exec '{1}' job agent; touch {0}/second;"
+      "(cat; exec sleep 60) | '{1}' job agent | (cat; exec cat > /dev/null)",
+      folder_.path().string(), millrace_);
+  options.nodes[0].command = {"/usr/bin/setsid", "--wait", "/bin/sh", "-c", relay};
+  options.silence = seconds(5);
+  options.lease = seconds(8);
+  RemoteLauncher launcher(std::move(options));
+  ASSERT_TRUE(launcher.Start(1));
+  Until(launcher, AllStep);
+  const pid_t session = AgentOf("session");
+  const pid_t rank = static_cast<pid_t>(launcher.Wait(SystemClock().Now(), {})[0].pid);
+  for (const pid_t cat : MembersNamed(session, "cat")) ::kill(cat, SIGSTOP);
+  const auto ranks = Until(launcher, AllEnded);
+  EXPECT_THAT(ranks[0].cause, HasSubstr("it said nothing"));
+  EXPECT_EQ(::kill(rank, 0), 0) << "it should still run";
+  ASSERT_TRUE(launcher.Start(2));
+  EXPECT_TRUE(AwaitEnd(rank, Duration(0))) << "two generations of a rank run";
+  ::kill(-session, SIGKILL);
 }
 
 TEST_F(RemoteLauncherTest, ANodeThatCannotBeReachedMayBeTriedAgain) {

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <optional>
 #include <string>
@@ -49,15 +50,23 @@ class LineBuffer {
 };
 
 /// Writes a line to a pipe. Returns false if nobody reads it any more; then the last line may be cut. If the descriptor
-/// does not block, its reader has `patience_ms` to make room. REQUIRES: the process ignores SIGPIPE.
-inline bool WriteLine(int fd, std::string line, int patience_ms = -1) {
+/// does not block, its reader has `patience_ms` to make room, in which this process runs. REQUIRES: the process ignores
+/// SIGPIPE.
+inline bool WriteLine(int fd, std::string line, int patience_ms = 0) {
+  constexpr int kTickMs = 1000;  // a wait that a stop of this process makes longer counts as one
+  int left_ms = patience_ms;
   line += '\n';
   for (std::string_view rest = line; !rest.empty();) {
     const ssize_t n = ::write(fd, rest.data(), rest.size());
-    if (n > 0) rest.remove_prefix(static_cast<std::size_t>(n));
+    if (n > 0) {
+      rest.remove_prefix(static_cast<std::size_t>(n));
+      left_ms = patience_ms;
+    }
     if (n >= 0 || errno == EINTR) continue;
+    if (errno != EAGAIN || left_ms <= 0) return false;
     pollfd pipe{.fd = fd, .events = POLLOUT, .revents = 0};
-    if (errno != EAGAIN || ::poll(&pipe, 1, patience_ms) == 0) return false;
+    const int wait_ms = std::min(left_ms, kTickMs);
+    if (::poll(&pipe, 1, wait_ms) == 0) left_ms -= wait_ms;
   }
   return true;
 }

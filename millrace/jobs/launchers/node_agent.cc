@@ -1,9 +1,12 @@
 #include "millrace/jobs/launchers/node_agent.h"
 
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -13,10 +16,12 @@
 #include "millrace/base/files/files.h"
 #include "millrace/base/json.h"
 #include "millrace/base/process/cpu.h"
+#include "millrace/base/text.h"
 #include "millrace/jobs/health/node_checks.h"
 #include "millrace/jobs/health/spot_watch.h"
 #include "millrace/jobs/launchers/line_buffer.h"
 #include "millrace/jobs/launchers/local_launcher.h"
+#include "millrace/jobs/running_time.h"
 
 namespace millrace::jobs {
 namespace {
@@ -24,6 +29,9 @@ namespace {
 constexpr Duration kAliveInterval = std::chrono::seconds(2);
 constexpr Duration kHealthInterval = std::chrono::seconds(30);
 constexpr int kIdlePollMs = 1000;
+constexpr std::int64_t kMaxLeaseSeconds = 24 * 60 * 60;
+/// How long a supervisor may take to answer an agent that did not run for a whole lease: it may have given it up.
+constexpr Duration kAnswerTime = std::chrono::seconds(6);
 
 /// Returns the worst level of a check; nothing if it was not made.
 std::optional<Finding::Level> Worst(const Findings& findings, std::string_view check) {
@@ -37,28 +45,48 @@ std::optional<Finding::Level> Worst(const Findings& findings, std::string_view c
 /// One connection of a supervisor.
 class Agent {
  public:
-  Agent(int in, int out, std::stop_token stop) : in_(in), out_(out), stop_(std::move(stop)) {}
+  Agent(int in, int out, std::stop_token stop) : in_(in), out_(out), stop_(std::move(stop)) {
+    ::fcntl(out_, F_SETFL, ::fcntl(out_, F_GETFL) | O_NONBLOCK);
+  }
 
   int Run() {
     for (;;) {
       pollfd input{.fd = in_, .events = POLLIN, .revents = 0};
       ::poll(&input, 1, launcher_ ? 0 : kIdlePollMs);
       if (input.revents != 0 && !lines_.Fill(in_)) return broken_ ? 1 : 0;
+      const bool was_frozen = NoteTime();
       while (auto line = lines_.Next()) {
+        if (!was_frozen) last_order_at_ = now_;
         if (const Status done = Obey(*line); !done) {
           Tell({{"refused", done.error().ToString()}});
         }
       }
       if (stop_.stop_requested()) Leave();
       Watch();
-      if (broken_) return 1;
+      if (broken_ || HasLeaseEnded()) return 1;
       if (leaving_ && !launcher_) return 0;
     }
   }
 
  private:
+  /// Returns whether this process did not run for a whole lease. What it reads then may have been written long ago.
+  bool NoteTime() {
+    const Duration before = running_time_.left_out();
+    now_ = running_time_.Advance(SystemClock().Now());
+    if (running_time_.left_out() - before < lease_) return false;
+    last_order_at_ = std::min(last_order_at_, now_ - lease_ + std::min(kAnswerTime, lease_));
+    return true;
+  }
+
+  bool HasLeaseEnded() const {
+    if (!launcher_ || now_ - last_order_at_ < lease_) return false;
+    fmt::print(stderr, "millrace: the supervisor said nothing for {}: the ranks are killed\n", FormatDuration(lease_));
+    return true;
+  }
+
   Status Obey(const std::string& line) {
     const Json order = MR_TRY(ParseJson(line, "an order of the supervisor"));
+    if (order.is_object() && order.empty()) return {};
     if (JsonFind(order, "port") != nullptr) {
       const int port = MR_TRY(FreePort());
       Tell({{"port", port}});
@@ -143,6 +171,9 @@ class Agent {
       options.place.local_world_size = static_cast<int>(MR_TRY(JsonInt(start, "local_world_size")));
     }
     options.threads = static_cast<int>(MR_TRY(JsonInt(start, "threads")));
+    if (JsonFind(start, "lease_s") != nullptr) {
+      lease_ = std::chrono::seconds(std::clamp<std::int64_t>(MR_TRY(JsonInt(start, "lease_s")), 1, kMaxLeaseSeconds));
+    }
     const int attempt = static_cast<int>(MR_TRY(JsonInt(start, "attempt")));
     if (const Json* env = JsonFind(start, "env")) {
       if (!env->is_object()) return Fail(Code::kInvalidArgument, "the environment in an order is no object");
@@ -217,7 +248,11 @@ class Agent {
     if (!running) launcher_.reset();
   }
 
-  void Tell(const Json& event) { broken_ = broken_ || !WriteLine(out_, DumpJson(event)); }
+  /// A supervisor that reads nothing for the lease is as good as gone.
+  void Tell(const Json& event) {
+    const auto patience = std::chrono::duration_cast<std::chrono::milliseconds>(lease_).count();
+    broken_ = broken_ || !WriteLine(out_, DumpJson(event), static_cast<int>(patience));
+  }
 
   const int in_, out_;
   const std::stop_token stop_;
@@ -227,6 +262,9 @@ class Agent {
   std::vector<RankState> emitted_;
   int first_rank_ = 0;
   TimePoint alive_at_, health_at_;
+  RunningTime running_time_{2 * kAliveInterval};
+  Duration lease_{std::chrono::seconds(kMaxLeaseSeconds)};
+  TimePoint now_, last_order_at_;        ///< running time
   std::optional<HealthOptions> health_;  ///< for looks while ranks run
   std::optional<SpotWatch> spot_;
   Findings health_found_;  ///< what was told last

@@ -17,12 +17,14 @@ namespace millrace::jobs {
 ///                      while ranks run is reported every 30 s, and a notice of EC2 at once
 ///   {"port": true}     asks for a free port of this machine
 ///   {"start": {"attempt": 1, "first_rank": 4, "ranks": 2, "world_size": 8, "master_address": "10.0.0.1",
-///              "master_port": 29500, "rank_secret": "…", "threads": 0, "program": "/usr/bin/millrace-train", "job":
-///              "…", "env": {…}}}
+///              "master_port": 29500, "rank_secret": "…", "threads": 0, "lease_s": 30,
+///              "program": "/usr/bin/millrace-train", "job": "…", "env": {…}}}
 ///                      starts ranks 4 and 5. With "first_local_rank" and "local_world_size", other agents start
 ///                      further ranks on this machine. `job` is the text of the job file. An empty `program` is
 ///                      millrace-train beside this program. With "foreign" (ForeignProgram as JSON), runs that instead
-///                      of `program`.
+///                      of `program`. If no order comes for a given `lease_s` (RunningTime), the agent kills
+///                      the ranks and returns: others may be started in their place.
+///   {}                 the answer to a sign of life
 ///   {"signal": 15}     for every rank that runs; SIGTERM only once
 ///   {"leave": true}    SIGTERM for every rank that runs; RunNodeAgent returns when they have ended
 /// Events:
@@ -34,7 +36,7 @@ namespace millrace::jobs {
 ///   {"exit": {"rank": 4, "code": 0, "signal": 9}}
 ///   {"health": [{"check": "disk", "level": "ok", "what": "…", "advice": "", "limit": "…"}, …]}
 ///   {}                                       every 2 s: this machine is alive
-/// Returns 0, or 1 if `out` is closed. Ranks are killed then, too.
+/// Returns 0, or 1 if `out` is closed or the lease is over. Ranks are killed then, too.
 /// When `stop` fires, the agent leaves as it does after that order, within a second.
 int RunNodeAgent(int in, int out, std::stop_token stop = {});
 

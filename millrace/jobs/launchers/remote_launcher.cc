@@ -22,6 +22,12 @@ namespace {
 constexpr Duration kLeaveTime = std::chrono::seconds(5);
 /// How long an agent may leave orders unread that do not fit its pipe.
 constexpr int kOrderPatienceMs = 5000;
+/// The longest wait for events. While this process runs, its running time goes on at least so often.
+constexpr Duration kTick = std::chrono::seconds(2);
+/// How long after the end of its lease an agent may take to have killed its ranks: it looks every 2 s.
+constexpr Duration kLeaseMargin = std::chrono::seconds(4);
+/// ssh's status when the connection broke. What it had started may still run.
+constexpr int kSshBroke = 255;
 /// The lines of an agent's standard error that a loss is explained with: ssh's words on a changed host key are 14.
 constexpr int kWordLines = 20;
 
@@ -57,6 +63,7 @@ std::string LastErrorLines(std::string_view words) {
 
 RemoteLauncher::RemoteLauncher(Options options)
     : options_(std::move(options)),
+      running_time_(2 * kTick),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       pool_(NamesOf(options_.nodes), SizesOf(options_.sizes, options_.nodes.size())) {
   agents_.resize(options_.nodes.size());
@@ -108,13 +115,15 @@ Status RemoteLauncher::Connect(std::size_t node) {
   if (!process) return Fail(process.error().Context("node " + options_.nodes[node].name));
   const int orders = process->stdin_fd();
   ::fcntl(orders, F_SETFL, ::fcntl(orders, F_GETFL) | O_NONBLOCK);
-  agents_[node] = Agent{.process = *std::move(process), .last_event_at = SystemClock().Now()};
+  agents_[node] = Agent{.process = *std::move(process), .last_event_at = RunningNow(), .answered_at = {}};
   return {};
 }
 
 /// Returns false if the agent is gone, or does not read; the next Listen() finds out why, or the silence does.
 bool RemoteLauncher::SendOrder(std::size_t node, const Json& order) {
-  return agents_[node] && WriteLine(agents_[node]->process.stdin_fd(), DumpJson(order), kOrderPatienceMs);
+  if (!agents_[node]) return false;
+  agents_[node]->answered_at = SystemClock().Now();
+  return WriteLine(agents_[node]->process.stdin_fd(), DumpJson(order), kOrderPatienceMs);
 }
 
 Error RemoteLauncher::NodeLostError(std::size_t node, std::string_view why) const {
@@ -224,6 +233,7 @@ Status RemoteLauncher::StartRanks(int attempt) {
     return Fail(chosen.error());
   }
   const std::vector<std::size_t>& placed = *chosen;
+  AwaitLeases();
   const TimePoint until = SystemClock().Now() + options_.start_timeout;
   for (const std::size_t node : placed) {
     agents_[node]->port.reset();
@@ -249,6 +259,7 @@ Status RemoteLauncher::StartRanks(int attempt) {
                   {"master_port", port},
                   {"rank_secret", secret},
                   {"threads", options_.threads},
+                  {"lease_s", std::chrono::ceil<std::chrono::seconds>(options_.lease).count()},
                   {"program", options_.program},
                   {"job", job},
                   {"env", options_.env}};
@@ -347,16 +358,14 @@ std::span<const RankState> RemoteLauncher::Wait(TimePoint until, std::stop_token
 /// Waits until an agent has said something or `until` has passed, and takes all of it.
 void RemoteLauncher::ReceiveEvents(TimePoint until) {
   std::vector<pollfd> watched = {{.fd = wake_.get(), .events = POLLIN, .revents = 0}};
-  TimePoint next = until;
   for (const auto& agent : agents_) {
     watched.push_back({.fd = agent ? agent->process.stdout_fd() : -1, .events = POLLIN, .revents = 0});
-    if (agent) next = std::min(next, agent->last_event_at + options_.silence);
   }
-  const Duration wait = std::clamp<Duration>(next - SystemClock().Now(), Duration(0), std::chrono::minutes(1));
+  const Duration wait = std::clamp<Duration>(until - SystemClock().Now(), Duration(0), kTick);
   ::poll(watched.data(), watched.size(), static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(wait).count()));
   eventfd_t ignored;
   ::eventfd_read(wake_.get(), &ignored);
-  const TimePoint now = SystemClock().Now();
+  const TimePoint now = RunningNow();
   for (std::size_t node = 0; node < agents_.size(); ++node) {
     if (!agents_[node]) continue;
     const bool readable = watched[node + 1].revents != 0;
@@ -369,7 +378,8 @@ void RemoteLauncher::ReceiveEvents(TimePoint until) {
     }
     if (!agents_[node]) continue;
     if (!open) {
-      OnNodeLost(node, ExplainEnd(node, agents_[node]->process.Wait(kLeaveTime)));
+      const std::optional<ExitState> ended = agents_[node]->process.Wait(kLeaveTime);
+      OnNodeLost(node, ExplainEnd(node, ended), ended);
     } else if (now - agents_[node]->last_event_at >= options_.silence) {
       OnNodeLost(node,
                  Error(Code::kUnavailable, fmt::format("node {} is lost: it said nothing for {}",
@@ -404,6 +414,7 @@ void RemoteLauncher::OnAgentLine(std::size_t node, const std::string& line) {
 
 Status RemoteLauncher::OnAgentEvent(std::size_t node, const Json& event) {
   Agent& agent = *agents_[node];
+  if (event.empty()) SendOrder(node, Json::object());  // a sign of life, for another
   const std::optional<std::size_t> slot = SlotOf(node);
   const bool has_ranks = slot && !states_.empty();
   const int first = static_cast<int>(slot.value_or(0)) * options_.ranks_per_node;
@@ -472,7 +483,20 @@ Status RemoteLauncher::OnHealthEvent(std::size_t node, const Json& health) {
   return {};
 }
 
-void RemoteLauncher::OnNodeLost(std::size_t node, Error why) {
+/// Remembers how long ranks of an agent that is lost may live: not at all if the agent is known to have ended, since
+/// its ranks end with it.
+void RemoteLauncher::NoteLease(std::size_t node, const std::optional<ExitState>& ended) {
+  const bool confirmed = ended && ended->signal == 0 && ended->exit_code != kSshBroke;
+  if (!agents_[node] || !agents_[node]->started || confirmed) return;
+  leases_end_ = std::max(leases_end_, agents_[node]->answered_at + options_.lease + kLeaseMargin);
+}
+
+void RemoteLauncher::AwaitLeases() {
+  while (SystemClock().Now() < leases_end_) ReceiveEvents(leases_end_);
+}
+
+void RemoteLauncher::OnNodeLost(std::size_t node, Error why, const std::optional<ExitState>& ended) {
+  NoteLease(node, ended);
   const std::optional<std::size_t> slot = SlotOf(node);
   const std::string cause = why.ToString();
   pool_.NoteLost(node, cause);

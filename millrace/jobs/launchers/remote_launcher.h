@@ -21,6 +21,7 @@
 #include "millrace/jobs/launchers/line_buffer.h"
 #include "millrace/jobs/launchers/local_launcher.h"
 #include "millrace/jobs/launchers/node_pool.h"
+#include "millrace/jobs/running_time.h"
 
 namespace millrace::jobs {
 
@@ -41,9 +42,14 @@ std::string LastErrorLines(std::string_view words);
 /// What an agent, and the program that joins it, write to standard error goes to logs/agent-NAME.err.
 ///
 /// If an agent ends, or says nothing for `silence`, its node is lost: its ranks count as killed by SIGKILL, and
-/// RankState::cause names the node. Agents of spare nodes wait. Start() first asks all agents about their machines'
-/// health; then spares take the slots of nodes that are lost or unfit (NodePool). If there are too few spares, it runs
-/// new agents on lost nodes. When this process ends, all ranks end.
+/// RankState::cause names the node. Silence counts only while this process runs (RunningTime). Agents of spare nodes
+/// wait. Start() first asks all agents about their machines' health; then spares take the slots of nodes that are lost
+/// or unfit (NodePool). If there are too few spares, it runs new agents on lost nodes. When this process ends, all
+/// ranks end.
+///
+/// Two generations of ranks never run at once. Each sign of life of an agent is answered; an agent that gets no answer
+/// for `lease` ends its ranks by itself. Unless an agent is known to have ended, Start() waits until the lease of its
+/// ranks is over.
 /// Errors of Start(): kUnavailable if too few nodes can be reached and are fit; those of `explain` and of the agent if
 /// it refuses.
 /// REQUIRES: the process ignores SIGPIPE.
@@ -72,6 +78,7 @@ class RemoteLauncher final : public Launcher {
     std::function<Error(const RemoteNode&, const ExitState&, std::string_view words)> explain;
     Duration start_timeout = std::chrono::seconds(60);    ///< until all nodes have started their ranks
     Duration silence = std::chrono::seconds(20);          ///< of an agent; agents speak every 2 s
+    Duration lease = std::chrono::seconds(30);            ///< how long ranks run without a word to their agent
     Duration return_interval = std::chrono::seconds(10);  ///< between looks whether a lost node is back
   };
   explicit RemoteLauncher(Options options);
@@ -92,8 +99,9 @@ class RemoteLauncher final : public Launcher {
   struct Agent {
     Subprocess process;
     LineBuffer lines;
-    TimePoint last_event_at;
-    bool has_sent_event = false;  ///< an event
+    TimePoint last_event_at;  ///< running time
+    TimePoint answered_at;    ///< the last order, or answer to a sign of life; the machine's time
+    bool has_sent_event = false;
     std::optional<int> port;
     std::optional<Error> refusal;
     bool started = false;  ///< its ranks of this attempt
@@ -104,6 +112,7 @@ class RemoteLauncher final : public Launcher {
     std::uint64_t error_start = 0;  ///< where this attempt begins
   };
 
+  TimePoint RunningNow() { return running_time_.Advance(SystemClock().Now()); }
   Status OpenLogs();
   std::filesystem::path AgentErrorLog(std::size_t node) const;
   Status Connect(std::size_t node);
@@ -123,10 +132,14 @@ class RemoteLauncher final : public Launcher {
   Status OnHealthEvent(std::size_t node, const Json& health);
   Error ExplainEnd(std::size_t node, const std::optional<ExitState>& ended) const;
   void SetAsideSlowNodes(std::string_view report_lines);
-  void OnNodeLost(std::size_t node, Error why);
+  void NoteLease(std::size_t node, const std::optional<ExitState>& ended);
+  void AwaitLeases();
+  void OnNodeLost(std::size_t node, Error why, const std::optional<ExitState>& ended = {});
   void Abandon();
 
   const Options options_;
+  RunningTime running_time_;
+  TimePoint leases_end_;                        ///< when the last rank of a lost agent ends by itself; machine's time
   UniqueFd wake_;                               ///< an eventfd that a stop token writes to
   std::vector<std::optional<Agent>> agents_;    ///< one a node
   std::vector<std::optional<Error>> losses_;    ///< why a node's last agent is gone

@@ -78,6 +78,9 @@ class FakeLauncher final : public Launcher {
   std::string RegroupReason() override { return regroup_reason; }
   std::string LeaveReason() override { return leave_reason; }
 
+  /// The ranks do nothing for the time `by`: the rest of the script comes later.
+  void DelayEvents(Duration by) { started_ += by; }
+
   std::vector<NodeState> machines;
   std::string leave_reason;
   std::string regroup_reason;  ///< until the next start
