@@ -173,9 +173,12 @@ MOUNTS = {"millrace": Mount, "s3fs": S3fsMount, "rclone": RcloneMount}
 
 
 def describe(folder):
-    """Every path below: type, permissions, and content."""
+    """Every path below: type, permissions, and content. A folder that cannot be listed is an error, not an empty one."""
+    def fail(error):
+        raise error
+
     found = {}
-    for parent, folders, files in os.walk(folder):
+    for parent, folders, files in os.walk(folder, onerror=fail):
         for name in folders + files:
             path = pathlib.Path(parent, name)
             info = path.lstat()
