@@ -48,8 +48,9 @@ class FolderReader {
           return files.size() <= kMaxFiles;
         },
         call_));
-    if (indexed) return FilesOfIndex();
+    // An index beside a single file is what an earlier, larger save left behind.
     if (std::find(files.begin(), files.end(), kSingle) != files.end()) return std::vector{std::string(kSingle)};
+    if (indexed) return FilesOfIndex();
     if (files.empty()) {
       return Fail(Code::kNotFound, "{} has no *.safetensors files (is it a Hugging Face model folder?)", name_);
     }

@@ -11,9 +11,9 @@
 namespace millrace::checkpoint {
 
 /// Opens a folder's *.safetensors files, or one such file. Tensors are named kModelGroup + their name
-/// ("model/lm_head.weight"). If the folder has a config.json, meta[kMetaModelConfig] holds its content. Reads the
-/// shards that model.safetensors.index.json names; without an index model.safetensors; without that every *.safetensors
-/// of the folder. These files have no checksums; sizes and offsets are checked. Blocks.
+/// ("model/lm_head.weight"). If the folder has a config.json, meta[kMetaModelConfig] holds its content. Reads
+/// model.safetensors; without it the shards that model.safetensors.index.json names, as transformers does; without both
+/// every *.safetensors of the folder. These files have no checksums; sizes and offsets are checked. Blocks.
 Result<std::unique_ptr<StoreReader>> OpenSafetensors(object::Connection& connection, std::string_view url,
                                                      object::Call call = {});
 

@@ -76,6 +76,12 @@ TEST_F(OpenSafetensorsTest, ShardsWithAndWithoutAnIndex) {
   ExpectTensors(**Open(), {"one", "two", "three"});
 }
 
+TEST_F(OpenSafetensorsTest, ASingleFileGoesBeforeAnIndexOfShardsThatAreGone) {
+  Put("model.safetensors.index.json", R"({"weight_map":{"one":"model-00001-of-00002.safetensors"}})");
+  Put("model.safetensors", File({"one", "two"}));
+  ExpectTensors(**Open(), {"one", "two"});
+}
+
 TEST_F(OpenSafetensorsTest, LongHeaderTakesTwoRequests) {
   std::vector<std::string> names;
   for (int i = 0; i < 6000; ++i) names.push_back(fmt::format("model.layers.{}.self_attn.q_proj.weight", i));
