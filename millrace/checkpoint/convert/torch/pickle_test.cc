@@ -138,6 +138,36 @@ TEST(PickleTest, PathsComeBack) {
   }
 }
 
+/// Writes a call that makes a tensor of `rows` floats of a storage of 4. `negative`: the value of its bit "neg".
+std::string TensorPickle(int offset, int rows, int stride, std::optional<bool> negative = {}) {
+  PickleWriter out;
+  out.Global("torch._utils", "_rebuild_tensor_v2");
+  out.OpenMark();
+  out.OpenMark();
+  out.Text("storage");
+  out.Global("torch", "FloatStorage");
+  out.Text("0");
+  out.Text("cpu");
+  out.Int(4);
+  out.Tuple();
+  out.PersistentId();
+  out.Int(offset);
+  out.IntTuple(std::vector{rows});
+  out.IntTuple(std::vector{stride});
+  if (negative) {
+    out.Bool(false);
+    out.EmptyDict();
+    out.EmptyDict();
+    out.OpenMark();
+    out.Text("neg");
+    out.Bool(*negative);
+    out.SetItems();
+  }
+  out.Tuple();
+  out.Reduce();
+  return std::move(out).Finish();
+}
+
 TEST(PickleTest, AViewOutsideItsStorageIsCorrupt) {
   for (auto [offset, rows, stride, right] : {std::tuple(0, 4, 1, true),
                                              {1, 3, 1, true},
@@ -145,26 +175,21 @@ TEST(PickleTest, AViewOutsideItsStorageIsCorrupt) {
                                              {0, 3, 2, false},
                                              {0, 2, 3, true},
                                              {4, 0, 1, true}}) {
-    PickleWriter out;
-    out.Global("torch._utils", "_rebuild_tensor_v2");
-    out.OpenMark();
-    out.OpenMark();
-    out.Text("storage");
-    out.Global("torch", "FloatStorage");
-    out.Text("0");
-    out.Text("cpu");
-    out.Int(4);
-    out.Tuple();
-    out.PersistentId();
-    out.Int(offset);
-    out.IntTuple(std::vector{rows});
-    out.IntTuple(std::vector{stride});
-    out.Tuple();
-    out.Reduce();
-    const std::string bytes = std::move(out).Finish();
+    const std::string bytes = TensorPickle(offset, rows, stride);
     auto pickle = Read(bytes);
     ASSERT_TRUE(pickle) << pickle.error().ToString();
     EXPECT_EQ(TensorOf(*pickle, pickle->root()).has_value(), right) << offset << " " << rows << " " << stride;
+  }
+}
+
+TEST(PickleTest, ATensorWhoseSignIsABitIsRefused) {
+  for (const bool negative : {false, true}) {
+    const std::string bytes = TensorPickle(0, 4, 1, negative);
+    const auto pickle = Read(bytes);
+    ASSERT_TRUE(pickle) << pickle.error().ToString();
+    const auto tensor = TensorOf(*pickle, pickle->root());
+    ASSERT_EQ(tensor.has_value(), !negative);
+    if (!tensor) EXPECT_THAT(tensor.error().ToString(), HasSubstr("resolve_neg()"));
   }
 }
 

@@ -357,6 +357,20 @@ class StateReader {
   std::size_t steps_ = 0;
 };
 
+/// Checks the argument `at` of a call that makes a tensor: bits that change what its bytes mean. torch writes "neg" of
+/// the imaginary part of a conjugate, and "conj".
+Status CheckTensorMetadata(const Pickle& pickle, std::span<const Pickle::Id> arguments, std::size_t at) {
+  if (arguments.size() <= at || pickle[arguments[at]].kind != ValueKind::kDict) return {};
+  const std::vector<Pickle::Id>& items = pickle[arguments[at]].items;
+  for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
+    if (pickle[items[i + 1]].kind == ValueKind::kBool && pickle[items[i + 1]].number == 0) continue;
+    return Fail(Code::kUnsupported,
+                "a tensor has the bit \"{}\"; save tensor.resolve_conj().resolve_neg() instead of the tensor",
+                pickle[items[i]].text);
+  }
+  return {};
+}
+
 }  // namespace
 
 std::span<const std::string_view> TorchGlobals() { return kGlobals; }
@@ -383,6 +397,7 @@ Result<std::optional<TorchTensor>> TensorOf(const Pickle& pickle, const Pickle::
       pickle[arguments[1]].number < 0) {
     return Fail(Code::kCorrupt, "a tensor does not have the form that torch writes");
   }
+  MR_TRY(CheckTensorMetadata(pickle, arguments, typed ? 6 : 7));
   Storage storage = MR_TRY(StorageOf(pickle, pickle[arguments[0]]));
   if (!typed) {
     const std::string& name = pickle[arguments[6]].text;
