@@ -287,6 +287,22 @@ TEST_F(GgufTest, Llama31sScalingOfPositionsComesBack) {
   EXPECT_TRUE(OpenSource(connection_, url, ForeignFormat::kGguf, {}, {.config = config}));
 }
 
+TEST_F(GgufTest, AFactorOfPositionsWithoutATypeScalesLinearly) {
+  Json config = kLlama;
+  config["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 4.0}};
+  Save(config, {{"model.embed_tokens.weight", {37, 64}}, {"model.norm.weight", {64}}, {"lm_head.weight", {37, 64}}});
+  ASSERT_TRUE(ExportTo("m.gguf", std::nullopt));
+  std::string file = (*object::GetAll(*store_, "m.gguf", kMiB))->bytes;
+  constexpr std::string_view kType = "llama.rope.scaling.type";
+  ASSERT_NE(file.find(kType), file.npos);
+  file.replace(file.find(kType), kType.size(), "llama.rope.scaling.none");  // a key that nobody knows
+  ASSERT_TRUE(object::Put(*store_, "untyped.gguf", AsBytes(file)));
+  const auto model = ModelSource::Open(connection_, "s3://bucket/untyped.gguf", std::nullopt, {});
+  ASSERT_TRUE(model) << model.error().ToString();
+  const Json& read = model->reader().manifest().meta.at(std::string(kMetaModelConfig));
+  EXPECT_EQ(DumpJson(read.at("rope_scaling")), DumpJson(config["rope_scaling"]));
+}
+
 TEST_F(GgufTest, OtherModelsAreRefusedByName) {
   Save({{"model_type", "bert"}, {"vocab_size", 8}, {"hidden_size", 4}, {"num_attention_heads", 2}},
        {{"bert.pooler.dense.weight", {4, 4}}});

@@ -57,18 +57,24 @@ double Shortest(double number) { return std::stod(fmt::format("{}", static_cast<
 
 /// Adds what the file says of the scaling of positions to `config`, which has rope_theta and head_dim.
 Status AddRopeScaling(const Metadata& metadata, std::span<const float> factors, std::string_view what, Json& config) {
+  // As llama.cpp reads it (llama-model.cpp, load_hparams): without a type, a factor scales linearly. Old files name the
+  // factor in another way.
   const auto* type = metadata.Find<std::string>("rope.scaling.type");
-  const bool is_scaled = type != nullptr && *type != "none";
-  if (is_scaled && *type == "linear" && factors.empty()) {
-    const double factor = MR_TRY(metadata.Number("rope.scaling.factor"));
-    config["rope_scaling"] = {{"rope_type", "linear"}, {"factor", Shortest(factor)}};
+  const auto* factor = metadata.Find<double>("rope.scaling.factor");
+  if (factor == nullptr) factor = metadata.Find<double>("rope.scale_linear");
+  const bool is_linear = type == nullptr ? factor != nullptr && *factor != 0 && *factor != 1 : *type == "linear";
+  if (is_linear && factor == nullptr) {
+    return Fail(Code::kCorrupt, "{}: positions are scaled, and there is no rope.scaling.factor", what);
+  }
+  if (is_linear && factors.empty()) {
+    config["rope_scaling"] = {{"rope_type", "linear"}, {"factor", Shortest(*factor)}};
     return {};
   }
-  if (is_scaled) {
+  if (is_linear || (type != nullptr && *type != "none")) {
     return Fail(Code::kUnsupported,
                 "{}: the metadata do not tell how positions are scaled (they have {}); give the model's config.json "
                 "with --config",
-                what, *type);
+                what, type == nullptr ? "a factor" : *type);
   }
   if (std::ranges::all_of(factors, [](float factor) { return factor == 1; })) return {};
   if (factors.size() != static_cast<std::size_t>(config.at("head_dim").get<std::int64_t>() / 2)) {
