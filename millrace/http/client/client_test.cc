@@ -160,6 +160,19 @@ TEST(Client, ADeadlineEndsARequestThatIsUnderWay) {
   EXPECT_EQ(response.error().code(), Code::kDeadlineExceeded);
 }
 
+TEST(Client, ARequestMayHaveALimitOfItsOwnForSilence) {
+  ScriptedServer server([](const Seen& seen) {
+    const bool begins = seen.number == 1;
+    return ScriptedServer::Reply{begins ? "HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhalf" : "", Then::kHang};
+  });
+  Client client({.timeouts = {.first_byte = milliseconds(50), .stall = milliseconds(50)}});
+  for (const char* what : {"no answer within 120.0 ms", "next to no byte moved for 120.0 ms"}) {
+    auto response = client.Send({.url = server.url(), .longest_silence = milliseconds(120)});
+    ASSERT_FALSE(response);
+    EXPECT_NE(response.error().ToString().find(what), std::string::npos) << response.error().ToString();
+  }
+}
+
 TEST(Client, CancellingEndsRequestsUnderWayAndQueuedOnes) {
   std::atomic<int> arrived = 0;
   ScriptedServer server([&](const Seen&) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <stop_token>
 #include <string>
 
@@ -36,6 +37,9 @@ struct Request {
   /// that begins first. Only for requests without a body and without effect. Client::Options::hedged_share limits it.
   bool hedge = false;
   bool upload = false;  ///< counts towards Client::LimitUploads
+  /// Replaces Timeouts::first_byte and Timeouts::stall, for a server that works before it answers. Each byte ends the
+  /// silence.
+  std::optional<Duration> longest_silence;
 };
 
 /// Receives a response body as it arrives, on an event-loop thread, whose other transfers wait meanwhile.

@@ -179,19 +179,22 @@ CURL* Transfer::Release() {
 
 std::optional<TimePoint> Transfer::IdleLimit(const Timeouts& timeouts) const {
   if (waits_for_ || phase_ == Phase::kConnecting) return std::nullopt;
-  return progress_ + (phase_ == Phase::kWaiting ? timeouts.first_byte : timeouts.stall);
+  return progress_ + Patience(timeouts);
+}
+
+Duration Transfer::Patience(const Timeouts& timeouts) const {
+  if (phase_ != Phase::kSending && request_.longest_silence) return *request_.longest_silence;
+  return phase_ == Phase::kWaiting ? timeouts.first_byte : timeouts.stall;
 }
 
 Error Transfer::IdleError(const Timeouts& timeouts) const {
-  if (phase_ == Phase::kWaiting) {
-    return Failure(Code::kUnavailable, fmt::format("no answer within {}", FormatDuration(timeouts.first_byte)));
-  }
-  return Failure(Code::kUnavailable, fmt::format("next to no byte moved for {}", FormatDuration(timeouts.stall)));
+  const char* what = phase_ == Phase::kWaiting ? "no answer within {}" : "next to no byte moved for {}";
+  return Failure(Code::kUnavailable, fmt::format(fmt::runtime(what), FormatDuration(Patience(timeouts))));
 }
 
 void Transfer::Moved(std::size_t bytes) {
   since_progress_ += bytes;
-  if (since_progress_ < kLeastProgress) return;
+  if (since_progress_ < (request_.longest_silence ? 1 : kLeastProgress)) return;
   since_progress_ = 0;
   progress_ = context_->now;
 }

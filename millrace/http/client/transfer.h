@@ -103,6 +103,7 @@ class Transfer {
   std::size_t ReceiveBody(std::string_view bytes);
   void SetMethod();
   void Moved(std::size_t bytes);
+  Duration Patience(const Timeouts& timeouts) const;
 
   Request request_;
   const BodyTarget target_;
