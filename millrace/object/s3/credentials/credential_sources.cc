@@ -22,6 +22,29 @@ class FixedSource final : public CredentialSource {
   const std::string name_;
 };
 
+/// The keys of a profile. Reads the files each time, because other programs replace the keys in them.
+class ProfileKeys final : public CredentialSource {
+ public:
+  ProfileKeys(std::string profile, const Environment& environment)
+      : profile_(std::move(profile)), environment_(environment) {}
+  Result<Credentials> Fetch(std::stop_token) override {
+    const Profiles profiles = MR_TRY(Profiles::Load(environment_));
+    const Profile* profile = profiles.Find(profile_);
+    if (!profile) return Fail(profiles.Missing(profile_));
+    Credentials keys{.access_key = Member(*profile, "aws_access_key_id"),
+                     .secret_key = Member(*profile, "aws_secret_access_key"),
+                     .session_token = Member(*profile, "aws_session_token")};
+    if (!keys.access_key.empty() && !keys.secret_key.empty()) return keys;
+    return Fail(Code::kPermissionDenied, "profile {} has no aws_access_key_id and aws_secret_access_key any more",
+                profile_);
+  }
+  std::string Describe() const override { return "profile " + profile_; }
+
+ private:
+  const std::string profile_;
+  const Environment environment_;
+};
+
 class ProcessSource final : public CredentialSource {
  public:
   ProcessSource(std::vector<std::string> argv, const Environment& environment)
@@ -88,6 +111,9 @@ class RoleSource final : public CredentialSource {
 
 std::unique_ptr<CredentialSource> NewFixedSource(Credentials credentials, std::string name) {
   return std::make_unique<FixedSource>(std::move(credentials), std::move(name));
+}
+std::unique_ptr<CredentialSource> NewProfileKeys(std::string profile, const Environment& environment) {
+  return std::make_unique<ProfileKeys>(std::move(profile), environment);
 }
 std::unique_ptr<CredentialSource> NewProcessSource(std::vector<std::string> argv, const Environment& environment) {
   return std::make_unique<ProcessSource>(std::move(argv), environment);

@@ -11,6 +11,8 @@ namespace millrace::object::s3 {
 
 /// Always returns these credentials.
 std::unique_ptr<CredentialSource> NewFixedSource(Credentials credentials, std::string name);
+/// Returns the keys that the profile has in the shared files at the moment.
+std::unique_ptr<CredentialSource> NewProfileKeys(std::string profile, const Environment& environment);
 /// Runs a program that prints credentials (credential_process).
 std::unique_ptr<CredentialSource> NewProcessSource(std::vector<std::string> argv, const Environment& environment);
 

@@ -70,10 +70,7 @@ class Chain {
   Result<Found> FromKeys(const std::string& name, const Profile& profile) const {
     std::string access = Member(profile, "aws_access_key_id"), secret = Member(profile, "aws_secret_access_key");
     if (!access.empty() && !secret.empty()) {
-      return NewFixedSource(
-          Credentials{
-              .access_key = access, .secret_key = secret, .session_token = Member(profile, "aws_session_token")},
-          "profile " + name);
+      return NewProfileKeys(name, environment_);
     }
     std::string command = Member(profile, "credential_process");
     if (command.empty()) return nullptr;

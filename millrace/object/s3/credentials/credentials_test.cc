@@ -409,6 +409,40 @@ class FixedSource final : public CredentialSource {
   const std::string key_;
 };
 
+TEST(Credentials, KeysOfAFileAreReadAgain) {
+  World world;
+  world.config() = "[default]\naws_access_key_id = A\naws_secret_access_key = s\n";
+  auto source = world.Find();
+  ASSERT_TRUE(source) << source.error().ToString();
+  FakeClock clock;
+  CredentialCache cache(*std::move(source), clock, {});
+  EXPECT_EQ(cache.GetNow()->access_key, "A");
+  world.config() = "[default]\naws_access_key_id = B\naws_secret_access_key = s\n";
+  EXPECT_TRUE(cache.Renew("A"));
+  EXPECT_EQ(cache.GetNow()->access_key, "B");
+}
+
+TEST(Settings, AServicesSectionNamesTheEndpoint) {
+  World world;
+  world.config() =
+      "[default]\nservices = mine\nendpoint_url = http://profile:1\n[services mine]\ns3 =\n"
+      "  endpoint_url = http://services:2\n";
+  EXPECT_EQ(world.Resolve()->authority, "services:2");
+  world.config() = "[default]\nservices = other\n";
+  EXPECT_THAT(world.Resolve().error().ToString(), HasSubstr("no [services other]"));
+}
+
+TEST(Settings, ChecksumsAreLeftOutWhereTheSdksLeaveThemOut) {
+  World world;
+  EXPECT_FALSE(world.Resolve()->checksums_when_required);
+  world.env["AWS_REQUEST_CHECKSUM_CALCULATION"] = "WHEN_REQUIRED";
+  world.config() = "[default]\nresponse_checksum_validation = when_required\n";
+  EXPECT_TRUE(world.Resolve()->checksums_when_required);
+  EXPECT_TRUE(world.Resolve()->validation_when_required);
+  world.env["AWS_REQUEST_CHECKSUM_CALCULATION"] = "never";
+  EXPECT_THAT(world.Resolve().error().ToString(), HasSubstr("AWS_REQUEST_CHECKSUM_CALCULATION"));
+}
+
 TEST(CredentialCache, AnotherSourceTakesOver) {
   FakeClock clock;
   CredentialCache cache(std::make_unique<FixedSource>("first"), clock, {});

@@ -73,7 +73,7 @@ Result<Profiles> Profiles::Load(const Environment& environment) {
 
 Status Profiles::Parse(std::string_view text, std::string_view file, bool is_config) {
   Profile* profile = nullptr;
-  bool skipping = true;  // before the first section, and in sections of other kinds (services)
+  bool skipping = true;  // before the first section, and in sections of other kinds
   std::string group;     // of nested settings
   int number = 0;
   for (std::string_view raw : Split(text, '\n')) {
@@ -93,6 +93,9 @@ Status Profiles::Parse(std::string_view text, std::string_view file, bool is_con
       } else if (is_config && name.starts_with("sso-session ")) {
         name = Trim(name.substr(12));
         kind = &sso_sessions_;
+      } else if (is_config && name.starts_with("services ")) {
+        name = Trim(name.substr(9));
+        kind = &services_;
       } else if (is_config && name != "default") {
         skipping = true;
         continue;
@@ -125,6 +128,14 @@ const Profile* Profiles::Find(std::string_view name) const {
 const Profile* Profiles::FindSsoSession(std::string_view name) const {
   auto found = sso_sessions_.find(name);
   return found == sso_sessions_.end() ? nullptr : &found->second;
+}
+
+Result<const Profile*> Profiles::ServicesOf(std::string_view name, const Profile& profile) const {
+  const std::string section = Member(profile, "services");
+  if (section.empty()) return nullptr;
+  auto found = services_.find(section);
+  if (found != services_.end()) return &found->second;
+  return Fail(Code::kInvalidArgument, "profile {}: there is no [services {}] in ~/.aws/config", name, section);
 }
 
 Error Profiles::Missing(std::string_view name) const {

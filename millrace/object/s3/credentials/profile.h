@@ -47,12 +47,15 @@ class Profiles {
   const Profile* Find(std::string_view name) const;
   /// The section [sso-session NAME] of the config file; null if there is none.
   const Profile* FindSsoSession(std::string_view name) const;
+  /// The section [services NAME] of the config file that a profile of this name chooses; null if it chooses none.
+  /// Errors: kInvalidArgument if there is no such section.
+  Result<const Profile*> ServicesOf(std::string_view name, const Profile& profile) const;
   /// The error for a profile that does not exist (kInvalidArgument). Its message suggests the most similar name.
   Error Missing(std::string_view name) const;
 
  private:
   Status Parse(std::string_view text, std::string_view file, bool is_config);
-  std::map<std::string, Profile, std::less<>> profiles_, sso_sessions_;
+  std::map<std::string, Profile, std::less<>> profiles_, sso_sessions_, services_;
 };
 
 }  // namespace millrace::object::s3

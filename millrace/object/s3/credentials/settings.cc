@@ -67,6 +67,15 @@ Result<int> Attempts(const ConnectOptions& options, const std::string& configure
   return attempts;
 }
 
+/// Reads a setting of the AWS SDKs, which the environment has as `variable` and a profile as `name`.
+Result<bool> WhenRequired(const std::string& configured, std::string_view variable, std::string_view name) {
+  const std::string value = ToLower(configured.empty() ? "when_supported" : configured);
+  if (value == "when_required") return true;
+  if (value == "when_supported") return false;
+  return Fail(Code::kInvalidArgument, "{} (or {}) is {:?}; give when_supported or when_required", variable, name,
+              value);
+}
+
 Status CheckCustomerKeys(const Settings& settings) {
   for (const std::string& key : {settings.customer_key, settings.copy_source_key}) {
     if (key.empty()) continue;
@@ -105,9 +114,18 @@ Result<Settings> Settings::Resolve(const ConnectOptions& options, const Profiles
   settings.max_attempts =
       MR_TRY(Attempts(options, FirstOf({env("AWS_MAX_ATTEMPTS"), Member(profile, "max_attempts")})));
 
+  settings.checksums_when_required = MR_TRY(
+      WhenRequired(FirstOf({env("AWS_REQUEST_CHECKSUM_CALCULATION"), Member(profile, "request_checksum_calculation")}),
+                   "AWS_REQUEST_CHECKSUM_CALCULATION", "request_checksum_calculation"));
+  settings.validation_when_required = MR_TRY(
+      WhenRequired(FirstOf({env("AWS_RESPONSE_CHECKSUM_VALIDATION"), Member(profile, "response_checksum_validation")}),
+                   "AWS_RESPONSE_CHECKSUM_VALIDATION", "response_checksum_validation"));
+
   std::string configured;
   if (ToLower(env("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")) != "true") {
-    configured = FirstOf({env("AWS_ENDPOINT_URL_S3"), env("AWS_ENDPOINT_URL"), Member(profile, "s3.endpoint_url"),
+    const Profile* services = MR_TRY(profiles.ServicesOf(settings.profile, profile));
+    configured = FirstOf({env("AWS_ENDPOINT_URL_S3"), env("AWS_ENDPOINT_URL"),
+                          services ? Member(*services, "s3.endpoint_url") : "", Member(profile, "s3.endpoint_url"),
                           Member(profile, "endpoint_url")});
   }
   std::string url = FirstOf({options.endpoint_url, configured});

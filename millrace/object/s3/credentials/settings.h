@@ -22,6 +22,8 @@ struct Settings {
   std::string region, profile, ca_bundle;
   bool no_sign_request = false, request_payer = false;
   int max_attempts = 10;
+  /// Whether checksums of uploads, and of downloads, are left out where S3 does not require them.
+  bool checksums_when_required = false, validation_when_required = false;
   std::optional<Duration> first_contact;      ///< see ConnectOptions
   std::string customer_key, copy_source_key;  ///< secrets, see ConnectOptions
   Attributes new_objects;
