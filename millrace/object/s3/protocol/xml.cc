@@ -1,5 +1,6 @@
 #include "millrace/object/s3/protocol/xml.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "millrace/base/text.h"
@@ -9,13 +10,17 @@
 namespace millrace::object::s3 {
 namespace {
 
-Result<xml::Document> Parse(std::string_view body, std::initializer_list<std::string_view> roots) {
+/// Parses an answer whose root has one of these names, or another that `marks` is a child of: servers differ in the
+/// names of roots, but not of their children.
+Result<xml::Document> Parse(std::string_view body, std::initializer_list<std::string_view> roots,
+                            const char* marks = nullptr) {
   auto document = xml::Document::Parse(body);
   if (!document) return Fail(document.error().Context("reading the answer"));
   std::string_view name = document->root().name();
   for (std::string_view root : roots) {
     if (name == root) return document;
   }
+  if (marks && name != "Error" && document->root().child(marks)) return document;
   return Fail(Code::kCorrupt, "the answer is a <{}> where <{}> belongs; check that the endpoint's URL names no bucket",
               name.substr(0, 64), *roots.begin());
 }
@@ -43,17 +48,25 @@ Result<WallTime> Time(pugi::xml_node parent, const char* child) {
 class Names {
  public:
   explicit Names(pugi::xml_node root) : encoded_(Text(root, "EncodingType") == "url") {}
-  Result<std::string> Read(pugi::xml_node parent, const char* child) const {
-    std::string_view text = Text(parent, child);
-    if (!encoded_) return std::string(text);
-    auto decoded = PercentDecode(text, /*plus_is_space=*/true);
-    if (!decoded) return Fail(Code::kCorrupt, "<{}> in the answer is not URL-encoded", child);
-    return decoded;
+  /// A name that cannot be decoded is taken as it is: some servers say that they encode, and do not.
+  std::string Read(pugi::xml_node parent, const char* child) const {
+    const std::string_view text = Text(parent, child);
+    auto decoded = encoded_ ? PercentDecode(text, /*plus_is_space=*/true) : std::string(text);
+    return decoded ? *std::move(decoded) : std::string(text);
   }
 
  private:
   const bool encoded_;
 };
+
+/// Returns the continuation of a page of a server that has only the first version of listings.
+Result<std::string> MarkerAfter(pugi::xml_node root, const Names& names, const ListPage& page) {
+  std::string marker = names.Read(root, "NextMarker");
+  for (const ObjectInfo& object : page.objects) marker = std::max(marker, object.key);
+  for (const std::string& prefix : page.common_prefixes) marker = std::max(marker, prefix);
+  if (!marker.empty()) return std::string(kMarkerToken) + marker;
+  return Fail(Code::kCorrupt, "a truncated listing has neither a continuation token nor a name");
+}
 
 }  // namespace
 
@@ -76,17 +89,19 @@ Result<ListPage> ParseListPage(std::string_view body) {
   ListPage page;
   for (pugi::xml_node child : document.root().children("Contents")) {
     ObjectInfo& info = page.objects.emplace_back();
-    info.key = MR_TRY(names.Read(child, "Key"));
-    info.size = MR_TRY(Number<std::uint64_t>(child, "Size"));
+    info.key = names.Read(child, "Key");
+    // S3Proxy gives the markers of folders no size.
+    if (!info.key.ends_with('/') || !Trim(Text(child, "Size")).empty())
+      info.size = MR_TRY(Number<std::uint64_t>(child, "Size"));
     info.etag = xml::Unquote(Text(child, "ETag"));
     info.modified = MR_TRY(Time(child, "LastModified"));
   }
   for (pugi::xml_node child : document.root().children("CommonPrefixes")) {
-    page.common_prefixes.push_back(MR_TRY(names.Read(child, "Prefix")));
+    page.common_prefixes.push_back(names.Read(child, "Prefix"));
   }
   if (Text(document.root(), "IsTruncated") == "true") {
     page.continuation = Text(document.root(), "NextContinuationToken");
-    if (page.continuation.empty()) return Fail(Code::kCorrupt, "a truncated listing has no continuation token");
+    if (page.continuation.empty()) page.continuation = MR_TRY(MarkerAfter(document.root(), names, page));
   }
   return page;
 }
@@ -107,20 +122,20 @@ Result<VersionsPage> ParseVersionsPage(std::string_view body) {
   VersionsPage page;
   for (pugi::xml_node child : document.root().children()) {
     const std::string_view name = child.name();
-    if (name == "CommonPrefixes") page.common_prefixes.push_back(MR_TRY(names.Read(child, "Prefix")));
+    if (name == "CommonPrefixes") page.common_prefixes.push_back(names.Read(child, "Prefix"));
     if (name != "Version" && name != "DeleteMarker") continue;
     VersionInfo& version = page.versions.emplace_back();
     version.deletion = name == "DeleteMarker";
     version.id = Text(child, "VersionId");
     version.latest = Text(child, "IsLatest") == "true";
-    version.info.key = MR_TRY(names.Read(child, "Key"));
+    version.info.key = names.Read(child, "Key");
     version.info.modified = MR_TRY(Time(child, "LastModified"));
     if (version.deletion) continue;
     version.info.size = MR_TRY(Number<std::uint64_t>(child, "Size"));
     version.info.etag = xml::Unquote(Text(child, "ETag"));
   }
   if (Text(document.root(), "IsTruncated") == "true") {
-    page.next_key = MR_TRY(names.Read(document.root(), "NextKeyMarker"));
+    page.next_key = names.Read(document.root(), "NextKeyMarker");
     page.next_version = Text(document.root(), "NextVersionIdMarker");
     if (page.next_key.empty()) return Fail(Code::kCorrupt, "a truncated list of versions has no marker");
   }
@@ -128,22 +143,29 @@ Result<VersionsPage> ParseVersionsPage(std::string_view body) {
 }
 
 Result<std::string> ParseUploadId(std::string_view body) {
-  xml::Document document = MR_TRY(Parse(body, {"InitiateMultipartUploadResult"}));
+  xml::Document document = MR_TRY(Parse(body, {"InitiateMultipartUploadResult"}, "UploadId"));
   std::string id(Text(document.root(), "UploadId"));
   if (id.empty()) return Fail(Code::kCorrupt, "the answer names no upload id");
   return id;
 }
 
 Result<WrittenDocument> ParseWritten(std::string_view body) {
-  xml::Document document = MR_TRY(Parse(body, {"CopyObjectResult", "CopyPartResult", "CompleteMultipartUploadResult"}));
-  WrittenDocument written{.etag = xml::Unquote(Text(document.root(), "ETag")),
-                          .checksum_crc32c = std::string(Text(document.root(), "ChecksumCRC32C"))};
-  if (written.etag.empty()) return Fail(Code::kCorrupt, "the answer names no ETag");
-  return written;
+  xml::Document document =
+      MR_TRY(Parse(body, {"CopyObjectResult", "CopyPartResult", "CompleteMultipartUploadResult"}, "ETag"));
+  return WrittenDocument{.etag = xml::Unquote(Text(document.root(), "ETag")),
+                         .checksum_crc32c = std::string(Text(document.root(), "ChecksumCRC32C"))};
+}
+
+Result<Query> ParseTags(std::string_view body) {
+  xml::Document document = MR_TRY(Parse(body, {"Tagging"}));
+  Query tags;
+  for (pugi::xml_node tag : document.root().child("TagSet").children("Tag"))
+    tags.emplace_back(Text(tag, "Key"), Text(tag, "Value"));
+  return tags;
 }
 
 Result<PartsPage> ParsePartsPage(std::string_view body) {
-  xml::Document document = MR_TRY(Parse(body, {"ListPartsResult"}));
+  xml::Document document = MR_TRY(Parse(body, {"ListPartsResult"}, "UploadId"));
   PartsPage page;
   for (pugi::xml_node child : document.root().children("Part")) {
     PartInfo& part = page.parts.emplace_back();
@@ -165,12 +187,12 @@ Result<UploadsPage> ParseUploadsPage(std::string_view body) {
   UploadsPage page;
   for (pugi::xml_node child : document.root().children("Upload")) {
     UploadInfo& upload = page.uploads.emplace_back();
-    upload.key = MR_TRY(names.Read(child, "Key"));
+    upload.key = names.Read(child, "Key");
     upload.upload_id = Text(child, "UploadId");
     upload.initiated = MR_TRY(Time(child, "Initiated"));
   }
   if (Text(document.root(), "IsTruncated") == "true") {
-    page.next_key = MR_TRY(names.Read(document.root(), "NextKeyMarker"));
+    page.next_key = names.Read(document.root(), "NextKeyMarker");
     page.next_upload_id = Text(document.root(), "NextUploadIdMarker");
     if (page.next_key.empty()) return Fail(Code::kCorrupt, "a truncated list of uploads has no marker");
   }

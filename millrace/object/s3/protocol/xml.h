@@ -8,6 +8,7 @@
 
 #include "millrace/object/object_info.h"
 #include "millrace/object/requests.h"
+#include "millrace/object/s3/protocol/signer.h"
 #include "millrace/object/service.h"
 
 namespace millrace::object::s3 {
@@ -23,12 +24,16 @@ bool IsErrorDocument(std::string_view body);
 
 // The functions below fail with kCorrupt if the body is not the document that they expect.
 
+/// The beginning of the continuations of a server that knows only the first version of listings. The marker follows. No
+/// server's own token begins with this control character.
+inline constexpr std::string_view kMarkerToken = "\x01marker:";
+/// The continuation of a truncated page without a token is kMarkerToken and the last name.
 Result<ListPage> ParseListPage(std::string_view body);
 /// The continuation of a listing, without parsing the whole document. Empty if it is not at a known place.
 std::string PeekContinuation(std::string_view body);
 Result<VersionsPage> ParseVersionsPage(std::string_view body);
 Result<std::string> ParseUploadId(std::string_view body);
-/// The response of CopyObject, UploadPartCopy and CompleteMultipartUpload.
+/// The response of CopyObject, UploadPartCopy and CompleteMultipartUpload. Some servers leave out the ETag.
 struct WrittenDocument {
   std::string etag, checksum_crc32c;
 };
@@ -37,6 +42,8 @@ struct PartsPage {
   std::vector<PartInfo> parts;
   std::string next_marker;  ///< empty on the last page
 };
+/// The names and values of an object's tags.
+Result<Query> ParseTags(std::string_view body);
 Result<PartsPage> ParsePartsPage(std::string_view body);
 struct UploadsPage {
   std::vector<UploadInfo> uploads;
