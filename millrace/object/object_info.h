@@ -37,6 +37,10 @@ struct Attributes {
   std::string cache_control;        ///< the HTTP header of this name
   std::string content_encoding;     ///< the HTTP header of this name
   std::string content_disposition;  ///< the HTTP header of this name
+  std::string content_language;     ///< the HTTP header of this name
+  std::string expires;              ///< the HTTP header of this name
+  std::string website_redirect;     ///< where a bucket that is a web site redirects to
+  int tags = 0;                     ///< how many tags there are. Only read: see PutOptions::tags_of
 };
 
 /// The metadata of one version of an object. A listing leaves the fields after `modified` empty.

@@ -84,6 +84,11 @@ struct PutOptions {
   std::string content_type;                     ///< empty: the store's default
   std::map<std::string, std::string> metadata;  ///< of the user; names in lower case, without "x-amz-meta-"
   Attributes attributes;                        ///< empty ones: ConnectOptions::new_objects
+  /// The name of an object whose tags another one gets.
+  struct TaggedObject {
+    std::string bucket, key;  ///< bucket: empty for the store's own
+  };
+  std::optional<TaggedObject> tags_of;  ///< for CreateMultipart
   /// For CreateMultipart: the caller will not use CopyPart. Some stores keep a checksum of the whole object only then.
   bool uploads_only = false;
 };

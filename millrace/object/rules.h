@@ -29,8 +29,8 @@ Result<ByteRange> FitRange(const std::optional<ByteRange>& range, std::uint64_t 
 Status CheckConditions(std::string_view key, std::string_view if_match, bool if_none_match,
                        std::string_view current_etag);
 /// The attributes that a copy within one store must repeat, because replacing the metadata or copying by parts loses
-/// them: the headers that describe the content, the storage class and the encryption. Not the ACL, which Head never
-/// returns.
+/// them: the headers that describe the content, the storage class, the encryption and the redirect. Not the ACL, which
+/// Head never returns.
 Attributes KeptAttributes(const ObjectInfo& source);
 /// Errors: kInvalidArgument unless there is a part and the numbers ascend within 1…limits.max_parts.
 Status CheckPartOrder(const std::vector<PartInfo>& parts, const Limits& limits);

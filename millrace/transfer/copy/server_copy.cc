@@ -22,7 +22,11 @@ Status CopyInParts(object::ReadStore& from, const object::ObjectInfo& info, obje
     put.attributes.cache_control = head->attributes->cache_control;
     put.attributes.content_encoding = head->attributes->content_encoding;
     put.attributes.content_disposition = head->attributes->content_disposition;
+    put.attributes.content_language = head->attributes->content_language;
+    put.attributes.expires = head->attributes->expires;
+    put.attributes.website_redirect = head->attributes->website_redirect;
   }
+  if (head->attributes && head->attributes->tags > 0) put.tags_of = {options.source_bucket, info.key};
   MultipartJob job{
       .to = to,
       .key = key,

@@ -83,10 +83,10 @@ Result<object::PutResult> CopyVersion(object::Store& store, UploadLedger* ledger
   const UserMetadata metadata = how.metadata.value_or(source.metadata);
   auto copied = [&]() -> Result<object::PutResult> {
     if (source.size > store.limits().max_put) {
-      return CopyInParts(
-          store, ledger, source, destination,
-          {.content_type = source.content_type, .metadata = metadata, .attributes = object::KeptAttributes(source)},
-          how.if_none_match, call);
+      object::PutOptions put{
+          .content_type = source.content_type, .metadata = metadata, .attributes = object::KeptAttributes(source)};
+      if (put.attributes.tags > 0) put.tags_of = {"", source.key};
+      return CopyInParts(store, ledger, source, destination, std::move(put), how.if_none_match, call);
     }
     object::CopyOptions options;
     options.source_if_match = source.etag;
