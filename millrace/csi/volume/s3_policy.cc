@@ -17,7 +17,7 @@ namespace {
 using object::s3::OperationName;
 using object::s3::RightScope;
 
-constexpr std::array<OperationName, 4> kReading = {"GetObject", "HeadBucket", "HeadObject", "ListObjectsV2"};
+constexpr std::array<OperationName, 3> kReading = {"GetObject", "HeadObject", "ListObjectsV2"};
 /// ListMultipartUploads and ListParts find the uploads that a killed mount left.
 constexpr std::array<OperationName, 11> kWriting = {"AbortMultipartUpload",
                                                     "CompleteMultipartUpload",

@@ -17,6 +17,15 @@
 namespace millrace::object::s3 {
 namespace {
 
+constexpr std::size_t kSingleAtOnce = 16;  // instead of one request for many keys
+
+/// Returns whether the server does not know DeleteObjects. Google's and others' answer 400, 404, 405 or 501.
+bool IsUnknown(const Outcome& outcome) {
+  const Code code = outcome.response.error().code();
+  return outcome.answered && outcome.s3_code != "NoSuchBucket" &&
+         (code == Code::kUnsupported || code == Code::kInvalidArgument || code == Code::kNotFound);
+}
+
 /// The keys of one request.
 struct DeleteBatch {
   std::vector<std::string> keys;
@@ -61,6 +70,7 @@ class BatchDeletion : public std::enable_shared_from_this<BatchDeletion> {
     Send(std::move(batch));
   }
   void Send(DeleteBatch batch);
+  void SendSingly(std::vector<std::string> keys) MR_EXCLUDES(mutex_);
   void Settle(int tries, std::vector<DeleteError> errors);
   void Note(std::vector<DeleteFailure> failed) MR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
@@ -79,7 +89,8 @@ class BatchDeletion : public std::enable_shared_from_this<BatchDeletion> {
 
 void BatchDeletion::Send(DeleteBatch batch) {
   ++batch.tries;
-  bool single = !xml::Fits(batch.keys[0]);
+  if (batch.keys.size() > 1 && bucket_.deletes_singly()) return SendSingly(std::move(batch.keys));
+  bool single = bucket_.deletes_singly() || !xml::Fits(batch.keys[0]);
   Operation operation = single ? bucket_.NewOperation("DeleteObject", "DELETE", batch.keys[0])
                                : bucket_.NewOperation("DeleteObjects", "POST");
   if (!single) {
@@ -95,6 +106,10 @@ void BatchDeletion::Send(DeleteBatch batch) {
                     std::optional<Error> refused;
                     std::vector<DeleteError> errors;
                     if (!outcome.response) refused = outcome.response.error();
+                    if (refused && !single && IsUnknown(outcome)) {
+                      self->bucket_.DeleteSingly();
+                      return self->SendSingly(std::move(batch.keys));
+                    }
                     if (outcome.response && !single) {
                       auto parsed = ParseDeleteErrors(outcome.response->body);
                       if (parsed) {
@@ -108,6 +123,17 @@ void BatchDeletion::Send(DeleteBatch batch) {
                     for (std::string& key : batch.keys) failed.push_back({.key = std::move(key), .error = *refused});
                     self->End(std::move(failed), true);
                   });
+}
+
+/// Replaces a batch by batches of one key.
+void BatchDeletion::SendSingly(std::vector<std::string> keys) {
+  const std::size_t begun = std::min(kSingleAtOnce, keys.size());
+  {
+    MutexLock lock(mutex_);
+    count_ += keys.size() - 1;
+    for (std::string& key : keys) batches_.push_back({.keys = {std::move(key)}});
+  }
+  for (std::size_t i = 0; i < begun; ++i) SendNext();
 }
 
 /// Takes the response to a batch. Sends the keys again that the server could not delete for the moment.

@@ -54,7 +54,9 @@ void SetAttributes(const Attributes& attributes, const Attributes& otherwise, ht
         std::pair("X-Amz-Server-Side-Encryption-Aws-Kms-Key-Id", &Attributes::kms_key),
         std::pair("Cache-Control", &Attributes::cache_control),
         std::pair("Content-Encoding", &Attributes::content_encoding),
-        std::pair("Content-Disposition", &Attributes::content_disposition)}) {
+        std::pair("Content-Disposition", &Attributes::content_disposition),
+        std::pair("Content-Language", &Attributes::content_language), std::pair("Expires", &Attributes::expires),
+        std::pair("X-Amz-Website-Redirect-Location", &Attributes::website_redirect)}) {
     const std::string& value = (attributes.*member).empty() ? otherwise.*member : attributes.*member;
     if (!value.empty()) headers.Set(name, value);
   }
@@ -68,6 +70,15 @@ Error WriteError(const Outcome& outcome, bool conditional) {
           "the answer to an earlier try was lost, and now the condition no longer holds: the object may be what "
           "this very call wrote; read it to find out")
       .WithCode(Code::kUnavailable);
+}
+
+void EndWrite(Store& store, std::string key, std::string etag, Call call, Done<PutResult> done) {
+  if (!etag.empty()) return done(PutResult{.etag = std::move(etag)});
+  store.Head(key, std::move(call), [key, done = std::move(done)](Result<std::optional<ObjectInfo>> info) mutable {
+    if (!info) return done(Fail(info.error().Context("asking for the ETag, which the answer to the write lacks")));
+    if (!*info) return done(Fail(Code::kCorrupt, "the endpoint says that it wrote {}, but it is not there", key));
+    done(PutResult{.etag = std::move((*info)->etag)});
+  });
 }
 
 Operation BucketClient::NewOperation(OperationName name, std::string_view method, std::string key) const {
@@ -90,7 +101,7 @@ void BucketClient::SetCopySource(const std::string& key, const CopyOptions& opti
 }
 
 Result<BucketClient::SentBody> BucketClient::AttachBody(Source& body, bool may_trail, Operation& operation) {
-  if (may_trail && body.size() > 0 && dispatcher().takes_trailers()) {
+  if (may_trail && body.size() > 0 && dispatcher().dialect().takes_trailers()) {
     auto trailing = std::make_shared<TrailingBody>(body);
     trailing->SetHeaders(operation.headers);
     operation.source = trailing.get();

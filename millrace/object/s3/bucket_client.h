@@ -11,6 +11,7 @@
 #include "millrace/object/s3/requests/dispatcher.h"
 #include "millrace/object/s3/requests/in_flight.h"
 #include "millrace/object/s3/session.h"
+#include "millrace/object/store.h"
 
 namespace millrace::object::s3 {
 
@@ -57,6 +58,9 @@ class BucketClient {
   /// Makes `body` the operation's body. The checksum follows the body if `may_trail` and the endpoint allow it; else a
   /// header has it.
   Result<SentBody> AttachBody(Source& body, bool may_trail, Operation& operation);
+  /// Returns whether the endpoint has refused to delete several objects with one request.
+  bool deletes_singly() const { return deletes_singly_.load(std::memory_order_relaxed); }
+  void DeleteSingly() { deletes_singly_.store(true, std::memory_order_relaxed); }
   /// Warns, once, that a listing had names outside of its prefix.
   void WarnOfOthers(const std::string& prefix);
 
@@ -65,7 +69,8 @@ class BucketClient {
   const std::string bucket_;
   std::atomic<bool> seen_ = false;         ///< a response has shown that the bucket exists
   std::atomic<bool> others_seen_ = false;  ///< a listing had names outside of its prefix
-  InFlight in_flight_;                     ///< last: its destruction waits for calls that use the other members
+  std::atomic<bool> deletes_singly_ = false;
+  InFlight in_flight_;  ///< last: its destruction waits for calls that use the other members
 };
 
 /// The beginning of the names of headers with user metadata.
@@ -81,6 +86,10 @@ void SetAttributes(const Attributes& attributes, const Attributes& otherwise, ht
 /// The error of a write. After a try with an unknown outcome, a failed condition becomes kUnavailable, because that try
 /// may have taken effect itself.
 Error WriteError(const Outcome& outcome, bool conditional);
+
+/// Completes a write whose response has this ETag. Asks the store if it is empty: some servers leave it out.
+/// Errors: kCorrupt if the object is not there.
+void EndWrite(Store& store, std::string key, std::string etag, Call call, Done<PutResult> done);
 
 template <class Next>
 void BucketClient::RunThen(Operation operation, Call call, Next next) {

@@ -1,6 +1,7 @@
 #include "millrace/object/s3/multipart_uploads.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/hash/text_encoding.h"
@@ -37,8 +38,30 @@ std::string ETagOf(const std::vector<PartInfo>& parts) {
 
 void MultipartUploads::Create(std::string key, PutOptions options, Call call, Done<std::string> done) {
   if (Status good = CheckKey(key); !good) return done(Fail(good.error()));
+  if (options.tags_of) return CreateTagged(std::move(key), std::move(options), std::move(call), std::move(done));
+  CreateWith("", std::move(key), std::move(options), std::move(call), std::move(done));
+}
+
+void MultipartUploads::CreateTagged(std::string key, PutOptions options, Call call, Done<std::string> done) {
+  const PutOptions::TaggedObject from = *std::exchange(options.tags_of, std::nullopt);
+  Operation operation = bucket_.NewOperation("GetObjectTagging", "GET", from.key);
+  if (!from.bucket.empty()) operation.bucket = from.bucket;
+  operation.query = {{"tagging", ""}};
+  bucket_.RunThen(std::move(operation), call,
+                  [this, key = std::move(key), options = std::move(options), call,
+                   done = std::move(done)](Outcome outcome) mutable {
+                    auto tags = outcome.response ? ParseTags(outcome.response->body) : Fail(outcome.response.error());
+                    if (!tags) return done(Fail(tags.error().Context("reading the tags that the copy must have")));
+                    CreateWith(EncodeQuery(*tags), std::move(key), std::move(options), std::move(call),
+                               std::move(done));
+                  });
+}
+
+void MultipartUploads::CreateWith(std::string tags, std::string key, PutOptions options, Call call,
+                                  Done<std::string> done) {
   Operation operation = bucket_.NewKeyedOperation("CreateMultipartUpload", "POST", key);
   operation.query = {{"uploads", ""}};
+  if (!tags.empty()) operation.headers.Set("X-Amz-Tagging", tags);
   SetMetadata(options.content_type, options.metadata, operation.headers);
   SetAttributes(options.attributes, bucket_.dispatcher().settings().new_objects, operation.headers);
   bool plain = !options.uploads_only && plain_uploads_.load(std::memory_order_relaxed);
@@ -47,7 +70,7 @@ void MultipartUploads::Create(std::string key, PutOptions options, Call call, Do
     operation.headers.Set("X-Amz-Checksum-Type", "FULL_OBJECT");
   }
   bucket_.RunThen(std::move(operation), call,
-                  [this, plain, key = std::move(key), options = std::move(options), call,
+                  [this, plain, tags = std::move(tags), key = std::move(key), options = std::move(options), call,
                    done = std::move(done)](Outcome outcome) mutable {
                     if (!outcome.response) return done(Fail(outcome.response.error()));
                     auto upload_id = ParseUploadId(outcome.response->body);
@@ -59,8 +82,10 @@ void MultipartUploads::Create(std::string key, PutOptions options, Call call, Do
                     // parts even without one. So start again without.
                     plain_uploads_.store(true, std::memory_order_relaxed);
                     Abort(key, *std::move(upload_id), call,
-                          [this, key, options = std::move(options), call, done = std::move(done)](Status) mutable {
-                            Create(std::move(key), std::move(options), std::move(call), std::move(done));
+                          [this, tags = std::move(tags), key, options = std::move(options), call,
+                           done = std::move(done)](Status) mutable {
+                            CreateWith(std::move(tags), std::move(key), std::move(options), std::move(call),
+                                       std::move(done));
                           });
                   });
 }
@@ -84,7 +109,7 @@ void MultipartUploads::UploadPartFrom(std::string key, std::string upload_id, in
            [this, key = std::move(key), upload_id, number, &body, call, sent = *std::move(attached),
             done = std::move(done)](Result<PartInfo> part) mutable {
              if (part || !sent.Refused(part.error())) return done(std::move(part));
-             bucket_.dispatcher().ForgoTrailers();
+             bucket_.dispatcher().dialect().ForgoTrailers();
              UploadPartFrom(std::move(key), std::move(upload_id), number, body, std::move(call), std::move(done));
            });
 }
@@ -121,6 +146,7 @@ void MultipartUploads::CopyPart(std::string key, std::string upload_id, int numb
                                  [number, size = range.length](Outcome outcome) -> Result<PartInfo> {
                                    if (!outcome.response) return Fail(outcome.response.error());
                                    WrittenDocument written = MR_TRY(ParseWritten(outcome.response->body));
+                                   if (written.etag.empty()) return Fail(Code::kCorrupt, "the answer names no ETag");
                                    return PartInfo{.number = number,
                                                    .etag = std::move(written.etag),
                                                    .size = size,
@@ -146,7 +172,7 @@ void MultipartUploads::Complete(std::string key, std::string upload_id, std::vec
                     if (outcome.response) {
                       auto written = ParseWritten(outcome.response->body);
                       if (!written) return done(Fail(written.error()));
-                      return done(PutResult{.etag = std::move(written->etag)});
+                      return EndWrite(store_, std::move(key), std::move(written->etag), call, std::move(done));
                     }
                     Error error = WriteError(outcome, conditional);
                     if (!outcome.ambiguous || outcome.s3_code != "NoSuchUpload" || etag.empty())
@@ -203,8 +229,8 @@ void MultipartUploads::List(std::string prefix, Call call, Done<std::vector<Uplo
 void MultipartUploads::ListFrom(std::string prefix, std::string key_marker, std::string id_marker,
                                 std::vector<UploadInfo> before, Call call, Done<std::vector<UploadInfo>> done) {
   Operation operation = bucket_.NewOperation("ListMultipartUploads", "GET");
-  operation.query = {{"uploads", ""}, {"encoding-type", "url"}};
-  if (!prefix.empty()) operation.query.emplace_back("prefix", prefix);
+  // Without encoding-type: Ceph's gateway encodes the names then, and does not say so.
+  operation.query = {{"uploads", ""}, {"prefix", prefix}};
   if (!key_marker.empty()) operation.query.emplace_back("key-marker", key_marker);
   if (!id_marker.empty()) operation.query.emplace_back("upload-id-marker", id_marker);
   bucket_.RunThen(

@@ -28,6 +28,10 @@ class MultipartUploads {
   void List(std::string prefix, Call call, Done<std::vector<UploadInfo>> done);
 
  private:
+  /// Asks for the tags that the upload is to have, then creates it.
+  void CreateTagged(std::string key, PutOptions options, Call call, Done<std::string> upload_id);
+  /// `tags`: as a query string; empty for none.
+  void CreateWith(std::string tags, std::string key, PutOptions options, Call call, Done<std::string> upload_id);
   void SendPart(Operation operation, std::string upload_id, int number, std::uint64_t size, Call call,
                 Done<PartInfo> done);
   void ListPartsFrom(std::string key, std::string upload_id, std::string marker, std::vector<PartInfo> before,

@@ -150,5 +150,145 @@ TEST_F(S3StoreTest, VersionsAndUploadsBelowAnotherPrefixAreLeftOut) {
   EXPECT_EQ(uploads->front().key, "foo/x");
 }
 
+TEST_F(S3StoreTest, AListingSaysThatItsPrefixIsEmpty) {
+  Serve([](const Seen&) { return Reply{Answer(200, Page({"a"}))}; });
+  ASSERT_TRUE(List(*store_, {}));
+  EXPECT_THAT(server_->seen().front().target, HasSubstr("prefix="));
+}
+
+TEST_F(S3StoreTest, APageOutOfOrderIsSorted) {
+  Serve([](const Seen&) { return Reply{Answer(200, Page({"c", "a", "b"}, {"z/", "y/"}))}; });
+  auto page = List(*store_, {.delimiter = "/"});
+  ASSERT_TRUE(page) << page.error().ToString();
+  EXPECT_THAT(KeysOf(*page), ElementsAre("a", "b", "c"));
+  EXPECT_THAT(page->common_prefixes, ElementsAre("y/", "z/"));
+}
+
+TEST_F(S3StoreTest, AServerThatKnowsOnlyMarkersIsListedToItsEnd) {
+  Serve([](const Seen& seen) {
+    const bool second = seen.target.find("marker=b%2F") != std::string::npos;
+    std::string page = second ? Page({"c"}) : Page({"a"}, {"b/"});
+    if (!second) page.replace(page.find("<Contents>"), 0, "<IsTruncated>true</IsTruncated>");
+    return Reply{Answer(200, page)};
+  });
+  std::vector<std::string> keys;
+  Status listed = ListAll(*store_, {.delimiter = "/"}, [&](const ListPage& page) {
+    for (const ObjectInfo& object : page.objects) keys.push_back(object.key);
+    return true;
+  });
+  ASSERT_TRUE(listed) << listed.error().ToString();
+  EXPECT_THAT(keys, ElementsAre("a", "c"));
+  EXPECT_EQ(server_->seen().back().target.find("list-type"), std::string::npos);
+}
+
+TEST_F(S3StoreTest, AnAnswerToAWriteWithoutETagIsAskedFor) {
+  Serve([](const Seen& seen) {
+    if (seen.method == "HEAD") return Reply{"HTTP/1.1 200 OK\r\nETag: \"e\"\r\nContent-Length: 3\r\n\r\n"};
+    if (seen.method == "POST")
+      return Reply{Answer(200, "<CompleteMultipartUploadResult><ETag/></CompleteMultipartUploadResult>")};
+    return Reply{Answer(200, seen.headers.Has("x-amz-copy-source") ? "<CopyObjectResult/>" : "")};
+  });
+  EXPECT_EQ(Put(*store_, "k", AsBytes(std::string_view("abc")))->etag, "e");
+  EXPECT_EQ(Copy(*store_, "k", "l", {})->etag, "e");
+  EXPECT_EQ(CompleteMultipart(*store_, "k", "u", {{.number = 1, .etag = "p"}}, {})->etag, "e");
+}
+
+TEST_F(S3StoreTest, ARefusedHeadIsSentAgainWhenAListingHasRepairedTheClock) {
+  bool adjusted = false;
+  Serve([&](const Seen& seen) {
+    if (seen.method == "HEAD")
+      return adjusted ? Reply{std::string(kNoLength).insert(17, "Content-Length: 3\r\n")} : Reply{Answer(403, "")};
+    if (adjusted) return Reply{Answer(200, Page({"k"}))};
+    adjusted = true;
+    return Refuse(403, "RequestTimeTooSkewed", "Date: Tue, 01 Jan 2030 00:00:00 GMT\r\n");
+  });
+  auto info = Head(*store_, "k");
+  ASSERT_TRUE(info) << info.error().ToString();
+  EXPECT_EQ((*info)->size, 3u);
+}
+
+TEST_F(S3StoreTest, ARefusedHeadHasTheReasonOfTheListing) {
+  Serve([](const Seen& seen) {
+    return seen.method == "HEAD" ? Reply{Answer(403, "")} : Refuse(403, "InvalidAccessKeyId");
+  });
+  auto info = Head(*store_, "k");
+  ASSERT_FALSE(info);
+  EXPECT_EQ(info.error().code(), Code::kPermissionDenied);
+  EXPECT_THAT(info.error().ToString(), HasSubstr("does not know this access key"));
+}
+
+TEST_F(S3StoreTest, AnUnknownUserIsNoMissingBucket) {
+  Serve([](const Seen& seen) {
+    return seen.method == "HEAD" ? Reply{Answer(404, "")} : Refuse(404, "XAdminUserNotFound");
+  });
+  EXPECT_EQ(Head(*store_, "k").error().code(), Code::kPermissionDenied);
+}
+
+TEST_F(S3StoreTest, ObjectsAreDeletedSinglyWhereDeleteObjectsIsUnknown) {
+  for (const int status : {400, 404, 405, 501}) {
+    Serve([&](const Seen& seen) { return seen.method == "POST" ? Refuse(status, "") : Reply{Answer(204, "")}; });
+    std::vector<std::string> keys;
+    for (int i = 0; i < 50; ++i) keys.push_back(fmt::format("k{}", i));
+    for (int round = 0; round < 2; ++round) {
+      auto failures = DeleteMany(*store_, keys);
+      ASSERT_TRUE(failures) << status << failures.error().ToString();
+      EXPECT_THAT(*failures, IsEmpty());
+    }
+    // It is asked once; a refusal that may be due to the checksum headers, once more without them.
+    EXPECT_EQ(server_->seen().size(), status == 404 ? 101u : 102u);
+  }
+}
+
+TEST_F(S3StoreTest, AnUploadMayHaveTheTagsOfAnotherObject) {
+  Serve([](const Seen& seen) {
+    if (seen.method == "GET")
+      return Reply{Answer(200, "<Tagging><TagSet><Tag><Key>a b</Key><Value>x&amp;y</Value></Tag></TagSet></Tagging>")};
+    return Reply{Answer(200, "<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>")};
+  });
+  auto upload = CreateMultipart(*store_, "k", {.tags_of = PutOptions::TaggedObject{"from", "source"}});
+  ASSERT_TRUE(upload) << upload.error().ToString();
+  EXPECT_THAT(server_->seen().front().target, HasSubstr("/from/source?tagging"));
+  EXPECT_EQ(server_->seen().back().headers.Get("x-amz-tagging"), "a%20b=x%26y");
+}
+
+TEST_F(S3StoreTest, ChecksumHeadersThatAreRefusedAreReplacedByMd5) {
+  Serve([](const Seen& seen) {
+    return seen.headers.Has("x-amz-checksum-crc32c") ? Refuse(400, "InvalidArgument")
+                                                     : Reply{Answer(200, "", "ETag: \"e\"\r\n")};
+  });
+  for (int i = 0; i < 2; ++i) {
+    auto put = Put(*store_, "k", AsBytes(std::string_view("abc")));
+    ASSERT_TRUE(put) << put.error().ToString();
+  }
+  EXPECT_EQ(server_->seen().size(), 3u);
+  EXPECT_EQ(server_->seen().back().headers.Get("content-md5"), "kAFQmDzST7DWlj99KOF/cg==");
+}
+
+TEST_F(S3StoreTest, ARefusalThatIsNotOfChecksumsTeachesNothing) {
+  bool refuses = true;
+  Serve([&](const Seen&) {
+    return refuses ? Refuse(400, "InvalidArgument") : Reply{Answer(200, "", "ETag: \"e\"\r\n")};
+  });
+  EXPECT_FALSE(Put(*store_, "k", AsBytes(std::string_view("abc"))));
+  refuses = false;
+  EXPECT_TRUE(Put(*store_, "k", AsBytes(std::string_view("abc"))));
+  EXPECT_TRUE(server_->seen().back().headers.Has("x-amz-checksum-crc32c"));
+}
+
+TEST_F(S3StoreTest, AnETagThatMatchesOnlyWithoutQuotesIsSentWithout) {
+  Serve([](const Seen& seen) {
+    if (seen.method == "HEAD") return Reply{"HTTP/1.1 200 OK\r\nETag: \"e\"\r\nContent-Length: 3\r\n\r\n"};
+    return seen.headers.Get("if-match") == "e" ? Reply{Answer(200, "", "ETag: \"e\"\r\n")}
+                                               : Refuse(412, "PreconditionFailed");
+  });
+  const auto other = Put(*store_, "k", AsBytes(std::string_view("abc")), {.if_match = "other"});
+  EXPECT_EQ(other.error().code(), Code::kPreconditionFailed);
+  for (int i = 0; i < 2; ++i) {
+    auto put = Put(*store_, "k", AsBytes(std::string_view("abc")), {.if_match = "e"});
+    ASSERT_TRUE(put) << put.error().ToString();
+  }
+  EXPECT_EQ(server_->seen().size(), 6u) << "a Put and a Head; a Put, a Head and a Put; a Put";
+}
+
 }  // namespace
 }  // namespace millrace::object::s3

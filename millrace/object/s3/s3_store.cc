@@ -26,13 +26,19 @@ ObjectInfo InfoFromHeaders(std::string key, const http::Headers& headers) {
   if (auto modified = ParseHttpDate(headers.Get("last-modified"))) info.modified = *modified;
   info.checksum = WholeChecksum(headers);
   auto get = [&](const char* name) { return std::string(headers.Get(name)); };
+  std::uint64_t tags = 0;
+  ParseNumber(headers.Get("x-amz-tagging-count"), tags);
   info.attributes =
       std::make_shared<Attributes>(Attributes{.storage_class = get("x-amz-storage-class"),
                                               .encryption = get("x-amz-server-side-encryption"),
                                               .kms_key = get("x-amz-server-side-encryption-aws-kms-key-id"),
                                               .cache_control = get("cache-control"),
                                               .content_encoding = get("content-encoding"),
-                                              .content_disposition = get("content-disposition")});
+                                              .content_disposition = get("content-disposition"),
+                                              .content_language = get("content-language"),
+                                              .expires = get("expires"),
+                                              .website_redirect = get("x-amz-website-redirect-location"),
+                                              .tags = static_cast<int>(tags)});
   for (const auto& [name, value] : headers) {
     std::string lower = ToLower(name);
     if (lower.starts_with(kMetaPrefix)) info.metadata.emplace(lower.substr(kMetaPrefix.size()), value);
@@ -148,29 +154,58 @@ void S3Store::Head(std::string key, Call call, Done<std::optional<ObjectInfo>> d
 
 void S3Store::HeadIfMatch(std::string key, std::string if_match, Call call, Done<std::optional<ObjectInfo>> done) {
   if (Status good = CheckKey(key); !good) return done(Fail(good.error()));
+  SendHead(std::move(key), std::move(if_match), std::nullopt, std::move(call), std::move(done));
+}
+
+void S3Store::SendHead(std::string key, std::string if_match, std::optional<Error> reason, Call call,
+                       Done<std::optional<ObjectInfo>> done) {
   Operation operation = bucket_.NewKeyedOperation("HeadObject", "HEAD", key);
   operation.headers.Set("X-Amz-Checksum-Mode", "ENABLED");
   SetConditions(if_match, false, operation.headers);
-  bucket_.RunThen(
-      std::move(operation), call, [this, key = std::move(key), call, done = std::move(done)](Outcome outcome) mutable {
-        if (outcome.response) {
-          const http::Headers& headers = outcome.response->headers;
-          ObjectInfo info = InfoFromHeaders(std::move(key), headers);
-          if (ParseNumber(headers.Get("content-length"), info.size)) return done(std::move(info));
-          return AskForSize(std::move(info), std::move(call), std::move(done));
-        }
-        if (CodeOf(outcome) == Code::kInvalidArgument) {  // a response to HEAD has no message
-          return done(Fail(outcome.response.error().Context(
-              "the object may be encrypted with a key of its owner's (--sse-c-key-file), or not with the one given")));
-        }
-        if (CodeOf(outcome) == Code::kPermissionDenied) {
-          return EndDenied(std::move(key), outcome.response.error(), std::move(call), std::move(done));
-        }
-        if (CodeOf(outcome) != Code::kNotFound) return done(Fail(outcome.response.error()));
-        // The 404 of a HEAD has no body that could distinguish a missing key from a missing bucket.
-        if (bucket_.seen()) return done(std::nullopt);
-        AskForBucket(std::move(call), std::move(done));
-      });
+  const bool first = !reason;
+  bucket_.RunThen(std::move(operation), call,
+                  [this, first, reason = std::move(reason), key = std::move(key), if_match = std::move(if_match), call,
+                   done = std::move(done)](Outcome outcome) mutable {
+                    if (outcome.response) {
+                      const http::Headers& headers = outcome.response->headers;
+                      ObjectInfo info = InfoFromHeaders(std::move(key), headers);
+                      if (ParseNumber(headers.Get("content-length"), info.size)) return done(std::move(info));
+                      return AskForSize(std::move(info), std::move(call), std::move(done));
+                    }
+                    const Error& error = outcome.response.error();
+                    const bool refused =
+                        error.code() == Code::kInvalidArgument || error.code() == Code::kPermissionDenied;
+                    if (refused && first && outcome.answered) {
+                      return AskForReason(std::move(key), std::move(if_match), error, std::move(call), std::move(done));
+                    }
+                    if (refused && reason) return done(Fail(*std::move(reason)));
+                    if (error.code() != Code::kNotFound) return done(Fail(error));
+                    // The 404 of a HEAD has no body that could distinguish a missing key from a missing bucket.
+                    if (bucket_.seen()) return done(std::nullopt);
+                    AskForBucket(std::move(call), std::move(done));
+                  });
+}
+
+void S3Store::AskForReason(std::string key, std::string if_match, Error refusal, Call call,
+                           Done<std::optional<ObjectInfo>> done) {
+  Operation operation = bucket_.NewOperation("ListObjectsV2", "GET");
+  operation.query = {{"list-type", "2"}, {"encoding-type", "url"}, {"max-keys", "1"}, {"prefix", key}};
+  bucket_.RunThen(std::move(operation), call,
+                  [this, key = std::move(key), if_match = std::move(if_match), refusal = std::move(refusal), call,
+                   done = std::move(done)](Outcome outcome) mutable {
+                    const bool denied = refusal.code() == Code::kPermissionDenied;
+                    auto page =
+                        outcome.response ? ParseListPage(outcome.response->body) : Fail(outcome.response.error());
+                    auto has_key = [&](const ObjectInfo& object) { return object.key == key; };
+                    if (denied && page && std::ranges::none_of(page->objects, has_key)) return done(std::nullopt);
+                    Error reason = denied ? refusal
+                                          : refusal.Context(
+                                                "the object may be encrypted with a key of its owner's "
+                                                "(--sse-c-key-file), or not with the one given");
+                    // The right to list is another one: that it is lacking says nothing about the key.
+                    if (!page && !outcome.s3_code.empty() && outcome.s3_code != "AccessDenied") reason = page.error();
+                    SendHead(std::move(key), std::move(if_match), std::move(reason), std::move(call), std::move(done));
+                  });
 }
 
 void S3Store::AskForSize(ObjectInfo info, Call call, Done<std::optional<ObjectInfo>> done) {
@@ -237,15 +272,15 @@ void S3Store::HeadPart(std::string key, std::string etag, int number, Call call,
 }
 
 void S3Store::AskForBucket(Call call, Done<std::optional<ObjectInfo>> done) {
+  // A response to HEAD has no message, so the bucket is listed.
+  Operation operation = bucket_.NewOperation("ListObjectsV2", "GET");
+  operation.query = {{"list-type", "2"}, {"encoding-type", "url"}, {"max-keys", "1"}, {"prefix", ""}};
   bucket_.RunOperation<std::optional<ObjectInfo>>(
-      bucket_.NewOperation("HeadBucket", "HEAD"), std::move(call), std::move(done),
+      std::move(operation), std::move(call), std::move(done),
       [bucket = bucket_.bucket()](Outcome outcome) -> Result<std::optional<ObjectInfo>> {
         // The permission to read objects does not imply one for the bucket.
-        if (outcome.response || CodeOf(outcome) == Code::kPermissionDenied) {
-          return std::nullopt;
-        }
+        if (outcome.response || outcome.s3_code == "AccessDenied") return std::nullopt;
         if (CodeOf(outcome) != Code::kNotFound) return Fail(outcome.response.error());
-        // A response to HEAD has no message.
         return Fail(Code::kNotFound,
                     "there is no bucket s3://{} at this endpoint; check the name and the "
                     "endpoint, or make it: millrace mb s3://{}",
@@ -338,14 +373,20 @@ void S3Store::ListEarly(ListRequest request, Call call, std::move_only_function<
     return done(Fail(Code::kInvalidArgument, "a page has 1 to 1000 keys, not {}", request.max_keys));
   }
   Operation operation = bucket_.NewOperation("ListObjectsV2", "GET");
-  operation.query = {{"list-type", "2"}, {"encoding-type", "url"}, {"max-keys", std::to_string(request.max_keys)}};
+  // A policy may allow the prefix "" and nothing else: it is sent, too.
+  operation.query = {
+      {"encoding-type", "url"}, {"max-keys", std::to_string(request.max_keys)}, {"prefix", request.prefix}};
   auto add = [&](const char* name, const std::string& value) {
     if (!value.empty()) operation.query.emplace_back(name, value);
   };
-  add("prefix", request.prefix);
   add("delimiter", request.delimiter);
-  add("start-after", request.start_after);
-  add("continuation-token", request.continuation);
+  if (request.continuation.starts_with(kMarkerToken)) {
+    add("marker", request.continuation.substr(kMarkerToken.size()));
+  } else {
+    add("list-type", "2");
+    add("start-after", request.start_after);
+    add("continuation-token", request.continuation);
+  }
   bucket_.RunOperation<ListPage>(
       std::move(operation), std::move(call), std::move(done),
       [this, asked = std::move(request), next = std::move(next)](Outcome outcome) mutable -> Result<ListPage> {
@@ -359,6 +400,9 @@ void S3Store::ListEarly(ListRequest request, Call call, std::move_only_function<
         }
         if (LeaveOutOthers(asked.prefix, asked.delimiter, page.objects, page.common_prefixes))
           bucket_.WarnOfOthers(asked.prefix);
+        // Some servers list out of order. Within a page this is mended here; readers of several pages compare them.
+        std::ranges::sort(page.objects, {}, &ObjectInfo::key);
+        std::ranges::sort(page.common_prefixes);
         // Servers differ on common prefixes that are less than start-after but have keys after it.
         std::erase_if(page.common_prefixes, [&](const std::string& prefix) { return prefix <= asked.start_after; });
         std::erase_if(page.objects, [&](const ObjectInfo& object) { return object.key <= asked.start_after; });
@@ -368,11 +412,10 @@ void S3Store::ListEarly(ListRequest request, Call call, std::move_only_function<
 
 void S3Store::ListVersions(VersionsRequest request, Call call, Done<VersionsPage> done) {
   Operation operation = bucket_.NewOperation("ListObjectVersions", "GET");
-  operation.query = {{"versions", ""}, {"encoding-type", "url"}};
+  operation.query = {{"versions", ""}, {"encoding-type", "url"}, {"prefix", request.prefix}};
   auto add = [&](const char* name, const std::string& value) {
     if (!value.empty()) operation.query.emplace_back(name, value);
   };
-  add("prefix", request.prefix);
   add("delimiter", request.delimiter);
   add("key-marker", request.key_marker);
   add("version-id-marker", request.version_marker);
@@ -417,7 +460,7 @@ void S3Store::PutFrom(std::string key, Source& body, PutOptions options, Call ca
           [this, key = std::move(key), &body, options, call, sent = *std::move(attached),
            done = std::move(done)](Result<PutResult> put) mutable {
             if (put || !sent.Refused(put.error())) return done(std::move(put));
-            bucket_.dispatcher().ForgoTrailers();
+            bucket_.dispatcher().dialect().ForgoTrailers();
             PutFrom(std::move(key), body, std::move(options), std::move(call), std::move(done));
           });
 }
@@ -427,11 +470,13 @@ void S3Store::SendPut(Operation operation, PutOptions options, Call call, Done<P
   SetMetadata(options.content_type, options.metadata, operation.headers);
   SetAttributes(options.attributes, bucket_.dispatcher().settings().new_objects, operation.headers);
   bool conditional = options.if_none_match || !options.if_match.empty();
-  bucket_.RunOperation<PutResult>(std::move(operation), std::move(call), std::move(done),
-                                  [conditional](Outcome outcome) -> Result<PutResult> {
-                                    if (!outcome.response) return Fail(WriteError(outcome, conditional));
-                                    return PutResult{.etag = xml::Unquote(outcome.response->headers.Get("etag"))};
-                                  });
+  std::string key = operation.key;
+  bucket_.RunThen(std::move(operation), call,
+                  [this, key = std::move(key), conditional, call, done = std::move(done)](Outcome outcome) mutable {
+                    if (!outcome.response) return done(Fail(WriteError(outcome, conditional)));
+                    EndWrite(*this, std::move(key), xml::Unquote(outcome.response->headers.Get("etag")), call,
+                             std::move(done));
+                  });
 }
 
 void S3Store::Delete(std::string key, Call call, Done<void> done) {
@@ -460,12 +505,15 @@ void S3Store::Copy(std::string source, std::string destination, CopyOptions opti
     SetMetadata(options.content_type, *options.metadata, operation.headers);
   }
   SetAttributes(options.attributes, bucket_.dispatcher().settings().new_objects, operation.headers);
-  bucket_.RunOperation<PutResult>(std::move(operation), std::move(call), std::move(done),
-                                  [conditional = options.if_none_match](Outcome outcome) -> Result<PutResult> {
-                                    if (!outcome.response) return Fail(WriteError(outcome, conditional));
-                                    WrittenDocument written = MR_TRY(ParseWritten(outcome.response->body));
-                                    return PutResult{.etag = std::move(written.etag)};
-                                  });
+  std::string key = operation.key;
+  bucket_.RunThen(std::move(operation), call,
+                  [this, key = std::move(key), conditional = options.if_none_match, call,
+                   done = std::move(done)](Outcome outcome) mutable {
+                    if (!outcome.response) return done(Fail(WriteError(outcome, conditional)));
+                    auto written = ParseWritten(outcome.response->body);
+                    if (!written) return done(Fail(written.error()));
+                    EndWrite(*this, std::move(key), std::move(written->etag), call, std::move(done));
+                  });
 }
 
 Result<std::string> S3Store::Presign(std::string_view method, std::string_view key, Duration valid_for) {

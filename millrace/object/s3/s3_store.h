@@ -76,11 +76,20 @@ class S3Store final : public Store, public EarlyPages {
  private:
   void SendPut(Operation operation, PutOptions options, Call call, Done<PutResult> done);
   void HeadIfMatch(std::string key, std::string if_match, Call call, Done<std::optional<ObjectInfo>> done);
+  /// Sends the HEAD. If it is refused without a `reason`, asks for one and sends it again.
+  void SendHead(std::string key, std::string if_match, std::optional<Error> reason, Call call,
+                Done<std::optional<ObjectInfo>> done);
+  /// Ends a Head of `key` that met a `refusal`. The answer to HEAD has no body that could tell the reason: a wrong
+  /// clock or region, a session that is over, or a right that is lacking. A listing has one: its refusal repairs what
+  /// can be repaired, and the Head is sent again. A listing also tells that a key is absent, which S3 denies to tell
+  /// those who may list only a prefix.
+  void AskForReason(std::string key, std::string if_match, Error refusal, Call call,
+                    Done<std::optional<ObjectInfo>> done);
   /// Ends a Head whose answer has no size, as behind proxies that leave out the Content-Length of a HEAD. The
   /// Content-Range of a Get of one byte has the size.
   void AskForSize(ObjectInfo info, Call call, Done<std::optional<ObjectInfo>> done);
   void AskForBucket(Call call, Done<std::optional<ObjectInfo>> done);
-  /// Ends an operation on `key` that was `denied`. S3 denies reading an absent key, instead of saying that it is
+  /// Ends a Get of `key` that was `denied`. S3 denies reading an absent key, instead of saying that it is
   /// absent, to those who may list only a prefix. A listing then decides.
   template <class T>
   void EndDenied(std::string key, Error denied, Call call, Done<std::optional<T>> done);

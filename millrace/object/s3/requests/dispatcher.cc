@@ -17,8 +17,9 @@ constexpr std::size_t kMaxKnownRegions = 1000;  // more buckets than a process u
 constexpr int kMaxCorruptAnswers = 3;           // damage that repeats is not the network's
 constexpr int kMaxRedirects = 3;                // a service needs one; more is a loop
 constexpr int kLeastAtOnce = 2;                 // keeps some work going under any load
-/// The names of servers that understand checksums behind the body (their `Server` header).
-constexpr std::string_view kTakeTrailers[] = {"AmazonS3", "MinIO", "millrace"};
+/// How long a server may be silent that copies or assembles objects: 5 GiB at 20 MB/s take less. S3 sends white space
+/// meanwhile, others nothing. A try that is given up is done again from the start.
+constexpr Duration kServerWork = std::chrono::minutes(5);
 
 /// No header may contain a line end, which would begin another header.
 Status CheckHeaders(const http::Headers& headers) {
@@ -57,7 +58,8 @@ struct Dispatcher::Job {
   std::optional<TimePoint> first_failure;
   int tries = 0, corrupt_answers = 0, redirects = 0;
   std::optional<Settings::Address> redirected;  ///< the address that a redirect gave for this operation
-  bool answered = false, ambiguous = false, relocated = false, clock_adjusted = false;
+  bool answered = false, ambiguous = false, relocated = false, clock_adjusted = false, renewed = false;
+  bool without_checksums = false, without_quotes = false;  ///< the present try leaves them out to find out
   std::string access_key, s3_code;
 
   /// "PutObject s3://bucket/key"
@@ -71,6 +73,7 @@ struct Dispatcher::Job {
 Dispatcher::Dispatcher(Dependencies dependencies)
     : with_(std::move(dependencies)),
       backoff_(with_.jitter_seed),
+      dialect_(/*trailers=*/!signs_payloads(), /*checksums=*/!with_.settings->checksums_when_required),
       pace_(std::min(kLeastAtOnce, with_.most_at_once), with_.most_at_once),
       uploads_(with_.most_at_once) {
   MutexLock lock(pace_mutex_);
@@ -85,6 +88,7 @@ void Dispatcher::Run(Operation operation, Call call, std::move_only_function<voi
     return Finish(std::move(job), Fail(good.error()));
   }
   http::Headers& headers = job->operation.headers;
+  if (Status adapted = Adapt(job->operation); !adapted) return Finish(std::move(job), Fail(adapted.error()));
   if (!headers.Has("X-Amz-Content-Sha256")) {
     auto hash = PayloadHash(job->operation);
     if (!hash) return Finish(std::move(job), Fail(hash.error()));
@@ -95,6 +99,14 @@ void Dispatcher::Run(Operation operation, Call call, std::move_only_function<voi
       !owner.empty() && !job->operation.bucket.empty())
     headers.Set("X-Amz-Expected-Bucket-Owner", owner);
   Try(std::move(job));
+}
+
+/// Leaves out what the endpoint is known not to take.
+Status Dispatcher::Adapt(Operation& operation) const {
+  if (dialect_.bare_etags() && operation.is_write()) UnquoteIfMatch(operation.headers);
+  if (with_.settings->validation_when_required) operation.headers.Remove("X-Amz-Checksum-Mode");
+  if (dialect_.takes_checksums()) return {};
+  return ReplaceChecksums(operation.headers, operation.body, operation.source);
 }
 
 /// Returns the hash of the body, or UNSIGNED-PAYLOAD if TLS or the loopback interface protects the body. The hash would
@@ -135,6 +147,7 @@ void Dispatcher::Send(JobPtr job, const Credentials& credentials) {
                         .source = operation.source,
                         .hedge = operation.method == "GET" && !operation.key.empty()};
   request.upload = operation.method == "PUT" && request.body_size() > 0;
+  if (operation.error_may_follow_200) request.longest_silence = kServerWork;
   if (request.upload) UploadBegan();
   if (!credentials.anonymous()) {
     Signable signable{.method = operation.method, .host = address.host, .path = address.path, .query = query};
@@ -158,7 +171,7 @@ void Dispatcher::Receive(JobPtr job, Result<http::Response> response) {
     return Retry(std::move(job), response.error(), std::nullopt);
   }
   reached_.store(true, std::memory_order_relaxed);
-  LearnServer(job->operation, *response);
+  dialect_.Learn(job->operation.headers, job->operation.is_write(), *response);
   bool failed = response->status >= 300 || (job->operation.error_may_follow_200 && IsErrorDocument(response->body));
   if (failed) return HandleRefusal(std::move(job), *response);
   if (AsksForDocument(job->operation) && !Trim(response->body).starts_with('<')) {
@@ -178,25 +191,14 @@ void Dispatcher::Receive(JobPtr job, Result<http::Response> response) {
       return Retry(std::move(job), good.error().WithCode(Code::kUnavailable), std::nullopt);
     }
   }
+  if (job->without_checksums && dialect_.takes_checksums()) {
+    dialect_.ForgoChecksums();
+    with_.log.Info("the endpoint refuses checksum headers; uploads are checked by Content-MD5 alone", {});
+  }
+  if (job->without_quotes) dialect_.ForgoQuotes();
   budget_.Succeeded();
   if (paced_.load(std::memory_order_relaxed)) Pace(/*throttled=*/false);
   Finish(std::move(job), std::move(response));
-}
-
-/// Learns from the server's name, then from the answer to an upload, whether it takes checksums behind bodies. Other
-/// servers bear the names, too, and know no checksums at all.
-void Dispatcher::LearnServer(const Operation& operation, const http::Response& response) {
-  Trailers now = trailers_.load(std::memory_order_relaxed);
-  if (now == Trailers::kUnknown) {
-    const std::string_view server = response.headers.Get("server");
-    bool known = std::ranges::any_of(kTakeTrailers, [&](std::string_view name) { return server.starts_with(name); });
-    const Trailers learned = known && !signs_payloads() ? Trailers::kNamed : Trailers::kRefused;
-    if (trailers_.compare_exchange_strong(now, learned, std::memory_order_relaxed)) now = learned;
-  }
-  if (now != Trailers::kNamed || response.status >= 300) return;
-  const std::string_view sent = operation.headers.Get("x-amz-checksum-crc32c");
-  if (sent.empty() || response.headers.Get("x-amz-checksum-crc32c") != sent) return;
-  trailers_.compare_exchange_strong(now, Trailers::kTaken, std::memory_order_relaxed);
 }
 
 /// Adjusts the number of requests under way: fewer after a refusal for load, slowly more after successes.
@@ -235,9 +237,9 @@ void Dispatcher::HandleRefusal(JobPtr job, const http::Response& response) {
   if (refusal.code == Code::kThrottled) Pace(/*throttled=*/true);
   bool fixed = Relocate(*job, refusal) || FollowRedirect(*job, refusal) ||
                (refusal.s3_code == "RequestTimeTooSkewed" && AdjustClock(*job, response)) ||
-               ((refusal.s3_code == "ExpiredToken" || refusal.s3_code == "TokenRefreshRequired") &&
-                job->tries < with_.settings->max_attempts && with_.credentials->Renew(job->access_key));
+               RenewCredentials(*job, refusal) || LeaveOutChecksums(*job, refusal, response.status);
   if (fixed) return Try(std::move(job));
+  if (MayMatchWithoutQuotes(*job, refusal)) return CompareETag(std::move(job), Error(refusal.code, refusal.message));
   if (!refusal.region.empty() && refusal.region != RegionOf(job->operation.bucket)) {
     refusal.message += fmt::format("; the bucket is in {}", refusal.region);
   }
@@ -300,6 +302,53 @@ void Dispatcher::Finish(JobPtr job, Result<http::Response> response) {
   auto done = std::move(job->done);
   job.reset();
   done(std::move(outcome));
+}
+
+/// True if the operation can be tried again with other credentials. The source may have replaced keys that the server
+/// no longer knows; it is asked once for an operation.
+bool Dispatcher::RenewCredentials(Job& job, const Refusal& refusal) {
+  constexpr std::string_view kUnknown[] = {"InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"};
+  const bool expired = refusal.s3_code == "ExpiredToken" || refusal.s3_code == "TokenRefreshRequired";
+  const bool unknown = !job.renewed && std::ranges::find(kUnknown, refusal.s3_code) != std::end(kUnknown);
+  if (!(expired || unknown) || job.tries >= with_.settings->max_attempts) return false;
+  job.renewed = true;
+  return with_.credentials->Renew(job.access_key);
+}
+
+/// Some servers refuse requests with checksum headers that they do not know. True if the operation can be tried again
+/// without.
+bool Dispatcher::LeaveOutChecksums(Job& job, const Refusal& refusal, int status) {
+  const bool may_be = status >= 400 && refusal.region.empty() &&
+                      (refusal.code == Code::kInvalidArgument || refusal.code == Code::kUnsupported);
+  if (!may_be || job.without_checksums || !dialect_.MayRefuseChecksums(job.operation.headers)) return false;
+  job.without_checksums = true;
+  return ReplaceChecksums(job.operation.headers, job.operation.body, job.operation.source).has_value();
+}
+
+/// Returns whether the condition of a write may have failed because of the quotes of its ETag: Ceph's gateway 16.2
+/// compares them as if they were part of the ETag.
+bool Dispatcher::MayMatchWithoutQuotes(const Job& job, const Refusal& refusal) const {
+  return refusal.code == Code::kPreconditionFailed && !job.without_quotes && job.operation.is_write() &&
+         job.operation.headers.Get("if-match").starts_with('"') && dialect_.quotes_unproven();
+}
+
+/// Asks for the ETag of the object that a write with If-Match was to replace. If the condition holds after all, tries
+/// the write again without quotes; else ends it with `failed`.
+void Dispatcher::CompareETag(JobPtr job, Error failed) {
+  Operation head{.name = "HeadObject", .method = "HEAD", .bucket = job->operation.bucket, .key = job->operation.key};
+  for (const auto& [name, value] : job->operation.headers) {
+    if (ToLower(name).starts_with("x-amz-server-side-encryption-customer-")) head.headers.Set(name, value);
+  }
+  Call call = job->call;
+  Run(std::move(head), std::move(call),
+      [this, job = std::move(job), failed = std::move(failed)](Outcome found) mutable {
+        const std::string_view wanted = job->operation.headers.Get("if-match");
+        if (!found.response || found.response->headers.Get("etag") != wanted)
+          return Finish(std::move(job), Fail(failed));
+        job->without_quotes = true;
+        UnquoteIfMatch(job->operation.headers);
+        Try(std::move(job));
+      });
 }
 
 /// Remembers the region of a bucket that is in another one. True if the operation can be tried again there.

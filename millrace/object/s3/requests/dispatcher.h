@@ -15,6 +15,7 @@
 #include "millrace/object/s3/credentials/credential_cache.h"
 #include "millrace/object/s3/credentials/settings.h"
 #include "millrace/object/s3/protocol/signer.h"
+#include "millrace/object/s3/requests/dialect.h"
 #include "millrace/object/s3/requests/operation_name.h"
 #include "millrace/object/s3/requests/pace.h"
 #include "millrace/object/s3/requests/retry.h"
@@ -33,10 +34,13 @@ struct Operation {
   http::BodySource* source = nullptr;                   ///< sent instead of `body`; borrowed until completion
   std::string own_body;                                 ///< sent instead of `body` unless empty
   http::BodyTarget target{.max_collected = 16 * kMiB};  ///< a page of 1,000 escaped keys has less
-  /// A response with status 200 may contain an error document.
+  /// The server works on objects before it answers in full: it may be silent for minutes, and a response with status
+  /// 200 may contain an error document.
   bool error_may_follow_200 = false;
   /// Checks a successful response. kCorrupt leads to a retry, other errors end the operation.
   std::move_only_function<Status(const http::Response&)> check;
+
+  bool is_write() const { return method == "PUT" || method == "POST"; }
 };
 
 /// The outcome of an operation.
@@ -82,12 +86,8 @@ class Dispatcher {
   Result<std::string> Presign(std::string_view method, std::string_view bucket, std::string_view key,
                               Duration valid_for);
   const Settings& settings() const { return *with_.settings; }
-  /// Returns whether a body's checksum may follow the body. True if the payload is not signed, the endpoint has a name
-  /// that is known to understand the coding, and an upload's answer has repeated its checksum. An endpoint that only
-  /// has the name might store the coding with the bytes.
-  bool takes_trailers() const { return trailers_.load(std::memory_order_relaxed) == Trailers::kTaken; }
-  /// Records that the endpoint has refused such a body, or does not say that it understood it.
-  void ForgoTrailers() { trailers_.store(Trailers::kRefused, std::memory_order_relaxed); }
+  /// Returns what is known of the endpoint.
+  Dialect& dialect() { return dialect_; }
   Clock& clock() const { return *with_.clock; }
   const Logger& log() const { return with_.log; }
 
@@ -106,15 +106,12 @@ class Dispatcher {
   bool Relocate(Job& job, const Refusal& refusal);
   bool FollowRedirect(Job& job, const Refusal& refusal);
   bool AdjustClock(Job& job, const http::Response& response);
-
-  enum class Trailers {
-    kUnknown,
-    kNamed,  ///< the endpoint's name promises that it takes them
-    kTaken,
-    kRefused,
-  };
+  bool RenewCredentials(Job& job, const Refusal& refusal);
+  bool LeaveOutChecksums(Job& job, const Refusal& refusal, int status);
+  bool MayMatchWithoutQuotes(const Job& job, const Refusal& refusal) const;
+  void CompareETag(JobPtr job, Error failed);
   bool signs_payloads() const { return with_.settings->scheme != "https" && !with_.settings->loopback; }
-  void LearnServer(const Operation& operation, const http::Response& response);
+  Status Adapt(Operation& operation) const;
   Result<std::string> PayloadHash(const Operation& operation) const;
   Error NobodyThere(const Error& error) const;
   std::string EndpointUrl() const { return with_.settings->scheme + "://" + with_.settings->authority; }
@@ -134,7 +131,7 @@ class Dispatcher {
   std::atomic<Duration::rep> clock_offset_{
       0};  ///< how far the server's clock is ahead; 0 until it refuses a signature for that
 
-  std::atomic<Trailers> trailers_{Trailers::kUnknown};
+  Dialect dialect_;
   std::atomic<bool> reached_{false};  ///< the endpoint has answered
   std::atomic<bool> paced_{false};    ///< the limit is below most_at_once
   Mutex pace_mutex_;

@@ -33,7 +33,7 @@ inline constexpr auto kOperationRights = std::to_array<OperationRight>({
     {"DeleteObject", "s3:DeleteObject", RightScope::kObjects},
     {"DeleteObjects", "s3:DeleteObject", RightScope::kObjects},
     {"GetObject", "s3:GetObject", RightScope::kObjects},
-    {"HeadBucket", "s3:ListBucket", RightScope::kListing},
+    {"GetObjectTagging", "s3:GetObjectTagging", RightScope::kObjects},
     {"HeadObject", "s3:GetObject", RightScope::kObjects},
     {"ListBuckets", "s3:ListAllMyBuckets", RightScope::kService},
     {"ListMultipartUploads", "s3:ListBucketMultipartUploads", RightScope::kBucket},

@@ -24,6 +24,8 @@ constexpr std::array kKnownCodes = {
     KnownCode{"AccessDenied", Code::kPermissionDenied, kAskForRights},
     KnownCode{"InvalidAccessKeyId", Code::kPermissionDenied,
               "the endpoint does not know this access key; is it the right endpoint?"},
+    KnownCode{"XAdminUserNotFound", Code::kPermissionDenied,  // versitygw, with HTTP 404
+              "the endpoint does not know this access key; is it the right endpoint?"},
     KnownCode{"SignatureDoesNotMatch", Code::kPermissionDenied,
               "check the secret key, and that no proxy rewrites requests"},
     KnownCode{"ExpiredToken", Code::kPermissionDenied, "the session has expired; sign in again"},
