@@ -150,7 +150,9 @@ Finding CheckConditions(object::Connection& connection, const std::string& url, 
   }
   if (*support == object::ConditionSupport::kHonoured)
     return {Level::kOk, "conditions", fmt::format("{}: conditional writes work", url), ""};
-  return {Level::kFail, "conditions", fmt::format("{}: the store ignores If-None-Match and If-Match", url),
+  const char* fault = *support == object::ConditionSupport::kIgnored ? "ignores If-None-Match and If-Match"
+                                                                     : "refuses If-Match although it holds";
+  return {Level::kFail, "conditions", fmt::format("{}: the store {}", url, fault),
           "use this store for data and for mounts with --read-only; save checkpoints in another one"};
 }
 

@@ -25,7 +25,7 @@ KnownServices& Known() {
 }
 
 Result<ConditionSupport> Ask(Store& store, const std::string& key, const Call& call) {
-  MR_TRY(Put(store, key, AsBytes(std::string_view("first\n")), {.if_none_match = true}, call));
+  const PutResult first = MR_TRY(Put(store, key, AsBytes(std::string_view("first\n")), {.if_none_match = true}, call));
   // The store must refuse both: the key exists, and no version has this ETag.
   const PutOptions impossible[] = {{.if_none_match = true}, {.if_match = "00000000000000000000000000000000"}};
   for (const PutOptions& options : impossible) {
@@ -33,6 +33,9 @@ Result<ConditionSupport> Ask(Store& store, const std::string& key, const Call& c
     if (put) return ConditionSupport::kIgnored;
     if (put.error().code() != Code::kPreconditionFailed) return Fail(put.error());
   }
+  const auto replaced = Put(store, key, AsBytes(std::string_view("third\n")), {.if_match = first.etag}, call);
+  if (!replaced && replaced.error().code() == Code::kPreconditionFailed) return ConditionSupport::kNeverHold;
+  if (!replaced) return Fail(replaced.error());
   return ConditionSupport::kHonoured;
 }
 
@@ -57,6 +60,12 @@ Result<ConditionSupport> ProbeConditions(Store& store, std::string_view prefix, 
 Status RequireConditions(Store& store, std::string_view prefix, std::string_view advice, Call call) {
   const auto support = ProbeConditions(store, prefix, std::move(call));
   if (!support || *support == ConditionSupport::kHonoured) return {};
+  if (*support == ConditionSupport::kNeverHold) {
+    return Fail(Code::kUnsupported,
+                "{} refuses a write with If-Match although the object has this ETag, so nothing could be replaced "
+                "safely; {}",
+                store.Describe(), advice);
+  }
   return Fail(
       Code::kUnsupported,
       "{} ignores the conditions of writes (If-None-Match, If-Match): it replaced an object that it was told not "

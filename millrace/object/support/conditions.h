@@ -8,7 +8,11 @@
 
 namespace millrace::object {
 
-enum class ConditionSupport { kHonoured, kIgnored };
+enum class ConditionSupport {
+  kHonoured,
+  kIgnored,    ///< a write whose condition does not hold takes effect
+  kNeverHold,  ///< a write whose If-Match holds is refused
+};
 
 /// Tests the store by writing: puts, replaces and deletes a small object below `prefix`, named
 /// ".millrace/conditions-<16 hex digits>". Tests each Identity() once in a process, and folders and memory never. Needs
@@ -18,9 +22,9 @@ enum class ConditionSupport { kHonoured, kIgnored };
 /// tests, the others wait.
 Result<ConditionSupport> ProbeConditions(Store& store, std::string_view prefix, Call call = {});
 
-/// Errors: kUnsupported if the store ignores conditions; the message names the store and ends with `advice`. Succeeds
-/// if the test itself fails, as without permission to write or while the store is unreachable: the caller's next
-/// requests then fail with the reason.
+/// Errors: kUnsupported if the store ignores conditions or never lets them hold; the message names the store and ends
+/// with `advice`. Succeeds if the test itself fails, as without permission to write or while the store is unreachable:
+/// the caller's next requests then fail with the reason.
 Status RequireConditions(Store& store, std::string_view prefix, std::string_view advice, Call call = {});
 
 }  // namespace millrace::object

@@ -21,7 +21,7 @@ std::shared_ptr<FaultStore> ServiceNamed(std::string identity) {
 TEST(ConditionsTest, AServiceIsAskedOnceAndNothingStays) {
   const auto store = ServiceNamed("https://asked-once/bucket");
   for (int i = 0; i < 3; ++i) EXPECT_EQ(*ProbeConditions(*store, "runs/a"), ConditionSupport::kHonoured);
-  EXPECT_EQ(store->calls(Operation::kPut), 3u);
+  EXPECT_EQ(store->calls(Operation::kPut), 4u);
   EXPECT_EQ(*ProbeConditions(*ServiceNamed("https://asked-once/bucket"), ""), ConditionSupport::kHonoured);
   EXPECT_TRUE(List(*store, {})->objects.empty());
   EXPECT_TRUE(RequireConditions(*store, "", "advice"));
@@ -39,6 +39,16 @@ TEST(ConditionsTest, AServiceThatIgnoresThemIsNamed) {
     EXPECT_THAT(required.error().ToString(), HasSubstr("use another one"));
     EXPECT_TRUE(List(*store, {})->objects.empty());
   }
+}
+
+TEST(ConditionsTest, AServiceWhoseIfMatchNeverHoldsIsNamed) {
+  const auto store = ServiceNamed("https://never-holds/bucket");
+  store->Add({.operation = Operation::kPut, .skip = 3, .times = -1, .fault = {.code = Code::kPreconditionFailed}});
+  EXPECT_EQ(*ProbeConditions(*store, "runs"), ConditionSupport::kNeverHold);
+  const Status required = RequireConditions(*store, "runs", "use another one");
+  ASSERT_FALSE(required);
+  EXPECT_EQ(required.error().code(), Code::kUnsupported);
+  EXPECT_THAT(required.error().ToString(), HasSubstr("although the object has this ETag"));
 }
 
 TEST(ConditionsTest, WithoutRightsNothingIsKnownAndNothingRefused) {
