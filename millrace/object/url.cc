@@ -11,17 +11,15 @@ constexpr std::string_view kS3 = "s3://", kFile = "file://", kHub = "hf://";
 
 bool IsLowerAlnum(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); }
 
-/// https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html, as far as all servers agree.
+/// The names that buckets may have at all: Amazon's first rules, which old buckets and other servers still follow.
 Status CheckBucketName(std::string_view name) {
-  bool characters = std::ranges::all_of(name, [](char c) { return IsLowerAlnum(c) || c == '-' || c == '.'; });
-  if (name.size() < 3 || name.size() > 63 || !characters || !IsLowerAlnum(name.front()) || !IsLowerAlnum(name.back()) ||
-      name.find("..") != std::string_view::npos) {
-    return Fail(Code::kInvalidArgument,
-                "\"{}\" cannot be a bucket name: 3 to 63 lower-case letters, digits, '-' and '.', with a letter or "
-                "digit at both ends",
-                name);
-  }
-  return {};
+  auto is_allowed = [](char c) {
+    return IsLowerAlnum(c) || (c >= 'A' && c <= 'Z') || c == '-' || c == '.' || c == '_';
+  };
+  const bool path = name == "." || name == "..";
+  if (!name.empty() && name.size() <= 255 && std::ranges::all_of(name, is_allowed) && !path) return {};
+  return Fail(Code::kInvalidArgument, "\"{}\" cannot be a bucket name: at most 255 letters, digits, '-', '.' and '_'",
+              name);
 }
 
 bool IsWordCharacter(char c) { return IsLowerAlnum(c) || (c >= 'A' && c <= 'Z') || c == '_'; }
@@ -118,6 +116,19 @@ Result<Url> ParseS3Url(std::string_view text) {
 }
 
 }  // namespace
+
+Status CheckNewBucketName(std::string_view name) {
+  const bool characters = std::ranges::all_of(name, [](char c) { return IsLowerAlnum(c) || c == '-' || c == '.'; });
+  if (name.size() < 3 || name.size() > 63 || !characters || !IsLowerAlnum(name.front()) || !IsLowerAlnum(name.back()) ||
+      name.contains("..")) {
+    return Fail(
+        Code::kInvalidArgument,
+        "\"{}\" cannot be a new bucket's name: 3 to 63 lower-case letters, digits, '-' and '.', with a letter or "
+        "digit at both ends",
+        name);
+  }
+  return {};
+}
 
 std::string Url::ToString() const {
   if (scheme == Scheme::kHub) return fmt::format("{}{}/{}", kHub, bucket, key);

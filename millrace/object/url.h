@@ -28,6 +28,11 @@ struct Url {
   bool operator==(const Url&) const = default;
 };
 
+/// Checks the name of a bucket that is to be made:
+/// https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html. Buckets that exist may have other
+/// names. Errors: kInvalidArgument; the message has the rules.
+Status CheckNewBucketName(std::string_view name);
+
 /// Errors: kInvalidArgument if the scheme is unknown or the bucket name is impossible; the message names it.
 Result<Url> ParseUrl(std::string_view text);
 

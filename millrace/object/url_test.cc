@@ -112,14 +112,22 @@ TEST(ParseUrl, ToStringParsesBack) {
 }
 
 TEST(ParseUrl, SaysWhatIsWrong) {
-  for (const char* text : {"", "s3://Bucket/x", "s3://ab/x", "s3:///key", "s3://a..b/x", "s3://-abc/x", "file://host/x",
-                           "file://x", "file:///bad%2", "http://x/y", "gs://bucket/x"}) {
+  for (const char* text : {"", "s3:///key", "s3://a b/x", "s3://../x", "s3://b\u00fccher/x", "s3://a:b/x",
+                           "file://host/x", "file://x", "file:///bad%2", "http://x/y", "gs://bucket/x"}) {
     auto url = ParseUrl(text);
     ASSERT_FALSE(url) << text;
     EXPECT_EQ(url.error().code(), Code::kInvalidArgument) << text;
   }
   EXPECT_NE(ParseUrl("gs://bucket/x").error().message().find("\"gs\""), std::string::npos);
-  EXPECT_NE(ParseUrl("s3://Bucket/x").error().ToString().find("\"Bucket\""), std::string::npos);
+  EXPECT_NE(ParseUrl("s3://a:b/x").error().ToString().find("\"a:b\""), std::string::npos);
+}
+
+TEST(BucketName, OfANewBucketFollowsTheRulesOfToday) {
+  for (const char* old : {"my_bucket", "Bucket", "ab", "a..b", "-abc"}) {
+    EXPECT_TRUE(ParseUrl(fmt::format("s3://{}/x", old))) << "the store decides whether it has " << old;
+    EXPECT_FALSE(CheckNewBucketName(old)) << old;
+  }
+  EXPECT_TRUE(CheckNewBucketName("a-new.bucket"));
 }
 
 }  // namespace
