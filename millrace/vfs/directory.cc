@@ -149,7 +149,7 @@ Result<std::vector<ListedName>> Directory::NextNames(bool all, const object::Cal
     PageStream::Page next = MR_TRY(stream_->Next(call));
     last = next.last || !all;
     next.page.continuation = next.last && !all ? "" : "more";
-    std::ranges::move(listing_->Accept(std::move(next.page), next.as_of), std::back_inserter(names));
+    std::ranges::move(MR_TRY(listing_->Accept(std::move(next.page), next.as_of)), std::back_inserter(names));
   }
   return names;
 }

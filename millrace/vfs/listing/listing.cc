@@ -26,8 +26,9 @@ object::ListRequest Listing::NextRequest() const {
   return {.prefix = directory_, .delimiter = "/", .start_after = start_after_, .continuation = continuation_};
 }
 
-std::vector<ListedName> Listing::Accept(object::ListPage page, TimePoint as_of) {
+Result<std::vector<ListedName>> Listing::Accept(object::ListPage page, TimePoint as_of) {
   if (position_.start_after.empty() && !directory_.empty()) LearnMarker(page, as_of);
+  MR_TRY(CheckOrder(page));
   began_ = std::min(began_, as_of);
   const bool below = !page.objects.empty() || !page.common_prefixes.empty();
   std::vector<ListedName> names;
@@ -57,6 +58,18 @@ std::vector<ListedName> Listing::Accept(object::ListPage page, TimePoint as_of) 
   }
   if (done_ && start_after_.empty()) cache_.PutComplete(directory_, began_);
   return names;
+}
+
+/// A page that does not follow the page before would hide names, and names held back would never be decided.
+Status Listing::CheckOrder(const object::ListPage& page) const {
+  for (const std::string* first : {page.objects.empty() ? nullptr : &page.objects.front().key,
+                                   page.common_prefixes.empty() ? nullptr : &page.common_prefixes.front()}) {
+    if (first == nullptr || *first >= position_.start_after) continue;
+    return Fail(Code::kUnsupported,
+                "{} lists out of order: {:?} after {:?}. A mount needs names in their order; `millrace cp -r` does not",
+                store_.Describe(), *first, position_.start_after);
+  }
+  return {};
 }
 
 void Listing::LearnMarker(const object::ListPage& page, TimePoint as_of) {

@@ -35,13 +35,15 @@ class Listing {
   /// Next in two steps, for callers that do not block: the request, and the names in its answer. `as_of`: when the
   /// request was sent.
   object::ListRequest NextRequest() const;
-  std::vector<ListedName> Accept(object::ListPage page, TimePoint as_of);
+  /// Errors: kUnsupported if the page does not come after the page before in the order of names.
+  Result<std::vector<ListedName>> Accept(object::ListPage page, TimePoint as_of);
   bool done() const { return done_; }
   const std::string& directory() const { return directory_; }
   /// The beginning of the page after the last page read.
   const Position& position() const { return position_; }
 
  private:
+  Status CheckOrder(const object::ListPage& page) const;
   void LearnMarker(const object::ListPage& page, TimePoint as_of);
   void Add(ListedName next, std::vector<ListedName>& names);
   void ReleaseHeld(std::string_view next, std::vector<ListedName>& names);

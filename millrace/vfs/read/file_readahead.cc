@@ -268,9 +268,10 @@ void FileReadahead::NextPage(FileOrderPtr order) {
     {
       MutexLock lock(mutex_);
       order->asking = false;
-      if (page) {
+      auto names = page ? order->listing->Accept(*std::move(page), asked) : Fail(page.error());
+      if (names) {
         const std::string directory = order->listing->directory();
-        for (ListedName& listed : order->listing->Accept(*std::move(page), asked)) {
+        for (ListedName& listed : *names) {
           if (listed.metadata.is_file() && listed.metadata.size > 0) order->Add(directory + listed.name);
         }
         ExtendGuesses(order, work);
