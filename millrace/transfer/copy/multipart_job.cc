@@ -46,8 +46,11 @@ class Runner {
       return {};
     }
     auto listed = object::ListParts(job_.to, job_.key, entry.upload_id, call_);
-    if (!listed && listed.error().code() == Code::kNotFound) return {};
-    if (!listed) return std::unexpected(listed.error());
+    if (!listed && WorthKeeping(listed.error().code())) return std::unexpected(listed.error());
+    if (!listed) {  // it is gone, or the store does not tell its parts: begin again
+      (void)object::AbortMultipart(job_.to, job_.key, entry.upload_id, call_);
+      return {};
+    }
     part_bytes_ = entry.part_bytes;
     upload_id_ = entry.upload_id;
     parts_.resize(count());
