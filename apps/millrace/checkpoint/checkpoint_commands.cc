@@ -230,10 +230,14 @@ Status Collect(const Context& context, const Arguments& arguments) {
   const bool dry_run = context.globals.dry_run;
   auto collected = MR_TRY(arguments.after ? checkpoint::RemoveAfter(root, *arguments.after, dry_run, CallOf(context))
                                           : checkpoint::CollectGarbage(root, retention, dry_run, CallOf(context)));
+  for (std::uint64_t step : collected.contested_steps) {
+    PrintError("millrace: step {} stays: another program changed it first; try again\n", step);
+  }
   if (context.globals.json) {
     PrintJsonLine({{"event", "collected"},
                    {"dry_run", dry_run},
                    {"removed_steps", collected.removed_steps},
+                   {"contested_steps", collected.contested_steps},
                    {"objects", collected.objects},
                    {"bytes", collected.bytes},
                    {"uploads", collected.uploads}});

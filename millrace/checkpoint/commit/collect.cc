@@ -91,7 +91,18 @@ class Collector {
     // Some services refuse to list uploads. Their files are collected nevertheless.
     for (object::UploadInfo& upload : uploads.value_or(std::vector<object::UploadInfo>{}))
       if (Attempt* attempt = AttemptOf(upload.key, upload.initiated)) attempt->uploads.push_back(std::move(upload));
+    MR_TRY(NameVersions());
     return TellFencesFromDamage();
+  }
+  /// Asks for the ETags of manifests and fences, if the store lists none.
+  Status NameVersions() {
+    for (auto& [number, step] : steps_) {
+      for (std::optional<object::ObjectInfo>* one : {&step.manifest, &step.fence}) {
+        if (!*one || !(*one)->etag.empty()) continue;
+        if (auto now = MR_TRY(object::Head(store_, (*one)->key, call_))) (*one)->etag = now->etag;
+      }
+    }
+    return {};
   }
   /// Reads objects of a fence's size. One that is not a fence is a damaged manifest that was cut to that size.
   Status TellFencesFromDamage() {
@@ -209,7 +220,10 @@ class Collector {
     auto put = object::Put(store_, keys_.ManifestKey(number), AsBytes(NewFence()),
                            {.if_match = replaces, .if_none_match = replaces.empty()}, call_);
     if (put) return true;
-    if (put.error().code() == Code::kPreconditionFailed || put.error().code() == Code::kNotFound) return false;
+    if (put.error().code() == Code::kPreconditionFailed || put.error().code() == Code::kNotFound) {
+      collected_.contested_steps.push_back(number);
+      return false;
+    }
     return Fail(put.error().Context(fmt::format("fencing off step {}", number)));
   }
 

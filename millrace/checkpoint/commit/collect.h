@@ -16,8 +16,9 @@ namespace millrace::checkpoint {
 /// The things that a collector removed. With `dry_run`: what it would remove.
 struct CollectResult {
   std::vector<std::uint64_t> removed_steps;
-  std::uint64_t objects = 0, bytes = 0;  ///< files of checkpoints and of failed saves
-  std::uint64_t uploads = 0;             ///< unfinished multipart uploads
+  std::vector<std::uint64_t> contested_steps;  ///< not removed: another program changed the step first
+  std::uint64_t objects = 0, bytes = 0;        ///< files of checkpoints and of failed saves
+  std::uint64_t uploads = 0;                   ///< unfinished multipart uploads
 };
 
 /// Removes the checkpoints below `root` that `retention` does not keep. Also removes files of saves that never
