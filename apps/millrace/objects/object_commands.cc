@@ -328,12 +328,30 @@ int TransferRun::Finish(const Status& planned, const std::function<void()>& last
   return counters.items_known == 1 && skipped_ == 0 ? last_exit_ : kExitPartial;
 }
 
-Result<object::Connection*> ConnectSources(const Context& context, object::Connection& connection,
-                                           const std::string& destination, std::unique_ptr<object::Connection>& own) {
-  bool into_store = MR_TRY(object::ParseUrl(destination)).scheme == object::Url::Scheme::kS3;
-  if (context.globals.sse_c_source_key_file.empty() || !into_store) return &connection;
-  own = MR_TRY(context.Connect(Context::Role::kSources));
-  return own.get();
+Result<SourceConnection> ConnectSources(const Context& context, object::Connection& connection,
+                                        const SourceFlags& flags, std::span<const std::string> sources,
+                                        const std::string& destination) {
+  auto is_s3 = [](const std::string& text) {
+    const auto url = object::ParseUrl(text);
+    return url && url->scheme == object::Url::Scheme::kS3;
+  };
+  if (flags.any() && !sources.empty() && std::ranges::none_of(sources, is_s3)) {
+    return Fail(Code::kInvalidArgument,
+                "--source-endpoint-url, --source-profile and --source-region are for sources at s3://, and {} is none",
+                sources.front());
+  }
+  const bool into_store = is_s3(destination);
+  const bool own_key = !context.globals.sse_c_source_key_file.empty() && into_store;
+  if (!flags.any() && !own_key) return SourceConnection{.connection = &connection};
+  Context outer = context;
+  flags.Apply(outer.globals.connect);
+  SourceConnection source{.own = MR_TRY(outer.Connect(into_store ? Context::Role::kSources : Context::Role::kAll))};
+  source.connection = source.own.get();
+  if (!into_store || !flags.any()) return source;
+  source.is_elsewhere =
+      outer.globals.connect.profile != context.globals.connect.profile ||
+      MR_TRY(source.connection->OpenService())->Identity() != MR_TRY(connection.OpenService())->Identity();
+  return source;
 }
 
 int WithConnection(const Context& context, const std::function<Result<int>(object::Connection&)>& body) {

@@ -142,10 +142,18 @@ class Deletions {
   std::vector<std::string> keys_;
 };
 
-/// Returns the connection for the sources of copies inside the store. If sources have an SSE-C key of their own, opens
-/// a connection with that key and stores it in `own`; otherwise returns `connection`.
-Result<object::Connection*> ConnectSources(const Context& context, object::Connection& connection,
-                                           const std::string& destination, std::unique_ptr<object::Connection>& own);
+/// The connection for the sources of copies.
+struct SourceConnection {
+  std::unique_ptr<object::Connection> own;  ///< null: the destination's serves
+  object::Connection* connection = nullptr;
+  /// The source has another endpoint or account, so that the server of the destination cannot copy.
+  bool is_elsewhere = false;
+};
+/// Opens a connection for the sources if they have an endpoint, an account or an SSE-C key of their own.
+/// Errors: kInvalidArgument if `flags` are given and all `sources` are local; those of opening.
+Result<SourceConnection> ConnectSources(const Context& context, object::Connection& connection,
+                                        const SourceFlags& flags, std::span<const std::string> sources,
+                                        const std::string& destination);
 
 /// Writes objects to standard output, one after the other. Ends when standard output is closed.
 Result<int> CatObjects(const Context& context, object::Connection& connection, const std::vector<std::string>& urls,

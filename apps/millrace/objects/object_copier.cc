@@ -60,6 +60,7 @@ Status CheckApart(const ObjectPlace& from, const ObjectPlace& to, const transfer
 
 void CopyFlags::AddCommon(CLI::App& command) {
   write.AddTo(command);
+  source.AddTo(command);
   command.add_flag("--no-verify", no_verify, "Skip checksum verification of downloads");
 }
 
@@ -73,13 +74,14 @@ Result<CopySource> CopySource::Of(Selection selection, bool move) {
   return source;
 }
 
-Copier::Copier(TransferRun& run, const CopyFlags& flags, bool move, ObjectPlace to, std::uint64_t relay_bytes)
+Copier::Copier(TransferRun& run, const CopyFlags& flags, bool move, ObjectPlace to, Relay relay)
     : run_(run),
       flags_(flags),
       move_(move),
       to_(std::move(to)),
       settings_(run.Settings(flags.write.part_bytes)),
-      relay_(relay_bytes) {
+      always_relays_(relay.always),
+      relay_(relay.bytes) {
   settings_.verify = !flags.no_verify;
 }
 
@@ -186,15 +188,30 @@ Status Copier::SendFile(const transfer::LocalFile& file, const std::string& key,
 Status Copier::CopyOne(const ObjectPlace& from, const Item& item, const std::string& key, const object::Call& call) {
   if (from.local()) return SendFile(MR_TRY(transfer::LocalFile::Open("/" + item.info.key)), key, call);
   if (to_.local()) return transfer::Download(*from.store, item.info, "/" + key, settings_, call);
-  if (from.url.scheme != to_.url.scheme) {
-    object::PutOptions put = flags_.write.ForUpload(key);
-    put.if_none_match = flags_.no_clobber;
-    return transfer::RelayObject(*from.store, item.info, *to_.store, key, std::move(put), relay_, settings_, call);
+  if (from.url.scheme != to_.url.scheme || always_relays_) {
+    return transfer::RelayObject(*from.store, item.info, *to_.store, key,
+                                 MR_TRY(RelayOptions(from, item.info, key, call)), relay_, settings_, call);
   }
   object::CopyOptions options = flags_.write.ForCopy();
   options.if_none_match = flags_.no_clobber;
   if (from.url.bucket != to_.url.bucket) options.source_bucket = from.url.bucket;
   return transfer::CopyObject(*from.store, item.info, *to_.store, key, std::move(options), settings_, call);
+}
+
+/// Returns the options of a relayed copy. From a bucket, content type and metadata are kept as the server's own copies
+/// keep them. Errors: kStale if the source has another version now.
+Result<object::PutOptions> Copier::RelayOptions(const ObjectPlace& from, const object::ObjectInfo& info,
+                                                const std::string& key, const object::Call& call) const {
+  object::PutOptions put = flags_.write.ForUpload(key);
+  if (from.url.scheme == to_.url.scheme) {
+    const auto head = MR_TRY(object::Head(*from.store, info.key, call));
+    if (!head || head->etag != info.etag) {
+      return Fail(Code::kStale, "{} was replaced or deleted meanwhile", from.Name(info.key));
+    }
+    put = transfer::PutOptionsOfCopy(*head, flags_.write.ForCopy());
+  }
+  put.if_none_match = flags_.no_clobber;
+  return put;
 }
 
 /// Returns whether --no-clobber, --if-newer, --if-size-differ and --checksum allow the copy.

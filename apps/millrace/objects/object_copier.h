@@ -21,6 +21,7 @@ struct CopyFlags {
   std::vector<std::string> places;  ///< sources, then the destination
   SelectFlags select;
   WriteFlags write;
+  SourceFlags source;
   transfer::CopyWhen when;
   bool no_verify = false, no_clobber = false;
   bool delete_extra = false, size_only = false, exact_timestamps = false, allow_empty_source = false;
@@ -56,8 +57,12 @@ struct CopySource {
 /// destination has as many. One thread calls the Add functions. Sources must outlive the run.
 class Copier {
  public:
-  /// `relay_bytes`: the memory for copies between stores of different kinds.
-  Copier(TransferRun& run, const CopyFlags& flags, bool move, ObjectPlace to, std::uint64_t relay_bytes);
+  /// The limits of copies whose bytes pass through this process from one store to another.
+  struct Relay {
+    bool always = false;      ///< also between stores of one kind: they have different endpoints or accounts
+    std::uint64_t bytes = 0;  ///< the memory for them all
+  };
+  Copier(TransferRun& run, const CopyFlags& flags, bool move, ObjectPlace to, Relay relay);
 
   /// Adds an item. `key` is its destination.
   void Add(const CopySource& from, transfer::Item item, const std::string& key);
@@ -82,6 +87,8 @@ class Copier {
   Result<bool> Written(const Status& copied) const;
   Status CheckArrived(std::uint64_t size, const std::string& key, const object::Call& call) const;
   Status CopyOne(const ObjectPlace& from, const transfer::Item& item, const std::string& key, const object::Call& call);
+  Result<object::PutOptions> RelayOptions(const ObjectPlace& from, const object::ObjectInfo& info,
+                                          const std::string& key, const object::Call& call) const;
   Status SendFile(const transfer::LocalFile& file, const std::string& key, const object::Call& call);
   Result<bool> Needed(const ObjectPlace& from, const object::ObjectInfo& source, const std::string& key,
                       const object::Call& call);
@@ -92,7 +99,8 @@ class Copier {
   const bool move_;
   const ObjectPlace to_;
   transfer::CopySettings settings_;
-  MemoryBudget relay_;  ///< for copies between stores of different kinds
+  const bool always_relays_;
+  MemoryBudget relay_;
   transfer::SameFileCheck same_;
   std::unordered_set<std::size_t> written_;  ///< hashes of the keys that this move has written
   Mutex mutex_;

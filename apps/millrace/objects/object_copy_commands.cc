@@ -19,9 +19,11 @@ bool UsesStandardStream(const CopyFlags& flags) {
 
 Result<int> CopyStream(const Context& context, object::Connection& connection, const CopyFlags& flags, bool move) {
   if (move) return Fail(Code::kInvalidArgument, "mv cannot read standard input or write standard output; use cp");
-  if (flags.destination() == kStandardStream) {
+  const std::string output(kStandardStream);
+  if (flags.destination() == output) {
     const std::vector<std::string> urls(flags.sources().begin(), flags.sources().end());
-    return CatObjects(context, connection, urls, flags.select);
+    const SourceConnection reading = MR_TRY(ConnectSources(context, connection, flags.source, urls, output));
+    return CatObjects(context, *reading.connection, urls, flags.select);
   }
   if (flags.places.size() != 2) {
     return Fail(Code::kInvalidArgument, "with standard input (-) as the source, name one destination");
@@ -38,8 +40,7 @@ ObjectPlace FolderOf(const Selection& selection) {
 
 /// Returns whether `key`, which a pattern matched, is below the destination already.
 bool IsAtDestination(const Selection& selection, const ObjectPlace& to, const std::string& key) {
-  const ObjectPlace& from = selection.place;
-  return selection.glob && from.url.scheme == to.url.scheme && from.url.bucket == to.url.bucket && !to.key.empty() &&
+  return selection.glob && selection.place.store->Identity() == to.store->Identity() && !to.key.empty() &&
          key.starts_with(AsFolder(to.key));
 }
 
@@ -50,11 +51,11 @@ Result<int> CopyOrMove(const Context& context, object::Connection& connection, c
   if (UsesStandardStream(flags)) return CopyStream(context, connection, flags, move);
   std::vector<std::string> sources = MR_TRY(flags.select.Sources(flags.sources()));
   bool many = sources.size() > 1 || flags.select.from_stdin;
-  std::unique_ptr<object::Connection> own;
-  object::Connection* reading = MR_TRY(ConnectSources(context, connection, flags.destination(), own));
+  const SourceConnection reading =
+      MR_TRY(ConnectSources(context, connection, flags.source, sources, flags.destination()));
   std::deque<CopySource> selected;
   for (const std::string& source : sources) {
-    selected.push_back(MR_TRY(CopySource::Of(MR_TRY(Select(*reading, source, flags.select)), move)));
+    selected.push_back(MR_TRY(CopySource::Of(MR_TRY(Select(*reading.connection, source, flags.select)), move)));
     if (move) MR_TRY(CheckWritable(selected.back().selection.place));
     many = many || !selected.back().selection.single;
   }
@@ -70,7 +71,7 @@ Result<int> CopyOrMove(const Context& context, object::Connection& connection, c
   }
   bool folder = many || to.key.empty() || to.key.ends_with('/') || (to.local() && fs::is_directory("/" + to.key));
   TransferRun run(context, move ? "mv" : "cp");
-  Copier copier(run, flags, move, to, context.DataBudget());
+  Copier copier(run, flags, move, to, {.always = reading.is_elsewhere, .bytes = context.DataBudget()});
   Status planned;
   for (const CopySource& source : selected) {
     if (flags.select.from_stdin && source.selection.single) {  // a long list: looks up sizes in parallel
@@ -112,7 +113,10 @@ void AddCopyCommands(CLI::App& app, Context& context) {
             verb +
             " 's3://bucket/logs/*.gz' ./logs/     # * matches slashes too\n"
             "  millrace " +
-            verb + " -r --exclude '*.tmp' s3://a/x/ s3://b/y/\n" +
+            verb +
+            " -r --exclude '*.tmp' s3://a/x/ s3://b/y/\n"
+            "  millrace " +
+            verb + " -r --source-profile other s3://a/x/ s3://b/x/   # from another account or endpoint\n" +
             (move ? "" : "  tar c data | millrace cp - s3://bucket/data.tar   # a dash is standard input or output\n"),
         [&context, flags, move] {
           return WithConnection(

@@ -88,6 +88,24 @@ void WriteFlags::AddTo(CLI::App& command) {
   command.add_option("--content-disposition", attributes.content_disposition, "Content-Disposition of the objects");
 }
 
+void SourceFlags::AddTo(CLI::App& command) {
+  command.add_option("--source-endpoint-url", endpoint_url,
+                     "S3 endpoint of the source, if it is not the destination's");
+  command.add_option("--source-profile", profile,
+                     "Profile for the source; --endpoint-url is then the destination's alone");
+  command.add_option("--source-region", region, "Region of the source");
+}
+
+void SourceFlags::Apply(object::ConnectOptions& options) const {
+  if (!profile.empty()) {
+    options.profile = profile;
+    options.endpoint_url.clear();
+    options.region.clear();
+  }
+  if (!endpoint_url.empty()) options.endpoint_url = endpoint_url;
+  if (!region.empty()) options.region = region;
+}
+
 Status WriteFlags::Check() const {
   for (const std::string& pair : metadata) {
     std::size_t equals = pair.find('=');

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/millrace/cli/cli.h"
+#include "millrace/object/connect_options.h"
 #include "millrace/object/object_info.h"
 #include "millrace/object/requests.h"
 
@@ -28,6 +29,17 @@ struct WriteFlags {
   object::PutOptions ForUpload(const std::string& name) const;
   /// Returns the options of a copy inside the store. Without flags, content type and metadata are the source's.
   object::CopyOptions ForCopy() const;
+};
+
+/// The flags of a command line about the store of a copy's source, where it is not the destination's. What is not given
+/// is as for the destination; only the endpoint is not, if a profile is given, because profiles name endpoints.
+struct SourceFlags {
+  std::string endpoint_url, profile, region;
+
+  void AddTo(CLI::App& command);
+  bool any() const { return !endpoint_url.empty() || !profile.empty() || !region.empty(); }
+  /// Replaces what is other for the source.
+  void Apply(object::ConnectOptions& options) const;
 };
 
 /// Adds a flag that takes a size such as 16MiB.

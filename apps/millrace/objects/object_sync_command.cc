@@ -113,9 +113,9 @@ Status CheckFolders(const ObjectPlace& from, const ObjectPlace& to) {
 
 Result<int> Sync(const Context& context, object::Connection& connection, const CopyFlags& flags) {
   const WorkShare share = MR_TRY(ReadShare(flags.share));
-  std::unique_ptr<object::Connection> own;
-  object::Connection* reading = MR_TRY(ConnectSources(context, connection, flags.destination(), own));
-  ObjectPlace from = MR_TRY(OpenPlace(*reading, flags.sources().front()));
+  const SourceConnection reading =
+      MR_TRY(ConnectSources(context, connection, flags.source, flags.sources(), flags.destination()));
+  ObjectPlace from = MR_TRY(OpenPlace(*reading.connection, flags.sources().front()));
   ObjectPlace to = MR_TRY(OpenPlace(connection, flags.destination()));
   MR_TRY(CheckWritable(to));
   MR_TRY(flags.write.Check());
@@ -126,7 +126,7 @@ Result<int> Sync(const Context& context, object::Connection& connection, const C
   TransferRun run(context, "sync");
   const CopySource source = MR_TRY(
       CopySource::Of({.place = from, .prefix = from_folder, .name_from = from_folder.size(), .filter = filter}, false));
-  Copier copier(run, flags, false, to, context.DataBudget());
+  Copier copier(run, flags, false, to, {.always = reading.is_elsewhere, .bytes = context.DataBudget()});
   ExtraNames extra(run, to, to_folder, flags.max_delete);
   UnreadNames unread;
   auto source_problem = [&](const std::string& path, const Error& error) {
@@ -179,6 +179,7 @@ void AddSyncCommand(CLI::App& app, Context& context) {
                  "  millrace sync --delete s3://bucket/data/ /mnt/nvme/data/\n"
                  "  millrace sync --delete --max-delete 100 data/ s3://bucket/data/\n"
                  "  millrace sync hf://gpt2@main/ s3://models/gpt2/   # from Hugging Face's hub\n"
+                 "  millrace sync --source-endpoint-url http://old:9000 s3://a/x/ s3://b/x/\n"
                  "  millrace sync s3://a/x/ s3://b/x/ --share 0/2   # on one machine, and --share 1/2 on another\n"
                  "  millrace sync --size-only --exclude '*.tmp' s3://a/x/ s3://b/x/\n",
                  [&context, flags] {

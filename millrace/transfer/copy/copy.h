@@ -59,7 +59,13 @@ Status Download(object::ReadStore& store, const object::ObjectInfo& info, const 
 Status CopyObject(object::ReadStore& from, const object::ObjectInfo& info, object::Store& to, const std::string& key,
                   object::CopyOptions options, const CopySettings& settings, object::Call call);
 
-/// Copies an object to a store of another kind: the bytes pass through this machine's memory, in parts of `budget`.
+/// Returns the options of a write that makes what a copy on the server would make: attributes of the content are the
+/// source's unless `options` replaces them; attributes of storage are the destination's.
+/// REQUIRES: `source` comes from a Head.
+object::PutOptions PutOptionsOfCopy(const object::ObjectInfo& source, const object::CopyOptions& options);
+
+/// Copies an object to a store that cannot copy it by itself, because it is of another kind, at another endpoint or of
+/// another account: the bytes pass through this machine's memory, in parts of `budget`.
 /// Compares them with the source's checksum before the object appears, also after it was resumed. Errors: kStale if the
 /// source is replaced or deleted meanwhile; kCorrupt if the checksums differ; kResourceExhausted if the budget has no
 /// room for two parts.

@@ -1,4 +1,4 @@
-// Copies between stores of different kinds. The bytes pass through this machine.
+// Copies between stores that cannot copy for each other. The bytes pass through this machine.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -37,7 +37,7 @@ struct RelaySource {
   /// Returns the name in the journal. It has the checksum, so that a run without verification is not continued by one
   /// that verifies.
   std::string Name() const {
-    return store.Describe() + "/" + info.key + "\n" + info.etag + "\n" + HexEncode(AsBytes(checksum.value));
+    return store.Identity() + "/" + info.key + "\n" + info.etag + "\n" + HexEncode(AsBytes(checksum.value));
   }
   Status Compare(Digester& digester) const {
     if (checksum.algorithm == object::Checksum::Algorithm::kNone || digester.Finish() == checksum.value) return {};

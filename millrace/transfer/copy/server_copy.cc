@@ -13,19 +13,7 @@ Status CopyInParts(object::ReadStore& from, const object::ObjectInfo& info, obje
                    const object::CopyOptions& options, const CopySettings& settings, const object::Call& call) {
   auto head = MR_TRY(object::Head(from, info.key, call));
   if (!head || head->etag != info.etag) return Fail(Code::kStale, "{} was replaced or deleted meanwhile", info.key);
-  object::PutOptions put{.if_none_match = options.if_none_match,
-                         .content_type = options.metadata ? options.content_type : head->content_type,
-                         .metadata = options.metadata ? *options.metadata : head->metadata};
-  // As in a copy with one request: attributes of the content are kept, attributes of storage are the destination's.
-  put.attributes = options.attributes;
-  if (!options.metadata && head->attributes) {
-    put.attributes.cache_control = head->attributes->cache_control;
-    put.attributes.content_encoding = head->attributes->content_encoding;
-    put.attributes.content_disposition = head->attributes->content_disposition;
-    put.attributes.content_language = head->attributes->content_language;
-    put.attributes.expires = head->attributes->expires;
-    put.attributes.website_redirect = head->attributes->website_redirect;
-  }
+  object::PutOptions put = PutOptionsOfCopy(*head, options);
   if (head->attributes && head->attributes->tags > 0) put.tags_of = {options.source_bucket, info.key};
   MultipartJob job{
       .to = to,
@@ -47,6 +35,19 @@ Status CopyInParts(object::ReadStore& from, const object::ObjectInfo& info, obje
 }
 
 }  // namespace
+
+object::PutOptions PutOptionsOfCopy(const object::ObjectInfo& source, const object::CopyOptions& options) {
+  object::PutOptions put{.if_none_match = options.if_none_match,
+                         .content_type = options.metadata ? options.content_type : source.content_type,
+                         .metadata = options.metadata ? *options.metadata : source.metadata,
+                         .attributes = options.attributes};
+  if (!options.metadata && source.attributes) {
+    put.attributes.cache_control = source.attributes->cache_control;
+    put.attributes.content_encoding = source.attributes->content_encoding;
+    put.attributes.content_disposition = source.attributes->content_disposition;
+  }
+  return put;
+}
 
 Status CopyObject(object::ReadStore& from, const object::ObjectInfo& info, object::Store& to, const std::string& key,
                   object::CopyOptions options, const CopySettings& settings, object::Call call) {
