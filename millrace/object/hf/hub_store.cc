@@ -338,32 +338,10 @@ void HubStore::KeepRedirect(const std::string& key, std::string url) {
   kept = {std::move(url), client_->clock().Now() + kRedirectLife};
 }
 
-std::unexpected<Error> HubStore::Refuse(const std::string& key) const {
-  return Fail(Code::kReadOnly, "{}: the hub is only read from; write to a bucket (s3://bucket/…) or to a folder",
-              NameOf(key));
+Error HubStore::WriteRefusal(const std::string& key) const {
+  return Error(Code::kReadOnly,
+               fmt::format("{}: the hub is only read from; write to a bucket (s3://bucket/…) or to a folder", NameOf(key)));
 }
-
-void HubStore::Put(std::string key, Payload, PutOptions, Call, Done<PutResult> done) { done(Refuse(key)); }
-void HubStore::Delete(std::string key, Call, Done<void> done) { done(Refuse(key)); }
-void HubStore::DeleteMany(std::vector<std::string>, Call, Done<std::vector<DeleteFailure>> done) {
-  done(Refuse(std::string()));
-}
-void HubStore::Copy(std::string, std::string destination, CopyOptions, Call, Done<PutResult> done) {
-  done(Refuse(destination));
-}
-void HubStore::CreateMultipart(std::string key, PutOptions, Call, Done<std::string> done) { done(Refuse(key)); }
-void HubStore::UploadPart(std::string key, std::string, int, Payload, Call, Done<PartInfo> done) { done(Refuse(key)); }
-void HubStore::CopyPart(std::string key, std::string, int, std::string, ByteRange, CopyOptions, Call,
-                        Done<PartInfo> done) {
-  done(Refuse(key));
-}
-void HubStore::CompleteMultipart(std::string key, std::string, std::vector<PartInfo>, PutOptions, Call,
-                                 Done<PutResult> done) {
-  done(Refuse(key));
-}
-void HubStore::AbortMultipart(std::string key, std::string, Call, Done<void> done) { done(Refuse(key)); }
-void HubStore::ListParts(std::string key, std::string, Call, Done<std::vector<PartInfo>> done) { done(Refuse(key)); }
-void HubStore::ListUploads(std::string prefix, Call, Done<std::vector<UploadInfo>> done) { done(Refuse(prefix)); }
 
 Result<std::string> HubStore::Presign(std::string_view, std::string_view, Duration) {
   return Fail(Code::kUnsupported, "{}: the hub gives no addresses to pass on", Describe());

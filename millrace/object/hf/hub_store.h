@@ -12,13 +12,13 @@
 #include "millrace/object/hf/listings.h"
 #include "millrace/object/hf/repository.h"
 #include "millrace/object/s3/requests/in_flight.h"
-#include "millrace/object/store.h"
+#include "millrace/object/support/read_only_store.h"
 
 namespace millrace::object::hf {
 
 /// The files of one commit. Writes fail with kReadOnly. The ETag of a file is the hub's hash of its content, and its
 /// time is the commit's.
-class HubStore final : public Store {
+class HubStore final : public ReadOnlyStore {
  public:
   HubStore(std::shared_ptr<HubClient> client, Repository repository);
 
@@ -34,20 +34,6 @@ class HubStore final : public Store {
              Done<std::optional<GetResult>> done) override;
   void List(ListRequest request, Call call, Done<ListPage> done) override;
 
-  void Put(std::string key, Payload body, PutOptions options, Call call, Done<PutResult> done) override;
-  void Delete(std::string key, Call call, Done<void> done) override;
-  void DeleteMany(std::vector<std::string> keys, Call call, Done<std::vector<DeleteFailure>> done) override;
-  void Copy(std::string source, std::string destination, CopyOptions options, Call call, Done<PutResult> done) override;
-  void CreateMultipart(std::string key, PutOptions options, Call call, Done<std::string> upload_id) override;
-  void UploadPart(std::string key, std::string upload_id, int number, Payload body, Call call,
-                  Done<PartInfo> done) override;
-  void CopyPart(std::string key, std::string upload_id, int number, std::string source, ByteRange range,
-                CopyOptions options, Call call, Done<PartInfo> done) override;
-  void CompleteMultipart(std::string key, std::string upload_id, std::vector<PartInfo> parts, PutOptions options,
-                         Call call, Done<PutResult> done) override;
-  void AbortMultipart(std::string key, std::string upload_id, Call call, Done<void> done) override;
-  void ListParts(std::string key, std::string upload_id, Call call, Done<std::vector<PartInfo>> done) override;
-  void ListUploads(std::string prefix, Call call, Done<std::vector<UploadInfo>> done) override;
   Result<std::string> Presign(std::string_view method, std::string_view key, Duration valid_for) override;
 
  private:
@@ -68,8 +54,7 @@ class HubStore final : public Store {
   template <class T>
   Done<T> Begin(Call& call, Done<T> done);
 
-  /// The error of a write to `key`, or of several writes.
-  std::unexpected<Error> Refuse(const std::string& key) const;
+  Error WriteRefusal(const std::string& key) const override;
 
   // Each asks the hub only for what is not known yet, and otherwise calls `then` at once.
   void WithCommit(Call call, std::move_only_function<void(Result<Commit>)> then) MR_EXCLUDES(mutex_);
