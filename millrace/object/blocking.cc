@@ -79,6 +79,11 @@ Result<std::optional<Content>> GetAll(ReadStore& store, std::string key, std::ui
   }
 }
 
+Result<std::optional<ObjectInfo>> HeadVersion(ReadStore& store, std::string key, std::string version, Call call) {
+  return Await<std::optional<ObjectInfo>>(
+      [&](auto done) { store.HeadVersion(std::move(key), std::move(version), std::move(call), std::move(done)); });
+}
+
 Result<ListPage> List(ReadStore& store, ListRequest request, Call call) {
   return Await<ListPage>([&](auto done) { store.List(std::move(request), std::move(call), std::move(done)); });
 }
@@ -108,6 +113,16 @@ Status Delete(Store& store, std::string key, Call call) {
 Result<std::vector<DeleteFailure>> DeleteMany(Store& store, std::vector<std::string> keys, Call call) {
   return Await<std::vector<DeleteFailure>>(
       [&](auto done) { store.DeleteMany(std::move(keys), std::move(call), std::move(done)); });
+}
+
+Result<std::vector<DeleteFailure>> DeleteVersions(Store& store, std::vector<VersionName> versions, Call call) {
+  return Await<std::vector<DeleteFailure>>(
+      [&](auto done) { store.DeleteVersions(std::move(versions), std::move(call), std::move(done)); });
+}
+
+Result<bool> Restore(Store& store, std::string key, RestoreOptions options, Call call) {
+  return Await<bool>(
+      [&](auto done) { store.Restore(std::move(key), std::move(options), std::move(call), std::move(done)); });
 }
 
 Result<PutResult> Copy(Store& store, std::string source, std::string destination, CopyOptions options, Call call) {

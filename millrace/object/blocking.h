@@ -7,6 +7,8 @@ namespace millrace::object {
 
 /// The metadata of an object; nullopt if it does not exist.
 Result<std::optional<ObjectInfo>> Head(ReadStore& store, std::string key, Call call = {});
+/// The metadata of one version of an object; nullopt if it does not exist.
+Result<std::optional<ObjectInfo>> HeadVersion(ReadStore& store, std::string key, std::string version, Call call = {});
 /// The bytes of an object, or a range of them, in memory of the caller; nullopt if it does not exist.
 Result<std::optional<GetResult>> Get(ReadStore& store, std::string key, GetOptions options, MutableByteSpan into,
                                      Call call = {});
@@ -34,6 +36,10 @@ Result<PutResult> Put(Store& store, std::string key, Payload body, PutOptions op
 Status Delete(Store& store, std::string key, Call call = {});
 /// Removes objects. Returns those that could not be removed.
 Result<std::vector<DeleteFailure>> DeleteMany(Store& store, std::vector<std::string> keys, Call call = {});
+/// Removes versions for good. Returns those that could not be removed.
+Result<std::vector<DeleteFailure>> DeleteVersions(Store& store, std::vector<VersionName> versions, Call call = {});
+/// Asks for a readable copy of an archived object. Returns false if that is on its way already.
+Result<bool> Restore(Store& store, std::string key, RestoreOptions options, Call call = {});
 /// Copies an object within the store.
 Result<PutResult> Copy(Store& store, std::string source, std::string destination, CopyOptions options = {},
                        Call call = {});

@@ -19,6 +19,7 @@ struct ConnectOptions {
   std::string region;              ///< "us-east-1"
   std::string profile;             ///< of the shared AWS files
   std::string ca_bundle;           ///< a file of certificates that are trusted
+  bool verify_tls = true;          ///< false: whoever answers as the endpoint is believed
   bool no_sign_request = false;    ///< anonymous: public buckets need no credentials
   bool request_payer = false;      ///< this caller pays for requests to buckets of others
   std::optional<bool> path_style;  ///< no value: path style for explicit endpoints, else virtual-host style

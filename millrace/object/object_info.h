@@ -41,6 +41,12 @@ struct Attributes {
   std::string expires;              ///< the HTTP header of this name
   std::string website_redirect;     ///< where a bucket that is a web site redirects to
   int tags = 0;                     ///< how many tags there are. Only read: see PutOptions::tags_of
+  std::string tagging;              ///< tags, "name=value&name=value", percent-encoded. Only written
+  // Only read.
+  std::string restore;     ///< of an archived object: whether a copy can be read, or is on its way, and until when
+  std::string lock_mode;   ///< "GOVERNANCE" or "COMPLIANCE": the version cannot be deleted
+  std::string lock_until;  ///< until this time, in the form of ISO 8601
+  std::string legal_hold;  ///< "ON": nor can it be while this holds
 };
 
 /// The metadata of one version of an object. A listing leaves the fields after `modified` empty.
@@ -53,11 +59,12 @@ struct ObjectInfo {
   std::map<std::string, std::string> metadata;   ///< user metadata; names in lower case, without "x-amz-meta-"
   Checksum checksum;                             ///< of the whole content, if the store has one
   std::shared_ptr<const Attributes> attributes;  ///< may be null
+  std::string version;                           ///< the version's id, if the store is a VersionView; else empty
 };
 
 /// One version of an object, in a bucket that keeps old versions.
 struct VersionInfo {
-  ObjectInfo info;        ///< as in a listing
+  ObjectInfo info;        ///< as in a listing; of a delete marker, only the key and the time
   std::string id;         ///< "null" for a version from a time when the bucket kept no versions
   bool latest = false;    ///< whether the key shows this version now
   bool deletion = false;  ///< a delete marker: it has no content

@@ -23,6 +23,10 @@ void ReadStore::HeadPart(std::string, std::string, int, Call, Done<std::optional
   done(std::nullopt);
 }
 
+void ReadStore::HeadVersion(std::string, std::string, Call, Done<std::optional<ObjectInfo>> done) {
+  done(Fail(Code::kUnsupported, "{} keeps no versions", Describe()));
+}
+
 void ReadStore::ListVersions(VersionsRequest, Call, Done<VersionsPage> done) {
   done(Fail(Code::kUnsupported, "{} keeps no versions", Describe()));
 }

@@ -36,6 +36,8 @@ class ReadStore {
 
   /// The metadata of an object.
   virtual void Head(std::string key, Call call, Done<std::optional<ObjectInfo>> done) = 0;
+  /// The metadata of one version of an object, by VersionInfo::id. Errors: kUnsupported if the store keeps no versions.
+  virtual void HeadVersion(std::string key, std::string version, Call call, Done<std::optional<ObjectInfo>> done);
   /// The bytes of an object, or a range of them. Checks them against the store's checksum if the store has one for
   /// them. Errors: kInvalidArgument if the requested bytes do not fit `into`.
   virtual void Get(std::string key, GetOptions options, MutableByteSpan into, Call call,

@@ -40,6 +40,7 @@ struct GetOptions {
   /// the end yields the bytes up to the end.
   std::optional<ByteRange> range;
   std::string if_match;  ///< fail with kPreconditionFailed unless the object still has this ETag; empty: any version
+  std::string version;   ///< the id of the version to read; empty: the current one
 };
 /// The result of a Get.
 struct GetResult {
@@ -100,7 +101,8 @@ struct PutResult {
 /// The conditions and properties of a copy within a store.
 struct CopyOptions {
   std::string source_bucket;    ///< empty: this store's bucket
-  std::string source_if_match;  ///< copy only this version
+  std::string source_if_match;  ///< copy only the version with this ETag
+  std::string source_version;   ///< the id of the version to copy; empty: the current one
   bool if_none_match = false;   ///< applies to the destination: kPreconditionFailed if it exists
   /// Replaces the content type and the metadata. No value: both are copied from the source.
   std::optional<std::map<std::string, std::string>> metadata;
@@ -122,10 +124,24 @@ struct UploadInfo {
   WallTime initiated;     ///< when it was created
 };
 
-/// A key that DeleteMany could not delete.
+/// The name of one version of an object, or of a delete marker.
+struct VersionName {
+  std::string key;
+  std::string id;  ///< VersionInfo::id
+  auto operator<=>(const VersionName&) const = default;
+};
+
+/// A request to make an archived object readable for a while.
+struct RestoreOptions {
+  int days = 1;      ///< for so long
+  std::string tier;  ///< "Standard", "Bulk" or "Expedited"; empty: the service's default
+};
+
+/// A key that DeleteMany could not delete, or a version that DeleteVersions could not delete.
 struct DeleteFailure {
-  std::string key;  ///< it still exists
-  Error error;      ///< why
+  std::string key;      ///< it still exists
+  Error error;          ///< why
+  std::string version;  ///< its id; empty: of DeleteMany
 };
 
 /// The store's limits on uploads, by which callers choose the sizes of parts. The defaults are those of S3:

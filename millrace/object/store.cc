@@ -30,4 +30,12 @@ void Store::UploadPartFrom(std::string key, std::string upload_id, int number, S
              [buffer, done = std::move(done)](Result<PartInfo> part) mutable { done(std::move(part)); });
 }
 
+void Store::DeleteVersions(std::vector<VersionName>, Call, Done<std::vector<DeleteFailure>> done) {
+  done(Fail(Code::kUnsupported, "{} keeps no versions", Describe()));
+}
+
+void Store::Restore(std::string, RestoreOptions, Call, Done<bool> done) {
+  done(Fail(Code::kUnsupported, "{} archives nothing", Describe()));
+}
+
 }  // namespace millrace::object

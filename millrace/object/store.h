@@ -31,6 +31,12 @@ class Store : public ReadStore {
   virtual void Delete(std::string key, Call call, Done<void> done) = 0;
   /// Deletes any number of keys. Yields the keys that could not be deleted.
   virtual void DeleteMany(std::vector<std::string> keys, Call call, Done<std::vector<DeleteFailure>> done) = 0;
+  /// Deletes any number of versions and delete markers for good. Yields those that could not be deleted.
+  /// Errors: kUnsupported if the store keeps no versions.
+  virtual void DeleteVersions(std::vector<VersionName> versions, Call call, Done<std::vector<DeleteFailure>> done);
+  /// Asks for a readable copy of an archived object, which is there minutes or hours later. Yields false if that was
+  /// asked for before and has not ended. Errors: kUnsupported if the store archives nothing.
+  virtual void Restore(std::string key, RestoreOptions options, Call call, Done<bool> done);
   /// Copies on the server. Errors: kNotFound if the source does not exist.
   virtual void Copy(std::string source, std::string destination, CopyOptions options, Call call,
                     Done<PutResult> done) = 0;

@@ -130,7 +130,7 @@ Status TreeWalker::Enter(std::string key) {
   return {};
 }
 
-/// Finds out what a name is. `type` is readdir's answer. No value if the name is gone.
+/// Finds out what a name is. `type` is readdir's answer. No value if the name is gone, or is not to be seen.
 std::optional<TreeWalker::FolderEntry> TreeWalker::Classify(const Folder& folder, std::string segment,
                                                             unsigned char type) const {
   FolderEntry entry{.order = std::move(segment), .folder = type == DT_DIR, .link = false, .problem = nullptr};
@@ -151,6 +151,7 @@ std::optional<TreeWalker::FolderEntry> TreeWalker::Classify(const Folder& folder
     mode = status.st_mode;
   }
   if (S_ISLNK(mode)) {
+    if (options_.links == Links::kSkip) return std::nullopt;
     entry.link = true;
     struct stat target;
     if (options_.links != Links::kFollow) {

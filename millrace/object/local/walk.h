@@ -24,6 +24,7 @@ class TreeWalker {
   enum class Links {
     kFollow,  ///< a link counts as its target
     kList,    ///< a link is an item and is never followed
+    kSkip,    ///< there are no links
     kBoth,    ///< a link to a folder is an item, followed by the files in that folder
   };
   static constexpr std::string_view kLinkETag = "link";

@@ -26,9 +26,9 @@ bool IsUnknown(const Outcome& outcome) {
          (code == Code::kUnsupported || code == Code::kInvalidArgument || code == Code::kNotFound);
 }
 
-/// The keys of one request.
+/// The names of one request.
 struct DeleteBatch {
-  std::vector<std::string> keys;
+  std::vector<VersionName> keys;
   int tries = 0;
 };
 
@@ -38,18 +38,18 @@ class BatchDeletion : public std::enable_shared_from_this<BatchDeletion> {
   BatchDeletion(BucketClient& bucket, Call call, Done<std::vector<DeleteFailure>> done)
       : bucket_(bucket), call_(std::move(call)), done_(std::move(done)) {}
 
-  /// Call once. REQUIRES: there are keys.
-  void Run(std::vector<std::string> keys) MR_EXCLUDES(mutex_) {
+  /// Call once. REQUIRES: there are names.
+  void Run(std::vector<VersionName> names) MR_EXCLUDES(mutex_) {
     constexpr std::size_t kMaxBatch = 1000;  // the limit of DeleteObjects
     constexpr std::size_t kMaxAtOnce = 4;    // each deletes up to 1,000 keys: more at once bring refusals for load
     // Keys that no XML document can name are deleted one by one.
-    auto odd = std::partition(keys.begin(), keys.end(), xml::Fits);
-    std::size_t plain = static_cast<std::size_t>(odd - keys.begin()), count;
+    auto odd = std::partition(names.begin(), names.end(), [](const VersionName& name) { return xml::Fits(name.key); });
+    std::size_t plain = static_cast<std::size_t>(odd - names.begin()), count;
     {
       MutexLock lock(mutex_);
-      for (std::size_t at = 0; at < keys.size();) {
+      for (std::size_t at = 0; at < names.size();) {
         std::size_t size = at < plain ? std::min(kMaxBatch, plain - at) : 1;
-        auto begin = std::move_iterator(keys.begin() + static_cast<std::ptrdiff_t>(at));
+        auto begin = std::move_iterator(names.begin() + static_cast<std::ptrdiff_t>(at));
         batches_.push_back({.keys = {begin, begin + static_cast<std::ptrdiff_t>(size)}});
         at += size;
       }
@@ -70,7 +70,7 @@ class BatchDeletion : public std::enable_shared_from_this<BatchDeletion> {
     Send(std::move(batch));
   }
   void Send(DeleteBatch batch);
-  void SendSingly(std::vector<std::string> keys) MR_EXCLUDES(mutex_);
+  void SendSingly(std::vector<VersionName> names) MR_EXCLUDES(mutex_);
   void Settle(int tries, std::vector<DeleteError> errors);
   void Note(std::vector<DeleteFailure> failed) MR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
@@ -90,9 +90,10 @@ class BatchDeletion : public std::enable_shared_from_this<BatchDeletion> {
 void BatchDeletion::Send(DeleteBatch batch) {
   ++batch.tries;
   if (batch.keys.size() > 1 && bucket_.deletes_singly()) return SendSingly(std::move(batch.keys));
-  bool single = bucket_.deletes_singly() || !xml::Fits(batch.keys[0]);
-  Operation operation = single ? bucket_.NewOperation("DeleteObject", "DELETE", batch.keys[0])
+  bool single = bucket_.deletes_singly() || !xml::Fits(batch.keys[0].key);
+  Operation operation = single ? bucket_.NewOperation("DeleteObject", "DELETE", batch.keys[0].key)
                                : bucket_.NewOperation("DeleteObjects", "POST");
+  if (single && !batch.keys[0].id.empty()) operation.query = {{"versionId", batch.keys[0].id}};
   if (!single) {
     operation.query = {{"delete", ""}};
     operation.own_body = DeleteDocument(batch.keys);
@@ -120,18 +121,20 @@ void BatchDeletion::Send(DeleteBatch batch) {
                     }
                     if (!refused) return self->Settle(batch.tries, std::move(errors));
                     std::vector<DeleteFailure> failed;
-                    for (std::string& key : batch.keys) failed.push_back({.key = std::move(key), .error = *refused});
+                    for (VersionName& name : batch.keys) {
+                      failed.push_back({.key = std::move(name.key), .error = *refused, .version = std::move(name.id)});
+                    }
                     self->End(std::move(failed), true);
                   });
 }
 
 /// Replaces a batch by batches of one key.
-void BatchDeletion::SendSingly(std::vector<std::string> keys) {
-  const std::size_t begun = std::min(kSingleAtOnce, keys.size());
+void BatchDeletion::SendSingly(std::vector<VersionName> names) {
+  const std::size_t begun = std::min(kSingleAtOnce, names.size());
   {
     MutexLock lock(mutex_);
-    count_ += keys.size() - 1;
-    for (std::string& key : keys) batches_.push_back({.keys = {std::move(key)}});
+    count_ += names.size() - 1;
+    for (VersionName& name : names) batches_.push_back({.keys = {std::move(name)}});
   }
   for (std::size_t i = 0; i < begun; ++i) SendNext();
 }
@@ -140,10 +143,12 @@ void BatchDeletion::SendSingly(std::vector<std::string> keys) {
 void BatchDeletion::Settle(int tries, std::vector<DeleteError> errors) {
   std::vector<DeleteFailure> failed, transient;
   for (DeleteError& error : errors) {
-    if (error.code == "NoSuchKey") continue;
+    if (error.code == "NoSuchKey" || error.code == "NoSuchVersion") continue;
     Code code = CodeFromS3(error.code);
     auto& which = IsRetryable(code) ? transient : failed;
-    which.push_back({.key = std::move(error.key), .error = Error(code, error.message + " (" + error.code + ")")});
+    which.push_back({.key = std::move(error.key),
+                     .error = Error(code, error.message + " (" + error.code + ")"),
+                     .version = std::move(error.version)});
   }
   if (transient.empty()) return End(std::move(failed), false);
   auto wait = bucket_.dispatcher().NextTry(tries, transient.front().error, call_, std::nullopt);
@@ -153,7 +158,9 @@ void BatchDeletion::Settle(int tries, std::vector<DeleteError> errors) {
   }
   Note(std::move(failed));
   DeleteBatch batch{.tries = tries};
-  for (DeleteFailure& failure : transient) batch.keys.push_back(std::move(failure.key));
+  for (DeleteFailure& failure : transient) {
+    batch.keys.push_back({std::move(failure.key), std::move(failure.version)});
+  }
   bucket_.RunAfter(*wait, call_,
                    [self = shared_from_this(), batch = std::move(batch)]() mutable { self->Send(std::move(batch)); });
 }
@@ -179,13 +186,13 @@ void BatchDeletion::End(std::vector<DeleteFailure> failed, bool refused) {
 
 }  // namespace
 
-void DeleteInBatches(BucketClient& bucket, std::vector<std::string> keys, Call call,
+void DeleteInBatches(BucketClient& bucket, std::vector<VersionName> names, Call call,
                      Done<std::vector<DeleteFailure>> done) {
-  for (const std::string& key : keys) {
-    if (Status good = CheckKey(key); !good) return done(Fail(good.error()));
+  for (const VersionName& name : names) {
+    if (Status good = CheckKey(name.key); !good) return done(Fail(good.error()));
   }
-  if (keys.empty()) return done(std::vector<DeleteFailure>());
-  std::make_shared<BatchDeletion>(bucket, std::move(call), std::move(done))->Run(std::move(keys));
+  if (names.empty()) return done(std::vector<DeleteFailure>());
+  std::make_shared<BatchDeletion>(bucket, std::move(call), std::move(done))->Run(std::move(names));
 }
 
 }  // namespace millrace::object::s3

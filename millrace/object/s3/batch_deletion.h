@@ -8,8 +8,9 @@
 
 namespace millrace::object::s3 {
 
-/// As Store::DeleteMany. Sends batches of keys, a few at a time, and sends keys again that failed for the moment.
-void DeleteInBatches(BucketClient& bucket, std::vector<std::string> keys, Call call,
+/// As Store::DeleteMany and Store::DeleteVersions; a name without a version is a key. Sends batches of names, a few at
+/// a time, and sends names again that failed for the moment.
+void DeleteInBatches(BucketClient& bucket, std::vector<VersionName> names, Call call,
                      Done<std::vector<DeleteFailure>> done);
 
 }  // namespace millrace::object::s3

@@ -56,7 +56,8 @@ void SetAttributes(const Attributes& attributes, const Attributes& otherwise, ht
         std::pair("Content-Encoding", &Attributes::content_encoding),
         std::pair("Content-Disposition", &Attributes::content_disposition),
         std::pair("Content-Language", &Attributes::content_language), std::pair("Expires", &Attributes::expires),
-        std::pair("X-Amz-Website-Redirect-Location", &Attributes::website_redirect)}) {
+        std::pair("X-Amz-Website-Redirect-Location", &Attributes::website_redirect),
+        std::pair("X-Amz-Tagging", &Attributes::tagging)}) {
     const std::string& value = (attributes.*member).empty() ? otherwise.*member : attributes.*member;
     if (!value.empty()) headers.Set(name, value);
   }
@@ -94,7 +95,10 @@ Operation BucketClient::NewKeyedOperation(OperationName name, std::string_view m
 void BucketClient::SetCopySource(const std::string& key, const CopyOptions& options, http::Headers& headers) const {
   const std::string& from = options.source_bucket.empty() ? bucket_ : options.source_bucket;
   const std::string path = IsArn(from) ? fmt::format("{}/object/{}", from, key) : fmt::format("/{}/{}", from, key);
-  headers.Set("X-Amz-Copy-Source", PercentEncode(path, /*keep_slash=*/true));
+  std::string source = PercentEncode(path, /*keep_slash=*/true);
+  if (!options.source_version.empty())
+    source += "?versionId=" + PercentEncode(options.source_version, /*keep_slash=*/false);
+  headers.Set("X-Amz-Copy-Source", source);
   if (!options.source_if_match.empty()) headers.Set("X-Amz-Copy-Source-If-Match", QuoteETag(options.source_if_match));
   SetCustomerKey("X-Amz-Copy-Source-Server-Side-Encryption-Customer-", dispatcher().settings().copy_source_key,
                  headers);

@@ -11,6 +11,7 @@ http::Client::Options ClientOptions(const Settings& settings, const ConnectOptio
   return {.max_connections = options.concurrency,
           .max_connections_per_host = options.concurrency,
           .ca_bundle = settings.ca_bundle,
+          .verify_tls = options.verify_tls,
           .proxies = settings.loopback ? http::Proxies() : http::Proxies::FromEnvironment(environment.getenv),
           .max_bytes_per_second = options.bandwidth,
           .log = options.log};

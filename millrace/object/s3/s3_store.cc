@@ -38,7 +38,12 @@ ObjectInfo InfoFromHeaders(std::string key, const http::Headers& headers) {
                                               .content_language = get("content-language"),
                                               .expires = get("expires"),
                                               .website_redirect = get("x-amz-website-redirect-location"),
-                                              .tags = static_cast<int>(tags)});
+                                              .tags = static_cast<int>(tags),
+                                              .tagging = "",
+                                              .restore = get("x-amz-restore"),
+                                              .lock_mode = get("x-amz-object-lock-mode"),
+                                              .lock_until = get("x-amz-object-lock-retain-until-date"),
+                                              .legal_hold = get("x-amz-object-lock-legal-hold")});
   for (const auto& [name, value] : headers) {
     std::string lower = ToLower(name);
     if (lower.starts_with(kMetaPrefix)) info.metadata.emplace(lower.substr(kMetaPrefix.size()), value);
@@ -115,6 +120,18 @@ void SetRange(const ByteRange& range, http::Headers& headers) {
 
 Code CodeOf(const Outcome& outcome) { return outcome.response.error().code(); }
 
+void SetVersion(const std::string& version, Operation& operation) {
+  if (!version.empty()) operation.query.emplace_back("versionId", version);
+}
+
+/// The error of a Head of one version. The response to a HEAD has no message.
+Error VersionError(const Outcome& outcome, const std::string& key, const std::string& version) {
+  const Error& error = outcome.response.error();
+  if (!outcome.answered || IsRetryable(error.code()) || error.code() == Code::kPermissionDenied) return error;
+  return error.Context(
+      fmt::format("looking for version {} of {}; the id may be wrong, or be that of a delete marker", version, key));
+}
+
 /// Whether the bucket exists but the key does not.
 bool IsAbsent(const Outcome& outcome) {
   return CodeOf(outcome) == Code::kNotFound && outcome.s3_code != "NoSuchBucket";
@@ -149,34 +166,41 @@ Result<std::optional<GetResult>> InformationOnly(Result<std::optional<ObjectInfo
 }  // namespace
 
 void S3Store::Head(std::string key, Call call, Done<std::optional<ObjectInfo>> done) {
-  HeadIfMatch(std::move(key), "", std::move(call), std::move(done));
+  HeadIfMatch({.key = std::move(key)}, std::move(call), std::move(done));
 }
 
-void S3Store::HeadIfMatch(std::string key, std::string if_match, Call call, Done<std::optional<ObjectInfo>> done) {
-  if (Status good = CheckKey(key); !good) return done(Fail(good.error()));
-  SendHead(std::move(key), std::move(if_match), std::nullopt, std::move(call), std::move(done));
+void S3Store::HeadVersion(std::string key, std::string version, Call call, Done<std::optional<ObjectInfo>> done) {
+  HeadIfMatch({.key = std::move(key), .version = std::move(version)}, std::move(call), std::move(done));
 }
 
-void S3Store::SendHead(std::string key, std::string if_match, std::optional<Error> reason, Call call,
+void S3Store::HeadIfMatch(HeadTarget target, Call call, Done<std::optional<ObjectInfo>> done) {
+  if (Status good = CheckKey(target.key); !good) return done(Fail(good.error()));
+  SendHead(std::move(target), std::nullopt, std::move(call), std::move(done));
+}
+
+void S3Store::SendHead(HeadTarget target, std::optional<Error> reason, Call call,
                        Done<std::optional<ObjectInfo>> done) {
-  Operation operation = bucket_.NewKeyedOperation("HeadObject", "HEAD", key);
+  Operation operation = bucket_.NewKeyedOperation("HeadObject", "HEAD", target.key);
+  SetVersion(target.version, operation);
   operation.headers.Set("X-Amz-Checksum-Mode", "ENABLED");
-  SetConditions(if_match, false, operation.headers);
-  const bool first = !reason;
+  SetConditions(target.if_match, false, operation.headers);
   bucket_.RunThen(std::move(operation), call,
-                  [this, first, reason = std::move(reason), key = std::move(key), if_match = std::move(if_match), call,
+                  [this, reason = std::move(reason), target = std::move(target), call,
                    done = std::move(done)](Outcome outcome) mutable {
                     if (outcome.response) {
                       const http::Headers& headers = outcome.response->headers;
-                      ObjectInfo info = InfoFromHeaders(std::move(key), headers);
+                      ObjectInfo info = InfoFromHeaders(std::move(target.key), headers);
                       if (ParseNumber(headers.Get("content-length"), info.size)) return done(std::move(info));
-                      return AskForSize(std::move(info), std::move(call), std::move(done));
+                      return AskForSize(std::move(info), std::move(target.version), std::move(call), std::move(done));
                     }
                     const Error& error = outcome.response.error();
+                    if (!target.version.empty() && error.code() != Code::kNotFound) {
+                      return done(Fail(VersionError(outcome, target.key, target.version)));
+                    }
                     const bool refused =
                         error.code() == Code::kInvalidArgument || error.code() == Code::kPermissionDenied;
-                    if (refused && first && outcome.answered) {
-                      return AskForReason(std::move(key), std::move(if_match), error, std::move(call), std::move(done));
+                    if (refused && !reason && outcome.answered) {
+                      return AskForReason(std::move(target), error, std::move(call), std::move(done));
                     }
                     if (refused && reason) return done(Fail(*std::move(reason)));
                     if (error.code() != Code::kNotFound) return done(Fail(error));
@@ -186,17 +210,16 @@ void S3Store::SendHead(std::string key, std::string if_match, std::optional<Erro
                   });
 }
 
-void S3Store::AskForReason(std::string key, std::string if_match, Error refusal, Call call,
-                           Done<std::optional<ObjectInfo>> done) {
+void S3Store::AskForReason(HeadTarget target, Error refusal, Call call, Done<std::optional<ObjectInfo>> done) {
   Operation operation = bucket_.NewOperation("ListObjectsV2", "GET");
-  operation.query = {{"list-type", "2"}, {"encoding-type", "url"}, {"max-keys", "1"}, {"prefix", key}};
+  operation.query = {{"list-type", "2"}, {"encoding-type", "url"}, {"max-keys", "1"}, {"prefix", target.key}};
   bucket_.RunThen(std::move(operation), call,
-                  [this, key = std::move(key), if_match = std::move(if_match), refusal = std::move(refusal), call,
+                  [this, target = std::move(target), refusal = std::move(refusal), call,
                    done = std::move(done)](Outcome outcome) mutable {
                     const bool denied = refusal.code() == Code::kPermissionDenied;
                     auto page =
                         outcome.response ? ParseListPage(outcome.response->body) : Fail(outcome.response.error());
-                    auto has_key = [&](const ObjectInfo& object) { return object.key == key; };
+                    auto has_key = [&](const ObjectInfo& object) { return object.key == target.key; };
                     if (denied && page && std::ranges::none_of(page->objects, has_key)) return done(std::nullopt);
                     Error reason = denied ? refusal
                                           : refusal.Context(
@@ -204,13 +227,14 @@ void S3Store::AskForReason(std::string key, std::string if_match, Error refusal,
                                                 "(--sse-c-key-file), or not with the one given");
                     // The right to list is another one: that it is lacking says nothing about the key.
                     if (!page && !outcome.s3_code.empty() && outcome.s3_code != "AccessDenied") reason = page.error();
-                    SendHead(std::move(key), std::move(if_match), std::move(reason), std::move(call), std::move(done));
+                    SendHead(std::move(target), std::move(reason), std::move(call), std::move(done));
                   });
 }
 
-void S3Store::AskForSize(ObjectInfo info, Call call, Done<std::optional<ObjectInfo>> done) {
+void S3Store::AskForSize(ObjectInfo info, std::string version, Call call, Done<std::optional<ObjectInfo>> done) {
   constexpr ByteRange kFirst{0, 1};
   Operation operation = bucket_.NewKeyedOperation("GetObject", "GET", info.key);
+  SetVersion(version, operation);
   auto into = std::make_shared<std::byte>();
   operation.target.into = MutableByteSpan(into.get(), kFirst.length);
   SetRange(kFirst, operation.headers);
@@ -296,6 +320,7 @@ void S3Store::Get(std::string key, GetOptions options, MutableByteSpan into, Cal
     return GetNothing(std::move(key), std::move(options), into.size(), std::move(call), std::move(done));
   }
   Operation operation = bucket_.NewKeyedOperation("GetObject", "GET", key);
+  SetVersion(options.version, operation);
   operation.target.into = into;
   bool fits = range && range->length <= into.size();
   if (range) {
@@ -316,7 +341,7 @@ void S3Store::Get(std::string key, GetOptions options, MutableByteSpan into, Cal
                     if (outcome.s3_code == "InvalidRange") {  // the range begins at or after the end
                       return GetNothing(std::move(key), std::move(options), room, std::move(call), std::move(done));
                     }
-                    if (CodeOf(outcome) == Code::kPermissionDenied) {
+                    if (CodeOf(outcome) == Code::kPermissionDenied && options.version.empty()) {
                       return EndDenied(std::move(key), outcome.response.error(), std::move(call), std::move(done));
                     }
                     if (CodeOf(outcome) == Code::kCorrupt && !outcome.answered && !fits) {
@@ -335,6 +360,7 @@ void S3Store::GetTo(std::string key, GetOptions options, std::uint64_t limit, Si
     return GetNothing(std::move(key), std::move(options), 0, std::move(call), std::move(done));
   }
   Operation operation = bucket_.NewKeyedOperation("GetObject", "GET", key);
+  SetVersion(options.version, operation);
   auto pass_on = std::make_shared<RangeSink>(sink, options.range ? options.range->offset : 0);
   operation.target.sink = pass_on.get();
   operation.target.sink_limit = limit;
@@ -350,7 +376,7 @@ void S3Store::GetTo(std::string key, GetOptions options, std::uint64_t limit, Si
                     if (outcome.s3_code == "InvalidRange") {
                       return GetNothing(std::move(key), std::move(options), 0, std::move(call), std::move(done));
                     }
-                    if (CodeOf(outcome) == Code::kPermissionDenied) {
+                    if (CodeOf(outcome) == Code::kPermissionDenied && options.version.empty()) {
                       return EndDenied(std::move(key), outcome.response.error(), std::move(call), std::move(done));
                     }
                     done(Fail(outcome.response.error()));
@@ -360,8 +386,8 @@ void S3Store::GetTo(std::string key, GetOptions options, std::uint64_t limit, Si
 /// A Get of no bytes, for the info only.
 void S3Store::GetNothing(std::string key, GetOptions options, std::size_t room, Call call,
                          Done<std::optional<GetResult>> done) {
-  std::string if_match = std::move(options.if_match);
-  HeadIfMatch(std::move(key), std::move(if_match), std::move(call),
+  std::string if_match = std::move(options.if_match), version = std::move(options.version);
+  HeadIfMatch({std::move(key), std::move(version), std::move(if_match)}, std::move(call),
               [range = options.range, room, done = std::move(done)](Result<std::optional<ObjectInfo>> info) mutable {
                 done(InformationOnly(std::move(info), range, room));
               });
@@ -489,7 +515,29 @@ void S3Store::Delete(std::string key, Call call, Done<void> done) {
 }
 
 void S3Store::DeleteMany(std::vector<std::string> keys, Call call, Done<std::vector<DeleteFailure>> done) {
-  DeleteInBatches(bucket_, std::move(keys), std::move(call), std::move(done));
+  std::vector<VersionName> names;
+  names.reserve(keys.size());
+  for (std::string& key : keys) names.push_back({.key = std::move(key), .id = ""});
+  DeleteInBatches(bucket_, std::move(names), std::move(call), std::move(done));
+}
+
+void S3Store::DeleteVersions(std::vector<VersionName> versions, Call call, Done<std::vector<DeleteFailure>> done) {
+  DeleteInBatches(bucket_, std::move(versions), std::move(call), std::move(done));
+}
+
+void S3Store::Restore(std::string key, RestoreOptions options, Call call, Done<bool> done) {
+  if (Status good = CheckKey(key); !good) return done(Fail(good.error()));
+  Operation operation = bucket_.NewOperation("RestoreObject", "POST", std::move(key));
+  operation.query = {{"restore", ""}};
+  operation.own_body = RestoreDocument(options);
+  operation.headers.Set("X-Amz-Checksum-Crc32c", EncodeCrc32c(AsBytes(operation.own_body)));
+  operation.headers.Set("Content-Type", "application/xml");
+  bucket_.RunOperation<bool>(std::move(operation), std::move(call), std::move(done),
+                             [](Outcome outcome) -> Result<bool> {
+                               if (outcome.response) return true;
+                               if (outcome.s3_code == "RestoreAlreadyInProgress") return false;
+                               return Fail(outcome.response.error());
+                             });
 }
 
 void S3Store::Copy(std::string source, std::string destination, CopyOptions options, Call call, Done<PutResult> done) {
@@ -504,6 +552,7 @@ void S3Store::Copy(std::string source, std::string destination, CopyOptions opti
     operation.headers.Set("X-Amz-Metadata-Directive", "REPLACE");
     SetMetadata(options.content_type, *options.metadata, operation.headers);
   }
+  if (!options.attributes.tagging.empty()) operation.headers.Set("X-Amz-Tagging-Directive", "REPLACE");
   SetAttributes(options.attributes, bucket_.dispatcher().settings().new_objects, operation.headers);
   std::string key = operation.key;
   bucket_.RunThen(std::move(operation), call,

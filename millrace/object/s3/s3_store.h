@@ -22,6 +22,7 @@ class S3Store final : public Store, public EarlyPages {
   std::string Identity() const override { return bucket_.dispatcher().settings().Identity() + "/" + bucket_.bucket(); }
 
   void Head(std::string key, Call call, Done<std::optional<ObjectInfo>> done) override;
+  void HeadVersion(std::string key, std::string version, Call call, Done<std::optional<ObjectInfo>> done) override;
   void Get(std::string key, GetOptions options, MutableByteSpan into, Call call,
            Done<std::optional<GetResult>> done) override;
   void GetTo(std::string key, GetOptions options, std::uint64_t limit, Sink& sink, Call call,
@@ -42,6 +43,8 @@ class S3Store final : public Store, public EarlyPages {
   }
   void Delete(std::string key, Call call, Done<void> done) override;
   void DeleteMany(std::vector<std::string> keys, Call call, Done<std::vector<DeleteFailure>> done) override;
+  void DeleteVersions(std::vector<VersionName> versions, Call call, Done<std::vector<DeleteFailure>> done) override;
+  void Restore(std::string key, RestoreOptions options, Call call, Done<bool> done) override;
   void Copy(std::string source, std::string destination, CopyOptions options, Call call, Done<PutResult> done) override;
 
   void CreateMultipart(std::string key, PutOptions options, Call call, Done<std::string> upload_id) override {
@@ -75,19 +78,21 @@ class S3Store final : public Store, public EarlyPages {
 
  private:
   void SendPut(Operation operation, PutOptions options, Call call, Done<PutResult> done);
-  void HeadIfMatch(std::string key, std::string if_match, Call call, Done<std::optional<ObjectInfo>> done);
+  /// The object that a Head asks for. An empty version is the current one.
+  struct HeadTarget {
+    std::string key, version, if_match;
+  };
+  void HeadIfMatch(HeadTarget target, Call call, Done<std::optional<ObjectInfo>> done);
   /// Sends the HEAD. If it is refused without a `reason`, asks for one and sends it again.
-  void SendHead(std::string key, std::string if_match, std::optional<Error> reason, Call call,
-                Done<std::optional<ObjectInfo>> done);
-  /// Ends a Head of `key` that met a `refusal`. The answer to HEAD has no body that could tell the reason: a wrong
-  /// clock or region, a session that is over, or a right that is lacking. A listing has one: its refusal repairs what
-  /// can be repaired, and the Head is sent again. A listing also tells that a key is absent, which S3 denies to tell
-  /// those who may list only a prefix.
-  void AskForReason(std::string key, std::string if_match, Error refusal, Call call,
-                    Done<std::optional<ObjectInfo>> done);
+  void SendHead(HeadTarget target, std::optional<Error> reason, Call call, Done<std::optional<ObjectInfo>> done);
+  /// Ends a Head of the current version that met a `refusal`. The answer to HEAD has no body that could tell the
+  /// reason: a wrong clock or region, a session that is over, or a right that is lacking. A listing has one: its
+  /// refusal repairs what can be repaired, and the Head is sent again. A listing also tells that a key is absent, which
+  /// S3 denies to tell those who may list only a prefix.
+  void AskForReason(HeadTarget target, Error refusal, Call call, Done<std::optional<ObjectInfo>> done);
   /// Ends a Head whose answer has no size, as behind proxies that leave out the Content-Length of a HEAD. The
   /// Content-Range of a Get of one byte has the size.
-  void AskForSize(ObjectInfo info, Call call, Done<std::optional<ObjectInfo>> done);
+  void AskForSize(ObjectInfo info, std::string version, Call call, Done<std::optional<ObjectInfo>> done);
   void AskForBucket(Call call, Done<std::optional<ObjectInfo>> done);
   /// Ends a Get of `key` that was `denied`. S3 denies reading an absent key, instead of saying that it is
   /// absent, to those who may list only a prefix. A listing then decides.

@@ -45,6 +45,8 @@ object::PutOptions PutOptionsOfCopy(const object::ObjectInfo& source, const obje
     put.attributes.cache_control = source.attributes->cache_control;
     put.attributes.content_encoding = source.attributes->content_encoding;
     put.attributes.content_disposition = source.attributes->content_disposition;
+    put.attributes.content_language = source.attributes->content_language;
+    put.attributes.expires = source.attributes->expires;
   }
   return put;
 }
@@ -52,6 +54,7 @@ object::PutOptions PutOptionsOfCopy(const object::ObjectInfo& source, const obje
 Status CopyObject(object::ReadStore& from, const object::ObjectInfo& info, object::Store& to, const std::string& key,
                   object::CopyOptions options, const CopySettings& settings, object::Call call) {
   options.source_if_match = info.etag;
+  options.source_version = info.version;
   if (info.size > to.limits().max_put) return CopyInParts(from, info, to, key, options, settings, call);
   MR_TRY(object::Copy(to, info.key, key, std::move(options), call));
   if (settings.on_bytes) settings.on_bytes(info.size);

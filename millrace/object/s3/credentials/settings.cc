@@ -76,14 +76,14 @@ Result<bool> WhenRequired(const std::string& configured, std::string_view variab
               value);
 }
 
-Status CheckCustomerKeys(const Settings& settings) {
+Status CheckCustomerKeys(const Settings& settings, const ConnectOptions& options) {
   for (const std::string& key : {settings.customer_key, settings.copy_source_key}) {
     if (key.empty()) continue;
     if (key.size() != 32) return Fail(Code::kInvalidArgument, "an encryption key has 32 bytes, not {}", key.size());
-    if (settings.scheme != "https" && !settings.loopback) {
+    if ((settings.scheme != "https" || !options.verify_tls) && !settings.loopback) {
       return Fail(Code::kInvalidArgument,
-                  "encryption keys are not sent to {}://{}, where others could read them; use https", settings.scheme,
-                  settings.authority);
+                  "encryption keys are not sent to {}://{}, where others could read them; use https{}", settings.scheme,
+                  settings.authority, options.verify_tls ? "" : " without --no-verify-ssl");
     }
   }
   return {};
@@ -140,7 +140,7 @@ Result<Settings> Settings::Resolve(const ConnectOptions& options, const Profiles
   }
   settings.customer_key = options.customer_key;
   settings.copy_source_key = options.copy_source_key;
-  MR_TRY(CheckCustomerKeys(settings));
+  MR_TRY(CheckCustomerKeys(settings, options));
 
   std::string style = Member(profile, "s3.addressing_style");
   settings.path_style = options.path_style.value_or(style.empty() || style == "auto" ? !settings.aws : style == "path");

@@ -214,6 +214,7 @@ Result<std::vector<DeleteError>> ParseDeleteErrors(std::string_view body) {
   std::vector<DeleteError> errors;
   for (pugi::xml_node child : document.root().children("Error")) {
     errors.push_back({.key = std::string(Text(child, "Key")),
+                      .version = std::string(Text(child, "VersionId")),
                       .code = std::string(Text(child, "Code")),
                       .message = std::string(Text(child, "Message"))});
   }
@@ -236,10 +237,14 @@ Result<RoleCredentials> ParseRoleCredentials(std::string_view body) {
   return role;
 }
 
-std::string DeleteDocument(std::span<const std::string> keys) {
+std::string DeleteDocument(std::span<const VersionName> names) {
   xml::Writer xml("Delete");
   xml.Bool("Quiet", true);
-  for (const std::string& key : keys) xml.Open("Object").Text("Key", key).Close("Object");
+  for (const VersionName& name : names) {
+    xml.Open("Object").Text("Key", name.key);
+    if (!name.id.empty()) xml.Text("VersionId", name.id);
+    xml.Close("Object");
+  }
   return xml.Finish();
 }
 
@@ -250,6 +255,15 @@ std::string CompleteDocument(const std::vector<PartInfo>& parts) {
     xml.Text("ETag", fmt::format("\"{}\"", part.etag));
     if (!part.checksum.empty()) xml.Text("ChecksumCRC32C", part.checksum);
     xml.Close("Part");
+  }
+  return xml.Finish();
+}
+
+std::string RestoreDocument(const RestoreOptions& options) {
+  xml::Writer xml("RestoreRequest");
+  xml.Number("Days", static_cast<std::uint64_t>(options.days));
+  if (!options.tier.empty()) {
+    xml.Open("GlacierJobParameters").Text("Tier", options.tier).Close("GlacierJobParameters");
   }
   return xml.Finish();
 }

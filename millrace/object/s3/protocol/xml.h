@@ -52,7 +52,7 @@ struct UploadsPage {
 Result<UploadsPage> ParseUploadsPage(std::string_view body);
 Result<std::vector<Service::Bucket>> ParseBuckets(std::string_view body);
 struct DeleteError {
-  std::string key, code, message;
+  std::string key, version, code, message;  ///< the version is empty if none was named
 };
 Result<std::vector<DeleteError>> ParseDeleteErrors(std::string_view body);
 /// The response of AssumeRole and AssumeRoleWithWebIdentity.
@@ -61,8 +61,9 @@ struct RoleCredentials {
 };
 Result<RoleCredentials> ParseRoleCredentials(std::string_view body);
 
-std::string DeleteDocument(std::span<const std::string> keys);
+std::string DeleteDocument(std::span<const VersionName> names);
 std::string CompleteDocument(const std::vector<PartInfo>& parts);
+std::string RestoreDocument(const RestoreOptions& options);
 std::string BucketDocument(std::string_view region);
 
 }  // namespace millrace::object::s3

@@ -152,10 +152,11 @@ TEST(Written, MayLackAnETag) {
 }
 
 TEST(Documents, EscapeWhatTheyCarry) {
-  std::vector<std::string> keys = {"a&b<c>\"d\"", "line\nand\rreturn\t"};
+  std::vector<VersionName> keys = {{"a&b<c>\"d\"", ""}, {"line\nand\rreturn\t", "v1"}};
   std::string text = DeleteDocument(keys);
   EXPECT_NE(text.find("<Key>a&amp;b&lt;c&gt;&quot;d&quot;</Key>"), text.npos) << text;
-  EXPECT_NE(text.find("<Key>line&#xa;and&#xd;return&#x9;</Key>"), text.npos) << text;
+  EXPECT_NE(text.find("<Key>line&#xa;and&#xd;return&#x9;</Key><VersionId>v1</VersionId></Object>"), text.npos) << text;
+  EXPECT_NE(text.find("&quot;</Key></Object>"), text.npos) << "a key alone names no version: " << text;
   text = CompleteDocument({{.number = 3, .etag = "e", .checksum = "AAAAAA=="}, {.number = 4, .etag = "f"}});
   EXPECT_NE(text.find("<Part><PartNumber>3</PartNumber><ETag>&quot;e&quot;</ETag><ChecksumCRC32C>AAAAAA=="), text.npos);
   EXPECT_NE(text.find("<Part><PartNumber>4</PartNumber><ETag>&quot;f&quot;</ETag></Part>"), text.npos);

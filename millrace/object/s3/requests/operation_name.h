@@ -41,6 +41,7 @@ inline constexpr auto kOperationRights = std::to_array<OperationRight>({
     {"ListObjectsV2", "s3:ListBucket", RightScope::kListing},
     {"ListParts", "s3:ListMultipartUploadParts", RightScope::kObjects},
     {"PutObject", "s3:PutObject", RightScope::kObjects},
+    {"RestoreObject", "s3:RestoreObject", RightScope::kObjects},
     {"UploadPart", "s3:PutObject", RightScope::kObjects},
     {"UploadPartCopy", "s3:PutObject", RightScope::kObjects},
 });
