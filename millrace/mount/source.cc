@@ -10,6 +10,7 @@
 #include "millrace/base/process/process_name.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/open/open.h"
+#include "millrace/object/open/version_view.h"
 #include "millrace/vfs/staging/staging_area.h"
 
 namespace millrace::mount {
@@ -91,6 +92,13 @@ Result<OpenedSource> OpenSource(object::Connection& connection, const SourceOpti
     return Fail(Code::kReadOnly, "{}: the hub is only read from; mount it with --read-only", options.url);
   }
   object::Location root = MR_TRY(OpenRoot(connection, url));
+  if (options.at) {
+    if (!options.read_only || url.scheme != object::Url::Scheme::kS3 || url.bucket.empty()) {
+      return Fail(Code::kInvalidArgument, "{}: a view of an earlier time is of one bucket, with --read-only",
+                  options.url);
+    }
+    root.store = object::ViewAsOf(std::move(root.store), *options.at);
+  }
   vfs::TreeOptions tree = MR_TRY(TreeOptions(options, url, root.key));
   tree.staging_target = root.store->Identity();
   if (options.quota_bytes > 0 || !options.quota_object.empty()) {

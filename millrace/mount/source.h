@@ -22,6 +22,7 @@ struct SourceOptions {
   std::string url;         ///< "s3://bucket[/prefix]", "s3://" for all buckets, "file:///folder" or a path
   std::string key_prefix;  ///< shows only the keys below this prefix of the URL's; must not begin with '/'
   bool read_only = false;
+  std::optional<WallTime> at;  ///< shows a bucket that keeps versions as it was then; needs read_only
   bool allow_delete = true, allow_overwrite = true;
   /// The owner and the modes of files that store none.
   std::uint32_t uid = ::geteuid(), gid = ::getegid();
