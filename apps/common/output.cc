@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "millrace/base/harmless_text.h"
 #include "millrace/base/result.h"
 
 namespace millrace::cli {
@@ -48,11 +49,21 @@ void ExitOnBrokenPipe() {
 }
 
 void WriteOutput(std::string_view text) {
+  if (::isatty(STDOUT_FILENO) == 1) return WriteControls(HarmlessText(text));
+  WriteControls(text);
+}
+
+void WriteControls(std::string_view text) {
   if (FirstFailure() != 0) return;
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) NoteFailure(errno);
 }
 
 void WriteErrorOutput(std::string_view text) {
+  if (::isatty(STDERR_FILENO) == 1) return WriteErrorControls(HarmlessText(text));
+  WriteErrorControls(text);
+}
+
+void WriteErrorControls(std::string_view text) {
   // Lines of standard output that were printed before come before, where both go to one file.
   FlushOutput();
   // One write per message, so that messages of several processes do not mix. A failure cannot be reported anywhere.

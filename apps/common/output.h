@@ -1,6 +1,9 @@
 // Writes to standard output and standard error of the programs. If the reader of standard output goes away (`| head`),
 // a listing ends, but a copy or another change goes on. fmt::print() is not used: it would throw then, and end the
 // process in the middle of a copy.
+//
+// Keys, names and messages come from strangers. On a terminal, all text passes through HarmlessText(), so that no key
+// moves the cursor or sets the clipboard. A program's own escape sequences have functions of their own.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,6 +19,9 @@ namespace millrace::cli {
 void WriteOutput(std::string_view text);
 /// Writes to standard error. Ignores failures. Never throws. Thread-safe.
 void WriteErrorOutput(std::string_view text);
+/// Writes escape sequences of the program's own as they are. REQUIRES: `text` has nothing from outside.
+void WriteControls(std::string_view text);
+void WriteErrorControls(std::string_view text);
 /// Writes output that is the only purpose of a command. If nobody reads standard output any more, ends the process by
 /// SIGPIPE, as ls and cat do. REQUIRES: the process has no work that it must finish.
 void WriteListing(std::string_view text);

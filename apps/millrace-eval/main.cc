@@ -188,7 +188,7 @@ Status Run(Arguments a, std::stop_token stop) {
   const TimePoint begin = SystemClock().Now();
   const auto evaluation = MR_TRY(eval::Evaluate(
       *loaded.model, *loaded.tokenizer, task, documents, a.options, stop, [&](std::size_t done, std::size_t all) {
-        if (shows) PrintError("\r{} of {}{}", done, all, done == all ? "\r\033[K" : "");
+        if (shows) WriteErrorControls(fmt::format("\r{} of {}{}", done, all, done == all ? "\r\033[K" : ""));
       }));
   const double seconds = std::chrono::duration<double>(SystemClock().Now() - begin).count();
   if (!a.samples_file.empty()) MR_TRY(WriteSamples(a.samples_file, evaluation));

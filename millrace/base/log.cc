@@ -7,6 +7,7 @@
 #include <array>
 #include <vector>
 
+#include "millrace/base/harmless_text.h"
 #include "millrace/base/json.h"
 #include "millrace/base/text.h"
 
@@ -19,7 +20,7 @@ class StderrSink final : public LogSink {
  public:
   void Write(std::string_view line) override {
     // One write(2) a line, so that lines of several threads and processes do not mix.
-    std::string text(line);
+    std::string text = ::isatty(STDERR_FILENO) == 1 ? HarmlessText(line) : std::string(line);
     text += '\n';
     [[maybe_unused]] ssize_t n = ::write(STDERR_FILENO, text.data(), text.size());
   }

@@ -322,6 +322,30 @@ TEST_F(ObjectSafety, ATerminalIsAskedBeforeAThousandGo) {
   EXPECT_THAT(LocalFiles("data"), IsEmpty());
 }
 
+TEST_F(ObjectSafety, NamesOfStrangersDoNotCommandATerminal) {
+  const std::string name = "a\x1b]52;c;cm0gLXJm\x07\x1b[2Jb";
+  WriteLocal("data/" + name, "x");
+  ASSERT_EQ(Millrace({"cp", "-r", "data/", "s3://bucket/d/"}).exit, 0);
+  const std::string folder = (work() / "data/").string(), copy = (work() / "copy/").string();
+  using Words = std::vector<std::string>;
+  for (const Words& command : {Words{"ls", "-r", "s3://bucket/"},
+                               {"ls", "-r", "--json", "s3://bucket/"},
+                               {"ls", "--versions", "-r", "s3://bucket/"},
+                               {"ls", folder},
+                               {"head", "s3://bucket/d/" + name},
+                               {"du", "s3://bucket/d/" + name},
+                               {"cp", "-r", "--progress", "off", "s3://bucket/d/", copy},
+                               {"cat", "s3://bucket/" + name},
+                               {"rm", "--dry-run", "-r", "s3://bucket/d/"},
+                               {"ls", "s3://bucket/" + name}}) {
+    const std::string said = AtTerminal(program_, command, "").second;
+    EXPECT_THAT(said, HasSubstr("52;c;cm0gLXJm")) << command.front();
+    EXPECT_THAT(said, Not(HasSubstr("\x1b"))) << command.front();
+    EXPECT_THAT(said, Not(HasSubstr("\x07"))) << command.front();
+  }
+  EXPECT_THAT(Millrace({"ls", "-r", "s3://bucket/"}).out, HasSubstr(name)) << "a pipe gets the name as it is";
+}
+
 TEST_F(ObjectSafety, AReaderThatGoesEndsAListingButNoCopy) {
   for (int i = 0; i < 3000; ++i) WriteLocal(fmt::format("data/{:060}", i), "");
   Ran copied = program_.Shell("millrace cp -r data/ copy/ | head -2 >&2; exit ${PIPESTATUS[0]}");

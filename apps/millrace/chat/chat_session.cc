@@ -13,8 +13,8 @@
 #include "apps/common/output.h"
 #include "apps/millrace/watch/terminal.h"
 #include "millrace/base/files/files.h"
+#include "millrace/base/harmless_text.h"
 #include "millrace/base/text.h"
-#include "millrace/serve/client/harmless_text.h"
 
 namespace millrace::cli {
 namespace {
@@ -44,13 +44,12 @@ class AnswerPrinter {
 
  private:
   void Show(std::string_view part) {
-    WriteOutput(terminal_ ? serve::HarmlessText(part) : std::string(part));
+    WriteOutput(part);
     FlushOutput();
   }
 
   std::string& text_;
   std::size_t printed_ = 0;
-  const bool terminal_ = ::isatty(STDOUT_FILENO) == 1;
 };
 
 }  // namespace
@@ -124,13 +123,16 @@ Status ChatSession::Once(std::string message) {
   line["first_token_s"] = SecondsOf(answer.first_token);
   line["total_s"] = SecondsOf(answer.total);
   const std::string json = DumpJson(line);
-  WriteOutput((::isatty(STDOUT_FILENO) == 1 ? serve::HarmlessText(json) : json) + "\n");
+  WriteOutput(json + "\n");
   FlushOutput();
   return {};
 }
 
 void ChatSession::PrintNote(const std::string& text) {
-  Print("{}{}{}\n", colours_ ? kDim : "", serve::HarmlessText(text), colours_ ? kPlain : "");
+  if (colours_) WriteControls(kDim);
+  WriteOutput(text);
+  if (colours_) WriteControls(kPlain);
+  WriteOutput("\n");
   FlushOutput();
 }
 
@@ -139,7 +141,7 @@ void ChatSession::PrintProblem(const Error& error) {
   if (options_.server != nullptr) {
     if (std::string ended = options_.server->Ended(); !ended.empty()) text = std::move(ended);
   }
-  PrintError("{}{}{}\n", colours_ ? kRed : "", serve::HarmlessText(text), colours_ ? kPlain : "");
+  WriteErrorControls(fmt::format("{}{}{}\n", colours_ ? kRed : "", HarmlessText(text), colours_ ? kPlain : ""));
 }
 
 void ChatSession::PrintFigures(const serve::ChatAnswer& answer) {
@@ -263,7 +265,7 @@ Result<ChatSession::Next> ChatSession::System(std::string_view argument) {
 Result<ChatSession::Next> ChatSession::Model(std::string_view argument) {
   if (argument.empty()) {
     for (const serve::ServedModel& model : options_.models) {
-      Print("{} {}\n", model.id == options_.model.id ? "*" : " ", serve::HarmlessText(model.id));
+      Print("{} {}\n", model.id == options_.model.id ? "*" : " ", model.id);
     }
     FlushOutput();
     return Next::kPrompt;
@@ -294,9 +296,7 @@ Result<ChatSession::Next> ChatSession::Stop(std::string_view argument) {
 }
 
 Result<ChatSession::Next> ChatSession::Settings(std::string_view) {
-  const auto show = [](std::string_view name, const std::string& value) {
-    Print("  {:12} {}\n", name, serve::HarmlessText(value));
-  };
+  const auto show = [](std::string_view name, const std::string& value) { Print("  {:12} {}\n", name, value); };
   show("model", options_.model.id);
   show("system", conversation_.system.empty() ? "none" : conversation_.system);
   show("plain", conversation_.plain_text ? "on" : "off");
@@ -328,7 +328,7 @@ Result<ChatSession::Next> ChatSession::Load(std::string_view argument) {
   conversation_ = MR_TRY(serve::Conversation::Load(MR_TRY(ReadFile(file, kMaxFileBytes)), file));
   options_.file = file;
   for (const serve::ChatMessage& message : conversation_.messages) {
-    Print("{}{}\n", message.role == "user" ? kPrompt : "", serve::HarmlessText(message.content));
+    Print("{}{}\n", message.role == "user" ? kPrompt : "", message.content);
   }
   FlushOutput();
   return Next::kPrompt;

@@ -112,7 +112,7 @@ Status LineEditor::Begin() {
   el_wset(editor_, EL_SETTY, L"-d", L"-isig", nullptr);
   el_wset(editor_, EL_SETTY, L"-x", L"-isig", L"-icanon", L"-echo", L"-iexten", nullptr);
   BindKeys();
-  WriteOutput(kPasteOn);
+  WriteControls(kPasteOn);
   FlushOutput();
   return {};
 }
@@ -136,7 +136,7 @@ void LineEditor::BindKeys() {
 LineEditor::~LineEditor() {
   if (editor_ != nullptr) {
     const Utf8Thread thread(utf8_);
-    WriteOutput(kPasteOff);
+    WriteControls(kPasteOff);
     FlushOutput();
     el_end(editor_);
   }
@@ -192,7 +192,7 @@ void LineEditor::FollowWidth() {
   const int width = Terminal::GetSize().width;
   if (std::exchange(width_, width) == width) return;
   el_resize(editor_);
-  WriteOutput("\r\x1b[J");
+  WriteControls("\r\x1b[J");
   FlushOutput();
   el_wset(editor_, EL_REFRESH);
 }

@@ -20,7 +20,7 @@ bool WantsProgress(const std::string& flag, bool quiet, bool json) {
 ProgressLine::ProgressLine(const transfer::BatchCounters& counters) : counters_(counters) {
   thread_.Spawn("progress", [this](std::stop_token stop) {
     while (SystemClock().SleepFor(kInterval, stop)) Draw();
-    WriteErrorOutput(kClearLine);
+    WriteErrorControls(kClearLine);
   });
 }
 
@@ -38,7 +38,7 @@ void ProgressLine::Draw() {
                               .bytes_per_second = rate_.bytes_per_second()};
   if (progress.bytes_known == 0 && progress.items_known == 0) return;  // nothing to show yet
   // A character in the last column would wrap in some terminals.
-  PrintError("{}{}", kClearLine, ProgressText(progress, OutputColumns(STDERR_FILENO) - 1));
+  WriteErrorControls(kClearLine + ProgressText(progress, OutputColumns(STDERR_FILENO) - 1));
 }
 
 }  // namespace millrace::cli

@@ -60,7 +60,7 @@ Result<std::string> TrainOn(const Context& context, data::DocumentReader& reader
   };
   auto model = tokenizer::TrainSentencePieceBpe(next, options);
   line.reset();
-  if (shows) PrintError("\r\033[K");
+  if (shows) WriteErrorControls("\r\033[K");
   return model;
 }
 

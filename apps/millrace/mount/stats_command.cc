@@ -77,7 +77,7 @@ Status Show(const Context& context, const Json& now, const Json* before) {
     PrintJsonListing(now);
     return {};
   }
-  if (before != nullptr && ::isatty(STDOUT_FILENO)) PrintListing("\033[H\033[J");
+  if (before != nullptr && ::isatty(STDOUT_FILENO)) WriteControls("\033[H\033[J");
   PrintListing("{}", FormatStats(now, before));
   FlushOutput();
   return {};

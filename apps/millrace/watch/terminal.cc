@@ -47,12 +47,12 @@ Terminal::Terminal() {
     settings.c_cc[VTIME] = 0;
     ::tcsetattr(STDIN_FILENO, TCSANOW, &settings);
   }
-  WriteOutput(kEnter);
+  WriteControls(kEnter);
   FlushOutput();
 }
 
 Terminal::~Terminal() {
-  WriteOutput(kLeave);
+  WriteControls(kLeave);
   FlushOutput();
   if (before_) ::tcsetattr(STDIN_FILENO, TCSANOW, &*before_);
 }
@@ -71,7 +71,7 @@ void Terminal::Draw(const std::vector<std::string>& lines) {
     if (i + 1 < lines.size()) text += "\r\n";
   }
   text += kClearBelow;
-  WriteOutput(text);
+  WriteControls(text);
   FlushOutput();
 }
 

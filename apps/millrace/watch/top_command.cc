@@ -33,7 +33,7 @@ Status PrintOnce(const Context& context, JobWatcher& watcher) {
   const bool terminal = ::isatty(STDOUT_FILENO) == 1;
   const history::ViewSize size{.width = terminal ? Terminal::GetSize().width : 160, .colours = WantsColours()};
   for (const std::string& line : history::DrawTop(watched.job, watched.history, NowSeconds(), size)) {
-    PrintListing("{}\n", line);
+    WriteControls(line + "\n");  // DrawTop() has made names harmless
   }
   return {};
 }

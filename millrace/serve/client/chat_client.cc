@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "millrace/base/harmless_text.h"
 #include "millrace/base/json.h"
 #include "millrace/base/text.h"
 #include "millrace/serve/client/event_stream.h"
-#include "millrace/serve/client/harmless_text.h"
 
-namespace millrace::serve {
+namespace millrace {
 namespace {
 
 constexpr std::uint64_t kMaxAnswerBytes = 1024 * kMiB;
@@ -152,4 +152,4 @@ Result<ChatAnswer> ChatClient::Ask(const Conversation::Request& request, std::fu
   return sink.answer;
 }
 
-}  // namespace millrace::serve
+}  // namespace millrace

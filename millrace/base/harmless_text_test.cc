@@ -1,10 +1,10 @@
-#include "millrace/serve/client/harmless_text.h"
+#include "millrace/base/harmless_text.h"
 
 #include <gtest/gtest.h>
 
 #include "millrace/base/text.h"
 
-namespace millrace::serve {
+namespace millrace {
 namespace {
 
 TEST(HarmlessText, KeepsTexts) {
@@ -43,4 +43,4 @@ TEST(HarmlessText, WhateverTheBytesTheResultIsHarmlessUtf8) {
 }
 
 }  // namespace
-}  // namespace millrace::serve
+}  // namespace millrace

@@ -1,10 +1,10 @@
-// Makes the text of a model harmless for terminals.
+// Makes text of strangers harmless for terminals: keys, names, messages of servers, answers of models.
 #pragma once
 
 #include <string>
 #include <string_view>
 
-namespace millrace::serve {
+namespace millrace {
 
 /// Returns the text with every character replaced that a terminal would obey or that would hide what the text is:
 ///
@@ -22,4 +22,4 @@ bool IsDeceptive(char32_t c);
 /// no UTF-8 is U+FFFD of length 1. REQUIRES: at < text.size().
 char32_t CharacterAt(std::string_view text, std::size_t at, std::size_t& length);
 
-}  // namespace millrace::serve
+}  // namespace millrace

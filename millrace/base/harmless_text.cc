@@ -1,6 +1,6 @@
-#include "millrace/serve/client/harmless_text.h"
+#include "millrace/base/harmless_text.h"
 
-namespace millrace::serve {
+namespace millrace {
 namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
@@ -50,4 +50,4 @@ std::string HarmlessText(std::string_view text) {
   return harmless;
 }
 
-}  // namespace millrace::serve
+}  // namespace millrace
