@@ -63,6 +63,10 @@ void AddGlobalFlags(CLI::App& app, Globals& g) {
   app.add_flag("--request-payer", g.connect.request_payer, "Accept the charges of requester-pays buckets")
       ->group(group);
   app.add_option("--ca-bundle", g.connect.ca_bundle, "PEM file of the certificate authorities to trust")->group(group);
+  app.add_flag_callback(
+         "--no-verify-ssl", [&g] { g.connect.verify_tls = false; },
+         "Believe any certificate of the endpoint, with a warning: others may read and change everything")
+      ->group(group);
   app.add_option("--sse-c-key-file", g.sse_c_key_file,
                  "File with the SSE-C key of the objects that are written and read")
       ->group(group);
@@ -133,6 +137,7 @@ std::map<std::string, std::string> GlobalsEnvironment(const Globals& g) {
   add("MILLRACE_NO_SIGN_REQUEST", g.connect.no_sign_request, defaults.connect.no_sign_request);
   add("MILLRACE_REQUEST_PAYER", g.connect.request_payer, defaults.connect.request_payer);
   add("MILLRACE_CA_BUNDLE", g.connect.ca_bundle, defaults.connect.ca_bundle);
+  if (!g.connect.verify_tls) env["MILLRACE_NO_VERIFY_SSL"] = "true";
   add("MILLRACE_SSE_C_KEY_FILE", g.sse_c_key_file, defaults.sse_c_key_file);
   add("MILLRACE_SSE_C_SOURCE_KEY_FILE", g.sse_c_source_key_file, defaults.sse_c_source_key_file);
   if (g.connect.path_style) env[*g.connect.path_style ? "MILLRACE_PATH_STYLE" : "MILLRACE_VIRTUAL_HOST"] = "true";

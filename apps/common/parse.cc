@@ -16,7 +16,7 @@ namespace millrace::cli {
 namespace {
 
 /// Words of aws and s5cmd, and what does the same here.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kForeignWords = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 26> kForeignWords = {{
     {"s3", "leave out \"s3\": `aws s3 ls` is `millrace ls`"},
     {"s3api", "`millrace --help` lists the commands"},
     {"--only-show-errors", "use --quiet"},
@@ -24,7 +24,22 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kForeign
     {"--show-progress", "use --progress on"},
     {"--numworkers", "use --concurrency"},
     {"--endpoint", "use --endpoint-url"},
-    {"--no-verify-ssl", "use --ca-bundle FILE with the endpoint's certificate authority"},
+    {"--copy-props", "metadata are copied with the object; --metadata-directive REPLACE drops them"},
+    {"--follow-symlinks", "links are followed unless you say --no-follow-symlinks"},
+    {"--if-source-newer", "use --if-newer"},
+    {"--size-differs", "use --if-size-differ"},
+    {"--checksum-algorithm", "uploads always carry a CRC-32C, which the store checks"},
+    {"--checksum-mode", "downloads are verified unless you say --no-verify"},
+    {"--force-glacier-transfer", "archived objects are copied once `millrace restore` has made them readable"},
+    {"--ignore-glacier-warnings", "archived objects are copied once `millrace restore` has made them readable"},
+    {"--page-size", "leave it out: pages have 1,000 names"},
+    {"--expected-size", "leave it out: parts grow with the stream"},
+    {"--retry-count", "set AWS_MAX_ATTEMPTS"},
+    {"--credentials-file", "set AWS_SHARED_CREDENTIALS_FILE"},
+    {"--debug", "use --log-level debug"},
+    {"--log", "use --log-level"},
+    {"--output", "use --json"},
+    {"--use-list-objects-v1", "leave it out: listings are of version 2"},
     {"--sse-c", "use --sse-c-key-file FILE"},
     {"--acl-public-read", "use --acl public-read"},
     {"--dryrun", "use --dry-run"},

@@ -18,7 +18,8 @@ struct CommandGroup {
 
 // Man pages know a heading of commands by its first word (tools/man_pages.py).
 constexpr std::array<CommandGroup, 6> kGroups = {{
-    {"Commands for objects and buckets", "ls du head cp mv sync cat pipe rm presign mb rb uploads duplicate run s3d"},
+    {"Commands for objects and buckets",
+     "ls du head cp mv sync cat pipe rm presign mb rb undelete restore uploads duplicate run s3d"},
     {"Commands for mounts", "mount umount stats csi"},
     {"Commands for data", "data tokenizer"},
     {"Commands for training", "init train job ckpt top sagemaker"},

@@ -121,6 +121,79 @@ def versions(minio):
     assert len(minio.run("ls", "--all-versions", "s3://kept/many").splitlines()) == 1005
 
 
+def old_versions(minio):
+    """Reads, restores and deletes versions: by their ids, and as of a time."""
+    minio.s3.create_bucket(Bucket="past")
+    minio.s3.put_bucket_versioning(Bucket="past", VersioningConfiguration={"Status": "Enabled"})
+
+    def put(key, body):
+        return minio.s3.put_object(Bucket="past", Key=key, Body=body, Metadata={"body": body.decode()})["VersionId"]
+
+    def now():
+        """The time of the last write, in milliseconds of the store. Later writes have later ones."""
+        versions = minio.s3.list_object_versions(Bucket="past")["Versions"]
+        time.sleep(0.002)
+        return max(version["LastModified"] for version in versions).isoformat(timespec="milliseconds")[:23]
+
+    first = put("d/a", b"old a")
+    put("d/b", b"old b")
+    put("d/only", b"old only")
+    then = now()
+    put("d/a", b"new a, longer")
+    put("d/new", b"new")
+    minio.s3.delete_object(Bucket="past", Key="d/b")
+    marker = minio.s3.delete_object(Bucket="past", Key="d/only")["VersionId"]
+
+    assert [line.split()[-1] for line in minio.run("ls", "-r", "--at", then, "s3://past/").splitlines()] == [
+        "d/a", "d/b", "d/only"]
+    assert minio.run("ls", "--at", then, "s3://past/").split() == ["DIR", "d/"]
+    assert minio.run("cat", "--at", then, "s3://past/d/a") == "old a"
+    assert minio.run("cat", "--version-id", first, "s3://past/d/a") == "old a"
+    assert minio.run("cat", "s3://past/d/a") == "new a, longer"
+    assert json.loads(minio.run("--json", "du", "--at", then, "s3://past/d/"))["objects"] == 3
+    head = json.loads(minio.run("--json", "head", "--version-id", first, "s3://past/d/a"))
+    assert head["version_id"] == first and head["metadata"] == {"body": "old a"}, head
+    minio.run("cp", "--version-id", first, "s3://past/d/a", "back")
+    assert (minio.folder / "back").read_text() == "old a"
+    minio.run("cp", "-r", "--at", then, "s3://past/d/", "as-of")
+    assert sorted(path.name for path in (minio.folder / "as-of").iterdir()) == ["a", "b", "only"]
+    # Faults are named.
+    assert "is no time" in minio.run("ls", "--at", "yesterday", "s3://past/", status=2)
+    assert "are for s3://" in minio.run("ls", "--at", then, ".", status=2)
+    assert "may be many" in minio.run("cp", "-r", "--version-id", first, "s3://past/d/", "x", status=2)
+    assert "delete marker" in minio.run("cat", "--version-id", marker, "s3://past/d/only", status=2)
+    minio.run("cat", "--version-id", "00000000-0000-0000-0000-000000000000", "s3://past/d/a", status=4)
+    minio.run("cat", "--at", then, "s3://past/d/new", status=4)
+
+    # An old version becomes the current one again, by a copy on the server, and with it all that was there.
+    minio.run("cp", "--version-id", first, "s3://past/d/a", "s3://past/d/a")
+    assert minio.run("cat", "s3://past/d/a") == "old a"
+    minio.run("undelete", "s3://past/d/only")
+    assert minio.run("cat", "s3://past/d/only") == "old only"
+    assert "is or was" in minio.run("undelete", "s3://past/d/never", status=4)
+    minio.s3.delete_object(Bucket="past", Key="d/only")
+    minio.s3.delete_object(Bucket="past", Key="d/only")
+    assert len(minio.run("undelete", "-r", "--dry-run", "s3://past/d/").splitlines()) == 2
+    minio.run("undelete", "-r", "s3://past/d/")
+    assert minio.run("cat", "s3://past/d/b", "s3://past/d/only") == "old bold only"
+    put("d/a", b"newer")
+    minio.run("sync", "--at", then, "--checksum", "--delete", "s3://past/d/", "s3://past/d/")
+    assert minio.run("cat", "s3://past/d/*") == "old aold bold only"
+
+    # Versions go for good.
+    minio.run("rm", "--version-id", first, "s3://past/d/a")
+    assert first not in minio.run("ls", "-r", "--versions", "s3://past/")
+    assert "has no version" in minio.run("rm", "--version-id", first, "s3://past/d/a", status=4)
+    minio.run("rm", "--versions", "s3://past/d/a")
+    assert "d/a" not in minio.run("ls", "-r", "--versions", "s3://past/")
+    assert "d/b" in minio.run("ls", "-r", "--versions", "s3://past/")
+    minio.run("rm", "-r", "--versions", "--exclude", "new", "s3://past/d/")
+    assert {json.loads(line)["key"] for line in
+            minio.run("--json", "ls", "-r", "--versions", "s3://past/").splitlines()} == {"d/new"}
+    minio.run("rb", "--force", "s3://past")
+    assert "past" not in minio.run("ls")
+
+
 def etags_of_parts(minio):
     """Uneven parts, no checksum: the sizes of all parts must be asked for; a wrong byte must be found."""
     sizes = [5 * MIB, 7 * MIB, 6 * MIB, 100]
@@ -154,7 +227,7 @@ def main():
     if not shutil.which("openssl"):
         skip("openssl is not installed")
     with tempfile.TemporaryDirectory() as folder, Minio(folder, os.path.abspath(options.millrace)) as minio:
-        for part in (customers_keys, versions, etags_of_parts):
+        for part in (customers_keys, versions, old_versions, etags_of_parts):
             part(minio)
             print(part.__name__, "passed", flush=True)
 

@@ -18,6 +18,9 @@ std::uint64_t Context::DataBudget() const {
 Result<std::unique_ptr<object::Connection>> Context::Connect(Role role) const {
   object::ConnectOptions options = globals.connect;
   options.log = log();
+  if (!options.verify_tls) {
+    options.log.Warning("certificates of the endpoint are not verified: others may read and change everything");
+  }
   if (!options.first_contact) options.first_contact = kFirstContact;
   auto read_key = [](const std::string& path) -> Result<std::string> {
     if (path.empty() || path == "none") return "";

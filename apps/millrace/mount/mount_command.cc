@@ -9,6 +9,7 @@
 
 #include "apps/common/flag_checks.h"
 #include "apps/millrace/cli/cli.h"
+#include "apps/millrace/cli/view_flags.h"
 #include "millrace/base/process/descriptor_limit.h"
 #include "millrace/base/text.h"
 #include "millrace/mount/check.h"
@@ -36,6 +37,7 @@ struct MountFlags {
        daemon_only = false, recover = false;
   bool strict = false, allow_delete = false, allow_overwrite = false, no_delete = false, no_overwrite = false;
   bool metrics_insecure = false;
+  std::optional<WallTime> at;
   uid_t uid = ::geteuid();
   gid_t gid = ::getegid();
   int threads = 16, parallel_listing = 1, status_fd = -1;
@@ -62,6 +64,7 @@ Result<mount::SourceOptions> ToSourceOptions(const MountFlags& flags, const Logg
   mount::SourceOptions options{.url = flags.url,
                                .key_prefix = flags.prefix,
                                .read_only = flags.read_only,
+                               .at = flags.at,
                                .allow_delete = !flags.no_delete && (!flags.strict || flags.allow_delete),
                                .allow_overwrite = !flags.no_overwrite && (!flags.strict || flags.allow_overwrite),
                                .uid = flags.uid,
@@ -329,6 +332,9 @@ void AddMount(CLI::App& app, Context& context) {
   mount->add_flag("--recover", flags->recover,
                   "Mount nothing: finish what mounts that were killed left behind, as the next mount would");
   mount->add_flag("--read-only", flags->read_only, "Refuse every change");
+  AddMomentFlag(*mount, flags->at,
+                "With --read-only: a bucket that keeps versions, as it was at this time (UTC, 2026-11-20T12:00) or so "
+                "long ago (2h)");
   CLI::Option* other =
       mount->add_flag("--allow-other", flags->allow_other, "Let other users use the mount, within the files' modes");
   mount->add_flag("--allow-root", flags->allow_root, "Let root use the mount, and nobody else")->excludes(other);

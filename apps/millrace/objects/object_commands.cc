@@ -61,9 +61,10 @@ std::string ObjectPlace::Name(const std::string& of_key) const {
   return local() ? "/" + of_key : object::Url{url.scheme, url.bucket, of_key}.ToString();
 }
 
-Result<ObjectPlace> OpenPlace(object::Connection& connection, const std::string& text) {
+Result<ObjectPlace> OpenPlace(object::Connection& connection, const std::string& text, const ViewFlags& view) {
   ObjectPlace place{.url = MR_TRY(object::ParseUrl(text)), .store = nullptr, .key = ""};
   object::Location location = MR_TRY(object::Locate(connection, text));
+  MR_TRY(view.Apply(place.url, location));
   place.store = std::move(location.store);
   place.key = std::move(location.key);
   return place;
@@ -110,10 +111,15 @@ bool Selection::Wants(const std::string& path) const {
 }
 
 Result<Selection> Select(object::Connection& connection, const std::string& text, const SelectFlags& flags) {
-  Selection selection{.place = MR_TRY(OpenPlace(connection, text)),
+  Selection selection{.place = MR_TRY(OpenPlace(connection, text, flags.view)),
                       .filter = transfer::NameFilter(flags.rules, flags.bookkeeping),
-                      .links = flags.removes ? transfer::Links::kList : transfer::Links::kFollow};
+                      .links = flags.removes       ? transfer::Links::kList
+                               : flags.skips_links ? transfer::Links::kSkip
+                                                   : transfer::Links::kFollow};
   const std::string& key = selection.place.key;
+  if (!flags.view.version.empty() && (flags.recursive || (!flags.raw && transfer::HasWildcard(key)))) {
+    return Fail(Code::kInvalidArgument, "--version-id is of one object, and {} may be many", text);
+  }
   if (!flags.raw && transfer::HasWildcard(key)) {
     selection.glob.emplace(key);
     selection.prefix = selection.glob->literal_prefix();
@@ -127,6 +133,9 @@ Result<Selection> Select(object::Connection& connection, const std::string& text
     }
     selection.single = selection.is_link = true;
     return selection;
+  }
+  if (flags.skips_links && selection.place.local() && !key.ends_with('/') && IsLink(key)) {
+    return Fail(Code::kInvalidArgument, "{} is a symbolic link, which --no-follow-symlinks leaves out", text);
   }
   if (selection.place.local()) MR_TRY(CheckNotSpecial("/" + key, flags.removes));
   bool folder = selection.place.local() && fs::is_directory("/" + key);
@@ -180,7 +189,8 @@ void WarnOfEmptyFilter(const ObjectPlace& place) {
   PrintError("millrace: --include and --exclude leave out all that is at {}\n", place.Name());
 }
 
-TransferRun::TransferRun(const Context& context, std::string verb) : context_(context), verb_(std::move(verb)) {
+TransferRun::TransferRun(const Context& context, std::string verb, bool reports_idle)
+    : context_(context), verb_(std::move(verb)), reports_idle_(reports_idle) {
   const Globals& globals = context.globals;
   show_progress_ = !globals.dry_run && WantsProgress(globals.progress, globals.quiet, globals.json);
   batch_ = std::make_unique<transfer::Batch>(std::min(globals.connect.concurrency, kMaxWorkers), context.stop,
@@ -274,8 +284,8 @@ void TransferRun::PrintItem(const std::string& source, const std::string& destin
   bool deletion = source.empty();
   std::string line = verb_ + " " + (deletion ? "delete" : source) + (destination.empty() ? "" : " " + destination);
   if (deletion && status == "ok") status = "deleted";
-  if (error)
-    PrintError("{}millrace: {}{}: {}\n", show_progress_ ? "\r\033[K" : "", context_.origin, line, error->ToString());
+  if (error && show_progress_) WriteErrorControls("\r\033[K");
+  if (error) PrintError("millrace: {}{}: {}\n", context_.origin, line, error->ToString());
   if (context_.globals.json) {
     Json object = {{"source", source}, {"destination", destination}, {"size", size}, {"status", status}};
     if (error) object["error"] = error->ToString();
@@ -294,7 +304,8 @@ int TransferRun::Finish(const Status& planned, const std::function<void()>& last
   const std::uint64_t done = counters.items_done - cancelled_, failed = counters.items_failed - cancelled_;
   const std::uint64_t bytes = bytes_done_;
   double seconds = std::chrono::duration<double>(SystemClock().Now() - started_).count();
-  if (context_.globals.json) {
+  const bool reports = reports_idle_ || done > unneeded_;
+  if (context_.globals.json && reports) {
     PrintJsonLine({{"event", "summary"},
                    {"items", done - unneeded_ + dry_items_},
                    {"failed", failed},
@@ -303,7 +314,8 @@ int TransferRun::Finish(const Status& planned, const std::function<void()>& last
                    {"bytes", bytes},
                    {"resumed_bytes", counters.bytes_resumed.load()},
                    {"seconds", seconds}});
-  } else if (!context_.globals.quiet && !context_.globals.dry_run && (done > 1 || skipped_ > 0)) {
+  } else if (reports && !context_.globals.json && !context_.globals.quiet && !context_.globals.dry_run &&
+             (done > 1 || skipped_ > 0)) {
     std::string moved = bytes == 0 ? ""
                                    : fmt::format(", {} at {}/s", FormatBytes(bytes),
                                                  FormatBytes(static_cast<std::uint64_t>(bytes / seconds)));
@@ -372,6 +384,7 @@ void AddObjectCommands(CLI::App& app, Context& context) {
   AddStreamCommands(app, context);
   AddManageCommands(app, context);
   AddDuplicateCommand(app, context);
+  AddRestoreCommand(app, context);
   if (!context.shared_connection) AddRunCommand(app, context);  // no runs within runs
 }
 

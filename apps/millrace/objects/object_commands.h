@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "apps/millrace/cli/cli.h"
+#include "apps/millrace/cli/view_flags.h"
 #include "apps/millrace/objects/object_options.h"
 #include "millrace/object/connection.h"
 #include "millrace/transfer/copy/copy.h"
@@ -31,8 +32,9 @@ struct ObjectPlace {
   std::string Name(const std::string& of_key) const;
   std::string Name() const { return Name(key); }
 };
-/// Parses a URL or path, and opens its store. Errors: those of object::Locate().
-Result<ObjectPlace> OpenPlace(object::Connection& connection, const std::string& text);
+/// Parses a URL or path, and opens its store, or the old versions that `view` names. Errors: those of object::Locate()
+/// and ViewFlags::Apply().
+Result<ObjectPlace> OpenPlace(object::Connection& connection, const std::string& text, const ViewFlags& view = {});
 
 /// Flags of the commands that take many sources.
 struct SelectFlags {
@@ -40,6 +42,8 @@ struct SelectFlags {
   bool raw = false;  ///< wildcards are ordinary characters
   bool from_stdin = false;
   bool bookkeeping = false;  ///< includes Millrace's own files, in folders named .millrace
+  ViewFlags view;            ///< --at and --version-id
+  bool skips_links = false;  ///< leaves out symbolic links
   bool removes = false;      ///< the command removes its items: it removes a symbolic link, not the link's target
   std::vector<transfer::FilterRule> rules;  ///< --include and --exclude, in their order
   void AddTo(CLI::App& command);
@@ -68,7 +72,8 @@ struct Selection {
 };
 /// Returns the selection of one argument. A trailing slash, --recursive, an empty key or a wildcard selects many items;
 /// anything else selects one.
-/// Errors: kInvalidArgument for a folder without a slash and --recursive, and for a device, a FIFO or a socket;
+/// Errors: kInvalidArgument for a folder without a slash and --recursive, for a device, a FIFO or a socket, and for
+/// many objects with --version-id;
 /// kNotFound for a local folder that is missing.
 Result<Selection> Select(object::Connection& connection, const std::string& text, const SelectFlags& flags);
 
@@ -87,7 +92,8 @@ void WarnOfEmptyFilter(const ObjectPlace& place);
 class TransferRun {
  public:
   /// `verb` begins each line, such as "cp" or "rm". With --dry-run, prints the items and transfers nothing.
-  TransferRun(const Context& context, std::string verb);
+  /// `reports_idle`: there is a summary also if nothing had to be done.
+  TransferRun(const Context& context, std::string verb, bool reports_idle = true);
   ~TransferRun();
 
   object::Call call() const { return {.stop = context_.stop}; }
@@ -111,6 +117,7 @@ class TransferRun {
 
   const Context& context_;
   const std::string verb_;
+  const bool reports_idle_;
   const TimePoint started_ = SystemClock().Now();
   std::atomic<std::uint64_t> skipped_ = 0;
   std::uint64_t dry_items_ = 0, bytes_done_ = 0;
@@ -171,6 +178,7 @@ void AddListCommands(CLI::App& app, Context& context);    // ls du head
 void AddStreamCommands(CLI::App& app, Context& context);  // cat pipe
 void AddManageCommands(CLI::App& app, Context& context);  // rm presign mb rb
 void AddDuplicateCommand(CLI::App& app, Context& context);
+void AddRestoreCommand(CLI::App& app, Context& context);
 void AddRunCommand(CLI::App& app, Context& context);
 
 }  // namespace millrace::cli

@@ -1,9 +1,15 @@
 #include "apps/millrace/objects/object_copier.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <filesystem>
 #include <functional>
 
+#include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
 #include "millrace/vfs/attributes/attribute_store.h"
+#include "millrace/vfs/metadata/attributes.h"
 
 namespace millrace::cli {
 namespace {
@@ -25,6 +31,32 @@ Status DeleteCopied(const ObjectPlace& from, const object::ObjectInfo& info, con
     return Fail(Code::kStale, "{} was copied, but replaced since; the new object stays", from.Name(info.key));
   }
   return object::Delete(*from.store, info.key, call);
+}
+
+WallTime TimeOf(const timespec& time) {
+  return WallTime(std::chrono::duration_cast<WallTime::duration>(std::chrono::seconds(time.tv_sec) +
+                                                                 std::chrono::nanoseconds(time.tv_nsec)));
+}
+
+timespec SpecOf(WallTime time) {
+  const auto since = time.time_since_epoch();
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(since);
+  return {.tv_sec = seconds.count(),
+          .tv_nsec = std::chrono::duration_cast<std::chrono::nanoseconds>(since - seconds).count()};
+}
+
+/// Gives a downloaded file the permissions and the time that its object stores. Bits that give a file's users the
+/// rights of its owner are left out: the object may be a stranger's.
+Status GiveAttributes(const vfs::StoredAttributes& stored, const std::string& path) {
+  constexpr mode_t kPermissions = 0777;
+  if (stored.is_symlink() || stored.is_special()) return {};
+  if (stored.mode && ::chmod(path.c_str(), *stored.mode & kPermissions) != 0) {
+    return Fail(ErrnoError(errno, "setting the mode of " + path));
+  }
+  if (!stored.modified) return {};
+  const timespec times[] = {{.tv_sec = 0, .tv_nsec = UTIME_OMIT}, SpecOf(*stored.modified)};
+  if (::utimensat(AT_FDCWD, path.c_str(), times, 0) != 0) return Fail(ErrnoError(errno, "setting the time of " + path));
+  return {};
 }
 
 Result<std::vector<transfer::Region>> RegionsOf(const ObjectPlace& place) {
@@ -61,7 +93,29 @@ Status CheckApart(const ObjectPlace& from, const ObjectPlace& to, const transfer
 void CopyFlags::AddCommon(CLI::App& command) {
   write.AddTo(command);
   source.AddTo(command);
+  command.add_flag("--preserve", preserve,
+                   "Keep permissions and times of files: objects store them as `millrace mount` does");
+  command.add_flag("--no-follow-symlinks", select.skips_links, "Leave out symbolic links");
   command.add_flag("--no-verify", no_verify, "Skip checksum verification of downloads");
+}
+
+void CopyFlags::AddWatch(CLI::App& command) {
+  auto* again = command.add_flag("--watch", watch,
+                                 "Go on until a signal: copy again whenever the source has changed. Files that are "
+                                 "being written wait");
+  command
+      .add_option_function<std::string>(
+          "--interval",
+          [this](const std::string& text) {
+            auto parsed = ParseDuration(text);
+            if (!parsed || *parsed <= Duration::zero()) {
+              throw CLI::ValidationError("--interval: " + text + " is not a duration such as 30s");
+            }
+            interval = *parsed;
+          },
+          "With --watch: how often to look at a store, which does not tell of changes (default: 10s)")
+      ->type_name("DURATION")
+      ->needs(again);
 }
 
 std::string AsFolder(const std::string& key) { return key.empty() || key.ends_with('/') ? key : key + "/"; }
@@ -94,7 +148,8 @@ bool Copier::Refused(const ObjectPlace& from, const std::string& source_key, con
   if (same_.Same({*from.store, from.local(), source_key}, {*to_.store, to_.local(), key})) {
     return refuse("source and destination are the same");
   }
-  const bool first = !move_ || flags_.sources().size() < 2 || written_.insert(std::hash<std::string>()(key)).second;
+  const bool clashes = flags_.flatten || (move_ && flags_.sources().size() > 1);  // two may have one name
+  const bool first = !clashes || written_.insert(std::hash<std::string>()(key)).second;
   return first ? false : refuse("another source of this command has this destination; it is not overwritten");
 }
 
@@ -110,10 +165,32 @@ void Copier::Add(const CopySource& from, Item item, const std::string& key) {
 
 void Copier::AddBeneath(const CopySource& from, const std::string& folder, Item item) {
   const bool marks = item.info.size == 0 || item.info.size == vfs::AttributeStore::kMarkBody.size();
-  if (to_.local() && marks && (item.name.empty() || item.name.ends_with('/'))) return run_.Skip();
-  auto key = KeyBeneath(to_, folder, item.name);
+  if (to_.local() && marks && (item.name.empty() || item.name.ends_with('/'))) {
+    const bool makes = flags_.empty_folders && !flags_.flatten && !item.name.empty();
+    return makes ? AddFolder(from, folder, item) : run_.Skip();
+  }
+  const std::string name = flags_.flatten ? item.name.substr(item.name.rfind('/') + 1) : item.name;
+  auto key = KeyBeneath(to_, folder, name);
   if (!key) return run_.AddFailure(from.selection.place.Name(item.info.key), to_.Name(folder), key.error());
   Add(from, std::move(item), *key);
+}
+
+void Copier::AddFolder(const CopySource& from, const std::string& folder, const Item& item) {
+  const std::string source = from.selection.place.Name(item.info.key);
+  const auto key = KeyBeneath(to_, folder, item.name.substr(0, item.name.size() - 1));
+  if (!key) return run_.AddFailure(source, to_.Name(folder), key.error());
+  run_.Add(source, to_.Name(*key + "/"), 0, [this, key = *key](const object::Call& call) -> Result<bool> {
+    if (to_.local()) {
+      std::error_code error;
+      const bool made = std::filesystem::create_directories("/" + key, error);
+      if (error) return Fail(ErrnoError(error.value(), "making the folder /" + key));
+      return made;
+    }
+    const auto put = object::Put(*to_.store, key + "/", {}, {.if_none_match = true}, call);
+    if (!put && put.error().code() == Code::kPreconditionFailed) return false;
+    if (!put) return Fail(put.error());
+    return true;
+  });
 }
 
 void Copier::AddUnseen(const CopySource& from, const std::string& folder) {
@@ -129,9 +206,30 @@ void Copier::AddUnseen(const CopySource& from, const std::string& folder) {
   });
 }
 
-Result<bool> Copier::Move(const CopySource& from, const Item& item, const std::string& key, const object::Call& call) {
-  if (from.remover) return MoveFile(from, item, key, call);
+/// Returns the item with the metadata of its object, if the copy needs them. Errors: kStale if it was replaced.
+Result<Item> Copier::WithAttributes(const ObjectPlace& from, const Item& item, const object::Call& call) const {
+  if (!flags_.preserve || !to_.local() || from.local()) return item;
+  auto head = MR_TRY(object::Head(*from.store, item.info.key, call));
+  if (!head || head->etag != item.info.etag) {
+    return Fail(Code::kStale, "{} was replaced or deleted meanwhile", from.Name(item.info.key));
+  }
+  return Item{item.name, *std::move(head)};
+}
+
+/// Returns whether the file that the item would become has its size and the time that the item's object stores.
+bool Copier::IsSameFile(const Item& item, const std::string& key) const {
+  const auto modified = vfs::FromMetadata(item.info.metadata).modified;
+  struct stat file = {};
+  return modified && ::stat(("/" + key).c_str(), &file) == 0 &&
+         static_cast<std::uint64_t>(file.st_size) == item.info.size && TimeOf(file.st_mtim) == *modified;
+}
+
+Result<bool> Copier::Move(const CopySource& from, const Item& listed, const std::string& key,
+                          const object::Call& call) {
+  if (from.remover) return MoveFile(from, listed, key, call);
   const ObjectPlace& place = from.selection.place;
+  const Item item = MR_TRY(WithAttributes(place, listed, call));
+  if (flags_.is_sync && flags_.preserve && to_.local() && !flags_.when.checksum && IsSameFile(item, key)) return false;
   if (!MR_TRY(Needed(place, item.info, key, call))) return false;
   if (!MR_TRY(Written(CopyOne(place, item, key, call)))) return false;
   if (!move_) return true;
@@ -181,13 +279,20 @@ Status Copier::SendFile(const transfer::LocalFile& file, const std::string& key,
   if (to_.local()) return transfer::CopyFile(file, "/" + key, settings_, call);
   object::PutOptions put = flags_.write.ForUpload(key);
   put.if_none_match = flags_.no_clobber;
+  if (flags_.preserve) {
+    const vfs::StoredAttributes stored{.mode = file.state().st_mode, .modified = TimeOf(file.modified())};
+    MR_TRY(vfs::ToMetadata(stored, put.metadata));
+  }
   return transfer::Upload(file, *to_.store, key, put, settings_, call);
 }
 
 /// Copies one item between any two places, local or not.
 Status Copier::CopyOne(const ObjectPlace& from, const Item& item, const std::string& key, const object::Call& call) {
   if (from.local()) return SendFile(MR_TRY(transfer::LocalFile::Open("/" + item.info.key)), key, call);
-  if (to_.local()) return transfer::Download(*from.store, item.info, "/" + key, settings_, call);
+  if (to_.local()) {
+    MR_TRY(transfer::Download(*from.store, item.info, "/" + key, settings_, call));
+    return flags_.preserve ? GiveAttributes(vfs::FromMetadata(item.info.metadata), "/" + key) : Status();
+  }
   if (from.url.scheme != to_.url.scheme || always_relays_) {
     return transfer::RelayObject(*from.store, item.info, *to_.store, key,
                                  MR_TRY(RelayOptions(from, item.info, key, call)), relay_, settings_, call);

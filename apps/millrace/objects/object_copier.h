@@ -23,12 +23,18 @@ struct CopyFlags {
   WriteFlags write;
   SourceFlags source;
   transfer::CopyWhen when;
-  bool no_verify = false, no_clobber = false;
+  bool no_verify = false, no_clobber = false, flatten = false;
   bool delete_extra = false, size_only = false, exact_timestamps = false, allow_empty_source = false;
+  bool empty_folders = false;                    ///< copies them too: in a bucket, they are marker objects
+  bool preserve = false;                         ///< modes and times are stored with objects, and given back to files
+  bool watch = false;                            ///< syncs again whenever the source has changed
+  Duration interval = std::chrono::seconds(10);  ///< between two looks at a store that is watched
+  bool is_sync = false;                          ///< files that have the time of their object are equal to it
   std::optional<std::uint64_t> max_delete;
   std::string share;  ///< as --share
 
   void AddCommon(CLI::App& command);
+  void AddWatch(CLI::App& command);
   std::span<const std::string> sources() const { return std::span(places).first(places.size() - 1); }
   const std::string& destination() const { return places.back(); }
 };
@@ -69,6 +75,8 @@ class Copier {
   /// Adds an item below a folder. Objects that stand for folders ("a/", empty or with the mark of a mount) do not
   /// become files.
   void AddBeneath(const CopySource& from, const std::string& folder, transfer::Item item);
+  /// Adds a folder, "a/b/": makes it if it does not exist.
+  void AddFolder(const CopySource& from, const std::string& folder, const transfer::Item& item);
   /// Adds one object or file whose size and ETag are not known yet.
   void AddUnseen(const CopySource& from, const std::string& folder);
   /// Removes symbolic links to folders whose files were all moved. REQUIRES: the run has ended.
@@ -85,6 +93,9 @@ class Copier {
   Result<bool> MoveFile(const CopySource& from, const transfer::Item& item, const std::string& key,
                         const object::Call& call);
   Result<bool> Written(const Status& copied) const;
+  Result<transfer::Item> WithAttributes(const ObjectPlace& from, const transfer::Item& item,
+                                        const object::Call& call) const;
+  bool IsSameFile(const transfer::Item& item, const std::string& key) const;
   Status CheckArrived(std::uint64_t size, const std::string& key, const object::Call& call) const;
   Status CopyOne(const ObjectPlace& from, const transfer::Item& item, const std::string& key, const object::Call& call);
   Result<object::PutOptions> RelayOptions(const ObjectPlace& from, const object::ObjectInfo& info,
@@ -102,7 +113,7 @@ class Copier {
   const bool always_relays_;
   MemoryBudget relay_;
   transfer::SameFileCheck same_;
-  std::unordered_set<std::size_t> written_;  ///< hashes of the keys that this move has written
+  std::unordered_set<std::size_t> written_;  ///< hashes of the keys that have a source, where two might have one
   Mutex mutex_;
   std::map<std::string, Link> links_ MR_GUARDED_BY(mutex_);  ///< by path
 };

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "apps/millrace/objects/object_copier.h"
+#include "apps/millrace/objects/object_folders.h"
 
 namespace millrace::cli {
 namespace {
@@ -42,6 +43,16 @@ ObjectPlace FolderOf(const Selection& selection) {
 bool IsAtDestination(const Selection& selection, const ObjectPlace& to, const std::string& key) {
   return selection.glob && selection.place.store->Identity() == to.store->Identity() && !to.key.empty() &&
          key.starts_with(AsFolder(to.key));
+}
+
+/// Adds the empty folders of a local tree.
+void AddEmptyFolders(Copier& copier, const CopySource& source, const std::string& to_folder) {
+  const Selection& selection = source.selection;
+  if (!selection.place.local() || selection.single || selection.glob) return;
+  for (const std::string& name : EmptyFolders("/" + selection.prefix)) {
+    if (!selection.filter.Passes(name)) continue;
+    copier.AddFolder(source, to_folder, FolderItem(selection.prefix, name));
+  }
 }
 
 Result<int> CopyOrMove(const Context& context, object::Connection& connection, const CopyFlags& flags, bool move) {
@@ -92,6 +103,7 @@ Result<int> CopyOrMove(const Context& context, object::Connection& connection, c
           return {};
         });
     if (!planned) break;
+    if (flags.empty_folders) AddEmptyFolders(copier, source, AsFolder(to.key));
   }
   return run.Finish(planned, [&] { copier.RemoveLinks(); });
 }
@@ -117,7 +129,9 @@ void AddCopyCommands(CLI::App& app, Context& context) {
             " -r --exclude '*.tmp' s3://a/x/ s3://b/y/\n"
             "  millrace " +
             verb + " -r --source-profile other s3://a/x/ s3://b/x/   # from another account or endpoint\n" +
-            (move ? "" : "  tar c data | millrace cp - s3://bucket/data.tar   # a dash is standard input or output\n"),
+            (move ? ""
+                  : "  millrace cp -r --at 2026-11-20T12:00 s3://a/x/ old/   # as it was then\n"
+                    "  tar c data | millrace cp - s3://bucket/data.tar   # a dash is standard input or output\n"),
         [&context, flags, move] {
           return WithConnection(
               context, [&](object::Connection& connection) { return CopyOrMove(context, connection, *flags, move); });
@@ -133,7 +147,10 @@ void AddCopyCommands(CLI::App& app, Context& context) {
     flags->select.AddTo(*command);
     flags->select.bookkeeping = move;  // mv leaves nothing behind
     if (!move) flags->select.AddBookkeepingTo(*command);
+    if (!move) flags->select.view.AddTo(*command, true);
     flags->AddCommon(*command);
+    if (!move) command->add_flag("--empty-folders", flags->empty_folders, "Copy empty folders too");
+    command->add_flag("--flatten", flags->flatten, "Put all files into the destination itself, without their folders");
     command->add_flag("-n,--no-clobber", flags->no_clobber, "Overwrite nothing");
     command->add_flag("-u,--if-newer", flags->when.newer, "Overwrite only if the source is newer");
     command->add_flag("-s,--if-size-differ", flags->when.size_differs, "Overwrite only if the sizes differ");

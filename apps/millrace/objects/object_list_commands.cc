@@ -18,6 +18,7 @@ struct ListFlags {
   std::vector<std::string> urls;
   bool recursive = false, human = false, raw = false, all_versions = false, bookkeeping = false, details = false,
        summarize = false;
+  ViewFlags view;
   std::string Size(std::uint64_t bytes) const { return human ? FormatBytes(bytes) : std::to_string(bytes); }
 };
 
@@ -147,7 +148,7 @@ Result<int> List(const Context& context, object::Connection& connection, const L
       MR_TRY(ListVersions(context, connection, flags, text));
       continue;
     }
-    ObjectPlace place = MR_TRY(OpenPlace(connection, text));
+    ObjectPlace place = MR_TRY(OpenPlace(connection, text, flags.view));
     if (!flags.recursive && (flags.raw || !transfer::HasWildcard(place.key))) {
       bool any = false;
       MR_TRY(ListLevel(context, flags, place, totals, any));
@@ -160,7 +161,8 @@ Result<int> List(const Context& context, object::Connection& connection, const L
       continue;
     }
     Selection selection = MR_TRY(
-        Select(connection, text, {.recursive = flags.recursive, .raw = flags.raw, .bookkeeping = flags.bookkeeping}));
+        Select(connection, text,
+               {.recursive = flags.recursive, .raw = flags.raw, .bookkeeping = flags.bookkeeping, .view = flags.view}));
     MR_TRY(ForEach(
         selection, {.stop = context.stop},
         [&](const std::string& path, const Error& error) {
@@ -180,11 +182,11 @@ Result<int> DiskUsage(const Context& context, object::Connection& connection, co
   for (const std::string& text : flags.urls) {
     std::uint64_t bytes = 0, objects = 0;
     int unreadable = 0;
-    ObjectPlace place = MR_TRY(OpenPlace(connection, text));
+    ObjectPlace place = MR_TRY(OpenPlace(connection, text, flags.view));
     bool many = place.key.empty() || place.key.ends_with('/') || (!flags.raw && transfer::HasWildcard(place.key));
     if (!many) many = !MR_TRY(object::Head(*place.store, place.key, {.stop = context.stop}));
-    Selection selection =
-        MR_TRY(Select(connection, text, {.recursive = many, .raw = flags.raw, .bookkeeping = flags.bookkeeping}));
+    Selection selection = MR_TRY(Select(
+        connection, text, {.recursive = many, .raw = flags.raw, .bookkeeping = flags.bookkeeping, .view = flags.view}));
     MR_TRY(ForEach(
         selection, {.stop = context.stop},
         [&](const std::string& path, const Error& error) {
@@ -228,11 +230,18 @@ void AddDetails(const object::ObjectInfo& info, Json& json) {
   add("cache_control", info.attributes->cache_control);
   add("content_encoding", info.attributes->content_encoding);
   add("content_disposition", info.attributes->content_disposition);
+  add("content_language", info.attributes->content_language);
+  add("expires", info.attributes->expires);
+  add("website_redirect", info.attributes->website_redirect);
+  add("restore", info.attributes->restore);
+  add("lock_mode", info.attributes->lock_mode);
+  add("lock_until", info.attributes->lock_until);
+  add("legal_hold", info.attributes->legal_hold);
 }
 
 Result<int> Head(const Context& context, object::Connection& connection, const ListFlags& flags) {
   for (const std::string& text : flags.urls) {
-    ObjectPlace place = MR_TRY(OpenPlace(connection, text));
+    ObjectPlace place = MR_TRY(OpenPlace(connection, text, flags.view));
     if (place.key.empty()) return Fail(Code::kInvalidArgument, "{} names no object", text);
     auto info = MR_TRY(object::Head(*place.store, place.key, {.stop = context.stop}));
     if (!info) return Fail(Code::kNotFound, "{} does not exist", place.Name());
@@ -242,6 +251,7 @@ Result<int> Head(const Context& context, object::Connection& connection, const L
                  {"modified", FormatIso8601(info->modified)},
                  {"content_type", info->content_type},
                  {"metadata", Json::object()}};
+    if (!info->version.empty()) json["version_id"] = info->version;
     for (const auto& [name, value] : info->metadata) json["metadata"][name] = value;
     AddDetails(*info, json);
     if (context.globals.json) {
@@ -287,14 +297,19 @@ void AddListCommands(CLI::App& app, Context& context) {
   ls->add_flag("-l,--long", ls_flags->details, "Print ETags too");
   ls->add_flag("--summarize", ls_flags->summarize, "Print the number of objects and bytes at the end");
   ls->add_flag("--raw", ls_flags->raw, "Treat *, ? and [ as ordinary characters");
-  ls->add_flag("--all-versions", ls_flags->all_versions, "List every version of each object, and delete markers");
+  auto* versions = ls->add_flag("--versions,--all-versions", ls_flags->all_versions,
+                                "List every version of each object, and delete markers");
+  ls_flags->view.AddTo(*ls, false);
+  ls->get_option("--at")->excludes(versions);
   auto [du, du_flags] = add("du", "Add up the sizes of objects",
                             "  millrace du s3://bucket/data/\n  millrace du -h 's3://bucket/*.parquet'\n", DiskUsage);
   du->add_option("URL", du_flags->urls, "s3://bucket/prefix, hf://OWNER/MODEL/ or a path")->required();
   AddSizeFlags(*du, *du_flags);
   du->add_flag("--raw", du_flags->raw, "Treat *, ? and [ as ordinary characters");
+  du_flags->view.AddTo(*du, false);
   auto [head, head_flags] =
       add("head", "Show an object's size, ETag, times and metadata", "  millrace head s3://bucket/model.bin\n", Head);
+  head_flags->view.AddTo(*head, true);
   head->add_option("URL", head_flags->urls, "s3://bucket/key, hf://OWNER/MODEL/file or a path")->required();
 }
 

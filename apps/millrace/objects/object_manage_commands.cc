@@ -6,7 +6,7 @@
 #include <map>
 
 #include "apps/common/flag_checks.h"
-#include "apps/millrace/objects/object_commands.h"
+#include "apps/millrace/objects/object_versions.h"
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
 
@@ -14,17 +14,25 @@ namespace millrace::cli {
 namespace {
 
 struct RemoveFlags {
+  /// The versions that go: the current one, which leaves a delete marker where old ones are kept; all, for good; all,
+  /// or the current one if the store does not list versions.
+  enum class Versions { kCurrent, kAll, kAllThatAreListed } versions = Versions::kCurrent;
   std::vector<std::string> urls;
   SelectFlags select;
+  std::string version_id;  ///< only this version goes
   bool yes = false;
 };
 
 /// Returns the items that rm shall remove. Errors: kInvalidArgument for a prefix or folder without --recursive.
 Result<std::vector<Selection>> SelectRemovals(object::Connection& connection, const RemoveFlags& flags) {
   std::vector<Selection> selections;
+  const bool one_version = !flags.version_id.empty();
   for (const std::string& url : MR_TRY(flags.select.Sources(flags.urls))) {
     selections.push_back(MR_TRY(Select(connection, url, flags.select)));
     const Selection& selection = selections.back();
+    if (one_version && !selection.single) {
+      return Fail(Code::kInvalidArgument, "--version-id is of one object, and {} may be many", url);
+    }
     if (selection.single || selection.glob || flags.select.recursive) continue;
     return Fail(Code::kInvalidArgument, "{} is {}; add --recursive to delete all that is in it", url,
                 selection.prefix.empty() ? "a whole bucket" : "a folder");
@@ -40,13 +48,19 @@ Result<bool> Confirm(const Context& context, const std::vector<Selection>& selec
   if (isatty(STDIN_FILENO) != 1 || isatty(STDERR_FILENO) != 1) return true;
   std::uint64_t count = 0, bytes = 0;
   for (const Selection& selection : selections) {
+    auto add = [&](std::uint64_t size) -> Status {
+      ++count;
+      bytes += size;
+      return {};
+    };
+    if (flags.versions == RemoveFlags::Versions::kAll) {
+      MR_TRY(ForEachVersion(selection, {.stop = context.stop},
+                            [&](const object::VersionInfo& version) { return add(version.info.size); }));
+      continue;
+    }
     MR_TRY(ForEach(
         selection, {.stop = context.stop}, [](const std::string&, const Error&) {},
-        [&](const transfer::Item& item) -> Status {
-          ++count;
-          bytes += item.info.size;
-          return {};
-        }));
+        [&](const transfer::Item& item) { return add(item.info.size); }));
   }
   if (count <= kManyItems) return true;
   PrintError("rm: delete {} items ({}) of {}? [y/N] ", FormatCount(count), FormatBytes(bytes),
@@ -54,6 +68,22 @@ Result<bool> Confirm(const Context& context, const std::vector<Selection>& selec
   std::string answer;
   std::getline(std::cin, answer);
   return answer == "y" || answer == "Y" || answer == "yes";
+}
+
+/// Adds the deletion of the versions that the selection and the flags select. Errors: kNotFound if there are none.
+Status AddVersionDeletions(TransferRun& run, const Selection& selection, const RemoveFlags& flags) {
+  VersionDeletions deletions(run, selection.place);
+  bool any = false;
+  const Status listed = ForEachVersion(selection, run.call(), [&](object::VersionInfo version) -> Status {
+    if (!flags.version_id.empty() && version.id != flags.version_id) return {};
+    any = true;
+    deletions.Add({std::move(version.info.key), std::move(version.id)});
+    return {};
+  });
+  deletions.Flush();
+  if (!listed || any || selection.place.key.empty()) return listed;
+  return Fail(Code::kNotFound, "{} has no version{}{}", selection.place.Name(), flags.version_id.empty() ? "" : " ",
+              flags.version_id);
 }
 
 Result<int> Remove(const Context& context, object::Connection& connection, const RemoveFlags& flags) {
@@ -65,8 +95,16 @@ Result<int> Remove(const Context& context, object::Connection& connection, const
   TransferRun run(context, "rm");
   Status planned;
   std::map<std::string, Deletions> listed;  // by bucket
+  using Versions = RemoveFlags::Versions;
   for (const Selection& selection : selections) {
     const ObjectPlace& place = selection.place;
+    if (flags.versions != Versions::kCurrent || !flags.version_id.empty()) {
+      planned = AddVersionDeletions(run, selection, flags);
+      const bool unlisted = !planned && (planned.error().code() == Code::kUnsupported ||
+                                         planned.error().code() == Code::kPermissionDenied);
+      if (planned) continue;
+      if (!unlisted || flags.versions != Versions::kAllThatAreListed) break;
+    }
     if (flags.select.from_stdin && selection.single && !place.local()) {
       // A long list: deletes a thousand keys per request, without a look-up of each.
       listed.try_emplace(place.url.bucket, run, place, "", false).first->second.Add(place.key);
@@ -235,7 +273,8 @@ void AddManageCommands(CLI::App& app, Context& context) {
   CLI::App* rm = AddCommand(app, context, "rm", "Delete objects",
                             "  millrace rm s3://bucket/key\n"
                             "  millrace rm -r --dry-run s3://bucket/old/\n"
-                            "  millrace rm 's3://bucket/*.tmp'\n",
+                            "  millrace rm 's3://bucket/*.tmp'\n"
+                            "  millrace rm -r --versions s3://bucket/old/   # of a bucket that keeps versions\n",
                             [&context, removal] {
                               return WithConnection(context, [&](object::Connection& connection) {
                                 return Remove(context, connection, *removal);
@@ -244,6 +283,11 @@ void AddManageCommands(CLI::App& app, Context& context) {
   rm->add_option("URL", removal->urls, "s3://bucket/key, file:///path or a path; wildcards * ? [a-z]");
   removal->select.removes = removal->select.bookkeeping = true;
   removal->select.AddTo(*rm);
+  auto* all = rm->add_flag_callback(
+      "--versions", [removal] { removal->versions = RemoveFlags::Versions::kAll; },
+      "Delete all versions and delete markers, for good");
+  rm->add_option("--version-id", removal->version_id, "Delete only this version of the object, for good")
+      ->excludes(all);
   rm->add_flag("-y,--yes", removal->yes, "Delete more than 1,000 items without asking");
 
   auto presign = std::make_shared<PresignFlags>();
@@ -287,10 +331,13 @@ void AddManageCommands(CLI::App& app, Context& context) {
                               });
                             });
   rb->add_option("URL", removed->removal.urls, "s3://bucket")->required();
-  rb->add_flag("--force", removed->force, "First delete all objects and abort all unfinished uploads");
+  rb->add_flag("--force", removed->force,
+               "First delete all objects with all their versions, and abort all unfinished uploads");
+  removed->removal.versions = RemoveFlags::Versions::kAllThatAreListed;
   rb->add_flag("-y,--yes", removed->removal.yes, "Delete more than 1,000 objects without asking");
   removed->removal.select.recursive = removed->removal.select.bookkeeping = true;
   AddUploadsCommand(app, context);
+  AddUndeleteCommand(app, context);
 }
 
 }  // namespace millrace::cli

@@ -3,39 +3,11 @@
 #include <map>
 
 #include "apps/common/flag_checks.h"
+#include "millrace/base/files/content_types.h"
 #include "millrace/base/text.h"
 
 namespace millrace::cli {
 namespace {
-
-/// Returns the media type for the name's extension, or "", with which the store decides.
-std::string ContentTypeOf(const std::string& name) {
-  static const std::map<std::string, std::string, std::less<>> kTypes = {{"bin", "application/octet-stream"},
-                                                                         {"css", "text/css"},
-                                                                         {"csv", "text/csv"},
-                                                                         {"gif", "image/gif"},
-                                                                         {"gz", "application/gzip"},
-                                                                         {"html", "text/html"},
-                                                                         {"jpeg", "image/jpeg"},
-                                                                         {"jpg", "image/jpeg"},
-                                                                         {"js", "text/javascript"},
-                                                                         {"json", "application/json"},
-                                                                         {"md", "text/markdown"},
-                                                                         {"mp4", "video/mp4"},
-                                                                         {"pdf", "application/pdf"},
-                                                                         {"png", "image/png"},
-                                                                         {"svg", "image/svg+xml"},
-                                                                         {"tar", "application/x-tar"},
-                                                                         {"txt", "text/plain"},
-                                                                         {"wav", "audio/wav"},
-                                                                         {"xml", "application/xml"},
-                                                                         {"yaml", "application/yaml"},
-                                                                         {"zip", "application/zip"},
-                                                                         {"zst", "application/zstd"}};
-  std::size_t dot = name.rfind('.');
-  auto found = dot == std::string::npos ? kTypes.end() : kTypes.find(ToLower(name.substr(dot + 1)));
-  return found == kTypes.end() ? "" : found->second;
-}
 
 /// The part before the first '=' in lower case, and the part behind it.
 std::map<std::string, std::string> Pairs(const std::vector<std::string>& metadata) {
@@ -45,6 +17,27 @@ std::map<std::string, std::string> Pairs(const std::vector<std::string>& metadat
     pairs[ToLower(pair.substr(0, equals))] = pair.substr(equals + 1);
   }
   return pairs;
+}
+
+/// Checks tags in the form of a query: "name=value&name=value".
+Status CheckTags(std::string_view tags) {
+  constexpr std::size_t kMostTags = 10, kMostName = 128, kMostValue = 256;  // characters; limits of S3
+  if (tags.empty()) return {};
+  const std::vector<std::string_view> all = Split(tags, '&');
+  if (all.size() > kMostTags)
+    return Fail(Code::kInvalidArgument, "--tagging: an object has at most {} tags", kMostTags);
+  for (std::string_view tag : all) {
+    const std::size_t equals = tag.find('=');
+    const auto name = PercentDecode(tag.substr(0, equals), /*plus_is_space=*/true);
+    const auto value =
+        PercentDecode(equals == tag.npos ? std::string_view() : tag.substr(equals + 1), /*plus_is_space=*/true);
+    if (equals == tag.npos || !name || name->empty() || !value || name->size() > 4 * kMostName ||
+        value->size() > 4 * kMostValue) {
+      return Fail(Code::kInvalidArgument,
+                  "--tagging {}: expected name=value, with %26 for & and %3D for =, and further ones after &", tag);
+    }
+  }
+  return {};
 }
 
 template <class Into>
@@ -86,6 +79,15 @@ void WriteFlags::AddTo(CLI::App& command) {
   command.add_option("--cache-control", attributes.cache_control, "Cache-Control of the objects");
   command.add_option("--content-encoding", attributes.content_encoding, "Content-Encoding of the objects");
   command.add_option("--content-disposition", attributes.content_disposition, "Content-Disposition of the objects");
+  command.add_option("--content-language", attributes.content_language, "Content-Language of the objects");
+  command.add_option("--expires", attributes.expires, "Expires of the objects, such as 2027-01-31T00:00:00Z");
+  command.add_option("--website-redirect", attributes.website_redirect,
+                     "Where a bucket that is a web site sends those who ask for the objects");
+  command.add_option("--tagging", attributes.tagging, "Tags of the objects: name=value&name=value")->type_name("TAGS");
+  command
+      .add_option("--metadata-directive", metadata_directive,
+                  "Of copies inside the store: COPY keeps the source's metadata, REPLACE drops all of it")
+      ->check(OneOf({"COPY", "REPLACE"}));
 }
 
 void SourceFlags::AddTo(CLI::App& command) {
@@ -113,6 +115,14 @@ Status WriteFlags::Check() const {
       return Fail(Code::kInvalidArgument, "--metadata {}: expected name=value", pair);
     }
   }
+  MR_TRY(CheckTags(attributes.tagging));
+  if (!attributes.expires.empty() && !ParseHttpDate(attributes.expires) && !ParseIso8601(attributes.expires)) {
+    return Fail(Code::kInvalidArgument, "--expires {}: expected a time such as 2027-01-31T00:00:00Z",
+                attributes.expires);
+  }
+  if (metadata_directive == "COPY" && HasMetadata()) {
+    return Fail(Code::kInvalidArgument, "--metadata-directive COPY keeps all metadata, and other flags replace them");
+  }
   if (!attributes.kms_key.empty() && attributes.encryption == "AES256") {
     return Fail(Code::kInvalidArgument, "--sse-kms-key-id goes with --sse aws:kms, not AES256");
   }
@@ -120,19 +130,25 @@ Status WriteFlags::Check() const {
 }
 
 object::PutOptions WriteFlags::ForUpload(const std::string& name) const {
-  object::PutOptions put{.content_type = content_type.empty() ? ContentTypeOf(name) : content_type,
-                         .metadata = Pairs(metadata),
-                         .attributes = attributes};
+  object::PutOptions put{
+      .content_type = content_type.empty() ? std::string(ContentTypes::OfSystem().Of(name)) : content_type,
+      .metadata = Pairs(metadata),
+      .attributes = attributes};
   if (!attributes.kms_key.empty() && attributes.encryption.empty()) put.attributes.encryption = "aws:kms";
+  if (const auto time = ParseIso8601(attributes.expires)) put.attributes.expires = FormatHttpDate(*time);
   return put;
+}
+
+bool WriteFlags::HasMetadata() const {
+  const object::Attributes& a = attributes;
+  return !metadata.empty() || !content_type.empty() || !a.cache_control.empty() || !a.content_encoding.empty() ||
+         !a.content_disposition.empty() || !a.content_language.empty() || !a.expires.empty();
 }
 
 object::CopyOptions WriteFlags::ForCopy() const {
   object::CopyOptions copy{.attributes = ForUpload("").attributes};
-  const object::Attributes& a = attributes;
   // S3 can replace the metadata of a copy only as a whole.
-  bool replace = !metadata.empty() || !content_type.empty() || !a.cache_control.empty() ||
-                 !a.content_encoding.empty() || !a.content_disposition.empty();
+  const bool replace = metadata_directive == "REPLACE" || HasMetadata();
   if (replace) copy.metadata = Pairs(metadata);
   if (replace) copy.content_type = content_type;
   return copy;

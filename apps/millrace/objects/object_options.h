@@ -21,6 +21,7 @@ struct WriteFlags {
   std::string content_type;
   std::vector<std::string> metadata;  ///< name=value
   object::Attributes attributes;
+  std::string metadata_directive;  ///< "COPY" or "REPLACE", of copies inside the store; empty: by the other flags
 
   void AddTo(CLI::App& command);
   /// Errors: kInvalidArgument if flags contradict each other. Call it first.
@@ -29,6 +30,10 @@ struct WriteFlags {
   object::PutOptions ForUpload(const std::string& name) const;
   /// Returns the options of a copy inside the store. Without flags, content type and metadata are the source's.
   object::CopyOptions ForCopy() const;
+
+ private:
+  /// Returns whether the flags have metadata or a header that describes the content.
+  bool HasMetadata() const;
 };
 
 /// The flags of a command line about the store of a copy's source, where it is not the destination's. What is not given

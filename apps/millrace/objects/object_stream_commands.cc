@@ -122,6 +122,7 @@ void AddStreamCommands(CLI::App& app, Context& context) {
   cat->add_option("URL", *urls, "s3://bucket/key, hf://OWNER/MODEL/file or a path; wildcards * ? [a-z]")->required();
   select->AddTo(*cat);
   select->AddBookkeepingTo(*cat);
+  select->view.AddTo(*cat, true);
 
   struct PipeFlags {
     std::string url;

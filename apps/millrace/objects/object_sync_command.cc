@@ -5,6 +5,8 @@
 
 #include "apps/millrace/cli/share_flag.h"
 #include "apps/millrace/objects/object_copier.h"
+#include "apps/millrace/objects/object_folders.h"
+#include "apps/millrace/objects/object_watch.h"
 #include "millrace/base/text.h"
 #include "millrace/transfer/plan/sorted_names.h"
 #include "millrace/transfer/plan/sync_plan.h"
@@ -94,11 +96,34 @@ class UnreadNames {
 
 /// Returns the listing of one side. A missing local folder counts as empty.
 Result<std::unique_ptr<transfer::ItemStream>> ListSide(const ObjectPlace& place, const object::Call& call,
-                                                       const OnProblem& on_problem, transfer::Links links) {
+                                                       const OnProblem& on_problem, transfer::Links links,
+                                                       bool empty_folders) {
   std::string prefix = AsFolder(place.key);
   if (!place.local()) return transfer::ListStore(*place.store, prefix, prefix.size(), call);
-  return transfer::ListLocal(prefix, prefix.size(), on_problem, call, links);
+  auto files = MR_TRY(transfer::ListLocal(prefix, prefix.size(), on_problem, call, links));
+  if (!empty_folders) return files;
+  return WithFolders(std::move(files), prefix, EmptyFolders("/" + prefix));
 }
+
+/// Folders of the source that `sync --delete` keeps in a local destination, though they are empty there.
+class SourceFolders {
+ public:
+  SourceFolders(const ObjectPlace& from, const transfer::NameFilter& filter) : from_(from), filter_(filter) {}
+
+  /// Notes the marker of a folder.
+  void Add(const std::string& name) {
+    if (!from_.local()) markers_.insert(name);
+  }
+  bool Keeps(const std::string& name) const {
+    if (filter_.ExcludesFolder(name.substr(0, name.size() - 1)) || markers_.contains(name)) return true;
+    return from_.local() && fs::is_directory("/" + AsFolder(from_.key) + name);
+  }
+
+ private:
+  const ObjectPlace& from_;
+  const transfer::NameFilter& filter_;
+  std::set<std::string> markers_;
+};
 
 Status CheckFolders(const ObjectPlace& from, const ObjectPlace& to) {
   for (const ObjectPlace* place : {&from, &to}) {
@@ -111,11 +136,51 @@ Status CheckFolders(const ObjectPlace& from, const ObjectPlace& to) {
   return {};
 }
 
-Result<int> Sync(const Context& context, object::Connection& connection, const CopyFlags& flags) {
+/// What the steps of a plan act on.
+struct SyncSides {
+  const CopyFlags& flags;
+  const WorkShare& share;
+  const CopySource& source;
+  const std::string& to_folder;
+  const NotedStream& there;
+  const UnreadNames& unread;
+  TransferRun& run;
+  Copier& copier;
+  ExtraNames& extra;
+  SourceFolders& folders;
+  UnsettledFiles* unsettled;  ///< null: files are copied however young they are
+  bool any_passes = false;    ///< the source has a name that passes the filter
+
+  void Take(transfer::SyncAction action);
+};
+
+void SyncSides::Take(transfer::SyncAction action) {
+  using Operation = transfer::SyncAction::Operation;
+  const bool deletes = action.operation == Operation::kDelete;
+  const bool is_own = share.HasName(action.item.name), is_folder = action.item.name.ends_with('/') && !deletes;
+  any_passes = any_passes || !deletes;
+  if (is_folder) folders.Add(action.item.name);
+  if (!is_own && !deletes) return;
+  if (deletes) {
+    // Behind a link is no part of the tree: only the link itself is kept or deleted.
+    const bool is_extra = !there.IsBehindLink(action.item.name) && !unread.Protect(action.item.name);
+    if (is_extra) extra.Add(action.item.name, is_own);
+  } else if (is_folder && source.selection.place.local()) {
+    copier.AddFolder(source, to_folder, action.item);
+  } else if (action.operation == Operation::kSame && !flags.when.checksum) {
+    run.Skip();
+  } else if (unsettled == nullptr || !unsettled->Has("/" + action.item.info.key)) {
+    copier.AddBeneath(source, to_folder, std::move(action.item));
+  }
+}
+
+/// `unsettled`: null, or gets the files of a local source that are left out because they may be under way.
+Result<int> Sync(const Context& context, object::Connection& connection, const CopyFlags& flags,
+                 UnsettledFiles* unsettled) {
   const WorkShare share = MR_TRY(ReadShare(flags.share));
   const SourceConnection reading =
       MR_TRY(ConnectSources(context, connection, flags.source, flags.sources(), flags.destination()));
-  ObjectPlace from = MR_TRY(OpenPlace(*reading.connection, flags.sources().front()));
+  ObjectPlace from = MR_TRY(OpenPlace(*reading.connection, flags.sources().front(), flags.select.view));
   ObjectPlace to = MR_TRY(OpenPlace(connection, flags.destination()));
   MR_TRY(CheckWritable(to));
   MR_TRY(flags.write.Check());
@@ -123,7 +188,7 @@ Result<int> Sync(const Context& context, object::Connection& connection, const C
   const transfer::NameFilter filter(flags.select.rules, flags.select.bookkeeping);
   MR_TRY(CheckApart(from, to, filter, flags.delete_extra));
   const std::string from_folder = AsFolder(from.key), to_folder = AsFolder(to.key);
-  TransferRun run(context, "sync");
+  TransferRun run(context, "sync", /*reports_idle=*/!flags.watch);
   const CopySource source = MR_TRY(
       CopySource::Of({.place = from, .prefix = from_folder, .name_from = from_folder.size(), .filter = filter}, false));
   Copier copier(run, flags, false, to, {.always = reading.is_elsewhere, .bytes = context.DataBudget()});
@@ -136,37 +201,43 @@ Result<int> Sync(const Context& context, object::Connection& connection, const C
   auto destination_problem = [&](const std::string& path, const Error& error) {
     if (!transfer::IsNoFile(error)) run.AddFailure(from.Name(from_folder), "/" + path, error);
   };
-  NotedStream have(MR_TRY(ListSide(from, run.call(), source_problem, transfer::Links::kFollow)));
+  NotedStream have(MR_TRY(ListSide(from, run.call(), source_problem,
+                                   flags.select.skips_links ? transfer::Links::kSkip : transfer::Links::kFollow,
+                                   flags.empty_folders)));
   NotedStream there(MR_TRY(ListSide(to, run.call(), destination_problem,
-                                    flags.delete_extra ? transfer::Links::kBoth : transfer::Links::kFollow)));
+                                    flags.delete_extra ? transfer::Links::kBoth : transfer::Links::kFollow, false)));
   transfer::SyncRules rules{.size_only = flags.size_only,
                             .exact_timestamps = flags.exact_timestamps,
                             .delete_extra = flags.delete_extra,
                             .allow_empty_source = flags.allow_empty_source,
                             .filter = filter};
-  bool any_passes = false;
+  SourceFolders folders(from, filter);
+  SyncSides sides{.flags = flags,
+                  .share = share,
+                  .source = source,
+                  .to_folder = to_folder,
+                  .there = there,
+                  .unread = unread,
+                  .run = run,
+                  .copier = copier,
+                  .extra = extra,
+                  .folders = folders,
+                  .unsettled = from.local() ? unsettled : nullptr};
   Status planned = transfer::PlanSync(have, there, rules, [&](transfer::SyncAction action) -> Status {
-    using Operation = transfer::SyncAction::Operation;
-    any_passes = any_passes || action.operation != Operation::kDelete;
-    const bool is_own = share.HasName(action.item.name);
-    if (!is_own && action.operation != Operation::kDelete) return {};
-    if (action.operation == Operation::kSame && !flags.when.checksum) {
-      run.Skip();
-    } else if (action.operation == Operation::kCopy || action.operation == Operation::kSame) {
-      copier.AddBeneath(source, to_folder, std::move(action.item));
-    } else if (there.IsBehindLink(action.item.name)) {
-      return {};  // not part of the tree: only the link itself is kept or deleted
-    } else if (!unread.Protect(action.item.name)) {
-      extra.Add(action.item.name, is_own);
-    }
+    sides.Take(std::move(action));
     return {};
   });
   if (planned && !have.any() && !from.local() && !from.key.empty() && !flags.allow_empty_source) {
     planned = Fail(Code::kNotFound, "there is nothing at {}", from.Name());
   }
-  if (planned && have.any() && !any_passes && filter.has_rules()) WarnOfEmptyFilter(from);
+  if (planned && have.any() && !sides.any_passes && filter.has_rules()) WarnOfEmptyFilter(from);
   if (planned) planned = extra.Finish();
-  return run.Finish(planned);
+  const int exit = run.Finish(planned);
+  // Another process that has a share makes folders meanwhile, and then files in them.
+  if (exit == kExitOk && flags.delete_extra && to.local() && flags.share.empty() && !context.globals.dry_run) {
+    RemoveEmptyFolders("/" + to_folder, [&](const std::string& name) { return folders.Keeps(name); });
+  }
+  return exit;
 }
 
 }  // namespace
@@ -179,18 +250,27 @@ void AddSyncCommand(CLI::App& app, Context& context) {
                  "  millrace sync --delete s3://bucket/data/ /mnt/nvme/data/\n"
                  "  millrace sync --delete --max-delete 100 data/ s3://bucket/data/\n"
                  "  millrace sync hf://gpt2@main/ s3://models/gpt2/   # from Hugging Face's hub\n"
+                 "  millrace sync --at 2h --checksum --delete s3://a/x/ s3://a/x/   # back to two hours ago\n"
                  "  millrace sync --source-endpoint-url http://old:9000 s3://a/x/ s3://b/x/\n"
                  "  millrace sync s3://a/x/ s3://b/x/ --share 0/2   # on one machine, and --share 1/2 on another\n"
+                 "  millrace sync --watch logs/ s3://bucket/logs/   # again and again, until Ctrl-C\n"
                  "  millrace sync --size-only --exclude '*.tmp' s3://a/x/ s3://b/x/\n",
                  [&context, flags] {
-                   return WithConnection(
-                       context, [&](object::Connection& connection) { return Sync(context, connection, *flags); });
+                   return WithConnection(context, [&](object::Connection& connection) {
+                     return flags->watch ? WatchSync(context, *flags,
+                                                     [&](UnsettledFiles& unsettled) {
+                                                       return Sync(context, connection, *flags, &unsettled);
+                                                     })
+                                         : Sync(context, connection, *flags, nullptr);
+                   });
                  });
   sync->add_option("PLACE", flags->places, "The source folder or prefix, then the destination")
       ->type_name("SOURCE DESTINATION")
       ->required()
       ->expected(2);
+  flags->is_sync = true;
   sync->add_flag("--delete", flags->delete_extra, "Delete what the source does not have");
+  sync->add_flag("--empty-folders", flags->empty_folders, "Copy empty folders too");
   sync->add_option("--max-delete", flags->max_delete,
                    "With --delete: delete nothing if more than this many names would be deleted");
   sync->add_flag("--allow-empty-source", flags->allow_empty_source,
@@ -199,8 +279,10 @@ void AddSyncCommand(CLI::App& app, Context& context) {
   sync->add_flag("--checksum", flags->when.checksum, "Copy files whose contents differ, by the store's checksums");
   sync->add_flag("--exact-timestamps", flags->exact_timestamps, "Copy files whose times differ, not only newer ones");
   AddShareFlag(*sync, flags->share);
+  flags->AddWatch(*sync);
   flags->select.AddTo(*sync);
   flags->select.AddBookkeepingTo(*sync);
+  flags->select.view.AddTo(*sync, false);
   flags->AddCommon(*sync);
 }
 
