@@ -12,11 +12,33 @@
 
 namespace millrace::cli {
 
+namespace {
+
+/// Makes the first SIGHUP a SIGTERM. A closing terminal may send more than one, and a second SIGTERM ends the process
+/// at once.
+void OnHangup(int /*signal*/) {
+  ::signal(SIGHUP, SIG_IGN);
+  ::kill(::getpid(), SIGTERM);
+}
+
+/// Replaces the default of SIGHUP. A program that nohup started ignores the signal, and goes on to.
+void HandleHangup() {
+  struct sigaction action{};
+  ::sigaction(SIGHUP, nullptr, &action);
+  if (action.sa_handler != SIG_DFL) return;
+  action.sa_handler = &OnHangup;
+  action.sa_flags = SA_RESTART;
+  ::sigaction(SIGHUP, &action, nullptr);
+}
+
+}  // namespace
+
 SignalStop::SignalStop() {
   sigemptyset(&signals_);
   for (int s : {SIGINT, SIGTERM, SIGUSR2}) sigaddset(&signals_, s);
   pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  HandleHangup();
   thread_ = std::thread([this] {
     int received = 0;
     for (int count = 0; sigwait(&signals_, &received) == 0 && received != SIGUSR2; ++count) {

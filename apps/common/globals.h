@@ -42,8 +42,9 @@ void AddGlobalFlags(CLI::App& app, Globals& globals);
 /// left out.
 std::map<std::string, std::string> GlobalsEnvironment(const Globals& globals);
 
-/// Turns SIGINT and SIGTERM into a stop token; a second one ends the process at once. Made before any other thread, so
-/// that all of them inherit the blocked signals.
+/// Turns SIGINT, SIGTERM and SIGHUP into a stop token; a second SIGINT or SIGTERM ends the process at once. Made before
+/// any other thread, so that all of them inherit the blocked signals. A handler that is installed later replaces the
+/// one of SIGHUP.
 class SignalStop {
  public:
   SignalStop();

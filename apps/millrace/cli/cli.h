@@ -25,7 +25,7 @@ inline constexpr std::uint64_t kProcessBytes = 56 * kMiB;
 /// The state that every command gets. Lives for the whole process.
 struct Context {
   Globals globals;
-  std::stop_token stop;                ///< fires on SIGINT and SIGTERM
+  std::stop_token stop;                ///< fires on SIGINT, SIGTERM and SIGHUP
   std::vector<std::string> arguments;  ///< argv without argv[0]
   /// Set by `millrace run`: its commands use this connection instead of opening their own.
   object::Connection* shared_connection = nullptr;
