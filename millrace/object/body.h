@@ -32,6 +32,8 @@ class Source {
   /// Fills `into` with the bytes from `offset` on. Returns the same bytes each time. May block on a local file, but on
   /// nothing else.
   virtual Status Read(std::uint64_t offset, MutableByteSpan into) = 0;
+  /// Called when the connection has taken the first `end` bytes. Starts over after a retry. Not every store calls it.
+  virtual void OnSent(std::uint64_t end) { (void)end; }
 };
 
 /// The content of an upload that is in memory. Borrows the bytes.

@@ -22,6 +22,8 @@ class BodySource {
   /// Fills `into` with the bytes from `offset` on. Runs on an event-loop thread, whose other transfers wait meanwhile.
   /// An error ends the request with that error.
   virtual Status Read(std::uint64_t offset, MutableByteSpan into) = 0;
+  /// Called on the event-loop thread when the connection has taken the first `end` bytes. Starts over after a retry.
+  virtual void OnSent(std::uint64_t end) { (void)end; }
 };
 
 struct Request {

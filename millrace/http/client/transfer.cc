@@ -250,6 +250,7 @@ std::size_t Transfer::OnSend(char* into, std::size_t size, std::size_t count, vo
     }
   }
   transfer.sent_ += bytes;
+  if (bytes > 0 && request.source) request.source->OnSent(transfer.sent_);
   transfer.Moved(bytes);
   context.up.Take(bytes);
   context.bytes_sent += bytes;

@@ -16,6 +16,7 @@ class SourceBody final : public http::BodySource {
   explicit SourceBody(Source& source) : source_(source) {}
   std::uint64_t size() const override { return source_.size(); }
   Status Read(std::uint64_t offset, MutableByteSpan into) override { return source_.Read(offset, into); }
+  void OnSent(std::uint64_t end) override { source_.OnSent(end); }
 
  private:
   Source& source_;

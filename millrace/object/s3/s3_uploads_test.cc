@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <future>
+#include <utility>
+#include <vector>
 
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/hash/text_encoding.h"
+#include "millrace/object/s3/protocol/checksums.h"
 #include "millrace/object/s3/scripted_store.h"
 
 namespace millrace::object::s3 {
@@ -75,9 +78,12 @@ class TextSource final : public Source {
     std::ranges::copy(AsBytes(text_).subspan(offset, into.size()), into.begin());
     return {};
   }
+  void OnSent(std::uint64_t end) override { sent_.push_back(end); }
+  std::vector<std::uint64_t> TakeSent() { return std::exchange(sent_, {}); }
 
  private:
   const std::string text_;
+  std::vector<std::uint64_t> sent_;
 };
 
 Status PutFrom(Store& store, Source& body, PutOptions options = {}) {
@@ -118,6 +124,22 @@ TEST_F(S3StoreTest, ChecksumsFollowBodiesOnceTheServerIsKnownToTakeThem) {
   }
   EXPECT_EQ(seen[3].body, "123456789") << "the user's coding is kept apart";
   EXPECT_EQ(seen[4].body, "123456789") << "the condition would not hold a second time";
+}
+
+TEST_F(S3StoreTest, ASourceLearnsHowMuchOfItWasSent) {
+  const std::string text(kMiB, 'x');
+  const std::string checksum = EncodeCrc32c(AsBytes(text));
+  Serve([&](const Seen&) {
+    return Reply{Answer(200, "", "Server: MinIO\r\nETag: \"e\"\r\nx-amz-checksum-crc32c: " + checksum + "\r\n")};
+  });
+  TextSource source(text);
+  for (const char* coding : {"plain", "with a trailing checksum"}) {
+    ASSERT_TRUE(UploadPartFrom(*store_, source)) << coding;
+    const std::vector<std::uint64_t> sent = source.TakeSent();
+    EXPECT_GE(sent.size(), 4u) << coding << ": not the whole part at once";
+    EXPECT_TRUE(std::ranges::is_sorted(sent)) << coding << ": reading for a checksum sends nothing";
+    EXPECT_EQ(sent.back(), text.size()) << coding;
+  }
 }
 
 TEST_F(S3StoreTest, AServerThatRefusesTrailersGetsChecksumsAhead) {

@@ -28,7 +28,7 @@ struct CopySettings {
   /// The folder for journals of multipart uploads. Empty: no journals, and an upload that fails is aborted.
   std::string journal_folder;
   /// Called on any thread with the number of bytes that have been moved since the last call: of downloads as they
-  /// arrive, of uploads a part at a time. May be empty.
+  /// arrive, of uploads as the connection takes them, of copies a part at a time. May be empty.
   std::function<void(std::uint64_t bytes)> on_bytes;
   /// Called on any thread with the number of bytes that an earlier run had moved. May be empty.
   std::function<void(std::uint64_t bytes)> on_resumed;

@@ -21,6 +21,7 @@ class TrailingBody final : public http::BodySource {
   explicit TrailingBody(Source& source);
   std::uint64_t size() const override { return pieces_end_ + tail_size_; }
   Status Read(std::uint64_t offset, MutableByteSpan into) override;
+  void OnSent(std::uint64_t /*end*/) override { source_.OnSent(summed_); }
 
   /// Sets the header fields for the coding.
   void SetHeaders(http::Headers& headers) const;
