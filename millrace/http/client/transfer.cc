@@ -220,9 +220,20 @@ Result<Response> Transfer::Finish(CURLcode code) {
   bool connected = phase_ != Phase::kConnecting && code != CURLE_OUT_OF_MEMORY;
   // A server of http waits for the rest of what it takes for a request, so the handshake ends by a timeout.
   const bool in_handshake = !connected && code == CURLE_OPERATION_TIMEDOUT && reason.contains("SSL");
-  return Fail(Failure(
-      connected ? Code::kUnavailable : CodeOf(code),
-      fmt::format("{}{}", reason, AdviceFor(in_handshake ? CURLE_SSL_CONNECT_ERROR : code, context_->authorities))));
+  const std::string_view advice =
+      MayExpectTls(code) ? "; check that the server speaks http: the URL of one that speaks https begins with https://"
+                         : AdviceFor(in_handshake ? CURLE_SSL_CONNECT_ERROR : code, context_->authorities);
+  return Fail(Failure(connected ? Code::kUnavailable : CodeOf(code), fmt::format("{}{}", reason, advice)));
+}
+
+/// Returns whether the server ended a new connection of http as servers of https do: with a reset, without an answer,
+/// or with a record of TLS.
+bool Transfer::MayExpectTls(CURLcode code) const {
+  long connects = 0;
+  curl_easy_getinfo(easy_, CURLINFO_NUM_CONNECTS, &connects);
+  const bool no_answer = code == CURLE_RECV_ERROR || code == CURLE_GOT_NOTHING || code == CURLE_UNSUPPORTED_PROTOCOL ||
+                         code == CURLE_WEIRD_SERVER_REPLY;
+  return no_answer && connects > 0 && response_.status == 0 && request_.url.starts_with("http://");
 }
 
 int Transfer::OnConnected(void* self, char*, char*, int, int) {

@@ -92,6 +92,8 @@ class Transfer {
   Error Failure(Code code, std::string_view what) const;
 
  private:
+  bool MayExpectTls(CURLcode code) const;
+
   enum class Phase { kConnecting, kSending, kWaiting, kReceiving };
 
   static int OnConnected(void* self, char*, char*, int, int);

@@ -590,6 +590,23 @@ TEST_F(S3StoreTest, AWebServerThatIsNoEndpointIsNamed) {
   EXPECT_THAT(List(*store_, {}).error().ToString(), HasSubstr("answers with a web page: is it an S3 endpoint?"));
 }
 
+TEST_F(S3StoreTest, AnEndpointOfHttpsThatIsAskedInHttpIsNamed) {
+  const Reply alert{"\x15\x03\x01\x00\x02\x02\x46" + std::string(3, '\0'), Then::kClose};  // a record of TLS
+  for (const Reply& reply : {Reply{"", Then::kReset}, Reply{"", Then::kClose}, alert}) {
+    Serve([&](const Seen&) { return reply; });
+    EXPECT_THAT(List(*store_, {}).error().ToString(),
+                HasSubstr("the URL of one that speaks https begins with https://"));
+  }
+  for (const char* page : {"Client sent an HTTP request to an HTTPS server.\n",
+                           "<html><title>400 The plain HTTP request was sent to HTTPS port</title></html>",
+                           "You're speaking plain HTTP to an SSL-enabled server port.<br />"}) {
+    Serve([&](const Seen&) { return Reply{Answer(400, page)}; });
+    const auto list = List(*store_, {});
+    EXPECT_EQ(list.error().code(), Code::kInvalidArgument);
+    EXPECT_THAT(list.error().ToString(), HasSubstr("speaks https: its URL begins with https://"));
+  }
+}
+
 /// Whatever the server does, a call with a deadline ends by it, with an error that says what was wrong.
 TEST_F(S3StoreTest, NothingHangsPastItsDeadline) {
   const std::vector<Reply> mischief = {

@@ -38,6 +38,14 @@ bool IsWebPage(std::string_view body) {
   return begin.contains("<!doctype html") || begin.contains("<html");
 }
 
+/// Returns whether a server of https refuses a request of http, in the words of Go's library, nginx and Apache.
+bool AsksForHttps(const http::Response& response) {
+  constexpr std::string_view kWords[] = {"HTTP request to an HTTPS server", "HTTP request was sent to HTTPS port",
+                                         "plain HTTP to an SSL-enabled server"};
+  return response.status == 400 &&
+         std::ranges::any_of(kWords, [&](std::string_view words) { return response.body.contains(words); });
+}
+
 /// Returns whether S3 answers the operation with a document.
 bool AsksForDocument(const Operation& operation) { return operation.method == "GET" && operation.key.empty(); }
 
@@ -243,7 +251,9 @@ void Dispatcher::HandleRefusal(JobPtr job, const http::Response& response) {
   if (!refusal.region.empty() && refusal.region != RegionOf(job->operation.bucket)) {
     refusal.message += fmt::format("; the bucket is in {}", refusal.region);
   }
-  if (refusal.s3_code.empty() && IsWebPage(response.body)) {
+  if (AsksForHttps(response)) {
+    refusal.message = fmt::format("{} speaks https: its URL begins with https://", EndpointUrl());
+  } else if (refusal.s3_code.empty() && IsWebPage(response.body)) {
     refusal.message += fmt::format("; {} answers with a web page: is it an S3 endpoint?", EndpointUrl());
   }
   Retry(std::move(job), Error(refusal.code, refusal.message), refusal.wait);
