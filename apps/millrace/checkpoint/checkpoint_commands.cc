@@ -89,20 +89,6 @@ Status AllWhole(std::size_t damaged, std::size_t of) {
   return Fail(Code::kCorrupt, "{} of {} checkpoints {} damaged", damaged, of, damaged == 1 ? "is" : "are");
 }
 
-/// Returns the first folder directly below `root` that has checkpoints: the URL of a run is often taken for theirs. ""
-/// if there is none.
-Result<std::string> FolderWithCheckpoints(const object::Location& root, const object::Call& call) {
-  constexpr int kMaxFolders = 20;  // a run has few
-  const std::string prefix = root.key.empty() || root.key.ends_with('/') ? root.key : root.key + "/";
-  const auto page =
-      MR_TRY(object::List(*root.store, {.prefix = prefix, .delimiter = "/", .max_keys = kMaxFolders}, call));
-  for (const std::string& folder : page.common_prefixes) {
-    const std::string key = folder.substr(0, folder.size() - 1);
-    if (!MR_TRY(checkpoint::ListCheckpoints({root.store, key}, call)).empty()) return key.substr(prefix.size());
-  }
-  return "";
-}
-
 Status List(const Context& context, const Arguments& arguments) {
   auto connection = MR_TRY(context.Connect());
   object::Location root = MR_TRY(object::Locate(*connection, arguments.url));
@@ -133,9 +119,7 @@ Status List(const Context& context, const Arguments& arguments) {
     }
   }
   if (entries.empty() && !context.globals.json) {
-    const std::string below = MR_TRY(FolderWithCheckpoints(root, CallOf(context)));
-    PrintError("no checkpoints in {}{}\n", arguments.url,
-               below.empty() ? "" : fmt::format("; there are some in its folder {}", below));
+    PrintError("millrace: {}\n", checkpoint::NoCheckpoints(root, arguments.url, CallOf(context)).message());
   }
   return AllWhole(damaged, entries.size());
 }
@@ -209,7 +193,7 @@ Status Verify(const Context& context, const Arguments& arguments) {
   }
   object::Location root = MR_TRY(object::Locate(*connection, arguments.url));
   auto entries = MR_TRY(checkpoint::ListCheckpoints(root, CallOf(context)));
-  if (entries.empty()) return Fail(Code::kNotFound, "{} has no committed checkpoint", arguments.url);
+  if (entries.empty()) return Fail(checkpoint::NoCheckpoints(root, arguments.url, CallOf(context)));
   std::size_t damaged = 0;
   for (const ListedCheckpoint& entry : entries) {
     const auto held = OpenHeld(context, *connection, arguments.url, entry.step);

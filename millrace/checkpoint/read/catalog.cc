@@ -18,6 +18,19 @@ Result<bool> HasFence(object::ReadStore& store, const std::string& key, const ob
   return !content || IsFence(content->bytes);
 }
 
+/// Returns the first folder directly below `root` that has checkpoints; "" if there is none.
+Result<std::string> FolderWithCheckpoints(const object::ReadLocation& root, const object::Call& call) {
+  constexpr int kMaxFolders = 20;  // a run has few
+  const std::string prefix = root.key.empty() || root.key.ends_with('/') ? root.key : root.key + "/";
+  const auto page =
+      MR_TRY(object::List(*root.store, {.prefix = prefix, .delimiter = "/", .max_keys = kMaxFolders}, call));
+  for (const std::string& folder : page.common_prefixes) {
+    const std::string key = folder.substr(0, folder.size() - 1);
+    if (!MR_TRY(ListCheckpoints({root.store, key}, call)).empty()) return key.substr(prefix.size());
+  }
+  return "";
+}
+
 }  // namespace
 
 Result<std::vector<ListedCheckpoint>> ListCheckpoints(const object::ReadLocation& root, object::Call call) {
@@ -51,6 +64,19 @@ Result<std::vector<ListedCheckpoint>> ListCheckpoints(const object::ReadLocation
   std::sort(entries.begin(), entries.end(),
             [](const ListedCheckpoint& a, const ListedCheckpoint& b) { return a.step < b.step; });
   return entries;
+}
+
+Error NoCheckpoints(const object::ReadLocation& root, std::string_view url, const object::Call& call) {
+  while (url.ends_with('/')) url.remove_suffix(1);
+  const std::size_t name = url.find_last_of('/') + 1;
+  if (const auto step = CheckpointKeys("").StepOfManifest(fmt::format("{}.json", url.substr(name))); step && name > 0) {
+    return Error(Code::kNotFound, fmt::format("{} is the folder of one checkpoint; use {} and its step, {}", url,
+                                              url.substr(0, name - 1), *step));
+  }
+  const auto folder = FolderWithCheckpoints(root, call);
+  if (!folder || folder->empty()) return Error(Code::kNotFound, fmt::format("{} has no committed checkpoint", url));
+  return Error(Code::kNotFound, fmt::format("{} has no committed checkpoint; those of its folder {} are at {}/{}", url,
+                                            *folder, url, *folder));
 }
 
 }  // namespace millrace::checkpoint

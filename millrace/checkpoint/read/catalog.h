@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "millrace/base/clock.h"
@@ -22,5 +23,9 @@ struct ListedCheckpoint {
 /// Returns the committed checkpoints in ascending order of step. A checkpoint whose manifest is damaged, cut off or
 /// empty is listed too; opening it fails with kCorrupt. Blocks.
 Result<std::vector<ListedCheckpoint>> ListCheckpoints(const object::ReadLocation& root, object::Call call = {});
+
+/// Returns the error (kNotFound) of a place without committed checkpoints. If the URL is that of a run whose
+/// checkpoints are in a folder, or that of one step, the message has the right URL. Blocks.
+Error NoCheckpoints(const object::ReadLocation& root, std::string_view url, const object::Call& call = {});
 
 }  // namespace millrace::checkpoint

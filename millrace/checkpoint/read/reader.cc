@@ -30,7 +30,7 @@ Result<std::unique_ptr<Reader>> Reader::Open(object::Connection& connection, std
     std::uint64_t number = step.value_or(0);
     if (!step) {
       auto entries = MR_TRY(ListCheckpoints(root, call));
-      if (entries.empty()) return Fail(Code::kNotFound, "{} has no committed checkpoint", url);
+      if (entries.empty()) return Fail(NoCheckpoints(root, url, call));
       number = entries.back().step;
     }
     auto reader = OpenAt(root, number, call);

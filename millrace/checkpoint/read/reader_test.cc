@@ -31,6 +31,22 @@ TEST_F(ReaderTest, WhatIsSavedComesBack) {
   EXPECT_GT(verified->chunks, 1u);
 }
 
+TEST_F(ReaderTest, AUrlBesideTheCheckpointsNamesTheirs) {
+  EXPECT_THAT(Reader::Open(connection_, kUrl, std::nullopt).error().message(),
+              HasSubstr("has no committed checkpoint"));
+  auto writer = Open();
+  ASSERT_TRUE(Save(*writer, 150, State::Random(1)));
+  const std::string url(kUrl), run = url.substr(0, url.find_last_of('/'));
+  for (const std::string end : {"", "/"}) {
+    EXPECT_EQ(Reader::Open(connection_, run + end, std::nullopt).error().message(),
+              run + " has no committed checkpoint; those of its folder a are at " + url);
+    const auto step = Reader::Open(connection_, url + "/step-00000150" + end, std::nullopt);
+    EXPECT_EQ(step.error().code(), Code::kNotFound);
+    EXPECT_EQ(step.error().message(),
+              url + "/step-00000150 is the folder of one checkpoint; use " + url + " and its step, 150");
+  }
+}
+
 TEST_F(ReaderTest, AnyRanksSaveAndAnyRanksLoad) {
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     State state = State::Random(seed);
