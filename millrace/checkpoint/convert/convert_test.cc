@@ -477,6 +477,34 @@ TEST_F(ReplacedExport, AReaderSeesTheOldOrTheNewWhereverItIsCutOff) {
   }
 }
 
+TEST_F(ReplacedExport, AFailedExportLeavesWhatWasThere) {
+  SaveStep(1, "tokens");
+  SaveStep(2, "tokens");
+  for (const ForeignFormat format : {ForeignFormat::kHuggingFace, ForeignFormat::kDcp}) {
+    for (const bool replaces : {false, true}) {
+      int cut = 0;
+      for (bool done = false; !done; ++cut) {
+        for (const std::string& key : Keys("hf/")) ASSERT_TRUE(object::Delete(*store_, key));
+        if (replaces) ASSERT_TRUE(ExportStep(1, format, 2500));
+        const auto before = Keys("hf/");
+        // The last put commits. If its answer is lost, only the put may have to be undone.
+        faults_->Add({.operation = object::Operation::kPut,
+                      .skip = cut,
+                      .fault = {.code = Code::kUnavailable, .after_effect = true}});
+        done = ExportStep(2, format, 2500).has_value();
+        faults_->Clear();
+        if (done) continue;
+        if (replaces) {
+          EXPECT_NE(ReadFolder(false, format), -1) << cut;
+        } else {
+          EXPECT_EQ(Keys("hf/"), before) << cut;
+        }
+      }
+      EXPECT_GT(cut, 2);
+    }
+  }
+}
+
 TEST_F(ReplacedExport, NobodyTakesOneModelsWeightsWithTheTokenizerOfAnother) {
   SaveStep(1, "tokens");
   SaveStep(2, "others");

@@ -183,6 +183,26 @@ class FolderExport {
       for (const std::string& file : std::exchange(stale, {})) there.erase(file);
     }
     NameShards(there);
+    Status written = WriteFolder(files, config);
+    // If the put of the commit fails, it may have taken effect all the same: then an older index names the new shards.
+    const bool may_be_committed = written && there.contains(CommitFile());
+    if (written) written = Commit();
+    if (!written) {
+      if (!may_be_committed) RemoveNew(there, files);
+      return std::unexpected(written.error());
+    }
+    std::erase(stale, CommitFile());
+    MR_TRY(Remove(stale));
+    return exported_;
+  }
+
+ private:
+  using Files = std::map<std::string, object::ObjectInfo>;
+
+  /// Returns the file whose put replaces the weights of the folder.
+  std::string CommitFile() const { return std::string(shards_.size() > 1 ? names_.index : names_.single); }
+
+  Status WriteFolder(const std::map<std::string, TensorMeta>& files, const std::string& config) {
     for (const auto& [file, meta] : files) MR_TRY(WriteFile(file, meta));
     for (const auto& [file, content] : further_) {
       MR_TRY(object::Put(*target_.to.store, target_.to.key + file, AsBytes(content), {}, stream_.call()));
@@ -196,27 +216,34 @@ class FolderExport {
       }
     }
     stream_.Announce(order);
-    const bool sharded = shards_.size() > 1;
-    if (sharded) {
-      for (const Shard& shard : shards_) MR_TRY(WriteShard(shard));
-    }
-    // The commit: up to here no program reads the new shards, and all old shards are there. If the folder has both a
-    // single file and an index, some programs prefer the one and some the other. Both are whole until Remove.
-    MR_TRY(sharded ? WriteIndex() : WriteShard(shards_[0]));
-    const std::string commit(sharded ? names_.index : names_.single);
-    std::erase(stale, commit);
-    MR_TRY(Remove(stale));
-    return exported_;
+    if (shards_.size() == 1) return {};
+    for (const Shard& shard : shards_) MR_TRY(WriteShard(shard));
+    return {};
   }
 
- private:
+  /// Replaces the weights. Up to here no program reads the new shards, and all old shards are there. If the folder has
+  /// both a single file and an index, some programs prefer the one and some the other. Both are whole until Remove.
+  Status Commit() { return shards_.size() > 1 ? WriteIndex() : WriteShard(shards_[0]); }
+
+  /// Removes what an export that failed wrote, except files that took the place of others. Ignores the stop token,
+  /// which may have ended the export.
+  void RemoveNew(const Files& there, const std::map<std::string, TensorMeta>& files) const {
+    std::set<std::string> written = {std::string(names_.config), CommitFile()};
+    for (const auto& [file, meta] : files) written.insert(file);
+    for (const auto& [file, content] : further_) written.insert(file);
+    for (const Shard& shard : shards_) written.insert(shard.file);
+    std::vector<std::string> keys;
+    for (const std::string& file : written) {
+      if (!there.contains(file)) keys.push_back(target_.to.key + file);
+    }
+    (void)object::DeleteMany(*target_.to.store, std::move(keys));
+  }
+
   Status Remove(const std::vector<std::string>& files) {
     for (const std::string& file : files)
       MR_TRY(object::Delete(*target_.to.store, target_.to.key + file, stream_.call()));
     return {};
   }
-
-  using Files = std::map<std::string, object::ObjectInfo>;
 
   /// Returns the old files of weights in the order in which to remove them: single files and indexes before shards.
   std::vector<std::string> StaleFiles(const Files& there) const {

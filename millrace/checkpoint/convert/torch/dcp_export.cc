@@ -234,22 +234,43 @@ class DcpExport {
       for (const StateNode* tensor : TensorsOf(entry.node)) order.push_back(std::string(group_) + tensor->path);
     stream_.Announce(order);
     auto old = MR_TRY(FilesOf(target_.to, stream_.call()));
-    MR_TRY(WriteFiles());
-    const std::string metadata = MetadataWriter().Write(entries_);
-    // No file has the name of an older export's file, so this one put replaces an older checkpoint as a whole.
-    MR_TRY(object::Put(*target_.to.store, target_.to.key + std::string(kDcpMetadataFile), AsBytes(metadata), {},
-                       stream_.call()));
+    Status written = WriteFiles();
+    // If the put of the metadata fails, it may have taken effect all the same.
+    const bool may_be_committed = written && old.contains(std::string(kDcpMetadataFile));
+    if (written) written = WriteMetadata();
+    if (!written) {
+      if (!may_be_committed) RemoveWritten(old);
+      return std::unexpected(written.error());
+    }
     std::vector<std::string> stale;
     for (const auto& [file, info] : old)
       if (file.ends_with(kSuffix)) stale.push_back(info.key);
     MR_TRY(object::DeleteMany(*target_.to.store, std::move(stale), stream_.call()));
     exported_.tensors = tensors.size();
-    exported_.bytes += metadata.size();
-    ++exported_.files;
     return exported_;
   }
 
  private:
+  Status WriteMetadata() {
+    const std::string metadata = MetadataWriter().Write(entries_);
+    // No file has the name of an older export's file, so this one put replaces an older checkpoint as a whole.
+    MR_TRY(object::Put(*target_.to.store, target_.to.key + std::string(kDcpMetadataFile), AsBytes(metadata), {},
+                       stream_.call()));
+    exported_.bytes += metadata.size();
+    ++exported_.files;
+    return {};
+  }
+
+  /// Removes the files of an export that failed. Ignores the stop token, which may have ended the export.
+  void RemoveWritten(const std::map<std::string, object::ObjectInfo>& old) const {
+    std::vector<std::string> keys;
+    if (!old.contains(std::string(kDcpMetadataFile))) keys.push_back(target_.to.key + std::string(kDcpMetadataFile));
+    for (std::uint64_t i = 0; i <= exported_.files; ++i) keys.push_back(target_.to.key + FileName(i));
+    (void)object::DeleteMany(*target_.to.store, std::move(keys));
+  }
+
+  std::string FileName(std::uint64_t index) const { return fmt::format("__0_{}-{}{}", index, save_, kSuffix); }
+
   /// Flattens a container as torch does: dicts, and lists that hold tensors or dicts, become several entries.
   Status AddItems(StateNode container, const std::vector<DcpKey>& path) {
     const bool list = container.kind == StateNode::NodeKind::kList;
@@ -298,7 +319,7 @@ class DcpExport {
 
   Status WriteFiles() {
     for (std::size_t next = 0; next < entries_.size();) {
-      const std::string file = fmt::format("__0_{}-{}{}", exported_.files, save_, kSuffix);
+      const std::string file = FileName(exported_.files);
       transfer::MultipartWriter out(*target_.to.store, target_.budget, target_.to.key + file, {});
       std::uint64_t size = 0;
       const ByteSink sink = [&](ByteSpan bytes) {
