@@ -50,7 +50,7 @@ class FileStore final : public Store {
     Run(std::move(call), std::move(done),
         [this, key = std::move(key), options = std::move(options), into](const KeepGoing& keep_going) {
           return DoGet(key, options, into.size(), [&](int fd, ByteRange range) {
-            return ReadPieces(fd, into.first(range.length), range.offset, keep_going, key);
+            return ReadPieces(fd, into.first(range.length), range.offset, keep_going, root_.PathOf(key));
           });
         });
   }
@@ -58,8 +58,9 @@ class FileStore final : public Store {
              Done<std::optional<GetResult>> done) override {
     Run(std::move(call), std::move(done),
         [this, key = std::move(key), options = std::move(options), limit, &sink](const KeepGoing& keep_going) {
-          return DoGet(key, options, limit,
-                       [&](int fd, ByteRange range) { return PassPieces(fd, range, sink, keep_going, key); });
+          return DoGet(key, options, limit, [&](int fd, ByteRange range) {
+            return PassPieces(fd, range, sink, keep_going, root_.PathOf(key));
+          });
         });
   }
   void List(ListRequest request, Call call, Done<ListPage> done) override {
@@ -69,7 +70,7 @@ class FileStore final : public Store {
   void Put(std::string key, Payload body, PutOptions options, Call call, Done<PutResult> done) override {
     Run(std::move(call), std::move(done),
         [this, key = std::move(key), body, options = std::move(options)](const KeepGoing& keep_going) {
-          return Write(key, options, [&](int fd) { return WritePieces(fd, body, 0, keep_going, key); });
+          return Write(key, options, [&](int fd) { return WritePieces(fd, body, 0, keep_going, root_.PathOf(key)); });
         });
   }
   void Delete(std::string key, Call call, Done<void> done) override {
@@ -104,7 +105,7 @@ class FileStore final : public Store {
     Run(std::move(call), std::move(done),
         [this, key = std::move(key), id = std::move(upload_id), number, body](const KeepGoing& keep_going) {
           return uploads_.AddPart(key, id, number, body.size(), Stamp(), [&](int fd, std::uint64_t offset) {
-            return WritePieces(fd, body, offset, keep_going, key);
+            return WritePieces(fd, body, offset, keep_going, root_.PathOf(key));
           });
         });
   }
@@ -165,7 +166,8 @@ class FileStore final : public Store {
     Opened opened{MR_TRY(root_.TryOpen(MR_TRY(PathOfKey(key)).Full(), O_RDONLY | O_NONBLOCK)), {}};
     if (!opened.fd) return opened;
     struct stat status;
-    if (fstat(opened.fd.get(), &status) != 0) return Fail(ErrnoError(errno, "reading the state of " + key));
+    if (fstat(opened.fd.get(), &status) != 0)
+      return Fail(ErrnoError(errno, "reading the state of " + root_.PathOf(key)));
     if (!S_ISREG(status.st_mode)) return Opened{};
     opened.info = {
         .key = key,
@@ -192,7 +194,8 @@ class FileStore final : public Store {
     ByteRange range = MR_TRY(FitRange(options.range, opened.info.size, limit));
     std::uint64_t bytes = MR_TRY(read(opened.fd.get(), range));
     struct stat after;
-    if (fstat(opened.fd.get(), &after) != 0) return Fail(ErrnoError(errno, "reading the state of " + key));
+    if (fstat(opened.fd.get(), &after) != 0)
+      return Fail(ErrnoError(errno, "reading the state of " + root_.PathOf(key)));
     if (FileETag(after) != opened.info.etag) {
       return options.if_match.empty() ? Fail(Code::kUnavailable, "{} was written to while it was read", key)
                                       : Fail(Code::kPreconditionFailed, "{} was written to while it was read", key);
@@ -253,7 +256,7 @@ class FileStore final : public Store {
     KeyPath path = MR_TRY(PathOfKey(key));
     for (int attempt = 1;; ++attempt) {
       UniqueFd folder = MR_TRY(root_.MakeFolder(path.folder));
-      auto file = PendingFile::Create(folder.get(), key);
+      auto file = PendingFile::Create(folder.get(), root_.PathOf(key));
       if (!file && file.error().code() == Code::kNotFound && attempt < kFolderAttempts) continue;
       if (!file) return Fail(file.error());
       MR_TRY(fill(file->fd()));
@@ -266,7 +269,7 @@ class FileStore final : public Store {
     KeyPath path = MR_TRY(PathOfKey(key));
     UniqueFd folder = MR_TRY(root_.MakeFolder(path.folder));
     const int upload = assembly.folder.get();
-    PendingFile file = MR_TRY(PendingFile::Take(folder.get(), upload, FileUploads::kWhole, key));
+    PendingFile file = MR_TRY(PendingFile::Take(folder.get(), upload, FileUploads::kWhole, root_.PathOf(key)));
     auto published = Publish(file, folder.get(), path, key, options);
     if (!published) file.PutBack(upload, FileUploads::kWhole);
     return published;
@@ -274,21 +277,22 @@ class FileStore final : public Store {
 
   Result<PutResult> Publish(PendingFile& file, int folder, const KeyPath& path, const std::string& key,
                             const PutOptions& conditions) {
-    MR_TRY(WriteAttributes(file.fd(), conditions.content_type, conditions.metadata, key));
-    const auto replaced = MR_TRY(FindReplaced(folder, path.name, key));
-    if (replaced) MR_TRY(KeepAccess(file.fd(), *replaced, 0, key));
-    MR_TRY(file.Seal(Stamp(), options_.durable, key));
+    const std::string path_name = root_.PathOf(key);
+    MR_TRY(WriteAttributes(file.fd(), conditions.content_type, conditions.metadata, path_name));
+    const auto replaced = MR_TRY(FindReplaced(folder, path.name, path_name));
+    if (replaced) MR_TRY(KeepAccess(file.fd(), *replaced, 0, path_name));
+    MR_TRY(file.Seal(Stamp(), options_.durable, path_name));
     // Every writer takes this lock, so none writes between the check and the rename. Closing the descriptor releases
     // it.
-    if (flock(folder, LOCK_EX) != 0) return Fail(ErrnoError(errno, "locking the folder of " + key));
+    if (flock(folder, LOCK_EX) != 0) return Fail(ErrnoError(errno, "locking the folder of " + path_name));
     if (conditions.if_none_match || !conditions.if_match.empty()) {
       Opened now = MR_TRY(Open(key));
       MR_TRY(CheckConditions(key, conditions.if_match, conditions.if_none_match, now.info.etag));
     }
-    MR_TRY(file.Publish(path.name, options_.prune_folders, key));
-    if (options_.durable && fsync(folder) != 0) return Fail(ErrnoError(errno, "syncing the folder of " + key));
+    MR_TRY(file.Publish(path.name, options_.prune_folders, path_name));
+    if (options_.durable && fsync(folder) != 0) return Fail(ErrnoError(errno, "syncing the folder of " + path_name));
     struct stat status;
-    if (fstat(file.fd(), &status) != 0) return Fail(ErrnoError(errno, "reading the state of " + key));
+    if (fstat(file.fd(), &status) != 0) return Fail(ErrnoError(errno, "reading the state of " + path_name));
     return PutResult{FileETag(status)};
   }
 
@@ -297,16 +301,16 @@ class FileStore final : public Store {
     KeyPath path = MR_TRY(PathOfKey(key));
     UniqueFd folder = MR_TRY(root_.TryOpen(path.folder, O_RDONLY | O_DIRECTORY));
     if (!folder) return {};
-    if (flock(folder.get(), LOCK_EX) != 0) return Fail(ErrnoError(errno, "locking the folder of " + key));
+    if (flock(folder.get(), LOCK_EX) != 0) return Fail(ErrnoError(errno, "locking the folder of " + root_.PathOf(key)));
     struct stat status;
     const bool there = fstatat(folder.get(), path.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
     if (there && !S_ISREG(status.st_mode) && !S_ISLNK(status.st_mode)) return {};  // no object: a folder, a device
     if (unlinkat(folder.get(), path.name.c_str(), 0) != 0) {
       if (errno == ENOENT) return {};
-      return Fail(ErrnoError(errno, "deleting " + key));
+      return Fail(ErrnoError(errno, "deleting " + root_.PathOf(key)));
     }
     if (options_.durable && fsync(folder.get()) != 0) {
-      return Fail(ErrnoError(errno, "syncing the folder of " + key));
+      return Fail(ErrnoError(errno, "syncing the folder of " + root_.PathOf(key)));
     }
     Prune(path.folder);
     return {};
@@ -373,8 +377,8 @@ class FileStore final : public Store {
       std::uint64_t end = 0;
       for (const FileUploads::PartRange& part : assembly.parts) {
         const UniqueFd from(openat(assembly.folder.get(), part.file.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-        if (!from) return Fail(ErrnoError(errno, "opening a part of " + key));
-        MR_TRY(CopyPieces(from.get(), part.range, fd, end, keep_going, key));
+        if (!from) return Fail(ErrnoError(errno, "opening a part of " + root_.PathOf(key)));
+        MR_TRY(CopyPieces(from.get(), part.range, fd, end, keep_going, root_.PathOf(key)));
         end += part.range.length;
       }
       return {};

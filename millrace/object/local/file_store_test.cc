@@ -136,6 +136,12 @@ TEST_F(FileStoreTest, FailedWritesAndUploadsLeaveNothing) {
   EXPECT_THAT(names, ElementsAre("k"));
 }
 
+TEST_F(FileStoreTest, ErrorsNameTheWholePath) {
+  const auto put = Put(*OpenFileStore({.root = "/", .durable = false, .threads = 1}).value(), "proc/k", AsBytes("x"));
+  ASSERT_FALSE(put);
+  EXPECT_THAT(put.error().ToString(), testing::HasSubstr(" /proc/k"));
+}
+
 /// The only upload's folder below the root.
 fs::path UploadFolder(const fs::path& root) {
   for (const auto& entry : fs::recursive_directory_iterator(root))

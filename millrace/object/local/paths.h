@@ -48,6 +48,8 @@ class RootFolder {
   Result<UniqueFd> MakeFolder(const std::string& path) const;
 
   const std::string& path() const { return path_; }
+  /// Returns the path of a key from "/" on, for messages.
+  std::string PathOf(const std::string& key) const { return path_ + (path_ == "/" ? "" : "/") + key; }
 
  private:
   RootFolder(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}

@@ -76,10 +76,10 @@ Result<std::string> FileUploads::Create(const std::string& key, const PutOptions
   std::string id = SecureHex(kIdLength / 2);
   std::string name = fmt::format("{}{}", kUploadName, id);
   UniqueFd folder = MR_TRY(root_.MakeFolder(path.folder.empty() ? name : path.folder + "/" + name));
-  PendingFile file = MR_TRY(PendingFile::Create(folder.get(), key));
+  PendingFile file = MR_TRY(PendingFile::Create(folder.get(), root_.PathOf(key)));
   Json description = {{"key", key}, {"attributes", EncodeAttributes(options.content_type, options.metadata)}};
-  MR_TRY(WriteFully(file.fd(), AsBytes(DumpJson(description)), 0, key));
-  MR_TRY(file.Publish(kDescription, false, key));
+  MR_TRY(WriteFully(file.fd(), AsBytes(DumpJson(description)), 0, root_.PathOf(key)));
+  MR_TRY(file.Publish(kDescription, false, root_.PathOf(key)));
   return id;
 }
 
@@ -112,16 +112,17 @@ Result<std::optional<FileUploads::Description>> FileUploads::Describe(int folder
 /// Claims a part's slot in kWhole. The first part decides the size of all slots. No value for a part that is larger,
 /// that comes again, or whose slot would lie beyond kLargestFile.
 Result<std::optional<FileUploads::PartSlot>> FileUploads::ClaimSlot(int folder, int number, std::uint64_t size,
-                                                                    const std::string& key) {
+                                                                    const std::string& key) const {
+  const std::string path_name = root_.PathOf(key);
   UniqueFd grid(openat(folder, kGrid, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
-  if (!grid || flock(grid.get(), LOCK_EX) != 0) return Fail(ErrnoError(errno, "taking a part's place in " + key));
+  if (!grid || flock(grid.get(), LOCK_EX) != 0) return Fail(ErrnoError(errno, "taking a part's place in " + path_name));
   std::optional<std::uint64_t> part_size = MR_TRY(ReadNumber(grid.get()));
   const int make = part_size ? 0 : O_CREAT | O_TRUNC;
   PartSlot slot{UniqueFd(openat(folder, kWhole, O_RDWR | make | O_NOFOLLOW | O_CLOEXEC, 0666))};
   if (!slot.whole && errno == ENOENT) return std::nullopt;  // an interrupted completion has taken the file
-  if (!slot.whole) return Fail(ErrnoError(errno, "creating a temporary file for " + key));
+  if (!slot.whole) return Fail(ErrnoError(errno, "creating a temporary file for " + path_name));
   if (!part_size) {
-    MR_TRY(WriteFully(grid.get(), AsBytes(fmt::format("{}", size)), 0, key));
+    MR_TRY(WriteFully(grid.get(), AsBytes(fmt::format("{}", size)), 0, path_name));
     part_size = size;
   }
   if (size > *part_size) return std::nullopt;
@@ -132,41 +133,43 @@ Result<std::optional<FileUploads::PartSlot>> FileUploads::ClaimSlot(int folder, 
   slot.record =
       UniqueFd(openat(folder, PlacedName(number).c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (!slot.record && errno == EEXIST) return std::nullopt;
-  if (!slot.record) return Fail(ErrnoError(errno, "taking a part's place in " + key));
+  if (!slot.record) return Fail(ErrnoError(errno, "taking a part's place in " + path_name));
   return slot;
 }
 
 Result<PartInfo> FileUploads::AddPart(const std::string& key, const std::string& id, int number, std::uint64_t size,
                                       WallTime modified,
                                       const std::function<Status(int fd, std::uint64_t offset)>& fill) {
+  const std::string path_name = root_.PathOf(key);
   if (number < 1 || number > Limits{}.max_parts) {
     return Fail(Code::kInvalidArgument, "part number {}: numbers go from 1 to {}", number, Limits{}.max_parts);
   }
   UniqueFd folder = MR_TRY(OpenFolder(key, id));
   // After a completion, the file may be the object: no part may be written into it then.
-  if (flock(folder.get(), LOCK_SH) != 0) return Fail(ErrnoError(errno, "locking the upload of " + key));
+  if (flock(folder.get(), LOCK_SH) != 0) return Fail(ErrnoError(errno, "locking the upload of " + path_name));
   if (!MR_TRY(Describe(folder.get()))) return Fail(NoUpload(key, id));
   struct stat status;
   if (std::optional<PartSlot> slot = MR_TRY(ClaimSlot(folder.get(), number, size, key))) {
     auto write = [&]() -> Status {
       MR_TRY(fill(slot->whole.get(), slot->offset));
-      if (durable_ && fdatasync(slot->whole.get()) != 0) return Fail(ErrnoError(errno, "syncing a part of " + key));
-      MR_TRY(WriteFully(slot->record.get(), AsBytes(fmt::format("{}", size)), 0, key));
-      return SetModified(slot->record.get(), modified, key);
+      if (durable_ && fdatasync(slot->whole.get()) != 0)
+        return Fail(ErrnoError(errno, "syncing a part of " + path_name));
+      MR_TRY(WriteFully(slot->record.get(), AsBytes(fmt::format("{}", size)), 0, path_name));
+      return SetModified(slot->record.get(), modified, path_name);
     };
     if (Status written = write(); !written) {
       unlinkat(folder.get(), PlacedName(number).c_str(), 0);
       return Fail(written.error());
     }
     if (fstat(slot->record.get(), &status) != 0)
-      return Fail(ErrnoError(errno, "reading the state of a part of " + key));
+      return Fail(ErrnoError(errno, "reading the state of a part of " + path_name));
     return InfoOf(number, status, size);
   }
-  PendingFile file = MR_TRY(PendingFile::Create(folder.get(), key));
+  PendingFile file = MR_TRY(PendingFile::Create(folder.get(), path_name));
   MR_TRY(fill(file.fd(), 0));
-  MR_TRY(file.Seal(modified, false, key));  // not durable yet: completion copies it, and syncs the copy
-  MR_TRY(file.Publish(PartName(number), false, key));
-  if (fstat(file.fd(), &status) != 0) return Fail(ErrnoError(errno, "reading the state of a part of " + key));
+  MR_TRY(file.Seal(modified, false, path_name));  // not durable yet: completion copies it, and syncs the copy
+  MR_TRY(file.Publish(PartName(number), false, path_name));
+  if (fstat(file.fd(), &status) != 0) return Fail(ErrnoError(errno, "reading the state of a part of " + path_name));
   return InfoOf(number, status, static_cast<std::uint64_t>(status.st_size));
 }
 
@@ -213,7 +216,7 @@ Result<FileUploads::Assembly> FileUploads::Open(const std::string& key, const st
   Assembly assembly;
   assembly.folder = MR_TRY(OpenFolder(key, id));
   const int folder = assembly.folder.get();
-  if (flock(folder, LOCK_EX) != 0) return Fail(ErrnoError(errno, "locking the upload of " + key));
+  if (flock(folder, LOCK_EX) != 0) return Fail(ErrnoError(errno, "locking the upload of " + root_.PathOf(key)));
   std::optional<Description> description = MR_TRY(Describe(folder));
   if (!description) return Fail(NoUpload(key, id));  // another completion was faster
   assembly.options = std::move(description->options);
@@ -249,7 +252,7 @@ Status FileUploads::Remove(const std::string& key, const std::string& id) {
     for (const std::string& file : MR_TRY(NamesIn(folder.get()))) unlinkat(folder.get(), file.c_str(), 0);
     if (!above || unlinkat(above.get(), name.c_str(), AT_REMOVEDIR) == 0 || errno == ENOENT) return {};
   }
-  return Fail(ErrnoError(errno, "removing the parts of " + key));
+  return Fail(ErrnoError(errno, "removing the parts of " + root_.PathOf(key)));
 }
 
 Result<std::vector<UploadInfo>> FileUploads::List(const std::string& prefix, const KeepGoing& keep_going) {

@@ -61,7 +61,7 @@ class FileUploads {
   };
   Result<UniqueFd> OpenFolder(const std::string& key, const std::string& id) const;
   static Result<std::optional<Description>> Describe(int folder);
-  static Result<std::optional<PartSlot>> ClaimSlot(int folder, int number, std::uint64_t size, const std::string& key);
+  Result<std::optional<PartSlot>> ClaimSlot(int folder, int number, std::uint64_t size, const std::string& key) const;
   static Result<std::optional<PartRange>> FindPart(int folder, std::optional<std::uint64_t> grid, const PartInfo& part);
 
   const RootFolder& root_;

@@ -54,7 +54,7 @@ class TreeWalker {
   struct FolderEntry;
   Status Enter(std::string key);
   std::optional<FolderEntry> Classify(const Folder& folder, std::string segment, unsigned char type) const;
-  std::string PathOf(const std::string& key) const { return root_.path() + (root_.path() == "/" ? "" : "/") + key; }
+  std::string PathOf(const std::string& key) const { return root_.PathOf(key); }
   bool Report(const std::string& key, const Error& error) const;
   void Position(Folder& folder) const;
   bool IsAncestor(const struct stat& status) const;
