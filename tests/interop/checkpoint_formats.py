@@ -146,6 +146,10 @@ def test_torch(millrace, folder):
     millrace("export", folder / "run", folder / "again.pt", "--step", "1")
     same({"model": dict(state["model"])}, torch.load(folder / "again.pt", weights_only=True))
 
+    torch.save({"w": a, "args": argparse.Namespace(lr=0.5, out=folder)}, folder / "script.pt")
+    millrace("import", folder / "script.pt", folder / "script")
+    millrace("export", folder / "script", folder / "script-back.pt")
+    same({"w": a, "args": {"lr": 0.5, "out": str(folder)}}, torch.load(folder / "script-back.pt", weights_only=True))
     torch.save(torch.nn.Linear(2, 2), folder / "module.pt")
     millrace("import", folder / "module.pt", folder / "x", fails="torch.nn.modules.linear.Linear")
     torch.save(state["model"], folder / "old.pt", _use_new_zipfile_serialization=False)

@@ -193,8 +193,8 @@ Status PickleMachine::PushGlobal(std::string_view module, std::string_view name)
   std::string global = fmt::format("{}.{}", module, name);
   if (allowed_ && !std::binary_search(allowed_->begin(), allowed_->end(), std::string_view(global))) {
     return Fail(Code::kUnsupported,
-                "the pickle names {}, which could run code. Checkpoints of tensors and plain values do not need it: "
-                "save the state_dict() instead of the object",
+                "the pickle names {}, which could run code; in Python, load the file, replace that object by its "
+                "state_dict() or delete it, and save the rest",
                 global);
   }
   return Push({.kind = ValueKind::kGlobal, .text = std::move(global)});

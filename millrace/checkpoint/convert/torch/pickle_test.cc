@@ -79,6 +79,24 @@ TEST(PickleTest, WhatPythonWrites) {
             R"({"dict":[["a",{"list":[1,{"tuple":[2.5,null]}]}],["b",{"bytes":"/w=="}],[3,-1]]})");
 }
 
+TEST(PickleTest, TheArgumentsOfAScriptAreADict) {
+  // pickle.dumps({"args": argparse.Namespace(lr=0.5, out=PosixPath("/a/b"), on=torch.device("cuda", 1)),
+  //               "none": argparse.Namespace()}, protocol=2), without the instructions that fill the memo
+  const auto pickle =
+      Read(std::string_view("\x80\x02}(X\x04\0\0\0argscargparse\nNamespace\n)\x81}(X\x02\0\0\0lrG?\xe0\0\0\0\0\0\0"
+                            "X\x03\0\0\0outcpathlib\nPosixPath\nX\x01\0\0\0/X\x01\0\0\0aX\x01\0\0\0b\x87R"
+                            "X\x02\0\0\0onctorch\ndevice\nX\x04\0\0\0cudaK\x01\x86Rub"
+                            "X\x04\0\0\0nonecargparse\nNamespace\n)\x81u.",
+                            169));
+  ASSERT_TRUE(pickle) << pickle.error().ToString();
+  const auto state = StateOf(*pickle);
+  ASSERT_TRUE(state) << state.error().ToString();
+  EXPECT_EQ(state->values.at("args/lr"), Json(0.5));
+  EXPECT_EQ(state->values.at("args/out"), Json("/a/b"));
+  EXPECT_EQ(state->values.at("args/on"), Json("cuda:1"));
+  EXPECT_EQ(state->values.at("none"), Json({{"dict", Json::array()}}));
+}
+
 TEST(PickleTest, NamesThatCouldRunCodeAreRefusedByName) {
   for (const char* text : {"\x80\x02"
                            "cos\nsystem\n(X\x02\0\0\0idtR.",

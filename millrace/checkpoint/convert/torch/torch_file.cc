@@ -46,9 +46,9 @@ const ZipEntry* TorchArchive::EntryOf(const TorchTensor& tensor) const {
 
 Result<TorchArchive::Storage> TorchArchive::StorageOf(const TorchTensor& tensor) const {
   const ZipEntry* entry = EntryOf(tensor);
-  if (entry == nullptr) return Fail(Code::kCorrupt, "its storage {} is missing", tensor.storage);
+  if (entry == nullptr) return Fail(Code::kCorrupt, "the storage {} is missing", tensor.storage);
   if (entry->size != tensor.storage_bytes) {
-    return Fail(Code::kCorrupt, "its storage {} has {} bytes instead of {}", tensor.storage, entry->size,
+    return Fail(Code::kCorrupt, "the storage {} has {} bytes instead of {}", tensor.storage, entry->size,
                 tensor.storage_bytes);
   }
   return Storage{MR_TRY(zip_.DataOffset(*entry)), entry->size, entry->crc32};

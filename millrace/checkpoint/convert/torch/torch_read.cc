@@ -26,6 +26,7 @@ constexpr std::size_t kMaxDimensions = 64;
 constexpr std::string_view kGlobals[] = {
     "__builtin__.bytes",
     "_codecs.encode",
+    "argparse.Namespace",
     "builtins.bytes",
     "collections.OrderedDict",
     "numpy._core.multiarray._reconstruct",
@@ -34,6 +35,8 @@ constexpr std::string_view kGlobals[] = {
     "numpy.core.multiarray.scalar",
     "numpy.dtype",
     "numpy.ndarray",
+    "pathlib.PosixPath",
+    "pathlib._local.PosixPath",
     "torch.BFloat16Storage",
     "torch.BoolStorage",
     "torch.ByteStorage",
@@ -54,6 +57,7 @@ constexpr std::string_view kGlobals[] = {
     "torch.bool",
     "torch.complex128",
     "torch.complex64",
+    "torch.device",
     "torch.float16",
     "torch.float32",
     "torch.float64",
@@ -68,7 +72,15 @@ constexpr std::string_view kGlobals[] = {
     "torch.uint32",
     "torch.uint64",
     "torch.uint8",
+    "types.SimpleNamespace",
 };
+
+/// Returns the dict of the attributes of a namespace, such as the arguments of a script; else the value itself.
+const Value& WithoutNamespace(const Pickle& pickle, const Value& value) {
+  static const Value no_attributes{.kind = ValueKind::kDict};
+  if (!pickle.IsCall(value, "argparse.Namespace") && !pickle.IsCall(value, "types.SimpleNamespace")) return value;
+  return value.state == Pickle::kNone ? no_attributes : pickle[value.state];
+}
 
 Result<std::vector<std::int64_t>> Sizes(const Pickle& pickle, const Value& tuple) {
   if (tuple.kind != ValueKind::kTuple || tuple.items.size() > kMaxDimensions)
@@ -141,7 +153,8 @@ class ValueReader {
  public:
   explicit ValueReader(const Pickle& pickle) : pickle_(pickle) {}
 
-  Result<Json> Read(const Value& value, int depth = 0) {
+  Result<Json> Read(const Value& object, int depth = 0) {
+    const Value& value = WithoutNamespace(pickle_, object);
     if (depth > kMaxNesting || ++steps_ > kMaxSteps)
       return Fail(Code::kResourceExhausted, "a value is nested too deeply, or too large");
     switch (value.kind) {
@@ -205,7 +218,21 @@ class ValueReader {
     if (const auto bytes = MR_TRY(BytesOf(value))) return Json{{"bytes", Base64Encode(AsBytes(*bytes))}};
     if (what.ends_with(".multiarray.scalar")) return Scalar(arguments);
     if (what.ends_with(".multiarray._reconstruct")) return Array(value);
+    if (what == "torch.device") return Joined(arguments, ":");
+    if (what.starts_with("pathlib.")) return Joined(arguments, "/");
     return Fail(Code::kUnsupported, "a value made by {} is neither a tensor nor plain", what);
+  }
+  /// Returns the text of torch.device("cuda", 1) or PosixPath("/", "data"): plain text when it is exported again.
+  Result<Json> Joined(std::span<const Pickle::Id> arguments, std::string_view separator) const {
+    std::string text;
+    for (const Pickle::Id id : arguments) {
+      const Value& part = pickle_[id];
+      if (part.kind != ValueKind::kText && part.kind != ValueKind::kInt)
+        return Fail(Code::kCorrupt, "a path or a device has a part that is neither a text nor a number");
+      if (!text.empty() && !text.ends_with(separator)) text += separator;
+      text += part.kind == ValueKind::kText ? part.text : fmt::format("{}", part.number);
+    }
+    return Json(std::move(text));
   }
   /// Returns the content of a bytes object; nothing if the value is not one.
   Result<std::optional<std::string>> BytesOf(const Value& value) const {
@@ -288,9 +315,10 @@ class StateReader {
   }
   static std::size_t FirstItem(const Value& dict) { return dict.kind == ValueKind::kCall ? 2 : 0; }
 
-  Result<bool> HoldsTensors(const Value& value, int depth) {
+  Result<bool> HoldsTensors(const Value& object, int depth) {
+    const Value& value = WithoutNamespace(pickle_, object);
     if (depth > kMaxNesting || ++steps_ > kMaxSteps)
-      return Fail(Code::kResourceExhausted, "it is nested too deeply, or too large");
+      return Fail(Code::kResourceExhausted, "the state is nested too deeply, or too large");
     if (MR_TRY(TensorOf(pickle_, value))) return true;
     if (value.kind != ValueKind::kList && value.kind != ValueKind::kTuple && !IsDict(value)) return false;
     for (std::size_t i = FirstItem(value); i < value.items.size(); ++i)
@@ -298,12 +326,13 @@ class StateReader {
     return false;
   }
 
-  Status Walk(const Value& value, const std::string& path, int depth) {
+  Status Walk(const Value& object, const std::string& path, int depth) {
+    const Value& value = WithoutNamespace(pickle_, object);
     if (depth > kMaxNesting || ++steps_ > kMaxSteps)
-      return Fail(Code::kResourceExhausted, "it is nested too deeply, or too large");
+      return Fail(Code::kResourceExhausted, "the state is nested too deeply, or too large");
     if (auto tensor = MR_TRY(TensorOf(pickle_, value))) {
       if (!state_.tensors.emplace(path, *std::move(tensor)).second)
-        return Fail(Code::kCorrupt, "it has {} twice", path);
+        return Fail(Code::kCorrupt, "the state has {} twice", path);
       return {};
     }
     if (IsDict(value) && (path.empty() || MR_TRY(IsGoneThrough(value, depth)))) return WalkDict(value, path, depth);
@@ -316,7 +345,8 @@ class StateReader {
     }
     auto plain = values_.Read(value);
     if (!plain) return Fail(plain.error().Context(path));
-    if (!state_.values.emplace(path, *std::move(plain)).second) return Fail(Code::kCorrupt, "it has {} twice", path);
+    if (!state_.values.emplace(path, *std::move(plain)).second)
+      return Fail(Code::kCorrupt, "the state has {} twice", path);
     return {};
   }
 
@@ -341,7 +371,7 @@ class StateReader {
         part = fmt::format("#{}", key.number);
       } else {
         return Fail(Code::kUnsupported, "{} holds tensors and has a key that is neither text nor int of 64 bits",
-                    path.empty() ? "it" : path);
+                    path.empty() ? "the state" : path);
       }
       MR_TRY(Walk(pickle_[dict.items[i + 1]], path.empty() ? part : fmt::format("{}/{}", path, part), depth + 1));
       if (!path.empty() || part != kMetaEntry) parts.push_back(std::move(part));
