@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing.context
 import operator
 import os
+import sys
 from typing import Any, Dict, Iterator, List, Literal, Mapping, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
@@ -167,7 +168,8 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         held_out, part, split_seed: The share of the records to hold out, chosen by a hash of their content. ``part``
             is the part that this data set reads: ``"train"`` or ``"held_out"``.
         batch_size: None: iterating yields samples, and a DataLoader collates them. Else iterating yields batches of
-            this size, made in C++. Then pass ``batch_size=None`` to the DataLoader.
+            this size, made in C++. Then pass ``batch_size=None`` to the DataLoader, which else would make batches of
+            batches: iterating over such a DataLoader raises ``InvalidArgumentError``.
         rank, world_size: The rank whose share this data set reads. The default is the whole data set, which accelerate
             and the Trainer need.
         labels: ``"aligned"``: ``labels[t]`` is ``input_ids[t]`` (transformers' models shift them). ``"shifted"``:
@@ -359,6 +361,12 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
     # --- iteration
 
     def __iter__(self) -> Iterator[Dict[str, Any]]:
+        # torch's fetcher calls iter() with this variable among its arguments; no other way shows that it collates.
+        if self._batched and sys._getframe(1).f_locals.get("auto_collation"):
+            raise InvalidArgumentError(
+                f"the data set makes batches of {self._rows} (batch_size), and the DataLoader would make batches of these;"
+                " pass batch_size=None to the DataLoader, or no batch_size to the Dataset"
+            )
         self._at = None  # where an unfinished iteration stopped
         return self._iterate()
 

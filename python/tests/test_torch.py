@@ -30,6 +30,13 @@ def test_data_loader_without_workers(dataset):
     assert ids(loader) == order
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_are_not_batched_again(dataset, workers):
+    loader = DataLoader(dataset(batch_size=8), batch_size=8, num_workers=workers)
+    with pytest.raises(millrace.Error, match="pass batch_size=None to the DataLoader"):
+        next(iter(loader))
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_workers_do_not_change_the_batches(dataset, workers):
     order = [sample["input_ids"].tolist() for sample in dataset()]
