@@ -25,8 +25,8 @@ void PrintReport(bool json, const Report& report) {
 
 std::string TextOf(const checkpoint::SaveStats& saved) {
   const bool local = saved.tier == checkpoint::CheckpointTier::kLocal;
-  return fmt::format("checkpoint of step {} committed{}: {} by this rank in {}, training held up {:.1f} ms", saved.step,
-                     local ? " on the local disk" : "", FormatBytes(saved.bytes), FormatDuration(saved.total),
+  return fmt::format("checkpoint of step {} committed{}: {} in {}, held up {:.1f} ms", saved.step,
+                     local ? " locally" : "", FormatBytes(saved.bytes), FormatDuration(saved.total),
                      std::chrono::duration<double, std::milli>(saved.blocked).count());
 }
 

@@ -188,7 +188,7 @@ TEST_F(RunFolderTest, AFolderWithoutAStatusIsNoRun) {
 }
 
 TEST(EventOfLine, FindsCheckpointsAndEvaluations) {
-  EXPECT_EQ(EventOfLine("checkpoint of step 50 committed: 1.2 MB by this rank in 0.1 s"),
+  EXPECT_EQ(EventOfLine("checkpoint of step 50 committed: 1.2 MB in 0.1 s, held up 0.2 ms"),
             (Json{{"event", "checkpoint"}, {"step", 50}}));
   EXPECT_EQ((*EventOfLine(R"({"event": "checkpoint", "step": 5, "tier": "local"})"))["tier"], "local");
   EXPECT_EQ((*EventOfLine(R"({"event": "eval", "step": 5, "loss": 2.5})"))["loss"], 2.5);

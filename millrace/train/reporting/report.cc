@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "millrace/base/text.h"
@@ -98,7 +99,8 @@ std::string Plan::ToText() const {
       "  data      {} records, {}: {} samples of {} tokens an epoch\n"
       "  steps     {} in all, {} an epoch; {} samples a step ({} tokens)\n"
       "  model     {} parameters in {}{}, {:.1f} MFLOP a token\n"
-      "  layout    {}, {} micro-batch{} of {} each; about {} of memory a rank\n",
+      "  layout    {}, {} micro-batch{} of {} each\n"
+      "  memory    about {} a rank\n",
       name, FormatCount(records), FormatBytes(data_bytes), FormatCount(samples_per_epoch), sequence_length,
       FormatCount(steps), FormatCount(steps_per_epoch), global_batch,
       FormatCount(static_cast<std::uint64_t>(global_batch) * static_cast<std::uint64_t>(sequence_length)),
@@ -113,10 +115,12 @@ std::string Plan::ToText() const {
 
 namespace {
 
-/// The stage that most of the wait for data was for.
-std::string_view LargestStage(const StepReport& report) {
-  auto largest = std::ranges::max_element(report.data_wait_on_s);
-  return data::LoadStageName(static_cast<data::LoadStage>(largest - report.data_wait_on_s.begin()));
+/// Returns the longest of the waits and its share of the step's time, such as "  data 20 %"; "" below 1 %.
+std::string LongestWait(const StepReport& report) {
+  const auto [seconds, name] = std::max({std::pair(report.data_wait_s, "data"), std::pair(report.comm_wait_s, "comm"),
+                                         std::pair(report.checkpoint_wait_s, "ckpt")});
+  const double percent = report.step_s > 0 ? 100 * seconds / report.step_s : 0;
+  return percent >= 1 ? fmt::format("  {} {:.0f} %", name, percent) : "";
 }
 
 }  // namespace
@@ -170,23 +174,18 @@ Json StepReport::ToJson() const {
 }
 
 std::string StepReport::ToText(std::uint64_t steps) const {
-  const auto share = [&](double wait) { return step_s > 0 ? 100 * wait / step_s : 0; };
-  const std::string kept = went_back  ? fmt::format("  a spike: goes on after step {}", *went_back)
-                           : overflow ? "  the gradient overflowed: not learnt from, the loss scale is halved"
-                           : spike    ? "  a spike: not learnt from"
+  const std::string kept = went_back  ? fmt::format("\n  a spike: goes on after step {}", *went_back)
+                           : overflow ? "\n  the gradient overflowed: not learnt from, the loss scale is halved"
+                           : spike    ? "\n  a spike: not learnt from"
                                       : "";
   std::string learnt;
   if (!preferences.empty()) {
     learnt = fmt::format("margin {:.3f}  accuracy {:.3f}  ", preferences.at("rewards/margins"),
                          preferences.at("rewards/accuracies"));
   }
-  return fmt::format(
-      "step {:>{}}/{}  loss {:.4f}  {}lr {:.2e}  grad {:.3f}  {:>7.0f} tok/s  {:.1f} GFLOP/s  "
-      "wait: data {:.1f} %{} comm {:.1f} % ckpt {:.1f} %{}",
-      step, fmt::formatted_size("{}", steps), steps, loss, learnt, lr, grad_norm, tokens_per_s(),
-      tokens_per_s() * flops_per_token / 1e9, share(data_wait_s),
-      share(data_wait_s) >= 0.1 ? fmt::format(" ({})", LargestStage(*this)) : "", share(comm_wait_s),
-      share(checkpoint_wait_s), kept);
+  return fmt::format("step {:>{}}/{}  loss {:.4f}  {}lr {:.2e}  grad {:.3f}  {:>6.0f} tok/s{}{}", step,
+                     fmt::formatted_size("{}", steps), steps, loss, learnt, lr, grad_norm, tokens_per_s(),
+                     LongestWait(*this), kept);
 }
 
 std::map<std::string, double> EvalReport::Metrics() const {

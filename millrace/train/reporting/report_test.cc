@@ -8,6 +8,7 @@
 namespace millrace::train {
 namespace {
 
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -35,8 +36,7 @@ TEST(StepInterval, LinesHaveTheMeansOfTheStepsSinceTheLastOne) {
   EXPECT_DOUBLE_EQ(line.data_wait_on_s[1], 0.5);
   EXPECT_DOUBLE_EQ(line.checkpoint_wait_s, 0.2);
   EXPECT_DOUBLE_EQ(line.flops_per_token, 1e9);
-  EXPECT_THAT(line.ToText(10), HasSubstr("50 tok/s  50.0 GFLOP/s  wait: data 25.0 %"));
-  EXPECT_THAT(line.ToText(10), HasSubstr("ckpt 10.0 %"));
+  EXPECT_THAT(line.ToText(10), EndsWith("    50 tok/s  data 25 %"));
   EXPECT_EQ(line.ToJson()["averaged_steps"], 3);
   EXPECT_EQ(line.ToJson()["tokens_per_s"], 50);
 
