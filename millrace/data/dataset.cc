@@ -1,7 +1,10 @@
 #include "millrace/data/dataset.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <optional>
+#include <string_view>
 
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/text.h"
@@ -118,6 +121,21 @@ Status RequireEnd(const ResolvedSources& resolved, const DocumentForm& form, con
   return Fail(Code::kInvalidArgument,
               "documents end with an end-of-sequence token, which this tokenizer lacks; name one as eos_token in a "
               "tokenizer_config.json beside the tokenizer's file");
+}
+
+/// Warns of a layout whose special tokens the vocabulary lacks: texts that spell them crowd the answers out of a
+/// sample.
+void WarnOfSpelledTokens(const DocumentForm& form, const DatasetOptions& options, const tokenizer::Tokenizer& tokenizer,
+                         const Logger& log) {
+  std::vector<std::string_view> missing;
+  for (const std::string_view piece : form.special_tokens()) {
+    if (tokenizer.IdOf(piece) == tokenizer::kNoToken) missing.push_back(piece);
+  }
+  if (missing.empty()) return;
+  log.Warning(
+      "the tokenizer lacks special tokens of the layout and spells each as several tokens; use a tokenizer "
+      "that has them, or another layout",
+      {{"layout", options.layout}, {"missing", fmt::format("{}", fmt::join(missing, " "))}});
 }
 
 Status RequireText(const ResolvedSources& resolved, std::string_view why) {
@@ -245,6 +263,7 @@ Status Dataset::Rep::Build(object::Connection& connection, const Logger& log, ob
   form = MR_TRY(DocumentForm::Make(options));
   ResolvedSources resolved = MR_TRY(ResolveSources(connection, options.sources, call, form->fields()));
   MR_TRY(RequireEnd(resolved, *form, options, *tokenizer));
+  WarnOfSpelledTokens(*form, options, *tokenizer, log);
   const bool stored_samples = MR_TRY(HoldStoredSamples(resolved, options));
   fingerprint = Fingerprint(resolved, options, *form, *tokenizer, stored_samples);
   MR_TRY(CheckSources(resolved));

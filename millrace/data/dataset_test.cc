@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "millrace/base/log.h"
 #include "millrace/data/batch/sequence_row.h"
 #include "millrace/data/testing/dataset_fixture.h"
 
@@ -255,6 +256,28 @@ TEST_F(DatasetTest, AnswersAloneAreLearnt) {
   }
   for (const auto& document : documents) expected += std::ranges::count(document, true, &Token::learnt);
   EXPECT_EQ(learnt, expected) << "every answer, whole, whatever row it is in";
+}
+
+class LogLines final : public LogSink {
+ public:
+  void Write(std::string_view line) override { text_ += fmt::format("{}\n", line); }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+TEST_F(DatasetTest, ALayoutWhoseTokensTheTokenizerLacksIsWarnedOf) {
+  PutText(*store_, "a.jsonl",
+          R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})"
+          "\n");
+  for (const std::string layout : {"chatml", "zephyr"}) {
+    auto options = Options("s3://corpus/a.jsonl", SequenceMode::kSft, 0);
+    options.layout = layout;
+    const auto lines = std::make_shared<LogLines>();
+    ASSERT_TRUE(Dataset::Open(connection_, tokenizer_, options, Logger(lines, LogLevel::kWarning)));
+    EXPECT_EQ(lines->text().contains("missing=\"<|im_start|> <|im_end|>\""), layout == "chatml") << lines->text();
+  }
 }
 
 /// Each record is in exactly one part. Its content alone decides the part.

@@ -170,23 +170,23 @@ std::optional<BrokenReason> WriteLlama2(std::span<const Message> messages, Docum
 std::optional<BrokenReason> WriteLlama3(std::span<const Message> messages, DocumentScript& script) {
   script.Bos();
   for (const Message& message : messages) {
-    script.Special("<|start_header_id|>");
+    script.Special(kLlama3Tokens[0]);
     script.Text(message.role);
-    script.Special("<|end_header_id|>");
+    script.Special(kLlama3Tokens[1]);
     script.Text("\n\n");
     script.Text(StripSpace(message.content), message.trained);
-    script.Special("<|eot_id|>", message.trained);
+    script.Special(kLlama3Tokens[2], message.trained);
   }
   return {};
 }
 
 std::optional<BrokenReason> WriteChatml(std::span<const Message> messages, DocumentScript& script) {
   for (const Message& message : messages) {
-    script.Special("<|im_start|>");
+    script.Special(kChatmlTokens[0]);
     script.Text(message.role);
     script.Text("\n");
     script.Text(message.content, message.trained);
-    script.Special("<|im_end|>", message.trained);
+    script.Special(kChatmlTokens[1], message.trained);
     script.Text("\n");
   }
   return {};
@@ -210,11 +210,11 @@ std::optional<BrokenReason> WriteGemma(std::span<const Message> messages, Docume
   if (!Alternates(messages)) return BrokenReason::kNotChat;
   script.Bos();
   for (const Message& message : messages) {
-    script.Special("<start_of_turn>");
+    script.Special(kGemmaTokens[0]);
     script.Text(message.role == kAssistant ? "model" : message.role);
     script.Text("\n");
     script.Text(StripSpace(message.content), message.trained);
-    script.Special("<end_of_turn>", message.trained);
+    script.Special(kGemmaTokens[1], message.trained);
     script.Text("\n");
   }
   return {};

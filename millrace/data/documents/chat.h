@@ -1,6 +1,7 @@
 // Conversations: how records hold them, and how the chat templates of models write them.
 #pragma once
 
+#include <array>
 #include <expected>
 #include <memory>
 #include <optional>
@@ -42,6 +43,13 @@ class ConversationParser {
   struct Rep;
   std::unique_ptr<Rep> rep_;
 };
+
+/// The special tokens of templates: what begins a role, what ends the role or the turn, and for Llama 3 what ends the
+/// turn.
+inline constexpr std::array<std::string_view, 3> kLlama3Tokens = {"<|start_header_id|>", "<|end_header_id|>",
+                                                                  "<|eot_id|>"};
+inline constexpr std::array<std::string_view, 2> kChatmlTokens = {"<|im_start|>", "<|im_end|>"};
+inline constexpr std::array<std::string_view, 2> kGemmaTokens = {"<start_of_turn>", "<end_of_turn>"};
 
 /// Writes a conversation as the chat template published with the models does. Marks trained messages, with the token
 /// that ends the turn. Text of the record never becomes a special token. Returns kNotChat if the

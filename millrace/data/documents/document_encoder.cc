@@ -222,6 +222,19 @@ std::uint32_t DocumentForm::added_tokens(const tokenizer::Tokenizer& tokenizer) 
                                     (tokenizer.eos() != tokenizer::kNoToken));
 }
 
+std::span<const std::string_view> DocumentForm::special_tokens() const {
+  switch (layout_) {
+    case Layout::kLlama3:
+      return kLlama3Tokens;
+    case Layout::kChatml:
+      return kChatmlTokens;
+    case Layout::kGemma:
+      return kGemmaTokens;
+    default:
+      return {};
+  }
+}
+
 bool DocumentForm::ends_with_eos() const { return layout_ <= Layout::kLlama2 || layout_ == Layout::kZephyr; }
 
 struct DocumentEncoder::Rep {

@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -60,6 +61,8 @@ class DocumentForm {
   /// Returns whether the tokenizer's eos() ends a document or an answer. Some layouts of chats have a mark of their
   /// own.
   bool ends_with_eos() const;
+  /// Returns the special tokens that a layout of chats writes. A vocabulary without them spells each as text.
+  std::span<const std::string_view> special_tokens() const;
 
  private:
   friend class DocumentEncoder;
