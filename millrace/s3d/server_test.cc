@@ -199,6 +199,21 @@ TEST_F(S3dServer, MultipartUploads) {
   EXPECT_EQ(CodeOf(Do("DELETE", "/bucket/big?uploadId=" + id)), "NoSuchUpload");
 }
 
+TEST_F(S3dServer, AttributesThatS3RefusesAreRefused) {
+  const auto put = [&](const char* name, const char* value) {
+    const auto response = Do("PUT", "/bucket/k", "x", {{name, value}});
+    return response.status == 200 ? "" : CodeOf(response);
+  };
+  EXPECT_EQ(put("x-amz-storage-class", "STANDARD_IA"), "");
+  EXPECT_EQ(put("x-amz-storage-class", "COLD"), "InvalidStorageClass");
+  EXPECT_EQ(put("x-amz-acl", "private"), "");
+  EXPECT_EQ(put("x-amz-acl", "bucket-owner-full-control"), "");
+  EXPECT_EQ(put("x-amz-acl", "public-read"), "AccessControlListNotSupported");
+  EXPECT_EQ(put("x-amz-grant-read", "id=\"x\""), "AccessControlListNotSupported");
+  EXPECT_EQ(put("x-amz-acl", "publik"), "InvalidArgument");
+  EXPECT_EQ(CodeOf(Do("POST", "/bucket/k?uploads", "", {{"x-amz-storage-class", "COLD"}})), "InvalidStorageClass");
+}
+
 TEST_F(S3dServer, CopiesAndDeletes) {
   Do("PUT", "/bucket/a", "content", {{"x-amz-meta-x", "1"}});
   EXPECT_EQ(Do("PUT", "/bucket/b", "", {{"x-amz-copy-source", "bucket/a"}}).status, 200);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <span>
 
 #include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/text.h"
@@ -32,6 +33,38 @@ constexpr std::string_view kUnkeptPromises[] = {
     "x-amz-server-side-encryption-aws-kms-key-id",
     "x-amz-write-offset-bytes",
 };
+
+/// The storage classes of general purpose buckets. An object has the class as an attribute only.
+constexpr std::string_view kStorageClasses[] = {
+    "STANDARD", "REDUCED_REDUNDANCY", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER_IR",
+    "GLACIER",  "DEEP_ARCHIVE",
+};
+/// Canned ACLs that leave an object to its owner. Others are refused, as by S3 unless a bucket's owner enables ACLs.
+/// Source: "Controlling ownership of objects and disabling ACLs for your bucket", Amazon S3 User Guide.
+constexpr std::string_view kOwnerAcls[] = {"private", "bucket-owner-full-control"};
+constexpr std::string_view kOtherAcls[] = {"public-read", "public-read-write", "authenticated-read", "aws-exec-read",
+                                           "bucket-owner-read"};
+
+bool Has(std::span<const std::string_view> words, std::string_view word) {
+  return std::ranges::find(words, word) != words.end();
+}
+
+Reply<void> CheckStorageClass(const http::Headers& headers) {
+  const std::string_view name = headers.Get("x-amz-storage-class");
+  if (name.empty() || Has(kStorageClasses, name)) return {};
+  return Refuse("InvalidStorageClass", "The storage class you specified is not valid");
+}
+
+Reply<void> CheckAcl(const http::Headers& headers) {
+  const std::string_view canned = headers.Get("x-amz-acl");
+  const bool grants =
+      std::ranges::any_of(headers, [](const auto& field) { return ToLower(field.first).starts_with("x-amz-grant-"); });
+  if (grants || Has(kOtherAcls, canned)) {
+    return Refuse("AccessControlListNotSupported", "The bucket does not allow ACLs");
+  }
+  if (canned.empty() || Has(kOwnerAcls, canned)) return {};
+  return Refuse("InvalidArgument", fmt::format("x-amz-acl has no value {}", canned));
+}
 
 /// Removes aws-chunked, which is the coding of the transfer and not of the content.
 std::string WithoutAwsChunked(std::string_view encodings) {
@@ -126,6 +159,8 @@ Reply<Attributes> StoredAttributes(const http::Headers& headers) {
   if (std::string_view sse = headers.Get("x-amz-server-side-encryption"); !sse.empty() && sse != "AES256") {
     return Refuse("NotImplemented", "x-amz-server-side-encryption is not implemented here");
   }
+  MR_TRY(CheckStorageClass(headers));
+  MR_TRY(CheckAcl(headers));
   Attributes attributes;
   std::size_t metadata_bytes = 0;
   for (const auto& [field, value] : headers) {
