@@ -82,6 +82,7 @@ Result<int> CopyOrMove(const Context& context, object::Connection& connection, c
   }
   bool folder = many || to.key.empty() || to.key.ends_with('/') || (to.local() && fs::is_directory("/" + to.key));
   TransferRun run(context, move ? "mv" : "cp");
+  MR_TRY(flags.write.CheckParts(to.store->limits()));
   Copier copier(run, flags, move, to, {.always = reading.is_elsewhere, .bytes = context.DataBudget()});
   Status planned;
   for (const CopySource& source : selected) {

@@ -38,6 +38,7 @@ Result<int> Duplicate(const Context& context, object::Connection& connection, co
   if (sample.place.local() || to.local()) {
     return Fail(Code::kInvalidArgument, "duplicate copies inside the store: both places must be s3://");
   }
+  MR_TRY(flags.write.CheckParts(to.store->limits()));
   std::string folder = to.key.empty() || to.key.ends_with('/') ? to.key : to.key + "/";
   TransferRun run(context, "duplicate");
   std::vector<transfer::Item> items;

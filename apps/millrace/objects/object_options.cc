@@ -129,6 +129,12 @@ Status WriteFlags::Check() const {
   return {};
 }
 
+Status WriteFlags::CheckParts(const object::Limits& limits) const {
+  if (!part_bytes || (*part_bytes >= limits.min_part && *part_bytes <= limits.max_part)) return {};
+  return Fail(Code::kInvalidArgument, "--part-size {}: the destination takes parts from {} to {}",
+              FormatBytes(*part_bytes), FormatBytes(limits.min_part), FormatBytes(limits.max_part));
+}
+
 object::PutOptions WriteFlags::ForUpload(const std::string& name) const {
   object::PutOptions put{
       .content_type = content_type.empty() ? std::string(ContentTypes::OfSystem().Of(name)) : content_type,

@@ -26,6 +26,8 @@ struct WriteFlags {
   void AddTo(CLI::App& command);
   /// Errors: kInvalidArgument if flags contradict each other. Call it first.
   Status Check() const;
+  /// Errors: kInvalidArgument if a store with these limits takes no parts of --part-size.
+  Status CheckParts(const object::Limits& limits) const;
   /// Returns the options of an upload. Without a flag, the ending of the name decides the content type.
   object::PutOptions ForUpload(const std::string& name) const;
   /// Returns the options of a copy inside the store. Without flags, content type and metadata are the source's.

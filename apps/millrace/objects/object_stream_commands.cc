@@ -84,6 +84,7 @@ Result<int> WriteStream(const Context& context, object::Connection& connection, 
   if (place.key.empty() || place.key.ends_with('/')) {
     return Fail(Code::kInvalidArgument, "{} names no object to write", url);
   }
+  MR_TRY(flags.CheckParts(place.store->limits()));
   MemoryBudget budget(context.DataBudget());
   object::Call call{.stop = context.stop};
   object::PutOptions put = flags.ForUpload(place.key);

@@ -191,6 +191,7 @@ Result<int> Sync(const Context& context, object::Connection& connection, const C
   TransferRun run(context, "sync", /*reports_idle=*/!flags.watch);
   const CopySource source = MR_TRY(
       CopySource::Of({.place = from, .prefix = from_folder, .name_from = from_folder.size(), .filter = filter}, false));
+  MR_TRY(flags.write.CheckParts(to.store->limits()));
   Copier copier(run, flags, false, to, {.always = reading.is_elsewhere, .bytes = context.DataBudget()});
   ExtraNames extra(run, to, to_folder, flags.max_delete);
   UnreadNames unread;
