@@ -12,6 +12,7 @@
 #include "millrace/checkpoint/read/store_reader.h"
 #include "millrace/checkpoint/save/decide.h"
 #include "millrace/checkpoint/save/replicas.h"
+#include "millrace/engine/config/families.h"
 #include "millrace/train/ranks/rank_group.h"
 #include "millrace/train/reporting/stopwatch.h"
 
@@ -67,6 +68,11 @@ Result<std::optional<Checkpointing::Resumed>> Checkpointing::Resume(const std::v
   checkpoint::Reader& reader = *newest.reader;
   MR_TRY(CheckWhose(reader.manifest(), reader.name()));
   RunState state = MR_TRY(RunState::FromJson(reader.manifest().meta, reader.name()));
+  if (const std::string difference = engine::DifferenceOfModels(state.model_config, identity.model_config);
+      !difference.empty()) {
+    return Fail(Code::kPreconditionFailed, "{} is of another model: {}; use another checkpoint.url", reader.name(),
+                difference);
+  }
   if (state.tokenizer_fingerprint != identity.tokenizer_fingerprint) {
     return Fail(Code::kPreconditionFailed, "{} was trained with another tokenizer ({}); use another checkpoint.url",
                 reader.name(), state.tokenizer_url);

@@ -28,6 +28,7 @@ namespace millrace::train {
 struct RunIdentity {
   std::string tokenizer_fingerprint;
   std::string optimizer;
+  Json model_config;             ///< with the keys of Hugging Face's config.json
   Json adapter_config;           ///< as RunState has it
   std::string base_fingerprint;  ///< as RunState has it
 };

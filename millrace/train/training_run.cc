@@ -177,6 +177,7 @@ Status TrainingRun::Resume() {
 RunIdentity TrainingRun::Identity() const {
   return {.tokenizer_fingerprint = tokenizer->fingerprint(),
           .optimizer = std::string(model.optimizer->name()),
+          .model_config = model.model->config().ToJson(),
           .adapter_config = AdapterConfig(opened, options),
           .base_fingerprint = model.base_fingerprint};
 }

@@ -11,13 +11,14 @@ import os
 import pathlib
 import pty
 import re
+import signal
 import socket
 import subprocess
 import tempfile
 import threading
 import time
 
-USAGE, NOT_FOUND = 2, 4  # exit statuses of millrace
+USAGE, NOT_FOUND, INTERRUPTED = 2, 4, 130  # exit statuses of millrace
 
 
 class WebPage(http.server.BaseHTTPRequestHandler):
@@ -121,6 +122,22 @@ def endpoints(machine):
             server.shutdown()
 
 
+def hangup(machine):
+    """The closing of a terminal ends a transfer as ctrl-C does: the second SIGHUP, the shell's, does not end it at once."""
+    (machine.work / "large").write_bytes(os.urandom(24 << 20))
+    for signals in ([signal.SIGINT], [signal.SIGHUP], [signal.SIGHUP, signal.SIGHUP]):
+        copy = subprocess.Popen([machine.millrace, "cp", "large", "s3://corpus/large", "--bandwidth", "4MB"],
+                                cwd=machine.work, env=machine.environment, stderr=subprocess.PIPE, text=True)
+        while not machine.run("uploads", "ls", "s3://corpus/").stdout:
+            assert copy.poll() is None, copy.stderr.read()
+        for number in signals:
+            copy.send_signal(number)
+        message = copy.communicate()[1]
+        assert copy.returncode == INTERRUPTED and "interrupted" in message, (signals, copy.returncode, message)
+        left = machine.run("uploads", "ls", "s3://corpus/").stdout
+        assert not left, (signals, left)
+
+
 def records(machine):
     """Records without the field that is asked for."""
     lines = "".join(json.dumps({"title": f"t{i}", "body": {"text": f"some words {i}"}}) + "\n" for i in range(300))
@@ -190,6 +207,11 @@ def jobs(machine):
                 "data.template='{title}'")
     foreign = dry_run(hidden=64, status=1)
     assert "step 2 there is of another model: its hidden_size is 32, this job's is 64" in foreign, foreign
+    foreign = dry_run(heads=4, status=1)
+    assert "its num_attention_heads is 2, this job's is 4" in foreign, foreign
+    renamed = machine.run("train", "job.yaml", "--dry-run", "--set", "name=second", "--set", "model.config.num_heads=2",
+                          "--set", "data.template='{body.text}'").stdout
+    assert "job second goes on from step 2 of job first at s3://corpus/checkpoints" in renamed, renamed
 
 
 def main():
@@ -199,7 +221,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         machine = Machine(pathlib.Path(folder), str(pathlib.Path(arguments.millrace).resolve()))
         try:
-            for check in (words, buckets, endpoints, records, progress, jobs):
+            for check in (words, buckets, endpoints, hangup, records, progress, jobs):
                 check(machine)
                 print(check.__name__)
         finally:

@@ -10,6 +10,7 @@
 
 #include "apps/millrace/jobs/job_source.h"
 #include "apps/millrace/jobs/plan_command.h"
+#include "millrace/base/config.h"
 #include "millrace/base/hash/random.h"
 #include "millrace/base/process/cores.h"
 #include "millrace/base/process/subprocess.h"
@@ -19,6 +20,7 @@
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/data/documents/field_mismatch.h"
 #include "millrace/data/sources/sources.h"
+#include "millrace/engine/config/families.h"
 #include "millrace/http/server/server.h"
 #include "millrace/jobs/health/node_checks.h"
 #include "millrace/jobs/source/source_archive.h"
@@ -338,29 +340,46 @@ class JobChecker {
   Result<std::string> LookAtCheckpoints() {
     const object::Location location = MR_TRY(FolderAt(spec_.checkpoint.url));
     const auto saved = MR_TRY(checkpoint::ListCheckpoints(location, NewCall()));
-    if (!saved.empty() && spec_.run.command.empty()) MR_TRY(CompareModels(saved.back().step));
+    if (!saved.empty() && spec_.run.command.empty()) MR_TRY(LookAtEarlierRun(saved.back().step));
     return Write(spec_.checkpoint.url);
   }
 
-  /// Refuses to go on from a checkpoint of a model of another size.
-  Status CompareModels(std::uint64_t step) {
-    if (!spec_.model.from.empty()) return {};
+  /// Refuses to go on from a checkpoint of another model. Warns if a job of another name saved the checkpoint.
+  Status LookAtEarlierRun(std::uint64_t step) {
     const auto reader = checkpoint::Reader::Open(*connection_, spec_.checkpoint.url, step, NewCall());
     if (!reader) return {};  // a damaged one: ranks go back to one before
-    const Json* there = JsonFind((*reader)->manifest().meta, checkpoint::kMetaModelConfig);
-    if (there == nullptr) return {};
-    const Json here = jobs::ModelConfigOf(spec_);
-    for (const char* key : {"model_type", "hidden_size", "num_hidden_layers", "num_attention_heads",
-                            "num_key_value_heads", "intermediate_size", "vocab_size", "n_embd", "n_layer", "n_head"}) {
-      const Json *stored = JsonFind(*there, key), *wanted = JsonFind(here, key);
-      const bool chosen = wanted != nullptr && *wanted != 0;  // 0: follows from other values
-      if (stored == nullptr || !chosen || *stored == *wanted) continue;
-      return Fail(Code::kPreconditionFailed,
-                  "step {} there is of another model: its {} is {}, this job's is {}. Use another checkpoint.url, or "
-                  "remove the old checkpoints: millrace rm -r {}",
-                  step, key, DumpJson(*stored), DumpJson(*wanted), spec_.checkpoint.url);
+    const Json& meta = (*reader)->manifest().meta;
+    const std::string owner = JobNameOf(meta);
+    const bool is_own = owner.empty() || owner == spec_.name;
+    if (const Json* there = JsonFind(meta, checkpoint::kMetaModelConfig); there != nullptr) {
+      if (const std::string difference = DifferenceFrom(*there); !difference.empty()) {
+        return Fail(Code::kPreconditionFailed,
+                    "step {} there{} is of another model: {}. Use another checkpoint.url, or remove the old "
+                    "checkpoints: millrace rm -r {}",
+                    step, is_own ? "" : fmt::format(", of job {},", owner), difference, spec_.checkpoint.url);
+      }
+    }
+    if (!is_own) {
+      Add(Level::kWarn, "checkpoints",
+          fmt::format("job {} goes on from step {} of job {} at {}", spec_.name, step, owner, spec_.checkpoint.url),
+          "use another checkpoint.url, unless this is what you want");
     }
     return {};
+  }
+
+  /// Returns in what a stored model differs from the job's; "" if in nothing, or if the job's is not known.
+  std::string DifferenceFrom(const Json& stored) const {
+    if (spec_.model.from.empty()) return engine::DifferenceOfModels(stored, jobs::ModelConfigOf(spec_));
+    const auto wanted = StoredModelConfig(context_, spec_.model.from);
+    return wanted ? engine::DifferenceOfModels(stored, *wanted) : "";
+  }
+
+  /// Returns the name of the job that saved a checkpoint; "" if the checkpoint does not tell.
+  static std::string JobNameOf(const Json& meta) {
+    const Json* job = JsonFind(meta, "job");
+    if (job == nullptr || !job->is_string()) return "";
+    const auto document = config::Document::Parse(job->get_ref<const std::string&>(), "the job of a checkpoint");
+    return document ? document->Root()["name"].String().value_or("") : "";
   }
 
   Result<object::Location> FolderAt(const std::string& url) {

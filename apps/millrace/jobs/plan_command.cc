@@ -24,15 +24,6 @@ namespace {
 
 constexpr auto kPlanPatience = std::chrono::seconds(30);
 
-/// Returns the configuration of the model that a job starts from.
-Result<Json> StoredConfig(const Context& context, const std::string& url) {
-  const auto connection = MR_TRY(context.Connect());
-  const auto source = MR_TRY(checkpoint::ModelSource::Open(*connection, url, std::nullopt, context.log()));
-  const Json* stored = JsonFind(source.reader().manifest().meta, checkpoint::kMetaModelConfig);
-  if (stored == nullptr) return Fail(Code::kNotFound, "{} has no config.json", url);
-  return *stored;
-}
-
 Result<plan::ModelShape> ShapeOf(const jobs::Spec& spec, Json config, std::string_view what) {
   const data::DatasetOptions& data = spec.data.dataset;
   const bool compares = data.objective == data::Objective::kDpo;  // by the head that predicts tokens
@@ -43,7 +34,7 @@ Result<plan::ModelShape> ShapeOf(const jobs::Spec& spec, Json config, std::strin
 
 Result<plan::ModelShape> ModelOf(const Context& context, const jobs::Spec& spec) {
   if (!spec.model.from.empty()) {
-    Json config = MR_TRY(StoredConfig(context, spec.model.from));
+    Json config = MR_TRY(StoredModelConfig(context, spec.model.from));
     return ShapeOf(spec, std::move(config), spec.model.from + "/config.json");
   }
   Json config = jobs::ModelConfigOf(spec);
@@ -136,6 +127,14 @@ Json CostJson(const CostEstimate& estimate, const jobs::CostSpec& cost) {
 }
 
 }  // namespace
+
+Result<Json> StoredModelConfig(const Context& context, const std::string& url) {
+  const auto connection = MR_TRY(context.Connect());
+  const auto source = MR_TRY(checkpoint::ModelSource::Open(*connection, url, std::nullopt, context.log()));
+  const Json* stored = JsonFind(source.reader().manifest().meta, checkpoint::kMetaModelConfig);
+  if (stored == nullptr) return Fail(Code::kNotFound, "{} has no config.json", url);
+  return *stored;
+}
 
 Result<int> PlanJob(const Context& context, const jobs::Spec& spec) {
   const plan::Machine machine = MR_TRY(plan::Machine::Find(spec.run.machine));

@@ -1,10 +1,12 @@
 // `millrace job plan`: predicts what a job needs. `millrace job machine`: describes this machine for plans.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "apps/millrace/cli/cli.h"
+#include "millrace/base/json.h"
 #include "millrace/jobs/spec/spec.h"
 
 namespace millrace::cli {
@@ -13,6 +15,9 @@ namespace millrace::cli {
 /// the store if the job starts from a model, and the tokenizer if the job file does not say how large the vocabulary
 /// is; otherwise nothing outside this machine. Returns the exit status: kExitFailed if the job does not fit the memory.
 Result<int> PlanJob(const Context& context, const jobs::Spec& spec);
+
+/// Returns the config.json of the model at a URL. Blocks. Errors: kNotFound if the model has none.
+Result<Json> StoredModelConfig(const Context& context, const std::string& url);
 
 /// A batch with which a job fills its memory, and what a plan says of it.
 struct LargestBatch {

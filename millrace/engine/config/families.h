@@ -33,4 +33,9 @@ void SetHeads(Json& config, ModelHeads heads, std::int64_t classes);
 /// impossible sizes.
 Result<std::shared_ptr<const ModelConfig>> ParseModelConfig(const Json& config, std::string_view what);
 
+/// Returns the first difference of two config.json that changes what a model computes, such as "its rope_theta is 1e4,
+/// this job's is 5e5"; "" if there is none, or if one of the two does not parse. Ignores a wanted vocab_size of 0, the
+/// heads, dropout, initial weights, and how many positions a sequence may have.
+std::string DifferenceOfModels(const Json& stored, const Json& wanted);
+
 }  // namespace millrace::engine

@@ -46,6 +46,24 @@ TEST(ModelFamilies, RefuseWhatTheyCannotDescribe) {
   EXPECT_EQ(ParseModelConfig({{"model_type", "llama"}}, "config.json").error().code(), Code::kInvalidArgument);
 }
 
+TEST(ModelFamilies, NameWhatTwoModelsDifferIn) {
+  const Json llama = FindFamily("llama")->new_model(
+      "llama", {.vocab_size = 10, .hidden_size = 8, .num_layers = 2, .num_heads = 2, .max_positions = 64});
+  const auto difference = [&](const Json& members) {
+    Json other = llama;
+    other.update(members);
+    return DifferenceOfModels(llama, other);
+  };
+  EXPECT_EQ(difference(Json::object()), "");
+  EXPECT_EQ(difference({{"vocab_size", 0}, {"max_position_embeddings", 128}, {"attention_dropout", 0.1}}), "");
+  EXPECT_EQ(difference({{"num_attention_heads", 4}, {"num_key_value_heads", 4}, {"head_dim", 2}}),
+            "its num_attention_heads is 2, this job's is 4");
+  EXPECT_EQ(difference({{"rope_theta", 5e5}}), "its rope_theta is 10000.0, this job's is 500000.0");
+  EXPECT_EQ(difference({{"sliding_window", 16}}), "its sliding_window is null, this job's is 16");
+  EXPECT_EQ(difference({{"tie_word_embeddings", true}}), "its tie_word_embeddings is false, this job's is true");
+  EXPECT_THAT(difference({{"model_type", "mistral"}}), HasSubstr("its model_type is \"llama\", this job's is"));
+}
+
 /// Which layers have the window, as transformers' classes read it.
 TEST(ModelFamilies, ReadWindowsOfSomeLayers) {
   const std::string full = "full_attention", near = "sliding_attention";
