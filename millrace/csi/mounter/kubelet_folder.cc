@@ -1,14 +1,12 @@
 #include "millrace/csi/mounter/kubelet_folder.h"
 
 #include <fcntl.h>
-#include <linux/openat2.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <climits>
 #include <cstdlib>
 
+#include "millrace/base/files/beneath.h"
 #include "millrace/base/files/confine.h"
 
 namespace millrace::csi {
@@ -20,8 +18,7 @@ std::string WithSlash(std::string path) {
 }
 
 Result<UniqueFd> OpenBelow(int folder, const std::string& path, const std::string& target) {
-  open_how how{.flags = O_PATH | O_DIRECTORY | O_CLOEXEC, .mode = 0, .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS};
-  UniqueFd fd(static_cast<int>(::syscall(SYS_openat2, folder, path.c_str(), &how, sizeof how)));
+  UniqueFd fd = OpenBeneath(folder, path, O_PATH | O_DIRECTORY, BeneathLinks::kRefuse);
   if (fd) return fd;
   if (errno == ELOOP || errno == EXDEV || errno == ENOTDIR) {
     return Fail(Code::kInvalidArgument, "a link or a file is on the way to {}", target);

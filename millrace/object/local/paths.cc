@@ -1,31 +1,14 @@
 #include "millrace/object/local/paths.h"
 
 #include <fcntl.h>
-#include <linux/openat2.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <climits>
 
+#include "millrace/base/files/beneath.h"
 #include "millrace/base/text.h"
 
 namespace millrace::object {
-namespace {
-
-int OpenBeneath(int root, const char* path, int flags) {
-  open_how how{};
-  how.flags = static_cast<std::uint64_t>(flags) | O_CLOEXEC;
-  how.resolve = RESOLVE_IN_ROOT;
-  for (;;) {
-    long fd = syscall(SYS_openat2, root, path, &how, sizeof how);
-    // EAGAIN: a rename below the root raced with the resolution of "..".
-    if (fd >= 0 || (errno != EINTR && errno != EAGAIN)) return static_cast<int>(fd);
-  }
-}
-
-}  // namespace
-
 std::string NameOfSegment(std::string_view segment) {
   bool plain = !segment.empty() && segment != "." && segment != ".." && !segment.starts_with(kReservedName);
   return plain ? std::string(segment) : fmt::format("{}{}", kEscapedName, segment);
@@ -60,16 +43,11 @@ Result<RootFolder> RootFolder::Open(const std::filesystem::path& path, bool crea
     if (error) return Fail(ErrnoError(error.value(), fmt::format("creating {}", path.string())));
   }
   UniqueFd fd = MR_TRY(OpenFile(path, O_PATH | O_DIRECTORY));
-  UniqueFd probe(OpenBeneath(fd.get(), ".", O_PATH));
-  if (!probe) {
-    return Fail(Code::kUnsupported, "this kernel or container has no openat2 ({}), which confines a file store to {}",
-                ErrnoError(errno, "openat2").ToString(), path.string());
-  }
   return RootFolder(std::move(fd), std::filesystem::absolute(path).lexically_normal().string());
 }
 
 Result<UniqueFd> RootFolder::TryOpen(const std::string& path, int flags) const {
-  UniqueFd fd(OpenBeneath(fd_.get(), path.empty() ? "." : path.c_str(), flags));
+  UniqueFd fd = OpenBeneath(fd_.get(), path, flags, BeneathLinks::kInRoot);
   if (!fd && errno != ENOENT && errno != ENOTDIR) {
     return Fail(ErrnoError(errno, fmt::format("opening {}", (std::filesystem::path(path_) / path).string())));
   }

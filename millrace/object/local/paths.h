@@ -36,10 +36,10 @@ struct KeyPath {
 Result<KeyPath> PathOfKey(std::string_view key);
 
 /// A folder that paths cannot leave. Paths are relative to it. "..", symbolic links and absolute links resolve as if it
-/// were "/" (RESOLVE_IN_ROOT of openat2(2)). Thread-safe.
+/// were "/" (OpenBeneath() of base/files/beneath.h). Thread-safe.
 class RootFolder {
  public:
-  /// `create`: creates the folder if needed. Errors: kUnsupported on kernels before 5.6, which lack openat2.
+  /// `create`: creates the folder if needed.
   static Result<RootFolder> Open(const std::filesystem::path& path, bool create);
 
   /// An invalid descriptor if the path or a folder on its way does not exist, or if such a folder is a file.

@@ -1,15 +1,14 @@
 #include "millrace/transfer/local/local_removal.h"
 
 #include <fcntl.h>
-#include <linux/openat2.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 
+#include "millrace/base/files/beneath.h"
 #include "millrace/base/files/special_file.h"
 #include "millrace/base/hash/random.h"
 #include "millrace/object/local/paths.h"
@@ -22,13 +21,7 @@ constexpr long kFuseMagic = 0x65735546;  // FUSE_SUPER_MAGIC of statfs(2)
 /// Opens a folder below `root` and follows no symbolic links. Returns an invalid descriptor, with errno set, on
 /// failure.
 UniqueFd OpenFolderBelow(int root, const std::string& path) {
-  open_how how{};
-  how.flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
-  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS;
-  for (;;) {
-    const long fd = syscall(SYS_openat2, root, path.empty() ? "." : path.c_str(), &how, sizeof how);
-    if (fd >= 0 || (errno != EINTR && errno != EAGAIN)) return UniqueFd(static_cast<int>(fd));
-  }
+  return OpenBeneath(root, path, O_RDONLY | O_DIRECTORY, BeneathLinks::kRefuse);
 }
 
 bool SameTime(const timespec& a, const timespec& b) { return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec; }
