@@ -21,6 +21,8 @@ extern char** environ;
 namespace millrace {
 namespace {
 
+constexpr std::int64_t kAskEveryMs = 10;  // an end of a child seen this late delays no user
+
 ExitState FromWaitStatus(int status) {
   if (WIFSIGNALED(status)) return {.exit_code = 0, .signal = WTERMSIG(status)};
   return {.exit_code = WEXITSTATUS(status), .signal = 0};
@@ -190,12 +192,14 @@ std::optional<ExitState> Subprocess::Wait(std::optional<Duration> timeout) {
   if (state_ || pid_ <= 0) return state_;
   if (timeout) {
     pollfd ended{.fd = pidfd_.get(), .events = POLLIN, .revents = 0};
+    // Sandboxes and kernels before 5.3 lack pidfd_open. poll(2) passes over the invalid descriptor.
+    const std::int64_t longest = pidfd_ ? 1 << 30 : kAskEveryMs;
     TimePoint until = SystemClock().Now() + *timeout;
     for (;;) {
       auto left = std::chrono::ceil<std::chrono::milliseconds>(until - SystemClock().Now()).count();
-      int n = ::poll(&ended, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1 << 30)));
+      int n = ::poll(&ended, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, longest)));
       if (n > 0) break;
-      if (n == 0 && left <= 0) return Poll();
+      if (n == 0 && (left <= 0 || (!pidfd_ && Poll()))) return Poll();
     }
   }
   int status = 0;

@@ -5,6 +5,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <thread>
+
+#include "millrace/base/process/refused_call.h"
+
 namespace millrace {
 namespace {
 
@@ -45,6 +49,19 @@ TEST(Subprocess, StopKillsWhatIgnoresSigterm) {
   EXPECT_FALSE(child->Poll());
   EXPECT_FALSE(child->Wait(1ms));
   EXPECT_NE(child->Stop(20ms).signal, 0);
+}
+
+TEST(Subprocess, SystemsWithoutPidfdsSeeTheEndOfAChild) {
+  std::thread([] {
+    if (!RefuseCall(SYS_pidfd_open, ENOSYS)) return;
+    auto child = Subprocess::Start({.argv = {"cat"}, .pipe_stdin = true});
+    ASSERT_TRUE(child);
+    EXPECT_FALSE(child->Wait(1ms));
+    const TimePoint before = SystemClock().Now();
+    child->Signal(SIGKILL);
+    EXPECT_EQ(child->Wait(1min)->signal, SIGKILL);
+    EXPECT_LT(SystemClock().Now() - before, 30s);
+  }).join();
 }
 
 TEST(Subprocess, DestructionKillsTheWholeGroup) {
