@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Tests what docs/site/hooks.py makes of lists: Markdown as GitHub reads it becomes Markdown as Python-Markdown reads it.
+Tests that pages need no other server.
 
     site_test.py SOURCE_FOLDER
 """
 import pathlib
+import subprocess
 import sys
 import unittest
 
@@ -38,6 +40,14 @@ class Lists(unittest.TestCase):
         for text, wanted in CHANGED:
             with self.subTest(text):
                 self.assertEqual(on_page_markdown(text), wanted)
+
+
+class Pictures(unittest.TestCase):
+    def test_none_is_drawn_by_a_program_of_another_server(self):
+        listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True)
+        for name in listed.stdout.splitlines():
+            with self.subTest(name):
+                self.assertNotIn("```mermaid", (ROOT / name).read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":
