@@ -1,4 +1,4 @@
-// For tests: a thread that lives in an older kernel, or in a sandbox that refuses a system call.
+// A thread of an older kernel, or of a sandbox that refuses a system call, for tests.
 #pragma once
 
 #include <linux/filter.h>
