@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """The program in one file of `make release` runs in roots that have no libraries of ours: one with busybox alone, without any
-C library, and other releases of Debian. So does the bundle with the engine, where it was made.
+C library, one with musl, and other releases of Debian. So does the bundle with the engine, where it was made.
 
     roots.py --program FILE [--engine FOLDER] [--cache FOLDER] [ROOT...]
 
-ROOT: busybox, or a release of Debian (default: busybox bullseye trixie). Debian's roots are made by mmdebstrap and kept in
-FOLDER (default: build/release-roots). Needs root. Exit status 77: something that the test needs is not here.
+ROOT: busybox, musl (busybox, and musl as the only C library), or a release of Debian (default: busybox musl bullseye trixie
+sid). What comes from Debian's mirrors is kept in FOLDER (default: build/release-roots). Needs root. Exit status 77: something that the test needs is not here.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import contextlib
 import http.server
 import os
 import pathlib
+import re
 import shutil
 import ssl
 import subprocess
@@ -187,9 +188,22 @@ def s3d(program, folder):
         process.wait()
 
 
+def add_musl(cache, folder):
+    """Adds musl's dynamic linker, which is its C library, where distributions of musl have it."""
+    package = cache / "musl.deb"
+    if not package.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory() as scratch:
+            os.chmod(scratch, 0o755)  # apt loads as a user of its own
+            subprocess.run(["apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root", "musl"], cwd=scratch, check=True)
+            shutil.move(next(pathlib.Path(scratch).glob("musl_*.deb")), package)
+    subprocess.run(["dpkg-deb", "--extract", package, folder], check=True)
+    assert list((folder / "lib").glob("ld-musl-*")), "the package musl has no dynamic linker"
+
+
 def make_root(name, cache, folder):
     """Makes the root of a name in `folder`."""
-    if name == "busybox":
+    if name in ("busybox", "musl"):
         (folder / "bin").mkdir()
         (folder / "etc").mkdir()
         (folder / "usr/bin").mkdir(parents=True)
@@ -197,11 +211,16 @@ def make_root(name, cache, folder):
         for applet in subprocess.run(["busybox", "--list"], check=True, capture_output=True, text=True).stdout.split():
             if applet != "busybox":
                 (folder / "bin" / applet).symlink_to("busybox")
+        if name == "musl":
+            add_musl(cache, folder)
     else:
         archive = cache / f"{name}.tar"
         if not archive.exists():
             cache.mkdir(parents=True, exist_ok=True)
-            subprocess.run(["mmdebstrap", "--quiet", "--variant=essential", "--format=tar", name, archive.with_suffix(".part"),
+            # How this machine reaches the mirrors.
+            reach = [f"--aptopt={file}" for file in sorted(pathlib.Path("/etc/apt/apt.conf.d").iterdir())
+                     if re.search(r"^Acquire", file.read_text(errors="replace"), flags=re.M)]  # fmt: skip
+            subprocess.run(["mmdebstrap", "--quiet", "--variant=essential", "--format=tar", *reach, name, archive.with_suffix(".part"),
                             f"deb http://deb.debian.org/debian {name} main"], check=True)  # fmt: skip
             archive.with_suffix(".part").rename(archive)
         subprocess.run(["tar", "-C", folder, "-xf", archive], check=True)
@@ -241,7 +260,7 @@ def main():
     parser.add_argument("--program", type=pathlib.Path, required=True)
     parser.add_argument("--engine", type=pathlib.Path)
     parser.add_argument("--cache", type=pathlib.Path, default=SOURCE / "build/release-roots")
-    parser.add_argument("roots", nargs="*", default=["busybox", "bullseye", "trixie"])
+    parser.add_argument("roots", nargs="*", default=["busybox", "musl", "bullseye", "trixie", "sid"])
     arguments = parser.parse_args()
     if not arguments.program.exists():
         print("skipped: there is no program in one file: `make release` makes it")
