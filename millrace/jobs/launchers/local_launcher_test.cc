@@ -233,6 +233,27 @@ TEST(LogFollower, CutsEndlessLines) {
   EXPECT_EQ(TailOf(folder.path() / "none", 0, 3), "");
 }
 
+TEST(LogFollower, BeginsAtItsLastLines) {
+  TempDir folder = *TempDir::Create();
+  const std::filesystem::path path = folder.path() / "log";
+  std::string text = std::string(200 * kKiB, 'x') + "\n";
+  for (int i = 0; i < 20'000; ++i) text += fmt::format("line {}\n", i);
+  std::ofstream(path) << text;
+  for (const auto& [tail, first] : {std::pair(1, "line 19999"), {15'000, "line 5000"}, {20'000, "line 0"}}) {
+    LogFollower follower(path);
+    ASSERT_TRUE(follower.SkipToTail(tail));
+    std::vector<std::string> lines;
+    ASSERT_TRUE(follower.Poll([&](std::string_view line) { lines.emplace_back(line); }));
+    EXPECT_EQ(lines.size(), static_cast<std::size_t>(tail));
+    EXPECT_EQ(lines.front(), first);
+  }
+  LogFollower all(path);
+  ASSERT_TRUE(all.SkipToTail(1'000'000));
+  int lines = 0;
+  ASSERT_TRUE(all.Poll([&](std::string_view) { ++lines; }));
+  EXPECT_GT(lines, 20'000);
+}
+
 TEST_F(LocalLauncherTest, AForeignProgramFindsItsFolderAndShowsLifeByItsOutput) {
   LocalLauncher::Options options;
   const std::filesystem::path checkpoints = folder_.path() / "deep" / "checkpoints";

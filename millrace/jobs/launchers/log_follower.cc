@@ -1,6 +1,7 @@
 #include "millrace/jobs/launchers/log_follower.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -41,6 +42,28 @@ bool LogFollower::Poll(const std::function<void(std::string_view)>& on_line) {
       partial_.clear();
     }
   }
+}
+
+bool LogFollower::SkipToTail(int lines) {
+  auto file = OpenFile(path_, O_RDONLY);
+  struct stat info{};
+  if (!file || ::fstat(file->get(), &info) != 0) return false;
+  const auto size = static_cast<std::uint64_t>(info.st_size);
+  char chunk[kMaxLine];
+  int newlines = 0;
+  for (std::uint64_t end = size; end > 0;) {
+    const std::uint64_t begin = end - std::min<std::uint64_t>(end, sizeof chunk);
+    const ssize_t n = ::pread(file->get(), chunk, end - begin, static_cast<off_t>(begin));
+    if (n != static_cast<ssize_t>(end - begin)) return false;
+    for (std::uint64_t at = end; at-- > begin;) {
+      // The newline at the end ends the last line; it does not begin one.
+      if (chunk[at - begin] != '\n' || at + 1 == size || ++newlines < lines) continue;
+      offset_ = at + 1;
+      return true;
+    }
+    end = begin;
+  }
+  return true;
 }
 
 bool LogFollower::Drain(const std::function<void(std::string_view)>& on_line) {

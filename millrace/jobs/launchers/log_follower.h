@@ -19,6 +19,8 @@ class LogFollower {
   /// Calls `on_line` with every line completed since the last call, without its newline. Lines longer than 64 KiB come
   /// in pieces. Returns false after reading has failed; later calls then do nothing.
   bool Poll(const std::function<void(std::string_view)>& on_line);
+  /// Leaves out all but the last `lines` lines that are there. Call it first. Returns false if the file cannot be read.
+  bool SkipToTail(int lines);
   /// Like Poll(), but the text after the last newline counts as a line. Call it when the writer has ended.
   bool Drain(const std::function<void(std::string_view)>& on_line);
 
