@@ -280,10 +280,11 @@ Result<int> RunContainer(const Context& context, const TrainingContainer& contai
   ContainerJob job = MR_TRY(script.empty() ? TrainerJob(context, container) : ScriptJob(context, container, script));
   const jobs::Spec spec = MR_TRY(ReadSpec(job.arguments));
   const int ranks = spec.run.processes_per_node, hosts = static_cast<int>(container.hosts.size());
-  job.arguments.place = jobs::LocalLauncher::RankPlacement{.first_rank = container.host_index() * ranks,
-                                                           .world_size = hosts * ranks,
-                                                           .master_address = container.hosts.front(),
-                                                           .master_port = hosts > 1 ? kMasterPort : 0};
+  job.arguments.place =
+      jobs::LocalLauncher::RankPlacement{.first_rank = container.host_index() * ranks,
+                                         .world_size = hosts * ranks,
+                                         .master_address = hosts > 1 ? container.hosts.front() : "127.0.0.1",
+                                         .master_port = hosts > 1 ? kMasterPort : 0};
   if (hosts > 1) MR_TRY(AwaitHost(context, container.hosts.front()));
   // The job's folder goes with the output, so that its report and its logs are kept.
   ::setenv("MILLRACE_STATE_DIR", (container.base / "output" / "data" / "millrace").c_str(), 0);
