@@ -76,7 +76,8 @@ std::uint64_t ProcessStart(std::int64_t pid) {
 }
 
 bool JobStatus::active() const {
-  constexpr std::array<std::string_view, 5> kActive = {"queued", "starting", "running", "restarting", "stopping"};
+  constexpr std::array<std::string_view, 6> kActive = {"queued",     "starting", "running",
+                                                       "restarting", "stopping", "unknown"};
   return std::find(kActive.begin(), kActive.end(), state) != kActive.end();
 }
 
@@ -255,6 +256,19 @@ Status StopJob(const fs::path& root, std::string_view name) {
   if (::syscall(SYS_pidfd_send_signal, process.get(), SIGTERM, nullptr, 0) != 0) {
     return Fail(ErrnoError(errno, fmt::format("cannot signal process {}", status.pid)));
   }
+  return {};
+}
+
+Status DeleteJob(const fs::path& root, std::string_view name) {
+  MR_TRY(ReadJob(root, name));
+  const JobFolder claimed = MR_TRY(JobFolder::Claim(root, name));
+  // Under a name that no job can have. An interrupted deletion leaves no half of a job, and the next one ends it.
+  const fs::path gone = root / "jobs" / fmt::format(".{}.deleted", name);
+  std::error_code error;
+  fs::remove_all(gone, error);
+  fs::rename(claimed.path(), gone, error);
+  if (!error) fs::remove_all(gone, error);
+  if (error) return Fail(Code::kIo, "cannot delete {}: {}", claimed.path().string(), error.message());
   return {};
 }
 

@@ -52,7 +52,8 @@ struct JobStatus {
     bool operator==(const Cost&) const = default;
   };
   std::string name;
-  std::string state;     ///< queued | starting | running | restarting | stopping | done | failed | interrupted | lost
+  std::string state;     ///< queued | starting | running | restarting | stopping | done | failed | interrupted | lost |
+                         ///< unknown: its scheduler does not answer
   std::string message;   ///< the last thing that happened, a sentence
   std::int64_t pid = 0;  ///< the supervisor's
   /// The start time of process `pid`, in clock ticks since the machine's start. It distinguishes the process from a
@@ -117,6 +118,10 @@ UnfinishedJob FindUnfinished(const std::filesystem::path& root, std::string_view
 /// Errors: kPreconditionFailed if none runs; kUnavailable while one is starting and its process is not known yet (try
 /// again).
 Status StopJob(const std::filesystem::path& root, std::string_view name);
+
+/// Deletes the folder of a job, with its logs. What the job wrote to buckets stays.
+/// Errors: kNotFound; kBusy while a supervisor has the folder.
+Status DeleteJob(const std::filesystem::path& root, std::string_view name);
 
 /// The place to which a job was submitted.
 struct Submission {

@@ -146,6 +146,20 @@ TEST_F(JobFolderTest, ListsByNameAndSkipsWhatIsNoJob) {
   EXPECT_EQ(jobs->at(1).name, "b");
 }
 
+TEST_F(JobFolderTest, ADeletedJobIsGone) {
+  EXPECT_EQ(DeleteJob(root_.path(), "demo").error().code(), Code::kNotFound);
+  {
+    const JobFolder folder = *JobFolder::Claim(root_.path(), "demo");
+    ASSERT_TRUE(folder.Write(StartingStatus("demo", {})));
+    EXPECT_EQ(DeleteJob(root_.path(), "demo").error().code(), Code::kBusy);
+  }
+  // An interrupted deletion of an earlier job of this name.
+  std::filesystem::create_directories(root_.path() / "jobs/.demo.deleted/logs");
+  ASSERT_TRUE(DeleteJob(root_.path(), "demo"));
+  EXPECT_TRUE(std::filesystem::is_empty(root_.path() / "jobs"));
+  EXPECT_TRUE(ListJobs(root_.path())->empty());
+}
+
 TEST_F(JobFolderTest, NamesStayInTheFolder) {
   for (const char* name : {"", ".", "..", "a/b", "../x"}) {
     EXPECT_EQ(JobFolder::Claim(root_.path(), name).error().code(), Code::kInvalidArgument) << name;

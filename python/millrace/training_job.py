@@ -25,6 +25,7 @@ STATUSES = {
     "failed": "Failed",
     "interrupted": "Stopped",
     "lost": "Failed",
+    "unknown": "InProgress",  # its scheduler does not answer
 }
 
 #: Seconds between two looks at a job. A guess: a look takes some milliseconds.

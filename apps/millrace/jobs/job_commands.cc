@@ -48,7 +48,7 @@ struct CompileArguments {
 /// Arguments of the commands that take a job's name.
 struct NameArguments {
   std::string name;
-  int rank = 0;
+  int rank = 0, tail = 0;  ///< the last lines to print; 0: all
   bool errors = false, follow = false, no_wait = false;
 };
 
@@ -124,11 +124,17 @@ Result<int> ShowLogs(const Context& context, const NameArguments& arguments) {
   auto root = MR_TRY(jobs::StateRoot());
   auto status = MR_TRY(ReadJobAnywhere(arguments.name));
   auto path = root / "jobs" / status.name / "logs" / LogName(arguments);
-  if (!std::filesystem::exists(path)) {
-    return Fail(Code::kNotFound, "job \"{}\" has no log of rank {}: {}", status.name, arguments.rank, path.string());
+  while (!std::filesystem::exists(path)) {
+    // A job that waits for machines has no log yet.
+    const bool may_come = arguments.follow && status.active();
+    if (!may_come || !SystemClock().SleepFor(std::chrono::milliseconds(500), context.stop)) {
+      return Fail(Code::kNotFound, "job \"{}\" has no log of rank {}: {}", status.name, arguments.rank, path.string());
+    }
+    status = MR_TRY(ReadJobAnywhere(arguments.name));
   }
   jobs::LogFollower log(path);
   auto print = [](std::string_view line) { Print("{}\n", line); };
+  if (arguments.tail > 0 && !log.SkipToTail(arguments.tail)) return Fail(Code::kIo, "cannot read {}", path.string());
   while (arguments.follow && status.active() && !context.stop.stop_requested()) {
     if (!log.Poll(print)) break;
     FlushOutput();
@@ -198,6 +204,16 @@ Result<int> StopOneJob(const Context& context, const NameArguments& arguments) {
   }
   MR_TRY(RequestStop(context, arguments.name));
   return arguments.no_wait ? kExitOk : MR_TRY(AwaitEnd(context, arguments.name));
+}
+
+Result<int> DeleteOneJob(const Context& context, const NameArguments& arguments) {
+  MR_TRY(RefuseDryRun(context, "job delete"));
+  if (IsRunFolder(arguments.name)) {
+    return Fail(Code::kInvalidArgument, "{} is a folder: `job delete` takes the job's name, where it was started",
+                arguments.name);
+  }
+  MR_TRY(DeleteJobAnywhere(arguments.name));
+  return kExitOk;
 }
 
 /// Runs a program with libtorch in place of this process: millrace-serve or millrace-eval. Flags before the command's
@@ -440,6 +456,9 @@ void AddNameCommands(CLI::App& job, Context& context) {
   logs->add_option("--rank", arguments->rank, "Which rank")->check(AtLeast(0))->capture_default_str();
   logs->add_flag("--errors", arguments->errors, "Print standard error instead of standard output");
   logs->add_flag("-f,--follow", arguments->follow, "Print new output until the job ends");
+  logs->add_option("--tail", arguments->tail, "Begin with the last N lines (default: all)")
+      ->check(Between(1, 1'000'000))
+      ->type_name("N");
   add("attach", "Print rank 0's output until the job ends; end as it ends", "  millrace job attach llama-demo",
       AttachToJob);
   CLI::App* stop = add("stop", "Ask a job to save a checkpoint and stop; wait until it has stopped",
@@ -451,6 +470,8 @@ void AddNameCommands(CLI::App& job, Context& context) {
       ->type_name("FOLDER")
       ->required(false);
   stop->add_flag("--no-wait", arguments->no_wait, "Do not wait until the job has stopped");
+  add("delete", "Delete what is kept of a job that has ended: state and logs, and its objects in a cluster",
+      "  millrace job delete llama-demo", DeleteOneJob);
 }
 
 }  // namespace

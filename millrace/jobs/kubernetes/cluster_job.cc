@@ -321,6 +321,10 @@ Status StopClusterJob(ClusterApi& api, const ClusterJobName& job, const ClusterJ
   return {};
 }
 
+Status DeleteClusterJob(ClusterApi& api, const ClusterJobName& job) {
+  return api.Delete(JobPath(job.launcher, job.space, job.name), /*belongings_first=*/true);
+}
+
 std::string RankLine(int rank, bool is_error, std::string_view text) {
   return fmt::format("[rank {}{}] {}", rank, is_error ? "!" : "", text);
 }

@@ -51,6 +51,8 @@ Status CreateClusterJob(ClusterApi& api, const ClusterJobName& job, const std::v
 /// Makes the pods leave: ranks save. The job stays, suspended; but one of a queue, which would let it start again,
 /// goes.
 Status StopClusterJob(ClusterApi& api, const ClusterJobName& job, const ClusterJob& found);
+/// Deletes the job; its pods, Service, ConfigMap and Secret go first.
+Status DeleteClusterJob(ClusterApi& api, const ClusterJobName& job);
 
 /// The form of the supervisor's output in a pod, which a reader of the pod's log takes apart:
 ///   [rank 3] text      what rank 3 wrote; "[rank 3!]" to standard error

@@ -214,7 +214,7 @@ Result<std::vector<RemoteNode>> AllocatedNodes(const std::string& millrace) {
   return nodes;
 }
 
-void ApplySlurmState(JobStatus& status, const SlurmJob& found) {
+void ApplySlurmState(JobStatus& status, const SlurmJob& found, bool stop_requested) {
   if (found.waits()) {
     status.state = "queued";
     status.message = fmt::format("Slurm job {} waits{}", found.id, found.reason.empty() ? "" : ": " + found.reason);
@@ -225,6 +225,9 @@ void ApplySlurmState(JobStatus& status, const SlurmJob& found) {
     status.ranks.clear();
   } else if (found.leaves() && (status.active() || status.state == "interrupted")) {
     status.state = "stopping";  // it may yet go back to the queue
+  } else if (!found.runs() && !found.leaves() && status.state == "queued" && stop_requested) {
+    status.state = "interrupted";
+    status.message = "stopped before it started";
   } else if (!found.runs() && !found.leaves() && status.active()) {
     status.state = "lost";
     status.message = fmt::format("Slurm job {} is gone{}; its last words: {}", found.id,

@@ -45,8 +45,9 @@ std::string RenderBatchScript(const Spec& spec, const BatchOptions& options);
 Result<std::string> SubmitBatch(const std::string& script, const std::map<std::string, std::string>& env);
 /// Errors: kNotFound without scontrol; kUnavailable if the controller does not answer.
 Result<SlurmJob> FindSlurmJob(const std::string& id);
-/// Changes a status to what Slurm says of the job: it waits, has nodes, leaves them, or is gone.
-void ApplySlurmState(JobStatus& status, const SlurmJob& found);
+/// Changes a status to what Slurm says of the job: it waits, has nodes, leaves them, or is gone. `stop_requested`: by
+/// `millrace job stop`.
+void ApplySlurmState(JobStatus& status, const SlurmJob& found, bool stop_requested);
 /// Ends a job that waits, or kills one that runs.
 Status CancelSlurmJob(const std::string& id);
 /// Sends SIGTERM to the batch script alone, so that the supervisor can let the ranks save.

@@ -80,9 +80,9 @@ TEST(BatchScript, ItsKeysAreForSlurm) {
   EXPECT_THAT(refused.error().ToString(), testing::AllOf(HasSubstr("partition"), HasSubstr("launcher: slurm")));
 }
 
-std::string StateAfter(std::string state, const SlurmJob& found) {
+std::string StateAfter(std::string state, const SlurmJob& found, bool stop_requested = false) {
   JobStatus status{.name = "demo", .state = std::move(state)};
-  ApplySlurmState(status, found);
+  ApplySlurmState(status, found, stop_requested);
   return status.state;
 }
 
@@ -93,6 +93,8 @@ TEST(SlurmState, DecidesWhereTheSupervisorCannotTell) {
   EXPECT_EQ(StateAfter("interrupted", {.id = "7", .state = "COMPLETING"}), "stopping");
   EXPECT_EQ(StateAfter("running", {.id = "7"}), "lost");
   EXPECT_EQ(StateAfter("done", {.id = "7"}), "done");
+  EXPECT_EQ(StateAfter("queued", {.id = "7", .state = "CANCELLED"}, /*stop_requested=*/true), "interrupted");
+  EXPECT_EQ(StateAfter("running", {.id = "7", .state = "CANCELLED"}, /*stop_requested=*/true), "lost");
 }
 
 }  // namespace

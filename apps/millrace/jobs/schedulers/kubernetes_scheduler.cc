@@ -53,42 +53,7 @@ class Kubernetes final : public Scheduler {
     return job.Id();
   }
 
-  void Refresh(jobs::JobStatus& status, const jobs::Submission& submission) override {
-    // What the cluster does not answer stays as it was.
-    (void)TryRefresh(status, submission);
-  }
-
-  Status Stop(const std::string& name, const jobs::Submission& submission) override {
-    const auto job = MR_TRY(jobs::ClusterJobName::Parse(submission.launcher, submission.id));
-    jobs::ClusterApi* api = MR_TRY(Cluster(job.context));
-    const jobs::ClusterJob found = MR_TRY(jobs::FindClusterJob(*api, job));
-    using Phase = jobs::ClusterJob::Phase;
-    if (found.phase == Phase::kGone || found.phase == Phase::kDone || found.phase == Phase::kFailed) {
-      return Fail(Code::kPreconditionFailed, "job \"{}\" does not run: {} of namespace {} {}", name, job.name,
-                  job.space, found.phase == Phase::kGone ? "is gone" : "has ended");
-    }
-    MR_TRY(jobs::NoteStopRequest(MR_TRY(jobs::StateRoot()), name));
-    return jobs::StopClusterJob(*api, job, found);
-  }
-
- private:
-  static std::vector<jobs::ClusterObject> Objects(const Context& context, const jobs::Spec& spec,
-                                                  const std::string& space) {
-    return jobs::RenderObjects(spec, space,
-                               {.agent_key = SecureHex(kAgentKeyBytes), .env = GlobalsEnvironment(context.globals)});
-  }
-
-  Result<jobs::ClusterApi*> Cluster(const std::string& context) {
-    std::unique_ptr<jobs::ClusterApi>& api = clusters_[context];
-    if (!api) {
-      // A pod's own cluster has no context.
-      auto access = MR_TRY(jobs::FindCluster(context == jobs::kThisCluster ? "" : context, EnvironmentVariable));
-      api = std::make_unique<jobs::ClusterApi>(std::move(access));
-    }
-    return api.get();
-  }
-
-  Status TryRefresh(jobs::JobStatus& status, const jobs::Submission& submission) {
+  Status Refresh(jobs::JobStatus& status, const jobs::Submission& submission) override {
     // The supervisor's last words; but an MPIJob may start it again after a failure.
     if (status.state == "done" || (status.state == "failed" && submission.launcher != "mpijob")) return {};
     TimePoint& next = next_refresh_[submission.id];
@@ -111,6 +76,42 @@ class Kubernetes final : public Scheduler {
     jobs::ApplyClusterState(status, job, found, MR_TRY(jobs::IsStopRequested(root, status.name)));
     next = SystemClock().Now() + kRefreshInterval;
     return {};
+  }
+
+  Status Stop(const std::string& name, const jobs::Submission& submission) override {
+    const auto job = MR_TRY(jobs::ClusterJobName::Parse(submission.launcher, submission.id));
+    jobs::ClusterApi* api = MR_TRY(Cluster(job.context));
+    const jobs::ClusterJob found = MR_TRY(jobs::FindClusterJob(*api, job));
+    using Phase = jobs::ClusterJob::Phase;
+    if (found.phase == Phase::kGone || found.phase == Phase::kDone || found.phase == Phase::kFailed) {
+      return Fail(Code::kPreconditionFailed, "job \"{}\" does not run: {} of namespace {} {}", name, job.name,
+                  job.space, found.phase == Phase::kGone ? "is gone" : "has ended");
+    }
+    MR_TRY(jobs::NoteStopRequest(MR_TRY(jobs::StateRoot()), name));
+    return jobs::StopClusterJob(*api, job, found);
+  }
+
+  Status Delete(const jobs::Submission& submission) override {
+    const auto job = MR_TRY(jobs::ClusterJobName::Parse(submission.launcher, submission.id));
+    jobs::ClusterApi* api = MR_TRY(Cluster(job.context));
+    const jobs::ClusterJob found = MR_TRY(jobs::FindClusterJob(*api, job));
+    return found.phase == jobs::ClusterJob::Phase::kGone ? Status() : jobs::DeleteClusterJob(*api, job);
+  }
+
+  static std::vector<jobs::ClusterObject> Objects(const Context& context, const jobs::Spec& spec,
+                                                  const std::string& space) {
+    return jobs::RenderObjects(spec, space,
+                               {.agent_key = SecureHex(kAgentKeyBytes), .env = GlobalsEnvironment(context.globals)});
+  }
+
+  Result<jobs::ClusterApi*> Cluster(const std::string& context) {
+    std::unique_ptr<jobs::ClusterApi>& api = clusters_[context];
+    if (!api) {
+      // A pod's own cluster has no context.
+      auto access = MR_TRY(jobs::FindCluster(context == jobs::kThisCluster ? "" : context, EnvironmentVariable));
+      api = std::make_unique<jobs::ClusterApi>(std::move(access));
+    }
+    return api.get();
   }
 
   std::map<std::string, std::unique_ptr<jobs::ClusterApi>> clusters_;  ///< by context

@@ -15,7 +15,12 @@ namespace {
 Status Refresh(jobs::JobStatus& status) {
   const auto submission = MR_TRY(jobs::SubmissionOf(MR_TRY(jobs::StateRoot()), status.name));
   Scheduler* scheduler = submission ? SchedulerOf(submission->launcher) : nullptr;
-  if (scheduler != nullptr) scheduler->Refresh(status, *submission);
+  if (scheduler == nullptr) return {};
+  const Status refreshed = scheduler->Refresh(status, *submission);
+  if (refreshed || !status.active()) return {};
+  status.message = fmt::format("{} does not answer ({}); at {} it was {}: {}", scheduler->title(),
+                               refreshed.error().ToString(), status.updated, status.state, status.message);
+  status.state = "unknown";
   return {};
 }
 
@@ -127,6 +132,20 @@ Status RequestStop(const Context& context, const std::string& name) {
       return Fail(Code::kCancelled, "job \"{}\" was not asked to stop", name);
     }
   }
+}
+
+Status DeleteJobAnywhere(const std::string& name) {
+  const std::filesystem::path root = MR_TRY(jobs::StateRoot());
+  const jobs::JobStatus status = MR_TRY(ReadJobAnywhere(name));
+  if (status.active()) {
+    return Fail(Code::kPreconditionFailed, "job \"{}\" is {}; `millrace job stop {}` ends it first", name, status.state,
+                name);
+  }
+  const auto submission = MR_TRY(jobs::SubmissionOf(root, name));
+  if (Scheduler* scheduler = submission ? SchedulerOf(submission->launcher) : nullptr) {
+    MR_TRY(scheduler->Delete(*submission));
+  }
+  return jobs::DeleteJob(root, name);
 }
 
 }  // namespace millrace::cli

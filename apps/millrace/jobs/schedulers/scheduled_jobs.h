@@ -34,4 +34,8 @@ Result<std::vector<jobs::JobStatus>> ListJobsAnywhere();
 /// run.
 Status RequestStop(const Context& context, const std::string& name);
 
+/// Deletes the folder of a job that has ended, and what its scheduler keeps of it.
+/// Errors: kPreconditionFailed if it has not ended; those of Scheduler::Delete() and jobs::DeleteJob().
+Status DeleteJobAnywhere(const std::string& name);
+
 }  // namespace millrace::cli

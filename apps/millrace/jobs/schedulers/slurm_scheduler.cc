@@ -24,8 +24,11 @@ class Slurm final : public Scheduler {
     return jobs::SubmitBatch(script, GlobalsEnvironment(context.globals));
   }
 
-  void Refresh(jobs::JobStatus& status, const jobs::Submission& submission) override {
-    if (const auto found = jobs::FindSlurmJob(submission.id)) jobs::ApplySlurmState(status, *found);
+  Status Refresh(jobs::JobStatus& status, const jobs::Submission& submission) override {
+    const jobs::SlurmJob found = MR_TRY(jobs::FindSlurmJob(submission.id));
+    const bool is_stopped = MR_TRY(jobs::IsStopRequested(MR_TRY(jobs::StateRoot()), status.name));
+    jobs::ApplySlurmState(status, found, is_stopped);
+    return {};
   }
 
   Status Stop(const std::string& name, const jobs::Submission& submission) override {
@@ -38,6 +41,9 @@ class Slurm final : public Scheduler {
     MR_TRY(jobs::NoteStopRequest(MR_TRY(jobs::StateRoot()), name));
     return job.waits() ? jobs::CancelSlurmJob(id) : jobs::TerminateBatch(id);
   }
+
+  /// Slurm forgets jobs by itself.
+  Status Delete(const jobs::Submission&) override { return {}; }
 };
 
 }  // namespace
