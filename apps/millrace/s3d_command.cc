@@ -70,7 +70,7 @@ void AddS3dCommand(CLI::App& app, Context& context) {
       "  MILLRACE_S3D_ACCESS_KEY=dev MILLRACE_S3D_SECRET_KEY=devsecret millrace s3d --root /tmp/s3 --listen "
       "127.0.0.1:9000\n"
       "  millrace s3d --root /tmp/s3 --anonymous --port-file /tmp/s3.port\n\nFaults:\n";
-  examples += s3d::kFaultHelp;
+  examples += s3d::FaultHelp();
   CLI::App* command = AddCommand(app, context, "s3d", "Serve a folder as an S3 endpoint, for development and tests",
                                  std::move(examples), [&context, flags] {
                                    auto served = Serve(context, *flags);

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <limits>
 #include <optional>
@@ -12,12 +13,16 @@
 
 namespace millrace::s3d {
 
-const std::string_view kFaultHelp =
+namespace {
+
+constexpr std::string_view kGrammar =
     R"(SPEC is rules separated by ';'. A rule is an effect and, separated by ',', whom it befalls:
 
   latency=50ms, latency=10ms..200ms   wait before the operation
   bandwidth=10MB                      bytes a second, for each request, each way
   error=500, error=503                answer InternalError, SlowDown; other statuses likewise; the operation is not done
+  error=ExpiredToken                  answer an error of S3 by its code; the operation is not done
+  white-space=30s                     send white space so long before the answer to a copy or a completion, as S3 does
   slowdown                            the same as error=503
   truncate                            end the answer half-way through its body, in good order
   reset=request                       reset the connection before the operation
@@ -32,14 +37,28 @@ const std::string_view kFaultHelp =
   rate=5%                             only so many of the requests, picked by the seed
   skip=N  count=N                     not the first N of them; N times at most
 
-Example: --fault "latency=5ms..20ms; error=503,op=GetObject,rate=2%; reset=answer,op=PutObject,skip=10,count=1")";
+Example: --fault "latency=5ms..20ms; error=503,op=GetObject,rate=2%; reset=answer,op=PutObject,skip=10,count=1"
+
+Effects that make the endpoint odd, as a server or a proxy was seen to be (in parentheses):
+
+)";
+
+}  // namespace
+
+std::string FaultHelp() {
+  std::string help(kGrammar);
+  for (const OddityRow& row : OddityTable()) help += fmt::format("  {:<20} {} ({})\n", row.name, row.what, row.source);
+  help.pop_back();
+  return help;
+}
 
 struct FaultPlan::Rule {
-  enum class Effect { kLatency, kBandwidth, kError, kDisconnect, kUnconditional, kDamage };
+  enum class Effect { kLatency, kWhiteSpace, kBandwidth, kError, kDisconnect, kUnconditional, kDamage, kOddity };
   Effect effect = Effect::kLatency;
   Duration least{}, most{};
   std::uint64_t bytes_per_second = 0;
-  int status = 0;
+  std::optional<S3Error> error;
+  Oddity oddity{};
   Fault::Disconnect disconnect = Fault::Disconnect::kNone;
   std::vector<std::string> operations;
   std::optional<std::string> bucket;
@@ -90,6 +109,16 @@ Result<double> ParseRate(std::string_view text) {
     return Fail(Code::kInvalidArgument, "\"{}\" is not a rate such as 5% or 0.05", text);
   }
   return value * scale;
+}
+
+/// Reads the status or the code of an error.
+Result<S3Error> ParseError(std::string_view text) {
+  const bool is_code = !text.empty() && text[0] >= 'A' && text[0] <= 'Z' &&
+                       std::ranges::all_of(text, [](unsigned char c) { return std::isalnum(c) != 0; });
+  if (is_code) return S3Error(text, "A fault ordered with --fault.");
+  const std::uint64_t status = MR_TRY(ParseNumber(text));
+  if (status < 400 || status > 599) return Fail(Code::kInvalidArgument, "{} is not an error's status", status);
+  return ErrorOfStatus(static_cast<int>(status));
 }
 
 Result<Fault::Disconnect> ParseReset(std::string_view where) {
@@ -161,9 +190,13 @@ class FaultyResponse final : public http::ServerResponse {
       : inner_(inner),
         disconnect_(fault.disconnect),
         damages_(fault.damage),
+        white_space_(fault.white_space),
+        clock_(clock),
+        stop_(stop),
         pacer_(fault.bytes_per_second, clock, std::move(stop)) {}
 
   Status Send(int status, http::Headers headers, ByteSpan body) override {
+    if (white_space_.count() > 0 && status == 200) return SendAfterSpace(std::move(headers), body);
     MR_TRY(Start(status, std::move(headers), body.size()));
     MR_TRY(Write(body));
     return Finish();
@@ -204,6 +237,16 @@ class FaultyResponse final : public http::ServerResponse {
   bool started() const override { return inner_.started(); }
 
  private:
+  Status SendAfterSpace(http::Headers headers, ByteSpan body) {
+    constexpr Duration kEvery = std::chrono::milliseconds(100);
+    MR_TRY(inner_.Start(200, std::move(headers), std::nullopt));
+    for (Duration sent{}; sent < white_space_; sent += kEvery) {
+      MR_TRY(inner_.Write(AsBytes(std::string_view(" "))));
+      if (!clock_.SleepFor(kEvery, stop_)) return Break();
+    }
+    MR_TRY(inner_.Write(body));
+    return inner_.Finish();
+  }
   bool EndsInBody() const {
     return disconnect_ == Fault::Disconnect::kInBody || disconnect_ == Fault::Disconnect::kTruncate;
   }
@@ -230,6 +273,9 @@ class FaultyResponse final : public http::ServerResponse {
   http::ServerResponse& inner_;
   const Fault::Disconnect disconnect_;
   const bool damages_;
+  const Duration white_space_;
+  Clock& clock_;
+  const std::stop_token stop_;
   Pacer pacer_;
   std::uint64_t left_ = 0;  ///< of the body, until it is cut
   std::uint64_t written_ = 0, damaged_at_ = UINT64_MAX;
@@ -258,9 +304,10 @@ Result<bool> SetEffect(Rule& rule, std::string_view name, std::string_view value
     if (rule.bytes_per_second == 0) return Fail(Code::kInvalidArgument, "a bandwidth of zero");
   } else if (name == "error" || (name == "slowdown" && value.empty())) {
     rule.effect = Effect::kError;
-    std::uint64_t status = name == "slowdown" ? 503 : MR_TRY(ParseNumber(value));
-    if (status < 400 || status > 599) return Fail(Code::kInvalidArgument, "{} is not an error's status", status);
-    rule.status = static_cast<int>(status);
+    rule.error = name == "slowdown" ? ErrorOfStatus(503) : MR_TRY(ParseError(value));
+  } else if (name == "white-space") {
+    rule.effect = Effect::kWhiteSpace;
+    rule.least = MR_TRY(ParseDuration(value));
   } else if (name == "truncate" && value.empty()) {
     rule.effect = Effect::kDisconnect;
     rule.disconnect = Fault::Disconnect::kTruncate;
@@ -271,6 +318,9 @@ Result<bool> SetEffect(Rule& rule, std::string_view name, std::string_view value
   } else if (name == "reset") {
     rule.effect = Effect::kDisconnect;
     rule.disconnect = MR_TRY(ParseReset(value));
+  } else if (const auto oddity = FindOddity(name); oddity && value.empty()) {
+    rule.effect = Effect::kOddity;
+    rule.oddity = *oddity;
   } else {
     return false;
   }
@@ -298,9 +348,9 @@ Result<bool> SetSelector(Rule& rule, std::string_view name, std::string_view val
   return true;
 }
 
-constexpr std::string_view kWords[] = {"latency", "bandwidth",     "error",  "slowdown", "truncate",
-                                       "reset",   "unconditional", "damage", "seed",     "op",
-                                       "bucket",  "key",           "rate",   "skip",     "count"};
+constexpr std::string_view kWords[] = {"latency",       "bandwidth", "error", "slowdown",    "truncate", "reset",
+                                       "unconditional", "damage",    "seed",  "white-space", "op",       "bucket",
+                                       "key",           "rate",      "skip",  "count"};
 
 }  // namespace
 
@@ -332,7 +382,11 @@ Result<std::unique_ptr<FaultPlan>> FaultPlan::Parse(std::string_view text) {
       if (*effect) continue;
       auto selector = SetSelector(rule, name, value);
       if (!selector) return explain(selector.error());
-      if (!*selector) return explain(Error(Code::kInvalidArgument, UnknownName("word", name, kWords)));
+      if (!*selector) {
+        std::vector<std::string_view> words(std::begin(kWords), std::end(kWords));
+        for (const OddityRow& row : OddityTable()) words.push_back(row.name);
+        return explain(Error(Code::kInvalidArgument, UnknownName("word", name, words)));
+      }
     }
     if (has_effect) {
       rules.push_back(std::move(rule));
@@ -362,11 +416,17 @@ Fault FaultPlan::Decide(std::string_view operation, std::string_view bucket, std
         fault.latency += rule.least + Duration(static_cast<std::int64_t>(
                                           random.Uniform() * static_cast<double>((rule.most - rule.least).count())));
         break;
+      case Rule::Effect::kWhiteSpace:
+        fault.white_space = rule.least;
+        break;
+      case Rule::Effect::kOddity:
+        fault.oddities.set(static_cast<std::size_t>(rule.oddity));
+        break;
       case Rule::Effect::kBandwidth:
         fault.bytes_per_second = rule.bytes_per_second;
         break;
       case Rule::Effect::kError:
-        if (!fault.error) fault.error = ErrorOfStatus(rule.status);
+        if (!fault.error) fault.error = rule.error;
         break;
       case Rule::Effect::kDisconnect:
         if (fault.disconnect == Fault::Disconnect::kNone) fault.disconnect = rule.disconnect;

@@ -12,12 +12,13 @@
 #include "millrace/base/result.h"
 #include "millrace/base/threads/sync.h"
 #include "millrace/http/server/server.h"
+#include "millrace/s3d/oddity.h"
 #include "millrace/s3d/protocol/s3_error.h"
 
 namespace millrace::s3d {
 
-/// The grammar, for --help and the README.
-extern const std::string_view kFaultHelp;
+/// The grammar with the table of oddities, for --help.
+std::string FaultHelp();
 
 /// The fault of one request.
 struct Fault {
@@ -29,10 +30,12 @@ struct Fault {
     kTruncate,         ///< like kInBody, but the connection is closed in good order
   };
   Duration latency{};
+  Duration white_space{};              ///< before the answer to a copy or a completion, white space is sent so long
   std::uint64_t bytes_per_second = 0;  ///< 0: no limit
   std::optional<S3Error> error;        ///< the answer instead of the operation's
   Disconnect disconnect = Disconnect::kNone;
   bool unconditional = false;  ///< If-Match and If-None-Match of a write are ignored
+  Oddities oddities;
   bool damage = false;  ///< one bit in the middle of the request's body is flipped; without a body, of the answer's
 };
 

@@ -127,18 +127,24 @@ void Server::Rep::Handle(http::ServerRequest& request, http::ServerResponse& res
     return plan->Decide((*route)->name, target->bucket, target->key);
   }();
   if (fault.latency.count() > 0 && !clock.SleepFor(fault.latency, request.stop())) return response.Abort(false);
-  if (fault.error) return fail(*fault.error);
+  std::unique_ptr<http::ServerResponse> odd;
+  if (fault.oddities.any()) odd = MakeOdd(fault.oddities, (*route)->name, response);
+  http::ServerResponse& answer = odd ? *odd : response;
+  auto fail_oddly = [&](const S3Error& error) { Answer(error, request_id, request, answer); };
+  if (fault.error) return fail_oddly(*fault.error);
   if (fault.disconnect == Fault::Disconnect::kBeforeOperation) return response.Abort(true);
 
   Reply<void> served;
-  if (fault.bytes_per_second == 0 && fault.disconnect == Fault::Disconnect::kNone && !fault.damage) {
-    served = Serve(**route, *target, *query, request_id, request, response, fault);
+  const bool spaced = fault.white_space.count() > 0 && IsServerWork((*route)->name);
+  if (fault.bytes_per_second == 0 && fault.disconnect == Fault::Disconnect::kNone && !fault.damage && !spaced) {
+    served = Serve(**route, *target, *query, request_id, request, answer, fault);
   } else {
     auto slow_request = ApplyToRequest(fault, request, clock);
-    auto faulty_response = ApplyToResponse(fault, response, request.stop(), clock);
+    if (!spaced) fault.white_space = {};
+    auto faulty_response = ApplyToResponse(fault, answer, request.stop(), clock);
     served = Serve(**route, *target, *query, request_id, *slow_request, *faulty_response, fault);
   }
-  if (!served) fail(served.error());
+  if (!served) fail_oddly(served.error());
 }
 
 Reply<void> Server::Rep::Serve(const Route& route, const Target& target, const QueryParameters& query,
@@ -153,18 +159,23 @@ Reply<void> Server::Rep::Serve(const Route& route, const Target& target, const Q
                           .prefix = prefix == query.end() ? nullptr : &prefix->second,
                           .copy_source = route.copies ? request.headers().Get("x-amz-copy-source") : ""}));
   }
-  OperationContext context{request,
-                           response,
-                           *storage,
-                           who,
-                           query,
-                           target.bucket,
-                           target.key,
-                           request_id,
-                           options.min_part_bytes,
-                           fault.unconditional,
-                           policy.get()};
-  Reply<void> served = route.run(context);
+  auto run = [&](const Route& with, const QueryParameters& fields, http::ServerRequest& from,
+                 http::ServerResponse& to) {
+    OperationContext context{from,
+                             to,
+                             *storage,
+                             who,
+                             fields,
+                             target.bucket,
+                             target.key,
+                             request_id,
+                             options.min_part_bytes,
+                             fault.unconditional,
+                             policy.get()};
+    return with.run(context);
+  };
+  Reply<void> served = fault.oddities.any() ? ServeOddly({fault.oddities, route, query, request, response}, run)
+                                            : run(route, query, request, response);
   if (!served && served.error().code == "NoSuchKey" && policy && policy->HidesAbsence(target.bucket)) {
     return Refuse("AccessDenied", "Access Denied");
   }
