@@ -96,9 +96,9 @@ Result<std::vector<eval::Document>> ReadDocuments(object::Connection& connection
                                                   const std::string& url, std::size_t limit, const object::Call& call) {
   const auto file = MR_TRY(object::Locate(connection, url));
   const auto content = MR_TRY(object::GetAll(*file.store, file.key, kMaxFileBytes, call));
-  if (!content) return Fail(Code::kNotFound, "there is no file {}", url);
+  if (!content) return Fail(Code::kNotFound, "there is no file {}; check the path", url);
   auto documents = MR_TRY(eval::ParseDocuments(task, content->bytes, url, limit > 0 ? limit : content->bytes.size()));
-  if (documents.empty()) return Fail(Code::kInvalidArgument, "{} has no documents", url);
+  if (documents.empty()) return Fail(Code::kInvalidArgument, "{} has no documents; give records in JSON lines", url);
   return documents;
 }
 

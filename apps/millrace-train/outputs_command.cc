@@ -23,10 +23,12 @@ Result<train::ComparedTokens> TokensOfRun(object::Connection& connection, const 
   const auto adapter =
       MR_TRY(checkpoint::ModelSource::Open(connection, arguments.merged.adapter_url, arguments.merged.step, log, call));
   const auto job = JsonString(adapter.reader().manifest().meta, "job");
-  if (!job) return Fail(Code::kNotFound, "{} does not say which data it learnt", adapter.name());
+  if (!job)
+    return Fail(Code::kNotFound, "{} does not say which data it learnt; take a checkpoint of millrace-train",
+                adapter.name());
   const train::Options options = MR_TRY(OptionsOf(MR_TRY(jobs::Spec::Parse(*job, adapter.name(), {}))));
   if (options.data.objective != data::Objective::kCausalLm) {
-    return Fail(Code::kUnsupported, "its data are not texts but those of {}",
+    return Fail(Code::kUnsupported, "the model's data are not texts but those of {}",
                 data::ObjectiveName(options.data.objective));
   }
   const auto tokenizer = MR_TRY(tokenizer::OpenTokenizer(connection, options.tokenizer_url, log, call));

@@ -55,9 +55,10 @@ class MeetingPoint {
     if (secret.empty()) {
       if (!IsThisMachine(info.master_address)) {
         return Fail(Code::kInvalidArgument,
-                    "MILLRACE_RANK_SECRET is not set, and the ranks meet at {}, which other machines reach: give all "
-                    "ranks the same secret of {} to {} characters in this variable, such as the output of `openssl "
-                    "rand -hex 32`; or start them with `millrace job run`, which does so",
+                    "MILLRACE_RANK_SECRET is not set, and other machines reach {}: start the ranks with `millrace job "
+                    "run`, or\n"
+                    "give all ranks the same secret of {} to {} characters in this variable, such as the output of "
+                    "`openssl rand -hex 32`",
                     info.master_address, kLeastSecret, SecretBytes::kMax);
       }
       if (info.rank == 0) local = MR_TRY(LocalSecret::Serve(info.master_port));

@@ -278,7 +278,7 @@ class TcpTransport final : public Transport {
     std::optional<TimePoint> parted;
     while (true) {
       const TimePoint now = SystemClock().Now();
-      if (parted && now > *parted + kParting) return Fail(Code::kUnavailable, "it has ended the connection");
+      if (parted && now > *parted + kParting) return Fail(Code::kUnavailable, "the peer has ended the connection");
       if (!parted && HasParted(peer)) parted = now;
       const TimePoint until = std::min(deadline, now + kPartingLook);
       auto arrived = network_->Accept(name, until, stop_.get_token());

@@ -116,7 +116,7 @@ TEST_F(CsiDriverTest, VolumesHaveTheMemoryOfTheNodeTogether) {
   Must(Stage(small));
   const grpc::Status refused = Stage(second);
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_THAT(refused.error_message(), HasSubstr("805.3 MB are given to 2 mounts, and this one needs 536.9 MB"));
+  EXPECT_THAT(refused.error_message(), HasSubstr("805.3 MB are given to 2 mounts, this one needs 536.9 MB"));
   Must(Stage(first));  // again: it has its memory
   driver_.reset();
   mounter_server_.reset();

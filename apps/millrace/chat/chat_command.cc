@@ -42,7 +42,7 @@ Result<std::string> ReadKey(const std::string& file) {
     line = Trim(line);
     if (!line.empty() && !line.starts_with('#')) return std::string(line);
   }
-  return Fail(Code::kInvalidArgument, "{} has no key", file);
+  return Fail(Code::kInvalidArgument, "{} has no key; write the key alone into its first line", file);
 }
 
 Result<std::string> ReadInput() {
@@ -57,7 +57,8 @@ Result<std::string> ReadInput() {
       return text;
     }
     text.append(bytes, static_cast<std::size_t>(n));
-    if (text.size() > kMaxInputBytes) return Fail(Code::kInvalidArgument, "the message is longer than 16 MiB");
+    if (text.size() > kMaxInputBytes)
+      return Fail(Code::kInvalidArgument, "the message is longer than 16 MiB; shorten the message");
   }
 }
 
@@ -88,7 +89,8 @@ Result<serve::ServedModel> ChooseModel(const std::vector<serve::ServedModel>& mo
   if (auto found = std::ranges::find(models, wanted, &serve::ServedModel::id); found != models.end()) return *found;
   std::vector<std::string_view> names;
   for (const serve::ServedModel& model : models) names.push_back(model.id);
-  return Fail(Code::kNotFound, "{}; the server has {}", UnknownName("model", wanted, names), fmt::join(names, ", "));
+  return Fail(Code::kNotFound, "{}; choose one of those of the server: {}", UnknownName("model", wanted, names),
+              fmt::join(names, ", "));
 }
 
 /// Returns the name of the adapter if the flags of `millrace serve` name exactly one: NAME of "--adapter NAME=URL".

@@ -212,8 +212,8 @@ Result<ChatSession::Next> ChatSession::RunCommand(std::string_view line) {
   const auto command = std::ranges::find(commands, name, &Command::name);
   if (command != commands.end()) {
     if (command->argument.empty() && !argument.empty()) {
-      return Fail(Code::kInvalidArgument, "/{} takes no argument; a message that begins with / is written with //",
-                  name);
+      return Fail(Code::kInvalidArgument,
+                  "/{} takes no argument; begin a message with // to send one that begins with /", name);
     }
     return (this->*command->run)(argument);
   }
@@ -224,7 +224,7 @@ Result<ChatSession::Next> ChatSession::RunCommand(std::string_view line) {
     return Next::kPrompt;
   }
   for (const Command& known : commands) names.push_back(known.name);
-  return Fail(Code::kInvalidArgument, "{}; /help lists them. A message that begins with / is written with //",
+  return Fail(Code::kInvalidArgument, "{}; see /help, or begin a message with // to send one that begins with /",
               UnknownName("command", name, names));
 }
 
@@ -240,13 +240,15 @@ Result<ChatSession::Next> ChatSession::Help(std::string_view) {
 }
 
 Result<ChatSession::Next> ChatSession::Regenerate(std::string_view) {
-  if (!conversation_.DropAnswer()) return Fail(Code::kInvalidArgument, "there is no message to answer");
+  if (!conversation_.DropAnswer())
+    return Fail(Code::kInvalidArgument, "there is no message to answer; write one first");
   return Next::kAnswer;
 }
 
 Result<ChatSession::Next> ChatSession::Edit(std::string_view argument) {
   if (argument.empty()) return Fail(Code::kInvalidArgument, "/edit needs the new text");
-  if (!conversation_.DropAnswer()) return Fail(Code::kInvalidArgument, "there is no message to replace");
+  if (!conversation_.DropAnswer())
+    return Fail(Code::kInvalidArgument, "there is no message to replace; write one first");
   conversation_.messages.back().content = argument;
   return Next::kAnswer;
 }
@@ -277,11 +279,11 @@ Result<ChatSession::Next> ChatSession::Model(std::string_view argument) {
   }
   std::vector<std::string_view> names;
   for (const serve::ServedModel& model : options_.models) names.push_back(model.id);
-  return Fail(Code::kNotFound, "{}; /model lists those of the server", UnknownName("model", argument, names));
+  return Fail(Code::kNotFound, "{}; see /model for those of the server", UnknownName("model", argument, names));
 }
 
 Result<ChatSession::Next> ChatSession::Plain(std::string_view argument) {
-  if (argument != "on" && argument != "off") return Fail(Code::kInvalidArgument, "/plain is followed by on or off");
+  if (argument != "on" && argument != "off") return Fail(Code::kInvalidArgument, "expected /plain on or /plain off");
   conversation_.plain_text = argument == "on";
   return Next::kPrompt;
 }

@@ -45,8 +45,8 @@ std::map<std::string, std::string> TokenizerFiles(const Context& context, object
   const auto get = [&]() -> Result<std::map<std::string, std::string>> {
     const auto tokenizer = MR_TRY(tokenizer::OpenTokenizer(connection, origin->url, context.log(), CallOf(context)));
     if (tokenizer->fingerprint() != origin->fingerprint) {
-      return Fail(Code::kPreconditionFailed, "{} is not the tokenizer any more that the run was trained with",
-                  origin->url);
+      return Fail(Code::kPreconditionFailed,
+                  "{} is not the tokenizer any more that the run was trained with; put that file back", origin->url);
     }
     return checkpoint::TokenizerFilesAt(connection, origin->url, context.log(), CallOf(context));
   };
@@ -226,7 +226,11 @@ Status Merge(const Context& context, const Arguments& arguments) {
   const auto adapter =
       MR_TRY(checkpoint::ModelSource::Open(*connection, arguments.url, arguments.step, context.log(), CallOf(context)));
   const auto config = MR_TRY(adapter.AdapterConfig(CallOf(context)));
-  if (!config) return Fail(Code::kNotFound, "{} is no adapter: it has no adapter_config.json", adapter.name());
+  if (!config)
+    return Fail(
+        Code::kNotFound,
+        "{} is no adapter: it has no adapter_config.json; name the checkpoint of a LoRA run, or a folder of PEFT",
+        adapter.name());
   const std::string from = MR_TRY(BaseUrl(arguments, adapter, *config));
   const auto base =
       MR_TRY(checkpoint::ModelSource::Open(*connection, from, std::nullopt, context.log(), CallOf(context)));

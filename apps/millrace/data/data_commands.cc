@@ -389,7 +389,7 @@ Result<int> Cat(const Context& context, const CatFlags& flags) {
   OpenData open = MR_TRY(OpenDataset(context, request));
   std::uint64_t end = open.dataset->samples_per_epoch();
   if (flags.start >= end) {
-    return Fail(Code::kInvalidArgument, "sample {} is beyond the epoch's {}", flags.start, end);
+    return Fail(Code::kInvalidArgument, "sample {} is beyond the epoch's {}; lower --start", flags.start, end);
   }
   end = flags.start + std::min(flags.count, end - flags.start);
   for (std::uint64_t i = flags.start; i < end; ++i) {

@@ -121,10 +121,13 @@ Result<std::vector<TokenId>> ParseIds(const std::string& line, bool json, std::u
   if (json) {
     Json object = MR_TRY(ParseJson(line, fmt::format("line {}", number)));
     const Json* array = JsonFind(object, "ids");
-    if (!array || !array->is_array()) return Fail(Code::kInvalidArgument, "line {}: no array \"ids\"", number);
+    if (!array || !array->is_array())
+      return Fail(Code::kInvalidArgument, "line {}: no array \"ids\"; expected {{\"ids\": [1, 2]}}", number);
     for (const Json& id : *array) {
       if (!id.is_number_integer() || id < INT32_MIN || id > INT32_MAX) {
-        return Fail(Code::kInvalidArgument, "line {}: {} is not a token id", number, DumpJson(id));
+        return Fail(Code::kInvalidArgument,
+                    "line {}: {} is not a token id; expected a whole number below the vocabulary's size", number,
+                    DumpJson(id));
       }
       ids.push_back(id.get<TokenId>());
     }
@@ -135,7 +138,8 @@ Result<std::vector<TokenId>> ParseIds(const std::string& line, bool json, std::u
     TokenId id = 0;
     auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
     if (error != std::errc() || end != word.data() + word.size()) {
-      return Fail(Code::kInvalidArgument, "line {}: \"{}\" is not a token id", number, word);
+      return Fail(Code::kInvalidArgument,
+                  "line {}: \"{}\" is not a token id; expected whole numbers with blanks between them", number, word);
     }
     ids.push_back(id);
   }

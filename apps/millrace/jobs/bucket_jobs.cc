@@ -91,7 +91,9 @@ Result<jobs::JobStatus> PrintRunLog(const Context& context, const std::string& u
     const bool found = MR_TRY(reader.PrintLog(context, name));
     const bool goes_on = follow && status.active();
     if (!found && !goes_on) {
-      return Fail(Code::kNotFound, "{} has no log {} of the newest run of job \"{}\"", url, name, status.name);
+      return Fail(Code::kNotFound,
+                  "{} has no log {} of the newest run of job \"{}\"; `millrace job status` names the ranks", url, name,
+                  status.name);
     }
     if (!goes_on || !SystemClock().SleepFor(kLookInterval, context.stop)) return status;
   }

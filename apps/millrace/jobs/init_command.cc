@@ -93,7 +93,7 @@ Result<std::string> FirstLine(const data::DataObject& object, object::Call call)
       call);
   if (line) return *std::move(line);
   if (!searched) return Fail(searched.error());
-  return Fail(Code::kNotFound, "{} has no records", object.url);
+  return Fail(Code::kNotFound, "{} has no records; check the URL with `millrace ls`", object.url);
 }
 
 /// Returns the first record of the data as JSON; null if it holds token ids.
@@ -104,7 +104,9 @@ Result<Json> FirstRecord(object::Connection& connection, const std::string& url,
   const std::string line = MR_TRY(FirstLine(first, call));
   if (line.empty()) return Json();
   Json record = MR_TRY(ParseJson(line, "the first record of " + first.url));
-  if (!record.is_object()) return Fail(Code::kInvalidArgument, "the first record of {} is no JSON object", first.url);
+  if (!record.is_object())
+    return Fail(Code::kInvalidArgument, "the first record of {} is no JSON object; give records in JSON lines",
+                first.url);
   return record;
 }
 
@@ -161,7 +163,7 @@ Result<Json> ConfigOf(const Context& context, object::Connection& connection, co
   const auto source =
       MR_TRY(checkpoint::ModelSource::Open(connection, url, std::nullopt, context.log(), {.stop = context.stop}));
   const Json* stored = JsonFind(source.reader().manifest().meta, checkpoint::kMetaModelConfig);
-  if (stored == nullptr) return Fail(Code::kNotFound, "{} has no config.json", url);
+  if (stored == nullptr) return Fail(Code::kNotFound, "{} has no config.json; name the folder of a whole model", url);
   return *stored;
 }
 

@@ -291,7 +291,8 @@ class JobChecker {
     std::byte byte{};
     const auto read = MR_TRY(object::Get(*first.store, first.info.key, {.range = object::ByteRange{0, 1}},
                                          MutableByteSpan(&byte, 1), NewCall()));
-    if (!read) return Fail(Code::kNotFound, "{} is listed but cannot be read", first.url);
+    if (!read)
+      return Fail(Code::kNotFound, "{} is listed but cannot be read; check the right to read objects", first.url);
     const auto mismatch = data::FindFieldMismatch(first, form, NewCall());
     // The first part of a large object may take longer than this check.
     if (!mismatch && !MayPass(mismatch.error().code())) return Fail(mismatch.error());
@@ -327,7 +328,8 @@ class JobChecker {
     const object::Location file = MR_TRY(object::Locate(*connection_, spec_.model.from));
     const bool is_file = !file.key.empty() && !file.key.ends_with('/');
     if (is_file && MR_TRY(object::Head(*file.store, file.key, NewCall()))) return spec_.model.from;
-    return Fail(Code::kNotFound, "there is nothing at {}{}", spec_.model.from, HubHint(spec_.model.from));
+    return Fail(Code::kNotFound, "there is nothing at {}{}; check the URL with `millrace ls`", spec_.model.from,
+                HubHint(spec_.model.from));
   }
 
   /// "meta-llama/Llama-2-7b-hf" is a model of the hub to most users, and a path here.
@@ -440,7 +442,7 @@ class JobChecker {
     std::filesystem::path folder = std::filesystem::absolute(path, error);
     while (!std::filesystem::exists(folder, error) && folder.has_relative_path()) folder = folder.parent_path();
     if (std::filesystem::is_directory(folder, error) && ::access(folder.c_str(), W_OK | X_OK) == 0) return {};
-    return Fail(Code::kPermissionDenied, "cannot write to {}", folder.string());
+    return Fail(Code::kPermissionDenied, "cannot write to {}; change the folder's owner or mode", folder.string());
   }
 
   const Context& context_;

@@ -128,7 +128,8 @@ Result<int> ShowLogs(const Context& context, const NameArguments& arguments) {
     // A job that waits for machines has no log yet.
     const bool may_come = arguments.follow && status.active();
     if (!may_come || !SystemClock().SleepFor(std::chrono::milliseconds(500), context.stop)) {
-      return Fail(Code::kNotFound, "job \"{}\" has no log of rank {}: {}", status.name, arguments.rank, path.string());
+      return Fail(Code::kNotFound, "job \"{}\" has no log of rank {}: {}; `millrace job status` names the ranks",
+                  status.name, arguments.rank, path.string());
     }
     status = MR_TRY(ReadJobAnywhere(arguments.name));
   }
@@ -141,7 +142,7 @@ Result<int> ShowLogs(const Context& context, const NameArguments& arguments) {
     SystemClock().SleepFor(std::chrono::milliseconds(200), context.stop);
     status = MR_TRY(ReadJobAnywhere(arguments.name));
   }
-  if (!log.Drain(print)) return Fail(Code::kIo, "cannot read {}", path.string());
+  if (!log.Drain(print)) return Fail(Code::kIo, "cannot read {}; check the path and its rights", path.string());
   return kExitOk;
 }
 

@@ -132,7 +132,7 @@ Result<Json> StoredModelConfig(const Context& context, const std::string& url) {
   const auto connection = MR_TRY(context.Connect());
   const auto source = MR_TRY(checkpoint::ModelSource::Open(*connection, url, std::nullopt, context.log()));
   const Json* stored = JsonFind(source.reader().manifest().meta, checkpoint::kMetaModelConfig);
-  if (stored == nullptr) return Fail(Code::kNotFound, "{} has no config.json", url);
+  if (stored == nullptr) return Fail(Code::kNotFound, "{} has no config.json; name the folder of a whole model", url);
   return *stored;
 }
 

@@ -44,7 +44,7 @@ bool IsLink(const std::string& key) {
 Status CheckNotSpecial(const std::string& path, bool removes) {
   const std::string_view type = SpecialTypeAt(AT_FDCWD, path);
   if (type.empty()) return {};
-  return Fail(Code::kInvalidArgument, "{} is {}, neither a file nor a folder{}", path, type,
+  return Fail(Code::kInvalidArgument, "{} is {}, and only files and folders are copied or removed{}", path, type,
               removes ? "; it stays" : "; `millrace cp - DESTINATION` copies what standard input gives");
 }
 
@@ -129,7 +129,7 @@ Result<Selection> Select(object::Connection& connection, const std::string& text
   if (flags.removes && selection.place.local() && IsLink(key)) {
     if (key.ends_with('/')) {
       return Fail(Code::kInvalidArgument,
-                  "{} is a symbolic link; without the slash the link is removed, and what it leads to stays", text);
+                  "{} is a symbolic link; leave the slash out to remove the link, and what it leads to stays", text);
     }
     selection.single = selection.is_link = true;
     return selection;
@@ -147,7 +147,8 @@ Result<Selection> Select(object::Connection& connection, const std::string& text
     selection.single = true;
     return selection;
   }
-  if (selection.place.local() && !folder) return Fail(Code::kNotFound, "no folder {}", selection.place.Name());
+  if (selection.place.local() && !folder)
+    return Fail(Code::kNotFound, "there is no folder {}; check the path", selection.place.Name());
   selection.prefix = key.empty() || key.ends_with('/') ? key : key + "/";
   selection.name_from = selection.prefix.size();
   return selection;
@@ -160,7 +161,7 @@ Status ForEach(const Selection& selection, const object::Call& call,
   if (selection.is_link) return visit({place.key.substr(place.key.rfind('/') + 1), {.key = place.key}});
   if (selection.single) {
     auto info = MR_TRY(object::Head(*place.store, place.key, call));
-    if (!info) return Fail(Code::kNotFound, "{} does not exist", place.Name());
+    if (!info) return Fail(Code::kNotFound, "{} does not exist; check the name with `millrace ls`", place.Name());
     return visit({place.key.substr(place.key.rfind('/') + 1), *std::move(info)});
   }
   const auto on_wanted = [&](const std::string& path, const Error& error) {
@@ -182,7 +183,7 @@ Status ForEach(const Selection& selection, const object::Call& call,
   }
   if (any && !any_passes && selection.filter.has_rules()) WarnOfEmptyFilter(place);
   if (any || place.key.empty()) return {};  // an empty bucket is not an error
-  return Fail(Code::kNotFound, "nothing matches {}", place.Name());
+  return Fail(Code::kNotFound, "nothing matches {}; check the pattern with `millrace ls`", place.Name());
 }
 
 void WarnOfEmptyFilter(const ObjectPlace& place) {

@@ -78,14 +78,16 @@ Status CheckApart(const ObjectPlace& from, const ObjectPlace& to, const transfer
   const bool source_inside = overlap == transfer::Overlap::kFirstInSecond;
   if (overlap == transfer::Overlap::kNone || (source_inside && !deletes)) return {};
   if (overlap == transfer::Overlap::kSame) {
-    return Fail(Code::kInvalidArgument, "source and destination are the same: {} is {}", from.Name(), to.Name());
+    return Fail(Code::kInvalidArgument, "source and destination are the same: {} is {}; choose another destination",
+                from.Name(), to.Name());
   }
   const std::string& inner = (source_inside ? source : destination).front().path;
   const std::string& outer = (source_inside ? destination : source).front().path;
   const bool below = inner.size() > outer.size() && inner.starts_with(outer);
   const std::string name = below ? inner.substr(outer.empty() ? 0 : outer.size() + 1) : "";
   if (!name.empty() && filter.ExcludesFolder(name)) return {};
-  return Fail(Code::kInvalidArgument, "{} is inside {}, or one of them holds a mount of the other{}",
+  return Fail(Code::kInvalidArgument,
+              "{} is inside {}, or one of them holds a mount of the other{}; choose another destination",
               source_inside ? from.Name() : to.Name(), source_inside ? to.Name() : from.Name(),
               name.empty() ? "" : fmt::format("; leave it out with --exclude '{}/*'", name));
 }
@@ -201,7 +203,7 @@ void Copier::AddUnseen(const CopySource& from, const std::string& folder) {
   run_.Add(place.Name(), to_.Name(*key), 0, [this, &from, key = *key](const object::Call& call) -> Result<bool> {
     const ObjectPlace& source = from.selection.place;
     auto info = MR_TRY(object::Head(*source.store, source.key, call));
-    if (!info) return Fail(Code::kNotFound, "{} does not exist", source.Name());
+    if (!info) return Fail(Code::kNotFound, "{} does not exist; check the name with `millrace ls`", source.Name());
     return Move(from, {"", *std::move(info)}, key, call);
   });
 }

@@ -44,13 +44,15 @@ Result<int> Duplicate(const Context& context, object::Connection& connection, co
   std::vector<transfer::Item> items;
   MR_TRY(ForEach(sample, run.call(), nullptr, [&](transfer::Item item) -> Status {
     if (items.size() == kMaxSamples) {
-      return Fail(Code::kInvalidArgument, "{} has more than {} objects, too many for a sample", flags.from,
+      return Fail(Code::kInvalidArgument,
+                  "{} has more than {} objects, too many for a sample; choose fewer with --include", flags.from,
                   FormatCount(kMaxSamples));
     }
     items.push_back(std::move(item));
     return {};
   }));
-  if (items.empty()) return Fail(Code::kNotFound, "nothing passes the filters in {}", flags.from);
+  if (items.empty())
+    return Fail(Code::kNotFound, "nothing passes the filters in {}; check --include and --exclude", flags.from);
   transfer::CopySettings settings = run.Settings(flags.write.part_bytes);
   object::CopyOptions options = flags.write.ForCopy();
   if (sample.place.url.bucket != to.url.bucket) options.source_bucket = sample.place.url.bucket;

@@ -132,7 +132,7 @@ Status ListVersions(const Context& context, object::Connection& connection, cons
     request.version_marker = std::move(page.next_version);
   } while (!request.key_marker.empty());
   if (any || place.key.empty()) return {};
-  return Fail(Code::kNotFound, "nothing at {}", place.Name());
+  return Fail(Code::kNotFound, "there is nothing at {}; check the URL with `millrace ls`", place.Name());
 }
 
 Result<int> List(const Context& context, object::Connection& connection, const ListFlags& flags) {
@@ -155,7 +155,7 @@ Result<int> List(const Context& context, object::Connection& connection, const L
       if (!any && !place.key.empty()) {
         // The bare name of a bucket is a path here.
         const bool may_be_bucket = place.local() && !text.contains('/');
-        return Fail(Code::kNotFound, "nothing at {}{}", place.Name(),
+        return Fail(Code::kNotFound, "there is nothing at {}; check the URL{}", place.Name(),
                     may_be_bucket ? fmt::format("; a bucket of this name is s3://{}/", text) : "");
       }
       continue;
@@ -242,9 +242,10 @@ void AddDetails(const object::ObjectInfo& info, Json& json) {
 Result<int> Head(const Context& context, object::Connection& connection, const ListFlags& flags) {
   for (const std::string& text : flags.urls) {
     ObjectPlace place = MR_TRY(OpenPlace(connection, text, flags.view));
-    if (place.key.empty()) return Fail(Code::kInvalidArgument, "{} names no object", text);
+    if (place.key.empty())
+      return Fail(Code::kInvalidArgument, "{} names no object; add a key, as in s3://bucket/key", text);
     auto info = MR_TRY(object::Head(*place.store, place.key, {.stop = context.stop}));
-    if (!info) return Fail(Code::kNotFound, "{} does not exist", place.Name());
+    if (!info) return Fail(Code::kNotFound, "{} does not exist; check the name with `millrace ls`", place.Name());
     Json json = {{"key", info->key},
                  {"size", info->size},
                  {"etag", info->etag},

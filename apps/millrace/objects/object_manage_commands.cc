@@ -132,7 +132,8 @@ struct PresignFlags {
 
 Result<int> Presign(const Context& context, object::Connection& connection, const PresignFlags& flags) {
   ObjectPlace place = MR_TRY(OpenPlace(connection, flags.url));
-  if (place.key.empty()) return Fail(Code::kInvalidArgument, "{} names no object", flags.url);
+  if (place.key.empty())
+    return Fail(Code::kInvalidArgument, "{} names no object; add a key, as in s3://bucket/key", flags.url);
   std::string url = MR_TRY(place.store->Presign(flags.method, place.key, flags.valid_for));
   if (context.globals.json) {
     PrintJsonLine({{"source", place.Name()}, {"method", flags.method}, {"url", url}});

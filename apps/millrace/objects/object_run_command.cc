@@ -41,7 +41,7 @@ Result<std::vector<std::string>> ShellWords(std::string_view line) {
       words.back() += c;
     }
   }
-  if (quote) return Fail(Code::kInvalidArgument, "a quote is not closed");
+  if (quote) return Fail(Code::kInvalidArgument, "a quote is not closed; end the argument with the same quote");
   return words;
 }
 
@@ -96,7 +96,8 @@ struct Tally {
 Result<int> RunFile(const Context& context, object::Connection& connection, const RunFlags& flags) {
   std::ifstream file;
   if (flags.file != "-") file.open(flags.file);
-  if (flags.file != "-" && !file) return Fail(Code::kNotFound, "cannot read {}", flags.file);
+  if (flags.file != "-" && !file)
+    return Fail(Code::kNotFound, "cannot read {}; check the path and its rights", flags.file);
   IgnoreBrokenPipe();  // other lines copy
   std::istream& lines = flags.file == "-" ? std::cin : file;
   Tally tally;

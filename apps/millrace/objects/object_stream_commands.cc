@@ -82,7 +82,7 @@ Result<int> WriteStream(const Context& context, object::Connection& connection, 
   MR_TRY(flags.Check());
   ObjectPlace place = MR_TRY(OpenPlace(connection, url));
   if (place.key.empty() || place.key.ends_with('/')) {
-    return Fail(Code::kInvalidArgument, "{} names no object to write", url);
+    return Fail(Code::kInvalidArgument, "{} names no object to write; add a key, as in s3://bucket/key", url);
   }
   MR_TRY(flags.CheckParts(place.store->limits()));
   MemoryBudget budget(context.DataBudget());

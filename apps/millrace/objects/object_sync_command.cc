@@ -229,7 +229,9 @@ Result<int> Sync(const Context& context, object::Connection& connection, const C
     return {};
   });
   if (planned && !have.any() && !from.local() && !from.key.empty() && !flags.allow_empty_source) {
-    planned = Fail(Code::kNotFound, "there is nothing at {}", from.Name());
+    planned =
+        Fail(Code::kNotFound,
+             "there is nothing at {}; check the URL, or allow an empty source with --allow-empty-source", from.Name());
   }
   if (planned && have.any() && !sides.any_passes && filter.has_rules()) WarnOfEmptyFilter(from);
   if (planned) planned = extra.Finish();

@@ -188,7 +188,7 @@ class SweepDriver {
       }
       const BackgroundStart started = MR_TRY(StartInBackground(context_, plan_.specs[i], arguments_.program));
       if (started.exit_status == kExitOk) return {};
-      return Fail(Code::kInternal, "its supervisor ended with exit status {}", started.exit_status);
+      return Fail(Code::kInternal, "the supervisor of the run ended with exit status {}", started.exit_status);
     }();
     Started(i);
     if (done) return Tell(run, fmt::format("starts: {}", Told(run.values)));

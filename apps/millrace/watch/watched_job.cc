@@ -33,7 +33,8 @@ Result<std::string> RunningJob() {
 Result<std::string> FirstKey(const std::string& file) {
   const std::string text = MR_TRY(ReadFile(file, kMaxKeyBytes));
   const std::string_view key = Trim(std::string_view(text).substr(0, text.find('\n')));
-  if (key.empty()) return Fail(Code::kInvalidArgument, "{} has no key in its first line", file);
+  if (key.empty())
+    return Fail(Code::kInvalidArgument, "{} has no key in its first line; write the key alone into that line", file);
   return std::string(key);
 }
 

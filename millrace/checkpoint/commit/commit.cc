@@ -8,11 +8,10 @@ namespace {
 
 Error Taken(std::uint64_t step, std::string_view manifest) {
   const auto parsed = Manifest::ParsePart(manifest, "what is there");
-  return Error(
-      Code::kAlreadyExists,
-      fmt::format("step {} has a committed checkpoint already{}: another run saves to the same place, or this "
-                  "one went back (millrace ckpt gc URL --after STEP removes the newer ones; or use another URL)",
-                  step, parsed ? WhoWrote(*parsed) : ""));
+  return Error(Code::kAlreadyExists,
+               fmt::format("step {} has a committed checkpoint already{}: another run saves there, or this one went "
+                           "back; use another URL, or `millrace ckpt gc --after STEP` first",
+                           step, parsed ? WhoWrote(*parsed) : ""));
 }
 
 }  // namespace

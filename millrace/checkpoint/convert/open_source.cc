@@ -95,9 +95,9 @@ Result<ForeignFormat> DetectForeignFormat(object::Connection& connection, std::s
   }
   if (files.empty()) return Fail(Code::kNotFound, "there is nothing at {}", url);
   return Fail(Code::kNotFound,
-              "{} cannot be imported: it is neither a folder with *.safetensors or pytorch_model.bin (Hugging Face), "
-              "adapter_config.json (PEFT), .metadata (torch.distributed.checkpoint), latest_checkpointed_iteration.txt "
-              "(Megatron) or latest (DeepSpeed), nor a file of torch.save or llama.cpp (*.gguf)",
+              "{} cannot be imported: it is no file of torch.save or llama.cpp (*.gguf), and no folder with one of\n"
+              "*.safetensors, pytorch_model.bin, adapter_config.json, .metadata (torch), "
+              "latest_checkpointed_iteration.txt (Megatron), latest (DeepSpeed)",
               NameOf(folder));
 }
 

@@ -139,7 +139,7 @@ Status CheckBox(const Box& box, const std::vector<std::int64_t>& shape) {
     const auto length = static_cast<std::uint64_t>(shape[i]);
     inside = box.lengths[i] <= length && box.offsets[i] <= length - box.lengths[i];
   }
-  if (!inside) return Fail(Code::kCorrupt, "its box [{}] does not lie inside it", ToString(box));
+  if (!inside) return Fail(Code::kCorrupt, "the box [{}] does not lie inside the tensor", ToString(box));
   return {};
 }
 

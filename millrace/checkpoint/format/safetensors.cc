@@ -31,23 +31,23 @@ Result<Extent> ParseOffsets(const nlohmann::json& entry) {
   auto found = entry.find("data_offsets");
   if (found == entry.end() || !found->is_array() || found->size() != 2 || !(*found)[0].is_number_unsigned() ||
       !(*found)[1].is_number_unsigned()) {
-    return Fail(Code::kCorrupt, "it has no data_offsets");
+    return Fail(Code::kCorrupt, "the tensor has no data_offsets");
   }
   Extent extent{(*found)[0].get<std::uint64_t>(), (*found)[1].get<std::uint64_t>()};
-  if (extent.begin > extent.end) return Fail(Code::kCorrupt, "its data_offsets run backwards");
+  if (extent.begin > extent.end) return Fail(Code::kCorrupt, "the tensor's data_offsets run backwards");
   return extent;
 }
 
 Result<TensorMeta> ParseMeta(const nlohmann::json& entry, const std::string& name) {
   TensorMeta meta;
   auto dtype = entry.find("dtype");
-  if (dtype == entry.end() || !dtype->is_string()) return Fail(Code::kCorrupt, "it has no dtype");
+  if (dtype == entry.end() || !dtype->is_string()) return Fail(Code::kCorrupt, "the tensor has no dtype");
   meta.dtype = MR_TRY(ParseDType(dtype->get_ref<const std::string&>()));
   auto shape = entry.find("shape");
-  if (shape == entry.end() || !shape->is_array()) return Fail(Code::kCorrupt, "it has no shape");
+  if (shape == entry.end() || !shape->is_array()) return Fail(Code::kCorrupt, "the tensor has no shape");
   for (const auto& dimension : *shape) {
     if (!dimension.is_number_unsigned() || dimension.get<std::uint64_t>() > INT64_MAX)
-      return Fail(Code::kCorrupt, "its shape is impossible");
+      return Fail(Code::kCorrupt, "the tensor's shape is impossible");
     meta.shape.push_back(dimension.get<std::int64_t>());
   }
   MR_TRY(meta.Check(name));
@@ -55,12 +55,12 @@ Result<TensorMeta> ParseMeta(const nlohmann::json& entry, const std::string& nam
 }
 
 Result<SafetensorsEntry> ParseEntry(const std::string& name, const nlohmann::json& json) {
-  if (!json.is_object()) return Fail(Code::kCorrupt, "it is not an object");
+  if (!json.is_object()) return Fail(Code::kCorrupt, "the tensor is not an object");
   Extent extent = MR_TRY(ParseOffsets(json));
   TensorMeta meta = MR_TRY(ParseMeta(json, name));
   SafetensorsEntry entry{name, std::move(meta), extent.begin};
   if (entry.meta.bytes() != extent.end - extent.begin) {
-    return Fail(Code::kCorrupt, "its shape needs {} bytes, its data_offsets give it {}", entry.meta.bytes(),
+    return Fail(Code::kCorrupt, "the tensor's shape needs {} bytes, the data_offsets give {}", entry.meta.bytes(),
                 extent.end - extent.begin);
   }
   return entry;

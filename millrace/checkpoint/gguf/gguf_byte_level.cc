@@ -60,16 +60,18 @@ class Vocabulary {
     const auto* merges = header.Find<std::vector<std::string>>(Key("merges"));
     const auto* types = header.Find<std::vector<std::int64_t>>(Key("token_type"));
     if (tokens == nullptr || merges == nullptr)
-      return Fail(Code::kCorrupt, "its vocabulary has no list of {}", tokens == nullptr ? "tokens" : "merges");
+      return Fail(Code::kCorrupt, "the file's vocabulary has no list of {}", tokens == nullptr ? "tokens" : "merges");
     if (types != nullptr && types->size() != tokens->size()) {
-      return Fail(Code::kCorrupt, "its vocabulary has {} tokens and {} types of tokens", tokens->size(), types->size());
+      return Fail(Code::kCorrupt, "the file's vocabulary has {} tokens and {} types of tokens", tokens->size(),
+                  types->size());
     }
     vocabulary.tokens_ = tokens;
     vocabulary.merges_ = merges;
     vocabulary.types_ = types != nullptr ? *types : std::vector<std::int64_t>(tokens->size(), kNormal);
     std::set<std::string_view> seen;
     for (const std::string& token : *tokens) {
-      if (!seen.insert(token).second) return Fail(Code::kCorrupt, "its vocabulary has the token \"{}\" twice", token);
+      if (!seen.insert(token).second)
+        return Fail(Code::kCorrupt, "the file's vocabulary has the token \"{}\" twice", token);
     }
     const auto* pre = header.Find<std::string>(Key("pre"));
     if (pre == nullptr) {
@@ -80,8 +82,8 @@ class Vocabulary {
     const auto* known = std::ranges::find(kPreTokenizers, *pre, &PreTokenizer::name);
     if (known == std::end(kPreTokenizers)) {
       return Fail(Code::kUnsupported,
-                  "its tokenizer splits texts as \"{}\" (tokenizer.ggml.pre); default, gpt-2, llama-bpe and qwen2 can "
-                  "be read",
+                  "the file's tokenizer splits texts as \"{}\" (tokenizer.ggml.pre); default, gpt-2, llama-bpe and "
+                  "qwen2 can be read",
                   *pre);
     }
     vocabulary.pre_ = known;
@@ -99,7 +101,7 @@ class Vocabulary {
     vocabulary.adds_bos_ = flag("add_bos_token", known->adds_bos && vocabulary.bos_);
     vocabulary.adds_eos_ = flag("add_eos_token", false);
     if ((vocabulary.adds_bos_ && !vocabulary.bos_) || (vocabulary.adds_eos_ && !vocabulary.eos_)) {
-      return Fail(Code::kCorrupt, "its vocabulary adds a token to texts, but does not say which one");
+      return Fail(Code::kCorrupt, "the file's vocabulary adds a token to texts, but does not say which one");
     }
     return vocabulary;
   }
@@ -314,7 +316,7 @@ struct TokenList {
 Result<TokenList> TokensOf(const Tree& tokenizer, std::uint64_t most) {
   TokenList list;
   const auto too_many = [&] {
-    return Fail(Code::kUnsupported, "its tokenizer.json has tokens behind the {} of the model", most);
+    return Fail(Code::kUnsupported, "the tokenizer.json has tokens behind the {} of the model", most);
   };
   for (const auto& [text, id] : Member(Member(tokenizer, "model"), "vocab").items()) {
     if (!list.Set(id, text, kNormal, most)) return too_many();

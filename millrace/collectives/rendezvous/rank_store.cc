@@ -209,7 +209,7 @@ Result<std::string> RankStore::Get(std::string_view key, TimePoint deadline) {
   const auto exchange = [&]() -> Status {
     MR_TRY(SendAll(fd_.get(), std::as_bytes(std::span(&head, 1)), deadline, {}));
     MR_TRY(ReceiveAll(fd_.get(), std::as_writable_bytes(std::span(&size, 1)), deadline, {}));
-    if (size > kMaxStoreText) return Fail(Code::kInternal, "it answers with {} bytes", size);
+    if (size > kMaxStoreText) return Fail(Code::kInternal, "the store of the ranks answers with {} bytes", size);
     text.resize(size);
     return ReceiveAll(fd_.get(), AsWritableBytes(text), deadline, {});
   };

@@ -162,12 +162,11 @@ Status LocalMounter::TakeMemory(const std::string& target, std::uint64_t bytes) 
   std::uint64_t taken = 0;
   for (const auto& [other, of_other] : memory_) taken += other == target ? 0 : of_other;
   if (options_.node_memory != 0 && (taken > options_.node_memory || bytes > options_.node_memory - taken)) {
-    return Fail(
-        Code::kResourceExhausted,
-        "the volumes of this node may use {} of memory (--node-memory): {} are given to {} mounts, and this one "
-        "needs {}; use fewer volumes on the node, or set the mount option memory-budget",
-        FormatBytes(options_.node_memory), FormatBytes(taken), memory_.size() - memory_.count(target),
-        FormatBytes(bytes));
+    return Fail(Code::kResourceExhausted,
+                "the volumes of this node may use {} of memory (--node-memory): {} are given to {} mounts, this one "
+                "needs {}; use fewer volumes, or set the option memory-budget",
+                FormatBytes(options_.node_memory), FormatBytes(taken), memory_.size() - memory_.count(target),
+                FormatBytes(bytes));
   }
   memory_[target] = bytes;
   return {};

@@ -17,7 +17,8 @@ Result<VolumeRecord> FromJson(const Json& json) {
   const std::string format = MR_TRY(JsonString(json, "format"));
   const std::uint64_t version = MR_TRY(JsonUint(json, "version"));
   if (format != kMarkFormat || version != kVersion) {
-    return Fail(Code::kInvalidArgument, "its format is {} {}, not {} {}", format, version, kMarkFormat, kVersion);
+    return Fail(Code::kInvalidArgument, "the record's format is {} {}, not {} {}", format, version, kMarkFormat,
+                kVersion);
   }
   VolumeRecord mark;
   mark.id = MR_TRY(JsonString(json, "id"));
@@ -28,13 +29,15 @@ Result<VolumeRecord> FromJson(const Json& json) {
   mark.created_unix_seconds = MR_TRY(JsonInt(json, "created"));
   const std::string state = MR_TRY(JsonString(json, "state"));
   const std::string kind = MR_TRY(JsonString(json, "source_kind"));
-  if (std::ranges::find(kKinds, kind) == kKinds.end()) return Fail(Code::kInvalidArgument, "its source is a {}", kind);
+  if (std::ranges::find(kKinds, kind) == kKinds.end())
+    return Fail(Code::kInvalidArgument, "the record's source is a {}", kind);
   mark.source_kind = kind == kKinds[0] ? RootKind::kVolume : RootKind::kSnapshot;
   const auto known = std::ranges::find(kStates, state);
-  if (known == kStates.end()) return Fail(Code::kInvalidArgument, "its state is {}", state);
+  if (known == kStates.end()) return Fail(Code::kInvalidArgument, "the record's state is {}", state);
   mark.state = static_cast<VolumeState>(known - kStates.begin());
   const Json* parameters = JsonFind(json, "parameters");
-  if (parameters == nullptr || !parameters->is_object()) return Fail(Code::kInvalidArgument, "it has no parameters");
+  if (parameters == nullptr || !parameters->is_object())
+    return Fail(Code::kInvalidArgument, "the record has no parameters");
   for (const auto& [name, value] : parameters->items()) mark.parameters[name] = MR_TRY(JsonString(*parameters, name));
   return mark;
 }

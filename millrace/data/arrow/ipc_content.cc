@@ -262,12 +262,10 @@ class IpcContent final : public Content {
       return Fail(Code::kUnsupported, "{}: the Arrow message at byte {} holds no rows", object_.url, message.offset);
     }
     if (message.bytes > kMaxFrameContent) {
-      return Fail(
-          Code::kUnsupported,
-          "{}: the record batch at byte {} is {}, which has a wanted column that cannot be cut (a union, for "
-          "instance), "
-          "and no more than {} can be held; write smaller ones (datasets: writer_batch_size, pyarrow: max_chunksize)",
-          object_.url, message.offset, FormatBytes(message.bytes), FormatBytes(kMaxFrameContent));
+      return Fail(Code::kUnsupported,
+                  "{}: the record batch at byte {} is {}, one column cannot be cut, and {} is the most; write smaller "
+                  "ones (datasets: writer_batch_size, pyarrow: max_chunksize)",
+                  object_.url, message.offset, FormatBytes(message.bytes), FormatBytes(kMaxFrameContent));
     }
     return {};
   }

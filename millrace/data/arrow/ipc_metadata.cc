@@ -69,15 +69,15 @@ Result<arrow::Compression::type> TakeCompression(MutableByteSpan metadata) {
   const auto at = message ? buffer.Field(*message, kHeader) : std::nullopt;
   const auto batch = at ? buffer.Follow(*at) : std::nullopt;
   if (!batch || buffer.ByteField(*message, kHeaderType) != kRecordBatch) {
-    return Fail(Code::kCorrupt, "it is no record batch");
+    return Fail(Code::kCorrupt, "the message is no record batch");
   }
   const auto field = buffer.Field(*batch, kCompression);
   if (!field) return arrow::Compression::UNCOMPRESSED;
   const auto compression = buffer.Follow(*field);
-  if (!compression) return Fail(Code::kCorrupt, "its metadata are cut off");
+  if (!compression) return Fail(Code::kCorrupt, "the message's metadata are cut off");
   const std::uint8_t codec = buffer.ByteField(*compression, kCodec);
   if (codec > kZstd || buffer.ByteField(*compression, kMethod) != kByBuffer) {
-    return Fail(Code::kUnsupported, "it is compressed in a way that is not known");
+    return Fail(Code::kUnsupported, "the message is compressed in a way that is not known");
   }
   buffer.RemoveField(*batch, kCompression);
   return codec == kLz4Frame ? arrow::Compression::LZ4_FRAME : arrow::Compression::ZSTD;

@@ -257,9 +257,8 @@ class ParquetContent final : public Content {
 
   std::unexpected<Error> Encrypted(std::string_view what) const {
     return Fail(Code::kUnsupported,
-                "{}: {} is encrypted, and Millrace has no keys. Store it decrypted: read it by a program that has the "
-                "keys (pyarrow: ParquetFile(…, decryption_properties=…)) and write it anew, in a bucket that encrypts "
-                "what it stores",
+                "{}: {} is encrypted, and Millrace has no keys; write it anew without encryption, with a program that "
+                "has the keys (pyarrow: decryption_properties)",
                 object_.url, what);
   }
 

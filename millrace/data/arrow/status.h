@@ -17,11 +17,10 @@ namespace millrace::data::arrow_format {
 /// reached, else kCorrupt.
 inline Error ToError(const arrow::Status& status, std::string_view what) {
   if (status.IsOutOfMemory()) {
-    return Error(
-        Code::kUnsupported,
-        fmt::format("{}: decoding this piece takes more than {}, and no more can be held; write smaller record "
-                    "batches or row groups (pandas and pyarrow: max_chunksize=1000, row_group_size=1000)",
-                    what, FormatBytes(kMaxDecodingBytes)));
+    return Error(Code::kUnsupported,
+                 fmt::format("{}: decoding this piece takes more than {}, and no more can be held; write smaller "
+                             "record batches or row groups (pyarrow: max_chunksize, row_group_size)",
+                             what, FormatBytes(kMaxDecodingBytes)));
   }
   bool unsupported = status.IsNotImplemented() || status.IsCapacityError();
   return Error(unsupported ? Code::kUnsupported : Code::kCorrupt, fmt::format("{}: {}", what, status.message()));

@@ -325,9 +325,8 @@ class Compaction {
   Status CheckIndex() const {
     if (IndexBytes() <= options_.index_bytes) return {};
     return Fail(Code::kResourceExhausted,
-                "after {} records, the indexes of duplicates and held-out texts need {}, and --index-memory allows {}; "
-                "nothing was published. Allow more, take --dedup exact (64 bytes a record, near: 0.9 kB), or compact "
-                "folder by folder",
+                "after {} records, the indexes of texts need {}, and --index-memory allows {}; nothing was published.\n"
+                "Allow more, take --dedup exact (64 bytes a record, near: 0.9 kB), or compact folder by folder",
                 report_.read.records, FormatBytes(IndexBytes()), FormatBytes(options_.index_bytes));
   }
 

@@ -254,9 +254,9 @@ Result<RecordLayout> LookAtJson(const DataObject& object, Compression compressio
   if (extent == ObjectExtent::kOneLine) return RecordLayout::kJsonLines;
   if (extent == ObjectExtent::kSeveralLines) return RecordLayout::kObjects;
   return Fail(Code::kUnsupported,
-              "{}: begins with a long object that goes on over several lines. If one of its fields is an array of "
-              "records, name it (format json:FIELD); if it is a record itself, say so (format objects); if it is no "
-              "data, choose the others by a glob",
+              "{} begins with a long object of several lines. If one of its fields is an array of records, name it "
+              "(format json:FIELD);\n"
+              "if it is a record itself, say so (format objects); if it is no data, choose the others by a glob",
               object.url);
 }
 

@@ -225,11 +225,11 @@ class SampleShard final : public Content {
       const auto member = members.find(name);
       if (member == members.end()) {
         if (t == kNextSentence) continue;
-        return Fail(Code::kUnsupported,
-                    "{}: this HDF5 file has no {}. Files of samples have input_ids, input_mask, segment_ids, "
-                    "masked_lm_positions, masked_lm_ids and mostly next_sentence_labels, as NVIDIA's "
-                    "create_pretraining_data.py writes them",
-                    object_.url, name);
+        return Fail(
+            Code::kUnsupported,
+            "{}: this HDF5 file has no {}. Files of samples, as NVIDIA's create_pretraining_data.py writes them, have\n"
+            "input_ids, input_mask, segment_ids, masked_lm_positions, masked_lm_ids and mostly next_sentence_labels",
+            object_.url, name);
       }
       shard->tables[t] = MR_TRY(ReadHdf5Dataset(file, member->second, name));
       if (t == kNextSentence) shard->has_labels = true;

@@ -33,8 +33,8 @@ Result<const ArrowPlugin*> Load() {
   }
   if (!why.empty()) return Fail(Code::kUnsupported, "the library that reads Arrow and Parquet cannot be used: {}", why);
   return Fail(Code::kUnsupported,
-              "this build reads no Arrow and no Parquet: {} is not beside the program. Build Millrace where Arrow is "
-              "installed (python3 -m pip install pyarrow is enough), or convert the data to JSON lines",
+              "this build reads no Arrow and no Parquet: {} is missing; build Millrace after `python3 -m pip install "
+              "pyarrow`, or convert the data to JSON lines",
               kArrowPluginFile);
 }
 

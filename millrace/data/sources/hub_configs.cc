@@ -124,7 +124,8 @@ Result<std::vector<object::ObjectInfo>> Matching(const std::vector<object::Objec
       if (taken.insert(info.key).second) matching.push_back(info);
     }
     if (!any && names_one) {
-      return Fail(Code::kNotFound, "the README names {}{}, and it is not there", folder, pattern);
+      return Fail(Code::kNotFound, "the README names {}{}, and it is not there; give the URL of the files themselves",
+                  folder, pattern);
     }
   }
   return matching;
@@ -217,7 +218,7 @@ Result<std::vector<object::ObjectInfo>> ChooseByConfig(const std::vector<HubConf
   if (colon != wanted.npos) {
     split = wanted.substr(colon + 1);
     if (!config) {
-      return Fail(Code::kNotFound, "no configuration \"{}\"; the README has {}", wanted.substr(0, colon),
+      return Fail(Code::kNotFound, "no configuration \"{}\"; choose one of the README's: {}", wanted.substr(0, colon),
                   NamesOf(configs));
     }
   } else if (!config) {
@@ -241,7 +242,7 @@ Result<std::vector<object::ObjectInfo>> ChooseByConfig(const std::vector<HubConf
     if (name == split) return std::move(objects);
     names.push_back(name);
   }
-  return Fail(Code::kNotFound, "{}; the configuration \"{}\" has {}{}", UnknownName("split", split, names),
+  return Fail(Code::kNotFound, "{}; choose one of the configuration \"{}\": {}{}", UnknownName("split", split, names),
               config->name, names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")),
               configs.size() == 1 ? "" : fmt::format(" (configurations are {})", NamesOf(configs)));
 }

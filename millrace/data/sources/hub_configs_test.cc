@@ -93,7 +93,8 @@ TEST_F(HubConfigSources, SeveralConfigurations) {
   EXPECT_THAT(Resolve("/#fr:train"), ElementsAre("fr.jsonl"));
   EXPECT_THAT(Resolve("/"), ElementsAre(HasSubstr("the configurations en, de, fr; say which, as URL#en")));
   EXPECT_THAT(Resolve("/#train"), ElementsAre(HasSubstr("say which, as URL#en:train")));
-  EXPECT_THAT(Resolve("/#it:train"), ElementsAre(HasSubstr("no configuration \"it\"; the README has en, de, fr")));
+  EXPECT_THAT(Resolve("/#it:train"),
+              ElementsAre(HasSubstr("no configuration \"it\"; choose one of the README's: en, de, fr")));
   EXPECT_THAT(Resolve("/#fr:test"), ElementsAre(HasSubstr("has train (configurations are en, de, fr)")));
   PutReadme(configs + "  default: true\n");
   EXPECT_THAT(Resolve("/"), ElementsAre("fr.jsonl"));

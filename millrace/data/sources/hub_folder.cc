@@ -181,7 +181,7 @@ Result<std::vector<object::ObjectInfo>> ChooseSplit(std::vector<object::ObjectIn
   }
   if (!members.empty()) return members;
   std::ranges::sort(names);
-  return Fail(Code::kNotFound, "{}; names tell of {}", UnknownName("split", split, names),
+  return Fail(Code::kNotFound, "{}; choose one that the names tell of: {}", UnknownName("split", split, names),
               names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
 }
 

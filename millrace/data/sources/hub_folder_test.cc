@@ -73,7 +73,7 @@ TEST_F(HubFolderSources, OfTheHub) {
   EXPECT_THAT(Resolve("s3://bucket/d#test"), ElementsAre("d/data/test-00000-of-00001.parquet"));
   EXPECT_THAT(Resolve("s3://bucket/d/"), ElementsAre(HasSubstr("the splits test, train; say which, as URL#train")));
   EXPECT_THAT(Resolve("s3://bucket/d/#dev"),
-              ElementsAre(HasSubstr("unknown split \"dev\"; names tell of test, train")));
+              ElementsAre(HasSubstr("unknown split \"dev\"; choose one that the names tell of: test, train")));
 }
 
 TEST_F(HubFolderSources, ASplitMayBeSaidBesideTheUrl) {

@@ -58,11 +58,13 @@ Result<std::vector<DataObject>> PairTokenFiles(const object::Location& at, std::
       table = MR_TRY(object::Head(*at.store, key, call));
     }
     if (!table)
-      return Fail(Code::kNotFound, "{}: no {} beside these token ids says where they begin", object.url, kTable);
+      return Fail(Code::kNotFound, "{}: no {} beside these token ids says where they begin; copy that file, too",
+                  object.url, kTable);
     MR_TRY(OpenTokenFile(object, *std::move(table), call));
   }
   if (!tables.empty()) {
-    return Fail(Code::kNotFound, "{}: a table of token ids without its {}", url_of(tables.begin()->first), kTokens);
+    return Fail(Code::kNotFound, "{}: a table of token ids without its {}; copy that file, too",
+                url_of(tables.begin()->first), kTokens);
   }
   return objects;
 }
@@ -148,7 +150,8 @@ Result<std::vector<DataObject>> ObjectsAt(object::Connection& connection, const 
   auto url_of = [&](std::string_view key) { return UrlOfKey(url, key); };
   auto found = FindSplit(location, place.split, url_of, left_out, call);
   if (!found) return Fail(found.error().Context(fmt::format("looking for data at {}", text)));
-  if (found->empty()) return Fail(Code::kNotFound, "no data at {}: no object matches", text);
+  if (found->empty())
+    return Fail(Code::kNotFound, "no data at {}: no object matches; check the URL with `millrace ls`", text);
   std::ranges::sort(*found, {}, &object::ObjectInfo::key);
   return PairTokenFiles(location, *std::move(found), url_of, call);
 }
@@ -158,7 +161,7 @@ Result<std::vector<std::string>> ReadList(object::Connection& connection, const 
   object::Location at = MR_TRY(object::Locate(connection, url));
   auto list = object::GetAll(*at.store, at.key, kMaxListBytes, call);
   if (!list) return Fail(list.error().Context(fmt::format("reading the list of data {}", url)));
-  if (!*list) return Fail(Code::kNotFound, "no list of data at {}", url);
+  if (!*list) return Fail(Code::kNotFound, "no list of data at {}; check the URL with `millrace ls`", url);
   const std::string folder = url.substr(0, url.rfind('/') + 1);
   std::vector<std::string> urls;
   for (std::string_view line : Split((*list)->bytes, '\n')) {
@@ -167,7 +170,7 @@ Result<std::vector<std::string>> ReadList(object::Connection& connection, const 
     const bool whole = line.starts_with('/') || line.find("://") != line.npos;
     urls.push_back(whole ? std::string(line) : folder + std::string(line));
   }
-  if (urls.empty()) return Fail(Code::kNotFound, "the list of data {} names none", url);
+  if (urls.empty()) return Fail(Code::kNotFound, "the list of data {} names none; write one URL a line", url);
   return urls;
 }
 
@@ -209,12 +212,13 @@ Result<std::vector<DataFormat>> FormatsOf(const DataSource& source, std::span<co
 
 Result<ResolvedSources> ResolveSources(object::Connection& connection, std::span<const DataSource> sources,
                                        object::Call call, std::span<const std::string> fields) {
-  if (sources.empty()) return Fail(Code::kInvalidArgument, "no data sources are given");
+  if (sources.empty()) return Fail(Code::kInvalidArgument, "no data sources are given; name one in data.sources");
   ResolvedSources resolved;
   std::map<std::string, std::uint32_t> known;
   for (const DataSource& source : sources) {
     if (!std::isfinite(source.weight) || source.weight <= 0 || source.weight > 1000) {
-      return Fail(Code::kInvalidArgument, "{}: a weight of {} passes an epoch makes no sense", source.url,
+      return Fail(Code::kInvalidArgument,
+                  "{}: a weight of {} passes an epoch makes no sense; expected a number above 0", source.url,
                   source.weight);
     }
     std::vector<std::uint32_t> members;

@@ -56,8 +56,8 @@ Status CheckMembers(const Json& json, std::string_view what) {
     if (key != kInit) return Fail(Code::kUnsupported, "{}: {} {} is not implemented", what, key, DumpJson(value));
     if (KeepsBase(value)) continue;
     return Fail(Code::kUnsupported,
-                "{}: {} {} changes the model that is adapted, which is not implemented; save the adapter with PEFT's "
-                "path_initial_model_for_weight_conversion, which makes a plain one of it",
+                "{}: {} {} changes the adapted model, which is not implemented; save a plain adapter, with PEFT's "
+                "path_initial_model_for_weight_conversion",
                 what, kInit, DumpJson(value));
   }
   return {};

@@ -31,7 +31,7 @@ TEST(PeftConfig, WhatIsNotImplementedIsNamed) {
   EXPECT_EQ(refused("lora_bias", false), "read");
   for (const char* init : {"pissa", "pissa_niter_4", "olora", "corda", "loftq", "of_tomorrow"}) {
     EXPECT_THAT(refused("init_lora_weights", init),
-                testing::StartsWith(fmt::format("a.json: init_lora_weights \"{}\" changes the model", init)));
+                testing::StartsWith(fmt::format("a.json: init_lora_weights \"{}\" changes the adapted model", init)));
   }
   EXPECT_EQ(refused("init_lora_weights", "gaussian"), "read");
   EXPECT_EQ(refused("init_lora_weights", false), "read");

@@ -421,7 +421,7 @@ Status RemoteLauncher::OnAgentEvent(std::size_t node, const Json& event) {
   const auto rank_of = [&](const Json& json) -> Result<std::size_t> {
     const std::int64_t rank = MR_TRY(JsonInt(json, "rank"));
     if (rank < first || rank >= first + options_.ranks_per_node || !has_ranks) {
-      return Fail(Code::kCorrupt, "its agent speaks of rank {}", rank);
+      return Fail(Code::kCorrupt, "the agent speaks of rank {}", rank);
     }
     return static_cast<std::size_t>(rank);
   };
@@ -432,10 +432,10 @@ Status RemoteLauncher::OnAgentEvent(std::size_t node, const Json& event) {
         Error(Code::kIo, fmt::format("node {}: {}", options_.nodes[node].name, MR_TRY(JsonString(event, "refused"))));
   } else if (const Json* pids = JsonFind(event, "started")) {
     if (!pids->is_array() || static_cast<int>(pids->size()) != options_.ranks_per_node || !has_ranks) {
-      return Fail(Code::kCorrupt, "its agent started other ranks than it was told to");
+      return Fail(Code::kCorrupt, "the agent started other ranks than it was told to");
     }
     for (std::size_t i = 0; i < pids->size(); ++i) {
-      if (!pids->at(i).is_number_integer()) return Fail(Code::kCorrupt, "its agent names no processes");
+      if (!pids->at(i).is_number_integer()) return Fail(Code::kCorrupt, "the agent names no processes");
       RankState& state = states_[static_cast<std::size_t>(first) + i];
       state.pid = pids->at(i).get<std::int64_t>();
       state.node = options_.nodes[node].name;
@@ -472,7 +472,7 @@ Status RemoteLauncher::OnAgentEvent(std::size_t node, const Json& event) {
 
 /// The answer to an order, or what has changed while ranks run.
 Status RemoteLauncher::OnHealthEvent(std::size_t node, const Json& health) {
-  if (!health.is_array()) return Fail(Code::kCorrupt, "its agent does not say what it found");
+  if (!health.is_array()) return Fail(Code::kCorrupt, "the agent does not say what it found");
   Findings findings;
   for (const Json& finding : health) findings.push_back(MR_TRY(FindingFromJson(finding)));
   const bool runs = pool_.at(node).use == NodeState::Use::kRuns && !states_.empty();

@@ -82,10 +82,10 @@ Result<ForeignProgram> ForeignProgram::FromJson(const Json& json) {
   const Json* words = JsonFind(json, "command");
   const Json* mounts = JsonFind(json, "mounts");
   if (words == nullptr || !words->is_array() || words->empty() || mounts == nullptr || !mounts->is_array()) {
-    return Fail(Code::kInvalidArgument, "a program without a command or mounts");
+    return Fail(Code::kInvalidArgument, "a program needs a command or mounts");
   }
   for (const Json& word : *words) {
-    if (!word.is_string()) return Fail(Code::kInvalidArgument, "a word of a command that is no text");
+    if (!word.is_string()) return Fail(Code::kInvalidArgument, "the words of a command must be texts");
     program.command.push_back(word.get<std::string>());
   }
   for (const Json& mount : *mounts) {

@@ -58,7 +58,8 @@ Result<HostSlots> ParseLine(const std::vector<std::string_view>& words) {
     const auto value = equals == std::string_view::npos ? std::nullopt : SlotsOf(words[i].substr(equals + 1));
     const bool is_limit = key == "max_slots" || key == "max-slots";
     if (!value || (key != "slots" && !is_limit)) {
-      return Fail(Code::kInvalidArgument, "{} is not understood; a line is \"n1 slots=4\" or \"n1:4\"", words[i]);
+      return Fail(Code::kInvalidArgument, "{} is not understood; expected a line such as \"n1 slots=4\" or \"n1:4\"",
+                  words[i]);
     }
     if (!is_limit) entry.slots = *value;
   }
@@ -94,7 +95,7 @@ Result<std::vector<HostSlots>> ParseHostfile(std::string_view text, std::string_
       known->slots = std::min(kMaxSlots, std::max(known->slots, 1) + std::max(entry->slots, 1));
     }
   }
-  if (hosts.empty()) return Fail(Code::kInvalidArgument, "{} names no host", name);
+  if (hosts.empty()) return Fail(Code::kInvalidArgument, "{} names no host; write one host a line", name);
   return hosts;
 }
 

@@ -121,7 +121,7 @@ Result<std::vector<RunValues>> GridRuns(const std::vector<VariedKey>& keys) {
                   each.key);
     }
     if (runs.size() * each.values.size() > kMaxSweepRuns) {
-      return Fail(Code::kInvalidArgument, "these are more than {} combinations: draw some of them (--random N)",
+      return Fail(Code::kInvalidArgument, "there are more than {} combinations: draw some of them (--random N)",
                   FormatCount(kMaxSweepRuns));
     }
     std::vector<RunValues> longer;

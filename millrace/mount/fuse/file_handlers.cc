@@ -52,7 +52,7 @@ void ReplyCreatedBefore(fuse_req_t request, fuse_file_info* info, std::uint64_t 
   info->keep_cache = info->noflush = 0;
   FileHandle* const handle = FindFile(request, info);
   auto entry =
-      handle != nullptr ? context.tree.GetAttributes(handle->file->inode()) : Fail(Code::kStale, "it is closed");
+      handle != nullptr ? context.tree.GetAttributes(handle->file->inode()) : Fail(Code::kStale, "the file is closed");
   if (!entry) return ReplyError(request, "create", 0, entry.error());
   fuse_entry_param param = ToEntry(*entry);
   if (fuse_reply_create(request, &param, info) != 0) {

@@ -66,11 +66,10 @@ Status RequireConditions(Store& store, std::string_view prefix, std::string_view
                 "safely; {}",
                 store.Describe(), advice);
   }
-  return Fail(
-      Code::kUnsupported,
-      "{} ignores the conditions of writes (If-None-Match, If-Match): it replaced an object that it was told not "
-      "to replace, so two writers could destroy each other's work without a word; {}",
-      store.Describe(), advice);
+  return Fail(Code::kUnsupported,
+              "{} ignores the conditions of writes (If-None-Match, If-Match), so two writers could destroy each "
+              "other's work without a word; {}",
+              store.Describe(), advice);
 }
 
 }  // namespace millrace::object

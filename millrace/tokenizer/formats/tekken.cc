@@ -42,7 +42,7 @@ constexpr std::string_view kVersionsWithoutList[] = {"v1", "v2", "v3", "v7"};
 Result<std::size_t> ReadSize(const hf::Json& config, const char* key) {
   const hf::Json& size = Member(config, key);
   if (!size.is_number_unsigned() || size.get<std::uint64_t>() > hf::kMaxVocabulary) {
-    return Fail(Code::kInvalidArgument, "its {} is no number up to {}", key, hf::kMaxVocabulary);
+    return Fail(Code::kInvalidArgument, "the tokenizer's {} is no number up to {}", key, hf::kMaxVocabulary);
   }
   return size.get<std::size_t>();
 }
@@ -55,20 +55,22 @@ Result<std::vector<AddedToken>> ReadSpecials(const hf::Json& json, std::size_t c
     names.clear();
     for (const hf::Json& token : listed) {
       if (Member(token, "rank") != names.size() || StringMember(token, "token_str").empty()) {
-        return Fail(Code::kInvalidArgument, "its special token {} has no text, or another rank", names.size());
+        return Fail(Code::kInvalidArgument, "the tokenizer's special token {} has no text, or another rank",
+                    names.size());
       }
       names.push_back(StringMember(token, "token_str"));
     }
   } else if (const std::string version = StringMember(Member(json, "config"), "version");
              std::ranges::find(kVersionsWithoutList, version) == std::end(kVersionsWithoutList)) {
-    return Fail(Code::kUnsupported, "it lists no special tokens, which the version \"{}\" has to", version);
+    return Fail(Code::kUnsupported, "the tokenizer lists no special tokens, which the version \"{}\" has to", version);
   }
-  if (names.size() > count) return Fail(Code::kInvalidArgument, "it has more special tokens than {}", count);
+  if (names.size() > count) return Fail(Code::kInvalidArgument, "the tokenizer has more special tokens than {}", count);
   while (names.size() < count) names.push_back(fmt::format("<SPECIAL_{}>", names.size()));
   std::vector<AddedToken> specials;
   std::set<std::string_view> seen;
   for (const std::string& name : names) {
-    if (!seen.insert(name).second) return Fail(Code::kInvalidArgument, "it has the special token {} twice", name);
+    if (!seen.insert(name).second)
+      return Fail(Code::kInvalidArgument, "the tokenizer has the special token {} twice", name);
     specials.push_back({.text = name, .id = static_cast<TokenId>(specials.size())});
   }
   return specials;
@@ -95,8 +97,8 @@ Result<std::shared_ptr<const Tokenizer>> LoadTekken(const hf::Json& json, std::s
   const std::size_t size = MR_TRY(ReadSize(config, "default_vocab_size"));
   const std::size_t specials = MR_TRY(ReadSize(config, "default_num_special_tokens"));
   if (specials > size || size - specials > vocabulary.size()) {
-    return Fail(Code::kInvalidArgument, "its vocabulary of {} and {} special tokens do not make {}", vocabulary.size(),
-                specials, size);
+    return Fail(Code::kInvalidArgument, "the tokenizer's vocabulary of {} and {} special tokens do not make {}",
+                vocabulary.size(), specials, size);
   }
   spec.added = MR_TRY(ReadSpecials(json, specials));
   spec.named = {.bos = IdOf(spec.added, "<s>"),

@@ -69,11 +69,10 @@ Result<SplitPattern> PatternOf(const Known* known, std::string_view name, std::s
   for (auto [spelling, pattern] : kPatternNames) {
     if (file.find(spelling) != file.npos) return pattern;
   }
-  return Fail(
-      Code::kUnsupported,
-      "a file of ranks does not say how text is split, and neither its size nor its name tells; put the name of "
-      "a pattern into the file's name, as in ranks.cl100k.tiktoken (known are {})",
-      kKnownNames);
+  return Fail(Code::kUnsupported,
+              "a file of ranks does not say how text is split; put the name of a pattern into the file's name, as in "
+              "ranks.cl100k.tiktoken (known are {})",
+              kKnownNames);
 }
 
 void AddLlama3Specials(ByteBpeSpec& spec) {

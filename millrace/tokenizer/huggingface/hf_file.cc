@@ -32,7 +32,7 @@ bool BoolMember(const Json& object, const char* key, bool otherwise) {
 std::unexpected<Error> Unsupported(std::string_view part, const Json& what) {
   std::string text = what.is_object() && what.contains("type") ? StringMember(what, "type") : what.dump(-1, ' ', true);
   if (text.size() > 200) text = text.substr(0, 200) + "…";
-  return Fail(Code::kUnsupported, "its {} ({}) is not supported", part, text);
+  return Fail(Code::kUnsupported, "the tokenizer's {} ({}) is not supported", part, text);
 }
 
 std::vector<Json> Steps(const Json& value, const char* plural) {
@@ -52,8 +52,8 @@ TokenId TokenizerFile::IdOf(std::string_view token) const {
 Status CheckFoundEarly(const AddedToken& added) {
   if (!added.normalized) return {};
   return Fail(Code::kUnsupported,
-              "its added token \"{}\" is looked for in normalized text, which is not supported with this model; set "
-              "\"normalized\": false, if it is to be found as it is written",
+              "the tokenizer's added token \"{}\" is looked for in normalized text, which this model does not support; "
+              "set \"normalized\": false to find the token as written",
               added.text);
 }
 
@@ -80,16 +80,17 @@ Status CheckAddedIds(const TokenizerFile& file) {
     const auto at = static_cast<std::size_t>(expected);
     const bool taken = found == known.end() && at < file.tokens.size() && !file.tokens[at].empty();
     if (taken || added.id != expected || !seen.insert(added.text).second) {
-      return Fail(Code::kUnsupported,
-                  "its added token \"{}\" has the id {}, where the library gives {}; such a file is not supported",
-                  added.text, added.id, taken ? "one that is taken" : fmt::format("{}", expected));
+      return Fail(
+          Code::kUnsupported,
+          "the tokenizer's added token \"{}\" has the id {}, where the library gives {}; such a file is not supported",
+          added.text, added.id, taken ? "one that is taken" : fmt::format("{}", expected));
     }
   }
   return {};
 }
 
 Result<std::vector<std::pair<std::string, std::string>>> ReadMerges(const Json& merges) {
-  if (!merges.is_array()) return Fail(Code::kInvalidArgument, "its model has no merges");
+  if (!merges.is_array()) return Fail(Code::kInvalidArgument, "the tokenizer's model has no merges");
   std::vector<std::pair<std::string, std::string>> pairs;
   for (const Json& merge : merges) {
     if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {

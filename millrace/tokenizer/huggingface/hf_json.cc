@@ -26,14 +26,14 @@ using namespace hf;  // NOLINT(google-build-using-namespace): the file's parts
 namespace {
 
 Status ReadVocabulary(const Json& vocab, TokenizerFile& file) {
-  if (!vocab.is_object()) return Fail(Code::kInvalidArgument, "its model has no vocabulary");
+  if (!vocab.is_object()) return Fail(Code::kInvalidArgument, "the tokenizer's model has no vocabulary");
   for (auto& [token, id] : vocab.items()) {
     if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= kMaxVocabulary) {
       return Fail(Code::kInvalidArgument, "the id of the token \"{}\" is no number below {}", token, kMaxVocabulary);
     }
     auto at = id.get<std::size_t>();
     if (at >= file.tokens.size()) file.tokens.resize(at + 1);
-    if (!file.tokens[at].empty()) return Fail(Code::kInvalidArgument, "it has two tokens of the id {}", at);
+    if (!file.tokens[at].empty()) return Fail(Code::kInvalidArgument, "the tokenizer has two tokens of the id {}", at);
     file.tokens[at] = token;
   }
   return {};
@@ -166,7 +166,8 @@ Result<std::shared_ptr<const Tokenizer>> MakeByteLevel(const TokenizerFile& file
   for (const std::string& token : file.tokens) {
     auto bytes = TheByteAlphabet().ToBytes(token);
     if (!bytes && file.IdOf(token) == kNoToken) {
-      return Fail(Code::kInvalidArgument, "its token \"{}\" is not written in the byte-level alphabet", token);
+      return Fail(Code::kInvalidArgument, "the tokenizer's token \"{}\" is not written in the byte-level alphabet",
+                  token);
     }
     spec.tokens.push_back(bytes.value_or(""));
   }
@@ -385,7 +386,7 @@ double AsLibraryReads(double exact) {
 
 Status ReadScores(const Json& vocabulary, TokenizerFile& file) {
   if (!vocabulary.is_array() || vocabulary.size() > kMaxVocabulary) {
-    return Fail(Code::kInvalidArgument, "its model has no vocabulary");
+    return Fail(Code::kInvalidArgument, "the tokenizer's model has no vocabulary");
   }
   for (const Json& one : vocabulary) {
     if (!one.is_array() || one.size() != 2 || !one[0].is_string() || !one[1].is_number() ||
@@ -405,10 +406,11 @@ Result<std::shared_ptr<const Tokenizer>> LoadTokenizerJson(nlohmann::json json, 
   TokenizerFile file;
   file.json = std::move(json);
   const Json& model = Member(file.json, "model");
-  if (!model.is_object()) return Fail(Code::kInvalidArgument, "it is JSON, but no tokenizer.json: it has no model");
+  if (!model.is_object())
+    return Fail(Code::kInvalidArgument, "the tokenizer is JSON, but no tokenizer.json: it has no model");
   const std::string type = ModelType(file.json);
   if (type != "BPE" && type != "WordPiece" && type != "WordLevel" && type != "Unigram") {
-    return Fail(Code::kUnsupported, "its model ({}) is not supported", type);
+    return Fail(Code::kUnsupported, "the tokenizer's model ({}) is not supported", type);
   }
   const Json& vocabulary = Member(model, "vocab");
   MR_TRY(type == "Unigram" ? ReadScores(vocabulary, file) : ReadVocabulary(vocabulary, file));

@@ -19,7 +19,8 @@ Result<TokenId> ReadUnknown(const TokenizerFile& file) {
   if (!unk.is_string()) return kNoToken;
   const auto found = std::ranges::find(file.tokens, unk.get<std::string>());
   if (found == file.tokens.end() || found->empty()) {
-    return Fail(Code::kUnsupported, "its unk_token (\"{}\") is not in its vocabulary, which is not supported",
+    return Fail(Code::kUnsupported,
+                "the tokenizer's unk_token (\"{}\") is not in its vocabulary, which is not supported",
                 unk.get<std::string>());
   }
   return static_cast<TokenId>(found - file.tokens.begin());
@@ -210,7 +211,7 @@ Result<std::unique_ptr<const WordModel>> ReadWordModel(const TokenizerFile& file
   if (type == "WordPiece") return WordPieceModel::Read(file);
   if (type == "WordLevel") return WordLevelModel::Read(file);
   if (type == "Unigram") return ReadUnigramModel(file);
-  return Fail(Code::kUnsupported, "its model ({}) is not supported", type);
+  return Fail(Code::kUnsupported, "the tokenizer's model ({}) is not supported", type);
 }
 
 }  // namespace millrace::tokenizer::hf

@@ -141,7 +141,7 @@ class Pipeline final : public VocabularyTokenizer {
     index_ = TokenIndex(strings_, tokens.size());
     for (TokenId id = 0; id < strings_.size(); ++id) {
       if (!strings_[id].empty() && !index_.Insert(id)) {
-        return Fail(Code::kUnsupported, "its vocabulary has the token \"{}\" twice, which is not supported",
+        return Fail(Code::kUnsupported, "the tokenizer's vocabulary has the token \"{}\" twice, which is not supported",
                     strings_[id]);
       }
     }

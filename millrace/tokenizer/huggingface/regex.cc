@@ -121,7 +121,7 @@ class RegexParser {
   using Type = RegexNode::Type;
 
   std::unexpected<Error> Refuse(std::string_view what) const {
-    return Fail(Code::kUnsupported, "its pattern {:?} holds {}, which is not supported", pattern_, what);
+    return Fail(Code::kUnsupported, "the tokenizer's pattern {:?} holds {}, which is not supported", pattern_, what);
   }
   bool Take(std::string_view text) {
     if (!rest_.starts_with(text)) return false;
@@ -353,7 +353,7 @@ class RegexCompiler {
     compiler.Write(node);
     regex.program_.push_back({Regex::Op::kMatch});
     if (regex.program_.size() > kMaxProgram) {
-      return Fail(Code::kUnsupported, "its pattern is longer than is supported");
+      return Fail(Code::kUnsupported, "the tokenizer's pattern is longer than is supported");
     }
     Ranges beginnings;
     AddBeginnings(node, beginnings);

@@ -51,7 +51,8 @@ TEST_F(OpenTokenizerTest, OpensTheFirstSupportedFormOfACheckpointsTokenizer) {
   SaveModel(2, {{"files/tokenizer.json", kUnsupportedJson}, {"files/vocab.txt", kVocabulary}});
   EXPECT_EQ(KindAt(checkpoint::testing::kUrl), "wordpiece");
   SaveModel(3, {{"files/tokenizer.json", kUnsupportedJson}});
-  EXPECT_THAT(KindAt(checkpoint::testing::kUrl), HasSubstr("tokenizer.json: its model (Unknown) is not supported"));
+  EXPECT_THAT(KindAt(checkpoint::testing::kUrl),
+              HasSubstr("tokenizer.json: the tokenizer's model (Unknown) is not supported"));
   SaveModel(4, {});
   EXPECT_THAT(KindAt(checkpoint::testing::kUrl), HasSubstr("has no tokenizer"));
 }

@@ -93,22 +93,24 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
     using Algorithm = SentencePieceTraits::Algorithm;
     auto algorithm = model.traits.algorithm;
     if (algorithm != Algorithm::kBpe && algorithm != Algorithm::kUnigram) {
-      return Fail(Code::kUnsupported, "it is a SentencePiece model of the {} kind; BPE and unigram are supported",
+      return Fail(Code::kUnsupported,
+                  "the tokenizer is a SentencePiece model of the {} kind; BPE and unigram are supported",
                   algorithm == Algorithm::kWord ? "word" : "char");
     }
     if (model.traits.has_reverse_character_map) {
-      return Fail(Code::kUnsupported, "it maps characters of decoded text (denormalizer_spec), which is not supported");
+      return Fail(Code::kUnsupported,
+                  "the tokenizer maps characters of decoded text (denormalizer_spec), which is not supported");
     }
     for (const auto& piece : model.pieces) {
       if (piece.type == Type::kUnused && algorithm == Algorithm::kBpe) {
-        return Fail(
-            Code::kUnsupported,
-            "its piece \"{}\" is marked unused, which is supported in unigram models only; make it a normal one",
-            piece.text);
+        return Fail(Code::kUnsupported,
+                    "the tokenizer's piece \"{}\" is marked unused, which is supported in unigram models only; make it "
+                    "a normal one",
+                    piece.text);
       }
       MR_TRY(CheckPiece(piece.text));
       if (piece.text.empty() || !IsValidUtf8(piece.text) || !std::isfinite(piece.score)) {
-        return Fail(Code::kInvalidArgument, "it has a piece that is empty, not UTF-8 or of no score");
+        return Fail(Code::kInvalidArgument, "the tokenizer has a piece that is empty, not UTF-8 or of no score");
       }
     }
     return {};
@@ -125,21 +127,21 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
     for (TokenId id = 0; id < strings_.size(); ++id) {
       const auto& piece = model.pieces[static_cast<std::size_t>(id)];
       if (!(IsReserved(piece.type) ? reserved_ : others_).Insert(id)) {
-        return Fail(Code::kInvalidArgument, "it has the piece \"{}\" twice", piece.text);
+        return Fail(Code::kInvalidArgument, "the tokenizer has the piece \"{}\" twice", piece.text);
       }
       AddDecoded(piece);
       if (piece.type == Type::kControl || piece.type == Type::kUnknown) {
         specials.push_back({.text = std::string(piece.text), .id = id});
       }
       if (piece.type == Type::kUnknown && std::exchange(unknown_, id) != kNoToken) {
-        return Fail(Code::kInvalidArgument, "it has two unknown pieces");
+        return Fail(Code::kInvalidArgument, "the tokenizer has two unknown pieces");
       }
       if (piece.type != Type::kByte) continue;
       auto byte = ByteOfPiece(piece.text);
-      if (!byte) return Fail(Code::kInvalidArgument, "its byte piece \"{}\" names no byte", piece.text);
+      if (!byte) return Fail(Code::kInvalidArgument, "the tokenizer's byte piece \"{}\" names no byte", piece.text);
       bytes_[*byte] = id;
     }
-    if (unknown_ == kNoToken) return Fail(Code::kInvalidArgument, "it has no unknown piece");
+    if (unknown_ == kNoToken) return Fail(Code::kInvalidArgument, "the tokenizer has no unknown piece");
     MR_TRY(CheckBytes(model.traits.byte_fallback));
     if (model.added) specials = *model.added;
     added_ = AddedTokens(std::move(specials));
@@ -158,10 +160,11 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
   Status CheckBytes(bool wanted) {
     for (int byte = 0; byte < 256; ++byte) {
       const bool there = bytes_[byte] != kNoToken;
-      if (there && !wanted) return Fail(Code::kInvalidArgument, "it has a piece for the byte {:#04x}, of no use", byte);
+      if (there && !wanted)
+        return Fail(Code::kInvalidArgument, "the tokenizer has a piece for the byte {:#04x}, of no use", byte);
       const char character = static_cast<char>(byte);
       if (there || !wanted || (byte < 0x80 && others_.Find({&character, 1}) != kNoToken)) continue;
-      return Fail(Code::kInvalidArgument, "it has no piece for the byte {:#04x}", byte);
+      return Fail(Code::kInvalidArgument, "the tokenizer has no piece for the byte {:#04x}", byte);
     }
     return {};
   }

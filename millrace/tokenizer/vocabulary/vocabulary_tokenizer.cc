@@ -43,8 +43,8 @@ Status VocabularyTokenizer::CheckIds(std::span<const TokenId> ids) const {
 
 Status VocabularyTokenizer::CheckPiece(std::string_view piece) {
   if (piece.size() <= kMaxPieceBytes) return {};
-  return Fail(Code::kUnsupported, "it has a token of {}; the longest supported are of {}", FormatBytes(piece.size()),
-              FormatBytes(kMaxPieceBytes));
+  return Fail(Code::kUnsupported, "the tokenizer has a token of {}; the longest supported are of {}",
+              FormatBytes(piece.size()), FormatBytes(kMaxPieceBytes));
 }
 
 }  // namespace millrace::tokenizer

@@ -40,16 +40,16 @@ Result<StepGuard::Verdict> StepGuard::CheckStep(StepReport& report) {
 Status StepGuard::CheckLossScale(std::uint64_t step) const {
   if (!loss_scale_->is_hopeless()) return {};
   return Fail(Code::kInternal,
-              "step {}: the gradient is not finite, however small the loss scale is: the weights are beyond use. Go on "
-              "from an earlier checkpoint, with a lower learning rate or train.precision: bf16",
+              "step {}: the gradient is not finite at any loss scale; go on from an earlier checkpoint, with a lower "
+              "learning rate or train.precision: bf16",
               step);
 }
 
 Status StepGuard::NoteLeftOut(std::uint64_t step) const {
   if (not_finite_ <= kMaxFailures) return {};
   return Fail(Code::kInternal,
-              "the loss or the gradient norm was not a finite number in {} steps in a row, up to step {}: the weights "
-              "are beyond use. Go on from an earlier checkpoint, with a lower learning rate",
+              "the loss or the gradient was not finite in {} steps in a row, up to step {}, and the weights are beyond "
+              "use; go on from an earlier checkpoint with a lower lr",
               not_finite_, step);
 }
 

@@ -39,8 +39,9 @@ Result<std::string> LocalPath(const std::string& folder, const std::string& name
   for (std::string_view segment : Split(name, '/')) {
     if (segment.empty() || segment == "." || segment == ".." || segment.find('\0') != std::string_view::npos) {
       return Fail(Code::kInvalidArgument,
-                  "key \"{}\" is refused: a segment \"{}\" is no file name, or leads out of the destination", name,
-                  segment);
+                  "key \"{}\" is refused: a segment \"{}\" is no file name, or leads out of the destination; copy the "
+                  "object to a name of your own",
+                  name, segment);
     }
   }
   return (std::filesystem::path(folder) / name).string();

@@ -182,8 +182,8 @@ std::uint64_t RangedReader::offset() const { return rep_->current ? rep_->curren
 Status ReadInto(object::ReadStore& store, const object::ObjectInfo& info, std::uint64_t offset, MutableByteSpan into,
                 int parallel_parts, std::uint64_t part_bytes, object::Call call) {
   if (offset > info.size || into.size() > info.size - offset) {
-    return Fail(Code::kInvalidArgument, "bytes {}+{} reach beyond the {} of {}", offset, into.size(), info.size,
-                info.key);
+    return Fail(Code::kInvalidArgument, "bytes {}+{} reach beyond the {} of {}; read at most the object's size", offset,
+                into.size(), info.size, info.key);
   }
   Window window(parallel_parts, call);
   for (std::uint64_t done = 0; done < into.size() && window.Enter();) {

@@ -18,7 +18,7 @@ Json ToJson(const IntervalSet& set) {
 
 Result<IntervalSet> ToIntervals(const Json& object, std::string_view name) {
   const Json* list = JsonFind(object, name);
-  if (list == nullptr || !list->is_array()) return Fail(Code::kCorrupt, "it has no \"{}\"", name);
+  if (list == nullptr || !list->is_array()) return Fail(Code::kCorrupt, "the record has no \"{}\"", name);
   IntervalSet set;
   for (const Json& pair : *list) {
     if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number_unsigned() || !pair[1].is_number_unsigned()) {
@@ -34,7 +34,7 @@ Result<IntervalSet> ToIntervals(const Json& object, std::string_view name) {
 Result<std::map<std::string, std::string>> ToMetadata(const Json& object) {
   std::map<std::string, std::string> metadata;
   for (const auto& [name, value] : object.items()) {
-    if (!value.is_string()) return Fail(Code::kCorrupt, "its metadata holds something else than text");
+    if (!value.is_string()) return Fail(Code::kCorrupt, "the record's metadata holds something else than text");
     metadata[name] = value.get<std::string>();
   }
   return metadata;
@@ -57,7 +57,7 @@ Result<StagedRecord> DecodeBody(const Json& body) {
   }
   const std::string state = MR_TRY(JsonString(body, "state"));
   record.complete = state == "complete";
-  if (!record.complete && state != "writing") return Fail(Code::kCorrupt, "its state is \"{}\"", state);
+  if (!record.complete && state != "writing") return Fail(Code::kCorrupt, "the record's state is \"{}\"", state);
   const Json* exclusive = JsonFind(body, "exclusive");
   record.exclusive = exclusive != nullptr && exclusive->is_boolean() && exclusive->get<bool>();
   if (JsonFind(body, "removing") != nullptr) record.removing = MR_TRY(JsonString(body, "removing"));
@@ -67,7 +67,8 @@ Result<StagedRecord> DecodeBody(const Json& body) {
     version.etag = MR_TRY(JsonString(*base, "etag"));
     version.size = MR_TRY(JsonUint(*base, "size"));
     record.base_bytes = MR_TRY(JsonUint(*base, "bytes"));
-    if (record.base_bytes > record.base->size) return Fail(Code::kCorrupt, "it uses more of its base than there is");
+    if (record.base_bytes > record.base->size)
+      return Fail(Code::kCorrupt, "the record uses more of its base than there is");
   }
   if (const Json* metadata = JsonFind(body, "metadata"); metadata != nullptr) {
     record.metadata = MR_TRY(ToMetadata(*metadata));
@@ -77,7 +78,7 @@ Result<StagedRecord> DecodeBody(const Json& body) {
   record.changed = MR_TRY(ToIntervals(body, "changed"));
   if (const Json* upload = JsonFind(body, "upload"); upload != nullptr) MR_TRY(DecodeUpload(*upload, record));
   if (JsonFind(body, "expected") != nullptr) record.expected = MR_TRY(JsonString(body, "expected"));
-  if (record.size > kMaxSize) return Fail(Code::kCorrupt, "its size is impossible");
+  if (record.size > kMaxSize) return Fail(Code::kCorrupt, "the record's size is impossible");
   return record;
 }
 

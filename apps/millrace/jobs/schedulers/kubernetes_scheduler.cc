@@ -84,8 +84,9 @@ class Kubernetes final : public Scheduler {
     const jobs::ClusterJob found = MR_TRY(jobs::FindClusterJob(*api, job));
     using Phase = jobs::ClusterJob::Phase;
     if (found.phase == Phase::kGone || found.phase == Phase::kDone || found.phase == Phase::kFailed) {
-      return Fail(Code::kPreconditionFailed, "job \"{}\" does not run: {} of namespace {} {}", name, job.name,
-                  job.space, found.phase == Phase::kGone ? "is gone" : "has ended");
+      return Fail(Code::kPreconditionFailed,
+                  "job \"{}\" does not run: {} of namespace {} {}; `millrace job submit` starts the job again", name,
+                  job.name, job.space, found.phase == Phase::kGone ? "is gone" : "has ended");
     }
     MR_TRY(jobs::NoteStopRequest(MR_TRY(jobs::StateRoot()), name));
     return jobs::StopClusterJob(*api, job, found);

@@ -35,7 +35,8 @@ class Slurm final : public Scheduler {
     const std::string& id = submission.id;
     const jobs::SlurmJob job = MR_TRY(jobs::FindSlurmJob(id));
     if (!job.waits() && !job.runs()) {
-      return Fail(Code::kPreconditionFailed, "job \"{}\" does not run: Slurm job {} is {}", name, id,
+      return Fail(Code::kPreconditionFailed,
+                  "job \"{}\" does not run: Slurm job {} is {}; `millrace job submit` starts the job again", name, id,
                   job.state.empty() ? "gone" : job.state);
     }
     MR_TRY(jobs::NoteStopRequest(MR_TRY(jobs::StateRoot()), name));

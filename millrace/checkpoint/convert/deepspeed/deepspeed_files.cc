@@ -242,8 +242,8 @@ Result<DeepSpeedModel> ReadDeepSpeedModel(ImportSource& source, const std::strin
   if (module == nullptr) return Fail(archive.Wrong("its state"));
   if (archive.Items(module).empty()) {
     return Fail(Code::kUnsupported,
-                "{}: it has no module: DeepSpeed's pipeline engine saved the model in parts. Save it "
-                "with model.save_pretrained(), or torch.save() its state_dict(), and import that",
+                "{} has no module: DeepSpeed's pipeline engine saved the model in parts; import what "
+                "model.save_pretrained() or torch.save() of its state_dict() writes",
                 bytes.name());
   }
   DeepSpeedModel model;

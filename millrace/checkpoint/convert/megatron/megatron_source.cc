@@ -146,7 +146,7 @@ class MegatronMapper {
     const std::size_t row_dimension = own.is_stacked ? 1 : 0;
     if (own.shape.size() <= row_dimension ||
         (own.is_stacked && static_cast<std::uint64_t>(own.shape[0]) != model_.layers))
-      return Fail(Code::kCorrupt, "its shape does not fit a model of {} layers", model_.layers);
+      return Fail(Code::kCorrupt, "the tensor's shape does not fit a model of {} layers", model_.layers);
     const auto rows = static_cast<std::uint64_t>(own.shape[row_dimension]);
     for (const MappedTensor& mapped : MR_TRY(MapMegatronTensor(model_, own.name, rows))) {
       TensorMeta target{meta.dtype, {static_cast<std::int64_t>(mapped.rows)}};
@@ -271,9 +271,8 @@ class MegatronFolder {
     auto content = MR_TRY(object::GetAll(*folder_.store, folder_.key + std::string(kFormatFile), kMaxFormat, call_));
     if (!content) {
       return Fail(Code::kNotFound,
-                  "{} does not exist: the folder has no checkpoint of Megatron's dist_checkpointing. "
-                  "One of the older format (mp_rank_00/model_optim_rng.pt) is converted by Megatron's own "
-                  "--ckpt-convert-format torch_dist",
+                  "{} does not exist: no checkpoint of Megatron's dist_checkpointing. Convert an older "
+                  "mp_rank_00/model_optim_rng.pt with Megatron's --ckpt-convert-format torch_dist",
                   what);
     }
     const Json parsed = MR_TRY(ParseJson(content->bytes, what));

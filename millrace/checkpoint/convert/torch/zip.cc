@@ -61,7 +61,7 @@ Status ReadZip64Extra(std::string_view extra, std::uint64_t& size, std::uint64_t
     return {};
   }
   if (size == kNoSize || stored == kNoSize || header == kNoSize)
-    return Fail(Code::kCorrupt, "its 64-bit fields are missing");
+    return Fail(Code::kCorrupt, "the archive's 64-bit fields are missing");
   return {};
 }
 
@@ -110,16 +110,16 @@ Result<Zip::Directory> Zip::FindDirectory() const {
     return ReadZip64(Field<std::uint64_t>(locator, 8));
   }
   return Fail(Code::kCorrupt,
-              "it does not end as a ZIP archive does: it is cut off, or not written by torch.save of torch 1.6 "
-              "or later");
+              "the archive does not end as a ZIP archive does: it is cut off, or not written by torch.save of torch "
+              "1.6 or later");
 }
 
 Result<Zip::Directory> Zip::ReadZip64(std::uint64_t offset) const {
   if (bytes_->size() < kEnd64Size || offset > bytes_->size() - kEnd64Size)
-    return Fail(Code::kCorrupt, "its 64-bit end record does not lie inside it");
+    return Fail(Code::kCorrupt, "the archive's 64-bit end record does not lie inside the archive");
   std::string end(kEnd64Size, '\0');
   MR_TRY(bytes_->ReadAt(offset, AsWritableBytes(end)));
-  if (Field<std::uint32_t>(end, 0) != kEnd64) return Fail(Code::kCorrupt, "its 64-bit end record is missing");
+  if (Field<std::uint32_t>(end, 0) != kEnd64) return Fail(Code::kCorrupt, "the archive's 64-bit end record is missing");
   return Directory{.offset = Field<std::uint64_t>(end, 48),
                    .size = Field<std::uint64_t>(end, 40),
                    .entries = Field<std::uint64_t>(end, 32),
@@ -152,7 +152,7 @@ Status Zip::ParseDirectory(std::string_view text, const Directory& directory) {
             [&](std::size_t a, std::size_t b) { return entries_[a].name < entries_[b].name; });
   for (std::size_t i = 1; i < by_name_.size(); ++i) {
     if (entries_[by_name_[i]].name == entries_[by_name_[i - 1]].name)
-      return Fail(Code::kCorrupt, "it has {} twice", entries_[by_name_[i]].name);
+      return Fail(Code::kCorrupt, "the archive has {} twice", entries_[by_name_[i]].name);
   }
   return {};
 }
