@@ -144,7 +144,8 @@ Result<std::string> FindJobFile(const Context& context, const TrainingContainer&
     std::error_code error;
     return std::filesystem::exists(usual, error) ? usual.string() : "";
   }
-  if (!named->second.is_string()) return Fail(Code::kInvalidArgument, "the hyperparameter job_file should be a URL");
+  if (!named->second.is_string())
+    return Fail(Code::kInvalidArgument, "the hyperparameter job_file is no text: give a URL");
   std::string url = named->second.get<std::string>();
   if (url.find("://") == std::string::npos) return url;
   std::string path = (scratch / "named.yaml").string();

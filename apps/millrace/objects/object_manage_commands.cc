@@ -82,8 +82,8 @@ Status AddVersionDeletions(TransferRun& run, const Selection& selection, const R
   });
   deletions.Flush();
   if (!listed || any || selection.place.key.empty()) return listed;
-  return Fail(Code::kNotFound, "{} has no version{}{}", selection.place.Name(), flags.version_id.empty() ? "" : " ",
-              flags.version_id);
+  return Fail(Code::kNotFound, "{} has no version{}{}; `millrace ls --versions` shows them", selection.place.Name(),
+              flags.version_id.empty() ? "" : " ", flags.version_id);
 }
 
 Result<int> Remove(const Context& context, object::Connection& connection, const RemoveFlags& flags) {

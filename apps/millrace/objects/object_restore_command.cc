@@ -38,7 +38,7 @@ struct RestoredObject {
 
   Result<object::ObjectInfo> Head(const object::Call& call) const {
     auto info = MR_TRY(object::Head(*place.store, key, call));
-    if (!info) return Fail(Code::kNotFound, "{} does not exist", place.Name(key));
+    if (!info) return Fail(Code::kNotFound, "{} does not exist; check the name with `millrace ls`", place.Name(key));
     return *std::move(info);
   }
 };
@@ -70,7 +70,7 @@ Result<int> Restore(const Context& context, object::Connection& connection, cons
   for (const std::string& url : MR_TRY(flags.select.Sources(flags.urls))) {
     const Selection selection = MR_TRY(Select(connection, url, flags.select));
     const ObjectPlace& place = selection.place;
-    if (place.local()) return Fail(Code::kInvalidArgument, "{} is a local path; restore is for s3://", url);
+    if (place.local()) return Fail(Code::kInvalidArgument, "{} is a local path: give an s3:// URL", url);
     planned = ForEach(selection, run.call(), nullptr, [&](transfer::Item item) -> Status {
       const RestoredObject object{place, std::move(item.info.key)};
       run.Add(place.Name(object.key), "", 0, [object, &flags, &requested](const object::Call& call) -> Result<bool> {

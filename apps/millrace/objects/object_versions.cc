@@ -66,7 +66,9 @@ Result<int> Undelete(const Context& context, object::Connection& connection, con
       if (!current->has_content) current->markers.push_back({version.info.key, std::move(version.id)});
       return {};
     });
-    if (planned && !current) planned = Fail(Code::kNotFound, "nothing is or was at {}", selection.place.Name());
+    if (planned && !current)
+      planned = Fail(Code::kNotFound, "nothing is or was at {}; `millrace ls --versions` shows what there is",
+                     selection.place.Name());
     if (!planned) break;
     AddUndeletion(run, selection.place, *std::move(current));
   }
