@@ -55,12 +55,20 @@ int CountDevices(std::string_view prefix) {
 /// Returns the value of a variable, or "" if it is not set.
 std::string ValueOf(const char* variable) { return EnvironmentVariable(variable).value_or(""); }
 
-/// Runs a program until it ends. Errors: kInternal if it fails; what it says is on standard error.
+/// Runs a program until it ends. Says every half a minute that the program still runs: pip shows no progress without a
+/// terminal. Errors: kInternal if it fails; what it says is on standard error.
 Status RunProgram(const Context& context, std::vector<std::string> argv, std::string_view purpose) {
   auto process = MR_TRY(Subprocess::Start({.argv = std::move(argv), .env = GlobalsEnvironment(context.globals)}));
   constexpr Duration kLook = std::chrono::milliseconds(200), kGrace = std::chrono::seconds(5);
+  constexpr Duration kNotice = std::chrono::seconds(30);
+  const TimePoint began = SystemClock().Now();
+  TimePoint notice = began + kNotice;
   std::optional<ExitState> ended;
   while (!(ended = process.Wait(kLook))) {
+    if (const TimePoint now = SystemClock().Now(); now >= notice && !context.globals.quiet) {
+      PrintError("millrace: {} goes on, for {} so far\n", purpose, FormatDuration(now - began));
+      notice = now + kNotice;
+    }
     if (!context.stop.stop_requested()) continue;
     process.Stop(kGrace);
     return Fail(Code::kCancelled, "stopped while it was {}", purpose);
@@ -144,8 +152,7 @@ Result<std::string> FindJobFile(const Context& context, const TrainingContainer&
     std::error_code error;
     return std::filesystem::exists(usual, error) ? usual.string() : "";
   }
-  if (!named->second.is_string())
-    return Fail(Code::kInvalidArgument, "the hyperparameter job_file is no text: give a URL");
+  if (!named->second.is_string()) return Fail(Code::kInvalidArgument, "the hyperparameter job_file must be a URL");
   std::string url = named->second.get<std::string>();
   if (url.find("://") == std::string::npos) return url;
   std::string path = (scratch / "named.yaml").string();
