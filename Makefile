@@ -50,8 +50,8 @@ package:          ## Debian packages in build/packages: millrace, millrace-engin
 	@tools/setup build package
 	@tools/package
 
-release:          ## dist/: programs and wheels for any Linux of this processor, hashes, SBOM, licences: docs/releasing.md
-	@tools/setup build test release
+release:          ## dist/: programs, wheels, Debian packages, image, chart, hashes, SBOM, licences: docs/releasing.md
+	@tools/setup build test release package machine
 	@tools/release/build
 
 nightly:          ## everything that is too long for each change; hours on two cores
