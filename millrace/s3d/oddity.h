@@ -1,5 +1,5 @@
-// What servers, proxies and networks of the world do otherwise than S3. `--fault` orders an oddity by its name; tests
-// of clients use them.
+// Behaves as servers, proxies and networks of the world do where they differ from S3. `--fault` orders an oddity by
+// its name; tests of clients use them.
 #pragma once
 
 #include <bitset>

@@ -1,4 +1,4 @@
-// Which optional parts of S3's protocol an endpoint takes, learnt from its answers: checksums in headers, checksums
+// Learns from an endpoint's answers which optional parts of S3's protocol it takes: checksums in headers, checksums
 // behind bodies, and the form of ETags in If-Match.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace millrace::object::s3 {
 
-/// What is known of one endpoint. Thread-safe.
+/// The knowledge of one endpoint. Thread-safe.
 class Dialect {
  public:
   /// `trailers`: whether checksums may follow bodies at all. `checksums`: whether to send checksums from the start.
