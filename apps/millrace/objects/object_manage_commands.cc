@@ -160,6 +160,7 @@ Result<int> MakeBuckets(const Context& context, object::Connection& connection, 
   std::shared_ptr<object::Service> service = MR_TRY(connection.OpenService());
   for (const std::string& text : urls) {
     const std::string bucket = MR_TRY(BucketOf(text));
+    MR_TRY(object::CheckNewBucketName(bucket));
     run.Add("s3://" + bucket, "", 0, [service, bucket](const object::Call& call) -> Result<bool> {
       const Status made = service->MakeBucket(bucket, call);
       if (made) return true;
@@ -171,8 +172,12 @@ Result<int> MakeBuckets(const Context& context, object::Connection& connection, 
   return run.Finish({});
 }
 
+/// Aborts the unfinished uploads of a bucket. A store that cannot list them may still remove the bucket.
 Status AbortAll(object::Store& store, const object::Call& call) {
-  for (const object::UploadInfo& upload : MR_TRY(object::ListUploads(store, "", call))) {
+  const auto uploads = object::ListUploads(store, "", call);
+  if (!uploads && (IsRetryable(uploads.error().code()) || uploads.error().code() == Code::kCancelled))
+    return Fail(uploads.error());
+  for (const object::UploadInfo& upload : uploads.value_or(std::vector<object::UploadInfo>())) {
     MR_TRY(object::AbortMultipart(store, upload.key, upload.upload_id, call));
   }
   return {};
