@@ -13,6 +13,8 @@
 #include <thread>
 
 #include "millrace/base/text.h"
+#include "millrace/object/blocking.h"
+#include "millrace/object/open/open.h"
 #include "tests/cli/object_fixture.h"
 
 namespace millrace {
@@ -64,6 +66,32 @@ TEST_F(ObjectSafety, ATreeIsNotMovedIntoItself) {
   EXPECT_EQ(Millrace({"cp", "-r", "--exclude", "y/*", "s3://bucket/x/", "s3://bucket/x/y/"}).exit, 0);
   EXPECT_EQ(Millrace({"cp", "s3://bucket/x/*", "s3://bucket/x/y/"}).exit, 0);
   EXPECT_THAT(Keys("s3://bucket/x/"), ElementsAre("x/a", "x/y/a"));
+}
+
+TEST_F(ObjectSafety, SyncKeepsTheMarkersOfFoldersThatTheSourceHas) {
+  auto connection = object::OpenConnection(
+      {.endpoint_url = server_->endpoint(),
+       .environment = {{"AWS_ACCESS_KEY_ID", "key"}, {"AWS_SECRET_ACCESS_KEY", "secret-of-the-test"}}});
+  auto bucket = object::Locate(**connection, "s3://bucket");
+  for (const char* marker : {"d/", "d/empty/", "d/gone/"}) ASSERT_TRUE(object::Put(*bucket->store, marker, {}));
+  WriteLocal("src/a", "a");
+  fs::create_directories(work() / "src/empty");
+  EXPECT_EQ(Millrace({"sync", "--delete", "src/", "s3://bucket/d/"}).exit, 0);
+  EXPECT_THAT(Keys("s3://bucket/d/"), ElementsAre("d/", "d/a", "d/empty/"));
+}
+
+TEST_F(ObjectSafety, SyncPutsAFileInThePlaceOfAFolderAndTheReverse) {
+  WriteLocal("one/item", "file");
+  WriteLocal("two/item/sub/x", "x");
+  EXPECT_EQ(Millrace({"sync", "one/", "s3://bucket/one/"}).exit, 0);
+  EXPECT_EQ(Millrace({"sync", "two/", "s3://bucket/two/"}).exit, 0);
+  WriteLocal("dst/item/old/y", "y");
+  EXPECT_NE(Millrace({"sync", "s3://bucket/one/", "dst/"}).exit, 0) << "without --delete nothing goes";
+  EXPECT_EQ(Local("dst/item/old/y"), "y");
+  EXPECT_EQ(Millrace({"sync", "--delete", "s3://bucket/one/", "dst/"}).exit, 0);
+  EXPECT_EQ(Local("dst/item"), "file");
+  EXPECT_EQ(Millrace({"sync", "--delete", "s3://bucket/two/", "dst/"}).exit, 0);
+  EXPECT_EQ(Local("dst/item/sub/x"), "x");
 }
 
 TEST_F(ObjectSafety, RemovingFollowsNoLinks) {

@@ -262,6 +262,7 @@ void Deletions::Flush() {
 }
 
 void TransferRun::AddFailure(const std::string& source, const std::string& destination, const Error& error) {
+  ++not_begun_;
   batch_->AddFailure(source, destination, error);
 }
 

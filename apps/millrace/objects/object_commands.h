@@ -106,6 +106,10 @@ class TransferRun {
   void AddFailure(const std::string& source, const std::string& destination, const Error& error);
   /// Counts an item that needs no transfer.
   void Skip() { ++skipped_; }
+  /// Waits for the items that have been added. More may follow.
+  void Wait() { batch_->Wait(); }
+  /// Returns whether the work on an item has failed so far. Items of AddFailure do not count.
+  bool failed() const { return batch_->counters().items_failed > not_begun_; }
   /// Waits for all items, calls `last` if there is one, and prints the summary. `planned`: the error that ended the
   /// list of items early, if any. Returns the exit status.
   int Finish(const Status& planned, const std::function<void()>& last = {});
@@ -121,6 +125,7 @@ class TransferRun {
   const TimePoint started_ = SystemClock().Now();
   std::atomic<std::uint64_t> skipped_ = 0;
   std::uint64_t dry_items_ = 0, bytes_done_ = 0;
+  std::uint64_t not_begun_ = 0;  ///< items that failed before there was work on them
   int last_exit_ = 0;
   std::uint64_t cancelled_ = 0;  ///< items that a stop ended or kept from starting
   std::uint64_t unneeded_ = 0;   ///< items that needed no transfer, which the batch has counted as done

@@ -1,4 +1,6 @@
 // sync.
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <set>
@@ -41,9 +43,9 @@ class NotedStream final : public transfer::ItemStream {
   std::string link_;
 };
 
-/// Names that the source does not have. They are deleted only once both listings have ended: a listing that fails or
-/// turns out to be out of order says nothing about what the source lacks. Deletes none if there are more than `most`,
-/// in all shares together.
+/// Names that the source does not have. They are deleted only once both listings have ended and every copy succeeded: a
+/// listing that fails or turns out to be out of order says nothing about what the source lacks. Deletes none if there
+/// are more than `most`, in all shares together.
 class ExtraNames {
  public:
   ExtraNames(TransferRun& run, const ObjectPlace& to, std::string folder, std::optional<std::uint64_t> most)
@@ -54,6 +56,7 @@ class ExtraNames {
     ++count_;
     if (is_own && (!most_ || count_ <= *most_)) held_.Add(name);
   }
+  std::uint64_t count() const { return count_; }
   /// Deletes the names. Fails if there are too many.
   Status Finish() {
     if (most_ && count_ > *most_) {
@@ -72,6 +75,43 @@ class ExtraNames {
   const std::optional<std::uint64_t> most_;
   std::uint64_t count_ = 0;
   transfer::SortedNames held_;
+};
+
+/// Copies onto a local folder that must wait for deletions: the destination has a folder in the place of a file, or a
+/// file in the place of a folder.
+class BlockedCopies {
+ public:
+  /// `root`: the destination, with a slash at its end.
+  explicit BlockedCopies(std::string root) : root_(std::move(root)) {}
+
+  /// Returns whether something else is in the place of the file `name`.
+  bool Blocks(const std::string& name) const {
+    std::error_code error;
+    for (std::size_t end = name.find('/'); end != name.npos; end = name.find('/', end + 1)) {
+      const fs::file_status status = fs::status(root_ + name.substr(0, end), error);
+      if (fs::exists(status) && !fs::is_directory(status)) return true;
+    }
+    return fs::is_directory(root_ + name, error);
+  }
+  void Add(transfer::Item item) { items_.push_back(std::move(item)); }
+  bool empty() const { return items_.empty(); }
+  /// Removes the folders in the place of files that the deletions have emptied, and returns the copies.
+  std::vector<transfer::Item> Release() {
+    for (const transfer::Item& item : items_) RemoveEmptyFolders(root_ + item.name);
+    return std::move(items_);
+  }
+
+ private:
+  /// Removes the folder and those below it, as far as they are empty. Follows no symbolic link.
+  static void RemoveEmptyFolders(const fs::path& folder) {
+    std::error_code error;
+    if (!fs::is_directory(fs::symlink_status(folder, error))) return;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) RemoveEmptyFolders(entry.path());
+    ::rmdir(folder.c_str());
+  }
+
+  const std::string root_;
+  std::vector<transfer::Item> items_;
 };
 
 /// Names of the source that cannot be copied. What the destination has there, and below, may be a copy of it and is not
@@ -125,6 +165,27 @@ class SourceFolders {
   std::set<std::string> markers_;
 };
 
+/// Deletes what the source lacks, if every copy has succeeded. Then makes the copies that waited for it.
+Status EndSync(TransferRun& run, ExtraNames& extra, BlockedCopies& blocked,
+               const std::function<void(transfer::Item)>& copy) {
+  if (extra.count() == 0 && blocked.empty()) return {};
+  run.Wait();
+  if (run.failed()) {
+    PrintError("millrace: a copy failed, so {} names that the source lacks were not deleted\n",
+               FormatCount(extra.count()));
+    return {};
+  }
+  MR_TRY(extra.Finish());
+  run.Wait();
+  for (transfer::Item& item : blocked.Release()) copy(std::move(item));
+  return {};
+}
+
+/// Returns whether `name` is the marker of a folder that the source has on disk, perhaps without any file.
+bool IsFolderOf(const ObjectPlace& from, const std::string& name) {
+  return from.local() && name.ends_with('/') && fs::is_directory("/" + AsFolder(from.key) + name);
+}
+
 Status CheckFolders(const ObjectPlace& from, const ObjectPlace& to) {
   for (const ObjectPlace* place : {&from, &to}) {
     if (!place->local() || fs::is_directory("/" + place->key)) continue;
@@ -148,6 +209,7 @@ struct SyncSides {
   Copier& copier;
   ExtraNames& extra;
   SourceFolders& folders;
+  BlockedCopies* blocked;     ///< null: nothing is in the way of a copy
   UnsettledFiles* unsettled;  ///< null: files are copied however young they are
   bool any_passes = false;    ///< the source has a name that passes the filter
 
@@ -163,13 +225,18 @@ void SyncSides::Take(transfer::SyncAction action) {
   if (!is_own && !deletes) return;
   if (deletes) {
     // Behind a link is no part of the tree: only the link itself is kept or deleted.
-    const bool is_extra = !there.IsBehindLink(action.item.name) && !unread.Protect(action.item.name);
+    const bool is_extra = !there.IsBehindLink(action.item.name) &&
+                          !IsFolderOf(source.selection.place, action.item.name) && !unread.Protect(action.item.name);
     if (is_extra) extra.Add(action.item.name, is_own);
   } else if (is_folder && source.selection.place.local()) {
     copier.AddFolder(source, to_folder, action.item);
   } else if (action.operation == Operation::kSame && !flags.when.checksum) {
     run.Skip();
-  } else if (unsettled == nullptr || !unsettled->Has("/" + action.item.info.key)) {
+  } else if (unsettled != nullptr && unsettled->Has("/" + action.item.info.key)) {
+    return;  // it may still be written
+  } else if (blocked != nullptr && action.operation == Operation::kCopy && blocked->Blocks(action.item.name)) {
+    blocked->Add(std::move(action.item));
+  } else {
     copier.AddBeneath(source, to_folder, std::move(action.item));
   }
 }
@@ -213,6 +280,8 @@ Result<int> Sync(const Context& context, object::Connection& connection, const C
                             .allow_empty_source = flags.allow_empty_source,
                             .filter = filter};
   SourceFolders folders(from, filter);
+  BlockedCopies blocked("/" + to_folder);
+  const bool may_block = to.local() && flags.delete_extra && !context.globals.dry_run;
   SyncSides sides{.flags = flags,
                   .share = share,
                   .source = source,
@@ -223,6 +292,7 @@ Result<int> Sync(const Context& context, object::Connection& connection, const C
                   .copier = copier,
                   .extra = extra,
                   .folders = folders,
+                  .blocked = may_block ? &blocked : nullptr,
                   .unsettled = from.local() ? unsettled : nullptr};
   Status planned = transfer::PlanSync(have, there, rules, [&](transfer::SyncAction action) -> Status {
     sides.Take(std::move(action));
@@ -234,7 +304,10 @@ Result<int> Sync(const Context& context, object::Connection& connection, const C
              "there is nothing at {}; check the URL, or allow an empty source with --allow-empty-source", from.Name());
   }
   if (planned && have.any() && !sides.any_passes && filter.has_rules()) WarnOfEmptyFilter(from);
-  if (planned) planned = extra.Finish();
+  if (planned) {
+    auto copy = [&](transfer::Item item) { copier.AddBeneath(source, to_folder, std::move(item)); };
+    planned = EndSync(run, extra, blocked, copy);
+  }
   const int exit = run.Finish(planned);
   // Another process that has a share makes folders meanwhile, and then files in them.
   if (exit == kExitOk && flags.delete_extra && to.local() && flags.share.empty() && !context.globals.dry_run) {

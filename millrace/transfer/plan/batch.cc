@@ -62,11 +62,21 @@ void Batch::Submit(Work work) {
   queue_.Push(std::move(work));
 }
 
+void Batch::Run(Work& work) {
+  work();
+  MutexLock lock(ended_mutex_);
+  ++ended_;
+  one_ended_.NotifyOne();
+}
+
 void Batch::RunQueued() {
-  while (auto work = queue_.Pop()) {
-    (*work)();
-    ++ended_;
-  }
+  while (auto work = queue_.Pop()) Run(*work);
+}
+
+void Batch::Wait() {
+  while (auto work = queue_.TryPop()) Run(*work);
+  MutexLock lock(ended_mutex_);
+  while (ended_ < submitted_) one_ended_.Wait(ended_mutex_);
 }
 
 void Batch::Report(const Outcome& outcome) {

@@ -51,6 +51,8 @@ class Batch {
   void AddMany(std::vector<std::string> names, bool as_destination, GroupJob job);
   /// Reports an item that failed before it became a job.
   void AddFailure(std::string source, std::string destination, Error error);
+  /// Blocks until the jobs so far have ended. Runs jobs on the caller's thread meanwhile. More may be added.
+  void Wait() MR_EXCLUDES(ended_mutex_);
   /// Blocks until all jobs have ended. Runs jobs on the caller's thread meanwhile.
   void Finish();
   BatchCounters& counters() { return counters_; }
@@ -58,6 +60,7 @@ class Batch {
  private:
   using Work = std::move_only_function<void()>;
   void Submit(Work work);
+  void Run(Work& work) MR_EXCLUDES(ended_mutex_);
   void RunQueued();
   void Report(const Outcome& outcome) MR_EXCLUDES(report_mutex_);
 
@@ -72,6 +75,8 @@ class Batch {
   Mutex report_mutex_;  ///< held during each call of report_
   BatchCounters counters_;
   std::atomic<std::uint64_t> ended_ = 0;
+  Mutex ended_mutex_;  ///< with one_ended_, for Wait()
+  CondVar one_ended_;
   Channel<Work> queue_;
   TaskScope threads_;
 };

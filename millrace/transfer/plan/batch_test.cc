@@ -73,6 +73,17 @@ TEST(Batch, AGroupHasAnOutcomeForEachItem) {
   EXPECT_EQ(batch.counters().items_failed, 1u);
 }
 
+TEST(Batch, WaitingLeavesItOpen) {
+  std::atomic<int> done = 0;
+  Batch batch(4, {}, [](const Batch::Outcome&) {});
+  for (int round = 1; round <= 2; ++round) {
+    for (int i = 0; i < 50; ++i)
+      batch.Add("s", "d", 1, [&](const object::Call&) -> Result<bool> { return ++done > 0; });
+    batch.Wait();
+    EXPECT_EQ(done, 50 * round);
+  }
+}
+
 TEST(Batch, AStopEndsItInOrder) {
   std::stop_source stop;
   int cancelled = 0, done = 0;

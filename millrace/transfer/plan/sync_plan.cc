@@ -60,8 +60,10 @@ Status PlanSync(ItemStream& source, ItemStream& destination, const SyncRules& ru
     std::optional<Item>&have = from.current(), &there = to.current();
     int order = !there ? -1 : !have ? 1 : have->name.compare(there->name);
     if (order > 0) {
-      // The marker of a folder, or a symbolic link to a folder, is not extra while the source has names below it.
-      const bool needed = have && there->name.ends_with('/') && have->name.starts_with(there->name);
+      // The marker of a folder, or a symbolic link to a folder, is not extra while the source has names below it. The
+      // destination's own marker (its name is empty) never is.
+      const bool needed =
+          there->name.empty() || (have && there->name.ends_with('/') && have->name.starts_with(there->name));
       if (rules.delete_extra && !needed) MR_TRY(act({SyncAction::Operation::kDelete, std::move(*there)}));
       MR_TRY(to.Advance());
       continue;
