@@ -71,7 +71,9 @@ class OddStores : public testing::Test {
     }
     const std::string path = *PercentDecode(seen.target.substr(0, seen.target.find('?')), false);
     const std::string key = path.substr(std::min(path.size(), std::string_view("/bucket/").size()));
-    if (key.empty()) return seen.method == "GET" ? List(Parameter(seen, "prefix")) : DeleteNamed(seen);
+    if (key.empty() && seen.method == "GET")
+      return List(Parameter(seen, "prefix"), Parameter(seen, "continuation-token"));
+    if (key.empty()) return DeleteNamed(seen);
     if (seen.method == "PUT") return Write(seen, key);
     if (seen.method == "DELETE") {
       objects_.erase(key);
@@ -79,14 +81,19 @@ class OddStores : public testing::Test {
     }
     return Read(seen, key);
   }
-  Reply List(const std::string& prefix) {
+  /// Lists pages of 1,000 keys. A token is the number of keys before its page.
+  Reply List(const std::string& prefix, const std::string& token) {
     std::vector<std::string> keys;
     for (const auto& [key, object] : objects_) {
       if (key.starts_with(prefix)) keys.push_back(key);
     }
     if (reorder_) reorder_(keys);
+    const std::size_t first = token.empty() ? 0 : std::stoul(token), end = std::min(first + 1'000, keys.size());
     std::string page = "<ListBucketResult>";
-    for (const std::string& key : keys) {
+    if (end < keys.size())
+      page += fmt::format("<IsTruncated>true</IsTruncated><NextContinuationToken>{}</NextContinuationToken>", end);
+    for (const std::string& key : std::vector(keys.begin() + static_cast<std::ptrdiff_t>(first),
+                                              keys.begin() + static_cast<std::ptrdiff_t>(end))) {
       page += fmt::format(
           "<Contents><Key>{}</Key><Size>{}</Size><ETag>{}</ETag><LastModified>2026-01-01T00:00:00Z</LastModified>"
           "</Contents>",
@@ -229,6 +236,48 @@ TEST_F(OddStores, AListingOutOfOrderDeletesNothing) {
   ran = Millrace({"sync", "--delete", "--size-only", "other/", "s3://bucket/d/"});
   EXPECT_NE(ran.exit, 0);
   for (const std::string& name : names) ASSERT_EQ(Stored("d/" + name), "x") << name;
+}
+
+TEST_F(OddStores, ACopyThatFailsKeepsWhatTheSourceLacks) {
+  Store("d/extra", "x");
+  program_.Write("d/a", "a");
+  instead_ = [&](const Seen& seen) -> std::optional<Reply> {
+    if (seen.method != "PUT") return std::nullopt;
+    return Reply{Answer(403, "<Error><Code>AccessDenied</Code></Error>")};
+  };
+  const Ran ran = Millrace({"sync", "--delete", "d/", "s3://bucket/d/"});
+  EXPECT_NE(ran.exit, 0);
+  EXPECT_THAT(ran.err, HasSubstr("1 names that the source lacks were not deleted"));
+  EXPECT_EQ(Stored("d/extra"), "x");
+}
+
+TEST_F(OddStores, AListingWithoutETagsIsCopiedAndMoved) {
+  instead_ = [&](const Seen& seen) -> std::optional<Reply> {
+    if (seen.method != "GET" || Parameter(seen, "list-type").empty()) return std::nullopt;
+    Reply page = List(Parameter(seen, "prefix"), "");
+    for (std::size_t at; (at = page.bytes.find("<ETag>")) != page.bytes.npos;)
+      page.bytes.replace(at, page.bytes.find("</ETag>") + 7 - at,
+                         std::string(page.bytes.find("</ETag>") + 7 - at, ' '));
+    return page;
+  };
+  const std::string content(9'000'000, 'x');  // in parts
+  Store("d/k", content);
+  EXPECT_EQ(Millrace({"sync", "s3://bucket/d/", "d/"}).exit, 0);
+  EXPECT_EQ(program_.Read("d/k"), content);
+  EXPECT_EQ(Millrace({"mv", "-r", "s3://bucket/d/", "e/"}).exit, 0);
+  EXPECT_EQ(program_.Read("e/k"), content);
+  EXPECT_EQ(Stored("d/k"), "<absent>");
+}
+
+TEST_F(OddStores, ABucketGoesWhereUploadsCannotBeListed) {
+  Store("k", "x");
+  instead_ = [&](const Seen& seen) -> std::optional<Reply> {
+    if (seen.method == "GET" && seen.target.find("uploads") != seen.target.npos)
+      return Reply{Answer(404, "<Error><Code>NoSuchUpload</Code></Error>")};
+    return std::nullopt;
+  };
+  EXPECT_EQ(Millrace({"rb", "--force", "--yes", "s3://bucket"}).exit, 0);
+  EXPECT_EQ(Stored("k"), "<absent>");
 }
 
 TEST_F(OddStores, KeysOutsideOfThePrefixAreNobodysBusiness) {

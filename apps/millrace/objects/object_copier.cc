@@ -23,6 +23,17 @@ Result<std::string> KeyBeneath(const ObjectPlace& to, const std::string& folder,
   return MR_TRY(transfer::LocalPath("/" + folder, name)).substr(1);
 }
 
+/// Returns the item with the ETag of its version. Some stores list none: then what has been listed is compared.
+Result<Item> Identified(const ObjectPlace& place, Item item, const object::Call& call) {
+  if (place.local() || !item.info.etag.empty()) return item;
+  auto now = MR_TRY(object::Head(*place.store, item.info.key, call));
+  if (!now || now->size != item.info.size) {
+    return Fail(Code::kStale, "{} was replaced or deleted meanwhile", place.Name(item.info.key));
+  }
+  item.info = *std::move(now);
+  return item;
+}
+
 /// Deletes the object that was copied, not one that has replaced it.
 Status DeleteCopied(const ObjectPlace& from, const object::ObjectInfo& info, const object::Call& call) {
   auto now = MR_TRY(object::Head(*from.store, info.key, call));
@@ -230,7 +241,8 @@ Result<bool> Copier::Move(const CopySource& from, const Item& listed, const std:
                           const object::Call& call) {
   if (from.remover) return MoveFile(from, listed, key, call);
   const ObjectPlace& place = from.selection.place;
-  const Item item = MR_TRY(WithAttributes(place, listed, call));
+  const Item identified = MR_TRY(Identified(place, listed, call));
+  const Item item = MR_TRY(WithAttributes(place, identified, call));
   if (flags_.is_sync && flags_.preserve && to_.local() && !flags_.when.checksum && IsSameFile(item, key)) return false;
   if (!MR_TRY(Needed(place, item.info, key, call))) return false;
   if (!MR_TRY(Written(CopyOne(place, item, key, call)))) return false;
