@@ -8,6 +8,7 @@ minio and boto3 are found as in s3d_interop.py. Exit status: 0 all right, 77 one
 """
 import argparse
 import base64
+import hashlib
 import json
 import os
 import pathlib
@@ -160,7 +161,7 @@ def old_versions(minio):
     # Faults are named.
     assert "is no time" in minio.run("ls", "--at", "yesterday", "s3://past/", status=2)
     assert "are for s3://" in minio.run("ls", "--at", then, ".", status=2)
-    assert "may be many" in minio.run("cp", "-r", "--version-id", first, "s3://past/d/", "x", status=2)
+    assert "may be many" in minio.run("cp", "-r", "--version-id", first, "s3://past/d/a", "x", status=2)
     assert "delete marker" in minio.run("cat", "--version-id", marker, "s3://past/d/only", status=2)
     minio.run("cat", "--version-id", "00000000-0000-0000-0000-000000000000", "s3://past/d/a", status=4)
     minio.run("cat", "--at", then, "s3://past/d/new", status=4)
@@ -192,6 +193,34 @@ def old_versions(minio):
             minio.run("--json", "ls", "-r", "--versions", "s3://past/").splitlines()} == {"d/new"}
     minio.run("rb", "--force", "s3://past")
     assert "past" not in minio.run("ls")
+
+
+def properties(minio):
+    """Tags, headers, locks and legal holds."""
+    (minio.folder / "file").write_text("x")
+    (minio.folder / "large").write_bytes(os.urandom(17 * MIB))
+    for name in ("file", "large"):
+        minio.run("cp", "--tagging", "team=a%2Bb&stage=raw", "--expires", "2030-01-31T00:00:00Z", "--content-language", "de",
+                  name, f"s3://bucket/tagged/{name}")
+        minio.run("cp", f"s3://bucket/tagged/{name}", f"s3://bucket/copied/{name}")
+        minio.run("cp", "--tagging", "other=1", f"s3://bucket/tagged/{name}", f"s3://bucket/retagged/{name}")
+        for folder, tags in (("tagged", {"team": "a+b", "stage": "raw"}), ("copied", {"team": "a+b", "stage": "raw"}),
+                             ("retagged", {"other": "1"})):
+            found = minio.s3.get_object_tagging(Bucket="bucket", Key=f"{folder}/{name}")["TagSet"]
+            assert {tag["Key"]: tag["Value"] for tag in found} == tags, (folder, name, found)
+            head = json.loads(minio.run("--json", "head", f"s3://bucket/{folder}/{name}"))
+            assert head.get("content_language") == "de", head
+            # MinIO drops Expires in its own copies.
+            assert folder != "tagged" or head.get("expires") == "Thu, 31 Jan 2030 00:00:00 GMT", head
+    minio.s3.create_bucket(Bucket="locked", ObjectLockEnabledForBucket=True)
+    version = minio.s3.put_object(Bucket="locked", Key="k", Body=b"x", ObjectLockLegalHoldStatus="ON",
+                                  ObjectLockMode="GOVERNANCE", ObjectLockRetainUntilDate="2030-01-31T00:00:00Z",
+                                  ContentMD5=base64.b64encode(hashlib.md5(b"x").digest()).decode())["VersionId"]
+    head = json.loads(minio.run("--json", "head", "s3://locked/k"))
+    assert (head["lock_mode"], head["legal_hold"]) == ("GOVERNANCE", "ON"), head
+    assert head["lock_until"].startswith("2030-01-31"), head
+    assert "WORM" in minio.run("rm", "--version-id", version, "s3://locked/k", status=2)
+    assert version in minio.run("ls", "--versions", "s3://locked/")
 
 
 def etags_of_parts(minio):
@@ -227,7 +256,7 @@ def main():
     if not shutil.which("openssl"):
         skip("openssl is not installed")
     with tempfile.TemporaryDirectory() as folder, Minio(folder, os.path.abspath(options.millrace)) as minio:
-        for part in (customers_keys, versions, old_versions, etags_of_parts):
+        for part in (customers_keys, versions, old_versions, properties, etags_of_parts):
             part(minio)
             print(part.__name__, "passed", flush=True)
 

@@ -10,8 +10,8 @@
 
 #include "apps/common/output.h"
 #include "apps/millrace/watch/terminal.h"
+#include "millrace/base/harmless_text.h"
 #include "millrace/base/result.h"
-#include "millrace/serve/client/harmless_text.h"
 #include "millrace/tokenizer/unicode/utf8.h"
 
 namespace millrace::cli {
@@ -44,7 +44,7 @@ constexpr std::array<std::pair<const wchar_t*, const wchar_t*>, 9> kLineKeys = {
 
 bool IsContinuation(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
 
-bool NeedsBox(char32_t c) { return c == 0 || serve::IsDeceptive(c); }
+bool NeedsBox(char32_t c) { return c == 0 || IsDeceptive(c); }
 
 wchar_t Edited(char32_t c) { return static_cast<wchar_t>(NeedsBox(c) ? kBoxes + c : c); }
 
@@ -52,7 +52,7 @@ wchar_t Edited(char32_t c) { return static_cast<wchar_t>(NeedsBox(c) ? kBoxes + 
 std::wstring Edited(std::string_view text) {
   std::wstring edited;
   for (std::size_t at = 0, length = 0; at < text.size(); at += length) {
-    const char32_t c = serve::CharacterAt(text, at, length);
+    const char32_t c = CharacterAt(text, at, length);
     if (c != 0xFFFD || length == 3) edited += Edited(c);
   }
   return edited;
@@ -178,7 +178,7 @@ int LineEditor::ReadCharacter(wchar_t* to) {
       if (typed_.size() == before) break;
     }
     std::size_t length = 0;
-    const char32_t c = serve::CharacterAt(typed_, 0, length);
+    const char32_t c = CharacterAt(typed_, 0, length);
     typed_.erase(0, length);
     if (c == 0xFFFD && length != 3) continue;  // no character
     *to = Edited(c);

@@ -13,7 +13,7 @@ namespace millrace::cli {
 namespace {
 
 /// Between two looks at a run's folder. More would show nothing new.
-constexpr auto kLookInterval = std::chrono::seconds(5);
+constexpr auto kStatusInterval = std::chrono::seconds(5);
 
 Result<object::ReadLocation> FolderAt(object::Connection& connection, const std::string& url) {
   object::Location location = MR_TRY(object::Locate(connection, url));
@@ -95,7 +95,7 @@ Result<jobs::JobStatus> PrintRunLog(const Context& context, const std::string& u
                   "{} has no log {} of the newest run of job \"{}\"; `millrace job status` names the ranks", url, name,
                   status.name);
     }
-    if (!goes_on || !SystemClock().SleepFor(kLookInterval, context.stop)) return status;
+    if (!goes_on || !SystemClock().SleepFor(kStatusInterval, context.stop)) return status;
   }
 }
 

@@ -33,8 +33,8 @@ Status CheckTags(std::string_view tags) {
         PercentDecode(equals == tag.npos ? std::string_view() : tag.substr(equals + 1), /*plus_is_space=*/true);
     if (equals == tag.npos || !name || name->empty() || !value || name->size() > 4 * kMostName ||
         value->size() > 4 * kMostValue) {
-      return Fail(Code::kInvalidArgument,
-                  "--tagging {}: expected name=value, with %26 for & and %3D for =, and further ones after &", tag);
+      return Fail(Code::kInvalidArgument, "--tagging {}: expected name=value, further ones after &, and %2B for +",
+                  tag);
     }
   }
   return {};

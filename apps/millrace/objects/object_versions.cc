@@ -8,8 +8,6 @@
 namespace millrace::cli {
 namespace {
 
-constexpr std::size_t kDeletesPerRequest = 1000;  // the most that S3 takes in one request
-
 /// Returns the outcome of each version from the failures of a request.
 std::vector<Status> OutcomesOf(const std::vector<object::VersionName>& versions,
                                Result<std::vector<object::DeleteFailure>> failures) {
@@ -80,6 +78,9 @@ Result<int> Undelete(const Context& context, object::Connection& connection, con
 Status ForEachVersion(const Selection& selection, const object::Call& call,
                       const std::function<Status(object::VersionInfo)>& visit) {
   const ObjectPlace& place = selection.place;
+  if (place.local()) {
+    return Fail(Code::kInvalidArgument, "{} is a local path, which keeps no versions", place.Name());
+  }
   object::VersionsRequest request{.prefix = selection.single ? place.key : selection.prefix};
   for (;;) {
     object::VersionsPage page = MR_TRY(object::ListVersions(*place.store, request, call));
@@ -97,7 +98,7 @@ Status ForEachVersion(const Selection& selection, const object::Call& call,
 
 void VersionDeletions::Add(object::VersionName version) {
   versions_.push_back(std::move(version));
-  if (versions_.size() == kDeletesPerRequest) Flush();
+  if (versions_.size() == kMostInRequest) Flush();
 }
 
 void VersionDeletions::Flush() {

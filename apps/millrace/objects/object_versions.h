@@ -10,7 +10,8 @@
 namespace millrace::cli {
 
 /// Calls `visit` for each version and delete marker of the items that the selection selects, those of one key from the
-/// latest to the oldest. Errors: kUnsupported if the store keeps no versions; those of `visit`.
+/// latest to the oldest. Errors: kInvalidArgument for local files, kUnsupported for other stores that keep no versions,
+/// and those of `visit`.
 Status ForEachVersion(const Selection& selection, const object::Call& call,
                       const std::function<Status(object::VersionInfo)>& visit);
 
@@ -23,6 +24,8 @@ class VersionDeletions {
   void Flush();
 
  private:
+  static constexpr std::size_t kMostInRequest = 1000;  // a limit of S3
+
   TransferRun& run_;
   const ObjectPlace& place_;
   std::vector<object::VersionName> versions_;

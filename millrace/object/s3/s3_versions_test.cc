@@ -41,7 +41,7 @@ TEST_F(S3StoreTest, VersionsAreDeletedInOneRequest) {
 TEST_F(S3StoreTest, ACopyOfAVersionNamesIt) {
   Serve([](const Seen&) { return Reply{Answer(200, "<CopyObjectResult><ETag>\"e\"</ETag></CopyObjectResult>")}; });
   ASSERT_TRUE(Copy(*store_, "a b", "k", {.source_version = "v+1", .attributes = {.tagging = "x=1"}}));
-  const http::Headers& headers = server_->seen().at(0).headers;
+  const http::Headers headers = server_->seen().at(0).headers;
   EXPECT_EQ(headers.Get("x-amz-copy-source"), "/b/a%20b?versionId=v%2B1");
   EXPECT_EQ(headers.Get("x-amz-tagging"), "x=1");
   EXPECT_EQ(headers.Get("x-amz-tagging-directive"), "REPLACE");

@@ -8,7 +8,7 @@
 #include "millrace/base/text.h"
 #include "millrace/serve/client/event_stream.h"
 
-namespace millrace {
+namespace millrace::serve {
 namespace {
 
 constexpr std::uint64_t kMaxAnswerBytes = 1024 * kMiB;
@@ -152,4 +152,4 @@ Result<ChatAnswer> ChatClient::Ask(const Conversation::Request& request, std::fu
   return sink.answer;
 }
 
-}  // namespace millrace
+}  // namespace millrace::serve
