@@ -136,6 +136,33 @@ TEST_F(ArrowTest, EveryTypeIsWrittenAsJsonHasIt) {
           R"({"large":"z","f":-3.0,"bytes":"c"})"));
 }
 
+TEST_F(ArrowTest, HalfNumbersAndTimesAreWhatPythonPrints) {
+  arrow::HalfFloatBuilder halves;
+  ASSERT_TRUE(halves.AppendValues(std::vector<std::uint16_t>{0x7BFF, 0xBC00, 0x2E66}).ok());  // 65504, -1, about 0.1
+  const auto moment = [](arrow::TimeUnit::type unit, const char* zone, const char* json) {
+    return FromJson(arrow::timestamp(unit, zone), json);
+  };
+  auto table = MakeTable({
+      {"half", halves.Finish().ValueOrDie()},
+      {"plain", moment(arrow::TimeUnit::MICRO, "", "[1709210096000007, -1, 0]")},
+      {"utc", moment(arrow::TimeUnit::MILLI, "UTC", "[1709210096500, 0, null]")},
+      {"east", moment(arrow::TimeUnit::SECOND, "+05:30", "[1709210096, 0, null]")},
+      {"fine", moment(arrow::TimeUnit::NANO, "", "[1, 1000, null]")},
+      {"time", FromJson(arrow::time32(arrow::TimeUnit::SECOND), "[45296, 0, null]")},
+      {"time64", FromJson(arrow::time64(arrow::TimeUnit::MICRO), "[45296000007, 0, null]")},
+      {"span", FromJson(arrow::duration(arrow::TimeUnit::SECOND), "[93784, -1, 172800]")},
+  });
+  EXPECT_THAT(
+      LinesOf(*table),
+      ElementsAre(R"({"half":65504.0,"plain":"2024-02-29 12:34:56.000007","utc":"2024-02-29 12:34:56.500000+00:00",)"
+                  R"("east":"2024-02-29 18:04:56+05:30","fine":"1970-01-01 00:00:00.000000001","time":"12:34:56",)"
+                  R"("time64":"12:34:56.000007","span":"1 day, 2:03:04"})",
+                  R"({"half":-1.0,"plain":"1969-12-31 23:59:59.999999","utc":"1970-01-01 00:00:00+00:00",)"
+                  R"("east":"1970-01-01 05:30:00+05:30","fine":"1970-01-01 00:00:00.000001","time":"00:00:00",)"
+                  R"("time64":"00:00:00","span":"-1 day, 23:59:59"})",
+                  R"({"half":0.0999755859375,"plain":"1970-01-01 00:00:00","span":"2 days, 0:00:00"})"));
+}
+
 TEST_F(ArrowTest, OnlyTheFieldsAskedFor) {
   auto table = MakeTable({{"a", FromJson(arrow::utf8(), R"(["1", "2"])")},
                           {"b", FromJson(arrow::utf8(), R"(["3", "4"])")},

@@ -10,9 +10,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "millrace/base/text.h"
+#include "millrace/data/arrow/python_time.h"
 #include "millrace/data/arrow/status.h"
 #include "millrace/data/records/python_json.h"
 
@@ -191,6 +193,9 @@ bool AppendIfNumber(const arrow::Array& array, std::int64_t i, RecordLines& out)
     case Type::UINT64:
       AppendNumber(ViewOf<arrow::UInt64Array>(array, i), out);
       return true;
+    case Type::HALF_FLOAT:
+      AppendNumber(static_cast<float>(std::bit_cast<_Float16>(ViewOf<arrow::HalfFloatArray>(array, i))), out);
+      return true;
     case Type::FLOAT:
       AppendNumber(ViewOf<arrow::FloatArray>(array, i), out);
       return true;
@@ -227,6 +232,48 @@ bool AppendIfText(const arrow::Array& array, std::int64_t i, RecordLines& out) {
     case Type::FIXED_SIZE_BINARY:
       AppendBytes<arrow::FixedSizeBinaryArray>(array, i, out);
       return true;
+    default:
+      return false;
+  }
+}
+
+std::int64_t PerSecond(arrow::TimeUnit::type unit) {
+  switch (unit) {
+    case arrow::TimeUnit::SECOND:
+      return 1;
+    case arrow::TimeUnit::MILLI:
+      return 1'000;
+    case arrow::TimeUnit::MICRO:
+      return 1'000'000;
+    default:
+      return 1'000'000'000;
+  }
+}
+
+/// Returns false, and appends nothing, if the type is neither a moment, a time of day nor a span of time.
+bool AppendIfTime(const arrow::Array& array, std::int64_t i, RecordLines& out) {
+  using arrow::Type;
+  switch (array.type_id()) {
+    case Type::TIMESTAMP: {
+      const auto& type = static_cast<const arrow::TimestampType&>(*array.type());
+      AppendQuoted(PrintMoment(ViewOf<arrow::TimestampArray>(array, i), PerSecond(type.unit()), type.timezone()), out);
+      return true;
+    }
+    case Type::TIME32: {
+      const auto unit = static_cast<const arrow::Time32Type&>(*array.type()).unit();
+      AppendQuoted(PrintTimeOfDay(ViewOf<arrow::Time32Array>(array, i), PerSecond(unit)), out);
+      return true;
+    }
+    case Type::TIME64: {
+      const auto unit = static_cast<const arrow::Time64Type&>(*array.type()).unit();
+      AppendQuoted(PrintTimeOfDay(ViewOf<arrow::Time64Array>(array, i), PerSecond(unit)), out);
+      return true;
+    }
+    case Type::DURATION: {
+      const auto unit = static_cast<const arrow::DurationType&>(*array.type()).unit();
+      AppendQuoted(PrintSpan(ViewOf<arrow::DurationArray>(array, i), PerSecond(unit)), out);
+      return true;
+    }
     default:
       return false;
   }
@@ -299,11 +346,11 @@ void AppendValue(const arrow::Array& array, std::int64_t i, RecordLines& out) {
     out.Append("null");
     return;
   }
-  if (AppendIfText(array, i, out) || AppendIfNumber(array, i, out) || AppendIfNested(array, i, out) ||
-      AppendIfReference(array, i, out)) {
+  if (AppendIfText(array, i, out) || AppendIfNumber(array, i, out) || AppendIfTime(array, i, out) ||
+      AppendIfNested(array, i, out) || AppendIfReference(array, i, out)) {
     return;
   }
-  // Only types of fixed size are left: dates, times, decimals.
+  // Only types of fixed size are left: dates, decimals, intervals.
   auto scalar = array.GetScalar(i);
   if (scalar.ok()) {
     AppendQuoted((*scalar)->ToString(), out);
