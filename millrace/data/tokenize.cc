@@ -21,6 +21,8 @@ constexpr std::uint64_t kReadBytes =
     4 * kMiB;  ///< neighbouring records that one read fetches; as a frame (kFrameTarget)
 /// Larger inputs get larger parts instead of more, because a multipart upload has at most 10,000. 3,000 is a guess.
 constexpr std::uint64_t kMaxParts = 3000;
+/// Megatron-LM writes a document for every record, so that documents have the numbers of the records.
+constexpr bool kKeepsEmpty = true;
 /// Between looks for the parts of other shares.
 constexpr Duration kPartsInterval = std::chrono::seconds(1);
 
@@ -60,7 +62,7 @@ class PartTokenizer {
  public:
   PartTokenizer(const RecordTemplate& record_template, const tokenizer::Tokenizer& tokenizer,
                 const TokenizeOptions& options)
-      : parser_(record_template), tokenizer_(tokenizer), options_(options) {}
+      : parser_(record_template, kKeepsEmpty), tokenizer_(tokenizer), options_(options) {}
 
   Result<TokenPart> Run(const DataObject& object, const RecordIndex& index, const InputPart& part, object::Call call) {
     TokenPart done;
@@ -173,7 +175,7 @@ class Tokenization {
         return Fail(Code::kInvalidArgument, "{}: is tokenized already", object.url);
       }
     }
-    const DocumentForm form = DocumentForm::OfTemplate(*template_);
+    const DocumentForm form = DocumentForm::OfTemplate(*template_, kKeepsEmpty);
     const IndexOptions index_options{
         .form = &form, .tokenizer = nullptr, .cache_url = options_.cache_url, .threads = options_.threads};
     if (!options_.share.is_all()) {
@@ -200,7 +202,7 @@ class Tokenization {
   /// Returns the folder of the parts. Another input or other options have another folder.
   std::string PartsFolder() const {
     std::string identity =
-        fmt::format("1\n{}\n{}\n{}\n{} {} {}\n", options_.template_text, tokenizer_.text_fingerprint(),
+        fmt::format("2\n{}\n{}\n{}\n{} {} {}\n", options_.template_text, tokenizer_.text_fingerprint(),
                     tokenizer_.vocab_size(), options_.append_eod, options_.prepend_bos, options_.part_bytes);
     for (const DataObject& object : sources_.objects) {
       identity +=

@@ -92,6 +92,30 @@ TEST_F(TokenizeTest, IsTheDocumentsInOrder) {
   }
 }
 
+/// As Megatron-LM's writer does it, so that documents have the numbers of the records.
+TEST_F(TokenizeTest, EmptyTextsAreDocumentsWithoutTokens) {
+  texts_ = {"", "the mill", "", "the wheel", ""};
+  PutText(*input_, "e/0.jsonl", ToJsonl(texts_));
+  auto options = Options();
+  options.sources = {{"s3://source/e/"}};
+  const TokenizeSummary summary = Run(options).value();
+  std::string with_ends;
+  TokenTableWriter table(2);
+  for (const std::string& text : texts_) {
+    std::vector<TokenId> ids;
+    ASSERT_TRUE(tokenizer_.Encode(text, ids));
+    if (!ids.empty()) ids.push_back(2);
+    table.AddDocument(static_cast<std::uint32_t>(ids.size()));
+  }
+  ASSERT_TRUE(table.Write([&](ByteSpan bytes) -> Status {
+    with_ends += AsText(bytes);
+    return {};
+  }));
+  EXPECT_EQ(Read("sets/tokens.idx"), with_ends);
+  EXPECT_EQ(summary.documents, 5u);
+  EXPECT_EQ(summary.broken, 0u);
+}
+
 TEST_F(TokenizeTest, IsASourceThatNeedsNoMore) {
   ASSERT_TRUE(Run(Options()));
   DatasetOptions text{.sources = {{"s3://source/d/"}}, .sequence_length = 64, .shuffle_window = 0};

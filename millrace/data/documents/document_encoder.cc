@@ -96,9 +96,11 @@ class LabelledRecordParser {
 
 }  // namespace
 
-DocumentForm DocumentForm::OfTemplate(RecordTemplate record_template) {
+DocumentForm DocumentForm::OfTemplate(RecordTemplate record_template, bool keeps_empty) {
   DocumentForm form;
+  form.keeps_empty_ = keeps_empty;
   form.identity_ = record_template.text();
+  if (keeps_empty) form.identity_ += "\nempty";
   form.fields_ = record_template.fields();
   form.templates_.push_back(std::move(record_template));
   return form;
@@ -241,7 +243,7 @@ struct DocumentEncoder::Rep {
   using Layout = DocumentForm::Layout;
 
   Rep(const DocumentForm& f, const tokenizer::Tokenizer* t) : form(f), tokenizer(t), script(t) {
-    for (const RecordTemplate& one : f.templates_) parsers.emplace_back(one);
+    for (const RecordTemplate& one : f.templates_) parsers.emplace_back(one, f.keeps_empty_);
     if (f.layout_ == Layout::kLabelled) {
       labelled.emplace(f.classification_);
     } else if (f.templates_.empty()) {

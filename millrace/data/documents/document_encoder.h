@@ -48,7 +48,8 @@ class DocumentForm {
  public:
   /// Errors: kInvalidArgument if a template does not parse or the layout is unknown; names the known ones.
   static Result<DocumentForm> Make(const DatasetOptions& options);
-  static DocumentForm OfTemplate(RecordTemplate record_template);
+  /// With `keeps_empty`, a record whose fields are all empty is a document without text.
+  static DocumentForm OfTemplate(RecordTemplate record_template, bool keeps_empty = false);
   static DocumentForm OfLabels(const ClassificationOptions& options);
   static Result<DocumentForm> OfPreferences(const DatasetOptions& options);
 
@@ -77,6 +78,7 @@ class DocumentForm {
   /// The most tokens of each answer with its prompt, if pairs share rows: an index then counts them as they are cut.
   std::size_t most_tokens_ = static_cast<std::size_t>(-1);
   /// kText and kTurns: the text; kResponse: prompt, answer and, of a pair, the other answer; kAlpaca: input, prompt
+  bool keeps_empty_ = false;
   /// with it, prompt without, answer.
   std::vector<RecordTemplate> templates_;
   TurnMarkers markers_;                   ///< kTurns

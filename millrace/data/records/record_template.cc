@@ -49,11 +49,13 @@ Result<RecordTemplate> RecordTemplate::Parse(std::string_view text) {
 
 struct RecordParser::Rep {
   const RecordTemplate& record_template;
+  const bool keeps_empty;
   JsonRecordParser json;
   std::string document;
 };
 
-RecordParser::RecordParser(const RecordTemplate& record_template) : rep_(new Rep{record_template}) {}
+RecordParser::RecordParser(const RecordTemplate& record_template, bool keeps_empty)
+    : rep_(new Rep{record_template, keeps_empty}) {}
 RecordParser::RecordParser(RecordParser&&) noexcept = default;
 RecordParser::~RecordParser() = default;
 
@@ -75,8 +77,9 @@ std::expected<std::string_view, BrokenReason> RecordParser::Parse(std::string_vi
     document += t.literals_[i + 1];
     if (document.size() > kMaxDocumentBytes) return std::unexpected(BrokenReason::kTooLong);
   }
-  if (!any) return std::unexpected(BrokenReason::kEmpty);
-  return document;
+  if (any) return document;
+  if (rep_->keeps_empty) return "";
+  return std::unexpected(BrokenReason::kEmpty);
 }
 
 }  // namespace millrace::data

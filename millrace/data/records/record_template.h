@@ -39,7 +39,8 @@ class RecordTemplate {
 /// Parses records by one template. Keeps its buffers between calls. One thread at a time. The template must outlive it.
 class RecordParser {
  public:
-  explicit RecordParser(const RecordTemplate& record_template);
+  /// With `keeps_empty`, a record whose fields are all empty is an empty document, and not kEmpty.
+  explicit RecordParser(const RecordTemplate& record_template, bool keeps_empty = false);
   RecordParser(RecordParser&&) noexcept;
   ~RecordParser();
 
