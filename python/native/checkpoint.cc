@@ -19,7 +19,7 @@ class PythonGroup final : public checkpoint::RankExchange {
   PythonGroup(int rank, int size, py::object gather, py::object broadcast)
       : rank_(rank), size_(size), gather_(std::move(gather)), broadcast_(std::move(broadcast)) {}
   ~PythonGroup() override {
-    py::gil_scoped_acquire lock;
+    const InterpreterLocked lock;
     gather_ = {};
     broadcast_ = {};
   }
@@ -40,7 +40,7 @@ class PythonGroup final : public checkpoint::RankExchange {
  private:
   template <class Call>
   static auto Calling(Call call) -> Result<decltype(call())> {
-    py::gil_scoped_acquire lock;
+    const InterpreterLocked lock;
     try {
       return call();
     } catch (const std::exception& error) {
@@ -67,7 +67,7 @@ struct OpenWriter {
   OpenWriter(std::shared_ptr<Session> used) : session(std::move(used)) {}
   /// Releases the interpreter's lock, because the writer's thread may be calling Python.
   ~OpenWriter() {
-    py::gil_scoped_release release;
+    const InterpreterUnlocked release;
     writer.reset();
   }
   const std::shared_ptr<Session> session;
@@ -97,7 +97,7 @@ WriterHandle OpenCheckpointWriter(const SessionHandle& session, const std::strin
   }
   auto open = std::make_shared<OpenWriter>(session.shared());
   {
-    py::gil_scoped_release release;
+    const InterpreterUnlocked release;
     auto writer = checkpoint::Writer::Open(*open->session->connection, std::move(ranks), open->budget, std::move(made));
     if (writer) open->writer = *std::move(writer);
     if (!writer) throw Raised{std::move(writer).error()};
@@ -122,7 +122,7 @@ double StartSaving(const WriterHandle& self, std::uint64_t step, std::vector<Sli
   OpenWriter& open = *self;
   Result<Duration> held = Fail(Code::kInternal, "");
   {
-    py::gil_scoped_release release;
+    const InterpreterUnlocked release;
     held = open.writer->Start(step, slices, meta,
                               {.metrics = std::move(metrics), .to_store = to_store, .to_local = to_local});
   }
@@ -158,7 +158,7 @@ py::object Wait(const WriterHandle& self) {
   OpenWriter& open = *self;
   Result<std::optional<checkpoint::SaveStats>> done = Fail(Code::kInternal, "");
   {
-    py::gil_scoped_release release;
+    const InterpreterUnlocked release;
     done = open.writer->Wait();
   }
   auto stats = Unwrap(std::move(done));
@@ -236,7 +236,7 @@ void AddCheckpoint(py::module_& module) {
       .def("wait_copied",
            [](const WriterHandle& self) {
              OpenWriter& open = *self;
-             py::gil_scoped_release release;
+             const InterpreterUnlocked release;
              return std::chrono::duration<double>(open.writer->WaitCopied()).count();
            })
       .def("wait", &Wait)

@@ -286,7 +286,7 @@ py::dict NextBatch(const LoaderHandle& self) {
   at_once.request_stop();
   Result<data::Batch> batch = Fail(Code::kCancelled, "");
   {
-    py::gil_scoped_release release;
+    const InterpreterUnlocked release;
     batch = open.loader->Next(at_once.get_token());
   }
   if (!batch && batch.error().code() == Code::kCancelled) {

@@ -210,7 +210,7 @@ void AddFiles(py::module_& module) {
       .def("finish", &Finish)
       .def("abort", [](const ObjectWriterHandle& self) {
         transfer::MultipartWriter& writer = **self;
-        py::gil_scoped_release release;
+        const InterpreterUnlocked release;
         writer.Abort();
       });
   module.def("head", &Head, py::arg("session"), py::arg("url"));

@@ -18,7 +18,27 @@ void Raise(const Error& error) {
   PyErr_SetObject(type.ptr(), type(error.ToString()).ptr());
 }
 
+/// Takes the interpreter's lock by `take`, or stops the thread if the interpreter has ended.
+template <class Take>
+void TakeLockOrStop(Take take) {
+  try {
+    take();
+  } catch (...) {
+    // Only the unwinding by CPython comes here. The handler must not end: the unwinding would go on, or the C library
+    // would end the process.
+    while (true) pause();
+  }
+}
+
 }  // namespace
+
+InterpreterUnlocked::~InterpreterUnlocked() {
+  TakeLockOrStop([this] { PyEval_RestoreThread(state_); });
+}
+
+InterpreterLocked::InterpreterLocked() {
+  TakeLockOrStop([this] { state_ = PyGILState_Ensure(); });
+}
 
 void TranslateErrors() {
   py::register_exception_translator([](std::exception_ptr raised) {
@@ -32,7 +52,7 @@ void TranslateErrors() {
 
 void RunInterruptibly(const std::function<void(std::stop_token)>& work) {
   if (!InMainThread()) {
-    py::gil_scoped_release release;
+    const InterpreterUnlocked release;
     work({});
     return;
   }
@@ -42,7 +62,7 @@ void RunInterruptibly(const std::function<void(std::stop_token)>& work) {
   std::condition_variable finished;
   bool done = false, interrupted = false;
   {
-    py::gil_scoped_release release;
+    const InterpreterUnlocked release;
     std::jthread worker([&](std::stop_token stop) {
       work(std::move(stop));
       std::lock_guard lock(mutex);
@@ -54,7 +74,7 @@ void RunInterruptibly(const std::function<void(std::stop_token)>& work) {
       if (interrupted) continue;
       lock.unlock();
       {
-        py::gil_scoped_acquire acquire;
+        const InterpreterLocked acquire;
         interrupted = PyErr_CheckSignals() != 0;
       }
       if (interrupted) worker.request_stop();

@@ -31,6 +31,33 @@ T Unwrap(Result<T> result) {
 /// Registers the translator. Called once, when the module is initialized.
 void TranslateErrors();
 
+/// Releases the interpreter's lock for its lifetime, and takes the lock again at its end. If the interpreter has ended
+/// by then, stops the thread there forever: before version 3.14, CPython ends daemon threads that take the lock by
+/// unwinding their stacks, and C++ ends the process where that meets a destructor. REQUIRES: the thread has the lock.
+class InterpreterUnlocked {
+ public:
+  InterpreterUnlocked() : state_(PyEval_SaveThread()) {}
+  ~InterpreterUnlocked();
+  InterpreterUnlocked(const InterpreterUnlocked&) = delete;
+  InterpreterUnlocked& operator=(const InterpreterUnlocked&) = delete;
+
+ private:
+  PyThreadState* const state_;
+};
+
+/// Takes the interpreter's lock for its lifetime, on a thread that may be one of C++. If the interpreter has ended,
+/// stops the thread as InterpreterUnlocked does.
+class InterpreterLocked {
+ public:
+  InterpreterLocked();
+  ~InterpreterLocked() { PyGILState_Release(state_); }
+  InterpreterLocked(const InterpreterLocked&) = delete;
+  InterpreterLocked& operator=(const InterpreterLocked&) = delete;
+
+ private:
+  PyGILState_STATE state_;
+};
+
 /// Runs `work` without the interpreter's lock. In the main thread, Ctrl-C fires the stop token of `work`, and raises
 /// KeyboardInterrupt in place of the result. `work` must not use Python.
 void RunInterruptibly(const std::function<void(std::stop_token)>& work);

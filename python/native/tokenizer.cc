@@ -48,7 +48,7 @@ py::array Encode(const TokenizerHandle& self, const py::object& text, bool bos, 
   std::string_view view = TextOf(text);
   Result<std::vector<TokenId>> ids;
   {
-    py::gil_scoped_release release;
+    const InterpreterUnlocked release;
     ids = EncodeOne(*self.tokenizer, view, bos, eos);
   }
   return AdoptArray(Unwrap(std::move(ids)));
@@ -63,7 +63,7 @@ py::list EncodeBatch(const TokenizerHandle& self, const std::vector<py::object>&
   for (const py::object& text : texts) views.push_back(TextOf(text));
   std::vector<Result<std::vector<TokenId>>> encoded(views.size());
   {
-    py::gil_scoped_release release;
+    const InterpreterUnlocked release;
     std::atomic<std::size_t> next = 0;
     auto work = [&] {
       for (std::size_t i; (i = next.fetch_add(1)) < views.size();) {
@@ -86,7 +86,7 @@ py::str Decode(const TokenizerHandle& self, const py::buffer& ids) {
   std::span span(static_cast<const TokenId*>(buffer.ptr), static_cast<std::size_t>(buffer.size));
   Result<std::string> text;
   {
-    py::gil_scoped_release release;
+    const InterpreterUnlocked release;
     text = self.tokenizer->Decode(span);
   }
   std::string utf8 = Unwrap(std::move(text));

@@ -28,6 +28,31 @@ def test_an_epoch_is_the_samples_in_order(dataset):
     assert rows(data) == first
 
 
+DAEMON = """
+import queue, sys, threading
+import millrace
+
+data = millrace.Dataset(sys.argv[1], sys.argv[2], mode="pad", sequence_length=32, framework="numpy")
+samples = queue.Queue(2)
+
+def prefetch():
+    while True:
+        for sample in data:
+            samples.put(sample)
+
+for _ in range(4):
+    threading.Thread(target=prefetch, daemon=True).start()
+for _ in range(10):
+    samples.get()
+"""
+
+
+def test_daemon_threads_end_with_the_interpreter(corpus, model):
+    for _ in range(3):
+        ended = subprocess.run([sys.executable, "-c", DAEMON, corpus, model], capture_output=True, text=True, timeout=100)
+        assert ended.returncode == 0, ended.stderr
+
+
 def test_samples_are_what_transformers_models_want(dataset):
     aligned, shifted = numpy_dataset(dataset).sample(3), numpy_dataset(dataset, labels="shifted").sample(3)
     assert aligned["input_ids"].dtype == np.int64 and aligned["input_ids"].shape == (32,)
