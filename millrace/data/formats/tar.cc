@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "millrace/base/text.h"
+#include "millrace/data/compression/decoder.h"
 #include "millrace/data/formats/record_lines.h"
 #include "millrace/data/formats/tar_sparse.h"
 
@@ -89,6 +90,22 @@ SampleField FieldOf(const TarMember& member) {
 
 std::unexpected<Error> CutOff(std::uint64_t member) {
   return Fail(Code::kCorrupt, "the tar archive is cut off in its member at byte {}", member);
+}
+
+/// Returns the decoded bytes of a file that gzip made, or the first kMaxRecordBytes + 1 of them.
+Result<std::string> Unzip(std::string_view data, std::string_view name) {
+  MemoryInputStream input(AsBytes(data));
+  const auto decoder = MR_TRY(MakeDecoder(Compression::kGzip, input, {}));
+  std::string decoded;
+  Buffer step(64 * kKiB);
+  for (bool at_end = false; !at_end && decoded.size() <= kMaxRecordBytes;) {
+    const auto some = decoder->Decode(step.span(), false);
+    if (!some) return Fail(Code::kCorrupt, "{} in the tar archive cannot be decoded: {}", name, some.error().message());
+    decoded += AsText(step.span().first(some->bytes));
+    at_end = some->at_end;
+  }
+  decoded.resize(std::min<std::size_t>(decoded.size(), kMaxRecordBytes + 1));
+  return decoded;
 }
 
 class TarSplitter final : public RecordSplitter {
@@ -211,7 +228,13 @@ class Tar final : public Syntax {
       if (field.extension.empty()) continue;
       std::string expanded;
       if (member->is_sparse) expanded = ExpandSparse(*member, kMaxRecordBytes + 1);
-      MR_TRY(samples.Add(field, member->is_sparse ? expanded : member->data));
+      std::string_view data = member->is_sparse ? expanded : member->data;
+      constexpr std::string_view kZipped = ".gz";
+      if (field.extension.ends_with(kZipped)) {
+        field.extension.resize(field.extension.size() - kZipped.size());
+        data = expanded = MR_TRY(Unzip(data, member->name));
+      }
+      MR_TRY(samples.Add(field, data));
     }
     MR_TRY(samples.Finish());
     return samples.Take();

@@ -56,6 +56,16 @@ TEST(Tar, FilesOfOneNameAreASample) {
             "{\"__key__\":\"d\",\"txt\":\"bad \xFF\"}\n");
 }
 
+TEST(Tar, ZippedFilesAreDecoded) {
+  using testing::Gzip;
+  const std::string archive = Member("a.json.gz", Gzip("{\"n\":1}")) + Member("a.txt.GZ", Gzip("one") + Gzip(" two")) +
+                              Member("b.gz", Gzip("no field")) + kEnd;
+  const std::string lines = ReadBack(*StoredObject(archive, kTarred).object.content);
+  EXPECT_TRUE(lines.starts_with("{\"__key__\":\"a\",\"n\":1,\"txt\":\"one two\"}\n")) << lines;
+  const StoredObject damaged(Member("a.txt.gz", "no gzip"), kTarred);
+  EXPECT_NE(FindAll(*damaged.object.content).error().ToString().find("a.txt.gz"), std::string::npos);
+}
+
 TEST(Tar, ALineEndInAStringOfAJsonFileBreaksItsRecordAlone) {
   std::string archive = Member("a.json", "{\"text\":\"x\ny\"}") + Member("b.txt", "fine") + kEnd;
   std::string lines = ReadBack(*StoredObject(archive, kTarred).object.content);
