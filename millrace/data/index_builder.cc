@@ -15,6 +15,7 @@
 #include "millrace/data/documents/field_mismatch.h"
 #include "millrace/data/formats/megatron.h"
 #include "millrace/data/hdf5/stored_sample.h"
+#include "millrace/data/compression/object_beginning.h"
 #include "millrace/data/records/content.h"
 #include "millrace/object/blocking.h"
 
@@ -116,6 +117,10 @@ class PartIndexer {
     if (part.offset > 0) {
       std::size_t newline = bytes.From(bytes.offset()).find('\n');
       if (newline == std::string_view::npos) return builder.Finish();  // one line that starts before the part
+    if (part.offset == 0) {
+      const Status plain = RequireUncompressed(bytes.From(0));
+      if (!plain) return Fail(plain.error().Context(object.url));
+    }
       line = bytes.offset() + newline + 1;
     }
     while (line < part_end) {

@@ -1,6 +1,7 @@
 #include "millrace/data/compression/object_beginning.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "millrace/data/compression/decoder.h"
 #include "millrace/data/compression/input_stream.h"
@@ -39,7 +40,27 @@ Result<Buffer> ReadBeginning(const DataObject& object, Compression compression, 
     return Fail(of_data ? step.error().Context(object.url) : step.error());
   }
   bytes.Shrink(step->bytes);
+  if (compression != Compression::kNone) return bytes;
+  if (const Status plain = RequireUncompressed(AsText(bytes)); !plain) return Fail(plain.error().Context(object.url));
   return bytes;
+}
+
+Status RequireUncompressed(std::string_view beginning) {
+  // The first bytes of each compressor's files, as its format defines them.
+  constexpr std::pair<std::string_view, std::string_view> kReadable[] = {{"\x1F\x8B\x08", "gzip"},
+                                                                         {"\x28\xB5\x2F\xFD", "zstd"}};
+  constexpr std::pair<std::string_view, std::string_view> kOthers[] = {
+      {"BZh91AY&SY", "bzip2"}, {"\xFD\x37zXZ", "xz"}, {"PK\x03\x04", "zip"}, {"\x04\x22\x4D\x18", "lz4"}};
+  for (const auto& [magic, name] : kReadable) {
+    if (!beginning.starts_with(magic)) continue;
+    return Fail(Code::kUnsupported,
+                "the data are compressed by {}, and the name does not say so; give a format with +{}", name, name);
+  }
+  for (const auto& [magic, name] : kOthers) {
+    if (!beginning.starts_with(magic)) continue;
+    return Fail(Code::kUnsupported, "the data are compressed by {}; store them as .gz, .zst or uncompressed", name);
+  }
+  return {};
 }
 
 }  // namespace millrace::data

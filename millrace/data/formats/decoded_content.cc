@@ -7,6 +7,7 @@
 #include "millrace/base/hash/crc.h"
 #include "millrace/data/compression/decoder.h"
 #include "millrace/data/compression/input_stream.h"
+#include "millrace/data/compression/object_beginning.h"
 #include "millrace/data/formats/syntax.h"
 
 namespace millrace::data {
@@ -79,6 +80,9 @@ class FrameScan {
     const bool wants_seek_point = now >= begin_ + kFrameTarget && (!next_ || now >= next_->at + kSeekPointSpacing);
     const auto decoded = MR_TRY(decoder_.Decode(buffer_.span().subspan(filled_, kStepBytes), wants_seek_point));
     filled_ += decoded.bytes;
+    if (now == 0 && compression_ == Compression::kNone) {
+      MR_TRY(RequireUncompressed(AsText(buffer_.span().first(filled_))));
+    }
     at_end_ = decoded.at_end;
     if (decoded.at_seek_point) next_ = {decoder_.seek_point(), begin_ + filled_};
     return {};
