@@ -252,7 +252,7 @@ TEST_F(DatasetSourcesTest, AFolderIsReadForWhatHoldsRecords) {
     PutText(*store_, fmt::format("set/{}", other), "not records");
   }
   EXPECT_EQ(Open(Options("s3://corpus/set/", SequenceMode::kPad)).value()->records(), 2u);
-  EXPECT_EQ(Open(Options("s3://corpus/set/*", SequenceMode::kPad)).value()->records(), 2u);
+  EXPECT_EQ(Open(Options("s3://corpus/set/**", SequenceMode::kPad)).value()->records(), 2u);
   EXPECT_EQ(Open(Options("s3://corpus/set/*.md", SequenceMode::kPad)).error().code(), Code::kCorrupt) << "as asked for";
 }
 
@@ -305,6 +305,47 @@ TEST_F(DatasetSourcesTest, ADamagedObjectFailsByNameAndTheOthersKeepTheirIndexes
   ASSERT_FALSE(more.has_value());
   EXPECT_EQ(more.error().code(), Code::kCorrupt);
   EXPECT_EQ(reader.Next(document).error().code(), Code::kCorrupt) << "and stays so";
+}
+
+TEST_F(DatasetSourcesTest, GlobsAndBracesAreThoseOfFsspecAndShells) {
+  for (const char* key : {"in/a.jsonl", "in/sub/b.jsonl", "in/sub/deep/c.jsonl", "in/x[1].jsonl", "s/08.jsonl",
+                          "s/09.jsonl", "s/10.jsonl"}) {
+    PutText(*store_, key, testing::RecordLine("T", "x"));
+  }
+  const auto keys = [&](std::string url) {
+    const std::vector<DataSource> sources = {{.url = "s3://corpus/" + std::move(url)}};
+    auto resolved = ResolveSources(connection_, sources);
+    std::string found;
+    if (!resolved) return resolved.error().ToString();
+    for (const DataObject& object : resolved->objects) found += object.info.key + " ";
+    return found;
+  };
+  EXPECT_EQ(keys("in/**/*.jsonl"), "in/a.jsonl in/sub/b.jsonl in/sub/deep/c.jsonl in/x[1].jsonl ");
+  EXPECT_EQ(keys("in/*.jsonl"), "in/a.jsonl in/x[1].jsonl ");
+  EXPECT_EQ(keys("in/*/*.jsonl"), "in/sub/b.jsonl ");
+  EXPECT_EQ(keys("in/sub/**"), "in/sub/b.jsonl in/sub/deep/c.jsonl ");
+  EXPECT_EQ(keys("in/[a-c].jsonl"), "in/a.jsonl ");
+  EXPECT_EQ(keys("in/x[1].jsonl"), "in/x[1].jsonl ") << "an object with that name";
+  EXPECT_EQ(keys("s/{08..10}.jsonl"), "s/08.jsonl s/09.jsonl s/10.jsonl ");
+  EXPECT_THAT(keys("s/{10..9}.jsonl"), ::testing::HasSubstr("s/9.jsonl")) << "numbers without zeros are other names";
+  EXPECT_EQ(keys("{in/a,s/10}.json{l,l}"), "in/a.jsonl s/10.jsonl ");
+  EXPECT_THAT(keys("s/{a}.jsonl"), ::testing::HasSubstr("s/{a}.jsonl")) << "not braces of a shell";
+  EXPECT_THAT(keys("s/{000000..999999}.jsonl"), ::testing::HasSubstr("more than 100000 objects"));
+}
+
+TEST_F(DatasetSourcesTest, CompressionThatANameHidesIsNamed) {
+  PutText(*store_, "a.jsonl", testing::Gzip(testing::RecordLine("T", "x")));
+  PutText(*store_, "b.txt", testing::Zstd("text"));
+  PutText(*store_, "c.csv", "PK\x03\x04 and more");
+  PutText(*store_, "d.jsonl", "BZh91AY&SY and more");
+  const auto error = [&](const char* key) {
+    return Open(Options(fmt::format("s3://corpus/{}", key))).error().ToString();
+  };
+  using ::testing::HasSubstr;
+  EXPECT_THAT(error("a.jsonl"), ::testing::AllOf(HasSubstr("s3://corpus/a.jsonl"), HasSubstr("a format with +gzip")));
+  EXPECT_THAT(error("b.txt"), HasSubstr("a format with +zstd"));
+  EXPECT_THAT(error("c.csv"), HasSubstr("compressed by zip"));
+  EXPECT_THAT(error("d.jsonl"), HasSubstr("compressed by bzip2"));
 }
 
 TEST_F(DatasetSourcesTest, AListNamesWhatIsRead) {

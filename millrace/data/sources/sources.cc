@@ -8,11 +8,11 @@
 #include <optional>
 #include <set>
 
-#include "millrace/base/glob.h"
 #include "millrace/base/text.h"
 #include "millrace/base/threads/parallel_for.h"
 #include "millrace/data/formats/format.h"
 #include "millrace/data/formats/megatron.h"
+#include "millrace/data/sources/brace_expansion.h"
 #include "millrace/data/sources/hub_configs.h"
 #include "millrace/data/sources/hub_folder.h"
 #include "millrace/object/blocking.h"
@@ -20,7 +20,7 @@
 namespace millrace::data {
 namespace {
 
-constexpr std::string_view kGlobCharacters = "*?";
+constexpr std::string_view kGlobCharacters = "*?[";
 constexpr std::uint64_t kMaxListBytes = 64 * kMiB;  ///< of a list of URLs or a README: both are held in memory
 constexpr int kListThreads = 16;                    ///< small requests at a time
 constexpr std::string_view kTokens = ".bin", kTable = ".idx", kReadme = "README.md", kSavedDict = "dataset_dict.json";
@@ -88,7 +88,7 @@ Result<Found> Find(object::ReadStore& store, const std::string& prefix, std::str
   const bool whole_names = !pattern.empty() && !pattern.ends_with('*');
   auto listed = [&](const object::ObjectInfo& info) {
     if (info.size == 0 || IsHidden(info.key, prefix)) return false;
-    return pattern.empty() || GlobMatches(pattern, info.key);
+    return pattern.empty() || HubPatternMatches(pattern, info.key);
   };
   auto visit = [&](const object::ListPage& page) {
     for (const object::ObjectInfo& info : page.objects) {
@@ -106,8 +106,15 @@ Result<Found> Find(object::ReadStore& store, const std::string& prefix, std::str
 }
 
 Result<Found> Resolve(const object::Location& at, object::Call call) {
-  std::size_t glob = at.key.find_first_of(kGlobCharacters);
-  if (glob != at.key.npos) return Find(*at.store, at.key.substr(0, glob), at.key, call);
+  const std::size_t glob = at.key.find_first_of(kGlobCharacters);
+  if (glob != at.key.npos) {
+    // Keys may have brackets. Keys with stars or question marks are rare, and a glob can name them.
+    if (at.key.find_first_of("*?") == at.key.npos) {
+      auto named = MR_TRY(object::Head(*at.store, at.key, call));
+      if (named) return Found{.objects = {*std::move(named)}, .folder = at.key.substr(0, at.key.rfind('/') + 1)};
+    }
+    return Find(*at.store, at.key.substr(0, glob), at.key, call);
+  }
   if (at.key.empty() || at.key.ends_with('/')) return Find(*at.store, at.key, "", call);
   auto info = MR_TRY(object::Head(*at.store, at.key, call));
   if (info) return Found{.objects = {*std::move(info)}, .folder = at.key.substr(0, at.key.rfind('/') + 1)};
@@ -176,8 +183,11 @@ Result<std::vector<std::string>> ReadList(object::Connection& connection, const 
 
 Result<std::vector<DataObject>> ObjectsOf(object::Connection& connection, const DataSource& source,
                                           std::vector<std::string>& left_out, object::Call call) {
-  if (!source.url.starts_with('@')) return ObjectsAt(connection, source.url, source.split, left_out, call);
-  const std::vector<std::string> urls = MR_TRY(ReadList(connection, source.url.substr(1), call));
+  std::vector<std::string> named = {source.url};
+  if (source.url.starts_with('@')) named = MR_TRY(ReadList(connection, source.url.substr(1), call));
+  std::vector<std::string> urls;
+  for (const std::string& url : named) std::ranges::move(MR_TRY(ExpandBraces(url)), std::back_inserter(urls));
+  if (urls.size() == 1) return ObjectsAt(connection, urls[0], source.split, left_out, call);
   std::vector<std::vector<DataObject>> found(urls.size());
   std::vector<std::vector<std::string>> others(urls.size());
   MR_TRY(ParallelFor("data-list", urls.size(), kListThreads, call.stop, [&] {

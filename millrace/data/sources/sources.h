@@ -27,7 +27,8 @@ struct ResolvedSources {
 
 /// Finds the objects of each source. DataSource::url is one of these:
 /// - an object, a folder, a prefix that ends in '/', or the common part of the names of a .bin and its .idx
-/// - a glob: '*' stands for any characters, '/' too, and '?' for one character
+/// - a glob of HubPatternMatches (hub_configs.h), unless its only wildcards are brackets and an object has that name
+/// - a URL with braces, which stands for several (brace_expansion.h)
 /// - '@' and the URL of a list of such, one a line. '#' begins a comment. Lines that are not whole URLs or paths are
 ///   relative to the list's folder.
 /// "#train" at the end, or DataSource::split, chooses a split by ChooseSplit (hub_folder.h). If the folder's README
