@@ -7,6 +7,7 @@
 #include "millrace/base/text.h"
 #include "millrace/data/formats/decoded_content.h"
 #include "millrace/data/formats/json_array.h"
+#include "millrace/data/formats/syntax.h"
 #include "millrace/data/formats/table.h"
 #include "millrace/data/hdf5/sample_shard.h"
 #include "millrace/data/records/arrow_plugin.h"
@@ -17,8 +18,13 @@ namespace {
 constexpr std::array<std::string_view, 12> kLayouts = {"jsonl",   "json",     "lines",   "text", "tar",  "arrow",
                                                        "parquet", "megatron", "objects", "tsv",  "hdf5", "csv"};
 constexpr std::array<std::string_view, 3> kCompressions = {"none", "gzip", "zstd"};
-constexpr std::string_view kQuotes = "quotes", kNoHeader = "no_header";
-constexpr std::array<std::string_view, 5> kFormatWords = {"none", "gzip", "zstd", kQuotes, kNoHeader};
+constexpr std::string_view kQuotes = "quotes", kNoHeader = "no_header", kCrEnds = "cr", kDelimiter = "delimiter=";
+constexpr std::array<std::string_view, 7> kFormatWords = {"none",    "gzip",  "zstd",    kQuotes,
+                                                          kNoHeader, kCrEnds, kDelimiter};
+
+/// Delimiters that cannot stand for themselves in the name of a format.
+constexpr std::array<std::pair<std::string_view, char>, 3> kNamedDelimiters = {
+    {{"tab", '\t'}, {"space", ' '}, {"colon", ':'}}};
 
 /// Objects with these names may be JSON lines, one array, or objects over several lines.
 constexpr std::array<std::string_view, 4> kJsonNames = {".json", ".json.gz", ".json.zst", ".json.zstd"};
@@ -67,6 +73,56 @@ bool IsTable(const DataFormat& format) {
   return format.layout == RecordLayout::kCsv || format.layout == RecordLayout::kTsv;
 }
 
+Result<char> ParseDelimiter(std::string_view text) {
+  for (const auto& [name, delimiter] : kNamedDelimiters) {
+    if (text == name) return delimiter;
+  }
+  if (text.size() != 1 || static_cast<unsigned char>(text[0]) >= 0x80 || text.find_first_of("\"\r\n") != text.npos) {
+    return Fail(Code::kInvalidArgument,
+                "\"{}\" cannot be the delimiter of csv; use one ASCII character other than a quotation mark, or tab, "
+                "space or colon",
+                text);
+  }
+  return text[0];
+}
+
+/// Applies the words that follow the layout. Returns whether one of them is a compression.
+Result<bool> ApplyWords(std::span<const std::string_view> words, DataFormat& format) {
+  bool compressed = false;
+  for (const std::string_view word : words) {
+    if (word == kQuotes) {
+      format.quotes = true;
+    } else if (word == kNoHeader) {
+      format.has_header = false;
+    } else if (word == kCrEnds) {
+      format.cr_ends = true;
+    } else if (word.starts_with(kDelimiter)) {
+      format.delimiter = MR_TRY(ParseDelimiter(word.substr(kDelimiter.size())));
+    } else {
+      const auto compression = std::ranges::find(kCompressions, word);
+      if (compression == kCompressions.end()) {
+        return Fail(Code::kInvalidArgument, "{}; gzip, zstd, no_header, quotes, delimiter= and cr are known",
+                    UnknownName("word of a format", word, kFormatWords));
+      }
+      format.compression = static_cast<Compression>(compression - kCompressions.begin());
+      compressed = true;
+    }
+  }
+  return compressed;
+}
+
+Status CheckWords(const DataFormat& format, std::string_view declared) {
+  const bool wrong = (format.quotes && format.layout != RecordLayout::kTsv) ||
+                     (!format.has_header && !IsTable(format)) ||
+                     (format.delimiter != 0 && format.layout != RecordLayout::kCsv) ||
+                     (format.cr_ends && !IsTable(format) && format.layout != RecordLayout::kLines);
+  if (!wrong) return {};
+  return Fail(
+      Code::kInvalidArgument,
+      "format {}: quotes is for tsv, no_header for csv and tsv, delimiter for csv, and cr for csv, tsv and lines",
+      declared);
+}
+
 }  // namespace
 
 std::string DataFormat::Name() const {
@@ -77,6 +133,12 @@ std::string DataFormat::Name() const {
   }
   if (quotes) name += fmt::format("+{}", kQuotes);
   if (!has_header) name += fmt::format("+{}", kNoHeader);
+  if (cr_ends) name += fmt::format("+{}", kCrEnds);
+  if (delimiter != 0) {
+    const auto named = std::ranges::find(kNamedDelimiters, delimiter, &std::pair<std::string_view, char>::second);
+    name += fmt::format("+{}{}", kDelimiter,
+                        named == kNamedDelimiters.end() ? std::string_view(&delimiter, 1) : named->first);
+  }
   if (!field.empty()) name += fmt::format(":{}", field);
   return name;
 }
@@ -88,20 +150,7 @@ Result<DataFormat> FormatOf(std::string_view declared, std::string_view key) {
   const bool named = colon != declared.npos;
   if (named) format.field = declared.substr(colon + 1);
   const std::vector<std::string_view> words = Split(declared.substr(0, colon), '+');
-  bool compression_declared = false;
-  for (std::string_view word : std::span(words).subspan(1)) {
-    if (word == kQuotes || word == kNoHeader) {
-      (word == kQuotes ? format.quotes : format.has_header) = word == kQuotes;
-      continue;
-    }
-    auto compression = std::ranges::find(kCompressions, word);
-    if (compression == kCompressions.end()) {
-      return Fail(Code::kInvalidArgument, "{}; gzip, zstd, no_header and quotes are known",
-                  UnknownName("word of a format", word, kFormatWords));
-    }
-    format.compression = static_cast<Compression>(compression - kCompressions.begin());
-    compression_declared = true;
-  }
+  const bool compression_declared = MR_TRY(ApplyWords(std::span(words).subspan(1), format));
   if (!compression_declared) {
     auto compression = TakeCompression(name);
     if (!compression) return Fail(compression.error().Context(std::string(key)));
@@ -124,9 +173,7 @@ Result<DataFormat> FormatOf(std::string_view declared, std::string_view key) {
     return Fail(Code::kInvalidArgument, "format {}: what follows a colon is the field of json that holds the records",
                 declared);
   }
-  if ((format.quotes && format.layout != RecordLayout::kTsv) || (!format.has_header && !IsTable(format))) {
-    return Fail(Code::kInvalidArgument, "format {}: quotes is for tsv, and no_header for csv and tsv", declared);
-  }
+  MR_TRY(CheckWords(format, declared));
   return format;
 }
 
@@ -137,7 +184,11 @@ Result<DataFormat> FormatOf(std::string_view declared, const DataObject& object,
   const bool json = std::ranges::any_of(kJsonNames, [&](std::string_view ending) { return name.ends_with(ending); });
   if (by_name && json) format.layout = MR_TRY(LookAtJson(object, format.compression, call));
   if (IsTable(format)) {
-    format.field = MR_TRY(ReadTableHeader(object, format.compression, TableDialect::Of(format), call));
+    TableHeader header = MR_TRY(ReadTableHeader(object, format, call));
+    format.field = std::move(header.row);
+    format.cr_ends |= header.cr_ends;
+  } else if (format.layout == RecordLayout::kLines && !format.cr_ends) {
+    format.cr_ends = MR_TRY(LinesEndInCr(object, format.compression, call));
   }
   return format;
 }

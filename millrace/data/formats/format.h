@@ -37,6 +37,8 @@ struct DataFormat {
   std::string field = {};
   bool quotes = false;     ///< kTsv: fields may be quoted, as those of kCsv
   bool has_header = true;  ///< kCsv, kTsv: the first row has the names of the fields
+  char delimiter = 0;      ///< kCsv: between fields; 0: a comma
+  bool cr_ends = false;    ///< kCsv, kTsv, kLines: rows end with '\r' alone
   bool operator==(const DataFormat&) const = default;
   /// Returns "jsonl", "lines+gzip", "json+gzip:data" or the like, as FormatOf takes it.
   std::string Name() const;
@@ -44,14 +46,15 @@ struct DataFormat {
 
 /// Returns the format of the object called `key` in a source whose format is `declared`. `declared` is empty or one of
 /// jsonl, json, objects, lines, text, csv, tsv, tar, arrow, parquet, hdf5 and megatron. Words may follow: "+gzip",
-/// "+zstd" or "+none"; "+no_header" after csv and tsv; "+quotes" after tsv; and after json a colon and the field that
-/// holds the array. What is not declared depends on the name: .jsonl .ndjson .json .jsonlist .txt .csv .tsv .tar .arrow
-/// .parquet .hdf5 or .bin, followed by .gz or .zst. Other names are JSON lines.
-/// Errors: kInvalidArgument if a word is unknown; kUnsupported if the name ends like another compressor's.
+/// "+zstd" or "+none"; "+no_header" after csv and tsv; "+quotes" after tsv; "+delimiter=;" after csv, with any other
+/// ASCII character or the words tab, space and colon; "+cr" after csv, tsv and lines; and after json a colon and the
+/// field that holds the array. What is not declared depends on the name: .jsonl .ndjson .json .jsonlist .txt .csv .tsv
+/// .tar .arrow .parquet .hdf5 or .bin, followed by .gz or .zst. Other names are JSON lines. Errors: kInvalidArgument if
+/// a word is unknown; kUnsupported if the name ends like another compressor's.
 Result<DataFormat> FormatOf(std::string_view declared, std::string_view key);
 
 /// As above. Reads the beginning of an object that is only called .json, to see whether it is an array, and the first
-/// row of csv and tsv. Then blocks.
+/// row of csv, tsv and lines, to see how rows end. Then blocks.
 /// Errors: also those of LookAtJson (json_array.h) and ReadTableHeader (table.h).
 Result<DataFormat> FormatOf(std::string_view declared, const DataObject& object, object::Call call);
 

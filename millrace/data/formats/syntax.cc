@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "millrace/data/compression/object_beginning.h"
 #include "millrace/data/formats/json_array.h"
 #include "millrace/data/formats/json_objects.h"
 #include "millrace/data/formats/record_lines.h"
@@ -14,6 +15,7 @@ namespace millrace::data {
 namespace {
 
 constexpr std::string_view kOpen = "{\"text\":\"", kClose = "\"}";
+constexpr std::size_t kLooksAtBytes = 64 * kKiB;  // a guess: longer than nearly all lines
 
 /// The length of each byte inside a JSON string.
 constexpr std::array<std::uint8_t, 256> kEscapedBytes = [] {
@@ -40,8 +42,10 @@ Status AppendDocument(std::string_view text, RecordLines& lines) {
 
 class LineSplitter final : public RecordSplitter {
  public:
+  explicit LineSplitter(char line_end = '\n') : line_end_(line_end) {}
+
   Result<std::optional<std::size_t>> Find(std::string_view bytes, std::size_t at_least, bool at_end) override {
-    const std::size_t newline = bytes.find('\n', std::max(searched_, at_least - 1));
+    const std::size_t newline = bytes.find(line_end_, std::max(searched_, at_least - 1));
     if (newline != bytes.npos) return newline + 1;
     searched_ = bytes.size();
     if (at_end) return bytes.size();
@@ -50,6 +54,7 @@ class LineSplitter final : public RecordSplitter {
   void Restart(std::uint64_t) override { searched_ = 0; }
 
  private:
+  const char line_end_;
   std::size_t searched_ = 0;
 };
 
@@ -67,12 +72,13 @@ class JsonLines final : public Syntax {
 
 class TextLines final : public Syntax {
  public:
-  std::unique_ptr<RecordSplitter> NewSplitter() const override { return std::make_unique<LineSplitter>(); }
+  explicit TextLines(char line_end) : line_end_(line_end) {}
+  std::unique_ptr<RecordSplitter> NewSplitter() const override { return std::make_unique<LineSplitter>(line_end_); }
   Result<Buffer> ToLines(Buffer records, std::uint64_t) const override {
     RecordLines lines;
     std::string_view rest = AsText(records);
     while (!rest.empty()) {
-      const std::size_t newline = rest.find('\n');
+      const std::size_t newline = rest.find(line_end_);
       std::string_view line = rest.substr(0, newline);
       rest.remove_prefix(newline == rest.npos ? rest.size() : newline + 1);
       if (line.ends_with('\r')) line.remove_suffix(1);
@@ -80,6 +86,9 @@ class TextLines final : public Syntax {
     }
     return lines.TakeLines();
   }
+
+ private:
+  const char line_end_;
 };
 
 /// Cuts a text that is longer than a record between two lines, so that each part fills a record.
@@ -131,6 +140,11 @@ class Text final : public Syntax {
 
 }  // namespace
 
+Result<bool> LinesEndInCr(const DataObject& object, Compression compression, object::Call call) {
+  const Buffer bytes = MR_TRY(ReadBeginning(object, compression, kLooksAtBytes, std::move(call)));
+  return AsText(bytes).contains('\r') && !AsText(bytes).contains('\n');
+}
+
 Buffer ToBuffer(std::string_view text) {
   Buffer bytes(text.size());
   if (!text.empty()) std::memcpy(bytes.data(), text.data(), text.size());
@@ -144,7 +158,7 @@ std::unique_ptr<const Syntax> MakeSyntax(const DataFormat& format) {
     case RecordLayout::kObjects:
       return MakeJsonObjectsSyntax();
     case RecordLayout::kLines:
-      return std::make_unique<TextLines>();
+      return std::make_unique<TextLines>(format.cr_ends ? '\r' : '\n');
     case RecordLayout::kText:
       return std::make_unique<Text>();
     case RecordLayout::kCsv:

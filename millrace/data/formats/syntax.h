@@ -49,6 +49,10 @@ class Syntax {
 /// REQUIRES: the layout is kJsonLines, kJson, kObjects, kLines, kText, kCsv, kTsv or kTar.
 std::unique_ptr<const Syntax> MakeSyntax(const DataFormat& format);
 
+/// Returns whether the lines of a text end with '\r' alone, as far as its first 64 KiB tell. Blocks.
+/// Errors: those of ReadBeginning (object_beginning.h).
+Result<bool> LinesEndInCr(const DataObject& object, Compression compression, object::Call call);
+
 /// Returns a copy of a string's bytes.
 Buffer ToBuffer(std::string_view text);
 

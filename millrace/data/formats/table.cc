@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "millrace/base/text.h"
 #include "millrace/data/compression/object_beginning.h"
@@ -30,6 +31,28 @@ Result<std::string_view> TakeRow(std::string_view& rest, const TableDialect& dia
   return row;
 }
 
+/// Appends a number to each name that stood in front of it already.
+void MakeUnique(std::vector<std::string>& names) {
+  std::set<std::string, std::less<>> taken(names.begin(), names.end()), used;
+  for (std::string& name : names) {
+    if (used.insert(name).second) continue;
+    const std::string first = name;
+    for (int number = 1; taken.contains(name); ++number) name = fmt::format("{}.{}", first, number);
+    taken.insert(name);
+    used.insert(name);
+  }
+}
+
+/// Returns whether the first row of `text`, a table's beginning, ends with '\r' alone.
+bool FirstRowEndsInCr(std::string_view text, TableDialect dialect) {
+  const auto end_by = [&](char row_end) {
+    dialect.row_end = row_end;
+    return RowScanner(dialect, 0).Scan(text, 0).value_or(text.npos);
+  };
+  const std::size_t end = end_by('\r');
+  return end < end_by('\n') && !text.substr(end).starts_with('\n');
+}
+
 /// Counts lines, so that errors can name them.
 class RowSplitter final : public RecordSplitter {
  public:
@@ -40,7 +63,7 @@ class RowSplitter final : public RecordSplitter {
       const std::optional<std::size_t> end = scanner_.Scan(bytes, scanned_);
       scanned_ = end.value_or(bytes.size());
       if (!end) break;
-      line_ += static_cast<std::uint64_t>(std::ranges::count(bytes.substr(row_, *end - row_), '\n'));
+      line_ += static_cast<std::uint64_t>(std::ranges::count(bytes.substr(row_, *end - row_), dialect_.row_end));
       row_ = *end;
       if (*end >= at_least) return *end;
     }
@@ -68,6 +91,7 @@ class TableSyntax final : public Syntax {
   TableSyntax(const TableDialect& dialect, const std::string& header) : dialect_(dialect) {
     std::vector<std::string> names;
     SplitRow(header, dialect, header.size() + 1, names);
+    MakeUnique(names);
     for (const std::string& name : names) {
       std::string opening = openings_.empty() ? "{\"" : "\",\"";
       AppendEscaped(name, opening);
@@ -116,13 +140,17 @@ class TableSyntax final : public Syntax {
 
 TableDialect TableDialect::Of(const DataFormat& format) {
   const bool csv = format.layout == RecordLayout::kCsv;
-  return {.delimiter = csv ? ',' : '\t', .quotes = csv || format.quotes, .has_header = format.has_header};
+  const char usual = csv ? ',' : '\t';
+  return {.delimiter = format.delimiter != 0 ? format.delimiter : usual,
+          .quotes = csv || format.quotes,
+          .has_header = format.has_header,
+          .row_end = format.cr_ends ? '\r' : '\n'};
 }
 
 std::optional<std::size_t> RowScanner::Scan(std::string_view bytes, std::size_t from) {
   if (place_ == Place::kRowStart || !dialect_.quotes) {
     // Most rows have no quotation marks: then two searches are enough.
-    const std::size_t newline = bytes.find('\n', from);
+    const std::size_t newline = bytes.find(dialect_.row_end, from);
     if (newline != bytes.npos &&
         (!dialect_.quotes || std::memchr(bytes.data() + from, '"', newline - from) == nullptr)) {
       offset_ += newline + 1 - from;
@@ -159,7 +187,7 @@ std::optional<std::size_t> RowScanner::Scan(std::string_view bytes, std::size_t 
         }
         break;
     }
-    if (c == '\n') {
+    if (c == dialect_.row_end) {
       ++offset_;
       place_ = Place::kRowStart;
       return i + 1;
@@ -194,10 +222,12 @@ void SplitRow(std::string_view row, const TableDialect& dialect, std::size_t mos
   fields.resize(count);
 }
 
-Result<std::string> ReadTableHeader(const DataObject& object, Compression compression, const TableDialect& dialect,
-                                    object::Call call) {
-  const Buffer bytes = MR_TRY(ReadBeginning(object, compression, kMaxHeaderBytes, std::move(call)));
+Result<TableHeader> ReadTableHeader(const DataObject& object, const DataFormat& format, object::Call call) {
+  const Buffer bytes = MR_TRY(ReadBeginning(object, format.compression, kMaxHeaderBytes, std::move(call)));
   const std::string_view text = AsText(bytes);
+  TableDialect dialect = TableDialect::Of(format);
+  const bool cr_ends = format.cr_ends || FirstRowEndsInCr(text, dialect);
+  if (cr_ends) dialect.row_end = '\r';
   std::string_view rest = text, row;
   while (row.empty() && !rest.empty()) {
     RowScanner scanner(dialect, text.size() - rest.size());
@@ -209,7 +239,7 @@ Result<std::string> ReadTableHeader(const DataObject& object, Compression compre
     if (!first) return Fail(first.error().Context(object.url));
     row = *first;
   }
-  if (dialect.has_header || row.empty()) return std::string(row);
+  if (dialect.has_header || row.empty()) return TableHeader{std::string(row), cr_ends};
   std::vector<std::string> fields;
   SplitRow(row, dialect, row.size() + 1, fields);
   std::string numbers;
@@ -217,7 +247,7 @@ Result<std::string> ReadTableHeader(const DataObject& object, Compression compre
     if (i > 0) numbers += dialect.delimiter;
     numbers += std::to_string(i);
   }
-  return numbers;
+  return TableHeader{numbers, cr_ends};
 }
 
 std::unique_ptr<const Syntax> MakeTableSyntax(const TableDialect& dialect, const std::string& header) {

@@ -22,13 +22,14 @@ struct TableDialect {
   /// mark in it. As in Python's csv module, quotation marks elsewhere are part of the field.
   bool quotes = false;
   bool has_header = true;  ///< the first row has the names of the fields
+  char row_end = '\n';     ///< or '\r', as Excel's "CSV (Macintosh)" has it
 
   /// REQUIRES: the layout is kCsv or kTsv.
   static TableDialect Of(const DataFormat& format);
 };
 
-/// Finds the ends of rows, in steps. A row ends with '\n' outside of quotes, and '\r' in front of it belongs to the
-/// end. One thread.
+/// Finds the ends of rows, in steps. A row ends with the dialect's row_end outside of quotes, and '\r' in front of '\n'
+/// belongs to the end. One thread.
 class RowScanner {
  public:
   /// A byte order mark is expected only if `offset` is 0, the start of the data.
@@ -51,13 +52,18 @@ class RowScanner {
 /// Replaces `fields` by the fields of a row, but at most `most` of them. `row` is whole, without its end.
 void SplitRow(std::string_view row, const TableDialect& dialect, std::size_t most, std::vector<std::string>& fields);
 
-/// Returns the first row that is not empty, without its end and without a byte order mark. If the table has no header,
-/// returns the numbers of the row's fields, as a header would name them. Blocks.
-/// Errors: kUnsupported if the row is longer than 16 KiB; those of ReadRange and of decoders.
-Result<std::string> ReadTableHeader(const DataObject& object, Compression compression, const TableDialect& dialect,
-                                    object::Call call);
+struct TableHeader {
+  std::string row;       ///< the first row that is not empty, without its end and without a byte order mark
+  bool cr_ends = false;  ///< it ends with '\r' alone
+};
 
-/// `header` is the result of ReadTableHeader. Empty lines are not records. A row with another number of fields than the
+/// Reads the first row. If the table has no header, `row` has the numbers of its fields, as a header would name them.
+/// REQUIRES: the layout is kCsv or kTsv. Blocks.
+/// Errors: kUnsupported if the row is longer than 16 KiB; those of ReadRange and of decoders.
+Result<TableHeader> ReadTableHeader(const DataObject& object, const DataFormat& format, object::Call call);
+
+/// `header` is the row of ReadTableHeader. Of equal names, those behind the first get a number, as in pandas: "text",
+/// "text.1". Empty lines are not records. A row with another number of fields than the
 /// header becomes an object without fields, which is a broken record.
 /// Errors of the splitter and of ToLines: kCorrupt, naming the line, if a quotation mark is not closed within
 /// kMaxRecordBytes.

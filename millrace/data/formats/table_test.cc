@@ -48,6 +48,32 @@ TEST(Table, EndsOfLinesAndByteOrderMarksAreNoPartOfFields) {
   EXPECT_EQ(Read("a\n\"\"\n", "csv"), "{\"a\":\"\"}\n") << "an empty field is not an empty line";
 }
 
+TEST(Table, RowsMayEndInCarriageReturns) {
+  const std::string want = "{\"a\":\"1\",\"b\":\"x\"}\n{\"a\":\"2\",\"b\":\"y\\n\\rz\"}\n";
+  EXPECT_EQ(Read("a,b\r1,x\r\r2,\"y\n\rz\"\r", "csv"), want);
+  EXPECT_EQ(Read("\"a\",b\r1,x\r2,\"y\n\rz\"", "csv"), want);
+  EXPECT_EQ(Read("a\tb\r1\tx\r", "tsv"), "{\"a\":\"1\",\"b\":\"x\"}\n");
+  EXPECT_EQ(Read("1,x\r2,y\r", "csv+no_header"), "{\"0\":\"1\",\"1\":\"x\"}\n{\"0\":\"2\",\"1\":\"y\"}\n");
+  EXPECT_EQ(Read("a\rb\r\rc", "lines"), "{\"text\":\"a\"}\n{\"text\":\"b\"}\n{\"text\":\"c\"}\n");
+  EXPECT_EQ(Read("a\rb\nc\n", "lines"), "{\"text\":\"a\\rb\"}\n{\"text\":\"c\"}\n");
+  EXPECT_EQ(Read("a,b\n1,x\ry\n", "csv"), "{\"a\":\"1\",\"b\":\"x\\ry\"}\n") << "the first row says how rows end";
+}
+
+TEST(Table, TheDelimiterOfCsvCanBeChosen) {
+  const std::string want = "{\"a\":\"1,5\",\"b\":\"x;y\"}\n";
+  EXPECT_EQ(Read("a;b\n1,5;\"x;y\"\n", "csv+delimiter=;"), want);
+  EXPECT_EQ(Read("a\tb\n1,5\t\"x;y\"\n", "csv+delimiter=tab"), want);
+  EXPECT_EQ(Read("a:b\n1,5:\"x;y\"\n", "csv+delimiter=colon"), want);
+  for (const char* wrong :
+       {"csv+delimiter=", "csv+delimiter=;;", "csv+delimiter=\"", "csv+delimiter=é", "tsv+delimiter=;", "jsonl+cr"}) {
+    EXPECT_EQ(FormatOf(wrong, "a").error().code(), Code::kInvalidArgument) << wrong;
+  }
+}
+
+TEST(Table, OfEqualNamesTheFirstStays) {
+  EXPECT_EQ(Read("a,a,a.1,a\n1,2,3,4\n", "csv"), "{\"a\":\"1\",\"a.2\":\"2\",\"a.1\":\"3\",\"a.3\":\"4\"}\n");
+}
+
 TEST(Table, NamesOfFieldsMayBeQuotedOrNumbers) {
   EXPECT_EQ(Read("\"a \"\"b\"\"\n\",c\n1,2\n", "csv"), "{\"a \\\"b\\\"\\n\":\"1\",\"c\":\"2\"}\n");
   EXPECT_EQ(Read("gj04\t1\t\tOur friends\ngj04\t0\t*\tOne\n", "tsv+no_header"),
@@ -66,6 +92,8 @@ TEST(Table, FormatsHaveNames) {
   EXPECT_EQ(name("", "a.csv.gz"), "csv+gzip");
   EXPECT_EQ(name("tsv+quotes+no_header", "a.csv.zst"), "tsv+zstd+quotes+no_header");
   EXPECT_EQ(name("+no_header", "a.tsv"), "tsv+no_header");
+  EXPECT_EQ(name("csv+delimiter=tab+cr", "a"), "csv+cr+delimiter=tab");
+  EXPECT_EQ(name("csv+delimiter=|", "a.csv.gz"), "csv+gzip+delimiter=|");
   EXPECT_EQ(name("csv+quotes", "a"), "invalid_argument");
   EXPECT_EQ(name("jsonl+no_header", "a"), "invalid_argument");
   EXPECT_EQ(name("csv+noheader", "a"), "invalid_argument");
