@@ -24,6 +24,7 @@ struct DataObject {
   /// and EOS that they are to have. 0: its records are text.
   int token_bytes = 0;
   std::shared_ptr<const object::ObjectInfo> table = nullptr;  ///< with token_bytes: the .idx beside the object
+  std::string declared_format;  ///< what the README of its folder says of its format, for FormatOf; empty: nothing
 };
 
 /// Reads `into.size()` bytes at `offset`. Blocks.

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "millrace/base/config.h"
@@ -55,9 +56,43 @@ Status ParseDataFiles(const Node& files, HubConfig& config) {
   return {};
 }
 
+/// Sets the format that an option for load_dataset asks for.
+Status ParseLoaderOption(const std::string& key, const Node& value, HubConfig& config) {
+  // Others describe the data, or say how load_dataset is to keep them.
+  constexpr std::array<std::string_view, 9> kWithoutEffect = {"config_name", "default",   "data_dir",
+                                                              "data_files",  "features",  "description",
+                                                              "version",     "chunksize", "dataset_info"};
+  if (std::ranges::find(kWithoutEffect, key) != kWithoutEffect.end()) return {};
+  std::string format;
+  if (key == "sep" || key == "delimiter") {
+    const std::string delimiter = MR_TRY(value.String());
+    format = fmt::format("csv+delimiter={}", delimiter == "\t" ? "tab" : delimiter);
+  } else if (key == "field") {
+    format = fmt::format("json:{}", MR_TRY(value.String()));
+  } else if (key == "sample_by" && MR_TRY(value.String()) == "line") {
+    format = "lines";
+  } else if (key == "sample_by" && MR_TRY(value.String()) == "document") {
+    format = "text";
+  } else {
+    config.unsupported = value
+                             .Invalid(fmt::format("the option {} for load_dataset is not supported, and would change "
+                                                  "the records; name the objects and their format instead",
+                                                  key))
+                             .message();
+    return {};
+  }
+  if (!config.format.empty() && config.format != format) {
+    return Fail(
+        value.Invalid(fmt::format("the option {} does not fit the others, which ask for {}", key, config.format)));
+  }
+  config.format = std::move(format);
+  return {};
+}
+
 Result<HubConfig> ParseConfig(const Node& node) {
   HubConfig config;
   if (!node.IsMap() || !node["config_name"]) return Fail(node.Invalid("a configuration needs a config_name"));
+  for (const std::string& key : node.Keys()) MR_TRY(ParseLoaderOption(key, node[key], config));
   config.name = MR_TRY(node["config_name"].String());
   if (node["default"]) config.is_default = MR_TRY(node["default"].Bool());
   if (node["data_dir"]) {
@@ -209,9 +244,8 @@ Result<std::vector<HubConfig>> ParseHubConfigs(std::string_view readme, const st
   return configs;
 }
 
-Result<std::vector<object::ObjectInfo>> ChooseByConfig(const std::vector<HubConfig>& configs,
-                                                       const std::vector<object::ObjectInfo>& listed,
-                                                       std::string_view folder, std::string_view wanted) {
+Result<ChosenSplit> ChooseByConfig(const std::vector<HubConfig>& configs, const std::vector<object::ObjectInfo>& listed,
+                                   std::string_view folder, std::string_view wanted) {
   const std::size_t colon = wanted.find(':');
   const HubConfig* config = Find(configs, wanted.substr(0, colon));
   std::string_view split;
@@ -229,6 +263,7 @@ Result<std::vector<object::ObjectInfo>> ChooseByConfig(const std::vector<HubConf
     return Fail(Code::kInvalidArgument, "the README has the configurations {}; say which, as URL#{}{}",
                 NamesOf(configs), configs[0].name, split.empty() ? "" : fmt::format(":{}", split));
   }
+  if (!config->unsupported.empty()) return Fail(Code::kUnsupported, "{}", config->unsupported);
   const std::string where = fmt::format("{}{}", folder, config->folder);
   Splits splits;
   for (const auto& [name, patterns] : config->splits) {
@@ -239,7 +274,7 @@ Result<std::vector<object::ObjectInfo>> ChooseByConfig(const std::vector<HubConf
   if (split.empty()) split = kDefaultSplit;
   std::vector<std::string_view> names;
   for (auto& [name, objects] : splits) {
-    if (name == split) return std::move(objects);
+    if (name == split) return ChosenSplit{std::move(objects), config};
     names.push_back(name);
   }
   return Fail(Code::kNotFound, "{}; choose one of the configuration \"{}\": {}{}", UnknownName("split", split, names),

@@ -8,6 +8,7 @@
 namespace millrace::data {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::PutText;
@@ -102,6 +103,29 @@ TEST_F(HubConfigSources, SeveralConfigurations) {
             "- config_name: default\n  data_files: {train: [\"de/*\", en/train.jsonl], dev: en/test.jsonl}\n");
   EXPECT_THAT(Resolve("/#train"), ElementsAre("de/0.jsonl", "en/train.jsonl"));
   EXPECT_THAT(Resolve("/#dev"), ElementsAre("en/test.jsonl"));
+}
+
+/// The options of load_dataset decide the format, unless the source has one.
+TEST_F(HubConfigSources, OptionsOfTheLoaderAreFollowedOrNamed) {
+  PutText(*store_, "d/x.csv", "text;n\na;1\n");
+  const auto resolve = [&](const std::string& options, const std::string& format) -> std::string {
+    PutReadme("configs:\n- config_name: default\n  data_files: x.csv\n" + options +
+              "- config_name: other\n  data_files: x.csv\n  skiprows: 3\n");
+    const std::vector<DataSource> sources = {{.url = "s3://bucket/d/", .format = format}};
+    const auto resolved = ResolveSources(connection_, sources);
+    if (!resolved) return resolved.error().ToString();
+    return std::string(resolved->objects[0].content->format());
+  };
+  EXPECT_EQ(resolve("", ""), "csv:text;n");
+  EXPECT_EQ(resolve("  sep: \";\"\n  features: []\n", ""), "csv+delimiter=;:text;n");
+  EXPECT_EQ(resolve("  delimiter: \"\\t\"\n", ""), "csv+delimiter=tab:text;n");
+  EXPECT_EQ(resolve("  sep: \";\"\n", "csv"), "csv:text;n");
+  EXPECT_EQ(resolve("  field: data\n", ""), "json:data");
+  EXPECT_EQ(resolve("  sample_by: line\n", ""), "lines");
+  EXPECT_EQ(resolve("  sample_by: document\n", ""), "text");
+  EXPECT_THAT(resolve("  sample_by: paragraph\n", ""), AllOf(HasSubstr("sample_by"), HasSubstr("README.md:5")));
+  EXPECT_THAT(resolve("  column_names: [a]\n", ""), HasSubstr("column_names"));
+  EXPECT_THAT(resolve("  sep: \";\"\n  field: data\n", ""), HasSubstr("does not fit"));
 }
 
 TEST_F(HubConfigSources, WhatDeclaresNothingChangesNothing) {

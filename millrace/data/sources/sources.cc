@@ -124,10 +124,15 @@ Result<Found> Resolve(const object::Location& at, object::Call call) {
   return Find(*at.store, at.key + "/", "", call);
 }
 
+struct FoundSplit {
+  std::vector<object::ObjectInfo> objects;
+  std::string format;  ///< as HubConfig::format
+};
+
 /// Appends the URLs of objects that hold no records to `left_out`.
-Result<std::vector<object::ObjectInfo>> FindSplit(const object::Location& at, std::string_view split,
-                                                  const std::function<std::string(std::string_view)>& url_of,
-                                                  std::vector<std::string>& left_out, object::Call call) {
+Result<FoundSplit> FindSplit(const object::Location& at, std::string_view split,
+                             const std::function<std::string(std::string_view)>& url_of,
+                             std::vector<std::string>& left_out, object::Call call) {
   Found found = MR_TRY(Resolve(at, call));
   if (found.readme) {
     const std::string key = found.folder + std::string(kReadme);
@@ -136,11 +141,12 @@ Result<std::vector<object::ObjectInfo>> FindSplit(const object::Location& at, st
     if (!configs.empty()) {
       std::ranges::move(found.others, std::back_inserter(found.objects));
       std::ranges::sort(found.objects, {}, &object::ObjectInfo::key);
-      return ChooseByConfig(configs, found.objects, found.folder, split);
+      ChosenSplit chosen = MR_TRY(ChooseByConfig(configs, found.objects, found.folder, split));
+      return FoundSplit{std::move(chosen.objects), chosen.config->format};
     }
   }
   for (const object::ObjectInfo& info : found.others) left_out.push_back(url_of(info.key));
-  return ChooseSplit(std::move(found.objects), found.folder, found.kind, split);
+  return FoundSplit{MR_TRY(ChooseSplit(std::move(found.objects), found.folder, found.kind, split)), ""};
 }
 
 /// Returns the objects at one URL, in the order of their keys.
@@ -157,10 +163,12 @@ Result<std::vector<DataObject>> ObjectsAt(object::Connection& connection, const 
   auto url_of = [&](std::string_view key) { return UrlOfKey(url, key); };
   auto found = FindSplit(location, place.split, url_of, left_out, call);
   if (!found) return Fail(found.error().Context(fmt::format("looking for data at {}", text)));
-  if (found->empty())
+  if (found->objects.empty())
     return Fail(Code::kNotFound, "no data at {}: no object matches; check the URL with `millrace ls`", text);
-  std::ranges::sort(*found, {}, &object::ObjectInfo::key);
-  return PairTokenFiles(location, *std::move(found), url_of, call);
+  std::ranges::sort(found->objects, {}, &object::ObjectInfo::key);
+  std::vector<DataObject> objects = MR_TRY(PairTokenFiles(location, std::move(found->objects), url_of, call));
+  for (DataObject& object : objects) object.declared_format = found->format;
+  return objects;
 }
 
 /// Returns the URLs that a list names, one a line.
@@ -211,7 +219,8 @@ Result<std::vector<DataFormat>> FormatsOf(const DataSource& source, std::span<co
     return [&](std::uint64_t i, std::stop_token stop) -> Status {
       if (objects[i].token_bytes > 0) return {};
       object::Call one{.stop = std::move(stop), .deadline = call.deadline};
-      formats[i] = MR_TRY(FormatOf(source.format, objects[i], std::move(one)));
+      const std::string& declared = source.format.empty() ? objects[i].declared_format : source.format;
+      formats[i] = MR_TRY(FormatOf(declared, objects[i], std::move(one)));
       return {};
     };
   }));
