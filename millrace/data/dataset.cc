@@ -261,7 +261,7 @@ Status Dataset::Rep::MakePlan(const ResolvedSources& resolved, bool counted, con
 
 Status Dataset::Rep::Build(object::Connection& connection, const Logger& log, object::Call call, Progress progress) {
   form = MR_TRY(DocumentForm::Make(options));
-  ResolvedSources resolved = MR_TRY(ResolveSources(connection, options.sources, call, form->fields()));
+  ResolvedSources resolved = MR_TRY(ResolveSources(connection, options.sources, call, form->all_fields()));
   MR_TRY(RequireEnd(resolved, *form, options, *tokenizer));
   WarnOfSpelledTokens(*form, options, *tokenizer, log);
   const bool stored_samples = MR_TRY(HoldStoredSamples(resolved, options));
@@ -328,6 +328,17 @@ std::uint64_t Dataset::samples_per_epoch() const { return rep_->plan->samples();
 std::uint64_t Dataset::tokens_per_epoch() const { return rep_->plan->samples() * rep_->options.sequence_length; }
 std::uint64_t Dataset::records() const { return rep_->plan->records(); }
 std::uint64_t Dataset::broken_records() const { return rep_->broken; }
+
+std::vector<std::pair<std::string, std::uint64_t>> Dataset::broken_by_reason() const {
+  std::vector<std::pair<std::string, std::uint64_t>> reasons;
+  for (std::size_t i = 0; i < kBrokenReasons; ++i) {
+    std::uint64_t records = 0;
+    for (const RecordIndex& index : rep_->indexes) records += index.broken_by_reason()[i];
+    if (records > 0) reasons.emplace_back(BrokenReasonName(static_cast<BrokenReason>(i)), records);
+  }
+  return reasons;
+}
+
 std::uint64_t Dataset::bytes() const { return rep_->bytes; }
 std::uint64_t Dataset::bytes_fetched() const { return rep_->bytes_fetched; }
 std::uint64_t Dataset::truncated_documents() const { return rep_->plan->truncated(); }

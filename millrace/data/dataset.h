@@ -39,11 +39,13 @@ class Dataset final {
   std::uint64_t tokens_per_epoch() const;   ///< samples_per_epoch() · sequence_length
   std::uint64_t records() const;            ///< usable records in this part of the split, each object counted once
   std::uint64_t broken_records() const;     ///< skipped records; `millrace data inspect` names them
-  std::uint64_t bytes() const;              ///< size of all objects
+  /// The same by reason, each with its name (records/broken_reason.h) and more than 0 records.
+  std::vector<std::pair<std::string, std::uint64_t>> broken_by_reason() const;
+  std::uint64_t bytes() const;  ///< size of all objects
   /// Bytes that one pass over all sources fetches from the stores. Columnar formats take less than bytes().
   /// Compressed data whose seek points are far apart take more, because some bytes are read several times.
   std::uint64_t bytes_fetched() const;
-  /// Documents that best_fit cut because they are longer than a row. 0 without best_fit.
+  /// Documents that are cut because they are longer than a row. 0 in mode pad without best_fit, which does not count.
   std::uint64_t truncated_documents() const;
   /// The part that one source contributes.
   struct SourceShare {

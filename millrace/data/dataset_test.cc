@@ -14,6 +14,7 @@ namespace {
 
 using testing::ByteTokenizer;
 using testing::DatasetTest;
+using ::testing::HasSubstr;
 using testing::MakeTexts;
 using testing::PutText;
 using testing::ToJsonl;
@@ -278,6 +279,30 @@ TEST_F(DatasetTest, ALayoutWhoseTokensTheTokenizerLacksIsWarnedOf) {
     ASSERT_TRUE(Dataset::Open(connection_, tokenizer_, options, Logger(lines, LogLevel::kWarning)));
     EXPECT_EQ(lines->text().contains("missing=\"<|im_start|> <|im_end|>\""), layout == "chatml") << lines->text();
   }
+}
+
+/// A prompt that fills the row leaves nothing to learn.
+TEST_F(DatasetTest, RecordsWithoutALabelAreLeftOutAndCounted) {
+  std::string lines, unlabelled;
+  for (int i = 0; i < 200; ++i) unlabelled += DumpJson({{"q", std::string(40, 'q')}, {"a", "x"}}) + "\n";
+  for (int i = 0; i < 3; ++i) lines += DumpJson({{"q", "short"}, {"a", std::string(i == 0 ? 90 : 9, 'a')}}) + "\n";
+  PutText(*store_, "a.jsonl", unlabelled + lines);
+  auto options = Options("s3://corpus/a.jsonl", SequenceMode::kSft, 0);
+  options.template_text = "{q}";
+  options.response_text = "{a}";
+  auto dataset = Open(options).value();
+  EXPECT_EQ(dataset->samples_per_epoch(), 3u);
+  EXPECT_EQ(dataset->truncated_documents(), 1u);
+  EXPECT_EQ(dataset->broken_by_reason(), (std::vector<std::pair<std::string, std::uint64_t>>{{"no_label", 200}}));
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    const RowValues row = ReadRow(*dataset, 0, i);
+    EXPECT_LT(std::ranges::count(row.labels, kIgnoreLabel), 32);
+  }
+  options.sequence_length = 64;
+  EXPECT_EQ(Open(options).value()->samples_per_epoch(), 203u) << "an index is made for one length";
+  PutText(*store_, "a.jsonl", unlabelled);
+  options.sequence_length = 32;
+  EXPECT_THAT(Open(options).error().ToString(), HasSubstr("200 of 200 records have no label"));
 }
 
 /// Each record is in exactly one part. Its content alone decides the part.

@@ -1,9 +1,12 @@
 #include "millrace/data/index_builder.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "millrace/base/hash/digest.h"
@@ -12,10 +15,10 @@
 #include "millrace/base/threads/parallel_for.h"
 #include "millrace/base/threads/sync.h"
 #include "millrace/base/threads/task_scope.h"
+#include "millrace/data/compression/object_beginning.h"
 #include "millrace/data/documents/field_mismatch.h"
 #include "millrace/data/formats/megatron.h"
 #include "millrace/data/hdf5/stored_sample.h"
-#include "millrace/data/compression/object_beginning.h"
 #include "millrace/data/records/content.h"
 #include "millrace/object/blocking.h"
 
@@ -114,13 +117,13 @@ class PartIndexer {
     PartBytes bytes(object, part.offset == 0 ? 0 : part.offset - 1);
     MR_TRY(bytes.ExtendTo(part_end, call));
     std::uint64_t line = 0;
-    if (part.offset > 0) {
-      std::size_t newline = bytes.From(bytes.offset()).find('\n');
-      if (newline == std::string_view::npos) return builder.Finish();  // one line that starts before the part
     if (part.offset == 0) {
       const Status plain = RequireUncompressed(bytes.From(0));
       if (!plain) return Fail(plain.error().Context(object.url));
     }
+    if (part.offset > 0) {
+      std::size_t newline = bytes.From(bytes.offset()).find('\n');
+      if (newline == std::string_view::npos) return builder.Finish();  // one line that starts before the part
       line = bytes.offset() + newline + 1;
     }
     while (line < part_end) {
@@ -134,6 +137,8 @@ class PartIndexer {
     }
     return builder.Finish();
   }
+
+  std::set<std::string, std::less<>> ignored_members() const { return encoder_.ignored_members(); }
 
  private:
   /// Returns the length of the line at `line` with its newline. Nothing if it is too long for a record.
@@ -293,6 +298,11 @@ class Indexing {
       });
       if (!indexed) cancel.request_stop();
     }
+    MutexLock lock(mutex_);
+    if (!ignored_members_.empty()) {
+      log_.Warning("messages have members that no layout reads",
+                   {{"members", fmt::format("{}", fmt::join(ignored_members_, ", "))}});
+    }
     return indexed ? found : indexed;
   }
 
@@ -318,7 +328,7 @@ class Indexing {
     return Finish(build, MR_TRY(build.SetCount(count)), call);
   }
 
-  Status IndexParts(Channel<IndexingPart>& parts, object::Call call) {
+  Status IndexParts(Channel<IndexingPart>& parts, object::Call call) MR_EXCLUDES(mutex_) {
     PartIndexer indexer(options_);
     while (auto part = parts.Pop(call.stop)) {
       const DataObject& object = objects_[part->build->object()];
@@ -333,6 +343,8 @@ class Indexing {
       Report(read);
       MR_TRY(Finish(*part->build, MR_TRY(part->build->Deliver(part->number, std::move(index))), call));
     }
+    MutexLock lock(mutex_);
+    ignored_members_.merge(indexer.ignored_members());
     return {};
   }
 
@@ -353,13 +365,21 @@ class Indexing {
 
   /// Fails if more records are broken than max_broken allows. Names the first few.
   Status CheckBroken() const {
-    std::uint64_t broken = 0, records = 0;
+    std::uint64_t broken = 0, records = 0, unlabelled = 0;
     for (const auto& index : found_) {
       broken += index->broken_count();
       records += index->records();
+      unlabelled += index->broken_by_reason()[static_cast<std::size_t>(BrokenReason::kNoLabel)];
     }
     const std::uint64_t limit = options_.max_broken.value_or(std::max<std::uint64_t>(100, (records + broken) / 1000));
-    if (broken == 0 || (broken <= limit && records > 0) || limit == kAnyNumber) return {};
+    if (broken == 0 || (broken - unlabelled <= limit && records > 0) || limit == kAnyNumber) return {};
+    if (broken == unlabelled) {
+      return Fail(
+          Code::kInvalidArgument,
+          "{} of {} records have no label: no answer begins within a row, or all have the weight 0. Make rows longer "
+          "(sequence_length), or mend the weights",
+          FormatCount(broken), FormatCount(broken));
+    }
     const std::string allowed =
         records == 0 ? "which leaves none" : fmt::format("and {} are allowed", FormatCount(limit));
     if (const auto mismatch = MR_TRY(FindMismatch())) {
@@ -419,6 +439,8 @@ class Indexing {
   const object::Call call_;
   std::uint64_t to_read_ = 0;  ///< constant once parts are found
   std::atomic<std::uint64_t> read_ = 0;
+  Mutex mutex_;
+  std::set<std::string, std::less<>> ignored_members_ MR_GUARDED_BY(mutex_);
   std::vector<std::optional<RecordIndex>> found_;  ///< each element is written by one thread at a time
 };
 

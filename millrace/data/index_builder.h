@@ -27,7 +27,7 @@ struct IndexOptions {
   std::string cache_url;                            ///< empty: beside the data
   bool hashes = false;                              ///< store RecordExtent::hash
   /// Unusable records of all objects together before it is an error. Nothing: 100, or a thousandth of all if that is
-  /// more.
+  /// more. Those without a label do not count, unless no usable records are left.
   std::optional<std::uint64_t> max_broken;
   int threads = 2;  ///< threads that tokenize; as many more wait for the store
   /// Called on any thread with the bytes of the objects without an index that have been read so far, and with all of

@@ -318,13 +318,20 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         return self._dataset.broken_records
 
     @property
+    def broken_by_reason(self) -> Dict[str, int]:
+        """The same number by reason, such as ``{"not_json": 2}``. ``no_label`` counts the records of mode ``sft`` of
+        which no answer begins within a sample."""
+        return self._dataset.broken_by_reason
+
+    @property
     def source_shares(self) -> List[SourceShare]:
         """For each source, in their order: its samples in one pass, and its samples in an epoch."""
         return [SourceShare(*share) for share in self._dataset.source_shares]
 
     @property
     def truncated_documents(self) -> int:
-        """With ``best_fit``: the number of documents that are cut because they are longer than a sample."""
+        """The number of documents that are cut because they are longer than a sample. Always 0 in mode ``pad`` without
+        ``best_fit``, which does not count them."""
         return self._dataset.truncated_documents
 
     @property

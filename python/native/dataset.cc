@@ -308,6 +308,14 @@ void AddDataset(py::module_& module) {
       .def_property_readonly("records", [](const DatasetHandle& self) { return self->dataset->records(); })
       .def_property_readonly("broken_records",
                              [](const DatasetHandle& self) { return self->dataset->broken_records(); })
+      .def_property_readonly("broken_by_reason",
+                             [](const DatasetHandle& self) {
+                               py::dict reasons;
+                               for (const auto& [name, records] : self->dataset->broken_by_reason()) {
+                                 reasons[py::str(name)] = records;
+                               }
+                               return reasons;
+                             })
       .def_property_readonly("truncated_documents",
                              [](const DatasetHandle& self) { return self->dataset->truncated_documents(); })
       .def_property_readonly("source_shares",

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -84,7 +85,7 @@ Result<Indexed> LoadIndexes(const Context& context, const DataRequest& request,
   auto form = MR_TRY(data::DocumentForm::Make(request.options));
   object::Call call{.stop = context.stop};
   IndexingLine line(context);
-  Indexed result{.sources = MR_TRY(data::ResolveSources(*connection, request.options.sources, call, form.fields())),
+  Indexed result{.sources = MR_TRY(data::ResolveSources(*connection, request.options.sources, call, form.all_fields())),
                  .form = form,
                  .counts_tokens = tokenizer != nullptr};
   result.indexes = MR_TRY(data::LoadOrBuildIndexes(*connection, result.sources.objects,
@@ -299,10 +300,12 @@ Result<int> Plan(const Context& context, const PlanFlags& flags) {
   std::uint64_t steps = request.steps.value_or(
       static_cast<std::uint64_t>(std::ceil(request.epochs.value_or(1.0) * static_cast<double>(steps_per_epoch))));
   std::uint64_t batch_tokens = static_cast<std::uint64_t>(request.global_batch) * request.options.sequence_length;
+  const auto broken = dataset.broken_by_reason();
   if (context.globals.json) {
     PrintJsonLine({{"event", "plan"},
                    {"records", dataset.records()},
                    {"broken", dataset.broken_records()},
+                   {"skipped", Json(std::map<std::string, std::uint64_t>(broken.begin(), broken.end()))},
                    {"bytes", dataset.bytes()},
                    {"bytes_fetched", dataset.bytes_fetched()},
                    {"samples_per_epoch", dataset.samples_per_epoch()},
@@ -317,6 +320,10 @@ Result<int> Plan(const Context& context, const PlanFlags& flags) {
   }
   Print("records      {} ({}; {} broken)\n", FormatCount(dataset.records()), FormatBytes(dataset.bytes()),
         FormatCount(dataset.broken_records()));
+  for (const auto& [reason, records] : broken) {
+    Print("skipped      {} {}{}\n", FormatCount(records), reason,
+          reason == "no_label" ? ": no answer begins within a row" : "");
+  }
   if (dataset.bytes_fetched() >= 2 * dataset.bytes()) {
     Print("fetched      {} in a pass: compressed data are read again and again, see the warnings\n",
           FormatBytes(dataset.bytes_fetched()));

@@ -283,7 +283,7 @@ class JobChecker {
 
   Result<std::string> LookAtData(const std::vector<data::DataSource>& sources) {
     const auto form = MR_TRY(data::DocumentForm::Make(spec_.data.dataset));
-    const auto resolved = MR_TRY(data::ResolveSources(*connection_, sources, NewCall(), form.fields()));
+    const auto resolved = MR_TRY(data::ResolveSources(*connection_, sources, NewCall(), form.all_fields()));
     std::uint64_t bytes = 0;
     for (const data::DataObject& object : resolved.objects) bytes += object.info.size;
     // The rights to list and to read are separate.

@@ -1,6 +1,8 @@
 #include "millrace/data/documents/chat.h"
 
 #include <algorithm>
+#include <array>
+#include <deque>
 #include <string>
 #include <utility>
 
@@ -38,6 +40,64 @@ bool FindText(simdjson::dom::object fields, std::string_view name, std::string_v
   return FindLast(fields, name, value) && value.get(text) == simdjson::SUCCESS;
 }
 
+/// A member that says something that no layout writes.
+struct UnrenderedMember {
+  std::string_view name;
+  BrokenReason reason;
+};
+
+constexpr std::array<UnrenderedMember, 8> kOfRecords = {{{"tools", BrokenReason::kUnrenderedTools},
+                                                         {"functions", BrokenReason::kUnrenderedFunctions},
+                                                         {"image", BrokenReason::kUnrenderedImage},
+                                                         {"images", BrokenReason::kUnrenderedImage},
+                                                         {"audio", BrokenReason::kUnrenderedAudio},
+                                                         {"audios", BrokenReason::kUnrenderedAudio},
+                                                         {"video", BrokenReason::kUnrenderedVideo},
+                                                         {"videos", BrokenReason::kUnrenderedVideo}}};
+constexpr std::array<UnrenderedMember, 6> kOfMessages = {
+    {{"tool_calls", BrokenReason::kUnrenderedToolCalls},
+     {"function_call", BrokenReason::kUnrenderedFunctionCall},
+     {"reasoning_content", BrokenReason::kUnrenderedReasoningContent},
+     {"reasoning", BrokenReason::kUnrenderedReasoning},
+     {"thinking", BrokenReason::kUnrenderedThinking},
+     {"name", BrokenReason::kUnrenderedName}}};
+/// What the type of a part of a content begins with.
+constexpr std::array<UnrenderedMember, 6> kPartTypes = {{{"image", BrokenReason::kUnrenderedImage},
+                                                         {"input_image", BrokenReason::kUnrenderedImage},
+                                                         {"audio", BrokenReason::kUnrenderedAudio},
+                                                         {"input_audio", BrokenReason::kUnrenderedAudio},
+                                                         {"video", BrokenReason::kUnrenderedVideo},
+                                                         {"input_video", BrokenReason::kUnrenderedVideo}}};
+/// The members of a message that are read. The last one only refers to a call that is refused.
+constexpr std::array<std::string_view, 7> kRead = {"role",   "content", "from",        "value",
+                                                   "weight", "train",   "tool_call_id"};
+constexpr std::size_t kMaxIgnored = 20;  // names in a message to the user
+
+/// Returns true for null, and for a text, list or object without content. Columns of a table have such values in rows
+/// that lack the member.
+bool IsEmpty(simdjson::dom::element value) {
+  std::string_view text;
+  simdjson::dom::array list;
+  simdjson::dom::object members;
+  if (!value.get(text)) return text.empty() || text == "[]";
+  if (!value.get(list)) return list.size() == 0;
+  if (!value.get(members)) return members.size() == 0;
+  return value.is_null();
+}
+
+/// Returns whether an answer with these members is trained, or why they are no weight.
+std::expected<bool, BrokenReason> IsTrained(simdjson::dom::object fields) {
+  simdjson::dom::element value;
+  bool trained = true;
+  if (FindLast(fields, "train", value) && !value.is_null() && value.get(trained)) {
+    return std::unexpected(BrokenReason::kBadWeight);
+  }
+  if (!FindLast(fields, "weight", value) || value.is_null()) return trained;
+  double weight = 0;
+  if (value.get(weight) || (weight != 0 && weight != 1)) return std::unexpected(BrokenReason::kBadWeight);
+  return trained && weight == 1;
+}
+
 /// Returns true if the roles are user, assistant, user, assistant and so on.
 bool Alternates(std::span<const Message> messages) {
   for (std::size_t i = 0; i < messages.size(); ++i) {
@@ -55,56 +115,118 @@ std::string_view StripSpace(std::string_view text) {
 }
 
 struct ConversationParser::Rep {
+  void Clear() {
+    messages.clear();
+    others.clear();
+    joined.clear();
+    masked = false;
+  }
   /// Appends the messages of a list, whose answers are trained if `trained`.
-  static std::optional<BrokenReason> AppendTurns(simdjson::dom::element list, bool trained,
-                                                 std::vector<Message>& messages) {
+  std::optional<BrokenReason> AppendTurns(simdjson::dom::element list, bool trained, std::vector<Message>& into) {
     simdjson::dom::array turns;
     if (list.get(turns)) return BrokenReason::kNotChat;
     for (simdjson::dom::element turn : turns) {
-      std::string_view role, content;
       simdjson::dom::object fields;
       if (turn.get(fields)) return BrokenReason::kNotChat;
-      const bool plain = FindText(fields, "role", role) && FindText(fields, "content", content);
-      const bool shared = !plain && FindText(fields, "from", role) && FindText(fields, "value", content);
-      if (!plain && !shared) return BrokenReason::kNotChat;
+      if (auto broken = CheckMembers(fields)) return broken;
+      std::string_view role;
+      const bool plain = FindText(fields, "role", role);
+      if (!plain && !FindText(fields, "from", role)) return BrokenReason::kNotChat;
+      const auto content = ContentOf(fields, plain ? "content" : "value");
+      if (!content) return content.error();
+      const auto weighed = IsTrained(fields);
+      if (!weighed) return weighed.error();
       role = RoleOf(role);
-      messages.push_back({role, content, trained && role == kAssistant});
+      masked |= role == kAssistant && !*weighed;
+      into.push_back({role, *content, trained && role == kAssistant && *weighed});
+    }
+    return std::nullopt;
+  }
+  std::optional<BrokenReason> CheckMembers(simdjson::dom::object fields) {
+    for (const auto member : fields) {
+      const auto* unrendered = std::ranges::find(kOfMessages, member.key, &UnrenderedMember::name);
+      const bool refused = unrendered != kOfMessages.end();
+      if (!refused && std::ranges::find(kRead, member.key) != kRead.end()) continue;
+      if (IsEmpty(member.value)) continue;
+      if (refused) return unrendered->reason;
+      if (ignored.size() < kMaxIgnored) ignored.emplace(member.key);
+    }
+    return std::nullopt;
+  }
+  /// Returns the text of a message.
+  std::expected<std::string_view, BrokenReason> ContentOf(simdjson::dom::object fields, std::string_view name) {
+    std::string_view text;
+    simdjson::dom::element value;
+    simdjson::dom::array parts;
+    if (FindText(fields, name, text)) return text;
+    if (!FindLast(fields, name, value) || value.get(parts)) return std::unexpected(BrokenReason::kNotChat);
+    std::string& whole = joined.emplace_back();
+    for (simdjson::dom::element part : parts) {
+      simdjson::dom::object members;
+      std::string_view type;
+      if (part.get(members) || !FindText(members, "type", type)) return std::unexpected(BrokenReason::kNotChat);
+      if (type != "text") {
+        const auto* known =
+            std::ranges::find_if(kPartTypes, [&](const UnrenderedMember& one) { return type.starts_with(one.name); });
+        return std::unexpected(known == kPartTypes.end() ? BrokenReason::kUnrenderedPart : known->reason);
+      }
+      if (!FindText(members, "text", text)) return std::unexpected(BrokenReason::kNotChat);
+      whole += text;
+    }
+    return whole;
+  }
+  static std::optional<BrokenReason> CheckRecord(simdjson::dom::object record) {
+    simdjson::dom::element value;
+    for (const auto& [name, reason] : kOfRecords) {
+      if (FindLast(record, name, value) && !IsEmpty(value)) return reason;
     }
     return std::nullopt;
   }
   /// Returns why nothing can be learnt of the messages.
-  static std::optional<BrokenReason> Check(std::span<const Message> messages) {
-    if (messages.empty()) return BrokenReason::kEmpty;
-    if (std::ranges::none_of(messages, [](const Message& m) { return m.trained && !m.content.empty(); })) {
-      return BrokenReason::kNotChat;
+  std::optional<BrokenReason> Check(std::span<const Message> all) const {
+    if (all.empty()) return BrokenReason::kEmpty;
+    if (std::ranges::none_of(all, [](const Message& m) { return m.trained && !m.content.empty(); })) {
+      return masked ? BrokenReason::kNoLabel : BrokenReason::kNotChat;
     }
     return std::nullopt;
   }
 
   JsonRecordParser json;
   std::vector<Message> messages, others;
+  std::deque<std::string> joined;  ///< contents that were lists of parts
+  bool masked = false;             ///< an answer of the record has the weight 0
+  std::set<std::string, std::less<>> ignored;
 };
 
 ConversationParser::ConversationParser() : rep_(new Rep) {}
 ConversationParser::~ConversationParser() = default;
+
+const std::set<std::string, std::less<>>& ConversationParser::ignored_members() const { return rep_->ignored; }
+
+std::vector<std::string> ConversationParser::OtherMembers() {
+  std::vector<std::string> names;
+  for (const UnrenderedMember& member : kOfRecords) names.emplace_back(member.name);
+  return names;
+}
 
 std::expected<std::span<const Message>, BrokenReason> ConversationParser::Parse(std::string_view record) {
   auto parsed = rep_->json.Parse(record);
   if (!parsed) return std::unexpected(parsed.error());
   const simdjson::dom::object object = *parsed;
   std::vector<Message>& messages = rep_->messages;
-  messages.clear();
+  rep_->Clear();
   simdjson::dom::element list, completion;
-  std::optional<BrokenReason> broken;
+  std::optional<BrokenReason> broken = Rep::CheckRecord(object);
+  if (broken) return std::unexpected(*broken);
   if (FindLast(object, "messages", list) || FindLast(object, "conversations", list)) {
-    broken = Rep::AppendTurns(list, true, messages);
+    broken = rep_->AppendTurns(list, true, messages);
   } else if (FindLast(object, "prompt", list) && FindLast(object, "completion", completion)) {
-    broken = Rep::AppendTurns(list, false, messages);
-    if (!broken) broken = Rep::AppendTurns(completion, true, messages);
+    broken = rep_->AppendTurns(list, false, messages);
+    if (!broken) broken = rep_->AppendTurns(completion, true, messages);
   } else {
     broken = BrokenReason::kMissingField;
   }
-  if (!broken) broken = Rep::Check(messages);
+  if (!broken) broken = rep_->Check(messages);
   if (broken) return std::unexpected(*broken);
   return messages;
 }
@@ -116,13 +238,14 @@ std::expected<ConversationPair, BrokenReason> ConversationParser::ParsePair(std:
   simdjson::dom::element prompt;
   simdjson::dom::array turns;
   const bool has_prompt = FindLast(object, "prompt", prompt) && !prompt.get(turns);
+  rep_->Clear();
+  if (auto broken = Rep::CheckRecord(object)) return std::unexpected(*broken);
   for (const auto& [name, messages] : {std::pair{"chosen", &rep_->messages}, {"rejected", &rep_->others}}) {
-    messages->clear();
     simdjson::dom::element list;
     if (!FindLast(object, name, list)) return std::unexpected(BrokenReason::kMissingField);
     std::optional<BrokenReason> broken;
-    if (has_prompt) broken = Rep::AppendTurns(prompt, false, *messages);
-    if (!broken) broken = Rep::AppendTurns(list, true, *messages);
+    if (has_prompt) broken = rep_->AppendTurns(prompt, false, *messages);
+    if (!broken) broken = rep_->AppendTurns(list, true, *messages);
     if (broken) return std::unexpected(*broken);
   }
   std::vector<Message>&chosen = rep_->messages, &rejected = rep_->others;
@@ -131,7 +254,7 @@ std::expected<ConversationPair, BrokenReason> ConversationParser::ParsePair(std:
     chosen[i].trained = rejected[i].trained = false;
   }
   for (const std::vector<Message>* messages : {&chosen, &rejected}) {
-    if (auto broken = Rep::Check(*messages)) return std::unexpected(*broken);
+    if (auto broken = rep_->Check(*messages)) return std::unexpected(*broken);
   }
   return ConversationPair{chosen, rejected};
 }

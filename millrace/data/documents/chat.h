@@ -3,9 +3,12 @@
 
 #include <array>
 #include <expected>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -27,7 +30,10 @@ struct ConversationPair {
 };
 
 /// Reads the conversations of a record: lists of {role, content} or {from, value}. Other names of roles ("human",
-/// "gpt") become those of Message. Keeps its buffers. One thread.
+/// "gpt") become those of Message. A content is a text, or a list of parts of type "text", which are joined. With a
+/// "weight" of 0, or "train": false, an answer is not trained. A record with a member that no layout writes, such as
+/// "tools" or a message's "tool_calls", is broken by the reason that has the member's name, unless its value is empty.
+/// Keeps its buffers. One thread.
 class ConversationParser {
  public:
   ConversationParser();
@@ -38,6 +44,11 @@ class ConversationParser {
   /// Returns the conversations of the lists "chosen" and "rejected", both behind the list "prompt" if there is one.
   /// Valid until the next call.
   std::expected<ConversationPair, BrokenReason> ParsePair(std::string_view record);
+  /// Returns the names of members of messages that were not empty and not read so far, at most 20.
+  const std::set<std::string, std::less<>>& ignored_members() const;
+
+  /// The members of a record beside its lists of messages that Parse and ParsePair look at.
+  static std::vector<std::string> OtherMembers();
 
  private:
   struct Rep;

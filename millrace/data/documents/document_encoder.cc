@@ -189,7 +189,8 @@ Result<DocumentForm> DocumentForm::Make(const DatasetOptions& options) {
   }
   DocumentForm form;
   form.layout_ = *layout;
-  form.identity_ = fmt::format("sft:{}", options.layout);
+  form.most_tokens_ = static_cast<std::size_t>(options.sequence_length) + 1;
+  form.identity_ = fmt::format("sft:{}:{}", options.layout, form.most_tokens_);
   if (*layout == Layout::kResponse) {
     MR_TRY(form.AddTemplates({options.template_text, options.response_text}));
   } else if (*layout == Layout::kAlpaca) {
@@ -201,6 +202,14 @@ Result<DocumentForm> DocumentForm::Make(const DatasetOptions& options) {
     form.fields_ = {"messages", "conversations", "prompt", "completion"};
   }
   return form;
+}
+
+std::vector<std::string> DocumentForm::all_fields() const {
+  std::vector<std::string> fields = fields_;
+  if (layout_ >= Layout::kLlama2 && layout_ <= Layout::kGemma) {
+    std::ranges::copy(ConversationParser::OtherMembers(), std::back_inserter(fields));
+  }
+  return fields;
 }
 
 Status DocumentForm::SetMarkers(const DatasetOptions& options) {
@@ -355,6 +364,12 @@ struct DocumentEncoder::Rep {
     return pair ? Converse(chosen ? pair->chosen : pair->rejected) : pair.error();
   }
 
+  /// Returns true if a row that begins with the document has a label. Its first token is none.
+  bool HasLabel(const EncodedDocument& document) const {
+    return std::ranges::any_of(document.trained,
+                               [&](TokenRange range) { return range.begin < form.most_tokens_ && range.end > 1; });
+  }
+
   static void Cut(EncodedDocument& document, std::size_t most) {
     if (document.ids.size() <= most) return;
     document.ids.resize(most);
@@ -401,6 +416,11 @@ DocumentEncoder::~DocumentEncoder() = default;
 
 std::string_view DocumentEncoder::content() const { return rep_->content; }
 
+std::set<std::string, std::less<>> DocumentEncoder::ignored_members() const {
+  if (!rep_->conversations) return {};
+  return rep_->conversations->ignored_members();
+}
+
 Result<std::optional<BrokenReason>> DocumentEncoder::Encode(std::string_view record, std::size_t wanted,
                                                             EncodedDocument& document, StageTrace* trace) {
   if (rep_->form.layout_ == Rep::Layout::kText) return rep_->EncodeText(record, wanted, document, trace);
@@ -411,7 +431,9 @@ Result<std::optional<BrokenReason>> DocumentEncoder::Encode(std::string_view rec
     ScopedStage parsing(trace, LoadStage::kParse);
     if (auto broken = rep_->Write(record)) return broken;
   }
-  return rep_->EncodeScript(record, wanted, document);
+  if (auto broken = MR_TRY(rep_->EncodeScript(record, wanted, document))) return broken;
+  if (rep_->tokenizer && wanted >= rep_->form.most_tokens_ && !rep_->HasLabel(document)) return BrokenReason::kNoLabel;
+  return std::nullopt;
 }
 
 }  // namespace millrace::data

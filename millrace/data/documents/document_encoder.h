@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -57,6 +59,8 @@ class DocumentForm {
   const std::string& identity() const { return identity_; }
   /// Returns the fields of a record that the form reads.
   const std::vector<std::string>& fields() const { return fields_; }
+  /// Returns these and the fields that make a record unusable if they are there.
+  std::vector<std::string> all_fields() const;
   /// Returns how many of BOS and EOS every document has around its text. An index does not count these.
   std::uint32_t added_tokens(const tokenizer::Tokenizer& tokenizer) const;
   /// Returns whether the tokenizer's eos() ends a document or an answer. Some layouts of chats have a mark of their
@@ -74,11 +78,12 @@ class DocumentForm {
   Status SetMarkers(const DatasetOptions& options);
 
   Layout layout_ = Layout::kText;
+  bool keeps_empty_ = false;
   bool pairs_ = false;  ///< a document has two answers to one prompt, for the objective dpo
-  /// The most tokens of each answer with its prompt, if pairs share rows: an index then counts them as they are cut.
+  /// Pairs that share rows: the most tokens of each answer with its prompt, because an index counts them as they are
+  /// cut. Else in mode sft: the most tokens of a document in a row, which must have a label.
   std::size_t most_tokens_ = static_cast<std::size_t>(-1);
   /// kText and kTurns: the text; kResponse: prompt, answer and, of a pair, the other answer; kAlpaca: input, prompt
-  bool keeps_empty_ = false;
   /// with it, prompt without, answer.
   std::vector<RecordTemplate> templates_;
   TurnMarkers markers_;                   ///< kTurns
@@ -97,8 +102,9 @@ class DocumentEncoder {
   ~DocumentEncoder();
 
   /// Replaces `document` by the document of `record`, which has no newline at its end. Returns the reason if the record
-  /// is broken, which depends on its bytes and the form alone. Beyond its first `wanted` tokens the document may be cut
-  /// anywhere; of a pair of answers, each of the two documents. Errors: those of the tokenizer.
+  /// is broken, which depends on its bytes and the form, and for kNoLabel on the tokenizer. Beyond its first `wanted`
+  /// tokens the document may be cut anywhere; of a pair of answers, each of the two documents. Errors: those of the
+  /// tokenizer.
   Result<std::optional<BrokenReason>> Encode(std::string_view record, std::size_t wanted, EncodedDocument& document,
                                              StageTrace* trace = nullptr);
   Result<std::optional<BrokenReason>> Encode(std::string_view record, EncodedDocument& document) {
@@ -109,6 +115,8 @@ class DocumentEncoder {
   /// the text around it depends on the tokenizer, and in classification. Valid until the next call, and as long as the
   /// record.
   std::string_view content() const;
+  /// Returns the names of members of messages that were not read so far, as ConversationParser::ignored_members.
+  std::set<std::string, std::less<>> ignored_members() const;
 
  private:
   struct Rep;

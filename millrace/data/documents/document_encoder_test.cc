@@ -1,5 +1,6 @@
 #include "millrace/data/documents/document_encoder.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -12,6 +13,10 @@
 
 namespace millrace::data {
 namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::Not;
 
 /// A tokenizer with one token for each byte, and the special tokens of chat models.
 class ChatTokenizer final : public testing::ByteTokenizer {
@@ -59,7 +64,9 @@ std::string Document(const DocumentForm& form, std::string_view record) {
   DocumentEncoder encoder(form, &tokenizer), judge(form, nullptr);
   EncodedDocument document, nothing;
   auto broken = encoder.Encode(record, document).value();
-  EXPECT_EQ(judge.Encode(record, nothing).value(), broken) << "the verdict does not depend on the tokenizer";
+  if (broken != BrokenReason::kNoLabel) {
+    EXPECT_EQ(judge.Encode(record, nothing).value(), broken) << "the verdict does not depend on the tokenizer";
+  }
   EXPECT_TRUE(nothing.ids.empty());
   if (broken) return std::string(BrokenReasonName(*broken));
   for (std::size_t i = 0; i < document.trained.size(); ++i) {
@@ -196,6 +203,83 @@ TEST(DocumentEncoder, APairThatSharesARowIsCutToItsHalves) {
   EXPECT_EQ(Document(form(6, false), kPair), "<s>Q:« yes</s>»<s>Q:« no</s>»") << "the reader cuts it";
   EXPECT_NE(form(12, true).identity(), form(16, true).identity());
   EXPECT_EQ(form(12, false).identity(), form(16, false).identity());
+}
+
+/// Returns a record of one question, and an answer with more members.
+std::string Answered(std::string_view members, std::string_view of_record = "") {
+  return fmt::format(R"({{{}"messages":[{{"role":"user","content":"q"}},{{"role":"assistant","content":"a"{}}}]}})",
+                     of_record, members);
+}
+
+TEST(DocumentEncoder, MembersThatNoLayoutWritesAreNamed) {
+  const auto form = Sft("chatml");
+  const std::pair<std::string_view, std::string_view> cases[] = {
+      {R"(,"tool_calls":[{"type":"function"}])", "unrendered_tool_calls"},
+      {R"(,"function_call":{"name":"f"})", "unrendered_function_call"},
+      {R"(,"reasoning_content":"because")", "unrendered_reasoning_content"},
+      {R"(,"reasoning":"because")", "unrendered_reasoning"},
+      {R"(,"thinking":"because")", "unrendered_thinking"},
+      {R"(,"name":"Ann")", "unrendered_name"},
+      {R"(,"content":[{"type":"image_url","image_url":{}}])", "unrendered_image"},
+      {R"(,"content":[{"type":"input_audio"}])", "unrendered_audio"},
+      {R"(,"content":[{"type":"video"}])", "unrendered_video"},
+      {R"(,"content":[{"type":"refusal"}])", "unrendered_content_part"},
+      {R"(,"weight":0.5)", "bad_weight"},
+      {R"(,"weight":"1")", "bad_weight"},
+      {R"(,"train":1)", "bad_weight"},
+  };
+  for (const auto& [members, reason] : cases) EXPECT_EQ(Document(form, Answered(members)), reason) << members;
+  EXPECT_EQ(Document(form, Answered("", R"("tools":[{"type":"function"}],)")), "unrendered_tools");
+  EXPECT_EQ(Document(form, Answered("", R"("functions":"[{}]",)")), "unrendered_functions");
+  EXPECT_EQ(Document(form, Answered("", R"("images":["a.png"],)")), "unrendered_image");
+
+  // Columns of a table have empty values where a record lacks the member.
+  const std::string empty =
+      Answered(R"(,"tool_calls":null,"name":"","reasoning":null)", R"("tools":[],"images":null,)");
+  EXPECT_EQ(Document(form, empty), Document(form, Answered("")));
+  EXPECT_THAT(form.fields(), Not(Contains("tools")));
+  EXPECT_THAT(form.all_fields(), Contains("tools")) << "else the column of a table would not be read";
+}
+
+TEST(DocumentEncoder, OtherMembersOfMessagesAreToldOf) {
+  const auto form = Sft("chatml");
+  DocumentEncoder encoder(form, nullptr);
+  EncodedDocument document;
+  ASSERT_FALSE(encoder.Encode(Answered(R"(,"lang":"en","id":7,"note":null,"weight":1)"), document).value());
+  EXPECT_THAT(encoder.ignored_members(), ElementsAre("id", "lang"));
+}
+
+TEST(DocumentEncoder, PartsOfAContentAreJoined) {
+  EXPECT_EQ(Document(Sft("zephyr"), R"({"messages":[{"role":"user","content":[{"type":"text","text":"a"},)"
+                                    R"({"type":"text","text":"b"}]},{"role":"assistant","content":"c"}]})"),
+            "<|user|>\nab</s>\n<|assistant|>\n«c</s>»\n");
+}
+
+TEST(DocumentEncoder, AWeightOfZeroIsNotLearnt) {
+  const auto form = Sft("zephyr");
+  const auto record = [](std::string_view first, std::string_view second) {
+    return fmt::format(R"({{"messages":[{{"role":"user","content":"q"}},{{"role":"assistant","content":"a"{}}},)"
+                       R"({{"role":"user","content":"r"}},{{"role":"assistant","content":"b"{}}}]}})",
+                       first, second);
+  };
+  constexpr std::string_view kSecond =
+      "<|user|>\nq</s>\n<|assistant|>\na</s>\n<|user|>\nr</s>\n<|assistant|>\n«b</s>»\n";
+  EXPECT_EQ(Document(form, record(R"(,"weight":0)", R"(,"weight":1)")), kSecond);
+  EXPECT_EQ(Document(form, record(R"(,"weight":0.0)", R"(,"weight":null)")), kSecond);
+  EXPECT_EQ(Document(form, record(R"(,"train":false)", R"(,"train":true)")), kSecond);
+  EXPECT_EQ(Document(form, record(R"(,"weight":0)", R"(,"weight":0)")), "no_label");
+}
+
+TEST(DocumentEncoder, ADocumentWithoutALabelInItsRowIsBroken) {
+  const auto form = [](int length) {
+    return DocumentForm::Make(
+               {.template_text = "{q}", .sequence_length = length, .mode = SequenceMode::kSft, .response_text = "{a}"})
+        .value();
+  };
+  constexpr std::string_view kRecord = R"({"q":"1234","a":"5"})";  // BOS and four tokens of prompt
+  EXPECT_EQ(Document(form(4), kRecord), "no_label");
+  EXPECT_EQ(Document(form(5), kRecord), "<s>1234«5</s>»");
+  EXPECT_NE(form(4).identity(), form(5).identity());
 }
 
 TEST(DocumentEncoder, ChatsAsTheirTemplatesWriteThem) {

@@ -13,7 +13,7 @@ constexpr std::array<std::string_view, 4> kObjectives = {"causal_lm", "mlm", "cl
 bool CountsTokens(const DatasetOptions& options) {
   if (options.objective == Objective::kDpo) return options.best_fit;
   if (options.objective != Objective::kCausalLm) return options.objective == Objective::kMlm;
-  return options.mode == SequenceMode::kPack || options.best_fit || options.split_long;
+  return options.mode != SequenceMode::kPad || options.best_fit || options.split_long;
 }
 
 std::string_view ObjectiveName(Objective objective) { return kObjectives[static_cast<std::size_t>(objective)]; }

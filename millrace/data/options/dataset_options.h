@@ -95,6 +95,7 @@ struct DatasetOptions {
   bool same_by_size = false;
   std::string cache_url;  ///< where indexes are stored if the data's own bucket is read-only; empty: beside the data
   /// How many records may be unusable before opening fails. Nothing: 100, or a thousandth of all if that is more.
+  /// Records without a label (mode sft) do not count, unless no others are left.
   std::optional<std::uint64_t> max_broken;
   int threads = 2;  ///< that build an index
   /// Returns whether rows are those of BERT.
@@ -109,7 +110,8 @@ struct DatasetOptions {
   bool operator==(const DatasetOptions&) const = default;
 };
 
-/// Returns true if the number of samples depends on the documents' tokens. The index then stores token counts.
+/// Returns true if the number of samples depends on the documents' tokens, or in mode sft on where answers begin among
+/// them. The index then stores token counts.
 bool CountsTokens(const DatasetOptions& options);
 
 }  // namespace millrace::data

@@ -164,6 +164,12 @@ Stream Plan::MakeStream(std::size_t number, std::span<const std::uint32_t> objec
   return stream;
 }
 
+void Plan::CountTruncated(std::uint32_t chunk) {
+  for (const RecordExtent& record : Extents(chunk)) {
+    truncated_ += TokensOf(chunks_[chunk], record) > options_.row_tokens();
+  }
+}
+
 void Plan::MakeGroups(Stream& stream) {
   if (!options_.best_fit) {
     for (std::uint32_t i = 0; i < stream.chunks.size(); ++i) {
@@ -175,6 +181,7 @@ void Plan::MakeGroups(Stream& stream) {
         units = 0;
         for (const RecordExtent& record : Extents(stream.chunks[i])) units += UnitsOf(TokensOf(chunk, record));
       }
+      if (options_.mode == SequenceMode::kSft) CountTruncated(stream.chunks[i]);
       stream.groups.push_back({i, 1, chunk.records, units});
     }
     return;
@@ -187,9 +194,7 @@ void Plan::MakeGroups(Stream& stream) {
       tokens += TokensOf(chunk);
       bytes += chunk.bytes;
       ++group.chunks;
-      for (const RecordExtent& record : Extents(stream.chunks[i - 1])) {
-        truncated_ += TokensOf(chunk, record) > options_.row_tokens();
-      }
+      CountTruncated(stream.chunks[i - 1]);
     }
     group.items = static_cast<std::uint32_t>(FitRows(stream, group).size());
     group.units = group.items;

@@ -145,7 +145,9 @@ class Plan {
 
   std::uint64_t samples() const { return blend_.samples(); }  ///< in an epoch
   std::uint64_t records() const { return records_; }          ///< in this part of the split, each object counted once
-  std::uint64_t truncated() const { return truncated_; }  ///< with best_fit: documents cut because no row holds them
+  /// Returns how many documents are cut because no row holds them. 0 in mode pad without best_fit, which does not
+  /// count.
+  std::uint64_t truncated() const { return truncated_; }
   std::span<const Chunk> chunks() const { return chunks_; }
   std::span<const Stream> streams() const { return streams_; }
   const Blend& blend() const { return blend_; }
@@ -180,6 +182,7 @@ class Plan {
   bool Selects(const RecordExtent& record) const;
   Stream MakeStream(std::size_t number, std::span<const std::uint32_t> objects);
   void MakeGroups(Stream& stream);
+  void CountTruncated(std::uint32_t chunk);
   void ShareWindow(std::span<const DataSource> sources);
   std::vector<FittedRow> FitRows(const Stream& stream, const ChunkGroup& group) const;
   /// Returns the tokens of the whole document.

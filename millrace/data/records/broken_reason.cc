@@ -5,8 +5,28 @@
 namespace millrace::data {
 namespace {
 
-constexpr std::array<std::string_view, kBrokenReasons> kBrokenReasonNames = {
-    "not_json", "not_utf8", "missing_field", "not_text", "empty", "too_long", "not_chat", "not_class"};
+constexpr std::array<std::string_view, kBrokenReasons> kBrokenReasonNames = {"not_json",
+                                                                             "not_utf8",
+                                                                             "missing_field",
+                                                                             "not_text",
+                                                                             "empty",
+                                                                             "too_long",
+                                                                             "not_chat",
+                                                                             "not_class",
+                                                                             "no_label",
+                                                                             "bad_weight",
+                                                                             "unrendered_tools",
+                                                                             "unrendered_functions",
+                                                                             "unrendered_tool_calls",
+                                                                             "unrendered_function_call",
+                                                                             "unrendered_reasoning_content",
+                                                                             "unrendered_reasoning",
+                                                                             "unrendered_thinking",
+                                                                             "unrendered_name",
+                                                                             "unrendered_image",
+                                                                             "unrendered_audio",
+                                                                             "unrendered_video",
+                                                                             "unrendered_content_part"};
 
 }  // namespace
 

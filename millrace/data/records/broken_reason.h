@@ -19,9 +19,24 @@ enum class BrokenReason : std::uint8_t {
   kEmpty,
   kTooLong,
   kNotChat,
-  kNotClass
+  kNotClass,
+  kNoLabel,    ///< no answer begins within a row, or its messages have a weight of 0
+  kBadWeight,  ///< a message's weight is neither 0 nor 1
+  // Members of a record or a message that a layout does not write.
+  kUnrenderedTools,
+  kUnrenderedFunctions,
+  kUnrenderedToolCalls,
+  kUnrenderedFunctionCall,
+  kUnrenderedReasoningContent,
+  kUnrenderedReasoning,
+  kUnrenderedThinking,
+  kUnrenderedName,
+  kUnrenderedImage,
+  kUnrenderedAudio,
+  kUnrenderedVideo,
+  kUnrenderedPart  ///< a part of a content, of another type than text
 };
-inline constexpr int kBrokenReasons = 8;
+inline constexpr int kBrokenReasons = 22;
 std::string_view BrokenReasonName(BrokenReason reason);  ///< "not_json", as in docs/formats/index.md
 /// Errors: kInvalidArgument if no reason has that name.
 Result<BrokenReason> ParseBrokenReason(std::string_view name);

@@ -408,6 +408,7 @@ TEST_F(DatasetSourcesTest, TextsAndAnswersNeedAnEnd) {
     DatasetOptions options = Options("s3://corpus/a.jsonl");
     options.mode = mode;
     options.layout = std::move(layout);
+    options.sequence_length = 128;
     const auto opened = Open(options);
     return opened ? "" : opened.error().ToString();
   };
