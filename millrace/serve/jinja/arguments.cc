@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "millrace/serve/jinja/python/work.h"
+
 namespace millrace::serve::jinja {
 
 std::optional<Value> ArgumentReader::Take(std::string_view parameter) {
@@ -33,13 +35,13 @@ std::string ArgumentReader::Text(std::string_view parameter, std::string_view fa
     Refuse(parameter, "a string", *value);
     return "";
   }
-  return *value->text();
+  return value->ToText();
 }
 
 std::string ArgumentReader::RequireText(std::string_view parameter) {
   const Value value = Require(parameter);
   if (value.text() == nullptr) Refuse(parameter, "a string", value);
-  return value.text() != nullptr ? *value.text() : "";
+  return value.text() != nullptr ? value.ToText() : "";
 }
 
 std::int64_t ArgumentReader::Integer(std::string_view parameter, std::int64_t fallback) {
@@ -59,6 +61,7 @@ bool ArgumentReader::Flag(std::string_view parameter, bool fallback) {
 
 Status ArgumentReader::Finish() {
   if (error_) return std::unexpected(*error_);
+  MR_TRY(Work::Check());
   if (taken_ < arguments_.positional.size()) {
     return Fail(Code::kInvalidArgument, "{} takes {} arguments, not {}", function_, taken_,
                 arguments_.positional.size());

@@ -8,6 +8,7 @@
 #include "millrace/serve/jinja/functions.h"
 #include "millrace/serve/jinja/python/stable_sort.h"
 #include "millrace/serve/jinja/python/text.h"
+#include "millrace/serve/jinja/python/work.h"
 
 namespace millrace::serve::jinja {
 namespace {
@@ -55,9 +56,9 @@ Result<Value> Trim(FilterCall& call) {
   const auto characters = reader.Take("chars");
   MR_TRY(reader.Finish());
   const std::string text = MR_TRY(Print(call.input));
-  if (characters && characters->text() != nullptr)
-    return Value::Of(std::string(Strip(text, Ends::kBoth, *characters->text())));
-  return Value::Of(std::string(Strip(text, Ends::kBoth)));
+  const bool given = characters && characters->text() != nullptr;
+  std::string trimmed(given ? Strip(text, Ends::kBoth, *characters->text()) : Strip(text, Ends::kBoth));
+  return call.input.markup() ? Value::OfMarkup(std::move(trimmed)) : Value::Of(std::move(trimmed));
 }
 
 Result<Value> Length(FilterCall& call) {
@@ -87,6 +88,8 @@ Result<Value> Join(FilterCall& call) {
   for (const Value& item : MR_TRY(ElementsOf(call))) {
     if (!std::exchange(first, false)) joined += separator;
     joined += attribute ? MR_TRY(Print(MR_TRY(MemberOf(call.interpreter, item, *attribute)))) : MR_TRY(Print(item));
+    Work::HasRoom(joined.size() + separator.size());
+    MR_TRY(Work::Check());
   }
   return Value::Of(std::move(joined));
 }
@@ -161,7 +164,17 @@ Result<Value> ToJsonText(FilterCall& call) {
 
 Result<Value> ToString(FilterCall& call) {
   MR_TRY(NoArguments(call));
-  return Value::Of(MR_TRY(Print(call.input)));
+  return call.input.markup() ? call.input : Value::Of(MR_TRY(Print(call.input)));
+}
+
+Result<Value> ToMarkup(FilterCall& call) {
+  MR_TRY(NoArguments(call));
+  return Value::OfMarkup(MR_TRY(Print(call.input)));
+}
+
+Result<Value> Escape(FilterCall& call) {
+  MR_TRY(NoArguments(call));
+  return Value::OfMarkup(MR_TRY(Escaped(call.input)));
 }
 
 std::unexpected<Error> NoNumber(const FilterCall& call) {
@@ -404,6 +417,8 @@ Result<Value> Indent(FilterCall& call) {
   std::string indented;
   for (std::size_t i = 0; i < lines.size(); ++i) {
     if (i > 0) indented += '\n';
+    Work::HasRoom(indented.size() + indent.size() + lines[i].size());
+    MR_TRY(Work::Check());
     if (i == 0 ? first : blank || !lines[i].empty()) indented += indent;
     indented += lines[i];
   }
@@ -419,13 +434,15 @@ struct NamedFilter {
   std::string_view name;
   Filter filter;
 };
-constexpr std::array<NamedFilter, 35> kFilters = {{
+constexpr std::array<NamedFilter, 37> kFilters = {{
     {"abs", Absolute},
     {"capitalize", ChangeText<CapitalText>},
     {"count", Length},
     {"d", Default},
     {"default", Default},
     {"dictsort", SortDict},
+    {"e", Escape},
+    {"escape", Escape},
     {"first", First},
     {"float", ToFloat},
     {"indent", Indent},
@@ -444,7 +461,7 @@ constexpr std::array<NamedFilter, 35> kFilters = {{
     {"replace", ReplaceText},
     {"reverse", Reverse},
     {"round", Round},
-    {"safe", ToString},
+    {"safe", ToMarkup},
     {"select", Select},
     {"selectattr", SelectMember},
     {"sort", Sort},

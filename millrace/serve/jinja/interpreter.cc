@@ -80,7 +80,12 @@ void Scope::Set(std::string_view name, Value value) {
 }
 
 Interpreter::Interpreter(const Block& block, Dict variables, WallTime now, RenderLimits limits)
-    : block_(block), globals_(std::make_shared<Scope>()), now_(now), left_(limits) {
+    : block_(block),
+      globals_(std::make_shared<Scope>()),
+      now_(now),
+      work_(limits.made_bytes, limits.read_bytes),
+      steps_left_(limits.steps),
+      depth_left_(limits.depth) {
   for (auto& [name, function] : GlobalFunctions()) globals_->Set(*name.text(), std::move(function));
   for (auto& [name, value] : variables) globals_->Set(*name.text(), std::move(value));
 }
@@ -92,40 +97,32 @@ Result<std::string> Interpreter::RenderText() {
   // A macro keeps the scope that keeps the macro.
   scope->names.clear();
   if (!flow) return std::unexpected(flow.error());
+  MR_TRY(Spend(0));
   return out;
 }
 
 Status Interpreter::Spend(std::int64_t steps) {
-  left_.steps -= steps;
-  if (left_.steps >= 0) return {};
+  steps_left_ -= steps;
+  if (steps_left_ >= 0) return Work::Check();
   return Fail(Code::kResourceExhausted, "the template takes too much work");
 }
 
-Status Interpreter::SpendText(std::size_t bytes) {
-  left_.text_bytes -= static_cast<std::int64_t>(bytes);
-  if (left_.text_bytes >= 0) return {};
-  return Fail(Code::kResourceExhausted, "the template makes too much text");
-}
-
 Result<Value> Interpreter::Call(const Value& callee, Arguments arguments) {
-  const Level level(left_.depth);
+  const Level level(depth_left_);
   if (level.beyond()) return TooDeep();
   if (const auto* undefined = callee.As<Undefined>()) {
     return Fail(Code::kInvalidArgument, "\"{}\" is undefined and no function", undefined->name);
   }
   if (callee.callable() == nullptr) return Fail(Code::kInvalidArgument, "{} is no function", callee.TypeName());
   Value result = MR_TRY(callee.callable()->call(*this, std::move(arguments)));
-  if (const std::string* text = result.text()) MR_TRY(SpendText(text->size()));
-  if (const Sequence* sequence = result.sequence()) MR_TRY(Spend(static_cast<std::int64_t>(sequence->items.size())));
+  MR_TRY(Work::Check());
   return result;
 }
 
 Result<Value> Interpreter::Filter(std::string_view name, const Value& input, Arguments arguments) {
-  const Level level(left_.depth);
+  const Level level(depth_left_);
   if (level.beyond()) return TooDeep();
-  Value result = MR_TRY(ApplyFilter(*this, name, input, std::move(arguments)));
-  if (const std::string* text = result.text()) MR_TRY(SpendText(text->size()));
-  return result;
+  return ApplyFilter(*this, name, input, std::move(arguments));
 }
 
 Result<bool> Interpreter::Test(std::string_view name, const Value& input, Arguments arguments) {
@@ -171,7 +168,7 @@ Result<Value> Interpreter::Item(const Value& of, const Value& key) {
 }
 
 Result<Interpreter::Flow> Interpreter::RunBlock(const Block& block, const ScopePointer& scope, std::string& out) {
-  const Level level(left_.depth);
+  const Level level(depth_left_);
   if (level.beyond()) return TooDeep();
   for (const Statement& statement : block) {
     auto flow = RunStatement(statement, scope, out);
@@ -194,12 +191,13 @@ Result<Interpreter::Flow> Interpreter::RunStatement(const Statement& statement, 
   using Kind = Statement::Kind;
   switch (statement.kind) {
     case Kind::kText:
-      MR_TRY(SpendText(statement.text.size()));
+      Work::Make(statement.text.size());
       out += statement.text;
       return Flow::kOn;
     case Kind::kOutput: {
       const std::string text = MR_TRY(Print(MR_TRY(Evaluate(*statement.expression, scope))));
-      MR_TRY(SpendText(text.size()));
+      Work::Make(text.size());
+      MR_TRY(Work::Check());
       out += text;
       return Flow::kOn;
     }
@@ -312,17 +310,13 @@ Value Interpreter::MakeMacro(const Statement& statement, const ScopePointer& sco
       });
 }
 
-Status Interpreter::SpendOn(const Value& made) {
-  if (const std::string* text = made.text()) MR_TRY(SpendText(text->size()));
-  if (const Sequence* items = made.sequence()) MR_TRY(Spend(static_cast<std::int64_t>(items->items.size())));
-  return {};
-}
-
 Result<Value> Interpreter::Evaluate(const Expression& expression, const ScopePointer& scope) {
   MR_TRY(Spend(1));
-  const Level level(left_.depth);
+  const Level level(depth_left_);
   if (level.beyond()) return TooDeep();
   auto value = EvaluateKind(expression, scope);
+  // An operation that stopped early has a wrong result, or a wrong error.
+  if (const Status limits = Work::Check(); !limits) value = std::unexpected(limits.error());
   if (value && value->nesting() > kMaxNesting) return Fail(Code::kResourceExhausted, "lists within lists are too deep");
   if (!value) return std::unexpected(AtLine(value.error(), expression.line));
   return value;
@@ -405,24 +399,26 @@ Result<Value> Interpreter::EvaluateSlice(const Expression& expression, const Sco
     if (!place.integer()) return Fail(Code::kInvalidArgument, "a slice wants integers, not {}", place.TypeName());
     places[i] = place.AsInteger();
   }
-  Value slice = MR_TRY(Slice(of, places[0], places[1], places[2].value_or(1)));
-  MR_TRY(SpendOn(slice));
-  return slice;
+  return Slice(of, places[0], places[1], places[2].value_or(1));
 }
 
 Result<Value> Interpreter::EvaluateArithmetic(const Expression& expression, const ScopePointer& scope) {
   const Value left = MR_TRY(Evaluate(*expression.operands[0], scope));
   const Value right = MR_TRY(Evaluate(*expression.operands[1], scope));
-  Value result = MR_TRY(Calculate(expression.text, left, right));
-  MR_TRY(SpendOn(result));
-  return result;
+  return Calculate(expression.text, left, right);
 }
 
 Result<Value> Interpreter::EvaluateConcatenate(const Expression& expression, const ScopePointer& scope) {
+  List values;
+  for (const auto& operand : expression.operands) values.push_back(MR_TRY(Evaluate(*operand, scope)));
+  const bool markup = std::any_of(values.begin(), values.end(), [](const Value& value) { return value.markup(); });
   std::string text;
-  for (const auto& operand : expression.operands) text += MR_TRY(Print(MR_TRY(Evaluate(*operand, scope))));
-  MR_TRY(SpendText(text.size()));
-  return Value::Of(std::move(text));
+  for (const Value& value : values) {
+    text += MR_TRY(markup ? Escaped(value) : Print(value));
+    Work::HasRoom(text.size());
+    MR_TRY(Work::Check());
+  }
+  return markup ? Value::OfMarkup(std::move(text)) : Value::Of(std::move(text));
 }
 
 Result<Value> Interpreter::EvaluateCompare(const Expression& expression, const ScopePointer& scope) {

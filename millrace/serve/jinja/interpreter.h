@@ -9,14 +9,16 @@
 #include <vector>
 
 #include "millrace/base/clock.h"
+#include "millrace/serve/jinja/python/work.h"
 #include "millrace/serve/jinja/syntax.h"
 
 namespace millrace::serve::jinja {
 
 /// The limits of one rendering. Templates come with models, from anywhere.
 struct RenderLimits {
-  std::int64_t steps = 20'000'000;              ///< operations and elements that filters visit
-  std::int64_t text_bytes = 256 * 1024 * 1024;  ///< of all strings that are made
+  std::int64_t steps = 20'000'000;               ///< operations and elements that filters visit
+  std::int64_t made_bytes = 256 * 1024 * 1024;   ///< of all values that are made
+  std::int64_t read_bytes = 1024 * 1024 * 1024;  ///< that are compared, searched or copied
   int depth = 400;  ///< operations and blocks within each other; each takes up to 4 KiB of stack
 };
 
@@ -39,9 +41,8 @@ class Interpreter {
 
   // For functions and filters.
   WallTime now() const { return now_; }
-  /// Counts work. Errors: kResourceExhausted beyond the limit.
+  /// Counts steps. Errors: kResourceExhausted beyond them, or beyond the limits of bytes (Work).
   Status Spend(std::int64_t steps);
-  Status SpendText(std::size_t bytes);
   /// Calls a value. Errors: kInvalidArgument if it is no function; those of the function.
   Result<Value> Call(const Value& callee, Arguments arguments);
   Result<Value> Filter(std::string_view name, const Value& input, Arguments arguments);
@@ -64,8 +65,6 @@ class Interpreter {
   Value MakeMacro(const Statement& statement, const ScopePointer& scope);
   Status Bind(const std::vector<std::string>& targets, const Value& value, Scope& scope);
 
-  /// Counts the text or the elements of a value that an operation has made.
-  Status SpendOn(const Value& made);
   Result<Value> Evaluate(const Expression& expression, const ScopePointer& scope);
   Result<Value> EvaluateKind(const Expression& expression, const ScopePointer& scope);
   Result<Value> EvaluateName(const Expression& expression, const Scope& scope);
@@ -80,7 +79,9 @@ class Interpreter {
   const Block& block_;
   const ScopePointer globals_;
   const WallTime now_;
-  RenderLimits left_;
+  Work work_;
+  std::int64_t steps_left_;
+  int depth_left_;
 };
 
 }  // namespace millrace::serve::jinja

@@ -4,13 +4,14 @@
 #include "millrace/serve/jinja/arguments.h"
 #include "millrace/serve/jinja/functions.h"
 #include "millrace/serve/jinja/python/text.h"
+#include "millrace/serve/jinja/python/work.h"
 
 namespace millrace::serve::jinja {
 namespace {
 
 using Method = Result<Value> (*)(const Value& self, std::string_view name, Arguments arguments);
 
-Value TextValue(std::string_view text) { return Value::Of(std::string(text)); }
+Value TextValue(std::string_view text) { return Value::Of(std::string(Work::HasRoom(text.size()) ? text : "")); }
 
 Value ListOfTexts(std::vector<std::string> texts) {
   List items;
@@ -48,6 +49,7 @@ Result<Value> HasAffix(const Value& self, std::string_view name, Arguments argum
   const Value affix = reader.Require("prefix");
   MR_TRY(reader.Finish());
   const auto has = [&](const std::string& text) {
+    if (!Work::Read(std::min(text.size(), self.text()->size()))) return false;
     return at_end ? self.text()->ends_with(text) : self.text()->starts_with(text);
   };
   if (affix.text() != nullptr) return Value::Of(has(*affix.text()));
@@ -92,6 +94,8 @@ Result<Value> JoinMethod(const Value& self, std::string_view name, Arguments arg
   bool first = true;
   for (const Value& item : MR_TRY(Elements(all))) {
     if (item.text() == nullptr) return Fail(Code::kInvalidArgument, "join wants strings, not {}", item.TypeName());
+    Work::HasRoom(joined.size() + self.text()->size() + item.text()->size());
+    MR_TRY(Work::Check());
     if (!std::exchange(first, false)) joined += *self.text();
     joined += *item.text();
   }
@@ -104,7 +108,7 @@ Result<Value> FindMethod(const Value& self, std::string_view name, Arguments arg
   ArgumentReader reader(name, std::move(arguments));
   const std::string wanted = reader.RequireText("sub");
   MR_TRY(reader.Finish());
-  const std::size_t found = from_right ? self.text()->rfind(wanted) : self.text()->find(wanted);
+  const std::size_t found = from_right ? FindLast(*self.text(), wanted) : FindFirst(*self.text(), wanted);
   if (found != std::string::npos) return Value::Of(CountCharacters(std::string_view(*self.text()).substr(0, found)));
   if (must) return Fail(Code::kInvalidArgument, "{}: \"{}\" is not in the string", name, wanted);
   return Value::Of(std::int64_t{-1});
@@ -132,7 +136,7 @@ Result<Value> PartitionMethod(const Value& self, std::string_view name, Argument
   MR_TRY(reader.Finish());
   if (separator.empty()) return Fail(Code::kInvalidArgument, "{} wants a separator that is not empty", name);
   const std::string_view text = *self.text();
-  const std::size_t found = from_right ? text.rfind(separator) : text.find(separator);
+  const std::size_t found = from_right ? FindLast(text, separator) : FindFirst(text, separator);
   if (found == std::string_view::npos) {
     const Value none = TextValue("");
     return from_right ? Value::OfTuple({none, none, self}) : Value::OfTuple({self, none, none});
@@ -145,7 +149,9 @@ template <auto is>
 Result<Value> OfCharacters(const Value& self, std::string_view name, Arguments arguments) {
   MR_TRY(ArgumentReader(name, std::move(arguments)).Finish());
   const std::string& text = *self.text();
-  if (std::any_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) >= 0x80; })) {
+  const bool ascii = IsAscii(text);
+  MR_TRY(Work::Check());
+  if (!ascii) {
     return Fail(Code::kUnsupported, "{} of characters beyond ASCII is not supported", name);
   }
   return Value::Of(!text.empty() && std::all_of(text.begin(), text.end(), is));
@@ -214,6 +220,8 @@ Result<Value> GetMethod(const Value& self, std::string_view name, Arguments argu
 Result<Value> MembersMethod(const Value& self, std::string_view name, Arguments arguments) {
   MR_TRY(ArgumentReader(name, std::move(arguments)).Finish());
   List items;
+  Work::HasRoom(self.dict()->size() * 3 * sizeof(Value));
+  MR_TRY(Work::Check());
   for (const auto& [key, value] : *self.dict()) {
     items.push_back(name == "keys" ? key : name == "values" ? value : Value::OfTuple({key, value}));
   }

@@ -38,7 +38,7 @@ constexpr std::array<Test, 14> kTests = {{
 }};
 
 Result<bool> HasLetters(const Value& value, bool small) {
-  const std::string text = value.ToText();
+  const std::string text = MR_TRY(Print(value));
   const auto is = [](char c, char first) { return c >= first && c < first + 26; };
   if (std::any_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) >= 0x80; })) {
     return Fail(Code::kUnsupported, "capital and small letters beyond ASCII are not supported");

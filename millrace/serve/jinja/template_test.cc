@@ -94,7 +94,7 @@ TEST(Template, CannotChangeItsVariables) {
 
 /// Templates come with models. Whatever they do, a rendering ends, and soon.
 TEST(Template, EndsWithinItsLimits) {
-  const RenderLimits limits{.steps = 100'000, .text_bytes = 1'000'000};
+  const RenderLimits limits{.steps = 100'000, .made_bytes = 1'000'000, .read_bytes = 1'000'000};
   std::string deep(5000, '('), chain = "1",
                                nested =
                                    "{% set ns = namespace(x=1) %}{% for i in range(90000) %}"
@@ -112,6 +112,46 @@ TEST(Template, EndsWithinItsLimits) {
         std::string("{% set ns = namespace(x=1) %}{% set ns.y = ns %}")}) {
     EXPECT_FALSE(Render(source, Json::object(), limits)) << source.substr(0, 60);
   }
+}
+
+/// The limits count bytes before values are made, compared or searched: none of these templates is short of steps.
+TEST(Template, CountsBytesBeforeItWorks) {
+  const std::string large = "{% set x = 'a' * 2000000 %}{% set y = x + 'c' %}{% set x = x + 'b' %}";
+  std::string doubled = "{% set a = ['x'] %}{% set b = ['x'] %}{% set t = (1,) %}";
+  for (int i = 0; i < 60; ++i) doubled += "{% set a = [a, a] %}{% set b = [b, b] %}{% set t = (t, t) %}";
+  std::vector<std::string> sources = {"{{ (['x' * 1000000] * 1000000) | join }}",
+                                      "{{ ''.join(['x' * 9000000] * 900) }}",
+                                      "{{ ('a' * 1000000) | replace('a', 'b' * 1000000) }}",
+                                      "{{ ('a' * 1000000).replace('a', 'b' * 1000000) }}",
+                                      "{{ ('\n' * 1000000) | indent('b' * 1000000, true, true) }}",
+                                      large + "{{ y in [x] * 100000 }}",
+                                      "{{ ([1] * 100000) | tojson(separators=('a' * 1000000, ':')) }}",
+                                      large + "{{ ([x] * 10000) | sort }}"};
+  for (const char* use :
+       {"a", "a | tojson", "a == b", "a < b", "a in [b]", "{t: 1}", "[t, t] | unique | list", "a | string"})
+    sources.push_back(doubled + "{{ " + use + " }}");
+  for (const char* use : {"x[1:2]", "x.startswith(x)", "x | length", "x.rfind('b' ~ x)", "x.strip('a')", "x == y",
+                          "x.count('b')", "x.isalpha()", "x | upper"})
+    sources.push_back(large + "{% for i in range(100000) %}{% if " + use + " %}{% endif %}{% endfor %}");
+  for (const std::string& source : sources) {
+    const auto refused = Render(source, Json::object(), {.made_bytes = 16 << 20, .read_bytes = 16 << 20});
+    ASSERT_FALSE(refused) << source.substr(source.size() > 80 ? source.size() - 80 : 0);
+    EXPECT_EQ(refused.error().code(), Code::kResourceExhausted) << source.substr(0, 60) << refused.error().ToString();
+  }
+}
+
+TEST(Template, SearchesLongTextsInLinearTime) {
+  EXPECT_EQ(Text("{{ ('a' * 1000000 + 'b') in ('a' * 4000000) }}"), "False");
+  EXPECT_EQ(Text("{{ ('a' * 2000000).split('a' * 1000000 + 'b') | length }}"), "1");
+  EXPECT_EQ(
+      Text("{{ 'abcabc'.rfind('bc') }} {{ 'abc'.rfind('x') }} {{ 'abc'.rfind('') }} {{ 'a,b,c'.rsplit(',', 1) }}"),
+      "4 -1 3 ['a,b', 'c']");
+}
+
+TEST(Template, EscapesWhatIsAddedToMarkup) {
+  EXPECT_EQ(Text("{{ '<b>' | safe + x }} {{ x + '<b>' | safe }} {{ 'a' | safe ~ x ~ 1 }}", {{"x", "<\"'&"}}),
+            "<b>&lt;&#34;&#39;&amp; &lt;&#34;&#39;&amp;<b> a&lt;&#34;&#39;&amp;1");
+  EXPECT_EQ(Text("{{ '<' | e }} {{ '<' | safe | e }} {{ ('<' | safe)[0] + '>' }} {{ '<' | safe }}"), "&lt; < <&gt; <");
 }
 
 /// Parts of valid templates in random order never crash, and are refused with a line.

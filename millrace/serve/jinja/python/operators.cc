@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "millrace/serve/jinja/python/text.h"
+#include "millrace/serve/jinja/python/work.h"
 
 namespace millrace::serve::jinja {
 namespace {
@@ -57,12 +58,17 @@ Result<Value> Repeat(const Value& value, std::int64_t count) {
   if (const std::string* text = value.text()) {
     if (!fits(text->size()))
       return Fail(Code::kResourceExhausted, "a string of {} bytes {} times is too long", text->size(), times);
+    Work::HasRoom(text->size() * static_cast<std::size_t>(times));
+    MR_TRY(Work::Check());
     std::string repeated;
+    repeated.reserve(text->size() * static_cast<std::size_t>(times));
     for (std::int64_t i = 0; i < times && !text->empty(); ++i) repeated += *text;
-    return Value::Of(std::move(repeated));
+    return value.markup() ? Value::OfMarkup(std::move(repeated)) : Value::Of(std::move(repeated));
   }
   const Sequence& sequence = *value.sequence();
   if (!fits(16 * sequence.items.size())) return Fail(Code::kResourceExhausted, "a list {} times is too long", times);
+  Work::HasRoom(sequence.items.size() * sizeof(Value) * static_cast<std::size_t>(times));
+  MR_TRY(Work::Check());
   List items;
   for (std::int64_t i = 0; i < times && !sequence.items.empty(); ++i) {
     items.insert(items.end(), sequence.items.begin(), sequence.items.end());
@@ -79,10 +85,15 @@ Result<Value> Calculate(std::string_view operation, const Value& left, const Val
   if (operation == "*" && repeats(left) && right.integer()) return Repeat(left, right.AsInteger());
   if (operation == "*" && repeats(right) && left.integer()) return Repeat(right, left.AsInteger());
   if (operation == "+" && left.text() != nullptr && right.text() != nullptr) {
+    Work::HasRoom(left.text()->size() + right.text()->size());
+    MR_TRY(Work::Check());
+    if (left.markup() || right.markup()) return Value::OfMarkup(MR_TRY(Escaped(left)) + MR_TRY(Escaped(right)));
     return Value::Of(*left.text() + *right.text());
   }
   const Sequence *x = left.sequence(), *y = right.sequence();
   if (operation == "+" && x != nullptr && y != nullptr && x->tuple == y->tuple) {
+    Work::HasRoom((x->items.size() + y->items.size()) * sizeof(Value));
+    MR_TRY(Work::Check());
     List items = x->items;
     items.insert(items.end(), y->items.begin(), y->items.end());
     return x->tuple ? Value::OfTuple(std::move(items)) : Value::OfList(std::move(items));
@@ -107,7 +118,7 @@ Result<Value> Negate(const Value& value) {
 Result<bool> Contains(const Value& container, const Value& item) {
   if (const std::string* text = container.text()) {
     if (item.text() == nullptr) return Fail(Code::kInvalidArgument, "{} cannot be in a string", item.TypeName());
-    return text->find(*item.text()) != std::string::npos;
+    return FindFirst(*text, *item.text()) != std::string::npos;
   }
   if (const Dict* dict = container.dict()) {
     if (!Hashable(item)) return Fail(Code::kInvalidArgument, "{} cannot be a key", item.TypeName());
@@ -127,8 +138,13 @@ Result<Value> Slice(const Value& value, std::optional<std::int64_t> start, std::
     return Fail(Code::kInvalidArgument, "{} has no slices",
                 undefined != nullptr ? fmt::format("\"{}\" is undefined and", undefined->name) : value.TypeName());
   }
-  const std::vector<std::size_t> starts = text != nullptr ? CharacterStarts(*text) : std::vector<std::size_t>();
-  const auto size = static_cast<std::int64_t>(text != nullptr ? starts.size() - 1 : sequence->items.size());
+  const bool ascii = text != nullptr && IsAscii(*text);
+  const std::vector<std::size_t> starts =
+      text != nullptr && !ascii ? CharacterStarts(*text) : std::vector<std::size_t>();
+  MR_TRY(Work::Check());
+  const auto size = static_cast<std::int64_t>(ascii             ? text->size()
+                                              : text != nullptr ? starts.size() - 1
+                                                                : sequence->items.size());
   const std::int64_t least = step > 0 ? 0 : -1, most = step > 0 ? size : size - 1;
   const auto place = [&](std::optional<std::int64_t> given, std::int64_t fallback) {
     if (!given) return fallback;
@@ -141,12 +157,16 @@ Result<Value> Slice(const Value& value, std::optional<std::int64_t> start, std::
   List items;
   for (std::int64_t i = begin; step > 0 ? i < end : i > end; i += stride) {
     const auto at = static_cast<std::size_t>(i);
-    if (text != nullptr) {
+    if (!Work::HasRoom(characters.size() + items.size() * sizeof(Value))) return std::unexpected(Work::Check().error());
+    if (ascii) {
+      characters += (*text)[at];
+    } else if (text != nullptr) {
       characters += std::string_view(*text).substr(starts[at], starts[at + 1] - starts[at]);
     } else {
       items.push_back(sequence->items[at]);
     }
   }
+  if (value.markup()) return Value::OfMarkup(std::move(characters));
   if (text != nullptr) return Value::Of(std::move(characters));
   return sequence->tuple ? Value::OfTuple(std::move(items)) : Value::OfList(std::move(items));
 }

@@ -1,9 +1,15 @@
 #include "millrace/serve/jinja/python/text.h"
 
 #include <algorithm>
+#include <cstring>
+
+#include "millrace/serve/jinja/python/work.h"
 
 namespace millrace::serve::jinja {
 namespace {
+
+/// Looking at a character takes as long as copying this many bytes.
+constexpr std::size_t kCharacterCost = 8;
 
 /// Whether str.isspace() is true for the character.
 bool IsSpace(char32_t code) {
@@ -18,6 +24,9 @@ char LowerOf(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' +
 
 /// Python's rules for other letters are Unicode's, which change lengths; templates use names of roles and types.
 Status CheckLetters(std::string_view text) {
+  if (!Work::HasRoom(text.size())) return Work::Check();
+  if (IsAscii(text)) return Work::Check();
+  if (!Work::Read(text.size() * kCharacterCost)) return Work::Check();
   for (std::size_t at = 0; at < text.size();) {
     const auto [code, length] = CharacterAt(text, at);
     at += length;
@@ -39,19 +48,56 @@ std::size_t CharacterBefore(std::string_view text, std::size_t end) {
 
 }  // namespace
 
+bool IsAscii(std::string_view text) {
+  if (!Work::Read(text.size())) return false;
+  // Without an early end, the loop becomes vector instructions.
+  unsigned char all = 0;
+  for (const char c : text) all |= static_cast<unsigned char>(c);
+  return all < 0x80;
+}
+
 std::int64_t CountCharacters(std::string_view text) {
-  return static_cast<std::int64_t>(CharacterStarts(text).size()) - 1;
+  if (IsAscii(text)) return static_cast<std::int64_t>(text.size());
+  if (!Work::Read(text.size() * kCharacterCost)) return 0;
+  std::int64_t count = 0;
+  for (std::size_t at = 0; at < text.size(); at += CharacterAt(text, at).length) ++count;
+  return count;
 }
 
 std::vector<std::size_t> CharacterStarts(std::string_view text) {
   std::vector<std::size_t> starts;
+  if (!Work::Read(text.size() * kCharacterCost)) return {0};
   for (std::size_t at = 0; at < text.size(); at += CharacterAt(text, at).length) starts.push_back(at);
   starts.push_back(text.size());
   return starts;
 }
 
+std::size_t FindFirst(std::string_view text, std::string_view wanted) {
+  if (wanted.empty() || !Work::Read(0)) return wanted.empty() ? 0 : std::string_view::npos;
+  // memmem() is linear; find() compares each place anew.
+  const void* at = memmem(text.data(), text.size(), wanted.data(), wanted.size());
+  if (at == nullptr) {
+    Work::Read(text.size());
+    return std::string_view::npos;
+  }
+  const auto found = static_cast<std::size_t>(static_cast<const char*>(at) - text.data());
+  Work::Read(found + wanted.size());
+  return found;
+}
+
+std::size_t FindLast(std::string_view text, std::string_view wanted) {
+  if (wanted.size() > text.size()) return std::string_view::npos;
+  for (std::size_t at = text.size() - wanted.size() + 1; at-- > 0;) {
+    const auto differ = std::mismatch(wanted.begin(), wanted.end(), text.begin() + static_cast<std::ptrdiff_t>(at));
+    if (differ.first == wanted.end()) return at;
+    if (!Work::Read(1 + static_cast<std::size_t>(differ.first - wanted.begin()))) break;
+  }
+  return std::string_view::npos;
+}
+
 std::string_view Strip(std::string_view text, Ends ends, std::optional<std::string_view> characters) {
   const auto taken = [&](std::size_t at, std::size_t length) {
+    if (!Work::Read(kCharacterCost + (characters ? characters->size() : 0))) return false;
     return characters ? characters->find(text.substr(at, length)) != std::string_view::npos
                       : IsSpace(CharacterAt(text, at).code);
   };
@@ -103,6 +149,7 @@ std::string Replace(std::string_view text, std::string_view from, std::string_vi
   std::string replaced;
   std::size_t at = 0;
   for (std::int64_t count = 0; most < 0 || count < most; ++count) {
+    if (!Work::HasRoom(replaced.size() + to.size() + (text.size() - at))) return replaced;
     if (from.empty()) {
       // In front of each character, and at the end.
       replaced += to;
@@ -112,11 +159,11 @@ std::string Replace(std::string_view text, std::string_view from, std::string_vi
       at += length;
       continue;
     }
-    const std::size_t found = text.find(from, at);
+    const std::size_t found = FindFirst(text.substr(at), from);
     if (found == std::string_view::npos) break;
-    replaced += text.substr(at, found - at);
+    replaced += text.substr(at, found);
     replaced += to;
-    at = found + from.size();
+    at += found + from.size();
   }
   replaced += text.substr(at);
   return replaced;
@@ -157,6 +204,7 @@ std::vector<std::string> SplitWords(std::string_view text, std::int64_t most, bo
       break;
     }
     words.emplace_back(from_right ? left.substr(end) : left.substr(0, begin));
+    if (!Work::Read(words.back().size()) || !Work::HasRoom(text.size() + words.size() * sizeof(std::string))) break;
     left = from_right ? Strip(left.substr(0, begin), Ends::kRight) : Strip(left.substr(end), Ends::kLeft);
   }
   if (from_right) std::reverse(words.begin(), words.end());
@@ -167,8 +215,8 @@ std::vector<std::string> SplitAt(std::string_view text, std::string_view separat
                                  bool from_right) {
   std::vector<std::string> parts;
   while (most < 0 || static_cast<std::int64_t>(parts.size()) < most) {
-    const std::size_t found = from_right ? text.rfind(separator) : text.find(separator);
-    if (found == std::string_view::npos) break;
+    const std::size_t found = from_right ? FindLast(text, separator) : FindFirst(text, separator);
+    if (found == std::string_view::npos || !Work::HasRoom(text.size() + parts.size() * sizeof(std::string))) break;
     const std::string_view behind = text.substr(found + separator.size());
     parts.emplace_back(from_right ? behind : text.substr(0, found));
     text = from_right ? text.substr(0, found) : behind;
@@ -184,6 +232,7 @@ std::vector<std::string> SplitLines(std::string_view text, bool keep_ends) {
            code == 0x2029;
   };
   std::vector<std::string> lines;
+  if (!Work::Read(text.size() * kCharacterCost)) return lines;
   for (std::size_t begin = 0, at = 0; begin < text.size();) {
     while (at < text.size() && !breaks(CharacterAt(text, at).code)) at += CharacterAt(text, at).length;
     std::size_t end = at;
@@ -191,6 +240,7 @@ std::vector<std::string> SplitLines(std::string_view text, bool keep_ends) {
     if (end < text.size() && text[at] == '\r' && text[end] == '\n') ++end;
     lines.emplace_back(text.substr(begin, (keep_ends ? end : at) - begin));
     begin = at = end;
+    if (!Work::HasRoom(text.size() + lines.size() * sizeof(std::string))) break;
   }
   return lines;
 }

@@ -16,16 +16,25 @@ namespace millrace::serve::jinja {
 inline tokenizer::DecodedCharacter CharacterAt(std::string_view text, std::size_t at) {
   return tokenizer::DecodeUtf8(text.data() + at, text.data() + text.size());
 }
+// The functions below count their work, and stop early with any result where the rendering may not do more (Work).
+
+/// Returns whether each byte is a character of ASCII.
+bool IsAscii(std::string_view text);
 std::int64_t CountCharacters(std::string_view text);
 /// Returns the byte at which each character begins, and the size.
 std::vector<std::size_t> CharacterStarts(std::string_view text);
+
+/// Return where `wanted` begins the first or last time in the text; npos if it is not there. Their time grows with the
+/// size of the text, whatever the two hold, or is counted.
+std::size_t FindFirst(std::string_view text, std::string_view wanted);
+std::size_t FindLast(std::string_view text, std::string_view wanted);
 
 /// The ends of a text at which Strip() takes characters away.
 enum class Ends { kBoth, kLeft, kRight };
 /// Removes white space as str.strip() does, or the characters of `characters`.
 std::string_view Strip(std::string_view text, Ends ends, std::optional<std::string_view> characters = {});
 
-/// Return the text with other letters. Errors: kUnsupported for letters beyond ASCII.
+/// Return the text with other letters. Errors: kUnsupported for letters beyond ASCII; kResourceExhausted.
 Result<std::string> Upper(std::string_view text);
 Result<std::string> Lower(std::string_view text);
 Result<std::string> Capitalize(std::string_view text);

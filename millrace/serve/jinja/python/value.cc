@@ -1,11 +1,13 @@
 #include "millrace/serve/jinja/python/value.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
 #include "millrace/serve/jinja/python/stable_sort.h"
 #include "millrace/serve/jinja/python/text.h"
+#include "millrace/serve/jinja/python/work.h"
 
 namespace millrace::serve::jinja {
 namespace {
@@ -94,6 +96,7 @@ class JsonWriter {
                                                    : ", ") {}
 
   Status Write(const Value& value, int depth) {
+    Work::Read(sizeof(Value));
     if (value.none()) return Put("null");
     if (const bool* boolean = value.As<bool>()) return Put(*boolean ? "true" : "false");
     if (const double* number = value.As<double>()) {
@@ -107,6 +110,8 @@ class JsonWriter {
       return WriteAll('[', ']', sequence->items, depth, [&](const Value& item) { return Write(item, depth + 1); });
     }
     if (const Dict* dict = value.dict()) {
+      Work::Read(dict->size() * sizeof(Dict::value_type));
+      MR_TRY(Work::Check());
       Dict members = *dict;
       if (options_.sort_keys) {
         for (const auto& [key, member] : members) MR_TRY(Less(members.front().first, key));
@@ -123,8 +128,8 @@ class JsonWriter {
           MR_TRY(writer.Write(key, 0));
           name = writer.Take();
         }
-        out_ += JsonText(name, options_.ascii);
-        out_ += options_.key_separator;
+        MR_TRY(Put(JsonText(name, options_.ascii)));
+        MR_TRY(Put(options_.key_separator));
         return Write(member.second, depth + 1);
       });
     }
@@ -134,26 +139,27 @@ class JsonWriter {
 
  private:
   Status Put(std::string_view text) {
+    Work::HasRoom(out_.size() + text.size());
+    MR_TRY(Work::Check());
     out_ += text;
     return {};
   }
-  void Break(int depth) {
-    if (options_.indent < 0) return;
-    out_ += '\n';
-    out_.append(static_cast<std::size_t>(options_.indent) * static_cast<std::size_t>(depth), ' ');
+  Status Break(int depth) {
+    if (options_.indent < 0) return {};
+    const std::string spaces(static_cast<std::size_t>(options_.indent) * static_cast<std::size_t>(depth), ' ');
+    return Put("\n" + spaces);
   }
   template <class Items, class WriteOne>
   Status WriteAll(char open, char close, const Items& items, int depth, WriteOne write) {
-    out_ += open;
+    MR_TRY(Put({&open, 1}));
     bool first = true;
     for (const auto& item : items) {
-      if (!std::exchange(first, false)) out_ += separator_;
-      Break(depth + 1);
+      if (!std::exchange(first, false)) MR_TRY(Put(separator_));
+      MR_TRY(Break(depth + 1));
       MR_TRY(write(item));
     }
-    if (!first) Break(depth);
-    out_ += close;
-    return {};
+    if (!first) MR_TRY(Break(depth));
+    return Put({&close, 1});
   }
 
   const DumpOptions& options_;
@@ -172,15 +178,68 @@ int CompareNumbers(const Value& a, const Value& b) {
   return x < y ? -1 : x > y ? 1 : 0;
 }
 
-std::string JoinReprs(const List& items) {
-  std::string text;
-  for (const Value& item : items) text += (text.empty() ? "" : ", ") + item.Repr();
-  return text;
-}
+/// Appends the representation of values, and stops where the rendering has no room for more.
+class ReprWriter {
+ public:
+  void Write(const Value& value) {
+    if (!Work::Read(sizeof(Value)) || !Work::HasRoom(out_.size() + (value.text() ? value.text()->size() : 0))) return;
+    if (const Sequence* all = value.sequence()) {
+      out_ += all->tuple ? '(' : '[';
+      WriteAll(all->items);
+      out_ += !all->tuple ? "]" : all->items.size() == 1 ? ",)" : ")";
+    } else if (const Dict* members = value.dict()) {
+      out_ += '{';
+      bool first = true;
+      for (const auto& [key, member] : *members) {
+        if (!Separate(first)) return;
+        Write(key);
+        out_ += ": ";
+        Write(member);
+      }
+      out_ += '}';
+    } else if (const Iteration* view = value.iteration(); view != nullptr && !view->view.empty()) {
+      out_ += view->view + "([";
+      WriteAll(view->items);
+      out_ += "])";
+    } else {
+      out_ += ScalarText(value);
+    }
+  }
+  std::string Take() {
+    Work::Read(out_.size());
+    return std::move(out_);
+  }
+
+ private:
+  static std::string ScalarText(const Value& value) {
+    if (value.undefined()) return "Undefined";
+    if (value.none()) return "None";
+    if (const bool* boolean = value.As<bool>()) return *boolean ? "True" : "False";
+    if (const double* number = value.As<double>()) return FloatText(*number);
+    if (value.integer()) return fmt::format("{}", value.AsInteger());
+    if (const std::string* string = value.text()) return QuotedText(*string);
+    return fmt::format("<{}>", value.TypeName());
+  }
+  /// Returns whether there is room for one more item.
+  bool Separate(bool& first) {
+    if (!std::exchange(first, false)) out_ += ", ";
+    return Work::HasRoom(out_.size());
+  }
+  void WriteAll(const List& items) {
+    bool first = true;
+    for (const Value& item : items) {
+      if (!Separate(first)) return;
+      Write(item);
+    }
+  }
+
+  std::string out_;
+};
 
 }  // namespace
 
 Value::Value(Variant value) : value_(std::move(value)) {
+  if (const std::string* string = text()) Work::Make(string->size() + sizeof(Value) + sizeof(std::string));
   refers_ = name_space() != nullptr || callable() != nullptr || loop() != nullptr;
 }
 
@@ -189,19 +248,28 @@ void Value::Hold(const Value& inner) {
   refers_ = refers_ || inner.refers_;
 }
 
+Value Value::OfMarkup(std::string text) {
+  Value value = Of(std::move(text));
+  value.markup_ = true;
+  return value;
+}
+
 Value Value::OfList(List items) {
+  Work::Make(items.size() * sizeof(Value));
   Value value(Variant(std::make_shared<const Sequence>(Sequence{.items = std::move(items)})));
   for (const Value& item : value.sequence()->items) value.Hold(item);
   return value;
 }
 
 Value Value::OfTuple(List items) {
+  Work::Make(items.size() * sizeof(Value));
   Value value(Variant(std::make_shared<const Sequence>(Sequence{.items = std::move(items), .tuple = true})));
   for (const Value& item : value.sequence()->items) value.Hold(item);
   return value;
 }
 
 Value Value::OfIteration(List items, std::string view) {
+  Work::Make(items.size() * sizeof(Value));
   Value value(
       Variant(std::make_shared<const Iteration>(Iteration{.items = std::move(items), .view = std::move(view)})));
   for (const Value& item : value.iteration()->items) value.Hold(item);
@@ -209,6 +277,7 @@ Value Value::OfIteration(List items, std::string view) {
 }
 
 Value Value::OfDict(Dict members) {
+  Work::Make(members.size() * sizeof(Dict::value_type));
   Value value(Variant(std::make_shared<const Dict>(std::move(members))));
   for (const auto& [key, member] : *value.dict()) {
     value.Hold(key);
@@ -276,31 +345,14 @@ bool Value::Truthy() const {
 }
 
 std::string Value::ToText() const {
-  if (const std::string* string = text()) return *string;
+  if (const std::string* string = text()) return Work::Read(string->size()) ? *string : "";
   return undefined() ? "" : Repr();
 }
 
 std::string Value::Repr() const {
-  if (undefined()) return "Undefined";
-  if (none()) return "None";
-  if (const bool* boolean = As<bool>()) return *boolean ? "True" : "False";
-  if (const double* number = As<double>()) return FloatText(*number);
-  if (integer()) return fmt::format("{}", AsInteger());
-  if (const std::string* string = text()) return QuotedText(*string);
-  if (const Sequence* all = sequence()) {
-    const std::string inner = JoinReprs(all->items);
-    if (!all->tuple) return "[" + inner + "]";
-    return "(" + inner + (all->items.size() == 1 ? ",)" : ")");
-  }
-  if (const Dict* members = dict()) {
-    std::string inner;
-    for (const auto& [key, value] : *members) inner += (inner.empty() ? "" : ", ") + key.Repr() + ": " + value.Repr();
-    return "{" + inner + "}";
-  }
-  if (const Iteration* all = iteration(); all != nullptr && !all->view.empty()) {
-    return fmt::format("{}([{}])", all->view, JoinReprs(all->items));
-  }
-  return fmt::format("<{}>", TypeName());
+  ReprWriter writer;
+  writer.Write(*this);
+  return writer.Take();
 }
 
 std::string_view Value::TypeName() const {
@@ -322,10 +374,28 @@ Result<std::string> Print(const Value& value) {
   if (lazy || value.refers()) {
     return Fail(Code::kUnsupported, "{} has no text{}", value.TypeName(), lazy ? "; `|list` makes a list of it" : "");
   }
-  return value.ToText();
+  std::string text = value.ToText();
+  MR_TRY(Work::Check());
+  return text;
+}
+
+Result<std::string> Escaped(const Value& value) {
+  const std::string text = MR_TRY(Print(value));
+  if (value.markup()) return text;
+  std::string escaped;
+  for (const char c : text) {
+    constexpr std::string_view kSpecial = "&<>'\"";
+    constexpr std::array<std::string_view, 5> kEntities = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
+    const std::size_t special = kSpecial.find(c);
+    escaped += special == kSpecial.npos ? std::string_view(&c, 1) : kEntities[special];
+  }
+  Work::HasRoom(escaped.size());
+  MR_TRY(Work::Check());
+  return escaped;
 }
 
 bool Hashable(const Value& value) {
+  if (!Work::Read(sizeof(Value))) return false;
   if (value.dict() != nullptr || value.iteration() != nullptr) return false;
   const Sequence* sequence = value.sequence();
   return sequence == nullptr ||
@@ -333,8 +403,11 @@ bool Hashable(const Value& value) {
 }
 
 bool Equal(const Value& a, const Value& b) {
+  if (!Work::Read(sizeof(Value))) return false;
   if (a.number() && b.number()) return CompareNumbers(a, b) == 0;
-  if (a.text() != nullptr && b.text() != nullptr) return *a.text() == *b.text();
+  if (a.text() != nullptr && b.text() != nullptr) {
+    return a.text()->size() == b.text()->size() && Work::Read(a.text()->size()) && *a.text() == *b.text();
+  }
   if (a.undefined() || a.none()) return a.undefined() ? b.undefined() : b.none();
   if (const Sequence *x = a.sequence(), *y = b.sequence(); x != nullptr && y != nullptr) {
     return x->tuple == y->tuple &&
@@ -351,10 +424,14 @@ bool Equal(const Value& a, const Value& b) {
 }
 
 Result<bool> Less(const Value& a, const Value& b) {
+  Work::Read(sizeof(Value));
+  if (a.text() != nullptr && b.text() != nullptr) Work::Read(std::min(a.text()->size(), b.text()->size()));
+  MR_TRY(Work::Check());
   if (a.number() && b.number()) return CompareNumbers(a, b) == -1;
   if (a.text() != nullptr && b.text() != nullptr) return *a.text() < *b.text();
   if (const Sequence *x = a.sequence(), *y = b.sequence(); x != nullptr && y != nullptr && x->tuple == y->tuple) {
     for (std::size_t i = 0; i < std::min(x->items.size(), y->items.size()); ++i) {
+      MR_TRY(Work::Check());
       if (!Equal(x->items[i], y->items[i])) return Less(x->items[i], y->items[i]);
     }
     return x->items.size() < y->items.size();
@@ -387,9 +464,16 @@ void Assign(Dict& dict, const Value& key, Value value) {
 
 Result<List> Elements(const Value& value) {
   if (value.undefined()) return List();
-  if (const Sequence* sequence = value.sequence()) return sequence->items;
-  if (const Iteration* iteration = value.iteration()) return iteration->items;
+  const auto copied = [](const List& items) -> Result<List> {
+    Work::Read(items.size() * sizeof(Value));
+    MR_TRY(Work::Check());
+    return items;
+  };
+  if (const Sequence* sequence = value.sequence()) return copied(sequence->items);
+  if (const Iteration* iteration = value.iteration()) return copied(iteration->items);
   if (const Dict* dict = value.dict()) {
+    Work::Read(dict->size() * sizeof(Dict::value_type));
+    MR_TRY(Work::Check());
     List keys;
     for (const auto& [key, member] : *dict) keys.push_back(key);
     return keys;
@@ -399,6 +483,7 @@ Result<List> Elements(const Value& value) {
     for (std::size_t at = 0; at < text->size();) {
       const std::size_t length = CharacterAt(*text, at).length;
       characters.push_back(Value::Of(text->substr(at, length)));
+      MR_TRY(Work::Check());
       at += length;
     }
     return characters;

@@ -74,6 +74,8 @@ class Value {
   static Value Of(std::int64_t value) { return Value(Variant(value)); }
   static Value Of(double value) { return Value(Variant(value)); }
   static Value Of(std::string text) { return Value(Variant(std::make_shared<const std::string>(std::move(text)))); }
+  /// Text that counts as HTML already, as markupsafe's Markup: what is added to it is escaped.
+  static Value OfMarkup(std::string text);
   static Value OfList(List items);
   static Value OfTuple(List items);
   static Value OfDict(Dict members);
@@ -111,6 +113,7 @@ class Value {
   int nesting() const { return nesting_; }
   /// Returns whether the value is or has a namespace, a function or a loop, which may refer to other values.
   bool refers() const { return refers_; }
+  bool markup() const { return markup_; }
   bool Truthy() const;
   /// Returns Python's str(). Print() is for templates.
   std::string ToText() const;
@@ -130,11 +133,17 @@ class Value {
   Variant value_;
   int nesting_ = 0;
   bool refers_ = false;
+  bool markup_ = false;
 };
 
+// What follows counts its work, and stops early with any result where the rendering may not do more (Work).
+
 /// Returns the value's text, as {{ value }} and filters of texts use it.
-/// Errors: kUnsupported for what prints as an object of Python: functions, results of filters before `|list`.
+/// Errors: kUnsupported for what prints as an object of Python: functions, results of filters before `|list`;
+/// kResourceExhausted beyond the limits of a rendering.
 Result<std::string> Print(const Value& value);
+/// Returns the value as Markup: its own text if it is that, or else Print() with &, <, >, ' and " escaped.
+Result<std::string> Escaped(const Value& value);
 /// Returns whether a mapping can have the value as a key.
 bool Hashable(const Value& value);
 bool Equal(const Value& a, const Value& b);
