@@ -12,13 +12,14 @@ void Run(millrace::serve::Grammar grammar, std::string_view bytes) {
   using millrace::serve::GrammarMachine;
   if (!grammar.Check()) return;
   GrammarMachine machine(std::move(grammar));
-  GrammarMachine::State state = machine.start();
+  GrammarMachine::State state = machine.Number(machine.start());
   for (const char byte : bytes.substr(0, 256)) {
     if (state == GrammarMachine::kDead) return;
-    (void)machine.Accepts(state);
-    state = machine.Next(state, static_cast<unsigned char>(byte));
+    auto arrival = machine.ArrivalOf(state);
+    machine.Trim();
+    state = machine.Next(machine.Number(arrival), static_cast<unsigned char>(byte));
   }
-  if (machine.states() > GrammarMachine::kMaxStates) std::abort();
+  if (machine.stacks() > GrammarMachine::kMaxStacks) std::abort();
 }
 
 }  // namespace

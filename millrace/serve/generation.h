@@ -29,7 +29,8 @@ struct GenerationRequest {
   std::shared_ptr<const Adapter> adapter = {};  ///< null: the model's own weights
 };
 
-enum class FinishReason { kEnd, kLength };  ///< kEnd: an end token; kLength: max_tokens were generated
+/// kEnd: an end token. kLength: max_tokens were generated, or the text reached the limits of its constraint.
+enum class FinishReason { kEnd, kLength };
 
 /// Counts what happens to the texts of one request, so that one thread can wait for all of them.
 struct GenerationNews {

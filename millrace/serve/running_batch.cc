@@ -360,9 +360,10 @@ void RunningBatch::Advance(const StepShare& share, std::span<const float> logits
   for (std::size_t row = 0; row * width < logits.size() && !end; ++row) {
     SampledToken sampled = text.sampler.Sample(logits.subspan(row * width, width));
     const TokenId token = sampled.token;
-    if (token == tokenizer::kNoToken) {
-      end = Fail(Code::kInternal,
-                 "no token can follow: the model's scores are not numbers, or no token fits what the text must be");
+    if (token == tokenizer::kNoToken && text.sampler.stuck()) {
+      end = FinishReason::kLength;
+    } else if (token == tokenizer::kNoToken) {
+      end = Fail(Code::kInternal, "no token can follow: the model's scores are not numbers");
     } else if (std::ranges::find(request.ends, token) != request.ends.end()) {
       end = FinishReason::kEnd;
     } else {

@@ -67,7 +67,7 @@ std::span<const float> Sampler::Adjust(std::span<const float> logits) {
     if (float* logit = logit_of(token))
       *logit -= static_cast<float>(options_.presence_penalty + count * options_.frequency_penalty);
   }
-  if (options_.constraint) options_.constraint->Mask(state_, options_.ends, adjusted);
+  if (options_.constraint) stuck_ = !options_.constraint->Mask(state_, options_.ends, adjusted);
   return adjusted;
 }
 

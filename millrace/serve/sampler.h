@@ -71,6 +71,8 @@ class Sampler {
                    std::shared_ptr<SamplingMemory> memory = nullptr);
   /// Returns kNoToken if all logits are NaN, or no token fits the constraint. REQUIRES: logits is not empty.
   SampledToken Sample(std::span<const float> logits);
+  /// Returns whether the constraint left no token: the text cannot go on within its limits.
+  bool stuck() const { return stuck_; }
 
  private:
   TokenId Draw(std::span<const float> logits);
@@ -84,9 +86,10 @@ class Sampler {
 
   const SamplingOptions options_;
   std::uint64_t draws_ = 0;
-  Constraint::State state_ = GrammarMachine::kDead;  ///< of the text so far
-  std::unordered_set<TokenId> seen_;                 ///< in the prompt or the text; only for the repetition penalty
-  std::unordered_map<TokenId, int> frequency_;       ///< in the text; only for its penalties
+  Constraint::State state_;  ///< of the text so far
+  bool stuck_ = false;
+  std::unordered_set<TokenId> seen_;            ///< in the prompt or the text; only for the repetition penalty
+  std::unordered_map<TokenId, int> frequency_;  ///< in the text; only for its penalties
   std::shared_ptr<SamplingMemory> memory_;
 };
 

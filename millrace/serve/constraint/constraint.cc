@@ -8,7 +8,11 @@ namespace millrace::serve {
 namespace {
 
 /// Memory for what is known of states: vocabularies of 128,000 tokens take 16 KiB a state.
-constexpr std::size_t kMaxMaskBytes = 64 * kMiB;
+constexpr std::size_t kMaxMaskBytes = 32 * kMiB;
+/// Work of one mask, in nodes of the grammar: some 50 ms, in which other texts wait.
+constexpr std::int64_t kMaxMaskWork = 4'000'000;
+/// Work of all masks of one text: some 20 s. Usual forms take a thousandth of that.
+constexpr std::int64_t kMaxTextWork = 1'000'000'000;
 
 /// SentencePiece and its kin write a space as "▁" and a byte as "<0x0A>".
 std::string BytesOfPiece(std::string_view piece) {
@@ -61,45 +65,80 @@ const std::string& TokenBytes::BytesOf(TokenId token) const {
   return known ? entries_[static_cast<std::size_t>(places_[static_cast<std::size_t>(token)])].bytes : kNone;
 }
 
-Constraint::State Constraint::start() const {
+Constraint::State Constraint::start() {
   MutexLock lock(mutex_);
-  return machine_.start();
+  State state;
+  state.arrival_ = machine_.start();
+  Renew(state);
+  return state;
 }
 
 bool Constraint::worn() const {
   MutexLock lock(mutex_);
-  return machine_.states() >= GrammarMachine::kMaxStates / 3;
+  return machine_.stacks() >= GrammarMachine::kMaxStacks / 3;
 }
 
-const Constraint::Allowed& Constraint::AllowedIn(State state) {
+std::size_t Constraint::bytes() const {
+  MutexLock lock(mutex_);
+  return machine_.bytes();
+}
+
+void Constraint::Renew(State& state) {
+  const std::uint32_t before = machine_.generation();
+  if (machine_.Trim() != before) allowed_.clear();
+  if (state.number_ != GrammarMachine::kDead && state.generation_ == machine_.generation()) return;
+  state.number_ = machine_.Number(state.arrival_);
+  state.generation_ = machine_.generation();
+}
+
+bool Constraint::Allow(GrammarMachine::State state, std::size_t most_bytes, std::int64_t most_work, Allowed& allowed) {
+  const std::int64_t before = machine_.work();
+  std::fill(allowed.tokens.begin(), allowed.tokens.end(), 0);
+  // Tokens in the order of their bytes: each goes on where the shared beginning with the one before ends.
+  std::vector<GrammarMachine::State> path = {state};  // behind each byte of the token before, as far as it is not dead
+  for (const TokenBytes::Entry& entry : vocabulary_->entries()) {
+    if (entry.shared + 1 < path.size()) path.resize(entry.shared + 1);
+    if (entry.bytes.size() > most_bytes) continue;
+    while (path.size() <= entry.bytes.size() && path.back() != GrammarMachine::kDead) {
+      path.push_back(machine_.Next(path.back(), static_cast<unsigned char>(entry.bytes[path.size() - 1])));
+      if (machine_.work() - before > most_work) return false;
+    }
+    if (path.size() <= entry.bytes.size() || path.back() == GrammarMachine::kDead) continue;
+    allowed.tokens[static_cast<std::size_t>(entry.token) / 64] |= std::uint64_t{1} << (entry.token % 64);
+  }
+  return true;
+}
+
+const Constraint::Allowed& Constraint::AllowedIn(GrammarMachine::State state) {
   const auto known = allowed_.find(state);
   if (known != allowed_.end()) return known->second;
   const auto words = (static_cast<std::size_t>(vocabulary_->vocab_size()) + 63) / 64;
   if (allowed_.size() * words * 8 > kMaxMaskBytes) allowed_.clear();
   Allowed& allowed = allowed_[state];
-  allowed.assign(words, 0);
-  // Tokens in the order of their bytes: each goes on where the shared beginning with the one before ends.
-  std::vector<State> path = {state};  // behind each byte of the token before, as far as it is not dead
-  for (const TokenBytes::Entry& entry : vocabulary_->entries()) {
-    if (entry.shared + 1 < path.size()) path.resize(entry.shared + 1);
-    while (path.size() <= entry.bytes.size() && path.back() != GrammarMachine::kDead) {
-      path.push_back(machine_.Next(path.back(), static_cast<unsigned char>(entry.bytes[path.size() - 1])));
-    }
-    if (path.size() <= entry.bytes.size() || path.back() == GrammarMachine::kDead) continue;
-    allowed[static_cast<std::size_t>(entry.token) / 64] |= std::uint64_t{1} << (entry.token % 64);
+  allowed.tokens.resize(words);
+  machine_.BeginRound();
+  // Short tokens spell every text that fits, so a text goes on where long ones would take too long to look at.
+  const std::size_t places = machine_.ArrivalOf(state)->places.size();
+  const bool crowded = static_cast<std::int64_t>(places) * 256 > kMaxMaskWork;
+  if (crowded || (!Allow(state, std::numeric_limits<std::size_t>::max(), kMaxMaskWork, allowed) &&
+                  !Allow(state, 4, kMaxMaskWork, allowed))) {
+    Allow(state, 1, std::numeric_limits<std::int64_t>::max(), allowed);
   }
+  allowed.work = machine_.work();
   return allowed;
 }
 
-bool Constraint::Mask(State state, std::span<const TokenId> ends, std::span<float> logits) {
+bool Constraint::Mask(State& state, std::span<const TokenId> ends, std::span<float> logits) {
   MutexLock lock(mutex_);
-  if (state == GrammarMachine::kDead) return false;
-  const Allowed& allowed = AllowedIn(state);
-  const bool may_end = machine_.Accepts(state);
+  Renew(state);
+  if (state.dead() || state.work_ > kMaxTextWork) return false;
+  const Allowed& allowed = AllowedIn(state.number_);
+  state.work_ += allowed.work;
+  const bool may_end = state.arrival_->accepts;
   bool any = false;
   for (std::size_t i = 0; i < logits.size(); ++i) {
     const auto token = static_cast<TokenId>(i);
-    const bool fits = (i / 64 < allowed.size() && ((allowed[i / 64] >> (i % 64)) & 1) != 0) ||
+    const bool fits = (i / 64 < allowed.tokens.size() && ((allowed.tokens[i / 64] >> (i % 64)) & 1) != 0) ||
                       (may_end && std::find(ends.begin(), ends.end(), token) != ends.end());
     if (!fits) logits[i] = -std::numeric_limits<float>::infinity();
     any = any || fits;
@@ -109,12 +148,15 @@ bool Constraint::Mask(State state, std::span<const TokenId> ends, std::span<floa
 
 Constraint::State Constraint::Accept(State state, TokenId token) {
   MutexLock lock(mutex_);
+  Renew(state);
   const std::string& bytes = vocabulary_->BytesOf(token);
-  if (bytes.empty()) return GrammarMachine::kDead;
+  GrammarMachine::State number = bytes.empty() ? GrammarMachine::kDead : state.number_;
   for (const char byte : bytes) {
-    if (state == GrammarMachine::kDead) break;
-    state = machine_.Next(state, static_cast<unsigned char>(byte));
+    if (number == GrammarMachine::kDead) break;
+    number = machine_.Next(number, static_cast<unsigned char>(byte));
   }
+  state.number_ = number;
+  state.arrival_ = machine_.ArrivalOf(number);
   return state;
 }
 

@@ -41,30 +41,54 @@ class TokenBytes {
 /// finds out about a state is kept, so that texts of the same form share it. Thread-safe.
 class Constraint {
  public:
-  using State = GrammarMachine::State;
+  /// The place where a text has arrived. Each text has one of its own, whatever other texts do.
+  class State {
+   public:
+    State() = default;
+    /// Returns whether no text goes on from here.
+    bool dead() const { return arrival_ == nullptr; }
+
+   private:
+    friend class Constraint;
+    std::shared_ptr<const GrammarMachine::Arrival> arrival_;
+    // The machine's number of the arrival, in that generation of the machine's states.
+    GrammarMachine::State number_ = GrammarMachine::kDead;
+    std::uint32_t generation_ = 0;
+    std::int64_t work_ = 0;  ///< that the masks of the text have cost
+  };
   /// REQUIRES: `vocabulary` outlives this object.
   Constraint(Grammar grammar, std::shared_ptr<const TokenBytes> vocabulary)
       : vocabulary_(std::move(vocabulary)), machine_(std::move(grammar)) {}
 
-  State start() const MR_EXCLUDES(mutex_);
-  /// Returns whether a third of all states exist. New texts then want a new object of the same grammar, so that the
-  /// texts of this one have states left.
+  State start() MR_EXCLUDES(mutex_);
+  /// Returns whether a third of all stacks exist. New texts then want a new object of the same grammar, so that the
+  /// texts of this one have stacks left.
   bool worn() const MR_EXCLUDES(mutex_);
+  /// Returns the memory of the states.
+  std::size_t bytes() const MR_EXCLUDES(mutex_);
   /// Sets the logits of all tokens that may not follow to -infinity. `ends`: tokens that may follow where a text may
-  /// end. Returns whether any may.
-  bool Mask(State state, std::span<const TokenId> ends, std::span<float> logits) MR_EXCLUDES(mutex_);
+  /// end. Returns whether any may. Where it would take too long to look at all tokens, only short ones are left. The
+  /// tokens that are left depend on the text alone, not on other texts. A text whose masks took very long has none.
+  bool Mask(State& state, std::span<const TokenId> ends, std::span<float> logits) MR_EXCLUDES(mutex_);
   /// Returns the state behind a token that Mask() left; dead behind an end token.
   State Accept(State state, TokenId token) MR_EXCLUDES(mutex_);
 
  private:
-  /// Bit t: token t may follow.
-  using Allowed = std::vector<std::uint64_t>;
-  const Allowed& AllowedIn(State state) MR_REQUIRES(mutex_);
+  struct Allowed {
+    std::vector<std::uint64_t> tokens;  ///< bit t % 64 of word t / 64: token t may follow
+    std::int64_t work = 0;              ///< that it cost
+  };
+  const Allowed& AllowedIn(GrammarMachine::State state) MR_REQUIRES(mutex_);
+  /// Allows tokens of at most `most_bytes`. Returns false, with some of them, if that takes more than `most_work`.
+  bool Allow(GrammarMachine::State state, std::size_t most_bytes, std::int64_t most_work, Allowed& allowed)
+      MR_REQUIRES(mutex_);
+  /// Makes the number of a state right, and gives memory back.
+  void Renew(State& state) MR_REQUIRES(mutex_);
 
   const std::shared_ptr<const TokenBytes> vocabulary_;
   mutable Mutex mutex_;
   GrammarMachine machine_ MR_GUARDED_BY(mutex_);
-  std::unordered_map<State, Allowed> allowed_ MR_GUARDED_BY(mutex_);
+  std::unordered_map<GrammarMachine::State, Allowed> allowed_ MR_GUARDED_BY(mutex_);
 };
 
 }  // namespace millrace::serve

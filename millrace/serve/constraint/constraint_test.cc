@@ -24,7 +24,7 @@ Grammar OfRegex(std::string_view pattern) {
 }
 
 bool Fits(GrammarMachine& machine, std::string_view text) {
-  GrammarMachine::State state = machine.start();
+  GrammarMachine::State state = machine.Number(machine.start());
   for (const char byte : text) {
     if (state == GrammarMachine::kDead) return false;
     state = machine.Next(state, static_cast<unsigned char>(byte));
@@ -102,6 +102,15 @@ TEST(Regex, CharactersAreThoseOfUnicode) {
   }
 }
 
+TEST(Regex, TakesWhatDoesNotChangeAWholeMatch) {
+  EXPECT_TRUE(FitsRegex("a*?b+?c{1,2}?", "abc"));
+  EXPECT_TRUE(FitsRegex("(?P<year>\\d+)-(?<month>\\d+)", "2026-11"));
+  EXPECT_TRUE(FitsRegex("^a$|^b$", "b"));
+  EXPECT_FALSE(FitsRegex("^a$|^b$", "a$"));
+  EXPECT_TRUE(FitsRegex("{a}{,b", "{a}{,b"));
+  EXPECT_TRUE(FitsRegex("x{2}{", "xx{"));
+}
+
 TEST(Regex, RefusesWithThePlace) {
   const std::vector<std::pair<std::string, std::string>> wrong = {{"a(b", "has no \")\""},
                                                                   {"a)", "unexpected"},
@@ -111,12 +120,14 @@ TEST(Regex, RefusesWithThePlace) {
                                                                   {"a{9999}", "more than"},
                                                                   {"(?=a)", "group"},
                                                                   {"\\b", "\"\\b\""},
-                                                                  {"a*?", "lazy"},
+                                                                  {"a*+", "possessive"},
                                                                   {"(a)\\1", "\"\\1\""},
                                                                   {"[b-a]", "no order"},
                                                                   {"a$b", "before the end"},
                                                                   {"a**", "repetition of"},
-                                                                  {"((((a{99}){99}){99}){99})", "too large"}};
+                                                                  {"((((a{99}){99}){99}){99})", "too large"},
+                                                                  {"((((){1000}){1000}){1000}){1000}", "too large"},
+                                                                  {"a|^b(^c)", "\"^\" behind"}};
   for (const auto& [pattern, says] : wrong) {
     Grammar grammar;
     grammar.NewRule();
@@ -158,6 +169,9 @@ TEST(JsonSchema, TakesWhatItDescribes) {
   EXPECT_FALSE(FitsSchema(R"({"type": "array", "prefixItems": [{"type": "integer"}], "items": false})", "[1, 2]"));
   EXPECT_TRUE(FitsSchema(R"({"type": "object"})", R"({"any": [1]})"));
   EXPECT_TRUE(FitsSchema("{}", R"([1, "x"])"));
+  EXPECT_TRUE(FitsSchema(R"({"type": ["string", "null"], "maxLength": 1})", R"("a")"));
+  EXPECT_FALSE(FitsSchema(R"({"type": ["string", "null"], "maxLength": 1})", R"("ab")"));
+  EXPECT_TRUE(FitsSchema(R"({"type": "null", "x-order": 1, "example": null, "writeOnly": true})", "null"));
 }
 
 TEST(JsonSchema, FollowsReferencesThatReferToThemselves) {
@@ -169,6 +183,8 @@ TEST(JsonSchema, FollowsReferencesThatReferToThemselves) {
 
 TEST(JsonSchema, NamesWhatItDoesNotSupport) {
   const std::vector<std::pair<std::string, std::string>> wrong = {
+      {R"({"type": ["integer", "null"], "multipleOf": 3})", "#: \"multipleOf\""},
+      {R"({"type": ["string", "null"], "items": {}})", "#: \"items\""},
       {R"({"type": "integer", "minimum": 3})", "#: \"minimum\""},
       {R"({"type": "object", "properties": {"a": {"type": "string", "format": "uuid"}}})",
        "#/properties/a: \"format\""},
@@ -254,8 +270,67 @@ TEST(Constraint, RandomTokensMakeTextsThatFit) {
   EXPECT_GT(ended, 50);
 }
 
-/// A server lives longer than the states of one object.
-TEST(Constraint, WearsOutWithItsStates) {
+/// Returns the words of all letters of `letters` with up to `most` letters.
+std::vector<std::string> WordsOf(std::string_view letters, std::size_t most) {
+  std::vector<std::string> words(letters.size());
+  for (std::size_t i = 0; i < letters.size(); ++i) words[i] = letters[i];
+  for (std::size_t at = 0; at < words.size(); ++at) {
+    if (words[at].size() == most) continue;
+    for (const char letter : letters) words.push_back(words[at] + letter);
+  }
+  return words;
+}
+
+/// "Where were the last 120 e?" has 2^120 states. Texts go on all the same, with bounded memory, and the same tokens
+/// are left whatever other texts did before.
+TEST(Constraint, TextsOutliveStatesThatAreDropped) {
+  const Words tokenizer(WordsOf("ae ", 8));
+  const auto vocabulary = std::make_shared<const TokenBytes>(tokenizer);
+  const auto make = [&] { return Constraint(OfRegex("[ae ]*e[ae ]{120}"), vocabulary); };
+  const std::vector<TokenId> ends = {tokenizer.eos()};
+  Constraint busy = make();
+  const auto text_of = [&](Constraint& constraint, std::uint64_t seed) {
+    Random random(seed);
+    Constraint::State state = constraint.start();
+    std::vector<TokenId> made;
+    while (made.size() < 30) {
+      std::vector<float> logits(static_cast<std::size_t>(tokenizer.vocab_size()), 0.0F);
+      EXPECT_TRUE(constraint.Mask(state, ends, logits));
+      TokenId token = static_cast<TokenId>(random.Below(logits.size()));
+      while (std::isinf(logits[static_cast<std::size_t>(token)])) token = (token + 1) % tokenizer.vocab_size();
+      if (token == tokenizer.eos()) break;
+      made.push_back(token);
+      state = constraint.Accept(state, token);
+    }
+    return made;
+  };
+  std::vector<std::vector<TokenId>> texts;
+  for (std::uint64_t seed = 0; seed < 3; ++seed) texts.push_back(text_of(busy, seed));
+  EXPECT_LT(busy.bytes(), 3 * GrammarMachine::kMaxBytes);
+  Constraint fresh = make();
+  EXPECT_EQ(text_of(fresh, 2), texts[2]);
+}
+
+/// A state of many places leaves short tokens only, and few texts of it end the server's patience.
+TEST(Constraint, LeavesShortTokensWhereAllWouldTakeTooLong) {
+  const Words tokenizer(WordsOf("ab", 6));
+  std::string pattern = "[ab]*(?:";
+  for (int i = 0; i < 90; ++i) pattern += (i > 0 ? "|a[ab]{" : "a[ab]{") + std::to_string(900 + i) + "}\\x01";
+  Constraint constraint(OfRegex(pattern + ")"), std::make_shared<const TokenBytes>(tokenizer));
+  Constraint::State state = constraint.start();
+  std::vector<float> logits(static_cast<std::size_t>(tokenizer.vocab_size()), 0.0F);
+  ASSERT_TRUE(constraint.Mask(state, {}, logits));
+  EXPECT_FALSE(std::isinf(logits[static_cast<std::size_t>(tokenizer.vocab_size() - 2)])) << "a long token";
+  for (int i = 0; i < 400; ++i) state = constraint.Accept(state, 0);
+  std::ranges::fill(logits, 0.0F);
+  ASSERT_TRUE(constraint.Mask(state, {}, logits));
+  EXPECT_FALSE(std::isinf(logits[0]));
+  EXPECT_TRUE(std::isinf(logits[static_cast<std::size_t>(tokenizer.vocab_size() - 2)])) << "a long token";
+  EXPECT_LT(constraint.bytes(), 3 * GrammarMachine::kMaxBytes);
+}
+
+/// A server lives longer than the stacks of one object.
+TEST(Constraint, WearsOutWithItsStacks) {
   std::vector<std::string> words;
   for (const char* word : {"{", "}", "[", "]", "\"", ":", ",", "a"}) words.emplace_back(word);
   const Words tokenizer(words);
@@ -272,7 +347,7 @@ TEST(Constraint, WearsOutWithItsStates) {
       for (const char* token = random.Below(2) == 0 ? "[" : "{\"a\":"; *token != 0; ++token) {
         state = constraint.Accept(state, static_cast<TokenId>(std::string("{}[]\":,a").find(*token)));
       }
-      ASSERT_NE(state, GrammarMachine::kDead);
+      ASSERT_FALSE(state.dead());
     }
   }
   EXPECT_TRUE(constraint.worn());

@@ -16,9 +16,9 @@ ByteSet Bytes(int first, int last) {
 
 }  // namespace
 
-Status Grammar::Check() const {
-  if (nodes_.size() <= kMaxNodes) return {};
-  return Fail(Code::kResourceExhausted, "the constraint is too large ({} parts; at most {})", nodes_.size(), kMaxNodes);
+Status Grammar::Check() {
+  if (++steps_ <= kMaxSteps && nodes_.size() <= kMaxNodes) return {};
+  return Fail(Code::kResourceExhausted, "the constraint is too large (more than {} parts)", kMaxNodes);
 }
 
 std::int32_t Grammar::NewRule() {

@@ -32,9 +32,11 @@ class Grammar {
 
   const std::vector<Node>& nodes() const { return nodes_; }
   NodeId start(std::int32_t rule) const { return starts_[static_cast<std::size_t>(rule)]; }
-  /// Errors: kResourceExhausted if it has more than kMaxNodes.
-  Status Check() const;
+  /// Counts a step of building. Whoever builds calls it for each part, also for one that adds no node.
+  /// Errors: kResourceExhausted if the grammar has more than kMaxNodes, or took more than kMaxSteps.
+  Status Check();
   static constexpr std::size_t kMaxNodes = 100'000;
+  static constexpr std::size_t kMaxSteps = 4 * kMaxNodes;
 
   // To build one: each call returns the node in front of what it adds, which goes on at `next`. So grammars are made
   // from their end.
@@ -61,6 +63,7 @@ class Grammar {
 
   std::vector<Node> nodes_;
   std::vector<NodeId> starts_;
+  std::size_t steps_ = 0;
 };
 
 }  // namespace millrace::serve

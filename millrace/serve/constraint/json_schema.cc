@@ -129,16 +129,25 @@ class SchemaBuilder {
 
   /// Refuses keywords that would be ignored otherwise.
   static Status CheckKeywords(const Json& schema, const std::string& where,
-                              std::initializer_list<std::string_view> known) {
-    constexpr std::array<std::string_view, 12> kAnnotations = {"title",       "description", "default",    "examples",
-                                                               "$schema",     "$id",         "$comment",   "$defs",
-                                                               "definitions", "readOnly",    "deprecated", "strict"};
+                              const std::vector<std::string_view>& known) {
+    constexpr std::array<std::string_view, 14> kAnnotations = {
+        "title",    "description", "default",     "example",  "examples",  "$schema",    "$id",
+        "$comment", "$defs",       "definitions", "readOnly", "writeOnly", "deprecated", "strict"};
     for (const auto& [key, value] : schema.items()) {
-      if (std::find(kAnnotations.begin(), kAnnotations.end(), key) != kAnnotations.end()) continue;
+      if (key.starts_with("x-") || std::find(kAnnotations.begin(), kAnnotations.end(), key) != kAnnotations.end())
+        continue;
       if (std::find(known.begin(), known.end(), key) == known.end()) {
         return Fail(Code::kUnsupported, "JSON schema, {}: \"{}\" is not supported here", where, key);
       }
     }
+    return {};
+  }
+
+  /// Returns the keywords that say more of a type.
+  static std::vector<std::string_view> KeywordsOf(const std::string& type) {
+    if (type == "string") return {"minLength", "maxLength", "pattern"};
+    if (type == "array") return {"items", "prefixItems", "minItems", "maxItems"};
+    if (type == "object") return {"properties", "required", "additionalProperties"};
     return {};
   }
 
@@ -174,10 +183,20 @@ class SchemaBuilder {
       // Without a type, the keywords tell it.
       const bool object = schema.contains("properties"),
                  array = schema.contains("items") || schema.contains("prefixItems");
-      if (object || array) return AddType(object ? "object" : "array", schema, where, next);
+      if (object || array) {
+        const std::string untold = object ? "object" : "array";
+        MR_TRY(CheckKeywords(schema, where, KeywordsOf(untold)));
+        return AddType(untold, schema, where, next);
+      }
       MR_TRY(CheckKeywords(schema, where, {}));
       return json_.grammar.Call(json_.Value(), next);
     }
+    std::vector<std::string_view> known = {"type"};
+    for (const Json& one : type->is_array() ? *type : Json::array({*type})) {
+      if (!one.is_string()) continue;
+      for (const std::string_view key : KeywordsOf(one.get<std::string>())) known.push_back(key);
+    }
+    MR_TRY(CheckKeywords(schema, where, known));
     if (type->is_string()) return AddType(type->get<std::string>(), schema, where, next);
     if (!type->is_array() || type->empty()) return Wrong(where, "type should be a string or a list of strings");
     std::vector<NodeId> nodes;
@@ -223,28 +242,13 @@ class SchemaBuilder {
 
   Result<NodeId> AddType(const std::string& type, const Json& schema, const std::string& where, NodeId next) {
     Grammar& grammar = json_.grammar;
-    // With several types, the keywords of each are known.
-    const bool alone = !schema.contains("type") || schema["type"].is_string();
-    const auto check = [&](std::initializer_list<std::string_view> known) {
-      return alone ? CheckKeywords(schema, where, known) : Status();
-    };
-    if (type == "null" || type == "boolean" || type == "integer" || type == "number") MR_TRY(check({"type"}));
     if (type == "null") return grammar.Text("null", next);
     if (type == "boolean") return grammar.Choice(grammar.Text("true", next), grammar.Text("false", next));
     if (type == "integer") return json_.Pattern(kInteger, next);
     if (type == "number") return json_.Pattern(kNumber, next);
-    if (type == "string") {
-      MR_TRY(check({"type", "minLength", "maxLength", "pattern"}));
-      return AddString(schema, where, next);
-    }
-    if (type == "array") {
-      MR_TRY(check({"type", "items", "prefixItems", "minItems", "maxItems"}));
-      return AddArray(schema, where, next);
-    }
-    if (type == "object") {
-      MR_TRY(check({"type", "properties", "required", "additionalProperties"}));
-      return AddObject(schema, where, next);
-    }
+    if (type == "string") return AddString(schema, where, next);
+    if (type == "array") return AddArray(schema, where, next);
+    if (type == "object") return AddObject(schema, where, next);
     return Wrong(where, "unknown type \"{}\"", type);
   }
 

@@ -53,7 +53,6 @@ class RegexParser {
   explicit RegexParser(std::string_view pattern) : pattern_(pattern) {}
 
   Result<Part> Run() {
-    if (pattern_.starts_with('^')) ++at_;
     Part all = MR_TRY(ParseChoice());
     if (at_ < pattern_.size()) return Wrong("unexpected \")\"");
     return all;
@@ -88,9 +87,13 @@ class RegexParser {
 
   Result<Part> ParseSequence() {
     Part sequence{.kind = Part::Kind::kSequence};
+    // The whole text is matched, so that its ends may be named or not.
+    const bool outermost = depth_ == 1;
+    if (outermost) Skip('^');
     while (at_ < pattern_.size() && !Is('|') && !Is(')')) {
       if (Is('$')) {
-        if (at_ + 1 != pattern_.size()) return Unsupported("\"$\" before the end");
+        const bool at_end = at_ + 1 == pattern_.size() || pattern_[at_ + 1] == '|';
+        if (!outermost || !at_end) return Unsupported("\"$\" before the end");
         ++at_;
         break;
       }
@@ -109,7 +112,7 @@ class RegexParser {
       most = -1;
     } else if (Skip('?')) {
       least = 0;
-    } else if (Is('{')) {
+    } else if (IsCount()) {
       ++at_;
       least = MR_TRY(ParseCount());
       most = least;
@@ -119,11 +122,20 @@ class RegexParser {
     } else {
       return one;
     }
-    if (Is('?') || Is('+')) return Unsupported("a lazy or possessive repetition");
-    if (Is('*') || Is('{')) return Wrong("a repetition of a repetition");
+    Skip('?');  // a lazy repetition: the same whole matches
+    if (Is('+')) return Unsupported("a possessive repetition");
+    if (Is('*') || IsCount()) return Wrong("a repetition of a repetition");
     Part repeat{.kind = Part::Kind::kRepeat, .least = least, .most = most};
     repeat.parts.push_back(std::move(one));
     return repeat;
+  }
+
+  /// Returns whether "{m}", "{m,}" or "{m,n}" follows. Other braces stand for themselves, as in Python.
+  bool IsCount() const {
+    const std::string_view rest = pattern_.substr(at_);
+    const std::size_t end = rest.find_first_not_of("0123456789,", 1);
+    return rest.size() > 1 && rest.starts_with('{') && rest[1] >= '0' && rest[1] <= '9' && end != rest.npos &&
+           rest[end] == '}';
   }
 
   Result<int> ParseCount() {
@@ -138,7 +150,9 @@ class RegexParser {
   Result<Part> ParseOne() {
     if (Is('(')) {
       ++at_;
-      if (Skip('?') && !Skip(':')) return Unsupported("a group with \"?\" other than \"(?:\"");
+      if (Skip('?') && !Skip(':') && !SkipName()) {
+        return Unsupported("a group with \"?\" other than \"(?:\" and \"(?P<name>\"");
+      }
       Part group = MR_TRY(ParseChoice());
       if (!Skip(')')) return Wrong("a group has no \")\"");
       return group;
@@ -147,7 +161,7 @@ class RegexParser {
       Ranges characters = MR_TRY(ParseClass());
       return Part{.kind = Part::Kind::kCharacters, .characters = std::move(characters)};
     }
-    if (Is('*') || Is('+') || Is('?') || Is('{')) return Wrong("nothing to repeat");
+    if (Is('*') || Is('+') || Is('?') || IsCount()) return Wrong("nothing to repeat");
     if (Is('^')) return Unsupported("\"^\" behind the beginning");
     if (Skip('.')) return Part{.kind = Part::Kind::kCharacters, .characters = Complement({{'\n', '\n'}})};
     if (Skip('\\')) {
@@ -156,6 +170,20 @@ class RegexParser {
     }
     const char32_t code = MR_TRY(ParseCharacter());
     return Part{.kind = Part::Kind::kCharacters, .characters = {{code, code}}};
+  }
+
+  /// Skips "P<name>" or "<name>".
+  bool SkipName() {
+    std::size_t at = at_ + (Is('P') ? 1 : 0);
+    if (at >= pattern_.size() || pattern_[at++] != '<') return false;
+    const std::size_t begin = at;
+    const auto in_name = [](char c) {
+      return c == '_' || (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+    };
+    while (at < pattern_.size() && in_name(pattern_[at])) ++at;
+    if (at == begin || at == pattern_.size() || pattern_[at] != '>') return false;
+    at_ = at + 1;
+    return true;
   }
 
   Result<char32_t> ParseCharacter() {
