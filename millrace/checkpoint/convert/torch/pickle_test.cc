@@ -142,6 +142,25 @@ TEST(PickleTest, LimitsHold) {
   EXPECT_EQ(Pickle::Read("(NNNt.", {}, "test", {.values = 3}).error().code(), Code::kResourceExhausted);
 }
 
+/// A pickle writes a text once, and refers to it many times. Each time is a copy in the state.
+TEST(PickleTest, SharedTextsCountEachTime) {
+  const std::string text = std::string("X\x40\x42\x0f\0", 5) + std::string(1'000'000, 'y') + "q\1";  // with its size
+  std::string list = "](" + text, numbers = "}(";
+  for (int i = 0; i < 500; ++i) list += "h\1";
+  for (int i = 0; i < 500; ++i) {
+    numbers += std::string("M") + static_cast<char>(i & 0xff) + static_cast<char>(i >> 8) + "N";
+  }
+  auto pickle = Read(list + "e.");
+  ASSERT_TRUE(pickle) << pickle.error().ToString();
+  EXPECT_EQ(ValueOf(*pickle, pickle->root()).error().code(), Code::kResourceExhausted);
+  // As a value of a state, and as a part of its paths.
+  for (const std::string& members : {std::string("X\1\0\0\0l", 6) + list + "e", text + numbers + "u"}) {
+    pickle = Read("}(" + members + "u.");
+    ASSERT_TRUE(pickle) << pickle.error().ToString();
+    EXPECT_EQ(StateOf(*pickle).error().code(), Code::kResourceExhausted);
+  }
+}
+
 TEST(PickleTest, PathsComeBack) {
   Random random(1);
   const std::string letters = "a/%#@(2F";

@@ -20,6 +20,8 @@ using Value = Pickle::Value;
 /// The most values that one walk visits. A pickle can refer to one value many times, so a short pickle can describe a
 /// tree of exponential size. A guess, far above real states.
 constexpr std::size_t kMaxSteps = 1'000'000;
+/// The most bytes of texts and paths that one walk copies, for the same reason. As many as a pickle may have.
+constexpr std::size_t kMaxCopied = 256 * kMiB;
 /// The most dimensions of a tensor or an array. 64: the limit of torch's tensor iterators and of numpy 2.
 constexpr std::size_t kMaxDimensions = 64;
 
@@ -148,15 +150,28 @@ Status SettleView(TorchTensor& tensor, std::int64_t offset) {
   return {};
 }
 
-/// Turns plain values into JSON. Bounds depth and number of the values that it visits.
+/// Counts what a walk through a pickle visits and copies.
+class WalkBudget {
+ public:
+  /// Counts a value `depth` values deep, of which `bytes` are copied. Errors: kResourceExhausted beyond the limits.
+  Status Spend(int depth, std::size_t bytes) {
+    bytes_ += bytes;
+    if (depth <= kMaxNesting && ++steps_ <= kMaxSteps && bytes_ <= kMaxCopied) return {};
+    return Fail(Code::kResourceExhausted, "a value is nested too deeply, or too large");
+  }
+
+ private:
+  std::size_t steps_ = 0, bytes_ = 0;
+};
+
+/// Turns plain values into JSON. Bounds depth, number and bytes of the values that it visits.
 class ValueReader {
  public:
   explicit ValueReader(const Pickle& pickle) : pickle_(pickle) {}
 
   Result<Json> Read(const Value& object, int depth = 0) {
     const Value& value = WithoutNamespace(pickle_, object);
-    if (depth > kMaxNesting || ++steps_ > kMaxSteps)
-      return Fail(Code::kResourceExhausted, "a value is nested too deeply, or too large");
+    MR_TRY(budget_.Spend(depth, value.text.size()));
     switch (value.kind) {
       case ValueKind::kNone:
         return Json(nullptr);
@@ -235,10 +250,14 @@ class ValueReader {
     return Json(std::move(text));
   }
   /// Returns the content of a bytes object; nothing if the value is not one.
-  Result<std::optional<std::string>> BytesOf(const Value& value) const {
-    if (value.kind == ValueKind::kBytes) return value.text;
-    if (pickle_.IsCall(value, "_codecs.encode") && pickle_.Arguments(value).size() == 2)
-      return MR_TRY(Encoded(pickle_[pickle_.Arguments(value)[0]].text));
+  Result<std::optional<std::string>> BytesOf(const Value& value) {
+    const bool encoded = pickle_.IsCall(value, "_codecs.encode") && pickle_.Arguments(value).size() == 2;
+    if (encoded || value.kind == ValueKind::kBytes) {
+      const std::string& text = encoded ? pickle_[pickle_.Arguments(value)[0]].text : value.text;
+      MR_TRY(budget_.Spend(0, text.size()));
+      if (encoded) return MR_TRY(Encoded(text));
+      return text;
+    }
     const bool empty = pickle_.IsCall(value, "__builtin__.bytes") || pickle_.IsCall(value, "builtins.bytes");
     if (empty && pickle_.Arguments(value).empty()) return std::string();
     return std::optional<std::string>();
@@ -269,7 +288,7 @@ class ValueReader {
     }
     return Fail(Code::kUnsupported, "the type of a numpy value is neither a number nor text");
   }
-  Result<Json> Scalar(std::span<const Pickle::Id> arguments) const {
+  Result<Json> Scalar(std::span<const Pickle::Id> arguments) {
     if (arguments.size() != 2) return Fail(Code::kCorrupt, "a numpy scalar does not have two arguments");
     const auto bytes = MR_TRY(BytesOf(pickle_[arguments[1]]));
     if (!bytes) return Fail(Code::kCorrupt, "a numpy scalar has no bytes");
@@ -277,7 +296,7 @@ class ValueReader {
     return Json{{"numpy", Json::array({type, Base64Encode(AsBytes(*bytes))})}};
   }
   /// Reads an array with the state (1, shape, dtype, whether it is in Fortran order, bytes).
-  Result<Json> Array(const Value& value) const {
+  Result<Json> Array(const Value& value) {
     if (value.state == Pickle::kNone || pickle_[value.state].items.size() != 5)
       return Fail(Code::kUnsupported, "a numpy array has no content");
     const auto& state = pickle_[value.state].items;
@@ -291,7 +310,7 @@ class ValueReader {
   }
 
   const Pickle& pickle_;
-  std::size_t steps_ = 0;
+  WalkBudget budget_;
 };
 
 /// Walks a state as leaves_of of python/millrace/_state.py does.
@@ -317,8 +336,7 @@ class StateReader {
 
   Result<bool> HoldsTensors(const Value& object, int depth) {
     const Value& value = WithoutNamespace(pickle_, object);
-    if (depth > kMaxNesting || ++steps_ > kMaxSteps)
-      return Fail(Code::kResourceExhausted, "the state is nested too deeply, or too large");
+    MR_TRY(budget_.Spend(depth, 0));
     if (MR_TRY(TensorOf(pickle_, value))) return true;
     if (value.kind != ValueKind::kList && value.kind != ValueKind::kTuple && !IsDict(value)) return false;
     for (std::size_t i = FirstItem(value); i < value.items.size(); ++i)
@@ -328,8 +346,7 @@ class StateReader {
 
   Status Walk(const Value& object, const std::string& path, int depth) {
     const Value& value = WithoutNamespace(pickle_, object);
-    if (depth > kMaxNesting || ++steps_ > kMaxSteps)
-      return Fail(Code::kResourceExhausted, "the state is nested too deeply, or too large");
+    MR_TRY(budget_.Spend(depth, path.size()));
     if (auto tensor = MR_TRY(TensorOf(pickle_, value))) {
       if (!state_.tensors.emplace(path, *std::move(tensor)).second)
         return Fail(Code::kCorrupt, "the state has {} twice", path);
@@ -384,7 +401,7 @@ class StateReader {
   const Pickle& pickle_;
   ValueReader values_;
   TorchState state_;
-  std::size_t steps_ = 0;
+  WalkBudget budget_;
 };
 
 /// Checks the argument `at` of a call that makes a tensor: bits that change what its bytes mean. torch writes "neg" of
