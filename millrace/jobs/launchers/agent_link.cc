@@ -31,7 +31,9 @@ namespace {
 
 constexpr Duration kHandshakeTime = std::chrono::seconds(10);
 constexpr Duration kSilence = std::chrono::seconds(20);  ///< as a supervisor's (RemoteLauncher::Options::silence)
-constexpr std::size_t kMaxHandshakes = 16;               ///< under way at a time; more wait in the kernel's queue
+/// Handshakes under way, of all and of one address. For one more, the oldest ends: silent connections that came before
+/// a supervisor do not keep it waiting.
+constexpr std::size_t kMaxHandshakes = 64, kMaxOfAddress = 8;
 constexpr std::size_t kChunk = 64 * kKiB;
 constexpr char kIdentity[] = "millrace";
 
@@ -266,6 +268,7 @@ class Relay {
 struct PendingHandshake {
   TlsLink link;
   TimePoint until;
+  http::PeerAddress peer;
 };
 
 /// Takes connections until one has proved the key.
@@ -277,8 +280,7 @@ class HandshakeAcceptor {
   /// Returns nothing when `wake` is readable.
   std::optional<TlsLink> AcceptLink(int wake) {
     for (;;) {
-      std::vector<pollfd> watched = {{wake, POLLIN, 0},
-                                     {candidates_.size() < kMaxHandshakes ? listener_.fd.get() : -1, POLLIN, 0}};
+      std::vector<pollfd> watched = {{wake, POLLIN, 0}, {listener_.fd.get(), POLLIN, 0}};
       TimePoint next = TimePoint::max();
       for (const PendingHandshake& each : candidates_) {
         watched.push_back({each.link.fd(), each.link.events(), 0});
@@ -299,16 +301,29 @@ class HandshakeAcceptor {
         each = progress == TlsLink::Progress::kFailed || now >= each->until ? candidates_.erase(each) : std::next(each);
       }
       if (UniqueFd socket(::accept4(listener_.fd.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)); socket) {
-        candidates_.push_back({TlsLink(context_, std::move(socket), key_, /*serves=*/true), now + kHandshakeTime});
+        const http::PeerAddress peer = http::PeerAddress::Of(socket.get());
+        MakeRoom(peer);
+        candidates_.push_back(
+            {TlsLink(context_, std::move(socket), key_, /*serves=*/true), now + kHandshakeTime, peer});
       }
     }
   }
 
  private:
+  /// Ends the oldest handshake of the address, or of all, if it has as many as it may.
+  void MakeRoom(const http::PeerAddress& peer) {
+    const auto of_peer = [&](const PendingHandshake& each) { return each.peer == peer; };
+    if (std::ranges::count_if(candidates_, of_peer) >= static_cast<std::ptrdiff_t>(kMaxOfAddress)) {
+      candidates_.erase(std::ranges::find_if(candidates_, of_peer));
+    } else if (candidates_.size() >= kMaxHandshakes) {
+      candidates_.pop_front();
+    }
+  }
+
   SSL_CTX* const context_;
   const http::Listener& listener_;
   const std::string& key_;
-  std::list<PendingHandshake> candidates_;
+  std::list<PendingHandshake> candidates_;  ///< the oldest first
 };
 
 /// Runs a node agent in a thread of its own: its ranks die with that thread.

@@ -22,8 +22,8 @@ namespace millrace::jobs {
 Result<std::string> ReadAgentKey(const std::filesystem::path& file);
 
 /// Serves a node agent (RunNodeAgent) on host:port, to one supervisor at a time. Connections that do not prove the key
-/// within 10 s are dropped, and do not keep the supervisor out. When a connection ends, its ranks are killed; then the
-/// next supervisor is served. Calls `listening` with the port first.
+/// within 10 s are dropped, the oldest ones sooner if there are many, and do not keep the supervisor out. When a
+/// connection ends, its ranks are killed; then the next supervisor is served. Calls `listening` with the port first.
 ///
 /// When `stop` fires, the ranks get SIGTERM and the agent takes no further orders. Returns kCancelled when the ranks
 /// have ended.
