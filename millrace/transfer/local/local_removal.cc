@@ -122,7 +122,8 @@ Result<LocalRemover::Outcome> LocalRemover::RemoveSent(const std::string& name, 
     if (unlinkat(folder, at.name.c_str(), 0) == 0 || errno == ENOENT) return Outcome::kRemoved;
     return Fail(ErrnoError(errno, "removing " + PathOf(name)));
   }
-  const std::string hidden = "millrace-moved-" + SecureHex(8);
+  // A reserved name: if the process dies here, no later command takes the file for an object.
+  const std::string hidden = std::string(object::kTempName) + SecureHex(8);
   if (renameat(folder, at.name.c_str(), folder, hidden.c_str()) != 0) {
     if (errno == ENOENT) return Outcome::kAbsent;
     return Fail(ErrnoError(errno, "removing " + PathOf(name)));

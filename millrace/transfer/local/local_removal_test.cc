@@ -1,11 +1,15 @@
 #include "millrace/transfer/local/local_removal.h"
 
 #include <gtest/gtest.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <climits>
 #include <filesystem>
 #include <fstream>
+
+#include "millrace/object/local/paths.h"
 
 namespace millrace::transfer {
 namespace {
@@ -69,8 +73,14 @@ TEST_F(LocalRemoval, AFolderThatBecomesALinkIsNotFollowed) {
 
 TEST_F(LocalRemoval, WhatWasSentGoes) {
   const LocalFile sent = std::move(*LocalFile::Open(tree() / "a"));
+  const UniqueFd watch(inotify_init1(IN_CLOEXEC));
+  ASSERT_GE(inotify_add_watch(watch.get(), tree().c_str(), IN_MOVED_TO), 0);
   EXPECT_EQ(Remover().RemoveSent("a", sent), Outcome::kRemoved);
   EXPECT_FALSE(fs::exists(tree() / "a"));
+  alignas(inotify_event) char moved[sizeof(inotify_event) + NAME_MAX + 1];
+  ASSERT_GT(read(watch.get(), moved, sizeof moved), 0);
+  const std::string name = reinterpret_cast<const inotify_event*>(moved)->name;
+  EXPECT_EQ(object::SegmentOfName(name), std::nullopt) << "a copy after a crash would send " << name;
   EXPECT_EQ(std::distance(fs::directory_iterator(tree()), {}), 1) << "no private name stays";
 }
 

@@ -17,6 +17,7 @@
 #include "millrace/base/hash/random.h"
 #include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/text.h"
+#include "millrace/object/local/paths.h"
 #include "millrace/transfer/local/resume.h"
 
 namespace millrace::transfer {
@@ -39,7 +40,8 @@ struct Hidden {
 Result<Hidden> OpenHidden(const fs::path& path) {
   // A digest of the name, since a name may have only 255 bytes.
   Sha256Digest digest = Sha256(AsBytes(path.filename().string()));
-  std::string name = (path.parent_path() / (".millrace~tmp-" + HexEncode(ByteSpan(digest).first(8)))).string();
+  std::string name =
+      (path.parent_path() / (std::string(object::kTempName) + HexEncode(ByteSpan(digest).first(8)))).string();
   UniqueFd fd = MR_TRY(OpenFile(name, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK, 0666));
   struct stat ours, named;
   // In a folder that others may write to, such as /tmp, the file may belong to another user, who could change it later.
@@ -47,7 +49,7 @@ Result<Hidden> OpenHidden(const fs::path& path) {
               ours.st_uid == geteuid() && ours.st_nlink == 1 && stat(name.c_str(), &named) == 0 &&
               ours.st_ino == named.st_ino && ours.st_dev == named.st_dev;
   if (mine) return Hidden{std::move(fd), std::move(name), true, ours.st_size > 0};
-  name = (path.parent_path() / (".millrace~tmp-" + SecureHex(8))).string();
+  name = (path.parent_path() / (std::string(object::kTempName) + SecureHex(8))).string();
   return Hidden{MR_TRY(OpenFile(name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0666)), name, false, false};
 }
 
