@@ -79,7 +79,7 @@ Status ForEachVersion(const Selection& selection, const object::Call& call,
                       const std::function<Status(object::VersionInfo)>& visit) {
   const ObjectPlace& place = selection.place;
   if (place.local()) {
-    return Fail(Code::kInvalidArgument, "{} is a local path, which keeps no versions", place.Name());
+    return Fail(Code::kInvalidArgument, "{} is a local path, which keeps no versions: give an s3:// URL", place.Name());
   }
   object::VersionsRequest request{.prefix = selection.single ? place.key : selection.prefix};
   for (;;) {
