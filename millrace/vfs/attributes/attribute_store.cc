@@ -8,6 +8,8 @@
 namespace millrace::vfs {
 namespace {
 
+constexpr const char* kNoteKey = "millrace-entries";
+constexpr const char* kNote = "have attributes";
 constexpr int kParallelHeads = 32;  ///< a guess: hides the latency of a Head
 /// Attempts at a change. Each fails only if another client changes the same object at that moment. 5: a guess.
 constexpr int kAttempts = 5;
@@ -35,6 +37,23 @@ bool AttributeStore::IsWholeBucket(const std::string& directory) const {
 
 std::string AttributeStore::MarkerKey(const std::string& directory) const {
   return IsWholeBucket(directory) ? fmt::format("{}{}/root", directory, kHiddenName) : directory;
+}
+
+ByteSpan AttributeStore::MarkOf(UserMetadata& metadata) const {
+  if (!cache_.marks_by_notes()) return AsBytes(kMarkBody);
+  metadata[kNoteKey] = kNote;
+  return {};
+}
+
+bool AttributeStore::ForgoBodies(const Error& error) {
+  // versitygw: DirectoryObjectContainsData, with HTTP 400.
+  const bool refused = error.code() == Code::kInvalidArgument || error.code() == Code::kUnsupported;
+  if (refused) cache_.MarkByNotes();
+  return refused;
+}
+
+bool AttributeStore::Marks(const object::ObjectInfo& marker) {
+  return marker.size > 0 || marker.metadata.contains(kNoteKey);
 }
 
 Metadata AttributeStore::FromHead(const object::ObjectInfo& info, TimePoint as_of) const {
@@ -97,7 +116,7 @@ Result<std::optional<object::ObjectInfo>> AttributeStore::HeadMarker(const std::
   const TimePoint as_of = clock_.Now();
   auto info = MR_TRY(object::Head(store_, MarkerKey(directory), call));
   using Marker = MetadataCache::Marker;
-  cache_.PutMarker(directory, !info ? Marker::kNone : info->size > 0 ? Marker::kMarked : Marker::kPlain, as_of);
+  cache_.PutMarker(directory, !info ? Marker::kNone : Marks(*info) ? Marker::kMarked : Marker::kPlain, as_of);
   return info;
 }
 
@@ -105,7 +124,7 @@ Result<bool> AttributeStore::IsMarked(const std::string& directory, const object
   if (policy_ != StoredAttributesPolicy::kAuto) return policy_ == StoredAttributesPolicy::kAlways;
   if (auto known = cache_.FindMarker(directory)) return *known == MetadataCache::Marker::kMarked;
   auto info = MR_TRY(HeadMarker(directory, call));
-  return info && info->size > 0;
+  return info && Marks(*info);
 }
 
 Status AttributeStore::Mark(const std::string& directory, const object::Call& call) {
@@ -113,14 +132,15 @@ Status AttributeStore::Mark(const std::string& directory, const object::Call& ca
   if (auto known = cache_.FindMarker(directory); known && *known == MetadataCache::Marker::kMarked) return {};
   for (int attempt = 1;; ++attempt) {
     auto info = MR_TRY(HeadMarker(directory, call));
-    if (info && info->size > 0) return {};
+    if (info && Marks(*info)) return {};
     object::PutOptions options{.if_match = info ? info->etag : "",
                                .if_none_match = !info,
                                .content_type = {},
                                .metadata = info ? info->metadata : UserMetadata()};
-    auto put = object::Put(store_, MarkerKey(directory), AsBytes(kMarkBody), std::move(options), call);
+    const ByteSpan body = MarkOf(options.metadata);
+    auto put = object::Put(store_, MarkerKey(directory), body, std::move(options), call);
     if (put) break;
-    if (!MayTryAgain(put.error(), attempt)) return Fail(put.error());
+    if (!(body.size() > 0 && ForgoBodies(put.error())) && !MayTryAgain(put.error(), attempt)) return Fail(put.error());
   }
   cache_.PutMarker(directory, MetadataCache::Marker::kMarked, clock_.Now());
   return {};

@@ -19,6 +19,9 @@ namespace millrace::vfs {
 /// shows as a size. Entries of other directories store none. The mark is written before the attributes, so a change
 /// that is cut off costs needless Heads at most.
 ///
+/// Some stores take no body in a marker. There, the mark is a note in the marker's metadata, which a listing does not
+/// show: the directory is known to be marked until the mount ends.
+///
 /// A directory's own attributes are those of its marker, and it is an entry of its parent like any other. Directories
 /// are named by their keys ("" or ending with '/'). Thread-safe. Calls block.
 class AttributeStore {
@@ -62,12 +65,17 @@ class AttributeStore {
 
   /// What the marker of a marked directory holds.
   static constexpr std::string_view kMarkBody = "{\"millrace\":\"directory\",\"entries\":\"have attributes\"}\n";
+  /// Makes what marks a directory: sets the note in `metadata`, or returns the body of the marker.
+  ByteSpan MarkOf(UserMetadata& metadata) const;
+  /// Takes the `error` of a marker with a body. Returns whether the store takes no body there: then try again.
+  bool ForgoBodies(const Error& error);
   bool IsWholeBucket(const std::string& directory) const;
   std::string MarkerKey(const std::string& directory) const;
 
  private:
   Result<bool> IsMarked(const std::string& directory, const object::Call& call);
   Result<std::optional<object::ObjectInfo>> HeadMarker(const std::string& directory, const object::Call& call);
+  static bool Marks(const object::ObjectInfo& marker);
   Status MarkFor(const std::string& path, const StoredAttributes& attributes, const object::Call& call);
 
   object::Store& store_;

@@ -190,13 +190,22 @@ class DirectoryRename {
     for (const std::string& directory : wanted) {
       if (listed_.contains(directory)) continue;  // CopyThese() copies its marker
       if (!window.Enter()) break;
-      object::PutOptions options;
-      options.metadata[kRenameKey] = record_.id;
-      const ByteSpan body = to_mark_.contains(directory) ? AsBytes(AttributeStore::kMarkBody) : ByteSpan();
-      core_.store.Put(record_.to + directory, body, std::move(options), window.call(),
-                      [&window](auto put) { window.Leave(put ? Status() : Status(Fail(put.error()))); });
+      PutMarker(directory, window);
     }
     return window.Finish();
+  }
+
+  void PutMarker(const std::string& directory, transfer::Window& window) {
+    object::PutOptions options;
+    options.metadata[kRenameKey] = record_.id;
+    const ByteSpan body = to_mark_.contains(directory) ? core_.attributes.MarkOf(options.metadata) : ByteSpan();
+    core_.store.Put(record_.to + directory, body, std::move(options), window.call(),
+                    [this, directory, had_body = !body.empty(), &window](auto put) {
+                      if (put) return window.Leave({});
+                      const bool again = had_body && core_.attributes.ForgoBodies(put.error());
+                      if (again) return PutMarker(directory, window);
+                      window.Leave(Fail(put.error()));
+                    });
   }
 
   Status CopyThese(const Versions& wanted) {
@@ -239,7 +248,14 @@ class DirectoryRename {
     };
     if (marks) {  // the copy of an empty marker gets the body that marks the directory
       object::PutOptions options{.if_match = {}, .content_type = info.content_type, .metadata = *std::move(metadata)};
-      core_.store.Put(to, AsBytes(AttributeStore::kMarkBody), std::move(options), window.call(), std::move(done));
+      const ByteSpan body = core_.attributes.MarkOf(options.metadata);
+      core_.store.Put(
+          to, body, std::move(options), window.call(),
+          [this, info, source, &window, had_body = !body.empty(), done = std::move(done)](auto put) mutable {
+            if (!put && had_body && core_.attributes.ForgoBodies(put.error()))
+              return StartCopy(std::move(info), source, window);
+            done(std::move(put));
+          });
       return;
     }
     object::CopyOptions options;

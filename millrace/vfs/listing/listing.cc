@@ -77,6 +77,8 @@ void Listing::LearnMarker(const object::ListPage& page, TimePoint as_of) {
   Marker marker = Marker::kNone;
   if (!page.objects.empty() && page.objects.front().key == directory_) {  // the marker sorts before all other keys
     marker = page.objects.front().size > 0 ? Marker::kMarked : Marker::kPlain;
+    // A note in the marker's metadata marks, too; see AttributeStore. Only a Head shows it.
+    if (marker == Marker::kPlain && cache_.marks_by_notes()) return;
   }
   cache_.PutMarker(directory_, marker, as_of);
 }

@@ -1,6 +1,7 @@
 // A cache of the metadata of paths.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -36,6 +37,9 @@ class MetadataCache {
 
   /// The known form of a directory's marker object. kMarked: entries of the directory have stored attributes.
   enum class Marker : std::uint8_t { kNone, kPlain, kMarked };
+  /// Returns whether markers may be marked by their metadata, which listings do not show.
+  bool marks_by_notes() const { return marks_by_notes_.load(std::memory_order_relaxed); }
+  void MarkByNotes() { marks_by_notes_.store(true, std::memory_order_relaxed); }
   std::optional<Marker> FindMarker(std::string_view directory) MR_EXCLUDES(mutex_);
   void PutMarker(std::string_view directory, Marker marker, TimePoint as_of) MR_EXCLUDES(mutex_);
 
@@ -92,6 +96,7 @@ class MetadataCache {
   ByPath<DirectoryId> directory_ids_ MR_GUARDED_BY(mutex_);
   ByPath<TimePoint> complete_ MR_GUARDED_BY(mutex_);
   ByPath<KnownMarker> markers_ MR_GUARDED_BY(mutex_);
+  std::atomic<bool> marks_by_notes_ = false;
 };
 
 }  // namespace millrace::vfs

@@ -103,6 +103,27 @@ TEST_F(TreeAttributesTest, OnlyMarkedDirectoriesCostHeads) {
   EXPECT_EQ(Heads(), before + 1) << "attributes of a known version are known; a directory has no version";
 }
 
+TEST_F(TreeAttributesTest, AMarkerThatTakesNoBodyHasANote) {
+  d.Put("dir/f", "content");
+  d.store->Add({.operation = object::Operation::kPut, .key_prefix = "dir/", .fault = {.code = Code::kInvalidArgument}});
+  ASSERT_TRUE(Chmod("dir/f", 0600));
+  EXPECT_EQ(d.Object("dir/"), "");
+  EXPECT_EQ(MetadataOf("dir/").count("millrace-entries"), 1u);
+  EXPECT_EQ(d.Stat("dir/f")->permissions, 0600u);
+  ASSERT_TRUE(d.Rename("dir", "other"));
+  EXPECT_EQ(d.Stat("other/f")->permissions, 0600u);
+}
+
+TEST_F(TreeAttributesTest, ARenameFindsOutThatMarkersTakeNoBody) {
+  d.Put("dir/", "");
+  d.Put("dir/f", "content");
+  d.store->Add(
+      {.operation = object::Operation::kPut, .key_prefix = "other/", .fault = {.code = Code::kInvalidArgument}});
+  ASSERT_TRUE(d.Rename("dir", "other"));
+  EXPECT_EQ(d.Object("other/"), "");
+  EXPECT_EQ(d.Object("other/f"), "content");
+}
+
 TEST_F(TreeAttributesTest, TheRootIsToldAsItWasWhileTheStoreIsDown) {
   ASSERT_TRUE(d.tree->SetAttributes(kRootInode, {.permissions = 0700}, nullptr));
   d.store->Add({.operation = {}, .times = -1, .fault = {.code = Code::kUnavailable}});
