@@ -252,6 +252,20 @@ TEST_F(RelayResume, ACompletionThatFailedNeedsNoBytes) {
   EXPECT_EQ(Copied(), content_);
 }
 
+TEST_F(RelayResume, AnUploadWhosePartsAreNotListedBeginsAgain) {
+  for (const Code code : {Code::kUnsupported, Code::kInvalidArgument, Code::kPermissionDenied}) {
+    RunAndCut(4);
+    faulty_->Add({.operation = Operation::kListParts, .times = -1, .fault = {.code = code}});
+    const Status again = Run();
+    ASSERT_TRUE(again) << again.error().ToString();
+    EXPECT_EQ(resumed_, 0u);
+    EXPECT_EQ(Copied(), content_);
+    EXPECT_EQ(Uploads(), 0u) << "the upload that was cut off is aborted";
+    faulty_->Clear();
+    ASSERT_TRUE(object::Delete(*to_, "there/k"));
+  }
+}
+
 TEST_F(RelayResume, TheWholeIsComparedWithItsHashAfterAResume) {
   RunAndCut(4);
   // The journal has the source's version and its hash. Only the bytes are others.
