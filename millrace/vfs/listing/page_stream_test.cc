@@ -12,6 +12,7 @@
 #include "millrace/object/blocking.h"
 #include "millrace/object/local/memory_store.h"
 #include "millrace/object/support/early_pages.h"
+#include "millrace/vfs/listing/listing.h"
 
 namespace millrace::vfs {
 namespace {
@@ -257,6 +258,21 @@ TEST(PageStreamTrialTest, AQuickServerIsAskedForOnePageAfterTheOther) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Keys, PageStreamTest, testing::Range(0, 8));
+
+TEST(ListingOrder, APageThatDoesNotFollowIsRefused) {
+  FakeClock clock;
+  MetadataCache cache(clock, std::chrono::seconds(1), std::chrono::seconds(1), 100);
+  const auto store = object::MakeMemoryStore();
+  Listing listing(*store, cache, clock, "d/");
+  ASSERT_TRUE(
+      listing.Accept({.objects = {{.key = "d/m"}}, .common_prefixes = {}, .continuation = "more"}, clock.Now()));
+  ASSERT_TRUE(listing.Accept({.objects = {}, .common_prefixes = {"d/m/"}, .continuation = "more"}, clock.Now()));
+  const auto names =
+      listing.Accept({.objects = {{.key = "d/a"}}, .common_prefixes = {}, .continuation = {}}, clock.Now());
+  ASSERT_FALSE(names);
+  EXPECT_EQ(names.error().code(), Code::kUnsupported);
+  EXPECT_NE(names.error().ToString().find("out of order"), std::string::npos);
+}
 
 }  // namespace
 }  // namespace millrace::vfs
