@@ -68,6 +68,14 @@ TEST_F(ObjectSafety, ATreeIsNotMovedIntoItself) {
   EXPECT_THAT(Keys("s3://bucket/x/"), ElementsAre("x/a", "x/y/a"));
 }
 
+TEST_F(ObjectSafety, CatOfDamagedBytesIsAnError) {
+  ASSERT_EQ(Millrace({"pipe", "s3://bucket/k"}, {}, "content").exit, 0);
+  ASSERT_TRUE(server_->SetFaults("damage,op=GetObject"));
+  const Ran ran = Millrace({"cat", "s3://bucket/k"});
+  EXPECT_NE(ran.exit, 0);
+  EXPECT_THAT(ran.err, HasSubstr("CRC32C"));
+}
+
 TEST_F(ObjectSafety, SyncKeepsTheMarkersOfFoldersThatTheSourceHas) {
   auto connection = object::OpenConnection(
       {.endpoint_url = server_->endpoint(),

@@ -10,6 +10,7 @@
 #include "millrace/base/text.h"
 #include "millrace/base/threads/memory_budget.h"
 #include "millrace/object/blocking.h"
+#include "millrace/transfer/copy/verify.h"
 #include "millrace/transfer/stream/multipart_writer.h"
 #include "millrace/transfer/stream/ranged_reader.h"
 
@@ -52,6 +53,23 @@ class Input {
   std::stop_callback<std::function<void()>> on_stop_;
 };
 
+/// Writes an object to standard output. The bytes are compared with the checksum of the whole when all are written: a
+/// reader of the output then learns of damage by the status.
+Status CatObject(object::ReadStore& store, const object::ObjectInfo& info, MemoryBudget& budget,
+                 const object::Call& call) {
+  transfer::RangedReader reader(store, budget, info, {});
+  const object::Checksum whole = info.checksum.parts > 0 ? object::Checksum() : info.checksum;
+  transfer::Digester digester(whole.algorithm, info.size);
+  for (;;) {
+    const ByteSpan piece = MR_TRY(reader.Next(call));
+    if (piece.empty()) break;
+    digester.Update(piece);
+    MR_TRY(WriteBytesOut(piece));
+  }
+  if (whole.algorithm == object::Checksum::Algorithm::kNone || digester.Finish() == whole.value) return {};
+  return Fail(transfer::Mismatch(info.key, whole));
+}
+
 }  // namespace
 
 Result<int> CatObjects(const Context& context, object::Connection& connection, const std::vector<std::string>& urls,
@@ -65,14 +83,7 @@ Result<int> CatObjects(const Context& context, object::Connection& connection, c
         [](const std::string& path, const Error& error) {
           PrintError("millrace: cat /{}: {}\n", path, error.ToString());
         },
-        [&](transfer::Item item) -> Status {
-          transfer::RangedReader reader(*selection.place.store, budget, item.info, {});
-          for (;;) {
-            ByteSpan piece = MR_TRY(reader.Next(call));
-            if (piece.empty()) return {};
-            MR_TRY(WriteBytesOut(piece));
-          }
-        }));
+        [&](transfer::Item item) -> Status { return CatObject(*selection.place.store, item.info, budget, call); }));
   }
   return kExitOk;
 }
