@@ -213,13 +213,13 @@ Result<Evaluation> Evaluator::Match(const std::vector<Document>& documents) {
     if (requests[0].prompt.empty()) requests[0].prompt = {PrefixToken()};
     requests[0].ends = options_.ends;
     requests[0].sampling.temperature = 0;
-    const auto room =
-        static_cast<std::int64_t>(model_.context_length()) - static_cast<std::int64_t>(requests[0].prompt.size());
-    if (room < 1) {
-      return Fail(Code::kInvalidArgument, "document {}: a prompt of {} tokens does not fit the model's context of {}",
-                  next + 1, requests[0].prompt.size(), model_.context_length());
-    }
-    requests[0].max_tokens = static_cast<int>(std::min<std::int64_t>(room, options_.most_tokens));
+    // A long prompt loses its beginning, so that a whole answer fits, or one of half of a small context.
+    std::vector<TokenId>& prompt = requests[0].prompt;
+    const int context = model_.context_length();
+    const auto kept =
+        static_cast<std::size_t>(context - (options_.most_tokens < context ? options_.most_tokens : context / 2));
+    if (prompt.size() > kept) prompt.erase(prompt.begin(), prompt.end() - static_cast<std::ptrdiff_t>(kept));
+    requests[0].max_tokens = std::min(context - static_cast<int>(prompt.size()), options_.most_tokens);
     auto begun = MR_TRY(scheduler.Submit(std::move(requests)));
     under_way.push_back(std::move(begun[0]));
     ++next;
