@@ -16,6 +16,7 @@
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/gguf/gguf_model.h"
 #include "millrace/checkpoint/read/gguf_reader.h"
+#include "millrace/checkpoint/read/model_source.h"
 #include "millrace/object/blocking.h"
 
 namespace millrace::checkpoint {
@@ -59,6 +60,10 @@ Result<ImportSource> OpenGgufSource(const object::Location& file, const SourceOp
     source.notes.push_back("the file's tokenizer is not imported: " + model.tokenizer.refusal);
   }
   for (auto& [file, text] : model.tokenizer.files) {
+    if (file == kGenerationConfigFile) {
+      source.meta[std::string(kMetaGenerationConfig)] = MR_TRY(ParseJson(text, file));
+      continue;
+    }
     const std::string tensor = std::string(kFilesGroup) + file;
     const std::uint64_t size = text.size();
     source.tensors.emplace(tensor, TensorMeta{DType::kU8, {static_cast<std::int64_t>(size)}});

@@ -124,6 +124,17 @@ TEST(GgufVocabulary, ComesBackAsATokenizerModel) {
               {"tokenizer.ggml.token_type", std::vector<std::int64_t>{2, 3, 3, 6, 1}},
               {"tokenizer.ggml.add_space_prefix", false}};
   GgufHeader header{.metadata = metadata};
+  header.metadata["tokenizer.ggml.eot_token_id"] = std::int64_t{3};
+  header.metadata["tokenizer.chat_template"] = std::string("{{ messages }}");
+  auto files = TokenizerOf(header).files;
+  const Json config = ParseJson(files["tokenizer_config.json"], "config").value();
+  EXPECT_EQ(config["chat_template"], "{{ messages }}");
+  EXPECT_EQ(config["bos_token"], "<s>");
+  EXPECT_EQ(config["add_bos_token"], true);
+  header.metadata["tokenizer.ggml.add_bos_token"] = false;
+  files = TokenizerOf(header).files;
+  EXPECT_THAT(files["tokenizer_config.json"], ::testing::HasSubstr("\"add_bos_token\": false"));
+  EXPECT_EQ(ParseJson(files["generation_config.json"], "config").value(), Json({{"eos_token_id", {3}}}));
   const std::string model = SentencePieceOf(header).value();
   std::map<std::string, GgufValue> again;
   ASSERT_TRUE(AddSentencePiece(model, 6, again));

@@ -93,15 +93,48 @@ bool ForEachField(std::string_view message, const std::function<bool(const Field
   return true;
 }
 
-}  // namespace
+/// Returns a tokenizer_config.json of what the file says beside its vocabulary. llama.cpp begins texts of such
+/// vocabularies with the token for it unless the file says otherwise.
+std::string SentencePieceConfigOf(const GgufHeader& header) {
+  const auto flag = [&](std::string_view name, bool absent) {
+    const auto* says = header.Find<bool>(VocabularyKey(name));
+    return says != nullptr ? *says : absent;
+  };
+  Json config{{"tokenizer_class", "LlamaTokenizer"},
+              {"legacy", false},
+              {"clean_up_tokenization_spaces", false},
+              {"add_bos_token", flag("add_bos_token", true)},
+              {"add_eos_token", flag("add_eos_token", false)}};
+  const auto& tokens = *header.Find<std::vector<std::string>>(VocabularyKey("tokens"));
+  for (const auto& [role, name, absent] : {std::tuple("bos_token", "bos_token_id", 1),
+                                           {"eos_token", "eos_token_id", 2},
+                                           {"unk_token", "unknown_token_id", 0},
+                                           {"pad_token", "padding_token_id", -1}}) {
+    const auto* says = header.Find<std::int64_t>(VocabularyKey(name));
+    const std::int64_t id = says != nullptr ? *says : absent;
+    if (id >= 0 && static_cast<std::uint64_t>(id) < tokens.size()) config[role] = tokens[static_cast<std::size_t>(id)];
+  }
+  if (const auto* chat = header.Find<std::string>("tokenizer.chat_template")) config["chat_template"] = *chat;
+  return DumpJsonPretty(config) + "\n";
+}
 
-GgufTokenizer TokenizerOf(const GgufHeader& header) {
+/// Returns a generation_config.json with the tokens that end a text, an answer or a call.
+std::string GenerationConfigOf(const GgufHeader& header) {
+  Json ends = Json::array();
+  for (const char* name : {"eos_token_id", "eot_token_id", "eom_token_id"}) {
+    if (const auto* id = header.Find<std::int64_t>(VocabularyKey(name)); id != nullptr && *id >= 0) ends.push_back(*id);
+  }
+  return DumpJsonPretty(Json{{"eos_token_id", std::move(ends)}}) + "\n";
+}
+
+GgufTokenizer ReadTokenizer(const GgufHeader& header) {
   const auto* kind = header.Find<std::string>(VocabularyKey("model"));
   if (kind == nullptr) return {.refusal = "the file has no tokenizer"};
   if (*kind == "llama") {
     auto model = SentencePieceOf(header);
     if (!model) return {.refusal = "its vocabulary lacks scores or types of tokens"};
-    return {.files = {{"tokenizer.model", *std::move(model)}}};
+    return {
+        .files = {{"tokenizer.model", *std::move(model)}, {"tokenizer_config.json", SentencePieceConfigOf(header)}}};
   }
   if (*kind == "gpt2") {
     auto files = ByteLevelFilesOf(header);
@@ -112,6 +145,14 @@ GgufTokenizer TokenizerOf(const GgufHeader& header) {
               fmt::format("its tokenizer is of the kind {}; llama (SentencePiece's BPE) and gpt2 (byte-level BPE) "
                           "can be read",
                           *kind)};
+}
+
+}  // namespace
+
+GgufTokenizer TokenizerOf(const GgufHeader& header) {
+  GgufTokenizer tokenizer = ReadTokenizer(header);
+  if (!tokenizer.files.empty()) tokenizer.files["generation_config.json"] = GenerationConfigOf(header);
+  return tokenizer;
 }
 
 std::optional<std::string> SentencePieceOf(const GgufHeader& header) {

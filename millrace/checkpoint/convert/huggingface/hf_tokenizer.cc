@@ -13,10 +13,11 @@ namespace {
 constexpr std::uint64_t kMaxFile = 256 * kMiB;
 constexpr std::string_view kConfig = "tokenizer_config.json", kFast = "tokenizer.json",
                            kSentencePiece = "tokenizer.model", kSpecials = "special_tokens_map.json",
-                           kAdded = "added_tokens.json", kTemplate = "chat_template.jinja";
+                           kAdded = "added_tokens.json", kTemplate = "chat_template.jinja",
+                           kToolTemplate = "additional_chat_templates/tool_use.jinja";
 /// All tokenizer files that transformers looks for.
 constexpr std::string_view kNames[] = {kFast,   kSentencePiece, "vocab.txt", "vocab.json", "merges.txt",
-                                       kConfig, kAdded,         kSpecials,   kTemplate};
+                                       kConfig, kAdded,         kSpecials,   kTemplate,    kToolTemplate};
 
 /// Returns the roles of special tokens whose names tell them, such as "<s>".
 Json SpecialTokens(const Json& tokenizer) {
