@@ -241,6 +241,35 @@ void SyncSides::Take(transfer::SyncAction action) {
   }
 }
 
+Status CheckSync(const CopyFlags& flags, const ObjectPlace& from, const ObjectPlace& to,
+                 const transfer::NameFilter& filter) {
+  MR_TRY(CheckWritable(to));
+  MR_TRY(flags.write.Check());
+  MR_TRY(flags.write.CheckParts(to.store->limits()));
+  MR_TRY(CheckFolders(from, to));
+  return CheckApart(from, to, filter, flags.delete_extra);
+}
+
+transfer::SyncRules RulesOf(const CopyFlags& flags, const transfer::NameFilter& filter) {
+  return {.size_only = flags.size_only,
+          .exact_timestamps = flags.exact_timestamps,
+          .delete_extra = flags.delete_extra,
+          .allow_empty_source = flags.allow_empty_source,
+          .filter = filter};
+}
+
+/// Checks that the source is there, and warns if the filter has left out all of it.
+Status CheckFound(const SyncSides& sides, const NotedStream& have, const transfer::NameFilter& filter) {
+  const ObjectPlace& from = sides.source.selection.place;
+  if (!have.any() && !from.local() && !from.key.empty() && !sides.flags.allow_empty_source) {
+    return Fail(Code::kNotFound,
+                "there is nothing at {}; check the URL, or allow an empty source with --allow-empty-source",
+                from.Name());
+  }
+  if (have.any() && !sides.any_passes && filter.has_rules()) WarnOfEmptyFilter(from);
+  return {};
+}
+
 /// `unsettled`: null, or gets the files of a local source that are left out because they may be under way.
 Result<int> Sync(const Context& context, object::Connection& connection, const CopyFlags& flags,
                  UnsettledFiles* unsettled) {
@@ -249,16 +278,12 @@ Result<int> Sync(const Context& context, object::Connection& connection, const C
       MR_TRY(ConnectSources(context, connection, flags.source, flags.sources(), flags.destination()));
   ObjectPlace from = MR_TRY(OpenPlace(*reading.connection, flags.sources().front(), flags.select.view));
   ObjectPlace to = MR_TRY(OpenPlace(connection, flags.destination()));
-  MR_TRY(CheckWritable(to));
-  MR_TRY(flags.write.Check());
-  MR_TRY(CheckFolders(from, to));
   const transfer::NameFilter filter(flags.select.rules, flags.select.bookkeeping);
-  MR_TRY(CheckApart(from, to, filter, flags.delete_extra));
+  MR_TRY(CheckSync(flags, from, to, filter));
   const std::string from_folder = AsFolder(from.key), to_folder = AsFolder(to.key);
   TransferRun run(context, "sync", /*reports_idle=*/!flags.watch);
   const CopySource source = MR_TRY(
       CopySource::Of({.place = from, .prefix = from_folder, .name_from = from_folder.size(), .filter = filter}, false));
-  MR_TRY(flags.write.CheckParts(to.store->limits()));
   Copier copier(run, flags, false, to, {.always = reading.is_elsewhere, .bytes = context.DataBudget()});
   ExtraNames extra(run, to, to_folder, flags.max_delete);
   UnreadNames unread;
@@ -274,11 +299,7 @@ Result<int> Sync(const Context& context, object::Connection& connection, const C
                                    flags.empty_folders)));
   NotedStream there(MR_TRY(ListSide(to, run.call(), destination_problem,
                                     flags.delete_extra ? transfer::Links::kBoth : transfer::Links::kFollow, false)));
-  transfer::SyncRules rules{.size_only = flags.size_only,
-                            .exact_timestamps = flags.exact_timestamps,
-                            .delete_extra = flags.delete_extra,
-                            .allow_empty_source = flags.allow_empty_source,
-                            .filter = filter};
+  const transfer::SyncRules rules = RulesOf(flags, filter);
   SourceFolders folders(from, filter);
   BlockedCopies blocked("/" + to_folder);
   const bool may_block = to.local() && flags.delete_extra && !context.globals.dry_run;
@@ -298,12 +319,7 @@ Result<int> Sync(const Context& context, object::Connection& connection, const C
     sides.Take(std::move(action));
     return {};
   });
-  if (planned && !have.any() && !from.local() && !from.key.empty() && !flags.allow_empty_source) {
-    planned =
-        Fail(Code::kNotFound,
-             "there is nothing at {}; check the URL, or allow an empty source with --allow-empty-source", from.Name());
-  }
-  if (planned && have.any() && !sides.any_passes && filter.has_rules()) WarnOfEmptyFilter(from);
+  if (planned) planned = CheckFound(sides, have, filter);
   if (planned) {
     auto copy = [&](transfer::Item item) { copier.AddBeneath(source, to_folder, std::move(item)); };
     planned = EndSync(run, extra, blocked, copy);
