@@ -36,6 +36,9 @@ QWEN = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 _UPPER, _LOWER, _SHORT = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 O200K = (rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_SHORT}|"
          r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+QWEN35 = QWEN.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]")
+_NOT_HAN = r"&&[^\p{Han}]]"
+KIMI = r"[\p{Han}]+|" + O200K.replace(_UPPER, _UPPER[:-1] + _NOT_HAN).replace(_LOWER, _LOWER[:-1] + _NOT_HAN).replace(r"[\r\n/]", r"[\r\n]")
 TEKKEN = O200K.replace(_SHORT, "").replace(r"\p{N}{1,3}", r"\p{N}")
 DEEPSEEK = (r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+",
             "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|"
@@ -52,6 +55,7 @@ _LETTERS = ("A-Za-z\xb5\xc0-\xd6\xd8-\xf6\xf8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u
 _EAST = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
 DEEPSEEK2 = ("[\r\n]", f"\\s?[{_LETTERS}]+", "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+", r"\s+$", _EAST)
 DEEPSEEK_CODER = ("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _EAST)
+BOUNDARIES = r"(?<=\d|\u00e9)\p{L}|\b\w\B|\w+\b|(?<![\s.])\W|\A\s|\W"
 ALBERT = [{"type": "Replace", "pattern": {"String": "``"}, "content": '"'}, {"type": "Replace", "pattern": {"String": "''"}, "content": '"'},
           {"type": "NFKD"}, {"type": "StripAccents"}, {"type": "Lowercase"}]
 SINGLE_SPACES = [{"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}]
@@ -437,6 +441,9 @@ def hf_cases(folder):
         "tekken": byte_level(tokenizers, split(TEKKEN), lines),
         "starcoder": byte_level(tokenizers, pre.Sequence([pre.Digits(True), pre.ByteLevel(add_prefix_space=False)]), lines),
         "gpt4o": byte_level(tokenizers, split(O200K, "removed", True), lines),
+        "qwen3.5": byte_level(tokenizers, split(QWEN35), lines),
+        "kimi": byte_level(tokenizers, split(KIMI), lines),
+        "boundaries": byte_level(tokenizers, split(BOUNDARIES), lines),
         "added": with_added(byte_level(tokenizers, pre.ByteLevel(add_prefix_space=False), lines)),
         "added-nfc": with_added(byte_level(tokenizers, split(QWEN), lines), normalizer={"type": "NFC"}),
         "llama2": llama2_json(tokenizers, lines),

@@ -284,8 +284,8 @@ TEST(HfPipeline, DecodesWithAllDecoders) {
 
 TEST(HfPipeline, NamesWhatItDoesNotDo) {
   EXPECT_THAT(Refusal(Words(R"({"type":"UnicodeScripts"})")), HasSubstr("UnicodeScripts"));
-  EXPECT_THAT(Refusal(Words(R"({"type":"Split","pattern":{"Regex":"\\w+"},"behavior":"Isolated"})")),
-              HasSubstr("escaped U+0077"));
+  EXPECT_THAT(Refusal(Words(R"({"type":"Split","pattern":{"Regex":"\\h+"},"behavior":"Isolated"})")),
+              HasSubstr("escaped U+0068"));
   EXPECT_THAT(Refusal(Words("null", R"({"type":"Prepend","prepend":""})")), HasSubstr("Prepend"));
   FileParts unknown = Words("null");
   unknown.model.replace(unknown.model.find("\"?\""), 3, "\"!\"");
@@ -313,11 +313,26 @@ TEST(RegexTest, MatchesAsOnigurumaDoes) {
   EXPECT_THAT(MatchesOf(R"([^\s.\]-]+)", "a-b.c]d e"), ElementsAre("a", "b", "c", "d", "e"));
   EXPECT_THAT(MatchesOf(" ?[^(\\s|[.,。])]+", "a, 数|b"), ElementsAre("a", " 数", "b"));
   EXPECT_THAT(MatchesOf(R"(\p{Lu}\p{^Lu})", "aBcÉé"), ElementsAre("Bc", "Éé"));
+  EXPECT_THAT(MatchesOf(R"(\w+|\W)", "añ_1-b²\u200dc"), ElementsAre("añ_1", "-", "b²", "\u200d", "c"));
+  EXPECT_THAT(MatchesOf(R"(\Aa|\bb\B.|b\b)", "aab b bc ab"), ElementsAre("a", "b", "b", "bc", "b"));
+  EXPECT_THAT(MatchesOf(R"((?<=é|a)b|(?<!b)c|(?<!x)d)", "éb bc abcd xd d"), ElementsAre("b", "b", "d", "d"));
+  EXPECT_THAT(MatchesOf(R"(\u00e9+|\u0800)", "éé\u0800e"), ElementsAre("éé", "\u0800"));
+  EXPECT_THAT(MatchesOf(R"([\p{L}&&[^\p{Han}]&&[^a]]+|[^a-z&&b-y]+)", "ab数é"), ElementsAre("a", "b", "数é"));
+  EXPECT_THAT(MatchesOf(R"(\p{Han}+|\P{Han}+)", "数々かx"), ElementsAre("数々", "かx"));
+}
+
+/// As Qwen3.5 writes it. In a group (?i: the long s is an s, and the kelvin sign a k.
+TEST(RegexTest, IgnoresCaseInAGroup) {
+  EXPECT_THAT(MatchesOf(R"((?i:'s|'t|'RE)|[\p{L}\p{M}]+)", "a'S'ſ're't"), ElementsAre("a", "'S", "'ſ", "'re", "'t"));
+  EXPECT_THAT(MatchesOf(R"((?i:[j-k\x41]+)x)", "aJk\u212Ax jX"), ElementsAre("aJk\u212Ax"));
+  EXPECT_THAT(MatchesOf("(?i:a)b", "AB Ab"), ElementsAre("Ab"));
 }
 
 TEST(RegexTest, NamesWhatItDoesNotKnow) {
-  for (const char* pattern : {"a*", "(?<=a)b", "(?i:a)", R"(\bа)", R"(\p{Han})", "(a+)+", "[[:alpha:]]", "a{2}+", "(a",
-                              "a)", "[a", "+", R"(\1)", "(?<n>a)", "a{999}"}) {
+  for (const char* pattern :
+       {"a*",      "(?<=ab)c",  "(?<=a+)b", "(?i:é)", "(?i:ss)", R"((?i:\p{L}))", "(?i)a", R"(\p{Latin})",
+        R"(\u12)", R"(\uD800)", "[a&&]",    "[&&a]",  "(a+)+",   "[[:alpha:]]",   "a{2}+", "(a",
+        "a)",      "[a",        "+",        R"(\1)",  "(?<n>a)", "a{999}"}) {
     auto regex = Regex::Compile(pattern);
     ASSERT_FALSE(regex.has_value()) << pattern;
     EXPECT_EQ(regex.error().code(), Code::kUnsupported) << pattern;

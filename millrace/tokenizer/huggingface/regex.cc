@@ -5,70 +5,34 @@
 #include <string>
 #include <tuple>
 
-#include "millrace/tokenizer/unicode/unicode.h"
+#include "millrace/tokenizer/huggingface/character_ranges.h"
 #include "millrace/tokenizer/unicode/utf8.h"
 
 namespace millrace::tokenizer {
 namespace {
 
-using Ranges = std::vector<std::pair<char32_t, char32_t>>;
-constexpr char32_t kLastCode = 0x10FFFF;
+using Ranges = CharacterRanges;
 constexpr std::uint32_t kUnbounded = UINT32_MAX;
 // Guesses, far above the patterns of published files. They bound the time and the stack that a hostile file can take.
 constexpr std::uint32_t kMaxRepeat = 64;   // longer counted repetitions make large programs
 constexpr std::size_t kMaxDepth = 32;      // of groups
 constexpr std::size_t kMaxProgram = 8192;  // instructions
 
-Ranges Sorted(Ranges ranges) {
-  std::ranges::sort(ranges);
-  Ranges merged;
-  for (auto [first, last] : ranges) {
-    if (!merged.empty() && first <= merged.back().second + 1) {
-      merged.back().second = std::max(merged.back().second, last);
-    } else {
-      merged.emplace_back(first, last);
-    }
-  }
-  return merged;
-}
-
-Ranges Inverted(Ranges ranges) {
-  Ranges others;
-  char32_t next = 0;
-  for (auto [first, last] : Sorted(std::move(ranges))) {
-    if (next < first) others.emplace_back(next, first - 1);
-    next = last + 1;
-  }
-  if (next <= kLastCode) others.emplace_back(next, kLastCode);
-  return others;
-}
-
-Ranges BlankRanges() {
-  Ranges ranges;
-  for (char32_t code = 0; code <= 0x3000; ++code) {
-    if (IsWhiteSpace(code)) ranges.emplace_back(code, code);
-  }
-  return ranges;
-}
-
-/// Returns the ranges of \p{name}. A name of one letter stands for all categories with this first letter.
-std::optional<Ranges> CategoryRanges(std::string_view name) {
-  constexpr std::string_view kNames = "CnCcCfCoCsLlLmLoLtLuMcMeMnNdNlNoPcPdPePfPiPoPsScSkSmSoZlZpZs";
-  if (name.empty() || name.size() > 2 || name[0] == 'C') return std::nullopt;
-  Ranges ranges;
-  bool known = false;
-  for (std::size_t at = 0; at < kNames.size(); at += 2) known |= kNames.substr(at, name.size()) == name;
-  if (!known) return std::nullopt;
-  ForEachCategoryRange([&](char32_t first, char32_t end, Category category) {
-    if (kNames.substr(2 * static_cast<std::size_t>(category), name.size()) == name) ranges.emplace_back(first, end - 1);
-  });
-  return ranges;
-}
-
 struct RegexNode {
-  enum class Type : std::uint8_t { kSet, kSequence, kChoice, kRepeat, kLook, kLineBegin, kLineEnd, kTextEnd };
+  enum class Type : std::uint8_t {
+    kSet,
+    kSequence,
+    kChoice,
+    kRepeat,
+    kLook,
+    kBehind,
+    kLineBegin,
+    kLineEnd,
+    kTextEnd,
+    kBoundary
+  };
   Type type = Type::kSequence;
-  Ranges ranges;
+  Ranges ranges;  ///< kSet, kBehind: the characters
   std::vector<RegexNode> children;
   std::uint32_t least = 0, most = 0;  ///< bounds of a repetition
   bool lazy = false, possessive = false, negative = false;
@@ -158,16 +122,39 @@ class RegexParser {
     if (Take("$")) return RegexNode{.type = Type::kLineEnd};
     if (Take(".")) return RegexNode{.type = Type::kSet, .ranges = Inverted({{'\n', '\n'}})};
     if (rest_[0] == '*' || rest_[0] == '+' || rest_[0] == '?') return Refuse("a repetition of nothing");
+    // No character is in front of the text's start.
+    if (Take("\\A")) return RegexNode{.type = Type::kBehind, .ranges = Inverted({}), .negative = true};
     if (Take("\\z")) return RegexNode{.type = Type::kTextEnd};
+    if (rest_.starts_with("\\b") || rest_.starts_with("\\B")) {
+      const bool negative = rest_[1] == 'B';
+      rest_.remove_prefix(2);
+      return RegexNode{.type = Type::kBoundary, .negative = negative};
+    }
     if (Take("\\")) {
       Ranges ranges = MR_TRY(ParseEscape());
+      if (IsSingle(ranges)) ranges = MR_TRY(Fold(std::move(ranges)));
       return RegexNode{.type = Type::kSet, .ranges = std::move(ranges)};
     }
     const char32_t code = TakeCharacter();
-    return RegexNode{.type = Type::kSet, .ranges = {{code, code}}};
+    if (folds_ && !rest_.empty() && FoldTogether(code, static_cast<unsigned char>(rest_[0]))) {
+      return Refuse("letters in a group (?i: that one character stands for");
+    }
+    return RegexNode{.type = Type::kSet, .ranges = MR_TRY(Fold({{code, code}}))};
+  }
+
+  /// Returns the ranges, in a group (?i: with the characters that differ in case alone.
+  Result<Ranges> Fold(Ranges ranges) const {
+    if (!folds_) return ranges;
+    if (std::ranges::any_of(ranges, [](const auto& range) { return range.second >= 0x80; })) {
+      return Refuse("characters beyond ASCII in a group (?i:");
+    }
+    return Folded(ranges);
   }
 
   Result<RegexNode> ParseGroup(std::size_t depth) {
+    if (Take("?<=")) return ParseBehind(depth, false);
+    if (Take("?<!")) return ParseBehind(depth, true);
+    if (Take("?i:")) return ParseFoldedGroup(depth);
     RegexNode look{.type = Type::kLook};
     const bool ahead = Take("?=");
     look.negative = !ahead && Take("?!");
@@ -179,6 +166,29 @@ class RegexParser {
     if (!is_look) return inner;
     look.children.push_back(std::move(inner));
     return look;
+  }
+
+  Result<RegexNode> ParseFoldedGroup(std::size_t depth) {
+    const bool outer = std::exchange(folds_, true);
+    auto inner = MR_TRY(ParseChoice(depth + 1));
+    folds_ = outer;
+    if (!Take(")")) return Refuse("an unmatched (");
+    return inner;
+  }
+
+  /// Parses a look-behind, which is a choice of characters.
+  Result<RegexNode> ParseBehind(std::size_t depth, bool negative) {
+    const RegexNode inner = MR_TRY(ParseChoice(depth + 1));
+    if (!Take(")")) return Refuse("an unmatched (");
+    RegexNode behind{.type = Type::kBehind, .negative = negative};
+    const std::vector<RegexNode> one = {inner};
+    for (const RegexNode& choice : inner.type == Type::kChoice ? inner.children : one) {
+      const bool in_sequence = choice.type == Type::kSequence && choice.children.size() == 1;
+      const RegexNode& character = in_sequence ? choice.children[0] : choice;
+      if (character.type != Type::kSet) return Refuse("a look-behind of other than one character");
+      behind.ranges.insert(behind.ranges.end(), character.ranges.begin(), character.ranges.end());
+    }
+    return behind;
   }
 
   Result<RegexNode> ParseRepeat(RegexNode item) {
@@ -248,6 +258,10 @@ class RegexParser {
         return *CategoryRanges("Nd");
       case 'D':
         return Inverted(*CategoryRanges("Nd"));
+      case 'w':
+        return WordRanges();
+      case 'W':
+        return Inverted(WordRanges());
       case 'n':
         return Ranges{{'\n', '\n'}};
       case 'r':
@@ -256,9 +270,12 @@ class RegexParser {
         return Ranges{{'\t', '\t'}};
       case 'p':
       case 'P':
+        if (folds_) return Refuse("\\p in a group (?i:");
         return ParseProperty(code == 'P');
       case 'x':
-        return ParseHexadecimal();
+        return ParseHexadecimal(2, 0x7F);
+      case 'u':
+        return ParseHexadecimal(4, 0xFFFF);
       default:
         break;
     }
@@ -268,17 +285,17 @@ class RegexParser {
     return Ranges{{code, code}};
   }
 
-  /// Parses the two digits of \x, for an ASCII character.
-  Result<Ranges> ParseHexadecimal() {
+  /// Parses the digits of \x or \u, for a character up to `last`.
+  Result<Ranges> ParseHexadecimal(std::size_t digits, char32_t last) {
     constexpr std::string_view kDigits = "0123456789abcdef0123456789ABCDEF";
     char32_t code = 0;
-    for (std::size_t i = 0; i < 2; ++i) {
+    for (std::size_t i = 0; i < digits; ++i) {
       const std::size_t digit = i < rest_.size() ? kDigits.find(rest_[i]) : kDigits.npos;
-      if (digit == kDigits.npos) return Refuse("such a \\x");
+      if (digit == kDigits.npos) return Refuse("an escape with too few hexadecimal digits");
       code = 16 * code + static_cast<char32_t>(digit % 16);
     }
-    if (code >= 0x80) return Refuse("such a \\x");
-    rest_.remove_prefix(2);
+    if (code > last || (code >= 0xD800 && code < 0xE000)) return Refuse("an escape of such a character");
+    rest_.remove_prefix(digits);
     return Ranges{{code, code}};
   }
 
@@ -301,10 +318,20 @@ class RegexParser {
     if (depth > kMaxDepth) return Refuse("sets nested too deeply");
     const bool inverted = Take("^");
     Ranges ranges;
+    std::optional<Ranges> all_of;  // the sets in front of each &&
+    const auto close = [&] {
+      ranges = all_of ? Intersection(*std::move(all_of), std::move(ranges)) : Sorted(std::move(ranges));
+    };
     if (rest_.starts_with(']')) return Refuse("a ] at the beginning of a set");
     while (!rest_.starts_with(']')) {
       if (rest_.empty()) return Refuse("an unmatched [");
-      if (rest_.starts_with("&&") || rest_.starts_with("[:")) return Refuse("&& or [: in a set");
+      if (rest_.starts_with("[:")) return Refuse("[: in a set");
+      if (Take("&&")) {
+        close();
+        all_of = std::exchange(ranges, {});
+        if (all_of->empty() || rest_.starts_with(']')) return Refuse("&& next to an empty set");
+        continue;
+      }
       if (Take("[")) {
         const Ranges inner = MR_TRY(ParseSet(depth + 1));
         ranges.insert(ranges.end(), inner.begin(), inner.end());
@@ -318,7 +345,7 @@ class RegexParser {
         if (code == '-' && !ranges.empty() && !rest_.starts_with(']')) return Refuse("a - between sets");
         one = {{code, code}};
       }
-      const bool single = one.size() == 1 && one[0].first == one[0].second;
+      const bool single = IsSingle(one);
       if (single && rest_.starts_with('-') && !rest_.starts_with("-]")) {
         rest_.remove_prefix(1);
         Ranges last;
@@ -328,18 +355,21 @@ class RegexParser {
           const char32_t code = TakeCharacter();
           last = {{code, code}};
         }
-        if (last.size() != 1 || last[0].first != last[0].second || last[0].first < one[0].first) {
+        if (!IsSingle(last) || last[0].first < one[0].first) {
           return Refuse("such a range");
         }
         one[0].second = last[0].first;
       }
+      if (single) one = MR_TRY(Fold(std::move(one)));
       ranges.insert(ranges.end(), one.begin(), one.end());
     }
     rest_.remove_prefix(1);
-    return inverted ? Inverted(std::move(ranges)) : Sorted(std::move(ranges));
+    close();
+    return inverted ? Inverted(std::move(ranges)) : ranges;
   }
 
   std::string_view pattern_, rest_;
+  bool folds_ = false;  ///< inside of a group (?i:
 };
 
 }  // namespace
@@ -376,6 +406,10 @@ class RegexCompiler {
     return set;
   }
 
+  std::uint32_t AddSet(Ranges ranges) {
+    regex_.sets_.push_back(ToSet(std::move(ranges)));
+    return static_cast<std::uint32_t>(regex_.sets_.size() - 1);
+  }
   std::uint32_t Here() const { return static_cast<std::uint32_t>(regex_.program_.size()); }
   std::uint32_t Put(Op op, std::uint32_t first = 0, std::uint32_t second = 0) {
     regex_.program_.push_back({op, first, second});
@@ -386,8 +420,7 @@ class RegexCompiler {
     if (Here() > kMaxProgram) return;
     switch (node.type) {
       case Type::kSet:
-        regex_.sets_.push_back(ToSet(node.ranges));
-        Put(Op::kSet, static_cast<std::uint32_t>(regex_.sets_.size() - 1));
+        Put(Op::kSet, AddSet(node.ranges));
         return;
       case Type::kSequence:
         for (const RegexNode& child : node.children) Write(child);
@@ -403,6 +436,12 @@ class RegexCompiler {
         regex_.program_[look].first = Here();
         return;
       }
+      case Type::kBehind:
+        Put(Op::kBehind, AddSet(node.ranges), node.negative ? 1 : 0);
+        return;
+      case Type::kBoundary:
+        Put(Op::kBoundary, AddSet(WordRanges()), node.negative ? 1 : 0);
+        return;
       case Type::kLineBegin:
         Put(Op::kLineBegin);
         return;
@@ -482,6 +521,13 @@ std::size_t Regex::Find(std::string_view text, std::size_t from, std::size_t& be
   return text.npos;
 }
 
+bool Regex::HasBefore(std::uint32_t set, std::string_view text, std::size_t at) const {
+  if (at == 0) return false;
+  std::size_t begin = at - 1;
+  while (begin > 0 && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) --begin;
+  return sets_[set].Has(DecodeUtf8(text.data() + begin, text.data() + at).code);
+}
+
 std::size_t Regex::Match(std::uint32_t pc, std::string_view text, std::size_t at) const {
   std::vector<std::pair<std::uint32_t, std::size_t>> others;
   while (true) {
@@ -520,6 +566,17 @@ std::size_t Regex::Match(std::uint32_t pc, std::string_view text, std::size_t at
         goes_on = at == text.size();
         ++pc;
         break;
+      case Op::kBehind:
+        goes_on = HasBefore(one.first, text, at) == (one.second == 0);
+        ++pc;
+        break;
+      case Op::kBoundary: {
+        const bool word_follows =
+            at < text.size() && sets_[one.first].Has(DecodeUtf8(text.data() + at, text.data() + text.size()).code);
+        goes_on = (word_follows != HasBefore(one.first, text, at)) == (one.second == 0);
+        ++pc;
+        break;
+      }
       case Op::kLook:
         goes_on = (Match(pc + 1, text, at) != text.npos) == (one.second == 0);
         pc = one.first;

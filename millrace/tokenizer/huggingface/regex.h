@@ -12,7 +12,8 @@
 
 namespace millrace::tokenizer {
 
-/// A compiled pattern of literals, sets, \p{…}, groups, alternatives, repetitions and lookahead. Immutable; any thread.
+/// A compiled pattern of literals, sets and their intersections, \p{…} of categories and of Han, groups, alternatives,
+/// repetitions, lookahead, look-behind of one character, and (?i:…) of ASCII characters. Immutable; any thread.
 class Regex {
  public:
   /// Errors: kUnsupported, with its name, for anything else that Oniguruma knows, for patterns that may match nothing,
@@ -34,11 +35,25 @@ class Regex {
  private:
   friend class RegexCompiler;
 
-  enum class Op : std::uint8_t { kSet, kSplit, kJump, kLineBegin, kLineEnd, kTextEnd, kLook, kAtomic, kMatch };
+  enum class Op : std::uint8_t {
+    kSet,
+    kSplit,
+    kJump,
+    kLineBegin,
+    kLineEnd,
+    kTextEnd,
+    kBoundary,
+    kLook,
+    kBehind,
+    kAtomic,
+    kMatch
+  };
   struct Instruction {
     Op op;
-    std::uint32_t first = 0;   ///< index of the set; next instruction; end of a lookahead or atomic group
-    std::uint32_t second = 0;  ///< alternative instruction; 1: the lookahead is negative
+    /// Index of the set (of a boundary: of the characters of words); next instruction; end of a lookahead or atomic
+    /// group.
+    std::uint32_t first = 0;
+    std::uint32_t second = 0;  ///< alternative instruction; 1: the lookahead, look-behind or boundary is negative
   };
   /// Sorted ranges of code points.
   struct CharacterSet {
@@ -49,6 +64,8 @@ class Regex {
 
   /// Returns the end of the first match from `from` on, and its start in `begin`. npos if there is none.
   std::size_t Find(std::string_view text, std::size_t from, std::size_t& begin) const;
+  /// Returns whether the set has the character in front of `at`. False at the start of the text.
+  bool HasBefore(std::uint32_t set, std::string_view text, std::size_t at) const;
   /// Runs the program from `pc` on. Returns the end of its match at `at`. npos if it does not match.
   std::size_t Match(std::uint32_t pc, std::string_view text, std::size_t at) const;
 
