@@ -12,6 +12,7 @@
 #include "millrace/object/blocking.h"
 #include "millrace/tokenizer/formats/declared_tokens.h"
 #include "millrace/tokenizer/formats/load.h"
+#include "millrace/tokenizer/huggingface/byte_pair_files.h"
 
 namespace millrace::tokenizer {
 namespace {
@@ -22,6 +23,23 @@ constexpr std::string_view kFileNames[] = {"tokenizer.json", "tokenizer.model", 
 /// A guess: configurations with many added tokens have some megabytes.
 constexpr std::uint64_t kMaxConfigBytes = 16 * kMiB;
 
+constexpr std::string_view kVocab = "vocab.json", kMerges = "merges.txt";
+
+/// Loads the tokenizer of a vocab.json with the merges.txt beside it. `read` reads files beside it, and `folder` is for
+/// messages.
+Result<std::shared_ptr<const Tokenizer>> LoadBytePairs(std::string_view vocab, const ReadSibling& read,
+                                                       std::string_view folder) {
+  constexpr std::string_view kConfig = "tokenizer_config.json";
+  const auto merges = MR_TRY(read(kMerges));
+  if (!merges) return Fail(Code::kNotFound, "{}/{}: there is no {} beside it", folder, kVocab, kMerges);
+  const auto config = MR_TRY(read(kConfig));
+  BytePairFiles files{.vocab = vocab, .merges = *merges, .config = Json::object()};
+  if (config) files.config = MR_TRY(ParseJson(*config, fmt::format("{}/{}", folder, kConfig)));
+  const auto json = MakeTokenizerJson(files);
+  if (!json) return Fail(json.error().Context(std::string(folder)));
+  return Load(AsBytes(*json), fmt::format("{}/{}", folder, kVocab));
+}
+
 /// Gives a tokenizer the tokens that the files beside it declare.
 Result<std::shared_ptr<const Tokenizer>> Declare(std::shared_ptr<const Tokenizer> tokenizer, const ReadSibling& read,
                                                  std::string_view folder, const Logger& log) {
@@ -31,17 +49,17 @@ Result<std::shared_ptr<const Tokenizer>> Declare(std::shared_ptr<const Tokenizer
 /// Opens a tokenizer's file. Files that have the name of one in a model's folder may have declarations beside them.
 Result<std::shared_ptr<const Tokenizer>> OpenFile(const object::Location& file, std::string_view bytes,
                                                   std::string_view url, const Logger& log, const object::Call& call) {
-  auto tokenizer = MR_TRY(Load(AsBytes(bytes), url));
   const std::string folder = file.key.substr(0, file.key.rfind('/') + 1);
-  if (std::ranges::find(kFileNames, std::string_view(file.key).substr(folder.size())) == std::end(kFileNames)) {
-    return tokenizer;
-  }
-  const auto read = [&](std::string_view name) -> Result<std::optional<std::string>> {
-    auto content = MR_TRY(object::GetAll(*file.store, folder + std::string(name), kMaxConfigBytes, call));
+  const std::string_view name = std::string_view(file.key).substr(folder.size());
+  const std::string_view folder_url = url.substr(0, url.rfind('/'));
+  const auto read = [&](std::string_view sibling) -> Result<std::optional<std::string>> {
+    auto content = MR_TRY(object::GetAll(*file.store, folder + std::string(sibling), kMaxConfigBytes, call));
     if (!content) return std::optional<std::string>();
     return std::move(content->bytes);
   };
-  return Declare(std::move(tokenizer), read, url.substr(0, url.rfind('/')), log);
+  auto tokenizer = MR_TRY(name == kVocab ? LoadBytePairs(bytes, read, folder_url) : Load(AsBytes(bytes), url));
+  if (name != kVocab && std::ranges::find(kFileNames, name) == std::end(kFileNames)) return tokenizer;
+  return Declare(std::move(tokenizer), read, folder_url, log);
 }
 
 /// Opens the tokenizer of a GGUF file, whose model may be one that cannot be loaded.
@@ -80,7 +98,13 @@ Result<std::shared_ptr<const Tokenizer>> OpenModelTokenizer(const checkpoint::Mo
     if (!first) first = loaded.error();
   }
   if (first) return Fail(*first);
-  return Fail(Code::kNotFound, "{} has no tokenizer: neither tokenizer.json nor tokenizer.model nor vocab.txt",
+  const auto vocab = MR_TRY(model.File(kVocab, kMaxFileBytes, call));
+  if (vocab) {
+    const auto read = [&](std::string_view sibling) { return model.File(sibling, kMaxConfigBytes, call); };
+    return Declare(MR_TRY(LoadBytePairs(*vocab, read, model.name())), read, model.name(), log);
+  }
+  return Fail(Code::kNotFound,
+              "{} has no tokenizer: neither tokenizer.json nor tokenizer.model nor vocab.txt nor vocab.json",
               model.name());
 }
 

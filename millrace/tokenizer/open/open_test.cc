@@ -70,6 +70,35 @@ TEST_F(OpenTokenizerTest, OpensFoldersAndFiles) {
   EXPECT_THAT(KindAt("s3://bucket/none"), HasSubstr("there is no tokenizer at s3://bucket/none"));
 }
 
+/// The form of GPT-2's first publication.
+TEST_F(OpenTokenizerTest, OpensAVocabularyWithItsMerges) {
+  std::string vocab = "{";
+  for (int byte = 0; byte < 256; ++byte) {
+    std::string piece;
+    TheByteAlphabet().Append(std::string(1, static_cast<char>(byte)), piece);
+    vocab += fmt::format("{}:{},", DumpJson(piece), byte);
+  }
+  vocab += R"("ab":256,"</s>":257,"<|endoftext|>":258})";
+  Put("o/vocab.json", vocab);
+  EXPECT_THAT(KindAt("s3://bucket/o/vocab.json"), HasSubstr("no merges.txt beside it"));
+  Put("o/merges.txt", "#version: 0.2\na b\n");
+  const auto ids = [&](std::string_view url) {
+    std::vector<TokenId> encoded;
+    const auto opened = OpenTokenizer(connection_, url, {});
+    if (!opened) return std::pair(encoded, opened.error().ToString());
+    EXPECT_TRUE((*opened)->EncodeWithSpecials("cab</s>", encoded));
+    return std::pair(encoded, std::to_string((*opened)->eos()));
+  };
+  EXPECT_EQ(ids("s3://bucket/o/vocab.json").first.size(), 6u) << "without a declaration </s> is text";
+  Put("o/tokenizer_config.json", R"({"tokenizer_class":"GPT2Tokenizer","eos_token":{"content":"</s>"}})");
+  EXPECT_EQ(ids("s3://bucket/o/vocab.json"), std::pair(std::vector<TokenId>({'c', 256, 257}), std::string("257")));
+  std::vector<checkpoint::SafetensorsEntry> weights{{"weight", {DType::kU8, {4}}}};
+  Put("o/model.safetensors", checkpoint::MakeSafetensorsHeader(weights) + "abcd");
+  EXPECT_EQ(ids("s3://bucket/o/").second, "257");
+  Put("o/tokenizer_config.json", R"({"tokenizer_class":"CLIPTokenizer"})");
+  EXPECT_THAT(KindAt("s3://bucket/o/"), HasSubstr("a CLIPTokenizer"));
+}
+
 TEST_F(OpenTokenizerTest, TokensThatTheFolderDeclaresAreTheTokenizers) {
   constexpr std::string_view kTokens =
       R"({"model": {"type": "WordLevel", "vocab": {"[UNK]": 0, "</s>": 1, "<end>": 2}, "unk_token": "[UNK]"},
