@@ -611,6 +611,31 @@ TEST_F(TrainTest, ALossThatIsNotANumberEndsTheRun) {
   EXPECT_THAT(ran.outcome.error().ToString(), HasSubstr("learning rate"));
 }
 
+/// Some batches may have no label, as those of pairs whose prompts fill their halves of the rows.
+TEST_F(TrainTest, AStepWithoutLabelsIsLeftOut) {
+  std::string pairs;
+  for (int i = 0; i < 16; ++i) {
+    const std::string prompt = i < 8 ? std::string(200, 'q') : "q";
+    pairs += DumpJson({{"prompt", prompt}, {"chosen", fmt::format("yes {}", i)}, {"rejected", "no"}}) + "\n";
+  }
+  const auto file = folder_->path() / "unlabelled" / "pairs.jsonl";
+  std::filesystem::create_directory(file.parent_path());
+  ASSERT_TRUE(WriteFileAtomic(file, AsBytes(pairs)));
+  Options options = Tiny("unlabelled");
+  options.data.sources = {{.url = file.native()}};
+  options.data.objective = data::Objective::kDpo;
+  options.data.shuffle_window = 0;
+  options.lora = engine::LoraOptions{.rank = 4};
+  options.steps = 3;
+  std::vector<bool> unlabelled;
+  on_step_ = [&](const StepReport& report) { unlabelled.push_back(report.unlabelled); };
+  const Ran ran = Run(options);
+  ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
+  EXPECT_EQ(ran.outcome->step, 3u);
+  EXPECT_THAT(unlabelled, testing::ElementsAre(true, false, true));
+  EXPECT_GT(ran.norms.at(2), 0);
+}
+
 TEST_F(TrainTest, RefusesWhatCannotWork) {
   Options options = Tiny("bad");
   options.global_batch = 9;

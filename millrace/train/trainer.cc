@@ -115,7 +115,7 @@ Status TrainingLoop::RunStep(std::stop_token stop, RunOutcome& outcome) {
   StepReport report = MR_TRY(Step(stop.stop_requested(), all));
   outcome.stopped = all.stop;
   // A step that is not learnt from leaves the weights, and how good they are, as they were.
-  if (!report.spike && !report.overflow) run_.quality = {{"loss", report.loss}};
+  if (!report.spike && !report.overflow && !report.unlabelled) run_.quality = {{"loss", report.loss}};
   const bool last = run_.step >= run_.plan.last_step || outcome.stopped;
   std::optional<EvalReport> evaluated;
   if (!outcome.stopped && !report.went_back) evaluated = MR_TRY(EvaluateIfDue(last));
@@ -158,7 +158,11 @@ Result<StepReport> TrainingLoop::Step(bool stop_here, StepSums& all) {
   all = MR_TRY(RunPasses(stop_here, loss_factor, report));
   if (all.fenced) return Fail(run_.checkpoints->AwaitFenced(run_.step));
   const std::uint64_t labels = all.passes.labels.denominator();
-  if (labels == 0) return Fail(Code::kInvalidArgument, "step {}: no label of the batch counts", report.step);
+  if (labels == 0) {  // as in a batch of pairs whose prompts fill their halves of the rows
+    report.unlabelled = true;
+    MR_TRY(LeaveOut());
+    return report;
+  }
 
   const double context = all.passes.context / static_cast<double>(report.tokens);
   // FLOPs are linear in what attention spans; a shape counts its layers for each answer.

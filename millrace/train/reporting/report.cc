@@ -169,15 +169,17 @@ Json StepReport::ToJson() const {
   if (loss_scale) json["loss_scale"] = *loss_scale;
   if (overflow) json["overflow"] = true;
   if (spike) json["spike"] = true;
+  if (unlabelled) json["unlabelled"] = true;
   if (went_back) json["went_back_to"] = *went_back;
   return json;
 }
 
 std::string StepReport::ToText(std::uint64_t steps) const {
-  const std::string kept = went_back  ? fmt::format("\n  a spike: goes on after step {}", *went_back)
-                           : overflow ? "\n  the gradient overflowed: not learnt from, the loss scale is halved"
-                           : spike    ? "\n  a spike: not learnt from"
-                                      : "";
+  const std::string kept = went_back    ? fmt::format("\n  a spike: goes on after step {}", *went_back)
+                           : overflow   ? "\n  the gradient overflowed: not learnt from, the loss scale is halved"
+                           : spike      ? "\n  a spike: not learnt from"
+                           : unlabelled ? "\n  no label of the batch counts: nothing to learn"
+                                        : "";
   std::string learnt;
   if (!preferences.empty()) {
     learnt = fmt::format("margin {:.3f}  accuracy {:.3f}  ", preferences.at("rewards/margins"),

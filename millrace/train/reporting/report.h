@@ -50,6 +50,7 @@ struct StepReport {
   std::optional<double> loss_scale;        ///< the factor of the loss in this step, with float16
   bool overflow = false;                   ///< the step was not kept: with this factor, its gradient was not finite
   bool spike = false;                      ///< the step was not kept: its loss or gradient jumped
+  bool unlabelled = false;                 ///< no label of the batch counts: there is no loss, and nothing to learn
   std::optional<std::uint64_t> went_back;  ///< the run went on from the checkpoint of this step
   std::uint64_t tokens = 0;
   /// Seconds of a step, and the seconds in which it stood still. checkpoint_wait_s is the time that saves take of the

@@ -33,7 +33,7 @@ void TrackerObserver::OnStep(const StepReport& report) {
   step_ = report.step;
   tracking::Metrics metrics = StepMetricsOf(report);
   if (report.loss_scale) metrics["train/loss_scale"] = *report.loss_scale;
-  if (report.spike || report.overflow) metrics["train/left_out"] = 1;
+  if (report.spike || report.overflow || report.unlabelled) metrics["train/left_out"] = 1;
   tracker_->AddMetrics(report.step, metrics);
 }
 
