@@ -49,7 +49,12 @@ Result<ChatTemplateSource> ReadChatTemplate(const checkpoint::ModelSource& model
     if (!text.empty()) source.variables[name] = text;
   }
   if (const Json* templates = JsonFind(config, "chat_template")) TakeTemplates(*templates, source);
-  if (auto text = MR_TRY(model.File("chat_template.jinja", kMaxFileBytes, call))) source.text = *std::move(text);
+  const auto take_file = [&](std::string_view file, std::string& into) -> Status {
+    if (auto text = MR_TRY(model.File(file, kMaxFileBytes, call))) into = *std::move(text);
+    return {};
+  };
+  MR_TRY(take_file("chat_template.jinja", source.text));
+  MR_TRY(take_file("additional_chat_templates/tool_use.jinja", source.tool_text));
   return source;
 }
 

@@ -13,7 +13,8 @@
 
 namespace millrace::serve {
 
-/// Returns the template of chat_template.jinja or tokenizer_config.json, and the special tokens that templates name.
+/// Returns the template of chat_template.jinja or tokenizer_config.json, the one for tools of the latter or of
+/// additional_chat_templates/tool_use.jinja, and the special tokens that templates name.
 /// Without such a template its text is empty. Blocks. Errors: kInvalidArgument for broken files.
 Result<ChatTemplateSource> ReadChatTemplate(const checkpoint::ModelSource& model, const tokenizer::Tokenizer& tokenizer,
                                             object::Call call = {});

@@ -55,6 +55,28 @@ TEST(ReadTemplateFile, FromADisk) {
   EXPECT_FALSE(*ReadTemplateFile(*connection, (folder.path() / "none").string()));
 }
 
+TEST(ReadChatTemplate, TakesTheTemplateForTools) {
+  const TempDir folder = *TempDir::Create();
+  const auto connection = *object::OpenConnection({});
+  std::vector<checkpoint::SafetensorsEntry> weights{{"weight", {checkpoint::DType::kU8, {4}}}};
+  std::filesystem::create_directory(folder.path() / "additional_chat_templates");
+  for (const auto& [file, content] :
+       {std::pair<std::string, std::string>("model.safetensors", checkpoint::MakeSafetensorsHeader(weights) + "abcd"),
+        {"config.json", R"({"model_type": "llama"})"},
+        {"chat_template.jinja", "talk"},
+        {"additional_chat_templates/tool_use.jinja", "tools"}}) {
+    std::ofstream(folder.path() / file, std::ios::binary) << content;
+  }
+  constexpr std::string_view kTokens = R"({"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}})";
+  const auto tokens = tokenizer::Load(AsBytes(kTokens), "tokenizer.json").value();
+  const auto model = checkpoint::ModelSource::Open(*connection, folder.path().string(), std::nullopt, {});
+  ASSERT_TRUE(model) << model.error().ToString();
+  const auto source = ReadChatTemplate(*model, *tokens);
+  ASSERT_TRUE(source) << source.error().ToString();
+  EXPECT_EQ(source->text, "talk");
+  EXPECT_EQ(source->tool_text, "tools");
+}
+
 TEST(ReadEndTokens, AreThoseOfAllFiles) {
   const TempDir folder = *TempDir::Create();
   const auto connection = *object::OpenConnection({});
