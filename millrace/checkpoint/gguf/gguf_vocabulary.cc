@@ -4,6 +4,7 @@
 #include <cstring>
 #include <functional>
 
+#include "millrace/base/json.h"
 #include "millrace/checkpoint/gguf/gguf_byte_level.h"
 
 namespace millrace::checkpoint {
