@@ -29,6 +29,11 @@ void Generation::AwaitNews(std::uint64_t seen, std::stop_token stop) const {
   news.raised.Wait(news.mutex, std::move(stop), [&]() MR_NO_THREAD_SAFETY_ANALYSIS { return news.count != seen; });
 }
 
+std::vector<SampledToken> Generation::TakePromptTokens() {
+  MutexLock lock(state_->prompt_mutex);
+  return std::exchange(state_->prompt_tokens, {});
+}
+
 Result<FinishReason> Generation::result() const {
   MutexLock lock(state_->mutex);
   return state_->result;

@@ -1,6 +1,7 @@
 // Texts that are being generated, as their consumers and the scheduler see them.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -20,9 +21,10 @@ namespace millrace::serve {
 
 struct GenerationRequest {
   std::vector<TokenId> prompt;  ///< at least one token
-  int max_tokens = 16;          ///< prompt and these tokens must fit the model's context
+  int max_tokens = 16;          ///< prompt and these tokens must fit the model's context; 0: only the prompt is read
   std::vector<TokenId> ends;    ///< tokens that end the text; Next() does not return them
   SamplingOptions sampling;
+  bool prompt_logprobs = false;                 ///< tell the prompt's too, as many as `sampling.logprobs` says
   int user = 0;                                 ///< whose it is: users get equal parts of the model
   TimePoint start_by = TimePoint::max();        ///< the text ends with kThrottled if it still waits then
   TimePoint end_by = TimePoint::max();          ///< the text ends with kDeadlineExceeded if it has not ended by then
@@ -49,7 +51,7 @@ struct GenerationNews {
 /// One text between its consumer and the scheduler's thread, which adds the tokens. Thread-safe.
 struct GenerationState {
   GenerationState(GenerationRequest r, std::shared_ptr<GenerationNews> n)
-      : request(std::move(r)), news(std::move(n)), tokens(static_cast<std::size_t>(request.max_tokens)) {}
+      : request(std::move(r)), news(std::move(n)), tokens(static_cast<std::size_t>(std::max(request.max_tokens, 1))) {}
 
   void AddToken(SampledToken token) {
     tokens.Push(std::move(token));
@@ -68,6 +70,9 @@ struct GenerationState {
   const GenerationRequest request;
   const std::shared_ptr<GenerationNews> news;
   std::atomic<bool> cancelled{false};
+  std::atomic<std::int64_t> cached_tokens{0};  ///< of the prompt, that the cache had
+  Mutex prompt_mutex;
+  std::vector<SampledToken> prompt_tokens MR_GUARDED_BY(prompt_mutex);  ///< from the second one
   Channel<SampledToken> tokens;  ///< has room for all: a slow consumer does not hold the model up
   Mutex mutex;
   bool has_ended MR_GUARDED_BY(mutex) = false;
@@ -92,6 +97,11 @@ class Generation {
   std::uint64_t news() const;
   /// Blocks until news() is no longer `seen`, or `stop` fires.
   void AwaitNews(std::uint64_t seen, std::stop_token stop) const;
+  /// Returns how many tokens of the prompt the cache had when the text began.
+  std::int64_t cached_tokens() const { return state_->cached_tokens; }
+  /// Returns the prompt's tokens with their log-probabilities, from the second one, if the request wants them. Complete
+  /// once there is a token or the text has ended. The next call returns none.
+  std::vector<SampledToken> TakePromptTokens();
   /// Returns how the text ended. REQUIRES: Next() has returned nothing.
   /// Errors: kCancelled if it was cancelled; kThrottled and kDeadlineExceeded as GenerationRequest says; those of the
   /// model.

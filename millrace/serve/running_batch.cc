@@ -16,6 +16,8 @@ struct RunningBatch::RunningSequence {
 
   std::size_t left() const { return tokens.size() - stored; }
   bool generates() const { return left() == 1 && stored > 0; }
+  /// Returns whether the log-probabilities of tokens of the prompt are still wanted.
+  bool tells_prompt() const { return state->request.prompt_logprobs && told < state->request.prompt.size(); }
   const Adapter* adapter() const { return state->request.adapter.get(); }
   std::uint64_t root() const { return adapter() != nullptr ? adapter()->id() : 0; }  ///< of its blocks
 
@@ -24,6 +26,7 @@ struct RunningBatch::RunningSequence {
   std::vector<TokenId> tokens;
   std::size_t stored = 0;            ///< tokens that the cache has
   std::vector<std::int32_t> blocks;  ///< that have them
+  std::size_t told = 1;              ///< tokens of the prompt whose log-probabilities were told; the first has none
   int made = 0;
   int uncharged = 0;       ///< tokens that its user's account does not have yet
   std::size_t drafts = 2;  ///< the most that are made at a time
@@ -198,9 +201,11 @@ std::vector<RunningBatch::StepShare> RunningBatch::ChooseShares() {
         one_waits = true;
         continue;
       }
-      text.blocks = pool_.Share(text.tokens, text.root());
+      // Tokens that the cache has are not computed, so nothing is known of what follows them.
+      if (!text.tells_prompt()) text.blocks = pool_.Share(text.tokens, text.root());
       text.stored = text.blocks.size() * static_cast<std::size_t>(pool_.block_tokens());
       counters_.shared_tokens += text.stored;
+      if (text.made == 0) text.state->cached_tokens = static_cast<std::int64_t>(text.stored);
     }
     if (text.generates()) {
       shares.push_back({&text, text.stored, 1, DraftTokens(text), {}});
@@ -250,7 +255,10 @@ void RunningBatch::DividePrompts(std::vector<RunningSequence*> reading, std::siz
     reading = std::move(sorted);
   }
   for (std::size_t i = 0; i < reading.size() && left > 0; ++i) {
-    const std::size_t part = std::max<std::size_t>(1, left / (reading.size() - i));
+    std::size_t part = std::max<std::size_t>(1, left / (reading.size() - i));
+    // Each token that is told of has logits, as many as the vocabulary.
+    constexpr std::size_t kMostTold = 32;
+    if (reading[i]->tells_prompt()) part = std::min(part, kMostTold);
     shares.push_back({reading[i], reading[i]->stored, std::min(part, reading[i]->left()), {}, {}});
     left -= shares.back().count;
   }
@@ -327,7 +335,9 @@ void RunningBatch::Compute(std::span<const StepShare> shares) {
                                                     : std::span(share.tokens),
                      .past = static_cast<int>(text.stored),
                      .blocks = text.blocks,
-                     .logits = share.count == text.left() ? 1 + static_cast<int>(share.drafts.size()) : 0,
+                     .logits = text.tells_prompt()          ? static_cast<int>(share.count)
+                               : share.count == text.left() ? 1 + static_cast<int>(share.drafts.size())
+                                                            : 0,
                      .adapter = text.adapter()});
   }
   const std::size_t waiting = TokensOf(shares);
@@ -349,13 +359,33 @@ void RunningBatch::Compute(std::span<const StepShare> shares) {
   }
 }
 
+/// Tells the tokens of the prompt that follow those of the share.
+void RunningBatch::TellPrompt(const StepShare& share, std::span<const float> logits) {
+  RunningSequence& text = *share.text;
+  const std::vector<TokenId>& prompt = text.state->request.prompt;
+  const auto width = static_cast<std::size_t>(model_.vocab_size());
+  MutexLock lock(text.state->prompt_mutex);
+  for (std::size_t row = 0; row < share.count; ++row) {
+    const std::size_t next = share.past + row + 1;
+    if (next != text.told || next >= prompt.size()) continue;
+    text.state->prompt_tokens.push_back(text.sampler.WithLogprobs(logits.subspan(row * width, width), prompt[next]));
+    ++text.told;
+  }
+}
+
 /// Draws a token from each row of `logits`, as long as the token before was guessed. Notes what was stored.
 void RunningBatch::Advance(const StepShare& share, std::span<const float> logits) {
   RunningSequence& text = *share.text;
   const std::size_t first_stored = text.stored, width = static_cast<std::size_t>(model_.vocab_size());
   const GenerationRequest& request = text.state->request;
+  const bool is_read = share.count == text.left();
+  if (text.tells_prompt()) {
+    TellPrompt(share, logits);
+    logits = logits.last(is_read ? width : 0);
+  }
   text.stored += share.count;
   std::optional<Result<FinishReason>> end;
+  if (is_read && request.max_tokens == 0) end = FinishReason::kLength;
   std::size_t right = 0;  // guesses
   for (std::size_t row = 0; row * width < logits.size() && !end; ++row) {
     SampledToken sampled = text.sampler.Sample(logits.subspan(row * width, width));

@@ -116,6 +116,7 @@ class RunningBatch {
   void Preempt(RunningSequence& text);
   void Compute(std::span<const StepShare> shares);
   void Advance(const StepShare& share, std::span<const float> logits);
+  void TellPrompt(const StepShare& share, std::span<const float> logits);
   void End(RunningSequence& text, Result<FinishReason> how);
 
   LanguageModel& model_;

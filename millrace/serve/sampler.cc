@@ -40,6 +40,7 @@ Sampler::Sampler(SamplingOptions options, std::span<const TokenId> prompt, std::
 SampledToken Sampler::Sample(std::span<const float> logits) {
   SampledToken sampled{.token = Draw(Adjust(logits))};
   if (sampled.token == tokenizer::kNoToken) return sampled;
+  ++made_;
   if (options_.constraint) state_ = options_.constraint->Accept(state_, sampled.token);
   if (options_.repetition_penalty != 1) seen_.insert(sampled.token);
   if (options_.presence_penalty != 0 || options_.frequency_penalty != 0) ++frequency_[sampled.token];
@@ -49,7 +50,10 @@ SampledToken Sampler::Sample(std::span<const float> logits) {
 
 /// Returns the logits themselves if nothing changes them.
 std::span<const float> Sampler::Adjust(std::span<const float> logits) {
-  if (options_.bias.empty() && seen_.empty() && frequency_.empty() && !options_.constraint) return logits;
+  const bool too_short = made_ < options_.min_tokens;
+  const bool changes =
+      too_short || options_.constraint || !options_.bias.empty() || !seen_.empty() || !frequency_.empty();
+  if (!changes) return logits;
   std::vector<float>& adjusted = memory_->adjusted;
   adjusted.assign(logits.begin(), logits.end());
   const auto logit_of = [&adjusted](TokenId token) {
@@ -68,6 +72,11 @@ std::span<const float> Sampler::Adjust(std::span<const float> logits) {
       *logit -= static_cast<float>(options_.presence_penalty + count * options_.frequency_penalty);
   }
   if (options_.constraint) stuck_ = !options_.constraint->Mask(state_, options_.ends, adjusted);
+  if (!too_short) return adjusted;
+  for (const TokenId end : options_.ends) {
+    if (float* logit = logit_of(end)) *logit = -INFINITY;
+  }
+  stuck_ = stuck_ || (options_.constraint && Likeliest(adjusted) == tokenizer::kNoToken);
   return adjusted;
 }
 
@@ -184,7 +193,13 @@ void Sampler::KeepTypical() {
   std::sort(candidates.begin(), candidates.end());
 }
 
-void Sampler::TellLogprobs(std::span<const float> logits, SampledToken& sampled) {
+SampledToken Sampler::WithLogprobs(std::span<const float> logits, TokenId token) const {
+  SampledToken told{.token = token};
+  TellLogprobs(logits, told);
+  return told;
+}
+
+void Sampler::TellLogprobs(std::span<const float> logits, SampledToken& sampled) const {
   TokenWeights& weights = memory_->weights;
   std::vector<TokenId>& candidates = memory_->candidates;
   double most = -INFINITY;

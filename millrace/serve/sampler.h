@@ -35,7 +35,9 @@ struct SamplingOptions {
   double typical_p = 1;
   /// Draw among the tokens after which the text still fits. Comes before temperature. Null: every text does.
   std::shared_ptr<Constraint> constraint = {};
-  std::vector<TokenId> ends = {};  ///< with a constraint: tokens that may follow where a text may end
+  int min_tokens = 0;  ///< a text has at least as many before one of `ends`
+  /// With a constraint or min_tokens: tokens that end a text.
+  std::vector<TokenId> ends = {};
   std::uint64_t seed = 0;
   std::optional<int> logprobs = {};  ///< return log-probabilities: of the token, and of this many likeliest ones
   bool operator==(const SamplingOptions&) const = default;
@@ -71,6 +73,8 @@ class Sampler {
                    std::shared_ptr<SamplingMemory> memory = nullptr);
   /// Returns kNoToken if all logits are NaN, or no token fits the constraint. REQUIRES: logits is not empty.
   SampledToken Sample(std::span<const float> logits);
+  /// Returns `token` with the log-probabilities that the options want of it and of the likeliest tokens.
+  SampledToken WithLogprobs(std::span<const float> logits, TokenId token) const;
   /// Returns whether the constraint left no token: the text cannot go on within its limits.
   bool stuck() const { return stuck_; }
 
@@ -82,10 +86,11 @@ class Sampler {
   void KeepTypical();
   TokenId Race();
   double TotalOfCandidates() const;
-  void TellLogprobs(std::span<const float> logits, SampledToken& sampled);
+  void TellLogprobs(std::span<const float> logits, SampledToken& sampled) const;
 
   const SamplingOptions options_;
   std::uint64_t draws_ = 0;
+  int made_ = 0;             ///< tokens
   Constraint::State state_;  ///< of the text so far
   bool stuck_ = false;
   std::unordered_set<TokenId> seen_;            ///< in the prompt or the text; only for the repetition penalty

@@ -83,7 +83,7 @@ Result<std::vector<Generation>> Scheduler::Submit(std::vector<GenerationRequest>
   for (const GenerationRequest& request : requests) {
     const auto context = static_cast<std::size_t>(model_.context_length());
     const auto room = std::min(context, static_cast<std::size_t>(cached));
-    if (request.prompt.empty() || request.max_tokens < 1 || request.prompt.size() >= room ||
+    if (request.prompt.empty() || request.max_tokens < 0 || request.prompt.size() >= room ||
         static_cast<std::size_t>(request.max_tokens) > room - request.prompt.size()) {
       return Fail(Code::kInvalidArgument, "{} prompt tokens and {} more do not fit the {} of {}", request.prompt.size(),
                   request.max_tokens, room < context ? "server's KV cache" : "model's context", room);
