@@ -348,8 +348,10 @@ Status Serve(const Arguments& a, std::stop_token stop) {
   Announce(a, loaded, name, *server);
 
   SystemClock().SleepUntil(TimePoint::max(), stop);
-  api.Drain();
-  server->Stop(grace);
+  // Balancers ask for the health on new connections, which the server takes until the requests under way are answered.
+  const TimePoint end = SystemClock().Now() + grace;
+  api.Drain(end);
+  server->Stop(std::max(Duration::zero(), end - SystemClock().Now()));
   return {};
 }
 

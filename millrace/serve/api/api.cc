@@ -33,6 +33,10 @@ ApiError NoKey() {
           .code = "invalid_api_key"};
 }
 
+ApiError Ending() {
+  return {.status = 503, .message = "this server is ending; ask another one", .code = "server_ending"};
+}
+
 ApiError OtherSite() {
   return {.status = 403,
           .message =
@@ -70,21 +74,45 @@ void Api::Handle(http::ServerRequest& request, http::ServerResponse& response) {
         !options_.origins.Allow(request.headers())) {
       return SendError(response, OtherSite());
     }
-    if (method != route.method) {
+    const bool is_head = method == "HEAD" && route.method == "GET";
+    if (method != route.method && !is_head) {
       http::Headers headers = http::ContentType("application/json");
-      headers.Set("Allow", std::string(route.method));
+      headers.Set("Allow", route.method == "GET" ? "GET, HEAD" : std::string(route.method));
       ApiError error{.status = 405, .message = fmt::format("{} takes {}, not {}", path, route.method, method)};
       Count(error.status);
       (void)response.Send(error.status, std::move(headers), AsBytes(DumpJson(error.ToJson())));
       return;
     }
-    if (method == "POST") return Post(request, response);
+    if (method == "POST") {
+      if (!BeginRequest()) return SendError(response, Ending());
+      Post(request, response);
+      return EndRequest();
+    }
     if (path == "/metrics") return SendMetrics(response);
     if (route.path == kModels) return SendModels(request, response, member ? path.substr(kModels.size() + 1) : "");
     return SendHealth(response);
   }
   SendError(response,
             {.status = 404, .message = fmt::format("no such resource: {} {}", method, path), .code = "not_found"});
+}
+
+bool Api::BeginRequest() {
+  MutexLock lock(drain_mutex_);
+  if (!draining_) ++under_way_;
+  return !draining_;
+}
+
+void Api::EndRequest() {
+  MutexLock lock(drain_mutex_);
+  --under_way_;
+  one_answered_.NotifyAll();
+}
+
+void Api::Drain(TimePoint deadline) {
+  MutexLock lock(drain_mutex_);
+  draining_ = true;
+  one_answered_.WaitUntil(drain_mutex_, deadline, {},
+                          [this]() MR_NO_THREAD_SAFETY_ANALYSIS { return under_way_ == 0; });
 }
 
 void Api::Post(http::ServerRequest& request, http::ServerResponse& response) {
@@ -136,22 +164,29 @@ Parsed<Json> Api::ReadBody(http::ServerRequest& request) const {
   return *std::move(body);
 }
 
+Parsed<std::vector<TokenId>> Api::KnownTokens(const std::vector<TokenId>& ids, std::string_view param) const {
+  for (const TokenId id : ids) {
+    if (id < tokenizer_.vocab_size()) continue;
+    return std::unexpected(
+        ApiError{.message = fmt::format("token {} is outside the vocabulary of {}", id, tokenizer_.vocab_size()),
+                 .param = std::string(param)});
+  }
+  return ids;
+}
+
 /// Text becomes tokens here; an empty prompt is the place between two documents.
-Parsed<std::vector<TokenId>> Api::Tokens(const Prompt& prompt, std::string_view param, const Adapter* adapter) const {
+Parsed<std::vector<TokenId>> Api::Tokens(const Prompt& prompt, const CompletionRequest& request,
+                                         const Adapter* adapter) const {
+  if (const auto* given = std::get_if<std::vector<TokenId>>(&prompt)) return KnownTokens(*given, "prompt");
   std::vector<TokenId> ids;
-  if (const auto* given = std::get_if<std::vector<TokenId>>(&prompt)) {
-    for (TokenId id : *given) {
-      if (id < tokenizer_.vocab_size()) continue;
-      return std::unexpected(
-          ApiError{.message = fmt::format("token {} is outside the vocabulary of {}", id, tokenizer_.vocab_size()),
-                   .param = std::string(param)});
-    }
-    return *given;
-  }
-  if (AddsBos(adapter) && tokenizer_.bos() != tokenizer::kNoToken) ids.push_back(tokenizer_.bos());
-  if (auto encoded = tokenizer_.Encode(std::get<std::string>(prompt), ids); !encoded) {
-    return std::unexpected(ToApiError(encoded.error()));
-  }
+  const std::string& text = std::get<std::string>(prompt);
+  const TokenId bos = request.adds_bos && AddsBos(adapter) ? tokenizer_.bos() : tokenizer::kNoToken;
+  if (bos != tokenizer::kNoToken) ids.push_back(bos);
+  const auto encoded =
+      request.splits_specials ? tokenizer_.Encode(text, ids) : tokenizer_.EncodeWithSpecials(text, ids);
+  if (!encoded) return std::unexpected(ToApiError(encoded.error()));
+  // A prompt that a template wrote spells its own beginning.
+  if (ids.size() > 1 && bos != tokenizer::kNoToken && ids[1] == bos) ids.erase(ids.begin());
   if (ids.empty()) ids.push_back(tokenizer_.eos() != tokenizer::kNoToken ? tokenizer_.eos() : 0);
   return ids;
 }
@@ -181,8 +216,9 @@ bool Api::AddsBos(const Adapter* adapter) const {
 
 Parsed<CompletionJob> Api::Describe(const CompletionRequest& request, AnswerForm form, const Adapter* adapter) const {
   CompletionJob job{.form = form, .options = request.options, .ends = options_.ends};
+  job.tells_prompt = request.echo && request.options.sampling.logprobs.has_value();
   for (const Prompt& prompt : request.prompts) {
-    auto tokens = Tokens(prompt, "prompt", adapter);
+    auto tokens = Tokens(prompt, request, adapter);
     if (!tokens) return std::unexpected(std::move(tokens).error());
     if (request.echo) {
       const auto* text = std::get_if<std::string>(&prompt);
@@ -201,8 +237,10 @@ Parsed<CompletionJob> Api::Describe(const ChatRequest& request, const Adapter* a
   }
   Json variables = request.variables;
   if (adapter != nullptr && !variables.contains("add_bos")) variables["add_bos"] = AddsBos(adapter);
-  auto prompt =
-      options_.chat->Prompt(request.messages, request.tools, variables, request.add_generation_prompt, clock_.Wall());
+  const PromptEnd end = request.continues_last          ? PromptEnd::kContinueLast
+                        : request.add_generation_prompt ? PromptEnd::kNewAnswer
+                                                        : PromptEnd::kNothing;
+  auto prompt = options_.chat->Prompt(request.messages, request.tools, variables, end, clock_.Wall());
   if (!prompt) {
     return std::unexpected(ApiError{.message = fmt::format("chat template: {}", prompt.error().message()),
                                     .param = "messages",
@@ -283,6 +321,8 @@ Parsed<CompletionJob> Api::Admit(AnyRequest any, TimePoint arrived, int user, st
   if (!described) return described;
   CompletionJob& job = *described;
   const RequestOptions& options = job.options;
+  if (options.ignores_ends) job.ends.clear();
+  job.ends.insert(job.ends.end(), options.stop_tokens.begin(), options.stop_tokens.end());
   const auto constraint = forms_.Get(options.form);
   if (!constraint) {
     return std::unexpected(ApiError{.message = constraint.error().ToString(),
@@ -291,12 +331,13 @@ Parsed<CompletionJob> Api::Admit(AnyRequest any, TimePoint arrived, int user, st
   }
   GenerationRequest common{.ends = job.ends,
                            .sampling = options.sampling,
+                           .prompt_logprobs = job.tells_prompt,
                            .user = user,
                            .start_by = After(arrived, options_.max_wait),
                            .end_by = After(arrived, options_.max_time),
                            .adapter = *adapter};
   common.sampling.constraint = *constraint;
-  if (*constraint) common.sampling.ends = job.ends;
+  if (*constraint || options.sampling.min_tokens > 0) common.sampling.ends = job.ends;
   auto generations = RequestTexts(job, common);
   if (!generations) return std::unexpected(generations.error());
   for (const std::vector<TokenId>& prompt : job.prompts) job.usage.prompt += static_cast<std::int64_t>(prompt.size());
@@ -329,7 +370,9 @@ void Api::SendError(http::ServerResponse& response, const ApiError& error) {
 }
 
 void Api::SendHealth(http::ServerResponse& response) {
-  bool draining = draining_.load(std::memory_order_relaxed);
+  MutexLock lock(drain_mutex_);
+  const bool draining = draining_;
+  lock.Unlock();
   SendJson(response, draining ? 503 : 200, {{"status", draining ? "draining" : "ok"}});
 }
 

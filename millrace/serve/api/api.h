@@ -18,6 +18,7 @@
 
 #include "millrace/base/clock.h"
 #include "millrace/base/log.h"
+#include "millrace/base/threads/sync.h"
 #include "millrace/http/server/access.h"
 #include "millrace/http/server/cors.h"
 #include "millrace/http/server/server.h"
@@ -68,9 +69,9 @@ class Api {
   Api(ServedScheduler& scheduler, const tokenizer::Tokenizer& tokenizer, Clock& clock, Options options);
 
   void Handle(http::ServerRequest& request, http::ServerResponse& response);
-  /// From now on /health and /ping answer 503, so that load balancers choose other servers. Requests are still
-  /// answered.
-  void Drain() { draining_.store(true, std::memory_order_relaxed); }
+  /// From now on /health and /ping answer 503, so that load balancers choose other servers, and so do new requests.
+  /// Those under way are answered. Blocks until they are, or until `deadline`.
+  void Drain(TimePoint deadline) MR_EXCLUDES(drain_mutex_);
 
  private:
   /// The reader of a path's requests.
@@ -92,7 +93,10 @@ class Api {
   bool AddsBos(const Adapter* adapter) const;
   Parsed<CompletionJob> Describe(const CompletionRequest& request, AnswerForm form, const Adapter* adapter) const;
   Parsed<CompletionJob> Describe(const ChatRequest& request, const Adapter* adapter) const;
-  Parsed<std::vector<TokenId>> Tokens(const Prompt& prompt, std::string_view param, const Adapter* adapter) const;
+  /// Returns `ids` if all are of the vocabulary.
+  Parsed<std::vector<TokenId>> KnownTokens(const std::vector<TokenId>& ids, std::string_view param) const;
+  Parsed<std::vector<TokenId>> Tokens(const Prompt& prompt, const CompletionRequest& request,
+                                      const Adapter* adapter) const;
   Parsed<std::vector<TokenId>> EmbeddingTokens(const Prompt& input) const;
 
   void SendJson(http::ServerResponse& response, int status, const Json& body);
@@ -113,7 +117,10 @@ class Api {
   metrics::Registry registry_;
   ApiMetrics metrics_{registry_};
   const ChatPage page_;
-  std::atomic<bool> draining_{false};
+  Mutex drain_mutex_;
+  CondVar one_answered_;
+  bool draining_ MR_GUARDED_BY(drain_mutex_) = false;
+  int under_way_ MR_GUARDED_BY(drain_mutex_) = 0;  ///< requests of POST
 };
 
 }  // namespace millrace::serve

@@ -167,7 +167,10 @@ TEST_F(ApiTest, CompletesAPrompt) {
   EXPECT_EQ(answer["choices"].size(), 1u);
   EXPECT_EQ(answer["choices"][0]["text"], " world");
   EXPECT_EQ(answer["choices"][0]["finish_reason"], "stop");
-  EXPECT_EQ(answer["usage"], Json({{"prompt_tokens", 6}, {"completion_tokens", 6}, {"total_tokens", 12}}));
+  EXPECT_EQ(answer["usage"], Json({{"prompt_tokens", 6},
+                                   {"completion_tokens", 6},
+                                   {"total_tokens", 12},
+                                   {"prompt_tokens_details", {{"cached_tokens", 0}}}}));
 }
 
 TEST_F(ApiTest, EndsAtMaxTokensAndByDefaultAtSixteen) {
@@ -272,7 +275,10 @@ TEST_F(ApiTest, SeveralTextsOfOnePrompt) {
   EXPECT_EQ(answer["choices"][1]["text"], "xaaa");
   EXPECT_EQ(answer["choices"][3]["text"], "yyaaa");
   EXPECT_EQ(answer["choices"][3]["index"], 3);
-  EXPECT_EQ(answer["usage"], Json({{"prompt_tokens", 3}, {"completion_tokens", 12}, {"total_tokens", 15}}));
+  EXPECT_EQ(answer["usage"], Json({{"prompt_tokens", 3},
+                                   {"completion_tokens", 12},
+                                   {"total_tokens", 15},
+                                   {"prompt_tokens_details", {{"cached_tokens", 0}}}}));
 }
 
 TEST_F(ApiTest, TextsAreStreamedBesideEachOther) {
@@ -593,11 +599,83 @@ TEST_F(ApiTest, ListsItsModelHealthAndFigures) {
   EXPECT_THAT(metrics, HasSubstr("millrace_prompt_tokens_total 2\n"));
   EXPECT_THAT(metrics, HasSubstr("millrace_generated_tokens_total 3\n"));
   EXPECT_THAT(metrics, HasSubstr("millrace_requests_total{status=\"404\"} 1\n"));
+  for (const char* path : {"/health", "/ping", "/v1/models", "/metrics", "/"}) {
+    const http::Response head = Send("HEAD", path);
+    EXPECT_EQ(head.status, 200) << path;
+    EXPECT_EQ(head.body, "") << path;
+  }
+  EXPECT_EQ(Send("HEAD", "/v1/completions").status, 405);
   EXPECT_EQ(Send("GET", "/health").status, 200);
-  api_->Drain();
+  api_->Drain(clock_.Now());
   EXPECT_EQ(Send("GET", "/health").status, 503);
   EXPECT_EQ(Send("GET", "/ping").status, 503);
-  Post(R"({"prompt": "a>"})", 200);
+  EXPECT_EQ(Post(R"({"prompt": "a>"})", 503)["error"]["code"], "server_ending");
+}
+
+/// While a request is answered, new connections are told that the server ends.
+TEST_F(ApiTest, DrainsUntilRequestsAreAnswered) {
+  Serve(ScriptedModel::Says("yes"));
+  std::latch began(1), may_end(1);
+  on_append_ = [&](std::span<const TokenId>) {
+    if (appends_ == 1) {
+      began.count_down();
+      may_end.wait();
+    }
+  };
+  std::jthread asks([&] { EXPECT_EQ(Post(R"({"prompt": "a>"})")["choices"][0]["text"], "yes"); });
+  began.wait();
+  std::jthread drains([&] { api_->Drain(SystemClock().Now() + std::chrono::minutes(1)); });
+  while (Send("GET", "/health").status == 200) std::this_thread::yield();
+  EXPECT_EQ(Send("GET", "/health").status, 503);
+  may_end.count_down();
+}
+
+TEST_F(ApiTest, EchoTellsThePromptsLogprobs) {
+  Serve(ScriptedModel::Says("yes"));
+  Json answer = Post(R"({"prompt": "é>", "max_tokens": 2, "echo": true, "logprobs": 1})");
+  Json told = answer["choices"][0]["logprobs"];
+  EXPECT_EQ(answer["choices"][0]["text"], "é>ye");
+  EXPECT_EQ(told["tokens"].size(), 5u);
+  EXPECT_EQ(told["token_logprobs"][0], nullptr);
+  EXPECT_EQ(told["top_logprobs"][0], nullptr);
+  EXPECT_LT(told["token_logprobs"][1].get<double>(), -50) << "the model would have said otherwise";
+  EXPECT_NEAR(told["token_logprobs"][3].get<double>(), 0, 1e-6);
+  // The prompt alone, and from the cache or not: the same.
+  for (int round = 0; round < 2; ++round) {
+    answer = Post(R"({"prompt": ["é>"], "max_tokens": 0, "echo": true, "logprobs": 0})");
+    EXPECT_EQ(answer["choices"][0]["text"], "é>");
+    EXPECT_EQ(answer["choices"][0]["finish_reason"], "length");
+    EXPECT_EQ(answer["choices"][0]["logprobs"]["token_logprobs"].size(), 3u);
+    EXPECT_EQ(answer["choices"][0]["logprobs"]["token_logprobs"][1], told["token_logprobs"][1]);
+    EXPECT_EQ(answer["usage"]["completion_tokens"], 0);
+  }
+  const std::string long_prompt(80, 'a');
+  answer = Post(fmt::format(R"({{"prompt": "{}", "max_tokens": 0, "echo": true, "logprobs": 2}})", long_prompt));
+  EXPECT_EQ(answer["choices"][0]["logprobs"]["token_logprobs"].size(), 80u);
+  const auto events = PostStream(R"({"prompt": "é>", "max_tokens": 2, "echo": true, "logprobs": 0, "stream": true})");
+  EXPECT_EQ(events[0]["choices"][0]["logprobs"]["tokens"].size(), 3u);
+  EXPECT_EQ(events[1]["choices"][0]["logprobs"]["text_offset"][0], 2) << "in characters";
+}
+
+TEST_F(ApiTest, CountsCachedTokens) {
+  Serve(ScriptedModel::Says("yes"));
+  const std::string body = fmt::format(R"({{"prompt": "{}>", "max_tokens": 2}})", std::string(40, 'a'));
+  EXPECT_EQ(Post(body)["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+  EXPECT_EQ(Post(body)["usage"]["prompt_tokens_details"]["cached_tokens"], 32);
+}
+
+TEST_F(ApiTest, EndsAreChosen) {
+  Serve(ScriptedModel::Says("yes"));
+  const auto text = [&](std::string_view more) {
+    return Post(fmt::format(R"({{"prompt": "a>", "max_tokens": 6, {}}})", more))["choices"][0];
+  };
+  const Json stopped = text(R"("stop_token_ids": [101])");
+  EXPECT_EQ(stopped["text"], "y");
+  EXPECT_EQ(stopped["finish_reason"], "stop");
+  EXPECT_EQ(text(R"("ignore_eos": true)")["finish_reason"], "length");
+  const Json longer = text(R"("min_tokens": 5)");
+  EXPECT_EQ(longer["finish_reason"], "stop");
+  EXPECT_EQ(longer["text"].get<std::string>().substr(0, 3), "yes");
 }
 
 TEST_F(ApiTest, AModelThatFailsIsAServerError) {

@@ -36,6 +36,21 @@ TokenLogprobs CompletionAnswer::Logprobs(const SampledToken& token) const {
   return told;
 }
 
+std::vector<TokenLogprobs> CompletionAnswer::PromptLogprobs(std::size_t index) {
+  if (!job_.tells_prompt) return {};
+  std::vector<TokenLogprobs> told = {{.text = TokenText(job_.generations[index].request().prompt.front())}};
+  for (const SampledToken& token : job_.generations[index].TakePromptTokens()) told.push_back(Logprobs(token));
+  return told;
+}
+
+/// Counts the tokens of prompts that were not computed, each prompt once.
+void CompletionAnswer::CountCached() {
+  job_.usage.cached = 0;
+  for (std::size_t i = 0; i < job_.generations.size(); i += static_cast<std::size_t>(job_.options.made_texts())) {
+    job_.usage.cached += job_.generations[i].cached_tokens();
+  }
+}
+
 Status CompletionAnswer::TakeToken(std::size_t index, const SampledToken& token, const Emit& emit) {
   AnswerText& text = texts_[index];
   if (!std::exchange(job_.first_token_seen, true))
@@ -132,8 +147,12 @@ Status CompletionAnswer::Collect(http::ServerRequest& request, http::ServerRespo
     texts_[index].logprobs.clear();
     return {};
   }));
+  CountCached();
   Json choices = Json::array();
   for (const std::size_t i : ChooseTexts()) {
+    std::vector<TokenLogprobs> prompt = PromptLogprobs(i);
+    answers[i].logprobs.insert(answers[i].logprobs.begin(), std::make_move_iterator(prompt.begin()),
+                               std::make_move_iterator(prompt.end()));
     choices.push_back(Choice(job_.form, /*chunk=*/false,
                              {.index = choices.size(),
                               .text = answers[i].text,
@@ -150,6 +169,7 @@ Status CompletionAnswer::Stream(http::ServerRequest& request, http::ServerRespon
     if (!response.started()) {
       http::Headers headers = http::ContentType("text/event-stream; charset=utf-8");
       headers.Set("Cache-Control", "no-cache");
+      headers.Set("X-Accel-Buffering", "no");  // nginx would hold the events back
       MR_TRY(response.Start(200, std::move(headers), std::nullopt));
     }
     return response.Write(
@@ -157,8 +177,8 @@ Status CompletionAnswer::Stream(http::ServerRequest& request, http::ServerRespon
   };
   std::vector<std::size_t> offsets(texts_.size());
   std::vector<bool> begun(texts_.size());
-  const auto piece = [&](std::size_t index, std::string_view text, std::span<const ToolCallPart> calls) -> Status {
-    std::vector<TokenLogprobs>& logprobs = texts_[index].logprobs;
+  const auto piece = [&](std::size_t index, std::string_view text, std::span<const ToolCallPart> calls,
+                         std::vector<TokenLogprobs>& logprobs) -> Status {
     const bool tells = job_.options.sampling.logprobs.has_value();
     Json choice = Choice(job_.form, /*chunk=*/true,
                          {.index = index,
@@ -168,7 +188,7 @@ Status CompletionAnswer::Stream(http::ServerRequest& request, http::ServerRespon
                           .text_offset = offsets[index],
                           .finish = ""});
     logprobs.clear();
-    offsets[index] += text.size();
+    offsets[index] += CountCodePoints(text);
     return send(Json::array({std::move(choice)}), std::nullopt);
   };
   const Status made =
@@ -176,10 +196,12 @@ Status CompletionAnswer::Stream(http::ServerRequest& request, http::ServerRespon
         if (!begun[index]) {
           begun[index] = true;
           if (auto first = FirstChoice(job_.form, index)) MR_TRY(send(Json::array({*std::move(first)}), std::nullopt));
-          if (!job_.echo(index).empty()) MR_TRY(piece(index, job_.echo(index), {}));
+          std::vector<TokenLogprobs> prompt = PromptLogprobs(index);
+          if (!job_.echo(index).empty()) MR_TRY(piece(index, job_.echo(index), {}, prompt));
         }
-        if (!parts.text.empty()) MR_TRY(piece(index, parts.text, {}));
-        for (const ToolCallPart& call : parts.calls) MR_TRY(piece(index, "", {&call, 1}));
+        std::vector<TokenLogprobs>& logprobs = texts_[index].logprobs;
+        if (!parts.text.empty()) MR_TRY(piece(index, parts.text, {}, logprobs));
+        for (const ToolCallPart& call : parts.calls) MR_TRY(piece(index, "", {&call, 1}, logprobs));
         if (finish.empty()) return {};
         Json last = Choice(job_.form, /*chunk=*/true, {.index = index, .text = "", .finish = finish});
         return send(Json::array({std::move(last)}), std::nullopt);
@@ -191,6 +213,7 @@ Status CompletionAnswer::Stream(http::ServerRequest& request, http::ServerRespon
     (void)response.Finish();
     return made;
   }
+  CountCached();
   if (job_.options.include_usage) MR_TRY(send(Json::array(), job_.usage));
   MR_TRY(response.Write(AsBytes(kStreamEnd)));
   return response.Finish();

@@ -32,6 +32,7 @@ struct CompletionJob {
   std::vector<std::vector<TokenId>> prompts;
   std::vector<TokenId> ends;
   std::vector<std::string> echoes;            ///< the text of each prompt, where it is to be repeated
+  bool tells_prompt = false;                  ///< with the log-probabilities of its tokens
   std::shared_ptr<Scheduler> scheduler = {};  ///< that makes the texts
   std::vector<Generation> generations;        ///< options.made_texts() for each prompt
   int user = 0;
@@ -83,6 +84,7 @@ class CompletionAnswer {
   using Emit = std::function<Status(std::size_t index, const AnswerParts& parts, std::string_view finish)>;
 
   Status Stream(http::ServerRequest& request, http::ServerResponse& response);
+  Status StreamMessage(http::ServerRequest& request, http::ServerResponse& response);
   Status Collect(http::ServerRequest& request, http::ServerResponse& response);
   /// Makes all texts beside each other. Calls `emit` with their pieces, and with the end of each.
   Status MakeTexts(std::stop_token stop, const Emit& emit);
@@ -91,6 +93,9 @@ class CompletionAnswer {
   /// Returns the numbers of the texts that the answer has: all, or the likeliest ones of each prompt.
   std::vector<std::size_t> ChooseTexts() const;
   TokenLogprobs Logprobs(const SampledToken& token) const;
+  /// Returns those of a text's prompt, where they are wanted. The next call returns none.
+  std::vector<TokenLogprobs> PromptLogprobs(std::size_t index);
+  void CountCached();
   std::string TokenText(TokenId token) const;
 
   CompletionJob& job_;

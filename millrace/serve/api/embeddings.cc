@@ -9,7 +9,8 @@ namespace millrace::serve {
 
 /// As Tokens(), but with the tokens that the tokenizer's post-processor puts around a text.
 Parsed<std::vector<TokenId>> Api::EmbeddingTokens(const Prompt& input) const {
-  if (std::holds_alternative<std::vector<TokenId>>(input)) return Tokens(input, "input", nullptr);
+  if (std::holds_alternative<std::vector<TokenId>>(input))
+    return KnownTokens(std::get<std::vector<TokenId>>(input), "input");
   std::vector<TokenId> ids;
   if (options_.embeds_bos && tokenizer_.bos() != tokenizer::kNoToken) ids.push_back(tokenizer_.bos());
   if (auto encoded = tokenizer_.Encode(std::get<std::string>(input), ids); !encoded) {

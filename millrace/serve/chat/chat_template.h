@@ -1,6 +1,7 @@
 // A model's template, by which conversations become prompts.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -32,6 +33,13 @@ std::optional<ChatTemplateSource> BuiltInChatTemplate(std::string_view name);
 /// Returns the names, the plain one first.
 std::vector<std::string_view> BuiltInChatTemplates();
 
+/// The end of a prompt, behind its last message.
+enum class PromptEnd : std::uint8_t {
+  kNothing,
+  kNewAnswer,     ///< what begins an answer
+  kContinueLast,  ///< nothing, not even the end of the last message, which the answer continues
+};
+
 /// Makes prompts of conversations. Immutable; any thread.
 class ChatTemplate {
  public:
@@ -39,10 +47,11 @@ class ChatTemplate {
   static Result<ChatTemplate> Make(const ChatTemplateSource& source, const tokenizer::Tokenizer& tokenizer);
 
   /// Returns the tokens of a prompt. Special tokens come from the template alone: what messages and tools spell like
-  /// one ("<|im_end|>") stays text. `messages`, `tools` and `variables` as in ChatRequest.
+  /// one ("<|im_end|>") stays text. `messages`, `tools` and `variables` as in ChatRequest. Messages of the role
+  /// "developer" become those of "system" if the template does not know the former.
   /// Errors: kInvalidArgument, also if the template refuses the conversation; kUnsupported; kResourceExhausted.
-  Result<std::vector<TokenId>> Prompt(const Json& messages, const Json& tools, const Json& variables,
-                                      bool add_generation_prompt, WallTime now) const;
+  Result<std::vector<TokenId>> Prompt(const Json& messages, const Json& tools, const Json& variables, PromptEnd end,
+                                      WallTime now) const;
 
   /// Texts and tokens that end an answer, beside the model's own end.
   const std::vector<std::string>& stops() const { return stops_; }
@@ -63,6 +72,7 @@ class ChatTemplate {
   std::vector<std::string> specials_, stops_;
   std::vector<TokenId> ends_;
   ToolSyntax tool_syntax_ = ToolSyntax::kUnknown;
+  bool knows_developer_ = false;
 };
 
 }  // namespace millrace::serve

@@ -68,12 +68,13 @@ class SpecialTokenizer final : public tokenizer::Tokenizer {
 
 class ChatTemplateTest : public testing::Test {
  protected:
-  std::string Prompt(ChatTemplateSource source, const Json& messages, const Json& tools = nullptr) {
+  std::string Prompt(ChatTemplateSource source, const Json& messages, const Json& tools = nullptr,
+                     PromptEnd end = PromptEnd::kNewAnswer) {
     source.variables["bos_token"] = "<s>";
     source.variables["eos_token"] = "</s>";
     const auto made = ChatTemplate::Make(source, tokenizer_);
     if (!made) return made.error().ToString();
-    const auto ids = made->Prompt(messages, tools, Json::object(), true, WallTime());
+    const auto ids = made->Prompt(messages, tools, Json::object(), end, WallTime());
     return ids ? tokenizer_.Show(*ids) : ids.error().ToString();
   }
   std::string BuiltIn(std::string_view name, const Json& messages) {
@@ -86,6 +87,24 @@ const Json kTalk = {{{"role", "system"}, {"content", " Be brief. "}},
                     {{"role", "user"}, {"content", "Hi "}},
                     {{"role", "assistant"}, {"content", "Hello"}},
                     {{"role", "user"}, {"content", "Bye"}}};
+
+TEST_F(ChatTemplateTest, AnAnswerCanContinueTheLastMessage) {
+  const auto end_of = [&](const char* content, std::string_view text = "{{ messages[0].content }}</s>>") {
+    return Prompt({.text = std::string(text)}, {{{"role", "assistant"}, {"content", content}}}, nullptr,
+                  PromptEnd::kContinueLast);
+  };
+  EXPECT_EQ(end_of("The answer "), "The answer ");
+  EXPECT_EQ(end_of("The answer ", "{{ messages[0].content | trim }}</s>"), "The answer");
+  EXPECT_EQ(end_of("<s>a"), "<s>a") << "special tokens of messages stay text";
+  EXPECT_THAT(end_of("a", "b"), HasSubstr("does not have the last message"));
+  EXPECT_THAT(end_of(""), HasSubstr("does not have the last message"));
+}
+
+TEST_F(ChatTemplateTest, DevelopersAreSystemWhereTheTemplateDoesNotKnowThem) {
+  const Json talk = {{{"role", "developer"}, {"content", "x"}}};
+  EXPECT_EQ(Prompt({.text = "{{ messages[0].role }}"}, talk), "system");
+  EXPECT_EQ(Prompt({.text = "{{ messages[0].role }}{# developer #}"}, talk), "developer");
+}
 
 TEST_F(ChatTemplateTest, BuiltInTemplatesWriteWhatTrainingReads) {
   EXPECT_EQ(

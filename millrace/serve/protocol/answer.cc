@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace millrace::serve {
 namespace {
 
@@ -17,7 +19,7 @@ Json ChatLogprobs(const std::vector<TokenLogprobs>& tokens) {
   };
   Json content = Json::array();
   for (const TokenLogprobs& token : tokens) {
-    Json one = entry(token.text, token.logprob);
+    Json one = entry(token.text, token.logprob.value_or(0));
     one["top_logprobs"] = Json::array();
     for (const auto& [text, logprob] : token.likeliest) one["top_logprobs"].push_back(entry(text, logprob));
     content.push_back(std::move(one));
@@ -29,12 +31,12 @@ Json CompletionLogprobs(const std::vector<TokenLogprobs>& tokens, std::size_t of
   Json texts = Json::array(), logprobs = Json::array(), likeliest = Json::array(), offsets = Json::array();
   for (const TokenLogprobs& token : tokens) {
     texts.push_back(token.text);
-    logprobs.push_back(token.logprob);
+    logprobs.push_back(token.logprob ? Json(*token.logprob) : Json());
     Json best = Json::object();
     for (const auto& [text, logprob] : token.likeliest) best[text] = logprob;
-    likeliest.push_back(std::move(best));
+    likeliest.push_back(token.logprob ? std::move(best) : Json());
     offsets.push_back(offset);
-    offset += token.text.size();
+    offset += CountCodePoints(token.text);
   }
   return {{"tokens", std::move(texts)},
           {"token_logprobs", std::move(logprobs)},
@@ -62,8 +64,15 @@ Json Finish(std::string_view finish) { return finish.empty() ? Json(nullptr) : J
 
 }  // namespace
 
+std::size_t CountCodePoints(std::string_view text) {
+  return static_cast<std::size_t>(std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
 Json Usage::ToJson() const {
-  return {{"prompt_tokens", prompt}, {"completion_tokens", completion}, {"total_tokens", prompt + completion}};
+  return {{"prompt_tokens", prompt},
+          {"completion_tokens", completion},
+          {"total_tokens", prompt + completion},
+          {"prompt_tokens_details", {{"cached_tokens", cached}}}};
 }
 
 Json Choice(AnswerForm form, bool chunk, const AnswerPiece& piece) {

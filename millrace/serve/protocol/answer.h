@@ -23,6 +23,7 @@ enum class AnswerForm : std::uint8_t {
 /// Counts of tokens, as in "usage".
 struct Usage {
   std::int64_t prompt = 0, completion = 0;
+  std::int64_t cached = 0;  ///< of `prompt`, that were not computed
   Json ToJson() const;
 };
 
@@ -35,9 +36,9 @@ struct AnswerHead {
 
 /// The "logprobs" of one token. Logarithms are natural.
 struct TokenLogprobs {
-  std::string text;  ///< may have part of a character
-  double logprob = 0;
-  std::vector<std::pair<std::string, double>> likeliest;
+  std::string text;                    ///< may have part of a character
+  std::optional<double> logprob = {};  ///< nothing: of the first token of a prompt
+  std::vector<std::pair<std::string, double>> likeliest = {};
 };
 
 /// A call of a tool, or a part of one: the id and the name come first, with no arguments, and then parts of the
@@ -54,9 +55,12 @@ struct AnswerPiece {
   std::string_view text;
   const std::vector<TokenLogprobs>* logprobs = nullptr;  ///< null: not wanted
   std::span<const ToolCallPart> calls = {};              ///< of a whole answer, each is in one part
-  std::size_t text_offset = 0;                           ///< bytes of the text in front of the piece
+  std::size_t text_offset = 0;                           ///< characters of the text in front of the piece
   std::string_view finish;  ///< "stop", "length", "tool_calls", or "" while the text continues
 };
+
+/// Returns the number of code points in UTF-8. A part of one that does not begin it counts for nothing.
+std::size_t CountCodePoints(std::string_view text);
 
 /// Returns one of "choices": of a whole answer, or of a chunk of a stream.
 Json Choice(AnswerForm form, bool chunk, const AnswerPiece& piece);

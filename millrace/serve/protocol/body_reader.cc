@@ -62,7 +62,7 @@ void BodyReader::Neutral(std::string_view key, const Json& value) {
 void BodyReader::RejectUnknown() {
   for (const auto& [key, value] : body_.items()) {
     if (error_) return;
-    if (std::find(known_.begin(), known_.end(), key) == known_.end())
+    if (!value.is_null() && std::find(known_.begin(), known_.end(), key) == known_.end())
       Refuse(key, UnknownName("parameter", key, known_));
   }
 }

@@ -36,7 +36,8 @@ class BodyReader {
   void Neutral(std::string_view key, const Json& value);
   /// Accepts a member with any value. The member has no effect.
   void Ignore(std::string_view key) { known_.push_back(key); }
-  /// Sets the error if the object has a member that no call has named. The message suggests the nearest known name.
+  /// Sets the error if the object has a member that no call has named, and that is not null. The message suggests the
+  /// nearest known name.
   void RejectUnknown();
 
  private:

@@ -11,19 +11,20 @@
 namespace millrace::serve {
 namespace {
 
-void ReadStops(BodyReader& reader, const RequestLimits& limits, std::vector<std::string>& stops) {
-  const Json* member = reader.Find("stop");
+void ReadStops(BodyReader& reader, const RequestLimits& limits, std::vector<std::string>& stops,
+               std::string_view key = "stop") {
+  const Json* member = reader.Find(key);
   if (member == nullptr) return;
   Json list = member->is_array() ? *member : Json::array({*member});
   if (list.size() > static_cast<std::size_t>(limits.max_stops)) {
-    return reader.Refuse("stop",
-                         fmt::format("stop has {} entries; this server takes {}", list.size(), limits.max_stops));
+    return reader.Refuse(key,
+                         fmt::format("{} has {} entries; this server takes {}", key, list.size(), limits.max_stops));
   }
   for (const Json& entry : list) {
     if (!entry.is_string() || entry.get_ref<const std::string&>().empty() ||
         entry.get_ref<const std::string&>().size() > limits.max_stop_bytes) {
       return reader.Refuse(
-          "stop", fmt::format("stop should be a string of 1 to {} bytes, or a list of such", limits.max_stop_bytes));
+          key, fmt::format("{} should be a string of 1 to {} bytes, or a list of such", key, limits.max_stop_bytes));
     }
     stops.push_back(entry.get<std::string>());
   }
@@ -67,6 +68,39 @@ void ReadSampling(BodyReader& reader, const RequestLimits& limits, RequestOption
     sampling.seed = static_cast<std::uint64_t>(*seed);
     options.seed_given = true;
   }
+}
+
+/// Reads what ends a text beside stop strings, under the names of vLLM's clients.
+void ReadEnds(BodyReader& reader, const RequestLimits& limits, RequestOptions& options) {
+  reader.Flag("ignore_eos", options.ignores_ends);
+  if (const auto least = reader.Integer("min_tokens", 0, limits.max_tokens)) {
+    options.sampling.min_tokens = static_cast<int>(*least);
+    if (*least > options.max_tokens.value_or(limits.max_tokens)) {
+      reader.Refuse("min_tokens", fmt::format("min_tokens is {}, more than max_tokens", *least));
+    }
+  }
+  const Json* ids = reader.Find("stop_token_ids");
+  if (ids == nullptr) return;
+  const auto is_token = [](const Json& id) {
+    return id.is_number_integer() && id >= 0 && id <= std::numeric_limits<TokenId>::max();
+  };
+  const std::size_t most = static_cast<std::size_t>(limits.max_stops);
+  if (!ids->is_array() || ids->size() > most || !std::all_of(ids->begin(), ids->end(), is_token)) {
+    return reader.Refuse("stop_token_ids", fmt::format("stop_token_ids should be a list of up to {} token ids", most));
+  }
+  options.stop_tokens = ids->get<std::vector<TokenId>>();
+}
+
+/// Members of OpenAI's and vLLM's interfaces that change no text here.
+void ReadNeutral(BodyReader& reader) {
+  for (const char* key : {"user", "safety_identifier", "service_tier", "store", "metadata", "prompt_cache_key",
+                          "prompt_cache_retention", "prompt_cache_options", "priority", "request_id"}) {
+    reader.Ignore(key);
+  }
+  reader.Neutral("use_beam_search", false);
+  reader.Neutral("length_penalty", 1);
+  reader.Neutral("skip_special_tokens", true);
+  reader.Neutral("include_stop_str_in_output", false);
 }
 
 /// Reads response_format, and the names under which vLLM's clients ask for other forms. At most one may be there.
@@ -115,28 +149,30 @@ void ReadOptions(BodyReader& reader, const RequestLimits& limits, RequestOptions
   reader.Text("model", options.model);
   ReadSampling(reader, limits, options);
   ReadStops(reader, limits, options.stops);
-  if (const auto texts = reader.Integer("n", 1, limits.max_prompts)) options.texts = static_cast<int>(*texts);
+  ReadEnds(reader, limits, options);
+  if (const auto texts = reader.Integer("n", 1, limits.max_texts)) options.texts = static_cast<int>(*texts);
   reader.Flag("stream", options.stream);
   if (const Json* stream_options = reader.Find("stream_options")) {
     BodyReader inner(*stream_options);
     inner.Flag("include_usage", options.include_usage);
+    inner.Ignore("include_obfuscation");  // padding of the events
     inner.RejectUnknown();
     if (!stream_options->is_object() || !inner.good())
       reader.Refuse("stream_options", "stream_options should be {\"include_usage\": true or false}");
     if (!options.stream) reader.Refuse("stream_options", "stream_options needs \"stream\": true");
   }
   ReadForm(reader, options.form);
-  std::string user;
-  reader.Text("user", user);
+  ReadNeutral(reader);
 }
 
-void ReadMaxTokens(BodyReader& reader, std::string_view key, const RequestLimits& limits, RequestOptions& options) {
-  if (auto tokens = reader.Integer(key, 1, limits.max_tokens)) options.max_tokens = static_cast<int>(*tokens);
+void ReadMaxTokens(BodyReader& reader, std::string_view key, const RequestLimits& limits, RequestOptions& options,
+                   int least = 1) {
+  if (auto tokens = reader.Integer(key, least, limits.max_tokens)) options.max_tokens = static_cast<int>(*tokens);
 }
 
 /// The texts with the highest mean log-probability of a token are the answer.
 void ReadBestOf(BodyReader& reader, const RequestLimits& limits, RequestOptions& options) {
-  const auto best_of = reader.Integer("best_of", 1, limits.max_prompts);
+  const auto best_of = reader.Integer("best_of", 1, limits.max_texts);
   if (!best_of) return;
   options.best_of = static_cast<int>(*best_of);
   if (options.best_of < options.texts) {
@@ -163,27 +199,37 @@ Parsed<InputsRequest> ParseInputs(const Json& body, const RequestLimits& limits)
   ReadMaxTokens(inner, "max_new_tokens", limits, request.options);
   ReadSampling(inner, limits, request.options);
   ReadStops(inner, limits, request.options.stops);
+  ReadStops(inner, limits, request.options.stops, "stop_sequences");
   inner.Flag("return_full_text", request.echo);
-  bool sample = true;
+  // Without do_sample, a parameter of sampling asks for it, as in TGI.
+  bool sample = false;
+  for (const char* key : {"temperature", "top_k", "top_p", "typical_p", "min_p"}) {
+    sample = sample || inner.Find(key) != nullptr;
+  }
   inner.Flag("do_sample", sample);
   if (!sample) request.options.sampling.temperature = 0;
-  if (const auto texts = inner.Integer("num_return_sequences", 1, limits.max_prompts)) {
+  if (const auto texts = inner.Integer("num_return_sequences", 1, limits.max_texts)) {
     request.options.texts = static_cast<int>(*texts);
   }
   inner.Neutral("details", false);
+  inner.Neutral("decoder_input_details", false);
+  inner.Neutral("watermark", false);
+  inner.Neutral("best_of", 1);
   inner.RejectUnknown();
   if (!inner.good()) return std::unexpected(inner.error());
   return InputsRequest{std::move(request)};
 }
 
-/// Returns the text of a message's content: a string, or a list of parts that are texts.
+/// Returns the text of a message's content: a string, or a list of parts that are texts or refusals.
 std::optional<std::string> ContentText(const Json& content) {
   if (content.is_string()) return content.get<std::string>();
   if (!content.is_array()) return std::nullopt;
   std::string text;
   for (const Json& part : content) {
-    const Json *type = JsonFind(part, "type"), *piece = JsonFind(part, "text");
-    if (type == nullptr || *type != "text" || piece == nullptr || !piece->is_string()) return std::nullopt;
+    const Json* type = JsonFind(part, "type");
+    if (type == nullptr || (*type != "text" && *type != "refusal")) return std::nullopt;
+    const Json* piece = JsonFind(part, type->get_ref<const std::string&>());
+    if (piece == nullptr || !piece->is_string()) return std::nullopt;
     text += piece->get<std::string>();
   }
   return text;
@@ -202,6 +248,24 @@ void OpenArguments(Json& message) {
   }
 }
 
+/// Writes the older form of a call and of its result as today's, which templates know.
+void RenewFunctionCall(Json& message) {
+  if (message["role"] == "function") message["role"] = "tool";
+  const auto call = message.find("function_call");
+  if (call == message.end()) return;
+  if (call->is_object() && !message.contains("tool_calls")) {
+    message["tool_calls"] = Json::array({{{"id", "call_0"}, {"type", "function"}, {"function", *call}}});
+  }
+  message.erase("function_call");
+}
+
+/// An answer without words is an empty text, or a refusal.
+void FillContent(Json& message) {
+  if (message["role"] != "assistant" || message.contains("tool_calls")) return;
+  const Json* refusal = JsonFind(message, "refusal");
+  message["content"] = refusal != nullptr && refusal->is_string() ? *refusal : Json("");
+}
+
 void ReadMessages(BodyReader& reader, Json& messages) {
   const Json* member = reader.Find("messages");
   if (member == nullptr) return reader.Refuse("messages", "messages is required");
@@ -215,6 +279,8 @@ void ReadMessages(BodyReader& reader, Json& messages) {
     if (role == nullptr || !role->is_string()) {
       return reader.Refuse(where, fmt::format("{} should be an object with a role that is a string", where));
     }
+    RenewFunctionCall(message);
+    if (JsonFind(message, "content") == nullptr || message["content"].is_null()) FillContent(message);
     const auto content = message.find("content");
     if (content != message.end() && !content->is_null()) {
       auto text = ContentText(*content);
@@ -293,16 +359,14 @@ Parsed<CompletionRequest> ParseCompletion(const Json& body, const RequestLimits&
   CompletionRequest request;
   BodyReader reader(body);
   ReadPrompts(reader, "prompt", limits.max_prompts, request.prompts);
-  ReadMaxTokens(reader, "max_tokens", limits, request.options);
+  ReadMaxTokens(reader, "max_tokens", limits, request.options, 0);
   ReadOptions(reader, limits, request.options);
   if (const auto count = reader.Integer("logprobs", 0, limits.max_logprobs)) {
     request.options.sampling.logprobs = static_cast<int>(*count);
   }
   reader.Flag("echo", request.echo);
-  if (request.echo && request.options.sampling.logprobs) {
-    reader.Refuse("logprobs", "logprobs with echo is not supported: prompts have no log-probabilities here",
-                  "unsupported_parameter");
-  }
+  reader.Flag("split_special_tokens", request.splits_specials);
+  reader.Flag("add_special_tokens", request.adds_bos);
   ReadBestOf(reader, limits, request.options);
   reader.Neutral("suffix", "");
   reader.RejectUnknown();
@@ -324,13 +388,31 @@ Parsed<ChatRequest> ParseChat(const Json& body, const RequestLimits& limits) {
   if (logprobs) request.options.sampling.logprobs = static_cast<int>(likeliest.value_or(0));
   if (likeliest && !logprobs) reader.Refuse("top_logprobs", "top_logprobs needs \"logprobs\": true");
   ReadTools(reader, request);
+  reader.Flag("continue_final_message", request.continues_last);
+  const bool told = reader.Find("add_generation_prompt") != nullptr;
+  request.add_generation_prompt = !request.continues_last;
   reader.Flag("add_generation_prompt", request.add_generation_prompt);
+  if (told && request.add_generation_prompt && request.continues_last) {
+    reader.Refuse("add_generation_prompt", "an answer goes on with the last message or begins a new one, not both");
+  }
   if (const Json* variables = reader.Find("chat_template_kwargs")) {
     if (!variables->is_object()) reader.Refuse("chat_template_kwargs", "chat_template_kwargs should be an object");
     request.variables = *variables;
   }
-  reader.Ignore("store");
-  reader.Ignore("metadata");
+  // Templates of models that reason by degrees read it.
+  if (const Json* effort = reader.Find("reasoning_effort"); effort != nullptr && effort->is_string()) {
+    request.variables.emplace("reasoning_effort", Json(*effort));
+  }
+  reader.Neutral("modalities", Json::array({"text"}));
+  reader.Neutral("audio", nullptr);
+  reader.Neutral("web_search_options", nullptr);
+  reader.Neutral("verbosity", "medium");
+  reader.Neutral("functions", Json::array());
+  if (const Json* call = reader.Find("function_call"); call != nullptr && *call != "none" && *call != "auto") {
+    reader.Neutral("function_call", "none");
+  }
+  reader.Neutral("add_special_tokens", false);
+  reader.Ignore("prediction");  // a guess, which changes no text
   reader.RejectUnknown();
   if (!reader.good()) return std::unexpected(reader.error());
   return request;

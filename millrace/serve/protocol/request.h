@@ -17,8 +17,9 @@ namespace millrace::serve {
 
 struct RequestLimits {
   int max_tokens = 4096;
-  int max_prompts = 16;   ///< also of the texts of one prompt
-  int max_inputs = 2048;  ///< of a request for embeddings, as OpenAI's
+  int max_prompts = 2048;  ///< of a request; the scheduler takes fewer texts at a time
+  int max_texts = 16;      ///< of one prompt
+  int max_inputs = 2048;   ///< of a request for embeddings, as OpenAI's
   int max_stops = 16;
   std::size_t max_stop_bytes = 256;
   int max_logprobs = 20;
@@ -43,6 +44,8 @@ struct RequestOptions {
   SamplingOptions sampling;  ///< its seed counts only if given
   bool seed_given = false;
   std::vector<std::string> stops;
+  std::vector<TokenId> stop_tokens;  ///< that end a text, beside the model's own
+  bool ignores_ends = false;         ///< the model's own ends are tokens like others
   TextForm form;
   bool stream = false;
   bool include_usage = false;  ///< a last chunk with the counts
@@ -54,8 +57,10 @@ using Prompt = std::variant<std::string, std::vector<TokenId>>;
 
 struct CompletionRequest {
   RequestOptions options;
-  std::vector<Prompt> prompts;  ///< at least one
-  bool echo = false;
+  std::vector<Prompt> prompts;   ///< at least one
+  bool echo = false;             ///< repeats the prompts, with their log-probabilities where those are wanted
+  bool splits_specials = false;  ///< what a prompt spells like a special token stays text
+  bool adds_bos = true;          ///< where the model's prompts begin with it
 };
 
 /// The choice whether an answer may, or must, call tools.
@@ -77,6 +82,7 @@ struct ChatRequest {
   ToolChoice tool_choice = {};
   Json variables = Json::object();  ///< more variables of the template ("chat_template_kwargs")
   bool add_generation_prompt = true;
+  bool continues_last = false;  ///< the last message is the beginning of the answer
 };
 
 /// Parse the bodies of /v1/completions and /v1/chat/completions. Unknown members are errors. A member of OpenAI's

@@ -67,8 +67,8 @@ TEST(ParseCompletion, RefusesWithASentenceAndTheParameter) {
       {R"({"prompt": [1.5]})", "prompt", "string"},
       {R"({"prompt": [-1]})", "prompt", "string"},
       {R"({"prompt": [99999999999]})", "prompt", "string"},
-      {R"({"prompt": ["a","a","a","a","a","a","a","a","a","a","a","a","a","a","a","a","a"]})", "prompt", "takes 16"},
-      {R"({"prompt": "a", "max_tokens": 0})", "max_tokens", "from 1 to 4096"},
+      {R"({"prompt": ["a", "a", "a"]})", "prompt", "takes 2"},
+      {R"({"prompt": "a", "max_tokens": -1})", "max_tokens", "from 0 to 4096"},
       {R"({"prompt": "a", "max_tokens": 1e3})", "max_tokens", "whole number"},
       {R"({"prompt": "a", "max_tokens": 18446744073709551615})", "max_tokens", "whole number"},
       {R"({"prompt": "a", "temperature": -0.1})", "temperature", "from 0"},
@@ -85,14 +85,13 @@ TEST(ParseCompletion, RefusesWithASentenceAndTheParameter) {
       {R"({"prompt": "a", "n": 17})", "n", "from 1 to 16"},
       {R"({"prompt": "a", "best_of": 99})", "best_of", "from 1"},
       {R"({"prompt": "a", "logprobs": 50})", "logprobs", "from 0 to 20"},
-      {R"({"prompt": "a", "logprobs": 5, "echo": true})", "logprobs", "not supported"},
       {R"({"prompt": "a", "logit_bias": {"x": 1}})", "logit_bias", "token ids"},
       {R"({"prompt": "a", "logit_bias": {"5": 101}})", "logit_bias", "-100 to 100"},
       {R"({"prompt": "a", "min_p": 1.5})", "min_p", "from 0 to 1"},
       {R"({"prompt": "a", "temprature": 1})", "temprature", "did you mean \"temperature\""},
   };
   for (const Refusal& refusal : refusals) {
-    auto request = ParseCompletion(Body(refusal.body), {});
+    auto request = ParseCompletion(Body(refusal.body), {.max_prompts = 2});
     ASSERT_FALSE(request) << refusal.body;
     EXPECT_EQ(request.error().status, 400);
     EXPECT_EQ(request.error().param, refusal.param) << refusal.body;
@@ -157,6 +156,47 @@ TEST(ParseChat, RefusesWithASentenceAndTheParameter) {
   }
 }
 
+/// Clients send what they know. What changes nothing is taken, and the rest is named.
+TEST(ParseChat, TakesWhatChangesNothing) {
+  const auto parse = [](std::string_view members) {
+    return ParseChat(Body(fmt::format(R"({{"messages": [{{"role": "user", "content": "a"}}], {}}})", members)), {});
+  };
+  for (const char* members :
+       {R"("service_tier": "auto")", R"("modalities": ["text"])", R"("audio": null)",
+        R"("prediction": {"type": "content"})", R"("reasoning_effort": "low")", R"("verbosity": "medium")",
+        R"("function_call": "none")", R"("functions": [])",
+        R"("prompt_cache_key": "k", "safety_identifier": "u", "store": true, "metadata": {"a": "b"})",
+        R"("web_search_options": null, "never_heard_of": null)", R"("ignore_eos": true, "min_tokens": 2)",
+        R"("stream": true, "stream_options": {"include_usage": true, "include_obfuscation": false})"}) {
+    const auto parsed = parse(members);
+    EXPECT_TRUE(parsed) << members << ": " << parsed.error().message;
+  }
+  EXPECT_EQ(parse(R"("reasoning_effort": "low")")->variables["reasoning_effort"], "low");
+  EXPECT_EQ(parse(R"("stop_token_ids": [3, 4])")->options.stop_tokens, (std::vector<TokenId>{3, 4}));
+  for (const char* members : {R"("modalities": ["audio"])", R"("audio": {"voice": "x"})", R"("web_search_options": {})",
+                              R"("functions": [{}])", R"("function_call": {"name": "f"})", R"("verbosity": "low")",
+                              R"("stop_token_ids": ["a"])", R"("min_tokens": 3, "max_tokens": 2)", R"("unheard": 1)",
+                              R"("continue_final_message": true, "add_generation_prompt": true)"}) {
+    EXPECT_FALSE(parse(members)) << members;
+  }
+}
+
+TEST(ParseChat, TakesAnswersWithoutWords) {
+  const auto message = [](std::string_view text) {
+    const auto parsed = ParseChat(Body(fmt::format(R"({{"messages": [{}]}})", text)), {});
+    EXPECT_TRUE(parsed) << parsed.error().message;
+    return parsed ? parsed->messages[0] : Json();
+  };
+  EXPECT_EQ(message(R"({"role": "assistant", "content": null, "refusal": "no"})")["content"], "no");
+  EXPECT_EQ(message(R"({"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]})")["content"], "no");
+  EXPECT_EQ(message(R"({"role": "assistant"})")["content"], "");
+  const Json called =
+      message(R"({"role": "assistant", "content": null, "function_call": {"name": "f", "arguments": "{}"}})");
+  EXPECT_EQ(called["tool_calls"][0]["function"], Json({{"name", "f"}, {"arguments", Json::object()}}));
+  EXPECT_EQ(message(R"({"role": "function", "name": "f", "content": "1"})")["role"], "tool");
+  EXPECT_FALSE(ParseChat(Body(R"({"messages": [{"role": "user", "content": null}]})"), {}));
+}
+
 TEST(ParseInvocation, TakesThreeForms) {
   EXPECT_TRUE(std::holds_alternative<CompletionRequest>(
       ParseInvocation(Body(R"({"prompt": "a", "max_tokens": 3})"), {}).value()));
@@ -172,6 +212,16 @@ TEST(ParseInvocation, TakesThreeForms) {
   EXPECT_EQ(inputs.options.texts, 2);
   EXPECT_EQ(inputs.options.sampling.temperature, 0);
   EXPECT_EQ(inputs.options.sampling.repetition_penalty, 1.3);
+  const auto temperature = [](std::string_view parameters) {
+    const auto plain = ParseInvocation(Body(fmt::format(R"({{"inputs": "a", "parameters": {}}})", parameters)), {});
+    EXPECT_TRUE(plain) << parameters;
+    return plain ? std::get<InputsRequest>(*plain).request.options.sampling.temperature : -1;
+  };
+  EXPECT_EQ(temperature(R"({"watermark": false, "best_of": 1, "stop_sequences": ["x"], "truncate": null})"), 0);
+  EXPECT_EQ(temperature(R"({"do_sample": true})"), 1);
+  EXPECT_EQ(temperature(R"({"top_p": 0.9})"), 1);
+  EXPECT_EQ(temperature(R"({"temperature": 0.5})"), 0.5);
+  EXPECT_EQ(temperature(R"({"temperature": 0.5, "do_sample": false})"), 0);
   EXPECT_FALSE(ParseInvocation(Body(R"({"inputs": "a", "parameters": {"max_tokens": 3}})"), {}));
   EXPECT_FALSE(ParseInvocation(Body(R"({"inputs": "a", "parameters": []})"), {}));
   EXPECT_FALSE(ParseInvocation(Body(R"({"inputs": "a", "stream": true})"), {}));
