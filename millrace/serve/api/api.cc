@@ -8,6 +8,7 @@
 #include "millrace/base/text.h"
 #include "millrace/http/server/cross_site.h"
 #include "millrace/serve/calls/forced_call.h"
+#include "millrace/serve/protocol/messages.h"
 
 namespace millrace::serve {
 namespace {
@@ -25,6 +26,14 @@ Parsed<AnyRequest> ParseAny(const Json& body, const RequestLimits& limits) {
   auto parsed = parse(body, limits);
   if (!parsed) return std::unexpected(std::move(parsed).error());
   return *std::move(parsed);
+}
+
+/// Returns headers with the key of a request as OpenAI's clients send it. Anthropic's name it otherwise.
+http::Headers KeyOf(const http::Headers& headers) {
+  http::Headers key;
+  const std::string_view bearer = headers.Get("Authorization"), other = headers.Get("x-api-key");
+  key.Set("Authorization", bearer.empty() ? fmt::format("Bearer {}", other) : std::string(bearer));
+  return key;
 }
 
 ApiError NoKey() {
@@ -61,14 +70,16 @@ void Api::Handle(http::ServerRequest& request, http::ServerResponse& response) {
   constexpr std::string_view kModels = "/v1/models";
   const std::string_view path = request.path(), method = request.method();
   if (path == "/" && options_.page) return Count(page_.Answer(request, response));
-  for (Route route : {Route{"POST", "/v1/chat/completions"}, Route{"POST", "/v1/completions"},
-                      Route{"POST", "/v1/embeddings"}, Route{"POST", "/invocations"}, Route{"GET", kModels},
-                      Route{"GET", "/ping"}, Route{"GET", "/health"}, Route{"GET", "/metrics"}}) {
+  for (Route route :
+       {Route{"POST", "/v1/chat/completions"}, Route{"POST", "/v1/completions"}, Route{"POST", "/v1/messages"},
+        Route{"POST", "/v1/messages/count_tokens"}, Route{"POST", "/v1/embeddings"}, Route{"POST", "/tokenize"},
+        Route{"POST", "/detokenize"}, Route{"POST", "/invocations"}, Route{"GET", kModels}, Route{"GET", "/ping"},
+        Route{"GET", "/health"}, Route{"GET", "/metrics"}}) {
     bool member = route.path == kModels && path.starts_with("/v1/models/");
     if (path != route.path && !member) continue;
     // Balancers and orchestrators ask these two without a key; the answer is a word.
     const bool is_open = path == "/ping" || path == "/health";
-    if (!is_open && !options_.keys.Allow(request.headers())) return SendError(response, NoKey());
+    if (!is_open && !options_.keys.Allow(KeyOf(request.headers()))) return SendError(response, NoKey());
     if (!is_open && options_.keys.empty() && options_.own_site_only &&
         http::SiteOf(request.headers(), options_.scheme) != http::RequestSite::kOwn &&
         !options_.origins.Allow(request.headers())) {
@@ -120,37 +131,50 @@ void Api::Post(http::ServerRequest& request, http::ServerResponse& response) {
   if (!body) return SendError(response, body.error());
   const std::string_view path = request.path();
   if (path == "/v1/embeddings") return Embed(request, response, *body);
+  if (path == "/v1/messages") {
+    return Complete(request, response, *body, ParseAny<ParseMessages>, AnswerForm::kMessages);
+  }
+  if (path == "/v1/messages/count_tokens") return CountMessageTokens(request, response, *body);
+  if (path == "/tokenize") return Tokenize(request, response, *body);
+  if (path == "/detokenize") return Detokenize(response, *body);
   if (path == "/v1/chat/completions") return Complete(request, response, *body, ParseAny<ParseChat>);
   if (path == "/v1/completions") return Complete(request, response, *body, ParseAny<ParseCompletion>);
   if (JsonFind(*body, "input") != nullptr) return Embed(request, response, *body);
   Complete(request, response, *body, ParseInvocation);
 }
 
-void Api::Complete(http::ServerRequest& request, http::ServerResponse& response, const Json& body, Parse parse) {
+void Api::Complete(http::ServerRequest& request, http::ServerResponse& response, const Json& body, Parse parse,
+                   AnswerForm chat) {
   if (!options_.generates) {
     return SendError(
-        response, {.message = fmt::format("{} makes embeddings and no texts: ask /v1/embeddings", options_.model_name),
-                   .param = "model",
-                   .code = "no_texts"});
+        response,
+        {.message = fmt::format("{} makes embeddings and no texts: ask /v1/embeddings", options_.model_name),
+         .param = "model",
+         .code = "no_texts"},
+        chat);
   }
   TimePoint arrived = clock_.Now();
   auto parsed = parse(body, options_.limits);
-  if (!parsed) return SendError(response, parsed.error());
+  if (!parsed) return SendError(response, parsed.error(), chat);
   auto job = Admit(*std::move(parsed), arrived, UserOf(request), request.stop());
-  if (!job) return SendError(response, job.error());
+  if (!job) return SendError(response, job.error(), chat);
   job->arrived = arrived;
+  if (chat == AnswerForm::kMessages) {
+    job->form = chat;
+    job->head.id = "msg_" + SecureHex(12);
+  }
   const Status done = CompletionAnswer(*job, tokenizer_, metrics_, clock_).Send(request, response);
   metrics_.request_s.Observe(SecondsOf(clock_.Now() - arrived));
   if (done) return Count(200);
   // A client's going shows as a failed write or as the stop token, whichever comes first.
   if (request.stop().stop_requested() || done.error().code() == Code::kUnavailable) metrics_.cancelled.Add();
   options_.log.Info("completion not delivered", {{"peer", request.peer()}, {"error", done.error()}});
-  if (!response.started()) SendError(response, ToApiError(done.error()));
+  if (!response.started()) SendError(response, ToApiError(done.error()), chat);
 }
 
 TimePoint Api::After(TimePoint begin, Duration time) { return time > Duration{} ? begin + time : TimePoint::max(); }
 
-int Api::UserOf(http::ServerRequest& request) const { return options_.keys.Find(request.headers()).value_or(0); }
+int Api::UserOf(http::ServerRequest& request) const { return options_.keys.Find(KeyOf(request.headers())).value_or(0); }
 
 Parsed<Json> Api::ReadBody(http::ServerRequest& request) const {
   auto text = request.ReadAllBody(options_.max_body_bytes);
@@ -361,12 +385,13 @@ void Api::SendJson(http::ServerResponse& response, int status, const Json& body)
   (void)response.Send(status, http::ContentType("application/json"), AsBytes(DumpJson(body)));
 }
 
-void Api::SendError(http::ServerResponse& response, const ApiError& error) {
+void Api::SendError(http::ServerResponse& response, const ApiError& error, AnswerForm form) {
   Count(error.status);
   http::Headers headers = http::ContentType("application/json");
-  if (error.status == 429) headers.Set("Retry-After", "1");
+  if (error.status == 429 || error.status == 503) headers.Set("Retry-After", "1");
   if (error.status == 401) headers.Set("WWW-Authenticate", "Bearer");
-  (void)response.Send(error.status, std::move(headers), AsBytes(DumpJson(error.ToJson())));
+  const Json body = form == AnswerForm::kMessages ? MessagesError(error) : error.ToJson();
+  (void)response.Send(error.status, std::move(headers), AsBytes(DumpJson(body)));
 }
 
 void Api::SendHealth(http::ServerResponse& response) {

@@ -2,16 +2,19 @@
 //
 //   GET  /                     the chat page
 //   POST /v1/chat/completions  /v1/completions   OpenAI's, with "stream": true as server-sent events
+//   POST /v1/messages  /v1/messages/count_tokens Anthropic's, with "stream": true as events
 //   POST /v1/embeddings                          OpenAI's
+//   POST /tokenize  /detokenize                  vLLM's
 //   GET  /v1/models  /v1/models/NAME
 //   POST /invocations  GET /ping                 SageMaker's
 //   GET  /health                                 200, or 503 while the server drains
 //   GET  /metrics                                Prometheus
 //
-// With keys, all but /, /ping and /health want `Authorization: Bearer KEY`.
+// HEAD is answered where GET is.
+//
+// With keys, all but /, /ping and /health want `Authorization: Bearer KEY`, or Anthropic's `x-api-key: KEY`.
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -77,8 +80,18 @@ class Api {
   /// The reader of a path's requests.
   using Parse = Parsed<AnyRequest> (*)(const Json& body, const RequestLimits& limits);
 
+  /// Returns whether a request may begin, which EndRequest() then ends.
+  bool BeginRequest() MR_EXCLUDES(drain_mutex_);
+  void EndRequest() MR_EXCLUDES(drain_mutex_);
   void Post(http::ServerRequest& request, http::ServerResponse& response);
-  void Complete(http::ServerRequest& request, http::ServerResponse& response, const Json& body, Parse parse);
+  /// `chat`: the form of the answer to a conversation.
+  void Complete(http::ServerRequest& request, http::ServerResponse& response, const Json& body, Parse parse,
+                AnswerForm chat = AnswerForm::kChat);
+  void CountMessageTokens(http::ServerRequest& request, http::ServerResponse& response, const Json& body);
+  void Tokenize(http::ServerRequest& request, http::ServerResponse& response, const Json& body);
+  void Detokenize(http::ServerResponse& response, const Json& body);
+  /// Returns the tokens of a text, or of a conversation by its template.
+  Parsed<std::vector<TokenId>> PromptOf(const Json& body, std::stop_token stop) const;
   void Embed(http::ServerRequest& request, http::ServerResponse& response, const Json& body);
   /// Returns the end of a time that begins then; no time: never.
   static TimePoint After(TimePoint begin, Duration time);
@@ -100,7 +113,7 @@ class Api {
   Parsed<std::vector<TokenId>> EmbeddingTokens(const Prompt& input) const;
 
   void SendJson(http::ServerResponse& response, int status, const Json& body);
-  void SendError(http::ServerResponse& response, const ApiError& error);
+  void SendError(http::ServerResponse& response, const ApiError& error, AnswerForm form = AnswerForm::kChat);
   void SendHealth(http::ServerResponse& response);
   void SendModels(http::ServerRequest& request, http::ServerResponse& response, std::string_view name);
   void SendMetrics(http::ServerResponse& response);

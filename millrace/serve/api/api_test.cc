@@ -129,9 +129,11 @@ TEST_F(ApiTest, WithKeysOnlyHealthIsOpen) {
   }
   EXPECT_EQ(Post(R"({"prompt": "a"})", 401)["error"]["code"], "invalid_api_key");
   EXPECT_EQ(Post(R"({"prompt": "a"})", 401, "/invocations")["error"]["code"], "invalid_api_key");
-  http::Request request{.url = fmt::format("http://{}/metrics", server_->address())};
-  request.headers.Set("Authorization", "Bearer " + key);
-  EXPECT_EQ(client_.Send(request).value().status, 200);
+  for (const auto& [name, value] : {std::pair("Authorization", "Bearer " + key), {"x-api-key", key}}) {
+    http::Request request{.url = fmt::format("http://{}/metrics", server_->address())};
+    request.headers.Set(name, value);
+    EXPECT_EQ(client_.Send(request).value().status, 200) << name;
+  }
 }
 
 // Limits of count and depth: parsing does not take the time, nor the memory, that a body asks for.
@@ -655,6 +657,59 @@ TEST_F(ApiTest, EchoTellsThePromptsLogprobs) {
   const auto events = PostStream(R"({"prompt": "é>", "max_tokens": 2, "echo": true, "logprobs": 0, "stream": true})");
   EXPECT_EQ(events[0]["choices"][0]["logprobs"]["tokens"].size(), 3u);
   EXPECT_EQ(events[1]["choices"][0]["logprobs"]["text_offset"][0], 2) << "in characters";
+}
+
+TEST_F(ApiTest, AnswersMessages) {
+  template_ =
+      "{# <tool_call> #}{% for m in messages %}{{ m.role }}:{{ m.content }}{% for c in m.tool_calls %}"
+      "{{ c.function.arguments.a }}{% endfor %};{% endfor %}>";
+  const std::string said = "yes<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</tool_call>";
+  Serve([said](std::span<const TokenId> tokens) -> TokenId {
+    constexpr std::string_view kEnd = ";>";  // of the prompt
+    const auto end = std::ranges::search(tokens, kEnd).end();
+    const auto made = static_cast<std::size_t>(tokens.end() - end);
+    return made < said.size() ? static_cast<unsigned char>(said[made]) : ByteTokenizer::kEos;
+  });
+  const std::string body = R"("max_tokens": 64, "system": [{"type": "text", "text": "s"}], "messages": [
+      {"role": "user", "content": "u"},
+      {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {"a": 7}}]},
+      {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "r"}]}],
+      "tools": [{"name": "f", "input_schema": {"type": "object"}}], "metadata": {"user_id": "x"}})";
+  const Json answer = Post("{" + body, 200, "/v1/messages");
+  EXPECT_EQ(answer["type"], "message");
+  EXPECT_EQ(answer["content"][0], Json({{"type", "text"}, {"text", "yes"}}));
+  EXPECT_EQ(answer["content"][1]["type"], "tool_use");
+  EXPECT_EQ(answer["content"][1]["input"], Json({{"a", 1}}));
+  EXPECT_EQ(answer["stop_reason"], "tool_use");
+  const std::string prompt = "system:s;user:u;assistant:7;tool:r;>";
+  EXPECT_EQ(answer["usage"]["input_tokens"], prompt.size());
+  EXPECT_EQ(Post("{" + body, 200, "/v1/messages/count_tokens")["input_tokens"], prompt.size());
+  const std::string events = Send("POST", "/v1/messages", R"({"stream": true, )" + body).body;
+  std::size_t at = 0;
+  for (const char* next : {"event: message_start\n", R"("type":"text")", R"("text":"y")", "event: content_block_stop\n",
+                           R"("type":"tool_use")", "input_json_delta", "event: content_block_stop\n",
+                           R"("stop_reason":"tool_use")", "event: message_stop\n"}) {
+    at = events.find(next, at);
+    ASSERT_NE(at, std::string::npos) << next << " in " << events;
+  }
+  const Json error = Post(R"({"messages": []})", 400, "/v1/messages");
+  EXPECT_EQ(error["type"], "error");
+  EXPECT_EQ(error["error"]["type"], "invalid_request_error");
+  EXPECT_THAT(error["error"]["message"].get<std::string>(), HasSubstr("max_tokens"));
+}
+
+TEST_F(ApiTest, TokenizesAndBack) {
+  Serve(ScriptedModel::Says("yes"), {}, {.add_bos = true});
+  Json tokens = Post(R"({"prompt": "ab"})", 200, "/tokenize");
+  EXPECT_EQ(tokens["tokens"], Json({ByteTokenizer::kBos, 97, 98}));
+  EXPECT_EQ(tokens["count"], 3);
+  EXPECT_EQ(tokens["max_model_len"], 100);
+  EXPECT_EQ(Post(R"({"prompt": "ab", "add_special_tokens": false})", 200, "/tokenize")["count"], 2);
+  tokens = Post(R"({"messages": [{"role": "user", "content": "x"}]})", 200, "/tokenize");
+  EXPECT_EQ(Post(DumpJson(Json{{"tokens", tokens["tokens"]}}), 200, "/detokenize")["prompt"], "user:x;>");
+  EXPECT_EQ(Post(R"({})", 400, "/tokenize")["error"]["param"], "prompt");
+  EXPECT_EQ(Post(R"({"tokens": [1000]})", 400, "/detokenize")["error"]["param"], "tokens");
+  EXPECT_EQ(Post(R"({"tokens": "a"})", 400, "/detokenize")["error"]["param"], "tokens");
 }
 
 TEST_F(ApiTest, CountsCachedTokens) {

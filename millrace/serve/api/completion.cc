@@ -6,8 +6,20 @@
 
 #include "millrace/base/json.h"
 #include "millrace/serve/protocol/api_error.h"
+#include "millrace/serve/protocol/messages.h"
 
 namespace millrace::serve {
+namespace {
+
+Status StartEvents(http::ServerResponse& response) {
+  http::Headers headers = http::ContentType("text/event-stream; charset=utf-8");
+  headers.Set("Cache-Control", "no-cache");
+  headers.Set("X-Accel-Buffering", "no");  // nginx would hold the events back
+  return response.Start(200, std::move(headers), std::nullopt);
+}
+
+}  // namespace
+
 CompletionAnswer::CompletionAnswer(CompletionJob& job, const tokenizer::Tokenizer& tokenizer, ApiMetrics& metrics,
                                    Clock& clock)
     : job_(job), tokenizer_(tokenizer), metrics_(metrics), clock_(clock) {
@@ -18,7 +30,8 @@ CompletionAnswer::CompletionAnswer(CompletionJob& job, const tokenizer::Tokenize
 }
 
 Status CompletionAnswer::Send(http::ServerRequest& request, http::ServerResponse& response) {
-  return job_.options.stream ? Stream(request, response) : Collect(request, response);
+  if (!job_.options.stream) return Collect(request, response);
+  return job_.form == AnswerForm::kMessages ? StreamMessage(request, response) : Stream(request, response);
 }
 
 std::string CompletionAnswer::TokenText(TokenId token) const {
@@ -148,6 +161,12 @@ Status CompletionAnswer::Collect(http::ServerRequest& request, http::ServerRespo
     return {};
   }));
   CountCached();
+  if (job_.form == AnswerForm::kMessages) {
+    const Whole& whole = answers.front();
+    const AnswerPiece piece{.text = whole.text, .calls = whole.calls, .finish = whole.finish};
+    return response.Send(200, http::ContentType("application/json"),
+                         AsBytes(DumpJson(MessagesAnswer(job_.head, piece, job_.usage))));
+  }
   Json choices = Json::array();
   for (const std::size_t i : ChooseTexts()) {
     std::vector<TokenLogprobs> prompt = PromptLogprobs(i);
@@ -164,14 +183,30 @@ Status CompletionAnswer::Collect(http::ServerRequest& request, http::ServerRespo
   return response.Send(200, http::ContentType("application/json"), AsBytes(DumpJson(body)));
 }
 
+Status CompletionAnswer::StreamMessage(http::ServerRequest& request, http::ServerResponse& response) {
+  MessageEvents events;
+  const Status made =
+      MakeTexts(request.stop(), [&](std::size_t, const AnswerParts& parts, std::string_view finish) -> Status {
+        std::string out;
+        CountCached();
+        if (!response.started()) {
+          MR_TRY(StartEvents(response));
+          out = events.Begin(job_.head, job_.usage);
+        }
+        if (!parts.text.empty()) out += events.Text(parts.text);
+        for (const ToolCallPart& call : parts.calls) out += events.Call(call);
+        if (!finish.empty()) out += events.End(finish, job_.usage);
+        return response.Write(AsBytes(out));
+      });
+  if (!made && !response.started()) return made;
+  if (!made) (void)response.Write(AsBytes(MessagesErrorEvent(ToApiError(made.error()))));
+  const Status finished = response.Finish();
+  return made ? finished : made;
+}
+
 Status CompletionAnswer::Stream(http::ServerRequest& request, http::ServerResponse& response) {
   const auto send = [&](Json choices, const std::optional<Usage>& usage) -> Status {
-    if (!response.started()) {
-      http::Headers headers = http::ContentType("text/event-stream; charset=utf-8");
-      headers.Set("Cache-Control", "no-cache");
-      headers.Set("X-Accel-Buffering", "no");  // nginx would hold the events back
-      MR_TRY(response.Start(200, std::move(headers), std::nullopt));
-    }
+    if (!response.started()) MR_TRY(StartEvents(response));
     return response.Write(
         AsBytes(ServerSentEvent(Answer(job_.form, /*chunk=*/true, job_.head, std::move(choices), usage))));
   };

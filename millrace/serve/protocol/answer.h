@@ -18,6 +18,7 @@ enum class AnswerForm : std::uint8_t {
   kCompletion,  ///< of /v1/completions
   kChat,        ///< of /v1/chat/completions
   kInputs,      ///< [{"generated_text": …}]; whole answers only
+  kMessages,    ///< of /v1/messages: not here, but in messages.h
 };
 
 /// Counts of tokens, as in "usage".
