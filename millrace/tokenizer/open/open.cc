@@ -10,9 +10,9 @@
 #include "millrace/checkpoint/read/gguf_reader.h"
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/object/blocking.h"
+#include "millrace/tokenizer/formats/byte_pair_files.h"
 #include "millrace/tokenizer/formats/declared_tokens.h"
 #include "millrace/tokenizer/formats/load.h"
-#include "millrace/tokenizer/huggingface/byte_pair_files.h"
 
 namespace millrace::tokenizer {
 namespace {

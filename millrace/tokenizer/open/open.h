@@ -24,8 +24,8 @@ Result<std::shared_ptr<const Tokenizer>> OpenTokenizer(object::Connection& conne
                                                        const Logger& log, object::Call call = {});
 
 /// Opens the tokenizer that came with `model`: the first of tokenizer.json, tokenizer.model and vocab.txt that Millrace
-/// supports, in the order in which transformers looks for them, or without any of them vocab.json with merges.txt. Warns
-/// in `log` if it is not the first of them. Blocks. Errors: kNotFound if the model has none of these files;
+/// supports, in the order in which transformers looks for them, or without any of them vocab.json with merges.txt.
+/// Warns in `log` if it is not the first of them. Blocks. Errors: kNotFound if the model has none of these files;
 /// kUnsupported, with the reason for the first, if Millrace supports none of them; kInvalidArgument for a broken file;
 /// those of ReadDeclaredTokens().
 Result<std::shared_ptr<const Tokenizer>> OpenModelTokenizer(const checkpoint::ModelSource& model, const Logger& log,

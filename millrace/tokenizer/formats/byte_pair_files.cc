@@ -1,4 +1,4 @@
-#include "millrace/tokenizer/huggingface/byte_pair_files.h"
+#include "millrace/tokenizer/formats/byte_pair_files.h"
 
 #include <array>
 #include <map>
