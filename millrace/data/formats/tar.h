@@ -3,9 +3,9 @@
 // A sample is one record. Its fields: "__key__", the path up to the first dot of the file's name; and for every file
 // its extension ("txt", "en.txt"; lower case) with the file's text. The members of an object in a json or jsn file
 // become fields of the sample. Files with the extensions txt, text and transcript are always text. Files with other
-// extensions are text if they are UTF-8 without NUL, else they are skipped, as pictures and sound. A file whose extension
-// ends in ".gz", such as "json.gz", is decoded first. Directories, links, files without an extension or key, and files
-// whose name starts with "__" are skipped, too.
+// extensions are text if they are UTF-8 without NUL, else they are skipped, as pictures and sound. A file whose
+// extension ends in ".gz", such as "json.gz", is decoded first. Directories, links, files without an extension or key,
+// and files whose name starts with "__" are skipped, too.
 #pragma once
 
 #include <cstdint>

@@ -139,7 +139,8 @@ class RegexParser {
     if (folds_ && !rest_.empty() && FoldTogether(code, static_cast<unsigned char>(rest_[0]))) {
       return Refuse("letters in a group (?i: that one character stands for");
     }
-    return RegexNode{.type = Type::kSet, .ranges = MR_TRY(Fold({{code, code}}))};
+    Ranges ranges = MR_TRY(Fold({{code, code}}));
+    return RegexNode{.type = Type::kSet, .ranges = std::move(ranges)};
   }
 
   /// Returns the ranges, in a group (?i: with the characters that differ in case alone.
