@@ -11,8 +11,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace millrace;
   using namespace millrace::data;
   if (size < 2) return 0;
-  const TableDialect dialect{
-      .delimiter = (data[0] & 1) != 0 ? ',' : '\t', .quotes = (data[0] & 2) != 0, .has_header = (data[0] & 4) != 0};
+  const TableDialect dialect{.delimiter = (data[0] & 1) != 0 ? ',' : '\t',
+                             .quotes = (data[0] & 2) != 0,
+                             .has_header = (data[0] & 4) != 0,
+                             .row_end = (data[0] & 8) != 0 ? '\r' : '\n'};
   const std::size_t step = data[1] + std::size_t{1};
   const std::string_view table(reinterpret_cast<const char*>(data) + 2, size - 2);
   const auto syntax = MakeTableSyntax(dialect, "a,b\tc");
