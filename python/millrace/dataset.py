@@ -89,7 +89,13 @@ class _Progress:
 
     def __init__(self, numbers: Optional[List[int]] = None) -> None:
         numbers = numbers or [0] * len(self._NAMES)
-        self._numbers: Any = numbers if torch is None else torch.tensor(numbers, dtype=torch.int64).share_memory_()
+        self._share(numbers if torch is None else torch.tensor(numbers, dtype=torch.int64).share_memory_())
+
+    def _share(self, numbers: Any) -> None:
+        self._shared = numbers
+        # Numbers of a tensor are read by numpy: torch lets other threads run meanwhile, and a daemon thread that returns
+        # from it when the interpreter has ended ends the process.
+        self._numbers: Any = numbers if torch is None else numbers.numpy()
 
     def __getattr__(self, name: str) -> int:
         if name not in self._NAMES:
@@ -108,13 +114,13 @@ class _Progress:
     def __reduce__(self) -> Any:
         # A process that a DataLoader spawns shares the numbers, as one that it forks does. Any other copy has its own.
         if torch is not None and multiprocessing.context.get_spawning_popen() is not None:
-            return _shared_progress, (self._numbers,)
+            return _shared_progress, (self._shared,)
         return _Progress, ([int(number) for number in self._numbers],)
 
 
 def _shared_progress(numbers: Any) -> _Progress:
     progress = _Progress.__new__(_Progress)
-    progress._numbers = numbers
+    progress._share(numbers)
     return progress
 
 

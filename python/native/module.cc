@@ -1,4 +1,7 @@
 #include "python/native/module.h"
+
+#include <pybind11/numpy.h>
+
 #include "millrace/object/open/open.h"
 
 namespace millrace::python {
@@ -23,6 +26,10 @@ PYBIND11_MODULE(_native, module) {
   module.doc() = "Millrace's core; use the package's own names instead.";
   module.attr("__version__") = MILLRACE_VERSION;
   TranslateErrors();
+  // pybind11 looks numpy up for the first array, behind a guard of a local variable, and lets other threads run
+  // meanwhile. Two threads that made the first arrays waited for each other: one for the interpreter's lock, and the
+  // other, which had it, for the guard.
+  (void)py::detail::npy_api::get();
   py::class_<SessionHandle>(module, "Session")
       .def(py::init(&OpenSession), py::kw_only(), py::arg("endpoint_url"), py::arg("region"), py::arg("profile"),
            py::arg("ca_bundle"), py::arg("anonymous"), py::arg("memory"), py::arg("log_level"));
