@@ -176,6 +176,9 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         batch_size: None: iterating yields samples, and a DataLoader collates them. Else iterating yields batches of
             this size, made in C++. Then pass ``batch_size=None`` to the DataLoader, which else would make batches of
             batches: iterating over such a DataLoader raises ``InvalidArgumentError``.
+        drop_last: Leaves out the last samples of an epoch, which fill no whole batch of all ranks. False: they are
+            divided among the ranks, whose last batches are smaller, or are missing where there are too few. For
+            evaluations.
         rank, world_size: The rank whose share this data set reads. The default is the whole data set, which accelerate
             and the Trainer need.
         labels: ``"aligned"``: ``labels[t]`` is ``input_ids[t]`` (transformers' models shift them). ``"shifted"``:
@@ -219,6 +222,7 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         part: DataSplitPart = "train",
         split_seed: int = 1,
         batch_size: Optional[int] = None,
+        drop_last: bool = True,
         shuffle_seed: int = 1,
         shuffle_window: int = 262_144,
         rank: int = 0,
@@ -295,6 +299,7 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         self._torch = framework == "torch" or (framework is None and torch is not None)
         self._rows = batch_size or 1
         self._batched = batch_size is not None
+        self._drop_last = drop_last
         self._rank, self._world_size = rank, world_size
         self._prefetch = (None if prefetch is None else _whole("prefetch", prefetch)) or (8 if self._batched else 64)
         self._opened: Optional[Tuple[int, _native.Dataset]] = None
@@ -350,8 +355,9 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         return self._tokenizer
 
     def __len__(self) -> int:
-        """Samples of this rank in an epoch, or with ``batch_size`` batches. The same for every rank."""
-        return self.samples_per_epoch // (self._rows * self._world_size)
+        """Samples of this rank in an epoch, or with ``batch_size`` batches. The same for every rank, unless
+        ``drop_last`` is false."""
+        return self._whole // (self._rows * self._world_size) + (self._rest[1] > 0)
 
     def sample(self, index: int, epoch: int = 0) -> Dict[str, Any]:
         """Returns sample ``index`` of an epoch, counted over all ranks."""
@@ -397,26 +403,44 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         progress.start_at(epoch)
         progress.began_epoch, progress.began_samples, progress.in_worker = epoch, begin, int(worker is not None)
         self._at = (epoch, begin)
-        options = {
-            "rank": self._rank,
-            "ranks": self._world_size,
-            "global_batch": step,
-            "micro_batch": self._rows,
-            "prefetch": self._prefetch,
-            "threads": self._options["threads"] * (worker.num_workers if worker is not None else 1),
-            "stride": 1,
-            "phase": 0,
-        }
-        loader = _native.Loader(self._dataset, options, self._state(epoch, begin + skipped * step))
-        self._loader = loader
+        threads = self._options["threads"] * (worker.num_workers if worker is not None else 1)
+        if first < whole:
+            self._loader = loader = self._open_loader(
+                threads, self._state(epoch, begin + skipped * step), self._rank, self._world_size, self._rows
+            )
         for at in range(first, whole):
             batch = loader.next() if at >= skipped else self._empty
             # Advances before the yield, so that the caller's state_dict() is the position after this batch.
             self._at = (epoch, (at + 1) * step)
-            yield {name: self._tensor(rows) for name, rows in batch.items()} if self._batched else self._one(batch)
+            yield self._yielded(batch)
+        at, rows = self._rest
+        if rows > 0:
+            self._loader = loader = self._open_loader(threads, self._state(epoch, at), 0, 1, rows)
+            batch = loader.next()
+            self._at = (epoch + 1, 0)
+            yield self._yielded(batch)
         if progress.epoch == epoch:
             progress.start_at(epoch + 1)
         self._at = self._loader = None
+
+    def _open_loader(
+        self, threads: int, state: Dict[str, Any], rank: int, ranks: int, rows: int
+    ) -> "_native.Loader":
+        """Starts a loader of batches with ``rows`` rows for each of ``ranks`` ranks."""
+        options = {
+            "rank": rank,
+            "ranks": ranks,
+            "global_batch": rows * ranks,
+            "micro_batch": rows,
+            "prefetch": self._prefetch,
+            "threads": threads,
+            "stride": 1,
+            "phase": 0,
+        }
+        return _native.Loader(self._dataset, options, state)
+
+    def _yielded(self, batch: Dict[str, Any]) -> Dict[str, Any]:
+        return {name: self._tensor(rows) for name, rows in batch.items()} if self._batched else self._one(batch)
 
     def set_epoch(self, epoch: int) -> None:
         """Starts the next iteration at this epoch. Keeps a restored position if it is in this epoch."""
@@ -499,6 +523,14 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         """Samples of the whole steps of an epoch."""
         step = self._rows * self._world_size
         return self.samples_per_epoch // step * step
+
+    @property
+    def _rest(self) -> Tuple[int, int]:
+        """This rank's samples behind the whole steps of an epoch: the first one, and their number."""
+        if self._drop_last:
+            return self._whole, 0
+        each, more = divmod(self.samples_per_epoch - self._whole, self._world_size)
+        return self._whole + self._rank * each + min(self._rank, more), each + (self._rank < more)
 
     @property
     def _dataset(self) -> "_native.Dataset":

@@ -53,6 +53,29 @@ def test_daemon_threads_end_with_the_interpreter(corpus, model):
         assert ended.returncode == 0, ended.stderr
 
 
+def test_the_last_samples_are_read_if_they_are_wanted(corpus, model):
+    def of_rank(rank, ranks, batch_size, **options):
+        return millrace.Dataset(corpus, model, mode="pad", sequence_length=32, framework="numpy", shuffle_window=0,
+                                rank=rank, world_size=ranks, batch_size=batch_size, drop_last=False, **options)
+
+    whole = of_rank(0, 1, 7)
+    batches = list(whole)
+    assert [len(batch["input_ids"]) for batch in batches] == [7] * 85 + [5] and len(whole) == 86
+    samples = [row.tolist() for batch in batches for row in batch["input_ids"]]
+    assert samples == rows([whole.sample(i) for i in range(600)])
+    assert whole.state_dict()["epoch"] == 1 and len(list(whole)) == 86
+    seen = []
+    for rank in range(4):  # steps of 28 samples: 12 are left
+        data = of_rank(rank, 4, 7)
+        sizes = [len(batch["input_ids"]) for batch in data]
+        assert sizes == [7] * 21 + [3] and len(data) == 22
+        data.set_epoch(0)
+        seen += [row.tolist() for batch in data for row in batch["input_ids"]]
+    assert sorted(seen) == sorted(samples)
+    assert [len(list(of_rank(rank, 7, None))) for rank in range(7)] == [86] * 5 + [85] * 2  # 600 = 85 * 7 + 5
+    assert [len(batch["input_ids"]) for batch in of_rank(0, 1, 1000)] == [600]
+
+
 def test_samples_are_what_transformers_models_want(dataset):
     aligned, shifted = numpy_dataset(dataset).sample(3), numpy_dataset(dataset, labels="shifted").sample(3)
     assert aligned["input_ids"].dtype == np.int64 and aligned["input_ids"].shape == (32,)
