@@ -4,8 +4,8 @@
 
 #include <cmath>
 
+#include "millrace/base/hash/name_hash.h"
 #include "millrace/engine/errors.h"
-#include "millrace/engine/parameters/name_hash.h"
 
 namespace millrace::engine {
 

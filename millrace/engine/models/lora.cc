@@ -10,9 +10,9 @@
 #include <optional>
 #include <vector>
 
+#include "millrace/base/hash/name_hash.h"
 #include "millrace/base/hash/random.h"
 #include "millrace/engine/config/lora_options.h"
-#include "millrace/engine/parameters/name_hash.h"
 
 namespace millrace::engine {
 namespace {

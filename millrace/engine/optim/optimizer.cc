@@ -6,11 +6,11 @@
 #include <algorithm>
 
 #include "millrace/base/glob.h"
+#include "millrace/base/hash/name_hash.h"
 #include "millrace/base/hash/random.h"
 #include "millrace/engine/config/lora_options.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/optim/blocks.h"
-#include "millrace/engine/parameters/name_hash.h"
 
 namespace millrace::engine {
 namespace {

@@ -8,11 +8,11 @@
 #include <numbers>
 
 #include "millrace/base/glob.h"
+#include "millrace/base/hash/name_hash.h"
 #include "millrace/base/hash/random.h"
 #include "millrace/engine/device/built_with_cuda.h"
 #include "millrace/engine/errors.h"
 #include "millrace/engine/ops/cuda/tensors/initial_values.h"
-#include "millrace/engine/parameters/name_hash.h"
 
 namespace millrace::engine {
 namespace {

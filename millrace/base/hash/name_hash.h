@@ -6,7 +6,7 @@
 
 #include "millrace/base/hash/random.h"
 
-namespace millrace::engine {
+namespace millrace {
 
 /// Returns a hash of the name that differs between seeds. Runs depend on it: a change changes initial weights and
 /// choices of dropout.
@@ -16,4 +16,4 @@ inline std::uint64_t HashName(std::uint64_t seed, std::string_view name) {
   return hash;
 }
 
-}  // namespace millrace::engine
+}  // namespace millrace
