@@ -3,15 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <vector>
 
-#include "millrace/base/hash/name_hash.h"
-#include "millrace/base/hash/random.h"
+#include "millrace/engine/config/frozen_sample.h"
 #include "millrace/engine/config/lora_options.h"
 
 namespace millrace::engine {
@@ -23,10 +21,6 @@ bool IsAdapterOf(std::string_view target, std::string_view parameter) {
   parameter.remove_suffix(kLoraDown.size());
   return target == "all-linear" || TargetMatches(target, parameter);
 }
-
-/// How many elements of each weight the fingerprint has. A model that differs in a hundredth of its elements is
-/// recognised from a single weight with a probability of one half, and from ten of them with 0.998.
-constexpr std::uint64_t kSampledElements = 64;
 
 /// Returns where an element of the whole tensor is in the flattened slice; nothing if the slice lacks it.
 std::optional<std::int64_t> PlaceInSlice(const NamedParameter& parameter, std::int64_t element) {
@@ -119,15 +113,12 @@ Result<std::uint64_t> FrozenFingerprint(const ParameterBuffer& parameters, const
   for (const OwnedPiece& piece : parameters.owned_pieces()) {
     const NamedParameter& parameter = parameters.parameters()[piece.parameter];
     if (!counts || parameter.trainable || !ranks.Counts(parameter)) continue;
-    const std::uint64_t key = HashName(0, parameter.name);
     std::uint64_t elements = 1;
     for (const std::int64_t extent : parameter.whole_shape) elements *= static_cast<std::uint64_t>(extent);
-    for (std::uint64_t i = 0; i < kSampledElements; ++i) {
-      const std::uint64_t draw = Mix64(key + i);
-      const auto place = PlaceInSlice(parameter, static_cast<std::int64_t>(draw % elements));
+    for (const SampledElement& element : SampleWeight(parameter.name, elements)) {
+      const auto place = PlaceInSlice(parameter, static_cast<std::int64_t>(element.place));
       if (!place || *place < piece.first || *place >= piece.first + piece.elements()) continue;
-      const auto value = piece.values[*place - piece.first].item<float>();
-      sum += Mix64(draw ^ std::bit_cast<std::uint32_t>(value));
+      sum += element.Hash(piece.values[*place - piece.first].item<float>());
     }
   }
   const at::Tensor all = at::full({1}, static_cast<std::int64_t>(sum), at::kLong);

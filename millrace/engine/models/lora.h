@@ -24,9 +24,9 @@ TrainedNames TrainedWithLora(const ModelConfig& config, const LoraOptions& optio
 Status InitializeMagnitudes(const ParameterBuffer& parameters, const QuantizedWeights* quantized,
                             const StateRanks& ranks);
 
-/// Returns a fingerprint of the frozen weights: a hash of some elements of each of them. It is the same in every layout
-/// and differs between models whose weights differ throughout, such as fine-tuned ones. All ranks of ranks.model call
-/// it. Errors: kUnavailable if a rank is lost.
+/// Returns a fingerprint of the frozen weights: a sum of hashes of some elements of each of them (frozen_sample.h). It
+/// is the same in every layout and differs between models whose weights differ throughout, such as fine-tuned ones. All
+/// ranks of ranks.model call it. Errors: kUnavailable if a rank is lost.
 Result<std::uint64_t> FrozenFingerprint(const ParameterBuffer& parameters, const StateRanks& ranks);
 
 /// Checks that each target names a layer of the model, on some rank. All ranks of ranks.model call it.

@@ -127,7 +127,8 @@ void QuantizedMatrix::DequantizeBytes(std::int64_t row, std::int64_t first, std:
 }
 
 std::uint64_t Fingerprint(const QuantizedWeights& weights) {
-  // As many bytes of each matrix as the fingerprint of other weights has elements of each (models/lora.h).
+  // As many bytes of each matrix as the fingerprint of other weights has elements of each
+  // (engine/config/frozen_sample.h).
   constexpr std::uint64_t kSampledBytes = 64;
   std::uint64_t sum = 0;
   for (const auto& [name, matrix] : weights) {
