@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <optional>
 #include <utility>
 
-#include "millrace/checkpoint/format/half.h"
+#include "millrace/checkpoint/convert/huggingface/adapted_base.h"
+#include "millrace/checkpoint/convert/huggingface/base_weights.h"
 #include "millrace/engine/config/families.h"
 #include "millrace/engine/config/peft_config.h"
 
@@ -24,26 +24,6 @@ using engine::kPeftPrefix;
 /// The part of a weight that is read at once to compute the norms of its rows.
 constexpr std::uint64_t kReadAtOnce = 16 * kMiB;
 
-float Load(DType dtype, const std::byte* at) {
-  if (dtype == DType::kF32) {
-    float value = 0;
-    std::memcpy(&value, at, sizeof value);
-    return value;
-  }
-  std::uint16_t bits = 0;
-  std::memcpy(&bits, at, sizeof bits);
-  return dtype == DType::kBF16 ? Bf16ToFloat(bits) : HalfToFloat(bits);
-}
-void Store(DType dtype, float value, std::byte* at) {
-  if (dtype == DType::kF32) {
-    std::memcpy(at, &value, sizeof value);
-    return;
-  }
-  const std::uint16_t bits = dtype == DType::kBF16 ? FloatToBf16(value) : FloatToHalf(value);
-  std::memcpy(at, &bits, sizeof bits);
-}
-bool IsFloat(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
-
 Result<std::vector<float>> ReadFloats(Reader& reader, const std::string& tensor, const object::Call& call) {
   const TensorMeta& meta = reader.manifest().tensors.at(tensor);
   if (!IsFloat(meta.dtype)) {
@@ -54,23 +34,8 @@ Result<std::vector<float>> ReadFloats(Reader& reader, const std::string& tensor,
   MR_TRY(reader.Read(tensor, 0, bytes.span(), call));
   const std::uint64_t width = DTypeBytes(meta.dtype);
   std::vector<float> values(meta.elements());
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = Load(meta.dtype, bytes.span().data() + i * width);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = LoadFloat(meta.dtype, bytes.span().data() + i * width);
   return values;
-}
-
-/// Returns the base's name of a weight. Files of a base model alone lack the first part ("transformer.").
-std::optional<std::string> FindWeight(const Manifest& base, const std::string& name) {
-  const std::size_t dot = name.find('.');
-  for (const std::string& candidate : {name, name.substr(dot == name.npos ? 0 : dot + 1)}) {
-    std::string full = std::string(kModelGroup) + candidate;
-    if (base.tensors.contains(full)) return full;
-  }
-  return std::nullopt;
-}
-
-bool StoresTransposed(const Manifest& base, const std::string& weight) {
-  const Json* list = JsonFind(base.meta, kMetaTransposed);
-  return list != nullptr && list->is_array() && std::ranges::find(*list, Json(weight)) != list->end();
 }
 
 /// Returns whether the model's head has the weights of its embedding. Files may name both.
@@ -103,8 +68,8 @@ Status CheckPair(const Reader& adapter, const std::string& tensor, const engine:
 std::vector<float> Rounded(std::vector<float> values, DType dtype) {
   for (float& value : values) {
     std::byte stored[sizeof(float)];
-    Store(dtype, value, stored);
-    value = Load(dtype, stored);
+    StoreFloat(dtype, value, stored);
+    value = LoadFloat(dtype, stored);
   }
   return values;
 }
@@ -211,6 +176,7 @@ Result<AdapterMerge> AdapterMerge::Open(Reader& adapter, const Json& config, Rea
   if (merge.changes_.empty()) return Fail(Code::kNotFound, "{} has no adapter", adapter.name());
   merge.quantized_ = std::move(quantized);
   if (merge.quantized_) MR_TRY(merge.AddCodes(base));
+  MR_TRY(CheckAdaptedBase(adapter, reader, merge.quantized_.get(), call));
   for (auto& [tensor, change] : merge.changes_) {
     if (!change.magnitudes.empty()) MR_TRY(FindFactors(reader, tensor, change, call));
   }
@@ -306,7 +272,7 @@ Status AdapterMerge::FindFactors(Reader& base, const std::string& tensor, Change
     MR_TRY(base.Read(tensor, first * change.columns, bytes.span().first(count * row_bytes), call));
     for (std::uint64_t i = 0; i < count; ++i) {
       const std::byte* const at = bytes.span().data() + i * row_bytes;
-      for (std::uint64_t j = 0; j < change.columns; ++j) elements[j] = Load(change.dtype, at + j * width);
+      for (std::uint64_t j = 0; j < change.columns; ++j) elements[j] = LoadFloat(change.dtype, at + j * width);
       if (change.codes != nullptr) TakeCodes(change, first + i, 0, elements);
       AddUpdate(change, first + i, 0, elements);
       for (std::uint64_t j = 0; j < change.columns; ++j) {
@@ -328,7 +294,8 @@ void AdapterMerge::Apply(const std::string& tensor, std::uint64_t first, Mutable
   const Change& change = found->second;
   const std::uint64_t width = DTypeBytes(change.dtype), count = bytes.size() / width;
   if (!change.whole.empty()) {
-    for (std::uint64_t i = 0; i < count; ++i) Store(change.dtype, change.whole[first + i], bytes.data() + i * width);
+    for (std::uint64_t i = 0; i < count; ++i)
+      StoreFloat(change.dtype, change.whole[first + i], bytes.data() + i * width);
     return;
   }
   std::vector<float> sums;
@@ -337,7 +304,7 @@ void AdapterMerge::Apply(const std::string& tensor, std::uint64_t first, Mutable
     const std::uint64_t run = std::min(change.columns - column, count - done);
     std::byte* const at = bytes.data() + done * width;
     sums.resize(run);
-    for (std::uint64_t j = 0; j < run; ++j) sums[j] = Load(change.dtype, at + j * width);
+    for (std::uint64_t j = 0; j < run; ++j) sums[j] = LoadFloat(change.dtype, at + j * width);
     std::vector<float> before;
     if (change.codes != nullptr) {
       before = sums;
@@ -348,13 +315,13 @@ void AdapterMerge::Apply(const std::string& tensor, std::uint64_t first, Mutable
     if (!change.factors.empty()) {
       for (std::uint64_t j = 0; j < run; ++j) sums[j] *= change.factors[change.transposed ? column + j : row];
     }
-    for (std::uint64_t j = 0; j < run; ++j) Store(change.dtype, sums[j], at + j * width);
+    for (std::uint64_t j = 0; j < run; ++j) StoreFloat(change.dtype, sums[j], at + j * width);
     for (std::uint64_t j = 0; j < base.size(); ++j) {
       const auto square = [](double x) { return x * x; };
       measured->base += square(base[j]);
       measured->update += square(double{sums[j]} - base[j]);
       measured->quantized += square(double{base[j]} - before[j]);
-      measured->rounded += square(double{Load(change.dtype, at + j * width)} - sums[j]);
+      measured->rounded += square(double{LoadFloat(change.dtype, at + j * width)} - sums[j]);
     }
     done += run;
   }

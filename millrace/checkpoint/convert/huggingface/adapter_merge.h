@@ -36,7 +36,7 @@ class AdapterMerge {
   /// weights. Each weight that has codes becomes the numbers that they stand for, also where nothing is added to it.
   /// Errors: kUnsupported if the configuration asks for more than plain LoRA, or for weights that are not
   /// floating-point numbers of at least 16 bits; kPreconditionFailed if the model lacks an adapted weight, or has it in
-  /// another shape; kCorrupt if half of a pair is missing; those of Reader::Read.
+  /// another shape; kCorrupt if half of a pair is missing; those of CheckAdaptedBase() and Reader::Read.
   static Result<AdapterMerge> Open(Reader& adapter, const Json& config, Reader& base,
                                    std::shared_ptr<const engine::QuantizedWeights> quantized = {},
                                    const object::Call& call = {});
