@@ -309,10 +309,10 @@ Status Import(const Context& context, const Arguments& arguments) {
                                       : checkpoint::ParseForeignFormat(arguments.format));
   checkpoint::SourceOptions known;
   if (!arguments.config.empty()) {
-    if (format != checkpoint::ForeignFormat::kMegatron && format != checkpoint::ForeignFormat::kDeepSpeed &&
-        format != checkpoint::ForeignFormat::kGguf)
-      return Fail(Code::kInvalidArgument, "--config is for megatron, deepspeed and gguf, not for {}",
+    if (format == checkpoint::ForeignFormat::kHuggingFace || format == checkpoint::ForeignFormat::kPeft) {
+      return Fail(Code::kInvalidArgument, "--config is not for {}: its folder has the model's configuration",
                   ForeignFormatName(format));
+    }
     known.config = MR_TRY(checkpoint::ReadModelConfig(*connection, arguments.config, CallOf(context)));
   }
   auto source = MR_TRY(checkpoint::OpenSource(*connection, arguments.source, format, CallOf(context), known));
@@ -422,6 +422,7 @@ void AddConversions(CLI::App& ckpt, Context& context, const std::shared_ptr<Argu
                              "  millrace ckpt import ./lora-adapter s3://runs/lora\n"
                              "  millrace ckpt import ./checkpoint.pt s3://runs/old --step 1000\n"
                              "  millrace ckpt import s3://runs/dcp/step-1000 s3://runs/new --step 1000\n"
+                             "  millrace ckpt import ./fsdp-run/step-900 s3://runs/new --config ./config.json\n"
                              "  millrace ckpt import ./megatron-run s3://runs/new\n"
                              "  millrace ckpt import ./deepspeed-run s3://runs/new --config ./config.json\n"
                              "  millrace ckpt import ./llama-2-7b.Q8_0.gguf s3://runs/llama-2-7b\n"
@@ -433,7 +434,8 @@ void AddConversions(CLI::App& ckpt, Context& context, const std::shared_ptr<Argu
                    "hf, peft, torch, dcp, megatron, deepspeed or gguf (default: by the names of the files)")
       ->check(read);
   from->add_option("--config", arguments->config,
-                   "megatron, deepspeed and gguf: the model's Hugging Face config.json (default: from the files)");
+                   "The model's Hugging Face config.json (default: from the files of hf, peft, megatron, deepspeed and "
+                   "gguf; without it, torch and dcp keep the names of the state)");
   from->add_option("--group", arguments->group, "Put this path in front of every name, such as model");
   add_file_size(from, "4GiB");
   AddShareFlag(*from, arguments->share);

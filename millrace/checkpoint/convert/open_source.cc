@@ -12,6 +12,7 @@
 #include "millrace/checkpoint/convert/megatron/megatron_source.h"
 #include "millrace/checkpoint/convert/tensors/import_source.h"
 #include "millrace/checkpoint/convert/torch/dcp_source.h"
+#include "millrace/checkpoint/convert/torch/model_state.h"
 #include "millrace/checkpoint/convert/torch/torch_file.h"
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/gguf/gguf_model.h"
@@ -80,6 +81,12 @@ Result<ImportSource> OpenGgufSource(const object::Location& file, const SourceOp
   return source;
 }
 
+/// Takes the model out of a state, if its configuration is known.
+Result<ImportSource> AsModel(ImportSource state, const SourceOptions& options) {
+  if (options.config) MR_TRY(TakeModel(*options.config, state));
+  return state;
+}
+
 }  // namespace
 
 Result<ForeignFormat> DetectForeignFormat(object::Connection& connection, std::string_view url, object::Call call) {
@@ -110,12 +117,14 @@ Result<ImportSource> OpenSource(object::Connection& connection, std::string_view
                                 object::Call call, const SourceOptions& options) {
   if (format == ForeignFormat::kGguf)
     return OpenGgufSource(MR_TRY(object::Locate(connection, url)), options, std::move(call));
-  if (format == ForeignFormat::kTorch) return OpenTorchFile(MR_TRY(object::Locate(connection, url)), std::move(call));
+  if (format == ForeignFormat::kTorch) {
+    return AsModel(MR_TRY(OpenTorchFile(MR_TRY(object::Locate(connection, url)), std::move(call))), options);
+  }
   // A single file of weights: its key does not end with a slash.
   if (url.ends_with(".safetensors"))
     return OpenHuggingFaceFolder(MR_TRY(object::Locate(connection, url)), format, std::move(call));
   const object::Location folder = MR_TRY(LocateFolder(connection, url));
-  if (format == ForeignFormat::kDcp) return OpenDcpFolder(folder, std::move(call));
+  if (format == ForeignFormat::kDcp) return AsModel(MR_TRY(OpenDcpFolder(folder, std::move(call))), options);
   if (format == ForeignFormat::kMegatron) return OpenMegatronFolder(folder, options, std::move(call));
   if (format == ForeignFormat::kDeepSpeed) return OpenDeepSpeedFolder(folder, options, std::move(call));
   return OpenHuggingFaceFolder(folder, format, std::move(call));
