@@ -134,7 +134,23 @@ def check_conversations(client, model, tokenizer, rounds):
             for each in chunk.choices:
                 pieces.append(each.delta.content or "")
                 finish = each.finish_reason or finish
-        assert "".join(pieces) == expected and finish == choice.finish_reason and usage == answer.usage, (pieces, finish, usage)
+        assert "".join(pieces) == expected and finish == choice.finish_reason, (pieces, finish)
+        assert usage.total_tokens == answer.usage.total_tokens and usage.prompt_tokens_details.cached_tokens > 0, usage
+        # The same conversation as a response, and its prompt as a completion.
+        response = client.responses.create(model="small", input=talk, temperature=0, max_output_tokens=40,
+                                           tools=[{"type": "function", **tool["function"]} for tool in tools or []])
+        assert response.output_text == expected and response.usage.total_tokens == answer.usage.total_tokens, response
+        events = list(client.responses.create(model="small", input=talk, temperature=0, max_output_tokens=40, stream=True))
+        assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == events[-1].response.output_text
+        assert events[-1].type in ("response.completed", "response.incomplete"), events[-1]
+        text = tokenizer.apply_chat_template(talk, tools=tools, add_generation_prompt=True, tokenize=False)
+        completion = client.completions.create(model="small", prompt=text, temperature=0, max_tokens=40)
+        assert completion.choices[0].text == expected and completion.usage.prompt_tokens == answer.usage.prompt_tokens, completion
+        echoed = client.completions.create(model="small", prompt=prompt["input_ids"][0].tolist(), max_tokens=0, echo=True, logprobs=1)
+        with torch.no_grad():
+            scores = model(prompt["input_ids"]).logits[0, :-1].log_softmax(-1).gather(1, prompt["input_ids"][0, 1:, None])[:, 0].tolist()
+        told = echoed.choices[0].logprobs.token_logprobs
+        assert told[0] is None and all(abs(a - b) < 1e-3 for a, b in zip(told[1:], scores, strict=True)), (told, scores)
 
 
 def make_bert(folder):
