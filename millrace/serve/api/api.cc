@@ -9,6 +9,7 @@
 #include "millrace/http/server/cross_site.h"
 #include "millrace/serve/calls/forced_call.h"
 #include "millrace/serve/protocol/messages.h"
+#include "millrace/serve/protocol/responses.h"
 
 namespace millrace::serve {
 namespace {
@@ -71,10 +72,10 @@ void Api::Handle(http::ServerRequest& request, http::ServerResponse& response) {
   const std::string_view path = request.path(), method = request.method();
   if (path == "/" && options_.page) return Count(page_.Answer(request, response));
   for (Route route :
-       {Route{"POST", "/v1/chat/completions"}, Route{"POST", "/v1/completions"}, Route{"POST", "/v1/messages"},
-        Route{"POST", "/v1/messages/count_tokens"}, Route{"POST", "/v1/embeddings"}, Route{"POST", "/tokenize"},
-        Route{"POST", "/detokenize"}, Route{"POST", "/invocations"}, Route{"GET", kModels}, Route{"GET", "/ping"},
-        Route{"GET", "/health"}, Route{"GET", "/metrics"}}) {
+       {Route{"POST", "/v1/chat/completions"}, Route{"POST", "/v1/completions"}, Route{"POST", "/v1/responses"},
+        Route{"POST", "/v1/messages"}, Route{"POST", "/v1/messages/count_tokens"}, Route{"POST", "/v1/embeddings"},
+        Route{"POST", "/tokenize"}, Route{"POST", "/detokenize"}, Route{"POST", "/invocations"}, Route{"GET", kModels},
+        Route{"GET", "/ping"}, Route{"GET", "/health"}, Route{"GET", "/metrics"}}) {
     bool member = route.path == kModels && path.starts_with("/v1/models/");
     if (path != route.path && !member) continue;
     // Balancers and orchestrators ask these two without a key; the answer is a word.
@@ -131,6 +132,9 @@ void Api::Post(http::ServerRequest& request, http::ServerResponse& response) {
   if (!body) return SendError(response, body.error());
   const std::string_view path = request.path();
   if (path == "/v1/embeddings") return Embed(request, response, *body);
+  if (path == "/v1/responses") {
+    return Complete(request, response, *body, ParseAny<ParseResponses>, AnswerForm::kResponses);
+  }
   if (path == "/v1/messages") {
     return Complete(request, response, *body, ParseAny<ParseMessages>, AnswerForm::kMessages);
   }
@@ -159,9 +163,9 @@ void Api::Complete(http::ServerRequest& request, http::ServerResponse& response,
   auto job = Admit(*std::move(parsed), arrived, UserOf(request), request.stop());
   if (!job) return SendError(response, job.error(), chat);
   job->arrived = arrived;
-  if (chat == AnswerForm::kMessages) {
+  if (chat != AnswerForm::kChat) {
     job->form = chat;
-    job->head.id = "msg_" + SecureHex(12);
+    job->head.id = (chat == AnswerForm::kMessages ? "msg_" : "resp_") + SecureHex(12);
   }
   const Status done = CompletionAnswer(*job, tokenizer_, metrics_, clock_).Send(request, response);
   metrics_.request_s.Observe(SecondsOf(clock_.Now() - arrived));
@@ -278,6 +282,7 @@ Parsed<CompletionJob> Api::Describe(const ChatRequest& request, const Adapter* a
   CompletionJob job{.form = AnswerForm::kChat, .options = request.options, .ends = options_.ends};
   job.tool_syntax = options_.chat->tool_syntax();
   job.tool_choice = request.tool_choice;
+  job.echoed = request.echoed;
   if (job.tool_choice.is_forced()) {
     auto schema = CallSchema(request.tools, job.tool_choice, job.tool_syntax);
     if (!schema) return std::unexpected(ApiError{.message = schema.error().ToString(), .param = "tools"});

@@ -2,6 +2,7 @@
 //
 //   GET  /                     the chat page
 //   POST /v1/chat/completions  /v1/completions   OpenAI's, with "stream": true as server-sent events
+//   POST /v1/responses                           OpenAI's, with "stream": true as events
 //   POST /v1/messages  /v1/messages/count_tokens Anthropic's, with "stream": true as events
 //   POST /v1/embeddings                          OpenAI's
 //   POST /tokenize  /detokenize                  vLLM's

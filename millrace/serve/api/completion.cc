@@ -7,6 +7,7 @@
 #include "millrace/base/json.h"
 #include "millrace/serve/protocol/api_error.h"
 #include "millrace/serve/protocol/messages.h"
+#include "millrace/serve/protocol/responses.h"
 
 namespace millrace::serve {
 namespace {
@@ -16,6 +17,10 @@ Status StartEvents(http::ServerResponse& response) {
   headers.Set("Cache-Control", "no-cache");
   headers.Set("X-Accel-Buffering", "no");  // nginx would hold the events back
   return response.Start(200, std::move(headers), std::nullopt);
+}
+
+Status SendBody(http::ServerResponse& response, const Json& body) {
+  return response.Send(200, http::ContentType("application/json"), AsBytes(DumpJson(body)));
 }
 
 }  // namespace
@@ -31,7 +36,11 @@ CompletionAnswer::CompletionAnswer(CompletionJob& job, const tokenizer::Tokenize
 
 Status CompletionAnswer::Send(http::ServerRequest& request, http::ServerResponse& response) {
   if (!job_.options.stream) return Collect(request, response);
-  return job_.form == AnswerForm::kMessages ? StreamMessage(request, response) : Stream(request, response);
+  if (job_.form == AnswerForm::kMessages) return StreamEvents(MessageEvents(job_.head), request, response);
+  if (job_.form == AnswerForm::kResponses) {
+    return StreamEvents(ResponseEvents(job_.head, job_.echoed), request, response);
+  }
+  return Stream(request, response);
 }
 
 std::string CompletionAnswer::TokenText(TokenId token) const {
@@ -161,11 +170,10 @@ Status CompletionAnswer::Collect(http::ServerRequest& request, http::ServerRespo
     return {};
   }));
   CountCached();
-  if (job_.form == AnswerForm::kMessages) {
-    const Whole& whole = answers.front();
-    const AnswerPiece piece{.text = whole.text, .calls = whole.calls, .finish = whole.finish};
-    return response.Send(200, http::ContentType("application/json"),
-                         AsBytes(DumpJson(MessagesAnswer(job_.head, piece, job_.usage))));
+  const AnswerPiece first{.text = answers[0].text, .calls = answers[0].calls, .finish = answers[0].finish};
+  if (job_.form == AnswerForm::kMessages) return SendBody(response, MessagesAnswer(job_.head, first, job_.usage));
+  if (job_.form == AnswerForm::kResponses) {
+    return SendBody(response, ResponseAnswer(job_.head, job_.echoed, first, job_.usage));
   }
   Json choices = Json::array();
   for (const std::size_t i : ChooseTexts()) {
@@ -179,19 +187,18 @@ Status CompletionAnswer::Collect(http::ServerRequest& request, http::ServerRespo
                               .calls = answers[i].calls,
                               .finish = answers[i].finish}));
   }
-  const Json body = Answer(job_.form, /*chunk=*/false, job_.head, std::move(choices), job_.usage);
-  return response.Send(200, http::ContentType("application/json"), AsBytes(DumpJson(body)));
+  return SendBody(response, Answer(job_.form, /*chunk=*/false, job_.head, std::move(choices), job_.usage));
 }
 
-Status CompletionAnswer::StreamMessage(http::ServerRequest& request, http::ServerResponse& response) {
-  MessageEvents events;
+template <class Events>
+Status CompletionAnswer::StreamEvents(Events events, http::ServerRequest& request, http::ServerResponse& response) {
   const Status made =
       MakeTexts(request.stop(), [&](std::size_t, const AnswerParts& parts, std::string_view finish) -> Status {
         std::string out;
         CountCached();
         if (!response.started()) {
           MR_TRY(StartEvents(response));
-          out = events.Begin(job_.head, job_.usage);
+          out = events.Begin(job_.usage);
         }
         if (!parts.text.empty()) out += events.Text(parts.text);
         for (const ToolCallPart& call : parts.calls) out += events.Call(call);
@@ -199,7 +206,7 @@ Status CompletionAnswer::StreamMessage(http::ServerRequest& request, http::Serve
         return response.Write(AsBytes(out));
       });
   if (!made && !response.started()) return made;
-  if (!made) (void)response.Write(AsBytes(MessagesErrorEvent(ToApiError(made.error()))));
+  if (!made) (void)response.Write(AsBytes(events.Failure(ToApiError(made.error()))));
   const Status finished = response.Finish();
   return made ? finished : made;
 }

@@ -33,6 +33,7 @@ struct CompletionJob {
   std::vector<TokenId> ends;
   std::vector<std::string> echoes;            ///< the text of each prompt, where it is to be repeated
   bool tells_prompt = false;                  ///< with the log-probabilities of its tokens
+  Json echoed = Json::object();               ///< members of the request that the answer repeats
   std::shared_ptr<Scheduler> scheduler = {};  ///< that makes the texts
   std::vector<Generation> generations;        ///< options.made_texts() for each prompt
   int user = 0;
@@ -84,7 +85,9 @@ class CompletionAnswer {
   using Emit = std::function<Status(std::size_t index, const AnswerParts& parts, std::string_view finish)>;
 
   Status Stream(http::ServerRequest& request, http::ServerResponse& response);
-  Status StreamMessage(http::ServerRequest& request, http::ServerResponse& response);
+  /// Answers with the events of MessageEvents or ResponseEvents.
+  template <class Events>
+  Status StreamEvents(Events events, http::ServerRequest& request, http::ServerResponse& response);
   Status Collect(http::ServerRequest& request, http::ServerResponse& response);
   /// Makes all texts beside each other. Calls `emit` with their pieces, and with the end of each.
   Status MakeTexts(std::stop_token stop, const Emit& emit);

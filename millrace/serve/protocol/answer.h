@@ -19,6 +19,7 @@ enum class AnswerForm : std::uint8_t {
   kChat,        ///< of /v1/chat/completions
   kInputs,      ///< [{"generated_text": …}]; whole answers only
   kMessages,    ///< of /v1/messages: not here, but in messages.h
+  kResponses,   ///< of /v1/responses: in responses.h
 };
 
 /// Counts of tokens, as in "usage".

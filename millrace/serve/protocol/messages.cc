@@ -165,7 +165,7 @@ Json MessagesError(const ApiError& error) {
   return {{"type", "error"}, {"error", {{"type", type}, {"message", error.message}}}};
 }
 
-std::string MessagesErrorEvent(const ApiError& error) {
+std::string MessageEvents::Failure(const ApiError& error) const {
   return "event: error\n" + ServerSentEvent(MessagesError(error));
 }
 
@@ -185,8 +185,8 @@ Json MessagesAnswer(const AnswerHead& head, const AnswerPiece& piece, const Usag
   return Head(head, std::move(content), reason, usage);
 }
 
-std::string MessageEvents::Begin(const AnswerHead& head, const Usage& usage) const {
-  return Event("message_start", {{"message", Head(head, Json::array(), Json(), usage)}});
+std::string MessageEvents::Begin(const Usage& usage) const {
+  return Event("message_start", {{"message", Head(head_, Json::array(), Json(), usage)}});
 }
 
 std::string MessageEvents::Close() {

@@ -82,7 +82,8 @@ struct ChatRequest {
   ToolChoice tool_choice = {};
   Json variables = Json::object();  ///< more variables of the template ("chat_template_kwargs")
   bool add_generation_prompt = true;
-  bool continues_last = false;  ///< the last message is the beginning of the answer
+  bool continues_last = false;   ///< the last message is the beginning of the answer
+  Json echoed = Json::object();  ///< members of the request that the answer repeats (/v1/responses)
 };
 
 /// Parse the bodies of /v1/completions and /v1/chat/completions. Unknown members are errors. A member of OpenAI's
