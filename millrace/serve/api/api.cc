@@ -133,7 +133,7 @@ void Api::Post(http::ServerRequest& request, http::ServerResponse& response) {
   const std::string_view path = request.path();
   if (path == "/v1/embeddings") return Embed(request, response, *body);
   if (path == "/v1/responses") {
-    return Complete(request, response, *body, ParseAny<ParseResponses>, AnswerForm::kResponses);
+    return Respond(request, response, *body);
   }
   if (path == "/v1/messages") {
     return Complete(request, response, *body, ParseAny<ParseMessages>, AnswerForm::kMessages);
@@ -147,7 +147,27 @@ void Api::Post(http::ServerRequest& request, http::ServerResponse& response) {
   Complete(request, response, *body, ParseInvocation);
 }
 
-void Api::Complete(http::ServerRequest& request, http::ServerResponse& response, const Json& body, Parse parse,
+void Api::Respond(http::ServerRequest& request, http::ServerResponse& response, const Json& body) {
+  const auto previous = JsonString(body, "previous_response_id");
+  const auto before = previous ? responses_.Find(*previous, UserOf(request)) : std::optional(Json(Json::array()));
+  if (!before) {
+    return SendError(response,
+                     {.status = 404,
+                      .message = fmt::format("this server does not keep the response \"{}\" any more; send the "
+                                             "whole conversation as input",
+                                             *previous),
+                      .param = "previous_response_id",
+                      .code = "previous_response_not_found"});
+  }
+  const auto parse = [&](const Json& with_input, const RequestLimits& limits) -> Parsed<AnyRequest> {
+    auto parsed = ParseResponses(with_input, limits, *before);
+    if (!parsed) return std::unexpected(std::move(parsed).error());
+    return *std::move(parsed);
+  };
+  Complete(request, response, body, parse, AnswerForm::kResponses);
+}
+
+void Api::Complete(http::ServerRequest& request, http::ServerResponse& response, const Json& body, const Parse& parse,
                    AnswerForm chat) {
   if (!options_.generates) {
     return SendError(
@@ -169,6 +189,7 @@ void Api::Complete(http::ServerRequest& request, http::ServerResponse& response,
   }
   const Status done = CompletionAnswer(*job, tokenizer_, metrics_, clock_).Send(request, response);
   metrics_.request_s.Observe(SecondsOf(clock_.Now() - arrived));
+  if (done && job->messages.is_array()) responses_.Put(job->head.id, UserOf(request), job->messages);
   if (done) return Count(200);
   // A client's going shows as a failed write or as the stop token, whichever comes first.
   if (request.stop().stop_requested() || done.error().code() == Code::kUnavailable) metrics_.cancelled.Add();
@@ -283,6 +304,11 @@ Parsed<CompletionJob> Api::Describe(const ChatRequest& request, const Adapter* a
   job.tool_syntax = options_.chat->tool_syntax();
   job.tool_choice = request.tool_choice;
   job.echoed = request.echoed;
+  if (const Json* keeps = JsonFind(request.echoed, "store"); keeps != nullptr && *keeps == true) {
+    // The instructions are those of one response only.
+    job.messages = request.messages;
+    if (request.echoed.contains("instructions")) job.messages.erase(0);
+  }
   if (job.tool_choice.is_forced()) {
     auto schema = CallSchema(request.tools, job.tool_choice, job.tool_syntax);
     if (!schema) return std::unexpected(ApiError{.message = schema.error().ToString(), .param = "tools"});

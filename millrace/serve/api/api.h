@@ -16,6 +16,7 @@
 // With keys, all but /, /ping and /health want `Authorization: Bearer KEY`, or Anthropic's `x-api-key: KEY`.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -29,6 +30,7 @@
 #include "millrace/metrics/metrics.h"
 #include "millrace/serve/api/api_metrics.h"
 #include "millrace/serve/api/completion.h"
+#include "millrace/serve/api/response_store.h"
 #include "millrace/serve/api/text_forms.h"
 #include "millrace/serve/chat/chat_template.h"
 #include "millrace/serve/models/adapter_store.h"
@@ -79,14 +81,16 @@ class Api {
 
  private:
   /// The reader of a path's requests.
-  using Parse = Parsed<AnyRequest> (*)(const Json& body, const RequestLimits& limits);
+  using Parse = std::function<Parsed<AnyRequest>(const Json& body, const RequestLimits& limits)>;
 
   /// Returns whether a request may begin, which EndRequest() then ends.
   bool BeginRequest() MR_EXCLUDES(drain_mutex_);
   void EndRequest() MR_EXCLUDES(drain_mutex_);
   void Post(http::ServerRequest& request, http::ServerResponse& response);
+  /// Answers /v1/responses, and keeps the conversation.
+  void Respond(http::ServerRequest& request, http::ServerResponse& response, const Json& body);
   /// `chat`: the form of the answer to a conversation.
-  void Complete(http::ServerRequest& request, http::ServerResponse& response, const Json& body, Parse parse,
+  void Complete(http::ServerRequest& request, http::ServerResponse& response, const Json& body, const Parse& parse,
                 AnswerForm chat = AnswerForm::kChat);
   void CountMessageTokens(http::ServerRequest& request, http::ServerResponse& response, const Json& body);
   void Tokenize(http::ServerRequest& request, http::ServerResponse& response, const Json& body);
@@ -125,6 +129,7 @@ class Api {
   ServedScheduler& scheduler_;
   const tokenizer::Tokenizer& tokenizer_;
   TextForms forms_{tokenizer_};
+  ResponseStore responses_{64 * kMiB};
   Clock& clock_;
   const Options options_;
   const std::int64_t created_;

@@ -105,7 +105,7 @@ TEST_F(ApiTest, AnswersResponses) {
     at = events.find(next, at);
     ASSERT_NE(at, std::string::npos) << next << " in " << events;
   }
-  for (const auto& [members, says] : {std::pair(R"("previous_response_id": "resp_1")", "keeps no responses"),
+  for (const auto& [members, says] : {std::pair(R"("conversation": "c")", "previous_response_id"),
                                       {R"("tools": [{"type": "web_search"}])", "web_search"},
                                       {R"("background": true)", "background"}}) {
     const Json error = Post(fmt::format(R"({{"input": "a", {}}})", members), 400, "/v1/responses")["error"];
@@ -113,6 +113,36 @@ TEST_F(ApiTest, AnswersResponses) {
   }
   EXPECT_EQ(Post(R"({"input": [{"type": "item_reference", "id": "x"}]})", 400, "/v1/responses")["error"]["param"],
             "input[0]");
+}
+
+/// A response goes on where another one ended, without its instructions.
+TEST_F(ApiTest, ResponsesGoOn) {
+  Serve(ScriptedModel::Says("yes"));
+  const auto tokens = [](const Json& answer) { return answer["usage"]["input_tokens"].get<std::size_t>(); };
+  const Json first = Post(R"({"input": "a", "instructions": "i", "max_output_tokens": 8})", 200, "/v1/responses");
+  EXPECT_EQ(tokens(first), std::string("system:i;user:a;>").size());
+  const std::string next =
+      fmt::format(R"({{"input": "b", "max_output_tokens": 8, "previous_response_id": {}}})", DumpJson(first["id"]));
+  const Json second = Post(next, 200, "/v1/responses");
+  EXPECT_EQ(tokens(second), std::string("user:a;assistant:yes;user:b;>").size());
+  EXPECT_EQ(second["previous_response_id"], first["id"]);
+  EXPECT_THAT(Send("POST", "/v1/responses", R"({"stream": true, )" + next.substr(1)).body,
+              HasSubstr(R"("input_tokens":29)"));
+  const Json unkept = Post(R"({"input": "a", "store": false})", 200, "/v1/responses");
+  const std::string lost = fmt::format(R"({{"input": "b", "previous_response_id": {}}})", DumpJson(unkept["id"]));
+  EXPECT_EQ(Post(lost, 404, "/v1/responses")["error"]["code"], "previous_response_not_found");
+}
+
+TEST(ResponseStore, KeepsTheLastConversations) {
+  ResponseStore store(30);
+  store.Put("a", 0, Json::array({"0123456789"}));
+  store.Put("b", 0, Json::array({"0123456789"}));
+  EXPECT_TRUE(store.Find("a", 0)) << "now the last one";
+  store.Put("c", 1, Json::array({"x"}));
+  EXPECT_FALSE(store.Find("b", 0));
+  EXPECT_TRUE(store.Find("a", 0));
+  EXPECT_FALSE(store.Find("c", 0)) << "another user's";
+  EXPECT_EQ(store.Find("c", 1), Json::array({"x"}));
 }
 
 TEST_F(ApiTest, TokenizesAndBack) {

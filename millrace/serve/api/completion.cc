@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <numeric>
+#include <type_traits>
 
 #include "millrace/base/json.h"
 #include "millrace/serve/protocol/api_error.h"
@@ -173,7 +174,9 @@ Status CompletionAnswer::Collect(http::ServerRequest& request, http::ServerRespo
   const AnswerPiece first{.text = answers[0].text, .calls = answers[0].calls, .finish = answers[0].finish};
   if (job_.form == AnswerForm::kMessages) return SendBody(response, MessagesAnswer(job_.head, first, job_.usage));
   if (job_.form == AnswerForm::kResponses) {
-    return SendBody(response, ResponseAnswer(job_.head, job_.echoed, first, job_.usage));
+    const Json body = ResponseAnswer(job_.head, job_.echoed, first, job_.usage);
+    if (job_.messages.is_array()) job_.messages.push_back(ResponseMessage(body["output"]));
+    return SendBody(response, body);
   }
   Json choices = Json::array();
   for (const std::size_t i : ChooseTexts()) {
@@ -206,6 +209,11 @@ Status CompletionAnswer::StreamEvents(Events events, http::ServerRequest& reques
         return response.Write(AsBytes(out));
       });
   if (!made && !response.started()) return made;
+  if constexpr (std::is_same_v<Events, ResponseEvents>) {
+    if (made && job_.messages.is_array()) {
+      job_.messages.push_back(ResponseMessage(events.Response("completed", job_.usage)["output"]));
+    }
+  }
   if (!made) (void)response.Write(AsBytes(events.Failure(ToApiError(made.error()))));
   const Status finished = response.Finish();
   return made ? finished : made;

@@ -34,6 +34,7 @@ struct CompletionJob {
   std::vector<std::string> echoes;            ///< the text of each prompt, where it is to be repeated
   bool tells_prompt = false;                  ///< with the log-probabilities of its tokens
   Json echoed = Json::object();               ///< members of the request that the answer repeats
+  Json messages = nullptr;                    ///< of a response that is kept; with the answer's once it was sent
   std::shared_ptr<Scheduler> scheduler = {};  ///< that makes the texts
   std::vector<Generation> generations;        ///< options.made_texts() for each prompt
   int user = 0;

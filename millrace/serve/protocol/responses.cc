@@ -63,12 +63,13 @@ Parsed<void> AddInputItem(const Json& item, const std::string& where, Json& mess
   return {};
 }
 
-Parsed<Json> InputMessages(const Json& body) {
+Parsed<Json> InputMessages(const Json& body, const Json& before) {
   Json messages = Json::array();
   const Json *instructions = JsonFind(body, "instructions"), *input = JsonFind(body, "input");
   if (instructions != nullptr && instructions->is_string()) {
     messages.push_back({{"role", "system"}, {"content", *instructions}});
   }
+  messages.insert(messages.end(), before.begin(), before.end());
   if (input != nullptr && input->is_string()) {
     messages.push_back({{"role", "user"}, {"content", *input}});
     return messages;
@@ -122,15 +123,15 @@ Json ResponseUsage(const Usage& usage) {
 
 }  // namespace
 
-Parsed<ChatRequest> ParseResponses(const Json& body, const RequestLimits& limits) {
+Parsed<ChatRequest> ParseResponses(const Json& body, const RequestLimits& limits, const Json& before) {
   if (!body.is_object()) return RefuseResponse("the body should be a JSON object", "");
-  auto messages = InputMessages(body);
+  auto messages = InputMessages(body, before);
   if (!messages) return std::unexpected(messages.error());
   Json chat = {{"messages", *std::move(messages)}};
   for (const auto& [key, value] : body.items()) {
     if (value.is_null()) continue;
-    if (key == "previous_response_id" || key == "conversation") {
-      return RefuseResponse(key + ": this server keeps no responses; send the whole conversation as input", key);
+    if (key == "conversation") {
+      return RefuseResponse("conversation: this server keeps none; previous_response_id names a response", key);
     } else if (key == "max_output_tokens") {
       chat["max_tokens"] = value;
     } else if (key == "tools") {
@@ -146,15 +147,16 @@ Parsed<ChatRequest> ParseResponses(const Json& body, const RequestLimits& limits
     } else if (key == "background" && value != false) {
       return RefuseResponse("background is not supported by this server; leave it out", key);
     } else if (key != "input" && key != "instructions" && key != "include" && key != "truncation" &&
-               key != "background" && key != "max_tool_calls" && key != "stream_options") {
+               key != "background" && key != "previous_response_id" && key != "max_tool_calls" &&
+               key != "stream_options") {
       chat[key] = value;
     }
   }
   auto request = ParseChat(chat, limits);
   if (!request) return request;
-  request->echoed = {{"parallel_tool_calls", true}, {"tool_choice", "auto"}, {"tools", Json::array()}};
-  for (const char* key : {"instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "temperature", "text",
-                          "tool_choice", "tools", "top_p"}) {
+  request->echoed = {{"parallel_tool_calls", true}, {"store", true}, {"tool_choice", "auto"}, {"tools", Json::array()}};
+  for (const char* key : {"instructions", "max_output_tokens", "metadata", "parallel_tool_calls",
+                          "previous_response_id", "store", "temperature", "text", "tool_choice", "tools", "top_p"}) {
     if (const Json* member = JsonFind(body, key); member != nullptr && !member->is_null())
       request->echoed[key] = *member;
   }
@@ -169,11 +171,19 @@ Json ResponseAnswer(const AnswerHead& head, const Json& echoed, const AnswerPiec
   return events.Response(piece.finish == "length" ? "incomplete" : "completed", usage);
 }
 
+Json ResponseMessage(const Json& output) {
+  Json messages = Json::array({{{"role", "assistant"}, {"content", ""}}});
+  for (const Json& item : output) {
+    if (item["type"] == "message") messages.back()["content"] = item["content"][0]["text"];
+    if (item["type"] == "function_call") AddInputCall(item, messages);
+  }
+  return messages.back();
+}
+
 Json ResponseEvents::Response(std::string_view status, const Usage& usage) const {
   Json response = {{"id", head_.id},       {"object", "response"}, {"created_at", head_.created},
                    {"status", status},     {"error", nullptr},     {"incomplete_details", nullptr},
-                   {"model", head_.model}, {"output", output_},    {"store", false},
-                   {"usage", nullptr}};
+                   {"model", head_.model}, {"output", output_},    {"usage", nullptr}};
   if (status == "incomplete") response["incomplete_details"] = {{"reason", "max_output_tokens"}};
   if (status != "in_progress") response["usage"] = ResponseUsage(usage);
   for (const auto& [key, value] : echoed_.items()) response[key] = value;

@@ -11,9 +11,12 @@
 
 namespace millrace::serve {
 
-/// Parses the body of /v1/responses. The server keeps no responses, so the input has the whole conversation. Reasoning
-/// of earlier answers is dropped. ChatRequest::echoed has the members that the answer repeats.
-Parsed<ChatRequest> ParseResponses(const Json& body, const RequestLimits& limits);
+/// Parses the body of /v1/responses. `before`: messages of the conversation that "previous_response_id" names, which
+/// stand between the instructions and the input. Reasoning of earlier answers is dropped. ChatRequest::echoed has the
+/// members that the answer repeats.
+Parsed<ChatRequest> ParseResponses(const Json& body, const RequestLimits& limits, const Json& before = Json::array());
+/// Returns the message that the output of a response is in a conversation.
+Json ResponseMessage(const Json& output);
 
 /// Returns a whole answer. `echoed`: of the request.
 Json ResponseAnswer(const AnswerHead& head, const Json& echoed, const AnswerPiece& piece, const Usage& usage);
