@@ -1,4 +1,4 @@
-#include "millrace/checkpoint/convert/torch/meta_llama_names.h"
+#include "millrace/checkpoint/convert/meta_llama_names.h"
 
 #include <fmt/format.h>
 

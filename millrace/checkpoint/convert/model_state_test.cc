@@ -1,4 +1,4 @@
-#include "millrace/checkpoint/convert/torch/model_state.h"
+#include "millrace/checkpoint/convert/model_state.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

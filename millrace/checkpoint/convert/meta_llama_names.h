@@ -1,5 +1,5 @@
-// The names of weights in Meta's Llama, which Mistral's own files and torchtitan have, too. Sources: llama/model.py of
-// meta-llama/llama, torchtitan/models/llama3/state_dict_adapter.py and torchtitan/models/qwen3/state_dict_adapter.py.
+// The names of weights in Meta's Llama, which Mistral's own files and torchtitan have, too. Sources: the class
+// Transformer of meta-llama/llama, and the classes Llama3StateDictAdapter and Qwen3StateDictAdapter of torchtitan.
 #pragma once
 
 #include <cstdint>

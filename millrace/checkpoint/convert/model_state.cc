@@ -1,4 +1,4 @@
-#include "millrace/checkpoint/convert/torch/model_state.h"
+#include "millrace/checkpoint/convert/model_state.h"
 
 #include <fmt/format.h>
 
@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "millrace/checkpoint/convert/huggingface/hf_model.h"
+#include "millrace/checkpoint/convert/meta_llama_names.h"
 #include "millrace/checkpoint/convert/tensors/meta_names.h"
-#include "millrace/checkpoint/convert/torch/meta_llama_names.h"
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/engine/config/families.h"
 
@@ -128,8 +128,8 @@ class ModelFinder {
     }
     if (fullest == nullptr) {
       return Fail(Code::kNotFound,
-                  "{} has no weights of the model that --config describes, such as {}, under the names of Hugging "
-                  "Face, Meta or torchtitan; leave out --config to import the tensors as they are",
+                  "{} has no weights of the model that --config describes, such as {}; leave out --config to import "
+                  "the tensors as they are",
                   source_.name, required_.front());
     }
     return Fail(Code::kNotFound, "{} lacks the weight {} of the model that --config describes", source_.name,
