@@ -18,6 +18,7 @@
 #include "millrace/checkpoint/convert/open_source.h"
 #include "millrace/checkpoint/convert/quantized_model.h"
 #include "millrace/checkpoint/convert/tensors/foreign_format.h"
+#include "millrace/checkpoint/convert/tensors/quantized_names.h"
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/tokenizer/open/open.h"
 

@@ -247,12 +247,6 @@ class FolderMap {
 
 }  // namespace
 
-std::optional<engine::Quantization> QuantizedWhileTraining(const Manifest& adapter) {
-  const Json* train = JsonFind(adapter.meta, "train");
-  if (train == nullptr) return std::nullopt;
-  return engine::ParseQuantization(JsonString(*train, "base_quantization").value_or(""));
-}
-
 Result<fs::path> DefaultQuantizedFolder() { return MR_TRY(DefaultCacheFolder("XDG_CACHE_HOME")) / "quantized"; }
 
 Result<std::shared_ptr<const engine::QuantizedWeights>> MapQuantizedWeights(const fs::path& folder) {

@@ -3,12 +3,10 @@
 
 #include <filesystem>
 #include <memory>
-#include <optional>
 
 #include "millrace/base/log.h"
 #include "millrace/base/result.h"
 #include "millrace/base/threads/memory_budget.h"
-#include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/engine/quantized/quantized_matrix.h"
 
@@ -47,10 +45,6 @@ Result<QuantizedModel> OpenQuantizedModel(object::Connection& connection, const 
 Result<QuantizedModel> QuantizeForOneLoad(object::Connection& connection, const ModelSource& source,
                                           engine::Quantization kind, const std::filesystem::path& cache,
                                           MemoryBudget& budget, const Logger& log, const object::Call& call = {});
-
-/// Returns how the model was quantized while a run trained the adapter in this checkpoint. Returns nothing if it was
-/// not, or if no run made the checkpoint.
-std::optional<engine::Quantization> QuantizedWhileTraining(const Manifest& adapter);
 
 /// Returns where OpenQuantizedModel() keeps its folders by default: "quantized" in the user's cache.
 /// Errors: those of DefaultCacheFolder.

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "millrace/checkpoint/convert/huggingface/base_weights.h"
-#include "millrace/checkpoint/convert/quantized_model.h"
 #include "millrace/checkpoint/convert/tensors/quantized_names.h"
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/engine/config/families.h"

@@ -191,4 +191,10 @@ Result<std::optional<Quantization>> StoredQuantization(const Json& config, std::
       what, method, is_ours ? " as " + type : "");
 }
 
+std::optional<engine::Quantization> QuantizedWhileTraining(const Manifest& adapter) {
+  const Json* train = JsonFind(adapter.meta, "train");
+  if (train == nullptr) return std::nullopt;
+  return engine::ParseQuantization(JsonString(*train, "base_quantization").value_or(""));
+}
+
 }  // namespace millrace::checkpoint

@@ -11,6 +11,7 @@
 
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
+#include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/format/safetensors.h"
 #include "millrace/engine/quantized/quantization.h"
 
@@ -64,5 +65,9 @@ Json QuantizationConfig(engine::Quantization kind, const std::vector<std::string
 /// Errors: kUnsupported, with `what`, if they are in another way than these: by bitsandbytes as nf4
 /// or int8, or as E4M3 with a scale for a row or a matrix by compressed-tensors or as FBGEMM's.
 Result<std::optional<engine::Quantization>> StoredQuantization(const Json& config, std::string_view what);
+
+/// Returns how the model was quantized while a run trained the adapter in this checkpoint. Returns nothing if it was
+/// not, or if no run made the checkpoint.
+std::optional<engine::Quantization> QuantizedWhileTraining(const Manifest& adapter);
 
 }  // namespace millrace::checkpoint
