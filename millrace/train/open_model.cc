@@ -11,6 +11,7 @@
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/data/reading/bert_tokens.h"
+#include "millrace/engine/config/config_members.h"
 #include "millrace/engine/config/families.h"
 #include "millrace/engine/config/peft_config.h"
 #include "millrace/engine/models/make_model.h"
@@ -40,7 +41,7 @@ class ModelOpening {
   /// Makes the weights a folder of this machine whose blocks are quantized, if the options say so.
   Status QuantizeBase();
   /// Warns of weights in model.from that the model leaves out, and fails if it must not.
-  Status NameUnusedWeights();
+  Status NameWhatIsUnused();
   /// Opens the adapter to start from. Its configuration says which layers have adapters, and of which kind.
   Status OpenAdapter();
 
@@ -95,7 +96,7 @@ Result<OpenedModel> ModelOpening::Open() {
                    options_.classes);
   if (!options_.model_url.empty()) opened_.stored_config = json;
   opened_.config = MR_TRY(engine::ParseModelConfig(json, opened_.config_name));
-  if (opened_.weights && group_.rank() == 0) MR_TRY(NameUnusedWeights());
+  if (opened_.weights && group_.rank() == 0) MR_TRY(NameWhatIsUnused());
   MR_TRY(OpenAdapter());
   opened_.shape = TrainedShape(options_, *opened_.config, opened_.lora);
   return std::move(opened_);
@@ -121,7 +122,10 @@ Status ModelOpening::QuantizeBase() {
   return {};
 }
 
-Status ModelOpening::NameUnusedWeights() {
+Status ModelOpening::NameWhatIsUnused() {
+  if (const std::string note = engine::UnknownMembersNote(opened_.stored_config); !note.empty()) {
+    options_.log.Warning(note, {{"model.from", options_.model_url}});
+  }
   const auto unused =
       MR_TRY(engine::UnusedWeights(opened_.weights->reader(), *opened_.config, opened_.quantized.get()));
   for (const std::string& name : unused) {

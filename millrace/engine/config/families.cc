@@ -6,6 +6,8 @@
 #include <array>
 #include <vector>
 
+#include "millrace/engine/config/config_members.h"
+
 namespace millrace::engine {
 namespace {
 
@@ -60,7 +62,10 @@ void SetHeads(Json& config, ModelHeads heads, std::int64_t classes) {
 Result<std::shared_ptr<const ModelConfig>> ParseModelConfig(const Json& config, std::string_view what) {
   const std::string type = MR_TRY(JsonString(config, "model_type"));
   const ModelFamily* family = FindFamily(type);
-  if (family != nullptr) return family->parse(config, what);
+  if (family != nullptr) {
+    MR_TRY(CheckForeignMembers(config, what));
+    return family->parse(config, what);
+  }
   return Fail(Code::kUnsupported, "{}: model_type \"{}\" is not implemented; {} are", what, type, KnownModelTypes());
 }
 

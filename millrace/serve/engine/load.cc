@@ -9,6 +9,7 @@
 #include "millrace/checkpoint/convert/quantized_model.h"
 #include "millrace/checkpoint/convert/tensors/quantized_names.h"
 #include "millrace/checkpoint/read/model_source.h"
+#include "millrace/engine/config/config_members.h"
 #include "millrace/engine/config/families.h"
 #include "millrace/engine/config/peft_config.h"
 #include "millrace/engine/device/choose_device.h"
@@ -86,9 +87,14 @@ Result<bool> AddsBos(const checkpoint::ModelSource& source, const tokenizer::Tok
   return tokenizer.adds_bos().value_or(true);
 }
 
-/// Checks that the model has a place for all weights. Warns of those that it leaves out.
+/// Checks that the model has a place for all weights. Warns of those that it leaves out, and of members of its
+/// config.json that are not known.
 Status CheckAllUsed(const checkpoint::ModelSource& weights, const engine::ModelConfig& config,
                     const engine::QuantizedWeights* quantized, const Logger& log, const object::Call& call) {
+  if (const Json* json = JsonFind(weights.reader().manifest().meta, checkpoint::kMetaModelConfig)) {
+    const std::string note = engine::UnknownMembersNote(*json);
+    if (!note.empty()) log.Warning(note, {{"model", weights.name()}});
+  }
   const auto unused = MR_TRY(engine::UnusedWeights(weights.reader(), config, quantized, call));
   if (unused.empty()) return {};
   log.Warning("weights of the model's files are not used", {{"weights", fmt::format("{}", fmt::join(unused, ", "))}});

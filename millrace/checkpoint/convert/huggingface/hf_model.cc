@@ -6,6 +6,7 @@
 
 #include "millrace/checkpoint/convert/huggingface/hf_folder.h"
 #include "millrace/checkpoint/format/manifest.h"
+#include "millrace/engine/config/config_members.h"
 #include "millrace/object/blocking.h"
 
 namespace millrace::checkpoint {
@@ -53,6 +54,8 @@ void NormalizeModel(ImportSource& source) {
     return renamed ? std::optional(group + *renamed) : std::nullopt;
   });
   source.left_out = before - source.tensors.size();
+  std::string note = engine::UnknownMembersNote(*config);
+  if (!note.empty()) source.notes.push_back(std::move(note));
 }
 
 void AddModelFile(ImportSource& source, const std::string& file, const std::string& name) {

@@ -13,8 +13,8 @@
 namespace millrace::checkpoint {
 
 /// Gives the tensors of kModelGroup, and their states in kOptimizerGroup, the names of ModelNames. Leaves out computed
-/// tensors and the second names of tied ones, and counts the former and the latter in source.left_out. Does nothing
-/// without a model's configuration in source.meta.
+/// tensors and the second names of tied ones, and counts the former and the latter in source.left_out. Notes members of
+/// the configuration that are not known. Does nothing without a model's configuration in source.meta.
 void NormalizeModel(ImportSource& source);
 
 /// Adds the file source.files[`file`] as the tensor kFilesGroup + `name`, if an import keeps files of that name and

@@ -35,8 +35,8 @@ Status RejectUnsupported(const Json& json, std::string_view what) {
     return Fail(Code::kUnsupported, "{}: position_embedding_type \"{}\" is not implemented; absolute is", what,
                 positions);
   }
-  for (const char* key : {"is_decoder", "add_cross_attention"}) {
-    if (MR_TRY(OptionalFlag(json, key, false))) return Fail(Code::kUnsupported, "{}: {} is not implemented", what, key);
+  if (MR_TRY(OptionalFlag(json, "is_decoder", false))) {
+    return Fail(Code::kUnsupported, "{}: is_decoder is not implemented", what);
   }
   if (!MR_TRY(OptionalFlag(json, "tie_word_embeddings", true))) {
     return Fail(Code::kUnsupported, "{}: a head that is not tied to the embedding is not implemented", what);
