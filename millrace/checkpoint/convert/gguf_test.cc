@@ -12,6 +12,7 @@
 #include "millrace/checkpoint/convert/open_source.h"
 #include "millrace/checkpoint/gguf/gguf_byte_level.h"
 #include "millrace/checkpoint/gguf/gguf_header.h"
+#include "millrace/checkpoint/gguf/gguf_model.h"
 #include "millrace/checkpoint/read/gguf_reader.h"
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/checkpoint/save/save_slice.h"
@@ -295,12 +296,42 @@ TEST_F(GgufTest, AFactorOfPositionsWithoutATypeScalesLinearly) {
   std::string file = (*object::GetAll(*store_, "m.gguf", kMiB))->bytes;
   constexpr std::string_view kType = "llama.rope.scaling.type";
   ASSERT_NE(file.find(kType), file.npos);
-  file.replace(file.find(kType), kType.size(), "llama.rope.scaling.none");  // a key that nobody knows
+  file.replace(file.find(kType), kType.size(), "other.rope.scaling.type");  // of another architecture
   ASSERT_TRUE(object::Put(*store_, "untyped.gguf", AsBytes(file)));
   const auto model = ModelSource::Open(connection_, "s3://bucket/untyped.gguf", std::nullopt, {});
   ASSERT_TRUE(model) << model.error().ToString();
   const Json& read = model->reader().manifest().meta.at(std::string(kMetaModelConfig));
   EXPECT_EQ(DumpJson(read.at("rope_scaling")), DumpJson(config["rope_scaling"]));
+}
+
+TEST_F(GgufTest, MembersThatNobodyReadsAreRefusedByName) {
+  GgufHeader header{.metadata = {{"general.architecture", std::string("llama")},
+                                 {"llama.attention.head_count", std::int64_t{4}},
+                                 {"llama.attention.layer_norm_rms_epsilon", 1e-5},
+                                 {"llama.block_count", std::int64_t{1}},
+                                 {"llama.context_length", std::int64_t{16}},
+                                 {"llama.embedding_length", std::int64_t{64}},
+                                 {"llama.feed_forward_length", std::int64_t{32}}},
+                    .tensors = {{.name = "token_embd.weight", .shape = {37, 64}}}};
+  const std::map<std::string, std::pair<GgufValue, GgufValue>> members{
+      {"llama.attention.sliding_window", {std::int64_t{0}, std::int64_t{128}}},
+      {"llama.attention.value_length", {std::int64_t{16}, std::int64_t{8}}},
+      {"llama.logit_scale", {0.0, 0.5}},
+      {"llama.rope.dimension_count", {std::int64_t{16}, std::int64_t{8}}},
+      {"llama.use_parallel_residual", {false, true}}};
+  for (const auto& [key, values] : members) {
+    header.metadata[key] = values.first;
+    const auto neutral = DescribeGgufModel(header, std::nullopt, {}, "m.gguf");
+    EXPECT_TRUE(neutral) << key << ": " << neutral.error().ToString();
+    header.metadata[key] = values.second;
+    const auto refused = DescribeGgufModel(header, std::nullopt, {}, "m.gguf");
+    ASSERT_FALSE(refused) << key;
+    EXPECT_THAT(refused.error().ToString(), HasSubstr(key));
+    EXPECT_TRUE(DescribeGgufModel(header, kLlama, {}, "m.gguf")) << "the user knows the model";
+    header.metadata.erase(key);
+  }
+  header.metadata["general.name"] = std::string("any");
+  EXPECT_TRUE(DescribeGgufModel(header, std::nullopt, {}, "m.gguf"));
 }
 
 TEST_F(GgufTest, OtherModelsAreRefusedByName) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
+#include <variant>
 
 #include "millrace/checkpoint/gguf/gguf_names.h"
 #include "millrace/checkpoint/gguf/rope_factors.h"
@@ -138,6 +140,52 @@ Result<Json> Gpt2Config(const Metadata& metadata) {
   return config;
 }
 
+/// Members of an architecture that are read, or that change nothing here: sizes that the tensors tell, and how a model
+/// was made.
+constexpr std::string_view kReadMembers[] = {"attention.head_count",
+                                             "attention.head_count_kv",
+                                             "attention.key_length",
+                                             "attention.layer_norm_epsilon",
+                                             "attention.layer_norm_rms_epsilon",
+                                             "block_count",
+                                             "context_length",
+                                             "embedding_length",
+                                             "expert_count",
+                                             "expert_used_count",
+                                             "feed_forward_length",
+                                             "rope.freq_base",
+                                             "rope.scale_linear",
+                                             "rope.scaling.attn_factor",
+                                             "rope.scaling.factor",
+                                             "rope.scaling.finetuned",
+                                             "rope.scaling.original_context_length",
+                                             "rope.scaling.type",
+                                             "tensor_data_layout",
+                                             "vocab_size"};
+/// Members that must have the size of a head.
+constexpr std::string_view kHeadSizes[] = {"attention.value_length", "rope.dimension_count"};
+
+/// Checks that the members of the architecture ask for nothing that is not read, such as a window of attention.
+Status CheckMembers(const GgufHeader& header, std::string_view architecture, std::int64_t head_dim,
+                    std::string_view what) {
+  for (const auto& [key, value] : header.metadata) {
+    if (!key.starts_with(architecture) || !key.substr(architecture.size()).starts_with('.')) continue;
+    const std::string_view member = std::string_view(key).substr(architecture.size() + 1);
+    if (std::ranges::find(kReadMembers, member) != std::end(kReadMembers)) continue;
+    const auto* integer = std::get_if<std::int64_t>(&value);
+    const auto* number = std::get_if<double>(&value);
+    const auto* flag = std::get_if<bool>(&value);
+    const bool is_size = std::ranges::find(kHeadSizes, member) != std::end(kHeadSizes);
+    if (integer != nullptr && *integer == (is_size ? head_dim : 0)) continue;
+    if ((number != nullptr && *number == 0) || (flag != nullptr && !*flag)) continue;
+    return Fail(Code::kUnsupported,
+                "{}: the member {} is not implemented; if the model does not need it, give its config.json with "
+                "--config",
+                what, key);
+  }
+  return {};
+}
+
 /// Copies or dequantizes elements in their order.
 void DecodeRun(GgmlType type, ByteSpan stored, MutableByteSpan elements) {
   if (BlockElements(type) == 1) {
@@ -205,7 +253,12 @@ Result<GgufModel> DescribeGgufModel(const GgufHeader& header, const std::optiona
   model.config = config ? *config : MR_TRY(llama ? LlamaConfig(metadata, rope_factors, what) : Gpt2Config(metadata));
   const std::int64_t blocks = MR_TRY(metadata.Size("block_count"));
   const std::int64_t heads = MR_TRY(metadata.Size("attention.head_count"));
-  const auto* kv_heads = metadata.Find<std::int64_t>("attention.head_count_kv");
+  const auto *kv_heads = metadata.Find<std::int64_t>("attention.head_count_kv"),
+             *head_dim = metadata.Find<std::int64_t>("attention.key_length");
+  if (!config) {
+    const std::int64_t usual = MR_TRY(metadata.Size("embedding_length")) / heads;
+    MR_TRY(CheckMembers(header, *architecture, head_dim != nullptr ? *head_dim : usual, what));
+  }
   for (const GgufTensor& tensor : header.tensors) {
     if (tensor.name == kRopeFactors) continue;  // they are part of config.json
     auto name = HuggingFaceNameOf(*architecture, tensor.name, blocks);
