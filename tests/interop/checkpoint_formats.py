@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checkpoints against the programs they come from and go to: torch.save, torch.distributed.checkpoint, transformers, and PEFT's files.
 
-    checkpoint_formats.py torch|dcp|transformers|peft [--in-bucket] --millrace build/release/bin/millrace
+    checkpoint_formats.py torch|dcp|transformers|states|peft [--in-bucket] --millrace build/release/bin/millrace
     checkpoint_formats.py serve --millrace build/release/bin/millrace
 
 With --in-bucket everything lies in a bucket of a `millrace s3d`: checkpoints, and what torch saved or is to load. `serve`
@@ -286,6 +286,55 @@ def load_folder(folder):
     return {name: tensor for path in sorted(folder.glob("model*.safetensors")) for name, tensor in load_file(path).items()}
 
 
+def meta_state(model):
+    """A Llama of transformers as Meta's code and torchtitan have it: RoPE turns neighbouring rows of a head."""
+    names = {"model.embed_tokens": "tok_embeddings", "model.norm": "norm", "lm_head": "output", "self_attn.q_proj": "attention.wq",
+             "self_attn.k_proj": "attention.wk", "self_attn.v_proj": "attention.wv", "self_attn.o_proj": "attention.wo",
+             "mlp.gate_proj": "feed_forward.w1", "mlp.down_proj": "feed_forward.w2", "mlp.up_proj": "feed_forward.w3",
+             "input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm"}
+    state = {"rope.freqs": torch.ones(4)}
+    for name, tensor in model.state_dict().items():
+        if name.endswith(("q_proj.weight", "k_proj.weight")):
+            heads = tensor.shape[0] // 8
+            tensor = tensor.view(heads, 2, 4, -1).transpose(1, 2).reshape(tensor.shape).contiguous()
+        for ours, theirs in names.items():
+            name = name.replace(ours, theirs)
+        state[name.replace("model.layers", "layers")] = tensor
+    return state
+
+
+def test_states(millrace, folder):
+    """Models in the states of trainers: alone, below a key beside an optimizer's state, under Meta's names."""
+    transformers = need("transformers")
+    import torch.distributed.checkpoint as dcp
+
+    torch.manual_seed(1)
+    for model in tiny_models(transformers):
+        family, expected = model.config.model_type, dict(model.state_dict())
+        place = folder / family
+        place.mkdir()
+        model.config.architectures = [type(model).__name__]
+        model.config.save_pretrained(place)
+        beside = {"optimizer": {"state": {0: {"exp_avg": torch.ones(3)}}}, "step": 7}
+        states = {"alone": expected, "below": {"model": expected, **beside},
+                  "wrapped": {"state_dict": {f"module._orig_mod.{name}": value for name, value in expected.items()}, **beside}}
+        if family == "llama":
+            states["meta"] = meta_state(model)
+        for number, (name, state) in enumerate(states.items()):
+            torch.save(state, place / f"{name}.pt")
+            dcp.save(state, checkpoint_id=place / name, no_dist=True)
+            for step, source in enumerate((place / f"{name}.pt", place / name), 2 * number):
+                millrace("import", source, place / "run", "--step", step, "--config", str(place / "config.json"))
+                back = place / f"back-{step}"
+                millrace("export", place / "run", back, "--step", step)
+                loaded, notes = type(model).from_pretrained(back, dtype=torch.float32, output_loading_info=True)
+                assert not notes["missing_keys"] and not notes["unexpected_keys"], (family, name, notes)
+                same(expected, dict(loaded.state_dict()))
+        torch.save({name: value for name, value in expected.items() if "norm" not in name.lower() and "ln_" not in name},
+                   place / "less.pt")
+        millrace("import", place / "less.pt", place / "x", "--config", str(place / "config.json"), fails="lacks the weight")
+
+
 def test_peft(millrace, folder):
     safetensors = need("safetensors.torch")
     torch.manual_seed(1)
@@ -488,7 +537,7 @@ def test_serve(millrace, folder):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["torch", "dcp", "transformers", "peft", "serve"])
+    parser.add_argument("what", choices=["torch", "dcp", "transformers", "states", "peft", "serve"])
     parser.add_argument("--in-bucket", action="store_true")
     parser.add_argument("--millrace", required=True)
     arguments = parser.parse_args()
