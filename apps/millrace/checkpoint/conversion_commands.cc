@@ -9,6 +9,7 @@
 #include "apps/common/output.h"
 #include "apps/millrace/checkpoint/merged_outputs.h"
 #include "apps/millrace/cli/share_flag.h"
+#include "millrace/base/config.h"
 #include "millrace/base/text.h"
 #include "millrace/base/threads/memory_budget.h"
 #include "millrace/checkpoint/convert/export.h"
@@ -57,18 +58,49 @@ std::map<std::string, std::string> TokenizerFiles(const Context& context, object
   return {};
 }
 
-/// Adds the generation_config.json of a model, unless there is one in `files`.
-Status AddGenerationConfig(const Context& context, const checkpoint::ModelSource& source,
-                           std::map<std::string, std::string>& files) {
-  constexpr std::uint64_t kMaxBytes = 1 * kMiB;  // a guess: such files have some hundred bytes
-  const std::string file(checkpoint::kGenerationConfigFile);
-  auto text = MR_TRY(source.File(file, kMaxBytes, CallOf(context)));
-  if (text) files.emplace(file, *std::move(text));
+/// Files beside a model's weights that are not its tokenizer's: how it generates, how inputs are prepared, licences.
+constexpr std::string_view kCarriedFiles[] = {checkpoint::kGenerationConfigFile,
+                                              "preprocessor_config.json",
+                                              "processor_config.json",
+                                              "LICENSE",
+                                              "LICENSE.md",
+                                              "LICENSE.txt",
+                                              "NOTICE",
+                                              "README.md",
+                                              "USE_POLICY.md"};
+
+/// Adds the kCarriedFiles of a model that `files` does not have.
+Status AddCarriedFiles(const Context& context, const checkpoint::ModelSource& source,
+                       std::map<std::string, std::string>& files) {
+  constexpr std::uint64_t kMaxBytes = 1 * kMiB;  // a guess: licences have some kilobytes
+  for (const std::string_view file : kCarriedFiles) {
+    auto text = MR_TRY(source.File(file, kMaxBytes, CallOf(context)));
+    if (text) files.emplace(file, *std::move(text));
+  }
   return {};
 }
 
-/// Returns the files beside a model's weights: its tokenizer, which is the run's or came with a folder, and how it
-/// generates.
+/// Adds the files of the model that a run began with. A tuned model is useful without them, so errors are only logged.
+void AddFilesOfOrigin(const Context& context, object::Connection& connection, const Manifest& manifest,
+                      std::map<std::string, std::string>& files) {
+  const Json* job = JsonFind(manifest.meta, "job");
+  if (job == nullptr || !job->is_string()) return;
+  const auto document = config::Document::Parse(job->get_ref<const std::string&>(), "the run's job file");
+  const std::string from = document ? document->Root()["model"]["from"].String().value_or("") : "";
+  if (from.empty()) return;
+  const auto add = [&]() -> Status {
+    const auto model =
+        MR_TRY(checkpoint::ModelSource::Open(connection, from, std::nullopt, context.log(), CallOf(context)));
+    return AddCarriedFiles(context, model, files);
+  };
+  if (const Status added = add(); !added) {
+    context.log().Warning("the model is exported without the licence and other files of its model.from",
+                          {{"error", added.error()}});
+  }
+}
+
+/// Returns the files beside a model's weights: its tokenizer, which is the run's or came with a folder, and those of
+/// kCarriedFiles.
 Result<std::map<std::string, std::string>> ModelFiles(const Context& context, object::Connection& connection,
                                                       const checkpoint::ModelSource& source, const std::string& url) {
   std::map<std::string, std::string> files;
@@ -79,7 +111,8 @@ Result<std::map<std::string, std::string>> ModelFiles(const Context& context, ob
   } else {
     context.log().Warning("the model is written without a tokenizer", {{"error", found.error()}});
   }
-  MR_TRY(AddGenerationConfig(context, source, files));
+  MR_TRY(AddCarriedFiles(context, source, files));
+  if (source.step()) AddFilesOfOrigin(context, connection, source.reader().manifest(), files);
   return files;
 }
 
@@ -139,8 +172,8 @@ Result<std::map<std::string, std::string>> MergedFiles(const Context& context, o
                                                        const std::string& base_url) {
   auto files = TokenizerFiles(context, connection, adapter.reader().manifest());
   if (files.empty()) files = MR_TRY(ModelFiles(context, connection, base, base_url));
-  if (adapter.step()) MR_TRY(AddGenerationConfig(context, adapter, files));
-  MR_TRY(AddGenerationConfig(context, base, files));
+  if (adapter.step()) MR_TRY(AddCarriedFiles(context, adapter, files));
+  MR_TRY(AddCarriedFiles(context, base, files));
   return files;
 }
 

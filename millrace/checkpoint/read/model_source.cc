@@ -89,4 +89,26 @@ Result<std::optional<std::string>> ModelSource::File(std::string_view name, std:
   return bytes;
 }
 
+Result<std::vector<std::string>> ModelSource::FilesIn(std::string_view subfolder, object::Call call) const {
+  constexpr std::size_t kMaxFiles = 1000;  // a guess: models have a few templates
+  std::vector<std::string> files;
+  if (!folder_.store) {
+    const std::string prefix = fmt::format("{}{}", kFilesGroup, subfolder);
+    for (const auto& [tensor, meta] : reader().manifest().tensors) {
+      if (tensor.starts_with(prefix)) files.push_back(tensor.substr(kFilesGroup.size()));
+    }
+    return files;
+  }
+  MR_TRY(object::ListAll(
+      *folder_.store, {.prefix = folder_.key + std::string(subfolder), .delimiter = "/"},
+      [&](const object::ListPage& page) {
+        for (const object::ObjectInfo& info : page.objects) files.push_back(info.key.substr(folder_.key.size()));
+        return files.size() <= kMaxFiles;
+      },
+      call));
+  if (files.size() > kMaxFiles)
+    return Fail(Code::kResourceExhausted, "{}/{} has more than {} files", name(), subfolder, kMaxFiles);
+  return files;
+}
+
 }  // namespace millrace::checkpoint

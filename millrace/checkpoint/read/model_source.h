@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "millrace/base/json.h"
 #include "millrace/base/log.h"
@@ -42,6 +43,9 @@ class ModelSource {
   /// Errors: kResourceExhausted if the file has more than `most` bytes.
   /// A GGUF file with a SentencePiece vocabulary has one file, "tokenizer.model".
   Result<std::optional<std::string>> File(std::string_view name, std::uint64_t most, object::Call call = {}) const;
+  /// Returns the names of the files directly in a subfolder of the model's folder ("additional_chat_templates/"), as
+  /// File() takes them. Blocks. Errors: those of the store.
+  Result<std::vector<std::string>> FilesIn(std::string_view subfolder, object::Call call = {}) const;
   /// Returns the adapter_config.json of an adapter (LoRA); nothing for a model. Blocks.
   Result<std::optional<Json>> AdapterConfig(object::Call call = {}) const;
 

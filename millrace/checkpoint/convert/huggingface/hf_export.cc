@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "millrace/checkpoint/convert/huggingface/hf_folder.h"
+#include "millrace/checkpoint/convert/huggingface/hf_model.h"
 #include "millrace/checkpoint/convert/tensors/group_view.h"
 #include "millrace/checkpoint/convert/tensors/import_source.h"
 #include "millrace/checkpoint/convert/tensors/meta_names.h"
@@ -174,7 +175,7 @@ class FolderExport {
       return Fail(Code::kInvalidArgument, "{} is quantized already", stream_.reader().name());
     }
     const std::string config = MR_TRY(ConfigText());
-    auto there = MR_TRY(FilesOf(target_.to, stream_.call()));
+    auto there = MR_TRY(FilesOfModel(target_.to, stream_.call()));
     std::vector<std::string> stale = StaleFiles(there);
     // The put of the index replaces the weights alone, not the files beside them. If these change too, remove the old
     // weights first: no model is better than the weights of one model with the tokenizer of another.

@@ -20,6 +20,10 @@ bool EndsWithAny(std::string_view name, std::span<const std::string_view> ends) 
 bool IsWeightsFile(std::string_view name) { return EndsWithAny(name, kWeights); }
 
 bool IsModelFile(std::string_view name) {
+  if (name.starts_with(kTemplateFolder)) {
+    name.remove_prefix(kTemplateFolder.size());
+    if (!name.ends_with(".jinja")) return false;
+  }
   return !name.empty() && name[0] != '.' && name.find('/') == name.npos && !IsWeightsFile(name);
 }
 

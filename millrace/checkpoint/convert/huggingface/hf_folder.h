@@ -28,7 +28,10 @@ inline constexpr WeightsNames kAdapterFiles{"adapter_model.safetensors", "", "ad
 
 /// Returns whether the name is that of a file of weights or of their index, of any framework.
 bool IsWeightsFile(std::string_view name);
-/// Returns whether an import keeps the file beside the weights: tokenizer, configuration, licence, template.
+/// The subfolder of transformers in which a tokenizer has chat templates beside the usual one.
+inline constexpr std::string_view kTemplateFolder = "additional_chat_templates/";
+/// Returns whether an import keeps the file beside the weights: tokenizer, configuration, licence, template. Files of
+/// subfolders are left out, but for the templates of kTemplateFolder.
 bool IsModelFile(std::string_view name);
 
 /// Maps a tensor's name in the folder to its name in the checkpoint. The checkpoint has the names of the model class

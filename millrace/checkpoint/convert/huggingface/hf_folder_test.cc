@@ -29,11 +29,14 @@ TEST(HfFolderTest, TiesAreThoseOfTheConfiguration) {
 }
 
 TEST(HfFolderTest, WhatComesWithAModel) {
-  for (const char* name : {"tokenizer.json", "tokenizer.model", "vocab.txt", "merges.txt", "generation_config.json",
-                           "chat_template.jinja", "LICENSE", "README.md"})
+  for (const char* name :
+       {"tokenizer.json", "tokenizer.model", "vocab.txt", "merges.txt", "generation_config.json", "chat_template.jinja",
+        "LICENSE", "README.md", "preprocessor_config.json", "additional_chat_templates/tool_use.jinja"})
     EXPECT_TRUE(IsModelFile(name)) << name;
   for (const char* name : {"", ".gitattributes", "..", "a/b", "model.safetensors", "pytorch_model.bin", "tf_model.h5",
-                           "model.safetensors.index.json", "optimizer.pt"})
+                           "model.safetensors.index.json", "optimizer.pt", "additional_chat_templates/",
+                           "additional_chat_templates/.jinja", "additional_chat_templates/a/b.jinja",
+                           "additional_chat_templates/model.safetensors", "other/a.jinja"})
     EXPECT_FALSE(IsModelFile(name)) << name;
 }
 

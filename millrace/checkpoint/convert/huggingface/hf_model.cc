@@ -58,6 +58,16 @@ void NormalizeModel(ImportSource& source) {
   if (!note.empty()) source.notes.push_back(std::move(note));
 }
 
+Result<std::map<std::string, object::ObjectInfo>> FilesOfModel(const object::Location& folder,
+                                                               const object::Call& call) {
+  auto files = MR_TRY(FilesOf(folder, call));
+  for (auto& [file, info] : MR_TRY(FilesOf({folder.store, folder.key + std::string(kTemplateFolder)}, call))) {
+    std::string name = std::string(kTemplateFolder) + file;
+    if (IsModelFile(name)) files.emplace(std::move(name), std::move(info));
+  }
+  return files;
+}
+
 void AddModelFile(ImportSource& source, const std::string& file, const std::string& name) {
   const object::ObjectInfo& info = source.files.at(file);
   if (!IsModelFile(name) || info.size > kMaxExtra) return;

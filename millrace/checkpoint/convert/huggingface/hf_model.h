@@ -2,6 +2,7 @@
 // Sources of other formats use it too if they hold such a model.
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "millrace/base/json.h"
@@ -16,6 +17,11 @@ namespace millrace::checkpoint {
 /// tensors and the second names of tied ones, and counts the former and the latter in source.left_out. Notes members of
 /// the configuration that are not known. Does nothing without a model's configuration in source.meta.
 void NormalizeModel(ImportSource& source);
+
+/// Returns the files in a model's folder and the chat templates in its subfolder, by name below the folder. Blocks.
+/// Errors: those of FilesOf().
+Result<std::map<std::string, object::ObjectInfo>> FilesOfModel(const object::Location& folder,
+                                                               const object::Call& call);
 
 /// Adds the file source.files[`file`] as the tensor kFilesGroup + `name`, if an import keeps files of that name and
 /// size.

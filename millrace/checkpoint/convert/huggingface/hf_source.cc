@@ -1,5 +1,7 @@
 #include "millrace/checkpoint/convert/huggingface/hf_source.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <set>
 
@@ -31,13 +33,15 @@ class FolderSource {
   }
 
   Result<ImportSource> Read() {
-    source_.files = MR_TRY(FilesOf(source_.folder, call_));
+    source_.files = MR_TRY(FilesOfModel(source_.folder, call_));
     MR_TRY(ReadConfig());
-    for (const std::string& file : MR_TRY(FindWeights()))
+    const std::set<std::string> weights = MR_TRY(FindWeights());
+    for (const std::string& file : weights)
       MR_TRY(file.ends_with(".safetensors") ? AddSafetensors(file) : AddPickle(file));
     MR_TRY(CheckWanted());
     if (source_.format == ForeignFormat::kHuggingFace) NormalizeModel(source_);
     AddExtraFiles();
+    NoteOtherFiles(weights);
     return std::move(source_);
   }
 
@@ -153,6 +157,19 @@ class FolderSource {
 
   void AddExtraFiles() {
     for (const auto& [file, info] : source_.files) AddModelFile(source_, file, file);
+  }
+
+  /// Names the files that are not imported, but for hidden ones: other weights, and what is too large.
+  void NoteOtherFiles(const std::set<std::string>& weights) {
+    std::vector<std::string> others;
+    for (const auto& [file, info] : source_.files) {
+      const bool is_index = file == names_.index || file == names_.pickle_index;
+      const bool is_used = weights.contains(file) || (is_index && !wanted_.empty());
+      if (is_used || file.starts_with('.') || source_.tensors.contains(std::string(kFilesGroup) + file)) continue;
+      others.push_back(file);
+    }
+    if (others.empty()) return;
+    source_.notes.push_back(fmt::format("files that are not imported: {}", fmt::join(others, ", ")));
   }
 
   const WeightsNames names_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "millrace/checkpoint/convert/huggingface/hf_folder.h"
+#include "millrace/checkpoint/convert/tensors/import_source.h"
 #include "millrace/checkpoint/read/gguf_reader.h"
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/object/blocking.h"
@@ -89,6 +91,12 @@ Status TakeSiblings(const object::Location& tokenizer, std::map<std::string, std
     files[std::string(file)] = std::move(content->bytes);
     has_config = has_config || file == kConfig;
   }
+  for (const auto& [file, info] : MR_TRY(FilesOf({tokenizer.store, folder + std::string(kTemplateFolder)}, call))) {
+    std::string path = std::string(kTemplateFolder) + file;
+    if (!IsModelFile(path)) continue;
+    auto content = MR_TRY(object::GetAll(*tokenizer.store, info.key, kMaxFile, call));
+    if (content) files[std::move(path)] = std::move(content->bytes);
+  }
   return has_config ? Status() : TakeRoles(files);
 }
 
@@ -139,6 +147,10 @@ Result<std::map<std::string, std::string>> TokenizerFilesAt(object::Connection& 
   std::map<std::string, std::string> files;
   for (const std::string_view name : kNames) {
     auto content = MR_TRY(model.File(name, kMaxFile, call));
+    if (content) files.emplace(name, *std::move(content));
+  }
+  for (const std::string& name : MR_TRY(model.FilesIn(kTemplateFolder, call))) {
+    auto content = IsModelFile(name) ? MR_TRY(model.File(name, kMaxFile, call)) : std::nullopt;
     if (content) files.emplace(name, *std::move(content));
   }
   for (const std::string_view name : {kFast, kSentencePiece}) {
