@@ -87,7 +87,8 @@ struct PutOptions {
   Attributes attributes;                        ///< empty ones: ConnectOptions::new_objects
   /// The name of an object whose tags another one gets.
   struct TaggedObject {
-    std::string bucket, key;  ///< bucket: empty for the store's own
+    std::string bucket;  ///< empty: the store's own
+    std::string key;     ///< in that bucket
   };
   std::optional<TaggedObject> tags_of;  ///< for CreateMultipart
   /// For CreateMultipart: the caller will not use CopyPart. Some stores keep a checksum of the whole object only then.
@@ -126,8 +127,8 @@ struct UploadInfo {
 
 /// The name of one version of an object, or of a delete marker.
 struct VersionName {
-  std::string key;
-  std::string id;  ///< VersionInfo::id
+  std::string key;  ///< of the object
+  std::string id;   ///< VersionInfo::id; empty: the current version
   auto operator<=>(const VersionName&) const = default;
 };
 

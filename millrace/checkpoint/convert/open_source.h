@@ -16,10 +16,10 @@ namespace millrace::checkpoint {
 Result<ForeignFormat> DetectForeignFormat(object::Connection& connection, std::string_view url, object::Call call = {});
 
 /// Opens the folder or file at `url`. Reads headers, indexes and small entries, but no bytes of tensors. Runs nothing
-/// of a pickle. kHuggingFace and kPeft do not use `options`. A model's tensors get names in kModelGroup and an adapter's
-/// in kAdapterGroup. All other tensors are named by their paths in the state: those of kTorch and kDcp without a
-/// configuration. Blocks. Errors: kNotFound if the files of `format` are missing; kCorrupt if they are damaged;
-/// kUnsupported if they hold something that checkpoints cannot store; those of TakeModel().
+/// of a pickle. kHuggingFace and kPeft do not use `options`. A model's tensors get names in kModelGroup and an
+/// adapter's in kAdapterGroup. All other tensors are named by their paths in the state: those of kTorch and kDcp
+/// without a configuration. Blocks. Errors: kNotFound if the files of `format` are missing; kCorrupt if they are
+/// damaged; kUnsupported if they hold something that checkpoints cannot store; those of TakeModel().
 Result<ImportSource> OpenSource(object::Connection& connection, std::string_view url, ForeignFormat format,
                                 object::Call call = {}, const SourceOptions& options = {});
 

@@ -339,8 +339,9 @@ void HubStore::KeepRedirect(const std::string& key, std::string url) {
 }
 
 Error HubStore::WriteRefusal(const std::string& key) const {
-  return Error(Code::kReadOnly,
-               fmt::format("{}: the hub is only read from; write to a bucket (s3://bucket/…) or to a folder", NameOf(key)));
+  return Error(
+      Code::kReadOnly,
+      fmt::format("{}: the hub is only read from; write to a bucket (s3://bucket/…) or to a folder", NameOf(key)));
 }
 
 Result<std::string> HubStore::Presign(std::string_view, std::string_view, Duration) {
