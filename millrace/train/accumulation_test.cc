@@ -89,7 +89,7 @@ class AccumulationTest : public TrainTest, public testing::WithParamInterface<Le
     };
     for (int i = 0; i < 120; ++i) {
       texts += DumpJson({{"text", i % 3 == 0 ? "watermills" : words(1 + random.Below(30))}}) + "\n";
-      // Some prompts leave no room for an answer.
+      // Some prompts leave no room for an answer. These records are left out.
       const Json record = {{"prompt", words(i % 4 == 0 ? 40 : 2)}, {"response", words(1 + random.Below(6))}};
       answers += DumpJson(record) + "\n";
       classes += fmt::format("{}\t{}\n", words(1 + random.Below(12)), i % 2);
@@ -209,7 +209,7 @@ TEST_P(AccumulationTest, RandomPartsOfABatchHaveTheGradientsOfTheWhole) {
   const bool varies = GetParam().objective == data::Objective::kMlm || GetParam().mode != data::SequenceMode::kPack ||
                       GetParam().boundaries;
   EXPECT_EQ(labels_of_rows.size() > 1, varies) << "rows differ in their numbers of labels";
-  if (GetParam().some_rows_lack_labels) EXPECT_TRUE(labels_of_rows.contains(0));
+  EXPECT_EQ(labels_of_rows.contains(0), GetParam().some_rows_lack_labels);
 }
 
 TEST_P(AccumulationTest, MicroBatchesOfARunLearnWhatTheWholeBatchLearns) {
@@ -238,25 +238,22 @@ TEST_P(AccumulationTest, MicroBatchesOfARunLearnWhatTheWholeBatchLearns) {
 
 using enum data::Objective;
 using enum data::SequenceMode;
-INSTANTIATE_TEST_SUITE_P(Learnings, AccumulationTest,
-                         testing::Values(Learning{.name = "packed"}, Learning{.name = "boundaries", .boundaries = true},
-                                         Learning{.name = "padded", .mode = kPad},
-                                         Learning{.name = "answers", .mode = kSft, .some_rows_lack_labels = true},
-                                         Learning{.name = "answers_smoothed",
-                                                  .mode = kSft,
-                                                  .loss = {.label_smoothing = 0.1, .z_loss = 1e-2},
-                                                  .some_rows_lack_labels = true},
-                                         Learning{
-                                             .name = "smoothed", .boundaries = true, .loss = {.label_smoothing = 0.2}},
-                                         Learning{.name = "z_loss", .loss = {.z_loss = 1e-2}},
-                                         Learning{.name = "masked", .objective = kMlm, .some_rows_lack_labels = true},
-                                         Learning{.name = "pairs",
-                                                  .objective = kMlm,
-                                                  .next_sentence = true,
-                                                  .loss = {.label_smoothing = 0.1, .z_loss = 1e-2},
-                                                  .some_rows_lack_labels = true},
-                                         Learning{.name = "classes", .objective = kClassification}),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Learnings, AccumulationTest,
+    testing::Values(Learning{.name = "packed"}, Learning{.name = "boundaries", .boundaries = true},
+                    Learning{.name = "padded", .mode = kPad}, Learning{.name = "answers", .mode = kSft},
+                    Learning{
+                        .name = "answers_smoothed", .mode = kSft, .loss = {.label_smoothing = 0.1, .z_loss = 1e-2}},
+                    Learning{.name = "smoothed", .boundaries = true, .loss = {.label_smoothing = 0.2}},
+                    Learning{.name = "z_loss", .loss = {.z_loss = 1e-2}},
+                    Learning{.name = "masked", .objective = kMlm, .some_rows_lack_labels = true},
+                    Learning{.name = "pairs",
+                             .objective = kMlm,
+                             .next_sentence = true,
+                             .loss = {.label_smoothing = 0.1, .z_loss = 1e-2},
+                             .some_rows_lack_labels = true},
+                    Learning{.name = "classes", .objective = kClassification}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace millrace::train
