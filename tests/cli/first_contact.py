@@ -134,8 +134,9 @@ def hangup(machine):
             copy.send_signal(number)
         message = copy.communicate()[1]
         assert copy.returncode == INTERRUPTED and "interrupted" in message, (signals, copy.returncode, message)
+        machine.run("cp", "large", "s3://corpus/large")
         left = machine.run("uploads", "ls", "s3://corpus/").stdout
-        assert not left, (signals, left)
+        assert not left, f"{signals}: the same command goes on with the upload: {left}"
 
 
 def records(machine):
