@@ -78,7 +78,7 @@ TEST_F(HubConfigSources, SplitsOfOneConfiguration) {
       << "train, if nothing is said";
   EXPECT_THAT(Resolve("/#test"),
               ElementsAre(HasSubstr("looking for data at s3://bucket/d/#test: unknown split \"test\"; "
-                                    "the configuration \"default\" has train, held-out, odd, "
+                                    "choose one of the configuration \"default\": train, held-out, odd, "
                                     "gone")));
 }
 
@@ -96,7 +96,7 @@ TEST_F(HubConfigSources, SeveralConfigurations) {
   EXPECT_THAT(Resolve("/#train"), ElementsAre(HasSubstr("say which, as URL#en:train")));
   EXPECT_THAT(Resolve("/#it:train"),
               ElementsAre(HasSubstr("no configuration \"it\"; choose one of the README's: en, de, fr")));
-  EXPECT_THAT(Resolve("/#fr:test"), ElementsAre(HasSubstr("has train (configurations are en, de, fr)")));
+  EXPECT_THAT(Resolve("/#fr:test"), ElementsAre(HasSubstr("train (configurations are en, de, fr)")));
   PutReadme(configs + "  default: true\n");
   EXPECT_THAT(Resolve("/"), ElementsAre("fr.jsonl"));
   PutReadme(configs +
