@@ -100,10 +100,9 @@ Result<int> Remove(const Context& context, object::Connection& connection, const
     const ObjectPlace& place = selection.place;
     if (flags.versions != Versions::kCurrent || !flags.version_id.empty()) {
       planned = AddVersionDeletions(run, selection, flags);
-      const bool unlisted = !planned && (planned.error().code() == Code::kUnsupported ||
-                                         planned.error().code() == Code::kPermissionDenied);
       if (planned) continue;
-      if (!unlisted || flags.versions != Versions::kAllThatAreListed) break;
+      // Servers that keep no versions answer in many ways. What else is wrong shows again when objects are listed.
+      if (flags.versions != Versions::kAllThatAreListed || planned.error().code() == Code::kCancelled) break;
     }
     if (flags.select.from_stdin && selection.single && !place.local()) {
       // A long list: deletes a thousand keys per request, without a look-up of each.
