@@ -209,7 +209,8 @@ TEST_P(AccumulationTest, RandomPartsOfABatchHaveTheGradientsOfTheWhole) {
   const bool varies = GetParam().objective == data::Objective::kMlm || GetParam().mode != data::SequenceMode::kPack ||
                       GetParam().boundaries;
   EXPECT_EQ(labels_of_rows.size() > 1, varies) << "rows differ in their numbers of labels";
-  EXPECT_EQ(labels_of_rows.contains(0), GetParam().some_rows_lack_labels);
+  if (GetParam().some_rows_lack_labels) EXPECT_TRUE(labels_of_rows.contains(0));
+  if (GetParam().mode == data::SequenceMode::kSft) EXPECT_FALSE(labels_of_rows.contains(0));
 }
 
 TEST_P(AccumulationTest, MicroBatchesOfARunLearnWhatTheWholeBatchLearns) {
