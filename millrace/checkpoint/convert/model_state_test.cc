@@ -136,7 +136,7 @@ TEST_F(ModelStateTest, MetasLlamaGetsHuggingFacesNamesAndRows) {
       for (const auto& [meta, ours, heads] : {std::tuple("wq", "q_proj", kHeads), {"wk", "k_proj", kKeyHeads}}) {
         const auto& from = values_[fmt::format("layers.1.attention.{}.weight", meta)];
         const auto to = Values(**model, fmt::format("model/model.layers.1.self_attn.{}.weight", ours));
-        for (std::uint64_t row = 0; row < heads * kHeadRows; ++row) {
+        for (std::uint64_t row = 0; row < static_cast<std::uint64_t>(heads * kHeadRows); ++row) {
           for (std::uint64_t column = 0; column < kHidden; ++column)
             ASSERT_EQ(to[row * kHidden + column], from[MetaRow(row) * kHidden + column]) << ours << " row " << row;
         }
