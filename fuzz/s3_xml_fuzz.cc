@@ -12,11 +12,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::string_view body(reinterpret_cast<const char*>(data), size);
   if (auto page = s3::ParseListPage(body)) {
     // Whatever was read can be written, unless XML has no way to.
-    std::vector<std::string> keys;
+    std::vector<millrace::object::VersionName> names;
     for (const auto& object : page->objects) {
-      if (millrace::xml::Fits(object.key)) keys.push_back(object.key);
+      if (millrace::xml::Fits(object.key)) names.push_back({.key = object.key, .id = ""});
     }
-    if (s3::DeleteDocument(keys).empty()) std::abort();
+    if (s3::DeleteDocument(names).empty()) std::abort();
   }
   (void)s3::ParseErrorDocument(body);
   (void)s3::IsErrorDocument(body);
