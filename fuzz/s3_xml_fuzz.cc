@@ -18,6 +18,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
     if (s3::DeleteDocument(names).empty()) std::abort();
   }
+  (void)s3::ParseVersionsPage(body);
+  (void)s3::ParseTags(body);
   (void)s3::ParseErrorDocument(body);
   (void)s3::IsErrorDocument(body);
   (void)s3::ParseUploadId(body);
