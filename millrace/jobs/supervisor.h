@@ -84,7 +84,7 @@ class Supervisor {
   int suspected_ = 0;             ///< the attempt whose suspect was dealt with
   std::string regroup_reason_;
   JobStatus status_;
-  RunningTime running_time_;            ///< the policy's clock: a freeze of this process is no hang of its ranks
+  RunningTime running_time_;            ///< the policy's clock: leaves out freezes of this process
   std::optional<TimePoint> failed_at_;  ///< the last failure's time, until the running attempt makes its first step
   std::string waits_for_;               ///< why the last start failed that is tried again
   int noted_failure_ = 0;               ///< the attempt whose failure was reported

@@ -65,7 +65,7 @@ class OddModel : public ObjectFixture {
     store_ = bucket->store;
   }
 
-  /// What is really there, seen without faults.
+  /// Returns what the store holds, read without faults.
   Contents Observe() {
     EXPECT_TRUE(server_->SetFaults(""));
     Contents contents;

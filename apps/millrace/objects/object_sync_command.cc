@@ -224,7 +224,7 @@ void SyncSides::Take(transfer::SyncAction action) {
   if (is_folder) folders.Add(action.item.name);
   if (!is_own && !deletes) return;
   if (deletes) {
-    // Behind a link is no part of the tree: only the link itself is kept or deleted.
+    // Names behind a link do not belong to the tree: only the link itself is kept or deleted.
     const bool is_extra = !there.IsBehindLink(action.item.name) &&
                           !IsFolderOf(source.selection.place, action.item.name) && !unread.Protect(action.item.name);
     if (is_extra) extra.Add(action.item.name, is_own);

@@ -76,7 +76,7 @@ class Api {
 
   void Handle(http::ServerRequest& request, http::ServerResponse& response);
   /// From now on /health and /ping answer 503, so that load balancers choose other servers, and so do new requests.
-  /// Those under way are answered. Blocks until they are, or until `deadline`.
+  /// Requests under way are answered. Blocks until then, or until `deadline`.
   void Drain(TimePoint deadline) MR_EXCLUDES(drain_mutex_);
 
  private:
