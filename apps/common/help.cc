@@ -159,15 +159,30 @@ std::string Usage(const CLI::App& app, const std::string& name, std::size_t colu
   return fmt::format("\n{}{}\n", kLabel, WrapText(usage, kLabel.size(), columns));
 }
 
+/// Wraps a line of a table: a term, two blanks or more, and what it means.
+std::string Entry(std::string_view line, std::size_t columns) {
+  const std::size_t begin = line.find_first_not_of(' '), gap = line.rfind("  ");
+  if (gap == line.npos || gap < begin) return std::string(begin, ' ') + WrapText(line, begin, columns) + "\n";
+  const std::string_view term = line.substr(begin, line.find_last_not_of(' ', gap) + 1 - begin);
+  return Item(std::string(term), std::string(line.substr(gap + 2)), columns, gap + 2);
+}
+
 /// Wraps the examples, which are indented, as commands, and the rest as text.
 std::string Footer(const CLI::App& app, std::size_t columns) {
   const std::string footer = app.get_footer();
   if (footer.empty()) return "";
   std::string text = "\n";
+  bool is_command = true;
   for (std::string_view line : Split(footer, '\n')) {
     if (line.empty()) continue;
-    text += line.starts_with(' ') ? WrapExample(line, columns) : WrapText(line, 0, columns);
-    text += '\n';
+    const bool is_indented = line.starts_with(' ');
+    if (!is_indented) is_command = line == "Examples:";
+    if (line.ends_with(':') && !is_indented && text != "\n") text += '\n';
+    if (is_indented && !is_command) {
+      text += Entry(line, columns);
+    } else {
+      text += (is_indented ? WrapExample(line, columns) : WrapText(line, 0, columns)) + "\n";
+    }
   }
   return text;
 }

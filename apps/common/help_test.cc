@@ -74,7 +74,9 @@ TEST_F(HelpText, FitsTheTerminal) {
   app_.add_option("--max-wait", text_, "Longest wait of a request for its turn, such as 30s; then it gets status 429");
   app_.add_subcommand("go", "Begin to do something with all of the places that were named before")
       ->group("Commands for places");
-  app_.footer("Examples:\n  millrace go --max-wait 30s s3://bucket/a-folder s3://bucket/another   # with a comment");
+  app_.footer(
+      "Examples:\n  millrace go --max-wait 30s s3://bucket/a-folder s3://bucket/another   # with a comment\n"
+      "Effects:\n  slow, late, never        wait as long as it takes somebody else to do it, and a second longer");
   for (const char* columns : {"40", "60", "80", "200"}) {
     ::setenv("COLUMNS", columns, 1);
     const std::string help = app_.help();
@@ -82,6 +84,7 @@ TEST_F(HelpText, FitsTheTerminal) {
       EXPECT_LE(line.size(), static_cast<std::size_t>(std::min(std::atoi(columns), 100))) << line;
     }
     EXPECT_THAT(help, HasSubstr("Commands for places:\n"));
+    EXPECT_THAT(help.substr(help.find("Effects:")), Not(HasSubstr("\\"))) << "no command of a shell";
   }
 }
 
