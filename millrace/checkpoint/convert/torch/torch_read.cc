@@ -78,10 +78,10 @@ constexpr std::string_view kGlobals[] = {
 };
 
 /// Returns the dict of the attributes of a namespace, such as the arguments of a script; else the value itself.
-const Value& WithoutNamespace(const Pickle& pickle, const Value& value) {
+const Value* WithoutNamespace(const Pickle& pickle, const Value* value) {
   static const Value no_attributes{.kind = ValueKind::kDict};
-  if (!pickle.IsCall(value, "argparse.Namespace") && !pickle.IsCall(value, "types.SimpleNamespace")) return value;
-  return value.state == Pickle::kNone ? no_attributes : pickle[value.state];
+  if (!pickle.IsCall(*value, "argparse.Namespace") && !pickle.IsCall(*value, "types.SimpleNamespace")) return value;
+  return value->state == Pickle::kNone ? &no_attributes : &pickle[value->state];
 }
 
 Result<std::vector<std::int64_t>> Sizes(const Pickle& pickle, const Value& tuple) {
@@ -170,7 +170,7 @@ class ValueReader {
   explicit ValueReader(const Pickle& pickle) : pickle_(pickle) {}
 
   Result<Json> Read(const Value& object, int depth = 0) {
-    const Value& value = WithoutNamespace(pickle_, object);
+    const Value& value = *WithoutNamespace(pickle_, &object);
     MR_TRY(budget_.Spend(depth, value.text.size()));
     switch (value.kind) {
       case ValueKind::kNone:
@@ -335,7 +335,7 @@ class StateReader {
   static std::size_t FirstItem(const Value& dict) { return dict.kind == ValueKind::kCall ? 2 : 0; }
 
   Result<bool> HoldsTensors(const Value& object, int depth) {
-    const Value& value = WithoutNamespace(pickle_, object);
+    const Value& value = *WithoutNamespace(pickle_, &object);
     MR_TRY(budget_.Spend(depth, 0));
     if (MR_TRY(TensorOf(pickle_, value))) return true;
     if (value.kind != ValueKind::kList && value.kind != ValueKind::kTuple && !IsDict(value)) return false;
@@ -345,7 +345,7 @@ class StateReader {
   }
 
   Status Walk(const Value& object, const std::string& path, int depth) {
-    const Value& value = WithoutNamespace(pickle_, object);
+    const Value& value = *WithoutNamespace(pickle_, &object);
     MR_TRY(budget_.Spend(depth, path.size()));
     if (auto tensor = MR_TRY(TensorOf(pickle_, value))) {
       if (!state_.tensors.emplace(path, *std::move(tensor)).second)
