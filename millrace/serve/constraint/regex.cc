@@ -175,8 +175,8 @@ class RegexParser {
   /// Skips "P<name>" or "<name>".
   bool SkipName() {
     std::size_t at = at_ + (Is('P') ? 1 : 0);
-    if (at >= pattern_.size() || pattern_[at++] != '<') return false;
-    const std::size_t begin = at;
+    if (at >= pattern_.size() || pattern_[at] != '<') return false;
+    const std::size_t begin = ++at;
     const auto in_name = [](char c) {
       return c == '_' || (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
     };

@@ -380,7 +380,7 @@ Result<std::string> Print(const Value& value) {
 }
 
 Result<std::string> Escaped(const Value& value) {
-  const std::string text = MR_TRY(Print(value));
+  std::string text = MR_TRY(Print(value));
   if (value.markup()) return text;
   std::string escaped;
   for (const char c : text) {
