@@ -107,7 +107,7 @@ Result<ForeignFormat> DetectForeignFormat(object::Connection& connection, std::s
   }
   if (files.empty()) return Fail(Code::kNotFound, "there is nothing at {}", url);
   return Fail(Code::kNotFound,
-              "{} cannot be imported: it is no file of torch.save or llama.cpp (*.gguf), and no folder with one of\n"
+              "{} cannot be imported: give a file of torch.save or llama.cpp (*.gguf), or a folder with one of\n"
               "*.safetensors, pytorch_model.bin, adapter_config.json, .metadata (torch), "
               "latest_checkpointed_iteration.txt (Megatron), latest (DeepSpeed)",
               NameOf(folder));
