@@ -97,19 +97,17 @@ class BlockedCopies {
   bool empty() const { return items_.empty(); }
   /// Removes the folders in the place of files that the deletions have emptied, and returns the copies.
   std::vector<transfer::Item> Release() {
-    for (const transfer::Item& item : items_) RemoveEmptyFolders(root_ + item.name);
+    for (const transfer::Item& item : items_) {
+      const fs::path folder = root_ + item.name;
+      std::error_code error;
+      if (!fs::is_directory(fs::symlink_status(folder, error))) continue;
+      RemoveEmptyFolders(folder, [](const std::string&) { return false; });
+      ::rmdir(folder.c_str());  // fails if something is left in it, and so does the copy then
+    }
     return std::move(items_);
   }
 
  private:
-  /// Removes the folder and those below it, as far as they are empty. Follows no symbolic link.
-  static void RemoveEmptyFolders(const fs::path& folder) {
-    std::error_code error;
-    if (!fs::is_directory(fs::symlink_status(folder, error))) return;
-    for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) RemoveEmptyFolders(entry.path());
-    ::rmdir(folder.c_str());
-  }
-
   const std::string root_;
   std::vector<transfer::Item> items_;
 };
