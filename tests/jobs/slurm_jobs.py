@@ -248,7 +248,7 @@ def test_a_waiting_job_is_cancelled(jobs, _):
                            stderr=subprocess.PIPE, text=True)
     assert again.returncode != 0 and "queued already" in again.stderr, again.stderr
     jobs.run("job", "stop", "waits")
-    assert jobs.status("waits")["state"] == "lost"
+    assert jobs.status("waits")["state"] == "interrupted"
     jobs.cluster.run("scancel", "--name=blocker")
 
 
