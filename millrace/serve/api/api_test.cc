@@ -388,7 +388,7 @@ TEST_F(ApiTest, TextsHaveTheFormThatARequestWants) {
       "json_schema": {"name": "n", "schema": {"type": "object", "properties": {"a": {"type": "boolean"}},
       "required": ["a"]}}})"),
             R"({"a":false})");
-  EXPECT_EQ(Post(R"({"prompt": "a", "guided_json": {"type": "integer", "minimum": 3}})", 400)["error"]["code"],
+  EXPECT_EQ(Post(R"({"prompt": "a", "guided_json": {"type": "integer", "not": {"const": 3}}})", 400)["error"]["code"],
             "unsupported_form");
   EXPECT_EQ(Post(R"({"prompt": "a", "guided_regex": "("})", 400)["error"]["code"], "unsupported_form");
 }

@@ -23,7 +23,7 @@ Result<Grammar> GrammarOf(const TextForm& form) {
   grammar.NewRule();
   const Grammar::NodeId end = grammar.End();
   if (form.kind == TextForm::Kind::kRegex) {
-    grammar.SetRule(0, MR_TRY(AddRegex(form.regex, /*in_json_string=*/false, grammar, end)));
+    grammar.SetRule(0, MR_TRY(AddRegex(form.regex, RegexUse::kText, grammar, end)));
   } else {
     std::vector<Grammar::NodeId> choices;
     for (const std::string& choice : form.choices) choices.push_back(grammar.Text(choice, end));

@@ -8,6 +8,7 @@
 
 #include "millrace/base/hash/random.h"
 #include "millrace/serve/constraint/json_schema.h"
+#include "millrace/serve/constraint/number_range.h"
 #include "millrace/serve/constraint/regex.h"
 #include "millrace/tokenizer/unicode/utf8.h"
 
@@ -19,7 +20,7 @@ using testing::HasSubstr;
 Grammar OfRegex(std::string_view pattern) {
   Grammar grammar;
   grammar.NewRule();
-  grammar.SetRule(0, AddRegex(pattern, false, grammar, grammar.End()).value());
+  grammar.SetRule(0, AddRegex(pattern, RegexUse::kText, grammar, grammar.End()).value());
   return grammar;
 }
 
@@ -131,7 +132,7 @@ TEST(Regex, RefusesWithThePlace) {
   for (const auto& [pattern, says] : wrong) {
     Grammar grammar;
     grammar.NewRule();
-    const auto added = AddRegex(pattern, false, grammar, grammar.End());
+    const auto added = AddRegex(pattern, RegexUse::kText, grammar, grammar.End());
     ASSERT_FALSE(added) << pattern;
     EXPECT_THAT(added.error().message(), HasSubstr(says)) << pattern;
   }
@@ -181,19 +182,222 @@ TEST(JsonSchema, FollowsReferencesThatReferToThemselves) {
   EXPECT_FALSE(FitsSchema(list, R"({"value":1,"next":{"value":2}})"));
 }
 
+/// Numbers of random ranges are those that arithmetic allows.
+TEST(NumberRange, TakesTheNumbersBetweenItsBounds) {
+  Random random(12);
+  const auto number = [&](std::int64_t spread, int decimals) {
+    const std::int64_t value =
+        static_cast<std::int64_t>(random.Below(2 * static_cast<std::uint64_t>(spread) + 1)) - spread;
+    std::string digits = std::to_string(std::abs(value));
+    if (decimals > 0) {
+      digits.insert(0, static_cast<std::size_t>(std::max<std::int64_t>(0, decimals + 1 - std::ssize(digits))), '0');
+      digits.insert(digits.size() - static_cast<std::size_t>(decimals), ".");
+    }
+    return std::pair((value < 0 ? "-" : "") + digits, value * (decimals == 0 ? 100 : decimals == 1 ? 10 : 1));
+  };
+  int taken = 0, left = 0;
+  for (int round = 0; round < 600; ++round) {
+    const std::int64_t spread = std::int64_t{1} << random.Below(14);
+    NumberRange range{.integers = random.Below(2) == 0};
+    std::optional<std::int64_t> least, most;  // in hundredths, as all values here
+    if (random.Below(4) != 0) {
+      const auto [text, value] = number(spread, static_cast<int>(random.Below(3)));
+      range.least = ParseDecimal(text).value();
+      least = value;
+      range.above_least = random.Below(2) == 0;
+    }
+    if (random.Below(4) != 0) {
+      const auto [text, value] = number(spread, static_cast<int>(random.Below(3)));
+      range.most = ParseDecimal(text).value();
+      most = value;
+      range.below_most = random.Below(2) == 0;
+    }
+    std::int64_t multiple = 0;
+    if (random.Below(3) == 0) {
+      const std::vector<std::pair<const char*, std::int64_t>> multiples = {
+          {"3", 300}, {"5", 500}, {"0.5", 50}, {"0.25", 25}, {"0.1", 10}, {"1", 100}, {"100", 10000}, {"1.5", 150}};
+      const auto& [text, value] = multiples[random.Below(multiples.size())];
+      range.multiple_of = ParseDecimal(text).value();
+      multiple = value;
+    }
+    Grammar grammar;
+    grammar.NewRule();
+    const auto start = AddNumberRange(range, grammar, grammar.End());
+    if (!start) {
+      EXPECT_THAT(start.error().message(), HasSubstr("no number fits"));
+      EXPECT_TRUE(least && most && (*least > *most || *most - *least < 10'000));
+      continue;
+    }
+    grammar.SetRule(0, *start);
+    GrammarMachine machine(std::move(grammar));
+    for (int i = 0; i < 60; ++i) {
+      const int decimals = static_cast<int>(random.Below(3));
+      auto [text, value] = number(spread * 2, decimals);
+      if (i == 0 && least) value = *least, text = fmt::format("{:.2f}", static_cast<double>(value) / 100);
+      // A number has as many digits behind the point as its multiple, at most.
+      const int most_decimals = range.integers        ? 0
+                                : multiple == 0       ? 18
+                                : multiple % 100 == 0 ? 0
+                                : multiple % 10 == 0  ? 1
+                                                      : 2;
+      const std::size_t point = text.find('.');
+      const bool fits = (point == text.npos || static_cast<int>(text.size() - point) - 1 <= most_decimals) &&
+                        (!least || (range.above_least ? value > *least : value >= *least)) &&
+                        (!most || (range.below_most ? value < *most : value <= *most)) &&
+                        (multiple == 0 || value % multiple == 0) && !text.starts_with("-0.00") && text != "-0.0";
+      ASSERT_EQ(Fits(machine, text), fits) << text << " in round " << round;
+      (fits ? taken : left) += 1;
+    }
+    EXPECT_FALSE(Fits(machine, "-0"));
+    EXPECT_FALSE(Fits(machine, "00"));
+  }
+  EXPECT_GT(taken, 2000);
+  EXPECT_GT(left, 2000);
+}
+
+TEST(NumberRange, ReadsDecimals) {
+  const std::vector<std::tuple<const char*, bool, const char*, const char*>> numbers = {
+      {"0", false, "0", ""},      {"-0.0", false, "0", ""},       {"12.50", false, "12", "5"},
+      {"1e3", false, "1000", ""}, {"-1.5e-3", true, "0", "0015"}, {"1.25E+1", false, "12", "5"},
+      {"0.1", false, "0", "1"}};
+  for (const auto& [text, negative, whole, fraction] : numbers) {
+    const Decimal decimal = ParseDecimal(text).value();
+    EXPECT_EQ(std::tuple(decimal.negative, decimal.whole, decimal.fraction),
+              std::tuple(negative, std::string(whole), std::string(fraction)))
+        << text;
+  }
+  EXPECT_FALSE(ParseDecimal("1e999999999"));
+  EXPECT_FALSE(ParseDecimal("1e-999999999"));
+}
+
+TEST(JsonSchema, TakesNumbersBetweenBounds) {
+  EXPECT_TRUE(FitsSchema(R"({"type": "integer", "minimum": 3})", "3"));
+  EXPECT_FALSE(FitsSchema(R"({"type": "integer", "minimum": 3})", "2"));
+  EXPECT_FALSE(FitsSchema(R"({"type": "integer", "minimum": 3, "exclusiveMinimum": 3})", "3"));
+  EXPECT_FALSE(FitsSchema(R"({"type": "integer", "minimum": 3, "exclusiveMinimum": true})", "3")) << "draft 4";
+  EXPECT_TRUE(FitsSchema(R"({"type": "number", "minimum": 0, "maximum": 1})", "0.25"));
+  EXPECT_FALSE(FitsSchema(R"({"type": "number", "minimum": 0, "maximum": 1})", "1.01"));
+  EXPECT_TRUE(FitsSchema(R"({"type": ["integer", "null"], "multipleOf": 3})", "-27"));
+  EXPECT_FALSE(FitsSchema(R"({"type": ["integer", "null"], "multipleOf": 3})", "28"));
+  EXPECT_TRUE(FitsSchema(R"({"type": "integer", "format": "int32"})", "-2147483648"));
+  EXPECT_FALSE(FitsSchema(R"({"type": "integer", "format": "int32"})", "2147483648"));
+}
+
+TEST(JsonSchema, TakesFormatsOfStrings) {
+  const std::vector<std::tuple<const char*, std::vector<const char*>, std::vector<const char*>>> formats = {
+      {"date",
+       {"2024-02-29", "2000-02-29", "1999-12-31"},
+       {"2023-02-29", "1900-02-29", "2024-04-31", "0000-01-01", "24-1-1"}},
+      {"time", {"23:59:59Z", "00:00:00.123+05:30"}, {"24:00:00Z", "12:00:00", "12:60:00Z"}},
+      {"date-time", {"2026-12-01T10:00:00Z"}, {"2026-12-01 10:00:00Z", "2026-12-01"}},
+      {"duration", {"P1Y2M3D", "PT1H30M", "P2W", "P1DT12H"}, {"P", "PT", "P1S", "1D"}},
+      {"email", {"a.b+c@example.org", "x@host"}, {"a@", "@b", "a b@c", ".a@b"}},
+      {"hostname", {"example.org", "a-b.c", "localhost"}, {"-a", "a-", "a..b", "a_b", ""}},
+      {"ipv4", {"0.0.0.0", "255.1.20.199"}, {"256.1.1.1", "1.1.1", "01.1.1.1"}},
+      {"ipv6",
+       {"::", "::1", "1::", "1:2:3:4:5:6:7:8", "1:2:3:4:5:6:7::", "::2:3:4:5:6:7:8", "1::8", "::ffff:1.2.3.4",
+        "1:2:3:4:5:6:1.2.3.4", "fe80::1:2"},
+       {":", "1:2:3:4:5:6:7", "1::2::3", "1:2:3:4:5:6:7:8:9", "12345::", "1:2:3:4:5:6:7::8", "::1.2.3", ":1"}},
+      {"uri",
+       {"https://u:p@example.org:80/a/b?c=d#e", "urn:isbn:1", "mailto:a@b", "http://[::1]/", "file:///x"},
+       {"//a/b", "a b:c", "http://a b", "%41:"}},
+      {"uuid", {"123e4567-e89b-12d3-a456-426614174000"}, {"123e4567e89b12d3a456426614174000"}},
+      {"password", {"anything"}, {}}};
+  for (const auto& [format, right, wrong] : formats) {
+    const std::string schema = fmt::format(R"({{"type": "string", "format": "{}"}})", format);
+    for (const char* text : right)
+      EXPECT_TRUE(FitsSchema(schema, fmt::format("\"{}\"", text))) << format << " " << text;
+    for (const char* text : wrong)
+      EXPECT_FALSE(FitsSchema(schema, fmt::format("\"{}\"", text))) << format << " " << text;
+  }
+}
+
+TEST(JsonSchema, TakesPatternsAnywhereInAString) {
+  EXPECT_TRUE(FitsSchema(R"({"pattern": "a+"})", R"("xxaayy")"));
+  EXPECT_TRUE(FitsSchema(R"({"pattern": "^x-"})", R"("x-\"y")"));
+  EXPECT_FALSE(FitsSchema(R"({"pattern": "^x-"})", R"("yx-")"));
+  EXPECT_TRUE(FitsSchema(R"({"pattern": "^a|b$"})", R"("xb")"));
+  EXPECT_FALSE(FitsSchema(R"({"pattern": "^a|b$"})", R"("bx")"));
+  EXPECT_FALSE(FitsSchema(R"({"pattern": "^a$"})", R"("aa")"));
+}
+
+TEST(JsonSchema, TakesMembersThatAreNotNamed) {
+  const char* map =
+      R"({"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 1, "maxProperties": 2})";
+  EXPECT_TRUE(FitsSchema(map, R"({"a": 1, "b\"": 2})"));
+  EXPECT_FALSE(FitsSchema(map, "{}"));
+  EXPECT_FALSE(FitsSchema(map, R"({"a": 1, "b": 2, "c": 3})"));
+  EXPECT_FALSE(FitsSchema(map, R"({"a": "1"})"));
+  const char* mixed =
+      R"({"properties": {"name": {"type": "string"}, "né": {}}, "required": ["name"], "additionalProperties": {"type": "integer"}})";
+  EXPECT_TRUE(FitsSchema(mixed, R"({"name": "x", "names": 1, "na": 2, "": 3, "nè": 4})"));
+  EXPECT_TRUE(FitsSchema(mixed, R"({"name": "x"})"));
+  EXPECT_FALSE(FitsSchema(mixed, R"({"na": 2})")) << "name is required";
+  EXPECT_FALSE(FitsSchema(mixed, R"({"name": "x", "name": 1})")) << "a name has one value";
+  EXPECT_FALSE(FitsSchema(mixed, R"({"name": "x", "né": 1, "né": 1})"));
+  EXPECT_FALSE(FitsSchema(mixed, R"({"name": "x", "other": "y"})"));
+  const char* patterns =
+      R"({"type": "object", "patternProperties": {"^x-": {"type": "null"}}, "additionalProperties": false})";
+  EXPECT_TRUE(FitsSchema(patterns, R"({"x-a": null, "x-": null})"));
+  EXPECT_FALSE(FitsSchema(patterns, R"({"y": null})"));
+  const char* names = R"({"type": "object", "propertyNames": {"maxLength": 2}})";
+  EXPECT_TRUE(FitsSchema(names, R"({"ab": [1]})"));
+  EXPECT_FALSE(FitsSchema(names, R"({"abc": 1})"));
+  EXPECT_TRUE(FitsSchema(R"({"required": ["a"]})", R"({"a": [1]})"));
+  EXPECT_FALSE(FitsSchema(R"({"required": ["a"]})", "{}"));
+}
+
+TEST(JsonSchema, JoinsWhatHoldsAtOnce) {
+  const char* both =
+      R"({"allOf": [{"$ref": "#/$defs/named"}, {"properties": {"age": {"type": "integer", "minimum": 0}}, "required": ["age"]}],
+      "$defs": {"named": {"$ref": "#/$defs/first"}, "first": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}}})";
+  EXPECT_TRUE(FitsSchema(both, R"({"name": "a", "age": 3})"));
+  EXPECT_FALSE(FitsSchema(both, R"({"name": "a"})"));
+  EXPECT_FALSE(FitsSchema(both, R"({"name": "a", "age": -3})"));
+  const char* beside =
+      R"({"type": "object", "properties": {"a": {}, "b": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]})";
+  EXPECT_TRUE(FitsSchema(beside, R"({"b": 1})"));
+  EXPECT_FALSE(FitsSchema(beside, "{}"));
+  EXPECT_TRUE(FitsSchema(
+      R"({"allOf": [{"type": "number"}, {"type": ["integer", "string"]}, {"maximum": 5}, {"maximum": 3}]})", "3"));
+  EXPECT_FALSE(FitsSchema(
+      R"({"allOf": [{"type": "number"}, {"type": ["integer", "string"]}, {"maximum": 5}, {"maximum": 3}]})", "4"));
+  EXPECT_FALSE(FitsSchema(R"({"type": "string", "enum": ["a", 1]})", "1"));
+  EXPECT_TRUE(FitsSchema(R"({"$ref": "#/$defs/n", "maximum": 3, "$defs": {"n": {"type": "integer"}}})", "3"));
+  EXPECT_FALSE(FitsSchema(R"({"$ref": "#/$defs/n", "maximum": 3, "$defs": {"n": {"type": "integer"}}})", "4"));
+  // What pydantic writes for a union that a member tells apart.
+  EXPECT_TRUE(FitsSchema(
+      R"({"oneOf": [{"properties": {"k": {"const": "a"}}, "required": ["k"]}, {"properties": {"k": {"const": "b"}}, "required": ["k"]}],
+      "discriminator": {"propertyName": "k"}})",
+      R"({"k": "b"})"));
+}
+
 TEST(JsonSchema, NamesWhatItDoesNotSupport) {
   const std::vector<std::pair<std::string, std::string>> wrong = {
-      {R"({"type": ["integer", "null"], "multipleOf": 3})", "#: \"multipleOf\""},
+      {R"({"type": ["integer", "null"], "multipleOf": 301})", "more than 100"},
+      {R"({"type": "integer", "multipleOf": 0})", "above 0"},
+      {R"({"type": "integer", "minimum": 3.2, "maximum": 3.9})", "no number fits"},
+      {R"({"type": "integer", "minimum": "3"})", "minimum should be a number"},
       {R"({"type": ["string", "null"], "items": {}})", "#: \"items\""},
-      {R"({"type": "integer", "minimum": 3})", "#: \"minimum\""},
-      {R"({"type": "object", "properties": {"a": {"type": "string", "format": "uuid"}}})",
-       "#/properties/a: \"format\""},
+      {R"({"type": "string", "minimum": 3})", "#: \"minimum\""},
+      {R"({"type": "object", "properties": {"a": {"type": "string", "format": "iri"}}})", "#/properties/a: \"format\""},
       {R"({"$ref": "https://example.org/x"})", "out of the schema"},
       {R"({"$ref": "#/nowhere"})", "no #/nowhere"},
       {R"({"type": "thing"})", "unknown type"},
-      {R"({"type": "object", "properties": {}, "required": ["x"]})", "\"x\" is required"},
+      {R"({"type": "object", "properties": {}, "required": ["x"], "additionalProperties": false})",
+       "\"x\" is required"},
+      {R"({"type": "object", "properties": {"x": false}, "required": ["x"]})", "\"x\" is required"},
+      {R"({"type": "string", "anyOf": [{"type": "integer"}]})", "no type is allowed by both"},
+      {R"({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}})", "for ever"},
+      {R"({"type": "string", "minLength": 1, "pattern": "a"})", "only one of"},
       {R"({"enum": []})", "not empty"},
-      {R"({"allOf": [{}, {}]})", "allOf of several"},
+      {R"({"allOf": [{"not": {}}, {}]})", "\"not\""},
+      {R"({"allOf": [{"pattern": "a"}, {"pattern": "b"}]})", "differ in \"pattern\""},
+      {R"({"allOf": [{"properties": {"a": {}}, "additionalProperties": false}, {"properties": {"b": {}}}]})",
+       "additionalProperties beside"},
+      {fmt::format(R"({{"properties": {{"{}": {{}}}}, "additionalProperties": {{"type": "null"}}}})",
+                   std::string(5000, 'a')),
+       "one of them 256"},
       {R"({"type": "array", "minItems": 5, "maxItems": 2})", "below"},
       {"5", "should be an object"}};
   for (const auto& [schema, says] : wrong) {

@@ -50,7 +50,7 @@ Ranges Complement(const Ranges& ranges) {
 
 class RegexParser {
  public:
-  explicit RegexParser(std::string_view pattern) : pattern_(pattern) {}
+  RegexParser(std::string_view pattern, RegexUse use) : pattern_(pattern), use_(use) {}
 
   Result<Part> Run() {
     Part all = MR_TRY(ParseChoice());
@@ -87,21 +87,32 @@ class RegexParser {
 
   Result<Part> ParseSequence() {
     Part sequence{.kind = Part::Kind::kSequence};
-    // The whole text is matched, so that its ends may be named or not.
-    const bool outermost = depth_ == 1;
-    if (outermost) Skip('^');
+    // Where the whole text is matched, its ends may be named or not. Elsewhere anything may stand before and behind.
+    const bool outermost = depth_ == 1, part_of_text = outermost && use_ == RegexUse::kJsonPattern;
+    const bool from_start = outermost && Skip('^');
+    bool to_end = false;
+    if (part_of_text && !from_start) sequence.parts.push_back(Anything());
     while (at_ < pattern_.size() && !Is('|') && !Is(')')) {
       if (Is('$')) {
         const bool at_end = at_ + 1 == pattern_.size() || pattern_[at_ + 1] == '|';
         if (!outermost || !at_end) return Unsupported("\"$\" before the end");
         ++at_;
+        to_end = true;
         break;
       }
       Part one = MR_TRY(ParseOne());
       Part repeated = MR_TRY(ParseRepeat(std::move(one)));
       sequence.parts.push_back(std::move(repeated));
     }
+    if (part_of_text && !to_end) sequence.parts.push_back(Anything());
     return sequence;
+  }
+
+  /// Any characters, also none.
+  static Part Anything() {
+    Part repeat{.kind = Part::Kind::kRepeat, .least = 0, .most = -1};
+    repeat.parts.push_back({.kind = Part::Kind::kCharacters, .characters = {{0, kLast}}});
+    return repeat;
   }
 
   Result<Part> ParseRepeat(Part one) {
@@ -276,6 +287,7 @@ class RegexParser {
   }
 
   const std::string_view pattern_;
+  const RegexUse use_;
   std::size_t at_ = 0;
   int depth_ = 0;
 };
@@ -345,10 +357,9 @@ class RegexBuilder {
 
 }  // namespace
 
-Result<Grammar::NodeId> AddRegex(std::string_view pattern, bool in_json_string, Grammar& grammar,
-                                 Grammar::NodeId next) {
-  const Part all = MR_TRY(RegexParser(pattern).Run());
-  const Grammar::NodeId start = MR_TRY(RegexBuilder(in_json_string, grammar).Add(all, next));
+Result<Grammar::NodeId> AddRegex(std::string_view pattern, RegexUse use, Grammar& grammar, Grammar::NodeId next) {
+  const Part all = MR_TRY(RegexParser(pattern, use).Run());
+  const Grammar::NodeId start = MR_TRY(RegexBuilder(use != RegexUse::kText, grammar).Add(all, next));
   MR_TRY(grammar.Check());
   return start;
 }

@@ -1,6 +1,7 @@
 // Regular expressions as grammars.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 
 #include "millrace/base/result.h"
@@ -8,11 +9,17 @@
 
 namespace millrace::serve {
 
-/// Adds what a regular expression matches, as a whole, in front of `next`. Supported are literals, ".", classes,
+/// The texts that a regular expression is matched with.
+enum class RegexUse : std::uint8_t {
+  kText,         ///< it matches a text as a whole
+  kJsonString,   ///< it matches the characters of a string of JSON as a whole; they are escaped where JSON wants it
+  kJsonPattern,  ///< the same, but it may match a part of the string: "pattern" of JSON schema
+};
+
+/// Adds what a regular expression matches in front of `next`. Supported are literals, ".", classes,
 /// \d \w \s and their complements (ASCII), groups (also named ones), "|", "*", "+", "?", "{m}", "{m,}", "{m,n}", also
-/// lazy, and "^" and "$" at the ends of the whole or of its alternatives. `in_json_string`: the characters stand within
-/// a string of JSON, escaped where JSON wants it. Errors: kInvalidArgument with the place; kUnsupported for
-/// look-around, back references and the like; kResourceExhausted if repetitions make it too large.
-Result<Grammar::NodeId> AddRegex(std::string_view pattern, bool in_json_string, Grammar& grammar, Grammar::NodeId next);
+/// lazy, and "^" and "$" at the ends of the whole or of its alternatives. Errors: kInvalidArgument with the place;
+/// kUnsupported for look-around, back references and the like; kResourceExhausted if repetitions make it too large.
+Result<Grammar::NodeId> AddRegex(std::string_view pattern, RegexUse use, Grammar& grammar, Grammar::NodeId next);
 
 }  // namespace millrace::serve
