@@ -1,6 +1,7 @@
 // Turns the tokens of one text into the pieces of its answer.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,11 +20,10 @@ class TextMaker {
   /// `prompt`: the tokens before the text. `calls`: finds the calls; nothing: all is words. Without `parallel`, the
   /// text stops behind its first call. REQUIRES: `tokenizer` outlives this object.
   TextMaker(const tokenizer::Tokenizer& tokenizer, std::span<const TokenId> prompt, std::vector<std::string> stops,
-            std::optional<ToolCallParser> calls, bool parallel)
-      : detokenizer_(tokenizer, prompt), matcher_(std::move(stops)), calls_(std::move(calls)), parallel_(parallel) {}
+            std::optional<ToolCallParser> calls, bool parallel);
 
   /// Returns what `token` completes; may be empty.
-  Result<AnswerParts> Add(TokenId token) { return Divide(matcher_.Add(MR_TRY(detokenizer_.Add(token)))); }
+  Result<AnswerParts> Add(TokenId token);
   /// Returns what was held back. Call it at the end of the text, also of a text that stopped.
   Result<AnswerParts> Finish();
   /// Returns whether the text needs no more tokens: behind a stop string, or its only call.
@@ -37,6 +37,7 @@ class TextMaker {
   Detokenizer detokenizer_;
   StopMatcher matcher_;
   std::optional<ToolCallParser> calls_;
+  std::map<TokenId, std::string> marks_;  ///< of calls, by special tokens that have no text
   const bool parallel_;
 };
 

@@ -10,7 +10,11 @@ namespace {
 
 constexpr std::string_view kSpaces = " \n\t\r";
 constexpr std::string_view kHermesMark = "<tool_call>", kHermesEnd = "</tool_call>", kMistralMark = "[TOOL_CALLS]",
-                           kLlamaMark = "<|python_tag|>";
+                           kLlamaMark = "<|python_tag|>", kDeepSeekMark = "<｜tool▁call▁begin｜>", kCodeEnd = "```",
+                           kTagMark = "<function=", kTagEnd = "</function>";
+// They frame lists of calls of DeepSeek, and end each call.
+constexpr std::array<std::string_view, 3> kDeepSeekFrames = {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>",
+                                                             "<｜tool▁call▁end｜>"};
 
 std::size_t FirstWord(std::string_view text) { return std::min(text.find_first_not_of(kSpaces), text.size()); }
 
@@ -47,12 +51,40 @@ Verdict IsCall(std::string_view text) {
 /// Mistral's templates want ids of nine letters and digits.
 std::string NewCallId(ToolSyntax syntax) {
   constexpr std::size_t kMistralDigits = 9;
-  if (syntax == ToolSyntax::kMistral) return SecureHex(5).substr(0, kMistralDigits);
+  if (syntax == ToolSyntax::kMistral || syntax == ToolSyntax::kMistralNamed)
+    return SecureHex(5).substr(0, kMistralDigits);
   return "call_" + SecureHex(12);
 }
 
 std::string_view MarkOf(ToolSyntax syntax) {
-  return syntax == ToolSyntax::kHermes ? kHermesMark : syntax == ToolSyntax::kMistral ? kMistralMark : "";
+  switch (syntax) {
+    case ToolSyntax::kHermes:
+      return kHermesMark;
+    case ToolSyntax::kMistral:
+    case ToolSyntax::kMistralNamed:
+      return kMistralMark;
+    case ToolSyntax::kDeepSeek:
+      return kDeepSeekMark;
+    case ToolSyntax::kFunctionTag:
+      return kTagMark;
+    case ToolSyntax::kUnknown:
+    case ToolSyntax::kLlama3:
+      return "";
+  }
+  return "";
+}
+
+std::string_view EndMarkOf(ToolSyntax syntax) {
+  switch (syntax) {
+    case ToolSyntax::kHermes:
+      return kHermesEnd;
+    case ToolSyntax::kDeepSeek:
+      return kCodeEnd;
+    case ToolSyntax::kFunctionTag:
+      return kTagEnd;
+    default:
+      return "";
+  }
 }
 
 }  // namespace
@@ -62,13 +94,45 @@ ToolCallParser::ToolCallParser(ToolSyntax syntax, std::vector<std::string> names
       names_(std::move(names)),
       is_call_(is_call),
       mark_(is_call ? "" : MarkOf(syntax)),
-      end_mark_(!is_call && syntax == ToolSyntax::kHermes ? kHermesEnd : "") {
+      end_mark_(is_call ? "" : EndMarkOf(syntax)) {
   // Tokenizers drop the special tokens that begin a call of Llama and Mistral.
   if (is_call || syntax == ToolSyntax::kLlama3 || syntax == ToolSyntax::kMistral) state_ = State::kStart;
 }
 
+std::vector<std::string_view> ToolCallParser::marks() const {
+  if (is_call_) return {};
+  switch (syntax_) {
+    case ToolSyntax::kMistral:
+      return {kMistralMark};
+    case ToolSyntax::kMistralNamed:
+      return {kMistralMark, "[CALL_ID]", "[ARGS]"};
+    case ToolSyntax::kDeepSeek:
+      return {kDeepSeekMark, "<｜tool▁sep｜>"};
+    default:
+      return {};
+  }
+}
+
+void ToolCallParser::Arrive(std::string_view text, bool is_end) {
+  if (syntax_ != ToolSyntax::kDeepSeek || is_call_) {
+    pending_ += text;
+    return;
+  }
+  arriving_ += text;
+  std::size_t held = 0;
+  for (const std::string_view frame : kDeepSeekFrames) {
+    for (std::size_t at = arriving_.find(frame); at != std::string::npos; at = arriving_.find(frame, at)) {
+      arriving_.erase(at, frame.size());
+    }
+    held = std::max(held, TailOf(arriving_, frame));
+  }
+  if (is_end) held = 0;
+  pending_.append(arriving_, 0, arriving_.size() - held);
+  arriving_.erase(0, arriving_.size() - held);
+}
+
 AnswerParts ToolCallParser::Add(std::string_view text) {
-  pending_ += text;
+  Arrive(text, false);
   AnswerParts parts;
   while (Step(parts)) {
   }
@@ -77,6 +141,9 @@ AnswerParts ToolCallParser::Add(std::string_view text) {
 
 AnswerParts ToolCallParser::Finish() {
   AnswerParts parts;
+  Arrive("", true);
+  while (Step(parts)) {
+  }
   const bool after_call = state_ == State::kBetween && raw_.empty();
   EmitRaw(parts);
   const std::string_view rest = std::string_view(pending_).substr(FirstWord(pending_));
@@ -177,13 +244,13 @@ bool ToolCallParser::Between(AnswerParts& parts) {
   const std::string_view rest = std::string_view(pending_).substr(begin);
   if (rest.empty()) return false;
   const bool after_call = raw_.empty();
-  if (after_call && !end_mark_.empty()) {
+  if (after_call && (!end_mark_.empty() || NamesFirst(syntax_))) {
     if (Begins(rest, end_mark_)) return false;
-    if (rest.starts_with(end_mark_)) pending_.erase(0, begin + end_mark_.size());
+    if (!end_mark_.empty() && rest.starts_with(end_mark_)) pending_.erase(0, begin + end_mark_.size());
     state_ = State::kText;
     return true;
   }
-  const Verdict verdict = IsCall(rest);
+  const Verdict verdict = NamesFirst(syntax_) && !is_call_ ? Verdict::kYes : IsCall(rest);
   if (verdict == Verdict::kPerhaps) return false;
   if (verdict == Verdict::kYes) {
     raw_.append(pending_, 0, begin);
@@ -201,7 +268,7 @@ bool ToolCallParser::Between(AnswerParts& parts) {
 }
 
 void ToolCallParser::BeginCall() {
-  scanner_.emplace();
+  scanner_.emplace(NamesFirst(syntax_) && !is_call_);
   emitted_call_ = emitted_arguments_ = false;
   state_ = State::kCall;
 }

@@ -23,13 +23,16 @@ struct AnswerParts {
 };
 
 /// Divides a text into words and calls, as a ToolSyntax spells them. A call has the name of one of the tools. Without a
-/// mark before it, it has arguments, too: other JSON may have a name. What is no call stays text, byte for byte. All
-/// parts together are the same however the text was cut. One owner, no locking.
+/// mark before it, it has arguments, too: other JSON may have a name. What is no call stays text, byte for byte, but
+/// for marks that frame lists of calls. All parts together are the same however the text was cut. One owner, no
+/// locking.
 class ToolCallParser {
  public:
   /// `names`: of the tools. With `is_call`, the text is one call, as JSON, and nothing else.
   ToolCallParser(ToolSyntax syntax, std::vector<std::string> names, bool is_call = false);
 
+  /// Returns the marks that the text must have, although tokenizers may leave them out: as special tokens.
+  std::vector<std::string_view> marks() const;
   AnswerParts Add(std::string_view text);
   /// Returns what was held back. Call it at the end of the text.
   AnswerParts Finish();
@@ -45,6 +48,8 @@ class ToolCallParser {
     kBetween,  ///< behind a mark, or behind a call: another call may begin
     kCall,     ///< in a call
   };
+  /// Moves text to pending_, without the marks that mean nothing. Holds back what may begin one, unless it is the end.
+  void Arrive(std::string_view text, bool is_end);
   /// Takes what it can of pending_. Returns false if it wants more text.
   bool Step(AnswerParts& parts);
   bool AtStart();
@@ -65,6 +70,7 @@ class ToolCallParser {
   const bool is_call_;
   const std::string_view mark_, end_mark_;  ///< empty: none
   State state_ = State::kText;
+  std::string arriving_;  ///< what may begin a mark that means nothing
   std::string pending_;
   std::string raw_;        ///< the mark and the call, until a part of the call was emitted
   bool has_mark_ = false;  ///< one stands before the current call, or before the first one of its list

@@ -129,6 +129,37 @@ TEST(ToolCallParser, ReadsMistralsCalls) {
   EXPECT_EQ(Read(kSyntax, calls).calls[0].id.size(), 9U);
 }
 
+TEST(ToolCallParser, ReadsCallsThatBeginWithTheirName) {
+  constexpr auto kMistral = ToolSyntax::kMistralNamed, kDeepSeek = ToolSyntax::kDeepSeek,
+                 kTag = ToolSyntax::kFunctionTag;
+  Expect(kMistral, "[TOOL_CALLS]f[ARGS]{\"a\": {\"b\": \"}\"}}[TOOL_CALLS]g h[CALL_ID]012345678[ARGS]{}",
+         "|f({\"a\": {\"b\": \"}\"}})|g h({})");
+  Expect(kMistral, "Well. [TOOL_CALLS] f {\"a\": 1}", "Well. |f({\"a\": 1})");
+  EXPECT_EQ(Read(kMistral, "[TOOL_CALLS]f[ARGS]{}").calls[0].id.size(), 9U);
+  const std::string old = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": 1}\n```<｜tool▁call▁end｜>";
+  Expect(kDeepSeek, "Hm.<｜tool▁calls▁begin｜>" + old + "\n" + old + "<｜tool▁calls▁end｜>",
+         "Hm.|f({\"a\": 1})|f({\"a\": 1})");
+  Expect(kDeepSeek,
+         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": "
+         "1}<｜tool▁call▁end｜><｜tool▁call▁begin｜>g<｜tool▁sep｜>{}"
+         "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+         "|f({\"a\": 1})|g({})");
+  Expect(kTag, "<function=f>{\"a\": 1}</function>\n<function=g>{}</function> Done", " Done|f({\"a\": 1})|g({})");
+  // What has no name of a tool, or no arguments, is text.
+  for (const auto& [syntax, text] :
+       std::vector<std::pair<ToolSyntax, std::string>>{{kMistral, "[TOOL_CALLS]nobody[ARGS]{\"a\": 1}"},
+                                                       {kMistral, "[TOOL_CALLS]f and so on"},
+                                                       {kMistral, "[TOOL_CALLS]{\"a\": 1}"},
+                                                       {kMistral, "f{\"a\": 1}"},
+                                                       {kDeepSeek, "<｜tool▁call▁begin｜>h<｜tool▁sep｜>{}"},
+                                                       {kDeepSeek, "half a <｜tool▁ca"},
+                                                       {kTag, "<function=f>words</function>"},
+                                                       {kTag, "<function=f"},
+                                                       {kTag, "<function=" + std::string(600, 'f') + "{}"}}) {
+    Expect(syntax, text, text);
+  }
+}
+
 TEST(ToolCallParser, IdsDiffer) {
   const std::string call = "<tool_call>{\"name\": \"f\"}</tool_call>";
   const ReadCalls read = Read(ToolSyntax::kHermes, call + call);
@@ -144,7 +175,14 @@ TEST(ToolCallParser, AForcedCallIsTheWholeText) {
 }
 
 TEST(ToolCallParser, AnyTextInAnyPiecesIsTheSame) {
-  constexpr std::array<std::string_view, 14> kParts = {"<tool_call>",
+  constexpr std::array<std::string_view, 21> kParts = {"<｜tool▁call▁begin｜>",
+                                                       "<｜tool▁calls▁end｜>",
+                                                       "<｜tool▁sep｜>",
+                                                       "f",
+                                                       "[ARGS]",
+                                                       "<function=",
+                                                       "```",
+                                                       "<tool_call>",
                                                        "</tool_call>",
                                                        "[TOOL_CALLS]",
                                                        "{\"name\": \"f\"",
@@ -162,7 +200,8 @@ TEST(ToolCallParser, AnyTextInAnyPiecesIsTheSame) {
   for (int round = 0; round < 3000; ++round) {
     std::string text;
     for (std::uint64_t i = random.Below(8); i > 0; --i) text += kParts[random.Below(kParts.size())];
-    for (const auto syntax : {ToolSyntax::kHermes, ToolSyntax::kLlama3, ToolSyntax::kMistral}) {
+    for (const auto syntax : {ToolSyntax::kHermes, ToolSyntax::kLlama3, ToolSyntax::kMistral, ToolSyntax::kMistralNamed,
+                              ToolSyntax::kDeepSeek, ToolSyntax::kFunctionTag}) {
       EXPECT_EQ(Shown(Read(syntax, text, 1 + random.Below(5))), Shown(Read(syntax, text))) << text;
     }
   }
@@ -188,6 +227,11 @@ TEST(CallSchema, FollowsTheParameters) {
 TEST(ToolSyntaxOf, ReadsTheTemplate) {
   EXPECT_EQ(ToolSyntaxOf("… <tool_call> …"), ToolSyntax::kHermes);
   EXPECT_EQ(ToolSyntaxOf("{{ '[TOOL_CALLS]' }}"), ToolSyntax::kMistral);
+  EXPECT_EQ(ToolSyntaxOf("{{ '[TOOL_CALLS]' + name + '[ARGS]' }}"), ToolSyntax::kMistralNamed);
+  EXPECT_EQ(ToolSyntaxOf("{{ '<｜tool▁call▁begin｜>' }}"), ToolSyntax::kDeepSeek);
+  EXPECT_EQ(ToolSyntaxOf("<function=example>{...}</function>"), ToolSyntax::kFunctionTag);
+  EXPECT_EQ(ToolSyntaxOf("<tool_call><function=example><parameter=a>"), ToolSyntax::kUnknown)
+      << "arguments are no JSON";
   EXPECT_EQ(ToolSyntaxOf("<|python_tag|>"), ToolSyntax::kLlama3);
   EXPECT_EQ(ToolSyntaxOf("{{ messages }}"), ToolSyntax::kUnknown);
 }

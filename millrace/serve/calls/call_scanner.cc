@@ -1,5 +1,6 @@
 #include "millrace/serve/calls/call_scanner.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "millrace/base/json.h"
@@ -8,6 +9,24 @@ namespace millrace::serve {
 namespace {
 
 bool IsSpace(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+
+/// Returns the name in what stands in front of the arguments.
+std::string_view NameIn(std::string_view header) {
+  const auto cut_at = [&](std::string_view mark) {
+    header = header.substr(0, std::min(header.find(mark), header.size()));
+  };
+  constexpr std::string_view kSeparator = "<｜tool▁sep｜>", kType = "function";
+  // The oldest syntax has the type of the tool first.
+  if (header.starts_with(kType) && header.substr(kType.size()).starts_with(kSeparator)) {
+    header.remove_prefix(kType.size() + kSeparator.size());
+  }
+  for (const std::string_view mark : {kSeparator, std::string_view("[CALL_ID]"), std::string_view("[ARGS]"),
+                                      std::string_view(">"), std::string_view("\n"), std::string_view("```")}) {
+    cut_at(mark);
+  }
+  while (!header.empty() && IsSpace(header.back())) header.remove_suffix(1);
+  return header;
+}
 
 bool NamesArguments(std::string_view key) { return key == "arguments" || key == "parameters"; }
 
@@ -26,8 +45,14 @@ std::string ToolCallScanner::TakeArguments() {
 
 void ToolCallScanner::Byte(char c) {
   switch (state_) {
+    case State::kHeader:
+      InHeader(c);
+      return;
     case State::kInValue:
-      if (InValue(c)) return;
+      if (InValue(c)) {
+        if (is_only_value_ && depth_ == 0) state_ = State::kDone;
+        return;
+      }
       EndValue();
       if (!failed()) Byte(c);
       return;
@@ -61,6 +86,25 @@ void ToolCallScanner::Byte(char c) {
   } else {
     state_ = State::kFailed;
   }
+}
+
+void ToolCallScanner::InHeader(char c) {
+  constexpr std::size_t kMaxHeader = 512;  // a name and its marks
+  if (c != '{') {
+    const bool leads = name_.empty() && IsSpace(c);
+    if (!leads) name_ += c;
+    if (name_.size() > kMaxHeader) state_ = State::kFailed;
+    return;
+  }
+  name_ = NameIn(name_);
+  has_name_ = !name_.empty();
+  if (!has_name_) {
+    state_ = State::kFailed;
+    return;
+  }
+  is_only_value_ = true;
+  key_ = "arguments";
+  BeginValue(c);
 }
 
 void ToolCallScanner::BeginValue(char c) {

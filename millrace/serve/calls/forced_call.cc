@@ -52,6 +52,9 @@ std::string_view CallOpener(ToolSyntax syntax) {
       return "[TOOL_CALLS] [";
     case ToolSyntax::kUnknown:
     case ToolSyntax::kLlama3:
+    case ToolSyntax::kMistralNamed:
+    case ToolSyntax::kDeepSeek:
+    case ToolSyntax::kFunctionTag:
       return "";
   }
   return "";
