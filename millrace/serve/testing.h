@@ -15,7 +15,7 @@ namespace millrace::serve {
 
 /// Token i < 256 is the byte i; 256 begins and 257 ends a text. Decodes as SentencePiece's byte fallback does: bytes
 /// that are no character become U+FFFD each.
-class ByteTokenizer final : public tokenizer::Tokenizer {
+class ByteTokenizer : public tokenizer::Tokenizer {
  public:
   static constexpr TokenId kBos = 256, kEos = 257;
   Status Encode(std::string_view text, std::vector<TokenId>& ids) const override {

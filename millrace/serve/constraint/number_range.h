@@ -26,7 +26,7 @@ Result<Decimal> ParseDecimal(std::string_view text);
 /// Returns a negative, zero or positive number if `one` is below, equal to or above `other`.
 int Compare(const Decimal& one, const Decimal& other);
 
-/// Which numbers are allowed.
+/// The numbers that are allowed.
 struct NumberRange {
   std::optional<Decimal> least, most;
   bool above_least = false, below_most = false;  ///< the bound itself is not allowed
