@@ -1,7 +1,7 @@
 // Any template is refused, or renders a conversation within its limits.
 #include <cstdlib>
 
-#include "millrace/serve/jinja/template.h"
+#include "millrace/jinja/template.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace millrace;
@@ -10,7 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
           "tools": [{"type": "function", "function": {"name": "f", "parameters": {"a": [1, 2.5, null, true]}}}],
           "add_generation_prompt": true, "bos_token": "<s>"})",
       "variables");
-  const auto parsed = serve::jinja::Template::Parse({reinterpret_cast<const char*>(data), size});
+  const auto parsed = jinja::Template::Parse({reinterpret_cast<const char*>(data), size});
   if (parsed) (void)parsed->Render(variables, WallTime(std::chrono::seconds(1'700'000'000)));
   return 0;
 }

@@ -4,12 +4,12 @@
 #include <array>
 #include <utility>
 
-#include "millrace/serve/jinja/python/text.h"
+#include "millrace/jinja/python/text.h"
 
 namespace millrace::eval {
 namespace {
 
-namespace python = serve::jinja;
+namespace python = jinja;
 
 constexpr std::array<std::pair<std::string_view, Task>, 5> kTasks = {{{"perplexity", Task::kPerplexity},
                                                                       {"choice", Task::kChoice},

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "millrace/eval/scorer.h"
-#include "millrace/serve/jinja/python/text.h"
+#include "millrace/jinja/python/text.h"
 #include "millrace/serve/scheduler.h"
 #include "millrace/serve/text_stream.h"
 #include "millrace/tokenizer/unicode/unicode.h"
@@ -13,7 +13,7 @@
 namespace millrace::eval {
 namespace {
 
-namespace python = serve::jinja;
+namespace python = jinja;
 
 /// Returns how many parts white space cuts a text into, as len(re.split(r"\s+", text)) in Python.
 std::size_t CountWords(std::string_view text) {

@@ -4,9 +4,9 @@
 #include <string>
 
 #include "millrace/base/json.h"
-#include "millrace/serve/jinja/template.h"
+#include "millrace/jinja/template.h"
 
-namespace millrace::serve::jinja {
+namespace millrace::jinja {
 namespace {
 
 Result<std::string> Render(const std::string& line) {
@@ -26,6 +26,6 @@ int Main() {
 }
 
 }  // namespace
-}  // namespace millrace::serve::jinja
+}  // namespace millrace::jinja
 
-int main() { return millrace::serve::jinja::Main(); }
+int main() { return millrace::jinja::Main(); }

@@ -10,8 +10,8 @@
 #include "millrace/base/clock.h"
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
+#include "millrace/jinja/template.h"
 #include "millrace/serve/chat/tool_syntax.h"
-#include "millrace/serve/jinja/template.h"
 #include "millrace/tokenizer/tokenizer.h"
 
 namespace millrace::serve {

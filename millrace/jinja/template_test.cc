@@ -1,11 +1,11 @@
-#include "millrace/serve/jinja/template.h"
+#include "millrace/jinja/template.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "millrace/base/hash/random.h"
 
-namespace millrace::serve::jinja {
+namespace millrace::jinja {
 namespace {
 
 using testing::HasSubstr;
@@ -173,4 +173,4 @@ TEST(Template, AnyBytesAreRefusedOrRendered) {
 }
 
 }  // namespace
-}  // namespace millrace::serve::jinja
+}  // namespace millrace::jinja

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "millrace/base/clock.h"
-#include "millrace/serve/jinja/python/work.h"
-#include "millrace/serve/jinja/syntax.h"
+#include "millrace/jinja/python/work.h"
+#include "millrace/jinja/syntax.h"
 
-namespace millrace::serve::jinja {
+namespace millrace::jinja {
 
 /// The limits of one rendering. Templates come with models, from anywhere.
 struct RenderLimits {
@@ -84,4 +84,4 @@ class Interpreter {
   int depth_left_;
 };
 
-}  // namespace millrace::serve::jinja
+}  // namespace millrace::jinja

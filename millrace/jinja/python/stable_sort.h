@@ -5,7 +5,7 @@
 #include <iterator>
 #include <vector>
 
-namespace millrace::serve::jinja {
+namespace millrace::jinja {
 
 /// Sorts by merging (Knuth 1998, 5.2.4). Equal items keep their order. With values that have no order among each other,
 /// such as NaN, the result is some permutation; std::sort may leave the vector's memory then.
@@ -26,4 +26,4 @@ void StableSort(std::vector<T>& items, Before before) {
   }
 }
 
-}  // namespace millrace::serve::jinja
+}  // namespace millrace::jinja

@@ -4,9 +4,9 @@
 #include <string>
 #include <string_view>
 
-#include "millrace/serve/jinja/interpreter.h"
+#include "millrace/jinja/interpreter.h"
 
-namespace millrace::serve::jinja {
+namespace millrace::jinja {
 
 /// Return `input | name(arguments)` and `input is name(arguments)`.
 /// Errors: kUnsupported for a name that is not known; kInvalidArgument.
@@ -20,4 +20,4 @@ Value MethodOf(const Value& of, const std::string& name);
 /// Returns the functions that every template has: range, dict, namespace, raise_exception, strftime_now.
 Dict GlobalFunctions();
 
-}  // namespace millrace::serve::jinja
+}  // namespace millrace::jinja

@@ -2,10 +2,10 @@
 #include <array>
 #include <ctime>
 
-#include "millrace/serve/jinja/arguments.h"
-#include "millrace/serve/jinja/functions.h"
+#include "millrace/jinja/arguments.h"
+#include "millrace/jinja/functions.h"
 
-namespace millrace::serve::jinja {
+namespace millrace::jinja {
 namespace {
 
 /// As in Jinja's sandbox.
@@ -93,4 +93,4 @@ Dict GlobalFunctions() {
   return functions;
 }
 
-}  // namespace millrace::serve::jinja
+}  // namespace millrace::jinja

@@ -5,9 +5,9 @@
 #include <optional>
 #include <string_view>
 
-#include "millrace/serve/jinja/python/value.h"
+#include "millrace/jinja/python/value.h"
 
-namespace millrace::serve::jinja {
+namespace millrace::jinja {
 
 /// Returns `left operation right` for "+", "-", "*", "/", "//", "%" and "**".
 /// Errors: kInvalidArgument for types that do not have the operator, division by zero and integers beyond 64 bits;
@@ -20,4 +20,4 @@ Result<bool> Contains(const Value& container, const Value& item);
 Result<Value> Slice(const Value& value, std::optional<std::int64_t> start, std::optional<std::int64_t> stop,
                     std::int64_t step);
 
-}  // namespace millrace::serve::jinja
+}  // namespace millrace::jinja

@@ -1,12 +1,12 @@
-#include "millrace/serve/jinja/python/operators.h"
+#include "millrace/jinja/python/operators.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "millrace/serve/jinja/python/text.h"
-#include "millrace/serve/jinja/python/work.h"
+#include "millrace/jinja/python/text.h"
+#include "millrace/jinja/python/work.h"
 
-namespace millrace::serve::jinja {
+namespace millrace::jinja {
 namespace {
 
 constexpr std::int64_t kMaxRepeated = 16 * 1024 * 1024;
@@ -171,4 +171,4 @@ Result<Value> Slice(const Value& value, std::optional<std::int64_t> start, std::
   return sequence->tuple ? Value::OfTuple(std::move(items)) : Value::OfList(std::move(items));
 }
 
-}  // namespace millrace::serve::jinja
+}  // namespace millrace::jinja

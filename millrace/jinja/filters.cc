@@ -4,13 +4,13 @@
 #include <cmath>
 
 #include "millrace/base/text.h"
-#include "millrace/serve/jinja/arguments.h"
-#include "millrace/serve/jinja/functions.h"
-#include "millrace/serve/jinja/python/stable_sort.h"
-#include "millrace/serve/jinja/python/text.h"
-#include "millrace/serve/jinja/python/work.h"
+#include "millrace/jinja/arguments.h"
+#include "millrace/jinja/functions.h"
+#include "millrace/jinja/python/stable_sort.h"
+#include "millrace/jinja/python/text.h"
+#include "millrace/jinja/python/work.h"
 
-namespace millrace::serve::jinja {
+namespace millrace::jinja {
 namespace {
 
 struct FilterCall {
@@ -484,4 +484,4 @@ Result<Value> ApplyFilter(Interpreter& interpreter, std::string_view name, const
   return found->filter(call);
 }
 
-}  // namespace millrace::serve::jinja
+}  // namespace millrace::jinja

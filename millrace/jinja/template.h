@@ -8,9 +8,9 @@
 #include "millrace/base/clock.h"
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
-#include "millrace/serve/jinja/interpreter.h"
+#include "millrace/jinja/interpreter.h"
 
-namespace millrace::serve::jinja {
+namespace millrace::jinja {
 
 /// A parsed template. Immutable; any thread may render it.
 class Template {
@@ -26,4 +26,4 @@ class Template {
   std::shared_ptr<const Block> block_;
 };
 
-}  // namespace millrace::serve::jinja
+}  // namespace millrace::jinja

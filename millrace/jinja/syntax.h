@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "millrace/base/result.h"
-#include "millrace/serve/jinja/python/value.h"
+#include "millrace/jinja/python/value.h"
 
-namespace millrace::serve::jinja {
+namespace millrace::jinja {
 
 struct Expression;
 using ExpressionPointer = std::unique_ptr<const Expression>;
@@ -83,4 +83,4 @@ struct Statement {
 /// Errors: kInvalidArgument with the line; kUnsupported for what Jinja has and Millrace does not.
 Result<Block> ParseTemplate(std::string_view source);
 
-}  // namespace millrace::serve::jinja
+}  // namespace millrace::jinja

@@ -1,13 +1,13 @@
 // The grammar of Jinja 3.1 (jinja2/parser.py has it in the form of code), by recursive descent.
-#include "millrace/serve/jinja/syntax.h"
+#include "millrace/jinja/syntax.h"
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 
-#include "millrace/serve/jinja/lexer.h"
+#include "millrace/jinja/lexer.h"
 
-namespace millrace::serve::jinja {
+namespace millrace::jinja {
 namespace {
 
 using Kind = Token::Kind;
@@ -595,4 +595,4 @@ Result<Block> ParseTemplate(std::string_view source) {
   return Parser(std::move(tokens)).Run();
 }
 
-}  // namespace millrace::serve::jinja
+}  // namespace millrace::jinja

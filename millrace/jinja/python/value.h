@@ -13,7 +13,7 @@
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
 
-namespace millrace::serve::jinja {
+namespace millrace::jinja {
 
 class Value;
 using List = std::vector<Value>;
@@ -166,4 +166,4 @@ struct DumpOptions {
 /// Returns Python's json.dumps(). Errors: kInvalidArgument for values that JSON does not have.
 Result<std::string> ToJson(const Value& value, const DumpOptions& options);
 
-}  // namespace millrace::serve::jinja
+}  // namespace millrace::jinja

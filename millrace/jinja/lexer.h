@@ -7,7 +7,7 @@
 
 #include "millrace/base/result.h"
 
-namespace millrace::serve::jinja {
+namespace millrace::jinja {
 
 struct Token {
   enum class Kind {
@@ -34,4 +34,4 @@ struct Token {
 /// Errors: kInvalidArgument with the line.
 Result<std::vector<Token>> Tokenize(std::string_view source);
 
-}  // namespace millrace::serve::jinja
+}  // namespace millrace::jinja

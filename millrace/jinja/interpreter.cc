@@ -1,14 +1,14 @@
-#include "millrace/serve/jinja/interpreter.h"
+#include "millrace/jinja/interpreter.h"
 
 #include <algorithm>
 #include <optional>
 
-#include "millrace/serve/jinja/arguments.h"
-#include "millrace/serve/jinja/functions.h"
-#include "millrace/serve/jinja/python/operators.h"
-#include "millrace/serve/jinja/python/text.h"
+#include "millrace/jinja/arguments.h"
+#include "millrace/jinja/functions.h"
+#include "millrace/jinja/python/operators.h"
+#include "millrace/jinja/python/text.h"
 
-namespace millrace::serve::jinja {
+namespace millrace::jinja {
 namespace {
 
 /// Lists and mappings within each other: printing, comparing and freeing them takes stack.
@@ -470,4 +470,4 @@ Result<Arguments> Interpreter::EvaluateArguments(const Expression& expression, c
   return arguments;
 }
 
-}  // namespace millrace::serve::jinja
+}  // namespace millrace::jinja

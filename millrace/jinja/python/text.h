@@ -10,7 +10,7 @@
 #include "millrace/base/result.h"
 #include "millrace/tokenizer/unicode/utf8.h"
 
-namespace millrace::serve::jinja {
+namespace millrace::jinja {
 
 /// Returns the character at byte `at`. A byte that begins none is a character of its own.
 inline tokenizer::DecodedCharacter CharacterAt(std::string_view text, std::size_t at) {
@@ -51,4 +51,4 @@ std::vector<std::string> SplitWords(std::string_view text, std::int64_t most, bo
 std::vector<std::string> SplitAt(std::string_view text, std::string_view separator, std::int64_t most, bool from_right);
 std::vector<std::string> SplitLines(std::string_view text, bool keep_ends);
 
-}  // namespace millrace::serve::jinja
+}  // namespace millrace::jinja

@@ -1,6 +1,6 @@
-#include "millrace/serve/jinja/template.h"
+#include "millrace/jinja/template.h"
 
-namespace millrace::serve::jinja {
+namespace millrace::jinja {
 
 Result<Template> Template::Parse(std::string_view source) {
   constexpr std::size_t kMaxBytes = 1024 * 1024;
@@ -14,4 +14,4 @@ Result<std::string> Template::Render(const Json& variables, WallTime now, const 
   return Interpreter(*block_, *values.dict(), now, limits).RenderText();
 }
 
-}  // namespace millrace::serve::jinja
+}  // namespace millrace::jinja

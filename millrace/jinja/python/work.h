@@ -7,7 +7,7 @@
 
 #include "millrace/base/result.h"
 
-namespace millrace::serve::jinja {
+namespace millrace::jinja {
 
 /// Counts the bytes that operations on values make and read. Templates come with models, from anywhere: a few
 /// characters of one can ask for terabytes. An operation counts before it works, and stops with any result once Read(),
@@ -49,4 +49,4 @@ class Work {
   Work* const outer_;
 };
 
-}  // namespace millrace::serve::jinja
+}  // namespace millrace::jinja

@@ -1,15 +1,15 @@
-#include "millrace/serve/jinja/python/value.h"
+#include "millrace/jinja/python/value.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 
-#include "millrace/serve/jinja/python/stable_sort.h"
-#include "millrace/serve/jinja/python/text.h"
-#include "millrace/serve/jinja/python/work.h"
+#include "millrace/jinja/python/stable_sort.h"
+#include "millrace/jinja/python/text.h"
+#include "millrace/jinja/python/work.h"
 
-namespace millrace::serve::jinja {
+namespace millrace::jinja {
 namespace {
 
 std::string FloatText(double value) {
@@ -497,4 +497,4 @@ Result<std::string> ToJson(const Value& value, const DumpOptions& options) {
   return writer.Take();
 }
 
-}  // namespace millrace::serve::jinja
+}  // namespace millrace::jinja

@@ -2,10 +2,10 @@
 #include <array>
 #include <functional>
 
-#include "millrace/serve/jinja/functions.h"
-#include "millrace/serve/jinja/python/operators.h"
+#include "millrace/jinja/functions.h"
+#include "millrace/jinja/python/operators.h"
 
-namespace millrace::serve::jinja {
+namespace millrace::jinja {
 namespace {
 
 /// Tests without an argument.
@@ -90,4 +90,4 @@ Result<bool> ApplyTest(Interpreter&, std::string_view name, const Value& input, 
   return input.TypeName() == other.TypeName() && Equal(input, other);
 }
 
-}  // namespace millrace::serve::jinja
+}  // namespace millrace::jinja

@@ -1,10 +1,10 @@
-#include "millrace/serve/jinja/arguments.h"
+#include "millrace/jinja/arguments.h"
 
 #include <algorithm>
 
-#include "millrace/serve/jinja/python/work.h"
+#include "millrace/jinja/python/work.h"
 
-namespace millrace::serve::jinja {
+namespace millrace::jinja {
 
 std::optional<Value> ArgumentReader::Take(std::string_view parameter) {
   if (taken_ < arguments_.positional.size()) return arguments_.positional[taken_++];
@@ -72,4 +72,4 @@ Status ArgumentReader::Finish() {
   return {};
 }
 
-}  // namespace millrace::serve::jinja
+}  // namespace millrace::jinja

@@ -1,12 +1,12 @@
 #include <algorithm>
 #include <array>
 
-#include "millrace/serve/jinja/arguments.h"
-#include "millrace/serve/jinja/functions.h"
-#include "millrace/serve/jinja/python/text.h"
-#include "millrace/serve/jinja/python/work.h"
+#include "millrace/jinja/arguments.h"
+#include "millrace/jinja/functions.h"
+#include "millrace/jinja/python/text.h"
+#include "millrace/jinja/python/work.h"
 
-namespace millrace::serve::jinja {
+namespace millrace::jinja {
 namespace {
 
 using Method = Result<Value> (*)(const Value& self, std::string_view name, Arguments arguments);
@@ -289,4 +289,4 @@ Value MethodOf(const Value& of, const std::string& name) {
   return Value::OfUndefined(name);
 }
 
-}  // namespace millrace::serve::jinja
+}  // namespace millrace::jinja

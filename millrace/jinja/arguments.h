@@ -5,9 +5,9 @@
 #include <string>
 #include <string_view>
 
-#include "millrace/serve/jinja/python/value.h"
+#include "millrace/jinja/python/value.h"
 
-namespace millrace::serve::jinja {
+namespace millrace::jinja {
 
 /// Takes parameters in the order in which the function declares them, then Finish() refuses what is left. Keeps the
 /// first error.
@@ -37,4 +37,4 @@ class ArgumentReader {
   std::optional<Error> error_;
 };
 
-}  // namespace millrace::serve::jinja
+}  // namespace millrace::jinja

@@ -1,11 +1,11 @@
-#include "millrace/serve/jinja/python/text.h"
+#include "millrace/jinja/python/text.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "millrace/serve/jinja/python/work.h"
+#include "millrace/jinja/python/work.h"
 
-namespace millrace::serve::jinja {
+namespace millrace::jinja {
 namespace {
 
 /// Looking at a character takes as long as copying this many bytes.
@@ -245,4 +245,4 @@ std::vector<std::string> SplitLines(std::string_view text, bool keep_ends) {
   return lines;
 }
 
-}  // namespace millrace::serve::jinja
+}  // namespace millrace::jinja

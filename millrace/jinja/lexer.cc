@@ -1,12 +1,12 @@
-#include "millrace/serve/jinja/lexer.h"
+#include "millrace/jinja/lexer.h"
 
 #include <algorithm>
 #include <array>
 #include <optional>
 
-#include "millrace/serve/jinja/python/text.h"
+#include "millrace/jinja/python/text.h"
 
-namespace millrace::serve::jinja {
+namespace millrace::jinja {
 namespace {
 
 bool IsSpace(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
@@ -318,4 +318,4 @@ class Lexer {
 
 Result<std::vector<Token>> Tokenize(std::string_view source) { return Lexer(WithPlainLines(source)).Run(); }
 
-}  // namespace millrace::serve::jinja
+}  // namespace millrace::jinja
