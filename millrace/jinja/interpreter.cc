@@ -90,9 +90,11 @@ Interpreter::Interpreter(const Block& block, Dict variables, WallTime now, Rende
   for (auto& [name, value] : variables) globals_->Set(*name.text(), std::move(value));
 }
 
-Result<std::string> Interpreter::RenderText() {
+Result<std::string> Interpreter::RenderText(std::vector<TextSpan>* generated) {
   const auto scope = std::make_shared<Scope>(Scope{.outer = globals_});
   std::string out;
+  text_ = &out;
+  generated_ = generated;
   const auto flow = RunBlock(block_, scope, out);
   // A macro keeps the scope that keeps the macro.
   scope->names.clear();
@@ -214,14 +216,26 @@ Result<Interpreter::Flow> Interpreter::RunStatement(const Statement& statement, 
     case Kind::kMacro:
       scope->Set(statement.text, MakeMacro(statement, scope));
       return Flow::kOn;
-    case Kind::kScope:
-      return RunBlock(statement.body, std::make_shared<Scope>(Scope{.outer = scope}), out);
+    case Kind::kGeneration:
+      return RunGeneration(statement, scope, out);
     case Kind::kBreak:
       return Flow::kBreak;
     case Kind::kContinue:
       return Flow::kContinue;
   }
   return Flow::kOn;
+}
+
+Result<Interpreter::Flow> Interpreter::RunGeneration(const Statement& statement, const ScopePointer& scope,
+                                                     std::string& out) {
+  if (generated_ != nullptr && &out != text_) {
+    return Fail(Code::kUnsupported, "line {}: {{% generation %}} in a macro or a {{% set %}} block has no place",
+                statement.line);
+  }
+  const std::size_t begin = out.size();
+  const Flow flow = MR_TRY(RunBlock(statement.body, std::make_shared<Scope>(Scope{.outer = scope}), out));
+  if (generated_ != nullptr && begin < out.size()) generated_->push_back({begin, out.size()});
+  return flow;
 }
 
 Result<Interpreter::Flow> Interpreter::RunFor(const Statement& statement, const ScopePointer& scope, std::string& out) {

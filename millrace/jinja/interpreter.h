@@ -22,6 +22,12 @@ struct RenderLimits {
   int depth = 400;  ///< operations and blocks within each other; each takes up to 4 KiB of stack
 };
 
+/// A stretch of a text, in bytes.
+struct TextSpan {
+  std::size_t begin = 0, end = 0;
+  bool operator==(const TextSpan&) const = default;
+};
+
 /// Names and their values. Blocks see those of the blocks around them.
 struct Scope {
   std::shared_ptr<Scope> outer;
@@ -36,8 +42,10 @@ class Interpreter {
  public:
   /// `now`: what strftime_now() formats.
   Interpreter(const Block& block, Dict variables, WallTime now, RenderLimits limits);
-  /// Errors: kInvalidArgument with the line; kUnsupported; kResourceExhausted beyond a limit.
-  Result<std::string> RenderText();
+  /// Appends to `generated`, unless it is null, where the {% generation %} blocks that are not empty are in the text.
+  /// Errors: kInvalidArgument with the line; kUnsupported, also if `generated` is wanted and such a block stands in a
+  /// macro or a {% set %} block; kResourceExhausted beyond a limit.
+  Result<std::string> RenderText(std::vector<TextSpan>* generated = nullptr);
 
   // For functions and filters.
   WallTime now() const { return now_; }
@@ -60,6 +68,7 @@ class Interpreter {
   Result<Flow> RunBlock(const Block& block, const ScopePointer& scope, std::string& out);
   Result<Flow> RunInner(const Block& block, const ScopePointer& outer, std::string& out);
   Result<Flow> RunStatement(const Statement& statement, const ScopePointer& scope, std::string& out);
+  Result<Flow> RunGeneration(const Statement& statement, const ScopePointer& scope, std::string& out);
   Result<Flow> RunFor(const Statement& statement, const ScopePointer& scope, std::string& out);
   Status RunSet(const Statement& statement, const ScopePointer& scope);
   Value MakeMacro(const Statement& statement, const ScopePointer& scope);
@@ -80,6 +89,8 @@ class Interpreter {
   const ScopePointer globals_;
   const WallTime now_;
   Work work_;
+  const std::string* text_ = nullptr;           ///< of RenderText
+  std::vector<TextSpan>* generated_ = nullptr;  ///< of RenderText
   std::int64_t steps_left_;
   int depth_left_;
 };

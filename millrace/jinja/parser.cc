@@ -134,7 +134,7 @@ class Parser {
     if (name == "macro") return ParseMacro();
     if (name == "generation") {
       MR_TRY(Expect(Kind::kTagEnd, ""));
-      Statement statement{.kind = Statement::Kind::kScope};
+      Statement statement{.kind = Statement::Kind::kGeneration, .line = Current().line};
       statement.body = MR_TRY(ParseBlock({"endgeneration"}));
       MR_TRY(EndTag("endgeneration"));
       return statement;

@@ -59,13 +59,13 @@ struct Parameter {
 struct Statement {
   enum class Kind {
     kText,
-    kOutput,    ///< {{ expression }}
-    kIf,        ///< if expression: body, else: otherwise
-    kFor,       ///< for targets in expression if condition: body, else: otherwise
-    kSet,       ///< targets = expression, or target.attribute = expression
-    kSetBlock,  ///< targets = what the body prints
-    kMacro,     ///< text(parameters): body
-    kScope,     ///< the body
+    kOutput,      ///< {{ expression }}
+    kIf,          ///< if expression: body, else: otherwise
+    kFor,         ///< for targets in expression if condition: body, else: otherwise
+    kSet,         ///< targets = expression, or target.attribute = expression
+    kSetBlock,    ///< targets = what the body prints
+    kMacro,       ///< text(parameters): body
+    kGeneration,  ///< the body, which an assistant says
     kBreak,
     kContinue,
   };

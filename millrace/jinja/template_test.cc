@@ -140,6 +140,28 @@ TEST(Template, CountsBytesBeforeItWorks) {
   }
 }
 
+TEST(Template, TellsWhereGenerationBlocksAre) {
+  const auto marked = [](std::string_view source) {
+    const auto parsed = Template::Parse(source);
+    EXPECT_TRUE(parsed) << source;
+    return parsed->RenderMarked({}, WallTime());
+  };
+  const auto spans = [&](std::string_view source) { return marked(source)->generated; };
+  const std::string_view loop =
+      "{% for x in ['a', '', 'cd'] %}<{% generation %}{{ x }}{% if x %};{% endif %}{% endgeneration %}>{% endfor %}";
+  EXPECT_EQ(marked(loop)->text, "<a;><><cd;>");
+  EXPECT_EQ(spans(loop), (std::vector<TextSpan>{{1, 3}, {7, 10}}));
+  EXPECT_TRUE(Template::Parse(loop)->marks_generation());
+  EXPECT_FALSE(Template::Parse("{{ 'generation' }}")->marks_generation());
+  // As a call block of Jinja's, it is a scope.
+  EXPECT_EQ(marked("{% generation %}{% set y = 1 %}{{ y }}{% endgeneration %}{{ y }}")->text, "1");
+  for (const std::string_view hidden : {"{% macro m() %}{% generation %}a{% endgeneration %}{% endmacro %}{{ m() }}",
+                                        "{% set t %}{% generation %}a{% endgeneration %}{% endset %}{{ t }}"}) {
+    EXPECT_EQ(Text(hidden), "a");
+    EXPECT_EQ(marked(hidden).error().code(), Code::kUnsupported) << hidden;
+  }
+}
+
 TEST(Template, SearchesLongTextsInLinearTime) {
   EXPECT_EQ(Text("{{ ('a' * 1000000 + 'b') in ('a' * 4000000) }}"), "False");
   EXPECT_EQ(Text("{{ ('a' * 2000000).split('a' * 1000000 + 'b') | length }}"), "1");
