@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "millrace/base/text.h"
 #include "millrace/mount/daemon/session_holder.h"
@@ -17,21 +18,31 @@ namespace {
 constexpr std::uint64_t kMaxPlan = 1 * kMiB;
 constexpr Duration kReconnect = std::chrono::milliseconds(100);  // a keeper starts in some milliseconds
 
-/// Sends a message and returns the answer. Errors: kBusy, kNotFound and kInternal as the keeper answers.
-Result<SessionHolderMessage> Ask(int connection, std::string_view text, int descriptor = -1) {
-  MR_TRY(SendHolderMessage(connection, text, descriptor));
+/// Reads the answer to a message. Errors: kBusy, kNotFound, kResourceExhausted and kInternal as the keeper answers.
+Result<SessionHolderMessage> ReceiveAnswer(int connection) {
   SessionHolderMessage answer = MR_TRY(ReceiveHolderMessage(connection));
   if (answer.text == "ok" || answer.text.starts_with("ok\n")) return answer;
   if (answer.text == "busy") return Fail(Code::kBusy, "another process serves the mount");
   if (answer.text == "none") return Fail(Code::kNotFound, "the keeper has nothing under this name");
+  if (answer.text.starts_with("full")) {
+    return Fail(Code::kResourceExhausted, "the keeper is {}; use fewer volumes on this node", answer.text);
+  }
   return Fail(Code::kInternal, "the keeper answers \"{}\"", answer.text);
+}
+
+/// Sends a message and returns the answer.
+Result<SessionHolderMessage> Ask(int connection, std::string_view text, int descriptor = -1) {
+  Status sent = SendHolderMessage(connection, text, descriptor);
+  // A keeper without room answers before it is asked, and ends the connection.
+  if (!sent && sent.error().code() != Code::kUnavailable) return Fail(sent.error());
+  return ReceiveAnswer(connection);
 }
 
 }  // namespace
 
-Result<std::unique_ptr<SessionLease>> SessionLease::Acquire(std::filesystem::path socket, std::string name,
-                                                            Logger log) {
-  std::unique_ptr<SessionLease> held(new SessionLease(std::move(socket), std::move(name), std::move(log)));
+Result<std::unique_ptr<SessionLease>> SessionLease::Acquire(std::filesystem::path socket, std::string name, Logger log,
+                                                            Duration timeout) {
+  std::unique_ptr<SessionLease> held(new SessionLease(std::move(socket), std::move(name), std::move(log), timeout));
   MutexLock lock(held->mutex_);
   held->device_ = MR_TRY(held->Connect());
   return held;
@@ -41,14 +52,23 @@ SessionLease::~SessionLease() { watcher_ = {}; }
 
 /// Connects and holds the name. Returns the keeper's descriptor.
 Result<UniqueFd> SessionLease::Connect() {
-  UniqueFd connection = MR_TRY(ConnectSessionHolder(socket_));
+  UniqueFd connection = MR_TRY(ConnectSessionHolder(socket_, timeout_));
   SessionHolderMessage answer = MR_TRY(Ask(connection.get(), "hold " + name_));
   connection_ = std::move(connection);
   return std::move(answer.descriptor);
 }
 
+/// Gives the keeper the descriptor. The connection stays if the keeper does not answer in time: a keeper that runs on
+/// later reads what it was sent, and must not take the mount for one whose process died.
 Status SessionLease::SendDevice() {
-  MR_TRY(Ask(connection_.get(), "keep", kept_.get()));
+  const auto kept = Ask(connection_.get(), "keep", kept_.get());
+  if (kept) return {};
+  awaits_answer_ = kept.error().code() == Code::kDeadlineExceeded;
+  if (!awaits_answer_) {
+    connection_.Reset();
+    return Fail(kept.error());
+  }
+  log_.Warning("the keeper does not answer; it has the mount as soon as it goes on", {{"mount", name_}});
   return {};
 }
 
@@ -56,7 +76,7 @@ Status SessionLease::StoreDevice(int device) {
   MutexLock lock(mutex_);
   kept_ = UniqueFd(::fcntl(device, F_DUPFD_CLOEXEC, 0));
   if (!kept_) return Fail(ErrnoError(errno, "cannot duplicate the FUSE descriptor"));
-  if (!SendDevice()) connection_.Reset();  // the keeper is gone: the watcher looks for the next one
+  (void)SendDevice();  // if the keeper is gone, the watcher looks for the next one
   watcher_ = std::jthread([this](const std::stop_token& stop) { Watch(stop); });
   return {};
 }
@@ -69,22 +89,26 @@ void SessionLease::ForgetSession() {
   kept_.Reset();
 }
 
+/// Reads the answer to a message that came late, or the end of the connection. Never blocks.
+void SessionLease::CheckConnection() {
+  pollfd readable{connection_.get(), POLLIN, 0};
+  if (::poll(&readable, 1, 0) == 0) return;
+  const bool late = std::exchange(awaits_answer_, false);
+  if (late && ReceiveAnswer(connection_.get())) {
+    return log_.Info("the keeper goes on, and has the mount", {{"mount", name_}});
+  }
+  log_.Warning("the keeper is gone; the mount goes on", {{"mount", name_}});
+  connection_.Reset();
+}
+
 /// Brings the descriptor to the next keeper whenever the keeper ends.
 void SessionLease::Watch(const std::stop_token& stop) {
   while (SystemClock().SleepFor(kReconnect, stop)) {
     MutexLock lock(mutex_);
-    if (connection_) {
-      pollfd ended{connection_.get(), POLLIN, 0};
-      if (::poll(&ended, 1, 0) == 0) continue;
-      log_.Warning("the keeper is gone; the mount goes on", {{"mount", name_}});
-      connection_.Reset();
-    }
+    if (connection_) CheckConnection();
+    if (connection_) continue;
     if (auto connected = Connect(); !connected) continue;
-    if (Status kept = SendDevice(); !kept) {
-      connection_.Reset();
-      continue;
-    }
-    log_.Info("another keeper has the mount", {{"mount", name_}});
+    if (SendDevice() && !awaits_answer_) log_.Info("another keeper has the mount", {{"mount", name_}});
   }
 }
 

@@ -12,14 +12,18 @@
 #include "millrace/base/log.h"
 #include "millrace/base/result.h"
 #include "millrace/base/threads/sync.h"
+#include "millrace/mount/daemon/session_holder.h"
 
 namespace millrace::mount {
 
 /// A name at the keeper that this process holds: no other process serves the mount. Thread-safe.
 class SessionLease {
  public:
-  /// Errors: kBusy if another process holds the name; kUnavailable if there is no keeper.
-  static Result<std::unique_ptr<SessionLease>> Acquire(std::filesystem::path socket, std::string name, Logger log);
+  /// Errors: kBusy if another process holds the name; kUnavailable if there is no keeper; kDeadlineExceeded if it does
+  /// not answer; kResourceExhausted if it is full.
+  /// `timeout`: of each answer.
+  static Result<std::unique_ptr<SessionLease>> Acquire(std::filesystem::path socket, std::string name, Logger log,
+                                                       Duration timeout = kHolderTimeout);
   /// Ends the hold. The keeper keeps the descriptor, unless Drop was called.
   ~SessionLease();
   SessionLease(const SessionLease&) = delete;
@@ -34,19 +38,22 @@ class SessionLease {
   void ForgetSession() MR_EXCLUDES(mutex_);
 
  private:
-  SessionLease(std::filesystem::path socket, std::string name, Logger log)
-      : socket_(std::move(socket)), name_(std::move(name)), log_(std::move(log)) {}
+  SessionLease(std::filesystem::path socket, std::string name, Logger log, Duration timeout)
+      : socket_(std::move(socket)), name_(std::move(name)), log_(std::move(log)), timeout_(timeout) {}
   Result<UniqueFd> Connect() MR_REQUIRES(mutex_);
   Status SendDevice() MR_REQUIRES(mutex_);
+  void CheckConnection() MR_REQUIRES(mutex_);
   void Watch(const std::stop_token& stop) MR_EXCLUDES(mutex_);
 
   const std::filesystem::path socket_;
   const std::string name_;
   const Logger log_;
+  const Duration timeout_;
   UniqueFd device_;
   Mutex mutex_;
   UniqueFd connection_ MR_GUARDED_BY(mutex_);
   UniqueFd kept_ MR_GUARDED_BY(mutex_);
+  bool awaits_answer_ MR_GUARDED_BY(mutex_) = false;  ///< to a "keep" that the keeper has not answered in time
   std::jthread watcher_;
 };
 
@@ -58,7 +65,9 @@ struct HeldSessionInfo {
   bool has_plan = false;
 };
 
-/// The calls of the process that starts daemons. Errors: kUnavailable if there is no keeper.
+/// The calls of the process that starts daemons. Each blocks for at most a few times kHolderTimeout.
+/// Errors: kUnavailable if there is no keeper; kDeadlineExceeded if it does not answer, so that nobody knows whether it
+/// will do what was asked; kResourceExhausted if it is full.
 Result<std::vector<HeldSessionInfo>> ListHeldSessions(const std::filesystem::path& socket);
 /// Leaves what starts a daemon with the keeper: in its memory alone, since it may have secrets.
 Status StoreDaemonPlan(const std::filesystem::path& socket, std::string_view name, std::string_view plan);
