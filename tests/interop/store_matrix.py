@@ -9,6 +9,7 @@ the control: a check that fails with both counts against the server.
 Servers are found as in s3d_interop.py. Exit status: 0 no fault of Millrace's, 1 there is one, 77 no server is here.
 """
 import argparse
+import base64
 import contextlib
 import datetime
 import json
@@ -23,6 +24,7 @@ import tempfile
 import time
 import traceback
 import urllib.request
+import zlib
 
 from s3d_interop import ACCESS, PEERS, SECRET, skip, with_boto3
 
@@ -110,8 +112,23 @@ def size_checks():
 
         @check(f"pipe and cat, {size} B", control)
         def stream(c, size=size):
-            c.run("pipe", c.url("piped"), text=content(size))
-            assert c.run("cat", c.url("piped")) == content(size), "other bytes came back"
+            c.run("pipe", c.url(f"piped/{size}"), text=content(size))
+            assert c.run("cat", c.url(f"piped/{size}")) == content(size), "other bytes came back"
+
+    # gofakes3 keeps the checksum of the object that a multipart upload replaces, so that nobody who looks can read it.
+    def control(c):
+        small, large = content(100), content(8 * MIB + 1)
+        checksum = base64.b64encode(zlib.crc32(small).to_bytes(4, "big")).decode()
+        c.s3.put_object(Bucket=c.bucket, Key="replaced-control", Body=small, ChecksumCRC32=checksum)
+        c.file("control", large)
+        c.s3.upload_file(str(c.folder / "control"), c.bucket, "replaced-control")
+        assert c.stored("replaced-control") == large
+
+    @check("a large object replaces a small one", control)
+    def replace(c):
+        for size in (100, 8 * MIB + 1):
+            c.run("pipe", c.url("replaced"), text=content(size))
+            assert c.run("cat", c.url("replaced")) == content(size), "other bytes came back"
 
 
 def name_checks():
