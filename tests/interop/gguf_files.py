@@ -3,9 +3,9 @@
 
     gguf_files.py --millrace build/release/bin/millrace
 
-A Llama and a GPT-2 of random weights are exported in every type. The package's reader must find the bytes that its
+A Llama, a Qwen2, a Qwen3 and a GPT-2 of random weights are exported in every type. The package's reader must find the bytes that its
 quantizer makes of the weights. transformers loads the file, and computes the same logits as the model that Millrace
-imports from it. Files that the package writes are imported.
+imports from it. Files that the package writes are imported, with blocks of every type that can be read.
 
 Runs in $MILLRACE_PEERS/venv where that is. Exit status: 0 all the same, 77 a library is missing (named), 1 otherwise.
 """
@@ -45,6 +45,7 @@ GPT2_NAMES = {"token_embd": "transformer.wte", "position_embd": "transformer.wpe
 LLAMA_BLOCK = {"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
                "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "ffn_norm": "post_attention_layernorm",
                "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+QWEN3_BLOCK = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
 GPT2_BLOCK = {"attn_norm": "ln_1", "attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj", "ffn_norm": "ln_2",
               "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}
 
@@ -52,7 +53,8 @@ GPT2_BLOCK = {"attn_norm": "ln_1", "attn_qkv": "attn.c_attn", "attn_output": "at
 class Model:
     def __init__(self, millrace, folder, name, model):
         torch.manual_seed(4)
-        self.millrace, self.folder, self.name, self.llama = millrace, folder, name, "llama" in name
+        self.millrace, self.folder, self.name, self.llama = millrace, folder, name, "gpt2" not in name
+        self.architecture = name.split("-")[0]
         self.config = model.config
         with torch.no_grad():
             for parameter in model.parameters():
@@ -69,7 +71,7 @@ class Model:
         """The weights by their names in GGUF files, in that layout."""
         names = dict(LLAMA_NAMES if self.llama else GPT2_NAMES)
         for layer in range(LAYERS):
-            for gguf_name, name in (LLAMA_BLOCK if self.llama else GPT2_BLOCK).items():
+            for gguf_name, name in (LLAMA_BLOCK | QWEN3_BLOCK if self.llama else GPT2_BLOCK).items():
                 names[f"blk.{layer}.{gguf_name}"] = f"{'model.layers' if self.llama else 'transformer.h'}.{layer}.{name}"
         made = {}
         for gguf_name, name in names.items():
@@ -77,7 +79,7 @@ class Model:
                 if f"{name}.{part}" not in self.weights:
                     continue
                 values = self.weights[f"{name}.{part}"]
-                if name.endswith(("q_proj", "k_proj")):
+                if name.endswith(("q_proj", "k_proj")) and self.architecture == "llama":
                     heads = self.config.num_attention_heads if "q_proj" in name else self.config.num_key_value_heads
                     values = values.reshape(heads, 2, values.shape[0] // heads // 2, -1).swapaxes(1, 2).reshape(values.shape)
                 if part == "weight" and name.endswith(("c_attn", "c_proj", "c_fc")):
@@ -117,7 +119,7 @@ class Model:
 
     def write(self, path, theta=10000.0, rope_freqs=None):
         """The file that the package writes."""
-        writer = gguf.GGUFWriter(path, "llama" if self.llama else "gpt2")
+        writer = gguf.GGUFWriter(path, self.architecture)
         writer.add_vocab_size(self.config.vocab_size)
         writer.add_context_length(self.config.max_position_embeddings)
         writer.add_embedding_length(64)
@@ -126,7 +128,7 @@ class Model:
         writer.add_head_count(self.config.num_attention_heads)
         if self.llama:
             writer.add_head_count_kv(self.config.num_key_value_heads)
-            writer.add_key_length(self.config.head_dim)
+            writer.add_key_length(getattr(self.config, "head_dim", None) or 16)
             writer.add_layer_norm_rms_eps(self.config.rms_norm_eps)
             writer.add_rope_freq_base(theta)
         else:
@@ -142,6 +144,55 @@ class Model:
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
+
+
+# Where a block has its halves, which random bytes would make infinite.
+SCALES = {"Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2),
+          "Q6_K": (208,), "IQ4_NL": (0,), "IQ4_XS": (0,), "MXFP4": ()}
+
+
+def check_blocks(millrace, folder):
+    """Blocks of random bytes, of each type that is only read, have the values that the package finds in them."""
+    random = numpy.random.default_rng(5)
+    config = transformers.LlamaConfig(**LLAMA | dict(hidden_size=256, intermediate_size=512, max_position_embeddings=16))
+    for kind, scales in SCALES.items():
+        model = Model(millrace, folder, f"llama-{kind}", transformers.LlamaForCausalLM(config))
+        number = gguf.GGMLQuantizationType[kind]
+        elements, size = gguf.GGML_QUANT_SIZES[number]
+        path, values = folder / f"{kind}.gguf", {}
+        writer = gguf.GGUFWriter(path, "llama")
+        writer.add_context_length(16)
+        writer.add_embedding_length(256)
+        writer.add_block_count(LAYERS)
+        writer.add_feed_forward_length(512)
+        writer.add_head_count(4)
+        writer.add_head_count_kv(2)
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+        for name, tensor in model.tensors().items():
+            if tensor.ndim == 1:
+                writer.add_tensor(name, tensor)
+                continue
+            rows, columns = tensor.shape
+            blocks = random.integers(0, 256, (rows * columns // elements, size), dtype=numpy.uint8)
+            for at in scales:
+                halves = random.uniform(-0.1, 0.1, len(blocks)).astype(numpy.float16)
+                blocks[:, at:at + 2] = halves.view(numpy.uint8).reshape(-1, 2)
+            if kind == "MXFP4":
+                blocks[:, 0] = random.choice([0, 1, 2, 120, 128, 130], len(blocks))
+            stored = blocks.reshape(rows, -1)
+            values[name] = gguf.quants.dequantize(stored, number).reshape(rows, columns)
+            writer.add_tensor(name, stored, raw_dtype=number)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        run = path.with_suffix(".run")
+        model.ckpt("import", path, run)
+        model.ckpt("export", run, folder / f"{kind}-f32.gguf", "--type", "f32")
+        read = {tensor.name: tensor.data for tensor in gguf.GGUFReader(folder / f"{kind}-f32.gguf").tensors}
+        for name, wanted in values.items():
+            assert numpy.array_equal(read[name].reshape(wanted.shape), wanted), (kind, name)
+        print(f"ok: {kind}: {sum(map(numpy.size, values.values()))} numbers are those of the package")
 
 
 def check_rope(millrace, folder):
@@ -212,6 +263,8 @@ def main():
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
         models = [Model(millrace, folder, "llama", transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA))),
+                  Model(millrace, folder, "qwen2", transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**LLAMA))),
+                  Model(millrace, folder, "qwen3", transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**LLAMA | dict(head_dim=128)))),
                   Model(millrace, folder, "gpt2", transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2)))]
         for model in models:
             for kind in TYPES:
@@ -222,6 +275,7 @@ def main():
             path = folder / f"{model.name}-written.gguf"
             model.write(path)
             print(f"ok: {model.name} of the package: logits differ by {model.check_logits(path):.1e}")
+        check_blocks(millrace, folder)
         check_rope(millrace, folder)
         check_tokenizer(models[0])
 

@@ -39,8 +39,9 @@ std::int64_t FileType(GgmlType type) {
       return 7;
     case GgmlType::kBF16:
       return 32;
+    default:
+      return 0;  // no other type is written
   }
-  return 0;
 }
 
 /// Returns the GGUF type with the same elements.
@@ -74,11 +75,13 @@ class GgufExport {
     const Json* config = JsonFind(manifest.meta, kMetaModelConfig);
     if (tensors.empty() || config == nullptr) return Fail(Code::kNotFound, "{} has no model to export", name);
     config_ = MR_TRY(engine::ParseModelConfig(*config, name));
-    architecture_ = config_->family();
-    if ((architecture_ != kGgufLlama && architecture_ != kGgufGpt2) || !config_->generates()) {
+    // llama.cpp reads Mistral's models as Llama's.
+    architecture_ = config_->family() == "mistral" ? kGgufLlama : config_->family();
+    if (!IsGgufArchitecture(architecture_) || !config_->generates()) {
       return Fail(Code::kUnsupported,
-                  "{}: a {} model cannot be exported to a GGUF file; those of Llama and GPT-2 that predict tokens can",
-                  name, architecture_);
+                  "{}: a {} model cannot be exported to a GGUF file; those of Llama, Mistral, Qwen2, Qwen3 and GPT-2 "
+                  "that predict tokens can",
+                  name, config_->family());
     }
     MR_TRY(Describe(*config, name));
     MR_TRY(PlanTensors(tensors));
@@ -111,6 +114,13 @@ class GgufExport {
         return Fail(Code::kUnsupported, "{}: llama.cpp computes GPT-2 with gelu_new only", name);
       Set("attention.layer_norm_epsilon", whole.at("layer_norm_epsilon").get<double>());
       return {};
+    }
+    if (const Json* window = JsonFind(whole, "sliding_window");
+        window != nullptr && window->is_number() && *window < sizes.max_positions) {
+      return Fail(Code::kUnsupported,
+                  "{}: llama.cpp computes {} without windows of attention, and sliding_window is {}; export it as a "
+                  "model folder",
+                  name, architecture_, DumpJson(*window));
     }
     Set("attention.head_count_kv", sizes.num_kv_heads);
     Set("attention.key_length", sizes.head_dim);

@@ -6,23 +6,37 @@
 #include <cstring>
 
 #include "millrace/checkpoint/format/half.h"
+#include "millrace/checkpoint/gguf/ggml_blocks.h"
 
 namespace millrace::checkpoint {
 namespace {
 
-constexpr std::uint64_t kBlock = 32;      ///< elements of a quantized block
-constexpr std::uint64_t kScaleBytes = 2;  ///< in front of the numbers: a half
+constexpr std::uint64_t kBlock = 32;        ///< elements of a block of one scale
+constexpr std::uint64_t kSuperBlock = 256;  ///< elements of a block of several scales
+constexpr std::uint64_t kScaleBytes = 2;    ///< in front of the numbers: a half
 
 struct NamedType {
   std::string_view name;
   GgmlType type;
-  std::uint64_t block_bytes;
+  std::uint64_t elements, bytes;  ///< of a block
+  bool can_write = false;
 };
-constexpr NamedType kTypes[] = {{"f32", GgmlType::kF32, 4},
-                                {"f16", GgmlType::kF16, 2},
-                                {"bf16", GgmlType::kBF16, 2},
-                                {"q8_0", GgmlType::kQ8_0, kScaleBytes + kBlock},
-                                {"q4_0", GgmlType::kQ4_0, kScaleBytes + kBlock / 2}};
+constexpr NamedType kTypes[] = {{"f32", GgmlType::kF32, 1, 4, true},
+                                {"f16", GgmlType::kF16, 1, 2, true},
+                                {"bf16", GgmlType::kBF16, 1, 2, true},
+                                {"q8_0", GgmlType::kQ8_0, kBlock, 34, true},
+                                {"q4_0", GgmlType::kQ4_0, kBlock, 18, true},
+                                {"q4_1", GgmlType::kQ4_1, kBlock, 20},
+                                {"q5_0", GgmlType::kQ5_0, kBlock, 22},
+                                {"q5_1", GgmlType::kQ5_1, kBlock, 24},
+                                {"q2_K", GgmlType::kQ2_K, kSuperBlock, 84},
+                                {"q3_K", GgmlType::kQ3_K, kSuperBlock, 110},
+                                {"q4_K", GgmlType::kQ4_K, kSuperBlock, 144},
+                                {"q5_K", GgmlType::kQ5_K, kSuperBlock, 176},
+                                {"q6_K", GgmlType::kQ6_K, kSuperBlock, 210},
+                                {"iq4_nl", GgmlType::kIQ4_NL, kBlock, 18},
+                                {"iq4_xs", GgmlType::kIQ4_XS, kSuperBlock, 136},
+                                {"mxfp4", GgmlType::kMXFP4, kBlock, 17}};
 
 const NamedType& Of(GgmlType type) { return *std::ranges::find(kTypes, type, &NamedType::type); }
 
@@ -57,9 +71,11 @@ void QuantizeQ4(std::span<const float> values, std::byte* into) {
 
 std::string_view GgmlTypeName(GgmlType type) { return Of(type).name; }
 
+bool CanWrite(GgmlType type) { return Of(type).can_write; }
+
 Result<GgmlType> ParseGgmlType(std::string_view name) {
   for (const NamedType& known : kTypes) {
-    if (known.name == name) return known.type;
+    if (known.can_write && known.name == name) return known.type;
   }
   return Fail(Code::kInvalidArgument,
               "\"{}\" is not a type of GGUF files that Millrace writes; f32, f16, bf16, q8_0 and q4_0 are", name);
@@ -69,12 +85,15 @@ Result<GgmlType> GgmlTypeOf(std::uint32_t number) {
   for (const NamedType& known : kTypes) {
     if (static_cast<std::uint32_t>(known.type) == number) return known.type;
   }
-  return Fail(Code::kUnsupported, "tensors of ggml's type {} cannot be read; f32, f16, bf16, q8_0 and q4_0 can",
-              number);
+  return Fail(
+      Code::kUnsupported,
+      "tensors of ggml's type {} cannot be read; floats, q8_0, q4_0 to q6_K, iq4_nl, iq4_xs and mxfp4 can: take a "
+      "file in one of them",
+      number);
 }
 
-std::uint64_t BlockElements(GgmlType type) { return type == GgmlType::kQ4_0 || type == GgmlType::kQ8_0 ? kBlock : 1; }
-std::uint64_t BlockBytes(GgmlType type) { return Of(type).block_bytes; }
+std::uint64_t BlockElements(GgmlType type) { return Of(type).elements; }
+std::uint64_t BlockBytes(GgmlType type) { return Of(type).bytes; }
 
 DType StoredType(GgmlType type) {
   return type == GgmlType::kF16 ? DType::kF16 : type == GgmlType::kBF16 ? DType::kBF16 : DType::kF32;
@@ -111,6 +130,12 @@ void Dequantize(GgmlType type, ByteSpan blocks, std::span<float> into) {
         }
       }
       return;
+    default:
+      break;
+  }
+  const std::uint64_t block = BlockElements(type);
+  for (std::size_t i = 0; i < into.size(); i += block, at += BlockBytes(type)) {
+    DequantizeBlock(type, at, into.subspan(i, block));
   }
 }
 
@@ -134,6 +159,8 @@ void Quantize(GgmlType type, std::span<const float> values, MutableByteSpan into
         type == GgmlType::kQ8_0 ? QuantizeQ8(block, at) : QuantizeQ4(block, at);
       }
       return;
+    default:
+      assert(CanWrite(type));
   }
 }
 

@@ -51,6 +51,31 @@ TEST(GgmlType, FourBitsScaleByTheLargestWithItsSign) {
   EXPECT_EQ(bytes[5] & 15, 15);
 }
 
+TEST(GgmlType, SuperBlocksHaveScalesOfTheirParts) {
+  // Part 1 of 8 has the scale 3 and the minimum 2, in units of 1 and of a half. Its first number is 5, in the high bits
+  // of the first byte.
+  Buffer block(BlockBytes(GgmlType::kQ4_K));
+  std::ranges::fill(block.span(), std::byte{0});
+  StoreLittle(block.data(), FloatToHalf(1));
+  StoreLittle(block.data() + 2, FloatToHalf(0.5F));
+  block.span()[4 + 1] = std::byte{3};
+  block.span()[4 + 4 + 1] = std::byte{2};
+  block.span()[16] = std::byte{5 << 4};
+  std::array<float, 256> values{};
+  Dequantize(GgmlType::kQ4_K, block, values);
+  EXPECT_EQ(values[32], 1 * 3 * 5 - 0.5F * 2);
+  EXPECT_EQ(values[33], -0.5F * 2);
+  EXPECT_EQ(values[0], 0);
+}
+
+TEST(GgmlType, BlocksThatAreOnlyReadAreNotWritten) {
+  EXPECT_TRUE(CanWrite(GgmlType::kQ4_0));
+  EXPECT_FALSE(CanWrite(GgmlType::kQ6_K));
+  EXPECT_FALSE(ParseGgmlType("q6_K"));
+  EXPECT_EQ(GgmlTypeOf(14).value(), GgmlType::kQ6_K);
+  EXPECT_FALSE(GgmlTypeOf(9));
+}
+
 TEST(GgmlType, ZerosAndNumbersThatAreNoneAreBlocksToo) {
   EXPECT_EQ(Bytes(GgmlType::kQ4_0, {})[1], 0x80) << "ggml's scale is -0";
   EXPECT_EQ(Bytes(GgmlType::kQ4_0, {})[2], 0x88);

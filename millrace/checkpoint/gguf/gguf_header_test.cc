@@ -85,7 +85,8 @@ TEST(GgufHeader, SizesAreCheckedBeforeMemoryIsAllocated) {
   EXPECT_THAT(changed(name, 9), HasSubstr("9 dimensions"));
   EXPECT_THAT(changed(name + 4, 65), HasSubstr("no whole blocks of q8_0"));
   EXPECT_THAT(changed(name + 4 + 7, 1), HasSubstr("too large"));
-  EXPECT_THAT(changed(name + 4 + 16, 12), HasSubstr("type 12 cannot be read"));
+  EXPECT_THAT(changed(name + 4 + 16, 16), HasSubstr("type 16 cannot be read"));
+  EXPECT_THAT(changed(name + 4 + 16, 12), HasSubstr("no whole blocks of q4_K"));
   EXPECT_THAT(changed(name + 4 + 16 + 4 + 7, 0x80), HasSubstr("does not lie inside"));
 }
 
@@ -110,6 +111,9 @@ TEST(GgufNames, NamesOfOthersAreNone) {
     EXPECT_EQ(HuggingFaceNameOf("llama", name, 3), std::nullopt) << name;
   EXPECT_TRUE(HasTurnedRows("llama", "model.layers.0.self_attn.k_proj.bias"));
   EXPECT_FALSE(HasTurnedRows("llama", "model.layers.0.self_attn.v_proj.weight"));
+  EXPECT_FALSE(HasTurnedRows("qwen2", "model.layers.0.self_attn.k_proj.bias"));
+  EXPECT_EQ(HuggingFaceNameOf("qwen3", "blk.2.attn_k_norm.weight", 3), "model.layers.2.self_attn.k_norm.weight");
+  EXPECT_EQ(HuggingFaceNameOf("qwen2", "blk.2.attn_k_norm.weight", 3), std::nullopt);
   EXPECT_TRUE(IsStoredTransposed("gpt2", "transformer.h.0.mlp.c_fc.weight"));
   EXPECT_FALSE(IsStoredTransposed("gpt2", "transformer.h.0.mlp.c_fc.bias"));
 }

@@ -99,7 +99,9 @@ Status AddRopeScaling(const Metadata& metadata, std::span<const float> factors, 
   return {};
 }
 
-Result<Json> LlamaConfig(const Metadata& metadata, std::span<const float> rope_factors, std::string_view what) {
+/// Of Llama and Qwen.
+Result<Json> LlamaConfig(std::string_view architecture, const Metadata& metadata, std::span<const float> rope_factors,
+                         std::string_view what) {
   const std::int64_t heads = MR_TRY(metadata.Size("attention.head_count"));
   const std::int64_t hidden = MR_TRY(metadata.Size("embedding_length"));
   const auto* kv_heads = metadata.Find<std::int64_t>("attention.head_count_kv");
@@ -107,20 +109,26 @@ Result<Json> LlamaConfig(const Metadata& metadata, std::span<const float> rope_f
   const auto* theta = metadata.Find<double>("rope.freq_base");
   if (metadata.Find<std::int64_t>("expert_count") != nullptr)
     return Fail(Code::kUnsupported, "{}: mixtures of experts are not implemented", what);
-  Json config{{"architectures", Json::array({"LlamaForCausalLM"})}, {"model_type", "llama"}};
+  const char* name = architecture == kGgufQwen2   ? "Qwen2ForCausalLM"
+                     : architecture == kGgufQwen3 ? "Qwen3ForCausalLM"
+                                                  : "LlamaForCausalLM";
+  Json config{{"architectures", Json::array({name})}, {"model_type", architecture}};
   config["vocab_size"] = MR_TRY(metadata.VocabSize());
   config["hidden_size"] = hidden;
   config["intermediate_size"] = MR_TRY(metadata.Size("feed_forward_length"));
   config["num_hidden_layers"] = MR_TRY(metadata.Size("block_count"));
   config["num_attention_heads"] = heads;
   config["num_key_value_heads"] = kv_heads != nullptr ? *kv_heads : heads;
-  config["head_dim"] = head_dim != nullptr ? *head_dim : hidden / heads;
+  if (architecture != kGgufQwen2 || head_dim != nullptr) {
+    config["head_dim"] = head_dim != nullptr ? *head_dim : hidden / heads;
+  }
   config["max_position_embeddings"] = MR_TRY(metadata.Size("context_length"));
   config["rms_norm_eps"] = Shortest(MR_TRY(metadata.Number("attention.layer_norm_rms_epsilon")));
   config["rope_theta"] = theta != nullptr ? Shortest(*theta) : 10000.0;
   config["hidden_act"] = "silu";
-  config["attention_bias"] = metadata.Tensor("blk.0.attn_q.bias") != nullptr;
-  config["mlp_bias"] = metadata.Tensor("blk.0.ffn_up.bias") != nullptr;
+  // Qwen2 always has biases of queries, keys and values.
+  if (architecture != kGgufQwen2) config["attention_bias"] = metadata.Tensor("blk.0.attn_q.bias") != nullptr;
+  if (architecture == kGgufLlama) config["mlp_bias"] = metadata.Tensor("blk.0.ffn_up.bias") != nullptr;
   config["tie_word_embeddings"] = metadata.Tensor("output.weight") == nullptr;
   MR_TRY(AddRopeScaling(metadata, rope_factors, what, config));
   return config;
@@ -243,14 +251,16 @@ Result<GgufModel> DescribeGgufModel(const GgufHeader& header, const std::optiona
                                     std::span<const float> rope_factors, std::string_view what) {
   const auto* architecture = header.Find<std::string>("general.architecture");
   if (architecture == nullptr) return Fail(Code::kCorrupt, "{}: the metadata have no general.architecture", what);
-  if (*architecture != kGgufLlama && *architecture != kGgufGpt2) {
-    return Fail(Code::kUnsupported, "{}: models of the architecture {} cannot be read; llama and gpt2 can", what,
-                *architecture);
+  if (!IsGgufArchitecture(*architecture)) {
+    return Fail(Code::kUnsupported,
+                "{}: models of the architecture {} cannot be read from GGUF files; llama, qwen2, qwen3 and gpt2 can",
+                what, *architecture);
   }
   const Metadata metadata(header, *architecture, what);
-  const bool llama = *architecture == kGgufLlama;
+  const bool gpt2 = *architecture == kGgufGpt2;
   GgufModel model{.architecture = *architecture, .header_bytes = header.bytes};
-  model.config = config ? *config : MR_TRY(llama ? LlamaConfig(metadata, rope_factors, what) : Gpt2Config(metadata));
+  model.config =
+      config ? *config : MR_TRY(gpt2 ? Gpt2Config(metadata) : LlamaConfig(*architecture, metadata, rope_factors, what));
   const std::int64_t blocks = MR_TRY(metadata.Size("block_count"));
   const std::int64_t heads = MR_TRY(metadata.Size("attention.head_count"));
   const auto *kv_heads = metadata.Find<std::int64_t>("attention.head_count_kv"),

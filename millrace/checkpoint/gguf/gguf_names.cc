@@ -24,6 +24,9 @@ constexpr NamePair kLlamaNames[] = {
     {"blk.{}.ffn_gate", "model.layers.{}.mlp.gate_proj"},
     {"blk.{}.ffn_up", "model.layers.{}.mlp.up_proj"},
     {"blk.{}.ffn_down", "model.layers.{}.mlp.down_proj"},
+    // Qwen3's alone.
+    {"blk.{}.attn_q_norm", "model.layers.{}.self_attn.q_norm"},
+    {"blk.{}.attn_k_norm", "model.layers.{}.self_attn.k_norm"},
 };
 constexpr NamePair kGpt2Names[] = {
     {"token_embd", "transformer.wte"},
@@ -40,7 +43,11 @@ constexpr NamePair kGpt2Names[] = {
 constexpr std::string_view kNumber = "{}";
 
 std::span<const NamePair> NamesOf(std::string_view architecture) {
-  if (architecture == kGgufLlama) return kLlamaNames;
+  constexpr std::size_t kQwen3Norms = 2;
+  if (architecture == kGgufQwen3) return kLlamaNames;
+  if (architecture == kGgufLlama || architecture == kGgufQwen2) {
+    return std::span(kLlamaNames).first(std::size(kLlamaNames) - kQwen3Norms);
+  }
   if (architecture == kGgufGpt2) return kGpt2Names;
   return {};
 }
@@ -82,6 +89,8 @@ bool IsPartOf(std::string_view name, std::string_view layer) {
 }
 
 }  // namespace
+
+bool IsGgufArchitecture(std::string_view architecture) { return !NamesOf(architecture).empty(); }
 
 std::optional<std::string> HuggingFaceNameOf(std::string_view architecture, std::string_view gguf_name,
                                              std::int64_t blocks) {

@@ -9,7 +9,9 @@
 namespace millrace::checkpoint {
 
 /// The architectures that Millrace reads and writes: values of general.architecture, and of config.json's model_type.
-inline constexpr std::string_view kGgufLlama = "llama", kGgufGpt2 = "gpt2";
+inline constexpr std::string_view kGgufLlama = "llama", kGgufQwen2 = "qwen2", kGgufQwen3 = "qwen3", kGgufGpt2 = "gpt2";
+/// Returns whether it is one of them.
+bool IsGgufArchitecture(std::string_view architecture);
 
 /// Returns Hugging Face's name of a tensor, or nothing if models of that architecture and number of blocks have no such
 /// tensor.
