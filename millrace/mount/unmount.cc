@@ -46,7 +46,7 @@ std::vector<MountView> AwaitEndOrViews(int pidfd, const std::string& device, con
 
 Result<UnmountReport> Unmount(const std::string& path, const UnmountOptions& options, const std::stop_token& stop) {
   UnmountReport report;
-  report.mount_point = MR_TRY(ResolveMountPoint(path));
+  report.mount_point = options.asked != nullptr ? path : MR_TRY(ResolveMountPoint(path));
   const std::string& point = report.mount_point;
   auto mounted = MR_TRY(FindMount(point));
   if (!mounted) return Fail(Code::kNotFound, "nothing is mounted on {}", point);
@@ -54,16 +54,21 @@ Result<UnmountReport> Unmount(const std::string& path, const UnmountOptions& opt
     return Fail(Code::kInvalidArgument, "{} is a {} mount, not one of millrace", point, mounted->type);
   }
   report.source = mounted->source;
-  auto daemon = QueryDaemon(point);
-  if (!daemon && daemon.error().code() != Code::kUnavailable) return Fail(daemon.error());
-  if (!daemon) {  // it was killed: nothing is left to wait for
-    MR_TRY(Detach(point, /*lazy=*/true));
-    return report;
+  DaemonAnswer answered;
+  if (options.asked == nullptr) {
+    auto daemon = IdentifyDaemon(point);
+    if (!daemon && daemon.error().code() != Code::kUnavailable) return Fail(daemon.error());
+    if (!daemon) {  // it was killed: nothing is left to wait for
+      MR_TRY(Detach(point, /*lazy=*/true));
+      return report;
+    }
+    answered = *std::move(daemon);
   }
-  report.daemon = daemon->pid;
-  report.files = daemon->files_being_written;
-  report.bytes = daemon->bytes_being_written;
-  const Json stats = QueryStats(point).value_or(Json::object());
+  const DaemonAnswer& daemon = options.asked != nullptr ? *options.asked : answered;
+  report.daemon = daemon.status.pid;
+  report.files = daemon.status.files_being_written;
+  report.bytes = daemon.status.bytes_being_written;
+  const Json& stats = daemon.stats;
   const Json staging = stats.value("staging", Json::object());
   if (stats.value("pid_namespace", PidNamespace()) != PidNamespace()) {
     return Fail(Code::kUnsupported,
@@ -71,7 +76,7 @@ Result<UnmountReport> Unmount(const std::string& path, const UnmountOptions& opt
                 "publishes. Unmount it there; `umount {}` detaches it here",
                 point, point);
   }
-  UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, daemon->pid, 0)));
+  const UniqueFd& process = daemon.process;
   if (Status detached = Detach(point, options.lazy); !detached) {
     if (detached.error().code() != Code::kBusy) return Fail(detached.error());
     report.outcome = UnmountOutcome::kInUse;

@@ -11,6 +11,7 @@
 
 #include "millrace/base/clock.h"
 #include "millrace/base/result.h"
+#include "millrace/mount/point/control.h"
 #include "millrace/mount/point/mount_point.h"
 
 namespace millrace::mount {
@@ -21,6 +22,9 @@ struct UnmountOptions {
   /// ENOTCONN once everything is published.
   bool everywhere = false;
   Duration timeout = std::chrono::minutes(5);
+  /// What the daemon answered, if the caller has asked already, and the path has no symbolic links. Then Unmount does
+  /// not ask, and cannot block on a daemon that hangs. Null: Unmount asks. Borrowed for the call.
+  const DaemonAnswer* asked = nullptr;
 };
 
 enum class UnmountOutcome : std::uint8_t {

@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -48,6 +50,22 @@ Result<Json> QueryStats(const std::string& path) {
   const int length = MR_TRY(AskDaemon(path, kDaemonStatsRequest, text.data()));
   text.resize(std::min(static_cast<std::size_t>(length), text.size()));
   return ParseJson(text, "the daemon's answer");
+}
+
+UniqueFd OpenAnsweringProcess(pid_t pid, const std::function<pid_t()>& ask_again) {
+  UniqueFd process(pid > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)) : -1);
+  if (process && ask_again() != pid) process.Reset();
+  return process;
+}
+
+Result<DaemonAnswer> IdentifyDaemon(const std::string& path) {
+  DaemonAnswer answer{.status = MR_TRY(QueryDaemon(path))};
+  answer.process = OpenAnsweringProcess(answer.status.pid, [&]() -> pid_t {
+    answer.stats = QueryStats(path).value_or(Json::object());
+    if (answer.stats.value("pid_namespace", PidNamespace()) != PidNamespace()) return -1;
+    return answer.stats.value("pid", -1);
+  });
+  return answer;
 }
 
 }  // namespace millrace::mount

@@ -1,10 +1,14 @@
 // Questions to the daemon of a mount: ioctls on the mount's root, which the daemon answers (fuse/ioctl_handler.cc).
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 
+#include "millrace/base/files/files.h"
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
 
@@ -34,5 +38,21 @@ Result<DaemonStatus> QueryDaemon(const std::string& absolute_path);
 
 /// Returns the mount's figures (MountStats::Snapshot). Blocks and fails as QueryDaemon.
 Result<Json> QueryStats(const std::string& absolute_path);
+
+/// The answers of a daemon, and a hold of its process.
+struct DaemonAnswer {
+  DaemonStatus status;
+  Json stats = Json::object();
+  /// A pidfd (pidfd_open(2)) of the daemon: it answered after the pidfd was opened, so the number of its process cannot
+  /// belong to another one. Empty if the daemon ended meanwhile, or has its number in another PID namespace.
+  UniqueFd process;
+};
+
+/// Asks the daemon for all of that. Blocks and fails as QueryDaemon.
+Result<DaemonAnswer> IdentifyDaemon(const std::string& absolute_path);
+
+/// A pidfd of the process `pid`, if `ask_again` returns that number after the pidfd was opened; else empty. Without the
+/// second answer, the pidfd could be that of a process that was given a dead one's number.
+UniqueFd OpenAnsweringProcess(pid_t pid, const std::function<pid_t()>& ask_again);
 
 }  // namespace millrace::mount
