@@ -15,6 +15,7 @@
 #include "millrace/mount/check.h"
 #include "millrace/mount/daemon/background.h"
 #include "millrace/mount/daemon/caretaker.h"
+#include "millrace/mount/daemon/rotating_log.h"
 #include "millrace/mount/daemon/service_manager.h"
 #include "millrace/mount/point/control.h"
 #include "millrace/mount/point/mount_point.h"
@@ -31,7 +32,7 @@ struct MountFlags {
       directory_mode, stored_attributes = "auto", staging_directory, metrics_listen, metrics_key_file,
                       check_timeout = "10s", close = "sync", publish_delay = "1s", flush_timeout = "5m", keeper,
                       kept_name, session_log, quota_object;
-  std::uint64_t staging_limit = 0, quota = 0;
+  std::uint64_t staging_limit = 0, quota = 0, log_limit = 0;
   std::uint64_t max_cache = 20 * kGiB, read_part = 8 * kMiB, write_part = 8 * kMiB, read_ahead = 1 * kMiB;
   bool read_only = false, allow_other = false, allow_root = false, foreground = false, check = false,
        daemon_only = false, recover = false;
@@ -147,6 +148,12 @@ Status ServeMount(const Context& context, const MountFlags& flags) {
   const std::string log_file =
       flags.log_directory.empty() ? flags.log_file : LogFileOf(MR_TRY(MakeLogFolder(flags.log_directory)), point);
   if (flags.status_fd >= 0 && log_file.empty()) log = Logger(mount::MakeSystemLog(), context.globals.log_level);
+  if (flags.log_limit > 0 && log_file.empty()) {
+    return Fail(Code::kInvalidArgument, "--log-limit is of a log file: name one with --log-file");
+  }
+  if (flags.log_limit > 0) {
+    log = Logger(mount::MakeRotatingLog(log_file, flags.log_limit), context.globals.log_level);
+  }
   const mount::SessionOptions options = MR_TRY(ToSessionOptions(context, flags, point, log));
   auto connection = MR_TRY(context.Connect());
   const mount::ServiceManager manager;
@@ -412,6 +419,8 @@ void AddMount(CLI::App& app, Context& context) {
       mount->add_option("--log-file", flags->log_file, "Where the daemon logs (default: the system log)");
   mount->add_option("--log-directory", flags->log_directory, "The same, as a file in this folder: mnt-corpus.log")
       ->excludes(log_file);
+  AddBytes(*mount, "--log-limit", flags->log_limit,
+           "Rename the log file to FILE.1 when it has this size, and begin another (default: no limit)");
   mount->add_option("--metrics-listen", flags->metrics_listen, "Serve /metrics for Prometheus here: 127.0.0.1:9464");
   mount->add_option("--metrics-key-file", flags->metrics_key_file,
                     "File of keys; serve /metrics to clients that send one as a bearer token (one key a line; only you "
