@@ -100,11 +100,14 @@ TEST_F(KeeperTest, GetsTheDescriptorsAgainAfterItsDeath) {
   StartKeeper();
   const UniqueFd device = Device();
   auto held = Acquire("a");
+  ASSERT_TRUE(StoreDaemonPlan(socket(), "a", "how to start"));
   ASSERT_TRUE(held->StoreDevice(device.get()));
   keeper_.reset();
   EXPECT_EQ(ListHeldSessions(socket()).error().code(), Code::kUnavailable);
   StartKeeper();
-  while (List().empty() || !List().at(0).has_device) ::usleep(1000);
+  while (List().empty() || !List().at(0).has_plan) ::usleep(1000);
+  EXPECT_TRUE(List().at(0).has_device);
+  EXPECT_EQ(*ReadDaemonPlan(socket(), "a"), "how to start");
   held.reset();
   while (List().at(0).held) ::usleep(1000);
   EXPECT_EQ(NumberOf(Acquire("a")->TakeDevice()), NumberOf(device));

@@ -58,17 +58,27 @@ Result<UniqueFd> SessionLease::Connect() {
   return std::move(answer.descriptor);
 }
 
-/// Gives the keeper the descriptor. The connection stays if the keeper does not answer in time: a keeper that runs on
-/// later reads what it was sent, and must not take the mount for one whose process died.
-Status SessionLease::SendDevice() {
-  const auto kept = Ask(connection_.get(), "keep", kept_.get());
-  if (kept) return {};
-  awaits_answer_ = kept.error().code() == Code::kDeadlineExceeded;
-  if (!awaits_answer_) {
-    connection_.Reset();
-    return Fail(kept.error());
+/// Asks the keeper. The connection stays if the keeper does not answer in time: a keeper that runs on later reads what
+/// it was sent, and must not take the mount for one whose process died.
+Result<SessionHolderMessage> SessionLease::AskKeeper(std::string_view text, int descriptor) {
+  auto answer = Ask(connection_.get(), text, descriptor);
+  if (answer) return answer;
+  if (answer.error().code() == Code::kUnavailable) connection_.Reset();
+  if (answer.error().code() == Code::kDeadlineExceeded && !std::exchange(awaits_answer_, true)) {
+    log_.Warning("the keeper does not answer; it has the mount as soon as it goes on", {{"mount", name_}});
   }
-  log_.Warning("the keeper does not answer; it has the mount as soon as it goes on", {{"mount", name_}});
+  return answer;
+}
+
+/// Gives the keeper the descriptor, and the plan that an earlier keeper had. Takes the plan of the first keeper: if
+/// keeper and starter die together, nobody else has it.
+Status SessionLease::SendDevice() {
+  MR_TRY(AskKeeper("keep", kept_.get()));
+  if (plan_) {
+    (void)AskKeeper("plan " + name_, plan_.get());
+  } else if (auto answer = AskKeeper("read " + name_)) {
+    plan_ = std::move(answer->descriptor);
+  }
   return {};
 }
 

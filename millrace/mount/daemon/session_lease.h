@@ -31,8 +31,8 @@ class SessionLease {
 
   /// The FUSE descriptor that the keeper had, once; empty if it had none.
   UniqueFd TakeDevice() { return std::move(device_); }
-  /// Gives the keeper a FUSE descriptor. From then on, a thread brings the descriptor to the next keeper if the keeper
-  /// ends, or has ended. `device` is duplicated. Errors: those of fcntl(2).
+  /// Gives the keeper a FUSE descriptor. From then on, a thread brings the descriptor, and the keeper's plan, to the
+  /// next keeper if the keeper ends, or has ended. `device` is duplicated. Errors: those of fcntl(2).
   Status StoreDevice(int device) MR_EXCLUDES(mutex_);
   /// Call when the mount has ended.
   void ForgetSession() MR_EXCLUDES(mutex_);
@@ -41,6 +41,7 @@ class SessionLease {
   SessionLease(std::filesystem::path socket, std::string name, Logger log, Duration timeout)
       : socket_(std::move(socket)), name_(std::move(name)), log_(std::move(log)), timeout_(timeout) {}
   Result<UniqueFd> Connect() MR_REQUIRES(mutex_);
+  Result<SessionHolderMessage> AskKeeper(std::string_view text, int descriptor = -1) MR_REQUIRES(mutex_);
   Status SendDevice() MR_REQUIRES(mutex_);
   void CheckConnection() MR_REQUIRES(mutex_);
   void Watch(const std::stop_token& stop) MR_EXCLUDES(mutex_);
@@ -53,7 +54,8 @@ class SessionLease {
   Mutex mutex_;
   UniqueFd connection_ MR_GUARDED_BY(mutex_);
   UniqueFd kept_ MR_GUARDED_BY(mutex_);
-  bool awaits_answer_ MR_GUARDED_BY(mutex_) = false;  ///< to a "keep" that the keeper has not answered in time
+  UniqueFd plan_ MR_GUARDED_BY(mutex_);               ///< what starts the next daemon, for the next keeper
+  bool awaits_answer_ MR_GUARDED_BY(mutex_) = false;  ///< to a message that the keeper has not answered in time
   std::jthread watcher_;
 };
 
