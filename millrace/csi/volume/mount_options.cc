@@ -18,6 +18,7 @@ enum class Effect : std::uint8_t {
   kRegion,       ///< a value without signs that are special in names of hosts
   kEnvironment,  ///< a variable of the mount's process
   kPrefix,       ///< the keys that are shown
+  kPrefixJoin,   ///< how the prefix follows that of the volume
   kReadOnly,     ///< no changes
   kDiskCache,    ///< a cache on the node's disk; the driver chooses the folder
 };
@@ -43,6 +44,7 @@ constexpr auto kVolumeOptions = std::to_array<VolumeOption>({
     {"log-directory", OptionUse::kRefused, kDriverChooses},
     {"no-log", OptionUse::kAccepted, ""},
     {"prefix", OptionUse::kValue, "", Effect::kPrefix},
+    {"prefix-join", OptionUse::kValue, "", Effect::kPrefixJoin},
     {"profile", OptionUse::kRefused, "give the volume a secret instead"},
     {"read-only", OptionUse::kFlag, "", Effect::kReadOnly},
     {"region", OptionUse::kValue, "--region", Effect::kRegion},
@@ -93,11 +95,13 @@ Status Apply(const VolumeOption& word, std::string_view value, MountOptions& int
       into.environment[std::string(word.target)] = value;
       return {};
     case Effect::kPrefix:
-      if (value.starts_with('/')) {
-        return Fail(Code::kInvalidArgument, "the mount option prefix must not begin with a slash, as \"{}\" does",
-                    value);
-      }
       into.prefix = value;
+      return {};
+    case Effect::kPrefixJoin:
+      if (value != "as-written") {
+        return Fail(Code::kInvalidArgument, "the mount option prefix-join is \"{}\"; it must be as-written", value);
+      }
+      into.joins_as_written = true;
       return {};
     case Effect::kReadOnly:
       into.read_only = true;

@@ -16,7 +16,8 @@ namespace millrace::csi {
 struct MountOptions {
   std::vector<std::string> flags;                  ///< of `millrace mount`, as "--name" or "--name=value"
   std::map<std::string, std::string> environment;  ///< of its process
-  std::string prefix;                              ///< shows only the keys below it
+  std::string prefix;                              ///< shows only the keys below it; may begin with a slash
+  bool joins_as_written = false;                   ///< the prefix follows that of the volume without a slash
   bool read_only = false;
   bool disk_cache = false;
   bool sets_group = false, sets_modes = false;  ///< whether `flags` has --gid, or one of the modes

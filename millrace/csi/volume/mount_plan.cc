@@ -81,6 +81,31 @@ Status CheckInline(const VolumeUse& use, const MountOptions& words) {
   return {};
 }
 
+/// The prefix of a volume: its attribute, then the mount option, with a slash between them. Where neither has the
+/// slash, versions before wrote none, so that "team" and "a/" were "teama/", the folder of somebody else. Such a volume
+/// may be in use, and must not show other data one day: it is refused until it says which of the two it means.
+Result<std::string> JoinPrefix(const std::string& attribute, const MountOptions& words) {
+  std::string prefix = attribute + words.prefix;
+  if (!attribute.empty() && !words.prefix.empty()) {
+    const bool has_slash = attribute.ends_with('/') || words.prefix.starts_with('/');
+    if (attribute.ends_with('/') && words.prefix.starts_with('/')) prefix = attribute + words.prefix.substr(1);
+    if (!has_slash && !words.joins_as_written) {
+      return Fail(Code::kInvalidArgument,
+                  "prefix \"{}\" and the mount option prefix={}: write prefix=/{}, or add prefix-join=as-written for "
+                  "\"{}\"",
+                  attribute, words.prefix, words.prefix, prefix);
+    }
+  } else if (words.joins_as_written) {
+    return Fail(Code::kInvalidArgument, "prefix-join=as-written is for volumes with two prefixes; leave it out");
+  }
+  // Without the slash, the volume of "team" would show "team-b/".
+  if (!prefix.empty() && !prefix.ends_with('/')) prefix += '/';
+  if (prefix.starts_with('/')) {
+    return Fail(Code::kInvalidArgument, "the prefix must not begin with a slash, as \"{}\" does", prefix);
+  }
+  return prefix;
+}
+
 /// The token that kubelet made for the pod's service account, and the role to assume with it.
 Status AddPodIdentity(const VolumeUse& use, MountPlan& plan) {
   if (!use.secrets.empty()) {
@@ -200,12 +225,7 @@ Result<MountPlan> PlanMount(const VolumeUse& use) {
     if (!value.empty()) plan.flags.push_back(fmt::format("{}={}", flag, value));
   }
   plan.flags.insert(plan.flags.end(), words.flags.begin(), words.flags.end());
-  std::string prefix = Attribute(use.attributes, kPrefixAttribute) + words.prefix;
-  // Without the slash, the volume of "team" would show "team-b/".
-  if (!prefix.empty() && !prefix.ends_with('/')) prefix += '/';
-  if (prefix.starts_with('/')) {
-    return Fail(Code::kInvalidArgument, "the prefix must not begin with a slash, as \"{}\" does", prefix);
-  }
+  const std::string prefix = MR_TRY(JoinPrefix(Attribute(use.attributes, kPrefixAttribute), words));
   if (!prefix.empty()) plan.flags.push_back("--prefix=" + prefix);
   MR_TRY(AddQuota(use, prefix, plan));
   if (words.read_only || use.read_only) plan.flags.emplace_back("--read-only");

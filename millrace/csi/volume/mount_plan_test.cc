@@ -132,6 +132,34 @@ TEST(MountPlan, EndsPrefixesAtASlash) {
   EXPECT_THAT(Plan(use).flags, Contains("--prefix=team/"));
 }
 
+TEST(MountPlan, JoinsPrefixesByASlash) {
+  auto prefix = [](const std::string& attribute, const std::string& option) {
+    VolumeUse use = Use();
+    use.attributes["prefix"] = attribute;
+    use.mount_options = {"prefix=" + option};
+    return Plan(use).flags;
+  };
+  EXPECT_THAT(prefix("team/", "a/"), Contains("--prefix=team/a/"));
+  EXPECT_THAT(prefix("team", "/a"), Contains("--prefix=team/a/"));
+  EXPECT_THAT(prefix("team/", "/a/"), Contains("--prefix=team/a/"));
+}
+
+TEST(MountPlan, GuessesNoPrefix) {
+  VolumeUse use = Use();
+  use.attributes["prefix"] = "team";
+  use.mount_options = {"prefix=a/"};
+  const Error refused = Failure(use);
+  EXPECT_EQ(refused.code(), Code::kInvalidArgument);
+  EXPECT_THAT(refused.ToString(), HasSubstr("write prefix=/a/"));
+  EXPECT_THAT(refused.ToString(), HasSubstr("prefix-join=as-written for \"teama/\""));
+  use.mount_options = {"prefix=a/", "prefix-join=as-written"};
+  EXPECT_THAT(Plan(use).flags, Contains("--prefix=teama/"));
+  use.attributes.erase("prefix");
+  EXPECT_EQ(Failure(use).code(), Code::kInvalidArgument) << "there is nothing to join";
+  use.mount_options = {"prefix=/a/"};
+  EXPECT_THAT(Failure(use).ToString(), HasSubstr("must not begin with a slash"));
+}
+
 TEST(VolumeEnvironment, NamesNoFileAndNoProgram) {
   auto environment = *IdentityEnvironment(kKeys);
   EXPECT_TRUE(CheckVolumeEnvironment(environment));
