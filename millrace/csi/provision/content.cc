@@ -1,5 +1,6 @@
 #include "millrace/csi/provision/content.h"
 
+#include <chrono>
 #include <unordered_map>
 #include <vector>
 
@@ -11,6 +12,10 @@ namespace millrace::csi {
 namespace {
 
 constexpr int kParallelCopies = 16;  // requests of which the server does the work
+/// Longer than a request to copy takes. A copy can have another ETag than its source (parts, encryption by keys of
+/// KMS); then only a copy that is younger by this time must be of the source's last version: times count seconds, and a
+/// copy may show the time of its end.
+constexpr auto kLongestCopy = std::chrono::minutes(10);
 
 /// The objects of a destination, read in step with the pages of a source.
 class DestinationListing {
@@ -33,7 +38,8 @@ class DestinationListing {
   }
   bool Has(const object::ObjectInfo& source, const std::string& name) const {
     const auto found = found_.find(name);
-    return found != found_.end() && found->second.size == source.size && found->second.modified >= source.modified;
+    if (found == found_.end() || found->second.size != source.size) return false;
+    return found->second.etag == source.etag || found->second.modified >= source.modified + kLongestCopy;
   }
   /// Forgets the names before.
   void Trim(const std::string& name) {

@@ -16,7 +16,8 @@ struct ContentFolder {
 };
 
 /// Copies every object below `from` on the server, several at a time. Skips those that an earlier call copied: objects
-/// of the same size that are not older. Returns the bytes of all objects. REQUIRES: nobody else writes below `to`.
+/// of the same size whose ETag is equal, or that are ten minutes younger. Returns the bytes of all objects. REQUIRES:
+/// nobody else writes below `to`.
 Result<std::uint64_t> CopyContent(const ContentFolder& from, const ContentFolder& to, const object::Call& call);
 
 /// Deletes every object below the prefix, and aborts the multipart uploads there.

@@ -346,8 +346,9 @@ Result<std::optional<VolumeRecord>> Provisioner::FindSnapshot(const std::string&
   return FindRecord(id, RootKind::kSnapshot, secrets, call);
 }
 
-Result<VolumePage> Provisioner::ListRecords(const VolumeLocation& place, RootKind kind, const std::string& token,
-                                            int most, const Secrets& secrets, const object::Call& call) const {
+Result<VolumePage> Provisioner::ListRecords(const VolumeLocation& place, RootKind kind, const std::string& source,
+                                            const std::string& token, int most, const Secrets& secrets,
+                                            const object::Call& call) const {
   if (!token.empty() && !token.starts_with(kTokenBegin)) {
     return Fail(Code::kInvalidArgument, "\"{}\" is not a token that a listing gave", token);
   }
@@ -366,6 +367,7 @@ Result<VolumePage> Provisioner::ListRecords(const VolumeLocation& place, RootKin
         return Fail(stored.error());
       }
       if (!stored || !*stored || (*stored)->mark.state == VolumeState::kDeleting) continue;  // not a volume of ours
+      if (!source.empty() && (*stored)->mark.source != source) continue;
       if (most > 0 && page.marks.size() == static_cast<std::size_t>(most)) {
         const VolumeRoot last = *ParseRootId(page.marks.back().id);
         page.next =
@@ -388,23 +390,15 @@ Result<VolumePage> Provisioner::ListRecords(const VolumeLocation& place, RootKin
 }
 
 Result<VolumePage> Provisioner::ListVolumes(const std::string& token, int most, const object::Call& call) {
-  return ListRecords(*default_place_, RootKind::kVolume, token, most, {}, call);
+  return ListRecords(*default_place_, RootKind::kVolume, "", token, most, {}, call);
 }
 
 Result<VolumePage> Provisioner::ListSnapshots(const std::string& volume_id, const std::string& token, int most,
                                               const Secrets& secrets, const object::Call& call) {
-  if (volume_id.empty()) return ListRecords(*default_place_, RootKind::kSnapshot, token, most, secrets, call);
+  if (volume_id.empty()) return ListRecords(*default_place_, RootKind::kSnapshot, "", token, most, secrets, call);
   const auto root = ParseRootId(volume_id);
   if (!root || root->own_bucket()) return VolumePage{};
-  // All of its place: the mark alone says whose a snapshot is.
-  VolumePage all = MR_TRY(ListRecords(PlaceOf(*root, ""), RootKind::kSnapshot, token, /*most=*/0, secrets, call));
-  std::erase_if(all.marks, [&](const VolumeRecord& mark) { return mark.source != volume_id; });
-  if (most > 0 && all.marks.size() > static_cast<std::size_t>(most)) {
-    all.marks.resize(static_cast<std::size_t>(most));
-    const std::string& last = all.marks.back().id;
-    all.next = fmt::format("{}{}", kTokenBegin, last.substr(last.rfind('/') + 1));
-  }
-  return all;
+  return ListRecords(PlaceOf(*root, ""), RootKind::kSnapshot, volume_id, token, most, secrets, call);
 }
 
 Result<std::int64_t> Provisioner::AvailableCapacity(const std::map<std::string, std::string>& parameters,
@@ -417,7 +411,7 @@ Result<std::int64_t> Provisioner::AvailableCapacity(const std::map<std::string, 
   if (place.bucket.empty()) {
     return Fail(Code::kInvalidArgument, "the parameter capacity needs volumes in one bucket: set bucketName");
   }
-  const VolumePage all = MR_TRY(ListRecords(place, RootKind::kVolume, "", /*most=*/0, {}, call));
+  const VolumePage all = MR_TRY(ListRecords(place, RootKind::kVolume, "", "", /*most=*/0, {}, call));
   for (const VolumeRecord& mark : all.marks) left -= mark.capacity_bytes;
   return std::max<std::int64_t>(left, 0);
 }

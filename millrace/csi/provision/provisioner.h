@@ -116,8 +116,10 @@ class Provisioner {
                                   const object::Call& call) const;
   Status CheckSource(const VolumeRecord& mark, const Secrets& secrets, const object::Call& call) const;
   Status DeleteRoot(const std::string& id, RootKind kind, const Secrets& secrets, const object::Call& call) const;
-  Result<VolumePage> ListRecords(const VolumeLocation& place, RootKind kind, const std::string& token, int most,
-                                 const Secrets& secrets, const object::Call& call) const;
+  /// `source`: leave out others than copies of this volume; their marks alone say whose they are. Empty: all.
+  Result<VolumePage> ListRecords(const VolumeLocation& place, RootKind kind, const std::string& source,
+                                 const std::string& token, int most, const Secrets& secrets,
+                                 const object::Call& call) const;
 
   const ProvisionerOptions options_;
   const std::optional<VolumeLocation> default_place_;

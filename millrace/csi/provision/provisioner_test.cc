@@ -26,10 +26,10 @@ class ProvisionerTest : public testing::Test {
     Connect();
   }
   /// Starts the endpoint; with a policy, nothing else is allowed.
-  void Serve(const std::string& policy) {
+  void Serve(const std::string& policy, Clock* clock = nullptr) {
     server_.reset();
-    auto server =
-        s3d::Server::Start({.root = folder_.path() / "buckets", .anonymous = true, .policy = policy, .sync = false});
+    auto server = s3d::Server::Start(
+        {.root = folder_.path() / "buckets", .anonymous = true, .policy = policy, .sync = false, .clock = clock});
     ASSERT_TRUE(server) << server.error().ToString();
     server_ = *std::move(server);
   }
@@ -58,6 +58,10 @@ class ProvisionerTest : public testing::Test {
   }
   void Put(const std::string& key, const std::string& content) {
     ASSERT_TRUE(object::Put(*vols_, key, AsBytes(content)));
+  }
+  std::string Content(const std::string& key) {
+    const auto read = object::GetAll(*vols_, key, kMiB);
+    return read && *read ? (*read)->bytes : "it cannot be read";
   }
   std::vector<std::string> Keys(const std::string& prefix = "") {
     std::vector<std::string> keys;
@@ -211,6 +215,45 @@ TEST_F(ProvisionerTest, FinishesACopyThatWasCutOff) {
   ASSERT_TRUE(server_->SetFaults(""));
   Must(provisioner_->CreateVolume({.name = "pvc-2", .source = source.id}, {}));
   EXPECT_EQ(Keys("team/volumes/pvc-2/data/").size(), 20);
+}
+
+TEST_F(ProvisionerTest, CopiesAgainWhatWasRewrittenWithinASecond) {
+  vols_.reset();
+  connection_.reset();
+  Serve("", &clock_);  // all in one second
+  Connect();
+  const VolumeRecord source = Must(Create("pvc-1"));
+  for (const char* name : {"a", "b", "c"}) Put(fmt::format("team/volumes/pvc-1/data/{}", name), "one");
+  ASSERT_TRUE(server_->SetFaults("error=403,op=CopyObject,skip=2"));
+  ASSERT_FALSE(provisioner_->CreateSnapshot({.name = "snap-1", .volume_id = source.id}, {}));
+  ASSERT_TRUE(server_->SetFaults(""));
+  const auto copied = Keys("team/snapshots/snap-1/data/");
+  ASSERT_EQ(copied.size(), 2);
+  const std::string name = copied[0].substr(copied[0].rfind('/') + 1);
+  Put("team/volumes/pvc-1/data/" + name, "two");
+  Must(provisioner_->CreateSnapshot({.name = "snap-1", .volume_id = source.id}, {}));
+  EXPECT_EQ(Content(copied[0]), "two");
+}
+
+TEST_F(ProvisionerTest, ReadsTheMarksOfAPageOnly) {
+  const VolumeRecord source = Must(Create("pvc-1")), other = Must(Create("pvc-2"));
+  for (int i = 10; i < 30; ++i) {
+    const std::string& volume = i % 2 == 0 ? source.id : other.id;
+    Must(provisioner_->CreateSnapshot({.name = fmt::format("snap-{}", i), .volume_id = volume}, {}));
+  }
+  std::vector<std::string> names;
+  std::string token;
+  do {
+    // A page of 2 reads the marks of 3 snapshots, and of those of the other volume between them.
+    ASSERT_TRUE(server_->SetFaults("error=403,op=GetObject,skip=6"));
+    auto page = provisioner_->ListSnapshots(source.id, token, 2, {}, {});
+    ASSERT_TRUE(page) << page.error().ToString();
+    for (const VolumeRecord& mark : page->marks) names.push_back(mark.name);
+    token = page->next;
+  } while (!token.empty());
+  ASSERT_EQ(names.size(), 10);
+  EXPECT_EQ(names.front(), "snap-10");
+  EXPECT_EQ(names.back(), "snap-28");
 }
 
 TEST_F(ProvisionerTest, ListsInPages) {
