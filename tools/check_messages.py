@@ -9,7 +9,7 @@ pronoun  A message does not begin with a pronoun. The context in front of a mess
          "it" is.
 cure     In CURED, a message about something that the user can change (CHANGEABLE) says what to do or what is possible.
          Accepted are an imperative, a command in backticks, a flag, a key of the job file, a variable of the environment,
-         and phrases such as "expected", "at most" and "are supported".
+         and phrases such as "expected", "should be", "at most" and "are supported".
 
 UNCHECKED has the messages of CURED that no cure can be named for, with the reason.
 """
@@ -43,12 +43,15 @@ IMPERATIVE = re.compile(r"(?:^|[;:.(,] ?|\b(?:or|and|then) )(?:" + "|".join(VERB
 SECTIONS = "checkpoint|data|eval|log|lora|model|optimizer|run|serve|source|tokenizer|train"
 POSSIBLE = re.compile(rf"`|--[a-z]|\b(?:{SECTIONS})\.[a-z_]+|\b[A-Z][A-Z0-9]+_[A-Z_0-9]+\b|\b(?:expected|must|only|required|instead"
                       r"|such as|allowed|needs?|may be|may have|can be|has to|have to|up to|between)\b|\bat (?:least|most)\b"
-                      r"|\bis not one of\b|\bfrom \S+ (?:to|on)\b|\bknown are\b|\bare supported\b|\bor\b.*\?")
+                      r"|\bshould (?:be|have|hold|begin|end)\b|\bwants\b|\btakes\b|\bis not one of\b|\bfrom \S+ (?:to|on)\b"
+                      r"|\bknown are\b|\bare supported\b|\bor\b.*\?")
 
 
 def messages(source: str) -> Iterator[tuple[int, str, str]]:
-    """The line, the code and the text of each message."""
+    """The line, the code and the text of each message, but for those in comments."""
     for match in MESSAGE.finditer(source):
+        if "//" in source[source.rfind("\n", 0, match.start()) + 1:match.start()]:
+            continue
         literals = re.findall(LITERAL, match[2])
         yield source.count("\n", 0, match.start()) + 1, match[1], "".join(literal[1:-1] for literal in literals)
 

@@ -23,6 +23,8 @@ BREACHES = (
 KEPT = (
     'Fail(Code::kInvalidArgument, "{} is wrong; choose another", name);',
     'Fail(Code::kInvalidArgument, "{} is wrong: expected a number", name);',
+    'Fail(Code::kInvalidArgument, "{} should be a number, found {}", key, kind);',
+    '/// `return Fail(Code::kNotFound, "no object {}", key);`',
     'Fail(Code::kNotFound, "there is no {}; `millrace ls` lists the names", name);',
     'Fail(Code::kNotFound, "{}", text);',  # made elsewhere
     'Fail(Code::kIo, "the disk is broken");',  # nothing that the user changes in a command
