@@ -90,8 +90,10 @@ class ByteBpe final : public VocabularyTokenizer {
   Status AddTokens() {
     std::vector<const AddedToken*> added_at(spec_.tokens.size(), nullptr);
     for (const AddedToken& added : spec_.added) {
-      if (added.id < 0 || added.text.empty())
-        return Fail(Code::kInvalidArgument, "the tokenizer has an added token of no text");
+      if (added.id < 0 || added.text.empty()) {
+        return Fail(Code::kInvalidArgument,
+                    "the tokenizer has an added token of no text; each one needs a text and an id of at least 0");
+      }
       auto at = static_cast<std::size_t>(added.id);
       if (at >= added_at.size()) {
         added_at.resize(at + 1, nullptr);
@@ -118,12 +120,18 @@ class ByteBpe final : public VocabularyTokenizer {
       if (strings_[id].empty()) continue;
       bool fresh = index_.Insert(id);
       const std::string& token = spec_.tokens[static_cast<std::size_t>(id)];
-      if (!fresh && !token.empty()) return Fail(Code::kInvalidArgument, "the tokenizer has the token {} twice", id);
+      if (!fresh && !token.empty()) {
+        return Fail(Code::kInvalidArgument, "the tokenizer has the token {} twice; each id must have a text of its own",
+                    id);
+      }
       if (token.size() == 1) bytes_[static_cast<std::uint8_t>(token[0])] = id;
     }
     for (std::size_t byte = 0; byte < bytes_.size(); ++byte) {
-      if (bytes_[byte] == kNoToken)
-        return Fail(Code::kInvalidArgument, "the tokenizer has no token for the byte 0x{:02X}", byte);
+      if (bytes_[byte] == kNoToken) {
+        return Fail(Code::kInvalidArgument,
+                    "the tokenizer has no token for the byte 0x{:02X}; a byte-level vocabulary must have all 256",
+                    byte);
+      }
     }
     return {};
   }

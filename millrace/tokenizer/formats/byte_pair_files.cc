@@ -57,7 +57,11 @@ Result<std::string> MakeTokenizerJson(const BytePairFiles& files) {
   const bool is_map = vocab.is_object() && std::ranges::all_of(vocab, [](const hf::Json& id) {
                         return id.is_number_unsigned() && id.get<std::uint64_t>() < hf::kMaxVocabulary;
                       });
-  if (!is_map) return Fail(Code::kInvalidArgument, "vocab.json is no object that has a number for each token");
+  if (!is_map) {
+    return Fail(
+        Code::kInvalidArgument,
+        "vocab.json is no object that has a number for each token; expected tokens with their ids, as in GPT-2's");
+  }
 
   hf::Json merges = hf::Json::array();
   for (std::string_view line : Split(files.merges, '\n')) {

@@ -55,7 +55,9 @@ Result<std::vector<AddedToken>> ReadSpecials(const hf::Json& json, std::size_t c
     names.clear();
     for (const hf::Json& token : listed) {
       if (Member(token, "rank") != names.size() || StringMember(token, "token_str").empty()) {
-        return Fail(Code::kInvalidArgument, "the tokenizer's special token {} has no text, or another rank",
+        return Fail(Code::kInvalidArgument,
+                    "the tokenizer's special token {} has no text, or another rank; special_tokens must be in order of "
+                    "rank, each with a token_str",
                     names.size());
       }
       names.push_back(StringMember(token, "token_str"));
@@ -64,13 +66,18 @@ Result<std::vector<AddedToken>> ReadSpecials(const hf::Json& json, std::size_t c
              std::ranges::find(kVersionsWithoutList, version) == std::end(kVersionsWithoutList)) {
     return Fail(Code::kUnsupported, "the tokenizer lists no special tokens, which the version \"{}\" has to", version);
   }
-  if (names.size() > count) return Fail(Code::kInvalidArgument, "the tokenizer has more special tokens than {}", count);
+  if (names.size() > count) {
+    return Fail(Code::kInvalidArgument,
+                "the tokenizer has more special tokens than {}; raise default_num_special_tokens of its config", count);
+  }
   while (names.size() < count) names.push_back(fmt::format("<SPECIAL_{}>", names.size()));
   std::vector<AddedToken> specials;
   std::set<std::string_view> seen;
   for (const std::string& name : names) {
-    if (!seen.insert(name).second)
-      return Fail(Code::kInvalidArgument, "the tokenizer has the special token {} twice", name);
+    if (!seen.insert(name).second) {
+      return Fail(Code::kInvalidArgument,
+                  "the tokenizer has the special token {} twice; each token_str of special_tokens must differ", name);
+    }
     specials.push_back({.text = name, .id = static_cast<TokenId>(specials.size())});
   }
   return specials;
@@ -97,7 +104,9 @@ Result<std::shared_ptr<const Tokenizer>> LoadTekken(const hf::Json& json, std::s
   const std::size_t size = MR_TRY(ReadSize(config, "default_vocab_size"));
   const std::size_t specials = MR_TRY(ReadSize(config, "default_num_special_tokens"));
   if (specials > size || size - specials > vocabulary.size()) {
-    return Fail(Code::kInvalidArgument, "the tokenizer's vocabulary of {} and {} special tokens do not make {}",
+    return Fail(Code::kInvalidArgument,
+                "the tokenizer's vocabulary of {} and {} special tokens do not make {}; change default_vocab_size of "
+                "its config",
                 vocabulary.size(), specials, size);
   }
   spec.added = MR_TRY(ReadSpecials(json, specials));
@@ -110,7 +119,10 @@ Result<std::shared_ptr<const Tokenizer>> LoadTekken(const hf::Json& json, std::s
     const hf::Json& token = vocabulary[rank];
     auto bytes = Base64Decode(StringMember(token, "token_bytes"));
     if (Member(token, "rank") != rank || !bytes || bytes->empty()) {
-      return Fail(Code::kInvalidArgument, "the token {} of its vocabulary has no bytes, or another rank", rank);
+      return Fail(Code::kInvalidArgument,
+                  "the token {} of its vocabulary has no bytes, or another rank; vocab must be in order of rank, each "
+                  "with token_bytes in base64",
+                  rank);
     }
     spec.tokens.emplace_back(AsText(*bytes));
   }

@@ -120,10 +120,17 @@ Result<std::shared_ptr<const Tokenizer>> LoadTiktoken(std::string_view text, std
     text.remove_prefix(newline == text.npos ? text.size() : newline + 1);
     if (line.empty()) continue;
     auto parsed = ParseLine(line);
-    if (!parsed) return Fail(Code::kInvalidArgument, "line {} is not \"base64 rank\"", number);
+    if (!parsed) {
+      return Fail(Code::kInvalidArgument,
+                  "line {} is not \"base64 rank\"; expected the bytes of a token in base64, a space and its rank",
+                  number);
+    }
     auto at = static_cast<std::size_t>(parsed->rank);
     if (at >= spec.tokens.size()) spec.tokens.resize(at + 1);
-    if (!spec.tokens[at].empty()) return Fail(Code::kInvalidArgument, "line {}: rank {} comes twice", number, at);
+    if (!spec.tokens[at].empty()) {
+      return Fail(Code::kInvalidArgument, "line {}: rank {} comes twice; each token must have a rank of its own",
+                  number, at);
+    }
     spec.tokens[at] = std::move(parsed->token);
     ++ranks;
   }

@@ -90,7 +90,10 @@ Status CheckAddedIds(const TokenizerFile& file) {
 }
 
 Result<std::vector<std::pair<std::string, std::string>>> ReadMerges(const Json& merges) {
-  if (!merges.is_array()) return Fail(Code::kInvalidArgument, "the tokenizer's model has no merges");
+  if (!merges.is_array()) {
+    return Fail(Code::kInvalidArgument,
+                "the tokenizer's model has no merges; expected \"merges\", a list of pairs of tokens");
+  }
   std::vector<std::pair<std::string, std::string>> pairs;
   for (const Json& merge : merges) {
     if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
@@ -100,7 +103,8 @@ Result<std::vector<std::pair<std::string, std::string>>> ReadMerges(const Json& 
     std::string text = merge.is_string() ? merge.get<std::string>() : "";
     std::size_t space = text.find(' ');
     if (space == text.npos || text.find(' ', space + 1) != text.npos) {
-      return Fail(Code::kInvalidArgument, "the merge {} is not two tokens", pairs.size());
+      return Fail(Code::kInvalidArgument, "the merge {} is not two tokens; expected two texts, or one with one space",
+                  pairs.size());
     }
     pairs.emplace_back(text.substr(0, space), text.substr(space + 1));
   }
@@ -117,7 +121,10 @@ std::unexpected<Error> FailMerge(const TokenizerFile& file, std::string_view lef
     return Fail(Code::kUnsupported, "a merge of the special token \"{}\" is not supported: documents could forge it",
                 found->text);
   }
-  return Fail(Code::kInvalidArgument, "the merge of \"{}\" and \"{}\" is not of tokens that make one", left, right);
+  return Fail(Code::kInvalidArgument,
+              "the merge of \"{}\" and \"{}\" is not of tokens that make one; add both and what they make to "
+              "\"vocab\", or remove the merge",
+              left, right);
 }
 
 }  // namespace millrace::tokenizer::hf

@@ -26,14 +26,21 @@ using namespace hf;  // NOLINT(google-build-using-namespace): the file's parts
 namespace {
 
 Status ReadVocabulary(const Json& vocab, TokenizerFile& file) {
-  if (!vocab.is_object()) return Fail(Code::kInvalidArgument, "the tokenizer's model has no vocabulary");
+  if (!vocab.is_object())
+    return Fail(Code::kInvalidArgument,
+                "the tokenizer's model has no vocabulary; expected \"vocab\", an object of tokens with their ids");
   for (auto& [token, id] : vocab.items()) {
     if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= kMaxVocabulary) {
-      return Fail(Code::kInvalidArgument, "the id of the token \"{}\" is no number below {}", token, kMaxVocabulary);
+      return Fail(Code::kInvalidArgument,
+                  "the id of the token \"{}\" is no number below {}; ids must be whole numbers from 0 on", token,
+                  kMaxVocabulary);
     }
     auto at = id.get<std::size_t>();
     if (at >= file.tokens.size()) file.tokens.resize(at + 1);
-    if (!file.tokens[at].empty()) return Fail(Code::kInvalidArgument, "the tokenizer has two tokens of the id {}", at);
+    if (!file.tokens[at].empty()) {
+      return Fail(Code::kInvalidArgument,
+                  "the tokenizer has two tokens of the id {}; each token of \"vocab\" must have an id of its own", at);
+    }
     file.tokens[at] = token;
   }
   return {};
@@ -49,7 +56,10 @@ Status ReadAddedTokens(TokenizerFile& file) {
                      .rstrip = BoolMember(token, "rstrip"),
                      .normalized = BoolMember(token, "normalized", true)};
     if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= kMaxVocabulary || added.text.empty()) {
-      return Fail(Code::kInvalidArgument, "an added token has no text or no id below {}", kMaxVocabulary);
+      return Fail(
+          Code::kInvalidArgument,
+          "an added token has no text or no id below {}; each of added_tokens needs a \"content\" and an \"id\"",
+          kMaxVocabulary);
     }
     added.id = id.get<TokenId>();
     file.added.push_back(std::move(added));
@@ -166,7 +176,9 @@ Result<std::shared_ptr<const Tokenizer>> MakeByteLevel(const TokenizerFile& file
   for (const std::string& token : file.tokens) {
     auto bytes = TheByteAlphabet().ToBytes(token);
     if (!bytes && file.IdOf(token) == kNoToken) {
-      return Fail(Code::kInvalidArgument, "the tokenizer's token \"{}\" is not written in the byte-level alphabet",
+      return Fail(Code::kInvalidArgument,
+                  "the tokenizer's token \"{}\" is not written in the byte-level alphabet; write a space as Ġ, or list "
+                  "the token in added_tokens",
                   token);
     }
     spec.tokens.push_back(bytes.value_or(""));
@@ -386,13 +398,18 @@ double AsLibraryReads(double exact) {
 
 Status ReadScores(const Json& vocabulary, TokenizerFile& file) {
   if (!vocabulary.is_array() || vocabulary.size() > kMaxVocabulary) {
-    return Fail(Code::kInvalidArgument, "the tokenizer's model has no vocabulary");
+    return Fail(
+        Code::kInvalidArgument,
+        "the tokenizer's model has no vocabulary; expected \"vocab\", a list of at most {} pairs of a text and a score",
+        kMaxVocabulary);
   }
   for (const Json& one : vocabulary) {
     if (!one.is_array() || one.size() != 2 || !one[0].is_string() || !one[1].is_number() ||
         !std::isfinite(one[1].get<double>())) {
-      return Fail(Code::kInvalidArgument, "the token {} of its vocabulary is not a text and a score",
-                  file.scores.size());
+      return Fail(
+          Code::kInvalidArgument,
+          "the token {} of its vocabulary is not a text and a score; expected a pair of a text and a finite number",
+          file.scores.size());
     }
     file.tokens.push_back(one[0].get<std::string>());
     file.scores.push_back(AsLibraryReads(one[1].get<double>()));

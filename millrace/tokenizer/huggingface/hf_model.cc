@@ -170,8 +170,10 @@ class BpeModel final : public WordModel {
     for (std::size_t rank = pairs.size(); rank-- > 0;) {
       const auto& [left, right] = pairs[rank];
       if (right.size() < prefix_.size()) {
-        return Fail(Code::kInvalidArgument, "the merge of \"{}\" and \"{}\" lacks the prefix of continuations", left,
-                    right);
+        return Fail(Code::kInvalidArgument,
+                    "the merge of \"{}\" and \"{}\" lacks the prefix of continuations; the second must begin with "
+                    "continuing_subword_prefix",
+                    left, right);
       }
       const Symbol from = vocabulary_.Find(left), with = vocabulary_.Find(right);
       const Symbol to = vocabulary_.Find(left + right.substr(prefix_.size()));

@@ -48,7 +48,11 @@ Status AddNormalizer(const Json& json, int depth, Normalizing& steps) {
     for (const Json& one : Member(json, "normalizers")) MR_TRY(AddNormalizer(one, depth + 1, steps));
   } else if (type == "Precompiled") {
     auto map = Base64Decode(StringMember(json, "precompiled_charsmap"));
-    if (!map) return Fail(Code::kInvalidArgument, "the tokenizer's precompiled_charsmap is not base64");
+    if (!map) {
+      return Fail(Code::kInvalidArgument,
+                  "the tokenizer's precompiled_charsmap is not base64; copy it unchanged from the tokenizer.json that "
+                  "was published");
+    }
     if (!map->empty()) steps.emplace_back(HfNormalizer::Precompiled{MR_TRY(CharacterMap::Parse(*map))});
   } else if (type == "Replace") {
     return AddReplace(json, steps);

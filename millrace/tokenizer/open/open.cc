@@ -31,7 +31,11 @@ Result<std::shared_ptr<const Tokenizer>> LoadBytePairs(std::string_view vocab, c
                                                        std::string_view folder) {
   constexpr std::string_view kConfig = "tokenizer_config.json";
   const auto merges = MR_TRY(read(kMerges));
-  if (!merges) return Fail(Code::kNotFound, "{}/{}: there is no {} beside it", folder, kVocab, kMerges);
+  if (!merges) {
+    return Fail(Code::kNotFound,
+                "{}/{}: there is no {} beside it; copy it there from the model, or use its tokenizer.json", folder,
+                kVocab, kMerges);
+  }
   const auto config = MR_TRY(read(kConfig));
   BytePairFiles files{.vocab = vocab, .merges = *merges, .config = Json::object()};
   if (config) files.config = MR_TRY(ParseJson(*config, fmt::format("{}/{}", folder, kConfig)));

@@ -16,7 +16,8 @@ bool HasLeaf(std::uint32_t unit) { return (unit >> 8 & 1) != 0; }
 Result<CharacterMap> CharacterMap::Parse(ByteSpan bytes) {
   const std::size_t trie_bytes = bytes.size() > 4 ? LoadLittle<std::uint32_t>(bytes.data()) : SIZE_MAX;
   if (trie_bytes >= bytes.size() - 4 || trie_bytes < 1024 || trie_bytes % 4 != 0 || bytes.back() != std::byte{0}) {
-    return Fail(Code::kInvalidArgument, "the tokenizer's character map is broken");
+    return Fail(Code::kInvalidArgument,
+                "the tokenizer's character map is broken; copy the tokenizer's file again from where it was published");
   }
   CharacterMap made;
   made.units_.resize(trie_bytes / 4);

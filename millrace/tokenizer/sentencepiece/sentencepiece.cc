@@ -110,7 +110,9 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
       }
       MR_TRY(CheckPiece(piece.text));
       if (piece.text.empty() || !IsValidUtf8(piece.text) || !std::isfinite(piece.score)) {
-        return Fail(Code::kInvalidArgument, "the tokenizer has a piece that is empty, not UTF-8 or of no score");
+        return Fail(
+            Code::kInvalidArgument,
+            "the tokenizer has a piece that is empty, not UTF-8 or of no score; each needs a text and a finite score");
       }
     }
     return {};
@@ -127,21 +129,29 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
     for (TokenId id = 0; id < strings_.size(); ++id) {
       const auto& piece = model.pieces[static_cast<std::size_t>(id)];
       if (!(IsReserved(piece.type) ? reserved_ : others_).Insert(id)) {
-        return Fail(Code::kInvalidArgument, "the tokenizer has the piece \"{}\" twice", piece.text);
+        return Fail(Code::kInvalidArgument,
+                    "the tokenizer has the piece \"{}\" twice; each piece must be there only once", piece.text);
       }
       AddDecoded(piece);
       if (piece.type == Type::kControl || piece.type == Type::kUnknown) {
         specials.push_back({.text = std::string(piece.text), .id = id});
       }
       if (piece.type == Type::kUnknown && std::exchange(unknown_, id) != kNoToken) {
-        return Fail(Code::kInvalidArgument, "the tokenizer has two unknown pieces");
+        return Fail(Code::kInvalidArgument, "the tokenizer has two unknown pieces; only one may have the type UNKNOWN");
       }
       if (piece.type != Type::kByte) continue;
       auto byte = ByteOfPiece(piece.text);
-      if (!byte) return Fail(Code::kInvalidArgument, "the tokenizer's byte piece \"{}\" names no byte", piece.text);
+      if (!byte) {
+        return Fail(Code::kInvalidArgument,
+                    "the tokenizer's byte piece \"{}\" names no byte; expected <0x00> to <0xFF>", piece.text);
+      }
       bytes_[*byte] = id;
     }
-    if (unknown_ == kNoToken) return Fail(Code::kInvalidArgument, "the tokenizer has no unknown piece");
+    if (unknown_ == kNoToken) {
+      return Fail(Code::kInvalidArgument,
+                  "the tokenizer has no unknown piece; one must have the type UNKNOWN, or be named by unk_id of "
+                  "tokenizer.json");
+    }
     MR_TRY(CheckBytes(model.traits.byte_fallback));
     if (model.added) specials = *model.added;
     added_ = AddedTokens(std::move(specials));
@@ -160,11 +170,18 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
   Status CheckBytes(bool wanted) {
     for (int byte = 0; byte < 256; ++byte) {
       const bool there = bytes_[byte] != kNoToken;
-      if (there && !wanted)
-        return Fail(Code::kInvalidArgument, "the tokenizer has a piece for the byte {:#04x}, of no use", byte);
+      if (there && !wanted) {
+        return Fail(Code::kInvalidArgument,
+                    "the tokenizer has a piece for the byte {:#04x}, of no use; set byte_fallback, or remove the "
+                    "pieces of bytes",
+                    byte);
+      }
       const char character = static_cast<char>(byte);
       if (there || !wanted || (byte < 0x80 && others_.Find({&character, 1}) != kNoToken)) continue;
-      return Fail(Code::kInvalidArgument, "the tokenizer has no piece for the byte {:#04x}", byte);
+      return Fail(Code::kInvalidArgument,
+                  "the tokenizer has no piece for the byte {:#04x}; byte_fallback needs <0x00> to <0xFF>: add it, or "
+                  "unset byte_fallback",
+                  byte);
     }
     return {};
   }

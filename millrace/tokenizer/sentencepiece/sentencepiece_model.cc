@@ -136,7 +136,10 @@ Result<SentencePieceModel> ReadSentencePieceModel(ByteSpan bytes) {
   });
   traits.pieces = static_cast<int>(model.pieces.size());
   if (!outer || !well_formed || traits.pieces == 0) {
-    return Fail(Code::kInvalidArgument, "not a SentencePiece model ({} bytes)", bytes.size());
+    return Fail(
+        Code::kInvalidArgument,
+        "not a SentencePiece model ({} bytes); expected the .model file of spm_train or of `millrace tokenizer train`",
+        bytes.size());
   }
   return model;
 }

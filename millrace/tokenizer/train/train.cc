@@ -133,10 +133,11 @@ Error WhyNotTrained(std::string_view message, const TrainOptions& options) {
                              least.substr(0, least.find_first_not_of("0123456789")), options.vocab_size));
   }
   const std::size_t check = message.rfind("] ");  // "src/file.cc(660) [condition] What is wrong."
-  return Error(Code::kInvalidArgument,
-               fmt::format("training a vocabulary of {} pieces: {}; more text, another vocabulary size or a lower "
-                           "character coverage may help",
-                           options.vocab_size, check == message.npos ? message : message.substr(check + 2)));
+  return Error(
+      Code::kInvalidArgument,
+      fmt::format(
+          "training a vocabulary of {} pieces: {}; try more text, another --vocab-size or a lower --character-coverage",
+          options.vocab_size, check == message.npos ? message : message.substr(check + 2)));
 }
 
 }  // namespace
@@ -164,8 +165,10 @@ Result<std::string> TrainSentencePieceBpe(const std::function<Result<bool>(std::
   }
   std::vector<std::string> sentences = sample.Take();
   if (sentences.empty()) {
-    return Fail(Code::kInvalidArgument, "no text to train a tokenizer on ({} documents, {} of them not UTF-8)",
-                documents, broken);
+    return Fail(
+        Code::kInvalidArgument,
+        "no text to train a tokenizer on ({} documents, {} of them not UTF-8); check what --input and --template name",
+        documents, broken);
   }
   VectorIterator iterator(sentences);
   std::string model;

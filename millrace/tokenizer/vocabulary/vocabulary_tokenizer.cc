@@ -36,7 +36,8 @@ Result<std::string> VocabularyTokenizer::Decode(std::span<const TokenId> ids) co
 Status VocabularyTokenizer::CheckIds(std::span<const TokenId> ids) const {
   for (TokenId id : ids) {
     if (id >= 0 && id < strings_.size()) continue;
-    return Fail(Code::kInvalidArgument, "token {} is outside the vocabulary of {}", id, strings_.size());
+    return Fail(Code::kInvalidArgument, "token {} is outside the vocabulary of {}; ids must come from this tokenizer",
+                id, strings_.size());
   }
   return {};
 }

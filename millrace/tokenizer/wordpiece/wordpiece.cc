@@ -22,7 +22,10 @@ class WordPiece final : public VocabularyTokenizer {
 
   Status Build() {
     named_ = spec_.named;
-    if (named_.unk == kNoToken) return Fail(Code::kInvalidArgument, "the tokenizer has no unknown token");
+    if (named_.unk == kNoToken) {
+      return Fail(Code::kInvalidArgument,
+                  "the tokenizer has no unknown token; add [UNK], or what unk_token names, to its vocabulary");
+    }
     std::vector<bool> special(spec_.tokens.size());
     for (const AddedToken& added : spec_.added) special[static_cast<std::size_t>(added.id)] = added.special;
     std::vector<ByteTrie::Key> beginnings, continuations;
@@ -38,7 +41,10 @@ class WordPiece final : public VocabularyTokenizer {
       later_.Add(is_special ? "" : Decoded(continues ? std::string(rest) : " " + std::string(token)));
       hidden_.push_back(is_special);
       if (token.empty()) continue;
-      if (!index_.Insert(id)) return Fail(Code::kInvalidArgument, "the tokenizer has the token \"{}\" twice", token);
+      if (!index_.Insert(id)) {
+        return Fail(Code::kInvalidArgument,
+                    "the tokenizer has the token \"{}\" twice; each token must be there only once", token);
+      }
       if (is_special || std::ranges::find(spec_.not_in_words, id) != spec_.not_in_words.end()) continue;
       beginnings.push_back({token, id});
       if (continues && !rest.empty()) continuations.push_back({rest, id});
@@ -115,7 +121,8 @@ bool LooksLikeBertVocabulary(std::string_view text) {
 Result<std::shared_ptr<const Tokenizer>> LoadBertVocabulary(std::string_view text, std::string fingerprint) {
   WordPieceSpec spec;
   bool capitals = false;
-  if (!IsValidUtf8(text)) return Fail(Code::kInvalidArgument, "the tokenizer's vocabulary is not UTF-8");
+  if (!IsValidUtf8(text))
+    return Fail(Code::kInvalidArgument, "the tokenizer's vocabulary is not UTF-8; convert vocab.txt to UTF-8");
   for (std::string_view line : Split(text, '\n')) {
     while (!line.empty() && (line.back() == '\r' || line.back() == ' ' || line.back() == '\t')) line.remove_suffix(1);
     auto id = static_cast<TokenId>(spec.tokens.size());
