@@ -93,7 +93,13 @@ class PartCounter {
         AddNorm(layer);
         break;
       case Kind::kHeadNorm:
-        AddHeadNorm(layer);
+        AddHeadNorm(layer, ColumnsOf(layer) / layer.in);
+        break;
+      case Kind::kAllHeadsNorm:
+        AddHeadNorm(layer, 1);
+        if (tensor_ == 1) break;
+        cost_.forward.all_reduce.Add(1, tokens_ * kFloat);
+        cost_.backward.all_reduce.Add(1, tokens_ * kFloat);
         break;
       case Kind::kColumns:
         Enter(layer.in, layer.cheap_input && NeedsInput(layer));
@@ -138,9 +144,10 @@ class PartCounter {
     Pass(4 * rows_ * layer.in);
   }
 
-  void AddHeadNorm(const Layer& layer) {
+  /// `rows`: of a token that are normalized, each by itself.
+  void AddHeadNorm(const Layer& layer, std::int64_t rows) {
     const std::int64_t all = OwnColumns(), own = ColumnsOf(layer);
-    Keep(tokens_ * own * bytes_ + tokens_ * own / layer.in * kFloat);
+    Keep(tokens_ * own * bytes_ + tokens_ * rows * kFloat);
     // Gradients of queries, keys and values together, and of what was taken apart before; a copy of its own.
     GoBack(waiting_ + tokens_ * (2 * all + 2 * own) * bytes_);
     Pass(4 * tokens_ * own);
@@ -219,6 +226,8 @@ class PartCounter {
         return;
       case Kind::kHeadNorm:
         return Declare(layer.in, tensor_ > 1, layer.trains_weight);
+      case Kind::kAllHeadsNorm:
+        return DeclareParts(ColumnsOf(layer), RepeatedColumnsOf(layer), layer.trains_weight);
       case Kind::kTable:
         return Declare(layer.out() * layer.in, some_tokens, layer.trains_weight);
       case Kind::kTokenTable:

@@ -24,6 +24,7 @@ ElementCount Elements(const Layer& layer) {
     case Kind::kNorm:
       return {layer.in, layer.bias ? layer.in : 0};
     case Kind::kHeadNorm:
+    case Kind::kAllHeadsNorm:
       return {layer.in, 0};
     case Kind::kAttention:
     case Kind::kActivation:

@@ -12,18 +12,19 @@
 namespace millrace::plan {
 
 enum class LayerKind {
-  kTokenTable,  ///< embeddings of tokens [outputs, in], divided by rows
-  kTable,       ///< embeddings of positions or segments [outputs, in], which every rank has
-  kNorm,        ///< of the residual stream [in], which it also adds up
-  kHeadNorm,    ///< of single heads [in]
-  kColumns,     ///< linear [in → outputs]; a rank has some of the outputs
-  kRows,        ///< linear [in → outputs]; a rank has some of the inputs
-  kWhole,       ///< linear [in → outputs] that is not divided
-  kAttention,   ///< of queries, keys and values
-  kActivation,  ///< of `in` elements
-  kGated,       ///< SwiGLU of 2 · `in` elements
-  kJoinRows,    ///< where ranks divide the tokens, each gets all of them [in]
-  kTokenHead,   ///< linear [in → outputs] and cross-entropy of tokens, divided by outputs
+  kTokenTable,    ///< embeddings of tokens [outputs, in], divided by rows
+  kTable,         ///< embeddings of positions or segments [outputs, in], which every rank has
+  kNorm,          ///< of the residual stream [in], which it also adds up
+  kHeadNorm,      ///< of single heads [in]
+  kAllHeadsNorm,  ///< of all heads together [in]; ranks divide its weight
+  kColumns,       ///< linear [in → outputs]; a rank has some of the outputs
+  kRows,          ///< linear [in → outputs]; a rank has some of the inputs
+  kWhole,         ///< linear [in → outputs] that is not divided
+  kAttention,     ///< of queries, keys and values
+  kActivation,    ///< of `in` elements
+  kGated,         ///< SwiGLU of 2 · `in` elements
+  kJoinRows,      ///< where ranks divide the tokens, each gets all of them [in]
+  kTokenHead,     ///< linear [in → outputs] and cross-entropy of tokens, divided by outputs
 };
 
 /// Consecutive outputs of a linear layer that are one module, with a LoRA adapter of its own.

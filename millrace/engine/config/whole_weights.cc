@@ -23,7 +23,8 @@ std::set<std::string> WholeCandidates(const plan::ModelShape& shape) {
   const auto keep = [](std::vector<plan::Layer>& layers) {
     std::erase_if(layers, [](const plan::Layer& layer) {
       const bool is_table = layer.kind == Kind::kTokenTable || layer.kind == Kind::kTable;
-      return !is_table && layer.kind != Kind::kNorm && layer.kind != Kind::kHeadNorm && !layer.predicts;
+      return !is_table && layer.kind != Kind::kNorm && layer.kind != Kind::kHeadNorm &&
+             layer.kind != Kind::kAllHeadsNorm && !layer.predicts;
     });
   };
   for (auto* part : {&kept.embedding, &kept.block, &kept.head}) keep(*part);

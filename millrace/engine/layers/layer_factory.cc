@@ -11,6 +11,13 @@ namespace millrace::engine {
 
 using Init = ParameterSpec::Init;
 
+namespace {
+
+/// A new norm multiplies with 1.
+Init InitOf(double offset) { return offset == 0 ? Init::kOnes : Init::kZeros; }
+
+}  // namespace
+
 TensorSlice LayerFactory::SliceOf(std::size_t dim, std::int64_t begin, std::int64_t extent, int repeats) const {
   const auto [first, count] = ranks_.ShareOf(extent, repeats);
   return {.dim = dim, .begin = begin + first, .extent = count};
@@ -270,12 +277,13 @@ Linear LayerFactory::MakeTiedHead(const TokenTable& table, const std::string& bi
           division, ranks_, MakeAdapters(spec, division, SlicesOf(spec.outputs, ranks_.size() > 1))};
 }
 
-Norm LayerFactory::MakeRmsNorm(const std::string& name, std::int64_t columns, double eps) {
-  return {
-      Declare(
-          {.name = name + ".weight", .shape = {columns}, .init = Init::kOnes, .partial_gradient = sees_some_tokens()}),
-      {},
-      eps};
+Norm LayerFactory::MakeRmsNorm(const std::string& name, std::int64_t columns, double eps, double offset) {
+  return {Declare({.name = name + ".weight",
+                   .shape = {columns},
+                   .init = InitOf(offset),
+                   .partial_gradient = sees_some_tokens()}),
+          {},
+          {.eps = eps, .offset = offset}};
 }
 
 Norm LayerFactory::MakeLayerNorm(const std::string& name, std::int64_t columns, double eps) {
@@ -284,16 +292,30 @@ Norm LayerFactory::MakeLayerNorm(const std::string& name, std::int64_t columns, 
       Declare({.name = name + ".weight", .shape = {columns}, .init = Init::kOnes, .partial_gradient = partial});
   const WeightHandle bias =
       Declare({.name = name + ".bias", .shape = {columns}, .init = Init::kZeros, .partial_gradient = partial});
-  return {weight, bias, eps};
+  return {weight, bias, {.eps = eps}};
 }
 
-Norm LayerFactory::MakeHeadNorm(const std::string& name, std::int64_t head_dim, double eps) {
+Norm LayerFactory::MakeHeadNorm(const std::string& name, std::int64_t head_dim, double eps, double offset) {
   // Each rank sees its own heads, so its gradient is a part of the whole.
-  return {
-      Declare(
-          {.name = name + ".weight", .shape = {head_dim}, .init = Init::kOnes, .partial_gradient = ranks_.size() > 1}),
-      {},
-      eps};
+  return {Declare({.name = name + ".weight",
+                   .shape = {head_dim},
+                   .init = InitOf(offset),
+                   .partial_gradient = ranks_.size() > 1}),
+          {},
+          {.eps = eps, .offset = offset}};
+}
+
+AllHeadsNorm LayerFactory::MakeAllHeadsNorm(const std::string& name, std::int64_t columns, std::int64_t heads,
+                                            double eps) {
+  ParameterSpec spec{.name = name + ".weight", .shape = {columns}, .init = Init::kOnes};
+  int repeats = 1;
+  if (ranks_.size() > 1) {
+    repeats = heads < ranks_.size() ? ranks_.size() / static_cast<int>(heads) : 1;
+    spec.slice = SliceOf(0, 0, columns, repeats);
+    spec.repeats = repeats;
+    spec.partial_gradient = repeats > 1;
+  }
+  return {Declare(std::move(spec)), {.columns = columns, .repeats = repeats, .eps = eps}, ranks_};
 }
 
 }  // namespace millrace::engine

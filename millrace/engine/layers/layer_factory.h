@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "millrace/engine/config/lora_options.h"
+#include "millrace/engine/layers/all_heads_norm.h"
 #include "millrace/engine/layers/embedding.h"
 #include "millrace/engine/layers/linear.h"
 #include "millrace/engine/layers/norm.h"
@@ -102,10 +103,14 @@ class LayerFactory {
   /// this rank has a copy. `bias` may be empty. `module`: its name for LoRA's targets; empty: it gets no adapter.
   Linear MakeTiedHead(const TokenTable& table, const std::string& bias, const std::string& module);
   /// Names are name.weight and, for a layer norm, name.bias.
-  Norm MakeRmsNorm(const std::string& name, std::int64_t columns, double eps);
+  /// `offset`: of a root-mean-square norm (ops::RmsNormOptions).
+  Norm MakeRmsNorm(const std::string& name, std::int64_t columns, double eps, double offset = 0);
   Norm MakeLayerNorm(const std::string& name, std::int64_t columns, double eps);
   /// The RMS norm of heads, which every rank applies to its own ones.
-  Norm MakeHeadNorm(const std::string& name, std::int64_t head_dim, double eps);
+  Norm MakeHeadNorm(const std::string& name, std::int64_t head_dim, double eps, double offset = 0);
+  /// The RMS norm of all queries, or all keys, of a token (OLMo 2), which ranks divide. `heads`: that are not cut, as
+  /// in LinearSpec::Output.
+  AllHeadsNorm MakeAllHeadsNorm(const std::string& name, std::int64_t columns, std::int64_t heads, double eps);
 
   /// Returns the linear layers that were made, by their numbers.
   std::vector<LinearLayer> TakeLinearLayers() { return std::move(linear_layers_); }

@@ -32,11 +32,16 @@ struct Mlp {
   }
 };
 
-/// SwiGLU (Shazeer 2020; Llama): silu(gate) · up, then a linear layer. A value type.
+/// A gated MLP (Shazeer 2020): activation(gate) · up, then a linear layer. With silu, it is Llama's SwiGLU. A value
+/// type.
 struct GatedMlp {
   Linear gate_up, down;
+  ops::Activation activation = ops::Activation::kSilu;
   at::Tensor Forward(const ops::LayerInput& x, const ForwardContext& context) const {
-    return down.Forward(ActivatedInput(gate_up.Forward(x, context), context, ops::Swiglu), context);
+    return down.Forward(
+        ActivatedInput(gate_up.Forward(x, context), context,
+                       [kind = activation](const at::Tensor& gate_up) { return ops::Gated(gate_up, kind); }),
+        context);
   }
 };
 

@@ -12,15 +12,17 @@
 namespace millrace::engine {
 
 /// The norm of a block: a layer norm if there is a bias, else a root-mean-square norm. A value type. LayerFactory makes
-/// it. `eps` is added to the variance or the mean square.
+/// it.
 class Norm {
  public:
   Norm() = default;
-  Norm(WeightHandle weight, WeightHandle bias, double eps) : weight_(weight), bias_(bias), eps_(eps) {}
+  /// `options`: of a root-mean-square norm. A layer norm has no offset, and adds options.eps to the variance.
+  Norm(WeightHandle weight, WeightHandle bias, ops::RmsNormOptions options)
+      : weight_(weight), bias_(bias), options_(options) {}
   /// Returns the sum x + delta, and the norm of the sum. An undefined `delta` counts as zero.
   ops::Normed Forward(const at::Tensor& x, const at::Tensor& delta = {}) const {
-    return bias_->defined() ? ops::AddLayerNorm(x, delta, *weight_, *bias_, eps_)
-                            : ops::AddRmsNorm(x, delta, *weight_, eps_);
+    return bias_->defined() ? ops::AddLayerNorm(x, delta, *weight_, *bias_, options_.eps)
+                            : ops::AddRmsNorm(x, delta, *weight_, options_);
   }
   /// Returns the norm in `normed` as the input of a layer. With selective recomputation, the backward pass computes the
   /// norm again instead of keeping it.
@@ -34,7 +36,7 @@ class Norm {
 
  private:
   WeightHandle weight_, bias_;
-  double eps_ = 0;
+  ops::RmsNormOptions options_;
 };
 
 }  // namespace millrace::engine

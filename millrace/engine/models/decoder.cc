@@ -31,6 +31,11 @@ void Decoder::QuantizeHead() {
   if (weight.is_cpu() || weight.scalar_type() != at::kFloat) head_.Use(ops::InInt8(weight.cpu()));
 }
 
+at::Tensor Decoder::HeadInput(const Stream& x) const {
+  const at::Tensor normed = norm_.Forward(x.residual, x.delta).out;
+  return logit_scale_ == 1 ? normed : normed * logit_scale_;
+}
+
 at::Tensor Decoder::Loss(const Stream& x, const ModelBatch& batch, const ForwardContext& context) const {
   if (config().predicts_rows()) {
     const at::Tensor hidden = ranks().divides_tokens() ? ops::JoinRows(x.Sum(), ranks()) : x.Sum();
@@ -40,30 +45,30 @@ at::Tensor Decoder::Loss(const Stream& x, const ModelBatch& batch, const Forward
                                    batch.predictions != nullptr ? &batch.predictions->rows : nullptr) *
            batch.row_loss_weight;
   }
-  const at::Tensor hidden = ops::EnterDividedLayer(norm_.Forward(x.residual, x.delta).out, ranks());
+  const at::Tensor hidden = ops::EnterDividedLayer(HeadInput(x), ranks());
   if (batch.preferences != nullptr) {
     if (!head_.adapters().modules.empty()) {
       throw ErrorException(
           Error(Code::kUnsupported, "the loss of preferences has no gradient for an adapter of the head"));
     }
     return PreferenceLossSum(ops::TokenCrossEntropies(hidden, head_.weight(), head_.bias(), batch.labels.reshape({-1}),
-                                                      config().sizes().vocab_size, ranks()),
+                                                      config().sizes().vocab_size, ranks(), logit_softcap_),
                              batch);
   }
   return ops::DividedCrossEntropy(hidden, head_.weight(), head_.bias(), batch.labels.reshape({-1}),
                                   config().sizes().vocab_size, ranks(), batch.loss,
                                   batch.predictions != nullptr ? &batch.predictions->tokens : nullptr,
-                                  head_.adapters().ForHead(hidden, context));
+                                  head_.adapters().ForHead(hidden, context), logit_softcap_);
 }
 
 at::Tensor Decoder::Scores(const Stream& x, const ForwardContext& context, const at::Tensor& rows) const {
-  at::Tensor hidden = norm_.Forward(x.residual, x.delta).out;
+  const auto wanted = [&](const at::Tensor& hidden) { return rows.defined() ? hidden.index_select(0, rows) : hidden; };
   if (config().predicts_rows()) {
-    hidden =
-        hidden.index_select(0, ToDevice(LastTokens(context.sequences, context.sequences.count()), hidden.device()));
+    const at::Tensor hidden = norm_.Forward(x.residual, x.delta).out;
+    const at::Tensor last = ToDevice(LastTokens(context.sequences, context.sequences.count()), hidden.device());
+    return head_.Forward(wanted(hidden.index_select(0, last)), context);
   }
-  if (rows.defined()) hidden = hidden.index_select(0, rows);
-  return head_.Forward(hidden, context);
+  return ops::SoftCapped(head_.Forward(wanted(HeadInput(x)), context), logit_softcap_);
 }
 
 }  // namespace millrace::engine

@@ -24,6 +24,14 @@ class Decoder : public Model {
 
   Norm norm_;
   Linear head_;
+  // Set by the family's constructor. Logits are logit_scale_ times the head's product. Then they are capped, if
+  // logit_softcap_ is not 0 (ops::SoftCapped). Scores of classes are neither.
+  double logit_scale_ = 1, logit_softcap_ = 0;
+
+ private:
+  /// Returns the hidden states that the head for tokens multiplies. With one factor less there, each way to compute
+  /// logits has it.
+  at::Tensor HeadInput(const Stream& x) const;
 };
 
 }  // namespace millrace::engine

@@ -50,22 +50,37 @@ at::Tensor FusedActivate(const at::Tensor& x, Activation activation) {
   return out;
 }
 
-template <class T>
-at::Tensor FusedSwiglu(const at::Tensor& gate_up) {
+/// Forward and Backward are the kernels of one activation.
+template <class T, class Forward, class BackwardKernel>
+at::Tensor GatedRows(const at::Tensor& gate_up) {
   const std::int64_t rows = gate_up.size(0), columns = gate_up.size(1) / 2;
   at::Tensor out = at::empty({rows, columns}, gate_up.options());
-  const cpu::SwigluForward<T> kernel{Data<T>(gate_up), Data<T>(out), columns};
+  const Forward kernel{Data<T>(gate_up), Data<T>(out), columns};
   ParallelRows(rows, columns, [&](cpu::Rows part) { kernel.Run(part); });
   if (Recording({gate_up})) {
-    Connect("Swiglu", {gate_up}, {out}, [saved = gate_up.detach(), rows, columns](TensorList&& gradients) {
+    Connect("Gated", {gate_up}, {out}, [saved = gate_up.detach(), rows, columns](TensorList&& gradients) {
       const at::Tensor dout = gradients[0].contiguous();
       at::Tensor dgate_up = at::empty_like(saved);
-      const cpu::SwigluBackward<T> backward{Data<T>(dout), Data<T>(saved), Data<T>(dgate_up), columns};
+      const BackwardKernel backward{Data<T>(dout), Data<T>(saved), Data<T>(dgate_up), columns};
       ParallelRows(rows, columns, [&](cpu::Rows part) { backward.Run(part); });
       return TensorList{dgate_up};
     });
   }
   return out;
+}
+
+template <class T>
+at::Tensor FusedGated(const at::Tensor& gate_up, Activation activation) {
+  switch (activation) {
+    case Activation::kSilu:
+      return GatedRows<T, cpu::SwigluForward<T>, cpu::SwigluBackward<T>>(gate_up);
+    case Activation::kGeluTanh:
+      return GatedRows<T, cpu::GegluForward<T>, cpu::GegluBackward<T>>(gate_up);
+    case Activation::kGelu:
+    case Activation::kRelu:
+      break;
+  }
+  return reference::Gated(gate_up, activation);
 }
 
 at::Tensor PlainAdd(const at::Tensor& a, const at::Tensor& b) { return a + b; }
@@ -78,10 +93,10 @@ at::Tensor Activate(const at::Tensor& x, Activation activation) {
   return kernels.For(x)(x, activation);
 }
 
-at::Tensor Swiglu(const at::Tensor& gate_up) {
+at::Tensor Gated(const at::Tensor& gate_up, Activation activation) {
   static const auto kernels =
-      AndOnCuda(OnCpu("Swiglu", reference::Swiglu, FusedSwiglu<float>, FusedSwiglu<cpu::Bf16>), InCuda<cuda::Swiglu>());
-  return kernels.For(gate_up)(gate_up);
+      AndOnCuda(OnCpu("Gated", reference::Gated, FusedGated<float>, FusedGated<cpu::Bf16>), InCuda<cuda::Gated>());
+  return kernels.For(gate_up)(gate_up, activation);
 }
 
 at::Tensor Add(const at::Tensor& a, const at::Tensor& b) {

@@ -12,8 +12,9 @@ using engine::Activation;
 /// Returns the function of each element of x [N, columns].
 at::Tensor Activate(const at::Tensor& x, Activation activation);
 
-/// Returns silu(gate) · up [N, columns] for gate_up [N, 2·columns] (gate, then up).
-at::Tensor Swiglu(const at::Tensor& gate_up);
+/// Returns activation(gate) · up [N, columns] for gate_up [N, 2·columns] (gate, then up): SwiGLU with silu, GeGLU with
+/// a GELU (Shazeer 2020). The backward pass keeps gate_up alone.
+at::Tensor Gated(const at::Tensor& gate_up, Activation activation);
 
 /// Returns a + b, of the same shape.
 at::Tensor Add(const at::Tensor& a, const at::Tensor& b);

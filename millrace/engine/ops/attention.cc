@@ -25,7 +25,7 @@ constexpr std::int64_t kQueryBlock = 64;
 struct AttentionPlan {
   HeadLayout layout;
   Sequences sequences;
-  AttentionMask mask;
+  AttentionRule rule;
   DropoutSite dropout;
 };
 
@@ -53,10 +53,10 @@ struct QueryBlock {
   cpu::VisibleKeys visible;      ///< counted within the block's keys
   QueryBlock(const HeadTask& task, std::int64_t first_query)
       : first(first_query), count(std::min(kQueryBlock, task.length() - first_query)) {
-    const AttentionMask& mask = task.plan.mask;
-    first_key = mask.begin(first);
-    keys = mask.end(first + count - 1, task.length()) - first_key;
-    visible = {.keys = keys, .first_row = first - first_key, .window = mask.window, .causal = mask.causal};
+    const AttentionRule& rule = task.plan.rule;
+    first_key = rule.begin(first);
+    keys = rule.end(first + count - 1, task.length()) - first_key;
+    visible = {.keys = keys, .first_row = first - first_key, .window = rule.window, .causal = rule.causal};
   }
 };
 
@@ -113,7 +113,8 @@ template <class Element, class T>
 void ForwardHead(const Element* qkv, Element* out, float* lse, const HeadTask& task, Scratch<T>& s) {
   const HeadLayout& layout = task.layout();
   const std::int64_t dim = layout.head_dim, stride = layout.columns(), out_stride = layout.heads * dim;
-  const float scale = 1 / std::sqrt(static_cast<float>(dim));
+  const auto scale = static_cast<float>(task.plan.rule.ScaleOf(dim)),
+             softcap = static_cast<float>(task.plan.rule.softcap);
   cpu::PackRows(qkv + task.Key(), stride, s.keys.data(), task.length(), dim);
   cpu::PackRows(qkv + task.Value(), stride, s.values.data(), task.length(), dim);
   for (std::int64_t head = task.kv_head * task.group(); head < (task.kv_head + 1) * task.group(); ++head) {
@@ -125,6 +126,7 @@ void ForwardHead(const Element* qkv, Element* out, float* lse, const HeadTask& t
       cpu::PackRows(qkv + task.Query(head) + first * stride, stride, s.queries.data(), count, dim);
       cpu::Multiply<T>(scale, {s.queries.data(), dim}, {s.keys.data() + skipped, dim, true}, 0, s.scores.data(),
                        {count, keys, dim, between});
+      if (softcap > 0) cpu::CapScores(s.scores.data(), count, block.visible, softcap);
       cpu::Softmax(s.scores.data(), probabilities, count, block.visible, s.sums.data(), lse + task.Lse(head) + first);
       if (task.plan.dropout.active()) DropProbabilities(task, block, head, probabilities);
       cpu::Multiply<T>(1, {probabilities, between}, {s.values.data() + skipped, dim}, 0, s.block.data(),
@@ -140,7 +142,8 @@ void BackwardHead(const Element* dout, const Element* qkv, const float* lse, Ele
                   Scratch<T>& s) {
   const HeadLayout& layout = task.layout();
   const std::int64_t dim = layout.head_dim, stride = layout.columns(), out_stride = layout.heads * dim;
-  const float scale = 1 / std::sqrt(static_cast<float>(dim));
+  const auto scale = static_cast<float>(task.plan.rule.ScaleOf(dim)),
+             softcap = static_cast<float>(task.plan.rule.softcap);
   cpu::PackRows(qkv + task.Key(), stride, s.keys.data(), task.length(), dim);
   cpu::PackRows(qkv + task.Value(), stride, s.values.data(), task.length(), dim);
   std::fill_n(s.dkeys.begin(), task.length() * dim, 0.0F);
@@ -155,11 +158,12 @@ void BackwardHead(const Element* dout, const Element* qkv, const float* lse, Ele
       cpu::PackRows(dout + task.Out(head) + first * out_stride, out_stride, s.dout.data(), count, dim);
       cpu::Multiply<T>(scale, {s.queries.data(), dim}, {s.keys.data() + skipped, dim, true}, 0, s.scores.data(),
                        {count, keys, dim, between});
+      if (softcap > 0) cpu::CapScores(s.scores.data(), count, block.visible, softcap);
       cpu::Multiply<T>(1, {s.dout.data(), dim}, {s.values.data() + skipped, dim, true}, 0, s.dscores.data(),
                        {count, keys, dim, between});
       if (task.plan.dropout.active()) DropProbabilities(task, block, head, s.dscores.data());
       cpu::SoftmaxBackward(s.scores.data(), s.dscores.data(), probabilities, dscores, count, block.visible,
-                           lse + task.Lse(head) + first);
+                           lse + task.Lse(head) + first, softcap);
       cpu::Multiply<T>(scale, {dscores, between, true}, {s.queries.data(), dim}, 1, s.dkeys.data() + skipped,
                        {keys, dim, count});
       cpu::Multiply<T>(1, {dscores, between}, {s.keys.data() + skipped, dim}, 0, s.block.data(), {count, dim, keys});
@@ -201,8 +205,8 @@ at::Tensor AttentionBackward(const at::Tensor& dout, const at::Tensor& qkv, cons
 /// For tensors of type Element. Multiplies in type T.
 template <class Element, class T>
 at::Tensor FusedAttention(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
-                          const AttentionMask& mask, const DropoutSite& dropout) {
-  const AttentionPlan plan{layout, sequences, mask, dropout};
+                          const AttentionRule& rule, const DropoutSite& dropout) {
+  const AttentionPlan plan{layout, sequences, rule, dropout};
   at::Tensor out = at::empty({qkv.size(0), layout.heads * layout.head_dim}, qkv.options());
   const at::Tensor lse = at::empty({layout.heads, sequences.tokens()}, at::kFloat);
   ForEachHead<T>(plan, false, [&](const HeadTask& task, Scratch<T>& scratch) {
@@ -219,13 +223,13 @@ at::Tensor FusedAttention(const at::Tensor& qkv, const HeadLayout& layout, const
 }  // namespace
 
 at::Tensor Attention(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
-                     const AttentionMask& mask, const DropoutSite& dropout) {
+                     const AttentionRule& rule, const DropoutSite& dropout) {
   static const auto kernels =
       AndOnCuda(OnCpu("Attention", reference::Attention, FusedAttention<float, float>,
                       cpu::MultipliesBf16() ? FusedAttention<cpu::Bf16, cpu::Bf16> : FusedAttention<cpu::Bf16, float>),
                 InCuda<cuda::Attention>());
   TORCH_CHECK(qkv.size(0) == sequences.tokens(), qkv.size(0), " rows are not ", sequences.tokens(), " tokens");
-  return kernels.For(qkv)(qkv, layout, sequences, mask, dropout);
+  return kernels.For(qkv)(qkv, layout, sequences, rule, dropout);
 }
 
 }  // namespace millrace::engine::ops

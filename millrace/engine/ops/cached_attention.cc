@@ -61,7 +61,7 @@ std::vector<RowTask> TasksOf(const HeadLayout& layout, const Sequences& sequence
 /// S: of the cache.
 template <class T, class S>
 at::Tensor AttendBlocksOf(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
-                          const CachedLayer& layer, const BlockTables& tables, const AttentionMask& mask) {
+                          const CachedLayer& layer, const BlockTables& tables, const AttentionRule& rule) {
   const std::int64_t dim = layout.head_dim, stride = layout.columns(), group = layout.heads / layout.kv_heads;
   TORCH_CHECK(layer.keys.stride(2) == 1 && layer.values.is_contiguous(), "a cache of another device");
   const cpu::CachedBlocks<S> cache{.keys = static_cast<S*>(layer.keys.data_ptr()),
@@ -77,7 +77,7 @@ at::Tensor AttendBlocksOf(const at::Tensor& qkv, const HeadLayout& layout, const
   at::Tensor out = at::empty({qkv.size(0), layout.heads * dim}, qkv.options());
   T* const to = Data<T>(out);
   const std::vector<RowTask> tasks = TasksOf(layout, sequences);
-  const float scale = 1 / std::sqrt(static_cast<float>(dim));
+  const auto scale = static_cast<float>(rule.ScaleOf(dim));
   const std::int64_t scores_stride = cpu::AttendBlocks<S>::ScoresStride(tasks.front().keys, cache.block_tokens);
   std::atomic<std::size_t> next = 0;
   const auto threads = std::min(static_cast<std::int64_t>(tasks.size()), std::int64_t{at::get_num_threads()});
@@ -97,13 +97,14 @@ at::Tensor AttendBlocksOf(const at::Tensor& qkv, const HeadLayout& layout, const
         float* const into = queries.data() + row * dim;
         for (std::int64_t d = 0; d < dim; ++d) into[d] = cpu::ToFloat(query[d]) * scale;
         const std::int64_t position = past + token(row);
-        visible[static_cast<std::size_t>(row)] = {mask.begin(position), mask.end(position, length)};
+        visible[static_cast<std::size_t>(row)] = {rule.begin(position), rule.end(position, length)};
       }
       cpu::AttendBlocks<S>{.cache = cache,
                            .table = tables.Of(task.sequence).data(),
                            .kv_head = task.kv_head,
                            .queries = queries.data(),
                            .visible = visible.data(),
+                           .softcap = static_cast<float>(rule.softcap),
                            .rows = task.rows,
                            .scores = scores.data(),
                            .scores_stride = scores_stride,
@@ -121,12 +122,12 @@ at::Tensor AttendBlocksOf(const at::Tensor& qkv, const HeadLayout& layout, const
 
 template <class T>
 at::Tensor FusedAttendBlocks(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
-                             const CachedLayer& layer, const BlockTables& tables, const AttentionMask& mask) {
+                             const CachedLayer& layer, const BlockTables& tables, const AttentionRule& rule) {
   if (layer.keys.scalar_type() == at::kChar) {
-    return AttendBlocksOf<T, std::int8_t>(qkv, layout, sequences, layer, tables, mask);
+    return AttendBlocksOf<T, std::int8_t>(qkv, layout, sequences, layer, tables, rule);
   }
   TORCH_CHECK(layer.keys.scalar_type() == kScalarType<T>, "a cache of another type");
-  return AttendBlocksOf<T, T>(qkv, layout, sequences, layer, tables, mask);
+  return AttendBlocksOf<T, T>(qkv, layout, sequences, layer, tables, rule);
 }
 
 /// Returns the first `length` of the keys or values that `blocks` hold, [1, kv_heads, length, head_dim].
@@ -141,7 +142,7 @@ at::Tensor Gather(const at::Tensor& layer, std::span<const std::int32_t> blocks,
 
 /// By operations on tensors, sequence by sequence.
 at::Tensor ComposedAttendBlocks(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
-                                const CachedLayer& cache, const BlockTables& tables, const AttentionMask& mask) {
+                                const CachedLayer& cache, const BlockTables& tables, const AttentionRule& rule) {
   TORCH_CHECK(cache.keys.scalar_type() == qkv.scalar_type(), "only the fused kernels of a CPU read caches of codes");
   const std::int64_t block_tokens = cache.block_tokens();
   std::vector<at::Tensor> mixed;
@@ -162,7 +163,7 @@ at::Tensor ComposedAttendBlocks(const at::Tensor& qkv, const HeadLayout& layout,
     }
     const at::Tensor queries = all.narrow(1, 0, layout.heads);
     mixed.push_back(reference::AttendCached(queries, Gather(cache.keys, tables.Of(i), past + length),
-                                            Gather(cache.values, tables.Of(i), past + length), mask)
+                                            Gather(cache.values, tables.Of(i), past + length), rule)
                         .squeeze(0));
   }
   return at::cat(mixed);
@@ -227,11 +228,11 @@ void BlockTables::Check(const Sequences& sequences, std::int64_t block_tokens, s
 }
 
 at::Tensor AttendBlocks(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
-                        const CachedLayer& cache, const BlockTables& tables, const AttentionMask& mask) {
+                        const CachedLayer& cache, const BlockTables& tables, const AttentionRule& rule) {
   static const auto kernels =
       AndOnCuda(OnCpu("AttendBlocks", ComposedAttendBlocks, FusedAttendBlocks<float>, FusedAttendBlocks<cpu::Bf16>),
                 InCuda<cuda::AttendBlocks>());
-  return kernels.For(qkv)(qkv, layout, sequences, cache, tables, mask);
+  return kernels.For(qkv)(qkv, layout, sequences, cache, tables, rule);
 }
 
 bool RepeatsAttendBlocks([[maybe_unused]] const HeadLayout& layout, [[maybe_unused]] at::ScalarType type,

@@ -57,7 +57,7 @@ class BlockTables {
 /// of a token has the same bits whatever other tokens and sequences are in the batch. Without a graph.
 /// REQUIRES: tables.Check() does not throw.
 at::Tensor AttendBlocks(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
-                        const CachedLayer& cache, const BlockTables& tables, const AttentionMask& mask = {});
+                        const CachedLayer& cache, const BlockTables& tables, const AttentionRule& rule = {});
 
 /// Returns whether the work that AttendBlocks() gives this device for sequences of one token each depends on their
 /// positions and blocks only in what the device reads. So it can be recorded (device/recorder.h).

@@ -16,7 +16,7 @@ constexpr std::int64_t kBlocks = 40, kBlockTokens = 32;
 
 struct PagedCase {
   HeadLayout layout;
-  AttentionMask mask;
+  AttentionRule rule;
   at::ScalarType type;
   bool int8 = false;  ///< the cache
 };
@@ -76,7 +76,7 @@ class AttendBlocksTest : public ::testing::TestWithParam<PagedCase> {
     }
     const Sequences sequences = Sequences::Following(counts, past);
     tables.Check(sequences, kBlockTokens, kBlocks);
-    const at::Tensor out = AttendBlocks(at::cat(rows), c().layout, sequences, layer, tables, c().mask);
+    const at::Tensor out = AttendBlocks(at::cat(rows), c().layout, sequences, layer, tables, c().rule);
     return out.split_with_sizes(counts);
   }
 };
@@ -110,7 +110,7 @@ TEST_P(AttendBlocksTest, EachTextAttendsAsWithoutACache) {
     }
     for (std::size_t i = 0; i < texts.size(); ++i) {
       const at::Tensor want =
-          Attention(texts[i].qkv.to(at::kFloat), c().layout, Sequences::Even(1, texts[i].qkv.size(0)), c().mask);
+          Attention(texts[i].qkv.to(at::kFloat), c().layout, Sequences::Even(1, texts[i].qkv.size(0)), c().rule);
       const double tolerance = c().int8 ? 4e-2 : c().type == at::kFloat ? 1e-5 : 2e-2;
       EXPECT_LE((got[i].to(at::kFloat) - want).abs().max().item<double>(), tolerance) << i << " plain " << plain;
     }
@@ -141,6 +141,9 @@ std::vector<PagedCase> PagedCases() {
     cases.push_back({{3, 3, 7}, {.window = 1}, type});
     cases.push_back({{4, 2, 64}, {}, type, /*int8=*/true});
     cases.push_back({{20, 1, 7}, {.window = 37}, type, /*int8=*/true});
+    cases.push_back({{4, 2, 24}, {.scale = 0.3}, type});
+    cases.push_back({{6, 2, 16}, {.window = 20, .scale = 0.4, .softcap = 1.5}, type});
+    cases.push_back({{6, 2, 16}, {.softcap = 1.5}, type, /*int8=*/true});
   }
   return cases;
 }
@@ -148,7 +151,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, AttendBlocksTest, ::testing::ValuesIn(PagedCases
   const PagedCase& c = info.param;
   return std::string(c.type == at::kFloat ? "F32" : "BF16") + "_" + std::to_string(c.layout.heads) + "over" +
          std::to_string(c.layout.kv_heads) + "x" + std::to_string(c.layout.head_dim) + "window" +
-         std::to_string(c.mask.window) + (c.int8 ? "int8" : "");
+         std::to_string(c.rule.window) + (c.rule.scale > 0 ? "scaled" : "") + (c.rule.softcap > 0 ? "capped" : "") +
+         (c.int8 ? "int8" : "");
 });
 
 TEST(BlockTables, WithoutRoomOrBeyondTheCacheAreRefused) {

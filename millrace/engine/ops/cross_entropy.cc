@@ -93,6 +93,15 @@ void DividedRows(const at::Tensor& logits, const std::int64_t* labels, double* l
   ParallelRows(rows, columns, [&](cpu::Rows part) { kernel.Run(part); });
 }
 
+/// Caps logits in place. Returns the slopes of the caps, if `gradient` asks for them.
+at::Tensor CapLogits(const at::Tensor& logits, double softcap, bool gradient) {
+  if (softcap == 0) return {};
+  logits.div_(softcap).tanh_();
+  const at::Tensor slopes = gradient ? 1 - logits.square() : at::Tensor();
+  logits.mul_(softcap);
+  return slopes;
+}
+
 /// The gradients to compute. x: also of an update's inner products.
 struct WantedGradients {
   bool x = false, head = false, bias = false, up = false;
@@ -116,7 +125,7 @@ struct HeadOperands {
 
 /// `vocab` is the number of all ranks' rows of the head.
 LossesAndGradients LossByChunks(const HeadOperands& operands, const at::Tensor& labels, std::int64_t vocab,
-                                WantedGradients wanted, const ChunkLoss& chunk_loss) {
+                                WantedGradients wanted, double softcap, const ChunkLoss& chunk_loss) {
   const auto& [x, head, bias, inner, up] = operands;
   const std::int64_t rows = x.size(0);
   const std::int64_t* label = Data<std::int64_t>(labels);
@@ -137,8 +146,10 @@ LossesAndGradients LossByChunks(const HeadOperands& operands, const at::Tensor& 
     const std::int64_t count = std::min(chunk, rows - begin);
     const at::Tensor part = x.narrow(0, begin, count);
     const at::Tensor logits = operands.Logits(begin, count);
+    const at::Tensor slopes = CapLogits(logits, softcap, wanted.x);
     chunk_loss(logits, label + begin, Data<double>(result.losses) + begin, wanted.x);
     if (!wanted.x) continue;
+    if (slopes.defined()) logits.mul_(slopes);  // the gradients of the logits, by now
     ProductInto(result.dx.narrow(0, begin, count), logits, head);
     if (result.dhead.defined()) AddProduct(result.dhead, logits.t(), part);
     if (result.dbias.defined()) result.dbias.add_(logits.sum(0, /*keepdim=*/false, at::kFloat));
@@ -165,7 +176,8 @@ struct LabelledRows {
 /// multiplied.
 template <class T>
 LabelledRows LossesOf(const at::Tensor& x, const Weight& head, const Weight& bias, const HeadUpdate& update,
-                      const at::Tensor& labels, std::int64_t vocab, bool recording, const ChunkLoss& chunk_loss) {
+                      const at::Tensor& labels, std::int64_t vocab, bool recording, double softcap,
+                      const ChunkLoss& chunk_loss) {
   const at::NoGradGuard no_grad;
   LabelledRows of{.kept = at::nonzero(labels != kIgnoreLabel).view({-1}), .rows = x.size(0)};
   of.all = of.kept.numel() == labels.numel();
@@ -183,7 +195,7 @@ LabelledRows LossesOf(const at::Tensor& x, const Weight& head, const Weight& bia
                               .up = multiplied(update.up.value)};
   const WantedGradients wanted{
       .x = recording, .head = is_wanted(head), .bias = is_wanted(bias), .up = is_wanted(update.up)};
-  of.result = LossByChunks(operands, rows(labels).contiguous(), vocab, wanted, chunk_loss);
+  of.result = LossByChunks(operands, rows(labels).contiguous(), vocab, wanted, softcap, chunk_loss);
   if (recording) of.result.dx = of.result.dx.to(x.scalar_type());
   if (of.result.dinner.defined()) of.result.dinner = of.result.dinner.to(x.scalar_type());
   return of;
@@ -191,10 +203,10 @@ LabelledRows LossesOf(const at::Tensor& x, const Weight& head, const Weight& bia
 
 template <class T>
 at::Tensor CrossEntropyOf(const at::Tensor& x, const Weight& head, const Weight& bias, const HeadUpdate& update,
-                          const at::Tensor& labels, std::int64_t vocab, const ChunkLoss& chunk_loss) {
+                          const at::Tensor& labels, std::int64_t vocab, double softcap, const ChunkLoss& chunk_loss) {
   const TensorList inputs{x, head.value, bias.value, update.inner, update.up.value};
   const bool recording = Recording(inputs);
-  LabelledRows of = LossesOf<T>(x, head, bias, update, labels, vocab, recording, chunk_loss);
+  LabelledRows of = LossesOf<T>(x, head, bias, update, labels, vocab, recording, softcap, chunk_loss);
   at::Tensor loss = at::scalar_tensor(of.result.Sum(), at::kFloat);
   if (!recording) return loss;
   Connect("LinearCrossEntropy", inputs, {loss},
@@ -216,11 +228,11 @@ at::Tensor CrossEntropyOf(const at::Tensor& x, const Weight& head, const Weight&
 /// The gradient of a token's loss over x is there from the forward pass. So the backward pass only scales the rows.
 template <class T>
 at::Tensor TokenLossesOf(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
-                         std::int64_t vocab, const ChunkLoss& chunk_loss) {
+                         std::int64_t vocab, double softcap, const ChunkLoss& chunk_loss) {
   TORCH_CHECK(!head.value.requires_grad() && !(bias.defined() && bias.value.requires_grad()),
               "losses of single tokens need a frozen head");
   const bool recording = Recording({x});
-  LabelledRows of = LossesOf<T>(x, head, bias, {}, labels, vocab, recording, chunk_loss);
+  LabelledRows of = LossesOf<T>(x, head, bias, {}, labels, vocab, recording, softcap, chunk_loss);
   at::Tensor losses = at::zeros({of.rows}, at::kDouble).index_copy_(0, of.kept, of.result.losses);
   if (!recording) return losses;
   Connect("TokenCrossEntropies", {x}, {losses}, [of = std::move(of)](TensorList&& gradients) {
@@ -233,8 +245,9 @@ at::Tensor TokenLossesOf(const at::Tensor& x, const Weight& head, const Weight& 
 
 template <class T>
 at::Tensor FusedCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
-                             const LossOptions& options, std::int64_t* correct, const HeadUpdate& update) {
-  return CrossEntropyOf<T>(x, head, bias, update, labels, head.value.size(0),
+                             const LossOptions& options, std::int64_t* correct, const HeadUpdate& update,
+                             double softcap) {
+  return CrossEntropyOf<T>(x, head, bias, update, labels, head.value.size(0), softcap,
                            [&](const at::Tensor& logits, const std::int64_t* some, double* losses, bool gradient) {
                              WholeRows<T>(logits, some, losses, gradient, options, correct);
                            });
@@ -243,8 +256,9 @@ at::Tensor FusedCrossEntropy(const at::Tensor& x, const Weight& head, const Weig
 template <class T>
 at::Tensor FusedDividedCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias,
                                     const at::Tensor& labels, std::int64_t vocab, const TensorRanks& ranks,
-                                    const LossOptions& options, std::int64_t* correct, const HeadUpdate& update) {
-  return CrossEntropyOf<T>(x, head, bias, update, labels, vocab,
+                                    const LossOptions& options, std::int64_t* correct, const HeadUpdate& update,
+                                    double softcap) {
+  return CrossEntropyOf<T>(x, head, bias, update, labels, vocab, softcap,
                            [&](const at::Tensor& logits, const std::int64_t* some, double* losses, bool gradient) {
                              DividedRows<T>(logits, some, losses, gradient, options, vocab, ranks, correct);
                            });
@@ -252,8 +266,9 @@ at::Tensor FusedDividedCrossEntropy(const at::Tensor& x, const Weight& head, con
 
 template <class T>
 at::Tensor FusedTokenCrossEntropies(const at::Tensor& x, const Weight& head, const Weight& bias,
-                                    const at::Tensor& labels, std::int64_t vocab, const TensorRanks& ranks) {
-  return TokenLossesOf<T>(x, head, bias, labels, vocab,
+                                    const at::Tensor& labels, std::int64_t vocab, const TensorRanks& ranks,
+                                    double softcap) {
+  return TokenLossesOf<T>(x, head, bias, labels, vocab, softcap,
                           [&](const at::Tensor& logits, const std::int64_t* some, double* losses, bool gradient) {
                             if (ranks.size() == 1) return WholeRows<T>(logits, some, losses, gradient, {}, nullptr);
                             DividedRows<T>(logits, some, losses, gradient, {}, vocab, ranks, nullptr);
@@ -263,32 +278,35 @@ at::Tensor FusedTokenCrossEntropies(const at::Tensor& x, const Weight& head, con
 }  // namespace
 
 at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
-                              const LossOptions& options, std::int64_t* correct, const HeadUpdate& update) {
+                              const LossOptions& options, std::int64_t* correct, const HeadUpdate& update,
+                              double softcap) {
   static const auto kernels = AndOnCuda(OnCpuByProducts("LinearCrossEntropy", reference::LinearCrossEntropy,
                                                         FusedCrossEntropy<float>, FusedCrossEntropy<cpu::Bf16>),
                                         InCuda<cuda::LinearCrossEntropy>());
-  return kernels.For(x)(x, head, bias, labels, options, correct, update);
+  return kernels.For(x)(x, head, bias, labels, options, correct, update, softcap);
 }
 
 at::Tensor DividedCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
                                std::int64_t vocab, const TensorRanks& ranks, const LossOptions& options,
-                               std::int64_t* correct, const HeadUpdate& update) {
-  if (ranks.size() == 1) return LinearCrossEntropy(x, head, bias, labels, options, correct, update);
+                               std::int64_t* correct, const HeadUpdate& update, double softcap) {
+  if (ranks.size() == 1) return LinearCrossEntropy(x, head, bias, labels, options, correct, update, softcap);
   using Function = decltype(FusedDividedCrossEntropy<float>);
   static const auto kernels =
       AndOnCuda(OnCpuByProducts<Function>("a divided LM head", nullptr, FusedDividedCrossEntropy<float>,
                                           FusedDividedCrossEntropy<cpu::Bf16>),
                 InCuda<cuda::DividedCrossEntropy>());
-  return kernels.For(x)(x, head, bias, labels, vocab, ranks, options, correct, update);
+  return kernels.For(x)(x, head, bias, labels, vocab, ranks, options, correct, update, softcap);
 }
 
 at::Tensor TokenCrossEntropies(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
-                               std::int64_t vocab, const TensorRanks& ranks) {
+                               std::int64_t vocab, const TensorRanks& ranks, double softcap) {
   static const auto kernels =
       AndOnCuda(OnCpuByProducts("TokenCrossEntropies", reference::TokenCrossEntropies, FusedTokenCrossEntropies<float>,
                                 FusedTokenCrossEntropies<cpu::Bf16>),
                 InCuda<cuda::TokenCrossEntropies>());
-  return kernels.For(x)(x, head, bias, labels, vocab, ranks);
+  return kernels.For(x)(x, head, bias, labels, vocab, ranks, softcap);
 }
+
+at::Tensor SoftCapped(const at::Tensor& x, double softcap) { return softcap > 0 ? at::tanh(x / softcap) * softcap : x; }
 
 }  // namespace millrace::engine::ops

@@ -21,9 +21,10 @@ struct NormRows {
 };
 
 /// Returns dx. Fills `gradients`, float32 [columns] or, with a mean, [2, columns]: of the weight, then of the bias.
+/// `offset`: of the root-mean-square norm's weight.
 template <class T>
 at::Tensor NormBackward(const at::Tensor& dout, const at::Tensor& dsum, const NormRows& norm, const Weight& weight,
-                        at::Tensor& gradients) {
+                        float offset, at::Tensor& gradients) {
   const std::int64_t rows = norm.sum.size(0), columns = norm.sum.size(1), width = norm.mean.defined() ? 2 : 1;
   at::Tensor dx = at::empty_like(norm.sum);
   const std::int64_t block = std::max(kNormBlockRows, (rows + kNormBlocks - 1) / kNormBlocks);
@@ -42,7 +43,7 @@ at::Tensor NormBackward(const at::Tensor& dout, const at::Tensor& dsum, const No
   if (norm.mean.defined()) {
     run(cpu::LayerNormBackward<T>{gradient, sum_gradient, x, w, Data<float>(norm.mean), rstd, Data<T>(dx), columns});
   } else {
-    run(cpu::RmsNormBackward<T>{gradient, sum_gradient, x, w, rstd, Data<T>(dx), columns});
+    run(cpu::RmsNormBackward<T>{gradient, sum_gradient, x, w, rstd, Data<T>(dx), columns, offset});
   }
   gradients = partial.sum(0).view({width, columns});
   return dx;
@@ -51,14 +52,14 @@ at::Tensor NormBackward(const at::Tensor& dout, const at::Tensor& dsum, const No
 /// Makes `normed` the result of a norm of x + delta with a weight and perhaps a bias.
 template <class T>
 void ConnectNorm(std::string name, const at::Tensor& x, const at::Tensor& delta, const Weight& weight,
-                 const Weight& bias, const Normed& normed, NormRows rows) {
+                 const Weight& bias, const Normed& normed, NormRows rows, float offset = 0) {
   rows.sum = normed.sum.detach();
-  auto backward = [weight, bias, rows, both = delta.defined()](TensorList&& gradients) {
+  auto backward = [weight, bias, rows, offset, both = delta.defined()](TensorList&& gradients) {
     const at::Tensor &dsum = gradients[0], &dout = gradients[1];
     if (!dout.defined()) return TensorList{dsum, both ? dsum : at::Tensor(), at::Tensor(), at::Tensor()};
     at::Tensor each;
     const at::Tensor dx =
-        NormBackward<T>(dout.contiguous(), dsum.defined() ? dsum.contiguous() : dsum, rows, weight, each);
+        NormBackward<T>(dout.contiguous(), dsum.defined() ? dsum.contiguous() : dsum, rows, weight, offset, each);
     const at::Tensor dweight = AddOrReturn(weight, each[0]);
     const at::Tensor dbias = bias.defined() ? AddOrReturn(bias, each[1]) : at::Tensor();
     return TensorList{dx, both ? dx : at::Tensor(), dweight, dbias};
@@ -67,7 +68,8 @@ void ConnectNorm(std::string name, const at::Tensor& x, const at::Tensor& delta,
 }
 
 template <class T>
-Normed FusedAddRmsNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, double eps) {
+Normed FusedAddRmsNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight,
+                       const RmsNormOptions& options) {
   const std::int64_t rows = x.size(0), columns = x.size(1);
   Normed normed{delta.defined() ? at::empty_like(x) : x.detach(), at::empty_like(x)};
   const at::Tensor rstd = at::empty({rows}, at::kFloat);
@@ -78,10 +80,11 @@ Normed FusedAddRmsNorm(const at::Tensor& x, const at::Tensor& delta, const Weigh
                                       Data<T>(normed.out),
                                       Data<float>(rstd),
                                       columns,
-                                      static_cast<float>(eps)};
+                                      static_cast<float>(options.eps),
+                                      static_cast<float>(options.offset)};
   ParallelRows(rows, columns, [&](cpu::Rows part) { kernel.Run(part); });
   if (Recording({x, delta, weight.value})) {
-    ConnectNorm<T>("AddRmsNorm", x, delta, weight, {}, normed, {.rstd = rstd});
+    ConnectNorm<T>("AddRmsNorm", x, delta, weight, {}, normed, {.rstd = rstd}, static_cast<float>(options.offset));
   }
   return normed;
 }
@@ -111,11 +114,11 @@ Normed FusedAddLayerNorm(const at::Tensor& x, const at::Tensor& delta, const Wei
 
 }  // namespace
 
-Normed AddRmsNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, double eps) {
+Normed AddRmsNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, const RmsNormOptions& options) {
   static const auto kernels =
       AndOnCuda(OnCpu("AddRmsNorm", reference::AddRmsNorm, FusedAddRmsNorm<float>, FusedAddRmsNorm<cpu::Bf16>),
                 InCuda<cuda::AddRmsNorm>());
-  return kernels.For(x)(x, delta, weight, eps);
+  return kernels.For(x)(x, delta, weight, options);
 }
 
 Normed AddLayerNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, const Weight& bias,

@@ -133,19 +133,19 @@ const std::vector<std::pair<std::int64_t, std::int64_t>>& Shapes() {
 
 TEST_P(OpsCudaTest, AddRmsNorm) {
   for (const auto& [rows, columns] : Shapes()) {
-    for (const bool with_delta : {false, true}) {
+    for (const auto& [with_delta, offset] : {std::pair(false, 0.0), {true, 0.0}, {false, 1.0}}) {
       const Operands operands{{Random({rows, columns}, 3), with_delta ? Random({rows, columns}) : at::Tensor()},
                               {{.value = Random({columns})}}};
-      const double eps =
-          columns == 1 ? 1 : 1e-5;  // without it, one column is +1 or -1, and gradients are rounding errors
-      const auto run = [eps](auto&& norm) {
-        return [norm, eps](const Operands& o) {
-          const Normed normed = norm(o.tensors[0], o.tensors[1], o.weights[0], eps);
+      // Without a large eps, one column is +1 or -1, and gradients are rounding errors.
+      const RmsNormOptions options{.eps = columns == 1 ? 1 : 1e-5, .offset = offset};
+      const auto run = [options](auto&& norm) {
+        return [norm, options](const Operands& o) {
+          const Normed normed = norm(o.tensors[0], o.tensors[1], o.weights[0], options);
           return o.tensors[1].defined() ? TensorList{normed.sum, normed.out} : TensorList{normed.out};
         };
       };
-      Compare(fmt::format("{} x {}, delta {}", rows, columns, with_delta), operands, run(cuda::AddRmsNorm),
-              run(reference::AddRmsNorm));
+      Compare(fmt::format("{} x {}, delta {}, offset {}", rows, columns, with_delta, offset), operands,
+              run(cuda::AddRmsNorm), run(reference::AddRmsNorm));
     }
   }
 }
@@ -174,7 +174,7 @@ TEST_P(OpsCudaTest, NormsTakeEitherGradient) {
     const Operands operands{{Random({70, 96}), Random({70, 96})}, {{.value = Random({96})}}};
     const auto run = [of_sum](auto&& norm) {
       return [norm, of_sum](const Operands& o) {
-        const Normed normed = norm(o.tensors[0], o.tensors[1], o.weights[0], 1e-5);
+        const Normed normed = norm(o.tensors[0], o.tensors[1], o.weights[0], {.eps = 1e-5});
         return TensorList{of_sum ? normed.sum : normed.out};
       };
     };
@@ -198,11 +198,15 @@ TEST_P(OpsCudaTest, Activate) {
   }
 }
 
-TEST_P(OpsCudaTest, Swiglu) {
+TEST_P(OpsCudaTest, Gated) {
   for (const auto& [rows, columns] : Shapes()) {
-    const auto run = [](auto&& op) { return [op](const Operands& o) { return TensorList{op(o.tensors[0])}; }; };
-    Compare(fmt::format("{} x {}", rows, columns), {{Random({rows, 2 * columns}, 4)}, {}}, run(cuda::Swiglu),
-            run(reference::Swiglu));
+    for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+      const auto run = [activation](auto&& op) {
+        return [op, activation](const Operands& o) { return TensorList{op(o.tensors[0], activation)}; };
+      };
+      Compare(fmt::format("{} x {}, activation {}", rows, columns, static_cast<int>(activation)),
+              {{Random({rows, 2 * columns}, 4)}, {}}, run(cuda::Gated), run(reference::Gated));
+    }
   }
 }
 
@@ -328,7 +332,7 @@ TEST_P(OpsCudaTest, NothingToPredict) {
     const auto fused = [&](const Operands& o) {
       return TensorList{cuda::LinearCrossEntropy(o.tensors[0], o.weights[0], o.weights[1],
                                                  on_cpu ? labels : labels.cuda(), {}, nullptr,
-                                                 {o.tensors[1], o.weights[2]})};
+                                                 {o.tensors[1], o.weights[2]}, 0)};
     };
     const Made got = Run(fused, Place(operands, at::kCUDA, GetParam(), false));
     EXPECT_EQ(got.outputs[0].item<float>(), 0);
@@ -343,7 +347,7 @@ TEST_P(OpsCudaTest, LinearCrossEntropyOfAnAdaptedHead) {
   labels.narrow(0, 10, 30).fill_(kIgnoreLabel);
   const auto fused = [&](const Operands& o) {
     return TensorList{
-        cuda::LinearCrossEntropy(o.tensors[0], o.weights[0], {}, labels, {}, nullptr, {o.tensors[1], o.weights[1]})};
+        cuda::LinearCrossEntropy(o.tensors[0], o.weights[0], {}, labels, {}, nullptr, {o.tensors[1], o.weights[1]}, 0)};
   };
   const auto plain = [&](const Operands& o) {
     return TensorList{reference::LinearCrossEntropy(o.tensors[0], o.weights[0], {}, labels, {}, nullptr,
@@ -355,8 +359,8 @@ TEST_P(OpsCudaTest, LinearCrossEntropyOfAnAdaptedHead) {
 TEST_P(OpsCudaTest, ALabelOutsideTheVocabularyIsRefused) {
   const at::Tensor x = Random({4, 8}).cuda(), labels = at::full({4}, 5, at::kLong);
   const Weight head{.value = Random({5, 8}).cuda()};
-  EXPECT_ANY_THROW(cuda::LinearCrossEntropy(x, head, {}, labels, {}, nullptr, {}));
-  const at::Tensor loss = cuda::LinearCrossEntropy(x, head, {}, labels.cuda(), {}, nullptr, {});
+  EXPECT_ANY_THROW(cuda::LinearCrossEntropy(x, head, {}, labels, {}, nullptr, {}, 0));
+  const at::Tensor loss = cuda::LinearCrossEntropy(x, head, {}, labels.cuda(), {}, nullptr, {}, 0);
   EXPECT_TRUE(std::isnan(loss.item<float>())) << "labels on the GPU are not looked at in time";
 }
 
@@ -369,8 +373,8 @@ TEST_P(OpsCudaTest, TokenCrossEntropies) {
   };
   for (const bool on_cpu : {false, true}) {
     const auto fused = [&](const Operands& o) {
-      return TensorList{
-          cuda::TokenCrossEntropies(o.tensors[0], {.value = w.cuda()}, {}, on_cpu ? labels : labels.cuda(), 7000, {})};
+      return TensorList{cuda::TokenCrossEntropies(o.tensors[0], {.value = w.cuda()}, {},
+                                                  on_cpu ? labels : labels.cuda(), 7000, {}, 0)};
     };
     Compare("tokens", {{x}, {}}, fused, plain);
   }
@@ -422,7 +426,7 @@ TEST_P(OpsCudaTest, AttendBlocks) {
   struct Case {
     HeadLayout layout;
     std::int64_t block_tokens;
-    AttentionMask mask = {};
+    AttentionRule rule = {};
   };
   const Case cases[] = {{{1, 1, 8}, 16},
                         {{6, 2, 64}, 32},
@@ -433,6 +437,8 @@ TEST_P(OpsCudaTest, AttendBlocks) {
                         {{4, 2, 64}, 32, {.window = 100}},
                         {{2, 1, 128}, 5, {.window = 1}},
                         {{4, 2, 32}, 16, {.causal = false}},
+                        {{4, 2, 64}, 32, {.scale = 0.3}},
+                        {{4, 2, 64}, 32, {.window = 100, .scale = 0.3, .softcap = 2}},
                         {{4, 2, 20}, 16}};
   struct Text {
     std::int64_t past, count;
@@ -477,11 +483,11 @@ TEST_P(OpsCudaTest, AttendBlocks) {
       at::Tensor want;
       {
         const KernelScope scope(plain);
-        want = AttendBlocks(qkv.to(at::kFloat), c.layout, sequences, here, tables[i], c.mask);
+        want = AttendBlocks(qkv.to(at::kFloat), c.layout, sequences, here, tables[i], c.rule);
       }
-      const at::Tensor got = AttendBlocks(qkv.cuda(), c.layout, sequences, there, tables[i], c.mask);
+      const at::Tensor got = AttendBlocks(qkv.cuda(), c.layout, sequences, there, tables[i], c.rule);
       ExpectClose(got, want, what);
-      EXPECT_TRUE(got.equal(AttendBlocks(qkv.cuda(), c.layout, sequences, there, tables[i], c.mask)))
+      EXPECT_TRUE(got.equal(AttendBlocks(qkv.cuda(), c.layout, sequences, there, tables[i], c.rule)))
           << what << ": other bits";
     }
   }
@@ -582,8 +588,8 @@ TEST_P(OpsCudaTest, ManyElements) {
   const at::Tensor out = cuda::Activate(x, Activation::kSilu);
   ExpectClose(out.narrow(0, rows - 2, 2), at::silu(tail.to(at::kFloat)), "activation");
   EXPECT_EQ(out.narrow(0, 0, rows - 2).abs().max().item<float>(), 0);
-  const at::Tensor gated = cuda::Swiglu(x);
-  ExpectClose(gated.narrow(0, rows - 2, 2), reference::Swiglu(tail.to(at::kFloat)), "gated");
+  const at::Tensor gated = cuda::Gated(x, Activation::kSilu);
+  ExpectClose(gated.narrow(0, rows - 2, 2), reference::Gated(tail.to(at::kFloat), Activation::kSilu), "gated");
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, OpsCudaTest, ::testing::Values(at::kFloat, at::kBFloat16, at::kHalf),

@@ -61,12 +61,13 @@ class OpsTest : public ::testing::TestWithParam<at::ScalarType> {
 
 TEST_P(OpsTest, AddRmsNorm) {
   Case c(GetParam(), 1);
-  for (const bool with_delta : {false, true}) {
+  for (const auto& [with_delta, offset] : {std::pair(false, 0.0), {true, 0.0}, {false, 1.0}, {true, 1.0}}) {
     const at::Tensor x = c.Random({67, 48}, 3), delta = with_delta ? c.Random({67, 48}) : at::Tensor();
     const at::Tensor w = c.Random({48});
     const at::Tensor x2 = Case::Copy(x), delta2 = with_delta ? Case::Copy(delta) : at::Tensor();
     const Weight fused = Case::Buffered(w), plain{.value = Case::Copy(w)};
-    const Normed a = AddRmsNorm(x, delta, fused, 1e-5), b = reference::AddRmsNorm(x2, delta2, plain, 1e-5);
+    const RmsNormOptions options{.eps = 1e-5, .offset = offset};
+    const Normed a = AddRmsNorm(x, delta, fused, options), b = reference::AddRmsNorm(x2, delta2, plain, options);
     ExpectClose(a.out, b.out, c.tolerance(), "out");
     ExpectClose(a.sum, b.sum, c.tolerance(), "sum");
     (Weigh(a.out, 5) + Weigh(a.sum, 6)).backward();
@@ -198,14 +199,17 @@ TEST_P(OpsTest, Rotate) {
   }
 }
 
-TEST_P(OpsTest, Swiglu) {
+TEST_P(OpsTest, Gated) {
   Case c(GetParam(), 3);
-  const at::Tensor x = c.Random({29, 70}, 4), x2 = Case::Copy(x);
-  const at::Tensor a = Swiglu(x), b = reference::Swiglu(x2);
-  ExpectClose(a, b, c.tolerance(), "out");
-  Weigh(a, 5).backward();
-  Weigh(b, 5).backward();
-  ExpectClose(x.grad(), x2.grad(), c.tolerance(), "dx");
+  for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh, Activation::kGelu, Activation::kRelu}) {
+    const at::Tensor x = c.Random({29, 70}, 4), x2 = Case::Copy(x);
+    const at::Tensor a = Gated(x, activation), b = reference::Gated(x2, activation);
+    const std::string what = fmt::format("activation {}", static_cast<int>(activation));
+    ExpectClose(a, b, c.tolerance(), what);
+    Weigh(a, 5).backward();
+    Weigh(b, 5).backward();
+    ExpectClose(x.grad(), x2.grad(), c.tolerance(), what + ", dx");
+  }
 }
 
 TEST_P(OpsTest, Attention) {
@@ -213,15 +217,23 @@ TEST_P(OpsTest, Attention) {
   std::vector<Sequences> batches = {Sequences::Cut({{0, 1, 64, 65, 130, 137, 288}}, 288)};
   for (const std::int64_t length : {1, 7, 64, 150}) batches.push_back(Sequences::Even(2, length));
   const HeadLayout layout{.heads = 6, .kv_heads = 2, .head_dim = 8};
-  const AttentionMask masks[] = {{}, {.causal = false}, {.window = 1}, {.window = 40}, {.window = 100}};
+  const AttentionRule rules[] = {{},
+                                 {.causal = false},
+                                 {.window = 1},
+                                 {.window = 40},
+                                 {.window = 100},
+                                 {.scale = 0.5},
+                                 {.softcap = 1.5},
+                                 {.window = 40, .scale = 0.7, .softcap = 2}};
   for (const Sequences& sequences : batches) {
-    for (const AttentionMask& mask : masks) {
+    for (const AttentionRule& rule : rules) {
       for (const double probability : {0.0, 0.25}) {
         const DropoutSite drop{.probability = probability, .rows = {.seed = 2, .row_length = sequences.tokens() / 2}};
         const at::Tensor x = c.Random({sequences.tokens(), layout.columns()}, 1.5), x2 = Case::Copy(x);
-        const at::Tensor a = Attention(x, layout, sequences, mask, drop);
-        const at::Tensor b = reference::Attention(x2, layout, sequences, mask, drop);
-        const std::string what = fmt::format("causal {}, window {}, dropout {}", mask.causal, mask.window, probability);
+        const at::Tensor a = Attention(x, layout, sequences, rule, drop);
+        const at::Tensor b = reference::Attention(x2, layout, sequences, rule, drop);
+        const std::string what = fmt::format("causal {}, window {}, scale {}, softcap {}, dropout {}", rule.causal,
+                                             rule.window, rule.scale, rule.softcap, probability);
         ExpectClose(a, b, c.tolerance(), what);
         Weigh(a, 5).backward();
         Weigh(b, 5).backward();
@@ -361,6 +373,35 @@ TEST_P(OpsTest, LinearCrossEntropySmoothsLabels) {
     objective.backward();
     ExpectClose(x.grad(), x3.grad(), c.tolerance(), "dx of torch's objective");
   }
+}
+
+TEST_P(OpsTest, CrossEntropiesOfCappedLogits) {
+  Case c(GetParam(), 10);
+  constexpr double kSoftcap = 1.5;
+  const at::Tensor x = c.Random({90, 16}), x2 = Case::Exact(x), x3 = Case::Exact(x), w = c.Random({1000, 16}, 0.5);
+  const at::Tensor labels = c.Ids(90, 1000);
+  labels.narrow(0, 10, 30).fill_(kIgnoreLabel);
+  const Weight fused = Case::Buffered(w), plain{.value = Case::Exact(w)};
+  std::int64_t correct = 0, reference_correct = 0;
+  const at::Tensor got = LinearCrossEntropy(x, fused, {}, labels, {.z_loss = 1e-2}, &correct, {}, kSoftcap);
+  const at::Tensor want =
+      reference::LinearCrossEntropy(x2, plain, {}, labels, {.z_loss = 1e-2}, &reference_correct, {}, kSoftcap);
+  ExpectClose(got, want, c.tolerance(), "loss");
+  EXPECT_EQ(correct, reference_correct);
+  got.backward();
+  want.backward();
+  ExpectClose(x.grad(), x2.grad(), c.tolerance(), "dx");
+  ExpectClose(fused.gradient, plain.value.grad(), c.tolerance(), "dweight");
+
+  const Weight frozen{.value = w.detach()};
+  const at::Tensor x4 = Case::Copy(x);
+  const at::Tensor each = TokenCrossEntropies(x4, frozen, {}, labels, 1000, {}, kSoftcap);
+  const at::Tensor all =
+      reference::TokenCrossEntropies(x3, {.value = plain.value.detach()}, {}, labels, 1000, {}, kSoftcap);
+  ExpectClose(each, all, c.tolerance(), "losses of tokens");
+  each.sum().backward();
+  all.sum().backward();
+  ExpectClose(x4.grad(), x3.grad(), c.tolerance(), "dx of losses of tokens");
 }
 
 /// The losses of single tokens, and the gradient of any function of them.

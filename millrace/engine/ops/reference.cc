@@ -23,12 +23,12 @@ at::Tensor Tapped(const Weight& weight) {
 }
 
 /// Returns which keys the last `count` of `total` positions do not see: bool [count, total]; undefined if they see all.
-at::Tensor Hidden(std::int64_t count, std::int64_t total, const AttentionMask& mask) {
-  const bool sees_all = count == 1 && (mask.window == 0 || mask.window >= total);  // a token that is generated
-  if (!mask.causal || sees_all) return {};
+at::Tensor Hidden(std::int64_t count, std::int64_t total, const AttentionRule& rule) {
+  const bool sees_all = count == 1 && (rule.window == 0 || rule.window >= total);  // a token that is generated
+  if (!rule.causal || sees_all) return {};
   const at::Tensor all = at::ones({count, total}, at::kBool);
   const at::Tensor later = all.triu(total - count + 1);
-  return mask.window > 0 ? later.logical_or(all.tril(total - count - mask.window)) : later;
+  return rule.window > 0 ? later.logical_or(all.tril(total - count - rule.window)) : later;
 }
 
 /// Returns 0 or 1/(1-p) for `columns` elements of one row, from the same random numbers as the fused ops.
@@ -60,12 +60,12 @@ at::Tensor KeptProbabilities(const DropoutSite& site, const HeadLayout& layout, 
 }
 
 /// Computes the attention of `rows` sequences of the same length.
-at::Tensor AttendEven(const at::Tensor& qkv, const HeadLayout& layout, std::int64_t rows, const AttentionMask& mask,
+at::Tensor AttendEven(const at::Tensor& qkv, const HeadLayout& layout, std::int64_t rows, const AttentionRule& rule,
                       const at::Tensor& keep) {
   const at::Tensor all = qkv.view({rows, -1, layout.heads + 2 * layout.kv_heads, layout.head_dim}).transpose(1, 2);
   const at::Tensor queries = all.narrow(1, 0, layout.heads), keys = all.narrow(1, layout.heads, layout.kv_heads);
   const at::Tensor values = all.narrow(1, layout.heads + layout.kv_heads, layout.kv_heads);
-  return AttendCached(queries, keys, values, mask, keep).view({-1, layout.heads * layout.head_dim});
+  return AttendCached(queries, keys, values, rule, keep).view({-1, layout.heads * layout.head_dim});
 }
 
 }  // namespace
@@ -104,11 +104,12 @@ at::Tensor Linear(const LayerInput& input, const LinearWeights& weights) {
 
 at::Tensor AddBias(const at::Tensor& x, const Weight& bias) { return x + Tapped(bias); }
 
-Normed AddRmsNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, double eps) {
+Normed AddRmsNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, const RmsNormOptions& options) {
   const at::Tensor sum = delta.defined() ? x + delta : x;
   const at::Tensor wide = sum.to(at::kFloat);
-  const at::Tensor rstd = at::rsqrt(wide.square().mean(-1, /*keepdim=*/true) + eps);
-  return {sum, Tapped(weight) * (wide * rstd).to(x.scalar_type())};
+  const at::Tensor rstd = at::rsqrt(wide.square().mean(-1, /*keepdim=*/true) + options.eps);
+  if (options.offset == 0) return {sum, Tapped(weight) * (wide * rstd).to(x.scalar_type())};
+  return {sum, ((Tapped(weight).to(at::kFloat) + options.offset) * (wide * rstd)).to(x.scalar_type())};
 }
 
 Normed AddLayerNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, const Weight& bias,
@@ -140,13 +141,14 @@ at::Tensor Rotate(const at::Tensor& qkv, const RotaryTable& table, const HeadLay
 }
 
 at::Tensor AttendCached(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
-                        const AttentionMask& mask, const at::Tensor& keep) {
+                        const AttentionRule& rule, const at::Tensor& keep) {
   const std::int64_t rows = queries.size(0), heads = queries.size(1), count = queries.size(2), dim = queries.size(3);
   const std::int64_t kv_heads = keys.size(1), total = keys.size(2), group = heads / kv_heads;
   // The query heads of a group become rows of one product. So keys and values are not repeated in memory.
   const at::Tensor grouped = queries.reshape({rows, kv_heads, group * count, dim}).to(at::kFloat);
-  at::Tensor scores = at::matmul(grouped, keys.to(at::kFloat).transpose(2, 3)) / std::sqrt(static_cast<double>(dim));
-  if (const at::Tensor hidden = Hidden(count, total, mask); hidden.defined()) {
+  at::Tensor scores = at::matmul(grouped, keys.to(at::kFloat).transpose(2, 3)) * rule.ScaleOf(dim);
+  scores = SoftCapped(scores, rule.softcap);
+  if (const at::Tensor hidden = Hidden(count, total, rule); hidden.defined()) {
     scores = scores.view({rows, kv_heads, group, count, total}).masked_fill(hidden.to(queries.device()), -INFINITY);
   }
   at::Tensor weights = at::softmax(scores, -1).view({rows, kv_heads, group * count, total});
@@ -156,8 +158,8 @@ at::Tensor AttendCached(const at::Tensor& queries, const at::Tensor& keys, const
 }
 
 at::Tensor Attention(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
-                     const AttentionMask& mask, const DropoutSite& dropout) {
-  if (sequences.even() && !dropout.active()) return AttendEven(qkv, layout, sequences.count(), mask, {});
+                     const AttentionRule& rule, const DropoutSite& dropout) {
+  if (sequences.even() && !dropout.active()) return AttendEven(qkv, layout, sequences.count(), rule, {});
   std::vector<std::int64_t> lengths;
   for (std::int64_t i = 0; i < sequences.count(); ++i) lengths.push_back(sequences.length(i));
   TensorList mixed;
@@ -167,7 +169,7 @@ at::Tensor Attention(const at::Tensor& qkv, const HeadLayout& layout, const Sequ
     if (dropout.active()) {
       keep = KeptProbabilities(dropout, layout, sequences.begin(i), sequences.length(i), qkv.device());
     }
-    mixed.push_back(AttendEven(one, layout, 1, mask, keep));
+    mixed.push_back(AttendEven(one, layout, 1, rule, keep));
   }
   return at::cat(mixed);
 }
@@ -186,9 +188,9 @@ at::Tensor Activate(const at::Tensor& x, Activation activation) {
   TORCH_INTERNAL_ASSERT(false, "not an activation");
 }
 
-at::Tensor Swiglu(const at::Tensor& gate_up) {
+at::Tensor Gated(const at::Tensor& gate_up, Activation activation) {
   const std::int64_t columns = gate_up.size(1) / 2;
-  return at::silu(gate_up.narrow(1, 0, columns)) * gate_up.narrow(1, columns, columns);
+  return Activate(gate_up.narrow(1, 0, columns), activation) * gate_up.narrow(1, columns, columns);
 }
 
 at::Tensor Dropout(const at::Tensor& x, const DropoutSite& site) {
@@ -204,11 +206,12 @@ at::Tensor Dropout(const at::Tensor& x, const DropoutSite& site) {
 }
 
 at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels_in,
-                              const LossOptions& options, std::int64_t* correct, const HeadUpdate& update) {
+                              const LossOptions& options, std::int64_t* correct, const HeadUpdate& update,
+                              double softcap) {
   const at::Tensor labels = labels_in.to(x.device());
   at::Tensor logits = Linear(x, {head, bias});
   if (update.inner.defined()) logits = logits + at::mm(update.inner, Tapped(update.up).t());
-  logits = logits.to(at::kFloat);
+  logits = SoftCapped(logits, softcap).to(at::kFloat);
   if (correct != nullptr) {
     const at::Tensor own = logits.gather(1, labels.clamp_min(0).unsqueeze(1)).squeeze(1);
     const at::Tensor most = std::get<0>(logits.max(1));
@@ -226,9 +229,9 @@ at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Wei
 }
 
 at::Tensor TokenCrossEntropies(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
-                               std::int64_t vocab, const TensorRanks& ranks) {
+                               std::int64_t vocab, const TensorRanks& ranks, double softcap) {
   TORCH_CHECK(ranks.size() == 1 && head.value.size(0) == vocab, "ranks that divide a head need a fused op");
-  const at::Tensor log_p = at::log_softmax(Linear(x, {head, bias}).to(at::kDouble), 1);
+  const at::Tensor log_p = at::log_softmax(SoftCapped(Linear(x, {head, bias}), softcap).to(at::kDouble), 1);
   return at::nll_loss(log_p, labels.to(x.device()), /*weight=*/{}, at::Reduction::None, kIgnoreLabel);
 }
 

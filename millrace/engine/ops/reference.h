@@ -16,26 +16,26 @@ namespace millrace::engine::ops::reference {
 at::Tensor Embedding(const Weight& table, const at::Tensor& ids);
 at::Tensor Linear(const LayerInput& x, const LinearWeights& weights);
 at::Tensor AddBias(const at::Tensor& x, const Weight& bias);
-Normed AddRmsNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, double eps);
+Normed AddRmsNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, const RmsNormOptions& options);
 Normed AddLayerNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, const Weight& bias, double eps);
 at::Tensor Rotate(const at::Tensor& qkv, const RotaryTable& table, const HeadLayout& layout,
                   const Sequences& sequences);
 at::Tensor Attention(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
-                     const AttentionMask& mask = {}, const DropoutSite& dropout = {});
+                     const AttentionRule& rule = {}, const DropoutSite& dropout = {});
 at::Tensor Activate(const at::Tensor& x, Activation activation);
-at::Tensor Swiglu(const at::Tensor& gate_up);
+at::Tensor Gated(const at::Tensor& gate_up, Activation activation);
 at::Tensor Dropout(const at::Tensor& x, const DropoutSite& site);
 at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
                               const LossOptions& options = {}, std::int64_t* correct = nullptr,
-                              const HeadUpdate& update = {});
+                              const HeadUpdate& update = {}, double softcap = 0);
 
 at::Tensor TokenCrossEntropies(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
-                               std::int64_t vocab, const TensorRanks& ranks);
+                               std::int64_t vocab, const TensorRanks& ranks, double softcap = 0);
 
 /// Returns the attention [rows, n, heads·head_dim] of queries [rows, heads, n, head_dim] at the last n of `total`
 /// positions over keys and values [rows, kv_heads, total, head_dim]. `keep` [rows, heads, n, total], if it is defined,
 /// multiplies the probabilities.
 at::Tensor AttendCached(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
-                        const AttentionMask& mask = {}, const at::Tensor& keep = {});
+                        const AttentionRule& rule = {}, const at::Tensor& keep = {});
 
 }  // namespace millrace::engine::ops::reference

@@ -79,7 +79,7 @@ class Bert final : public Model {
     };
     block.attention = {.layer = layer,
                        .layout = {make.Share(sizes.num_heads), make.Share(sizes.num_heads), sizes.head_dim},
-                       .mask = {.causal = false},
+                       .rule = {.causal = false},
                        .query_key_value = columns({{name("attention.self.query"), hidden},
                                                    {name("attention.self.key"), hidden},
                                                    {name("attention.self.value"), hidden}}),

@@ -15,23 +15,6 @@ bool MixesLayers(std::string_view model_type) { return IsQwen(model_type) || mod
 
 bool Has(const std::vector<bool>& flags, bool flag) { return std::ranges::find(flags, flag) != flags.end(); }
 
-/// Returns which layers have the window, as layer_types says.
-Result<std::vector<bool>> ReadLayerTypes(const Json& types, std::string_view what, const LlamaConfig& config) {
-  if (!types.is_array() || std::ssize(types) != config.num_layers) {
-    return Fail(Code::kInvalidArgument, "{}: layer_types must be a list of {} types, one for each layer", what,
-                config.num_layers);
-  }
-  std::vector<bool> has_window;
-  for (const Json& type : types) {
-    if (type != kFullLayer && type != kWindowLayer) {
-      return Fail(Code::kUnsupported, "{}: the layer type {} is not implemented; {} and {} are", what, DumpJson(type),
-                  kFullLayer, kWindowLayer);
-    }
-    has_window.push_back(type == kWindowLayer);
-  }
-  return has_window;
-}
-
 /// Reads which layers have a window of how many keys. Qwen's files name a window that is often switched off.
 Status ReadWindows(const Json& json, std::string_view what, LlamaConfig& config) {
   const bool is_qwen = IsQwen(config.model_type);
@@ -47,7 +30,7 @@ Status ReadWindows(const Json& json, std::string_view what, LlamaConfig& config)
   if (full_layers < 0) return Fail(Code::kInvalidArgument, "{}: max_window_layers is {}", what, full_layers);
   if (!MixesLayers(config.model_type)) return {};
   if (const Json* types = JsonFind(json, "layer_types"); types != nullptr && !types->is_null()) {
-    config.has_window = MR_TRY(ReadLayerTypes(*types, what, config));
+    config.has_window = MR_TRY(ReadLayerTypes(*types, what, config.num_layers));
     if (config.sliding_window == 0 && Has(config.has_window, true)) {
       return Fail(Code::kInvalidArgument, "{}: layer_types names {}, but there is no {}", what, kWindowLayer,
                   is_on ? "sliding_window" : "use_sliding_window");
@@ -72,8 +55,7 @@ void WriteWindows(Json& json, const LlamaConfig& config) {
     json["max_window_layers"] = window > 0 ? first : config.num_layers;
   }
   if (has_window.empty()) return;
-  json["layer_types"] = Json::array();
-  for (const bool windowed : has_window) json["layer_types"].push_back(windowed ? kWindowLayer : kFullLayer);
+  json["layer_types"] = LayerTypesJson(has_window);
 }
 
 std::string_view ArchitectureOf(std::string_view model_type) {
@@ -89,7 +71,37 @@ std::string_view ArchitectureOf(std::string_view model_type) {
 std::int64_t UsualInnerSize(std::int64_t hidden_size) { return (hidden_size * 8 / 3 + 7) / 8 * 8; }
 
 Json NewLlama(std::string_view model_type, const ModelSizes& sizes) {
-  Json json = {
+  Json json = NewLlamaVariant(model_type, sizes);
+  // A new model has a window only if the job file says so, and then in all layers.
+  json["sliding_window"] = nullptr;
+  json["max_window_layers"] = 0;
+  return json;
+}
+
+/// Checks the numbers that config.json may have said.
+Status CheckVariant(const LlamaVariant& variant, std::string_view what) {
+  struct Factor {
+    std::string_view what;
+    double value, least;
+  };
+  for (const Factor& factor : {Factor{"the factor of embeddings", variant.embedding_scale, 1e-9},
+                               Factor{"the factor of attention scores", variant.attention_scale, 0},
+                               Factor{"the factor of what blocks add", variant.residual_scale, 1e-9},
+                               Factor{"the factor of logits", variant.logit_scale, 1e-9},
+                               Factor{"the cap of attention scores", variant.attention_softcap, 0},
+                               Factor{"the cap of logits", variant.logit_softcap, 0},
+                               Factor{"the RoPE base of layers with a window", variant.window_rope_theta, 0}}) {
+    if (factor.value >= factor.least && factor.value <= 1e9) continue;
+    return Fail(Code::kInvalidArgument, "{}: {} is {}; it must be positive and at most 1e9", what, factor.what,
+                factor.value);
+  }
+  return {};
+}
+
+}  // namespace
+
+Json NewLlamaVariant(std::string_view model_type, const ModelSizes& sizes) {
+  return {
       {"model_type", model_type},
       {"vocab_size", sizes.vocab_size},
       {"hidden_size", sizes.hidden_size},
@@ -99,13 +111,35 @@ Json NewLlama(std::string_view model_type, const ModelSizes& sizes) {
       {"num_key_value_heads", sizes.num_kv_heads > 0 ? sizes.num_kv_heads : sizes.num_heads},
       {"max_position_embeddings", sizes.max_positions},
       {"rms_norm_eps", 1e-5}};  // of Llama 2 and 3
-  // A new model has a window only if the job file says so, and then in all layers.
-  json["sliding_window"] = nullptr;
-  json["max_window_layers"] = 0;
-  return json;
 }
 
-}  // namespace
+Result<std::vector<bool>> ReadLayerTypes(const Json& types, std::string_view what, std::int64_t layers) {
+  if (!types.is_array() || std::ssize(types) != layers) {
+    return Fail(Code::kInvalidArgument, "{}: layer_types must be a list of {} types, one for each layer", what, layers);
+  }
+  std::vector<bool> has_window;
+  for (const Json& type : types) {
+    if (type != kFullLayer && type != kWindowLayer) {
+      return Fail(Code::kUnsupported, "{}: the layer type {} is not implemented; {} and {} are", what, DumpJson(type),
+                  kFullLayer, kWindowLayer);
+    }
+    has_window.push_back(type == kWindowLayer);
+  }
+  return has_window;
+}
+
+Json LayerTypesJson(const std::vector<bool>& has_window) {
+  Json types = Json::array();
+  for (const bool windowed : has_window) types.push_back(windowed ? kWindowLayer : kFullLayer);
+  return types;
+}
+
+FolderNames LlamaFolderNames(bool tied) {
+  static constexpr std::string_view kTied[] = {"lm_head.weight"};
+  static constexpr std::string_view kComputed[] = {".rotary_emb.inv_freq"};
+  return {
+      .prefix = "model.", .embedding = "embed_tokens.weight", .tied = tied, .tied_names = kTied, .computed = kComputed};
+}
 
 ModelFamily LlamaFamily() {
   static constexpr std::string_view kTypes[] = {"llama", "mistral", "ministral", "qwen2", "qwen3"};
@@ -113,16 +147,13 @@ ModelFamily LlamaFamily() {
       "head_dim",          "rms_norm_eps",   "rope_theta",         "rope_scaling",   "initializer_range",
       "attention_dropout", "attention_bias", "mlp_bias",           "sliding_window", "use_sliding_window",
       "max_window_layers", "layer_types",    "tie_word_embeddings"};
-  static constexpr std::string_view kTied[] = {"lm_head.weight"};
-  static constexpr std::string_view kComputed[] = {".rotary_emb.inv_freq"};
-  return {
-      .model_types = kTypes,
-      .parse = [](const Json& json, std::string_view what) -> Result<std::shared_ptr<const ModelConfig>> {
-        return std::shared_ptr<const ModelConfig>(MR_TRY(LlamaConfig::FromJson(json, what)));
-      },
-      .new_model = NewLlama,
-      .options = kOptions,
-      .names = {.prefix = "model.", .embedding = "embed_tokens.weight", .tied_names = kTied, .computed = kComputed}};
+  return {.model_types = kTypes,
+          .parse = [](const Json& json, std::string_view what) -> Result<std::shared_ptr<const ModelConfig>> {
+            return std::shared_ptr<const ModelConfig>(MR_TRY(LlamaConfig::FromJson(json, what)));
+          },
+          .new_model = NewLlama,
+          .options = kOptions,
+          .names = LlamaFolderNames(/*tied=*/false)};
 }
 
 ModelSizes LlamaConfig::sizes() const {
@@ -136,8 +167,8 @@ ModelSizes LlamaConfig::sizes() const {
           .max_positions = RopePositions(rope_scaling, max_positions)};
 }
 
-Json LlamaConfig::ToJson() const {
-  Json json = {{"architectures", {ArchitectureOf(model_type)}},
+Json LlamaConfig::SharedJson(std::string_view architecture) const {
+  Json json = {{"architectures", {architecture}},
                {"model_type", model_type},
                {"vocab_size", vocab_size},
                {"hidden_size", hidden_size},
@@ -149,44 +180,94 @@ Json LlamaConfig::ToJson() const {
                {"max_position_embeddings", max_positions},
                {"rms_norm_eps", rms_norm_eps},
                {"rope_theta", rope_theta},
-               {"hidden_act", "silu"},
                {"initializer_range", initializer_stddev},
                {"attention_dropout", attention_dropout},
                {"tie_word_embeddings", tie_word_embeddings}};
   if (rope_scaling.method != RopeScaling::Method::kNone) json["rope_scaling"] = RopeScalingJson(rope_scaling);
+  return json;
+}
+
+Json LlamaConfig::ToJson() const {
+  Json json = SharedJson(ArchitectureOf(model_type));
+  json["hidden_act"] = "silu";
   if (model_type == "llama" || model_type == "qwen3") json["attention_bias"] = qkv_bias;
   if (model_type == "llama") json["mlp_bias"] = mlp_bias;
   WriteWindows(json, *this);
   return json;
 }
 
+Status LlamaConfig::ReadShared(const Json& json, std::string_view what) {
+  model_type = MR_TRY(JsonString(json, "model_type"));
+  vocab_size = MR_TRY(JsonInt(json, "vocab_size"));
+  hidden_size = MR_TRY(JsonInt(json, "hidden_size"));
+  intermediate_size = MR_TRY(JsonInt(json, "intermediate_size"));
+  num_layers = MR_TRY(JsonInt(json, "num_hidden_layers"));
+  num_heads = MR_TRY(JsonInt(json, "num_attention_heads"));
+  num_kv_heads = MR_TRY(OptionalInt(json, "num_key_value_heads", num_heads));
+  head_dim = MR_TRY(OptionalInt(json, "head_dim", head_dim));
+  max_positions = MR_TRY(OptionalInt(json, "max_position_embeddings", max_positions));
+  rms_norm_eps = MR_TRY(OptionalNumber(json, "rms_norm_eps", rms_norm_eps));
+  initializer_stddev = MR_TRY(OptionalDeviation(json, "initializer_range", initializer_stddev, what));
+  attention_dropout = MR_TRY(OptionalProbability(json, "attention_dropout", attention_dropout, what));
+  rope_scaling = MR_TRY(ReadRopeScaling(json, what, max_positions, rope_theta));
+  tie_word_embeddings = MR_TRY(OptionalFlag(json, "tie_word_embeddings", tie_word_embeddings));
+  return {};
+}
+
+Status LlamaConfig::ReadAttentionBias(const Json& json, bool absent, bool of_output) {
+  qkv_bias = MR_TRY(OptionalFlag(json, "attention_bias", absent));
+  output_bias = of_output && qkv_bias;
+  return {};
+}
+
+Status LlamaConfig::ReadPartialRotary(const Json& json, double absent, std::string_view what) {
+  double factor = MR_TRY(OptionalNumber(json, "partial_rotary_factor", absent));
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    const Json* rope = JsonFind(json, key);
+    if (rope != nullptr && rope->is_object()) factor = MR_TRY(OptionalNumber(*rope, "partial_rotary_factor", factor));
+  }
+  if (!(factor > 0) || factor > 1) {
+    return Fail(Code::kInvalidArgument, "{}: partial_rotary_factor {} must be above 0 and at most 1", what, factor);
+  }
+  MR_TRY(CheckSizes(sizes(), what));
+  variant.rotary_dim = static_cast<std::int64_t>(static_cast<double>(HeadDim()) * factor);
+  if (variant.rotary_dim >= 1) return {};
+  return Fail(Code::kInvalidArgument, "{}: partial_rotary_factor {} leaves none of a head's {} dimensions", what,
+              factor, HeadDim());
+}
+
+Status LlamaConfig::CheckWholeRotary(const Json& json, std::string_view what) {
+  MR_TRY(ReadPartialRotary(json, 1, what));
+  if (variant.rotary_dim == HeadDim()) {
+    variant.rotary_dim = 0;
+    return {};
+  }
+  return Fail(Code::kUnsupported, "{}: partial_rotary_factor is not implemented for {}; remove it if it is not meant",
+              what, model_type);
+}
+
+Status LlamaConfig::ReadActivation(const Json& json, std::string_view key, std::string_view name,
+                                   std::string_view what) {
+  const std::string given = MR_TRY(OptionalText(json, key, std::string(name)));
+  if (given == name) return {};
+  return Fail(Code::kUnsupported, "{}: {} \"{}\" is not implemented; {} is", what, key, given, name);
+}
+
 Result<std::shared_ptr<LlamaConfig>> LlamaConfig::FromJson(const Json& json, std::string_view what) {
   auto config = std::make_shared<LlamaConfig>();
   LlamaConfig& c = *config;
-  c.model_type = MR_TRY(JsonString(json, "model_type"));
-  c.vocab_size = MR_TRY(JsonInt(json, "vocab_size"));
-  c.hidden_size = MR_TRY(JsonInt(json, "hidden_size"));
-  c.intermediate_size = MR_TRY(JsonInt(json, "intermediate_size"));
-  c.num_layers = MR_TRY(JsonInt(json, "num_hidden_layers"));
-  c.num_heads = MR_TRY(JsonInt(json, "num_attention_heads"));
-  c.num_kv_heads = MR_TRY(OptionalInt(json, "num_key_value_heads", c.num_heads));
   // Where transformers' class has a default of its own, a file may leave the member out.
-  c.head_dim = MR_TRY(OptionalInt(json, "head_dim", c.model_type == "qwen3" ? 128 : 0));
-  c.max_positions = MR_TRY(OptionalInt(json, "max_position_embeddings", 2048));
-  c.rms_norm_eps = MR_TRY(OptionalNumber(json, "rms_norm_eps", 1e-6));
-  c.initializer_stddev = MR_TRY(OptionalDeviation(json, "initializer_range", 0.02, what));
-  c.attention_dropout = MR_TRY(OptionalProbability(json, "attention_dropout", 0, what));
-  c.rope_scaling = MR_TRY(ReadRopeScaling(json, what, c.max_positions, c.rope_theta));
-  const std::string activation = MR_TRY(OptionalText(json, "hidden_act", "silu"));
-  if (activation != "silu") {
-    return Fail(Code::kUnsupported, "{}: hidden_act \"{}\" is not implemented; silu is", what, activation);
-  }
+  const bool is_qwen3 = MR_TRY(JsonString(json, "model_type")) == "qwen3";
+  if (is_qwen3) c.head_dim = 128;
+  c.rms_norm_eps = 1e-6;
+  MR_TRY(c.ReadShared(json, what));
+  MR_TRY(c.ReadActivation(json, "hidden_act", "silu", what));
   const bool attention_bias = MR_TRY(OptionalFlag(json, "attention_bias", false));
   c.qkv_bias = attention_bias || c.model_type == "qwen2";
   c.output_bias = attention_bias && c.model_type != "qwen2";
   c.mlp_bias = MR_TRY(OptionalFlag(json, "mlp_bias", false));
-  c.qk_norm = c.model_type == "qwen3";
-  c.tie_word_embeddings = MR_TRY(OptionalFlag(json, "tie_word_embeddings", false));
+  MR_TRY(c.CheckWholeRotary(json, what));
+  if (is_qwen3) c.variant.qk_norm = QueryKeyNorm::kHeads;
   MR_TRY(c.Validate(what));
   MR_TRY(ReadWindows(json, what, c));
   return config;
@@ -199,9 +280,13 @@ Status LlamaConfig::Validate(std::string_view what) const {
                 num_heads);
   }
   MR_TRY(CheckSizes(sizes(), what));
-  if (HeadDim() % 2 != 0)
-    return Fail(Code::kInvalidArgument, "{}: head_dim {} is odd; RoPE rotates pairs", what, HeadDim());
+  if (RotaryDim() % 2 != 0 || RotaryDim() < 2 || RotaryDim() > HeadDim()) {
+    return Fail(Code::kInvalidArgument,
+                "{}: of a head's {} dimensions, RoPE cannot rotate {}: a positive even number of them is needed", what,
+                HeadDim(), RotaryDim());
+  }
   if (!(rms_norm_eps > 0)) return Fail(Code::kInvalidArgument, "{}: rms_norm_eps must be positive", what);
+  MR_TRY(CheckVariant(variant, what));
   return CheckRopeScaling(rope_scaling, rope_sizes(), what);
 }
 

@@ -79,9 +79,10 @@ std::vector<float> RopeFrequencies(const RopeScaling& scaling, const RopeSizes& 
   return frequencies;
 }
 
-RotaryPositions MakeRotaryPositions(const RopeScaling& scaling, const RopeSizes& sizes, at::Device device) {
-  const auto table = [scaling, sizes, device](std::int64_t length) {
-    return ops::RotaryTable::Make(length, RopeFrequencies(scaling, sizes, length), ops::RotaryPairs::kHalves, device,
+RotaryPositions MakeRotaryPositions(const RopeScaling& scaling, const RopeSizes& sizes, ops::RotaryPairs pairs,
+                                    at::Device device) {
+  const auto table = [scaling, sizes, pairs, device](std::int64_t length) {
+    return ops::RotaryTable::Make(length, RopeFrequencies(scaling, sizes, length), pairs, device,
                                   scaling.attention_factor);
   };
   const std::int64_t most = RopePositions(scaling, sizes.max_positions);

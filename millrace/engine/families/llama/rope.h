@@ -15,6 +15,7 @@ namespace millrace::engine {
 std::vector<float> RopeFrequencies(const RopeScaling& scaling, const RopeSizes& sizes, std::int64_t length);
 
 /// Returns the rotary positions of a model. REQUIRES: CheckRopeScaling() succeeds.
-RotaryPositions MakeRotaryPositions(const RopeScaling& scaling, const RopeSizes& sizes, at::Device device);
+RotaryPositions MakeRotaryPositions(const RopeScaling& scaling, const RopeSizes& sizes, ops::RotaryPairs pairs,
+                                    at::Device device);
 
 }  // namespace millrace::engine

@@ -67,10 +67,6 @@ Result<double> YarnAttentionFactor(const Json& rope, double factor) {
   return YarnScale(factor, mscale) / YarnScale(factor, mscale_all_dim);
 }
 
-double LongRopeAttentionFactor(double factor, std::int64_t original) {
-  return factor <= 1 ? 1 : std::sqrt(1 + std::log(factor) / std::log(static_cast<double>(original)));
-}
-
 /// Returns max_position_embeddings of the pre-training. A key beside RoPE's object goes first, as in Phi-3's files.
 Result<std::int64_t> ReadOriginalPositions(const Json& json, const Json& rope, std::int64_t max_positions) {
   const char* key = "original_max_position_embeddings";
@@ -82,10 +78,15 @@ Result<std::int64_t> ReadOriginalPositions(const Json& json, const Json& rope, s
 
 Result<RopeScaling> ReadRopeScaling(const Json& json, std::string_view what, std::int64_t max_positions,
                                     double& theta) {
-  theta = MR_TRY(OptionalNumber(json, "rope_theta", 10000));
+  theta = MR_TRY(OptionalNumber(json, "rope_theta", theta));
   RopeScaling scaling;
   const Json* rope = MR_TRY(RopeObject(json, what));
   if (rope == nullptr) return scaling;
+  for (const char* kind : {"full_attention", "sliding_attention"}) {
+    if (JsonFind(*rope, kind) == nullptr) continue;
+    return Fail(Code::kUnsupported, "{}: RoPE's settings by kind of layer ({}) are not implemented for this model_type",
+                what, kind);
+  }
   theta = MR_TRY(OptionalNumber(*rope, "rope_theta", theta));
   scaling.method = MR_TRY(ReadMethod(*rope, what));
   if (scaling.method == Method::kNone) return scaling;
@@ -114,6 +115,10 @@ Result<RopeScaling> ReadRopeScaling(const Json& json, std::string_view what, std
   }
   if (may_lack_factor) scaling.attention_factor = MR_TRY(OptionalNumber(*rope, "attention_factor", attention_factor));
   return scaling;
+}
+
+double LongRopeAttentionFactor(double factor, std::int64_t original_max_positions) {
+  return factor <= 1 ? 1 : std::sqrt(1 + std::log(factor) / std::log(static_cast<double>(original_max_positions)));
 }
 
 Json RopeScalingJson(const RopeScaling& scaling) {

@@ -34,16 +34,19 @@ struct RopeScaling {
   double attention_factor = 1;
 };
 
-/// The sizes of a model that its rotary positions follow from.
+/// The sizes of a model that its rotary positions follow from. `head_dim`: dimensions of a head that are rotated.
 struct RopeSizes {
   std::int64_t head_dim = 0, max_positions = 0;
   double theta = 10000;
 };
 
-/// Reads `rope_scaling` or, since transformers 5, `rope_parameters` of a config.json. Sets `theta`, too.
-/// Errors: kUnsupported on a type that is not implemented, naming it; kInvalidArgument if a key is missing or of
-/// another type.
+/// Reads `rope_scaling` or, since transformers 5, `rope_parameters` of a config.json. Sets `theta`, too, if the file
+/// has it. Errors: kUnsupported on a type that is not implemented, naming it; kInvalidArgument if a key is missing or
+/// of another type.
 Result<RopeScaling> ReadRopeScaling(const Json& json, std::string_view what, std::int64_t max_positions, double& theta);
+
+/// Returns the factor of queries and keys that LongRoPE has for this factor of positions, if a file does not say more.
+double LongRopeAttentionFactor(double factor, std::int64_t original_max_positions);
 
 /// Returns the value of `rope_scaling`. REQUIRES: method is not kNone.
 Json RopeScalingJson(const RopeScaling& scaling);

@@ -46,9 +46,26 @@ MR_INLINE void SoftmaxBody(const float* scores, T* out, std::int64_t rows, const
   }
 }
 
+/// SoftmaxBackward for one row of capped scores. The slope of a cap follows from what it made of a score. So the scores
+/// stay until the second loop, which computes the probabilities again.
+template <class T>
+MR_INLINE void CappedRowBackward(const float* s, const float* d, T* p, T* ds, std::int64_t begin, std::int64_t end,
+                                 float shift, float softcap) {
+  const float inverse = 1 / softcap;
+  float dot = 0;
+#pragma omp simd reduction(+ : dot)
+  for (std::int64_t j = begin; j < end; ++j) dot += Exp(s[j] - shift) * d[j];
+#pragma omp simd
+  for (std::int64_t j = begin; j < end; ++j) {
+    const float probability = Exp(s[j] - shift), part = s[j] * inverse;
+    ds[j] = FromFloat<T>(probability * (d[j] - dot) * (1 - part * part));
+    p[j] = FromFloat<T>(probability);
+  }
+}
+
 template <class T>
 MR_INLINE void SoftmaxBackwardBody(const float* scores, const float* dprobabilities, T* probabilities, T* dscores,
-                                   std::int64_t rows, const VisibleKeys& visible, const float* lse) {
+                                   std::int64_t rows, const VisibleKeys& visible, const float* lse, float softcap) {
   for (std::int64_t row = 0; row < rows; ++row) {
     const std::int64_t offset = row * visible.stride(), begin = visible.begin(row), end = visible.end(row);
     const float* s = scores + offset;
@@ -56,15 +73,19 @@ MR_INLINE void SoftmaxBackwardBody(const float* scores, const float* dprobabilit
     T* p = probabilities + offset;
     T* ds = dscores + offset;
     const float shift = lse[row];
-    float dot = 0;
+    if (softcap > 0) {
+      CappedRowBackward(s, d, p, ds, begin, end, shift, softcap);
+    } else {
+      float dot = 0;
 #pragma omp simd reduction(+ : dot)
-    for (std::int64_t j = begin; j < end; ++j) {
-      const float probability = Exp(s[j] - shift);
-      dot += probability * d[j];
-      p[j] = FromFloat<T>(probability);
-    }
+      for (std::int64_t j = begin; j < end; ++j) {
+        const float probability = Exp(s[j] - shift);
+        dot += probability * d[j];
+        p[j] = FromFloat<T>(probability);
+      }
 #pragma omp simd
-    for (std::int64_t j = begin; j < end; ++j) ds[j] = FromFloat<T>(ToFloat(p[j]) * (d[j] - dot));
+      for (std::int64_t j = begin; j < end; ++j) ds[j] = FromFloat<T>(ToFloat(p[j]) * (d[j] - dot));
+    }
     for (T* const x : {p, ds}) {
       std::fill(x, x + begin, T{});
       std::fill(x + end, x + visible.keys, T{});
@@ -80,9 +101,9 @@ MR_INLINE void SoftmaxBackwardBody(const float* scores, const float* dprobabilit
     SoftmaxBody(scores, out, rows, visible, sums, lse);                                                               \
   }                                                                                                                   \
   MR_SIMD static void SoftmaxBackward##T(const float* scores, const float* dprobabilities, T* probabilities,          \
-                                         T* dscores, std::int64_t rows, const VisibleKeys& visible,                   \
-                                         const float* lse) {                                                          \
-    SoftmaxBackwardBody(scores, dprobabilities, probabilities, dscores, rows, visible, lse);                          \
+                                         T* dscores, std::int64_t rows, const VisibleKeys& visible, const float* lse, \
+                                         float softcap) {                                                             \
+    SoftmaxBackwardBody(scores, dprobabilities, probabilities, dscores, rows, visible, lse, softcap);                 \
   }                                                                                                                   \
   template <>                                                                                                         \
   void Softmax(const float* scores, T* out, std::int64_t rows, const VisibleKeys& visible, float* sums, float* lse) { \
@@ -90,12 +111,20 @@ MR_INLINE void SoftmaxBackwardBody(const float* scores, const float* dprobabilit
   }                                                                                                                   \
   template <>                                                                                                         \
   void SoftmaxBackward(const float* scores, const float* dprobabilities, T* probabilities, T* dscores,                \
-                       std::int64_t rows, const VisibleKeys& visible, const float* lse) {                             \
-    SoftmaxBackward##T(scores, dprobabilities, probabilities, dscores, rows, visible, lse);                           \
+                       std::int64_t rows, const VisibleKeys& visible, const float* lse, float softcap) {              \
+    SoftmaxBackward##T(scores, dprobabilities, probabilities, dscores, rows, visible, lse, softcap);                  \
   }
 MR_SOFTMAX(float)
 MR_SOFTMAX(Bf16)
 #undef MR_SOFTMAX
+
+MR_SIMD void CapScores(float* scores, std::int64_t rows, const VisibleKeys& visible, float softcap) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    float* const s = scores + row * visible.stride();
+#pragma omp simd
+    for (std::int64_t j = visible.begin(row); j < visible.end(row); ++j) s[j] = Capped(s[j], softcap);
+  }
+}
 
 MR_SIMD void PackRows(const Bf16* x, std::int64_t x_stride, float* out, std::int64_t rows, std::int64_t columns) {
   for (std::int64_t row = 0; row < rows; ++row) {

@@ -51,6 +51,7 @@ struct AttendBlocks {
   std::int64_t kv_head;
   const float* queries;        ///< [rows, head_dim], scaled
   const KeySpan* visible;      ///< [rows]
+  float softcap;               ///< of the scores: Capped(); 0: none
   std::int64_t rows;           ///< at most kMaxAttendingRows
   float* scores;               ///< [rows, scores_stride]: workspace
   std::int64_t scores_stride;  ///< at least ScoresStride() of the furthest end

@@ -172,6 +172,11 @@ MR_INLINE void ScaleScores(float* scores, std::int64_t scores_stride, std::int64
   }
 }
 
+MR_INLINE void CapScores(float* scores, std::int64_t begin, std::int64_t end, float softcap) {
+#pragma omp simd
+  for (std::int64_t j = begin; j < end; ++j) scores[j] = Capped(scores[j], softcap);
+}
+
 /// Replaces scores [begin, end) by exp(score - their maximum), and the others of [0, keys) by 0. Returns the sum of the
 /// row. Both count from a multiple of kKeyLanes, and the lane of a key depends on its position alone.
 template <class R>
@@ -225,6 +230,7 @@ MR_INLINE void AttendBody(const AttendBlocks<T>& op) {
   float sums[kMaxAttendingRows];
   for (std::int64_t row = 0; row < op.rows; ++row) {
     const KeySpan& seen = op.visible[row];
+    if (op.softcap > 0) CapScores(op.scores + row * op.scores_stride, seen.begin - base, seen.end - base, op.softcap);
     sums[row] = Exponentials<R>(op.scores + row * op.scores_stride, seen.begin - base, seen.end - base, keys);
   }
   for (std::int64_t block = first_block; block < blocks; ++block) {

@@ -16,14 +16,14 @@ struct Rows {
 };
 
 /// sum = x + delta (delta and sum may be null: sum is x); rstd = 1/sqrt(mean(sum²) + eps);
-/// out = weight · (sum · rstd), the inner product rounded to T first, as in transformers' LlamaRMSNorm.
+/// out = (offset + weight) · (sum · rstd); without an offset, the inner product is rounded to T first (LlamaRMSNorm).
 template <class T>
 struct RmsNormForward {
   const T *x, *delta, *weight;
   T *sum, *out;
   float* rstd;
   std::int64_t columns;
-  float eps;
+  float eps, offset = 0;
   void Run(Rows rows) const;
 };
 
@@ -34,6 +34,7 @@ struct RmsNormBackward {
   const float* rstd;
   T* dx;
   std::int64_t columns;
+  float offset = 0;
   void Run(Rows rows, float* weight_gradient) const;
 };
 
@@ -85,6 +86,21 @@ struct SwigluForward {
 };
 template <class T>
 struct SwigluBackward {
+  const T *dout, *gate_up;
+  T* dgate_up;
+  std::int64_t columns;
+  void Run(Rows rows) const;
+};
+/// As Swiglu, with the tanh form of GELU in place of silu (GeGLU: Shazeer 2020).
+template <class T>
+struct GegluForward {
+  const T* gate_up;
+  T* out;
+  std::int64_t columns;
+  void Run(Rows rows) const;
+};
+template <class T>
+struct GegluBackward {
   const T *dout, *gate_up;
   T* dgate_up;
   std::int64_t columns;
@@ -185,9 +201,12 @@ template <class T>
 void Softmax(const float* scores, T* out, std::int64_t rows, const VisibleKeys& visible, float* sums, float* lse);
 /// probabilities = exp(score - lse), and zero where the row does not see the key. dscores = the gradient of the scores.
 /// `probabilities` may be `scores`, and `dscores` may be `dprobabilities`.
+/// If the scores were capped, `softcap` is what CapScores() got, and dscores is the gradient of the scores before it.
 template <class T>
 void SoftmaxBackward(const float* scores, const float* dprobabilities, T* probabilities, T* dscores, std::int64_t rows,
-                     const VisibleKeys& visible, const float* lse);
+                     const VisibleKeys& visible, const float* lse, float softcap = 0);
+/// Replaces each score that a row sees by softcap · tanh(score / softcap).
+void CapScores(float* scores, std::int64_t rows, const VisibleKeys& visible, float softcap);
 /// Copies rows, `x_stride` elements apart, to rows side by side.
 template <class T>
 void PackRows(const T* x, std::int64_t x_stride, T* out, std::int64_t rows, std::int64_t columns) {

@@ -31,6 +31,12 @@ MR_INLINE void RmsNormForwardBody(const RmsNormForward<T>& op, Rows rows) {
     const float rstd = 1 / std::sqrt(squares / static_cast<float>(n) + op.eps);
     op.rstd[row] = rstd;
     T* __restrict out = op.out + row * n;
+    if (op.offset != 0) {
+#pragma omp simd
+      for (std::int64_t j = 0; j < n; ++j)
+        out[j] = FromFloat<T>((op.offset + ToFloat(op.weight[j])) * (ToFloat(x[j]) * rstd));
+      continue;
+    }
 #pragma omp simd
     for (std::int64_t j = 0; j < n; ++j) {
       out[j] = FromFloat<T>(ToFloat(op.weight[j]) * ToFloat(FromFloat<T>(ToFloat(x[j]) * rstd)));
@@ -49,11 +55,11 @@ MR_INLINE void RmsNormBackwardBody(const RmsNormBackward<T>& op, Rows rows, floa
     const float rstd = op.rstd[row];
     float dot = 0;
 #pragma omp simd reduction(+ : dot)
-    for (std::int64_t j = 0; j < n; ++j) dot += ToFloat(dout[j]) * ToFloat(weight[j]) * ToFloat(x[j]);
+    for (std::int64_t j = 0; j < n; ++j) dot += ToFloat(dout[j]) * (op.offset + ToFloat(weight[j])) * ToFloat(x[j]);
     const float mean = dot * rstd * rstd / static_cast<float>(n);
     const auto through = [&](std::int64_t j) {
       weight_gradient[j] += ToFloat(dout[j]) * ToFloat(x[j]) * rstd;
-      return rstd * (ToFloat(dout[j]) * ToFloat(weight[j]) - ToFloat(x[j]) * mean);
+      return rstd * (ToFloat(dout[j]) * (op.offset + ToFloat(weight[j])) - ToFloat(x[j]) * mean);
     };
     if (op.dsum == nullptr) {
 #pragma omp simd

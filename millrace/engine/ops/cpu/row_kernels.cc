@@ -40,6 +40,49 @@ MR_INLINE void RotateBody(const Rotate<T>& op, Rows rows) {
 
 MR_INLINE float Sigmoid(float x) { return 1 / (1 + Exp(-x)); }
 
+// The functions of an activation. `omp simd` vectorises the loops that inline them.
+
+/// The error function to 4e-7: the rational approximation on [-4, 4] that Eigen and XLA use for float.
+MR_INLINE float Erf(float x) {
+  x = x < -4.0F ? -4.0F : x;
+  x = x > 4.0F ? 4.0F : x;
+  const float y = x * x;
+  float p = -2.72614225801306e-10F;
+  p = p * y + 2.77068142495902e-08F;
+  p = p * y - 2.10102402082508e-06F;
+  p = p * y - 5.69250639462346e-05F;
+  p = p * y - 7.34990630326855e-04F;
+  p = p * y - 2.95459980854025e-03F;
+  p = p * y - 1.60960333262415e-02F;
+  float q = -1.45660718464996e-05F;
+  q = q * y - 2.13374055278905e-04F;
+  q = q * y - 1.68282697438203e-03F;
+  q = q * y - 7.37332916720468e-03F;
+  q = q * y - 1.42647390514189e-02F;
+  return x * p / q;
+}
+
+constexpr float kSqrtHalf = 0.70710678118654752F, kInverseSqrt2Pi = 0.39894228040143268F;
+constexpr float kSqrt2OverPi = 0.79788456080286536F, kCubic = 0.044715F;  // of the tanh form of GELU
+
+}  // namespace
+
+MR_INLINE float GeluErf::Value(float x) { return 0.5F * x * (1 + Erf(x * kSqrtHalf)); }
+MR_INLINE float GeluErf::Slope(float x) {
+  return 0.5F * (1 + Erf(x * kSqrtHalf)) + x * kInverseSqrt2Pi * Exp(-0.5F * x * x);
+}
+// (1 + tanh(u)) / 2 is sigmoid(2u), without the difference of numbers that are nearly equal.
+MR_INLINE float GeluTanh::Value(float x) { return x * Sigmoid(2 * kSqrt2OverPi * x * (1 + kCubic * x * x)); }
+MR_INLINE float GeluTanh::Slope(float x) {
+  const float square = x * x < 1e4F ? x * x : 1e4F;  // no infinite factor where the sigmoid is 0 or 1 already
+  const float s = Sigmoid(2 * kSqrt2OverPi * x * (1 + kCubic * square));
+  return s + x * s * (1 - s) * (2 * kSqrt2OverPi * (1 + 3 * kCubic * square));
+}
+MR_INLINE float Silu::Value(float x) { return x * Sigmoid(x); }
+MR_INLINE float Silu::Slope(float x) { return Sigmoid(x) * (1 + x * (1 - Sigmoid(x))); }
+
+namespace {
+
 template <class T>
 MR_INLINE void SwigluForwardBody(const SwigluForward<T>& op, Rows rows) {
   const std::int64_t n = op.columns;
@@ -70,6 +113,38 @@ MR_INLINE void SwigluBackwardBody(const SwigluBackward<T>& op, Rows rows) {
       const float sigmoid = Sigmoid(g);
       dgate[j] = FromFloat<T>(d * ToFloat(up[j]) * sigmoid * (1 + g * (1 - sigmoid)));
       dup[j] = FromFloat<T>(d * g * sigmoid);
+    }
+  }
+}
+
+template <class T>
+MR_INLINE void GegluForwardBody(const GegluForward<T>& op, Rows rows) {
+  const std::int64_t n = op.columns;
+  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+    const T* __restrict gate = op.gate_up + row * 2 * n;
+    const T* __restrict up = gate + n;
+    T* __restrict out = op.out + row * n;
+#pragma omp simd
+    for (std::int64_t j = 0; j < n; ++j) {
+      out[j] = FromFloat<T>(ToFloat(FromFloat<T>(GeluTanh::Value(ToFloat(gate[j])))) * ToFloat(up[j]));
+    }
+  }
+}
+
+template <class T>
+MR_INLINE void GegluBackwardBody(const GegluBackward<T>& op, Rows rows) {
+  const std::int64_t n = op.columns;
+  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+    const T* __restrict gate = op.gate_up + row * 2 * n;
+    const T* __restrict up = gate + n;
+    const T* __restrict dout = op.dout + row * n;
+    T* __restrict dgate = op.dgate_up + row * 2 * n;
+    T* __restrict dup = dgate + n;
+#pragma omp simd
+    for (std::int64_t j = 0; j < n; ++j) {
+      const float g = ToFloat(gate[j]), d = ToFloat(dout[j]);
+      dgate[j] = FromFloat<T>(d * ToFloat(up[j]) * GeluTanh::Slope(g));
+      dup[j] = FromFloat<T>(d * GeluTanh::Value(g));
     }
   }
 }
@@ -148,31 +223,6 @@ MR_INLINE void CrossEntropyGradientBody(const CrossEntropyGradient<T>& op, Rows 
   }
 }
 
-// The functions of an activation. `omp simd` vectorises the loops that inline them.
-
-/// The error function to 4e-7: the rational approximation on [-4, 4] that Eigen and XLA use for float.
-MR_INLINE float Erf(float x) {
-  x = x < -4.0F ? -4.0F : x;
-  x = x > 4.0F ? 4.0F : x;
-  const float y = x * x;
-  float p = -2.72614225801306e-10F;
-  p = p * y + 2.77068142495902e-08F;
-  p = p * y - 2.10102402082508e-06F;
-  p = p * y - 5.69250639462346e-05F;
-  p = p * y - 7.34990630326855e-04F;
-  p = p * y - 2.95459980854025e-03F;
-  p = p * y - 1.60960333262415e-02F;
-  float q = -1.45660718464996e-05F;
-  q = q * y - 2.13374055278905e-04F;
-  q = q * y - 1.68282697438203e-03F;
-  q = q * y - 7.37332916720468e-03F;
-  q = q * y - 1.42647390514189e-02F;
-  return x * p / q;
-}
-
-constexpr float kSqrtHalf = 0.70710678118654752F, kInverseSqrt2Pi = 0.39894228040143268F;
-constexpr float kSqrt2OverPi = 0.79788456080286536F, kCubic = 0.044715F;  // of the tanh form of GELU
-
 template <class Function, class T>
 MR_INLINE void ActivateForwardBody(const T* __restrict x, T* __restrict out, std::int64_t begin, std::int64_t end) {
 #pragma omp simd
@@ -202,23 +252,11 @@ MR_INLINE void DropoutBody(const DropoutRow& op, const T* x, T* out, std::int64_
 
 }  // namespace
 
-MR_INLINE float GeluErf::Value(float x) { return 0.5F * x * (1 + Erf(x * kSqrtHalf)); }
-MR_INLINE float GeluErf::Slope(float x) {
-  return 0.5F * (1 + Erf(x * kSqrtHalf)) + x * kInverseSqrt2Pi * Exp(-0.5F * x * x);
-}
-// (1 + tanh(u)) / 2 is sigmoid(2u), without the difference of numbers that are nearly equal.
-MR_INLINE float GeluTanh::Value(float x) { return x * Sigmoid(2 * kSqrt2OverPi * x * (1 + kCubic * x * x)); }
-MR_INLINE float GeluTanh::Slope(float x) {
-  const float square = x * x < 1e4F ? x * x : 1e4F;  // no infinite factor where the sigmoid is 0 or 1 already
-  const float s = Sigmoid(2 * kSqrt2OverPi * x * (1 + kCubic * square));
-  return s + x * s * (1 - s) * (2 * kSqrt2OverPi * (1 + 3 * kCubic * square));
-}
-MR_INLINE float Silu::Value(float x) { return x * Sigmoid(x); }
-MR_INLINE float Silu::Slope(float x) { return Sigmoid(x) * (1 + x * (1 - Sigmoid(x))); }
-
 MR_ROWS_KERNEL(Rotate)
 MR_ROWS_KERNEL(SwigluForward)
 MR_ROWS_KERNEL(SwigluBackward)
+MR_ROWS_KERNEL(GegluForward)
+MR_ROWS_KERNEL(GegluBackward)
 MR_ROWS_KERNEL(CrossEntropy)
 MR_ROWS_KERNEL(CrossEntropyScan)
 MR_ROWS_KERNEL(CrossEntropyGradient)

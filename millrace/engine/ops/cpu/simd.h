@@ -43,4 +43,7 @@ MR_INLINE float Exp(float x) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(p) + exponent);
 }
 
+/// softcap · tanh(x / softcap), as 2 · sigmoid(2x / softcap) - 1. The error is about 1e-7 · softcap.
+MR_INLINE float Capped(float x, float softcap) { return softcap * (2 / (1 + Exp(-2 * x / softcap)) - 1); }
+
 }  // namespace millrace::engine::cpu

@@ -11,7 +11,6 @@
 #include <ATen/ops/_flash_attention_forward.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include <cmath>
 #include <optional>
 
 #include "millrace/engine/ops/common/node.h"
@@ -66,8 +65,8 @@ class FixedOrder {
 struct Plan {
   HeadLayout layout;
   Sequences sequences;
-  AttentionMask mask;
-  double scale() const { return 1 / std::sqrt(static_cast<double>(layout.head_dim)); }
+  AttentionRule rule;
+  double scale() const { return rule.ScaleOf(layout.head_dim); }
 };
 
 // cuDNN takes [sequences, heads, length, dim], in any order in memory.
@@ -78,7 +77,7 @@ at::Tensor CudnnAttention(const at::Tensor& qkv, const Plan& plan) {
   const bool recording = Recording({qkv});
   auto [out, lse, unused_q, unused_k, most_q, most_k, seed, offset, unused] = at::_cudnn_attention_forward(
       swapped(heads.queries), swapped(heads.keys), swapped(heads.values), std::nullopt, std::nullopt, std::nullopt,
-      length, length, /*compute_log_sumexp=*/recording, /*dropout_p=*/0, plan.mask.causal,
+      length, length, /*compute_log_sumexp=*/recording, /*dropout_p=*/0, plan.rule.causal,
       /*return_debug_mask=*/false, std::optional<double>(plan.scale()));
   at::Tensor result = swapped(out).reshape({qkv.size(0), plan.layout.heads * plan.layout.head_dim}).detach();
   if (recording) {
@@ -92,7 +91,7 @@ at::Tensor CudnnAttention(const at::Tensor& qkv, const Plan& plan) {
               const FixedOrder fixed_order;
               const auto [dq, dk, dv] = at::_cudnn_attention_backward(
                   swapped(dout), swapped(kept.queries), swapped(kept.keys), swapped(kept.values), out, lse, seed,
-                  offset, at::Tensor(), at::Tensor(), at::Tensor(), most, most, /*dropout_p=*/0, plan.mask.causal,
+                  offset, at::Tensor(), at::Tensor(), at::Tensor(), most, most, /*dropout_p=*/0, plan.rule.causal,
                   std::optional<double>(plan.scale()));
               return TensorList{RowsOf(swapped(dq), swapped(dk), swapped(dv), qkv.sizes())};
             });
@@ -100,13 +99,13 @@ at::Tensor CudnnAttention(const at::Tensor& qkv, const Plan& plan) {
   return result;
 }
 
-/// How many tokens before and behind its own a query sees, as flash attention is told; nothing: all that the mask lets
+/// How many tokens before and behind its own a query sees, as flash attention is told; nothing: all that the rule lets
 /// it see.
 struct Window {
   std::optional<std::int64_t> left, right;
-  explicit Window(const AttentionMask& mask) {
-    if (mask.window == 0) return;
-    left = mask.window - 1;
+  explicit Window(const AttentionRule& rule) {
+    if (rule.window == 0) return;
+    left = rule.window - 1;
     right = 0;
   }
 };
@@ -115,13 +114,13 @@ at::Tensor FlashAttention(const at::Tensor& qkv, const Plan& plan) {
   const bool even = plan.sequences.even();
   std::optional<at::Tensor> bounds;
   if (!even) bounds = plan.sequences.BoundsOn(qkv.device());
-  const Window window(plan.mask);
+  const Window window(plan.rule);
   const Heads heads = HeadsOf(qkv.detach(), plan.layout, plan.sequences, even);
   const std::int64_t length = plan.sequences.longest();
   const std::optional<double> scale = plan.scale();
   auto [out, lse, seed, offset, unused] = at::_flash_attention_forward(
       heads.queries, heads.keys, heads.values, bounds, bounds, length, length,
-      /*dropout_p=*/0, plan.mask.causal, /*return_debug_mask=*/false, scale, window.left, window.right);
+      /*dropout_p=*/0, plan.rule.causal, /*return_debug_mask=*/false, scale, window.left, window.right);
   at::Tensor result = out.view({qkv.size(0), plan.layout.heads * plan.layout.head_dim}).detach();
   if (Recording({qkv})) {
     Connect("Attention", {qkv}, {result},
@@ -133,7 +132,7 @@ at::Tensor FlashAttention(const at::Tensor& qkv, const Plan& plan) {
               const at::Tensor ends = bounds.value_or(at::Tensor());
               const auto [dq, dk, dv] = at::_flash_attention_backward(
                   gradients[0].contiguous().view(out.sizes()), kept.queries, kept.keys, kept.values, out, lse, ends,
-                  ends, most, most, /*dropout_p=*/0, plan.mask.causal, seed, offset,
+                  ends, most, most, /*dropout_p=*/0, plan.rule.causal, seed, offset,
                   std::optional<double>(plan.scale()), window.left, window.right);
               return TensorList{RowsOf(dq, dk, dv, qkv.sizes())};
             });
@@ -141,14 +140,15 @@ at::Tensor FlashAttention(const at::Tensor& qkv, const Plan& plan) {
   return result;
 }
 
-bool FlashTakes(at::ScalarType type, std::int64_t head_dim) {
-  return type != at::kFloat && head_dim % 8 == 0 && head_dim <= 256;
+/// libtorch's kernels cap no scores.
+bool FlashTakes(at::ScalarType type, std::int64_t head_dim, const AttentionRule& rule) {
+  return rule.softcap == 0 && type != at::kFloat && head_dim % 8 == 0 && head_dim <= 256;
 }
 
 /// Returns whether cuDNN computes both passes for heads of this size on this GPU. It has no windows.
 bool CudnnTakes(const Plan& plan) {
   constexpr std::int64_t kMaxDim = 128;
-  return plan.sequences.even() && plan.mask.window == 0 && plan.layout.head_dim <= kMaxDim &&
+  return plan.sequences.even() && plan.rule.window == 0 && plan.layout.head_dim <= kMaxDim &&
          at::cuda::getCurrentDeviceProperties()->major >= 9 && at::globalContext().userEnabledCuDNNSDP();
 }
 
@@ -173,33 +173,34 @@ at::Tensor KeptProbabilities(const DropoutSite& site, const HeadLayout& layout, 
 }
 
 at::Tensor Attention(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
-                     const AttentionMask& mask, const DropoutSite& dropout) {
-  if (!FlashTakes(qkv.scalar_type(), layout.head_dim) || dropout.active()) {
-    return reference::Attention(qkv, layout, sequences, mask, dropout);
+                     const AttentionRule& rule, const DropoutSite& dropout) {
+  if (!FlashTakes(qkv.scalar_type(), layout.head_dim, rule) || dropout.active()) {
+    return reference::Attention(qkv, layout, sequences, rule, dropout);
   }
-  const Plan plan{layout, sequences, mask};
+  const Plan plan{layout, sequences, rule};
   return CudnnTakes(plan) ? CudnnAttention(qkv, plan) : FlashAttention(qkv, plan);
 }
 
 at::Tensor AttendPrompts(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
-                         const AttentionMask& mask) {
-  if (!FlashTakes(qkv.scalar_type(), layout.head_dim)) return reference::Attention(qkv, layout, sequences, mask, {});
-  return FlashAttention(qkv, Plan{layout, sequences, mask});
+                         const AttentionRule& rule) {
+  if (!FlashTakes(qkv.scalar_type(), layout.head_dim, rule))
+    return reference::Attention(qkv, layout, sequences, rule, {});
+  return FlashAttention(qkv, Plan{layout, sequences, rule});
 }
 
 at::Tensor AttendBehind(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
-                        const AttentionMask& mask) {
+                        const AttentionRule& rule) {
   const std::int64_t count = queries.size(0), total = keys.size(0), dim = queries.size(2);
-  if (!FlashTakes(queries.scalar_type(), dim)) {
+  if (!FlashTakes(queries.scalar_type(), dim, rule)) {
     const auto heads_first = [](const at::Tensor& x) { return x.transpose(0, 1).unsqueeze(0); };
-    return reference::AttendCached(heads_first(queries), heads_first(keys), heads_first(values), mask).squeeze(0);
+    return reference::AttendCached(heads_first(queries), heads_first(keys), heads_first(values), rule).squeeze(0);
   }
-  const Window window(mask);
+  const Window window(rule);
   // With fewer queries than keys, the kernel takes the queries as the last tokens.
   const auto [out, lse, seed, offset, unused] = at::_flash_attention_forward(
       queries.unsqueeze(0), keys.unsqueeze(0), values.unsqueeze(0), std::nullopt, std::nullopt, count, total,
-      /*dropout_p=*/0, mask.causal, /*return_debug_mask=*/false,
-      std::optional<double>(1 / std::sqrt(static_cast<double>(dim))), window.left, window.right);
+      /*dropout_p=*/0, rule.causal, /*return_debug_mask=*/false, std::optional<double>(rule.ScaleOf(dim)), window.left,
+      window.right);
   return out.view({count, -1});
 }
 

@@ -22,7 +22,7 @@ struct Batch {
   const Sequences& sequences;
   const CachedLayer& cache;
   const BlockTables& tables;
-  const AttentionMask& mask;
+  const AttentionRule& rule;
 
   kernels::CachedSequences There(std::int64_t first, std::int64_t last) const {
     const at::Device device = qkv.device();
@@ -65,8 +65,10 @@ void AttendFewQueries(const Batch& batch, std::int64_t first, std::int64_t last,
                                     .most_tokens = most_tokens,
                                     .sequences = batch.There(first, last),
                                     .cache = batch.Blocks(),
-                                    .causal = batch.mask.causal,
-                                    .window = batch.mask.window};
+                                    .causal = batch.rule.causal,
+                                    .window = batch.rule.window,
+                                    .scale = static_cast<float>(batch.rule.ScaleOf(batch.layout.head_dim)),
+                                    .softcap = static_cast<float>(batch.rule.softcap)};
   args.splits = kernels::DivideKeys(args, all_keys, longest);
   const at::Tensor scratch = NewLike(batch.qkv, {kernels::CachedAttentionScratch(args)}, at::kFloat);
   args.scratch = MemoryOf<float>(scratch);
@@ -85,7 +87,7 @@ at::Tensor AttendPart(const Batch& batch, std::int64_t sequence) {
   const at::Tensor queries = batch.qkv.narrow(0, sequences.begin(sequence), count)
                                  .view({count, -1, batch.layout.head_dim})
                                  .narrow(1, 0, batch.layout.heads);
-  return AttendBehind(queries, gathered(batch.cache.keys), gathered(batch.cache.values), batch.mask);
+  return AttendBehind(queries, gathered(batch.cache.keys), gathered(batch.cache.values), batch.rule);
 }
 
 }  // namespace
@@ -95,12 +97,12 @@ bool RepeatsAttendBlocks(const HeadLayout& layout, at::ScalarType type) {
 }
 
 at::Tensor AttendBlocks(const at::Tensor& qkv_in, const HeadLayout& layout, const Sequences& sequences,
-                        const CachedLayer& cache, const BlockTables& tables, const AttentionMask& mask) {
+                        const CachedLayer& cache, const BlockTables& tables, const AttentionRule& rule) {
   const c10::cuda::CUDAGuard guard(qkv_in.device());
   const at::Tensor qkv = Dense(qkv_in);
   TORCH_CHECK(cache.keys.scalar_type() == qkv.scalar_type(), "a cache of ", cache.keys.scalar_type(), " for ",
               qkv.scalar_type());
-  const Batch batch{qkv, layout, sequences, cache, tables, mask};
+  const Batch batch{qkv, layout, sequences, cache, tables, rule};
   kernels::StoreInCache(ElementOf(qkv),
                         {.qkv = MemoryOf(qkv),
                          .tokens = qkv.size(0),
@@ -121,7 +123,7 @@ at::Tensor AttendBlocks(const at::Tensor& qkv_in, const HeadLayout& layout, cons
     const at::Tensor mixed =
         way == Way::kPrompt
             ? AttendPrompts(qkv.narrow(0, begin, tokens), layout,
-                            first == 0 && last == sequences.count() ? sequences : sequences.Slice(first, last), mask)
+                            first == 0 && last == sequences.count() ? sequences : sequences.Slice(first, last), rule)
             : AttendPart(batch, first);
     if (tokens == qkv.size(0)) return mixed;
     out.narrow(0, begin, tokens).copy_(mixed);

@@ -125,7 +125,7 @@ struct Wanted {
 };
 
 HeadGradients InChunks(const HeadMatrices& given, const at::Tensor& labels, std::int64_t vocab, const Wanted& wanted,
-                       const RowLosses& losses) {
+                       double softcap, const RowLosses& losses) {
   const HeadMatrices matrices = given.WithWholeVectors();
   const auto& [x, head, bias, inner, up, columns] = matrices;
   const std::int64_t rows = x.size(0);
@@ -145,12 +145,19 @@ HeadGradients InChunks(const HeadMatrices& given, const at::Tensor& labels, std:
   for (std::int64_t begin = 0; begin < rows; begin += each) {
     const std::int64_t count = std::min(each, rows - begin);
     const at::Tensor logits = matrices.Logits(begin, count), part = x.narrow(0, begin, count);
-    losses({.logits = logits.narrow(1, 0, columns),
+    at::Tensor capped = logits.narrow(1, 0, columns), slopes;
+    if (softcap > 0) {
+      capped.div_(softcap).tanh_();
+      if (wanted.x) slopes = 1 - capped.square();
+      capped.mul_(softcap);
+    }
+    losses({.logits = capped,
             .labels = labels.narrow(0, begin, count),
             .losses = result.losses.narrow(0, begin, count),
             .correct = wanted.correct ? result.correct.narrow(0, begin, count) : at::Tensor(),
             .gradient = wanted.x});
     if (!wanted.x) continue;
+    if (slopes.defined()) capped.mul_(slopes);  // the gradients of the logits, by now
     ProductInto(result.dx.narrow(0, begin, count), logits, head);
     const auto sum = [&](const at::Tensor& into, const at::Tensor& of) {
       if (!into.defined()) return;
@@ -195,7 +202,7 @@ void CheckLabels(const at::Tensor& labels, std::int64_t vocab) {
 }
 
 HeadRows RowsOf(const at::Tensor& x, const Weight& head, const Weight& bias, const HeadUpdate& update,
-                const at::Tensor& labels, std::int64_t vocab, Wanted wanted, const RowLosses& losses) {
+                const at::Tensor& labels, std::int64_t vocab, Wanted wanted, double softcap, const RowLosses& losses) {
   const at::NoGradGuard no_grad;
   HeadRows of{.rows = x.size(0)};
   at::Tensor of_kept = labels;
@@ -221,7 +228,7 @@ HeadRows RowsOf(const at::Tensor& x, const Weight& head, const Weight& bias, con
       .inner = update.inner.defined() ? rows(update.inner.detach().to(x.scalar_type())) : at::Tensor(),
       .up = weight(update.up),
       .columns = head.value.size(0)};
-  of.result = InChunks(matrices, OnDevice(of_kept, x.device()).contiguous(), vocab, wanted, losses);
+  of.result = InChunks(matrices, OnDevice(of_kept, x.device()).contiguous(), vocab, wanted, softcap, losses);
   return of;
 }
 
@@ -235,7 +242,8 @@ at::Tensor AddOrReturnScaled(const Weight& weight, const at::Tensor& gradient, c
 }
 
 at::Tensor SumOfLosses(const at::Tensor& x, const Weight& head, const Weight& bias, const HeadUpdate& update,
-                       const at::Tensor& labels, std::int64_t vocab, std::int64_t* correct, const RowLosses& losses) {
+                       const at::Tensor& labels, std::int64_t vocab, std::int64_t* correct, double softcap,
+                       const RowLosses& losses) {
   const c10::cuda::CUDAGuard guard(x.device());
   const TensorList inputs{x, head.value, bias.value, update.inner, update.up.value};
   const bool recording = Recording(inputs);
@@ -248,7 +256,7 @@ at::Tensor SumOfLosses(const at::Tensor& x, const Weight& head, const Weight& bi
                         .bias = is_wanted(bias),
                         .up = is_wanted(update.up),
                         .correct = correct != nullptr},
-                       losses);
+                       softcap, losses);
   if (correct != nullptr) *correct += of.result.correct.sum().item<std::int64_t>();
   at::Tensor loss = of.result.losses.sum().to(at::kFloat);
   if (!recording) return loss;
@@ -272,24 +280,25 @@ at::Tensor SumOfLosses(const at::Tensor& x, const Weight& head, const Weight& bi
 }  // namespace
 
 at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
-                              const LossOptions& options, std::int64_t* correct, const HeadUpdate& update) {
-  return SumOfLosses(x, head, bias, update, labels, head.value.size(0), correct, OfWholeRows(options));
+                              const LossOptions& options, std::int64_t* correct, const HeadUpdate& update,
+                              double softcap) {
+  return SumOfLosses(x, head, bias, update, labels, head.value.size(0), correct, softcap, OfWholeRows(options));
 }
 
 at::Tensor DividedCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
                                std::int64_t vocab, const TensorRanks& ranks, const LossOptions& options,
-                               std::int64_t* correct, const HeadUpdate& update) {
-  return SumOfLosses(x, head, bias, update, labels, vocab, correct, OfDividedRows(options, vocab, ranks));
+                               std::int64_t* correct, const HeadUpdate& update, double softcap) {
+  return SumOfLosses(x, head, bias, update, labels, vocab, correct, softcap, OfDividedRows(options, vocab, ranks));
 }
 
 /// The gradient of a token's loss over x is there from the forward pass. So the backward pass only scales the rows.
 at::Tensor TokenCrossEntropies(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
-                               std::int64_t vocab, const TensorRanks& ranks) {
+                               std::int64_t vocab, const TensorRanks& ranks, double softcap) {
   TORCH_CHECK(!head.value.requires_grad() && !(bias.defined() && bias.value.requires_grad()),
               "losses of single tokens need a frozen head");
   const c10::cuda::CUDAGuard guard(x.device());
   const bool recording = Recording({x});
-  HeadRows of = RowsOf(x, head, bias, {}, labels, vocab, {.x = recording},
+  HeadRows of = RowsOf(x, head, bias, {}, labels, vocab, {.x = recording}, softcap,
                        ranks.size() == 1 ? OfWholeRows({}) : OfDividedRows({}, vocab, ranks));
   at::Tensor losses = of.Spread(of.result.losses);
   if (!recording) return losses;

@@ -4,6 +4,7 @@
 #include "millrace/engine/ops/cuda/tensors/tensors.h"
 #include "millrace/engine/ops/cuda_ops.h"
 #include "millrace/engine/ops/dispatch.h"
+#include "millrace/engine/ops/reference.h"
 
 namespace millrace::engine::ops::cuda {
 namespace {
@@ -90,14 +91,15 @@ at::Tensor Add(const at::Tensor& a_in, const at::Tensor& b_in) {
   return out;
 }
 
-at::Tensor Swiglu(const at::Tensor& gate_up_in) {
+at::Tensor Gated(const at::Tensor& gate_up_in, Activation activation) {
+  if (activation != Activation::kSilu) return reference::Gated(gate_up_in, activation);
   const c10::cuda::CUDAGuard guard(gate_up_in.device());
   const at::Tensor gate_up = Dense(gate_up_in);
   const std::int64_t rows = gate_up.size(0), columns = gate_up.size(1) / 2;
   at::Tensor out = NewLike(gate_up, {rows, columns}, gate_up.scalar_type());
   kernels::SwigluForward(ElementOf(out), MemoryOf(gate_up), MemoryOf(out), rows, columns, StreamOf(out));
   if (Recording({gate_up_in})) {
-    Connect("Swiglu", {gate_up_in}, {out}, [gate_up = gate_up.detach(), rows, columns](TensorList&& gradients) {
+    Connect("Gated", {gate_up_in}, {out}, [gate_up = gate_up.detach(), rows, columns](TensorList&& gradients) {
       const c10::cuda::CUDAGuard on_device(gate_up.device());
       const at::Tensor dout = Dense(gradients[0]), dgate_up = at::empty_like(gate_up);
       kernels::SwigluBackward(ElementOf(dout), MemoryOf(dout), MemoryOf(gate_up), MemoryOf(dgate_up), rows, columns,

@@ -18,7 +18,7 @@ struct KeptRows {
 
 /// Returns dx. Adds to the gradients of weight and bias, or returns them to autograd.
 TensorList BackwardOfNorm(const at::Tensor& dsum, const at::Tensor& dout, const KeptRows& rows, const Weight& weight,
-                          const Weight& bias) {
+                          const Weight& bias, float offset) {
   const c10::cuda::CUDAGuard guard(dout.device());
   const kernels::Element element = ElementOf(rows.sum);
   const std::int64_t columns = rows.sum.size(1), width = rows.mean.defined() ? 2 : 1;
@@ -31,7 +31,8 @@ TensorList BackwardOfNorm(const at::Tensor& dsum, const at::Tensor& dout, const 
                                  .rstd = MemoryOf<float>(rows.rstd),
                                  .dx = MemoryOf(dx),
                                  .rows = rows.sum.size(0),
-                                 .columns = columns};
+                                 .columns = columns,
+                                 .offset = offset};
   const kernels::NormGrid grid = kernels::NormBackwardGrid(element, args);
   const at::Tensor partial = NewLike(dx, {grid.partial_rows(), width * columns}, at::kFloat);
   args.partial = MemoryOf<float>(partial);
@@ -44,7 +45,7 @@ TensorList BackwardOfNorm(const at::Tensor& dsum, const at::Tensor& dout, const 
 }
 
 Normed AddNorm(const char* name, const at::Tensor& x_in, const at::Tensor& delta_in, const Weight& weight,
-               const Weight& bias, double eps, bool has_mean) {
+               const Weight& bias, const RmsNormOptions& options, bool has_mean) {
   const c10::cuda::CUDAGuard guard(x_in.device());
   const TensorList inputs{x_in, delta_in, weight.value, bias.value};
   const bool recording = Recording(inputs);
@@ -67,14 +68,16 @@ Normed AddNorm(const char* name, const at::Tensor& x_in, const at::Tensor& delta
                         .rstd = MemoryOf<float>(kept.rstd),
                         .rows = rows,
                         .columns = columns,
-                        .eps = static_cast<float>(eps)},
+                        .eps = static_cast<float>(options.eps),
+                        .offset = static_cast<float>(options.offset)},
                        StreamOf(x));
   if (!recording) return normed;
   Connect(name, inputs, {normed.sum, normed.out},
-          [weight, bias, kept = std::move(kept), both = delta.defined()](TensorList&& gradients) {
+          [weight, bias, kept = std::move(kept), both = delta.defined(),
+           offset = static_cast<float>(options.offset)](TensorList&& gradients) {
             const at::Tensor &dsum = gradients[0], &dout = gradients[1];
             if (!dout.defined()) return TensorList{dsum, both ? dsum : at::Tensor(), at::Tensor(), at::Tensor()};
-            const TensorList each = BackwardOfNorm(Dense(dsum), Dense(dout), kept, weight, bias);
+            const TensorList each = BackwardOfNorm(Dense(dsum), Dense(dout), kept, weight, bias, offset);
             return TensorList{each[0], both ? each[0] : at::Tensor(), each[1], each[2]};
           });
   return normed;
@@ -82,13 +85,13 @@ Normed AddNorm(const char* name, const at::Tensor& x_in, const at::Tensor& delta
 
 }  // namespace
 
-Normed AddRmsNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, double eps) {
-  return AddNorm("AddRmsNorm", x, delta, weight, {}, eps, /*has_mean=*/false);
+Normed AddRmsNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, const RmsNormOptions& options) {
+  return AddNorm("AddRmsNorm", x, delta, weight, {}, options, /*has_mean=*/false);
 }
 
 Normed AddLayerNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, const Weight& bias,
                     double eps) {
-  return AddNorm("AddLayerNorm", x, delta, weight, bias, eps, /*has_mean=*/true);
+  return AddNorm("AddLayerNorm", x, delta, weight, bias, {.eps = eps}, /*has_mean=*/true);
 }
 
 }  // namespace millrace::engine::ops::cuda

@@ -11,6 +11,9 @@ struct Shape {
   std::int64_t heads, kv_heads, dim, block_tokens;
   bool causal;
   std::int64_t window;
+  float softcap = 0;
+  /// Not 1/sqrt(dim), which the kernels must not assume.
+  float Scale() const { return 0.8F / std::sqrt(static_cast<float>(dim)); }
 };
 /// A sequence: tokens in the cache before this step, and tokens of the step. Without blocks, it is none.
 struct Sequence {
@@ -69,7 +72,9 @@ class Batch {
                                    .sequences = sequences,
                                    .cache = cache,
                                    .causal = shape_.causal,
-                                   .window = shape_.window};
+                                   .window = shape_.window,
+                                   .scale = shape_.Scale(),
+                                   .softcap = shape_.softcap};
           std::int64_t all = 0, longest = 0;
           for (const Sequence& sequence : sequences_) {
             args.most_tokens = std::max(args.most_tokens, sequence.tokens);
@@ -120,7 +125,9 @@ class Batch {
             double score = 0;
             for (std::size_t k = 0; k < static_cast<std::size_t>(dim); ++k)
               score += static_cast<double>(qkv_[query + k]) * keys[from + k];
-            scores.push_back(std::exp(score / std::sqrt(static_cast<double>(dim))));
+            score *= shape_.Scale();
+            if (shape_.softcap > 0) score = shape_.softcap * std::tanh(score / shape_.softcap);
+            scores.push_back(std::exp(score));
           }
           const double sum = std::accumulate(scores.begin(), scores.end(), 0.0);
           for (std::size_t k = 0; k < static_cast<std::size_t>(dim); ++k) {
@@ -152,14 +159,15 @@ class CachedAttentionKernels : public testing::TestWithParam<Element> {};
 INSTANTIATE_TEST_SUITE_P(Elements, CachedAttentionKernels, testing::ValuesIn(kElements));
 
 TEST_P(CachedAttentionKernels, AttendToTheKeysOfTheirSequences) {
-  for (const Shape& shape :
-       {Shape{2, 2, 64, 32, true, 0}, Shape{4, 2, 32, 16, true, 0}, Shape{3, 3, 256, 32, true, 0},
-        Shape{8, 1, 80, 8, true, 5}, Shape{2, 2, 16, 32, false, 0}, Shape{6, 2, 128, 4, true, 100}}) {
+  for (const Shape& shape : {Shape{2, 2, 64, 32, true, 0}, Shape{4, 2, 32, 16, true, 0}, Shape{3, 3, 256, 32, true, 0},
+                             Shape{8, 1, 80, 8, true, 5}, Shape{2, 2, 16, 32, false, 0}, Shape{6, 2, 128, 4, true, 100},
+                             Shape{4, 2, 64, 16, true, 20, 2}}) {
     for (const std::vector<Sequence>& sequences :
          {std::vector<Sequence>{{0, 1}}, {{31, 1}, {200, 1}, {0, 1}}, {{5, 3}, {90, 4}, {40, 1, false}, {7, 2}}}) {
       for (const int multiprocessors : {1, 16}) {
         SCOPED_TRACE(testing::Message() << shape.heads << " heads of " << shape.dim << ", window " << shape.window
-                                        << ", " << sequences.size() << " sequences, " << multiprocessors);
+                                        << ", softcap " << shape.softcap << ", " << sequences.size() << " sequences, "
+                                        << multiprocessors);
         const Batch batch(GetParam(), shape, sequences);
         ASSERT_TRUE(FitsCachedAttention(GetParam(), shape.dim));
         ExpectNear(batch.OnGpu(multiprocessors), batch.Expected(), ToleranceOf(GetParam()) / 4);

@@ -31,6 +31,9 @@ Operands OperandsOf(Element element, const Size& size) {
           random(Columns(size), 1, 4), random(size.all(), 1, 5), random(size.all(), 1, 6)};
 }
 
+/// What is added to the weight: something for half of the norms that can have it.
+float OffsetOf(bool has_mean, bool adds) { return has_mean || adds ? 0 : 1; }
+
 /// The results of the forward pass, end to end: sum (with `adds`), output, mean (with `has_mean`), rstd.
 Numbers ForwardOnCpu(const Operands& in, const Size& size, bool has_mean, bool adds) {
   Numbers sum(size.all()), out(size.all()), mean(Rows(size)), rstd(Rows(size));
@@ -42,7 +45,8 @@ Numbers ForwardOnCpu(const Operands& in, const Size& size, bool has_mean, bool a
                                  out.data(),  mean.data(), rstd.data(),      size.columns,   kEps}
         .Run(rows);
   } else {
-    cpu::RmsNormForward<float>{in.x.data(), delta, in.weight.data(), into, out.data(), rstd.data(), size.columns, kEps}
+    cpu::RmsNormForward<float>{in.x.data(),  delta, in.weight.data(),        into, out.data(), rstd.data(),
+                               size.columns, kEps,  OffsetOf(has_mean, adds)}
         .Run(rows);
   }
   return Join(adds ? sum : Numbers(), out, has_mean ? mean : Numbers(), rstd);
@@ -64,7 +68,8 @@ Numbers ForwardOnGpu(Element element, const Operands& in, const Size& size, bool
                  .rstd = rstd.data(),
                  .rows = size.rows,
                  .columns = size.columns,
-                 .eps = kEps},
+                 .eps = kEps,
+                 .offset = OffsetOf(has_mean, adds)},
                 nullptr);
     return Join(adds ? sum.values() : Numbers(), out.values(), has_mean ? mean : Numbers(), rstd);
   });
@@ -76,8 +81,8 @@ Numbers BackwardOnCpu(const Operands& in, const Size& size, const Numbers& mean,
   const float* const dsum = adds ? in.dsum.data() : nullptr;
   const cpu::Rows rows{0, size.rows};
   if (mean.empty()) {
-    cpu::RmsNormBackward<float>{in.dout.data(), dsum,      in.x.data(), in.weight.data(),
-                                rstd.data(),    dx.data(), size.columns}
+    cpu::RmsNormBackward<float>{in.dout.data(), dsum,      in.x.data(),  in.weight.data(),
+                                rstd.data(),    dx.data(), size.columns, OffsetOf(false, adds)}
         .Run(rows, dweight.data());
   } else {
     cpu::LayerNormBackward<float>{in.dout.data(), dsum,        in.x.data(), in.weight.data(),
@@ -100,7 +105,8 @@ Numbers BackwardOnGpu(Element element, const Operands& in, const Size& size, con
                           .rstd = rstd.data(),
                           .dx = dx.data(),
                           .rows = size.rows,
-                          .columns = size.columns};
+                          .columns = size.columns,
+                          .offset = OffsetOf(!mean.empty(), adds)};
     const NormGrid grid = NormBackwardGrid(element, args);
     const std::int64_t width = size.columns * (mean.empty() ? 1 : 2);
     Numbers partial(static_cast<std::size_t>(grid.partial_rows() * width), NAN),

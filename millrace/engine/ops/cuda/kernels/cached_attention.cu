@@ -88,11 +88,10 @@ __global__ void __launch_bounds__(kThreads, BlocksAtOnce(kQueries, kVectors, kPa
   __shared__ float most[kQueries], sum[kQueries], kept[kQueries];  // of the keys so far
   __shared__ int first_seen[kQueries], behind_seen[kQueries];      // the keys that a query sees
   __shared__ std::int64_t places[2][kKeys];  // where the elements of the keys and values of a step begin, by turns
-  const float scale = rsqrtf(static_cast<float>(dim));
   for (int i = 0; i < kQueries; ++i) {
     const T* q = static_cast<const T*>(a.qkv);
     if (i < count) q += static_cast<std::int64_t>(token_of(i)) * (heads + 2 * kv_heads) * dim + head_of(i) * dim;
-    for (int at = thread; at < dim; at += kThreads) queries[i][at] = i < count ? ToFloat(q[at]) * scale : 0;
+    for (int at = thread; at < dim; at += kThreads) queries[i][at] = i < count ? ToFloat(q[at]) * a.scale : 0;
   }
   if (thread < kQueries) {
     const int position = all.keys - all.tokens + (first_query + thread) % all.tokens;
@@ -156,7 +155,8 @@ __global__ void __launch_bounds__(kThreads, BlocksAtOnce(kQueries, kVectors, kPa
     load_key(base + kKeys, turn ^ 1);
 #pragma unroll
     for (int i = 0; i < kQueries; ++i) {
-      const float score = OverLanes(scores[i], kPerKey, Sum());
+      float score = OverLanes(scores[i], kPerKey, Sum());
+      if (a.softcap > 0) score = a.softcap * tanhf(score / a.softcap);
       const bool sees = key < end && key >= first_seen[i] && key < behind_seen[i];
       if (first_vector == 0) weights[i][of_key] = sees ? score : -FLT_MAX;
     }

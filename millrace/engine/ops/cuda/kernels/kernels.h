@@ -26,6 +26,7 @@ struct NormForwardArgs {
   float *mean = nullptr, *rstd = nullptr;
   std::int64_t rows = 0, columns = 0;
   float eps = 0;
+  float offset = 0;  ///< is added to the weight; of a norm without `mean`
 };
 void NormForward(Element element, const NormForwardArgs& args, Stream stream);
 
@@ -37,6 +38,7 @@ struct NormBackwardArgs {
   void* dx = nullptr;
   float* partial = nullptr;
   std::int64_t rows = 0, columns = 0;
+  float offset = 0;  ///< as in NormForwardArgs
 };
 /// The blocks of threads of NormBackward(): as many as the GPU runs at once.
 struct NormGrid {
@@ -169,6 +171,8 @@ struct CachedAttentionArgs {
   CacheBlocks cache{};
   bool causal = true;
   std::int64_t window = 0;
+  float scale = 1;    ///< of the scores
+  float softcap = 0;  ///< scores become softcap · tanh(score / softcap); 0: they stay
   KeySplits splits{};
 };
 /// Returns whether the kernels take such heads: `dim` is at most 256, and vectors of 16 bytes fit it.

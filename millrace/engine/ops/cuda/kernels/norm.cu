@@ -125,8 +125,9 @@ __global__ void __launch_bounds__(kMaxThreads) NormForwardKernel(NormForwardArgs
           const float normed = (ToFloat(value.values[k]) - mean) * rstd;
           result.values[k] = FromFloat<T>(normed * ToFloat(w.values[k]) + ToFloat(b.values[k]));
         } else {
-          const float normed = ToFloat(FromFloat<T>(ToFloat(value.values[k]) * rstd));
-          result.values[k] = FromFloat<T>(ToFloat(w.values[k]) * normed);
+          float normed = ToFloat(value.values[k]) * rstd;
+          if (a.offset == 0) normed = ToFloat(FromFloat<T>(normed));
+          result.values[k] = FromFloat<T>((a.offset + ToFloat(w.values[k])) * normed);
         }
       }
       Store(out + begin + at, result);
@@ -190,7 +191,7 @@ __global__ void __launch_bounds__(BackwardThreads(N, kEach), BackwardBlocks(N, k
       const Pack<T, N> w = Load<N>(weight + at);
 #pragma unroll
       for (int k = 0; k < N; ++k) {
-        const float through = ToFloat(of_dout[i].values[k]) * ToFloat(w.values[k]);
+        const float through = ToFloat(of_dout[i].values[k]) * (a.offset + ToFloat(w.values[k]));
         const float normed = (ToFloat(of_x[i].values[k]) - mean) * rstd;
         if constexpr (kMean) sum += through;
         dot += through * normed;
@@ -219,7 +220,7 @@ __global__ void __launch_bounds__(BackwardThreads(N, kEach), BackwardBlocks(N, k
           partial[at + k] += d * normed;
           if constexpr (kMean) partial[a.columns + at + k] += d;
         }
-        float gradient = rstd * (d * ToFloat(w.values[k]) - sum - normed * dot);
+        float gradient = rstd * (d * (a.offset + ToFloat(w.values[k])) - sum - normed * dot);
         if (dsum != nullptr) gradient += ToFloat(of_dsum[i].values[k]);
         result.values[k] = FromFloat<T>(gradient);
       }
