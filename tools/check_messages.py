@@ -21,13 +21,15 @@ from collections.abc import Iterator
 from check_layers import tracked
 
 MOST_CHARACTERS, MOST_LINES = 160, 2
-CURED = ("apps/", "millrace/transfer/", "millrace/jobs/spec/", "millrace/data/sources/")
+CURED = ("apps/", "millrace/transfer/", "millrace/jobs/spec/", "millrace/data/sources/", "millrace/tokenizer/",
+         "millrace/mount/")
 CHANGEABLE = {"kInvalidArgument", "kNotFound", "kPermissionDenied", "kAlreadyExists", "kPreconditionFailed", "kNotEmpty",
               "kBusy"}
 UNCHECKED = {
     "{}": "another function makes the text",
     "{}{}": "another function makes the text",
     "{}:{}: {}": "another function makes the text",
+    "--{} is an option of Mountpoint: {}": "the table of options has the cure",
 }
 
 LITERAL = r'"(?:\\.|[^"\\\n])*"'
@@ -35,7 +37,7 @@ MESSAGE = re.compile(rf"\b(?:Fail|Error)\(\s*Code::(k\w+)\s*,\s*(?:fmt::format\(
 PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 PRONOUN = re.compile(r"(?:it|its|they|their|these|those)\b")
 VERBS = """add allow ask begin bring build call change check choose compare configure convert copy correct create declare
-decrease define delete disable do download drop enable encode end escape export fix free give go group have hold import
+decrease define delete disable do download drop enable encode end escape export fix free freeze give go group have hold import
 increase install join keep leave let list load look lower make mark merge mount move name open order pack pass point prefix
 put quote raise read reduce remove rename repeat replace reset resume retry return run save say see select set shorten
 specify spell split start stop store take tell train try turn unmount update upgrade upload use wait wrap write""".split()

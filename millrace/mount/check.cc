@@ -27,7 +27,7 @@ namespace {
 Status Ask(const std::string& given, CheckedParts parts) {
   const std::string path = MR_TRY(ResolveMountPoint(given));
   auto mounted = MR_TRY(FindMount(path));
-  if (!mounted) return Fail(Code::kNotFound, "nothing is mounted on {}", path);
+  if (!mounted) return Fail(Code::kNotFound, "nothing is mounted on {}; mount it with `millrace mount`", path);
   MR_TRY(QueryDaemon(path));
   if (parts == CheckedParts::kDaemon) return {};
   std::error_code error;

@@ -27,7 +27,7 @@ constexpr std::uint64_t kThreadBytes = 2 * kMiB;
 Status CheckFolder(const std::string& url, const std::string& prefix) {
   const object::Url parsed = MR_TRY(object::ParseUrl(url));
   if (parsed.scheme != object::Url::Scheme::kFile || std::filesystem::is_directory("/" + prefix)) return {};
-  return Fail(Code::kNotFound, "{} is no folder", parsed.ToString());
+  return Fail(Code::kNotFound, "{} is no folder; create it, or mount another", parsed.ToString());
 }
 
 /// Refuses a store that ignores the conditions of writes. A mount of all buckets tests the first bucket that it may
@@ -109,7 +109,8 @@ Status KeptState::Open(const SessionHolderOptions& keeper, const SourceOptions& 
     auto resumed = vfs::SessionLog::Resume(keeper.log, source.log);
     auto header = resumed ? ParseHeader(resumed->state.header) : Fail(resumed.error());
     if (header && header->source != source.url) {
-      header = Fail(Code::kInvalidArgument, "{} is the log of {}", keeper.log.string(), header->source);
+      header = Fail(Code::kInvalidArgument, "{} is the log of {}; give each mount a name and a log of its own",
+                    keeper.log.string(), header->source);
     }
     if (!header) {
       held->ForgetSession();

@@ -77,10 +77,11 @@ Result<object::Location> OpenRoot(object::Connection& connection, const object::
 Result<std::uint64_t> ReadLimit(object::Store& store, const std::string& key, const object::Call& call) {
   constexpr std::size_t kMaxBytes = 64 * kKiB;
   const auto content = MR_TRY(object::GetAll(store, key, kMaxBytes, call));
-  if (!content) return Fail(Code::kNotFound, "no object {}", key);
+  if (!content)
+    return Fail(Code::kNotFound, "no object {}; create it with a member capacity_bytes, the limit in bytes", key);
   const Json json = MR_TRY(ParseJson(content->bytes, key));
   const std::int64_t bytes = MR_TRY(JsonInt(json, "capacity_bytes"));
-  if (bytes < 0) return Fail(Code::kInvalidArgument, "{}: a capacity of {} bytes", key, bytes);
+  if (bytes < 0) return Fail(Code::kInvalidArgument, "{}: a capacity of {} bytes; expected at least 0", key, bytes);
   return static_cast<std::uint64_t>(bytes);
 }
 

@@ -49,9 +49,10 @@ Result<UnmountReport> Unmount(const std::string& path, const UnmountOptions& opt
   report.mount_point = options.asked != nullptr ? path : MR_TRY(ResolveMountPoint(path));
   const std::string& point = report.mount_point;
   auto mounted = MR_TRY(FindMount(point));
-  if (!mounted) return Fail(Code::kNotFound, "nothing is mounted on {}", point);
+  if (!mounted)
+    return Fail(Code::kNotFound, "nothing is mounted on {}; `findmnt -t fuse.millrace` lists what is mounted", point);
   if (!mounted->type.starts_with("fuse")) {
-    return Fail(Code::kInvalidArgument, "{} is a {} mount, not one of millrace", point, mounted->type);
+    return Fail(Code::kInvalidArgument, "{} is a {} mount, not one of millrace; use `umount`", point, mounted->type);
   }
   report.source = mounted->source;
   DaemonAnswer answered;

@@ -315,7 +315,10 @@ void SessionHolderThread::Close(int connection) {
 
 Result<std::unique_ptr<SessionHolder>> SessionHolder::Start(const std::filesystem::path& socket, Logger log) {
   const sockaddr_un address = MR_TRY(AddressOf(socket));
-  if (ConnectSessionHolder(socket)) return Fail(Code::kAlreadyExists, "a keeper listens on {}", socket.string());
+  if (ConnectSessionHolder(socket)) {
+    return Fail(Code::kAlreadyExists, "a keeper listens on {}; stop it, or give this one another socket",
+                socket.string());
+  }
   ::unlink(socket.c_str());
   UniqueFd listener = MR_TRY(MakeSocket(0));
   const mode_t before = ::umask(0177);

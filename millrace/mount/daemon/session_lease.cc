@@ -22,8 +22,12 @@ constexpr Duration kReconnect = std::chrono::milliseconds(100);  // a keeper sta
 Result<SessionHolderMessage> ReceiveAnswer(int connection) {
   SessionHolderMessage answer = MR_TRY(ReceiveHolderMessage(connection));
   if (answer.text == "ok" || answer.text.starts_with("ok\n")) return answer;
-  if (answer.text == "busy") return Fail(Code::kBusy, "another process serves the mount");
-  if (answer.text == "none") return Fail(Code::kNotFound, "the keeper has nothing under this name");
+  if (answer.text == "busy") {
+    return Fail(Code::kBusy, "another process serves the mount; wait until it ends, or unmount first");
+  }
+  if (answer.text == "none") {
+    return Fail(Code::kNotFound, "the keeper has nothing under this name; mount the volume again");
+  }
   if (answer.text.starts_with("full")) {
     return Fail(Code::kResourceExhausted, "the keeper is {}; use fewer volumes on this node", answer.text);
   }
@@ -138,7 +142,9 @@ Result<std::vector<HeldSessionInfo>> ListHeldSessions(const std::filesystem::pat
 }
 
 Status StoreDaemonPlan(const std::filesystem::path& socket, std::string_view name, std::string_view plan) {
-  if (plan.size() > kMaxPlan) return Fail(Code::kInvalidArgument, "a plan of {} bytes is too long", plan.size());
+  if (plan.size() > kMaxPlan) {
+    return Fail(Code::kInvalidArgument, "a plan of {} bytes is too long; at most {} are kept", plan.size(), kMaxPlan);
+  }
   const UniqueFd memory(::memfd_create("plan", MFD_CLOEXEC));
   if (!memory) return Fail(ErrnoError(errno, "cannot make a memfd"));
   MR_TRY(WriteFully(memory.get(), AsBytes(plan), 0, "a memfd"));

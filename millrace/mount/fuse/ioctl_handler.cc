@@ -45,17 +45,25 @@ void ReplyWillOpen(fuse_req_t request, fuse_ino_t directory, ByteSpan argument) 
 Result<std::vector<std::string>> ParseWillOpen(ByteSpan argument) {
   using object::WillOpenRequest;
   constexpr std::size_t kNamesAt = offsetof(WillOpenRequest, names);
-  if (argument.size() != sizeof(WillOpenRequest)) return Fail(Code::kInvalidArgument, "hints of another size");
+  if (argument.size() != sizeof(WillOpenRequest)) {
+    return Fail(Code::kInvalidArgument, "hints of {} bytes; expected {}", argument.size(), sizeof(WillOpenRequest));
+  }
   const auto bytes = LoadLittle<std::uint32_t>(argument.data());
-  if (bytes > argument.size() - kNamesAt) return Fail(Code::kInvalidArgument, "hints longer than their argument");
+  if (bytes > argument.size() - kNamesAt) {
+    return Fail(Code::kInvalidArgument, "hints with {} bytes of names; at most {} fit", bytes,
+                argument.size() - kNamesAt);
+  }
   std::string_view text = AsText(argument.subspan(kNamesAt, bytes));
   if (text.empty()) return std::vector<std::string>();
-  if (text.back() != '\0') return Fail(Code::kInvalidArgument, "the last hint has no end");
+  if (text.back() != '\0') return Fail(Code::kInvalidArgument, "the last hint must end with a NUL");
   text.remove_suffix(1);
   std::vector<std::string> names;
   for (std::string_view name : Split(text, '\0')) {
     for (std::string_view component : Split(name, '/')) {
-      if (!vfs::IsShowable(component)) return Fail(Code::kInvalidArgument, "\"{}\" is no relative path", name);
+      if (!vfs::IsShowable(component)) {
+        return Fail(Code::kInvalidArgument,
+                    "\"{}\" is no relative path; expected names between slashes, without . and ..", name);
+      }
     }
     names.emplace_back(name);
   }

@@ -70,7 +70,10 @@ Result<std::string> ResolveMountPoint(const std::string& path) {
   const bool answers = ::lstat(trimmed.c_str(), &info) == 0 || !IsDisconnectedError(errno);
   if (answers || last == "." || last == "..") {
     if (::realpath(trimmed.c_str(), resolved) == nullptr) {
-      if (errno == ENOENT) return Fail(Code::kNotFound, "there is no mount point {}", path);
+      if (errno == ENOENT) {
+        return Fail(Code::kNotFound, "there is no mount point {}; `findmnt -t fuse.millrace` lists what is mounted",
+                    path);
+      }
       return Fail(ErrnoError(errno, trimmed));
     }
     return std::string(resolved);
@@ -118,18 +121,26 @@ Result<std::string> PrepareMountPoint(const std::string& given) {
 Status Detach(const std::string& path, bool lazy) {
   if (::umount2(path.c_str(), UMOUNT_NOFOLLOW | (lazy ? MNT_DETACH : 0)) == 0) return {};
   if (errno != EPERM) {
-    if (errno == EBUSY) return Fail(Code::kBusy, "{} is in use", path);
+    if (errno == EBUSY) {
+      return Fail(Code::kBusy, "{} is in use; close its files (`fuser -m` shows by whom), or unmount with --lazy",
+                  path);
+    }
     return Fail(ErrnoError(errno, fmt::format("cannot unmount {}", path)));
   }
   std::vector<std::string> argv = {"fusermount3", lazy ? "-uz" : "-u", "--", path};
   auto run = MR_TRY(Subprocess::Run({.argv = std::move(argv)}));
-  if (!run.state.ok()) return Fail(Code::kBusy, "fusermount3 could not unmount {}: {}", path, run.state.ToString());
+  if (!run.state.ok()) {
+    return Fail(
+        Code::kBusy,
+        "fusermount3 could not unmount {}: {}; close its files (`fuser -m` shows by whom), or unmount with --lazy",
+        path, run.state.ToString());
+  }
   return {};
 }
 
 Status SetReadAhead(const std::string& path, std::uint64_t bytes) {
   auto mounted = MR_TRY(FindMount(path));
-  if (!mounted) return Fail(Code::kNotFound, "{} is not mounted", path);
+  if (!mounted) return Fail(Code::kNotFound, "{} is not mounted any more; mount it again", path);
   const std::string file = fmt::format("/sys/class/bdi/{}/read_ahead_kb", mounted->device);
   UniqueFd fd = MR_TRY(OpenFile(file, O_WRONLY));
   return WriteFully(fd.get(), AsBytes(fmt::format("{}", bytes / kKiB)), 0, file);
