@@ -75,11 +75,12 @@ Result<HeldInode> WalkTo(Tree& tree, std::string_view path, const object::Call& 
 /// Errors: kInvalidArgument for the root; kNotFound if the folder does not exist.
 Result<PathInFolder> WalkToParent(Tree& tree, std::string_view path, const object::Call& call) {
   auto names = NamesOf(path);
-  if (names.empty()) return Fail(Code::kInvalidArgument, "the root of a tree cannot be made, removed or renamed");
+  if (names.empty())
+    return Fail(Code::kInvalidArgument, "the root of a tree cannot be made, removed or renamed; name a path below it");
   std::string name(names.back());
   names.pop_back();
   auto parent = MR_TRY(Walk(tree, names, call));
-  if (!parent) return Fail(Code::kNotFound, "the folder of {} does not exist", path);
+  if (!parent) return Fail(Code::kNotFound, "the folder of {} does not exist; create it first", path);
   return PathInFolder{*std::move(parent), std::move(name)};
 }
 

@@ -340,7 +340,7 @@ Status Tree::RemoveDirectory(InodeId parent, std::string_view name, object::Call
   auto page = MR_TRY(object::List(core_->store, {.prefix = marker, .max_keys = 2}, call));
   const bool has_marker = !page.objects.empty() && page.objects.front().key == marker;
   if (local_names || page.objects.size() > (has_marker ? 1u : 0u)) {
-    return Fail(Code::kNotEmpty, "{} is not empty", place.path);
+    return Fail(Code::kNotEmpty, "{} is not empty; remove what is in it first", place.path);
   }
   if (!core_->options.allow_delete) return Refuse("deleting", marker);
   MR_TRY(core_->attributes.Keep(std::string(DirectoryOf(place.path)), call));

@@ -150,7 +150,7 @@ Result<LockedNames> LockNames(TreeCore& core, const RenameRequest& request, cons
     const bool directory = MR_TRY(core.StateAt(names.from, call)).is_directory();
     const std::string from = names.from.path, to = names.to.path;
     if (directory && (to + "/").starts_with(from + "/") && from != to) {
-      return Fail(Code::kInvalidArgument, "{} cannot move into itself", from);
+      return Fail(Code::kInvalidArgument, "{} cannot move into itself; choose a name outside of it", from);
     }
     const std::string_view below = directory ? "/" : "";
     names.names_lock = MR_TRY(

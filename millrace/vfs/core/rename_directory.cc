@@ -51,7 +51,8 @@ class DirectoryRename {
     const RenameRoot root = RenameRootOf(core_.options, record_.from);
     for (const std::string& path : {record_.from, record_.to}) {
       if (core_.options.buckets_at_top && path == RenameRootOf(core_.options, path).key) {
-        return Fail(Code::kPermissionDenied, "{} is a bucket, or would be one: buckets keep their names", path);
+        return Fail(Code::kPermissionDenied,
+                    "{} is a bucket, or would be one: buckets keep their names; move what is in it instead", path);
       }
     }
     MR_TRY(PublishBelow());
@@ -132,7 +133,7 @@ class DirectoryRename {
     auto page = MR_TRY(object::List(core_.store, {.prefix = record_.to, .max_keys = 2}, call_));
     const bool has_marker = !page.objects.empty() && page.objects.front().key == record_.to;
     if (local_names || page.objects.size() > (has_marker ? 1u : 0u)) {
-      return Fail(Code::kNotEmpty, "{} is not empty", to_.path);
+      return Fail(Code::kNotEmpty, "{} is not empty; remove what is in it first", to_.path);
     }
     return {};
   }
@@ -166,7 +167,8 @@ class DirectoryRename {
         at = copied_.erase(at);
       }
       if (wanted.empty()) return {};
-      if (round == kMaxRounds) return Fail(Code::kBusy, "others keep changing what is in {}", record_.from);
+      if (round == kMaxRounds)
+        return Fail(Code::kBusy, "others keep changing what is in {}; stop them, then move it again", record_.from);
     }
   }
 
@@ -286,8 +288,9 @@ class DirectoryRename {
         return entry != (*found)->metadata.end() && entry->second == value;
       };
       if (!is(kRenameKey, record_.id)) {
-        return window.Leave(refused ? Fail(Code::kNotEmpty, "others put {} into the new place", source.name)
-                                    : Fail(error));
+        return window.Leave(
+            refused ? Fail(Code::kNotEmpty, "others put {} into the new place; choose another name", source.name)
+                    : Fail(error));
       }
       if (is(kRenameSourceKey, info.etag)) return window.Leave(Remember(source, info, metadata, (*found)->etag));
       if (!refused) return window.Leave(Fail(error));

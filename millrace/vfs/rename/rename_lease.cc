@@ -133,7 +133,8 @@ void RenameLease::Accept(RenameRecord written, std::string etag, TimePoint asked
 
 std::unexpected<Error> RenameLease::Lost() {
   lost_.request_stop();
-  return Fail(Code::kBusy, "another mount has taken over the rename {}", key_);
+  return Fail(Code::kBusy,
+              "another mount has taken over the rename {}; look at both names, then repeat it if it is not done", key_);
 }
 
 void RenameLease::StartHeartbeat() {

@@ -96,7 +96,7 @@ Status RenameSettler::Try(OpenRename& rename, const object::Call& call) {
   const auto record = lease.record();
   RecoveredRenames counts;
   MR_TRY(RecoverRename(store_, RenameRootOf(options_, record->from), lease.key(), options_, counts, call));
-  if (counts.left > 0) return Fail(Code::kBusy, "another mount is settling the rename");
+  if (counts.left > 0) return Fail(Code::kBusy, "another mount is settling the rename; retry when it is done");
   return {};
 }
 

@@ -324,7 +324,8 @@ Result<std::unique_ptr<StagedFile>> StagingArea::Claim(const std::string& id, In
   if (!IsHexName(id, kIdDigits)) return Fail(Code::kCorrupt, "\"{}\" is no name of a staged file", id);
   MutexLock lock(mutex_);
   UniqueFd fd = MR_TRY(folder_.OpenFile(DataName(id), O_RDWR));
-  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return Fail(Code::kBusy, "{} has an owner", DataName(id));
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0)
+    return Fail(Code::kBusy, "{} has an owner; unmount the mount that uses this staging folder", DataName(id));
   struct stat info{};
   if (::fstat(fd.get(), &info) != 0) return Fail(ErrnoError(errno, DataName(id)));
   // Another process may have emptied it. What it does not hold would be published as zeros.

@@ -17,9 +17,9 @@ Status CheckNewName(std::string_view directory_key, std::string_view name) {
   if (directory_key.size() + name.size() + 1 > kMaxKeyBytes) {
     return Fail(Code::kNameTooLong, "keys have at most {} bytes; {}{} is longer", kMaxKeyBytes, directory_key, name);
   }
-  if (!IsShowable(name)) return Fail(Code::kInvalidArgument, "\"{}\" cannot name a file", name);
+  if (!IsShowable(name)) return Fail(Code::kInvalidArgument, "\"{}\" cannot name a file; choose another name", name);
   if (!IsValidUtf8(name)) {
-    return Fail(Code::kInvalidArgument, "keys are UTF-8; a name in {} is not",
+    return Fail(Code::kInvalidArgument, "keys are UTF-8; a name in {} is not; give one in UTF-8",
                 directory_key.empty() ? "/" : directory_key);
   }
   return {};
