@@ -160,7 +160,8 @@ Status AddExamples(std::vector<Document>& documents, const std::vector<Document>
       ++found;
     }
     if (found < count) {
-      return Fail(Code::kInvalidArgument, "there are {} examples{}, and {} are wanted", found,
+      return Fail(Code::kInvalidArgument,
+                  "there are {} examples{}, and {} are wanted; lower --shots, or add some to --shots-data", found,
                   document.subject.empty() ? "" : " of the subject " + document.subject, count);
     }
     document.text = before + document.text;

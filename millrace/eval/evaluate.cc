@@ -83,7 +83,8 @@ Result<ScoreRequest> Evaluator::Pair(std::string_view context, std::string_view 
     request.continuation.assign(whole.begin() + static_cast<std::ptrdiff_t>(cut), whole.end());
   }
   if (request.continuation.empty()) {
-    return Fail(Code::kInvalidArgument, "\"{}\" adds no token to the text before it", continuation);
+    return Fail(Code::kInvalidArgument,
+                "\"{}\" adds no token to the text before it; give the document an answer with more text", continuation);
   }
   return request;
 }
@@ -247,7 +248,7 @@ Result<Evaluation> Evaluator::Match(const std::vector<Document>& documents) {
 Result<Evaluation> Evaluate(serve::LanguageModel& model, const tokenizer::Tokenizer& tokenizer, Task task,
                             const std::vector<Document>& documents, const EvaluateOptions& options,
                             std::stop_token stop, const std::function<void(std::size_t done, std::size_t all)>& done) {
-  if (documents.empty()) return Fail(Code::kInvalidArgument, "there are no documents");
+  if (documents.empty()) return Fail(Code::kInvalidArgument, "there are no documents; give at least one");
   Evaluator evaluator(model, tokenizer, options, std::move(stop), done);
   switch (task) {
     case Task::kPerplexity:

@@ -52,7 +52,9 @@ Status Scorer::Admit(std::span<const ScoreRequest> requests, std::list<std::size
 Result<bool> Scorer::Begin(const ScoreRequest& request, std::size_t index) {
   const auto context = static_cast<std::size_t>(model_.context_length());
   if (request.continuation.size() > context) {
-    return Fail(Code::kInvalidArgument, "a continuation of {} tokens does not fit the model's context of {}",
+    return Fail(Code::kInvalidArgument,
+                "a continuation of {} tokens does not fit the model's context of {}; shorten the document, or take a "
+                "model of longer context",
                 request.continuation.size(), context);
   }
   ScoredSequence text{
