@@ -17,13 +17,16 @@ Status CheckTensor(const ModelShape& model, std::int64_t ranks) {
   for (const Divided& each :
        {Divided{"attention heads", model.num_heads}, Divided{"channels of the MLP", model.intermediate_size}}) {
     if (each.count % ranks != 0) {
-      return Fail(Code::kInvalidArgument, "{} {} do not divide among {} tensor-parallel ranks", each.count, each.what,
-                  ranks);
+      return Fail(
+          Code::kInvalidArgument,
+          "{} {} do not divide among {} tensor-parallel ranks; choose a train.parallel.tensor that divides them",
+          each.count, each.what, ranks);
     }
   }
   if (model.num_kv_heads % ranks != 0 && ranks % model.num_kv_heads != 0) {
     return Fail(Code::kInvalidArgument,
-                "{} key-value heads do not divide among {} tensor-parallel ranks, nor the ranks among the heads",
+                "{} key-value heads do not divide among {} tensor-parallel ranks, nor the ranks among the heads; "
+                "choose another train.parallel.tensor",
                 model.num_kv_heads, ranks);
   }
   return {};
@@ -49,13 +52,17 @@ Result<Layout> MakeLayout(const TrainingSetup& setup, const engine::ParallelOpti
   }
   layout.microbatches = setup.global_batch / rows;
   if (options.sequence && setup.micro_tokens() % options.tensor != 0) {
-    return Fail(Code::kInvalidArgument, "{} tokens of a micro-batch do not divide among {} tensor-parallel ranks",
+    return Fail(Code::kInvalidArgument,
+                "{} tokens of a micro-batch do not divide among {} tensor-parallel ranks; change train.micro_batch or "
+                "train.parallel.tensor",
                 setup.micro_tokens(), options.tensor);
   }
   const std::int64_t stages = std::int64_t{options.pipeline} * options.virtual_stages;
   if (stages > setup.model.num_layers) {
-    return Fail(Code::kInvalidArgument, "{} stages (pipeline {} × virtual_stages {}) are more than {} blocks", stages,
-                options.pipeline, options.virtual_stages, setup.model.num_layers);
+    return Fail(
+        Code::kInvalidArgument,
+        "{} stages (pipeline {} × virtual_stages {}) are more than {} blocks; lower one of them in train.parallel",
+        stages, options.pipeline, options.virtual_stages, setup.model.num_layers);
   }
   return layout;
 }

@@ -129,8 +129,12 @@ TEST(CheckDivision, RefusesWithTheArithmetic) {
   const auto config = ParseModelConfig(json, "config.json").value();
   for (const int ranks : {1, 2, 3, 6, 12}) EXPECT_TRUE(CheckDivision(*config, ranks)) << ranks;
   const auto says = [&](int ranks) { return CheckDivision(*config, ranks).error().ToString(); };
-  EXPECT_EQ(says(4), "6 key-value heads do not divide among 4 tensor-parallel ranks, nor the ranks among the heads");
-  EXPECT_EQ(says(5), "12 attention heads do not divide among 5 tensor-parallel ranks");
+  EXPECT_EQ(says(4),
+            "6 key-value heads do not divide among 4 tensor-parallel ranks, nor the ranks among the heads; choose "
+            "another train.parallel.tensor");
+  EXPECT_EQ(says(5),
+            "12 attention heads do not divide among 5 tensor-parallel ranks; choose a train.parallel.tensor that "
+            "divides them");
 }
 
 }  // namespace

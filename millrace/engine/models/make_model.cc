@@ -87,19 +87,24 @@ Status CheckDivision(const ModelConfig& config, int ranks) {
   for (const Divided& each :
        {Divided{"attention heads", sizes.num_heads}, Divided{"channels of the MLP", sizes.intermediate_size}}) {
     if (each.count % ranks != 0) {
-      return Fail(Code::kInvalidArgument, "{} {} do not divide among {} tensor-parallel ranks", each.count, each.what,
-                  ranks);
+      return Fail(
+          Code::kInvalidArgument,
+          "{} {} do not divide among {} tensor-parallel ranks; choose a train.parallel.tensor that divides them",
+          each.count, each.what, ranks);
     }
   }
   if (sizes.num_kv_heads % ranks != 0 && ranks % sizes.num_kv_heads != 0) {
     return Fail(Code::kInvalidArgument,
-                "{} key-value heads do not divide among {} tensor-parallel ranks, nor the ranks among the heads",
+                "{} key-value heads do not divide among {} tensor-parallel ranks, nor the ranks among the heads; "
+                "choose another train.parallel.tensor",
                 sizes.num_kv_heads, ranks);
   }
   const std::int64_t share = (sizes.vocab_size + ranks - 1) / ranks;
   if (share * (ranks - 1) >= sizes.vocab_size) {
-    return Fail(Code::kInvalidArgument, "a vocabulary of {} leaves some of {} tensor-parallel ranks without tokens",
-                sizes.vocab_size, ranks);
+    return Fail(
+        Code::kInvalidArgument,
+        "a vocabulary of {} leaves some of {} tensor-parallel ranks without tokens; lower train.parallel.tensor",
+        sizes.vocab_size, ranks);
   }
   return {};
 }
