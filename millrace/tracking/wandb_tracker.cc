@@ -39,7 +39,11 @@ Result<std::unique_ptr<WandbTracker>> WandbTracker::Open(const WandbOptions& opt
   if (!folder.empty()) {
     std::error_code error;
     std::filesystem::create_directories(folder, error);
-    if (error) return Fail(Code::kInvalidArgument, "W&B: cannot make the folder {}: {}", folder, error.message());
+    if (error) {
+      return Fail(Code::kInvalidArgument,
+                  "W&B: cannot make the folder {}: {}; set WANDB_DIR to a folder that can be written", folder,
+                  error.message());
+    }
   }
   Json parameters = Json::object();
   for (const auto& [name, value] : run.parameters) {
