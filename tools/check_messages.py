@@ -22,7 +22,8 @@ from check_layers import tracked
 
 MOST_CHARACTERS, MOST_LINES = 160, 2
 CURED = ("apps/", "millrace/transfer/", "millrace/jobs/spec/", "millrace/data/sources/", "millrace/tokenizer/",
-         "millrace/mount/", "millrace/vfs/", "millrace/eval/", "millrace/plan/", "millrace/tracking/")
+         "millrace/mount/", "millrace/vfs/", "millrace/eval/", "millrace/plan/", "millrace/tracking/",
+         "millrace/train/")
 CHANGEABLE = {"kInvalidArgument", "kNotFound", "kPermissionDenied", "kAlreadyExists", "kPreconditionFailed", "kNotEmpty",
               "kBusy"}
 UNCHECKED = {

@@ -136,7 +136,8 @@ std::optional<Error> Checkpointing::fenced() const {
 Error Checkpointing::AwaitFenced(std::uint64_t step) {
   const HeartbeatScope beating(heartbeat_, step, *options_.clock);
   std::ignore = writer_->Wait();
-  return fenced().value_or(Error(Code::kPreconditionFailed, "another run saves to the same place"));
+  return fenced().value_or(Error(Code::kPreconditionFailed,
+                                 "another run saves to the same place; give each run a checkpoint.url of its own"));
 }
 
 Result<std::optional<Checkpointing::Resumed>> Checkpointing::RollBack(std::uint64_t step,

@@ -28,7 +28,8 @@ constexpr std::uint64_t kQuantizingBytes = 256 * kMiB;
 
 Result<ConfigPointer> ConfigOf(const ModelSource& source) {
   const Json* stored = JsonFind(source.reader().manifest().meta, checkpoint::kMetaModelConfig);
-  if (stored == nullptr) return Fail(Code::kNotFound, "{} has no config.json", source.name());
+  if (stored == nullptr)
+    return Fail(Code::kNotFound, "{} has no config.json; copy the config.json of the model there", source.name());
   Json json = *stored;
   json.erase("quantization_config");  // it describes the files, not the model
   ConfigPointer config = MR_TRY(engine::ParseModelConfig(json, source.name()));
@@ -128,8 +129,9 @@ Result<ComparedTokens> TokensOf(data::Dataset& dataset, std::int64_t sequences, 
     }
   }
   if (!tokens.counts.any().item<bool>()) {
-    return Fail(Code::kInvalidArgument, "the first {} samples have no label among their first {} tokens", sequences,
-                length);
+    return Fail(Code::kInvalidArgument,
+                "the first {} samples have no label among their first {} tokens; raise --sequences or --length",
+                sequences, length);
   }
   return tokens;
 }
@@ -145,7 +147,11 @@ Result<OutputDifference> CompareOutputs(object::Connection& connection, const Me
                                         const object::Call& call) {
   const auto adapter = MR_TRY(ModelSource::Open(connection, merged.adapter_url, merged.step, options.log, call));
   const auto lora = MR_TRY(adapter.AdapterConfig(call));
-  if (!lora) return Fail(Code::kNotFound, "{} has no adapter_config.json", adapter.name());
+  if (!lora) {
+    return Fail(Code::kNotFound,
+                "{} has no adapter_config.json; name the folder of an adapter, or a run that trained one",
+                adapter.name());
+  }
   auto base = MR_TRY(ModelSource::Open(connection, merged.base_url, std::nullopt, options.log, call));
   StagedModel trained{.config = MR_TRY(ConfigOf(base))};
   trained.lora = MR_TRY(engine::ReadPeftConfig(*lora, adapter.name() + "/adapter_config.json"));

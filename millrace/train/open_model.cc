@@ -79,7 +79,10 @@ Result<OpenedModel> ModelOpening::Open() {
   if (!options_.model_url.empty()) {
     opened_.weights = MR_TRY(OpenSource(options_.model_url));
     const Json* stored = JsonFind(opened_.weights->reader().manifest().meta, checkpoint::kMetaModelConfig);
-    if (stored == nullptr) return Fail(Code::kNotFound, "{} has no config.json", options_.model_url);
+    if (stored == nullptr) {
+      return Fail(Code::kNotFound, "{} has no config.json; copy that of the model there, or name another model.from",
+                  options_.model_url);
+    }
     json = *stored;
     opened_.config_name = options_.model_url + "/config.json";
     constexpr std::uint64_t kMaxBytes = 1 * kMiB;  // a guess: such files have some hundred bytes
@@ -183,7 +186,8 @@ Status CheckModel(const OpenedModel& opened, const Options& options, const token
                 options.tokenizer_url, tokenizer.vocab_size());
   }
   if (sizes.max_positions < options.data.LongestDocument()) {
-    return Fail(Code::kInvalidArgument, "sequences of {} tokens are longer than the model's {} positions",
+    return Fail(Code::kInvalidArgument,
+                "sequences of {} tokens are longer than the model's {} positions; lower data.sequence_length",
                 options.data.LongestDocument(), sizes.max_positions);
   }
   const std::int64_t stages = std::int64_t{layout.pipeline_ranks()} * layout.options().virtual_stages;

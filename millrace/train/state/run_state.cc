@@ -164,7 +164,12 @@ Json RunState::ToJson() const {
 Result<RunState> RunState::FromJson(const Json& meta, std::string_view name) {
   const auto member = [&](std::string_view key) -> Result<const Json*> {
     const Json* found = JsonFind(meta, key);
-    if (found == nullptr) return Fail(Code::kPreconditionFailed, "{} was not made by a training run: no {}", name, key);
+    if (found == nullptr) {
+      return Fail(
+          Code::kPreconditionFailed,
+          "{} was not made by a training run: no {}; resume from a checkpoint that a run saved, or start without", name,
+          key);
+    }
     return found;
   };
   RunState state;
