@@ -228,7 +228,9 @@ TEST_F(LoraTest, ATargetWithoutALayerIsNamed) {
   options.lora->targets = {"q_proj", "query"};
   const Ran ran = Run(options);
   ASSERT_FALSE(ran.outcome);
-  EXPECT_EQ(ran.outcome.error().message(), "lora.targets: no linear layer of the model is called \"query\"");
+  EXPECT_EQ(
+      ran.outcome.error().message(),
+      "lora.targets: no linear layer of the model is called \"query\"; write names such as q_proj, or all-linear");
 }
 
 }  // namespace

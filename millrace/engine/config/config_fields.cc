@@ -26,7 +26,8 @@ Result<double> OptionalNumber(const Json& json, std::string_view key, double abs
 Result<bool> OptionalFlag(const Json& json, std::string_view key, bool absent) {
   if (IsAbsent(json, key)) return absent;
   const Json* member = JsonFind(json, key);
-  if (!member->is_boolean()) return Fail(Code::kInvalidArgument, "{} is {}, not true or false", key, DumpJson(*member));
+  if (!member->is_boolean())
+    return Fail(Code::kInvalidArgument, "{} is {}; expected true or false", key, DumpJson(*member));
   return member->get<bool>();
 }
 
@@ -98,8 +99,10 @@ Status CheckSizes(const ModelSizes& sizes, std::string_view what) {
     }
   }
   if (sizes.num_heads % sizes.num_kv_heads != 0) {
-    return Fail(Code::kInvalidArgument, "{}: {} attention heads are not a multiple of {} key-value heads", what,
-                sizes.num_heads, sizes.num_kv_heads);
+    return Fail(Code::kInvalidArgument,
+                "{}: {} attention heads are not a multiple of {} key-value heads; change num_attention_heads or "
+                "num_key_value_heads",
+                what, sizes.num_heads, sizes.num_kv_heads);
   }
   return {};
 }

@@ -26,7 +26,10 @@ Status CheckLora(const LoraOptions& options, std::string_view key) {
     return Fail(Code::kInvalidArgument, "{}.targets is empty; name modules, or all-linear", key);
   }
   for (const std::string& target : options.targets) {
-    if (target.empty()) return Fail(Code::kInvalidArgument, "{}.targets has an empty name", key);
+    if (target.empty()) {
+      return Fail(Code::kInvalidArgument, "{}.targets has an empty name; remove it, or name a module such as q_proj",
+                  key);
+    }
   }
   return {};
 }

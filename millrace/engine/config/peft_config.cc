@@ -115,7 +115,8 @@ Result<LoraOptions> ReadPeftConfig(const Json& json, std::string_view what) {
     options.targets.clear();
     if (targets != nullptr && targets->is_array()) {
       for (const Json& target : *targets) {
-        if (!target.is_string()) return Fail(Code::kInvalidArgument, "{}: target_modules should be names", what);
+        if (!target.is_string())
+          return Fail(Code::kInvalidArgument, "{}: target_modules should be names of modules, such as q_proj", what);
         options.targets.push_back(target.get<std::string>());
       }
     }

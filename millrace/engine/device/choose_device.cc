@@ -72,7 +72,7 @@ std::string DevicePciBusId([[maybe_unused]] at::Device device) {
 Result<Precision> ParsePrecision(std::string_view name) {
   const auto* const found = std::ranges::find(kPrecisions, name, &PrecisionEntry::name);
   if (found != kPrecisions.end()) return found->precision;
-  return Fail(Code::kInvalidArgument, "the precision {} is none of f32, tf32, bf16, fp16 and fp8", name);
+  return Fail(Code::kInvalidArgument, "the precision {} is not one of f32, tf32, bf16, fp16 and fp8", name);
 }
 
 std::string_view PrecisionName(Precision precision) {
@@ -112,7 +112,7 @@ Status CheckBlockScaling([[maybe_unused]] std::string_view key, [[maybe_unused]]
 
 Result<at::Device> ChooseDevice(std::string_view request, int local_rank, Precision precision) {
   if (request != "auto" && request != "cpu" && request != "cuda") {
-    return Fail(Code::kInvalidArgument, "the device {} is none of auto, cpu and cuda", request);
+    return Fail(Code::kInvalidArgument, "the device {} is not one of auto, cpu and cuda", request);
   }
   if (request == "cuda" && !ops::kBuiltWithCuda) {
     return Fail(Code::kUnsupported,

@@ -62,7 +62,8 @@ Status GptConfig::ReadShared(const Json& json, std::string_view what) {
 
 Status GptConfig::Validate(std::string_view what) const {
   if (num_heads > 0 && hidden_size % num_heads != 0) {
-    return Fail(Code::kInvalidArgument, "{}: n_embd {} is not a multiple of {} heads", what, hidden_size, num_heads);
+    return Fail(Code::kInvalidArgument, "{}: n_embd {} is not a multiple of {} heads; change n_embd or n_head", what,
+                hidden_size, num_heads);
   }
   if (!(layer_norm_eps > 0)) return Fail(Code::kInvalidArgument, "{}: layer_norm_epsilon must be positive", what);
   return CheckSizes(sizes(), what);

@@ -71,8 +71,9 @@ Result<Mesh> Mesh::Make(MeshShape shape, int ranks, std::string_view placement) 
   std::size_t factors = 0;
   while (factors < kAxes.size() && product <= ranks) product *= shape[kAxes[factors++]];
   if (product != ranks) {
-    return Fail(Code::kInvalidArgument, "{} make {}{} ranks, but the job has {}", Mesh(shape, {}).ToText(),
-                factors < kAxes.size() ? "at least " : "", product, ranks);
+    return Fail(Code::kInvalidArgument,
+                "{} make {}{} ranks, but the job has {}; change train.parallel, or how many ranks run",
+                Mesh(shape, {}).ToText(), factors < kAxes.size() ? "at least " : "", product, ranks);
   }
   const auto order = AxisOrder(placement);
   if (!order) {

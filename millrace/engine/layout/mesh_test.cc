@@ -110,11 +110,12 @@ TEST(Mesh, ErrorsHaveTheArithmetic) {
     return mesh.error().message();
   };
   EXPECT_EQ(text(Mesh::Make({2, 1, 2, 2}, 6)),
-            "pipeline 2 × replica 1 × shard 2 × tensor 2 make 8 ranks, but the job has 6");
+            "pipeline 2 × replica 1 × shard 2 × tensor 2 make 8 ranks, but the job has 6; change train.parallel, or "
+            "how many ranks run");
   EXPECT_EQ(text(Mesh::Make({.shard = 0}, 4)), "the mesh has 0 ranks along shard: at least 1 is needed");
   EXPECT_EQ(text(Mesh::Make({2'000'000'000, 2'000'000'000, 2'000'000'000, 2}, 4)),
             "pipeline 2000000000 × replica 2000000000 × shard 2000000000 × tensor 2 make at least 2000000000 ranks, "
-            "but the job has 4");
+            "but the job has 4; change train.parallel, or how many ranks run");
   for (const char* wrong : {"", "DP", "DPTT", "DDT", "dpt", "clusters"}) {
     EXPECT_NE(text(Mesh::Make({}, 1, wrong)).find(std::string("placement \"") + wrong + "\""), std::string::npos);
   }

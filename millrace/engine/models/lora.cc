@@ -147,7 +147,9 @@ Status CheckTargets(std::string_view key, const ParameterBuffer& parameters, con
   if (ranks.model != nullptr && !targets.empty()) MR_TRY(ranks.model->AllReduce(matches, Reduction::kMax));
   for (std::size_t i = 0; i < targets.size(); ++i) {
     if (matches[static_cast<std::int64_t>(i)].item<bool>()) continue;
-    return Fail(Code::kInvalidArgument, "{}: no linear layer of the model is called \"{}\"", key, targets[i]);
+    return Fail(Code::kInvalidArgument,
+                "{}: no linear layer of the model is called \"{}\"; write names such as q_proj, or all-linear", key,
+                targets[i]);
   }
   return {};
 }

@@ -123,7 +123,9 @@ TEST(Lora, ATargetThatMatchesNothingIsNamed) {
   EXPECT_TRUE(CheckTargets("lora.targets", model->buffer(), {"all-linear", "q_proj"}, {}));
   const Status status = CheckTargets("lora.targets", model->buffer(), {"q_proj", "c_attn"}, {});
   ASSERT_FALSE(status);
-  EXPECT_EQ(status.error().message(), "lora.targets: no linear layer of the model is called \"c_attn\"");
+  EXPECT_EQ(
+      status.error().message(),
+      "lora.targets: no linear layer of the model is called \"c_attn\"; write names such as q_proj, or all-linear");
 }
 
 TEST(Lora, NewMagnitudesAreTheNormsOfTheWeightsRows) {

@@ -25,7 +25,9 @@ Status CheckTrained(const ParameterBuffer& parameters, const StateRanks& ranks) 
   const at::Tensor trained = at::full({1}, parameters.trained_size() > 0 ? 1 : 0, at::kByte);
   if (ranks.model != nullptr) MR_TRY(ranks.model->AllReduce(trained, Reduction::kMax));
   if (trained.item<bool>()) return {};
-  return Fail(Code::kInvalidArgument, "all parameters of the model are frozen: nothing is left to train");
+  return Fail(
+      Code::kInvalidArgument,
+      "all parameters of the model are frozen: nothing is left to train; name fewer in train.freeze, or add lora");
 }
 
 }  // namespace
@@ -41,8 +43,8 @@ Status CheckGlobs(std::string_view key, const ParameterBuffer& parameters, const
   if (ranks.model != nullptr && !globs.empty()) MR_TRY(ranks.model->AllReduce(matches, Reduction::kMax));
   for (std::size_t i = 0; i < globs.size(); ++i) {
     if (matches[static_cast<std::int64_t>(i)].item<bool>()) continue;
-    return Fail(Code::kInvalidArgument, "{}: no parameter of the model matches \"{}\"; the first is \"{}\"", key,
-                globs[i], parameters.parameters().front().name);
+    return Fail(Code::kInvalidArgument, "{}: no parameter of the model matches \"{}\"; expected names such as \"{}\"",
+                key, globs[i], parameters.parameters().front().name);
   }
   return {};
 }

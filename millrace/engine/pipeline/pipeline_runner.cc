@@ -48,10 +48,11 @@ class BatchesOnDemand final : public MicroBatches {
     const std::int64_t tokens = batch->inputs.numel();
     if (tokens_ == 0) tokens_ = tokens;
     if (tokens != tokens_) {
-      throw ErrorException(Error(
-          Code::kInvalidArgument,
-          fmt::format("micro-batch {} has {} tokens, those before it {}; micro-batches of a step have the same size",
-                      micro_batch, tokens, tokens_)));
+      throw ErrorException(
+          Error(Code::kInvalidArgument,
+                fmt::format(
+                    "micro-batch {} has {} tokens, those before it {}; micro-batches of a step must have the same size",
+                    micro_batch, tokens, tokens_)));
     }
     return *batch;
   }

@@ -77,7 +77,8 @@ class AdapterReader {
   Status Want(std::string name, const std::vector<std::int64_t>& shape) {
     const checkpoint::Manifest& manifest = reader_.manifest();
     const auto stored = FindAdapterWeight(manifest, name);
-    if (!stored) return Fail(Code::kNotFound, "{} has no weight {}", reader_.name(), name);
+    if (!stored)
+      return Fail(Code::kNotFound, "{} has no weight {}; copy or export the adapter again", reader_.name(), name);
     const checkpoint::TensorMeta& meta = manifest.tensors.at(*stored);
     if (meta.shape != shape) {
       return Fail(Code::kCorrupt, "{}: {} is [{}], and this model and the adapter's rank want [{}]", reader_.name(),
@@ -146,8 +147,10 @@ class AdapterReader {
   Status CheckAllUsed(const object::Call& call) const {
     for (const std::string& target : options_.targets) {
       if (target != "all-linear" && !found_targets_.contains(target)) {
-        return Fail(Code::kInvalidArgument, "{} adapts \"{}\", and no linear layer of this model is called so",
-                    reader_.name(), target);
+        return Fail(
+            Code::kInvalidArgument,
+            "{} adapts \"{}\", and no linear layer of this model is called so; use the model that it was trained on",
+            reader_.name(), target);
       }
     }
     for (const auto& [stored, meta] : reader_.manifest().tensors) {

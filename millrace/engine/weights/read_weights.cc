@@ -111,7 +111,10 @@ Status ReadPieces(checkpoint::Reader& reader, Model& model, Wanted wanted, Find 
       absent->push_back(parameter.name);
       continue;
     }
-    if (!name) return Fail(Code::kNotFound, "{} has no weight {}", reader.name(), parameter.name);
+    if (!name) {
+      return Fail(Code::kNotFound, "{} has no weight {}; its config.json must be that of its weights", reader.name(),
+                  parameter.name);
+    }
     const checkpoint::TensorMeta& meta = manifest.tensors.at(*name);
     const at::ScalarType type = MR_TRY(ParseScalarType(checkpoint::DTypeName(meta.dtype)));
     PendingRead pending{.parameter = &parameter,

@@ -154,11 +154,13 @@ Result<std::shared_ptr<BertConfig>> BertConfig::FromJson(const Json& json, std::
 
 Status BertConfig::Validate(std::string_view what) const {
   if (num_heads > 0 && hidden_size % num_heads != 0) {
-    return Fail(Code::kInvalidArgument, "{}: hidden_size {} is not a multiple of {} heads", what, hidden_size,
-                num_heads);
+    return Fail(Code::kInvalidArgument,
+                "{}: hidden_size {} is not a multiple of {} heads; change hidden_size or num_attention_heads", what,
+                hidden_size, num_heads);
   }
   if (segments < 1 || segments > 1 << 10) {
-    return Fail(Code::kInvalidArgument, "{}: {} segments", what, segments);
+    return Fail(Code::kInvalidArgument, "{}: {} segments; type_vocab_size must be at least 1 and at most 1024", what,
+                segments);
   }
   if (!(layer_norm_eps > 0)) return Fail(Code::kInvalidArgument, "{}: layer_norm_eps must be positive", what);
   return CheckSizes(sizes(), what);

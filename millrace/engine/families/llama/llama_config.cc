@@ -23,17 +23,19 @@ Status ReadWindows(const Json& json, std::string_view what, LlamaConfig& config)
   const std::int64_t usual = config.model_type == "llama" ? 0 : 4096;
   const std::int64_t window =
       JsonFind(json, "sliding_window") == nullptr ? usual : MR_TRY(OptionalInt(json, "sliding_window", 0));
-  if (window < 0) return Fail(Code::kInvalidArgument, "{}: sliding_window is {}", what, window);
+  if (window < 0)
+    return Fail(Code::kInvalidArgument, "{}: sliding_window is {}; expected at least 0, or null", what, window);
   config.sliding_window = is_on ? window : 0;
   // transformers' default, too. The first layers are full.
   const std::int64_t full_layers = is_qwen ? MR_TRY(OptionalInt(json, "max_window_layers", 28)) : 0;
-  if (full_layers < 0) return Fail(Code::kInvalidArgument, "{}: max_window_layers is {}", what, full_layers);
+  if (full_layers < 0)
+    return Fail(Code::kInvalidArgument, "{}: max_window_layers is {}; expected at least 0", what, full_layers);
   if (!MixesLayers(config.model_type)) return {};
   if (const Json* types = JsonFind(json, "layer_types"); types != nullptr && !types->is_null()) {
     config.has_window = MR_TRY(ReadLayerTypes(*types, what, config.num_layers));
     if (config.sliding_window == 0 && Has(config.has_window, true)) {
-      return Fail(Code::kInvalidArgument, "{}: layer_types names {}, but there is no {}", what, kWindowLayer,
-                  is_on ? "sliding_window" : "use_sliding_window");
+      return Fail(Code::kInvalidArgument, "{}: layer_types names {}, but there is no {}; set it, or change layer_types",
+                  what, kWindowLayer, is_on ? "sliding_window" : "use_sliding_window");
     }
   } else if (config.sliding_window > 0 && full_layers > 0) {
     for (std::int64_t i = 0; i < config.num_layers; ++i) config.has_window.push_back(i >= full_layers);
@@ -276,8 +278,9 @@ Result<std::shared_ptr<LlamaConfig>> LlamaConfig::FromJson(const Json& json, std
 Status LlamaConfig::Validate(std::string_view what) const {
   if (head_dim == 0 && num_heads > 0 && hidden_size % num_heads != 0) {
     return Fail(Code::kInvalidArgument,
-                "{}: hidden_size {} is not a multiple of {} heads, and head_dim does not say more", what, hidden_size,
-                num_heads);
+                "{}: hidden_size {} is not a multiple of {} heads, and head_dim does not say more; set head_dim, or "
+                "change hidden_size",
+                what, hidden_size, num_heads);
   }
   MR_TRY(CheckSizes(sizes(), what));
   if (RotaryDim() % 2 != 0 || RotaryDim() < 2 || RotaryDim() > HeadDim()) {

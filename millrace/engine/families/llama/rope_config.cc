@@ -26,7 +26,8 @@ Result<const Json*> RopeObject(const Json& json, std::string_view what) {
     const Json* rope = JsonFind(json, key);
     if (rope == nullptr || rope->is_null()) continue;
     if (rope->is_object()) return rope;
-    return Fail(Code::kInvalidArgument, "{}: {} is {}, not an object", what, key, DumpJson(*rope));
+    return Fail(Code::kInvalidArgument, "{}: {} is {}, not an object; expected one with rope_type, or null", what, key,
+                DumpJson(*rope));
   }
   return nullptr;
 }
@@ -52,7 +53,8 @@ Result<std::vector<double>> ReadFactors(const Json& rope, std::string_view key, 
     }
   }
   if (!is_list || factors.size() != list->size()) {
-    return Fail(Code::kInvalidArgument, "{}: RoPE's {} is not a list of numbers", what, key);
+    return Fail(Code::kInvalidArgument,
+                "{}: RoPE's {} is not a list of numbers; expected one number for each pair of head_dim", what, key);
   }
   return factors;
 }
@@ -179,8 +181,9 @@ Status CheckRopeScaling(const RopeScaling& scaling, const RopeSizes& sizes, std:
   }
   const auto pairs = static_cast<std::size_t>(sizes.head_dim / 2);
   if (scaling.short_factors.size() != pairs || scaling.long_factors.size() != pairs) {
-    return Fail(Code::kInvalidArgument, "{}: RoPE's short_factor and long_factor have {} and {} values, not {}", what,
-                scaling.short_factors.size(), scaling.long_factors.size(), pairs);
+    return Fail(Code::kInvalidArgument,
+                "{}: RoPE's short_factor and long_factor have {} and {} values, not {}; each needs half of head_dim",
+                what, scaling.short_factors.size(), scaling.long_factors.size(), pairs);
   }
   const auto is_positive = [](double value) { return value > 0; };
   if (!std::ranges::all_of(scaling.short_factors, is_positive) ||
