@@ -84,13 +84,17 @@ DatasetOptions Settle(DatasetOptions options) {
 
 Status CheckDatasetOptions(const DatasetOptions& options, const tokenizer::Tokenizer& tokenizer) {
   if (options.sequence_length < 1 || options.sequence_length > 1 << 24) {
-    return Fail(Code::kInvalidArgument, "a sequence length of {} is not possible", options.sequence_length);
-  }
-  if (options.objective == Objective::kDpo && options.sequence_length < 4) {
-    return Fail(Code::kInvalidArgument, "a sequence length of {} leaves no room for two answers to a prompt",
+    return Fail(Code::kInvalidArgument,
+                "a sequence length of {} is not possible; data.sequence_length must be at least 1 and at most 16777216",
                 options.sequence_length);
   }
-  if (options.threads < 1) return Fail(Code::kInvalidArgument, "{} threads cannot load data", options.threads);
+  if (options.objective == Objective::kDpo && options.sequence_length < 4) {
+    return Fail(Code::kInvalidArgument,
+                "a sequence length of {} leaves no room for two answers to a prompt; expected at least 4",
+                options.sequence_length);
+  }
+  if (options.threads < 1)
+    return Fail(Code::kInvalidArgument, "{} threads cannot load data; expected at least 1", options.threads);
   if (options.mode == SequenceMode::kPack && tokenizer.eos() == tokenizer::kNoToken) {
     return Fail(Code::kInvalidArgument,
                 "packing joins documents by an end-of-sequence token, which this tokenizer lacks; name one as "
@@ -98,16 +102,18 @@ Status CheckDatasetOptions(const DatasetOptions& options, const tokenizer::Token
   }
   if (options.mode == SequenceMode::kPack && (options.best_fit || options.split_long)) {
     return Fail(Code::kInvalidArgument,
-                "mode pack cuts documents wherever a row ends; best_fit and split_long are for pad and sft");
+                "mode pack cuts documents wherever a row ends; best_fit and split_long need mode pad or sft");
   }
   if (options.split_long && (options.best_fit || options.mode == SequenceMode::kSft)) {
     return Fail(
-        Code::kInvalidArgument, "split_long is for mode pad without best_fit: {}",
+        Code::kInvalidArgument, "split_long needs mode pad without best_fit: {}",
         options.best_fit ? "fitted documents stay whole" : "the rest of a split conversation lacks its beginning");
   }
   const HeldOutSplit& split = options.split;
   if (!(split.held_out >= 0 && split.held_out < 1) || (split.part == SplitPart::kHeldOut && split.held_out == 0)) {
-    return Fail(Code::kInvalidArgument, "a share of {} held out leaves one part without records", split.held_out);
+    return Fail(Code::kInvalidArgument,
+                "a share of {} held out leaves one part without records; expected one between 0 and 1, such as 0.01",
+                split.held_out);
   }
   return {};
 }
@@ -154,8 +160,10 @@ Result<bool> HoldStoredSamples(const ResolvedSources& resolved, const DatasetOpt
   const auto first = std::ranges::find_if(resolved.objects, holds);
   if (first == resolved.objects.end()) return false;
   if (options.objective != Objective::kMlm) {
-    return Fail(Code::kInvalidArgument, "{}: HDF5 files hold samples for the objective mlm, not for {}", first->url,
-                ObjectiveName(options.objective));
+    return Fail(
+        Code::kInvalidArgument,
+        "{}: HDF5 files hold samples for the objective mlm, not for {}; change train.objective, or name other sources",
+        first->url, ObjectiveName(options.objective));
   }
   const auto other = std::ranges::find_if_not(resolved.objects, holds);
   if (other == resolved.objects.end()) return true;
@@ -205,8 +213,10 @@ Status Dataset::Rep::CheckSources(const ResolvedSources& resolved) const {
   if (options.objective == Objective::kDpo) {
     MR_TRY(RequireText(resolved, "do not tell prompts from answers; the objective dpo needs records"));
   }
-  if (options.IsForBert()) MR_TRY(RequireText(resolved, "are no text, which rows for BERT are made of"));
-  if (options.split.held_out > 0) MR_TRY(RequireText(resolved, "cannot be split by what they say"));
+  if (options.IsForBert())
+    MR_TRY(RequireText(resolved, "are no text, which rows for BERT are made of; name records of text"));
+  if (options.split.held_out > 0)
+    MR_TRY(RequireText(resolved, "cannot be split by what they say; leave out data.split, or name records of text"));
   return {};
 }
 

@@ -41,10 +41,11 @@ std::string Differences(std::string_view ours, std::string_view theirs) {
 
 Status CheckOptions(const Dataset& dataset, const Loader::Options& o) {
   if (o.ranks < 1 || o.rank < 0 || o.rank >= o.ranks) {
-    return Fail(Code::kInvalidArgument, "rank {} of {} does not exist", o.rank, o.ranks);
+    return Fail(Code::kInvalidArgument, "rank {} of {} does not exist; ranks are numbered from 0 on", o.rank, o.ranks);
   }
   if (o.stride < 1 || o.phase < 0 || o.phase >= o.stride) {
-    return Fail(Code::kInvalidArgument, "phase {} of {} does not exist", o.phase, o.stride);
+    return Fail(Code::kInvalidArgument, "phase {} of {} does not exist; phases are numbered from 0 on", o.phase,
+                o.stride);
   }
   if (o.threads < 1 || o.prefetch_batches < 1) {
     return Fail(Code::kInvalidArgument, "loading needs a thread and room for a batch, not {} and {}", o.threads,
@@ -52,11 +53,14 @@ Status CheckOptions(const Dataset& dataset, const Loader::Options& o) {
   }
   if (o.micro_batch < 1 || o.global_batch < 1 ||
       o.global_batch % (static_cast<std::int64_t>(o.ranks) * o.micro_batch) != 0) {
-    return Fail(Code::kInvalidArgument, "a global batch of {} does not divide into {} ranks of {} rows at a time",
+    return Fail(Code::kInvalidArgument,
+                "a global batch of {} does not divide into {} ranks of {} rows at a time; train.global_batch must be a "
+                "multiple of their product",
                 o.global_batch, o.ranks, o.micro_batch);
   }
   if (dataset.samples_per_epoch() < static_cast<std::uint64_t>(o.global_batch)) {
-    return Fail(Code::kInvalidArgument, "an epoch of {} samples holds no whole batch of {}",
+    return Fail(Code::kInvalidArgument,
+                "an epoch of {} samples holds no whole batch of {}; lower train.global_batch, or add data",
                 dataset.samples_per_epoch(), o.global_batch);
   }
   return {};
@@ -81,7 +85,8 @@ Status CheckState(const Dataset& dataset, const LoaderState& state) {
                 state.fingerprint.empty() ? "it names no data" : Differences(dataset.fingerprint(), state.fingerprint));
   }
   if (state.samples > dataset.samples_per_epoch()) {
-    return Fail(Code::kPreconditionFailed, "the position to resume from, sample {}, is beyond the epoch's {}",
+    return Fail(Code::kPreconditionFailed,
+                "the position to resume from, sample {}, is beyond the epoch's {}; resume with the data of that run",
                 state.samples, dataset.samples_per_epoch());
   }
   return {};

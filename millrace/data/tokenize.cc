@@ -161,7 +161,8 @@ class Tokenization {
       return Fail(Code::kInvalidArgument, "this tokenizer has no end-of-sequence token to append; say --no-append-eod");
     }
     if (options_.prepend_bos && tokenizer_.bos() == tokenizer::kNoToken) {
-      return Fail(Code::kInvalidArgument, "this tokenizer has no begin-of-sequence token to prepend");
+      return Fail(Code::kInvalidArgument,
+                  "this tokenizer has no begin-of-sequence token to prepend; leave out --prepend-bos");
     }
     output_ = MR_TRY(object::Locate(connection_, options_.output));
     if (output_.key.empty() || output_.key.ends_with('/')) {
@@ -172,7 +173,7 @@ class Tokenization {
     sources_ = MR_TRY(ResolveSources(connection_, options_.sources, call_, template_->fields()));
     for (const DataObject& object : sources_.objects) {
       if (object.token_bytes > 0 || (object.content && object.content->holds_samples())) {
-        return Fail(Code::kInvalidArgument, "{}: is tokenized already", object.url);
+        return Fail(Code::kInvalidArgument, "{}: is tokenized already; name records of text", object.url);
       }
     }
     const DocumentForm form = DocumentForm::OfTemplate(*template_, kKeepsEmpty);

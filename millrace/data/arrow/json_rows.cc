@@ -397,8 +397,8 @@ Result<std::vector<int>> ChooseColumns(const std::vector<std::string>& names, co
     if (fields.empty() || std::ranges::any_of(fields, reads)) chosen.push_back(static_cast<int>(i));
   }
   if (chosen.empty()) {
-    return Fail(Code::kInvalidArgument, "{}: no column \"{}\"; it has {}", what, fmt::join(fields, "\", \""),
-                fmt::join(names, ", "));
+    return Fail(Code::kInvalidArgument, "{}: no column \"{}\"; it has {}; name those in the template", what,
+                fmt::join(fields, "\", \""), fmt::join(names, ", "));
   }
   return chosen;
 }

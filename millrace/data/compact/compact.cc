@@ -155,7 +155,7 @@ class Compaction {
     const std::vector<std::string_view> scripts = ScriptNames();
     for (const std::string& script : options_.scripts) {
       if (script != "none" && std::ranges::find(scripts, script) == scripts.end()) {
-        return Fail(Code::kInvalidArgument, "{} (known: {}, none)", UnknownName("script", script, scripts),
+        return Fail(Code::kInvalidArgument, "{}; known are {} and none", UnknownName("script", script, scripts),
                     fmt::join(scripts, ", "));
       }
     }
@@ -174,7 +174,8 @@ class Compaction {
     }
     for (const DataObject& object : sources_.objects) {
       if (object.token_bytes > 0 || (object.content && object.content->holds_samples())) {
-        return Fail(Code::kInvalidArgument, "{}: holds token ids or samples, no text", object.url);
+        return Fail(Code::kInvalidArgument, "{}: holds token ids or samples, no text; name sources that have text",
+                    object.url);
       }
       report_.object_bytes += object.info.size;
     }
@@ -256,8 +257,8 @@ class Compaction {
     std::string document;
     while (MR_TRY(reader.Next(document))) held_out_.Add(document);
     if (held_out_.size() == 0) {
-      return Fail(Code::kInvalidArgument, "{}: holds no text by the template {}", options_.held_out.front().url,
-                  options_.template_text);
+      return Fail(Code::kInvalidArgument, "{}: holds no text by the template {}; change --template or --held-out",
+                  options_.held_out.front().url, options_.template_text);
     }
     return {};
   }

@@ -18,8 +18,8 @@ Result<Expressions> CompileAll(std::span<const std::string> patterns) {
   for (const std::string& pattern : patterns) {
     auto expression = std::make_unique<const re2::RE2>(pattern, options);
     if (!expression->ok()) {
-      return Fail(Code::kInvalidArgument, "the regular expression \"{}\" is not valid: {}", pattern,
-                  expression->error());
+      return Fail(Code::kInvalidArgument, "the regular expression \"{}\" is not valid: {}; expected the syntax of RE2",
+                  pattern, expression->error());
     }
     compiled.push_back(std::move(expression));
   }

@@ -175,8 +175,10 @@ Result<DocumentForm> DocumentForm::Make(const DatasetOptions& options) {
   if (options.objective == Objective::kMlm) return OfTemplate(MR_TRY(RecordTemplate::Parse(options.template_text)));
   if (options.mode != SequenceMode::kSft) {
     if (!options.layout.empty()) {
-      return Fail(Code::kInvalidArgument, "layout {} is for mode sft; other modes use the template alone",
-                  options.layout);
+      return Fail(
+          Code::kInvalidArgument,
+          "layout {} is for mode sft; other modes use the template alone: set data.mode: sft, or leave out data.layout",
+          options.layout);
     }
     return OfTemplate(MR_TRY(RecordTemplate::Parse(options.template_text)));
   }

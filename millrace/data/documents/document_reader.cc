@@ -160,7 +160,8 @@ Result<DocumentReader> DocumentReader::Open(object::Connection& connection, std:
   for (const DataObject& object : resolved.objects) {
     const bool samples = object.content && object.content->holds_samples();
     if (object.token_bytes > 0 || samples) {
-      return Fail(Code::kInvalidArgument, "{}: {} hold no text", object.url, samples ? "stored samples" : "token ids");
+      return Fail(Code::kInvalidArgument, "{}: {} hold no text; name sources that have text", object.url,
+                  samples ? "stored samples" : "token ids");
     }
   }
   return DocumentReader(std::make_unique<Rep>(std::move(resolved), record_template, std::move(call)));

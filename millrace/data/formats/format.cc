@@ -101,7 +101,7 @@ Result<bool> ApplyWords(std::span<const std::string_view> words, DataFormat& for
     } else {
       const auto compression = std::ranges::find(kCompressions, word);
       if (compression == kCompressions.end()) {
-        return Fail(Code::kInvalidArgument, "{}; gzip, zstd, no_header, quotes, delimiter= and cr are known",
+        return Fail(Code::kInvalidArgument, "{}; known are gzip, zstd, no_header, quotes, delimiter= and cr",
                     UnknownName("word of a format", word, kFormatWords));
       }
       format.compression = static_cast<Compression>(compression - kCompressions.begin());
@@ -117,10 +117,9 @@ Status CheckWords(const DataFormat& format, std::string_view declared) {
                      (format.delimiter != 0 && format.layout != RecordLayout::kCsv) ||
                      (format.cr_ends && !IsTable(format) && format.layout != RecordLayout::kLines);
   if (!wrong) return {};
-  return Fail(
-      Code::kInvalidArgument,
-      "format {}: quotes is for tsv, no_header for csv and tsv, delimiter for csv, and cr for csv, tsv and lines",
-      declared);
+  return Fail(Code::kInvalidArgument,
+              "format {}: quotes needs tsv; no_header, csv or tsv; delimiter, csv; and cr, csv, tsv or lines",
+              declared);
 }
 
 }  // namespace
@@ -160,7 +159,7 @@ Result<DataFormat> FormatOf(std::string_view declared, std::string_view key) {
     auto word = std::ranges::find(kLayouts, words.front());
     if (word == kLayouts.end()) {
       return Fail(Code::kInvalidArgument,
-                  "{}; one of jsonl, json, objects, lines, text, csv, tsv, tar, arrow, parquet, hdf5, megatron",
+                  "{}; known are jsonl, json, objects, lines, text, csv, tsv, tar, arrow, parquet, hdf5, megatron",
                   UnknownName("format", words.front(), kLayouts));
     }
     format.layout = static_cast<RecordLayout>(word - kLayouts.begin());
@@ -170,7 +169,8 @@ Result<DataFormat> FormatOf(std::string_view declared, std::string_view key) {
     }
   }
   if (named && (format.field.empty() || format.layout != RecordLayout::kJson)) {
-    return Fail(Code::kInvalidArgument, "format {}: what follows a colon is the field of json that holds the records",
+    return Fail(Code::kInvalidArgument,
+                "format {}: what follows a colon must be the field of json that holds the records, as in json:data",
                 declared);
   }
   MR_TRY(CheckWords(format, declared));

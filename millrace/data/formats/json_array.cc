@@ -59,7 +59,9 @@ class ArrayScanner {
     if (position_ == ArrayPosition::kBehind && nesting_.empty()) return {};
     if (position_ != ArrayPosition::kAhead) return Corrupt(offset_, "the data end inside of the array of records");
     if (!field_.empty() && nesting_.empty() && !fields_.empty()) {
-      return Fail(Code::kNotFound, "the object has no field \"{}\"; it has {}", field_, fields_);
+      return Fail(Code::kNotFound,
+                  "the object has no field \"{}\"; it has {}; name one of them in the format, json:FIELD", field_,
+                  fields_);
     }
     return Corrupt(offset_, "the data end before an array of records begins");
   }

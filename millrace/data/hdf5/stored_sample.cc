@@ -43,8 +43,9 @@ Status WriteStoredSample(ByteSpan record, const StoredSampleLayout& layout, int 
   assert(record.size() >= layout.bytes());
   const std::size_t length = row.inputs.size(), used = LoadLittle<std::uint32_t>(record.data());
   if (layout.tokens > length) {
-    return Fail(Code::kInvalidArgument, "samples of {} tokens do not fit into a sequence length of {}", layout.tokens,
-                length);
+    return Fail(Code::kInvalidArgument,
+                "samples of {} tokens do not fit into a sequence length of {}; raise data.sequence_length",
+                layout.tokens, length);
   }
   if (used > layout.tokens) return Fail(Code::kCorrupt, "a sample is longer than its tokens");
   auto check = [&](TokenId id) -> Status {

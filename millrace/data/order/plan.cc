@@ -59,9 +59,11 @@ Result<Plan> Plan::Make(std::span<const RecordIndex> indexes, std::span<const st
   for (std::size_t s = 0; s < sources.size(); ++s) {
     Stream stream = plan.MakeStream(s, by_source[s]);
     if (stream.samples == 0) {
-      return Fail(Code::kInvalidArgument, "{} holds less than one sample{}: {} usable records, {} {}", sources[s].url,
-                  options.split.held_out > 0 ? " of this part of the split" : "", stream.records, stream.units,
-                  options.joins() ? "tokens" : "samples");
+      return Fail(
+          Code::kInvalidArgument,
+          "{} holds less than one sample{}: {} usable records, {} {}; add records, or lower data.sequence_length",
+          sources[s].url, options.split.held_out > 0 ? " of this part of the split" : "", stream.records, stream.units,
+          options.joins() ? "tokens" : "samples");
     }
     double wanted = std::floor(sources[s].weight * static_cast<double>(stream.samples) + 0.5);
     if (wanted < 1) {

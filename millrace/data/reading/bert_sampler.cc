@@ -22,7 +22,8 @@ constexpr double kBecomeMask = 0.8, kStay = 0.5;
 
 Status CheckMasks(const MlmOptions& options, const BertTokens& tokens, std::string_view kind) {
   if (tokens.mask == tokenizer::kNoToken) {
-    return Fail(Code::kInvalidArgument, "this tokenizer ({}) has no [MASK], which masked words become", kind);
+    return Fail(Code::kInvalidArgument,
+                "this tokenizer ({}) has no [MASK], which masked words become; choose a tokenizer of BERT", kind);
   }
   if (!(options.probability > 0 && options.probability < 1)) {
     return Fail(Code::kInvalidArgument, "a share of {} masked tokens is not between 0 and 1", options.probability);
@@ -31,7 +32,7 @@ Status CheckMasks(const MlmOptions& options, const BertTokens& tokens, std::stri
     return Fail(Code::kInvalidArgument, "a share of {} short sequences is not one of 0 to 1", options.short_sequences);
   }
   if (options.max_predictions == 0U) {
-    return Fail(Code::kInvalidArgument, "with max_predictions: 0 there is nothing to learn");
+    return Fail(Code::kInvalidArgument, "with max_predictions: 0 there is nothing to learn; set at least 1");
   }
   return {};
 }

@@ -68,8 +68,10 @@ Status SampleReader::Read(std::uint64_t epoch, std::uint64_t index, SequenceRow&
               (row.positions.empty() || row.positions.size() == length) &&
               (row.segments.empty() || row.segments.size() == length);
   if (index >= plan.samples() || !fits) {
-    return Fail(Code::kInvalidArgument, "no sample {} of {} tokens in epochs of {} samples of {} tokens", index,
-                row.inputs.size(), plan.samples(), length);
+    return Fail(Code::kInvalidArgument,
+                "no sample {} of {} tokens in epochs of {} samples of {} tokens; expected a smaller number, or rows of "
+                "that length",
+                index, row.inputs.size(), plan.samples(), length);
   }
   ScopedStage packing(trace, LoadStage::kPack);
   SampleLocation at = plan.Locate(epoch, index);

@@ -36,7 +36,9 @@ Result<BrokenReason> ParseBrokenReason(std::string_view name) {
   for (std::size_t i = 0; i < kBrokenReasonNames.size(); ++i) {
     if (kBrokenReasonNames[i] == name) return static_cast<BrokenReason>(i);
   }
-  return Fail(Code::kInvalidArgument, "no reason for a broken record is called \"{}\"", name);
+  return Fail(Code::kInvalidArgument,
+              "no reason for a broken record is called \"{}\"; if a newer Millrace wrote the index: update this one",
+              name);
 }
 
 }  // namespace millrace::data

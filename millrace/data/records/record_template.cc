@@ -35,7 +35,10 @@ Result<RecordTemplate> RecordTemplate::Parse(std::string_view text) {
         return Fail(Code::kInvalidArgument, "template: '{{' at column {} is not closed; write '{{{{' for a brace",
                     i + 1);
       }
-      if (end == i + 1) return Fail(Code::kInvalidArgument, "template: no field named at column {}", i + 1);
+      if (end == i + 1) {
+        return Fail(Code::kInvalidArgument, "template: no field named at column {}; write its name between the braces",
+                    i + 1);
+      }
       parsed.fields_.emplace_back(text.substr(i + 1, end - i - 1));
       parsed.literals_.emplace_back();
       i = end;
