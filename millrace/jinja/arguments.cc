@@ -67,7 +67,8 @@ Status ArgumentReader::Finish() {
                 arguments_.positional.size());
   }
   if (!arguments_.named.empty()) {
-    return Fail(Code::kInvalidArgument, "{} has no argument \"{}\"", function_, arguments_.named.front().first);
+    return Fail(Code::kInvalidArgument, "{} has no argument \"{}\"; remove it", function_,
+                arguments_.named.front().first);
   }
   return {};
 }

@@ -178,7 +178,8 @@ Result<Value> Escape(FilterCall& call) {
 }
 
 std::unexpected<Error> NoNumber(const FilterCall& call) {
-  return Fail(Code::kInvalidArgument, "{}: \"{}\" is undefined", call.name, call.input.As<Undefined>()->name);
+  return Fail(Code::kInvalidArgument, "{}: \"{}\" is undefined; test it with `is defined` first", call.name,
+              call.input.As<Undefined>()->name);
 }
 
 Result<Value> ToInteger(FilterCall& call) {
@@ -354,7 +355,11 @@ Result<Value> Unique(FilterCall& call) {
   for (const Value& item : MR_TRY(ElementsOf(call))) {
     const Value judged = attribute && !attribute->none() ? MR_TRY(MemberOf(call.interpreter, item, *attribute)) : item;
     Value key = MR_TRY(Comparable(judged, case_sensitive));
-    if (!Hashable(key)) return Fail(Code::kInvalidArgument, "unique: {} has no hash", key.TypeName());
+    if (!Hashable(key)) {
+      return Fail(Code::kInvalidArgument,
+                  "unique: {} has no hash; the elements must be texts, numbers, booleans, none or tuples",
+                  key.TypeName());
+    }
     MR_TRY(call.interpreter.Spend(static_cast<std::int64_t>(seen.size())));
     if (std::any_of(seen.begin(), seen.end(), [&](const Value& each) { return Equal(each, key); })) continue;
     seen.push_back(std::move(key));

@@ -70,7 +70,8 @@ Result<Value> FormatTime(Interpreter& interpreter, Arguments arguments) {
   ArgumentReader reader("strftime_now", std::move(arguments));
   const std::string format = reader.RequireText("format");
   MR_TRY(reader.Finish());
-  if (format.size() > 256) return Fail(Code::kInvalidArgument, "strftime_now: the format is too long");
+  if (format.size() > 256)
+    return Fail(Code::kInvalidArgument, "strftime_now: the format is too long; at most 256 bytes are allowed");
   const std::time_t now = std::chrono::system_clock::to_time_t(interpreter.now());
   std::tm local{};
   localtime_r(&now, &local);

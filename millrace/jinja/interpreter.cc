@@ -113,9 +113,13 @@ Result<Value> Interpreter::Call(const Value& callee, Arguments arguments) {
   const Level level(depth_left_);
   if (level.beyond()) return TooDeep();
   if (const auto* undefined = callee.As<Undefined>()) {
-    return Fail(Code::kInvalidArgument, "\"{}\" is undefined and no function", undefined->name);
+    return Fail(Code::kInvalidArgument, "\"{}\" is undefined and no function; define it as a macro, or remove the call",
+                undefined->name);
   }
-  if (callee.callable() == nullptr) return Fail(Code::kInvalidArgument, "{} is no function", callee.TypeName());
+  if (callee.callable() == nullptr) {
+    return Fail(Code::kInvalidArgument, "{} is no function; only functions and macros can be called",
+                callee.TypeName());
+  }
   Value result = MR_TRY(callee.callable()->call(*this, std::move(arguments)));
   MR_TRY(Work::Check());
   return result;
@@ -133,7 +137,8 @@ Result<bool> Interpreter::Test(std::string_view name, const Value& input, Argume
 
 Result<Value> Interpreter::Attribute(const Value& of, const std::string& name) {
   if (const auto* undefined = of.As<Undefined>()) {
-    return Fail(Code::kInvalidArgument, "\"{}\" is undefined and has no \"{}\"", undefined->name, name);
+    return Fail(Code::kInvalidArgument, "\"{}\" is undefined and has no \"{}\"; test it with `is defined` first",
+                undefined->name, name);
   }
   if (const Loop* loop = of.loop()) return LoopMember(*loop, name);
   if (const Namespace* members = of.name_space()) {
@@ -148,7 +153,8 @@ Result<Value> Interpreter::Attribute(const Value& of, const std::string& name) {
 
 Result<Value> Interpreter::Item(const Value& of, const Value& key) {
   if (const auto* undefined = of.As<Undefined>()) {
-    return Fail(Code::kInvalidArgument, "\"{}\" is undefined and has no [{}]", undefined->name, key.Repr());
+    return Fail(Code::kInvalidArgument, "\"{}\" is undefined and has no [{}]; test it with `is defined` first",
+                undefined->name, key.Repr());
   }
   if (const Dict* dict = of.dict()) {
     if (const Value* found = Find(*dict, key)) return *found;
@@ -276,7 +282,8 @@ Status Interpreter::Bind(const std::vector<std::string>& targets, const Value& v
   }
   const List items = MR_TRY(Elements(value));
   if (items.size() != targets.size()) {
-    return Fail(Code::kInvalidArgument, "{} values for {} names", items.size(), targets.size());
+    return Fail(Code::kInvalidArgument, "{} values for {} names; expected as many names as values", items.size(),
+                targets.size());
   }
   for (std::size_t i = 0; i < targets.size(); ++i) scope.Set(targets[i], items[i]);
   return {};
@@ -370,7 +377,8 @@ Result<Value> Interpreter::EvaluateKind(const Expression& expression, const Scop
       return Negate(MR_TRY(operand(0)));
     case Kind::kPositive: {
       Value value = MR_TRY(operand(0));
-      if (!value.number()) return Fail(Code::kInvalidArgument, "{} has no sign", value.TypeName());
+      if (!value.number())
+        return Fail(Code::kInvalidArgument, "{} has no sign; only a number can have one", value.TypeName());
       return value;
     }
     case Kind::kArithmetic:
@@ -460,7 +468,10 @@ Result<Value> Interpreter::EvaluateDict(const Expression& expression, const Scop
   Dict members;
   for (std::size_t i = 0; i < expression.operands.size(); i += 2) {
     const Value key = MR_TRY(Evaluate(*expression.operands[i], scope));
-    if (!Hashable(key)) return Fail(Code::kInvalidArgument, "{} cannot be a key", key.TypeName());
+    if (!Hashable(key)) {
+      return Fail(Code::kInvalidArgument, "{} cannot be a key; keys must be texts, numbers, booleans, none or tuples",
+                  key.TypeName());
+    }
     Assign(members, key, MR_TRY(Evaluate(*expression.operands[i + 1], scope)));
   }
   return Value::OfDict(std::move(members));

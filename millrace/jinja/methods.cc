@@ -110,7 +110,10 @@ Result<Value> FindMethod(const Value& self, std::string_view name, Arguments arg
   MR_TRY(reader.Finish());
   const std::size_t found = from_right ? FindLast(*self.text(), wanted) : FindFirst(*self.text(), wanted);
   if (found != std::string::npos) return Value::Of(CountCharacters(std::string_view(*self.text()).substr(0, found)));
-  if (must) return Fail(Code::kInvalidArgument, "{}: \"{}\" is not in the string", name, wanted);
+  if (must) {
+    return Fail(Code::kInvalidArgument, "{}: \"{}\" is not in the string; find and rfind give -1 instead", name,
+                wanted);
+  }
   return Value::Of(std::int64_t{-1});
 }
 
@@ -212,7 +215,10 @@ Result<Value> GetMethod(const Value& self, std::string_view name, Arguments argu
   const Value key = reader.Require("key");
   Value fallback = reader.Take("default").value_or(Value::OfNone());
   MR_TRY(reader.Finish());
-  if (!Hashable(key)) return Fail(Code::kInvalidArgument, "{} cannot be a key", key.TypeName());
+  if (!Hashable(key)) {
+    return Fail(Code::kInvalidArgument, "{} cannot be a key; keys must be texts, numbers, booleans, none or tuples",
+                key.TypeName());
+  }
   const Value* found = Find(*self.dict(), key);
   return found != nullptr ? *found : fallback;
 }
@@ -256,7 +262,8 @@ Result<Value> IndexOfItem(const Value& self, std::string_view name, Arguments ar
   MR_TRY(reader.Finish());
   const List& items = self.sequence()->items;
   const auto found = std::find_if(items.begin(), items.end(), [&](const Value& each) { return Equal(each, wanted); });
-  if (found == items.end()) return Fail(Code::kInvalidArgument, "index: {} is not in the list", wanted.Repr());
+  if (found == items.end())
+    return Fail(Code::kInvalidArgument, "index: {} is not in the list; test it with `in` first", wanted.Repr());
   return Value::Of(static_cast<std::int64_t>(found - items.begin()));
 }
 
@@ -266,7 +273,9 @@ constexpr std::array<std::string_view, 11> kChangers = {"append", "clear",   "ex
                                                         "remove", "reverse", "sort",   "setdefault", "update"};
 
 Result<Value> Refuse(const Value& self, std::string_view name, Arguments) {
-  return Fail(Code::kInvalidArgument, "{}() would change {}, which templates may not", name, self.TypeName());
+  return Fail(Code::kInvalidArgument,
+              "{}() would change {}, which templates may not; build a new one, or set a member of a namespace", name,
+              self.TypeName());
 }
 
 template <std::size_t n>

@@ -25,7 +25,7 @@ Result<Template> Template::Parse(std::string_view source) {
 
 Result<std::string> Template::Render(const Json& variables, WallTime now, const RenderLimits& limits) const {
   const Value values = MR_TRY(Value::FromJson(variables));
-  if (values.dict() == nullptr) return Fail(Code::kInvalidArgument, "the variables of a template are an object");
+  if (values.dict() == nullptr) return Fail(Code::kInvalidArgument, "the variables of a template must be an object");
   return Interpreter(*block_, *values.dict(), now, limits).RenderText();
 }
 

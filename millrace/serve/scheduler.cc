@@ -85,8 +85,10 @@ Result<std::vector<Generation>> Scheduler::Submit(std::vector<GenerationRequest>
     const auto room = std::min(context, static_cast<std::size_t>(cached));
     if (request.prompt.empty() || request.max_tokens < 0 || request.prompt.size() >= room ||
         static_cast<std::size_t>(request.max_tokens) > room - request.prompt.size()) {
-      return Fail(Code::kInvalidArgument, "{} prompt tokens and {} more do not fit the {} of {}", request.prompt.size(),
-                  request.max_tokens, room < context ? "server's KV cache" : "model's context", room);
+      return Fail(Code::kInvalidArgument,
+                  "{} prompt tokens and {} more do not fit the {} of {}; shorten the prompt, or lower max_tokens",
+                  request.prompt.size(), request.max_tokens, room < context ? "server's KV cache" : "model's context",
+                  room);
     }
   }
   MutexLock lock(mutex_);
@@ -113,8 +115,10 @@ Result<std::vector<std::vector<float>>> Scheduler::Embed(EmbeddingTask task, std
   const auto context = static_cast<std::size_t>(model_.context_length());
   for (const auto& text : task.texts) {
     if (text.empty() || text.size() > context) {
-      return Fail(Code::kInvalidArgument, "a text of {} tokens does not fit the model's context of {}", text.size(),
-                  context);
+      return Fail(
+          Code::kInvalidArgument,
+          "a text of {} tokens does not fit the model's context of {}; expected at least 1 and at most that many",
+          text.size(), context);
     }
   }
   if (stop.stop_requested()) return Fail(Code::kCancelled, "the client has gone or the server stops");

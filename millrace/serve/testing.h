@@ -25,7 +25,8 @@ class ByteTokenizer : public tokenizer::Tokenizer {
   Result<std::string> Decode(std::span<const TokenId> ids) const override {
     std::string bytes;
     for (TokenId id : ids) {
-      if (id < 0 || id >= vocab_size()) return Fail(Code::kInvalidArgument, "no token {}", id);
+      if (id < 0 || id >= vocab_size())
+        return Fail(Code::kInvalidArgument, "no token {}; expected one below {}", id, vocab_size());
       if (id < 256) bytes.push_back(static_cast<char>(id));
     }
     return ReplaceInvalidUtf8(bytes);

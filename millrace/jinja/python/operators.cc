@@ -11,7 +11,9 @@ namespace {
 
 constexpr std::int64_t kMaxRepeated = 16 * 1024 * 1024;
 
-std::unexpected<Error> TooLarge() { return Fail(Code::kInvalidArgument, "a number does not fit 64 bits"); }
+std::unexpected<Error> TooLarge() {
+  return Fail(Code::kInvalidArgument, "a number does not fit 64 bits; it must lie between -2^63 and 2^63 - 1");
+}
 
 Result<Value> IntegerPower(std::int64_t base, std::int64_t exponent) {
   if (exponent < 0) return Value::Of(std::pow(static_cast<double>(base), static_cast<double>(exponent)));
@@ -30,7 +32,7 @@ Result<Value> CalculateIntegers(std::string_view operation, std::int64_t x, std:
   if (operation == "-") return __builtin_sub_overflow(x, y, &result) ? Result<Value>(TooLarge()) : Value::Of(result);
   if (operation == "*") return __builtin_mul_overflow(x, y, &result) ? Result<Value>(TooLarge()) : Value::Of(result);
   if (operation == "**") return IntegerPower(x, y);
-  if (y == 0) return Fail(Code::kInvalidArgument, "division by zero");
+  if (y == 0) return Fail(Code::kInvalidArgument, "division by zero; check the divisor first");
   if (operation == "/") return Value::Of(static_cast<double>(x) / static_cast<double>(y));
   if (y == -1) return operation == "%" ? Value::Of(std::int64_t{0}) : CalculateIntegers("-", 0, x);
   // Python rounds down, so that the rest has the sign of the divisor.
@@ -43,7 +45,7 @@ Result<Value> CalculateFloats(std::string_view operation, double x, double y) {
   if (operation == "-") return Value::Of(x - y);
   if (operation == "*") return Value::Of(x * y);
   if (operation == "**") return Value::Of(std::pow(x, y));
-  if (y == 0) return Fail(Code::kInvalidArgument, "division by zero");
+  if (y == 0) return Fail(Code::kInvalidArgument, "division by zero; check the divisor first");
   if (operation == "/") return Value::Of(x / y);
   if (operation == "//") return Value::Of(std::floor(x / y));
   const double rest = std::fmod(x, y);
@@ -103,25 +105,31 @@ Result<Value> Calculate(std::string_view operation, const Value& left, const Val
   }
   for (const Value* value : {&left, &right}) {
     if (const auto* undefined = value->As<Undefined>()) {
-      return Fail(Code::kInvalidArgument, "\"{}\" is undefined", undefined->name);
+      return Fail(Code::kInvalidArgument, "\"{}\" is undefined; test it with `is defined` first", undefined->name);
     }
   }
-  return Fail(Code::kInvalidArgument, "{} and {} have no operator {}", left.TypeName(), right.TypeName(), operation);
+  return Fail(Code::kInvalidArgument,
+              "{} and {} have no operator {}; convert one of them with a filter such as string or int", left.TypeName(),
+              right.TypeName(), operation);
 }
 
 Result<Value> Negate(const Value& value) {
   if (value.integer()) return CalculateIntegers("-", 0, value.AsInteger());
   if (value.number()) return Value::Of(-value.AsDouble());
-  return Fail(Code::kInvalidArgument, "{} has no negative", value.TypeName());
+  return Fail(Code::kInvalidArgument, "{} has no negative; only a number can have one", value.TypeName());
 }
 
 Result<bool> Contains(const Value& container, const Value& item) {
   if (const std::string* text = container.text()) {
-    if (item.text() == nullptr) return Fail(Code::kInvalidArgument, "{} cannot be in a string", item.TypeName());
+    if (item.text() == nullptr)
+      return Fail(Code::kInvalidArgument, "{} cannot be in a string; only another string can be", item.TypeName());
     return FindFirst(*text, *item.text()) != std::string::npos;
   }
   if (const Dict* dict = container.dict()) {
-    if (!Hashable(item)) return Fail(Code::kInvalidArgument, "{} cannot be a key", item.TypeName());
+    if (!Hashable(item)) {
+      return Fail(Code::kInvalidArgument, "{} cannot be a key; keys must be texts, numbers, booleans, none or tuples",
+                  item.TypeName());
+    }
     return Find(*dict, item) != nullptr;
   }
   const List items = MR_TRY(Elements(container));
@@ -130,12 +138,12 @@ Result<bool> Contains(const Value& container, const Value& item) {
 
 Result<Value> Slice(const Value& value, std::optional<std::int64_t> start, std::optional<std::int64_t> stop,
                     std::int64_t step) {
-  if (step == 0) return Fail(Code::kInvalidArgument, "the step of a slice is 0");
+  if (step == 0) return Fail(Code::kInvalidArgument, "the step of a slice is 0; choose another");
   const std::string* text = value.text();
   const Sequence* sequence = value.sequence();
   if (text == nullptr && sequence == nullptr) {
     const auto* undefined = value.As<Undefined>();
-    return Fail(Code::kInvalidArgument, "{} has no slices",
+    return Fail(Code::kInvalidArgument, "{} has no slices; only strings, lists and tuples have some",
                 undefined != nullptr ? fmt::format("\"{}\" is undefined and", undefined->name) : value.TypeName());
   }
   const bool ascii = text != nullptr && IsAscii(*text);

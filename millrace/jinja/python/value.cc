@@ -120,7 +120,9 @@ class JsonWriter {
       return WriteAll('{', '}', members, depth, [&](const auto& member) -> Status {
         const Value& key = member.first;
         if (!key.none() && !key.number() && key.text() == nullptr) {
-          return Fail(Code::kInvalidArgument, "a value of type {} cannot be a key in JSON", key.TypeName());
+          return Fail(Code::kInvalidArgument,
+                      "a value of type {} cannot be a key in JSON; keys must be texts, numbers, booleans or none",
+                      key.TypeName());
         }
         std::string name = key.text() != nullptr ? *key.text() : "";
         if (key.text() == nullptr) {
@@ -133,7 +135,9 @@ class JsonWriter {
         return Write(member.second, depth + 1);
       });
     }
-    return Fail(Code::kInvalidArgument, "tojson: {} has no form in JSON", value.TypeName());
+    return Fail(Code::kInvalidArgument,
+                "tojson: {} has no form in JSON; only texts, numbers, booleans, none, lists and mappings have one",
+                value.TypeName());
   }
   std::string Take() { return std::move(out_); }
 
@@ -297,7 +301,7 @@ Result<Value> Value::FromJson(const Json& json) {
       if (number <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
         return Of(static_cast<std::int64_t>(number));
       }
-      return Fail(Code::kInvalidArgument, "the number {} has more than 63 bits", number);
+      return Fail(Code::kInvalidArgument, "the number {} has more than 63 bits; write larger numbers as texts", number);
     }
     case Json::value_t::number_float:
       return Of(json.get<double>());
@@ -436,7 +440,9 @@ Result<bool> Less(const Value& a, const Value& b) {
     }
     return x->items.size() < y->items.size();
   }
-  return Fail(Code::kInvalidArgument, "{} and {} have no order", a.TypeName(), b.TypeName());
+  return Fail(Code::kInvalidArgument,
+              "{} and {} have no order; only two numbers, two texts or two lists can be compared", a.TypeName(),
+              b.TypeName());
 }
 
 const Value* Find(const Dict& dict, const Value& key) {
@@ -488,7 +494,7 @@ Result<List> Elements(const Value& value) {
     }
     return characters;
   }
-  return Fail(Code::kInvalidArgument, "{} has no elements", value.TypeName());
+  return Fail(Code::kInvalidArgument, "{} has no elements; only lists, mappings and texts have some", value.TypeName());
 }
 
 Result<std::string> ToJson(const Value& value, const DumpOptions& options) {

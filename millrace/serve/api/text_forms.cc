@@ -50,7 +50,8 @@ Result<std::shared_ptr<Constraint>> TextForms::Get(const TextForm& form) {
   if (!vocabulary_) vocabulary_ = std::make_shared<const TokenBytes>(tokenizer_);
   auto made = std::make_shared<Constraint>(std::move(grammar), vocabulary_);
   if (made->start().dead()) {
-    return Fail(Code::kInvalidArgument, "no text fits the constraint, or it has too many ways to begin");
+    return Fail(Code::kInvalidArgument,
+                "no text fits the constraint, or it has too many ways to begin; change its schema or pattern");
   }
   made_.emplace_front(key, made);
   if (made_.size() > kKept) made_.pop_back();

@@ -21,7 +21,9 @@ Result<std::string> CutBehind(std::string prompt, const Json& messages) {
   const std::string_view trimmed = Trim(text);
   const std::size_t at = trimmed.empty() ? std::string::npos : prompt.rfind(trimmed);
   if (at == std::string::npos) {
-    return Fail(Code::kInvalidArgument, "the prompt does not have the last message, which the answer should continue");
+    return Fail(Code::kInvalidArgument,
+                "the prompt does not have the last message, which the answer should continue; leave out "
+                "continue_final_message");
   }
   const std::size_t begin = static_cast<std::size_t>(trimmed.data() - text.data());
   const std::string_view with_end = std::string_view(text).substr(begin);

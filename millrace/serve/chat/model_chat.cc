@@ -70,7 +70,8 @@ Result<std::optional<ChatTemplateSource>> ReadTemplateFile(object::Connection& c
   }
   const Json config = MR_TRY(ParseJson(content->bytes, url));
   if (const Json* templates = JsonFind(config, "chat_template")) TakeTemplates(*templates, source);
-  if (source.text.empty()) return Fail(Code::kInvalidArgument, "{} has no chat_template", url);
+  if (source.text.empty())
+    return Fail(Code::kInvalidArgument, "{} has no chat_template; name a template with --chat-template", url);
   return source;
 }
 

@@ -120,7 +120,9 @@ Result<std::vector<ServedModel>> ChatClient::Models(http::Call call) {
   const http::Response response =
       MR_TRY(client_.Send(MakeRequest("GET", "/v1/models"), {.max_collected = kMiB}, std::move(call)));
   if (response.status == 404) {
-    return Fail(Code::kNotFound, "{} has no /v1/models: no model is served there", options_.url);
+    return Fail(Code::kNotFound,
+                "{} has no /v1/models: no model is served there; give the URL that `millrace serve` prints",
+                options_.url);
   }
   if (response.status != 200) return Fail(Refused(response));
   const Json body = MR_TRY(ParseJson(response.body, "the list of models", kEventLimits));

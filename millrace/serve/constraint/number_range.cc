@@ -259,7 +259,8 @@ Result<Grammar::NodeId> AddNumberRange(const NumberRange& range, Grammar& gramma
                 .below_most = wanted.above_least},
                "-"));
   }
-  if (start == kNone) return Fail(Code::kInvalidArgument, "no number fits its bounds");
+  if (start == kNone)
+    return Fail(Code::kInvalidArgument, "no number fits its bounds; change minimum, maximum or multipleOf");
   return start;
 }
 

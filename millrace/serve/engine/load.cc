@@ -67,8 +67,9 @@ Result<TokenizerPointer> LoadTokenizer(object::Connection& connection, const che
                             : tokenizer::OpenTokenizer(connection, url, log, call);
   if (!opened) return Fail(opened.error().code(), "{}; give another with --tokenizer", opened.error().ToString());
   if (!fingerprint.empty() && (*opened)->fingerprint() != fingerprint) {
-    return Fail(Code::kPreconditionFailed, "the tokenizer at {} ({}) is not the one that {} was trained with ({})", url,
-                (*opened)->fingerprint(), source.name(), fingerprint);
+    return Fail(Code::kPreconditionFailed,
+                "the tokenizer at {} ({}) is not the one that {} was trained with ({}); give that one with --tokenizer",
+                url, (*opened)->fingerprint(), source.name(), fingerprint);
   }
   return opened;
 }
@@ -124,7 +125,9 @@ Status CheckAdapted(const checkpoint::ModelSource& adapter, engine::Model& model
   const std::uint64_t found =
       MR_TRY(engine::FrozenFingerprint(model.buffer(), {})) + (codes.weights ? engine::Fingerprint(*codes.weights) : 0);
   if (fmt::format("{:016x}", found) == fingerprint) return {};
-  return Fail(Code::kPreconditionFailed, "{} adapts a model with other weights than those of {}", adapter.name(), base);
+  return Fail(Code::kPreconditionFailed,
+              "{} adapts a model with other weights than those of {}; use the base model that it was trained on",
+              adapter.name(), base);
 }
 
 /// What adapters of a served model are loaded over. Borrows the model, which the LanguageModel owns.
@@ -152,8 +155,10 @@ Result<std::shared_ptr<const Adapter>> LoadAdapterOver(const AdapterBase& base, 
     add_bos = false;
     const std::string fingerprint = JsonString(*trained, "fingerprint").value_or("");
     if (!fingerprint.empty() && fingerprint != base.tokenizer->fingerprint()) {
-      return Fail(Code::kPreconditionFailed, "{} was trained with another tokenizer ({}) than that of {} ({})",
-                  source.name(), fingerprint, base.name, base.tokenizer->fingerprint());
+      return Fail(
+          Code::kPreconditionFailed,
+          "{} was trained with another tokenizer ({}) than that of {} ({}); use the base model that it was trained on",
+          source.name(), fingerprint, base.name, base.tokenizer->fingerprint());
     }
   }
   auto weights = MR_TRY(engine::ReadAdapterWeights(source.reader(), base.model, options, reserve, call));

@@ -92,7 +92,8 @@ Result<Pooling> ReadPooling(const checkpoint::ModelSource& model, const object::
   if (!config.is_null()) {
     pooling.modes = MR_TRY(ReadModes(config, fmt::format("{}/{}", model.name(), file)));
   } else if (modules.is_array()) {
-    return Fail(Code::kNotFound, "{}/modules.json names {}, which is not there", model.name(), file);
+    return Fail(Code::kNotFound, "{}/modules.json names {}, which is not there; copy it from the model", model.name(),
+                file);
   }
   return pooling;
 }

@@ -57,7 +57,8 @@ AdapterCounters AdapterStore::counters() const {
 }
 
 Result<std::shared_ptr<const Adapter>> AdapterStore::Get(const std::string& name, std::stop_token stop) {
-  if (!MayHave(name)) return Fail(Code::kNotFound, "there is no adapter \"{}\"", name);
+  if (!MayHave(name))
+    return Fail(Code::kNotFound, "there is no adapter \"{}\"; `GET /v1/models` lists those of this server", name);
   MutexLock lock(mutex_);
   while (!stop.stop_requested()) {
     std::shared_ptr<Entry>& at = entries_[name];
