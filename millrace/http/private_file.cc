@@ -12,20 +12,24 @@ namespace millrace::http {
 namespace {
 
 Status CheckPrivate(const struct stat& info, const std::filesystem::path& file, std::uint64_t most_bytes) {
-  if (!S_ISREG(info.st_mode)) return Fail(Code::kInvalidArgument, "{} is not a file", file.string());
+  if (!S_ISREG(info.st_mode))
+    return Fail(Code::kInvalidArgument, "{} is not a file; name a regular file", file.string());
   if ((info.st_mode & S_IRWXO) != 0) {
-    return Fail(Code::kPermissionDenied, "every user of this machine can read the keys in {}: chmod o= {}",
+    return Fail(Code::kPermissionDenied, "every user of this machine can read the keys in {}: run `chmod o= {}`",
                 file.string(), file.string());
   }
   if ((info.st_mode & S_IWGRP) != 0) {
-    return Fail(Code::kPermissionDenied, "others than its owner can change the keys in {}: chmod g-w {}", file.string(),
-                file.string());
+    return Fail(Code::kPermissionDenied, "others than its owner can change the keys in {}: run `chmod g-w {}`",
+                file.string(), file.string());
   }
   if (info.st_uid != geteuid() && info.st_uid != 0) {
-    return Fail(Code::kPermissionDenied, "{} belongs to another user, who can change the keys in it", file.string());
+    return Fail(Code::kPermissionDenied,
+                "{} belongs to another user, who can change the keys in it; copy it, or change its owner with `chown`",
+                file.string());
   }
   if (static_cast<std::uint64_t>(info.st_size) > most_bytes) {
-    return Fail(Code::kInvalidArgument, "{} is larger than {} bytes: not a file of keys", file.string(), most_bytes);
+    return Fail(Code::kInvalidArgument, "{} is larger than {} bytes: not a file of keys; name another", file.string(),
+                most_bytes);
   }
   return {};
 }

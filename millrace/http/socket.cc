@@ -239,7 +239,9 @@ Result<Listener> Listener::Open(std::string_view listen) {
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
   if (int error = getaddrinfo(bare.c_str(), std::to_string(port).c_str(), &hints, &found); error != 0) {
-    return Fail(Code::kInvalidArgument, "cannot listen on \"{}\": {}", listen, gai_strerror(error));
+    return Fail(Code::kInvalidArgument,
+                "cannot listen on \"{}\": {}; expected an address of this machine, such as 127.0.0.1:8080", listen,
+                gai_strerror(error));
   }
   std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owned(found, &freeaddrinfo);
   UniqueFd fd(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));

@@ -52,8 +52,10 @@ int ChooseProtocol(SSL*, const unsigned char** chosen, unsigned char* length, co
 
 Status UseCertificates(SSL_CTX* context, const std::filesystem::path& file) {
   const std::string text = MR_TRY(ReadFile(file));
-  if (text.size() > kMaxPemBytes)
-    return Fail(Code::kInvalidArgument, "{} is too large for certificates", file.string());
+  if (text.size() > kMaxPemBytes) {
+    return Fail(Code::kInvalidArgument, "{} is too large for certificates; name a file of PEM certificates",
+                file.string());
+  }
   const Bio bio = MemoryBio(text);
   const Certificate own(PEM_read_bio_X509(bio.get(), nullptr, NoPassphrase, nullptr));
   if (!own || SSL_CTX_use_certificate(context, own.get()) != 1) {
@@ -62,12 +64,13 @@ Status UseCertificates(SSL_CTX* context, const std::filesystem::path& file) {
   }
   while (Certificate next{PEM_read_bio_X509(bio.get(), nullptr, NoPassphrase, nullptr)}) {
     if (SSL_CTX_add1_chain_cert(context, next.get()) != 1) {
-      return Fail(Code::kInvalidArgument, "{}: a certificate of the chain cannot be used: {}", file.string(),
-                  LastReason());
+      return Fail(Code::kInvalidArgument, "{}: a certificate of the chain cannot be used: {}; replace it",
+                  file.string(), LastReason());
     }
   }
   if (ERR_GET_REASON(ERR_peek_last_error()) != PEM_R_NO_START_LINE && ERR_peek_last_error() != 0) {
-    return Fail(Code::kInvalidArgument, "{}: a certificate of the chain is broken: {}", file.string(), LastReason());
+    return Fail(Code::kInvalidArgument, "{}: a certificate of the chain is broken: {}; copy the chain again, in PEM",
+                file.string(), LastReason());
   }
   ERR_clear_error();
   return {};
@@ -77,11 +80,13 @@ Status UseKey(SSL_CTX* context, const std::filesystem::path& file, const std::fi
   const std::string text = MR_TRY(ReadPrivateFile(file, kMaxPemBytes));
   const PrivateKey key(PEM_read_bio_PrivateKey(MemoryBio(text).get(), nullptr, NoPassphrase, nullptr));
   if (!key) {
-    return Fail(Code::kInvalidArgument, "{} has no key in PEM without a passphrase: {}", file.string(), LastReason());
+    return Fail(Code::kInvalidArgument, "{} has no key in PEM without a passphrase: {}; convert it with `openssl pkey`",
+                file.string(), LastReason());
   }
   if (SSL_CTX_use_PrivateKey(context, key.get()) != 1 || SSL_CTX_check_private_key(context) != 1) {
-    return Fail(Code::kInvalidArgument, "the key in {} is not that of the certificate in {}: {}", file.string(),
-                certificate.string(), LastReason());
+    return Fail(Code::kInvalidArgument,
+                "the key in {} is not that of the certificate in {}: {}; give the pair that was issued together",
+                file.string(), certificate.string(), LastReason());
   }
   return {};
 }

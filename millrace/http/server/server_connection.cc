@@ -211,7 +211,10 @@ Result<std::string> InputBuffer::ReadLine(std::size_t limit) {
       Consume(end + 2);
       return line;
     }
-    if (waiting.size() > limit) return Fail(Code::kInvalidArgument, "a line of the chunked coding is too long");
+    if (waiting.size() > limit) {
+      return Fail(Code::kInvalidArgument,
+                  "a line of the chunked coding is too long; expected a size or a field of a trailer");
+    }
     if (!MR_TRY(Fill(std::max<std::size_t>(limit * 2, 16 * kKiB)))) {
       return Fail(Code::kUnavailable, "the client is gone");
     }
@@ -228,7 +231,8 @@ BodyReader::BodyReader(Socket& socket, InputBuffer& input, const RequestHead& he
 }
 
 Result<std::size_t> BodyReader::Read(MutableByteSpan into) {
-  if (broken_) return Fail(Code::kInvalidArgument, "the request's body is broken");
+  if (broken_)
+    return Fail(Code::kInvalidArgument, "the request's body is broken; repeat the request on a new connection");
   if (done_ || into.empty()) return std::size_t{0};
   if (continue_pending_) {
     continue_pending_ = false;
@@ -260,7 +264,7 @@ Result<std::size_t> BodyReader::ReadSome(MutableByteSpan into) {
 Status BodyReader::NextChunk() {
   std::string line = MR_TRY(input_.ReadLine(kMaxChunkLine));
   auto size = ParseChunkSize(line);
-  if (!size) return Fail(Code::kInvalidArgument, "malformed chunk size");
+  if (!size) return Fail(Code::kInvalidArgument, "malformed chunk size; expected hexadecimal digits");
   first_chunk_ = false;
   left_ = *size;
   if (left_ > 0) return {};
@@ -270,14 +274,16 @@ Status BodyReader::NextChunk() {
       done_ = true;
       return {};
     }
-    if (!IsFieldLine(trailer)) return Fail(Code::kInvalidArgument, "malformed trailer field");
+    if (!IsFieldLine(trailer))
+      return Fail(Code::kInvalidArgument, "malformed trailer field; expected a name, a colon and a value");
   }
-  return Fail(Code::kInvalidArgument, "too many trailer fields");
+  return Fail(Code::kInvalidArgument, "too many trailer fields; at most {} are allowed", kMaxTrailers);
 }
 
 Status BodyReader::EndOfChunk() {
   std::string empty = MR_TRY(input_.ReadLine(kMaxChunkLine));
-  if (!empty.empty()) return Fail(Code::kInvalidArgument, "a chunk is longer than its size");
+  if (!empty.empty())
+    return Fail(Code::kInvalidArgument, "a chunk is longer than its size; expected the end of the line behind it");
   return {};
 }
 
@@ -347,7 +353,8 @@ Result<std::optional<std::string>> ServerConnection::ReadHead() {
     }
     // A client that begins a TLS handshake waits for an answer in TLS. The end of the connection tells it at once.
     constexpr char kTlsHandshake = 0x16;
-    if (waiting.starts_with(kTlsHandshake)) return Fail(Code::kInvalidArgument, "the client speaks TLS");
+    if (waiting.starts_with(kTlsHandshake))
+      return Fail(Code::kInvalidArgument, "the client speaks TLS; use a URL that begins with http://");
     std::size_t end = waiting.find("\r\n\r\n", searched);
     if (end != std::string_view::npos) {
       std::string head(waiting.substr(0, end + 4));
