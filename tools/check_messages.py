@@ -23,7 +23,7 @@ from check_layers import tracked
 MOST_CHARACTERS, MOST_LINES = 160, 2
 CURED = ("apps/", "millrace/transfer/", "millrace/jobs/spec/", "millrace/tokenizer/", "millrace/mount/",
          "millrace/vfs/", "millrace/eval/", "millrace/plan/", "millrace/tracking/", "millrace/train/",
-         "millrace/engine/", "millrace/data/", "millrace/serve/", "millrace/http/")
+         "millrace/engine/", "millrace/data/", "millrace/serve/", "millrace/http/", "millrace/base/")
 CHANGEABLE = {"kInvalidArgument", "kNotFound", "kPermissionDenied", "kAlreadyExists", "kPreconditionFailed", "kNotEmpty",
               "kBusy"}
 UNCHECKED = {
@@ -46,6 +46,13 @@ UNCHECKED = {
     "regular expression, byte {}: {}": "another function makes the text",
     "line {}: {}": "another function makes the text",
     "the template refuses: {}": "the author of the template wrote the text",
+    "{}{}{}{}{}": "another function makes the text",
+    "{}:{}:{}: {}": "another function makes the text",
+    "{}:{}:{}: {}{}{}": "another function makes the text",
+    "{} {} is not used: {}{}": "the role of the folder has the cure",
+    "{} {} is not used: {}; {}": "the role of the folder has the cure",
+    '{} {} is not used: it serves Millrace as \"{}\", not as \"{}\"; {}': "the role of the folder has the cure",
+    "{} {} is not used: it is not empty, and nothing in it says that Millrace made it; {}": "the role of the folder has the cure",
 }
 
 LITERAL = r'"(?:\\.|[^"\\\n])*"'

@@ -46,8 +46,10 @@ Result<WallTime> FromFields(int year, int month, int day, int hour, int minute, 
   using namespace std::chrono;
   year_month_day date{std::chrono::year(year), std::chrono::month(static_cast<unsigned>(month)),
                       std::chrono::day(static_cast<unsigned>(day))};
-  if (!date.ok() || hour < 0 || hour > 23 || minute < 0 || minute > 59 || second < 0 || second > 60)
-    return Fail(Code::kInvalidArgument, "\"{}\" is not a date", text);
+  if (!date.ok() || hour < 0 || hour > 23 || minute < 0 || minute > 59 || second < 0 || second > 60) {
+    return Fail(Code::kInvalidArgument, "\"{}\" is not a date; expected a day of the calendar and a time of the day",
+                text);
+  }
   return WallTime(sys_days(date)) + hours(hour) + minutes(minute) + seconds(second);
 }
 
@@ -148,7 +150,10 @@ Result<WallTime> ParseIso8601(std::string_view text) {
   const bool extended = rest.starts_with('-');
   const int month = take(2, extended ? '-' : '\0'), day = take(2, extended ? '-' : '\0');
   const int hour = take(2, 'T'), minute = take(2, extended ? ':' : '\0'), second = take(2, extended ? ':' : '\0');
-  if (!good) return Fail(Code::kInvalidArgument, "\"{}\" is not an ISO 8601 date", text);
+  if (!good) {
+    return Fail(Code::kInvalidArgument, "\"{}\" is not an ISO 8601 date; expected one such as 2026-01-31T12:00:00Z",
+                text);
+  }
   WallTime time = MR_TRY(FromFields(year, month, day, hour, minute, second, text));
   if (rest.starts_with('.')) {
     rest.remove_prefix(1);
@@ -157,7 +162,7 @@ Result<WallTime> ParseIso8601(std::string_view text) {
       time += std::chrono::duration_cast<WallTime::duration>(std::chrono::nanoseconds((rest[0] - '0') * unit));
   }
   if (rest != "Z" && rest != "+00:00" && !rest.empty())
-    return Fail(Code::kInvalidArgument, "\"{}\" is not in UTC", text);
+    return Fail(Code::kInvalidArgument, "\"{}\" is not in UTC; end it with Z", text);
   return time;
 }
 
@@ -170,7 +175,8 @@ Result<WallTime> ParseHttpDate(std::string_view text) {
     for (int month = 1; month <= 12; ++month)
       if (std::string_view(month_name) == kMonths[month - 1])
         return FromFields(year, month, day, hour, minute, second, owned);
-  return Fail(Code::kInvalidArgument, "\"{}\" is not an HTTP date", owned);
+  return Fail(Code::kInvalidArgument, "\"{}\" is not an HTTP date; expected one such as Sat, 31 Jan 2026 12:00:00 GMT",
+              owned);
 }
 
 }  // namespace millrace

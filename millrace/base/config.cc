@@ -152,15 +152,21 @@ Status CheckShape(const YAML::Node& node, const std::string& file_name, int dept
   auto at = [&](const YAML::Node& n) {
     return fmt::format("{}:{}:{}", file_name, n.Mark().line + 1, n.Mark().column + 1);
   };
-  if (depth > kMaxDepth) return Fail(Code::kInvalidArgument, "{}: nested deeper than {} levels", at(node), kMaxDepth);
-  if (++nodes > kMaxNodes) return Fail(Code::kInvalidArgument, "{}: more than {} values", at(node), kMaxNodes);
+  if (depth > kMaxDepth) {
+    return Fail(Code::kInvalidArgument, "{}: nested deeper than {} levels, the most that are allowed", at(node),
+                kMaxDepth);
+  }
+  if (++nodes > kMaxNodes)
+    return Fail(Code::kInvalidArgument, "{}: more than {} values, the most that are allowed", at(node), kMaxNodes);
   if (node.IsSequence())
     for (const YAML::Node& element : node) MR_TRY(CheckShape(element, file_name, depth + 1, nodes));
   if (node.IsMap()) {
     std::set<std::string> seen;
     for (const auto& entry : node) {
-      if (entry.first.IsScalar() && !seen.insert(entry.first.Scalar()).second)
-        return Fail(Code::kInvalidArgument, "{}: key \"{}\" is given twice", at(entry.first), entry.first.Scalar());
+      if (entry.first.IsScalar() && !seen.insert(entry.first.Scalar()).second) {
+        return Fail(Code::kInvalidArgument, "{}: key \"{}\" is given twice; remove one of them", at(entry.first),
+                    entry.first.Scalar());
+      }
       MR_TRY(CheckShape(entry.second, file_name, depth + 1, nodes));
     }
   }
@@ -193,7 +199,8 @@ Result<YAML::Node> Load(std::string_view text, const std::string& file_name) {
 }  // namespace
 
 Result<Document> Document::Parse(std::string_view text, std::string file_name) {
-  if (text.size() > 4 * 1024 * 1024) return Fail(Code::kInvalidArgument, "{}: larger than 4 MiB", file_name);
+  if (text.size() > 4 * 1024 * 1024)
+    return Fail(Code::kInvalidArgument, "{}: larger than 4 MiB, the most that is allowed", file_name);
   YAML::Node root = MR_TRY(Load(text, file_name));
   if (root.IsNull()) root = YAML::Node(YAML::NodeType::Map);
   Document document;
@@ -209,8 +216,10 @@ Status Document::Set(std::string_view assignment) {
   YAML::Node value = MR_TRY(Load(assignment.substr(equals + 1), where));
   YAML::Node at = tree_->root;
   for (std::string_view key : Split(path, '.')) {
-    if (at.IsDefined() && !at.IsMap() && !at.IsNull())
-      return Fail(Code::kInvalidArgument, "{}: \"{}\" is below a value that is not a map", where, key);
+    if (at.IsDefined() && !at.IsMap() && !at.IsNull()) {
+      return Fail(Code::kInvalidArgument, "{}: \"{}\" is below a value that is not a map; set the key above it instead",
+                  where, key);
+    }
     YAML::Node next = at[std::string(key)];  // an absent one comes into being when assigned
     at.reset(next);
   }

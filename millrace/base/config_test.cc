@@ -44,7 +44,8 @@ TEST(Config, ErrorsNameFileLineColumnAndKey) {
 
 TEST(Config, SyntaxErrorsAndTrapsAreRefused) {
   EXPECT_TRUE(Document::Parse("a: [1, 2", "f.yaml").error().message().starts_with("f.yaml:"));
-  EXPECT_EQ(Document::Parse("a: 1\na: 2", "f.yaml").error().message(), "f.yaml:2:1: key \"a\" is given twice");
+  EXPECT_EQ(Document::Parse("a: 1\na: 2", "f.yaml").error().message(),
+            "f.yaml:2:1: key \"a\" is given twice; remove one of them");
   EXPECT_EQ(Document::Parse("a:\n\tb: 1\n", "f.yaml").error().message(),
             "f.yaml:2: a tab cannot indent in YAML; use spaces");
   EXPECT_FALSE(Document::Parse(std::string(200, '[') + std::string(200, ']'), "f.yaml"));

@@ -143,7 +143,8 @@ class JsonBuilder {
 template <class Value>
 Result<Value> ParseAs(std::string_view text, std::string_view what, const JsonLimits& limits) {
   if (text.size() > limits.bytes) {
-    return Fail(Code::kInvalidArgument, "{}: {} bytes of JSON; the limit is {}", what, text.size(), limits.bytes);
+    return Fail(Code::kInvalidArgument, "{}: {} bytes of JSON; at most {} are allowed", what, text.size(),
+                limits.bytes);
   }
   JsonBuilder<Value> builder(text, limits);
   if (Value::sax_parse(text.begin(), text.end(), &builder)) return builder.Take();

@@ -58,7 +58,7 @@ TEST(Json, TheLastOfDuplicateKeysCounts) {
 
 TEST(Json, BytesAndValuesAreBounded) {
   EXPECT_TRUE(ParseJson("[1,2,[3]]", "x", {.bytes = 9, .values = 5}));
-  EXPECT_EQ(ParseJson("[1,2,[3]]", "x", {.bytes = 8}).error().message(), "x: 9 bytes of JSON; the limit is 8");
+  EXPECT_EQ(ParseJson("[1,2,[3]]", "x", {.bytes = 8}).error().message(), "x: 9 bytes of JSON; at most 8 are allowed");
   EXPECT_EQ(ParseJson("[1,2,[3]]", "x", {.values = 4}).error().message(), "x: more than 4 values");
   EXPECT_EQ(ParseJson(R"({"a":1,"a":2,"a":3})", "x", {.values = 3}).error().message(), "x: more than 3 values");
   EXPECT_EQ(ParseJson("[1e999]", "x").error().code(), Code::kInvalidArgument);

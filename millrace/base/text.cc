@@ -18,8 +18,10 @@ struct Unit {
 Result<std::pair<double, std::string_view>> NumberAndUnit(std::string_view text) {
   double number = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || !std::isfinite(number) || number < 0)
-    return Fail(Code::kInvalidArgument, "\"{}\" does not start with a number", text);
+  if (error != std::errc() || !std::isfinite(number) || number < 0) {
+    return Fail(Code::kInvalidArgument, "\"{}\" does not start with a number; expected a form such as 64MiB or 1.5s",
+                text);
+  }
   return std::pair(number, text.substr(static_cast<std::size_t>(end - text.data())));
 }
 
@@ -176,8 +178,10 @@ Result<std::string> PercentDecode(std::string_view text, bool plus_is_space) {
     if (text[i] == '%') {
       unsigned value = 0;
       const char* digits = text.data() + i + 1;
-      if (i + 2 >= text.size() || std::from_chars(digits, digits + 2, value, 16).ptr != digits + 2)
-        return Fail(Code::kInvalidArgument, "\"{}\": '%' is not followed by two hexadecimal digits", text);
+      if (i + 2 >= text.size() || std::from_chars(digits, digits + 2, value, 16).ptr != digits + 2) {
+        return Fail(Code::kInvalidArgument,
+                    "\"{}\": '%' is not followed by two hexadecimal digits; write %25 for a percent sign", text);
+      }
       decoded += static_cast<char>(value);
       i += 2;
     } else {

@@ -185,7 +185,7 @@ bool OthersMayWrite(int fd, const struct stat& info) {
 }
 
 Result<UniqueFd> OpenTrustedFolder(const fs::path& path, const FolderRole& role, MissingFolder missing) {
-  if (path.empty()) return Fail(Code::kInvalidArgument, "{} has no name", role.what);
+  if (path.empty()) return Fail(Code::kInvalidArgument, "{} has no name; name a folder", role.what);
   return FolderWalk(path, role, missing).Open();
 }
 

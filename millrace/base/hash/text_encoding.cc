@@ -28,10 +28,14 @@ std::string HexEncode(ByteSpan bytes) {
 Result<std::vector<std::byte>> HexDecode(std::string_view text) {
   std::vector<std::byte> bytes;
   bytes.reserve(text.size() / 2);
-  if (text.size() % 2 != 0) return Fail(Code::kInvalidArgument, "hexadecimal text has an odd number of digits");
+  if (text.size() % 2 != 0)
+    return Fail(Code::kInvalidArgument, "hexadecimal text has an odd number of digits; expected two for each byte");
   for (std::size_t i = 0; i < text.size(); i += 2) {
     int high = HexValue(text[i]), low = HexValue(text[i + 1]);
-    if (high < 0 || low < 0) return Fail(Code::kInvalidArgument, "not a hexadecimal digit at position {}", i);
+    if (high < 0 || low < 0) {
+      return Fail(Code::kInvalidArgument, "not a hexadecimal digit at position {}; expected one of 0-9, a-f and A-F",
+                  i);
+    }
     bytes.push_back(static_cast<std::byte>(high * 16 + low));
   }
   return bytes;
@@ -55,7 +59,7 @@ Result<std::vector<std::byte>> Base64Decode(std::string_view text) {
   bool has_space = text.find_first_of(" \t\r\n") != std::string_view::npos;
   std::size_t padding = text.ends_with("==") ? 2 : text.ends_with('=') ? 1 : 0;
   if (size < 0 || has_space || text.substr(0, text.size() - padding).find('=') != std::string_view::npos)
-    return Fail(Code::kInvalidArgument, "not base64 text");
+    return Fail(Code::kInvalidArgument, "not base64 text; expected that of RFC 4648, without spaces");
   bytes.resize(static_cast<std::size_t>(size) - padding);
   return bytes;
 }

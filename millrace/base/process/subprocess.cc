@@ -50,7 +50,7 @@ std::vector<std::string> MakeEnvironment(const Subprocess::Options& options) {
 
 Result<Prepared> Prepare(Subprocess::Options& options) {
   Prepared p;
-  if (options.argv.empty()) return Fail(Code::kInvalidArgument, "no program to start");
+  if (options.argv.empty()) return Fail(Code::kInvalidArgument, "no program to start; name one");
   p.program = MR_TRY(FindProgram(options.argv[0]));
   p.directory = options.working_directory.string();
   p.environment = MakeEnvironment(options);
@@ -104,7 +104,7 @@ Result<std::string> FindProgram(const std::string& name) {
     std::string candidate = fmt::format("{}/{}", folder.empty() ? "." : folder, name);
     if (::access(candidate.c_str(), X_OK) == 0) return candidate;
   }
-  return Fail(Code::kNotFound, "program \"{}\" is not in PATH", name);
+  return Fail(Code::kNotFound, "program \"{}\" is not in PATH; install it, or add its folder to PATH", name);
 }
 
 std::string ExitState::ToString() const {
