@@ -23,7 +23,8 @@ from check_layers import tracked
 MOST_CHARACTERS, MOST_LINES = 160, 2
 CURED = ("apps/", "millrace/transfer/", "millrace/jobs/spec/", "millrace/tokenizer/", "millrace/mount/",
          "millrace/vfs/", "millrace/eval/", "millrace/plan/", "millrace/tracking/", "millrace/train/",
-         "millrace/engine/", "millrace/data/", "millrace/serve/", "millrace/http/", "millrace/base/")
+         "millrace/engine/", "millrace/data/", "millrace/serve/", "millrace/http/", "millrace/base/",
+         "millrace/cache/")
 CHANGEABLE = {"kInvalidArgument", "kNotFound", "kPermissionDenied", "kAlreadyExists", "kPreconditionFailed", "kNotEmpty",
               "kBusy"}
 UNCHECKED = {
