@@ -10,7 +10,7 @@
 
 namespace millrace::engine::ops {
 
-/// How ranks divide the columns of a norm.
+/// The division of the columns of a norm among ranks.
 struct DividedColumns {
   std::int64_t columns = 0;  ///< of all ranks, each counted once
   int repeats = 1;           ///< ranks that hold the same columns

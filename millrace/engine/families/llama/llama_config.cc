@@ -234,8 +234,9 @@ Status LlamaConfig::ReadPartialRotary(const Json& json, double absent, std::stri
   MR_TRY(CheckSizes(sizes(), what));
   variant.rotary_dim = static_cast<std::int64_t>(static_cast<double>(HeadDim()) * factor);
   if (variant.rotary_dim >= 1) return {};
-  return Fail(Code::kInvalidArgument, "{}: partial_rotary_factor {} leaves none of a head's {} dimensions", what,
-              factor, HeadDim());
+  return Fail(Code::kInvalidArgument,
+              "{}: partial_rotary_factor {} leaves none of a head's {} dimensions; expected a larger one", what, factor,
+              HeadDim());
 }
 
 Status LlamaConfig::CheckWholeRotary(const Json& json, std::string_view what) {
@@ -285,7 +286,7 @@ Status LlamaConfig::Validate(std::string_view what) const {
   MR_TRY(CheckSizes(sizes(), what));
   if (RotaryDim() % 2 != 0 || RotaryDim() < 2 || RotaryDim() > HeadDim()) {
     return Fail(Code::kInvalidArgument,
-                "{}: of a head's {} dimensions, RoPE cannot rotate {}: a positive even number of them is needed", what,
+                "{}: of a head's {} dimensions, RoPE cannot rotate {}; expected a positive even number", what,
                 HeadDim(), RotaryDim());
   }
   if (!(rms_norm_eps > 0)) return Fail(Code::kInvalidArgument, "{}: rms_norm_eps must be positive", what);
