@@ -79,7 +79,8 @@ TEST_P(DocumentVectors, LearnsAsTransformersDoes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, DocumentVectors,
-                         testing::Values("gpt2", "gptj", "mistral", "qwen2", "qwen3", "qwen3_window"),
+                         testing::Values("gpt2", "gptj", "mistral", "qwen2", "qwen3", "qwen3_window", "olmo2",
+                                         "smollm3", "gemma2", "gemma3"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

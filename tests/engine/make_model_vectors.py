@@ -21,6 +21,8 @@ DECODER = dict(bos_token_id=1, eos_token_id=2)
 LLAMA = dict(vocab_size=VOCAB, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=6,
              num_key_value_heads=2, head_dim=4, max_position_embeddings=64, **DECODER)
 WIDE = {**LLAMA, "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 8}  # enough pairs for a ramp
+PADDED = {**LLAMA, "pad_token_id": 0}  # where a class has one of its own, outside of this vocabulary
+PHI = {key: value for key, value in {**WIDE, "pad_token_id": 0}.items() if key != "head_dim"}
 GPT = dict(vocab_size=VOCAB, n_embd=24, n_layer=2, n_head=3, n_positions=64, embd_pdrop=0.0, attn_pdrop=0.0, resid_pdrop=0.0,
            **DECODER)
 BERT = dict(vocab_size=VOCAB, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=3,
@@ -61,6 +63,25 @@ DECODERS = {
         **{**LLAMA, "num_hidden_layers": 3})),
     "ministral": hf.MinistralForCausalLM(hf.MinistralConfig(
         sliding_window=5, layer_types=["sliding_attention", "full_attention"], **LLAMA)),
+    "olmo2": hf.Olmo2ForCausalLM(hf.Olmo2Config(**PADDED)),
+    "granite": hf.GraniteForCausalLM(hf.GraniteConfig(
+        embedding_multiplier=3.0, attention_multiplier=0.3, residual_multiplier=0.6, logits_scaling=2.5, attention_bias=True,
+        mlp_bias=True, **PADDED)),
+    # The second layer has no positions, and a window.
+    "smollm3": hf.SmolLM3ForCausalLM(hf.SmolLM3Config(
+        no_rope_layer_interval=2, use_sliding_window=True, sliding_window=5, **PADDED)),
+    "phi3": hf.Phi3ForCausalLM(hf.Phi3Config(sliding_window=5, **PHI)),
+    "phi3_long": hf.Phi3ForCausalLM(hf.Phi3Config(
+        partial_rotary_factor=0.5, original_max_position_embeddings=12, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0, 1.2], "long_factor": [1.5, 4.0]},
+        **PHI)),
+    "gemma2": hf.Gemma2ForCausalLM(hf.Gemma2Config(
+        query_pre_attn_scalar=6, sliding_window=5, attn_logit_softcapping=3.0, final_logit_softcapping=2.0, **PADDED)),
+    "gemma3": hf.Gemma3ForCausalLM(hf.Gemma3TextConfig(
+        query_pre_attn_scalar=6, sliding_window=5, layer_types=["sliding_attention", "full_attention"],
+        rope_parameters={"full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e6},
+                         "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}, **PADDED)),
+    "glm4": hf.Glm4ForCausalLM(hf.Glm4Config(**{**WIDE, "pad_token_id": 0})),
 }
 BERTS = {
     "bert": hf.BertForPreTraining(hf.BertConfig(**BERT)),

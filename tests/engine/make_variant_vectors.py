@@ -27,10 +27,11 @@ from safetensors.torch import load_file, save_file
 
 DROPOUT = 0.3
 DRAWS = 40_000
-DOCUMENTS = ["gpt2", "gptj", "mistral", "qwen2", "qwen3", "qwen3_window"]
+DOCUMENTS = ["gpt2", "gptj", "mistral", "qwen2", "qwen3", "qwen3_window", "olmo2", "smollm3", "gemma2", "gemma3"]
 GPT_KEYS = ["embd_pdrop", "attn_pdrop", "resid_pdrop"]
 DROPOUT_KEYS = {"gpt2": GPT_KEYS, "gptj": GPT_KEYS,
-                "llama3": ["attention_dropout"], "bert": ["hidden_dropout_prob", "attention_probs_dropout_prob"],
+                "llama3": ["attention_dropout"], "phi3": ["attention_dropout", "resid_pdrop"],
+                "bert": ["hidden_dropout_prob", "attention_probs_dropout_prob"],
                 "bert_classes": ["hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"]}
 ROW_LOSS_WEIGHT = 2.5  # as in make_model_vectors.py
 
@@ -167,7 +168,7 @@ def draw(model: torch.nn.Module, batch: dict, rows: int) -> tuple[torch.Tensor, 
         hook = model.bert.encoder.register_forward_hook(lambda _, inputs, out: seen.append(out.last_hidden_state))
         losses = bert_losses(model, model(inputs), labels, batch["row_labels"].expand(rows))
     else:
-        norm = model.model.norm if model.config.model_type == "llama" else model.transformer.ln_f
+        norm = model.model.norm if hasattr(model, "model") else model.transformer.ln_f
         hook = norm.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
         losses = cross_entropies(model(inputs).logits, labels)
     hook.remove()

@@ -39,6 +39,8 @@ Json ConfigOf(std::string_view family) {
       json["attention_probs_dropout_prob"] = 0.0;
     } else {
       json.update({{"num_key_value_heads", 4}, {"head_dim", 16}, {"tie_word_embeddings", family == "qwen3"}});
+      if (family == "olmo2" || family == "gemma3_text") json["num_key_value_heads"] = 2;  // four ranks repeat heads
+      if (family == "phi3") json["resid_pdrop"] = 0.0;
       if (family == "llama") json.update({{"num_key_value_heads", 2}, {"attention_bias", true}, {"mlp_bias", true}});
     }
   }
@@ -233,7 +235,7 @@ TEST_P(PlanAgreementTest, AdaptersAreThoseOfTheEngine) {
 TEST_P(PlanAgreementTest, AdaptersOverCodesAreThoseOfTheEngine) {
   static CountingAllocator allocator;
   c10::SetCPUAllocator(&allocator, 1);
-  if (!std::string_view("llama mistral qwen2 qwen3").contains(GetParam())) GTEST_SKIP() << "is Llama's";
+  if (!std::string_view("llama mistral qwen2 qwen3 olmo2 phi3").contains(GetParam())) GTEST_SKIP() << "is Llama's";
   for (const LoraOptions& lora :
        {LoraOptions{.rank = 8}, LoraOptions{.rank = 8, .dropout = 0.1}, LoraOptions{.rank = 8, .dora = true}}) {
     for (const bool bf16 : {false, true}) {
@@ -482,7 +484,8 @@ TEST(PlanAgreement, MicrobatchesInFlightAreThoseOfTheSchedules) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, PlanAgreementTest,
-                         ::testing::Values("llama", "mistral", "qwen2", "qwen3", "gpt2", "gptj", "bert"),
+                         ::testing::Values("llama", "mistral", "qwen2", "qwen3", "gpt2", "gptj", "bert", "olmo2",
+                                           "granite", "smollm3", "phi3", "gemma2", "gemma3_text", "glm4"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -49,10 +49,12 @@ constexpr ForeignMember kForeign[] = {{"add_cross_attention"},
 constexpr std::string_view kCommon[] = {"_attn_implementation",
                                         "_attn_implementation_autoset",
                                         "_name_or_path",
+                                        "_sliding_window_pattern",
                                         "attention_bias",
                                         "bad_words_ids",
                                         "begin_suppress_tokens",
                                         "bos_token_id",
+                                        "cache_implementation",
                                         "chunk_size_feed_forward",
                                         "cross_attention_hidden_size",
                                         "decoder_start_token_id",
@@ -133,7 +135,10 @@ bool ChangesNothing(const Json& value, double neutral) {
 }  // namespace
 
 Status CheckForeignMembers(const Json& config, std::string_view what) {
+  const ModelFamily* family = FamilyOf(config);
   for (const ForeignMember& member : kForeign) {
+    // The family's reader looks at its own members.
+    if (family != nullptr && std::ranges::find(family->options, member.name) != family->options.end()) continue;
     const Json* value = JsonFind(config, member.name);
     if (value == nullptr || ChangesNothing(*value, member.neutral)) continue;
     return Fail(Code::kUnsupported,

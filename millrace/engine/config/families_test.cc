@@ -38,6 +38,34 @@ TEST(ModelFamilies, CountThePublishedParameters) {
   EXPECT_EQ(Parameters({{"model_type", "bert"}}), 110'106'428);  // BertForPreTraining
 }
 
+/// Sizes of published configurations, and the elements of the tensors in their folders.
+TEST(ModelFamilies, CountTheParametersOfPublishedConfigurations) {
+  const auto sizes = [](std::string_view type, std::int64_t vocabulary, int hidden, int inner, int layers, int heads,
+                        int key_heads, const Json& members) {
+    Json json = {{"model_type", type},
+                 {"vocab_size", vocabulary},
+                 {"hidden_size", hidden},
+                 {"intermediate_size", inner},
+                 {"num_hidden_layers", layers},
+                 {"num_attention_heads", heads},
+                 {"num_key_value_heads", key_heads}};
+    json.update(members);
+    return Parameters(json);
+  };
+  const Json nothing = Json::object();
+  // OLMo-2-1124-7B, granite-3.3-2b, SmolLM3-3B, Phi-3-mini, Phi-4-mini, gemma-2-2b, gemma-3-1b, GLM-4-9B-0414.
+  EXPECT_EQ(sizes("olmo2", 100352, 4096, 11008, 32, 32, 32, nothing), 7'298'617'344);
+  EXPECT_EQ(sizes("granite", 49159, 2048, 8192, 40, 32, 8, {{"tie_word_embeddings", true}}), 2'533'539'840);
+  EXPECT_EQ(sizes("smollm3", 128256, 2048, 11008, 36, 16, 4, nothing), 3'075'098'624);
+  EXPECT_EQ(sizes("phi3", 32064, 3072, 8192, 32, 32, 32, nothing), 3'821'079'552);
+  EXPECT_EQ(
+      sizes("phi3", 200064, 3072, 8192, 32, 24, 8, {{"tie_word_embeddings", true}, {"partial_rotary_factor", 0.75}}),
+      3'836'021'760);
+  EXPECT_EQ(sizes("gemma2", 256000, 2304, 9216, 26, 8, 4, nothing), 2'614'341'888);
+  EXPECT_EQ(sizes("gemma3_text", 262144, 1152, 6912, 26, 4, 1, nothing), 999'885'952);
+  EXPECT_EQ(sizes("glm4", 151552, 4096, 13696, 40, 32, 2, nothing), 9'400'279'040);
+}
+
 TEST(ModelFamilies, RefuseWhatTheyCannotDescribe) {
   const auto other = ParseModelConfig({{"model_type", "mamba"}}, "config.json");
   ASSERT_FALSE(other);

@@ -24,10 +24,12 @@ std::shared_ptr<const ModelConfig> ConfigOf(std::string_view family) {
   } else {
     json.update({{"hidden_size", 32}, {"intermediate_size", 48}, {"num_hidden_layers", 2}, {"num_attention_heads", 4}});
     // Of four ranks, two share a head of llama and of qwen2, and all share that of qwen3.
-    const int key_heads = family == "llama" || family == "qwen2" ? 2 : family == "qwen3" ? 1 : 4;
+    const bool shares_twice = family == "llama" || family == "qwen2" || family == "olmo2" || family == "gemma3_text";
+    const int key_heads = shares_twice ? 2 : family == "qwen3" || family == "phi3" ? 1 : 4;
     json.update({{"num_key_value_heads", key_heads}, {"head_dim", 8}, {"max_position_embeddings", 64}});
     json.update({{"tie_word_embeddings", family == "qwen3" || family == "bert"}, {"attention_dropout", 0.1}});
     if (family == "llama") json["attention_bias"] = true;
+    if (family == "phi3") json["resid_pdrop"] = 0.1;
     if (family == "ministral")
       json.update({{"sliding_window", 3}, {"layer_types", {"full_attention", "sliding_attention"}}});
     if (family == "bert") json["architectures"] = {"BertForPreTraining"};
@@ -116,7 +118,8 @@ TEST_P(Division, RanksLearnWhatOneLearns) {
 
 INSTANTIATE_TEST_SUITE_P(Families, Division,
                          ::testing::Combine(::testing::Values("llama", "mistral", "ministral", "qwen2", "qwen3", "gpt2",
-                                                              "gptj", "bert"),
+                                                              "gptj", "bert", "olmo2", "granite", "phi3", "gemma2",
+                                                              "gemma3_text", "glm4"),
                                             ::testing::Values(2, 4), ::testing::Bool()),
                          [](const auto& info) {
                            return fmt::format("{}_{}{}", std::get<0>(info.param), std::get<1>(info.param),

@@ -10,7 +10,7 @@
 
 namespace millrace::engine::ops {
 
-/// The division of the columns of a norm among ranks.
+/// The division of a norm's columns among ranks.
 struct DividedColumns {
   std::int64_t columns = 0;  ///< of all ranks, each counted once
   int repeats = 1;           ///< ranks that hold the same columns

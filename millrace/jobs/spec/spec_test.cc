@@ -229,7 +229,7 @@ TEST(Spec, RefusesWithASentence) {
 
       Refusal{"name=../up", kInvalid, "letters, digits"},
       Refusal{"name=", kInvalid, "name"},
-      Refusal{"model.family=lama", kInvalid, "one of bert, gpt2, gptj, llama"},
+      Refusal{"model.family=lama", kInvalid, "one of bert, gemma2, gemma3_text, glm4, gpt2, gptj"},
       Refusal{"model.config.hidden_size=100", kInvalid, "multiple of twice num_heads"},
       Refusal{"model.config.num_kv_heads=3", kInvalid, "divide num_heads"},
       Refusal{"model={family: gpt2, config: {num_kv_heads: 2}}", kInvalid, "gpt2 has as many key-value heads"},
