@@ -52,7 +52,8 @@ class Smollm3Config final : public LlamaConfig {
   /// In no_rope_layers, 1 stands for a layer with positions.
   Status ReadRopeLayers(const Json& json, std::string_view what) {
     interval_ = MR_TRY(OptionalInt(json, "no_rope_layer_interval", kUsualInterval));
-    if (interval_ < 1) return Fail(Code::kInvalidArgument, "{}: no_rope_layer_interval is {}", what, interval_);
+    if (interval_ < 1)
+      return Fail(Code::kInvalidArgument, "{}: no_rope_layer_interval is {}; expected at least 1", what, interval_);
     const Json* layers = JsonFind(json, "no_rope_layers");
     for (std::int64_t layer = 0; layer < num_layers; ++layer) {
       if (layers == nullptr || layers->is_null()) {
@@ -73,7 +74,7 @@ class Smollm3Config final : public LlamaConfig {
   Status ReadWindows(const Json& json, std::string_view what) {
     const bool is_on = MR_TRY(OptionalFlag(json, "use_sliding_window", false));
     const std::int64_t window = MR_TRY(OptionalInt(json, "sliding_window", 0));
-    if (window < 0) return Fail(Code::kInvalidArgument, "{}: sliding_window is {}", what, window);
+    if (window < 0) return Fail(Code::kInvalidArgument, "{}: sliding_window is {}; expected at least 0", what, window);
     if (is_on) sliding_window = window;
     if (const Json* types = JsonFind(json, "layer_types"); types != nullptr && !types->is_null()) {
       has_window = MR_TRY(ReadLayerTypes(*types, what, num_layers));
@@ -82,7 +83,8 @@ class Smollm3Config final : public LlamaConfig {
     }
     const bool any = std::ranges::find(has_window, true) != has_window.end();
     if (any && sliding_window == 0) {
-      return Fail(Code::kInvalidArgument, "{}: layer_types names sliding_attention, but there is no {}", what,
+      return Fail(Code::kInvalidArgument,
+                  "{}: layer_types names sliding_attention, but there is no {}; set it, or change layer_types", what,
                   is_on ? "sliding_window" : "use_sliding_window");
     }
     if (!any) {
