@@ -8,6 +8,7 @@
 #include "apps/common/globals.h"
 #include "apps/common/output.h"
 #include "apps/common/parse.h"
+#include "millrace/base/process/descriptor_limit.h"
 #include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
 #include "millrace/csi/driver.h"
@@ -75,7 +76,8 @@ std::optional<metrics::EndpointOptions> HttpOptions(const Arguments& a, const Lo
                                   .log = log};
 }
 
-Result<std::unique_ptr<csi::LocalMounter>> OpenMounter(const Arguments& a, const Logger& log) {
+Result<std::unique_ptr<csi::LocalMounter>> OpenMounter(const Arguments& a, metrics::Registry& figures,
+                                                       const Logger& log) {
   const std::filesystem::path programs = MR_TRY(ProgramDirectory());
   return csi::LocalMounter::Open({.program = (programs / "millrace").string(),
                                   .kubelet_folder = a.kubelet_folder,
@@ -84,6 +86,7 @@ Result<std::unique_ptr<csi::LocalMounter>> OpenMounter(const Arguments& a, const
                                   .node_memory = a.node_memory,
                                   .cache_bytes = a.cache_bytes,
                                   .keeper = a.keeper,
+                                  .metrics = &figures,
                                   .log = log});
 }
 
@@ -115,8 +118,9 @@ Status RunMounter(const Arguments& a, const std::stop_token& stop) {
   const Logger log = Logger::Stderr(a.globals.log_level);
   const std::filesystem::path socket = a.socket.empty() ? DriverFolder(a) + "/mounter.sock" : a.socket;
   MR_TRY(MakeSocketFolder(socket));
-  const auto mounter = MR_TRY(OpenMounter(a, log));
-  const auto server = MR_TRY(csi::MounterServer::Start(*mounter, socket, HttpOptions(a, log), log));
+  metrics::Registry figures;
+  const auto mounter = MR_TRY(OpenMounter(a, figures, log));
+  const auto server = MR_TRY(csi::MounterServer::Start(*mounter, socket, HttpOptions(a, log), &figures, log));
   log.Info("the mounter serves", {{"socket", socket.string()}});
   const Duration publish_timeout = MR_TRY(ParseDuration(a.publish_timeout));
   MR_TRY(AwaitStop(*server, a, stop));
@@ -143,11 +147,13 @@ Status RunDriver(const Arguments& a, bool node, bool controller, const std::stop
   csi::DriverOptions options{.name = a.name, .aliases = a.aliases, .http = HttpOptions(a, log), .log = log};
   options.socket = a.socket.empty() ? DriverFolder(a) + "/csi.sock" : a.socket;
   MR_TRY(MakeSocketFolder(options.socket));
+  metrics::Registry figures;
   std::unique_ptr<csi::Mounter> mounter;
   if (node) {
     options.node_id = MR_TRY(NodeId(a));
     if (a.mounter_socket.empty()) {
-      mounter = MR_TRY(OpenMounter(a, log));
+      mounter = MR_TRY(OpenMounter(a, figures, log));
+      options.mounts = &figures;
     } else {
       mounter = csi::ConnectMounter(a.mounter_socket);
     }
@@ -186,7 +192,8 @@ Status PrintPolicy(PolicyArguments a) {
 }
 
 int Main(int argc, char** argv) {
-  ::umask(077);  // sockets, records and logs are root's alone
+  RaiseDescriptorLimit();  // a keeper has three descriptors for each mount, a mounter some for each call
+  ::umask(077);            // sockets, records and logs are root's alone
   SignalStop signals;
   Arguments a;
   a.globals.log_level = LogLevel::kInfo;

@@ -81,6 +81,11 @@ void StopListener(Listener& listener, Duration grace) {
   listener.server.reset();
 }
 
+/// The figures of calls, and those of mounts, if any.
+std::string PrometheusText(const metrics::Registry& calls, const metrics::Registry* mounts) {
+  return calls.PrometheusText() + (mounts != nullptr ? mounts->PrometheusText() : "");
+}
+
 constexpr Duration kStopGrace = std::chrono::seconds(5);
 
 }  // namespace
@@ -117,8 +122,9 @@ Result<std::unique_ptr<Driver>> Driver::Start(const DriverOptions& options) {
   if (options.http) {
     metrics::EndpointOptions http = *options.http;
     http.health = ready;
-    rep->http = MR_TRY(metrics::ServeMetrics(
-        http, {{"/metrics", [registry = &rep->registry] { return registry->PrometheusText(); }}}));
+    rep->http = MR_TRY(metrics::ServeMetrics(http, {{"/metrics", [registry = &rep->registry, mounts = options.mounts] {
+                                                       return PrometheusText(*registry, mounts);
+                                                     }}}));
   }
   if (!options.registration_folder.empty()) {
     // Kubelet asks as soon as it sees the socket, so the services are there before.
@@ -153,20 +159,22 @@ MounterServer::~MounterServer() { Stop(kStopGrace); }
 
 Result<std::unique_ptr<MounterServer>> MounterServer::Start(Mounter& mounter, const std::filesystem::path& socket,
                                                             const std::optional<metrics::EndpointOptions>& http,
-                                                            Logger log) {
+                                                            const metrics::Registry* mounts, Logger log) {
   auto rep = std::make_unique<Rep>(log);
   rep->listener.socket = socket;
   rep->listener.services.push_back(NewMounterService(mounter, rep->calls));
   MR_TRY(Listen(rep->listener));
   if (http) {
     rep->http = MR_TRY(metrics::ServeMetrics(
-        *http, {{"/metrics", [registry = &rep->registry] { return registry->PrometheusText(); }}}));
+        *http, {{"/metrics", [registry = &rep->registry, mounts] { return PrometheusText(*registry, mounts); }}}));
   }
   return std::unique_ptr<MounterServer>(new MounterServer(std::move(rep)));
 }
 
 void MounterServer::Stop(Duration grace) { StopListener(rep_->listener, grace); }
 
-std::unique_ptr<Mounter> ConnectMounter(const std::filesystem::path& socket) { return NewRemoteMounter(socket); }
+std::unique_ptr<Mounter> ConnectMounter(const std::filesystem::path& socket, const MounterTimeouts& timeouts) {
+  return NewRemoteMounter(socket, timeouts);
+}
 
 }  // namespace millrace::csi

@@ -28,6 +28,7 @@ struct DriverOptions {
   /// node-driver-registrar registers the driver.
   std::filesystem::path registration_folder, socket_on_host;
   std::optional<metrics::EndpointOptions> http;  ///< /metrics and /health
+  const metrics::Registry* mounts = nullptr;     ///< figures of a mounter in this process, for /metrics, too
   Logger log;
 };
 
@@ -50,9 +51,10 @@ class Driver {
 /// Serves a mounter to a driver in another process.
 class MounterServer {
  public:
-  /// As Driver::Start. Borrows the mounter.
+  /// As Driver::Start. Borrows the mounter, and its figures `mounts`, which may be null.
   static Result<std::unique_ptr<MounterServer>> Start(Mounter& mounter, const std::filesystem::path& socket,
-                                                      const std::optional<metrics::EndpointOptions>& http, Logger log);
+                                                      const std::optional<metrics::EndpointOptions>& http,
+                                                      const metrics::Registry* mounts, Logger log);
   ~MounterServer();
   void Stop(Duration grace);
 
@@ -62,7 +64,8 @@ class MounterServer {
   std::unique_ptr<Rep> rep_;
 };
 
-/// The mounter behind a socket that a MounterServer listens on.
-std::unique_ptr<Mounter> ConnectMounter(const std::filesystem::path& socket);
+/// The mounter behind a socket that a MounterServer listens on. Its calls also fail with kUnavailable if none listens,
+/// and with kDeadlineExceeded if the server does not answer in time.
+std::unique_ptr<Mounter> ConnectMounter(const std::filesystem::path& socket, const MounterTimeouts& timeouts = {});
 
 }  // namespace millrace::csi

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdlib>
 #include <thread>
 
@@ -263,6 +264,72 @@ TEST_F(CsiDriverTest, ReadWriteOncePodIsForOnePod) {
   EXPECT_EQ(Publish(volume, "two").error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   Must(Unpublish(volume, "one"));
   Must(Publish(volume, "two"));
+}
+
+TEST_F(CsiDriverTest, OfTwoPodsAtOnceOneGetsAReadWriteOncePodVolume) {
+  constexpr int kRounds = 30;
+  const Volume staged{.mode = pb::VolumeCapability::AccessMode::SINGLE_NODE_SINGLE_WRITER};
+  // A volume whose pods have mounts of their own.
+  const Volume own{.id = "volume-2",
+                   .attributes = {{"bucketName", "corpus"}, {"authenticationSource", "secret"}},
+                   .secrets = {{"AWS_ACCESS_KEY_ID", kKey}, {"AWS_SECRET_ACCESS_KEY", kSecret}},
+                   .mode = staged.mode};
+  for (const auto& [volume, rounds] : {std::pair(staged, kRounds), {own, 3}}) {
+    Must(Stage(volume));
+    for (int round = 0; round < rounds; ++round) {
+      std::array<grpc::Status, 2> answers;
+      {
+        std::jthread other([&] { answers[1] = Publish(volume, "two"); });
+        answers[0] = Publish(volume, "one");
+      }
+      EXPECT_EQ(answers[0].ok() + answers[1].ok(), 1) << answers[0].error_message() << answers[1].error_message();
+      const int winner = answers[0].ok() ? 0 : 1;
+      EXPECT_THAT(answers.at(1 - winner).error_code(),
+                  testing::AnyOf(grpc::StatusCode::ABORTED, grpc::StatusCode::FAILED_PRECONDITION));
+      EXPECT_FALSE(Publish(volume, winner == 0 ? "two" : "one").ok());
+      Must(Unpublish(volume, "one"));
+      Must(Unpublish(volume, "two"));
+    }
+    Must(Unstage(volume));
+  }
+  EXPECT_EQ(MountsHere(), 0);
+}
+
+TEST_F(CsiDriverTest, CallsForAStoppedDaemonEnd) {
+  mounter_server_.reset();
+  mounter_.reset();
+  probe_timeout_ = std::chrono::milliseconds(200);
+  StartMounter();
+  const Volume volume;
+  Must(Stage(volume));
+  Must(Publish(volume, "one"));
+  ASSERT_EQ(Daemons().size(), 1);
+  ::kill(Daemons()[0], SIGSTOP);
+  EXPECT_EQ(Stage(volume).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Publish(volume, "two").error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_TRUE(Stats(volume, "one").volume_condition().abnormal());
+  EXPECT_FALSE(Unpublish(volume, "one").ok());  // those who ask the daemon wait inside of its mount
+  const grpc::Status unstaged = Unstage(volume);
+  EXPECT_EQ(unstaged.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(unstaged.error_message(), HasSubstr("is its process stopped?"));
+  const std::vector<pid_t> stopped = Daemons();
+  ASSERT_EQ(stopped.size(), 1) << "nobody ends a daemon that may have files to publish";
+  ::kill(stopped[0], SIGCONT);
+  while (!Publish(volume, "two").ok()) std::this_thread::yield();
+  EXPECT_EQ(Write(target("two") + "/a", "content"), 0);
+  for (const char* pod : {"one", "two"}) {
+    while (!Unpublish(volume, pod).ok()) std::this_thread::yield();
+  }
+  Must(Unstage(volume));
+  EXPECT_EQ(MountsHere(), 0);
+}
+
+TEST_F(CsiDriverTest, ALogOfAVolumeIsBounded) {
+  Must(Stage({}));
+  const auto daemons = Daemons();
+  ASSERT_EQ(daemons.size(), 1);
+  const std::string arguments = *ReadFile(fmt::format("/proc/{}/cmdline", daemons[0]), 64 * kKiB);
+  EXPECT_TRUE(arguments.contains("--log-limit=1048576")) << arguments;
 }
 
 TEST_F(CsiDriverTest, RefusesTargetsOutsideOfKubeletsFolder) {

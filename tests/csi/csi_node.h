@@ -88,13 +88,14 @@ class CsiDriverTest : public testing::Test {
                             .log = Logger(log_, LogLevel::kInfo)});
     ASSERT_TRUE(mounter) << mounter.error().ToString();
     mounter_ = *std::move(mounter);
-    auto server = MounterServer::Start(*mounter_, sockets() / "mounter.sock", {}, Logger(log_, LogLevel::kInfo));
+    auto server =
+        MounterServer::Start(*mounter_, sockets() / "mounter.sock", {}, nullptr, Logger(log_, LogLevel::kInfo));
     ASSERT_TRUE(server) << server.error().ToString();
     mounter_server_ = *std::move(server);
   }
 
   void StartDriver() {
-    remote_ = ConnectMounter(sockets() / "mounter.sock");
+    remote_ = ConnectMounter(sockets() / "mounter.sock", {.look = std::chrono::seconds(150)});
     auto provisioner =
         Provisioner::Create({.driver = kDriverName,
                              .default_place = "s3://corpus/volumes-of-test",

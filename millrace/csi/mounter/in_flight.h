@@ -2,7 +2,7 @@
 // the first one still runs.
 #pragma once
 
-#include <set>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -11,7 +11,8 @@
 
 namespace millrace::csi {
 
-/// A set of names in use. Thread-safe. Must outlive its holds.
+/// A table of names in use. A name has one exclusive hold, or any number of shared ones. Thread-safe. Must outlive its
+/// holds.
 class InFlightTable {
  public:
   /// Holds a name until it is destroyed.
@@ -29,20 +30,33 @@ class InFlightTable {
     std::string name_;
   };
 
-  /// Never blocks. Errors: kBusy if the name is held.
+  /// An exclusive hold. Never blocks. Errors: kBusy if the name is held.
   Result<Hold> Begin(const std::string& name) MR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    if (!names_.insert(name).second) return Fail(Code::kBusy, "another call for {} is in progress", name);
+    if (!names_.try_emplace(name, kExclusive).second) return Busy(name);
+    return Hold(*this, name);
+  }
+  /// A shared hold. Never blocks. Errors: kBusy if the name is held exclusively.
+  Result<Hold> BeginShared(const std::string& name) MR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    int& holds = names_[name];
+    if (holds == kExclusive) return Busy(name);
+    ++holds;
     return Hold(*this, name);
   }
 
  private:
   void End(const std::string& name) MR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    names_.erase(name);
+    const auto held = names_.find(name);
+    if (held->second == kExclusive || --held->second == 0) names_.erase(held);
   }
+  static std::unexpected<Error> Busy(const std::string& name) {
+    return Fail(Code::kBusy, "another call for {} is in progress", name);
+  }
+  static constexpr int kExclusive = -1;
   Mutex mutex_;
-  std::set<std::string> names_ MR_GUARDED_BY(mutex_);
+  std::map<std::string, int> names_ MR_GUARDED_BY(mutex_);  ///< the number of shared holds, or kExclusive
 };
 
 }  // namespace millrace::csi

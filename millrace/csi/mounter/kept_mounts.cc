@@ -4,21 +4,22 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <cerrno>
 #include <utility>
+#include <vector>
 
-#include "millrace/base/files/files.h"
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/text.h"
-#include "millrace/mount/daemon/session_lease.h"
-#include "millrace/mount/point/mount_point.h"
 
 namespace millrace::csi {
 namespace {
 
-constexpr Duration kFirstRestart = std::chrono::milliseconds(200), kLastRestart = std::chrono::seconds(30);
 /// The next daemon of a mount asks its store before it answers. Programs wait for it: giving up helps nobody.
 constexpr Duration kRestartTimeout = std::chrono::minutes(10);
+
+bool HasSameKeys(const DaemonPlan& a, const DaemonPlan& b) {
+  return a.process.env == b.process.env && a.process.unset_env == b.process.unset_env;
+}
 
 }  // namespace
 
@@ -27,187 +28,258 @@ std::string KeptMounts::NameOf(const std::string& target) { return ShortHash(tar
 Result<std::set<std::string>> KeptMounts::Names() const {
   std::set<std::string> names;
   if (!has_keeper()) return names;
-  for (const mount::HeldSessionInfo& each : MR_TRY(mount::ListHeldSessions(keeper_))) names.insert(each.name);
+  for (const mount::HeldSessionInfo& each : MR_TRY(options_.keeper->List())) names.insert(each.name);
   return names;
 }
 
-std::set<std::string> KeptMounts::RemoveUnstarted() const {
-  std::set<std::string> kept;
-  if (!has_keeper()) return kept;
-  for (const mount::HeldSessionInfo& each :
-       mount::ListHeldSessions(keeper_).value_or(std::vector<mount::HeldSessionInfo>{})) {
-    if (!each.held && !each.has_device) (void)mount::ForgetHeldSession(keeper_, each.name);
-    if (each.has_device) kept.insert(each.name);
+void KeptMounts::CountStart(bool failed) {
+  if (options_.metrics == nullptr) return;
+  options_.metrics
+      ->AddCounter("millrace_csi_daemon_restarts_total", "Starts of daemons that take the place of one that died",
+                   {{"result", failed ? "failed" : "ok"}})
+      .Add();
+}
+
+void KeptMounts::ShowPhases() {
+  if (options_.metrics == nullptr) return;
+  for (const auto& [phase, name] :
+       {std::pair(MountPhase::kPlanned, "planned"), {MountPhase::kServing, "serving"}, {MountPhase::kLost, "lost"}}) {
+    options_.metrics->AddGauge("millrace_csi_mounts", "Mounts that outlive their daemons, by state", {{"state", name}})
+        .Set(states_.Count(phase));
   }
-  return kept;
+  options_.metrics->AddGauge("millrace_csi_keeper_answers", "Whether the keeper answered when it was last asked")
+      .Set(is_silent_ ? 0 : 1);
 }
 
 Status KeptMounts::StartFirst(const DaemonPlan& plan) {
-  if (!has_keeper()) return start_(plan, start_timeout_, {});
+  if (!has_keeper()) return options_.start(plan, options_.start_timeout, {});
   const std::string name = NameOf(plan.target);
-  MR_TRY(mount::StoreDaemonPlan(keeper_, name, plan.Encode()));
+  std::uint64_t number = 0;
   {
     MutexLock lock(mutex_);
-    plans_.insert_or_assign(name, plan);
+    number = states_.Plan(name, plan);
   }
-  Status started = start_(plan, start_timeout_, {});
-  if (started) return started;
-  (void)mount::ForgetHeldSession(keeper_, name);
+  Status started = options_.keeper->StorePlan(name, plan.Encode());
+  if (started) started = options_.start(plan, options_.start_timeout, {});
+  if (!started) (void)options_.keeper->Forget(name);  // else Watch() does
   MutexLock lock(mutex_);
-  plans_.erase(name);
+  if (started) {
+    states_.Started(name, number);
+  } else {
+    states_.Failed(name, number, options_.clock->Now());
+  }
   return started;
+}
+
+/// Asks for the keeper's names. Logs when the keeper stops to answer, and when it answers again.
+Result<std::vector<mount::HeldSessionInfo>> KeptMounts::Ask() {
+  auto listed = options_.keeper->List();
+  MutexLock lock(mutex_);
+  const bool was_silent = std::exchange(is_silent_, !listed);
+  if (!listed && !was_silent) {
+    options_.log.Error("the keeper does not answer: mounts go on, but their daemons are not started again",
+                       {{"reason", listed.error()}});
+  }
+  if (listed && was_silent) options_.log.Info("the keeper answers again", {{"mounts", listed->size()}});
+  return listed;
 }
 
 std::set<std::string> KeptMounts::Watch() {
   if (!has_keeper()) return {};
-  const auto kept = mount::ListHeldSessions(keeper_);
-  if (!kept) return {};  // mounts go on without it; the next one gets everything again
-  std::set<std::string> names;
-  std::vector<std::pair<std::string, std::string>> unknown;
-  std::vector<std::string> left;
+  std::uint64_t asked = 0;
   {
     MutexLock lock(mutex_);
-    for (const mount::HeldSessionInfo& each : *kept) {
-      if (each.has_device) names.insert(each.name);
-      if (!each.held && each.has_device) left.push_back(each.name);
-      const auto plan = plans_.find(each.name);
-      if (each.held && !each.has_plan && plan != plans_.end()) unknown.emplace_back(each.name, plan->second.Encode());
+    asked = states_.Now();
+    std::erase_if(running_, [](const auto& each) { return each.second.ended->load(); });
+  }
+  const auto listed = Ask();
+  MountWork work;
+  {
+    MutexLock lock(mutex_);
+    if (listed) {
+      work = states_.Observe(*listed, asked, options_.clock->Now());
+    } else {
+      work.kept = states_.Names();
+    }
+    ShowPhases();
+  }
+  for (const std::string& name : work.read) {
+    const auto text = options_.keeper->ReadPlan(name);
+    auto plan = text ? DaemonPlan::Decode(*text) : Fail(text.error());
+    MutexLock lock(mutex_);
+    if (plan) {
+      unreadable_.erase(name);
+      states_.Fill(name, *std::move(plan));
+    } else if (unreadable_.insert(name).second) {
+      options_.log.Error("the plan of a mount cannot be read from the keeper; its daemon is not started again",
+                         {{"mount", name}, {"reason", plan.error()}});
     }
   }
-  for (const auto& [name, plan] : unknown) (void)mount::StoreDaemonPlan(keeper_, name, plan);
-  BeginRestarts(left);
-  return names;
+  for (const auto& [name, plan] : work.store) (void)options_.keeper->StorePlan(name, plan);  // else the next round does
+  for (const std::string& name : work.forget) (void)options_.keeper->Forget(name);
+  for (const std::string& name : work.unknown) {
+    if (!options_.keeper->Forget(name)) continue;
+    options_.log.Error("the daemon of a mount died, and nobody knows its plan any more; its pods get errors",
+                       {{"mount", name}});
+    MutexLock lock(mutex_);
+    states_.Remove(name);
+  }
+  for (const auto& [name, number] : work.start) Run(name, number);
+  return work.kept;
 }
 
-/// Starts daemons of mounts, unless that is under way or must wait. A daemon whose store does not answer holds up no
-/// other.
-void KeptMounts::BeginRestarts(const std::vector<std::string>& names) {
-  // As many in each round of the watcher as a node's processors may well start.
-  constexpr int kTogether = 8;
-  int begun = 0;
+/// Starts a daemon again on a thread of its own: one whose store does not answer holds up no other.
+void KeptMounts::Run(const std::string& name, std::uint64_t number) {
+  auto ended = std::make_shared<std::atomic<bool>>(false);
+  std::jthread thread([this, name, number, ended](const std::stop_token& stop) {
+    Restart(name, number, stop);
+    *ended = true;
+  });
+  RunningStart before;  // of a mount that was at this target: is joined without the lock
   MutexLock lock(mutex_);
-  std::erase_if(starting_, [](const auto& start) { return start.second.ended->load(); });
-  const TimePoint now = SystemClock().Now();
-  for (const std::string& name : names) {
-    if (begun == kTogether) return;
-    const auto retry = retries_.find(name);
-    if (starting_.contains(name) || (retry != retries_.end() && now < retry->second.at)) continue;
-    auto ended = std::make_shared<std::atomic<bool>>(false);
-    starting_.insert_or_assign(
-        name,
-        Starting{.began = now, .ended = ended, .thread = std::jthread([this, name, ended](const std::stop_token& stop) {
-                                                 Restart(name, stop);
-                                                 *ended = true;
-                                               })});
-    ++begun;
-  }
+  before = std::exchange(running_[name], RunningStart{.ended = ended, .thread = std::move(thread)});
 }
 
 /// Starts the daemon of a mount that the keeper has. Needs no hold of the target: a daemon whose mount is being removed
 /// ends, and only one daemon can hold a name at the keeper.
-void KeptMounts::Restart(const std::string& name, const std::stop_token& stop) {
-  auto text = mount::ReadDaemonPlan(keeper_, name);
-  auto plan = text ? DaemonPlan::Decode(*text) : Fail(text.error());
-  if (!plan) {
-    MutexLock lock(mutex_);
-    if (const auto known = plans_.find(name); known != plans_.end()) plan = known->second;
-  }
-  if (!plan) {
-    log_.Error("the daemon of a mount died, and nobody knows its plan any more; its pods get errors",
-               {{"mount", name}, {"reason", plan.error()}});
-    return void(mount::ForgetHeldSession(keeper_, name));
-  }
-  const Status started = start_(*plan, kRestartTimeout, stop);
-  if (!started && stop.stop_requested()) return;
-  MutexLock lock(mutex_);
-  if (started) {
-    retries_.erase(name);
-    log_.Warning("the daemon of a mount died; another one goes on with the mount",
-                 {{"volume", plan->volume}, {"target", plan->target}});
-    plans_.insert_or_assign(name, *std::move(plan));
-    return;
-  }
-  Retry& retry = retries_.try_emplace(name, Retry{{}, kFirstRestart}).first->second;
-  log_.Error("the daemon of a mount died, and cannot be started again yet; its pods wait",
-             {{"volume", plan->volume},
-              {"target", plan->target},
-              {"again_in", FormatDuration(retry.pause)},
-              {"reason", started.error()}});
-  retry.at = SystemClock().Now() + retry.pause;
-  retry.pause = std::min<Duration>(2 * retry.pause, kLastRestart);
-}
-
-Status KeptMounts::RenewKeys(const DaemonPlan& next, pid_t daemon) {
-  if (!has_keeper()) return {};
-  const std::string name = NameOf(next.target);
-  const auto listed = mount::ListHeldSessions(keeper_);
-  if (!listed) return {};  // kubelet asks again
-  const auto kept = std::ranges::find(*listed, name, &mount::HeldSessionInfo::name);
-  if (kept == listed->end() || !kept->has_device) return {};
-  const auto text = mount::ReadDaemonPlan(keeper_, name);
-  const auto known = text ? DaemonPlan::Decode(*text) : Fail(text.error());
-  if (!known) return {};  // the watcher brings a new keeper the plans
-  if (known->process.env == next.process.env && known->process.unset_env == next.process.unset_env) return {};
-  const UniqueFd process(daemon > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, daemon, 0)) : -1);
+void KeptMounts::Restart(const std::string& name, std::uint64_t number, const std::stop_token& stop) {
+  std::optional<DaemonPlan> plan;
   {
     MutexLock lock(mutex_);
-    plans_.insert_or_assign(name, next);
-    retries_.erase(name);
+    plan = states_.PlanOf(name);
   }
-  MR_TRY(mount::StoreDaemonPlan(keeper_, name, next.Encode()));
-  log_.Info("the keys of a volume have changed; its mount goes on with the new ones",
-            {{"volume", next.volume}, {"target", next.target}});
-  if (process) ::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0);
+  if (!plan) return;  // it was unmounted meanwhile
+  const Status started = options_.start(*plan, kRestartTimeout, stop);
+  CountStart(!started);
+  MutexLock lock(mutex_);
+  if (started) {
+    const bool is_wanted = states_.Started(name, number);
+    const auto wanted = states_.PlanOf(name);
+    if (is_wanted && wanted && !HasSameKeys(*wanted, *plan)) options_.kill(plan->target);  // its keys changed meanwhile
+    options_.log.Warning("the daemon of a mount died; another one goes on with the mount",
+                         {{"volume", plan->volume}, {"target", plan->target}});
+    return;
+  }
+  const Duration pause = states_.Failed(name, number, options_.clock->Now());
+  if (stop.stop_requested()) return;
+  options_.log.Error("the daemon of a mount died, and cannot be started again yet; its pods wait",
+                     {{"volume", plan->volume},
+                      {"target", plan->target},
+                      {"again_in", FormatDuration(pause)},
+                      {"reason", started.error()}});
+}
+
+Status KeptMounts::RenewKeys(const DaemonPlan& next, const UniqueFd& daemon) {
+  if (!has_keeper()) return {};
+  const std::string name = NameOf(next.target);
+  {
+    MutexLock lock(mutex_);
+    if (!states_.PhaseOf(name)) return {};  // a kernel that keeps no mount, or an earlier version's mount
+    const auto known = states_.PlanOf(name);
+    if (known && HasSameKeys(*known, next)) return {};
+  }
+  Status renewed = ReplaceKeys(next, daemon);
+  if (options_.metrics != nullptr) {
+    options_.metrics
+        ->AddCounter("millrace_csi_key_renewals_total", "Mounts that were to go on with the keys of a changed Secret",
+                     {{"result", renewed ? "ok" : "failed"}})
+        .Add();
+  }
+  if (renewed) return {};
+  options_.log.Error("the keys of a volume have changed, and its mount goes on with the old ones",
+                     {{"volume", next.volume}, {"target", next.target}, {"reason", renewed.error()}});
+  return Fail(renewed.error().Context("the mount goes on with its old keys"));
+}
+
+Status KeptMounts::ReplaceKeys(const DaemonPlan& next, const UniqueFd& daemon) {
+  const std::string name = NameOf(next.target);
+  std::optional<DaemonPlan> before;
+  {
+    MutexLock lock(mutex_);
+    before = states_.PlanOf(name);
+    if (!daemon && states_.PhaseOf(name) == MountPhase::kServing) {
+      return Fail(Code::kUnavailable, "the mount's process does not answer, or is of another PID namespace");
+    }
+  }
+  if (!before) {  // this mounter was just restarted
+    before = MR_TRY(DaemonPlan::Decode(MR_TRY(options_.keeper->ReadPlan(name))));
+    if (HasSameKeys(*before, next)) return {};
+  }
+  MR_TRY(options_.keeper->StorePlan(name, next.Encode()));
+  // The table has the new plan before the process ends: the next one is started by it.
+  MutexLock lock(mutex_);
+  states_.Replace(name, next);
+  if (daemon && ::syscall(SYS_pidfd_send_signal, daemon.get(), SIGKILL, nullptr, 0) != 0 && errno != ESRCH) {
+    const int failed = errno;
+    states_.Replace(name, *std::move(before));  // so that the same call tries again
+    return Fail(ErrnoError(failed, "cannot end the mount's process"));
+  }
+  options_.log.Info("the keys of a volume have changed; its mount goes on with the new ones",
+                    {{"volume", next.volume}, {"target", next.target}});
   return {};
 }
 
 bool KeptMounts::CannotBeRestarted(const std::string& target) {
-  const std::string name = NameOf(target);
   MutexLock lock(mutex_);
-  const auto start = starting_.find(name);
-  const bool long_since = start != starting_.end() && SystemClock().Now() - start->second.began > start_timeout_;
-  return long_since || retries_.contains(name);
+  return states_.IsStuck(NameOf(target), options_.clock->Now(), options_.start_timeout);
 }
 
 Status KeptMounts::Abandon(const std::string& target, const std::string& volume) {
   const std::string name = NameOf(target);
-  const Retry never{.at = TimePoint::max(), .pause = kFirstRestart};
-  std::jthread start;
+  RunningStart start;
   {
     MutexLock lock(mutex_);
-    retries_.insert_or_assign(name, never);
-    if (auto found = starting_.extract(name)) start = std::move(found.mapped().thread);
+    states_.Suspend(name);
+    if (auto found = running_.extract(name)) start = std::move(found.mapped());
   }
-  start.request_stop();
-  if (start.joinable()) start.join();
-  {
-    MutexLock lock(mutex_);
-    retries_.insert_or_assign(name, never);  // that thread may have set another time
-  }
-  Status ended = mount::ForgetHeldSession(keeper_, name);
-  if (ended) ended = mount::Detach(target, /*lazy=*/true);
+  start.thread.request_stop();
+  if (start.thread.joinable()) start.thread.join();
+  Status ended = options_.keeper->Forget(name);
+  if (ended) ended = options_.detach(target);
   MutexLock lock(mutex_);
-  retries_.erase(name);
-  if (!ended) return Fail(ended.error().Context(fmt::format("the mount on {} does not answer", target)));
-  plans_.erase(name);
-  log_.Error("a mount whose daemon cannot be started again is removed; what programs had open is lost",
-             {{"volume", volume}, {"target", target}});
+  if (!ended) {
+    states_.Resume(name);
+    return Fail(ended.error().Context(fmt::format("the mount on {} does not answer", target)));
+  }
+  states_.Remove(name);
+  options_.log.Error("a mount whose daemon cannot be started again is removed; what programs had open is lost",
+                     {{"volume", volume}, {"target", target}});
   return {};
 }
 
 void KeptMounts::ForgetMount(const std::string& target) {
-  MutexLock lock(mutex_);
-  plans_.erase(NameOf(target));
-  retries_.erase(NameOf(target));
+  if (!has_keeper()) return;
+  const std::string name = NameOf(target);
+  bool is_known = false;
+  {
+    MutexLock lock(mutex_);
+    is_known = states_.PhaseOf(name).has_value();
+    states_.Remove(name);
+  }
+  if (!is_known) return;
+  // A daemon that ended in order has told the keeper; one that was killed meanwhile has not. A keeper that does not
+  // answer gives the next daemon a mount that is gone, and that daemon ends.
+  (void)options_.keeper->Forget(name);
+}
+
+void KeptMounts::AwaitStarts() {
+  std::map<std::string, RunningStart> running;
+  {
+    MutexLock lock(mutex_);
+    running.swap(running_);
+  }
+  for (auto& [name, start] : running) {
+    if (start.thread.joinable()) start.thread.join();
+  }
 }
 
 void KeptMounts::Stop() {
-  std::map<std::string, Starting> starting;
+  std::map<std::string, RunningStart> running;
   {
     MutexLock lock(mutex_);
-    starting.swap(starting_);
+    running.swap(running_);
   }
-  for (auto& [name, start] : starting) start.thread.request_stop();
+  for (auto& [name, start] : running) start.thread.request_stop();
 }
 
 }  // namespace millrace::csi

@@ -1,9 +1,9 @@
 #include "millrace/csi/mounter/local_mounter.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,9 +26,12 @@ constexpr char kTokenFile[] = "token";
 constexpr char kSessionLog[] = "session";
 constexpr char kMountType[] = "fuse.millrace";
 constexpr std::string_view kMemoryFlag = "--memory-budget=";
+/// A daemon keeps this much of its log, and as much of the log before. A store that is away for days logs each request.
 constexpr std::uint64_t kLogLimit = 1 * kMiB;
 /// The time that Unmount waits for the daemon to publish. Shorter than the two minutes that kubelet waits for a call.
 constexpr Duration kStopTimeout = std::chrono::seconds(90);
+/// How long a mounter that starts looks for mounts without a daemon. Pods wait for it meanwhile.
+constexpr Duration kCleanUpTimeout = std::chrono::seconds(30);
 
 /// The topmost mount at a path of ours; nothing if there is none.
 /// Errors: kAlreadyExists if another program mounted there.
@@ -81,8 +84,7 @@ Result<std::unique_ptr<LocalMounter>> LocalMounter::Open(LocalMounterOptions opt
   MR_TRY(OpenTrustedFolder(options.state_folder, {.what = "the mounter's folder", .cure = "choose another one"},
                            MissingFolder::kMake));
   std::unique_ptr<LocalMounter> mounter(new LocalMounter(std::move(options), std::move(folder)));
-  (void)mounter->kept_.Watch();
-  mounter->CleanUp();
+  mounter->CleanUp(mounter->kept_.Watch());
   for (const MountRecord& record : mounter->records_.All()) {
     const auto mounted = FindOurs(record.target);
     if (!mounted || !*mounted) continue;
@@ -97,12 +99,15 @@ LocalMounter::LocalMounter(LocalMounterOptions options, KubeletFolder folder)
     : options_(std::move(options)),
       folder_(std::move(folder)),
       records_(options_.state_folder / "mounts"),
-      kept_(
-          options_.keeper, options_.start_timeout,
-          [this](const DaemonPlan& plan, Duration timeout, const std::stop_token& stop) {
-            return StartDaemon(plan, timeout, stop);
-          },
-          options_.log) {}
+      keeper_(MakeKeeperClient(options_.keeper)),
+      kept_({.keeper = keeper_.get(),
+             .start_timeout = options_.start_timeout,
+             .start = [this](const DaemonPlan& plan, Duration timeout,
+                             const std::stop_token& stop) { return StartDaemon(plan, timeout, stop); },
+             .kill = [this](const std::string& target) { KillDaemon(target); },
+             .detach = [](const std::string& target) { return mount::Detach(target, /*lazy=*/true); },
+             .metrics = options_.metrics,
+             .log = options_.log}) {}
 
 LocalMounter::~LocalMounter() {
   watcher_ = {};
@@ -111,14 +116,19 @@ LocalMounter::~LocalMounter() {
   for (auto& [target, daemon] : daemons_) daemon.process.Detach();
 }
 
-void LocalMounter::CleanUp() {
-  const std::set<std::string> kept = kept_.RemoveUnstarted();
+void LocalMounter::CleanUp(const std::set<std::string>& kept) {
+  const TimePoint deadline = SystemClock().Now() + kCleanUpTimeout;
   for (const MountRecord& record : records_.All()) {
+    if (SystemClock().Now() > deadline) {
+      options_.log.Warning("several mounts do not answer; what is left without a daemon is removed when it is used",
+                           {{"volume", record.volume}, {"target", record.target}});
+      return;
+    }
     const auto mounted = mount::FindMount(record.target);
     if (!mounted || !*mounted || (*mounted)->type != kMountType) continue;
     if (kept.contains(KeptMounts::NameOf(record.target))) continue;  // its daemon is, or will be, there
     const auto answer = ProbeMount(record.target, options_.probe_timeout);
-    if (!answer || answer->daemon || answer->daemon.error().code() != Code::kUnavailable) continue;
+    if (!answer || *answer || answer->error().code() != Code::kUnavailable) continue;
     // The record stays until the volume is unstaged: it says whose keys the mount had.
     const Status detached = mount::Detach(record.target, /*lazy=*/true);
     options_.log.Warning("a mount without its daemon is removed",
@@ -138,9 +148,16 @@ Result<std::vector<std::string>> LocalMounter::FindOtherPoints(const std::string
   return points;
 }
 
-Status LocalMounter::CheckExclusive(const std::string& volume, const std::string& target) const {
+Result<InFlightTable::Hold> LocalMounter::HoldVolume(const std::string& volume, bool exclusive) {
+  const std::string name = "the volume " + volume;
+  return exclusive ? in_flight_.Begin(name) : in_flight_.BeginShared(name);
+}
+
+/// Fails if another pod has a mount of the volume of its own. `staging`: a mount that is no pod's, or empty.
+Status LocalMounter::CheckExclusive(const std::string& volume, const std::string& target,
+                                    const std::string& staging) const {
   for (const MountRecord& record : records_.All()) {
-    if (record.volume != volume || record.target == target) continue;
+    if (record.volume != volume || record.target == target || record.target == staging) continue;
     const auto mounted = MR_TRY(mount::FindMount(record.target));
     if (mounted) return Fail(Code::kPreconditionFailed, "another pod of this node uses the volume {}", volume);
   }
@@ -185,8 +202,8 @@ int LocalMounter::AwaitPublished(Duration at_most) {
       const auto mounted = FindOurs(record.target);
       if (!mounted || !*mounted) continue;
       const auto answer = ProbeMount(record.target, options_.probe_timeout);
-      if (!answer || !answer->daemon) continue;
-      const Json pending = answer->stats.value("pending", Json::object());
+      if (!answer || !*answer) continue;
+      const Json pending = (*answer)->stats.value("pending", Json::object());
       files += pending.value("waiting", 0) - pending.value("failing", 0);
     }
     return files;
@@ -240,7 +257,9 @@ Status LocalMounter::Mount(const MountRequest& request) {
   MR_TRY(CheckPlan(request.plan));
   const TargetPath target = MR_TRY(folder_.Find(request.target));
   const InFlightTable::Hold hold = MR_TRY(in_flight_.Begin(target.path));
-  if (request.exclusive) MR_TRY(CheckExclusive(request.volume, target.path));
+  // Two pods that want a volume for themselves at once: one is checked, and mounted, before the other is checked.
+  const InFlightTable::Hold volume = MR_TRY(HoldVolume(request.volume, request.exclusive));
+  if (request.exclusive) MR_TRY(CheckExclusive(request.volume, target.path, ""));
   return MountHere(request, target);
 }
 
@@ -259,14 +278,14 @@ Status LocalMounter::MountHere(const MountRequest& request, const TargetPath& ta
     const bool is_same =
         record && record->fingerprint == fingerprint && record->driver_identity == request.plan.driver_identity;
     if (!answer && is_same)
-      MR_TRY(kept_.RenewKeys(PlanDaemon(request, target), 0));  // wrong keys keep a daemon from starting
+      MR_TRY(kept_.RenewKeys(PlanDaemon(request, target), {}));  // wrong keys keep it from starting
     if (!answer) return Fail(Code::kUnavailable, "the mount on {} does not answer", target.path);
-    if (answer->daemon) {
+    if (*answer) {
       if (!is_same) return Fail(Code::kAlreadyExists, "{} is mounted with other options", target.path);
       MR_TRY(WriteToken(request, target));  // kubelet publishes again before the old one expires
-      return kept_.RenewKeys(PlanDaemon(request, target), answer->stats.value("pid", 0));
+      return kept_.RenewKeys(PlanDaemon(request, target), (*answer)->process);
     }
-    if (answer->daemon.error().code() != Code::kUnavailable) return Fail(answer->daemon.error());
+    if (answer->error().code() != Code::kUnavailable) return Fail(answer->error());
     MR_TRY(mount::Detach(target.path, /*lazy=*/true));
     options_.log.Warning("the daemon of a mount was gone; it is mounted again",
                          {{"volume", request.volume}, {"target", target.path}});
@@ -342,12 +361,13 @@ void LocalMounter::HandOverStaged(const std::string& volume, const TargetPath& t
 Subprocess::Options LocalMounter::DaemonOptions(const MountRequest& request, const TargetPath& target) const {
   const std::filesystem::path log = records_.FolderOf(target.path) / "log";
   const std::filesystem::path staging = StagingOf(request.volume, target);
-  Subprocess::Options start{.argv = {options_.program, "mount", request.plan.url, target.path, "--allow-other",
-                                     "--log-file", log.string(), "--staging-dir", staging.string()},
-                            .working_directory = "/",
-                            .stdout_file = log,
-                            .stderr_file = log,
-                            .die_with_parent = false};
+  Subprocess::Options start{
+      .argv = {options_.program, "mount", request.plan.url, target.path, "--allow-other", "--log-file", log.string(),
+               fmt::format("--log-limit={}", kLogLimit), "--staging-dir", staging.string()},
+      .working_directory = "/",
+      .stdout_file = log,
+      .stderr_file = log,
+      .die_with_parent = false};
   if (!options_.keeper.empty()) {
     start.argv.insert(start.argv.end(),
                       {"--keeper", options_.keeper.string(), "--kept-name", KeptMounts::NameOf(target.path),
@@ -403,13 +423,23 @@ Status LocalMounter::StartDaemon(const DaemonPlan& plan, Duration timeout, const
   return {};
 }
 
+void LocalMounter::KillDaemon(const std::string& target) {
+  MutexLock lock(mutex_);
+  if (const auto found = daemons_.find(target); found != daemons_.end()) found->second.process.Signal(SIGKILL);
+}
+
 Status LocalMounter::Bind(const BindRequest& request) {
   const TargetPath from = MR_TRY(folder_.Find(request.source));
   const TargetPath to = MR_TRY(folder_.Find(request.target));
   const InFlightTable::Hold hold = MR_TRY(in_flight_.Begin(to.path));
+  // The volume must not be unstaged between the look at its mount and the moment when the pod has it.
+  const InFlightTable::Hold source = MR_TRY(in_flight_.BeginShared(from.path));
+  const auto record = records_.Read(from.path);
+  const InFlightTable::Hold volume = MR_TRY(HoldVolume(record ? record->volume : from.path, request.exclusive));
   const auto shown = MR_TRY(FindOurs(from.path));
   if (!shown) return Fail(Code::kNotFound, "no volume is mounted on {}", from.path);
   if (request.exclusive) {
+    if (record) MR_TRY(CheckExclusive(record->volume, to.path, from.path));
     for (const std::string& other : MR_TRY(FindOtherPoints(shown->device, from.path))) {
       if (other == to.path) continue;
       return Fail(Code::kPreconditionFailed, "another pod of this node uses the volume, at {}", other);
@@ -419,7 +449,7 @@ Status LocalMounter::Bind(const BindRequest& request) {
   if (there && there->device == shown->device) return {};
   if (there) {
     const auto answer = ProbeMount(to.path, options_.probe_timeout);
-    if (!answer || answer->daemon || answer->daemon.error().code() != Code::kUnavailable) {
+    if (!answer || *answer || answer->error().code() != Code::kUnavailable) {
       return Fail(Code::kAlreadyExists, "{} shows another volume", to.path);
     }
     MR_TRY(mount::Detach(to.path, /*lazy=*/true));
@@ -443,13 +473,15 @@ Status LocalMounter::Bind(const BindRequest& request) {
 Status LocalMounter::StopDaemon(const std::string& path, const MountRecord& record) {
   const auto answer = ProbeMount(path, options_.probe_timeout);
   if (!answer && kept_.CannotBeRestarted(path)) return kept_.Abandon(path, record.volume);
-  if (!answer) return Fail(Code::kUnavailable, "the mount on {} does not answer", path);
+  if (!answer) return Fail(Code::kUnavailable, "the mount on {} does not answer; is its process stopped?", path);
+  if (!*answer && answer->error().code() != Code::kUnavailable) return Fail(answer->error());
   if (const auto mounted = MR_TRY(FindOurs(path))) {
     const auto pods = MR_TRY(FindOtherPoints(mounted->device, path));
     if (!pods.empty()) return Fail(Code::kBusy, "{} is in use at {}", path, pods.front());
   }
+  if (!*answer) return mount::Detach(path, /*lazy=*/true);  // nothing is left to wait for
   // Other mount namespaces of the node may have copies, made by programs that have nothing to do with the volume.
-  const mount::UnmountOptions unmount{.everywhere = true, .timeout = kStopTimeout};
+  const mount::UnmountOptions unmount{.everywhere = true, .timeout = kStopTimeout, .asked = &**answer};
   auto report = MR_TRY(mount::Unmount(path, unmount, {}));
   using Outcome = mount::UnmountOutcome;
   switch (report.outcome) {
@@ -513,9 +545,9 @@ Result<MountState> LocalMounter::Inspect(const std::string& path) {
     state.problem = fmt::format("the mount has not answered for {}", FormatDuration(options_.probe_timeout));
     return state;
   }
-  if (!answer->daemon) {
+  if (!*answer) {
     state.health = MountHealth::kGone;
-    state.problem = answer->daemon.error().ToString();
+    state.problem = answer->error().ToString();
     return state;
   }
   if (const auto space = ProbeSpace(target.path, options_.probe_timeout)) {
@@ -527,7 +559,7 @@ Result<MountState> LocalMounter::Inspect(const std::string& path) {
     state.available_inodes = static_cast<std::int64_t>(space->f_favail);
     state.used_inodes = state.total_inodes - static_cast<std::int64_t>(space->f_ffree);
   }
-  const Json pending = answer->stats.value("pending", Json::object());
+  const Json pending = (*answer)->stats.value("pending", Json::object());
   if (const int failing = pending.value("failing", 0); failing > 0) {
     state.problem = fmt::format("{} files cannot be published: {}", failing, pending.value("reason", ""));
   }

@@ -38,6 +38,7 @@ struct LocalMounterOptions {
   Duration probe_timeout = std::chrono::seconds(10);
   /// The socket of the node's keeper (mount/daemon/session_holder.h). Empty: a mount ends with its daemon.
   std::filesystem::path keeper;
+  metrics::Registry* metrics = nullptr;  ///< for the figures of mounts; null: none
   Logger log;
 };
 
@@ -65,9 +66,10 @@ class LocalMounter final : public Mounter {
     Subprocess process;
   };
   LocalMounter(LocalMounterOptions options, KubeletFolder folder);
-  void CleanUp();
+  void CleanUp(const std::set<std::string>& kept);
   Result<std::vector<std::string>> FindOtherPoints(const std::string& device, const std::string& path) const;
-  Status CheckExclusive(const std::string& volume, const std::string& target) const;
+  Result<InFlightTable::Hold> HoldVolume(const std::string& volume, bool exclusive);
+  Status CheckExclusive(const std::string& volume, const std::string& target, const std::string& staging) const;
   Result<std::uint64_t> MemoryOf(const MountPlan& plan) const;
   Status TakeMemory(const std::string& target, std::uint64_t bytes) MR_EXCLUDES(mutex_);
   void ReleaseMemory(const std::string& target) MR_EXCLUDES(mutex_);
@@ -82,6 +84,7 @@ class LocalMounter final : public Mounter {
   void HandOverStaged(const std::string& volume, const TargetPath& target) const;
   Subprocess::Options DaemonOptions(const MountRequest& request, const TargetPath& target) const;
   Status StartDaemon(const DaemonPlan& plan, Duration timeout, const std::stop_token& stop) MR_EXCLUDES(mutex_);
+  void KillDaemon(const std::string& target) MR_EXCLUDES(mutex_);
   struct EndedDaemon {
     std::string volume, target, cause;
   };
@@ -99,6 +102,7 @@ class LocalMounter final : public Mounter {
   Mutex mutex_;
   std::map<std::string, Daemon> daemons_ MR_GUARDED_BY(mutex_);        ///< by target
   std::map<std::string, std::uint64_t> memory_ MR_GUARDED_BY(mutex_);  ///< of the mounts, by target; bytes
+  const std::unique_ptr<KeeperClient> keeper_;
   KeptMounts kept_;
   std::jthread watcher_;
 };

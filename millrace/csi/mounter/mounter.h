@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "millrace/base/clock.h"
 #include "millrace/base/result.h"
 #include "millrace/csi/volume/mount_plan.h"
 
@@ -61,6 +62,12 @@ class Mounter {
   virtual Status Unmount(const std::string& target, bool remove_folder) = 0;
   /// Errors: kNotFound if nothing of ours is mounted there.
   virtual Result<MountState> Inspect(const std::string& target) = 0;
+};
+
+/// How long a caller waits for a mounter in another process, which has limits of its own that are shorter.
+struct MounterTimeouts {
+  Duration change = std::chrono::seconds(150);  ///< Mount and Unmount: a daemon starts, or publishes
+  Duration look = std::chrono::seconds(45);     ///< Bind and Inspect: a daemon is asked
 };
 
 /// A name of what a plan shows and how, without whose keys it uses.

@@ -7,7 +7,6 @@
 #include <thread>
 
 #include "millrace/base/threads/sync.h"
-#include "millrace/mount/point/control.h"
 
 namespace millrace::csi {
 namespace {
@@ -39,16 +38,6 @@ class AskedPaths {
   std::map<std::string, int> threads_ MR_GUARDED_BY(mutex_);
 };
 
-ProbeAnswer Ask(const std::string& path) {
-  ProbeAnswer answer;
-  if (auto daemon = mount::QueryDaemon(path); !daemon) {
-    answer.daemon = Fail(daemon.error());
-    return answer;
-  }
-  answer.stats = mount::QueryStats(path).value_or(Json::object());
-  return answer;
-}
-
 std::optional<struct statvfs> AskSpace(const std::string& path) {
   struct statvfs space{};
   if (::statvfs(path.c_str(), &space) != 0) return std::nullopt;
@@ -73,7 +62,7 @@ std::optional<Answer> AskWithin(Duration timeout, const std::string& name, std::
 }  // namespace
 
 std::optional<ProbeAnswer> ProbeMount(const std::string& path, Duration timeout) {
-  return AskWithin<ProbeAnswer>(timeout, path, [path] { return Ask(path); });
+  return AskWithin<ProbeAnswer>(timeout, path, [path] { return mount::IdentifyDaemon(path); });
 }
 
 std::optional<struct statvfs> ProbeSpace(const std::string& path, Duration timeout) {

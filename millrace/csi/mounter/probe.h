@@ -7,16 +7,13 @@
 #include <string>
 
 #include "millrace/base/clock.h"
-#include "millrace/base/json.h"
 #include "millrace/base/result.h"
+#include "millrace/mount/point/control.h"
 
 namespace millrace::csi {
 
-/// The answer of a mount's daemon.
-struct ProbeAnswer {
-  Status daemon;  ///< kUnavailable: the daemon is gone; kUnsupported: it is another program's mount
-  Json stats = Json::object();
-};
+/// The answer of a mount's daemon. kUnavailable: the daemon is gone; kUnsupported: it is another program's mount.
+using ProbeAnswer = Result<mount::DaemonAnswer>;
 
 /// Returns nothing if there is no answer within `timeout`. A thread then stays in the kernel until the mount answers or
 /// is removed. Starts no more of them while several wait already. Thread-safe.

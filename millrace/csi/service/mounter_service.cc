@@ -2,15 +2,13 @@
 #include <grpcpp/create_channel.h>
 #include <mounter.grpc.pb.h>
 
+#include "millrace/base/text.h"
 #include "millrace/csi/service/services.h"
 
 namespace millrace::csi {
 namespace {
 
 namespace wire = ::millrace::mounter::v1;
-
-// Longer than any call of a mounter takes: it has time limits of its own.
-constexpr auto kCallTimeout = std::chrono::seconds(150);
 
 class MounterService final : public wire::Mounter::Service {
  public:
@@ -64,8 +62,9 @@ class MounterService final : public wire::Mounter::Service {
 
 class RemoteMounter final : public Mounter {
  public:
-  explicit RemoteMounter(const std::string& socket)
-      : stub_(wire::Mounter::NewStub(
+  RemoteMounter(const std::string& socket, const MounterTimeouts& timeouts)
+      : timeouts_(timeouts),
+        stub_(wire::Mounter::NewStub(
             grpc::CreateChannel(fmt::format("unix:{}", socket), grpc::InsecureChannelCredentials()))) {}
 
   Status Mount(const MountRequest& request) override {
@@ -79,7 +78,7 @@ class RemoteMounter final : public Mounter {
     wanted.set_disk_cache(request.plan.disk_cache);
     wanted.set_exclusive(request.exclusive);
     wanted.set_token(request.plan.token);
-    MR_TRY(Ask<wire::Empty>(&wire::Mounter::Stub::Mount, wanted));
+    MR_TRY(Ask<wire::Empty>(&wire::Mounter::Stub::Mount, wanted, timeouts_.change));
     return {};
   }
   Status Bind(const BindRequest& request) override {
@@ -88,20 +87,20 @@ class RemoteMounter final : public Mounter {
     wanted.set_target(request.target);
     wanted.set_read_only(request.read_only);
     wanted.set_exclusive(request.exclusive);
-    MR_TRY(Ask<wire::Empty>(&wire::Mounter::Stub::Bind, wanted));
+    MR_TRY(Ask<wire::Empty>(&wire::Mounter::Stub::Bind, wanted, timeouts_.look));
     return {};
   }
   Status Unmount(const std::string& target, bool remove_folder) override {
     wire::UnmountRequest request;
     request.set_target(target);
     request.set_remove_folder(remove_folder);
-    MR_TRY(Ask<wire::Empty>(&wire::Mounter::Stub::Unmount, request));
+    MR_TRY(Ask<wire::Empty>(&wire::Mounter::Stub::Unmount, request, timeouts_.change));
     return {};
   }
   Result<MountState> Inspect(const std::string& target) override {
     wire::InspectRequest request;
     request.set_target(target);
-    const auto found = MR_TRY(Ask<wire::InspectResponse>(&wire::Mounter::Stub::Inspect, request));
+    const auto found = MR_TRY(Ask<wire::InspectResponse>(&wire::Mounter::Stub::Inspect, request, timeouts_.look));
     return MountState{.health = static_cast<MountHealth>(found.health()),
                       .problem = found.problem(),
                       .fingerprint = found.fingerprint(),
@@ -116,9 +115,10 @@ class RemoteMounter final : public Mounter {
 
  private:
   template <class Response, class Method, class Request>
-  Result<Response> Ask(Method method, const Request& request) {
+  Result<Response> Ask(Method method, const Request& request, Duration timeout) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
+    context.set_deadline(std::chrono::system_clock::now() +
+                         std::chrono::duration_cast<std::chrono::system_clock::duration>(timeout));
     Response response;
     const grpc::Status status = (stub_.get()->*method)(&context, request, &response);
     if (status.ok()) return response;
@@ -127,9 +127,15 @@ class RemoteMounter final : public Mounter {
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE && status.error_message().contains("connect")) {
       return Fail(error.Context("the mounter of this node does not answer; is its pod running?"));
     }
+    // Of this call, not of one that the mounter made: that has a cause.
+    if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED && status.error_message() == "Deadline Exceeded") {
+      return Fail(Code::kDeadlineExceeded, "the mounter of this node has not answered for {}; is its process stopped?",
+                  FormatDuration(timeout));
+    }
     return Fail(error);
   }
 
+  const MounterTimeouts timeouts_;
   const std::unique_ptr<wire::Mounter::Stub> stub_;
 };
 
@@ -139,6 +145,8 @@ std::unique_ptr<grpc::Service> NewMounterService(Mounter& mounter, CallLog& log)
   return std::make_unique<MounterService>(mounter, log);
 }
 
-std::unique_ptr<Mounter> NewRemoteMounter(const std::string& socket) { return std::make_unique<RemoteMounter>(socket); }
+std::unique_ptr<Mounter> NewRemoteMounter(const std::string& socket, const MounterTimeouts& timeouts) {
+  return std::make_unique<RemoteMounter>(socket, timeouts);
+}
 
 }  // namespace millrace::csi

@@ -24,7 +24,8 @@ std::unique_ptr<grpc::Service> NewRegistrationService(std::string name, std::str
 /// A mounter, for the Node service of another process.
 std::unique_ptr<grpc::Service> NewMounterService(Mounter& mounter, CallLog& log);
 
-/// The mounter behind a socket.
-std::unique_ptr<Mounter> NewRemoteMounter(const std::string& socket);
+/// The mounter behind a socket. Its calls also fail with kUnavailable if no mounter listens, and with kDeadlineExceeded
+/// if the mounter does not answer in time.
+std::unique_ptr<Mounter> NewRemoteMounter(const std::string& socket, const MounterTimeouts& timeouts);
 
 }  // namespace millrace::csi
