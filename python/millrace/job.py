@@ -68,6 +68,36 @@ class ModelConfig(TypedDict, total=False):
     #: As in the config.json of Hugging Face's library.
     attention_probs_dropout_prob: Any
     #: As in the config.json of Hugging Face's library.
+    head_dim: Any
+    #: As in the config.json of Hugging Face's library.
+    rms_norm_eps: Any
+    #: As in the config.json of Hugging Face's library.
+    rope_theta: Any
+    #: As in the config.json of Hugging Face's library.
+    rope_scaling: Any
+    #: As in the config.json of Hugging Face's library.
+    rope_local_base_freq: Any
+    #: As in the config.json of Hugging Face's library.
+    attention_bias: Any
+    #: As in the config.json of Hugging Face's library.
+    attention_dropout: Any
+    #: As in the config.json of Hugging Face's library.
+    query_pre_attn_scalar: Any
+    #: As in the config.json of Hugging Face's library.
+    attn_logit_softcapping: Any
+    #: As in the config.json of Hugging Face's library.
+    final_logit_softcapping: Any
+    #: As in the config.json of Hugging Face's library.
+    sliding_window: Any
+    #: As in the config.json of Hugging Face's library.
+    sliding_window_pattern: Any
+    #: As in the config.json of Hugging Face's library.
+    layer_types: Any
+    #: As in the config.json of Hugging Face's library.
+    tie_word_embeddings: Any
+    #: As in the config.json of Hugging Face's library.
+    partial_rotary_factor: Any
+    #: As in the config.json of Hugging Face's library.
     activation_function: Any
     #: As in the config.json of Hugging Face's library.
     layer_norm_epsilon: Any
@@ -78,31 +108,27 @@ class ModelConfig(TypedDict, total=False):
     #: As in the config.json of Hugging Face's library.
     resid_pdrop: Any
     #: As in the config.json of Hugging Face's library.
-    tie_word_embeddings: Any
-    #: As in the config.json of Hugging Face's library.
     rotary_dim: Any
-    #: As in the config.json of Hugging Face's library.
-    head_dim: Any
-    #: As in the config.json of Hugging Face's library.
-    rms_norm_eps: Any
-    #: As in the config.json of Hugging Face's library.
-    rope_theta: Any
-    #: As in the config.json of Hugging Face's library.
-    rope_scaling: Any
-    #: As in the config.json of Hugging Face's library.
-    attention_dropout: Any
-    #: As in the config.json of Hugging Face's library.
-    attention_bias: Any
     #: As in the config.json of Hugging Face's library.
     mlp_bias: Any
     #: As in the config.json of Hugging Face's library.
-    sliding_window: Any
+    embedding_multiplier: Any
+    #: As in the config.json of Hugging Face's library.
+    attention_multiplier: Any
+    #: As in the config.json of Hugging Face's library.
+    logits_scaling: Any
+    #: As in the config.json of Hugging Face's library.
+    residual_multiplier: Any
     #: As in the config.json of Hugging Face's library.
     use_sliding_window: Any
     #: As in the config.json of Hugging Face's library.
     max_window_layers: Any
     #: As in the config.json of Hugging Face's library.
-    layer_types: Any
+    original_max_position_embeddings: Any
+    #: As in the config.json of Hugging Face's library.
+    no_rope_layer_interval: Any
+    #: As in the config.json of Hugging Face's library.
+    no_rope_layers: Any
 
 
 class DataMlm(TypedDict, total=False):
@@ -400,7 +426,7 @@ class LogMlflow(TypedDict, total=False):
     #: Tags of the run.
     tags: Dict[str, Union[str, float, bool]]
 
-ModelFamily = Literal["bert", "gpt2", "gptj", "llama", "mistral", "ministral", "qwen2", "qwen3"]
+ModelFamily = Literal["bert", "gemma2", "gemma3_text", "glm4", "gpt2", "gptj", "granite", "llama", "mistral", "ministral", "qwen2", "qwen3", "olmo2", "phi3", "smollm3"]
 
 _Model = TypedDict("_Model", {"from": str}, total=False)
 
@@ -846,24 +872,37 @@ TYPES: Dict[str, str] = {
     "model.config.classifier_dropout": "any",
     "model.config.hidden_dropout_prob": "any",
     "model.config.attention_probs_dropout_prob": "any",
+    "model.config.head_dim": "any",
+    "model.config.rms_norm_eps": "any",
+    "model.config.rope_theta": "any",
+    "model.config.rope_scaling": "any",
+    "model.config.rope_local_base_freq": "any",
+    "model.config.attention_bias": "any",
+    "model.config.attention_dropout": "any",
+    "model.config.query_pre_attn_scalar": "any",
+    "model.config.attn_logit_softcapping": "any",
+    "model.config.final_logit_softcapping": "any",
+    "model.config.sliding_window": "any",
+    "model.config.sliding_window_pattern": "any",
+    "model.config.layer_types": "any",
+    "model.config.tie_word_embeddings": "any",
+    "model.config.partial_rotary_factor": "any",
     "model.config.activation_function": "any",
     "model.config.layer_norm_epsilon": "any",
     "model.config.embd_pdrop": "any",
     "model.config.attn_pdrop": "any",
     "model.config.resid_pdrop": "any",
-    "model.config.tie_word_embeddings": "any",
     "model.config.rotary_dim": "any",
-    "model.config.head_dim": "any",
-    "model.config.rms_norm_eps": "any",
-    "model.config.rope_theta": "any",
-    "model.config.rope_scaling": "any",
-    "model.config.attention_dropout": "any",
-    "model.config.attention_bias": "any",
     "model.config.mlp_bias": "any",
-    "model.config.sliding_window": "any",
+    "model.config.embedding_multiplier": "any",
+    "model.config.attention_multiplier": "any",
+    "model.config.logits_scaling": "any",
+    "model.config.residual_multiplier": "any",
     "model.config.use_sliding_window": "any",
     "model.config.max_window_layers": "any",
-    "model.config.layer_types": "any",
+    "model.config.original_max_position_embeddings": "any",
+    "model.config.no_rope_layer_interval": "any",
+    "model.config.no_rope_layers": "any",
     "data.sources": "array",
     "data.template": "string",
     "data.tokenizer": "string",
