@@ -23,14 +23,15 @@ from check_layers import tracked
 MOST_CHARACTERS, MOST_LINES = 160, 2
 CURED = ("apps/", "millrace/transfer/", "millrace/jobs/spec/", "millrace/tokenizer/", "millrace/mount/",
          "millrace/vfs/", "millrace/eval/", "millrace/plan/", "millrace/tracking/", "millrace/train/",
-         "millrace/engine/", "millrace/data/", "millrace/serve/", "millrace/http/", "millrace/base/",
-         "millrace/cache/")
+         "millrace/engine/", "millrace/data/", "millrace/serve/", "millrace/http/", "millrace/base/", "millrace/cache/",
+         "millrace/object/")
 CHANGEABLE = {"kInvalidArgument", "kNotFound", "kPermissionDenied", "kAlreadyExists", "kPreconditionFailed", "kNotEmpty",
               "kBusy"}
 UNCHECKED = {text: reason for reason, texts in {
     "another function makes the text": (
         "{}", "{}{}", "{}: {}", "{}:{}: {}", "{}:{}:{}: {}", "{}:{}:{}: {}{}{}", "{}{}{}{}{}", "line {}: {}",
-        "{}: token ids {}", "JSON schema, {}: {}", "regular expression, byte {}: {}"),
+        "{}: token ids {}", r'\"{}\" names no access point of S3: {}', "this machine has no role; {}",
+        "JSON schema, {}: {}", "regular expression, byte {}: {}"),
     "the table of options has the cure": ("--{} is an option of Mountpoint: {}",),
     "the role of the folder has the cure": (
         "{} {} is not used: {}{}", "{} {} is not used: {}; {}",
@@ -48,7 +49,7 @@ LITERAL = r'"(?:\\.|[^"\\\n])*"'
 MESSAGE = re.compile(rf"\b(?:Fail|Error)\(\s*Code::(k\w+)\s*,\s*(?:fmt::format\(\s*)?((?:{LITERAL}\s*)+)")
 PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 PRONOUN = re.compile(r"(?:it|its|they|their|these|those)\b")
-VERBS = """add allow ask begin bring build call change check choose compare configure convert copy correct create declare
+VERBS = """add allow ask begin bring build call change check choose close compare configure convert copy correct create declare
 decrease define delete disable do download drop enable encode end escape export fix free freeze give go group have hold import
 increase install join keep leave let list load look lower make mark merge mount move name open order pack pass point prefix
 put quote raise read reduce remove rename repeat replace reset resume retry return run save say see select set shorten

@@ -9,10 +9,11 @@ namespace millrace::object {
 Status CheckKey(std::string_view key) {
   if (key.empty()) return Fail(Code::kInvalidArgument, "an object key must not be empty");
   if (key.size() > kMaxKeyBytes) {
-    return Fail(Code::kInvalidArgument, "key \"{}…\" has {} bytes; S3 allows {}", key.substr(0, 64), key.size(),
+    return Fail(Code::kInvalidArgument, "key \"{}…\" has {} bytes; S3 allows at most {}", key.substr(0, 64), key.size(),
                 kMaxKeyBytes);
   }
-  if (!IsValidUtf8(key)) return Fail(Code::kInvalidArgument, "key \"{}\" is not valid UTF-8", key);
+  if (!IsValidUtf8(key))
+    return Fail(Code::kInvalidArgument, "key \"{}\" is not valid UTF-8; choose a name in UTF-8", key);
   return {};
 }
 
@@ -31,7 +32,8 @@ ByteRange ClipRange(const std::optional<ByteRange>& range, std::uint64_t size) {
 Result<ByteRange> FitRange(const std::optional<ByteRange>& range, std::uint64_t size, std::uint64_t room) {
   ByteRange clipped = ClipRange(range, size);
   if (clipped.length > room) {
-    return Fail(Code::kInvalidArgument, "{} bytes were asked for but the buffer holds {}", clipped.length, room);
+    return Fail(Code::kInvalidArgument, "{} bytes were asked for but the buffer holds {}; ask for fewer",
+                clipped.length, room);
   }
   return clipped;
 }
@@ -39,12 +41,13 @@ Result<ByteRange> FitRange(const std::optional<ByteRange>& range, std::uint64_t 
 Status CheckConditions(std::string_view key, std::string_view if_match, bool if_none_match,
                        std::string_view current_etag) {
   if (if_none_match && !current_etag.empty()) {
-    return Fail(Code::kPreconditionFailed, "{} exists already", key);
+    return Fail(Code::kPreconditionFailed, "{} exists already; choose another name, or remove it first", key);
   }
   if (!if_match.empty() && if_match != current_etag) {
-    return current_etag.empty() ? Fail(Code::kPreconditionFailed, "{} no longer exists", key)
-                                : Fail(Code::kPreconditionFailed, "{} has changed: expected version {}, found {}", key,
-                                       if_match, current_etag);
+    return current_etag.empty()
+               ? Fail(Code::kPreconditionFailed, "{} no longer exists; `millrace ls` lists what is there", key)
+               : Fail(Code::kPreconditionFailed, "{} has changed: expected version {}, found {}", key, if_match,
+                      current_etag);
   }
   return {};
 }

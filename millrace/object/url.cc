@@ -109,7 +109,7 @@ Result<Url> ParseS3Url(std::string_view text) {
     if (auto valid = CheckBucketName(url.bucket); !valid) return Fail(valid.error().Context(std::string(text)));
   }
   if (url.key.size() > 1024) {
-    return Fail(Code::kInvalidArgument, "the key in s3://{}/… has {} bytes; S3 allows 1024", url.bucket,
+    return Fail(Code::kInvalidArgument, "the key in s3://{}/… has {} bytes; S3 allows at most 1024", url.bucket,
                 url.key.size());
   }
   return url;
@@ -121,11 +121,10 @@ Status CheckNewBucketName(std::string_view name) {
   const bool characters = std::ranges::all_of(name, [](char c) { return IsLowerAlnum(c) || c == '-' || c == '.'; });
   if (name.size() < 3 || name.size() > 63 || !characters || !IsLowerAlnum(name.front()) || !IsLowerAlnum(name.back()) ||
       name.contains("..")) {
-    return Fail(
-        Code::kInvalidArgument,
-        "\"{}\" cannot be a new bucket's name: 3 to 63 lower-case letters, digits, '-' and '.', with a letter or "
-        "digit at both ends",
-        name);
+    return Fail(Code::kInvalidArgument,
+                "\"{}\" cannot be a new bucket's name: choose 3 to 63 lower-case letters, digits, '-' and '.', with a "
+                "letter or digit at both ends",
+                name);
   }
   return {};
 }
@@ -136,9 +135,10 @@ std::string Url::ToString() const {
 }
 
 Result<Url> ParseUrl(std::string_view text) {
-  if (text.empty()) return Fail(Code::kInvalidArgument, "an empty string is neither a URL nor a path");
+  if (text.empty())
+    return Fail(Code::kInvalidArgument, "an empty string is neither a URL nor a path; write s3://BUCKET/KEY or a path");
   if (text.find('\0') != std::string_view::npos) {
-    return Fail(Code::kInvalidArgument, "a URL or path cannot contain a NUL byte");
+    return Fail(Code::kInvalidArgument, "a URL or path cannot contain a NUL byte; remove it");
   }
   if (text.starts_with(kS3)) return ParseS3Url(text);
   if (text.starts_with(kFile)) {
@@ -150,7 +150,7 @@ Result<Url> ParseUrl(std::string_view text) {
     auto decoded = PercentDecode(path);
     if (!decoded) return Fail(decoded.error().Context(std::string(text)));
     if (decoded->find('\0') != std::string::npos) {
-      return Fail(Code::kInvalidArgument, "{}: a path cannot contain a NUL byte", text);
+      return Fail(Code::kInvalidArgument, "{}: a path cannot contain a NUL byte; remove %00", text);
     }
     return Url{Url::Scheme::kFile, "", *std::move(decoded)};
   }

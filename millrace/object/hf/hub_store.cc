@@ -276,7 +276,8 @@ void HubStore::Read(std::string key, GetOptions options, Target target, Call cal
     if (!*answer) return done(std::nullopt);
     HubFile file = **std::move(answer);
     if (!options.if_match.empty() && options.if_match != file.hash) {
-      return done(Fail(Code::kPreconditionFailed, "{} has the hash {}", NameOf(file.path), file.hash));
+      return done(Fail(Code::kPreconditionFailed, "{} has the hash {}; it has changed: read it again from the start",
+                       NameOf(file.path), file.hash));
     }
     auto range = FitRange(options.range, file.size, target.room);
     if (!range) return done(Fail(range.error()));

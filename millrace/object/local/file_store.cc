@@ -197,8 +197,9 @@ class FileStore final : public Store {
     if (fstat(opened.fd.get(), &after) != 0)
       return Fail(ErrnoError(errno, "reading the state of " + root_.PathOf(key)));
     if (FileETag(after) != opened.info.etag) {
-      return options.if_match.empty() ? Fail(Code::kUnavailable, "{} was written to while it was read", key)
-                                      : Fail(Code::kPreconditionFailed, "{} was written to while it was read", key);
+      return options.if_match.empty()
+                 ? Fail(Code::kUnavailable, "{} was written to while it was read; read it again", key)
+                 : Fail(Code::kPreconditionFailed, "{} was written to while it was read; read it again", key);
     }
     MR_TRY(ReadAttributes(opened.fd.get(), opened.info));
     return GetResult{bytes, std::move(opened.info)};
@@ -333,7 +334,8 @@ class FileStore final : public Store {
       return Fail(Code::kUnsupported, "{} cannot copy from bucket {}", Describe(), options.source_bucket);
     }
     Opened from = MR_TRY(Open(source));
-    if (!from.fd) return Fail(Code::kNotFound, "no object {} in {} to copy", source, Describe());
+    if (!from.fd)
+      return Fail(Code::kNotFound, "no object {} in {} to copy; `millrace ls` lists what is there", source, Describe());
     MR_TRY(CheckConditions(source, options.source_if_match, false, from.info.etag));
     return from;
   }
@@ -358,8 +360,8 @@ class FileStore final : public Store {
                               ByteRange range, const CopyOptions& options, const KeepGoing& keep_going) {
     Opened from = MR_TRY(OpenSource(source, options));
     if (ClipRange(range, from.info.size) != range) {
-      return Fail(Code::kInvalidArgument, "bytes {}+{} reach beyond the {} of {}", range.offset, range.length,
-                  from.info.size, source);
+      return Fail(Code::kInvalidArgument, "bytes {}+{} reach beyond the {} of {}; expected a range within them",
+                  range.offset, range.length, from.info.size, source);
     }
     return uploads_.AddPart(key, id, number, range.length, Stamp(), [&](int fd, std::uint64_t offset) {
       return CopyPieces(from.fd.get(), range, fd, offset, keep_going, source);

@@ -252,8 +252,8 @@ class MemoryStore final : public Store {
       object = MR_TRY(FindSource(source, options));
     }
     if (ClipRange(range, object.content->size()) != range) {
-      return Fail(Code::kInvalidArgument, "bytes {}+{} reach beyond the {} of {}", range.offset, range.length,
-                  object.content->size(), source);
+      return Fail(Code::kInvalidArgument, "bytes {}+{} reach beyond the {} of {}; expected a range within them",
+                  range.offset, range.length, object.content->size(), source);
     }
     return AddPart(key, id, number,
                    std::make_shared<const std::string>(object.content->substr(range.offset, range.length)));
@@ -268,7 +268,9 @@ class MemoryStore final : public Store {
     for (const PartInfo& part : parts) {
       auto found = upload->parts.find(part.number);
       if (found == upload->parts.end() || found->second.info.etag != part.etag) {
-        return Fail(Code::kInvalidArgument, "part {} of {} was not uploaded, or has another ETag", part.number, key);
+        return Fail(Code::kInvalidArgument,
+                    "part {} of {} was not uploaded, or has another ETag; upload it again, or start the upload anew",
+                    part.number, key);
       }
       const std::string& content = *found->second.content;
       if (content.size() < options_.limits.min_part && &part != &parts.back()) {
@@ -291,8 +293,8 @@ class MemoryStore final : public Store {
 
   Status CheckSize(const std::string& key, std::uint64_t size) const {
     if (size <= options_.limits.max_put) return {};
-    return Fail(Code::kInvalidArgument, "{}: {} bytes in one request; beyond {} use a multipart upload", key, size,
-                options_.limits.max_put);
+    return Fail(Code::kInvalidArgument, "{}: {} bytes in one request; beyond {}, only a multipart upload is possible",
+                key, size, options_.limits.max_put);
   }
 
   Result<PutResult> Publish(const std::string& key, SharedBytes content, std::string etag, const PutOptions& options)
@@ -313,10 +315,12 @@ class MemoryStore final : public Store {
 
   Result<Object> FindSource(const std::string& source, const CopyOptions& options) MR_REQUIRES(mutex_) {
     if (!options.source_bucket.empty() && options.source_bucket != options_.name) {
-      return Fail(Code::kNotFound, "{} cannot reach bucket {}", Describe(), options.source_bucket);
+      return Fail(Code::kNotFound, "{} cannot reach bucket {}; name a bucket of the same store", Describe(),
+                  options.source_bucket);
     }
     auto found = objects_.find(source);
-    if (found == objects_.end()) return Fail(Code::kNotFound, "no object {} in {} to copy", source, Describe());
+    if (found == objects_.end())
+      return Fail(Code::kNotFound, "no object {} in {} to copy; `millrace ls` lists what is there", source, Describe());
     MR_TRY(CheckConditions(source, options.source_if_match, false, found->second.info.etag));
     return found->second;
   }

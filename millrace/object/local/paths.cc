@@ -22,7 +22,7 @@ std::optional<std::string> SegmentOfName(std::string_view name) {
 
 Result<KeyPath> PathOfKey(std::string_view key) {
   if (key.find('\0') != std::string_view::npos) {
-    return Fail(Code::kInvalidArgument, "key \"{}\" holds a NUL byte, which no path can", key);
+    return Fail(Code::kInvalidArgument, "key \"{}\" holds a NUL byte, which no path can; choose another key", key);
   }
   KeyPath path;
   for (std::string_view segment : Split(key, '/')) {

@@ -230,8 +230,11 @@ Result<FileUploads::Assembly> FileUploads::Open(const std::string& key, const st
   bool in_place = part_size.has_value();
   for (const PartInfo& part : parts) {
     std::optional<PartRange> piece = MR_TRY(FindPart(folder, part_size, part));
-    if (!piece)
-      return Fail(Code::kInvalidArgument, "part {} of {} was not uploaded, or has another ETag", part.number, key);
+    if (!piece) {
+      return Fail(Code::kInvalidArgument,
+                  "part {} of {} was not uploaded, or has another ETag; upload it again, or start the upload anew",
+                  part.number, key);
+    }
     in_place = in_place && piece->file == kWhole && piece->range.offset == end;
     end += piece->range.length;
     assembly.parts.push_back(*std::move(piece));

@@ -254,7 +254,10 @@ class AllBuckets final : public Store {
  private:
   /// Errors: kInvalidArgument if `name` cannot be a bucket's name.
   Result<std::shared_ptr<Store>> Bucket(const std::string& name) const MR_EXCLUDES(mutex_) {
-    if (name.empty()) return Fail(Code::kInvalidArgument, "no bucket is named");
+    if (name.empty()) {
+      return Fail(Code::kInvalidArgument,
+                  "no bucket is named; write s3://BUCKET/KEY, or BUCKET/KEY in a tree of all buckets");
+    }
     const Url url = MR_TRY(ParseUrl("s3://" + name));
     MutexLock lock(mutex_);
     auto& store = stores_[name];

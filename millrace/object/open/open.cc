@@ -20,7 +20,8 @@ class LazyConnection final : public Connection {
     MutexLock lock(mutex_);
     if (url.scheme == Url::Scheme::kFile) return Files();
     if (url.scheme == Url::Scheme::kHub) return OpenRepository(url.bucket);
-    if (url.bucket.empty()) return Fail(Code::kInvalidArgument, "{} names no bucket", url.ToString());
+    if (url.bucket.empty())
+      return Fail(Code::kInvalidArgument, "{} names no bucket; write s3://BUCKET or s3://BUCKET/KEY", url.ToString());
     return MR_TRY(Endpoint())->OpenBucket(url.bucket);
   }
   Result<std::shared_ptr<Service>> OpenService() override MR_EXCLUDES(mutex_) {

@@ -47,7 +47,10 @@ struct VersionPlace {
     const Json json = MR_TRY(ParseJson(text, "the continuation of a listing"));
     const bool good = json.is_array() && json.size() == 3 &&
                       std::ranges::all_of(json, [](const Json& part) { return part.is_string(); });
-    if (!good) return Fail(Code::kInvalidArgument, "the listing has another continuation than {}", text);
+    if (!good) {
+      return Fail(Code::kInvalidArgument, "the listing has another continuation than {}; start the listing again",
+                  text);
+    }
     return VersionPlace{json[0].get<std::string>(), json[1].get<std::string>(), json[2].get<std::string>()};
   }
 };

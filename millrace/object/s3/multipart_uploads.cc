@@ -16,9 +16,10 @@ namespace {
 Status CheckPart(const std::string& key, int number, std::uint64_t size, const Limits& limits) {
   MR_TRY(CheckKey(key));
   if (number < 1 || number > limits.max_parts) {
-    return Fail(Code::kInvalidArgument, "parts are numbered 1 to {}, not {}", limits.max_parts, number);
+    return Fail(Code::kInvalidArgument, "parts must be numbered 1 to {}, not {}", limits.max_parts, number);
   }
-  if (size > limits.max_part) return Fail(Code::kInvalidArgument, "a part cannot have {} bytes", size);
+  if (size > limits.max_part)
+    return Fail(Code::kInvalidArgument, "a part cannot have {} bytes; lower --part-size", size);
   return {};
 }
 

@@ -396,7 +396,7 @@ void S3Store::GetNothing(std::string key, GetOptions options, std::size_t room, 
 void S3Store::ListEarly(ListRequest request, Call call, std::move_only_function<void(std::string)> next,
                         Done<ListPage> done) {
   if (request.max_keys < 1 || request.max_keys > 1000) {
-    return done(Fail(Code::kInvalidArgument, "a page has 1 to 1000 keys, not {}", request.max_keys));
+    return done(Fail(Code::kInvalidArgument, "a page may have 1 to 1000 keys, not {}", request.max_keys));
   }
   Operation operation = bucket_.NewOperation("ListObjectsV2", "GET");
   // A policy may allow the prefix "" and nothing else: it is sent, too.

@@ -21,7 +21,7 @@ std::string EndOfPrefix(std::string_view prefix) {
 
 Result<PageBuilder> PageBuilder::Start(ListRequest request) {
   if (request.max_keys < 1 || request.max_keys > 1000) {
-    return Fail(Code::kInvalidArgument, "a page of {} keys: pages hold 1 to 1000", request.max_keys);
+    return Fail(Code::kInvalidArgument, "a page of {} keys: pages must hold 1 to 1000", request.max_keys);
   }
   PageBuilder page(std::move(request));
   const ListRequest& r = page.request_;
@@ -30,7 +30,8 @@ Result<PageBuilder> PageBuilder::Start(ListRequest request) {
   if (!r.continuation.empty()) {
     char kind = r.continuation.front();
     if (kind != kKey && kind != kPrefix) {
-      return Fail(Code::kInvalidArgument, "\"{}\" is no continuation of a listing", r.continuation);
+      return Fail(Code::kInvalidArgument, "\"{}\" is no continuation of a listing; start the listing again",
+                  r.continuation);
     }
     page.after_ = r.continuation.substr(1);
     page.start_ = kind == kPrefix ? EndOfPrefix(page.after_) : page.after_;

@@ -105,7 +105,9 @@ void CredentialCache::Run(std::stop_token stop) {
     }
     Result<Credentials> fetched = source->Fetch(stop);
     if (fetched && fetched->expires && *fetched->expires <= clock_.Wall()) {
-      fetched = Fail(Code::kPermissionDenied, "{} gave credentials that have already expired", source->Describe());
+      fetched = Fail(Code::kPermissionDenied,
+                     "{} gave credentials that have already expired; check its clock and the one of this machine",
+                     source->Describe());
     }
     std::vector<Receiver> waiting;
     {

@@ -35,7 +35,9 @@ class ProfileKeys final : public CredentialSource {
                      .secret_key = Member(*profile, "aws_secret_access_key"),
                      .session_token = Member(*profile, "aws_session_token")};
     if (!keys.access_key.empty() && !keys.secret_key.empty()) return keys;
-    return Fail(Code::kPermissionDenied, "profile {} has no aws_access_key_id and aws_secret_access_key any more",
+    return Fail(Code::kPermissionDenied,
+                "profile {} has no aws_access_key_id and aws_secret_access_key any more; write both back, or choose "
+                "another --profile",
                 profile_);
   }
   std::string Describe() const override { return "profile " + profile_; }
@@ -136,7 +138,7 @@ Result<Credentials> ParseJsonCredentials(std::string_view text, std::string_view
                           .secret_key = member("SecretAccessKey"),
                           .session_token = member(token_name)};
   if (credentials.access_key.empty() || credentials.secret_key.empty()) {
-    return Fail(Code::kPermissionDenied, "{} gave no AccessKeyId and SecretAccessKey{}{}", what,
+    return Fail(Code::kPermissionDenied, "{} gave no AccessKeyId and SecretAccessKey, which are required{}{}", what,
                 member("Message").empty() ? "" : ": ", member("Message"));
   }
   if (std::string expires = member("Expiration"); !expires.empty()) {

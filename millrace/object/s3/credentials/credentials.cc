@@ -110,13 +110,17 @@ class Chain {
     // A profile may name itself: its own keys assume the role then.
     if (source != name) {
       if (!visited_.insert(source).second) {
-        return Fail(Code::kInvalidArgument, "profile {}: source_profile leads back to {}", name, source);
+        return Fail(Code::kInvalidArgument, "profile {}: source_profile leads back to {}; name a profile that has keys",
+                    name, source);
       }
       if (Found found = MR_TRY(FromRole(source, *profile))) return found;
     }
     if (Found found = MR_TRY(FromSso(source, *profile))) return found;
     if (Found found = MR_TRY(FromKeys(source, *profile))) return found;
-    return Fail(Code::kInvalidArgument, "profile {}: its source_profile {} has no credentials", name, source);
+    return Fail(
+        Code::kInvalidArgument,
+        "profile {}: its source_profile {} has no credentials; add aws_access_key_id and aws_secret_access_key there",
+        name, source);
   }
 
   Result<Found> FromAmbient(const std::string& name, const std::string& source) const {
@@ -125,7 +129,10 @@ class Chain {
     if (source == "EcsContainer") found = MR_TRY(FromContainer());
     if (source == "Ec2InstanceMetadata") found = MR_TRY(FromInstance());
     if (found) return found;
-    return Fail(Code::kInvalidArgument, "profile {}: credential_source {} has no credentials", name, source);
+    return Fail(Code::kInvalidArgument,
+                "profile {}: credential_source {} has no credentials; known are Environment, EcsContainer and "
+                "Ec2InstanceMetadata",
+                name, source);
   }
 
   Result<Found> FromSso(const std::string& name, const Profile& profile) const {
@@ -139,7 +146,9 @@ class Chain {
     if (!session_name.empty()) {
       const Profile* session = profiles_.FindSsoSession(session_name);
       if (!session) {
-        return Fail(Code::kInvalidArgument, "profile {}: there is no [sso-session {}]", name, session_name);
+        return Fail(Code::kInvalidArgument,
+                    "profile {}: there is no [sso-session {}]; `aws configure sso` adds it to ~/.aws/config", name,
+                    session_name);
       }
       role.region = Member(*session, "sso_region");
       role.token_name = session_name;
@@ -236,8 +245,14 @@ Result<std::vector<std::string>> SplitCommand(std::string_view command) {
       words.back() += c;
     }
   }
-  if (quote) return Fail(Code::kInvalidArgument, "a quote is left open in {:?}", command.substr(0, 40));
-  if (words.empty()) return Fail(Code::kInvalidArgument, "the command is empty");
+  if (quote) {
+    return Fail(Code::kInvalidArgument, "a quote is left open in {:?}; close it in credential_process",
+                command.substr(0, 40));
+  }
+  if (words.empty()) {
+    return Fail(Code::kInvalidArgument,
+                "the command is empty; write a program into credential_process, or remove the key");
+  }
   return words;
 }
 

@@ -16,7 +16,8 @@ class ContainerSource final : public CredentialSource {
     // Read each time, because the owner of the file replaces the token before it expires.
     if (!service_.token_file.empty()) token = std::string(Trim(MR_TRY(environment_.read_file(service_.token_file))));
     if (token.find_first_of("\r\n") != token.npos) {
-      return Fail(Code::kInvalidArgument, "the authorization token for {} has more than one line", Describe());
+      return Fail(Code::kInvalidArgument, "the authorization token for {} has more than one line; it must be one line",
+                  Describe());
     }
     if (!token.empty()) request.headers.Set("Authorization", token);
     std::string answer = MR_TRY(AskForText(environment_, request, stop, Describe()));

@@ -83,7 +83,8 @@ Status Profiles::Parse(std::string_view text, std::string_view file, bool is_con
     if (line.empty() || line.starts_with('#') || line.starts_with(';')) continue;
     if (line.starts_with('[')) {
       std::size_t end = line.find(']');
-      if (end == line.npos) return Fail(Code::kInvalidArgument, "{}:{}: a section without its ']'", file, number);
+      if (end == line.npos)
+        return Fail(Code::kInvalidArgument, "{}:{}: a section without its ']'; add it behind the name", file, number);
       std::string_view name = Trim(line.substr(1, end - 1));
       skipping = false;
       group.clear();
@@ -135,7 +136,9 @@ Result<const Profile*> Profiles::ServicesOf(std::string_view name, const Profile
   if (section.empty()) return nullptr;
   auto found = services_.find(section);
   if (found != services_.end()) return &found->second;
-  return Fail(Code::kInvalidArgument, "profile {}: there is no [services {}] in ~/.aws/config", name, section);
+  return Fail(Code::kInvalidArgument,
+              "profile {}: there is no [services {}] in ~/.aws/config; add it, or remove the key services", name,
+              section);
 }
 
 Error Profiles::Missing(std::string_view name) const {

@@ -79,7 +79,8 @@ Result<bool> WhenRequired(const std::string& configured, std::string_view variab
 Status CheckCustomerKeys(const Settings& settings, const ConnectOptions& options) {
   for (const std::string& key : {settings.customer_key, settings.copy_source_key}) {
     if (key.empty()) continue;
-    if (key.size() != 32) return Fail(Code::kInvalidArgument, "an encryption key has 32 bytes, not {}", key.size());
+    if (key.size() != 32)
+      return Fail(Code::kInvalidArgument, "an encryption key must have 32 bytes, not {}", key.size());
     if ((settings.scheme != "https" || !options.verify_tls) && !settings.loopback) {
       return Fail(Code::kInvalidArgument,
                   "encryption keys are not sent to {}://{}, where others could read them; use https{}", settings.scheme,
@@ -135,7 +136,7 @@ Result<Settings> Settings::Resolve(const ConnectOptions& options, const Profiles
   settings.new_objects = options.new_objects;
   settings.expected_bucket_owner = options.expected_bucket_owner;
   if (!settings.expected_bucket_owner.empty() && !IsAccount(settings.expected_bucket_owner)) {
-    return Fail(Code::kInvalidArgument, "\"{}\" is no account; the owner of a bucket has 12 digits",
+    return Fail(Code::kInvalidArgument, "\"{}\" is no account; expected the 12 digits of the owner of the bucket",
                 settings.expected_bucket_owner);
   }
   settings.customer_key = options.customer_key;

@@ -75,7 +75,8 @@ class SsoSource final : public CredentialSource {
   Result<std::string> Renew(Json cached, const std::filesystem::path& path, std::stop_token stop) {
     WallTime now = environment_.clock->Wall();
     auto registered = ParseIso8601(JsonString(cached, "registrationExpiresAt").value_or(""));
-    if (!registered || *registered <= now) return Fail(Code::kPermissionDenied, "the session cannot be renewed");
+    if (!registered || *registered <= now)
+      return Fail(Code::kPermissionDenied, "the session cannot be renewed; run `aws sso login`");
     Json ask{{"grantType", "refresh_token"}};
     for (const char* member : {"clientId", "clientSecret", "refreshToken"}) {
       ask[member] = MR_TRY(JsonString(cached, member));

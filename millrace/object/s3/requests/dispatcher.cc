@@ -26,7 +26,10 @@ Status CheckHeaders(const http::Headers& headers) {
   for (const auto& [name, value] : headers) {
     bool clean = std::ranges::all_of(value, [](unsigned char c) { return c >= 0x20 && c != 0x7f; }) &&
                  std::ranges::all_of(name, [](unsigned char c) { return c > 0x20 && c < 0x7f && c != ':'; });
-    if (!clean) return Fail(Code::kInvalidArgument, "the header {} has control characters", name.substr(0, 64));
+    if (!clean) {
+      return Fail(Code::kInvalidArgument, "the header {} has control characters; only printable ones are allowed",
+                  name.substr(0, 64));
+    }
   }
   return {};
 }
@@ -419,7 +422,8 @@ const Signer& Dispatcher::SignerFor(const std::string& region) {
 Result<std::string> Dispatcher::Presign(std::string_view method, std::string_view bucket, std::string_view key,
                                         Duration valid_for) {
   constexpr Duration kLongest = std::chrono::days(7);  // the limit of Signature Version 4
-  if (method != "GET" && method != "PUT") return Fail(Code::kInvalidArgument, "cannot presign {} requests", method);
+  if (method != "GET" && method != "PUT")
+    return Fail(Code::kInvalidArgument, "cannot presign {} requests; only GET and PUT", method);
   if (valid_for < std::chrono::seconds(1) || valid_for > kLongest) {
     return Fail(Code::kInvalidArgument, "a presigned URL can be valid for 1 second to 7 days, not {}",
                 FormatDuration(valid_for));
