@@ -24,7 +24,7 @@ MOST_CHARACTERS, MOST_LINES = 160, 2
 CURED = ("apps/", "millrace/transfer/", "millrace/jobs/spec/", "millrace/tokenizer/", "millrace/mount/",
          "millrace/vfs/", "millrace/eval/", "millrace/plan/", "millrace/tracking/", "millrace/train/",
          "millrace/engine/", "millrace/data/", "millrace/serve/", "millrace/http/", "millrace/base/", "millrace/cache/",
-         "millrace/object/")
+         "millrace/object/", "millrace/s3d/")
 CHANGEABLE = {"kInvalidArgument", "kNotFound", "kPermissionDenied", "kAlreadyExists", "kPreconditionFailed", "kNotEmpty",
               "kBusy"}
 UNCHECKED = {text: reason for reason, texts in {

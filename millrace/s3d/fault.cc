@@ -91,7 +91,7 @@ Result<std::uint64_t> ParseNumber(std::string_view text) {
   std::uint64_t value = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (text.empty() || error != std::errc() || end != text.data() + text.size()) {
-    return Fail(Code::kInvalidArgument, "\"{}\" is not a number", text);
+    return Fail(Code::kInvalidArgument, "\"{}\" is not a number; expected a whole one of at least 0", text);
   }
   return value;
 }
@@ -117,7 +117,8 @@ Result<S3Error> ParseError(std::string_view text) {
                        std::ranges::all_of(text, [](unsigned char c) { return std::isalnum(c) != 0; });
   if (is_code) return S3Error(text, "A fault ordered with --fault.");
   const std::uint64_t status = MR_TRY(ParseNumber(text));
-  if (status < 400 || status > 599) return Fail(Code::kInvalidArgument, "{} is not an error's status", status);
+  if (status < 400 || status > 599)
+    return Fail(Code::kInvalidArgument, "{} is not an error's status; expected 400 to 599: choose one", status);
   return ErrorOfStatus(static_cast<int>(status));
 }
 
@@ -297,11 +298,13 @@ Result<bool> SetEffect(Rule& rule, std::string_view name, std::string_view value
     std::size_t dots = value.find("..");
     rule.least = MR_TRY(ParseDuration(value.substr(0, dots)));
     rule.most = dots == std::string_view::npos ? rule.least : MR_TRY(ParseDuration(value.substr(dots + 2)));
-    if (rule.most < rule.least) return Fail(Code::kInvalidArgument, "\"{}\" goes backwards", value);
+    if (rule.most < rule.least)
+      return Fail(Code::kInvalidArgument, "\"{}\" goes backwards; write the shorter time first", value);
   } else if (name == "bandwidth") {
     rule.effect = Effect::kBandwidth;
     rule.bytes_per_second = MR_TRY(ParseBytes(value));
-    if (rule.bytes_per_second == 0) return Fail(Code::kInvalidArgument, "a bandwidth of zero");
+    if (rule.bytes_per_second == 0)
+      return Fail(Code::kInvalidArgument, "a bandwidth of zero; expected at least 1 byte a second");
   } else if (name == "error" || (name == "slowdown" && value.empty())) {
     rule.effect = Effect::kError;
     rule.error = name == "slowdown" ? ErrorOfStatus(503) : MR_TRY(ParseError(value));
@@ -377,7 +380,7 @@ Result<std::unique_ptr<FaultPlan>> FaultPlan::Parse(std::string_view text) {
       auto effect = SetEffect(rule, name, value);
       if (!effect) return explain(effect.error());
       if (*effect && has_effect)
-        return explain(Error(Code::kInvalidArgument, "two effects in one rule: separate them with ';'"));
+        return explain(Error(Code::kInvalidArgument, "two effects in one rule: split them with ';'"));
       has_effect |= *effect;
       if (*effect) continue;
       auto selector = SetSelector(rule, name, value);

@@ -127,7 +127,7 @@ Result<StoredChecksum> CombineChecksums(ChecksumKind kind, ChecksumType type, co
   for (const PartChecksum& part : parts) {
     auto bytes = Base64Decode(part.value);
     if (!bytes || bytes->size() != ChecksumBytes(kind)) {
-      return Fail(Code::kInvalidArgument, "a part has no valid {}", ChecksumName(kind));
+      return Fail(Code::kInvalidArgument, "a part has no valid {}; expected its bytes in base64", ChecksumName(kind));
     }
     if (type == ChecksumType::kComposite) {
       composite.Update(*bytes);

@@ -84,12 +84,14 @@ Result<Policy::Statement> Policy::ParseStatement(const Json& json) {
   if (!json.is_object()) return Fail(Code::kInvalidArgument, "policy: a statement must be an object");
   for (const auto& [name, value] : json.items()) {
     if (std::ranges::find(kMembers, name) == kMembers.end()) {
-      return Fail(Code::kInvalidArgument, "policy: {} is not understood", name);
+      return Fail(Code::kInvalidArgument,
+                  "policy: {} is not understood; expected Sid, Effect, Action, Resource or Condition", name);
     }
   }
   Statement statement;
   const std::string effect = MR_TRY(JsonString(json, "Effect"));
-  if (effect != "Allow" && effect != "Deny") return Fail(Code::kInvalidArgument, "policy: the effect {:?}", effect);
+  if (effect != "Allow" && effect != "Deny")
+    return Fail(Code::kInvalidArgument, "policy: the effect {:?}; expected Allow or Deny", effect);
   statement.allows = effect == "Allow";
   statement.actions = MR_TRY(Texts(json, "Action"));
   statement.resources = MR_TRY(Texts(json, "Resource"));
@@ -108,7 +110,7 @@ Result<std::unique_ptr<Policy>> Policy::Parse(std::string_view json) {
   const Json document = MR_TRY(ParseJson(json, "policy"));
   const Json* statements = JsonFind(document, "Statement");
   if (statements == nullptr || !statements->is_array()) {
-    return Fail(Code::kInvalidArgument, "policy: it has no list named Statement");
+    return Fail(Code::kInvalidArgument, "policy: it has no list named Statement; add one");
   }
   auto policy = std::make_unique<Policy>();
   for (const Json& one : *statements) {
