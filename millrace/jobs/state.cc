@@ -28,7 +28,10 @@ constexpr FolderRole kJobRole = {.what = "the folder of the job", .cure = "set M
 Status MakeFolder(const fs::path& path) {
   std::error_code error;
   fs::create_directories(path, error);
-  if (error) return Fail(Code::kIo, "cannot make the folder {}: {}", path.string(), error.message());
+  if (error) {
+    return Fail(Code::kIo, "cannot make the folder {}: {}; create it, or choose another", path.string(),
+                error.message());
+  }
   return {};
 }
 
@@ -36,7 +39,8 @@ Status MakeFolder(const fs::path& path) {
 Result<fs::path> FolderOf(const fs::path& root, std::string_view name) {
   if (name.empty() || name == "." || name == ".." || name.find('/') != std::string_view::npos ||
       name.find('\0') != std::string_view::npos) {
-    return Fail(Code::kInvalidArgument, "\"{}\" is not a job's name", name);
+    return Fail(Code::kInvalidArgument, "\"{}\" is not a job's name; choose one without / that is not empty, . or ..",
+                name);
   }
   return root / "jobs" / name;
 }
@@ -246,7 +250,10 @@ Status StopJob(const fs::path& root, std::string_view name) {
   JobStatus status = MR_TRY(ReadJob(root, name));
   // No other user may choose the process that gets the signal.
   MR_TRY(OpenTrustedFolder(folder, kJobRole, MissingFolder::kFail));
-  if (!IsHeld(folder)) return Fail(Code::kPreconditionFailed, "job \"{}\" does not run: it is {}", name, status.state);
+  if (!IsHeld(folder)) {
+    return Fail(Code::kPreconditionFailed,
+                "job \"{}\" does not run: it is {}; `millrace job list` shows those that run", name, status.state);
+  }
   // Opens the descriptor before the check of the pid: if the pid is reused later, the descriptor still names the
   // checked process.
   const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(status.pid), 0)));

@@ -29,7 +29,7 @@ Result<Finding> FindingFromJson(const Json& json) {
   Finding finding;
   const std::string level = MR_TRY(JsonString(json, "level"));
   if (level != "ok" && level != "warn" && level != "fail") {
-    return Fail(Code::kInvalidArgument, "the level \"{}\" of a finding is unknown", level);
+    return Fail(Code::kInvalidArgument, "the level \"{}\" of a finding is unknown; expected ok, warn or fail", level);
   }
   finding.level = level == "ok" ? Finding::Level::kOk : level == "warn" ? Finding::Level::kWarn : Finding::Level::kFail;
   finding.check = MR_TRY(JsonString(json, "check"));

@@ -155,7 +155,10 @@ Result<MemoryState> ReadMemoryState(const MachinePaths& paths) {
       *value = std::strtoull(kib.c_str(), nullptr, 10) * kKiB;
     }
   }
-  if (memory.total == 0) return Fail(Code::kNotFound, "{} has no MemTotal", (paths.proc / "meminfo").string());
+  if (memory.total == 0) {
+    return Fail(Code::kNotFound, "{} has no MemTotal; mount /proc where the checks run",
+                (paths.proc / "meminfo").string());
+  }
   const std::filesystem::path groups = paths.system / "fs/cgroup";
   for (const ControlGroup& group : kControlGroups) {
     const auto most = NumberIn(groups / group.limit);

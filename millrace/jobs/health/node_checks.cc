@@ -32,9 +32,9 @@ Result<HealthOptions> HealthOptions::FromJson(const Json& json) {
   options.gpus = static_cast<int>(MR_TRY(JsonInt(json, "gpus")));
   options.checks.clear();
   const Json* checks = JsonFind(json, "checks");
-  if (checks == nullptr || !checks->is_array()) return Fail(Code::kInvalidArgument, "\"checks\" is no list");
+  if (checks == nullptr || !checks->is_array()) return Fail(Code::kInvalidArgument, "\"checks\" should be a list");
   for (const Json& check : *checks) {
-    if (!check.is_string()) return Fail(Code::kInvalidArgument, "the name of a check is no text");
+    if (!check.is_string()) return Fail(Code::kInvalidArgument, "the name of a check should be a text");
     options.checks.push_back(check.get<std::string>());
   }
   return options;

@@ -80,7 +80,8 @@ void SpotWatch::Watch(const std::string& endpoint, Duration interval, std::stop_
   MetadataService service(endpoint, stop);
   do {
     const std::optional<std::string> text = service.InstanceAction();
-    const auto json = text ? ParseJson(*text, "a notice of EC2") : Fail(Code::kNotFound, "no notice");
+    const auto json =
+        text ? ParseJson(*text, "a notice of EC2") : Fail(Code::kNotFound, "no notice of an end; wait for one");
     if (!json) continue;
     const std::string action = JsonString(*json, "action").value_or("stop"),
                       at = JsonString(*json, "time").value_or("?");

@@ -44,7 +44,8 @@ Result<NamedEntry> Find(const std::vector<ConfigFile>& files, std::string_view l
       if (found && *found == name) return NamedEntry{entry[member], file.folder};
     }
   }
-  return Fail(Code::kInvalidArgument, "the kubeconfig has no \"{}\" among its {}", name, list);
+  return Fail(Code::kInvalidArgument,
+              "the kubeconfig has no \"{}\" among its {}; `kubectl config view` shows what it has", name, list);
 }
 
 class AccessReader {
@@ -139,12 +140,16 @@ class AccessReader {
     const auto ran = Subprocess::Run(std::move(options));
     if (!ran) return Fail(ran.error().Context("the credential plug-in of the kubeconfig"));
     if (!ran->state.ok()) {
-      return Fail(Code::kPermissionDenied, "{}, the credential plug-in of the kubeconfig, ended with {}", command,
+      return Fail(Code::kPermissionDenied,
+                  "{}, the credential plug-in of the kubeconfig, ended with {}; run it by hand to see why", command,
                   ran->state.ToString());
     }
     const Json credential = MR_TRY(ParseJson(ran->stdout_text, "the output of " + command));
     const Json* status = JsonFind(credential, "status");
-    if (status == nullptr) return Fail(Code::kInvalidArgument, "{} printed no credential", command);
+    if (status == nullptr) {
+      return Fail(Code::kInvalidArgument, "{} printed no credential; expected an ExecCredential with a status",
+                  command);
+    }
     if (JsonFind(*status, "token") != nullptr) access_.token = MR_TRY(JsonString(*status, "token"));
     if (JsonFind(*status, "clientCertificateData") != nullptr) {
       const std::string certificate = MR_TRY(JsonString(*status, "clientCertificateData"));

@@ -291,7 +291,10 @@ Status CreateClusterJob(ClusterApi& api, const ClusterJobName& job, const std::v
   if (has_ended) {
     MR_TRY(api.Delete(path));
     while (MR_TRY(api.Get(path))) {
-      if (!await()) return Fail(Code::kBusy, "the old {} is still there, being deleted", path);
+      if (!await()) {
+        return Fail(Code::kBusy,
+                    "the old {} is still there, being deleted; try again when `kubectl get` shows it no more", path);
+      }
     }
   }
   const ClusterObject& owner = objects.front();

@@ -378,7 +378,7 @@ Result<std::string> ReadAgentKey(const std::filesystem::path& file) {
   std::string key = MR_TRY(ReadFile(file, kMax + 1));
   if (key.ends_with('\n')) key.pop_back();
   if (key.size() < kLeast || key.size() > kMax) {
-    return Fail(Code::kInvalidArgument, "{}: a key has {} to {} bytes", file.string(), kLeast, kMax);
+    return Fail(Code::kInvalidArgument, "{}: a key must have {} to {} bytes", file.string(), kLeast, kMax);
   }
   return key;
 }
@@ -409,7 +409,8 @@ Status ConnectToAgent(std::string_view address, const std::string& key, int in, 
     const auto progress = link.Handshake();
     if (progress == TlsLink::Progress::kDone) break;
     if (progress == TlsLink::Progress::kFailed) {
-      return Fail(Code::kPermissionDenied, "the agent at {} does not have the same key, or is leaving", address);
+      return Fail(Code::kPermissionDenied,
+                  "the agent at {} does not have the same key, or is leaving; start both with one key file", address);
     }
     pollfd ready{.fd = link.fd(), .events = link.events(), .revents = 0};
     const Duration left = until - SystemClock().Now();

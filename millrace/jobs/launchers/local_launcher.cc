@@ -195,7 +195,10 @@ Status LocalLauncher::PrepareFolders() {
   } else if (!checkpoints_.empty()) {
     std::error_code error;
     std::filesystem::create_directories(checkpoints_, error);
-    if (error) return Fail(Code::kInvalidArgument, "cannot make the folder {}: {}", checkpoints_, error.message());
+    if (error) {
+      return Fail(Code::kInvalidArgument, "cannot make the folder {}: {}; create it, or choose another", checkpoints_,
+                  error.message());
+    }
   }
   if (mounts.empty()) return {};
   mounts_ = std::make_unique<NodeMounts>(

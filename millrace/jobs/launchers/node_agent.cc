@@ -99,7 +99,9 @@ class Agent {
     } else if (JsonFind(order, "leave") != nullptr) {
       Leave();
     } else {
-      return Fail(Code::kInvalidArgument, "this version of Millrace does not know the order {}", line.substr(0, 100));
+      return Fail(Code::kInvalidArgument,
+                  "this version of Millrace does not know the order {}; install the same version on all machines",
+                  line.substr(0, 100));
     }
     return {};
   }
@@ -176,7 +178,7 @@ class Agent {
     }
     const int attempt = static_cast<int>(MR_TRY(JsonInt(start, "attempt")));
     if (const Json* env = JsonFind(start, "env")) {
-      if (!env->is_object()) return Fail(Code::kInvalidArgument, "the environment in an order is no object");
+      if (!env->is_object()) return Fail(Code::kInvalidArgument, "the environment in an order must be an object");
       for (const auto& [name, value] : env->items()) options.env[name] = MR_TRY(JsonString(*env, name));
     }
     options.env.merge(MissingComputeEnvironment(DetectCpu()));

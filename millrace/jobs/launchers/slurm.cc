@@ -148,7 +148,10 @@ Result<std::string> SubmitBatch(const std::string& script, const std::map<std::s
   const std::filesystem::path path = folder.path() / "batch.sh";
   MR_TRY(WriteFileAtomic(path, AsBytes(script)));
   const auto ran = MR_TRY(RunSlurm({"sbatch", "--parsable", path.string()}, false, env));
-  if (!ran.state.ok()) return Fail(Code::kInvalidArgument, "sbatch did not take the job ({})", ran.state.ToString());
+  if (!ran.state.ok()) {
+    return Fail(Code::kInvalidArgument, "sbatch did not take the job ({}); change run.slurm as its message says",
+                ran.state.ToString());
+  }
   // "ID" or "ID;cluster"
   const std::string_view line = std::string_view(ran.stdout_text).substr(0, ran.stdout_text.find_first_of(";\n"));
   if (line.empty()) return Fail(Code::kInternal, "sbatch printed no job id");

@@ -42,7 +42,8 @@ std::optional<double> Search(const re2::RE2& regex, std::string_view line) {
 Status CheckMetricRegex(const std::string& regex) {
   const re2::RE2 read(regex, QuietOptions());
   if (!read.ok()) {
-    return Fail(Code::kInvalidArgument, "is not a regular expression of RE2: {}", read.error());
+    return Fail(Code::kInvalidArgument, "is not a regular expression of RE2: {}; change it to the syntax of RE2",
+                read.error());
   }
   if (read.NumberOfCapturingGroups() > 1) {
     return Fail(Code::kInvalidArgument, "has {} groups, and only one can be the value; write the others as (?:...)",

@@ -122,7 +122,10 @@ class Packer {
       return Fail(own.error());
     }
     MR_TRY(PackFolder(""));
-    if (archive_.files == 0) return Fail(Code::kInvalidArgument, "there is no file in {}", root_.string());
+    if (archive_.files == 0) {
+      return Fail(Code::kInvalidArgument, "there is no file in {}; add the program, or change run.source",
+                  root_.string());
+    }
     archive_.bytes.append(2 * kTarBlock, '\0');
     archive_.name = fmt::format("{}{}{}", kNamePrefix, HexEncode(Sha256(AsBytes(archive_.bytes))), kNameSuffix);
     return std::move(archive_);
@@ -292,7 +295,7 @@ Status WriteEntry(const SourceEntry& entry, const std::filesystem::path& path) {
 Result<SourceArchive> PackSource(const std::filesystem::path& folder, const SourceLimits& limits) {
   std::error_code error;
   if (!std::filesystem::is_directory(folder, error)) {
-    return Fail(Code::kNotFound, "there is no folder {}", folder.string());
+    return Fail(Code::kNotFound, "there is no folder {}; create it, or change run.source", folder.string());
   }
   return Packer(folder, limits).Pack();
 }

@@ -67,7 +67,8 @@ Result<VariedKey> ParseRange(std::string key, VariedKey::Draw draw, std::string_
 Status RefuseTwice(const std::vector<VariedKey>& keys) {
   std::set<std::string_view> seen;
   for (const VariedKey& each : keys) {
-    if (!seen.insert(each.key).second) return Fail(Code::kInvalidArgument, "{} is varied twice", each.key);
+    if (!seen.insert(each.key).second)
+      return Fail(Code::kInvalidArgument, "{} is varied twice; give all its values in one place", each.key);
   }
   return {};
 }
@@ -107,7 +108,8 @@ Result<VariedKey> ParseVariedKey(std::string_view text) {
   }
   VariedKey varied{.key = std::move(key), .values = SplitValues(values)};
   if (std::ranges::find(varied.values, "") != varied.values.end()) {
-    return Fail(Code::kInvalidArgument, "{}: {} has an empty value", varied.key, values);
+    return Fail(Code::kInvalidArgument, "{}: {} has an empty value; remove a comma, or write the value", varied.key,
+                values);
   }
   return varied;
 }

@@ -97,7 +97,9 @@ std::filesystem::path SweepFolder(const std::filesystem::path& root, std::string
 Result<SweepState> ReadSweep(const std::filesystem::path& root, std::string_view name) {
   const std::filesystem::path path = SweepFolder(root, name) / kSweepFile;
   if (name.find('/') != name.npos || !std::filesystem::exists(path)) {
-    return Fail(Code::kNotFound, "no sweep \"{}\" was started on this machine by this user", name);
+    return Fail(Code::kNotFound,
+                "no sweep \"{}\" was started on this machine by this user; start it here, or ask where it was started",
+                name);
   }
   const std::string text = MR_TRY(ReadFile(path, kMaxSweepBytes));
   const Json json = MR_TRY(ParseJson(text, path.string()));
