@@ -24,7 +24,8 @@ MOST_CHARACTERS, MOST_LINES = 160, 2
 CURED = ("apps/", "millrace/transfer/", "millrace/tokenizer/", "millrace/mount/", "millrace/vfs/", "millrace/eval/",
          "millrace/plan/", "millrace/tracking/", "millrace/train/", "millrace/engine/", "millrace/data/",
          "millrace/serve/", "millrace/http/", "millrace/base/", "millrace/cache/", "millrace/object/", "millrace/s3d/",
-         "millrace/jobs/")
+         "millrace/jobs/", "millrace/checkpoint/convert/", "millrace/checkpoint/format/", "millrace/checkpoint/gguf/",
+         "millrace/checkpoint/local/", "millrace/checkpoint/read/")
 CHANGEABLE = {"kInvalidArgument", "kNotFound", "kPermissionDenied", "kAlreadyExists", "kPreconditionFailed", "kNotEmpty",
               "kBusy"}
 UNCHECKED = {text: reason for reason, texts in {
@@ -42,6 +43,7 @@ UNCHECKED = {text: reason for reason, texts in {
         "inode {} is no symbolic link"),
     "a mount wrote the name itself": ("a mount does not show {}",),
     "the code that calls passes another size": ("{} bytes of {} do not fill a tensor of {} elements",),
+    "a rank asks another, and looks elsewhere": ("step and attempt {} {} are not here",),
     "the author of the template wrote the text": ("the template refuses: {}",),
 }.items() for text in texts}
 

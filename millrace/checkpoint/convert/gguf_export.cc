@@ -73,7 +73,10 @@ class GgufExport {
     const std::string& name = stream_.reader().name();
     const auto tensors = TensorsBelow(manifest, kModelGroup);
     const Json* config = JsonFind(manifest.meta, kMetaModelConfig);
-    if (tensors.empty() || config == nullptr) return Fail(Code::kNotFound, "{} has no model to export", name);
+    if (tensors.empty() || config == nullptr) {
+      return Fail(Code::kNotFound,
+                  "{} has no model to export; name a checkpoint that has weights and the config.json of a model", name);
+    }
     config_ = MR_TRY(engine::ParseModelConfig(*config, name));
     // llama.cpp reads Mistral's models as Llama's.
     architecture_ = config_->family() == "mistral" ? kGgufLlama : config_->family();

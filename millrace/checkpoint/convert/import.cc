@@ -181,7 +181,8 @@ Error WhileImporting(const Error& error, const ImportSource& source, const Impor
 
 Result<Manifest> Import(object::Connection& connection, ImportSource source, std::string_view url, MemoryBudget& budget,
                         const ImportOptions& options, object::Call call, const ByteProgress& progress) {
-  if (options.step > kMaxStep) return Fail(Code::kInvalidArgument, "step {} is too large", options.step);
+  if (options.step > kMaxStep)
+    return Fail(Code::kInvalidArgument, "step {} is too large; choose a smaller one", options.step);
   object::Location root = MR_TRY(object::Locate(connection, url));
   const CheckpointKeys keys(root.key);
   const std::string fence = MR_TRY(ExpectedFence(*root.store, keys, options.step, call));
@@ -208,7 +209,8 @@ Result<Manifest> Import(object::Connection& connection, ImportSource source, std
 Result<ImportShareResult> ImportShare(object::Connection& connection, ImportSource source, std::string_view url,
                                       MemoryBudget& budget, const ImportOptions& options, const Logger& log,
                                       object::Call call, const ByteProgress& progress) {
-  if (options.step > kMaxStep) return Fail(Code::kInvalidArgument, "step {} is too large", options.step);
+  if (options.step > kMaxStep)
+    return Fail(Code::kInvalidArgument, "step {} is too large; choose a smaller one", options.step);
   const object::Location root = MR_TRY(object::Locate(connection, url));
   AddGroup(source, options.group);
   FileImporter importer(source, budget, options, call, progress);

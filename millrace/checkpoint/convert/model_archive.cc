@@ -221,7 +221,7 @@ class ArchiveFiles final : public TarVisitor {
 Result<std::string> Unpack(const object::Location& archive, const std::string& what, TarVisitor& files,
                            const object::Call& call) {
   auto info = MR_TRY(object::Head(*archive.store, archive.key, call));
-  if (!info) return Fail(Code::kNotFound, "there is no archive {}", what);
+  if (!info) return Fail(Code::kNotFound, "there is no archive {}; `millrace ls` lists what is there", what);
   std::string etag = info->etag;
   ObjectStream stream(*archive.store, *std::move(info), call);
   const auto inflater = MR_TRY(Inflater::Make(what));
@@ -253,7 +253,10 @@ Result<std::string> FindModel(const std::set<std::string>& files, const std::str
     least = depth;
     if (found.empty() || found.back() != FolderOf(name)) found.push_back(FolderOf(name));
   }
-  if (found.empty()) return Fail(Code::kNotFound, "{} has no model: there is no config.json in it", what);
+  if (found.empty()) {
+    return Fail(Code::kNotFound, "{} has no model: there is no config.json in it; pack the folder of the model with it",
+                what);
+  }
   if (found.size() > 1) {
     return Fail(Code::kUnsupported, "{} has several models: in {}", what, fmt::join(found, " and "));
   }
@@ -316,8 +319,8 @@ Result<ModelSource> OpenModelArchive(object::Connection& connection, std::string
   const Weights weights = WeightsIn(folder, files.kept());
   if (!weights.has_safetensors && weights.pickles.empty()) {
     return Fail(Code::kNotFound,
-                "{} has no weights that Millrace reads (*.safetensors, pytorch_model*.bin) beside its {}config.json; "
-                "it has {}",
+                "{} has no weights that Millrace reads beside its {}config.json, and has {}; add *.safetensors or "
+                "pytorch_model*.bin",
                 what, folder, fmt::join(files.seen(), ", "));
   }
   MemoryConnection unpacked(store);

@@ -105,7 +105,7 @@ Result<ForeignFormat> DetectForeignFormat(object::Connection& connection, std::s
     if (MR_TRY(object::Head(*folder.store, folder.key.substr(0, folder.key.size() - !folder.key.empty()), call)))
       return ForeignFormat::kTorch;
   }
-  if (files.empty()) return Fail(Code::kNotFound, "there is nothing at {}", url);
+  if (files.empty()) return Fail(Code::kNotFound, "there is nothing at {}; `millrace ls` lists what is there", url);
   return Fail(Code::kNotFound,
               "{} cannot be imported: give a file of torch.save or llama.cpp (*.gguf), or a folder with one of\n"
               "*.safetensors, pytorch_model.bin, adapter_config.json, .metadata (torch), "
@@ -133,9 +133,9 @@ Result<ImportSource> OpenSource(object::Connection& connection, std::string_view
 Result<Json> ReadModelConfig(object::Connection& connection, std::string_view url, object::Call call) {
   const object::Location file = MR_TRY(object::Locate(connection, url));
   auto content = MR_TRY(object::GetAll(*file.store, file.key, kMaxConfigBytes, std::move(call)));
-  if (!content) return Fail(Code::kNotFound, "{} does not exist", url);
+  if (!content) return Fail(Code::kNotFound, "{} does not exist; `millrace ls` lists what is there", url);
   Json config = MR_TRY(ParseJson(content->bytes, url));
-  if (!config.is_object()) return Fail(Code::kInvalidArgument, "{} is not a JSON object", url);
+  if (!config.is_object()) return Fail(Code::kInvalidArgument, "{} must be a JSON object", url);
   return config;
 }
 

@@ -38,7 +38,8 @@ constexpr FolderRole kRole = {.what = "the folder of quantized models", .cure = 
 /// Returns how the source's weights are quantized; nothing if they are not.
 Result<std::optional<engine::Quantization>> QuantizationOf(const ModelSource& source) {
   const Json* config = JsonFind(source.reader().manifest().meta, kMetaModelConfig);
-  if (config == nullptr) return Fail(Code::kNotFound, "{} has no config.json", source.name());
+  if (config == nullptr)
+    return Fail(Code::kNotFound, "{} has no config.json; copy that of the model there", source.name());
   return StoredQuantization(*config, source.name());
 }
 
@@ -61,8 +62,9 @@ Status Remove(const fs::path& folder) {
 Result<bool> IsStoredAs(const ModelSource& source, engine::Quantization kind) {
   const std::optional<engine::Quantization> stored = MR_TRY(QuantizationOf(source));
   if (!stored || *stored == kind) return stored.has_value();
-  return Fail(Code::kInvalidArgument, "{} is quantized as {}, not as {}", source.name(), QuantizationName(*stored),
-              QuantizationName(kind));
+  return Fail(Code::kInvalidArgument,
+              "{} is quantized as {}, not as {}; name the other, or take a model that is not quantized", source.name(),
+              QuantizationName(*stored), QuantizationName(kind));
 }
 
 /// Makes the model's folder.

@@ -78,7 +78,7 @@ Result<GgmlType> ParseGgmlType(std::string_view name) {
     if (known.can_write && known.name == name) return known.type;
   }
   return Fail(Code::kInvalidArgument,
-              "\"{}\" is not a type of GGUF files that Millrace writes; f32, f16, bf16, q8_0 and q4_0 are", name);
+              "\"{}\" is not a type of GGUF files that Millrace writes; choose f32, f16, bf16, q8_0 or q4_0", name);
 }
 
 Result<GgmlType> GgmlTypeOf(std::uint32_t number) {

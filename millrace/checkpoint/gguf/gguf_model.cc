@@ -301,7 +301,7 @@ Result<ReadGguf> ReadGgufHeader(const object::ReadLocation& location, object::Ca
   std::string bytes(kFirstGgufRead, '\0');
   object::GetOptions options{.range = object::ByteRange{0, bytes.size()}};
   auto got = MR_TRY(object::Get(*location.store, location.key, options, AsWritableBytes(bytes), call));
-  if (!got) return Fail(Code::kNotFound, "{} does not exist", what);
+  if (!got) return Fail(Code::kNotFound, "{} does not exist; `millrace ls` lists what is there", what);
   bytes.resize(got->bytes);
   const object::ObjectInfo info = got->info;
   while (true) {

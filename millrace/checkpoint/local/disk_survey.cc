@@ -114,8 +114,10 @@ Result<std::optional<object::GetResult>> DiskSurvey::Fetch(const FoundFile& foun
                                                            MutableByteSpan into, const object::Call& call) const {
   const std::uint64_t size = found.info.size, from = range ? std::min(range->offset, size) : 0;
   const std::uint64_t bytes = range ? std::min(range->length, size - from) : size;
-  if (bytes > into.size())
-    return Fail(Code::kInvalidArgument, "{}: {} bytes do not fit {}", found.info.key, bytes, into.size());
+  if (bytes > into.size()) {
+    return Fail(Code::kInvalidArgument, "{}: {} bytes do not fit {}; ask for fewer", found.info.key, bytes,
+                into.size());
+  }
   const std::string name = found.info.key.substr(own_.key.size() + 1);
   // Spreads the machines without a copy over those that have one.
   const int from_machine = found.machines[static_cast<std::size_t>(machines_->index()) % found.machines.size()];

@@ -75,7 +75,9 @@ struct Route {
 Result<Route> RouteToward(const std::string& host) {
   addrinfo hints{.ai_socktype = SOCK_DGRAM}, *found = nullptr;
   if (const int code = ::getaddrinfo(host.c_str(), "9", &hints, &found); code != 0) {
-    return Fail(Code::kInvalidArgument, "the address that ranks meet at, {}: {}", host, ::gai_strerror(code));
+    return Fail(Code::kInvalidArgument,
+                "the address that ranks meet at, {}: {}; expected the name or address of a machine", host,
+                ::gai_strerror(code));
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
   for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
@@ -112,10 +114,10 @@ class FolderServer {
  private:
   Status Handle(http::ServerRequest& request, http::ServerResponse& response) const {
     if (!ConstantTimeEqual(request.headers().Get("Authorization"), authorization_))
-      return Fail(Code::kPermissionDenied, "not one of this run's ranks");
+      return Fail(Code::kPermissionDenied, "not one of this run's ranks; only they may read and write here");
     const std::string name = MR_TRY(PercentDecode(request.path().substr(1)));
     if (!CheckpointKeys("").ParseFileKey(name) && !CheckpointKeys("").StepOfManifest(name))
-      return Fail(Code::kInvalidArgument, "{} is not a file of a checkpoint", name);
+      return Fail(Code::kInvalidArgument, "{} is not a file of a checkpoint; only such files are served", name);
     if (request.method() == "GET") return Read(name, request.query(), response);
     if (request.method() == "PUT") return Write(name, request, response);
     return Fail(Code::kUnsupported, "only GET and PUT");
@@ -126,7 +128,7 @@ class FolderServer {
     for (const auto& [key, value] : MR_TRY(http::ParseQuery(query))) {
       std::uint64_t& number = key == kFrom ? from : bytes;
       if (std::from_chars(value.data(), value.data() + value.size(), number).ptr != value.data() + value.size())
-        return Fail(Code::kInvalidArgument, "{} is not a number", value);
+        return Fail(Code::kInvalidArgument, "{} is not a number; expected a whole one", value);
     }
     const UniqueFd file = MR_TRY(root_.TryOpen(MR_TRY(object::PathOfKey(name)).Full(), O_RDONLY | O_NONBLOCK));
     struct stat status{};
@@ -144,7 +146,7 @@ class FolderServer {
     const std::string key = folder_.key + "/" + name;
     const auto parts_at_most = static_cast<std::uint64_t>(folder_.store->limits().max_parts);
     const std::uint64_t size = request.content_length().value_or(0);
-    if (size == 0) return Fail(Code::kInvalidArgument, "{} has no length", name);
+    if (size == 0) return Fail(Code::kInvalidArgument, "{} has no length; a Content-Length is required", name);
     // A multipart upload: if the process is killed, the collector finds the unfinished upload and aborts it.
     const std::string upload = MR_TRY(object::CreateMultipart(*folder_.store, key));
     auto written = [&]() -> Status {

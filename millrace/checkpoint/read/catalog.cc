@@ -74,9 +74,14 @@ Error NoCheckpoints(const object::ReadLocation& root, std::string_view url, cons
                                               url.substr(0, name - 1), *step));
   }
   const auto folder = FolderWithCheckpoints(root, call);
-  if (!folder || folder->empty()) return Error(Code::kNotFound, fmt::format("{} has no committed checkpoint", url));
-  return Error(Code::kNotFound, fmt::format("{} has no committed checkpoint; those of its folder {} are at {}/{}", url,
-                                            *folder, url, *folder));
+  if (!folder || folder->empty()) {
+    return Error(
+        Code::kNotFound,
+        fmt::format("{} has no committed checkpoint; name the checkpoint.url of a run, or wait for its first save",
+                    url));
+  }
+  return Error(Code::kNotFound, fmt::format("{} has no committed checkpoint; to use those of its folder {}, give {}/{}",
+                                            url, *folder, url, *folder));
 }
 
 }  // namespace millrace::checkpoint

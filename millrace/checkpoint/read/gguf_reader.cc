@@ -48,7 +48,10 @@ Status GgufReader::ReadMany(const std::vector<TensorRange>& wanted, int, object:
 
 Status GgufReader::ReadRange(const TensorRange& wanted, const object::Call& call) const {
   const auto found = parts_.find(wanted.tensor);
-  if (found == parts_.end()) return Fail(Code::kNotFound, "{} has no tensor {}", name_, wanted.tensor);
+  if (found == parts_.end()) {
+    return Fail(Code::kNotFound, "{} has no tensor {}; `millrace ckpt show` shows those that it has", name_,
+                wanted.tensor);
+  }
   const GgufPart& part = *found->second;
   const std::uint64_t width = DTypeBytes(part.meta.dtype), elements = wanted.into.size() / width;
   if (elements == 0) return {};

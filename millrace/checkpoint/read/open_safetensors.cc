@@ -52,7 +52,7 @@ class FolderReader {
     if (std::find(files.begin(), files.end(), kSingle) != files.end()) return std::vector{std::string(kSingle)};
     if (indexed) return FilesOfIndex();
     if (files.empty()) {
-      return Fail(Code::kNotFound, "{} has no *.safetensors files (is it a Hugging Face model folder?)", name_);
+      return Fail(Code::kNotFound, "{} has no *.safetensors files; name the folder of a model of Hugging Face", name_);
     }
     if (files.size() > kMaxFiles) return Fail(Code::kResourceExhausted, "{} has more than {} shards", name_, kMaxFiles);
     if (const std::string missing = MissingShard({files.begin(), files.end()}); !missing.empty())
@@ -64,7 +64,7 @@ class FolderReader {
   Result<std::vector<std::string>> FilesOfIndex() {
     const std::string what = fmt::format("{}/{}", name_, kIndex);
     auto content = MR_TRY(object::GetAll(store_, folder_ + std::string(kIndex), kMaxIndexBytes, call_));
-    if (!content) return Fail(Code::kNotFound, "{} is gone", what);
+    if (!content) return Fail(Code::kNotFound, "{} is gone; copy the whole folder of the model again", what);
     const auto parsed = ParseJsonTree(content->bytes, what);
     if (!parsed) return Fail(parsed.error().WithCode(Code::kCorrupt));
     const nlohmann::json& index = *parsed;
@@ -91,7 +91,7 @@ class FolderReader {
     std::string header(kFirstRead, '\0');
     auto got = MR_TRY(object::Get(store_, folder_ + file, {.range = object::ByteRange{0, kFirstRead}},
                                   AsWritableBytes(header), call_));
-    if (!got) return Fail(Code::kNotFound, "{} does not exist", what);
+    if (!got) return Fail(Code::kNotFound, "{} does not exist; copy the whole folder of the model", what);
     header.resize(got->bytes);
     const std::uint64_t size = got->info.size;
     const std::uint64_t length = MR_TRY(ParseSafetensorsLength(AsBytes(header), size, what));

@@ -15,7 +15,8 @@ Result<std::unique_ptr<StoreReader>> OpenAt(const object::ReadLocation& root, st
   const CheckpointKeys keys(root.key);
   const std::string name = fmt::format("{}/{}", root.store->Describe(), keys.StepName(step));
   auto content = MR_TRY(object::GetAll(*root.store, keys.ManifestKey(step), Manifest::kMaxBytes, call));
-  if (!content || IsFence(content->bytes)) return Fail(Code::kNotFound, "{} is not a committed checkpoint", name);
+  if (!content || IsFence(content->bytes))
+    return Fail(Code::kNotFound, "{} is not a committed checkpoint; `millrace ckpt ls` lists those that are", name);
   Manifest manifest = MR_TRY(Manifest::Parse(content->bytes, name + ".json"));
   if (manifest.step != step) return Fail(Code::kCorrupt, "{}.json is the manifest of step {}", name, manifest.step);
   return std::make_unique<StoreReader>(root.store, keys.StepFolder(step), name, std::move(manifest));
@@ -35,7 +36,10 @@ Result<std::unique_ptr<Reader>> Reader::Open(object::Connection& connection, std
     }
     auto reader = OpenAt(root, number, call);
     if (reader || reader.error().code() != Code::kNotFound) return reader;
-    if (step) return Fail(Code::kNotFound, "{} has no committed checkpoint of step {}", url, *step);
+    if (step) {
+      return Fail(Code::kNotFound, "{} has no committed checkpoint of step {}; `millrace ckpt ls` lists the steps", url,
+                  *step);
+    }
   }
   return Fail(Code::kUnavailable, "checkpoints of {} are removed faster than they can be opened", url);
 }

@@ -39,7 +39,7 @@ TEST_F(ReaderTest, AUrlBesideTheCheckpointsNamesTheirs) {
   const std::string url(kUrl), run = url.substr(0, url.find_last_of('/'));
   for (const std::string end : {"", "/"}) {
     EXPECT_EQ(Reader::Open(connection_, run + end, std::nullopt).error().message(),
-              run + " has no committed checkpoint; those of its folder a are at " + url);
+              run + " has no committed checkpoint; to use those of its folder a, give " + url);
     const auto step = Reader::Open(connection_, url + "/step-00000150" + end, std::nullopt);
     EXPECT_EQ(step.error().code(), Code::kNotFound);
     EXPECT_EQ(step.error().message(),

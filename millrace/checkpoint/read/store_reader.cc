@@ -82,7 +82,8 @@ Status StoreReader::VerifyShare(int index, int of, const object::Call& call) con
 
 Status StoreReader::VerifyFile(const std::string& file, const object::Call& call) const {
   const auto found = manifest_.files.find(file);
-  if (found == manifest_.files.end()) return Fail(Code::kNotFound, "{} has no file {}", name_, file);
+  if (found == manifest_.files.end())
+    return Fail(Code::kNotFound, "{} has no file {}; `millrace ckpt show` shows what it has", name_, file);
   std::vector<RangeRequest> requests;
   AddWholeFile(found, RequestBytes(found->second.size, kVerifying), requests);
   return Execute(requests, kVerifying, call);
@@ -97,7 +98,10 @@ void StoreReader::AddWholeFile(Files::const_iterator file, std::uint64_t request
 Status StoreReader::AddTargets(const TensorRange& wanted,
                                std::map<std::string_view, std::vector<CopyTarget>>& by_file) const {
   auto tensor = manifest_.tensors.find(wanted.tensor);
-  if (tensor == manifest_.tensors.end()) return Fail(Code::kNotFound, "{} has no tensor {}", name_, wanted.tensor);
+  if (tensor == manifest_.tensors.end()) {
+    return Fail(Code::kNotFound, "{} has no tensor {}; `millrace ckpt show` shows those that it has", name_,
+                wanted.tensor);
+  }
   const TensorMeta& meta = tensor->second;
   if (Status inside = CheckBox(wanted.box, meta.shape); !inside) {
     return Fail(
@@ -106,9 +110,10 @@ Status StoreReader::AddTargets(const TensorRange& wanted,
   const std::uint64_t element = DTypeBytes(meta.dtype), total = ElementsOf(wanted.box, meta.shape);
   const std::uint64_t elements = wanted.into.size() / element;
   if (wanted.into.size() % element != 0 || wanted.begin > total || elements > total - wanted.begin) {
-    return Fail(Code::kInvalidArgument,
-                "{}: cannot read {} bytes from element {} of tensor {}, which has {} of {} bytes", name_,
-                wanted.into.size(), wanted.begin, wanted.tensor, total, element);
+    return Fail(
+        Code::kInvalidArgument,
+        "{}: cannot read {} bytes from element {} of tensor {}, which has {} of {} bytes; expected a range within it",
+        name_, wanted.into.size(), wanted.begin, wanted.tensor, total, element);
   }
   if (elements == 0) return {};
   const BoxRun want{wanted.box, wanted.begin, elements};
@@ -242,8 +247,9 @@ Status StoreReader::Fetch(const RangeRequest& request, const object::Call& call)
   auto got = object::GetTo(*store_, key, options, size, arrival, call);
   if (!got) return Fail(got.error().Context(fmt::format("{}: reading {}", name_, request.file->first)));
   if (!*got) {
-    return Fail(Code::kNotFound, "{}: its file {} is gone: the checkpoint has been removed, wholly or in part", name_,
-                request.file->first);
+    return Fail(Code::kNotFound,
+                "{}: its file {} is gone: the checkpoint has been removed, wholly or in part; choose another step",
+                name_, request.file->first);
   }
   if ((*got)->bytes != size || (*got)->info.size != request.file->second.size) {
     return Fail(Code::kCorrupt, "{}: file {} has {} bytes instead of {}: it was cut off or replaced", name_,

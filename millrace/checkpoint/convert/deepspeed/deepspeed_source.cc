@@ -79,7 +79,9 @@ class DeepSpeedFolder {
     const std::string latest(kLatest);
     auto content = MR_TRY(object::GetAll(*source_.folder.store, source_.folder.key + latest, kLongestTag + 2, call_));
     if (!content) {
-      return Fail(Code::kNotFound, "{} is not a checkpoint folder of DeepSpeed: it has no file {} and no *{}",
+      return Fail(Code::kNotFound,
+                  "{} is not a checkpoint folder of DeepSpeed: it has no file {} and no *{}; name the folder that "
+                  "save_checkpoint wrote",
                   source_.name, kLatest, kModelStates);
     }
     const std::string tag(Trim(content->bytes));
@@ -172,7 +174,7 @@ class DeepSpeedFolder {
       files.push_back(whole);
     }
     if (!files.empty()) return files;
-    return Fail(Code::kNotFound, "{}/{} has no {}", source_.name, save_,
+    return Fail(Code::kNotFound, "{}/{} has no {}; copy the whole folder of the save", source_.name, save_,
                 shares ? "zero_pp_rank_0_mp_rank_00_model_states.pt" : kWholeModel);
   }
 

@@ -97,8 +97,9 @@ Result<std::optional<std::vector<SampleRead>>> SampleOf(const Reader& adapter, c
     const auto tensor = FindWeight(base.manifest(), weight);
     if (!tensor && !config.generates()) return std::nullopt;
     if (!tensor) {
-      return Fail(Code::kPreconditionFailed, "{} lacks the weight {} of the model that {} adapts", base.name(), weight,
-                  adapter.name());
+      return Fail(Code::kPreconditionFailed,
+                  "{} lacks the weight {} of the model that {} adapts; give the base that the adapter was trained on",
+                  base.name(), weight, adapter.name());
     }
     const TensorMeta& meta = base.manifest().tensors.at(*tensor);
     if (!IsFloat(meta.dtype) || meta.elements() == 0) return std::nullopt;

@@ -89,8 +89,9 @@ Status CheckBase(Reader& adapter, const std::string& tensor, std::string_view na
            Rounded(theirs, base.manifest().tensors.at(*found).dtype) == own;
   };
   if (MR_TRY(is_base())) return {};
-  return Fail(Code::kPreconditionFailed, "{} has {}, which is not the base model's weight {}", adapter.name(), name,
-              weight);
+  return Fail(Code::kPreconditionFailed,
+              "{} has {}, which is not the base model's weight {}; give the base that the adapter was trained on",
+              adapter.name(), name, weight);
 }
 
 std::vector<float> Transposed(const std::vector<float>& matrix, std::uint64_t rows, std::uint64_t columns) {
@@ -120,7 +121,9 @@ Result<std::string> FindChanged(const Reader& adapter, std::string_view name, co
                 adapter.name(), weight);
   }
   if (!found) {
-    return Fail(Code::kPreconditionFailed, "the model has no weight {}, which {} adapts", weight, adapter.name());
+    return Fail(Code::kPreconditionFailed,
+                "the model has no weight {}, which {} adapts; give the base that the adapter was trained on", weight,
+                adapter.name());
   }
   const DType dtype = base.tensors.at(*found).dtype;
   if (IsFloat(dtype)) return *found;
@@ -168,12 +171,16 @@ Result<AdapterMerge> AdapterMerge::Open(Reader& adapter, const Json& config, Rea
       change.whole = MR_TRY(ReadFloats(adapter, tensor, call));
     }
     if (to.shape != wanted) {
-      return Fail(Code::kPreconditionFailed, "{} is [{}], but {} adapts a [{}]", changed, fmt::join(to.shape, ", "),
-                  adapter.name(), fmt::join(wanted, ", "));
+      return Fail(Code::kPreconditionFailed,
+                  "{} is [{}], but {} adapts a [{}]; give the base that the adapter was trained on", changed,
+                  fmt::join(to.shape, ", "), adapter.name(), fmt::join(wanted, ", "));
     }
     merge.changes_.emplace(changed, std::move(change));
   }
-  if (merge.changes_.empty()) return Fail(Code::kNotFound, "{} has no adapter", adapter.name());
+  if (merge.changes_.empty()) {
+    return Fail(Code::kNotFound, "{} has no adapter; name a run with lora, or a folder with adapter_config.json",
+                adapter.name());
+  }
   merge.quantized_ = std::move(quantized);
   if (merge.quantized_) MR_TRY(merge.AddCodes(base));
   MR_TRY(CheckAdaptedBase(adapter, reader, merge.quantized_.get(), call));
@@ -222,14 +229,19 @@ Status AdapterMerge::AddCodes(const Manifest& base) {
   const engine::ModelFamily* family = config == nullptr ? nullptr : engine::FamilyOf(*config);
   for (const auto& [weight, matrix] : *quantized_) {
     const auto found = FindWeight(base, weight);
-    if (!found) return Fail(Code::kPreconditionFailed, "the model has no weight {}, which is quantized", weight);
+    if (!found) {
+      return Fail(Code::kPreconditionFailed,
+                  "the model has no weight {}, which is quantized; give the base that the adapter was trained on",
+                  weight);
+    }
     const TensorMeta& meta = base.tensors.at(*found);
     const std::vector<std::int64_t> shape{matrix->rows(), matrix->columns()}, turned{shape[1], shape[0]};
     // The shapes of square matrices do not tell.
     const bool transposed = family != nullptr && family->names.transposed_blocks && !StoresTransposed(base, weight);
     if (!IsFloat(meta.dtype) || meta.shape != (transposed ? turned : shape)) {
-      return Fail(Code::kPreconditionFailed, "{} is not a matrix of the size of its codes [{}]", *found,
-                  fmt::join(shape, ", "));
+      return Fail(Code::kPreconditionFailed,
+                  "{} is not a matrix of the size of its codes [{}]; give the base that the adapter was trained on",
+                  *found, fmt::join(shape, ", "));
     }
     Change& change = changes_[*found];
     change.dtype = meta.dtype;

@@ -162,9 +162,14 @@ class FolderExport {
                   "{} is an adapter (LoRA): `--to peft` writes it, and `millrace ckpt merge` makes a whole model of it",
                   stream_.reader().name());
     }
-    if (shards_.empty()) return Fail(Code::kNotFound, "{} has no tensors named {}…", stream_.reader().name(), group_);
+    if (shards_.empty()) {
+      return Fail(Code::kNotFound, "{} has no tensors named {}…; `millrace ckpt show` shows what it has",
+                  stream_.reader().name(), group_);
+    }
     if (config_ == nullptr) {
-      return Fail(Code::kNotFound, "{} does not describe its model: its meta has no {} to write {} from",
+      return Fail(Code::kNotFound,
+                  "{} does not describe its model: its meta has no {} to write {} from; export a checkpoint that a run "
+                  "or an import saved",
                   stream_.reader().name(), config_key_, names_.config);
     }
     const auto files = TensorsBelow(manifest, kFilesGroup);
@@ -172,7 +177,7 @@ class FolderExport {
     std::erase_if(further_,
                   [&](const auto& file) { return files.contains(file.first) || file.first == names_.config; });
     if (quantization_ && JsonFind(*config_, "quantization_config") != nullptr) {
-      return Fail(Code::kInvalidArgument, "{} is quantized already", stream_.reader().name());
+      return Fail(Code::kInvalidArgument, "{} is quantized already; leave out --quantize", stream_.reader().name());
     }
     const std::string config = MR_TRY(ConfigText());
     auto there = MR_TRY(FilesOfModel(target_.to, stream_.call()));

@@ -51,7 +51,8 @@ class FolderSource {
       auto info = MR_TRY(object::Head(*source_.folder.store, source_.folder.key + name, call_));
       if (info) source_.files.emplace(name, *std::move(info));
     }
-    if (!source_.files.contains(file)) return Fail(Code::kNotFound, "{}/{} does not exist", source_.name, file);
+    if (!source_.files.contains(file))
+      return Fail(Code::kNotFound, "{}/{} does not exist; `millrace ls` lists what is there", source_.name, file);
     MR_TRY(ReadConfig());
     MR_TRY(AddSafetensors(file));
     if (source_.format == ForeignFormat::kHuggingFace) NormalizeModel(source_);
@@ -90,7 +91,8 @@ class FolderSource {
                   missing);
     }
     if (!files.empty()) return files;
-    return Fail(Code::kNotFound, "{} has no {}, nor shards of it, nor {}", source_.name, names_.single, names_.pickle);
+    return Fail(Code::kNotFound, "{} has no {}, nor shards of it, nor {}; name the folder that has the weights",
+                source_.name, names_.single, names_.pickle);
   }
 
   Result<std::set<std::string>> ReadIndex(const std::string& index) {

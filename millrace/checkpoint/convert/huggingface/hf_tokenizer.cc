@@ -160,7 +160,8 @@ Result<std::map<std::string, std::string>> TokenizerFilesAt(object::Connection& 
     files.merge(made);
     MR_TRY(TakeRoles(files));
   }
-  if (files.empty()) return Fail(Code::kNotFound, "{} has no tokenizer", url);
+  if (files.empty())
+    return Fail(Code::kNotFound, "{} has no tokenizer; copy tokenizer.json or a file of SentencePiece there", url);
   return files;
 }
 

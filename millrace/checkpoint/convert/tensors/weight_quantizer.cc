@@ -44,7 +44,10 @@ Status WeightQuantizer::Add(ByteSpan elements, const ByteSink& sink) {
   Widen(elements, meta_.dtype, pending_);
   const bool finite = std::all_of(pending_.begin() + static_cast<std::ptrdiff_t>(before), pending_.end(),
                                   [](float x) { return std::isfinite(x); });
-  if (!finite) return Fail(Code::kInvalidArgument, "a weight is NaN or infinite; it has no codes");
+  if (!finite) {
+    return Fail(Code::kInvalidArgument,
+                "a weight is NaN or infinite; it has no codes: export without --quantize, or take an earlier step");
+  }
   const std::size_t unit = kind_ == Quantization::kNf4 ? engine::kNf4Block : static_cast<std::size_t>(meta_.shape[1]);
   return Encode(pending_.size() / unit * unit, sink);
 }

@@ -223,7 +223,10 @@ class DcpExport {
     const Manifest& manifest = stream_.reader().manifest();
     const auto tensors = TensorsBelow(manifest, group_);
     Json values = ValuesBelow(manifest, group_);
-    if (tensors.empty()) return Fail(Code::kNotFound, "{} has no tensors named {}…", stream_.reader().name(), group_);
+    if (tensors.empty()) {
+      return Fail(Code::kNotFound, "{} has no tensors named {}…; `millrace ckpt show` shows what it has",
+                  stream_.reader().name(), group_);
+    }
     values.erase(std::string(kMetaEntry));
     StateNode state = MR_TRY(BuildState(tensors, values, DictsBelow(manifest, group_)));
     const Json dicts = DescribeDicts(state);

@@ -385,8 +385,8 @@ Result<ImportSource> OpenDcpFolder(const object::Location& folder, object::Call 
   auto content = MR_TRY(object::GetAll(*folder.store, folder.key + std::string(kDcpMetadataFile), kMaxMetadata, call));
   if (!content) {
     return Fail(Code::kNotFound,
-                "{} does not exist: the folder is not a checkpoint of torch.distributed.checkpoint, or its save was "
-                "interrupted",
+                "{} does not exist: this is no folder of torch.distributed.checkpoint, or its save was interrupted; "
+                "take an earlier one",
                 what);
   }
   const Pickle pickle = MR_TRY(visitor != nullptr ? Pickle::ReadWithObjects(content->bytes, what)

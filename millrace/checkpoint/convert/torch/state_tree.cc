@@ -21,11 +21,13 @@ Result<PathNode*> NodeAt(PathNode& top, std::string_view path) {
   PathNode* node = &top;
   int depth = 0;
   for (std::string_view part : Split(path, '/')) {
-    if (node->leaf()) return Fail(Code::kInvalidArgument, "a parent of {} is not a container", path);
+    if (node->leaf())
+      return Fail(Code::kInvalidArgument, "a parent of {} is not a container; rename one of the two", path);
     if (++depth > kMaxNesting) return Fail(Code::kResourceExhausted, "{} is nested too deeply", path);
     node = &node->parts[std::string(part)];
   }
-  if (node->leaf() || !node->parts.empty()) return Fail(Code::kInvalidArgument, "{} is there twice", path);
+  if (node->leaf() || !node->parts.empty())
+    return Fail(Code::kInvalidArgument, "{} is there twice; rename one of the two", path);
   return node;
 }
 

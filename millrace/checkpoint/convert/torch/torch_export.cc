@@ -28,7 +28,10 @@ std::map<std::string, TensorLocation> LocationsOf(const Manifest& manifest) {
 Result<ExportResult> ExportTorchFile(TensorStream& stream, const ExportTarget& target, std::string_view group) {
   const Manifest& manifest = stream.reader().manifest();
   const auto tensors = TensorsBelow(manifest, group);
-  if (tensors.empty()) return Fail(Code::kNotFound, "{} has no tensors named {}…", stream.reader().name(), group);
+  if (tensors.empty()) {
+    return Fail(Code::kNotFound, "{} has no tensors named {}…; `millrace ckpt show` shows what it has",
+                stream.reader().name(), group);
+  }
   const auto locations = LocationsOf(manifest);
   std::map<std::string, std::string> state;  // path of a tensor → key of its storage
   std::map<std::tuple<TensorLocation, DType, std::vector<std::int64_t>>, std::string> known;

@@ -100,7 +100,10 @@ Status AddTorchState(RandomBytes& bytes, const std::string& file, std::string_vi
 
 Result<ImportSource> OpenTorchFile(const object::Location& file, object::Call call) {
   auto info = MR_TRY(object::Head(*file.store, file.key, call));
-  if (!info) return Fail(Code::kNotFound, "{}/{} does not exist", file.store->Describe(), file.key);
+  if (!info) {
+    return Fail(Code::kNotFound, "{}/{} does not exist; `millrace ls` lists what is there", file.store->Describe(),
+                file.key);
+  }
   const std::size_t slash = file.key.rfind('/');
   const std::string name = file.key.substr(slash == file.key.npos ? 0 : slash + 1);
   ImportSource source{.format = ForeignFormat::kTorch,
