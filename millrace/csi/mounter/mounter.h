@@ -64,7 +64,7 @@ class Mounter {
   virtual Result<MountState> Inspect(const std::string& target) = 0;
 };
 
-/// The waits of a caller for a mounter in another process, which has limits of its own that are shorter.
+/// The time that a caller waits for a mounter in another process, which has limits of its own that are shorter.
 struct MounterTimeouts {
   Duration change = std::chrono::seconds(150);  ///< Mount and Unmount: a daemon starts, or publishes
   Duration look = std::chrono::seconds(45);     ///< Bind and Inspect: a daemon is asked
