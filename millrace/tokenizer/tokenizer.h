@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,6 +20,14 @@ namespace millrace::tokenizer {
 using TokenId = std::int32_t;
 /// In the place of an id: there is no such token.
 inline constexpr TokenId kNoToken = -1;
+
+/// The templates, in Jinja, by which a model writes conversations, as the files beside its tokenizer have them.
+struct ChatTemplates {
+  std::string text;       ///< of conversations
+  std::string tool_text;  ///< of conversations with tools; empty: `text`
+  /// The texts of the special tokens that a template names: "bos_token", "eos_token" and so on.
+  std::map<std::string, std::string> tokens;
+};
 
 /// The state of a decoding that gets its tokens one by one. Make a new state for each text.
 struct DecodeState {
@@ -71,6 +80,8 @@ class Tokenizer {
   virtual TokenId text_begin() const { return bos(); }
   /// Returns whether the file's post-processor puts bos() in front of texts. Nothing if the file does not say.
   virtual std::optional<bool> adds_bos() const { return std::nullopt; }
+  /// Returns the templates of conversations that came with the tokenizer. Null if there are none.
+  virtual const ChatTemplates* chat_templates() const { return nullptr; }
   /// The algorithm, one of "sentencepiece-bpe", "sentencepiece-unigram", "unigram", "byte-bpe", "bpe", "wordpiece",
   /// "wordlevel"
   virtual std::string_view kind() const = 0;

@@ -4,14 +4,8 @@
 
 #include "millrace/base/text.h"
 
-#include "millrace/tokenizer/unicode/utf8.h"
-
 namespace millrace::serve {
 namespace {
-
-/// Stands within what is spelled like a special token, in text that a template works on. No text of a request has it:
-/// it is no UTF-8.
-constexpr char kBreak = '\xff';
 
 /// Returns a prompt up to the end of its last message's content, as transformers does: white space at the ends of the
 /// content counts if the template left it there.
@@ -43,31 +37,11 @@ Result<ChatTemplate> ChatTemplate::Make(const ChatTemplateSource& source, const 
   }
   made.tool_syntax_ = ToolSyntaxOf(source.tool_text.empty() ? source.text : source.tool_text);
   made.knows_developer_ = (source.text + source.tool_text).find("developer") != std::string::npos;
-  made.FindSpecials();
   return made;
 }
 
-/// A special token has no text, and is found where its piece stands in a text.
-void ChatTemplate::FindSpecials() {
-  std::vector<TokenId> ids;
-  for (TokenId id = 0; id < tokenizer_->vocab_size(); ++id) {
-    const auto text = tokenizer_->Decode({&id, 1});
-    if (!text || !text->empty()) continue;
-    auto piece = tokenizer_->Piece(id);
-    if (!piece || piece->empty()) continue;
-    ids.clear();
-    if (!tokenizer_->EncodeWithSpecials(*piece, ids) || ids != std::vector<TokenId>{id}) continue;
-    specials_.push_back(*std::move(piece));
-  }
-}
-
 std::string ChatTemplate::WithoutSpecials(std::string text) const {
-  for (const std::string& special : specials_) {
-    const std::size_t first = tokenizer::DecodeUtf8(special.data(), special.data() + special.size()).length;
-    for (std::size_t at = text.find(special); at != std::string::npos; at = text.find(special, at + first + 1)) {
-      text.insert(at + first, 1, kBreak);
-    }
-  }
+  specials_.Break(text);
   return text;
 }
 
@@ -101,7 +75,7 @@ Result<std::vector<TokenId>> ChatTemplate::Prompt(const Json& messages, const Js
   if (end == PromptEnd::kContinueLast) prompt = MR_TRY(CutBehind(std::move(prompt), all["messages"]));
   std::vector<TokenId> ids;
   for (std::size_t begin = 0; begin <= prompt.size();) {
-    const std::size_t stop = std::min(prompt.find(kBreak, begin), prompt.size());
+    const std::size_t stop = std::min(prompt.find(tokenizer::kSpecialBreak, begin), prompt.size());
     MR_TRY(tokenizer_->EncodeWithSpecials(std::string_view(prompt).substr(begin, stop - begin), ids));
     begin = stop + 1;
   }

@@ -13,6 +13,7 @@
 #include "millrace/jinja/template.h"
 #include "millrace/serve/chat/tool_syntax.h"
 #include "millrace/tokenizer/tokenizer.h"
+#include "millrace/tokenizer/vocabulary/special_texts.h"
 
 namespace millrace::serve {
 
@@ -59,8 +60,8 @@ class ChatTemplate {
   ToolSyntax tool_syntax() const { return tool_syntax_; }
 
  private:
-  ChatTemplate(const tokenizer::Tokenizer& tokenizer, jinja::Template text) : tokenizer_(&tokenizer), text_(text) {}
-  void FindSpecials();
+  ChatTemplate(const tokenizer::Tokenizer& tokenizer, jinja::Template text)
+      : tokenizer_(&tokenizer), text_(text), specials_(tokenizer) {}
   /// Breaks up what is spelled like a special token.
   std::string WithoutSpecials(std::string text) const;
   Json WithoutSpecials(const Json& value) const;
@@ -69,7 +70,8 @@ class ChatTemplate {
   jinja::Template text_;
   std::optional<jinja::Template> tool_text_;
   Json variables_ = Json::object();
-  std::vector<std::string> specials_, stops_;
+  tokenizer::SpecialTexts specials_;
+  std::vector<std::string> stops_;
   std::vector<TokenId> ends_;
   ToolSyntax tool_syntax_ = ToolSyntax::kUnknown;
   bool knows_developer_ = false;

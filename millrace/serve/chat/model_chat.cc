@@ -17,16 +17,11 @@ Result<Json> ReadJsonFile(const checkpoint::ModelSource& model, std::string_view
   return ParseJson(*text, fmt::format("{}/{}", model.name(), file));
 }
 
-/// "chat_template" is a text, or a list of named ones.
-void TakeTemplates(const Json& templates, ChatTemplateSource& source) {
-  if (templates.is_string()) source.text = templates.get<std::string>();
-  if (!templates.is_array()) return;
-  for (const Json& each : templates) {
-    const std::string name = JsonString(each, "name").value_or("");
-    const std::string text = JsonString(each, "template").value_or("");
-    if (name == "default") source.text = text;
-    if (name == "tool_use") source.tool_text = text;
-  }
+void TakeTemplates(const Json& config, ChatTemplateSource& source) {
+  tokenizer::ChatTemplates templates;
+  tokenizer::TakeChatTemplates(config, templates);
+  source.text = templates.text;
+  source.tool_text = templates.tool_text;
 }
 
 }  // namespace
@@ -48,7 +43,7 @@ Result<ChatTemplateSource> ReadChatTemplate(const checkpoint::ModelSource& model
     const std::string text = token != nullptr ? tokenizer::SpecialTokenText(*token) : "";
     if (!text.empty()) source.variables[name] = text;
   }
-  if (const Json* templates = JsonFind(config, "chat_template")) TakeTemplates(*templates, source);
+  TakeTemplates(config, source);
   const auto take_file = [&](std::string_view file, std::string& into) -> Status {
     if (auto text = MR_TRY(model.File(file, kMaxFileBytes, call))) into = *std::move(text);
     return {};
@@ -69,9 +64,10 @@ Result<std::optional<ChatTemplateSource>> ReadTemplateFile(object::Connection& c
     return source;
   }
   const Json config = MR_TRY(ParseJson(content->bytes, url));
-  if (const Json* templates = JsonFind(config, "chat_template")) TakeTemplates(*templates, source);
-  if (source.text.empty())
+  TakeTemplates(config, source);
+  if (source.text.empty()) {
     return Fail(Code::kInvalidArgument, "{} has no chat_template; name a template with --chat-template", url);
+  }
   return source;
 }
 

@@ -12,8 +12,9 @@ constexpr std::array<std::string_view, 2> kDeclaringFiles = {"tokenizer_config.j
 /// Another tokenizer with tokens of its own that begin and end texts.
 class DeclaringTokenizer final : public Tokenizer {
  public:
-  DeclaringTokenizer(std::shared_ptr<const Tokenizer> own, TokenId bos, TokenId eos, TokenId text_begin)
-      : own_(std::move(own)), bos_(bos), eos_(eos), text_begin_(text_begin) {
+  DeclaringTokenizer(std::shared_ptr<const Tokenizer> own, TokenId bos, TokenId eos, TokenId text_begin,
+                     ChatTemplates chat)
+      : own_(std::move(own)), bos_(bos), eos_(eos), text_begin_(text_begin), chat_(std::move(chat)) {
     const bool same_texts = eos_ == own_->eos() && text_begin_ == own_->text_begin();
     text_fingerprint_ =
         same_texts ? own_->text_fingerprint() : fmt::format("{}:{}:{}", own_->fingerprint(), text_begin_, eos_);
@@ -40,6 +41,7 @@ class DeclaringTokenizer final : public Tokenizer {
   TokenId pad() const override { return own_->pad(); }
   TokenId text_begin() const override { return text_begin_; }
   std::optional<bool> adds_bos() const override { return own_->adds_bos(); }
+  const ChatTemplates* chat_templates() const override { return chat_.text.empty() ? nullptr : &chat_; }
   std::string_view kind() const override { return own_->kind(); }
   const std::string& fingerprint() const override { return own_->fingerprint(); }
   const std::string& text_fingerprint() const override { return text_fingerprint_; }
@@ -47,14 +49,38 @@ class DeclaringTokenizer final : public Tokenizer {
  private:
   const std::shared_ptr<const Tokenizer> own_;
   const TokenId bos_, eos_, text_begin_;
+  const ChatTemplates chat_;
   std::string text_fingerprint_;
 };
+
+/// Takes the special tokens that a file of a tokenizer's folder names.
+void TakeNamedTokens(const Json& config, ChatTemplates& into) {
+  for (const char* name :
+       {"bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"}) {
+    const Json* said = JsonFind(config, name);
+    std::string text = said != nullptr ? SpecialTokenText(*said) : "";
+    if (!text.empty()) into.tokens.emplace(name, std::move(text));
+  }
+}
 
 }  // namespace
 
 std::string SpecialTokenText(const Json& token) {
   if (token.is_string()) return token.get<std::string>();
   return JsonString(token, "content").value_or("");
+}
+
+void TakeChatTemplates(const Json& config, ChatTemplates& into) {
+  const Json* templates = JsonFind(config, "chat_template");
+  if (templates == nullptr) return;
+  if (templates->is_string()) into.text = templates->get<std::string>();
+  if (!templates->is_array()) return;
+  for (const Json& each : *templates) {
+    const std::string name = JsonString(each, "name").value_or("");
+    const std::string text = JsonString(each, "template").value_or("");
+    if (name == "default") into.text = text;
+    if (name == "tool_use") into.tool_text = text;
+  }
 }
 
 Result<DeclaredTokens> ReadDeclaredTokens(const ReadSibling& read, std::string_view folder) {
@@ -69,7 +95,12 @@ Result<DeclaredTokens> ReadDeclaredTokens(const ReadSibling& read, std::string_v
     }
     const Json* adds = JsonFind(json, "add_bos_token");
     if (adds != nullptr && adds->is_boolean()) declared.adds_bos = adds->get<bool>();
+    TakeNamedTokens(json, declared.chat);
+    if (file == kDeclaringFiles[0]) TakeChatTemplates(json, declared.chat);
   }
+  if (auto text = MR_TRY(read("chat_template.jinja"))) declared.chat.text = *std::move(text);
+  if (declared.chat.text.empty()) return declared;
+  if (auto text = MR_TRY(read("additional_chat_templates/tool_use.jinja"))) declared.chat.tool_text = *std::move(text);
   return declared;
 }
 
@@ -84,10 +115,12 @@ std::shared_ptr<const Tokenizer> WithDeclaredTokens(std::shared_ptr<const Tokeni
   };
   const TokenId bos = find("bos_token", declared.bos, tokenizer->bos());
   const TokenId eos = find("eos_token", declared.eos, tokenizer->eos());
-  if (bos == tokenizer->bos() && eos == tokenizer->eos()) return tokenizer;
+  if (bos == tokenizer->bos() && eos == tokenizer->eos() && declared.chat.text.empty()) return tokenizer;
   // Many tokenizers declare a bos that no text begins with (GPT-2's). One that the file itself names begins texts.
   const bool begins = tokenizer->text_begin() != kNoToken || declared.adds_bos.value_or(false);
-  return std::make_shared<const DeclaringTokenizer>(std::move(tokenizer), bos, eos, begins ? bos : kNoToken);
+  const bool same = bos == tokenizer->bos() && eos == tokenizer->eos();
+  const TokenId text_begin = same ? tokenizer->text_begin() : begins ? bos : kNoToken;
+  return std::make_shared<const DeclaringTokenizer>(std::move(tokenizer), bos, eos, text_begin, declared.chat);
 }
 
 }  // namespace millrace::tokenizer

@@ -44,6 +44,31 @@ Declared Declare(const std::map<std::string, std::string>& files, std::string_vi
   return made;
 }
 
+TEST(DeclaredTokens, BringTemplatesOfConversations) {
+  const Declared one = Declare({{"tokenizer_config.json", R"({"chat_template": "{{ 1 }}", "eos_token": "</s>",
+                                 "pad_token": {"content": "[PAD]"}, "unk_token": null})"}});
+  ASSERT_NE(one.tokenizer->chat_templates(), nullptr);
+  EXPECT_EQ(one.tokenizer->chat_templates()->text, "{{ 1 }}");
+  EXPECT_EQ(one.tokenizer->chat_templates()->tool_text, "");
+  EXPECT_THAT(one.tokenizer->chat_templates()->tokens,
+              ::testing::ElementsAre(::testing::Pair("eos_token", "</s>"), ::testing::Pair("pad_token", "[PAD]")));
+  EXPECT_EQ(one.tokenizer->text_fingerprint(), one.file->text_fingerprint()) << "texts have the same ids";
+  EXPECT_EQ(one.tokenizer->text_begin(), one.file->text_begin());
+
+  const std::string named =
+      R"({"chat_template": [{"name": "default", "template": "d"}, {"name": "rag", "template": "r"},
+                                                  {"name": "tool_use", "template": "t"}]})";
+  const Declared list = Declare({{"tokenizer_config.json", named}});
+  EXPECT_EQ(list.tokenizer->chat_templates()->text, "d");
+  EXPECT_EQ(list.tokenizer->chat_templates()->tool_text, "t");
+  const Declared file = Declare({{"tokenizer_config.json", named},
+                                 {"chat_template.jinja", "j"},
+                                 {"additional_chat_templates/tool_use.jinja", "u"}});
+  EXPECT_EQ(file.tokenizer->chat_templates()->text, "j");
+  EXPECT_EQ(file.tokenizer->chat_templates()->tool_text, "u");
+  EXPECT_EQ(Declare({{"tokenizer_config.json", R"({"eos_token": "<end>"})"}}).tokenizer->chat_templates(), nullptr);
+}
+
 TEST(DeclaredTokens, AreTakenFromTheFolder) {
   const Declared config = Declare({{"tokenizer_config.json", R"({"eos_token": "<end>", "bos_token": null})"},
                                    {"special_tokens_map.json", R"({"eos_token": "</s>"})"}});
