@@ -5,6 +5,7 @@
 
 #include "millrace/checkpoint/commit/commit.h"
 #include "millrace/checkpoint/commit/pins.h"
+#include "millrace/checkpoint/commit/superseded.h"
 #include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/object/blocking.h"
@@ -28,39 +29,47 @@ struct Step {
 
 class Collector {
  public:
-  Collector(const object::Location& root, bool dry_run, object::Call call)
-      : store_(*root.store), keys_(root.key), dry_run_(dry_run), call_(std::move(call)) {}
+  Collector(const object::Location& root, bool dry_run, object::Call call, const RunsView* view = nullptr)
+      : store_(*root.store), keys_(root.key), dry_run_(dry_run), call_(std::move(call)), view_(view) {}
 
-  Result<CollectResult> Run(const Retention& retention, const std::optional<std::set<std::uint64_t>>& ours) {
+  Result<CollectResult> Run(const Retention& retention) {
     MR_TRY(CheckStore());
     MR_TRY(TakeInventory());
+    // Also guards the removal of orphans and losers: files of a later owner are in a listing only beside its claim.
+    MR_TRY(Confirm(owner_etag_));
     std::set<std::uint64_t> committed;
     for (const auto& [number, step] : steps_) {
-      if (!step.manifest || Damaged(step)) continue;
-      if (!ours || ours->contains(number)) committed.insert(number);
+      if (!step.manifest || Damaged(step) || superseded_.contains(number)) continue;
+      if (view_ == nullptr || view_->ours.contains(number)) committed.insert(number);
       newest_commit_ = std::max(newest_commit_, step.manifest->modified);
     }
     if (committed.empty()) return collected_;
     const std::set<std::uint64_t> kept = Retained(committed, retention, MR_TRY(Metrics(retention)));
+    std::vector<std::uint64_t> retired;
     for (const auto& [number, step] : steps_) {
       if (Damaged(step)) continue;  // does not count for retention and is not removed: an operator may repair it
       MR_TRY(RemoveStaleMarks(step));
-      if (committed.contains(number) && !kept.contains(number) && !Kept(step)) {
-        MR_TRY(Retire(number, step));
+      const bool is_superseded = step.manifest && superseded_.contains(number);
+      const bool goes = is_superseded || (committed.contains(number) && !kept.contains(number));
+      if (goes && !Kept(step)) {
+        retired.push_back(number);
       } else if (step.manifest) {
         MR_TRY(RemoveLosers(step));
       } else {
         MR_TRY(RemoveOrphans(number, step));
       }
     }
+    MR_TRY(Retire(retired));
     return collected_;
   }
 
   Result<CollectResult> RemoveAfter(std::int64_t last) {
     MR_TRY(CheckStore());
     MR_TRY(TakeInventory());
+    std::vector<std::uint64_t> retired;
     for (const auto& [number, step] : steps_)
-      if (step.manifest && std::cmp_greater(number, last) && !Kept(step)) MR_TRY(Retire(number, step));
+      if (step.manifest && std::cmp_greater(number, last) && !Kept(step)) retired.push_back(number);
+    MR_TRY(Retire(retired));
     return collected_;
   }
 
@@ -82,6 +91,8 @@ class Collector {
               AddMark(steps_[mark->step], mark->kind, object);
             } else if (Attempt* attempt = AttemptOf(object.key, object.modified)) {
               attempt->files.push_back(object);
+            } else if (object.key == keys_.OwnerKey()) {
+              owner_etag_ = object.etag;
             }
           }
           return true;
@@ -92,7 +103,18 @@ class Collector {
     for (object::UploadInfo& upload : uploads.value_or(std::vector<object::UploadInfo>{}))
       if (Attempt* attempt = AttemptOf(upload.key, upload.initiated)) attempt->uploads.push_back(std::move(upload));
     MR_TRY(NameVersions());
-    return TellFencesFromDamage();
+    MR_TRY(TellFencesFromDamage());
+    if (is_owner()) superseded_ = view_->superseded;
+    if (is_owner() || !owner_etag_) return {};
+    std::vector<std::uint64_t> manifests;
+    for (const auto& [number, step] : steps_)
+      if (step.manifest && !Damaged(step)) manifests.push_back(number);
+    superseded_ = MR_TRY(FindSuperseded(store_, keys_, manifests, call_));
+    return {};
+  }
+  bool is_owner() const { return view_ != nullptr && view_->confirms_owner; }
+  Status Confirm(const std::optional<std::string>& listed_etag) const {
+    return is_owner() && !dry_run_ ? view_->confirms_owner(listed_etag) : Status();
   }
   /// Asks for the ETags of manifests and fences, if the store lists none.
   Status NameVersions() {
@@ -168,27 +190,44 @@ class Collector {
     return metrics;
   }
 
-  /// Removes a checkpoint. Puts a `going` mark, then lists the marks. A pin or hold that was put before the listing
-  /// keeps the checkpoint. A program that puts one later finds the `going` mark.
-  Status Retire(std::uint64_t number, const Step& step) {
-    const std::string going = keys_.NewRemovalKey(number);
-    if (!dry_run_) MR_TRY(object::Put(store_, going, AsBytes("{}\n"), {}, call_));
-    Step now;
+  /// Removes checkpoints. Puts a `going` mark beside each, then lists the marks. A pin or hold that was put before the
+  /// listing keeps its checkpoint. A program that puts one later finds the `going` mark. The listing shows the owner
+  /// object, too. If the caller is still the owner there, a later owner finds the marks when it begins.
+  Status Retire(const std::vector<std::uint64_t>& numbers) {
+    if (numbers.empty()) return {};
+    std::map<std::uint64_t, std::string> going;
+    std::string first = keys_.StepName(numbers.front());  // of the names, which do not sort as the steps do
+    for (const std::uint64_t number : numbers) {
+      going.emplace(number, keys_.NewRemovalKey(number));
+      first = std::min(first, keys_.StepName(number));
+      if (!dry_run_) MR_TRY(object::Put(store_, going.at(number), AsBytes("{}\n"), {}, call_));
+    }
+    std::map<std::uint64_t, Step> now;
+    std::optional<std::string> owner_etag;
     MR_TRY(object::ListAll(
-        store_, {.prefix = keys_.MarksPrefix(number)},
+        store_, {.prefix = keys_.StepsPrefix(), .delimiter = "/", .start_after = first},
         [&](const object::ListPage& page) {
-          for (const object::ObjectInfo& object : page.objects)
-            if (auto mark = keys_.ParseMark(object.key)) AddMark(now, mark->kind, object);
+          for (const object::ObjectInfo& object : page.objects) {
+            if (auto mark = keys_.ParseMark(object.key)) AddMark(now[mark->step], mark->kind, object);
+            if (object.key == keys_.OwnerKey()) owner_etag = object.etag;
+          }
           return true;
         },
         call_));
+    MR_TRY(Confirm(owner_etag));
+    for (const auto& [number, mark] : going) MR_TRY(Replace(number, now[number], mark));
+    return {};
+  }
+  /// Puts a fence in place of a manifest, and removes the files that the manifest names. `marks`: those of now.
+  Status Replace(std::uint64_t number, const Step& marks, const std::string& going) {
+    const Step& step = steps_.at(number);
     // Remove only this collector's mark. Another collector may be between its listing and its fence.
-    if (Kept(now) || !MR_TRY(PutFence(number, step.manifest->etag))) return RemoveKeys({going});
+    if (Kept(marks) || !MR_TRY(PutFence(number, step.manifest->etag))) return RemoveKeys({going});
     collected_.removed_steps.push_back(number);
     for (const auto& [name, attempt] : step.attempts) MR_TRY(Remove(attempt));
     // After the fence no program can mark or remove this step. So remove the marks of killed collectors too.
     std::vector<std::string> announced;
-    for (const object::ObjectInfo& mark : now.going) announced.push_back(mark.key);
+    for (const object::ObjectInfo& mark : marks.going) announced.push_back(mark.key);
     return RemoveKeys(std::move(announced));
   }
 
@@ -245,16 +284,19 @@ class Collector {
   const CheckpointKeys keys_;
   const bool dry_run_;
   const object::Call call_;
+  const RunsView* const view_;  ///< null: the caller is no run
   std::map<std::uint64_t, Step> steps_;
-  WallTime newest_commit_;  ///< by the store's clock, which also dates the files
+  std::optional<std::string> owner_etag_;  ///< nothing: there is no owner object
+  std::set<std::uint64_t> superseded_;     ///< of steps_: manifests that do not count
+  WallTime newest_commit_;                 ///< by the store's clock, which also dates the files
   CollectResult collected_;
 };
 
 }  // namespace
 
 Result<CollectResult> CollectGarbage(const object::Location& root, Retention retention, bool dry_run, object::Call call,
-                                     const std::optional<std::set<std::uint64_t>>& ours) {
-  return Collector(root, dry_run, std::move(call)).Run(retention, ours);
+                                     const RunsView* view) {
+  return Collector(root, dry_run, std::move(call), view).Run(retention);
 }
 
 Result<CollectResult> RemoveAfter(const object::Location& root, std::int64_t step, bool dry_run, object::Call call) {

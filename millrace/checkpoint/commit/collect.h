@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "millrace/base/result.h"
@@ -21,14 +23,24 @@ struct CollectResult {
   std::uint64_t uploads = 0;                   ///< unfinished multipart uploads
 };
 
+/// A run's knowledge of the checkpoints where it saves.
+struct RunsView {
+  std::set<std::uint64_t> ours;        ///< steps that this run or its past saved; retention counts no others
+  std::set<std::uint64_t> superseded;  ///< steps whose manifests do not count; only with confirms_owner
+  /// Checks that the run is still the owner of the place. Gets the owner object's ETag of a listing that has just
+  /// ended; nothing if the listing has no owner object. After an error nothing more is removed. Empty: the run is no
+  /// owner.
+  std::function<Status(const std::optional<std::string>& listed_etag)> confirms_owner;
+};
+
 /// Removes the checkpoints below `root` that `retention` does not keep. Also removes files of saves that never
 /// committed and are older than the newest commit. Checkpoints that are pinned or held by a reader (marks.h) stay.
-/// With `ours`, retention neither counts nor removes the checkpoints of other steps: they are another run's.
+/// Checkpoints of superseded attempts do not count, and are removed. With `view`, retention neither counts nor removes
+/// the checkpoints of steps that are not the run's. Without it, the owner object says which are superseded.
 /// Safe beside writers, readers with a hold, and other collectors. Reads every manifest if retention.keep_best is set.
 /// Blocks.
 Result<CollectResult> CollectGarbage(const object::Location& root, Retention retention, bool dry_run,
-                                     object::Call call = {},
-                                     const std::optional<std::set<std::uint64_t>>& ours = std::nullopt);
+                                     object::Call call = {}, const RunsView* view = nullptr);
 
 /// Removes every checkpoint of a step after `step` that is neither pinned nor held; -1 removes all steps. For a run
 /// that resumes from an earlier step. Blocks.

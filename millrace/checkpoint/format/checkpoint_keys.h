@@ -24,6 +24,8 @@ class CheckpointKeys {
   const std::string& prefix() const { return root_; }
   std::string StepsPrefix() const { return root_ + "step-"; }
   std::string ManifestKey(std::uint64_t step) const { return StepName(step) + ".json"; }
+  /// The owner object. Its name follows those of all steps, so a listing of StepsPrefix() ends with it.
+  std::string OwnerKey() const { return StepsPrefix() + "owner.json"; }
   /// The prefix of the files of the step's attempts; ends with a slash.
   std::string StepFolder(std::uint64_t step) const { return StepName(step) + "/"; }
   /// "…/step-00000150"

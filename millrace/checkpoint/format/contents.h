@@ -69,6 +69,7 @@ struct CheckpointContents {
   std::uint64_t step = 0;                 ///< of the training
   int ranks = 1;                          ///< that saved it
   std::string attempt;                    ///< random name of this attempt at the step, and of the folder of its files
+  std::uint64_t epoch = 0;                ///< of the owner that saved it; 0: its writer was no owner
   std::string created;                    ///< ISO 8601
   Provenance written_by;                  ///< the program
   RunLineage run;                         ///< the run that saved it

@@ -251,6 +251,7 @@ Result<Manifest> FromJson(const Json& json) {
   if (ranks < 1 || ranks > kMaxRanks) return Fail(Code::kCorrupt, "impossible number of ranks {}", ranks);
   manifest.ranks = static_cast<int>(ranks);
   manifest.attempt = MR_TRY(JsonString(json, "attempt"));
+  if (JsonFind(json, "epoch") != nullptr) manifest.epoch = MR_TRY(JsonUint(json, "epoch"));
   manifest.created = MR_TRY(JsonString(json, "created"));
   MR_TRY(ParseHistory(json, manifest));
   std::vector<std::string> names;
@@ -296,8 +297,10 @@ Status Manifest::Check(std::string_view name) const {
 }
 
 std::string Manifest::Serialize() const {
-  Json json{{"format", kFormat},  {"version", kVersion}, {"step", step},
-            {"attempt", attempt}, {"created", created},  {"ranks", ranks}};
+  Json json{{"format", kFormat}, {"version", kVersion}, {"step", step}, {"attempt", attempt}};
+  if (epoch > 0) json["epoch"] = epoch;  // EpochOfManifestHead() looks for it here
+  json["created"] = created;
+  json["ranks"] = ranks;
   json["writer"] = {{"host", written_by.host},
                     {"user", written_by.user},
                     {"program", written_by.program},

@@ -7,6 +7,7 @@
 
 #include "millrace/base/json.h"
 #include "millrace/checkpoint/commit/collect.h"
+#include "millrace/checkpoint/commit/superseded.h"
 #include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/local/disk_survey.h"
 #include "millrace/checkpoint/read/catalog.h"
@@ -66,7 +67,7 @@ class RestartChooser {
     FindLocal();
     const auto gathered = MR_TRY(group_.Gather(EncodeIds(Ids())));
     auto candidates = InAll(gathered);
-    const std::optional<std::uint64_t> stored = MR_TRY(NewestStored());
+    const std::optional<std::uint64_t> stored = MR_TRY(NewestStored(candidates));
     while (true) {
       // Rank 0 proposes the newest local checkpoint that is left. Without a proposal, the store's checkpoint is chosen.
       std::optional<CheckpointId> proposal;
@@ -126,12 +127,15 @@ class RestartChooser {
   }
 
   /// Collective: returns the step of the store's newest checkpoint as rank 0 sees it, so that all ranks agree while
-  /// others save and remove. An error on rank 0 is an error on all ranks.
-  Result<std::optional<std::uint64_t>> NewestStored() {
+  /// others save and remove. On rank 0, drops `candidates` that an attempt saved after another one had taken its place.
+  /// An error on rank 0 is an error on all ranks.
+  Result<std::optional<std::uint64_t>> NewestStored(std::set<CheckpointId>& candidates) {
     std::string message;
     if (group_.rank() == 0) {
       message = EncodeResult([&]() -> Result<std::string> {
-        const auto entries = MR_TRY(ListCheckpoints(MR_TRY(object::Locate(connection_, url_)), call_));
+        const object::Location root = MR_TRY(object::Locate(connection_, url_));
+        const auto entries = MR_TRY(ListCheckpoints(root, call_));
+        if (!candidates.empty()) MR_TRY(DropSuperseded(root, candidates));
         return DumpJson(entries.empty() ? Json(nullptr) : Json(entries.back().step));
       }());
     }
@@ -139,6 +143,16 @@ class RestartChooser {
     if (!text) return Fail(Code::kUnavailable, "looking for checkpoints: {}", text.error().ToString());
     const Json step = MR_TRY(ParseJson(*text, "rank 0's newest checkpoint"));
     return step.is_number_unsigned() ? std::optional(step.get<std::uint64_t>()) : std::nullopt;
+  }
+
+  /// Rank 0: drops the local checkpoints that do not count, by the owner object of the store.
+  Status DropSuperseded(const object::Location& root, std::set<CheckpointId>& candidates) const {
+    const auto owner = MR_TRY(ReadOwner(*root.store, CheckpointKeys(root.key), call_));
+    std::erase_if(candidates, [&](const CheckpointId& id) {
+      const auto reader = found_.find(id);
+      return owner && reader != found_.end() && owner->Supersedes(reader->second->manifest().epoch, id.step);
+    });
+    return {};
   }
 
   /// Collective: returns rank 0's proposal on every rank.

@@ -1,22 +1,16 @@
 #include "millrace/checkpoint/read/catalog.h"
 
-#include <algorithm>
 #include <set>
+#include <utility>
 
+#include "millrace/checkpoint/commit/superseded.h"
 #include "millrace/checkpoint/format/checkpoint_keys.h"
-#include "millrace/checkpoint/format/manifest.h"
-#include "millrace/checkpoint/read/store_reader.h"
+#include "millrace/checkpoint/read/step_listing.h"
 #include "millrace/object/blocking.h"
 
 namespace millrace::checkpoint {
 
 namespace {
-
-/// Whether the object under a manifest's key is a fence or no longer exists.
-Result<bool> HasFence(object::ReadStore& store, const std::string& key, const object::Call& call) {
-  const auto content = MR_TRY(object::GetAll(store, key, Manifest::kMaxBytes, call));
-  return !content || IsFence(content->bytes);
-}
 
 /// Returns the first folder directly below `root` that has checkpoints; "" if there is none.
 Result<std::string> FolderWithCheckpoints(const object::ReadLocation& root, const object::Call& call) {
@@ -33,36 +27,21 @@ Result<std::string> FolderWithCheckpoints(const object::ReadLocation& root, cons
 
 }  // namespace
 
-Result<std::vector<ListedCheckpoint>> ListCheckpoints(const object::ReadLocation& root, object::Call call) {
-  const CheckpointKeys keys(root.key);
+Result<std::vector<ListedCheckpoint>> ListCheckpoints(const object::ReadLocation& root, object::Call call,
+                                                      std::vector<ListedCheckpoint>* superseded) {
+  StepListing listing = MR_TRY(ListSteps(root, call));
+  if (!listing.owner_etag || listing.committed.empty()) return std::move(listing.committed);
+  std::vector<std::uint64_t> steps;
+  for (const ListedCheckpoint& entry : listing.committed) steps.push_back(entry.step);
+  const std::set<std::uint64_t> ignored = MR_TRY(FindSuperseded(*root.store, CheckpointKeys(root.key), steps, call));
   std::vector<ListedCheckpoint> entries;
-  std::vector<ListedCheckpoint> like_fences;  // objects of a fence's size
-  std::set<std::uint64_t> pinned;
-  std::set<std::string, std::less<>> folders;
-  MR_TRY(object::ListAll(
-      *root.store, {.prefix = keys.StepsPrefix(), .delimiter = "/"},
-      [&](const object::ListPage& page) {
-        for (const object::ObjectInfo& object : page.objects) {
-          auto step = keys.StepOfManifest(object.key);
-          if (step)
-            (object.size == kFenceBytes ? like_fences : entries).push_back({*step, object.key, object.modified});
-          if (auto mark = keys.ParseMark(object.key); mark && mark->kind == CheckpointKeys::MarkKind::kPin)
-            pinned.insert(mark->step);
-        }
-        folders.insert(page.common_prefixes.begin(), page.common_prefixes.end());
-        return true;
-      },
-      call));
-  // A removed step has a fence and no files. If a step has files, an object of a fence's size may also be a damaged
-  // manifest that was cut to that size. Only its content tells.
-  for (ListedCheckpoint& entry : like_fences) {
-    if (!folders.contains(keys.StepFolder(entry.step))) continue;
-    if (!MR_TRY(HasFence(*root.store, entry.key, call))) entries.push_back(std::move(entry));
+  for (ListedCheckpoint& entry : listing.committed) {
+    if (!ignored.contains(entry.step)) {
+      entries.push_back(std::move(entry));
+    } else if (superseded != nullptr) {
+      superseded->push_back(std::move(entry));
+    }
   }
-  for (ListedCheckpoint& entry : entries) entry.pinned = pinned.contains(entry.step);
-  // The listing is sorted by key. For steps of more than eight digits that is not the order of the steps.
-  std::sort(entries.begin(), entries.end(),
-            [](const ListedCheckpoint& a, const ListedCheckpoint& b) { return a.step < b.step; });
   return entries;
 }
 

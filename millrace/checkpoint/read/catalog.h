@@ -21,8 +21,10 @@ struct ListedCheckpoint {
 };
 
 /// Returns the committed checkpoints in ascending order of step. A checkpoint whose manifest is damaged, cut off or
-/// empty is listed too; opening it fails with kCorrupt. Blocks.
-Result<std::vector<ListedCheckpoint>> ListCheckpoints(const object::ReadLocation& root, object::Call call = {});
+/// empty is listed too; opening it fails with kCorrupt. Leaves out those that an attempt committed after another one
+/// had taken its place, and appends these to `superseded` unless it is null. Blocks.
+Result<std::vector<ListedCheckpoint>> ListCheckpoints(const object::ReadLocation& root, object::Call call = {},
+                                                      std::vector<ListedCheckpoint>* superseded = nullptr);
 
 /// Returns the error (kNotFound) of a place without committed checkpoints. If the URL is that of a run whose
 /// checkpoints are in a folder, or that of one step, the message has the right URL. Blocks.

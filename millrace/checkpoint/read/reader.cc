@@ -1,5 +1,6 @@
 #include "millrace/checkpoint/read/reader.h"
 
+#include "millrace/checkpoint/commit/superseded.h"
 #include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/read/catalog.h"
 #include "millrace/checkpoint/read/store_reader.h"
@@ -22,6 +23,21 @@ Result<std::unique_ptr<StoreReader>> OpenAt(const object::ReadLocation& root, st
   return std::make_unique<StoreReader>(root.store, keys.StepFolder(step), name, std::move(manifest));
 }
 
+namespace {
+
+/// Fails with kNotFound if the manifest is superseded.
+Status CheckCounts(const object::ReadLocation& root, const Manifest& manifest, const std::string& name,
+                   const object::Call& call) {
+  if (manifest.epoch == 0) return {};
+  const auto record = MR_TRY(ReadOwner(*root.store, CheckpointKeys(root.key), call));
+  if (!record || !record->Supersedes(manifest.epoch, manifest.step)) return {};
+  const OwnerEpoch& later = record->SupersededBy(manifest.epoch, manifest.step);
+  return Fail(Code::kNotFound, "{} does not count: its run had lost its place to {}; use another step", name,
+              later.Who());
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Reader>> Reader::Open(object::Connection& connection, std::string_view url,
                                              std::optional<std::uint64_t> step, object::Call call) {
   const object::Location root = MR_TRY(object::Locate(connection, url));
@@ -35,6 +51,7 @@ Result<std::unique_ptr<Reader>> Reader::Open(object::Connection& connection, std
       number = entries.back().step;
     }
     auto reader = OpenAt(root, number, call);
+    if (reader && step) MR_TRY(CheckCounts(root, (*reader)->manifest(), (*reader)->name(), call));
     if (reader || reader.error().code() != Code::kNotFound) return reader;
     if (step) {
       return Fail(Code::kNotFound, "{} has no committed checkpoint of step {}; `millrace ckpt ls` lists the steps", url,

@@ -9,7 +9,7 @@ namespace millrace::checkpoint {
 namespace {
 
 /// The first byte of an encoded beginning or outcome.
-enum class Certainty : std::uint8_t { kKnown = 1, kUnknown = 2, kLost = 3 };
+enum class Certainty : std::uint8_t { kKnown = 1, kUnknown = 2, kLost = 3, kUnknownLost = 4 };
 
 std::string Encode(Certainty certainty, const Result<std::string>& result) {
   return static_cast<char>(certainty) + EncodeResult(result);
@@ -19,7 +19,8 @@ Certainty TakeCertainty(std::string& message) {
   if (message.empty()) return Certainty::kUnknown;
   const auto certainty = static_cast<Certainty>(message.front());
   message.erase(0, 1);
-  return certainty == Certainty::kKnown || certainty == Certainty::kLost ? certainty : Certainty::kUnknown;
+  const bool is_one = certainty >= Certainty::kKnown && certainty <= Certainty::kUnknownLost;
+  return is_one ? certainty : Certainty::kUnknown;
 }
 
 }  // namespace
@@ -53,18 +54,16 @@ Result<RankReport> DecodeReport(std::string message, std::size_t rank) {
 std::string EncodeOutcome(const CommitOutcome& outcome) {
   Result<std::string> result;
   if (!outcome.status) result = Fail(outcome.status.error());
-  return Encode(outcome.is_unknown ? Certainty::kUnknown
-                : outcome.is_lost  ? Certainty::kLost
-                                   : Certainty::kKnown,
-                result);
+  if (outcome.is_lost) return Encode(outcome.is_unknown ? Certainty::kUnknownLost : Certainty::kLost, result);
+  return Encode(outcome.is_unknown ? Certainty::kUnknown : Certainty::kKnown, result);
 }
 
 CommitOutcome DecodeOutcome(std::string message) {
   const Certainty certainty = TakeCertainty(message);
   const auto result = DecodeResult(std::move(message));
   return {.status = result ? Status() : Fail(result.error()),
-          .is_unknown = certainty == Certainty::kUnknown,
-          .is_lost = certainty == Certainty::kLost};
+          .is_unknown = certainty == Certainty::kUnknown || certainty == Certainty::kUnknownLost,
+          .is_lost = certainty == Certainty::kLost || certainty == Certainty::kUnknownLost};
 }
 
 }  // namespace millrace::checkpoint

@@ -3,26 +3,42 @@
 #include <fmt/format.h>
 
 #include <utility>
+#include <vector>
 
 #include "millrace/checkpoint/commit/commit.h"
 #include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/read/catalog.h"
+#include "millrace/checkpoint/read/step_listing.h"
 #include "millrace/object/blocking.h"
 
 namespace millrace::checkpoint {
 
 RunGuard::RunGuard(object::Location root, std::optional<RunLineage> run, std::optional<std::uint64_t> resumed,
-                   Logger log)
-    : root_(std::move(root)), log_(std::move(log)), knows_past_(run.has_value()), newest_(resumed) {
+                   std::shared_ptr<Ownership> ownership, Logger log)
+    : root_(std::move(root)),
+      ownership_(std::move(ownership)),
+      log_(std::move(log)),
+      knows_past_(run.has_value()),
+      newest_(resumed) {
   run_ = run ? *std::move(run) : RunLineage{.id = NewAttempt()};
 }
 
 Result<std::optional<Error>> RunGuard::FindWinner() {
-  const auto listed = MR_TRY(ListCheckpoints(root_));
+  std::vector<ListedCheckpoint> listed;
+  if (ownership_) {
+    StepListing listing = MR_TRY(ListSteps(root_));
+    const Status confirmed = ownership_->Confirm(listing.owner_etag);
+    if (const auto lost = ownership_->lost()) return lost;
+    MR_TRY(confirmed);
+    listed = std::move(listing.committed);
+  } else {
+    listed = MR_TRY(ListCheckpoints(root_));
+  }
   std::set<std::uint64_t> steps;
   for (const ListedCheckpoint& entry : listed) steps.insert(entry.step);
   std::erase_if(known_, [&](std::uint64_t step) { return !steps.contains(step); });
   std::erase_if(ours_, [&](std::uint64_t step) { return !steps.contains(step); });
+  std::erase_if(superseded_, [&](std::uint64_t step) { return !steps.contains(step); });
   const bool adopts = !std::exchange(knows_past_, true);
   if (adopts && !newest_ && !listed.empty()) newest_ = listed.back().step;
   for (const ListedCheckpoint& entry : listed) {
@@ -33,6 +49,12 @@ Result<std::optional<Error>> RunGuard::FindWinner() {
     const auto manifest = Manifest::ParsePart(content->bytes, entry.key);
     if (!manifest) {  // damaged: retention counts it, as an operator may look into it
       ours_.insert(entry.step);
+      continue;
+    }
+    if (ownership_ && ownership_->Supersedes(manifest->epoch, entry.step)) {
+      superseded_.insert(entry.step);
+      log_.Warning("a checkpoint is ignored and removed: its run had lost its place to another one by then",
+                   {{"step", entry.step}, {"epoch", manifest->epoch}, {"by", manifest->written_by.host}});
       continue;
     }
     const RunLineage& by = manifest->run;
@@ -74,6 +96,7 @@ void RunGuard::NoteCommit(std::uint64_t step) {
   newest_ = step;
   known_.insert(step);
   ours_.insert(step);
+  superseded_.erase(step);
 }
 
 }  // namespace millrace::checkpoint

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -9,6 +10,7 @@
 #include "millrace/base/log.h"
 #include "millrace/base/result.h"
 #include "millrace/checkpoint/format/manifest.h"
+#include "millrace/checkpoint/save/ownership.h"
 #include "millrace/object/location.h"
 
 namespace millrace::checkpoint {
@@ -19,13 +21,15 @@ class RunGuard {
  public:
   /// `run`: nothing if the caller does not know it. The run then gets a random id, and what is there at the first look
   /// counts as its past. `resumed`: the step of the checkpoint that the run went on from.
-  RunGuard(object::Location root, std::optional<RunLineage> run, std::optional<std::uint64_t> resumed, Logger log);
+  /// `ownership`: the run's claim on `root`; null: it has none.
+  RunGuard(object::Location root, std::optional<RunLineage> run, std::optional<std::uint64_t> resumed,
+           std::shared_ptr<Ownership> ownership, Logger log);
 
   /// Lists the checkpoints and reads the manifests of those that are new. Returns why this run must not save any more,
-  /// or nothing. It must not if another run has committed a later step than this run, or if a later attempt of this run
-  /// has committed one. A late commit of an earlier attempt of this run is no reason. Of two runs that save to one
-  /// place, so the one that is behind ends. Warns of other checkpoints of another run, once of each. Blocks.
-  /// Errors: those of the store.
+  /// or nothing. It must not if another attempt has taken over the run's claim, if another run has committed a later
+  /// step than this run, or if a later attempt of this run has committed one. A late commit of an earlier attempt of
+  /// this run is no reason. Of two runs that save to one place, so the one that is behind ends. Warns of other
+  /// checkpoints of another run, once of each. Blocks. Errors: those of the store.
   Result<std::optional<Error>> FindWinner();
   /// Call it after each commit of this run.
   void NoteCommit(std::uint64_t step);
@@ -34,16 +38,19 @@ class RunGuard {
   const RunLineage& run() const { return run_; }
   /// Returns the steps whose checkpoints this run or its past made, as of the last look or commit.
   const std::set<std::uint64_t>& ours() const { return ours_; }
+  /// Returns the steps whose checkpoints were committed by an attempt that had lost its claim to this run.
+  const std::set<std::uint64_t>& superseded() const { return superseded_; }
 
  private:
   std::optional<Error> Judge(const Manifest& manifest);
 
   const object::Location root_;
+  const std::shared_ptr<Ownership> ownership_;
   const Logger log_;
   RunLineage run_;
   bool knows_past_;
   std::optional<std::uint64_t> newest_;  ///< of this run: resumed from or committed
-  std::set<std::uint64_t> known_, ours_;
+  std::set<std::uint64_t> known_, ours_, superseded_;
 };
 
 }  // namespace millrace::checkpoint

@@ -130,8 +130,9 @@ Saver::Saver(CheckpointTier tier, object::Location root, std::shared_ptr<RankExc
       options_(options),
       peers_(std::move(peers)),
       pacer_(*options.clock, options.bandwidth),
+      ownership_(group_->rank() == 0 ? options.ownership : nullptr),
       guard_({store_, root_}, options.run, options.parent ? std::optional(options.parent->step) : std::nullopt,
-             options.log),
+             tier == CheckpointTier::kStore ? ownership_ : nullptr, options.log),
       parent_(options.parent) {}
 
 std::string Saver::name() const { return fmt::format("{}/{}", store_->Describe(), root_); }
@@ -168,13 +169,37 @@ Status Saver::Save(const SaveJob& job, const Snapshot& snapshot) {
 
 /// Rank 0: checks that no other run saves here, and that the step is free. Returns a new attempt.
 SaveBegin Saver::BeginAttempt(std::uint64_t step, std::string& expected) {
-  const auto winner = guard_.FindWinner();
-  if (!winner) return {.attempt = Fail(winner.error().Context("looking for checkpoints of other runs"))};
-  if (*winner) return {.attempt = Fail(**winner), .is_lost = true};
+  const bool is_owner = ownership_ && tier_ == CheckpointTier::kStore;
+  if (const auto lost = LostClaim()) return {.attempt = Fail(*lost), .is_lost = true};
+  if (is_owner) {
+    // The commit lists the checkpoints. A claim that is lost meanwhile is found there, or by a renewal.
+    if (const Status begun = ownership_->EnsureBegun(); !begun) return {Fail(begun.error()), LostClaim().has_value()};
+  } else {
+    const auto winner = guard_.FindWinner();
+    if (!winner) return {.attempt = Fail(winner.error().Context("looking for checkpoints of other runs"))};
+    if (*winner) return {.attempt = Fail(**winner), .is_lost = true};
+  }
   auto fence = ExpectedFence(*store_, keys_, step);
-  if (!fence) return {.attempt = Fail(fence.error())};
+  if (!fence && is_owner && fence.error().code() == Code::kAlreadyExists) fence = ClearSuperseded(step, fence.error());
+  if (!fence) return {Fail(LostClaim().value_or(fence.error())), LostClaim().has_value()};
   expected = *std::move(fence);
   return {.attempt = NewAttempt()};
+}
+
+/// Rank 0: returns why this run must not save any more, as far as it is known without a request.
+std::optional<Error> Saver::LostClaim() const { return ownership_ ? ownership_->lost() : std::nullopt; }
+
+/// Rank 0: puts a fence in place of a manifest that does not count, and returns the fence's ETag.
+/// Errors: `taken` if the manifest counts, unless it belongs to an attempt that has taken over.
+Result<std::string> Saver::ClearSuperseded(std::uint64_t step, const Error& taken) {
+  const std::string key = keys_.ManifestKey(step);
+  const auto content = MR_TRY(object::GetAll(*store_, key, Manifest::kMaxBytes));
+  if (!content || !ownership_->Supersedes(EpochOfManifestHead(content->bytes), step)) {
+    const auto winner = guard_.FindWinner();
+    return winner && *winner ? Fail(**winner) : Fail(taken);
+  }
+  const auto put = MR_TRY(object::Put(*store_, key, AsBytes(NewFence()), {.if_match = content->info.etag}));
+  return put.etag;
 }
 
 /// Uploads this rank's file. Returns the report for rank 0.
@@ -212,14 +237,26 @@ CommitOutcome Saver::Commit(const SaveJob& job, const std::string& attempt, cons
   auto manifest = Merge(job, attempt, std::move(reports));
   if (!manifest) return {Fail(manifest.error())};
   CommitOutcome outcome = CommitManifest(*store_, keys_, *manifest, expected);
+  if (outcome.status) guard_.NoteCommit(job.step);
+  if (outcome.status && ownership_ && tier_ == CheckpointTier::kStore) outcome = ConfirmCommit(job.step);
   if (outcome.status) {
     parent_ = manifest->id();
-    guard_.NoteCommit(job.step);
   } else if (outcome.status.error().code() == Code::kAlreadyExists) {
     if (auto winner = guard_.FindWinner(); winner && *winner) outcome = {.status = Fail(**winner), .is_lost = true};
   }
   if (outcome.status && peers_) last_manifest_ = manifest->Serialize();
   return outcome;
+}
+
+/// Rank 0: checks that this run was the owner when it committed. If it was not, the manifest may count or not: the next
+/// owner has found it or has not. So the files stay, and the save has failed.
+CommitOutcome Saver::ConfirmCommit(std::uint64_t step) {
+  const auto winner = guard_.FindWinner();
+  if (winner && !*winner) return {};
+  if (winner) return {.status = Fail(**winner), .is_unknown = true, .is_lost = true};
+  return {
+      .status = Fail(winner.error().Context(fmt::format("whether the checkpoint of step {} counts is unknown", step))),
+      .is_unknown = true};
 }
 
 /// Rank 0: merges the ranks' reports into a manifest and checks it.
@@ -231,6 +268,7 @@ Result<Manifest> Saver::Merge(const SaveJob& job, const std::string& attempt, st
   manifest.created = FormatIso8601(options_.clock->Wall());
   manifest.written_by = options_.written_by;
   manifest.run = guard_.run();
+  if (ownership_) manifest.epoch = ownership_->epoch();
   manifest.parent = parent_;
   manifest.metrics = job.metrics;
   if (!job.meta.empty())
@@ -309,9 +347,12 @@ void Saver::DistributeManifest() {
 }
 
 void Saver::CollectOld() {
+  RunsView view{.ours = guard_.ours(), .superseded = guard_.superseded(), .confirms_owner = {}};
+  if (ownership_) view.confirms_owner = [this](const auto& listed_etag) { return ownership_->Confirm(listed_etag); };
   // A local disk would fill up with what another run left.
-  const auto ours = tier_ == CheckpointTier::kLocal ? std::nullopt : std::optional(guard_.ours());
-  auto collected = CollectGarbage({store_, root_}, options_.retention, /*dry_run=*/false, {}, ours);
+  const bool is_store = tier_ == CheckpointTier::kStore;
+  auto collected =
+      CollectGarbage({store_, root_}, options_.retention, /*dry_run=*/false, {}, is_store ? &view : nullptr);
   if (!collected) {
     options_.log.Warning("old checkpoints not removed; the next save tries again", {{"error", collected.error()}});
     return;

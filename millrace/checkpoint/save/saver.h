@@ -73,10 +73,13 @@ class Saver {
   bool is_leader() const { return group_->rank() == 0; }
   bool is_collector() const { return peers_ ? peers_->is_machine_leader() : is_leader(); }
   SaveBegin BeginAttempt(std::uint64_t step, std::string& expected);
+  std::optional<Error> LostClaim() const;
+  Result<std::string> ClearSuperseded(std::uint64_t step, const Error& taken);
   Result<RankReport> Upload(const SaveJob& job, const Snapshot& snapshot, std::string_view attempt,
                             const std::string& key);
   CommitOutcome Commit(const SaveJob& job, const std::string& attempt, const std::string& expected,
                        std::vector<std::string> reports);
+  CommitOutcome ConfirmCommit(std::uint64_t step);
   Result<Manifest> Merge(const SaveJob& job, const std::string& attempt, std::vector<std::string> reports);
   Status AddReport(std::size_t rank, RankReport report, Manifest& manifest);
   Status MergeTensors(Manifest& manifest);
@@ -102,6 +105,7 @@ class Saver {
   std::optional<Error> lost_;
 
   // On rank 0 only.
+  const std::shared_ptr<Ownership> ownership_;  ///< null: the run has no claim
   RunGuard guard_;
   std::optional<CheckpointId> parent_;  ///< of the next save: the last checkpoint
   std::string last_manifest_;           ///< for the other machines

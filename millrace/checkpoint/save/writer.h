@@ -24,6 +24,7 @@
 
 namespace millrace::checkpoint {
 
+class Ownership;
 class PeerReplicator;
 
 /// The statistics of a save on this rank.
@@ -80,6 +81,9 @@ class Writer {
     /// The run that saves; rank 0's counts. With it, whatever is in the store after `parent` is another run's, unless
     /// it names this run. Nothing: the checkpoints that the first save finds are this run's past.
     std::optional<RunLineage> run;
+    /// The claim of `run` on `url`; rank 0's counts. Manifests carry its epoch. All saves fail for good once another
+    /// attempt has taken over. Null: the run has no claim, and is fenced by nothing but the steps of others.
+    std::shared_ptr<Ownership> ownership;
     std::optional<CheckpointId>
         parent;  ///< the checkpoint that the run resumed from; a later save names the one before
     /// Called when a save to a tier has been committed there or has failed. On a background thread, one call at a time.
