@@ -89,10 +89,15 @@ Result<CacheableAttributes> MakeObject(TreeCore& core, const NamedPath& place, s
       .if_match = {}, .if_none_match = true, .content_type = "application/octet-stream", .metadata = {}};
   MR_TRY(ToMetadata(attributes, options.metadata));
   MR_TRY(core.attributes.Mark(std::string(DirectoryOf(place.path)), call));
+  const UserMetadata sent = options.metadata;
   auto put = object::Put(core.store, place.path, AsBytes(content), std::move(options), call);
   if (!put) {
     const bool exists = put.error().code() == Code::kPreconditionFailed;
     return Fail(exists ? put.error().WithCode(Code::kAlreadyExists) : put.error());
+  }
+  if (!core.attributes.Keeps(place.path, put->etag, sent, call)) {  // a later mount would show a file
+    MR_TRY(object::Delete(core.store, place.path, call));
+    return Fail(AttributeStore::NotKept(place.path));
   }
   Metadata made{
       .state = Metadata::State::kFile, .size = content.size(), .modified = core.clock.Wall(), .etag = put->etag};

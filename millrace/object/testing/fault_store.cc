@@ -108,7 +108,7 @@ class FaultStoreImpl final : public FaultStore {
   }
   void Put(std::string key, Payload body, PutOptions options, Call call, Done<PutResult> done) override {
     const Fault fault = Choose(Operation::kPut, key);
-    DropConditions(fault, options);
+    Spoil(fault, options);
     Apply(fault, Operation::kPut, key, call, std::move(done),
           [this, key, body, options = std::move(options), call](auto then) mutable {
             inner_->Put(std::move(key), body, std::move(options), std::move(call), std::move(then));
@@ -126,7 +126,9 @@ class FaultStoreImpl final : public FaultStore {
   }
   void Copy(std::string source, std::string destination, CopyOptions options, Call call,
             Done<PutResult> done) override {
-    Apply(Operation::kCopy, destination, call, std::move(done),
+    const Fault fault = Choose(Operation::kCopy, destination);
+    if (fault.drop_metadata) options.metadata.emplace();
+    Apply(fault, Operation::kCopy, destination, call, std::move(done),
           [this, source = std::move(source), destination, options = std::move(options), call](auto then) mutable {
             inner_->Copy(std::move(source), std::move(destination), std::move(options), std::move(call),
                          std::move(then));
@@ -157,7 +159,7 @@ class FaultStoreImpl final : public FaultStore {
   void CompleteMultipart(std::string key, std::string upload_id, std::vector<PartInfo> parts, PutOptions options,
                          Call call, Done<PutResult> done) override {
     const Fault fault = Choose(Operation::kCompleteMultipart, key);
-    DropConditions(fault, options);
+    Spoil(fault, options);
     Apply(fault, Operation::kCompleteMultipart, key, call, std::move(done),
           [this, key, id = std::move(upload_id), parts = std::move(parts), options = std::move(options),
            call](auto then) mutable {
@@ -184,7 +186,8 @@ class FaultStoreImpl final : public FaultStore {
   }
 
  private:
-  static void DropConditions(const Fault& fault, PutOptions& options) {
+  static void Spoil(const Fault& fault, PutOptions& options) {
+    if (fault.drop_metadata) options.metadata.clear();
     if (!fault.ignore_conditions) return;
     options.if_match.clear();
     options.if_none_match = false;

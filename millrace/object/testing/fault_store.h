@@ -44,6 +44,8 @@ struct Fault {
   Duration latency{};
   /// Put and CompleteMultipart only: drops the conditions of the call, as some services do.
   bool ignore_conditions = false;
+  /// Put and Copy only: stores no metadata, as some services do.
+  bool drop_metadata = false;
 };
 
 /// Selects calls. The first rule that selects a call applies.

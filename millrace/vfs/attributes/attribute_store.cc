@@ -1,5 +1,7 @@
 #include "millrace/vfs/attributes/attribute_store.h"
 
+#include <algorithm>
+
 #include "millrace/object/blocking.h"
 #include "millrace/transfer/stream/window.h"
 #include "millrace/vfs/attributes/copy.h"
@@ -164,6 +166,7 @@ Result<Metadata> AttributeStore::MakeDirectory(const std::string& directory, con
     MR_TRY(ToMetadata(attributes, options.metadata));
     MR_TRY(MarkFor(path, attributes, call));
   }
+  const UserMetadata sent = options.metadata;
   auto put = object::Put(store_, MarkerKey(directory), {}, std::move(options), call);
   if (!put) {
     const bool exists = put.error().code() == Code::kPreconditionFailed;
@@ -171,10 +174,34 @@ Result<Metadata> AttributeStore::MakeDirectory(const std::string& directory, con
   }
   Metadata made{.state = Metadata::State::kDirectory, .as_of = clock_.Now()};
   made.complete = true;
-  if (stores()) made.attributes = Share(attributes);
+  if (stores() && Keeps(MarkerKey(directory), put->etag, sent, call)) made.attributes = Share(attributes);
   cache_.PutMarker(directory, MetadataCache::Marker::kPlain, made.as_of);
   cache_.Put(path, made);
   return made;
+}
+
+bool AttributeStore::Keeps(const std::string& key, const std::string& etag, const UserMetadata& sent,
+                           const object::Call& call) {
+  std::atomic<bool>& keep = key.ends_with('/') ? markers_keep_ : files_keep_;
+  if (sent.empty() || keep.load(std::memory_order_relaxed)) return true;
+  const auto info = object::Head(store_, key, call);
+  if (!info || !*info || (!etag.empty() && (*info)->etag != etag)) return true;
+  const bool kept =
+      std::ranges::all_of(sent, [&](const auto& field) { return (*info)->metadata.contains(field.first); });
+  if (kept) {
+    keep.store(true, std::memory_order_relaxed);
+  } else if (!warned_.exchange(true, std::memory_order_relaxed)) {
+    log_.Warning("the store does not keep metadata: modes, owners and times that are set here are lost",
+                 {{"object", key}, {"of", key.ends_with('/') ? "directories" : "files"}});
+  }
+  return kept;
+}
+
+Error AttributeStore::NotKept(const std::string& key) {
+  return Error(Code::kUnsupported,
+               fmt::format("the store keeps no metadata of {}; --stored-attributes=never accepts changes of attributes "
+                           "without effect",
+                           key));
 }
 
 Status AttributeStore::MarkFor(const std::string& path, const StoredAttributes& attributes, const object::Call& call) {
@@ -202,6 +229,7 @@ Result<Metadata> AttributeStore::ChangeFile(const std::string& path, const Metad
       if (MayTryAgain(copied.error(), attempt)) continue;
       return Fail(copied.error());
     }
+    if (!Keeps(path, copied->etag, info->metadata, call)) return Fail(NotKept(path));
     Metadata state = FileMetadata(*info, clock_.Now());
     state.etag = copied->etag;
     state.modified = *attributes.changed;
@@ -243,6 +271,7 @@ Result<Metadata> AttributeStore::ChangeDirectory(const std::string& directory, c
         if (MayTryAgain(stored.error(), attempt)) continue;
         return Fail(stored.error());
       }
+      if (!Keeps(key, stored->etag, metadata, call)) return Fail(NotKept(key));
       if (!info) cache_.PutMarker(directory, MetadataCache::Marker::kPlain, clock_.Now());
       state.as_of = clock_.Now();
     }

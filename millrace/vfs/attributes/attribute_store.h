@@ -1,10 +1,12 @@
 // Reads and changes the attributes that objects store.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <span>
 #include <string>
 
+#include "millrace/base/log.h"
 #include "millrace/object/store.h"
 #include "millrace/vfs/listing/listing.h"
 #include "millrace/vfs/metadata/attributes.h"
@@ -22,20 +24,25 @@ namespace millrace::vfs {
 /// Some stores take no body in a marker. There, the mark is a note in the marker's metadata, which a listing does not
 /// show: the directory is known to be marked until the mount ends.
 ///
+/// Some stores drop metadata, those of markers (SeaweedFS) or all. So the first object with attributes is looked at
+/// (Keeps).
+///
 /// A directory's own attributes are those of its marker, and it is an entry of its parent like any other. Directories
 /// are named by their keys ("" or ending with '/'). Thread-safe. Calls block.
 class AttributeStore {
  public:
   /// `root`: the key of the tree's root. `ledger`: null for a read-only tree. The references must outlive this.
   AttributeStore(object::Store& store, MetadataCache& cache, const Clock& clock, std::string root,
-                 StoredAttributesPolicy policy, bool buckets_at_top = false, UploadLedger* ledger = nullptr)
+                 StoredAttributesPolicy policy, bool buckets_at_top = false, UploadLedger* ledger = nullptr,
+                 Logger log = {})
       : store_(store),
         cache_(cache),
         clock_(clock),
         root_(std::move(root)),
         buckets_at_top_(buckets_at_top),
         ledger_(ledger),
-        policy_(policy) {}
+        policy_(policy),
+        log_(std::move(log)) {}
 
   /// Returns what a Head says about a file.
   Metadata FromHead(const object::ObjectInfo& info, TimePoint as_of) const;
@@ -53,7 +60,15 @@ class AttributeStore {
   Result<Metadata> MakeDirectory(const std::string& directory, const StoredAttributes& attributes,
                                  const object::Call& call);
 
-  /// Changes attributes in place. If it fails, nothing is changed, and its error is returned.
+  /// Returns whether the store keeps the metadata of objects like this one, a marker or a file. Until one of them had
+  /// all metadata that were sent, asks the store for those of `key`, which was just written with `sent`. Logs the first
+  /// loss. If the store does not answer or has another version than `etag` (empty: unknown), returns true.
+  bool Keeps(const std::string& key, const std::string& etag, const UserMetadata& sent, const object::Call& call);
+  /// Returns the error of a caller who asked for attributes that the store has not kept.
+  static Error NotKept(const std::string& key);
+
+  /// Changes attributes in place. If it fails, nothing is changed, and its error is returned. kUnsupported: the store
+  /// keeps none.
   using Change = std::function<Status(StoredAttributes&)>;
   /// Changes the attributes of a file. The bytes stay, the ETag may change. `reported`: the state reported last, whose
   /// time is exact; the time of a Head is in whole seconds. Errors: kNotFound if there is no such file.
@@ -85,6 +100,8 @@ class AttributeStore {
   const bool buckets_at_top_;
   UploadLedger* const ledger_;  ///< null: a read-only tree
   const StoredAttributesPolicy policy_;
+  const Logger log_;
+  std::atomic<bool> markers_keep_ = false, files_keep_ = false, warned_ = false;
 };
 
 }  // namespace millrace::vfs

@@ -42,7 +42,7 @@ TreeCore::TreeCore(object::Store& s, cache::BlockCache& c, MemoryBudget& b, std:
       table(options.prefix, options.session),
       metadata(*options.clock, options.metadata_ttl, options.negative_ttl, kMetadataEntries),
       attributes(store, metadata, *options.clock, options.prefix, options.stored_attributes, options.buckets_at_top,
-                 uploads_begun()),
+                 uploads_begun(), options.log),
       ahead(
           store, cache, metadata, attributes, clock,
           {.most_bytes = std::min(FileReadahead::Options().most_bytes, cache.capacity() / 4),

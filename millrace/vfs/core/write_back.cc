@@ -52,14 +52,27 @@ Writer::OnPublished WriteBack::OnPublishedOf(const InodePtr& inode) {
   };
 }
 
+/// Returns whether the store has kept the attributes of a file that was just published.
+bool WriteBack::KeptAttributes(Inode& inode, const std::string& path, const std::string& etag) {
+  constexpr Duration kPatience = std::chrono::seconds(5);  // a guess: close(2) waits for the answer
+  UserMetadata stored;
+  {
+    MutexLock lock(inode.mutex);
+    if (!inode.reported.attributes || !ToMetadata(*inode.reported.attributes, stored)) return true;
+  }
+  ForgetTimes(stored);
+  return core_.attributes.Keeps(path, etag, stored, {.stop = {}, .deadline = Deadline::After(core_.clock, kPatience)});
+}
+
 void WriteBack::OnPublished(Inode& inode, Metadata now, WallTime written) {
   auto path = core_.table.PathOf(inode);
+  const bool kept = !path || KeptAttributes(inode, *path, now.etag);
   core_.walk.Forget();
   core_.table.SetLocal(inode, false);
   MutexLock lock(inode.mutex);
   if (core_.quota && now.size < inode.reported.size) core_.quota->NoteRemoval();
   now.complete = inode.reported.complete;
-  now.attributes = inode.reported.attributes;
+  if (kept) now.attributes = inode.reported.attributes;
   if (now.attributes && inode.times_set != written) {
     StoredAttributes kept = *now.attributes;
     kept.modified = kept.accessed = kept.changed = std::nullopt;

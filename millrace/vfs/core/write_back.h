@@ -82,6 +82,7 @@ class WriteBack {
   Status MakeWriter(const InodePtr& inode, Writer::Start start) MR_REQUIRES(inode->mutex);
   Writer::Environment WriterEnvironment(const Inode& inode);
   Writer::OnPublished OnPublishedOf(const InodePtr& inode);
+  bool KeptAttributes(Inode& inode, const std::string& path, const std::string& etag) MR_EXCLUDES(inode.mutex);
   void OnPublished(Inode& inode, Metadata now, WallTime written) MR_EXCLUDES(inode.mutex);
   void OnFailed(const InodePtr& inode, Writer& writer, const Error& reason, const object::Call& call)
       MR_EXCLUDES(inode->mutex);

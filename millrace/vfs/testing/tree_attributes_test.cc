@@ -124,6 +124,40 @@ TEST_F(TreeAttributesTest, ARenameFindsOutThatMarkersTakeNoBody) {
   EXPECT_EQ(d.Object("other/f"), "content");
 }
 
+TEST_F(TreeAttributesTest, AStoreThatDropsTheMetadataOfMarkersIsFoundOut) {
+  d.Put("dir/", "");
+  d.Put("dir/f", "content");
+  const object::Fault drops{.drop_metadata = true};
+  d.store->Add({.operation = object::Operation::kPut, .key_prefix = "dir/", .times = -1, .fault = drops});
+  d.store->Add({.operation = object::Operation::kPut, .key_prefix = "made/", .times = -1, .fault = drops});
+  EXPECT_EQ(CodeOf(Chmod("dir", 0700)), Code::kUnsupported);
+  EXPECT_TRUE(Chmod("dir/f", 0600)) << "files keep theirs";
+  auto made = d.tree->MakeDirectory(kRootInode, "made", {.permissions = 0700});
+  ASSERT_TRUE(made);
+  EXPECT_EQ(made->attributes.permissions, 0755u) << "what a later mount shows";
+  d.store->Clear();
+  EXPECT_TRUE(Chmod("dir", 0700)) << "nothing is remembered of a store that has forgotten";
+  d.Remount();
+  EXPECT_EQ(d.Stat("dir")->permissions, 0700u);
+  EXPECT_EQ(d.Stat("made")->permissions, 0755u);
+  EXPECT_EQ(d.Stat("dir/f")->permissions, 0600u);
+}
+
+TEST_F(TreeAttributesTest, AStoreThatDropsAllMetadataIsFoundOut) {
+  d.Put("f", "content");
+  for (object::Operation operation : {object::Operation::kPut, object::Operation::kCopy})
+    d.store->Add({.operation = operation, .times = -1, .fault = {.drop_metadata = true}});
+  EXPECT_EQ(CodeOf(Chmod("f", 0600)), Code::kUnsupported);
+  EXPECT_EQ(d.Object("f"), "content");
+  EXPECT_EQ(CodeOf(d.tree->MakeSymlink(kRootInode, "link", "f", {})), Code::kUnsupported);
+  EXPECT_EQ(d.Object("link"), "<absent>") << "a later mount would show a file";
+  auto created = d.tree->Create(kRootInode, "x", true, {.permissions = 0600});
+  ASSERT_TRUE(created);
+  ASSERT_TRUE(created->file->Write(0, AsBytes("x")));
+  ASSERT_TRUE(created->file->Close());
+  EXPECT_EQ(d.Stat("x")->permissions, 0644u) << "what a later mount shows";
+}
+
 TEST_F(TreeAttributesTest, TheRootIsToldAsItWasWhileTheStoreIsDown) {
   ASSERT_TRUE(d.tree->SetAttributes(kRootInode, {.permissions = 0700}, nullptr));
   d.store->Add({.operation = {}, .times = -1, .fault = {.code = Code::kUnavailable}});
