@@ -55,17 +55,25 @@ Status CheckRange(const http::Response& response, const HubFile& file, const Byt
   return Fail(Code::kCorrupt, "the answer has {} bytes where {} were asked for", response.received, range.length);
 }
 
-/// Passes a response body to a Sink.
+/// Passes a response body to a Sink, if the headers say that it has the range that was asked for. The check of the
+/// whole answer reports a wrong range.
 class RangeSink final : public http::BodySink {
  public:
   RangeSink(Sink& sink, std::uint64_t from, ObjectInfo info) : sink_(sink), from_(from), info_(std::move(info)) {}
-  void Begin(const http::Headers&) override { sink_.Begin(info_); }
-  Status Take(std::uint64_t offset, ByteSpan bytes) override { return sink_.Take(from_ + offset, bytes); }
+  void Begin(const http::Headers& headers) override {
+    const std::string_view range = headers.Get("content-range");
+    has_range_ = range.empty() ? from_ == 0 : range.starts_with(fmt::format("bytes {}-", from_));
+    if (has_range_) sink_.Begin(info_);
+  }
+  Status Take(std::uint64_t offset, ByteSpan bytes) override {
+    return has_range_ ? sink_.Take(from_ + offset, bytes) : Status();
+  }
 
  private:
   Sink& sink_;
   const std::uint64_t from_;
   const ObjectInfo info_;
+  bool has_range_ = true;
 };
 
 /// The URL of the next page, from `<https://…>; rel="next"`; empty on the last page.

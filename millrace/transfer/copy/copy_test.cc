@@ -24,6 +24,42 @@ namespace {
 namespace fs = std::filesystem;
 using object::Operation;
 
+/// Sends each range up to a number of bytes, then breaks. Says which ETag its answers have.
+class BreakingStore final : public object::ReadStore {
+ public:
+  BreakingStore(std::string content, std::string etag) : content_(std::move(content)), etag_(std::move(etag)) {}
+  std::string Describe() const override { return "breaking:"; }
+  void Head(std::string, object::Call, object::Done<std::optional<object::ObjectInfo>> done) override {
+    done(std::nullopt);
+  }
+  void Get(std::string, object::GetOptions, MutableByteSpan, object::Call,
+           object::Done<std::optional<object::GetResult>> done) override {
+    done(std::nullopt);
+  }
+  void List(object::ListRequest, object::Call, object::Done<object::ListPage> done) override {
+    done(object::ListPage());
+  }
+  void GetTo(std::string key, object::GetOptions options, std::uint64_t, object::Sink& sink, object::Call,
+             object::Done<std::optional<object::GetResult>> done) override {
+    const object::ByteRange range = *options.range;
+    asked_.push_back(range);
+    sink.Begin({.key = key, .etag = etag_});
+    const std::uint64_t sent = std::min(range.length, breaks_after_);
+    if (Status taken = sink.Take(range.offset, AsBytes(content_).subspan(range.offset, sent)); !taken)
+      return done(Fail(taken.error()));
+    if (sent < range.length) return done(Fail(Code::kUnavailable, "the connection broke"));
+    done(object::GetResult{.bytes = sent, .info = {.key = key, .size = content_.size(), .etag = etag_}});
+  }
+  void BreakAfter(std::uint64_t bytes) { breaks_after_ = bytes; }
+  /// Returns the ranges that were asked for since the last call.
+  std::vector<object::ByteRange> Asked() { return std::exchange(asked_, {}); }
+
+ private:
+  const std::string content_, etag_;
+  std::uint64_t breaks_after_ = 0;
+  std::vector<object::ByteRange> asked_;
+};
+
 class CopyTest : public testing::Test {
  protected:
   std::string Noise(std::size_t size) {
@@ -163,6 +199,39 @@ TEST_F(CopyTest, LargeDownloadsMayHaveLargerParts) {
   ASSERT_TRUE(Download(*store_, info, Path("out"), settings_, {}));
   EXPECT_EQ(sizes, (std::map<std::uint64_t, int>{{24'000, 2}, {2000, 1}}));
   EXPECT_EQ(*ReadFile(Path("out")), content);
+}
+
+TEST_F(CopyTest, ADownloadGoesOnWithinItsParts) {
+  const std::string content = Noise(9 * kMiB + 77);
+  BreakingStore store(content, "e");
+  const object::ObjectInfo info{.key = "k", .size = content.size(), .etag = "e"};
+  settings_ = {.part_bytes = 4 * kMiB, .parallel_parts = 1, .verify = false};
+  std::uint64_t resumed = 0;
+  settings_.on_resumed = [&](std::uint64_t bytes) { resumed = bytes; };
+  // The first try ends in the third block of the first part, the second try in the second block of the second part.
+  store.BreakAfter(2 * kMiB + 5);
+  EXPECT_EQ(Download(store, info, Path("out"), settings_, {}).error().code(), Code::kUnavailable);
+  EXPECT_EQ(store.Asked(), (std::vector<object::ByteRange>{{0, 4 * kMiB}}));
+  store.BreakAfter(2 * kMiB);
+  EXPECT_EQ(Download(store, info, Path("out"), settings_, {}).error().code(), Code::kUnavailable);
+  EXPECT_EQ(resumed, 2 * kMiB);
+  EXPECT_EQ(store.Asked(), (std::vector<object::ByteRange>{{2 * kMiB, 2 * kMiB}, {4 * kMiB, 4 * kMiB}}));
+  store.BreakAfter(kGiB);
+  ASSERT_TRUE(Download(store, info, Path("out"), settings_, {}));
+  EXPECT_EQ(resumed, 6 * kMiB);
+  EXPECT_EQ(store.Asked(), (std::vector<object::ByteRange>{{6 * kMiB, 2 * kMiB}, {8 * kMiB, kMiB + 77}}));
+  EXPECT_TRUE(*ReadFile(Path("out")) == content);
+  EXPECT_EQ(FilesLeft(), 1u);
+}
+
+TEST_F(CopyTest, BytesOfAnotherVersionDoNotCount) {
+  const std::string content = Noise(4 * kMiB);
+  BreakingStore store(content, "another");
+  const object::ObjectInfo info{.key = "k", .size = content.size(), .etag = "e"};
+  settings_ = {.part_bytes = 2 * kMiB, .parallel_parts = 1, .verify = false};
+  store.BreakAfter(kMiB);
+  EXPECT_FALSE(Download(store, info, Path("out"), settings_, {}));
+  EXPECT_EQ(FilesLeft(), 0u);
 }
 
 TEST_F(CopyTest, AFailedDownloadLeavesTheOldFile) {

@@ -1,5 +1,6 @@
 // Downloads. Bytes go from the connection's buffer straight to their position in the file.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <deque>
@@ -17,25 +18,75 @@
 namespace millrace::transfer {
 namespace {
 
-/// Writes one part to its position in the file and computes its CRC-32C. With HashInto(), it collects pieces, hashes
-/// them and writes each piece at once. Reports bytes as they arrive, those that a retry brings again only once.
+/// A download that is cut off loses at most this much of each request. A block costs a line of the journal.
+constexpr std::uint64_t kBlock = kMiB;
+constexpr std::uint64_t kMostBlocks = 2'000'000;  // bounds the journal, which is read at once, to 52 MB
+
+/// Writes a range to its position in the file, and records each block that is there, with its CRC-32C. If the answer
+/// names another ETag than was asked for, records them at the end. With HashInto(), collects pieces, hashes them and
+/// writes each piece at once. Reports bytes as they arrive, those that a retry brings again only once.
 class FileSink : public object::Sink {
  public:
-  FileSink(const PartialFile& file, std::uint64_t index, std::uint64_t begin, const std::string& path,
+  /// REQUIRES: `begin` is the beginning of a block.
+  FileSink(PartialFile& file, const object::ObjectInfo& info, std::uint64_t begin, const std::string& path,
            const CopySettings& settings)
-      : file_(file), index_(index), begin_(begin), path_(path), settings_(settings), reported_(begin) {}
+      : file_(file), etag_(info.etag), begin_(begin), path_(path), settings_(settings), reported_(begin) {}
   /// Computes MD5s of the object's own parts, too.
   void HashInto(PartMd5s& md5s) { md5_.emplace(md5s); }
 
+  void Begin(const object::ObjectInfo& info) override { is_sure_ = info.etag.empty() || info.etag == etag_; }
   Status Take(std::uint64_t offset, ByteSpan bytes) override {
-    if (offset == begin_) {
-      crc_ = 0;
-      filled_ = 0;
-      if (md5_) md5_->Reset();
-    }
-    crc_ = Crc32c(bytes, crc_);
+    if (offset == begin_) BeginAgain();
     Report(offset + bytes.size());
-    if (!md5_) return WriteFully(file_.fd(), bytes, offset, path_);
+    while (!bytes.empty()) {
+      const std::size_t some = std::min<std::uint64_t>(bytes.size(), block_end_ - offset);
+      const ByteSpan now = bytes.first(some);
+      crc_ = Crc32c(now, crc_);
+      const bool ends = offset + some == block_end_;
+      if (ends) EndBlock();
+      MR_TRY(md5_ ? Collect(offset, now) : WriteFully(file_.fd(), now, offset, path_));
+      if (!md5_ && ends) MR_TRY(MarkWritten(offset + some));
+      offset += some;
+      bytes = bytes.subspan(some);
+    }
+    return {};
+  }
+  /// Records what is left. REQUIRES: the answer was whole, and the one that was asked for.
+  Status Finish() {
+    is_sure_ = true;
+    return MarkWritten(UINT64_MAX);
+  }
+
+ private:
+  struct ArrivedBlock {
+    std::uint64_t block, end;
+    std::uint32_t crc32c;
+  };
+  void BeginAgain() {
+    filled_ = 0;
+    arrived_.clear();
+    if (md5_) md5_->Reset();
+    BeginBlock(file_.BlockAt(begin_));
+  }
+  void BeginBlock(std::uint64_t block) {
+    const object::ByteRange range = file_.RangeOf(block);
+    block_ = block;
+    block_end_ = range.offset + range.length;
+    crc_ = 0;
+  }
+  void EndBlock() {
+    arrived_.push_back({block_, block_end_, crc_});
+    BeginBlock(block_ + 1);
+  }
+  /// Records the blocks that end at or before `end`, up to which all bytes are in the file.
+  Status MarkWritten(std::uint64_t end) {
+    while (is_sure_ && !arrived_.empty() && arrived_.front().end <= end) {
+      MR_TRY(file_.MarkDone(arrived_.front().block, arrived_.front().crc32c));
+      arrived_.pop_front();
+    }
+    return {};
+  }
+  Status Collect(std::uint64_t offset, ByteSpan bytes) {
     while (!bytes.empty()) {
       if (filled_ == 0) BeginPiece(offset);
       const std::size_t some = std::min(bytes.size(), piece_bytes_ - filled_);
@@ -47,10 +98,6 @@ class FileSink : public object::Sink {
     }
     return {};
   }
-  std::uint32_t crc32c() const { return crc_; }
-  std::uint64_t index() const { return index_; }
-
- private:
   void BeginPiece(std::uint64_t offset) {
     piece_ = md5_->NewPiece();
     piece_begin_ = offset;
@@ -60,7 +107,7 @@ class FileSink : public object::Sink {
     filled_ = 0;
     MR_TRY(WriteFully(file_.fd(), ByteSpan(piece_).first(piece_bytes_), piece_begin_, path_));
     md5_->Take(piece_begin_, std::move(piece_));
-    return {};
+    return MarkWritten(piece_begin_ + piece_bytes_);
   }
 
   void Report(std::uint64_t end) {
@@ -69,12 +116,16 @@ class FileSink : public object::Sink {
     reported_ = end;
   }
 
-  const PartialFile& file_;
-  const std::uint64_t index_, begin_;
+  PartialFile& file_;
+  const std::string& etag_;
+  const std::uint64_t begin_;
   const std::string& path_;
   const CopySettings& settings_;
   std::uint64_t reported_;  ///< the end of the bytes that were reported, in the object
-  std::uint32_t crc_ = 0;
+  bool is_sure_ = true;     ///< whether the answer has the version that was asked for
+  std::uint64_t block_ = 0, block_end_ = 0;
+  std::uint32_t crc_ = 0;             ///< of the block so far
+  std::deque<ArrivedBlock> arrived_;  ///< blocks that are not yet in the file as a whole
   std::optional<PartMd5s::Request> md5_;
   Buffer piece_;
   std::uint64_t piece_begin_ = 0;             ///< the piece's offset in the object
@@ -84,11 +135,12 @@ class FileSink : public object::Sink {
 /// The sink of a whole object. The answer's header tells which checksum the object has.
 class WholeSink final : public FileSink {
  public:
-  WholeSink(const PartialFile& file, std::uint64_t size, const std::string& path, const CopySettings& settings,
+  WholeSink(PartialFile& file, const object::ObjectInfo& info, const std::string& path, const CopySettings& settings,
             Md5Pool* pool)
-      : FileSink(file, 0, 0, path, settings), size_(size), pool_(pool) {}
+      : FileSink(file, info, 0, path, settings), size_(info.size), pool_(pool) {}
 
   void Begin(const object::ObjectInfo& info) override {
+    FileSink::Begin(info);
     const bool md5 = info.checksum.algorithm == object::Checksum::Algorithm::kMd5 && info.checksum.parts <= 1;
     if (!pool_ || !md5 || md5s_ || size_ == 0) return;
     md5s_.emplace(*pool_, size_, size_);
@@ -139,7 +191,7 @@ Status Verify(object::ReadStore& store, const PartialFile& file, const object::O
 Status DownloadWhole(object::ReadStore& store, const object::ObjectInfo& info, const std::string& path,
                      const CopySettings& settings, Md5Pool& pool, const object::Call& call) {
   PartialFile file = MR_TRY(PartialFile::Open(path, {.size = info.size}));
-  WholeSink sink(file, info.size, path, settings, settings.verify ? &pool : nullptr);
+  WholeSink sink(file, info, path, settings, settings.verify ? &pool : nullptr);
   Window window(1, call);
   object::Checksum checksum;
   if (window.Enter()) {
@@ -150,7 +202,7 @@ Status DownloadWhole(object::ReadStore& store, const object::ObjectInfo& info, c
     });
   }
   MR_TRY(window.Finish());
-  MR_TRY(file.MarkDone(0, sink.crc32c()));
+  MR_TRY(sink.Finish());
   if (settings.verify && !sink.Matches(checksum)) MR_TRY(Verify(store, file, info, checksum, call));
   return file.Publish(ToTimespec(info.modified));
 }
@@ -164,6 +216,8 @@ std::uint64_t DownloadPartBytes(std::uint64_t size, const CopySettings& settings
   const std::uint64_t parts = (size + settings.part_bytes - 1) / settings.part_bytes;
   return settings.part_bytes * std::clamp<std::uint64_t>(2 * parts / std::max(1, settings.parallel_parts), 1, most);
 }
+
+std::uint64_t BlockBytes(std::uint64_t size) { return std::max(kBlock, (size / kMostBlocks + kMiB - 1) / kMiB * kMiB); }
 
 /// The parts of a download, and the computation of its MD5s if the object is verified by MD5.
 struct PartsPlan {
@@ -198,10 +252,12 @@ Result<RequestSizes> ChooseRequests(object::ReadStore& store, const object::Obje
   return RequestSizes{own * std::max<std::uint64_t>(1, usual / own), own};
 }
 
-/// Downloads the parts that are not done yet, several at a time.
+/// Downloads the blocks that are not done yet. The requests are the parts, or what they lack; several at a time.
 Status FetchParts(object::ReadStore& store, const object::ObjectInfo& info, PartialFile& file, PartsPlan& plan,
                   const std::string& path, const CopySettings& settings, const object::Call& call) {
-  std::deque<FileSink> sinks;  // a deque keeps addresses; declared before the window, so destroyed after it
+  // Deques keep addresses. Declared before the window, so destroyed after it.
+  std::deque<FileSink> sinks;
+  std::deque<std::atomic<std::size_t>> under_way;  // requests of each part that is not done
   Window window(settings.parallel_parts, call);
   const std::uint64_t parts = (info.size + plan.part_bytes - 1) / plan.part_bytes;
   // Hashes arrived parts until enough(window.progress()) holds.
@@ -211,23 +267,29 @@ Status FetchParts(object::ReadStore& store, const object::ObjectInfo& info, Part
     }
     return {};
   };
-  for (std::uint64_t i = 0; i < parts; ++i) {
-    if (file.done(i)) {
+  bool goes_on = true;
+  for (std::uint64_t i = 0; goes_on && i < parts; ++i) {
+    const std::vector<object::ByteRange> missing = file.Missing(i);
+    if (missing.empty()) {
       if (plan.follow) plan.follow->Arrived(i);
       continue;
     }
-    MR_TRY(follow_until([](const Window::Progress& seen) { return !seen.full; }));
-    if (!window.Enter()) break;
-    object::ByteRange range{i * plan.part_bytes, std::min(plan.part_bytes, info.size - i * plan.part_bytes)};
-    FileSink& sink = sinks.emplace_back(file, i, range.offset, path, settings);
-    if (plan.md5s) sink.HashInto(*plan.md5s);
-    store.GetTo(info.key, {.range = range, .if_match = info.etag}, range.length, sink, window.call(),
-                [&, length = range.length](auto got) {
-                  Status status = CheckGetResult(got, info, length);
-                  if (status) status = file.MarkDone(sink.index(), sink.crc32c());
-                  if (status && plan.follow) plan.follow->Arrived(sink.index());
-                  window.Leave(std::move(status));
-                });
+    std::atomic<std::size_t>& left = under_way.emplace_back(missing.size());
+    const std::uint64_t part_bytes = std::min(plan.part_bytes, info.size - i * plan.part_bytes);
+    for (const object::ByteRange& range : missing) {
+      MR_TRY(follow_until([](const Window::Progress& seen) { return !seen.full; }));
+      goes_on = window.Enter();
+      if (!goes_on) break;
+      FileSink& sink = sinks.emplace_back(file, info, range.offset, path, settings);
+      if (plan.md5s && range.length == part_bytes) sink.HashInto(*plan.md5s);
+      store.GetTo(info.key, {.range = range, .if_match = info.etag}, range.length, sink, window.call(),
+                  [&info, &plan, &sink, &left, &window, i, length = range.length](auto got) {
+                    Status status = CheckGetResult(got, info, length);
+                    if (status) status = sink.Finish();
+                    if (status && left.fetch_sub(1) == 1 && plan.follow) plan.follow->Arrived(i);
+                    window.Leave(std::move(status));
+                  });
+    }
   }
   MR_TRY(follow_until([](const Window::Progress& seen) { return seen.in_flight == 0; }));
   MR_TRY(window.Finish());
@@ -253,7 +315,8 @@ Status Download(object::ReadStore& store, const object::ObjectInfo& info, const 
   const RequestSizes sizes = MR_TRY(ChooseRequests(store, info, checksum, settings, pool.downloads(), call));
   PartialFile file = MR_TRY(PartialFile::Open(path, {.source = store.Describe() + "/" + info.key + "\n" + info.etag,
                                                      .size = info.size,
-                                                     .part_bytes = sizes.request_bytes}));
+                                                     .part_bytes = sizes.request_bytes,
+                                                     .block_bytes = BlockBytes(info.size)}));
   if (settings.on_resumed && file.bytes_done() > 0) settings.on_resumed(file.bytes_done());
   PartsPlan plan{.part_bytes = sizes.request_bytes};
   if (sizes.md5_part_bytes > 0) plan.md5s.emplace(pool, info.size, sizes.md5_part_bytes);

@@ -26,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kHashPiece = 256 * kKiB;  // stays in the processor's cache between reading and checking
-constexpr std::uint64_t kMaxJournal = 64 * kMiB;  // two million parts, 16 TiB in parts of 8 MiB
+constexpr std::uint64_t kMaxJournal = 64 * kMiB;  // two million blocks
 
 struct Hidden {
   UniqueFd fd;
@@ -55,7 +55,8 @@ Result<Hidden> OpenHidden(const fs::path& path) {
 
 std::string Heading(const PartialFile::Plan& plan) {
   Sha256Digest digest = Sha256(AsBytes(plan.source));
-  return fmt::format("millrace-download 1 {} {} {}", plan.size, plan.part_bytes, HexEncode(digest));
+  return fmt::format("millrace-download 2 {} {} {} {}", plan.size, plan.part_bytes, plan.block_bytes,
+                     HexEncode(digest));
 }
 
 }  // namespace
@@ -67,11 +68,12 @@ Result<PartialFile> PartialFile::Open(const std::string& path, Plan plan) {
   if (error) return Fail(ErrnoError(error.value(), fmt::format("creating folder {}", target.parent_path().string())));
   if (fs::is_directory(target, error)) return Fail(Code::kIsDirectory, "{} is a folder", path);
   const auto replaced = MR_TRY(FindReplaced(AT_FDCWD, path, path));
+  if (plan.block_bytes == 0 || plan.block_bytes > plan.part_bytes) plan.block_bytes = plan.part_bytes;
   Hidden hidden = MR_TRY(OpenHidden(target));
   PartialFile file(std::move(hidden.fd), std::move(hidden.path), path, std::move(plan));
   // A later process must be able to open the hidden file and go on.
   if (replaced) MR_TRY(KeepAccess(file.fd(), *replaced, S_IRUSR | S_IWUSR, file.temporary_));
-  file.parts_.resize(std::max<std::uint64_t>(1, file.plan_.parts()));
+  file.blocks_.resize(std::max<std::uint64_t>(1, file.Blocks()));
   if (file.plan_.part_bytes > 0 && hidden.shared_name) {
     MR_TRY(file.OpenJournal());
   } else if (hidden.left_over) {
@@ -97,16 +99,50 @@ PartialFile::~PartialFile() {
   unlink(temporary_.c_str());
 }
 
-std::uint64_t PartialFile::LengthOf(std::uint64_t part) const {
-  return plan_.part_bytes == 0 ? plan_.size : std::min(plan_.part_bytes, plan_.size - part * plan_.part_bytes);
+std::uint64_t PartialFile::BlocksOfPart() const {
+  return (plan_.part_bytes + plan_.block_bytes - 1) / plan_.block_bytes;
 }
 
-/// Verifies the parts in an earlier journal, and begins a new journal with the verified ones.
+std::uint64_t PartialFile::Blocks() const {
+  if (plan_.part_bytes == 0 || plan_.size == 0) return 1;
+  return BlockAt(plan_.size - 1) + 1;
+}
+
+std::uint64_t PartialFile::BlockAt(std::uint64_t offset) const {
+  if (plan_.part_bytes == 0) return 0;
+  return offset / plan_.part_bytes * BlocksOfPart() + offset % plan_.part_bytes / plan_.block_bytes;
+}
+
+object::ByteRange PartialFile::RangeOf(std::uint64_t block) const {
+  if (plan_.part_bytes == 0) return {0, plan_.size};
+  const std::uint64_t part = block / BlocksOfPart(),
+                      begin = part * plan_.part_bytes + block % BlocksOfPart() * plan_.block_bytes,
+                      end = std::min({begin + plan_.block_bytes, (part + 1) * plan_.part_bytes, plan_.size});
+  return {begin, end > begin ? end - begin : 0};
+}
+
+std::vector<object::ByteRange> PartialFile::Missing(std::uint64_t part) const {
+  std::vector<object::ByteRange> missing;
+  const std::uint64_t first = part * BlocksOfPart(),
+                      end = std::min<std::uint64_t>(first + BlocksOfPart(), blocks_.size());
+  for (std::uint64_t block = first; block < end; ++block) {
+    if (blocks_[block].done) continue;
+    const object::ByteRange range = RangeOf(block);
+    if (!missing.empty() && missing.back().offset + missing.back().length == range.offset) {
+      missing.back().length += range.length;
+    } else {
+      missing.push_back(range);
+    }
+  }
+  return missing;
+}
+
+/// Verifies the blocks in an earlier journal, and begins a new journal with the verified ones.
 Status PartialFile::OpenJournal() {
   if (auto journal = ReadFile(JournalPath(), kMaxJournal)) Believe(*journal);
   std::string text = JournalLine(Heading(plan_));
-  for (std::uint64_t i = 0; i < parts_.size(); ++i) {
-    if (parts_[i].done) text += JournalLine(fmt::format("{} {:08x}", i, parts_[i].crc32c));
+  for (std::uint64_t i = 0; i < blocks_.size(); ++i) {
+    if (blocks_[i].done) text += JournalLine(fmt::format("{} {:08x}", i, blocks_[i].crc32c));
   }
   std::string fresh = JournalPath() + ".new";
   UniqueFd fd = MR_TRY(OpenFile(fresh, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_NOFOLLOW, 0666));
@@ -129,15 +165,16 @@ void PartialFile::Believe(const std::string& journal) {
       if (*text != Heading(plan_)) return;
       continue;
     }
-    std::uint64_t part = 0;
+    std::uint64_t block = 0;
     std::uint32_t expected = 0, actual = 0;
     std::size_t middle = text->find(' ');
     if (middle == text->npos) return;
     const std::string_view whole = *text, number = whole.substr(0, middle), sum = whole.substr(middle + 1);
-    std::from_chars(number.data(), number.data() + number.size(), part);
+    std::from_chars(number.data(), number.data() + number.size(), block);
     std::from_chars(sum.data(), sum.data() + sum.size(), expected, 16);
-    if (part >= parts_.size()) return;
-    std::uint64_t at = part * plan_.part_bytes, end = at + LengthOf(part);
+    if (block >= blocks_.size()) return;
+    const object::ByteRange range = RangeOf(block);
+    std::uint64_t at = range.offset, end = at + range.length;
     Status read;
     while (read && at < end) {
       MutableByteSpan into = piece.span().first(std::min<std::uint64_t>(piece.size(), end - at));
@@ -145,26 +182,28 @@ void PartialFile::Believe(const std::string& journal) {
       if (read) actual = Crc32c(into, actual);
       at += into.size();
     }
-    if (read && actual == expected) parts_[part] = {true, actual};
+    if (read && actual == expected) blocks_[block] = {true, actual};
   }
 }
 
 std::uint32_t PartialFile::crc32c() const {
   std::uint32_t crc = 0;
-  for (std::uint64_t i = 0; i < parts_.size(); ++i) crc = Crc32cCombine(crc, parts_[i].crc32c, LengthOf(i));
+  for (std::uint64_t i = 0; i < blocks_.size(); ++i) crc = Crc32cCombine(crc, blocks_[i].crc32c, RangeOf(i).length);
   return crc;
 }
 
 std::uint64_t PartialFile::bytes_done() const {
   std::uint64_t bytes = 0;
-  for (std::uint64_t i = 0; i < parts_.size(); ++i) bytes += parts_[i].done ? LengthOf(i) : 0;
+  for (std::uint64_t i = 0; i < blocks_.size(); ++i) bytes += blocks_[i].done ? RangeOf(i).length : 0;
   return bytes;
 }
 
-Status PartialFile::MarkDone(std::uint64_t part, std::uint32_t crc32c) {
-  parts_[part] = {true, crc32c};
+Status PartialFile::MarkDone(std::uint64_t block, std::uint32_t crc32c) {
+  BlockState& state = blocks_[block];
+  if (state.done && state.crc32c == crc32c) return {};
+  state = {true, crc32c};
   if (!journal_) return {};
-  std::string line = JournalLine(fmt::format("{} {:08x}", part, crc32c));
+  std::string line = JournalLine(fmt::format("{} {:08x}", block, crc32c));
   // One write(2) with O_APPEND per line, so that lines of several threads do not mix.
   if (write(journal_.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
     return Fail(ErrnoError(errno, "writing " + JournalPath()));
