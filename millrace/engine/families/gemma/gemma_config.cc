@@ -68,7 +68,9 @@ class GemmaConfig final : public LlamaConfig {
     if (!is_third) json["hidden_act"] = "gelu_pytorch_tanh";  // as published files have it
     json["attention_bias"] = qkv_bias;
     json["use_bidirectional_attention"] = false;
-    json["query_pre_attn_scalar"] = query_scalar_;
+    // transformers' class takes whole numbers alone. A job file may have others.
+    const bool is_whole = query_scalar_ == std::floor(query_scalar_) && query_scalar_ < 1e9;
+    json["query_pre_attn_scalar"] = is_whole ? Json(static_cast<std::int64_t>(query_scalar_)) : Json(query_scalar_);
     json["attn_logit_softcapping"] = CapJson(variant.attention_softcap);
     json["final_logit_softcapping"] = CapJson(variant.logit_softcap);
     json["sliding_window"] = sliding_window;
