@@ -45,6 +45,7 @@ struct Arguments {
   std::string job_file;
   std::vector<std::string> assignments;
   bool compile_only = false;
+  bool takes_over = false;
   cli::Globals globals;
 };
 
@@ -73,6 +74,7 @@ Result<int> Run(const Arguments& arguments, std::unique_ptr<engine::Collective>&
   options.memory_budget = arguments.globals.memory_budget;
   if (options.checkpoint.local) options.checkpoint.local->meeting_point = info.master_address;
   options.compile_only = arguments.compile_only;
+  options.takes_over = arguments.takes_over;
   options.written_by = checkpoint::LocalProvenance("millrace-train", MILLRACE_VERSION);
   options.written_by.libraries["torch"] = TORCH_VERSION;
   options.log = Logger::Stderr(arguments.globals.log_level).With({"rank", info.rank});
@@ -153,6 +155,7 @@ int main(int argc, char** argv) {
   app.add_option("--set", arguments.assignments, "key.path=value: replaces the value in the job file (repeatable)")
       ->allow_extra_args(false);
   app.add_flag("--compile-only", arguments.compile_only, "End when the step is compiled (millrace job compile)");
+  app.add_flag("--take-over", arguments.takes_over, "End a run that saves to the same checkpoint.url");
   OutputsArguments outputs_arguments;
   const CLI::App* outputs = AddOutputsCommand(app, outputs_arguments);
   NodesArguments nodes_arguments;

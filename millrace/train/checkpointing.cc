@@ -12,6 +12,7 @@
 #include "millrace/checkpoint/read/store_reader.h"
 #include "millrace/checkpoint/save/decide.h"
 #include "millrace/checkpoint/save/replicas.h"
+#include "millrace/checkpoint/save/result_message.h"
 #include "millrace/engine/config/families.h"
 #include "millrace/train/ranks/rank_group.h"
 #include "millrace/train/reporting/stopwatch.h"
@@ -57,13 +58,44 @@ Result<std::unique_ptr<Checkpointing>> Checkpointing::Open(
     made->machines_ = MR_TRY(checkpoint::PeerMachines::Connect(*made->ranks_, *options.checkpoint.local,
                                                                options.checkpoint.url, *options.clock));
   }
+  MR_TRY(made->ClaimUrl());
   return made;
+}
+
+Checkpointing::~Checkpointing() {
+  writer_.reset();
+  // A supervisor may start a run again that failed. Until then the place stays its own, as long as the lease lasts.
+  if (ownership_ && (options_.run_id.empty() || fenced_)) ownership_->Release();
+}
+
+/// Collective. Claims the URL before the newest checkpoint is looked for: so all that an earlier owner has committed
+/// successfully is found.
+Status Checkpointing::ClaimUrl() {
+  const HeartbeatScope beating(heartbeat_, std::nullopt, *options_.clock);
+  const auto claim = [&]() -> Result<std::string> {
+    const object::Location root = MR_TRY(object::Locate(connection_, options_.checkpoint.url));
+    ownership_ = MR_TRY(checkpoint::Ownership::Claim(root, {.run = run_,
+                                                            .who = options_.written_by,
+                                                            .takes_over = options_.takes_over && run_.attempt == 1,
+                                                            .clock = options_.clock,
+                                                            .log = options_.log}));
+    ownership_->StartRenewing();
+    return "";
+  };
+  const std::string message = leads() ? checkpoint::EncodeResult(claim()) : "";
+  const auto claimed = checkpoint::DecodeResult(MR_TRY(ranks_->Broadcast(message)));
+  if (claimed) return {};
+  if (claimed.error().code() != Code::kBusy) return Fail(claimed.error());
+  fenced_ = claimed.error();
+  return {};
 }
 
 Result<std::optional<Checkpointing::Resumed>> Checkpointing::Resume(const std::vector<StateTensor>& tensors,
                                                                     const RunIdentity& identity) {
+  if (fenced_) return Fail(*fenced_);
   const checkpoint::NewestCheckpoint newest = MR_TRY(checkpoint::OpenNewest(
       connection_, *ranks_, options_.checkpoint.url, options_.checkpoint.local, machines_, options_.log));
+  if (!newest.reader && ownership_ && !writer_) ownership_->Begin(std::nullopt);
   if (!newest.reader) return std::nullopt;
   checkpoint::Reader& reader = *newest.reader;
   MR_TRY(CheckWhose(reader.manifest(), reader.name()));
@@ -87,6 +119,7 @@ Result<std::optional<Checkpointing::Resumed>> Checkpointing::Resume(const std::v
   MR_TRY(ReadState(reader, tensors));
   if (newest.in_store) saved_step_ = state.step;
   parent_ = reader.manifest().id();
+  if (ownership_ && !writer_) ownership_->Begin(state.step);
   if (!writer_) {
     const checkpoint::RunLineage& before = reader.manifest().run;
     run_.after = before.after;
@@ -130,14 +163,22 @@ Status Checkpointing::CheckComplete() {
 }
 
 std::optional<Error> Checkpointing::fenced() const {
-  return fenced_ ? fenced_ : writer_ ? writer_->lost() : std::nullopt;
+  if (fenced_) return fenced_;
+  if (ownership_ && ownership_->lost()) return ownership_->lost();
+  return writer_ ? writer_->lost() : std::nullopt;
 }
 
 Error Checkpointing::AwaitFenced(std::uint64_t step) {
   const HeartbeatScope beating(heartbeat_, step, *options_.clock);
   std::ignore = writer_->Wait();
-  return fenced().value_or(Error(Code::kPreconditionFailed,
-                                 "another run saves to the same place; give each run a checkpoint.url of its own"));
+  // Only rank 0 may know. Nothing else is under way between the ranks now.
+  const auto mine = fenced();
+  const auto told = ranks_->Broadcast(leads() && mine ? mine->ToString() : "");
+  if (mine) return *mine;
+  return Error(Code::kPreconditionFailed,
+               told && !told->empty()
+                   ? *told
+                   : "another run saves to the same place; give each run a checkpoint.url of its own");
 }
 
 Result<std::optional<Checkpointing::Resumed>> Checkpointing::RollBack(std::uint64_t step,
@@ -160,6 +201,7 @@ Status Checkpointing::Prepare(const std::vector<StateTensor>& tensors) {
   writer.upload_limit = options_.checkpoint.upload_limit.value_or(Duration::zero());
   writer.written_by = options_.written_by;
   writer.run = run_;
+  writer.ownership = ownership_;
   writer.parent = parent_;
   if (!options_.device.is_cpu()) {
     writer.read_slices = [this](MutableByteSpan to, ByteSpan from) { return device_.Read(to, from); };
@@ -244,6 +286,7 @@ Status Checkpointing::Finish(std::uint64_t step) {
   const HeartbeatScope beating(heartbeat_, step, *options_.clock);
   const auto done = writer_->Wait();
   if (!done) return Fail(done.error().Context(fmt::format("the checkpoint of step {}, the last, was not saved", step)));
+  if (ownership_) ownership_->Release();
   return {};
 }
 

@@ -14,6 +14,7 @@
 #include "millrace/base/threads/memory_budget.h"
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/local/peer_machines.h"
+#include "millrace/checkpoint/save/ownership.h"
 #include "millrace/checkpoint/save/writer.h"
 #include "millrace/engine/device/device_reader.h"
 #include "millrace/engine/parallel/collective.h"
@@ -50,8 +51,9 @@ struct SavePoint {
 /// thread.
 class Checkpointing {
  public:
-  /// Collective over `world`. `on_done` is called on rank 0 after each save, as Writer::Options::on_done.
-  /// REQUIRES: all references outlive this object.
+  /// Collective over `world`. Rank 0 claims checkpoint.url, and waits for up to checkpoint::kOwnerLease if another run
+  /// owns it. If that run lives, fenced() says so, and Resume() fails. `on_done` is called on rank 0 after each save,
+  /// as Writer::Options::on_done. REQUIRES: all references outlive this object.
   static Result<std::unique_ptr<Checkpointing>> Open(object::Connection& connection, engine::Collective& world,
                                                      const Options& options, Heartbeat& heartbeat,
                                                      std::function<void(const Result<checkpoint::SaveStats>&)> on_done);
@@ -84,6 +86,8 @@ class Checkpointing {
   /// checkpoint, because its first attempt may have done so, too.
   Status CheckComplete();
 
+  ~Checkpointing();
+
   /// Returns the id of the first of the runs that went on from each other's checkpoints and led to this one. Call it
   /// after Resume().
   const std::string& first_run() const { return run_.after.empty() ? run_.id : run_.after.front(); }
@@ -112,6 +116,7 @@ class Checkpointing {
         on_done_(std::move(on_done)),
         device_(options.device) {}
   bool leads() const { return world_.rank() == 0; }
+  Status ClaimUrl();
   Status CheckWhose(const checkpoint::Manifest& newest, const std::string& name);
   Result<bool> HasCommitted();
   void DropBusyTiers(checkpoint::SaveOptions& save, const SavePoint& point);
@@ -125,8 +130,9 @@ class Checkpointing {
   std::shared_ptr<checkpoint::RankExchange> ranks_;  ///< the group over which the ranks agree on checkpoints
   /// The machines that hold copies for each other. Null: one local folder, or no local tier.
   std::shared_ptr<checkpoint::PeerMachines> machines_;
-  checkpoint::RunLineage run_;           ///< the same on all ranks
-  std::optional<Error> fenced_;          ///< another run has committed the checkpoint that this run would go on from
+  checkpoint::RunLineage run_;                        ///< the same on all ranks
+  std::shared_ptr<checkpoint::Ownership> ownership_;  ///< on rank 0: the claim on checkpoint.url
+  std::optional<Error> fenced_;          ///< another run owns the URL, or has committed what this run would go on from
   std::optional<Error> foreign_resume_;  ///< a later attempt than the first has resumed from another run's checkpoint
   std::optional<std::uint64_t> saved_step_;
   std::optional<checkpoint::CheckpointId> parent_;

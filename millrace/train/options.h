@@ -67,7 +67,8 @@ struct Options : TrainingOptions {
   checkpoint::Provenance written_by;  ///< into checkpoints
   std::string run_id;  ///< of all attempts of a supervisor, as checkpoint::RunLineage; rank 0's counts; empty: random
   int attempt = 1;     ///< the number of this start under `run_id`
-  std::string job;     ///< the job file of this start, rendered
+  bool takes_over = false;  ///< end a living run that owns checkpoint.url, in the first attempt
+  std::string job;          ///< the job file of this start, rendered
 
   EvalOptions eval;
   ReportOptions reports;

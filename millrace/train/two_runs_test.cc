@@ -37,9 +37,11 @@ class TwoRunsTest : public TrainTest {
       std::this_thread::yield();
     }
   }
-  /// Runs `options`. After its step `step`, and its checkpoint if it has one by then, `other` runs from its beginning
-  /// to its end. The step after the next checkpoint waits until that one has failed, unless it is the run's last.
-  Ran RunWithOther(const Options& options, std::uint64_t step, const Options& other, int ranks = 1) {
+  /// Runs `options`. After its step `step`, and its checkpoint if it has one by then, `other` takes over, and runs from
+  /// its beginning to its end. The step after the next checkpoint waits until that one has failed, unless it is the
+  /// run's last.
+  Ran RunWithOther(const Options& options, std::uint64_t step, Options other, int ranks = 1) {
+    other.takes_over = true;
     on_step_ = [this, step, options, other](const StepReport& report) {
       if (report.step != step) return;
       if (options.checkpoint.every_steps < step) AwaitCheckpoint(options);
@@ -70,11 +72,30 @@ TEST_F(TwoRunsTest, TheRunThatIsBehindEndsAndSaysWhy) {
     EXPECT_LT(ran.outcome->step, 12u);
     const std::string why = ran.outcome->lost->ToString();
     EXPECT_THAT(why, HasSubstr(first.checkpoint.url));
-    EXPECT_THAT(why, HasSubstr("it has committed step "));
-    EXPECT_THAT(why, HasSubstr("Give each run a URL of its own (checkpoint.url)"));
+    EXPECT_THAT(why, HasSubstr("has taken over"));
+    EXPECT_THAT(why, HasSubstr("epoch 2 after 1"));
     EXPECT_THAT(ran.saved, ElementsAre(4));
     EXPECT_EQ(RunOf(first), "second");
   }
+}
+
+TEST_F(TwoRunsTest, ASecondRunIsRefusedWhileTheOwnerLives) {
+  const Options first = Saving("refused", "first");
+  Ran refused;
+  on_step_ = [&](const StepReport& report) {
+    if (report.step != 6) return;
+    const auto running = std::exchange(on_step_, nullptr);  // keeps what this call has captured
+    refused = RunRanks(Saving("refused", "second"), 2);
+  };
+  const Ran ran = Run(first);
+  ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
+  EXPECT_FALSE(ran.outcome->lost);
+  EXPECT_EQ(ran.outcome->step, 12u);
+  ASSERT_TRUE(refused.outcome) << refused.outcome.error().ToString();
+  ASSERT_TRUE(refused.outcome->lost);
+  EXPECT_THAT(refused.outcome->lost->ToString(), HasSubstr("has an owner: "));
+  EXPECT_TRUE(refused.losses.empty());
+  EXPECT_EQ(RunOf(first), "first");
 }
 
 TEST_F(TwoRunsTest, TheLastCheckpointDecidesToo) {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <limits>
 #include <optional>
+#include <vector>
 
 #include "apps/common/flag_checks.h"
 #include "apps/millrace/checkpoint/action.h"
@@ -73,6 +74,7 @@ Json Summary(const Reader& reader) {
                  {"libraries", by.libraries}}},
                {"metrics", manifest.metrics}};
   if (const auto age = AgeOf(manifest)) summary["age_s"] = age->count();
+  if (manifest.epoch > 0) summary["epoch"] = manifest.epoch;
   if (manifest.parent) summary["parent"] = manifest.parent->step;
   return summary;
 }
@@ -92,7 +94,12 @@ Status AllWhole(std::size_t damaged, std::size_t of) {
 Status List(const Context& context, const Arguments& arguments) {
   auto connection = MR_TRY(context.Connect());
   object::Location root = MR_TRY(object::Locate(*connection, arguments.url));
-  auto entries = MR_TRY(checkpoint::ListCheckpoints(root, CallOf(context)));
+  std::vector<ListedCheckpoint> superseded;
+  auto entries = MR_TRY(checkpoint::ListCheckpoints(root, CallOf(context), &superseded));
+  for (const ListedCheckpoint& entry : superseded) {
+    PrintError("millrace: step {} does not count: its run had lost its place to another one when it saved\n",
+               entry.step);
+  }
   constexpr auto* kRow = "{:>10}  {:>8}  {:>10}  {:>5}  {:>7}  {:<3}  {:<24}  {}\n";
   if (!context.globals.json && !context.globals.quiet && !entries.empty())
     PrintListing(fmt::runtime(kRow), "STEP", "AGE", "SIZE", "RANKS", "TENSORS", "PIN", "BY", "METRICS");

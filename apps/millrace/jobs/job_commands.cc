@@ -254,6 +254,7 @@ void AddStartArguments(CLI::App& command, const std::shared_ptr<JobArguments>& a
   AddJobFileArguments(command, arguments);
   command.add_flag("--no-check", arguments->no_check,
                    "Start the ranks without checking data, tokenizer, buckets and rights first");
+  command.add_flag("--take-over", arguments->takes_over, "End a run that saves to the same checkpoint.url");
   command.add_option("--program", arguments->program, "The program of a rank, instead of millrace-train")->group("");
 }
 
@@ -295,6 +296,7 @@ Result<int> SubmitJob(const Context& context, const JobArguments& arguments) {
   if (!arguments.no_check) MR_TRY(CheckBeforeStart(context, spec, arguments));
   MR_TRY(PinHubRevisions(context, spec));
   MR_TRY(PackJobSource(context, spec));
+  MR_TRY(TakeOverIfAsked(context, spec, arguments));
   if (Scheduler* scheduler = SchedulerOf(spec.run.launcher)) return SubmitAndPrintId(context, spec, *scheduler);
   return SubmitHere(context, spec, arguments.program);
 }

@@ -27,6 +27,8 @@
 #include "millrace/base/process/cpu.h"
 #include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
+#include "millrace/checkpoint/format/provenance.h"
+#include "millrace/checkpoint/save/ownership.h"
 #include "millrace/jobs/health/spot_watch.h"
 #include "millrace/jobs/kubernetes/cluster_job.h"
 #include "millrace/jobs/launchers/local_launcher.h"
@@ -334,6 +336,23 @@ Status CheckBeforeStart(const Context& context, const jobs::Spec& spec, const Jo
   return Fail(*checks.failure, "job {} cannot run, no rank was started:{}", spec.name, failures);
 }
 
+Status TakeOverIfAsked(const Context& context, const jobs::Spec& spec, const JobArguments& arguments) {
+  if (!arguments.takes_over) return {};
+  if (spec.checkpoint.url.empty() || !spec.run.command.empty()) {
+    return Fail(Code::kInvalidArgument, "--take-over ends the run that saves to checkpoint.url, and job {} {}",
+                spec.name, spec.run.command.empty() ? "has none; set it" : "runs a program of its own; stop that");
+  }
+  const auto connection = MR_TRY(context.Connect());
+  const auto ended =
+      MR_TRY(checkpoint::Ownership::EndOwner(MR_TRY(object::Locate(*connection, spec.checkpoint.url)),
+                                             checkpoint::LocalProvenance("millrace", MILLRACE_VERSION), SystemClock()));
+  if (ended && !context.globals.quiet) {
+    PrintError("millrace: job {}: takes {} over from {}; that run ends soon\n", spec.name, spec.checkpoint.url,
+               ended->Who());
+  }
+  return {};
+}
+
 Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   jobs::Spec spec = MR_TRY(ReadSpec(arguments));
   if (arguments.compiles) spec = spec.CompileJob();
@@ -348,6 +367,7 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   const std::filesystem::path root = MR_TRY(jobs::StateRoot());
   const jobs::UnfinishedJob earlier = jobs::FindUnfinished(root, spec.name);
   const auto folder = MR_TRY(jobs::JobFolder::Claim(root, spec.name));
+  MR_TRY(TakeOverIfAsked(context, spec, arguments));
   MR_TRY(WriteFileAtomic(folder.path() / "job.yaml", AsBytes(spec.Render())));
 
   SupervisorLog words(MR_TRY(OpenFile(folder.logs() / "supervisor.log", O_WRONLY | O_CREAT | O_APPEND)));
