@@ -52,14 +52,14 @@ Result<OwnerRecord> OwnerFromJson(const Json& json) {
   record.has_ended = ended != nullptr && ended->is_boolean() && ended->get<bool>();
   record.process = MR_TRY(JsonString(json, "process"));
   if (epochs == nullptr || !epochs->is_array() || epochs->empty() || epochs->size() > OwnerRecord::kMaxEpochs)
-    return Fail(Code::kCorrupt, "it has no list of 1 to {} epochs", OwnerRecord::kMaxEpochs);
+    return Fail(Code::kCorrupt, "the list of 1 to {} epochs is missing", OwnerRecord::kMaxEpochs);
   for (const Json& epoch : *epochs) {
     record.epochs.push_back(MR_TRY(ParseEpoch(epoch)));
     const std::size_t count = record.epochs.size();
     if (count > 1 && record.epochs[count - 2].number >= record.epochs[count - 1].number)
-      return Fail(Code::kCorrupt, "its epochs do not ascend");
+      return Fail(Code::kCorrupt, "the epochs do not ascend");
   }
-  if (record.epochs.front().number == 0) return Fail(Code::kCorrupt, "it has an epoch 0");
+  if (record.epochs.front().number == 0) return Fail(Code::kCorrupt, "the first epoch is 0, and epochs count from 1");
   return record;
 }
 

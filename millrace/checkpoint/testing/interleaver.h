@@ -226,7 +226,7 @@ class InterleavedStore : public object::ReadOnlyStore {
   }
 
  protected:
-  /// What a mutation makes of requests and answers, and what the checker sees.
+  /// Hooks of mutations, which change requests and answers, and of the checker, which sees them.
   virtual void ChangeListing(const object::ListRequest&, object::ListPage&) {}
   virtual void ChangePut(const std::string&, std::string&, object::PutOptions&) {}
   virtual void AfterPut(const std::string&, const std::string&, const std::string&) {}
