@@ -106,7 +106,9 @@ void BatchDeletion::Send(DeleteBatch batch) {
                   [self = shared_from_this(), batch = std::move(batch), single](Outcome outcome) mutable {
                     std::optional<Error> refused;
                     std::vector<DeleteError> errors;
-                    if (!outcome.response) refused = outcome.response.error();
+                    // Google's store refuses to delete an absent key, S3 does not.
+                    const bool absent = outcome.s3_code == "NoSuchKey" || outcome.s3_code == "NoSuchVersion";
+                    if (!outcome.response && !(single && absent)) refused = outcome.response.error();
                     if (refused && !single && IsUnknown(outcome)) {
                       self->bucket_.DeleteSingly();
                       return self->SendSingly(std::move(batch.keys));

@@ -239,6 +239,19 @@ TEST_F(S3StoreTest, ObjectsAreDeletedSinglyWhereDeleteObjectsIsUnknown) {
   }
 }
 
+TEST_F(S3StoreTest, AKeyThatIsAbsentAlreadyIsDeleted) {
+  Serve([&](const Seen& seen) {
+    if (seen.method == "POST") return Refuse(501, "NotImplemented");
+    return seen.target.ends_with("/k1")   ? Refuse(404, "NoSuchKey")
+           : seen.target.ends_with("/k2") ? Refuse(403, "AccessDenied")
+                                          : Reply{Answer(204, "")};
+  });
+  auto failures = DeleteMany(*store_, {"k0", "k1", "k2", "k3"});
+  ASSERT_TRUE(failures) << failures.error().ToString();
+  ASSERT_EQ(failures->size(), 1u);
+  EXPECT_EQ(failures->front().key, "k2");
+}
+
 TEST_F(S3StoreTest, AnUploadMayHaveTheTagsOfAnotherObject) {
   Serve([](const Seen& seen) {
     if (seen.method == "GET")
