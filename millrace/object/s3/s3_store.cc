@@ -6,117 +6,13 @@
 #include "millrace/base/text.h"
 #include "millrace/object/rules.h"
 #include "millrace/object/s3/batch_deletion.h"
+#include "millrace/object/s3/object_body.h"
 #include "millrace/object/s3/protocol/checksums.h"
 #include "millrace/object/s3/protocol/xml.h"
 #include "millrace/xml/xml.h"
 
 namespace millrace::object::s3 {
 namespace {
-
-bool ParseNumber(std::string_view text, std::uint64_t& value) {
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() && !text.empty();
-}
-
-ObjectInfo InfoFromHeaders(std::string key, const http::Headers& headers) {
-  ObjectInfo info{.key = std::move(key),
-                  .etag = xml::Unquote(headers.Get("etag")),
-                  .content_type = std::string(headers.Get("content-type"))};
-  ParseNumber(headers.Get("content-length"), info.size);
-  if (auto modified = ParseHttpDate(headers.Get("last-modified"))) info.modified = *modified;
-  info.checksum = WholeChecksum(headers);
-  auto get = [&](const char* name) { return std::string(headers.Get(name)); };
-  std::uint64_t tags = 0;
-  ParseNumber(headers.Get("x-amz-tagging-count"), tags);
-  info.attributes =
-      std::make_shared<Attributes>(Attributes{.storage_class = get("x-amz-storage-class"),
-                                              .encryption = get("x-amz-server-side-encryption"),
-                                              .kms_key = get("x-amz-server-side-encryption-aws-kms-key-id"),
-                                              .cache_control = get("cache-control"),
-                                              .content_encoding = get("content-encoding"),
-                                              .content_disposition = get("content-disposition"),
-                                              .content_language = get("content-language"),
-                                              .expires = get("expires"),
-                                              .website_redirect = get("x-amz-website-redirect-location"),
-                                              .tags = static_cast<int>(tags),
-                                              .tagging = "",
-                                              .restore = get("x-amz-restore"),
-                                              .lock_mode = get("x-amz-object-lock-mode"),
-                                              .lock_until = get("x-amz-object-lock-retain-until-date"),
-                                              .legal_hold = get("x-amz-object-lock-legal-hold")});
-  for (const auto& [name, value] : headers) {
-    std::string lower = ToLower(name);
-    if (lower.starts_with(kMetaPrefix)) info.metadata.emplace(lower.substr(kMetaPrefix.size()), value);
-  }
-  return info;
-}
-
-/// "bytes 10-19/1000"
-struct ContentRange {
-  std::uint64_t first = 0, last = 0, total = 0;
-};
-std::optional<ContentRange> ParseContentRange(std::string_view text) {
-  ContentRange range;
-  std::size_t dash = text.find('-'), slash = text.find('/');
-  if (!text.starts_with("bytes ") || dash == text.npos || slash == text.npos || slash < dash) return std::nullopt;
-  bool good = ParseNumber(text.substr(6, dash - 6), range.first) &&
-              ParseNumber(text.substr(dash + 1, slash - dash - 1), range.last) &&
-              ParseNumber(text.substr(slash + 1), range.total);
-  if (!good || range.first > range.last || range.last >= range.total) return std::nullopt;
-  return range;
-}
-
-/// Checks that this is the response to a Get of `range`.
-Status CheckRange(const http::Response& response, const std::optional<ByteRange>& range) {
-  if (response.status != 206) {
-    if (range && range->offset > 0) return Fail(Code::kUnsupported, "the endpoint ignores ranges");
-    return {};
-  }
-  auto got = ParseContentRange(response.headers.Get("content-range"));
-  if (!range || !got || got->first != range->offset) {
-    return Fail(Code::kCorrupt, "the answer has the range {:?}, which is not what was asked for",
-                response.headers.Get("content-range").substr(0, 80));
-  }
-  std::uint64_t expected = std::min(range->length, got->total - range->offset);
-  if (got->last - got->first + 1 != expected || response.received != expected) {
-    return Fail(Code::kCorrupt, "the answer has {} bytes where {} were asked for", response.received, expected);
-  }
-  return {};
-}
-
-/// Does the same for a response whose bytes are at the beginning of `into`. Verifies the checksum of a whole object.
-Status CheckGot(const http::Response& response, const std::optional<ByteRange>& range, ByteSpan into) {
-  MR_TRY(CheckRange(response, range));
-  auto part = ParseContentRange(response.headers.Get("content-range"));
-  bool whole = response.status != 206 || (part && response.received == part->total);
-  if (!whole) return {};
-  return VerifyChecksum(response.headers, into.first(std::min<std::uint64_t>(response.received, into.size())));
-}
-
-/// The info of the object, from the response to a Get.
-GetResult ResultOf(std::string key, const http::Response& response) {
-  ObjectInfo info = InfoFromHeaders(std::move(key), response.headers);
-  auto part = ParseContentRange(response.headers.Get("content-range"));
-  info.size = response.status == 206 && part ? part->total : response.received;
-  return {.bytes = response.received, .info = std::move(info)};
-}
-
-/// Passes a response body to a Sink.
-class RangeSink final : public http::BodySink {
- public:
-  RangeSink(Sink& sink, std::uint64_t from) : sink_(sink), from_(from) {}
-  void Begin(const http::Headers& headers) override { sink_.Begin(InfoFromHeaders({}, headers)); }
-  Status Take(std::uint64_t offset, ByteSpan bytes) override { return sink_.Take(from_ + offset, bytes); }
-
- private:
-  Sink& sink_;
-  const std::uint64_t from_;
-};
-
-void SetRange(const ByteRange& range, http::Headers& headers) {
-  std::uint64_t last = range.offset + std::min(range.length - 1, ~std::uint64_t{0} - range.offset);
-  headers.Set("Range", fmt::format("bytes={}-{}", range.offset, last));
-}
 
 Code CodeOf(const Outcome& outcome) { return outcome.response.error().code(); }
 
@@ -289,7 +185,7 @@ void S3Store::HeadPart(std::string key, std::string etag, int number, Call call,
           return unknown ? Result<std::optional<std::uint64_t>>(std::nullopt) : Fail(outcome.response.error());
         }
         const http::Headers& headers = outcome.response->headers;
-        auto range = ParseContentRange(headers.Get("content-range"));
+        const auto range = ParseContentRange(headers.Get("content-range"));
         if (!range || !headers.Has("x-amz-mp-parts-count")) return std::nullopt;
         return range->last - range->first + 1;
       });
@@ -314,73 +210,84 @@ void S3Store::AskForBucket(Call call, Done<std::optional<ObjectInfo>> done) {
 
 void S3Store::Get(std::string key, GetOptions options, MutableByteSpan into, Call call,
                   Done<std::optional<GetResult>> done) {
-  if (Status good = CheckKey(key); !good) return done(Fail(good.error()));
   const auto& range = options.range;
-  if (into.empty() || (range && range->length == 0)) {
-    return GetNothing(std::move(key), std::move(options), into.size(), std::move(call), std::move(done));
-  }
-  Operation operation = bucket_.NewKeyedOperation("GetObject", "GET", key);
-  SetVersion(options.version, operation);
-  operation.target.into = into;
-  bool fits = range && range->length <= into.size();
-  if (range) {
-    SetRange(*range, operation.headers);
-    if (fits) operation.target.into = into.first(range->length);
-  } else {
-    operation.headers.Set("X-Amz-Checksum-Mode", "ENABLED");
-  }
-  SetConditions(options.if_match, false, operation.headers);
-  operation.check = [range = options.range, into](const http::Response& response) {
-    return CheckGot(response, range, into);
-  };
-  bucket_.RunThen(std::move(operation), call,
-                  [this, key = std::move(key), options = std::move(options), room = into.size(), fits, call,
-                   done = std::move(done)](Outcome outcome) mutable {
-                    if (outcome.response) return done(ResultOf(std::move(key), *outcome.response));
-                    if (IsAbsent(outcome)) return done(std::nullopt);
-                    if (outcome.s3_code == "InvalidRange") {  // the range begins at or after the end
-                      return GetNothing(std::move(key), std::move(options), room, std::move(call), std::move(done));
-                    }
-                    if (CodeOf(outcome) == Code::kPermissionDenied && options.version.empty()) {
-                      return EndDenied(std::move(key), outcome.response.error(), std::move(call), std::move(done));
-                    }
-                    if (CodeOf(outcome) == Code::kCorrupt && !outcome.answered && !fits) {
-                      return done(Fail(outcome.response.error()
-                                           .Context("the bytes asked for do not fit the buffer they are to land in")
-                                           .WithCode(Code::kInvalidArgument)));
-                    }
-                    done(Fail(outcome.response.error()));
-                  });
+  const bool fits = range && range->length <= into.size();
+  auto buffer = std::make_shared<BufferSink>(fits ? into.first(range->length) : into);
+  Sink& sink = *buffer;
+  RunGet({.key = std::move(key), .options = std::move(options), .room = into.size(), .buffer = std::move(buffer)},
+         fits ? range->length : into.size(), sink, std::move(call), std::move(done));
 }
 
 void S3Store::GetTo(std::string key, GetOptions options, std::uint64_t limit, Sink& sink, Call call,
                     Done<std::optional<GetResult>> done) {
-  if (Status good = CheckKey(key); !good) return done(Fail(good.error()));
+  RunGet({.key = std::move(key), .options = std::move(options)}, limit, sink, std::move(call), std::move(done));
+}
+
+void S3Store::RunGet(GetTarget target, std::uint64_t limit, Sink& sink, Call call,
+                     Done<std::optional<GetResult>> done) {
+  if (Status good = CheckKey(target.key); !good) return done(Fail(good.error()));
+  const GetOptions& options = target.options;
   if (limit == 0 || (options.range && options.range->length == 0)) {
-    return GetNothing(std::move(key), std::move(options), 0, std::move(call), std::move(done));
+    return GetNothing(std::move(target.key), std::move(target.options), target.room, std::move(call), std::move(done));
   }
-  Operation operation = bucket_.NewKeyedOperation("GetObject", "GET", key);
+  Operation operation = bucket_.NewKeyedOperation("GetObject", "GET", target.key);
   SetVersion(options.version, operation);
-  auto pass_on = std::make_shared<RangeSink>(sink, options.range ? options.range->offset : 0);
-  operation.target.sink = pass_on.get();
+  auto body = std::make_shared<ObjectBody>(sink, options, limit);
+  operation.target.sink = body.get();
   operation.target.sink_limit = limit;
   if (options.range) SetRange(*options.range, operation.headers);
   if (!options.range) operation.headers.Set("X-Amz-Checksum-Mode", "ENABLED");
   SetConditions(options.if_match, false, operation.headers);
-  operation.check = [range = options.range](const http::Response& response) { return CheckRange(response, range); };
-  bucket_.RunThen(std::move(operation), call,
-                  [this, key = std::move(key), options = std::move(options), pass_on, call,
-                   done = std::move(done)](Outcome outcome) mutable {
-                    if (outcome.response) return done(ResultOf(std::move(key), *outcome.response));
-                    if (IsAbsent(outcome)) return done(std::nullopt);
-                    if (outcome.s3_code == "InvalidRange") {
-                      return GetNothing(std::move(key), std::move(options), 0, std::move(call), std::move(done));
-                    }
-                    if (CodeOf(outcome) == Code::kPermissionDenied && options.version.empty()) {
-                      return EndDenied(std::move(key), outcome.response.error(), std::move(call), std::move(done));
-                    }
-                    done(Fail(outcome.response.error()));
-                  });
+  operation.go_on = [body](Operation& next) { return body->GoOn(next); };
+  operation.check = [body, buffer = target.buffer ? target.buffer->into()
+                                                  : ByteSpan()](const http::Response& response) -> Status {
+    MR_TRY(body->Check(response));
+    if (buffer.empty() || !body->IsWhole(response)) return {};
+    return VerifyChecksum(body->first_headers(), buffer.first(body->ResultOf({}, response).bytes));
+  };
+  bucket_.RunThen(
+      std::move(operation), call,
+      [this, target = std::move(target), limit, body, call, done = std::move(done)](Outcome outcome) mutable {
+        GetOptions& options = target.options;
+        if (outcome.response) {
+          const http::Response& response = *outcome.response;
+          const bool may_be_changed = body->MayBeCompressed(response);
+          std::string encoding(response.headers.Get("content-encoding"));
+          GetResult result = body->ResultOf(target.key, response);
+          if (!may_be_changed) return done(std::move(result));
+          return CheckEncoding(std::move(target), std::move(encoding), std::move(result), std::move(call),
+                               std::move(done));
+        }
+        if (IsAbsent(outcome)) return done(std::nullopt);
+        if (outcome.s3_code == "InvalidRange") {  // the range begins at or after the end
+          return GetNothing(std::move(target.key), std::move(options), target.room, std::move(call), std::move(done));
+        }
+        if (CodeOf(outcome) == Code::kPermissionDenied && options.version.empty()) {
+          return EndDenied(std::move(target.key), outcome.response.error(), std::move(call), std::move(done));
+        }
+        const bool fits = !target.buffer || (options.range && options.range->length <= limit);
+        if (CodeOf(outcome) == Code::kCorrupt && !outcome.answered && !fits) {
+          return done(Fail(outcome.response.error()
+                               .Context("the bytes asked for do not fit the buffer they are to land in")
+                               .WithCode(Code::kInvalidArgument)));
+        }
+        done(Fail(outcome.response.error()));
+      });
+}
+
+void S3Store::CheckEncoding(GetTarget target, std::string encoding, GetResult result, Call call,
+                            Done<std::optional<GetResult>> done) {
+  std::string key = target.key;
+  HeadIfMatch({std::move(target.key), std::move(target.options.version), std::move(target.options.if_match)},
+              std::move(call),
+              [key = std::move(key), encoding = std::move(encoding), result = std::move(result),
+               done = std::move(done)](Result<std::optional<ObjectInfo>> stored) mutable {
+                if (!stored) return done(Fail(stored.error()));
+                if (*stored && (*stored)->attributes->content_encoding == encoding) return done(std::move(result));
+                done(Fail(Code::kUnsupported,
+                          "{}: a proxy before the endpoint compresses objects ({}); turn that off, or go around it",
+                          key, encoding));
+              });
 }
 
 /// A Get of no bytes, for the info only.

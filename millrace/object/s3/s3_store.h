@@ -8,6 +8,7 @@
 
 #include "millrace/object/s3/bucket_client.h"
 #include "millrace/object/s3/multipart_uploads.h"
+#include "millrace/object/s3/object_body.h"
 #include "millrace/object/s3/session.h"
 #include "millrace/object/support/early_pages.h"
 
@@ -93,6 +94,18 @@ class S3Store final : public Store, public EarlyPages {
   /// Ends a Head whose answer has no size, as behind proxies that leave out the Content-Length of a HEAD. The
   /// Content-Range of a Get of one byte has the size.
   void AskForSize(ObjectInfo info, std::string version, Call call, Done<std::optional<ObjectInfo>> done);
+  /// A Get under way. `buffer`: null if the caller has a sink; `room`: the size of the caller's memory.
+  struct GetTarget {
+    std::string key;
+    GetOptions options;
+    std::size_t room = 0;
+    std::shared_ptr<BufferSink> buffer;
+  };
+  /// Runs a Get of at most `limit` bytes to `sink`.
+  void RunGet(GetTarget target, std::uint64_t limit, Sink& sink, Call call, Done<std::optional<GetResult>> done);
+  /// Ends a Get whose answer has an encoding that a proxy may have added: asks whether the object is stored with it.
+  void CheckEncoding(GetTarget target, std::string encoding, GetResult result, Call call,
+                     Done<std::optional<GetResult>> done);
   void AskForBucket(Call call, Done<std::optional<ObjectInfo>> done);
   /// Ends a Get of `key` that was `denied`. S3 denies reading an absent key, instead of saying that it is
   /// absent, to those who may list only a prefix. A listing then decides.

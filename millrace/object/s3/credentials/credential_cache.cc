@@ -87,10 +87,10 @@ Result<Credentials> CredentialCache::GetNow() {
   return *std::move(result);
 }
 
-bool CredentialCache::Renew(const std::string& access_key) {
+bool CredentialCache::Renew(const std::string& access_key, const std::string& session_token) {
   MutexLock lock(mutex_);
   if (source_->fixed()) return false;
-  if (current_ && current_->access_key == access_key) current_.reset();
+  if (current_ && current_->access_key == access_key && current_->session_token == session_token) current_.reset();
   return true;
 }
 

@@ -27,8 +27,9 @@ class CredentialCache {
   void Get(Receiver receiver) MR_EXCLUDES(mutex_);
   /// Blocks until there are credentials.
   Result<Credentials> GetNow() MR_EXCLUDES(mutex_);
-  /// Reports that the server calls the credentials with this key expired. False if fetching again cannot help.
-  bool Renew(const std::string& access_key) MR_EXCLUDES(mutex_);
+  /// Reports that the server calls the credentials with this key and session token expired. False if fetching again
+  /// cannot help.
+  bool Renew(const std::string& access_key, const std::string& session_token) MR_EXCLUDES(mutex_);
   /// Changes to another source. The old credentials stay in use until it has returned some.
   void Replace(std::unique_ptr<CredentialSource> source) MR_EXCLUDES(mutex_);
 

@@ -375,9 +375,9 @@ TEST(CredentialCache, ExpiredAccordingToTheServer) {
   FakeClock clock;
   CredentialCache cache(std::make_unique<CountingSource>(clock), clock, {});
   EXPECT_EQ(cache.GetNow()->access_key, "K1");
-  EXPECT_TRUE(cache.Renew("K1"));
+  EXPECT_TRUE(cache.Renew("K1", ""));
   EXPECT_EQ(cache.GetNow()->access_key, "K2");
-  EXPECT_TRUE(cache.Renew("K1")) << "of ours no longer";
+  EXPECT_TRUE(cache.Renew("K1", "")) << "of ours no longer";
   EXPECT_EQ(cache.GetNow()->access_key, "K2");
 }
 
@@ -418,7 +418,7 @@ TEST(Credentials, KeysOfAFileAreReadAgain) {
   CredentialCache cache(*std::move(source), clock, {});
   EXPECT_EQ(cache.GetNow()->access_key, "A");
   world.config() = "[default]\naws_access_key_id = B\naws_secret_access_key = s\n";
-  EXPECT_TRUE(cache.Renew("A"));
+  EXPECT_TRUE(cache.Renew("A", ""));
   EXPECT_EQ(cache.GetNow()->access_key, "B");
 }
 

@@ -71,7 +71,7 @@ struct Dispatcher::Job {
   std::optional<Settings::Address> redirected;  ///< the address that a redirect gave for this operation
   bool answered = false, ambiguous = false, relocated = false, clock_adjusted = false, renewed = false;
   bool without_checksums = false, without_quotes = false;  ///< the present try leaves them out to find out
-  std::string access_key, s3_code;
+  std::string access_key, session_token, s3_code;
 
   /// "PutObject s3://bucket/key"
   std::string Describe() const {
@@ -147,6 +147,7 @@ void Dispatcher::Send(JobPtr job, const Credentials& credentials) {
   const Operation& operation = job->operation;
   ++job->tries;
   job->access_key = credentials.access_key;
+  job->session_token = credentials.session_token;
   std::string region = RegionOf(operation.bucket);
   Settings::Address address =
       job->redirected ? *job->redirected : with_.settings->AddressOf(operation.bucket, operation.key, region);
@@ -165,6 +166,8 @@ void Dispatcher::Send(JobPtr job, const Credentials& credentials) {
     SignerFor(region).Sign(signable, operation.headers.Get("X-Amz-Content-Sha256"), credentials, ServerTime(),
                            request.headers);
   }
+  // Not signed: proxies change this header.
+  request.headers.Set("Accept-Encoding", "identity");
   http::BodyTarget target = operation.target;
   http::Call call{.stop = job->call.stop, .deadline = job->call.deadline};
   const std::uint64_t uploaded = request.upload ? request.body_size() : 0;
@@ -179,6 +182,8 @@ void Dispatcher::Receive(JobPtr job, Result<http::Response> response) {
   job->answered = response.has_value();
   if (!response) {
     job->ambiguous |= IsRetryable(response.error().code());
+    const bool retryable = IsRetryable(response.error().code());
+    if (retryable && job->operation.go_on && job->operation.go_on(job->operation)) return GoOn(std::move(job));
     return Retry(std::move(job), response.error(), std::nullopt);
   }
   reached_.store(true, std::memory_order_relaxed);
@@ -295,6 +300,15 @@ void Dispatcher::Retry(JobPtr job, Error error, std::optional<Duration> asked) {
   After(*wait, std::move(stop), [this, job = std::move(job)]() mutable { Try(std::move(job)); });
 }
 
+/// Tries again after a try that brought a part of the answer.
+void Dispatcher::GoOn(JobPtr job) {
+  job->tries = 1;
+  const Duration wait = backoff_.Wait(job->tries, Code::kUnavailable, std::nullopt);
+  with_.log.Debug("going on where the connection broke", {{"operation", job->Describe()}});
+  std::stop_token stop = job->call.stop;
+  After(wait, std::move(stop), [this, job = std::move(job)]() mutable { Try(std::move(job)); });
+}
+
 /// Returns the error of a first contact that failed.
 Error Dispatcher::NobodyThere(const Error& error) const {
   return Error(error.code(),
@@ -325,7 +339,7 @@ bool Dispatcher::RenewCredentials(Job& job, const Refusal& refusal) {
   const bool unknown = !job.renewed && std::ranges::find(kUnknown, refusal.s3_code) != std::end(kUnknown);
   if (!(expired || unknown) || job.tries >= with_.settings->max_attempts) return false;
   job.renewed = true;
-  return with_.credentials->Renew(job.access_key);
+  return with_.credentials->Renew(job.access_key, job.session_token);
 }
 
 /// Some servers refuse requests with checksum headers that they do not know. True if the operation can be tried again

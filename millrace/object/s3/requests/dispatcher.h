@@ -37,6 +37,9 @@ struct Operation {
   /// The server works on objects before it answers in full: it may be silent for minutes, and a response with status
   /// 200 may contain an error document.
   bool error_may_follow_200 = false;
+  /// Called before another try after a connection that broke. May make the operation ask for what is missing. Returns
+  /// whether the try before brought part of it, and so is not counted as a failure.
+  std::function<bool(Operation&)> go_on;
   /// Checks a successful response. kCorrupt leads to a retry, other errors end the operation.
   std::move_only_function<Status(const http::Response&)> check;
 
@@ -102,6 +105,7 @@ class Dispatcher {
   /// Retries after a wait if NextTry allows it; else finishes the job with the error. Also finishes it if the endpoint
   /// has never answered and Settings::first_contact would be over.
   void Retry(JobPtr job, Error error, std::optional<Duration> wait);
+  void GoOn(JobPtr job);
   void Finish(JobPtr job, Result<http::Response> response);
   bool Relocate(Job& job, const Refusal& refusal);
   bool FollowRedirect(Job& job, const Refusal& refusal);
