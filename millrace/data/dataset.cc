@@ -270,7 +270,7 @@ Status Dataset::Rep::MakePlan(const ResolvedSources& resolved, bool counted, con
 }
 
 Status Dataset::Rep::Build(object::Connection& connection, const Logger& log, object::Call call, Progress progress) {
-  form = MR_TRY(DocumentForm::Make(options));
+  form = MR_TRY(DocumentForm::Make(options, tokenizer.get()));
   ResolvedSources resolved = MR_TRY(ResolveSources(connection, options.sources, call, form->all_fields()));
   MR_TRY(RequireEnd(resolved, *form, options, *tokenizer));
   WarnOfSpelledTokens(*form, options, *tokenizer, log);

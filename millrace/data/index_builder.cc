@@ -139,6 +139,7 @@ class PartIndexer {
   }
 
   std::set<std::string, std::less<>> ignored_members() const { return encoder_.ignored_members(); }
+  std::string template_refusal() const { return encoder_.template_refusal(); }
 
  private:
   /// Returns the length of the line at `line` with its newline. Nothing if it is too long for a record.
@@ -303,6 +304,9 @@ class Indexing {
       log_.Warning("messages have members that no layout reads",
                    {{"members", fmt::format("{}", fmt::join(ignored_members_, ", "))}});
     }
+    if (!template_refusal_.empty()) {
+      log_.Warning("the chat template of the tokenizer refuses records (template_error)", {{"why", template_refusal_}});
+    }
     return indexed ? found : indexed;
   }
 
@@ -345,6 +349,7 @@ class Indexing {
     }
     MutexLock lock(mutex_);
     ignored_members_.merge(indexer.ignored_members());
+    if (template_refusal_.empty()) template_refusal_ = indexer.template_refusal();
     return {};
   }
 
@@ -441,7 +446,8 @@ class Indexing {
   std::atomic<std::uint64_t> read_ = 0;
   Mutex mutex_;
   std::set<std::string, std::less<>> ignored_members_ MR_GUARDED_BY(mutex_);
-  std::vector<std::optional<RecordIndex>> found_;  ///< each element is written by one thread at a time
+  std::string template_refusal_ MR_GUARDED_BY(mutex_);  ///< what it said of a record
+  std::vector<std::optional<RecordIndex>> found_;       ///< each element is written by one thread at a time
 };
 
 }  // namespace

@@ -161,7 +161,8 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
             a record has these three as lists of messages.
         mode: ``"pack"`` joins documents and cuts them into full sequences. ``"pad"`` makes one sample of each document.
             ``"sft"`` makes one sample of each prompt and answer, with labels only for the answer.
-        layout, response: How sft, and dpo with one of the last five, reads a record: ``"alpaca"``, ``"guanaco"``, ``"turns"``, ``"llama2"``,
+        layout, response: How sft, and dpo with ``"auto"`` or one of the last five, reads a record: ``"auto"``
+            (by the chat template beside the tokenizer), ``"alpaca"``, ``"guanaco"``, ``"turns"``, ``"llama2"``,
             ``"llama3"``, ``"chatml"``, ``"zephyr"`` or ``"gemma"``. Without a layout, ``template`` is the prompt and
             ``response`` the answer.
         instruction_template, response_template: With ``layout="turns"``: the texts that begin a prompt and an answer

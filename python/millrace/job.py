@@ -442,7 +442,7 @@ class Model(_Model, total=False):
     config: ModelConfig
 
 DataMode = Literal["pack", "pad", "sft"]
-DataLayout = Literal["template", "alpaca", "guanaco", "turns", "llama2", "llama3", "chatml", "zephyr", "gemma"]
+DataLayout = Literal["template", "auto", "alpaca", "guanaco", "turns", "llama2", "llama3", "chatml", "zephyr", "gemma"]
 
 
 class Data(TypedDict, total=False):

@@ -70,6 +70,7 @@ Result<OpenData> OpenDataset(const Context& context, const DataRequest& request)
 struct Indexed {
   data::ResolvedSources sources;
   std::vector<data::RecordIndex> indexes;
+  std::shared_ptr<const tokenizer::Tokenizer> tokenizer;  ///< the form refers to it
   data::DocumentForm form;
   bool counts_tokens = false;
 };
@@ -79,18 +80,20 @@ Result<Indexed> LoadIndexes(const Context& context, const DataRequest& request,
                             std::optional<std::uint64_t> max_broken) {
   auto connection = MR_TRY(context.Connect());
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
-  if (!request.tokenizer.empty() && data::CountsTokens(request.options)) {
+  const bool writes = request.options.layout == "auto";
+  if (!request.tokenizer.empty() && (writes || data::CountsTokens(request.options))) {
     tokenizer = MR_TRY(tokenizer::OpenTokenizer(*connection, request.tokenizer, context.log(), {.stop = context.stop}));
   }
-  auto form = MR_TRY(data::DocumentForm::Make(request.options));
+  auto form = MR_TRY(data::DocumentForm::Make(request.options, tokenizer.get()));
   object::Call call{.stop = context.stop};
   IndexingLine line(context);
   Indexed result{.sources = MR_TRY(data::ResolveSources(*connection, request.options.sources, call, form.all_fields())),
+                 .tokenizer = tokenizer,
                  .form = form,
-                 .counts_tokens = tokenizer != nullptr};
+                 .counts_tokens = tokenizer && data::CountsTokens(request.options)};
   result.indexes = MR_TRY(data::LoadOrBuildIndexes(*connection, result.sources.objects,
                                                    {.form = &form,
-                                                    .tokenizer = tokenizer.get(),
+                                                    .tokenizer = result.counts_tokens ? tokenizer.get() : nullptr,
                                                     .cache_url = request.options.cache_url,
                                                     .max_broken = max_broken,
                                                     .threads = request.options.threads,

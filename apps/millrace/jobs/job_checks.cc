@@ -282,7 +282,11 @@ class JobChecker {
   }
 
   Result<std::string> LookAtData(const std::vector<data::DataSource>& sources) {
-    const auto form = MR_TRY(data::DocumentForm::Make(spec_.data.dataset));
+    std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
+    if (spec_.data.dataset.layout == "auto") {
+      tokenizer = MR_TRY(tokenizer::OpenTokenizer(*connection_, spec_.data.tokenizer, context_.log(), NewCall()));
+    }
+    const auto form = MR_TRY(data::DocumentForm::Make(spec_.data.dataset, tokenizer.get()));
     const auto resolved = MR_TRY(data::ResolveSources(*connection_, sources, NewCall(), form.all_fields()));
     std::uint64_t bytes = 0;
     for (const data::DataObject& object : resolved.objects) bytes += object.info.size;
@@ -299,6 +303,11 @@ class JobChecker {
     if (mismatch && *mismatch && (*mismatch)->in_all) {
       return Fail(Code::kInvalidArgument, "{}: {}; see data.template, data.mode and data.layout", first.url,
                   (*mismatch)->ToString());
+    }
+    const auto refusal = data::FindTemplateRefusal(first, form, NewCall());
+    if (!refusal && !MayPass(refusal.error().code())) return Fail(refusal.error());
+    if (refusal && !refusal->empty()) {
+      return Fail(Code::kInvalidArgument, "{}: {}; see data.layout", first.url, *refusal);
     }
     return fmt::format("{} object{}, {}", FormatCount(resolved.objects.size()), resolved.objects.size() == 1 ? "" : "s",
                        FormatBytes(bytes));

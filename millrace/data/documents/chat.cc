@@ -6,18 +6,11 @@
 #include <string>
 #include <utility>
 
+#include "millrace/data/documents/message_members.h"
 #include "millrace/data/records/json_record.h"
 
 namespace millrace::data {
 namespace {
-
-constexpr std::string_view kUser = "user", kAssistant = "assistant", kSystem = "system";
-
-std::string_view RoleOf(std::string_view said) {
-  if (said == "human") return kUser;
-  if (said == "gpt" || said == "bot" || said == "model" || said == "chatgpt") return kAssistant;
-  return said;
-}
 
 /// Returns the bytes of the white-space character at the start or end of the text. 0: none.
 std::size_t SpaceIn(std::string_view text, bool at_end) {
@@ -35,73 +28,14 @@ std::size_t SpaceIn(std::string_view text, bool at_end) {
   return 0;
 }
 
-bool FindText(simdjson::dom::object fields, std::string_view name, std::string_view& text) {
-  simdjson::dom::element value;
-  return FindLast(fields, name, value) && value.get(text) == simdjson::SUCCESS;
-}
-
-/// A member that says something that no layout writes.
-struct UnrenderedMember {
-  std::string_view name;
-  BrokenReason reason;
-};
-
-constexpr std::array<UnrenderedMember, 8> kOfRecords = {{{"tools", BrokenReason::kUnrenderedTools},
-                                                         {"functions", BrokenReason::kUnrenderedFunctions},
-                                                         {"image", BrokenReason::kUnrenderedImage},
-                                                         {"images", BrokenReason::kUnrenderedImage},
-                                                         {"audio", BrokenReason::kUnrenderedAudio},
-                                                         {"audios", BrokenReason::kUnrenderedAudio},
-                                                         {"video", BrokenReason::kUnrenderedVideo},
-                                                         {"videos", BrokenReason::kUnrenderedVideo}}};
-constexpr std::array<UnrenderedMember, 6> kOfMessages = {
-    {{"tool_calls", BrokenReason::kUnrenderedToolCalls},
-     {"function_call", BrokenReason::kUnrenderedFunctionCall},
-     {"reasoning_content", BrokenReason::kUnrenderedReasoningContent},
-     {"reasoning", BrokenReason::kUnrenderedReasoning},
-     {"thinking", BrokenReason::kUnrenderedThinking},
-     {"name", BrokenReason::kUnrenderedName}}};
-/// What the type of a part of a content begins with.
-constexpr std::array<UnrenderedMember, 6> kPartTypes = {{{"image", BrokenReason::kUnrenderedImage},
-                                                         {"input_image", BrokenReason::kUnrenderedImage},
-                                                         {"audio", BrokenReason::kUnrenderedAudio},
-                                                         {"input_audio", BrokenReason::kUnrenderedAudio},
-                                                         {"video", BrokenReason::kUnrenderedVideo},
-                                                         {"input_video", BrokenReason::kUnrenderedVideo}}};
 /// The members of a message that are read. The last one only refers to a call that is refused.
 constexpr std::array<std::string_view, 7> kRead = {"role",   "content", "from",        "value",
                                                    "weight", "train",   "tool_call_id"};
-constexpr std::size_t kMaxIgnored = 20;  // names in a message to the user
-
-/// Returns true for null, and for a text, list or object without content. Columns of a table have such values in rows
-/// that lack the member.
-bool IsEmpty(simdjson::dom::element value) {
-  std::string_view text;
-  simdjson::dom::array list;
-  simdjson::dom::object members;
-  if (!value.get(text)) return text.empty() || text == "[]";
-  if (!value.get(list)) return list.size() == 0;
-  if (!value.get(members)) return members.size() == 0;
-  return value.is_null();
-}
-
-/// Returns whether an answer with these members is trained, or why they are no weight.
-std::expected<bool, BrokenReason> IsTrained(simdjson::dom::object fields) {
-  simdjson::dom::element value;
-  bool trained = true;
-  if (FindLast(fields, "train", value) && !value.is_null() && value.get(trained)) {
-    return std::unexpected(BrokenReason::kBadWeight);
-  }
-  if (!FindLast(fields, "weight", value) || value.is_null()) return trained;
-  double weight = 0;
-  if (value.get(weight) || (weight != 0 && weight != 1)) return std::unexpected(BrokenReason::kBadWeight);
-  return trained && weight == 1;
-}
 
 /// Returns true if the roles are user, assistant, user, assistant and so on.
 bool Alternates(std::span<const Message> messages) {
   for (std::size_t i = 0; i < messages.size(); ++i) {
-    if (messages[i].role != (i % 2 == 0 ? kUser : kAssistant)) return false;
+    if (messages[i].role != (i % 2 == 0 ? kUserRole : kAssistantRole)) return false;
   }
   return true;
 }
@@ -137,18 +71,17 @@ struct ConversationParser::Rep {
       const auto weighed = IsTrained(fields);
       if (!weighed) return weighed.error();
       role = RoleOf(role);
-      masked |= role == kAssistant && !*weighed;
-      into.push_back({role, *content, trained && role == kAssistant && *weighed});
+      masked |= role == kAssistantRole && !*weighed;
+      into.push_back({role, *content, trained && role == kAssistantRole && *weighed});
     }
     return std::nullopt;
   }
   std::optional<BrokenReason> CheckMembers(simdjson::dom::object fields) {
     for (const auto member : fields) {
-      const auto* unrendered = std::ranges::find(kOfMessages, member.key, &UnrenderedMember::name);
-      const bool refused = unrendered != kOfMessages.end();
+      const auto refused = UnrenderedReason(member.key);
       if (!refused && std::ranges::find(kRead, member.key) != kRead.end()) continue;
       if (IsEmpty(member.value)) continue;
-      if (refused) return unrendered->reason;
+      if (refused) return *refused;
       if (ignored.size() < kMaxIgnored) ignored.emplace(member.key);
     }
     return std::nullopt;
@@ -161,24 +94,13 @@ struct ConversationParser::Rep {
     if (FindText(fields, name, text)) return text;
     if (!FindLast(fields, name, value) || value.get(parts)) return std::unexpected(BrokenReason::kNotChat);
     std::string& whole = joined.emplace_back();
-    for (simdjson::dom::element part : parts) {
-      simdjson::dom::object members;
-      std::string_view type;
-      if (part.get(members) || !FindText(members, "type", type)) return std::unexpected(BrokenReason::kNotChat);
-      if (type != "text") {
-        const auto* known =
-            std::ranges::find_if(kPartTypes, [&](const UnrenderedMember& one) { return type.starts_with(one.name); });
-        return std::unexpected(known == kPartTypes.end() ? BrokenReason::kUnrenderedPart : known->reason);
-      }
-      if (!FindText(members, "text", text)) return std::unexpected(BrokenReason::kNotChat);
-      whole += text;
-    }
+    if (auto broken = JoinParts(parts, whole)) return std::unexpected(*broken);
     return whole;
   }
   static std::optional<BrokenReason> CheckRecord(simdjson::dom::object record) {
     simdjson::dom::element value;
-    for (const auto& [name, reason] : kOfRecords) {
-      if (FindLast(record, name, value) && !IsEmpty(value)) return reason;
+    for (const std::string_view name : RecordMembers()) {
+      if (FindLast(record, name, value) && !IsEmpty(value)) return UnrenderedRecordReason(name);
     }
     return std::nullopt;
   }
@@ -204,9 +126,8 @@ ConversationParser::~ConversationParser() = default;
 const std::set<std::string, std::less<>>& ConversationParser::ignored_members() const { return rep_->ignored; }
 
 std::vector<std::string> ConversationParser::OtherMembers() {
-  std::vector<std::string> names;
-  for (const UnrenderedMember& member : kOfRecords) names.emplace_back(member.name);
-  return names;
+  const auto names = RecordMembers();
+  return {names.begin(), names.end()};
 }
 
 std::expected<std::span<const Message>, BrokenReason> ConversationParser::Parse(std::string_view record) {
@@ -261,13 +182,13 @@ std::expected<ConversationPair, BrokenReason> ConversationParser::ParsePair(std:
 
 std::optional<BrokenReason> WriteLlama2(std::span<const Message> messages, DocumentScript& script) {
   std::optional<std::string_view> system;
-  if (messages.front().role == kSystem) {
+  if (messages.front().role == kSystemRole) {
     system = messages.front().content;
     messages = messages.subspan(1);
   }
   if (!Alternates(messages)) return BrokenReason::kNotChat;
   for (const Message& message : messages) {
-    if (message.role == kAssistant) {
+    if (message.role == kAssistantRole) {
       script.Text(" ", message.trained);
       script.Text(StripSpace(message.content), message.trained);
       script.Text(" ", message.trained);
@@ -317,7 +238,7 @@ std::optional<BrokenReason> WriteChatml(std::span<const Message> messages, Docum
 
 std::optional<BrokenReason> WriteZephyr(std::span<const Message> messages, DocumentScript& script) {
   for (const Message& message : messages) {
-    const bool known = message.role == kAssistant || message.role == kUser || message.role == kSystem;
+    const bool known = message.role == kAssistantRole || message.role == kUserRole || message.role == kSystemRole;
     if (!known) return BrokenReason::kNotChat;
     script.Text("<|");
     script.Text(message.role);
@@ -334,7 +255,7 @@ std::optional<BrokenReason> WriteGemma(std::span<const Message> messages, Docume
   script.Bos();
   for (const Message& message : messages) {
     script.Special(kGemmaTokens[0]);
-    script.Text(message.role == kAssistant ? "model" : message.role);
+    script.Text(message.role == kAssistantRole ? "model" : message.role);
     script.Text("\n");
     script.Text(StripSpace(message.content), message.trained);
     script.Special(kGemmaTokens[1], message.trained);

@@ -13,6 +13,8 @@
 #include "millrace/data/batch/stage_trace.h"
 #include "millrace/data/documents/chat.h"
 #include "millrace/data/documents/document_script.h"
+#include "millrace/data/documents/model_template.h"
+#include "millrace/data/documents/template_encoder.h"
 #include "millrace/data/options/classification_options.h"
 #include "millrace/data/records/broken_reason.h"
 #include "millrace/data/records/json_record.h"
@@ -120,15 +122,16 @@ DocumentForm DocumentForm::OfLabels(const ClassificationOptions& options) {
 }
 
 std::optional<DocumentForm::Layout> DocumentForm::ParseLayout(std::string_view name) {
-  constexpr std::array<std::pair<std::string_view, Layout>, 9> kLayouts = {{{"", Layout::kResponse},
-                                                                            {"alpaca", Layout::kAlpaca},
-                                                                            {"guanaco", Layout::kTurns},
-                                                                            {"turns", Layout::kTurns},
-                                                                            {"llama2", Layout::kLlama2},
-                                                                            {"llama3", Layout::kLlama3},
-                                                                            {"chatml", Layout::kChatml},
-                                                                            {"zephyr", Layout::kZephyr},
-                                                                            {"gemma", Layout::kGemma}}};
+  constexpr std::array<std::pair<std::string_view, Layout>, 10> kLayouts = {{{"", Layout::kResponse},
+                                                                             {"alpaca", Layout::kAlpaca},
+                                                                             {"guanaco", Layout::kTurns},
+                                                                             {"turns", Layout::kTurns},
+                                                                             {"llama2", Layout::kLlama2},
+                                                                             {"llama3", Layout::kLlama3},
+                                                                             {"chatml", Layout::kChatml},
+                                                                             {"zephyr", Layout::kZephyr},
+                                                                             {"gemma", Layout::kGemma},
+                                                                             {"auto", Layout::kAuto}}};
   const auto* known = std::ranges::find(kLayouts, name, &std::pair<std::string_view, Layout>::first);
   if (known == kLayouts.end()) return std::nullopt;
   return known->second;
@@ -143,7 +146,7 @@ Status DocumentForm::AddTemplates(std::initializer_list<std::string_view> texts)
   return {};
 }
 
-Result<DocumentForm> DocumentForm::OfPreferences(const DatasetOptions& options) {
+Result<DocumentForm> DocumentForm::OfPreferences(const DatasetOptions& options, const tokenizer::Tokenizer* tokenizer) {
   const std::optional<Layout> layout = ParseLayout(options.layout);
   DocumentForm form;
   form.pairs_ = true;
@@ -160,18 +163,28 @@ Result<DocumentForm> DocumentForm::OfPreferences(const DatasetOptions& options) 
   }
   if (!layout || *layout <= Layout::kTurns) {
     return Fail(Code::kInvalidArgument,
-                "layout \"{}\" does not write pairs of answers; use llama2, llama3, chatml, zephyr or gemma, or leave "
-                "it out and give templates for prompt and answers",
+                "layout \"{}\" does not write pairs of answers; use auto, llama2, llama3, chatml, zephyr or gemma, or "
+                "leave it out and give templates for prompt and answers",
                 options.layout);
   }
   form.layout_ = *layout;
   form.fields_ = {"prompt", "chosen", "rejected"};
+  if (layout == Layout::kAuto) MR_TRY(form.SetModelTemplate(tokenizer));
   return form;
 }
 
-Result<DocumentForm> DocumentForm::Make(const DatasetOptions& options) {
+Status DocumentForm::SetModelTemplate(const tokenizer::Tokenizer* tokenizer) {
+  if (tokenizer == nullptr) {
+    return Fail(Code::kInvalidArgument, "layout auto needs a tokenizer, beside which the chat template is");
+  }
+  model_template_ = MR_TRY(ModelTemplate::Make(*tokenizer));
+  identity_ += fmt::format("\n{}\n{}", model_template_->identity(), tokenizer->fingerprint());
+  return {};
+}
+
+Result<DocumentForm> DocumentForm::Make(const DatasetOptions& options, const tokenizer::Tokenizer* tokenizer) {
   if (options.objective == Objective::kClassification) return OfLabels(options.classification);
-  if (options.objective == Objective::kDpo) return OfPreferences(options);
+  if (options.objective == Objective::kDpo) return OfPreferences(options, tokenizer);
   if (options.objective == Objective::kMlm) return OfTemplate(MR_TRY(RecordTemplate::Parse(options.template_text)));
   if (options.mode != SequenceMode::kSft) {
     if (!options.layout.empty()) {
@@ -184,10 +197,11 @@ Result<DocumentForm> DocumentForm::Make(const DatasetOptions& options) {
   }
   const std::optional<Layout> layout = ParseLayout(options.layout);
   if (!layout) {
-    return Fail(Code::kInvalidArgument,
-                "layout \"{}\" is not known; use alpaca, guanaco, turns, llama2, llama3, chatml, zephyr or gemma, or "
-                "leave it out and give templates for prompt and response",
-                options.layout);
+    return Fail(
+        Code::kInvalidArgument,
+        "layout \"{}\" is not known; use auto, alpaca, guanaco, turns, llama2, llama3, chatml, zephyr or gemma, or "
+        "leave it out and give templates for prompt and response",
+        options.layout);
   }
   DocumentForm form;
   form.layout_ = *layout;
@@ -203,14 +217,16 @@ Result<DocumentForm> DocumentForm::Make(const DatasetOptions& options) {
   } else {
     form.fields_ = {"messages", "conversations", "prompt", "completion"};
   }
+  if (*layout == Layout::kAuto) MR_TRY(form.SetModelTemplate(tokenizer));
   return form;
 }
 
 std::vector<std::string> DocumentForm::all_fields() const {
   std::vector<std::string> fields = fields_;
-  if (layout_ >= Layout::kLlama2 && layout_ <= Layout::kGemma) {
+  if (layout_ >= Layout::kLlama2 && layout_ <= Layout::kAuto) {
     std::ranges::copy(ConversationParser::OtherMembers(), std::back_inserter(fields));
   }
+  if (layout_ == Layout::kAuto) std::ranges::copy(TemplateMessageParser::OtherMembers(), std::back_inserter(fields));
   return fields;
 }
 
@@ -257,6 +273,8 @@ struct DocumentEncoder::Rep {
     for (const RecordTemplate& one : f.templates_) parsers.emplace_back(one, f.keeps_empty_);
     if (f.layout_ == Layout::kLabelled) {
       labelled.emplace(f.classification_);
+    } else if (f.model_template_) {
+      templated.emplace(*f.model_template_);
     } else if (f.templates_.empty()) {
       conversations.emplace();
     }
@@ -381,9 +399,16 @@ struct DocumentEncoder::Rep {
     last.end = std::min(last.end, static_cast<std::uint32_t>(most));
   }
 
-  Result<std::optional<BrokenReason>> EncodePair(std::string_view record, std::size_t wanted, EncodedDocument& document,
-                                                 StageTrace* trace) {
-    document.Clear();
+  /// Encodes the two documents of a pair into `document` and `other`, cut to the most tokens.
+  Result<std::optional<BrokenReason>> EncodeSides(std::string_view record, std::size_t wanted,
+                                                  EncodedDocument& document, StageTrace* trace) {
+    if (templated) {
+      if (auto broken = MR_TRY(templated->EncodePair(record, document, other))) return broken;
+      content = record;
+      Cut(document, form.most_tokens_);
+      Cut(other, form.most_tokens_);
+      return std::nullopt;
+    }
     for (const bool chosen : {true, false}) {
       {
         ScopedStage parsing(trace, LoadStage::kParse);
@@ -392,6 +417,17 @@ struct DocumentEncoder::Rep {
       EncodedDocument& side = chosen ? document : other;
       if (auto broken = MR_TRY(EncodeScript(record, std::min(wanted, form.most_tokens_), side))) return broken;
       Cut(side, form.most_tokens_);
+    }
+    return std::nullopt;
+  }
+
+  Result<std::optional<BrokenReason>> EncodePair(std::string_view record, std::size_t wanted, EncodedDocument& document,
+                                                 StageTrace* trace) {
+    document.Clear();
+    if (auto broken = MR_TRY(EncodeSides(record, wanted, document, trace))) return broken;
+    if (!tokenizer) {
+      document.Clear();
+      return std::nullopt;
     }
     document.first_text = static_cast<std::uint32_t>(document.ids.size());
     document.ids.insert(document.ids.end(), other.ids.begin(), other.ids.end());
@@ -406,6 +442,7 @@ struct DocumentEncoder::Rep {
   std::vector<RecordParser> parsers;  ///< one for each of the form's templates
   std::optional<ConversationParser> conversations;
   std::optional<LabelledRecordParser> labelled;
+  std::optional<TemplateEncoder> templated;
   DocumentScript script;
   EncodedDocument other;  ///< the second document of a pair
   std::string_view content;
@@ -419,21 +456,29 @@ DocumentEncoder::~DocumentEncoder() = default;
 std::string_view DocumentEncoder::content() const { return rep_->content; }
 
 std::set<std::string, std::less<>> DocumentEncoder::ignored_members() const {
+  if (rep_->templated) return rep_->templated->ignored_members();
   if (!rep_->conversations) return {};
   return rep_->conversations->ignored_members();
 }
+
+std::string DocumentEncoder::template_refusal() const { return rep_->templated ? rep_->templated->refusal() : ""; }
 
 Result<std::optional<BrokenReason>> DocumentEncoder::Encode(std::string_view record, std::size_t wanted,
                                                             EncodedDocument& document, StageTrace* trace) {
   if (rep_->form.layout_ == Rep::Layout::kText) return rep_->EncodeText(record, wanted, document, trace);
   if (rep_->form.layout_ == Rep::Layout::kLabelled) return rep_->EncodeLabelled(record, wanted, document, trace);
   if (rep_->form.pairs_) return rep_->EncodePair(record, wanted, document, trace);
-  rep_->script.Clear();
-  {
-    ScopedStage parsing(trace, LoadStage::kParse);
-    if (auto broken = rep_->Write(record)) return broken;
+  if (rep_->templated) {
+    if (auto broken = MR_TRY(rep_->templated->Encode(record, document))) return broken;
+    rep_->content = record;
+  } else {
+    rep_->script.Clear();
+    {
+      ScopedStage parsing(trace, LoadStage::kParse);
+      if (auto broken = rep_->Write(record)) return broken;
+    }
+    if (auto broken = MR_TRY(rep_->EncodeScript(record, wanted, document))) return broken;
   }
-  if (auto broken = MR_TRY(rep_->EncodeScript(record, wanted, document))) return broken;
   if (rep_->tokenizer && wanted >= rep_->form.most_tokens_ && !rep_->HasLabel(document)) return BrokenReason::kNoLabel;
   return std::nullopt;
 }

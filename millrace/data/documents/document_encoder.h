@@ -22,6 +22,7 @@
 
 namespace millrace::data {
 
+class ModelTemplate;
 class StageTrace;
 
 struct TokenRange {
@@ -48,12 +49,14 @@ struct EncodedDocument {
 /// the layouts and their masks. Immutable; any thread may read it.
 class DocumentForm {
  public:
-  /// Errors: kInvalidArgument if a template does not parse or the layout is unknown; names the known ones.
-  static Result<DocumentForm> Make(const DatasetOptions& options);
+  /// Layout auto needs `tokenizer`, which must outlive the form: its templates write the conversations. Other layouts
+  /// ignore it. Errors: kInvalidArgument if a template does not parse or the layout is unknown; names the known ones;
+  /// those of ModelTemplate::Make.
+  static Result<DocumentForm> Make(const DatasetOptions& options, const tokenizer::Tokenizer* tokenizer = nullptr);
   /// With `keeps_empty`, a record whose fields are all empty is a document without text.
   static DocumentForm OfTemplate(RecordTemplate record_template, bool keeps_empty = false);
   static DocumentForm OfLabels(const ClassificationOptions& options);
-  static Result<DocumentForm> OfPreferences(const DatasetOptions& options);
+  static Result<DocumentForm> OfPreferences(const DatasetOptions& options, const tokenizer::Tokenizer* tokenizer);
 
   /// Forms with equal identities make the same documents.
   const std::string& identity() const { return identity_; }
@@ -68,14 +71,18 @@ class DocumentForm {
   bool ends_with_eos() const;
   /// Returns the special tokens that a layout of chats writes. A vocabulary without them spells each as text.
   std::span<const std::string_view> special_tokens() const;
+  /// Returns whether a model's own chat template writes the documents.
+  bool has_model_template() const { return model_template_ != nullptr; }
 
  private:
   friend class DocumentEncoder;
-  enum class Layout { kText, kResponse, kAlpaca, kTurns, kLlama2, kLlama3, kChatml, kZephyr, kGemma, kLabelled };
+  enum class Layout { kText, kResponse, kAlpaca, kTurns, kLlama2, kLlama3, kChatml, kZephyr, kGemma, kAuto, kLabelled };
   static std::optional<Layout> ParseLayout(std::string_view name);
   /// Parses templates, and adds them to the identity and their fields to those that are read.
   Status AddTemplates(std::initializer_list<std::string_view> texts);
   Status SetMarkers(const DatasetOptions& options);
+  /// For kAuto. Errors: those of ModelTemplate::Make.
+  Status SetModelTemplate(const tokenizer::Tokenizer* tokenizer);
 
   Layout layout_ = Layout::kText;
   bool keeps_empty_ = false;
@@ -86,8 +93,9 @@ class DocumentForm {
   /// kText and kTurns: the text; kResponse: prompt, answer and, of a pair, the other answer; kAlpaca: input, prompt
   /// with it, prompt without, answer.
   std::vector<RecordTemplate> templates_;
-  TurnMarkers markers_;                   ///< kTurns
-  ClassificationOptions classification_;  ///< kLabelled
+  TurnMarkers markers_;                                  ///< kTurns
+  ClassificationOptions classification_;                 ///< kLabelled
+  std::shared_ptr<const ModelTemplate> model_template_;  ///< kAuto
   std::string identity_;
   std::vector<std::string> fields_;
 };
@@ -117,6 +125,8 @@ class DocumentEncoder {
   std::string_view content() const;
   /// Returns the names of members of messages that were not read so far, as ConversationParser::ignored_members.
   std::set<std::string, std::less<>> ignored_members() const;
+  /// Returns what the model's own template said of the last record that it refused. Empty if it refused none.
+  std::string template_refusal() const;
 
  private:
   struct Rep;

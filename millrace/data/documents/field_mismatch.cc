@@ -71,7 +71,7 @@ std::string FieldMismatch::ToString() const {
   std::string text = fmt::format("the records have no field{} {}; they have {}", missing.size() == 1 ? "" : "s",
                                  fmt::join(missing, ", "), fmt::join(named, ", "));
   const bool chats = Has(present, "messages") || Has(present, "conversations");
-  if (chats && !Has(missing, "messages")) text += " (conversations are read by mode: sft with layout: chatml)";
+  if (chats && !Has(missing, "messages")) text += " (conversations are read by mode: sft with layout: auto or chatml)";
   return text;
 }
 
@@ -104,6 +104,28 @@ Result<std::optional<FieldMismatch>> FindFieldMismatch(const DataObject& object,
     first->present = NamesOf(*record, form.fields());
   }
   if (first) first->in_all = usable == 0;
+  return first;
+}
+
+Result<std::string> FindTemplateRefusal(const DataObject& object, const DocumentForm& form, object::Call call) {
+  constexpr int kMaxWritten = 20;  // a guess: a template takes longer than a parser
+  if (!form.has_model_template() || object.token_bytes > 0) return "";
+  const Buffer bytes = MR_TRY(ReadFirst(object, call));
+  DocumentEncoder encoder(form, nullptr);
+  EncodedDocument document;
+  std::string first;
+  std::string_view rest = AsText(bytes);
+  for (int i = 0; i < kMaxWritten && !rest.empty(); ++i) {
+    const std::size_t end = rest.find('\n');
+    const std::string_view line = rest.substr(0, end);
+    rest = end == rest.npos ? std::string_view() : rest.substr(end + 1);
+    if (IsBlank(line)) continue;
+    const auto broken = MR_TRY(encoder.Encode(line, document));
+    if (!broken) return "";
+    if (!first.empty() || *broken == BrokenReason::kNotJson) continue;
+    first = fmt::format("the first record cannot be written ({})", BrokenReasonName(*broken));
+    if (*broken == BrokenReason::kTemplateError) first += ": " + encoder.template_refusal();
+  }
   return first;
 }
 

@@ -27,4 +27,9 @@ struct FieldMismatch {
 Result<std::optional<FieldMismatch>> FindFieldMismatch(const DataObject& object, const DocumentForm& form,
                                                        object::Call call);
 
+/// Reads the first records of an object. If layout auto can write none of them, returns why not, with the words of the
+/// model's own template: "the first record cannot be written (template_error): …". Returns "" otherwise, and for other
+/// layouts. Blocks and fails as FindFieldMismatch.
+Result<std::string> FindTemplateRefusal(const DataObject& object, const DocumentForm& form, object::Call call);
+
 }  // namespace millrace::data

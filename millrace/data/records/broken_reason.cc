@@ -26,7 +26,10 @@ constexpr std::array<std::string_view, kBrokenReasons> kBrokenReasonNames = {"no
                                                                              "unrendered_image",
                                                                              "unrendered_audio",
                                                                              "unrendered_video",
-                                                                             "unrendered_content_part"};
+                                                                             "unrendered_content_part",
+                                                                             "template_error",
+                                                                             "unmarked_answer",
+                                                                             "bad_member"};
 
 }  // namespace
 

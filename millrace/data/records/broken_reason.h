@@ -34,9 +34,13 @@ enum class BrokenReason : std::uint8_t {
   kUnrenderedImage,
   kUnrenderedAudio,
   kUnrenderedVideo,
-  kUnrenderedPart  ///< a part of a content, of another type than text
+  kUnrenderedPart,  ///< a part of a content, of another type than text
+  // Of a model's own chat template.
+  kTemplateError,   ///< the template refuses the conversation, or takes too much work
+  kUnmarkedAnswer,  ///< where an answer is in the template's text, or which tokens it has, is not certain
+  kBadMember        ///< "tools", "tool_calls" or "chat_template_kwargs" of another form, or a number of over 63 bits
 };
-inline constexpr int kBrokenReasons = 22;
+inline constexpr int kBrokenReasons = 25;
 std::string_view BrokenReasonName(BrokenReason reason);  ///< "not_json", as in docs/formats/index.md
 /// Errors: kInvalidArgument if no reason has that name.
 Result<BrokenReason> ParseBrokenReason(std::string_view name);

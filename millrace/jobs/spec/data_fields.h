@@ -60,10 +60,11 @@ void VisitTextRows(Visitor& v, data::DatasetOptions& data) {
     VisitWordOf(o, Key("mode", "How records fill sequences."), data.mode, {{"pack", "pad", "sft"}, {}},
                 data::SequenceModeName,
                 [&](const std::string& word) { return data::ParseSequenceMode(word).value_or(data.mode); });
-    VisitLayout(o, data, {"template", "alpaca", "guanaco", "turns", "llama2", "llama3", "chatml", "zephyr", "gemma"});
+    VisitLayout(o, data,
+                {"template", "auto", "alpaca", "guanaco", "turns", "llama2", "llama3", "chatml", "zephyr", "gemma"});
   });
   v.Only(WithObjective(data.objective, {"dpo"}),
-         [&](auto& o) { VisitLayout(o, data, {"template", "llama2", "llama3", "chatml", "zephyr", "gemma"}); });
+         [&](auto& o) { VisitLayout(o, data, {"template", "auto", "llama2", "llama3", "chatml", "zephyr", "gemma"}); });
   v.Only(WithObjective(data.objective, {"causal_lm"}), [&](auto& o) {
     o.Text(Key("response", "For `layout: template`: the answer of a record, in `mode: sft`."), data.response_text,
            TextKind::kPlain, true);
