@@ -24,10 +24,10 @@ constexpr std::string_view kGrammar =
   error=ExpiredToken                  answer an error of S3 by its code; the operation is not done
   white-space=30s                     send white space so long before the answer to a copy or a completion, as S3 does
   slowdown                            the same as error=503
-  truncate                            end the answer half-way through its body, in good order
+  truncate, truncate=64KiB            end the answer half-way through its body, or after so many bytes, in good order
   reset=request                       reset the connection before the operation
   reset=answer                        do the operation, then reset the connection instead of answering
-  reset=body                          reset the connection half-way through the answer's body
+  reset=body, reset=64KiB             reset the connection half-way through the answer's body, or after so many bytes
   unconditional                       ignore If-Match and If-None-Match of writes, as some services do
   damage                              turn a bit in the middle of the request's body, or else of the answer's
   seed=7                              a rule of its own: another sequence of decisions
@@ -60,6 +60,7 @@ struct FaultPlan::Rule {
   std::optional<S3Error> error;
   Oddity oddity{};
   Fault::Disconnect disconnect = Fault::Disconnect::kNone;
+  std::optional<std::uint64_t> cut_after;
   std::vector<std::string> operations;
   std::optional<std::string> bucket;
   std::string key_prefix;
@@ -126,7 +127,7 @@ Result<Fault::Disconnect> ParseReset(std::string_view where) {
   if (where == "request") return Fault::Disconnect::kBeforeOperation;
   if (where == "answer") return Fault::Disconnect::kBeforeAnswer;
   if (where == "body") return Fault::Disconnect::kInBody;
-  return Fail(Code::kInvalidArgument, "reset takes request, answer or body, not \"{}\"", where);
+  return Fail(Code::kInvalidArgument, "reset takes request, answer, body or a size such as 64KiB, not \"{}\"", where);
 }
 
 constexpr std::byte kDamage{1};
@@ -190,6 +191,7 @@ class FaultyResponse final : public http::ServerResponse {
   FaultyResponse(http::ServerResponse& inner, const Fault& fault, std::stop_token stop, Clock& clock)
       : inner_(inner),
         disconnect_(fault.disconnect),
+        cut_after_(fault.cut_after),
         damages_(fault.damage),
         white_space_(fault.white_space),
         clock_(clock),
@@ -206,6 +208,8 @@ class FaultyResponse final : public http::ServerResponse {
     if (disconnect_ == Fault::Disconnect::kBeforeAnswer) return Break();
     left_ = content_length.value_or(0) / 2;
     if (damages_) damaged_at_ = left_;
+    if (cut_after_) left_ = *cut_after_;
+    if (cut_after_ && content_length && *content_length <= *cut_after_) ends_in_body_ = false;
     return inner_.Start(status, std::move(headers), content_length);
   }
   Status Write(ByteSpan bytes) override {
@@ -233,7 +237,7 @@ class FaultyResponse final : public http::ServerResponse {
     }
     return {};
   }
-  Status Finish() override { return EndsInBody() ? Break() : inner_.Finish(); }
+  Status Finish() override { return ends_in_body_ && !(cut_after_ && left_ > 0) ? Break() : inner_.Finish(); }
   void Abort(bool reset) override { inner_.Abort(reset); }
   bool started() const override { return inner_.started(); }
 
@@ -248,15 +252,12 @@ class FaultyResponse final : public http::ServerResponse {
     MR_TRY(inner_.Write(body));
     return inner_.Finish();
   }
-  bool EndsInBody() const {
-    return disconnect_ == Fault::Disconnect::kInBody || disconnect_ == Fault::Disconnect::kTruncate;
-  }
   /// Returns how many of `wanted` bytes may be sent now.
   Result<std::uint64_t> Allow(std::uint64_t wanted) {
     wanted = pacer_.Piece(wanted);
     if (damaged_at_ == written_) wanted = 1;
     if (damaged_at_ > written_) wanted = std::min(wanted, damaged_at_ - written_);
-    if (!EndsInBody()) return wanted;
+    if (!ends_in_body_) return wanted;
     if (left_ == 0) return Break();
     wanted = std::min(wanted, left_);
     left_ -= wanted;
@@ -273,6 +274,8 @@ class FaultyResponse final : public http::ServerResponse {
 
   http::ServerResponse& inner_;
   const Fault::Disconnect disconnect_;
+  const std::optional<std::uint64_t> cut_after_;
+  bool ends_in_body_ = disconnect_ == Fault::Disconnect::kInBody || disconnect_ == Fault::Disconnect::kTruncate;
   const bool damages_;
   const Duration white_space_;
   Clock& clock_;
@@ -311,16 +314,19 @@ Result<bool> SetEffect(Rule& rule, std::string_view name, std::string_view value
   } else if (name == "white-space") {
     rule.effect = Effect::kWhiteSpace;
     rule.least = MR_TRY(ParseDuration(value));
-  } else if (name == "truncate" && value.empty()) {
+  } else if (name == "truncate") {
     rule.effect = Effect::kDisconnect;
     rule.disconnect = Fault::Disconnect::kTruncate;
+    if (!value.empty()) rule.cut_after = MR_TRY(ParseBytes(value));
   } else if (name == "unconditional" && value.empty()) {
     rule.effect = Effect::kUnconditional;
   } else if (name == "damage" && value.empty()) {
     rule.effect = Effect::kDamage;
   } else if (name == "reset") {
     rule.effect = Effect::kDisconnect;
-    rule.disconnect = MR_TRY(ParseReset(value));
+    const bool is_size = !value.empty() && value[0] >= '0' && value[0] <= '9';
+    if (is_size) rule.cut_after = MR_TRY(ParseBytes(value));
+    rule.disconnect = is_size ? Fault::Disconnect::kInBody : MR_TRY(ParseReset(value));
   } else if (const auto oddity = FindOddity(name); oddity && value.empty()) {
     rule.effect = Effect::kOddity;
     rule.oddity = *oddity;
@@ -432,7 +438,9 @@ Fault FaultPlan::Decide(std::string_view operation, std::string_view bucket, std
         if (!fault.error) fault.error = rule.error;
         break;
       case Rule::Effect::kDisconnect:
-        if (fault.disconnect == Fault::Disconnect::kNone) fault.disconnect = rule.disconnect;
+        if (fault.disconnect != Fault::Disconnect::kNone) break;
+        fault.disconnect = rule.disconnect;
+        fault.cut_after = rule.cut_after;
         break;
       case Rule::Effect::kUnconditional:
         fault.unconditional = true;

@@ -26,7 +26,7 @@ struct Fault {
     kNone,
     kBeforeOperation,  ///< reset before the operation: nothing is done
     kBeforeAnswer,     ///< reset after the operation: the client cannot know whether it was done
-    kInBody,           ///< reset half-way through the answer's body
+    kInBody,           ///< reset half-way through the answer's body, or after cut_after bytes of it
     kTruncate,         ///< like kInBody, but the connection is closed in good order
   };
   Duration latency{};
@@ -34,7 +34,8 @@ struct Fault {
   std::uint64_t bytes_per_second = 0;  ///< 0: no limit
   std::optional<S3Error> error;        ///< the answer instead of the operation's
   Disconnect disconnect = Disconnect::kNone;
-  bool unconditional = false;  ///< If-Match and If-None-Match of a write are ignored
+  std::optional<std::uint64_t> cut_after;  ///< bytes of the answer's body; shorter bodies are sent whole
+  bool unconditional = false;              ///< If-Match and If-None-Match of a write are ignored
   Oddities oddities;
   bool damage = false;  ///< one bit in the middle of the request's body is flipped; without a body, of the answer's
 };
@@ -50,10 +51,13 @@ class FaultPlan {
   static Result<std::unique_ptr<FaultPlan>> Parse(std::string_view text);
 
   Fault Decide(std::string_view operation, std::string_view bucket, std::string_view key);
+  /// What the odd endpoint remembers from request to request.
+  OddityMemory& memory() { return memory_; }
 
  private:
   struct Rule;
   std::uint64_t seed_ = 1;
+  OddityMemory memory_;
   Mutex mutex_;
   std::vector<Rule> rules_ MR_GUARDED_BY(mutex_);
 };

@@ -1,5 +1,8 @@
 #include "millrace/s3d/oddity.h"
 
+#include <unistd.h>
+#include <zlib.h>
+
 #include <algorithm>
 #include <charconv>
 #include <string>
@@ -33,8 +36,29 @@ constexpr OddityRow kTable[] = {
     {Oddity::kErrorsWithoutBody, "errors-without-body", "send errors without a document", "aws-sdk-js#1492 (HEAD)"},
     {Oddity::kErrorIn200, "error-in-200", "answer a copy or a completion with 200 and an error",
      "S3's reference of CopyObject"},
+    {Oddity::kDropFolderMetadata, "drop-folder-metadata", "keep no metadata of keys that end in /", "seaweedfs#3498"},
+    {Oddity::kDropHeaders, "drop-headers", "keep no headers such as Cache-Control with objects", "gofakes3 1.2"},
+    {Oddity::kClockAhead, "clock-ahead", "have a clock that is 20 minutes ahead", "minio/minio#12089"},
+    {Oddity::kRegionMalformed, "region-malformed", "answer 400 and the region unless it is elsewhere-1",
+     "s3fs-fuse#1186"},
+    {Oddity::kRegionRedirect, "region-redirect", "answer 301 without Location unless the region is elsewhere-1",
+     "aws-sdk-js-v3#5388"},
+    {Oddity::kRedirect, "redirect", "redirect each request to itself with 307, every other time", "htslib#1760"},
+    {Oddity::kGzip, "gzip", "compress objects unless Accept-Encoding says identity, as proxies do", "rclone#8137"},
+    {Oddity::kGzipAlways, "gzip-always", "compress objects, whatever Accept-Encoding says", "rclone#6533"},
+    {Oddity::kDuplicateHeaders, "duplicate-headers", "send ETag, Last-Modified and Content-Type twice", "fluxer#722"},
+    {Oddity::kListDuplicates, "list-duplicates", "list each key twice", "rustfs#2439"},
+    {Oddity::kTrailersUnchecked, "trailers-unchecked", "take checksums behind bodies without looking at them",
+     "ministack#1497"},
+    {Oddity::kTokenExpires, "token-expires", "let each session token expire after three requests", "s5cmd#678"},
+    {Oddity::kDeleteAbsent404, "delete-absent-404", "answer 404 to the deletion of an absent key",
+     "Google's reference of DELETE Object"},
 };
 static_assert(std::size(kTable) == static_cast<std::size_t>(Oddity::kCount));
+
+constexpr Duration kAhead = std::chrono::minutes(20);  // S3 allows 15
+constexpr std::string_view kElsewhere = "elsewhere-1";
+constexpr std::uint64_t kTokenUses = 3;
 
 bool Has(const Oddities& oddities, Oddity oddity) { return oddities.test(static_cast<std::size_t>(oddity)); }
 
@@ -53,6 +77,16 @@ std::vector<std::string> ElementsOf(std::string_view document, std::string_view 
 }
 void RemoveElements(std::string& document, std::string_view name) {
   for (const std::string& element : ElementsOf(document, name)) document.erase(document.find(element), element.size());
+}
+
+void RepeatElements(std::string& document, std::string_view name) {
+  const std::vector<std::string> elements = ElementsOf(document, name);
+  if (elements.empty()) return;
+  std::string twice;
+  for (const std::string& element : elements) twice += element + element;
+  const std::size_t first = document.find(elements.front());
+  RemoveElements(document, name);
+  document.insert(first, twice);
 }
 
 /// A request with other headers and another body.
@@ -113,15 +147,48 @@ class KeptResponse final : public http::ServerResponse {
   std::string body_;
 };
 
+/// Makes a gzip stream.
+class Gzip {
+ public:
+  Gzip() { deflateInit2(&stream_, Z_DEFAULT_COMPRESSION, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY); }
+  Gzip(const Gzip&) = delete;
+  Gzip& operator=(const Gzip&) = delete;
+  ~Gzip() { deflateEnd(&stream_); }
+  /// Returns the next bytes of the stream, all of them if this `ends` it.
+  std::string Compress(ByteSpan bytes, bool ends) {
+    std::string out;
+    char piece[4096];
+    stream_.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(bytes.data()));
+    stream_.avail_in = static_cast<uInt>(bytes.size());
+    do {
+      stream_.next_out = reinterpret_cast<Bytef*>(piece);
+      stream_.avail_out = sizeof piece;
+      deflate(&stream_, ends ? Z_FINISH : Z_NO_FLUSH);
+      out.append(piece, sizeof piece - stream_.avail_out);
+    } while (stream_.avail_out == 0);
+    return out;
+  }
+
+ private:
+  z_stream stream_{};
+};
+
 class OddResponse final : public http::ServerResponse {
  public:
-  OddResponse(const Oddities& oddities, std::string_view operation, http::ServerResponse& inner)
-      : oddities_(oddities), operation_(operation), inner_(inner) {}
+  OddResponse(const Oddities& oddities, std::string_view operation, const http::ServerRequest& request,
+              http::ServerResponse& inner)
+      : oddities_(oddities),
+        operation_(operation),
+        may_compress_(operation == "GetObject" &&
+                      (Has(oddities, Oddity::kGzipAlways) ||
+                       (Has(oddities, Oddity::kGzip) && request.headers().Get("Accept-Encoding") != "identity"))),
+        inner_(inner) {}
 
   Status Send(int status, http::Headers headers, ByteSpan body) override {
     std::string text(AsText(body));
     if (status >= 400 && Has(oddities_, Oddity::kErrorsWithoutBody)) text.clear();
     if (IsListing(operation_) && Has(oddities_, Oddity::kListWithoutETags)) RemoveElements(text, "ETag");
+    if (IsListing(operation_) && Has(oddities_, Oddity::kListDuplicates)) RepeatElements(text, "Contents");
     if (IsServerWork(operation_) && operation_ != "UploadPartCopy" && Has(oddities_, Oddity::kWriteWithoutETag))
       RemoveElements(text, "ETag");
     if (status == 200 && IsServerWork(operation_) && Has(oddities_, Oddity::kErrorIn200))
@@ -135,23 +202,51 @@ class OddResponse final : public http::ServerResponse {
   }
   Status Start(int status, http::Headers headers, std::optional<std::uint64_t> length) override {
     Change(headers);
+    if (may_compress_ && status == 200 && length.value_or(0) > 0) {
+      gzip_.emplace();
+      headers.Set("Content-Encoding", "gzip");
+      return inner_.Start(status, std::move(headers), std::nullopt);
+    }
     const bool hides = Has(oddities_, operation_ == "HeadObject" ? Oddity::kHeadWithoutLength : Oddity::kChunked);
     return inner_.Start(status, std::move(headers), hides ? std::nullopt : length);
   }
-  Status Write(ByteSpan bytes) override { return inner_.Write(bytes); }
+  Status Write(ByteSpan bytes) override { return gzip_ ? WriteCompressed(bytes, false) : inner_.Write(bytes); }
   Status WriteFile(int fd, std::uint64_t offset, std::uint64_t length) override {
-    return inner_.WriteFile(fd, offset, length);
+    if (!gzip_) return inner_.WriteFile(fd, offset, length);
+    char piece[4096];
+    while (length > 0) {
+      const ssize_t got = ::pread(fd, piece, std::min<std::uint64_t>(sizeof piece, length), static_cast<off_t>(offset));
+      if (got <= 0) return Fail(Code::kIo, "reading a stored object");
+      const auto some = static_cast<std::uint64_t>(got);
+      MR_TRY(WriteCompressed(AsBytes(std::string_view(piece, some)), false));
+      offset += some;
+      length -= some;
+    }
+    return {};
   }
-  Status Finish() override { return inner_.Finish(); }
+  Status Finish() override {
+    if (gzip_) MR_TRY(WriteCompressed({}, true));
+    return inner_.Finish();
+  }
   void Abort(bool reset) override { inner_.Abort(reset); }
   bool started() const override { return inner_.started(); }
 
  private:
+  Status WriteCompressed(ByteSpan bytes, bool ends) {
+    const std::string compressed = gzip_->Compress(bytes, ends);
+    return compressed.empty() ? Status() : inner_.Write(AsBytes(compressed));
+  }
   void Change(http::Headers& headers) const {
     const std::string etag(headers.Get("ETag"));
     const bool reads = operation_ == "GetObject" || operation_ == "HeadObject";
     if (reads && !etag.empty() && Has(oddities_, Oddity::kWeakETags)) headers.Set("ETag", "W/" + etag);
     if (operation_ == "PutObject" && Has(oddities_, Oddity::kWriteWithoutETag)) headers.Remove("ETag");
+    if (Has(oddities_, Oddity::kClockAhead)) headers.Set("Date", FormatHttpDate(SystemClock().Wall() + kAhead));
+    if (Has(oddities_, Oddity::kDuplicateHeaders)) {
+      for (const char* name : {"ETag", "Last-Modified", "Content-Type"}) {
+        if (headers.Has(name)) headers.Add(name, std::string(headers.Get(name)));
+      }
+    }
     if (!Has(oddities_, Oddity::kWithoutChecksums)) return;
     for (const char* kind : {"crc32", "crc32c", "crc64nvme", "sha1", "sha256"})
       headers.Remove(fmt::format("x-amz-checksum-{}", kind));
@@ -159,6 +254,8 @@ class OddResponse final : public http::ServerResponse {
 
   const Oddities& oddities_;
   const std::string_view operation_;
+  const bool may_compress_;
+  std::optional<Gzip> gzip_;  ///< set while a compressed object is sent
   http::ServerResponse& inner_;
 };
 
@@ -223,6 +320,15 @@ Reply<void> ListOddly(const OddRequest& odd, const RunOperation& run) {
   return run(odd.route, query, odd.request, odd.response);
 }
 
+/// Deletes a key if it is there.
+Reply<void> DeletePresent(const OddRequest& odd, const RunOperation& run) {
+  Route head = odd.route;
+  head.run = GetObject;
+  KeptResponse kept;
+  MR_TRY(run(head, odd.query, odd.request, kept));
+  return run(odd.route, odd.query, odd.request, odd.response);
+}
+
 /// Deletes all keys of a DeleteObjects but the first.
 Reply<void> DeleteOthers(const OddRequest& odd, const RunOperation& run) {
   std::string body = MR_TRY(odd.request.ReadAllBody(16 * kMiB));
@@ -267,8 +373,45 @@ bool IsServerWork(std::string_view operation) {
 }
 
 std::unique_ptr<http::ServerResponse> MakeOdd(const Oddities& oddities, std::string_view operation,
-                                              http::ServerResponse& response) {
-  return std::make_unique<OddResponse>(oddities, operation, response);
+                                              const http::ServerRequest& request, http::ServerResponse& response) {
+  return std::make_unique<OddResponse>(oddities, operation, request, response);
+}
+
+std::uint64_t OddityMemory::Count(const std::string& what) {
+  MutexLock lock(mutex_);
+  if (counts_.size() >= kMost) counts_.clear();
+  return counts_[what]++;
+}
+
+Duration ClockAhead(const Oddities& oddities) { return Has(oddities, Oddity::kClockAhead) ? kAhead : Duration(); }
+
+Reply<void> AdmitOddly(const Oddities& oddities, OddityMemory& memory, const http::ServerRequest& request) {
+  const std::string_view authorization = request.headers().Get("Authorization");
+  const bool malformed = Has(oddities, Oddity::kRegionMalformed), redirects = Has(oddities, Oddity::kRegionRedirect);
+  if ((malformed || redirects) && !authorization.empty() &&
+      !authorization.contains(fmt::format("/{}/s3/aws4_request", kElsewhere))) {
+    S3Error error(malformed ? "AuthorizationHeaderMalformed" : "PermanentRedirect",
+                  malformed
+                      ? fmt::format("The authorization header is malformed; expecting '{}'", kElsewhere)
+                      : "The bucket you are attempting to access must be addressed using the specified endpoint.");
+    if (malformed) {
+      error.region = kElsewhere;
+    } else {
+      error.region_header = kElsewhere;
+      error.endpoint = request.headers().Get("Host");
+    }
+    return std::unexpected(std::move(error));
+  }
+  if (Has(oddities, Oddity::kRedirect) &&
+      memory.Count(fmt::format("{} {}", request.method(), request.target())) % 2 == 0) {
+    S3Error error("TemporaryRedirect", "Please re-send this request to the specified temporary endpoint.");
+    error.location = fmt::format("http://{}{}", request.headers().Get("Host"), request.target());
+    return std::unexpected(std::move(error));
+  }
+  const std::string token(request.headers().Get("x-amz-security-token"));
+  if (Has(oddities, Oddity::kTokenExpires) && memory.Count("token " + token) >= kTokenUses)
+    return Refuse("ExpiredToken", "The provided token has expired.");
+  return {};
 }
 
 Reply<void> ServeOddly(const OddRequest& odd, const RunOperation& run) {
@@ -290,6 +433,19 @@ Reply<void> ServeOddly(const OddRequest& odd, const RunOperation& run) {
     headers.Set("If-Match", fmt::format("\"{}\"", etag));
   }
   if (Has(odd.oddities, Oddity::kIgnoreRange)) headers.Remove("Range");
+  if (writes && Has(odd.oddities, Oddity::kTrailersUnchecked)) headers.Remove("x-amz-trailer");
+  if (writes && Has(odd.oddities, Oddity::kDropHeaders)) {
+    for (const char* name :
+         {"Cache-Control", "Content-Disposition", "Content-Language", "Expires", "x-amz-website-redirect-location"})
+      headers.Remove(name);
+  }
+  if (writes && odd.request.path().ends_with('/') && Has(odd.oddities, Oddity::kDropFolderMetadata)) {
+    std::vector<std::string> names;
+    for (const auto& [name, value] : headers) {
+      if (ToLower(name).starts_with("x-amz-meta-")) names.push_back(name);
+    }
+    for (const std::string& name : names) headers.Remove(name);
+  }
   if (!odd.request.headers().Get("If-Match").empty() && Has(odd.oddities, Oddity::kWeakETags)) {
     const std::string etag(headers.Get("If-Match"));
     if (etag.starts_with("W/")) headers.Set("If-Match", etag.substr(2));
@@ -297,6 +453,7 @@ Reply<void> ServeOddly(const OddRequest& odd, const RunOperation& run) {
   const OddRequest next{odd.oddities, odd.route, odd.query, changed, odd.response};
   if (operation == "ListObjectsV2") return ListOddly(next, run);
   if (operation == "DeleteObjects" && Has(odd.oddities, Oddity::kDeleteRefusesOne)) return DeleteOthers(next, run);
+  if (operation == "DeleteObject" && Has(odd.oddities, Oddity::kDeleteAbsent404)) return DeletePresent(next, run);
   return run(odd.route, odd.query, changed, odd.response);
 }
 

@@ -5,10 +5,15 @@
 #include <bitset>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
+#include "millrace/base/clock.h"
+#include "millrace/base/threads/sync.h"
 #include "millrace/http/server/server.h"
 #include "millrace/s3d/operations/dispatch.h"
 #include "millrace/s3d/protocol/s3_error.h"
@@ -32,6 +37,19 @@ enum class Oddity : unsigned char {
   kDeleteRefusesOne,
   kErrorsWithoutBody,
   kErrorIn200,
+  kDropFolderMetadata,
+  kDropHeaders,
+  kClockAhead,
+  kRegionMalformed,
+  kRegionRedirect,
+  kRedirect,
+  kGzip,
+  kGzipAlways,
+  kDuplicateHeaders,
+  kListDuplicates,
+  kTrailersUnchecked,
+  kTokenExpires,
+  kDeleteAbsent404,
   kCount,  ///< not an oddity
 };
 using Oddities = std::bitset<static_cast<std::size_t>(Oddity::kCount)>;
@@ -47,6 +65,23 @@ struct OddityRow {
 std::span<const OddityRow> OddityTable();
 /// Returns the oddity of this name, if there is one.
 std::optional<Oddity> FindOddity(std::string_view name);
+
+/// What an odd endpoint remembers from request to request. Thread-safe.
+class OddityMemory {
+ public:
+  /// Returns how often this was called with `what` before. Forgets all when it knows kMost texts.
+  std::uint64_t Count(const std::string& what) MR_EXCLUDES(mutex_);
+
+ private:
+  static constexpr std::size_t kMost = 10'000;
+  Mutex mutex_;
+  std::map<std::string, std::uint64_t> counts_ MR_GUARDED_BY(mutex_);
+};
+
+/// How far the clock of an endpoint with these oddities is ahead.
+Duration ClockAhead(const Oddities& oddities);
+/// Refuses a request as an endpoint with these oddities does before it checks the signature.
+Reply<void> AdmitOddly(const Oddities& oddities, OddityMemory& memory, const http::ServerRequest& request);
 
 /// One request to an odd endpoint. Borrows everything.
 struct OddRequest {
@@ -64,8 +99,8 @@ using RunOperation =
 Reply<void> ServeOddly(const OddRequest& odd, const RunOperation& run);
 /// Returns whether the server works on objects before it answers in full: copies and completions.
 bool IsServerWork(std::string_view operation);
-/// Returns a response that sends what the oddities make of the answer. Borrows its arguments.
+/// Returns a response that sends what the oddities make of the answer to the request. Borrows its arguments.
 std::unique_ptr<http::ServerResponse> MakeOdd(const Oddities& oddities, std::string_view operation,
-                                              http::ServerResponse& response);
+                                              const http::ServerRequest& request, http::ServerResponse& response);
 
 }  // namespace millrace::s3d

@@ -36,7 +36,7 @@ struct Server::Rep {
   void Handle(http::ServerRequest& request, http::ServerResponse& response);
   Reply<void> Serve(const Route& route, const Target& target, const QueryParameters& query,
                     const std::string& request_id, http::ServerRequest& request, http::ServerResponse& response,
-                    const Fault& fault);
+                    const Fault& fault, OddityMemory& memory);
   void Answer(const S3Error& error, const std::string& request_id, const http::ServerRequest& request,
               http::ServerResponse& response);
 
@@ -106,6 +106,8 @@ void Server::Rep::Answer(const S3Error& error, const std::string& request_id, co
   http::Headers headers;
   headers.Set("x-amz-request-id", request_id);
   headers.Set("Content-Type", "application/xml");
+  if (!error.region_header.empty()) headers.Set("x-amz-bucket-region", error.region_header);
+  if (!error.location.empty()) headers.Set("Location", error.location);
   (void)response.Send(error.status, std::move(headers), AsBytes(ErrorDocument(error, request.path(), request_id)));
 }
 
@@ -120,15 +122,14 @@ void Server::Rep::Handle(http::ServerRequest& request, http::ServerResponse& res
   auto route = FindRoute(request, *target, *query);
   if (!route) return fail(route.error());
 
-  Fault fault = [&] {
+  const std::shared_ptr<FaultPlan> plan = [&] {
     MutexLock lock(fault_mutex);
-    std::shared_ptr<FaultPlan> plan = fault_plan;
-    lock.Unlock();
-    return plan->Decide((*route)->name, target->bucket, target->key);
+    return fault_plan;
   }();
+  Fault fault = plan->Decide((*route)->name, target->bucket, target->key);
   if (fault.latency.count() > 0 && !clock.SleepFor(fault.latency, request.stop())) return response.Abort(false);
   std::unique_ptr<http::ServerResponse> odd;
-  if (fault.oddities.any()) odd = MakeOdd(fault.oddities, (*route)->name, response);
+  if (fault.oddities.any()) odd = MakeOdd(fault.oddities, (*route)->name, request, response);
   http::ServerResponse& answer = odd ? *odd : response;
   auto fail_oddly = [&](const S3Error& error) { Answer(error, request_id, request, answer); };
   if (fault.error) return fail_oddly(*fault.error);
@@ -137,20 +138,21 @@ void Server::Rep::Handle(http::ServerRequest& request, http::ServerResponse& res
   Reply<void> served;
   const bool spaced = fault.white_space.count() > 0 && IsServerWork((*route)->name);
   if (fault.bytes_per_second == 0 && fault.disconnect == Fault::Disconnect::kNone && !fault.damage && !spaced) {
-    served = Serve(**route, *target, *query, request_id, request, answer, fault);
+    served = Serve(**route, *target, *query, request_id, request, answer, fault, plan->memory());
   } else {
     auto slow_request = ApplyToRequest(fault, request, clock);
     if (!spaced) fault.white_space = {};
     auto faulty_response = ApplyToResponse(fault, answer, request.stop(), clock);
-    served = Serve(**route, *target, *query, request_id, *slow_request, *faulty_response, fault);
+    served = Serve(**route, *target, *query, request_id, *slow_request, *faulty_response, fault, plan->memory());
   }
   if (!served) fail_oddly(served.error());
 }
 
 Reply<void> Server::Rep::Serve(const Route& route, const Target& target, const QueryParameters& query,
                                const std::string& request_id, http::ServerRequest& request,
-                               http::ServerResponse& response, const Fault& fault) {
-  Authenticated who = MR_TRY(authenticator.Check(request, query));
+                               http::ServerResponse& response, const Fault& fault, OddityMemory& memory) {
+  if (fault.oddities.any()) MR_TRY(AdmitOddly(fault.oddities, memory, request));
+  Authenticated who = MR_TRY(authenticator.Check(request, query, ClockAhead(fault.oddities)));
   if (policy) {
     const auto prefix = std::ranges::find_if(query, [](const auto& field) { return field.first == "prefix"; });
     MR_TRY(policy->Check({.operation = route.name,

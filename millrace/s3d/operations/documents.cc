@@ -26,6 +26,8 @@ Reply<xml::Document> Parse(std::string_view body, std::string_view root) {
 std::string ErrorDocument(const S3Error& error, std::string_view resource, std::string_view request_id) {
   xml::Writer xml("Error", /*name_space=*/"");
   xml.Text("Code", error.code).Text("Message", error.message);
+  if (!error.region.empty()) xml.Text("Region", error.region);
+  if (!error.endpoint.empty()) xml.Text("Endpoint", error.endpoint);
   return xml.Text("Resource", resource).Text("RequestId", request_id).Finish();
 }
 

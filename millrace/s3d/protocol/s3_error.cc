@@ -7,6 +7,8 @@ namespace {
 
 /// Codes whose status is not 400.
 constexpr std::pair<std::string_view, int> kStatuses[] = {
+    {"PermanentRedirect", 301},
+    {"TemporaryRedirect", 307},
     {"AccessDenied", 403},
     {"InvalidAccessKeyId", 403},
     {"SignatureDoesNotMatch", 403},

@@ -14,6 +14,11 @@ struct S3Error {
   std::string code;
   int status = 500;
   std::string message;
+  // Only of a bucket that is elsewhere; else empty.
+  std::string region;         ///< <Region>
+  std::string region_header;  ///< x-amz-bucket-region
+  std::string endpoint;       ///< <Endpoint>
+  std::string location;       ///< Location
 
   S3Error(std::string_view error_code, std::string error_message);
   /// Converts a failure of the disk or the connection.

@@ -114,9 +114,10 @@ Sha256Digest DeriveSigningKey(std::string_view secret_key, std::string_view day,
   return key;
 }
 
-Reply<Authenticated> Authenticator::Check(const http::ServerRequest& request, const QueryParameters& query) const {
+Reply<Authenticated> Authenticator::Check(const http::ServerRequest& request, const QueryParameters& query,
+                                          Duration ahead) const {
   std::string_view authorization = request.headers().Get("Authorization");
-  if (!authorization.empty()) return CheckHeader(request, query);
+  if (!authorization.empty()) return CheckHeader(request, query, ahead);
   if (!Find(query, "X-Amz-Algorithm").empty()) return CheckPresigned(request, query);
   if (!Find(query, "AWSAccessKeyId").empty()) return CheckPresignedV2(request, query);
   if (anonymous_ == Anonymous::kRefused) {
@@ -130,8 +131,8 @@ Reply<Authenticated> Authenticator::Check(const http::ServerRequest& request, co
   return who;
 }
 
-Reply<Authenticated> Authenticator::CheckHeader(const http::ServerRequest& request,
-                                                const QueryParameters& query) const {
+Reply<Authenticated> Authenticator::CheckHeader(const http::ServerRequest& request, const QueryParameters& query,
+                                                Duration ahead) const {
   std::string_view authorization = Trim(request.headers().Get("Authorization"));
   if (!authorization.starts_with(kAlgorithm) || authorization.substr(kAlgorithm.size(), 1) != " ") {
     return Refuse("InvalidRequest",
@@ -160,7 +161,7 @@ Reply<Authenticated> Authenticator::CheckHeader(const http::ServerRequest& reque
   }
   auto when = ParseIso8601(claim.date);
   if (!when) return Refuse("AccessDenied", "AWS authentication requires a valid Date or x-amz-date header.");
-  auto skew = clock_.Wall() - *when;
+  const Duration skew = clock_.Wall() + ahead - *when;
   if (skew > kMaxSkew || -skew > kMaxSkew) {
     return Refuse("RequestTimeTooSkewed",
                   "The difference between the request time and the current time is too large: set the client's clock");

@@ -43,10 +43,13 @@ class Authenticator {
   Authenticator(Credentials credentials, Anonymous anonymous, const Clock& clock)
       : credentials_(std::move(credentials)), anonymous_(anonymous), clock_(clock) {}
 
-  Reply<Authenticated> Check(const http::ServerRequest& request, const QueryParameters& query) const;
+  /// `ahead`: how far the endpoint's clock shall be ahead of the real one.
+  Reply<Authenticated> Check(const http::ServerRequest& request, const QueryParameters& query,
+                             Duration ahead = {}) const;
 
  private:
-  Reply<Authenticated> CheckHeader(const http::ServerRequest& request, const QueryParameters& query) const;
+  Reply<Authenticated> CheckHeader(const http::ServerRequest& request, const QueryParameters& query,
+                                   Duration ahead) const;
   Reply<Authenticated> CheckPresigned(const http::ServerRequest& request, const QueryParameters& query) const;
   /// Signature Version 2 in a query, which boto3 makes by default in us-east-1 (signature_v2.cc).
   Reply<Authenticated> CheckPresignedV2(const http::ServerRequest& request, const QueryParameters& query) const;
