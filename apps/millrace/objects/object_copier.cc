@@ -297,7 +297,16 @@ Status Copier::SendFile(const transfer::LocalFile& file, const std::string& key,
     const vfs::StoredAttributes stored{.mode = file.state().st_mode, .modified = TimeOf(file.modified())};
     MR_TRY(vfs::ToMetadata(stored, put.metadata));
   }
-  return transfer::Upload(file, *to_.store, key, put, settings_, call);
+  MR_TRY(transfer::Upload(file, *to_.store, key, put, settings_, call));
+  CheckKept(key, std::move(put), call);
+  return {};
+}
+
+/// Looks whether the store has kept what the user gave. A content type that is only a guess from the name does not
+/// count.
+void Copier::CheckKept(const std::string& key, object::PutOptions sent, const object::Call& call) {
+  sent.content_type = flags_.write.content_type;
+  kept_.Look(*to_.store, key, to_.Name(key), sent, call);
 }
 
 /// Copies one item between any two places, local or not.
@@ -308,13 +317,19 @@ Status Copier::CopyOne(const ObjectPlace& from, const Item& item, const std::str
     return flags_.preserve ? GiveAttributes(vfs::FromMetadata(item.info.metadata), "/" + key) : Status();
   }
   if (from.url.scheme != to_.url.scheme || always_relays_) {
-    return transfer::RelayObject(*from.store, item.info, *to_.store, key,
-                                 MR_TRY(RelayOptions(from, item.info, key, call)), relay_, settings_, call);
+    const object::PutOptions put = MR_TRY(RelayOptions(from, item.info, key, call));
+    MR_TRY(transfer::RelayObject(*from.store, item.info, *to_.store, key, put, relay_, settings_, call));
+    CheckKept(key, put, call);
+    return {};
   }
   object::CopyOptions options = flags_.write.ForCopy();
   options.if_none_match = flags_.no_clobber;
   if (from.url.bucket != to_.url.bucket) options.source_bucket = from.url.bucket;
-  return transfer::CopyObject(*from.store, item.info, *to_.store, key, std::move(options), settings_, call);
+  const object::PutOptions given{.metadata = options.metadata.value_or(std::map<std::string, std::string>()),
+                                 .attributes = options.attributes};
+  MR_TRY(transfer::CopyObject(*from.store, item.info, *to_.store, key, std::move(options), settings_, call));
+  CheckKept(key, given, call);
+  return {};
 }
 
 /// Returns the options of a relayed copy. From a bucket, content type and metadata are kept as the server's own copies

@@ -8,6 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "apps/millrace/objects/metadata_check.h"
 #include "apps/millrace/objects/object_commands.h"
 #include "millrace/base/threads/memory_budget.h"
 #include "millrace/base/threads/sync.h"
@@ -100,6 +101,7 @@ class Copier {
   Status CopyOne(const ObjectPlace& from, const transfer::Item& item, const std::string& key, const object::Call& call);
   Result<object::PutOptions> RelayOptions(const ObjectPlace& from, const object::ObjectInfo& info,
                                           const std::string& key, const object::Call& call) const;
+  void CheckKept(const std::string& key, object::PutOptions sent, const object::Call& call);
   Status SendFile(const transfer::LocalFile& file, const std::string& key, const object::Call& call);
   Result<bool> Needed(const ObjectPlace& from, const object::ObjectInfo& source, const std::string& key,
                       const object::Call& call);
@@ -112,6 +114,7 @@ class Copier {
   transfer::CopySettings settings_;
   const bool always_relays_;
   MemoryBudget relay_;
+  MetadataCheck kept_;
   transfer::SameFileCheck same_;
   std::unordered_set<std::size_t> written_;  ///< hashes of the keys that have a source, where two might have one
   Mutex mutex_;

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 
+#include "apps/millrace/objects/metadata_check.h"
 #include "apps/millrace/objects/object_commands.h"
 #include "millrace/base/files/files.h"
 #include "millrace/base/text.h"
@@ -100,6 +101,8 @@ Result<int> WriteStream(const Context& context, object::Connection& connection, 
   object::Call call{.stop = context.stop};
   object::PutOptions put = flags.ForUpload(place.key);
   put.if_none_match = no_clobber;
+  object::PutOptions given = put;
+  given.content_type = flags.content_type;  // not the guess from the name
   transfer::MultipartWriter writer(*place.store, budget, place.key,
                                    {.part_bytes = flags.part_bytes.value_or(kPartBytes), .put = std::move(put)});
   Input input(context.stop);
@@ -114,6 +117,7 @@ Result<int> WriteStream(const Context& context, object::Connection& connection, 
     return kExitOk;
   }
   auto finished = MR_TRY(writer.Finish(call));
+  MetadataCheck().Look(*place.store, place.key, place.Name(), given, call);
   if (context.globals.json) {
     PrintJsonLine({{"source", "-"}, {"destination", place.Name()}, {"size", finished.size}, {"status", "ok"}});
   }
