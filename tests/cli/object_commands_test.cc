@@ -15,8 +15,8 @@ namespace millrace {
 namespace {
 
 namespace fs = std::filesystem;
+using HasSubstr;
 using testing::ElementsAre;
-using testing::HasSubstr;
 using testing::Not;
 using testing::UnorderedElementsAre;
 using testing_support::Ran;
@@ -329,6 +329,114 @@ TEST_F(ObjectCommands, NoClobberKeepsWhatIsThere) {
   EXPECT_EQ(Local("a"), "new");
   EXPECT_NE(Millrace({"cp", "-n", "-", "s3://bucket/n/a"}, {}, "other").exit, 0);
   EXPECT_EQ(Millrace({"cat", "s3://bucket/n/a"}).out, "old");
+}
+
+TEST_F(ObjectCommands, ADownloadThatIsCutOffInAllItsPartsGoesOnWhereItWas) {
+  std::string content(20 * kMiB, 'x');
+  for (std::size_t i = 0; i < content.size(); i += 4096) content[i] = static_cast<char>('a' + i / 4096 % 26);
+  WriteLocal("file", content);
+  ASSERT_EQ(Millrace({"cp", "file", "s3://bucket/k"}).exit, 0);
+  ASSERT_TRUE(server_->SetFaults("truncate=3MiB,op=GetObject,count=3; error=403,op=GetObject,skip=3"));
+  EXPECT_NE(Millrace({"cp", "--part-size", "8MiB", "s3://bucket/k", "got"}).exit, 0);
+  EXPECT_EQ(Local("got"), "<absent>");
+  ASSERT_TRUE(server_->SetFaults(""));
+  const Ran resumed = Millrace({"cp", "--json", "--part-size", "8MiB", "s3://bucket/k", "got"});
+  ASSERT_EQ(resumed.exit, 0) << resumed.err;
+  EXPECT_EQ(resumed.objects().back().value("resumed_bytes", 0u), 0u) << "a refusal leaves nothing";
+  ASSERT_TRUE(server_->SetFaults("truncate=3MiB,op=GetObject,count=3; error=500,op=GetObject,skip=3"));
+  EXPECT_NE(Millrace({"cp", "--part-size", "8MiB", "s3://bucket/k", "again"}, {{"AWS_MAX_ATTEMPTS", "2"}}).exit, 0);
+  ASSERT_TRUE(server_->SetFaults(""));
+  const Ran went_on = Millrace({"cp", "--json", "--part-size", "8MiB", "s3://bucket/k", "again"});
+  ASSERT_EQ(went_on.exit, 0) << went_on.err;
+  EXPECT_GE(went_on.objects().back().value("resumed_bytes", 0u), 3 * kMiB) << "three parts, of which none was whole";
+  EXPECT_TRUE(Local("again") == content);
+}
+
+TEST_F(ObjectCommands, AConnectionThatBreaksAfterSomeBytesIsNoFailure) {
+  const std::string content(3'000'000, 'x');
+  WriteLocal("file", content);
+  ASSERT_EQ(Millrace({"cp", "file", "s3://bucket/k"}).exit, 0);
+  // Far more breaks than AWS_MAX_ATTEMPTS.
+  for (const char* fault : {"reset=100000,op=GetObject", "truncate=100000,op=GetObject"}) {
+    ASSERT_TRUE(server_->SetFaults(fault));
+    EXPECT_EQ(Millrace({"cp", "s3://bucket/k", "got"}, {{"AWS_MAX_ATTEMPTS", "3"}}).exit, 0) << fault;
+    EXPECT_TRUE(Local("got") == content);
+    EXPECT_TRUE(Millrace({"cat", "s3://bucket/k"}, {{"AWS_MAX_ATTEMPTS", "3"}}).out == content) << fault;
+  }
+}
+
+TEST_F(ObjectCommands, MetadataThatTheStoreDropsAreNamed) {
+  WriteLocal("file", "content");
+  ASSERT_TRUE(server_->SetFaults("drop-headers"));
+  const std::vector<std::string> given = {"--cache-control", "max-age=5", "--metadata", "a=1"};
+  auto with = [&](std::vector<std::string> words) {
+    words.insert(words.end(), given.begin(), given.end());
+    return words;
+  };
+  for (const Ran& ran :
+       {Millrace(with({"cp", "file", "s3://bucket/k"})), Millrace(with({"cp", "s3://bucket/k", "s3://bucket/l"})),
+        Millrace(with({"pipe", "s3://bucket/m"}), {}, "content")}) {
+    EXPECT_EQ(ran.exit, 0) << ran.err;
+    EXPECT_THAT(ran.err, HasSubstr("has not kept Cache-Control;"));
+  }
+  ASSERT_TRUE(server_->SetFaults(""));
+  EXPECT_EQ(Millrace(with({"cp", "file", "s3://bucket/k"})).err, "");
+}
+
+TEST_F(ObjectCommands, EndpointsThatAreElsewhereOrHaveAnotherTimeAreFollowed) {
+  WriteLocal("d/a", "content");
+  for (const char* odd : {"clock-ahead", "region-malformed", "region-redirect", "redirect", "gzip", "duplicate-headers",
+                          "trailers-unchecked"}) {
+    ASSERT_TRUE(server_->SetFaults(odd));
+    for (const std::vector<std::string>& words : {std::vector<std::string>{"cp", "d/a", "s3://bucket/x/a"},
+                                                  {"head", "s3://bucket/x/a"},
+                                                  {"cp", "s3://bucket/x/a", "got"},
+                                                  {"sync", "--checksum", "d/", "s3://bucket/x/"},
+                                                  {"mv", "s3://bucket/x/a", "s3://bucket/x/b"},
+                                                  {"rm", "-r", "s3://bucket/x/"}}) {
+      const Ran ran = Millrace(words);
+      EXPECT_EQ(ran.exit, 0) << odd << ": " << words[0] << ": " << ran.err;
+    }
+    EXPECT_EQ(Local("got"), "content");
+  }
+}
+
+TEST_F(ObjectCommands, ObjectsThatAProxyCompressesAreRefused) {
+  const std::string content(10'000, 'x');
+  WriteLocal("file", content);
+  ASSERT_EQ(Millrace({"cp", "file", "s3://bucket/k"}).exit, 0);
+  ASSERT_EQ(Millrace({"cp", "--content-encoding", "gzip", "file", "s3://bucket/stored"}).exit, 0);
+  ASSERT_TRUE(server_->SetFaults("gzip-always"));
+  const Ran ran = Millrace({"cp", "s3://bucket/k", "got"});
+  EXPECT_NE(ran.exit, 0);
+  EXPECT_THAT(ran.err, HasSubstr("a proxy before the endpoint compresses objects (gzip)"));
+  EXPECT_EQ(Local("got"), "<absent>");
+  ASSERT_TRUE(server_->SetFaults("chunked"));
+  ASSERT_EQ(Millrace({"cp", "s3://bucket/stored", "got"}).exit, 0) << "an object may be stored so";
+  EXPECT_TRUE(Local("got") == content);
+}
+
+TEST_F(ObjectCommands, ATokenThatExpiresBetweenTwoRequestsIsRenewed) {
+  for (int i = 0; i < 10; ++i) WriteLocal(fmt::format("d/{}", i), "content");
+  // A new session for each call.
+  WriteLocal("sessions",
+             "#!/bin/sh\necho x >>calls\nprintf '{\"Version\":1,\"AccessKeyId\":\"key\",\"SecretAccessKey\":"
+             "\"secret-of-the-test\",\"SessionToken\":\"token-%s\",\"Expiration\":\"2099-01-01T00:00:00Z\"}' "
+             "$(wc -l <calls)\n");
+  std::filesystem::permissions(work() / "sessions", std::filesystem::perms::owner_all);
+  WriteLocal("config", fmt::format("[profile sessions]\ncredential_process = {}\n", (work() / "sessions").string()));
+  ASSERT_TRUE(server_->SetFaults("token-expires"));
+  const std::map<std::string, std::string> env = {{"AWS_CONFIG_FILE", (work() / "config").string()},
+                                                  {"AWS_PROFILE", "sessions"},
+                                                  {"AWS_ACCESS_KEY_ID", ""},
+                                                  {"AWS_SECRET_ACCESS_KEY", ""}};
+  const Ran ran = Millrace({"cp", "-r", "d/", "s3://bucket/d/"}, env);
+  EXPECT_EQ(ran.exit, 0) << ran.err;
+  const Ran fixed = Millrace({"cp", "-r", "d/", "s3://bucket/e/"});
+  EXPECT_NE(fixed.exit, 0) << "these keys have no source of others";
+  EXPECT_THAT(fixed.err, HasSubstr("session has expired"));
+  ASSERT_TRUE(server_->SetFaults(""));
+  EXPECT_EQ(Keys("s3://bucket/d/").size(), 10u);
 }
 
 TEST_F(ObjectCommands, BucketsGoWithAllThatIsInThem) {

@@ -182,6 +182,10 @@ class OddModel : public ObjectFixture {
                                     "error=400,op=PutObject,rate=30%",
                                     "damage,rate=10%",
                                     "error=404,op=ListMultipartUploads",
+                                    "error=NotImplemented,op=DeleteObjects",
+                                    "error=InvalidArgument,op=DeleteObjects",
+                                    "reset=700",
+                                    "truncate=1KiB,op=GetObject",
                                     "error=AccessDenied,op=DeleteObject,rate=50%"};
     std::string spec = fmt::format("seed={}", random_.Below(1'000'000));
     for (std::uint64_t left = random_.Below(4); left > 0; --left) {
