@@ -120,7 +120,7 @@ std::expected<TemplateEncoder::Spans, BrokenReason> TemplateEncoder::FindAnswers
 }
 
 /// An answer begins behind the text that asks for it. Where the template asks in another way than it writes the answer
-/// (DeepSeek-R1 asks with "<think>"), the answer begins behind the last special token that both share.
+/// (DeepSeek-R1 asks with "<think>"), the answer begins behind the last line or special token that both share.
 std::expected<std::size_t, BrokenReason> TemplateEncoder::FindBegin(const TemplateConversation& conversation,
                                                                     std::size_t at, std::string_view whole) {
   const auto asked = Render(conversation, at, true);
@@ -132,9 +132,14 @@ std::expected<std::size_t, BrokenReason> TemplateEncoder::FindBegin(const Templa
     return std::unexpected(BrokenReason::kUnmarkedAnswer);
   }
   const std::string_view asking = std::string_view(asked->text).substr(before->text.size());
-  for (std::size_t common = CommonPrefix(asking, whole.substr(before->text.size())); common > 0; --common) {
-    if (form_.specials().EndOf(asking.substr(0, common)) > 0) return before->text.size() + common;
+  const std::string_view common = asking.substr(0, CommonPrefix(asking, whole.substr(before->text.size())));
+  std::size_t cut = common.rfind('\n') + 1;  // 0 without one
+  for (std::size_t end = common.size(); end > cut; --end) {
+    if (form_.specials().EndOf(common.substr(0, end)) > 0) cut = end;
   }
+  // Behind the cut, both may begin with a tag. Other text may name the role.
+  const std::string_view rest = common.substr(cut);
+  if (cut > 0 && (rest.empty() || rest.front() == '<' || rest.front() == '[')) return before->text.size() + cut;
   return std::unexpected(BrokenReason::kUnmarkedAnswer);
 }
 

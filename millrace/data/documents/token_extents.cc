@@ -31,6 +31,11 @@ Result<std::string> TokenExtentFinder::SurfaceOf(tokenizer::TokenId id) const {
   return piece;
 }
 
+Result<bool> TokenExtentFinder::IsSpecial(tokenizer::TokenId id) const {
+  if (!specials_.Has(id) || id == tokenizer_.unk()) return false;
+  return ByteOf(MR_TRY(tokenizer_.Piece(id))) < 0;
+}
+
 void TokenExtentFinder::AppendRun(std::string_view text, std::size_t begin, std::size_t end,
                                   std::vector<TokenExtent>& extents) const {
   std::string whole;
@@ -79,7 +84,7 @@ Status TokenExtentFinder::Append(std::string_view text, std::span<const tokenize
   std::size_t at = 0;
   for (std::size_t t = 0; t < ids.size();) {
     surfaces_.clear();
-    for (; t < ids.size() && !specials_.Has(ids[t]); ++t) surfaces_.push_back(MR_TRY(SurfaceOf(ids[t])));
+    for (; t < ids.size() && !MR_TRY(IsSpecial(ids[t])); ++t) surfaces_.push_back(MR_TRY(SurfaceOf(ids[t])));
     const std::string special = t < ids.size() ? MR_TRY(tokenizer_.Piece(ids[t])) : "";
     const std::size_t found = t < ids.size() ? text.find(special, at) : text.size();
     if (found == text.npos) return Fail(Code::kCorrupt, "the text of a token is not found");

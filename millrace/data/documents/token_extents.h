@@ -37,6 +37,8 @@ class TokenExtentFinder {
  private:
   /// Returns the text that a token adds, as far as its piece tells.
   Result<std::string> SurfaceOf(tokenizer::TokenId id) const;
+  /// Returns whether the text spells the token. Others with such a piece stand for unknown text or for a byte.
+  Result<bool> IsSpecial(tokenizer::TokenId id) const;
   /// Appends the extents of the tokens in surfaces_, whose text is text[begin, end).
   void AppendRun(std::string_view text, std::size_t begin, std::size_t end, std::vector<TokenExtent>& extents) const;
 

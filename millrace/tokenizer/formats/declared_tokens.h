@@ -1,4 +1,4 @@
-// Declarations of the files beside a tokenizer's file make: the tokens that begin and end texts, and templates of
+// Declarations of the files beside a tokenizer's file: the tokens that begin and end texts, and templates of
 // conversations. The file itself does not name such tokens: without a declaration, its reader takes those of the
 // post-processor or of usual names.
 #pragma once
