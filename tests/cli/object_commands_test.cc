@@ -15,7 +15,7 @@ namespace millrace {
 namespace {
 
 namespace fs = std::filesystem;
-using HasSubstr;
+using testing::HasSubstr;
 using testing::ElementsAre;
 using testing::Not;
 using testing::UnorderedElementsAre;
