@@ -179,7 +179,7 @@ struct TemplateMessageParser::Rep {
              *std::move(value));
     }
     AddReasoning(members);
-    // Templates print "None" for a content that is none.
+    // Templates print "None" for null.
     if (!has_content && !(message.answers && says_more)) return std::unexpected(BrokenReason::kNotChat);
     message.value = Value::OfDict(std::move(members));
     return message;
