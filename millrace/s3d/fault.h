@@ -51,7 +51,7 @@ class FaultPlan {
   static Result<std::unique_ptr<FaultPlan>> Parse(std::string_view text);
 
   Fault Decide(std::string_view operation, std::string_view bucket, std::string_view key);
-  /// What the odd endpoint remembers from request to request.
+  /// The memory of the odd endpoint from request to request.
   OddityMemory& memory() { return memory_; }
 
  private:

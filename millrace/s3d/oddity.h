@@ -66,7 +66,7 @@ std::span<const OddityRow> OddityTable();
 /// Returns the oddity of this name, if there is one.
 std::optional<Oddity> FindOddity(std::string_view name);
 
-/// What an odd endpoint remembers from request to request. Thread-safe.
+/// The memory of an odd endpoint from request to request. Thread-safe.
 class OddityMemory {
  public:
   /// Returns how often this was called with `what` before. Forgets all when it knows kMost texts.
@@ -78,7 +78,7 @@ class OddityMemory {
   std::map<std::string, std::uint64_t> counts_ MR_GUARDED_BY(mutex_);
 };
 
-/// How far the clock of an endpoint with these oddities is ahead.
+/// Returns how far the clock of an endpoint with these oddities is ahead.
 Duration ClockAhead(const Oddities& oddities);
 /// Refuses a request as an endpoint with these oddities does before it checks the signature.
 Reply<void> AdmitOddly(const Oddities& oddities, OddityMemory& memory, const http::ServerRequest& request);

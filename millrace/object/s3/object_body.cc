@@ -123,7 +123,7 @@ void ObjectBody::Begin(const http::Headers& headers) {
 
 Status ObjectBody::Take(std::uint64_t offset, ByteSpan bytes) {
   if (!has_range_) return {};
-  if (!has_version_) return Fail(Code::kPreconditionFailed, "the object was replaced while it was read");
+  if (!has_version_) return Fail(Code::kPreconditionFailed, "the object was replaced while it was read; read it again");
   MR_TRY(sink_.Take((asked_ ? asked_->offset : 0) + before_ + offset, bytes));
   received_ = offset + bytes.size();
   return {};
