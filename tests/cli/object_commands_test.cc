@@ -15,8 +15,8 @@ namespace millrace {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::HasSubstr;
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::Not;
 using testing::UnorderedElementsAre;
 using testing_support::Ran;
@@ -430,7 +430,7 @@ TEST_F(ObjectCommands, ATokenThatExpiresBetweenTwoRequestsIsRenewed) {
                                                   {"AWS_PROFILE", "sessions"},
                                                   {"AWS_ACCESS_KEY_ID", ""},
                                                   {"AWS_SECRET_ACCESS_KEY", ""}};
-  const Ran ran = Millrace({"cp", "-r", "d/", "s3://bucket/d/"}, env);
+  const Ran ran = Millrace({"cp", "--concurrency", "1", "-r", "d/", "s3://bucket/d/"}, env);
   EXPECT_EQ(ran.exit, 0) << ran.err;
   const Ran fixed = Millrace({"cp", "-r", "d/", "s3://bucket/e/"});
   EXPECT_NE(fixed.exit, 0) << "these keys have no source of others";
