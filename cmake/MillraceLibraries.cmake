@@ -57,7 +57,7 @@ function(millrace_library component)
 endfunction()
 millrace_library(storage MODULES base http xml object object_s3 object_hf object_open cache transfer vfs)
 millrace_library(checkpoint MODULES checkpoint USES storage)
-millrace_library(data MODULES tokenizer tokenizer_open data_options data USES checkpoint storage)
+millrace_library(data MODULES tokenizer tokenizer_open jinja data_options data USES checkpoint storage)
 
 # The packages libmillrace, with what programs need to run, and millrace-dev, with what it takes to build them.
 set(configuration ${CMAKE_INSTALL_LIBDIR}/cmake/Millrace)
