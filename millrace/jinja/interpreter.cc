@@ -433,14 +433,14 @@ Result<Value> Interpreter::EvaluateArithmetic(const Expression& expression, cons
 Result<Value> Interpreter::EvaluateConcatenate(const Expression& expression, const ScopePointer& scope) {
   List values;
   for (const auto& operand : expression.operands) values.push_back(MR_TRY(Evaluate(*operand, scope)));
-  const bool markup = std::any_of(values.begin(), values.end(), [](const Value& value) { return value.markup(); });
+  // Without autoescape, "~" makes a plain text, also of what is safe. "+" does not.
   std::string text;
   for (const Value& value : values) {
-    text += MR_TRY(markup ? Escaped(value) : Print(value));
+    text += MR_TRY(Print(value));
     Work::HasRoom(text.size());
     MR_TRY(Work::Check());
   }
-  return markup ? Value::OfMarkup(std::move(text)) : Value::Of(std::move(text));
+  return Value::Of(std::move(text));
 }
 
 Result<Value> Interpreter::EvaluateCompare(const Expression& expression, const ScopePointer& scope) {

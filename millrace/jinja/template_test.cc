@@ -171,8 +171,8 @@ TEST(Template, SearchesLongTextsInLinearTime) {
 }
 
 TEST(Template, EscapesWhatIsAddedToMarkup) {
-  EXPECT_EQ(Text("{{ '<b>' | safe + x }} {{ x + '<b>' | safe }} {{ 'a' | safe ~ x ~ 1 }}", {{"x", "<\"'&"}}),
-            "<b>&lt;&#34;&#39;&amp; &lt;&#34;&#39;&amp;<b> a&lt;&#34;&#39;&amp;1");
+  EXPECT_EQ(Text("{{ '<b>' | safe + x }} {{ x + '<b>' | safe }} {{ ('a' | safe ~ x ~ 1) + '<' }}", {{"x", "<\"'&"}}),
+            "<b>&lt;&#34;&#39;&amp; &lt;&#34;&#39;&amp;<b> a<\"'&1<");
   EXPECT_EQ(Text("{{ '<' | e }} {{ '<' | safe | e }} {{ ('<' | safe)[0] + '>' }} {{ '<' | safe }}"), "&lt; < <&gt; <");
 }
 
