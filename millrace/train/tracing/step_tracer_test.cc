@@ -115,7 +115,7 @@ TEST_F(StepTracerTest, ShowsWhatARankDoes) {
   EXPECT_THAT(trace.Names(0, "model"), IsSupersetOf({"embedding", "block 0", "block 1", "head", "block 0 backward",
                                                      "block 1 backward", "head backward"}));
   EXPECT_THAT(trace.Names(0, "kernel"),
-              IsSupersetOf({"Linear", "Linear backward", "Swiglu", "Swiglu backward", "Attention"}));
+              IsSupersetOf({"Linear", "Linear backward", "Gated", "Gated backward", "Attention"}));
   EXPECT_THAT(trace.Names(0, "kernel"), Not(Contains("EndOfBlock backward")));
   EXPECT_THAT(trace.Names(0, "optimizer"), IsSupersetOf({"gradient norm", "optimizer"}));
   EXPECT_THAT(trace.Names(0, "data"), IsSupersetOf({"load a micro-batch", "make a micro-batch", "tokenize", "pack"}));
