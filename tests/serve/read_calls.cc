@@ -1,5 +1,5 @@
-// Reads calls of tools for scripts. Reads a JSON object a line, {"template": …, "text": …, "names": […]}, and answers each
-// with {"known": whether the template's syntax is, "text": …, "calls": [{"name": …, "arguments": "…"}, …]}.
+// Reads calls of tools for scripts. Reads a JSON object a line, {"template": …, "text": …, "names": […]}, and answers
+// each with {"known": whether the template's syntax is, "text": …, "calls": [{"name": …, "arguments": "…"}, …]}.
 #include <iostream>
 #include <string>
 
