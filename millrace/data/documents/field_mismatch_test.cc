@@ -49,7 +49,7 @@ TEST_F(FieldMismatchTest, NamesWhatIsInANestedObject) {
 
 TEST_F(FieldMismatchTest, SaysHowConversationsAreRead) {
   PutText(*store_, "a.jsonl", "{\"messages\": []}\n");
-  EXPECT_THAT(Find("a.jsonl", "{prompt} {response}")->ToString(), HasSubstr("mode: sft with layout: chatml"));
+  EXPECT_THAT(Find("a.jsonl", "{prompt} {response}")->ToString(), HasSubstr("mode: sft with layout: auto or chatml"));
 }
 
 TEST_F(FieldMismatchTest, AnOpenDataSetSaysIt) {

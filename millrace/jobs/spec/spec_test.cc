@@ -439,7 +439,7 @@ TEST(Spec, AnObjectiveHasKeysOfItsOwn) {
   EXPECT_TRUE(ParseSmall({bert, dpo, lora, "data.best_fit=true"})->data.dataset.best_fit);
   EXPECT_THAT(refusal({bert, "train.objective=mlm", "data.best_fit=true"}), HasSubstr("has no best_fit"));
   EXPECT_THAT(refusal({bert, dpo, lora, "data.template={x}"}), HasSubstr("has no template"));
-  EXPECT_THAT(refusal({bert, dpo, lora, "data.layout=guanaco"}), HasSubstr("template, llama2"));
+  EXPECT_THAT(refusal({bert, dpo, lora, "data.layout=guanaco"}), HasSubstr("template, auto, llama2"));
   EXPECT_THAT(refusal({bert, dpo, lora, "data.layout=chatml", "data.preference.prompt=x"}),
               HasSubstr("has no preference"));
   EXPECT_THAT(refusal({bert, dpo, lora, "train.loss.z_loss=0.1"}), HasSubstr("train.objective dpo has no loss"));
