@@ -31,12 +31,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view all(reinterpret_cast<const char*>(data), size);
   const std::string_view form = all.substr(0, all.find('\0'));
   const std::string_view text = all.substr(std::min(form.size() + 1, all.size()));
-  Grammar grammar;
-  grammar.NewRule();
-  const Grammar::NodeId end = grammar.End();
-  if (const auto start = AddRegex(form, /*in_json_string=*/false, grammar, end)) {
-    grammar.SetRule(0, *start);
-    Run(std::move(grammar), text);
+  for (const RegexUse use : {RegexUse::kText, RegexUse::kJsonPattern}) {
+    Grammar grammar;
+    grammar.NewRule();
+    const Grammar::NodeId end = grammar.End();
+    if (const auto start = AddRegex(form, use, grammar, end)) {
+      grammar.SetRule(0, *start);
+      Run(std::move(grammar), text);
+    }
   }
   const auto schema = ParseJson(form, "fuzz", {.depth = 32, .values = 1 << 14});
   if (!schema) return 0;

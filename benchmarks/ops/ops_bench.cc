@@ -71,7 +71,7 @@ class Bench {
     const Weight weight = Parameter({sizes_.hidden}), bias = Parameter({sizes_.hidden});
     Elementwise("RMSNorm, residual", 4, 4,
                 [&] {
-                  const ops::Normed normed = ops::AddRmsNorm(x_, delta_, weight, 1e-5);
+                  const ops::Normed normed = ops::AddRmsNorm(x_, delta_, weight, {.eps = 1e-5});
                   return Outputs{normed.sum, normed.out};
                 },
                 {x_, delta_});
@@ -85,7 +85,8 @@ class Bench {
     Elementwise("GELU with erf", 2, 3, [&] { return Outputs{ops::Activate(x_, ops::Activation::kGelu)}; }, {x_});
     const at::Tensor gate_up = Random({sizes_.tokens, 2 * sizes_.intermediate}, true);
     const double inner = static_cast<double>(sizes_.intermediate) / static_cast<double>(sizes_.hidden);
-    Elementwise("SwiGLU", 3 * inner, 5 * inner, [&] { return Outputs{ops::Swiglu(gate_up)}; }, {gate_up});
+    Elementwise("SwiGLU", 3 * inner, 5 * inner, [&] { return Outputs{ops::Gated(gate_up, ops::Activation::kSilu)}; },
+                {gate_up});
     Rope();
     if (Wanted("AdamW")) Adamw();
   }
