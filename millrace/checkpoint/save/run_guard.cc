@@ -28,7 +28,7 @@ Result<std::optional<Error>> RunGuard::FindWinner() {
   if (ownership_) {
     StepListing listing = MR_TRY(ListSteps(root_));
     const Status confirmed = ownership_->Confirm(listing.owner_etag);
-    if (const auto lost = ownership_->lost()) return lost;
+    if (auto lost = ownership_->lost()) return lost;
     MR_TRY(confirmed);
     listed = std::move(listing.committed);
   } else {

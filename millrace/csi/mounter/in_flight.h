@@ -49,7 +49,8 @@ class InFlightTable {
   void End(const std::string& name) MR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     const auto held = names_.find(name);
-    if (held->second == kExclusive || --held->second == 0) names_.erase(held);
+    if (held->second != kExclusive) --held->second;
+    if (held->second <= 0) names_.erase(held);
   }
   static std::unexpected<Error> Busy(const std::string& name) {
     return Fail(Code::kBusy, "another call for {} is in progress", name);

@@ -81,7 +81,7 @@ struct ConversationParser::Rep {
       const auto refused = UnrenderedReason(member.key);
       if (!refused && std::ranges::find(kRead, member.key) != kRead.end()) continue;
       if (IsEmpty(member.value)) continue;
-      if (refused) return *refused;
+      if (refused) return refused;
       if (ignored.size() < kMaxIgnored) ignored.emplace(member.key);
     }
     return std::nullopt;

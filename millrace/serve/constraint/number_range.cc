@@ -77,7 +77,7 @@ class UnsignedRange {
     std::map<NodeId, ByteSet> digits;
     for (int digit = first; digit <= 9; ++digit) {
       const NodeId node = MR_TRY(behind(digit));
-      if (node != kNone) digits[node].set(static_cast<std::size_t>('0' + digit));
+      if (node != kNone) digits[node].set(std::size_t{'0'} + static_cast<std::size_t>(digit));
     }
     std::vector<NodeId> choices;
     for (const auto& [node, bytes] : digits) choices.push_back(grammar_.Byte(bytes, node));
