@@ -261,7 +261,10 @@ def check_options(client, tokenizer):
             "type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}).choices[0]
         value = json.loads(made.message.content)
         assert made.finish_reason == "stop" and set(value) - {"name"} == {"ok", "next"}, made
-    refused(openai.BadRequestError, lambda: ask(extra_body={"guided_json": {"type": "integer", "minimum": 1}}), "minimum")
+    refused(openai.BadRequestError, lambda: ask(extra_body={"guided_json": {"not": {"const": 1}}}), '"not"')
+    for seed in range(5):
+        said = ask(seed=seed, temperature=1.2, extra_body={"guided_json": {"type": "integer", "minimum": 7, "maximum": 12}})
+        assert 7 <= int(said.choices[0].message.content) <= 12, said
     assert ask(extra_body={"guided_choice": ["Zürich", "Basel"]}).choices[0].message.content in ("Zürich", "Basel")
     assert [model.id for model in client.models.list()] == ["small"]
     refused(openai.NotFoundError, lambda: client.chat.completions.create(model="gpt-4", messages=TALK), "does not exist")
