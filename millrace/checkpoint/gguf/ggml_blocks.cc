@@ -86,7 +86,7 @@ void Q6K(const std::byte* block, std::span<float> into) {
   const std::byte *ql = block, *qh = block + 128, *scales = block + 192;
   const float d = HalfAt(block + 208);
   for (std::size_t i = 0; i < kWhole; ++i) {
-    // Of each 128 numbers, the first 64 have the low halves of 64 bytes, the others the high halves.
+    // 64 bytes hold 128 numbers: their low halves are the first 64 numbers, their high halves the others.
     const std::size_t within = i % 128;
     const int low = ByteOf(ql[i / 128 * 64 + within % 64]) >> (within < 64 ? 0 : 4) & 15;
     const int high = ByteOf(qh[i / 128 * 32 + within % 32]) >> (2 * (within / 32)) & 3;

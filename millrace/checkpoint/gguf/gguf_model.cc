@@ -99,7 +99,7 @@ Status AddRopeScaling(const Metadata& metadata, std::span<const float> factors, 
   return {};
 }
 
-/// Of Llama and Qwen.
+/// Returns the configuration of a Llama or a Qwen model.
 Result<Json> LlamaConfig(std::string_view architecture, const Metadata& metadata, std::span<const float> rope_factors,
                          std::string_view what) {
   const std::int64_t heads = MR_TRY(metadata.Size("attention.head_count"));

@@ -35,7 +35,7 @@ enum class BrokenReason : std::uint8_t {
   kUnrenderedAudio,
   kUnrenderedVideo,
   kUnrenderedPart,  ///< a part of a content, of another type than text
-  // Of a model's own chat template.
+  // Reasons that a model's own chat template gives.
   kTemplateError,   ///< the template refuses the conversation, or takes too much work
   kUnmarkedAnswer,  ///< where an answer is in the template's text, or which tokens it has, is not certain
   kBadMember        ///< "tools", "tool_calls" or "chat_template_kwargs" of another form, or a number of over 63 bits

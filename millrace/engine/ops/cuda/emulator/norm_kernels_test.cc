@@ -31,7 +31,7 @@ Operands OperandsOf(Element element, const Size& size) {
           random(Columns(size), 1, 4), random(size.all(), 1, 5), random(size.all(), 1, 6)};
 }
 
-/// What is added to the weight: something for half of the norms that can have it.
+/// The offset that is added to the weight: not 0 for half of the norms that can have one.
 float OffsetOf(bool has_mean, bool adds) { return has_mean || adds ? 0 : 1; }
 
 /// The results of the forward pass, end to end: sum (with `adds`), output, mean (with `has_mean`), rstd.
