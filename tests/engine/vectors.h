@@ -91,17 +91,14 @@ class Tolerances {
   static Result<Tolerances> Load(const std::filesystem::path& folder, at::ScalarType dtype, double exact) {
     Tolerances loaded;
     loaded.exact_ = exact;
+    if (folder.filename() == "glm4") loaded.chance_ = 1.5e-2;
     if (dtype == at::kFloat) return loaded;
     const Json errors = MR_TRY(ParseJson(MR_TRY(ReadFile(folder / "bf16.json")), "bf16.json"));
     loaded.errors_ = errors.get<std::map<std::string, double>>();
     return loaded;
   }
   /// Returns the error that a tensor may have.
-  double Of(const std::string& name) const {
-    // Rounding errors of a tensor of 2 to 24 elements are a matter of chance: 0.0137 beyond 1.5 times is the most that
-    // was measured, of 8 elements.
-    return errors_.empty() ? exact_ : 1.5 * OwnOf(name) + 1.5e-2;
-  }
+  double Of(const std::string& name) const { return errors_.empty() ? exact_ : 1.5 * OwnOf(name) + chance_; }
   /// Returns the error that the loss may have: three standard errors of the sum over tokens, whose errors have either
   /// sign. The largest measured error was 1.9 of them.
   double OfLoss(const std::string& name) const { return errors_.empty() ? exact_ : 3 * OwnOf(name); }
@@ -121,6 +118,9 @@ class Tolerances {
     return found != errors_.end() ? found->second : 0;  // not there: a parameter without a gradient
   }
 
+  /// Rounding errors of a tensor of 2 to 24 elements are a matter of chance: beyond 1.5 times, the most that was
+  /// measured is 0.0137 of 8 elements in glm4, and 0.0085 of 4 elements elsewhere.
+  double chance_ = 1e-2;
   double exact_ = 0;
   std::map<std::string, double> errors_;  ///< of transformers, by tensor; none: float32
 };
